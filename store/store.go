@@ -1,0 +1,280 @@
+// Package store says what a lock store must do, whatever is behind it: an
+// embedded map (store/memory) or a PostgreSQL database (store/postgres).
+//
+// # Words
+//
+// A lease says "alive until T". Any number of locks ride on one renewed lease;
+// each bind:ttl lock has an unrenewed lease of its own. A lock is a key that is
+// free, or held by a lease under a grant. A grant is one successful acquisition:
+// a fencing token, and a GrantID that the asker made before it asked. A waiter
+// is an asker in a key's FIFO queue, known by the same GrantID.
+//
+// A lease that is missing is dead; ids are never used again, so death is final.
+// A lease that is past its expiry is not dead yet: its holder may be renewing it
+// in this moment. To bury a lease is to declare it dead, and that is the only way
+// in which locks leave an owner that did not release them.
+//
+// # What every store promises
+//
+//  1. At most one unexpired grant of a key, judged by the store's own clock.
+//  2. The tokens of a key strictly grow, through releases, restarts and sweeps.
+//  3. Nothing is reported as granted before it is committed.
+//  4. A key with living waiters is never free: a release, a cancel or a burial
+//     hands it to the first of them (the hand-off).
+//  5. An operation may be repeated. Repeated with the same GrantID, an Acquire or
+//     an Enqueue finds what the first one did; a repeated Release finds the lock
+//     released or in other hands and changes nothing.
+//
+// Every operation takes many items at once and answers each, in the order of the
+// items. A key may stand only once among the items of one call, but for
+// CheckWaits, CancelWaits and Undo, where several attempts may name the same key;
+// callers see to that. One conformance suite, store/storetest, holds every store to this page.
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// LeaseID names a lease. It is random and never used again. The zero value
+// names no lease.
+type LeaseID = uuid.UUID
+
+// GrantID names one attempt to get one key, from before the store is asked until
+// the grant ends. It is random, or derived from a request_id.
+type GrantID = uuid.UUID
+
+// Identity is the sidecar that uses a store.
+type Identity struct {
+	// Namespace separates keys: locks of different namespaces never meet.
+	Namespace string
+	// Instance is this run of the sidecar: the pod and something random.
+	Instance string
+	// Pod is the pod (or host) that the sidecar serves.
+	Pod string
+}
+
+// Store grants locks. All methods are safe for concurrent use. Errors are
+// judged with [Unavailable] and [OutcomeUnknown].
+type Store interface {
+	// OnNews sets the function that hears of waiters that were granted their
+	// lock by a hand-off. It is called after the commit, from any goroutine, must
+	// not block, and must be set before Start. News is a hint that may be lost;
+	// CheckWaits is the truth.
+	OnNews(func(News))
+
+	// Start makes the store usable. It fails at once on what can never work; a
+	// server that cannot be reached is not such a thing: the store goes on trying
+	// and Ready says so. ctx limits Start only.
+	Start(ctx context.Context) error
+	// Stop ends what runs in the background and gives up all connections. It
+	// blocks, may be called more than once, and before Start.
+	Stop()
+	// Ready is nil when operations have a chance to succeed, else why not. It
+	// does not ask the server.
+	Ready() error
+	// Traits tells callers how to use this store well.
+	Traits() Traits
+
+	// OpenLeases makes renewed leases that live for their TTL from now on.
+	OpenLeases(ctx context.Context, leases []NewLease) error
+	// Renew extends the leases that are alive by their TTL, in one statement, and
+	// returns those that it extended. A lease that is not among them is expired
+	// or dead: it must never be trusted again.
+	Renew(ctx context.Context, leases []LeaseID) ([]LeaseID, error)
+	// Bury declares leases dead, and hands off or frees what they held. It is
+	// for a sidecar's own leases: they need not have expired. The waiters that
+	// stood in line under them are dropped.
+	Bury(ctx context.Context, leases []LeaseID) error
+	// Sweep buries leases that expired a while ago and tidies up what only costs
+	// space. It is cheap when another instance does it in this moment.
+	Sweep(ctx context.Context) error
+
+	// Acquire takes each key that is free, or whose holder's lease is dead or can
+	// be buried. Outcomes: Granted, Held, LeaseLost.
+	Acquire(ctx context.Context, asks []Ask) ([]Answer, error)
+	// Enqueue does the same, but stands in line for a key that is held. Outcomes:
+	// Granted, Queued, LeaseLost. An Ask of an Enqueue needs a living Lease, for
+	// bind:ttl too: it keeps the place in the queue.
+	Enqueue(ctx context.Context, asks []Ask) ([]Answer, error)
+	// CheckWaits tells what became of waiters, and buries expired leases that
+	// hold the keys they wait for. Outcomes: Granted, Queued, Gone.
+	CheckWaits(ctx context.Context, waits []Attempt) ([]Answer, error)
+	// CancelWaits takes waiters out of their queues. Outcomes: Gone, or Granted
+	// for one that got its lock before; it holds it then, and the caller decides.
+	CancelWaits(ctx context.Context, waits []Attempt) ([]Answer, error)
+	// Undo frees what attempts hold or wait for, for attempts whose outcome is
+	// unknown. It blocks until an attempt that is still under way is decided.
+	Undo(ctx context.Context, attempts []Attempt) error
+
+	// Release frees locks, or hands them to the first living waiter.
+	Release(ctx context.Context, claims []Claim) ([]Verdict, error)
+	// Amend checks that locks are held under their tokens, and changes their data
+	// and, for bind:ttl locks, their remaining time.
+	Amend(ctx context.Context, changes []Change) ([]Verdict, error)
+
+	// Get reads locks.
+	Get(ctx context.Context, keys []string) ([]Lock, error)
+	// List reads held locks, ordered by the bytes of their keys.
+	List(ctx context.Context, query Query) ([]Lock, error)
+}
+
+// Traits are differences between stores that their users may profit from.
+type Traits struct {
+	// Inline: operations take microseconds and never block; batching would only
+	// add a detour.
+	Inline bool
+	// Polls: news of waiters that were granted by other instances does not
+	// arrive by itself, so waits must be checked every poll interval.
+	Polls bool
+}
+
+// NewLease is a renewed lease to be made.
+type NewLease struct {
+	ID  LeaseID
+	TTL time.Duration
+}
+
+// Attempt names one attempt to get one key.
+type Attempt struct {
+	Key   string
+	Grant GrantID
+}
+
+// Ask is one attempt to get one key, with all that the store must know.
+type Ask struct {
+	Attempt
+	// Lease is the asker's renewed lease. A session's lock rides on it; a bind:ttl
+	// waiter keeps its place by it. It may be zero in an Acquire with a TTL.
+	Lease LeaseID
+	// TTL above zero asks for a bind:ttl lock: the grant makes an unrenewed lease
+	// that lasts so long. Zero: the lock rides on Lease.
+	TTL time.Duration
+	// Session and Owner are shown to others as part of the holder.
+	Session, Owner string
+	// Data is JSON (valid UTF-8), or nil.
+	Data []byte
+	// Traceparent is the W3C trace context of the call, or empty.
+	Traceparent string
+}
+
+// Outcome is what became of an attempt.
+type Outcome uint8
+
+const (
+	// Held: somebody else has the lock; nothing changed.
+	Held Outcome = iota + 1
+	// Granted: the lock is the attempt's.
+	Granted
+	// Queued: the attempt stands in line.
+	Queued
+	// Gone: the attempt has neither the lock nor a place in line.
+	Gone
+	// LeaseLost: the asker's own lease is expired or dead; nothing changed.
+	LeaseLost
+)
+
+// Answer tells what became of an attempt.
+type Answer struct {
+	Outcome Outcome
+	// Token and AcquiredAt are those of the grant (Granted).
+	Token      int64
+	AcquiredAt time.Time
+	// ExpiresIn is how long the grant's lease lasts from now (Granted).
+	ExpiresIn time.Duration
+	// Lock is who has it (Held, Queued). For Queued, Holder.ExpiresIn may be zero
+	// or less: the holder's lease is about to be buried.
+	Lock Lock
+	// Position is the place in line, 1 for the first (Queued).
+	Position int
+}
+
+// News tells that a waiter was granted its lock by a hand-off.
+type News struct {
+	Attempt
+	// Lease is the lease under which it waited.
+	Lease  LeaseID
+	Answer Answer
+}
+
+// Claim is a lock that somebody says to hold.
+type Claim struct {
+	Key   string
+	Token int64
+	// Lease is the lease on which the claimed lock rides. Zero: whoever claims
+	// has only key and token, which is enough for bind:ttl locks and no other.
+	Lease LeaseID
+}
+
+// Change is a claim and what to change in the lock.
+type Change struct {
+	Claim
+	// TTL above zero sets the remaining time of a bind:ttl lock, from now.
+	TTL time.Duration
+	// SetData replaces the data by Data (nil removes it).
+	SetData bool
+	Data    []byte
+}
+
+// Standing says how a claim stands.
+type Standing uint8
+
+const (
+	// Holds: the claim was right, and what was asked is done.
+	Holds Standing = iota + 1
+	// OtherSession: key and token are right, but the lock belongs to a session,
+	// and the claim does not come from it.
+	OtherSession
+	// Released: the lock was held under this token and is released.
+	Released
+	// Expired: the lock was held under this token until its lease ended.
+	Expired
+	// UnknownToken: the key is not held under this token.
+	UnknownToken
+)
+
+// Verdict answers a claim.
+type Verdict struct {
+	Standing Standing
+	// Lock is the lock as it was (Release) or is now (Amend), when it Holds.
+	Lock Lock
+}
+
+// Lock is what is known of a key.
+type Lock struct {
+	Key string
+	// Held: a living lease holds it. The rest of the holder is only set then.
+	Held        bool
+	Token       int64
+	Holder      Holder
+	QueueLength int
+}
+
+// Holder is who has a lock.
+type Holder struct {
+	Instance, Pod string
+	// Session is the session's public name, empty for bind:ttl.
+	Session, Owner string
+	// Lease is the lease that holds the lock; Renewed is false for bind:ttl.
+	Lease       LeaseID
+	Renewed     bool
+	AcquiredAt  time.Time
+	HeldFor     time.Duration
+	ExpiresIn   time.Duration
+	Data        []byte
+	Traceparent string
+}
+
+// Query selects held locks.
+type Query struct {
+	// Instance limits to locks granted by that instance; empty: all.
+	Instance string
+	// Prefix limits to keys that begin with it.
+	Prefix string
+	// After limits to keys behind this one; empty: from the start.
+	After string
+	// Limit is the most locks to return, at least 1.
+	Limit int
+}
