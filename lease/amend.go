@@ -1,0 +1,70 @@
+package lease
+
+import (
+	"context"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Amend checks that a lock is still held under its token, and changes its data
+// and (BindTTL) its remaining time where asked. A session's lock that is only
+// checked is answered without the store. Errors: [TTLOnSessionError] and those of
+// [Manager.Release].
+func (m *Manager) Amend(ctx context.Context, s *Session, req AmendRequest) (Grant, error) {
+	h, err := m.claimed(s, req.Key, req.Token)
+	if err != nil {
+		return Grant{}, err
+	}
+	if h == nil {
+		return m.amendForeign(ctx, req)
+	}
+	if req.TTL > 0 {
+		return Grant{}, &TTLOnSessionError{Key: req.Key}
+	}
+	if req.SetData {
+		if err := m.setData(ctx, h, req.Data); err != nil {
+			return Grant{}, err
+		}
+	}
+	return Grant{
+		Key: h.key, Token: h.token, Session: s.name, Bind: BindSession,
+		ExpiresIn: h.lease.remaining(m.clk), AcquiredAt: h.acquiredAt,
+	}, nil
+}
+
+// setData replaces the data of a lock that a session holds.
+func (m *Manager) setData(ctx context.Context, h *heldLock, data []byte) error {
+	v, err := submit(ctx, m.amends, store.Change{Claim: h.claim(), SetData: true, Data: data})
+	if err != nil {
+		return err
+	}
+	if v.Standing != store.Holds {
+		// The store is right: the lock is gone, and the session hears it.
+		h.s.loseLock(h, LostExpired)
+		_, err := m.claimed(h.s, h.key, h.token)
+		return err
+	}
+	h.s.mu.Lock()
+	h.data = data
+	h.s.mu.Unlock()
+	return nil
+}
+
+// amendForeign amends a bind:ttl lock; of any other the store knows why not.
+func (m *Manager) amendForeign(ctx context.Context, req AmendRequest) (Grant, error) {
+	v, err := submit(ctx, m.amends, store.Change{
+		Claim: store.Claim{Key: req.Key, Token: req.Token},
+		TTL:   req.TTL, SetData: req.SetData, Data: req.Data,
+	})
+	if err != nil {
+		return Grant{}, err
+	}
+	m.denials.drop(req.Key)
+	if v.Standing != store.Holds {
+		return Grant{}, m.refusedBy(v.Standing, req.Key, req.Token)
+	}
+	return Grant{
+		Key: req.Key, Token: req.Token, Bind: BindTTL,
+		ExpiresIn: v.Lock.Holder.ExpiresIn, AcquiredAt: v.Lock.Holder.AcquiredAt,
+	}, nil
+}

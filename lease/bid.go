@@ -1,0 +1,419 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// bid is one attempt at one lock under one grant id and one lease, from the
+// first question to the store until it is known what became of it. A call makes
+// one bid after another until it has the lock or gives up; a bid that the call
+// has left goes on alone, and gives back what it still wins. So no grant is lost
+// or leaked, whoever stops listening when.
+//
+//	asking ──held, call waits──▶ enqueuing ──▶ queued ──time up──▶ cancelling
+//	  │                             │            │                    │
+//	  └──────────────┴─ over: won, or not ───────┴────────────────────┘
+type bid struct {
+	m     *Manager
+	s     *Session // nil with BindTTL
+	req   *Request
+	lease *renewed // nil for BindTTL that does not wait
+	grant store.GrantID
+	began time.Time // of the call, for Waited
+	sent  time.Time // of the question that is under way
+
+	mu    sync.Mutex
+	phase phase
+	// Why a bid leaves the queue: the call has left, its time is up, or the lease
+	// that keeps the place was lost.
+	unwanted, timeUp, placeLost bool
+
+	mark     uint64     // of the denial cache
+	seen     store.Lock // who has it, as last heard
+	position int
+	checkAt  time.Time
+	result   Grant
+	err      error
+	done     chan struct{} // closed when the bid is over
+
+	// loose counts what may still change the store on the bid's behalf: the bid
+	// itself until it is over, and what is given back or undone after it.
+	loose sync.WaitGroup
+}
+
+type phase uint8
+
+const (
+	asking phase = iota
+	enqueuing
+	queued
+	cancelling
+	over
+)
+
+var (
+	// errTimeUp ends a bid whose call waited in vain.
+	errTimeUp = errors.New("waited in vain")
+	// errBidLost ends a bid whose lease or place in line is gone: the call may
+	// make another.
+	errBidLost = errors.New("the lease or the place in line is gone")
+)
+
+func (m *Manager) newBid(s *Session, req *Request, l *renewed, began time.Time) *bid {
+	b := &bid{m: m, s: s, req: req, lease: l, began: began, done: make(chan struct{})}
+	b.loose.Add(1)
+	if req.RequestID != uuid.Nil {
+		b.grant = grantFor(req)
+	} else {
+		b.grant = uuid.New()
+	}
+	return b
+}
+
+// grantFor derives the grant id of a repeatable request: the same request gets
+// the same grant, and nobody's request meets another key's.
+func grantFor(req *Request) store.GrantID {
+	return uuid.NewSHA1(req.RequestID, []byte(req.Key))
+}
+
+func (b *bid) attempt() store.Attempt { return store.Attempt{Key: b.req.Key, Grant: b.grant} }
+
+func (b *bid) ask() store.Ask {
+	a := store.Ask{Attempt: b.attempt(), Data: b.req.Data, Traceparent: b.req.Traceparent}
+	if b.lease != nil {
+		a.Lease = b.lease.id
+	}
+	if b.req.Bind == BindTTL {
+		a.TTL = b.req.TTL
+	} else {
+		a.Session = b.s.name
+	}
+	return a
+}
+
+// start asks the store. A call that waits for a key that is known to be held
+// goes straight into the queue.
+func (b *bid) start(ctx context.Context) {
+	b.mark, b.sent = b.m.denials.mark(b.req.Key), b.began
+	if b.req.Wait != 0 && !b.req.NoCache && b.m.knownHeld(b.req.Key) {
+		b.enqueue(ctx)
+		return
+	}
+	if err := b.m.acquires.Submit(ctx, b.ask(), b.onAcquire); err != nil {
+		b.finish(err)
+	}
+}
+
+func (b *bid) enqueue(ctx context.Context) {
+	b.mu.Lock()
+	b.phase, b.sent = enqueuing, b.m.clk.Now()
+	b.mu.Unlock()
+	b.m.queue.add(b)
+	if b.lease.lost.Load() { // whoever lost it may not have seen the bid here
+		b.finish(errBidLost)
+		return
+	}
+	if err := b.m.enqueues.Submit(ctx, b.ask(), b.onEnqueue); err != nil {
+		b.finish(err)
+	}
+}
+
+// onAcquire hears the answer to the first question.
+func (b *bid) onAcquire(ans store.Answer, err error) {
+	switch {
+	case err != nil:
+		b.fail(err)
+	case ans.Outcome == store.Granted:
+		b.winDirectly(ans)
+	case ans.Outcome == store.LeaseLost:
+		b.leaseLost()
+	default:
+		b.m.denials.put(ans.Lock, b.mark)
+		b.denied(ans.Lock)
+	}
+}
+
+// denied goes into the queue if the call still wants to wait.
+func (b *bid) denied(lock store.Lock) {
+	b.mu.Lock()
+	b.seen = lock
+	goOn := b.req.Wait != 0 && !b.unwanted && !b.timeUp
+	timeUp := b.timeUp
+	b.mu.Unlock()
+	switch {
+	case goOn:
+		b.enqueue(b.m.ctx)
+	case timeUp:
+		b.finish(errTimeUp)
+	default:
+		b.finish(&HeldError{Lock: lock})
+	}
+}
+
+// onEnqueue hears whether the bid stands in line.
+func (b *bid) onEnqueue(ans store.Answer, err error) {
+	switch {
+	case err != nil:
+		b.fail(err)
+	case ans.Outcome == store.Granted:
+		b.winDirectly(ans)
+	case ans.Outcome == store.LeaseLost:
+		b.leaseLost()
+	default:
+		b.mu.Lock()
+		if b.phase == over { // granted by news that overtook this answer
+			b.mu.Unlock()
+			return
+		}
+		b.phase = queued
+		b.note(ans)
+		leave := b.unwanted || b.timeUp || b.placeLost
+		b.mu.Unlock()
+		if leave {
+			b.cancel()
+			return
+		}
+		b.m.queue.changed()
+	}
+}
+
+// note takes over what an answer tells of the queue. b.mu is held.
+func (b *bid) note(ans store.Answer) {
+	b.seen, b.position = ans.Lock, ans.Position
+	b.checkAt = b.m.queue.nextCheck(ans.Lock)
+}
+
+// onNews hears that a hand-off gave the bid its lock.
+func (b *bid) onNews(ans store.Answer) { b.win(ans) }
+
+// onCheck hears what a check found of a queued bid.
+func (b *bid) onCheck(ans store.Answer) {
+	switch ans.Outcome {
+	case store.Granted:
+		b.win(ans)
+	case store.Queued:
+		b.mu.Lock()
+		b.note(ans)
+		b.mu.Unlock()
+	default:
+		b.mu.Lock()
+		gone := b.phase == queued
+		b.mu.Unlock()
+		if gone {
+			b.finish(errBidLost)
+		}
+	}
+}
+
+// timeIsUp makes the bid end: won if it has been granted, else with errTimeUp.
+func (b *bid) timeIsUp() {
+	b.mu.Lock()
+	b.timeUp = true
+	b.mu.Unlock()
+	b.cancel()
+}
+
+// abandon leaves the bid alone: nobody will hear its outcome. What it has won or
+// still wins is given back.
+func (b *bid) abandon() {
+	b.mu.Lock()
+	b.unwanted = true
+	won := b.phase == over && b.err == nil
+	b.mu.Unlock()
+	switch {
+	case !won:
+		b.cancel()
+	case b.req.Bind == BindTTL:
+		b.giveBack(b.result.Token)
+	default:
+		b.m.Discard(b.s, b.result)
+	}
+}
+
+// leaseGone hears that the lease under the bid was lost. The lease's burial drops
+// the waiter, and with it a session's lock that it may still win. A bind:ttl lock
+// would outlive the lease: such a bid learns what became of it first.
+func (b *bid) leaseGone() {
+	if b.req.Bind == BindSession {
+		b.finish(errBidLost)
+		return
+	}
+	b.mu.Lock()
+	b.placeLost = true
+	b.mu.Unlock()
+	b.cancel()
+}
+
+// cancel takes the bid out of the queue. It is called only when its place there
+// is confirmed: a cancel that overtook the enqueue would leave an orphan.
+func (b *bid) cancel() {
+	b.mu.Lock()
+	if b.phase != queued {
+		b.mu.Unlock()
+		return
+	}
+	b.phase = cancelling
+	b.mu.Unlock()
+	if err := b.m.cancels.Submit(context.Background(), b.attempt(), b.onCancel); err != nil {
+		b.finish(err)
+	}
+}
+
+func (b *bid) onCancel(ans store.Answer, err error) {
+	switch {
+	case err != nil:
+		b.fail(err)
+	case ans.Outcome == store.Granted:
+		b.win(ans)
+	default:
+		b.mu.Lock()
+		timeUp := b.timeUp
+		b.mu.Unlock()
+		if timeUp {
+			b.finish(errTimeUp)
+		} else {
+			b.finish(errBidLost)
+		}
+	}
+}
+
+// leaseLost hears from the store that the lease under the bid is dead.
+func (b *bid) leaseLost() {
+	if b.lease != nil {
+		b.m.lose(b.lease, LostExpired)
+	}
+	b.finish(errBidLost)
+}
+
+// fail ends a bid whose question was not answered. What the store may have done
+// all the same is undone.
+func (b *bid) fail(err error) {
+	b.mu.Lock()
+	was := b.phase
+	b.mu.Unlock()
+	if was == over {
+		return
+	}
+	if store.OutcomeUnknown(err) || was == cancelling {
+		b.loose.Add(1)
+		b.m.undo(b.attempt(), b.ttl(), b.loose.Done)
+	}
+	b.finish(err)
+}
+
+// winDirectly takes a lock that was granted by the question under way. Its time
+// runs, to be safe, since the question was sent.
+func (b *bid) winDirectly(ans store.Answer) {
+	b.mu.Lock()
+	ans.ExpiresIn -= b.m.clk.Now().Sub(b.sent)
+	b.mu.Unlock()
+	b.win(ans)
+}
+
+// win takes the lock for the session, or gives it back if nobody wants it.
+func (b *bid) win(ans store.Answer) {
+	b.mu.Lock()
+	if b.phase == over {
+		b.mu.Unlock()
+		return
+	}
+	b.phase = over
+	wanted := !b.unwanted
+	b.result = b.grantOf(ans)
+	kept := wanted && b.keep(ans)
+	if !kept {
+		b.err = errBidLost
+	}
+	b.mu.Unlock()
+	b.m.denials.drop(b.req.Key)
+	if !kept {
+		b.giveBack(ans.Token)
+	}
+	b.end()
+}
+
+// keep makes the granted lock the session's. It reports false when the session
+// has ended meanwhile, or the lease: such a grant must not be told. b.mu is held.
+func (b *bid) keep(ans store.Answer) bool {
+	if b.req.Bind == BindTTL {
+		return b.result.ExpiresIn > 0
+	}
+	if !b.lease.alive(b.m.clk) {
+		return false
+	}
+	h := &heldLock{
+		key: b.req.Key, token: ans.Token, s: b.s, lease: b.lease, acquiredAt: ans.AcquiredAt,
+		since: b.m.clk.Now(), data: b.req.Data, traceparent: b.req.Traceparent,
+	}
+	b.lease.riders.Add(1) // the bid's own pin keeps the lease in the book meanwhile
+	if !b.s.keep(h) {
+		b.lease.unpin()
+		return false
+	}
+	if b.lease.lost.Load() {
+		// Lost between the check and now: whoever lost it may not have seen h.
+		if b.s.take(h, ending{lost: b.lease.lossReason()}) {
+			b.lease.unpin()
+		}
+		return false
+	}
+	return true
+}
+
+func (b *bid) grantOf(ans store.Answer) Grant {
+	g := Grant{
+		Key: b.req.Key, Token: ans.Token, Bind: b.req.Bind, ExpiresIn: ans.ExpiresIn,
+		Waited: b.m.clk.Now().Sub(b.began), AcquiredAt: ans.AcquiredAt,
+	}
+	if b.req.Bind == BindSession {
+		g.Session, g.ExpiresIn = b.s.name, b.lease.remaining(b.m.clk)
+	}
+	return g
+}
+
+// ttl is how long the store may keep what the bid wins, if nobody frees it.
+func (b *bid) ttl() time.Duration {
+	if b.req.Bind == BindTTL {
+		return b.req.TTL
+	}
+	return b.lease.ttl
+}
+
+// giveBack releases what the bid has won, in the background.
+func (b *bid) giveBack(token int64) {
+	c := store.Claim{Key: b.req.Key, Token: token}
+	if b.req.Bind == BindSession {
+		c.Lease = b.lease.id
+	}
+	b.loose.Add(1)
+	b.m.freeWithin(c, b.ttl(), b.loose.Done)
+}
+
+// finish ends a bid that has not won.
+func (b *bid) finish(err error) {
+	b.mu.Lock()
+	if b.phase == over {
+		b.mu.Unlock()
+		return
+	}
+	b.phase, b.err = over, err
+	b.mu.Unlock()
+	b.end()
+}
+
+// end lets go of what a bid keeps: its place in the books, its lease.
+func (b *bid) end() {
+	b.m.queue.remove(b)
+	if b.lease != nil {
+		b.lease.unpin()
+	}
+	close(b.done)
+	b.loose.Done()
+}

@@ -1,0 +1,31 @@
+package lease
+
+import (
+	"log/slog"
+	"time"
+)
+
+// Config configures a [Manager]. All fields are required; package config of the
+// command fills them from the environment.
+type Config struct {
+	// Instance and Pod are this sidecar, as others see the holder.
+	Instance, Pod string
+	// TTL is the default of a lock, RenewInterval the longest time between two
+	// renewals of a lease. A lease with a short TTL is renewed every TTL/3.
+	TTL, RenewInterval time.Duration
+	// StoreTimeout limits one operation of the store.
+	StoreTimeout time.Duration
+	// PollInterval is how often waits are checked where news may be missed.
+	PollInterval time.Duration
+	// CacheSize and CacheTTL limit the cache of denials; CacheTTL 0: no cache.
+	CacheSize int
+	CacheTTL  time.Duration
+	// BatchMax is the most items in one operation of the store.
+	BatchMax int
+
+	MaxSessions, MaxLocksPerSession, MaxWaiters int
+
+	Logger *slog.Logger
+	// Clock is the seam to time; nil: the machine's clocks.
+	Clock Clock
+}

@@ -1,0 +1,65 @@
+// Package lease is the heart of a sidecar: sessions, leases, deadlines, and the
+// locks that are granted here. It does no I/O of its own: it puts the operations
+// of a [store.Store] in order, and reads time through one [Clock], so that all of
+// it runs under virtual time.
+//
+// # Who trusts what
+//
+// An app trusts a grant for as long as the sidecar says that it holds. The
+// sidecar trusts a grant for as long as it trusts the lease under it. It trusts a
+// lease until
+//
+//	send time of the last confirmed renewal + TTL - margin
+//
+// on the monotonic clock, with a margin of 5% of the TTL, at least 50 ms. The
+// store counts the TTL from the moment when it carries the renewal out, which is
+// after it was sent, so the sidecar stops believing before the store lets anybody
+// else have the lock. A suspended machine's monotonic clock stands still: when the
+// boot-time clock has moved ahead of it since the last renewal, the lease is not
+// trusted either. Every read checks this; timers only make sure that the app
+// hears of a loss that it does not ask for. A lease past its deadline is lost and
+// never revived, even if the store would still renew it.
+//
+// What remains when a process is stopped between the check and the app's use of
+// the answer is the fencing token: the token of a key strictly grows, so whatever
+// the lock protects can refuse the late one.
+//
+// # Sessions and locks
+//
+// A [Session] owns locks and is purely local. All its locks ride on renewed
+// leases, one for each TTL in use, so that renewing 100,000 locks is one statement
+// over a handful of rows. Whoever takes a lock out of its session (a release, a
+// loss, the session's end) decides what becomes of it, once, under the session's
+// mutex; and a grant that arrives goes into the session under the same mutex, or
+// is given back when the session has ended. So a session that has ended holds
+// nothing and receives nothing.
+//
+// bind:ttl locks have a lease of their own, which nobody renews, and belong to
+// nobody here: any pod may release or extend them, so only the store knows them.
+//
+// # Calls and bids
+//
+// A call makes bids. A [bid] is one attempt under one grant id and one lease; its
+// states are in bid.go. When the call leaves (its connection closed, its session
+// ended, the sidecar drains), the bid goes on alone until its outcome is known,
+// and gives back what it wins. When the lease under a bid is lost while it waits
+// in line, the call makes another bid under a fresh lease: its place is lost, the
+// call is not.
+//
+// # What happens in each failure
+//
+//   - The app dies or its connection drops: its session ends; everything that it
+//     holds is released in one batch; its waits are cancelled, those whose
+//     enqueueing is under way once that is known.
+//   - The store does not answer: held locks live until the deadline of their
+//     lease, then they are lost (store_lost). Acquires fail; those that may have
+//     been carried out are undone until the store confirms. Releases are repeated
+//     until the lease is dead. Waits live as long as their lease.
+//   - The process is stopped or the machine suspended for longer than a lease
+//     lasts: the first read afterwards finds the lease past its deadline and all
+//     its locks lost (expired).
+//   - The store says that a lease is dead which is trusted here: the store is
+//     right; the lease is lost.
+//   - The sidecar dies: its leases expire and are buried by whoever wants one of
+//     its locks.
+package lease

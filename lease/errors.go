@@ -1,0 +1,92 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+var (
+	// ErrSessionEnded: the session of the call is over (or never was).
+	ErrSessionEnded = errors.New("the session has ended")
+	// ErrDraining: the sidecar shuts down; releases still work.
+	ErrDraining = errors.New("the sidecar is shutting down")
+	// ErrAbandoned: the call's own context ended before its outcome was known.
+	// Nothing is held for it: what the store still grants is released.
+	ErrAbandoned = errors.New("the caller has gone")
+)
+
+// HeldError: somebody else holds the lock, and the request did not want to wait.
+type HeldError struct {
+	Lock store.Lock
+	// Cached: the answer came from the local cache.
+	Cached bool
+}
+
+func (e *HeldError) Error() string { return fmt.Sprintf("lock %q is held", e.Lock.Key) }
+
+// TimeoutError: the request waited in vain.
+type TimeoutError struct {
+	Lock store.Lock
+	// Position is the last known place in the queue, 1 for the first.
+	Position int
+	Waited   time.Duration
+}
+
+func (e *TimeoutError) Error() string {
+	return fmt.Sprintf("lock %q: waited %s in vain", e.Lock.Key, e.Waited.Round(time.Millisecond))
+}
+
+// LostError: the lock was held under this token, and was lost.
+type LostError struct{ Lost Lost }
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("lock %q was lost: %s", e.Lost.Key, e.Lost.Reason)
+}
+
+// NotHolderReason says why a claim was refused. The values are those of the wire.
+type NotHolderReason string
+
+// The reasons of the contract for which a claim can be refused.
+const (
+	ReasonOtherSession NotHolderReason = "other_session"
+	ReasonReleased     NotHolderReason = "released"
+	ReasonUnknownToken NotHolderReason = "unknown_token"
+)
+
+// NotHolderError: the claimed lock is not held by the claimant under this token.
+type NotHolderError struct {
+	Key    string
+	Token  int64
+	Reason NotHolderReason
+}
+
+func (e *NotHolderError) Error() string {
+	return fmt.Sprintf("lock %q is not held here under token %d: %s", e.Key, e.Token, e.Reason)
+}
+
+// LimitError: one of the configured limits is reached.
+type LimitError struct {
+	// What is limited, in words.
+	What string
+	// Setting is the environment variable that sets it, empty if it is fixed.
+	Setting string
+	Limit   int
+}
+
+func (e *LimitError) Error() string {
+	if e.Setting == "" {
+		return fmt.Sprintf("too many %s: the limit is %d", e.What, e.Limit)
+	}
+	return fmt.Sprintf("too many %s: %s is %d", e.What, e.Setting, e.Limit)
+}
+
+// TTLOnSessionError: an AmendRequest sets the TTL of a session's lock, which is
+// renewed for as long as the session lives.
+type TTLOnSessionError struct{ Key string }
+
+func (e *TTLOnSessionError) Error() string {
+	return fmt.Sprintf("lock %q belongs to a session: ttl_ms can only be set for bind:ttl locks", e.Key)
+}

@@ -1,0 +1,95 @@
+package lease
+
+import (
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// heldLock is a lock of a session of this sidecar. bind:ttl locks are not kept
+// here: any pod may release or extend them, so only the store knows.
+type heldLock struct {
+	key   string
+	token int64
+	s     *Session
+	lease *renewed
+	// acquiredAt is the store's time, since the local one.
+	acquiredAt  time.Time
+	since       time.Time
+	traceparent string
+	// data is replaced, never changed; s.mu guards the field.
+	data []byte
+}
+
+// claim is how the store is told which lock is meant.
+func (h *heldLock) claim() store.Claim {
+	return store.Claim{Key: h.key, Token: h.token, Lease: h.lease.id}
+}
+
+const heldShards = 64
+
+// heldSet finds the locks that sessions of this sidecar hold by their keys. It
+// is sharded, so that different keys rarely meet on a mutex.
+type heldSet struct {
+	seed   maphash.Seed
+	shards [heldShards]heldShard
+}
+
+type heldShard struct {
+	mu sync.Mutex
+	m  map[string]*heldLock
+}
+
+func newHeldSet() *heldSet {
+	hs := &heldSet{seed: maphash.MakeSeed()}
+	for i := range hs.shards {
+		hs.shards[i].m = make(map[string]*heldLock)
+	}
+	return hs
+}
+
+func (hs *heldSet) shard(key string) *heldShard {
+	return &hs.shards[maphash.String(hs.seed, key)%heldShards]
+}
+
+func (hs *heldSet) get(key string) *heldLock {
+	sh := hs.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.m[key]
+}
+
+func (hs *heldSet) put(h *heldLock) {
+	sh := hs.shard(h.key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.m[h.key] = h
+}
+
+// remove takes h out unless a later grant of the key has replaced it.
+func (hs *heldSet) remove(h *heldLock) {
+	sh := hs.shard(h.key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.m[h.key] == h {
+		delete(sh.m, h.key)
+	}
+}
+
+// on returns the locks that ride on a lease.
+func (hs *heldSet) on(l *renewed) []*heldLock {
+	var out []*heldLock
+	for i := range hs.shards {
+		sh := &hs.shards[i]
+		sh.mu.Lock()
+		for _, h := range sh.m {
+			if h.lease == l {
+				out = append(out, h)
+			}
+		}
+		sh.mu.Unlock()
+	}
+	return out
+}

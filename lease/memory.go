@@ -1,0 +1,102 @@
+package lease
+
+import (
+	"hash/maphash"
+	"sync/atomic"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// rememberedGrants is how many ended grants of this sidecar are remembered, so
+// that a late claim hears what became of the lock.
+const rememberedGrants = 10_000
+
+// denials is the cache of what others hold: an answer of the store that a key is
+// held may be given again for a short time, never past the holder's expiry. The
+// deadline stands inside the entries and is checked on every read.
+type denials struct {
+	ttl   time.Duration
+	clk   Clock
+	cache *lru.Cache[string, denial]
+	// heard counts, for each stripe of keys, what was heard of them. An answer
+	// that was on its way while something was heard is too old to be kept.
+	seed  maphash.Seed
+	heard [256]atomic.Uint64
+}
+
+type denial struct {
+	lock  store.Lock
+	at    time.Time
+	until time.Time
+}
+
+func newDenials(size int, ttl time.Duration, clk Clock) (*denials, error) {
+	cache, err := lru.New[string, denial](size)
+	if err != nil {
+		return nil, err
+	}
+	return &denials{ttl: ttl, clk: clk, cache: cache, seed: maphash.MakeSeed()}, nil
+}
+
+func (d *denials) stripe(key string) *atomic.Uint64 {
+	return &d.heard[maphash.String(d.seed, key)%uint64(len(d.heard))]
+}
+
+// mark is taken before the store is asked, for put.
+func (d *denials) mark(key string) uint64 { return d.stripe(key).Load() }
+
+// put keeps the answer that lock.Key is held, unless something was heard of it
+// since the mark was taken.
+func (d *denials) put(lock store.Lock, mark uint64) {
+	if d.ttl <= 0 || !lock.Held {
+		return
+	}
+	now := d.clk.Now()
+	d.cache.Add(lock.Key, denial{lock: lock, at: now, until: now.Add(min(d.ttl, lock.Holder.ExpiresIn))})
+	if d.mark(lock.Key) != mark {
+		d.cache.Remove(lock.Key)
+	}
+}
+
+// get returns who holds the key, with the times of now.
+func (d *denials) get(key string) (store.Lock, bool) {
+	if d.ttl <= 0 {
+		return store.Lock{}, false
+	}
+	e, ok := d.cache.Get(key)
+	if !ok {
+		return store.Lock{}, false
+	}
+	now := d.clk.Now()
+	if !now.Before(e.until) {
+		d.cache.Remove(key)
+		return store.Lock{}, false
+	}
+	age := now.Sub(e.at)
+	e.lock.Holder.HeldFor += age
+	e.lock.Holder.ExpiresIn -= age
+	return e.lock, true
+}
+
+// drop forgets what is known of a key, because something else was heard.
+func (d *denials) drop(key string) {
+	d.stripe(key).Add(1)
+	d.cache.Remove(key)
+}
+
+// grantRef names a grant as the app knows it.
+type grantRef struct {
+	key   string
+	token int64
+}
+
+// ending is what became of a grant.
+type ending struct {
+	// lost is why, empty when it was released.
+	lost LostReason
+	// release is under way or done, when it was released.
+	release *release
+}

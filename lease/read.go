@@ -1,0 +1,107 @@
+package lease
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Get tells what is known of a key. A lock of this sidecar's sessions is answered
+// as last heard, without asking the store, unless noCache. s is the session that
+// looks; it may be nil.
+func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool) (View, error) {
+	if h := m.held.get(key); h != nil && !noCache {
+		if h.lease.alive(m.clk) {
+			return View{Lock: m.lockOf(h), Mine: h.s == s}, nil
+		}
+		m.lose(h.lease, h.lease.lossReason())
+	}
+	lock, err := submit(ctx, m.reads, key)
+	if err != nil {
+		return View{}, err
+	}
+	if !lock.Held {
+		m.denials.drop(key)
+	}
+	return m.viewOf(s, lock), nil
+}
+
+// viewOf is a lock that the store told of, seen from a session.
+func (m *Manager) viewOf(s *Session, lock store.Lock) View {
+	return View{Lock: lock, Mine: s != nil && lock.Held && s.find(lock.Key, lock.Token) != nil}
+}
+
+// lockOf is a lock that is held here, as others see it.
+func (m *Manager) lockOf(h *heldLock) store.Lock {
+	h.s.mu.Lock()
+	data := h.data
+	h.s.mu.Unlock()
+	return store.Lock{
+		Key: h.key, Held: true, Token: h.token, QueueLength: m.queue.length(h.key),
+		Holder: store.Holder{
+			Instance: m.cfg.Instance, Pod: m.cfg.Pod, Session: h.s.name, Lease: h.lease.id, Renewed: true,
+			AcquiredAt: h.acquiredAt, HeldFor: m.clk.Now().Sub(h.since), ExpiresIn: h.lease.remaining(m.clk),
+			Data: data, Traceparent: h.traceparent,
+		},
+	}
+}
+
+// List returns held locks, ordered by the bytes of their keys. s is the session
+// that looks; with [ScopeSession] it may be nil too, and holds nothing then.
+func (m *Manager) List(ctx context.Context, s *Session, req ListRequest) (Page, error) {
+	if req.Scope == ScopeSession {
+		return m.listSession(s, req), nil
+	}
+	q := store.Query{Prefix: req.Prefix, After: req.After, Limit: req.Limit + 1}
+	if req.Scope == ScopePod {
+		q.Instance = m.cfg.Instance
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
+	defer cancel()
+	locks, err := m.st.List(ctx, q)
+	if err != nil {
+		return Page{}, err
+	}
+	views := make([]View, len(locks))
+	for i, lock := range locks {
+		views[i] = m.viewOf(s, lock)
+	}
+	return pageOf(views, req.Limit), nil
+}
+
+// listSession lists what a session holds: that is known here.
+func (m *Manager) listSession(s *Session, req ListRequest) Page {
+	if s == nil {
+		return Page{}
+	}
+	var held []*heldLock
+	s.mu.Lock()
+	for _, h := range s.held {
+		if strings.HasPrefix(h.key, req.Prefix) && h.key > req.After {
+			held = append(held, h)
+		}
+	}
+	s.mu.Unlock()
+	slices.SortFunc(held, func(a, b *heldLock) int { return cmp.Compare(a.key, b.key) })
+	var views []View
+	for _, h := range held {
+		if len(views) > req.Limit {
+			break
+		}
+		if h.lease.alive(m.clk) {
+			views = append(views, View{Lock: m.lockOf(h), Mine: true})
+		}
+	}
+	return pageOf(views, req.Limit)
+}
+
+// pageOf cuts a list that may have one lock too many into a page.
+func pageOf(views []View, limit int) Page {
+	if len(views) <= limit {
+		return Page{Locks: views}
+	}
+	return Page{Locks: views[:limit], Next: views[limit-1].Key}
+}

@@ -1,0 +1,225 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// release is a release under way. A lock that its session gave up is free as
+// soon as the store confirms it; until then the release is repeated, so that a
+// failed one heals by itself, for as long as the lock's lease lives.
+type release struct {
+	heldFor time.Duration
+
+	mu sync.Mutex
+	// err is the outcome of the last try; settled is closed when no more follow.
+	err     error
+	tried   chan struct{} // closed after the first try
+	settled chan struct{}
+	first   sync.Once
+}
+
+// Release releases the lock that is held under this token. s is the session that
+// claims it; it may be nil, which is enough for BindTTL locks. Errors:
+// [NotHolderError], [LostError], [ErrSessionEnded], [ErrAbandoned] when ctx ends,
+// and those of the store: the release then goes on in the background.
+func (m *Manager) Release(ctx context.Context, s *Session, key string, token int64) (Released, error) {
+	if e, ok := m.ended.Get(grantRef{key, token}); ok && e.release.failure() != nil {
+		return m.releaseAgain(ctx, key, e.release)
+	}
+	h, err := m.claimed(s, key, token)
+	if err != nil {
+		return Released{}, err
+	}
+	if h == nil {
+		return m.releaseForeign(ctx, key, token)
+	}
+	r := m.startRelease(h)
+	if r == nil {
+		// It was lost, released or ended in this moment: say which.
+		return m.Release(ctx, s, key, token)
+	}
+	return r.wait(ctx, key, r.tried)
+}
+
+// claimed finds the lock that a claim means. It returns nil without an error
+// when only the store can tell. What is known here is decided here: [LostError],
+// [NotHolderError].
+func (m *Manager) claimed(s *Session, key string, token int64) (*heldLock, error) {
+	ref := grantRef{key, token}
+	if s != nil {
+		if h := s.find(key, token); h != nil {
+			if h.lease.alive(m.clk) {
+				return h, nil
+			}
+			m.lose(h.lease, h.lease.lossReason())
+		}
+		if reason, ok := s.lossOf(ref); ok {
+			return nil, &LostError{Lost{Key: key, Token: token, Reason: reason}}
+		}
+	}
+	if e, ok := m.ended.Get(ref); ok {
+		if e.lost != "" {
+			return nil, &LostError{Lost{Key: key, Token: token, Reason: e.lost}}
+		}
+		return nil, m.refused(key, token, ReasonReleased)
+	}
+	if h := m.held.get(key); h != nil && h.token == token && h.s != s {
+		return nil, m.refused(key, token, ReasonOtherSession)
+	}
+	return nil, nil
+}
+
+// refused makes the error of a refused claim and logs it: somebody believes to
+// hold what it does not.
+func (m *Manager) refused(key string, token int64, reason NotHolderReason) error {
+	m.log.Warn("claim refused", "key", key, "token", token, "reason", string(reason))
+	return &NotHolderError{Key: key, Token: token, Reason: reason}
+}
+
+// releaseForeign releases a lock that no session here holds: a bind:ttl lock, or
+// one of which only the store knows that it is not the caller's.
+func (m *Manager) releaseForeign(ctx context.Context, key string, token int64) (Released, error) {
+	v, err := submit(ctx, m.releases, store.Claim{Key: key, Token: token})
+	if err != nil {
+		return Released{}, err
+	}
+	m.denials.drop(key)
+	if v.Standing != store.Holds {
+		return Released{}, m.refusedBy(v.Standing, key, token)
+	}
+	return Released{Key: key, HeldFor: v.Lock.Holder.HeldFor}, nil
+}
+
+// refusedBy translates the store's verdict on a claim.
+func (m *Manager) refusedBy(standing store.Standing, key string, token int64) error {
+	switch standing {
+	case store.OtherSession:
+		return m.refused(key, token, ReasonOtherSession)
+	case store.Released:
+		return m.refused(key, token, ReasonReleased)
+	case store.Expired:
+		return &LostError{Lost{Key: key, Token: token, Reason: LostExpired}}
+	default:
+		return m.refused(key, token, ReasonUnknownToken)
+	}
+}
+
+// newRelease makes the release of h.
+func (m *Manager) newRelease(h *heldLock) *release {
+	return &release{heldFor: m.clk.Now().Sub(h.since), tried: make(chan struct{}), settled: make(chan struct{})}
+}
+
+// startRelease takes h from its session and releases it. It returns nil when
+// the session does not hold it any more.
+func (m *Manager) startRelease(h *heldLock) *release {
+	r := m.newRelease(h)
+	if !h.s.take(h, ending{release: r}) {
+		return nil
+	}
+	m.send(h, r, nil)
+	return r
+}
+
+// send sends the release of h, which no session holds any more. done is called
+// when it is settled; it may be nil.
+func (m *Manager) send(h *heldLock, r *release, done func()) {
+	settled := func() {
+		close(r.settled)
+		h.lease.unpin()
+		if done != nil {
+			done()
+		}
+	}
+	matters := func() bool { return h.lease.alive(m.clk) }
+	m.free(h.claim(), matters, r.answer, settled)
+}
+
+// freeWithin frees a lock that nobody holds here, for as long as it may last.
+func (m *Manager) freeWithin(c store.Claim, ttl time.Duration, settled func()) {
+	until := m.clk.Now().Add(ttl)
+	m.free(c, func() bool { return m.clk.Now().Before(until) }, func(error) {}, settled)
+}
+
+// free sends a release again and again until the store confirms it or it does
+// not matter any more, because the lock's lease is dead. tried hears the outcome
+// of each try; then, once, settled is called.
+func (m *Manager) free(c store.Claim, matters func() bool, tried func(error), settled func()) {
+	answer := func(v store.Verdict, err error) {
+		if err != nil && matters() {
+			tried(err)
+			time.AfterFunc(jittered(renewRetry), func() { m.free(c, matters, tried, settled) })
+			return
+		}
+		if err == nil && v.Standing != store.Holds {
+			m.log.Debug("what was released was not held any more", "key", c.Key, "token", c.Token)
+		}
+		m.denials.drop(c.Key)
+		tried(nil)
+		settled()
+	}
+	// Releases are not limited: what is released was held, and that is limited.
+	if err := m.releases.Submit(context.Background(), c, answer); err != nil {
+		// The manager has stopped; its leases are buried with all that they hold.
+		tried(err)
+		settled()
+	}
+}
+
+func (r *release) answer(err error) {
+	r.mu.Lock()
+	r.err = err
+	r.mu.Unlock()
+	r.first.Do(func() { close(r.tried) })
+}
+
+// failure is why the last try failed, nil when none did or the release is done.
+func (r *release) failure() error {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+// releaseAgain answers a repeated release while the first goes on in vain.
+func (m *Manager) releaseAgain(ctx context.Context, key string, r *release) (Released, error) {
+	limited, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
+	defer cancel()
+	released, err := r.wait(limited, key, r.settled)
+	if last := r.failure(); err != nil && ctx.Err() == nil && last != nil {
+		return Released{}, last
+	}
+	return released, err
+}
+
+// wait returns the outcome when it is there.
+func (r *release) wait(ctx context.Context, key string, there <-chan struct{}) (Released, error) {
+	select {
+	case <-there:
+	case <-ctx.Done():
+		return Released{}, errors.Join(ErrAbandoned, context.Cause(ctx))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Released{Key: key, HeldFor: r.heldFor}, r.err
+}
+
+// Discard gives back a grant whose answer could not be delivered: nobody knows
+// that it is held. It works in the background.
+func (m *Manager) Discard(s *Session, g Grant) {
+	if g.Bind == BindTTL {
+		g.repeats.discard(g, func(settled func()) {
+			m.freeWithin(store.Claim{Key: g.Key, Token: g.Token}, g.ExpiresIn, settled)
+		})
+		return
+	}
+	if h := s.find(g.Key, g.Token); h != nil {
+		m.startRelease(h)
+	}
+}

@@ -1,0 +1,245 @@
+package lease
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Session owns locks. It ends with the connection that it belongs to, and with
+// it all that it holds; nothing is granted to it afterwards.
+type Session struct {
+	m        *Manager
+	id, name string
+	ttl      time.Duration
+	explicit bool
+	onLost   func(Lost)
+	onEnd    func(EndReason)
+
+	// ending is closed when the session ends, released when all that it held is.
+	ending   chan struct{}
+	released chan struct{}
+
+	mu      sync.Mutex
+	ended   bool
+	held    map[string]*heldLock
+	pending int // attempts under way, for the limit
+	lost    map[grantRef]LostReason
+}
+
+// OpenSession opens a session. It fails with [LimitError], and with
+// [ErrDraining] while the sidecar shuts down.
+func (m *Manager) OpenSession(o SessionOptions) (*Session, error) {
+	if m.isDraining() {
+		return nil, ErrDraining
+	}
+	s := &Session{
+		m: m, id: randomHex(16), name: o.Name, ttl: o.TTL, explicit: o.Explicit, onLost: o.OnLost, onEnd: o.OnEnd,
+		ending: make(chan struct{}), released: make(chan struct{}),
+		held: make(map[string]*heldLock),
+	}
+	if s.name == "" {
+		s.name = randomHex(4)
+	}
+	if s.ttl == 0 {
+		s.ttl = m.cfg.TTL
+	}
+	m.sessionsMu.Lock()
+	defer m.sessionsMu.Unlock()
+	if len(m.sessions) >= m.cfg.MaxSessions {
+		return nil, &LimitError{What: "sessions", Setting: "LOCKSIDECAR_MAX_SESSIONS", Limit: m.cfg.MaxSessions}
+	}
+	m.sessions[s.id] = s
+	return s, nil
+}
+
+// Session finds a session that other connections may join, by its id. It fails
+// with [ErrSessionEnded].
+func (m *Manager) Session(id string) (*Session, error) {
+	m.sessionsMu.Lock()
+	defer m.sessionsMu.Unlock()
+	s := m.sessions[id]
+	if s == nil || !s.explicit {
+		return nil, ErrSessionEnded
+	}
+	return s, nil
+}
+
+// ID is what a connection shows to join the session. It is a secret of the app.
+func (s *Session) ID() string { return s.id }
+
+// Name is what others see as the holder's session.
+func (s *Session) Name() string { return s.name }
+
+// TTL is the default TTL of the session's locks.
+func (s *Session) TTL() time.Duration { return s.ttl }
+
+// ExpiresIn is how long the session's locks with the default TTL can be relied
+// on if nothing more is heard of the store.
+func (s *Session) ExpiresIn() time.Duration {
+	if l := s.m.book.get(s.ttl); l != nil && l.alive(s.m.clk) {
+		return l.remaining(s.m.clk)
+	}
+	return s.ttl - margin(s.ttl)
+}
+
+// Held is how many locks the session holds.
+func (s *Session) Held() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.held)
+}
+
+// End ends the session, whoever comes first. Its waits end, all that it holds is
+// released in the background; the channel is closed when the store has confirmed
+// that, or when the leases under the locks have died.
+func (s *Session) End(reason EndReason) <-chan struct{} {
+	s.mu.Lock()
+	if s.ended {
+		s.mu.Unlock()
+		return s.released
+	}
+	s.ended = true
+	releases := make(map[*heldLock]*release, len(s.held))
+	for _, h := range s.held {
+		r := s.m.newRelease(h)
+		s.takeLocked(h, ending{lost: endings[reason], release: r})
+		releases[h] = r
+	}
+	close(s.ending)
+	if s.onEnd != nil {
+		s.onEnd(reason)
+	}
+	s.mu.Unlock()
+
+	s.m.forget(s)
+	left := int64(len(releases))
+	if left == 0 {
+		close(s.released)
+	}
+	for h, r := range releases {
+		s.m.send(h, r, func() {
+			if atomic.AddInt64(&left, -1) == 0 {
+				close(s.released)
+			}
+		})
+	}
+	return s.released
+}
+
+// endings is what a late claim hears of a lock that ended with its session.
+// Locks of a session that the app itself ended count as released.
+var endings = map[EndReason]LostReason{
+	EndDropped:  LostDisconnected,
+	EndDeleted:  "",
+	EndShutdown: LostShutdown,
+}
+
+// admit counts an attempt in, if the session may have one lock more.
+func (s *Session) admit() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return ErrSessionEnded
+	}
+	if limit := s.m.cfg.MaxLocksPerSession; len(s.held)+s.pending >= limit {
+		return &LimitError{What: "locks in this session", Setting: "LOCKSIDECAR_MAX_LOCKS_PER_SESSION", Limit: limit}
+	}
+	s.pending++
+	return nil
+}
+
+func (s *Session) hasEnded() bool {
+	select {
+	case <-s.ending:
+		return true
+	default:
+		return false
+	}
+}
+
+// leave counts an attempt out.
+func (s *Session) leave() {
+	s.mu.Lock()
+	s.pending--
+	s.mu.Unlock()
+}
+
+// keep makes h the session's. It reports false when the session has ended: then
+// nobody holds h, and the caller gives it back.
+func (s *Session) keep(h *heldLock) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return false
+	}
+	s.held[h.key] = h
+	s.m.held.put(h)
+	s.m.sessionLocks.Add(1)
+	return true
+}
+
+// find returns the lock that the session holds under this token, or nil.
+func (s *Session) find(key string, token int64) *heldLock {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.held[key]; h != nil && h.token == token {
+		return h
+	}
+	return nil
+}
+
+// take takes h from the session and remembers what became of it. It reports
+// false when somebody else did so before: whoever takes a lock decides.
+func (s *Session) take(h *heldLock, e ending) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.takeLocked(h, e)
+}
+
+func (s *Session) takeLocked(h *heldLock, e ending) bool {
+	if s.held[h.key] != h {
+		return false
+	}
+	delete(s.held, h.key)
+	s.m.held.remove(h)
+	s.m.ended.Add(grantRef{h.key, h.token}, e)
+	s.m.sessionLocks.Add(-1)
+	return true
+}
+
+// loseLock takes h from the session because it is lost, and tells the app.
+func (s *Session) loseLock(h *heldLock, reason LostReason) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.takeLocked(h, ending{lost: reason}) {
+		return
+	}
+	h.lease.unpin()
+	ref := grantRef{h.key, h.token}
+	if s.lost == nil {
+		s.lost = make(map[grantRef]LostReason)
+	}
+	if len(s.lost) < s.m.cfg.MaxLocksPerSession {
+		s.lost[ref] = reason
+	}
+	if s.onLost != nil {
+		s.onLost(Lost{Key: h.key, Token: h.token, Reason: reason})
+	}
+}
+
+// lossOf tells whether the session lost a lock, and why.
+func (s *Session) lossOf(ref grantRef) (LostReason, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	reason, ok := s.lost[ref]
+	return reason, ok
+}
+
+func randomHex(bytes int) string {
+	b := make([]byte, bytes)
+	_, _ = rand.Read(b) // never fails, says its documentation
+	return hex.EncodeToString(b)
+}

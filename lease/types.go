@@ -1,0 +1,170 @@
+package lease
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Bind says what a lock's life depends on.
+type Bind uint8
+
+const (
+	// BindSession: the lock ends with the session that acquired it.
+	BindSession Bind = iota
+	// BindTTL: the lock belongs to no session and ends after its TTL, or when
+	// somebody who presents key and token releases it.
+	BindTTL
+)
+
+func (b Bind) String() string {
+	if b == BindTTL {
+		return "ttl"
+	}
+	return "session"
+}
+
+// WaitForever as a Request's Wait: until the session or the call ends.
+const WaitForever time.Duration = -1
+
+// Request asks for one lock. The caller has checked the ranges of the contract.
+type Request struct {
+	Key string
+	// Wait: 0 tries once, above zero waits in the queue so long, [WaitForever].
+	Wait time.Duration
+	// TTL is how long the lock outlives a dead sidecar, or with BindTTL how long
+	// it lasts. Zero takes the session's default.
+	TTL  time.Duration
+	Bind Bind
+	// Data is JSON that others see as part of the holder; nil for none.
+	Data []byte
+	// RequestID makes a BindTTL request repeatable; [uuid.Nil] for none.
+	RequestID uuid.UUID
+	// NoCache asks the store even where the local cache knows an answer.
+	NoCache     bool
+	Traceparent string
+}
+
+// Grant is a lock that the caller holds.
+type Grant struct {
+	Key   string
+	Token int64
+	// Session is the public name of the session, empty with BindTTL.
+	Session string
+	Bind    Bind
+	// ExpiresIn is how long the caller may rely on it if nothing is heard of the
+	// store from now on.
+	ExpiresIn  time.Duration
+	Waited     time.Duration
+	AcquiredAt time.Time
+
+	// repeats are the calls with the same request id, repeat this one's number.
+	repeats *repeats
+	repeat  int
+}
+
+// Released tells of a release.
+type Released struct {
+	Key string
+	// HeldFor is how long the lock was held.
+	HeldFor time.Duration
+}
+
+// AmendRequest checks a grant, and changes it where asked.
+type AmendRequest struct {
+	Key   string
+	Token int64
+	// TTL above zero sets the remaining time of a BindTTL lock.
+	TTL time.Duration
+	// SetData replaces the data by Data; nil removes it.
+	SetData bool
+	Data    []byte
+}
+
+// View is what is known of a key, seen from a session.
+type View struct {
+	store.Lock
+	// Mine: the session that looks holds it. Only then Lock.Token is to be shown.
+	Mine bool
+}
+
+// Scope limits a list.
+type Scope uint8
+
+const (
+	// ScopePod lists locks granted by this sidecar.
+	ScopePod Scope = iota
+	// ScopeSession lists the locks of the asking session.
+	ScopeSession
+	// ScopeAll lists all locks of the namespace.
+	ScopeAll
+)
+
+// ListRequest selects held locks, ordered by the bytes of their keys.
+type ListRequest struct {
+	Scope  Scope
+	Prefix string
+	// After limits to keys behind this one: the last key of the page before.
+	After string
+	// Limit is the most locks to return.
+	Limit int
+}
+
+// Page is a part of a list.
+type Page struct {
+	Locks []View
+	// Next is the After of the following page, empty when this is the last.
+	Next string
+}
+
+// Lost tells a session that it no longer holds a lock.
+type Lost struct {
+	Key    string
+	Token  int64
+	Reason LostReason
+}
+
+// LostReason says why a lock was lost. The values are those of the wire.
+type LostReason string
+
+// The reasons of the contract for which a lock can be lost.
+const (
+	// LostExpired: the lease ended before it was renewed.
+	LostExpired LostReason = "expired"
+	// LostStore: the lease ended because the store did not take the renewals.
+	LostStore LostReason = "store_lost"
+	// LostDisconnected: the session's connection dropped.
+	LostDisconnected LostReason = "disconnected"
+	// LostShutdown: the sidecar shut down.
+	LostShutdown LostReason = "shutdown"
+)
+
+// SessionOptions describe a session to be opened.
+type SessionOptions struct {
+	// Name is shown to others as the holder's session; empty: a short random id.
+	Name string
+	// TTL is the default for the session's locks; zero: the configured one.
+	TTL time.Duration
+	// Explicit sessions can be joined from other connections by their ID.
+	Explicit bool
+	// OnLost hears of lost locks, in the order of the losses. It must not block
+	// and must not call back into the Manager. Nil for sessions that have no ear.
+	OnLost func(Lost)
+	// OnEnd hears, once, that the session has ended, and why, whoever ended it.
+	// The same rules. It may be nil.
+	OnEnd func(EndReason)
+}
+
+// EndReason says why a session ended.
+type EndReason uint8
+
+const (
+	// EndDropped: its connection closed.
+	EndDropped EndReason = iota + 1
+	// EndDeleted: the app asked for it.
+	EndDeleted
+	// EndShutdown: the sidecar stops.
+	EndShutdown
+)
