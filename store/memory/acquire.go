@@ -1,0 +1,82 @@
+package memory
+
+import (
+	"context"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Acquire takes each key that can be had now.
+func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
+	return s.askAll(ctx, "Acquire", asks, false)
+}
+
+// Enqueue takes each key that can be had now, and waits for the others.
+func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
+	return s.askAll(ctx, "Enqueue", asks, true)
+}
+
+func (s *Store) askAll(ctx context.Context, op string, asks []store.Ask, wait bool) ([]store.Answer, error) {
+	if err := s.usable(ctx, op); err != nil {
+		return nil, err
+	}
+	o := operation{ns: s.ns}
+	answers := make([]store.Answer, len(asks))
+	for i := range asks {
+		answers[i] = o.ask(s, &asks[i], wait)
+	}
+	o.finish()
+	return answers, nil
+}
+
+func (o *operation) ask(s *Store, ask *store.Ask, wait bool) store.Answer {
+	sh := o.ns.shard(ask.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := o.ns.space.now()
+	if r := sh.rows[ask.Key]; r != nil && r.grant == ask.Grant && r.held(now) {
+		return r.granted(now) // a repetition
+	}
+	own, ok := o.ownLease(ask, wait, now)
+	if !ok {
+		return store.Answer{Outcome: store.LeaseLost}
+	}
+	r := sh.row(ask.Key)
+	switch {
+	case o.settle(r, now):
+		a := s.asker(ask, own)
+		r.grantTo(&a, o.ns, now)
+		return r.granted(now)
+	case r.grant == ask.Grant:
+		return r.granted(now) // it was the first in line when the holder was buried
+	case wait:
+		return o.wait(s, r, ask, own, now)
+	default:
+		return store.Answer{Outcome: store.Held, Lock: r.occupied(now)}
+	}
+}
+
+// ownLease finds the asker's lease, and reports whether the ask may go on: only
+// an Acquire of a bind:ttl lock needs none.
+func (o *operation) ownLease(ask *store.Ask, wait bool, now moment) (*lease, bool) {
+	if ask.Lease == (store.LeaseID{}) && ask.TTL > 0 && !wait {
+		return nil, true
+	}
+	own := o.ns.leases.get(ask.Lease)
+	return own, own != nil && own.renewed && own.alive(now)
+}
+
+// wait puts an asker in line, or finds it there. A place under a lease that has
+// ended is lost: an asker that comes back under another one stands at the end.
+func (o *operation) wait(s *Store, r *row, ask *store.Ask, own *lease, now moment) store.Answer {
+	w := r.queue.find(ask.Grant)
+	if w != nil && !w.lease.alive(now) {
+		r.dequeue(w)
+		w = nil
+	}
+	if w == nil {
+		a := s.asker(ask, own)
+		w = r.enqueue(&a)
+	}
+	return r.queued(w, now)
+}

@@ -1,0 +1,203 @@
+package memory
+
+import (
+	"context"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// forgetAfter is how long a free key's last token is remembered.
+const forgetAfter = 5 * time.Minute
+
+// OpenLeases makes renewed leases.
+func (s *Store) OpenLeases(ctx context.Context, leases []store.NewLease) error {
+	if err := s.usable(ctx, "OpenLeases"); err != nil {
+		return err
+	}
+	now := s.ns.space.now()
+	for _, l := range leases {
+		s.ns.leases.open(l.ID, l.TTL, now)
+	}
+	return nil
+}
+
+// Renew extends the leases that are alive and returns them.
+func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, error) {
+	if err := s.usable(ctx, "Renew"); err != nil {
+		return nil, err
+	}
+	now := s.ns.space.now()
+	alive := make([]store.LeaseID, 0, len(leases))
+	for _, id := range leases {
+		if l := s.ns.leases.get(id); l != nil && l.renewed && l.extend(now, l.ttl) {
+			alive = append(alive, id)
+		}
+	}
+	return alive, nil
+}
+
+// Bury declares leases dead and hands off what they held.
+func (s *Store) Bury(ctx context.Context, leases []store.LeaseID) error {
+	if err := s.usable(ctx, "Bury"); err != nil {
+		return err
+	}
+	o := operation{ns: s.ns}
+	now := s.ns.space.now()
+	for _, id := range leases {
+		if l := s.ns.leases.get(id); l != nil {
+			o.bury(l, now, true)
+		}
+	}
+	o.finish()
+	return nil
+}
+
+// Sweep buries every lease that has expired, and forgets keys that have been
+// free for a while. It does nothing when another one is at it.
+func (s *Store) Sweep(ctx context.Context) error {
+	if err := s.usable(ctx, "Sweep"); err != nil {
+		return err
+	}
+	if !s.ns.sweeping.TryLock() {
+		return nil
+	}
+	defer s.ns.sweeping.Unlock()
+	o := operation{ns: s.ns}
+	now := s.ns.space.now()
+	for _, l := range s.ns.leases.expired(now) {
+		o.bury(l, now, false)
+	}
+	o.finish()
+	for i := range s.ns.shards {
+		s.ns.shards[i].forget(s.ns.space)
+	}
+	return nil
+}
+
+// forget drops the rows of keys that have been free for long.
+func (sh *shard) forget(space *Space) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := space.now()
+	for key, r := range sh.rows {
+		switch {
+		case r.lease != nil && !r.lease.dead() || r.queue.len() > 0:
+		case r.freed == 0: // its lease was buried, and nobody looked since
+			r.vacate(r.lease, now)
+		case now.at-r.freed >= int64(forgetAfter):
+			delete(sh.rows, key)
+		}
+	}
+}
+
+// bury declares a lease dead, if it has expired or in any case. What it held is
+// visited when the operation holds no shard.
+func (o *operation) bury(l *lease, now moment, anyway bool) {
+	if l.kill(now, anyway) {
+		o.ns.leases.remove(l.id)
+		o.buried = append(o.buried, l)
+	}
+}
+
+// settle makes a row say the truth about its holder. An expired holder is
+// buried; the key of a dead one goes to the first living waiter. It reports
+// whether the key is free: nobody has it, and nobody waits for it.
+func (o *operation) settle(r *row, now moment) (free bool) {
+	if r.lease == nil {
+		return true
+	}
+	if r.lease.alive(now) {
+		return false
+	}
+	if !r.lease.dead() {
+		o.bury(r.lease, now, false)
+		if !r.lease.dead() {
+			return false // a renewal came first
+		}
+	}
+	ended := r.lease
+	if o.handOff(r, now) {
+		return false
+	}
+	if r.freed == 0 {
+		r.vacate(ended, now)
+	}
+	return true
+}
+
+// giveUp ends a hold that its holder no longer wants.
+func (o *operation) giveUp(r *row, now moment) {
+	if !r.lease.renewed && r.lease.kill(now, true) {
+		o.ns.leases.remove(r.lease.id)
+	}
+	if !o.handOff(r, now) {
+		r.vacate(nil, now)
+	}
+}
+
+// handOff gives the key to the first living waiter. A waiter whose lease has
+// expired is not dead yet: burying the lease decides. It reports whether
+// somebody got the key; if not, nobody waits.
+func (o *operation) handOff(r *row, now moment) bool {
+	for w := r.queue.first(); w != nil; w = r.queue.first() {
+		if !w.lease.alive(now) {
+			o.bury(w.lease, now, false)
+		}
+		r.dequeue(w)
+		if w.lease.dead() {
+			continue
+		}
+		r.grantTo(&w.asker, o.ns, now)
+		o.news = append(o.news, delivery{w.by, store.News{
+			Attempt: store.Attempt{Key: r.key, Grant: w.grant},
+			Lease:   w.lease.id,
+			Answer:  r.granted(now),
+		}})
+		return true
+	}
+	return false
+}
+
+// visitBuried hands off what dead leases held, and drops their waiters. That may
+// bury more leases: those of waiters whose turn it was.
+func (o *operation) visitBuried() {
+	for len(o.buried) > 0 {
+		buried := o.buried
+		o.buried = nil
+		everywhere := false
+		for _, l := range buried {
+			if l.renewed {
+				everywhere = true
+			} else {
+				o.visitKey(l.key)
+			}
+		}
+		if everywhere {
+			o.visitContended()
+		}
+	}
+}
+
+func (o *operation) visitKey(key string) {
+	sh := o.ns.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if r := sh.rows[key]; r != nil {
+		o.settle(r, o.ns.space.now())
+	}
+}
+
+func (o *operation) visitContended() {
+	for i := range o.ns.shards {
+		sh := &o.ns.shards[i]
+		sh.mu.Lock()
+		for r := range sh.contended {
+			r.dequeueDead()
+			if r.lease.dead() {
+				o.settle(r, o.ns.space.now())
+			}
+		}
+		sh.mu.Unlock()
+	}
+}

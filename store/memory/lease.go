@@ -1,0 +1,147 @@
+package memory
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// dead is the expiry of a buried lease. No clock is before it, so a dead lease
+// is also an expired one.
+const dead = math.MinInt64
+
+// lease says "alive until expires".
+type lease struct {
+	id store.LeaseID
+	// renewed leases belong to sidecars. The others are those of bind:ttl locks:
+	// key is the only one that such a lease ever holds.
+	renewed bool
+	key     string
+	ttl     time.Duration
+	// expires is in nanoseconds on the space's clock, or dead.
+	expires atomic.Int64
+}
+
+func (l *lease) alive(now moment) bool { return l.expires.Load() > now.at }
+
+func (l *lease) dead() bool { return l.expires.Load() == dead }
+
+// remaining is how long the lease lasts; zero or less when it has expired.
+func (l *lease) remaining(now moment) time.Duration {
+	e := l.expires.Load()
+	if e == dead {
+		return 0
+	}
+	return time.Duration(e - now.at)
+}
+
+// extend lets a living lease end ttl from now. It refuses an expired one: what
+// is past its end is never revived.
+func (l *lease) extend(now moment, ttl time.Duration) bool {
+	for {
+		e := l.expires.Load()
+		if e <= now.at {
+			return false
+		}
+		if l.expires.CompareAndSwap(e, now.at+int64(ttl)) {
+			return true
+		}
+	}
+}
+
+// kill marks the lease dead, if it has expired by now or in any case. Exactly
+// one caller is told that it did.
+func (l *lease) kill(now moment, anyway bool) bool {
+	for {
+		e := l.expires.Load()
+		if e == dead || e > now.at && !anyway {
+			return false
+		}
+		if l.expires.CompareAndSwap(e, dead) {
+			return true
+		}
+	}
+}
+
+// leaseIndex finds leases by id. Dead leases are not in it.
+type leaseIndex struct {
+	parts [16]leasePart
+}
+
+type leasePart struct {
+	mu   sync.RWMutex
+	byID map[store.LeaseID]*lease
+
+	_ [32]byte // neighbours do not share a cache line
+}
+
+func (x *leaseIndex) init() {
+	for i := range x.parts {
+		x.parts[i].byID = map[store.LeaseID]*lease{}
+	}
+}
+
+func (x *leaseIndex) part(id store.LeaseID) *leasePart {
+	return &x.parts[int(id[0]^id[15])%len(x.parts)]
+}
+
+func (x *leaseIndex) get(id store.LeaseID) *lease {
+	p := x.part(id)
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.byID[id]
+}
+
+// open adds a renewed lease. Repeated, it extends the one that is there, if that
+// is still alive.
+func (x *leaseIndex) open(id store.LeaseID, ttl time.Duration, now moment) {
+	p := x.part(id)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l := p.byID[id]; l != nil {
+		l.extend(now, ttl)
+		return
+	}
+	l := &lease{id: id, renewed: true, ttl: ttl}
+	l.expires.Store(now.at + int64(ttl))
+	p.byID[id] = l
+}
+
+// openFor adds the unrenewed lease of a bind:ttl lock.
+func (x *leaseIndex) openFor(key string, ttl time.Duration, now moment) *lease {
+	l := &lease{id: uuid.New(), key: key, ttl: ttl}
+	l.expires.Store(now.at + int64(ttl))
+	p := x.part(l.id)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.byID[l.id] = l
+	return l
+}
+
+func (x *leaseIndex) remove(id store.LeaseID) {
+	p := x.part(id)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.byID, id)
+}
+
+// expired returns the leases that are past their end.
+func (x *leaseIndex) expired(now moment) []*lease {
+	var found []*lease
+	for i := range x.parts {
+		p := &x.parts[i]
+		p.mu.RLock()
+		for _, l := range p.byID {
+			if !l.alive(now) {
+				found = append(found, l)
+			}
+		}
+		p.mu.RUnlock()
+	}
+	return found
+}

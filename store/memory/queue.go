@@ -1,0 +1,95 @@
+package memory
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// indexAbove is the length from which a queue has an index: short ones, nearly
+// all, are searched faster without.
+const indexAbove = 16
+
+// waiter is an asker in a queue.
+type waiter struct {
+	asker
+	// order grows along the line.
+	order uint64
+}
+
+// queue is the line of those who wait for a key, the first in front. The zero
+// queue is empty.
+type queue struct {
+	line  []*waiter
+	last  uint64
+	index map[store.GrantID]*waiter // nil in a short queue
+}
+
+func (q *queue) len() int { return len(q.line) }
+
+func (q *queue) first() *waiter {
+	if len(q.line) == 0 {
+		return nil
+	}
+	return q.line[0]
+}
+
+func (q *queue) push(a *asker) *waiter {
+	q.last++
+	w := &waiter{asker: *a, order: q.last}
+	q.line = append(q.line, w)
+	switch {
+	case q.index != nil:
+		q.index[w.grant] = w
+	case len(q.line) > indexAbove:
+		q.index = make(map[store.GrantID]*waiter, 2*len(q.line))
+		for _, w := range q.line {
+			q.index[w.grant] = w
+		}
+	}
+	return w
+}
+
+func (q *queue) find(grant store.GrantID) *waiter {
+	if q.index != nil {
+		return q.index[grant]
+	}
+	for _, w := range q.line {
+		if w.grant == grant {
+			return w
+		}
+	}
+	return nil
+}
+
+// position is a waiter's place, 1 for the first.
+func (q *queue) position(w *waiter) int { return q.at(w) + 1 }
+
+func (q *queue) at(w *waiter) int {
+	i, _ := slices.BinarySearchFunc(q.line, w.order, func(w *waiter, order uint64) int {
+		return cmp.Compare(w.order, order)
+	})
+	return i
+}
+
+func (q *queue) remove(w *waiter) {
+	delete(q.index, w.grant)
+	if w == q.line[0] { // most leave from the front: nobody has to move
+		q.line[0] = nil
+		q.line = q.line[1:]
+		return
+	}
+	i := q.at(w)
+	q.line = slices.Delete(q.line, i, i+1)
+}
+
+func (q *queue) removeDead() {
+	q.line = slices.DeleteFunc(q.line, func(w *waiter) bool {
+		if w.lease.dead() {
+			delete(q.index, w.grant)
+			return true
+		}
+		return false
+	})
+}

@@ -1,0 +1,98 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Get reads locks.
+func (s *Store) Get(ctx context.Context, keys []string) ([]store.Lock, error) {
+	if err := s.usable(ctx, "Get"); err != nil {
+		return nil, err
+	}
+	o := operation{ns: s.ns}
+	locks := make([]store.Lock, len(keys))
+	for i, key := range keys {
+		locks[i] = o.get(key)
+	}
+	o.finish()
+	return locks, nil
+}
+
+func (o *operation) get(key string) store.Lock {
+	sh := o.ns.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	r := sh.rows[key]
+	if r == nil {
+		return store.Lock{Key: key}
+	}
+	now := o.ns.space.now()
+	if r.queue.len() > 0 && r.lease.dead() {
+		// A burial is under way elsewhere and has not come here yet. Without this,
+		// a reader could see a key free that others wait for.
+		o.settle(r, now)
+	}
+	return r.lock(now)
+}
+
+// List reads held locks, ordered by the bytes of their keys. It looks at one
+// shard after the other, so the locks are not all of one moment.
+func (s *Store) List(ctx context.Context, q store.Query) ([]store.Lock, error) {
+	if err := s.usable(ctx, "List"); err != nil {
+		return nil, err
+	}
+	p := page{query: q}
+	p.query.Limit = max(1, q.Limit)
+	for i := range s.ns.shards {
+		p.collect(&s.ns.shards[i], s.ns.space)
+	}
+	p.cut()
+	return p.locks, nil
+}
+
+// page collects the first locks of a list. It never keeps more than twice the
+// limit.
+type page struct {
+	query store.Query
+	locks []store.Lock
+	// full says that keys behind last have no place.
+	full bool
+	last string
+}
+
+func (p *page) collect(sh *shard, space *Space) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := space.now()
+	for key, r := range sh.rows {
+		if !p.wants(key) || !r.held(now) {
+			continue
+		}
+		if p.query.Instance != "" && r.by.id.Instance != p.query.Instance {
+			continue
+		}
+		p.locks = append(p.locks, r.occupied(now))
+		if len(p.locks) >= 2*p.query.Limit {
+			p.cut()
+		}
+	}
+}
+
+func (p *page) wants(key string) bool {
+	return key > p.query.After && (!p.full || key < p.last) && strings.HasPrefix(key, p.query.Prefix)
+}
+
+// cut sorts the page and drops what is beyond the limit.
+func (p *page) cut() {
+	slices.SortFunc(p.locks, func(a, b store.Lock) int { return cmp.Compare(a.Key, b.Key) })
+	if len(p.locks) >= p.query.Limit {
+		clear(p.locks[p.query.Limit:])
+		p.locks = p.locks[:p.query.Limit]
+		p.full, p.last = true, p.locks[p.query.Limit-1].Key
+	}
+}

@@ -1,0 +1,108 @@
+package memory
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// shards is how many mutexes the keys of a namespace are spread over.
+const shards = 64
+
+// Space is the data that instances share. It is ready for use; make it with
+// [NewSpace].
+type Space struct {
+	seed   maphash.Seed
+	start  time.Time
+	tokens atomic.Int64
+
+	mu         sync.Mutex
+	namespaces map[string]*namespace
+}
+
+// NewSpace makes empty data.
+func NewSpace() *Space {
+	now := time.Now()
+	s := &Space{
+		seed:       maphash.MakeSeed(),
+		start:      now.Add(-1), // so that no moment is zero
+		namespaces: map[string]*namespace{},
+	}
+	s.tokens.Store(now.UnixMicro())
+	return s
+}
+
+// Open returns an instance's view of the data. An instance is opened once.
+func (s *Space) Open(id store.Identity) *Store {
+	return &Store{id: id, ns: s.namespace(id.Namespace)}
+}
+
+func (s *Space) namespace(name string) *namespace {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ns := s.namespaces[name]
+	if ns == nil {
+		ns = newNamespace(s)
+		s.namespaces[name] = ns
+	}
+	return ns
+}
+
+// now reads the clock. Within a shard it is read under the mutex, so that the
+// times of a key follow each other as its grants do.
+func (s *Space) now() moment {
+	now := time.Now()
+	return moment{wall: now, at: int64(now.Sub(s.start))}
+}
+
+// moment is one reading of the clock.
+type moment struct {
+	wall time.Time
+	// at is in nanoseconds on the space's monotonic clock, and above zero.
+	at int64
+}
+
+// namespace holds keys, and the leases of the instances that lock them.
+type namespace struct {
+	space    *Space
+	leases   leaseIndex
+	shards   [shards]shard
+	sweeping sync.Mutex
+}
+
+func newNamespace(space *Space) *namespace {
+	ns := &namespace{space: space}
+	ns.leases.init()
+	for i := range ns.shards {
+		ns.shards[i].rows = map[string]*row{}
+		ns.shards[i].contended = map[*row]struct{}{}
+	}
+	return ns
+}
+
+func (ns *namespace) shard(key string) *shard {
+	return &ns.shards[maphash.String(ns.space.seed, key)%shards]
+}
+
+// shard is a part of the keys.
+type shard struct {
+	mu   sync.Mutex
+	rows map[string]*row
+	// contended are the rows with waiters, which burials visit.
+	contended map[*row]struct{}
+
+	_ [40]byte // neighbours do not share a cache line
+}
+
+// row returns the row of a key, which it makes when there is none.
+func (sh *shard) row(key string) *row {
+	r := sh.rows[key]
+	if r == nil {
+		r = &row{key: key, shard: sh}
+		sh.rows[key] = r
+	}
+	return r
+}

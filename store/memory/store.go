@@ -1,0 +1,99 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+var (
+	errNotStarted = errors.New("not started")
+	errStopped    = errors.New("stopped")
+)
+
+// The life of a Store.
+const (
+	fresh int32 = iota
+	started
+	stopped
+)
+
+// Store is one instance's view of a [Space]. It implements [store.Store]. A
+// Holder's Data that it returns is shared and must not be changed.
+type Store struct {
+	id    store.Identity
+	ns    *namespace
+	news  func(store.News)
+	state atomic.Int32
+}
+
+var _ store.Store = (*Store)(nil)
+
+// OnNews sets the function that hears of hand-offs. It is called by the
+// goroutine that caused the hand-off, before that one's own operation returns,
+// and may call the store.
+func (s *Store) OnNews(f func(store.News)) { s.news = f }
+
+// Start makes the store usable. It fails after Stop.
+func (s *Store) Start(context.Context) error {
+	if !s.state.CompareAndSwap(fresh, started) && s.state.Load() == stopped {
+		return &store.Error{Op: "Start", Err: errStopped}
+	}
+	return nil
+}
+
+// Stop makes operations fail from now on. What the instance holds stays held
+// until its leases end.
+func (s *Store) Stop() { s.state.Store(stopped) }
+
+// Ready is nil between Start and Stop.
+func (s *Store) Ready() error {
+	switch s.state.Load() {
+	case fresh:
+		return errNotStarted
+	case stopped:
+		return errStopped
+	default:
+		return nil
+	}
+}
+
+// Traits: calls are immediate, and all news arrives.
+func (s *Store) Traits() store.Traits { return store.Traits{Inline: true} }
+
+// usable says why an operation cannot be carried out now.
+func (s *Store) usable(ctx context.Context, op string) error {
+	if err := s.Ready(); err != nil {
+		return &store.Error{Op: op, Err: err}
+	}
+	if err := ctx.Err(); err != nil {
+		return &store.Error{Op: op, Err: err}
+	}
+	return nil
+}
+
+// operation is one call of the store under way: what it must still do when it no
+// longer holds a shard.
+type operation struct {
+	ns *namespace
+	// buried are leases that were declared dead, whose keys were not visited yet.
+	buried []*lease
+	news   []delivery
+}
+
+type delivery struct {
+	to   *Store
+	news store.News
+}
+
+// finish completes burials and tells the news. No mutex is held.
+func (o *operation) finish() {
+	o.visitBuried()
+	for _, d := range o.news {
+		if d.to.news != nil && d.to.state.Load() == started {
+			d.to.news(d.news)
+		}
+	}
+}

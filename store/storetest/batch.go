@@ -1,0 +1,244 @@
+package storetest
+
+import (
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// batchSize is the most that callers put in one call.
+const batchSize = 1000
+
+func batchCases() []testCase {
+	return []testCase{
+		{"a call without items does nothing", emptyBatches},
+		{"a thousand acquires are answered in their order", batchAcquire},
+		{"a thousand waits and cancels are answered in their order", batchWaits},
+		{"a thousand releases are judged in their order", batchRelease},
+		{"a thousand leases are opened, renewed, and buried", func(f *fixture) {
+			in := f.instance("a")
+			leases := make([]store.NewLease, batchSize)
+			ids := make([]store.LeaseID, batchSize)
+			for i := range leases {
+				ids[i] = uuid.New()
+				leases[i] = store.NewLease{ID: ids[i], TTL: longTTL}
+			}
+			if err := in.OpenLeases(in.ctx(), leases); err != nil {
+				f.Fatal(err)
+			}
+			if alive := in.renew(ids...); len(alive) != batchSize {
+				f.Fatalf("%d renewed, want %d", len(alive), batchSize)
+			}
+			in.bury(ids[:batchSize/2]...)
+			if alive := in.renew(ids...); len(alive) != batchSize/2 {
+				f.Fatalf("%d renewed, want %d", len(alive), batchSize/2)
+			}
+		}},
+	}
+}
+
+func emptyBatches(f *fixture) {
+	in := f.instance("a")
+	ctx := f.ctx()
+	count := func(what string, n int, err error) {
+		if n != 0 || err != nil {
+			f.Errorf("%s of nothing: %d answers, %v", what, n, err)
+		}
+	}
+	answers, err := in.Acquire(ctx, nil)
+	count("Acquire", len(answers), err)
+	answers, err = in.Enqueue(ctx, nil)
+	count("Enqueue", len(answers), err)
+	answers, err = in.CheckWaits(ctx, nil)
+	count("CheckWaits", len(answers), err)
+	answers, err = in.CancelWaits(ctx, nil)
+	count("CancelWaits", len(answers), err)
+	verdicts, err := in.Release(ctx, nil)
+	count("Release", len(verdicts), err)
+	verdicts, err = in.Amend(ctx, nil)
+	count("Amend", len(verdicts), err)
+	leases, err := in.Renew(ctx, nil)
+	count("Renew", len(leases), err)
+	locks, err := in.Get(ctx, nil)
+	count("Get", len(locks), err)
+	count("OpenLeases", 0, in.OpenLeases(ctx, nil))
+	count("Bury", 0, in.Bury(ctx, nil))
+	count("Undo", 0, in.Undo(ctx, nil))
+}
+
+// batchKey spreads neighbours over the order of keys, so that a store that sorts
+// its items must put the answers back.
+func batchKey(i int) string {
+	return fmt.Sprintf("batch:%04d:%d", (i*617)%batchSize, i)
+}
+
+// batchOf makes one ask for each place of a batch.
+func (in *instance) batchOf(size int) []store.Ask {
+	asks := make([]store.Ask, size)
+	for i := range asks {
+		asks[i] = in.ask(batchKey(i))
+	}
+	return asks
+}
+
+func (in *instance) acquireAll(asks []store.Ask) []store.Answer {
+	in.Helper()
+	answers, err := in.Acquire(in.ctx(), asks)
+	if err != nil || len(answers) != len(asks) {
+		in.Fatalf("Acquire of %d: %d answers, %v", len(asks), len(answers), err)
+	}
+	return answers
+}
+
+func batchAcquire(f *fixture) {
+	a, b := f.pair()
+	var theirs []store.Ask
+	for i, ask := range b.batchOf(batchSize) {
+		if i%3 == 0 {
+			theirs = append(theirs, ask)
+		}
+	}
+	tokens := map[string]int64{}
+	for i, answer := range b.acquireAll(theirs) {
+		tokens[theirs[i].Key] = b.want(answer, store.Granted).Token
+	}
+	dead := a.openLease(longTTL)
+	a.bury(dead)
+	asks := a.batchOf(batchSize)
+	for i := range asks {
+		switch i % 3 {
+		case 1:
+			asks[i].Lease = dead
+		case 2:
+			if i%2 == 0 { // some as bind:ttl
+				asks[i].Lease, asks[i].TTL = store.LeaseID{}, longTTL
+			}
+		}
+		asks[i].Data = fmt.Appendf(nil, "%d", i)
+	}
+	want := []store.Outcome{store.Held, store.LeaseLost, store.Granted}
+	for i, answer := range a.acquireAll(asks) {
+		a.want(answer, want[i%3])
+		key := asks[i].Key
+		if i%3 == 0 && (answer.Lock.Key != key || answer.Lock.Token != tokens[key]) {
+			f.Fatalf("answer %d tells of %q under %d, want %q under %d",
+				i, answer.Lock.Key, answer.Lock.Token, key, tokens[key])
+		}
+		if i%3 == 2 {
+			tokens[key] = answer.Token
+		}
+	}
+	keys := make([]string, batchSize)
+	for i := range keys {
+		keys[i] = batchKey(i)
+	}
+	locks, err := a.Get(f.ctx(), keys)
+	if err != nil || len(locks) != batchSize {
+		f.Fatalf("Get: %d locks, %v", len(locks), err)
+	}
+	for i, l := range locks {
+		if l.Key != keys[i] || l.Held != (i%3 != 1) || l.Token != tokens[keys[i]] && l.Held {
+			f.Fatalf("lock %d: %+v, want token %d", i, l, tokens[keys[i]])
+		}
+		if i%3 == 2 {
+			f.sameJSON(l.Holder.Data, fmt.Sprint(i))
+		}
+	}
+}
+
+func batchWaits(f *fixture) {
+	a, b := f.pair()
+	const size = 300
+	var held []store.Ask
+	for i, ask := range a.batchOf(size) {
+		if i%3 != 0 {
+			held = append(held, ask)
+		}
+	}
+	grants := a.acquireAll(held)
+	waits := b.batchOf(size)
+	answers, err := b.Enqueue(f.ctx(), waits)
+	if err != nil || len(answers) != size {
+		f.Fatalf("Enqueue: %d answers, %v", len(answers), err)
+	}
+	for i, answer := range answers {
+		b.want(answer, []store.Outcome{store.Granted, store.Queued, store.Queued}[i%3])
+	}
+	var claims []store.Claim
+	for i, ask := range held {
+		if i%2 == 0 { // of each pair of held keys the first: places i%3 == 1
+			claims = append(claims, claim(ask, grants[i].Token))
+		}
+	}
+	if _, err := a.Release(f.ctx(), claims); err != nil {
+		f.Fatal(err)
+	}
+	attempts := make([]store.Attempt, size)
+	for i, w := range waits {
+		attempts[i] = w.Attempt
+	}
+	checked, err := b.CheckWaits(f.ctx(), attempts)
+	if err != nil {
+		f.Fatal(err)
+	}
+	cancelled, err := b.CancelWaits(f.ctx(), attempts)
+	if err != nil || len(checked) != size || len(cancelled) != size {
+		f.Fatalf("%d checked, %d cancelled, %v", len(checked), len(cancelled), err)
+	}
+	for i := range size {
+		b.want(checked[i], []store.Outcome{store.Granted, store.Granted, store.Queued}[i%3])
+		b.want(cancelled[i], []store.Outcome{store.Granted, store.Granted, store.Gone}[i%3])
+		if cancelled[i].Token != checked[i].Token {
+			f.Fatalf("place %d: tokens %d and %d of one grant", i, checked[i].Token, cancelled[i].Token)
+		}
+	}
+	if err := b.Undo(f.ctx(), attempts); err != nil {
+		f.Fatal(err)
+	}
+	b.lists(store.Query{Limit: 1, Instance: b.id.Instance})
+}
+
+func batchRelease(f *fixture) {
+	a, b := f.pair()
+	asks := a.batchOf(batchSize)
+	claims := make([]store.Claim, batchSize)
+	changes := make([]store.Change, batchSize)
+	for i, answer := range a.acquireAll(asks) {
+		claims[i] = claim(asks[i], a.want(answer, store.Granted).Token)
+		switch i % 3 {
+		case 1:
+			claims[i].Lease = b.lease
+		case 2:
+			claims[i].Token++
+		}
+		changes[i] = store.Change{Claim: claims[i], SetData: true, Data: fmt.Appendf(nil, "%d", i)}
+	}
+	want := []store.Standing{store.Holds, store.OtherSession, store.UnknownToken}
+	amended, err := a.Amend(f.ctx(), changes)
+	if err != nil || len(amended) != batchSize {
+		f.Fatalf("Amend: %d verdicts, %v", len(amended), err)
+	}
+	released, err := a.Release(f.ctx(), claims)
+	if err != nil || len(released) != batchSize {
+		f.Fatalf("Release: %d verdicts, %v", len(released), err)
+	}
+	for i := range claims {
+		a.stands(amended[i], want[i%3])
+		a.stands(released[i], want[i%3])
+		if i%3 == 0 {
+			f.sameJSON(amended[i].Lock.Holder.Data, fmt.Sprint(i))
+			if released[i].Lock.Key != claims[i].Key || released[i].Lock.Token != claims[i].Token {
+				f.Fatalf("verdict %d tells of %q under %d", i, released[i].Lock.Key, released[i].Lock.Token)
+			}
+		}
+	}
+	again, err := a.Release(f.ctx(), claims)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for i := range claims {
+		a.stands(again[i], []store.Standing{store.Released, store.OtherSession, store.UnknownToken}[i%3])
+	}
+}

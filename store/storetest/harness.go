@@ -1,0 +1,395 @@
+package storetest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+const (
+	// longTTL outlives every test.
+	longTTL = 5 * time.Minute
+	// shortTTL is for leases that must expire: long enough for a few statements,
+	// short enough to wait for.
+	shortTTL = 400 * time.Millisecond
+	// patience is how long the suite waits for what must happen.
+	patience = 20 * time.Second
+	// pause is the time between two questions of a poll.
+	pause = 15 * time.Millisecond
+)
+
+// fixture is what one test stands on.
+type fixture struct {
+	*testing.T
+	backend   Backend
+	namespace string
+}
+
+func newFixture(t *testing.T, backend Backend) *fixture {
+	t.Helper()
+	return &fixture{T: t, backend: backend, namespace: "suite-" + uuid.NewString()}
+}
+
+// instance opens and starts an instance in the test's namespace, with a renewed
+// lease that outlives the test.
+func (f *fixture) instance(name string) *instance {
+	f.Helper()
+	return f.instanceIn(f.namespace, name)
+}
+
+func (f *fixture) instanceIn(namespace, name string) *instance {
+	f.Helper()
+	in := f.unstarted(namespace, name)
+	if err := in.Start(f.ctx()); err != nil {
+		f.Fatalf("Start: %v", err)
+	}
+	in.poll("ready", func() bool { return in.Ready() == nil })
+	in.lease = in.openLease(longTTL)
+	return in
+}
+
+// unstarted opens an instance that hears news and is stopped when the test ends.
+func (f *fixture) unstarted(namespace, name string) *instance {
+	f.Helper()
+	id := store.Identity{Namespace: namespace, Instance: name + "-" + uuid.NewString(), Pod: "pod-" + name}
+	in := &instance{Store: f.backend.Open(id), fixture: f, id: id, heard: map[store.GrantID]chan store.News{}}
+	in.OnNews(in.hear)
+	f.Cleanup(in.Stop)
+	return in
+}
+
+// pair opens two instances on the same namespace.
+func (f *fixture) pair() (a, b *instance) {
+	f.Helper()
+	return f.instance("a"), f.instance("b")
+}
+
+// ctx limits one call.
+func (f *fixture) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(f.Context(), patience)
+	f.Cleanup(cancel)
+	return ctx
+}
+
+// poll asks until the answer is yes.
+func (f *fixture) poll(what string, yes func() bool) {
+	f.Helper()
+	for deadline := time.Now().Add(patience); !yes(); {
+		if time.Now().After(deadline) {
+			f.Fatalf("waited %v in vain for: %s", patience, what)
+		}
+		time.Sleep(pause) // between two questions; nothing is hoped for here
+	}
+}
+
+// instance is a store as one sidecar sees it. Its methods end the test when the
+// store fails; the tests' own goroutines use the store itself.
+type instance struct {
+	store.Store
+	*fixture
+	id    store.Identity
+	lease store.LeaseID
+
+	mu    sync.Mutex
+	heard map[store.GrantID]chan store.News
+}
+
+// Name, Run and the like of testing.T stay reachable through fixture.
+var _ store.Store = (*instance)(nil)
+
+func (in *instance) hear(n store.News) {
+	select {
+	case in.newsOf(n.Grant) <- n:
+	default: // it was heard before
+	}
+}
+
+// newsOf is where news of a grant arrives.
+func (in *instance) newsOf(grant store.GrantID) chan store.News {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	ch := in.heard[grant]
+	if ch == nil {
+		ch = make(chan store.News, 1)
+		in.heard[grant] = ch
+	}
+	return ch
+}
+
+// openLease makes a renewed lease.
+func (in *instance) openLease(ttl time.Duration) store.LeaseID {
+	in.Helper()
+	id := uuid.New()
+	if err := in.OpenLeases(in.ctx(), []store.NewLease{{ID: id, TTL: ttl}}); err != nil {
+		in.Fatalf("OpenLeases: %v", err)
+	}
+	return id
+}
+
+// renew renews leases.
+func (in *instance) renew(leases ...store.LeaseID) []store.LeaseID {
+	in.Helper()
+	alive, err := in.Renew(in.ctx(), leases)
+	if err != nil {
+		in.Fatalf("Renew: %v", err)
+	}
+	return alive
+}
+
+// bury buries leases.
+func (in *instance) bury(leases ...store.LeaseID) {
+	in.Helper()
+	if err := in.Bury(in.ctx(), leases); err != nil {
+		in.Fatalf("Bury: %v", err)
+	}
+}
+
+// ask is a new attempt to get a key under the instance's long lease.
+func (in *instance) ask(key string) store.Ask {
+	return in.askUnder(in.lease, key)
+}
+
+func (in *instance) askUnder(lease store.LeaseID, key string) store.Ask {
+	return store.Ask{Attempt: store.Attempt{Key: key, Grant: uuid.New()}, Lease: lease}
+}
+
+// askTTL is a new attempt to get a key as a bind:ttl lock.
+func (in *instance) askTTL(key string, ttl time.Duration) store.Ask {
+	return store.Ask{Attempt: store.Attempt{Key: key, Grant: uuid.New()}, TTL: ttl}
+}
+
+func (in *instance) acquire(ask store.Ask) store.Answer {
+	in.Helper()
+	answers, err := in.Acquire(in.ctx(), []store.Ask{ask})
+	return in.only(answers, err)
+}
+
+func (in *instance) enqueue(ask store.Ask) store.Answer {
+	in.Helper()
+	answers, err := in.Enqueue(in.ctx(), []store.Ask{ask})
+	return in.only(answers, err)
+}
+
+func (in *instance) check(ask store.Ask) store.Answer {
+	in.Helper()
+	answers, err := in.CheckWaits(in.ctx(), []store.Attempt{ask.Attempt})
+	return in.only(answers, err)
+}
+
+func (in *instance) cancel(ask store.Ask) store.Answer {
+	in.Helper()
+	answers, err := in.CancelWaits(in.ctx(), []store.Attempt{ask.Attempt})
+	return in.only(answers, err)
+}
+
+func (in *instance) undo(ask store.Ask) {
+	in.Helper()
+	if err := in.Undo(in.ctx(), []store.Attempt{ask.Attempt}); err != nil {
+		in.Fatalf("Undo: %v", err)
+	}
+}
+
+func (in *instance) only(answers []store.Answer, err error) store.Answer {
+	in.Helper()
+	if err != nil {
+		in.Fatalf("the store failed: %v", err)
+	}
+	if len(answers) != 1 {
+		in.Fatalf("one item, %d answers: %+v", len(answers), answers)
+	}
+	return answers[0]
+}
+
+// granted acquires a key that must be free.
+func (in *instance) granted(ask store.Ask) store.Answer {
+	in.Helper()
+	return in.want(in.acquire(ask), store.Granted)
+}
+
+// queued stands in line for a key that must be held, at a place.
+func (in *instance) queued(ask store.Ask, position int) store.Answer {
+	in.Helper()
+	a := in.want(in.enqueue(ask), store.Queued)
+	if a.Position != position {
+		in.Fatalf("place in line %d, want %d", a.Position, position)
+	}
+	return a
+}
+
+// want checks an outcome and what must come with it.
+func (in *instance) want(a store.Answer, outcome store.Outcome) store.Answer {
+	in.Helper()
+	if a.Outcome != outcome {
+		in.Fatalf("outcome %s, want %s: %+v", name(a.Outcome), name(outcome), a)
+	}
+	if outcome == store.Granted && (a.Token <= 0 || a.Token >= 1<<53 || a.AcquiredAt.IsZero() || a.ExpiresIn <= 0) {
+		in.Fatalf("a grant without sound token, time or remaining time: %+v", a)
+	}
+	if outcome == store.Queued && a.Position < 1 {
+		in.Fatalf("queued without a place: %+v", a)
+	}
+	return a
+}
+
+func name(o store.Outcome) string {
+	names := map[store.Outcome]string{
+		store.Held: "Held", store.Granted: "Granted", store.Queued: "Queued",
+		store.Gone: "Gone", store.LeaseLost: "LeaseLost",
+	}
+	if n, ok := names[o]; ok {
+		return n
+	}
+	return "none"
+}
+
+// awaitNews waits until the instance hears of a grant. Where news does not
+// arrive by itself, it asks, as the users of such a store must.
+func (in *instance) awaitNews(ask store.Ask) store.Answer {
+	in.Helper()
+	if in.Traits().Polls {
+		return in.awaitGrant(ask)
+	}
+	select {
+	case n := <-in.newsOf(ask.Grant):
+		if n.Attempt != ask.Attempt || n.Lease != ask.Lease {
+			in.Fatalf("news of another attempt: %+v, waited for %+v", n, ask)
+		}
+		return in.want(n.Answer, store.Granted)
+	case <-time.After(patience):
+		in.Fatalf("no news of %q", ask.Key)
+		panic("unreachable")
+	}
+}
+
+// awaitGrant asks what became of a waiter until it is granted.
+func (in *instance) awaitGrant(ask store.Ask) (granted store.Answer) {
+	in.Helper()
+	in.poll("a grant of "+ask.Key, func() bool {
+		granted = in.check(ask)
+		if granted.Outcome != store.Granted && granted.Outcome != store.Queued {
+			in.Fatalf("a waiter became %s", name(granted.Outcome))
+		}
+		return granted.Outcome == store.Granted
+	})
+	return in.want(granted, store.Granted)
+}
+
+// awaitExpiry waits until the store itself says that a lease can no longer be
+// renewed. It asks only after the TTL, because asking renews.
+func (in *instance) awaitExpiry(lease store.LeaseID, ttl time.Duration) {
+	in.Helper()
+	<-time.After(ttl + pause)
+	if alive := in.renew(lease); len(alive) != 0 {
+		in.Fatalf("a lease of %v was renewed after its end", ttl)
+	}
+}
+
+// claim is what the holder of a grant says to hold.
+func claim(ask store.Ask, token int64) store.Claim {
+	c := store.Claim{Key: ask.Key, Token: token}
+	if ask.TTL == 0 {
+		c.Lease = ask.Lease
+	}
+	return c
+}
+
+func (in *instance) release(c store.Claim) store.Verdict {
+	in.Helper()
+	verdicts, err := in.Release(in.ctx(), []store.Claim{c})
+	return in.onlyVerdict(verdicts, err)
+}
+
+func (in *instance) amend(c store.Change) store.Verdict {
+	in.Helper()
+	verdicts, err := in.Amend(in.ctx(), []store.Change{c})
+	return in.onlyVerdict(verdicts, err)
+}
+
+func (in *instance) onlyVerdict(verdicts []store.Verdict, err error) store.Verdict {
+	in.Helper()
+	if err != nil {
+		in.Fatalf("the store failed: %v", err)
+	}
+	if len(verdicts) != 1 {
+		in.Fatalf("one item, %d verdicts: %+v", len(verdicts), verdicts)
+	}
+	return verdicts[0]
+}
+
+// released releases a lock that must be held under the claim.
+func (in *instance) released(c store.Claim) store.Verdict {
+	in.Helper()
+	return in.stands(in.release(c), store.Holds)
+}
+
+// stands checks a standing.
+func (in *instance) stands(v store.Verdict, want store.Standing) store.Verdict {
+	in.Helper()
+	if v.Standing != want {
+		in.Fatalf("standing %s, want %s: %+v", standing(v.Standing), standing(want), v)
+	}
+	return v
+}
+
+func standing(s store.Standing) string {
+	names := map[store.Standing]string{
+		store.Holds: "Holds", store.OtherSession: "OtherSession", store.Released: "Released",
+		store.Expired: "Expired", store.UnknownToken: "UnknownToken",
+	}
+	if n, ok := names[s]; ok {
+		return n
+	}
+	return "none"
+}
+
+// get reads one lock.
+func (in *instance) get(key string) store.Lock {
+	in.Helper()
+	locks, err := in.Get(in.ctx(), []string{key})
+	if err != nil {
+		in.Fatalf("Get: %v", err)
+	}
+	if len(locks) != 1 || locks[0].Key != key {
+		in.Fatalf("Get(%q) = %+v", key, locks)
+	}
+	return locks[0]
+}
+
+// holds checks who has a key now, and how many wait for it.
+func (in *instance) holds(key string, token int64, waiting int) store.Lock {
+	in.Helper()
+	l := in.get(key)
+	if !l.Held || l.Token != token || l.QueueLength != waiting {
+		in.Fatalf("held %v under %d with %d waiting, want held under %d with %d waiting",
+			l.Held, l.Token, l.QueueLength, token, waiting)
+	}
+	return l
+}
+
+// free checks that nobody has a key or waits for it.
+func (in *instance) free(key string) {
+	in.Helper()
+	if l := in.get(key); l.Held || l.QueueLength != 0 {
+		in.Fatalf("%q is not free: %+v", key, l)
+	}
+}
+
+// shortHold acquires a key under a fresh lease that will expire soon, and
+// returns while it is held. A machine may be too slow for a short lease; then
+// it is tried again with another.
+func (in *instance) shortHold(key string) (store.Ask, store.Answer) {
+	in.Helper()
+	var ask store.Ask
+	var a store.Answer
+	in.poll("a grant under a short lease", func() bool {
+		ask = in.askUnder(in.openLease(shortTTL), key)
+		a = in.acquire(ask)
+		return a.Outcome == store.Granted
+	})
+	return ask, a
+}

@@ -1,0 +1,182 @@
+package storetest
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+func lifecycleCases() []testCase {
+	return []testCase{
+		{"not ready before Start", func(f *fixture) {
+			in := f.unstarted(f.namespace, "a")
+			if in.Ready() == nil {
+				f.Fatal("Ready is nil before Start")
+			}
+		}},
+		{"Stop is safe before Start and more than once", func(f *fixture) {
+			in := f.unstarted(f.namespace, "a")
+			in.Stop()
+			in.Stop()
+			in = f.instance("b")
+			in.Stop()
+			in.Stop()
+		}},
+		{"operations after Stop fail and do nothing", operationsAfterStop},
+		{"a call with an ended context fails honestly", endedContext},
+		{"locks outlive an instance that only stopped", func(f *fixture) {
+			a, b := f.pair()
+			grant := a.granted(a.ask("k"))
+			a.Stop()
+			b.holds("k", grant.Token, 0)
+			b.want(b.acquire(b.ask("k")), store.Held)
+		}},
+	}
+}
+
+func operationsAfterStop(f *fixture) {
+	a, b := f.pair()
+	ask := a.ask("k")
+	a.Stop()
+	if a.Ready() == nil {
+		f.Error("Ready is nil after Stop")
+	}
+	ctx := f.ctx()
+	attempts := []store.Attempt{ask.Attempt}
+	claims := []store.Claim{claim(ask, 1)}
+	calls := map[string]func() error{
+		"OpenLeases": func() error {
+			return a.OpenLeases(ctx, []store.NewLease{{ID: uuid.New(), TTL: longTTL}})
+		},
+		"Renew":       func() error { _, err := a.Renew(ctx, []store.LeaseID{a.lease}); return err },
+		"Bury":        func() error { return a.Bury(ctx, []store.LeaseID{a.lease}) },
+		"Sweep":       func() error { return a.Sweep(ctx) },
+		"Acquire":     func() error { _, err := a.Acquire(ctx, []store.Ask{ask}); return err },
+		"Enqueue":     func() error { _, err := a.Enqueue(ctx, []store.Ask{ask}); return err },
+		"CheckWaits":  func() error { _, err := a.CheckWaits(ctx, attempts); return err },
+		"CancelWaits": func() error { _, err := a.CancelWaits(ctx, attempts); return err },
+		"Undo":        func() error { return a.Undo(ctx, attempts) },
+		"Release":     func() error { _, err := a.Release(ctx, claims); return err },
+		"Amend":       func() error { _, err := a.Amend(ctx, []store.Change{{Claim: claims[0]}}); return err },
+		"Get":         func() error { _, err := a.Get(ctx, []string{"k"}); return err },
+		"List":        func() error { _, err := a.List(ctx, store.Query{Limit: 1}); return err },
+	}
+	for name, call := range calls {
+		err := call()
+		if !store.Unavailable(err) || store.OutcomeUnknown(err) {
+			f.Errorf("%s after Stop: %v; want a store.Error with a known outcome", name, err)
+		}
+	}
+	b.free("k")
+}
+
+func endedContext(f *fixture) {
+	a, b := f.pair()
+	ended, cancel := context.WithCancel(f.Context())
+	cancel()
+	ask := a.ask("k")
+	_, err := a.Acquire(ended, []store.Ask{ask})
+	if !store.Unavailable(err) {
+		f.Fatalf("Acquire with an ended context: %v; want a store.Error", err)
+	}
+	if store.OutcomeUnknown(err) {
+		a.undo(ask)
+	}
+	b.granted(b.ask("k"))
+}
+
+func leaseCases() []testCase {
+	return []testCase{
+		{"a lease that is renewed outlives its TTL", renewedLeaseLives},
+		{"Renew names the living leases and no others", func(f *fixture) {
+			in := f.instance("a")
+			first, buried, last := in.openLease(longTTL), in.openLease(longTTL), in.openLease(longTTL)
+			in.bury(buried)
+			alive := in.renew(first, buried, uuid.New(), last)
+			got := map[store.LeaseID]bool{}
+			for _, id := range alive {
+				got[id] = true
+			}
+			if len(alive) != 2 || !got[first] || !got[last] {
+				f.Fatalf("renewed %v, want %v and %v", alive, first, last)
+			}
+		}},
+		{"an expired lease is never revived", func(f *fixture) {
+			in := f.instance("a")
+			lease := in.openLease(shortTTL)
+			in.awaitExpiry(lease, shortTTL)
+			if alive := in.renew(lease, in.lease); len(alive) != 1 || alive[0] != in.lease {
+				f.Fatalf("renewed %v, want only the living %v", alive, in.lease)
+			}
+			in.want(in.acquire(in.askUnder(lease, "k")), store.LeaseLost)
+		}},
+		{"a buried lease is never revived", func(f *fixture) {
+			in := f.instance("a")
+			lease := in.openLease(longTTL)
+			in.bury(lease)
+			if alive := in.renew(lease); len(alive) != 0 {
+				f.Fatal("a buried lease was renewed")
+			}
+			in.want(in.acquire(in.askUnder(lease, "k")), store.LeaseLost)
+			in.free("k")
+		}},
+		{"an unknown lease grants nothing", func(f *fixture) {
+			in := f.instance("a")
+			in.want(in.acquire(in.askUnder(uuid.New(), "k")), store.LeaseLost)
+			in.want(in.enqueue(in.askUnder(uuid.New(), "k")), store.LeaseLost)
+			in.free("k")
+		}},
+		{"a dead lease has no place in line", func(f *fixture) {
+			a, b := f.pair()
+			grant := a.granted(a.ask("k"))
+			lease := b.openLease(longTTL)
+			b.bury(lease)
+			b.want(b.enqueue(b.askUnder(lease, "k")), store.LeaseLost)
+			bindTTL := b.askUnder(lease, "k")
+			bindTTL.TTL = longTTL
+			b.want(b.enqueue(bindTTL), store.LeaseLost)
+			b.holds("k", grant.Token, 0)
+		}},
+		{"locks ride on their lease's renewals", func(f *fixture) {
+			in := f.instance("a")
+			in.granted(in.ask("k"))
+			before := in.get("k").Holder.ExpiresIn
+			in.poll("less remaining time", func() bool {
+				return in.get("k").Holder.ExpiresIn < before-pause
+			})
+			low := in.get("k").Holder.ExpiresIn
+			in.renew(in.lease)
+			if after := in.get("k").Holder.ExpiresIn; after <= low || after > longTTL {
+				f.Fatalf("remaining time %v before the renewal and %v after it", low, after)
+			}
+		}},
+	}
+}
+
+// renewedLeaseLives renews a short lease for longer than its TTL. When the
+// machine paused for too long between two renewals, nothing was proved, and it
+// starts again.
+func renewedLeaseLives(f *fixture) {
+	in := f.instance("a")
+	in.poll("a lease renewed in time for longer than its TTL", func() bool {
+		opened := time.Now()
+		lease := in.openLease(shortTTL)
+		for last := opened; time.Since(opened) < shortTTL*3/2; {
+			time.Sleep(pause) // between two renewals
+			asked := time.Now()
+			alive := in.renew(lease)
+			late := time.Since(last) > shortTTL/2
+			if len(alive) == 0 && !late {
+				f.Fatal("a lease that was renewed in time expired")
+			}
+			if late {
+				return false
+			}
+			last = asked
+		}
+		return true
+	})
+}

@@ -1,0 +1,203 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+func releaseCases() []testCase {
+	return []testCase{
+		{"a release frees the key and tells what the lock was", func(f *fixture) {
+			a, b := f.pair()
+			ask := a.ask("k")
+			ask.Session, ask.Data = "s", []byte(`1`)
+			grant := a.granted(ask)
+			was := a.released(claim(ask, grant.Token)).Lock
+			if was.Key != "k" || was.Token != grant.Token || was.Holder.Session != "s" ||
+				was.Holder.Lease != a.lease || was.Holder.HeldFor < 0 || was.Holder.Instance != a.id.Instance {
+				f.Errorf("the lock as it was: %+v", was)
+			}
+			b.free("k")
+			b.granted(b.ask("k"))
+		}},
+		{"a repeated release finds it released and changes nothing", func(f *fixture) {
+			in := f.instance("a")
+			ask := in.ask("k")
+			c := claim(ask, in.granted(ask).Token)
+			in.released(c)
+			in.stands(in.release(c), store.Released)
+			in.free("k")
+		}},
+		{"a token that holds nothing is unknown", func(f *fixture) {
+			in := f.instance("a")
+			ask := in.ask("k")
+			in.stands(in.release(claim(ask, 1)), store.UnknownToken)
+			token := in.granted(ask).Token
+			in.stands(in.release(claim(ask, token-1)), store.UnknownToken)
+			in.stands(in.release(claim(ask, token+1)), store.UnknownToken)
+			in.stands(in.release(claim(in.ask("other"), token)), store.UnknownToken)
+			in.holds("k", token, 0)
+		}},
+		{"a session's lock is released by its session only", func(f *fixture) {
+			a, b := f.pair()
+			token := a.granted(a.ask("k")).Token
+			for _, lease := range []store.LeaseID{b.lease, uuid.New(), {}} {
+				c := store.Claim{Key: "k", Token: token, Lease: lease}
+				b.stands(b.release(c), store.OtherSession)
+			}
+			b.holds("k", token, 0)
+		}},
+		{"a bind:ttl lock is released by whoever has key and token", func(f *fixture) {
+			a, b := f.pair()
+			token := a.granted(a.askTTL("k", longTTL)).Token
+			b.stands(b.release(store.Claim{Key: "k", Token: token + 1}), store.UnknownToken)
+			was := b.released(store.Claim{Key: "k", Token: token}).Lock
+			if was.Holder.Renewed || was.Token != token {
+				f.Errorf("the lock as it was: %+v", was)
+			}
+			a.stands(a.release(store.Claim{Key: "k", Token: token}), store.Released)
+			token = a.granted(a.askTTL("k", longTTL)).Token
+			b.released(store.Claim{Key: "k", Token: token, Lease: b.lease})
+			b.free("k")
+		}},
+		{"a lock whose lease expired is expired, not released", func(f *fixture) {
+			in := f.instance("a")
+			ask, grant := in.shortHold("k")
+			in.awaitExpiry(ask.Lease, shortTTL)
+			in.stands(in.release(claim(ask, grant.Token)), store.Expired)
+			in.free("k")
+		}},
+		{"a bind:ttl lock that ran out is expired", func(f *fixture) {
+			in := f.instance("a")
+			token := in.granted(in.askTTL("k", shortTTL)).Token
+			in.poll("the end of the lock", func() bool { return !in.get("k").Held })
+			in.stands(in.release(store.Claim{Key: "k", Token: token}), store.Expired)
+		}},
+		{"a lock whose lease was buried is expired", func(f *fixture) {
+			in := f.instance("a")
+			ask := in.ask("k")
+			token := in.granted(ask).Token
+			in.bury(in.lease)
+			in.stands(in.release(claim(ask, token)), store.Expired)
+		}},
+		{"a late release does not touch the next holder", func(f *fixture) {
+			a, b := f.pair()
+			late, first := a.shortHold("k")
+			second := b.takeOver(b.ask("k"))
+			a.stands(a.release(claim(late, first.Token)), store.UnknownToken)
+			b.holds("k", second.Token, 0)
+		}},
+		{"a release is a hand-off when somebody waits", releaseHandsOff},
+	}
+}
+
+func releaseHandsOff(f *fixture) {
+	a, b := f.pair()
+	ask := a.ask("k")
+	first := a.granted(ask)
+	waiter := b.ask("k")
+	waiter.Session, waiter.Owner, waiter.Data = "waiting", "w", []byte(`{"w":true}`)
+	b.queued(waiter, 1)
+	a.released(claim(ask, first.Token))
+	// The hand-off is the release: nobody can see the key free in between.
+	lock := a.get("k")
+	if !lock.Held || lock.Token <= first.Token || lock.QueueLength != 0 {
+		f.Fatalf("after a hand-off: %+v", lock)
+	}
+	news := b.awaitNews(waiter)
+	if news.Token != lock.Token || !news.AcquiredAt.Equal(lock.Holder.AcquiredAt) {
+		f.Errorf("news of token %d at %v, the lock has %d at %v",
+			news.Token, news.AcquiredAt, lock.Token, lock.Holder.AcquiredAt)
+	}
+	if h := lock.Holder; h.Session != "waiting" || h.Owner != "w" || h.Lease != b.lease || !h.Renewed ||
+		h.Instance != b.id.Instance || h.Pod != b.id.Pod {
+		f.Errorf("holder after the hand-off: %+v", h)
+	}
+	f.sameJSON(lock.Holder.Data, `{"w":true}`)
+	a.stands(a.release(claim(ask, first.Token)), store.UnknownToken)
+	b.released(claim(waiter, news.Token))
+	b.free("k")
+}
+
+func amendCases() []testCase {
+	return []testCase{
+		{"an empty change confirms the hold", func(f *fixture) {
+			in := f.instance("a")
+			ask := in.ask("k")
+			ask.Data = []byte(`{"a":1}`)
+			token := in.granted(ask).Token
+			v := in.stands(in.amend(store.Change{Claim: claim(ask, token)}), store.Holds)
+			if !v.Lock.Held || v.Lock.Token != token || v.Lock.Holder.ExpiresIn <= 0 {
+				f.Errorf("the lock now: %+v", v.Lock)
+			}
+			f.sameJSON(v.Lock.Holder.Data, `{"a":1}`)
+		}},
+		{"data is replaced, and removed by nil", func(f *fixture) {
+			in := f.instance("a")
+			ask := in.ask("k")
+			ask.Data = []byte(`{"a":1}`)
+			token := in.granted(ask).Token
+			data := []byte(`[2]`)
+			v := in.stands(in.amend(store.Change{Claim: claim(ask, token), SetData: true, Data: data}), store.Holds)
+			f.sameJSON(v.Lock.Holder.Data, `[2]`)
+			copy(data, `{9}`)
+			f.sameJSON(in.get("k").Holder.Data, `[2]`)
+			in.stands(in.amend(store.Change{Claim: claim(ask, token), SetData: true}), store.Holds)
+			if d := in.get("k").Holder.Data; d != nil {
+				f.Errorf("data %q after its removal", d)
+			}
+		}},
+		{"a wrong claim changes nothing", func(f *fixture) {
+			a, b := f.pair()
+			ask := a.ask("k")
+			ask.Data = []byte(`1`)
+			token := a.granted(ask).Token
+			theirs := store.Claim{Key: "k", Token: token, Lease: b.lease}
+			b.stands(b.amend(store.Change{Claim: theirs, SetData: true, Data: []byte(`2`)}), store.OtherSession)
+			unknown := store.Claim{Key: "k", Token: token + 1, Lease: a.lease}
+			a.stands(a.amend(store.Change{Claim: unknown, SetData: true, Data: []byte(`2`)}), store.UnknownToken)
+			a.stands(a.amend(store.Change{Claim: store.Claim{Key: "never", Token: 1}}), store.UnknownToken)
+			f.sameJSON(a.get("k").Holder.Data, `1`)
+			a.released(claim(ask, token))
+			a.stands(a.amend(store.Change{Claim: claim(ask, token)}), store.Released)
+			a.free("k")
+		}},
+		{"a bind:ttl lock is extended by whoever has key and token", func(f *fixture) {
+			a, b := f.pair()
+			token := a.granted(a.askTTL("k", 10*time.Second)).Token
+			c := store.Claim{Key: "k", Token: token}
+			v := b.stands(b.amend(store.Change{Claim: c, TTL: longTTL}), store.Holds)
+			if v.Lock.Holder.ExpiresIn <= 10*time.Second || v.Lock.Holder.ExpiresIn > longTTL {
+				f.Errorf("expires in %v, want %v at most", v.Lock.Holder.ExpiresIn, longTTL)
+			}
+			a.holds("k", token, 0)
+		}},
+		{"a bind:ttl lock is shortened", func(f *fixture) {
+			a, b := f.pair()
+			token := a.granted(a.askTTL("k", longTTL)).Token
+			c := store.Claim{Key: "k", Token: token}
+			a.stands(a.amend(store.Change{Claim: c, TTL: shortTTL}), store.Holds)
+			b.takeOver(b.ask("k"))
+		}},
+		{"a TTL does not move a renewed lease", func(f *fixture) {
+			in := f.instance("a")
+			ask := in.ask("k")
+			token := in.granted(ask).Token
+			in.amend(store.Change{Claim: claim(ask, token), TTL: time.Second})
+			if left := in.get("k").Holder.ExpiresIn; left < longTTL/2 {
+				f.Errorf("the lease ends in %v", left)
+			}
+		}},
+		{"an expired lock is not revived", func(f *fixture) {
+			a, b := f.pair()
+			token := a.granted(a.askTTL("k", shortTTL)).Token
+			a.poll("the end of the lock", func() bool { return !a.get("k").Held })
+			c := store.Claim{Key: "k", Token: token}
+			a.stands(a.amend(store.Change{Claim: c, TTL: longTTL}), store.Expired)
+			b.granted(b.ask("k"))
+		}},
+	}
+}

@@ -1,0 +1,186 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+func repeatCases() []testCase {
+	return []testCase{
+		{"a repeated acquire finds its grant", func(f *fixture) {
+			in := f.instance("a")
+			ask := in.ask("k")
+			in.sameGrant(in.granted(ask), in.acquire(ask))
+			in.holds("k", in.acquire(ask).Token, 0)
+		}},
+		{"a repeated enqueue finds its grant", func(f *fixture) {
+			in := f.instance("a")
+			ask := in.ask("k")
+			first := in.want(in.enqueue(ask), store.Granted)
+			in.sameGrant(first, in.enqueue(ask))
+			in.sameGrant(first, in.check(ask))
+			in.sameGrant(first, in.acquire(ask))
+		}},
+		{"a repeated bind:ttl acquire finds its grant, from any instance, and extends nothing", func(f *fixture) {
+			a, b := f.pair()
+			ask := a.askTTL("k", 30*time.Second)
+			first := a.granted(ask)
+			again := ask
+			again.TTL = longTTL
+			a.sameGrant(first, a.acquire(again))
+			b.sameGrant(first, b.acquire(again))
+		}},
+		{"a grant that ended is not given again", func(f *fixture) {
+			in := f.instance("a")
+			ask := in.ask("k")
+			first := in.granted(ask)
+			in.released(claim(ask, first.Token))
+			if second := in.granted(ask); second.Token <= first.Token {
+				f.Errorf("tokens %d, then %d", first.Token, second.Token)
+			}
+		}},
+		{"a repeated enqueue keeps its place", func(f *fixture) {
+			a, b := f.pair()
+			token := a.granted(a.ask("k")).Token
+			first, second := b.ask("k"), a.ask("k")
+			b.queued(first, 1)
+			a.queued(second, 2)
+			b.queued(first, 1)
+			a.queued(second, 2)
+			a.holds("k", token, 2)
+		}},
+		{"an enqueue repeated after the hand-off finds its grant", func(f *fixture) {
+			a, b := f.pair()
+			holder := a.ask("k")
+			token := a.granted(holder).Token
+			waiter := b.ask("k")
+			b.queued(waiter, 1)
+			a.released(claim(holder, token))
+			heard := b.awaitNews(waiter)
+			b.sameGrant(heard, b.enqueue(waiter))
+			b.sameGrant(heard, b.check(waiter))
+			b.holds("k", heard.Token, 0)
+		}},
+		{"an acquire does not cost a waiter its place", func(f *fixture) {
+			a, b := f.pair()
+			token := a.granted(a.ask("k")).Token
+			waiter := b.ask("k")
+			b.queued(waiter, 1)
+			b.want(b.acquire(waiter), store.Held)
+			b.queued(waiter, 1)
+			a.holds("k", token, 1)
+		}},
+		{"a release repeated after a hand-off changes nothing", func(f *fixture) {
+			a, b := f.pair()
+			holder := a.ask("k")
+			token := a.granted(holder).Token
+			waiter := a.ask("k") // on the same lease
+			a.queued(waiter, 1)
+			last := b.ask("k")
+			b.queued(last, 2)
+			a.released(claim(holder, token))
+			grant := a.awaitNews(waiter)
+			a.stands(a.release(claim(holder, token)), store.UnknownToken)
+			a.holds("k", grant.Token, 1)
+		}},
+		{"an undo frees what the attempt holds", func(f *fixture) {
+			a, b := f.pair()
+			session, bindTTL := a.ask("k1"), a.askTTL("k2", longTTL)
+			a.granted(session)
+			a.granted(bindTTL)
+			a.undo(session)
+			a.undo(bindTTL)
+			a.free("k1")
+			b.granted(b.ask("k2"))
+			a.undo(bindTTL) // somebody else's by now
+			a.want(a.acquire(a.ask("k2")), store.Held)
+		}},
+		{"an undo hands off", func(f *fixture) {
+			a, b := f.pair()
+			ask := a.ask("k")
+			token := a.granted(ask).Token
+			waiter := b.ask("k")
+			b.queued(waiter, 1)
+			a.undo(ask)
+			if got := b.awaitNews(waiter); got.Token <= token {
+				f.Errorf("tokens %d, then %d", token, got.Token)
+			}
+		}},
+		{"an undo takes a waiter out of its queue", func(f *fixture) {
+			a, b := f.pair()
+			token := a.granted(a.ask("k")).Token
+			first, second := b.ask("k"), b.ask("k")
+			b.queued(first, 1)
+			b.queued(second, 2)
+			b.undo(first)
+			b.want(b.check(first), store.Gone)
+			b.queued(second, 1)
+			a.holds("k", token, 1)
+		}},
+		{"an undo of what never was changes nothing", func(f *fixture) {
+			in := f.instance("a")
+			ask := in.ask("k")
+			in.undo(ask)
+			in.free("k")
+			grant := in.granted(ask)
+			in.undo(store.Ask{Attempt: store.Attempt{Key: "k", Grant: uuid.New()}})
+			in.undo(store.Ask{Attempt: store.Attempt{Key: "other", Grant: ask.Grant}})
+			in.holds("k", grant.Token, 0)
+		}},
+	}
+}
+
+// sameGrant checks that two answers tell of one grant.
+func (in *instance) sameGrant(first, second store.Answer) {
+	in.Helper()
+	in.want(second, store.Granted)
+	if second.Token != first.Token || !second.AcquiredAt.Equal(first.AcquiredAt) || second.ExpiresIn > first.ExpiresIn {
+		in.Fatalf("a repetition got another grant:\n%+v, then\n%+v", first, second)
+	}
+}
+
+func tokenCases() []testCase {
+	return []testCase{
+		{"tokens grow through every way in which a key changes hands", tokensGrow},
+		{"tokens of keys that are first acquired by many at once", firstAcquisitions},
+	}
+}
+
+func tokensGrow(f *fixture) {
+	a, b := f.pair()
+	var last int64
+	grows := func(how string, answer store.Answer) {
+		f.Helper()
+		if answer.Token <= last {
+			f.Fatalf("%s: token %d after %d", how, answer.Token, last)
+		}
+		last = answer.Token
+	}
+	ask := a.ask("k")
+	grows("first", a.granted(ask))
+	for range 3 {
+		a.released(claim(ask, last))
+		ask = a.ask("k")
+		grows("release", a.granted(ask))
+	}
+	waiter := b.ask("k")
+	b.queued(waiter, 1)
+	a.released(claim(ask, last))
+	grows("hand-off", b.awaitNews(waiter))
+	waiter = a.ask("k")
+	a.queued(waiter, 1)
+	b.bury(b.lease)
+	grows("hand-off by burial", a.awaitNews(waiter))
+	a.bury(a.lease)
+	a.lease, b.lease = a.openLease(longTTL), b.openLease(longTTL)
+	grows("burial", b.granted(b.askTTL("k", shortTTL)))
+	ask = a.ask("k")
+	grows("expiry", a.takeOver(ask))
+	a.undo(ask)
+	f.sweep(a)
+	ask = a.ask("k")
+	grows("sweep", a.granted(ask))
+}
