@@ -1,0 +1,88 @@
+# Two commands do all the set-up: `make run` and `make test`.
+
+VERSION      ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LINT_VERSION := 2.15.0
+LINT         := .bin/golangci-lint-$(LINT_VERSION)
+BINARY       := bin/locksidecar
+MAX_BINARY   := 25000000
+FUZZTIME     ?= 10s
+BENCH        ?= .
+
+# The version comes from git describe; stamping fails in checkouts of other users.
+export GOFLAGS += -buildvcs=false
+
+.DEFAULT_GOAL := help
+.PHONY: help run build test test-deps vet vet-darwin check lint fmt fuzz bench bench-go clean
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null || \
+	 grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST)
+
+# The socket lies in a folder of the user's own, so no root is needed.
+run: build ## Build and start the sidecar on the embedded store; prints a curl that gets a lock
+	@base="$${XDG_RUNTIME_DIR:-}"; [ -n "$$base" ] && [ -w "$$base" ] || base=/tmp; \
+	dir="$$base/locksidecar-$$(id -u)"; mkdir -p -m 700 "$$dir"; \
+	[ -O "$$dir" ] || { echo "$$dir belongs to somebody else; set XDG_RUNTIME_DIR to a folder of yours" >&2; exit 1; }; \
+	export LOCKSIDECAR_SOCKET="$${LOCKSIDECAR_SOCKET:-$$dir/locksidecar.sock}" LOCKSIDECAR_LOG_FORMAT="$${LOCKSIDECAR_LOG_FORMAT:-text}"; \
+	printf '\nThe sidecar starts here; Ctrl-C stops it. In another terminal, get a lock for a minute:\n\n'; \
+	printf "  curl --unix-socket %s -X PUT http://localhost/v1/locks/deploy:prod -d '%s'\n\n" "$$LOCKSIDECAR_SOCKET" '{"bind":"ttl","ttl_ms":60000}'; \
+	command -v curl >/dev/null || printf 'There is no curl on this machine; this does the same:\n\n  %s --socket %s acquire deploy:prod --ttl 60s\n\n' "$(BINARY)" "$$LOCKSIDECAR_SOCKET"; \
+	exec ./$(BINARY)
+
+build: ## Build bin/locksidecar, one static file
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BINARY) ./cmd/locksidecar
+	@size=$$(wc -c < $(BINARY)); echo "$(BINARY): $$size bytes"; \
+	[ "$$size" -le $(MAX_BINARY) ] || { echo "more than $(MAX_BINARY) bytes: it is copied into every pod" >&2; exit 1; }
+
+test: test-deps vet ## Install what the tests need (PostgreSQL) and run all of them
+	go test -race ./...
+
+# The race detector needs a C compiler; the rest of the build does not.
+test-deps:
+	@missing=""; \
+	command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb /opt/homebrew/opt/postgresql*/bin/initdb \
+	  /usr/local/opt/postgresql*/bin/initdb /usr/pgsql-*/bin/initdb 2>/dev/null | grep -q . || missing="postgresql"; \
+	command -v gcc >/dev/null || command -v clang >/dev/null || missing="$$missing gcc libc6-dev"; \
+	[ -n "$$missing" ] || exit 0; \
+	command -v apt-get >/dev/null || { echo "the tests need: $$missing; install them with this system's package manager" >&2; exit 1; }; \
+	if [ "$$(id -u)" = 0 ]; then as=""; elif command -v sudo >/dev/null; then as=sudo; \
+	else echo "the tests need: $$missing; as root: apt-get install $$missing" >&2; exit 1; fi; \
+	echo "installing $$missing"; \
+	$$as apt-get update -qq && $$as env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing
+
+vet:
+	go vet ./...
+
+vet-darwin: # it builds for macOS too
+	GOOS=darwin go vet ./...
+
+check: lint vet-darwin test ## What CI runs: lint and test
+
+lint: $(LINT) ## Run the linters and look at the formatting (installs the pinned linter in .bin once)
+	$(LINT) fmt --diff
+	$(LINT) run
+
+# Built from source in a module of its own: what the linter needs is none of ours.
+$(LINT):
+	@mkdir -p .bin
+	GOBIN="$(CURDIR)/.bin" go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION)
+	@mv .bin/golangci-lint $(LINT)
+
+fmt: $(LINT) ## Format all Go files
+	$(LINT) fmt
+
+fuzz: ## Run every fuzz target for a short time (FUZZTIME=10s each)
+	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do \
+	  for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' "$$file"); do \
+	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" || exit 1; \
+	  done; \
+	done
+
+bench: test-deps ## Measure the goals of docs/benchmarks.md and write bench/RESULTS.md
+	go run ./bench -write $(BENCH_ARGS)
+
+bench-go: ## Run the Go benchmarks (BENCH=regexp chooses)
+	go test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+
+clean: ## Remove what was built
+	rm -rf bin .bin

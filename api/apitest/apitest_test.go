@@ -1,0 +1,102 @@
+package apitest
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+const (
+	holder = `{"instance":"a-1","pod":"a","session":null,"owner":null,"acquired_at":"2026-01-02T15:04:05.6Z",` +
+		`"held_ms":1,"expires_in_ms":2,"data":{"any":["thing"]},"traceparent":null}`
+	heldProblem = `{"type":"urn:locksidecar:held","title":"t","status":423,"code":"held","detail":"d","holder":` +
+		holder + `,"queue_length":0}`
+	lock = `{"key":"k:1","type":"k","state":"held","mine":false,"holder":` + holder + `,"queue_length":0,"stopping":null}`
+)
+
+// Every rule that the checker keeps is broken once.
+func TestCheck(t *testing.T) {
+	tests := map[string]struct {
+		method, path string
+		status       int
+		header, body string
+		wrong        string // a part of the error; empty: the answer is right
+	}{
+		"health":         {"GET", "/healthz", 200, "", `{"status":"ok"}`, ""},
+		"lock":           {"GET", "/v1/locks/{key}", 200, "", lock, ""},
+		"page":           {"GET", "/v1/locks", 200, "", `{"locks":[` + lock + `],"next_cursor":"x"}`, ""},
+		"held":           {"PUT", "/v1/locks/{key}", 423, "", heldProblem, ""},
+		"default":        {"PUT", "/v1/locks/{key}", 405, "Allow: GET", problem(405, "method_not_allowed"), ""},
+		"unknown path":   {"GET", AnyPath, 404, "", problem(404, "not_found"), ""},
+		"unknown method": {"POST", "/healthz", 405, "Allow: GET", problem(405, "method_not_allowed"), ""},
+		"retry":          {"PUT", "/v1/locks/{key}", 503, "Retry-After: 1", problem(503, "store_unavailable"), ""},
+
+		"another status":     {"PUT", "/v1/locks/{key}", 418, "", problem(418, "teapot"), "anyOf"},
+		"code of elsewhere":  {"GET", "/v1/locks/{key}", 503, "", problem(503, "draining"), "code"},
+		"body's status":      {"GET", AnyPath, 400, "", problem(404, "not_found"), "says status"},
+		"body's type":        {"GET", AnyPath, 404, "", strings.Replace(problem(404, "not_found"), "car:not_found", "car:other", 1), "the type"},
+		"no retry":           {"PUT", "/v1/locks/{key}", 503, "", problem(503, "store_unavailable"), "Retry-After"},
+		"retry for draining": {"PUT", "/v1/locks/{key}", 503, "Retry-After: 1", problem(503, "draining"), "Retry-After"},
+		"no allow":           {"POST", "/healthz", 405, "", problem(405, "method_not_allowed"), "Allow"},
+		"content type":       {"GET", "/healthz", 200, "Content-Type: text/plain", `{"status":"ok"}`, "Content-Type"},
+		"unknown member":     {"GET", "/healthz", 200, "", `{"status":"ok","more":1}`, "more"},
+		"unknown deep":       {"GET", "/v1/locks/{key}", 200, "", strings.Replace(lock, `"pod"`, `"x":1,"pod"`, 1), "/x"},
+		"unknown in list":    {"GET", "/v1/locks", 200, "", `{"locks":[` + strings.Replace(lock, `"mine"`, `"x":1,"mine"`, 1) + `]}`, "/x"},
+		"unknown in problem": {"PUT", "/v1/locks/{key}", 423, "", strings.Replace(heldProblem, `"title"`, `"x":1,"title"`, 1), "/x"},
+		"missing member":     {"GET", "/v1/locks/{key}", 200, "", strings.Replace(lock, `,"stopping":null`, "", 1), "stopping"},
+		"free with a holder": {"GET", "/v1/locks/{key}", 200, "", strings.Replace(lock, `"held","mine"`, `"free","mine"`, 1), "holder"},
+		"token of others":    {"GET", "/v1/locks/{key}", 200, "", strings.Replace(lock, `"mine":false`, `"mine":false,"token":1`, 1), "token"},
+		"mine without token": {"GET", "/v1/locks/{key}", 200, "", strings.Replace(lock, `"mine":false`, `"mine":true`, 1), "token"},
+		"time zone":          {"GET", "/v1/locks/{key}", 200, "", strings.Replace(lock, "05.6Z", "05.6+01:00", 1), "acquired_at"},
+		"not JSON":           {"GET", "/healthz", 200, "", "ok", "not JSON"},
+		"undocumented path":  {"GET", "/metrics", 200, "", "{}", "not documented"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			header := http.Header{"Content-Type": {jsonType}}
+			if test.status >= 400 {
+				header.Set("Content-Type", problemType+"; charset=utf-8")
+			}
+			if name, value, ok := strings.Cut(test.header, ": "); ok {
+				header.Set(name, value)
+			}
+			err := check(test.method, test.path, test.status, header, []byte(test.body))
+			switch {
+			case test.wrong == "" && err != nil:
+				t.Error(err)
+			case test.wrong != "" && (err == nil || !strings.Contains(err.Error(), test.wrong)):
+				t.Errorf("got %v, want something about %q", err, test.wrong)
+			}
+		})
+	}
+}
+
+func TestCheckEvent(t *testing.T) {
+	const session = `{"session":"s","ttl_ms":1000,"expires_in_ms":900}`
+	CheckEvent(t, "POST", "/v1/sessions", "session", []byte(session))
+	CheckEvent(t, "POST", "/v1/sessions", "lost", []byte(`{"key":"k","token":1,"reason":"expired"}`))
+	for event, data := range map[string]string{
+		"session": `{"session":"s","ttl_ms":1000,"expires_in_ms":900,"x":1}`,
+		"lost":    `{"key":"k","token":1,"reason":"bored"}`,
+		"other":   session,
+	} {
+		mock := &failures{TB: t}
+		CheckEvent(mock, "POST", "/v1/sessions", event, []byte(data))
+		if mock.count != 1 {
+			t.Errorf("%s %s was accepted", event, data)
+		}
+	}
+}
+
+// failures counts Errorf instead of failing.
+type failures struct {
+	testing.TB
+	count int
+}
+
+func (f *failures) Errorf(string, ...any) { f.count++ }
+
+func problem(status int, code string) string {
+	return fmt.Sprintf(`{"type":"urn:locksidecar:%[1]s","title":"t","status":%[2]d,"code":"%[1]s","detail":"d"}`, code, status)
+}

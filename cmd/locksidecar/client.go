@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/locksidecar/locksidecar/internal/config"
+)
+
+const (
+	dialTimeout = 5 * time.Second
+	// answerTimeout is longer than the sidecar waits for its store by default.
+	answerTimeout = 30 * time.Second
+	// maxAnswer limits what is read of an answer: a full page of locks, each with
+	// its data.
+	maxAnswer = 32 << 20
+)
+
+// client talks to the sidecar behind a socket. Interrupting the process closes
+// its connection, which ends a call that waits.
+type client struct {
+	socket string
+	http   *fasthttp.HostClient
+}
+
+// newClient uses --socket, else the variable of the sidecar.
+func (a *app) newClient() *client {
+	socket := a.socket
+	if socket == "" {
+		lookup := os.LookupEnv
+		if a.source.Lookuper != nil {
+			lookup = a.source.Lookuper.Lookup
+		}
+		socket = config.Socket(lookup)
+	}
+	return &client{socket: socket, http: &fasthttp.HostClient{
+		Name: "locksidecar/" + buildVersion(),
+		Addr: "locksidecar",
+		Dial: func(string) (net.Conn, error) {
+			dialer := net.Dialer{Timeout: dialTimeout}
+			return dialer.DialContext(context.Background(), "unix", socket)
+		},
+		// A key may be "..": nothing may tidy up the path.
+		DisablePathNormalizing: true,
+		MaxResponseBodySize:    maxAnswer,
+		// A repeated acquire would be a second acquire.
+		MaxIdemponentCallAttempts: 1,
+	}}
+}
+
+// call sends one request and decodes its answer into answer (nil: not wanted).
+// Any status but 200 is a *problemError. wait is added to the time in which the
+// answer must come; below zero there is no limit.
+func (c *client) call(method, path string, body, answer any, wait time.Duration) error {
+	req, resp := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
+	defer fasthttp.ReleaseRequest(req)
+	defer fasthttp.ReleaseResponse(resp)
+	req.Header.SetMethod(method)
+	req.SetRequestURI("http://locksidecar" + path)
+	// One call, one connection: no lock of these commands hangs on it.
+	req.SetConnectionClose()
+	if body != nil {
+		encoded, err := json.Marshal(body)
+		if err != nil {
+			return fmt.Errorf("encoding the request: %w", err)
+		}
+		req.SetBody(encoded)
+	}
+	if wait >= 0 {
+		c.http.ReadTimeout = answerTimeout + wait
+	}
+	if err := c.http.Do(req, resp); err != nil {
+		return c.explain(err)
+	}
+	if resp.StatusCode() != fasthttp.StatusOK {
+		return newProblem(resp.StatusCode(), resp.Body())
+	}
+	if answer == nil {
+		return nil
+	}
+	if err := json.Unmarshal(resp.Body(), answer); err != nil {
+		return fmt.Errorf("the answer of the sidecar at %s cannot be read: %w", c.socket, err)
+	}
+	return nil
+}
+
+// explain says what a failed exchange means for whoever typed the command.
+func (c *client) explain(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTSOCK):
+		return because(exitUnavailable, fmt.Errorf(
+			"no sidecar listens at %s; start one with `locksidecar serve`, or name another socket with --socket or %sSOCKET",
+			c.socket, config.Prefix))
+	case errors.Is(err, fs.ErrPermission):
+		return because(exitRefused, fmt.Errorf(
+			"you may not use the socket %s (its mode is %sSOCKET_MODE of the sidecar): %w", c.socket, config.Prefix, err))
+	case errors.Is(err, fasthttp.ErrConnectionClosed):
+		return because(exitUnavailable, fmt.Errorf(
+			"the sidecar at %s closed the connection before it answered", c.socket))
+	}
+	return because(exitUnavailable, fmt.Errorf("no answer from the sidecar at %s: %w", c.socket, err))
+}
+
+// lockPath is the path of a key. The key is percent-encoded wholly.
+func lockPath(key string) string { return "/v1/locks/" + url.PathEscape(key) }
+
+// problemError is an answer that is not what was asked for: application/problem+json.
+type problemError struct {
+	Status        int         `json:"status"`
+	Code          string      `json:"code"`
+	Detail        string      `json:"detail"`
+	Holder        *lockHolder `json:"holder"`
+	QueueLength   *int        `json:"queue_length"`
+	QueuePosition *int        `json:"queue_position"`
+}
+
+func newProblem(status int, body []byte) error {
+	var e problemError
+	if json.Unmarshal(body, &e) != nil || e.Code == "" {
+		return fmt.Errorf("the sidecar answered %d: %.200q", status, body)
+	}
+	e.Status = status
+	return &e
+}
+
+func (e *problemError) Error() string {
+	text := e.Detail
+	if text == "" {
+		text = fmt.Sprintf("the sidecar answered %d %s", e.Status, e.Code)
+	}
+	if e.Holder != nil {
+		text = "not granted: " + e.Holder.String()
+	}
+	if e.QueueLength != nil && *e.QueueLength > 0 {
+		text += fmt.Sprintf("; waiting: %d", *e.QueueLength)
+	}
+	if e.QueuePosition != nil {
+		text += fmt.Sprintf("; place in the queue: %d", *e.QueuePosition)
+	}
+	return text
+}
+
+// lockHolder is who has a lock.
+type lockHolder struct {
+	Pod         string          `json:"pod"`
+	Session     *string         `json:"session"`
+	AcquiredAt  time.Time       `json:"acquired_at"`
+	HeldMS      int64           `json:"held_ms"`
+	ExpiresInMS int64           `json:"expires_in_ms"`
+	Data        json.RawMessage `json:"data"`
+}
+
+func (h *lockHolder) String() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "held by pod %s", h.Pod)
+	if h.Session != nil {
+		fmt.Fprintf(&text, ", session %s", *h.Session)
+	}
+	fmt.Fprintf(&text, ", for %s, expires in %s", human(h.HeldMS), human(h.ExpiresInMS))
+	return text.String()
+}
+
+// human writes milliseconds for people: tenths of a second are enough.
+func human(ms int64) string {
+	d := time.Duration(ms) * time.Millisecond
+	if d >= time.Second {
+		d = d.Round(100 * time.Millisecond)
+	}
+	return d.String()
+}
+
+// lockView is one lock as GET shows it.
+type lockView struct {
+	Key         string      `json:"key"`
+	State       string      `json:"state"`
+	Holder      *lockHolder `json:"holder"`
+	QueueLength int         `json:"queue_length"`
+}

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/locksidecar/locksidecar/internal/config"
+)
+
+// runFromEnvironment runs `serve` as main would.
+func runFromEnvironment(t *testing.T) error {
+	t.Helper()
+	return execute(config.Source{}, []string{"serve"}, io.Discard, io.Discard)
+}
+
+func TestCommandsAgainstASidecar(t *testing.T) {
+	in := serve(t, map[string]string{"POD": "web-0"}, "msg=ready")
+	out, err := in.command("acquire", "dir/k", "--ttl", "60s", "--data", `{"by":"test"}`)
+	token := strings.TrimSpace(out)
+	if err != nil || token == "" {
+		t.Fatalf("%q, %v", out, err)
+	}
+	steps := []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"acquire", "dir/k", "--ttl", "60s"}, exitNoLock, "held by pod web-0"},
+		{[]string{"acquire", "dir/k", "--ttl", "60s", "--wait", "5ms"}, exitNoLock, "place in the queue: 1"},
+		{[]string{"get", "dir/k"}, exitOK, `data: {"by":"test"}`},
+		{[]string{"get", "dir/k", "-o", "json"}, exitOK, `"pod":"web-0"`},
+		{[]string{"get", "free"}, exitOK, "free is free\n"},
+		{[]string{"ls"}, exitOK, "dir/k"},
+		{[]string{"ls", "-o", "json", "--scope", "all", "--prefix", "dir/"}, exitOK, `{"locks":[{"key":"dir/k"`},
+		{[]string{"ls", "-o", "json", "--prefix", "a b+c"}, exitOK, `{"locks":[]}`},
+		{[]string{"ls", "--scope", "moon"}, exitUsage, "scope"},
+		{[]string{"release", "dir/k", "--token", "1"}, exitRefused, "unknown_token"},
+		{[]string{"release", "dir/k", "--token", token}, exitOK, "released dir/k, held for "},
+		{[]string{"release", "dir/k", "--token", token}, exitRefused, "released"},
+		{[]string{"acquire", "k", "--ttl", "1ms"}, exitUsage, "500"},
+		{[]string{"acquire", "k", "--ttl", "1s", "--request-id", "x"}, exitUsage, "request_id"},
+		{[]string{"acquire", "..", "--ttl", "1s"}, exitOK, ""},
+		{[]string{"get", ".."}, exitOK, ".. is held"},
+		{[]string{"health"}, exitOK, "healthy\n"},
+	}
+	for _, step := range steps {
+		out, err := in.command(step.args...)
+		if err != nil {
+			out += err.Error()
+		}
+		if exitCode(err) != step.code || !strings.Contains(out, step.says) {
+			t.Errorf("%q: code %d, %s; want %d, %q", step.args, exitCode(err), out, step.code, step.says)
+		}
+	}
+}
+
+func TestListReadsAllPages(t *testing.T) {
+	in := serve(t, nil, "msg=ready")
+	app := dialApp(t, in.socket)
+	for i := range pageSize + 5 {
+		app.acquire(fmt.Sprintf("k:%05d", i))
+	}
+	out, err := in.command("ls")
+	if lines := strings.Count(out, "\n"); err != nil || lines != pageSize+6 {
+		t.Errorf("%d lines, %v", lines, err)
+	}
+	out, err = in.command("ls", "--limit", "1001")
+	if lines := strings.Count(out, "\n"); err != nil || lines != 1002 || !strings.Contains(out, "k:01000") {
+		t.Errorf("%d lines, %v", lines, err)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	tests := []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"--help"}, exitOK, "Exit codes:"},
+		{[]string{"acquire", "--help"}, exitOK, "fencing"},
+		{[]string{"version"}, exitOK, "API v1"},
+		{[]string{"releas"}, exitUsage, "`release`"},
+		{[]string{"serve", "x"}, exitUsage, "usage: locksidecar serve"},
+		{[]string{"get"}, exitUsage, "get KEY"},
+		{[]string{"get", "k", "--colour"}, exitUsage, "--help"},
+		{[]string{"get", "k", "-o", "xml"}, exitUsage, "text, json"},
+		{[]string{"ls", "--limit", "-1"}, exitUsage, "--limit"},
+		{[]string{"acquire", "k"}, exitUsage, "--ttl is missing"},
+		{[]string{"acquire", "k", "--ttl", "soon"}, exitUsage, "soon"},
+		{[]string{"acquire", "k", "--ttl", "1500us"}, exitUsage, "whole milliseconds"},
+		{[]string{"acquire", "k", "--ttl", "1s", "--wait=never"}, exitUsage, "--wait"},
+		{[]string{"acquire", "k", "--ttl", "1s", "--wait", "-1s"}, exitUsage, "--wait"},
+		{[]string{"acquire", "k", "--ttl", "1s", "--data", "text"}, exitUsage, "quotes"},
+		{[]string{"release", "k"}, exitUsage, "--token"},
+		{[]string{"release", "k", "--token", "0"}, exitUsage, "--token"},
+		{[]string{"migrate"}, exitConfig, "memory://"},
+		{[]string{"--socket", "/no/such/socket", "get", "k"}, exitUnavailable, "locksidecar serve"},
+	}
+	for _, test := range tests {
+		out, err := command(test.args...)
+		if err != nil {
+			out += err.Error()
+		}
+		if exitCode(err) != test.code || !strings.Contains(out, test.says) {
+			t.Errorf("%q: code %d, %s; want %d, %q", test.args, exitCode(err), out, test.code, test.says)
+		}
+	}
+}
+
+func TestConfigurationIsReported(t *testing.T) {
+	source := config.FromMap(map[string]string{"LOCKSIDECAR_TTL": "x", "LOCKSIDECAR_LISTEN": "y"})
+	for _, args := range [][]string{nil, {"serve"}, {"migrate"}} {
+		err := execute(source, args, io.Discard, io.Discard)
+		if exitCode(err) != exitConfig || !strings.Contains(err.Error(), "LOCKSIDECAR_TTL") || !strings.Contains(err.Error(), "LOCKSIDECAR_LISTEN") {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}
+
+func TestClientsReadTheSidecarsVariable(t *testing.T) {
+	source := config.FromMap(map[string]string{"LOCKSIDECAR_SOCKET": "/no/such/variable"})
+	err := execute(source, []string{"health"}, io.Discard, io.Discard)
+	if exitCode(err) != exitUnavailable || !strings.Contains(err.Error(), "/no/such/variable") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What stands at the path is no sidecar, or one that hangs up.
+func TestSocketsThatAreNone(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := command("--socket", file, "health"); exitCode(err) != exitUnavailable {
+		t.Errorf("a file: %v", err)
+	}
+	answers := map[string]string{
+		"hangs up":      "",
+		"other program": "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnope",
+		"not JSON":      "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnope",
+	}
+	for name, answer := range answers {
+		socket := answering(t, answer)
+		_, err := command("--socket", socket, "get", "k")
+		if err == nil || !strings.Contains(err.Error(), "sidecar") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// answering is a server that says one thing only.
+func answering(t *testing.T, answer string) string {
+	t.Helper()
+	socket := shortSocket(t)
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		<-ended
+	})
+	go func() {
+		defer close(ended)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 4096))
+			_, _ = io.WriteString(conn, answer)
+			_ = conn.Close()
+		}
+	}()
+	return socket
+}
+
+func TestExitCodes(t *testing.T) {
+	for code, want := range map[string]int{
+		"held": 75, "wait_timeout": 75,
+		"store_unavailable": 69, "draining": 69, "limit": 69, "request_timeout": 69,
+		"not_holder": 77, "lock_lost": 77, "forbidden": 77,
+		"invalid_request": 2, "too_large": 2, "head_too_large": 2,
+		"internal": 1, "session_ended": 1, "not_found": 1, "of_the_future": 1,
+	} {
+		if got := exitCode(fmt.Errorf("wrapped: %w", &problemError{Code: code})); got != want {
+			t.Errorf("%s: %d, want %d", code, got, want)
+		}
+	}
+	if exitCode(nil) != 0 || exitCode(errors.New("odd")) != 1 || because(exitConfig, nil) != nil {
+		t.Error("the plain cases")
+	}
+	for _, code := range []int{exitUnexpected, exitUsage, exitUnavailable, exitCannotOpen, exitNoLock, exitRefused, exitConfig} {
+		if !strings.Contains(exitCodesHelp, fmt.Sprintf("\n  %-2d  ", code)) {
+			t.Errorf("the help does not explain %d", code)
+		}
+	}
+}
+
+func TestMigrateCodes(t *testing.T) {
+	for state, want := range map[string]int{
+		"28P01": 78, "3D000": 78, "42501": 78, "57P03": 69, "53300": 69, "08006": 69, "42601": 1, "": 1,
+	} {
+		if got := migrateCode(fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: state})); got != want {
+			t.Errorf("%s: %d, want %d", state, got, want)
+		}
+	}
+	source := config.FromMap(map[string]string{"LOCKSIDECAR_STORE_URL": "postgres://u:secret@127.0.0.1:1/d"})
+	err := execute(source, []string{"migrate"}, io.Discard, io.Discard)
+	if exitCode(err) != exitUnavailable || strings.Contains(err.Error(), "secret") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestJoinWait(t *testing.T) {
+	for _, test := range []struct{ in, want string }{
+		{"acquire k --wait 30s --ttl 1s", "acquire k --wait=30s --ttl 1s"},
+		{"acquire --wait k", "acquire --wait k"},
+		{"acquire k --wait", "acquire k --wait"},
+		{"acquire k --wait --ttl 1s", "acquire k --wait --ttl 1s"},
+		{"run k -- sleep --wait 1s", "run k -- sleep --wait 1s"},
+		{"acquire k --wait=2s", "acquire k --wait=2s"},
+	} {
+		if got := joinWait(strings.Fields(test.in)); !slices.Equal(got, strings.Fields(test.want)) {
+			t.Errorf("%s: %q", test.in, got)
+		}
+	}
+}
+
+func TestWaitMilliseconds(t *testing.T) {
+	for in, want := range map[string]int64{"": 0, waitForever: -1, "0s": 0, "1m": 60_000} {
+		if got, err := waitMilliseconds(in); err != nil || got != want {
+			t.Errorf("%q: %d, %v", in, got, err)
+		}
+	}
+}

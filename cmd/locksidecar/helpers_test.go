@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/config"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 10 * time.Second
+
+// instance is a run() under way.
+type instance struct {
+	socket      string
+	log         *logLines
+	stop, hurry context.CancelFunc
+	ended       chan error
+}
+
+// serve starts a sidecar and waits for its log to say so.
+func serve(t *testing.T, env map[string]string, until string) *instance {
+	t.Helper()
+	in := &instance{socket: shortSocket(t), log: newLogLines(), ended: make(chan error, 1)}
+	full := map[string]string{"LOCKSIDECAR_SOCKET": in.socket}
+	for name, value := range env {
+		full["LOCKSIDECAR_"+name] = value
+	}
+	cfg, _, err := config.Load(t.Context(), config.FromMap(full))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, cancelStop := context.WithCancelCause(t.Context())
+	hurry, cancelHurry := context.WithCancel(t.Context())
+	in.stop, in.hurry = func() { cancelStop(errors.New("the test stops it")) }, cancelHurry
+	go func() { in.ended <- run(stopping{stop, hurry}, cfg, slog.New(slog.NewTextHandler(in.log, nil))) }()
+	t.Cleanup(func() {
+		in.stop()
+		in.hurry()
+		_ = in.end(t)
+	})
+	in.log.await(t, until)
+	return in
+}
+
+// end waits until run has returned, and returns its error.
+func (in *instance) end(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-in.ended:
+		in.ended <- err
+		return err
+	case <-time.After(patience):
+		t.Fatalf("it does not end; its log:\n%s", in.log.text())
+		return nil
+	}
+}
+
+// command runs a command line against the sidecar.
+func (in *instance) command(args ...string) (stdout string, err error) {
+	return command(append([]string{"--socket", in.socket}, args...)...)
+}
+
+func command(args ...string) (stdout string, err error) {
+	var out, errOut bytes.Buffer
+	err = execute(config.FromMap(nil), args, &out, &errOut)
+	return out.String(), err
+}
+
+// shortSocket is a path that no test's name makes too long.
+func shortSocket(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ls")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, "s")
+}
+
+// logLines keeps what is logged, and tells when it has changed.
+type logLines struct {
+	mu      sync.Mutex
+	written bytes.Buffer
+	changed chan struct{}
+}
+
+func newLogLines() *logLines { return &logLines{changed: make(chan struct{}, 1)} }
+
+func (l *logLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+	return l.written.Write(p)
+}
+
+func (l *logLines) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.written.String()
+}
+
+func (l *logLines) await(t *testing.T, part string) {
+	t.Helper()
+	late := time.After(patience)
+	for !strings.Contains(l.text(), part) {
+		select {
+		case <-l.changed:
+		case <-late:
+			t.Fatalf("the log does not say %q:\n%s", part, l.text())
+		}
+	}
+}

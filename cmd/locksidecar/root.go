@@ -1,0 +1,117 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/locksidecar/locksidecar/internal/config"
+)
+
+const rootLong = `locksidecar grants distributed locks over HTTP on a Unix socket.
+
+It runs beside a pod. The apps of the pod ask it for locks; a lock of a
+connection is released when the connection closes, however it closes. Without
+a command it serves; the other commands talk to a running sidecar.
+
+The configuration is read from LOCKSIDECAR_ variables: see the README. With nothing set, locks live in the process (memory://).`
+
+const rootExample = `  # Serve on a socket of your own
+  LOCKSIDECAR_SOCKET=/tmp/ls.sock locksidecar
+
+  # Get a lock for a minute, with curl or with this program
+  curl --unix-socket /tmp/ls.sock -X PUT http://l/v1/locks/deploy:prod \
+       -d '{"bind":"ttl","ttl_ms":60000}'
+  LOCKSIDECAR_SOCKET=/tmp/ls.sock locksidecar acquire deploy:prod --ttl 60s
+
+  # Look, and give it back under the token that was printed
+  locksidecar --socket /tmp/ls.sock get deploy:prod
+  locksidecar --socket /tmp/ls.sock release deploy:prod --token 1`
+
+// app is what the commands share.
+type app struct {
+	source config.Source
+	// socket is the value of --socket.
+	socket string
+}
+
+// execute runs the command line.
+func execute(source config.Source, args []string, stdout, stderr io.Writer) error {
+	root := newRoot(&app{source: source})
+	root.SetArgs(joinWait(args))
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	return root.Execute()
+}
+
+func newRoot(a *app) *cobra.Command {
+	serve := a.serveCommand()
+	root := &cobra.Command{
+		Use:     "locksidecar",
+		Short:   "Distributed locks for the apps of a pod, over a Unix socket",
+		Long:    rootLong + "\n\n" + exitCodesHelp,
+		Example: rootExample,
+		Args:    noCommand,
+		RunE:    serve.RunE,
+		// main prints the error, once; the usage would bury it.
+		SilenceErrors: true,
+		SilenceUsage:  true,
+
+		SuggestionsMinimumDistance: 2,
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usagef("%w; see `%s --help`", err, cmd.CommandPath())
+	})
+	root.PersistentFlags().StringVar(&a.socket, "socket", "",
+		"path of the sidecar's socket, for the client commands (default $LOCKSIDECAR_SOCKET, else "+config.DefaultSocket+")")
+	root.AddCommand(serve, a.migrateCommand(), versionCommand(),
+		a.healthCommand(), a.getCommand(), a.lsCommand(), a.acquireCommand(), a.releaseCommand())
+	return root
+}
+
+// noCommand refuses a word that is no command, and says which one was meant.
+func noCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := ""
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = "; did you mean `" + strings.Join(near, "` or `") + "`?"
+	}
+	return usagef("unknown command %q%s; see `locksidecar --help`", args[0], hint)
+}
+
+// exactly wants n arguments, named in the usage line.
+func exactly(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usagef("%d arguments given; usage: %s", len(args), cmd.UseLine())
+		}
+		return nil
+	}
+}
+
+// joinWait lets --wait stand alone (wait for ever) or before its duration: the
+// flag library reads an optional value only when it is written --wait=30s.
+func joinWait(args []string) []string {
+	var joined []string
+	for i := 0; i < len(args); i++ {
+		if args[i] == "--" {
+			return append(joined, args[i:]...)
+		}
+		if args[i] == "--wait" && i+1 < len(args) && isDuration(args[i+1]) {
+			joined = append(joined, "--wait="+args[i+1])
+			i++
+			continue
+		}
+		joined = append(joined, args[i])
+	}
+	return joined
+}
+
+func isDuration(s string) bool {
+	_, err := time.ParseDuration(s)
+	return err == nil
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/locksidecar/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/memory"
+	"github.com/locksidecar/locksidecar/store/postgres"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "serve",
+		Short: "Run the sidecar (what happens without a command, too)",
+		Long: `Run the sidecar until SIGTERM or SIGINT. It then refuses new locks, waits until
+no session holds one (at most LOCKSIDECAR_DRAIN_TIMEOUT; a second signal ends
+that wait), releases all, and exits with 0.`,
+		Example: `  LOCKSIDECAR_SOCKET=/tmp/ls.sock locksidecar serve
+  LOCKSIDECAR_STORE_URL=postgres://app@db:5432/app locksidecar serve`,
+		Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, release := onSignals(cmd.Context())
+			defer release()
+			cfg, warnings, err := config.Load(s.stop, a.source)
+			if err != nil {
+				return because(exitConfig, err)
+			}
+			log := newLogger(cmd.ErrOrStderr(), cfg)
+			for _, warning := range warnings {
+				log.Warn(warning)
+			}
+			return run(s, cfg, log)
+		},
+	}
+}
+
+func newLogger(w io.Writer, cfg config.Config) *slog.Logger {
+	options := &slog.HandlerOptions{Level: cfg.LogLevel}
+	if cfg.LogFormat == config.LogText {
+		return slog.New(slog.NewTextHandler(w, options))
+	}
+	return slog.New(slog.NewJSONHandler(w, options))
+}
+
+// run builds the sidecar in the order of its dependencies, serves until it is
+// asked to stop, and stops. Being asked to stop while it starts is no error.
+func run(s stopping, cfg config.Config, log *slog.Logger) error {
+	instance, err := newInstance(cfg.Pod)
+	if err != nil {
+		return err
+	}
+	log.Info("locksidecar starts", "version", buildVersion(), "socket", cfg.Socket,
+		"store", cfg.Store, "namespace", cfg.Namespace, "instance", instance)
+
+	st, err := newStore(cfg, store.Identity{Namespace: cfg.Namespace, Instance: instance, Pod: cfg.Pod}, log)
+	if err != nil {
+		return because(exitConfig, err)
+	}
+	locks, err := lease.New(leaseConfig(cfg, instance, log), st)
+	if err != nil {
+		return err
+	}
+	front := proxy.New(proxyConfig(cfg, locks, log))
+
+	parts := sidecar{store: st, locks: locks, front: front, log: log}
+	if err := parts.start(s.stop); err != nil {
+		if s.stop.Err() != nil {
+			log.Info("stopped while it started", "reason", context.Cause(s.stop))
+			return nil //nolint:nilerr // whoever asked for the stop got it
+		}
+		return err
+	}
+	parts.awaitReady(s.stop)
+	<-s.stop.Done()
+	parts.shutDown(s, cfg.DrainTimeout)
+	return nil
+}
+
+// newInstance names this run: no two runs share leases.
+func newInstance(pod string) (string, error) {
+	var random [4]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		return "", fmt.Errorf("naming the instance: %w", err)
+	}
+	return pod + "-" + hex.EncodeToString(random[:]), nil
+}
+
+func newStore(cfg config.Config, id store.Identity, log *slog.Logger) (store.Store, error) {
+	if cfg.Store.Kind == config.Memory {
+		return memory.NewSpace().Open(id), nil
+	}
+	return postgres.New(postgres.Config{
+		URL: cfg.Store.Reveal(), Identity: id, MaxConns: cfg.PoolMaxConns,
+		Timeout: cfg.StoreTimeout, AutoMigrate: cfg.AutoMigrate, Logger: log,
+	})
+}
+
+func leaseConfig(cfg config.Config, instance string, log *slog.Logger) lease.Config {
+	return lease.Config{
+		Instance: instance, Pod: cfg.Pod,
+		TTL: cfg.TTL, RenewInterval: cfg.RenewInterval,
+		StoreTimeout: cfg.StoreTimeout, PollInterval: cfg.PollInterval,
+		CacheSize: cfg.CacheSize, CacheTTL: cfg.CacheTTL, BatchMax: cfg.BatchMax,
+		MaxSessions: cfg.MaxSessions, MaxLocksPerSession: cfg.MaxLocksPerSession, MaxWaiters: cfg.MaxWaiters,
+		Logger: log,
+	}
+}
+
+func proxyConfig(cfg config.Config, locks *lease.Manager, log *slog.Logger) proxy.Config {
+	return proxy.Config{
+		Locks: proxy.FromManager(locks), Logger: log, Version: buildVersion(),
+		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
+		TCPAddr: cfg.TCPAddr, AdminAddr: cfg.AdminAddr,
+		MaxSessions: cfg.MaxSessions, MaxBody: cfg.MaxBody,
+	}
+}

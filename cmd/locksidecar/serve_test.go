@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestServesAndStops(t *testing.T) {
+	in := serve(t, nil, "msg=ready")
+	if out, err := in.command("health", "--ready"); err != nil || out != "ready\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+	if out, err := in.command("acquire", "k", "--ttl", "60s"); err != nil || strings.Trim(out, "0123456789") != "\n" {
+		t.Errorf("a token alone is expected: %q, %v", out, err)
+	}
+	in.stop()
+	if err := in.end(t); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(in.socket); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket is left behind: %v", err)
+	}
+	if _, err := in.command("health"); exitCode(err) != exitUnavailable {
+		t.Errorf("got %v", err)
+	}
+	for _, line := range []string{"locksidecar starts", "version=", "store=memory://", `reason="the test stops it"`, "msg=stopped"} {
+		if !strings.Contains(in.log.text(), line) {
+			t.Errorf("the log does not say %q:\n%s", line, in.log.text())
+		}
+	}
+}
+
+// While it drains it refuses locks and says so, but goes on serving those who
+// hold one; it ends as soon as nobody does.
+func TestDrainsUntilSessionsAreDone(t *testing.T) {
+	in := serve(t, map[string]string{"DRAIN_TIMEOUT": "1h"}, "msg=ready")
+	app := dialApp(t, in.socket)
+	token := app.acquire("k")
+	in.stop()
+	in.log.await(t, "msg=stopping")
+	app.awaitStatus("GET", "/readyz", "", http.StatusServiceUnavailable)
+	if _, err := in.command("health"); err != nil {
+		t.Errorf("alive while it drains: %v", err)
+	}
+	if _, err := in.command("acquire", "other", "--ttl", "1s"); exitCode(err) != exitUnavailable || !strings.Contains(err.Error(), "shutting down") {
+		t.Errorf("got %v", err)
+	}
+	select {
+	case err := <-in.ended:
+		t.Fatalf("ended while a session holds a lock: %v", err)
+	default:
+	}
+	if status := app.call("DELETE", fmt.Sprintf("/v1/locks/k?token=%d", token), ""); status != http.StatusOK {
+		t.Errorf("release: %d", status)
+	}
+	if err := in.end(t); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSecondRequestEndsTheDrain(t *testing.T) {
+	in := serve(t, map[string]string{"DRAIN_TIMEOUT": "1h"}, "msg=ready")
+	app := dialApp(t, in.socket)
+	app.acquire("k")
+	in.stop()
+	in.log.await(t, "msg=stopping")
+	in.hurry()
+	if err := in.end(t); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(in.log.text(), "asked again to stop") {
+		t.Error(in.log.text())
+	}
+	app.closed()
+}
+
+func TestDrainTimeout(t *testing.T) {
+	in := serve(t, map[string]string{"DRAIN_TIMEOUT": "20ms"}, "msg=ready")
+	app := dialApp(t, in.socket)
+	app.acquire("k")
+	in.stop()
+	if err := in.end(t); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(in.log.text(), "after the drain timeout") {
+		t.Error(in.log.text())
+	}
+	app.closed()
+}
+
+// An unreachable database is no reason not to start: it is waited for, and a
+// stop works meanwhile.
+func TestStartsWithoutItsDatabase(t *testing.T) {
+	in := serve(t, map[string]string{"STORE_URL": "postgres://u:secret@127.0.0.1:1/d"}, "not ready yet")
+	if _, err := in.command("health"); err != nil {
+		t.Error(err)
+	}
+	if _, err := in.command("health", "--ready"); exitCode(err) != exitUnavailable {
+		t.Errorf("got %v", err)
+	}
+	if _, err := in.command("acquire", "k", "--ttl", "1s"); exitCode(err) != exitUnavailable {
+		t.Errorf("got %v", err)
+	}
+	in.stop()
+	if err := in.end(t); err != nil {
+		t.Error(err)
+	}
+	if text := in.log.text(); strings.Contains(text, "secret") || strings.Contains(text, "msg=ready") {
+		t.Error(text)
+	}
+}
+
+func TestSocketInUse(t *testing.T) {
+	in := serve(t, nil, "msg=ready")
+	t.Setenv("LOCKSIDECAR_SOCKET", in.socket)
+	t.Setenv("LOCKSIDECAR_STORE_URL", "memory://")
+	err := runFromEnvironment(t)
+	if exitCode(err) != exitCannotOpen || !strings.Contains(err.Error(), in.socket) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Signals, for real: the first stops, the second hurries.
+func TestSignals(t *testing.T) {
+	s, release := onSignals(t.Context())
+	defer release()
+	self := os.Getpid()
+	if err := syscall.Kill(self, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-s.stop.Done()
+	if s.hurry.Err() != nil {
+		t.Error("one signal is no hurry")
+	}
+	if err := syscall.Kill(self, syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	<-s.hurry.Done()
+}
+
+func TestReleasedSignalsLeaveNothing(t *testing.T) {
+	s, release := onSignals(t.Context())
+	release()
+	if s.stop.Err() == nil || s.hurry.Err() == nil {
+		t.Error("contexts are left open")
+	}
+}
+
+// appConn is a client with one connection, as apps have.
+type appConn struct {
+	t    *testing.T
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+func dialApp(t *testing.T, socket string) *appConn {
+	t.Helper()
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	return &appConn{t, conn, bufio.NewReader(conn)}
+}
+
+func (a *appConn) call(method, path, body string) int {
+	a.t.Helper()
+	status, _ := a.exchange(method, path, body)
+	return status
+}
+
+func (a *appConn) exchange(method, path, body string) (int, string) {
+	a.t.Helper()
+	fmt.Fprintf(a.conn, "%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", method, path, len(body), body)
+	resp, err := http.ReadResponse(a.in, nil)
+	if err != nil {
+		a.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return resp.StatusCode, string(answer)
+}
+
+// acquire takes a lock for the connection's session and returns its token.
+func (a *appConn) acquire(key string) (token int64) {
+	a.t.Helper()
+	status, answer := a.exchange("PUT", lockPath(key), "")
+	if status != http.StatusOK {
+		a.t.Fatalf("acquire: %d %s", status, answer)
+	}
+	_, rest, _ := strings.Cut(answer, `"token":`)
+	if _, err := fmt.Sscanf(rest, "%d", &token); err != nil {
+		a.t.Fatal(err)
+	}
+	return token
+}
+
+// awaitStatus asks until the answer has a status.
+func (a *appConn) awaitStatus(method, path, body string, status int) {
+	a.t.Helper()
+	for a.call(method, path, body) != status {
+		time.Sleep(time.Millisecond) // the pause of a poll; the deadline ends it
+	}
+}
+
+// closed fails the test unless the sidecar has closed the connection.
+func (a *appConn) closed() {
+	a.t.Helper()
+	if _, err := a.in.ReadByte(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		a.t.Errorf("the connection is not closed: %v", err)
+	}
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// sidecar is the running parts, each of which needs the ones before it.
+type sidecar struct {
+	store store.Store
+	locks *lease.Manager
+	front *proxy.Server
+	log   *slog.Logger
+}
+
+// start starts the parts in the order of their dependencies. When one fails,
+// those before it are stopped again.
+func (p sidecar) start(ctx context.Context) error {
+	if err := p.store.Start(ctx); err != nil {
+		p.store.Stop()
+		return because(exitConfig, fmt.Errorf("the store cannot work: %w", err))
+	}
+	if err := p.locks.Start(ctx); err != nil {
+		p.locks.Stop()
+		p.store.Stop()
+		return err
+	}
+	if err := p.front.Start(ctx); err != nil {
+		p.locks.Stop()
+		p.store.Stop()
+		return because(exitCannotOpen, err)
+	}
+	return nil
+}
+
+const (
+	// readyPause is how often a store that is not ready at the start is looked
+	// at, until it is. Ready asks nobody, so this costs nothing.
+	readyPause = 20 * time.Millisecond
+	// readyGrace is how long a store may take before the log says so.
+	readyGrace = time.Second
+)
+
+// awaitReady says once that locks can be had, and when that takes a while, once
+// before, why not yet.
+func (p sidecar) awaitReady(stop context.Context) {
+	tick := time.NewTicker(readyPause)
+	defer tick.Stop()
+	late := time.NewTimer(readyGrace)
+	defer late.Stop()
+	for {
+		err := p.locks.Ready()
+		if err == nil {
+			p.log.Info("ready")
+			return
+		}
+		select {
+		case <-stop.Done():
+			return
+		case <-late.C:
+			p.log.Warn("not ready yet", "error", err)
+		case <-tick.C:
+		}
+	}
+}
+
+// shutDown stops the sidecar. This is the one place that knows the order:
+//
+//  1. Not ready, no new locks, waiting calls end; releases still work.
+//  2. Wait until no session holds a lock, at most for the drain timeout. The
+//     connections stay open meanwhile: closing them would release their locks.
+//  3. End all sessions, release what they hold, bury the leases. Locks with
+//     bind:ttl stay.
+//  4. Close the connections and remove the socket.
+//  5. Close the store.
+func (p sidecar) shutDown(s stopping, drainTimeout time.Duration) {
+	p.log.Info("stopping", "reason", context.Cause(s.stop), "drain_timeout", drainTimeout.String())
+	p.locks.Drain()
+	p.awaitIdle(s.hurry, drainTimeout)
+	p.locks.Stop()
+	p.front.Stop()
+	p.store.Stop()
+	p.log.Info("stopped")
+}
+
+func (p sidecar) awaitIdle(hurry context.Context, limit time.Duration) {
+	timeout := time.NewTimer(limit)
+	defer timeout.Stop()
+	select {
+	case <-p.locks.Idle():
+	case <-timeout.C:
+		p.log.Warn("sessions still hold locks after the drain timeout; releasing them")
+	case <-hurry.Done():
+		p.log.Warn("asked again to stop while sessions still hold locks; releasing them")
+	}
+}

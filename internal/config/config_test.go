@@ -1,0 +1,366 @@
+package config_test
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/config"
+)
+
+func TestDefaults(t *testing.T) {
+	got, warnings, err := config.Load(t.Context(), config.FromMap(nil))
+	if err != nil || len(warnings) != 0 {
+		t.Fatalf("err %v, warnings %q", err, warnings)
+	}
+	if got.Store.Kind != config.Memory || got.Store.Reveal() != "memory://" {
+		t.Errorf("store: %v", got.Store)
+	}
+	want := config.Config{
+		Socket: "/run/locksidecar/locksidecar.sock", SocketMode: 0o660,
+		Store: got.Store, Namespace: "default", Pod: "test-host",
+		TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
+		StoreTimeout: 5 * time.Second, PoolMaxConns: 4,
+		Listen: config.ListenAuto, PollInterval: time.Second,
+		CacheSize: 10_000, CacheTTL: 100 * time.Millisecond, BatchMax: 1000,
+		MaxSessions: 1000, MaxLocksPerSession: 100_000, MaxWaiters: 10_000, MaxBody: 64 << 10,
+		DrainTimeout: 25 * time.Second, AutoMigrate: true,
+		LogLevel: slog.LevelInfo, LogFormat: config.LogJSON,
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// Each variable is set alone. A good value must arrive in the field; a bad one
+// must be refused with the variable's name and the value.
+func TestEachVariable(t *testing.T) {
+	longest := "/" + strings.Repeat("s", 106)
+	type value struct {
+		set  string
+		want any // nil: refused
+	}
+	tests := map[string]struct {
+		field  func(config.Config) any
+		values []value
+	}{
+		"SOCKET": {func(c config.Config) any { return c.Socket }, []value{
+			{"/tmp/a.sock", "/tmp/a.sock"},
+			{longest, longest},
+			{longest + "s", nil},
+			{"relative.sock", nil},
+			{"/tmp/", nil},
+		}},
+		"SOCKET_MODE": {func(c config.Config) any { return c.SocketMode }, []value{
+			{"0600", fs.FileMode(0o600)},
+			{"777", fs.FileMode(0o777)},
+			{"0o660", nil},
+			{"0460", nil},
+			{"1660", nil},
+			{"0680", nil},
+			{"-1", nil},
+		}},
+		"ALLOWED_UIDS": {func(c config.Config) any { return c.AllowedUIDs }, []value{
+			{"1000", []uint32{1000}},
+			{"1001, 0,1001", []uint32{0, 1001}},
+			{"4294967294", []uint32{4294967294}},
+			{"4294967295", nil},
+			{"1000,", nil},
+			{"root", nil},
+			{"-1", nil},
+		}},
+		"TCP_ADDR": {func(c config.Config) any { return c.TCPAddr }, []value{
+			{"127.0.0.1:7624", "127.0.0.1:7624"},
+			{"127.9.9.9:1", "127.9.9.9:1"},
+			{"[::1]:7624", "[::1]:7624"},
+			{"localhost:7624", "127.0.0.1:7624"},
+			{"127.0.0.1:65535", "127.0.0.1:65535"},
+			{"127.0.0.1:65536", nil},
+			{"0.0.0.0:7624", nil},
+			{":7624", nil},
+			{"10.0.0.1:7624", nil},
+			{"[::]:7624", nil},
+			{"example.com:7624", nil},
+			{"127.0.0.1", nil},
+		}},
+		"ADMIN_ADDR": {func(c config.Config) any { return c.AdminAddr }, []value{
+			{":7625", ":7625"},
+			{"0.0.0.0:7625", "0.0.0.0:7625"},
+			{"[::1]:0", "[::1]:0"},
+			{"7625", nil},
+			{"host:http", nil},
+			{"http://host:1", nil},
+		}},
+		"NAMESPACE": {func(c config.Config) any { return c.Namespace }, []value{
+			{"team-ä", "team-ä"},
+			{strings.Repeat("n", 255), strings.Repeat("n", 255)},
+			{strings.Repeat("n", 256), nil},
+			{"a\nb", nil},
+			{"\xff", nil},
+		}},
+		"POD": {func(c config.Config) any { return c.Pod }, []value{
+			{"web-0", "web-0"},
+			{strings.Repeat("p", 253), strings.Repeat("p", 253)},
+			{strings.Repeat("p", 254), nil},
+			{"a\u0085b", nil},
+		}},
+		"TTL": {func(c config.Config) any { return [2]time.Duration{c.TTL, c.RenewInterval} }, []value{
+			{"500ms", [2]time.Duration{500 * time.Millisecond, 500 * time.Millisecond / 3}},
+			{"24h", [2]time.Duration{24 * time.Hour, 8 * time.Hour}},
+			{"499ms", nil},
+			{"24h1ns", nil},
+			{"15", nil},
+			{"-15s", nil},
+		}},
+		"RENEW_INTERVAL": {func(c config.Config) any { return c.RenewInterval }, []value{
+			{"7500ms", 7500 * time.Millisecond},
+			{"50ms", 50 * time.Millisecond},
+			{"49ms", nil},
+			{"7501ms", nil},
+			{"soon", nil},
+		}},
+		"STORE_TIMEOUT": {func(c config.Config) any { return c.StoreTimeout }, []value{
+			{"100ms", 100 * time.Millisecond},
+			{"5m", 5 * time.Minute},
+			{"99ms", nil},
+			{"5m1s", nil},
+		}},
+		"POOL_MAX_CONNS": {func(c config.Config) any { return c.PoolMaxConns }, []value{
+			{"3", 3}, {"1000", 1000}, {"2", nil}, {"1001", nil}, {"four", nil},
+		}},
+		"LISTEN": {func(c config.Config) any { return c.Listen }, []value{
+			{"auto", config.ListenAuto},
+			{"always", config.ListenAlways},
+			{"never", config.ListenNever},
+			{"sometimes", nil},
+		}},
+		"POLL_INTERVAL": {func(c config.Config) any { return c.PollInterval }, []value{
+			{"50ms", 50 * time.Millisecond}, {"1m", time.Minute}, {"49ms", nil}, {"61s", nil},
+		}},
+		"CACHE_SIZE": {func(c config.Config) any { return c.CacheSize }, []value{
+			{"1", 1}, {"10000000", 10_000_000}, {"0", nil}, {"10000001", nil},
+		}},
+		"CACHE_TTL": {func(c config.Config) any { return c.CacheTTL }, []value{
+			{"0", time.Duration(0)}, {"1m", time.Minute}, {"-1ms", nil}, {"61s", nil},
+		}},
+		"BATCH_MAX": {func(c config.Config) any { return c.BatchMax }, []value{
+			{"1", 1}, {"100000", 100_000}, {"0", nil}, {"100001", nil},
+		}},
+		"MAX_SESSIONS": {func(c config.Config) any { return c.MaxSessions }, []value{
+			{"1", 1}, {"10000000", 10_000_000}, {"0", nil}, {"10000001", nil},
+		}},
+		"MAX_LOCKS_PER_SESSION": {func(c config.Config) any { return c.MaxLocksPerSession }, []value{
+			{"1", 1}, {"0", nil}, {"1e3", nil},
+		}},
+		"MAX_WAITERS": {func(c config.Config) any { return c.MaxWaiters }, []value{
+			{"1", 1}, {"0", nil}, {"-1", nil},
+		}},
+		"MAX_BODY": {func(c config.Config) any { return c.MaxBody }, []value{
+			{"1KiB", 1024},
+			{"1024", 1024},
+			{"2048B", 2048},
+			{"16MiB", 16 << 20},
+			{"1023", nil},
+			{"17MiB", nil},
+			{"64KB", nil},
+			{"64 KiB", nil},
+			{"KiB", nil},
+			{"9223372036854775807MiB", nil},
+		}},
+		"DRAIN_TIMEOUT": {func(c config.Config) any { return c.DrainTimeout }, []value{
+			{"0s", time.Duration(0)}, {"24h", 24 * time.Hour}, {"-1s", nil}, {"25h", nil},
+		}},
+		"AUTO_MIGRATE": {func(c config.Config) any { return c.AutoMigrate }, []value{
+			{"false", false}, {"0", false}, {"TRUE", true}, {"1", true}, {"no", nil},
+		}},
+		"ALLOW_FORCE": {func(c config.Config) any { return c.AllowForce }, []value{
+			{"true", true}, {"false", false}, {"yes", nil},
+		}},
+		"LOG_LEVEL": {func(c config.Config) any { return c.LogLevel }, []value{
+			{"debug", slog.LevelDebug}, {"WARN", slog.LevelWarn}, {"error", slog.LevelError}, {"trace", nil}, {"info+1", nil},
+		}},
+		"LOG_FORMAT": {func(c config.Config) any { return c.LogFormat }, []value{
+			{"text", config.LogText}, {"json", config.LogJSON}, {"xml", nil},
+		}},
+		"STORE_URL": {func(c config.Config) any { return c.Store.Reveal() }, []value{
+			{"memory://", "memory://"},
+			{"postgres://u:p@h/d", "postgres://u:p@h/d"},
+			{"postgresql://h1:5432,h2:5433/d?target_session_attrs=read-write", "postgresql://h1:5432,h2:5433/d?target_session_attrs=read-write"},
+			{"memory", nil},
+			{"memory://x", nil},
+			{"mysql://h/d", nil},
+			{"host=h dbname=d", nil},
+			{"postgres://h:notaport/d", nil},
+		}},
+	}
+	for _, name := range config.Variables() {
+		if _, ok := tests[strings.TrimPrefix(name, config.Prefix)]; !ok && name != "LOCKSIDECAR_STORE_URL_FILE" {
+			t.Errorf("%s is not tested", name)
+		}
+	}
+	for variable, test := range tests {
+		full := config.Prefix + variable
+		for _, v := range test.values {
+			t.Run(variable+"="+v.set, func(t *testing.T) {
+				cfg, _, err := config.Load(t.Context(), config.FromMap(map[string]string{full: v.set}))
+				if v.want == nil {
+					refused(t, err, full)
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := test.field(cfg); !reflect.DeepEqual(got, v.want) {
+					t.Errorf("got %v, want %v", got, v.want)
+				}
+			})
+		}
+	}
+}
+
+func refused(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("was accepted")
+	}
+	for _, part := range append(parts, "allowed: ") {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("the error does not say %q: %v", part, err)
+		}
+	}
+}
+
+func TestRelationsNameBothVariables(t *testing.T) {
+	tests := map[string]struct {
+		env  map[string]string
+		says []string
+	}{
+		"renewal too late": {
+			map[string]string{"LOCKSIDECAR_TTL": "10s", "LOCKSIDECAR_RENEW_INTERVAL": "5001ms"},
+			[]string{"LOCKSIDECAR_RENEW_INTERVAL", "5001ms", "LOCKSIDECAR_TTL", "10s"},
+		},
+		"tcp and uids": {
+			map[string]string{"LOCKSIDECAR_TCP_ADDR": "127.0.0.1:7624", "LOCKSIDECAR_ALLOWED_UIDS": "1000"},
+			[]string{"LOCKSIDECAR_TCP_ADDR", "127.0.0.1:7624", "LOCKSIDECAR_ALLOWED_UIDS", "1000"},
+		},
+		"tcp and admin on one address": {
+			map[string]string{"LOCKSIDECAR_TCP_ADDR": "127.0.0.1:7624", "LOCKSIDECAR_ADMIN_ADDR": "127.0.0.1:7624"},
+			[]string{"LOCKSIDECAR_ADMIN_ADDR", "LOCKSIDECAR_TCP_ADDR"},
+		},
+		"two store URLs": {
+			map[string]string{"LOCKSIDECAR_STORE_URL": "postgres://u:secret@h/d", "LOCKSIDECAR_STORE_URL_FILE": "/etc/url"},
+			[]string{"LOCKSIDECAR_STORE_URL_FILE", "/etc/url", "LOCKSIDECAR_STORE_URL"},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := config.Load(t.Context(), config.FromMap(test.env))
+			refused(t, err, test.says...)
+			if strings.Contains(err.Error(), "secret") {
+				t.Errorf("shows the password: %v", err)
+			}
+		})
+	}
+}
+
+func TestAllMistakesAtOnce(t *testing.T) {
+	_, _, err := config.Load(t.Context(), config.FromMap(map[string]string{
+		"LOCKSIDECAR_TTL": "never", "LOCKSIDECAR_SOCKET": "x", "LOCKSIDECAR_LOG_LEVEL": "loud",
+	}))
+	refused(t, err, "LOCKSIDECAR_TTL", `"never"`, "LOCKSIDECAR_SOCKET", `"x"`, "LOCKSIDECAR_LOG_LEVEL", `"loud"`)
+	if n := strings.Count(err.Error(), "allowed: "); n != 3 {
+		t.Errorf("%d mistakes, want 3: %v", n, err)
+	}
+}
+
+func TestEmptyIsUnset(t *testing.T) {
+	cfg, _, err := config.Load(t.Context(), config.FromMap(map[string]string{
+		"LOCKSIDECAR_TTL": "", "LOCKSIDECAR_STORE_URL": "", "LOCKSIDECAR_STORE_URL_FILE": "",
+	}))
+	if err != nil || cfg.TTL != 15*time.Second || cfg.Store.Kind != config.Memory {
+		t.Errorf("%+v, %v", cfg, err)
+	}
+}
+
+func TestPodFallsBack(t *testing.T) {
+	src := config.FromMap(map[string]string{"POD_NAME": "web-1"})
+	if cfg, _, err := config.Load(t.Context(), src); err != nil || cfg.Pod != "web-1" {
+		t.Errorf("pod %q, %v", cfg.Pod, err)
+	}
+	_, _, err := config.Load(t.Context(), config.FromMap(map[string]string{"POD_NAME": "a\tb"}))
+	refused(t, err, "POD_NAME")
+	src = config.FromMap(nil)
+	src.Hostname = func() (string, error) { return "", errors.New("no name") }
+	if _, _, err := config.Load(t.Context(), src); err == nil || !strings.Contains(err.Error(), "LOCKSIDECAR_POD") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestKubernetesNeedsAStore(t *testing.T) {
+	env := map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+	if _, _, err := config.Load(t.Context(), config.FromMap(env)); err == nil || !strings.Contains(err.Error(), "LOCKSIDECAR_STORE_URL is not set") {
+		t.Errorf("got %v", err)
+	}
+	env["LOCKSIDECAR_STORE_URL"] = "memory://"
+	if _, _, err := config.Load(t.Context(), config.FromMap(env)); err != nil {
+		t.Errorf("memory on purpose: %v", err)
+	}
+}
+
+func TestStoreURLFile(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	load := func(path string) (config.Config, error) {
+		cfg, _, err := config.Load(t.Context(), config.FromMap(map[string]string{"LOCKSIDECAR_STORE_URL_FILE": path}))
+		return cfg, err
+	}
+	cfg, err := load(write("good", "\n postgres://u:p@h/d \n"))
+	if err != nil || cfg.Store.Reveal() != "postgres://u:p@h/d" || cfg.Store.Kind != config.Postgres {
+		t.Errorf("%v, %v", cfg.Store, err)
+	}
+	_, err = load(write("empty", " \n"))
+	refused(t, err, "LOCKSIDECAR_STORE_URL_FILE", "empty")
+	_, err = load(filepath.Join(dir, "missing"))
+	refused(t, err, "LOCKSIDECAR_STORE_URL_FILE", "missing")
+	_, err = load(write("bad", "redis://u:secret@h"))
+	refused(t, err, "LOCKSIDECAR_STORE_URL_FILE", "redis://")
+	if strings.Contains(err.Error(), "secret") {
+		t.Errorf("shows the password: %v", err)
+	}
+}
+
+func TestUnknownVariablesWarnInOneLine(t *testing.T) {
+	_, warnings, err := config.Load(t.Context(), config.FromMap(map[string]string{
+		"LOCKSIDECAR_TLL": "s3cret", "LOCKSIDECAR_PORT_80_TCP": "x", "OTHER": "y", "LOCKSIDECAR_TTL": "1s",
+	}))
+	if err != nil || len(warnings) != 1 {
+		t.Fatalf("%q, %v", warnings, err)
+	}
+	if !strings.HasSuffix(warnings[0], ": LOCKSIDECAR_PORT_80_TCP, LOCKSIDECAR_TLL") {
+		t.Errorf("got %q", warnings[0])
+	}
+}
+
+func TestSocketOfClients(t *testing.T) {
+	env := map[string]string{}
+	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+	if got := config.Socket(lookup); got != config.DefaultSocket {
+		t.Errorf("got %q", got)
+	}
+	env["LOCKSIDECAR_SOCKET"] = "/a"
+	if got := config.Socket(lookup); got != "/a" {
+		t.Errorf("got %q", got)
+	}
+}

@@ -1,0 +1,161 @@
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// StoreKind is which store is behind the sidecar.
+type StoreKind string
+
+// The stores.
+const (
+	Memory   StoreKind = "memory"
+	Postgres StoreKind = "postgres"
+)
+
+// StoreURL names a store. It may hold a password: its String is redacted, its
+// Reveal is not.
+type StoreURL struct {
+	Kind StoreKind
+	url  string
+}
+
+// String is fit to be shown: no password, no query.
+func (u StoreURL) String() string { return redact(u.url) }
+
+// LogValue keeps a logger from looking inside.
+func (u StoreURL) LogValue() slog.Value { return slog.StringValue(u.String()) }
+
+// Reveal is the whole URL, password and all. For the store only.
+func (u StoreURL) Reveal() string { return u.url }
+
+// allowedStores is the rule that messages show.
+const allowedStores = "memory:// or postgres://user:password@host:5432/database" //nolint:gosec // no credentials: an example
+
+// store finds the store's URL in one of its two variables.
+func (c *check) store(in raw, src Source) StoreURL {
+	switch {
+	case in.StoreURL != "" && in.StoreURLFile != "":
+		c.bad("STORE_URL_FILE", in.StoreURLFile, fmt.Sprintf("not together with %sSTORE_URL", Prefix))
+		return StoreURL{}
+	case in.StoreURLFile != "":
+		return c.storeFile(in.StoreURLFile)
+	case in.StoreURL != "":
+		return c.storeURL("STORE_URL", in.StoreURL)
+	}
+	// In a cluster a forgotten URL must not silently become locks that only this
+	// pod knows of.
+	if _, ok := src.Lookuper.Lookup("KUBERNETES_SERVICE_HOST"); ok {
+		c.errs = append(c.errs, fmt.Errorf(
+			"%[1]sSTORE_URL is not set; under Kubernetes it must be (or %[1]sSTORE_URL_FILE), even to %[2]s",
+			Prefix, allowedStores))
+		return StoreURL{}
+	}
+	return StoreURL{Kind: Memory, url: "memory://"}
+}
+
+func (c *check) storeFile(path string) StoreURL {
+	content, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	if err != nil {
+		c.bad("STORE_URL_FILE", path, "a file that can be read: "+err.Error())
+		return StoreURL{}
+	}
+	url := strings.TrimSpace(string(content))
+	if url == "" {
+		c.bad("STORE_URL_FILE", path, "a file that holds a store URL; this one is empty")
+		return StoreURL{}
+	}
+	return c.storeURL("STORE_URL_FILE", url)
+}
+
+func (c *check) storeURL(variable, url string) StoreURL {
+	switch scheme, rest, _ := strings.Cut(url, "://"); scheme {
+	case "memory":
+		if rest == "" && strings.HasSuffix(url, "://") {
+			return StoreURL{Kind: Memory, url: url}
+		}
+	case "postgres", "postgresql":
+		if _, err := pgconn.ParseConfig(url); err != nil {
+			c.bad(variable, redact(url), allowedStores+explain(err, url))
+			return StoreURL{}
+		}
+		return StoreURL{Kind: Postgres, url: url}
+	}
+	c.bad(variable, redact(url), allowedStores)
+	return StoreURL{}
+}
+
+// explain adds the parser's own words when they are certain not to repeat a
+// secret.
+func explain(err error, url string) string {
+	shown := redact(url)
+	if strings.Contains(shown, hidden) || strings.Contains(shown, "?") {
+		return ""
+	}
+	return " (" + strings.ReplaceAll(err.Error(), url, shown) + ")"
+}
+
+// hidden stands for what is not shown.
+const hidden = "***"
+
+var (
+	safeUser = regexp.MustCompile(`^[\w.%-]*$`)
+	safeHost = regexp.MustCompile(`^(?:[\w.-]*|\[[0-9a-fA-F:.]+\])(?::\d+)?(?:,(?:[\w.-]*|\[[0-9a-fA-F:.]+\])(?::\d+)?)*$`)
+	safePath = regexp.MustCompile(`^(?:/[\w.%-]*)?$`)
+)
+
+// redact shows scheme, user, hosts and database of a URL, and hides the rest. A
+// URL that is not built as it should be may have a piece of its password
+// anywhere, so nothing of it is shown.
+func redact(url string) string {
+	scheme, rest, ok := strings.Cut(url, "://")
+	if !ok || !safeUser.MatchString(scheme) {
+		return hidden
+	}
+	authority, path, query := splitURL(rest)
+	userinfo, host, hasUser := cutLast(authority, "@")
+	if !hasUser {
+		userinfo, host = "", authority
+	}
+	user, _, hasPassword := strings.Cut(userinfo, ":")
+	odd := strings.Contains(path+query, "@") ||
+		!safeUser.MatchString(user) || !safeHost.MatchString(host) || !safePath.MatchString(path)
+	if odd {
+		return scheme + "://" + hidden
+	}
+	shown := scheme + "://" + user
+	if hasPassword {
+		shown += ":" + hidden
+	}
+	if hasUser {
+		shown += "@"
+	}
+	shown += host + path
+	if query != "" {
+		shown += "?" + hidden
+	}
+	return shown
+}
+
+func splitURL(rest string) (authority, path, query string) {
+	if i := strings.IndexAny(rest, "?#"); i >= 0 {
+		rest, query = rest[:i], rest[i:]
+	}
+	if i := strings.IndexByte(rest, '/'); i >= 0 {
+		rest, path = rest[:i], rest[i:]
+	}
+	return rest, path, query
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return "", s, false
+}
