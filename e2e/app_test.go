@@ -1,0 +1,277 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/api/apitest"
+)
+
+// app is one connection to a sidecar, as a client library has it.
+type app struct {
+	t testing.TB
+	net.Conn
+	br *bufio.Reader
+}
+
+// answer is what the sidecar said.
+type answer struct {
+	t      testing.TB
+	status int
+	header http.Header
+	body   []byte
+	json   map[string]any
+}
+
+func dial(t testing.TB, socket string) *app {
+	t.Helper()
+	a, err := tryDial(t, socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.close)
+	return a
+}
+
+func tryDial(t testing.TB, socket string) (*app, error) {
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	return &app{t: t, Conn: c, br: bufio.NewReader(c)}, nil
+}
+
+func (a *app) close() { _ = a.Close() }
+
+// send writes a request and does not wait for the answer. Headers are lines.
+func (a *app) send(method, path, body string, headers ...string) {
+	a.t.Helper()
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: sidecar\r\n", method, path)
+	for _, h := range headers {
+		b.WriteString(h + "\r\n")
+	}
+	if body != "" {
+		fmt.Fprintf(&b, "Content-Length: %d\r\n", len(body))
+	}
+	b.WriteString("\r\n" + body)
+	if _, err := io.WriteString(a, b.String()); err != nil {
+		a.t.Fatalf("%s %s: %v", method, path, err)
+	}
+}
+
+// read reads the next answer.
+func (a *app) read(method, path string) answer {
+	a.t.Helper()
+	ans, err := a.tryRead(method, path)
+	if err != nil {
+		a.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return ans
+}
+
+func (a *app) tryRead(method, path string) (answer, error) {
+	a.t.Helper()
+	_ = a.SetReadDeadline(time.Now().Add(patience))
+	res, err := http.ReadResponse(a.br, &http.Request{Method: method})
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return answer{}, err
+	}
+	ans := answer{t: a.t, status: res.StatusCode, header: res.Header, body: body}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.UseNumber()
+	_ = dec.Decode(&ans.json)
+	checkContract(a.t, method, path, ans)
+	return ans, nil
+}
+
+// call sends a request and reads its answer.
+func (a *app) call(method, path, body string, headers ...string) answer {
+	a.t.Helper()
+	a.send(method, path, body, headers...)
+	return a.read(method, path)
+}
+
+func lockPath(key string) string { return "/v1/locks/" + url.PathEscape(key) }
+
+// acquire acquires a lock that must be granted, and returns its token.
+func (a *app) acquire(key, body string, headers ...string) int64 {
+	a.t.Helper()
+	return a.call("PUT", lockPath(key), body, headers...).granted()
+}
+
+// release releases a lock that must be held.
+func (a *app) release(key string, token int64, headers ...string) {
+	a.t.Helper()
+	a.call("DELETE", fmt.Sprintf("%s?token=%d", lockPath(key), token), "", headers...).want(200, "")
+}
+
+// want checks the status and, for errors, the code.
+func (ans answer) want(status int, code string) answer {
+	ans.t.Helper()
+	got, _ := ans.json["code"].(string)
+	if ans.status != status || got != code {
+		ans.t.Fatalf("got %d %s, want %d %s: %s", ans.status, got, status, code, ans.body)
+	}
+	return ans
+}
+
+// granted checks that the answer is a grant and returns its token.
+func (ans answer) granted() int64 {
+	ans.t.Helper()
+	ans.want(200, "")
+	if ans.json["granted"] != true {
+		ans.t.Fatalf("not granted: %s", ans.body)
+	}
+	return ans.int("token")
+}
+
+func (ans answer) int(field string) int64 {
+	ans.t.Helper()
+	n, ok := ans.json[field].(json.Number)
+	if !ok {
+		ans.t.Fatalf("no number %q in %s", field, ans.body)
+	}
+	i, err := n.Int64()
+	if err != nil {
+		ans.t.Fatalf("%q in %s: %v", field, ans.body, err)
+	}
+	return i
+}
+
+func (ans answer) str(field string) string {
+	ans.t.Helper()
+	s, ok := ans.json[field].(string)
+	if !ok {
+		ans.t.Fatalf("no string %q in %s", field, ans.body)
+	}
+	return s
+}
+
+// event is one server-sent event.
+type event struct {
+	name string
+	data map[string]any
+	raw  []byte
+}
+
+// stream is the event stream of an explicit session.
+type stream struct {
+	*app
+	id     string
+	events chan event // closed when the stream ends
+}
+
+// openSession opens an explicit session and reads its first event.
+func openSession(t testing.TB, socket, body string) *stream {
+	t.Helper()
+	s := &stream{app: dial(t, socket), events: make(chan event, 10_000)}
+	s.send("POST", "/v1/sessions", body)
+	_ = s.SetReadDeadline(time.Now().Add(patience))
+	res, err := http.ReadResponse(s.br, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = res.Body.Close() })
+	if res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" {
+		t.Fatalf("POST /v1/sessions: %d %s", res.StatusCode, res.Header)
+	}
+	_ = s.SetReadDeadline(time.Time{})
+	go s.readEvents(res.Body)
+	first := s.next()
+	if first.name != "session" {
+		t.Fatalf("first event is %q", first.name)
+	}
+	s.id, _ = first.data["session"].(string)
+	return s
+}
+
+func (s *stream) readEvents(body io.Reader) {
+	defer close(s.events)
+	lines := bufio.NewScanner(body)
+	var e event
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), ": ")
+		switch name {
+		case "event":
+			e.name = value
+		case "data":
+			dec := json.NewDecoder(strings.NewReader(value))
+			dec.UseNumber()
+			_ = dec.Decode(&e.data)
+			e.raw = []byte(value)
+		case "":
+			if e.name != "" {
+				apitest.CheckEvent(s.t, "POST", "/v1/sessions", e.name, e.raw)
+				s.events <- e
+			}
+			e = event{}
+		}
+	}
+}
+
+// next returns the next event.
+func (s *stream) next() event {
+	s.t.Helper()
+	select {
+	case e, ok := <-s.events:
+		if !ok {
+			s.t.Fatal("the event stream ended")
+		}
+		return e
+	case <-time.After(patience):
+		s.t.Fatalf("no event in %s", patience)
+	}
+	return event{}
+}
+
+// joins is the header by which a call joins the session.
+func (s *stream) joins() string { return "Lock-Session: " + s.id }
+
+// appEnv makes a process of this test binary an app: it acquires the locks whose
+// keys stand in it, behind the socket, separated by blanks, says so, and stays.
+const appEnv = "LOCKSIDECAR_E2E_APP"
+
+func runApp() {
+	t := &plainTB{}
+	words := strings.Fields(os.Getenv(appEnv))
+	a, err := tryDial(t, words[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range words[1:] {
+		a.acquire(key, "")
+	}
+	fmt.Println("holding")
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends this process
+}
+
+// plainTB lets an app process use the helpers of the tests.
+type plainTB struct{ testing.TB }
+
+func (*plainTB) Helper() {}
+
+func (*plainTB) Fatal(args ...any) {
+	fmt.Println(args...)
+	os.Exit(1)
+}
+
+func (*plainTB) Fatalf(format string, args ...any) {
+	fmt.Printf(format+"\n", args...)
+	os.Exit(1)
+}

@@ -1,0 +1,188 @@
+package e2e
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const requestID = "7f1b5c9e-4a43-4a27-9f4b-2f5d8f3c6a11"
+
+// TestCalls walks through the contract, call by call, on each store. Every answer
+// is held against the OpenAPI document on the way.
+func TestCalls(t *testing.T) {
+	stores(t, func(t *testing.T, o options) {
+		s := start(t, o.with(options{"POD": "pod-1", "MAX_LOCKS_PER_SESSION": "5", "MAX_WAITERS": "1"}))
+		t.Run("bind:ttl", func(t *testing.T) { callsTTL(t, s) })
+		t.Run("session", func(t *testing.T) { callsSession(t, s) })
+		t.Run("list", func(t *testing.T) { callsList(t, s) })
+		t.Run("wait", func(t *testing.T) { callsWait(t, s) })
+		t.Run("limits", func(t *testing.T) { callsLimits(t, s) })
+	})
+}
+
+func callsTTL(t *testing.T, s *sidecar) {
+	a := dial(t, s.socket)
+	body := `{"bind":"ttl","ttl_ms":60000,"data":{"job":7},"request_id":"` + requestID + `"}`
+	first := a.call("PUT", lockPath("cron"), body)
+	token := first.granted()
+	if first.json["session"] != nil || first.str("bind") != "ttl" || first.int("expires_in_ms") > 60000 || first.int("expires_in_ms") < 50000 {
+		t.Errorf("granted: %s", first.body)
+	}
+	// The same request again, on another connection: the same grant.
+	a.close()
+	b := dial(t, s.socket)
+	if again := b.acquire("cron", body); again != token {
+		t.Errorf("the repeated request got token %d, want %d", again, token)
+	}
+	held := b.call("PUT", lockPath("cron"), `{"bind":"ttl"}`).want(423, "held")
+	if holder := held.json["holder"].(map[string]any); holder["pod"] != "pod-1" || fmt.Sprint(holder["data"]) != "map[job:7]" {
+		t.Errorf("holder: %v", holder)
+	}
+	extended := b.call("PATCH", lockPath("cron"), fmt.Sprintf(`{"token":%d,"ttl_ms":120000,"data":{"job":8}}`, token)).want(200, "")
+	if ms := extended.int("expires_in_ms"); ms <= 60000 || ms > 120000 {
+		t.Errorf("extended: %s", extended.body)
+	}
+	view := b.call("GET", lockPath("cron"), "")
+	if view.str("state") != "held" || view.json["mine"] != false || view.json["token"] != nil || !strings.Contains(string(view.body), `"job":8`) {
+		t.Errorf("GET: %s", view.body)
+	}
+	b.release("cron", token)
+	b.call("DELETE", fmt.Sprintf("%s?token=%d", lockPath("cron"), token), "").want(409, "not_holder")
+	if next := b.acquire("cron", body); next <= token {
+		t.Errorf("the request after the release got token %d, want more than %d", next, token)
+	}
+
+	// It ends by itself.
+	short := b.acquire("short", `{"bind":"ttl","ttl_ms":500}`)
+	if next := b.acquire("short", `{"wait_ms":10000}`); next <= short {
+		t.Errorf("token %d after %d", next, short)
+	}
+	b.call("DELETE", fmt.Sprintf("%s?token=%d", lockPath("short"), short), "").status4xx()
+}
+
+func callsSession(t *testing.T, s *sidecar) {
+	features := fmt.Sprint(dial(t, s.socket).call("GET", "/v1", "").json["features"])
+	if !strings.Contains(features, "sessions") {
+		t.Errorf("features: %s", features)
+	}
+	a, b := dial(t, s.socket), dial(t, s.socket)
+	token := a.acquire("job:1", `{"data":1}`)
+	path := fmt.Sprintf("%s?token=%d", lockPath("job:1"), token)
+	if r := b.call("DELETE", path, "").want(409, "not_holder"); r.str("reason") != "other_session" {
+		t.Errorf("%s", r.body)
+	}
+	a.call("PATCH", lockPath("job:1"), fmt.Sprintf(`{"token":%d,"ttl_ms":1000}`, token)).want(400, "invalid_request")
+	a.call("PATCH", lockPath("job:1"), fmt.Sprintf(`{"token":%d,"data":null}`, token)).want(200, "")
+	a.call("PATCH", lockPath("job:1"), fmt.Sprintf(`{"token":%d}`, token+1000)).want(409, "not_holder")
+	// Even the same session waits like a stranger: it asked without an owner.
+	a.call("PUT", lockPath("job:1"), "").want(423, "held")
+	if r := a.call("DELETE", path, "").want(200, ""); r.json["released"] != true || r.int("reentry") != 0 {
+		t.Errorf("release: %s", r.body)
+	}
+	if r := a.call("DELETE", path, "").want(409, "not_holder"); r.str("reason") != "released" {
+		t.Errorf("%s", r.body)
+	}
+	a.call("PUT", lockPath("job:1"), "", "Connection: close").want(400, "invalid_request")
+	dial(t, s.socket).call("PUT", lockPath("job:1"), "", "Lock-Session: 00").want(410, "session_ended")
+}
+
+func callsList(t *testing.T, s *sidecar) {
+	a := dial(t, s.socket)
+	for _, key := range []string{"list:b", "list:a", "other", "list:ä", "list:a/b"} {
+		a.acquire(key, "")
+	}
+	for _, scope := range []string{"session", "pod", "all"} {
+		var got []string
+		cursor := ""
+		for range 10 {
+			page := a.call("GET", "/v1/locks?limit=2&type=list&scope="+scope+cursor, "").want(200, "")
+			for _, lock := range page.json["locks"].([]any) {
+				view := lock.(map[string]any)
+				got = append(got, fmt.Sprint(view["key"], " ", view["mine"]))
+			}
+			next, more := page.json["next_cursor"].(string)
+			if !more {
+				break
+			}
+			cursor = "&cursor=" + next
+		}
+		if want := "[list:a true list:a/b true list:b true list:ä true]"; fmt.Sprint(got) != want {
+			t.Errorf("scope %s: %v, want %s", scope, got, want)
+		}
+	}
+	b := dial(t, s.socket)
+	if n := len(b.call("GET", "/v1/locks?scope=session", "").json["locks"].([]any)); n != 0 {
+		t.Errorf("a session that holds nothing lists %d locks", n)
+	}
+}
+
+func callsWait(t *testing.T, s *sidecar) {
+	a, b := dial(t, s.socket), dial(t, s.socket)
+	token := a.acquire("busy", "")
+	timeout := b.call("PUT", lockPath("busy"), `{"wait_ms":50}`).want(423, "wait_timeout")
+	if timeout.int("waited_ms") < 50 || timeout.int("queue_position") != 1 || timeout.json["holder"] == nil {
+		t.Errorf("timeout: %s", timeout.body)
+	}
+	b.send("PUT", lockPath("busy"), `{"wait_ms":-1}`)
+	s.awaitQueue("busy", 1)
+	dial(t, s.socket).call("PUT", lockPath("busy"), `{"wait_ms":10}`).want(429, "limit")
+	a.release("busy", token)
+	if next := b.read("PUT", lockPath("busy")); next.granted() <= token {
+		t.Errorf("token %d after %d", next.int("token"), token)
+	}
+}
+
+func callsLimits(t *testing.T, s *sidecar) {
+	a := dial(t, s.socket)
+	for i := range 5 {
+		a.acquire(fmt.Sprintf("limit:%d", i), "")
+	}
+	refused := a.call("PUT", lockPath("limit:5"), "").want(429, "limit")
+	if refused.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+}
+
+// status4xx checks that the answer is a refusal; which one depends on the store:
+// one that has given the key to somebody else may have forgotten the old token.
+func (ans answer) status4xx() {
+	ans.t.Helper()
+	if ans.status != 409 && ans.status != 410 {
+		ans.t.Fatalf("got %d, want 409 or 410: %s", ans.status, ans.body)
+	}
+}
+
+// TestCommands runs the binary as its own client.
+func TestCommands(t *testing.T) {
+	s := start(t, nil)
+	run := func(code int, args ...string) string {
+		t.Helper()
+		cmd := exec.Command(binary, args...)
+		cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket)
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState.ExitCode() != code {
+			t.Fatalf("%v: %v, want exit code %d:\n%s", args, err, code, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	run(0, "health")
+	token := run(0, "acquire", "shell:1", "--ttl", "1m")
+	run(75, "acquire", "shell:1", "--ttl", "1m")
+	if out := run(0, "get", "shell:1"); !strings.Contains(out, "held") {
+		t.Errorf("get: %s", out)
+	}
+	if out := run(0, "ls"); !strings.Contains(out, "shell:1") {
+		t.Errorf("ls: %s", out)
+	}
+	run(0, "release", "shell:1", "--token", token)
+	run(77, "release", "shell:1", "--token", token)
+	run(2, "acquire")
+	if out := run(0, "version"); !strings.Contains(out, "v1") {
+		t.Errorf("version: %s", out)
+	}
+	if out := run(0, "--help"); !strings.Contains(out, "curl") {
+		t.Errorf("the help does not teach: %s", out)
+	}
+}

@@ -1,0 +1,32 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/locksidecar/locksidecar/api/apitest"
+)
+
+// checkContract holds an answer against the OpenAPI document.
+func checkContract(t testing.TB, method, path string, ans answer) {
+	t.Helper()
+	apitest.Check(t, method, template(path), ans.status, ans.header, ans.body)
+}
+
+// template is the path in the document that a request's path belongs to.
+func template(path string) string {
+	path, _, _ = strings.Cut(path, "?")
+	for prefix, template := range map[string]string{
+		"/v1/locks/":    "/v1/locks/{key}",
+		"/v1/sessions/": "/v1/sessions/{id}",
+	} {
+		if key, ok := strings.CutPrefix(path, prefix); ok && !strings.Contains(key, "/") {
+			return template
+		}
+	}
+	switch path {
+	case "/v1", "/v1/locks", "/v1/sessions", "/healthz", "/readyz":
+		return path
+	}
+	return apitest.AnyPath
+}

@@ -1,0 +1,222 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	dropLocks = 1000
+	// dropLimit is how long a drop may take to free dropLocks locks. The binary
+	// has the race detector in it, which makes it several times slower.
+	dropLimit = 100 * time.Millisecond
+	raceCost  = 5
+)
+
+// TestDropFreesAll is the product's first promise: whatever a connection was
+// doing when it ended, all its locks are free a moment later, and a waiter has
+// its lock.
+func TestDropFreesAll(t *testing.T) {
+	states := []struct {
+		name string
+		// drop brings a connection that holds the locks into a state and ends it.
+		drop func(t *testing.T, s *sidecar, holder *app)
+	}{
+		{"idle", func(_ *testing.T, _ *sidecar, holder *app) { holder.close() }},
+		{"waiting", func(t *testing.T, s *sidecar, holder *app) {
+			other := dial(t, s.socket)
+			other.acquire("other", "")
+			holder.send("PUT", lockPath("other"), `{"wait_ms":-1}`)
+			s.awaitQueue("other", 1)
+			holder.close()
+		}},
+		{"half a head", func(_ *testing.T, _ *sidecar, holder *app) {
+			fmt.Fprintf(holder, "PUT /v1/locks/half HTTP/1.1\r\nHost: sid")
+			holder.close()
+		}},
+		{"half a body", func(_ *testing.T, _ *sidecar, holder *app) {
+			fmt.Fprintf(holder, "PUT /v1/locks/half HTTP/1.1\r\nHost: sidecar\r\nContent-Length: 100\r\n\r\n{\"wait_ms\"")
+			holder.close()
+		}},
+		{"half closed", func(t *testing.T, _ *sidecar, holder *app) {
+			if err := holder.Conn.(*net.UnixConn).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"half closed while waiting", func(t *testing.T, s *sidecar, holder *app) {
+			other := dial(t, s.socket)
+			other.acquire("other", "")
+			holder.send("PUT", lockPath("other"), `{"wait_ms":-1}`)
+			s.awaitQueue("other", 1)
+			if err := holder.Conn.(*net.UnixConn).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"pipelined bytes behind a wait", func(t *testing.T, s *sidecar, holder *app) {
+			other := dial(t, s.socket)
+			other.acquire("other", "")
+			holder.send("PUT", lockPath("other"), `{"wait_ms":-1}`)
+			s.awaitQueue("other", 1)
+			holder.send("GET", "/v1", "")
+			holder.close()
+		}},
+	}
+	stores(t, func(t *testing.T, o options) {
+		s := start(t, o)
+		for _, state := range states {
+			t.Run(state.name, func(t *testing.T) {
+				names := keys(strings.ReplaceAll(state.name, " ", "-"), dropLocks)
+				holder := dial(t, s.socket)
+				for _, key := range names {
+					holder.acquire(key, "")
+				}
+				s.freedBy(t, names, func() { state.drop(t, s, holder) })
+			})
+		}
+	})
+}
+
+// freedBy checks that drop frees all the keys in time: a waiter behind the last
+// of them gets its lock then, and so do new acquires of the others.
+func (s *sidecar) freedBy(t *testing.T, names []string, drop func()) {
+	t.Helper()
+	last := names[len(names)-1]
+	waiter, looker := dial(t, s.socket), dial(t, s.socket)
+	waiter.send("PUT", lockPath(last), `{"wait_ms":-1}`)
+	s.awaitQueue(last, 1)
+	prefix, _, _ := strings.Cut(last, ":")
+	list := "/v1/locks?scope=all&limit=1000&prefix=" + prefix + ":"
+
+	began := time.Now()
+	drop()
+	waiter.read("PUT", lockPath(last)).granted()
+	granted := time.Since(began)
+	s.await("only the waiter to hold a lock", func() bool {
+		locks := looker.call("GET", list, "").json["locks"].([]any)
+		return len(locks) == 1 && locks[0].(map[string]any)["key"] == last
+	})
+	free := time.Since(began)
+	t.Logf("%d locks: the waiter's grant came after %s, all were seen free after %s", len(names), granted.Round(time.Millisecond/10), free.Round(time.Millisecond/10))
+	if limit := dropLimit * raceCost; granted > limit || free > limit {
+		t.Errorf("want both within %s", limit)
+	}
+	waiter.close()
+	looker.close()
+}
+
+// awaitQueue waits until n calls wait for the key.
+func (s *sidecar) awaitQueue(key string, n int64) {
+	s.t.Helper()
+	a := dial(s.t, s.socket)
+	defer a.close()
+	s.await(fmt.Sprintf("%d waiters for %s", n, key), func() bool {
+		return a.call("GET", lockPath(key), "", "Cache-Control: no-cache").int("queue_length") == n
+	})
+}
+
+// TestKilledAppFreesAll: SIGKILL gives an app no chance to say anything.
+func TestKilledAppFreesAll(t *testing.T) {
+	stores(t, func(t *testing.T, o options) {
+		s := start(t, o)
+		names := keys("killed", dropLocks)
+		process := exec.Command(os.Args[0])
+		process.Env = append(os.Environ(), appEnv+"="+s.socket+" "+strings.Join(names, " "))
+		stdin, err := process.StdinPipe() // held open, so that the app stays
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = stdin.Close() }()
+		out, err := process.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := process.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if line, _ := bufio.NewReader(out).ReadString('\n'); line != "holding\n" {
+			t.Fatalf("the app says %q", line)
+		}
+		s.freedBy(t, names, func() { _ = process.Process.Signal(syscall.SIGKILL) })
+		_ = process.Wait()
+	})
+}
+
+// TestEventStreamDrop: an explicit session lives exactly as long as its stream.
+func TestEventStreamDrop(t *testing.T) {
+	stores(t, func(t *testing.T, o options) {
+		s := start(t, o)
+		session := openSession(t, s.socket, "")
+		worker := dial(t, s.socket)
+		names := keys("stream", dropLocks)
+		for _, key := range names {
+			worker.acquire(key, "", session.joins())
+		}
+		s.freedBy(t, names, session.close)
+		// The worker's connection lives on, its session does not.
+		worker.call("PUT", lockPath("x"), "", session.joins()).want(410, "session_ended")
+	})
+}
+
+// TestManyDropsAtOnce drops many sessions in one moment.
+func TestManyDropsAtOnce(t *testing.T) {
+	const sessions, each = 100, 20
+	stores(t, func(t *testing.T, o options) {
+		s := start(t, o)
+		apps := make([]*app, sessions)
+		for i := range apps {
+			apps[i] = dial(t, s.socket)
+			for j := range each {
+				apps[i].acquire(fmt.Sprintf("many:%d:%d", i, j), "")
+			}
+		}
+		var wg sync.WaitGroup
+		for _, a := range apps {
+			wg.Go(a.close)
+		}
+		wg.Wait()
+		a := dial(t, s.socket)
+		s.await("all locks to be free", func() bool {
+			return len(a.call("GET", "/v1/locks?scope=pod", "").json["locks"].([]any)) == 0
+		})
+	})
+}
+
+// TestSessionsExclude: two threads of one explicit session exclude each other,
+// and the end of a joined connection does not end the session.
+func TestSessionsExclude(t *testing.T) {
+	stores(t, func(t *testing.T, o options) {
+		s := start(t, o)
+		session := openSession(t, s.socket, `{"name":"workers"}`)
+		one, two := dial(t, s.socket), dial(t, s.socket)
+		token := one.acquire("shared", "", session.joins())
+		held := two.call("PUT", lockPath("shared"), "", session.joins()).want(423, "held")
+		if name := held.json["holder"].(map[string]any)["session"]; name != "workers" {
+			t.Errorf("the holder's session is %q", name)
+		}
+		two.send("PUT", lockPath("shared"), `{"wait_ms":-1}`, session.joins())
+		s.awaitQueue("shared", 1)
+		one.close()
+		check := dial(t, s.socket)
+		view := check.call("GET", lockPath("shared"), "", session.joins())
+		if view.str("state") != "held" || view.json["mine"] != true || view.int("token") != token {
+			t.Errorf("after the joined connection closed: %s", view.body)
+		}
+		check.release("shared", token, session.joins())
+		if next := two.read("PUT", lockPath("shared")).granted(); next <= token {
+			t.Errorf("token %d after %d", next, token)
+		}
+		// DELETE ends it, and answers when all is free.
+		check.call("DELETE", "/v1/sessions/"+url.PathEscape(session.id), "").want(200, "")
+		check.acquire("shared", "")
+		check.call("DELETE", "/v1/sessions/"+url.PathEscape(session.id), "").want(410, "session_ended")
+	})
+}

@@ -1,0 +1,209 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience is how long the tests wait for what must happen.
+const patience = 20 * time.Second
+
+// sidecar is a running process of the built binary.
+type sidecar struct {
+	t      *testing.T
+	socket string
+	cmd    *exec.Cmd
+	log    *logBuffer
+	ended  chan struct{}
+	code   int
+}
+
+// options are environment variables without their prefix: {"TTL": "2s"}.
+type options map[string]string
+
+// start starts a sidecar in a folder of its own and waits until it is ready.
+func start(t *testing.T, o options) *sidecar {
+	t.Helper()
+	return startIn(t, folder(t), o)
+}
+
+// startIn starts a sidecar whose socket lies in dir.
+func startIn(t *testing.T, dir string, o options) *sidecar {
+	t.Helper()
+	s := launch(t, dir, o)
+	s.await("ready", func() bool { return s.tryReady() })
+	return s
+}
+
+// launch starts a sidecar and does not wait for anything.
+func launch(t *testing.T, dir string, o options) *sidecar {
+	t.Helper()
+	s := &sidecar{t: t, socket: filepath.Join(dir, "s.sock"), log: &logBuffer{}, ended: make(chan struct{})}
+	s.cmd = exec.Command(binary, "serve")
+	s.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, "LOCKSIDECAR_LOG_LEVEL=debug", "GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0")
+	for name, value := range o {
+		s.cmd.Env = append(s.cmd.Env, "LOCKSIDECAR_"+name+"="+value)
+	}
+	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = s.cmd.Wait()
+		s.code = s.cmd.ProcessState.ExitCode()
+		close(s.ended)
+	}()
+	t.Cleanup(s.kill)
+	return s
+}
+
+// kill ends the process as kill -9 does, and fails the test for a data race.
+func (s *sidecar) kill() {
+	_ = s.cmd.Process.Signal(syscall.SIGCONT)
+	_ = s.cmd.Process.Kill()
+	<-s.ended
+	if s.code == 66 || strings.Contains(s.log.String(), "DATA RACE") {
+		s.t.Errorf("the sidecar had a data race:\n%s", s.log)
+	}
+	if s.t.Failed() {
+		s.t.Logf("log of the sidecar at %s:\n%s", s.socket, s.log.tail(60))
+	}
+}
+
+func (s *sidecar) signal(sig syscall.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		s.t.Fatalf("%v: %v", sig, err)
+	}
+}
+
+// stop sends SIGTERM and returns the exit code.
+func (s *sidecar) stop() int {
+	s.t.Helper()
+	s.signal(syscall.SIGTERM)
+	return s.wait()
+}
+
+// wait returns the exit code of a sidecar that ends by itself.
+func (s *sidecar) wait() int {
+	s.t.Helper()
+	select {
+	case <-s.ended:
+		return s.code
+	case <-time.After(patience):
+		s.t.Fatalf("the sidecar did not end in %s", patience)
+		return -1
+	}
+}
+
+// await polls until yes, or fails when the sidecar ends or patience does.
+func (s *sidecar) await(what string, yes func() bool) {
+	s.t.Helper()
+	deadline := time.Now().Add(patience)
+	for !yes() {
+		select {
+		case <-s.ended:
+			s.t.Fatalf("waiting for %s: the sidecar ended with code %d:\n%s", what, s.code, s.log)
+		default:
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("waiting for %s: not in %s", what, patience)
+		}
+		time.Sleep(2 * time.Millisecond) // the pause of a poll
+	}
+}
+
+func (s *sidecar) tryReady() bool {
+	a, err := tryDial(s.t, s.socket)
+	if err != nil {
+		return false
+	}
+	defer a.close()
+	return a.call("GET", "/readyz", "").status == 200
+}
+
+// folder is a folder with a short path, as sockets need.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lse")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// cleanEnv is the environment without settings of a sidecar.
+func cleanEnv() []string {
+	var env []string
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "LOCKSIDECAR_") && !strings.HasPrefix(v, "KUBERNETES_") {
+			env = append(env, v)
+		}
+	}
+	return env
+}
+
+// logBuffer keeps what a process prints.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *logBuffer) tail(lines int) string {
+	all := strings.Split(strings.TrimSpace(l.String()), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// onPostgres returns the options of a sidecar on a fresh database, and its URL.
+func onPostgres(t *testing.T) (options, string) {
+	t.Helper()
+	url := cluster.NewDatabase(t)
+	return options{"STORE_URL": url}, url
+}
+
+// with returns the options and some more.
+func (o options) with(more options) options {
+	all := options{}
+	maps.Copy(all, o)
+	maps.Copy(all, more)
+	return all
+}
+
+// stores runs a test on each store.
+func stores(t *testing.T, test func(t *testing.T, o options)) {
+	t.Run("memory", func(t *testing.T) { test(t, options{"STORE_URL": "memory://"}) })
+	t.Run("postgres", func(t *testing.T) {
+		o, _ := onPostgres(t)
+		test(t, o)
+	})
+}
+
+func keys(prefix string, n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("%s:%05d", prefix, i)
+	}
+	return out
+}
