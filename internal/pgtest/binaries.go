@@ -1,0 +1,45 @@
+package pgtest
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+)
+
+// errMissing is what a machine without PostgreSQL is told.
+var errMissing = errors.New("pgtest: PostgreSQL's server programs (initdb, postgres) are not installed: " +
+	"`apt-get install postgresql` on Debian and Ubuntu, `brew install postgresql` on macOS, " +
+	"or put the folder that has them into PATH")
+
+// places are where packages put the server's programs, outside of PATH.
+var places = []string{
+	"/usr/lib/postgresql/*/bin",         // Debian, Ubuntu
+	"/usr/pgsql-*/bin",                  // Fedora, RHEL
+	"/opt/homebrew/opt/postgresql*/bin", // macOS on ARM
+	"/usr/local/opt/postgresql*/bin",    // macOS on Intel
+}
+
+// binaries finds the folder with initdb and postgres: PATH first, then the
+// highest version in the known places.
+func binaries() (string, error) {
+	folders := filepath.SplitList(os.Getenv("PATH"))
+	for _, place := range places {
+		found, _ := filepath.Glob(place)
+		slices.Sort(found)
+		slices.Reverse(found)
+		folders = append(folders, found...)
+	}
+	for _, folder := range folders {
+		if executable(folder, "initdb") && executable(folder, "postgres") {
+			return folder, nil
+		}
+	}
+	return "", errMissing
+}
+
+func executable(folder, name string) bool {
+	_, err := exec.LookPath(filepath.Join(folder, name))
+	return err == nil
+}

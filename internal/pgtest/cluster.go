@@ -1,0 +1,304 @@
+package pgtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	startLimit = 30 * time.Second
+	stopLimit  = 10 * time.Second
+	logTail    = 2000 // bytes of the server's log that an error shows
+)
+
+// Cluster is a PostgreSQL server that lives in a temporary folder. Its methods
+// may be called from several goroutines, but Stop, Kill and Restart from one.
+type Cluster struct {
+	bin, folder string
+	port        int
+	tcp         bool
+	who         *syscall.Credential
+	server      []string
+
+	databases atomic.Int64
+	mu        sync.Mutex
+	running   *process
+}
+
+// process is one run of the server.
+type process struct {
+	pid   int
+	ended chan struct{} // closed when it has ended
+}
+
+// Run starts a cluster, for TestMain and for programs. The caller stops it.
+func Run(options ...Option) (*Cluster, error) {
+	s := settings{server: []string{
+		"shared_preload_libraries=pg_stat_statements",
+		"max_connections=300",
+		"log_min_messages=warning",
+		"log_statement=none",
+	}}
+	for _, option := range options {
+		option(&s)
+	}
+	bin, err := binaries()
+	if err != nil {
+		return nil, err
+	}
+	who, err := serverUser()
+	if err != nil {
+		return nil, err
+	}
+	folder, err := newFolder(who)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{bin: bin, folder: folder, port: 5432, tcp: s.tcp, who: who, server: s.server}
+	if err := c.setUp(); err != nil {
+		c.Stop()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Start starts a cluster that is stopped when the test ends.
+func Start(tb testing.TB, options ...Option) *Cluster {
+	tb.Helper()
+	c, err := Run(options...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(c.Stop)
+	return c
+}
+
+// Main runs a package's tests with a cluster and returns the exit code.
+func Main(m interface{ Run() int }, cluster **Cluster, options ...Option) int {
+	c, err := Run(options...)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer c.Stop()
+	*cluster = c
+	return m.Run()
+}
+
+func (c *Cluster) setUp() error {
+	if c.tcp {
+		port, err := freePort()
+		if err != nil {
+			return err
+		}
+		c.port = port
+	}
+	initdb := c.command("initdb", "--pgdata="+c.data(), "--username=postgres", "--auth=trust",
+		"--no-sync", "--no-instructions", "--encoding=UTF8", "--locale=C")
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return fmt.Errorf("pgtest: initdb: %w\n%s", err, out)
+	}
+	if err := c.launch(); err != nil {
+		return err
+	}
+	// Databases are copied from template1, so each has the extension.
+	return c.exec(context.Background(), "template1", "CREATE EXTENSION pg_stat_statements")
+}
+
+// Stop ends the server at once, as a crash would, and removes its folder.
+func (c *Cluster) Stop() {
+	c.signal(syscall.SIGQUIT)
+	_ = os.RemoveAll(c.folder)
+}
+
+// Kill ends the server's processes with kill -9 and keeps its data: Restart
+// recovers it.
+func (c *Cluster) Kill() {
+	c.signal(syscall.SIGKILL)
+}
+
+// Restart stops the server if it runs, without waiting for its clients, and
+// starts it again on the same data.
+func (c *Cluster) Restart(tb testing.TB) {
+	tb.Helper()
+	c.signal(syscall.SIGINT)
+	if err := c.launch(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Shutdown stops the server without waiting for its clients and keeps its data.
+func (c *Cluster) Shutdown() {
+	c.signal(syscall.SIGINT)
+}
+
+// URL is the connection string of a database of the cluster, for its superuser.
+func (c *Cluster) URL(database string) string {
+	if c.tcp {
+		return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", c.port, database)
+	}
+	return fmt.Sprintf("postgres://postgres@/%s?host=%s&port=%d", database, c.folder, c.port)
+}
+
+// NewDatabase makes an empty database and returns its URL. It goes with the
+// cluster.
+func (c *Cluster) NewDatabase(tb testing.TB) string {
+	tb.Helper()
+	url, err := c.MakeDatabase(context.Background())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return url
+}
+
+// MakeDatabase is NewDatabase for programs without a testing.TB.
+func (c *Cluster) MakeDatabase(ctx context.Context) (string, error) {
+	name := "db" + strconv.FormatInt(c.databases.Add(1), 10)
+	if err := c.exec(ctx, "postgres", "CREATE DATABASE "+name); err != nil {
+		return "", err
+	}
+	return c.URL(name), nil
+}
+
+func (c *Cluster) data() string { return filepath.Join(c.folder, "data") }
+func (c *Cluster) log() string  { return filepath.Join(c.folder, "log") }
+
+func (c *Cluster) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(c.bin, name), args...)
+	cmd.Dir = c.folder
+	cmd.Env = []string{"LC_ALL=C", "TZ=UTC", "HOME=" + c.folder, "PATH=" + c.bin + ":/usr/bin:/bin"}
+	cmd.SysProcAttr = attributes(c.who)
+	return cmd
+}
+
+// launch starts the server and returns when it takes connections.
+func (c *Cluster) launch() error {
+	args := []string{"-D", c.data(), "-k", c.folder, "-p", strconv.Itoa(c.port)}
+	if c.tcp {
+		args = append(args, "-h", "127.0.0.1")
+	} else {
+		args = append(args, "-h", "")
+	}
+	for _, setting := range c.server {
+		args = append(args, "-c", setting)
+	}
+	p, err := c.spawn(c.command("postgres", args...))
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.running = p
+	c.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	for {
+		err := c.exec(ctx, "template1", "SELECT 1")
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.ended:
+			return fmt.Errorf("pgtest: the server ended while it started:\n%s", c.tail())
+		case <-ctx.Done():
+			return fmt.Errorf("pgtest: the server does not answer: %w\n%s", err, c.tail())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// spawn starts a server process. The kernel ends the server with the *thread*
+// that started it, so one thread is set aside for as long as the server runs.
+func (c *Cluster) spawn(cmd *exec.Cmd) (*process, error) {
+	log, err := os.OpenFile(c.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("pgtest: %w", err)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	p := &process{ended: make(chan struct{})}
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		defer close(p.ended)
+		err := cmd.Start()
+		_ = log.Close()
+		if err == nil {
+			p.pid = cmd.Process.Pid
+		}
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("pgtest: postgres: %w", err)
+	}
+	return p, nil
+}
+
+// signal ends the server by a signal and returns when it has ended.
+func (c *Cluster) signal(sig syscall.Signal) {
+	c.mu.Lock()
+	p := c.running
+	c.running = nil
+	c.mu.Unlock()
+	if p == nil {
+		return
+	}
+	target := p.pid
+	if sig == syscall.SIGKILL {
+		target = -p.pid // its whole group: killing only the postmaster leaves the backends
+	}
+	_ = syscall.Kill(target, sig)
+	select {
+	case <-p.ended:
+	case <-time.After(stopLimit):
+		_ = syscall.Kill(-p.pid, syscall.SIGKILL)
+		<-p.ended
+	}
+}
+
+func (c *Cluster) tail() []byte {
+	text, err := os.ReadFile(c.log())
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return bytes.TrimSpace(text[max(0, len(text)-logTail):])
+}
+
+// exec runs one statement on a connection of its own.
+func (c *Cluster) exec(ctx context.Context, database, sql string) error {
+	conn, err := pgx.Connect(ctx, c.URL(database))
+	if err != nil {
+		return fmt.Errorf("pgtest: %w", err)
+	}
+	_, err = conn.Exec(ctx, sql)
+	if err := errors.Join(err, conn.Close(ctx)); err != nil {
+		return fmt.Errorf("pgtest: %s: %w", sql, err)
+	}
+	return nil
+}
+
+func freePort() (int, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("pgtest: %w", err)
+	}
+	port := listener.Addr().(*net.TCPAddr).Port
+	return port, listener.Close()
+}

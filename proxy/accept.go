@@ -1,0 +1,104 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"runtime/debug"
+	"slices"
+	"time"
+)
+
+// kind is where a connection came in.
+type kind uint8
+
+const (
+	kindUnix kind = iota
+	kindTCP
+	kindAdmin
+	kinds
+)
+
+// acceptPause is how long an accept loop rests after an error that may pass, as
+// when there are no more file descriptors.
+const acceptPause = 50 * time.Millisecond
+
+func (s *Server) accept(ln net.Listener, k kind) {
+	s.accepting.Go(func() {
+		for {
+			nc, err := ln.Accept()
+			if err != nil {
+				if errors.Is(err, net.ErrClosed) {
+					return
+				}
+				s.log.Warn("cannot accept a connection", "error", err)
+				time.Sleep(acceptPause)
+				continue
+			}
+			c := newConn(s, nc, k)
+			if !s.admit(c) {
+				_ = nc.Close()
+				continue
+			}
+			s.serving.Go(func() { s.serve(c) })
+		}
+	})
+}
+
+// admit counts a connection in. One that must not be served is admitted as well,
+// if there are not too many of those, to hear why.
+func (s *Server) admit(c *conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case c.kind == kindAdmin:
+		if s.counts[kindAdmin] >= maxAdmin {
+			return false
+		}
+	case c.kind == kindUnix && !s.allowed(c.peer):
+		c.refusal = forbidden(fmt.Sprintf("this socket does not serve uid %d (LOCKSIDECAR_ALLOWED_UIDS)", c.peer.uid))
+	case s.counts[kindUnix]+s.counts[kindTCP] >= s.cfg.MaxConns:
+		c.refusal = limitReached(fmt.Sprintf("too many connections: %d are open", s.cfg.MaxConns))
+	}
+	if c.refusal != nil {
+		if s.refused >= maxRefused {
+			return false
+		}
+		s.refused++
+		s.log.Warn("connection refused", "reason", c.refusal.detail, "uid", c.peer.uid, "pid", c.peer.pid)
+	} else {
+		s.counts[c.kind]++
+	}
+	s.conns[c] = struct{}{}
+	return true
+}
+
+// allowed judges by LOCKSIDECAR_ALLOWED_UIDS; who is unknown is not allowed.
+func (s *Server) allowed(p peer) bool {
+	return len(s.cfg.AllowedUIDs) == 0 || p.known && slices.Contains(s.cfg.AllowedUIDs, p.uid)
+}
+
+// forget counts a connection out.
+func (s *Server) forget(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	if c.refusal != nil {
+		s.refused--
+	} else {
+		s.counts[c.kind]--
+	}
+}
+
+// serve serves a connection until it closes, or an event stream takes it over.
+func (s *Server) serve(c *conn) {
+	defer func() {
+		if v := recover(); v != nil {
+			s.log.Error("panic while serving a connection", "panic", v, "stack", string(debug.Stack()))
+			_ = c.Close()
+		}
+	}()
+	if err := s.http.ServeConn(c); err != nil {
+		s.log.Debug("connection ended", "error", err)
+	}
+}

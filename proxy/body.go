@@ -1,0 +1,190 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// field is a field that a body may have.
+type field struct {
+	name string
+	raw  []byte // the value, as JSON; nil if the field is not there
+	// later: the contract has it, this version has not.
+	later bool
+}
+
+// parseBody fills in the fields that a call knows, and refuses all others. A
+// missing or empty body is an empty object.
+func parseBody(body []byte, known []field) *problem {
+	if len(body) == 0 {
+		return nil
+	}
+	if !utf8.Valid(body) {
+		return invalid("body: not valid UTF-8")
+	}
+	if !json.Valid(body) {
+		return invalid("body: not valid JSON: %s", syntaxError(body))
+	}
+	body = bytes.Trim(body, jsonSpace)
+	if body[0] != '{' {
+		return invalid("body: it is %s; it must be a JSON object", kindOf(body))
+	}
+	return eachField(body, func(name, value []byte) *problem {
+		return setField(known, name, value)
+	})
+}
+
+func setField(known []field, name, value []byte) *problem {
+	for i := range known {
+		k := &known[i]
+		switch {
+		case string(name) != k.name:
+			continue
+		case k.later:
+			return invalid("field %s: %s", name, laterVersion)
+		case k.raw != nil:
+			return invalid("field %s is given twice", name)
+		}
+		k.raw = value
+		return nil
+	}
+	return invalid("field %q is not known here; known: %s", name, fieldNames(known))
+}
+
+func fieldNames(known []field) string {
+	var names []string
+	for _, k := range known {
+		if !k.later {
+			names = append(names, k.name)
+		}
+	}
+	if names == nil {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}
+
+// syntaxError tells what is wrong with JSON, and where.
+func syntaxError(body []byte) string {
+	var raw json.RawMessage
+	if syntax, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(body, &raw)); ok {
+		return fmt.Sprintf("%v (byte %d)", syntax, syntax.Offset)
+	}
+	return "unknown error"
+}
+
+const jsonSpace = " \t\r\n"
+
+// eachField walks over the members of a JSON object that is known to be valid
+// and without space around it.
+func eachField(object []byte, f func(name, value []byte) *problem) *problem {
+	rest := bytes.TrimLeft(object[1:], jsonSpace)
+	for rest[0] != '}' {
+		end := stringEnd(rest)
+		name := unquoteBytes(rest[:end])
+		rest = bytes.TrimLeft(rest[end:], jsonSpace)
+		rest = bytes.TrimLeft(rest[1:], jsonSpace) // the colon
+		end = valueEnd(rest)
+		if p := f(name, rest[:end]); p != nil {
+			return p
+		}
+		rest = bytes.TrimLeft(rest[end:], jsonSpace)
+		if rest[0] == ',' {
+			rest = bytes.TrimLeft(rest[1:], jsonSpace)
+		}
+	}
+	return nil
+}
+
+// stringEnd is the length of the JSON string with which b begins.
+func stringEnd(b []byte) int {
+	for i := 1; ; i++ {
+		switch b[i] {
+		case '\\':
+			i++
+		case '"':
+			return i + 1
+		}
+	}
+}
+
+// valueEnd is the length of the JSON value with which b begins.
+func valueEnd(b []byte) int {
+	depth := 0
+	for i := 0; ; i++ {
+		switch b[i] {
+		case '"':
+			i += stringEnd(b[i:]) - 1
+			if depth == 0 {
+				return i + 1
+			}
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth == 0 {
+				return i // of the object around a number or literal
+			}
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		case ',', ' ', '\t', '\r', '\n':
+			if depth == 0 {
+				return i
+			}
+		}
+	}
+}
+
+// unquote decodes a JSON string that is known to be valid.
+func unquote(quoted []byte) string { return string(unquoteBytes(quoted)) }
+
+func unquoteBytes(quoted []byte) []byte {
+	if bytes.IndexByte(quoted, '\\') < 0 {
+		return quoted[1 : len(quoted)-1]
+	}
+	var s string
+	_ = json.Unmarshal(quoted, &s)
+	return []byte(s)
+}
+
+// kindOf names a JSON value for people.
+func kindOf(value []byte) string {
+	switch value[0] {
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	case '"':
+		return "a string"
+	case 't', 'f':
+		return "a boolean"
+	case 'n':
+		return "null"
+	}
+	return "a number"
+}
+
+// integer reads a field that must be an integer between low and high.
+func (f *field) integer(low, high int64) (int64, *problem) {
+	n, ok := parseInteger(f.raw)
+	switch {
+	case kindOf(f.raw) != "a number":
+		return 0, invalid("field %s is %s; it must be an integer from %d to %d", f.name, kindOf(f.raw), low, high)
+	case !ok || n < low || n > high:
+		return 0, invalid("field %s is %.40s; it must be an integer from %d to %d, without fraction or exponent",
+			f.name, f.raw, low, high)
+	}
+	return n, nil
+}
+
+// text reads a field that must be a string.
+func (f *field) text() (string, *problem) {
+	if f.raw[0] != '"' {
+		return "", invalid("field %s is %s; it must be a string", f.name, kindOf(f.raw))
+	}
+	return unquote(f.raw), nil
+}

@@ -1,0 +1,136 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"time"
+)
+
+// Config configures a [Server].
+type Config struct {
+	// Locks decides about locks; required. See [FromManager].
+	Locks Locks
+	// Logger is required.
+	Logger *slog.Logger
+	// Version is what GET /v1 shows.
+	Version string
+
+	// Socket is the path of the Unix socket, at most 107 bytes; required.
+	Socket string
+	// SocketMode is the socket's file mode; 0 means 0660.
+	SocketMode fs.FileMode
+	// AllowedUIDs, if not empty, limits who is served on the Unix socket, by the
+	// credentials of the peer. Only on Linux.
+	AllowedUIDs []uint32
+	// TCPAddr is a loopback address to serve as well; empty: none.
+	TCPAddr string
+	// AdminAddr is an address to serve health on; empty: none.
+	AdminAddr string
+
+	// MaxSessions is the limit that package lease keeps; it is only used for the
+	// default of MaxConns.
+	MaxSessions int
+	// MaxConns limits open connections; 0 means four for each session and 64.
+	MaxConns int
+	// MaxBody is the most bytes in a request's body; 0 means 64 KiB.
+	MaxBody int
+
+	// Timeouts are for tests; zero values mean the constants of this package.
+	Timeouts Timeouts
+}
+
+// Timeouts are the times that this package waits for something.
+type Timeouts struct {
+	// Request is how long a request may take to arrive, and how long a fresh
+	// connection may stay without one.
+	Request time.Duration
+	// Watch is how long a call is pending before its connection is watched.
+	Watch time.Duration
+	// Heartbeat is the time between two comment lines of an event stream.
+	Heartbeat time.Duration
+	// StreamWrite is how long a reader may keep an event stream waiting.
+	StreamWrite time.Duration
+	// Stop is how long Stop waits for pending calls.
+	Stop time.Duration
+}
+
+const (
+	defaultRequestTimeout = 10 * time.Second
+	defaultWatchDelay     = time.Millisecond
+	defaultHeartbeat      = 15 * time.Second
+	defaultStreamWrite    = 5 * time.Second
+	defaultStopTimeout    = 3 * time.Second
+
+	defaultSocketMode fs.FileMode = 0o660
+	defaultMaxBody                = 64 << 10
+
+	// maxHead is the most bytes in a request's head. It is the size of each
+	// connection's read buffer.
+	maxHead = 16 << 10
+	// maxRefused and maxAdmin limit connections that are only there to be told
+	// no, and those on the admin address.
+	maxRefused = 64
+	maxAdmin   = 64
+	// idleForever is the idle timeout: none. (0 would make fasthttp take the
+	// request timeout, and idle sessions would lose their locks.)
+	idleForever = 100 * 365 * 24 * time.Hour
+)
+
+// withDefaults fills in what is left out.
+func (c Config) withDefaults() Config {
+	or(&c.SocketMode, defaultSocketMode)
+	or(&c.MaxBody, defaultMaxBody)
+	or(&c.MaxConns, 4*c.MaxSessions+64)
+	or(&c.Timeouts.Request, defaultRequestTimeout)
+	or(&c.Timeouts.Watch, defaultWatchDelay)
+	or(&c.Timeouts.Heartbeat, defaultHeartbeat)
+	or(&c.Timeouts.StreamWrite, defaultStreamWrite)
+	or(&c.Timeouts.Stop, defaultStopTimeout)
+	return c
+}
+
+func or[T comparable](v *T, fallback T) {
+	var zero T
+	if *v == zero {
+		*v = fallback
+	}
+}
+
+// check refuses what cannot work, by the name of the variable.
+func (c Config) check() error {
+	if c.Locks == nil || c.Logger == nil {
+		return errors.New("proxy: Locks and Logger are required")
+	}
+	if err := checkSocketPath(c.Socket); err != nil {
+		return err
+	}
+	if len(c.AllowedUIDs) > 0 {
+		if !knowsPeers {
+			return errors.New("LOCKSIDECAR_ALLOWED_UIDS: this system does not tell who connects; leave it out")
+		}
+		if c.TCPAddr != "" {
+			return errors.New("LOCKSIDECAR_TCP_ADDR and LOCKSIDECAR_ALLOWED_UIDS are both set, " +
+				"but over TCP nobody knows the peer's uid: leave one out")
+		}
+	}
+	if c.TCPAddr != "" {
+		return checkLoopback(c.TCPAddr)
+	}
+	return nil
+}
+
+// checkLoopback refuses addresses that others than this machine can reach.
+func checkLoopback(addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("LOCKSIDECAR_TCP_ADDR: %q is not host:port: %w", addr, err)
+	}
+	if !loopbackName(host) {
+		return fmt.Errorf("LOCKSIDECAR_TCP_ADDR: %q is not a loopback address; "+
+			"use 127.0.0.1, [::1] or localhost", addr)
+	}
+	return nil
+}

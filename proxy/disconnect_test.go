@@ -1,0 +1,372 @@
+package proxy
+
+import (
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/locksidecar/locksidecar/lease"
+)
+
+// A close is one way in which a client goes.
+var closes = map[string]func(*client){
+	"close":      func(c *client) { _ = c.Close() },
+	"half-close": func(c *client) { _ = c.Conn.(*net.UnixConn).CloseWrite() },
+}
+
+// each state of a connection, and how to get there with a lock held.
+var states = map[string]func(f *fixture, c *client){
+	"idle": func(*fixture, *client) {},
+	"half a head": func(_ *fixture, c *client) {
+		c.send("GET /v1 HTTP/1.1\r\nHos")
+	},
+	"half a body": func(_ *fixture, c *client) {
+		c.send("PUT /v1/locks/b HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+	},
+	"waiting": func(f *fixture, c *client) {
+		c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`)
+		hear(c.t, f.locks.waiting, "the wait")
+	},
+	"waiting, bytes sent ahead": func(f *fixture, c *client) {
+		c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`)
+		hear(c.t, f.locks.waiting, "the wait")
+		c.request("GET", "/v1", "") // stands before the close in the socket
+	},
+	"waiting for another session": func(f *fixture, c *client) {
+		_, id := f.explicit()
+		c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`, "Lock-Session: "+id)
+		hear(c.t, f.locks.waiting, "the wait")
+	},
+	"event stream": func(_ *fixture, c *client) {
+		c.request("POST", "/v1/sessions", "")
+		if name, _ := c.events().next(); name != "session" {
+			c.t.Fatal(name)
+		}
+	},
+	"event stream, bytes sent ahead": func(_ *fixture, c *client) {
+		c.request("POST", "/v1/sessions", "")
+		if name, _ := c.events().next(); name != "session" {
+			c.t.Fatal(name)
+		}
+		c.send("never read")
+	},
+}
+
+// A connection that closes releases its locks, whatever it was doing.
+func TestDisconnect(t *testing.T) {
+	for state, enter := range states {
+		for how, leave := range closes {
+			t.Run(state+"/"+how, func(t *testing.T) {
+				t.Parallel()
+				f := start(t)
+				f.locks.held["taken"] = &fakeLock{token: 1000}
+				c := f.dial()
+				c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
+				enter(f, c)
+				silent(t, f.locks.ended, "end of a session")
+				leave(c)
+				if reason := hear(t, f.locks.ended, "the session's end"); reason != lease.EndDropped {
+					t.Error(reason)
+				}
+				if strings.HasPrefix(state, "waiting") {
+					hearEither(t, f)
+				}
+				if a := f.dial().do("GET", "/v1/locks/mine", ""); a.json["state"] != "free" {
+					t.Error(a.text)
+				}
+				const warning = "connection closed while it held locks"
+				eventually(t, "the warning is logged", func() bool { return strings.Contains(f.log.text(), warning) })
+				if got := f.log.text(); strings.Count(got, warning) != 1 || !strings.Contains(got, "age=") {
+					t.Error(got)
+				}
+			})
+		}
+	}
+}
+
+// hearEither hears that a wait is over: because the call was abandoned or, what
+// may come first, its session ended (then its connection closes).
+func hearEither(t *testing.T, f *fixture) {
+	t.Helper()
+	eventually(t, "the wait is over", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for c := range f.conns {
+			if c.busy.Load() && c.stream.Load() == nil {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// A connection that waits for another session takes only its own call with it.
+func TestDisconnectOfAJoinedCall(t *testing.T) {
+	f := start(t)
+	f.locks.held["taken"] = &fakeLock{token: 1000}
+	_, id := f.explicit()
+	c := f.dial()
+	c.do("PUT", "/v1/locks/a", "", "Lock-Session: "+id).want(t, 200, "")
+	c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`, "Lock-Session: "+id)
+	hear(t, f.locks.waiting, "the wait")
+	_ = c.Close()
+	hear(t, f.locks.abandoned, "the end of the wait")
+	silent(t, f.locks.ended, "end of a session")
+	if a := f.dial().do("GET", "/v1/locks/a", "", "Lock-Session: "+id); a.json["mine"] != true {
+		t.Error(a.text)
+	}
+}
+
+// A wait notices that its own session ends elsewhere, and the connection lives on.
+func TestSessionEndsUnderAWait(t *testing.T) {
+	f := start(t)
+	f.locks.held["taken"] = &fakeLock{token: 1000}
+	_, id := f.explicit()
+	c := f.dial()
+	c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`, "Lock-Session: "+id)
+	hear(t, f.locks.waiting, "the wait")
+	f.dial().do("DELETE", "/v1/sessions/"+id, "").want(t, 200, "")
+	c.read().want(t, 410, "session_ended")
+	c.do("GET", "/v1", "").want(t, 200, "")
+}
+
+// After a watched call the connection is as good as before: the watch must leave
+// neither a deadline behind nor take a byte.
+func TestConnectionAfterAWatchedCall(t *testing.T) {
+	f := start(t)
+	c := f.dial()
+	for _, parts := range []int{1, 2, 1} {
+		f.locks.mu.Lock()
+		f.locks.held["k"] = &fakeLock{token: 1000}
+		f.locks.mu.Unlock()
+		f.wait(c, parts)
+		c.request("GET", "/healthz", "") // sent ahead
+		eventually(t, "the watch looks", func() bool { return f.looking() })
+		f.locks.Discard(nil, lease.Grant{Key: "k", Token: 1000})
+		<-f.locks.discarded
+		a := c.read()
+		a.want(t, 200, "")
+		c.read().want(t, 200, "")
+		c.do("DELETE", "/v1/locks/k?token="+tokenOf(a), "").want(t, 200, "")
+	}
+	silent(t, f.locks.discarded, "grant given back")
+}
+
+// wait lets a client wait for the key k. If the request comes in two parts, the
+// server reads the second under the request's deadline.
+func (f *fixture) wait(c *client, parts int) {
+	f.t.Helper()
+	text := requestText("PUT", "/v1/locks/k", `{"wait_ms":-1,"bind":"ttl"}`)
+	if parts == 2 {
+		c.send(text[:len(text)-5])
+		eventually(f.t, "the first part is read", func() bool { return unread(f.t, c) == 0 })
+		text = text[len(text)-5:]
+	}
+	c.send(text)
+	hear(f.t, f.locks.waiting, "the wait")
+}
+
+// The time in which a request must arrive does not end the watch of its call.
+func TestWatchOutlivesTheRequestsDeadline(t *testing.T) {
+	f := start(t, func(c *Config) { c.Timeouts.Request = 50 * time.Millisecond })
+	f.locks.held["k"] = &fakeLock{token: 1000}
+	c := f.dial()
+	f.wait(c, 2)
+	time.Sleep(2 * f.cfg.Timeouts.Request)
+	_ = c.Close()
+	hear(t, f.locks.abandoned, "the end of the wait")
+}
+
+func tokenOf(a answer) string {
+	_, rest, _ := strings.Cut(a.text, `"token":`)
+	token, _, _ := strings.Cut(rest, ",")
+	return token
+}
+
+// looking tells whether a watch looks at a socket.
+func (f *fixture) looking() bool {
+	for _, c := range f.openConns() {
+		c.watch.mu.Lock()
+		looking := c.watch.looking && !c.watch.over
+		c.watch.mu.Unlock()
+		if looking {
+			return true
+		}
+	}
+	return false
+}
+
+// Idle connections that own locks live on, however long.
+func TestIdleConnectionsLiveOn(t *testing.T) {
+	f := start(t, func(c *Config) { c.Timeouts.Request = 20 * time.Millisecond })
+	c := f.dial()
+	c.do("PUT", "/v1/locks/a", "").want(t, 200, "")
+	time.Sleep(10 * f.cfg.Timeouts.Request)
+	silent(t, f.locks.ended, "end of a session")
+	c.do("DELETE", "/v1/locks/a?token=1", "").want(t, 200, "")
+}
+
+// A grant for others than the connection is given back when nobody hears of it.
+func TestUndeliveredGrants(t *testing.T) {
+	t.Run("closed while waiting", func(t *testing.T) {
+		f := start(t)
+		granted := make(chan struct{})
+		f.locks.hook = func(op, _ string) error {
+			if op == "acquire" { // is granted all the same, after the close
+				<-granted
+			}
+			return nil
+		}
+		c := f.dial()
+		c.request("PUT", "/v1/locks/a", `{"bind":"ttl"}`)
+		eventually(t, "the watch looks", f.looking)
+		_ = c.Close()
+		eventually(t, "the watch saw the close", func() bool {
+			for _, c := range f.openConns() {
+				if c.watch.gone.Load() {
+					return true
+				}
+			}
+			return false
+		})
+		close(granted)
+		if g := hear(t, f.locks.discarded, "the grant given back"); g.Key != "a" {
+			t.Error(g)
+		}
+	})
+	t.Run("closed before the answer", func(t *testing.T) {
+		f := start(t, func(c *Config) { c.Timeouts.Watch = time.Hour }) // nobody looks
+		granted, asked := make(chan struct{}), make(chan struct{})
+		f.locks.hook = func(op, _ string) error {
+			if op == "acquire" {
+				close(asked)
+				<-granted
+			}
+			return nil
+		}
+		c := f.dial()
+		c.request("PUT", "/v1/locks/a", `{"bind":"ttl"}`)
+		hear(t, asked, "the call")
+		_ = c.Close()
+		close(granted)
+		hear(t, f.locks.discarded, "the grant given back")
+	})
+	t.Run("closed with the answer unread", func(t *testing.T) {
+		f := start(t)
+		_, id := f.explicit()
+		c := f.dial()
+		c.request("PUT", "/v1/locks/a", "", "Lock-Session: "+id)
+		waitReadable(t, c)
+		_ = c.Close()
+		hear(t, f.locks.discarded, "the grant given back")
+		silent(t, f.locks.ended, "end of a session")
+	})
+	t.Run("not when it was read", func(t *testing.T) {
+		f := start(t)
+		_, id := f.explicit()
+		c := f.dial()
+		c.do("PUT", "/v1/locks/a", "", "Lock-Session: "+id).want(t, 200, "")
+		_ = c.Close()
+		eventually(t, "the connection is gone", func() bool { return len(f.openConns()) == 1 })
+		silent(t, f.locks.discarded, "grant given back")
+	})
+	t.Run("not when the client went on", func(t *testing.T) {
+		f := start(t)
+		c := f.dial()
+		c.do("PUT", "/v1/locks/a", `{"bind":"ttl"}`).want(t, 200, "")
+		c.request("GET", "/v1", "")
+		waitReadable(t, c)
+		_ = c.Close() // the second answer is unread, the first was read
+		eventually(t, "the connection is gone", func() bool { return len(f.openConns()) == 0 })
+		silent(t, f.locks.discarded, "grant given back")
+	})
+}
+
+// unread is how many bytes the server has not yet taken from a client's socket
+// (and some more for each piece).
+func unread(t testing.TB, c *client) int {
+	t.Helper()
+	raw, err := c.Conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	if err := raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) }); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// waitReadable waits until an answer stands in the client's socket.
+func waitReadable(t *testing.T, c *client) {
+	t.Helper()
+	raw, err := c.Conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Read(func(fd uintptr) bool {
+		var b [1]byte
+		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return err == nil && n == 1
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStop(t *testing.T) {
+	f := start(t)
+	idle, waiting := f.dial(), f.dial()
+	idle.do("PUT", "/v1/locks/idle", "").want(t, 200, "")
+	stream, _ := f.explicit()
+	f.locks.held["taken"] = &fakeLock{token: 1000}
+	waiting.request("PUT", "/v1/locks/taken", `{"wait_ms":-1,"bind":"ttl"}`)
+	hear(t, f.locks.waiting, "the wait")
+
+	stopped := make(chan struct{})
+	go func() { f.Stop(); close(stopped) }()
+	if name, _ := stream.next(); name != "" {
+		t.Error(name)
+	}
+	idle.wantEnd()
+	for range 2 {
+		if reason := hear(t, f.locks.ended, "a session's end"); reason != lease.EndShutdown {
+			t.Error(reason)
+		}
+	}
+	silent(t, stopped, "end of Stop while a call is pending")
+	f.locks.Discard(nil, lease.Grant{Key: "taken", Token: 1000})
+	<-f.locks.discarded
+	a := waiting.read()
+	a.want(t, 200, "")
+	if !a.Close {
+		t.Error("the last answer does not say that the connection closes")
+	}
+	waiting.wantEnd()
+	hear(t, stopped, "the end of Stop")
+	f.Stop()
+	if _, err := net.Dial("unix", f.cfg.Socket); err == nil {
+		t.Error("still listening")
+	}
+}
+
+// Stop does not wait for ever.
+func TestStopCutsWhatIsLate(t *testing.T) {
+	f := start(t, func(c *Config) { c.Timeouts.Stop = 20 * time.Millisecond })
+	f.locks.held["taken"] = &fakeLock{token: 1000}
+	c := f.dial()
+	c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`)
+	hear(t, f.locks.waiting, "the wait")
+	f.Stop()
+	if _, err := io.ReadAll(c.r); err != nil {
+		t.Error(err)
+	}
+	New(Config{}).Stop() // before Start
+}

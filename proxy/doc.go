@@ -1,0 +1,69 @@
+// Package proxy is the sidecar's front: HTTP/1.1 on a Unix socket (and, if
+// configured, on loopback TCP and an admin address), on top of package lease,
+// which decides about locks.
+//
+// # Connections and sessions
+//
+// Every connection can own locks. Its session is opened by its first acquire
+// with bind:session and lives exactly as long as the connection. A connection
+// that posts to /v1/sessions turns into an event stream with a session of its
+// own, which calls on other connections join with the Lock-Session header. A
+// connection may have both; both end with it.
+//
+// So a connection that closes matters more here than in most servers, and it is
+// noticed in each state, whatever closed it (exit, kill -9, close, half-close):
+//
+//   - Idle: fasthttp blocks in Read and sees the end. There is no idle timeout.
+//   - In the middle of a request: the same. A request that is not complete after
+//     the request timeout is answered with 408, and the connection ends.
+//   - While a call is pending: nobody reads, and fasthttp does not look. The
+//     connection's watch does: one millisecond after a call began to wait it
+//     peeks at the socket and sleeps in the runtime's poller until the peer has
+//     closed. Calls that are answered at once cost nothing. See watch.go.
+//   - While an event stream is open: the same watch, from the start.
+//   - Bytes that a client sent ahead stand before the end of the stream and would
+//     hide it. On Linux poll(2) tells all the same; elsewhere the close is then
+//     seen when the call is over.
+//
+// When a connection closes, its sessions end and package lease releases their
+// locks. The pending call is over; when it had joined an explicit session, that
+// session lives on.
+//
+// # Answers that nobody read
+//
+// A grant for an explicit session, or with bind:ttl, outlives its connection. If
+// its answer cannot be delivered nobody would know of it, so it is discarded:
+// when the watch saw the close, when the answer could not be written, and when
+// the next read fails because the peer closed with bytes unread (ECONNRESET). The
+// peer's next request confirms the answers written before it. When it is not
+// certain that an answer was lost the grant stays: better a lock that ends with
+// its session or TTL than one taken from an app that counts on it.
+//
+// Answers to pipelined requests leave when the pipeline is empty or the write
+// buffer full: that is fasthttp's choice. A client that needs an answer before
+// the next call blocks sends that call on another connection.
+//
+// # What is read strictly, and what is not
+//
+// Paths are taken raw: nothing is normalised, "%2F" and ".." are parts of keys. A
+// "+" is a plus in a path, and a space in a query, as form encoding has it. Bytes
+// from 0x80 on may stand unescaped where they form UTF-8. Query parameters and
+// JSON fields that are unknown, repeated, of the wrong type or out of range are
+// refused by name; so are those of the contract that this version does not have
+// (GET /v1 tells what it has). Integers are written as integers: neither 1.0 nor
+// 1e3. A null is a wrong type, but for data, where it means none.
+//
+// # Limits
+//
+// Heads up to 16 KiB, bodies up to Config.MaxBody, data up to 4 KiB, connections
+// up to Config.MaxConns, and a bounded queue and time for those who read an event
+// stream slowly. Calls are limited by package lease.
+//
+// # Socket
+//
+// A file SOCKET.lock, held with flock(2) for the life of the sidecar, sees to it
+// that two sidecars never share a path; it is left in place, because a lock file
+// that is removed can be locked twice. With it held, a stale socket is removed,
+// and anything else at the path is refused. The folder is made (mode 0755) if only
+// its last part is missing.
+package proxy

@@ -1,0 +1,156 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/locksidecar/locksidecar/lease"
+)
+
+// A key is refused, or is what a strict reading of the path says.
+func FuzzKey(f *testing.F) {
+	for _, seed := range []string{
+		"workflow:123", "..", "a%2Fstop", "a/b", "%", "%zz", "%00", "%C3%A4", "%C2%85", "\xff", "a+b", strings.Repeat("%41", 513),
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, part []byte) {
+		key, p := parseKey(part)
+		if p != nil {
+			if key != "" || p.status() != 400 && p.status() != 404 || !json.Valid(p.append(nil)) {
+				t.Fatalf("%q, %+v", key, p)
+			}
+			return
+		}
+		want, err := url.PathUnescape(string(part))
+		if err != nil || key != want || len(key) == 0 || len(key) > maxKey || !utf8.ValidString(key) {
+			t.Fatalf("%q: %q, want %q, %v", part, key, want, err)
+		}
+		for _, r := range key {
+			if r < 0x20 || r >= 0x7f && r < 0xa0 {
+				t.Fatalf("%q has a control character", key)
+			}
+		}
+		if again, p := parseKey([]byte(url.PathEscape(key))); p != nil || again != key {
+			t.Fatalf("%q does not come back: %q, %v", key, again, p)
+		}
+		var back string
+		if err := json.Unmarshal(appendString(nil, key), &back); err != nil || back != key {
+			t.Fatalf("%q as JSON: %q, %v", key, back, err)
+		}
+	})
+}
+
+// A body is refused, or gives a request within the ranges; the standard library,
+// which is laxer, must agree with what is taken.
+func FuzzAcquireBody(f *testing.F) {
+	for _, seed := range []string{
+		"", "{}", `{"wait_ms":-1,"ttl_ms":500}`, `{"bind":"ttl","request_id":"f81d4fae-7dec-11d0-a765-00a0c91e6bf6"}`,
+		`{"data":{"a":[1,"}"]}}`, `{"wait\u005fms":1,"wait_ms":1}`, `{"wait_ms":1.0}`, `[]`, `{"a":`, `{"data":"\ud800"} `,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r, p := parseAcquire(body)
+		if p != nil {
+			if p.status() != 400 && p.status() != 413 || !json.Valid(p.append(nil)) {
+				t.Fatalf("%+v", p)
+			}
+			return
+		}
+		if len(body) == 0 {
+			return
+		}
+		var lax struct {
+			Wait int64           `json:"wait_ms"`
+			TTL  int64           `json:"ttl_ms"`
+			Data json.RawMessage `json:"data"`
+		}
+		if err := json.Unmarshal(body, &lax); err != nil {
+			t.Fatalf("taken, but encoding/json says %v: %q", err, body)
+		}
+		wait := time.Duration(lax.Wait) * time.Millisecond
+		if lax.Wait == -1 {
+			wait = lease.WaitForever
+		}
+		if r.Wait != wait || r.TTL != time.Duration(lax.TTL)*time.Millisecond || lax.Wait < -1 || lax.Wait > maxMillis ||
+			lax.TTL != 0 && (lax.TTL < minTTLMillis || lax.TTL > maxMillis) || len(r.Data) > maxData {
+			t.Fatalf("%q: %+v", body, r)
+		}
+		if r.Data != nil && !json.Valid(r.Data) {
+			t.Fatalf("%q: data %q", body, r.Data)
+		}
+	})
+}
+
+// Whatever bytes arrive, the answers are well-formed and the connection closes.
+func FuzzRequest(f *testing.F) {
+	for _, seed := range []string{
+		requestText("GET", "/v1", ""), requestText("PUT", "/v1/locks/a%2Fb", `{"wait_ms":1,"bind":"ttl"}`),
+		requestText("PUT", "/v1/locks/a", `{"wait_ms":-1}`) + requestText("DELETE", "/v1/locks/a?token=1", ""),
+		requestText("POST", "/v1/sessions", ""), requestText("GET", "/v1/locks?scope=all&limit=3", ""),
+		requestText("PATCH", "/v1/locks/a", `{"token":1,"data":[]}`, "Lock-Session: x"), "GET / HTTP/1.0\r\n\r\n",
+		"PUT /v1/locks/a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", "\r\n\r\n", "\x00\xff",
+	} {
+		f.Add([]byte(seed))
+	}
+	fx := start(f, func(c *Config) { c.Timeouts.Request = time.Second })
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		nc, err := net.Dial("unix", fx.cfg.Socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = nc.Close() }()
+		_ = nc.SetDeadline(time.Now().Add(patience))
+		_, _ = nc.Write(sent) // the server may close before it has all
+		_ = nc.(*net.UnixConn).CloseWrite()
+		got, err := io.ReadAll(nc)
+		if ne := net.Error(nil); errors.As(err, &ne) && ne.Timeout() {
+			t.Fatalf("no end after %q: %q", sent, got)
+		}
+		if bytes.Contains(sent, []byte("HEAD")) {
+			return // their answers have no body, and which they are is not known here
+		}
+		checkAnswers(t, got)
+	})
+}
+
+func checkAnswers(t *testing.T, got []byte) {
+	t.Helper()
+	r := bufio.NewReader(bytes.NewReader(got))
+	for {
+		if _, err := r.Peek(1); err != nil {
+			return
+		}
+		resp, err := http.ReadResponse(r, nil) //nolint:bodyclose // a body of bytes in memory
+		if err != nil {
+			t.Fatalf("%v in %q", err, got)
+		}
+		if resp.StatusCode == http.StatusContinue {
+			continue
+		}
+		body, err := io.ReadAll(resp.Body)
+		if resp.Header.Get("Content-Type") == "text/event-stream" {
+			return
+		}
+		if err != nil || !json.Valid(body) {
+			t.Fatalf("%v in %q", err, got)
+		}
+		if problem := resp.Header.Get("Content-Type") == "application/problem+json"; problem != (resp.StatusCode >= 400) {
+			t.Fatalf("%q", got)
+		}
+		if resp.StatusCode == http.StatusInternalServerError {
+			t.Fatalf("an internal error: %q", got)
+		}
+	}
+}

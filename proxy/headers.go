@@ -1,0 +1,138 @@
+package proxy
+
+import (
+	"bytes"
+	"net"
+	"strings"
+)
+
+// headers are those of a request that mean something here.
+type headers struct {
+	// sessions is how many Lock-Session there are, session the last of them.
+	sessions int
+	session  []byte
+	trace    []byte
+	// noCache: the call wants to skip the local cache.
+	noCache bool
+	// closes: the connection ends with this call's answer.
+	closes bool
+	// origins are the values of Origin.
+	origins []string
+}
+
+// readHeaders looks at each header once: asking fasthttp for each by its name
+// would take longer than the rest of the parsing.
+func (k *call) readHeaders() {
+	h := &k.ctx.Request.Header
+	k.headers = headers{closes: h.ConnectionClose() || !h.IsHTTP11()}
+	for name, value := range h.All() {
+		switch string(name) {
+		case "Lock-Session":
+			k.sessions++
+			k.session = value
+		case "Traceparent":
+			k.trace = value
+		case "Cache-Control":
+			k.noCache = k.noCache || hasToken(value, "no-cache")
+		case "Connection": // fasthttp only knows the exact word
+			k.closes = k.closes || hasToken(value, "close")
+		case "Origin":
+			k.origins = append(k.origins, string(value))
+		}
+	}
+}
+
+// hasToken looks for a word in a comma-separated list, whatever its case.
+func hasToken(list []byte, token string) bool {
+	for len(list) > 0 {
+		var item []byte
+		item, list, _ = bytes.Cut(list, []byte{','})
+		if strings.EqualFold(string(bytes.TrimSpace(item)), token) {
+			return true
+		}
+	}
+	return false
+}
+
+// joined is the explicit session that the call names, nil if it names none.
+func (k *call) joined() (Session, *problem) {
+	switch {
+	case k.sessions == 0:
+		return nil, nil
+	case k.sessions > 1:
+		return nil, invalid("header Lock-Session is given twice")
+	case len(k.session) == 0:
+		// Empty is not absent: an app that lost its id must not be given locks
+		// that end with this connection.
+		return nil, invalid("header Lock-Session is empty; it must be the id of a session, or be left out")
+	}
+	s, err := k.srv.locks.Session(string(k.session))
+	if err != nil {
+		return nil, sessionEnded("header Lock-Session: no session lives under this id; open one with POST /v1/sessions")
+	}
+	return s, nil
+}
+
+// traceparent is the call's W3C trace context, empty if there is none or it is
+// not valid: then, says the standard, it counts as absent.
+func (k *call) traceparent() string {
+	if !validTraceparent(k.trace) {
+		return ""
+	}
+	return string(k.trace)
+}
+
+// validTraceparent checks version-traceid-parentid-flags. A later version may
+// have more behind that.
+func validTraceparent(v []byte) bool {
+	const length = 2 + 1 + 32 + 1 + 16 + 1 + 2
+	if len(v) < length || len(v) > length && (string(v[:2]) == "00" || v[length] != '-') {
+		return false
+	}
+	if v[2] != '-' || v[35] != '-' || v[52] != '-' || string(v[:2]) == "ff" {
+		return false
+	}
+	return lowerHex(v[:2]) && lowerHex(v[53:55]) &&
+		lowerHex(v[3:35]) && len(bytes.Trim(v[3:35], "0")) > 0 &&
+		lowerHex(v[36:52]) && len(bytes.Trim(v[36:52], "0")) > 0
+}
+
+func lowerHex(b []byte) bool {
+	for _, c := range b {
+		if unhex(c) > 15 || c >= 'A' && c <= 'F' {
+			return false
+		}
+	}
+	return true
+}
+
+// fromHere refuses, on TCP, what a web page may have made a browser send: a Host
+// that is not this machine (DNS rebinding), and an Origin other than this server.
+func (k *call) fromHere() *problem {
+	host := string(k.ctx.Request.Header.Host())
+	if k.authority != nil {
+		host = string(k.authority)
+	}
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	if !loopbackName(strings.Trim(name, "[]")) {
+		return forbidden("header Host is not a loopback name or address; use localhost, 127.0.0.1 or [::1]")
+	}
+	for _, origin := range k.origins {
+		if !strings.EqualFold(origin, "http://"+host) {
+			return forbidden("header Origin: web pages may not call this server")
+		}
+	}
+	return nil
+}
+
+// loopbackName tells whether a host's name or address is this machine's own.
+func loopbackName(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}

@@ -1,0 +1,287 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for what must happen at once.
+const patience = 10 * time.Second
+
+// logs collects what a server logs.
+type logs struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Buffer.Write(p)
+}
+
+func (l *logs) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.String()
+}
+
+type fixture struct {
+	t testing.TB
+	*Server
+	locks *fakeLocks
+	log   *logs
+}
+
+// start starts a server with a fake lock manager on a socket of its own.
+func start(t testing.TB, change ...func(*Config)) *fixture {
+	t.Helper()
+	f := &fixture{t: t, locks: newFake(), log: &logs{}}
+	cfg := Config{
+		Locks: f.locks, Logger: slog.New(slog.NewTextHandler(f.log, nil)), Version: "1.2.3",
+		Socket: filepath.Join(t.TempDir(), "s"), MaxSessions: 100,
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	f.Server = New(cfg)
+	if err := f.Start(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Stop)
+	return f
+}
+
+// client is a raw connection to a server.
+type client struct {
+	t testing.TB
+	net.Conn
+	r *bufio.Reader
+}
+
+func (f *fixture) dial() *client {
+	f.t.Helper()
+	return dialTo(f.t, "unix", f.cfg.Socket)
+}
+
+func dialTo(t testing.TB, network, addr string) *client {
+	t.Helper()
+	nc, err := net.Dial(network, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = nc.Close() })
+	_ = nc.SetDeadline(time.Now().Add(patience))
+	return &client{t: t, Conn: nc, r: bufio.NewReader(nc)}
+}
+
+func (c *client) send(text string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c.Conn, text); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// request writes a request. headers are lines without their ends.
+func (c *client) request(method, target, body string, headers ...string) {
+	c.t.Helper()
+	c.send(requestText(method, target, body, headers...))
+}
+
+func requestText(method, target, body string, headers ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: localhost\r\n", method, target)
+	for _, h := range headers {
+		b.WriteString(h + "\r\n")
+	}
+	if body != "" {
+		fmt.Fprintf(&b, "Content-Length: %d\r\n", len(body))
+	}
+	b.WriteString("\r\n" + body)
+	return b.String()
+}
+
+// answer is a whole answer.
+type answer struct {
+	*http.Response
+	text string
+	json map[string]any
+}
+
+// read reads one answer.
+func (c *client) read() answer {
+	c.t.Helper()
+	a, err := readAnswer(c.r)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return a
+}
+
+func readAnswer(r *bufio.Reader) (answer, error) {
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil {
+		return answer{}, err
+	}
+	body, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	if err != nil {
+		return answer{}, err
+	}
+	a := answer{Response: resp, text: string(body)}
+	if err := json.Unmarshal(body, &a.json); err != nil {
+		return answer{}, fmt.Errorf("%w in %q", err, body)
+	}
+	return a, nil
+}
+
+// do makes a call and reads its answer.
+func (c *client) do(method, target, body string, headers ...string) answer {
+	c.t.Helper()
+	c.request(method, target, body, headers...)
+	return c.read()
+}
+
+// wantEnd expects the server to close the connection.
+func (c *client) wantEnd() {
+	c.t.Helper()
+	if rest, err := io.ReadAll(c.r); err != nil || len(rest) > 0 {
+		c.t.Fatalf("want the end of the connection, got %q, %v", rest, err)
+	}
+}
+
+// want checks the status and, if not empty, the code of an answer.
+func (a answer) want(t testing.TB, status int, code string) {
+	t.Helper()
+	got, _ := a.json["code"].(string)
+	if a.StatusCode != status || got != code {
+		t.Fatalf("got %d %q, want %d %q: %s", a.StatusCode, got, status, code, a.text)
+	}
+	wantType := "application/json"
+	if status >= 400 {
+		wantType = "application/problem+json"
+		if a.json["type"] != "urn:locksidecar:"+code || a.json["title"] == "" || a.json["detail"] == "" ||
+			a.json["status"] != float64(status) {
+			t.Fatalf("not a proper problem: %s", a.text)
+		}
+	}
+	if got := a.Header.Get("Content-Type"); got != wantType {
+		t.Fatalf("Content-Type is %q, want %q", got, wantType)
+	}
+}
+
+// detail checks that a problem speaks of something.
+func (a answer) detail(t testing.TB, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if got, _ := a.json["detail"].(string); !strings.Contains(got, part) {
+			t.Errorf("detail %q does not contain %q", got, part)
+		}
+	}
+}
+
+// hear waits for what a channel tells.
+func hear[T any](t testing.TB, ch <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("waited in vain for %s", what)
+		panic("unreachable")
+	}
+}
+
+// silent checks that a channel has nothing to tell now.
+func silent[T any](t testing.TB, ch <-chan T, what string) {
+	t.Helper()
+	select {
+	case v := <-ch:
+		t.Fatalf("unexpected %s: %v", what, v)
+	default:
+	}
+}
+
+// eventually waits for a state that nobody tells of.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+// explicit opens an explicit session and returns its stream and id.
+func (f *fixture) explicit() (*events, string) {
+	f.t.Helper()
+	c := f.dial()
+	c.request("POST", "/v1/sessions", "")
+	e := c.events()
+	name, data := e.next()
+	if name != "session" {
+		f.t.Fatalf("first event is %q", name)
+	}
+	return e, data["session"].(string)
+}
+
+// events reads an event stream.
+type events struct {
+	*client
+	body     *bufio.Reader
+	comments int
+}
+
+func (c *client) events() *events {
+	c.t.Helper()
+	resp, err := http.ReadResponse(c.r, nil) //nolint:bodyclose // the connection is closed
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+		c.t.Fatalf("no event stream: %v", resp)
+	}
+	return &events{client: c, body: bufio.NewReader(resp.Body)}
+}
+
+// next returns the next event. At the proper end of the stream its name is "".
+func (e *events) next() (name string, data map[string]any) {
+	e.t.Helper()
+	for {
+		line, err := e.body.ReadString('\n')
+		if err == io.EOF && line == "" {
+			return "", nil
+		}
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		switch field, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": "); {
+		case field == "event":
+			name = value
+		case field == "data":
+			if err := json.Unmarshal([]byte(value), &data); err != nil {
+				e.t.Fatal(err)
+			}
+		case field == "" && name != "":
+			return name, data
+		case strings.HasPrefix(field, ":"):
+			e.comments++
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxSocketPath is the most bytes in a Unix socket's path (sun_path, and the
+// zero behind it).
+const maxSocketPath = 107
+
+// knockTimeout limits the attempt to connect to a socket that is in the way.
+const knockTimeout = time.Second
+
+// socketFile is a listening Unix socket, and the right to its path.
+type socketFile struct {
+	listener *net.UnixListener
+	path     string
+	lock     *os.File
+	made     fs.FileInfo // the file that was made: another one is not ours
+	once     sync.Once
+}
+
+func checkSocketPath(path string) error {
+	switch {
+	case path == "":
+		return errors.New("LOCKSIDECAR_SOCKET is empty; it must be the path of the socket to make")
+	case len(path) > maxSocketPath:
+		return fmt.Errorf("LOCKSIDECAR_SOCKET: %q has %d bytes; a socket's path has at most %d",
+			path, len(path), maxSocketPath)
+	}
+	return nil
+}
+
+// listenUnix takes the path's lock, clears the path of a stale socket, and
+// listens there. The socket is never more open than mode.
+func listenUnix(ctx context.Context, path string, mode fs.FileMode) (*socketFile, error) {
+	f := &socketFile{path: path}
+	if err := f.take(ctx, mode); err != nil {
+		f.close(slog.New(slog.DiscardHandler))
+		return nil, fmt.Errorf("LOCKSIDECAR_SOCKET: %w", err)
+	}
+	return f, nil
+}
+
+func (f *socketFile) take(ctx context.Context, mode fs.FileMode) error {
+	if err := needFolder(filepath.Dir(f.path)); err != nil {
+		return err
+	}
+	if err := f.takeLock(); err != nil {
+		return err
+	}
+	if err := clearPath(ctx, f.path); err != nil {
+		return err
+	}
+	if err := f.bind(ctx, mode); err != nil {
+		return err
+	}
+	if err := os.Chmod(f.path, mode); err != nil {
+		return fmt.Errorf("cannot set the mode %04o (LOCKSIDECAR_SOCKET_MODE): %w", mode, err)
+	}
+	made, err := os.Lstat(f.path)
+	if err != nil {
+		return err
+	}
+	f.made = made
+	return nil
+}
+
+// needFolder makes the folder if only its last part is missing.
+func needFolder(dir string) error {
+	info, err := os.Stat(dir)
+	switch {
+	case err == nil && !info.IsDir():
+		return fmt.Errorf("%s is not a folder", dir)
+	case errors.Is(err, fs.ErrNotExist):
+		//nolint:gosec // apps of other users must reach the socket; its own mode decides
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("the folder %s does not exist and cannot be made: %w", dir, err)
+		}
+		return nil
+	}
+	return err
+}
+
+// takeLock takes the lock that says whose path it is, until the process ends.
+func (f *socketFile) takeLock() error {
+	lock, err := os.OpenFile(f.path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("cannot open the lock file: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return fmt.Errorf("another sidecar serves %s: it holds %s.lock", f.path, f.path)
+		}
+		return fmt.Errorf("cannot lock %s.lock: %w", f.path, err)
+	}
+	f.lock = lock
+	return nil
+}
+
+// clearPath removes a socket that nobody serves. It refuses everything else: a
+// file is somebody's, and so is a socket that answers or may not be tried.
+func clearPath(ctx context.Context, path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("%s exists and is not a socket; remove it or choose another path", path)
+	}
+	d := net.Dialer{Timeout: knockTimeout}
+	nc, err := d.DialContext(ctx, "unix", path)
+	switch {
+	case err == nil:
+		_ = nc.Close()
+		return fmt.Errorf("another process serves %s", path)
+	case errors.Is(err, unix.ECONNREFUSED):
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("cannot remove the stale socket: %w", err)
+		}
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	default:
+		return fmt.Errorf("cannot tell whether another process serves %s: %w", path, err)
+	}
+}
+
+// umaskMu guards the umask, which belongs to the whole process.
+var umaskMu sync.Mutex
+
+func (f *socketFile) bind(ctx context.Context, mode fs.FileMode) error {
+	umaskMu.Lock()
+	old := unix.Umask(int(0o777 &^ mode.Perm()))
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "unix", f.path)
+	unix.Umask(old)
+	umaskMu.Unlock()
+	if err != nil {
+		return err
+	}
+	f.listener = ln.(*net.UnixListener)
+	f.listener.SetUnlinkOnClose(false) // close does it, if the file is still ours
+	return nil
+}
+
+// close removes the socket's file, if it is still the one that was made, and
+// gives the path free.
+func (f *socketFile) close(log *slog.Logger) {
+	f.once.Do(func() {
+		if f.made != nil {
+			now, err := os.Lstat(f.path)
+			if err == nil && os.SameFile(now, f.made) {
+				err = os.Remove(f.path)
+			}
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				log.Warn("cannot remove the socket", "socket", f.path, "error", err)
+			}
+		}
+		if f.listener != nil {
+			_ = f.listener.Close()
+		}
+		if f.lock != nil {
+			_ = f.lock.Close() // and with it the flock
+		}
+	})
+}

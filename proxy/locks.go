@@ -1,0 +1,155 @@
+package proxy
+
+import "github.com/locksidecar/locksidecar/lease"
+
+// acquire is PUT /v1/locks/{key}.
+func (k *call) acquire(key string) *problem {
+	if p := parseQuery(k.query, nil); p != nil {
+		return p
+	}
+	r, p := parseAcquire(k.ctx.Request.Body())
+	if p != nil {
+		return p
+	}
+	r.Key, r.NoCache, r.Traceparent = key, k.noCache, k.traceparent()
+	joined, p := k.joined()
+	if p != nil {
+		return p
+	}
+	s, outlives := joined, joined != nil || r.Bind == lease.BindTTL
+	if !outlives {
+		if s, p = k.connectionSession(); p != nil {
+			return p
+		}
+	}
+	return k.acquireFor(s, r, outlives)
+}
+
+// connectionSession is the connection's own session, for a lock that lives as
+// long as the connection.
+func (k *call) connectionSession() (Session, *problem) {
+	if k.closes {
+		return nil, invalid("the connection ends with this answer (HTTP/1.0 or Connection: close), and the lock " +
+			"with it; keep the connection open, name a session in Lock-Session, or ask for \"bind\":\"ttl\"")
+	}
+	s, err := k.c.ownSession()
+	if err != nil {
+		return nil, k.failed(err)
+	}
+	return s, nil
+}
+
+// acquireFor makes the acquire. outlives: a grant may outlive the connection, so
+// it must not be lost on the way to the client.
+func (k *call) acquireFor(s Session, r lease.Request, outlives bool) *problem {
+	g, err := k.srv.locks.Acquire(k.c.watch.begin(true), s, r)
+	gone := k.c.watch.end()
+	switch {
+	case err != nil:
+		return k.failed(err)
+	case gone && outlives:
+		k.srv.locks.Discard(s, g)
+		return k.failed(lease.ErrAbandoned)
+	case outlives:
+		k.c.owe(s, g)
+	}
+	k.answer(append(appendGrant(k.buffer(), &g), '}'))
+	return nil
+}
+
+// release is DELETE /v1/locks/{key}. It is carried out even if the connection
+// closes meanwhile: a client may well send it and go.
+func (k *call) release(key string) *problem {
+	token, p := parseRelease(k.query, k.ctx.Request.Body())
+	if p != nil {
+		return p
+	}
+	s, p := k.claimant()
+	if p != nil {
+		return p
+	}
+	released, err := k.srv.locks.Release(k.c.watch.begin(false), s, key, token)
+	k.c.watch.end()
+	if err != nil {
+		return k.failed(err)
+	}
+	k.answer(appendReleased(k.buffer(), &released))
+	return nil
+}
+
+// amend is PATCH /v1/locks/{key}. As with release, it is carried out.
+func (k *call) amend(key string) *problem {
+	if p := parseQuery(k.query, nil); p != nil {
+		return p
+	}
+	r, p := parseAmend(k.ctx.Request.Body())
+	if p != nil {
+		return p
+	}
+	s, p := k.claimant()
+	if p != nil {
+		return p
+	}
+	r.Key = key
+	g, err := k.srv.locks.Amend(k.c.watch.begin(false), s, r)
+	k.c.watch.end()
+	if err != nil {
+		return k.failed(err)
+	}
+	k.answer(append(appendGrant(k.buffer(), &g), `,"stopping":null}`...))
+	return nil
+}
+
+// get is GET /v1/locks/{key}.
+func (k *call) get(key string) *problem {
+	if p := k.noInput(); p != nil {
+		return p
+	}
+	s, p := k.claimant()
+	if p != nil {
+		return p
+	}
+	v, err := k.srv.locks.Get(k.c.watch.begin(true), s, key, k.noCache)
+	k.c.watch.end()
+	if err != nil {
+		return k.failed(err)
+	}
+	k.answer(appendView(k.buffer(), &v))
+	return nil
+}
+
+// list is GET /v1/locks.
+func (k *call) list() *problem {
+	r, none, p := parseList(k.query)
+	if p != nil {
+		return p
+	}
+	if p := parseBody(k.ctx.Request.Body(), nil); p != nil {
+		return p
+	}
+	s, p := k.claimant()
+	if p != nil {
+		return p
+	}
+	if none || r.Scope == lease.ScopeSession && s == nil {
+		k.answer(appendPage(k.buffer(), &lease.Page{}))
+		return nil
+	}
+	page, err := k.srv.locks.List(k.c.watch.begin(true), s, r)
+	k.c.watch.end()
+	if err != nil {
+		return k.failed(err)
+	}
+	k.answer(appendPage(k.buffer(), &page))
+	return nil
+}
+
+// claimant is the session in whose name a call speaks: the one that it names,
+// else the connection's own, if there is one.
+func (k *call) claimant() (Session, *problem) {
+	joined, p := k.joined()
+	if p != nil || joined != nil {
+		return joined, p
+	}
+	return k.c.session, nil
+}

@@ -1,0 +1,87 @@
+package proxy
+
+import (
+	"context"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease"
+)
+
+// Session is what this package needs of a [lease.Session].
+type Session interface {
+	ID() string
+	Name() string
+	TTL() time.Duration
+	ExpiresIn() time.Duration
+	Held() int
+	End(lease.EndReason) <-chan struct{}
+}
+
+// Locks is what this package needs of a [lease.Manager]; see there for what the
+// methods do and how they fail. A nil Session stands for none. A method that
+// waits, for whatever it may be, asks for its context's Done before: that is when
+// this package begins to watch the connection.
+type Locks interface {
+	OpenSession(lease.SessionOptions) (Session, error)
+	Session(id string) (Session, error)
+	Acquire(context.Context, Session, lease.Request) (lease.Grant, error)
+	Release(ctx context.Context, s Session, key string, token int64) (lease.Released, error)
+	Amend(context.Context, Session, lease.AmendRequest) (lease.Grant, error)
+	Get(ctx context.Context, s Session, key string, noCache bool) (lease.View, error)
+	List(context.Context, Session, lease.ListRequest) (lease.Page, error)
+	Discard(Session, lease.Grant)
+	Ready() error
+}
+
+// FromManager makes a manager usable as [Locks].
+func FromManager(m *lease.Manager) Locks { return manager{m} }
+
+// manager adapts a lease.Manager: its methods speak of *lease.Session.
+type manager struct{ m *lease.Manager }
+
+func own(s Session) *lease.Session {
+	if s == nil {
+		return nil
+	}
+	return s.(*lease.Session)
+}
+
+func (a manager) OpenSession(o lease.SessionOptions) (Session, error) {
+	s, err := a.m.OpenSession(o)
+	if err != nil {
+		return nil, err // not a Session that holds a nil pointer
+	}
+	return s, nil
+}
+
+func (a manager) Session(id string) (Session, error) {
+	s, err := a.m.Session(id)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (a manager) Acquire(ctx context.Context, s Session, r lease.Request) (lease.Grant, error) {
+	return a.m.Acquire(ctx, own(s), r)
+}
+
+func (a manager) Release(ctx context.Context, s Session, key string, token int64) (lease.Released, error) {
+	return a.m.Release(ctx, own(s), key, token)
+}
+
+func (a manager) Amend(ctx context.Context, s Session, r lease.AmendRequest) (lease.Grant, error) {
+	return a.m.Amend(ctx, own(s), r)
+}
+
+func (a manager) Get(ctx context.Context, s Session, key string, noCache bool) (lease.View, error) {
+	return a.m.Get(ctx, own(s), key, noCache)
+}
+
+func (a manager) List(ctx context.Context, s Session, r lease.ListRequest) (lease.Page, error) {
+	return a.m.List(ctx, own(s), r)
+}
+
+func (a manager) Discard(s Session, g lease.Grant) { a.m.Discard(own(s), g) }
+
+func (a manager) Ready() error { return a.m.Ready() }

@@ -1,0 +1,89 @@
+package proxy
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/memory"
+)
+
+// withManager starts a server with the real lock manager and an embedded store.
+func withManager(t *testing.T) (*fixture, *lease.Manager) {
+	t.Helper()
+	st := memory.NewSpace().Open(store.Identity{Namespace: "test", Instance: "pod-1/1", Pod: "pod-1"})
+	if err := st.Start(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	m, err := lease.New(lease.Config{
+		Instance: "pod-1/1", Pod: "pod-1", TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
+		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 100, CacheTTL: 100 * time.Millisecond,
+		BatchMax: 100, MaxSessions: 10, MaxLocksPerSession: 100, MaxWaiters: 100, Logger: slog.New(slog.DiscardHandler),
+	}, st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Start(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{t: t, log: &logs{}}
+	f.Server = New(Config{
+		Locks: FromManager(m), Logger: slog.New(slog.NewTextHandler(f.log, nil)),
+		Socket: filepath.Join(t.TempDir(), "s"), MaxSessions: 10,
+	})
+	if err := f.Start(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // the order in which a sidecar stops
+		f.Stop()
+		m.Stop()
+		st.Stop()
+	})
+	return f, m
+}
+
+func TestWithManager(t *testing.T) {
+	f, m := withManager(t)
+	holder, waiter := f.dial(), f.dial()
+	first := holder.do("PUT", "/v1/locks/a", "")
+	first.want(t, 200, "")
+	denied := waiter.do("PUT", "/v1/locks/a", "")
+	denied.want(t, 423, "held")
+	if held := denied.json["holder"].(map[string]any); held["pod"] != "pod-1" || held["session"] != first.json["session"] {
+		t.Error(denied.text)
+	}
+	waiter.request("PUT", "/v1/locks/a", `{"wait_ms":-1}`)
+	eventually(t, "the watch looks", f.looking)
+	_ = holder.Close()
+	second := waiter.read() // granted because the holder went
+	second.want(t, 200, "")
+	if second.json["token"].(float64) <= first.json["token"].(float64) {
+		t.Error(first.text, second.text)
+	}
+	waiter.do("DELETE", "/v1/locks/a?token="+tokenOf(first), "").want(t, 410, "lock_lost")
+	waiter.do("DELETE", "/v1/locks/a?token="+tokenOf(second), "").want(t, 200, "")
+	waiter.do("DELETE", "/v1/locks/a?token="+tokenOf(second), "").want(t, 409, "not_holder")
+
+	ttl := waiter.do("PUT", "/v1/locks/cron", `{"bind":"ttl","ttl_ms":60000}`)
+	ttl.want(t, 200, "")
+	f.dial().do("PATCH", "/v1/locks/cron", `{"ttl_ms":30000,"token":`+tokenOf(ttl)+`}`).want(t, 200, "")
+	if a := waiter.do("GET", "/v1/locks?scope=all", ""); !strings.Contains(a.text, `"key":"cron"`) {
+		t.Error(a.text)
+	}
+
+	stream, id := f.explicit()
+	waiter.do("PUT", "/v1/locks/b", "", "Lock-Session: "+id).want(t, 200, "")
+	waiter.do("GET", "/readyz", "").want(t, 200, "")
+	m.Drain()
+	waiter.do("GET", "/readyz", "").want(t, 503, "draining")
+	waiter.do("PUT", "/v1/locks/c", `{"bind":"ttl"}`).want(t, 503, "draining")
+	waiter.do("DELETE", "/v1/sessions/"+id, "").want(t, 200, "")
+	if name, _ := stream.next(); name != "" {
+		t.Error(name)
+	}
+}

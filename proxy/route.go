@@ -1,0 +1,233 @@
+package proxy
+
+import (
+	"bytes"
+	"runtime/debug"
+
+	"github.com/valyala/fasthttp"
+)
+
+// call is a request under way. There is one for each connection, used again and
+// again.
+type call struct {
+	srv *Server
+	c   *conn
+	ctx *fasthttp.RequestCtx
+	target
+	headers
+	out []byte
+}
+
+// handle serves one request.
+func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+	c := ctx.Conn().(*conn)
+	c.busy.Store(true)
+	k := &c.call
+	k.ctx, k.target = ctx, target{}
+	k.readHeaders()
+	defer k.finish()
+	if c.refusal != nil {
+		k.problem(c.refusal)
+		ctx.SetConnectionClose()
+		return
+	}
+	p := k.admit()
+	if p == nil {
+		p = k.route()
+	}
+	if p != nil {
+		k.problem(p)
+	}
+}
+
+// finish ends a call. After a panic the connection ends, and its sessions.
+func (k *call) finish() {
+	if v := recover(); v != nil {
+		k.srv.log.Error("panic in a call", "method", string(k.ctx.Method()), "panic", v, "stack", string(debug.Stack()))
+		k.c.watch.end()
+		k.problem(&problem{code: codeInternal, detail: "this call met a bug of the sidecar, which has logged it"})
+		k.ctx.SetConnectionClose()
+	}
+	if k.srv.stopping.Load() || k.c.watch.gone.Load() || k.closes {
+		k.ctx.SetConnectionClose()
+	}
+	k.ctx = nil
+}
+
+// handleBadRequest answers a request that fasthttp could not read.
+func (s *Server) handleBadRequest(ctx *fasthttp.RequestCtx, err error) {
+	c := ctx.Conn().(*conn)
+	if !c.heard {
+		c.mute = true // nobody asked anything
+		return
+	}
+	c.linger = true
+	k := &c.call
+	k.ctx = ctx
+	k.problem(badRequest(c, err))
+	k.ctx = nil
+}
+
+// admit reads the target, and refuses calls that may not be made here.
+func (k *call) admit() *problem {
+	var p *problem
+	if k.target, p = parseTarget(k.ctx.Request.Header.RequestURI()); p != nil {
+		return p
+	}
+	if k.c.kind == kindTCP {
+		return k.fromHere()
+	}
+	return nil
+}
+
+const locksPath = "/v1/locks/"
+
+// route finds the call and makes it. A problem that it returns is the answer.
+func (k *call) route() *problem {
+	if k.c.kind == kindAdmin {
+		return k.routeHealth()
+	}
+	path := k.path
+	switch {
+	case bytes.HasPrefix(path, []byte(locksPath)):
+		return k.routeLock(path[len(locksPath):])
+	case string(path) == "/v1/locks":
+		return k.routeLocks()
+	case string(path) == "/v1/sessions" || bytes.HasPrefix(path, []byte(sessionsPath)):
+		return k.routeSessions()
+	case string(path) == "/v1":
+		if p := k.only("GET"); p != nil {
+			return p
+		}
+		return k.bare(func() { k.json(k.srv.about) })
+	}
+	return k.routeHealth()
+}
+
+func (k *call) routeLock(part []byte) *problem {
+	if key, rest, found := bytes.Cut(part, []byte{'/'}); found && len(key) > 0 {
+		if string(rest) == "stop" || string(rest) == "events" {
+			return notFound(`"/` + string(rest) + `" of a lock is ` + laterVersion)
+		}
+	}
+	key, p := parseKey(part)
+	if p != nil {
+		return p
+	}
+	switch string(k.ctx.Method()) {
+	case "PUT":
+		return k.acquire(key)
+	case "DELETE":
+		return k.release(key)
+	case "PATCH":
+		return k.amend(key)
+	case "GET":
+		return k.get(key)
+	}
+	return k.wrongMethod("GET, PUT, PATCH, DELETE")
+}
+
+func (k *call) routeLocks() *problem {
+	switch string(k.ctx.Method()) {
+	case "GET":
+		return k.list()
+	case "POST":
+		return methodNotAllowed("GET", "POST (several keys at once) is "+laterVersion)
+	}
+	return k.wrongMethod("GET")
+}
+
+func (k *call) routeHealth() *problem {
+	switch string(k.path) {
+	case "/healthz":
+		if p := k.only("GET"); p != nil {
+			return p
+		}
+		// Never asks anybody: a store that is down is no reason to be restarted.
+		return k.bare(func() { k.json([]byte(`{"status":"ok"}`)) })
+	case "/readyz":
+		if p := k.only("GET"); p != nil {
+			return p
+		}
+		return k.ready()
+	}
+	return notFound("there is nothing at this path; the calls stand under /v1")
+}
+
+func (k *call) ready() *problem {
+	err := k.srv.locks.Ready()
+	if err == nil {
+		return k.bare(func() { k.json([]byte(`{"status":"ready"}`)) })
+	}
+	if p := problemOf(err); p != nil {
+		return p
+	}
+	return &problem{code: codeStoreUnavailable, detail: err.Error()}
+}
+
+// bare makes a call that takes neither parameters nor a body.
+func (k *call) bare(f func()) *problem {
+	if p := k.noInput(); p != nil {
+		return p
+	}
+	f()
+	return nil
+}
+
+// noInput refuses parameters and fields: the call has none.
+func (k *call) noInput() *problem {
+	if p := parseQuery(k.query, nil); p != nil {
+		return p
+	}
+	return parseBody(k.ctx.Request.Body(), nil)
+}
+
+func (k *call) only(method string) *problem {
+	if string(k.ctx.Method()) == method {
+		return nil
+	}
+	return k.wrongMethod(method)
+}
+
+func (k *call) wrongMethod(allow string) *problem {
+	return methodNotAllowed(allow, "the method "+string(k.ctx.Method())+" is not known here; known: "+allow)
+}
+
+// json answers 200.
+func (k *call) json(body []byte) {
+	k.ctx.Response.Header.SetContentType("application/json")
+	k.ctx.Response.SetBodyRaw(body)
+}
+
+// buffer is where an answer is built. It is written before the next call.
+func (k *call) buffer() []byte { return k.out[:0] }
+
+// answer answers 200 with what was appended to the buffer.
+func (k *call) answer(b []byte) {
+	if cap(b) <= maxScratch {
+		k.out = b
+	}
+	k.json(b)
+}
+
+func (k *call) problem(p *problem) {
+	r := &k.ctx.Response
+	r.SetStatusCode(p.status())
+	if p.allow != "" {
+		r.Header.Set("Allow", p.allow)
+	}
+	if problems[p.code].retry {
+		r.Header.Set("Retry-After", retryAfter)
+	}
+	k.answer(p.append(k.buffer()))
+	r.Header.SetContentType("application/problem+json")
+}
+
+// failed translates an error of package lease into the answer.
+func (k *call) failed(err error) *problem {
+	if p := problemOf(err); p != nil {
+		return p
+	}
+	k.srv.log.Error("call failed", "method", string(k.ctx.Method()), "path", string(k.path), "error", err)
+	return &problem{code: codeInternal, detail: "the sidecar has logged what went wrong"}
+}

@@ -1,0 +1,183 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/locksidecar/locksidecar/lease"
+)
+
+// Server serves the HTTP API. Make one with [New].
+type Server struct {
+	cfg   Config
+	locks Locks
+	log   *slog.Logger
+	http  *fasthttp.Server
+	about []byte // the answer of GET /v1
+
+	socket     *socketFile
+	tcp, admin net.Listener
+
+	mu      sync.Mutex
+	conns   map[*conn]struct{}
+	counts  [kinds]int
+	refused int
+	started bool
+	stopped bool
+
+	// stopping tells calls to be the last of their connections.
+	stopping atomic.Bool
+	// accepting counts accept loops, serving what serves connections.
+	accepting, serving sync.WaitGroup
+}
+
+// New makes a server; Start makes it serve.
+func New(cfg Config) *Server {
+	cfg = cfg.withDefaults()
+	s := &Server{cfg: cfg, locks: cfg.Locks, log: cfg.Logger, conns: make(map[*conn]struct{})}
+	s.about = appendAbout(nil, cfg.Version)
+	s.http = &fasthttp.Server{
+		Handler:                      s.handle,
+		ErrorHandler:                 s.handleBadRequest,
+		Logger:                       quietLogger{cfg.Logger},
+		ReadTimeout:                  cfg.Timeouts.Request,
+		IdleTimeout:                  idleForever,
+		ReadBufferSize:               maxHead,
+		MaxRequestBodySize:           cfg.MaxBody,
+		DisablePreParseMultipartForm: true,
+		NoDefaultServerHeader:        true,
+		NoDefaultDate:                true,
+		NoDefaultContentType:         true,
+		SecureErrorLogMessage:        true,
+		// The limit is kept in admit, where a refusal can be a proper answer.
+		Concurrency: cfg.MaxConns + maxAdmin + maxRefused + 1,
+	}
+	return s
+}
+
+// Start listens and serves. It fails at once, and then leaves nothing behind.
+func (s *Server) Start(ctx context.Context) error {
+	if err := s.cfg.check(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.started || s.stopped {
+		return errors.New("proxy: a server starts once")
+	}
+	if err := s.listen(ctx); err != nil {
+		s.closeListeners()
+		return err
+	}
+	s.started = true
+	s.accept(s.socket.listener, kindUnix)
+	if s.tcp != nil {
+		s.accept(s.tcp, kindTCP)
+	}
+	if s.admin != nil {
+		s.accept(s.admin, kindAdmin)
+	}
+	s.log.Info("serving", "socket", s.cfg.Socket, "tcp", addrOf(s.tcp), "admin", addrOf(s.admin))
+	return nil
+}
+
+func (s *Server) listen(ctx context.Context) (err error) {
+	if s.socket, err = listenUnix(ctx, s.cfg.Socket, s.cfg.SocketMode); err != nil {
+		return err
+	}
+	var lc net.ListenConfig
+	if s.cfg.TCPAddr != "" {
+		if s.tcp, err = lc.Listen(ctx, "tcp", s.cfg.TCPAddr); err != nil {
+			return fmt.Errorf("LOCKSIDECAR_TCP_ADDR: %w", err)
+		}
+	}
+	if s.cfg.AdminAddr != "" {
+		if s.admin, err = lc.Listen(ctx, "tcp", s.cfg.AdminAddr); err != nil {
+			return fmt.Errorf("LOCKSIDECAR_ADMIN_ADDR: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s *Server) closeListeners() {
+	if s.socket != nil {
+		s.socket.close(s.log)
+	}
+	for _, ln := range []net.Listener{s.tcp, s.admin} {
+		if ln != nil {
+			_ = ln.Close()
+		}
+	}
+}
+
+// TCPAddr is where the TCP listener listens, nil when there is none.
+func (s *Server) TCPAddr() net.Addr { return addrOf(s.tcp) }
+
+// AdminAddr is where the admin listener listens, nil when there is none.
+func (s *Server) AdminAddr() net.Addr { return addrOf(s.admin) }
+
+func addrOf(ln net.Listener) net.Addr {
+	if ln == nil {
+		return nil
+	}
+	return ln.Addr()
+}
+
+// Stop takes no more connections, lets pending calls have their answer for a
+// little while, ends event streams properly, and closes what is left. Whoever
+// wants clients to leave by themselves drains package lease before; package
+// lease must still work: it hears of each session's end.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	s.stopping.Store(true)
+	if s.started && !s.stopped {
+		s.closeListeners()
+	}
+	s.stopped = true
+	s.mu.Unlock()
+	s.accepting.Wait()
+
+	for _, c := range s.openConns() {
+		c.leave()
+	}
+	late := time.AfterFunc(s.cfg.Timeouts.Stop, func() {
+		for _, c := range s.openConns() {
+			c.cut()
+		}
+	})
+	defer late.Stop()
+	s.serving.Wait()
+}
+
+func (s *Server) openConns() []*conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		all = append(all, c)
+	}
+	return all
+}
+
+// endReason is why sessions end whose connection closes now.
+func (s *Server) endReason() lease.EndReason {
+	if s.stopping.Load() {
+		return lease.EndShutdown
+	}
+	return lease.EndDropped
+}
+
+// quietLogger takes what fasthttp logs: connection errors, which are daily life.
+type quietLogger struct{ log *slog.Logger }
+
+func (l quietLogger) Printf(format string, args ...any) {
+	l.log.Debug("fasthttp", "message", fmt.Sprintf(format, args...))
+}

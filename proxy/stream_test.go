@@ -1,0 +1,149 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease"
+)
+
+func (f *fixture) session(id string) *fakeSession {
+	f.locks.mu.Lock()
+	defer f.locks.mu.Unlock()
+	return f.locks.sessions[id]
+}
+
+func TestStreamBeginsAtOnce(t *testing.T) {
+	f := start(t)
+	c := f.dial()
+	c.request("POST", "/v1/sessions", `{"ttl_ms":30000,"name":"worker"}`)
+	e := c.events()
+	name, data := e.next()
+	if name != "session" || data["session"] != "secret-1" || data["ttl_ms"] != 15000.0 || data["expires_in_ms"] != 14000.0 {
+		t.Error(name, data)
+	}
+	if e.comments == 0 {
+		t.Error("no comment line before the first event")
+	}
+	o := f.session("secret-1").o
+	if o.TTL != 30*time.Second || o.Name != "worker" || !o.Explicit {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestStreamTellsOfLostLocks(t *testing.T) {
+	f := start(t)
+	e, id := f.explicit()
+	s := f.session(id)
+	const n = 1000
+	for i := range n {
+		s.o.OnLost(lease.Lost{Key: fmt.Sprintf("k\n%d", i), Token: int64(i), Reason: lease.LostExpired})
+	}
+	for i := range n {
+		name, data := e.next()
+		if name != "lost" || data["key"] != fmt.Sprintf("k\n%d", i) || data["token"] != float64(i) || data["reason"] != "expired" {
+			t.Fatal(i, name, data)
+		}
+	}
+	// What happened before the end is told before the end.
+	s.o.OnLost(lease.Lost{Key: "last", Reason: lease.LostStore})
+	s.End(lease.EndDeleted)
+	if _, data := e.next(); data["key"] != "last" {
+		t.Error(data)
+	}
+	if name, _ := e.next(); name != "" {
+		t.Error(name)
+	}
+	e.wantEnd()
+}
+
+func TestStreamHeartbeat(t *testing.T) {
+	f := start(t, func(c *Config) { c.Timeouts.Heartbeat = 5 * time.Millisecond })
+	e, id := f.explicit()
+	before := e.comments
+	for e.comments < before+3 {
+		line, err := e.body.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(line, ":") {
+			e.comments++
+		}
+	}
+	f.session(id).End(lease.EndDeleted)
+}
+
+// A reader that does not read is dropped, and nobody waits for it meanwhile.
+func TestSlowReaderIsDropped(t *testing.T) {
+	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = 20 * time.Millisecond })
+	_, id := f.explicit()
+	s := f.session(id)
+	f.dial().do("PUT", "/v1/locks/a", "", "Lock-Session: "+id).want(t, 200, "")
+	lost := lease.Lost{Key: strings.Repeat("k", 500), Reason: lease.LostExpired}
+	for range 10_000 { // 5 MB, never blocks
+		s.o.OnLost(lost)
+	}
+	if reason := hear(t, f.locks.ended, "the session's end"); reason != lease.EndDropped {
+		t.Error(reason)
+	}
+	if a := f.dial().do("GET", "/v1/locks/a", ""); a.json["state"] != "free" {
+		t.Error(a.text)
+	}
+	eventually(t, "the drop is logged", func() bool { return strings.Contains(f.log.text(), "too slow") })
+}
+
+// The queue of a stream is bounded, whatever the reader's deadline.
+func TestStreamQueueIsBounded(t *testing.T) {
+	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = time.Hour })
+	_, id := f.explicit()
+	s := f.session(id)
+	for range 2 * maxQueued {
+		s.o.OnLost(lease.Lost{Key: "kkkkkkkkkkkkkkkkkkkkkk"})
+	}
+	hear(t, f.locks.ended, "the session's end")
+}
+
+func TestSessionRequestsThatAreRefused(t *testing.T) {
+	f := start(t)
+	c := f.dial()
+	for body, part := range map[string]string{
+		`{"ttl_ms":1}`: "ttl_ms", `{"name":""}`: "name", `{"name":7}`: "name", `{"owner":"x"}`: "owner", "[]": "array",
+		`{"name":"a\u0001"}`: "name", `{"name":"` + strings.Repeat("n", 256) + `"}`: "name",
+	} {
+		a := c.do("POST", "/v1/sessions", body)
+		a.want(t, 400, "invalid_request")
+		a.detail(t, part)
+	}
+	c.do("POST", "/v1/sessions?x=1", "").want(t, 400, "invalid_request")
+	c.do("GET", "/v1/sessions", "").want(t, 405, "method_not_allowed")
+	c.do("POST", "/v1/sessions/x", "").want(t, 405, "method_not_allowed")
+	c.do("DELETE", "/v1/sessions/", "").want(t, 404, "not_found")
+	f.locks.hook = func(string, string) error { return &lease.LimitError{What: "sessions", Limit: 1} }
+	c.do("POST", "/v1/sessions", "").want(t, 429, "limit")
+	if f.locks.opened != 0 {
+		t.Error("sessions were opened")
+	}
+	c.send("POST /v1/sessions HTTP/1.0\r\n\r\n")
+	c.read().want(t, 400, "invalid_request")
+}
+
+// The stream is proper HTTP: an ordinary client reads it.
+func TestStreamWithOrdinaryClient(t *testing.T) {
+	f := start(t, func(c *Config) { c.TCPAddr = "127.0.0.1:0" })
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	resp, err := client.Post("http://"+f.TCPAddr().String()+"/v1/sessions", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 1000)
+	n, err := resp.Body.Read(buf)
+	if err != nil || !strings.HasPrefix(string(buf[:n]), ":\n\nevent: session\n") {
+		t.Errorf("%q, %v", buf[:n], err)
+	}
+	_ = resp.Body.Close()
+	hear(t, f.locks.ended, "the session's end")
+}

@@ -1,0 +1,245 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"strconv"
+	"unicode/utf8"
+)
+
+// maxKey is the most bytes in a key.
+const maxKey = 512
+
+// target is a request's target, as it was sent: nothing is normalised.
+type target struct {
+	path, query []byte
+	// authority is set if the target has the form http://authority/path.
+	authority []byte
+}
+
+func parseTarget(raw []byte) (target, *problem) {
+	var t target
+	if len(raw) > 0 && raw[0] != '/' {
+		if t.authority, raw = cutAuthority(raw); t.authority == nil {
+			return t, notFound("the request's target is not a path")
+		}
+	}
+	if bytes.IndexByte(raw, '#') >= 0 {
+		return t, invalid("the request's target has a #; in a key or parameter it is written %%23")
+	}
+	t.path, t.query, _ = bytes.Cut(raw, []byte{'?'})
+	return t, nil
+}
+
+// cutAuthority splits http://authority/path. The authority is nil if raw is
+// something else.
+func cutAuthority(raw []byte) (authority, rest []byte) {
+	const scheme = "http://"
+	if len(raw) <= len(scheme) || !bytes.EqualFold(raw[:len(scheme)], []byte(scheme)) {
+		return nil, nil
+	}
+	raw = raw[len(scheme):]
+	end := bytes.IndexAny(raw, "/?#")
+	switch {
+	case end < 0:
+		return raw, []byte{'/'}
+	case end == 0:
+		return nil, nil
+	}
+	return raw[:end], raw[end:]
+}
+
+// parseKey reads a key from the part of the path in which it stands.
+func parseKey(part []byte) (string, *problem) {
+	if before, _, found := bytes.Cut(part, []byte{'/'}); found {
+		return "", notFound(fmt.Sprintf(
+			"no such resource under the key %q; a / inside a key is written %%2F", before))
+	}
+	decoded, at := unescape(part, false)
+	if at >= 0 {
+		return "", invalid("key: bad percent escape at byte %d; a %% is written %%25", at)
+	}
+	return checkKey("key", decoded)
+}
+
+// checkKey refuses what is no key. name is what the error calls it.
+func checkKey(name string, key []byte) (string, *problem) {
+	switch {
+	case len(key) == 0:
+		return "", invalid("%s is empty; it must have 1 to %d bytes", name, maxKey)
+	case len(key) > maxKey:
+		return "", invalid("%s has %d bytes; it must have 1 to %d", name, len(key), maxKey)
+	}
+	return checkText(name, key)
+}
+
+// checkText refuses what is not UTF-8 and control characters.
+func checkText(name string, text []byte) (string, *problem) {
+	for i := 0; i < len(text); {
+		if c := text[i]; c < utf8.RuneSelf {
+			if c < 0x20 || c == 0x7f {
+				return "", invalid("%s has a control character (U+%04X) at byte %d", name, c, i)
+			}
+			i++
+			continue
+		}
+		r, size := utf8.DecodeRune(text[i:])
+		if r == utf8.RuneError && size == 1 {
+			return "", invalid("%s is not valid UTF-8 at byte %d", name, i)
+		}
+		if r < 0xa0 {
+			return "", invalid("%s has a control character (U+%04X) at byte %d", name, r, i)
+		}
+		i += size
+	}
+	return string(text), nil
+}
+
+// unescape decodes percent escapes, and + as a space if wanted. at is where an
+// escape is bad, else -1. What needs no decoding is returned as it is.
+func unescape(s []byte, plus bool) (decoded []byte, at int) {
+	if bytes.IndexByte(s, '%') < 0 && (!plus || bytes.IndexByte(s, '+') < 0) {
+		return s, -1
+	}
+	out := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		switch {
+		case s[i] == '%':
+			if i+2 >= len(s) {
+				return nil, i
+			}
+			high, low := unhex(s[i+1]), unhex(s[i+2])
+			if high > 15 || low > 15 {
+				return nil, i
+			}
+			out = append(out, high<<4|low)
+			i += 2
+		case s[i] == '+' && plus:
+			out = append(out, ' ')
+		default:
+			out = append(out, s[i])
+		}
+	}
+	return out, -1
+}
+
+// unhex returns a number above 15 for what is no hexadecimal digit.
+func unhex(c byte) byte {
+	switch {
+	case c >= '0' && c <= '9':
+		return c - '0'
+	case c >= 'a' && c <= 'f':
+		return c - 'a' + 10
+	case c >= 'A' && c <= 'F':
+		return c - 'A' + 10
+	}
+	return 0xff
+}
+
+// param is a query parameter that a call knows.
+type param struct {
+	name  string
+	value []byte
+	set   bool
+	// later: the contract has it, this version has not.
+	later bool
+}
+
+// parseQuery fills in the parameters that a call knows, and refuses all others.
+func parseQuery(query []byte, known []param) *problem {
+	for len(query) > 0 {
+		var part []byte
+		part, query, _ = bytes.Cut(query, []byte{'&'})
+		if p := parseParam(part, known); p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+func parseParam(part []byte, known []param) *problem {
+	rawName, rawValue, hasValue := bytes.Cut(part, []byte{'='})
+	name, bad := unescape(rawName, true)
+	if bad >= 0 {
+		return invalid("query: bad percent escape in a parameter's name")
+	}
+	for i := range known {
+		k := &known[i]
+		switch {
+		case string(name) != k.name:
+			continue
+		case k.later:
+			return invalid("query parameter %s: %s", k.name, laterVersion)
+		case k.set:
+			return invalid("query parameter %s is given twice", k.name)
+		case !hasValue:
+			return invalid("query parameter %s has no value; write %s=...", k.name, k.name)
+		}
+		if k.value, bad = unescape(rawValue, true); bad >= 0 {
+			return invalid("query parameter %s: bad percent escape; a %% is written %%25", k.name)
+		}
+		k.set = true
+		return nil
+	}
+	return invalid("query parameter %q is not known here; known: %s", name, namesOf(known))
+}
+
+func namesOf(known []param) string {
+	if len(known) == 0 {
+		return "none"
+	}
+	names := ""
+	for _, k := range known {
+		if k.later {
+			continue
+		}
+		if names != "" {
+			names += ", "
+		}
+		names += k.name
+	}
+	return names
+}
+
+// number reads a parameter that must be an integer between low and high.
+func (p *param) number(low, high int64) (int64, *problem) {
+	n, ok := parseInteger(p.value)
+	if !ok || n < low || n > high {
+		return 0, invalid("query parameter %s is %q; it must be an integer from %d to %d", p.name, p.value, low, high)
+	}
+	return n, nil
+}
+
+// parseInteger reads an integer as JSON writes it.
+func parseInteger(b []byte) (int64, bool) {
+	digits := b
+	if len(digits) > 0 && digits[0] == '-' {
+		digits = digits[1:]
+	}
+	if len(digits) == 0 || len(digits) > 1 && digits[0] == '0' {
+		return 0, false
+	}
+	for _, c := range digits {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+	}
+	n, err := strconv.ParseInt(string(b), 10, 64)
+	return n, err == nil
+}
+
+// A cursor is the last key of the page before it. Clients need not know that.
+func encodeCursor(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
+
+func decodeCursor(cursor []byte) (string, *problem) {
+	key, err := base64.RawURLEncoding.Strict().DecodeString(string(cursor))
+	if err != nil {
+		return "", invalid("query parameter cursor is not one that this server gave out")
+	}
+	after, p := checkKey("query parameter cursor", key)
+	if p != nil {
+		return "", invalid("query parameter cursor is not one that this server gave out")
+	}
+	return after, nil
+}
