@@ -3,10 +3,11 @@
 // A [Lane] has at most one operation under way. What arrives meanwhile forms the
 // next batch, so that a lone call goes out at once and a crowd shares a statement:
 // there is no timer and no artificial delay. Two items with the same key never
-// share a batch; the later one goes with a later batch, in the order of arrival.
+// share a batch; the later one goes with a later batch, and overtakes nobody who
+// came earlier for the same key.
 //
 // An item that was accepted is always answered, exactly once, whether or not
-// anybody still wants the answer: the operation runs under a context of its own,
+// anybody still wants the answer: the operation runs under a context of the lane,
 // limited in time, that no caller can cancel. So a caller that gives up neither
 // loses nor leaks what the operation did; its callback decides what becomes of it.
 package batcher
@@ -14,6 +15,7 @@ package batcher
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 )
@@ -42,8 +44,15 @@ type Lane[T, R any] struct {
 	flush func(context.Context, []T) ([]R, error)
 	room  chan struct{}
 
-	mu      sync.Mutex
+	// ctx ends when Stop gives up.
+	ctx    context.Context
+	giveUp context.CancelFunc
+
+	mu sync.Mutex
+	// queue has at most one entry of a key, later the others: one hot key must
+	// not make every batch look through all that wait for it.
 	queue   []entry[T, R]
+	later   map[string][]entry[T, R]
 	running bool
 	stopped bool
 	work    sync.WaitGroup
@@ -58,7 +67,8 @@ type entry[T, R any] struct {
 // a batch out and returns one answer for each item in the same order, or an error
 // for all.
 func New[T, R any](cfg Config, key func(T) string, flush func(context.Context, []T) ([]R, error)) *Lane[T, R] {
-	l := &Lane[T, R]{cfg: cfg, key: key, flush: flush}
+	l := &Lane[T, R]{cfg: cfg, key: key, flush: flush, later: make(map[string][]entry[T, R])}
+	l.ctx, l.giveUp = context.WithCancel(context.Background()) //nolint:gosec // Stop calls it
 	if cfg.Room > 0 && !cfg.Inline {
 		l.room = make(chan struct{}, cfg.Room)
 	}
@@ -93,7 +103,7 @@ func (l *Lane[T, R]) Submit(ctx context.Context, item T, done func(R, error)) er
 		l.carryOut([]entry[T, R]{{item, done}})
 		return nil
 	}
-	l.queue = append(l.queue, entry[T, R]{item, done})
+	l.add(entry[T, R]{item, done})
 	start := !l.running
 	l.running = true
 	l.mu.Unlock()
@@ -104,22 +114,32 @@ func (l *Lane[T, R]) Submit(ctx context.Context, item T, done func(R, error)) er
 }
 
 // Stop refuses new items and returns when all that were accepted are answered.
-func (l *Lane[T, R]) Stop() {
+// When ctx ends before, the operation under way is cancelled, and what has not
+// begun is answered with ErrStopped: a store that hangs cannot hold it up for the
+// time of a long queue.
+func (l *Lane[T, R]) Stop(ctx context.Context) {
 	l.mu.Lock()
 	l.stopped = true
 	l.mu.Unlock()
+	done := context.AfterFunc(ctx, l.giveUp)
+	defer done()
 	l.work.Wait()
 }
 
 // run carries out batches until the queue is empty. It exists only while there
 // is work, so an idle lane costs no goroutine.
 func (l *Lane[T, R]) run() {
+	crowded := false
 	for {
 		l.mu.Lock()
+		crowded = crowded || len(l.queue) > l.cfg.Max
 		batch := l.next()
 		if len(batch) == 0 {
 			l.running = false
 			l.queue = nil // a burst's array is not kept for ever
+			if crowded {
+				l.later = make(map[string][]entry[T, R])
+			}
 			l.mu.Unlock()
 			return
 		}
@@ -128,30 +148,34 @@ func (l *Lane[T, R]) run() {
 	}
 }
 
-// next takes the first items with different keys off the queue. l.mu is held.
+// add appends an entry to the queue. l.mu is held.
+func (l *Lane[T, R]) add(e entry[T, R]) {
+	k := l.key(e.item)
+	if later, twice := l.later[k]; twice {
+		l.later[k] = append(later, e)
+		return
+	}
+	l.later[k] = nil
+	l.queue = append(l.queue, e)
+}
+
+// next takes the first entries off the queue, all of different keys. Whoever
+// waited for one of them gets in line. l.mu is held.
 func (l *Lane[T, R]) next() []entry[T, R] {
-	if len(l.queue) == 1 {
-		batch := []entry[T, R]{l.queue[0]}
-		l.queue[0] = entry[T, R]{}
-		l.queue = l.queue[:0]
-		return batch
-	}
-	var batch, rest []entry[T, R]
-	seen := make(map[string]struct{}, min(len(l.queue), l.cfg.Max))
-	for i, e := range l.queue {
-		if len(batch) == l.cfg.Max {
-			rest = append(rest, l.queue[i:]...)
-			break
-		}
+	n := min(len(l.queue), l.cfg.Max)
+	batch := slices.Clone(l.queue[:n])
+	clear(l.queue[:n])
+	l.queue = l.queue[n:]
+	for _, e := range batch {
 		k := l.key(e.item)
-		if _, twice := seen[k]; twice {
-			rest = append(rest, e)
-			continue
+		if later := l.later[k]; len(later) > 0 {
+			l.queue = append(l.queue, later[0])
+			later[0] = entry[T, R]{}
+			l.later[k] = later[1:]
+		} else {
+			delete(l.later, k)
 		}
-		seen[k] = struct{}{}
-		batch = append(batch, e)
 	}
-	l.queue = rest
 	return batch
 }
 
@@ -161,15 +185,7 @@ func (l *Lane[T, R]) carryOut(batch []entry[T, R]) {
 	for i, e := range batch {
 		items[i] = e.item
 	}
-	ctx, cancel := context.Background(), context.CancelFunc(func() {})
-	if !l.cfg.Inline {
-		ctx, cancel = context.WithTimeout(ctx, l.cfg.Timeout)
-	}
-	answers, err := l.flush(ctx, items)
-	cancel()
-	if err == nil && len(answers) != len(items) {
-		err = errors.New("batcher: an operation answered another number of items than it was asked")
-	}
+	answers, err := l.operate(items)
 	l.leave(len(batch))
 	for i, e := range batch {
 		var r R
@@ -179,6 +195,23 @@ func (l *Lane[T, R]) carryOut(batch []entry[T, R]) {
 		e.done(r, err)
 		l.work.Done()
 	}
+}
+
+// operate asks for the answers to a batch.
+func (l *Lane[T, R]) operate(items []T) ([]R, error) {
+	if l.ctx.Err() != nil {
+		return nil, ErrStopped
+	}
+	ctx, cancel := l.ctx, context.CancelFunc(func() {})
+	if !l.cfg.Inline {
+		ctx, cancel = context.WithTimeout(ctx, l.cfg.Timeout)
+	}
+	defer cancel()
+	answers, err := l.flush(ctx, items)
+	if err == nil && len(answers) != len(items) {
+		err = errors.New("batcher: an operation answered another number of items than it was asked")
+	}
+	return answers, err
 }
 
 // leave makes room for n items.

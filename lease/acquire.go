@@ -30,14 +30,15 @@ func (m *Manager) Acquire(ctx context.Context, s *Session, req Request) (Grant, 
 	if req.Bind == BindTTL {
 		return m.acquireTTL(ctx, &req)
 	}
-	if err := s.admit(); err != nil {
+	c := &call{s: s, req: &req}
+	if err := s.admit(&c.place); err != nil {
 		return Grant{}, err
 	}
-	defer s.leave()
+	defer s.leave(&c.place)
 	if lock, ok := m.deniedHere(&req); ok {
 		return Grant{}, &HeldError{Lock: lock, Cached: true}
 	}
-	return m.acquire(ctx, &call{s: s, req: &req})
+	return m.acquire(ctx, c)
 }
 
 // acquireTTL gets a bind:ttl lock. Calls with the same request id take turns, so
@@ -49,15 +50,18 @@ func (m *Manager) acquireTTL(ctx context.Context, req *Request) (Grant, error) {
 		}
 		return m.acquire(ctx, &call{req: req})
 	}
-	r := m.repeatsOf(grantFor(req))
-	if err := r.enter(ctx); err != nil {
+	c := &call{req: req, began: m.clk.Now()}
+	r := m.requests.use(grantFor(req))
+	defer m.requests.done(r)
+	if err := m.takeTurn(ctx, r, req.Wait); err != nil {
 		return Grant{}, err
 	}
-	c := &call{req: req}
-	defer func() { r.leaveAfter(c.bids) }()
+	defer func() { m.leaveAfter(r, c.bids) }()
+	c.shared = r.shared()
 	g, err := m.acquire(ctx, c)
 	if err == nil {
-		g.repeats, g.repeat = r, r.answered()
+		g.repeats = r
+		r.give(g.Token)
 	}
 	return g, err
 }
@@ -89,51 +93,103 @@ func (m *Manager) acquire(ctx context.Context, c *call) (Grant, error) {
 		}
 		defer m.waiters.Add(-1)
 	}
-	c.m, c.ctx, c.began = m, ctx, m.clk.Now()
+	c.m, c.ctx = m, ctx
+	if c.began.IsZero() {
+		c.began = m.clk.Now()
+	}
 	defer c.stopTimer()
 	for {
-		l, err := m.leaseFor(ctx, c.req)
+		l, err := c.lease()
 		if err != nil {
 			return Grant{}, err
 		}
-		b := m.newBid(c.s, c.req, l, c.began)
+		b := m.newBid(c, l)
 		c.bids = append(c.bids, b)
 		b.start(ctx)
 		g, err := c.await(b)
 		if !errors.Is(err, errBidLost) {
 			return g, err
 		}
-		if err := c.mayGoOn(); err != nil {
+		if err := c.mayGoOn(b); err != nil {
 			return Grant{}, err
 		}
 	}
-}
-
-// leaseFor returns the lease that a bid needs, pinned, or nil for a bind:ttl
-// request that does not wait.
-func (m *Manager) leaseFor(ctx context.Context, req *Request) (*renewed, error) {
-	ttl := req.TTL
-	if req.Bind == BindTTL {
-		if req.Wait == 0 {
-			return nil, nil
-		}
-		ttl = m.cfg.TTL // keeps the place in the queue
-	}
-	return m.lease(ctx, ttl)
 }
 
 // call is what stays the same over the bids of one Acquire.
 type call struct {
 	m     *Manager
 	ctx   context.Context
-	s     *Session
+	s     *Session // nil with BindTTL
 	req   *Request
 	began time.Time
+	place place // in the session
 	bids  []*bid
+	// shared is the grant that other calls of the same request have, or 0.
+	shared int64
 
 	timer *time.Timer
 	time  <-chan time.Time // fires when the wait is over
 	timed bool             // it has fired
+}
+
+// lease returns the lease that a bid needs, pinned and open, or nil for a bind:ttl
+// request that does not wait.
+func (c *call) lease() (*renewed, error) {
+	ttl := c.req.TTL
+	if c.req.Bind == BindTTL {
+		if c.req.Wait == 0 {
+			return nil, nil //nolint:nilnil // no lease is needed
+		}
+		ttl = c.m.cfg.TTL // keeps the place in the queue
+	}
+	for {
+		l, err := c.m.pin(ttl)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.opened(l); err != nil {
+			l.unpin()
+			return nil, err
+		}
+		if l.alive(c.m.clk) {
+			return l, nil
+		}
+		l.unpin()
+		c.m.lose(l, l.lossReason()) // found dead before the keeper did
+	}
+}
+
+// opened waits until a lease is open, or the call gives up.
+func (c *call) opened(l *renewed) error {
+	select {
+	case <-l.opened: // nearly always
+		return l.openErr
+	default:
+	}
+	ending, draining := c.endings()
+	select {
+	case <-l.opened:
+		return l.openErr
+	case <-c.ctx.Done():
+		return errors.Join(ErrAbandoned, context.Cause(c.ctx))
+	case <-ending:
+		return ErrSessionEnded
+	case <-draining:
+		return ErrDraining
+	}
+}
+
+// endings are closed when the call's session ends, and when it must not wait any
+// longer because the sidecar drains; a call that does not wait may finish.
+func (c *call) endings() (session, draining <-chan struct{}) {
+	if c.s != nil {
+		session = c.s.ending
+	}
+	if c.req.Wait != 0 {
+		draining = c.m.draining
+	}
+	return session, draining
 }
 
 // maxBids limits how often a call that does not wait tries again after its lease
@@ -148,13 +204,7 @@ func (c *call) await(b *bid) (Grant, error) {
 	default:
 	}
 	c.startTimer()
-	var ending, draining <-chan struct{}
-	if c.s != nil {
-		ending = c.s.ending
-	}
-	if c.req.Wait != 0 {
-		draining = c.m.draining
-	}
+	ending, draining := c.endings()
 	for {
 		var err error
 		select {
@@ -179,21 +229,46 @@ func (c *call) await(b *bid) (Grant, error) {
 // outcome translates how a bid ended.
 func (c *call) outcome(b *bid) (Grant, error) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	g, err, seen, position := b.result, b.err, b.seen, b.position
+	b.mu.Unlock()
 	switch {
-	case errors.Is(b.err, errTimeUp):
-		return Grant{}, &TimeoutError{Lock: b.seen, Position: b.position, Waited: c.m.clk.Now().Sub(c.began)}
-	case b.err == nil && c.s != nil && c.s.hasEnded():
-		return Grant{}, ErrSessionEnded // and its end has released the lock
-	case b.err != nil && c.ctx.Err() != nil:
-		return Grant{}, errors.Join(ErrAbandoned, b.err)
+	case err == nil:
+		return c.tell(b, g)
+	case errors.Is(err, errTimeUp):
+		return Grant{}, &TimeoutError{Lock: seen, Position: position, Waited: c.m.clk.Now().Sub(c.began)}
+	case c.m.ctx.Err() != nil:
+		return Grant{}, ErrDraining // stopped, whatever that did to the bid
 	default:
-		return b.result, b.err
+		return Grant{}, refusal(c.ctx, err)
+	}
+}
+
+// tell returns what the bid has won, unless this call came late to hear of it.
+func (c *call) tell(b *bid, g Grant) (Grant, error) {
+	if g.Bind == BindTTL {
+		g.ExpiresIn -= c.m.clk.Now().Sub(b.wonAt)
+		if g.ExpiresIn > 0 {
+			return g, nil
+		}
+		b.abandon()
+		return Grant{}, b.notKept()
+	}
+	switch {
+	case c.s.hasEnded():
+		return Grant{}, ErrSessionEnded // and its end has released the lock
+	case !b.lease.alive(c.m.clk):
+		return Grant{}, errBidLost // and whoever loses the lease loses the lock
+	default:
+		return g, nil
 	}
 }
 
 // mayGoOn decides whether another bid makes sense after one was lost.
-func (c *call) mayGoOn() error {
+func (c *call) mayGoOn(lost *bid) error {
+	lost.mu.Lock()
+	seen, shared := lost.seen, lost.shared
+	lost.mu.Unlock()
+	c.shared = shared
 	switch {
 	case c.ctx.Err() != nil:
 		return ErrAbandoned
@@ -202,7 +277,7 @@ func (c *call) mayGoOn() error {
 	case c.m.isDraining():
 		return ErrDraining
 	case c.timed:
-		return &TimeoutError{Lock: store.Lock{Key: c.req.Key}, Waited: c.m.clk.Now().Sub(c.began)}
+		return &TimeoutError{Lock: seen, Waited: c.m.clk.Now().Sub(c.began)}
 	case c.req.Wait == 0 && len(c.bids) >= maxBids:
 		return &store.Error{Op: "acquire", Err: errors.New("the lease under the lock was lost")}
 	default:

@@ -25,6 +25,9 @@ func (m *Manager) Amend(ctx context.Context, s *Session, req AmendRequest) (Gran
 		if err := m.setData(ctx, h, req.Data); err != nil {
 			return Grant{}, err
 		}
+		if err := m.stillHeld(h); err != nil {
+			return Grant{}, err
+		}
 	}
 	return Grant{
 		Key: h.key, Token: h.token, Session: s.name, Bind: BindSession,
@@ -34,24 +37,32 @@ func (m *Manager) Amend(ctx context.Context, s *Session, req AmendRequest) (Gran
 
 // setData replaces the data of a lock that a session holds.
 func (m *Manager) setData(ctx context.Context, h *heldLock, data []byte) error {
-	v, err := submit(ctx, m.amends, store.Change{Claim: h.claim(), SetData: true, Data: data})
-	if err != nil {
-		return err
+	change := store.Change{Claim: h.claim(), SetData: true, Data: data}
+	// In the lane, so that the last change there is the last one here, too.
+	_, err := submitAnd(ctx, m.amends, change, func(v store.Verdict) {
+		if v.Standing != store.Holds {
+			h.s.loseLock(h, LostExpired) // the store is right
+			return
+		}
+		h.s.mu.Lock()
+		defer h.s.mu.Unlock()
+		h.data = data
+	})
+	return err
+}
+
+// stillHeld says why a lock is not held any more that was a moment ago.
+func (m *Manager) stillHeld(h *heldLock) error {
+	now, err := m.claimed(h.s, h.key, h.token)
+	if err == nil && now == nil {
+		err = m.refused(h.key, h.token, ReasonUnknownToken)
 	}
-	if v.Standing != store.Holds {
-		// The store is right: the lock is gone, and the session hears it.
-		h.s.loseLock(h, LostExpired)
-		_, err := m.claimed(h.s, h.key, h.token)
-		return err
-	}
-	h.s.mu.Lock()
-	h.data = data
-	h.s.mu.Unlock()
-	return nil
+	return err
 }
 
 // amendForeign amends a bind:ttl lock; of any other the store knows why not.
 func (m *Manager) amendForeign(ctx context.Context, req AmendRequest) (Grant, error) {
+	sent := m.clk.Now()
 	v, err := submit(ctx, m.amends, store.Change{
 		Claim: store.Claim{Key: req.Key, Token: req.Token},
 		TTL:   req.TTL, SetData: req.SetData, Data: req.Data,
@@ -63,8 +74,13 @@ func (m *Manager) amendForeign(ctx context.Context, req AmendRequest) (Grant, er
 	if v.Standing != store.Holds {
 		return Grant{}, m.refusedBy(v.Standing, req.Key, req.Token)
 	}
+	// The store counts from some moment since it was asked: from then, to be safe.
+	left := v.Lock.Holder.ExpiresIn - m.clk.Now().Sub(sent)
+	if left <= 0 {
+		return Grant{}, m.refusedBy(store.Expired, req.Key, req.Token)
+	}
 	return Grant{
 		Key: req.Key, Token: req.Token, Bind: BindTTL,
-		ExpiresIn: v.Lock.Holder.ExpiresIn, AcquiredAt: v.Lock.Holder.AcquiredAt,
+		ExpiresIn: left, AcquiredAt: v.Lock.Holder.AcquiredAt,
 	}, nil
 }

@@ -40,6 +40,61 @@ func (bg *background) join() {
 	bg.wg.Wait()
 }
 
+// retries are what is tried again after a pause, until the manager stops.
+type retries struct {
+	mu      sync.Mutex
+	stopped bool
+	pending map[*retry]struct{}
+}
+
+type retry struct {
+	f     func()
+	timer *time.Timer
+}
+
+// after runs f after a pause. It reports false, and f never runs, when the
+// manager has stopped.
+func (rt *retries) after(pause time.Duration, f func()) bool {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if rt.stopped {
+		return false
+	}
+	if rt.pending == nil {
+		rt.pending = make(map[*retry]struct{})
+	}
+	r := &retry{f: f}
+	r.timer = time.AfterFunc(pause, func() {
+		if rt.take(r) {
+			f()
+		}
+	})
+	rt.pending[r] = struct{}{}
+	return true
+}
+
+// take takes a retry: whoever does runs it.
+func (rt *retries) take(r *retry) bool {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	_, ok := rt.pending[r]
+	delete(rt.pending, r)
+	return ok
+}
+
+// hurry runs what is pending now, for the last time.
+func (rt *retries) hurry() {
+	rt.mu.Lock()
+	rt.stopped = true
+	pending := rt.pending
+	rt.pending = nil
+	rt.mu.Unlock()
+	for r := range pending {
+		r.timer.Stop()
+		r.f()
+	}
+}
+
 // inBackground tries something again and again, with growing pauses, until it
 // succeeds, until it has been tried for so long, or until the manager stops. Then
 // it calls settled.

@@ -23,11 +23,13 @@ import (
 type bid struct {
 	m     *Manager
 	s     *Session // nil with BindTTL
+	place *place   // of the call, in the session
 	req   *Request
 	lease *renewed // nil for BindTTL that does not wait
 	grant store.GrantID
 	began time.Time // of the call, for Waited
 	sent  time.Time // of the question that is under way
+	wonAt time.Time
 
 	mu    sync.Mutex
 	phase phase
@@ -39,6 +41,7 @@ type bid struct {
 	seen     store.Lock // who has it, as last heard
 	position int
 	checkAt  time.Time
+	shared   int64 // the grant that belongs to other calls, too, or 0
 	result   Grant
 	err      error
 	done     chan struct{} // closed when the bid is over
@@ -66,11 +69,11 @@ var (
 	errBidLost = errors.New("the lease or the place in line is gone")
 )
 
-func (m *Manager) newBid(s *Session, req *Request, l *renewed, began time.Time) *bid {
-	b := &bid{m: m, s: s, req: req, lease: l, began: began, done: make(chan struct{})}
+func (m *Manager) newBid(c *call, l *renewed) *bid {
+	b := &bid{m: m, s: c.s, place: &c.place, req: c.req, lease: l, began: c.began, shared: c.shared, done: make(chan struct{})}
 	b.loose.Add(1)
-	if req.RequestID != uuid.Nil {
-		b.grant = grantFor(req)
+	if c.req.RequestID != uuid.Nil {
+		b.grant = grantFor(c.req)
 	} else {
 		b.grant = uuid.New()
 	}
@@ -101,7 +104,7 @@ func (b *bid) ask() store.Ask {
 // start asks the store. A call that waits for a key that is known to be held
 // goes straight into the queue.
 func (b *bid) start(ctx context.Context) {
-	b.mark, b.sent = b.m.denials.mark(b.req.Key), b.began
+	b.mark, b.sent = b.m.denials.mark(b.req.Key), b.m.clk.Now()
 	if b.req.Wait != 0 && !b.req.NoCache && b.m.knownHeld(b.req.Key) {
 		b.enqueue(ctx)
 		return
@@ -114,6 +117,7 @@ func (b *bid) start(ctx context.Context) {
 func (b *bid) enqueue(ctx context.Context) {
 	b.mu.Lock()
 	b.phase, b.sent = enqueuing, b.m.clk.Now()
+	b.shared = 0 // somebody else has the key: what other calls had is over
 	b.mu.Unlock()
 	b.m.queue.add(b)
 	if b.lease.lost.Load() { // whoever lost it may not have seen the bid here
@@ -174,13 +178,13 @@ func (b *bid) onEnqueue(ans store.Answer, err error) {
 		}
 		b.phase = queued
 		b.note(ans)
-		leave := b.unwanted || b.timeUp || b.placeLost
+		leave, at := b.unwanted || b.timeUp || b.placeLost, b.checkAt
 		b.mu.Unlock()
 		if leave {
 			b.cancel()
 			return
 		}
-		b.m.queue.changed()
+		b.m.queue.changed(at)
 	}
 }
 
@@ -190,13 +194,21 @@ func (b *bid) note(ans store.Answer) {
 	b.checkAt = b.m.queue.nextCheck(ans.Lock)
 }
 
+// untilCheck is how long until the bid must be checked, if it stands in line.
+func (b *bid) untilCheck(now time.Time) (wait time.Duration, isQueued bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.checkAt.Sub(now), b.phase == queued
+}
+
 // onNews hears that a hand-off gave the bid its lock.
 func (b *bid) onNews(ans store.Answer) { b.win(ans) }
 
-// onCheck hears what a check found of a queued bid.
-func (b *bid) onCheck(ans store.Answer) {
+// onCheck hears what a check that was sent at that time found of a queued bid.
+func (b *bid) onCheck(ans store.Answer, sent time.Time) {
 	switch ans.Outcome {
 	case store.Granted:
+		ans.ExpiresIn -= b.m.clk.Now().Sub(sent)
 		b.win(ans)
 	case store.Queued:
 		b.mu.Lock()
@@ -259,7 +271,7 @@ func (b *bid) cancel() {
 		b.mu.Unlock()
 		return
 	}
-	b.phase = cancelling
+	b.phase, b.sent = cancelling, b.m.clk.Now()
 	b.mu.Unlock()
 	if err := b.m.cancels.Submit(context.Background(), b.attempt(), b.onCancel); err != nil {
 		b.finish(err)
@@ -271,7 +283,7 @@ func (b *bid) onCancel(ans store.Answer, err error) {
 	case err != nil:
 		b.fail(err)
 	case ans.Outcome == store.Granted:
-		b.win(ans)
+		b.winDirectly(ans)
 	default:
 		b.mu.Lock()
 		timeUp := b.timeUp
@@ -293,19 +305,20 @@ func (b *bid) leaseLost() {
 }
 
 // fail ends a bid whose question was not answered. What the store may have done
-// all the same is undone.
+// all the same is undone, unless news came first and the bid has won: both are
+// decided in one step, or the undo would free a lock that was told as held. What
+// other calls have is not undone, either.
 func (b *bid) fail(err error) {
-	b.mu.Lock()
-	was := b.phase
-	b.mu.Unlock()
-	if was == over {
+	was, first := b.close(err)
+	if !first {
 		return
 	}
-	if store.OutcomeUnknown(err) || was == cancelling {
+	if (store.OutcomeUnknown(err) || was == cancelling) && b.shared == 0 {
+		b.m.log.Warn("the outcome of an acquire is unknown, undoing it", "key", b.req.Key, "error", err)
 		b.loose.Add(1)
-		b.m.undo(b.attempt(), b.ttl(), b.loose.Done)
+		b.m.undo(b.attempt(), b.mayGet(), b.loose.Done)
 	}
-	b.finish(err)
+	b.end()
 }
 
 // winDirectly takes a lock that was granted by the question under way. Its time
@@ -326,12 +339,18 @@ func (b *bid) win(ans store.Answer) {
 	}
 	b.phase = over
 	wanted := !b.unwanted
-	b.result = b.grantOf(ans)
-	kept := wanted && b.keep(ans)
+	b.result, b.wonAt = b.grantOf(ans), b.m.clk.Now()
+	kept, before := wanted, (*heldLock)(nil)
+	if wanted {
+		before, kept = b.keep(ans)
+	}
 	if !kept {
-		b.err = errBidLost
+		b.err = b.notKept()
 	}
 	b.mu.Unlock()
+	if before != nil {
+		before.s.loseLock(before, LostExpired)
+	}
 	b.m.denials.drop(b.req.Key)
 	if !kept {
 		b.giveBack(ans.Token)
@@ -339,32 +358,42 @@ func (b *bid) win(ans store.Answer) {
 	b.end()
 }
 
-// keep makes the granted lock the session's. It reports false when the session
-// has ended meanwhile, or the lease: such a grant must not be told. b.mu is held.
-func (b *bid) keep(ans store.Answer) bool {
+// notKept is why a call does not get what its bid has won. Another bid of a
+// repeatable request would be under the same grant, which is being given back.
+func (b *bid) notKept() error {
 	if b.req.Bind == BindTTL {
-		return b.result.ExpiresIn > 0
+		return &store.Error{Op: "acquire", Err: errors.New("the grant was over when the store's answer came")}
+	}
+	return errBidLost
+}
+
+// keep makes the granted lock the session's. It reports false when the session
+// has ended meanwhile, or the lease: such a grant must not be told. It returns
+// who held the key here until now, which has evidently lost it. b.mu is held.
+func (b *bid) keep(ans store.Answer) (before *heldLock, ok bool) {
+	if b.req.Bind == BindTTL {
+		return nil, b.result.ExpiresIn > 0
 	}
 	if !b.lease.alive(b.m.clk) {
-		return false
+		return nil, false
 	}
 	h := &heldLock{
 		key: b.req.Key, token: ans.Token, s: b.s, lease: b.lease, acquiredAt: ans.AcquiredAt,
 		since: b.m.clk.Now(), data: b.req.Data, traceparent: b.req.Traceparent,
 	}
 	b.lease.riders.Add(1) // the bid's own pin keeps the lease in the book meanwhile
-	if !b.s.keep(h) {
+	if before, ok = b.s.keep(h, b.place); !ok {
 		b.lease.unpin()
-		return false
+		return nil, false
 	}
 	if b.lease.lost.Load() {
 		// Lost between the check and now: whoever lost it may not have seen h.
 		if b.s.take(h, ending{lost: b.lease.lossReason()}) {
 			b.lease.unpin()
 		}
-		return false
+		return before, false
 	}
-	return true
+	return before, true
 }
 
 func (b *bid) grantOf(ans store.Answer) Grant {
@@ -378,34 +407,57 @@ func (b *bid) grantOf(ans store.Answer) Grant {
 	return g
 }
 
-// ttl is how long the store may keep what the bid wins, if nobody frees it.
-func (b *bid) ttl() time.Duration {
-	if b.req.Bind == BindTTL {
-		return b.req.TTL
+// leaseLives reports whether the store keeps what the bid has. A session's lock
+// lasts, if nobody frees it, as long as its lease is renewed, not only for a TTL.
+func (b *bid) leaseLives() bool { return b.lease != nil && b.lease.alive(b.m.clk) }
+
+// mayGet tells for how long the bid may have something: under the lease a
+// session's lock or a place in line, and a bind:ttl lock for its TTL after that.
+func (b *bid) mayGet() func() bool {
+	if b.req.Bind == BindSession {
+		return b.leaseLives
 	}
-	return b.lease.ttl
+	lasts := b.m.within(b.req.TTL)
+	return func() bool {
+		if b.leaseLives() {
+			lasts = b.m.within(b.req.TTL)
+		}
+		return lasts()
+	}
 }
 
 // giveBack releases what the bid has won, in the background.
 func (b *bid) giveBack(token int64) {
-	c := store.Claim{Key: b.req.Key, Token: token}
+	if token == b.shared {
+		return
+	}
+	c, matters := store.Claim{Key: b.req.Key, Token: token}, b.leaseLives
 	if b.req.Bind == BindSession {
 		c.Lease = b.lease.id
+	} else {
+		matters = b.m.within(b.req.TTL)
 	}
 	b.loose.Add(1)
-	b.m.freeWithin(c, b.ttl(), b.loose.Done)
+	b.m.free(c, matters, func(error) {}, b.loose.Done)
 }
 
 // finish ends a bid that has not won.
 func (b *bid) finish(err error) {
-	b.mu.Lock()
-	if b.phase == over {
-		b.mu.Unlock()
-		return
+	if _, first := b.close(err); first {
+		b.end()
 	}
-	b.phase, b.err = over, err
-	b.mu.Unlock()
-	b.end()
+}
+
+// close makes the bid be over without a win, and reports in which phase it was,
+// and whether it was not over before.
+func (b *bid) close(err error) (was phase, first bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.phase == over {
+		return over, false
+	}
+	was, b.phase, b.err = b.phase, over, err
+	return was, true
 }
 
 // end lets go of what a bid keeps: its place in the books, its lease.

@@ -46,6 +46,16 @@
 // in line, the call makes another bid under a fresh lease: its place is lost, the
 // call is not.
 //
+// What a bid may have got and nobody wants is freed again and again for as long as
+// it can last: a session's lock for as long as its lease is renewed, not only for a
+// TTL. Bids of calls with the same request id have the same grant id, so freeing it
+// for one would free it for all: such calls take turns, each begins when nothing of
+// the ones before can change the store any more, and what one of them was given is
+// not freed because another left.
+//
+// News is a hint: a wait is also checked just after its holder's expiry, and as
+// often as leases are renewed.
+//
 // # What happens in each failure
 //
 //   - The app dies or its connection drops: its session ends; everything that it
@@ -53,13 +63,15 @@
 //     enqueueing is under way once that is known.
 //   - The store does not answer: held locks live until the deadline of their
 //     lease, then they are lost (store_lost). Acquires fail; those that may have
-//     been carried out are undone until the store confirms. Releases are repeated
-//     until the lease is dead. Waits live as long as their lease.
+//     been carried out are undone until the store confirms or their lease is dead.
+//     So are releases. Waits live as long as their lease.
 //   - The process is stopped or the machine suspended for longer than a lease
 //     lasts: the first read afterwards finds the lease past its deadline and all
 //     its locks lost (expired).
-//   - The store says that a lease is dead which is trusted here: the store is
-//     right; the lease is lost.
+//   - The store says that a lease is dead which is trusted here, or grants a key
+//     that is held here: the store is right; the lease, or the lock, is lost.
+//   - The sidecar stops: sessions end, waits are cancelled, leases are buried. A
+//     store that hangs costs a few timeouts, whatever is queued.
 //   - The sidecar dies: its leases expire and are buried by whoever wants one of
 //     its locks.
 package lease

@@ -61,11 +61,14 @@ func (hs *heldSet) get(key string) *heldLock {
 	return sh.m[key]
 }
 
-func (hs *heldSet) put(h *heldLock) {
+// put returns the lock that was there before under the same key, or nil.
+func (hs *heldSet) put(h *heldLock) *heldLock {
 	sh := hs.shard(h.key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	before := sh.m[h.key]
 	sh.m[h.key] = h
+	return before
 }
 
 // remove takes h out unless a later grant of the key has replaced it.

@@ -95,6 +95,7 @@ func (b *book) plan(clk Clock, configured time.Duration) plan {
 			p.idle = append(p.idle, l)
 		default:
 			l.renewing = true
+			l.failing.Store(true) // until it is confirmed
 			p.due = append(p.due, l)
 		}
 	}
@@ -105,12 +106,14 @@ func (b *book) plan(clk Clock, configured time.Duration) plan {
 // renew sends one renewal for all leases that are due.
 func (m *Manager) renew(ctx context.Context, due []*renewed) {
 	ids := make([]store.LeaseID, len(due))
-	limit := m.cfg.StoreTimeout
+	var longest time.Duration
 	for i, l := range due {
 		ids[i] = l.id
-		limit = min(limit, l.remaining(m.clk))
+		longest = max(longest, l.remaining(m.clk))
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	// The keeper sees to those that pass their deadline before: a lease that is too
+	// short for a slow store must not cost the others their renewal.
+	ctx, cancel := context.WithTimeout(ctx, min(m.cfg.StoreTimeout, longest))
 	defer cancel()
 	sent, suspended := m.clk.Now(), m.clk.Suspended()
 	kept, err := m.st.Renew(ctx, ids)
@@ -124,9 +127,12 @@ func (m *Manager) renew(ctx context.Context, due []*renewed) {
 		if ok {
 			next = sent.Add(time.Duration(float64(interval(l.ttl, m.cfg.RenewInterval)) * early))
 		}
-		// Not confirmed in time, or refused by the store: lost for good.
-		if (ok && !l.confirm(m.clk, sent, suspended)) || (err == nil && !ok) {
+		if err == nil && !ok {
 			m.lose(l, LostExpired)
+			continue
+		}
+		if ok && !l.confirm(m.clk, sent, suspended) {
+			m.lose(l, l.lossReason()) // not confirmed in time
 			continue
 		}
 		l.failing.Store(!ok)

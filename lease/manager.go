@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,7 @@ type Manager struct {
 	releases *batcher.Lane[store.Claim, store.Verdict]
 	amends   *batcher.Lane[store.Change, store.Verdict]
 	reads    *batcher.Lane[string, store.Lock]
+	undos    *batcher.Lane[store.Attempt, struct{}]
 
 	book    *book
 	held    *heldSet
@@ -34,8 +36,7 @@ type Manager struct {
 	denials *denials
 	ended   *lru.Cache[grantRef, ending]
 
-	requestsMu sync.Mutex
-	requests   *lru.Cache[store.GrantID, *repeats]
+	requests *requests
 
 	sessionsMu sync.Mutex
 	sessions   map[string]*Session
@@ -52,6 +53,7 @@ type Manager struct {
 	cancel context.CancelFunc
 	stop   sync.Once
 	background
+	retries retries
 }
 
 // New makes a manager on a store, which it uses from Start on.
@@ -72,7 +74,7 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 	if m.ended, err = lru.New[grantRef, ending](rememberedGrants); err != nil {
 		return nil, err
 	}
-	if m.requests, err = lru.New[store.GrantID, *repeats](rememberedGrants); err != nil {
+	if m.requests, err = newRequests(); err != nil {
 		return nil, err
 	}
 	m.queue = newQueue(m)
@@ -93,7 +95,11 @@ func (m *Manager) openLanes() {
 	m.amends = batcher.New(bounded, func(c store.Change) string { return c.Key }, m.st.Amend)
 	m.reads = batcher.New(bounded, func(key string) string { return key }, m.st.Get)
 	// What gives something back is never refused: what was taken is bounded.
-	m.cancels = batcher.New(lane, func(a store.Attempt) string { return string(a.Grant[:]) }, m.st.CancelWaits)
+	byGrant := func(a store.Attempt) string { return string(a.Grant[:]) }
+	m.cancels = batcher.New(lane, byGrant, m.st.CancelWaits)
+	m.undos = batcher.New(lane, byGrant, func(ctx context.Context, attempts []store.Attempt) ([]struct{}, error) {
+		return make([]struct{}, len(attempts)), m.st.Undo(ctx, attempts)
+	})
 	m.releases = batcher.New(lane, func(c store.Claim) string { return c.Key }, m.st.Release)
 }
 
@@ -126,12 +132,13 @@ func (m *Manager) isDraining() bool {
 	}
 }
 
-// Idle returns a channel that is closed once no session holds a lock. Ask for it
-// after Drain: before, a lock may be granted at any time.
+// Idle returns a channel that is closed once no session holds a lock, at the
+// latest by Stop. Ask for it after Drain: before, a lock may be granted at any time.
 func (m *Manager) Idle() <-chan struct{} {
 	const pause = 20 * time.Millisecond
 	idle := make(chan struct{})
-	m.spawn(func() {
+	running := m.spawn(func() {
+		defer close(idle)
 		tick := time.NewTicker(pause)
 		defer tick.Stop()
 		for m.sessionLocks.Load() > 0 {
@@ -141,8 +148,10 @@ func (m *Manager) Idle() <-chan struct{} {
 				return
 			}
 		}
-		close(idle)
 	})
+	if !running {
+		close(idle)
+	}
 	return idle
 }
 
@@ -155,14 +164,28 @@ func (m *Manager) Stop() {
 		m.endSessions()
 		m.cancel() // before the burial: nothing renews or opens a lease any more
 		m.background.join()
-		m.acquires.Stop()
-		m.enqueues.Stop()
-		m.cancels.Stop()
+		m.limited(func(ctx context.Context) {
+			m.acquires.Stop(ctx)
+			m.enqueues.Stop(ctx)
+			m.queue.abandon() // their calls may not have heard of the drain yet
+			m.cancels.Stop(ctx)
+		})
 		m.buryAll()
-		m.amends.Stop()
-		m.reads.Stop()
-		m.releases.Stop()
+		m.retries.hurry()
+		m.limited(func(ctx context.Context) {
+			m.undos.Stop(ctx)
+			m.amends.Stop(ctx)
+			m.reads.Stop(ctx)
+			m.releases.Stop(ctx)
+		})
 	})
+}
+
+// limited runs a part of Stop, which the store may hold up for one timeout.
+func (m *Manager) limited(part func(context.Context)) {
+	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.StoreTimeout)
+	defer cancel()
+	part(ctx)
 }
 
 // endSessions ends all sessions and waits, for as long as the store may take,
@@ -195,6 +218,7 @@ func (m *Manager) buryAll() {
 	var ids []store.LeaseID
 	for _, l := range m.book.all() {
 		l.lost.Store(true)
+		m.book.remove(l) // a late call must not find it again and again
 		if l.life.Load() != nil {
 			ids = append(ids, l.id)
 		}
@@ -202,11 +226,11 @@ func (m *Manager) buryAll() {
 	if len(ids) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.StoreTimeout)
-	defer cancel()
-	if err := m.st.Bury(ctx, ids); err != nil {
-		m.log.Warn("leases not buried, their locks are free when they expire", "leases", len(ids), "error", err)
-	}
+	m.limited(func(ctx context.Context) {
+		if err := m.st.Bury(ctx, ids); err != nil {
+			m.log.Warn("leases not buried, their locks are free when they expire", "leases", len(ids), "error", err)
+		}
+	})
 }
 
 // forget takes an ended session off the list.
@@ -216,33 +240,16 @@ func (m *Manager) forget(s *Session) {
 	delete(m.sessions, s.id)
 }
 
-// lease returns the lease for a TTL, pinned and open.
-func (m *Manager) lease(ctx context.Context, ttl time.Duration) (*renewed, error) {
-	for {
-		l, open, err := m.book.pin(ttl)
-		if err != nil {
-			return nil, err
-		}
-		if open && !m.spawn(func() { m.open(l) }) {
-			l.openErr = ErrDraining
-			close(l.opened)
-		}
-		select {
-		case <-l.opened:
-		case <-ctx.Done():
-			l.unpin()
-			return nil, ErrAbandoned
-		}
-		switch {
-		case l.openErr != nil:
-			l.unpin()
-			return nil, l.openErr
-		case l.alive(m.clk):
-			return l, nil
-		}
-		l.unpin()
-		m.lose(l, l.lossReason()) // found dead before the keeper did
+// pin returns the lease for a TTL, with one rider more. If it is new, it is being
+// opened.
+func (m *Manager) pin(ttl time.Duration) (*renewed, error) {
+	l, isNew, err := m.book.pin(ttl)
+	if isNew && !m.spawn(func() { m.open(l) }) {
+		m.book.remove(l)
+		l.openErr = ErrDraining
+		close(l.opened)
 	}
+	return l, err
 }
 
 // open opens a lease in the store.
@@ -250,22 +257,23 @@ func (m *Manager) open(l *renewed) {
 	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.StoreTimeout)
 	defer cancel()
 	sent, suspended := m.clk.Now(), m.clk.Suspended()
+	m.book.mu.Lock() // the keeper may look at it as soon as it is confirmed
+	l.renewAt = sent.Add(time.Duration(float64(interval(l.ttl, m.cfg.RenewInterval)) * jitter()))
+	m.book.mu.Unlock()
 	err := m.st.OpenLeases(ctx, []store.NewLease{{ID: l.id, TTL: l.ttl}})
-	if err == nil && !l.confirm(m.clk, sent, suspended) {
+	tooLate := err == nil && !l.confirm(m.clk, sent, suspended)
+	if tooLate {
 		err = &store.Error{Op: "open lease", Err: context.DeadlineExceeded}
 	}
 	if err != nil {
 		m.book.remove(l)
 		l.openErr = err
 		close(l.opened)
-		if store.OutcomeUnknown(err) {
+		if tooLate || store.OutcomeUnknown(err) {
 			m.bury(l)
 		}
 		return
 	}
-	m.book.mu.Lock()
-	l.renewAt = sent.Add(time.Duration(float64(interval(l.ttl, m.cfg.RenewInterval)) * jitter()))
-	m.book.mu.Unlock()
 	close(l.opened)
 	m.book.changed()
 }
@@ -290,33 +298,47 @@ func (m *Manager) lose(l *renewed, reason LostReason) {
 	m.bury(l)
 }
 
-// undo frees what an attempt of unknown outcome may have got, for as long as it
-// may last.
-func (m *Manager) undo(a store.Attempt, ttl time.Duration, settled func()) {
-	m.log.Warn("outcome of an acquire is unknown, undoing it", "key", a.Key)
-	m.inBackground(func(ctx context.Context) bool {
-		defer m.denials.drop(a.Key)
-		return m.st.Undo(ctx, []store.Attempt{a}) == nil
-	}, ttl, settled)
-}
-
 // submit hands one item to a lane and waits for the answer, or until the call
 // has left: then the operation goes on and its answer is not heard.
 func submit[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T) (R, error) {
+	return submitAnd(ctx, lane, item, func(R) {})
+}
+
+// submitAnd is submit for an answer that must be heard even if the call has
+// left. then is called only when there was no error.
+func submitAnd[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T, then func(R)) (R, error) {
 	type answer struct {
 		r   R
 		err error
 	}
 	done := make(chan answer, 1)
-	if err := lane.Submit(ctx, item, func(r R, err error) { done <- answer{r, err} }); err != nil {
-		var none R
-		return none, err
+	err := lane.Submit(ctx, item, func(r R, err error) {
+		if err == nil {
+			then(r)
+		}
+		done <- answer{r, err}
+	})
+	if err != nil {
+		return *new(R), refusal(ctx, err)
 	}
 	select {
 	case a := <-done:
-		return a.r, a.err
+		return a.r, refusal(ctx, a.err)
 	case <-ctx.Done():
-		var none R
-		return none, ErrAbandoned
+		return *new(R), errors.Join(ErrAbandoned, context.Cause(ctx))
+	}
+}
+
+// refusal says in the words of this package why a lane did not take an item.
+func refusal(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, batcher.ErrStopped):
+		return ErrDraining
+	case ctx.Err() != nil:
+		return errors.Join(ErrAbandoned, err)
+	default:
+		return err
 	}
 }

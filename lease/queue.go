@@ -2,6 +2,8 @@ package lease
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,23 +20,29 @@ const (
 )
 
 // queue has the bids that stand in line, or may: it brings news to them, and
-// sees to it that they are checked where news may fail: just after the holder's
-// expiry, and every poll interval where news of other pods does not come by
-// itself. All that are due are checked with one statement.
+// sees to it that they are checked, for news is only a hint: just after the
+// holder's expiry; as often as leases are renewed, for whoever handed a lock on
+// may have died before it told so; and every poll interval where news of other
+// pods does not come by itself. All that are due are checked with one statement,
+// and with them those that are due soon.
 type queue struct {
 	m     *Manager
-	every time.Duration // 0: news is reliable
+	every time.Duration
 
-	mu    sync.Mutex
-	bids  map[store.GrantID]*bid
-	byKey map[string]int
-	wake  chan struct{}
+	mu     sync.Mutex
+	bids   map[store.GrantID]*bid
+	byKey  map[string]int
+	wakeAt time.Time // when watch looks next by itself
+	wake   chan struct{}
 }
 
 func newQueue(m *Manager) *queue {
-	q := &queue{m: m, bids: make(map[store.GrantID]*bid), byKey: make(map[string]int), wake: make(chan struct{}, 1)}
+	q := &queue{
+		m: m, every: m.cfg.RenewInterval,
+		bids: make(map[store.GrantID]*bid), byKey: make(map[string]int), wake: make(chan struct{}, 1),
+	}
 	if m.st.Traits().Polls {
-		q.every = m.cfg.PollInterval
+		q.every = min(q.every, m.cfg.PollInterval)
 	}
 	return q
 }
@@ -93,16 +101,30 @@ func (q *queue) news(n store.News) {
 func (q *queue) nextCheck(lock store.Lock) time.Time {
 	now := q.m.clk.Now()
 	wait := max(lock.Holder.ExpiresIn+checkSlack, checkPause)
-	if q.every > 0 {
-		wait = min(wait, jittered(q.every))
-	}
-	return now.Add(wait)
+	return now.Add(min(wait, jittered(q.every)))
 }
 
-func (q *queue) changed() {
+// changed wakes watch if it would otherwise look later than at that time.
+func (q *queue) changed(at time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !at.Before(q.wakeAt) {
+		return
+	}
+	q.wakeAt = at
 	select {
 	case q.wake <- struct{}{}:
 	default:
+	}
+}
+
+// abandon leaves all bids alone.
+func (q *queue) abandon() {
+	q.mu.Lock()
+	bids := slices.Collect(maps.Values(q.bids))
+	q.mu.Unlock()
+	for _, b := range bids {
+		b.abandon()
 	}
 }
 
@@ -129,26 +151,31 @@ func (q *queue) watch(ctx context.Context) {
 	}
 }
 
-// due returns the bids to be checked now, or how long none is.
+// due returns the bids to be checked now, the most urgent among them, or how
+// long none is.
 func (q *queue) due() (due []*bid, next time.Duration) {
 	now := q.m.clk.Now()
 	next = time.Hour
+	var soon []*bid
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, b := range q.bids {
-		b.mu.Lock()
-		wait := b.checkAt.Sub(now)
-		isQueued := b.phase == queued
-		b.mu.Unlock()
+		wait, isQueued := b.untilCheck(now)
 		switch {
 		case !isQueued:
-		case wait > checkSlack:
-			next = min(next, wait)
-		case len(due) < q.m.cfg.BatchMax:
+			continue
+		case wait <= checkSlack:
 			due = append(due, b)
+		case wait <= q.every/2:
+			soon = append(soon, b)
 		}
+		next = min(next, wait)
 	}
-	return due, next
+	q.wakeAt = now.Add(next)
+	if len(due) > 0 {
+		due = append(due, soon...)
+	}
+	return due[:min(len(due), q.m.cfg.BatchMax)], next
 }
 
 // check asks the store what became of bids.
@@ -159,6 +186,7 @@ func (q *queue) check(ctx context.Context, due []*bid) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, q.m.cfg.StoreTimeout)
 	defer cancel()
+	sent := q.m.clk.Now()
 	answers, err := q.m.st.CheckWaits(ctx, waits)
 	if err != nil {
 		q.m.log.Debug("waits not checked, trying again", "waits", len(due), "error", err)
@@ -171,6 +199,6 @@ func (q *queue) check(ctx context.Context, due []*bid) {
 		return
 	}
 	for i, b := range due {
-		b.onCheck(answers[i])
+		b.onCheck(answers[i], sent)
 	}
 }

@@ -29,9 +29,14 @@ func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool)
 	return m.viewOf(s, lock), nil
 }
 
-// viewOf is a lock that the store told of, seen from a session.
+// viewOf is a lock that the store told of, seen from a session. The store may
+// still call held what is past its deadline here, and is not to be relied on.
 func (m *Manager) viewOf(s *Session, lock store.Lock) View {
-	return View{Lock: lock, Mine: s != nil && lock.Held && s.find(lock.Key, lock.Token) != nil}
+	if s == nil || !lock.Held {
+		return View{Lock: lock}
+	}
+	h := s.find(lock.Key, lock.Token)
+	return View{Lock: lock, Mine: h != nil && h.lease.alive(m.clk)}
 }
 
 // lockOf is a lock that is held here, as others see it.

@@ -25,8 +25,8 @@ type release struct {
 
 // Release releases the lock that is held under this token. s is the session that
 // claims it; it may be nil, which is enough for BindTTL locks. Errors:
-// [NotHolderError], [LostError], [ErrSessionEnded], [ErrAbandoned] when ctx ends,
-// and those of the store: the release then goes on in the background.
+// [NotHolderError], [LostError], [ErrAbandoned] when ctx ends, [ErrDraining] after
+// Stop, and those of the store: a session's release then goes on in the background.
 func (m *Manager) Release(ctx context.Context, s *Session, key string, token int64) (Released, error) {
 	if e, ok := m.ended.Get(grantRef{key, token}); ok && e.release.failure() != nil {
 		return m.releaseAgain(ctx, key, e.release)
@@ -57,6 +57,8 @@ func (m *Manager) claimed(s *Session, key string, token int64) (*heldLock, error
 				return h, nil
 			}
 			m.lose(h.lease, h.lease.lossReason())
+			// Somebody else may be at it and not have come to h yet.
+			s.loseLock(h, h.lease.lossReason())
 		}
 		if reason, ok := s.lossOf(ref); ok {
 			return nil, &LostError{Lost{Key: key, Token: token, Reason: reason}}
@@ -71,7 +73,7 @@ func (m *Manager) claimed(s *Session, key string, token int64) (*heldLock, error
 	if h := m.held.get(key); h != nil && h.token == token && h.s != s {
 		return nil, m.refused(key, token, ReasonOtherSession)
 	}
-	return nil, nil
+	return nil, nil //nolint:nilnil // only the store can tell
 }
 
 // refused makes the error of a refused claim and logs it: somebody believes to
@@ -139,20 +141,23 @@ func (m *Manager) send(h *heldLock, r *release, done func()) {
 	m.free(h.claim(), matters, r.answer, settled)
 }
 
-// freeWithin frees a lock that nobody holds here, for as long as it may last.
-func (m *Manager) freeWithin(c store.Claim, ttl time.Duration, settled func()) {
-	until := m.clk.Now().Add(ttl)
-	m.free(c, func() bool { return m.clk.Now().Before(until) }, func(error) {}, settled)
+// within reports true for so long.
+func (m *Manager) within(d time.Duration) func() bool {
+	until := m.clk.Now().Add(d)
+	return func() bool { return m.clk.Now().Before(until) }
 }
 
 // free sends a release again and again until the store confirms it or it does
 // not matter any more, because the lock's lease is dead. tried hears the outcome
 // of each try; then, once, settled is called.
 func (m *Manager) free(c store.Claim, matters func() bool, tried func(error), settled func()) {
+	again := func() { m.free(c, matters, tried, settled) }
 	answer := func(v store.Verdict, err error) {
 		if err != nil && matters() {
 			tried(err)
-			time.AfterFunc(jittered(renewRetry), func() { m.free(c, matters, tried, settled) })
+			if !m.retries.after(jittered(renewRetry), again) {
+				settled()
+			}
 			return
 		}
 		if err == nil && v.Standing != store.Holds {
@@ -167,6 +172,22 @@ func (m *Manager) free(c store.Claim, matters func() bool, tried func(error), se
 		// The manager has stopped; its leases are buried with all that they hold.
 		tried(err)
 		settled()
+	}
+}
+
+// undo frees what an attempt of unknown outcome may have got, again and again
+// until the store confirms it or it does not matter any more. Then, once, settled
+// is called.
+func (m *Manager) undo(a store.Attempt, matters func() bool, settled func()) {
+	again := func() { m.undo(a, matters, settled) }
+	answer := func(_ struct{}, err error) {
+		m.denials.drop(a.Key)
+		if err == nil || !matters() || !m.retries.after(jittered(renewRetry), again) {
+			settled()
+		}
+	}
+	if err := m.undos.Submit(context.Background(), a, answer); err != nil {
+		settled() // as in free
 	}
 }
 
@@ -214,9 +235,7 @@ func (r *release) wait(ctx context.Context, key string, there <-chan struct{}) (
 // that it is held. It works in the background.
 func (m *Manager) Discard(s *Session, g Grant) {
 	if g.Bind == BindTTL {
-		g.repeats.discard(g, func(settled func()) {
-			m.freeWithin(store.Claim{Key: g.Key, Token: g.Token}, g.ExpiresIn, settled)
-		})
+		m.giveBack(g)
 		return
 	}
 	if h := s.find(g.Key, g.Token); h != nil {

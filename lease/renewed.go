@@ -50,7 +50,7 @@ type renewed struct {
 	// For the keeper, under the book's mutex.
 	renewAt  time.Time
 	renewing bool
-	// failing: the last renewal was not answered by the store.
+	// failing: the last renewal was not confirmed by the store, or not yet.
 	failing atomic.Bool
 }
 

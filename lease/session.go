@@ -25,16 +25,13 @@ type Session struct {
 	mu      sync.Mutex
 	ended   bool
 	held    map[string]*heldLock
-	pending int // attempts under way, for the limit
+	pending int // calls that may still get a lock, for the limit
 	lost    map[grantRef]LostReason
 }
 
 // OpenSession opens a session. It fails with [LimitError], and with
 // [ErrDraining] while the sidecar shuts down.
 func (m *Manager) OpenSession(o SessionOptions) (*Session, error) {
-	if m.isDraining() {
-		return nil, ErrDraining
-	}
 	s := &Session{
 		m: m, id: randomHex(16), name: o.Name, ttl: o.TTL, explicit: o.Explicit, onLost: o.OnLost, onEnd: o.OnEnd,
 		ending: make(chan struct{}), released: make(chan struct{}),
@@ -48,6 +45,9 @@ func (m *Manager) OpenSession(o SessionOptions) (*Session, error) {
 	}
 	m.sessionsMu.Lock()
 	defer m.sessionsMu.Unlock()
+	if m.isDraining() { // under the mutex: Stop ends every session that is in the list
+		return nil, ErrDraining
+	}
 	if len(m.sessions) >= m.cfg.MaxSessions {
 		return nil, &LimitError{What: "sessions", Setting: "LOCKSIDECAR_MAX_SESSIONS", Limit: m.cfg.MaxSessions}
 	}
@@ -137,8 +137,12 @@ var endings = map[EndReason]LostReason{
 	EndShutdown: LostShutdown,
 }
 
-// admit counts an attempt in, if the session may have one lock more.
-func (s *Session) admit() error {
+// place is a call's share of its session's limit, from its admission until its
+// lock counts by itself. The session's mutex guards it.
+type place struct{ taken bool }
+
+// admit counts a call in, if the session may have one lock more.
+func (s *Session) admit(p *place) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -147,6 +151,7 @@ func (s *Session) admit() error {
 	if limit := s.m.cfg.MaxLocksPerSession; len(s.held)+s.pending >= limit {
 		return &LimitError{What: "locks in this session", Setting: "LOCKSIDECAR_MAX_LOCKS_PER_SESSION", Limit: limit}
 	}
+	p.taken = true
 	s.pending++
 	return nil
 }
@@ -160,25 +165,37 @@ func (s *Session) hasEnded() bool {
 	}
 }
 
-// leave counts an attempt out.
-func (s *Session) leave() {
+// leave counts a call out.
+func (s *Session) leave(p *place) {
 	s.mu.Lock()
-	s.pending--
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	s.leaveLocked(p)
+}
+
+func (s *Session) leaveLocked(p *place) {
+	if p.taken {
+		p.taken = false
+		s.pending--
+	}
 }
 
 // keep makes h the session's. It reports false when the session has ended: then
-// nobody holds h, and the caller gives it back.
-func (s *Session) keep(h *heldLock) bool {
+// nobody holds h, and the caller gives it back. It returns the lock that another
+// session believes to hold under that key, if any: the store says that it is lost,
+// and the caller tells so when it holds no mutex.
+func (s *Session) keep(h *heldLock, p *place) (before *heldLock, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return false
+		return nil, false
 	}
+	if own := s.held[h.key]; own != nil {
+		s.loseLocked(own, LostExpired)
+	}
+	s.leaveLocked(p)
 	s.held[h.key] = h
-	s.m.held.put(h)
 	s.m.sessionLocks.Add(1)
-	return true
+	return s.m.held.put(h), true
 }
 
 // find returns the lock that the session holds under this token, or nil.
@@ -214,6 +231,10 @@ func (s *Session) takeLocked(h *heldLock, e ending) bool {
 func (s *Session) loseLock(h *heldLock, reason LostReason) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.loseLocked(h, reason)
+}
+
+func (s *Session) loseLocked(h *heldLock, reason LostReason) {
 	if !s.takeLocked(h, ending{lost: reason}) {
 		return
 	}

@@ -60,9 +60,8 @@ type Grant struct {
 	Waited     time.Duration
 	AcquiredAt time.Time
 
-	// repeats are the calls with the same request id, repeat this one's number.
+	// repeats are the calls with the same request id.
 	repeats *repeats
-	repeat  int
 }
 
 // Released tells of a release.

@@ -121,6 +121,7 @@ func proxyConfig(cfg config.Config, locks *lease.Manager, log *slog.Logger) prox
 		Locks: proxy.FromManager(locks), Logger: log, Version: buildVersion(),
 		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
 		TCPAddr: cfg.TCPAddr, AdminAddr: cfg.AdminAddr,
-		MaxSessions: cfg.MaxSessions, MaxBody: cfg.MaxBody,
+		// Each session and each waiting call may need a connection of its own.
+		MaxSessions: cfg.MaxSessions, MaxConns: 4*cfg.MaxSessions + cfg.MaxWaiters, MaxBody: cfg.MaxBody,
 	}
 }

@@ -1,0 +1,145 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/memory"
+)
+
+// benchManager is a manager on memory as production has it.
+func benchManager(b *testing.B) *Manager {
+	b.Helper()
+	st := memory.NewSpace().Open(store.Identity{Namespace: "test", Instance: "a", Pod: "a"})
+	m, err := New(Config{
+		Instance: "a", Pod: "a", TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
+		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 10_000, CacheTTL: time.Hour,
+		BatchMax: 1000, MaxSessions: 1000, MaxLocksPerSession: 100_000, MaxWaiters: 100_000,
+		Logger: slog.New(slog.DiscardHandler),
+	}, st)
+	if err != nil {
+		b.Fatal(err)
+	}
+	_ = st.Start(context.Background())
+	_ = m.Start(context.Background())
+	b.Cleanup(m.Stop)
+	return m
+}
+
+func benchSession(b *testing.B, m *Manager) *Session {
+	b.Helper()
+	s, err := m.OpenSession(SessionOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s
+}
+
+func BenchmarkAcquireRelease(b *testing.B) {
+	m := benchManager(b)
+	s := benchSession(b, m)
+	ctx := context.Background()
+	b.ReportAllocs()
+	for b.Loop() {
+		g, err := m.Acquire(ctx, s, Request{Key: "k"})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := m.Release(ctx, s, "k", g.Token); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkAcquireReleaseParallel(b *testing.B) {
+	m := benchManager(b)
+	var n atomic.Int64
+	ctx := context.Background()
+	b.ReportAllocs()
+	b.SetParallelism(50)
+	b.RunParallel(func(pb *testing.PB) {
+		key := fmt.Sprint(n.Add(1))
+		s, err := m.OpenSession(SessionOptions{})
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		for pb.Next() {
+			g, err := m.Acquire(ctx, s, Request{Key: key})
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			if _, err := m.Release(ctx, s, key, g.Token); err != nil {
+				b.Error(err)
+			}
+		}
+	})
+}
+
+// BenchmarkHotKey hands one key through many waiters.
+func BenchmarkHotKey(b *testing.B) {
+	m := benchManager(b)
+	ctx := context.Background()
+	b.SetParallelism(50)
+	b.RunParallel(func(pb *testing.PB) {
+		s, err := m.OpenSession(SessionOptions{})
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		for pb.Next() {
+			g, err := m.Acquire(ctx, s, Request{Key: "k", Wait: WaitForever})
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			if _, err := m.Release(ctx, s, "k", g.Token); err != nil {
+				b.Error(err)
+			}
+		}
+	})
+}
+
+func BenchmarkGetOwn(b *testing.B) {
+	m := benchManager(b)
+	s := benchSession(b, m)
+	ctx := context.Background()
+	if _, err := m.Acquire(ctx, s, Request{Key: "k"}); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if v, err := m.Get(ctx, s, "k", false); err != nil || !v.Mine {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkCachedDenial(b *testing.B) {
+	m := benchManager(b)
+	ctx := context.Background()
+	if _, err := m.Acquire(ctx, nil, Request{Key: "k", Bind: BindTTL, TTL: time.Hour}); err != nil {
+		b.Fatal(err)
+	}
+	s := benchSession(b, m)
+	var held *HeldError
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := m.Acquire(ctx, s, Request{Key: "k"}); !errors.As(err, &held) {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkSuspended(b *testing.B) {
+	for b.Loop() {
+		_ = suspended()
+	}
+}

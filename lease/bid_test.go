@@ -1,0 +1,380 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// stage brings a call into one state of its bid, in which it stays until
+// proceed is called.
+type stage struct {
+	name    string
+	request Request
+	// occupied: somebody holds the key meanwhile.
+	occupied bool
+	// held is the operation that hangs, before it is carried out or after it.
+	held  string
+	after bool
+}
+
+func stages() []stage {
+	var all []stage
+	for _, bind := range []Bind{BindSession, BindTTL} {
+		for _, after := range []bool{false, true} {
+			suffix := " " + bind.String() + map[bool]string{true: " answer"}[after]
+			forever := Request{Key: "k", Wait: WaitForever, Bind: bind, TTL: time.Hour}
+			once := forever
+			once.Wait = 0
+			all = append(all,
+				stage{"opening" + suffix, forever, false, "OpenLeases", after},
+				stage{"asking once" + suffix, once, false, "Acquire", after},
+				stage{"asking" + suffix, forever, false, "Acquire", after},
+				stage{"asking in vain" + suffix, forever, true, "Acquire", after},
+				stage{"enqueuing" + suffix, forever, true, "Enqueue", after},
+				stage{"queued" + suffix, forever, true, "", after},
+				stage{"cancelling" + suffix, Request{Key: "k", Wait: time.Millisecond, Bind: bind, TTL: time.Hour}, true, "CancelWaits", after},
+			)
+		}
+	}
+	return all
+}
+
+// eachStage runs a test in every state of a bid. The test ends the call; then
+// everything hanging proceeds, the holder releases, and nothing may be left.
+func eachStage(t *testing.T, leave func(r *rig, s *Session, cancel context.CancelFunc), want error) {
+	for _, st := range stages() {
+		for _, freed := range []string{"released late", "released early"} {
+			t.Run(st.name+" "+freed, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r := newRig(t)
+					// Another sidecar holds, so that the waiter goes all the way.
+					other := r.another()
+					o, s := other.session(), r.session()
+					var g Grant
+					if st.occupied {
+						g = other.lock(o, "k")
+					}
+					proceed := func() {}
+					switch {
+					case st.held != "" && st.after:
+						proceed = r.st.holdAnswer(st.held)
+					case st.held != "":
+						proceed = r.st.hold(st.held)
+					}
+					ctx, cancel := context.WithCancel(context.Background())
+					defer cancel()
+					a := r.ask(ctx, s, st.request)
+					time.Sleep(2 * time.Millisecond)
+					synctest.Wait()
+					leave(r, s, cancel)
+					if st.occupied && freed == "released early" {
+						other.release(o, g)
+					}
+					synctest.Wait()
+					proceed()
+					synctest.Wait()
+					r.m.Drain() // bind:ttl waits do not end with a session
+					<-a.done
+					synctest.Wait()
+					if n := r.stored("k").QueueLength; n != 0 {
+						t.Errorf("%d are still in line", n)
+					}
+					if a.err == nil { // a call that does not wait may finish
+						r.m.Discard(s, a.g)
+					} else if !errors.Is(a.err, want) && st.request.Bind == BindSession {
+						t.Errorf("the call was told %v", a.err)
+					}
+					if st.occupied && freed == "released late" {
+						other.release(o, g)
+					}
+					s.End(EndDropped)
+					r.nothingLeft()
+					other.nothingLeft()
+				})
+			})
+		}
+	}
+}
+
+func TestSessionEndsInEveryState(t *testing.T) {
+	eachStage(t, func(_ *rig, s *Session, _ context.CancelFunc) { s.End(EndDropped) }, ErrSessionEnded)
+}
+
+func TestCallerLeavesInEveryState(t *testing.T) {
+	eachStage(t, func(_ *rig, _ *Session, cancel context.CancelFunc) { cancel() }, ErrAbandoned)
+}
+
+func TestDrainInEveryState(t *testing.T) {
+	eachStage(t, func(r *rig, _ *Session, _ context.CancelFunc) { r.m.Drain() }, ErrDraining)
+}
+
+func TestSessionEndsWhileItsLeaseIsBeingOpened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		proceed := r.st.hold("OpenLeases")
+		a := r.wait(s, "k", WaitForever)
+		s.End(EndDropped)
+		<-a.done
+		if !errors.Is(a.err, ErrSessionEnded) || a.after != 0 {
+			t.Errorf("told %v after %s", a.err, a.after)
+		}
+		proceed()
+		r.nothingLeft()
+	})
+}
+
+// The call leaves in the moment in which its bid has won.
+func TestALeftBidHasWon(t *testing.T) {
+	for _, bind := range []Bind{BindSession, BindTTL} {
+		bubble(t, func(t *testing.T, opt option) {
+			r := newRig(t, opt)
+			c := &call{m: r.m, ctx: context.Background(), s: r.session(), req: &Request{Key: "k", TTL: time.Minute, Wait: 1, Bind: bind}}
+			l, err := c.lease()
+			r.must(err)
+			b := r.m.newBid(c, l)
+			b.start(c.ctx)
+			<-b.done
+			b.abandon()
+			r.nothingLeft()
+		})
+	}
+}
+
+// The session has ended and its call has not heard of it when the bid wins.
+func TestAnEndedSessionReceivesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		c := &call{m: r.m, ctx: context.Background(), s: r.session(), req: &Request{Key: "k", TTL: time.Minute}}
+		l, err := c.lease()
+		r.must(err)
+		b := r.m.newBid(c, l)
+		<-c.s.End(EndDropped)
+		b.start(c.ctx)
+		<-b.done
+		if n := c.s.Held(); n != 0 {
+			t.Errorf("holds %d", n)
+		}
+		r.nothingLeft()
+	})
+}
+
+// The lease is lost at any moment between the question and the answer: whoever
+// loses it may not have seen the bid or the lock.
+func TestLeaseLostWhileALockIsKept(t *testing.T) {
+	for moment := range 15 {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, inline)
+			s := r.session()
+			c := &call{m: r.m, ctx: context.Background(), s: s, req: &Request{Key: "k", TTL: time.Minute}}
+			l, err := c.lease()
+			r.must(err)
+			synctest.Wait()
+			var tick func()
+			reads := 0
+			tick = func() {
+				if reads++; reads > moment {
+					r.m.lose(l, LostExpired)
+					return
+				}
+				r.clk.next.Store(&tick)
+			}
+			b := r.m.newBid(c, l)
+			r.clk.next.Store(&tick)
+			b.start(c.ctx)
+			_, err = c.await(b)
+			r.clk.next.Store(nil)
+			if err == nil && s.Held() == 0 && len(r.losses()) == 0 {
+				t.Errorf("moment %d: granted, and lost without a word", moment)
+			}
+			if s.Held() > 0 && !s.held["k"].lease.alive(r.clk) {
+				t.Errorf("moment %d: kept on a lost lease", moment)
+			}
+			s.End(EndDropped)
+			r.nothingLeft()
+		})
+	}
+}
+
+// hook is a log handler that runs something when a message comes.
+type hook struct {
+	slog.Handler
+	on  string
+	run func()
+}
+
+func (h hook) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h hook) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, h.on) {
+		h.run()
+	}
+	return nil
+}
+
+// The enqueue was carried out, its answer is lost, and in this moment the lock is
+// handed to the waiter: it is either held or undone, never told and then undone.
+func TestUnknownOutcomeMeetsNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var handOff func()
+		log := slog.New(hook{Handler: slog.DiscardHandler, on: "outcome", run: func() { handOff() }})
+		r := newRig(t, with(func(c *Config) { c.Logger = log }))
+		holder, s := r.session(), r.session()
+		g := r.lock(holder, "k")
+		handOff = func() {
+			_, err := r.st.Store.Release(context.Background(), []store.Claim{{Key: "k", Token: g.Token, Lease: r.stored("k").Holder.Lease}})
+			r.must(err)
+		}
+		r.st.set("Enqueue", fault{times: 1, forget: true})
+		a := r.wait(s, "k", WaitForever)
+		<-a.done
+		time.Sleep(time.Minute)
+		if a.err == nil {
+			if stored := r.stored("k"); !stored.Held || stored.Token != a.g.Token {
+				t.Fatalf("told %d, but the store has %+v", a.g.Token, stored)
+			}
+		} else if r.stored("k").Held {
+			t.Fatalf("told %v, but the lock is held", a.err)
+		}
+	})
+}
+
+// An acquire of unknown outcome is undone for as long as the lease under it is
+// renewed: its lock would live as long.
+func TestUnknownOutcomeIsUndone(t *testing.T) {
+	for _, f := range []fault{{times: 1, forget: true}, {times: 1, lose: true}} {
+		for _, bind := range []Bind{BindSession, BindTTL} {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				s := r.session()
+				anchor := r.lock(s, "anchor") // keeps the lease in use
+				r.st.set("Acquire", f)
+				r.st.set("Undo", fault{refuse: true})
+				_, err := r.m.Acquire(context.Background(), s, Request{Key: "k", Bind: bind, TTL: 15 * time.Second, NoCache: true})
+				if !store.OutcomeUnknown(err) {
+					t.Fatalf("told %v", err)
+				}
+				time.Sleep(5 * time.Minute)
+				r.st.lift("Undo")
+				time.Sleep(time.Second)
+				if r.stored("k").Held {
+					t.Error("still held")
+				}
+				r.release(s, anchor)
+				r.nothingLeft()
+			})
+		}
+	}
+}
+
+// So is a wait whose cancel failed, in whatever way.
+func TestAFailedCancelIsUndone(t *testing.T) {
+	for _, f := range []fault{{times: 1, refuse: true}, {times: 1, lose: true}, {times: 1, forget: true}} {
+		bubble(t, func(t *testing.T, opt option) {
+			r := newRig(t, opt)
+			s := r.session()
+			g := r.lock(s, "k")
+			r.st.set("CancelWaits", f)
+			a := r.wait(s, "k", time.Second)
+			if <-a.done; !store.Unavailable(a.err) {
+				t.Errorf("told %v", a.err)
+			}
+			synctest.Wait()
+			if n := r.stored("k").QueueLength; n != 0 {
+				t.Errorf("%d are still in line", n)
+			}
+			r.release(s, g)
+			r.nothingLeft()
+		})
+	}
+}
+
+// A grant that nobody wants any more is given back, however long the store
+// refuses that while it renews the lease under it.
+func TestUnwantedGrantIsGivenBackInTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s, other := r.session(), r.session()
+		anchor := r.lock(other, "anchor")
+		proceed := r.st.holdAnswer("Acquire")
+		a := r.wait(s, "k", WaitForever)
+		s.End(EndDropped)
+		<-a.done
+		r.st.set("Release", fault{refuse: true})
+		proceed()
+		time.Sleep(5 * time.Minute)
+		r.st.lift("Release")
+		time.Sleep(time.Second)
+		if r.stored("k").Held {
+			t.Error("still held")
+		}
+		r.release(other, anchor)
+		r.nothingLeft()
+	})
+}
+
+// However many outcomes are unknown, the store is asked in batches.
+func TestUndosAreBatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.st.set("Acquire", fault{lose: true})
+		r.st.set("Undo", fault{refuse: true})
+		var asked []*answer
+		for range 500 {
+			asked = append(asked, r.ask(context.Background(), nil, Request{Key: uuid.NewString(), Bind: BindTTL, TTL: time.Hour}))
+		}
+		for _, a := range asked {
+			<-a.done
+		}
+		time.Sleep(10 * time.Second)
+		r.st.lift("Acquire")
+		r.st.set("Undo", fault{before: 5 * time.Millisecond})
+		before := r.st.count("Undo")
+		time.Sleep(10 * time.Second)
+		if n := r.st.count("Undo") - before; n > 100 {
+			t.Errorf("500 undos took %d calls", n)
+		}
+		r.nothingLeft()
+	})
+}
+
+// A store that grants what somebody here believes to hold is right: an
+// asynchronous failover may do so.
+func TestTheStoreIsRight(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s, other := r.session(), r.session()
+		first := r.lock(s, "k")
+		forget := func(g Grant) {
+			claim := store.Claim{Key: "k", Token: g.Token, Lease: r.stored("k").Holder.Lease}
+			_, err := r.st.Store.Release(context.Background(), []store.Claim{claim})
+			r.must(err)
+		}
+		forget(first)
+		second := r.lock(other, "k")
+		if h := r.m.held.get("k"); h == nil || h.token != second.Token {
+			t.Errorf("known here: %+v", h)
+		}
+		view, err := r.m.Get(context.Background(), s, "k", false)
+		r.must(err)
+		if view.Mine || len(r.losses()) != 1 {
+			t.Errorf("%+v, lost %v", view, r.losses())
+		}
+		forget(second)
+		third := r.lock(other, "k") // the same session
+		if len(r.losses()) != 2 || other.Held() != 1 {
+			t.Errorf("lost %v, holds %d", r.losses(), other.Held())
+		}
+		r.release(other, third)
+		r.nothingLeft()
+	})
+}

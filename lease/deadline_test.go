@@ -1,0 +1,339 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+func (r *rig) amend(s *Session, g Grant) error {
+	_, err := r.m.Amend(context.Background(), s, AmendRequest{Key: g.Key, Token: g.Token})
+	return err
+}
+
+func lostReason(err error) LostReason {
+	if lost, ok := errors.AsType[*LostError](err); ok {
+		return lost.Lost.Reason
+	}
+	return ""
+}
+
+// The deadline is TTL less margin after the opening was sent, not answered; and
+// the app is told before the store lets anybody else have the lock.
+func TestDeadline(t *testing.T) {
+	for ttl, margin := range map[time.Duration]time.Duration{
+		500 * time.Millisecond: 50 * time.Millisecond,
+		time.Second:            50 * time.Millisecond,
+		15 * time.Second:       750 * time.Millisecond,
+		time.Hour:              3 * time.Minute,
+	} {
+		for _, slow := range []fault{{before: 100 * time.Millisecond}, {after: 100 * time.Millisecond}} {
+			t.Run(fmt.Sprint(ttl, slow.before), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r := newRig(t)
+					s := r.session()
+					r.st.set("OpenLeases", slow)
+					r.st.set("Renew", fault{refuse: true})
+					sent := time.Now()
+					g, err := r.m.Acquire(context.Background(), s, Request{Key: "k", TTL: ttl})
+					r.must(err)
+					if want := ttl - margin - 100*time.Millisecond; g.ExpiresIn != want {
+						t.Errorf("expires in %s, want %s", g.ExpiresIn, want)
+					}
+					expiry := time.Now().Add(r.stored("k").Holder.ExpiresIn)
+					time.Sleep(time.Until(sent.Add(ttl - margin - 1)))
+					r.must(r.amend(s, g))
+					time.Sleep(time.Nanosecond)
+					synctest.Wait()
+					if reason := lostReason(r.amend(s, g)); reason != LostStore {
+						t.Errorf("lost with reason %q", reason)
+					}
+					if len(r.losses()) != 1 || !r.at[0].Equal(sent.Add(ttl-margin)) || !r.at[0].Before(expiry) {
+						t.Errorf("told %v at %v; the store's expiry is %s", r.losses(), r.at, expiry)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A renewal counts from when it was sent.
+func TestSlowRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		g := r.lock(s, "k")
+		r.st.set("Renew", fault{times: 1, after: 4 * time.Second})
+		time.Sleep(4400 * time.Millisecond) // the renewal is sent after 4.5 to 5 s
+		var sent time.Time
+		for sent = time.Now(); r.st.count("Renew") == 0; sent = time.Now() {
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+		}
+		r.st.set("Renew", fault{refuse: true})
+		time.Sleep(time.Until(sent.Add(14250*time.Millisecond - 2*time.Millisecond)))
+		r.must(r.amend(s, g))
+		time.Sleep(3 * time.Millisecond)
+		if r.amend(s, g) == nil {
+			t.Error("still held after the deadline")
+		}
+	})
+}
+
+// A renewal that is confirmed after the deadline does not revive a lease, even
+// though the store has extended it.
+func TestNoRevival(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, with(func(c *Config) { c.StoreTimeout = time.Minute }))
+		s := r.session()
+		g := r.lock(s, "k")
+		proceed := r.st.holdAnswer("Renew")
+		time.Sleep(14249 * time.Millisecond)
+		r.must(r.amend(s, g))
+		r.clk.stop(2 * time.Millisecond) // past the deadline, and no timer has seen it
+		proceed()
+		synctest.Wait()
+		if r.amend(s, g) == nil {
+			t.Error("revived")
+		}
+		if s.Held() != 0 || len(r.losses()) != 1 {
+			t.Errorf("lost %v", r.losses())
+		}
+		time.Sleep(time.Second)
+		r.lock(s, "k") // under a fresh lease
+	})
+}
+
+func TestReasons(t *testing.T) {
+	for name, c := range map[string]struct {
+		broken  func(*rig)
+		outcome LostReason
+	}{
+		"the store refuses": {func(r *rig) { r.st.set("Renew", fault{refuse: true}) }, LostStore},
+		"the store hangs":   {func(r *rig) { r.st.hold("Renew") }, LostStore},
+		"the store says dead": {func(r *rig) {
+			r.must(r.st.Store.Bury(context.Background(), []store.LeaseID{r.stored("k").Holder.Lease}))
+		}, LostExpired},
+		"the process stood still":   {func(r *rig) { r.clk.stop(time.Hour) }, LostExpired},
+		"the machine was suspended": {func(r *rig) { r.clk.suspended.Add(int64(suspendJump)) }, LostExpired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				s := r.session()
+				g, err := r.m.Acquire(context.Background(), s, Request{Key: "k", TTL: time.Second})
+				r.must(err)
+				c.broken(r)
+				time.Sleep(time.Second)
+				if reason := lostReason(r.amend(s, g)); reason != c.outcome {
+					t.Errorf("reason %q, want %q", reason, c.outcome)
+				}
+				if l := r.losses(); len(l) != 1 || l[0].Reason != c.outcome {
+					t.Errorf("told %v", l)
+				}
+			})
+		})
+	}
+}
+
+// Every read judges by the clock, whether or not a timer has fired.
+func TestReadsSeeTheDeadline(t *testing.T) {
+	stopped := map[string]func(*rig){
+		"process stopped":   func(r *rig) { r.clk.stop(14250 * time.Millisecond) },
+		"machine suspended": func(r *rig) { r.clk.suspended.Add(int64(suspendJump)) },
+	}
+	reads := map[string]func(*rig, *Session, Grant) bool{
+		"Get": func(r *rig, s *Session, g Grant) bool {
+			v, err := r.m.Get(context.Background(), s, g.Key, false)
+			r.must(err)
+			return v.Mine
+		},
+		"Get no-cache": func(r *rig, s *Session, g Grant) bool {
+			v, err := r.m.Get(context.Background(), s, g.Key, true)
+			r.must(err)
+			return v.Mine
+		},
+		"List pod": func(r *rig, s *Session, _ Grant) bool {
+			p, err := r.m.List(context.Background(), s, ListRequest{Limit: 10})
+			r.must(err)
+			return len(p.Locks) > 0 && p.Locks[0].Mine
+		},
+		"List session": func(r *rig, s *Session, _ Grant) bool {
+			p, err := r.m.List(context.Background(), s, ListRequest{Limit: 10, Scope: ScopeSession})
+			r.must(err)
+			return len(p.Locks) > 0
+		},
+		"Amend": func(r *rig, s *Session, g Grant) bool { return r.amend(s, g) == nil },
+		"Release": func(r *rig, s *Session, g Grant) bool {
+			_, err := r.m.Release(context.Background(), s, g.Key, g.Token)
+			return err == nil
+		},
+	}
+	for stop, happens := range stopped {
+		for read, holds := range reads {
+			t.Run(read+" "+stop, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r := newRig(t)
+					s := r.session()
+					g := r.lock(s, "k")
+					happens(r)
+					if holds(r, s, g) {
+						t.Error("told as held after the deadline")
+					}
+				})
+			})
+		}
+	}
+}
+
+// A suspension while the lease is opened or renewed counts, wherever it fell.
+func TestSuspendedWhileTheStoreIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		proceed := r.st.holdAnswer("OpenLeases")
+		a := r.wait(s, "k", WaitForever)
+		r.clk.suspended.Add(int64(suspendJump))
+		proceed()
+		<-a.done
+		if !store.Unavailable(a.err) {
+			t.Errorf("told %v", a.err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		g := r.lock(s, "k")
+		proceed := r.st.holdAnswer("Renew")
+		time.Sleep(5 * time.Second)
+		r.clk.suspended.Add(int64(suspendJump - 1))
+		proceed()
+		synctest.Wait()
+		r.must(r.amend(s, g))
+		r.clk.suspended.Add(1)
+		if r.amend(s, g) == nil {
+			t.Error("survived")
+		}
+	})
+}
+
+// A caller that comes late to its granted bid must not tell of it.
+func TestALateCallTellsNoGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, inline)
+		s := r.session()
+		c := &call{m: r.m, ctx: context.Background(), s: s, req: &Request{Key: "k", TTL: s.ttl}, began: r.clk.Now()}
+		l, err := c.lease()
+		r.must(err)
+		b := r.m.newBid(c, l)
+		b.start(c.ctx)
+		r.clk.stop(l.ttl)
+		if g, err := c.await(b); err == nil {
+			t.Errorf("granted %+v", g)
+		}
+	})
+}
+
+// The remaining time of a bind:ttl grant runs until it is told.
+func TestALateCallTellsTheTimeThatIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, inline)
+		for late, want := range map[time.Duration]time.Duration{time.Second: time.Second, 2 * time.Second: 0} {
+			c := &call{m: r.m, ctx: context.Background(), req: &Request{Key: "k", TTL: 2 * time.Second, Bind: BindTTL}}
+			b := r.m.newBid(c, nil)
+			b.start(c.ctx)
+			r.clk.stop(late)
+			g, err := c.await(b)
+			if g.ExpiresIn != want || (err == nil) != (want > 0) {
+				t.Errorf("late by %s: %+v, %v", late, g, err)
+			}
+			if err == nil {
+				r.m.Discard(nil, g)
+			}
+			r.nothingLeft()
+		}
+	})
+}
+
+// A change of data that is confirmed after the deadline, too.
+func TestAmendAcrossTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		g, err := r.m.Acquire(context.Background(), s, Request{Key: "k", TTL: time.Second})
+		r.must(err)
+		r.st.set("Renew", fault{refuse: true})
+		r.st.set("Amend", fault{after: 2 * time.Second})
+		_, err = r.m.Amend(context.Background(), s, AmendRequest{Key: "k", Token: g.Token, SetData: true, Data: []byte("1")})
+		if lostReason(err) != LostStore {
+			t.Errorf("told %v", err)
+		}
+	})
+}
+
+// The remaining time of a bind:ttl lock counts from when the store was asked.
+func TestRemainingTimeOfBindTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.st.set("Acquire", fault{times: 1, after: 400 * time.Millisecond})
+		g, err := r.m.Acquire(context.Background(), nil, Request{Key: "k", Bind: BindTTL, TTL: time.Second})
+		r.must(err)
+		if g.ExpiresIn != 600*time.Millisecond {
+			t.Errorf("acquired: %s", g.ExpiresIn)
+		}
+		r.st.set("Amend", fault{after: 400 * time.Millisecond})
+		g, err = r.m.Amend(context.Background(), nil, AmendRequest{Key: "k", Token: g.Token, TTL: 500 * time.Millisecond})
+		r.must(err)
+		if g.ExpiresIn != 100*time.Millisecond {
+			t.Errorf("amended: %s", g.ExpiresIn)
+		}
+		r.st.set("Amend", fault{after: 500 * time.Millisecond})
+		if _, err = r.m.Amend(context.Background(), nil, AmendRequest{Key: "k", Token: g.Token}); lostReason(err) != LostExpired {
+			t.Errorf("told %v", err)
+		}
+	})
+}
+
+// Found by a check or a cancel whose answer came late, too.
+func TestRemainingTimeOfBindTTLThatWaited(t *testing.T) {
+	for _, op := range []string{"CheckWaits", "CancelWaits"} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			s := r.session()
+			g := r.lock(s, "k")
+			r.st.dropNews = true
+			wait := map[string]time.Duration{"CheckWaits": WaitForever, "CancelWaits": time.Second}[op]
+			a := r.ask(context.Background(), nil, Request{Key: "k", Bind: BindTTL, TTL: time.Minute, Wait: wait})
+			synctest.Wait()
+			r.release(s, g)
+			granted := time.Now()
+			r.st.set(op, fault{after: 3 * time.Second})
+			got := a.granted(t)
+			if left := time.Until(granted.Add(time.Minute)); got.ExpiresIn > left {
+				t.Errorf("%s: expires in %s, in truth in %s", op, got.ExpiresIn, left)
+			}
+		})
+	}
+}
+
+// A lease whose opening was answered after its deadline is not used, and buried.
+func TestOpeningAnsweredTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		r.st.set("OpenLeases", fault{times: 1, after: time.Second})
+		_, err := r.m.Acquire(context.Background(), s, Request{Key: "k", TTL: time.Second})
+		if !store.Unavailable(err) {
+			t.Errorf("told %v", err)
+		}
+		synctest.Wait()
+		if r.st.count("Bury") != 1 {
+			t.Error("the lease is not buried")
+		}
+	})
+}

@@ -1,0 +1,257 @@
+package lease
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What is held here is answered without the store.
+func TestOwnLocksAskNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s, other := r.session(), r.session()
+		ctx := context.Background()
+		g, err := r.m.Acquire(ctx, s, Request{Key: "k", Data: []byte(`1`), Traceparent: "tp"})
+		r.must(err)
+		time.Sleep(time.Second)
+		before := r.st.total()
+		v, err := r.m.Get(ctx, s, "k", false)
+		r.must(err)
+		h := v.Holder
+		if !v.Mine || v.Token != g.Token || h.Session != s.Name() || h.Instance != "a" || h.HeldFor != time.Second ||
+			h.ExpiresIn != 13250*time.Millisecond || string(h.Data) != "1" || h.Traceparent != "tp" {
+			t.Errorf("%+v", v)
+		}
+		v, err = r.m.Get(ctx, other, "k", false)
+		r.must(err)
+		if v.Mine {
+			t.Errorf("%+v", v)
+		}
+		r.must(r.amend(s, g))
+		_, err = r.m.List(ctx, s, ListRequest{Scope: ScopeSession, Limit: 10})
+		r.must(err)
+		var held *HeldError
+		if _, err := r.m.Acquire(ctx, other, Request{Key: "k"}); !errors.As(err, &held) || !held.Cached {
+			t.Errorf("told %v", err)
+		}
+		if n := r.st.total() - before; n != 0 {
+			t.Errorf("%d calls", n)
+		}
+		if _, err = r.m.Get(ctx, s, "k", true); err != nil || r.st.count("Get") != 1 {
+			t.Error("no-cache must ask the store")
+		}
+	})
+}
+
+func TestAmend(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		ctx := context.Background()
+		g := r.lock(s, "k")
+		_, err := r.m.Amend(ctx, s, AmendRequest{Key: "k", Token: g.Token, TTL: time.Hour})
+		if _, ok := errors.AsType[*TTLOnSessionError](err); !ok {
+			t.Errorf("told %v", err)
+		}
+		_, err = r.m.Amend(ctx, s, AmendRequest{Key: "k", Token: g.Token, SetData: true, Data: []byte("2")})
+		r.must(err)
+		v, err := r.m.Get(ctx, s, "k", false)
+		r.must(err)
+		if string(v.Holder.Data) != "2" || string(r.stored("k").Holder.Data) != "2" {
+			t.Errorf("%+v", v)
+		}
+		// A caller that leaves changes the data all the same, and everybody sees it.
+		proceed := r.st.holdAnswer("Amend")
+		left, cancel := context.WithCancel(ctx)
+		cancel()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = r.m.Amend(left, s, AmendRequest{Key: "k", Token: g.Token, SetData: true, Data: []byte("3")})
+		}()
+		synctest.Wait()
+		proceed()
+		<-done
+		synctest.Wait()
+		v, err = r.m.Get(ctx, s, "k", false)
+		r.must(err)
+		if !bytes.Equal(v.Holder.Data, r.stored("k").Holder.Data) {
+			t.Errorf("here %s, in the store %s", v.Holder.Data, r.stored("k").Holder.Data)
+		}
+		// The store is right when it says that the lock is gone.
+		r.buryLeases()
+		_, err = r.m.Amend(ctx, s, AmendRequest{Key: "k", Token: g.Token, SetData: true})
+		if lostReason(err) != LostExpired || len(r.losses()) != 1 {
+			t.Errorf("told %v, lost %v", err, r.losses())
+		}
+	})
+}
+
+func TestLists(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		s, second := r.session(), r.session()
+		for _, key := range []string{"b", "a", "c/1", "c/2"} {
+			r.lock(s, key)
+		}
+		r.lock(second, "d")
+		other.lock(other.session(), "e")
+		keys := func(s *Session, req ListRequest) (keys string, mine int) {
+			p, err := r.m.List(context.Background(), s, req)
+			r.must(err)
+			for _, l := range p.Locks {
+				keys += l.Key + " "
+				if l.Mine {
+					mine++
+				}
+			}
+			return keys + p.Next, mine
+		}
+		for _, c := range []struct {
+			s    *Session
+			req  ListRequest
+			want string
+			mine int
+		}{
+			{s, ListRequest{Scope: ScopeSession, Limit: 10}, "a b c/1 c/2 ", 4},
+			{s, ListRequest{Scope: ScopeSession, Limit: 2}, "a b b", 2},
+			{s, ListRequest{Scope: ScopeSession, Limit: 2, After: "b"}, "c/1 c/2 ", 2},
+			{s, ListRequest{Scope: ScopePod, Limit: 10}, "a b c/1 c/2 d ", 4},
+			{s, ListRequest{Scope: ScopePod, Limit: 4}, "a b c/1 c/2 " + "c/2", 4},
+			{nil, ListRequest{Scope: ScopeAll, Limit: 10, Prefix: "c"}, "c/1 c/2 ", 0},
+			{second, ListRequest{Scope: ScopeAll, Limit: 10, After: "c/2"}, "d e ", 1},
+			{nil, ListRequest{Scope: ScopeSession, Limit: 10}, "", 0},
+		} {
+			if got, mine := keys(c.s, c.req); got != c.want || mine != c.mine {
+				t.Errorf("%+v: %q, %d mine", c.req, got, mine)
+			}
+		}
+	})
+}
+
+// denied asks once, with the cache, and reports whether the cache answered.
+func (r *rig) denied(s *Session, key string) (cached bool) {
+	r.t.Helper()
+	_, err := r.m.Acquire(context.Background(), s, Request{Key: key})
+	var held *HeldError
+	if !errors.As(err, &held) {
+		r.t.Fatalf("told %v", err)
+	}
+	return held.Cached
+}
+
+func TestDenialsAreCached(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		g := other.lockTTL("k", 300*time.Millisecond)
+		s := r.session()
+		asked := func() int { return r.st.count("Acquire") }
+		if r.denied(s, "k") || !r.denied(s, "k") || asked() != 1 {
+			t.Fatal("the second denial must come from the cache")
+		}
+		time.Sleep(99 * time.Millisecond)
+		_, err := r.m.Acquire(context.Background(), s, Request{Key: "k"})
+		var held *HeldError
+		if !errors.As(err, &held) || !held.Cached {
+			t.Fatalf("told %v", err)
+		}
+		if h := held.Lock.Holder; h.HeldFor != 99*time.Millisecond || h.ExpiresIn != 201*time.Millisecond {
+			t.Errorf("%+v", h)
+		}
+		time.Sleep(time.Millisecond) // CacheTTL
+		if r.denied(s, "k") {
+			t.Error("kept for too long")
+		}
+		if _, err := r.try(s, "k"); !errors.As(err, &held) || held.Cached {
+			t.Error("no-cache answered from the cache")
+		}
+		time.Sleep(150 * time.Millisecond)
+		if r.denied(s, "k") {
+			t.Error("kept for too long")
+		}
+		time.Sleep(50 * time.Millisecond) // the holder's expiry
+		got, err := r.m.Acquire(context.Background(), s, Request{Key: "k"})
+		if err != nil || got.Token <= g.Token {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+}
+
+func TestNoCacheOfDenials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, with(func(c *Config) { c.CacheTTL = 0 }))
+		other := r.another()
+		other.lockTTL("k", time.Hour)
+		s := r.session()
+		for range 2 {
+			if r.denied(s, "k") {
+				t.Error("cached")
+			}
+		}
+	})
+}
+
+// What is heard of a key here makes an older denial useless.
+func TestDenialsAreDropped(t *testing.T) {
+	for name, free := range map[string]func(r, other *rig, s *Session, g Grant){
+		"by a release here": func(r, _ *rig, _ *Session, g Grant) {
+			r.must(r.free(nil, "k", g.Token))
+		},
+		"by news of a grant": func(r, other *rig, s *Session, g Grant) {
+			a := r.wait(s, "k", WaitForever)
+			r.must(other.free(nil, "k", g.Token))
+			r.release(s, a.granted(r.t))
+		},
+		"by a grant": func(r, other *rig, _ *Session, g Grant) {
+			r.must(other.free(nil, "k", g.Token))
+			r.must(other.free(nil, "k", r.lockTTL("k", time.Hour).Token))
+		},
+		"by a read": func(r, other *rig, s *Session, g Grant) {
+			r.must(other.free(nil, "k", g.Token))
+			_, err := r.m.Get(context.Background(), s, "k", true)
+			r.must(err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				other := r.another(opt)
+				g := other.lockTTL("k", time.Hour)
+				s := r.session()
+				r.denied(s, "k")
+				free(r, other, s, g)
+				if _, err := r.m.Acquire(context.Background(), s, Request{Key: "k"}); err != nil {
+					t.Errorf("told %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A denial that was on its way while the key was released is not kept.
+func TestAnOldDenialIsNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		other := r.another()
+		g := other.lockTTL("k", time.Hour)
+		s := r.session()
+		proceed := r.st.holdAnswer("Acquire")
+		a := r.ask(context.Background(), s, Request{Key: "k"})
+		synctest.Wait()
+		r.must(r.free(nil, "k", g.Token))
+		proceed()
+		<-a.done
+		if _, ok := errors.AsType[*HeldError](a.err); !ok {
+			t.Fatalf("told %v", a.err)
+		}
+		if _, err := r.m.Acquire(context.Background(), s, Request{Key: "k"}); err != nil {
+			t.Errorf("told %v", err)
+		}
+	})
+}

@@ -1,0 +1,317 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+func repeatable(wait time.Duration) Request {
+	return Request{Key: "k", Bind: BindTTL, TTL: time.Minute, Wait: wait, RequestID: uuid.New()}
+}
+
+func (r *rig) mustBe(g Grant) {
+	r.t.Helper()
+	if l := r.stored(g.Key); !l.Held || l.Token != g.Token {
+		r.t.Fatalf("told token %d, the store has %+v", g.Token, l)
+	}
+}
+
+func TestTheSameRequestGetsTheSameGrant(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		ctx, req := context.Background(), repeatable(0)
+		first, err := r.m.Acquire(ctx, nil, req)
+		r.must(err)
+		second, err := r.m.Acquire(ctx, nil, req)
+		r.must(err)
+		if first.Token != second.Token {
+			t.Errorf("tokens %d and %d", first.Token, second.Token)
+		}
+		otherKey := req
+		otherKey.Key = "other"
+		third, err := r.m.Acquire(ctx, nil, otherKey)
+		r.must(err)
+		if third.Token == first.Token {
+			t.Error("another key got the same grant")
+		}
+		r.release(nil, first)
+		r.release(nil, third)
+		fourth, err := r.m.Acquire(ctx, nil, req)
+		r.must(err)
+		if fourth.Token <= third.Token {
+			t.Error("a grant that ended was given again")
+		}
+		r.release(nil, fourth)
+		r.nothingLeft()
+	})
+}
+
+// Repeats at the same time, in whatever state the first is: all get one grant.
+func TestConcurrentRepeats(t *testing.T) {
+	for _, op := range []string{"", "Acquire", "Enqueue", "OpenLeases"} {
+		bubble(t, func(t *testing.T, opt option) {
+			r := newRig(t, opt)
+			s := r.session()
+			g := r.lock(s, "k")
+			req := repeatable(WaitForever)
+			proceed := func() {}
+			if op != "" {
+				proceed = r.st.holdAnswer(op)
+			}
+			var asked []*answer
+			for range 10 {
+				asked = append(asked, r.ask(context.Background(), nil, req))
+			}
+			synctest.Wait()
+			proceed()
+			r.release(s, g)
+			first := asked[0].granted(t)
+			for _, a := range asked {
+				if got := a.granted(t); got.Token != first.Token {
+					t.Errorf("tokens %d and %d", first.Token, got.Token)
+				}
+			}
+			r.mustBe(first)
+			r.release(nil, first)
+			r.nothingLeft()
+		})
+	}
+}
+
+// A grant that could not be delivered is given back, unless a later call has it.
+func TestUndeliveredAndRepeated(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		ctx, req := context.Background(), repeatable(0)
+		first, err := r.m.Acquire(ctx, nil, req)
+		r.must(err)
+		r.m.Discard(nil, first)
+		second, err := r.m.Acquire(ctx, nil, req) // before or after: it must hold what it is told
+		r.must(err)
+		time.Sleep(time.Second)
+		r.mustBe(second)
+
+		third, err := r.m.Acquire(ctx, nil, req)
+		r.must(err)
+		r.m.Discard(nil, second) // it was given to the third, too
+		time.Sleep(time.Second)
+		r.mustBe(third)
+		r.m.Discard(nil, third)
+		r.nothingLeft()
+
+		// The release is slow, and the repeat comes meanwhile.
+		fourth, err := r.m.Acquire(ctx, nil, req)
+		r.must(err)
+		proceed := r.st.hold("Release")
+		r.m.Discard(nil, fourth)
+		synctest.Wait()
+		fifth := r.ask(ctx, nil, req)
+		synctest.Wait()
+		proceed()
+		fifth.granted(t)
+		time.Sleep(time.Second)
+		r.mustBe(fifth.g)
+		r.release(nil, fifth.g)
+		r.nothingLeft()
+	})
+}
+
+// Each way in which an outcome can be unknown, and a repeat at once.
+func TestUnknownAndRepeated(t *testing.T) {
+	for _, f := range []fault{{times: 1, lose: true}, {times: 1, forget: true}} {
+		for _, op := range []string{"Acquire", "Enqueue"} {
+			for _, undo := range []fault{{}, {before: 100 * time.Millisecond}, {times: 5, refuse: true}} {
+				bubble(t, func(t *testing.T, opt option) {
+					r := newRig(t, opt)
+					ctx, req := context.Background(), repeatable(WaitForever)
+					s := r.session()
+					var g Grant
+					if op == "Enqueue" {
+						g = r.lock(s, "k")
+					}
+					r.st.set(op, f)
+					r.st.set("Undo", undo)
+					first := r.ask(ctx, nil, req)
+					<-first.done
+					if !store.OutcomeUnknown(first.err) {
+						t.Fatalf("told %v", first.err)
+					}
+					second := r.ask(ctx, nil, req)
+					if op == "Enqueue" {
+						time.Sleep(5 * time.Second)
+						r.release(s, g)
+					}
+					second.granted(t)
+					time.Sleep(10 * time.Second)
+					r.mustBe(second.g)
+					r.release(nil, second.g)
+					r.nothingLeft()
+				})
+			}
+		}
+	}
+}
+
+// While the first is not decided, a repeat that does not wait is told so in time,
+// and one that does hears of the drain.
+func TestRepeatsDoNotHang(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		req := repeatable(0)
+		r.st.set("Acquire", fault{lose: true})
+		r.st.set("Undo", fault{refuse: true})
+		_, err := r.m.Acquire(context.Background(), nil, req)
+		if !store.OutcomeUnknown(err) {
+			t.Fatalf("told %v", err)
+		}
+		second := r.ask(context.Background(), nil, req)
+		<-second.done
+		if !store.Unavailable(second.err) || second.after != 5*time.Second {
+			t.Errorf("told %v after %s", second.err, second.after)
+		}
+		req.Wait = WaitForever
+		third := r.ask(context.Background(), nil, req)
+		time.Sleep(30 * time.Second)
+		if third.isOver() {
+			t.Errorf("told %v", third.err)
+		}
+		r.m.Drain()
+		<-third.done
+		if !errors.Is(third.err, ErrDraining) {
+			t.Errorf("told %v", third.err)
+		}
+		r.m.Stop()
+		r.nothingKept()
+	})
+}
+
+// A grant that was over when its answer came is being given back; the same call
+// must not be given it again meanwhile.
+func TestAGrantThatCameTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		req := repeatable(0)
+		req.TTL = 500 * time.Millisecond
+		r.st.set("Acquire", fault{times: 1, before: 550 * time.Millisecond, after: 60 * time.Millisecond})
+		r.st.set("Release", fault{before: 100 * time.Millisecond})
+		g, err := r.m.Acquire(context.Background(), nil, req)
+		if err == nil {
+			time.Sleep(200 * time.Millisecond)
+			r.mustBe(g)
+		} else if !store.Unavailable(err) {
+			t.Errorf("told %v", err)
+		}
+	})
+}
+
+// However many other requests come, two calls of one request do not miss each
+// other while one of them waits.
+func TestRepeatsAmongManyOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, inline)
+		s := r.session()
+		g := r.lock(s, "k")
+		req := repeatable(WaitForever)
+		first := r.ask(context.Background(), nil, req)
+		synctest.Wait()
+		for i := range rememberedGrants + 1 {
+			other := Request{Key: fmt.Sprint(i), Bind: BindTTL, TTL: time.Second, RequestID: uuid.New()}
+			_, err := r.m.Acquire(context.Background(), nil, other)
+			r.must(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		second := r.ask(ctx, nil, req)
+		synctest.Wait()
+		cancel() // must not cost the first its place
+		<-second.done
+		r.release(s, g)
+		time.Sleep(time.Second)
+		if !first.isOver() {
+			t.Fatal("the first was forgotten")
+		}
+		r.mustBe(first.granted(t))
+		r.release(nil, first.g)
+		r.nothingLeft()
+		if n := r.m.requests.idle.Len(); n > rememberedGrants {
+			t.Errorf("%d requests are remembered", n)
+		}
+	})
+}
+
+// The same when a grant is discarded after its request was forgotten and made again.
+func TestDiscardOfAForgottenRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, inline)
+		req := repeatable(0)
+		first, err := r.m.Acquire(context.Background(), nil, req)
+		r.must(err)
+		synctest.Wait()
+		r.m.requests.idle.Purge()
+		second, err := r.m.Acquire(context.Background(), nil, req)
+		r.must(err)
+		r.m.Discard(nil, first)
+		synctest.Wait()
+		r.mustBe(second)
+	})
+}
+
+// What one call was given is not freed because a repeat leaves, is not delivered,
+// or is of unknown outcome.
+func TestARepeatDoesNotCostTheFirstItsGrant(t *testing.T) {
+	for name, repeat := range map[string]func(*rig, Request){
+		"left": func(r *rig, req Request) {
+			proceed := r.st.holdAnswer("Acquire")
+			ctx, cancel := context.WithCancel(context.Background())
+			a := r.ask(ctx, nil, req)
+			synctest.Wait()
+			cancel()
+			synctest.Wait()
+			proceed()
+			<-a.done
+			if a.err == nil {
+				r.m.Discard(nil, a.g)
+			}
+		},
+		"not delivered": func(r *rig, req Request) {
+			g, err := r.m.Acquire(context.Background(), nil, req)
+			r.must(err)
+			r.m.Discard(nil, g)
+		},
+		"unknown": func(r *rig, req Request) {
+			r.st.set("Acquire", fault{times: 1, forget: true})
+			if _, err := r.m.Acquire(context.Background(), nil, req); !store.OutcomeUnknown(err) {
+				r.t.Errorf("told %v", err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				req := repeatable(WaitForever)
+				first, err := r.m.Acquire(context.Background(), nil, req)
+				r.must(err)
+				repeat(r, req)
+				time.Sleep(10 * time.Second)
+				r.mustBe(first)
+
+				// When it is over, a repeat is like the first again.
+				r.release(nil, first)
+				repeat(r, req)
+				time.Sleep(10 * time.Second)
+				if r.stored("k").Held && name != "unknown" { // that one may be the first's, for all we know
+					t.Error("still held")
+				}
+				time.Sleep(time.Minute)
+				r.nothingLeft()
+			})
+		})
+	}
+}

@@ -1,0 +1,274 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeClock is the bubble's clock, and can jump ahead of its timers.
+type fakeClock struct {
+	ahead, suspended atomic.Int64
+	// next, if set, runs once when the time is read.
+	next atomic.Pointer[func()]
+}
+
+func (c *fakeClock) Now() time.Time {
+	if f := c.next.Swap(nil); f != nil {
+		(*f)()
+	}
+	return time.Now().Add(time.Duration(c.ahead.Load()))
+}
+
+func (c *fakeClock) Suspended() time.Duration { return time.Duration(c.suspended.Load()) }
+
+// stop is a process that stands still for so long, its timers too.
+func (c *fakeClock) stop(d time.Duration) { c.ahead.Add(int64(d)) }
+
+// rig is a sidecar's manager on a store that can be broken.
+type rig struct {
+	t     tester
+	space *memory.Space
+	st    *double
+	clk   *fakeClock
+	m     *Manager
+
+	mu   sync.Mutex
+	lost []Lost
+	at   []time.Time // of the losses
+}
+
+// tester is what testing's T and B, and rapid's T have in common.
+type tester interface {
+	Helper()
+	Error(args ...any)
+	Errorf(format string, args ...any)
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
+type option func(*Config, *store.Traits)
+
+// inline and batched are the two ways in which lanes work.
+func inline(_ *Config, t *store.Traits)  { t.Inline = true }
+func polling(_ *Config, t *store.Traits) { t.Polls = true }
+
+func with(change func(*Config)) option { return func(c *Config, _ *store.Traits) { change(c) } }
+
+// newRig starts a manager on an empty space. Its lanes batch, unless told otherwise.
+func newRig(t tester, opts ...option) *rig { return newRigOn(t, memory.NewSpace(), "a", opts...) }
+
+// another starts another sidecar on the same space.
+func (r *rig) another(opts ...option) *rig { return newRigOn(r.t, r.space, "b", opts...) }
+
+func newRigOn(t tester, space *memory.Space, name string, opts ...option) *rig {
+	t.Helper()
+	r := &rig{t: t, space: space, clk: &fakeClock{}}
+	r.st = newDouble(space.Open(store.Identity{Namespace: "test", Instance: name, Pod: "pod-" + name}))
+	cfg := Config{
+		Instance: name, Pod: "pod-" + name, TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
+		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 100, CacheTTL: 100 * time.Millisecond,
+		BatchMax: 100, MaxSessions: 100, MaxLocksPerSession: 20_000, MaxWaiters: 20_000,
+		Logger: slog.New(slog.DiscardHandler), Clock: r.clk,
+	}
+	for _, o := range opts {
+		o(&cfg, &r.st.traits)
+	}
+	m, err := New(cfg, r.st)
+	r.must(err)
+	r.m = m
+	r.must(r.st.Start(context.Background()))
+	r.must(m.Start(context.Background()))
+	if tb, ok := t.(testing.TB); ok {
+		tb.Cleanup(m.Stop)
+	}
+	return r
+}
+
+// bubble runs a test in virtual time, once with lanes that batch and once inline.
+func bubble(t *testing.T, test func(t *testing.T, opt option)) {
+	t.Helper()
+	batched := func(*Config, *store.Traits) {}
+	for name, opt := range map[string]option{"batched": batched, "inline": inline} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(t, opt) })
+		})
+	}
+}
+
+func (r *rig) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) session() *Session {
+	r.t.Helper()
+	s, err := r.m.OpenSession(SessionOptions{Explicit: true, OnLost: func(l Lost) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.lost, r.at = append(r.lost, l), append(r.at, time.Now())
+	}})
+	r.must(err)
+	return s
+}
+
+func (r *rig) losses() []Lost {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]Lost(nil), r.lost...)
+}
+
+// try asks once.
+func (r *rig) try(s *Session, key string) (Grant, error) {
+	return r.m.Acquire(context.Background(), s, Request{Key: key, NoCache: true})
+}
+
+// lock asks once and must get it.
+func (r *rig) lock(s *Session, key string) Grant {
+	r.t.Helper()
+	g, err := r.try(s, key)
+	r.must(err)
+	return g
+}
+
+func (r *rig) lockTTL(key string, ttl time.Duration) Grant {
+	r.t.Helper()
+	g, err := r.m.Acquire(context.Background(), nil, Request{Key: key, Bind: BindTTL, TTL: ttl, NoCache: true})
+	r.must(err)
+	return g
+}
+
+func (r *rig) release(s *Session, g Grant) {
+	r.t.Helper()
+	_, err := r.m.Release(context.Background(), s, g.Key, g.Token)
+	r.must(err)
+}
+
+// answer is what an Acquire that runs beside the test returns.
+type answer struct {
+	g     Grant
+	err   error
+	after time.Duration
+	at    time.Time
+	done  chan struct{}
+}
+
+// ask acquires beside the test.
+func (r *rig) ask(ctx context.Context, s *Session, req Request) *answer {
+	a := &answer{done: make(chan struct{})}
+	began := time.Now()
+	go func() {
+		defer close(a.done)
+		a.g, a.err = r.m.Acquire(ctx, s, req)
+		a.at = time.Now()
+		a.after = a.at.Sub(began)
+	}()
+	return a
+}
+
+// wait waits in line beside the test, and stands there when it returns.
+func (r *rig) wait(s *Session, key string, wait time.Duration) *answer {
+	a := r.ask(context.Background(), s, Request{Key: key, Wait: wait})
+	synctest.Wait()
+	return a
+}
+
+func (a *answer) isOver() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (a *answer) granted(t tester) Grant {
+	t.Helper()
+	<-a.done
+	if a.err != nil {
+		t.Fatalf("not granted: %v", a.err)
+	}
+	return a.g
+}
+
+// stored is what the store itself says of a key, whatever is broken.
+func (r *rig) stored(key string) store.Lock {
+	r.t.Helper()
+	locks, err := r.st.Store.Get(context.Background(), []string{key})
+	r.must(err)
+	return locks[0]
+}
+
+// nothingLeft checks that nothing is held, queued or kept in mind, in the store
+// and here, after everything has ended and settled.
+func (r *rig) nothingLeft() {
+	r.t.Helper()
+	synctest.Wait()
+	r.nothingStored()
+	r.nothingKept()
+}
+
+func (r *rig) nothingStored() {
+	r.t.Helper()
+	ctx := context.Background()
+	held, err := r.st.Store.List(ctx, store.Query{Limit: 1000})
+	r.must(err)
+	for _, l := range held {
+		r.t.Errorf("%q is still held, %d wait", l.Key, l.QueueLength)
+	}
+	var all []store.Attempt
+	r.st.mu.Lock()
+	for a := range r.st.attempts {
+		all = append(all, a)
+	}
+	r.st.mu.Unlock()
+	answers, err := r.st.Store.CheckWaits(ctx, all)
+	r.must(err)
+	for i, a := range answers {
+		if a.Outcome != store.Gone {
+			r.t.Errorf("an attempt at %q is still there: %v", all[i].Key, a.Outcome)
+		}
+	}
+}
+
+func (r *rig) nothingKept() {
+	r.t.Helper()
+	synctest.Wait()
+	var left []string
+	note := func(what string, n int) {
+		if n != 0 {
+			left = append(left, fmt.Sprintf("%s: %d", what, n))
+		}
+	}
+	note("waiters", int(r.m.waiters.Load()))
+	note("locks of sessions", int(r.m.sessionLocks.Load()))
+	note("bids", len(r.m.queue.bids))
+	note("keys with bids", len(r.m.queue.byKey))
+	for i := range r.m.held.shards {
+		note("held locks", len(r.m.held.shards[i].m))
+	}
+	for _, l := range r.m.book.all() {
+		note("riders", int(l.riders.Load()))
+	}
+	for _, s := range r.m.sessions {
+		note("pending attempts", s.pending)
+	}
+	note("requests in use", len(r.m.requests.inUse))
+	if len(left) > 0 {
+		r.t.Errorf("still kept: %v", left)
+	}
+}

@@ -1,0 +1,273 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+func TestDrain(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s, other := r.session(), r.session()
+		g := r.lock(s, "k")
+		waiting := []*answer{
+			r.wait(other, "k", WaitForever),
+			r.ask(context.Background(), nil, Request{Key: "k", Wait: time.Hour, Bind: BindTTL, TTL: time.Hour}),
+		}
+		synctest.Wait()
+		r.m.Drain()
+		r.m.Drain()
+		for _, a := range waiting {
+			if <-a.done; !errors.Is(a.err, ErrDraining) || a.after != 0 {
+				t.Errorf("told %v after %s", a.err, a.after)
+			}
+		}
+		if _, err := r.try(s, "other"); !errors.Is(err, ErrDraining) {
+			t.Errorf("acquire: told %v", err)
+		}
+		if _, err := r.m.OpenSession(SessionOptions{}); !errors.Is(err, ErrDraining) {
+			t.Errorf("session: told %v", err)
+		}
+		if !errors.Is(r.m.Ready(), ErrDraining) {
+			t.Error("still ready")
+		}
+		idle := r.m.Idle()
+		time.Sleep(time.Minute) // what is held lives on
+		select {
+		case <-idle:
+			t.Error("idle, with a lock held")
+		default:
+		}
+		r.must(r.amend(s, g))
+		r.release(s, g)
+		<-idle
+		r.nothingLeft()
+	})
+}
+
+func TestStop(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		var reason EndReason
+		s, err := r.m.OpenSession(SessionOptions{OnEnd: func(e EndReason) { reason = e }})
+		r.must(err)
+		for i := range 500 {
+			r.lock(s, fmt.Sprint(i))
+		}
+		ttl := r.lockTTL("ttl", time.Hour)
+		a := r.wait(s, "ttl", WaitForever)
+		idle := r.m.Idle()
+		var stops sync.WaitGroup
+		for range 3 {
+			stops.Go(r.m.Stop)
+		}
+		stops.Wait()
+		<-a.done
+		if reason != EndShutdown || a.err == nil {
+			t.Errorf("ended for %v, told %v", reason, a.err)
+		}
+		<-idle
+		<-r.m.Idle()
+		r.mustBe(ttl) // bind:ttl locks live on
+		r.onlyOthersLeft(1)
+	})
+}
+
+// After Stop nothing works, and nothing hangs.
+func TestCallsAfterStop(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		g := r.lock(s, "k")
+		r.lock(s, "other")
+		r.m.Stop()
+		ctx := context.Background()
+		// These have passed Acquire's first look before Stop.
+		for _, wait := range []time.Duration{0, time.Hour} {
+			req := Request{Key: "k", TTL: r.m.cfg.TTL, Wait: wait}
+			if _, err := r.m.acquire(ctx, &call{s: s, req: &req}); !errors.Is(err, ErrDraining) && !errors.Is(err, ErrSessionEnded) {
+				t.Errorf("acquire: told %v", err)
+			}
+			req.Bind = BindTTL
+			if _, err := r.m.acquire(ctx, &call{req: &req}); !errors.Is(err, ErrDraining) {
+				t.Errorf("acquire ttl: told %v", err)
+			}
+		}
+		for name, err := range map[string]error{
+			"release": r.free(nil, "unknown", g.Token),
+			"amend":   r.amend(nil, Grant{Key: "unknown", Token: g.Token}),
+			"get":     func() error { _, err := r.m.Get(ctx, nil, "k", true); return err }(),
+		} {
+			if !errors.Is(err, ErrDraining) {
+				t.Errorf("%s: told %v", name, err)
+			}
+		}
+		if lostReason(r.free(s, "k", g.Token)) != LostShutdown {
+			t.Error("the reason is forgotten")
+		}
+		r.nothingLeft()
+	})
+}
+
+func TestStopBeforeStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		m, err := New(r.m.cfg, r.st)
+		r.must(err)
+		m.Stop()
+		r.must(m.Start(context.Background()))
+		m.Stop()
+	})
+}
+
+// Stop ends the waits of calls that have not heard of the drain yet: a bind:ttl
+// waiter would be granted a lock that outlives everything.
+func TestStopAtOnceWhileCallsWait(t *testing.T) {
+	for _, op := range []string{"", "Acquire", "Enqueue"} {
+		bubble(t, func(t *testing.T, opt option) {
+			for range 50 {
+				r := newRig(t, opt)
+				other := r.another(opt)
+				o := other.session()
+				g := other.lock(o, "k")
+				if op != "" {
+					r.st.set(op, fault{before: time.Second})
+				}
+				a := r.ask(context.Background(), nil, Request{Key: "k", Bind: BindTTL, TTL: time.Hour, Wait: WaitForever})
+				synctest.Wait()
+				r.m.Stop()
+				if op == "" && r.stored("k").QueueLength != 0 {
+					t.Error("still in line after Stop")
+				}
+				other.release(o, g)
+				<-a.done
+				if !errors.Is(a.err, ErrDraining) {
+					t.Errorf("told %v", a.err)
+				}
+				time.Sleep(time.Minute)
+				r.nothingLeft()
+				other.m.Stop()
+			}
+		})
+	}
+}
+
+// A store that hangs holds Stop up for a few of its timeouts, whatever is queued.
+func TestStopWithAStoreThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, with(func(c *Config) { c.BatchMax = 10 }))
+		s := r.session()
+		for i := range 1000 {
+			r.lock(s, fmt.Sprint(i))
+		}
+		var asked []*answer
+		for i := range 200 {
+			asked = append(asked, r.ask(context.Background(), nil, Request{Key: fmt.Sprint(i), Bind: BindTTL, TTL: time.Hour, Wait: time.Minute}))
+		}
+		synctest.Wait()
+		r.st.setAll(fault{before: time.Hour})
+		for i := range 200 {
+			asked = append(asked, r.ask(context.Background(), nil, Request{Key: fmt.Sprint("new", i), Bind: BindTTL, TTL: time.Hour, NoCache: true}))
+		}
+		synctest.Wait()
+		began := time.Now()
+		r.m.Stop()
+		if took := time.Since(began); took > 4*r.m.cfg.StoreTimeout {
+			t.Errorf("Stop took %s", took)
+		}
+		for _, a := range asked {
+			if <-a.done; a.err == nil {
+				t.Error("granted")
+			}
+		}
+		r.st.lift(everyOp...)
+		time.Sleep(time.Minute)
+		r.nothingKept()
+	})
+}
+
+// A bid whose call comes late to hear of the drain: nobody may get a lock from it
+// that outlives everything.
+func TestStopWhileACallIsSlow(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		for late := range 10 {
+			r := newRig(t, opt)
+			other := r.another(opt)
+			o := other.session()
+			g := other.lock(o, "k")
+			c := &call{m: r.m, ctx: context.Background(), req: &Request{Key: "k", Bind: BindTTL, TTL: time.Hour, Wait: WaitForever}}
+			l, err := c.lease()
+			r.must(err)
+			b := r.m.newBid(c, l)
+			b.start(c.ctx)
+			synctest.Wait()
+			r.st.set("Bury", fault{before: time.Second})
+			stopped := make(chan struct{})
+			go func() {
+				defer close(stopped)
+				r.m.Stop()
+			}()
+			told := make(chan error, 1)
+			time.AfterFunc(time.Duration(late)*200*time.Millisecond, func() {
+				_, err := c.await(b)
+				told <- err
+			})
+			time.Sleep(time.Second / 2)
+			other.release(o, g)
+			<-stopped
+			if err := <-told; err != nil && r.stored("k").Held {
+				t.Fatalf("told %v, but the lock is held", err)
+			}
+			other.m.Stop()
+		}
+	})
+}
+
+// A session that is opened while the sidecar stops is refused or ended.
+func TestSessionsOpenedDuringStop(t *testing.T) {
+	t.Parallel()
+	for range 100 {
+		r := newRig(t, inline, with(func(c *Config) { c.MaxSessions = 1_000_000 }))
+		var opened, ended atomic.Int64
+		var openers sync.WaitGroup
+		for range 4 {
+			openers.Go(func() {
+				for {
+					if _, err := r.m.OpenSession(SessionOptions{OnEnd: func(EndReason) { ended.Add(1) }}); err != nil {
+						return
+					}
+					opened.Add(1)
+				}
+			})
+		}
+		r.m.Stop()
+		openers.Wait()
+		if opened.Load() != ended.Load() {
+			t.Fatalf("%d opened, %d ended", opened.Load(), ended.Load())
+		}
+	}
+}
+
+// What a stopped manager could not give back dies with its leases.
+func TestStopBuriesWhatCannotBeReleased(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		r.lock(s, "k")
+		r.st.set("Release", fault{refuse: true})
+		r.m.Stop()
+		time.Sleep(time.Second)
+		r.nothingLeft()
+		if _, err := r.st.Store.Get(context.Background(), []string{"k"}); store.Unavailable(err) {
+			t.Error("the store is stopped by its owner, after the manager")
+		}
+	})
+}

@@ -1,0 +1,232 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// buryLeases kills all leases of the sidecar behind its back.
+func (r *rig) buryLeases() {
+	r.t.Helper()
+	for _, l := range r.m.book.all() {
+		r.must(r.st.Store.Bury(context.Background(), []store.LeaseID{l.id}))
+	}
+}
+
+// A wait outlives its lease: it begins again under a fresh one.
+func TestLeaseLostWhileWaiting(t *testing.T) {
+	for _, bind := range []Bind{BindSession, BindTTL} {
+		for name, lose := range map[string]func(*rig){
+			"dead in the store":   (*rig).buryLeases,
+			"past its deadline":   func(r *rig) { r.clk.stop(time.Minute) },
+			"machine suspended":   func(r *rig) { r.clk.suspended.Add(int64(time.Minute)) },
+			"renewals refused":    func(r *rig) { r.st.set("Renew", fault{refuse: true}) },
+			"cancels fail, too":   func(r *rig) { r.clk.stop(time.Minute); r.st.set("CancelWaits", fault{times: 1, lose: true}) },
+			"burials refused":     func(r *rig) { r.clk.stop(time.Minute); r.st.set("Bury", fault{times: 5, refuse: true}) },
+			"while it is checked": func(r *rig) { r.st.set("CheckWaits", fault{after: 3 * time.Second}); r.clk.stop(time.Minute) },
+		} {
+			if bind == BindTTL && name == "cancels fail, too" {
+				continue // it is told that the store failed
+			}
+			t.Run(bind.String()+" "+name, func(t *testing.T) {
+				bubble(t, func(t *testing.T, opt option) {
+					r := newRig(t, opt)
+					other := r.another(opt)
+					o, s := other.session(), r.session()
+					g := other.lock(o, "k")
+					a := r.ask(context.Background(), s, Request{Key: "k", Wait: WaitForever, Bind: bind, TTL: time.Hour})
+					time.Sleep(10 * time.Second)
+					lose(r)
+					time.Sleep(30 * time.Second)
+					r.st.lift("Renew", "CheckWaits")
+					if a.isOver() {
+						t.Fatalf("told %+v, %v", a.g, a.err)
+					}
+					other.release(o, g)
+					got := a.granted(t)
+					if got.Waited < 40*time.Second {
+						t.Errorf("%+v", got)
+					}
+					r.release(s, got)
+					time.Sleep(time.Minute)
+					r.nothingLeft()
+				})
+			})
+		}
+	}
+}
+
+// A bind:ttl call that had waited for longer than its TTL when its lease was lost
+// gets a key that has become free, for its whole TTL.
+func TestBindTTLBidsAgainAfterALongWait(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		o := other.session()
+		g := other.lock(o, "k")
+		a := r.ask(context.Background(), nil, Request{Key: "k", Wait: WaitForever, Bind: BindTTL, TTL: time.Second})
+		time.Sleep(time.Minute)
+		r.buryLeases()
+		other.release(o, g)
+		if got := a.granted(t); got.ExpiresIn != time.Second {
+			t.Errorf("granted %+v", got)
+		}
+	})
+}
+
+func TestWaitGoesOnThroughAnOutage(t *testing.T) {
+	for _, bind := range []Bind{BindSession, BindTTL} {
+		bubble(t, func(t *testing.T, opt option) {
+			r := newRig(t, opt)
+			other := r.another(opt)
+			o, s := other.session(), r.session()
+			g := other.lock(o, "k")
+			a := r.ask(context.Background(), s, Request{Key: "k", Wait: WaitForever, Bind: bind, TTL: time.Hour})
+			time.Sleep(10 * time.Second)
+			r.st.setAll(fault{lose: true})
+			time.Sleep(8 * time.Second)
+			for _, op := range everyOp {
+				r.st.lift(op)
+			}
+			time.Sleep(time.Minute)
+			if a.isOver() {
+				t.Fatalf("told %+v, %v", a.g, a.err)
+			}
+			other.release(o, g)
+			r.release(s, a.granted(t))
+			r.nothingLeft()
+		})
+	}
+}
+
+// News may be lost: whoever handed the lock on may have died before it told so.
+// The wait is checked as often as leases are renewed, or polled.
+func TestNewsIsLost(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts  []option
+		limit time.Duration
+	}{
+		"polling":  {[]option{polling}, time.Second},
+		"reliable": {nil, 5 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, c.opts...)
+				other := r.another()
+				r.st.dropNews = true
+				g := other.lockTTL("k", 24*time.Hour)
+				s := r.session()
+				a := r.wait(s, "k", WaitForever)
+				time.Sleep(time.Minute)
+				_, err := other.m.Release(context.Background(), nil, "k", g.Token)
+				r.must(err)
+				released := time.Now()
+				got := a.granted(t)
+				if late := a.at.Sub(released); late > c.limit {
+					t.Errorf("granted %s after the release", late)
+				}
+				r.release(s, got)
+				r.nothingLeft()
+			})
+		})
+	}
+}
+
+// Many waits that began at different times are checked together.
+func TestChecksAreCoalesced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, polling, with(func(c *Config) { c.BatchMax = 1000 }))
+		other := r.another()
+		s := r.session()
+		for i := range 500 {
+			other.lockTTL(fmt.Sprint(i), 24*time.Hour)
+			r.wait(s, fmt.Sprint(i), WaitForever)
+			time.Sleep(7 * time.Millisecond)
+		}
+		time.Sleep(10 * time.Second)
+		before := r.st.count("CheckWaits")
+		time.Sleep(10 * time.Second)
+		if n := r.st.count("CheckWaits") - before; n > 25 {
+			t.Errorf("10 s of polling every second took %d calls", n)
+		}
+		s.End(EndDropped)
+		r.onlyOthersLeft(500)
+	})
+}
+
+// onlyOthersLeft checks that all that the store has are the locks of the others.
+func (r *rig) onlyOthersLeft(others int) {
+	r.t.Helper()
+	synctest.Wait()
+	locks, err := r.st.Store.List(context.Background(), store.Query{Limit: 1000})
+	r.must(err)
+	if len(locks) != others {
+		r.t.Errorf("%d locks are held", len(locks))
+	}
+	for _, l := range locks {
+		if l.QueueLength != 0 {
+			r.t.Errorf("%d wait for %q", l.QueueLength, l.Key)
+		}
+	}
+	r.nothingKept()
+}
+
+// A wait is checked just after its holder's expiry, so a dead holder costs a TTL.
+func TestHolderDies(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		other.lock(other.session(), "k")
+		a := r.wait(r.session(), "k", WaitForever)
+		other.st.set("Renew", fault{lose: true})
+		other.st.set("Bury", fault{lose: true})
+		a.granted(t)
+		if a.after < 15*time.Second || a.after > 15*time.Second+2*checkPause {
+			t.Errorf("granted after %s", a.after)
+		}
+	})
+}
+
+// A call that does not wait is not tried again for ever.
+func TestLeaseLostAgainAndAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.st.set("OpenLeases", fault{then: func() { go func() { time.Sleep(time.Nanosecond); r.buryLeases() }() }})
+		r.st.set("Acquire", fault{before: time.Millisecond})
+		_, err := r.m.Acquire(context.Background(), r.session(), Request{Key: "k"})
+		if !store.Unavailable(err) {
+			t.Errorf("told %v", err)
+		}
+		if n := r.st.count("Acquire"); n != maxBids {
+			t.Errorf("tried %d times", n)
+		}
+	})
+}
+
+// A wait ends in time even if its lease is lost in that moment.
+func TestTimeIsUpWhenTheLeaseIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		other := r.another()
+		g := other.lockTTL("k", time.Hour)
+		a := r.wait(r.session(), "k", 20*time.Second)
+		r.st.set("Renew", fault{refuse: true})
+		r.st.set("CancelWaits", fault{before: time.Second})
+		time.Sleep(12 * time.Second)
+		r.st.hold("Enqueue")
+		<-a.done
+		var timeout *TimeoutError
+		if !errors.As(a.err, &timeout) && !store.Unavailable(a.err) {
+			t.Errorf("told %v", a.err)
+		}
+		if timeout != nil && timeout.Lock.Token != g.Token {
+			t.Errorf("told %+v", timeout)
+		}
+	})
+}
