@@ -74,6 +74,7 @@ func (m *Manager) amendForeign(ctx context.Context, req AmendRequest) (Grant, er
 	if v.Standing != store.Holds {
 		return Grant{}, m.refusedBy(v.Standing, req.Key, req.Token)
 	}
+	m.sweeping.granted(req.TTL)
 	// The store counts from some moment since it was asked: from then, to be safe.
 	left := v.Lock.Holder.ExpiresIn - m.clk.Now().Sub(sent)
 	if left <= 0 {

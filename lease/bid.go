@@ -352,6 +352,7 @@ func (b *bid) win(ans store.Answer) {
 		before.s.loseLock(before, LostExpired)
 	}
 	b.m.denials.drop(b.req.Key)
+	b.m.sweeping.granted(b.req.TTL)
 	if !kept {
 		b.giveBack(ans.Token)
 	}

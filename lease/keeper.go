@@ -15,8 +15,6 @@ const (
 	renewJitter = 0.1
 	// renewRetry is how long after a failed renewal the next is tried.
 	renewRetry = 250 * time.Millisecond
-	// sweepInterval is how often a sidecar that has leases tidies the store.
-	sweepInterval = 10 * time.Minute
 )
 
 // keep renews the leases when they are due, in one statement for all, and tells
@@ -47,10 +45,6 @@ func (m *Manager) tend(ctx context.Context) time.Duration {
 	}
 	if len(p.due) > 0 {
 		m.spawn(func() { m.renew(ctx, p.due) })
-	}
-	if now := m.clk.Now(); len(p.due) > 0 && now.After(m.sweepAt) {
-		m.sweepAt = now.Add(jittered(sweepInterval))
-		m.spawn(func() { m.sweep(ctx) })
 	}
 	return p.next
 }
@@ -158,13 +152,6 @@ func (m *Manager) bury(l *renewed) {
 	m.inBackground(func(ctx context.Context) bool {
 		return m.st.Bury(ctx, []store.LeaseID{l.id}) == nil
 	}, l.ttl+time.Minute, func() {})
-}
-
-// sweep lets the store tidy up.
-func (m *Manager) sweep(ctx context.Context) {
-	if err := m.st.Sweep(ctx); err != nil && ctx.Err() == nil {
-		m.log.Warn("the store was not swept, trying again later", "error", err)
-	}
 }
 
 // jitter is a share of an interval, at most 1.

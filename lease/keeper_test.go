@@ -169,15 +169,3 @@ func TestRenewalOutage(t *testing.T) {
 		})
 	}
 }
-
-// The store is swept now and then, by sidecars that use it.
-func TestSweeps(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		r.lock(r.session(), "k")
-		time.Sleep(time.Hour)
-		if n := r.st.count("Sweep"); n < 5 || n > 7 {
-			t.Errorf("an hour took %d sweeps", n)
-		}
-	})
-}

@@ -43,7 +43,7 @@ type Manager struct {
 
 	sessionLocks atomic.Int64 // locks that sessions hold
 	waiters      atomic.Int64
-	sweepAt      time.Time // the keeper's own
+	sweeping     sweeping
 
 	// draining is closed by Drain.
 	draining  chan struct{}
@@ -78,6 +78,7 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 		return nil, err
 	}
 	m.queue = newQueue(m)
+	m.sweeping.m, m.sweeping.began = m, m.clk.Now()
 	m.openLanes()
 	st.OnNews(m.queue.news)
 	return m, nil
@@ -105,7 +106,7 @@ func (m *Manager) openLanes() {
 
 // Start begins to renew leases and to watch the queue.
 func (m *Manager) Start(context.Context) error {
-	m.sweepAt = m.clk.Now().Add(jittered(sweepInterval))
+	m.spawn(func() { m.sweeping.run(m.ctx) })
 	m.spawn(func() { m.keep(m.ctx) })
 	m.spawn(func() { m.queue.watch(m.ctx) })
 	return nil

@@ -1,0 +1,135 @@
+// Command bench measures the goals of docs/benchmarks.md. Machines are noisy, so
+// each goal is a ratio against something measured in the same run on the same
+// machine, in turns, with medians.
+//
+//	go run ./bench                  everything, prints the table
+//	go run ./bench -only P1,P3      some of it
+//	go run ./bench -write           writes bench/RESULTS.md and bench/results.log too
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// result is a row of the table.
+type result struct {
+	id, what string
+	figure   string
+	peer     string
+	ratio    string
+	goal     string
+	reached  bool
+}
+
+// bench is one run.
+type bench struct {
+	ctx    context.Context
+	folder string // temporary
+	binary string // the sidecar, built as it is released
+	rounds int
+	length time.Duration // of one measurement
+	log    *log.Logger
+}
+
+var measures = []struct {
+	id      string
+	measure func(*bench) ([]result, error)
+}{
+	{"P1", (*bench).p1},
+	{"P3", (*bench).p3},
+	{"P8", (*bench).p8},
+}
+
+func main() {
+	if len(os.Args) == 3 && os.Args[1] == "echo" {
+		serveEcho(os.Args[2]) // the peer of P1, a process of its own
+		return
+	}
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	only := flag.String("only", "", "the goals to measure, as P1,P3; all when empty")
+	write := flag.Bool("write", false, "write bench/RESULTS.md and bench/results.log")
+	rounds := flag.Int("rounds", 5, "rounds of each measurement; medians are shown")
+	length := flag.Duration("length", 3*time.Second, "length of one measurement")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	folder, err := os.MkdirTemp("", "lsb")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(folder) }()
+	var logText strings.Builder
+	b := &bench{
+		ctx: ctx, folder: folder, binary: filepath.Join(folder, "locksidecar"), rounds: *rounds, length: *length,
+		log: log.New(io.MultiWriter(os.Stdout, &logText), "", log.Ltime),
+	}
+	b.log.Printf("command: go run ./bench %s", strings.Join(os.Args[1:], " "))
+	if err := b.build(); err != nil {
+		return err
+	}
+	machine := describeMachine()
+	b.log.Print(machine)
+	var results []result
+	for _, m := range measures {
+		if *only != "" && !strings.Contains(","+*only+",", ","+m.id+",") {
+			continue
+		}
+		rows, err := m.measure(b)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.id, err)
+		}
+		results = append(results, rows...)
+	}
+	report := table(results)
+	fmt.Println("\n" + report)
+	if !*write {
+		return nil
+	}
+	text := fmt.Sprintf("# Results\n\nMeasured %s by `make bench`; what was printed meanwhile is in [results.log](results.log).\n"+
+		"The goals and how they are measured: [docs/benchmarks.md](../docs/benchmarks.md).\n\nMachine: %s\n\n%s",
+		time.Now().UTC().Format("2006-01-02"), machine, report)
+	return errors.Join(
+		os.WriteFile("bench/RESULTS.md", []byte(text), 0o644),
+		os.WriteFile("bench/results.log", []byte(logText.String()), 0o644))
+}
+
+// build builds the sidecar as it is released, without the race detector.
+func (b *bench) build() error {
+	cmd := exec.CommandContext(b.ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", b.binary, "./cmd/locksidecar")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building the sidecar (run this from the top of the repository): %w\n%s", err, out)
+	}
+	return nil
+}
+
+func table(results []result) string {
+	var t strings.Builder
+	t.WriteString("| goal | what | figure | measured beside it | ratio | wanted | reached |\n|---|---|---|---|---|---|---|\n")
+	for _, r := range results {
+		reached := "yes"
+		if !r.reached {
+			reached = "**no**"
+		}
+		fmt.Fprintf(&t, "| %s | %s | %s | %s | %s | %s | %s |\n", r.id, r.what, r.figure, r.peer, r.ratio, r.goal, reached)
+	}
+	return t.String()
+}

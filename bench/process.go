@@ -1,0 +1,77 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process is a server under measurement.
+type process struct {
+	cmd    *exec.Cmd
+	socket string
+	// readyAfter is how long it took from the start to the first good answer.
+	readyAfter time.Duration
+}
+
+// start starts a program that serves on a socket and waits until path answers 200.
+func (b *bench) start(socket, path string, cmd *exec.Cmd) (*process, error) {
+	cmd.Stderr = os.Stderr
+	began := time.Now()
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p := &process{cmd: cmd, socket: socket}
+	for time.Since(began) < 20*time.Second {
+		if c, err := dial(socket); err == nil {
+			ok := c.roundTrip([]byte("GET "+path+" HTTP/1.1\r\nHost: b\r\n\r\n")) == nil && c.status == 200
+			c.close()
+			if ok {
+				p.readyAfter = time.Since(began)
+				return p, nil
+			}
+		}
+		time.Sleep(500 * time.Microsecond) // the pause of a poll
+	}
+	p.stop()
+	return nil, errors.New("the server did not become ready")
+}
+
+// sidecar starts a sidecar with settings such as "STORE_URL=memory://".
+func (b *bench) sidecar(name string, settings ...string) (*process, error) {
+	socket := filepath.Join(b.folder, name+".sock")
+	cmd := exec.Command(b.binary, "serve")
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LOCKSIDECAR_SOCKET=" + socket, "LOCKSIDECAR_LOG_LEVEL=error", "LOCKSIDECAR_MAX_SESSIONS=5000"}
+	for _, s := range settings {
+		cmd.Env = append(cmd.Env, "LOCKSIDECAR_"+s)
+	}
+	return b.start(socket, "/readyz", cmd)
+}
+
+// echo starts the peer of P1: the same server library on the same kind of socket.
+func (b *bench) echo() (*process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	socket := filepath.Join(b.folder, "echo.sock")
+	return b.start(socket, "/", exec.Command(self, "echo", socket))
+}
+
+func (p *process) stop() {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	_ = p.cmd.Wait()
+}
+
+// memory returns the resident bytes of the process, and the anonymous of them.
+func (p *process) memory() (rss, anonymous int) {
+	path := fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)
+	_, _ = fmt.Sscanf(strings.TrimSuffix(field(path, "VmRSS"), " kB"), "%d", &rss)
+	_, _ = fmt.Sscanf(strings.TrimSuffix(field(path, "RssAnon"), " kB"), "%d", &anonymous)
+	return rss << 10, anonymous << 10
+}

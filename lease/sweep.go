@@ -1,0 +1,53 @@
+package lease
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// sweepInterval is how often a sidecar tidies the store.
+const sweepInterval = 10 * time.Minute
+
+// sweeping decides whether there may be something to tidy. What a sidecar leaves
+// behind (a bind:ttl lock that nobody released, the row of a free key) can be
+// tidied some time after it has ended; a sidecar that grants nothing any more
+// sends no statement for it.
+type sweeping struct {
+	m     *Manager
+	began time.Time
+	// until is when the last grant has ended and been swept, in nanoseconds after
+	// began.
+	until atomic.Int64
+}
+
+// granted notes that something was granted that may last so long.
+func (s *sweeping) granted(ttl time.Duration) {
+	until := int64(s.m.clk.Now().Add(ttl + 2*sweepInterval).Sub(s.began))
+	for {
+		noted := s.until.Load()
+		// A minute more or less does not matter, and most grants need not write.
+		if until-noted < int64(time.Minute) || s.until.CompareAndSwap(noted, until) {
+			return
+		}
+	}
+}
+
+// run sweeps now and then, until ctx ends.
+func (s *sweeping) run(ctx context.Context) {
+	for {
+		timer := time.NewTimer(jittered(sweepInterval))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		if int64(s.m.clk.Now().Sub(s.began)) > s.until.Load() {
+			continue
+		}
+		if err := s.m.st.Sweep(ctx); err != nil && ctx.Err() == nil {
+			s.m.log.Warn("the store was not swept, trying again later", "error", err)
+		}
+	}
+}
