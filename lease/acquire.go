@@ -253,10 +253,11 @@ func (c *call) tell(b *bid, g Grant) (Grant, error) {
 		b.abandon()
 		return Grant{}, b.notKept()
 	}
+	g.ExpiresIn = b.lease.remaining(c.m.clk)
 	switch {
 	case c.s.hasEnded():
 		return Grant{}, ErrSessionEnded // and its end has released the lock
-	case !b.lease.alive(c.m.clk):
+	case g.ExpiresIn <= 0:
 		return Grant{}, errBidLost // and whoever loses the lease loses the lock
 	default:
 		return g, nil

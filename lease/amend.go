@@ -25,13 +25,16 @@ func (m *Manager) Amend(ctx context.Context, s *Session, req AmendRequest) (Gran
 		if err := m.setData(ctx, h, req.Data); err != nil {
 			return Grant{}, err
 		}
+	}
+	left := h.lease.remaining(m.clk)
+	if req.SetData || left <= 0 { // time has passed since it was claimed
 		if err := m.stillHeld(h); err != nil {
 			return Grant{}, err
 		}
 	}
 	return Grant{
 		Key: h.key, Token: h.token, Session: s.name, Bind: BindSession,
-		ExpiresIn: h.lease.remaining(m.clk), AcquiredAt: h.acquiredAt,
+		ExpiresIn: left, AcquiredAt: h.acquiredAt,
 	}, nil
 }
 

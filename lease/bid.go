@@ -403,7 +403,7 @@ func (b *bid) grantOf(ans store.Answer) Grant {
 		Waited: b.m.clk.Now().Sub(b.began), AcquiredAt: ans.AcquiredAt,
 	}
 	if b.req.Bind == BindSession {
-		g.Session, g.ExpiresIn = b.s.name, b.lease.remaining(b.m.clk)
+		g.Session = b.s.name
 	}
 	return g
 }

@@ -179,17 +179,8 @@ func TestLeaseLostWhileALockIsKept(t *testing.T) {
 			l, err := c.lease()
 			r.must(err)
 			synctest.Wait()
-			var tick func()
-			reads := 0
-			tick = func() {
-				if reads++; reads > moment {
-					r.m.lose(l, LostExpired)
-					return
-				}
-				r.clk.next.Store(&tick)
-			}
 			b := r.m.newBid(c, l)
-			r.clk.next.Store(&tick)
+			r.clk.atRead(moment, func() { r.m.lose(l, LostExpired) })
 			b.start(c.ctx)
 			_, err = c.await(b)
 			r.clk.next.Store(nil)

@@ -260,6 +260,41 @@ func TestALateCallTellsTheTimeThatIsLeft(t *testing.T) {
 	})
 }
 
+// The deadline passes at any moment between the looks at the clock: what is told
+// as held has time left.
+func TestTheDeadlinePassesWhileTelling(t *testing.T) {
+	for moment := range 8 {
+		synctest.Test(t, func(t *testing.T) {
+			for name, told := range map[string]func(*rig, *Session, Grant) (held bool, left time.Duration){
+				"Amend": func(r *rig, s *Session, g Grant) (bool, time.Duration) {
+					g, err := r.m.Amend(context.Background(), s, AmendRequest{Key: g.Key, Token: g.Token})
+					return err == nil, g.ExpiresIn
+				},
+				"Get": func(r *rig, s *Session, g Grant) (bool, time.Duration) {
+					v, err := r.m.Get(context.Background(), s, g.Key, false)
+					r.must(err)
+					return v.Mine, v.Holder.ExpiresIn
+				},
+				"Acquire": func(r *rig, s *Session, _ Grant) (bool, time.Duration) {
+					g, err := r.try(s, "another")
+					return err == nil, g.ExpiresIn
+				},
+			} {
+				r := newRig(t, inline)
+				s := r.session()
+				g := r.lock(s, "k")
+				synctest.Wait()
+				r.clk.atRead(moment, func() { r.clk.stop(15 * time.Second) })
+				held, left := told(r, s, g)
+				r.clk.next.Store(nil)
+				if held && left <= 0 {
+					t.Errorf("%s, moment %d: told as held, with %s left", name, moment, left)
+				}
+			}
+		})
+	}
+}
+
 // A change of data that is confirmed after the deadline, too.
 func TestAmendAcrossTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 // looks; it may be nil.
 func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool) (View, error) {
 	if h := m.held.get(key); h != nil && !noCache {
-		if h.lease.alive(m.clk) {
-			return View{Lock: m.lockOf(h), Mine: h.s == s}, nil
+		if lock := m.lockOf(h); lock.Holder.ExpiresIn > 0 {
+			return View{Lock: lock, Mine: h.s == s}, nil
 		}
 		m.lose(h.lease, h.lease.lossReason())
 	}

@@ -32,6 +32,19 @@ func (c *fakeClock) Now() time.Time {
 	return time.Now().Add(time.Duration(c.ahead.Load()))
 }
 
+// atRead runs f when the time was read so many times.
+func (c *fakeClock) atRead(moment int, f func()) {
+	var tick func()
+	tick = func() {
+		if moment--; moment < 0 {
+			f()
+			return
+		}
+		c.next.Store(&tick)
+	}
+	c.next.Store(&tick)
+}
+
 func (c *fakeClock) Suspended() time.Duration { return time.Duration(c.suspended.Load()) }
 
 // stop is a process that stands still for so long, its timers too.
