@@ -1,0 +1,288 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// acquireRounds is how often an acquire looks again at a key that changed hands
+// while it was looking. After that somebody else has it.
+const acquireRounds = 5
+
+// Acquire takes keys that are free or whose holders are dead.
+func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
+	if len(asks) == 0 {
+		return nil, nil
+	}
+	ctx, cancel, o, err := s.begin(ctx, "acquire")
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	t := newTally(o, asks)
+	if err := t.takeFree(ctx); err != nil {
+		return nil, err
+	}
+	for range acquireRounds {
+		if err := t.lookAtHolders(ctx); err != nil {
+			return nil, err
+		}
+		if len(t.open) == 0 {
+			return t.answers, nil
+		}
+		if err := t.ask(ctx, false); err != nil {
+			return nil, err
+		}
+		if len(t.open) == 0 {
+			return t.answers, nil
+		}
+	}
+	for _, i := range t.open {
+		t.answers[i] = store.Answer{Outcome: store.Held, Lock: store.Lock{Key: asks[i].Key}}
+	}
+	return t.answers, nil
+}
+
+// tally keeps the answers to asks, and which are still open.
+type tally struct {
+	*operation
+	asks    []store.Ask
+	answers []store.Answer
+	open    []int
+	dead    []uuid.UUID // leases to be buried before the open asks are asked again
+}
+
+func newTally(o *operation, asks []store.Ask) *tally {
+	t := &tally{operation: o, asks: asks, answers: make([]store.Answer, len(asks)), open: make([]int, len(asks))}
+	for i := range asks {
+		t.open[i] = i
+	}
+	return t
+}
+
+// settle answers an ask. From a grant or a place in line on, the operation can no
+// longer fail as if nothing had been done.
+func (t *tally) settle(i int, a store.Answer) {
+	t.answers[i] = a
+	t.partly = t.partly || a.Outcome == store.Granted || a.Outcome == store.Queued
+}
+
+// reopen leaves those asks open that are not answered.
+func (t *tally) reopen() {
+	open := t.open[:0]
+	for _, i := range t.open {
+		if t.answers[i].Outcome == 0 {
+			open = append(open, i)
+		}
+	}
+	t.open = open
+}
+
+// takeFree takes the keys that are free, in one statement.
+func (t *tally) takeFree(ctx context.Context) error {
+	var err error
+	if len(t.asks) == 1 && t.asks[0].TTL == 0 {
+		err = t.takeOne(ctx)
+	} else {
+		err = t.takeMany(ctx)
+	}
+	t.reopen()
+	return err
+}
+
+// taken is a row of the statements that take free keys.
+type taken struct {
+	key                        string
+	token                      zeronull.Int8
+	acquiredAt, expiresAt, now zeronull.Timestamptz
+}
+
+func (t *taken) answer() store.Answer {
+	return store.Answer{
+		Outcome: store.Granted, Token: int64(t.token), AcquiredAt: time.Time(t.acquiredAt),
+		ExpiresIn: time.Time(t.expiresAt).Sub(time.Time(t.now)),
+	}
+}
+
+func (t *tally) takeOne(ctx context.Context) error {
+	a := &t.asks[0]
+	found, err := query(ctx, t.operation, sqlAcquireOne,
+		[]any{t.config.Identity.Namespace, a.Key, [16]byte(a.Lease), [16]byte(a.Grant), a.Session, a.Owner, textOf(a.Data), a.Traceparent},
+		func(rows pgx.Rows, r *taken) error { return rows.Scan(&r.token, &r.acquiredAt, &r.expiresAt, &r.now) })
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	t.settle(0, found[0].answer())
+	return nil
+}
+
+func (t *tally) takeMany(ctx context.Context) error {
+	c := newAskColumns(t.asks, t.open)
+	byTTL := make([]bool, len(t.asks))
+	var made [][16]byte
+	var ttls []time.Duration
+	byKey := make(map[string]int, len(t.asks))
+	for i, a := range t.asks {
+		byKey[a.Key] = i
+		if a.TTL > 0 {
+			byTTL[i] = true
+			c.leases[i] = uuid.New()
+			made, ttls = append(made, c.leases[i]), append(ttls, a.TTL)
+		}
+	}
+	id := t.config.Identity
+	found, err := query(ctx, t.operation, sqlAcquireMany,
+		[]any{id.Namespace, c.keys, c.leases, byTTL, c.grants, c.sessions, c.owners, c.datas, c.traceparents,
+			made, ttls, id.Instance, id.Pod},
+		func(rows pgx.Rows, r *taken) error {
+			return rows.Scan(&r.key, &r.token, &r.acquiredAt, &r.expiresAt, &r.now)
+		})
+	if err != nil {
+		return err
+	}
+	for _, r := range found {
+		i := byKey[r.key]
+		a := r.answer()
+		if byTTL[i] { // its lease was made with the grant
+			a.ExpiresIn = t.asks[i].TTL - time.Time(r.now).Sub(a.AcquiredAt)
+		}
+		t.settle(i, a)
+	}
+	return nil
+}
+
+// lookAtHolders reads who has the open keys. Those that a living lease holds are
+// answered; dead holders are buried, and their keys stay open.
+func (t *tally) lookAtHolders(ctx context.Context) error {
+	if len(t.open) == 0 {
+		return nil
+	}
+	keys, leases := make([]string, len(t.open)), make([][16]byte, len(t.open))
+	for n, i := range t.open {
+		keys[n], leases[n] = t.asks[i].Key, t.asks[i].Lease
+	}
+	readings, err := t.read(ctx, keys, leases)
+	if err != nil {
+		return err
+	}
+	for n, i := range t.open {
+		r := &readings[n]
+		switch {
+		case t.asks[i].TTL == 0 && !r.askerLives:
+			t.settle(i, store.Answer{Outcome: store.LeaseLost})
+		case r.held() && store.GrantID(r.grant) == t.asks[i].Grant: // a repeat
+			t.settle(i, r.granted())
+		case r.held():
+			t.settle(i, store.Answer{Outcome: store.Held, Lock: r.lock(keys[n])})
+		case r.needsBurial():
+			t.dead = append(t.dead, uuid.UUID(r.ridesOn))
+		}
+	}
+	t.reopen()
+	return t.buryDead(ctx)
+}
+
+// needsBurial reports whether a key can only be had once its holder is buried: its
+// lease has expired, or it is dead and left waiters that go first.
+func (r *reading) needsBurial() bool {
+	missing := r.lease == zeronull.UUID{}
+	return r.ridesOn != zeronull.UUID{} && !r.held() && (!missing || r.contended)
+}
+
+// buryDead buries the leases that stand in the way of open asks.
+func (t *tally) buryDead(ctx context.Context) error {
+	dead := t.dead
+	t.dead = nil
+	return t.bury(ctx, unique(dead), false)
+}
+
+// asked is a row of the function ask.
+type asked struct {
+	lockColumns
+	ord   int
+	state string
+	dead  zeronull.UUID
+	place zeronull.Int4
+}
+
+// ask asks for the open keys with their rows locked, and stands in line if that is
+// wanted. Keys whose holders must be buried stay open.
+func (t *tally) ask(ctx context.Context, mayWait bool) error {
+	c := newAskColumns(t.asks, t.open)
+	id := t.config.Identity
+	found, err := query(ctx, t.operation, sqlAsk,
+		[]any{id.Namespace, mayWait, id.Instance, id.Pod, c.keys, c.grants, c.leases, c.ttls,
+			c.sessions, c.owners, c.datas, c.traceparents},
+		func(rows pgx.Rows, r *asked) error { return rows.Scan(r.with(&r.ord, &r.state, &r.dead, &r.place)...) })
+	if err != nil {
+		return err
+	}
+	for n := range found {
+		r := &found[n]
+		i := t.open[r.ord-1]
+		switch r.state {
+		case "granted":
+			t.settle(i, r.granted())
+		case "queued":
+			t.settle(i, store.Answer{Outcome: store.Queued, Lock: r.asHeld(t.asks[i].Key), Position: int(r.place)})
+		case "lost":
+			t.settle(i, store.Answer{Outcome: store.LeaseLost})
+		case "dead":
+			t.dead = append(t.dead, uuid.UUID(r.dead))
+		case "held": // lookAtHolders answers it
+		}
+	}
+	t.reopen()
+	return t.buryDead(ctx)
+}
+
+// askColumns are asks as the arrays that statements take.
+type askColumns struct {
+	keys, sessions, owners, traceparents []string
+	grants, leases                       [][16]byte
+	ttls                                 []time.Duration
+	datas                                []*string
+}
+
+func newAskColumns(asks []store.Ask, which []int) askColumns {
+	n := len(which)
+	c := askColumns{
+		keys: make([]string, n), sessions: make([]string, n), owners: make([]string, n), traceparents: make([]string, n),
+		grants: make([][16]byte, n), leases: make([][16]byte, n), ttls: make([]time.Duration, n), datas: make([]*string, n),
+	}
+	for n, i := range which {
+		a := &asks[i]
+		c.keys[n], c.grants[n], c.leases[n], c.ttls[n] = a.Key, a.Grant, a.Lease, a.TTL
+		c.sessions[n], c.owners[n], c.traceparents[n] = a.Session, a.Owner, a.Traceparent
+		c.datas[n] = textOf(a.Data)
+	}
+	return c
+}
+
+// textOf is JSON as the database keeps it: text, or null for none.
+func textOf(data []byte) *string {
+	if data == nil {
+		return nil
+	}
+	text := string(data)
+	return &text
+}
+
+// unique drops ids that stand twice.
+func unique(ids []uuid.UUID) []uuid.UUID {
+	seen := make(map[uuid.UUID]bool, len(ids))
+	kept := ids[:0]
+	for _, id := range ids {
+		if !seen[id] {
+			seen[id] = true
+			kept = append(kept, id)
+		}
+	}
+	return kept
+}

@@ -1,0 +1,209 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// held names a key by whose grant it is to end.
+type held struct {
+	namespace, key string
+	lease          uuid.UUID
+	token          *int64 // nil: whatever grant rides on the lease
+}
+
+// handOver is what sql/hand_off.sql says of a key.
+type handOver struct {
+	namespace, key string
+	outcome        string
+	expired        []uuid.UUID // leases of waiters that stand in the way, or were passed over
+	grant, lease   zeronull.UUID
+	instance       zeronull.Text
+	token          zeronull.Int8
+	acquiredAt     zeronull.Timestamptz
+	expiresAt      zeronull.Timestamptz
+	now            zeronull.Timestamptz
+}
+
+func (h *handOver) scan(rows pgx.Rows) error {
+	return rows.Scan(&h.namespace, &h.key, &h.outcome, &h.expired, &h.grant, &h.lease, &h.instance,
+		&h.token, &h.acquiredAt, &h.expiresAt, &h.now)
+}
+
+// Outcomes of a hand-off that need more than news.
+const (
+	handedOver     = "granted"
+	expiredWaiters = "expired"
+)
+
+// tell brings the news of a grant by hand-off, if the waiter is this instance's.
+// It is called after the commit.
+func (o *operation) tell(h handOver) {
+	if h.outcome != handedOver || string(h.instance) != o.config.Identity.Instance ||
+		h.namespace != o.config.Identity.Namespace {
+		return
+	}
+	o.news(store.News{
+		Attempt: store.Attempt{Key: h.key, Grant: store.GrantID(h.grant)},
+		Lease:   store.LeaseID(h.lease),
+		Answer: store.Answer{
+			Outcome: store.Granted, Token: int64(h.token), AcquiredAt: time.Time(h.acquiredAt),
+			ExpiresIn: time.Time(h.expiresAt).Sub(time.Time(h.now)),
+		},
+	})
+}
+
+// bury declares leases dead that have expired (with force: also others), hands off
+// the keys for which somebody waits, and drops their own waiters. A waiter may turn
+// out to be expired too; it is buried in its turn, without a limit but ctx: a key
+// that somebody waits for must not become free.
+func (o *operation) bury(ctx context.Context, leases []uuid.UUID, force bool) error {
+	var keys []held
+	for len(leases) > 0 || len(keys) > 0 {
+		dead, err := o.deleteLeases(ctx, leases, force)
+		if err != nil {
+			return err
+		}
+		force = false // that was for the leases of the caller
+		more, err := o.contended(ctx, dead)
+		if err != nil {
+			return err
+		}
+		if keys, leases, err = o.handOff(ctx, append(keys, more...)); err != nil {
+			return err
+		}
+		if len(dead) > 0 {
+			if err := execute(ctx, o, sqlBuryDropWaiters, uuids(dead)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// deleteLeases deletes leases and returns those that are dead now, whoever deleted
+// them.
+func (o *operation) deleteLeases(ctx context.Context, leases []uuid.UUID, force bool) ([]uuid.UUID, error) {
+	if len(leases) == 0 {
+		return nil, nil
+	}
+	if len(leases) > 1 {
+		if err := execute(ctx, o, sqlBuryMany, uuids(leases), force); err != nil {
+			return nil, err
+		}
+		o.partly = o.partly || force
+		left, err := query(ctx, o, sqlBuryExisting, []any{uuids(leases)}, scanOne[uuid.UUID])
+		if err != nil {
+			return nil, err
+		}
+		return o.deleteEach(ctx, leases, left, force)
+	}
+	return o.deleteEach(ctx, leases, leases, force)
+}
+
+// deleteEach deletes what is left of some leases, one after the other, waiting for
+// whoever has locked one.
+func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, force bool) ([]uuid.UUID, error) {
+	alive := map[uuid.UUID]bool{}
+	for _, lease := range left {
+		gone, err := query(ctx, o, sqlBuryOne, []any{[16]byte(lease), force}, scanOne[uuid.UUID])
+		if err != nil {
+			return nil, err
+		}
+		if len(gone) > 0 {
+			o.partly = o.partly || force
+			continue
+		}
+		there, err := query(ctx, o, sqlBuryExisting, []any{[][16]byte{lease}}, scanOne[uuid.UUID])
+		if err != nil {
+			return nil, err
+		}
+		alive[lease] = len(there) > 0
+	}
+	return slices.DeleteFunc(slices.Clone(leases), func(id uuid.UUID) bool { return alive[id] }), nil
+}
+
+// contended reads the keys that dead leases hold and somebody waits for.
+func (o *operation) contended(ctx context.Context, dead []uuid.UUID) ([]held, error) {
+	if len(dead) == 0 {
+		return nil, nil
+	}
+	return query(ctx, o, sqlBuryContended, []any{uuids(dead)}, scanHeld)
+}
+
+func scanHeld(rows pgx.Rows, h *held) error { return rows.Scan(&h.namespace, &h.key, &h.lease) }
+
+// handOff gives keys to their first living waiters. It returns the keys for which
+// only expired waiters remain, and the leases of expired waiters, to be buried.
+func (o *operation) handOff(ctx context.Context, keys []held) (again []held, expired []uuid.UUID, err error) {
+	if len(keys) == 0 {
+		return nil, nil, nil
+	}
+	namespaces, names := make([]string, len(keys)), make([]string, len(keys))
+	leases, tokens := make([][16]byte, len(keys)), make([]*int64, len(keys))
+	for i, k := range keys {
+		namespaces[i], names[i], leases[i], tokens[i] = k.namespace, k.key, k.lease, k.token
+	}
+	done, err := query(ctx, o, sqlHandOff, []any{namespaces, names, leases, tokens},
+		func(rows pgx.Rows, h *handOver) error { return h.scan(rows) })
+	if err != nil {
+		return nil, nil, err
+	}
+	// One of these may be the caller's own: from now on it is not true that nothing
+	// was done.
+	o.partly = true
+	again, expired = o.sortOut(done, keys)
+	return again, expired, nil
+}
+
+// sortOut tells the news of hand-offs, and returns what must be done again once
+// some leases are buried.
+func (o *operation) sortOut(done []handOver, keys []held) (again []held, expired []uuid.UUID) {
+	byName := make(map[[2]string]held, len(keys))
+	for _, k := range keys {
+		byName[[2]string{k.namespace, k.key}] = k
+	}
+	for _, h := range done {
+		o.tell(h)
+		expired = append(expired, h.expired...)
+		if h.outcome == expiredWaiters {
+			again = append(again, byName[[2]string{h.namespace, h.key}])
+		}
+	}
+	return again, unique(expired)
+}
+
+// finish does what a first hand-off left: it buries expired waiters, and hands off
+// the keys that had no others.
+func (o *operation) finish(ctx context.Context, keys []held, expired []uuid.UUID) error {
+	for len(keys) > 0 || len(expired) > 0 {
+		if err := o.bury(ctx, expired, false); err != nil {
+			return err
+		}
+		var err error
+		if keys, expired, err = o.handOff(ctx, keys); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Bury declares an instance's own leases dead.
+func (s *Store) Bury(ctx context.Context, leases []store.LeaseID) error {
+	if len(leases) == 0 {
+		return nil
+	}
+	ctx, cancel, o, err := s.begin(ctx, "bury")
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	return o.bury(ctx, leases, true)
+}

@@ -1,0 +1,53 @@
+// Package postgres keeps locks in a PostgreSQL database, version 13 or later.
+//
+// # Where what is decided
+//
+// The database decides, by its own clock, and this package only asks. A grant is
+// one row of locksidecar.locks naming a lease, and nothing is told to anybody
+// before the statement that wrote it is committed and read to its end: rows of
+// RETURNING arrive before the commit. Every statement is a transaction of its own.
+// What takes more than one statement is a function in the database
+// (migrations/00002_functions.sql), so that a pod that is cut off in the middle
+// leaves no row locked. SQL stands in sql/, one statement a file, each with the
+// invariant that it serves.
+//
+// A lock whose lease is missing, or has expired, is not held. That is all there is
+// to a holder's death: burying its lease is one deleted row, however many locks
+// rode on it. Only the keys for which somebody waits need more, the hand-off; the
+// others are found dead by the next one who asks for them, or by the sweep.
+//
+// # Three answers that are easily confused
+//
+//   - Expired is not dead. A renewal may be under way. To bury (bury.go) is to
+//     delete the lease's row if it is still expired once its row lock is had.
+//   - Not deleted is not alive. Somebody else may have buried it: look.
+//   - Failed is not undone. An error that the server sent means that nothing was
+//     done; a connection that broke after the statement was sent means nothing at
+//     all (errors.go). Repeating with the same grant id finds out.
+//
+// # Acquire
+//
+// The first statement takes what is free and never waits longer than for one row.
+// What it did not take is read: a living holder is the answer. A dead one is
+// buried, in a transaction of its own, the keys that somebody waits for are handed
+// off, and then the function ask takes what is left, with each row locked before
+// it looks whether the holder's lease is there. Ask is also what stands in line.
+// A statement that waits for a lock row never decides by the absence of a lease:
+// it would look with the eyes it had before it waited, and steal a live lock.
+//
+// A repeat with the same grant id is refused by the first statement as any other,
+// after waiting for the attempt that may be under way; the read then finds its own
+// grant, with token, lease and time as they were.
+//
+// # Connections
+//
+// Renewals have a connection of their own, so that a burst of acquires does not
+// let leases die. The others share the rest. Each connection is set up so that a
+// database's defaults cannot weaken locks (see connect.go).
+//
+// # Rights
+//
+// A role that may not create anything runs on a current schema with USAGE on the
+// schema and the sequence, EXECUTE on the functions, and SELECT, INSERT, UPDATE,
+// DELETE on the tables.
+package postgres

@@ -1,0 +1,65 @@
+package postgres
+
+import (
+	"errors"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// SQLSTATEs that are answered with more than an error.
+const (
+	stateDeadlock      = "40P01"
+	stateSerialization = "40001"
+	stateReadOnly      = "25006"
+)
+
+var (
+	errNotStarted = errors.New("the store is not started")
+	errStopped    = errors.New("the store is stopped")
+	// errNotReplicated: the server gave up waiting for a synchronous standby, said
+	// so in a warning, and reported success.
+	errNotReplicated = errors.New("committed, but the synchronous standby has not confirmed it")
+)
+
+// translate is the one place that judges errors of the database. sent is false
+// when no connection was had; partly is true when an earlier statement of the
+// same operation was carried out.
+func translate(op string, err error, sent, partly bool) *store.Error {
+	return &store.Error{Op: op, Err: err, Unknown: partly || sent && unknown(err)}
+}
+
+// unknown reports whether a statement may have been carried out although it
+// failed. An error that the server sent ends the transaction, so nothing was done.
+// FATAL ends the connection too, and may come after the commit.
+func unknown(err error) bool {
+	if pgconn.SafeToRetry(err) {
+		return false
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pg.SeverityUnlocalized != "ERROR"
+	}
+	return true
+}
+
+// sqlState is the SQLSTATE of an error that the server sent, or empty.
+func sqlState(err error) string {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pg.Code
+	}
+	return ""
+}
+
+// repeatable reports whether the server undid a statement only because of others
+// that ran beside it.
+func repeatable(err error) bool {
+	code := sqlState(err)
+	return code == stateDeadlock || code == stateSerialization
+}
+
+// suspicious reports whether an error casts doubt on the connections or the
+// server, rather than on one statement.
+func suspicious(err error) bool {
+	return unknown(err) || pgconn.SafeToRetry(err) || sqlState(err) == stateReadOnly
+}

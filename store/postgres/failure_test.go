@@ -1,0 +1,250 @@
+package postgres_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
+)
+
+const password = "do-not-tell"
+
+func TestBadURLFailsNewWithoutThePassword(t *testing.T) {
+	for _, url := range []string{
+		"postgres://u:" + password + "@host:port/db",
+		"postgres://u:" + password + "@host/db?connect_timeout=x",
+		"postgres://u:" + password + "@host/db?sslmode=x",
+	} {
+		_, err := postgres.New(postgres.Config{URL: url})
+		if err == nil {
+			t.Errorf("New(%q) is fine with it", url)
+		} else if strings.Contains(err.Error(), password) {
+			t.Errorf("the error tells the password: %v", err)
+		}
+	}
+	if _, err := postgres.New(postgres.Config{URL: "postgres://h/db", MaxConns: 1}); err == nil {
+		t.Error("New takes one connection for all: renewals would queue behind acquires")
+	}
+}
+
+func TestUnreachableServerDoesNotFailStart(t *testing.T) {
+	var text lockedBuffer
+	s, err := postgres.New(postgres.Config{
+		URL:     "postgres://u:" + password + "@127.0.0.1:1/db",
+		Timeout: time.Second,
+		Logger:  slog.New(slog.NewTextHandler(&text, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatalf("Start: %v", err)
+	}
+	if s.Ready() == nil {
+		t.Error("ready without a server")
+	}
+	_, err = s.Acquire(t.Context(), []store.Ask{askFor("k", uuid.New())})
+	if !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		t.Errorf("Acquire: %v, want a failure that did nothing", err)
+	}
+	// Several attempts, one line.
+	poll(t, "the log has a line", func() bool { return strings.Contains(text.String(), "not ready") })
+	time.Sleep(300 * time.Millisecond) // for lines that must not come
+	if n := strings.Count(text.String(), "\n"); n != 1 {
+		t.Errorf("%d lines for one change of state:\n%s", n, text.String())
+	}
+	if strings.Contains(text.String(), password) {
+		t.Errorf("the log tells the password:\n%s", text.String())
+	}
+}
+
+func TestOutageAndReturn(t *testing.T) {
+	own := pgtest.Start(t)
+	s := startStore(t, own.NewDatabase(t), store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	lease := openLease(t, s, time.Hour)
+	ask := askFor("k", lease)
+	first := want(t, acquire(t, s, ask), store.Granted)
+
+	own.Kill()
+	poll(t, "it is not ready", func() bool {
+		_, err := s.Get(t.Context(), []string{"k"})
+		return store.Unavailable(err) && s.Ready() != nil
+	})
+	own.Restart(t)
+	awaitReady(t, s)
+	again := want(t, acquire(t, s, ask), store.Granted)
+	if again.Token != first.Token {
+		t.Errorf("a repeat after the outage got token %d, the first had %d", again.Token, first.Token)
+	}
+}
+
+// A statement that waits for a row shows what each kind of end leaves behind.
+func TestWhatIsKnownAfterAFailure(t *testing.T) {
+	tests := map[string]struct {
+		end     func(t *testing.T, url string, cancel context.CancelFunc)
+		unknown bool
+		code    string
+	}{
+		"the server times out waiting for a row": {
+			end: func(*testing.T, string, context.CancelFunc) {}, code: "55P03",
+		},
+		"the server cancels the statement": {
+			end: func(t *testing.T, url string, _ context.CancelFunc) {
+				pgtest.Query[bool](t, url, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE "+blocked)
+			}, code: "57014",
+		},
+		"the connection is cut": {
+			end: func(t *testing.T, url string, _ context.CancelFunc) {
+				pgtest.Query[bool](t, url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE "+blocked)
+			}, unknown: true,
+		},
+		"the caller gives up": {
+			end: func(_ *testing.T, _ string, cancel context.CancelFunc) { cancel() }, unknown: true,
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := cluster.NewDatabase(t)
+			s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+			lease := openLease(t, s, time.Minute)
+			ask := askFor("k", lease)
+			want(t, acquire(t, s, ask), store.Granted)
+			operator := connect(t, url)
+			exec(t, operator, "BEGIN; SELECT FROM locksidecar.locks FOR UPDATE")
+
+			ctx, cancel := context.WithCancel(t.Context())
+			failed := make(chan error, 1)
+			go func() { failed <- s.Undo(ctx, []store.Attempt{ask.Attempt}) }()
+			awaitBlocked(t, url)
+			test.end(t, url, cancel)
+			err := <-failed
+			cancel()
+			if !store.Unavailable(err) || store.OutcomeUnknown(err) != test.unknown {
+				t.Errorf("%v: unknown %v, want %v", err, store.OutcomeUnknown(err), test.unknown)
+			}
+			if pg, ok := errors.AsType[*pgconn.PgError](err); test.code != "" && (!ok || pg.Code != test.code) {
+				t.Errorf("%v: want SQLSTATE %s", err, test.code)
+			}
+		})
+	}
+}
+
+// Rows of RETURNING arrive before the commit, and a commit that waits for a
+// synchronous standby can be cancelled, which the server reports as a success.
+func TestNothingIsGrantedBeforeTheCommit(t *testing.T) {
+	own := pgtest.Start(t)
+	url := own.NewDatabase(t)
+	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	lease := openLease(t, s, time.Hour)
+	asks := make([]store.Ask, 1000) // more rows than the server keeps back
+	for i := range asks {
+		asks[i] = askFor(uuid.NewString(), lease)
+	}
+	admin := connect(t, url)
+	exec(t, admin, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+	exec(t, admin, "SELECT pg_reload_conf()")
+	poll(t, "commits wait", func() bool {
+		return pgtest.Query[string](t, url, "SHOW synchronous_standby_names") == "nobody"
+	})
+
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(t.Context(), asks)
+		done <- err
+	}()
+	const waiting = "wait_event = 'SyncRep' AND application_name = 'locksidecar'"
+	poll(t, "the commit waits", func() bool {
+		return pgtest.Query[int64](t, url, "SELECT count(*) FROM pg_stat_activity WHERE "+waiting) == 1
+	})
+	select {
+	case err := <-done:
+		t.Fatalf("answered before the commit: %v", err)
+	default:
+	}
+	pgtest.Query[bool](t, url, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE "+waiting)
+	if err := <-done; !store.OutcomeUnknown(err) {
+		t.Errorf("a commit that no standby confirmed: %v, want an unknown outcome", err)
+	}
+	exec(t, admin, "ALTER SYSTEM RESET synchronous_standby_names")
+	exec(t, admin, "SELECT pg_reload_conf()")
+	answers, err := s.Acquire(t.Context(), asks) // the repeat finds out
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range answers {
+		want(t, a, store.Granted)
+	}
+}
+
+// A DBA's defaults must not weaken locks.
+func TestConnectionsAreSetUp(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	admin := connect(t, url)
+	for _, setting := range []string{
+		"default_transaction_isolation = 'repeatable read'", "default_transaction_read_only = on",
+		"synchronous_commit = off", "lock_timeout = 0", "statement_timeout = 0",
+	} {
+		exec(t, admin, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET "+strings.ReplaceAll(setting, "'", "''")+
+			"', current_database()); END $$")
+	}
+	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	lease := openLease(t, s, time.Minute)
+	ask := askFor("k", lease)
+	granted := want(t, acquire(t, s, ask), store.Granted)
+	if v := release(t, s, store.Claim{Key: "k", Token: granted.Token, Lease: lease}); v.Standing != store.Holds {
+		t.Errorf("standing %d", v.Standing)
+	}
+	var isolation, commit, lock string
+	for name, into := range map[string]*string{
+		"transaction_isolation": &isolation, "synchronous_commit": &commit, "lock_timeout": &lock,
+	} {
+		*into = postgres.Setting(t.Context(), t, s, name)
+	}
+	if isolation != "read committed" || commit != "on" || lock != "1500ms" {
+		t.Errorf("isolation %s, synchronous_commit %s, lock_timeout %s", isolation, commit, lock)
+	}
+}
+
+// lockedBuffer is a buffer for several goroutines.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// blocked picks the store's sessions that wait for a lock.
+const blocked = "wait_event_type = 'Lock' AND application_name = 'locksidecar' AND datname = current_database()"
+
+func isBlocked(tb testing.TB, url string) bool {
+	tb.Helper()
+	return pgtest.Query[int64](tb, url, "SELECT count(*) FROM pg_stat_activity WHERE "+blocked) > 0
+}
+
+func awaitBlocked(tb testing.TB, url string) {
+	tb.Helper()
+	poll(tb, "a statement of the store waits for a lock", func() bool { return isBlocked(tb, url) })
+}

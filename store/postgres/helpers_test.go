@@ -1,0 +1,121 @@
+package postgres_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// patience is how long tests wait for what must happen.
+const patience = 20 * time.Second
+
+// startStore opens and starts an instance that is stopped when the test ends.
+func startStore(tb testing.TB, url string, id store.Identity) store.Store {
+	tb.Helper()
+	s := backend{tb, url}.Open(id)
+	tb.Cleanup(s.Stop)
+	if err := s.Start(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+	awaitReady(tb, s)
+	return s
+}
+
+func awaitReady(tb testing.TB, s store.Store) {
+	tb.Helper()
+	poll(tb, "the store is ready", func() bool { return s.Ready() == nil })
+}
+
+// poll asks until the answer is yes.
+func poll(tb testing.TB, what string, yes func() bool) {
+	tb.Helper()
+	for deadline := time.Now().Add(patience); !yes(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			tb.Fatalf("waited %v in vain for: %s", patience, what)
+		}
+	}
+}
+
+func openLease(tb testing.TB, s store.Store, ttl time.Duration) store.LeaseID {
+	tb.Helper()
+	id := uuid.New()
+	if err := s.OpenLeases(tb.Context(), []store.NewLease{{ID: id, TTL: ttl}}); err != nil {
+		tb.Fatal(err)
+	}
+	return id
+}
+
+func askFor(key string, lease store.LeaseID) store.Ask {
+	return store.Ask{Attempt: store.Attempt{Key: key, Grant: uuid.New()}, Lease: lease}
+}
+
+// answer is the outcome of a call with one item.
+func answer(tb testing.TB, answers []store.Answer, err error) store.Answer {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if len(answers) != 1 {
+		tb.Fatalf("%d answers to one item", len(answers))
+	}
+	return answers[0]
+}
+
+func acquire(tb testing.TB, s store.Store, ask store.Ask) store.Answer {
+	tb.Helper()
+	answers, err := s.Acquire(tb.Context(), []store.Ask{ask})
+	return answer(tb, answers, err)
+}
+
+func enqueue(tb testing.TB, s store.Store, ask store.Ask) store.Answer {
+	tb.Helper()
+	answers, err := s.Enqueue(tb.Context(), []store.Ask{ask})
+	return answer(tb, answers, err)
+}
+
+func check(tb testing.TB, s store.Store, ask store.Ask) store.Answer {
+	tb.Helper()
+	answers, err := s.CheckWaits(tb.Context(), []store.Attempt{ask.Attempt})
+	return answer(tb, answers, err)
+}
+
+// want ends the test unless an answer has the outcome.
+func want(tb testing.TB, a store.Answer, outcome store.Outcome) store.Answer {
+	tb.Helper()
+	if a.Outcome != outcome {
+		tb.Fatalf("outcome %d, want %d: %+v", a.Outcome, outcome, a)
+	}
+	return a
+}
+
+func release(tb testing.TB, s store.Store, claim store.Claim) store.Verdict {
+	tb.Helper()
+	verdicts, err := s.Release(tb.Context(), []store.Claim{claim})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return verdicts[0]
+}
+
+// connect opens a plain session on the database, the test's hand in the server.
+func connect(tb testing.TB, url string) *pgx.Conn {
+	tb.Helper()
+	conn, err := pgx.Connect(tb.Context(), url)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+func exec(tb testing.TB, conn *pgx.Conn, sql string, args ...any) {
+	tb.Helper()
+	if _, err := conn.Exec(tb.Context(), sql, args...); err != nil {
+		tb.Fatalf("%s: %v", sql, err)
+	}
+}

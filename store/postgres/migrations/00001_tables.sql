@@ -1,0 +1,89 @@
+-- The tables of locksidecar. Operators query them; their names are part of the
+-- documentation.
+
+-- +goose Up
+
+-- What runs on this schema. One row.
+CREATE TABLE locksidecar.meta (
+    one            boolean PRIMARY KEY DEFAULT true CHECK (one),
+    -- The last migration that was applied.
+    schema_version integer NOT NULL,
+    -- A sidecar that was built for an older schema than this one must not run.
+    oldest_version integer NOT NULL,
+    -- The timeline of the server on which the schema was last used.
+    epoch          text
+);
+INSERT INTO locksidecar.meta (schema_version, oldest_version) VALUES (1, 1);
+
+-- A lease says "alive until expires_at". A missing lease is dead, and ids are
+-- never used again, so death is final. Half of each page is left free, and
+-- expires_at has no index, so that a renewal is a HOT update: it touches one page
+-- and no index.
+CREATE TABLE locksidecar.leases (
+    id         uuid PRIMARY KEY,
+    instance   text NOT NULL,
+    pod        text NOT NULL,
+    -- false: the lease of one bind:ttl lock, which ends when it ends.
+    renewed    boolean NOT NULL,
+    ttl        interval NOT NULL,
+    expires_at timestamptz NOT NULL,
+    epoch      text
+) WITH (fillfactor = 50);
+
+-- A row per key. The key is held while lease_id names a lease that exists and has
+-- not expired by this database's clock. A row whose lease_id is null is free; the
+-- columns of the holder then tell of the last grant, and grant_id says how it
+-- ended: null when it was released, not null when its lease died. Rows of free
+-- keys stay for a day, because a token could otherwise be overtaken: it may be
+-- drawn before a statement waits. No foreign key and no second index: both make
+-- every grant dearer. Free space in the pages keeps updates HOT.
+CREATE TABLE locksidecar.locks (
+    namespace   text COLLATE "C" NOT NULL,
+    key         text COLLATE "C" NOT NULL,
+    lease_id    uuid,
+    token       bigint NOT NULL,
+    grant_id    uuid,
+    -- Somebody waits: a release must hand the lock over instead of freeing it.
+    contended   boolean NOT NULL DEFAULT false,
+    -- Somebody wants to hear of changes.
+    watched     boolean NOT NULL DEFAULT false,
+    -- The holder was asked to stop.
+    stopping    text,
+    session     text NOT NULL DEFAULT '',
+    owner       text NOT NULL DEFAULT '',
+    acquired_at timestamptz,
+    -- JSON as text: the database never parses what an app wrote, so that bad
+    -- JSON cannot break a batch.
+    data        text,
+    traceparent text NOT NULL DEFAULT '',
+    freed_at    timestamptz,
+    PRIMARY KEY (namespace, key)
+) WITH (fillfactor = 70);
+
+-- The queues. The order of a key's queue is the order of the ids: who inserts a
+-- waiter has locked the lock row.
+CREATE TABLE locksidecar.waiters (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    grant_id    uuid NOT NULL,
+    namespace   text COLLATE "C" NOT NULL,
+    key         text COLLATE "C" NOT NULL,
+    -- The lease that keeps the place in line.
+    lease_id    uuid NOT NULL,
+    -- Not null: the waiter asks for a bind:ttl lock that lasts so long.
+    ttl         interval,
+    session     text NOT NULL DEFAULT '',
+    owner       text NOT NULL DEFAULT '',
+    data        text,
+    traceparent text NOT NULL DEFAULT '',
+    enqueued_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    outcome     text,
+    result      text,
+    -- Namespaces know nothing of each other: the same request may come in two.
+    UNIQUE (namespace, grant_id)
+);
+CREATE INDEX waiters_queue ON locksidecar.waiters (namespace, key, id);
+CREATE INDEX waiters_lease ON locksidecar.waiters (lease_id);
+
+-- Fencing tokens, for all keys. CACHE 1: with a larger cache each connection would
+-- draw from a stock of its own, and a later grant could get a smaller token.
+CREATE SEQUENCE locksidecar.tokens AS bigint CACHE 1;

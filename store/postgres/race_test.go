@@ -1,0 +1,375 @@
+package postgres_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// The tests here hold a transaction open in a session of their own, let the store
+// run into it, and go on: what would be a race is a sequence.
+
+// holder reads who has a key, from the table.
+func holder(t *testing.T, conn *pgx.Conn, key string) (grant, lease uuid.UUID, token int64) {
+	t.Helper()
+	var grantID, leaseID *uuid.UUID
+	err := conn.QueryRow(t.Context(), "SELECT grant_id, lease_id, token FROM locksidecar.locks WHERE key = $1", key).
+		Scan(&grantID, &leaseID, &token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if grantID != nil {
+		grant = *grantID
+	}
+	if leaseID != nil {
+		lease = *leaseID
+	}
+	return grant, lease, token
+}
+
+type scene struct {
+	*testing.T
+	store.Store
+	url   string
+	conn  *pgx.Conn // looks
+	other *pgx.Conn // holds a transaction
+	lease store.LeaseID
+}
+
+func newScene(t *testing.T) *scene {
+	url := cluster.NewDatabase(t)
+	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	return &scene{t, s, url, connect(t, url), connect(t, url), openLease(t, s, time.Hour)}
+}
+
+// Trap: nextval in VALUES is drawn before the wait for a conflicting row.
+func TestTokenIsDrawnAfterTheRowIsLocked(t *testing.T) {
+	for name, more := range map[string][]store.Ask{
+		"one": {},
+		"many": {
+			{Attempt: store.Attempt{Key: "z", Grant: uuid.New()}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			exec(t, s.other, "BEGIN")
+			exec(t, s.other, `INSERT INTO locksidecar.locks (namespace, key, token)
+				VALUES ('n', 'k', nextval('locksidecar.tokens'))`)
+			asks := []store.Ask{askFor("k", s.lease)}
+			for _, ask := range more {
+				ask.Lease = s.lease
+				asks = append(asks, ask)
+			}
+			answers := make(chan store.Answer, 1)
+			go func() {
+				a, err := s.Acquire(t.Context(), asks)
+				if err != nil {
+					t.Error(err)
+					a = make([]store.Answer, 1)
+				}
+				answers <- a[0]
+			}()
+			awaitBlocked(t, s.url) // it has drawn a token
+			exec(t, s.other, "UPDATE locksidecar.locks SET token = nextval('locksidecar.tokens'), freed_at = clock_timestamp()")
+			_, _, earlier := holder(t, s.other, "k")
+			exec(t, s.other, "COMMIT")
+			if a := want(t, <-answers, store.Granted); a.Token <= earlier {
+				t.Errorf("token %d after %d", a.Token, earlier)
+			}
+		})
+	}
+}
+
+// Trap: the hand-off's waiter is renewing in that moment and looks expired.
+func TestAWaiterThatIsRenewingIsNotForgotten(t *testing.T) {
+	for name, let := range map[string]func(s *scene, first store.Ask, token int64) error{
+		"release": func(s *scene, first store.Ask, token int64) error {
+			_, err := s.Release(s.Context(), []store.Claim{{Key: "k", Token: token, Lease: first.Lease}})
+			return err
+		},
+		"bury": func(s *scene, first store.Ask, _ int64) error {
+			return s.Bury(s.Context(), []store.LeaseID{first.Lease})
+		},
+		"undo": func(s *scene, first store.Ask, _ int64) error {
+			return s.Undo(s.Context(), []store.Attempt{first.Attempt})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			first := askFor("k", s.lease)
+			token := want(t, acquire(t, s, first), store.Granted).Token
+			waiter := askFor("k", openLease(t, s, time.Hour))
+			want(t, enqueue(t, s, waiter), store.Queued)
+			exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", waiter.Lease)
+			exec(t, s.other, "BEGIN")
+			exec(t, s.other, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + ttl WHERE id = $1", waiter.Lease)
+
+			done := make(chan error, 1)
+			go func() { done <- let(s, first, token) }()
+			awaitBlocked(t, s.url) // the burial waits for the renewal
+			exec(t, s.other, "COMMIT")
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			if grant, lease, _ := holder(t, s.conn, "k"); grant != waiter.Grant || lease != waiter.Lease {
+				t.Errorf("the key is held by lease %s under grant %s, want the waiter's", lease, grant)
+			}
+		})
+	}
+}
+
+// A holder that is renewing looks expired to who wants its lock.
+func TestAHolderThatIsRenewingKeepsItsLock(t *testing.T) {
+	for name, try := range map[string]func(s *scene) ([]store.Answer, error){
+		"acquire": func(s *scene) ([]store.Answer, error) {
+			return s.Acquire(s.Context(), []store.Ask{askFor("k", s.lease)})
+		},
+		"enqueue": func(s *scene) ([]store.Answer, error) {
+			return s.Enqueue(s.Context(), []store.Ask{askFor("k", s.lease)})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			ask := askFor("k", openLease(t, s, time.Hour))
+			want(t, acquire(t, s, ask), store.Granted)
+			exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", ask.Lease)
+			exec(t, s.other, "BEGIN")
+			exec(t, s.other, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + ttl WHERE id = $1", ask.Lease)
+			answers := make(chan store.Answer, 1)
+			go func() {
+				a, err := try(s)
+				if err != nil {
+					t.Error(err)
+					a = make([]store.Answer, 1)
+				}
+				answers <- a[0]
+			}()
+			awaitBlocked(t, s.url)
+			exec(t, s.other, "COMMIT")
+			if a := <-answers; a.Outcome != store.Held && a.Outcome != store.Queued {
+				t.Errorf("outcome %d: the lock was stolen", a.Outcome)
+			}
+			if grant, lease, _ := holder(t, s.conn, "k"); grant != ask.Grant || lease != ask.Lease {
+				t.Errorf("the key is held by lease %s under grant %s", lease, grant)
+			}
+		})
+	}
+}
+
+// Trap: an enqueue under way when its holder is buried.
+func TestAnEnqueueUnderWayIsNotForgottenByABurial(t *testing.T) {
+	s := newScene(t)
+	dying := openLease(t, s, time.Hour)
+	want(t, acquire(t, s, askFor("k", dying)), store.Granted)
+	grant := uuid.New()
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, `SELECT locksidecar.ask('n', true, 'i', 'p', '{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}',
+		'{s}', '{o}', '{NULL}', '{t}')`, grant, s.lease)
+
+	buried := make(chan error, 1)
+	go func() { buried <- s.Bury(t.Context(), []store.LeaseID{dying}) }()
+	poll(t, "the burial waits, or is over", func() bool { return len(buried) > 0 || isBlocked(t, s.url) })
+	exec(t, s.other, "COMMIT")
+	if err := <-buried; err != nil {
+		t.Fatal(err)
+	}
+	if got, lease, _ := holder(t, s.conn, "k"); got != grant || lease != s.lease {
+		t.Errorf("the key is held by lease %s under grant %s, want the waiter's", lease, got)
+	}
+}
+
+// The other order: the burial is under way when somebody wants to stand in line.
+func TestAnEnqueueWaitsForABurialUnderWay(t *testing.T) {
+	s := newScene(t)
+	dying := openLease(t, s, time.Hour)
+	first := want(t, acquire(t, s, askFor("k", dying)), store.Granted)
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, "DELETE FROM locksidecar.leases WHERE id = $1", dying)
+	answers := make(chan store.Answer, 1)
+	go func() { answers <- enqueue(t, s, askFor("k", s.lease)) }()
+	awaitBlocked(t, s.url)
+	exec(t, s.other, "COMMIT")
+	if a := want(t, <-answers, store.Granted); a.Token <= first.Token {
+		t.Errorf("token %d after %d", a.Token, first.Token)
+	}
+}
+
+// Trap: a statement that waits for a lock row and decides by the absence of a lease
+// looks with the eyes it had before it waited.
+func TestATakeOverThatWaitedDoesNotSteal(t *testing.T) {
+	s := newScene(t)
+	dead := openLease(t, s, time.Hour)
+	want(t, acquire(t, s, askFor("k", dead)), store.Granted)
+	if err := s.Bury(t.Context(), []store.LeaseID{dead}); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, "SELECT FROM locksidecar.locks FOR UPDATE")
+	answers := make(chan store.Answer, 1)
+	go func() { answers <- acquire(t, s, askFor("k", s.lease)) }()
+	awaitBlocked(t, s.url)
+	rival, grant := uuid.New(), uuid.New()
+	exec(t, s.other, `INSERT INTO locksidecar.leases VALUES ($1, 'rival', 'p', true, '1 h', clock_timestamp() + interval '1 h')`, rival)
+	exec(t, s.other, `UPDATE locksidecar.locks SET lease_id = $1, grant_id = $2, token = nextval('locksidecar.tokens')`, rival, grant)
+	exec(t, s.other, "COMMIT")
+	a := want(t, <-answers, store.Held)
+	if a.Lock.Holder.Instance != "rival" {
+		t.Errorf("held by %+v, want the rival", a.Lock.Holder)
+	}
+}
+
+// A waiter whose lease is being buried in the moment of the hand-off gets nothing: the
+// one behind it would wait for a holder that is dead already.
+func TestAWaiterThatIsBeingBuriedIsPassedOver(t *testing.T) {
+	s := newScene(t)
+	first, dying, next := askFor("k", s.lease), askFor("k", openLease(t, s, time.Hour)), askFor("k", s.lease)
+	token := want(t, acquire(t, s, first), store.Granted).Token
+	want(t, enqueue(t, s, dying), store.Queued)
+	want(t, enqueue(t, s, next), store.Queued)
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, "DELETE FROM locksidecar.leases WHERE id = $1", dying.Lease)
+	released := make(chan store.Verdict, 1)
+	go func() { released <- release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}) }()
+	poll(t, "the hand-off waits, or is over", func() bool { return len(released) > 0 || isBlocked(t, s.url) })
+	exec(t, s.other, "COMMIT")
+	if v := <-released; v.Standing != store.Holds {
+		t.Fatalf("standing %d", v.Standing)
+	}
+	if grant, _, _ := holder(t, s.conn, "k"); grant != next.Grant {
+		t.Errorf("the key is held under grant %s, want the second waiter's", grant)
+	}
+}
+
+// A waiter that cancels in the moment of the hand-off is passed over.
+func TestACancelUnderWayIsPassedOver(t *testing.T) {
+	s := newScene(t)
+	first, gone, next := askFor("k", s.lease), askFor("k", s.lease), askFor("k", s.lease)
+	token := want(t, acquire(t, s, first), store.Granted).Token
+	want(t, enqueue(t, s, gone), store.Queued)
+	want(t, enqueue(t, s, next), store.Queued)
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, "DELETE FROM locksidecar.waiters WHERE grant_id = $1", gone.Grant)
+	released := make(chan store.Verdict, 1)
+	go func() { released <- release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}) }()
+	awaitBlocked(t, s.url)
+	exec(t, s.other, "COMMIT")
+	if v := <-released; v.Standing != store.Holds {
+		t.Fatalf("standing %d", v.Standing)
+	}
+	if grant, _, _ := holder(t, s.conn, "k"); grant != next.Grant {
+		t.Errorf("the key is held under grant %s, want the second waiter's", grant)
+	}
+}
+
+// An attempt under way is waited for, whatever it inserts.
+func TestUndoWaitsForTheAttempt(t *testing.T) {
+	s := newScene(t)
+	ask := askFor("k", s.lease)
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, `INSERT INTO locksidecar.locks (namespace, key, lease_id, grant_id, token, acquired_at)
+		VALUES ('n', 'k', $1, $2, nextval('locksidecar.tokens'), clock_timestamp())`, s.lease, ask.Grant)
+	done := make(chan error, 1)
+	go func() { done <- s.Undo(t.Context(), []store.Attempt{ask.Attempt}) }()
+	awaitBlocked(t, s.url)
+	exec(t, s.other, "COMMIT")
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+}
+
+// TestNoDeadlocks lets shuffled batches meet. A deadlock would be retried and not be
+// seen, so the server is asked.
+func TestNoDeadlocks(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	const instances, workers, rounds, keys = 3, 3, 25, 24
+	stores := make([]store.Store, instances)
+	for i := range stores {
+		stores[i] = startStore(t, url, store.Identity{Namespace: "n", Instance: fmt.Sprint(i), Pod: "p"})
+	}
+	var group sync.WaitGroup
+	for n := range instances * workers {
+		group.Go(func() {
+			s := stores[n%instances]
+			r := rand.New(rand.NewPCG(1, uint64(n)))
+			for range rounds {
+				mingle(t, s, r, keys)
+			}
+		})
+	}
+	group.Wait()
+	for _, s := range stores {
+		s.Stop()
+	}
+	// The sessions report when they end.
+	poll(t, "the sessions have ended", func() bool {
+		return pgtest.Query[int64](t, url, `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'locksidecar'`) == 0
+	})
+	if n := pgtest.Query[int64](t, url, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"); n != 0 {
+		t.Errorf("%d deadlocks", n)
+	}
+}
+
+// mingle does a bit of everything with many keys in any order.
+func mingle(t *testing.T, s store.Store, r *rand.Rand, keys int) {
+	ctx := t.Context()
+	leases := []store.LeaseID{uuid.New(), uuid.New()}
+	fail := func(what string, err error) {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	fail("open", s.OpenLeases(ctx, []store.NewLease{{ID: leases[0], TTL: time.Hour}, {ID: leases[1], TTL: 20 * time.Millisecond}}))
+	batch := func() []store.Ask {
+		asks := make([]store.Ask, 0, keys/2)
+		for _, k := range r.Perm(keys)[:keys/2] {
+			asks = append(asks, askFor(fmt.Sprintf("k%d", k), leases[r.IntN(2)]))
+			if r.IntN(3) == 0 {
+				asks[len(asks)-1].TTL = time.Duration(1+r.IntN(50)) * time.Millisecond
+			}
+		}
+		return asks
+	}
+	acquired, waiting := batch(), batch()
+	answers, err := s.Acquire(ctx, acquired)
+	fail("acquire", err)
+	_, err = s.Enqueue(ctx, waiting)
+	fail("enqueue", err)
+	_, err = s.Renew(ctx, leases)
+	fail("renew", err)
+	var claims []store.Claim
+	var changes []store.Change
+	for i, a := range answers {
+		claim := store.Claim{Key: acquired[i].Key, Token: a.Token, Lease: acquired[i].Lease}
+		claims = append(claims, claim)
+		changes = append(changes, store.Change{Claim: claim, TTL: time.Millisecond, SetData: true})
+	}
+	attempts := make([]store.Attempt, len(waiting))
+	for i, w := range waiting {
+		attempts[i] = w.Attempt
+	}
+	_, err = s.Amend(ctx, changes)
+	fail("amend", err)
+	_, err = s.CheckWaits(ctx, attempts)
+	fail("check", err)
+	_, err = s.Release(ctx, claims)
+	fail("release", err)
+	half := len(attempts) / 2
+	_, err = s.CancelWaits(ctx, attempts[:half])
+	fail("cancel", err)
+	fail("undo", s.Undo(ctx, attempts))
+	fail("sweep", s.Sweep(ctx))
+	fail("bury", s.Bury(ctx, leases))
+}

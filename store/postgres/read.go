@@ -1,0 +1,173 @@
+package postgres
+
+import (
+	"context"
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// lockColumns are the columns that tell of a lock and its lease, in the order in
+// which every statement returns them. What is missing is zero.
+type lockColumns struct {
+	token                 zeronull.Int8
+	acquiredAt, expiresAt zeronull.Timestamptz
+	now                   zeronull.Timestamptz
+	lease                 zeronull.UUID // zero: there is no such lease
+	instance, pod         zeronull.Text
+	renewed               *bool
+	session, owner        zeronull.Text
+	data, traceparent     zeronull.Text
+	waiting               zeronull.Int4
+}
+
+// with returns where to scan: columns that come first, and then the lock's.
+func (c *lockColumns) with(first ...any) []any {
+	return append(first, &c.token, &c.acquiredAt, &c.expiresAt, &c.now, &c.lease, &c.instance, &c.pod,
+		&c.renewed, &c.session, &c.owner, &c.data, &c.traceparent, &c.waiting)
+}
+
+// expiresIn is how long the lease lasts, zero or less when it is over or missing.
+func (c *lockColumns) expiresIn() time.Duration {
+	if c.lease == (zeronull.UUID{}) {
+		return 0
+	}
+	return time.Time(c.expiresAt).Sub(time.Time(c.now))
+}
+
+func (c *lockColumns) held() bool { return c.expiresIn() > 0 }
+
+// lock is what the columns say. Of a key that nobody holds they say no more than
+// how many wait.
+func (c *lockColumns) lock(key string) store.Lock {
+	if !c.held() {
+		return store.Lock{Key: key, QueueLength: int(c.waiting)}
+	}
+	return c.asHeld(key)
+}
+
+// asHeld is lock for a holder whose lease may have expired.
+func (c *lockColumns) asHeld(key string) store.Lock {
+	l := store.Lock{Key: key, Held: true, Token: int64(c.token), QueueLength: int(c.waiting)}
+	l.Holder = store.Holder{
+		Instance: string(c.instance), Pod: string(c.pod), Session: string(c.session), Owner: string(c.owner),
+		Lease: store.LeaseID(c.lease), Renewed: c.renewed != nil && *c.renewed,
+		AcquiredAt: time.Time(c.acquiredAt), HeldFor: time.Time(c.now).Sub(time.Time(c.acquiredAt)),
+		ExpiresIn: c.expiresIn(), Traceparent: string(c.traceparent),
+	}
+	if c.data != "" {
+		l.Holder.Data = []byte(c.data)
+	}
+	return l
+}
+
+// granted is the answer of a grant that the columns describe.
+func (c *lockColumns) granted() store.Answer {
+	return store.Answer{
+		Outcome: store.Granted, Token: int64(c.token), AcquiredAt: time.Time(c.acquiredAt),
+		ExpiresIn: time.Time(c.expiresAt).Sub(time.Time(c.now)),
+	}
+}
+
+// reading is what sql/read.sql says of a key.
+type reading struct {
+	lockColumns
+	ord        int
+	askerLives bool // the lease of who asks is alive
+	grant      zeronull.UUID
+	ridesOn    zeronull.UUID // the lease that the row names; it may be dead
+	contended  bool
+}
+
+func (r *reading) scan(rows pgx.Rows) error {
+	return rows.Scan(r.with(&r.ord, &r.askerLives, &r.grant, &r.ridesOn, &r.contended)...)
+}
+
+// read reads keys and returns a reading for each, in their order. leases are those of
+// who asks, if anybody asks for the keys.
+func (o *operation) read(ctx context.Context, keys []string, leases [][16]byte) ([]reading, error) {
+	found, err := query(ctx, o, sqlRead, []any{o.config.Identity.Namespace, keys, leases},
+		func(rows pgx.Rows, r *reading) error { return r.scan(rows) })
+	if err != nil {
+		return nil, err
+	}
+	if len(found) != len(keys) {
+		return nil, o.fail(errShort, true)
+	}
+	inOrder := make([]reading, len(keys))
+	for _, r := range found {
+		inOrder[r.ord-1] = r
+	}
+	return inOrder, nil
+}
+
+// Get reads locks.
+func (s *Store) Get(ctx context.Context, keys []string) ([]store.Lock, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	ctx, cancel, o, err := s.begin(ctx, "get")
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	readings, err := o.read(ctx, keys, nil)
+	if err != nil {
+		return nil, err
+	}
+	locks := make([]store.Lock, len(keys))
+	for i := range readings {
+		locks[i] = readings[i].lock(keys[i])
+	}
+	return locks, nil
+}
+
+// List reads held locks in the order of their keys.
+func (s *Store) List(ctx context.Context, q store.Query) ([]store.Lock, error) {
+	ctx, cancel, o, err := s.begin(ctx, "list")
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	limit := min(max(q.Limit, 1), math.MaxInt32)
+	return query(ctx, o, sqlList,
+		[]any{s.config.Identity.Namespace, q.After, q.Prefix, behind(q.Prefix), q.Instance, limit},
+		func(rows pgx.Rows, l *store.Lock) error {
+			var key string
+			var c lockColumns
+			if err := rows.Scan(c.with(&key)...); err != nil {
+				return err
+			}
+			*l = c.asHeld(key) // the statement judged it
+			return nil
+		})
+}
+
+// maxKeyBytes is how long a key may be (api).
+const maxKeyBytes = 512
+
+// behindAll sorts behind every key.
+var behindAll = strings.Repeat(string(utf8.MaxRune), maxKeyBytes/utf8.UTFMax+1)
+
+// behind is the first text, by bytes, behind all keys that begin with a prefix:
+// its last character replaced by the next one.
+func behind(prefix string) string {
+	for prefix != "" {
+		last, size := utf8.DecodeLastRuneInString(prefix)
+		prefix = prefix[:len(prefix)-size]
+		next := last + 1
+		if next == 0xD800 { // surrogates are not characters
+			next = 0xE000
+		}
+		if next <= utf8.MaxRune {
+			return prefix + string(next)
+		}
+	}
+	return behindAll
+}

@@ -1,0 +1,31 @@
+-- acquire_one for many keys, in the order of the keys, and for bind:ttl locks too:
+-- those ride on a lease that is made with the grant. Returns the keys that were granted.
+-- Invariants 1 and 2: see acquire_one. Nothing is joined: the planner does not know
+-- how many rows there are, and could compare each with each.
+-- $1 namespace, $2 keys, $3 leases to ride on, $4 true for a bind:ttl lock, $5 grants, $6 sessions, $7 owners,
+-- $8 datas, $9 traceparents, $10 leases to be made, $11 their ttls, $12 instance, $13 pod
+WITH taken AS (
+    INSERT INTO locksidecar.locks AS l
+        (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
+    SELECT $1, key, lease_id, nextval('locksidecar.tokens'), grant_id, session, owner, clock_timestamp(), data, traceparent
+    FROM unnest($2::text[], $3::uuid[], $4::boolean[], $5::uuid[], $6::text[], $7::text[], $8::text[], $9::text[])
+        AS a (key, lease_id, by_ttl, grant_id, session, owner, data, traceparent)
+    WHERE (by_ttl OR (SELECT own.id FROM locksidecar.leases own
+        WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp()) IS NOT NULL)
+    AND (SELECT found.lease_id FROM locksidecar.locks found
+        WHERE found.namespace = $1 AND found.key = a.key) IS NULL
+    ORDER BY key COLLATE "C"
+    ON CONFLICT (namespace, key) DO UPDATE
+    SET lease_id = excluded.lease_id, token = nextval('locksidecar.tokens'), grant_id = excluded.grant_id,
+        stopping = NULL, session = excluded.session, owner = excluded.owner,
+        acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, freed_at = NULL
+    WHERE l.lease_id IS NULL
+    RETURNING l.key, l.lease_id, l.token, l.acquired_at,
+        (SELECT o.expires_at FROM locksidecar.leases o WHERE o.id = l.lease_id) AS expires_at
+), made AS (
+    INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at)
+    SELECT t.lease_id, $12, $13, false, ($11::interval[])[n], t.acquired_at + ($11::interval[])[n]
+    FROM taken t, array_position($10::uuid[], t.lease_id) n
+    WHERE n IS NOT NULL
+)
+SELECT key, token, acquired_at, expires_at, clock_timestamp() FROM taken

@@ -1,0 +1,155 @@
+package postgres_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
+)
+
+// TestStatements counts what each operation costs in its usual case.
+func TestStatements(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	lease := openLease(t, s, time.Hour)
+	ctx := t.Context()
+	counted := func(what string, want int64, do func() error) {
+		t.Helper()
+		cluster.ResetStatements(t, url)
+		if err := do(); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if got := cluster.Statements(t, url, "%locksidecar%"); got != want {
+			t.Errorf("%s: %d statements, want %d", what, got, want)
+		}
+	}
+
+	const many = 1000
+	one, all := askFor("one", lease), make([]store.Ask, many)
+	for i := range all {
+		all[i] = askFor(fmt.Sprintf("key:%d", i), lease)
+		if i%2 == 0 {
+			all[i].TTL = time.Hour
+		}
+	}
+	var first, rest []store.Answer
+	counted("acquire of a free key", 1, func() (err error) {
+		first, err = s.Acquire(ctx, []store.Ask{one})
+		return err
+	})
+	counted("acquire of a thousand free keys", 1, func() (err error) {
+		rest, err = s.Acquire(ctx, all)
+		return err
+	})
+	counted("denial", 2, func() error {
+		_, err := s.Acquire(ctx, []store.Ask{askFor("one", lease)})
+		return err
+	})
+	if _, err := s.Renew(ctx, []store.LeaseID{lease}); err != nil { // connects
+		t.Fatal(err)
+	}
+	counted("renewal", 1, func() error {
+		_, err := s.Renew(ctx, []store.LeaseID{lease})
+		return err
+	})
+	counted("enqueue", 1, func() error {
+		_, err := s.Enqueue(ctx, []store.Ask{askFor("one", lease)})
+		return err
+	})
+	counted("check of a wait", 1, func() error {
+		_, err := s.CheckWaits(ctx, []store.Attempt{one.Attempt})
+		return err
+	})
+	counted("release with hand-off", 2, func() error {
+		_, err := s.Release(ctx, []store.Claim{{Key: "one", Token: first[0].Token, Lease: lease}})
+		return err
+	})
+	var claims []store.Claim
+	for i, a := range rest {
+		if all[i].TTL == 0 {
+			claims = append(claims, store.Claim{Key: all[i].Key, Token: a.Token, Lease: lease})
+		}
+	}
+	counted("release of one lock", 1, func() error {
+		_, err := s.Release(ctx, claims[:1])
+		return err
+	})
+	counted("release of many locks", 1, func() error {
+		_, err := s.Release(ctx, claims[1:])
+		return err
+	})
+	counted("get", 1, func() error {
+		_, err := s.Get(ctx, []string{"one", "two"})
+		return err
+	})
+	counted("sweep with nothing to do", 4, func() error { return s.Sweep(ctx) })
+}
+
+// TestADenialWritesNothing: a conflict that is refused would lock the row, and make
+// the server flush its log for it.
+func TestADenialWritesNothing(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	lease := openLease(t, s, time.Hour)
+	want(t, acquire(t, s, askFor("k", lease)), store.Granted)
+	conn := connect(t, url)
+	lockedBy := func() (xmax uint32) {
+		if err := conn.QueryRow(t.Context(), "SELECT xmax FROM locksidecar.locks").Scan(&xmax); err != nil {
+			t.Fatal(err)
+		}
+		return xmax
+	}
+	for range 3 {
+		want(t, acquire(t, s, askFor("k", lease)), store.Held)
+	}
+	if xmax := lockedBy(); xmax != 0 {
+		t.Errorf("transaction %d locked the row", xmax)
+	}
+}
+
+// TestSweep looks at the rows, which no caller of the store can see.
+func TestSweep(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	lease := openLease(t, s, time.Hour)
+	conn := connect(t, url)
+	count := func(table string) (n int) {
+		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM locksidecar."+table).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+
+	dying := openLease(t, s, time.Millisecond)
+	dead, freed, kept := askFor("dead", lease), askFor("freed", lease), askFor("kept", lease)
+	ttl := askFor("ttl", uuid.Nil)
+	ttl.TTL = time.Millisecond
+	want(t, acquire(t, s, dead), store.Granted)
+	want(t, acquire(t, s, ttl), store.Granted)
+	want(t, acquire(t, s, kept), store.Granted)
+	token := want(t, acquire(t, s, freed), store.Granted).Token
+	release(t, s, store.Claim{Key: "freed", Token: token, Lease: lease})
+	// A holder that vanished, and a waiter whose enqueue a burial did not see.
+	exec(t, conn, "UPDATE locksidecar.locks SET lease_id = $1 WHERE key = 'dead'", dying)
+	exec(t, conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
+		VALUES (gen_random_uuid(), 'n', 'kept', gen_random_uuid())`)
+
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := count("locks"); got != 4 {
+		t.Errorf("%d lock rows, want 4: they were freed just now", got)
+	}
+	postgres.SweepAtOnce(s)
+	poll(t, "the sweep leaves what lives", func() bool {
+		if err := s.Sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return count("locks") == 1 && count("leases") == 1 && count("waiters") == 0
+	})
+	want(t, acquire(t, s, askFor("kept", lease)), store.Held)
+}
