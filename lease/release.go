@@ -175,11 +175,24 @@ func (m *Manager) free(c store.Claim, matters func() bool, tried func(error), se
 	}
 }
 
-// undo frees what an attempt of unknown outcome may have got, again and again
+// undo frees what an attempt of unknown outcome may have got. The question may
+// still lie in somebody's buffer, and be carried out after it was undone: so it is
+// undone at once, for those who wait for the key, and once more when the server
+// has long given up on what reached it.
+func (m *Manager) undo(a store.Attempt, matters func() bool, settled func()) {
+	m.undoOnce(a, matters, func() {
+		again := func() { m.undoOnce(a, matters, settled) }
+		if m.st.Traits().Inline || !matters() || !m.retries.after(2*m.cfg.StoreTimeout, again) {
+			settled()
+		}
+	})
+}
+
+// undoOnce tries again and again
 // until the store confirms it or it does not matter any more. Then, once, settled
 // is called.
-func (m *Manager) undo(a store.Attempt, matters func() bool, settled func()) {
-	again := func() { m.undo(a, matters, settled) }
+func (m *Manager) undoOnce(a store.Attempt, matters func() bool, settled func()) {
+	again := func() { m.undoOnce(a, matters, settled) }
 	answer := func(_ struct{}, err error) {
 		m.denials.drop(a.Key)
 		if err == nil || !matters() || !m.retries.after(jittered(renewRetry), again) {

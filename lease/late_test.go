@@ -1,0 +1,48 @@
+package lease
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// A question that reaches the store after it was undone (it lay in a buffer) is
+// undone once more: nobody knows that it was granted.
+func TestLateLandingIsUndone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		r.lock(s, "anchor") // keeps the lease in use
+		r.st.set("Acquire", fault{lose: true})
+		if _, err := r.try(s, "k"); !store.OutcomeUnknown(err) {
+			t.Fatalf("the lost question: %v", err)
+		}
+		for r.st.count("Undo") == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		synctest.Wait()
+		r.st.lift("Acquire")
+
+		// It lands now.
+		var late store.Attempt
+		for a := range r.st.attempts {
+			if a.Key == "k" {
+				late = a
+			}
+		}
+		ask := store.Ask{Attempt: late, Lease: r.m.book.get(r.m.cfg.TTL).id, Session: "late"}
+		landed, err := r.st.Store.Acquire(t.Context(), []store.Ask{ask})
+		if err != nil || landed[0].Outcome != store.Granted {
+			t.Fatalf("the late landing: %+v, %v", landed, err)
+		}
+		var held *HeldError
+		if _, err := r.try(s, "k"); !errors.As(err, &held) {
+			t.Fatalf("k: %v, want held", err)
+		}
+		time.Sleep(3 * r.m.cfg.StoreTimeout)
+		r.release(s, r.lock(s, "k"))
+	})
+}
