@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
-
-	"github.com/locksidecar/locksidecar/internal/pgtest"
 )
 
 // The peer of P2 and P3: what a careful service would do without us.
@@ -24,15 +22,11 @@ DELETE FROM direct_locks WHERE key = 'bench:' || :k AND owner = 'me';
 // p3 measures one client's pair on PostgreSQL against pgbench.
 func (b *bench) p3() ([]result, error) {
 	const goal = 1.25
-	cluster, err := pgtest.Run() // with its default durability
+	cluster, url, err := b.database()
 	if err != nil {
 		return nil, err
 	}
 	defer cluster.Stop()
-	url, err := cluster.MakeDatabase(b.ctx)
-	if err != nil {
-		return nil, err
-	}
 	sidecar, err := b.sidecar("p3", "STORE_URL="+url)
 	if err != nil {
 		return nil, err

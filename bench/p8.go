@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/locksidecar/locksidecar/internal/pgtest"
 )
 
 const mib = 1 << 20
@@ -16,15 +14,11 @@ const mib = 1 << 20
 // p8 measures what a sidecar costs that does nothing.
 func (b *bench) p8() ([]result, error) {
 	const quiet = 10 * time.Second
-	cluster, err := pgtest.Run()
+	cluster, url, err := b.database()
 	if err != nil {
 		return nil, err
 	}
 	defer cluster.Stop()
-	url, err := cluster.MakeDatabase(b.ctx)
-	if err != nil {
-		return nil, err
-	}
 	migrating, err := b.sidecar("p8", "STORE_URL="+url)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
 )
 
 // process is a server under measurement.
@@ -51,6 +53,20 @@ func (b *bench) sidecar(name string, settings ...string) (*process, error) {
 		cmd.Env = append(cmd.Env, "LOCKSIDECAR_"+s)
 	}
 	return b.start(socket, "/readyz", cmd)
+}
+
+// database starts PostgreSQL, with its default durability, and makes a database.
+func (b *bench) database() (*pgtest.Cluster, string, error) {
+	cluster, err := pgtest.Run()
+	if err != nil {
+		return nil, "", err
+	}
+	url, err := cluster.MakeDatabase(b.ctx)
+	if err != nil {
+		cluster.Stop()
+		return nil, "", err
+	}
+	return cluster, url, nil
 }
 
 // echo starts the peer of P1: the same server library on the same kind of socket.
