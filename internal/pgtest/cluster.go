@@ -24,6 +24,7 @@ const (
 	startLimit = 30 * time.Second
 	stopLimit  = 10 * time.Second
 	logTail    = 2000 // bytes of the server's log that an error shows
+	lastLines  = 400  // bytes of it that tell why a server ended
 )
 
 // Cluster is a PostgreSQL server that lives in a temporary folder. Its methods
@@ -126,8 +127,8 @@ func (c *Cluster) Stop() {
 	_ = os.RemoveAll(c.folder)
 }
 
-// Kill ends the server's processes with kill -9 and keeps its data: Restart
-// recovers it.
+// Kill ends the server with kill -9 and keeps its data: Restart recovers it. The
+// server's children notice and end a moment later.
 func (c *Cluster) Kill() {
 	c.signal(syscall.SIGKILL)
 }
@@ -197,16 +198,29 @@ func (c *Cluster) launch() error {
 	for _, setting := range c.server {
 		args = append(args, "-c", setting)
 	}
-	p, err := c.spawn(c.command("postgres", args...))
-	if err != nil {
-		return err
-	}
-	c.mu.Lock()
-	c.running = p
-	c.mu.Unlock()
-
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
+	for {
+		p, err := c.spawn(c.command("postgres", args...))
+		if err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.running = p
+		c.mu.Unlock()
+		err = c.await(ctx, p)
+		if !errors.Is(err, errOldServer) {
+			return err
+		}
+	}
+}
+
+// errOldServer: after kill -9 of the postmaster its children, which live in groups of
+// their own, need a moment to notice. Until then no server starts on their data.
+var errOldServer = errors.New("pgtest: processes of the killed server still run")
+
+// await waits until a server that is starting takes connections.
+func (c *Cluster) await(ctx context.Context, p *process) error {
 	for {
 		err := c.exec(ctx, "template1", "SELECT 1")
 		if err == nil {
@@ -214,7 +228,11 @@ func (c *Cluster) launch() error {
 		}
 		select {
 		case <-p.ended:
-			return fmt.Errorf("pgtest: the server ended while it started:\n%s", c.tail())
+			tail := c.tail()
+			if bytes.Contains(tail[max(0, len(tail)-lastLines):], []byte("pre-existing shared memory block")) && ctx.Err() == nil {
+				return errOldServer
+			}
+			return fmt.Errorf("pgtest: the server ended while it started:\n%s", tail)
 		case <-ctx.Done():
 			return fmt.Errorf("pgtest: the server does not answer: %w\n%s", err, c.tail())
 		case <-time.After(10 * time.Millisecond):
@@ -260,15 +278,11 @@ func (c *Cluster) signal(sig syscall.Signal) {
 	if p == nil {
 		return
 	}
-	target := p.pid
-	if sig == syscall.SIGKILL {
-		target = -p.pid // its whole group: killing only the postmaster leaves the backends
-	}
-	_ = syscall.Kill(target, sig)
+	_ = syscall.Kill(p.pid, sig)
 	select {
 	case <-p.ended:
 	case <-time.After(stopLimit):
-		_ = syscall.Kill(-p.pid, syscall.SIGKILL)
+		_ = syscall.Kill(p.pid, syscall.SIGKILL)
 		<-p.ended
 	}
 }

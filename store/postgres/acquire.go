@@ -138,8 +138,10 @@ func (t *tally) takeMany(ctx context.Context) error {
 	}
 	id := t.config.Identity
 	found, err := query(ctx, t.operation, sqlAcquireMany,
-		[]any{id.Namespace, c.keys, c.leases, byTTL, c.grants, c.sessions, c.owners, c.datas, c.traceparents,
-			made, ttls, id.Instance, id.Pod},
+		[]any{
+			id.Namespace, c.keys, c.leases, byTTL, c.grants, c.sessions, c.owners, c.datas, c.traceparents,
+			made, ttls, id.Instance, id.Pod,
+		},
 		func(rows pgx.Rows, r *taken) error {
 			return rows.Scan(&r.key, &r.token, &r.acquiredAt, &r.expiresAt, &r.now)
 		})
@@ -217,8 +219,10 @@ func (t *tally) ask(ctx context.Context, mayWait bool) error {
 	c := newAskColumns(t.asks, t.open)
 	id := t.config.Identity
 	found, err := query(ctx, t.operation, sqlAsk,
-		[]any{id.Namespace, mayWait, id.Instance, id.Pod, c.keys, c.grants, c.leases, c.ttls,
-			c.sessions, c.owners, c.datas, c.traceparents},
+		[]any{
+			id.Namespace, mayWait, id.Instance, id.Pod, c.keys, c.grants, c.leases, c.ttls,
+			c.sessions, c.owners, c.datas, c.traceparents,
+		},
 		func(rows pgx.Rows, r *asked) error { return rows.Scan(r.with(&r.ord, &r.state, &r.dead, &r.place)...) })
 	if err != nil {
 		return err

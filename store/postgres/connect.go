@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -83,13 +84,10 @@ func poolConfig(config Config, conns int) (*pgxpool.Config, error) {
 func setUp(ctx context.Context, conn *pgx.Conn, timeout time.Duration) error {
 	var encoding string
 	var version int
-	asked := make([]any, settingsSetUp, settingsSetUp+2)
-	rows, err := conn.Query(ctx, sqlConnectionSetUp, pgx.QueryExecModeExec,
-		millis(statementTimeout(timeout)), millis(lockTimeout(timeout)))
+	into := append(slices.Repeat([]any{nil}, settingsSetUp), &encoding, &version)
+	err := conn.QueryRow(ctx, sqlConnectionSetUp, pgx.QueryExecModeExec,
+		millis(statementTimeout(timeout)), millis(lockTimeout(timeout))).Scan(into...)
 	if err != nil {
-		return err
-	}
-	if _, err := pgx.ForEachRow(rows, append(asked, &encoding, &version), func() error { return nil }); err != nil {
 		return err
 	}
 	if version < oldestServer {
@@ -132,7 +130,7 @@ func (s *Store) doubt() {
 func (s *Store) watch(ctx context.Context, r *running) {
 	defer close(r.ended)
 	for {
-		s.reach(ctx, r.shared)
+		s.reach(ctx, r)
 		select {
 		case <-ctx.Done():
 			return
@@ -142,12 +140,17 @@ func (s *Store) watch(ctx context.Context, r *running) {
 }
 
 // reach looks at the server until it can be used. Errors are logged when they
-// change, not each time.
-func (s *Store) reach(ctx context.Context, pool *pgxpool.Pool) {
+// change, not each time. The connections of before a failure are dropped: each would
+// fail one more operation, with an unknown outcome.
+func (s *Store) reach(ctx context.Context, r *running) {
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
-		err := s.look(ctx, pool)
+		err := s.look(ctx, r.shared)
 		if ctx.Err() != nil {
 			return
+		}
+		if err != nil {
+			r.shared.Reset()
+			r.renewals.Reset()
 		}
 		s.become(err)
 		if err == nil {
@@ -173,9 +176,21 @@ func (s *Store) become(why error) {
 	switch {
 	case why == nil && was.why != nil:
 		s.log.Info("the store is ready")
-	case why != nil && (was.why == nil || was.why.Error() != why.Error()):
+	case why != nil && (was.why == nil || kindOf(was.why) != kindOf(why)):
 		s.log.Warn("the store is not ready", "error", why)
 	}
+}
+
+// kindOf says what kind of trouble an error is. Its text would not do: that of a
+// connection names another local port each time.
+func kindOf(err error) string {
+	if code := sqlState(err); code != "" {
+		return code
+	}
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return "no connection"
+	}
+	return err.Error()
 }
 
 // look asks the server for the schema, and migrates it when that is allowed and

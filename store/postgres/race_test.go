@@ -272,6 +272,30 @@ func TestACancelUnderWayIsPassedOver(t *testing.T) {
 	}
 }
 
+// A key that was waited for, until the waiter cancelled and the holder died, is marked
+// as contended and has no waiters: nothing is to be handed off, and nobody to wait for.
+func TestADeadHolderWithoutWaitersIsTakenOver(t *testing.T) {
+	for name, try := range map[string]func(*scene, []store.Ask) ([]store.Answer, error){
+		"acquire": func(s *scene, asks []store.Ask) ([]store.Answer, error) { return s.Acquire(s.Context(), asks) },
+		"enqueue": func(s *scene, asks []store.Ask) ([]store.Answer, error) { return s.Enqueue(s.Context(), asks) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			first, waiter := askFor("k", openLease(t, s, time.Hour)), askFor("k", s.lease)
+			want(t, acquire(t, s, first), store.Granted)
+			want(t, enqueue(t, s, waiter), store.Queued)
+			cancelled, err := s.CancelWaits(t.Context(), []store.Attempt{waiter.Attempt})
+			want(t, answer(t, cancelled, err), store.Gone)
+			if err := s.Bury(t.Context(), []store.LeaseID{first.Lease}); err != nil {
+				t.Fatal(err)
+			}
+			answers, err := try(s, []store.Ask{askFor("k", s.lease)})
+			want(t, answer(t, answers, err), store.Granted)
+		})
+	}
+}
+
 // An attempt under way is waited for, whatever it inserts.
 func TestUndoWaitsForTheAttempt(t *testing.T) {
 	s := newScene(t)

@@ -90,7 +90,8 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, verdicts []s
 		}
 	}
 	namespace := o.config.Identity.Namespace
-	sql, args := sqlReleaseMany, []any{}
+	var sql string
+	var args []any
 	switch len(which) {
 	case 0:
 		return nil
@@ -99,7 +100,7 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, verdicts []s
 		sql, args = sqlReleaseOne, []any{namespace, c.Key, c.Token, [16]byte(c.Lease)}
 	default:
 		keys, tokens, leases := claimColumns(which, func(i int) store.Claim { return claims[i] })
-		args = []any{namespace, keys, tokens, leases}
+		sql, args = sqlReleaseMany, []any{namespace, keys, tokens, leases}
 	}
 	found, err := query(ctx, o, sql, args, func(rows pgx.Rows, f *freed) error { return rows.Scan(f.with(&f.key)...) })
 	if err != nil {
