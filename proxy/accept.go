@@ -52,7 +52,7 @@ func (s *Server) admit(c *conn) bool {
 	defer s.mu.Unlock()
 	switch {
 	case c.kind == kindAdmin:
-		if s.counts[kindAdmin] >= maxAdmin {
+		if s.counts[kindAdmin] >= maxAdmin && !s.makeRoom() {
 			return false
 		}
 	case c.kind == kindUnix && !s.allowed(c.peer):
@@ -70,6 +70,27 @@ func (s *Server) admit(c *conn) bool {
 		s.counts[c.kind]++
 	}
 	s.conns[c] = struct{}{}
+	return true
+}
+
+// makeRoom closes the oldest idle connection on the admin address: nobody owns
+// anything there, and a probe must not fail because of what others left open. It
+// fails when those that were closed have not gone yet. It is called with s.mu held.
+func (s *Server) makeRoom() bool {
+	if s.counts[kindAdmin] >= 2*maxAdmin {
+		return false
+	}
+	var oldest *conn
+	for c := range s.conns {
+		if c.kind == kindAdmin && !c.evicted && !c.busy.Load() && (oldest == nil || c.born.Before(oldest.born)) {
+			oldest = c
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	oldest.evicted = true
+	oldest.cut()
 	return true
 }
 

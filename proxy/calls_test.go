@@ -249,19 +249,19 @@ func TestJoinedSession(t *testing.T) {
 
 func TestHealth(t *testing.T) {
 	f := start(t, func(c *Config) { c.AdminAddr = "127.0.0.1:0" })
-	c, admin := f.dial(), dialTo(t, "tcp", f.AdminAddr().String())
-	for _, c := range []*client{c, admin} {
-		c.do("GET", "/healthz", "").want(t, 200, "")
-		c.do("GET", "/readyz", "").want(t, 200, "")
-		c.do("GET", "/metrics", "").want(t, 404, "not_found")
-		a := c.do("POST", "/healthz", "")
+	c, admin := f.dial(), func() *client { return dialTo(t, "tcp", f.AdminAddr().String()) }
+	for _, dial := range []func() *client{f.dial, admin} {
+		dial().do("GET", "/healthz", "").want(t, 200, "")
+		dial().do("GET", "/readyz", "").want(t, 200, "")
+		dial().do("GET", "/metrics", "").want(t, 404, "not_found")
+		a := dial().do("POST", "/healthz", "")
 		a.want(t, 405, "method_not_allowed")
 		if a.Header.Get("Allow") != "GET" {
 			t.Error(a.Header)
 		}
 	}
-	admin.do("GET", "/v1", "").want(t, 404, "not_found")
-	admin.do("PUT", "/v1/locks/a", "").want(t, 404, "not_found")
+	admin().do("GET", "/v1", "").want(t, 404, "not_found")
+	admin().do("PUT", "/v1/locks/a", "").want(t, 404, "not_found")
 
 	down := error(&store.Error{Op: "Ready", Err: errors.New("no connection")})
 	f.locks.ready.Store(&down)

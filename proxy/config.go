@@ -51,8 +51,12 @@ type Timeouts struct {
 	Watch time.Duration
 	// Heartbeat is the time between two comment lines of an event stream.
 	Heartbeat time.Duration
-	// StreamWrite is how long a reader may keep an event stream waiting.
+	// StreamWrite is how long a reader may keep an event stream, or an answer,
+	// waiting.
 	StreamWrite time.Duration
+	// Linger is how long a connection that closes waits for its peer to read an
+	// answer on which something depends, or to stop sending what is refused.
+	Linger time.Duration
 	// Stop is how long Stop waits for pending calls.
 	Stop time.Duration
 }
@@ -62,6 +66,7 @@ const (
 	defaultWatchDelay     = time.Millisecond
 	defaultHeartbeat      = 15 * time.Second
 	defaultStreamWrite    = 5 * time.Second
+	defaultLinger         = time.Second
 	defaultStopTimeout    = 3 * time.Second
 
 	defaultSocketMode fs.FileMode = 0o660
@@ -71,12 +76,21 @@ const (
 	// connection's read buffer.
 	maxHead = 16 << 10
 	// maxRefused and maxAdmin limit connections that are only there to be told
-	// no, and those on the admin address.
+	// no, and those on the admin address. When there are maxAdmin, each one more
+	// takes the place of another.
 	maxRefused = 64
 	maxAdmin   = 64
+	// maxPage is about the most bytes in an answer: where a page of a list ends,
+	// whatever its limit. maxLong is how many answers of more than maxScratch
+	// bytes may stand in memory until they are read.
+	maxPage = 1 << 20
+	maxLong = 32
 	// idleForever is the idle timeout: none. (0 would make fasthttp take the
 	// request timeout, and idle sessions would lose their locks.)
 	idleForever = 100 * 365 * 24 * time.Hour
+	// headRead is no time either, but how fasthttp tells a connection that the
+	// head of a request is complete.
+	headRead = 2 * idleForever
 )
 
 // withDefaults fills in what is left out.
@@ -88,6 +102,7 @@ func (c Config) withDefaults() Config {
 	or(&c.Timeouts.Watch, defaultWatchDelay)
 	or(&c.Timeouts.Heartbeat, defaultHeartbeat)
 	or(&c.Timeouts.StreamWrite, defaultStreamWrite)
+	or(&c.Timeouts.Linger, defaultLinger)
 	or(&c.Timeouts.Stop, defaultStopTimeout)
 	return c
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -8,8 +9,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/locksidecar/locksidecar/lease"
 )
@@ -36,16 +35,23 @@ type conn struct {
 	watch  watch
 	call   call
 	closed bool
+	// evicted: cut to make room for another. Server.mu guards it.
+	evicted bool
 	// onClose is called at the end of Close; it may be nil.
 	onClose func()
 
 	// wanted is the read deadline that fasthttp asked for, set the one that the
 	// socket has. Zero: none.
 	wanted, set time.Time
-	heard       bool // a byte has arrived
+	inHead      bool // the head of the next request is not complete
+	kept        bool // a request has been answered
+	asked       bool // a part of the next request has arrived, not just empty lines
+	blank       int  // how many CR and LF came last
 	mute        bool // writes go nowhere
 	timedOut    bool // the last read came to its deadline
 	linger      bool // there may be a request that was not read to its end
+	long        bool // one of the places for long answers is taken
+	attempt     attempt
 	pending     []undelivered
 }
 
@@ -56,18 +62,9 @@ type peer struct {
 	pid   int32
 }
 
-// undelivered is a grant that outlives the connection and whose answer the
-// client has not confirmed.
-type undelivered struct {
-	session Session
-	grant   lease.Grant
-	written bool
-}
-
 const (
-	// A client that is still sending what is refused gets to read the answer if
-	// what it sends is taken for a while.
-	lingerTime  = time.Second
+	// lingerBytes is the most that is taken from a client that still sends what
+	// is refused.
 	lingerBytes = 8 << 20
 
 	// maxScratch is the most memory that a connection keeps for answers.
@@ -75,7 +72,8 @@ const (
 )
 
 func newConn(s *Server, nc net.Conn, k kind) *conn {
-	c := &conn{Conn: nc, srv: s, kind: k, born: time.Now()}
+	c := &conn{Conn: nc, srv: s, kind: k, born: time.Now(), inHead: true}
+	c.attempt.try = c.attempt.run
 	c.watch.c, c.call.c, c.call.srv = c, c, s
 	if sc, ok := nc.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
@@ -89,11 +87,18 @@ func newConn(s *Server, nc net.Conn, k kind) *conn {
 }
 
 // Read is called by fasthttp when the connection is idle or a request not yet
-// complete.
+// complete. An idle connection has no deadline at all, also when empty lines
+// arrive: some clients send one behind a request's body.
 func (c *conn) Read(p []byte) (int, error) {
 	c.busy.Store(false)
 	if c.srv.stopping.Load() {
 		return 0, io.EOF
+	}
+	c.answered()
+	c.asked = !c.onlyBlank(p)
+	idle := c.kept && !c.asked
+	if idle {
+		c.wanted = noDeadline
 	}
 	if c.wanted != c.set {
 		if err := c.setDeadlineNow(c.wanted); err != nil {
@@ -101,80 +106,57 @@ func (c *conn) Read(p []byte) (int, error) {
 		}
 	}
 	n, err := c.Conn.Read(p)
-	if n > 0 {
-		c.heard = true
+	if idle && n > 0 {
+		c.wanted = time.Now().Add(c.srv.cfg.Timeouts.Request)
+	}
+	if c.noteBlank(p[:n]) {
+		c.asked = true
 		c.confirm()
 	}
 	if err != nil {
 		c.timedOut = errors.Is(err, os.ErrDeadlineExceeded)
-		if errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
-			c.discard(true) // the peer closed with our answer unread
-		}
+		c.noteReset(err)
 	}
 	return n, err
 }
 
-// SetReadDeadline is called by fasthttp twice for each request, and for most of
-// them nothing is read under the second one. So it is only noted here: a timer
-// less for each request. An idle connection has no deadline at all.
-func (c *conn) SetReadDeadline(t time.Time) error {
-	if t.Sub(c.born) > idleForever/2 {
-		t = noDeadline
+// onlyBlank tells whether fasthttp has nothing of the next request but empty
+// lines. It reads a head into what is free of a buffer of maxHead bytes: what it
+// has are the bytes that came last.
+func (c *conn) onlyBlank(p []byte) bool {
+	return c.inHead && maxHead-len(p) <= c.blank
+}
+
+// noteBlank counts the empty lines behind all else, and tells whether there is
+// anything else in b.
+func (c *conn) noteBlank(b []byte) (more bool) {
+	n := len(b) - len(bytes.TrimRight(b, "\r\n"))
+	if n < len(b) {
+		c.blank = n
+		return true
 	}
-	c.wanted = t
+	c.blank += n
+	return false
+}
+
+// SetReadDeadline is called by fasthttp three times for each request, and for
+// most of them nothing is read under the last two. So it is only noted here: a
+// timer less for each request.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	switch in := t.Sub(c.born); {
+	case in > headRead-idleForever/2:
+		c.inHead = false // the body has what is left of the request's time
+	case in > idleForever/2:
+		c.inHead, c.kept, c.wanted = true, true, noDeadline
+	default:
+		c.wanted = t
+	}
 	return nil
 }
 
 func (c *conn) setDeadlineNow(t time.Time) error {
 	c.set = t
 	return c.Conn.SetReadDeadline(t)
-}
-
-func (c *conn) Write(p []byte) (int, error) {
-	if c.mute {
-		return len(p), nil
-	}
-	n, err := c.Conn.Write(p)
-	if err != nil {
-		c.discard(false)
-		return n, err
-	}
-	for i := range c.pending {
-		c.pending[i].written = true
-	}
-	return n, nil
-}
-
-// owe remembers a grant until its answer is delivered.
-func (c *conn) owe(s Session, g lease.Grant) {
-	c.pending = append(c.pending, undelivered{session: s, grant: g})
-}
-
-// confirm forgets the grants whose answers were written: the client goes on.
-func (c *conn) confirm() {
-	if len(c.pending) == 0 {
-		return
-	}
-	kept := c.pending[:0]
-	for _, u := range c.pending {
-		if !u.written {
-			kept = append(kept, u)
-		}
-	}
-	clear(c.pending[len(kept):])
-	c.pending = kept
-}
-
-// discard gives back the grants whose answers were not written, or all.
-func (c *conn) discard(all bool) {
-	for _, u := range c.pending {
-		if all || !u.written {
-			c.srv.log.Info("grant given back: its answer could not be delivered",
-				"key", u.grant.Key, "token", u.grant.Token)
-			c.srv.locks.Discard(u.session, u.grant)
-		}
-	}
-	c.pending = nil
 }
 
 // ownSession returns the connection's session, and opens it if there is none.
@@ -218,11 +200,13 @@ func (c *conn) Close() error {
 		return nil
 	}
 	c.closed = true
-	c.discard(false)
+	c.answered()
+	c.discard()
 	c.drop()
 	if c.linger {
 		c.lingerOn()
 	}
+	c.settle()
 	err := c.Conn.Close()
 	c.srv.forget(c)
 	if c.onClose != nil {
@@ -237,8 +221,9 @@ func (c *conn) lingerOn() {
 	if h, ok := c.Conn.(interface{ CloseWrite() error }); !ok || h.CloseWrite() != nil {
 		return
 	}
-	_ = c.Conn.SetReadDeadline(time.Now().Add(lingerTime))
-	_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
+	_ = c.Conn.SetReadDeadline(time.Now().Add(c.srv.cfg.Timeouts.Linger))
+	_, err := io.CopyN(io.Discard, c.Conn, lingerBytes)
+	c.noteReset(err)
 }
 
 // cut closes the connection from outside: whoever serves it finds out.

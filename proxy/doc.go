@@ -21,6 +21,7 @@
 //     peeks at the socket and sleeps in the runtime's poller until the peer has
 //     closed. Calls that are answered at once cost nothing. See watch.go.
 //   - While an event stream is open: the same watch, from the start.
+//   - While an answer waits for its reader: the same watch, and a time limit.
 //   - Bytes that a client sent ahead stand before the end of the stream and would
 //     hide it. On Linux poll(2) tells all the same; elsewhere the close is then
 //     seen when the call is over.
@@ -33,11 +34,15 @@
 //
 // A grant for an explicit session, or with bind:ttl, outlives its connection. If
 // its answer cannot be delivered nobody would know of it, so it is discarded:
-// when the watch saw the close, when the answer could not be written, and when
-// the next read fails because the peer closed with bytes unread (ECONNRESET). The
-// peer's next request confirms the answers written before it. When it is not
-// certain that an answer was lost the grant stays: better a lock that ends with
-// its session or TTL than one taken from an app that counts on it.
+// when the watch saw the close, when the answer could not be written to its end,
+// and when the peer of a Unix socket closed with bytes unread (ECONNRESET) and no
+// other answer came behind. The next read tells of that; but not when the client
+// half-closed before, or when the sidecar closes (Connection: close). Then, on
+// Linux, the sidecar closes its half only and looks for at most a second whether
+// the answer is read. The peer's next request confirms the answers written before
+// it. When it is not certain that an answer was lost, as always over TCP, the
+// grant stays: better a lock that ends with its session or TTL than one taken from
+// an app that counts on it.
 //
 // Answers to pipelined requests leave when the pipeline is empty or the write
 // buffer full: that is fasthttp's choice. A client that needs an answer before
@@ -50,14 +55,20 @@
 // from 0x80 on may stand unescaped where they form UTF-8. Query parameters and
 // JSON fields that are unknown, repeated, of the wrong type or out of range are
 // refused by name; so are those of the contract that this version does not have
-// (GET /v1 tells what it has). Integers are written as integers: neither 1.0 nor
+// (GET /v1 tells what it has). So are requests of which another server might read
+// the end elsewhere: with Content-Length and Transfer-Encoding, with an encoding
+// other than chunked, or with a Trailer. Empty lines before a request are skipped,
+// and an idle connection stays idle. Integers are written as integers: neither 1.0 nor
 // 1e3. A null is a wrong type, but for data, where it means none.
 //
 // # Limits
 //
 // Heads up to 16 KiB, bodies up to Config.MaxBody, data up to 4 KiB, connections
-// up to Config.MaxConns, and a bounded queue and time for those who read an event
-// stream slowly. Calls are limited by package lease.
+// up to Config.MaxConns, a page of a list up to about 1 MiB and 32 long ones at a
+// time, and a bounded queue and time for those who read an event stream, or time
+// for those who read an answer, slowly. A connection on the admin address serves
+// one request; when there are 64, the oldest idle one makes room for the next.
+// Calls are limited by package lease.
 //
 // # Socket
 //

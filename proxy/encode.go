@@ -88,18 +88,25 @@ func typeOf(key string) string {
 	return before
 }
 
+// appendPage appends a page, or of a large one the first part: clients go on at
+// the cursor in either case.
 func appendPage(b []byte, page *lease.Page) []byte {
+	next := page.Next
 	b = append(b, `{"locks":[`...)
 	for i := range page.Locks {
+		if len(b) >= maxPage {
+			next = page.Locks[i-1].Key
+			break
+		}
 		if i > 0 {
 			b = append(b, ',')
 		}
 		b = appendView(b, &page.Locks[i])
 	}
 	b = append(b, ']')
-	if page.Next != "" {
+	if next != "" {
 		b = append(b, `,"next_cursor":"`...)
-		b = append(b, encodeCursor(page.Next)...)
+		b = append(b, encodeCursor(next)...)
 		b = append(b, '"')
 	}
 	return append(b, '}')

@@ -16,16 +16,21 @@ type headers struct {
 	noCache bool
 	// closes: the connection ends with this call's answer.
 	closes bool
+	// badFraming: proxies may not agree on where the request ends, or what
+	// belongs to its head.
+	badFraming bool
 	// origins are the values of Origin.
 	origins []string
 }
 
 // readHeaders looks at each header once: asking fasthttp for each by its name
-// would take longer than the rest of the parsing.
+// would take longer than the rest of the parsing. It reads the head as it was
+// sent: fasthttp drops what it does not need, and adds trailers.
 func (k *call) readHeaders() {
 	h := &k.ctx.Request.Header
 	k.headers = headers{closes: h.ConnectionClose() || !h.IsHTTP11()}
-	for name, value := range h.All() {
+	length, encoding := false, false
+	for name, value := range h.AllInOrder() {
 		switch string(name) {
 		case "Lock-Session":
 			k.sessions++
@@ -38,8 +43,16 @@ func (k *call) readHeaders() {
 			k.closes = k.closes || hasToken(value, "close")
 		case "Origin":
 			k.origins = append(k.origins, string(value))
+		case "Content-Length":
+			length = true
+		case "Transfer-Encoding":
+			encoding = true
+			k.badFraming = k.badFraming || !strings.EqualFold(string(value), "chunked")
+		case "Trailer":
+			k.badFraming = true
 		}
 	}
+	k.badFraming = k.badFraming || length && encoding
 }
 
 // hasToken looks for a word in a comma-separated list, whatever its case.

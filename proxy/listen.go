@@ -95,7 +95,7 @@ func needFolder(dir string) error {
 
 // takeLock takes the lock that says whose path it is, until the process ends.
 func (f *socketFile) takeLock() error {
-	lock, err := os.OpenFile(f.path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(f.path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("cannot open the lock file: %w", err)
 	}

@@ -106,6 +106,17 @@ func TestSocketInTheWay(t *testing.T) {
 		_, err := startAt(t, filepath.Join(dir, "s"))
 		wantError(t, err, "not a socket")
 	})
+	t.Run("link as lock file", func(t *testing.T) {
+		dir := t.TempDir()
+		if err := os.Symlink("victim", filepath.Join(dir, "s.lock")); err != nil {
+			t.Fatal(err)
+		}
+		_, err := startAt(t, filepath.Join(dir, "s"))
+		wantError(t, err, "LOCKSIDECAR_SOCKET", "lock file")
+		if _, err := os.Lstat(filepath.Join(dir, "victim")); !os.IsNotExist(err) {
+			t.Error("what the link points to was made:", err)
+		}
+	})
 	t.Run("live socket", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "s")
 		ln, err := net.Listen("unix", path)

@@ -1,6 +1,10 @@
 package proxy
 
-import "github.com/locksidecar/locksidecar/lease"
+import (
+	"fmt"
+
+	"github.com/locksidecar/locksidecar/lease"
+)
 
 // acquire is PUT /v1/locks/{key}.
 func (k *call) acquire(key string) *problem {
@@ -47,8 +51,10 @@ func (k *call) acquireFor(s Session, r lease.Request, outlives bool) *problem {
 	switch {
 	case err != nil:
 		return k.failed(err)
-	case gone && outlives:
-		k.srv.locks.Discard(s, g)
+	case gone:
+		if outlives { // else its session has ended, and the lock with it
+			k.srv.locks.Discard(s, g)
+		}
 		return k.failed(lease.ErrAbandoned)
 	case outlives:
 		k.c.owe(s, g)
@@ -140,7 +146,17 @@ func (k *call) list() *problem {
 	if err != nil {
 		return k.failed(err)
 	}
-	k.answer(appendPage(k.buffer(), &page))
+	return k.answerPage(&page)
+}
+
+// answerPage answers with a page, if not too many long ones stand in memory: a
+// client may ask on many connections, and read none of the answers.
+func (k *call) answerPage(page *lease.Page) *problem {
+	b := appendPage(k.buffer(), page)
+	if len(b) > maxScratch && !k.c.takePlace() {
+		return limitReached(fmt.Sprintf("too many long lists are not yet read by those who asked: %d", maxLong))
+	}
+	k.answer(b)
 	return nil
 }
 

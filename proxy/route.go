@@ -24,6 +24,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	c.busy.Store(true)
 	k := &c.call
 	k.ctx, k.target = ctx, target{}
+	c.answered()
+	c.follow()
 	k.readHeaders()
 	defer k.finish()
 	if c.refusal != nil {
@@ -48,19 +50,32 @@ func (k *call) finish() {
 		k.problem(&problem{code: codeInternal, detail: "this call met a bug of the sidecar, which has logged it"})
 		k.ctx.SetConnectionClose()
 	}
-	if k.srv.stopping.Load() || k.c.watch.gone.Load() || k.closes {
+	if k.srv.stopping.Load() || k.c.watch.gone.Load() || k.closes || k.c.kind == kindAdmin {
 		k.ctx.SetConnectionClose()
 	}
 	k.ctx = nil
 }
 
+// tellHeadRead tells the connection that a head is complete: the only way that
+// fasthttp has for it is a deadline.
+func tellHeadRead(*fasthttp.RequestHeader) fasthttp.RequestConfig {
+	return fasthttp.RequestConfig{ReadTimeout: headRead}
+}
+
+// expect is called before fasthttp says "100 Continue", which is an answer too.
+func expect(ctx *fasthttp.RequestCtx) int {
+	ctx.Conn().(*conn).follow()
+	return fasthttp.StatusContinue
+}
+
 // handleBadRequest answers a request that fasthttp could not read.
 func (s *Server) handleBadRequest(ctx *fasthttp.RequestCtx, err error) {
 	c := ctx.Conn().(*conn)
-	if !c.heard {
+	if !c.asked {
 		c.mute = true // nobody asked anything
 		return
 	}
+	c.follow()
 	c.linger = true
 	k := &c.call
 	k.ctx = ctx
@@ -68,8 +83,13 @@ func (s *Server) handleBadRequest(ctx *fasthttp.RequestCtx, err error) {
 	k.ctx = nil
 }
 
-// admit reads the target, and refuses calls that may not be made here.
+// admit checks how the request was sent, reads the target, and refuses calls that may not be made here.
 func (k *call) admit() *problem {
+	if k.badFraming {
+		k.closes, k.c.linger = true, true // where the next request begins is not certain
+		return invalid("the request has Content-Length and Transfer-Encoding, a Transfer-Encoding other than chunked, " +
+			"or a Trailer; send Content-Length or chunks, and no trailer")
+	}
 	var p *problem
 	if k.target, p = parseTarget(k.ctx.Request.Header.RequestURI()); p != nil {
 		return p

@@ -35,6 +35,8 @@ type Server struct {
 
 	// stopping tells calls to be the last of their connections.
 	stopping atomic.Bool
+	// long is how many places for long answers are taken.
+	long atomic.Int32
 	// accepting counts accept loops, serving what serves connections.
 	accepting, serving sync.WaitGroup
 }
@@ -50,6 +52,8 @@ func New(cfg Config) *Server {
 		Logger:                       quietLogger{cfg.Logger},
 		ReadTimeout:                  cfg.Timeouts.Request,
 		IdleTimeout:                  idleForever,
+		HeaderReceived:               tellHeadRead,
+		ExpectHandler:                expect,
 		ReadBufferSize:               maxHead,
 		MaxRequestBodySize:           cfg.MaxBody,
 		DisablePreParseMultipartForm: true,
@@ -58,7 +62,7 @@ func New(cfg Config) *Server {
 		NoDefaultContentType:         true,
 		SecureErrorLogMessage:        true,
 		// The limit is kept in admit, where a refusal can be a proper answer.
-		Concurrency: cfg.MaxConns + maxAdmin + maxRefused + 1,
+		Concurrency: cfg.MaxConns + 2*maxAdmin + maxRefused + 1,
 	}
 	return s
 }
