@@ -1,0 +1,196 @@
+package proxy
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/locksidecar/locksidecar/lease"
+)
+
+// undelivered is a grant that outlives the connection and whose answer the
+// client has not confirmed.
+type undelivered struct {
+	session Session
+	grant   lease.Grant
+	written bool // the whole answer is on its way
+	last    bool // no other answer comes after it
+}
+
+// owe remembers a grant until its answer is delivered.
+func (c *conn) owe(s Session, g lease.Grant) {
+	c.pending = append(c.pending, undelivered{session: s, grant: g, last: true})
+}
+
+// follow notes that another answer comes after those that are owed.
+func (c *conn) follow() {
+	for i := range c.pending {
+		c.pending[i].last = false
+	}
+}
+
+// noteWritten notes which answers are on their way, after p was written. fasthttp
+// writes when its buffer is full, so that p may end within the last answer.
+func (c *conn) noteWritten(p []byte) {
+	for i := range c.pending {
+		u := &c.pending[i]
+		u.written = u.written || !u.last || overlap(p, c.call.out)
+	}
+}
+
+// overlap tells whether p, of which the end of an answer is the last part or the
+// whole, comes to the end of that answer.
+func overlap(p, answer []byte) bool {
+	return bytes.HasSuffix(p, answer) || bytes.HasSuffix(answer, p)
+}
+
+// confirm forgets the grants whose answers were written: the client goes on.
+func (c *conn) confirm() {
+	c.pending = slices.DeleteFunc(c.pending, func(u undelivered) bool { return u.written })
+}
+
+// discard gives back the grants whose answers were not written.
+func (c *conn) discard() {
+	c.giveBack(func(u undelivered) bool { return !u.written })
+}
+
+// noteReset hears of an error of reading: the peer may have closed with bytes
+// unread. They are those of the last answer, or of more: the others are kept. On
+// TCP a reset proves nothing, as any peer may send one after it has read all.
+func (c *conn) noteReset(err error) {
+	if c.kind == kindUnix && errors.Is(err, unix.ECONNRESET) {
+		c.giveBack(func(u undelivered) bool { return u.last })
+	}
+}
+
+func (c *conn) giveBack(which func(undelivered) bool) {
+	c.pending = slices.DeleteFunc(c.pending, func(u undelivered) bool {
+		if !which(u) {
+			return false
+		}
+		c.srv.log.Info("grant given back: its answer could not be delivered",
+			"key", u.grant.Key, "token", u.grant.Token)
+		c.srv.locks.Discard(u.session, u.grant)
+		return true
+	})
+}
+
+// settlePause is the time between two looks of settle.
+const settlePause = time.Millisecond
+
+// settle waits for a while to learn whether the peer reads the last answer, when
+// a grant depends on it. That no reset was seen says nothing: a half-close before
+// the close hides it, and so do we when we close first.
+func (c *conn) settle() {
+	if c.kind != kindUnix || c.raw == nil ||
+		!slices.ContainsFunc(c.pending, func(u undelivered) bool { return u.last }) {
+		return
+	}
+	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		_ = h.CloseWrite() // who reads to the end goes on
+	}
+	for end := time.Now().Add(c.srv.cfg.Timeouts.Linger); time.Now().Before(end); time.Sleep(settlePause) {
+		unread, err := stillUnread(c.raw)
+		if unread {
+			continue
+		}
+		c.noteReset(err)
+		return
+	}
+}
+
+// Write is called by fasthttp with answers. Most fit into the socket's buffer,
+// and cost neither a timer nor a watch.
+func (c *conn) Write(p []byte) (int, error) {
+	if c.mute {
+		return len(p), nil
+	}
+	n, err := c.attempt.write(c.raw, p)
+	if err == nil && n < len(p) {
+		var more int
+		more, err = c.writeOn(p[n:])
+		n += more
+	}
+	if n > 0 {
+		c.noteWritten(p[:n])
+	}
+	if err != nil {
+		c.discard()
+	}
+	return n, err
+}
+
+// writeOn waits for the reader, but not for long. The watch looks meanwhile, so
+// that a client that closes without reading does not keep its locks.
+func (c *conn) writeOn(p []byte) (int, error) {
+	c.watch.begin(false).Done()
+	defer c.watch.end()
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(c.srv.cfg.Timeouts.StreamWrite))
+	defer func() { _ = c.Conn.SetWriteDeadline(noDeadline) }()
+	return c.Conn.Write(p)
+}
+
+// attempt is a write that does not wait. There is one for each connection: a
+// closure for each answer would have to be allocated.
+type attempt struct {
+	p   []byte
+	n   int
+	err error
+	try func(fd uintptr) bool // run
+}
+
+// write writes what the socket takes at once.
+func (a *attempt) write(raw syscall.RawConn, p []byte) (int, error) {
+	if raw == nil {
+		return 0, nil
+	}
+	a.p, a.n, a.err = p, 0, nil
+	err := raw.Write(a.try)
+	a.p = nil
+	if err == nil {
+		err = a.err
+	}
+	return a.n, err
+}
+
+// run is called by the runtime, and returns true: it never waits.
+func (a *attempt) run(fd uintptr) bool {
+	for {
+		n, err := syscall.Write(int(fd), a.p)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case errors.Is(err, syscall.EAGAIN):
+			return true
+		case err != nil:
+			a.err = os.NewSyscallError("write", err)
+			return true
+		}
+		a.n = n
+		return true
+	}
+}
+
+// takePlace takes one of the places for long answers, which stand in memory until
+// they are read. answered gives it back.
+func (c *conn) takePlace() bool {
+	if c.srv.long.Add(1) > maxLong {
+		c.srv.long.Add(-1)
+		return false
+	}
+	c.long = true
+	return true
+}
+
+// answered is called when the last answer is written, or never will be.
+func (c *conn) answered() {
+	if c.long {
+		c.long = false
+		c.srv.long.Add(-1)
+	}
+}

@@ -1,0 +1,330 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+const ttlBody = `{"bind":"ttl"}`
+
+func ttlRequest(key string) string { return requestText("PUT", "/v1/locks/"+key, ttlBody) }
+
+// gone waits until the server has closed all connections.
+func (f *fixture) gone() {
+	f.t.Helper()
+	eventually(f.t, "the connections are gone", func() bool { return len(f.openConns()) == 0 })
+}
+
+// Each way to get a grant that outlives its connection, and to go in a way that
+// hides the reset. heard waits until the server has seen an end of the stream.
+var quietLeaves = map[string]struct {
+	request string
+	leave   func(c *client, heard func())
+}{
+	"Connection: close": {requestText("PUT", "/v1/locks/a", ttlBody, "Connection: close"), func(*client, func()) {}},
+	"HTTP/1.0":          {fmt.Sprintf("PUT /v1/locks/a HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s", len(ttlBody), ttlBody), func(*client, func()) {}},
+	"half-close":        {ttlRequest("a"), func(c *client, _ func()) { _ = c.Conn.(*net.UnixConn).CloseWrite() }},
+	"half-close, seen": {ttlRequest("a"), func(c *client, heard func()) {
+		_ = c.Conn.(*net.UnixConn).CloseWrite()
+		heard()
+	}},
+	"empty line later, half-close": {ttlRequest("a"), func(c *client, heard func()) {
+		c.send("\r\n")
+		_ = c.Conn.(*net.UnixConn).CloseWrite()
+		heard()
+	}},
+	"empty line, half-close": {ttlRequest("a") + "\r\n", func(c *client, heard func()) {
+		_ = c.Conn.(*net.UnixConn).CloseWrite()
+		heard()
+	}},
+}
+
+func TestUndeliveredGrantsOfThoseWhoLeaveQuietly(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells")
+	}
+	for name, way := range quietLeaves {
+		for _, read := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, read=%v", name, read), func(t *testing.T) {
+				t.Parallel()
+				f := start(t)
+				c := f.dial()
+				c.do("PUT", "/v1/locks/own", "").want(t, 200, "")
+				c.send(way.request)
+				waitReadable(t, c)
+				way.leave(c, func() { hear(t, f.locks.ended, "the session's end") })
+				if read {
+					c.read().want(t, 200, "")
+				}
+				_ = c.Close()
+				f.gone()
+				if read {
+					silent(t, f.locks.discarded, "grant given back")
+				} else if g := hear(t, f.locks.discarded, "the grant given back"); g.Key != "a" {
+					t.Error(g)
+				}
+			})
+		}
+	}
+}
+
+// Nobody waits for a reader for ever, and then the grant stays.
+func TestLateReadersKeepTheirGrants(t *testing.T) {
+	f := start(t, func(c *Config) { c.Timeouts.Linger = 20 * time.Millisecond })
+	c := f.dial()
+	c.request("PUT", "/v1/locks/a", ttlBody, "Connection: close")
+	waitReadable(t, c)
+	f.gone()
+	c.read().want(t, 200, "")
+	c.wantEnd()
+	silent(t, f.locks.discarded, "grant given back")
+}
+
+// A reset says that something was unread: the last answer, not those before it.
+func TestResetTakesBackTheLastAnswerOnly(t *testing.T) {
+	f := start(t)
+	c := f.dial()
+	c.send(ttlRequest("a") + ttlRequest("b"))
+	exact := bufio.NewReader(iotest.OneByteReader(c.Conn))
+	if a, err := readAnswer(exact); err != nil || a.json["key"] != "a" {
+		t.Fatal(a.text, err)
+	}
+	waitReadable(t, c)
+	_ = c.Close()
+	f.gone()
+	if g := hear(t, f.locks.discarded, "the grant given back"); g.Key != "b" {
+		t.Error(g)
+	}
+	silent(t, f.locks.discarded, "grant given back")
+
+	for i, other := range []string{ // nor any when another answer came after it
+		requestText("GET", "/v1", ""), "BAD\r\n\r\n",
+		"PUT /v1/locks/d HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n",
+	} {
+		c := f.dial()
+		c.send(ttlRequest(fmt.Sprintf("c%d", i)) + other)
+		if a, err := readAnswer(bufio.NewReader(iotest.OneByteReader(c.Conn))); err != nil || a.StatusCode != 200 {
+			t.Fatal(a.text, err)
+		}
+		waitReadable(t, c)
+		_ = c.Close()
+		f.gone()
+		silent(t, f.locks.discarded, "grant given back after "+other)
+	}
+}
+
+// On TCP everybody may reset a connection after having read all.
+func TestResetOverTCPProvesNothing(t *testing.T) {
+	f := start(t, func(c *Config) { c.TCPAddr = "127.0.0.1:0" })
+	c := dialTo(t, "tcp", f.TCPAddr().String())
+	c.do("PUT", "/v1/locks/a", ttlBody).want(t, 200, "")
+	_ = c.Conn.(*net.TCPConn).SetLinger(0)
+	_ = c.Close()
+	f.gone()
+	silent(t, f.locks.discarded, "grant given back")
+}
+
+// fasthttp writes when its buffer is full, in the middle of an answer: that one
+// was not delivered.
+func TestHalfAnAnswerIsNotDelivered(t *testing.T) {
+	f := start(t)
+	f.locks.held["taken"] = &fakeLock{token: 1000}
+	var pipeline strings.Builder
+	const n = 40
+	for i := range n {
+		pipeline.WriteString(ttlRequest(fmt.Sprintf("k%d", i)))
+	}
+	pipeline.WriteString(requestText("PUT", "/v1/locks/taken", `{"wait_ms":-1}`))
+	c := f.dial()
+	c.send(pipeline.String())
+	hear(t, f.locks.waiting, "the wait") // what fasthttp will write is written
+	r := bufio.NewReader(bytes.NewReader(drain(t, c)))
+	complete := 0
+	for {
+		if _, err := readAnswer(r); err != nil {
+			break
+		}
+		complete++
+	}
+	if complete == 0 || complete == n {
+		t.Fatalf("%d answers have come: not what is to be tested", complete)
+	}
+	_ = c.Close()
+	f.gone()
+	for i := complete; i < n; i++ {
+		if g := hear(t, f.locks.discarded, "the grant given back"); g.Key != fmt.Sprintf("k%d", i) {
+			t.Errorf("%s is given back after %d complete answers", g.Key, complete)
+		}
+	}
+	silent(t, f.locks.discarded, "grant given back")
+}
+
+// drain reads what stands in a client's socket.
+func drain(t *testing.T, c *client) (all []byte) {
+	t.Helper()
+	raw, err := c.Conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 64<<10)
+	if err := raw.Read(func(fd uintptr) bool {
+		for {
+			n, _, err := unix.Recvfrom(int(fd), b, unix.MSG_DONTWAIT)
+			if err != nil || n == 0 {
+				return true
+			}
+			all = append(all, b[:n]...)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// Who has gone is not told that it has a lock.
+func TestNoGrantForThoseWhoHaveGone(t *testing.T) {
+	f := start(t)
+	granted := make(chan struct{})
+	f.locks.hook = func(op, _ string) error {
+		if op == "acquire" { // is granted all the same, after the close
+			<-granted
+		}
+		return nil
+	}
+	c := f.dial()
+	c.request("PUT", "/v1/locks/a", "")
+	eventually(t, "the watch looks", f.looking)
+	_ = c.Conn.(*net.UnixConn).CloseWrite()
+	hear(t, f.locks.ended, "the session's end")
+	close(granted)
+	c.read().want(t, 410, "session_ended")
+	c.wantEnd()
+}
+
+// fill makes the list longer than what a socket takes at once.
+func (f *fixture) fill() {
+	for i := range 300 {
+		f.locks.held[fmt.Sprintf("fill%d", i)] = &fakeLock{data: []byte(`"` + strings.Repeat("x", 4000) + `"`)}
+	}
+}
+
+// A connection that closes while its answer waits for a reader releases its locks.
+func TestDisconnectDuringAWrite(t *testing.T) {
+	for how, leave := range closes {
+		t.Run(how, func(t *testing.T) {
+			f := start(t)
+			f.fill()
+			c := f.dial()
+			c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
+			c.request("GET", "/v1/locks", "")
+			eventually(t, "the watch looks", f.looking)
+			silent(t, f.locks.ended, "end of a session")
+			leave(c)
+			hear(t, f.locks.ended, "the session's end")
+		})
+	}
+}
+
+// Nobody waits for ever for a reader that does not read.
+func TestAnswersThatAreNotRead(t *testing.T) {
+	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = 20 * time.Millisecond })
+	f.fill()
+	c := f.dial()
+	c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
+	c.request("GET", "/v1/locks", "")
+	hear(t, f.locks.ended, "the session's end")
+	f.gone()
+	if n := f.long.Load(); n != 0 {
+		t.Errorf("%d places for long answers are taken", n)
+	}
+}
+
+// After an answer that had to wait, the connection is as good as before.
+func TestConnectionAfterASlowAnswer(t *testing.T) {
+	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = 500 * time.Millisecond })
+	f.fill()
+	c := f.dial()
+	for range 2 {
+		c.request("GET", "/v1/locks", "")
+		eventually(t, "the watch looks", f.looking)
+		c.request("GET", "/v1", "") // sent ahead
+		c.read().want(t, 200, "")
+		c.read().want(t, 200, "")
+		eventually(t, "the watch has ended", func() bool { return !f.looking() })
+	}
+	time.Sleep(f.cfg.Timeouts.StreamWrite)
+	c.do("GET", "/v1", "").want(t, 200, "")
+}
+
+// Long answers that nobody reads do not fill the memory.
+func TestTooManyLongAnswers(t *testing.T) {
+	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = time.Hour })
+	f.fill()
+	var unread []*client
+	for range maxLong {
+		c := f.dial()
+		c.request("GET", "/v1/locks", "")
+		unread = append(unread, c)
+	}
+	eventually(t, "all places are taken", func() bool { return f.long.Load() == maxLong })
+	c := f.dial()
+	c.do("GET", "/v1/locks", "").want(t, 429, "limit")
+	c.do("GET", "/v1/locks/fill1", "").want(t, 200, "")
+	unread[0].read().want(t, 200, "")
+	_ = unread[1].Close()
+	eventually(t, "two places are free", func() bool { return f.long.Load() == maxLong-2 })
+	c.do("GET", "/v1/locks", "").want(t, 200, "")
+}
+
+// A large page ends early, and the cursor goes on where it ended.
+func TestPageIsBounded(t *testing.T) {
+	var all []lease.View
+	for i := range maxLimit {
+		all = append(all, lease.View{Lock: store.Lock{
+			Key: fmt.Sprintf("k%03d", i), Held: true,
+			Holder: store.Holder{Data: []byte(`"` + strings.Repeat("x", maxData-2) + `"`)},
+		}})
+	}
+	var got []string
+	for rest, pages := all, 0; ; pages++ {
+		b := appendPage(nil, &lease.Page{Locks: rest, Next: "behind"})
+		if len(b) > maxPage+16<<10 {
+			t.Fatalf("a page has %d bytes", len(b))
+		}
+		page := parse(t, b)
+		for _, l := range page["locks"].([]any) {
+			got = append(got, l.(map[string]any)["key"].(string))
+		}
+		after, p := decodeCursor([]byte(page["next_cursor"].(string)))
+		if p != nil {
+			t.Fatal(p.detail)
+		}
+		if after == "behind" {
+			break
+		}
+		i := slices.IndexFunc(rest, func(v lease.View) bool { return v.Key == after })
+		if rest = rest[i+1:]; pages > maxLimit {
+			t.Fatal(errors.New("the pages do not end"))
+		}
+	}
+	for i, key := range got {
+		if len(got) != maxLimit || key != all[i].Key {
+			t.Fatalf("%d keys, number %d is %s", len(got), i, key)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package proxy
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+)
+
+func parse(t *testing.T, b []byte) (object map[string]any) {
+	t.Helper()
+	if err := json.Unmarshal(b, &object); err != nil {
+		t.Fatal(err)
+	}
+	return object
+}
+
+// An empty line between two requests is no request: the connection is idle.
+func TestEmptyLinesBetweenRequests(t *testing.T) {
+	f := start(t, func(c *Config) { c.Timeouts.Request = 100 * time.Millisecond })
+	idle, slow := make(map[string]*client), make(map[string]*client)
+	for name, lines := range map[string][2]string{
+		"behind the body": {"\r\n", ""}, "later": {"", "\r\n"}, "line feed": {"", "\n"}, "many": {"\r\n\r\n\r\n\r\n\r\n\r\n", "\r\n\r\n"},
+		"in two pieces": {"\r", "\n"}, "none": {"", ""},
+	} {
+		c := f.dial()
+		c.send(requestText("PUT", "/v1/locks/"+named(name), "{}") + lines[0])
+		c.read().want(t, 200, "")
+		c.send(lines[1])
+		idle[name] = c
+	}
+	// Those who send a part of a request have their answer when its time is over.
+	for name, parts := range map[string][2]string{
+		"head": {"", "GET /v"}, "head, sent ahead": {"GET /v1 HTTP/1.1\r\nHost: x\r\n", ""}, "empty line, head": {"\r\n", "G"},
+		"empty lines, head": {"\r\n\r\n", "\r\nGET /v1 HTTP/1.1\r\n"}, "empty line and head": {"\r\nGET", ""},
+		"body":    {"PUT /v1/locks/b HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n", "\r\n"},
+		"chunks":  {"PUT /v1/locks/b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r", ""},
+		"trailer": {"PUT /v1/locks/b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", "\r"},
+	} {
+		c := f.dial()
+		c.send(requestText("GET", "/v1", "") + parts[0])
+		c.read().want(t, 200, "")
+		c.send(parts[1])
+		slow[name] = c
+	}
+	for name, c := range slow {
+		if a := c.read(); a.StatusCode != 408 {
+			t.Errorf("%s: %s", name, a.text)
+		}
+	}
+	silent(t, f.locks.ended, "end of a session")
+	for name, c := range idle {
+		c.do("GET", "/v1/locks/"+named(name), "").want(t, 200, "")
+	}
+}
+
+// named is a name as it may stand in a path.
+func named(name string) string { return strings.ReplaceAll(name, " ", "-") }
+
+// Idle connections on the admin address keep nobody out.
+func TestAdminConnections(t *testing.T) {
+	f := start(t, func(c *Config) { c.AdminAddr = "127.0.0.1:0" })
+	addr := f.AdminAddr().String()
+	oldest := dialTo(t, "tcp", addr)
+	eventually(t, "the first is there", func() bool { return len(f.openConns()) == 1 })
+	for i := range 3 * maxAdmin {
+		dialTo(t, "tcp", addr).send("GET /h")
+		eventually(t, "the next is there", func() bool { return len(f.openConns()) == min(i+2, maxAdmin) })
+	}
+	oldest.wantEnd()
+	probe := dialTo(t, "tcp", addr)
+	a := probe.do("GET", "/healthz", "")
+	a.want(t, 200, "")
+	if !a.Close {
+		t.Error("the answer does not say that the connection closes")
+	}
+	probe.wantEnd()
+}
+
+// What a proxy before this server may read in another way is refused.
+func TestBadFraming(t *testing.T) {
+	f := start(t)
+	const begin, end, chunks = "PUT /v1/locks/a HTTP/1.1\r\nHost: x\r\n", "\r\n", "2\r\n{}\r\n0\r\n\r\n"
+	next := requestText("GET", "/v1", "")
+	for _, request := range []string{
+		begin + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n" + end + chunks + next,
+		begin + "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n" + end + chunks + next,
+		begin + "transfer-encoding: chunked\r\ncontent-length: 4\r\n" + end + chunks + next,
+		begin + "Transfer-Encoding: identity\r\n" + end + next,
+		begin + "Content-Length: 2\r\nTransfer-Encoding: identity\r\n" + end + "{}" + next,
+		begin + "Transfer-Encoding: chunked\r\nTrailer: Lock-Session\r\n" + end + "0\r\nLock-Session: x\r\n\r\n" + next,
+		begin + "Transfer-Encoding: gzip, chunked\r\n" + end + chunks + next,
+	} {
+		c := f.dial()
+		c.send(request)
+		c.read().want(t, 400, "invalid_request")
+		c.wantEnd()
+	}
+	if f.locks.token != 0 {
+		t.Error("a refused request did something")
+	}
+	c := f.dial()
+	c.send(begin + "Transfer-Encoding: Chunked\r\n" + end + chunks)
+	c.read().want(t, 200, "")
+	// A trailer is no header, whatever it says.
+	c.send("GET /v1/locks/a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nLock-Session: x\r\n\r\n")
+	c.read().want(t, 200, "")
+}
