@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"testing"
 	"time"
-
-	"github.com/locksidecar/locksidecar/internal/pgtest"
 )
 
-// renewal is the statement that renews leases, as PostgreSQL shows it.
-const renewal = "%UPDATE locksidecar.leases l%SET expires_at = clock_timestamp() + l.ttl%"
+// The sidecar's statements begin with a comment that names them.
+const (
+	renewal      = "/* locksidecar:lease_renew */%"
+	anyStatement = "/* locksidecar:%"
+)
 
 // TestRenewalIsOneStatement: 10,000 held locks are renewed by one statement in
 // each interval.
@@ -40,7 +41,7 @@ func TestRenewalIsOneStatement(t *testing.T) {
 	if renewals > most {
 		t.Errorf("%d renewals in %s, want at most %d", renewals, took, most)
 	}
-	if all := cluster.Statements(t, url, "%locksidecar.%"); all != renewals {
+	if all := cluster.Statements(t, url, anyStatement); all != renewals {
 		t.Errorf("%d statements, %d of them renewals: holding locks costs something else too", all, renewals)
 	}
 	t.Logf("%d locks held: %d renewals in %s", locks, renewals, took.Round(time.Millisecond))
@@ -72,14 +73,14 @@ func TestOwnLocksCostNothing(t *testing.T) {
 			t.Fatalf("a repeated denial is not cached: %s", d.body)
 		}
 	}
-	if n := cluster.Statements(t, url, "%locksidecar.%"); n != 0 {
+	if n := cluster.Statements(t, url, anyStatement); n != 0 {
 		t.Errorf("%d statements for 500 GETs, PATCHes and denials, want 0", n)
 	}
 	// Who does not trust the cache asks the store.
 	if d := a.call("PUT", lockPath("theirs"), "", "Cache-Control: no-cache").want(423, "held"); d.json["cached"] != nil {
 		t.Errorf("no-cache was answered from the cache: %s", d.body)
 	}
-	if n := cluster.Statements(t, url, "%locksidecar.%"); n == 0 {
+	if n := cluster.Statements(t, url, anyStatement); n == 0 {
 		t.Error("no-cache did not ask the store")
 	}
 }
@@ -91,12 +92,13 @@ func TestIdleCostsNothing(t *testing.T) {
 	a := dial(t, s.socket)
 	token := a.acquire("once", "")
 	a.release("once", token)
-	// The lease is closed once nothing has ridden on it for an interval.
-	s.await("the lease to be closed", func() bool { return pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.leases") == 0 })
+	// The lease is closed once nothing has ridden on it for an interval; dropping its
+	// waiters is the last statement of that.
+	s.await("the lease to be closed", func() bool { return cluster.Statements(t, url, "/* locksidecar:bury_drop_waiters */%") > 0 })
 	cluster.ResetStatements(t, url)
 	const quiet = 2 * time.Second
 	time.Sleep(quiet) // it is the absence of statements that is measured
-	if n := cluster.Statements(t, url, "%locksidecar.%"); n != 0 {
+	if n := cluster.Statements(t, url, anyStatement); n != 0 {
 		t.Errorf("%d statements in %s of doing nothing", n, quiet)
 	}
 }
