@@ -40,7 +40,7 @@ func (m *Manager) tend(ctx context.Context) time.Duration {
 		m.lose(l, l.lossReason())
 	}
 	for _, l := range p.idle {
-		m.log.Debug("lease closed, nothing rides on it", "lease", l.id, "ttl", l.ttl)
+		m.log.Debug("lease closed, nothing rides on it", "lease", l.id, "ttl", l.ttl.String())
 		m.bury(l)
 	}
 	if len(p.due) > 0 {

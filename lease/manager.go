@@ -295,7 +295,7 @@ func (m *Manager) lose(l *renewed, reason LostReason) {
 	for _, b := range waits {
 		b.leaseGone()
 	}
-	m.log.Error("lease lost", "lease", l.id, "ttl", l.ttl, "reason", string(reason), "locks", len(locks), "waits", len(waits))
+	m.log.Error("lease lost", "lease", l.id, "ttl", l.ttl.String(), "reason", string(reason), "locks", len(locks), "waits", len(waits))
 	m.bury(l)
 }
 

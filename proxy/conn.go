@@ -188,7 +188,7 @@ func (c *conn) end(s Session) {
 	s.End(c.srv.endReason())
 	if held > 0 {
 		c.srv.log.Warn("connection closed while it held locks: they are released",
-			"locks", held, "session", s.Name(), "age", time.Since(c.born).Round(time.Millisecond),
+			"locks", held, "session", s.Name(), "age", time.Since(c.born).Round(time.Millisecond).String(),
 			"pid", c.peer.pid, "uid", c.peer.uid, "stopping", c.srv.stopping.Load())
 	}
 }
