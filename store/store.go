@@ -106,7 +106,8 @@ type Store interface {
 	// for one that got its lock before; it holds it then, and the caller decides.
 	CancelWaits(ctx context.Context, waits []Attempt) ([]Answer, error)
 	// Undo frees what attempts hold or wait for, for attempts whose outcome is
-	// unknown. It blocks until an attempt that is still under way is decided.
+	// unknown. It blocks until an attempt that is under way in the store is decided.
+	// One that has not reached the store yet is not seen: callers undo again later.
 	Undo(ctx context.Context, attempts []Attempt) error
 
 	// Release frees locks, or hands them to the first living waiter.
