@@ -36,7 +36,7 @@ build: ## Build bin/locksidecar, one static file
 
 # The end-to-end tests measure times, so nothing else runs beside them; and the test
 # cache does not know that they build the binary, so it is not asked (-count=1).
-test: test-deps vet ## Install what the tests need (PostgreSQL) and run all of them
+test: test-deps vet ## Install what the tests need (PostgreSQL, PgBouncer) and run all of them
 	go test -race $$(go list ./... | grep -v /e2e$$)
 	go test -race -count=1 ./e2e
 
@@ -45,6 +45,7 @@ test-deps:
 	@missing=""; \
 	command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb /opt/homebrew/opt/postgresql*/bin/initdb \
 	  /usr/local/opt/postgresql*/bin/initdb /usr/pgsql-*/bin/initdb 2>/dev/null | grep -q . || missing="postgresql"; \
+	command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || missing="$$missing pgbouncer"; \
 	command -v gcc >/dev/null || command -v clang >/dev/null || missing="$$missing gcc libc6-dev"; \
 	[ -n "$$missing" ] || exit 0; \
 	command -v apt-get >/dev/null || { echo "the tests need: $$missing; install them with this system's package manager" >&2; exit 1; }; \

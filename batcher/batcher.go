@@ -10,6 +10,11 @@
 // anybody still wants the answer: the operation runs under a context of the lane,
 // limited in time, that no caller can cancel. So a caller that gives up neither
 // loses nor leaks what the operation did; its callback decides what becomes of it.
+//
+// Some answers only say that nothing could be done for an item, because somebody
+// else is in its way for now. Such an item is asked again, alone, beside the
+// batches, and whatever came for its key after it waits behind it: one that is
+// stuck delays nobody else. See slow.go.
 package batcher
 
 import (
@@ -42,6 +47,7 @@ type Lane[T, R any] struct {
 	cfg   Config
 	key   func(T) string
 	flush func(context.Context, []T) ([]R, error)
+	stuck func(R) bool
 	room  chan struct{}
 
 	// ctx ends when Stop gives up.
@@ -55,19 +61,25 @@ type Lane[T, R any] struct {
 	later   map[string][]entry[T, R]
 	running bool
 	stopped bool
+	slow    slowPath[T, R]
 	work    sync.WaitGroup
 }
 
 type entry[T, R any] struct {
 	item T
 	done func(R, error)
+	// since is when it first went out, or began to stand behind a stuck one.
+	since time.Time
 }
 
 // New makes a lane. key tells which items must not share a batch; flush carries
 // a batch out and returns one answer for each item in the same order, or an error
-// for all.
-func New[T, R any](cfg Config, key func(T) string, flush func(context.Context, []T) ([]R, error)) *Lane[T, R] {
-	l := &Lane[T, R]{cfg: cfg, key: key, flush: flush, later: make(map[string][]entry[T, R])}
+// for all. stuck tells which answers mean that nothing was done and the item is to
+// be asked again, alone, for at most the lane's timeout: then that is its answer.
+// It may be nil, and is not asked where operations are Inline, which never block.
+func New[T, R any](cfg Config, key func(T) string, flush func(context.Context, []T) ([]R, error), stuck func(R) bool) *Lane[T, R] {
+	l := &Lane[T, R]{cfg: cfg, key: key, flush: flush, stuck: stuck, later: make(map[string][]entry[T, R])}
+	l.slow.init()
 	l.ctx, l.giveUp = context.WithCancel(context.Background()) //nolint:gosec // Stop calls it
 	if cfg.Room > 0 && !cfg.Inline {
 		l.room = make(chan struct{}, cfg.Room)
@@ -100,17 +112,21 @@ func (l *Lane[T, R]) Submit(ctx context.Context, item T, done func(R, error)) er
 	l.work.Add(1)
 	if l.cfg.Inline {
 		l.mu.Unlock()
-		l.carryOut([]entry[T, R]{{item, done}})
+		l.carryOut([]entry[T, R]{{item: item, done: done}})
 		return nil
 	}
-	l.add(entry[T, R]{item, done})
-	start := !l.running
-	l.running = true
+	l.add(entry[T, R]{item: item, done: done})
+	l.goOn()
 	l.mu.Unlock()
-	if start {
+	return nil
+}
+
+// goOn sees to it that somebody carries out what is in the queue. l.mu is held.
+func (l *Lane[T, R]) goOn() {
+	if len(l.queue) > 0 && !l.running {
+		l.running = true
 		go l.run()
 	}
-	return nil
 }
 
 // Stop refuses new items and returns when all that were accepted are answered.
@@ -151,6 +167,10 @@ func (l *Lane[T, R]) run() {
 // add appends an entry to the queue. l.mu is held.
 func (l *Lane[T, R]) add(e entry[T, R]) {
 	k := l.key(e.item)
+	if ln := l.slow.lines[k]; ln != nil {
+		ln.join(e)
+		return
+	}
 	if later, twice := l.later[k]; twice {
 		l.later[k] = append(later, e)
 		return
@@ -185,7 +205,14 @@ func (l *Lane[T, R]) carryOut(batch []entry[T, R]) {
 	for i, e := range batch {
 		items[i] = e.item
 	}
+	var sent time.Time
+	if !l.cfg.Inline {
+		sent = time.Now()
+	}
 	answers, err := l.operate(items)
+	if err == nil && !l.cfg.Inline {
+		batch, answers = l.setAside(batch, answers, sent)
+	}
 	l.leave(len(batch))
 	for i, e := range batch {
 		var r R

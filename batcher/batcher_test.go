@@ -100,7 +100,7 @@ func TestCoalescing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
 		var a answers
-		l := New(Config{Max: 10, Timeout: time.Second}, key, r.flush)
+		l := New(Config{Max: 10, Timeout: time.Second}, key, r.flush, nil)
 		began := time.Now()
 		submitAll(t, l, &a, "a")
 		proceed := r.hold()
@@ -120,7 +120,7 @@ func TestMax(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
 		var a answers
-		l := New(Config{Max: 2, Timeout: time.Second}, key, r.flush)
+		l := New(Config{Max: 2, Timeout: time.Second}, key, r.flush, nil)
 		proceed := r.hold()
 		submitAll(t, l, &a, "a", "b", "c", "d", "e", "f")
 		proceed()
@@ -134,7 +134,7 @@ func TestSameKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
 		var a answers
-		l := New(Config{Max: 3, Timeout: time.Second}, key, r.flush)
+		l := New(Config{Max: 3, Timeout: time.Second}, key, r.flush, nil)
 		proceed := r.hold()
 		submitAll(t, l, &a, "x", "a1", "a2", "b1", "a3", "b2", "c1", "d1")
 		proceed()
@@ -158,7 +158,7 @@ func TestManyCallers(t *testing.T) {
 			seen[k], last[k] = true, n
 		}
 		return items, nil
-	})
+	}, nil)
 	var wg sync.WaitGroup
 	for c := range callers {
 		wg.Go(func() {
@@ -189,7 +189,7 @@ func TestBackPressure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
 		var a answers
-		l := New(Config{Max: 1, Room: 2, Timeout: time.Hour}, key, r.flush)
+		l := New(Config{Max: 1, Room: 2, Timeout: time.Hour}, key, r.flush, nil)
 		proceed := r.hold()
 		submitAll(t, l, &a, "a", "b")
 		why := errors.New("gone")
@@ -220,7 +220,7 @@ func TestAbandonedCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
 		var a answers
-		l := New(Config{Max: 2, Timeout: time.Hour}, key, r.flush)
+		l := New(Config{Max: 2, Timeout: time.Hour}, key, r.flush, nil)
 		proceed := r.hold()
 		ctx, cancel := context.WithCancel(context.Background())
 		for _, item := range []string{"a", "b", "c"} {
@@ -244,7 +244,7 @@ func TestErrorsAndTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := recorder{err: errors.New("broken")}
 		var a answers
-		l := New(Config{Max: 2, Timeout: time.Second}, key, r.flush)
+		l := New(Config{Max: 2, Timeout: time.Second}, key, r.flush, nil)
 		submitAll(t, l, &a, "a")
 		r.hold() // for ever
 		began := time.Now()
@@ -259,7 +259,7 @@ func TestErrorsAndTimeouts(t *testing.T) {
 func TestWrongNumberOfAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a answers
-		l := New(Config{Max: 2, Timeout: time.Second}, key, func(context.Context, []string) ([]string, error) { return nil, nil })
+		l := New(Config{Max: 2, Timeout: time.Second}, key, func(context.Context, []string) ([]string, error) { return nil, nil }, nil)
 		submitAll(t, l, &a, "a")
 		stop(l)
 		if len(a.err) != 1 {
@@ -273,7 +273,7 @@ func TestStopAnswersAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
 		var a answers
-		l := New(Config{Max: 1, Room: 3, Timeout: time.Hour}, key, r.flush)
+		l := New(Config{Max: 1, Room: 3, Timeout: time.Hour}, key, r.flush, nil)
 		proceed := r.hold()
 		submitAll(t, l, &a, "a", "b", "c")
 		waiting := make(chan error, 1)
@@ -305,7 +305,7 @@ func TestStopGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
 		var a answers
-		l := New(Config{Max: 1, Timeout: time.Hour}, key, r.flush)
+		l := New(Config{Max: 1, Timeout: time.Hour}, key, r.flush, nil)
 		r.hold()
 		submitAll(t, l, &a, "a", "b", "c")
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -325,7 +325,7 @@ func TestInline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
 		var a answers
-		l := New(Config{Max: 1, Room: 1, Timeout: time.Second, Inline: true}, key, r.flush)
+		l := New(Config{Max: 1, Room: 1, Timeout: time.Second, Inline: true}, key, r.flush, nil)
 		for _, item := range []string{"a", "a", "b"} {
 			if err := l.Submit(context.Background(), item, a.done); err != nil {
 				t.Fatal(err)
@@ -356,7 +356,7 @@ func BenchmarkLane(b *testing.B) {
 					return "k"
 				}
 				return strconv.Itoa(i)
-			}, func(_ context.Context, items []int) ([]int, error) { return items, nil })
+			}, func(_ context.Context, items []int) ([]int, error) { return items, nil }, nil)
 			defer stop(l)
 			var wg sync.WaitGroup
 			for i := range b.N {

@@ -19,6 +19,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -47,13 +48,21 @@ var measures = []struct {
 	measure func(*bench) ([]result, error)
 }{
 	{"P1", (*bench).p1},
+	{"P2", (*bench).p2},
 	{"P3", (*bench).p3},
+	{"P5", (*bench).p5},
+	{"P6", (*bench).p6},
+	{"P7", (*bench).p7},
 	{"P8", (*bench).p8},
 }
 
 func main() {
-	if len(os.Args) == 3 && os.Args[1] == "echo" {
-		serveEcho(os.Args[2]) // the peer of P1, a process of its own
+	switch { // processes of their own
+	case len(os.Args) == 3 && os.Args[1] == "echo": // the peer of P1
+		serveEcho(os.Args[2])
+		return
+	case len(os.Args) == 4 && os.Args[1] == "hold": // the app of P7
+		holdLock(os.Args[2], os.Args[3])
 		return
 	}
 	if err := run(); err != nil {
@@ -69,7 +78,7 @@ func run() error {
 	length := flag.Duration("length", 3*time.Second, "length of one measurement")
 	flag.Parse()
 
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	folder, err := os.MkdirTemp("", "lsb")
 	if err != nil {

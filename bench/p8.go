@@ -1,12 +1,9 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 const mib = 1 << 20
@@ -39,7 +36,18 @@ func (b *bench) p8() ([]result, error) {
 		return nil, err
 	}
 	defer sidecar.stop()
-	statements, err := b.statements(url, quiet)
+	counter, err := b.counter(url)
+	if err != nil {
+		return nil, err
+	}
+	defer counter.close()
+	if err := counter.reset(); err != nil {
+		return nil, err
+	}
+	if err := b.rest(quiet); err != nil {
+		return nil, err
+	}
+	statements, _, err := counter.count("")
 	if err != nil {
 		return nil, err
 	}
@@ -59,26 +67,4 @@ func (b *bench) p8() ([]result, error) {
 		row("ready, on PostgreSQL with a current schema", fmt.Sprintf("%.0f ms", median(ready)), "at most 100 ms", median(ready) <= 100),
 		row("size of the binary", fmt.Sprintf("%.1f MiB", float64(file.Size())/mib), "at most 25 MB", file.Size() <= 25e6),
 	}, nil
-}
-
-// statements lets PostgreSQL count the statements of a quiet time.
-func (b *bench) statements(url string, quiet time.Duration) (int64, error) {
-	ctx := context.Background()
-	db, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = db.Close(ctx) }()
-	if _, err := db.Exec(ctx, "SELECT pg_stat_statements_reset()"); err != nil {
-		return 0, err
-	}
-	select {
-	case <-time.After(quiet):
-	case <-b.ctx.Done():
-		return 0, b.ctx.Err()
-	}
-	var n int64
-	err = db.QueryRow(ctx, `SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
-		WHERE d.datname = current_database() AND query NOT LIKE '%pg_stat_statements%'`).Scan(&n)
-	return n, err
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -86,8 +88,30 @@ func (p *process) stop() {
 
 // memory returns the resident bytes of the process, and the anonymous of them.
 func (p *process) memory() (rss, anonymous int) {
+	return p.status("VmRSS"), p.status("RssAnon")
+}
+
+// status is a size that the kernel tells of the process, in bytes.
+func (p *process) status(name string) (size int) {
 	path := fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)
-	_, _ = fmt.Sscanf(strings.TrimSuffix(field(path, "VmRSS"), " kB"), "%d", &rss)
-	_, _ = fmt.Sscanf(strings.TrimSuffix(field(path, "RssAnon"), " kB"), "%d", &anonymous)
-	return rss << 10, anonymous << 10
+	_, _ = fmt.Sscanf(strings.TrimSuffix(field(path, name), " kB"), "%d", &size)
+	return size << 10
+}
+
+// cpu is the processor time that the process has used.
+func (p *process) cpu() (time.Duration, error) {
+	const tick = time.Second / 100 // of /proc, on every Linux
+	path := fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	// The program's name may have spaces; utime and stime are the 12th and 13th after it.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("%s: too short: %q", path, text)
+	}
+	user, err := strconv.Atoi(fields[11])
+	system, err2 := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * tick, errors.Join(err, err2)
 }

@@ -2,8 +2,13 @@ package e2e
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
 )
 
 // The sidecar's statements begin with a comment that names them.
@@ -12,29 +17,40 @@ const (
 	anyStatement = "/* locksidecar:%"
 )
 
-// TestRenewalIsOneStatement: 10,000 held locks are renewed by one statement in
-// each interval.
+// TestRenewalIsOneStatement: 100,000 held locks are renewed by one statement in each
+// interval.
 func TestRenewalIsOneStatement(t *testing.T) {
 	const (
-		locks     = 10_000
-		sessions  = 10
+		sessions  = 100
+		each      = 1000
 		intervals = 5
 		interval  = time.Second
+		longest   = time.Minute // to acquire them, with the race detector
 	)
 	o, url := onPostgres(t)
-	s := start(t, o.with(options{"TTL": "10s", "RENEW_INTERVAL": interval.String()}))
+	s := start(t, o.with(options{"TTL": "10s", "RENEW_INTERVAL": interval.String(), "LOG_LEVEL": "info"}))
+	began := time.Now()
+	var wg sync.WaitGroup
 	for i := range sessions {
 		a := dial(t, s.socket)
-		for j := range locks / sessions {
-			a.acquire(fmt.Sprintf("renewed:%d:%d", i, j), "")
-		}
+		wg.Go(func() { a.acquireAll(keys(fmt.Sprintf("renewed:%d", i), each)) })
 	}
+	wg.Wait()
+	took := time.Since(began)
+	t.Logf("%d locks acquired in %s", sessions*each, took.Round(time.Millisecond))
+	if took > longest {
+		t.Errorf("want within %s", longest)
+	}
+	if held := pgtest.Query[int64](t, url, heldLocks); held != sessions*each {
+		t.Errorf("%d locks are held, want %d", held, sessions*each)
+	}
+
 	cluster.ResetStatements(t, url)
-	began := time.Now()
+	began = time.Now()
 	s.await("a few renewals", func() bool {
 		return cluster.Statements(t, url, renewal) >= intervals
 	})
-	took := time.Since(began)
+	took = time.Since(began)
 	// The jitter sends renewals up to a tenth of the interval early.
 	most := int64(took/(interval*9/10)) + 1
 	renewals := cluster.Statements(t, url, renewal)
@@ -44,7 +60,95 @@ func TestRenewalIsOneStatement(t *testing.T) {
 	if all := cluster.Statements(t, url, anyStatement); all != renewals {
 		t.Errorf("%d statements, %d of them renewals: holding locks costs something else too", all, renewals)
 	}
-	t.Logf("%d locks held: %d renewals in %s", locks, renewals, took.Round(time.Millisecond))
+	t.Logf("%d locks held: %d renewals in %s", sessions*each, renewals, took.Round(time.Millisecond))
+}
+
+// acquireAll acquires many keys. The requests are pipelined and the answers only
+// looked at for their status: reading JSON 100,000 times would be most of the test.
+func (a *app) acquireAll(names []string) {
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		for _, key := range names {
+			a.send("PUT", lockPath(key), "")
+		}
+	}()
+	_ = a.SetReadDeadline(time.Now().Add(3 * patience))
+	for range names {
+		res, err := http.ReadResponse(a.br, &http.Request{Method: http.MethodPut})
+		if err != nil {
+			a.t.Errorf("acquiring many: %v", err)
+			break
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		_ = res.Body.Close()
+		if res.StatusCode != 200 {
+			a.t.Errorf("acquiring many: status %d", res.StatusCode)
+			break
+		}
+	}
+	<-sent
+}
+
+// TestWaitingCostsAlmostNothing: a thousand calls that wait for a hundred keys behind
+// another sidecar do not ask the database, each for itself, again and again.
+func TestWaitingCostsAlmostNothing(t *testing.T) {
+	const (
+		names, waiters = 100, 1000
+		interval       = 2 * time.Second
+		watched        = 5 * interval
+		// A sidecar with waiters renews its lease and checks, with one statement for
+		// all of them, that no news was lost. The other one renews once an hour.
+		perInterval = 2
+	)
+	o, url := onPostgres(t)
+	o = o.with(options{"POLL_INTERVAL": noPoll, "LOG_LEVEL": "info"})
+	one := start(t, o.with(options{"TTL": "3h"}))
+	two := start(t, o.with(options{"TTL": (3 * interval).String(), "MAX_SESSIONS": "2000"}))
+	holder := dial(t, one.socket)
+	tokens := map[string]int64{}
+	all := keys("waited", names)
+	for _, key := range all {
+		tokens[key] = holder.acquire(key, "")
+	}
+	apps := make([]*app, waiters)
+	for i := range apps {
+		apps[i] = dial(t, two.socket)
+		apps[i].send("PUT", lockPath(all[i%names]), `{"wait_ms":60000}`)
+	}
+	queueOf(t, url, waiters)
+
+	cluster.ResetStatements(t, url)
+	began := time.Now()
+	time.Sleep(watched) // it is what costs nothing that is measured
+	statements := cluster.Statements(t, url, anyStatement)
+	took := time.Since(began)
+	// The jitter sends each up to a tenth early, and each may just have been due.
+	most := perInterval * (int64(took/(interval*9/10)) + 1)
+	t.Logf("%d statements in %s for %d waiters, of which %d renewals", statements, took.Round(time.Millisecond), waiters, cluster.Statements(t, url, renewal))
+	if statements > most {
+		t.Errorf("want at most %d", most)
+	}
+	if statements < int64(took/interval)-1 {
+		t.Error("so few: nobody sees to the lease and the waiters")
+	}
+	// They did wait: each has its lock in its turn.
+	var wg sync.WaitGroup
+	for i, a := range apps {
+		key := all[i%names]
+		wg.Go(func() {
+			token := a.read("PUT", lockPath(key)).granted()
+			if token <= tokens[key] {
+				t.Errorf("%s: token %d after %d", key, token, tokens[key])
+			}
+			a.release(key, token)
+		})
+	}
+	for _, key := range all {
+		holder.release(key, tokens[key])
+	}
+	wg.Wait()
+	nothingLeft(t, url)
 }
 
 // TestOwnLocksCostNothing: what the sidecar knows, it does not ask.

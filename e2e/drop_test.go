@@ -1,15 +1,11 @@
 package e2e
 
 import (
-	"bufio"
 	"fmt"
 	"net"
 	"net/url"
-	"os"
-	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -128,25 +124,7 @@ func TestKilledAppFreesAll(t *testing.T) {
 	stores(t, func(t *testing.T, o options) {
 		s := start(t, o)
 		names := keys("killed", dropLocks)
-		process := exec.Command(os.Args[0])
-		process.Env = append(os.Environ(), appEnv+"="+s.socket+" "+strings.Join(names, " "))
-		stdin, err := process.StdinPipe() // held open, so that the app stays
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = stdin.Close() }()
-		out, err := process.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := process.Start(); err != nil {
-			t.Fatal(err)
-		}
-		if line, _ := bufio.NewReader(out).ReadString('\n'); line != "holding\n" {
-			t.Fatalf("the app says %q", line)
-		}
-		s.freedBy(t, names, func() { _ = process.Process.Signal(syscall.SIGKILL) })
-		_ = process.Wait()
+		s.freedBy(t, names, startApp(t, s, names))
 	})
 }
 

@@ -99,18 +99,11 @@ func (m *Manager) acquire(ctx context.Context, c *call) (Grant, error) {
 	}
 	defer c.stopTimer()
 	for {
-		l, err := c.lease()
-		if err != nil {
-			return Grant{}, err
+		g, b, err := c.bid()
+		if err == nil {
+			return g, nil
 		}
-		b := m.newBid(c, l)
-		c.bids = append(c.bids, b)
-		b.start(ctx)
-		g, err := c.await(b)
-		if !errors.Is(err, errBidLost) {
-			return g, err
-		}
-		if err := c.mayGoOn(b); err != nil {
+		if err := c.mayGoOn(b, err); err != nil {
 			return Grant{}, err
 		}
 	}
@@ -128,9 +121,38 @@ type call struct {
 	// shared is the grant that other calls of the same request have, or 0.
 	shared int64
 
+	// What was last heard of the lock, and the call's place in line.
+	seen     store.Lock
+	position int
+	// stood: the call has had a place in line. From then on an outage is no reason
+	// to give up, only to rest between its bids.
+	stood bool
+	rest  time.Duration
+
 	timer *time.Timer
 	time  <-chan time.Time // fires when the wait is over
 	timed bool             // it has fired
+}
+
+// The pauses of a call between its bids during an outage grow from one to the
+// other.
+const (
+	restMin = 50 * time.Millisecond
+	restMax = time.Second
+)
+
+// bid makes one bid and returns its outcome. The bid is nil when there was no
+// lease for it.
+func (c *call) bid() (Grant, *bid, error) {
+	l, err := c.lease()
+	if err != nil {
+		return Grant{}, nil, err
+	}
+	b := c.m.newBid(c, l)
+	c.bids = append(c.bids, b)
+	b.start(c.ctx)
+	g, err := c.await(b)
+	return g, b, err
 }
 
 // lease returns the lease that a bid needs, pinned and open, or nil for a bind:ttl
@@ -167,10 +189,21 @@ func (c *call) opened(l *renewed) error {
 		return l.openErr
 	default:
 	}
+	if err := c.until(l.opened); err != nil {
+		return err
+	}
+	return l.openErr
+}
+
+// until waits for something, or returns why the call gives up before.
+func (c *call) until(something <-chan struct{}) error {
 	ending, draining := c.endings()
 	select {
-	case <-l.opened:
-		return l.openErr
+	case <-something:
+		return nil
+	case <-c.time:
+		c.timed, c.time = true, nil
+		return c.timeout()
 	case <-c.ctx.Done():
 		return errors.Join(ErrAbandoned, context.Cause(c.ctx))
 	case <-ending:
@@ -229,13 +262,14 @@ func (c *call) await(b *bid) (Grant, error) {
 // outcome translates how a bid ended.
 func (c *call) outcome(b *bid) (Grant, error) {
 	b.mu.Lock()
-	g, err, seen, position := b.result, b.err, b.seen, b.position
+	g, err := b.result, b.err
 	b.mu.Unlock()
+	c.learn(b)
 	switch {
 	case err == nil:
 		return c.tell(b, g)
 	case errors.Is(err, errTimeUp):
-		return Grant{}, &TimeoutError{Lock: seen, Position: position, Waited: c.m.clk.Now().Sub(c.began)}
+		return Grant{}, c.timeout()
 	case c.m.ctx.Err() != nil:
 		return Grant{}, ErrDraining // stopped, whatever that did to the bid
 	default:
@@ -264,12 +298,36 @@ func (c *call) tell(b *bid, g Grant) (Grant, error) {
 	}
 }
 
-// mayGoOn decides whether another bid makes sense after one was lost.
-func (c *call) mayGoOn(lost *bid) error {
-	lost.mu.Lock()
-	seen, shared := lost.seen, lost.shared
-	lost.mu.Unlock()
-	c.shared = shared
+// learn takes over what a bid has heard.
+func (c *call) learn(b *bid) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.shared = b.shared
+	if b.seen.Key != "" {
+		c.seen = b.seen
+	}
+	if b.stood {
+		c.stood, c.rest, c.position = true, restMin, b.position
+	}
+}
+
+func (c *call) timeout() error {
+	// Time may be up before the call stood in line: then, where it would have.
+	position := c.position
+	if position == 0 {
+		position = c.seen.QueueLength + 1
+	}
+	return &TimeoutError{Lock: c.seen, Position: position, Waited: c.m.clk.Now().Sub(c.began)}
+}
+
+// mayGoOn decides whether another bid makes sense after one ended like this, or
+// could not even begin (lost is nil), and rests before it if the store is the
+// reason.
+func (c *call) mayGoOn(lost *bid, err error) error {
+	outage := c.stood && store.Unavailable(err)
+	if !errors.Is(err, errBidLost) && (!outage || c.timed) {
+		return err
+	}
 	switch {
 	case c.ctx.Err() != nil:
 		return ErrAbandoned
@@ -278,11 +336,34 @@ func (c *call) mayGoOn(lost *bid) error {
 	case c.m.isDraining():
 		return ErrDraining
 	case c.timed:
-		return &TimeoutError{Lock: seen, Waited: c.m.clk.Now().Sub(c.began)}
+		return c.timeout()
 	case c.req.Wait == 0 && len(c.bids) >= maxBids:
 		return &store.Error{Op: "acquire", Err: errors.New("the lease under the lock was lost")}
+	case outage:
+		return c.waitOut(lost)
 	default:
 		return nil
+	}
+}
+
+// waitOut rests until another bid may have better luck.
+func (c *call) waitOut(lost *bid) error {
+	c.startTimer()
+	if lost != nil && c.req.RequestID != uuid.Nil {
+		// The next bid has the same grant id: what undoes this one would free it.
+		if err := c.until(lost.settled()); err != nil {
+			return err
+		}
+	}
+	for {
+		rested := make(chan struct{})
+		timer := time.AfterFunc(jittered(c.rest), func() { close(rested) })
+		err := c.until(rested)
+		timer.Stop()
+		c.rest = min(2*c.rest, restMax)
+		if err != nil || c.m.st.Ready() == nil { // which asks nobody, as hardly anybody should now
+			return err
+		}
 	}
 }
 

@@ -42,16 +42,18 @@ func (m *Manager) Amend(ctx context.Context, s *Session, req AmendRequest) (Gran
 func (m *Manager) setData(ctx context.Context, h *heldLock, data []byte) error {
 	change := store.Change{Claim: h.claim(), SetData: true, Data: data}
 	// In the lane, so that the last change there is the last one here, too.
-	_, err := submitAnd(ctx, m.amends, change, func(v store.Verdict) {
-		if v.Standing != store.Holds {
+	v, err := submitAnd(ctx, m.amends, change, func(v store.Verdict) {
+		switch v.Standing {
+		case store.Holds:
+			h.s.mu.Lock()
+			defer h.s.mu.Unlock()
+			h.data = data
+		case store.NotJudged: // nothing has changed
+		default:
 			h.s.loseLock(h, LostExpired) // the store is right
-			return
 		}
-		h.s.mu.Lock()
-		defer h.s.mu.Unlock()
-		h.data = data
 	})
-	return err
+	return judged("amend", v, err)
 }
 
 // stillHeld says why a lock is not held any more that was a moment ago.
@@ -70,7 +72,7 @@ func (m *Manager) amendForeign(ctx context.Context, req AmendRequest) (Grant, er
 		Claim: store.Claim{Key: req.Key, Token: req.Token},
 		TTL:   req.TTL, SetData: req.SetData, Data: req.Data,
 	})
-	if err != nil {
+	if err := judged("amend", v, err); err != nil {
 		return Grant{}, err
 	}
 	m.denials.drop(req.Key)

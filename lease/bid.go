@@ -39,12 +39,19 @@ type bid struct {
 
 	mark     uint64     // of the denial cache
 	seen     store.Lock // who has it, as last heard
-	position int
-	checkAt  time.Time
-	shared   int64 // the grant that belongs to other calls, too, or 0
-	result   Grant
-	err      error
-	done     chan struct{} // closed when the bid is over
+	position int        // in line, as last heard; 0: not known
+	stood    bool       // it has had a place in line
+
+	// When it is checked. hinted: news came that it should be now, which counts
+	// even if it does not stand in line yet, or is being checked.
+	checkAt, checkedAt time.Time
+	holderEnds         time.Time // as last heard
+	hinted, checking   bool
+
+	shared int64 // the grant that belongs to other calls, too, or 0
+	result Grant
+	err    error
+	done   chan struct{} // closed when the bid is over
 
 	// loose counts what may still change the store on the bid's behalf: the bid
 	// itself until it is over, and what is given back or undone after it.
@@ -138,6 +145,8 @@ func (b *bid) onAcquire(ans store.Answer, err error) {
 		b.winDirectly(ans)
 	case ans.Outcome == store.LeaseLost:
 		b.leaseLost()
+	case ans.Outcome == store.Stuck:
+		b.fail(stuck("acquire"))
 	default:
 		b.m.denials.put(ans.Lock, b.mark)
 		b.denied(ans.Lock)
@@ -170,57 +179,23 @@ func (b *bid) onEnqueue(ans store.Answer, err error) {
 		b.winDirectly(ans)
 	case ans.Outcome == store.LeaseLost:
 		b.leaseLost()
+	case ans.Outcome == store.Stuck:
+		b.fail(stuck("enqueue"))
 	default:
 		b.mu.Lock()
 		if b.phase == over { // granted by news that overtook this answer
 			b.mu.Unlock()
 			return
 		}
-		b.phase = queued
+		b.phase, b.stood = queued, true
 		b.note(ans)
-		leave, at := b.unwanted || b.timeUp || b.placeLost, b.checkAt
+		leave, at := b.unwanted || b.timeUp || b.placeLost, b.dueAt()
 		b.mu.Unlock()
 		if leave {
 			b.cancel()
 			return
 		}
 		b.m.queue.changed(at)
-	}
-}
-
-// note takes over what an answer tells of the queue. b.mu is held.
-func (b *bid) note(ans store.Answer) {
-	b.seen, b.position = ans.Lock, ans.Position
-	b.checkAt = b.m.queue.nextCheck(ans.Lock)
-}
-
-// untilCheck is how long until the bid must be checked, if it stands in line.
-func (b *bid) untilCheck(now time.Time) (wait time.Duration, isQueued bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.checkAt.Sub(now), b.phase == queued
-}
-
-// onNews hears that a hand-off gave the bid its lock.
-func (b *bid) onNews(ans store.Answer) { b.win(ans) }
-
-// onCheck hears what a check that was sent at that time found of a queued bid.
-func (b *bid) onCheck(ans store.Answer, sent time.Time) {
-	switch ans.Outcome {
-	case store.Granted:
-		ans.ExpiresIn -= b.m.clk.Now().Sub(sent)
-		b.win(ans)
-	case store.Queued:
-		b.mu.Lock()
-		b.note(ans)
-		b.mu.Unlock()
-	default:
-		b.mu.Lock()
-		gone := b.phase == queued
-		b.mu.Unlock()
-		if gone {
-			b.finish(errBidLost)
-		}
 	}
 }
 
@@ -284,9 +259,14 @@ func (b *bid) onCancel(ans store.Answer, err error) {
 		b.fail(err)
 	case ans.Outcome == store.Granted:
 		b.winDirectly(ans)
+	case ans.Outcome == store.Stuck:
+		b.fail(stuck("cancel"))
 	default:
 		b.mu.Lock()
 		timeUp := b.timeUp
+		if ans.Position > 0 {
+			b.position = ans.Position
+		}
 		b.mu.Unlock()
 		if timeUp {
 			b.finish(errTimeUp)
@@ -436,6 +416,7 @@ func (b *bid) giveBack(token int64) {
 	if b.req.Bind == BindSession {
 		c.Lease = b.lease.id
 	} else {
+		c.Untold = true
 		matters = b.m.within(b.req.TTL)
 	}
 	b.loose.Add(1)
@@ -459,6 +440,16 @@ func (b *bid) close(err error) (was phase, first bool) {
 	}
 	was, b.phase, b.err = b.phase, over, err
 	return was, true
+}
+
+// settled is closed when nothing can change the store any more on the bid's behalf.
+func (b *bid) settled() <-chan struct{} {
+	settled := make(chan struct{})
+	go func() {
+		b.loose.Wait()
+		close(settled)
+	}()
+	return settled
 }
 
 // end lets go of what a bid keeps: its place in the books, its lease.

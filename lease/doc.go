@@ -51,10 +51,15 @@
 // TTL. Bids of calls with the same request id have the same grant id, so freeing it
 // for one would free it for all: such calls take turns, each begins when nothing of
 // the ones before can change the store any more, and what one of them was given is
-// not freed because another left.
+// not freed because another left. Whether another sidecar has given the same grant
+// to its app only the store knows: it does not take back there what was told last
+// elsewhere ([store.Claim].Untold, and Undo).
 //
-// News is a hint: a wait is also checked just after its holder's expiry, and as
-// often as leases are renewed.
+// News is a hint: a wait is also checked just after its holder's expiry, as often
+// as leases are renewed, and where the store's news does not come by itself for
+// now, every poll interval. Other hints make waits be checked at once. The store
+// listens from before the first of this sidecar's bids stands in line until nobody
+// has for a while.
 //
 // # What happens in each failure
 //
@@ -64,7 +69,11 @@
 //   - The store does not answer: held locks live until the deadline of their
 //     lease, then they are lost (store_lost). Acquires fail; those that may have
 //     been carried out are undone until the store confirms or their lease is dead.
-//     So are releases. Waits live as long as their lease.
+//     So are releases. Waits keep their place as long as their lease lives; then
+//     they go on waiting, and bid again under a fresh lease when the store is back.
+//   - Somebody keeps a key's row locked: what concerns that key is asked again,
+//     alone, and fails after the store's timeout with nothing done. Releases and
+//     undos go on; no other key waits for it.
 //   - The process is stopped or the machine suspended for longer than a lease
 //     lasts: the first read afterwards finds the lease past its deadline and all
 //     its locks lost (expired).
@@ -72,6 +81,7 @@
 //     that is held here: the store is right; the lease, or the lock, is lost.
 //   - The sidecar stops: sessions end, waits are cancelled, leases are buried. A
 //     store that hangs costs a few timeouts, whatever is queued.
-//   - The sidecar dies: its leases expire and are buried by whoever wants one of
-//     its locks.
+//   - The sidecar dies: the next one on its socket buries its leases, and is not
+//     ready before ([Manager.Succeed]). If there is none, they expire and are buried
+//     by whoever wants one of its locks.
 package lease

@@ -23,6 +23,22 @@ type double struct {
 	most     map[string]int // items in one call
 	attempts map[store.Attempt]bool
 	dropNews bool
+	listens  []listened
+	// placeless are operations that do not tell places in line.
+	placeless map[string]bool
+	isAway    bool
+	// locked are keys whose rows somebody else keeps locked.
+	locked map[string]bool
+	// blocked holds checks up in which such a key stands.
+	blocked map[string]chan struct{}
+	// checking is how many checks are under way, checkingMost how many were.
+	checking, checkingMost int
+}
+
+// listened is one call of Listen, and how many enqueues came before it.
+type listened struct {
+	on       bool
+	enqueues int
 }
 
 // fault is what happens to an operation.
@@ -51,7 +67,124 @@ func newDouble(inner *memory.Store) *double {
 	}
 }
 
-func (d *double) Traits() store.Traits { return d.traits }
+func (d *double) Traits() store.Traits {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.traits
+}
+
+// polls changes whether news arrives by itself. Its news does not follow.
+func (d *double) polls(on bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.traits.Polls = on
+}
+
+// lockRows makes somebody else keep the rows of these keys locked, and no others.
+func (d *double) lockRows(keys ...string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.locked = map[string]bool{}
+	for _, k := range keys {
+		d.locked[k] = true
+	}
+}
+
+// unlessLocked asks for those items whose rows are not locked.
+func unlessLocked[T, R any](d *double, items []T, key func(T) string, locked R, ask func([]T) ([]R, error)) ([]R, error) {
+	var free []T
+	var at []int
+	out := make([]R, len(items))
+	d.mu.Lock()
+	for i, item := range items {
+		if out[i] = locked; !d.locked[key(item)] {
+			free, at = append(free, item), append(at, i)
+		}
+	}
+	d.mu.Unlock()
+	answers, err := ask(free)
+	for i, a := range answers {
+		out[at[i]] = a
+	}
+	return out, err
+}
+
+func keyOf(a store.Attempt) string { return a.Key }
+
+// awaitBlocked waits while a check is held up by one of its keys.
+func (d *double) awaitBlocked(ctx context.Context, waits []store.Attempt) error {
+	d.mu.Lock()
+	d.checking++
+	d.checkingMost = max(d.checkingMost, d.checking)
+	var gate chan struct{}
+	for _, w := range waits {
+		if g := d.blocked[w.Key]; g != nil {
+			gate = g
+		}
+	}
+	d.mu.Unlock()
+	err := pause(ctx, 0, gate)
+	d.mu.Lock()
+	d.checking--
+	d.mu.Unlock()
+	return err
+}
+
+// away makes the store know that it is of no use now.
+func (d *double) away(away bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.isAway = away
+}
+
+func (d *double) Ready() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.isAway {
+		return errBroken
+	}
+	return d.Store.Ready()
+}
+
+// noPlaces makes operations tell no places in line.
+func (d *double) noPlaces(ops ...string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.placeless = map[string]bool{}
+	for _, op := range ops {
+		d.placeless[op] = true
+	}
+}
+
+// unplaced takes the places out of an operation's answers if they are not told.
+func (d *double) unplaced(op string, answers []store.Answer, err error) ([]store.Answer, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range answers {
+		if d.placeless[op] {
+			answers[i].Position = 0
+		}
+	}
+	return answers, err
+}
+
+// blockChecks holds the checks of these keys up until the returned function is
+// called.
+func (d *double) blockChecks(keys ...string) (unblock func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	gate := make(chan struct{})
+	d.blocked = map[string]chan struct{}{}
+	for _, k := range keys {
+		d.blocked[k] = gate
+	}
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.blocked = nil
+		close(gate)
+	}
+}
 
 func (d *double) OnNews(hear func(store.News)) {
 	d.Store.OnNews(func(n store.News) {
@@ -81,7 +214,7 @@ func (d *double) lift(ops ...string) {
 
 // every operation that a manager uses.
 var everyOp = []string{
-	"OpenLeases", "Renew", "Bury", "Sweep", "Acquire", "Enqueue", "CheckWaits", "CancelWaits", "Undo",
+	"OpenLeases", "Renew", "Bury", "BuryInstance", "Sweep", "Acquire", "Enqueue", "CheckWaits", "CancelWaits", "Undo",
 	"Release", "Amend", "Get", "List",
 }
 
@@ -231,33 +364,70 @@ func (d *double) Sweep(ctx context.Context) error {
 
 func (d *double) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	d.remember(asks)
-	return do(ctx, d, "Acquire", len(asks), func(ctx context.Context) ([]store.Answer, error) { return d.Store.Acquire(ctx, asks) })
+	return do(ctx, d, "Acquire", len(asks), func(ctx context.Context) ([]store.Answer, error) {
+		return unlessLocked(d, asks, func(a store.Ask) string { return a.Key }, store.Answer{Outcome: store.Stuck},
+			func(asks []store.Ask) ([]store.Answer, error) { return d.Store.Acquire(ctx, asks) })
+	})
 }
 
 func (d *double) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	d.remember(asks)
-	return do(ctx, d, "Enqueue", len(asks), func(ctx context.Context) ([]store.Answer, error) { return d.Store.Enqueue(ctx, asks) })
+	return do(ctx, d, "Enqueue", len(asks), func(ctx context.Context) ([]store.Answer, error) {
+		return unlessLocked(d, asks, func(a store.Ask) string { return a.Key }, store.Answer{Outcome: store.Stuck},
+			func(asks []store.Ask) ([]store.Answer, error) { return d.Store.Enqueue(ctx, asks) })
+	})
 }
 
 func (d *double) CheckWaits(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
-	return do(ctx, d, "CheckWaits", len(waits), func(ctx context.Context) ([]store.Answer, error) { return d.Store.CheckWaits(ctx, waits) })
+	return do(ctx, d, "CheckWaits", len(waits), func(unlimited context.Context) ([]store.Answer, error) {
+		if err := d.awaitBlocked(ctx, waits); err != nil {
+			return nil, &store.Error{Op: "CheckWaits", Err: err}
+		}
+		answers, err := d.Store.CheckWaits(unlimited, waits)
+		return d.unplaced("CheckWaits", answers, err)
+	})
 }
 
 func (d *double) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
-	return do(ctx, d, "CancelWaits", len(waits), func(ctx context.Context) ([]store.Answer, error) { return d.Store.CancelWaits(ctx, waits) })
+	return do(ctx, d, "CancelWaits", len(waits), func(ctx context.Context) ([]store.Answer, error) {
+		return unlessLocked(d, waits, keyOf, store.Answer{Outcome: store.Stuck},
+			func(waits []store.Attempt) ([]store.Answer, error) {
+				answers, err := d.Store.CancelWaits(ctx, waits)
+				return d.unplaced("CancelWaits", answers, err)
+			})
+	})
 }
 
-func (d *double) Undo(ctx context.Context, attempts []store.Attempt) error {
-	_, err := do(ctx, d, "Undo", len(attempts), func(ctx context.Context) (int, error) { return 0, d.Store.Undo(ctx, attempts) })
+func (d *double) Undo(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
+	return do(ctx, d, "Undo", len(attempts), func(ctx context.Context) ([]store.Outcome, error) {
+		return unlessLocked(d, attempts, keyOf, store.Stuck,
+			func(attempts []store.Attempt) ([]store.Outcome, error) { return d.Store.Undo(ctx, attempts) })
+	})
+}
+
+func (d *double) BuryInstance(ctx context.Context, instance string) error {
+	_, err := do(ctx, d, "BuryInstance", 0, func(ctx context.Context) (int, error) { return 0, d.Store.BuryInstance(ctx, instance) })
 	return err
 }
 
+func (d *double) Listen(on bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.listens = append(d.listens, listened{on, d.calls["Enqueue"]})
+}
+
 func (d *double) Release(ctx context.Context, claims []store.Claim) ([]store.Verdict, error) {
-	return do(ctx, d, "Release", len(claims), func(ctx context.Context) ([]store.Verdict, error) { return d.Store.Release(ctx, claims) })
+	return do(ctx, d, "Release", len(claims), func(ctx context.Context) ([]store.Verdict, error) {
+		return unlessLocked(d, claims, func(c store.Claim) string { return c.Key }, store.Verdict{Standing: store.NotJudged},
+			func(claims []store.Claim) ([]store.Verdict, error) { return d.Store.Release(ctx, claims) })
+	})
 }
 
 func (d *double) Amend(ctx context.Context, changes []store.Change) ([]store.Verdict, error) {
-	return do(ctx, d, "Amend", len(changes), func(ctx context.Context) ([]store.Verdict, error) { return d.Store.Amend(ctx, changes) })
+	return do(ctx, d, "Amend", len(changes), func(ctx context.Context) ([]store.Verdict, error) {
+		return unlessLocked(d, changes, func(c store.Change) string { return c.Key }, store.Verdict{Standing: store.NotJudged},
+			func(changes []store.Change) ([]store.Verdict, error) { return d.Store.Amend(ctx, changes) })
+	})
 }
 
 func (d *double) Get(ctx context.Context, keys []string) ([]store.Lock, error) {

@@ -18,6 +18,21 @@ var (
 	ErrAbandoned = errors.New("the caller has gone")
 )
 
+// errStuck: nothing could be done for a key, for as long as the store may take.
+var errStuck = errors.New("somebody keeps the row of this key locked")
+
+// stuck is the error of an operation that could do nothing: trying again later
+// may help, and nothing has to be undone.
+func stuck(op string) error { return &store.Error{Op: op, Err: errStuck} }
+
+// judged is err, or that the store could not judge a claim.
+func judged(op string, v store.Verdict, err error) error {
+	if err == nil && v.Standing == store.NotJudged {
+		return stuck(op)
+	}
+	return err
+}
+
 // HeldError: somebody else holds the lock, and the request did not want to wait.
 type HeldError struct {
 	Lock store.Lock

@@ -117,7 +117,7 @@ func (m *Manager) renew(ctx context.Context, due []*renewed) {
 	early := jitter()
 	for _, l := range due {
 		next := m.clk.Now().Add(renewRetry)
-		ok := err == nil && slices.Contains(kept, l.id)
+		ok := slices.Contains(kept, l.id) // also when others could not be renewed
 		if ok {
 			next = sent.Add(time.Duration(float64(interval(l.ttl, m.cfg.RenewInterval)) * early))
 		}
@@ -149,8 +149,13 @@ func (l *renewed) lossReason() LostReason {
 // answers. Should it not answer for long, the lease has expired anyway and
 // whoever wants one of its keys buries it.
 func (m *Manager) bury(l *renewed) {
+	m.unburied.Add(1)
 	m.inBackground(func(ctx context.Context) bool {
-		return m.st.Bury(ctx, []store.LeaseID{l.id}) == nil
+		if m.st.Bury(ctx, []store.LeaseID{l.id}) != nil {
+			return false
+		}
+		m.unburied.Add(-1)
+		return true
 	}, l.ttl+time.Minute, func() {})
 }
 

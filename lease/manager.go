@@ -28,7 +28,7 @@ type Manager struct {
 	releases *batcher.Lane[store.Claim, store.Verdict]
 	amends   *batcher.Lane[store.Change, store.Verdict]
 	reads    *batcher.Lane[string, store.Lock]
-	undos    *batcher.Lane[store.Attempt, struct{}]
+	undos    *batcher.Lane[store.Attempt, store.Outcome]
 
 	book    *book
 	held    *heldSet
@@ -42,6 +42,8 @@ type Manager struct {
 	sessions   map[string]*Session
 
 	sessionLocks atomic.Int64 // locks that sessions hold
+	succeeding   atomic.Bool  // predecessors are not buried yet
+	unburied     atomic.Int64 // burials that the store has not confirmed
 	waiters      atomic.Int64
 	sweeping     sweeping
 
@@ -91,17 +93,17 @@ func (m *Manager) openLanes() {
 	bounded := lane
 	bounded.Room = max(m.cfg.MaxWaiters, m.cfg.BatchMax)
 	byKey := func(a store.Ask) string { return a.Key }
-	m.acquires = batcher.New(bounded, byKey, m.st.Acquire)
-	m.enqueues = batcher.New(bounded, byKey, m.st.Enqueue)
-	m.amends = batcher.New(bounded, func(c store.Change) string { return c.Key }, m.st.Amend)
-	m.reads = batcher.New(bounded, func(key string) string { return key }, m.st.Get)
+	stuck := func(a store.Answer) bool { return a.Outcome == store.Stuck }
+	notJudged := func(v store.Verdict) bool { return v.Standing == store.NotJudged }
+	m.acquires = batcher.New(bounded, byKey, m.st.Acquire, stuck)
+	m.enqueues = batcher.New(bounded, byKey, m.st.Enqueue, stuck)
+	m.amends = batcher.New(bounded, func(c store.Change) string { return c.Key }, m.st.Amend, notJudged)
+	m.reads = batcher.New(bounded, func(key string) string { return key }, m.st.Get, nil)
 	// What gives something back is never refused: what was taken is bounded.
 	byGrant := func(a store.Attempt) string { return string(a.Grant[:]) }
-	m.cancels = batcher.New(lane, byGrant, m.st.CancelWaits)
-	m.undos = batcher.New(lane, byGrant, func(ctx context.Context, attempts []store.Attempt) ([]struct{}, error) {
-		return make([]struct{}, len(attempts)), m.st.Undo(ctx, attempts)
-	})
-	m.releases = batcher.New(lane, func(c store.Claim) string { return c.Key }, m.st.Release)
+	m.cancels = batcher.New(lane, byGrant, m.st.CancelWaits, stuck)
+	m.undos = batcher.New(lane, byGrant, m.st.Undo, func(o store.Outcome) bool { return o == store.Stuck })
+	m.releases = batcher.New(lane, func(c store.Claim) string { return c.Key }, m.st.Release, notJudged)
 }
 
 // Start begins to renew leases and to watch the queue.
@@ -112,13 +114,17 @@ func (m *Manager) Start(context.Context) error {
 	return nil
 }
 
-// Ready is nil when locks can be had, [ErrDraining] during shutdown, or why the
-// store cannot serve.
+// Ready is nil when locks can be had, [ErrDraining] during shutdown, or why not:
+// the store cannot serve, or predecessors are not buried yet.
 func (m *Manager) Ready() error {
-	if m.isDraining() {
+	switch err := m.st.Ready(); {
+	case m.isDraining():
 		return ErrDraining
+	case err == nil && m.succeeding.Load():
+		return errSucceeding
+	default:
+		return err
 	}
-	return m.st.Ready()
 }
 
 // Drain refuses new acquires and ends those that wait. Releases still work.
@@ -182,6 +188,10 @@ func (m *Manager) Stop() {
 	})
 }
 
+// LeftNothing reports, after Stop, whether the store has confirmed that all leases
+// of this sidecar and of its predecessors are buried.
+func (m *Manager) LeftNothing() bool { return m.unburied.Load() == 0 }
+
 // limited runs a part of Stop, which the store may hold up for one timeout.
 func (m *Manager) limited(part func(context.Context)) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.StoreTimeout)
@@ -229,6 +239,7 @@ func (m *Manager) buryAll() {
 	}
 	m.limited(func(ctx context.Context) {
 		if err := m.st.Bury(ctx, ids); err != nil {
+			m.unburied.Add(int64(len(ids)))
 			m.log.Warn("leases not buried, their locks are free when they expire", "leases", len(ids), "error", err)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
 
+	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
 )
 
@@ -144,6 +145,8 @@ func (w *world) act() {
 		{"discard", 3, w.discard},
 		{"break", 6, w.breakSomething},
 		{"mend", 5, w.mend},
+		{"lock rows", 2, w.lockRows},
+		{"news", 3, w.news},
 		{"sleep", 12, w.sleep},
 		{"stand still", 1, w.standStill},
 	}
@@ -391,7 +394,33 @@ func (w *world) breakSomething() {
 	w.mu.Unlock()
 }
 
-func (w *world) mend() { w.side[w.drawSide()].st.lift(everyOp...) }
+func (w *world) mend() {
+	st := w.side[w.drawSide()].st
+	st.lift(everyOp...)
+	st.lockRows()
+}
+
+// lockRows is an operator who keeps a row locked.
+func (w *world) lockRows() {
+	side, key := w.drawSide(), w.drawKey()
+	w.side[side].st.lockRows(key)
+	w.mu.Lock()
+	w.notef("%s: the row of %q is locked", w.side[side].m.cfg.Instance, key)
+	w.mu.Unlock()
+}
+
+// news comes at any time, meant or forged.
+func (w *world) news() {
+	r := w.side[w.drawSide()]
+	switch rapid.IntRange(0, 2).Draw(w.t, "news") {
+	case 0:
+		r.m.queue.news(store.EveryWait)
+	case 1:
+		r.hint(w.drawKey())
+	case 2:
+		r.st.polls(rapid.Bool().Draw(w.t, "polls"))
+	}
+}
 
 func (w *world) sleep() {
 	ms := rapid.SampledFrom([]int{1, 10, 100, 450, 1000, 5000, 15000}).Draw(w.t, "sleep")
@@ -423,6 +452,7 @@ func (w *world) stop() {
 func (w *world) end() {
 	for _, r := range w.side {
 		r.st.lift(everyOp...)
+		r.st.lockRows()
 	}
 	for _, m := range w.sessions {
 		m.s.End(EndDropped)

@@ -17,41 +17,60 @@ const (
 	// checkPause is the least time between two checks of a wait whose holder is
 	// expired and about to be buried.
 	checkPause = 100 * time.Millisecond
+	// hintPause is the least time between two checks of a wait because of news, so
+	// that a storm of it costs little.
+	hintPause = 50 * time.Millisecond
+	// maxChecks is the most checks at a time. One of them may have to wait, to bury
+	// a holder whose row somebody keeps locked; the others must not wait for it, and
+	// those that will hardly have to bury anybody do not go with it.
+	maxChecks = 4
+	// silence is how long nobody has stood in line when the store need not listen
+	// for news any more.
+	silence = 30 * time.Second
 )
 
 // queue has the bids that stand in line, or may: it brings news to them, and
 // sees to it that they are checked, for news is only a hint: just after the
 // holder's expiry; as often as leases are renewed, for whoever handed a lock on
 // may have died before it told so; and every poll interval where news of other
-// pods does not come by itself. All that are due are checked with one statement,
-// and with them those that are due soon.
+// pods does not come by itself now. All that are due are checked with one
+// statement, and with them those that are due soon; but those whose holder may have
+// to be buried apart from the others.
 type queue struct {
-	m     *Manager
-	every time.Duration
+	m *Manager
 
-	mu     sync.Mutex
-	bids   map[store.GrantID]*bid
-	byKey  map[string]int
-	wakeAt time.Time // when watch looks next by itself
-	wake   chan struct{}
+	mu         sync.Mutex
+	bids       map[store.GrantID]*bid
+	byKey      map[string]int
+	emptySince time.Time
+	checks     int       // under way
+	wakeAt     time.Time // when watch looks next by itself
+	wake       chan struct{}
+
+	// ear orders what the store is told about listening. mu may be taken under it.
+	ear       sync.Mutex
+	listening bool
 }
 
 func newQueue(m *Manager) *queue {
-	q := &queue{
-		m: m, every: m.cfg.RenewInterval,
-		bids: make(map[store.GrantID]*bid), byKey: make(map[string]int), wake: make(chan struct{}, 1),
-	}
-	if m.st.Traits().Polls {
-		q.every = min(q.every, m.cfg.PollInterval)
-	}
-	return q
+	return &queue{m: m, bids: make(map[store.GrantID]*bid), byKey: make(map[string]int), wake: make(chan struct{}, 1)}
 }
 
+// every is how often a wait is checked that nothing else makes due.
+func (q *queue) every() time.Duration {
+	if q.m.st.Traits().Polls {
+		return min(q.m.cfg.RenewInterval, q.m.cfg.PollInterval)
+	}
+	return q.m.cfg.RenewInterval
+}
+
+// add expects news of a bid that is about to stand in line.
 func (q *queue) add(b *bid) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	q.bids[b.grant] = b
 	q.byKey[b.req.Key]++
+	q.mu.Unlock()
+	q.listen()
 }
 
 func (q *queue) remove(b *bid) {
@@ -63,6 +82,41 @@ func (q *queue) remove(b *bid) {
 	delete(q.bids, b.grant)
 	if q.byKey[b.req.Key]--; q.byKey[b.req.Key] == 0 {
 		delete(q.byKey, b.req.Key)
+	}
+	if len(q.bids) == 0 {
+		q.emptySince = q.m.clk.Now()
+		q.changedLocked(q.emptySince.Add(silence))
+	}
+}
+
+// listen tells the store that there is something to hear, before it is asked to
+// put anybody in line.
+func (q *queue) listen() {
+	q.ear.Lock()
+	defer q.ear.Unlock()
+	if !q.listening {
+		q.listening = true
+		q.m.st.Listen(true)
+	}
+}
+
+// hush tells the store that there is nothing to hear when nobody has stood in
+// line for a while. It returns how long until it has to look again.
+func (q *queue) hush() time.Duration {
+	q.ear.Lock()
+	defer q.ear.Unlock()
+	q.mu.Lock()
+	empty, left := len(q.bids) == 0, q.emptySince.Add(silence).Sub(q.m.clk.Now())
+	q.mu.Unlock()
+	switch {
+	case !q.listening || !empty:
+		return time.Hour
+	case left > 0:
+		return left
+	default:
+		q.listening = false
+		q.m.st.Listen(false)
+		return time.Hour
 	}
 }
 
@@ -86,9 +140,16 @@ func (q *queue) on(l *renewed) []*bid {
 	return out
 }
 
-// news brings a grant to its bid. A grant id that is not here is of a bid whose
-// end is known; a bid whose call has left stays here until then.
+// news brings a grant, or the hint to look, to its bid. A grant id that is not
+// here is of a bid whose end is known; a bid whose call has left stays here until
+// then.
 func (q *queue) news(n store.News) {
+	if n.Attempt == store.EveryWait.Attempt {
+		for _, b := range q.all() {
+			b.onNews(n.Answer)
+		}
+		return
+	}
 	q.mu.Lock()
 	b := q.bids[n.Grant]
 	q.mu.Unlock()
@@ -101,13 +162,17 @@ func (q *queue) news(n store.News) {
 func (q *queue) nextCheck(lock store.Lock) time.Time {
 	now := q.m.clk.Now()
 	wait := max(lock.Holder.ExpiresIn+checkSlack, checkPause)
-	return now.Add(min(wait, jittered(q.every)))
+	return now.Add(min(wait, jittered(q.every())))
 }
 
 // changed wakes watch if it would otherwise look later than at that time.
 func (q *queue) changed(at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.changedLocked(at)
+}
+
+func (q *queue) changedLocked(at time.Time) {
 	if !at.Before(q.wakeAt) {
 		return
 	}
@@ -118,12 +183,15 @@ func (q *queue) changed(at time.Time) {
 	}
 }
 
+func (q *queue) all() []*bid {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Collect(maps.Values(q.bids))
+}
+
 // abandon leaves all bids alone.
 func (q *queue) abandon() {
-	q.mu.Lock()
-	bids := slices.Collect(maps.Values(q.bids))
-	q.mu.Unlock()
-	for _, b := range bids {
+	for _, b := range q.all() {
 		b.abandon()
 	}
 }
@@ -132,54 +200,81 @@ func (q *queue) abandon() {
 func (q *queue) watch(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	for {
+	for ctx.Err() == nil {
 		due, next := q.due()
 		if len(due) > 0 {
-			q.check(ctx, due)
+			q.m.spawn(func() { q.check(ctx, due) })
 			continue
 		}
-		timer.Reset(next)
+		timer.Reset(min(next, q.hush()))
 		select {
 		case <-timer.C:
 		case <-q.wake:
 		case <-ctx.Done():
-			return
-		}
-		if ctx.Err() != nil {
-			return
 		}
 	}
 }
 
 // due returns the bids to be checked now, the most urgent among them, or how
-// long none is.
+// long none is. A check of what it returns must follow.
 func (q *queue) due() (due []*bid, next time.Duration) {
-	now := q.m.clk.Now()
+	now, soonEnough := q.m.clk.Now(), q.every()/2
 	next = time.Hour
-	var soon []*bid
+	var groups [2]struct{ due, soon []*bid } // those that may bury are the second
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.checks >= maxChecks {
+		q.wakeAt = now.Add(next) // the end of a check wakes
+		return nil, next
+	}
 	for _, b := range q.bids {
-		wait, isQueued := b.untilCheck(now)
-		switch {
-		case !isQueued:
+		wait, burial, can := b.untilCheck(now)
+		if !can {
 			continue
+		}
+		g := &groups[0]
+		if burial {
+			g = &groups[1]
+		}
+		switch {
 		case wait <= checkSlack:
-			due = append(due, b)
-		case wait <= q.every/2:
-			soon = append(soon, b)
+			g.due = append(g.due, b)
+		case wait <= soonEnough:
+			g.soon = append(g.soon, b)
 		}
 		next = min(next, wait)
 	}
 	q.wakeAt = now.Add(next)
-	if len(due) > 0 {
-		due = append(due, soon...)
+	g := &groups[0]
+	if len(g.due) == 0 {
+		g = &groups[1]
 	}
-	return due[:min(len(due), q.m.cfg.BatchMax)], next
+	if len(g.due) == 0 {
+		return nil, next
+	}
+	due = slices.Concat(g.due, g.soon)
+	due = due[:min(len(due), q.m.cfg.BatchMax)]
+	for _, b := range due {
+		b.beginCheck(now)
+	}
+	q.checks++
+	return due, 0
+}
+
+// checked lets others be checked.
+func (q *queue) checked(bids []*bid) {
+	for _, b := range bids {
+		b.endCheck()
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.checks--
+	q.changedLocked(time.Time{})
 }
 
 // check asks the store what became of bids.
 func (q *queue) check(ctx context.Context, due []*bid) {
+	defer q.checked(due)
 	waits := make([]store.Attempt, len(due))
 	for i, b := range due {
 		waits[i] = b.attempt()

@@ -87,7 +87,7 @@ func (m *Manager) refused(key string, token int64, reason NotHolderReason) error
 // one of which only the store knows that it is not the caller's.
 func (m *Manager) releaseForeign(ctx context.Context, key string, token int64) (Released, error) {
 	v, err := submit(ctx, m.releases, store.Claim{Key: key, Token: token})
-	if err != nil {
+	if err := judged("release", v, err); err != nil {
 		return Released{}, err
 	}
 	m.denials.drop(key)
@@ -153,6 +153,7 @@ func (m *Manager) within(d time.Duration) func() bool {
 func (m *Manager) free(c store.Claim, matters func() bool, tried func(error), settled func()) {
 	again := func() { m.free(c, matters, tried, settled) }
 	answer := func(v store.Verdict, err error) {
+		err = judged("release", v, err)
 		if err != nil && matters() {
 			tried(err)
 			if !m.retries.after(jittered(renewRetry), again) {
@@ -188,14 +189,14 @@ func (m *Manager) undo(a store.Attempt, matters func() bool, settled func()) {
 	})
 }
 
-// undoOnce tries again and again
-// until the store confirms it or it does not matter any more. Then, once, settled
-// is called.
+// undoOnce tries again and again until the store confirms it or it does not
+// matter any more. Then, once, settled is called.
 func (m *Manager) undoOnce(a store.Attempt, matters func() bool, settled func()) {
 	again := func() { m.undoOnce(a, matters, settled) }
-	answer := func(_ struct{}, err error) {
+	answer := func(o store.Outcome, err error) {
 		m.denials.drop(a.Key)
-		if err == nil || !matters() || !m.retries.after(jittered(renewRetry), again) {
+		undone := err == nil && o != store.Stuck
+		if undone || !matters() || !m.retries.after(jittered(renewRetry), again) {
 			settled()
 		}
 	}

@@ -154,9 +154,11 @@ func (r *repeats) shared() int64 {
 }
 
 // giveBack gives a bind:ttl grant back that was not delivered, unless another
-// call was given it. The next call has its turn when the store has heard of it.
+// call was given it: here, or, as only the store knows, by another sidecar where
+// the request was repeated. The next call has its turn when the store has heard
+// of it.
 func (m *Manager) giveBack(g Grant) {
-	c, matters := store.Claim{Key: g.Key, Token: g.Token}, m.within(g.ExpiresIn)
+	c, matters := store.Claim{Key: g.Key, Token: g.Token, Untold: true}, m.within(g.ExpiresIn)
 	free := func(settled func()) { m.free(c, matters, func(error) {}, settled) }
 	r := g.repeats
 	if r == nil { // a request without an id has no repeats

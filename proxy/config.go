@@ -20,6 +20,10 @@ type Config struct {
 
 	// Socket is the path of the Unix socket, at most 107 bytes; required.
 	Socket string
+	// Claimed is called once the socket's path belongs to this process alone, by
+	// its lock file, and before anybody is served. When it fails, Start does. It
+	// may be nil.
+	Claimed func() error
 	// SocketMode is the socket's file mode; 0 means 0660.
 	SocketMode fs.FileMode
 	// AllowedUIDs, if not empty, limits who is served on the Unix socket, by the

@@ -77,7 +77,11 @@ func (s *Server) Start(ctx context.Context) error {
 	if s.started || s.stopped {
 		return errors.New("proxy: a server starts once")
 	}
-	if err := s.listen(ctx); err != nil {
+	err := s.listen(ctx)
+	if err == nil && s.cfg.Claimed != nil {
+		err = s.cfg.Claimed()
+	}
+	if err != nil {
 		s.closeListeners()
 		return err
 	}

@@ -28,7 +28,9 @@
 // Every operation takes many items at once and answers each, in the order of the
 // items. A key may stand only once among the items of one call, but for
 // CheckWaits, CancelWaits and Undo, where several attempts may name the same key;
-// callers see to that. One conformance suite, store/storetest, holds every store to this page.
+// callers see to that. Where somebody else keeps an item's row locked for long (an
+// operator's open transaction), only that item is answered with Stuck or NotJudged:
+// nothing was done for it, and it is asked again, alone. One conformance suite, store/storetest, holds every store to this page.
 package store
 
 import (
@@ -59,11 +61,14 @@ type Identity struct {
 // Store grants locks. All methods are safe for concurrent use. Errors are
 // judged with [Unavailable] and [OutcomeUnknown].
 type Store interface {
-	// OnNews sets the function that hears of waiters that were granted their
-	// lock by a hand-off. It is called after the commit, from any goroutine, must
-	// not block, and must be set before Start. News is a hint that may be lost;
-	// CheckWaits is the truth.
+	// OnNews sets the function that hears of hand-offs to waiters. It is called
+	// after the commit, from any goroutine, must not block, and must be set before
+	// Start. News is a hint that may be lost; CheckWaits is the truth.
 	OnNews(func(News))
+	// Listen says whether there is anything to hear: whether this instance has
+	// waiters, or soon will have. It does not block. An Enqueue that follows does
+	// not put anybody in line before this instance hears, if it can.
+	Listen(on bool)
 
 	// Start makes the store usable. It fails at once on what can never work; a
 	// server that cannot be reached is not such a thing: the store goes on trying
@@ -75,40 +80,49 @@ type Store interface {
 	// Ready is nil when operations have a chance to succeed, else why not. It
 	// does not ask the server.
 	Ready() error
-	// Traits tells callers how to use this store well.
+	// Traits tells callers how to use this store well, now: Polls may change. When
+	// it does, news of [EveryWait] follows.
 	Traits() Traits
 
 	// OpenLeases makes renewed leases that live for their TTL from now on.
 	OpenLeases(ctx context.Context, leases []NewLease) error
 	// Renew extends the leases that are alive by their TTL, in one statement, and
-	// returns those that it extended. A lease that is not among them is expired
-	// or dead: it must never be trusted again.
+	// returns those that it extended, also with an error. A lease that is not among
+	// them although there was no error is expired or dead: it must never be trusted
+	// again.
 	Renew(ctx context.Context, leases []LeaseID) ([]LeaseID, error)
 	// Bury declares leases dead, and hands off or frees what they held. It is
 	// for a sidecar's own leases: they need not have expired. The waiters that
 	// stood in line under them are dropped.
 	Bury(ctx context.Context, leases []LeaseID) error
+	// BuryInstance buries the renewed leases of an instance that runs no more.
+	BuryInstance(ctx context.Context, instance string) error
 	// Sweep buries leases that expired a while ago and tidies up what only costs
 	// space. It is cheap when another instance does it in this moment.
 	Sweep(ctx context.Context) error
 
 	// Acquire takes each key that is free, or whose holder's lease is dead or can
-	// be buried. Outcomes: Granted, Held, LeaseLost.
+	// be buried. Outcomes: Granted, Held, LeaseLost, Stuck.
 	Acquire(ctx context.Context, asks []Ask) ([]Answer, error)
 	// Enqueue does the same, but stands in line for a key that is held. Outcomes:
-	// Granted, Queued, LeaseLost. An Ask of an Enqueue needs a living Lease, for
+	// Granted, Queued, LeaseLost, Stuck. An Ask of an Enqueue needs a living Lease, for
 	// bind:ttl too: it keeps the place in the queue.
 	Enqueue(ctx context.Context, asks []Ask) ([]Answer, error)
 	// CheckWaits tells what became of waiters, and buries expired leases that
 	// hold the keys they wait for. Outcomes: Granted, Queued, Gone.
 	CheckWaits(ctx context.Context, waits []Attempt) ([]Answer, error)
 	// CancelWaits takes waiters out of their queues. Outcomes: Gone, or Granted
-	// for one that got its lock before; it holds it then, and the caller decides.
+	// for one that got its lock before; it holds it then, and the caller decides;
+	// or Stuck. A place that another instance keeps is left alone.
 	CancelWaits(ctx context.Context, waits []Attempt) ([]Answer, error)
 	// Undo frees what attempts hold or wait for, for attempts whose outcome is
 	// unknown. It blocks until an attempt that is under way in the store is decided.
-	// One that has not reached the store yet is not seen: callers undo again later.
-	Undo(ctx context.Context, attempts []Attempt) error
+	// One that has not reached the store yet is not seen: callers undo once more,
+	// twice the store's timeout after the attempt; by then the store refuses it. What
+	// another instance has of the same attempt, repeated there, is left alone: its
+	// place in line, and a bind:ttl lock of which it may have told somebody. Outcomes:
+	// Gone, Stuck.
+	Undo(ctx context.Context, attempts []Attempt) ([]Outcome, error)
 
 	// Release frees locks, or hands them to the first living waiter.
 	Release(ctx context.Context, claims []Claim) ([]Verdict, error)
@@ -128,7 +142,7 @@ type Traits struct {
 	// add a detour.
 	Inline bool
 	// Polls: news of waiters that were granted by other instances does not
-	// arrive by itself, so waits must be checked every poll interval.
+	// arrive by itself now, so waits must be checked every poll interval.
 	Polls bool
 }
 
@@ -175,6 +189,8 @@ const (
 	Gone
 	// LeaseLost: the asker's own lease is expired or dead; nothing changed.
 	LeaseLost
+	// Stuck: somebody keeps the key's row locked; nothing changed.
+	Stuck
 )
 
 // Answer tells what became of an attempt.
@@ -188,17 +204,23 @@ type Answer struct {
 	// Lock is who has it (Held, Queued). For Queued, Holder.ExpiresIn may be zero
 	// or less: the holder's lease is about to be buried.
 	Lock Lock
-	// Position is the place in line, 1 for the first (Queued).
+	// Position is the place in line, 1 for the first: of an Enqueue (Queued), or
+	// the one that a CancelWaits gave up (Gone). Zero: not known.
 	Position int
 }
 
-// News tells that a waiter was granted its lock by a hand-off.
+// News tells that a waiter was granted its lock by a hand-off; or, when the
+// Answer has no Outcome, that the waiter should be checked now.
 type News struct {
 	Attempt
 	// Lease is the lease under which it waited.
 	Lease  LeaseID
 	Answer Answer
 }
+
+// EveryWait is the news that something may have been missed: every wait should be
+// checked now.
+var EveryWait = News{}
 
 // Claim is a lock that somebody says to hold.
 type Claim struct {
@@ -207,6 +229,10 @@ type Claim struct {
 	// Lease is the lease on which the claimed lock rides. Zero: whoever claims
 	// has only key and token, which is enough for bind:ttl locks and no other.
 	Lease LeaseID
+	// Untold: this instance was granted the lock (bind:ttl) and could not tell
+	// anybody. If the attempt was repeated at another instance, either may have told
+	// somebody: the claim is refused as OtherSession, and the lock lasts for its TTL.
+	Untold bool
 }
 
 // Change is a claim and what to change in the lock.
@@ -234,6 +260,8 @@ const (
 	Expired
 	// UnknownToken: the key is not held under this token.
 	UnknownToken
+	// NotJudged: somebody keeps the key's row locked; nothing changed.
+	NotJudged
 )
 
 // Verdict answers a claim.

@@ -18,8 +18,8 @@ import (
 // patience is how long a test waits for what must happen.
 const patience = 10 * time.Second
 
-// instance is a run() under way.
-type instance struct {
+// served is a run() under way.
+type served struct {
 	socket      string
 	log         *logLines
 	stop, hurry context.CancelFunc
@@ -27,9 +27,9 @@ type instance struct {
 }
 
 // serve starts a sidecar and waits for its log to say so.
-func serve(t *testing.T, env map[string]string, until string) *instance {
+func serve(t *testing.T, env map[string]string, until string) *served {
 	t.Helper()
-	in := &instance{socket: shortSocket(t), log: newLogLines(), ended: make(chan error, 1)}
+	in := &served{socket: shortSocket(t), log: newLogLines(), ended: make(chan error, 1)}
 	full := map[string]string{"LOCKSIDECAR_SOCKET": in.socket}
 	for name, value := range env {
 		full["LOCKSIDECAR_"+name] = value
@@ -52,7 +52,7 @@ func serve(t *testing.T, env map[string]string, until string) *instance {
 }
 
 // end waits until run has returned, and returns its error.
-func (in *instance) end(t *testing.T) error {
+func (in *served) end(t *testing.T) error {
 	t.Helper()
 	select {
 	case err := <-in.ended:
@@ -65,7 +65,7 @@ func (in *instance) end(t *testing.T) error {
 }
 
 // command runs a command line against the sidecar.
-func (in *instance) command(args ...string) (stdout string, err error) {
+func (in *served) command(args ...string) (stdout string, err error) {
 	return command(append([]string{"--socket", in.socket}, args...)...)
 }
 

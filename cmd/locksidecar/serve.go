@@ -2,15 +2,13 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
-	"fmt"
 	"io"
 	"log/slog"
 
 	"github.com/spf13/cobra"
 
 	"github.com/locksidecar/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/internal/instance"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy"
 	"github.com/locksidecar/locksidecar/store"
@@ -55,24 +53,25 @@ func newLogger(w io.Writer, cfg config.Config) *slog.Logger {
 // run builds the sidecar in the order of its dependencies, serves until it is
 // asked to stop, and stops. Being asked to stop while it starts is no error.
 func run(s stopping, cfg config.Config, log *slog.Logger) error {
-	instance, err := newInstance(cfg.Pod)
+	id, err := instance.New(cfg.Pod)
 	if err != nil {
 		return err
 	}
 	log.Info("locksidecar starts", "version", buildVersion(), "socket", cfg.Socket,
-		"store", cfg.Store, "namespace", cfg.Namespace, "instance", instance)
+		"store", cfg.Store, "namespace", cfg.Namespace, "instance", id)
 
-	st, err := newStore(cfg, store.Identity{Namespace: cfg.Namespace, Instance: instance, Pod: cfg.Pod}, log)
+	st, err := newStore(cfg, store.Identity{Namespace: cfg.Namespace, Instance: id, Pod: cfg.Pod}, log)
 	if err != nil {
 		return because(exitConfig, err)
 	}
-	locks, err := lease.New(leaseConfig(cfg, instance, log), st)
+	locks, err := lease.New(leaseConfig(cfg, id, log), st)
 	if err != nil {
 		return err
 	}
-	front := proxy.New(proxyConfig(cfg, locks, log))
+	succession := &succession{path: cfg.Socket + ".instance", instance: id, locks: locks, log: log}
+	front := proxy.New(proxyConfig(cfg, locks, succession, log))
 
-	parts := sidecar{store: st, locks: locks, front: front, log: log}
+	parts := sidecar{store: st, locks: locks, succession: succession, front: front, log: log}
 	if err := parts.start(s.stop); err != nil {
 		if s.stop.Err() != nil {
 			log.Info("stopped while it started", "reason", context.Cause(s.stop))
@@ -86,15 +85,6 @@ func run(s stopping, cfg config.Config, log *slog.Logger) error {
 	return nil
 }
 
-// newInstance names this run: no two runs share leases.
-func newInstance(pod string) (string, error) {
-	var random [4]byte
-	if _, err := rand.Read(random[:]); err != nil {
-		return "", fmt.Errorf("naming the instance: %w", err)
-	}
-	return pod + "-" + hex.EncodeToString(random[:]), nil
-}
-
 func newStore(cfg config.Config, id store.Identity, log *slog.Logger) (store.Store, error) {
 	if cfg.Store.Kind == config.Memory {
 		return memory.NewSpace().Open(id), nil
@@ -102,12 +92,13 @@ func newStore(cfg config.Config, id store.Identity, log *slog.Logger) (store.Sto
 	return postgres.New(postgres.Config{
 		URL: cfg.Store.Reveal(), Identity: id, MaxConns: cfg.PoolMaxConns,
 		Timeout: cfg.StoreTimeout, AutoMigrate: cfg.AutoMigrate, Logger: log,
+		Listen: postgres.Listen(cfg.Listen),
 	})
 }
 
-func leaseConfig(cfg config.Config, instance string, log *slog.Logger) lease.Config {
+func leaseConfig(cfg config.Config, id string, log *slog.Logger) lease.Config {
 	return lease.Config{
-		Instance: instance, Pod: cfg.Pod,
+		Instance: id, Pod: cfg.Pod,
 		TTL: cfg.TTL, RenewInterval: cfg.RenewInterval,
 		StoreTimeout: cfg.StoreTimeout, PollInterval: cfg.PollInterval,
 		CacheSize: cfg.CacheSize, CacheTTL: cfg.CacheTTL, BatchMax: cfg.BatchMax,
@@ -116,10 +107,11 @@ func leaseConfig(cfg config.Config, instance string, log *slog.Logger) lease.Con
 	}
 }
 
-func proxyConfig(cfg config.Config, locks *lease.Manager, log *slog.Logger) proxy.Config {
+func proxyConfig(cfg config.Config, locks *lease.Manager, succession *succession, log *slog.Logger) proxy.Config {
 	return proxy.Config{
 		Locks: proxy.FromManager(locks), Logger: log, Version: buildVersion(),
-		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
+		Claimed: succession.begin,
+		Socket:  cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
 		TCPAddr: cfg.TCPAddr, AdminAddr: cfg.AdminAddr,
 		// Each session and each waiting call may need a connection of its own.
 		MaxSessions: cfg.MaxSessions, MaxConns: 4*cfg.MaxSessions + cfg.MaxWaiters, MaxBody: cfg.MaxBody,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -222,5 +223,79 @@ func (a *appConn) closed() {
 	a.t.Helper()
 	if _, err := a.in.ReadByte(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		a.t.Errorf("the connection is not closed: %v", err)
+	}
+}
+
+// A sidecar that was killed leaves its name beside the socket. The next one there
+// finds it; a clean stop leaves nothing.
+func TestPredecessors(t *testing.T) {
+	dead := "pod-0123abcd"
+	socket := shortSocket(t)
+	file := socket + ".instance"
+	if err := os.WriteFile(file, []byte(dead+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	in := serve(t, map[string]string{"SOCKET": socket}, "msg=ready")
+	if !strings.Contains(in.log.text(), "predecessors=1") {
+		t.Errorf("the log does not tell of it:\n%s", in.log.text())
+	}
+	_, rest, _ := strings.Cut(in.log.text(), "instance=")
+	own, _, _ := strings.Cut(rest, "\n")
+	if content, err := os.ReadFile(file); err != nil || string(content) != own+"\n" {
+		t.Errorf("the file has %q, %v; want %q", content, err, own)
+	}
+	in.stop()
+	if err := in.end(t); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("left behind: %v", err)
+	}
+}
+
+// What cannot be buried yet is remembered, and keeps the sidecar from being ready.
+func TestPredecessorsWithoutADatabase(t *testing.T) {
+	socket := shortSocket(t)
+	file := socket + ".instance"
+	if err := os.WriteFile(file, []byte("pod-0123abcd\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	in := serve(t, map[string]string{"SOCKET": socket, "STORE_URL": "postgres://u@127.0.0.1:1/d"}, "not ready yet")
+	in.stop()
+	if err := in.end(t); err != nil {
+		t.Error(err)
+	}
+	content, err := os.ReadFile(file)
+	if names := strings.Fields(string(content)); err != nil || len(names) != 2 || names[0] != "pod-0123abcd" {
+		t.Errorf("the file has %q, %v", content, err)
+	}
+}
+
+// Whoever does not get the socket does not touch what its owner has written.
+func TestSecondSidecarLeavesTheNamesAlone(t *testing.T) {
+	in := serve(t, nil, "msg=ready")
+	before, err := os.ReadFile(in.socket + ".instance")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("LOCKSIDECAR_SOCKET", in.socket)
+	t.Setenv("LOCKSIDECAR_STORE_URL", "memory://")
+	if err := runFromEnvironment(t); exitCode(err) != exitCannotOpen {
+		t.Errorf("got %v", err)
+	}
+	if after, err := os.ReadFile(in.socket + ".instance"); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("the file has %q, had %q, %v", after, before, err)
+	}
+}
+
+func TestUnusableInstanceFile(t *testing.T) {
+	socket := shortSocket(t)
+	if err := os.Mkdir(socket+".instance", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("LOCKSIDECAR_SOCKET", socket)
+	t.Setenv("LOCKSIDECAR_STORE_URL", "memory://")
+	if err := runFromEnvironment(t); exitCode(err) != exitCannotOpen || !strings.Contains(err.Error(), socket+".instance") {
+		t.Errorf("got %v", err)
 	}
 }

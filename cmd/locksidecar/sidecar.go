@@ -15,8 +15,10 @@ import (
 type sidecar struct {
 	store store.Store
 	locks *lease.Manager
-	front *proxy.Server
-	log   *slog.Logger
+	// succession begins when front has the socket, and ends while it still has it.
+	succession *succession
+	front      *proxy.Server
+	log        *slog.Logger
 }
 
 // start starts the parts in the order of their dependencies. When one fails,
@@ -77,13 +79,15 @@ func (p sidecar) awaitReady(stop context.Context) {
 //     connections stay open meanwhile: closing them would release their locks.
 //  3. End all sessions, release what they hold, bury the leases. Locks with
 //     bind:ttl stay.
-//  4. Close the connections and remove the socket.
-//  5. Close the store.
+//  4. Forget this run if it has left nothing to bury.
+//  5. Close the connections and remove the socket.
+//  6. Close the store.
 func (p sidecar) shutDown(s stopping, drainTimeout time.Duration) {
 	p.log.Info("stopping", "reason", context.Cause(s.stop), "drain_timeout", drainTimeout.String())
 	p.locks.Drain()
 	p.awaitIdle(s.hurry, drainTimeout)
 	p.locks.Stop()
+	p.succession.end()
 	p.front.Stop()
 	p.store.Stop()
 	p.log.Info("stopped")

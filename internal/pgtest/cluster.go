@@ -278,6 +278,11 @@ func (c *Cluster) signal(sig syscall.Signal) {
 	if p == nil {
 		return
 	}
+	p.end(sig)
+}
+
+// end ends a process by a signal, or by kill -9 when that takes too long.
+func (p *process) end(sig syscall.Signal) {
 	_ = syscall.Kill(p.pid, sig)
 	select {
 	case <-p.ended:

@@ -35,7 +35,7 @@ func (o *operation) ask(s *Store, ask *store.Ask, wait bool) store.Answer {
 	defer sh.mu.Unlock()
 	now := o.ns.space.now()
 	if r := sh.rows[ask.Key]; r != nil && r.grant == ask.Grant && r.held(now) {
-		return r.granted(now) // a repetition
+		return r.grantedAgain(s, now)
 	}
 	own, ok := o.ownLease(ask, wait, now)
 	if !ok {
@@ -48,7 +48,7 @@ func (o *operation) ask(s *Store, ask *store.Ask, wait bool) store.Answer {
 		r.grantTo(&a, o.ns, now)
 		return r.granted(now)
 	case r.grant == ask.Grant:
-		return r.granted(now) // it was the first in line when the holder was buried
+		return r.grantedAgain(s, now) // it was the first in line when the holder was buried
 	case wait:
 		return o.wait(s, r, ask, own, now)
 	default:
@@ -70,7 +70,7 @@ func (o *operation) ownLease(ask *store.Ask, wait bool, now moment) (*lease, boo
 // ended is lost: an asker that comes back under another one stands at the end.
 func (o *operation) wait(s *Store, r *row, ask *store.Ask, own *lease, now moment) store.Answer {
 	w := r.queue.find(ask.Grant)
-	if w != nil && !w.lease.alive(now) {
+	if w != nil && (w.lease != own || !w.lease.alive(now)) {
 		r.dequeue(w)
 		w = nil
 	}

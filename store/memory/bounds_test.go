@@ -59,7 +59,7 @@ func TestSameKeyNeedsNoMore(t *testing.T) {
 		}
 		attempts := []store.Attempt{waiters[2].Attempt, holder.Attempt, waiters[0].Attempt, waiters[1].Attempt}
 		for _, a := range attempts {
-			if err := s.Undo(ctx, []store.Attempt{a}); err != nil {
+			if _, err := s.Undo(ctx, []store.Attempt{a}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -17,7 +17,7 @@ func (s *Store) OpenLeases(ctx context.Context, leases []store.NewLease) error {
 	}
 	now := s.ns.space.now()
 	for _, l := range leases {
-		s.ns.leases.open(l.ID, l.TTL, now)
+		s.ns.leases.open(l.ID, s, l.TTL, now)
 	}
 	return nil
 }
@@ -48,6 +48,20 @@ func (s *Store) Bury(ctx context.Context, leases []store.LeaseID) error {
 		if l := s.ns.leases.get(id); l != nil {
 			o.bury(l, now, true)
 		}
+	}
+	o.finish()
+	return nil
+}
+
+// BuryInstance declares the renewed leases of an instance dead.
+func (s *Store) BuryInstance(ctx context.Context, instance string) error {
+	if err := s.usable(ctx, "BuryInstance"); err != nil {
+		return err
+	}
+	o := operation{ns: s.ns}
+	now := s.ns.space.now()
+	for _, l := range s.ns.leases.renewedBy(instance) {
+		o.bury(l, now, true)
 	}
 	o.finish()
 	return nil

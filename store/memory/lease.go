@@ -22,7 +22,9 @@ type lease struct {
 	// key is the only one that such a lease ever holds.
 	renewed bool
 	key     string
-	ttl     time.Duration
+	// by is the instance that opened a renewed lease.
+	by  *Store
+	ttl time.Duration
 	// expires is in nanoseconds on the space's clock, or dead.
 	expires atomic.Int64
 }
@@ -99,7 +101,7 @@ func (x *leaseIndex) get(id store.LeaseID) *lease {
 
 // open adds a renewed lease. Repeated, it extends the one that is there, if that
 // is still alive.
-func (x *leaseIndex) open(id store.LeaseID, ttl time.Duration, now moment) {
+func (x *leaseIndex) open(id store.LeaseID, by *Store, ttl time.Duration, now moment) {
 	p := x.part(id)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +109,7 @@ func (x *leaseIndex) open(id store.LeaseID, ttl time.Duration, now moment) {
 		l.extend(now, ttl)
 		return
 	}
-	l := &lease{id: id, renewed: true, ttl: ttl}
+	l := &lease{id: id, renewed: true, by: by, ttl: ttl}
 	l.expires.Store(now.at + int64(ttl))
 	p.byID[id] = l
 }
@@ -132,12 +134,22 @@ func (x *leaseIndex) remove(id store.LeaseID) {
 
 // expired returns the leases that are past their end.
 func (x *leaseIndex) expired(now moment) []*lease {
+	return x.all(func(l *lease) bool { return !l.alive(now) })
+}
+
+// renewedBy returns the renewed leases of an instance.
+func (x *leaseIndex) renewedBy(instance string) []*lease {
+	return x.all(func(l *lease) bool { return l.renewed && l.by.id.Instance == instance })
+}
+
+// all returns the leases that are wanted.
+func (x *leaseIndex) all(wanted func(*lease) bool) []*lease {
 	var found []*lease
 	for i := range x.parts {
 		p := &x.parts[i]
 		p.mu.RLock()
 		for _, l := range p.byID {
-			if !l.alive(now) {
+			if wanted(l) {
 				found = append(found, l)
 			}
 		}

@@ -37,7 +37,9 @@ type modelLock struct {
 	token  int64       // zero: granted, but nobody told the token yet
 	last   int64       // the highest token that was told
 	line   []modelAsker
-	swept  bool // a sweep may have forgotten the last token
+	// repeated: another instance than the first was told of the grant.
+	repeated bool
+	swept    bool // a sweep may have forgotten the last token
 }
 
 func newModel() *model {
@@ -53,9 +55,12 @@ func (m *model) lock(key string) *modelLock {
 
 func (m *model) alive(l *modelLease) bool { return l != nil && !l.dead && l.expires.After(m.now()) }
 
-// bury declares a lease dead and lets that have all its consequences.
-func (m *model) bury(l *modelLease) {
-	l.dead = true
+// bury declares leases dead and lets that have all its consequences: all are dead
+// before any lock changes hands.
+func (m *model) bury(leases ...*modelLease) {
+	for _, l := range leases {
+		l.dead = true
+	}
 	for changed := true; changed; {
 		changed = false
 		for _, k := range m.locks {
@@ -83,7 +88,7 @@ func (m *model) handOff(k *modelLock) {
 }
 
 func (m *model) grant(k *modelLock, a modelAsker) {
-	k.holder, k.token, k.lease, k.swept = a, 0, m.leases[a.Lease], false
+	k.holder, k.token, k.lease, k.swept, k.repeated = a, 0, m.leases[a.Lease], false, false
 	if a.TTL > 0 {
 		k.lease = &modelLease{ttl: a.TTL, expires: m.now().Add(a.TTL)}
 	}
@@ -107,6 +112,7 @@ func (m *model) meet(k *modelLock) {
 func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 	k := m.lock(a.Key)
 	if k.holder.Grant == a.Grant && m.alive(k.lease) {
+		k.repeatedBy(a.by)
 		return store.Granted
 	}
 	if (wait || a.TTL == 0 || a.Lease != store.LeaseID{}) && !m.alive(m.leases[a.Lease]) {
@@ -115,6 +121,7 @@ func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 	m.meet(k)
 	switch {
 	case m.alive(k.lease) && k.holder.Grant == a.Grant:
+		k.repeatedBy(a.by)
 		return store.Granted
 	case !m.alive(k.lease):
 		m.grant(k, a)
@@ -122,10 +129,33 @@ func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 	case !wait:
 		return store.Held
 	}
+	if i := k.place(a.Grant); i > 0 && k.line[i-1].Lease != a.Lease {
+		k.line = slices.Delete(k.line, i-1, i)
+	}
 	if k.place(a.Grant) == 0 {
 		k.line = append(k.line, a)
 	}
 	return store.Queued
+}
+
+// repeatedBy notes which instance may have told somebody of a lock.
+func (k *modelLock) repeatedBy(instance int) {
+	k.repeated = k.repeated || k.holder.by != instance
+}
+
+// mayBeUntold: only who alone has heard of a bind:ttl lock may say that nobody has.
+func (k *modelLock) mayBeUntold(instance int) bool {
+	return k.holder.TTL == 0 || k.holder.by == instance && !k.repeated
+}
+
+// firstAlive is the first in line whose lease lives, if there is one.
+func (m *model) firstAlive(k *modelLock) []store.Attempt {
+	for _, w := range k.line {
+		if m.alive(m.leases[w.Lease]) {
+			return []store.Attempt{w.Attempt}
+		}
+	}
+	return nil
 }
 
 // place is 1 for the first in line, zero for nobody.
@@ -133,7 +163,7 @@ func (k *modelLock) place(grant store.GrantID) int {
 	return 1 + slices.IndexFunc(k.line, func(w modelAsker) bool { return w.Grant == grant })
 }
 
-func (m *model) check(a store.Attempt) store.Outcome {
+func (m *model) check(by int, a store.Attempt) store.Outcome {
 	k := m.lock(a.Key)
 	if k.place(a.Grant) > 0 {
 		m.meet(k)
@@ -142,30 +172,37 @@ func (m *model) check(a store.Attempt) store.Outcome {
 	case k.place(a.Grant) > 0:
 		return store.Queued
 	case k.holder.Grant == a.Grant && m.alive(k.lease):
+		k.repeatedBy(by)
 		return store.Granted
 	default:
 		return store.Gone
 	}
 }
 
-func (m *model) cancel(a store.Attempt) store.Outcome {
+// cancel returns the place that was given up, too. The place of an attempt that was
+// repeated at another instance is that one's.
+func (m *model) cancel(by int, a store.Attempt) (outcome store.Outcome, place int) {
 	k := m.lock(a.Key)
-	if i := k.place(a.Grant); i > 0 {
-		k.line = slices.Delete(k.line, i-1, i)
-		return store.Gone
+	i := k.place(a.Grant)
+	switch {
+	case i == 0:
+		return m.check(by, a), 0
+	case k.line[i-1].by != by:
+		return store.Gone, 0
 	}
-	return m.check(a)
+	k.line = slices.Delete(k.line, i-1, i)
+	return store.Gone, i
 }
 
-func (m *model) undo(a store.Attempt) {
+func (m *model) undo(by int, a store.Attempt) {
 	k := m.lock(a.Key)
-	m.cancel(a)
-	if k.holder.Grant == a.Grant && k.lease != nil && !k.lease.dead {
+	m.cancel(by, a)
+	if k.holder.Grant == a.Grant && k.lease != nil && !k.lease.dead && k.mayBeUntold(by) {
 		m.giveUp(k)
 	}
 }
 
-func (m *model) standing(c store.Claim) store.Standing {
+func (m *model) standing(by int, c store.Claim) store.Standing {
 	k := m.lock(c.Key)
 	switch {
 	case k.token == 0 || k.token != c.Token:
@@ -175,6 +212,8 @@ func (m *model) standing(c store.Claim) store.Standing {
 	case !m.alive(k.lease):
 		return store.Expired
 	case k.lease.renewed && k.holder.Lease != c.Lease:
+		return store.OtherSession
+	case c.Untold && !k.mayBeUntold(by):
 		return store.OtherSession
 	default:
 		return store.Holds

@@ -29,6 +29,7 @@ func TestModel(t *testing.T) {
 				"openLease": m.openLease,
 				"renew":     m.renew,
 				"bury":      m.bury,
+				"buryAll":   m.buryInstance,
 				"wait":      func(t *rapid.T) { time.Sleep(m.duration(t, "pause")) }, // virtual
 				"sweep":     m.sweep,
 				"acquire":   func(t *rapid.T) { m.ask(t, false) },
@@ -51,6 +52,7 @@ type machine struct {
 	owner  map[store.LeaseID]int
 	asks   []modelAsker
 	news   []store.News
+	hints  []store.Attempt // news to look again
 	ctx    context.Context
 	data   map[string]string // of the locks, by key
 }
@@ -65,6 +67,10 @@ func newMachine(t *rapid.T) *machine {
 		s.OnNews(func(n store.News) {
 			if m.owner[n.Lease] != i {
 				t.Fatalf("instance %d heard of %+v", i, n)
+			}
+			if n.Answer.Outcome == 0 {
+				m.hints = append(m.hints, n.Attempt)
+				return
 			}
 			m.news = append(m.news, n)
 		})
@@ -82,7 +88,11 @@ func (m *machine) duration(t *rapid.T, what string) time.Duration {
 }
 
 func (m *machine) any(t *rapid.T) *memory.Store {
-	return rapid.SampledFrom(m.stores).Draw(t, "instance")
+	return m.stores[m.anyOf(t)]
+}
+
+func (m *machine) anyOf(t *rapid.T) int {
+	return rapid.IntRange(0, len(m.stores)-1).Draw(t, "instance")
 }
 
 func (m *machine) openLease(t *rapid.T) {
@@ -121,6 +131,18 @@ func (m *machine) bury(t *rapid.T) {
 	must(t, m.any(t).Bury(m.ctx, []store.LeaseID{id}))
 }
 
+func (m *machine) buryInstance(t *rapid.T) {
+	by := m.anyOf(t)
+	var theirs []*modelLease
+	for _, id := range m.leases {
+		if m.owner[id] == by {
+			theirs = append(theirs, m.model.leases[id])
+		}
+	}
+	m.model.bury(theirs...)
+	must(t, m.any(t).BuryInstance(m.ctx, fmt.Sprint(by)))
+}
+
 func (m *machine) sweep(t *rapid.T) {
 	m.model.sweep()
 	must(t, m.any(t).Sweep(m.ctx))
@@ -131,6 +153,9 @@ func (m *machine) ask(t *rapid.T, wait bool) {
 	a := m.newAsk(t)
 	if len(m.asks) > 0 && rapid.IntRange(0, 3).Draw(t, "repeat") == 0 {
 		a = m.someAsk(t)
+		if k := m.model.lock(a.Key); a.TTL > 0 && k.holder.Grant == a.Grant && m.model.alive(k.lease) {
+			a.by = m.anyOf(t)
+		}
 	} else {
 		m.asks = append(m.asks, a)
 	}
@@ -168,26 +193,33 @@ func (m *machine) someAsk(t *rapid.T) modelAsker {
 }
 
 func (m *machine) check(t *rapid.T) {
-	a := m.someAsk(t)
-	want := m.model.check(a.Attempt)
-	answers, err := m.any(t).CheckWaits(m.ctx, []store.Attempt{a.Attempt})
+	a, by := m.someAsk(t), m.anyOf(t)
+	want := m.model.check(by, a.Attempt)
+	answers, err := m.stores[by].CheckWaits(m.ctx, []store.Attempt{a.Attempt})
 	must(t, err)
 	m.heard(t)
 	m.judge(t, a.Attempt, answers[0], want)
 }
 
 func (m *machine) cancel(t *rapid.T) {
-	a := m.someAsk(t)
-	want := m.model.cancel(a.Attempt)
-	answers, err := m.any(t).CancelWaits(m.ctx, []store.Attempt{a.Attempt})
+	a, by := m.someAsk(t), m.anyOf(t)
+	want, place := m.model.cancel(by, a.Attempt)
+	answers, err := m.stores[by].CancelWaits(m.ctx, []store.Attempt{a.Attempt})
 	must(t, err)
+	if answers[0].Position != place {
+		t.Fatalf("gave up place %d, want %d", answers[0].Position, place)
+	}
 	m.judge(t, a.Attempt, answers[0], want)
 }
 
 func (m *machine) undo(t *rapid.T) {
-	a := m.someAsk(t)
-	m.model.undo(a.Attempt)
-	must(t, m.any(t).Undo(m.ctx, []store.Attempt{a.Attempt}))
+	a, by := m.someAsk(t), m.anyOf(t)
+	m.model.undo(by, a.Attempt)
+	outcomes, err := m.stores[by].Undo(m.ctx, []store.Attempt{a.Attempt})
+	must(t, err)
+	if !slices.Equal(outcomes, []store.Outcome{store.Gone}) {
+		t.Fatalf("undone: %v", outcomes)
+	}
 }
 
 // claim is mostly a right one.
@@ -207,13 +239,14 @@ func (m *machine) claim(t *rapid.T) store.Claim {
 }
 
 func (m *machine) release(t *rapid.T) {
-	c := m.claim(t)
+	c, by := m.claim(t), m.anyOf(t)
+	c.Untold = rapid.Bool().Draw(t, "untold")
 	k := m.model.lock(c.Key)
-	want := m.model.standing(c)
+	want := m.model.standing(by, c)
 	if want == store.Holds {
 		m.model.giveUp(k)
 	}
-	verdicts, err := m.any(t).Release(m.ctx, []store.Claim{c})
+	verdicts, err := m.stores[by].Release(m.ctx, []store.Claim{c})
 	must(t, err)
 	m.judgeClaim(t, k, c, verdicts[0], want)
 }
@@ -224,9 +257,13 @@ func (m *machine) amend(t *rapid.T) {
 		c.TTL = m.duration(t, "ttl")
 	}
 	k := m.model.lock(c.Key)
-	want := m.model.standing(c.Claim)
+	want := m.model.standing(0, c.Claim)
+	var hints []store.Attempt
 	if want == store.Holds {
 		if c.TTL > 0 && !k.lease.renewed {
+			if time.Until(k.lease.expires) > c.TTL {
+				hints = m.model.firstAlive(k)
+			}
 			k.lease.expires = time.Now().Add(c.TTL)
 		}
 		k.holder.Data = c.Data
@@ -234,6 +271,10 @@ func (m *machine) amend(t *rapid.T) {
 	verdicts, err := m.any(t).Amend(m.ctx, []store.Change{c})
 	must(t, err)
 	m.judgeClaim(t, k, c.Claim, verdicts[0], want)
+	if !slices.Equal(m.hints, hints) {
+		t.Fatalf("hinted at %v, want %v", m.hints, hints)
+	}
+	m.hints = nil
 }
 
 func (m *machine) judgeClaim(t *rapid.T, k *modelLock, c store.Claim, v store.Verdict, want store.Standing) {

@@ -44,6 +44,9 @@ type row struct {
 	// token and acquired are those of the last grant.
 	token    int64
 	acquired time.Time
+	// repeated: another instance than the first was granted the lock, too, by a
+	// repetition of the attempt.
+	repeated bool
 	// freed is since when nobody holds the key, zero when that is not known.
 	freed int64
 	queue queue
@@ -60,6 +63,7 @@ func (r *row) grantTo(a *asker, ns *namespace, now moment) {
 	}
 	r.token = ns.space.tokens.Add(1)
 	r.acquired = now.wall
+	r.repeated = false
 	r.freed = 0
 }
 
@@ -79,6 +83,17 @@ func (r *row) granted(now moment) store.Answer {
 		ExpiresIn:  r.lease.remaining(now),
 	}
 }
+
+// grantedAgain is the answer to the holder's repetition. Two instances may then have
+// told somebody of a bind:ttl lock.
+func (r *row) grantedAgain(s *Store, now moment) store.Answer {
+	r.repeated = r.repeated || r.by != s
+	return r.granted(now)
+}
+
+// mayBeUntold reports whether an instance may give the lock back because nobody has
+// heard of it: not when another instance may have told somebody.
+func (r *row) mayBeUntold(s *Store) bool { return r.lease.renewed || r.by == s && !r.repeated }
 
 // queued is the answer to a waiter.
 func (r *row) queued(w *waiter, now moment) store.Answer {

@@ -36,6 +36,9 @@ var _ store.Store = (*Store)(nil)
 // and may call the store.
 func (s *Store) OnNews(f func(store.News)) { s.news = f }
 
+// Listen has nothing to do: news always arrives.
+func (s *Store) Listen(bool) {}
+
 // Start makes the store usable. It fails after Stop.
 func (s *Store) Start(context.Context) error {
 	if !s.state.CompareAndSwap(fresh, started) && s.state.Load() == stopped {

@@ -8,19 +8,23 @@ import (
 
 // CheckWaits tells what became of waiters.
 func (s *Store) CheckWaits(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
-	return s.eachAttempt(ctx, "CheckWaits", waits, (*operation).check)
+	return s.eachAttempt(ctx, "CheckWaits", waits, s.check)
 }
 
 // CancelWaits takes waiters out of their queues.
 func (s *Store) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
-	return s.eachAttempt(ctx, "CancelWaits", waits, (*operation).cancel)
+	return s.eachAttempt(ctx, "CancelWaits", waits, s.cancel)
 }
 
 // Undo frees what attempts hold or wait for. In memory no attempt's outcome is
 // ever unknown; callers need not know that.
-func (s *Store) Undo(ctx context.Context, attempts []store.Attempt) error {
-	_, err := s.eachAttempt(ctx, "Undo", attempts, (*operation).undo)
-	return err
+func (s *Store) Undo(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
+	answers, err := s.eachAttempt(ctx, "Undo", attempts, s.undo)
+	outcomes := make([]store.Outcome, len(answers))
+	for i, a := range answers {
+		outcomes[i] = a.Outcome
+	}
+	return outcomes, err
 }
 
 // eachAttempt does something to each attempt's row, with the row's shard locked.
@@ -45,7 +49,7 @@ func (s *Store) eachAttempt(ctx context.Context, op string, attempts []store.Att
 	return answers, nil
 }
 
-func (o *operation) check(r *row, grant store.GrantID, now moment) store.Answer {
+func (s *Store) check(o *operation, r *row, grant store.GrantID, now moment) store.Answer {
 	if r.queue.find(grant) != nil {
 		o.settle(r, now) // may hand the key to this waiter, or find it dead
 	}
@@ -55,30 +59,40 @@ func (o *operation) check(r *row, grant store.GrantID, now moment) store.Answer 
 		}
 		r.dequeue(w)
 	}
-	return heldBy(r, grant, now)
+	return s.heldBy(r, grant, now)
 }
 
-func (o *operation) cancel(r *row, grant store.GrantID, now moment) store.Answer {
-	if w := r.queue.find(grant); w != nil {
-		r.dequeue(w)
-	}
-	return heldBy(r, grant, now)
+func (s *Store) cancel(_ *operation, r *row, grant store.GrantID, now moment) store.Answer {
+	place := s.leave(r, grant)
+	a := s.heldBy(r, grant, now)
+	a.Position = place
+	return a
 }
 
-func (o *operation) undo(r *row, grant store.GrantID, now moment) store.Answer {
-	if w := r.queue.find(grant); w != nil {
-		r.dequeue(w)
-	}
-	if r.lease != nil && r.grant == grant && !r.lease.dead() {
+func (s *Store) undo(o *operation, r *row, grant store.GrantID, now moment) store.Answer {
+	s.leave(r, grant)
+	if r.lease != nil && r.grant == grant && !r.lease.dead() && r.mayBeUntold(s) {
 		o.giveUp(r, now)
 	}
 	return store.Answer{Outcome: store.Gone}
 }
 
+// leave takes a waiter out of the line and returns the place that it had. A place
+// that another instance keeps, because the attempt was repeated there, is its own.
+func (s *Store) leave(r *row, grant store.GrantID) (place int) {
+	w := r.queue.find(grant)
+	if w == nil || w.by != s && !w.lease.dead() {
+		return 0
+	}
+	place = r.queue.position(w)
+	r.dequeue(w)
+	return place
+}
+
 // heldBy answers an attempt that is not in line.
-func heldBy(r *row, grant store.GrantID, now moment) store.Answer {
+func (s *Store) heldBy(r *row, grant store.GrantID, now moment) store.Answer {
 	if r.grant == grant && r.held(now) {
-		return r.granted(now)
+		return r.grantedAgain(s, now)
 	}
 	return store.Answer{Outcome: store.Gone}
 }

@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -55,15 +57,30 @@ type tally struct {
 	asks    []store.Ask
 	answers []store.Answer
 	open    []int
-	dead    []uuid.UUID // leases to be buried before the open asks are asked again
+	dead    map[int]uuid.UUID // leases to be buried before open asks are asked again
 }
 
 func newTally(o *operation, asks []store.Ask) *tally {
-	t := &tally{operation: o, asks: asks, answers: make([]store.Answer, len(asks)), open: make([]int, len(asks))}
-	for i := range asks {
-		t.open[i] = i
+	return &tally{
+		operation: o, asks: asks, answers: make([]store.Answer, len(asks)), open: items(len(asks)),
+		dead: make(map[int]uuid.UUID),
 	}
-	return t
+}
+
+// name is the key of an ask.
+func (t *tally) name(i int) keyName { return keyName{t.config.Identity.Namespace, t.asks[i].Key} }
+
+// forOpen carries out a statement for the open asks, around those that are stuck.
+func (t *tally) forOpen(ctx context.Context, do func(context.Context, []int) error) error {
+	stuck, err := t.aroundStuck(ctx, t.open, t.name, do)
+	if err != nil {
+		return err
+	}
+	for _, i := range stuck {
+		t.settle(i, store.Answer{Outcome: store.Stuck})
+	}
+	t.reopen()
+	return nil
 }
 
 // settle answers an ask. From a grant or a place in line on, the operation can no
@@ -86,14 +103,12 @@ func (t *tally) reopen() {
 
 // takeFree takes the keys that are free, in one statement.
 func (t *tally) takeFree(ctx context.Context) error {
-	var err error
-	if len(t.asks) == 1 && t.asks[0].TTL == 0 {
-		err = t.takeOne(ctx)
-	} else {
-		err = t.takeMany(ctx)
-	}
-	t.reopen()
-	return err
+	return t.forOpen(ctx, func(ctx context.Context, which []int) error {
+		if len(which) == 1 && t.asks[which[0]].TTL == 0 {
+			return t.takeOne(ctx, which[0])
+		}
+		return t.takeMany(ctx, which)
+	})
 }
 
 // taken is a row of the statements that take free keys.
@@ -110,37 +125,41 @@ func (t *taken) answer() store.Answer {
 	}
 }
 
-func (t *tally) takeOne(ctx context.Context) error {
-	a := &t.asks[0]
+func (t *tally) takeOne(ctx context.Context, i int) error {
+	a := &t.asks[i]
 	found, err := query(ctx, t.operation, sqlAcquireOne,
-		[]any{t.config.Identity.Namespace, a.Key, [16]byte(a.Lease), [16]byte(a.Grant), a.Session, a.Owner, textOf(a.Data), a.Traceparent},
+		[]any{
+			t.config.Identity.Namespace, a.Key, [16]byte(a.Lease), [16]byte(a.Grant), a.Session, a.Owner,
+			textOf(a.Data), a.Traceparent, t.notAfter,
+		},
 		func(rows pgx.Rows, r *taken) error { return rows.Scan(&r.token, &r.acquiredAt, &r.expiresAt, &r.now) })
 	if err != nil || len(found) == 0 {
 		return err
 	}
-	t.settle(0, found[0].answer())
+	t.settle(i, found[0].answer())
 	return nil
 }
 
-func (t *tally) takeMany(ctx context.Context) error {
-	c := newAskColumns(t.asks, t.open)
-	byTTL := make([]bool, len(t.asks))
+func (t *tally) takeMany(ctx context.Context, which []int) error {
+	c := newAskColumns(t.asks, which)
+	byTTL := make([]bool, len(which))
 	var made [][16]byte
 	var ttls []time.Duration
-	byKey := make(map[string]int, len(t.asks))
-	for i, a := range t.asks {
+	byKey := make(map[string]int, len(which))
+	for n, i := range which {
+		a := &t.asks[i]
 		byKey[a.Key] = i
 		if a.TTL > 0 {
-			byTTL[i] = true
-			c.leases[i] = uuid.New()
-			made, ttls = append(made, c.leases[i]), append(ttls, a.TTL)
+			byTTL[n] = true
+			c.leases[n] = uuid.New()
+			made, ttls = append(made, c.leases[n]), append(ttls, a.TTL)
 		}
 	}
 	id := t.config.Identity
 	found, err := query(ctx, t.operation, sqlAcquireMany,
 		[]any{
 			id.Namespace, c.keys, c.leases, byTTL, c.grants, c.sessions, c.owners, c.datas, c.traceparents,
-			made, ttls, id.Instance, id.Pod,
+			made, ttls, id.Instance, id.Pod, t.notAfter,
 		},
 		func(rows pgx.Rows, r *taken) error {
 			return rows.Scan(&r.key, &r.token, &r.acquiredAt, &r.expiresAt, &r.now)
@@ -151,7 +170,7 @@ func (t *tally) takeMany(ctx context.Context) error {
 	for _, r := range found {
 		i := byKey[r.key]
 		a := r.answer()
-		if byTTL[i] { // its lease was made with the grant
+		if t.asks[i].TTL > 0 { // its lease was made with the grant
 			a.ExpiresIn = t.asks[i].TTL - time.Time(r.now).Sub(a.AcquiredAt)
 		}
 		t.settle(i, a)
@@ -179,11 +198,13 @@ func (t *tally) lookAtHolders(ctx context.Context) error {
 		case t.asks[i].TTL == 0 && !r.askerLives:
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
 		case r.held() && store.GrantID(r.grant) == t.asks[i].Grant: // a repeat
-			t.settle(i, r.granted())
+			if r.renewedByOwner() || string(r.instance) == t.config.Identity.Instance {
+				t.settle(i, r.granted())
+			} // else the function ask notes that it was told here
 		case r.held():
 			t.settle(i, store.Answer{Outcome: store.Held, Lock: r.lock(keys[n])})
 		case r.needsBurial():
-			t.dead = append(t.dead, uuid.UUID(r.ridesOn))
+			t.dead[i] = uuid.UUID(r.ridesOn)
 		}
 	}
 	t.reopen()
@@ -197,11 +218,21 @@ func (r *reading) needsBurial() bool {
 	return r.ridesOn != zeronull.UUID{} && !r.held() && (!missing || r.contended)
 }
 
-// buryDead buries the leases that stand in the way of open asks.
+// buryDead buries the leases that stand in the way of open asks. One that somebody
+// keeps locked leaves its asks stuck.
 func (t *tally) buryDead(ctx context.Context) error {
 	dead := t.dead
-	t.dead = nil
-	return t.bury(ctx, unique(dead), false)
+	t.dead = make(map[int]uuid.UUID)
+	if err := t.bury(ctx, unique(slices.Collect(maps.Values(dead))), false); err != nil {
+		return err
+	}
+	for i, lease := range dead {
+		if t.blocked[lease] || t.passed[t.name(i)] {
+			t.settle(i, store.Answer{Outcome: store.Stuck})
+		}
+	}
+	t.reopen()
+	return nil
 }
 
 // asked is a row of the function ask.
@@ -216,11 +247,19 @@ type asked struct {
 // ask asks for the open keys with their rows locked, and stands in line if that is
 // wanted. Keys whose holders must be buried stay open.
 func (t *tally) ask(ctx context.Context, mayWait bool) error {
-	c := newAskColumns(t.asks, t.open)
+	err := t.forOpen(ctx, func(ctx context.Context, which []int) error { return t.askFor(ctx, which, mayWait) })
+	if err != nil {
+		return err
+	}
+	return t.buryDead(ctx)
+}
+
+func (t *tally) askFor(ctx context.Context, which []int, mayWait bool) error {
+	c := newAskColumns(t.asks, which)
 	id := t.config.Identity
 	found, err := query(ctx, t.operation, sqlAsk,
 		[]any{
-			id.Namespace, mayWait, id.Instance, id.Pod, c.keys, c.grants, c.leases, c.ttls,
+			id.Namespace, t.notAfter, mayWait, id.Instance, id.Pod, c.keys, c.grants, c.leases, c.ttls,
 			c.sessions, c.owners, c.datas, c.traceparents,
 		},
 		func(rows pgx.Rows, r *asked) error { return rows.Scan(r.with(&r.ord, &r.state, &r.dead, &r.place)...) })
@@ -229,7 +268,7 @@ func (t *tally) ask(ctx context.Context, mayWait bool) error {
 	}
 	for n := range found {
 		r := &found[n]
-		i := t.open[r.ord-1]
+		i := which[r.ord-1]
 		switch r.state {
 		case "granted":
 			t.settle(i, r.granted())
@@ -238,12 +277,11 @@ func (t *tally) ask(ctx context.Context, mayWait bool) error {
 		case "lost":
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
 		case "dead":
-			t.dead = append(t.dead, uuid.UUID(r.dead))
+			t.dead[i] = uuid.UUID(r.dead)
 		case "held": // lookAtHolders answers it
 		}
 	}
-	t.reopen()
-	return t.buryDead(ctx)
+	return nil
 }
 
 // askColumns are asks as the arrays that statements take.

@@ -31,7 +31,7 @@ func TestSameGrantInTwoNamespaces(t *testing.T) {
 	if _, err := b.CancelWaits(t.Context(), []store.Attempt{waitB.Attempt}); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Undo(t.Context(), []store.Attempt{waitB.Attempt}); err != nil {
+	if _, err := b.Undo(t.Context(), []store.Attempt{waitB.Attempt}); err != nil {
 		t.Fatal(err)
 	}
 	release(t, a, store.Claim{Key: "k", Token: held.Token, Lease: inA})

@@ -19,6 +19,8 @@ type held struct {
 	token          *int64 // nil: whatever grant rides on the lease
 }
 
+func (h held) name() keyName { return keyName{h.namespace, h.key} }
+
 // handOver is what sql/hand_off.sql says of a key.
 type handOver struct {
 	namespace, key string
@@ -29,12 +31,14 @@ type handOver struct {
 	token          zeronull.Int8
 	acquiredAt     zeronull.Timestamptz
 	expiresAt      zeronull.Timestamptz
+	thenGrant      zeronull.UUID // who is first in line now, if it should look again
+	thenInstance   zeronull.Text
 	now            zeronull.Timestamptz
 }
 
 func (h *handOver) scan(rows pgx.Rows) error {
 	return rows.Scan(&h.namespace, &h.key, &h.outcome, &h.expired, &h.grant, &h.lease, &h.instance,
-		&h.token, &h.acquiredAt, &h.expiresAt, &h.now)
+		&h.token, &h.acquiredAt, &h.expiresAt, &h.thenGrant, &h.thenInstance, &h.now)
 }
 
 // Outcomes of a hand-off that need more than news.
@@ -43,11 +47,17 @@ const (
 	expiredWaiters = "expired"
 )
 
-// tell brings the news of a grant by hand-off, if the waiter is this instance's.
-// It is called after the commit.
+// tell brings the news of a grant by hand-off: to a waiter of this instance
+// directly, to another instance as a hint. It is called after the commit.
 func (o *operation) tell(h handOver) {
-	if h.outcome != handedOver || string(h.instance) != o.config.Identity.Instance ||
-		h.namespace != o.config.Identity.Namespace {
+	if h.outcome != handedOver {
+		return
+	}
+	if h.thenGrant != (zeronull.UUID{}) {
+		o.hint(h.namespace, string(h.thenInstance), uuid.UUID(h.thenGrant))
+	}
+	if !o.isMine(h.namespace, string(h.instance)) {
+		o.hint(h.namespace, string(h.instance), uuid.UUID(h.grant))
 		return
 	}
 	o.news(store.News{
@@ -63,7 +73,8 @@ func (o *operation) tell(h handOver) {
 // bury declares leases dead that have expired (with force: also others), hands off
 // the keys for which somebody waits, and drops their own waiters. A waiter may turn
 // out to be expired too; it is buried in its turn, without a limit but ctx: a key
-// that somebody waits for must not become free.
+// that somebody waits for must not become free. What somebody keeps locked is left,
+// and noted in blocked and passed: whoever waits for it finds it when it checks.
 func (o *operation) bury(ctx context.Context, leases []uuid.UUID, force bool) error {
 	var keys []held
 	for len(leases) > 0 || len(keys) > 0 {
@@ -76,7 +87,7 @@ func (o *operation) bury(ctx context.Context, leases []uuid.UUID, force bool) er
 		if err != nil {
 			return err
 		}
-		if keys, leases, err = o.handOff(ctx, append(keys, more...)); err != nil {
+		if keys, leases, err = o.handOff(ctx, append(o.unblocked(leases, keys), more...)); err != nil {
 			return err
 		}
 		if len(dead) > 0 {
@@ -86,6 +97,34 @@ func (o *operation) bury(ctx context.Context, leases []uuid.UUID, force bool) er
 		}
 	}
 	return nil
+}
+
+// unblocked returns the keys that may be handed off after the burial of some leases:
+// all, unless one of the leases could not be buried. Then there is no telling whose
+// turn it is, and they are passed.
+func (o *operation) unblocked(leases []uuid.UUID, keys []held) []held {
+	if !slices.ContainsFunc(leases, func(id uuid.UUID) bool { return o.blocked[id] }) {
+		return keys
+	}
+	for _, k := range keys {
+		o.pass(k)
+	}
+	return nil
+}
+
+func (o *operation) pass(k held) {
+	if o.passed == nil {
+		o.passed = make(map[keyName]bool)
+	}
+	o.passed[k.name()] = true
+}
+
+func (o *operation) block(lease uuid.UUID) {
+	if o.blocked == nil {
+		o.blocked = make(map[uuid.UUID]bool)
+	}
+	o.blocked[lease] = true
+	o.noteStuck()
 }
 
 // deleteLeases deletes leases and returns those that are dead now, whoever deleted
@@ -108,12 +147,26 @@ func (o *operation) deleteLeases(ctx context.Context, leases []uuid.UUID, force 
 	return o.deleteEach(ctx, leases, leases, force)
 }
 
+// blockedMax is for how many locked leases one operation waits; the others count as
+// locked, too, and are come back to.
+const blockedMax = 3
+
 // deleteEach deletes what is left of some leases, one after the other, waiting for
 // whoever has locked one.
 func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, force bool) ([]uuid.UUID, error) {
 	alive := map[uuid.UUID]bool{}
 	for _, lease := range left {
+		if len(o.blocked) >= blockedMax {
+			o.block(lease)
+			alive[lease] = true
+			continue
+		}
 		gone, err := query(ctx, o, sqlBuryOne, []any{[16]byte(lease), force}, scanOne[uuid.UUID])
+		if isStuck(err) {
+			o.block(lease)
+			alive[lease] = true
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -140,16 +193,36 @@ func (o *operation) contended(ctx context.Context, dead []uuid.UUID) ([]held, er
 
 func scanHeld(rows pgx.Rows, h *held) error { return rows.Scan(&h.namespace, &h.key, &h.lease) }
 
+// handOffMax is how many keys one statement hands off: a transaction should not keep
+// thousands of rows locked.
+const handOffMax = 500
+
 // handOff gives keys to their first living waiters. It returns the keys for which
 // only expired waiters remain, and the leases of expired waiters, to be buried.
 func (o *operation) handOff(ctx context.Context, keys []held) (again []held, expired []uuid.UUID, err error) {
-	if len(keys) == 0 {
-		return nil, nil, nil
+	for some := range slices.Chunk(keys, handOffMax) {
+		stuck, err := o.aroundStuck(ctx, items(len(some)), func(i int) keyName { return some[i].name() },
+			func(ctx context.Context, which []int) error {
+				moreAgain, moreExpired, err := o.handOffSome(ctx, some, which)
+				again, expired = append(again, moreAgain...), append(expired, moreExpired...)
+				return err
+			})
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, i := range stuck {
+			o.pass(some[i])
+		}
 	}
-	namespaces, names := make([]string, len(keys)), make([]string, len(keys))
-	leases, tokens := make([][16]byte, len(keys)), make([]*int64, len(keys))
-	for i, k := range keys {
-		namespaces[i], names[i], leases[i], tokens[i] = k.namespace, k.key, k.lease, k.token
+	return again, unique(expired), nil
+}
+
+func (o *operation) handOffSome(ctx context.Context, keys []held, which []int) (again []held, expired []uuid.UUID, err error) {
+	namespaces, names := make([]string, len(which)), make([]string, len(which))
+	leases, tokens := make([][16]byte, len(which)), make([]*int64, len(which))
+	for n, i := range which {
+		k := keys[i]
+		namespaces[n], names[n], leases[n], tokens[n] = k.namespace, k.key, k.lease, k.token
 	}
 	done, err := query(ctx, o, sqlHandOff, []any{namespaces, names, leases, tokens},
 		func(rows pgx.Rows, h *handOver) error { return h.scan(rows) })
@@ -188,7 +261,7 @@ func (o *operation) finish(ctx context.Context, keys []held, expired []uuid.UUID
 			return err
 		}
 		var err error
-		if keys, expired, err = o.handOff(ctx, keys); err != nil {
+		if keys, expired, err = o.handOff(ctx, o.unblocked(expired, keys)); err != nil {
 			return err
 		}
 	}
@@ -205,5 +278,31 @@ func (s *Store) Bury(ctx context.Context, leases []store.LeaseID) error {
 		return err
 	}
 	defer cancel()
-	return o.bury(ctx, leases, true)
+	return o.buryAll(ctx, leases)
+}
+
+// BuryInstance buries what an instance that runs no more has left.
+func (s *Store) BuryInstance(ctx context.Context, instance string) error {
+	ctx, cancel, o, err := s.begin(ctx, "bury instance")
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	leases, err := query(ctx, o, sqlLeasesOf, []any{instance}, scanOne[uuid.UUID])
+	if err != nil {
+		return err
+	}
+	return o.buryAll(ctx, leases)
+}
+
+// buryAll buries leases that need not have expired. What somebody keeps locked is an
+// error in the end: the caller tries again.
+func (o *operation) buryAll(ctx context.Context, leases []uuid.UUID) error {
+	if err := o.bury(ctx, leases, true); err != nil {
+		return err
+	}
+	if len(o.blocked)+len(o.passed) > 0 {
+		return o.fail(errStuck, false)
+	}
+	return nil
 }

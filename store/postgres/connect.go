@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,23 +28,29 @@ const (
 	longPause  = 5 * time.Second
 )
 
-// settingsSetUp is how many settings the statement that sets up a connection
-// returns before what it asks.
+// settingsSetUp is how many settings the statement that sets up a session returns.
 const settingsSetUp = 16
 
-var errNotReached = errors.New("the database has not been reached yet")
+var (
+	errNotReached = errors.New("the database has not been reached yet")
+	// errShared: the first connection showed that there is a pooler in between. The
+	// next one is made accordingly.
+	errShared = errors.New("there is a connection pooler between here and the database")
+)
 
 // statementTimeout is below the operation's timeout, so that the server gives up
 // first: what it ends is known to be undone.
 func statementTimeout(timeout time.Duration) time.Duration { return timeout * 9 / 10 }
 
 // lockTimeout is how long a statement waits for one row, which somebody else may
-// keep for whatever reason. It is above the server's deadlock_timeout (1 s) when
-// the operation's timeout is the default one or longer; a shorter one would end
-// deadlocks before the server can name them.
-func lockTimeout(timeout time.Duration) time.Duration { return timeout * 3 / 10 }
+// keep for whatever reason: a batch stands still for no longer, then it goes on
+// without that row. Our own transactions have a row for a few milliseconds. It is
+// below the server's deadlock_timeout, so a deadlock would end here, unnamed; the
+// tests look for deadlocks on servers whose deadlock_timeout is shorter.
+func lockTimeout(timeout time.Duration) time.Duration { return min(100*time.Millisecond, timeout/10) }
 
-func poolConfig(config Config, conns int) (*pgxpool.Config, error) {
+func (s *Store) poolConfig(conns int) (*pgxpool.Config, error) {
+	config := s.config
 	pool, err := pgxpool.ParseConfig(config.URL)
 	if err != nil {
 		return nil, fmt.Errorf("store/postgres: %w", err) // pgx leaves the password out
@@ -63,9 +70,11 @@ func poolConfig(config Config, conns int) (*pgxpool.Config, error) {
 		}
 		return false // see live
 	}
-	pool.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		return setUp(ctx, conn, config.Timeout)
+	pool.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error {
+		s.suit(conn)
+		return nil
 	}
+	pool.AfterConnect = s.setUp
 
 	conn := pool.ConnConfig
 	if conn.ConnectTimeout == 0 || conn.ConnectTimeout > config.Timeout {
@@ -81,22 +90,57 @@ func poolConfig(config Config, conns int) (*pgxpool.Config, error) {
 	return pool, nil
 }
 
-func setUp(ctx context.Context, conn *pgx.Conn, timeout time.Duration) error {
-	var encoding string
-	var version int
-	into := append(slices.Repeat([]any{nil}, settingsSetUp), &encoding, &version)
-	err := conn.QueryRow(ctx, sqlConnectionSetUp, pgx.QueryExecModeExec,
-		millis(statementTimeout(timeout)), millis(lockTimeout(timeout))).Scan(into...)
+// shared reports whether sessions are shared with others, by a pooler that gives
+// each transaction to whichever is free: then nothing is kept in one.
+func (s *Store) shared() bool { return s.pooled.Load() }
+
+// suit makes statements unnamed where sessions are shared: a name would be looked
+// for in another session than the one that knows it.
+func (s *Store) suit(conn *pgx.ConnConfig) {
+	if s.shared() {
+		conn.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+}
+
+// setUp looks at who is at the other end of a new connection, and sets the session
+// up. (Where it is shared, each transaction is: see try.)
+func (s *Store) setUp(ctx context.Context, conn *pgx.Conn) error {
+	var (
+		process  uint32
+		encoding string
+		version  int
+		now      time.Time
+	)
+	err := conn.QueryRow(ctx, sqlConnectionCheck, pgx.QueryExecModeExec).Scan(&process, &encoding, &version, &now)
 	if err != nil {
 		return err
 	}
+	s.clock.heard(now)
 	if version < oldestServer {
 		return fmt.Errorf("the server is PostgreSQL %d; locksidecar needs 13 or later", version/10000)
 	}
 	if encoding != "UTF8" {
 		return fmt.Errorf("the database's encoding is %s; keys are UTF-8 and need a database in UTF8", encoding)
 	}
-	return nil
+	if s.config.Listen == ListenAuto && process != conn.PgConn().PID() && !s.pooled.Swap(true) {
+		s.log.Info("there is a connection pooler in between: no LISTEN, no named statements, hand-offs of other pods are polled")
+		return errShared
+	}
+	if s.shared() {
+		return nil
+	}
+	rows, err := conn.Query(ctx, sqlConnectionSetUp, append([]any{pgx.QueryExecModeExec}, s.settings(false)...)...)
+	if err != nil {
+		return err
+	}
+	rows.Close()
+	return rows.Err()
+}
+
+// settings are the arguments of the statement that sets up a session or, with
+// local, a transaction.
+func (s *Store) settings(local bool) []any {
+	return []any{millis(statementTimeout(s.config.Timeout)), millis(s.lockTimeout), local}
 }
 
 func millis(d time.Duration) string {
@@ -128,7 +172,6 @@ func (s *Store) doubt() {
 // watch reaches the server and brings the schema up to date, again and again until
 // it succeeds, and once more whenever somebody doubts it.
 func (s *Store) watch(ctx context.Context, r *running) {
-	defer close(r.ended)
 	for {
 		s.reach(ctx, r)
 		select {
@@ -147,6 +190,9 @@ func (s *Store) reach(ctx context.Context, r *running) {
 		err := s.look(ctx, r.shared)
 		if ctx.Err() != nil {
 			return
+		}
+		if errors.Is(err, errShared) {
+			continue
 		}
 		if err != nil {
 			r.shared.Reset()
@@ -176,6 +222,7 @@ func (s *Store) become(why error) {
 	switch {
 	case why == nil && was.why != nil:
 		s.log.Info("the store is ready")
+		s.ear.poke() // it may wait for that
 	case why != nil && (was.why == nil || kindOf(was.why) != kindOf(why)):
 		s.log.Warn("the store is not ready", "error", why)
 	}
@@ -202,18 +249,53 @@ func (s *Store) look(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil {
 		return err
 	}
-	if !found.outdated() {
-		return found.judge()
+	if found.outdated() && s.config.AutoMigrate {
+		from, to, err := migrate(ctx, s.pool.ConnConfig)
+		if err != nil {
+			return err
+		}
+		if from != to {
+			s.log.Info("the schema was migrated", "from", from, "to", to)
+		}
+	} else if err := found.judge(); err != nil {
+		return err
 	}
-	if !s.config.AutoMigrate {
-		return found.judge()
-	}
-	from, to, err := migrate(ctx, s.pool.ConnConfig)
+	return s.inspect(looking, pool)
+}
+
+// inspect looks for settings of the server that would weaken locks.
+func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
+	var (
+		now                                     time.Time
+		fsync, fullPages, commit, isolation, ro string
+		standby                                 bool
+		notLogged                               []string
+	)
+	err := pool.QueryRow(ctx, sqlServer).Scan(&now, &standby, &fsync, &fullPages, &commit, &isolation, &ro, &notLogged)
 	if err != nil {
 		return err
 	}
-	if from != to {
-		s.log.Info("the schema was migrated", "from", from, "to", to)
+	s.clock.heard(now)
+	if standby {
+		return errStandby
+	}
+	if len(notLogged) > 0 {
+		return fmt.Errorf("not logged, so a crash of the server would lose grants: %s; ALTER … SET LOGGED them",
+			strings.Join(notLogged, ", "))
+	}
+	if fsync != "on" || fullPages != "on" {
+		s.sayOnce(slog.LevelWarn, "a crash of the database's machine can lose grants", "fsync", fsync, "full_page_writes", fullPages)
+	}
+	if isolation != "read committed" || ro != "off" || commit == "off" || commit == "local" {
+		s.sayOnce(slog.LevelInfo, "the database has defaults that are not safe for locks; the sidecar sets its own",
+			"default_transaction_isolation", isolation, "default_transaction_read_only", ro, "synchronous_commit", commit)
 	}
 	return nil
+}
+
+// sayOnce logs what is true each time that the server is looked at.
+func (s *Store) sayOnce(level slog.Level, text string, args ...any) {
+	if _, said := s.said.LoadOrStore(text+fmt.Sprint(args...), true); !said {
+		s.log.Log(context.Background(), level, text, args...)
+	}
 }

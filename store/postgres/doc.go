@@ -39,15 +39,50 @@
 // after waiting for the attempt that may be under way; the read then finds its own
 // grant, with token, lease and time as they were.
 //
+// # What comes too late
+//
+// An attempt whose outcome is unknown is undone. It may still lie in somebody's
+// buffer, and be carried out afterwards; so every statement that takes or gives
+// something up by a grant id carries a time, by the database's clock, from which on
+// it does nothing (clock.go; in_time in the migrations). That time is the
+// operation's own limit. Who undoes once more when the attempt is two limits old
+// (one for the statement to begin, one for it to end) has the last word.
+//
+// # Stuck rows
+//
+// Our transactions have a row for milliseconds. Somebody else's may have it for
+// hours: a statement waits for a row for 100 ms, then it is carried out without the
+// items whose rows are locked in that moment, and those are answered as stuck
+// (stuck.go). Callers ask again for these alone.
+//
+// # News
+//
+// A waiter of this instance is told of its grant directly. Another instance is sent
+// a NOTIFY, after the commit and in a transaction that writes nothing, for NOTIFY
+// keeps the whole server's commits in line (notify.go). It says which waiter to look
+// at and no more: payloads are lost when a connection breaks, and anybody may send
+// them. LISTEN has a connection of its own while there is something to hear
+// (listen.go); when it breaks, everybody is told to look at all waits.
+//
+// # Failover
+//
+// A promoted standby may miss what was last told, tokens and renewals among it, and
+// has another clock. The first statement that would grant or bury there finds that
+// the timeline is not the one in locksidecar.meta, and fails; then tokens jump, and
+// every lease gets its TTL once more (new_epoch in the migrations).
+//
 // # Connections
 //
 // Renewals have a connection of their own, so that a burst of acquires does not
-// let leases die. The others share the rest. Each connection is set up so that a
-// database's defaults cannot weaken locks (see connect.go).
+// let leases die, and LISTEN has one. The others share the rest. Each connection is
+// set up so that a database's defaults cannot weaken locks (connect.go). Behind a
+// pooler that gives every transaction to another session, nothing is kept in one:
+// statements have no names, settings go with each transaction, in the same flush,
+// and hand-offs of other instances are polled for.
 //
 // # Rights
 //
 // A role that may not create anything runs on a current schema with USAGE on the
 // schema and the sequence, EXECUTE on the functions, and SELECT, INSERT, UPDATE,
-// DELETE on the tables.
+// DELETE on the tables, but of meta only SELECT.
 package postgres

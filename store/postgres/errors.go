@@ -13,10 +13,17 @@ const (
 	stateDeadlock      = "40P01"
 	stateSerialization = "40001"
 	stateReadOnly      = "25006"
+	stateLockTimeout   = "55P03"
+	stateNotSupported  = "0A000"
+	// Of our own functions: see in_epoch and in_time.
+	stateNewEpoch = "LS001"
+	stateTooLate  = "LS002"
 )
 
 var (
 	errNotStarted = errors.New("the store is not started")
+	errNewEpoch   = errors.New("the database server was promoted, and another session is preparing it")
+	errStandby    = errors.New("the database server is a standby")
 	errStopped    = errors.New("the store is stopped")
 	// errNotReplicated: the server gave up waiting for a synchronous standby, said
 	// so in a warning, and reported success.
@@ -58,8 +65,12 @@ func repeatable(err error) bool {
 	return code == stateDeadlock || code == stateSerialization
 }
 
+// isStuck reports whether a statement waited in vain for a row.
+func isStuck(err error) bool { return sqlState(err) == stateLockTimeout }
+
 // suspicious reports whether an error casts doubt on the connections or the
-// server, rather than on one statement.
+// server (or on what is believed of its clock), rather than on one statement.
 func suspicious(err error) bool {
-	return unknown(err) || pgconn.SafeToRetry(err) || sqlState(err) == stateReadOnly
+	code := sqlState(err)
+	return unknown(err) || pgconn.SafeToRetry(err) || code == stateReadOnly || code == stateTooLate
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -21,6 +23,38 @@ func Setting(ctx context.Context, tb testing.TB, s store.Store, name string) str
 		tb.Fatal(err)
 	}
 	return found[0]
+}
+
+// ChannelOf is where an instance listens.
+var ChannelOf = channelOf
+
+// InSession asks in a session that the store has used, without setting anything up.
+func InSession(ctx context.Context, tb testing.TB, s store.Store, sql string) string {
+	tb.Helper()
+	conn, err := s.(*Store).started.shared.Acquire(ctx)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer conn.Release()
+	var found string
+	if err := conn.QueryRow(ctx, sql, pgx.QueryExecModeExec).Scan(&found); err != nil {
+		tb.Fatal(err)
+	}
+	return found
+}
+
+// Patient makes a store wait for rows for long, so that two-session tests can take
+// their time. Before Start.
+func Patient(s store.Store) store.Store {
+	s.(*Store).lockTimeout = 4 * time.Second
+	return s
+}
+
+// SetClock makes a store believe that it is so much later by the database's clock
+// than the database said.
+func SetClock(s store.Store, ahead time.Duration) {
+	c := &s.(*Store).clock
+	c.heard(c.now().Add(ahead))
 }
 
 // SweepAtOnce makes a store's sweeps take what just expired or became free.

@@ -126,9 +126,6 @@ func TestWhatIsKnownAfterAFailure(t *testing.T) {
 		unknown bool
 		code    string
 	}{
-		"the server times out waiting for a row": {
-			end: func(*testing.T, string, context.CancelFunc) {}, code: "55P03",
-		},
 		"the server cancels the statement": {
 			end: func(t *testing.T, url string, _ context.CancelFunc) {
 				pgtest.Query[bool](t, url, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE "+blocked)
@@ -156,7 +153,7 @@ func TestWhatIsKnownAfterAFailure(t *testing.T) {
 
 			ctx, cancel := context.WithCancel(t.Context())
 			failed := make(chan error, 1)
-			go func() { failed <- s.Undo(ctx, []store.Attempt{ask.Attempt}) }()
+			go func() { failed <- undo(ctx, s, ask.Attempt) }()
 			awaitBlocked(t, url)
 			test.end(t, url, cancel)
 			err := <-failed
@@ -242,7 +239,7 @@ func TestConnectionsAreSetUp(t *testing.T) {
 	} {
 		*into = postgres.Setting(t.Context(), t, s, name)
 	}
-	if isolation != "read committed" || commit != "on" || lock != "1500ms" {
+	if isolation != "read committed" || commit != "on" || lock != "4s" {
 		t.Errorf("isolation %s, synchronous_commit %s, lock_timeout %s", isolation, commit, lock)
 	}
 }

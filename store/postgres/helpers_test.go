@@ -17,7 +17,7 @@ const patience = 20 * time.Second
 // startStore opens and starts an instance that is stopped when the test ends.
 func startStore(tb testing.TB, url string, id store.Identity) store.Store {
 	tb.Helper()
-	s := backend{tb, url}.Open(id)
+	s := backend{tb: tb, url: url}.Open(id)
 	tb.Cleanup(s.Stop)
 	if err := s.Start(tb.Context()); err != nil {
 		tb.Fatal(err)
@@ -118,4 +118,10 @@ func exec(tb testing.TB, conn *pgx.Conn, sql string, args ...any) {
 	if _, err := conn.Exec(tb.Context(), sql, args...); err != nil {
 		tb.Fatalf("%s: %v", sql, err)
 	}
+}
+
+// undo is Undo for those who only ask whether it failed.
+func undo(ctx context.Context, s store.Store, attempts ...store.Attempt) error {
+	_, err := s.Undo(ctx, attempts)
+	return err
 }

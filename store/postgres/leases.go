@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -25,15 +26,16 @@ func (s *Store) OpenLeases(ctx context.Context, leases []store.NewLease) error {
 		ids[i], ttls[i] = l.ID, l.TTL
 	}
 	made, err := query(ctx, o, sqlLeaseOpen,
-		[]any{ids, ttls, s.config.Identity.Instance, s.config.Identity.Pod}, scanOne[uuid.UUID])
+		[]any{ids, ttls, s.config.Identity.Instance, s.config.Identity.Pod, o.notAfter}, scanOne[uuid.UUID])
 	if err == nil && len(made) < len(leases) {
 		err = o.fail(errPast, false)
 	}
 	return err
 }
 
-// errPast: a lease that was to be opened exists, and is past its expiry.
-var errPast = errors.New("a lease with this id has expired")
+// errPast: a lease that was to be opened exists, and is past its expiry; or the
+// statement came too late.
+var errPast = errors.New("a lease with this id has expired, or it was opened too late")
 
 // Renew extends leases that are alive, by one statement on a connection of its own.
 func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, error) {
@@ -45,5 +47,42 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) ([]store.Leas
 		return nil, err
 	}
 	defer cancel()
-	return query(ctx, o, sqlLeaseRenew, []any{uuids(leases)}, scanOne[store.LeaseID])
+	kept, err := o.renew(ctx, leases)
+	if isStuck(err) && len(leases) > 1 {
+		return o.renewEach(ctx, leases)
+	}
+	if err != nil || len(kept) == len(leases) {
+		return kept, err
+	}
+	// A server that was just promoted may not know of the last renewal.
+	began, err := o.beginEpoch(ctx)
+	if err != nil || !began {
+		return kept, err
+	}
+	return o.renew(ctx, leases)
+}
+
+// renewEach renews one lease after the other, around those that somebody keeps
+// locked: they are the error.
+func (o *operation) renewEach(ctx context.Context, leases []store.LeaseID) (kept []store.LeaseID, err error) {
+	o.noteStuck()
+	for _, lease := range leases {
+		one, failed := o.renew(ctx, []store.LeaseID{lease})
+		kept, err = append(kept, one...), errors.Join(err, failed)
+		if failed != nil && !isStuck(failed) {
+			break
+		}
+	}
+	return kept, err
+}
+
+func (o *operation) renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, error) {
+	var now time.Time
+	kept, err := query(ctx, o, sqlLeaseRenew, []any{uuids(leases)}, func(rows pgx.Rows, id *store.LeaseID) error {
+		return rows.Scan(id, &now)
+	})
+	if err == nil && len(kept) > 0 {
+		o.clock.heard(now)
+	}
+	return kept, err
 }

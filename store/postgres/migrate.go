@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"time"
@@ -107,7 +108,9 @@ func Migrate(ctx context.Context, url string) (from, to int, err error) {
 func migrate(ctx context.Context, config *pgx.ConnConfig) (from, to int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, migrationLimit)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, config.Copy())
+	config = config.Copy()
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec // no named statements: there may be a pooler
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -115,14 +118,11 @@ func migrate(ctx context.Context, config *pgx.ConnConfig) (from, to int, err err
 	if err := setUpMigration(ctx, conn); err != nil {
 		return 0, 0, err
 	}
-	tx, err := conn.Begin(ctx)
+	tx, err := myTurn(ctx, conn)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", int64(migrationLock)); err != nil {
-		return 0, 0, err
-	}
 
 	found, err := findSchema(ctx, tx) // somebody else may have been first
 	if err != nil || !found.outdated() {
@@ -135,8 +135,41 @@ func migrate(ctx context.Context, config *pgx.ConnConfig) (from, to int, err err
 	return found.version, schemaVersion, nil
 }
 
-// setUpMigration takes a database's defaults out of a migration's way.
+// turnPause is how long a migrator waits before it asks again whether it is its turn.
+const turnPause = 100 * time.Millisecond
+
+// myTurn returns a transaction that has the advisory lock. It does not wait in the
+// server: as many migrators as a pooler has connections would keep the one whose turn
+// it is from getting its second.
+func myTurn(ctx context.Context, conn *pgx.Conn) (pgx.Tx, error) {
+	for {
+		tx, err := conn.Begin(ctx)
+		if err != nil {
+			return nil, err
+		}
+		var mine bool
+		err = tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock($1)", int64(migrationLock)).Scan(&mine)
+		if err == nil && mine {
+			return tx, nil
+		}
+		if err := errors.Join(err, tx.Rollback(ctx)); err != nil {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(turnPause/2 + rand.N(turnPause)):
+		}
+	}
+}
+
+// setUpMigration takes a database's defaults out of a migration's way, in a session
+// that is nobody else's.
 func setUpMigration(ctx context.Context, conn *pgx.Conn) error {
+	var process uint32
+	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&process); err != nil || process != conn.PgConn().PID() {
+		return err
+	}
 	for _, setting := range []string{
 		"default_transaction_isolation = 'read committed'", "default_transaction_read_only = off",
 		"statement_timeout = 0", "lock_timeout = 0", "idle_in_transaction_session_timeout = 0",

@@ -50,7 +50,7 @@ func TestManyStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	stores := make([]store.Store, 20)
 	for i := range stores {
-		stores[i] = backend{t, url}.Open(store.Identity{Namespace: "n", Instance: uuid.NewString(), Pod: "p"})
+		stores[i] = backend{tb: t, url: url}.Open(store.Identity{Namespace: "n", Instance: uuid.NewString(), Pod: "p"})
 		t.Cleanup(stores[i].Stop)
 		if err := stores[i].Start(t.Context()); err != nil {
 			t.Fatal(err)
@@ -135,7 +135,7 @@ func TestTooOldForTheSchemaIsNotReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec(t, connect(t, url), "UPDATE locksidecar.meta SET schema_version = 1001, oldest_version = 1000")
-	s := backend{t, url}.Open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	s := backend{tb: t, url: url}.Open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	t.Cleanup(s.Stop)
 	if err := s.Start(t.Context()); err != nil {
 		t.Fatal(err)

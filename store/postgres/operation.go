@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,6 +28,13 @@ type operation struct {
 	// partly: something was carried out that the caller must hear of. From then on
 	// a failure leaves the outcome unknown.
 	partly bool
+	// notAfter is the database's time from which on it refuses what this operation
+	// asked for: the operation has failed by then.
+	notAfter time.Time
+	// blocked are leases that could not be buried, passed keys that could not be
+	// handed off, because somebody keeps their rows locked.
+	blocked map[uuid.UUID]bool
+	passed  map[keyName]bool
 }
 
 // begin starts an operation, on the shared connections.
@@ -34,7 +42,7 @@ func (s *Store) begin(ctx context.Context, name string) (context.Context, contex
 	s.mu.Lock()
 	r := s.started
 	s.mu.Unlock()
-	o := &operation{Store: s, name: name}
+	o := &operation{Store: s, name: name, notAfter: s.clock.now().Add(s.config.Timeout)}
 	if state := s.state.Load(); r == nil || !state.usable {
 		return nil, nil, nil, o.fail(state.why, false)
 	}
@@ -68,12 +76,18 @@ func (o *operation) fail(err error, sent bool) error {
 // only when the server has confirmed the commit: rows arrive before it (invariant 4).
 func query[T any](ctx context.Context, o *operation, sql string, args []any, scan func(pgx.Rows, *T) error) ([]T, error) {
 	for attempt := 1; ; attempt++ {
-		found, sent, err := try(ctx, o.pool, sql, args, scan)
+		found, sent, err := try(ctx, o, sql, args, scan)
 		if err == nil {
 			return found, nil
 		}
 		if suspicious(err) && !errors.Is(ctx.Err(), context.Canceled) {
 			o.doubt()
+		}
+		if sqlState(err) == stateNewEpoch && attempt < attempts {
+			if _, err := o.beginEpoch(ctx); err != nil {
+				return nil, err
+			}
+			continue
 		}
 		if !repeatable(err) || attempt == attempts {
 			return nil, o.fail(err, sent)
@@ -86,9 +100,23 @@ func query[T any](ctx context.Context, o *operation, sql string, args []any, sca
 	}
 }
 
+// beginEpoch begins to grant on a server that was promoted, and reports whether that
+// was to be done.
+func (o *operation) beginEpoch(ctx context.Context) (bool, error) {
+	began, err := query(ctx, o, sqlNewEpoch, nil, scanOne[bool])
+	if err != nil || len(began) == 0 || !began[0] {
+		if isStuck(err) { // another session is at it: no item of this operation is stuck
+			err = o.fail(errNewEpoch, false)
+		}
+		return false, err
+	}
+	o.log.Warn("the database server was promoted: tokens jump, and no lease ends before its TTL has passed once more")
+	return true, nil
+}
+
 // try carries out a statement once. sent is false when no connection was had.
-func try[T any](ctx context.Context, pool *pgxpool.Pool, sql string, args []any, scan func(pgx.Rows, *T) error) (found []T, sent bool, err error) {
-	conn, err := live(ctx, pool)
+func try[T any](ctx context.Context, o *operation, sql string, args []any, scan func(pgx.Rows, *T) error) (found []T, sent bool, err error) {
+	conn, err := live(ctx, o.pool)
 	if err != nil {
 		return nil, false, err
 	}
@@ -96,42 +124,85 @@ func try[T any](ctx context.Context, pool *pgxpool.Pool, sql string, args []any,
 	pg := conn.Conn().PgConn()
 	delete(pg.CustomData(), warned)
 
-	rows, err := conn.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, true, readOnly(pool, err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var row T
-		if scanErr := scan(rows, &row); scanErr != nil {
-			return nil, true, scanErr
+	collect := func(rows pgx.Rows) error {
+		defer rows.Close()
+		for rows.Next() {
+			var row T
+			if err := scan(rows, &row); err != nil {
+				return err
+			}
+			found = append(found, row)
 		}
-		found = append(found, row)
+		rows.Close()
+		return rows.Err()
 	}
-	rows.Close()
-	if err := rows.Err(); err != nil {
-		return nil, true, readOnly(pool, err)
+	if o.shared() {
+		err = o.inTransaction(ctx, conn, sql, args, collect)
+	} else {
+		err = inSession(ctx, conn, sql, args, collect)
 	}
-	if _, ok := pg.CustomData()[warned]; ok {
-		return nil, true, errNotReplicated
+	if err == nil {
+		if _, ok := pg.CustomData()[warned]; ok {
+			err = errNotReplicated
+		}
+	}
+	if err != nil {
+		return nil, true, o.readOnly(err)
 	}
 	return found, true, nil
 }
 
+// inSession carries out a statement, a transaction by itself, in a session that was
+// set up.
+func inSession(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, collect func(pgx.Rows) error) error {
+	rows, err := conn.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	return collect(rows)
+}
+
+// inTransaction carries out a statement in a session that is shared, and sets up the
+// transaction before it. All goes to the server at once, so that no row stays
+// locked for the time of a round trip.
+func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, collect func(pgx.Rows) error) error {
+	batch := &pgx.Batch{}
+	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+	batch.Queue(sqlConnectionSetUp, o.settings(true)...)
+	batch.Queue(sql, args...).Query(collect)
+	batch.Queue("COMMIT")
+	err := conn.SendBatch(ctx, batch).Close()
+	if conn.Conn().PgConn().TxStatus() == 'E' {
+		_, _ = conn.Exec(ctx, "ROLLBACK") // else the pool would throw the connection away
+	}
+	return err
+}
+
+// movedAway reports whether an error says that the server takes no writes: it was
+// demoted, or a pooler leads to another one now. In a shared session, BEGIN says so.
+func (o *operation) movedAway(err error) bool {
+	code := sqlState(err)
+	return code == stateReadOnly || code == stateNotSupported && o.shared()
+}
+
 // readOnly drops a pool's connections when one of them leads to a server that
 // takes no writes any more: they were made before a failover.
-func readOnly(pool *pgxpool.Pool, err error) error {
-	if sqlState(err) == stateReadOnly {
-		pool.Reset()
+func (o *operation) readOnly(err error) error {
+	if o.movedAway(err) {
+		o.pool.Reset()
+		o.doubt()
 	}
 	return err
 }
 
 // execute is query for a statement that gives no rows.
 func execute(ctx context.Context, o *operation, sql string, args ...any) error {
-	_, err := query(ctx, o, sql, args, func(pgx.Rows, *struct{}) error { return nil })
+	_, err := query(ctx, o, sql, args, nothing)
 	return err
 }
+
+// nothing reads nothing of a row: it counts.
+func nothing(pgx.Rows, *struct{}) error { return nil }
 
 // scanOne reads rows of one column.
 func scanOne[T any](rows pgx.Rows, value *T) error { return rows.Scan(value) }
@@ -182,4 +253,15 @@ func live(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// nowAndThen is for what should be said, but not each time.
+type nowAndThen struct{ last atomic.Int64 }
+
+const seldom = 10 * time.Second
+
+// due reports whether it is time again.
+func (n *nowAndThen) due() bool {
+	last, now := n.last.Load(), time.Now().UnixNano()
+	return now-last > int64(seldom) && n.last.CompareAndSwap(last, now)
 }

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -21,6 +22,7 @@ func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 		return nil, err
 	}
 	defer cancel()
+	s.ear.ready(ctx)
 	t := newTally(o, asks)
 	for len(t.open) > 0 {
 		if err := t.ask(ctx, true); err != nil {
@@ -35,20 +37,32 @@ type waitRow struct {
 	lockColumns
 	ord     int
 	queued  bool
-	place   int
-	mine    bool // the key's grant is the attempt's
+	keeper  zeronull.Text // the instance that keeps the place in line
+	mine    bool          // the key's grant is the attempt's
 	ridesOn zeronull.UUID
 }
 
 // answer says what became of the attempt.
-func (w *waitRow) answer(key string) store.Answer {
+func (o *operation) answer(ctx context.Context, w *waitRow, wait store.Attempt) (store.Answer, error) {
 	switch {
 	case w.queued:
-		return store.Answer{Outcome: store.Queued, Position: w.place, Lock: w.lock(key)}
-	case w.mine && w.held():
-		return w.granted()
+		return store.Answer{Outcome: store.Queued, Lock: w.lock(wait.Key)}, nil
+	case !w.mine || !w.held():
+		return store.Answer{Outcome: store.Gone}, nil
+	case w.renewedByOwner() || string(w.instance) == o.config.Identity.Instance:
+		return w.granted(), nil
 	}
-	return store.Answer{Outcome: store.Gone}
+	// Another instance was granted it, by a repetition of the attempt there.
+	told, err := query(ctx, o, sqlTold, []any{o.config.Identity.Namespace, wait.Key, [16]byte(wait.Grant)}, scanOne[bool])
+	switch {
+	case isStuck(err):
+		return store.Answer{Outcome: store.Queued, Lock: w.lock(wait.Key)}, nil // look again
+	case err != nil:
+		return store.Answer{}, err
+	case len(told) == 0:
+		return store.Answer{Outcome: store.Gone}, nil
+	}
+	return w.granted(), nil
 }
 
 // check reads what became of attempts, in their order.
@@ -56,7 +70,7 @@ func (o *operation) check(ctx context.Context, waits []store.Attempt) ([]waitRow
 	keys, grants := columnsOf(waits)
 	found, err := query(ctx, o, sqlCheck, []any{o.config.Identity.Namespace, keys, grants},
 		func(rows pgx.Rows, w *waitRow) error {
-			return rows.Scan(w.with(&w.ord, &w.queued, &w.place, &w.mine, &w.ridesOn)...)
+			return rows.Scan(w.with(&w.ord, &w.queued, &w.keeper, &w.mine, &w.ridesOn)...)
 		})
 	if err != nil {
 		return nil, err
@@ -95,24 +109,26 @@ func (s *Store) CheckWaits(ctx context.Context, waits []store.Attempt) ([]store.
 		return nil, err
 	}
 	var dead []uuid.UUID
-	var stuck []store.Attempt
+	var behindDead []store.Attempt
 	for i := range rows {
 		if rows[i].queued && !rows[i].held() && rows[i].ridesOn != (zeronull.UUID{}) {
 			dead = append(dead, uuid.UUID(rows[i].ridesOn))
-			stuck = append(stuck, waits[i])
+			behindDead = append(behindDead, waits[i])
 		}
 	}
 	answers := make([]store.Answer, len(waits))
 	for i := range rows {
-		answers[i] = rows[i].answer(waits[i].Key)
+		if answers[i], err = o.answer(ctx, &rows[i], waits[i]); err != nil {
+			return nil, err
+		}
 	}
-	if len(stuck) == 0 {
+	if len(behindDead) == 0 {
 		return answers, nil
 	}
 	if err := o.bury(ctx, unique(dead), false); err != nil {
 		return nil, err
 	}
-	if err := o.checkAgain(ctx, waits, stuck, answers); err != nil {
+	if err := o.checkAgain(ctx, waits, behindDead, answers); err != nil {
 		return nil, err
 	}
 	return answers, nil
@@ -126,7 +142,9 @@ func (o *operation) checkAgain(ctx context.Context, waits, which []store.Attempt
 	}
 	byGrant := make(map[store.GrantID]store.Answer, len(which))
 	for n := range rows {
-		byGrant[which[n].Grant] = rows[n].answer(which[n].Key)
+		if byGrant[which[n].Grant], err = o.answer(ctx, &rows[n], which[n]); err != nil {
+			return err
+		}
 	}
 	for i, w := range waits {
 		if a, ok := byGrant[w.Grant]; ok {
@@ -147,14 +165,16 @@ func (s *Store) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store
 		return nil, err
 	}
 	defer cancel()
+	places := make(map[store.GrantID]int, len(waits))
 	if len(waits) > 1 {
 		_, grants := columnsOf(waits)
-		if err := execute(ctx, o, sqlCancelMany, o.config.Identity.Namespace, grants); err != nil {
+		if _, err := o.cancel(ctx, places, sqlCancelMany, grants); err != nil {
 			return nil, err
 		}
-		o.partly = true
-	} else if err := o.cancel(ctx, waits[0]); err != nil {
+	} else if stuck, err := o.cancel(ctx, places, sqlCancelOne, [16]byte(waits[0].Grant)); err != nil {
 		return nil, err
+	} else if stuck {
+		return []store.Answer{{Outcome: store.Stuck}}, nil
 	}
 	rows, err := o.check(ctx, waits)
 	if err != nil {
@@ -163,51 +183,119 @@ func (s *Store) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store
 	answers := make([]store.Answer, len(waits))
 	var left []store.Attempt
 	for i := range rows {
-		answers[i] = rows[i].answer(waits[i].Key)
-		if rows[i].queued { // somebody had it locked
+		if answers[i], err = o.answer(ctx, &rows[i], waits[i]); err != nil {
+			return nil, err
+		}
+		switch {
+		case answers[i].Outcome == store.Gone:
+			answers[i].Position = places[waits[i].Grant]
+		case rows[i].queued && string(rows[i].keeper) != s.config.Identity.Instance:
+			answers[i] = store.Answer{Outcome: store.Gone}
+		case rows[i].queued: // somebody had it locked
 			left = append(left, waits[i])
-			if err := o.cancel(ctx, waits[i]); err != nil {
-				return nil, err
-			}
 		}
 	}
-	if len(left) == 0 {
-		return answers, nil
-	}
-	if err := o.checkAgain(ctx, waits, left, answers); err != nil {
-		return nil, err
-	}
-	return answers, nil
+	return answers, o.cancelLeft(ctx, waits, left, answers)
 }
 
-// cancel takes one waiter out of its queue, waiting for who has it locked.
-func (o *operation) cancel(ctx context.Context, wait store.Attempt) error {
-	err := execute(ctx, o, sqlCancelOne, o.config.Identity.Namespace, [16]byte(wait.Grant))
-	o.partly = o.partly || err == nil
-	return err
+// cancelLeft cancels, one by one, waiters that somebody had locked, and replaces the
+// answers to them.
+func (o *operation) cancelLeft(ctx context.Context, waits, left []store.Attempt, answers []store.Answer) error {
+	if len(left) == 0 {
+		return nil
+	}
+	for _, wait := range left {
+		if _, err := o.cancel(ctx, nil, sqlCancelOne, [16]byte(wait.Grant)); err != nil {
+			return err
+		}
+	}
+	if err := o.checkAgain(ctx, waits, left, answers); err != nil {
+		return err
+	}
+	for i := range answers {
+		if answers[i].Outcome == store.Queued {
+			answers[i] = store.Answer{Outcome: store.Stuck}
+		}
+	}
+	return nil
+}
+
+// cancel takes waiters out of their queues, by one of the statements for that, and
+// notes the places that they had. stuck: somebody kept one locked for long.
+func (o *operation) cancel(ctx context.Context, places map[store.GrantID]int, sql string, which any) (stuck bool, err error) {
+	type cancelled struct {
+		grant store.GrantID
+		place int
+	}
+	gone, err := query(ctx, o, sql, []any{o.config.Identity.Namespace, which, o.notAfter, o.config.Identity.Instance},
+		func(rows pgx.Rows, c *cancelled) error { return rows.Scan(&c.grant, &c.place) })
+	if isStuck(err) {
+		o.noteStuck()
+		return true, nil
+	}
+	for _, c := range gone {
+		if places != nil {
+			places[c.grant] = c.place
+		}
+	}
+	o.partly = o.partly || len(gone) > 0
+	return false, err
 }
 
 // Undo frees what attempts hold or wait for.
-func (s *Store) Undo(ctx context.Context, attempts []store.Attempt) error {
+func (s *Store) Undo(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
 	if len(attempts) == 0 {
-		return nil
+		return nil, nil
 	}
 	ctx, cancel, o, err := s.begin(ctx, "undo")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer cancel()
-	keys, grants := columnsOf(attempts)
+	name := func(i int) keyName { return keyName{s.config.Identity.Namespace, attempts[i].Key} }
+	stuck, err := o.aroundStuck(ctx, items(len(attempts)), name, func(ctx context.Context, which []int) error {
+		return o.undo(ctx, attempts, which)
+	})
+	if err != nil {
+		return nil, err
+	}
+	outcomes := slices.Repeat([]store.Outcome{store.Gone}, len(attempts))
+	for _, i := range stuck {
+		outcomes[i] = store.Stuck
+	}
+	for i := range outcomes {
+		if o.passed[name(i)] {
+			outcomes[i] = store.Stuck
+		}
+	}
+	return outcomes, nil
+}
+
+func (o *operation) undo(ctx context.Context, attempts []store.Attempt, which []int) error {
+	id := o.config.Identity
+	keys, grants := make([]string, len(which)), make([][16]byte, len(which))
+	for n, i := range which {
+		keys[n], grants[n] = attempts[i].Key, attempts[i].Grant
+	}
 	for {
-		done, err := query(ctx, o, sqlUndo, []any{s.config.Identity.Namespace, keys, grants},
+		done, err := query(ctx, o, sqlUndo, []any{id.Namespace, o.notAfter, id.Instance, keys, grants},
 			func(rows pgx.Rows, h *handOver) error { return h.scan(rows) })
 		if err != nil {
 			return err
 		}
 		o.partly = true
-		again, expired := o.sortOut(done, nil)
-		if err := o.bury(ctx, expired, false); err != nil || len(again) == 0 {
+		var waiting []held // keys that only expired waiters want
+		for _, h := range done {
+			if h.outcome == expiredWaiters {
+				waiting = append(waiting, held{namespace: h.namespace, key: h.key})
+			}
+		}
+		_, expired := o.sortOut(done, nil)
+		if err := o.bury(ctx, expired, false); err != nil {
 			return err
+		}
+		if len(o.unblocked(expired, waiting)) == 0 {
+			return nil
 		}
 	}
 }

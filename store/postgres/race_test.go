@@ -100,7 +100,7 @@ func TestAWaiterThatIsRenewingIsNotForgotten(t *testing.T) {
 			return s.Bury(s.Context(), []store.LeaseID{first.Lease})
 		},
 		"undo": func(s *scene, first store.Ask, _ int64) error {
-			return s.Undo(s.Context(), []store.Attempt{first.Attempt})
+			return undo(s.Context(), s, first.Attempt)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestAnEnqueueUnderWayIsNotForgottenByABurial(t *testing.T) {
 	want(t, acquire(t, s, askFor("k", dying)), store.Granted)
 	grant := uuid.New()
 	exec(t, s.other, "BEGIN")
-	exec(t, s.other, `SELECT locksidecar.ask('n', true, 'i', 'p', '{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}',
+	exec(t, s.other, `SELECT locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}',
 		'{s}', '{o}', '{NULL}', '{t}')`, grant, s.lease)
 
 	buried := make(chan error, 1)
@@ -304,7 +304,7 @@ func TestUndoWaitsForTheAttempt(t *testing.T) {
 	exec(t, s.other, `INSERT INTO locksidecar.locks (namespace, key, lease_id, grant_id, token, acquired_at)
 		VALUES ('n', 'k', $1, $2, nextval('locksidecar.tokens'), clock_timestamp())`, s.lease, ask.Grant)
 	done := make(chan error, 1)
-	go func() { done <- s.Undo(t.Context(), []store.Attempt{ask.Attempt}) }()
+	go func() { done <- undo(t.Context(), s, ask.Attempt) }()
 	awaitBlocked(t, s.url)
 	exec(t, s.other, "COMMIT")
 	if err := <-done; err != nil {
@@ -393,7 +393,7 @@ func mingle(t *testing.T, s store.Store, r *rand.Rand, keys int) {
 	half := len(attempts) / 2
 	_, err = s.CancelWaits(ctx, attempts[:half])
 	fail("cancel", err)
-	fail("undo", s.Undo(ctx, attempts))
+	fail("undo", undo(ctx, s, attempts...))
 	fail("sweep", s.Sweep(ctx))
 	fail("bury", s.Bury(ctx, leases))
 }

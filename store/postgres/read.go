@@ -41,6 +41,9 @@ func (c *lockColumns) expiresIn() time.Duration {
 	return time.Time(c.expiresAt).Sub(time.Time(c.now))
 }
 
+// renewedByOwner: the lock rides on the lease of a sidecar, it is no bind:ttl lock.
+func (c *lockColumns) renewedByOwner() bool { return c.renewed != nil && *c.renewed }
+
 func (c *lockColumns) held() bool { return c.expiresIn() > 0 }
 
 // lock is what the columns say. Of a key that nobody holds they say no more than
@@ -57,7 +60,7 @@ func (c *lockColumns) asHeld(key string) store.Lock {
 	l := store.Lock{Key: key, Held: true, Token: int64(c.token), QueueLength: int(c.waiting)}
 	l.Holder = store.Holder{
 		Instance: string(c.instance), Pod: string(c.pod), Session: string(c.session), Owner: string(c.owner),
-		Lease: store.LeaseID(c.lease), Renewed: c.renewed != nil && *c.renewed,
+		Lease: store.LeaseID(c.lease), Renewed: c.renewedByOwner(),
 		AcquiredAt: time.Time(c.acquiredAt), HeldFor: time.Time(c.now).Sub(time.Time(c.acquiredAt)),
 		ExpiresIn: c.expiresIn(), Traceparent: string(c.traceparent),
 	}

@@ -20,19 +20,26 @@ var standings = map[string]store.Standing{
 	"unknown":  store.UnknownToken,
 }
 
-// verdictRow is a row of the functions release and amend.
+// verdictRow is a row of the function release.
 type verdictRow struct {
 	lockColumns
 	ord   int
 	state string
 
-	// What became of a contended lock, with release.
+	// What became of a contended lock.
 	outcome                  zeronull.Text
 	expired                  []uuid.UUID
 	nextGrant, nextLease     zeronull.UUID
 	nextInstance             zeronull.Text
 	nextToken                zeronull.Int8
 	nextAcquired, nextExpiry zeronull.Timestamptz
+	thenGrant                zeronull.UUID
+	thenInstance             zeronull.Text
+}
+
+// claimName is the key of a claim.
+func (o *operation) claimName(c *store.Claim) keyName {
+	return keyName{o.config.Identity.Namespace, c.Key}
 }
 
 func (v *verdictRow) verdict(key string) store.Verdict {
@@ -54,20 +61,25 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verd
 	}
 	defer cancel()
 	verdicts := make([]store.Verdict, len(claims))
-	if err := o.free(ctx, claims, verdicts); err != nil {
-		return nil, err
+	name := func(i int) keyName { return o.claimName(&claims[i]) }
+	steps := []func(context.Context, []int) error{
+		func(ctx context.Context, which []int) error { return o.free(ctx, claims, which, verdicts) },
+		func(ctx context.Context, which []int) error { return o.judge(ctx, claims, which, verdicts) },
 	}
-	var rest []int
-	for i := range verdicts {
-		if verdicts[i].Standing == 0 {
-			rest = append(rest, i)
+	for _, step := range steps {
+		var open []int
+		for i := range verdicts {
+			if verdicts[i].Standing == 0 {
+				open = append(open, i)
+			}
 		}
-	}
-	if len(rest) == 0 {
-		return verdicts, nil
-	}
-	if err := o.judge(ctx, claims, rest, verdicts); err != nil {
-		return nil, err
+		stuck, err := o.aroundStuck(ctx, open, name, step)
+		if err != nil {
+			return nil, err
+		}
+		for _, i := range stuck {
+			verdicts[i].Standing = store.NotJudged
+		}
 	}
 	return verdicts, nil
 }
@@ -80,11 +92,11 @@ type freed struct {
 
 // free releases the locks of sessions that hold and for which nobody waits, in one
 // statement: nearly all of them.
-func (o *operation) free(ctx context.Context, claims []store.Claim, verdicts []store.Verdict) error {
-	which := make([]int, 0, len(claims))
-	byKey := make(map[string]int, len(claims))
-	for i, c := range claims {
-		if c.Lease != (store.LeaseID{}) {
+func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, verdicts []store.Verdict) error {
+	which := make([]int, 0, len(open))
+	byKey := make(map[string]int, len(open))
+	for _, i := range open {
+		if c := &claims[i]; c.Lease != (store.LeaseID{}) {
 			which = append(which, i)
 			byKey[c.Key] = i
 		}
@@ -119,10 +131,15 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, verdicts []s
 func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int, verdicts []store.Verdict) error {
 	namespace := o.config.Identity.Namespace
 	keys, tokens, leases := claimColumns(rest, func(i int) store.Claim { return claims[i] })
-	found, err := query(ctx, o, sqlRelease, []any{namespace, keys, tokens, leases},
+	untold := make([]bool, len(rest))
+	for n, i := range rest {
+		untold[n] = claims[i].Untold
+	}
+	found, err := query(ctx, o, sqlRelease, []any{namespace, o.config.Identity.Instance, keys, tokens, leases, untold},
 		func(rows pgx.Rows, v *verdictRow) error {
 			return rows.Scan(append(v.with(&v.ord, &v.state), &v.outcome, &v.expired,
-				&v.nextGrant, &v.nextLease, &v.nextInstance, &v.nextToken, &v.nextAcquired, &v.nextExpiry)...)
+				&v.nextGrant, &v.nextLease, &v.nextInstance, &v.nextToken, &v.nextAcquired, &v.nextExpiry,
+				&v.thenGrant, &v.thenInstance)...)
 		})
 	if err != nil {
 		return err
@@ -145,13 +162,22 @@ func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int,
 			keysLeft = append(keysLeft, held{namespace, claims[n].Key, uuid.UUID(v.lease), &claims[n].Token})
 		}
 	}
-	return o.finish(ctx, keysLeft, unique(expired))
+	if err := o.finish(ctx, keysLeft, unique(expired)); err != nil {
+		return err
+	}
+	for _, n := range rest {
+		if o.passed[o.claimName(&claims[n])] {
+			verdicts[n] = store.Verdict{Standing: store.NotJudged}
+		}
+	}
+	return nil
 }
 
 func (v *verdictRow) handOver(namespace, key string) handOver {
 	return handOver{
 		namespace: namespace, key: key, outcome: string(v.outcome), grant: v.nextGrant, lease: v.nextLease,
-		instance: v.nextInstance, token: v.nextToken, acquiredAt: v.nextAcquired, expiresAt: v.nextExpiry, now: v.now,
+		instance: v.nextInstance, token: v.nextToken, acquiredAt: v.nextAcquired, expiresAt: v.nextExpiry,
+		thenGrant: v.thenGrant, thenInstance: v.thenInstance, now: v.now,
 	}
 }
 
@@ -165,6 +191,16 @@ func claimColumns[T any](items []T, claim func(T) store.Claim) (keys []string, t
 	return keys, tokens, leases
 }
 
+// amended is a row of the function amend.
+type amended struct {
+	lockColumns
+	ord   int
+	state string
+	// Who is first in line behind a lock whose remaining time was set.
+	nextGrant    zeronull.UUID
+	nextInstance zeronull.Text
+}
+
 // Amend checks claims, and changes data and remaining times.
 func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verdict, error) {
 	if len(changes) == 0 {
@@ -175,22 +211,44 @@ func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verd
 		return nil, err
 	}
 	defer cancel()
-	keys, tokens, leases := claimColumns(changes, func(c store.Change) store.Claim { return c.Claim })
-	ttls, sets, datas := make([]time.Duration, len(changes)), make([]bool, len(changes)), make([]*string, len(changes))
-	for i, c := range changes {
-		ttls[i], sets[i], datas[i] = c.TTL, c.SetData, textOf(c.Data)
-	}
-	found, err := query(ctx, o, sqlAmend, []any{s.config.Identity.Namespace, keys, tokens, leases, ttls, sets, datas},
-		func(rows pgx.Rows, v *verdictRow) error { return rows.Scan(v.with(&v.ord, &v.state)...) })
-	if err != nil {
-		return nil, err
-	}
-	if len(found) != len(changes) {
-		return nil, o.fail(errShort, true)
-	}
 	verdicts := make([]store.Verdict, len(changes))
-	for i := range found {
-		verdicts[found[i].ord-1] = found[i].verdict(keys[found[i].ord-1])
+	name := func(i int) keyName { return o.claimName(&changes[i].Claim) }
+	stuck, err := o.aroundStuck(ctx, items(len(changes)), name, func(ctx context.Context, which []int) error {
+		return o.amend(ctx, changes, which, verdicts)
+	})
+	for _, i := range stuck {
+		verdicts[i].Standing = store.NotJudged
 	}
-	return verdicts, nil
+	return verdicts, err
+}
+
+func (o *operation) amend(ctx context.Context, changes []store.Change, which []int, verdicts []store.Verdict) error {
+	keys, tokens, leases := claimColumns(which, func(i int) store.Claim { return changes[i].Claim })
+	ttls, sets, datas := make([]time.Duration, len(which)), make([]bool, len(which)), make([]*string, len(which))
+	for n, i := range which {
+		ttls[n], sets[n], datas[n] = changes[i].TTL, changes[i].SetData, textOf(changes[i].Data)
+	}
+	namespace := o.config.Identity.Namespace
+	found, err := query(ctx, o, sqlAmend, []any{namespace, o.notAfter, keys, tokens, leases, ttls, sets, datas},
+		func(rows pgx.Rows, a *amended) error {
+			return rows.Scan(append(a.with(&a.ord, &a.state), &a.nextGrant, &a.nextInstance)...)
+		})
+	if err != nil {
+		return err
+	}
+	if len(found) != len(which) {
+		return o.fail(errShort, true)
+	}
+	for n := range found {
+		a := &found[n]
+		i := which[a.ord-1]
+		verdicts[i].Standing = standings[a.state]
+		if verdicts[i].Standing == store.Holds {
+			verdicts[i].Lock = a.asHeld(changes[i].Key)
+		}
+		if a.nextGrant != (zeronull.UUID{}) { // the lock may end earlier than it believes
+			o.hint(namespace, string(a.nextInstance), uuid.UUID(a.nextGrant))
+		}
+	}
+	return nil
 }

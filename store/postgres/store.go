@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -15,7 +16,7 @@ import (
 
 const (
 	defaultMaxConns = 4
-	minMaxConns     = 2 // one for renewals, one for all else
+	minMaxConns     = 3 // renewals, LISTEN, all else
 	defaultTimeout  = 5 * time.Second
 )
 
@@ -24,14 +25,17 @@ type Config struct {
 	// URL is a connection string of pgx: postgres://…, several hosts allowed.
 	URL      string
 	Identity store.Identity
-	// MaxConns is the most connections, those of renewals included: at least 2,
-	// 4 when zero.
+	// MaxConns is the most connections, those of renewals and LISTEN included: at
+	// least 3, 4 when zero.
 	MaxConns int
 	// Timeout limits each operation, 5 s when zero.
 	Timeout time.Duration
 	// AutoMigrate: bring an old schema, or none, up to date. Otherwise the store
 	// is not ready until somebody has.
 	AutoMigrate bool
+	// Listen says whether hand-offs of other instances are heard by LISTEN or polled
+	// for. Auto when empty.
+	Listen Listen
 	// Logger hears of changes of the store's state. Nil: nobody does.
 	Logger *slog.Logger
 }
@@ -44,12 +48,20 @@ type Store struct {
 	log    *slog.Logger
 	news   func(store.News)
 
+	lockTimeout time.Duration
 	sweepAfter  time.Duration
 	forgetAfter time.Duration
 
 	mu      sync.Mutex
 	started *running
 	stopped bool
+
+	clock      clock
+	ear        *ear
+	mouth      *mouth
+	pooled     atomic.Bool // sessions are shared: see shared
+	said       sync.Map    // what was logged once
+	stuckNoted nowAndThen
 
 	state  atomic.Pointer[state]
 	doubts chan struct{} // holds an element when the server is to be looked at again
@@ -67,7 +79,7 @@ type state struct {
 type running struct {
 	shared, renewals *pgxpool.Pool
 	cancel           context.CancelFunc
-	ended            chan struct{}
+	ended            sync.WaitGroup
 }
 
 var _ store.Store = (*Store)(nil)
@@ -85,18 +97,31 @@ func New(config Config) (*Store, error) {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
 	if config.MaxConns < minMaxConns {
-		return nil, errors.New("store/postgres: MaxConns must be at least 2: renewals need a connection of their own")
+		return nil, errors.New("store/postgres: MaxConns must be at least 3: renewals and LISTEN need a connection each")
+	}
+	conns := config.MaxConns - 1
+	switch config.Listen {
+	case "":
+		config.Listen = ListenAuto
+		conns--
+	case ListenAuto, ListenAlways:
+		conns--
+	case ListenNever:
+	default:
+		return nil, fmt.Errorf("store/postgres: Listen is %q; it must be auto, always or never", config.Listen)
 	}
 	s := &Store{
 		config: config, news: func(store.News) {},
-		sweepAfter: sweepAfter, forgetAfter: forgetAfter,
+		lockTimeout: lockTimeout(config.Timeout), sweepAfter: sweepAfter, forgetAfter: forgetAfter,
 		doubts: make(chan struct{}, 1),
 	}
+	s.pooled.Store(config.Listen == ListenNever)
+	s.ear, s.mouth = newEar(s), &mouth{s: s}
 	var err error
-	if s.pool, err = poolConfig(config, config.MaxConns-1); err != nil {
+	if s.pool, err = s.poolConfig(conns); err != nil {
 		return nil, err
 	}
-	if s.lane, err = poolConfig(config, 1); err != nil {
+	if s.lane, err = s.poolConfig(1); err != nil {
 		return nil, err
 	}
 	server := s.pool.ConnConfig
@@ -108,11 +133,17 @@ func New(config Config) (*Store, error) {
 // OnNews sets who hears of grants by hand-off.
 func (s *Store) OnNews(hear func(store.News)) { s.news = hear }
 
-// Traits: news of other instances' hand-offs does not arrive by itself.
-func (s *Store) Traits() store.Traits { return store.Traits{Polls: true} }
+// Traits: news of other instances' hand-offs arrives by itself while it is heard.
+func (s *Store) Traits() store.Traits { return store.Traits{Polls: !s.ear.hears.Load()} }
 
 // Ready is nil when the server was there when it was last looked at.
-func (s *Store) Ready() error { return s.state.Load().why }
+func (s *Store) Ready() error {
+	why := s.state.Load().why
+	if why == nil && s.config.Listen == ListenAlways && !s.ear.hears.Load() {
+		return errDeaf
+	}
+	return why
+}
 
 // Start connects in the background, for ever.
 func (s *Store) Start(context.Context) error {
@@ -125,7 +156,7 @@ func (s *Store) Start(context.Context) error {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(context.Background()) // Start's ctx limits Start only
-	r := &running{cancel: cancel, ended: make(chan struct{})}
+	r := &running{cancel: cancel}
 	var err error
 	if r.shared, err = pgxpool.NewWithConfig(ctx, s.pool); err != nil {
 		cancel()
@@ -138,13 +169,17 @@ func (s *Store) Start(context.Context) error {
 	}
 	s.started = r
 	s.state.Store(&state{why: errNotReached})
-	go s.watch(ctx, r)
+	r.ended.Go(func() { s.watch(ctx, r) })
+	r.ended.Go(func() { s.ear.run(ctx) })
 	return nil
 }
 
-// Stop waits for operations that are under way, which Timeout limits, and closes
-// all connections.
+// Stop says what there is to say to others, waits for operations that are under
+// way, which Timeout limits, and closes all connections.
 func (s *Store) Stop() {
+	silence, cancel := context.WithTimeout(context.Background(), s.config.Timeout)
+	defer cancel()
+	s.mouth.silence(silence)
 	s.mu.Lock()
 	r := s.started
 	s.started, s.stopped = nil, true
@@ -154,7 +189,7 @@ func (s *Store) Stop() {
 		return
 	}
 	r.cancel()
-	<-r.ended
+	r.ended.Wait()
 	r.shared.Close()
 	r.renewals.Close()
 }

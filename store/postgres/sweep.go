@@ -2,10 +2,10 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 const (
@@ -26,20 +26,19 @@ const (
 // Sweep buries leases that expired a while ago, frees what dead leases left, and
 // forgets keys that have been free for a day.
 func (s *Store) Sweep(ctx context.Context) error {
+	var errs []error
 	for _, step := range []func(context.Context, *operation) (int, error){
 		sweepLeases, sweepDangling, sweepWaiters, sweepFree,
 	} {
 		for range sweepRounds {
 			rows, err := s.sweepStep(ctx, step)
-			if err != nil {
-				return err
-			}
-			if rows < sweepRows {
+			errs = append(errs, err) // one step's trouble is not the others'
+			if err != nil || rows < sweepRows {
 				break
 			}
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // sweepStep is an operation of its own, with a Timeout of its own.
@@ -73,10 +72,11 @@ func sweepDangling(ctx context.Context, o *operation) (int, error) {
 }
 
 func sweepWaiters(ctx context.Context, o *operation) (int, error) {
-	return 0, execute(ctx, o, sqlSweepWaiters, int64(sweepLock), sweepRows)
+	gone, err := query(ctx, o, sqlSweepWaiters, []any{int64(sweepLock), sweepRows}, nothing)
+	return len(gone), err
 }
 
 func sweepFree(ctx context.Context, o *operation) (int, error) {
-	gone, err := query(ctx, o, sqlSweepFree, []any{int64(sweepLock), o.forgetAfter, sweepRows}, func(pgx.Rows, *struct{}) error { return nil })
+	gone, err := query(ctx, o, sqlSweepFree, []any{int64(sweepLock), o.forgetAfter, sweepRows}, nothing)
 	return len(gone), err
 }

@@ -65,7 +65,9 @@ func emptyBatches(f *fixture) {
 	count("Get", len(locks), err)
 	count("OpenLeases", 0, in.OpenLeases(ctx, nil))
 	count("Bury", 0, in.Bury(ctx, nil))
-	count("Undo", 0, in.Undo(ctx, nil))
+	count("BuryInstance", 0, in.BuryInstance(ctx, "nobody"))
+	outcomes, err := in.Undo(ctx, nil)
+	count("Undo", len(outcomes), err)
 }
 
 // batchKey spreads neighbours over the order of keys, so that a store that sorts
@@ -194,8 +196,14 @@ func batchWaits(f *fixture) {
 			f.Fatalf("place %d: tokens %d and %d of one grant", i, checked[i].Token, cancelled[i].Token)
 		}
 	}
-	if err := b.Undo(f.ctx(), attempts); err != nil {
-		f.Fatal(err)
+	undone, err := b.Undo(f.ctx(), attempts)
+	if err != nil || len(undone) != size {
+		f.Fatalf("%d undone, %v", len(undone), err)
+	}
+	for i, outcome := range undone {
+		if outcome != store.Gone {
+			f.Fatalf("place %d: undone: %s", i, name(outcome))
+		}
 	}
 	b.lists(store.Query{Limit: 1, Instance: b.id.Instance})
 }

@@ -39,9 +39,7 @@ func deathCases() []testCase {
 			b.bury(dead)
 			a.holds("k", token, 1)
 			b.want(b.check(first), store.Gone)
-			if got := b.want(b.check(second), store.Queued); got.Position != 1 {
-				f.Errorf("place %d, want 1", got.Position)
-			}
+			b.queued(second, 1)
 			a.holds("k", token, 1)
 			a.released(claim(ask, token))
 			b.awaitNews(second)
@@ -67,6 +65,30 @@ func deathCases() []testCase {
 			grant := b.granted(b.ask("k"))
 			a.bury(a.lease, uuid.New())
 			b.holds("k", grant.Token, 0)
+		}},
+		{"an instance that runs no more is buried with all its renewed leases", instanceBurial},
+		{"burying an instance drops its waiters", func(f *fixture) {
+			a, b := f.pair()
+			ask := b.ask("k")
+			token := b.granted(ask).Token
+			first, second := a.ask("k"), b.ask("k")
+			a.queued(first, 1)
+			b.queued(second, 2)
+			b.buryInstance(a.id.Instance)
+			b.want(b.check(first), store.Gone)
+			b.queued(second, 1)
+			b.holds("k", token, 1)
+		}},
+		{"burying an instance that is not known, or twice, changes nothing", func(f *fixture) {
+			a, b := f.pair()
+			kept := a.granted(a.ask("k"))
+			b.buryInstance("unknown-" + uuid.NewString())
+			b.buryInstance("")
+			a.holds("k", kept.Token, 0)
+			b.buryInstance(a.id.Instance)
+			b.buryInstance(a.id.Instance)
+			a.want(a.acquire(a.ask("k")), store.LeaseLost)
+			b.granted(b.ask("k"))
 		}},
 		{"the waiter of an expired lease is skipped", expiredWaiterSkipped},
 		{"when all who wait are dead, the key becomes free", func(f *fixture) {
@@ -178,6 +200,40 @@ func burialOfManyKeys(f *fixture) {
 		if got := b.awaitNews(waiters[i]); got.Token <= tokens[i] {
 			f.Fatalf("tokens %d, then %d", tokens[i], got.Token)
 		}
+	}
+}
+
+// buryInstance buries what an instance left.
+func (in *instance) buryInstance(instance string) {
+	in.Helper()
+	if err := in.BuryInstance(in.ctx(), instance); err != nil {
+		in.Fatalf("BuryInstance: %v", err)
+	}
+}
+
+func instanceBurial(f *fixture) {
+	a, b := f.pair()
+	other := a.openLease(2 * longTTL)
+	free, contended := a.ask("free"), a.askUnder(other, "contended")
+	a.granted(free)
+	token := a.granted(contended).Token
+	bindTTL := a.granted(a.askTTL("ttl", longTTL)).Token
+	theirs := b.granted(b.ask("theirs")).Token
+	waiter, patient := b.ask("contended"), b.ask("ttl")
+	b.queued(waiter, 1)
+	b.queued(patient, 1)
+	a.Stop()
+
+	b.buryInstance(a.id.Instance)
+	b.free("free")
+	if got := b.awaitNews(waiter); got.Token <= token {
+		f.Errorf("tokens %d, then %d", token, got.Token)
+	}
+	b.holds("ttl", bindTTL, 1)
+	b.want(b.check(patient), store.Queued)
+	b.holds("theirs", theirs, 0)
+	if alive := b.renew(a.lease, other, b.lease); len(alive) != 1 || alive[0] != b.lease {
+		f.Errorf("renewed %v, want only the living instance's", alive)
 	}
 }
 

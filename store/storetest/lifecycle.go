@@ -51,18 +51,19 @@ func operationsAfterStop(f *fixture) {
 		"OpenLeases": func() error {
 			return a.OpenLeases(ctx, []store.NewLease{{ID: uuid.New(), TTL: longTTL}})
 		},
-		"Renew":       func() error { _, err := a.Renew(ctx, []store.LeaseID{a.lease}); return err },
-		"Bury":        func() error { return a.Bury(ctx, []store.LeaseID{a.lease}) },
-		"Sweep":       func() error { return a.Sweep(ctx) },
-		"Acquire":     func() error { _, err := a.Acquire(ctx, []store.Ask{ask}); return err },
-		"Enqueue":     func() error { _, err := a.Enqueue(ctx, []store.Ask{ask}); return err },
-		"CheckWaits":  func() error { _, err := a.CheckWaits(ctx, attempts); return err },
-		"CancelWaits": func() error { _, err := a.CancelWaits(ctx, attempts); return err },
-		"Undo":        func() error { return a.Undo(ctx, attempts) },
-		"Release":     func() error { _, err := a.Release(ctx, claims); return err },
-		"Amend":       func() error { _, err := a.Amend(ctx, []store.Change{{Claim: claims[0]}}); return err },
-		"Get":         func() error { _, err := a.Get(ctx, []string{"k"}); return err },
-		"List":        func() error { _, err := a.List(ctx, store.Query{Limit: 1}); return err },
+		"Renew":        func() error { _, err := a.Renew(ctx, []store.LeaseID{a.lease}); return err },
+		"Bury":         func() error { return a.Bury(ctx, []store.LeaseID{a.lease}) },
+		"BuryInstance": func() error { return a.BuryInstance(ctx, b.id.Instance) },
+		"Sweep":        func() error { return a.Sweep(ctx) },
+		"Acquire":      func() error { _, err := a.Acquire(ctx, []store.Ask{ask}); return err },
+		"Enqueue":      func() error { _, err := a.Enqueue(ctx, []store.Ask{ask}); return err },
+		"CheckWaits":   func() error { _, err := a.CheckWaits(ctx, attempts); return err },
+		"CancelWaits":  func() error { _, err := a.CancelWaits(ctx, attempts); return err },
+		"Undo":         func() error { _, err := a.Undo(ctx, attempts); return err },
+		"Release":      func() error { _, err := a.Release(ctx, claims); return err },
+		"Amend":        func() error { _, err := a.Amend(ctx, []store.Change{{Claim: claims[0]}}); return err },
+		"Get":          func() error { _, err := a.Get(ctx, []string{"k"}); return err },
+		"List":         func() error { _, err := a.List(ctx, store.Query{Limit: 1}); return err },
 	}
 	for name, call := range calls {
 		err := call()

@@ -22,7 +22,7 @@ func queueCases() []testCase {
 			a.queued(a.ask("k"), 1)
 			waiter := b.ask("k")
 			for _, got := range []store.Answer{b.queued(waiter, 2), b.want(b.check(waiter), store.Queued)} {
-				if got.Position != 2 || got.Lock.Token != grant.Token || got.Lock.Key != "k" ||
+				if got.Lock.Token != grant.Token || got.Lock.Key != "k" ||
 					got.Lock.Holder.Instance != a.id.Instance || got.Lock.Holder.ExpiresIn <= 0 {
 					f.Errorf("queued as %+v", got)
 				}
@@ -54,12 +54,11 @@ func queueCases() []testCase {
 			b.queued(first, 1)
 			a.queued(second, 2)
 			b.queued(third, 3)
-			b.want(b.cancel(first), store.Gone)
-			a.want(a.cancel(second), store.Gone)
+			b.gaveUp(b.cancel(first), 1)
+			a.gaveUp(a.cancel(second), 1)
 			b.want(b.check(first), store.Gone)
-			if got := b.want(b.check(third), store.Queued); got.Position != 1 {
-				f.Errorf("place %d after two cancels, want 1", got.Position)
-			}
+			b.want(b.check(third), store.Queued)
+			b.queued(third, 1)
 			a.holds("k", token, 1)
 			a.released(claim(ask, token))
 			b.awaitNews(third)
@@ -70,8 +69,8 @@ func queueCases() []testCase {
 			token := a.granted(ask).Token
 			waiter := b.ask("k")
 			b.queued(waiter, 1)
-			b.want(b.cancel(waiter), store.Gone)
-			b.want(b.cancel(waiter), store.Gone)
+			b.gaveUp(b.cancel(waiter), 1)
+			b.gaveUp(b.cancel(waiter), 0)
 			a.released(claim(ask, token))
 			b.free("k")
 			a.granted(a.ask("k"))
@@ -124,6 +123,20 @@ func queueCases() []testCase {
 			default:
 			}
 		}},
+		{"an instance that stopped listening hears again when it listens again", func(f *fixture) {
+			a, b := f.pair()
+			for range 3 {
+				b.Listen(false)
+				b.Listen(false)
+				b.Listen(true)
+				ask := a.ask("k")
+				token := a.granted(ask).Token
+				waiter := b.ask("k")
+				b.queued(waiter, 1)
+				a.released(claim(ask, token))
+				b.released(claim(waiter, b.awaitNews(waiter).Token))
+			}
+		}},
 		{"a bind:ttl waiter's TTL starts at the hand-off", bindTTLWaiter},
 		{"a bind:ttl lock is handed off like any other", func(f *fixture) {
 			a, b := f.pair()
@@ -155,6 +168,15 @@ func queueCases() []testCase {
 	}
 }
 
+// gaveUp checks that a cancelled waiter is gone, and the place that it had; 0:
+// none.
+func (in *instance) gaveUp(a store.Answer, place int) {
+	in.Helper()
+	if in.want(a, store.Gone); a.Position != place {
+		in.Fatalf("gave up place %d, want %d", a.Position, place)
+	}
+}
+
 func fifo(f *fixture) {
 	a, b := f.pair()
 	holder := a.ask("k")
@@ -177,9 +199,7 @@ func fifo(f *fixture) {
 		}
 		token = grant.Token
 		for behind, q := range line[i+1:] {
-			if got := q.in.want(q.in.check(q.ask), store.Queued); got.Position != behind+1 {
-				f.Fatalf("waiter %d stands at %d, want %d", i+1+behind, got.Position, behind+1)
-			}
+			q.in.queued(q.ask, behind+1)
 		}
 		p.in.released(claim(p.ask, token))
 	}
@@ -222,7 +242,7 @@ func longQueue(f *fixture) {
 		b.queued(line[i], i+1)
 	}
 	for i := length - 2; i > 0; i -= 3 { // 43, 40, … 1
-		b.want(b.cancel(line[i]), store.Gone)
+		b.gaveUp(b.cancel(line[i]), i+1)
 	}
 	left := 0
 	for i, ask := range line {
@@ -230,9 +250,7 @@ func longQueue(f *fixture) {
 			continue
 		}
 		left++
-		if got := b.want(b.check(ask), store.Queued); got.Position != left {
-			f.Fatalf("waiter %d stands at %d, want %d", i, got.Position, left)
-		}
+		b.queued(ask, left)
 	}
 	a.holds("k", token, left)
 	a.released(claim(holder, token))

@@ -94,6 +94,24 @@ func releaseCases() []testCase {
 	}
 }
 
+// shortenedForAWaiter: the waiter's sidecar believes that it need not look for a
+// minute. It is told to look, and finds that the lock ends soon.
+func shortenedForAWaiter(f *fixture) {
+	a, b := f.pair()
+	token := a.granted(a.askTTL("k", time.Minute)).Token
+	first, second := b.ask("k"), a.ask("k")
+	b.queued(first, 1)
+	a.queued(second, 2)
+	a.stands(a.amend(store.Change{Claim: store.Claim{Key: "k", Token: token}, TTL: 300 * time.Millisecond}), store.Holds)
+	if !b.Traits().Polls {
+		b.awaitAnyNews(first)
+	}
+	if got := b.awaitGrant(first); got.Token <= token {
+		f.Errorf("tokens %d, then %d", token, got.Token)
+	}
+	a.want(a.check(second), store.Queued)
+}
+
 func releaseHandsOff(f *fixture) {
 	a, b := f.pair()
 	ask := a.ask("k")
@@ -182,6 +200,7 @@ func amendCases() []testCase {
 			a.stands(a.amend(store.Change{Claim: c, TTL: shortTTL}), store.Holds)
 			b.takeOver(b.ask("k"))
 		}},
+		{"whoever waits behind a bind:ttl lock that is shortened is told", shortenedForAWaiter},
 		{"a TTL does not move a renewed lease", func(f *fixture) {
 			in := f.instance("a")
 			ask := in.ask("k")

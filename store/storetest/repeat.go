@@ -33,6 +33,62 @@ func repeatCases() []testCase {
 			a.sameGrant(first, a.acquire(again))
 			b.sameGrant(first, b.acquire(again))
 		}},
+		{"a bind:ttl lock that two instances may have told is given back by none", func(f *fixture) {
+			a, b := f.pair()
+			ask := a.askTTL("k", longTTL)
+			token := a.granted(ask).Token
+			b.granted(ask)
+			f.nobodyUndoes(ask, token, a, b)
+			b.released(store.Claim{Key: "k", Token: token})
+			a.free("k")
+		}},
+		{"an enqueue, a check and a cancel that find a bind:ttl grant are told, too", func(f *fixture) {
+			a, b := f.pair()
+			for name, again := range map[string]func(ask store.Ask) store.Answer{
+				"enqueue": func(ask store.Ask) store.Answer { ask.Lease = b.lease; return b.enqueue(ask) },
+				"check":   b.check,
+				"cancel":  b.cancel,
+			} {
+				holder := a.ask(name)
+				held := a.granted(holder).Token
+				waiter := a.ask(name)
+				waiter.TTL = longTTL
+				a.queued(waiter, 1)
+				a.released(claim(holder, held))
+				token := a.awaitNews(waiter).Token
+				if got := b.want(again(waiter), store.Granted); got.Token != token {
+					f.Fatalf("%s: tokens %d and %d of one grant", name, token, got.Token)
+				}
+				f.nobodyUndoes(waiter, token, a, b)
+			}
+		}},
+		{"a place in line is of the instance that asked last", func(f *fixture) {
+			a, b := f.pair()
+			token := a.granted(a.ask("k")).Token
+			atA := a.ask("k")
+			atA.TTL = longTTL
+			atB := atA
+			atB.Lease = b.lease
+			a.queued(atA, 1)
+			b.queued(atB, 1)
+			a.want(a.cancel(atA), store.Gone)
+			a.undo(atA)
+			b.want(b.check(atB), store.Queued)
+			b.want(b.cancel(atB), store.Gone)
+			a.holds("k", token, 0)
+		}},
+		{"a bind:ttl lock of which nobody was told is given back", func(f *fixture) {
+			a, b := f.pair()
+			ask := a.askTTL("k", longTTL)
+			c := store.Claim{Key: "k", Token: a.granted(ask).Token, Untold: true}
+			waiter := b.ask("k")
+			b.queued(waiter, 1)
+			a.granted(ask) // told again by the same
+			a.released(c)
+			token := b.awaitNews(waiter).Token
+			a.stands(a.release(c), store.UnknownToken)
+			b.holds("k", token, 0)
+		}},
 		{"a grant that ended is not given again", func(f *fixture) {
 			in := f.instance("a")
 			ask := in.ask("k")
@@ -130,6 +186,16 @@ func repeatCases() []testCase {
 			in.undo(store.Ask{Attempt: store.Attempt{Key: "other", Grant: ask.Grant}})
 			in.holds("k", grant.Token, 0)
 		}},
+	}
+}
+
+// nobodyUndoes checks that none of the instances can free a bind:ttl lock as untold.
+func (f *fixture) nobodyUndoes(ask store.Ask, token int64, instances ...*instance) {
+	f.Helper()
+	for _, in := range instances {
+		in.stands(in.release(store.Claim{Key: ask.Key, Token: token, Untold: true}), store.OtherSession)
+		in.undo(ask)
+		in.holds(ask.Key, token, 0)
 	}
 }
 

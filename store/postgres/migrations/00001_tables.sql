@@ -10,10 +10,11 @@ CREATE TABLE locksidecar.meta (
     schema_version integer NOT NULL,
     -- A sidecar that was built for an older schema than this one must not run.
     oldest_version integer NOT NULL,
-    -- The timeline of the server on which the schema was last used.
-    epoch          text
+    -- The timeline of the server that grants: it changes with every failover.
+    epoch          text NOT NULL
 );
-INSERT INTO locksidecar.meta (schema_version, oldest_version) VALUES (1, 1);
+INSERT INTO locksidecar.meta (schema_version, oldest_version, epoch)
+VALUES (1, 1, substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8));
 
 -- A lease says "alive until expires_at". A missing lease is dead, and ids are
 -- never used again, so death is final. Half of each page is left free, and
@@ -27,7 +28,9 @@ CREATE TABLE locksidecar.leases (
     renewed    boolean NOT NULL,
     ttl        interval NOT NULL,
     expires_at timestamptz NOT NULL,
-    epoch      text
+    -- An unrenewed lease whose grant another instance than the first was told of,
+    -- too, because the attempt was repeated there.
+    repeated   boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 50);
 
 -- A row per key. The key is held while lease_id names a lease that exists and has

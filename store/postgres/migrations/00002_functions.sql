@@ -15,6 +15,78 @@
 
 -- +goose Up
 
+-- in_epoch is true, or fails with LS001 when the server is another one than that
+-- which granted last: a standby was promoted, and what it knows may be older than
+-- what was told. Then new_epoch comes first. Statements that grant, and those that
+-- bury expired leases, ask it.
+-- +goose StatementBegin
+CREATE FUNCTION locksidecar.in_epoch() RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF (SELECT epoch FROM locksidecar.meta) = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) THEN
+        RETURN true;
+    END IF;
+    RAISE EXCEPTION 'the server was promoted since it last granted a lock' USING ERRCODE = 'LS001';
+END
+$$;
+-- +goose StatementEnd
+
+-- new_epoch begins to grant on a server that was promoted. No lease ends before its
+-- holder can have renewed it: the last renewal may be missing, and this server's
+-- clock is another one. (The lease of a bind:ttl lock is not renewed; one that would
+-- end about now gets a minute, for the clock.) A lease that somebody has locked is
+-- being renewed, or it has to do without: all locks of all pods wait for this. Then
+-- tokens jump, for a few that were granted may not have reached this server: far
+-- beyond what can be granted meanwhile, and also beyond where another standby that
+-- was promoted before may have jumped to. It returns whether there was anything to
+-- do. It may do what the sidecar's role may not: set the sequence.
+-- +goose StatementBegin
+CREATE FUNCTION locksidecar.new_epoch() RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    timeline text := substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8);
+    known text;
+BEGIN
+    SELECT epoch INTO known FROM locksidecar.meta FOR UPDATE;
+    IF known = timeline THEN
+        RETURN false;
+    END IF;
+    WITH due AS (
+        SELECT id FROM locksidecar.leases
+        WHERE renewed OR expires_at BETWEEN clock_timestamp() - interval '1 minute' AND clock_timestamp() + interval '1 minute'
+        ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE locksidecar.leases l
+    SET expires_at = greatest(expires_at,
+        clock_timestamp() + CASE WHEN renewed THEN ttl ELSE least(ttl, interval '1 minute') END)
+    FROM due WHERE l.id = due.id;
+    UPDATE locksidecar.meta SET epoch = timeline;
+    -- Last, for a rollback does not take it back. 2^20 for each second since 2020: no
+    -- server grants a million locks a second, and 2^53, the last number that readers
+    -- of JSON know exactly, is 270 years away.
+    PERFORM setval('locksidecar.tokens', greatest(
+        (SELECT last_value FROM locksidecar.tokens) + (1 << 30),
+        floor(extract(epoch FROM clock_timestamp() - timestamptz '2020-01-01 00:00:00Z'))::bigint << 20));
+    RETURN true;
+END
+$$;
+-- +goose StatementEnd
+
+-- in_time is true, or fails with LS002 when a statement comes so late that its
+-- sidecar has given it up: it lay in a buffer. (Invariant 7: what was undone must
+-- not come after.)
+-- +goose StatementBegin
+CREATE FUNCTION locksidecar.in_time(not_after timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF clock_timestamp() < not_after THEN
+        RETURN true;
+    END IF;
+    RAISE EXCEPTION 'the statement came too late' USING ERRCODE = 'LS002';
+END
+$$;
+-- +goose StatementEnd
+
 -- lock_key locks the row of a key and makes it, free, if there is none. An
 -- insertion of the same key that is still under way is waited for.
 -- +goose StatementBegin
@@ -75,7 +147,7 @@ $$;
 -- it the burial would run in between and forget the waiter (invariant 5).
 -- +goose StatementBegin
 CREATE FUNCTION locksidecar.ask(
-    ns text, may_wait boolean, its_instance text, its_pod text,
+    ns text, not_after timestamptz, may_wait boolean, its_instance text, its_pod text,
     keys text[], grants uuid[], leases uuid[], ttls interval[],
     sessions text[], owners text[], datas text[], traceparents text[])
 RETURNS TABLE (
@@ -90,6 +162,7 @@ DECLARE
     l locksidecar.locks;
     h locksidecar.leases;
 BEGIN
+    PERFORM locksidecar.in_epoch();
     FOR a IN
         SELECT * FROM unnest(keys, grants, leases, ttls, sessions, owners, datas, traceparents) WITH ORDINALITY
             AS u (key, grant_id, lease_id, ttl, session, owner, data, traceparent, ord)
@@ -100,6 +173,8 @@ BEGIN
         w.ttl := NULLIF(a.ttl, interval '0');
         w.session := a.session; w.owner := a.owner; w.data := a.data; w.traceparent := a.traceparent;
 
+        l := locksidecar.lock_key(ns, w.key);
+        PERFORM locksidecar.in_time(not_after);
         IF may_wait OR w.ttl IS NULL THEN
             SELECT s.expires_at INTO ask.expires_at FROM locksidecar.leases s
             WHERE s.id = w.lease_id AND s.expires_at > clock_timestamp();
@@ -110,7 +185,6 @@ BEGIN
             END IF;
         END IF;
 
-        l := locksidecar.lock_key(ns, w.key);
         h := NULL;
         IF l.lease_id IS NOT NULL THEN
             SELECT * INTO h FROM locksidecar.leases s WHERE s.id = l.lease_id FOR KEY SHARE;
@@ -129,7 +203,12 @@ BEGIN
         ELSIF h.id IS NULL OR h.expires_at <= ask.now THEN
             ask.state := 'dead';
             ask.dead := l.lease_id;
-        ELSIF l.grant_id = w.grant_id THEN -- a repeat: nothing changes
+        ELSIF l.grant_id = w.grant_id THEN -- a repeat
+            -- A bind:ttl lock that another instance was granted: either may tell
+            -- somebody of it, so none must give it back because it could not.
+            IF NOT h.renewed AND h.instance <> its_instance THEN
+                UPDATE locksidecar.leases SET repeated = true WHERE id = h.id;
+            END IF;
             ask.state := 'granted';
             ask.token := l.token; ask.acquired_at := l.acquired_at; ask.expires_at := h.expires_at;
         ELSE
@@ -180,17 +259,22 @@ $$;
 -- leases remain. Expired is not dead, they may be renewing in this moment: they
 -- must be buried in transactions of their own, and hand_off be called again.
 -- "expired" names their leases, and after a grant those that were passed over.
+-- Whoever is first in line afterwards is to be told (then_grant, then_instance) when
+-- the new holder's lease may end before the old one's would have: it looks again when
+-- that one ends. Leases of the same TTL are renewed too often for that.
 -- +goose StatementBegin
 CREATE FUNCTION locksidecar.hand_off(
     ns text, k text, from_lease uuid, from_token bigint,
     OUT outcome text, OUT expired uuid[], OUT grant_id uuid, OUT lease_id uuid, OUT instance text,
-    OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz)
+    OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz,
+    OUT then_grant uuid, OUT then_instance text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     l locksidecar.locks;
     w locksidecar.waiters;
     s locksidecar.leases;
+    held locksidecar.leases;
     alive boolean;
 BEGIN
     SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = k FOR UPDATE;
@@ -213,6 +297,13 @@ BEGIN
         SELECT array_agg(DISTINCT q.lease_id) INTO expired FROM locksidecar.waiters q
         WHERE q.namespace = ns AND q.key = k AND q.id < w.id;
 
+        SELECT * INTO held FROM locksidecar.leases o WHERE o.id = from_lease;
+        IF held.id IS NULL OR coalesce(w.ttl, s.ttl) < held.ttl THEN
+            SELECT q.grant_id, o.instance INTO hand_off.then_grant, hand_off.then_instance
+            FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+            WHERE q.namespace = ns AND q.key = k AND o.expires_at > clock_timestamp()
+            ORDER BY q.id LIMIT 1;
+        END IF;
         DELETE FROM locksidecar.leases o WHERE o.id = from_lease AND NOT o.renewed;
         SELECT g.token, g.acquired_at INTO hand_off.token, hand_off.acquired_at
         FROM locksidecar.give(w, s.instance, s.pod) g;
@@ -246,12 +337,13 @@ $$;
 CREATE FUNCTION locksidecar.hand_off_keys(namespaces text[], keys text[], leases uuid[], tokens bigint[])
 RETURNS TABLE (
     namespace text, key text, outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text,
-    token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz)
+    token bigint, acquired_at timestamptz, expires_at timestamptz, then_grant uuid, then_instance text, now timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     a record;
 BEGIN
+    PERFORM locksidecar.in_epoch();
     FOR a IN
         SELECT * FROM unnest(namespaces, keys, leases, tokens) AS u (namespace, key, lease_id, token)
         ORDER BY u.namespace COLLATE "C", u.key COLLATE "C"
@@ -280,18 +372,21 @@ LANGUAGE sql AS $$
 $$;
 
 -- release frees locks, and hands off the contended ones, one after the other in the
--- order of the keys. It is for what a plain UPDATE did not take. A lock whose lease
+-- order of the keys. It is for what a plain UPDATE did not take. An untold grant is
+-- left alone when another instance was granted it again: see ask. A lock whose lease
 -- has expired but is not dead is given up too: if a late renewal were under way, the
 -- lock would otherwise stay.
 -- +goose StatementBegin
-CREATE FUNCTION locksidecar.release(ns text, keys text[], tokens bigint[], leases uuid[])
+CREATE FUNCTION locksidecar.release(
+    ns text, its_instance text, keys text[], tokens bigint[], leases uuid[], untold boolean[])
 RETURNS TABLE (
     ord integer, state text, token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
     lease_id uuid, instance text, pod text, renewed boolean,
     session text, owner text, data text, traceparent text, waiting integer,
     -- what became of one that was handed off: see hand_off
     outcome text, expired uuid[], next_grant uuid, next_lease uuid, next_instance text,
-    next_token bigint, next_acquired_at timestamptz, next_expires_at timestamptz)
+    next_token bigint, next_acquired_at timestamptz, next_expires_at timestamptz,
+    then_grant uuid, then_instance text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -300,14 +395,19 @@ DECLARE
     s locksidecar.leases;
     h record;
 BEGIN
+    PERFORM locksidecar.in_epoch();
     FOR c IN
-        SELECT * FROM unnest(keys, tokens, leases) WITH ORDINALITY AS u (key, token, lease_id, ord)
+        SELECT * FROM unnest(keys, tokens, leases, untold) WITH ORDINALITY AS u (key, token, lease_id, untold, ord)
         ORDER BY u.key COLLATE "C"
     LOOP
         release.ord := c.ord; release.waiting := 0; release.outcome := NULL; release.expired := NULL;
+        release.then_grant := NULL; release.then_instance := NULL;
         SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
         release.state := locksidecar.judge(c.token, c.lease_id, l, s);
+        IF c.untold AND release.state = 'holds' AND (s.repeated OR s.instance <> its_instance) THEN
+            release.state := 'other'; -- it may have been told elsewhere
+        END IF;
         release.token := l.token; release.acquired_at := l.acquired_at; release.expires_at := s.expires_at;
         release.now := clock_timestamp(); release.lease_id := l.lease_id;
         release.instance := s.instance; release.pod := s.pod; release.renewed := s.renewed;
@@ -320,6 +420,7 @@ BEGIN
             release.next_grant := h.grant_id; release.next_lease := h.lease_id; release.next_instance := h.instance;
             release.next_token := h.token; release.next_acquired_at := h.acquired_at;
             release.next_expires_at := h.expires_at;
+            release.then_grant := h.then_grant; release.then_instance := h.then_instance;
         END IF;
         RETURN NEXT;
     END LOOP;
@@ -331,11 +432,13 @@ $$;
 -- lock of an unrenewed lease its remaining time. States: see judge.
 -- +goose StatementBegin
 CREATE FUNCTION locksidecar.amend(
-    ns text, keys text[], tokens bigint[], leases uuid[], ttls interval[], set_datas boolean[], datas text[])
+    ns text, not_after timestamptz, keys text[], tokens bigint[], leases uuid[], ttls interval[], set_datas boolean[], datas text[])
 RETURNS TABLE (
     ord integer, state text, token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
     lease_id uuid, instance text, pod text, renewed boolean,
-    session text, owner text, data text, traceparent text, waiting integer)
+    session text, owner text, data text, traceparent text, waiting integer,
+    -- who is first in line behind a lock whose remaining time was set
+    next_grant uuid, next_instance text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -350,11 +453,13 @@ BEGIN
     LOOP
         IF c.set_data OR c.ttl > interval '0' THEN
             SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
+            PERFORM locksidecar.in_time(not_after);
         ELSE -- only a check: nothing is to be locked, so nothing is to be flushed
             SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key;
         END IF;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
         amend.state := locksidecar.judge(c.token, c.lease_id, l, s);
+        amend.next_grant := NULL; amend.next_instance := NULL;
 
         IF amend.state = 'holds' AND c.ttl > interval '0' AND NOT s.renewed THEN
             UPDATE locksidecar.leases
@@ -363,6 +468,11 @@ BEGIN
             RETURNING * INTO s;
             IF NOT FOUND THEN
                 amend.state := 'expired';
+            ELSIF l.contended THEN
+                SELECT q.grant_id, o.instance INTO amend.next_grant, amend.next_instance
+                FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+                WHERE q.namespace = ns AND q.key = c.key AND o.expires_at > clock_timestamp()
+                ORDER BY q.id LIMIT 1;
             END IF;
         END IF;
         IF amend.state = 'holds' AND c.set_data THEN
@@ -373,31 +483,41 @@ BEGIN
         RETURN QUERY
         SELECT c.ord::integer, amend.state, l.token, l.acquired_at, s.expires_at, clock_timestamp(),
             s.id, s.instance, s.pod, s.renewed, l.session, l.owner, l.data, l.traceparent,
-            (SELECT count(*)::integer FROM locksidecar.waiters q WHERE q.namespace = ns AND q.key = c.key);
+            (SELECT count(*)::integer FROM locksidecar.waiters q WHERE q.namespace = ns AND q.key = c.key),
+            amend.next_grant, amend.next_instance;
     END LOOP;
 END
 $$;
 -- +goose StatementEnd
 
 -- undo frees what attempts of unknown outcome hold, and takes them out of the
--- queues. lock_key waits for an attempt that is still under way (invariant 7).
+-- queues. lock_key waits for an attempt that is still under way (invariant 7). A
+-- bind:ttl lock that another instance was granted, too, is left: see ask; and so is a
+-- place in line that another instance keeps.
 -- +goose StatementBegin
-CREATE FUNCTION locksidecar.undo(ns text, keys text[], grants uuid[])
+CREATE FUNCTION locksidecar.undo(
+    ns text, not_after timestamptz, its_instance text, keys text[], grants uuid[])
 RETURNS TABLE (
     namespace text, key text, outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text,
-    token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz)
+    token bigint, acquired_at timestamptz, expires_at timestamptz, then_grant uuid, then_instance text, now timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     a record;
     l locksidecar.locks;
 BEGIN
+    PERFORM locksidecar.in_epoch();
     FOR a IN
         SELECT * FROM unnest(keys, grants) AS u (key, grant_id) ORDER BY u.key COLLATE "C"
     LOOP
         l := locksidecar.lock_key(ns, a.key);
-        DELETE FROM locksidecar.waiters w WHERE w.namespace = ns AND w.grant_id = a.grant_id;
-        IF l.grant_id = a.grant_id AND l.lease_id IS NOT NULL THEN
+        PERFORM locksidecar.in_time(not_after);
+        DELETE FROM locksidecar.waiters w WHERE w.namespace = ns AND w.grant_id = a.grant_id
+        AND NOT EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = w.lease_id AND s.instance <> its_instance);
+        IF l.grant_id = a.grant_id AND l.lease_id IS NOT NULL AND NOT EXISTS (
+            SELECT FROM locksidecar.leases s
+            WHERE s.id = l.lease_id AND NOT s.renewed AND (s.repeated OR s.instance <> its_instance))
+        THEN
             RETURN QUERY SELECT ns, a.key, h.*, clock_timestamp()
             FROM locksidecar.hand_off(ns, a.key, l.lease_id, l.token) h;
         END IF;

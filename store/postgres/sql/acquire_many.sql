@@ -3,7 +3,7 @@
 -- Invariants 1 and 2: see acquire_one. Nothing is joined: the planner does not know
 -- how many rows there are, and could compare each with each.
 -- $1 namespace, $2 keys, $3 leases to ride on, $4 true for a bind:ttl lock, $5 grants, $6 sessions, $7 owners,
--- $8 datas, $9 traceparents, $10 leases to be made, $11 their ttls, $12 instance, $13 pod
+-- $8 datas, $9 traceparents, $10 leases to be made, $11 their ttls, $12 instance, $13 pod, $14 not after
 WITH taken AS (
     INSERT INTO locksidecar.locks AS l
         (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
@@ -14,12 +14,14 @@ WITH taken AS (
         WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp()) IS NOT NULL)
     AND (SELECT found.lease_id FROM locksidecar.locks found
         WHERE found.namespace = $1 AND found.key = a.key) IS NULL
+    AND clock_timestamp() < $14
+    AND (SELECT epoch FROM locksidecar.meta) = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)
     ORDER BY key COLLATE "C"
     ON CONFLICT (namespace, key) DO UPDATE
     SET lease_id = excluded.lease_id, token = nextval('locksidecar.tokens'), grant_id = excluded.grant_id,
         stopping = NULL, session = excluded.session, owner = excluded.owner,
         acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, freed_at = NULL
-    WHERE l.lease_id IS NULL
+    WHERE l.lease_id IS NULL AND clock_timestamp() < $14
     RETURNING l.key, l.lease_id, l.token, l.acquired_at,
         (SELECT o.expires_at FROM locksidecar.leases o WHERE o.id = l.lease_id) AS expires_at
 ), made AS (

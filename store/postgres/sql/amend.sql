@@ -1,5 +1,6 @@
 -- Checks claims and changes data and remaining times: see the function.
--- $1 namespace, $2 keys, $3 tokens, $4 leases, $5 ttls (0: unchanged), $6 replace the data?, $7 datas
+-- $1 namespace, $2 not after, $3 keys, $4 tokens, $5 leases, $6 ttls (0: unchanged), $7 replace the data?, $8 datas
 SELECT ord, state,
-    token, acquired_at, expires_at, now, lease_id, instance, pod, renewed, session, owner, data, traceparent, waiting
-FROM locksidecar.amend($1, $2, $3, $4, $5, $6, $7)
+    token, acquired_at, expires_at, now, lease_id, instance, pod, renewed, session, owner, data, traceparent, waiting,
+    next_grant, next_instance
+FROM locksidecar.amend($1, $2, $3, $4, $5, $6, $7, $8)

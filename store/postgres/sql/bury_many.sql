@@ -4,6 +4,6 @@
 DELETE FROM locksidecar.leases
 WHERE id IN (
     SELECT id FROM locksidecar.leases
-    WHERE id = ANY ($1) AND ($2 OR expires_at <= clock_timestamp())
+    WHERE id = ANY ($1) AND ($2 OR expires_at <= clock_timestamp() AND locksidecar.in_epoch())
     ORDER BY id FOR UPDATE SKIP LOCKED)
 RETURNING id

@@ -10,4 +10,4 @@ UPDATE locksidecar.leases l
 SET expires_at = clock_timestamp() + l.ttl
 FROM due
 WHERE l.id = due.id AND l.expires_at > clock_timestamp()
-RETURNING l.id
+RETURNING l.id, clock_timestamp()

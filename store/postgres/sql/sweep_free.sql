@@ -8,3 +8,4 @@ WHERE (namespace, key) IN (
     WHERE (SELECT pg_try_advisory_xact_lock($1))
     AND lease_id IS NULL AND NOT contended AND NOT watched AND freed_at < clock_timestamp() - $2::interval
     ORDER BY namespace, key LIMIT $3 FOR UPDATE SKIP LOCKED)
+RETURNING true

@@ -4,5 +4,6 @@ DELETE FROM locksidecar.leases
 WHERE id IN (
     SELECT id FROM locksidecar.leases
     WHERE (SELECT pg_try_advisory_xact_lock($1)) AND expires_at < clock_timestamp() - $2::interval
+    AND locksidecar.in_epoch()
     ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED)
 RETURNING id

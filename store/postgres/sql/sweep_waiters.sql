@@ -6,3 +6,4 @@ WHERE id IN (
     WHERE (SELECT pg_try_advisory_xact_lock($1))
     AND NOT EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = w.lease_id)
     ORDER BY w.id LIMIT $2 FOR UPDATE SKIP LOCKED)
+RETURNING true

@@ -1,5 +1,6 @@
 -- Frees what attempts of unknown outcome hold or wait for (invariant 7): see the
 -- function.
--- $1 namespace, $2 keys, $3 grants
-SELECT namespace, key, outcome, expired, grant_id, lease_id, instance, token, acquired_at, expires_at, now
-FROM locksidecar.undo($1, $2, $3)
+-- $1 namespace, $2 not after, $3 instance, $4 keys, $5 grants
+SELECT namespace, key, outcome, expired, grant_id, lease_id, instance, token, acquired_at, expires_at,
+    then_grant, then_instance, now
+FROM locksidecar.undo($1, $2, $3, $4, $5)

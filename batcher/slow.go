@@ -1,0 +1,198 @@
+package batcher
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// The pauses between two questions for the same stuck item grow from one to the
+// other.
+const (
+	againMin = 20 * time.Millisecond
+	againMax = 500 * time.Millisecond
+)
+
+// slowPath has the stuck items of a lane, and one goroutine while there are any:
+// it asks for one at a time, so that however many are stuck, they take no more
+// than one connection from the others. Everything is guarded by the lane's mutex.
+type slowPath[T, R any] struct {
+	// lines are by key. While a key has one, nothing of that key is in the lane's
+	// queue or in a batch.
+	lines   map[string]*line[T, R]
+	running bool
+	// wake tells the goroutine of a new line.
+	wake chan struct{}
+}
+
+// line is a stuck item and what came for the same key after it.
+type line[T, R any] struct {
+	key     string
+	entries []entry[T, R]
+	pause   time.Duration
+	at      time.Time // when the first is asked again
+}
+
+func (s *slowPath[T, R]) init() {
+	s.lines = make(map[string]*line[T, R])
+	s.wake = make(chan struct{}, 1)
+}
+
+func (ln *line[T, R]) join(entries ...entry[T, R]) {
+	now := time.Now()
+	for _, e := range entries {
+		e.since = now
+		ln.entries = append(ln.entries, e)
+	}
+}
+
+// later puts the next question off. The pause is shorter by up to a half, so that
+// the sidecars that are stuck at the same row do not ask in step.
+func (ln *line[T, R]) later() {
+	ln.pause = min(2*ln.pause, againMax)
+	ln.at = time.Now().Add(ln.pause/2 + rand.N(ln.pause/2))
+}
+
+// setAside takes the stuck items out of a batch that was sent at that time. It
+// returns the others with their answers.
+func (l *Lane[T, R]) setAside(batch []entry[T, R], answers []R, sent time.Time) ([]entry[T, R], []R) {
+	if l.stuck == nil || !slices.ContainsFunc(answers, l.stuck) {
+		return batch, answers
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for i, e := range batch {
+		if l.stuck(answers[i]) {
+			e.since = sent
+			ln := &line[T, R]{key: l.key(e.item), entries: []entry[T, R]{e}, pause: againMin / 2}
+			ln.later()
+			l.slow.lines[ln.key] = ln
+			continue
+		}
+		batch[n], answers[n] = e, answers[i]
+		n++
+	}
+	clear(batch[n:])
+	l.moveBehind()
+	l.goOnSlowly()
+	return batch[:n], answers[:n]
+}
+
+// moveBehind takes out of the queue what must not overtake a stuck item. l.mu is
+// held.
+func (l *Lane[T, R]) moveBehind() {
+	l.queue = slices.DeleteFunc(l.queue, func(e entry[T, R]) bool {
+		k := l.key(e.item)
+		ln := l.slow.lines[k]
+		if ln == nil {
+			return false
+		}
+		ln.join(e)
+		ln.join(l.later[k]...)
+		delete(l.later, k)
+		return true
+	})
+}
+
+// goOnSlowly sees to it that somebody asks again. l.mu is held.
+func (l *Lane[T, R]) goOnSlowly() {
+	if !l.slow.running {
+		l.slow.running = true
+		go l.runSlowly()
+		return
+	}
+	select {
+	case l.slow.wake <- struct{}{}:
+	default:
+	}
+}
+
+// runSlowly asks for stuck items, each when its pause is over, until there are
+// none. When Stop gives up, their pauses are over.
+func (l *Lane[T, R]) runSlowly() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		l.mu.Lock()
+		ln := l.slow.next()
+		if ln == nil {
+			l.slow.running = false
+			l.mu.Unlock()
+			return
+		}
+		first, wait := ln.entries[0], time.Until(ln.at)
+		l.mu.Unlock()
+		if wait <= 0 || l.ctx.Err() != nil {
+			l.askAgain(ln, first)
+			continue
+		}
+		timer.Reset(wait)
+		select {
+		case <-timer.C:
+		case <-l.slow.wake:
+		case <-l.ctx.Done():
+		}
+	}
+}
+
+// next is the line that has waited longest for its turn, nil if there is none.
+// The lane's mutex is held.
+func (s *slowPath[T, R]) next() (next *line[T, R]) {
+	for _, ln := range s.lines {
+		if next == nil || ln.at.Before(next.at) {
+			next = ln
+		}
+	}
+	return next
+}
+
+// askAgain asks for the first of a line, and answers it unless it is stuck and
+// still has time.
+func (l *Lane[T, R]) askAgain(ln *line[T, R], first entry[T, R]) {
+	answers, err := l.operate([]T{first.item})
+	var r R
+	stuck := false
+	if err == nil {
+		r = answers[0]
+		stuck = l.stuck(r)
+	}
+	l.mu.Lock()
+	n := 1
+	if stuck {
+		n = ln.late(l.cfg.Timeout)
+	}
+	answered := slices.Clone(ln.entries[:n])
+	ln.entries = slices.Delete(ln.entries, 0, n)
+	if err == nil && !stuck || len(ln.entries) == 0 {
+		l.dissolve(ln)
+	} else {
+		ln.later()
+	}
+	l.mu.Unlock()
+	l.leave(n)
+	for _, e := range answered {
+		e.done(r, err)
+		l.work.Done()
+	}
+}
+
+// late is how many at the front have waited for the timeout. What the first was
+// told in this moment is as true for those behind it.
+func (ln *line[T, R]) late(timeout time.Duration) int {
+	n := slices.IndexFunc(ln.entries, func(e entry[T, R]) bool { return time.Since(e.since) < timeout })
+	if n < 0 {
+		return len(ln.entries)
+	}
+	return n
+}
+
+// dissolve gives what stood behind an item that is not stuck any more back to
+// the queue. l.mu is held.
+func (l *Lane[T, R]) dissolve(ln *line[T, R]) {
+	delete(l.slow.lines, ln.key)
+	for _, e := range ln.entries {
+		l.add(e)
+	}
+	l.goOn()
+}

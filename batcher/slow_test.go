@@ -1,0 +1,315 @@
+package batcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// rows is an operation that finds the rows of some keys locked by somebody else.
+type rows struct {
+	mu     sync.Mutex
+	locked map[string]bool
+	// done are the items for which something was done, alone those that were asked
+	// for alone, and when.
+	done    []string
+	alone   []string
+	aloneAt []time.Time
+	// relock: when that item is done, the row is locked again.
+	relock string
+	// takes is how long an operation takes that finds a row locked.
+	takes time.Duration
+}
+
+const blocked = "blocked"
+
+func (r *rows) flush(ctx context.Context, items []string) ([]string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(items) == 1 {
+		r.alone, r.aloneAt = append(r.alone, items[0]), append(r.aloneAt, time.Now())
+	}
+	if slices.ContainsFunc(items, func(item string) bool { return r.locked[rowOf(item)] }) && r.takes > 0 {
+		r.mu.Unlock()
+		time.Sleep(r.takes)
+		r.mu.Lock()
+	}
+	answers := slices.Clone(items)
+	for i, item := range items {
+		if r.locked[rowOf(item)] {
+			answers[i] = blocked
+		} else {
+			r.done = append(r.done, item)
+			r.locked[rowOf(item)] = item == r.relock
+		}
+	}
+	return answers, ctx.Err()
+}
+
+func (r *rows) lock(keys ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.locked = map[string]bool{}
+	for _, k := range keys {
+		r.locked[k] = true
+	}
+}
+
+// counts of the questions for an item alone.
+func (r *rows) asked(item string) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range r.alone {
+		if a == item {
+			n++
+		}
+	}
+	return n
+}
+
+// what is before the dash is the key.
+func rowOf(item string) string {
+	k, _, _ := strings.Cut(item, "-")
+	return k
+}
+
+// all are the answers, in their order.
+func (a *answers) all() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return fmt.Sprint(a.got)
+}
+
+func isBlocked(answer string) bool { return answer == blocked }
+
+func slowLane(r *rows, cfg Config) *Lane[string, string] {
+	return New(cfg, rowOf, r.flush, isBlocked)
+}
+
+// nothingKept checks that a lane without work has nothing in its books.
+func nothingKept(t *testing.T, l *Lane[string, string]) {
+	t.Helper()
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.queue)+len(l.later)+len(l.slow.lines)+len(l.room) != 0 || l.running || l.slow.running {
+		t.Errorf("kept: queue %v, later %v, slow %v, room %d", l.queue, l.later, l.slow.lines, len(l.room))
+	}
+}
+
+// One stuck key delays no other, and is answered when its row is free.
+func TestStuckKeyDelaysNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rows{takes: 10 * time.Millisecond}
+		r.lock("stuck")
+		var a, stuck answers
+		l := slowLane(&r, Config{Max: 100, Room: 1000, Timeout: 5 * time.Second})
+		submitAll(t, l, &stuck, "stuck-1")
+		time.Sleep(time.Second)
+		began := time.Now()
+		for i := range 500 {
+			if err := l.Submit(context.Background(), strconv.Itoa(i), a.done); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if strings.Count(a.all(), " ") != 499 || time.Since(began) != 0 {
+			t.Errorf("%s answered after %s", a.all(), time.Since(began))
+		}
+		if stuck.all() != "[]" {
+			t.Errorf("answered %v", stuck.got)
+		}
+		r.lock()
+		time.Sleep(againMax)
+		if stuck.all() != "[stuck-1]" {
+			t.Errorf("answered %v, %v", stuck.got, stuck.err)
+		}
+		nothingKept(t, l)
+		stop(l)
+	})
+}
+
+// The pauses grow, and no question is asked in between.
+func TestStuckKeyIsAskedSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r rows
+		r.lock("k")
+		var a answers
+		l := slowLane(&r, Config{Max: 10, Timeout: 10 * time.Second})
+		submitAll(t, l, &a, "k-1")
+		stop(l)
+		first := r.aloneAt[1].Sub(r.aloneAt[0])
+		if n := len(r.alone); first > againMin || n < 15 || n > 60 {
+			t.Errorf("asked %d times, again after %s", n, first)
+		}
+		for i := range r.aloneAt[1:] {
+			if d := r.aloneAt[i+1].Sub(r.aloneAt[i]); d > againMax || d < againMin/2 {
+				t.Errorf("a pause of %s", d)
+			}
+		}
+	})
+}
+
+// An item that stays stuck is told so after the lane's timeout, and with it those
+// that have stood behind it as long.
+func TestStuckForTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r rows
+		r.lock("k")
+		var a answers
+		l := slowLane(&r, Config{Max: 10, Room: 10, Timeout: 5 * time.Second})
+		submitAll(t, l, &a, "k-1", "k-2")
+		time.Sleep(3 * time.Second)
+		submitAll(t, l, &a, "k-3", "x")
+		time.Sleep(5*time.Second - 3*time.Second - time.Millisecond)
+		if a.all() != "[x]" {
+			t.Errorf("answered %v too early", a.got)
+		}
+		time.Sleep(againMax + time.Millisecond)
+		if a.all() != "[x blocked blocked]" {
+			t.Errorf("answered %v", a.got)
+		}
+		r.lock()
+		time.Sleep(againMax)
+		if a.all() != "[x blocked blocked k-3]" || //nolint:dupword // two were
+			r.asked("k-2") != 0 {
+			t.Errorf("answered %v", a.got)
+		}
+		nothingKept(t, l)
+		stop(l)
+	})
+}
+
+// Several stuck keys take turns, each is answered when its row is free.
+func TestTwoStuckKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rows{takes: 200 * time.Millisecond}
+		r.lock("a", "b")
+		var a answers
+		l := slowLane(&r, Config{Max: 10, Timeout: 20 * time.Second})
+		submitAll(t, l, &a, "a-1", "b-1")
+		time.Sleep(10 * time.Second)
+		if x, y := r.asked("a-1"), r.asked("b-1"); x < 10 || y < 10 || max(x, y)-min(x, y) > 5 {
+			t.Errorf("asked %d and %d times", x, y)
+		}
+		r.lock("a")
+		time.Sleep(2 * time.Second)
+		if a.all() != "[b-1]" {
+			t.Errorf("answered %v", a.got)
+		}
+		r.lock()
+		time.Sleep(2 * time.Second)
+		if a.all() != "[b-1 a-1]" {
+			t.Errorf("answered %v", a.got)
+		}
+		stop(l)
+		nothingKept(t, l)
+	})
+}
+
+// What comes for a stuck key stays behind it, in its order, wherever it stood
+// when the key got stuck.
+func TestStuckKeyKeepsItsOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rows{takes: 50 * time.Millisecond}
+		r.lock("k")
+		var a answers
+		l := slowLane(&r, Config{Max: 2, Timeout: 5 * time.Second})
+		submitAll(t, l, &a, "k-1", "x", "k-2", "y", "k-3") // while the first is under way
+		time.Sleep(time.Second)
+		submitAll(t, l, &a, "k-4", "z")
+		r.lock()
+		time.Sleep(time.Second)
+		stop(l)
+		var order []string
+		for _, item := range r.done {
+			if rowOf(item) == "k" {
+				order = append(order, item)
+			}
+		}
+		if fmt.Sprint(order) != "[k-1 k-2 k-3 k-4]" || len(a.got) != 7 {
+			t.Errorf("carried out %v, answered %v", order, a.got)
+		}
+		nothingKept(t, l)
+	})
+}
+
+// A row that is locked again as soon as one item was done.
+func TestStuckAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rows{relock: "k-1"}
+		r.lock("k")
+		var a answers
+		l := slowLane(&r, Config{Max: 2, Timeout: 5 * time.Second})
+		submitAll(t, l, &a, "k-1", "k-2", "k-3", "x")
+		r.lock()
+		time.Sleep(time.Second)
+		if got := a.all(); got != "[x k-1]" {
+			t.Errorf("answered %v", got)
+		}
+		r.lock()
+		time.Sleep(time.Second)
+		stop(l)
+		if got := a.all(); got != "[x k-1 k-2 k-3]" {
+			t.Errorf("answered %v", got)
+		}
+		nothingKept(t, l)
+	})
+}
+
+// Stop waits for stuck items while it may, and answers them when it gives up.
+func TestStopDuringSlowPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r rows
+		r.lock("k", "l")
+		var a answers
+		l := slowLane(&r, Config{Max: 10, Room: 10, Timeout: time.Hour})
+		submitAll(t, l, &a, "k-1", "k-2", "l-1")
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		began := time.Now()
+		time.AfterFunc(time.Second, func() { r.lock("k") })
+		l.Stop(ctx)
+		if time.Since(began) != 2*time.Second || a.all() != "[l-1]" || len(a.err) != 2 {
+			t.Errorf("answered %v, %v after %s", a.got, a.err, time.Since(began))
+		}
+		for _, err := range a.err {
+			if !errors.Is(err, ErrStopped) {
+				t.Errorf("told %v", err)
+			}
+		}
+		nothingKept(t, l)
+	})
+}
+
+// A stuck item takes its room until it is answered.
+func TestStuckItemsTakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r rows
+		r.lock("k")
+		var a answers
+		l := slowLane(&r, Config{Max: 10, Room: 2, Timeout: time.Hour})
+		submitAll(t, l, &a, "k-1", "k-2")
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := l.Submit(ctx, "x", a.done); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("told %v", err)
+		}
+		r.lock()
+		if err := l.Submit(context.Background(), "x", a.done); err != nil {
+			t.Errorf("told %v", err)
+		}
+		stop(l)
+		if len(a.got) != 3 {
+			t.Errorf("answered %v", a.got)
+		}
+		nothingKept(t, l)
+	})
+}

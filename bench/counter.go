@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// mine marks the bench's own statements, which are not counted.
+const mine = "/* bench */ "
+
+// counter lets PostgreSQL count what is executed in a database.
+type counter struct {
+	ctx context.Context
+	db  *pgx.Conn
+}
+
+func (b *bench) counter(url string) (*counter, error) {
+	db, err := pgx.Connect(b.ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	return &counter{ctx: b.ctx, db: db}, nil
+}
+
+func (c *counter) close() { _ = c.db.Close(context.WithoutCancel(c.ctx)) }
+
+// reset begins to count.
+func (c *counter) reset() error {
+	_, err := c.db.Exec(c.ctx, mine+"SELECT pg_stat_statements_reset()")
+	return err
+}
+
+// count is how many statements were executed whose text begins so, and how many
+// rows they returned or changed. What functions execute inside is not counted.
+func (c *counter) count(prefix string) (calls, rows int64, err error) {
+	err = c.db.QueryRow(c.ctx, mine+`
+		SELECT coalesce(sum(calls), 0)::bigint, coalesce(sum(rows), 0)::bigint
+		FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
+		WHERE d.datname = current_database() AND starts_with(query, $1) AND NOT starts_with(query, $2)`,
+		prefix, mine).Scan(&calls, &rows)
+	return calls, rows, err
+}
+
+// number is the answer of a query for one number.
+func (c *counter) number(sql string, args ...any) (n int64, err error) {
+	if err = c.db.QueryRow(c.ctx, mine+sql, args...).Scan(&n); err != nil {
+		err = fmt.Errorf("%s: %w", sql, err)
+	}
+	return n, err
+}
+
+// rest lets time pass.
+func (b *bench) rest(d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-b.ctx.Done():
+		return b.ctx.Err()
+	}
+}

@@ -1,0 +1,156 @@
+package e2e
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+const lineLength = 100
+
+// line is calls that wait for one key, one behind the other, and note the order in
+// which they are granted.
+type line struct {
+	key  string
+	apps []*app
+
+	mu     sync.Mutex
+	order  []int
+	tokens []int64
+}
+
+// standInLine lets calls queue up for a key, in turn behind each of the sidecars,
+// each only when the one before stands in line.
+func standInLine(t *testing.T, key string, sidecars ...*sidecar) *line {
+	t.Helper()
+	l := &line{key: key}
+	looker := dial(t, sidecars[0].socket)
+	for i := range lineLength {
+		a := dial(t, sidecars[i%len(sidecars)].socket)
+		a.send("PUT", lockPath(key), `{"wait_ms":-1}`)
+		l.apps = append(l.apps, a)
+		sidecars[0].await("the next in line", func() bool {
+			return looker.call("GET", lockPath(key), "", "Cache-Control: no-cache").int("queue_length") == int64(i+1)
+		})
+	}
+	return l
+}
+
+// run reads the answers; who is granted the key releases it. It returns when those
+// that are still in line have had it.
+func (l *line) run(still []int) {
+	var wg sync.WaitGroup
+	for _, i := range still {
+		wg.Go(func() {
+			token := l.apps[i].read("PUT", lockPath(l.key)).granted()
+			l.mu.Lock()
+			l.order = append(l.order, i)
+			l.tokens = append(l.tokens, token)
+			l.mu.Unlock()
+			l.apps[i].release(l.key, token)
+		})
+	}
+	wg.Wait()
+}
+
+func (l *line) check(t *testing.T, want []int) {
+	t.Helper()
+	if !slices.Equal(l.order, want) {
+		t.Errorf("granted in the order %v, want %v", l.order, want)
+	}
+	if !slices.IsSorted(l.tokens) || len(slices.Compact(slices.Clone(l.tokens))) != len(l.tokens) {
+		t.Errorf("the tokens do not grow: %v", l.tokens)
+	}
+}
+
+// inLine are the places for which keep is true.
+func inLine(keep func(i int) bool) (places []int) {
+	for i := range lineLength {
+		if keep(i) {
+			places = append(places, i)
+		}
+	}
+	return places
+}
+
+// TestFirstInFirstOut: the order of the queue holds across sidecars.
+func TestFirstInFirstOut(t *testing.T) {
+	o, url := onPostgres(t)
+	one, two := start(t, o), start(t, o)
+	holder := dial(t, one.socket)
+	token := holder.acquire("line", "")
+	l := standInLine(t, "line", one, two)
+	all := inLine(func(int) bool { return true })
+	began := time.Now()
+	holder.release("line", token)
+	l.run(all)
+	t.Logf("%d hand-offs in %s", lineLength, time.Since(began).Round(time.Millisecond))
+	l.check(t, all)
+	nothingLeft(t, url)
+}
+
+// TestLineSkipsTheDead: clients that went and a sidecar that was killed do not keep
+// the others waiting, but for the TTL of the killed one.
+func TestLineSkipsTheDead(t *testing.T) {
+	t.Run("same TTL", func(t *testing.T) { lineSkipsTheDead(t, deadTTL) })
+	// These stood in line behind a holder whose lease ends much later: when the dead
+	// one becomes the holder, its end comes earlier than they were told.
+	t.Run("others with a long TTL", func(t *testing.T) { lineSkipsTheDead(t, 15*time.Second) })
+}
+
+const deadTTL = time.Second // of the sidecar that is killed
+
+func lineSkipsTheDead(t *testing.T, others time.Duration) {
+	const slack = time.Second // for 50 and more hand-offs with the race detector
+	o, url := onPostgres(t)
+	o = o.with(options{"TTL": others.String()})
+	one, two := start(t, o), start(t, o)
+	three := start(t, o.with(options{"TTL": deadTTL.String()}))
+	holder := dial(t, one.socket)
+	token := holder.acquire("line", "")
+	l := standInLine(t, "line", one, two, three)
+	still := inLine(func(i int) bool { return i%5 != 4 && i%3 != 2 })
+	closed := inLine(func(i int) bool { return i%5 == 4 })
+	for _, i := range closed {
+		l.apps[i].close()
+	}
+	queueOf(t, url, int64(lineLength-len(closed)))
+	three.kill()
+	killed := time.Now()
+	holder.release("line", token)
+	l.run(still)
+	took := time.Since(killed)
+	t.Logf("%d hand-offs, past %d dead, ended %s after the kill", len(still), lineLength-len(still), took.Round(time.Millisecond))
+	if limit := deadTTL + slack; took > limit {
+		t.Errorf("want within %s", limit)
+	}
+	l.check(t, still)
+	nothingLeft(t, url)
+}
+
+// TestLineSkipsTheVanished: clients that went cost no time at all, whatever the TTL.
+func TestLineSkipsTheVanished(t *testing.T) {
+	const limit = 2 * time.Second // 80 hand-offs with the race detector; the TTL is an hour
+	o, url := onPostgres(t)
+	o = o.with(options{"TTL": "1h"})
+	one, two := start(t, o), start(t, o)
+	holder := dial(t, two.socket)
+	token := holder.acquire("line", "")
+	l := standInLine(t, "line", one, two)
+	for _, i := range inLine(func(i int) bool { return i%5 == 4 }) {
+		l.apps[i].close()
+	}
+	// Nobody waits for the cancels to arrive: they meet the hand-offs.
+	still := inLine(func(i int) bool { return i%5 != 4 })
+	began := time.Now()
+	holder.release("line", token)
+	l.run(still)
+	took := time.Since(began)
+	t.Logf("%d hand-offs in %s", len(still), took.Round(time.Millisecond))
+	if took > limit {
+		t.Errorf("want within %s", limit)
+	}
+	l.check(t, still)
+	nothingLeft(t, url)
+}

@@ -1,0 +1,157 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+)
+
+// noPoll makes polls so rare that none can help: news must come by itself.
+const noPoll = "1m"
+
+// startApp starts a process that acquires locks, waits until it has them, and
+// returns what kills it with kill -9.
+func startApp(t *testing.T, s *sidecar, names []string) (kill func()) {
+	t.Helper()
+	process := exec.Command(os.Args[0])
+	process.Env = append(os.Environ(), appEnv+"="+s.socket+" "+strings.Join(names, " "))
+	stdin, err := process.StdinPipe() // held open, so that the app stays
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := process.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = process.Process.Kill()
+		_ = stdin.Close()
+		_ = process.Wait()
+	})
+	if line, _ := bufio.NewReader(out).ReadString('\n'); line != "holding\n" {
+		t.Fatalf("the app says %q", line)
+	}
+	return func() { _ = process.Process.Signal(syscall.SIGKILL) }
+}
+
+// waitFor lets one call wait for each of the keys.
+func waitFor(t *testing.T, s *sidecar, url string, names []string) []*app {
+	t.Helper()
+	apps := make([]*app, len(names))
+	for i, key := range names {
+		apps[i] = dial(t, s.socket)
+		apps[i].send("PUT", lockPath(key), `{"wait_ms":-1}`)
+	}
+	queueOf(t, url, int64(len(names)))
+	return apps
+}
+
+// TestKilledAppAcrossSidecars: waiters behind another sidecar have the locks of an
+// app that was killed at once, without a poll.
+func TestKilledAppAcrossSidecars(t *testing.T) {
+	const waiters = 20
+	limit := dropLimit * raceCost
+	o, url := onPostgres(t)
+	o = o.with(options{"POLL_INTERVAL": noPoll, "TTL": "1h"}) // nor can the check of waiters
+	one, two := start(t, o), start(t, o)
+	names := keys("killed", dropLocks)
+	kill := startApp(t, one, names)
+	apps := waitFor(t, two, url, names[:waiters])
+
+	began := time.Now()
+	kill()
+	for i, a := range apps {
+		a.read("PUT", lockPath(names[i])).granted()
+	}
+	granted := time.Since(began)
+	eventually(t, "all others to be free", func() bool { return pgtest.Query[int64](t, url, heldLocks) == waiters })
+	free := time.Since(began)
+	t.Logf("%d waiters had their locks after %s, all others were free after %s", waiters, granted.Round(time.Millisecond), free.Round(time.Millisecond))
+	if granted > limit || free > limit {
+		t.Errorf("want both within %s", limit)
+	}
+}
+
+// TestKilledSidecar: the locks of a sidecar that was killed go to others when its
+// lease has ended by the database's clock, not earlier, and not much later.
+func TestKilledSidecar(t *testing.T) {
+	const (
+		ttl   = 2 * time.Second
+		slack = 250 * time.Millisecond
+	)
+	o, url := onPostgres(t)
+	one := start(t, o.with(options{"TTL": ttl.String()}))
+	two := start(t, o)
+	names := keys("left", 10)
+	holder := dial(t, one.socket)
+	before := map[string]int64{}
+	for _, key := range names {
+		before[key] = holder.acquire(key, "")
+	}
+	apps := waitFor(t, two, url, names)
+	one.kill()
+	killed := time.Now()
+	ends := pgtest.Query[time.Time](t, url, `SELECT s.expires_at FROM locksidecar.locks l
+		JOIN locksidecar.leases s ON s.id = l.lease_id WHERE l.key = $1`, names[0])
+	for i, a := range apps {
+		key := names[i]
+		if token := a.read("PUT", lockPath(key)).granted(); token <= before[key] {
+			t.Errorf("%s: token %d after %d", key, token, before[key])
+		}
+	}
+	took := time.Since(killed)
+	first := pgtest.Query[time.Time](t, url, "SELECT min(acquired_at) FROM locksidecar.locks")
+	t.Logf("the lease ended %s after the kill, the first grant came %s after that, the last one %s after the kill",
+		ends.Sub(killed).Round(time.Millisecond), first.Sub(ends).Round(time.Millisecond), took.Round(time.Millisecond))
+	if first.Before(ends) {
+		t.Errorf("granted %s before the lease had ended", ends.Sub(first))
+	}
+	if took > ttl+slack {
+		t.Errorf("the last waiter waited %s, want at most %s", took, ttl+slack)
+	}
+}
+
+// TestRestartedSidecar: a sidecar that starts in the folder of one that was killed
+// frees what that one held, long before its lease ends.
+func TestRestartedSidecar(t *testing.T) {
+	const limit = 2 * time.Second // the TTL is a minute
+	o, url := onPostgres(t)
+	o = o.with(options{"TTL": "60s"})
+	dir := folder(t)
+	one, two := startIn(t, dir, o), start(t, o)
+	names := keys("left", 10)
+	holder := dial(t, one.socket)
+	for _, key := range names {
+		holder.acquire(key, "")
+	}
+	ttl := holder.acquire("cron", `{"bind":"ttl","ttl_ms":60000}`)
+	waiting := names[:5]
+	apps := waitFor(t, two, url, waiting)
+	one.kill()
+
+	again := startIn(t, dir, o)
+	ready := time.Now()
+	for i, a := range apps {
+		a.read("PUT", lockPath(waiting[i])).granted()
+	}
+	taker := dial(t, two.socket)
+	for _, key := range names[len(waiting):] {
+		taker.acquire(key, "", "Cache-Control: no-cache")
+	}
+	if took := time.Since(ready); took > limit {
+		t.Errorf("the locks were had %s after the restart, want within %s", took, limit)
+	}
+	// What belongs to no session is not the predecessor's.
+	taker.call("PUT", lockPath("cron"), "", "Cache-Control: no-cache").want(423, "held")
+	dial(t, again.socket).call("DELETE", fmt.Sprintf("%s?token=%d", lockPath("cron"), ttl), "").want(200, "")
+}

@@ -1,0 +1,103 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/pgproxy"
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+)
+
+const listening = "/* locksidecar:listen */%"
+
+// promptly is how long news may take that comes by itself, with the race detector.
+const promptly = 500 * time.Millisecond
+
+// lostNews is a waiter and a granter whose statement that tells of the hand-off can
+// be tampered with. No poll can help.
+type lostNews struct {
+	url             string
+	proxy           *pgproxy.Proxy
+	granter, waiter *sidecar
+	holder, waiting *app
+	token           int64
+}
+
+func loseNews(t *testing.T, ttl time.Duration) *lostNews {
+	t.Helper()
+	o, url := onPostgres(t)
+	o = o.with(options{"POLL_INTERVAL": noPoll, "TTL": ttl.String()})
+	n := &lostNews{url: url, proxy: pgproxy.Start(t, url)}
+	n.granter = start(t, o.with(options{"STORE_URL": n.proxy.URL()}))
+	n.waiter = start(t, o)
+	n.holder = dial(t, n.granter.socket)
+	n.token = n.holder.acquire("news", "")
+	n.waiting = dial(t, n.waiter.socket)
+	n.waiting.send("PUT", lockPath("news"), `{"wait_ms":-1}`)
+	n.granter.awaitQueue("news", 1)
+	return n
+}
+
+// granted reads the waiter's answer and returns how long after the fault it came.
+func (n *lostNews) granted(t *testing.T, fault *pgproxy.Hook) time.Duration {
+	t.Helper()
+	select {
+	case <-fault.Done():
+	case <-time.After(patience):
+		t.Fatal("the fault did not happen: nothing was sent to tell the waiter")
+	}
+	began := time.Now()
+	if next := n.waiting.read("PUT", lockPath("news")).granted(); next <= n.token {
+		t.Errorf("token %d after %d", next, n.token)
+	}
+	took := time.Since(began)
+	t.Logf("granted %s after the fault", took.Round(time.Millisecond))
+	return took
+}
+
+// TestNewsArrives: the good case, without which the others prove nothing.
+func TestNewsArrives(t *testing.T) {
+	n := loseNews(t, time.Hour)
+	if got := pgtest.Backends(t, n.url, listening); got != 1 {
+		t.Errorf("%d connections listen, want that of the waiter's sidecar", got)
+	}
+	sent := n.proxy.On("notify", pgproxy.BeforeSend, func() {})
+	n.holder.release("news", n.token)
+	if took := n.granted(t, sent); took > promptly {
+		t.Errorf("want within %s", promptly)
+	}
+}
+
+// TestListenerKilled: the waiter's ear is cut off between the hand-off's commit and
+// its news. It hears again soon, and then looks what it missed; it does not wait for
+// the next renewal, which is minutes away.
+func TestListenerKilled(t *testing.T) {
+	const limit = 2 * time.Second // to connect anew, with its pause
+	n := loseNews(t, time.Hour)
+	killed := int64(0)
+	fault := n.proxy.On("notify", pgproxy.BeforeSend, func() { killed += pgtest.Terminate(t, n.url, listening) })
+	n.holder.release("news", n.token)
+	took := n.granted(t, fault)
+	if killed != 1 {
+		t.Errorf("%d listeners were killed, want 1", killed)
+	}
+	if took > limit {
+		t.Errorf("want within %s", limit)
+	}
+}
+
+// TestGranterKilled: nobody tells the waiter, ever. The check that comes with its
+// renewals finds the grant.
+func TestGranterKilled(t *testing.T) {
+	const (
+		ttl   = 6 * time.Second
+		limit = ttl/3 + time.Second // the renewal interval, and slack
+	)
+	n := loseNews(t, ttl)
+	fault := n.proxy.Cut(pgproxy.Cut{Statement: "notify", Stage: pgproxy.BeforeSend, Do: func() { _ = n.granter.cmd.Process.Kill() }})
+	n.holder.send("DELETE", lockPath("news")+fmt.Sprintf("?token=%d", n.token), "")
+	if took := n.granted(t, fault); took > limit {
+		t.Errorf("want within %s", limit)
+	}
+}

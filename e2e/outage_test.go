@@ -1,0 +1,192 @@
+package e2e
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+)
+
+// load is clients that acquire and release a few keys, through outages too.
+type load struct {
+	t       *testing.T
+	r       *register
+	refused atomic.Int64
+	end     atomic.Bool
+	wg      sync.WaitGroup
+}
+
+const loadKeys = 5
+
+// underLoad starts clients behind each of the sidecars.
+func underLoad(t *testing.T, clients int, sidecars ...*sidecar) *load {
+	t.Helper()
+	l := &load{t: t, r: &register{t: t}}
+	for i := range clients {
+		a := dial(t, sidecars[i%len(sidecars)].socket)
+		l.wg.Go(func() { l.client(a, int64(i+1)) })
+	}
+	t.Cleanup(l.stop)
+	return l
+}
+
+func (l *load) stop() {
+	l.end.Store(true)
+	l.wg.Wait()
+}
+
+func (l *load) client(a *app, id int64) {
+	for i := id; !l.end.Load(); i++ {
+		key := fmt.Sprintf("load:%d", i%loadKeys)
+		ans := a.call("PUT", lockPath(key), `{"wait_ms":5000}`)
+		switch ans.status {
+		case 503:
+			l.unavailable(ans)
+			continue
+		case 423:
+			continue
+		}
+		token := ans.granted()
+		l.r.granted(key, id, token)
+		l.r.ending(key, id)
+		l.release(a, key, token)
+	}
+}
+
+// release tries until the answer is known; at the end of the load once more, for the
+// test wants to see nothing left.
+func (l *load) release(a *app, key string, token int64) {
+	for last := false; !last; {
+		last = l.end.Load()
+		ans := a.call("DELETE", fmt.Sprintf("%s?token=%d", lockPath(key), token), "")
+		if ans.status != 503 {
+			return // released now, by an attempt before, or with the lease
+		}
+		l.unavailable(ans)
+	}
+}
+
+func (l *load) unavailable(ans answer) {
+	ans.want(503, "store_unavailable")
+	if ans.header.Get("Retry-After") == "" {
+		l.t.Error("no Retry-After")
+	}
+	l.refused.Add(1)
+	time.Sleep(20 * time.Millisecond) // a client that is told to retry later
+}
+
+// goesOn waits for so many more grants.
+func (l *load) goesOn(more int64) {
+	l.t.Helper()
+	want := l.r.grants.Load() + more
+	eventually(l.t, fmt.Sprint(more, " more grants"), func() bool { return l.r.grants.Load() >= want })
+}
+
+// TestDatabaseKilled: PostgreSQL is killed under load and comes back within the TTL:
+// what was held is held, who waited waits, and clients go on by themselves.
+func TestDatabaseKilled(t *testing.T) {
+	own := pgtest.Start(t)
+	url := own.NewDatabase(t)
+	o := options{"STORE_URL": url, "TTL": "20s"}
+	one, two := start(t, o), start(t, o)
+	session := openSession(t, one.socket, "")
+	holder, waiter := dial(t, one.socket), dial(t, two.socket)
+	token := holder.acquire("kept", "", session.joins())
+	waiter.send("PUT", lockPath("kept"), `{"wait_ms":-1}`)
+	one.awaitQueue("kept", 1)
+	l := underLoad(t, 16, one, two)
+	for range 2 { // the second time the sidecars have a recovery behind them
+		l.goesOn(50)
+		own.Kill()
+		refused := l.refused.Load()
+		eventually(t, "the outage to be told", func() bool { return l.refused.Load() >= refused+20 })
+		for _, s := range []*sidecar{one, two} {
+			ans := dial(t, s.socket).call("PUT", lockPath("new"), "").want(503, "store_unavailable")
+			if ans.header.Get("Retry-After") == "" {
+				t.Error("no Retry-After")
+			}
+		}
+		if view := holder.call("GET", lockPath("kept"), "", session.joins()); view.json["mine"] != true {
+			t.Errorf("during the outage: %s", view.body)
+		}
+		own.Restart(t)
+		one.await("ready again", one.tryReady)
+		two.await("ready again", two.tryReady)
+		l.goesOn(50)
+	}
+	l.stop()
+	holder.release("kept", token, session.joins())
+	if next := waiter.read("PUT", lockPath("kept")).granted(); next <= token {
+		t.Errorf("token %d after %d", next, token)
+	}
+	waiter.close()
+	select {
+	case e := <-session.events:
+		t.Errorf("the session was told %s %s", e.name, e.raw)
+	default:
+	}
+	nothingLeft(t, url)
+	t.Logf("%d grants, %d refusals", l.r.grants.Load(), l.refused.Load())
+}
+
+// TestDatabaseGoneForLong: an outage longer than the TTL costs the locks, at their
+// deadline and not before.
+func TestDatabaseGoneForLong(t *testing.T) {
+	const ttl = 2 * time.Second
+	own := pgtest.Start(t)
+	url := own.NewDatabase(t)
+	o := options{"STORE_URL": url, "TTL": ttl.String()}
+	one, two := start(t, o), start(t, o)
+	session := openSession(t, one.socket, "")
+	holder, plain, waiter := dial(t, one.socket), dial(t, one.socket), dial(t, two.socket)
+	token := holder.acquire("gone", "", session.joins())
+	other := plain.acquire("other", "")
+	waiter.send("PUT", lockPath("gone"), `{"wait_ms":-1}`)
+	one.awaitQueue("gone", 1)
+
+	own.Kill()
+	killed := time.Now()
+	seen, last := 0, holder.call("GET", lockPath("gone"), "", session.joins())
+	for last.json["mine"] == true {
+		if seen++; time.Since(killed) > ttl {
+			t.Fatalf("still held %s after the database was killed", time.Since(killed))
+		}
+		time.Sleep(5 * time.Millisecond) // the pause of a poll
+		last = holder.call("GET", lockPath("gone"), "", session.joins())
+	}
+	// At worst the kill came just before a renewal was due.
+	if lasted := time.Since(killed); seen == 0 || lasted < ttl/2 {
+		t.Errorf("the lock lasted only %s, seen %d times", lasted, seen)
+	}
+	if e := session.next(); e.name != "lost" || e.data["key"] != "gone" || e.data["reason"] != "store_lost" {
+		t.Errorf("event %s %s", e.name, e.raw)
+	}
+	for _, c := range []answer{
+		holder.call("PATCH", lockPath("gone"), fmt.Sprintf(`{"token":%d}`, token), session.joins()),
+		plain.call("DELETE", fmt.Sprintf("%s?token=%d", lockPath("other"), other), ""),
+	} {
+		if reason := c.want(410, "lock_lost").str("reason"); reason != "store_lost" {
+			t.Errorf("reason %q", reason)
+		}
+	}
+	own.Restart(t)
+	one.await("ready again", one.tryReady)
+	// A wait lasts as long as its lease, or longer if the database is back by then.
+	ans := waiter.read("PUT", lockPath("gone"))
+	if ans.status != 200 {
+		ans.want(503, "store_unavailable")
+		ans = waiter.call("PUT", lockPath("gone"), `{"wait_ms":10000}`)
+	}
+	if next := ans.granted(); next <= token {
+		t.Errorf("token %d after %d", next, token)
+	}
+	if next := plain.acquire("other", `{"wait_ms":10000}`); next <= other {
+		t.Errorf("token %d after %d", next, other)
+	}
+	waiter.close()
+	plain.close()
+	nothingLeft(t, url)
+}

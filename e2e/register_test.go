@@ -1,0 +1,42 @@
+package e2e
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// register is where clients note what they were told, so that a test sees from
+// outside whether two of them ever hold a key at a time. It locks nothing, lest it
+// put the clients in an order of its own.
+type register struct {
+	t      testing.TB
+	keys   sync.Map // key -> *noted
+	grants atomic.Int64
+}
+
+type noted struct {
+	holder, token atomic.Int64
+}
+
+func (r *register) of(key string) *noted {
+	n, _ := r.keys.LoadOrStore(key, &noted{})
+	return n.(*noted)
+}
+
+// granted notes a grant. Clients have numbers from 1.
+func (r *register) granted(key string, client, token int64) {
+	n := r.of(key)
+	if !n.holder.CompareAndSwap(0, client) {
+		r.t.Errorf("%s is granted to client %d while client %d holds it", key, client, n.holder.Load())
+	}
+	if before := n.token.Swap(token); before >= token {
+		r.t.Errorf("%s: token %d after %d", key, token, before)
+	}
+	r.grants.Add(1)
+}
+
+// ending notes that a client is about to give a key up.
+func (r *register) ending(key string, client int64) {
+	r.of(key).holder.CompareAndSwap(client, 0)
+}

@@ -1,0 +1,95 @@
+package e2e
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/internal/pgproxy"
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+)
+
+// TestStoreAppears: a database that cannot be reached at the start is used as soon
+// as it can, and the log says once why not yet.
+func TestStoreAppears(t *testing.T) {
+	const (
+		outage = 3 * time.Second // several tries: the pause between them begins at 50 ms
+		limit  = 6 * time.Second // the longest pause, and slack
+	)
+	o, url := onPostgres(t)
+	proxy := pgproxy.Start(t, url)
+	proxy.Refuse(true)
+	s := launch(t, folder(t), o.with(options{"STORE_URL": proxy.URL()}))
+	s.await("the log to say why it is not ready", func() bool { return len(s.logged("refused")) > 0 })
+	time.Sleep(outage) // it is the absence of more lines that is tested
+	if s.tryReady() {
+		t.Error("ready without a database")
+	}
+	dial(t, s.socket).call("PUT", lockPath("x"), "").want(503, "store_unavailable")
+	proxy.Refuse(false)
+	began := time.Now()
+	s.await("ready", s.tryReady)
+	if took := time.Since(began); took > limit {
+		t.Errorf("ready %s after the database was there, want within %s", took, limit)
+	}
+	dial(t, s.socket).acquire("x", "")
+	// One line of the store's and one of the start's, which gives up its hope of being
+	// ready soon, however often it is tried.
+	for _, message := range []string{"the store is not ready", "not ready yet"} {
+		if n := len(s.logged(`"level":"WARN"`, message, "refused")); n != 1 {
+			t.Errorf("%d lines say %q and why, want 1", n, message)
+		}
+	}
+	if n := len(s.logged("refused")); n > 3 { // and the one call that it failed
+		t.Errorf("%d lines say why not:\n%s", n, strings.Join(s.logged("refused"), "\n"))
+	}
+}
+
+// TestReadOnlyByDefault: a database whose transactions are read-only unless they ask
+// does not hurt; every connection asks, that of the migration too.
+func TestReadOnlyByDefault(t *testing.T) {
+	o, url := onPostgres(t)
+	conn, err := pgx.Connect(context.Background(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	const sql = "ALTER DATABASE %s SET default_transaction_read_only = on"
+	if _, err := conn.Exec(context.Background(), strings.Replace(sql, "%s", conn.Config().Database, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(context.Background(), "SELECT 1"); err != nil {
+		t.Fatal(err)
+	}
+	if got := pgtest.Query[string](t, url, "SHOW default_transaction_read_only"); got != "on" {
+		t.Fatalf("the database is not read-only by default: %s", got)
+	}
+	exchange(t, start(t, o), start(t, o))
+}
+
+// exchange lets two sidecars do all that they do with each other.
+func exchange(t *testing.T, one, two *sidecar) {
+	t.Helper()
+	a, b := dial(t, one.socket), dial(t, two.socket)
+	token := a.acquire("exchanged", "")
+	b.call("PUT", lockPath("exchanged"), "").want(423, "held")
+	b.call("PUT", lockPath("exchanged"), `{"wait_ms":50}`).want(423, "wait_timeout")
+	b.send("PUT", lockPath("exchanged"), `{"wait_ms":-1}`)
+	one.awaitQueue("exchanged", 1)
+	a.release("exchanged", token)
+	next := b.read("PUT", lockPath("exchanged")).granted()
+	if next <= token {
+		t.Errorf("token %d after %d", next, token)
+	}
+	a.send("PUT", lockPath("exchanged"), `{"wait_ms":-1}`)
+	two.awaitQueue("exchanged", 1)
+	b.close() // a drop hands off too
+	last := a.read("PUT", lockPath("exchanged")).granted()
+	if last <= next {
+		t.Errorf("token %d after %d", last, next)
+	}
+	a.release("exchanged", last)
+}

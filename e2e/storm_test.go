@@ -1,0 +1,126 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+)
+
+const (
+	stormTime    = 30 * time.Second // for each number of keys
+	stormClients = 64               // behind each sidecar
+	// Grants that a slow machine reaches easily; fewer mean that the storm idled.
+	stormGrants = 1000
+)
+
+// TestStorm: whatever clients behind two sidecars do at a time, no two hold a key,
+// nobody is forgotten, nothing is left, and the server never has to end a deadlock.
+// It looks for one after 10 ms, before any timeout of ours could hide it.
+func TestStorm(t *testing.T) {
+	own := pgtest.Start(t, pgtest.WithoutFsync(), pgtest.WithSetting("deadlock_timeout", "10ms"))
+	for _, keys := range []int{200, 8} {
+		t.Run(fmt.Sprint(keys, " keys"), func(t *testing.T) {
+			url := own.NewDatabase(t)
+			storm(t, url, keys)
+		})
+	}
+}
+
+// counts is a number that many count.
+type counts struct{ n atomic.Int64 }
+
+func storm(t *testing.T, url string, keys int) {
+	o := options{"STORE_URL": url, "LOG_LEVEL": "info"}
+	sidecars := []*sidecar{start(t, o), start(t, o)}
+	r := &register{t: t}
+	until := time.Now().Add(stormTime)
+	var waits, drops counts
+	var wg sync.WaitGroup
+	for i := range 2 * stormClients {
+		c := &stormy{t: t, r: r, id: int64(i + 1), socket: sidecars[i%2].socket, keys: keys, waits: &waits, drops: &drops}
+		wg.Go(func() { c.run(until) })
+	}
+	wg.Wait()
+	nothingLeft(t, url)
+	t.Logf("%d grants, %d waits in vain, %d drops", r.grants.Load(), waits.n.Load(), drops.n.Load())
+	if r.grants.Load() < stormGrants || waits.n.Load() == 0 || drops.n.Load() == 0 {
+		t.Errorf("that is no storm: want at least %d grants, and some of the others", stormGrants)
+	}
+	for _, s := range sidecars {
+		if code := s.stop(); code != 0 {
+			t.Errorf("stopped with code %d", code)
+		}
+		s.noErrors()
+	}
+	eventually(t, "the sidecars' connections to end", func() bool { return pgtest.Backends(t, url, anyStatement) == 0 })
+	if n := pgtest.Deadlocks(t, url); n != 0 {
+		t.Errorf("%d deadlocks", n)
+	}
+}
+
+// stormy is a client of the storm.
+type stormy struct {
+	t            *testing.T
+	r            *register
+	id           int64
+	socket       string
+	keys         int
+	waits, drops *counts
+	app          *app
+}
+
+func (c *stormy) run(until time.Time) {
+	c.again()
+	for time.Now().Before(until) {
+		key := fmt.Sprintf("storm:%d", rand.N(c.keys))
+		if rand.N(10) == 0 {
+			c.dropInMidWait(key)
+			continue
+		}
+		c.acquire(key)
+	}
+	c.app.close()
+}
+
+// again connects anew.
+func (c *stormy) again() {
+	if c.app != nil {
+		c.app.close()
+	}
+	a, err := tryDial(c.t, c.socket)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.app = a
+}
+
+func (c *stormy) dropInMidWait(key string) {
+	c.app.send("PUT", lockPath(key), `{"wait_ms":-1}`)
+	time.Sleep(rand.N(20 * time.Millisecond)) // any moment of the wait
+	c.again()
+	c.drops.n.Add(1)
+}
+
+func (c *stormy) acquire(key string) {
+	wait := []int{-1, -1, -1, 0, 1, 5, 50, 1000}[rand.N(8)]
+	ans := c.app.call("PUT", lockPath(key), fmt.Sprintf(`{"wait_ms":%d}`, wait))
+	if ans.status == 423 && wait >= 0 {
+		c.waits.n.Add(1)
+		return
+	}
+	token := ans.granted()
+	c.r.granted(key, c.id, token)
+	time.Sleep(rand.N(time.Millisecond)) // what the lock is for
+	c.r.ending(key, c.id)
+	if rand.N(5) == 0 {
+		c.again()
+		c.drops.n.Add(1)
+		return
+	}
+	c.app.release(key, token)
+}

@@ -1,0 +1,165 @@
+// Package instance names the runs of a sidecar, and remembers which of them ran
+// on a socket.
+//
+// A run that ends without a clean stop (it was killed, it crashed) leaves leases
+// that hold its locks until they expire. Its apps have lost their connections, so
+// whoever runs next on the same socket may declare them dead at once. For that
+// each run leaves its name in a file beside the socket, which outlives a container
+// where the socket's folder does. Only who holds the socket's lock file may touch
+// it: a name that is found there is of a run that is over.
+package instance
+
+import (
+	"bufio"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+// New names a run of the sidecar that serves a pod: no two runs share leases.
+func New(pod string) (string, error) {
+	var random [4]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		return "", fmt.Errorf("naming the instance: %w", err)
+	}
+	return pod + "-" + hex.EncodeToString(random[:]), nil
+}
+
+const (
+	// maxNames is how many names are kept: a sidecar that is started again and
+	// again while its store is away must not fill the file. The oldest go first;
+	// their leases have expired, or do so by themselves.
+	maxNames = 100
+	// maxName and maxFile are the most bytes of a name, and of the file that are
+	// looked at.
+	maxName = 300
+	maxFile = maxNames * (maxName + 1)
+)
+
+// sound is how a name ends, see New.
+var sound = regexp.MustCompile(`-[0-9a-f]{8}$`)
+
+// Record is the file with the names, one a line.
+type Record struct {
+	path, own string
+	log       *slog.Logger
+}
+
+// Open adds the own name to the file at path, and returns those that were there
+// before: the predecessors that may have left something. It fails when the file
+// cannot be read or written; what it does not understand it ignores with a warning.
+func Open(path, own string, log *slog.Logger) (*Record, []string, error) {
+	r := &Record{path: path, own: own, log: log}
+	before, err := r.read()
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot read which sidecars ran here before: %w", err)
+	}
+	if err := r.write(append(slices.Clone(before), own)); err != nil {
+		return nil, nil, fmt.Errorf("cannot note that this sidecar runs here: %w", err)
+	}
+	return r, before, nil
+}
+
+// Alone notes that the predecessors have left nothing any more.
+func (r *Record) Alone() {
+	if err := r.write([]string{r.own}); err != nil {
+		// Burying them once more is all that can come of it.
+		r.log.Warn("cannot note that the predecessors are buried", "file", r.path, "error", err)
+	}
+}
+
+// Remove notes that this run has left nothing either.
+func (r *Record) Remove() {
+	if err := os.Remove(r.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.log.Warn("cannot remove the file", "file", r.path, "error", err)
+	}
+}
+
+func (r *Record) read() ([]string, error) {
+	f, err := os.OpenFile(r.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case errors.Is(err, unix.ELOOP):
+		r.log.Warn("ignored, it is a link", "file", r.path)
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.IsDir() {
+		return nil, fmt.Errorf("%s is a folder", r.path)
+	}
+	if !ours(info) {
+		r.log.Warn("ignored, somebody else may have written it", "file", r.path)
+		return nil, nil
+	}
+	names, garbage, err := parse(io.LimitReader(f, maxFile))
+	if garbage > 0 {
+		r.log.Warn("lines that are no names of sidecars are ignored", "file", r.path, "lines", garbage)
+	}
+	return names, err
+}
+
+// ours: a regular file that nobody but this user can have written. The socket's
+// folder is shared with apps, and whoever can write here can end others' locks.
+func ours(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && info.Mode().IsRegular() && info.Mode().Perm()&0o022 == 0 && int(stat.Uid) == os.Geteuid()
+}
+
+func parse(in io.Reader) (names []string, garbage int, err error) {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxFile+1)
+	for lines.Scan() {
+		switch name := lines.Text(); {
+		case name == "" || slices.Contains(names, name):
+		case !isName(name):
+			garbage++
+		default:
+			names = append(names, name)
+		}
+	}
+	return names, garbage, lines.Err()
+}
+
+func isName(s string) bool {
+	return len(s) <= maxName && utf8.ValidString(s) && sound.MatchString(s) && !strings.ContainsFunc(s, unicode.IsControl)
+}
+
+// write replaces the file as a whole: whoever reads it after a crash finds the
+// old names or the new ones.
+func (r *Record) write(names []string) error {
+	names = names[max(0, len(names)-maxNames):]
+	fresh := r.path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	//nolint:gosec // it stands beside the configured socket
+	f, err := os.OpenFile(fresh, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(strings.Join(names, "\n") + "\n")
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(fresh))
+	}
+	return os.Rename(fresh, r.path)
+}

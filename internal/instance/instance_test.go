@@ -1,0 +1,184 @@
+package instance
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// file is a record's file, and what was logged about it.
+type file struct {
+	*testing.T
+	path string
+	log  bytes.Buffer
+}
+
+func newFile(t *testing.T) *file {
+	t.Helper()
+	return &file{T: t, path: filepath.Join(t.TempDir(), "s.instance")}
+}
+
+func (f *file) open(own string) (*Record, []string, error) {
+	return Open(f.path, own, slog.New(slog.NewTextHandler(&f.log, nil)))
+}
+
+// finds opens the file for a run and checks which predecessors it finds.
+func (f *file) finds(own string, want ...string) *Record {
+	f.Helper()
+	r, before, err := f.open(own)
+	if err != nil {
+		f.Fatal(err)
+	}
+	if !slices.Equal(before, want) {
+		f.Fatalf("%s finds %q, want %q", own, before, want)
+	}
+	return r
+}
+
+func (f *file) has(want string) {
+	f.Helper()
+	content, err := os.ReadFile(f.path)
+	if err != nil || string(content) != want {
+		f.Errorf("the file has %q, %v; want %q", content, err, want)
+	}
+	info, err := os.Lstat(f.path)
+	if err != nil || info.Mode() != 0o600 {
+		f.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if _, err := os.Lstat(f.path + ".new"); !os.IsNotExist(err) {
+		f.Errorf("left behind: %v", err)
+	}
+}
+
+func (f *file) write(content string, mode os.FileMode) {
+	f.Helper()
+	if err := os.WriteFile(f.path, []byte(content), mode); err != nil {
+		f.Fatal(err)
+	}
+	if err := os.Chmod(f.path, mode); err != nil {
+		f.Fatal(err)
+	}
+}
+
+const (
+	runA = "pod-0000000a"
+	runB = "pod-0000000b"
+	runC = "other pod-0000000c"
+)
+
+func TestNew(t *testing.T) {
+	t.Parallel()
+	a, err := New("pöd 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := New("pöd 1")
+	if a == b || !strings.HasPrefix(a, "pöd 1-") || !isName(a) {
+		t.Errorf("%q and %q", a, b)
+	}
+}
+
+// Each run finds those before it that nobody has buried.
+func TestPredecessors(t *testing.T) {
+	t.Parallel()
+	f := newFile(t)
+	f.finds(runA)
+	f.has(runA + "\n")
+	f.finds(runB, runA)
+	f.has(runA + "\n" + runB + "\n")
+	c := f.finds(runC, runA, runB)
+	c.Alone()
+	f.has(runC + "\n")
+	c.Remove()
+	c.Remove()
+	f.finds(runA)
+	if f.log.Len() != 0 {
+		t.Errorf("logged %s", f.log.String())
+	}
+}
+
+func TestGarbage(t *testing.T) {
+	t.Parallel()
+	f := newFile(t)
+	f.write("\n"+runA+"\nnonsense\n{\"a\":1}\n\xff-0000000b\n"+strings.Repeat("x", 1000)+"-0000000c\na\x07-0000000d\n"+runA+"\n\n"+runB, 0o600)
+	f.finds(runC, runA, runB)
+	f.has(runA + "\n" + runB + "\n" + runC + "\n")
+	if !strings.Contains(f.log.String(), "lines=5") {
+		t.Errorf("logged %s", f.log.String())
+	}
+}
+
+// Only what nobody else can have written says who is dead.
+func TestForeignFiles(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string]func(*file){
+		"others may write": func(f *file) { f.write(runA+"\n", 0o622) },
+		"link": func(f *file) {
+			f.write(runA+"\n", 0o600)
+			if err := os.Rename(f.path, f.path+".real"); err != nil {
+				f.Fatal(err)
+			}
+			if err := os.Symlink(f.path+".real", f.path); err != nil {
+				f.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFile(t)
+			prepare(f)
+			f.finds(runB)
+			f.has(runB + "\n")
+			if !strings.Contains(f.log.String(), "ignored") {
+				t.Errorf("logged %s", f.log.String())
+			}
+		})
+	}
+}
+
+// A sidecar that is started again and again does not fill the file.
+func TestManyStarts(t *testing.T) {
+	t.Parallel()
+	f := newFile(t)
+	long := strings.Repeat("p", 253)
+	var last []string
+	for i := range maxNames + 50 {
+		own := fmt.Sprintf("%s-%08x", long, i)
+		f.finds(own, last...)
+		last = append(last, own)
+		last = last[max(0, len(last)-maxNames):]
+	}
+}
+
+func TestUnusableFile(t *testing.T) {
+	t.Parallel()
+	f := newFile(t)
+	if err := os.Mkdir(f.path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := f.open(runA); err == nil || !strings.Contains(err.Error(), f.path) {
+		t.Errorf("told %v", err)
+	}
+	f.path = filepath.Join(t.TempDir(), "missing", "s.instance")
+	if _, _, err := f.open(runA); err == nil || !strings.Contains(err.Error(), f.path) {
+		t.Errorf("told %v", err)
+	}
+}
+
+// Later on, a file that cannot be written harms nobody.
+func TestLaterTrouble(t *testing.T) {
+	t.Parallel()
+	f := newFile(t)
+	r := f.finds(runA)
+	r.path = filepath.Join(f.path, "below a file")
+	r.Alone()
+	r.Remove()
+	if n := strings.Count(f.log.String(), "level=WARN"); n != 2 {
+		t.Errorf("logged %s", f.log.String())
+	}
+}

@@ -1,0 +1,181 @@
+package pgproxy_test
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/internal/pgproxy"
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+)
+
+var cluster *pgtest.Cluster
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m, &cluster, pgtest.WithoutFsync())) }
+
+const (
+	patience = 20 * time.Second
+	add      = "/* locksidecar:add */ INSERT INTO n VALUES ($1) RETURNING n"
+	count    = "SELECT count(*) FROM n"
+)
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+func exec(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start returns a proxy to a database with the table n.
+func start(t *testing.T) (*pgproxy.Proxy, string) {
+	t.Helper()
+	url := cluster.NewDatabase(t)
+	exec(t, connect(t, url), "CREATE TABLE n (n int)")
+	return pgproxy.Start(t, url), url
+}
+
+func TestCutStages(t *testing.T) {
+	for _, c := range []struct {
+		stage pgproxy.Stage
+		rows  int64 // what the server has carried out
+		seen  bool  // the client got the row
+	}{
+		{pgproxy.BeforeSend, 0, false},
+		{pgproxy.AfterSend, 1, false},
+		{pgproxy.AfterCommandComplete, 1, true},
+	} {
+		for name, mode := range map[string]pgx.QueryExecMode{
+			"prepared": pgx.QueryExecModeCacheStatement, "unnamed": pgx.QueryExecModeExec, "simple": pgx.QueryExecModeSimpleProtocol,
+		} {
+			t.Run(c.stage.String()+" "+name, func(t *testing.T) {
+				proxy, url := start(t)
+				conn := connect(t, proxy.URL())
+				cut := proxy.Cut(pgproxy.Cut{Statement: "add", Stage: c.stage})
+				rows, err := conn.Query(t.Context(), add, mode, 1)
+				seen := false
+				if err == nil {
+					seen = rows.Next()
+					rows.Close()
+					err = rows.Err()
+				}
+				if err == nil {
+					t.Fatal("the client was told that it succeeded")
+				}
+				if seen != c.seen {
+					t.Errorf("the client saw the row: %v, want %v", seen, c.seen)
+				}
+				if cut.Fired() != 1 {
+					t.Errorf("the cut fired %d times", cut.Fired())
+				}
+				for began := time.Now(); pgtest.Query[int64](t, url, count) != c.rows; {
+					if time.Since(began) > patience {
+						t.Fatalf("not %d rows", c.rows)
+					}
+				}
+				exec(t, connect(t, proxy.URL()), add, 2) // it was to happen once
+				if n := pgtest.Query[int64](t, url, count); n != c.rows+1 {
+					t.Errorf("%d rows in the end, want %d", n, c.rows+1)
+				}
+			})
+		}
+	}
+}
+
+func TestOn(t *testing.T) {
+	proxy, url := start(t)
+	conn := connect(t, proxy.URL())
+	var before, after int64
+	on := proxy.On("add", pgproxy.BeforeSend, func() { before = pgtest.Query[int64](t, url, count) })
+	proxy.On("add", pgproxy.AfterCommandComplete, func() { after = pgtest.Query[int64](t, url, count) })
+	for i := range 3 {
+		exec(t, conn, add, i)
+	}
+	if on.Fired() != 3 || before != 2 || after != 3 {
+		t.Errorf("fired %d times; before the last %d rows, after it %d", on.Fired(), before, after)
+	}
+}
+
+func TestOutages(t *testing.T) {
+	proxy, url := start(t)
+	conn := connect(t, proxy.URL())
+	proxy.CutAll()
+	if _, err := conn.Exec(t.Context(), add, 1); err == nil {
+		t.Error("a connection outlived CutAll")
+	}
+	proxy.Refuse(true)
+	if _, err := pgx.Connect(t.Context(), proxy.URL()); err == nil {
+		t.Error("a connection was not refused")
+	}
+	proxy.Refuse(false)
+	conn = connect(t, proxy.URL())
+	exec(t, conn, add, 1)
+
+	proxy.Stall(true)
+	done := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(t.Context(), add, 2)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		t.Fatalf("a statement passed through a stalled proxy: %v", err)
+	case <-time.After(50 * time.Millisecond): // it is the absence of an answer that is tested
+	}
+	proxy.Stall(false)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if n := pgtest.Query[int64](t, url, count); n != 2 {
+		t.Errorf("%d rows, want 2", n)
+	}
+}
+
+// TestStartUp: what precedes the first query passes, and so does a cancel request.
+func TestStartUp(t *testing.T) {
+	proxy, _ := start(t)
+	config, err := pgx.ParseConfig(proxy.URL() + "&sslmode=prefer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(context.Background(), "SELECT pg_sleep(60)")
+		ended <- err
+	}()
+	for began := time.Now(); ; {
+		if err := conn.PgConn().CancelRequest(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Error("the statement was not cancelled")
+			}
+			return
+		case <-time.After(10 * time.Millisecond): // it may not have begun yet
+		}
+		if time.Since(began) > patience {
+			t.Fatal("the cancel request did not pass")
+		}
+	}
+}

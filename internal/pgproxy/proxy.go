@@ -1,0 +1,208 @@
+package pgproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// port names the proxy's socket; several proxies have folders of their own.
+const port = 5432
+
+// Proxy listens on a Unix socket and leads to a server. Its methods may be called
+// from several goroutines, Refuse from one.
+type Proxy struct {
+	server *pgconn.Config
+	folder string
+	wg     sync.WaitGroup
+
+	mu       sync.Mutex
+	listener *net.UnixListener // nil while connections are refused
+	conns    map[*conn]struct{}
+	deaf     map[uint32]struct{} // servers' processes that must not be cancelled
+	hooks    []*Hook
+	closed   bool
+	open     *sync.Cond // on mu
+	stalled  bool
+}
+
+// Start starts a proxy that leads to a database, until the test ends.
+func Start(tb testing.TB, databaseURL string) *Proxy {
+	tb.Helper()
+	config, err := pgx.ParseConfig(databaseURL)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	folder, err := os.MkdirTemp("", "lspx")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	p := &Proxy{
+		server: &config.Config, folder: folder,
+		conns: make(map[*conn]struct{}), deaf: make(map[uint32]struct{}),
+	}
+	p.open = sync.NewCond(&p.mu)
+	tb.Cleanup(p.stop)
+	if err := p.listen(); err != nil {
+		tb.Fatal(err)
+	}
+	return p
+}
+
+// URL leads to the database through the proxy.
+func (p *Proxy) URL() string {
+	return fmt.Sprintf("postgres://%s@/%s?host=%s&port=%d",
+		url.PathEscape(p.server.User), url.PathEscape(p.server.Database), p.folder, port)
+}
+
+// Cut arms a fault.
+func (p *Proxy) Cut(c Cut) *Hook {
+	return p.add(&Hook{statement: c.Statement, stage: c.Stage, left: max(1, c.Times), do: c.Do, cut: true})
+}
+
+// On runs f whenever a statement reaches a stage. The statement waits meanwhile.
+func (p *Proxy) On(statement string, stage Stage, f func()) *Hook {
+	return p.add(&Hook{statement: statement, stage: stage, left: -1, do: f})
+}
+
+func (p *Proxy) add(h *Hook) *Hook {
+	h.done = make(chan struct{})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hooks = append(p.hooks, h)
+	return h
+}
+
+// CutAll closes all connections, as a network that breaks does.
+func (p *Proxy) CutAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		c.close()
+	}
+}
+
+// Refuse makes the proxy refuse new connections, as a server that does not run
+// does, or take them again.
+func (p *Proxy) Refuse(refuse bool) {
+	p.mu.Lock()
+	listener := p.listener
+	p.mu.Unlock()
+	switch {
+	case refuse && listener != nil:
+		_ = listener.Close() // the file stays: connecting to it is refused
+		p.mu.Lock()
+		p.listener = nil
+		p.mu.Unlock()
+	case !refuse && listener == nil:
+		if err := p.listen(); err != nil {
+			panic(err) // it could listen there before
+		}
+	}
+}
+
+// Stall lets nothing pass any more, or goes on.
+func (p *Proxy) Stall(stall bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stalled = stall
+	p.open.Broadcast()
+}
+
+// pass waits while the proxy is stalled.
+func (p *Proxy) pass() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.stalled && !p.closed {
+		p.open.Wait()
+	}
+}
+
+func (p *Proxy) listen() error {
+	path := filepath.Join(p.folder, ".s.PGSQL."+strconv.Itoa(port))
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("pgproxy: %w", err)
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	if err != nil {
+		return fmt.Errorf("pgproxy: %w", err)
+	}
+	listener.SetUnlinkOnClose(false)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.listener = listener
+	p.wg.Go(func() { p.accept(listener) })
+	return nil
+}
+
+func (p *Proxy) accept(listener *net.UnixListener) {
+	for {
+		client, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		c := &conn{proxy: p, client: client}
+		p.mu.Lock()
+		if p.closed {
+			p.mu.Unlock()
+			_ = client.Close()
+			return
+		}
+		p.conns[c] = struct{}{}
+		p.wg.Go(c.run)
+		p.mu.Unlock()
+	}
+}
+
+func (p *Proxy) forget(c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, c)
+}
+
+func (p *Proxy) stop() {
+	p.Refuse(true)
+	p.mu.Lock()
+	p.closed = true
+	p.open.Broadcast()
+	p.mu.Unlock()
+	p.CutAll()
+	p.wg.Wait()
+	_ = os.RemoveAll(p.folder)
+}
+
+// at runs the hooks of a statement's stage; with cutting it returns those that cut
+// instead, which have yet to be fired.
+func (p *Proxy) at(sql string, stage Stage, cutting bool) (cuts []*Hook) {
+	p.mu.Lock()
+	hooks := p.hooks
+	p.mu.Unlock()
+	for _, h := range hooks {
+		if h.cut != cutting || !h.claims(sql, stage) {
+			continue
+		}
+		if cutting {
+			cuts = append(cuts, h)
+			continue
+		}
+		h.fire()
+	}
+	return cuts
+}
+
+// dial connects to the server.
+func (p *Proxy) dial() (net.Conn, error) {
+	network, address := pgconn.NetworkAddress(p.server.Host, p.server.Port)
+	var d net.Dialer
+	return d.DialContext(context.Background(), network, address)
+}

@@ -1,0 +1,193 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// The ways in which a store is away.
+var outages = map[string]fault{
+	"refuses": {refuse: true},
+	"silent":  {lose: true},
+	"forgets": {forget: true}, // carries everything out, and nobody hears of it
+	"hangs":   {before: time.Hour},
+}
+
+// A wait keeps its place through an outage that its lease survives.
+func TestWaitKeepsItsPlaceThroughAnOutage(t *testing.T) {
+	for name, f := range outages {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				other := r.another(opt)
+				o, s := other.session(), r.session()
+				g := other.lock(o, "k")
+				a := r.wait(s, "k", WaitForever)
+				behind := other.wait(other.session(), "k", WaitForever)
+				time.Sleep(6 * time.Second)
+				for _, op := range everyOp {
+					if op != "Renew" {
+						r.st.set(op, f)
+					}
+				}
+				time.Sleep(time.Minute)
+				r.st.lift(everyOp...)
+				if a.isOver() {
+					t.Fatalf("told %v", a.err)
+				}
+				other.release(o, g)
+				got := a.granted(t)
+				if behind.isOver() {
+					t.Error("overtaken")
+				}
+				r.release(s, got)
+				behind.granted(t)
+			})
+		})
+	}
+}
+
+// A wait whose lease an outage has cost begins again when the store is back.
+func TestWaitGoesOnAfterItsLease(t *testing.T) {
+	for name, f := range outages {
+		for kind, req := range map[string]Request{
+			"session":    {Key: "k", Wait: WaitForever},
+			"ttl":        {Key: "k", Wait: WaitForever, Bind: BindTTL, TTL: time.Hour},
+			"repeatable": {Key: "k", Wait: WaitForever, Bind: BindTTL, TTL: time.Hour, RequestID: uuid.New()},
+			"limited":    {Key: "k", Wait: 10 * time.Minute},
+		} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				bubble(t, func(t *testing.T, opt option) {
+					r := newRig(t, opt)
+					other := r.another(opt)
+					o, s := other.session(), r.session()
+					g := other.lock(o, "k")
+					a := r.ask(context.Background(), s, req)
+					time.Sleep(6 * time.Second)
+					r.st.setAll(f)
+					time.Sleep(2 * time.Minute)
+					if a.isOver() {
+						t.Fatalf("told %v during the outage", a.err)
+					}
+					r.st.lift(everyOp...)
+					time.Sleep(3 * time.Second) // undos are still under way
+					if a.isOver() {
+						t.Fatalf("told %v after it", a.err)
+					}
+					other.release(o, g)
+					got := a.granted(t)
+					time.Sleep(time.Minute)
+					r.mustBe(got) // nothing is undone any more
+					r.release(s, got)
+					r.nothingLeft()
+				})
+			})
+		}
+	}
+}
+
+// An outage that is shorter than the wait ends nothing; one that is longer ends
+// it in time. So do the end of the session, of the call, and the drain.
+func TestWaitEndsDuringAnOutage(t *testing.T) {
+	for name, end := range map[string]struct {
+		how  func(r *rig, s *Session, leave context.CancelFunc)
+		told error
+	}{
+		"time is up":   {func(*rig, *Session, context.CancelFunc) { time.Sleep(10 * time.Second) }, nil},
+		"session ends": {func(_ *rig, s *Session, _ context.CancelFunc) { s.End(EndDeleted) }, ErrSessionEnded},
+		"call leaves":  {func(_ *rig, _ *Session, leave context.CancelFunc) { leave() }, ErrAbandoned},
+		"drain":        {func(r *rig, _ *Session, _ context.CancelFunc) { r.m.Drain() }, ErrDraining},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				other := r.another(opt)
+				g := other.lock(other.session(), "k")
+				s := r.session()
+				ctx, leave := context.WithCancel(context.Background())
+				defer leave()
+				a := r.ask(ctx, s, Request{Key: "k", Wait: 40 * time.Second})
+				time.Sleep(6 * time.Second)
+				r.st.setAll(fault{lose: true})
+				time.Sleep(30 * time.Second)
+				before := time.Now()
+				end.how(r, s, leave)
+				<-a.done
+				var timeout *TimeoutError
+				switch {
+				case end.told != nil && (!errors.Is(a.err, end.told) || !a.at.Equal(before)):
+					t.Errorf("told %v after %s", a.err, a.at.Sub(before))
+				case end.told == nil && (!errors.As(a.err, &timeout) || a.after != 40*time.Second):
+					t.Errorf("told %v after %s", a.err, a.after)
+				case timeout != nil && (timeout.Lock.Token != g.Token || timeout.Position != 1):
+					t.Errorf("told %+v", timeout)
+				}
+				r.st.lift(everyOp...)
+				time.Sleep(time.Minute)
+				r.onlyOthersLeft(1)
+			})
+		})
+	}
+}
+
+// Whoever comes during an outage is told so at once, waiting or not.
+func TestNewcomerDuringAnOutage(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		for _, op := range []string{"OpenLeases", "Acquire", "Enqueue"} {
+			other := r.another(opt)
+			other.lockTTL(op, time.Hour)
+			r.st.set(op, fault{refuse: true})
+			a := r.ask(context.Background(), s, Request{Key: op, Wait: time.Hour, TTL: time.Minute})
+			if <-a.done; !store.Unavailable(a.err) || a.after != 0 {
+				t.Errorf("%s: told %v after %s", op, a.err, a.after)
+			}
+			r.st.lift(op)
+			other.m.Stop()
+		}
+	})
+}
+
+// A store that is away is asked for new leases seldom, however many wait.
+func TestManyWaitsDuringAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		other := r.another()
+		g := other.lockTTL("k", time.Hour)
+		s := r.session()
+		var asked []*answer
+		for range 200 {
+			asked = append(asked, r.ask(context.Background(), s, Request{Key: "k", Wait: WaitForever}))
+		}
+		time.Sleep(6 * time.Second)
+		r.st.setAll(fault{before: time.Millisecond, lose: true})
+		time.Sleep(30 * time.Second)
+		before := r.st.count("OpenLeases")
+		r.st.away(true)
+		time.Sleep(20 * time.Second)
+		if n := r.st.count("OpenLeases") - before; n > 10 {
+			t.Errorf("asked %d times in 20 s", n)
+		}
+		r.st.away(false)
+		r.st.lift(everyOp...)
+		time.Sleep(10 * time.Second)
+		if n := r.stored("k").QueueLength; n != len(asked) {
+			t.Errorf("%d in line", n)
+		}
+		other.release(nil, g)
+		s.End(EndDropped)
+		for _, a := range asked {
+			<-a.done
+		}
+		time.Sleep(time.Minute)
+		r.nothingLeft()
+	})
+}

@@ -1,0 +1,174 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+func wantStuck(t *testing.T, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, errStuck) || !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		t.Errorf("%s: told %v", what, err)
+	}
+}
+
+// Somebody keeps one key's row locked: what concerns it fails after the store's
+// timeout, with a known outcome and nothing changed; nobody else waits for it.
+func TestStuckRow(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s, ctx := r.session(), context.Background()
+		mine, ttl := r.lock(s, "mine"), r.lockTTL("ttl", time.Hour)
+		r.st.lockRows("free", "mine", "ttl")
+		limit := r.m.cfg.StoreTimeout + time.Second
+		if r.st.Traits().Inline {
+			limit = 0 // which never blocks: such an answer is not asked for again
+		}
+
+		asked := map[string]*answer{
+			"acquire":          r.ask(ctx, s, Request{Key: "free"}),
+			"acquire and wait": r.ask(ctx, s, Request{Key: "free", Wait: time.Hour}),
+			"enqueue":          r.ask(ctx, s, Request{Key: "mine", Wait: time.Hour}),
+			"acquire ttl":      r.ask(ctx, nil, Request{Key: "free", Bind: BindTTL, TTL: time.Hour}),
+		}
+		synctest.Wait()
+		for i := range 100 {
+			if a := r.ask(ctx, s, Request{Key: fmt.Sprint(i)}); a.granted(t).Token == 0 || a.after != 0 {
+				t.Errorf("another key took %s", a.after)
+			}
+		}
+		for what, a := range asked {
+			<-a.done
+			wantStuck(t, what, a.err)
+			if a.after > limit {
+				t.Errorf("%s took %s", what, a.after)
+			}
+		}
+		_, err := r.m.Amend(ctx, nil, AmendRequest{Key: "ttl", Token: ttl.Token, TTL: time.Minute})
+		wantStuck(t, "amend", err)
+		_, err = r.m.Amend(ctx, s, AmendRequest{Key: "mine", Token: mine.Token, SetData: true, Data: []byte("1")})
+		wantStuck(t, "set data", err)
+		if len(r.losses()) != 0 {
+			t.Errorf("lost %v", r.losses())
+		}
+		_, err = r.m.Release(ctx, nil, "ttl", ttl.Token)
+		wantStuck(t, "release ttl", err)
+		if r.st.count("Undo") != 0 {
+			t.Error("undone what is known not to have been done")
+		}
+
+		// A session's release goes on until it is done.
+		_, err = r.m.Release(ctx, s, "mine", mine.Token)
+		wantStuck(t, "release", err)
+		time.Sleep(time.Minute)
+		r.mustBe(mine)
+		r.st.lockRows()
+		time.Sleep(time.Second)
+		if r.stored("mine").Held {
+			t.Error("not released when it could be")
+		}
+		r.release(nil, ttl)
+		s.End(EndDropped)
+		r.nothingLeft()
+	})
+}
+
+// A row that is locked for a moment only costs that moment.
+func TestStuckForAMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s, ctx := r.session(), context.Background()
+		mine, ttl := r.lock(s, "mine"), r.lockTTL("ttl", time.Hour)
+		waits := r.wait(s, "ttl", time.Second/2)
+		r.st.lockRows("free", "mine", "ttl")
+		var errs [3]error
+		var wg sync.WaitGroup
+		for i, f := range []func() error{
+			func() error { _, err := r.m.Acquire(ctx, s, Request{Key: "free"}); return err },
+			func() error { return r.amend(nil, ttl) },
+			func() error { _, err := r.m.Release(ctx, s, "mine", mine.Token); return err },
+		} {
+			wg.Go(func() { errs[i] = f() })
+		}
+		enqueues := r.ask(ctx, s, Request{Key: "mine", Wait: time.Hour})
+		time.Sleep(2 * time.Second)
+		r.st.lockRows()
+		began := time.Now()
+		wg.Wait()
+		var timeout *TimeoutError
+		if <-waits.done; !errors.As(waits.err, &timeout) {
+			t.Errorf("cancel: told %v", waits.err)
+		}
+		enqueues.granted(t)
+		for i, err := range errs {
+			if err != nil {
+				t.Errorf("%d: told %v", i, err)
+			}
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("took %s", took)
+		}
+		if n := r.st.count("Undo"); n != 0 {
+			t.Errorf("undone %d times", n)
+		}
+	})
+}
+
+// A cancel that is stuck ends the call in time, and is undone when it can be.
+func TestStuckCancel(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		o, s := other.session(), r.session()
+		g := other.lock(o, "k")
+		a := r.wait(s, "k", 10*time.Second)
+		r.st.lockRows("k")
+		<-a.done
+		wantStuck(t, "cancel", a.err)
+		if a.after > 10*time.Second+r.m.cfg.StoreTimeout+time.Second {
+			t.Errorf("took %s", a.after)
+		}
+		time.Sleep(3 * time.Second)
+		if n := r.stored("k").QueueLength; n != 1 {
+			t.Errorf("%d wait", n)
+		}
+		r.st.lockRows()
+		time.Sleep(r.m.cfg.StoreTimeout)
+		if n := r.stored("k").QueueLength; n != 0 {
+			t.Errorf("%d still wait", n)
+		}
+		other.release(o, g)
+		time.Sleep(time.Minute)
+		r.nothingLeft()
+	})
+}
+
+// A call that stood in line and must stand there again goes on though the row is
+// stuck for a while.
+func TestStuckWhileInLineAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		o, s := other.session(), r.session()
+		g := other.lock(o, "k")
+		a := r.wait(s, "k", WaitForever)
+		r.buryLeases()
+		r.st.lockRows("k")
+		time.Sleep(time.Minute)
+		if a.isOver() {
+			t.Fatalf("told %v", a.err)
+		}
+		r.st.lockRows()
+		time.Sleep(10 * time.Second)
+		other.release(o, g)
+		r.release(s, a.granted(t))
+		r.nothingLeft()
+	})
+}

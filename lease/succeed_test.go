@@ -1,0 +1,168 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// What a sidecar that died has left is free as soon as its successor is ready.
+func TestSucceed(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		dead := newRig(t, opt)
+		next := dead.another(opt)
+		s := dead.session()
+		dead.lock(s, "k")
+		kept := dead.lockTTL("ttl", time.Hour)
+		dead.st.setAll(fault{lose: true}) // it is no more
+		next.st.set("BuryInstance", fault{refuse: true})
+		done := false
+		next.m.Succeed([]string{"unknown", "a"}, func() { done = true })
+		if !errors.Is(next.m.Ready(), errSucceeding) {
+			t.Errorf("ready: %v", next.m.Ready())
+		}
+		o := next.session()
+		g := next.lock(o, "other") // can be had meanwhile
+		next.release(o, g)
+		time.Sleep(5 * time.Second)
+		if done || next.m.Ready() == nil {
+			t.Error("ready, but nothing is buried")
+		}
+		next.st.lift("BuryInstance")
+		time.Sleep(retryPauseMax)
+		synctest.Wait()
+		if !done || next.m.Ready() != nil {
+			t.Errorf("done: %v, ready: %v", done, next.m.Ready())
+		}
+		next.lock(o, "k")
+		next.mustBe(kept)
+		next.m.Stop()
+		if !next.m.LeftNothing() {
+			t.Error("left something")
+		}
+	})
+}
+
+func TestSucceedNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		done := false
+		r.m.Succeed(nil, func() { done = true })
+		if !done || r.m.Ready() != nil || r.st.count("BuryInstance") != 0 {
+			t.Errorf("done: %v, ready: %v", done, r.m.Ready())
+		}
+	})
+}
+
+// Stop tells whether a successor has something to bury.
+func TestLeftNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		before func(*rig)
+		want   bool
+	}{
+		"nothing used": {func(*rig) {}, true},
+		"all buried":   {func(r *rig) { r.lock(r.session(), "k") }, true},
+		"not buried":   {func(r *rig) { r.lock(r.session(), "k"); r.st.set("Bury", fault{refuse: true}) }, false},
+		"lost before, buried in the end": {func(r *rig) {
+			r.lock(r.session(), "k")
+			r.st.set("Bury", fault{times: 3, refuse: true})
+			r.clk.stop(time.Minute)
+			time.Sleep(20 * time.Second)
+		}, true},
+		"lost, still not buried": {func(r *rig) {
+			r.lock(r.session(), "k")
+			r.st.set("Bury", fault{refuse: true})
+			r.clk.stop(time.Minute)
+			time.Sleep(20 * time.Second)
+		}, false},
+		"opening, who knows": {func(r *rig) {
+			r.st.set("OpenLeases", fault{forget: true})
+			r.st.set("Bury", fault{refuse: true})
+			_, err := r.try(r.session(), "k")
+			if !store.OutcomeUnknown(err) {
+				r.t.Errorf("told %v", err)
+			}
+		}, false},
+		"predecessors": {func(r *rig) {
+			r.st.set("BuryInstance", fault{refuse: true})
+			r.m.Succeed([]string{"x"}, func() { r.t.Error("done") })
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				c.before(r)
+				r.m.Stop()
+				if got := r.m.LeftNothing(); got != c.want {
+					t.Errorf("left nothing: %v", got)
+				}
+			})
+		})
+	}
+}
+
+// A bind:ttl grant that could not be told is given back, unless the app has been
+// told of it by another sidecar.
+func TestUntoldElsewhere(t *testing.T) {
+	for name, elsewhere := range map[string]bool{"told elsewhere": true, "told nobody": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				other := r.another(opt)
+				req := repeatable(0)
+				first, err := r.m.Acquire(context.Background(), nil, req)
+				r.must(err)
+				if elsewhere {
+					second, err := other.m.Acquire(context.Background(), nil, req)
+					r.must(err)
+					if second.Token != first.Token {
+						t.Fatalf("tokens %d and %d", first.Token, second.Token)
+					}
+				}
+				r.m.Discard(nil, first)
+				time.Sleep(time.Second)
+				if held := r.stored("k").Held; held != elsewhere {
+					t.Errorf("held: %v", held)
+				}
+			})
+		})
+	}
+}
+
+// The same when the call has left before its bid won, and when the outcome of
+// the first is unknown and undone.
+func TestUntoldBidElsewhere(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault fault
+		leave bool
+	}{
+		"left":    {fault{times: 1, after: time.Second}, true},
+		"unknown": {fault{times: 1, forget: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				other := r.another()
+				req := repeatable(0)
+				r.st.set("Acquire", c.fault)
+				r.st.set("Undo", fault{before: time.Second})
+				ctx, leave := context.WithCancel(context.Background())
+				defer leave()
+				a := r.ask(ctx, nil, req)
+				synctest.Wait()
+				if c.leave {
+					leave()
+				}
+				<-a.done
+				got, err := other.m.Acquire(context.Background(), nil, req)
+				r.must(err)
+				time.Sleep(30 * time.Second)
+				r.mustBe(got)
+			})
+		})
+	}
+}

@@ -1,0 +1,117 @@
+package postgres_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
+)
+
+// Trap: a statement in somebody's buffer lands after it was given up and undone. Here
+// each lands an hour late: it must fail, having done nothing.
+func TestWhatComesTooLateDoesNothing(t *testing.T) {
+	s := newScene(t)
+	session, byTTL := askFor("session", s.lease), askFor("ttl", s.lease)
+	byTTL.TTL = time.Hour
+	want(t, acquire(t, s, session), store.Granted)
+	token := want(t, acquire(t, s, byTTL), store.Granted).Token
+	waiter := askFor("ttl", s.lease)
+	want(t, enqueue(t, s, waiter), store.Queued)
+
+	table := func() string {
+		return pgtest.Query[string](t, s.url, `SELECT
+			(SELECT string_agg(l::text, ';' ORDER BY key) FROM locksidecar.locks l WHERE lease_id IS NOT NULL)
+			|| (SELECT string_agg(w::text, ';' ORDER BY id) FROM locksidecar.waiters w)
+			|| (SELECT string_agg(o.id::text || o.ttl::text, ';' ORDER BY o.id) FROM locksidecar.leases o)`)
+	}
+	before := table()
+	newTTL := askFor("new ttl", s.lease)
+	newTTL.TTL = time.Hour
+	for name, late := range map[string]func(context.Context) error{
+		"acquire": func(ctx context.Context) error {
+			_, err := s.Acquire(ctx, []store.Ask{askFor("new", s.lease)})
+			return err
+		},
+		"acquire bind:ttl": func(ctx context.Context) error { _, err := s.Acquire(ctx, []store.Ask{newTTL}); return err },
+		"acquire many": func(ctx context.Context) error {
+			_, err := s.Acquire(ctx, []store.Ask{askFor("new 1", s.lease), askFor("new 2", s.lease)})
+			return err
+		},
+		"enqueue": func(ctx context.Context) error {
+			_, err := s.Enqueue(ctx, []store.Ask{askFor("session", s.lease)})
+			return err
+		},
+		"enqueue free": func(ctx context.Context) error {
+			_, err := s.Enqueue(ctx, []store.Ask{askFor("new 3", s.lease)})
+			return err
+		},
+		"amend": func(ctx context.Context) error {
+			_, err := s.Amend(ctx, []store.Change{{Claim: store.Claim{Key: "ttl", Token: token}, TTL: time.Minute}})
+			return err
+		},
+		"undo": func(ctx context.Context) error { return undo(ctx, s, session.Attempt) },
+	} {
+		postgres.SetClock(s.Store, -time.Hour)
+		if err := late(t.Context()); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+			t.Errorf("%s: %v, want a failure that did nothing", name, err)
+		}
+		if after := table(); after != before {
+			t.Errorf("%s changed\n%s\nto\n%s", name, before, after)
+		}
+		// The store looks at the clock again.
+		poll(t, "the clock is right again", func() bool {
+			_, err := s.Amend(t.Context(), []store.Change{{Claim: store.Claim{Key: "ttl", Token: token}, SetData: true}})
+			return err == nil
+		})
+	}
+	for name, waits := range map[string][]store.Attempt{
+		"one": {waiter.Attempt}, "many": {waiter.Attempt, {Key: "nothing", Grant: uuid.New()}},
+	} {
+		postgres.SetClock(s.Store, -time.Hour)
+		if answers, err := s.CancelWaits(t.Context(), waits); err == nil && answers[0].Outcome == store.Gone {
+			t.Errorf("cancel %s: %+v", name, answers[0])
+		}
+		want(t, check(t, s, waiter), store.Queued)
+	}
+}
+
+// The same for one that came in time, and waited for a row until it was too late.
+func TestWhatWaitedTooLongDoesNothing(t *testing.T) {
+	const inTime = 300 * time.Millisecond
+	for name, late := range map[string]func(*scene, store.Ask) error{
+		"one": func(s *scene, ask store.Ask) error { _, err := s.Acquire(s.Context(), []store.Ask{ask}); return err },
+		"many": func(s *scene, ask store.Ask) error {
+			_, err := s.Acquire(s.Context(), []store.Ask{ask, askFor("zz", s.lease)})
+			return err
+		},
+		"ask": func(s *scene, ask store.Ask) error { _, err := s.Enqueue(s.Context(), []store.Ask{ask}); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			ask := askFor("k", s.lease)
+			exec(t, s.other, "BEGIN")
+			exec(t, s.other, `INSERT INTO locksidecar.locks (namespace, key, token, freed_at)
+				VALUES ('n', 'k', nextval('locksidecar.tokens'), clock_timestamp())`)
+			postgres.SetClock(s.Store, inTime-5*time.Second) // the store's timeout
+			failed := make(chan error, 1)
+			go func() { failed <- late(s, ask) }()
+			awaitBlocked(t, s.url)
+			poll(t, "it is too late", func() bool {
+				return pgtest.Query[bool](t, s.url, `SELECT clock_timestamp() > xact_start + interval '400 ms' FROM pg_stat_activity WHERE `+blocked)
+			})
+			exec(t, s.other, "COMMIT")
+			if err := <-failed; !store.Unavailable(err) {
+				t.Errorf("%v, want a failure", err)
+			}
+			if grant, lease, _ := holder(t, s.conn, "k"); lease != uuid.Nil {
+				t.Errorf("granted all the same: %s", grant)
+			}
+		})
+	}
+}

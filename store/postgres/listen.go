@@ -1,0 +1,243 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Listen says whether notifications are used. See [Config].
+type Listen string
+
+const (
+	// ListenAuto hears while there is something to hear, and polls where that does
+	// not work: behind a pooler.
+	ListenAuto Listen = "auto"
+	// ListenAlways hears all the time; the store is not ready while it cannot.
+	ListenAlways Listen = "always"
+	// ListenNever is for connections through a pooler in transaction mode: nothing
+	// is kept in a session.
+	ListenNever Listen = "never"
+)
+
+const (
+	// helloLimit is how long the ear waits for its own word.
+	helloLimit = 3 * time.Second
+	// earAlive is how often a silent connection is asked whether it lives.
+	earAlive = 30 * time.Second
+	// listenWait is how long an Enqueue waits for the ear at most; without it the
+	// waiter is found by the checks.
+	listenWait = time.Second
+)
+
+var (
+	errDeaf  = errors.New("LISTEN does not work: behind a transaction pooler set LOCKSIDECAR_LISTEN=never")
+	errNoEar = errors.New("switched off")
+)
+
+// ear hears what other instances tell this one, on a connection of its own that
+// exists while there is something to hear. What it hears are hints: ids of grants
+// to look at. A word to itself shows that they arrive.
+type ear struct {
+	s       *Store
+	channel string
+	hears   atomic.Bool
+	wake    chan struct{}
+
+	mu  sync.Mutex
+	on  bool
+	off context.CancelCauseFunc // ends the listening that is under way
+	// tried is closed, by letGo, when LISTEN is committed, or has failed, since it was
+	// switched on.
+	tried chan struct{}
+	letGo func()
+}
+
+func newEar(s *Store) *ear {
+	e := &ear{s: s, channel: channelOf(s.config.Identity.Namespace, s.config.Identity.Instance), wake: make(chan struct{}, 1)}
+	e.turn(s.config.Listen == ListenAlways)
+	return e
+}
+
+// poke makes run look again at what there is to do.
+func (e *ear) poke() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Listen says whether there is anything to hear.
+func (s *Store) Listen(on bool) { s.ear.turn(on || s.config.Listen == ListenAlways) }
+
+func (e *ear) turn(on bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.on == on {
+		return
+	}
+	e.on = on
+	if on {
+		tried := make(chan struct{})
+		e.tried, e.letGo = tried, sync.OnceFunc(func() { close(tried) })
+	} else if e.off != nil {
+		e.off(errNoEar)
+	}
+	e.poke()
+}
+
+// ready returns once the ear listens or cannot; at most after a while. From then on
+// nothing that concerns who is enqueued is missed, or it is known to be.
+func (e *ear) ready(ctx context.Context) {
+	e.mu.Lock()
+	on, tried := e.on, e.tried
+	e.mu.Unlock()
+	if !on || e.s.shared() {
+		return
+	}
+	select {
+	case <-tried:
+		return
+	default:
+	}
+	timer := time.NewTimer(listenWait)
+	defer timer.Stop()
+	select {
+	case <-tried:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// run listens whenever there is something to hear, until ctx ends.
+func (e *ear) run(ctx context.Context) {
+	pause := firstPause
+	for ctx.Err() == nil {
+		listening, off, tried := e.begin(ctx)
+		if listening == nil {
+			select {
+			case <-ctx.Done():
+			case <-e.wake:
+			}
+			continue
+		}
+		began := time.Now()
+		err := e.listen(listening, tried)
+		tried()
+		switchedOff := errors.Is(context.Cause(listening), errNoEar)
+		off(nil)
+		if e.hears.Swap(false) {
+			e.s.news(store.EveryWait) // they are polled now
+		}
+		if switchedOff || ctx.Err() != nil {
+			continue
+		}
+		if time.Since(began) > longPause {
+			pause = firstPause
+		}
+		e.s.log.Warn("notifications of other instances are not heard, trying again", "error", err, "pause", pause.String())
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, longPause)
+	}
+}
+
+// begin makes the context of one listening, if there is something to hear. tried lets
+// those go on who wait for it.
+func (e *ear) begin(ctx context.Context) (listening context.Context, off context.CancelCauseFunc, tried func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.on || e.s.shared() || !e.s.state.Load().usable {
+		return nil, nil, nil
+	}
+	listening, e.off = context.WithCancelCause(ctx)
+	return listening, e.off, e.letGo
+}
+
+// listen listens on a new connection until ctx ends or the connection does.
+func (e *ear) listen(ctx context.Context, tried func()) error {
+	conn, err := e.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = conn.Close(closing)
+	}()
+	tried()
+	hello := "hello-" + uuid.NewString()
+	e.s.mouth.tell(e.channel, hello)
+	for limit := helloLimit; ; limit = earAlive {
+		waiting, cancel := context.WithTimeout(ctx, limit)
+		n, err := conn.WaitForNotification(waiting)
+		cancel()
+		switch {
+		case err == nil:
+			e.hear(n.Payload, hello)
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case waiting.Err() == nil:
+			return err
+		case !e.hears.Load():
+			return errDeaf
+		default: // silence: is anybody there?
+			if err := e.ask(ctx, conn); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// connect makes a connection that listens: LISTEN is committed when it returns.
+func (e *ear) connect(ctx context.Context) (*pgx.Conn, error) {
+	limited, cancel := context.WithTimeout(ctx, e.s.config.Timeout)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(limited, e.s.pool.ConnConfig.Copy())
+	if err != nil {
+		return nil, err
+	}
+	if err := e.s.setUp(limited, conn); err != nil {
+		_ = conn.Close(limited)
+		return nil, err
+	}
+	if _, err := conn.Exec(limited, "/* locksidecar:listen */ LISTEN "+e.channel); err != nil {
+		_ = conn.Close(limited)
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (e *ear) ask(ctx context.Context, conn *pgx.Conn) error {
+	limited, cancel := context.WithTimeout(ctx, e.s.config.Timeout)
+	defer cancel()
+	_, err := conn.Exec(limited, "/* locksidecar:listen */ SELECT")
+	return err
+}
+
+// hear passes a payload on. Anybody may have sent it: what is not an id is ignored,
+// and an id is only a reason to look.
+func (e *ear) hear(payload, hello string) {
+	for word := range strings.SplitSeq(payload, " ") {
+		if word == hello {
+			if !e.hears.Swap(true) {
+				e.s.log.Debug("notifications of other instances are heard")
+			}
+			e.s.news(store.EveryWait) // of what was missed before
+			continue
+		}
+		if grant, err := uuid.Parse(word); err == nil && grant != uuid.Nil {
+			e.s.news(store.News{Attempt: store.Attempt{Grant: grant}})
+		}
+	}
+}

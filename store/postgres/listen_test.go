@@ -1,0 +1,225 @@
+package postgres_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
+)
+
+// listener is an instance that hears.
+type listener struct {
+	store.Store
+	news  chan store.News
+	lease store.LeaseID
+}
+
+func newListener(t *testing.T, url, instance string, listen postgres.Listen) *listener {
+	t.Helper()
+	l := &listener{
+		Store: backend{t, url, listen}.Open(store.Identity{Namespace: "n", Instance: instance, Pod: "p"}),
+		news:  make(chan store.News, 10_000),
+	}
+	t.Cleanup(l.Stop)
+	l.OnNews(func(n store.News) { l.news <- n })
+	if err := l.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, l)
+	l.lease = openLease(t, l, time.Hour)
+	return l
+}
+
+// await waits for news.
+func (l *listener) await(t *testing.T, what string, is func(store.News) bool) {
+	t.Helper()
+	timeout := time.After(patience)
+	for {
+		select {
+		case n := <-l.news:
+			if is(n) {
+				return
+			}
+		case <-timeout:
+			t.Fatalf("waited %s in vain for: %s", patience, what)
+		}
+	}
+}
+
+func (l *listener) awaitHearing(t *testing.T) {
+	t.Helper()
+	poll(t, "news is heard", func() bool { return !l.Traits().Polls })
+}
+
+func isEveryWait(n store.News) bool { return n.Grant == uuid.Nil }
+
+// ears counts the connections that listen.
+func ears(t *testing.T, url string) int64 {
+	t.Helper()
+	return pgtest.Query[int64](t, url, `SELECT count(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND query LIKE '/* locksidecar:listen */%'`)
+}
+
+func TestAHandOffIsHeardElsewhere(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
+	ask, waiter := askFor("k", a.lease), askFor("k", b.lease)
+	token := want(t, acquire(t, a, ask), store.Granted).Token
+	b.Listen(true)
+	want(t, enqueue(t, b, waiter), store.Queued)
+	if n := ears(t, url); n != 1 {
+		t.Errorf("%d connections listen when somebody stands in line, want 1", n)
+	}
+	b.awaitHearing(t)
+	if a.Traits().Polls == false {
+		t.Error("an instance that was not told to listen says that it hears")
+	}
+	release(t, a, store.Claim{Key: "k", Token: token, Lease: a.lease})
+	b.await(t, "a hint for the waiter", func(n store.News) bool { return n.Grant == waiter.Grant && n.Answer.Outcome == 0 })
+	want(t, check(t, b, waiter), store.Granted)
+
+	b.Listen(false)
+	poll(t, "nobody listens where there is nothing to hear", func() bool { return ears(t, url) == 0 })
+	b.await(t, "news that it must poll now", isEveryWait)
+	if !b.Traits().Polls {
+		t.Error("it says that it hears")
+	}
+}
+
+// What a store that stops has just handed over is told before it goes.
+func TestAStopTellsWhatItHandedOver(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
+	b.Listen(true)
+	b.awaitHearing(t)
+	waiters := map[store.GrantID]bool{}
+	for _, key := range []string{"x", "y", "z"} {
+		want(t, acquire(t, a, askFor(key, a.lease)), store.Granted)
+		waiter := askFor(key, b.lease)
+		want(t, enqueue(t, b, waiter), store.Queued)
+		waiters[waiter.Grant] = true
+	}
+	if err := a.Bury(t.Context(), []store.LeaseID{a.lease}); err != nil {
+		t.Fatal(err)
+	}
+	a.Stop()
+	for len(waiters) > 0 {
+		b.await(t, "hints for all waiters", func(n store.News) bool {
+			known := waiters[n.Grant]
+			delete(waiters, n.Grant)
+			return known
+		})
+	}
+}
+
+// Trap: payloads are lost while nobody listens. Who listens again looks at everything.
+func TestAKilledEarListensAgain(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
+	b.Listen(true)
+	b.awaitHearing(t)
+	b.await(t, "the first look", isEveryWait)
+	token := want(t, acquire(t, a, askFor("k", a.lease)), store.Granted).Token
+	waiter := askFor("k", b.lease)
+	want(t, enqueue(t, b, waiter), store.Queued)
+	for range 3 {
+		pgtest.Query[bool](t, url, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND query LIKE '/* locksidecar:listen */%'`)
+		b.await(t, "news that it does not hear", isEveryWait)
+		b.await(t, "news that it hears again, and may have missed something", isEveryWait)
+		b.awaitHearing(t)
+	}
+	release(t, a, store.Claim{Key: "k", Token: token, Lease: a.lease})
+	b.await(t, "a hint for the waiter", func(n store.News) bool { return n.Grant == waiter.Grant })
+}
+
+// Whoever may connect to the database may send notifications. They are hints: nothing
+// is granted because of one, and nothing breaks.
+func TestForgedNotifications(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	b := newListener(t, url, "b", postgres.ListenAuto)
+	b.Listen(true)
+	b.awaitHearing(t)
+	conn := connect(t, url)
+	grant := uuid.New()
+	channel := postgres.ChannelOf("n", "b")
+	for _, payload := range []string{"", " ", "hello", "hello-" + uuid.NewString(), uuid.Nil.String(), strings.Repeat("x", 7999), "\u0000x"[1:], grant.String() + " nonsense"} {
+		exec(t, conn, "SELECT pg_notify($1, $2)", channel, payload)
+	}
+	b.await(t, "the one that is an id", func(n store.News) bool {
+		if n.Answer.Outcome != 0 {
+			t.Errorf("a notification became an answer: %+v", n)
+		}
+		return n.Grant == grant
+	})
+	if b.Traits().Polls {
+		t.Error("it does not hear any more")
+	}
+}
+
+func TestChannelNamesFit(t *testing.T) {
+	name := postgres.ChannelOf(strings.Repeat("n", 300), strings.Repeat("pod-", 100))
+	if len(name) > 63 {
+		t.Errorf("%d bytes; PostgreSQL cuts at 63", len(name))
+	}
+	if postgres.ChannelOf("ab", "c") == postgres.ChannelOf("a", "bc") {
+		t.Error("two instances share a channel")
+	}
+}
+
+func TestListenAlways(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	s := newListener(t, url, "a", postgres.ListenAlways) // waits until it is ready
+	if s.Traits().Polls {
+		t.Error("ready, and does not hear")
+	}
+	s.Listen(false)
+	if n := ears(t, url); n != 1 {
+		t.Errorf("%d connections listen, want 1", n)
+	}
+}
+
+func TestListenNever(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	a, b := newListener(t, url, "a", postgres.ListenNever), newListener(t, url, "b", postgres.ListenNever)
+	b.Listen(true)
+	token := want(t, acquire(t, a, askFor("k", a.lease)), store.Granted).Token
+	waiter := askFor("k", b.lease)
+	want(t, enqueue(t, b, waiter), store.Queued)
+	if n := ears(t, url); n != 0 || !b.Traits().Polls {
+		t.Errorf("%d connections listen", n)
+	}
+	release(t, a, store.Claim{Key: "k", Token: token, Lease: a.lease})
+	want(t, check(t, b, waiter), store.Granted)
+	for _, name := range []string{"prepared statements", "session settings"} {
+		sql := map[string]string{
+			"prepared statements": "SELECT count(*)::text FROM pg_prepared_statements",
+			"session settings":    "SELECT count(*)::text FROM pg_settings WHERE source = 'session' AND name IN ('lock_timeout', 'enable_seqscan')",
+		}[name]
+		// Asked in a session that the store has used: its transaction's settings are gone.
+		if n := postgres.InSession(t.Context(), t, a.Store, sql); n != "0" {
+			t.Errorf("%s %s in a session that may be somebody else's next", n, name)
+		}
+	}
+}
+
+// Nobody is put in line before LISTEN is committed: what comes between would not be
+// heard.
+func TestAnEnqueueWaitsForTheEar(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	for range 20 {
+		b := newListener(t, url, uuid.NewString(), postgres.ListenAuto)
+		b.Listen(true)
+		want(t, enqueue(t, b, askFor(uuid.NewString(), b.lease)), store.Granted)
+		if n := ears(t, url); n != 1 {
+			t.Fatalf("%d connections listen when the enqueue has returned", n)
+		}
+		b.Stop()
+		poll(t, "its connections are closed", func() bool { return ears(t, url) == 0 })
+	}
+}

@@ -1,0 +1,2 @@
+-- Begins to grant on a server that was promoted: see the function.
+SELECT locksidecar.new_epoch()

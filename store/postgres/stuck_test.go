@@ -1,0 +1,256 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
+)
+
+// hasty is a scene whose store waits for rows as briefly as in real life.
+func hasty(t *testing.T) *scene {
+	url := cluster.NewDatabase(t)
+	s, err := postgres.New(postgres.Config{
+		URL: url, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, AutoMigrate: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, s)
+	return &scene{t, s, url, connect(t, url), connect(t, url), openLease(t, s, time.Hour)}
+}
+
+// operator keeps the row of a key locked, and returns what lets it go.
+func (s *scene) operator(table, where string) (letGo func()) {
+	exec(s.T, s.other, fmt.Sprintf("BEGIN; SELECT FROM locksidecar.%s WHERE %s FOR UPDATE", table, where))
+	return func() { exec(s.T, s.other, "ROLLBACK") }
+}
+
+// Trap: one stuck row stalls a whole batch. It costs the others one lock_timeout, and
+// is answered as what it is.
+func TestAStuckRowIsLeftOut(t *testing.T) {
+	t.Run("acquire", func(t *testing.T) {
+		s := hasty(t)
+		want(t, acquire(t, s, askFor("k07", s.lease)), store.Granted)
+		letGo := s.operator("locks", "key = 'k07'")
+		s.outcomes(s.Acquire, s.twenty(0), 7, store.Granted)
+		s.outcomes(s.Acquire, s.twenty(time.Hour), -1, store.Held) // all are held: nothing to wait for
+		letGo()
+	})
+	t.Run("acquire a free key", func(t *testing.T) {
+		s := hasty(t)
+		token := want(t, acquire(t, s, askFor("k07", s.lease)), store.Granted).Token
+		release(t, s, store.Claim{Key: "k07", Token: token, Lease: s.lease})
+		letGo := s.operator("locks", "key = 'k07'")
+		s.outcomes(s.Acquire, s.twenty(time.Hour), 7, store.Granted)
+		letGo()
+		want(t, acquire(t, s, askFor("k07", s.lease)), store.Granted)
+	})
+	t.Run("enqueue", func(t *testing.T) {
+		s := hasty(t)
+		s.outcomes(s.Acquire, s.twenty(0), -1, store.Granted)
+		letGo := s.operator("locks", "key = 'k07'")
+		s.outcomes(s.Enqueue, s.twenty(0), 7, store.Queued)
+		letGo()
+		want(t, enqueue(t, s, askFor("k07", s.lease)), store.Queued)
+	})
+	t.Run("release, free and contended", func(t *testing.T) {
+		for _, contended := range []bool{false, true} {
+			s := hasty(t)
+			asks := s.twenty(0)
+			answers, err := s.Acquire(t.Context(), asks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if contended {
+				s.outcomes(s.Enqueue, s.twenty(0), -1, store.Queued)
+			}
+			claims := make([]store.Claim, len(asks))
+			for i, a := range answers {
+				claims[i] = store.Claim{Key: asks[i].Key, Token: a.Token, Lease: s.lease}
+			}
+			letGo := s.operator("locks", "key = 'k07'")
+			s.standings(claims, 7)
+			letGo()
+			if v := release(t, s, claims[7]); v.Standing != store.Holds {
+				t.Errorf("standing %d afterwards", v.Standing)
+			}
+		}
+	})
+	t.Run("amend", func(t *testing.T) {
+		s := hasty(t)
+		asks := s.twenty(time.Hour)
+		answers, err := s.Acquire(t.Context(), asks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changes := make([]store.Change, len(asks))
+		for i, a := range answers {
+			changes[i] = store.Change{Claim: store.Claim{Key: asks[i].Key, Token: a.Token}, TTL: time.Minute}
+		}
+		defer s.operator("locks", "key = 'k07'")()
+		verdicts, err := s.Amend(t.Context(), changes)
+		s.judged(verdicts, err, 7)
+	})
+	t.Run("undo", func(t *testing.T) {
+		s := hasty(t)
+		asks := s.twenty(0)
+		s.outcomes(s.Acquire, asks, -1, store.Granted)
+		letGo := s.operator("locks", "key = 'k07'")
+		attempts := make([]store.Attempt, len(asks))
+		for i, a := range asks {
+			attempts[i] = a.Attempt
+		}
+		outcomes, err := s.Undo(t.Context(), attempts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, o := range outcomes {
+			if (o == store.Stuck) != (i == 7) {
+				t.Errorf("item %d: outcome %d", i, o)
+			}
+		}
+		letGo()
+		if n := pgtest.Query[int64](t, s.url, "SELECT count(*) FROM locksidecar.locks WHERE lease_id IS NOT NULL"); n != 1 {
+			t.Errorf("%d locks are held, want the stuck one", n)
+		}
+	})
+	t.Run("cancel", func(t *testing.T) {
+		s := hasty(t)
+		s.outcomes(s.Acquire, s.twenty(0), -1, store.Granted)
+		asks := s.twenty(0)
+		s.outcomes(s.Enqueue, asks, -1, store.Queued)
+		attempts := make([]store.Attempt, len(asks))
+		for i, a := range asks {
+			attempts[i] = a.Attempt
+		}
+		letGo := s.operator("waiters", "key = 'k07'")
+		answers, err := s.CancelWaits(t.Context(), attempts)
+		s.answered(answers, err, 7, store.Gone)
+		answers, err = s.CancelWaits(t.Context(), attempts[7:8])
+		want(t, answer(t, answers, err), store.Stuck)
+		letGo()
+		answers, err = s.CancelWaits(t.Context(), attempts[7:8])
+		want(t, answer(t, answers, err), store.Gone)
+	})
+}
+
+// twenty asks for twenty keys.
+func (s *scene) twenty(ttl time.Duration) []store.Ask {
+	asks := make([]store.Ask, 20)
+	for i := range asks {
+		asks[i] = askFor(fmt.Sprintf("k%02d", i), s.lease)
+		asks[i].TTL = ttl
+	}
+	return asks
+}
+
+type asking func(context.Context, []store.Ask) ([]store.Answer, error)
+
+// outcomes asks, and checks that one is stuck (unless it is -1) and how the others
+// fared. A key that is held by who asks for it first counts as granted.
+func (s *scene) outcomes(do asking, asks []store.Ask, stuck int, others store.Outcome) {
+	s.Helper()
+	began := time.Now()
+	answers, err := do(s.Context(), asks)
+	s.answered(answers, err, stuck, others)
+	if took := time.Since(began); took > 2*time.Second {
+		s.Errorf("it took %s: somebody waited for the stuck row", took)
+	}
+}
+
+func (s *scene) answered(answers []store.Answer, err error, stuck int, others store.Outcome) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+	for i, a := range answers {
+		switch {
+		case i == stuck && a.Outcome != store.Stuck && a.Outcome != store.Held:
+			s.Errorf("item %d, whose row is locked: outcome %d", i, a.Outcome)
+		case i != stuck && a.Outcome != others:
+			s.Errorf("item %d: outcome %d, want %d", i, a.Outcome, others)
+		}
+	}
+}
+
+func (s *scene) standings(claims []store.Claim, stuck int) {
+	s.Helper()
+	verdicts, err := s.Release(s.Context(), claims)
+	s.judged(verdicts, err, stuck)
+}
+
+func (s *scene) judged(verdicts []store.Verdict, err error, stuck int) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+	for i, v := range verdicts {
+		if want := map[bool]store.Standing{true: store.NotJudged, false: store.Holds}[i == stuck]; v.Standing != want {
+			s.Errorf("item %d: standing %d, want %d", i, v.Standing, want)
+		}
+	}
+}
+
+// A dead holder's keys are handed off although one of them is stuck; that one, when it
+// can be had.
+func TestABurialGoesAroundAStuckKey(t *testing.T) {
+	s := hasty(t)
+	dying := openLease(t, s, time.Hour)
+	var waits []store.Ask
+	for _, key := range []string{"a", "b", "c"} {
+		want(t, acquire(t, s, askFor(key, dying)), store.Granted)
+		waits = append(waits, askFor(key, s.lease))
+		want(t, enqueue(t, s, waits[len(waits)-1]), store.Queued)
+	}
+	letGo := s.operator("locks", "key = 'b'")
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", dying)
+	for i, outcome := range []store.Outcome{store.Granted, store.Queued, store.Granted} {
+		want(t, check(t, s, waits[i]), outcome)
+	}
+	if err := s.Bury(t.Context(), []store.LeaseID{dying}); !store.Unavailable(err) {
+		t.Errorf("a burial that left a key: %v, want an error, so that it is tried again", err)
+	}
+	letGo()
+	want(t, check(t, s, waits[1]), store.Granted)
+}
+
+// A lease that somebody keeps locked can be neither buried nor waited for for ever.
+func TestAStuckLease(t *testing.T) {
+	s := hasty(t)
+	dead := openLease(t, s, time.Hour)
+	want(t, acquire(t, s, askFor("k", dead)), store.Granted)
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", dead)
+	letGo := s.operator("leases", "id = '"+dead.String()+"'")
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Stuck)
+	want(t, enqueue(t, s, askFor("k", s.lease)), store.Stuck)
+	want(t, acquire(t, s, askFor("other", s.lease)), store.Granted)
+	letGo()
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+}
+
+// What one step of a sweep cannot do does not keep the others from theirs.
+func TestASweepGoesOn(t *testing.T) {
+	s := hasty(t)
+	dead := uuid.New()
+	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, lease_id, grant_id, acquired_at)
+		VALUES ('n', 'dangling', nextval('locksidecar.tokens'), $1, $1, clock_timestamp())`, dead)
+	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, freed_at)
+		VALUES ('n', 'free', nextval('locksidecar.tokens'), clock_timestamp() - interval '1 year')`)
+	letGo := s.operator("locks", "key = 'dangling'")
+	_ = s.Sweep(t.Context())
+	letGo()
+	if n := pgtest.Query[int64](t, s.url, "SELECT count(*) FROM locksidecar.locks WHERE key = 'free'"); n != 0 {
+		t.Error("the row of a free key was not swept")
+	}
+}
