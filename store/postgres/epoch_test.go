@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ func TestPromotion(t *testing.T) {
 	first := openLease(t, s, time.Hour)
 	held, contended := askFor("held", first), askFor("contended", first)
 	want(t, acquire(t, s, held), store.Granted)
-	token := want(t, acquire(t, s, contended), store.Granted).Token
+	want(t, acquire(t, s, contended), store.Granted)
 	waiter := askFor("contended", first)
 	want(t, enqueue(t, s, waiter), store.Queued)
 	want(t, enqueue(t, s, askFor("contended", first)), store.Queued)
@@ -51,6 +52,7 @@ func TestPromotion(t *testing.T) {
 			return err
 		},
 		"release with hand-off": func(s store.Store, _ store.LeaseID) error {
+			token := pgtest.Query[int64](t, url, "SELECT token FROM locksidecar.locks WHERE key = 'contended'")
 			_, err := s.Release(t.Context(), []store.Claim{{Key: "contended", Token: token, Lease: held.Lease}})
 			return err
 		},
@@ -67,6 +69,9 @@ func TestPromotion(t *testing.T) {
 			}
 			if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.leases WHERE id = '"+held.Lease.String()+"' AND expires_at > clock_timestamp() + interval '55 min'"); n != 1 {
 				t.Fatal("the holder's lease does not live for its TTL on the new server")
+			}
+			if n := pgtest.Query[int64](t, url, fmt.Sprintf("SELECT count(*) FROM locksidecar.locks WHERE token > %d AND token < %d", before, before+jump)); n != 0 {
+				t.Error("granted before the jump")
 			}
 			want(t, acquire(t, s, askFor("held", mine)), store.Held)
 			if a := want(t, acquire(t, s, askFor(uuid.NewString(), mine)), store.Granted); a.Token < before+jump {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/internal/pgproxy"
 	"github.com/locksidecar/locksidecar/internal/pgtest"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
@@ -212,14 +213,22 @@ func TestListenNever(t *testing.T) {
 // heard.
 func TestAnEnqueueWaitsForTheEar(t *testing.T) {
 	url := cluster.NewDatabase(t)
-	for range 20 {
-		b := newListener(t, url, uuid.NewString(), postgres.ListenAuto)
-		b.Listen(true)
-		want(t, enqueue(t, b, askFor(uuid.NewString(), b.lease)), store.Granted)
-		if n := ears(t, url); n != 1 {
-			t.Fatalf("%d connections listen when the enqueue has returned", n)
-		}
-		b.Stop()
-		poll(t, "its connections are closed", func() bool { return ears(t, url) == 0 })
+	proxy := pgproxy.Start(t, url)
+	s := newListener(t, proxy.URL(), "b", postgres.ListenAuto)
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	proxy.On("listen", pgproxy.BeforeSend, func() {
+		close(reached)
+		<-goOn
+	})
+	s.Listen(true)
+	<-reached
+	done := make(chan store.Answer, 1)
+	go func() { done <- enqueue(t, s, askFor("k", s.lease)) }()
+	select {
+	case <-done:
+		t.Error("somebody is in line, and LISTEN has not reached the server")
+	case <-time.After(200 * time.Millisecond): // less than an Enqueue waits at most
 	}
+	close(goOn)
+	want(t, <-done, store.Granted)
 }
