@@ -28,9 +28,6 @@ const (
 	longPause  = 5 * time.Second
 )
 
-// settingsSetUp is how many settings the statement that sets up a session returns.
-const settingsSetUp = 16
-
 var (
 	errNotReached = errors.New("the database has not been reached yet")
 	// errShared: the first connection showed that there is a pooler in between. The

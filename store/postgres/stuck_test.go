@@ -225,7 +225,7 @@ func TestABurialGoesAroundAStuckKey(t *testing.T) {
 	want(t, check(t, s, waits[1]), store.Granted)
 }
 
-// A lease that somebody keeps locked can be neither buried nor waited for for ever.
+// A lease that somebody keeps locked can be neither buried nor be waited for without end.
 func TestAStuckLease(t *testing.T) {
 	s := hasty(t)
 	dead := openLease(t, s, time.Hour)
