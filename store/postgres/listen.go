@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -143,7 +144,11 @@ func (e *ear) run(ctx context.Context) {
 		if time.Since(began) > longPause {
 			pause = firstPause
 		}
-		e.s.log.Warn("notifications of other instances are not heard, trying again", "error", err, "pause", pause.String())
+		level := slog.LevelDebug
+		if pause == firstPause { // the first failure in a row
+			level = slog.LevelWarn
+		}
+		e.s.log.Log(ctx, level, "notifications of other instances are not heard, trying again", "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
