@@ -14,8 +14,10 @@ const (
 )
 
 // slowPath has the stuck items of a lane, and one goroutine while there are any:
-// it asks for one at a time, so that however many are stuck, they take no more
-// than one connection from the others. Everything is guarded by the lane's mutex.
+// it asks for those whose pause is over with one operation, so that however many are
+// stuck, they take no more than one connection from the others, and the one that has
+// come free does not wait for the others' turns. Everything is guarded by the lane's
+// mutex.
 type slowPath[T, R any] struct {
 	// lines are by key. While a key has one, nothing of that key is in the lane's
 	// queue or in a batch.
@@ -115,16 +117,15 @@ func (l *Lane[T, R]) runSlowly() {
 	defer timer.Stop()
 	for {
 		l.mu.Lock()
-		ln := l.slow.next()
-		if ln == nil {
+		due, wait := l.slow.due(l.ctx.Err() != nil, l.cfg.Max)
+		if len(l.slow.lines) == 0 {
 			l.slow.running = false
 			l.mu.Unlock()
 			return
 		}
-		first, wait := ln.entries[0], time.Until(ln.at)
 		l.mu.Unlock()
-		if wait <= 0 || l.ctx.Err() != nil {
-			l.askAgain(ln, first)
+		if len(due) > 0 {
+			l.askAgain(due)
 			continue
 		}
 		timer.Reset(wait)
@@ -136,27 +137,46 @@ func (l *Lane[T, R]) runSlowly() {
 	}
 }
 
-// next is the line that has waited longest for its turn, nil if there is none.
-// The lane's mutex is held.
-func (s *slowPath[T, R]) next() (next *line[T, R]) {
+// due are the lines whose pause is over, or all of them, those first that have waited
+// longest; else, how long there is nothing to ask. The lane's mutex is held.
+func (s *slowPath[T, R]) due(all bool, limit int) (due []*line[T, R], wait time.Duration) {
+	now := time.Now()
+	wait = againMax
 	for _, ln := range s.lines {
-		if next == nil || ln.at.Before(next.at) {
-			next = ln
+		if all || !ln.at.After(now) {
+			due = append(due, ln)
+		} else {
+			wait = min(wait, ln.at.Sub(now))
 		}
 	}
-	return next
+	slices.SortFunc(due, func(a, b *line[T, R]) int { return a.at.Compare(b.at) })
+	return due[:min(len(due), limit)], wait
 }
 
-// askAgain asks for the first of a line, and answers it unless it is stuck and
-// still has time.
-func (l *Lane[T, R]) askAgain(ln *line[T, R], first entry[T, R]) {
-	answers, err := l.operate([]T{first.item})
-	var r R
-	stuck := false
-	if err == nil {
-		r = answers[0]
-		stuck = l.stuck(r)
+// askAgain asks for the first of each of some lines.
+func (l *Lane[T, R]) askAgain(due []*line[T, R]) {
+	firsts := make([]T, len(due))
+	l.mu.Lock()
+	for i, ln := range due {
+		firsts[i] = ln.entries[0].item
 	}
+	l.mu.Unlock()
+	answers, err := l.operate(firsts)
+	for i, ln := range due {
+		var r R
+		if err == nil {
+			r = answers[i]
+		}
+		l.settle(ln, r, err)
+	}
+}
+
+// settle answers the first of a line unless it is stuck and still has time. What
+// came later may go on when that one has heard its answer, not before: answers of a
+// key are in the order of its items. After an error it may, too: that the store does
+// not answer does not mean that the key is stuck.
+func (l *Lane[T, R]) settle(ln *line[T, R], r R, err error) {
+	stuck := err == nil && l.stuck(r)
 	l.mu.Lock()
 	n := 1
 	if stuck {
@@ -164,16 +184,18 @@ func (l *Lane[T, R]) askAgain(ln *line[T, R], first entry[T, R]) {
 	}
 	answered := slices.Clone(ln.entries[:n])
 	ln.entries = slices.Delete(ln.entries, 0, n)
-	if err == nil && !stuck || len(ln.entries) == 0 {
-		l.dissolve(ln)
-	} else {
-		ln.later()
-	}
 	l.mu.Unlock()
 	l.leave(n)
 	for _, e := range answered {
 		e.done(r, err)
 		l.work.Done()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !stuck || len(ln.entries) == 0 {
+		l.dissolve(ln)
+	} else {
+		ln.later()
 	}
 }
 

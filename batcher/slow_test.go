@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -311,5 +312,78 @@ func TestStuckItemsTakeRoom(t *testing.T) {
 			t.Errorf("answered %v", a.got)
 		}
 		nothingKept(t, l)
+	})
+}
+
+// However many keys are stuck, none is answered long after the timeout, and the one that
+// has come free does not wait for the others.
+func TestManyStuckKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timeout, oneWait = time.Second, 100 * time.Millisecond
+		var freed atomic.Bool
+		ask := func(_ context.Context, keys []int) ([]bool, error) {
+			time.Sleep(oneWait)
+			answers := make([]bool, len(keys))
+			for i, key := range keys {
+				answers[i] = key != 0 || !freed.Load()
+			}
+			return answers, nil
+		}
+		l := New(Config{Max: 1000, Timeout: timeout}, func(key int) string { return strconv.Itoa(key) }, ask, func(stuck bool) bool { return stuck })
+		began, took := time.Now(), make(chan time.Duration, 500)
+		free := make(chan time.Duration, 1)
+		for key := range cap(took) {
+			err := l.Submit(t.Context(), key, func(stuck bool, err error) {
+				if !stuck && err == nil {
+					free <- time.Since(began)
+				}
+				took <- time.Since(began)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(oneWait)
+		freed.Store(true)
+		for range cap(took) {
+			if d := <-took; d > timeout+againMax+2*oneWait {
+				t.Fatalf("answered after %s", d)
+			}
+		}
+		if d := <-free; d > 6*oneWait {
+			t.Errorf("the freed key was had after %s", d)
+		}
+		l.Stop(t.Context())
+	})
+}
+
+// What waits behind a stuck item is not held up by a store that does not answer.
+func TestStuckThenOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timeout, keys = time.Second, 20
+		var away atomic.Bool
+		ask := func(ctx context.Context, keys []int) ([]bool, error) {
+			if away.Load() {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return slices.Repeat([]bool{true}, len(keys)), nil
+		}
+		l := New(Config{Max: 1000, Timeout: timeout}, func(key int) string { return strconv.Itoa(key) }, ask, func(stuck bool) bool { return stuck })
+		began, done := time.Now(), make(chan struct{}, keys)
+		for key := range keys {
+			if err := l.Submit(t.Context(), key, func(bool, error) { done <- struct{}{} }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		away.Store(true)
+		for range keys {
+			<-done
+		}
+		if took := time.Since(began); took > 3*timeout {
+			t.Errorf("answered after %s", took)
+		}
+		l.Stop(t.Context())
 	})
 }

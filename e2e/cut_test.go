@@ -152,7 +152,8 @@ func (s *scene) waitOut() {
 func TestCutConnections(t *testing.T) {
 	o, url := onPostgres(t)
 	proxy := pgproxy.Start(t, url)
-	o = o.with(options{"TTL": "6s", "CACHE_TTL": "0"})
+	// A lease that lasts: nothing may depend on its end.
+	o = o.with(options{"TTL": "10m", "CACHE_TTL": "0"})
 	broken := start(t, o.with(options{"STORE_URL": proxy.URL(), "STORE_TIMEOUT": "2s"}))
 	good := start(t, o)
 	for i, c := range scenes {

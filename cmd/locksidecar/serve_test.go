@@ -229,7 +229,7 @@ func (a *appConn) closed() {
 // A sidecar that was killed leaves its name beside the socket. The next one there
 // finds it; a clean stop leaves nothing.
 func TestPredecessors(t *testing.T) {
-	dead := "pod-0123abcd"
+	dead := "test-host-0123abcd"
 	socket := shortSocket(t)
 	file := socket + ".instance"
 	if err := os.WriteFile(file, []byte(dead+"\n"), 0o600); err != nil {
@@ -257,7 +257,7 @@ func TestPredecessors(t *testing.T) {
 func TestPredecessorsWithoutADatabase(t *testing.T) {
 	socket := shortSocket(t)
 	file := socket + ".instance"
-	if err := os.WriteFile(file, []byte("pod-0123abcd\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("test-host-0123abcd\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	in := serve(t, map[string]string{"SOCKET": socket, "STORE_URL": "postgres://u@127.0.0.1:1/d"}, "not ready yet")
@@ -266,7 +266,7 @@ func TestPredecessorsWithoutADatabase(t *testing.T) {
 		t.Error(err)
 	}
 	content, err := os.ReadFile(file)
-	if names := strings.Fields(string(content)); err != nil || len(names) != 2 || names[0] != "pod-0123abcd" {
+	if names := strings.Fields(string(content)); err != nil || len(names) != 2 || names[0] != "test-host-0123abcd" {
 		t.Errorf("the file has %q, %v", content, err)
 	}
 }

@@ -111,9 +111,9 @@ func (r *Record) read() ([]string, error) {
 		r.log.Warn("ignored, somebody else may have written it", "file", r.path)
 		return nil, nil
 	}
-	names, garbage, err := parse(io.LimitReader(f, maxFile))
+	names, garbage, err := parse(io.LimitReader(f, maxFile), r.own)
 	if garbage > 0 {
-		r.log.Warn("lines that are no names of sidecars are ignored", "file", r.path, "lines", garbage)
+		r.log.Warn("lines that are no names of sidecars of this pod are ignored", "file", r.path, "lines", garbage)
 	}
 	return names, err
 }
@@ -125,13 +125,15 @@ func ours(info fs.FileInfo) bool {
 	return ok && info.Mode().IsRegular() && info.Mode().Perm()&0o022 == 0 && int(stat.Uid) == os.Geteuid()
 }
 
-func parse(in io.Reader) (names []string, garbage int, err error) {
+// parse reads the names of runs for the same pod as own. Others are none of ours: the
+// folder may be a copy, or shared with a machine whose sidecar is alive.
+func parse(in io.Reader, own string) (names []string, garbage int, err error) {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxFile+1)
 	for lines.Scan() {
 		switch name := lines.Text(); {
 		case name == "" || slices.Contains(names, name):
-		case !isName(name):
+		case !isName(name) || sound.ReplaceAllString(name, "") != sound.ReplaceAllString(own, ""):
 			garbage++
 		default:
 			names = append(names, name)

@@ -68,7 +68,7 @@ func (f *file) write(content string, mode os.FileMode) {
 const (
 	runA = "pod-0000000a"
 	runB = "pod-0000000b"
-	runC = "other pod-0000000c"
+	runC = "pod-0000000c"
 )
 
 func TestNew(t *testing.T) {
@@ -100,6 +100,14 @@ func TestPredecessors(t *testing.T) {
 	if f.log.Len() != 0 {
 		t.Errorf("logged %s", f.log.String())
 	}
+}
+
+// A folder may be a copy of another pod's, or shared: that one's sidecar may be alive.
+func TestOtherPods(t *testing.T) {
+	t.Parallel()
+	f := newFile(t)
+	f.write("pod-2-0000000a\nother-0000000a\n"+runA+"\n", 0o600)
+	f.finds(runB, runA)
 }
 
 func TestGarbage(t *testing.T) {

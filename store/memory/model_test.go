@@ -196,7 +196,9 @@ func (m *model) cancel(by int, a store.Attempt) (outcome store.Outcome, place in
 
 func (m *model) undo(by int, a store.Attempt) {
 	k := m.lock(a.Key)
-	m.cancel(by, a)
+	if k.place(a.Grant) > 0 {
+		m.cancel(by, a)
+	}
 	if k.holder.Grant == a.Grant && k.lease != nil && !k.lease.dead && k.mayBeUntold(by) {
 		m.giveUp(k)
 	}

@@ -28,6 +28,7 @@ func (s *Store) OpenLeases(ctx context.Context, leases []store.NewLease) error {
 	made, err := query(ctx, o, sqlLeaseOpen,
 		[]any{ids, ttls, s.config.Identity.Instance, s.config.Identity.Pod, o.notAfter}, scanOne[uuid.UUID])
 	if err == nil && len(made) < len(leases) {
+		o.doubt() // too late by a clock that may be known wrongly
 		err = o.fail(errPast, false)
 	}
 	return err

@@ -156,6 +156,10 @@ func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int,
 		o.partly = o.partly || v.outcome != ""
 		expired = append(expired, v.expired...)
 		switch string(v.outcome) {
+		case "":
+			if v.thenGrant != (zeronull.UUID{}) {
+				o.hint(namespace, string(v.thenInstance), uuid.UUID(v.thenGrant))
+			}
 		case handedOver:
 			o.tell(v.handOver(namespace, claims[n].Key))
 		case expiredWaiters:

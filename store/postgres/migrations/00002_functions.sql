@@ -408,6 +408,11 @@ BEGIN
         IF c.untold AND release.state = 'holds' AND (s.repeated OR s.instance <> its_instance) THEN
             release.state := 'other'; -- it may have been told elsewhere
         END IF;
+        -- An older token: a release whose answer was lost may be repeated here, and with
+        -- it the news of its hand-off.
+        IF release.state = 'unknown' AND c.token < l.token AND s.id IS NOT NULL THEN
+            release.then_grant := l.grant_id; release.then_instance := s.instance;
+        END IF;
         release.token := l.token; release.acquired_at := l.acquired_at; release.expires_at := s.expires_at;
         release.now := clock_timestamp(); release.lease_id := l.lease_id;
         release.instance := s.instance; release.pod := s.pod; release.renewed := s.renewed;

@@ -1,0 +1,64 @@
+package pgtest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Promote makes the server a standby and promotes it, as a failover does: it is on a
+// new timeline afterwards. All connections break.
+func (c *Cluster) Promote(tb testing.TB) {
+	tb.Helper()
+	c.Demote(tb)
+	c.Lead(tb)
+}
+
+// Demote makes the server a standby of nobody, which takes no writes. All connections
+// break.
+func (c *Cluster) Demote(tb testing.TB) {
+	tb.Helper()
+	c.Shutdown()
+	signal := filepath.Join(c.data(), "standby.signal")
+	if err := os.WriteFile(signal, nil, 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	if c.who != nil {
+		if err := os.Chown(signal, int(c.who.Uid), int(c.who.Gid)); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	if err := c.launch(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Lead promotes a server that Demote made a standby. Connections stay.
+func (c *Cluster) Lead(tb testing.TB) {
+	tb.Helper()
+	if out, err := c.command("pg_ctl", "promote", "-D", c.data(), "-w", "-s").CombinedOutput(); err != nil {
+		tb.Fatalf("pgtest: promote: %v\n%s", err, out)
+	}
+}
+
+// Copy stops the server and copies its data, as another standby has them. What it
+// returns stops the server again and goes on with the copy. Both leave it stopped.
+func (c *Cluster) Copy(tb testing.TB) (goOn func()) {
+	tb.Helper()
+	c.Shutdown()
+	other := c.data() + ".copy"
+	if out, err := exec.Command("cp", "-a", c.data(), other).CombinedOutput(); err != nil {
+		tb.Fatalf("pgtest: copy: %v\n%s", err, out)
+	}
+	return func() {
+		tb.Helper()
+		c.Shutdown()
+		if err := os.RemoveAll(c.data()); err != nil {
+			tb.Fatal(err)
+		}
+		if err := os.Rename(other, c.data()); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
