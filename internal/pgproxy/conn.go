@@ -212,8 +212,8 @@ func (c *conn) send(g *group) bool {
 	c.proxy.pass()
 	c.each(g, BeforeSend, false)
 	if cuts := c.each(g, BeforeSend, true); len(cuts) > 0 {
-		c.close()
 		fire(cuts)
+		c.close()
 		return false
 	}
 	// Prepared before the server has it, for it answers at once.

@@ -79,6 +79,10 @@ func TestCutStages(t *testing.T) {
 				if seen != c.seen {
 					t.Errorf("the client saw the row: %v, want %v", seen, c.seen)
 				}
+				select {
+				case <-cut.Done(): // the client may have seen it first
+				case <-time.After(patience):
+				}
 				if cut.Fired() != 1 {
 					t.Errorf("the cut fired %d times", cut.Fired())
 				}
