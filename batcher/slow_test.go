@@ -329,7 +329,7 @@ func TestManyStuckKeys(t *testing.T) {
 			}
 			return answers, nil
 		}
-		l := New(Config{Max: 1000, Timeout: timeout}, func(key int) string { return strconv.Itoa(key) }, ask, func(stuck bool) bool { return stuck })
+		l := New(Config{Max: 1000, Timeout: timeout}, strconv.Itoa, ask, func(stuck bool) bool { return stuck })
 		began, took := time.Now(), make(chan time.Duration, 500)
 		free := make(chan time.Duration, 1)
 		for key := range cap(took) {
@@ -369,7 +369,7 @@ func TestStuckThenOutage(t *testing.T) {
 			}
 			return slices.Repeat([]bool{true}, len(keys)), nil
 		}
-		l := New(Config{Max: 1000, Timeout: timeout}, func(key int) string { return strconv.Itoa(key) }, ask, func(stuck bool) bool { return stuck })
+		l := New(Config{Max: 1000, Timeout: timeout}, strconv.Itoa, ask, func(stuck bool) bool { return stuck })
 		began, done := time.Now(), make(chan struct{}, keys)
 		for key := range keys {
 			if err := l.Submit(t.Context(), key, func(bool, error) { done <- struct{}{} }); err != nil {
