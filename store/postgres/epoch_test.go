@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -78,5 +79,115 @@ func TestPromotion(t *testing.T) {
 				t.Errorf("token %d after %d", a.Token, before)
 			}
 		})
+	}
+}
+
+// Trap: on a server that was just promoted a lease looks expired, for its last renewal
+// is missing there. A renewal that comes first does not say that it is dead.
+func TestARenewalFirstAfterAPromotion(t *testing.T) {
+	own := pgtest.Start(t)
+	url := own.NewDatabase(t)
+	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
+	s := startStore(t, url, id)
+	leases := []store.LeaseID{openLease(t, s, time.Hour), openLease(t, s, time.Hour)}
+	own.Promote(t)
+	exec(t, connect(t, url), "UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
+	s = startStore(t, url, id)
+	kept, err := s.Renew(t.Context(), leases)
+	if err != nil || len(kept) != len(leases) {
+		t.Errorf("%d of %d are kept: %v", len(kept), len(leases), err)
+	}
+	// That is for once. Now an expired lease is dead.
+	exec(t, connect(t, url), "UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
+	if kept, err := s.Renew(t.Context(), leases); err != nil || len(kept) != 0 {
+		t.Errorf("%d are kept after they expired: %v", len(kept), err)
+	}
+}
+
+// However many are first on a promoted server, tokens jump once. A lease that an
+// operator keeps locked holds nobody up.
+func TestAPromotionIsNotHeldUp(t *testing.T) {
+	own := pgtest.Start(t, deadlocks)
+	url := own.NewDatabase(t)
+	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	locked, held := openLease(t, s, time.Hour), openLease(t, s, time.Hour)
+	want(t, acquire(t, s, askFor("held", held)), store.Granted)
+	own.Promote(t)
+	operator := connect(t, url)
+	exec(t, operator, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
+	exec(t, operator, fmt.Sprintf("BEGIN; SELECT FROM locksidecar.leases WHERE id = '%s' FOR UPDATE", locked))
+
+	least := secondsToTokens(t, url)
+	var first sync.WaitGroup
+	for i := range 5 {
+		s = startStore(t, url, store.Identity{Namespace: "n", Instance: fmt.Sprint(i), Pod: "p"})
+		s, mine := s, openLease(t, s, time.Hour)
+		first.Go(func() {
+			answers, err := s.Acquire(t.Context(), []store.Ask{askFor(uuid.NewString(), mine)})
+			if err != nil || answers[0].Outcome != store.Granted || answers[0].Token < least {
+				t.Errorf("%+v, %v", answers, err)
+			}
+		})
+	}
+	first.Wait()
+	if last := lastToken(t, url); last >= least+jump {
+		t.Errorf("tokens jumped by %d at least, more than once", last-least)
+	}
+	want(t, acquire(t, s, askFor("held", openLease(t, s, time.Hour))), store.Held)
+	exec(t, operator, "ROLLBACK")
+}
+
+// secondsToTokens is the least token after a promotion now.
+func secondsToTokens(t *testing.T, url string) int64 {
+	t.Helper()
+	return pgtest.Query[int64](t, url, "SELECT floor(extract(epoch FROM clock_timestamp() - timestamptz '2020-01-01 00:00:00Z'))::bigint << 20")
+}
+
+func lastToken(t *testing.T, url string) int64 {
+	t.Helper()
+	return pgtest.Query[int64](t, url, "SELECT last_value FROM locksidecar.tokens")
+}
+
+// Trap: one standby is promoted and dies, then another that never heard of the first.
+// Both jump from the same token, on timelines of the same number.
+func TestTokensGrowOverTwoStandbys(t *testing.T) {
+	own := pgtest.Start(t)
+	url := own.NewDatabase(t)
+	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
+	token := func() int64 { // of the second grant
+		s := startStore(t, url, id)
+		defer s.Stop()
+		lease := openLease(t, s, time.Hour)
+		want(t, acquire(t, s, askFor(uuid.NewString(), lease)), store.Granted)
+		return want(t, acquire(t, s, askFor(uuid.NewString(), lease)), store.Granted).Token
+	}
+	before := token()
+	other := own.Copy(t)
+	own.Promote(t)
+	onOne, promoted := token(), time.Now()
+	if onOne < before+jump {
+		t.Errorf("token %d after %d", onOne, before)
+	}
+	other()
+	poll(t, "the second failover is another second's", func() bool { return time.Since(promoted) > time.Second })
+	own.Promote(t)
+	if onOther := token(); onOther <= onOne {
+		t.Errorf("token %d on the second standby, after %d on the first", onOther, onOne)
+	}
+}
+
+// Two sessions find at the same time that the server was promoted: one prepares it, the
+// other waits and finds it done.
+func TestOnePreparesAPromotedServer(t *testing.T) {
+	s := newScene(t)
+	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
+	exec(t, s.other, "BEGIN; SELECT locksidecar.new_epoch()")
+	jumped := lastToken(t, s.url)
+	answers := make(chan store.Answer, 1)
+	go func() { answers <- acquire(t, s, askFor("k", s.lease)) }()
+	awaitBlocked(t, s.url)
+	exec(t, s.other, "COMMIT")
+	if a := want(t, <-answers, store.Granted); a.Token <= jumped || a.Token >= jumped+jump {
+		t.Errorf("token %d, the jump was to %d", a.Token, jumped)
 	}
 }

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -273,4 +276,127 @@ func isBlocked(tb testing.TB, url string) bool {
 func awaitBlocked(tb testing.TB, url string) {
 	tb.Helper()
 	poll(tb, "a statement of the store waits for a lock", func() bool { return isBlocked(tb, url) })
+}
+
+// A database whose default hides warnings does not hide that a commit was not
+// replicated.
+func TestHiddenWarning(t *testing.T) {
+	own := pgtest.Start(t)
+	url := own.NewDatabase(t)
+	admin := connect(t, url)
+	exec(t, admin, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_min_messages = error', current_database()); END $$")
+	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	lease := openLease(t, s, time.Hour)
+	exec(t, admin, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+	exec(t, admin, "SELECT pg_reload_conf()")
+	poll(t, "commits wait", func() bool {
+		return pgtest.Query[string](t, url, "SHOW synchronous_standby_names") == "nobody"
+	})
+	const waiting = "wait_event = 'SyncRep' AND application_name = 'locksidecar'"
+	failed := make(chan error, 1)
+	go func() {
+		for { // the backend reads the new setting between two statements
+			if _, err := s.Acquire(t.Context(), []store.Ask{askFor(uuid.NewString(), lease)}); err != nil {
+				failed <- err
+				return
+			}
+		}
+	}()
+	var err error
+	poll(t, "the commit that was cancelled to fail", func() bool {
+		pgtest.Query[int64](t, url, "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE "+waiting)
+		select {
+		case err = <-failed:
+			return true
+		default:
+			return false
+		}
+	})
+	if !store.OutcomeUnknown(err) {
+		t.Errorf("a commit that no standby confirmed: %v, want an unknown outcome", err)
+	}
+}
+
+// One connection that hangs, with a renewal in it or when it is tried before one,
+// does not stop the renewals: leases would die although the server is fine.
+func TestHungRenewalConnection(t *testing.T) {
+	const timeout = 2 * time.Second
+	for name, rest := range map[string]time.Duration{"in the statement": 0, "before it": 1200 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			url := cluster.NewDatabase(t)
+			s, err := postgres.New(postgres.Config{
+				URL: url, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, AutoMigrate: true, Timeout: timeout,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(s.Stop)
+			if err := s.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			awaitReady(t, s)
+			leases := []store.LeaseID{openLease(t, s, time.Hour)}
+			if _, err := s.Renew(t.Context(), leases); err != nil {
+				t.Fatal(err)
+			}
+			pid := pgtest.Query[int](t, url, `SELECT pid FROM pg_stat_activity
+				WHERE application_name = 'locksidecar' AND datname = current_database() AND query LIKE '%:lease_renew %'`)
+			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+			time.Sleep(rest) // a connection that has rested for a second is tried before it is used
+
+			began := time.Now()
+			poll(t, "a renewal", func() bool {
+				_, err := s.Renew(t.Context(), leases)
+				return err == nil
+			})
+			if took := time.Since(began); took > 2*timeout {
+				t.Errorf("renewed after %s", took)
+			}
+		})
+	}
+}
+
+// failWith makes writes of locks fail with an SQLSTATE, so many times.
+func (s *scene) failWith(code string, times int) {
+	s.Helper()
+	exec(s.T, s.conn, "CREATE SEQUENCE failures")
+	exec(s.T, s.conn, fmt.Sprintf(`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		IF nextval('failures') <= %d THEN RAISE EXCEPTION 'as ordered' USING ERRCODE = '%s'; END IF;
+		RETURN NEW;
+	END $$`, times, code))
+	exec(s.T, s.conn, "CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON locksidecar.locks FOR EACH ROW EXECUTE FUNCTION fail()")
+}
+
+// What the server undid because of others that ran beside it is tried again.
+func TestDeadlocksAndSerializationFailuresAreRepeated(t *testing.T) {
+	for _, code := range []string{"40P01", "40001"} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			s.failWith(code, 2)
+			want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+		})
+	}
+}
+
+// Trap: target_session_attrs is checked at connect only. A connection that leads to a
+// server which takes no writes any more is not used again.
+func TestAReadOnlyServerIsLeft(t *testing.T) {
+	s := newScene(t)
+	sessions := func() []string {
+		return strings.Fields(pgtest.Query[string](t, s.url, `SELECT coalesce(string_agg(pid::text, ' '), '') FROM pg_stat_activity
+			WHERE application_name = 'locksidecar' AND datname = current_database()`))
+	}
+	s.failWith("25006", 1)
+	before := sessions()
+	if _, err := s.Acquire(t.Context(), []store.Ask{askFor("k", s.lease)}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		t.Errorf("%v, want a failure that did nothing", err)
+	}
+	poll(t, "the old connections are gone", func() bool {
+		return !slices.ContainsFunc(sessions(), func(pid string) bool { return slices.Contains(before, pid) })
+	})
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 }

@@ -115,3 +115,46 @@ func TestWhatWaitedTooLongDoesNothing(t *testing.T) {
 		})
 	}
 }
+
+// Trap: an opening that lay in a buffer lands after the lease was buried, and what it
+// held is held again. One that comes too late does nothing.
+func TestALeaseIsNotOpenedTooLate(t *testing.T) {
+	s := newScene(t)
+	buried := openLease(t, s, time.Hour)
+	want(t, acquire(t, s, askFor("k", buried)), store.Granted)
+	if err := s.Bury(t.Context(), []store.LeaseID{buried}); err != nil {
+		t.Fatal(err)
+	}
+	for name, id := range map[string]store.LeaseID{"new": uuid.New(), "buried": buried} {
+		postgres.SetClock(s.Store, -time.Hour)
+		err := s.OpenLeases(t.Context(), []store.NewLease{{ID: id, TTL: time.Hour}})
+		if !store.Unavailable(err) || store.OutcomeUnknown(err) {
+			t.Errorf("%s: %v, want a failure that did nothing", name, err)
+		}
+		if n := pgtest.Query[int64](t, s.url, "SELECT count(*) FROM locksidecar.leases WHERE id = $1", id); n != 0 {
+			t.Errorf("%s: it was opened", name)
+		}
+	}
+	if locks, err := s.Get(t.Context(), []string{"k"}); err != nil || locks[0].Held {
+		t.Errorf("what a buried lease held: %+v, %v", locks, err)
+	}
+}
+
+// Was it the clock that was wrong, it is looked at again: the next opening is in time.
+func TestALateOpeningLooksAtTheClock(t *testing.T) {
+	s := newScene(t)
+	postgres.SetClock(s.Store, -time.Hour)
+	poll(t, "a lease is opened", func() bool {
+		return s.OpenLeases(t.Context(), []store.NewLease{{ID: uuid.New(), TTL: time.Hour}}) == nil
+	})
+}
+
+// A lease that is past its expiry is not opened again.
+func TestOpenExpired(t *testing.T) {
+	s := newScene(t)
+	lease := openLease(t, s, time.Hour)
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp()")
+	if err := s.OpenLeases(t.Context(), []store.NewLease{{ID: lease, TTL: time.Hour}}); err == nil {
+		t.Error("an expired lease was opened again")
+	}
+}

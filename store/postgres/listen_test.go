@@ -1,6 +1,8 @@
 package postgres_test
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -231,4 +233,87 @@ func TestAnEnqueueWaitsForTheEar(t *testing.T) {
 	}
 	close(goOn)
 	want(t, <-done, store.Granted)
+}
+
+// Nobody is put in line before LISTEN is committed, also when it was switched off a
+// moment ago and is not ended yet.
+func TestAnEnqueueWaitsForTheNextEar(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	const idle = "FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE '/* locksidecar:listen */%'"
+	b := newListener(t, url, "b", postgres.ListenAuto)
+	b.Listen(true)
+	for range 20 {
+		b.awaitHearing(t)
+		before := pgtest.Query[[]int32](t, url, "SELECT array_agg(pid) "+idle)
+		b.Listen(false)
+		b.Listen(true)
+		want(t, enqueue(t, b, askFor(uuid.NewString(), b.lease)), store.Granted)
+		if n := pgtest.Query[int64](t, url, "SELECT count(*) "+idle+" AND pid <> ALL ($1)", before); n != 1 {
+			t.Fatalf("%d new connections listen when the enqueue has returned", n)
+		}
+		b.await(t, "the first look", isEveryWait)
+	}
+}
+
+// Who waits looks again when the lock ends. Is that to be earlier, the first is told
+// who can have it then; a dead waiter in front of it cannot.
+func TestAShortenedLockHintsTheFirstLivingWaiter(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	a := newListener(t, url, "a", postgres.ListenAuto)
+	holder := askFor("k", a.lease)
+	holder.TTL = time.Hour
+	token := want(t, acquire(t, a, holder), store.Granted).Token
+	dead := openLease(t, a, time.Hour)
+	want(t, enqueue(t, a, askFor("k", dead)), store.Queued)
+	living := askFor("k", a.lease)
+	want(t, enqueue(t, a, living), store.Queued)
+	exec(t, connect(t, url), "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", dead)
+
+	verdicts, err := a.Amend(t.Context(), []store.Change{{Claim: store.Claim{Key: "k", Token: token}, TTL: time.Minute}})
+	if err != nil || verdicts[0].Standing != store.Holds {
+		t.Fatalf("%+v, %v", verdicts, err)
+	}
+	a.await(t, "a hint for the living waiter", func(n store.News) bool {
+		return n.Grant == living.Grant && n.Answer.Outcome == 0
+	})
+}
+
+// The same when the next holder's lease may end before the last one's would have.
+func TestAHandOffToAShorterLeaseHintsTheNext(t *testing.T) {
+	for name, end := range map[string]func(*listener, store.Claim) error{
+		"release": func(a *listener, c store.Claim) error {
+			_, err := a.Release(context.Background(), []store.Claim{c})
+			return err
+		},
+		"bury": func(a *listener, c store.Claim) error {
+			return a.Bury(context.Background(), []store.LeaseID{c.Lease})
+		},
+	} {
+		for _, byTTL := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", by ttl: ", byTTL), func(t *testing.T) {
+				url := cluster.NewDatabase(t)
+				a := newListener(t, url, "a", postgres.ListenAuto)
+				long, short := openLease(t, a, time.Hour), openLease(t, a, time.Minute)
+				token := want(t, acquire(t, a, askFor("k", long)), store.Granted).Token
+				brief := askFor("k", short)
+				if byTTL {
+					brief = askFor("k", a.lease)
+					brief.TTL = time.Minute
+				}
+				dead, next := openLease(t, a, time.Hour), askFor("k", a.lease)
+				want(t, enqueue(t, a, brief), store.Queued)
+				want(t, enqueue(t, a, askFor("k", dead)), store.Queued)
+				want(t, enqueue(t, a, next), store.Queued)
+				exec(t, connect(t, url), "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", dead)
+
+				if err := end(a, store.Claim{Key: "k", Token: token, Lease: long}); err != nil {
+					t.Fatal(err)
+				}
+				a.await(t, "a hint for who is first in line now", func(n store.News) bool {
+					return n.Grant == next.Grant && n.Answer.Outcome == 0
+				})
+				want(t, check(t, a, brief), store.Granted)
+			})
+		}
+	}
 }

@@ -73,6 +73,7 @@ func TestCurrentSchemaNeedsNoRightsToChangeIt(t *testing.T) {
 	exec(t, admin, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 	exec(t, admin, "GRANT USAGE ON SCHEMA locksidecar TO "+role)
 	exec(t, admin, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA locksidecar TO "+role)
+	exec(t, admin, "REVOKE INSERT, UPDATE, DELETE ON locksidecar.meta FROM "+role)
 	exec(t, admin, "GRANT USAGE ON ALL SEQUENCES IN SCHEMA locksidecar TO "+role)
 
 	appURL := strings.Replace(url, "postgres@", role+"@", 1)
@@ -95,6 +96,11 @@ func TestCurrentSchemaNeedsNoRightsToChangeIt(t *testing.T) {
 	}
 	if err := s.Sweep(t.Context()); err != nil {
 		t.Error(err)
+	}
+	// A failover needs what the role may not: the function may.
+	exec(t, admin, "UPDATE locksidecar.meta SET epoch = 'another'")
+	if after := want(t, acquire(t, s, askFor("after", openLease(t, s, time.Minute))), store.Granted); after.Token < granted.Token+jump {
+		t.Errorf("token %d after %d on another timeline", after.Token, granted.Token)
 	}
 	writes := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.goose_db_version")
 	if writes != 3 { // goose's own first row, and one for each migration

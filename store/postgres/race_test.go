@@ -397,3 +397,27 @@ func mingle(t *testing.T, s store.Store, r *rand.Rand, keys int) {
 	fail("sweep", s.Sweep(ctx))
 	fail("bury", s.Bury(ctx, leases))
 }
+
+// Namespaces know nothing of each other, not even when the same request comes in
+// two of them: neither takes the other's waiter out of its queue.
+func TestSameGrantInTwoNamespaces(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	a := startStore(t, url, store.Identity{Namespace: "a", Instance: "a", Pod: "p"})
+	b := startStore(t, url, store.Identity{Namespace: "b", Instance: "b", Pod: "p"})
+	inA, inB := openLease(t, a, time.Hour), openLease(t, b, time.Hour)
+	held := want(t, acquire(t, a, askFor("k", inA)), store.Granted)
+	want(t, acquire(t, b, askFor("k", inB)), store.Granted)
+	waitA, waitB := askFor("k", inA), askFor("k", inB)
+	waitB.Grant = waitA.Grant
+	want(t, enqueue(t, a, waitA), store.Queued)
+	want(t, enqueue(t, b, waitB), store.Queued)
+	want(t, check(t, a, waitA), store.Queued)
+	if _, err := b.CancelWaits(t.Context(), []store.Attempt{waitB.Attempt}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Undo(t.Context(), []store.Attempt{waitB.Attempt}); err != nil {
+		t.Fatal(err)
+	}
+	release(t, a, store.Claim{Key: "k", Token: held.Token, Lease: inA})
+	want(t, check(t, a, waitA), store.Granted)
+}

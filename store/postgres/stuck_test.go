@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -252,5 +253,55 @@ func TestASweepGoesOn(t *testing.T) {
 	letGo()
 	if n := pgtest.Query[int64](t, s.url, "SELECT count(*) FROM locksidecar.locks WHERE key = 'free'"); n != 0 {
 		t.Error("the row of a free key was not swept")
+	}
+}
+
+// A lease whose row somebody keeps locked does not cost the others their lives. It is
+// not said to be dead either: it is left out, with an error.
+func TestARenewalGoesAroundAStuckLease(t *testing.T) {
+	s := hasty(t)
+	leases := []store.LeaseID{s.lease}
+	for range 4 {
+		leases = append(leases, openLease(t, s, time.Hour))
+	}
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + interval '1 min'")
+	stuck := leases[2]
+	others := slices.DeleteFunc(slices.Clone(leases), func(id store.LeaseID) bool { return id == stuck })
+	letGo := s.operator("leases", "id = '"+stuck.String()+"'")
+	for _, c := range []struct{ renewed, kept []store.LeaseID }{{leases, others}, {[]store.LeaseID{stuck}, nil}} {
+		began := time.Now()
+		kept, err := s.Renew(t.Context(), c.renewed)
+		if !store.Unavailable(err) {
+			t.Errorf("%d renewed, one of them stuck: %v, want an error", len(c.renewed), err)
+		}
+		if !slices.Equal(kept, c.kept) {
+			t.Errorf("kept %v, want %v", kept, c.kept)
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	}
+	if n := pgtest.Query[int64](t, s.url, "SELECT count(*) FROM locksidecar.leases WHERE expires_at > clock_timestamp() + interval '50 min'"); n != int64(len(others)) {
+		t.Errorf("%d leases live for their TTL, want %d", n, len(others))
+	}
+	letGo()
+	if kept, err := s.Renew(t.Context(), leases); err != nil || len(kept) != len(leases) {
+		t.Errorf("afterwards %d of %d are kept: %v", len(kept), len(leases), err)
+	}
+}
+
+// A burial that fails half-way does not say that nothing was done.
+func TestBuryHalfWay(t *testing.T) {
+	s := newScene(t)
+	dying := openLease(t, s, time.Hour)
+	want(t, acquire(t, s, askFor("k", dying)), store.Granted)
+	want(t, enqueue(t, s, askFor("k", s.lease)), store.Queued)
+	exec(t, s.other, "BEGIN; SELECT FROM locksidecar.locks FOR UPDATE")
+	err := s.Bury(t.Context(), []store.LeaseID{dying})
+	if n := pgtest.Query[int64](t, s.url, "SELECT count(*) FROM locksidecar.leases WHERE id = $1", dying); n != 0 {
+		t.Fatal("the lease is still there: this test has lost its point")
+	}
+	if !store.OutcomeUnknown(err) {
+		t.Errorf("the lease is dead, its keys are stuck: %v, want an unknown outcome", err)
 	}
 }

@@ -1,0 +1,60 @@
+package postgres_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
+)
+
+// Trap: a pooler's connections outlive a failover, and lead to a standby. Without
+// sessions of its own a store is told by another error, and is not ready either.
+func TestAStandbyBehindAPoolerIsNotReady(t *testing.T) {
+	own := pgtest.Start(t)
+	url := own.NewDatabase(t)
+	s := backend{t, own.Pooler(t, url, 5), postgres.ListenNever}.Open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	t.Cleanup(s.Stop)
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, s)
+	lease := openLease(t, s, time.Hour)
+	want(t, acquire(t, s, askFor("a", lease)), store.Granted)
+
+	own.Demote(t)
+	poll(t, "it is not ready, because of the standby", func() bool {
+		if answers, err := s.Acquire(t.Context(), []store.Ask{askFor("b", lease)}); !store.Unavailable(err) {
+			t.Fatalf("a standby grants: %+v, %v", answers, err)
+		}
+		err := s.Ready()
+		return err != nil && strings.Contains(err.Error(), "standby")
+	})
+	own.Lead(t)
+	awaitReady(t, s)
+	want(t, acquire(t, s, askFor("b", lease)), store.Granted)
+	want(t, acquire(t, s, askFor("a", lease)), store.Held)
+}
+
+// Trap: a migrator needs two connections, and those who wait for their turn must leave
+// it the second one.
+func TestMigrationsThroughASmallPooler(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	through := cluster.Pooler(t, url, 2)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var migrators sync.WaitGroup
+	for range 6 {
+		migrators.Go(func() {
+			if _, to, err := postgres.Migrate(ctx, through); err != nil || to == 0 {
+				t.Errorf("migrated to version %d: %v", to, err)
+			}
+		})
+	}
+	migrators.Wait()
+	startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+}
