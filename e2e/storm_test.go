@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	stormTime    = 30 * time.Second // for each number of keys
+	stormTime    = 60 * time.Second // for each number of keys
 	stormClients = 64               // behind each sidecar
 	// Grants that a slow machine reaches easily; fewer mean that the storm idled.
-	stormGrants = 1000
+	stormGrants = 2000
 )
 
 // TestStorm: whatever clients behind two sidecars do at a time, no two hold a key,
