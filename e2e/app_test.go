@@ -121,6 +121,12 @@ func (a *app) release(key string, token int64, headers ...string) {
 	a.call("DELETE", fmt.Sprintf("%s?token=%d", lockPath(key), token), "", headers...).want(200, "")
 }
 
+// releaseWith releases a lock with more in the query and a body.
+func (a *app) releaseWith(key string, token int64, query, body string, headers ...string) answer {
+	a.t.Helper()
+	return a.call("DELETE", fmt.Sprintf("%s?token=%d%s", lockPath(key), token, query), body, headers...).want(200, "")
+}
+
 // want checks the status and, for errors, the code.
 func (ans answer) want(status int, code string) answer {
 	ans.t.Helper()
@@ -170,33 +176,43 @@ type event struct {
 	raw  []byte
 }
 
-// stream is the event stream of an explicit session.
+// stream is an event stream: of an explicit session, or of a key.
 type stream struct {
 	*app
-	id     string
-	events chan event // closed when the stream ends
+	method, template string     // of the call that opened it, in the document
+	id               string     // of the session
+	events           chan event // closed when the stream ends
 }
 
 // openSession opens an explicit session and reads its first event.
 func openSession(t testing.TB, socket, body string) *stream {
 	t.Helper()
-	s := &stream{app: dial(t, socket), events: make(chan event, 10_000)}
-	s.send("POST", "/v1/sessions", body)
+	s := openStream(t, socket, "POST", "/v1/sessions", body)
+	s.id, _ = s.want("session").data["session"].(string)
+	return s
+}
+
+// watchKey opens the event stream of a key and reads its first event, the state.
+func watchKey(t testing.TB, socket, key string) (s *stream, state event) {
+	t.Helper()
+	s = openStream(t, socket, "GET", lockPath(key)+"/events", "")
+	return s, s.want("state")
+}
+
+func openStream(t testing.TB, socket, method, path, body string) *stream {
+	t.Helper()
+	s := &stream{app: dial(t, socket), method: method, template: template(path), events: make(chan event, 10_000)}
+	s.send(method, path, body)
 	_ = s.SetReadDeadline(time.Now().Add(patience))
 	res, err := http.ReadResponse(s.br, nil) //nolint:bodyclose // closing would wait for the end of the stream
 	if err != nil {
 		t.Fatal(err)
 	}
 	if res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" {
-		t.Fatalf("POST /v1/sessions: %d %s", res.StatusCode, res.Header)
+		t.Fatalf("%s %s: %d %s", method, path, res.StatusCode, res.Header)
 	}
 	_ = s.SetReadDeadline(time.Time{})
 	go s.readEvents(res.Body)
-	first := s.next()
-	if first.name != "session" {
-		t.Fatalf("first event is %q", first.name)
-	}
-	s.id, _ = first.data["session"].(string)
 	return s
 }
 
@@ -216,7 +232,7 @@ func (s *stream) readEvents(body io.Reader) {
 			e.raw = []byte(value)
 		case "":
 			if e.name != "" {
-				apitest.CheckEvent(s.t, "POST", "/v1/sessions", e.name, e.raw)
+				apitest.CheckEvent(s.t, s.method, s.template, e.name, e.raw)
 				s.events <- e
 			}
 			e = event{}
@@ -237,6 +253,16 @@ func (s *stream) next() event {
 		s.t.Fatalf("no event in %s", patience)
 	}
 	return event{}
+}
+
+// want returns the next event, which must be of that name.
+func (s *stream) want(name string) event {
+	s.t.Helper()
+	e := s.next()
+	if e.name != name {
+		s.t.Fatalf("the next event is %q %s, want %q", e.name, e.raw, name)
+	}
+	return e
 }
 
 // joins is the header by which a call joins the session.

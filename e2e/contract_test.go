@@ -20,8 +20,16 @@ func template(path string) string {
 		"/v1/locks/":    "/v1/locks/{key}",
 		"/v1/sessions/": "/v1/sessions/{id}",
 	} {
-		if key, ok := strings.CutPrefix(path, prefix); ok && !strings.Contains(key, "/") {
+		key, ok := strings.CutPrefix(path, prefix)
+		if !ok {
+			continue
+		}
+		key, below, _ := strings.Cut(key, "/")
+		switch {
+		case below == "":
 			return template
+		case prefix == "/v1/locks/" && key != "" && (below == "stop" || below == "events"):
+			return template + "/" + below
 		}
 	}
 	switch path {
