@@ -1,0 +1,190 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+)
+
+// holdSlack is how much later than promised a hold may end, while somebody waits.
+const holdSlack = 100 * time.Millisecond * raceCost
+
+// endedAt checks how long after the grant of one lock the next one was granted.
+func endedAt(t *testing.T, before, after answer, want time.Duration) {
+	t.Helper()
+	from, err := time.Parse(time.RFC3339Nano, before.str("acquired_at"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := time.Parse(time.RFC3339Nano, after.str("acquired_at"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := to.Sub(from)
+	t.Logf("the next grant came %s after the one before, the hold is %s", held, want)
+	if held < want-time.Millisecond || held > want+holdSlack {
+		t.Errorf("want it between %s and %s", want, want+holdSlack)
+	}
+}
+
+// TestMinHold: nobody gets the lock until the hold is over, however its holder ends.
+func TestMinHold(t *testing.T) {
+	const hold = 1500 * time.Millisecond
+	body := fmt.Sprintf(`{"min_hold_ms":%d}`, hold.Milliseconds())
+	ends := map[string]func(t *testing.T, s *sidecar, a *app, token int64){
+		"released": func(t *testing.T, s *sidecar, a *app, token int64) {
+			a.release("cron", token)
+			// To the holder it is over; to the others it is not.
+			a.call("PATCH", lockPath("cron"), fmt.Sprintf(`{"token":%d}`, token)).want(409, "not_holder")
+			v := a.call("GET", lockPath("cron"), "")
+			if v.str("state") != "held" || v.json["mine"] != false {
+				t.Errorf("after the release: %s", v.body)
+			}
+			a.call("PUT", lockPath("cron"), "", "Cache-Control: no-cache").want(423, "held")
+		},
+		"dropped": func(_ *testing.T, _ *sidecar, a *app, _ int64) { a.close() },
+		"stopped": func(t *testing.T, s *sidecar, a *app, _ int64) {
+			if code := s.stop(); code != 0 {
+				t.Errorf("stopped with code %d", code)
+			}
+		},
+		"killed": func(_ *testing.T, s *sidecar, _ *app, _ int64) { s.kill() },
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o, url := onPostgres(t)
+			o = o.with(options{"TTL": "500ms", "POLL_INTERVAL": noPoll, "DRAIN_TIMEOUT": "100ms"})
+			one, two := start(t, o), start(t, o.with(options{"TTL": "1h"}))
+			a, waiting := dial(t, one.socket), dial(t, two.socket)
+			got := a.call("PUT", lockPath("cron"), body)
+			token := got.granted()
+			waiting.send("PUT", lockPath("cron"), `{"wait_ms":-1}`)
+			two.awaitQueue("cron", 1)
+			end(t, one, a, token)
+			next := waiting.read("PUT", lockPath("cron"))
+			if next.granted() <= token {
+				t.Errorf("token %d after %d", next.int("token"), token)
+			}
+			endedAt(t, got, next, hold)
+			waiting.release("cron", next.int("token"))
+			nothingLeft(t, url)
+		})
+	}
+	t.Run("memory", func(t *testing.T) {
+		t.Parallel()
+		s := start(t, options{"STORE_URL": "memory://"})
+		a, waiting := dial(t, s.socket), dial(t, s.socket)
+		got := a.call("PUT", lockPath("cron"), body)
+		a.release("cron", got.granted())
+		waiting.send("PUT", lockPath("cron"), `{"wait_ms":-1}`)
+		endedAt(t, got, waiting.read("PUT", lockPath("cron")), hold)
+	})
+}
+
+// TestMinHoldRestarted: a sidecar that comes back in the folder of one that was killed
+// does not end what that one's locks promised.
+func TestMinHoldRestarted(t *testing.T) {
+	const hold = 3 * time.Second
+	o, url := onPostgres(t)
+	o = o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll})
+	dir := folder(t)
+	one := startIn(t, dir, o)
+	got := dial(t, one.socket).call("PUT", lockPath("cron"), fmt.Sprintf(`{"min_hold_ms":%d}`, hold.Milliseconds()))
+	dial(t, one.socket).acquire("other", "")
+	one.kill()
+	again := startIn(t, dir, o)
+	a := dial(t, again.socket)
+	a.acquire("other", "", "Cache-Control: no-cache") // it had no hold
+	a.send("PUT", lockPath("cron"), `{"wait_ms":-1}`)
+	next := a.read("PUT", lockPath("cron"))
+	if next.granted() <= got.granted() {
+		t.Errorf("token %d after %d", next.int("token"), got.int("token"))
+	}
+	endedAt(t, got, next, hold)
+	if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.leases WHERE standing"); n != 0 {
+		t.Errorf("%d leases stand after their end", n)
+	}
+}
+
+// TestMaxHold: the sidecar takes the lock from an app that holds it for too long, and
+// says so; if the sidecar dies before, its lease ends the lock.
+func TestMaxHold(t *testing.T) {
+	const hold = time.Second
+	body := fmt.Sprintf(`{"max_hold_ms":%d}`, hold.Milliseconds())
+	stores(t, func(t *testing.T, o options) {
+		s := start(t, o.with(options{"TTL": "1h"}))
+		session, waiting := openSession(t, s.socket, ""), dial(t, s.socket)
+		a := dial(t, s.socket)
+		got := a.call("PUT", lockPath("k"), body, session.joins())
+		token := got.granted()
+		waiting.send("PUT", lockPath("k"), `{"wait_ms":-1}`)
+		next := waiting.read("PUT", lockPath("k"))
+		endedAt(t, got, next, hold)
+		lost := session.want("lost")
+		if lost.data["key"] != "k" || lost.data["reason"] != "max_hold" {
+			t.Errorf("lost: %s", lost.raw)
+		}
+		for _, ans := range []answer{
+			a.call("PATCH", lockPath("k"), fmt.Sprintf(`{"token":%d}`, token), session.joins()),
+			a.call("DELETE", fmt.Sprintf("%s?token=%d", lockPath("k"), token), "", session.joins()),
+		} {
+			if ans.want(410, "lock_lost").str("reason") != "max_hold" {
+				t.Errorf("a late claim: %s", ans.body)
+			}
+		}
+	})
+	t.Run("killed", func(t *testing.T) {
+		const ttl = 2 * time.Second
+		o, _ := onPostgres(t)
+		one, two := start(t, o.with(options{"TTL": ttl.String()})), start(t, o)
+		dial(t, one.socket).acquire("k", fmt.Sprintf(`{"max_hold_ms":%d}`, time.Hour.Milliseconds()))
+		waiting := dial(t, two.socket)
+		waiting.send("PUT", lockPath("k"), `{"wait_ms":-1}`)
+		two.awaitQueue("k", 1)
+		one.kill()
+		began := time.Now()
+		waiting.read("PUT", lockPath("k")).granted()
+		if took := time.Since(began); took > ttl+holdSlack {
+			t.Errorf("granted %s after the kill, want within %s", took, ttl+holdSlack)
+		}
+	})
+}
+
+// TestBindTTL: a lock of nobody's session outlives its connection, ends on time while
+// somebody waits, and whoever has key and token extends and releases it, from any pod.
+func TestBindTTL(t *testing.T) {
+	const ttl = time.Second
+	o, url := onPostgres(t)
+	o = o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll})
+	one, two := start(t, o), start(t, o)
+	a := dial(t, one.socket)
+	got := a.call("PUT", lockPath("cron"), fmt.Sprintf(`{"bind":"ttl","ttl_ms":%d}`, ttl.Milliseconds()))
+	a.close()
+	b := dial(t, two.socket)
+	b.send("PUT", lockPath("cron"), fmt.Sprintf(`{"bind":"ttl","ttl_ms":%d,"wait_ms":-1}`, time.Hour.Milliseconds()))
+	next := b.read("PUT", lockPath("cron"))
+	endedAt(t, got, next, ttl)
+
+	// Extended and released in the other pod.
+	token := next.granted()
+	c := dial(t, one.socket)
+	extended := time.Now()
+	c.call("PATCH", lockPath("cron"), fmt.Sprintf(`{"token":%d,"ttl_ms":%d}`, token, ttl.Milliseconds())).want(200, "")
+	b.send("PUT", lockPath("cron"), `{"bind":"ttl","ttl_ms":600000,"wait_ms":-1}`)
+	third := b.read("PUT", lockPath("cron")).granted()
+	if took := time.Since(extended); took < ttl || took > ttl+holdSlack {
+		t.Errorf("granted %s after its end was set, want between %s and %s", took, ttl, ttl+holdSlack)
+	}
+	b.send("PUT", lockPath("cron"), `{"wait_ms":-1}`)
+	two.awaitQueue("cron", 1)
+	began := time.Now()
+	c.release("cron", third)
+	b.release("cron", b.read("PUT", lockPath("cron")).granted())
+	if took := time.Since(began); took > promptly {
+		t.Errorf("handed off after %s, want within %s", took, promptly)
+	}
+	nothingLeft(t, url)
+}

@@ -1,0 +1,190 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+)
+
+// stopWithin is how long a request to stop may take to reach a holder in another pod.
+const stopWithin = 10 * time.Millisecond * raceCost
+
+func stopPath(key string) string { return lockPath(key) + "/stop" }
+
+// stopping checks what an answer says of a request to stop.
+func (ans answer) stopping(reason string) {
+	ans.t.Helper()
+	asked, _ := ans.json["stopping"].(map[string]any)
+	if asked["reason"] != reason {
+		ans.t.Errorf("stopping for %q, want %q: %s", asked["reason"], reason, ans.body)
+	}
+	if _, err := time.Parse(time.RFC3339Nano, fmt.Sprint(asked["requested_at"])); err != nil {
+		ans.t.Errorf("%v: %s", err, ans.body)
+	}
+}
+
+// TestStop: anybody may ask the holder to stop, from any pod; it hears so at once, and
+// it is asked no more when the lock is another one's.
+func TestStop(t *testing.T) {
+	o, url := onPostgres(t)
+	o = o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll})
+	one, two := start(t, o), start(t, o)
+	session, a, b := openSession(t, one.socket, ""), dial(t, one.socket), dial(t, two.socket)
+	b.call("POST", stopPath("job"), "").want(404, "not_held")
+	token := a.acquire("job", "", session.joins())
+	eventually(t, "the holder's sidecar to listen", func() bool { return pgtest.Backends(t, url, listening) == 1 })
+	time.Sleep(20 * time.Millisecond) // LISTEN is committed, its hello has yet to come around
+	if v := a.call("GET", lockPath("job"), ""); v.json["stopping"] != nil {
+		t.Errorf("nobody asked to stop: %s", v.body)
+	}
+
+	began := time.Now()
+	b.call("POST", stopPath("job"), `{"reason":"deploy"}`).want(202, "")
+	asked := session.want("stop")
+	took := time.Since(began)
+	t.Logf("asked to stop after %s", took.Round(100*time.Microsecond))
+	if took > stopWithin {
+		t.Errorf("want within %s", stopWithin)
+	}
+	if asked.data["key"] != "job" || asked.data["reason"] != "deploy" || fmt.Sprint(asked.data["token"]) != fmt.Sprint(token) {
+		t.Errorf("stop: %s", asked.raw)
+	}
+	a.call("PATCH", lockPath("job"), fmt.Sprintf(`{"token":%d}`, token), session.joins()).want(200, "").stopping("deploy")
+	a.call("GET", lockPath("job"), "").stopping("deploy")
+	b.call("GET", lockPath("job"), "", "Cache-Control: no-cache").stopping("deploy")
+
+	// Asked again, it hears another reason, and not the same one twice.
+	b.call("POST", stopPath("job"), `{"reason":"deploy"}`).want(202, "")
+	b.call("POST", stopPath("job"), `{"reason":"at once"}`).want(202, "")
+	if again := session.want("stop"); again.data["reason"] != "at once" {
+		t.Errorf("stop: %s", again.raw)
+	}
+
+	// The next holder is not meant, whether it waited or comes later.
+	b.send("PUT", lockPath("job"), `{"wait_ms":-1}`)
+	one.awaitQueue("job", 1)
+	a.release("job", token, session.joins())
+	next := b.read("PUT", lockPath("job")).granted()
+	for _, v := range []answer{
+		b.call("PATCH", lockPath("job"), fmt.Sprintf(`{"token":%d}`, next)),
+		a.call("GET", lockPath("job"), "", "Cache-Control: no-cache"),
+	} {
+		if v.want(200, "").json["stopping"] != nil {
+			t.Errorf("the next holder is asked to stop: %s", v.body)
+		}
+	}
+	b.release("job", next)
+	b.call("POST", stopPath("job"), "").want(404, "not_held")
+	if left := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.signals"); left != 0 {
+		t.Errorf("%d signals are left", left)
+	}
+
+	// A lock of no session has no ear: its holder sees it when it looks.
+	cron := a.acquire("cron", `{"bind":"ttl","ttl_ms":60000}`)
+	b.call("POST", stopPath("cron"), "").want(202, "")
+	v := a.call("PATCH", lockPath("cron"), fmt.Sprintf(`{"token":%d}`, cron)).want(200, "")
+	if asked, _ := v.json["stopping"].(map[string]any); asked == nil || asked["reason"] != nil {
+		t.Errorf("PATCH: %s", v.body)
+	}
+}
+
+// TestStopWithoutListen: without notifications the renewal brings it.
+func TestStopWithoutListen(t *testing.T) {
+	const interval = time.Second
+	o, _ := onPostgres(t)
+	o = o.with(options{"LISTEN": "never", "POLL_INTERVAL": noPoll, "TTL": (3 * interval).String()})
+	one, two := start(t, o), start(t, o)
+	session, a, b := openSession(t, one.socket, ""), dial(t, one.socket), dial(t, two.socket)
+	a.acquire("job", "", session.joins())
+	began := time.Now()
+	b.call("POST", stopPath("job"), `{"reason":"deploy"}`).want(202, "")
+	session.want("stop")
+	took := time.Since(began)
+	t.Logf("asked to stop after %s", took.Round(time.Millisecond))
+	if limit := interval + stopWithin; took > limit {
+		t.Errorf("want within %s", limit)
+	}
+}
+
+// TestForce: a lock is only broken where that is allowed. The holder hears that it
+// has lost it before anybody else can have it.
+func TestForce(t *testing.T) {
+	o, url := onPostgres(t)
+	o = o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll})
+	one, two, plain := start(t, o), start(t, o.with(options{"ALLOW_FORCE": "true"})), start(t, o)
+	session, a := openSession(t, one.socket, ""), dial(t, one.socket)
+	token := a.acquire("job", `{"min_hold_ms":60000}`, session.joins())
+	force := lockPath("job") + "?force=true"
+	dial(t, plain.socket).call("DELETE", force, "").want(403, "forbidden")
+	operator := dial(t, two.socket)
+	operator.call("DELETE", lockPath("free")+"?force=true", "").want(404, "not_held")
+
+	operator.call("DELETE", force, "").want(200, "")
+	lost := session.want("lost")
+	if lost.data["key"] != "job" || lost.data["reason"] != "forced" {
+		t.Errorf("lost: %s", lost.raw)
+	}
+	if late := a.call("PATCH", lockPath("job"), fmt.Sprintf(`{"token":%d}`, token), session.joins()).want(410, "lock_lost"); late.str("reason") != "forced" {
+		t.Errorf("a late claim: %s", late.body)
+	}
+	next := operator.acquire("job", "", "Cache-Control: no-cache")
+	if next <= token {
+		t.Errorf("token %d after %d", next, token)
+	}
+	operator.release("job", next)
+	if len(two.logged(`"level":"WARN"`, `"key":"job"`)) == 0 {
+		t.Error("the sidecar that broke the lock has not said so")
+	}
+	if len(one.logged(`"level":"WARN"`, `"key":"job"`, "forced")) == 0 {
+		t.Error("the sidecar whose lock was broken has not said so")
+	}
+
+	// Nobody's session, a dead sidecar's, and one for which somebody waits.
+	cron := a.acquire("cron", `{"bind":"ttl","ttl_ms":600000}`)
+	a.send("PUT", lockPath("cron"), `{"wait_ms":-1}`)
+	one.awaitQueue("cron", 1)
+	operator.call("DELETE", lockPath("cron")+"?force=true", "").want(200, "")
+	a.release("cron", a.read("PUT", lockPath("cron")).granted())
+	operator.call("DELETE", fmt.Sprintf("%s?token=%d", lockPath("cron"), cron), "").want(409, "not_holder")
+
+	short := start(t, o.with(options{"TTL": "1s"}))
+	dial(t, short.socket).acquire("left", "")
+	short.kill()
+	began := time.Now()
+	operator.call("DELETE", lockPath("left")+"?force=true", "") // the lease ends before, or because of it
+	if took := time.Since(began); took > time.Second+holdSlack {
+		t.Errorf("breaking the lock of a dead sidecar took %s", took)
+	}
+	operator.release("left", operator.acquire("left", "", "Cache-Control: no-cache"))
+	nothingLeft(t, url)
+}
+
+// TestRefusalsAreLogged: who releases what it does not hold is found in the log, with
+// the reason.
+func TestRefusalsAreLogged(t *testing.T) {
+	stores(t, func(t *testing.T, o options) {
+		s := start(t, o)
+		a, b := dial(t, s.socket), dial(t, s.socket)
+		token := a.acquire("k", "")
+		path := fmt.Sprintf("%s?token=%d", lockPath("k"), token)
+		var reasons []string
+		refused := func(who *app, path string) {
+			reasons = append(reasons, who.call("DELETE", path, "").want(409, "not_holder").str("reason"))
+		}
+		refused(b, path)
+		refused(a, fmt.Sprintf("%s?token=%d", lockPath("k"), token+1000))
+		a.release("k", token)
+		refused(a, path)
+		if want := []string{"other_session", "unknown_token", "released"}; !slices.Equal(reasons, want) {
+			t.Errorf("refused for %v, want %v", reasons, want)
+		}
+		for _, reason := range reasons {
+			if len(s.logged(`"level":"WARN"`, `"key":"k"`, `"reason":"`+reason+`"`)) != 1 {
+				t.Errorf("the refusal for %s is not in the log once", reason)
+			}
+		}
+	})
+}

@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+const notifications = "/* locksidecar:notify%"
+
+// sees reads events that must come in this order. Each is "name" or "name member=json".
+func (s *stream) sees(want ...string) {
+	s.t.Helper()
+	for _, w := range want {
+		name, member, _ := strings.Cut(w, " ")
+		e := s.want(name)
+		if member == "" {
+			continue
+		}
+		field, value, _ := strings.Cut(member, "=")
+		if got, _ := json.Marshal(e.data[field]); string(got) != value {
+			s.t.Errorf("%s: %s is %s, want %s: %s", name, field, got, value, e.raw)
+		}
+	}
+}
+
+// TestEvents: who watches a key sees what happens to it, whichever pod does it.
+func TestEvents(t *testing.T) {
+	stores(t, func(t *testing.T, o options) {
+		o = o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll})
+		one := start(t, o)
+		two := one
+		if o["STORE_URL"] != "memory://" {
+			two = start(t, o)
+		}
+		a, b := dial(t, one.socket), dial(t, two.socket)
+		held := a.acquire("job", "")
+		near, state := watchKey(t, one.socket, "job")
+		far, _ := watchKey(t, two.socket, "job")
+		if state.data["state"] != "held" || state.data["key"] != "job" {
+			t.Errorf("state: %s", state.raw)
+		}
+		b.call("POST", stopPath("job"), `{"reason":"deploy"}`).want(202, "")
+		a.releaseWith("job", held, "&outcome=failure", "")
+		token := b.acquire("job", `{"data":{"n":1}}`, "Cache-Control: no-cache")
+		// The others hear of a grant a moment after it; then it may be over, and they
+		// cannot tell any more whose it was.
+		for _, s := range []*stream{near, far} {
+			s.sees(`stopping reason="deploy"`, `released outcome="failure"`)
+			e := s.want("acquired")
+			holder, _ := e.data["holder"].(map[string]any)
+			if data, _ := json.Marshal(holder["data"]); string(data) != `{"n":1}` {
+				t.Errorf("acquired: %s", e.raw)
+			}
+			if e.data["token"] != nil {
+				t.Errorf("the token is told to others: %s", e.raw)
+			}
+		}
+		a.send("PUT", lockPath("job"), `{"wait_ms":-1}`)
+		two.awaitQueue("job", 1)
+		b.releaseWith("job", token, "&outcome=success", `{"result":[1,2]}`)
+		next := a.read("PUT", lockPath("job")).granted()
+		for _, s := range []*stream{near, far} {
+			s.sees("released result=[1,2]", "acquired")
+		}
+		a.close() // the session's end releases it
+		near.sees("released outcome=null")
+		far.sees("released outcome=null")
+		_ = next
+
+		// Other keys do not show here.
+		b.release("other", b.acquire("other", ""))
+		b.release("job", b.acquire("job", "", "Cache-Control: no-cache"))
+		near.sees("acquired", "released")
+		far.sees("acquired", "released")
+	})
+}
+
+// TestWatchersSeeExpiry: the holder's pod dies, and nobody wants the key; those who
+// watch it hear so within a second of the lease's end.
+func TestWatchersSeeExpiry(t *testing.T) {
+	const (
+		ttl   = 2 * time.Second
+		limit = time.Second
+	)
+	o, _ := onPostgres(t)
+	one, two := start(t, o.with(options{"TTL": ttl.String()})), start(t, o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll}))
+	dial(t, one.socket).acquire("job", "")
+	watching, _ := watchKey(t, two.socket, "job")
+	one.kill()
+	began := time.Now()
+	watching.sees("expired")
+	took := time.Since(began)
+	t.Logf("expired %s after the kill", took.Round(time.Millisecond))
+	if took > ttl+limit {
+		t.Errorf("want within %s", ttl+limit)
+	}
+	b := dial(t, two.socket)
+	b.release("job", b.acquire("job", ""))
+	watching.sees("acquired", "released")
+}
+
+// TestUnwatchedKeysCostNothing: only keys that somebody watches are told of, and only
+// for as long as they do.
+func TestUnwatchedKeysCostNothing(t *testing.T) {
+	o, url := onPostgres(t)
+	o = o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll})
+	one, two := start(t, o), start(t, o)
+	a := dial(t, one.socket)
+	churn := func(key string) int64 {
+		cluster.ResetStatements(t, url)
+		for range 50 {
+			a.release(key, a.acquire(key, "", "Cache-Control: no-cache"))
+		}
+		return cluster.Statements(t, url, notifications)
+	}
+	watching, _ := watchKey(t, two.socket, "watched")
+	if n := churn("other"); n != 0 {
+		t.Errorf("%d notifications of a key that nobody watches", n)
+	}
+	churn("watched")
+	for range 50 {
+		watching.sees("acquired", "released")
+	}
+	if n := cluster.Statements(t, url, notifications); n == 0 {
+		t.Error("no notification of a watched key: the test sees nothing")
+	}
+	watching.close()
+	eventually(t, "the end of the watch", func() bool { return churn("watched") == 0 })
+	if n := churn("watched"); n != 0 {
+		t.Errorf("%d notifications of a key that nobody watches any more", n)
+	}
+}
+
+// TestSlowWatcher: who does not read its events is dropped, and slows nobody.
+func TestSlowWatcher(t *testing.T) {
+	stores(t, func(t *testing.T, o options) {
+		s := start(t, o.with(options{"LOG_LEVEL": "info"}))
+		slow := dial(t, s.socket)
+		slow.send("GET", lockPath("busy")+"/events", "")
+		buf := make([]byte, 1)
+		if _, err := slow.Read(buf); err != nil {
+			t.Fatal(err)
+		}
+		a := dial(t, s.socket)
+		var slowest time.Duration
+		result := fmt.Sprintf(`{"result":%q}`, strings.Repeat("x", 4000))
+		deadline := time.Now().Add(patience)
+		for len(s.logged("event stream dropped")) == 0 {
+			if time.Now().After(deadline) {
+				t.Fatal("a reader that reads nothing is not dropped")
+			}
+			began := time.Now()
+			a.releaseWith("busy", a.acquire("busy", ""), "&outcome=success", result)
+			slowest = max(slowest, time.Since(began))
+		}
+		t.Logf("the slowest pair took %s", slowest.Round(time.Millisecond))
+		if slowest > time.Second {
+			t.Errorf("a slow reader of events slowed a lock: %s", slowest)
+		}
+	})
+}
