@@ -23,9 +23,9 @@ func (s *Store) OpenLeases(ctx context.Context, leases []store.NewLease) error {
 }
 
 // Renew extends the leases that are alive and returns them.
-func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, error) {
+func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error) {
 	if err := s.usable(ctx, "Renew"); err != nil {
-		return nil, err
+		return store.Renewal{}, err
 	}
 	now := s.ns.space.now()
 	alive := make([]store.LeaseID, 0, len(leases))
@@ -34,7 +34,7 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) ([]store.Leas
 			alive = append(alive, id)
 		}
 	}
-	return alive, nil
+	return store.Renewal{Kept: alive}, nil
 }
 
 // Bury declares leases dead and hands off what they held.

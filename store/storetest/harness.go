@@ -151,11 +151,11 @@ func (in *instance) openLease(ttl time.Duration) store.LeaseID {
 // renew renews leases.
 func (in *instance) renew(leases ...store.LeaseID) []store.LeaseID {
 	in.Helper()
-	alive, err := in.Renew(in.ctx(), leases)
+	renewal, err := in.Renew(in.ctx(), leases)
 	if err != nil {
 		in.Fatalf("Renew: %v", err)
 	}
-	return alive
+	return renewal.Kept
 }
 
 // bury buries leases.
