@@ -38,7 +38,7 @@ func (o *operation) ask(s *Store, ask *store.Ask, wait bool) store.Answer {
 		if r.heldBy(ask.Grant, now) {
 			return r.grantedAgain(s, now)
 		}
-		if k := r.skipOf(ask.Grant); k != nil && wait {
+		if k := r.skipped[ask.Grant]; k != nil && wait {
 			return k.answer()
 		}
 	}

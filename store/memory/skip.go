@@ -41,20 +41,10 @@ func (o *operation) tellSkipped(r *row) {
 	}
 }
 
-// skipOf finds what is remembered of a waiter, if it was skipped.
-func (r *row) skipOf(grant store.GrantID) *skip {
-	k := r.skipped[grant]
-	if k != nil && k.lease.gone() {
-		r.dropGone()
-		return nil
-	}
-	return k
-}
-
 // forgetSkip forgets a waiter of this instance that was skipped, and returns what it
 // was to know.
 func (s *Store) forgetSkip(r *row, grant store.GrantID) *skip {
-	k := r.skipOf(grant)
+	k := r.skipped[grant]
 	if k == nil || k.by != s {
 		return nil
 	}

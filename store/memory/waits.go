@@ -59,7 +59,7 @@ func (s *Store) check(o *operation, r *row, grant store.GrantID, now moment) sto
 		}
 		r.dequeue(w)
 	}
-	if k := r.skipOf(grant); k != nil {
+	if k := r.skipped[grant]; k != nil {
 		return k.answer()
 	}
 	return s.heldBy(r, grant, now)

@@ -50,6 +50,9 @@ func holdCases() []testCase {
 			b.queued(waiter, 1)
 			a.Stop()
 			b.buryInstance(a.id.Instance)
+			if !b.Traits().Polls {
+				b.awaitAnyNews(waiter) // it was told that the lease lasts for minutes
+			}
 			b.standing("kept", token, 0, longHold)
 			if got := b.granted(b.ask("plain")); got.Token <= plain {
 				f.Errorf("tokens %d, then %d", plain, got.Token)
