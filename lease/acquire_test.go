@@ -25,7 +25,7 @@ func TestAcquireAndRelease(t *testing.T) {
 				t.Errorf("granted %+v", g)
 			}
 			time.Sleep(time.Second)
-			released, err := r.m.Release(context.Background(), s, "k", g.Token)
+			released, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: "k", Token: g.Token})
 			r.must(err)
 			if released.HeldFor != time.Second {
 				t.Errorf("held for %s", released.HeldFor)
@@ -156,7 +156,7 @@ func TestABindTTLLockBelongsToNobody(t *testing.T) {
 		if amended.ExpiresIn != time.Hour {
 			t.Errorf("amended %+v", amended)
 		}
-		if _, err := other.m.Release(context.Background(), nil, "k", g.Token); err != nil {
+		if _, err := other.m.Release(context.Background(), nil, ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
 			t.Fatal(err)
 		}
 		if got := waiting.granted(t); got.ExpiresIn != time.Second {

@@ -51,7 +51,7 @@ func BenchmarkAcquireRelease(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := m.Release(ctx, s, "k", g.Token); err != nil {
+		if _, err := m.Release(ctx, s, ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -76,7 +76,7 @@ func BenchmarkAcquireReleaseParallel(b *testing.B) {
 				b.Error(err)
 				return
 			}
-			if _, err := m.Release(ctx, s, key, g.Token); err != nil {
+			if _, err := m.Release(ctx, s, ReleaseRequest{Key: key, Token: g.Token}); err != nil {
 				b.Error(err)
 			}
 		}
@@ -100,7 +100,7 @@ func BenchmarkHotKey(b *testing.B) {
 				b.Error(err)
 				return
 			}
-			if _, err := m.Release(ctx, s, "k", g.Token); err != nil {
+			if _, err := m.Release(ctx, s, ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
 				b.Error(err)
 			}
 		}

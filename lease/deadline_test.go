@@ -170,7 +170,7 @@ func TestReadsSeeTheDeadline(t *testing.T) {
 		},
 		"Amend": func(r *rig, s *Session, g Grant) bool { return r.amend(s, g) == nil },
 		"Release": func(r *rig, s *Session, g Grant) bool {
-			_, err := r.m.Release(context.Background(), s, g.Key, g.Token)
+			_, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: g.Key, Token: g.Token})
 			return err == nil
 		},
 	}

@@ -348,8 +348,8 @@ func (d *double) OpenLeases(ctx context.Context, leases []store.NewLease) error 
 	return err
 }
 
-func (d *double) Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, error) {
-	return do(ctx, d, "Renew", len(leases), func(ctx context.Context) ([]store.LeaseID, error) { return d.Store.Renew(ctx, leases) })
+func (d *double) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error) {
+	return do(ctx, d, "Renew", len(leases), func(ctx context.Context) (store.Renewal, error) { return d.Store.Renew(ctx, leases) })
 }
 
 func (d *double) Bury(ctx context.Context, leases []store.LeaseID) error {

@@ -42,6 +42,40 @@ type HeldError struct {
 
 func (e *HeldError) Error() string { return fmt.Sprintf("lock %q is held", e.Lock.Key) }
 
+// SkippedError: the request waited with Skip, and the holder has released with
+// [store.Success]: what was to be done under the lock is done.
+type SkippedError struct {
+	Key string
+	// Result is JSON, or nil: what the holder released with.
+	Result []byte
+}
+
+func (e *SkippedError) Error() string {
+	return fmt.Sprintf("lock %q: its holder has done it", e.Key)
+}
+
+// NotHeldError: nobody holds the lock.
+type NotHeldError struct{ Key string }
+
+func (e *NotHeldError) Error() string { return fmt.Sprintf("lock %q is not held by anybody", e.Key) }
+
+// ReentryError: a release named another number of entries than the lock has.
+type ReentryError struct {
+	Key         string
+	Given, Have int
+}
+
+func (e *ReentryError) Error() string {
+	return fmt.Sprintf("lock %q is entered %d times, not %d", e.Key, e.Have, e.Given)
+}
+
+// HoldsError: a request for several keys names one that the session holds already.
+type HoldsError struct{ Key string }
+
+func (e *HoldsError) Error() string {
+	return fmt.Sprintf("lock %q is held by this session already", e.Key)
+}
+
 // TimeoutError: the request waited in vain.
 type TimeoutError struct {
 	Lock store.Lock

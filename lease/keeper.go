@@ -110,14 +110,14 @@ func (m *Manager) renew(ctx context.Context, due []*renewed) {
 	ctx, cancel := context.WithTimeout(ctx, min(m.cfg.StoreTimeout, longest))
 	defer cancel()
 	sent, suspended := m.clk.Now(), m.clk.Suspended()
-	kept, err := m.st.Renew(ctx, ids)
+	renewal, err := m.st.Renew(ctx, ids)
 	if err != nil {
 		m.log.Warn("leases not renewed, trying again", "leases", len(due), "error", err)
 	}
 	early := jitter()
 	for _, l := range due {
 		next := m.clk.Now().Add(renewRetry)
-		ok := slices.Contains(kept, l.id) // also when others could not be renewed
+		ok := slices.Contains(renewal.Kept, l.id) // also when others could not be renewed
 		if ok {
 			next = sent.Add(time.Duration(float64(interval(l.ttl, m.cfg.RenewInterval)) * early))
 		}

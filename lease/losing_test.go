@@ -17,7 +17,7 @@ func TestClaimWhileLosing(t *testing.T) {
 		h := s.find("k", g.Token)
 		h.lease.lost.Store(true) // as lose does first
 
-		_, err := r.m.Release(t.Context(), s, "k", g.Token)
+		_, err := r.m.Release(t.Context(), s, ReleaseRequest{Key: "k", Token: g.Token})
 		var lost *LostError
 		if !errors.As(err, &lost) || lost.Lost.Reason != LostExpired {
 			t.Errorf("the release: %v, want lost, expired", err)

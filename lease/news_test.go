@@ -17,7 +17,7 @@ func (r *rig) handOver(other *rig, key string, token int64) {
 	r.st.mu.Lock()
 	r.st.dropNews = true
 	r.st.mu.Unlock()
-	_, err := other.m.Release(context.Background(), nil, key, token)
+	_, err := other.m.Release(context.Background(), nil, ReleaseRequest{Key: key, Token: token})
 	r.must(err)
 	synctest.Wait()
 }

@@ -27,7 +27,8 @@ type release struct {
 // claims it; it may be nil, which is enough for BindTTL locks. Errors:
 // [NotHolderError], [LostError], [ErrAbandoned] when ctx ends, [ErrDraining] after
 // Stop, and those of the store: a session's release then goes on in the background.
-func (m *Manager) Release(ctx context.Context, s *Session, key string, token int64) (Released, error) {
+func (m *Manager) Release(ctx context.Context, s *Session, req ReleaseRequest) (Released, error) {
+	key, token := req.Key, req.Token
 	if e, ok := m.ended.Get(grantRef{key, token}); ok && e.release.failure() != nil {
 		return m.releaseAgain(ctx, key, e.release)
 	}
@@ -41,7 +42,7 @@ func (m *Manager) Release(ctx context.Context, s *Session, key string, token int
 	r := m.startRelease(h)
 	if r == nil {
 		// It was lost, released or ended in this moment: say which.
-		return m.Release(ctx, s, key, token)
+		return m.Release(ctx, s, req)
 	}
 	return r.wait(ctx, key, r.tried)
 }

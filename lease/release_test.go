@@ -19,7 +19,7 @@ func refusedFor(err error) NotHolderReason {
 }
 
 func (r *rig) free(s *Session, key string, token int64) error {
-	_, err := r.m.Release(context.Background(), s, key, token)
+	_, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: key, Token: token})
 	return err
 }
 
@@ -82,7 +82,7 @@ func TestALeftReleaseGoesOn(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		left := make(chan error, 1)
 		go func() {
-			_, err := r.m.Release(ctx, s, "k", g.Token)
+			_, err := r.m.Release(ctx, s, ReleaseRequest{Key: "k", Token: g.Token})
 			left <- err
 		}()
 		synctest.Wait()

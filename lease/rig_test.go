@@ -167,7 +167,7 @@ func (r *rig) lockTTL(key string, ttl time.Duration) Grant {
 
 func (r *rig) release(s *Session, g Grant) {
 	r.t.Helper()
-	_, err := r.m.Release(context.Background(), s, g.Key, g.Token)
+	_, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: g.Key, Token: g.Token})
 	r.must(err)
 }
 

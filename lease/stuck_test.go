@@ -58,14 +58,14 @@ func TestStuckRow(t *testing.T) {
 		if len(r.losses()) != 0 {
 			t.Errorf("lost %v", r.losses())
 		}
-		_, err = r.m.Release(ctx, nil, "ttl", ttl.Token)
+		_, err = r.m.Release(ctx, nil, ReleaseRequest{Key: "ttl", Token: ttl.Token})
 		wantStuck(t, "release ttl", err)
 		if r.st.count("Undo") != 0 {
 			t.Error("undone what is known not to have been done")
 		}
 
 		// A session's release goes on until it is done.
-		_, err = r.m.Release(ctx, s, "mine", mine.Token)
+		_, err = r.m.Release(ctx, s, ReleaseRequest{Key: "mine", Token: mine.Token})
 		wantStuck(t, "release", err)
 		time.Sleep(time.Minute)
 		r.mustBe(mine)
@@ -93,7 +93,7 @@ func TestStuckForAMoment(t *testing.T) {
 		for i, f := range []func() error{
 			func() error { _, err := r.m.Acquire(ctx, s, Request{Key: "free"}); return err },
 			func() error { return r.amend(nil, ttl) },
-			func() error { _, err := r.m.Release(ctx, s, "mine", mine.Token); return err },
+			func() error { _, err := r.m.Release(ctx, s, ReleaseRequest{Key: "mine", Token: mine.Token}); return err },
 		} {
 			wg.Go(func() { errs[i] = f() })
 		}

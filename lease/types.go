@@ -42,6 +42,20 @@ type Request struct {
 	Data []byte
 	// RequestID makes a BindTTL request repeatable; [uuid.Nil] for none.
 	RequestID uuid.UUID
+	// Owner is who in the session asks (a thread, a workflow instance), shown to
+	// others as part of the holder; empty for none. Not with BindTTL.
+	Owner string
+	// Reentrant lets the Owner enter again a lock that it holds in this session,
+	// without waiting. Needs an Owner.
+	Reentrant bool
+	// MaxHold above zero: the lock is released, and lost, so long after the grant.
+	// Not with BindTTL.
+	MaxHold time.Duration
+	// MinHold above zero: nobody else gets the lock until so long after the grant.
+	MinHold time.Duration
+	// Skip: when the holder releases with [store.Success], the call wants no lock
+	// but the result: [SkippedError].
+	Skip bool
 	// NoCache asks the store even where the local cache knows an answer.
 	NoCache     bool
 	Traceparent string
@@ -59,14 +73,34 @@ type Grant struct {
 	ExpiresIn  time.Duration
 	Waited     time.Duration
 	AcquiredAt time.Time
+	// Reentry is how often its owner has entered it, 1 for the first time.
+	Reentry int
+	// Stopping is set when the holder was asked to stop (Amend).
+	Stopping *store.Stopping
 
 	// repeats are the calls with the same request id.
 	repeats *repeats
 }
 
+// ReleaseRequest releases a lock, or takes one entry off a lock that its owner has
+// entered more than once.
+type ReleaseRequest struct {
+	Key   string
+	Token int64
+	// Reentry, if not zero, must be how often the lock is entered now: so a repeated
+	// request does not take two entries off.
+	Reentry int
+	// Outcome and Result (JSON, or nil) are told to those who wait and watch. They
+	// count only when the lock is released.
+	Outcome store.ReleaseOutcome
+	Result  []byte
+}
+
 // Released tells of a release.
 type Released struct {
 	Key string
+	// Reentry is how often the lock is still entered; 0: it is released.
+	Reentry int
 	// HeldFor is how long the lock was held.
 	HeldFor time.Duration
 }
@@ -125,6 +159,28 @@ type Lost struct {
 	Reason LostReason
 }
 
+// Stop asks a session to stop what it does under a lock, and to release it.
+type Stop struct {
+	Key    string
+	Token  int64
+	Reason *string // nil: none was given
+}
+
+// Event is what a watcher of a key is told. Events of a key come in the order of its
+// grants; some may be missing.
+type Event struct {
+	Kind store.EventKind
+	Key  string
+	// Lock is who acquired it (EventAcquired). It is not held when that grant has ended
+	// already.
+	Lock store.Lock
+	// Outcome and Result are those of the release (EventReleased).
+	Outcome store.ReleaseOutcome
+	Result  []byte
+	// Stopping is set by a EventStopping.
+	Stopping *store.Stopping
+}
+
 // LostReason says why a lock was lost. The values are those of the wire.
 type LostReason string
 
@@ -136,6 +192,10 @@ const (
 	LostStore LostReason = "store_lost"
 	// LostDisconnected: the session's connection dropped.
 	LostDisconnected LostReason = "disconnected"
+	// LostMaxHold: it was held for as long as its MaxHold allows.
+	LostMaxHold LostReason = "max_hold"
+	// LostForced: somebody broke it.
+	LostForced LostReason = "forced"
 	// LostShutdown: the sidecar shut down.
 	LostShutdown LostReason = "shutdown"
 )
@@ -151,6 +211,8 @@ type SessionOptions struct {
 	// OnLost hears of lost locks, in the order of the losses. It must not block
 	// and must not call back into the Manager. Nil for sessions that have no ear.
 	OnLost func(Lost)
+	// OnStop hears that somebody asks to stop. The same rules.
+	OnStop func(Stop)
 	// OnEnd hears, once, that the session has ended, and why, whoever ended it.
 	// The same rules. It may be nil.
 	OnEnd func(EndReason)

@@ -124,7 +124,7 @@ func TestNewsIsLost(t *testing.T) {
 				s := r.session()
 				a := r.wait(s, "k", WaitForever)
 				time.Sleep(time.Minute)
-				_, err := other.m.Release(context.Background(), nil, "k", g.Token)
+				_, err := other.m.Release(context.Background(), nil, ReleaseRequest{Key: "k", Token: g.Token})
 				r.must(err)
 				released := time.Now()
 				got := a.granted(t)

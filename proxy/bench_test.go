@@ -27,8 +27,8 @@ func (instant) Acquire(_ context.Context, _ Session, r lease.Request) (lease.Gra
 	}, nil
 }
 
-func (instant) Release(_ context.Context, _ Session, key string, _ int64) (lease.Released, error) {
-	return lease.Released{Key: key, HeldFor: time.Millisecond}, nil
+func (instant) Release(_ context.Context, _ Session, r lease.ReleaseRequest) (lease.Released, error) {
+	return lease.Released{Key: r.Key, HeldFor: time.Millisecond}, nil
 }
 
 func (instant) Get(_ context.Context, _ Session, key string, _ bool) (lease.View, error) {

@@ -177,7 +177,8 @@ func (f *fakeLocks) claim(s Session, key string, token int64) (*fakeLock, error)
 	return l, nil
 }
 
-func (f *fakeLocks) Release(ctx context.Context, s Session, key string, token int64) (lease.Released, error) {
+func (f *fakeLocks) Release(ctx context.Context, s Session, r lease.ReleaseRequest) (lease.Released, error) {
+	key, token := r.Key, r.Token
 	if err := f.call(ctx, "release", key); err != nil {
 		return lease.Released{}, err
 	}

@@ -74,7 +74,7 @@ func (k *call) release(key string) *problem {
 	if p != nil {
 		return p
 	}
-	released, err := k.srv.locks.Release(k.c.watch.begin(false), s, key, token)
+	released, err := k.srv.locks.Release(k.c.watch.begin(false), s, lease.ReleaseRequest{Key: key, Token: token})
 	k.c.watch.end()
 	if err != nil {
 		return k.failed(err)

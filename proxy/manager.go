@@ -25,7 +25,7 @@ type Locks interface {
 	OpenSession(lease.SessionOptions) (Session, error)
 	Session(id string) (Session, error)
 	Acquire(context.Context, Session, lease.Request) (lease.Grant, error)
-	Release(ctx context.Context, s Session, key string, token int64) (lease.Released, error)
+	Release(context.Context, Session, lease.ReleaseRequest) (lease.Released, error)
 	Amend(context.Context, Session, lease.AmendRequest) (lease.Grant, error)
 	Get(ctx context.Context, s Session, key string, noCache bool) (lease.View, error)
 	List(context.Context, Session, lease.ListRequest) (lease.Page, error)
@@ -66,8 +66,8 @@ func (a manager) Acquire(ctx context.Context, s Session, r lease.Request) (lease
 	return a.m.Acquire(ctx, own(s), r)
 }
 
-func (a manager) Release(ctx context.Context, s Session, key string, token int64) (lease.Released, error) {
-	return a.m.Release(ctx, own(s), key, token)
+func (a manager) Release(ctx context.Context, s Session, r lease.ReleaseRequest) (lease.Released, error) {
+	return a.m.Release(ctx, own(s), r)
 }
 
 func (a manager) Amend(ctx context.Context, s Session, r lease.AmendRequest) (lease.Grant, error) {

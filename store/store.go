@@ -14,13 +14,18 @@
 // in this moment. To bury a lease is to declare it dead, and that is the only way
 // in which locks leave an owner that did not release them.
 //
+// A lease that stands is the exception: the lock that rides on it was granted with a
+// MinHold, and was released, or its owner is gone. Nobody renews or claims it any
+// more; it keeps the key until the hold is over, and is buried then, as others are.
+//
 // # What every store promises
 //
 //  1. At most one unexpired grant of a key, judged by the store's own clock.
 //  2. The tokens of a key strictly grow, through releases, restarts and sweeps.
 //  3. Nothing is reported as granted before it is committed.
 //  4. A key with living waiters is never free: a release, a cancel or a burial
-//     hands it to the first of them (the hand-off).
+//     hands it to the first of them (the hand-off). A waiter that was skipped
+//     waits no more.
 //  5. An operation may be repeated. Repeated with the same GrantID, an Acquire or
 //     an Enqueue finds what the first one did; a repeated Release finds the lock
 //     released or in other hands and changes nothing.
@@ -61,13 +66,14 @@ type Identity struct {
 // Store grants locks. All methods are safe for concurrent use. Errors are
 // judged with [Unavailable] and [OutcomeUnknown].
 type Store interface {
-	// OnNews sets the function that hears of hand-offs to waiters. It is called
-	// after the commit, from any goroutine, must not block, and must be set before
-	// Start. News is a hint that may be lost; CheckWaits is the truth.
+	// OnNews sets the function that hears news: of hand-offs to waiters, of signals
+	// to holders, of events of watched keys. It is called after the commit, from any
+	// goroutine, must not block, and must be set before Start. News is a hint that
+	// may be lost; CheckWaits, Signals and Get are the truth.
 	OnNews(func(News))
 	// Listen says whether there is anything to hear: whether this instance has
-	// waiters, or soon will have. It does not block. An Enqueue that follows does
-	// not put anybody in line before this instance hears, if it can.
+	// waiters, locks or watches, or soon will have. It does not block. An Enqueue or
+	// a Watch that follows does not take effect before this instance hears, if it can.
 	Listen(on bool)
 
 	// Start makes the store usable. It fails at once on what can never work; a
@@ -88,14 +94,16 @@ type Store interface {
 	OpenLeases(ctx context.Context, leases []NewLease) error
 	// Renew extends the leases that are alive by their TTL, in one statement, and
 	// returns those that it extended, also with an error. A lease that is not among
-	// them although there was no error is expired or dead: it must never be trusted
-	// again.
-	Renew(ctx context.Context, leases []LeaseID) ([]LeaseID, error)
+	// them although there was no error is expired or dead, or it stands: it must
+	// never be trusted again.
+	Renew(ctx context.Context, leases []LeaseID) (Renewal, error)
 	// Bury declares leases dead, and hands off or frees what they held. It is
 	// for a sidecar's own leases: they need not have expired. The waiters that
-	// stood in line under them are dropped.
+	// stood in line under them are dropped. A lease whose hold is not over (MinHold)
+	// stands from now on until it is.
 	Bury(ctx context.Context, leases []LeaseID) error
-	// BuryInstance buries the renewed leases of an instance that runs no more.
+	// BuryInstance buries the renewed leases of an instance that runs no more, as
+	// Bury does.
 	BuryInstance(ctx context.Context, instance string) error
 	// Sweep buries leases that expired a while ago and tidies up what only costs
 	// space. It is cheap when another instance does it in this moment.
@@ -109,11 +117,13 @@ type Store interface {
 	// bind:ttl too: it keeps the place in the queue.
 	Enqueue(ctx context.Context, asks []Ask) ([]Answer, error)
 	// CheckWaits tells what became of waiters, and buries expired leases that
-	// hold the keys they wait for. Outcomes: Granted, Queued, Gone.
+	// hold the keys they wait for. Outcomes: Granted, Queued, Skipped, Gone. A waiter
+	// that was skipped is remembered, with the result, until CancelWaits.
 	CheckWaits(ctx context.Context, waits []Attempt) ([]Answer, error)
-	// CancelWaits takes waiters out of their queues. Outcomes: Gone, or Granted
-	// for one that got its lock before; it holds it then, and the caller decides;
-	// or Stuck. A place that another instance keeps is left alone.
+	// CancelWaits takes waiters out of their queues. Outcomes: Gone; Granted for one
+	// that got its lock before: it holds it then, and the caller decides; Skipped
+	// for one that was skipped before: it is forgotten now; or Stuck. A place that
+	// another instance keeps is left alone.
 	CancelWaits(ctx context.Context, waits []Attempt) ([]Answer, error)
 	// Undo frees what attempts hold or wait for, for attempts whose outcome is
 	// unknown. It blocks until an attempt that is under way in the store is decided.
@@ -124,11 +134,31 @@ type Store interface {
 	// Gone, Stuck.
 	Undo(ctx context.Context, attempts []Attempt) ([]Outcome, error)
 
-	// Release frees locks, or hands them to the first living waiter.
+	// Release frees locks, or hands them to the first living waiter. With the Outcome
+	// Success, waiters that asked for it are skipped, in one transaction with the
+	// release. A lock with a hold that is not over is released, but kept: its lease
+	// stands.
 	Release(ctx context.Context, claims []Claim) ([]Verdict, error)
 	// Amend checks that locks are held under their tokens, and changes their data
 	// and, for bind:ttl locks, their remaining time.
 	Amend(ctx context.Context, changes []Change) ([]Verdict, error)
+
+	// Signal asks holders for something, whoever they are. Standings: Holds (a Stop is
+	// noted in the lock; a session's holder will be told; a Break of a lock that no
+	// session claims, because it is bind:ttl or its lease stands, is done), UnknownToken
+	// (nobody holds the key), NotJudged.
+	Signal(ctx context.Context, signals []Signal) ([]Standing, error)
+	// Signals returns what holders under these leases of this instance are asked for.
+	// It returns them again and again until they are Heard or their lease is dead.
+	Signals(ctx context.Context, leases []LeaseID) ([]Signal, error)
+	// Heard forgets signals. Those that are not there any more are no error.
+	Heard(ctx context.Context, signals []SignalID) error
+
+	// Watch makes this instance hear, as news, the events of keys, until Unwatch or
+	// until the lease is dead. It may be repeated, also under another lease.
+	Watch(ctx context.Context, keys []string, lease LeaseID) error
+	// Unwatch ends that.
+	Unwatch(ctx context.Context, keys []string) error
 
 	// Get reads locks.
 	Get(ctx context.Context, keys []string) ([]Lock, error)
@@ -167,6 +197,13 @@ type Ask struct {
 	// TTL above zero asks for a bind:ttl lock: the grant makes an unrenewed lease
 	// that lasts so long. Zero: the lock rides on Lease.
 	TTL time.Duration
+	// MinHold above zero keeps the key for so long after the grant, whatever becomes
+	// of its holder. A session's lock with a MinHold rides on a Lease of its own: one
+	// that was opened for this ask, and that no other ask names.
+	MinHold time.Duration
+	// Skip: as a waiter it wants no lock, but the result, when the holder releases
+	// with the Outcome Success.
+	Skip bool
 	// Session and Owner are shown to others as part of the holder.
 	Session, Owner string
 	// Data is JSON (valid UTF-8), or nil.
@@ -191,6 +228,9 @@ const (
 	LeaseLost
 	// Stuck: somebody keeps the key's row locked; nothing changed.
 	Stuck
+	// Skipped: the attempt waited, and its holder released with Success: what was
+	// to be done under the lock is done.
+	Skipped
 )
 
 // Answer tells what became of an attempt.
@@ -207,20 +247,110 @@ type Answer struct {
 	// Position is the place in line, 1 for the first: of an Enqueue (Queued), or
 	// the one that a CancelWaits gave up (Gone). Zero: not known.
 	Position int
+	// Result is JSON, or nil: what the holder released with (Skipped).
+	Result []byte
 }
 
-// News tells that a waiter was granted its lock by a hand-off; or, when the
-// Answer has no Outcome, that the waiter should be checked now.
+// News tells that a waiter was granted its lock by a hand-off, or was skipped; or,
+// when the Answer has no Outcome, that the waiter should be checked now. With
+// Signals or an Event it is about something else.
 type News struct {
 	Attempt
 	// Lease is the lease under which it waited.
 	Lease  LeaseID
 	Answer Answer
+	// Signals: there are signals for holders of this instance.
+	Signals bool
+	// Event is what happened to a key that this instance watches.
+	Event *Event
 }
 
-// EveryWait is the news that something may have been missed: every wait should be
-// checked now.
+// EveryWait is the news that something may have been missed: every wait, every
+// watched key and the signals should be checked now.
 var EveryWait = News{}
+
+// Renewal is what a Renew found.
+type Renewal struct {
+	// Kept are the leases that were extended.
+	Kept []LeaseID
+	// Signals: there are signals for holders under these leases.
+	Signals bool
+}
+
+// ReleaseOutcome is what a holder says about what it did under the lock.
+type ReleaseOutcome uint8
+
+const (
+	// NoOutcome: it says nothing.
+	NoOutcome ReleaseOutcome = iota
+	// Success: it is done; waiters that asked for it are skipped.
+	Success
+	// Failure: somebody else should do it.
+	Failure
+)
+
+// SignalKind is what a holder is asked for.
+type SignalKind uint8
+
+const (
+	// Stop: come to an end, and release.
+	Stop SignalKind = iota + 1
+	// Break: give the lock up at once.
+	Break
+)
+
+// SignalID names a signal that is on its way to a holder.
+type SignalID int64
+
+// Signal asks the holder of a key for something.
+type Signal struct {
+	ID   SignalID // set by the store
+	Kind SignalKind
+	Key  string
+	// Token is the grant that is meant. Signals sets it; a Signal call means
+	// whoever holds the key, if it is zero.
+	Token int64
+	// Reason is for people; nil: none was given.
+	Reason *string
+	// At is when it was asked for, by the store's clock.
+	At time.Time
+}
+
+// Stopping says that the holder of a lock was asked to stop.
+type Stopping struct {
+	// Reason is for people; nil: none was given.
+	Reason *string
+	// At is when it was first asked for, by the store's clock. A later request
+	// changes the reason only.
+	At time.Time
+}
+
+// EventKind is what happened to a key.
+type EventKind uint8
+
+const (
+	// EventAcquired: it was granted, under Token. Whoever wants to know more reads it.
+	EventAcquired EventKind = iota + 1
+	// EventReleased: its holder released it. It may still be kept: see MinHold.
+	EventReleased
+	// EventExpired: its holder's lease was buried.
+	EventExpired
+	// EventStopping: its holder was asked to stop.
+	EventStopping
+)
+
+// Event is something that happened to a watched key.
+type Event struct {
+	Kind EventKind
+	Key  string
+	// Token is the grant that began, ended, or should stop.
+	Token int64
+	// Outcome and Result are those of the release (EventReleased).
+	Outcome ReleaseOutcome
+	Result  []byte
+	// Stopping is set by a EventStopping.
+	Stopping *Stopping
+}
 
 // Claim is a lock that somebody says to hold.
 type Claim struct {
@@ -233,6 +363,11 @@ type Claim struct {
 	// anybody. If the attempt was repeated at another instance, either may have told
 	// somebody: the claim is refused as OtherSession, and the lock lasts for its TTL.
 	Untold bool
+	// Outcome and Result (JSON, or nil) are for those who wait or watch (Release).
+	Outcome ReleaseOutcome
+	Result  []byte
+	// AtOnce: a hold that is not over (MinHold) does not keep the key (Release).
+	AtOnce bool
 }
 
 // Change is a claim and what to change in the lock.
@@ -279,6 +414,11 @@ type Lock struct {
 	Token       int64
 	Holder      Holder
 	QueueLength int
+	// Stopping is set when the holder was asked to stop.
+	Stopping *Stopping
+	// Expired: the key is not held, and the grant under Token was not released: its
+	// lease ended. Zero Token: there was none that is remembered.
+	Expired bool
 }
 
 // Holder is who has a lock.
@@ -287,8 +427,11 @@ type Holder struct {
 	// Session is the session's public name, empty for bind:ttl.
 	Session, Owner string
 	// Lease is the lease that holds the lock; Renewed is false for bind:ttl.
-	Lease       LeaseID
-	Renewed     bool
+	Lease   LeaseID
+	Renewed bool
+	// Standing: it was released, or its owner is gone, and the key is kept because
+	// its hold (MinHold) is not over.
+	Standing    bool
 	AcquiredAt  time.Time
 	HeldFor     time.Duration
 	ExpiresIn   time.Duration

@@ -39,7 +39,12 @@ func (s *Store) OpenLeases(ctx context.Context, leases []store.NewLease) error {
 var errPast = errors.New("a lease with this id has expired, or it was opened too late")
 
 // Renew extends leases that are alive, by one statement on a connection of its own.
-func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, error) {
+func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error) {
+	kept, err := s.renewAll(ctx, leases)
+	return store.Renewal{Kept: kept}, err
+}
+
+func (s *Store) renewAll(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, error) {
 	if len(leases) == 0 {
 		return nil, nil
 	}

@@ -270,7 +270,8 @@ func TestARenewalGoesAroundAStuckLease(t *testing.T) {
 	letGo := s.operator("leases", "id = '"+stuck.String()+"'")
 	for _, c := range []struct{ renewed, kept []store.LeaseID }{{leases, others}, {[]store.LeaseID{stuck}, nil}} {
 		began := time.Now()
-		kept, err := s.Renew(t.Context(), c.renewed)
+		renewal, err := s.Renew(t.Context(), c.renewed)
+		kept := renewal.Kept
 		if !store.Unavailable(err) {
 			t.Errorf("%d renewed, one of them stuck: %v, want an error", len(c.renewed), err)
 		}
@@ -285,8 +286,8 @@ func TestARenewalGoesAroundAStuckLease(t *testing.T) {
 		t.Errorf("%d leases live for their TTL, want %d", n, len(others))
 	}
 	letGo()
-	if kept, err := s.Renew(t.Context(), leases); err != nil || len(kept) != len(leases) {
-		t.Errorf("afterwards %d of %d are kept: %v", len(kept), len(leases), err)
+	if renewal, err := s.Renew(t.Context(), leases); err != nil || len(renewal.Kept) != len(leases) {
+		t.Errorf("afterwards %d of %d are kept: %v", len(renewal.Kept), len(leases), err)
 	}
 }
 
