@@ -7,15 +7,6 @@ import (
 
 var errLater = errors.New("not built yet")
 
-// AskToStop asks whoever holds a key to stop what it does under the lock. reason is
-// for people; nil: none. Errors: [NotHeldError], and those of the store.
-func (m *Manager) AskToStop(ctx context.Context, key string, reason *string) error { return errLater }
-
-// Break takes a lock from its holder, whoever it is, and returns when the key is no
-// longer held under that grant: at the latest when the holder's lease ends. Errors:
-// [NotHeldError], [ErrAbandoned], and those of the store.
-func (m *Manager) Break(ctx context.Context, key string) error { return errLater }
-
 // AcquireAll gets several locks, all or none; see Acquire. The keys are different;
 // req.Key is ignored. The grants are in the order of the keys. Errors: those of
 // Acquire, where a key that is not to be had is named, and [HoldsError].
