@@ -141,6 +141,12 @@ func (f *fakeLocks) Watch(
 	return f.look(s, key), stop, nil
 }
 
+func (f *fakeLocks) watches() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.hears)
+}
+
 // happen tells all who watch the key of an event.
 func (f *fakeLocks) happen(e lease.Event) {
 	f.mu.Lock()
@@ -150,4 +156,18 @@ func (f *fakeLocks) happen(e lease.Event) {
 			w.hear(e)
 		}
 	}
+}
+
+// breakSlowly never comes to the end of breaking a lock.
+type breakSlowly struct {
+	*fakeLocks
+	begun, over chan struct{}
+}
+
+func (b breakSlowly) Break(ctx context.Context, _ string) error {
+	done := ctx.Done()
+	close(b.begun)
+	<-done
+	close(b.over)
+	return lease.ErrAbandoned
 }
