@@ -20,8 +20,16 @@ func template(path string) string {
 		"/v1/locks/":    "/v1/locks/{key}",
 		"/v1/sessions/": "/v1/sessions/{id}",
 	} {
-		if key, ok := strings.CutPrefix(path, prefix); ok && !strings.Contains(key, "/") {
+		key, ok := strings.CutPrefix(path, prefix)
+		if !ok {
+			continue
+		}
+		key, rest, deeper := strings.Cut(key, "/")
+		switch {
+		case !deeper:
 			return template
+		case key != "" && prefix == "/v1/locks/" && (rest == "stop" || rest == "events"):
+			return template + "/" + rest
 		}
 	}
 	switch path {

@@ -151,6 +151,18 @@ func TestKeyEventsThatAreRefused(t *testing.T) {
 	}
 }
 
+// A bug in the watch ends neither the sidecar nor the connection.
+func TestPanicInAWatch(t *testing.T) {
+	f := start(t, func(c *Config) { c.Timeouts.Subscribe = time.Hour })
+	f.Server.locks = watchPanics{f.locks}
+	c := f.dial()
+	c.do("GET", "/v1/locks/a/events", "").want(t, 500, "internal")
+	c.do("GET", "/v1", "").want(t, 200, "")
+	if log := f.log.text(); !strings.Contains(log, "a bug") {
+		t.Error(log)
+	}
+}
+
 // A failure that comes after the head is told by an event, and the stream ends.
 func TestKeyEventsThatFailLate(t *testing.T) {
 	for code, err := range map[string]error{

@@ -171,3 +171,10 @@ func (b breakSlowly) Break(ctx context.Context, _ string) error {
 	close(b.over)
 	return lease.ErrAbandoned
 }
+
+// watchPanics has a bug.
+type watchPanics struct{ *fakeLocks }
+
+func (watchPanics) Watch(context.Context, Session, string, func(lease.Event)) (lease.View, func(), error) {
+	panic("a bug")
+}
