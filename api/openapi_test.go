@@ -2,7 +2,9 @@ package api_test
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -26,9 +28,10 @@ func TestExamplesAreAsDocumented(t *testing.T) {
 	doc := load(t)
 	for path, item := range doc.Paths.Map() {
 		for method, operation := range item.Operations() {
-			response := operation.Responses.Value("200")
-			media := response.Value.Content.Get("application/json")
+			status, response := success(t, operation)
+			media := response.Content.Get("application/json")
 			if media == nil {
+				checkStream(t, method, path, response.Content.Get("text/event-stream"))
 				continue
 			}
 			if media.Example == nil {
@@ -36,8 +39,40 @@ func TestExamplesAreAsDocumented(t *testing.T) {
 				continue
 			}
 			header := http.Header{"Content-Type": {"application/json"}}
-			apitest.Check(t, method, path, 200, header, encode(t, media.Example))
+			apitest.Check(t, method, path, status, header, encode(t, media.Example))
 		}
+	}
+}
+
+// success is the answer of an operation that went well.
+func success(t *testing.T, operation *openapi3.Operation) (int, *openapi3.Response) {
+	t.Helper()
+	for _, status := range []int{200, 202} {
+		if response := operation.Responses.Status(status); response != nil {
+			return status, response.Value
+		}
+	}
+	t.Fatalf("%s never goes well", operation.OperationID)
+	return 0, nil
+}
+
+// checkStream checks the example of an event stream, which must show each event; a
+// problem ends the stream, and has no place between the others.
+func checkStream(t *testing.T, method, path string, media *openapi3.MediaType) {
+	t.Helper()
+	missing := maps.Clone(media.Extensions["x-events"].(map[string]any))
+	delete(missing, "problem")
+	for part := range strings.SplitSeq(strings.TrimSpace(media.Example.(string)), "\n\n") {
+		if part == ":" {
+			continue
+		}
+		name, data, _ := strings.Cut(part, "\n")
+		event, data := strings.TrimPrefix(name, "event: "), strings.TrimPrefix(data, "data: ")
+		apitest.CheckEvent(t, method, path, event, []byte(data))
+		delete(missing, event)
+	}
+	for event := range missing {
+		t.Errorf("%s %s: the example has no %s", method, path, event)
 	}
 }
 

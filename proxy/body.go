@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -13,8 +14,6 @@ import (
 type field struct {
 	name string
 	raw  []byte // the value, as JSON; nil if the field is not there
-	// later: the contract has it, this version has not.
-	later bool
 }
 
 // parseBody fills in the fields that a call knows, and refuses all others. A
@@ -44,8 +43,6 @@ func setField(known []field, name, value []byte) *problem {
 		switch {
 		case string(name) != k.name:
 			continue
-		case k.later:
-			return invalid("field %s: %s", name, laterVersion)
 		case k.raw != nil:
 			return invalid("field %s is given twice", name)
 		}
@@ -56,14 +53,12 @@ func setField(known []field, name, value []byte) *problem {
 }
 
 func fieldNames(known []field) string {
-	var names []string
-	for _, k := range known {
-		if !k.later {
-			names = append(names, k.name)
-		}
-	}
-	if names == nil {
+	if len(known) == 0 {
 		return "none"
+	}
+	names := make([]string, len(known))
+	for i, k := range known {
+		names[i] = k.name
 	}
 	return strings.Join(names, ", ")
 }
@@ -90,6 +85,23 @@ func eachField(object []byte, f func(name, value []byte) *problem) *problem {
 		rest = bytes.TrimLeft(rest[1:], jsonSpace) // the colon
 		end = valueEnd(rest)
 		if p := f(name, rest[:end]); p != nil {
+			return p
+		}
+		rest = bytes.TrimLeft(rest[end:], jsonSpace)
+		if rest[0] == ',' {
+			rest = bytes.TrimLeft(rest[1:], jsonSpace)
+		}
+	}
+	return nil
+}
+
+// eachElement walks over the elements of a JSON array that is known to be valid
+// and without space around it.
+func eachElement(array []byte, f func(value []byte) *problem) *problem {
+	rest := bytes.TrimLeft(array[1:], jsonSpace)
+	for rest[0] != ']' {
+		end := valueEnd(rest)
+		if p := f(rest[:end]); p != nil {
 			return p
 		}
 		rest = bytes.TrimLeft(rest[end:], jsonSpace)
@@ -186,5 +198,68 @@ func (f *field) text() (string, *problem) {
 	if f.raw[0] != '"' {
 		return "", invalid("field %s is %s; it must be a string", f.name, kindOf(f.raw))
 	}
+	if halfCharacter(f.raw) {
+		return "", invalid("field %s has one half of a surrogate pair (\\uD800 to \\uDFFF), which is no character", f.name)
+	}
 	return unquote(f.raw), nil
+}
+
+// shortText reads a field that must be a string of low to [maxName] bytes without
+// control characters.
+func (f *field) shortText(low int) (string, *problem) {
+	text, p := f.text()
+	if p != nil {
+		return "", p
+	}
+	if len(text) < low || len(text) > maxName {
+		return "", invalid("field %s has %d bytes; it must have %d to %d", f.name, len(text), low, maxName)
+	}
+	return checkText("field "+f.name, []byte(text))
+}
+
+// boolean reads a field that must be true or false.
+func (f *field) boolean() (bool, *problem) {
+	switch f.raw[0] {
+	case 't':
+		return true, nil
+	case 'f':
+		return false, nil
+	}
+	return false, invalid("field %s is %s; it must be a boolean", f.name, kindOf(f.raw))
+}
+
+// halfCharacter tells whether a JSON string escapes a lone surrogate. Decoded, all
+// of them become U+FFFD: owners and keys that differ would be the same.
+func halfCharacter(quoted []byte) bool {
+	for i := 0; i < len(quoted); i++ {
+		if quoted[i] != '\\' {
+			continue
+		}
+		i++
+		r := surrogate(quoted[i:])
+		if r == 0 {
+			continue
+		}
+		i += len("uD800")
+		if r >= 0xdc00 || quoted[i] != '\\' || surrogate(quoted[i+1:]) < 0xdc00 {
+			return true
+		}
+		i += len("uDC00")
+	}
+	return false
+}
+
+// surrogate returns the half of a surrogate pair that an escape, from its u on,
+// stands for, and 0 for any other.
+func surrogate(escape []byte) (r rune) {
+	if escape[0] != 'u' {
+		return 0
+	}
+	for _, digit := range escape[1:5] {
+		r = r<<4 | rune(unhex(digit))
+	}
+	if !utf16.IsSurrogate(r) {
+		return 0
+	}
+	return r
 }

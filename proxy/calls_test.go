@@ -149,6 +149,13 @@ func TestErrorsOfTheLockManager(t *testing.T) {
 		},
 		{&lease.LimitError{What: "waiters", Setting: "LOCKSIDECAR_MAX_WAITERS", Limit: 5}, 429, "limit", nil, "1"},
 		{&lease.TTLOnSessionError{Key: "k"}, 400, "invalid_request", nil, ""},
+		{&lease.NotHeldError{Key: "k"}, 404, "not_held", nil, ""},
+		{&lease.ReentryError{Key: "k", Given: 1, Have: 2}, 400, "invalid_request", map[string]any{"reentry": 2.0}, ""},
+		{
+			&lease.ReentryError{Key: "k", Given: 3, Have: 2}, 409, "not_holder",
+			map[string]any{"reentry": 2.0, "reason": "released"},
+			"",
+		},
 		{fmt.Errorf("acquire: %w", lease.ErrSessionEnded), 410, "session_ended", nil, ""},
 		{lease.ErrDraining, 503, "draining", nil, ""},
 		{&store.Error{Op: "Acquire", Err: errors.New("refused")}, 503, "store_unavailable", nil, "1"},
@@ -279,7 +286,13 @@ func TestHealth(t *testing.T) {
 func TestAbout(t *testing.T) {
 	f := start(t)
 	a := f.dial().do("GET", "/v1", "")
-	if a.text != `{"version":"1.2.3","api":"v1","features":["wait","bind_ttl","data","request_id","sessions","list"]}` {
+	const before = `{"version":"1.2.3","api":"v1","features":["wait","bind_ttl","data","request_id","sessions","list",` +
+		`"reentrant","outcome","hold","stop","events","several_keys"`
+	if a.text != before+"]}" {
+		t.Error(a.text)
+	}
+	f = start(t, func(c *Config) { c.AllowForce = true })
+	if a := f.dial().do("GET", "/v1", ""); a.text != before+`,"force"]}` {
 		t.Error(a.text)
 	}
 }

@@ -34,6 +34,12 @@ type Config struct {
 	// AdminAddr is an address to serve health on; empty: none.
 	AdminAddr string
 
+	// TTL is the default of package lease, which a bind:ttl lock without a TTL has;
+	// 0 means 15 seconds.
+	TTL time.Duration
+	// AllowForce lets clients break locks, whoever holds them.
+	AllowForce bool
+
 	// MaxSessions is the limit that package lease keeps; it is only used for the
 	// default of MaxConns.
 	MaxSessions int
@@ -53,6 +59,9 @@ type Timeouts struct {
 	Request time.Duration
 	// Watch is how long a call is pending before its connection is watched.
 	Watch time.Duration
+	// Subscribe is how long the head of a key's event stream waits for the store,
+	// so that what fails soon fails with a status.
+	Subscribe time.Duration
 	// Heartbeat is the time between two comment lines of an event stream.
 	Heartbeat time.Duration
 	// StreamWrite is how long a reader may keep an event stream, or an answer,
@@ -68,10 +77,13 @@ type Timeouts struct {
 const (
 	defaultRequestTimeout = 10 * time.Second
 	defaultWatchDelay     = time.Millisecond
+	defaultSubscribe      = 100 * time.Millisecond
 	defaultHeartbeat      = 15 * time.Second
 	defaultStreamWrite    = 5 * time.Second
 	defaultLinger         = time.Second
 	defaultStopTimeout    = 3 * time.Second
+
+	defaultTTL = 15 * time.Second
 
 	defaultSocketMode fs.FileMode = 0o660
 	defaultMaxBody                = 64 << 10
@@ -104,6 +116,8 @@ func (c Config) withDefaults() Config {
 	or(&c.MaxConns, 4*c.MaxSessions+64)
 	or(&c.Timeouts.Request, defaultRequestTimeout)
 	or(&c.Timeouts.Watch, defaultWatchDelay)
+	or(&c.TTL, defaultTTL)
+	or(&c.Timeouts.Subscribe, defaultSubscribe)
 	or(&c.Timeouts.Heartbeat, defaultHeartbeat)
 	or(&c.Timeouts.StreamWrite, defaultStreamWrite)
 	or(&c.Timeouts.Linger, defaultLinger)

@@ -95,6 +95,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	c.answered()
+	c.forgetAnswer()
 	c.asked = !c.onlyBlank(p)
 	idle := c.kept && !c.asked
 	if idle {
@@ -171,12 +172,12 @@ func (c *conn) ownSession() (Session, error) {
 	return c.session, nil
 }
 
-// drop ends the connection's sessions: it has closed. The watch calls it while
+// drop ends the connection's sessions and its stream: it has closed. The watch calls it while
 // the serving goroutine is blocked; once more does no harm.
 func (c *conn) drop() {
 	c.end(c.session)
 	if st := c.stream.Load(); st != nil {
-		c.end(st.session)
+		st.onDrop()
 	}
 }
 
@@ -233,7 +234,7 @@ func (c *conn) cut() { _ = c.Conn.Close() }
 // when its call is answered.
 func (c *conn) leave() {
 	if st := c.stream.Load(); st != nil {
-		st.session.End(lease.EndShutdown)
+		st.onLeave()
 		return
 	}
 	if !c.busy.Load() {

@@ -39,7 +39,15 @@ func (c *conn) follow() {
 func (c *conn) noteWritten(p []byte) {
 	for i := range c.pending {
 		u := &c.pending[i]
-		u.written = u.written || !u.last || overlap(p, c.call.out)
+		u.written = u.written || !u.last || overlap(p, c.call.sent)
+	}
+}
+
+// forgetAnswer lets go of the last answer, which may be long, when it is not
+// needed any more to tell whether it is written.
+func (c *conn) forgetAnswer() {
+	if !slices.ContainsFunc(c.pending, func(u undelivered) bool { return !u.written }) {
+		c.call.sent = nil
 	}
 }
 

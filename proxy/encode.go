@@ -14,9 +14,15 @@ import (
 // path of every call.
 
 // features is what this version can do, for GET /v1. The names are stable.
-var features = []string{"wait", "bind_ttl", "data", "request_id", "sessions", "list"}
+var features = []string{
+	"wait", "bind_ttl", "data", "request_id", "sessions", "list",
+	"reentrant", "outcome", "hold", "stop", "events", "several_keys",
+}
 
-func appendAbout(b []byte, version string) []byte {
+// featureForce is only there where it is allowed.
+const featureForce = "force"
+
+func appendAbout(b []byte, version string, force bool) []byte {
 	b = append(b, `{"version":`...)
 	b = appendString(b, version)
 	b = append(b, `,"api":"v1","features":[`...)
@@ -25,6 +31,10 @@ func appendAbout(b []byte, version string) []byte {
 			b = append(b, ',')
 		}
 		b = appendString(b, f)
+	}
+	if force {
+		b = append(b, ',')
+		b = appendString(b, featureForce)
 	}
 	return append(b, "]}"...)
 }
@@ -39,7 +49,9 @@ func appendGrant(b []byte, g *lease.Grant) []byte {
 	b = appendStringOrNull(b, g.Session)
 	b = append(b, `,"bind":"`...)
 	b = append(b, g.Bind.String()...)
-	b = append(b, `","reentry":1,"expires_in_ms":`...)
+	b = append(b, `","reentry":`...)
+	b = strconv.AppendInt(b, int64(g.Reentry), 10)
+	b = append(b, `,"expires_in_ms":`...)
 	b = appendMillis(b, g.ExpiresIn)
 	b = append(b, `,"waited_ms":`...)
 	b = appendMillis(b, g.Waited)
@@ -47,10 +59,52 @@ func appendGrant(b []byte, g *lease.Grant) []byte {
 	return appendTime(b, g.AcquiredAt)
 }
 
+func appendGrants(b []byte, all []lease.Grant) []byte {
+	b = append(b, `{"locks":[`...)
+	for i := range all {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(appendGrant(b, &all[i]), '}')
+	}
+	return append(b, "]}"...)
+}
+
+func appendAmended(b []byte, g *lease.Grant) []byte {
+	b = append(appendGrant(b, g), `,"stopping":`...)
+	return append(appendStopping(b, g.Stopping), '}')
+}
+
+// appendSkipped appends the answer to an acquire that wants no lock any more.
+func appendSkipped(b []byte, s *lease.SkippedError) []byte {
+	b = append(b, `{"granted":false,"key":`...)
+	b = appendString(b, s.Key)
+	b = append(b, `,"outcome":"`...)
+	b = append(b, outcomeName(store.Success)...)
+	b = append(b, `","result":`...)
+	return append(appendJSON(b, s.Result), '}')
+}
+
+// outcomeName is an outcome on the wire, empty for none.
+func outcomeName(o store.ReleaseOutcome) string {
+	switch o {
+	case store.Success:
+		return "success"
+	case store.Failure:
+		return "failure"
+	default:
+		return ""
+	}
+}
+
 func appendReleased(b []byte, r *lease.Released) []byte {
 	b = append(b, `{"key":`...)
 	b = appendString(b, r.Key)
-	b = append(b, `,"released":true,"reentry":0,"held_ms":`...)
+	b = append(b, `,"released":`...)
+	b = strconv.AppendBool(b, r.Reentry == 0)
+	b = append(b, `,"reentry":`...)
+	b = strconv.AppendInt(b, int64(r.Reentry), 10)
+	b = append(b, `,"held_ms":`...)
 	b = appendMillis(b, r.HeldFor)
 	return append(b, '}')
 }
@@ -76,7 +130,31 @@ func appendView(b []byte, v *lease.View) []byte {
 	}
 	b = append(b, `,"queue_length":`...)
 	b = strconv.AppendInt(b, int64(v.QueueLength), 10)
-	return append(b, `,"stopping":null}`...)
+	b = append(b, `,"stopping":`...)
+	return append(appendStopping(b, v.Stopping), '}')
+}
+
+func appendStopping(b []byte, s *store.Stopping) []byte {
+	if s == nil {
+		return append(b, "null"...)
+	}
+	return append(appendStop(append(b, '{'), s), '}')
+}
+
+// appendStop appends the members that tell of a request to stop.
+func appendStop(b []byte, s *store.Stopping) []byte {
+	b = append(b, `"reason":`...)
+	b = appendReason(b, s.Reason)
+	b = append(b, `,"requested_at":`...)
+	return appendTime(b, s.At)
+}
+
+// appendReason appends the reason of a request to stop, which may be empty.
+func appendReason(b []byte, reason *string) []byte {
+	if reason == nil {
+		return append(b, "null"...)
+	}
+	return appendString(b, *reason)
 }
 
 // typeOf is the part of a key before the first colon.
@@ -133,23 +211,9 @@ func appendHolder(b []byte, l *store.Lock) []byte {
 	b = append(b, `,"expires_in_ms":`...)
 	b = appendMillis(b, h.ExpiresIn)
 	b = append(b, `,"data":`...)
-	if len(h.Data) > 0 {
-		b = append(b, h.Data...)
-	} else {
-		b = append(b, "null"...)
-	}
+	b = appendJSON(b, h.Data)
 	b = append(b, `,"traceparent":`...)
 	b = appendStringOrNull(b, h.Traceparent)
-	return append(b, '}')
-}
-
-func appendLost(b []byte, l *lease.Lost) []byte {
-	b = append(b, `{"key":`...)
-	b = appendString(b, l.Key)
-	b = append(b, `,"token":`...)
-	b = strconv.AppendInt(b, l.Token, 10)
-	b = append(b, `,"reason":`...)
-	b = appendString(b, string(l.Reason))
 	return append(b, '}')
 }
 
@@ -164,6 +228,14 @@ func appendTime(b []byte, t time.Time) []byte {
 	b = append(b, '"')
 	b = t.UTC().Truncate(time.Microsecond).AppendFormat(b, time.RFC3339Nano)
 	return append(b, '"')
+}
+
+// appendJSON appends what is JSON already, null if it is nothing.
+func appendJSON(b, value []byte) []byte {
+	if len(value) == 0 {
+		return append(b, "null"...)
+	}
+	return append(b, value...)
 }
 
 func appendStringOrNull(b []byte, s string) []byte {

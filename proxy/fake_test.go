@@ -31,6 +31,11 @@ type fakeLocks struct {
 	abandoned chan string
 	ready     atomic.Pointer[error]
 	last      lease.Request
+	released  lease.ReleaseRequest // the last
+	skipping  map[*fakeSkip]bool
+	hears     map[*fakeWatch]bool
+	watching  chan string // hears of each watch that stands
+	unwatched chan string // and of each end of one
 }
 
 type fakeLock struct {
@@ -38,6 +43,10 @@ type fakeLock struct {
 	token   int64
 	data    []byte
 	since   time.Time
+
+	owner    string
+	entries  int
+	stopping *store.Stopping
 }
 
 type fakeSession struct {
@@ -52,7 +61,9 @@ func newFake() *fakeLocks {
 	return &fakeLocks{
 		sessions: make(map[string]*fakeSession), held: make(map[string]*fakeLock), changed: make(chan struct{}),
 		waiting: make(chan string, 100), ended: make(chan lease.EndReason, 100),
-		discarded: make(chan lease.Grant, 100), abandoned: make(chan string, 100),
+		discarded: make(chan lease.Grant, 1000), abandoned: make(chan string, 100),
+		skipping: make(map[*fakeSkip]bool), hears: make(map[*fakeWatch]bool),
+		watching: make(chan string, 100), unwatched: make(chan string, 100),
 	}
 }
 
@@ -96,6 +107,32 @@ func (f *fakeLocks) Acquire(ctx context.Context, sess Session, r lease.Request) 
 		return lease.Grant{}, err
 	}
 	s, _ := sess.(*fakeSession)
+	skip := f.mayBeSkipped(r)
+	defer f.drop(skip)
+	began := time.Now()
+	var g lease.Grant
+	err := f.await(ctx, s, r, func() (string, error) {
+		f.last = r
+		if skip.done {
+			return "", &lease.SkippedError{Key: r.Key, Result: skip.result}
+		}
+		l := f.held[r.Key]
+		if l != nil && r.Reentrant && l.session == s && l.owner == r.Owner {
+			l.entries++
+			g = f.grantOf(r.Key, l, began)
+			return "", nil
+		}
+		if l != nil {
+			return r.Key, nil
+		}
+		g = f.grant(s, r, began)
+		return "", nil
+	})
+	return g, err
+}
+
+// await calls try, with f.mu held, until it says that no key is missing.
+func (f *fakeLocks) await(ctx context.Context, s *fakeSession, r lease.Request, try func() (missing string, err error)) error {
 	began := time.Now()
 	var over, timeout <-chan struct{}
 	if s != nil {
@@ -108,30 +145,29 @@ func (f *fakeLocks) Acquire(ctx context.Context, sess Session, r lease.Request) 
 	}
 	for told := false; ; told = true {
 		f.mu.Lock()
-		f.last = r
-		l, changed := f.held[r.Key], f.changed
-		if l == nil {
-			g := f.grant(s, r, began)
+		changed := f.changed
+		key, err := try()
+		if key == "" || err != nil {
 			f.mu.Unlock()
-			return g, nil
+			return err
 		}
-		seen := f.view(r.Key, l)
+		seen := f.view(key, f.held[key])
 		f.mu.Unlock()
 		if r.Wait == 0 {
-			return lease.Grant{}, &lease.HeldError{Lock: seen, Cached: !r.NoCache}
+			return &lease.HeldError{Lock: seen, Cached: !r.NoCache}
 		}
 		if !told {
-			tell(f.waiting, r.Key)
+			tell(f.waiting, key)
 		}
 		select {
 		case <-changed:
 		case <-over:
-			return lease.Grant{}, lease.ErrSessionEnded
+			return lease.ErrSessionEnded
 		case <-timeout:
-			return lease.Grant{}, &lease.TimeoutError{Lock: seen, Position: 2, Waited: time.Since(began)}
+			return &lease.TimeoutError{Lock: seen, Position: 2, Waited: time.Since(began)}
 		case <-ctx.Done():
-			tell(f.abandoned, r.Key)
-			return lease.Grant{}, lease.ErrAbandoned
+			tell(f.abandoned, key)
+			return lease.ErrAbandoned
 		}
 	}
 }
@@ -139,24 +175,31 @@ func (f *fakeLocks) Acquire(ctx context.Context, sess Session, r lease.Request) 
 // grant is called with f.mu held.
 func (f *fakeLocks) grant(s *fakeSession, r lease.Request, began time.Time) lease.Grant {
 	f.token++
-	l := &fakeLock{token: f.token, data: r.Data, since: time.Now()}
-	g := lease.Grant{
-		Key: r.Key, Token: f.token, Bind: r.Bind, ExpiresIn: 15 * time.Second,
-		Waited: time.Since(began), AcquiredAt: l.since,
-	}
+	l := &fakeLock{token: f.token, data: r.Data, since: time.Now(), owner: r.Owner, entries: 1}
 	if r.Bind == lease.BindSession {
-		l.session, g.Session = s, s.name
+		l.session = s
 	}
 	f.held[r.Key] = l
+	return f.grantOf(r.Key, l, began)
+}
+
+func (f *fakeLocks) grantOf(key string, l *fakeLock, began time.Time) lease.Grant {
+	g := lease.Grant{
+		Key: key, Token: l.token, Bind: lease.BindTTL, ExpiresIn: 15 * time.Second,
+		Waited: time.Since(began), AcquiredAt: l.since, Reentry: l.entries,
+	}
+	if l.session != nil {
+		g.Session, g.Bind = l.session.name, lease.BindSession
+	}
 	return g
 }
 
 func (f *fakeLocks) view(key string, l *fakeLock) store.Lock {
-	h := store.Holder{Instance: "pod-1/abc", Pod: "pod-1", AcquiredAt: l.since, ExpiresIn: 10 * time.Second, Data: l.data}
+	h := store.Holder{Instance: "pod-1/abc", Pod: "pod-1", AcquiredAt: l.since, ExpiresIn: 10 * time.Second, Data: l.data, Owner: l.owner}
 	if l.session != nil {
 		h.Session = l.session.name
 	}
-	return store.Lock{Key: key, Held: true, Token: l.token, Holder: h, QueueLength: 1}
+	return store.Lock{Key: key, Held: true, Token: l.token, Holder: h, QueueLength: 1, Stopping: l.stopping}
 }
 
 // change is called with f.mu held.
@@ -184,12 +227,20 @@ func (f *fakeLocks) Release(ctx context.Context, s Session, r lease.ReleaseReque
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, err := f.claim(s, key, token); err != nil {
+	f.released = r
+	l, err := f.claim(s, key, token)
+	if err != nil {
 		return lease.Released{}, err
 	}
-	delete(f.held, key)
-	f.change()
-	return lease.Released{Key: key, HeldFor: 7 * time.Millisecond}, nil
+	if r.Reentry != 0 && r.Reentry != l.entries {
+		return lease.Released{}, &lease.ReentryError{Key: key, Given: r.Reentry, Have: l.entries}
+	}
+	if l.entries--; l.entries <= 0 {
+		delete(f.held, key)
+		f.skip(r)
+		f.change()
+	}
+	return lease.Released{Key: key, Reentry: max(0, l.entries), HeldFor: 7 * time.Millisecond}, nil
 }
 
 func (f *fakeLocks) Amend(ctx context.Context, s Session, r lease.AmendRequest) (lease.Grant, error) {
@@ -208,10 +259,8 @@ func (f *fakeLocks) Amend(ctx context.Context, s Session, r lease.AmendRequest) 
 	if r.SetData {
 		l.data = r.Data
 	}
-	g := lease.Grant{Key: r.Key, Token: r.Token, Bind: lease.BindTTL, ExpiresIn: r.TTL, AcquiredAt: l.since}
-	if l.session != nil {
-		g.Session, g.Bind = l.session.name, lease.BindSession
-	}
+	g := f.grantOf(r.Key, l, time.Now())
+	g.Stopping = l.stopping
 	return g, nil
 }
 
@@ -219,14 +268,18 @@ func (f *fakeLocks) Get(ctx context.Context, s Session, key string, _ bool) (lea
 	if err := f.call(ctx, "get", key); err != nil {
 		return lease.View{}, err
 	}
+	return f.look(s, key), nil
+}
+
+func (f *fakeLocks) look(s Session, key string) lease.View {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l := f.held[key]
 	if l == nil {
-		return lease.View{Lock: store.Lock{Key: key}}, nil
+		return lease.View{Lock: store.Lock{Key: key}}
 	}
 	fs, _ := s.(*fakeSession)
-	return lease.View{Lock: f.view(key, l), Mine: fs != nil && l.session == fs}, nil
+	return lease.View{Lock: f.view(key, l), Mine: fs != nil && l.session == fs}
 }
 
 func (f *fakeLocks) List(ctx context.Context, _ Session, r lease.ListRequest) (lease.Page, error) {

@@ -9,12 +9,14 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/store"
 )
 
 // A key is refused, or is what a strict reading of the path says.
@@ -57,6 +59,7 @@ func FuzzAcquireBody(f *testing.F) {
 	for _, seed := range []string{
 		"", "{}", `{"wait_ms":-1,"ttl_ms":500}`, `{"bind":"ttl","request_id":"f81d4fae-7dec-11d0-a765-00a0c91e6bf6"}`,
 		`{"data":{"a":[1,"}"]}}`, `{"wait\u005fms":1,"wait_ms":1}`, `{"wait_ms":1.0}`, `[]`, `{"a":`, `{"data":"\ud800"} `,
+		`{"owner":"\ud83d\ude00","reentrant":true,"max_hold_ms":5,"min_hold_ms":4,"on_success":"skip"}`, `{"owner":"\ude00"}`,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -75,6 +78,12 @@ func FuzzAcquireBody(f *testing.F) {
 			Wait int64           `json:"wait_ms"`
 			TTL  int64           `json:"ttl_ms"`
 			Data json.RawMessage `json:"data"`
+
+			Owner     string `json:"owner"`
+			Reentrant bool   `json:"reentrant"`
+			MaxHold   int64  `json:"max_hold_ms"`
+			MinHold   int64  `json:"min_hold_ms"`
+			OnSuccess string `json:"on_success"`
 		}
 		if err := json.Unmarshal(body, &lax); err != nil {
 			t.Fatalf("taken, but encoding/json says %v: %q", err, body)
@@ -87,8 +96,83 @@ func FuzzAcquireBody(f *testing.F) {
 			lax.TTL != 0 && (lax.TTL < minTTLMillis || lax.TTL > maxMillis) || len(r.Data) > maxData {
 			t.Fatalf("%q: %+v", body, r)
 		}
+		if r.Owner != lax.Owner || len(r.Owner) > maxName || r.Reentrant != lax.Reentrant || r.Reentrant && r.Owner == "" ||
+			strings.Count(r.Owner, "\uFFFD") > strings.Count(strings.ToLower(string(body)), `\ufffd`)+strings.Count(string(body), "\uFFFD") {
+			t.Fatalf("%q: %+v", body, r)
+		}
+		if r.MaxHold != time.Duration(lax.MaxHold)*time.Millisecond || r.MinHold != time.Duration(lax.MinHold)*time.Millisecond ||
+			r.MaxHold > 0 && r.MinHold > r.MaxHold || max(r.MaxHold, r.MinHold) > 24*time.Hour || r.Skip != (lax.OnSuccess == "skip") {
+			t.Fatalf("%q: %+v", body, r)
+		}
+		if r.Bind == lease.BindTTL && (r.Owner != "" || r.Reentrant || r.MaxHold != 0) {
+			t.Fatalf("%q: %+v", body, r)
+		}
 		if r.Data != nil && !json.Valid(r.Data) {
 			t.Fatalf("%q: data %q", body, r.Data)
+		}
+	})
+}
+
+// Several keys are refused, or are different ones that may stand in a path.
+func FuzzKeys(f *testing.F) {
+	for _, seed := range []string{
+		`{"keys":["a","b"]}`, `{"keys":[]}`, `{"keys":["a","\u0061"]}`, `{"keys":[ "]" , "\\" ],"wait_ms":-1}`, `{"keys":[[],{}]}`,
+		`{"keys":["\ud83d\ude00"]}`, `{"keys":["\ud83d\u0041"]}`, `{"keys":["\\ud83d"]}`, `{"keys":["a"],"on_success":"skip"}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		keys, r, p := parseAcquireAll(body)
+		if p != nil {
+			if keys != nil || p.status() != 400 && p.status() != 413 || !json.Valid(p.append(nil)) {
+				t.Fatalf("%q, %+v", keys, p)
+			}
+			return
+		}
+		var lax struct {
+			Keys []string `json:"keys"`
+		}
+		if err := json.Unmarshal(body, &lax); err != nil || !slices.Equal(keys, lax.Keys) {
+			t.Fatalf("%q: %q, want %q, %v", body, keys, lax.Keys, err)
+		}
+		if len(keys) == 0 || len(keys) > maxKeys || r.Skip || r.Reentrant {
+			t.Fatalf("%q: %q, %+v", body, keys, r)
+		}
+		slices.Sort(keys)
+		if len(slices.Compact(keys)) != len(lax.Keys) {
+			t.Fatalf("%q: a key is there twice", body)
+		}
+		for _, key := range keys {
+			if again, p := parseKey([]byte(url.PathEscape(key))); p != nil || again != key {
+				t.Fatalf("%q is no key: %v", key, p)
+			}
+		}
+	})
+}
+
+// A release is refused, or names a token and nothing that does not go together.
+func FuzzRelease(f *testing.F) {
+	for _, seed := range [][2]string{
+		{"token=1", ""}, {"token=1&outcome=success&reentry=2", `{"result":{"a":[1]}}`}, {"force=true", ""}, {"force=true&token=1", ""},
+		{"token=1", `{"result":1}`}, {"outcome=failure&token=7&force=false", "{}"}, {"%74oken=+1", ""},
+	} {
+		f.Add([]byte(seed[0]), []byte(seed[1]))
+	}
+	f.Fuzz(func(t *testing.T, query, body []byte) {
+		r, force, p := parseRelease(query, body)
+		switch {
+		case p != nil:
+			if p.status() != 400 && p.status() != 413 || !json.Valid(p.append(nil)) {
+				t.Fatalf("%+v", p)
+			}
+		case force:
+			if r.Token != 0 || r.Reentry != 0 || r.Outcome != store.NoOutcome || r.Result != nil {
+				t.Fatalf("%+v", r)
+			}
+		case r.Token < 1 || r.Token > maxToken || r.Reentry < 0 || r.Outcome > store.Failure:
+			t.Fatalf("%+v", r)
+		case r.Result != nil && (r.Outcome != store.Success || len(r.Result) > maxData || !json.Valid(r.Result)):
+			t.Fatalf("%+v", r)
 		}
 	})
 }
@@ -98,13 +182,17 @@ func FuzzRequest(f *testing.F) {
 	for _, seed := range []string{
 		requestText("GET", "/v1", ""), requestText("PUT", "/v1/locks/a%2Fb", `{"wait_ms":1,"bind":"ttl"}`),
 		requestText("PUT", "/v1/locks/a", `{"wait_ms":-1}`) + requestText("DELETE", "/v1/locks/a?token=1", ""),
+		requestText("POST", "/v1/locks", `{"keys":["a","b"],"bind":"ttl"}`) + requestText("POST", "/v1/locks/a/stop", `{"reason":"x"}`),
+		requestText("GET", "/v1/locks/a/events", ""), requestText("DELETE", "/v1/locks/a?force=true", ""),
+		requestText("PUT", "/v1/locks/a", `{"owner":"o","reentrant":true}`) + requestText("PUT", "/v1/locks/a", `{"owner":"o","reentrant":true}`) +
+			requestText("DELETE", "/v1/locks/a?token=1&reentry=2&outcome=success", `{"result":[]}`),
 		requestText("POST", "/v1/sessions", ""), requestText("GET", "/v1/locks?scope=all&limit=3", ""),
 		requestText("PATCH", "/v1/locks/a", `{"token":1,"data":[]}`, "Lock-Session: x"), "GET / HTTP/1.0\r\n\r\n",
 		"PUT /v1/locks/a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", "\r\n\r\n", "\x00\xff",
 	} {
 		f.Add([]byte(seed))
 	}
-	fx := start(f, func(c *Config) { c.Timeouts.Request = time.Second })
+	fx := start(f, func(c *Config) { c.Timeouts.Request, c.AllowForce = time.Second, true })
 	f.Fuzz(func(t *testing.T, sent []byte) {
 		nc, err := net.Dial("unix", fx.cfg.Socket)
 		if err != nil {

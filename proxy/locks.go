@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/locksidecar/locksidecar/lease"
@@ -15,18 +16,50 @@ func (k *call) acquire(key string) *problem {
 	if p != nil {
 		return p
 	}
-	r.Key, r.NoCache, r.Traceparent = key, k.noCache, k.traceparent()
-	joined, p := k.joined()
+	r.Key = key
+	s, outlives, p := k.acquirer(&r)
 	if p != nil {
 		return p
 	}
-	s, outlives := joined, joined != nil || r.Bind == lease.BindTTL
-	if !outlives {
-		if s, p = k.connectionSession(); p != nil {
-			return p
-		}
-	}
 	return k.acquireFor(s, r, outlives)
+}
+
+// acquireAll is POST /v1/locks.
+func (k *call) acquireAll() *problem {
+	if p := parseQuery(k.query, nil); p != nil {
+		return p
+	}
+	keys, r, p := parseAcquireAll(k.ctx.Request.Body())
+	if p != nil {
+		return p
+	}
+	s, outlives, p := k.acquirer(&r)
+	if p != nil {
+		return p
+	}
+	return k.acquireAllFor(s, keys, r, outlives)
+}
+
+// acquirer is the session for which a lock is acquired, and completes the request
+// by what stands in the head. outlives: a grant may outlive the connection, so it
+// must not be lost on the way to the client.
+func (k *call) acquirer(r *lease.Request) (s Session, outlives bool, p *problem) {
+	r.NoCache, r.Traceparent = k.noCache, k.traceparent()
+	if s, p = k.joined(); p != nil {
+		return nil, false, p
+	}
+	ttl := k.srv.cfg.TTL
+	if s != nil {
+		ttl = s.TTL()
+	}
+	if p = checkMinHold(r, ttl); p != nil {
+		return nil, false, p
+	}
+	if s != nil || r.Bind == lease.BindTTL {
+		return s, true, nil
+	}
+	s, p = k.connectionSession()
+	return s, false, p
 }
 
 // connectionSession is the connection's own session, for a lock that lives as
@@ -43,38 +76,72 @@ func (k *call) connectionSession() (Session, *problem) {
 	return s, nil
 }
 
-// acquireFor makes the acquire. outlives: a grant may outlive the connection, so
-// it must not be lost on the way to the client.
+// acquireFor makes the acquire of one key.
 func (k *call) acquireFor(s Session, r lease.Request, outlives bool) *problem {
 	g, err := k.srv.locks.Acquire(k.c.watch.begin(true), s, r)
 	gone := k.c.watch.end()
-	switch {
-	case err != nil:
+	if skipped, ok := errors.AsType[*lease.SkippedError](err); ok {
+		k.answer(appendSkipped(k.buffer(), skipped))
+		return nil
+	}
+	if err != nil {
 		return k.failed(err)
-	case gone:
-		if outlives { // else its session has ended, and the lock with it
-			k.srv.locks.Discard(s, g)
-		}
-		return k.failed(lease.ErrAbandoned)
-	case outlives:
-		k.c.owe(s, g)
+	}
+	if p := k.granted(s, []lease.Grant{g}, gone, outlives); p != nil {
+		return p
 	}
 	k.answer(append(appendGrant(k.buffer(), &g), '}'))
+	return nil
+}
+
+// acquireAllFor makes the acquire of several keys.
+func (k *call) acquireAllFor(s Session, keys []string, r lease.Request, outlives bool) *problem {
+	all, err := k.srv.locks.AcquireAll(k.c.watch.begin(true), s, keys, r)
+	gone := k.c.watch.end()
+	if err != nil {
+		return k.failed(err).withKey(err)
+	}
+	if p := k.granted(s, all, gone, outlives); p != nil {
+		return p
+	}
+	k.answer(appendGrants(k.buffer(), all))
+	return nil
+}
+
+// granted remembers what is to be given back if the answer does not come through,
+// or gives it back, if the client has gone already.
+func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool) *problem {
+	for i := range all {
+		switch {
+		case !outlives: // the session ends with the connection, and the lock with it
+		case gone:
+			k.srv.locks.Discard(s, all[i])
+		default:
+			k.c.owe(s, all[i])
+		}
+	}
+	if gone {
+		return k.failed(lease.ErrAbandoned)
+	}
 	return nil
 }
 
 // release is DELETE /v1/locks/{key}. It is carried out even if the connection
 // closes meanwhile: a client may well send it and go.
 func (k *call) release(key string) *problem {
-	token, p := parseRelease(k.query, k.ctx.Request.Body())
-	if p != nil {
+	r, force, p := parseRelease(k.query, k.ctx.Request.Body())
+	switch {
+	case p != nil:
 		return p
+	case force:
+		return k.breakLock(key)
 	}
 	s, p := k.claimant()
 	if p != nil {
 		return p
 	}
-	released, err := k.srv.locks.Release(k.c.watch.begin(false), s, lease.ReleaseRequest{Key: key, Token: token})
+	r.Key = key
+	released, err := k.srv.locks.Release(k.c.watch.begin(false), s, r)
 	k.c.watch.end()
 	if err != nil {
 		return k.failed(err)
@@ -102,7 +169,7 @@ func (k *call) amend(key string) *problem {
 	if err != nil {
 		return k.failed(err)
 	}
-	k.answer(append(appendGrant(k.buffer(), &g), `,"stopping":null}`...))
+	k.answer(appendAmended(k.buffer(), &g))
 	return nil
 }
 

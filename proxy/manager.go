@@ -25,10 +25,14 @@ type Locks interface {
 	OpenSession(lease.SessionOptions) (Session, error)
 	Session(id string) (Session, error)
 	Acquire(context.Context, Session, lease.Request) (lease.Grant, error)
+	AcquireAll(context.Context, Session, []string, lease.Request) ([]lease.Grant, error)
 	Release(context.Context, Session, lease.ReleaseRequest) (lease.Released, error)
 	Amend(context.Context, Session, lease.AmendRequest) (lease.Grant, error)
 	Get(ctx context.Context, s Session, key string, noCache bool) (lease.View, error)
 	List(context.Context, Session, lease.ListRequest) (lease.Page, error)
+	AskToStop(ctx context.Context, key string, reason *string) error
+	Break(ctx context.Context, key string) error
+	Watch(ctx context.Context, s Session, key string, hear func(lease.Event)) (v lease.View, stop func(), err error)
 	Discard(Session, lease.Grant)
 	Ready() error
 }
@@ -66,6 +70,10 @@ func (a manager) Acquire(ctx context.Context, s Session, r lease.Request) (lease
 	return a.m.Acquire(ctx, own(s), r)
 }
 
+func (a manager) AcquireAll(ctx context.Context, s Session, keys []string, r lease.Request) ([]lease.Grant, error) {
+	return a.m.AcquireAll(ctx, own(s), keys, r)
+}
+
 func (a manager) Release(ctx context.Context, s Session, r lease.ReleaseRequest) (lease.Released, error) {
 	return a.m.Release(ctx, own(s), r)
 }
@@ -80,6 +88,16 @@ func (a manager) Get(ctx context.Context, s Session, key string, noCache bool) (
 
 func (a manager) List(ctx context.Context, s Session, r lease.ListRequest) (lease.Page, error) {
 	return a.m.List(ctx, own(s), r)
+}
+
+func (a manager) AskToStop(ctx context.Context, key string, reason *string) error {
+	return a.m.AskToStop(ctx, key, reason)
+}
+
+func (a manager) Break(ctx context.Context, key string) error { return a.m.Break(ctx, key) }
+
+func (a manager) Watch(ctx context.Context, s Session, key string, hear func(lease.Event)) (lease.View, func(), error) {
+	return a.m.Watch(ctx, own(s), key, hear)
 }
 
 func (a manager) Discard(s Session, g lease.Grant) { a.m.Discard(own(s), g) }

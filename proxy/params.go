@@ -1,15 +1,10 @@
 package proxy
 
 import (
-	"bytes"
-	"encoding/json"
-	"fmt"
 	"strings"
-	"time"
-
-	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/store"
 )
 
 // The ranges of the contract.
@@ -17,122 +12,13 @@ const (
 	maxMillis    = 86_400_000
 	minTTLMillis = 500
 	maxToken     = 1<<53 - 1
-	maxData      = 4 << 10
-	maxName      = 255
+	maxReentry   = 1<<31 - 1
+	maxKeys      = 100
+	maxData      = 4 << 10 // of data, and of a result
+	maxName      = 255     // of a session's name, an owner, a reason to stop
 	maxLimit     = 1000
 	defaultLimit = 100
 )
-
-// parseAcquire reads the body of an acquire.
-func parseAcquire(body []byte) (r lease.Request, p *problem) {
-	if len(body) == 0 {
-		return r, nil
-	}
-	fields := [...]field{
-		{name: "wait_ms"},
-		{name: "ttl_ms"},
-		{name: "bind"},
-		{name: "data"},
-		{name: "request_id"},
-		{name: "owner", later: true},
-		{name: "reentrant", later: true},
-		{name: "max_hold_ms", later: true},
-		{name: "min_hold_ms", later: true},
-		{name: "on_success", later: true},
-	}
-	if p = parseBody(body, fields[:]); p != nil {
-		return r, p
-	}
-	wait, ttl, bind, data, requestID := &fields[0], &fields[1], &fields[2], &fields[3], &fields[4]
-	if r.Wait, p = parseWait(wait); p != nil {
-		return r, p
-	}
-	if r.TTL, p = parseTTL(ttl); p != nil {
-		return r, p
-	}
-	if r.Bind, p = parseBind(bind); p != nil {
-		return r, p
-	}
-	if r.Data, p = parseData(data); p != nil {
-		return r, p
-	}
-	r.RequestID, p = parseRequestID(requestID, r.Bind)
-	return r, p
-}
-
-func parseWait(f *field) (time.Duration, *problem) {
-	if f.raw == nil {
-		return 0, nil
-	}
-	n, p := f.integer(-1, maxMillis)
-	if p != nil {
-		return 0, p
-	}
-	if n < 0 {
-		return lease.WaitForever, nil
-	}
-	return time.Duration(n) * time.Millisecond, nil
-}
-
-func parseTTL(f *field) (time.Duration, *problem) {
-	if f.raw == nil {
-		return 0, nil
-	}
-	n, p := f.integer(minTTLMillis, maxMillis)
-	return time.Duration(n) * time.Millisecond, p
-}
-
-func parseBind(f *field) (lease.Bind, *problem) {
-	if f.raw == nil {
-		return lease.BindSession, nil
-	}
-	text, p := f.text()
-	if p != nil {
-		return 0, p
-	}
-	switch text {
-	case "session":
-		return lease.BindSession, nil
-	case "ttl":
-		return lease.BindTTL, nil
-	}
-	return 0, invalid(`field bind is %.40q; it must be "session" or "ttl"`, text)
-}
-
-// parseData copies the data in its shortest form: it outlives the request.
-func parseData(f *field) ([]byte, *problem) {
-	if f.raw == nil || string(f.raw) == "null" {
-		return nil, nil
-	}
-	var compact bytes.Buffer
-	compact.Grow(min(len(f.raw), maxData))
-	if err := json.Compact(&compact, f.raw); err != nil {
-		return nil, invalid("field %s: %v", f.name, err)
-	}
-	if compact.Len() > maxData {
-		return nil, tooLarge(fmt.Sprintf("field %s has %d bytes; at most %d are allowed", f.name, compact.Len(), maxData))
-	}
-	return compact.Bytes(), nil
-}
-
-func parseRequestID(f *field, bind lease.Bind) (uuid.UUID, *problem) {
-	if f.raw == nil {
-		return uuid.Nil, nil
-	}
-	text, p := f.text()
-	if p != nil {
-		return uuid.Nil, p
-	}
-	if bind != lease.BindTTL {
-		return uuid.Nil, invalid(`field request_id is only for "bind":"ttl"`)
-	}
-	id, err := uuid.Parse(text)
-	if err != nil || len(text) != 36 || id == uuid.Nil {
-		return uuid.Nil, invalid("field request_id is %.40q; it must be a UUID of the form "+
-			"f81d4fae-7dec-41d0-a765-00a0c91e6bf6 other than zero", text)
-	}
-	return id, nil
-}
 
 // parseAmend reads the body of a PATCH.
 func parseAmend(body []byte) (r lease.AmendRequest, p *problem) {
@@ -155,27 +41,89 @@ func parseAmend(body []byte) (r lease.AmendRequest, p *problem) {
 	return r, p
 }
 
-// parseRelease reads the query and the body of a release.
-func parseRelease(query, body []byte) (token int64, p *problem) {
-	params := [...]param{
-		{name: "token"},
-		{name: "outcome", later: true},
-		{name: "reentry", later: true},
-		{name: "force", later: true},
-	}
+// parseRelease reads the query and the body of a release. force: the lock is to be
+// broken, and r says nothing.
+func parseRelease(query, body []byte) (r lease.ReleaseRequest, force bool, p *problem) {
+	params := [...]param{{name: "token"}, {name: "outcome"}, {name: "reentry"}, {name: "force"}}
 	if p = parseQuery(query, params[:]); p != nil {
-		return 0, p
+		return r, false, p
 	}
-	if len(body) > 0 {
-		fields := [...]field{{name: "result", later: true}}
-		if p = parseBody(body, fields[:]); p != nil {
-			return 0, p
+	fields := [...]field{{name: "result"}}
+	if p = parseBody(body, fields[:]); p != nil {
+		return r, false, p
+	}
+	token, outcome, reentry, result := &params[0], &params[1], &params[2], &fields[0]
+	if force, p = parseForce(&params[3], params[:3], result); p != nil || force {
+		return r, force, p
+	}
+	if !token.set {
+		return r, false, invalid("query parameter token is missing; it is the token that the acquire answered")
+	}
+	if r.Token, p = token.number(1, maxToken); p != nil {
+		return r, false, p
+	}
+	if reentry.set {
+		n, p := reentry.number(1, maxReentry)
+		if p != nil {
+			return r, false, p
+		}
+		r.Reentry = int(n)
+	}
+	if r.Outcome, p = parseOutcome(outcome); p != nil {
+		return r, false, p
+	}
+	if result.raw != nil && r.Outcome != store.Success {
+		return r, false, invalid("field result is only for outcome=success")
+	}
+	r.Result, p = parseData(result)
+	return r, false, p
+}
+
+// parseForce reads force, which suffers nothing beside it: who breaks a lock has no
+// token of it, and nothing to say about what was done under it.
+func parseForce(force *param, others []param, result *field) (bool, *problem) {
+	if !force.set || string(force.value) == "false" {
+		return false, nil
+	}
+	if string(force.value) != "true" {
+		return false, invalid("query parameter force is %.40q; it must be true or false", force.value)
+	}
+	for _, other := range others {
+		if other.set {
+			return false, invalid("query parameter %s does not go with force=true, which stands alone", other.name)
 		}
 	}
-	if !params[0].set {
-		return 0, invalid("query parameter token is missing; it is the token that the acquire answered")
+	if result.raw != nil {
+		return false, invalid("field result does not go with force=true, which stands alone")
 	}
-	return params[0].number(1, maxToken)
+	return true, nil
+}
+
+func parseOutcome(outcome *param) (store.ReleaseOutcome, *problem) {
+	if !outcome.set {
+		return store.NoOutcome, nil
+	}
+	switch string(outcome.value) {
+	case "success":
+		return store.Success, nil
+	case "failure":
+		return store.Failure, nil
+	}
+	return 0, invalid("query parameter outcome is %.40q; it must be success or failure", outcome.value)
+}
+
+// parseStop reads the body of a stop. reason is nil if none is given.
+func parseStop(body []byte) (reason *string, p *problem) {
+	fields := [...]field{{name: "reason"}}
+	if p = parseBody(body, fields[:]); p != nil {
+		return nil, p
+	}
+	given := &fields[0]
+	if given.raw == nil || string(given.raw) == "null" {
+		return nil, nil
+	}
+	text, p := given.shortText(0)
+	return &text, p
 }
 
 // parseSession reads the body of POST /v1/sessions.
@@ -188,13 +136,7 @@ func parseSession(body []byte) (o lease.SessionOptions, p *problem) {
 	if o.TTL, p = parseTTL(ttl); p != nil || name.raw == nil {
 		return o, p
 	}
-	if o.Name, p = name.text(); p != nil {
-		return o, p
-	}
-	if len(o.Name) == 0 || len(o.Name) > maxName {
-		return o, invalid("field name has %d bytes; it must have 1 to %d", len(o.Name), maxName)
-	}
-	_, p = checkText("field name", []byte(o.Name))
+	o.Name, p = name.shortText(1)
 	return o, p
 }
 

@@ -17,6 +17,7 @@ const (
 	codeInvalidRequest   = "invalid_request"
 	codeForbidden        = "forbidden"
 	codeNotFound         = "not_found"
+	codeNotHeld          = "not_held"
 	codeMethodNotAllowed = "method_not_allowed"
 	codeRequestTimeout   = "request_timeout"
 	codeNotHolder        = "not_holder"
@@ -42,6 +43,7 @@ var problems = map[string]struct {
 	codeInvalidRequest:   {400, "The request is not valid", false},
 	codeForbidden:        {403, "Not allowed", false},
 	codeNotFound:         {404, "No such resource", false},
+	codeNotHeld:          {404, "Nobody holds the lock", false},
 	codeMethodNotAllowed: {405, "This resource does not know the method", false},
 	codeRequestTimeout:   {408, "The request took too long to arrive", false},
 	codeNotHolder:        {409, "The lock is not held under this token", false},
@@ -108,8 +110,28 @@ func sessionEnded(detail string) *problem {
 	return &problem{code: codeSessionEnded, detail: detail}
 }
 
-// laterVersion is the end of each refusal of what this version does not have.
-const laterVersion = "not available in this version, see features of GET /v1"
+// internal is the answer to a call in which something panicked.
+func internal() *problem {
+	return &problem{code: codeInternal, detail: "this call met a bug of the sidecar, which has logged it"}
+}
+
+// withKey adds the member "key" when one of several locks was not to be had.
+func (p *problem) withKey(err error) *problem {
+	var lock store.Lock
+	if held, ok := errors.AsType[*lease.HeldError](err); ok {
+		lock = held.Lock
+	} else if timeout, ok := errors.AsType[*lease.TimeoutError](err); ok {
+		lock = timeout.Lock
+	} else {
+		return p
+	}
+	more := p.more
+	p.more = func(b []byte) []byte {
+		b = append(b, `,"key":`...)
+		return more(appendString(b, lock.Key))
+	}
+	return p
+}
 
 // withReason adds the member "reason".
 func withReason(reason string) func([]byte) []byte {
@@ -129,6 +151,9 @@ func problemOf(err error) *problem {
 		lost      *lease.LostError
 		limit     *lease.LimitError
 		onSession *lease.TTLOnSessionError
+		notHeld   *lease.NotHeldError
+		holds     *lease.HoldsError
+		reentry   *lease.ReentryError
 	)
 	switch {
 	case errors.As(err, &held):
@@ -143,6 +168,12 @@ func problemOf(err error) *problem {
 		return limitReached(limit.Error())
 	case errors.As(err, &onSession):
 		return invalid("field ttl_ms: %v", onSession)
+	case errors.As(err, &notHeld):
+		return &problem{code: codeNotHeld, detail: notHeld.Error()}
+	case errors.As(err, &holds):
+		return invalid("field keys: %v", holds)
+	case errors.As(err, &reentry):
+		return reentryProblem(reentry)
 	case errors.Is(err, lease.ErrSessionEnded):
 		return sessionEnded("the session of this call has ended: its locks are released, open another one")
 	case errors.Is(err, lease.ErrDraining):
@@ -153,6 +184,25 @@ func problemOf(err error) *problem {
 		return &problem{code: codeStoreUnavailable, detail: "nothing was granted, or it is undone by itself: " + err.Error()}
 	}
 	return nil
+}
+
+// reentryProblem refuses the release of an entry that is not the last. One that was
+// released already is not held any more; a lower one cannot be released before the
+// others are.
+func reentryProblem(e *lease.ReentryError) *problem {
+	count := func(b []byte) []byte {
+		return strconv.AppendInt(append(b, `,"reentry":`...), int64(e.Have), 10)
+	}
+	if e.Given <= e.Have {
+		p := invalid("query parameter reentry is %d: %v", e.Given, e)
+		p.more = count
+		return p
+	}
+	reason := withReason(string(lease.ReasonReleased))
+	return &problem{
+		code: codeNotHolder, detail: "this entry was released already: " + e.Error(),
+		more: func(b []byte) []byte { return count(reason(b)) },
+	}
 }
 
 func heldProblem(e *lease.HeldError) *problem {

@@ -62,8 +62,13 @@ func TestKeys(t *testing.T) {
 		"a/b":                               {404, "%2F"},
 		"a/":                                {404, "%2F"},
 		"../../healthz":                     {404, "%2F"},
-		"a/stop":                            {404, "not available in this version"},
-		"a/events":                          {404, "not available in this version"},
+		"a/stop/":                           {404, "%2F"},
+		"a/b/stop":                          {404, "%2F"},
+		"a/%73top":                          {404, "%2F"},
+		"a/Events":                          {404, "%2F"},
+		"/stop":                             {400, "empty"},
+		"/events":                           {400, "empty"},
+		"%zz/events":                        {400, "escape"},
 		"a#b":                               {400, "%23"},
 	} {
 		code := map[int]string{400: "invalid_request", 404: "not_found"}[want.status]
@@ -92,7 +97,12 @@ func TestPaths(t *testing.T) {
 		{"OPTIONS *", 404, ""},
 		{"POST /v1", 405, "GET"},
 		{"HEAD /v1", 405, "GET"},
-		{"POST /v1/locks", 405, "GET"},
+		{"PUT /v1/locks", 405, "GET, POST"},
+		{"HEAD /v1/locks", 405, "GET, POST"},
+		{"GET /v1/locks/a/stop", 405, "POST"},
+		{"HEAD /v1/locks/a/stop", 405, "POST"},
+		{"POST /v1/locks/a/events", 405, "GET"},
+		{"HEAD /v1/locks/a/events", 405, "GET"},
 		{"POST /v1/locks/a", 405, "GET, PUT, PATCH, DELETE"},
 		{"HEAD /v1/locks/a", 405, "GET, PUT, PATCH, DELETE"},
 		{"GET http://localhost/v1/locks/a", 200, ""},
@@ -146,9 +156,21 @@ func TestQueries(t *testing.T) {
 		"DELETE /v1/locks/a?%zz=1":                         "escape",
 		"DELETE /v1/locks/a?token=1&":                      "", // nothing behind the & is nothing
 		"DELETE /v1/locks/a?token=1&&x=1":                  `""`,
-		"DELETE /v1/locks/a?token=1&outcome=success":       "not available in this version",
-		"DELETE /v1/locks/a?force=true":                    "not available in this version",
-		"DELETE /v1/locks/a?token=1&reentry=2":             "not available in this version",
+		"DELETE /v1/locks/a?token=1&outcome=maybe":         "success or failure",
+		"DELETE /v1/locks/a?token=1&outcome=":              "outcome",
+		"DELETE /v1/locks/a?outcome=success":               "token is missing",
+		"DELETE /v1/locks/a?token=1&reentry=0":             "reentry",
+		"DELETE /v1/locks/a?token=1&reentry=2147483648":    "2147483647",
+		"DELETE /v1/locks/a?token=1&reentry=one":           "reentry",
+		"DELETE /v1/locks/a?force=yes":                     "true or false",
+		"DELETE /v1/locks/a?force":                         "force",
+		"DELETE /v1/locks/a?force=false":                   "token is missing",
+		"DELETE /v1/locks/a?force=true&token=1":            "token",
+		"DELETE /v1/locks/a?force=true&outcome=failure":    "outcome",
+		"DELETE /v1/locks/a?force=true&reentry=1":          "reentry",
+		"POST /v1/locks/a/stop?reason=x":                   "reason",
+		"GET /v1/locks/a/events?since=1":                   "since",
+		"POST /v1/locks?keys=a":                            "keys",
 		"PUT /v1/locks/a?wait_ms=1":                        "wait_ms",
 		"PATCH /v1/locks/a?token=1":                        "token",
 		"GET /v1/locks/a?x=1":                              `"x"`,
@@ -227,11 +249,34 @@ func TestBodies(t *testing.T) {
 		`7`:                                                                    "a number",
 		`true`:                                                                 "a boolean",
 		"{\"data\":\"\xff\"}":                                                  "UTF-8",
-		`{"owner":"x"}`:                                                        "not available in this version",
-		`{"reentrant":false}`:                                                  "not available in this version",
-		`{"max_hold_ms":0}`:                                                    "max_hold_ms",
-		`{"min_hold_ms":0}`:                                                    "min_hold_ms",
-		`{"on_success":"acquire"}`:                                             "on_success",
+		`{"owner":7}`:                                                          "owner is a number",
+		`{"owner":null}`:                                                       "owner is null",
+		`{"owner":""}`:                                                         "owner has 0 bytes",
+		`{"owner":"a\nb"}`:                                                     "U+000A",
+		`{"owner":"\ud800"}`:                                                   "surrogate",
+		`{"owner":"x\udc00"}`:                                                  "surrogate",
+		`{"owner":"\ud83d\ud83d"}`:                                             "surrogate",
+		`{"owner":"` + strings.Repeat("ä", 128) + `"}`:    "owner has 256 bytes",
+		`{"reentrant":1,"owner":"x"}`:                     "reentrant is a number",
+		`{"reentrant":"true","owner":"x"}`:                "reentrant is a string",
+		`{"reentrant":null}`:                              "reentrant is null",
+		`{"reentrant":true}`:                              "owner",
+		`{"max_hold_ms":-1}`:                              "max_hold_ms",
+		`{"max_hold_ms":86400001}`:                        "86400000",
+		`{"max_hold_ms":"1"}`:                             "max_hold_ms is a string",
+		`{"min_hold_ms":-1}`:                              "min_hold_ms",
+		`{"min_hold_ms":86400001}`:                        "86400000",
+		`{"min_hold_ms":1.5}`:                             "min_hold_ms",
+		`{"min_hold_ms":1001,"max_hold_ms":1000}`:         "min_hold_ms is 1001",
+		`{"on_success":"run"}`:                            "on_success",
+		`{"on_success":true}`:                             "on_success is a boolean",
+		`{"on_success":null}`:                             "on_success is null",
+		`{"bind":"ttl","owner":"x"}`:                      "owner",
+		`{"bind":"ttl","reentrant":false}`:                "reentrant",
+		`{"bind":"ttl","max_hold_ms":0}`:                  "max_hold_ms",
+		`{"bind":"ttl","min_hold_ms":15001}`:              "15000",
+		`{"bind":"ttl","min_hold_ms":1001,"ttl_ms":1000}`: "min_hold_ms is 1001",
+		`{"keys":["a"]}`:                                  `"keys"`,
 	} {
 		a := c.do("PUT", "/v1/locks/a", body)
 		a.want(t, 400, "invalid_request")
@@ -253,7 +298,16 @@ func TestBodies(t *testing.T) {
 		a.want(t, 400, "invalid_request")
 		a.detail(t, part)
 	}
-	c.do("DELETE", "/v1/locks/a?token=1", `{"result":1}`).detail(t, "result", "not available in this version")
+	for target, body := range map[string]string{
+		"/v1/locks/a?token=1":                 `{"result":1}`,
+		"/v1/locks/a?token=2":                 `{"result":null}`,
+		"/v1/locks/a?token=1&outcome=failure": `{"result":1}`,
+		"/v1/locks/a?force=true":              `{"result":1}`,
+	} {
+		a := c.do("DELETE", target, body)
+		a.want(t, 400, "invalid_request")
+		a.detail(t, "result")
+	}
 	c.do("DELETE", "/v1/locks/a?token=1", `{"token":1}`).detail(t, "token")
 	c.do("GET", "/v1/locks/a", `{"token":1}`).detail(t, "token")
 	c.do("GET", "/v1/locks/a", `{}`).want(t, 200, "")
@@ -277,6 +331,19 @@ func TestBodiesThatAreRight(t *testing.T) {
 		{`{"data":-1.5e3}`, lease.Request{Data: []byte(`-1.5e3`)}},
 		{`{"data":false}`, lease.Request{Data: []byte(`false`)}},
 		{`{"data":{"a":1,"a":2}}`, lease.Request{Data: []byte(`{"a":1,"a":2}`)}},
+		{`{"owner":"\ud83d\ude00 \\ud800"}`, lease.Request{Owner: `😀 \ud800`}},
+		{`{"owner":"` + strings.Repeat("o", 255) + `"}`, lease.Request{Owner: strings.Repeat("o", 255)}},
+		{`{"reentrant":true,"owner":"thread 7"}`, lease.Request{Owner: "thread 7", Reentrant: true}},
+		{`{"reentrant":false}`, lease.Request{}},
+		{`{"max_hold_ms":86400000,"min_hold_ms":86400000}`, lease.Request{MaxHold: 24 * time.Hour, MinHold: 24 * time.Hour}},
+		{`{"max_hold_ms":0,"min_hold_ms":5}`, lease.Request{MinHold: 5 * time.Millisecond}},
+		{`{"on_success":"skip"}`, lease.Request{Skip: true}},
+		{`{"on_success":"acquire"}`, lease.Request{}},
+		{`{"bind":"ttl","min_hold_ms":15000}`, lease.Request{Bind: lease.BindTTL, MinHold: 15 * time.Second}},
+		{
+			`{"bind":"ttl","min_hold_ms":20000,"ttl_ms":20000,"on_success":"skip"}`,
+			lease.Request{Bind: lease.BindTTL, TTL: 20 * time.Second, MinHold: 20 * time.Second, Skip: true},
+		},
 	} {
 		c.do("PUT", fmt.Sprintf("/v1/locks/k%d", i), tt.body, "Content-Type: text/x-nonsense").want(t, 200, "")
 		got := f.locks.last

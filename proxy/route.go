@@ -15,7 +15,8 @@ type call struct {
 	ctx *fasthttp.RequestCtx
 	target
 	headers
-	out []byte
+	out  []byte // is used again
+	sent []byte // the last answer, as long as it may not be written
 }
 
 // handle serves one request.
@@ -47,7 +48,7 @@ func (k *call) finish() {
 	if v := recover(); v != nil {
 		k.srv.log.Error("panic in a call", "method", string(k.ctx.Method()), "panic", v, "stack", string(debug.Stack()))
 		k.c.watch.end()
-		k.problem(&problem{code: codeInternal, detail: "this call met a bug of the sidecar, which has logged it"})
+		k.problem(internal())
 		k.ctx.SetConnectionClose()
 	}
 	if k.srv.stopping.Load() || k.c.watch.gone.Load() || k.closes || k.c.kind == kindAdmin {
@@ -125,9 +126,12 @@ func (k *call) route() *problem {
 }
 
 func (k *call) routeLock(part []byte) *problem {
-	if key, rest, found := bytes.Cut(part, []byte{'/'}); found && len(key) > 0 {
-		if string(rest) == "stop" || string(rest) == "events" {
-			return notFound(`"/` + string(rest) + `" of a lock is ` + laterVersion)
+	if before, rest, found := bytes.Cut(part, []byte{'/'}); found {
+		switch string(rest) {
+		case "stop":
+			return k.ofLock(before, "POST", k.askToStop)
+		case "events":
+			return k.ofLock(before, "GET", k.keyEvents)
 		}
 	}
 	key, p := parseKey(part)
@@ -147,14 +151,26 @@ func (k *call) routeLock(part []byte) *problem {
 	return k.wrongMethod("GET, PUT, PATCH, DELETE")
 }
 
+// ofLock makes the one call of a path behind a key.
+func (k *call) ofLock(part []byte, method string, f func(key string) *problem) *problem {
+	key, p := parseKey(part)
+	if p != nil {
+		return p
+	}
+	if p := k.only(method); p != nil {
+		return p
+	}
+	return f(key)
+}
+
 func (k *call) routeLocks() *problem {
 	switch string(k.ctx.Method()) {
 	case "GET":
 		return k.list()
 	case "POST":
-		return methodNotAllowed("GET", "POST (several keys at once) is "+laterVersion)
+		return k.acquireAll()
 	}
-	return k.wrongMethod("GET")
+	return k.wrongMethod("GET, POST")
 }
 
 func (k *call) routeHealth() *problem {
@@ -227,6 +243,7 @@ func (k *call) answer(b []byte) {
 	if cap(b) <= maxScratch {
 		k.out = b
 	}
+	k.sent = b
 	k.json(b)
 }
 
@@ -245,9 +262,15 @@ func (k *call) problem(p *problem) {
 
 // failed translates an error of package lease into the answer.
 func (k *call) failed(err error) *problem {
+	return k.srv.problemFor(err, string(k.ctx.Method()), string(k.path))
+}
+
+// problemFor translates an error of package lease, and logs what it does not know:
+// what was called, and on what.
+func (s *Server) problemFor(err error, call, on string) *problem {
 	if p := problemOf(err); p != nil {
 		return p
 	}
-	k.srv.log.Error("call failed", "method", string(k.ctx.Method()), "path", string(k.path), "error", err)
+	s.log.Error("call failed", "call", call, "on", on, "error", err)
 	return &problem{code: codeInternal, detail: "the sidecar has logged what went wrong"}
 }

@@ -45,7 +45,7 @@ type Server struct {
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{cfg: cfg, locks: cfg.Locks, log: cfg.Logger, conns: make(map[*conn]struct{})}
-	s.about = appendAbout(nil, cfg.Version)
+	s.about = appendAbout(nil, cfg.Version, cfg.AllowForce)
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,
 		ErrorHandler:                 s.handleBadRequest,

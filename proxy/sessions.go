@@ -2,12 +2,18 @@ package proxy
 
 import (
 	"bytes"
-	"net"
+	"log/slog"
+	"strconv"
 
 	"github.com/locksidecar/locksidecar/lease"
 )
 
 const sessionsPath = "/v1/sessions/"
+
+// maxSessionEvents is the most events that wait for the reader of a session's
+// stream: more than the locks that a session may hold by default, as all may be
+// lost at once.
+const maxSessionEvents = 1 << 17
 
 func (k *call) routeSessions() *problem {
 	id, one := bytes.CutPrefix(k.path, []byte(sessionsPath))
@@ -35,27 +41,73 @@ func (k *call) openSession() *problem {
 	if p != nil {
 		return p
 	}
-	if !k.ctx.Request.Header.IsHTTP11() {
-		return invalid("an event stream needs HTTP/1.1")
+	if p := k.canStream(); p != nil {
+		return p
 	}
-	st := newStream(k.c)
-	o.Explicit, o.OnLost, o.OnEnd = true, st.onLost, st.onEnd
+	c, st := k.c, newStream(k.c, maxSessionEvents)
+	o.Explicit = true
+	o.OnLost = func(l lease.Lost) { st.push(lostEvent(l)) }
+	o.OnStop = func(s lease.Stop) { st.push(stopEvent(s)) }
+	o.OnEnd = func(reason lease.EndReason) { st.finish(reason == lease.EndDropped) }
 	s, err := k.srv.locks.OpenSession(o)
 	if err != nil {
 		return k.failed(err)
 	}
-	st.session = s
-	k.c.stream.Store(st)
-	if k.srv.stopping.Load() { // Stop may not have seen the stream
-		s.End(lease.EndShutdown)
-	}
-	// The connection is fasthttp's no more, but Stop still waits for it.
-	served := make(chan struct{})
-	k.srv.serving.Go(func() { <-served })
-	k.c.onClose = func() { close(served) }
-	k.ctx.HijackSetNoResponse(true)
-	k.ctx.Hijack(func(net.Conn) { st.serve() })
+	st.about = slog.String("session", s.Name())
+	st.onDrop = func() { c.end(s) }
+	st.onLeave = func() { s.End(lease.EndShutdown) }
+	st.open(sessionEvent{s})
+	k.stream(st, nil)
 	return nil
+}
+
+// canStream refuses those who cannot read a stream.
+func (k *call) canStream() *problem {
+	if !k.ctx.Request.Header.IsHTTP11() {
+		return invalid("an event stream needs HTTP/1.1")
+	}
+	return nil
+}
+
+// sessionEvent tells a session's id.
+type sessionEvent struct{ Session }
+
+func (e sessionEvent) appendTo(b []byte) []byte {
+	b = append(openEvent(b, "session"), `{"session":`...)
+	b = appendString(b, e.ID())
+	b = append(b, `,"ttl_ms":`...)
+	b = appendMillis(b, e.TTL())
+	b = append(b, `,"expires_in_ms":`...)
+	b = appendMillis(b, e.ExpiresIn())
+	return closeEvent(append(b, '}'))
+}
+
+// lostEvent tells that the session has lost a lock.
+type lostEvent lease.Lost
+
+func (e lostEvent) appendTo(b []byte) []byte {
+	b = appendLock(openEvent(b, "lost"), e.Key, e.Token)
+	b = append(b, `,"reason":`...)
+	b = appendString(b, string(e.Reason))
+	return closeEvent(append(b, '}'))
+}
+
+// stopEvent tells that somebody asks the session to stop.
+type stopEvent lease.Stop
+
+func (e stopEvent) appendTo(b []byte) []byte {
+	b = appendLock(openEvent(b, "stop"), e.Key, e.Token)
+	b = append(b, `,"reason":`...)
+	b = appendReason(b, e.Reason)
+	return closeEvent(append(b, '}'))
+}
+
+// appendLock begins the data of an event that is about a lock of the session.
+func appendLock(b []byte, key string, token int64) []byte {
+	b = append(b, `{"key":`...)
+	b = appendString(b, key)
+	b = append(b, `,"token":`...)
+	return strconv.AppendInt(b, token, 10)
 }
 
 // deleteSession is DELETE /v1/sessions/{id}. It answers when all that the

@@ -1,26 +1,20 @@
 package proxy
 
 import (
+	"log/slog"
+	"net"
 	"runtime/debug"
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/locksidecar/locksidecar/lease"
 )
 
-const (
-	// maxQueued is the most events that wait for the reader of a stream: more
-	// than the locks that a session may hold by default, as all may be lost at
-	// once.
-	maxQueued = 1 << 17
-	// eventsPerWrite is how many events are written at once; each write has the
-	// whole time limit.
-	eventsPerWrite = 256
-)
+// eventsPerWrite is how many events are written at once; each write has the whole
+// time limit.
+const eventsPerWrite = 256
 
-// streamHead begins the answer of POST /v1/sessions. The comment behind it makes
-// proxies and clients see at once that the stream is there.
+// streamHead begins an answer that is a stream. The comment behind it makes proxies
+// and clients see at once that the stream is there.
 const streamHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\n" +
 	"Transfer-Encoding: chunked\r\n\r\n"
 
@@ -29,29 +23,52 @@ const (
 	lastChunk = "0\r\n\r\n"
 )
 
-// stream is the event stream of an explicit session. The session tells it what
-// happens, and never waits for it.
+// event is something that a stream tells.
+type event interface {
+	// appendTo appends it as it is written: its name, its data, and an empty line.
+	appendTo(b []byte) []byte
+}
+
+// stream is an answer of server-sent events, which lasts as long as its connection.
+// Whoever has something to tell pushes it, and never waits for the reader.
 type stream struct {
-	c       *conn
-	session Session
-	wake    chan struct{}
+	c     *conn
+	about slog.Attr // what it is about, for the log
+	limit int       // the most events that wait for the reader
+	// onDrop is called when the reader has gone, onLeave when the sidecar stops.
+	// Both see to it that the stream is finished; they may be called more than once.
+	onDrop, onLeave func()
+	wake            chan struct{}
 
-	mu     sync.Mutex
-	queue  []lease.Lost
-	ended  bool
-	reason lease.EndReason
+	mu    sync.Mutex
+	queue []event
+	// opened: the first event is in the queue. Nothing is taken from it before.
+	opened bool
+	// ended: nothing more is pushed. dropped: because the reader has gone.
+	ended, dropped bool
 }
 
-func newStream(c *conn) *stream {
-	return &stream{c: c, wake: make(chan struct{}, 1)}
+func newStream(c *conn, limit int) *stream {
+	return &stream{c: c, limit: limit, wake: make(chan struct{}, 1)}
 }
 
-// onLost is called by the session, and must not block.
-func (st *stream) onLost(l lease.Lost) {
+// open sets the first event; what was pushed before comes after it.
+func (st *stream) open(first event) {
 	st.mu.Lock()
-	full := len(st.queue) >= maxQueued
-	if !full {
-		st.queue = append(st.queue, l)
+	if !st.opened && !st.ended {
+		st.opened = true
+		st.queue = append([]event{first}, st.queue...)
+	}
+	st.mu.Unlock()
+	st.ring()
+}
+
+// push tells an event. It does not block: who reads too slowly is dropped.
+func (st *stream) push(e event) {
+	st.mu.Lock()
+	full := len(st.queue) >= st.limit
+	if !full && !st.ended {
+		st.queue = append(st.queue, e)
 	}
 	st.mu.Unlock()
 	if full {
@@ -61,10 +78,10 @@ func (st *stream) onLost(l lease.Lost) {
 	st.ring()
 }
 
-// onEnd is called by the session, and must not block.
-func (st *stream) onEnd(reason lease.EndReason) {
+// finish ends the stream when the queue is written. It does not block.
+func (st *stream) finish(dropped bool) {
 	st.mu.Lock()
-	st.ended, st.reason = true, reason
+	st.ended, st.dropped = true, st.dropped || dropped
 	st.mu.Unlock()
 	st.ring()
 }
@@ -77,9 +94,12 @@ func (st *stream) ring() {
 }
 
 // take takes some events from the queue. more: there are others, or the end.
-func (st *stream) take() (events []lease.Lost, more, ended bool) {
+func (st *stream) take() (events []event, more, ended bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	if !st.opened {
+		return nil, false, st.ended
+	}
 	n := min(len(st.queue), eventsPerWrite)
 	events, st.queue = st.queue[:n:n], st.queue[n:]
 	if len(st.queue) == 0 {
@@ -88,12 +108,33 @@ func (st *stream) take() (events []lease.Lost, more, ended bool) {
 	return events, len(st.queue) > 0, st.ended && len(st.queue) == 0
 }
 
-// serve writes the stream until the session ends or the reader has gone. The
+// stream turns the connection into an event stream. closed is called when the
+// connection has closed; it may be nil.
+func (k *call) stream(st *stream, closed func()) {
+	k.c.stream.Store(st)
+	if k.srv.stopping.Load() { // Stop may not have seen the stream
+		st.onLeave()
+	}
+	// The connection is fasthttp's no more, but Stop still waits for it.
+	served := make(chan struct{})
+	k.srv.serving.Go(func() { <-served })
+	k.c.onClose = func() {
+		if closed != nil {
+			closed()
+		}
+		close(served)
+	}
+	k.ctx.HijackSetNoResponse(true)
+	k.ctx.Hijack(func(net.Conn) { st.serve() })
+}
+
+// serve writes the stream until it is finished or the reader has gone. The
 // connection closes when it returns.
 func (st *stream) serve() {
+	log := st.c.srv.log.With(st.about)
 	defer func() {
 		if v := recover(); v != nil {
-			st.c.srv.log.Error("panic in an event stream", "panic", v, "stack", string(debug.Stack()))
+			log.Error("panic in an event stream", "panic", v, "stack", string(debug.Stack()))
 		}
 	}()
 	watched := make(chan struct{})
@@ -104,15 +145,14 @@ func (st *stream) serve() {
 		}
 	}()
 	if err := st.run(); err != nil {
-		st.c.srv.log.Info("event stream dropped: its reader has gone or is too slow",
-			"session", st.session.Name(), "error", err)
+		log.Info("event stream dropped: its reader has gone or is too slow", "error", err)
 	}
 	_ = st.c.Conn.SetReadDeadline(pastDeadline)
 	<-watched
 }
 
 func (st *stream) run() error {
-	if err := st.write(st.appendOpening(nil)); err != nil {
+	if ended, err := st.flush([]byte(streamHead), true); ended || err != nil {
 		return err
 	}
 	heartbeat := time.NewTicker(st.c.srv.cfg.Timeouts.Heartbeat)
@@ -124,25 +164,25 @@ func (st *stream) run() error {
 		case <-heartbeat.C:
 			beat = true
 		}
-		if ended, err := st.flush(beat); ended || err != nil {
+		if ended, err := st.flush(nil, beat); ended || err != nil {
 			return err
 		}
 	}
 }
 
-// flush writes all that is queued, with a comment line before it if it is time,
-// and the end of the stream when there is nothing more to come.
-func (st *stream) flush(beat bool) (ended bool, err error) {
+// flush writes head, then all that is queued, with a comment line before it if it
+// is time, and the end of the stream when there is nothing more to come.
+func (st *stream) flush(head []byte, beat bool) (ended bool, err error) {
 	for {
 		events, more, ended := st.take()
-		b := appendEvents(nil, events, beat)
+		b := appendEvents(head, events, beat)
 		if ended {
 			b = append(b, lastChunk...)
 		}
 		if err := st.write(b); err != nil || ended || !more {
 			return ended, err
 		}
-		beat = false
+		head, beat = nil, false
 	}
 }
 
@@ -159,35 +199,21 @@ func (st *stream) write(b []byte) error {
 	return err
 }
 
-// wasDropped tells whether the session has ended because its reader went.
+// wasDropped tells whether the stream has ended because its reader went.
 func (st *stream) wasDropped() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.ended && st.reason == lease.EndDropped
-}
-
-func (st *stream) appendOpening(b []byte) []byte {
-	s := st.session
-	event := append([]byte(comment), "event: session\ndata: {\"session\":"...)
-	event = appendString(event, s.ID())
-	event = append(event, `,"ttl_ms":`...)
-	event = appendMillis(event, s.TTL())
-	event = append(event, `,"expires_in_ms":`...)
-	event = appendMillis(event, s.ExpiresIn())
-	event = append(event, "}\n\n"...)
-	return appendChunk(append(b, streamHead...), event)
+	return st.dropped
 }
 
 // appendEvents appends one chunk with the events, nothing if there is none.
-func appendEvents(b []byte, events []lease.Lost, beat bool) []byte {
+func appendEvents(b []byte, events []event, beat bool) []byte {
 	var text []byte
 	if beat {
 		text = append(text, comment...)
 	}
-	for i := range events {
-		text = append(text, "event: lost\ndata: "...)
-		text = appendLost(text, &events[i])
-		text = append(text, "\n\n"...)
+	for _, e := range events {
+		text = e.appendTo(text)
 	}
 	if len(text) == 0 {
 		return b
@@ -202,3 +228,12 @@ func appendChunk(b, text []byte) []byte {
 	b = append(b, text...)
 	return append(b, "\r\n"...)
 }
+
+// openEvent and closeEvent stand around the data of an event.
+func openEvent(b []byte, name string) []byte {
+	b = append(b, "event: "...)
+	b = append(b, name...)
+	return append(b, "\ndata: "...)
+}
+
+func closeEvent(b []byte) []byte { return append(b, "\n\n"...) }

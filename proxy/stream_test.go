@@ -100,7 +100,7 @@ func TestStreamQueueIsBounded(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = time.Hour })
 	_, id := f.explicit()
 	s := f.session(id)
-	for range 2 * maxQueued {
+	for range 2 * maxSessionEvents {
 		s.o.OnLost(lease.Lost{Key: "kkkkkkkkkkkkkkkkkkkkkk"})
 	}
 	hear(t, f.locks.ended, "the session's end")

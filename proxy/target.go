@@ -142,8 +142,6 @@ type param struct {
 	name  string
 	value []byte
 	set   bool
-	// later: the contract has it, this version has not.
-	later bool
 }
 
 // parseQuery fills in the parameters that a call knows, and refuses all others.
@@ -169,8 +167,6 @@ func parseParam(part []byte, known []param) *problem {
 		switch {
 		case string(name) != k.name:
 			continue
-		case k.later:
-			return invalid("query parameter %s: %s", k.name, laterVersion)
 		case k.set:
 			return invalid("query parameter %s is given twice", k.name)
 		case !hasValue:
@@ -191,9 +187,6 @@ func namesOf(known []param) string {
 	}
 	names := ""
 	for _, k := range known {
-		if k.later {
-			continue
-		}
 		if names != "" {
 			names += ", "
 		}

@@ -12,7 +12,10 @@ const (
 		`"held_ms":1,"expires_in_ms":2,"data":{"any":["thing"]},"traceparent":null}`
 	heldProblem = `{"type":"urn:locksidecar:held","title":"t","status":423,"code":"held","detail":"d","holder":` +
 		holder + `,"queue_length":0}`
-	lock = `{"key":"k:1","type":"k","state":"held","mine":false,"holder":` + holder + `,"queue_length":0,"stopping":null}`
+	grant = `{"granted":true,"key":"k","token":1,"session":null,"bind":"ttl","reentry":2,"expires_in_ms":1,"waited_ms":0,` +
+		`"acquired_at":"2026-01-02T15:04:05.6Z"}`
+	skipped = `{"granted":false,"key":"k","outcome":"success","result":[1]}`
+	lock    = `{"key":"k:1","type":"k","state":"held","mine":false,"holder":` + holder + `,"queue_length":0,"stopping":null}`
 )
 
 // Every rule that the checker keeps is broken once.
@@ -31,6 +34,37 @@ func TestCheck(t *testing.T) {
 		"unknown path":   {"GET", AnyPath, 404, "", problem(404, "not_found"), ""},
 		"unknown method": {"POST", "/healthz", 405, "Allow: GET", problem(405, "method_not_allowed"), ""},
 		"retry":          {"PUT", "/v1/locks/{key}", 503, "Retry-After: 1", problem(503, "store_unavailable"), ""},
+
+		"grant":          {"PUT", "/v1/locks/{key}", 200, "", grant, ""},
+		"skipped":        {"PUT", "/v1/locks/{key}", 200, "", skipped, ""},
+		"several":        {"POST", "/v1/locks", 200, "", `{"locks":[` + grant + "," + grant + `]}`, ""},
+		"one missing":    {"POST", "/v1/locks", 423, "", strings.Replace(heldProblem, `"holder"`, `"key":"k","holder"`, 1), ""},
+		"asked to stop":  {"POST", "/v1/locks/{key}/stop", 202, "", `{"key":"k","requested":true}`, ""},
+		"nobody to stop": {"POST", "/v1/locks/{key}/stop", 404, "", problem(404, "not_held"), ""},
+		"stopping":       {"GET", "/v1/locks/{key}", 200, "", strings.Replace(lock, `"stopping":null`, stopping, 1), ""},
+		"not forced":     {"DELETE", "/v1/locks/{key}", 403, "", problem(403, "forbidden"), ""},
+		"an entry":       {"DELETE", "/v1/locks/{key}", 200, "", `{"key":"k","released":false,"reentry":1,"held_ms":1}`, ""},
+		"early release":  {"DELETE", "/v1/locks/{key}", 400, "", member(problem(400, "invalid_request"), `"reentry":2`), ""},
+		"late release": {
+			"DELETE", "/v1/locks/{key}", 409, "", member(problem(409, "not_holder"), `"reason":"released","reentry":2`), "",
+		},
+		"late release, unknown": {
+			"DELETE", "/v1/locks/{key}", 409, "", member(problem(409, "not_holder"), `"reason":"unknown_token","reentry":2`), "reason",
+		},
+		"reentry 0":       {"PUT", "/v1/locks/{key}", 200, "", strings.Replace(grant, `"reentry":2`, `"reentry":0`, 1), "reentry"},
+		"skip of several": {"POST", "/v1/locks", 200, "", `{"locks":[` + skipped + `]}`, "granted"},
+		"none missing":    {"POST", "/v1/locks", 423, "", heldProblem, "key"},
+		"key of one":      {"PUT", "/v1/locks/{key}", 423, "", strings.Replace(heldProblem, `"holder"`, `"key":"k","holder"`, 1), "key"},
+		"half a skip":     {"PUT", "/v1/locks/{key}", 200, "", strings.Replace(skipped, `,"result":[1]`, "", 1), "result"},
+		"token of a skip": {"PUT", "/v1/locks/{key}", 200, "", member(skipped, `"token":1`), "token"},
+		"not held by GET": {"GET", "/v1/locks/{key}", 404, "", problem(404, "not_held"), "code"},
+		"entry elsewhere": {"PATCH", "/v1/locks/{key}", 400, "", member(problem(400, "invalid_request"), `"reentry":2`), "reentry"},
+		"unknown in a holder": {
+			"PUT", "/v1/locks/{key}", 423, "", strings.Replace(heldProblem, `"pod"`, `"x":1,"pod"`, 1), "/x",
+		},
+		"unknown in stopping": {
+			"GET", "/v1/locks/{key}", 200, "", strings.Replace(lock, `"stopping":null`, strings.Replace(stopping, "{", `{"x":1,`, 1), 1), "/x",
+		},
 
 		"another status":     {"PUT", "/v1/locks/{key}", 418, "", problem(418, "teapot"), "anyOf"},
 		"code of elsewhere":  {"GET", "/v1/locks/{key}", 503, "", problem(503, "draining"), "code"},
@@ -76,7 +110,25 @@ func TestCheckEvent(t *testing.T) {
 	const session = `{"session":"s","ttl_ms":1000,"expires_in_ms":900}`
 	CheckEvent(t, "POST", "/v1/sessions", "session", []byte(session))
 	CheckEvent(t, "POST", "/v1/sessions", "lost", []byte(`{"key":"k","token":1,"reason":"expired"}`))
+	CheckEvent(t, "POST", "/v1/sessions", "stop", []byte(`{"key":"k","token":1,"reason":null}`))
+	const watch = "/v1/locks/{key}/events"
 	for event, data := range map[string]string{
+		"state": lock, "acquired": `{"key":"k","holder":` + holder + `}`, "expired": `{"key":"k"}`,
+		"released": `{"key":"k","outcome":"failure","result":null}`,
+		"stopping": `{"key":"k","reason":"r","requested_at":"2026-01-02T15:04:05.6Z"}`,
+		"problem":  problem(503, "store_unavailable"),
+	} {
+		CheckEvent(t, "GET", watch, event, []byte(data))
+		mock := &failures{TB: t}
+		CheckEvent(mock, "GET", watch, event, []byte(member(data, `"x":1`)))
+		CheckEvent(mock, "GET", watch, event, []byte(`{}`))
+		CheckEvent(mock, "POST", "/v1/sessions", event, []byte(data))
+		if mock.count != 3 {
+			t.Errorf("%s: %d of 3 wrong events are found", event, mock.count)
+		}
+	}
+	for event, data := range map[string]string{
+		"stop":    `{"key":"k","token":1}`,
 		"session": `{"session":"s","ttl_ms":1000,"expires_in_ms":900,"x":1}`,
 		"lost":    `{"key":"k","token":1,"reason":"bored"}`,
 		"other":   session,
@@ -88,6 +140,11 @@ func TestCheckEvent(t *testing.T) {
 		}
 	}
 }
+
+const stopping = `"stopping":{"reason":null,"requested_at":"2026-01-02T15:04:05.6Z"}`
+
+// member adds members to an object.
+func member(object, more string) string { return strings.TrimSuffix(object, "}") + "," + more + "}" }
 
 // failures counts Errorf instead of failing.
 type failures struct {

@@ -178,10 +178,12 @@ func (d *document) hasProperties(schema map[string]any) bool {
 	if _, ok := schema["properties"]; ok {
 		return true
 	}
-	parts, _ := schema["allOf"].([]any)
-	for _, part := range parts {
-		if part, ok := part.(map[string]any); ok && d.hasProperties(part) {
-			return true
+	for _, kind := range []string{"allOf", "anyOf", "oneOf"} {
+		parts, _ := schema[kind].([]any)
+		for _, part := range parts {
+			if part, ok := part.(map[string]any); ok && d.hasProperties(part) {
+				return true
+			}
 		}
 	}
 	return false

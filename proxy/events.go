@@ -1,0 +1,149 @@
+package proxy
+
+import (
+	"context"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// maxKeyEvents is the most events that wait for the reader of a key's stream. Each
+// may have a result of some KiB.
+const maxKeyEvents = 1 << 10
+
+// subscription makes a key's event stream hear of the key.
+type subscription struct {
+	srv    *Server
+	key    string
+	st     *stream
+	cancel context.CancelFunc
+	// done is closed when the watch stands or has failed.
+	done    chan struct{}
+	stop    func() // nil if it has failed
+	problem *problem
+}
+
+// keyEvents is GET /v1/locks/{key}/events: the connection turns into an event
+// stream. A watch is made in milliseconds, so what fails is a status like any other.
+// When it takes longer, because the store does, the stream begins without it: a
+// failure is then its only event.
+func (k *call) keyEvents(key string) *problem {
+	if p := k.noInput(); p != nil {
+		return p
+	}
+	s, p := k.claimant()
+	if p != nil {
+		return p
+	}
+	if p := k.canStream(); p != nil {
+		return p
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	st := newStream(k.c, maxKeyEvents)
+	st.about = slog.String("key", key)
+	st.onDrop = func() { cancel(); st.finish(true) }
+	st.onLeave = func() { cancel(); st.finish(false) }
+	u := &subscription{srv: k.srv, key: key, st: st, cancel: cancel, done: make(chan struct{})}
+	go u.run(ctx, s)
+
+	patience := time.NewTimer(k.srv.cfg.Timeouts.Subscribe)
+	defer patience.Stop()
+	select {
+	case <-u.done:
+		if u.problem != nil {
+			cancel()
+			return u.problem
+		}
+	case <-patience.C:
+	}
+	k.stream(st, u.end)
+	return nil
+}
+
+// run makes the watch. What is heard before it stands is told after its state.
+func (u *subscription) run(ctx context.Context, s Session) {
+	defer close(u.done)
+	defer func() {
+		if v := recover(); v != nil {
+			u.srv.log.Error("panic in a call", "key", u.key, "panic", v, "stack", string(debug.Stack()))
+			u.fail(internal())
+		}
+	}()
+	hear := func(e lease.Event) { u.st.push(keyEvent(e)) }
+	v, stop, err := u.srv.locks.Watch(ctx, s, u.key, hear)
+	if err != nil {
+		u.fail(u.srv.problemFor(err, "watch", u.key))
+		return
+	}
+	u.stop = stop
+	u.st.open(stateEvent(v))
+}
+
+// fail tells why there is no watch, also those who are told by a status.
+func (u *subscription) fail(p *problem) {
+	u.problem = p
+	u.st.open(problemEvent{p})
+	u.st.finish(false)
+}
+
+// end ends the watch. The connection has closed.
+func (u *subscription) end() {
+	u.cancel()
+	<-u.done
+	if u.stop != nil {
+		u.stop()
+	}
+}
+
+// stateEvent is what a key was like when the watch took effect.
+type stateEvent lease.View
+
+func (e stateEvent) appendTo(b []byte) []byte {
+	b = openEvent(b, "state")
+	v := lease.View(e)
+	b = appendView(b, &v)
+	return closeEvent(b)
+}
+
+// problemEvent is an error that came too late for a status.
+type problemEvent struct{ *problem }
+
+func (e problemEvent) appendTo(b []byte) []byte {
+	return closeEvent(e.append(openEvent(b, "problem")))
+}
+
+// keyEvent is what happened to a key.
+type keyEvent lease.Event
+
+func (e keyEvent) appendTo(b []byte) []byte {
+	switch e.Kind {
+	case store.EventAcquired:
+		b = e.begin(b, "acquired")
+		b = append(b, `,"holder":`...)
+		b = appendHolder(b, &e.Lock)
+	case store.EventReleased:
+		b = e.begin(b, "released")
+		b = append(b, `,"outcome":`...)
+		b = appendStringOrNull(b, outcomeName(e.Outcome))
+		b = append(b, `,"result":`...)
+		b = appendJSON(b, e.Result)
+	case store.EventExpired:
+		b = e.begin(b, "expired")
+	case store.EventStopping:
+		b = e.begin(b, "stopping")
+		b = append(b, ',')
+		b = appendStop(b, e.Stopping)
+	default:
+		return b
+	}
+	return closeEvent(append(b, '}'))
+}
+
+func (e keyEvent) begin(b []byte, name string) []byte {
+	b = openEvent(b, name)
+	b = append(b, `{"key":`...)
+	return appendString(b, e.Key)
+}

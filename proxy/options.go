@@ -1,0 +1,295 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/lease"
+)
+
+// options are the fields of an acquire.
+type options [optionCount]field
+
+// The fields of an acquire. keys stands last: only an acquire of several has it.
+const (
+	optWait = iota
+	optTTL
+	optBind
+	optData
+	optRequestID
+	optOwner
+	optReentrant
+	optMaxHold
+	optMinHold
+	optOnSuccess
+	optKeys
+	optionCount
+)
+
+func newOptions() options {
+	return options{
+		optWait: {name: "wait_ms"}, optTTL: {name: "ttl_ms"}, optBind: {name: "bind"}, optData: {name: "data"},
+		optRequestID: {name: "request_id"}, optOwner: {name: "owner"}, optReentrant: {name: "reentrant"},
+		optMaxHold: {name: "max_hold_ms"}, optMinHold: {name: "min_hold_ms"}, optOnSuccess: {name: "on_success"},
+		optKeys: {name: "keys"},
+	}
+}
+
+// parseAcquire reads the body of an acquire.
+func parseAcquire(body []byte) (r lease.Request, p *problem) {
+	if len(body) == 0 {
+		return r, nil
+	}
+	o := newOptions()
+	if p = parseBody(body, o[:optKeys]); p != nil {
+		return r, p
+	}
+	return o.parse()
+}
+
+// parseAcquireAll reads the body of an acquire of several keys, whose order is kept.
+func parseAcquireAll(body []byte) (keys []string, r lease.Request, p *problem) {
+	o := newOptions()
+	if p = parseBody(body, o[:]); p != nil {
+		return nil, r, p
+	}
+	if keys, p = parseKeys(&o[optKeys]); p != nil {
+		return nil, r, p
+	}
+	if r, p = o.parse(); p != nil {
+		return nil, r, p
+	}
+	switch {
+	case r.Reentrant:
+		return nil, r, invalid("field reentrant is only for a lock that is acquired alone")
+	case r.Skip:
+		return nil, r, invalid("field on_success: skip is only for a lock that is acquired alone")
+	}
+	return keys, r, nil
+}
+
+func parseKeys(f *field) (keys []string, p *problem) {
+	switch {
+	case f.raw == nil:
+		return nil, invalid("field keys is missing; it must be an array of 1 to %d keys", maxKeys)
+	case f.raw[0] != '[':
+		return nil, invalid("field keys is %s; it must be an array of 1 to %d keys", kindOf(f.raw), maxKeys)
+	}
+	seen := make(map[string]bool)
+	p = eachElement(f.raw, func(value []byte) *problem {
+		if len(keys) == maxKeys {
+			return invalid("field keys has more than %d elements", maxKeys)
+		}
+		one := field{name: fmt.Sprintf("keys[%d]", len(keys)), raw: value}
+		text, p := one.text()
+		if p != nil {
+			return p
+		}
+		key, p := checkKey("field "+one.name, []byte(text))
+		switch {
+		case p != nil:
+			return p
+		case seen[key]:
+			return invalid("field %s: the key %q is given twice", one.name, key)
+		}
+		seen[key] = true
+		keys = append(keys, key)
+		return nil
+	})
+	if p == nil && len(keys) == 0 {
+		p = invalid("field keys is empty; it must be an array of 1 to %d keys", maxKeys)
+	}
+	return keys, p
+}
+
+// parse reads the options, and refuses what does not go together.
+func (o *options) parse() (r lease.Request, p *problem) {
+	if r.Wait, p = parseWait(&o[optWait]); p != nil {
+		return r, p
+	}
+	if r.TTL, p = parseTTL(&o[optTTL]); p != nil {
+		return r, p
+	}
+	if r.Bind, p = parseBind(&o[optBind]); p != nil {
+		return r, p
+	}
+	if r.Data, p = parseData(&o[optData]); p != nil {
+		return r, p
+	}
+	if r.RequestID, p = parseRequestID(&o[optRequestID], r.Bind); p != nil {
+		return r, p
+	}
+	if r.Bind == lease.BindTTL {
+		if p = o.refuseForTTL(optOwner, optReentrant, optMaxHold); p != nil {
+			return r, p
+		}
+	}
+	if r.Owner, r.Reentrant, p = o.parseOwner(); p != nil {
+		return r, p
+	}
+	if r.MaxHold, r.MinHold, p = o.parseHolds(); p != nil {
+		return r, p
+	}
+	r.Skip, p = parseOnSuccess(&o[optOnSuccess])
+	return r, p
+}
+
+// refuseForTTL refuses what needs a session.
+func (o *options) refuseForTTL(which ...int) *problem {
+	for _, i := range which {
+		if o[i].raw != nil {
+			return invalid(`field %s is not for "bind":"ttl": the lock belongs to no session`, o[i].name)
+		}
+	}
+	return nil
+}
+
+func parseWait(f *field) (time.Duration, *problem) {
+	if f.raw == nil {
+		return 0, nil
+	}
+	n, p := f.integer(-1, maxMillis)
+	if p != nil {
+		return 0, p
+	}
+	if n < 0 {
+		return lease.WaitForever, nil
+	}
+	return time.Duration(n) * time.Millisecond, nil
+}
+
+func parseTTL(f *field) (time.Duration, *problem) {
+	if f.raw == nil {
+		return 0, nil
+	}
+	n, p := f.integer(minTTLMillis, maxMillis)
+	return time.Duration(n) * time.Millisecond, p
+}
+
+func parseBind(f *field) (lease.Bind, *problem) {
+	if f.raw == nil {
+		return lease.BindSession, nil
+	}
+	text, p := f.text()
+	if p != nil {
+		return 0, p
+	}
+	switch text {
+	case "session":
+		return lease.BindSession, nil
+	case "ttl":
+		return lease.BindTTL, nil
+	}
+	return 0, invalid(`field bind is %.40q; it must be "session" or "ttl"`, text)
+}
+
+// parseData copies the JSON of a field in its shortest form: it outlives the
+// request. Null means none.
+func parseData(f *field) ([]byte, *problem) {
+	if f.raw == nil || string(f.raw) == "null" {
+		return nil, nil
+	}
+	var compact bytes.Buffer
+	compact.Grow(min(len(f.raw), maxData))
+	if err := json.Compact(&compact, f.raw); err != nil {
+		return nil, invalid("field %s: %v", f.name, err)
+	}
+	if compact.Len() > maxData {
+		return nil, tooLarge(fmt.Sprintf("field %s has %d bytes; at most %d are allowed", f.name, compact.Len(), maxData))
+	}
+	return compact.Bytes(), nil
+}
+
+func parseRequestID(f *field, bind lease.Bind) (uuid.UUID, *problem) {
+	if f.raw == nil {
+		return uuid.Nil, nil
+	}
+	text, p := f.text()
+	if p != nil {
+		return uuid.Nil, p
+	}
+	if bind != lease.BindTTL {
+		return uuid.Nil, invalid(`field request_id is only for "bind":"ttl"`)
+	}
+	id, err := uuid.Parse(text)
+	if err != nil || len(text) != 36 || id == uuid.Nil {
+		return uuid.Nil, invalid("field request_id is %.40q; it must be a UUID of the form "+
+			"f81d4fae-7dec-41d0-a765-00a0c91e6bf6 other than zero", text)
+	}
+	return id, nil
+}
+
+// parseOwner reads owner, and reentrant, which needs it.
+func (o *options) parseOwner() (owner string, reentrant bool, p *problem) {
+	if f := &o[optOwner]; f.raw != nil {
+		if owner, p = f.shortText(1); p != nil {
+			return "", false, p
+		}
+	}
+	if f := &o[optReentrant]; f.raw != nil {
+		if reentrant, p = f.boolean(); p != nil {
+			return "", false, p
+		}
+	}
+	if reentrant && owner == "" {
+		return "", false, invalid("field reentrant needs the field owner: who in the session enters again")
+	}
+	return owner, reentrant, nil
+}
+
+// parseHolds reads max_hold_ms and min_hold_ms; a maximum of 0 is none.
+func (o *options) parseHolds() (longest, shortest time.Duration, p *problem) {
+	if longest, p = parseHold(&o[optMaxHold]); p != nil {
+		return 0, 0, p
+	}
+	if shortest, p = parseHold(&o[optMinHold]); p != nil {
+		return 0, 0, p
+	}
+	if longest > 0 && shortest > longest {
+		return 0, 0, invalid("field min_hold_ms is %d; it must not be more than max_hold_ms, which is %d",
+			shortest.Milliseconds(), longest.Milliseconds())
+	}
+	return longest, shortest, nil
+}
+
+func parseHold(f *field) (time.Duration, *problem) {
+	if f.raw == nil {
+		return 0, nil
+	}
+	n, p := f.integer(0, maxMillis)
+	return time.Duration(n) * time.Millisecond, p
+}
+
+// parseOnSuccess tells whether the call is to be skipped.
+func parseOnSuccess(f *field) (skip bool, p *problem) {
+	if f.raw == nil {
+		return false, nil
+	}
+	text, p := f.text()
+	if p != nil {
+		return false, p
+	}
+	switch text {
+	case "acquire":
+		return false, nil
+	case "skip":
+		return true, nil
+	}
+	return false, invalid(`field on_success is %.40q; it must be "acquire" or "skip"`, text)
+}
+
+// checkMinHold refuses a bind:ttl lock that would end before its hold is over.
+// fallback is the TTL of a request that names none.
+func checkMinHold(r *lease.Request, fallback time.Duration) *problem {
+	ttl := r.TTL
+	or(&ttl, fallback)
+	if r.Bind == lease.BindTTL && r.MinHold > ttl {
+		return invalid(`field min_hold_ms is %d; with "bind":"ttl" it must not be more than ttl_ms, which is %d`,
+			r.MinHold.Milliseconds(), ttl.Milliseconds())
+	}
+	return nil
+}

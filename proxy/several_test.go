@@ -1,0 +1,204 @@
+package proxy
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSeveralKeys(t *testing.T) {
+	f := start(t)
+	c := f.dial()
+	a := c.do("POST", "/v1/locks", `{"keys":["b","a/ä"],"data":[1],"owner":"me","on_success":"acquire","reentrant":false}`)
+	a.want(t, 200, "")
+	members(t, a, "locks")
+	locks := a.json["locks"].([]any)
+	if len(locks) != 2 {
+		t.Fatal(a.text)
+	}
+	for i, key := range []string{"b", "a/ä"} {
+		g := answer{json: locks[i].(map[string]any)}
+		members(t, g, "granted", "key", "token", "session", "bind", "reentry", "expires_in_ms", "waited_ms", "acquired_at")
+		if g.json["key"] != key || g.json["granted"] != true || g.json["reentry"] != 1.0 {
+			t.Error(a.text)
+		}
+	}
+	if f.locks.opened != 1 || f.locks.last.Owner != "me" || string(f.locks.last.Data) != "[1]" {
+		t.Errorf("%+v", f.locks.last)
+	}
+
+	a = c.do("POST", "/v1/locks", `{"keys":["c","b"]}`)
+	a.want(t, 400, "invalid_request")
+	a.detail(t, "keys", `"b"`)
+	a = f.dial().do("POST", "/v1/locks", `{"keys":["x","a/ä"]}`)
+	a.want(t, 423, "held")
+	members(t, a, "type", "title", "status", "code", "detail", "key", "holder", "queue_length", "cached")
+	if a.json["key"] != "a/ä" {
+		t.Error(a.text)
+	}
+	a = f.dial().do("POST", "/v1/locks", `{"keys":["x","b"],"wait_ms":5}`, "Cache-Control: no-cache")
+	a.want(t, 423, "wait_timeout")
+	if a.json["key"] != "b" || a.json["queue_position"] == nil {
+		t.Error(a.text)
+	}
+
+	const id = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"
+	a = f.dial().do("POST", "/v1/locks", `{"keys":["t"],"bind":"ttl","ttl_ms":5000,"request_id":"`+id+`"}`, "Connection: close")
+	a.want(t, 200, "")
+	if f.locks.last.RequestID.String() != id || f.locks.last.TTL != 5*time.Second {
+		t.Errorf("%+v", f.locks.last)
+	}
+	f.dial().do("POST", "/v1/locks", `{"keys":["u"]}`, "Connection: close").want(t, 400, "invalid_request")
+}
+
+func TestSeveralKeysThatAreRefused(t *testing.T) {
+	f := start(t)
+	c := f.dial()
+	keys := func(n int) string {
+		var all []string
+		for i := range n {
+			all = append(all, fmt.Sprintf(`"k%d"`, i))
+		}
+		return `{"keys":[` + strings.Join(all, " , ") + `]}`
+	}
+	for body, part := range map[string]string{
+		"":                                   "keys is missing",
+		`{"wait_ms":1}`:                      "keys is missing",
+		`{"keys":[]}`:                        "keys is empty",
+		`{"keys":[ ]}`:                       "keys is empty",
+		`{"keys":null}`:                      "keys is null",
+		`{"keys":"a"}`:                       "keys is a string",
+		`{"keys":{"a":1}}`:                   "keys is an object",
+		`{"keys":["a",1]}`:                   "keys[1] is a number",
+		`{"keys":[["a"]]}`:                   "keys[0] is an array",
+		`{"keys":["a",null]}`:                "keys[1] is null",
+		`{"keys":["a",""]}`:                  "keys[1] is empty",
+		`{"keys":["a\u0001"]}`:               "U+0001",
+		`{"keys":["a\ud800"]}`:               "surrogate",
+		`{"keys":["a","b","a"]}`:             `"a" is given twice`,
+		`{"keys":["a","\u0061"]}`:            `"a" is given twice`,
+		`{"keys":["a"],"keys":["b"]}`:        "keys is given twice",
+		keys(101):                            "more than 100",
+		`{"keys":["a"],"key":"b"}`:           `"key"`,
+		`{"keys":["a"],"on_success":"skip"}`: "on_success",
+		`{"keys":["a"],"owner":"x","reentrant":true}`:                   "reentrant",
+		`{"keys":["a"],"reentrant":true}`:                               "reentrant",
+		`{"keys":["a"],"bind":"ttl","owner":"x"}`:                       "owner",
+		`{"keys":["a"],"bind":"ttl","min_hold_ms":16000}`:               "min_hold_ms",
+		`{"keys":["a"],"request_id":"` + strings.Repeat("0", 36) + `"}`: "request_id",
+		`{"keys":["` + strings.Repeat("k", 513) + `"]}`:                 "keys[0] has 513 bytes",
+	} {
+		a := c.do("POST", "/v1/locks", body)
+		a.want(t, 400, "invalid_request")
+		a.detail(t, part)
+	}
+	if f.locks.opened != 0 || f.locks.token != 0 {
+		t.Error("a refused request did something")
+	}
+	c.do("POST", "/v1/locks", keys(100)).want(t, 200, "")
+	if _, id := f.explicit(); c.do("POST", "/v1/locks", `{"keys":["x"],"bind":"ttl","min_hold_ms":15001}`, "Lock-Session: "+id).StatusCode != 400 {
+		t.Error("the hold is longer than the TTL of the session's locks")
+	}
+}
+
+// longKeys are a hundred keys of 512 bytes, which fit into a body.
+func longKeys() string {
+	var all []string
+	for i := range maxKeys {
+		all = append(all, fmt.Sprintf(`"%0512d"`, i))
+	}
+	return `{"bind":"ttl","wait_ms":-1,"keys":[` + strings.Join(all, ",") + `]}`
+}
+
+// An answer that is longer than what a connection keeps is delivered like others:
+// who has read it keeps its locks, who has gone does not.
+func TestLongGrantsAreOwed(t *testing.T) {
+	for _, read := range []bool{true, false} {
+		f := start(t)
+		c := f.dial()
+		c.request("POST", "/v1/locks", longKeys())
+		waitReadable(t, c)
+		if read {
+			a := c.read()
+			a.want(t, 200, "")
+			if len(a.text) < maxScratch {
+				t.Fatalf("%d bytes are not what is to be tested", len(a.text))
+			}
+			_ = c.Close()
+			f.gone()
+			silent(t, f.locks.discarded, "grant given back")
+			continue
+		}
+		_ = c.Close()
+		f.gone()
+		back := make(map[string]bool)
+		for range maxKeys {
+			back[hear(t, f.locks.discarded, "the grant given back").Key] = true
+		}
+		if len(back) != maxKeys {
+			t.Errorf("%d keys are given back", len(back))
+		}
+	}
+}
+
+// A client that goes while it waits for several keys gets none.
+func TestDisconnectWhileWaitingForSeveral(t *testing.T) {
+	for how, leave := range closes {
+		t.Run(how, func(t *testing.T) {
+			f := start(t)
+			f.locks.held["taken"] = &fakeLock{token: 1000}
+			c := f.dial()
+			c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
+			c.request("POST", "/v1/locks", `{"keys":["a","taken"],"wait_ms":-1,"bind":"ttl"}`)
+			hear(t, f.locks.waiting, "the wait")
+			leave(c)
+			if key := hear(t, f.locks.abandoned, "the end of the wait"); key != "taken" {
+				t.Error(key)
+			}
+			hear(t, f.locks.ended, "the session's end")
+			f.gone()
+			if !reflect.DeepEqual(f.locks.held, map[string]*fakeLock{"taken": f.locks.held["taken"]}) {
+				t.Error(f.locks.held)
+			}
+		})
+	}
+}
+
+// Several locks that are granted to one who has just gone are all given back.
+func TestSeveralGrantsForThoseWhoHaveGone(t *testing.T) {
+	f := start(t)
+	_, id := f.explicit()
+	granted := make(chan struct{})
+	f.locks.hook = func(op, _ string) error {
+		if op == "acquireAll" { // is granted all the same, after the close
+			<-granted
+		}
+		return nil
+	}
+	c := f.dial()
+	c.request("POST", "/v1/locks", `{"keys":["a","b","c"]}`, "Lock-Session: "+id)
+	eventually(t, "the watch looks", f.looking)
+	_ = c.Close()
+	eventually(t, "the close is seen", f.seen)
+	close(granted)
+	for _, key := range []string{"a", "b", "c"} {
+		if g := hear(t, f.locks.discarded, "the grant given back"); g.Key != key {
+			t.Error(g)
+		}
+	}
+	silent(t, f.locks.ended, "end of a session")
+}
+
+// seen tells whether a watch has seen its connection close.
+func (f *fixture) seen() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for c := range f.conns {
+		if c.watch.gone.Load() {
+			return true
+		}
+	}
+	return false
+}
