@@ -135,12 +135,8 @@ func TestForce(t *testing.T) {
 		t.Errorf("token %d after %d", next, token)
 	}
 	operator.release("job", next)
-	if len(two.logged(`"level":"WARN"`, `"key":"job"`)) == 0 {
-		t.Error("the sidecar that broke the lock has not said so")
-	}
-	if len(one.logged(`"level":"WARN"`, `"key":"job"`, "forced")) == 0 {
-		t.Error("the sidecar whose lock was broken has not said so")
-	}
+	two.await("a line of the sidecar that broke the lock", func() bool { return len(two.logged(`"level":"WARN"`, `"key":"job"`)) > 0 })
+	one.await("a line of the sidecar whose lock was broken", func() bool { return len(one.logged(`"level":"WARN"`, `"key":"job"`, "forced")) > 0 })
 
 	// Nobody's session, a dead sidecar's, and one for which somebody waits.
 	cron := a.acquire("cron", `{"bind":"ttl","ttl_ms":600000}`)
@@ -182,9 +178,9 @@ func TestRefusalsAreLogged(t *testing.T) {
 			t.Errorf("refused for %v, want %v", reasons, want)
 		}
 		for _, reason := range reasons {
-			if len(s.logged(`"level":"WARN"`, `"key":"k"`, `"reason":"`+reason+`"`)) != 1 {
-				t.Errorf("the refusal for %s is not in the log once", reason)
-			}
+			s.await("the refusal for "+reason+" to be in the log", func() bool {
+				return len(s.logged(`"level":"WARN"`, `"key":"k"`, `"reason":"`+reason+`"`)) == 1
+			})
 		}
 	})
 }
