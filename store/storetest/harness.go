@@ -18,7 +18,7 @@ const (
 	// short enough to wait for.
 	shortTTL = 400 * time.Millisecond
 	// patience is how long the suite waits for what must happen.
-	patience = 3 * time.Second
+	patience = 20 * time.Second
 	// pause is the time between two questions of a poll.
 	pause = 15 * time.Millisecond
 )

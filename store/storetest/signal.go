@@ -91,6 +91,17 @@ func signalCases() []testCase {
 			a.hasSignals(0, ask.Lease)
 			b.standing("k", token, 0, longHold)
 		}},
+		{"a stop ends with the release, also when a hold keeps the key", func(f *fixture) {
+			a, b := f.pair()
+			ask := a.askHold("k", longTTL, longHold)
+			token := a.granted(ask).Token
+			b.signalled(stop("k", ""), store.Holds)
+			a.released(claim(ask, token))
+			b.standing("k", token, 0, longHold)
+			if l := b.get("k"); l.Stopping != nil {
+				f.Errorf("stopping, though it was released: %+v", l)
+			}
+		}},
 		{"signals of dead leases vanish", func(f *fixture) {
 			a, b := f.pair()
 			one, other := a.openLease(longTTL), a.openLease(longTTL)
