@@ -219,6 +219,8 @@ func (b *bid) abandon() {
 		b.cancel()
 	case b.req.Bind == BindTTL:
 		b.giveBack(b.result.Token)
+	case b.place.part:
+		b.m.givePartBack(b.s, b.place)
 	default:
 		b.m.Discard(b.s, b.result)
 	}
@@ -412,7 +414,7 @@ func (b *bid) giveBack(token int64) {
 	if token == b.shared {
 		return
 	}
-	c, matters := store.Claim{Key: b.req.Key, Token: token}, b.leaseLives
+	c, matters := store.Claim{Key: b.req.Key, Token: token, AtOnce: true}, b.leaseLives
 	if b.req.Bind == BindSession {
 		c.Lease = b.lease.id
 	} else {

@@ -21,11 +21,14 @@ type heldLock struct {
 	traceparent string
 	// data is replaced, never changed; s.mu guards the field.
 	data []byte
+	// part: of a group that is not complete. The app does not know of it. s.mu guards it.
+	part bool
 }
 
-// claim is how the store is told which lock is meant.
+// claim is how the store is told which lock is meant. A part that is released keeps
+// no hold: nobody was told of it.
 func (h *heldLock) claim() store.Claim {
-	return store.Claim{Key: h.key, Token: h.token, Lease: h.lease.id}
+	return store.Claim{Key: h.key, Token: h.token, Lease: h.lease.id, AtOnce: h.part}
 }
 
 const heldShards = 64

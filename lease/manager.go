@@ -37,6 +37,7 @@ type Manager struct {
 	ended   *lru.Cache[grantRef, ending]
 
 	requests *requests
+	groups   chan struct{} // a token for each question about several keys
 
 	sessionsMu sync.Mutex
 	sessions   map[string]*Session
@@ -79,7 +80,7 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 	if m.requests, err = newRequests(); err != nil {
 		return nil, err
 	}
-	m.queue = newQueue(m)
+	m.queue, m.groups = newQueue(m), newGroups()
 	m.sweeping.m, m.sweeping.began = m, m.clk.Now()
 	m.openLanes()
 	st.OnNews(m.queue.news)

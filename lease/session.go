@@ -25,6 +25,7 @@ type Session struct {
 	mu      sync.Mutex
 	ended   bool
 	held    map[string]*heldLock
+	parts   int // of held, that count as pending
 	pending int // calls that may still get a lock, for the limit
 	lost    map[grantRef]LostReason
 }
@@ -89,7 +90,7 @@ func (s *Session) ExpiresIn() time.Duration {
 func (s *Session) Held() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.held)
+	return len(s.held) - s.parts
 }
 
 // End ends the session, whoever comes first. Its waits end, all that it holds is
@@ -139,20 +140,32 @@ var endings = map[EndReason]LostReason{
 
 // place is a call's share of its session's limit, from its admission until its
 // lock counts by itself. The session's mutex guards it.
-type place struct{ taken bool }
+type place struct {
+	taken bool
+	part  bool      // of a group: it lasts until the group is complete; never changes
+	kept  *heldLock // what the call's bid has won last
+}
 
 // admit counts a call in, if the session may have one lock more.
 func (s *Session) admit(p *place) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended {
-		return ErrSessionEnded
-	}
-	if limit := s.m.cfg.MaxLocksPerSession; len(s.held)+s.pending >= limit {
-		return &LimitError{What: "locks in this session", Setting: "LOCKSIDECAR_MAX_LOCKS_PER_SESSION", Limit: limit}
+	if err := s.roomLocked(1); err != nil {
+		return err
 	}
 	p.taken = true
 	s.pending++
+	return nil
+}
+
+// roomLocked says why the session may not have n locks more.
+func (s *Session) roomLocked(n int) error {
+	if s.ended {
+		return ErrSessionEnded
+	}
+	if limit := s.m.cfg.MaxLocksPerSession; len(s.held)-s.parts+s.pending+n > limit {
+		return &LimitError{What: "locks in this session", Setting: "LOCKSIDECAR_MAX_LOCKS_PER_SESSION", Limit: limit}
+	}
 	return nil
 }
 
@@ -192,7 +205,12 @@ func (s *Session) keep(h *heldLock, p *place) (before *heldLock, ok bool) {
 	if own := s.held[h.key]; own != nil {
 		s.loseLocked(own, LostExpired)
 	}
-	s.leaveLocked(p)
+	if h.part = p.part; h.part {
+		s.parts++
+	} else {
+		s.leaveLocked(p)
+	}
+	p.kept = h
 	s.held[h.key] = h
 	s.m.sessionLocks.Add(1)
 	return s.m.held.put(h), true
@@ -202,7 +220,7 @@ func (s *Session) keep(h *heldLock, p *place) (before *heldLock, ok bool) {
 func (s *Session) find(key string, token int64) *heldLock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.held[key]; h != nil && h.token == token {
+	if h := s.held[key]; h != nil && h.token == token && !h.part {
 		return h
 	}
 	return nil
@@ -221,6 +239,9 @@ func (s *Session) takeLocked(h *heldLock, e ending) bool {
 		return false
 	}
 	delete(s.held, h.key)
+	if h.part {
+		s.parts--
+	}
 	s.m.held.remove(h)
 	s.m.ended.Add(grantRef{h.key, h.token}, e)
 	s.m.sessionLocks.Add(-1)
@@ -239,6 +260,9 @@ func (s *Session) loseLocked(h *heldLock, reason LostReason) {
 		return
 	}
 	h.lease.unpin()
+	if h.part {
+		return // its group finds out
+	}
 	ref := grantRef{h.key, h.token}
 	if s.lost == nil {
 		s.lost = make(map[grantRef]LostReason)

@@ -16,13 +16,6 @@ func (m *Manager) AskToStop(ctx context.Context, key string, reason *string) err
 // [NotHeldError], [ErrAbandoned], and those of the store.
 func (m *Manager) Break(ctx context.Context, key string) error { return errLater }
 
-// AcquireAll gets several locks, all or none; see Acquire. The keys are different;
-// req.Key is ignored. The grants are in the order of the keys. Errors: those of
-// Acquire, where a key that is not to be had is named, and [HoldsError].
-func (m *Manager) AcquireAll(ctx context.Context, s *Session, keys []string, req Request) ([]Grant, error) {
-	return nil, errLater
-}
-
 // Watch tells hear what happens to a key, until stop is called. It returns the key as
 // it was when the watch took effect; what hear is told came after. hear must not block
 // and must not call back; it is called from one goroutine at a time. Errors:
