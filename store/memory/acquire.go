@@ -34,8 +34,13 @@ func (o *operation) ask(s *Store, ask *store.Ask, wait bool) store.Answer {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := o.ns.space.now()
-	if r := sh.rows[ask.Key]; r != nil && r.grant == ask.Grant && r.held(now) {
-		return r.grantedAgain(s, now)
+	if r := sh.rows[ask.Key]; r != nil {
+		if r.heldBy(ask.Grant, now) {
+			return r.grantedAgain(s, now)
+		}
+		if k := r.skipOf(ask.Grant); k != nil && wait {
+			return k.answer()
+		}
 	}
 	own, ok := o.ownLease(ask, wait, now)
 	if !ok {
@@ -45,9 +50,11 @@ func (o *operation) ask(s *Store, ask *store.Ask, wait bool) store.Answer {
 	switch {
 	case o.settle(r, now):
 		a := s.asker(ask, own)
-		r.grantTo(&a, o.ns, now)
+		if !o.grant(r, &a, now) {
+			return store.Answer{Outcome: store.LeaseLost}
+		}
 		return r.granted(now)
-	case r.grant == ask.Grant:
+	case r.heldBy(ask.Grant, now):
 		return r.grantedAgain(s, now) // it was the first in line when the holder was buried
 	case wait:
 		return o.wait(s, r, ask, own, now)
@@ -63,14 +70,14 @@ func (o *operation) ownLease(ask *store.Ask, wait bool, now moment) (*lease, boo
 		return nil, true
 	}
 	own := o.ns.leases.get(ask.Lease)
-	return own, own != nil && own.renewed && own.alive(now)
+	return own, own != nil && own.renewed && own.owned(now)
 }
 
 // wait puts an asker in line, or finds it there. A place under a lease that has
 // ended is lost: an asker that comes back under another one stands at the end.
 func (o *operation) wait(s *Store, r *row, ask *store.Ask, own *lease, now moment) store.Answer {
 	w := r.queue.find(ask.Grant)
-	if w != nil && (w.lease != own || !w.lease.alive(now)) {
+	if w != nil && (w.lease != own || !w.lease.owned(now)) {
 		r.dequeue(w)
 		w = nil
 	}

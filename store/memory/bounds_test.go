@@ -12,12 +12,12 @@ import (
 )
 
 // sizes is how much a namespace keeps.
-type sizes struct{ rows, contended, leases, waiting int }
+type sizes struct{ rows, visited, leases, waiting int }
 
 func (ns *namespace) sizes() (n sizes) {
 	for i := range ns.shards {
 		n.rows += len(ns.shards[i].rows)
-		n.contended += len(ns.shards[i].contended)
+		n.visited += len(ns.shards[i].visited)
 		for _, r := range ns.shards[i].rows {
 			n.waiting += r.queue.len()
 		}

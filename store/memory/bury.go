@@ -28,13 +28,18 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 		return store.Renewal{}, err
 	}
 	now := s.ns.space.now()
-	alive := make([]store.LeaseID, 0, len(leases))
+	found := store.Renewal{Kept: make([]store.LeaseID, 0, len(leases))}
 	for _, id := range leases {
-		if l := s.ns.leases.get(id); l != nil && l.renewed && l.extend(now, l.ttl) {
-			alive = append(alive, id)
+		l := s.ns.leases.get(id)
+		if l == nil || !l.renewed {
+			continue
+		}
+		if extended, signals := l.extend(now, l.ttl); extended {
+			found.Kept = append(found.Kept, id)
+			found.Signals = found.Signals || signals
 		}
 	}
-	return store.Renewal{Kept: alive}, nil
+	return found, nil
 }
 
 // Bury declares leases dead and hands off what they held.
@@ -96,20 +101,23 @@ func (sh *shard) forget(space *Space) {
 	now := space.now()
 	for key, r := range sh.rows {
 		switch {
-		case r.lease != nil && !r.lease.dead() || r.queue.len() > 0:
+		case r.lease != nil && !r.lease.dead() || r.wanted():
 		case r.freed == 0: // its lease was buried, and nobody looked since
-			r.vacate(r.lease, now)
+			r.vacate(now)
 		case now.at-r.freed >= int64(forgetAfter):
 			delete(sh.rows, key)
 		}
 	}
 }
 
-// bury declares a lease dead, if it has expired or in any case. What it held is
-// visited when the operation holds no shard.
+// bury declares a lease dead, if it has expired or in any case. One whose hold is not
+// over stands instead. What it held is visited when the operation holds no shard.
 func (o *operation) bury(l *lease, now moment, anyway bool) {
-	if l.kill(now, anyway) {
+	died, stands := l.bury(now, anyway)
+	if died {
 		o.ns.leases.remove(l.id)
+	}
+	if died || stands {
 		o.buried = append(o.buried, l)
 	}
 }
@@ -130,24 +138,30 @@ func (o *operation) settle(r *row, now moment) (free bool) {
 			return false // a renewal came first
 		}
 	}
-	ended := r.lease
+	if r.freed != 0 {
+		return true // it was settled before
+	}
+	if !r.released { // else its end was told when it was released
+		o.event(r, store.Event{Kind: store.EventExpired})
+	}
 	if o.handOff(r, now) {
 		return false
 	}
-	if r.freed == 0 {
-		r.vacate(ended, now)
-	}
+	r.vacate(now)
 	return true
 }
 
-// giveUp ends a hold that its holder no longer wants.
-func (o *operation) giveUp(r *row, now moment) {
-	if !r.lease.renewed && r.lease.kill(now, true) {
-		o.ns.leases.remove(r.lease.id)
+// grant gives the key to an asker. It reports whether that could be.
+func (o *operation) grant(r *row, a *asker, now moment) bool {
+	if !r.grantTo(a, o.ns, now) {
+		return false
 	}
-	if !o.handOff(r, now) {
-		r.vacate(nil, now)
+	if r.skipped[a.grant] != nil { // it was repeated by an Acquire
+		delete(r.skipped, a.grant)
+		r.tidy()
 	}
+	o.event(r, store.Event{Kind: store.EventAcquired})
+	return true
 }
 
 // handOff gives the key to the first living waiter. A waiter whose lease has
@@ -159,36 +173,35 @@ func (o *operation) handOff(r *row, now moment) bool {
 			o.bury(w.lease, now, false)
 		}
 		r.dequeue(w)
-		if w.lease.dead() {
+		if w.lease.gone() || !o.grant(r, &w.asker, now) {
 			continue
 		}
-		r.grantTo(&w.asker, o.ns, now)
-		o.news = append(o.news, delivery{w.by, store.News{
-			Attempt: store.Attempt{Key: r.key, Grant: w.grant},
-			Lease:   w.lease.id,
-			Answer:  r.granted(now),
-		}})
+		o.tell(r, w, r.granted(now))
 		return true
 	}
 	return false
 }
 
-// visitBuried hands off what dead leases held, and drops their waiters. That may
-// bury more leases: those of waiters whose turn it was.
+// visitBuried hands off what dead leases held, and drops who waited or watched under
+// them. That may bury more leases: those of waiters whose turn it was.
 func (o *operation) visitBuried() {
 	for len(o.buried) > 0 {
 		buried := o.buried
 		o.buried = nil
 		everywhere := false
 		for _, l := range buried {
-			if l.renewed {
-				everywhere = true
-			} else {
+			switch {
+			case !l.renewed:
 				o.visitKey(l.key)
+			case l.stands.Load():
+				o.visitStanding(l)
+				everywhere = true
+			default:
+				everywhere = true
 			}
 		}
 		if everywhere {
-			o.visitContended()
+			o.visitEverywhere()
 		}
 	}
 }
@@ -202,13 +215,24 @@ func (o *operation) visitKey(key string) {
 	}
 }
 
-func (o *operation) visitContended() {
+// visitStanding tells those who wait for a lease that it ends earlier than they were
+// told.
+func (o *operation) visitStanding(l *lease) {
+	sh := o.ns.shard(l.heldKey) // written no more, as the lease stands
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if r := sh.rows[l.heldKey]; r != nil && r.lease == l {
+		o.tellAll(r)
+	}
+}
+
+func (o *operation) visitEverywhere() {
 	for i := range o.ns.shards {
 		sh := &o.ns.shards[i]
 		sh.mu.Lock()
-		for r := range sh.contended {
-			r.dequeueDead()
-			if r.lease.dead() {
+		for r := range sh.visited {
+			r.dropGone()
+			if r.lease != nil && r.lease.dead() {
 				o.settle(r, o.ns.space.now())
 			}
 		}

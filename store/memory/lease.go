@@ -25,13 +25,32 @@ type lease struct {
 	// by is the instance that opened a renewed lease.
 	by  *Store
 	ttl time.Duration
-	// expires is in nanoseconds on the space's clock, or dead.
+
+	// mu is held by whoever changes the rest, so that renewals and burials meet.
+	// Nothing else is locked under it.
+	mu sync.Mutex
+	// expires is in nanoseconds on the space's clock, or dead. It is read without mu.
 	expires atomic.Int64
+	// hold is until when a MinHold keeps heldKey, in nanoseconds on the space's clock;
+	// zero: there is none. expires is never before it.
+	hold    int64
+	heldKey string
+	// stands: the hold is all that the lease is still good for.
+	stands atomic.Bool
+	// signals are on their way to holders under this lease.
+	signals []store.Signal
 }
 
 func (l *lease) alive(now moment) bool { return l.expires.Load() > now.at }
 
 func (l *lease) dead() bool { return l.expires.Load() == dead }
+
+// owned reports whether the lease is somebody's: alive, and does not stand.
+func (l *lease) owned(now moment) bool { return l.alive(now) && !l.stands.Load() }
+
+// gone reports whether the lease has no owner any more, for ever. Who waited or
+// watched under it is dropped.
+func (l *lease) gone() bool { return l.dead() || l.stands.Load() }
 
 // remaining is how long the lease lasts; zero or less when it has expired.
 func (l *lease) remaining(now moment) time.Duration {
@@ -42,31 +61,87 @@ func (l *lease) remaining(now moment) time.Duration {
 	return time.Duration(e - now.at)
 }
 
-// extend lets a living lease end ttl from now. It refuses an expired one: what
-// is past its end is never revived.
-func (l *lease) extend(now moment, ttl time.Duration) bool {
-	for {
-		e := l.expires.Load()
-		if e <= now.at {
-			return false
-		}
-		if l.expires.CompareAndSwap(e, now.at+int64(ttl)) {
-			return true
-		}
+// extend lets a living lease end ttl from now, or with its hold if that is later. It
+// refuses an expired one: what is past its end is never revived; and one that stands.
+// It reports whether there are signals, too.
+func (l *lease) extend(now moment, ttl time.Duration) (extended, signals bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.owned(now) {
+		return false, false
 	}
+	l.expires.Store(max(now.at+int64(ttl), l.hold))
+	return true, len(l.signals) > 0
 }
 
-// kill marks the lease dead, if it has expired by now or in any case. Exactly
-// one caller is told that it did.
-func (l *lease) kill(now moment, anyway bool) bool {
-	for {
-		e := l.expires.Load()
-		if e == dead || e > now.at && !anyway {
-			return false
-		}
-		if l.expires.CompareAndSwap(e, dead) {
-			return true
-		}
+// keep makes the lease last for a hold at least. It refuses a dead one.
+func (l *lease) keep(key string, now moment, hold time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gone() {
+		return false
+	}
+	l.hold, l.heldKey = now.at+int64(hold), key
+	l.expires.Store(max(l.expires.Load(), l.hold))
+	return true
+}
+
+// stand ends a lease for its owner, but not its hold. It reports whether there is
+// anything left of the hold, and the lease stands; if not, it changes nothing.
+func (l *lease) stand(now moment) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.standLocked(now)
+}
+
+func (l *lease) standLocked(now moment) bool {
+	if !l.alive(now) || l.hold <= now.at {
+		return false
+	}
+	l.expires.Store(l.hold)
+	l.stands.Store(true)
+	l.signals = nil
+	return true
+}
+
+// forgetHold lets nothing be kept any more.
+func (l *lease) forgetHold() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hold = 0
+}
+
+// kill marks the lease dead, also if its hold is not over. Exactly one caller is told
+// that it did.
+func (l *lease) kill() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.killLocked()
+}
+
+func (l *lease) killLocked() bool {
+	if l.dead() {
+		return false
+	}
+	l.expires.Store(dead)
+	l.signals = nil
+	return true
+}
+
+// bury marks the lease dead, if it has expired by now or in any case. If its hold is
+// not over, it stands from now on instead. Exactly one caller is told of either.
+func (l *lease) bury(now moment, anyway bool) (died, stands bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case !l.alive(now):
+		return l.killLocked(), false
+	case !anyway || l.stands.Load():
+		return false, false
+	case l.standLocked(now):
+		return false, true
+	default:
+		return l.killLocked(), false
 	}
 }
 

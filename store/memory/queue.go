@@ -84,12 +84,13 @@ func (q *queue) remove(w *waiter) {
 	q.line = slices.Delete(q.line, i, i+1)
 }
 
-func (q *queue) removeDead() {
+// removeAll takes those out of the line that are not wanted there.
+func (q *queue) removeAll(unwanted func(*waiter) bool) {
 	q.line = slices.DeleteFunc(q.line, func(w *waiter) bool {
-		if w.lease.dead() {
-			delete(q.index, w.grant)
-			return true
+		if !unwanted(w) {
+			return false
 		}
-		return false
+		delete(q.index, w.grant)
+		return true
 	})
 }

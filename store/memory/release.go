@@ -31,11 +31,53 @@ func (o *operation) release(s *Store, c *store.Claim) store.Verdict {
 	if v.Standing == store.Holds && c.Untold && !r.mayBeUntold(s) {
 		v.Standing = store.OtherSession
 	}
-	if v.Standing == store.Holds {
+	switch {
+	case v.Standing == store.Holds:
 		v.Lock = r.occupied(now)
-		o.giveUp(r, now)
+		if c.Outcome == store.Success {
+			o.skipWaiters(r, c.Result)
+		}
+		o.released(r, c.Outcome, c.Result)
+		o.giveUp(r, now, c.AtOnce)
+	case c.Outcome == store.Success && r != nil && c.Token <= r.token:
+		o.tellSkipped(r) // a repetition: those who were skipped may not have heard
 	}
 	return v
+}
+
+// giveUp ends a grant that its holder no longer wants. A hold that is not over keeps
+// the key, if not at once.
+func (o *operation) giveUp(r *row, now moment, atOnce bool) {
+	if atOnce || !r.lease.stand(now) {
+		o.free(r, now)
+		return
+	}
+	r.grant = store.GrantID{} // ended, unlike that of an owner who is gone
+	r.released, r.stopping = true, nil
+	o.tellAll(r)
+}
+
+// free ends a grant and its hold.
+func (o *operation) free(r *row, now moment) {
+	r.released = true
+	o.end(r, now)
+}
+
+// end lets the key go to whoever waits first, and frees it if nobody does. What was
+// only good for this grant is dead then.
+func (o *operation) end(r *row, now moment) {
+	l := r.lease
+	switch {
+	case !l.renewed || l.stands.Load():
+		if l.kill() {
+			o.ns.leases.remove(l.id)
+		}
+	case r.hold > 0:
+		l.forgetHold()
+	}
+	if !o.handOff(r, now) {
+		r.vacate(now)
+	}
 }
 
 // Amend confirms locks, and changes their data and remaining time.
@@ -64,11 +106,11 @@ func (o *operation) amend(c *store.Change) store.Verdict {
 	}
 	if c.TTL > 0 && !r.lease.renewed {
 		before := r.lease.remaining(now)
-		if !r.lease.extend(now, c.TTL) {
+		if extended, _ := r.lease.extend(now, c.TTL); !extended {
 			v.Standing = store.Expired // it was buried in this moment
 			return v
 		}
-		if c.TTL < before {
+		if r.lease.remaining(now) < before {
 			o.tellFirst(r, now)
 		}
 	}
@@ -83,23 +125,28 @@ func (o *operation) amend(c *store.Change) store.Verdict {
 // earlier than it was told.
 func (o *operation) tellFirst(r *row, now moment) {
 	for _, w := range r.queue.line {
-		if w.lease.alive(now) {
-			o.news = append(o.news, delivery{w.by, store.News{
-				Attempt: store.Attempt{Key: r.key, Grant: w.grant}, Lease: w.lease.id,
-			}})
+		if w.lease.owned(now) {
+			o.tell(r, w, store.Answer{})
 			return
 		}
+	}
+}
+
+// tellAll tells all waiters to look when the lock ends.
+func (o *operation) tellAll(r *row) {
+	for _, w := range r.queue.line {
+		o.tell(r, w, store.Answer{})
 	}
 }
 
 // standing judges a claim on a row, which may be nil.
 func standing(r *row, c *store.Claim, now moment) store.Standing {
 	switch {
-	case r == nil || r.token != c.Token:
+	case r == nil || r.token != c.Token || r.token == 0:
 		return store.UnknownToken
-	case r.lease == nil:
+	case r.released:
 		return store.Released
-	case !r.lease.alive(now):
+	case !r.lease.owned(now):
 		return store.Expired
 	case r.lease.renewed && r.lease.id != c.Lease:
 		return store.OtherSession

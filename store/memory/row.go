@@ -14,8 +14,10 @@ type asker struct {
 	by *Store
 	// lease is the asker's renewed lease; in a row, the lease that holds the key.
 	lease *lease
-	// ttl above zero asks for a bind:ttl lock.
-	ttl                         time.Duration
+	// ttl above zero asks for a bind:ttl lock, hold above zero for a MinHold.
+	ttl, hold time.Duration
+	// skip: as a waiter it wants the result of a success, not the lock.
+	skip                        bool
 	session, owner, traceparent string
 	data                        []byte
 }
@@ -27,6 +29,8 @@ func (s *Store) asker(ask *store.Ask, own *lease) asker {
 		by:          s,
 		lease:       own,
 		ttl:         ask.TTL,
+		hold:        ask.MinHold,
+		skip:        ask.Skip,
 		session:     ask.Session,
 		owner:       ask.Owner,
 		traceparent: ask.Traceparent,
@@ -39,38 +43,64 @@ type row struct {
 	key   string
 	shard *shard
 	// asker is the holder. Its lease is nil when the key is free after a release,
-	// and may be an expired or dead one.
+	// and may be an expired or dead one. Its grant is zero when a hold keeps the key
+	// after the release.
 	asker
 	// token and acquired are those of the last grant.
 	token    int64
 	acquired time.Time
+	// released: the last grant ended by a release, also if a hold keeps the key.
+	released bool
+	// stopping is set when the holder was asked to stop; never written to, but
+	// replaced as a whole.
+	stopping *store.Stopping
 	// repeated: another instance than the first was granted the lock, too, by a
 	// repetition of the attempt.
 	repeated bool
 	// freed is since when nobody holds the key, zero when that is not known.
 	freed int64
 	queue queue
+	// skipped are waiters whose holder succeeded, until they are cancelled.
+	skipped map[store.GrantID]*skip
+	// watchers are the instances that hear events, each under a lease.
+	watchers map[*Store]*lease
 }
 
 // held reports whether a living lease holds the key.
 func (r *row) held(now moment) bool { return r.lease != nil && r.lease.alive(now) }
 
-// grantTo gives the key to an asker.
-func (r *row) grantTo(a *asker, ns *namespace, now moment) {
-	r.asker = *a
+// heldBy reports whether an attempt has the key.
+func (r *row) heldBy(grant store.GrantID, now moment) bool {
+	return r.grant == grant && r.lease != nil && r.lease.owned(now)
+}
+
+// grantTo gives the key to an asker, unless a hold is asked for and the asker's lease
+// died in this moment.
+func (r *row) grantTo(a *asker, ns *namespace, now moment) bool {
+	holder := a.lease
 	if a.ttl > 0 {
-		r.lease = ns.leases.openFor(r.key, a.ttl, now)
+		holder = ns.leases.openFor(r.key, a.ttl, now)
 	}
+	if a.hold > 0 && !holder.keep(r.key, now, a.hold) {
+		return false
+	}
+	r.asker = *a
+	r.lease = holder
 	r.token = ns.space.tokens.Add(1)
 	r.acquired = now.wall
-	r.repeated = false
-	r.freed = 0
+	r.released, r.stopping, r.repeated, r.freed = false, nil, false, 0
+	return true
 }
 
 // vacate forgets a holder. What remains is the token, and with it the dead lease
 // if that, not a release, was the end.
-func (r *row) vacate(ended *lease, now moment) {
+func (r *row) vacate(now moment) {
+	ended := r.lease
+	if r.released {
+		ended = nil
+	}
 	r.asker = asker{lease: ended}
+	r.stopping = nil
 	r.freed = now.at
 }
 
@@ -103,7 +133,10 @@ func (r *row) queued(w *waiter, now moment) store.Answer {
 // lock tells what others may know of the key.
 func (r *row) lock(now moment) store.Lock {
 	if !r.held(now) {
-		return store.Lock{Key: r.key, QueueLength: r.queue.len()}
+		return store.Lock{
+			Key: r.key, Token: r.token, QueueLength: r.queue.len(),
+			Expired: r.token != 0 && !r.released,
+		}
 	}
 	return r.occupied(now)
 }
@@ -116,6 +149,7 @@ func (r *row) occupied(now moment) store.Lock {
 		Held:        true,
 		Token:       r.token,
 		QueueLength: r.queue.len(),
+		Stopping:    r.stopping,
 		Holder: store.Holder{
 			Instance:    r.by.id.Instance,
 			Pod:         r.by.id.Pod,
@@ -123,6 +157,7 @@ func (r *row) occupied(now moment) store.Lock {
 			Owner:       r.owner,
 			Lease:       r.lease.id,
 			Renewed:     r.lease.renewed,
+			Standing:    r.lease.stands.Load(),
 			AcquiredAt:  r.acquired,
 			HeldFor:     max(0, now.wall.Sub(r.acquired)),
 			ExpiresIn:   r.lease.remaining(now),
@@ -134,9 +169,7 @@ func (r *row) occupied(now moment) store.Lock {
 
 // enqueue puts an asker at the end of the line.
 func (r *row) enqueue(a *asker) *waiter {
-	if r.queue.len() == 0 {
-		r.shard.contended[r] = struct{}{}
-	}
+	r.shard.visited[r] = struct{}{}
 	return r.queue.push(a)
 }
 
@@ -146,15 +179,38 @@ func (r *row) dequeue(w *waiter) {
 	r.tidy()
 }
 
-// dequeueDead drops the waiters whose leases are dead.
-func (r *row) dequeueDead() {
-	r.queue.removeDead()
+// dropGone drops whoever waits, was skipped, or watches under a lease that is
+// nobody's any more.
+func (r *row) dropGone() {
+	r.queue.removeAll(func(w *waiter) bool { return w.lease.gone() })
+	for grant, k := range r.skipped {
+		if k.lease.gone() {
+			delete(r.skipped, grant)
+		}
+	}
+	for s, lease := range r.watchers {
+		if lease.gone() {
+			delete(r.watchers, s)
+		}
+	}
 	r.tidy()
 }
 
+// tidy keeps nothing for nobody.
 func (r *row) tidy() {
 	if r.queue.len() == 0 {
 		r.queue = queue{}
-		delete(r.shard.contended, r)
+	}
+	if len(r.skipped) == 0 {
+		r.skipped = nil
+	}
+	if len(r.watchers) == 0 {
+		r.watchers = nil
+	}
+	if !r.wanted() {
+		delete(r.shard.visited, r)
 	}
 }
+
+// wanted reports whether a burial must look at the row.
+func (r *row) wanted() bool { return r.queue.len()+len(r.skipped)+len(r.watchers) > 0 }

@@ -71,6 +71,8 @@ type namespace struct {
 	leases   leaseIndex
 	shards   [shards]shard
 	sweeping sync.Mutex
+	// lastSignal is the id of the last signal.
+	lastSignal atomic.Int64
 }
 
 func newNamespace(space *Space) *namespace {
@@ -78,7 +80,7 @@ func newNamespace(space *Space) *namespace {
 	ns.leases.init()
 	for i := range ns.shards {
 		ns.shards[i].rows = map[string]*row{}
-		ns.shards[i].contended = map[*row]struct{}{}
+		ns.shards[i].visited = map[*row]struct{}{}
 	}
 	return ns
 }
@@ -91,8 +93,8 @@ func (ns *namespace) shard(key string) *shard {
 type shard struct {
 	mu   sync.Mutex
 	rows map[string]*row
-	// contended are the rows with waiters, which burials visit.
-	contended map[*row]struct{}
+	// visited are the rows that burials visit: somebody waits, was skipped, or watches.
+	visited map[*row]struct{}
 
 	_ [40]byte // neighbours do not share a cache line
 }

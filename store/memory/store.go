@@ -31,9 +31,8 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// OnNews sets the function that hears of hand-offs. It is called by the
-// goroutine that caused the hand-off, before that one's own operation returns,
-// and may call the store.
+// OnNews sets the function that hears news. It is called by the goroutine that
+// caused it, before that one's own operation returns, and may call the store.
 func (s *Store) OnNews(f func(store.News)) { s.news = f }
 
 // Listen has nothing to do: news always arrives.
@@ -89,6 +88,14 @@ type operation struct {
 type delivery struct {
 	to   *Store
 	news store.News
+}
+
+// tell lets the instance of a waiter know what became of it, or, without an outcome,
+// that it should look.
+func (o *operation) tell(r *row, w *waiter, a store.Answer) {
+	o.news = append(o.news, delivery{w.by, store.News{
+		Attempt: store.Attempt{Key: r.key, Grant: w.grant}, Lease: w.lease.id, Answer: a,
+	}})
 }
 
 // finish completes burials and tells the news. No mutex is held.

@@ -54,15 +54,21 @@ func (s *Store) check(o *operation, r *row, grant store.GrantID, now moment) sto
 		o.settle(r, now) // may hand the key to this waiter, or find it dead
 	}
 	if w := r.queue.find(grant); w != nil {
-		if !w.lease.dead() {
+		if !w.lease.gone() {
 			return r.queued(w, now)
 		}
 		r.dequeue(w)
+	}
+	if k := r.skipOf(grant); k != nil {
+		return k.answer()
 	}
 	return s.heldBy(r, grant, now)
 }
 
 func (s *Store) cancel(_ *operation, r *row, grant store.GrantID, now moment) store.Answer {
+	if k := s.forgetSkip(r, grant); k != nil {
+		return k.answer()
+	}
 	place := s.leave(r, grant)
 	a := s.heldBy(r, grant, now)
 	a.Position = place
@@ -70,9 +76,11 @@ func (s *Store) cancel(_ *operation, r *row, grant store.GrantID, now moment) st
 }
 
 func (s *Store) undo(o *operation, r *row, grant store.GrantID, now moment) store.Answer {
+	s.forgetSkip(r, grant)
 	s.leave(r, grant)
 	if r.lease != nil && r.grant == grant && !r.lease.dead() && r.mayBeUntold(s) {
-		o.giveUp(r, now)
+		o.released(r, store.NoOutcome, nil)
+		o.free(r, now)
 	}
 	return store.Answer{Outcome: store.Gone}
 }
@@ -81,7 +89,7 @@ func (s *Store) undo(o *operation, r *row, grant store.GrantID, now moment) stor
 // that another instance keeps, because the attempt was repeated there, is its own.
 func (s *Store) leave(r *row, grant store.GrantID) (place int) {
 	w := r.queue.find(grant)
-	if w == nil || w.by != s && !w.lease.dead() {
+	if w == nil || w.by != s && !w.lease.gone() {
 		return 0
 	}
 	place = r.queue.position(w)
@@ -91,7 +99,7 @@ func (s *Store) leave(r *row, grant store.GrantID) (place int) {
 
 // heldBy answers an attempt that is not in line.
 func (s *Store) heldBy(r *row, grant store.GrantID, now moment) store.Answer {
-	if r.grant == grant && r.held(now) {
+	if r.heldBy(grant, now) {
 		return r.grantedAgain(s, now)
 	}
 	return store.Answer{Outcome: store.Gone}

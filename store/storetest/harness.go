@@ -58,7 +58,10 @@ func (f *fixture) instanceIn(namespace, name string) *instance {
 func (f *fixture) unstarted(namespace, name string) *instance {
 	f.Helper()
 	id := store.Identity{Namespace: namespace, Instance: name + "-" + uuid.NewString(), Pod: "pod-" + name}
-	in := &instance{Store: f.backend.Open(id), fixture: f, id: id, heard: map[heardOf]chan store.News{}}
+	in := &instance{
+		Store: f.backend.Open(id), fixture: f, id: id,
+		heard: map[heardOf]chan store.News{}, signals: make(chan struct{}, 1),
+	}
 	in.OnNews(in.hear)
 	f.Cleanup(in.Stop)
 	return in
@@ -96,12 +99,15 @@ type instance struct {
 	id    store.Identity
 	lease store.LeaseID
 
-	mu    sync.Mutex
-	heard map[heardOf]chan store.News
+	mu     sync.Mutex
+	heard  map[heardOf]chan store.News
+	events []store.Event
+	// signals is where news arrives that there are signals for holders here.
+	signals chan struct{}
 }
 
-// heardOf is what news can be about: a grant that was handed off, or one whose
-// waiter should look.
+// heardOf is what news can be about: a grant whose end of waiting is told, or one
+// whose waiter should look.
 type heardOf struct {
 	grant store.GrantID
 	hint  bool
@@ -111,6 +117,19 @@ type heardOf struct {
 var _ store.Store = (*instance)(nil)
 
 func (in *instance) hear(n store.News) {
+	if n.Event != nil {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		in.events = append(in.events, *n.Event)
+		return
+	}
+	if n.Signals {
+		select {
+		case in.signals <- struct{}{}:
+		default: // it was heard before
+		}
+		return
+	}
 	select {
 	case in.earFor(heardOf{n.Grant, n.Answer.Outcome == 0}) <- n:
 	default: // it was heard before
@@ -255,7 +274,7 @@ func (in *instance) want(a store.Answer, outcome store.Outcome) store.Answer {
 func name(o store.Outcome) string {
 	names := map[store.Outcome]string{
 		store.Held: "Held", store.Granted: "Granted", store.Queued: "Queued",
-		store.Gone: "Gone", store.LeaseLost: "LeaseLost", store.Stuck: "Stuck",
+		store.Gone: "Gone", store.LeaseLost: "LeaseLost", store.Stuck: "Stuck", store.Skipped: "Skipped",
 	}
 	if n, ok := names[o]; ok {
 		return n

@@ -63,6 +63,11 @@ func operationsAfterStop(f *fixture) {
 		"Release":      func() error { _, err := a.Release(ctx, claims); return err },
 		"Amend":        func() error { _, err := a.Amend(ctx, []store.Change{{Claim: claims[0]}}); return err },
 		"Get":          func() error { _, err := a.Get(ctx, []string{"k"}); return err },
+		"Signal":       func() error { _, err := a.Signal(ctx, []store.Signal{{Kind: store.Stop, Key: "k"}}); return err },
+		"Signals":      func() error { _, err := a.Signals(ctx, []store.LeaseID{a.lease}); return err },
+		"Heard":        func() error { return a.Heard(ctx, []store.SignalID{1}) },
+		"Watch":        func() error { return a.Watch(ctx, []string{"k"}, a.lease) },
+		"Unwatch":      func() error { return a.Unwatch(ctx, []string{"k"}) },
 		"List":         func() error { _, err := a.List(ctx, store.Query{Limit: 1}); return err },
 	}
 	for name, call := range calls {

@@ -264,9 +264,12 @@ func (k *stormKey) enter(token int64) error {
 
 func (k *stormKey) leave() { k.inside.Add(-1) }
 
-// storm lets workers of three instances acquire, wait, cancel and release a few
-// keys as fast as they can, and at the end looks for what was left behind.
-func storm(f *fixture) {
+func storm(f *fixture) { stormOf(f, false) }
+
+// stormOf lets workers of three instances acquire, wait, cancel and release a few
+// keys as fast as they can, and at the end looks for what was left behind. With
+// outcomes, some would rather skip, and some succeed.
+func stormOf(f *fixture, outcomes bool) {
 	const (
 		workers = 4 // of each instance
 		enough  = 3000
@@ -280,7 +283,7 @@ func storm(f *fixture) {
 	tooLate := end.Add(patience)
 	var run []func() error
 	for i := range workers * len(instances) {
-		w := &stormWorker{in: instances[i%len(instances)], seed: uint32(i + 1)}
+		w := &stormWorker{in: instances[i%len(instances)], seed: uint32(i + 1), outcomes: outcomes}
 		run = append(run, func() error {
 			for !failed.Load() && (grants.Load() < least || grants.Load() < enough && time.Now().Before(end)) {
 				got, err := w.round(f.Context(), keys[w.random(len(keys))])
@@ -308,8 +311,9 @@ func storm(f *fixture) {
 }
 
 type stormWorker struct {
-	in   *instance
-	seed uint32
+	in       *instance
+	seed     uint32
+	outcomes bool
 }
 
 // random is a small xorshift: every worker has its own, reproducible.
@@ -324,6 +328,7 @@ func (w *stormWorker) random(n int) int {
 // how many grants it had.
 func (w *stormWorker) round(ctx context.Context, key *stormKey) (int64, error) {
 	ask := w.in.ask(key.name)
+	ask.Skip = w.outcomes && w.random(3) == 0
 	how := w.in.Acquire
 	if w.random(4) != 0 {
 		how = w.in.Enqueue
@@ -342,6 +347,8 @@ func (w *stormWorker) round(ctx context.Context, key *stormKey) (int64, error) {
 	case store.Granted:
 	case store.Held, store.Gone:
 		return 0, nil
+	case store.Skipped:
+		return 0, w.forget(ctx, ask)
 	default:
 		return 0, fmt.Errorf("outcome %s of %s", name(answer.Outcome), key.name)
 	}
@@ -350,7 +357,11 @@ func (w *stormWorker) round(ctx context.Context, key *stormKey) (int64, error) {
 	}
 	runtime.Gosched() // let others in, if they can come in
 	key.leave()
-	verdicts, err := w.in.Release(ctx, []store.Claim{claim(ask, answer.Token)})
+	c := claim(ask, answer.Token)
+	if w.outcomes && w.random(2) == 0 {
+		c.Outcome = store.Success
+	}
+	verdicts, err := w.in.Release(ctx, []store.Claim{c})
 	if err != nil {
 		return 0, fmt.Errorf("release: %w", err)
 	}
@@ -358,6 +369,21 @@ func (w *stormWorker) round(ctx context.Context, key *stormKey) (int64, error) {
 		return 0, fmt.Errorf("release of a held lock: %s", standing(verdicts[0].Standing))
 	}
 	return 1, nil
+}
+
+// forget cancels a waiter that was skipped, and looks that nothing of it remains.
+func (w *stormWorker) forget(ctx context.Context, ask store.Ask) error {
+	if !ask.Skip {
+		return fmt.Errorf("skipped, but wanted the lock: %s", ask.Key)
+	}
+	if _, err := w.in.CancelWaits(ctx, []store.Attempt{ask.Attempt}); err != nil {
+		return fmt.Errorf("cancel: %w", err)
+	}
+	answers, err := w.in.CheckWaits(ctx, []store.Attempt{ask.Attempt})
+	if err == nil && answers[0].Outcome != store.Gone {
+		err = fmt.Errorf("a forgotten waiter is %s", name(answers[0].Outcome))
+	}
+	return err
 }
 
 // wait waits for news for a while that is sometimes too short, and cancels.

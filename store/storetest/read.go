@@ -48,6 +48,7 @@ func readCases() []testCase {
 			}
 			in.lists(store.Query{Limit: 10}, "living")
 		}},
+		{"a key that is not held tells whether its last grant expired", lastGrant},
 		{"namespaces never meet", namespacesApart},
 		{"odd keys are keys like any other", func(f *fixture) {
 			a, b := f.pair()
@@ -184,4 +185,40 @@ func listPrefixes(f *fixture) {
 		}
 	}
 	in.lists(store.Query{Limit: 10, Prefix: "a", After: "b"})
+}
+
+// lastGrant: a watcher that missed the news reads what became of the grant.
+func lastGrant(f *fixture) {
+	a, b := f.pair()
+	ask := a.ask("released")
+	token := a.granted(ask).Token
+	a.released(claim(ask, token))
+	if l := b.get("released"); l.Held || l.Expired || l.Token != 0 && l.Token != token {
+		f.Errorf("after a release: %+v", l)
+	}
+	if l := b.get("never"); l.Held || l.Expired || l.Token != 0 {
+		f.Errorf("of a key that nobody had: %+v", l)
+	}
+	undone := a.ask("undone")
+	a.granted(undone)
+	a.undo(undone)
+	if l := b.get("undone"); l.Held || l.Expired {
+		f.Errorf("after an undo: %+v", l)
+	}
+	ended := map[string]int64{
+		"expired":  a.granted(a.askTTL("expired", shortTTL)).Token,
+		"buried":   a.granted(a.ask("buried")).Token,
+		"regained": a.granted(a.ask("regained")).Token,
+	}
+	a.bury(a.lease)
+	for key, token := range ended {
+		b.poll("the end of "+key, func() bool { return !b.get(key).Held })
+		if l := b.get(key); !l.Expired || l.Token != token {
+			f.Errorf("%s: %+v, want expired under %d", key, l, token)
+		}
+	}
+	next := b.granted(b.ask("regained")).Token
+	if l := b.holds("regained", next, 0); l.Expired {
+		f.Errorf("a held lock: %+v", l)
+	}
 }

@@ -69,11 +69,16 @@ func groups() []group {
 		{"release", releaseCases()},
 		{"amend", amendCases()},
 		{"queue", queueCases()},
+		{"outcome", outcomeCases()},
+		{"hold", holdCases()},
+		{"signal", signalCases()},
+		{"watch", watchCases()},
 		{"death", deathCases()},
 		{"repeat", repeatCases()},
 		{"tokens", tokenCases()},
 		{"read", readCases()},
 		{"batch", batchCases()},
 		{"races", raceCases()},
+		{"coordination races", coordinationRaceCases()},
 	}
 }

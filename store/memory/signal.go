@@ -1,0 +1,126 @@
+package memory
+
+import (
+	"context"
+	"slices"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Signal asks holders for something, whoever they are.
+func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.Standing, error) {
+	if err := s.usable(ctx, "Signal"); err != nil {
+		return nil, err
+	}
+	o := operation{ns: s.ns}
+	standings := make([]store.Standing, len(signals))
+	for i := range signals {
+		standings[i] = o.signal(signals[i])
+	}
+	o.finish()
+	return standings, nil
+}
+
+func (o *operation) signal(g store.Signal) store.Standing {
+	sh := o.ns.shard(g.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := o.ns.space.now()
+	r := sh.rows[g.Key]
+	if r == nil || !r.held(now) || g.Token != 0 && g.Token != r.token {
+		return store.UnknownToken
+	}
+	g.Token, g.At = r.token, now.wall
+	switch {
+	case g.Kind == store.Stop:
+		if !o.noteStop(r, &g) {
+			return store.Holds // it was told before
+		}
+	case !r.lease.renewed || r.lease.stands.Load():
+		o.breakUp(r, now)
+		return store.Holds
+	}
+	if r.lease.renewed && r.lease.signal(g, o.ns) {
+		o.news = append(o.news, delivery{r.lease.by, store.News{Signals: true}})
+	}
+	return store.Holds
+}
+
+// noteStop notes in the lock that its holder should stop, and reports whether that
+// says anything new.
+func (o *operation) noteStop(r *row, g *store.Signal) bool {
+	stopping := &store.Stopping{Reason: g.Reason, At: g.At}
+	if before := r.stopping; before != nil {
+		if sameReason(before.Reason, g.Reason) {
+			return false
+		}
+		stopping.At = before.At
+	}
+	r.stopping = stopping
+	if !r.released { // else its end was told already
+		o.event(r, store.Event{Kind: store.EventStopping, Stopping: stopping})
+	}
+	return true
+}
+
+func sameReason(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
+
+// breakUp ends a grant that nobody can be asked to give up. Who claims it later is
+// told that it expired.
+func (o *operation) breakUp(r *row, now moment) {
+	if !r.released {
+		o.event(r, store.Event{Kind: store.EventExpired})
+	}
+	o.end(r, now)
+}
+
+// signal puts a signal on its way to a holder under this lease, in the place of those
+// of its kind for the same key that were not heard yet. It refuses when there is
+// nobody to hear it.
+func (l *lease) signal(g store.Signal, ns *namespace) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gone() {
+		return false
+	}
+	l.signals = slices.DeleteFunc(l.signals, func(before store.Signal) bool {
+		return before.Key == g.Key && before.Kind == g.Kind
+	})
+	g.ID = store.SignalID(ns.lastSignal.Add(1))
+	l.signals = append(l.signals, g)
+	return true
+}
+
+// Signals returns what holders under these leases of this instance are asked for.
+func (s *Store) Signals(ctx context.Context, leases []store.LeaseID) ([]store.Signal, error) {
+	if err := s.usable(ctx, "Signals"); err != nil {
+		return nil, err
+	}
+	var found []store.Signal
+	for _, id := range leases {
+		if l := s.ns.leases.get(id); l != nil && l.by == s {
+			l.mu.Lock()
+			found = append(found, l.signals...)
+			l.mu.Unlock()
+		}
+	}
+	return found, nil
+}
+
+// Heard forgets signals to holders of this instance.
+func (s *Store) Heard(ctx context.Context, signals []store.SignalID) error {
+	if err := s.usable(ctx, "Heard"); err != nil {
+		return err
+	}
+	if len(signals) == 0 {
+		return nil
+	}
+	for _, l := range s.ns.leases.renewedBy(s.id.Instance) {
+		l.mu.Lock()
+		l.signals = slices.DeleteFunc(l.signals, func(g store.Signal) bool {
+			return slices.Contains(signals, g.ID)
+		})
+		l.mu.Unlock()
+	}
+	return nil
+}

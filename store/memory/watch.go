@@ -1,0 +1,80 @@
+package memory
+
+import (
+	"bytes"
+	"context"
+	"errors"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+var errLeaseLost = errors.New("the lease has ended")
+
+// Watch makes this instance hear events of keys. It fails when the lease has ended.
+func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) error {
+	if err := s.usable(ctx, "Watch"); err != nil {
+		return err
+	}
+	l := s.ns.leases.get(lease)
+	if l == nil || !l.owned(s.ns.space.now()) {
+		return &store.Error{Op: "Watch", Err: errLeaseLost}
+	}
+	for _, key := range keys {
+		s.watch(key, l)
+	}
+	if l.gone() { // a burial may have come by before
+		s.unwatch(keys, l)
+		return &store.Error{Op: "Watch", Err: errLeaseLost}
+	}
+	return nil
+}
+
+func (s *Store) watch(key string, l *lease) {
+	sh := s.ns.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	r := sh.row(key)
+	if r.watchers == nil {
+		r.watchers = map[*Store]*lease{}
+	}
+	r.watchers[s] = l
+	sh.visited[r] = struct{}{}
+}
+
+// Unwatch ends that.
+func (s *Store) Unwatch(ctx context.Context, keys []string) error {
+	if err := s.usable(ctx, "Unwatch"); err != nil {
+		return err
+	}
+	s.unwatch(keys, nil)
+	return nil
+}
+
+// unwatch ends the watches of this instance, or those under a lease only.
+func (s *Store) unwatch(keys []string, under *lease) {
+	for _, key := range keys {
+		sh := s.ns.shard(key)
+		sh.mu.Lock()
+		if r := sh.rows[key]; r != nil && (under == nil || r.watchers[s] == under) {
+			delete(r.watchers, s)
+			r.tidy()
+		}
+		sh.mu.Unlock()
+	}
+}
+
+// event lets those know who watch the key. The key and the token are those of now.
+func (o *operation) event(r *row, e store.Event) {
+	for s := range r.watchers {
+		told := e
+		told.Key, told.Token = r.key, r.token
+		o.news = append(o.news, delivery{s, store.News{Event: &told}})
+	}
+}
+
+// released tells that the holder gave the key up.
+func (o *operation) released(r *row, outcome store.ReleaseOutcome, result []byte) {
+	if r.watchers != nil {
+		o.event(r, store.Event{Kind: store.EventReleased, Outcome: outcome, Result: bytes.Clone(result)})
+	}
+}

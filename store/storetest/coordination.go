@@ -1,0 +1,311 @@
+package storetest
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+func coordinationRaceCases() []testCase {
+	return []testCase{
+		{"at most one holder in a storm with outcomes", stormWithOutcomes},
+		{"a success, an enqueue and a cancel that meet leave each waiter one end", successMeetsQueue},
+		{"a success and a burial of who is skipped agree", successMeetsBurial},
+		{"a stop and a release that meet leave the next holder alone", stopMeetsRelease},
+		{"a stop and a release with a hold that meet leave no signal for the next holder", stopMeetsStanding},
+		{"a break and a release that meet end one grant only", breakMeetsRelease},
+		{"a release with a hold, a renewal and a burial that meet keep the hold", holdMeetsBurial},
+		{"a watch and a grant that meet: it is read or heard", watchMeetsGrant},
+	}
+}
+
+func stormWithOutcomes(f *fixture) { stormOf(f, true) }
+
+// successMeetsQueue: while the holder succeeds, one skip-waiter leaves, another comes,
+// and one who wants the lock comes. Each ends in one way, and who wants the lock gets
+// it. With him in line, the key is never free.
+func successMeetsQueue(f *fixture) {
+	a, b := f.pair()
+	f.rounds(200, func(round int) {
+		key := fmt.Sprintf("success:%d", round)
+		holder := a.ask(key)
+		stays, leaves, comes := b.askSkip(key), b.askSkip(key), a.askSkip(key)
+		plain, late := b.ask(key), a.ask(key)
+		token := a.granted(holder).Token
+		b.queued(stays, 1)
+		b.queued(leaves, 2)
+		b.queued(plain, 3)
+		var left, came, lateCame store.Answer
+		var done atomic.Bool
+		f.together(
+			func() error {
+				defer done.Store(true)
+				_, err := a.Release(f.Context(), []store.Claim{success(claim(holder, token), `1`)})
+				return err
+			},
+			func() error { return keep(&left)(b.CancelWaits(f.Context(), []store.Attempt{leaves.Attempt})) },
+			func() error { return keep(&came)(a.Enqueue(f.Context(), []store.Ask{comes})) },
+			func() error { return keep(&lateCame)(a.Enqueue(f.Context(), []store.Ask{late})) },
+			func() error {
+				for looks := 0; looks < 3 || !done.Load(); looks++ {
+					locks, err := b.Get(f.Context(), []string{key})
+					if err != nil {
+						return err
+					}
+					if !locks[0].Held {
+						return fmt.Errorf("free while somebody waits: %+v", locks[0])
+					}
+				}
+				return nil
+			},
+		)
+		b.skipped(b.check(stays), `1`)
+		b.skipped(b.cancel(stays), `1`)
+		if left.Outcome == store.Skipped {
+			b.skipped(left, `1`)
+		} else {
+			b.want(left, store.Gone)
+		}
+		b.want(b.check(leaves), store.Gone)
+		b.want(b.check(stays), store.Gone)
+		grant := b.awaitNews(plain)
+		a.want(lateCame, store.Queued)
+		// The one who came is skipped, or came too late and waits for the next holder.
+		a.want(came, store.Queued)
+		waiting := 1
+		if found := a.check(comes); found.Outcome == store.Skipped {
+			a.skipped(a.cancel(comes), `1`)
+		} else {
+			a.want(found, store.Queued)
+			waiting = 2
+		}
+		b.holds(key, grant.Token, waiting)
+		b.released(success(claim(plain, grant.Token), `2`))
+		if waiting == 2 {
+			a.skipped(a.cancel(comes), `2`)
+		}
+		a.released(claim(late, a.awaitNews(late).Token))
+		a.free(key)
+	})
+}
+
+// keep remembers the only answer of an operation.
+func keep(answer *store.Answer) func([]store.Answer, error) error {
+	return func(answers []store.Answer, err error) error {
+		if err == nil {
+			*answer = answers[0]
+		}
+		return err
+	}
+}
+
+// successMeetsBurial: a skip-waiter's lease is buried while it is skipped. Nothing of
+// it remains, and the one behind it is granted.
+func successMeetsBurial(f *fixture) {
+	a, b := f.pair()
+	f.rounds(200, func(round int) {
+		key := fmt.Sprintf("buried:%d", round)
+		holder, plain := a.ask(key), b.ask(key)
+		skip := b.askUnder(b.openLease(longTTL), key)
+		skip.Skip = true
+		token := a.granted(holder).Token
+		b.queued(skip, 1)
+		b.queued(plain, 2)
+		f.together(
+			func() error {
+				_, err := a.Release(f.Context(), []store.Claim{success(claim(holder, token), `1`)})
+				return err
+			},
+			func() error { return b.Bury(f.Context(), []store.LeaseID{skip.Lease}) },
+		)
+		grant := b.awaitNews(plain)
+		b.want(b.check(skip), store.Gone)
+		b.holds(key, grant.Token, 0)
+		b.released(claim(plain, grant.Token))
+	})
+}
+
+// stopMeetsRelease: the session that holds next, on the same lease, was not asked.
+func stopMeetsRelease(f *fixture) {
+	a, b := f.pair()
+	f.rounds(200, func(round int) {
+		key := fmt.Sprintf("stop:%d", round)
+		holder, next := a.ask(key), a.ask(key)
+		token := a.granted(holder).Token
+		waits := round%2 == 0
+		if waits {
+			a.queued(next, 1)
+		}
+		s := stop(key, "x")
+		s.Token = token
+		var stood []store.Standing
+		f.together(
+			func() error {
+				_, err := a.Release(f.Context(), []store.Claim{claim(holder, token)})
+				return err
+			},
+			func() (err error) {
+				stood, err = b.Signal(f.Context(), []store.Signal{s})
+				return err
+			},
+		)
+		if got := stood[0]; got != store.Holds && got != store.UnknownToken {
+			f.Fatalf("stands %s", standing(got))
+		}
+		var grant store.Answer
+		if waits {
+			grant = a.awaitNews(next)
+		} else {
+			grant = a.granted(next)
+		}
+		if l := a.holds(key, grant.Token, 0); l.Stopping != nil {
+			f.Fatalf("the next holder is stopping: %+v", l)
+		}
+		a.noSignalFor(grant.Token, a.lease)
+		a.released(claim(next, grant.Token))
+	})
+}
+
+// stopMeetsStanding: whatever came first, the lease that stands is told nothing that
+// its key's next holder would hear.
+func stopMeetsStanding(f *fixture) {
+	a, b := f.pair()
+	f.rounds(100, func(round int) {
+		key := fmt.Sprintf("standing:%d", round)
+		holder, next := a.askHold(key, longTTL, longHold), b.ask(key)
+		token := a.granted(holder).Token
+		b.queued(next, 1)
+		f.together(
+			func() error {
+				_, err := a.Release(f.Context(), []store.Claim{claim(holder, token)})
+				return err
+			},
+			func() error {
+				_, err := b.Signal(f.Context(), []store.Signal{stop(key, "x")})
+				return err
+			},
+		)
+		b.standing(key, token, 1, longHold)
+		b.signalled(store.Signal{Kind: store.Break, Key: key, Token: token}, store.Holds)
+		grant := b.awaitNews(next)
+		if l := b.holds(key, grant.Token, 0); l.Stopping != nil {
+			f.Fatalf("the next holder is stopping: %+v", l)
+		}
+		b.noSignalFor(grant.Token, b.lease, holder.Lease)
+		b.released(claim(next, grant.Token))
+	})
+}
+
+// breakMeetsRelease: a break of a bind:ttl lock, while its holder releases it and two
+// wait, ends that grant and not the next.
+func breakMeetsRelease(f *fixture) {
+	a, b := f.pair()
+	f.rounds(200, func(round int) {
+		key := fmt.Sprintf("break:%d", round)
+		holder := a.askTTL(key, longTTL)
+		token := a.granted(holder).Token
+		first, second := b.ask(key), a.ask(key)
+		first.TTL = longTTL
+		b.queued(first, 1)
+		a.queued(second, 2)
+		s := store.Signal{Kind: store.Break, Key: key, Token: token}
+		var verdict store.Verdict
+		var stood store.Standing
+		f.together(
+			func() error {
+				verdicts, err := a.Release(f.Context(), []store.Claim{claim(holder, token)})
+				if err == nil {
+					verdict = verdicts[0]
+				}
+				return err
+			},
+			func() error {
+				standings, err := b.Signal(f.Context(), []store.Signal{s})
+				if err == nil {
+					stood = standings[0]
+				}
+				return err
+			},
+		)
+		if (verdict.Standing == store.Holds) == (stood == store.Holds) {
+			f.Fatalf("release stands %s, break %s", standing(verdict.Standing), standing(stood))
+		}
+		grant := b.awaitNews(first)
+		b.holds(key, grant.Token, 1)
+		b.released(claim(first, grant.Token))
+		a.released(claim(second, a.awaitNews(second).Token))
+	})
+}
+
+// holdMeetsBurial makes many holds stand in every way at once, and waits for all of
+// them together.
+func holdMeetsBurial(f *fixture) {
+	a, b := f.pair()
+	const n = 40
+	firsts, waiters := make([]store.Answer, n), make([]store.Ask, n)
+	for i := range n {
+		key := fmt.Sprintf("hold:%d", i)
+		holder := a.askHold(key, longTTL, shortHoldTime)
+		firsts[i], waiters[i] = a.granted(holder), b.ask(key)
+		b.queued(waiters[i], 1)
+		f.together(
+			func() error {
+				_, err := a.Release(f.Context(), []store.Claim{claim(holder, firsts[i].Token)})
+				return err
+			},
+			func() error {
+				_, err := a.Renew(f.Context(), []store.LeaseID{holder.Lease, a.lease})
+				return err
+			},
+			func() error {
+				if i%2 == 0 {
+					return nil
+				}
+				return a.Bury(f.Context(), []store.LeaseID{holder.Lease})
+			},
+		)
+		if kept := a.renew(holder.Lease); len(kept) != 0 && time.Since(firsts[i].AcquiredAt) < shortHoldTime/2 {
+			f.Fatal("a lease that stands was renewed")
+		}
+		if v := a.release(claim(holder, firsts[i].Token)); v.Standing == store.Holds {
+			f.Fatal("released twice")
+		}
+	}
+	for i, waiter := range waiters {
+		grant := b.awaitGrant(waiter)
+		b.after(firsts[i], shortHoldTime, grant)
+		b.released(claim(waiter, grant.Token))
+	}
+}
+
+// watchMeetsGrant: who watches and then reads misses nothing.
+func watchMeetsGrant(f *fixture) {
+	f.watchPair(func(in, by *instance) {
+		f.rounds(100, func(round int) {
+			ask := by.ask(fmt.Sprintf("watch:%d", round))
+			var grant store.Answer
+			var read store.Lock
+			f.together(
+				func() error { return keep(&grant)(by.Acquire(f.Context(), []store.Ask{ask})) },
+				func() error {
+					if err := in.Watch(f.Context(), []string{ask.Key}, in.lease); err != nil {
+						return err
+					}
+					locks, err := in.Get(f.Context(), []string{ask.Key})
+					if err == nil {
+						read = locks[0]
+					}
+					return err
+				},
+			)
+			by.want(grant, store.Granted)
+			if !read.Held {
+				in.hears(ask.Key, event(store.EventAcquired, grant.Token))
+			}
+			in.unwatch(ask.Key)
+			by.released(claim(ask, grant.Token))
+		})
+	})
+}

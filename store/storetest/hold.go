@@ -1,0 +1,364 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+const (
+	// longHold is not over while the test runs, and longer than any lease's TTL.
+	longHold = 3 * longTTL
+	// shortHoldTime is for holds that must end: long enough for a few statements.
+	shortHoldTime = time.Second
+)
+
+func holdCases() []testCase {
+	return []testCase{
+		{"a release keeps the key until the hold is over", releaseStands},
+		{"whoever waits gets the key when the hold is over, and is told that it ends early", standingEnds},
+		{"a released hold that ended is released, not expired", func(f *fixture) {
+			a, b := f.pair()
+			ask := a.askHold("k", longTTL, shortHoldTime)
+			first := a.granted(ask)
+			a.released(claim(ask, first.Token))
+			b.poll("the end of the hold", func() bool { return !b.get("k").Held })
+			if l := b.get("k"); l.Expired {
+				f.Errorf("expired, though it was released: %+v", l)
+			}
+			a.stands(a.release(claim(ask, first.Token)), store.Released)
+			b.after(first, shortHoldTime, b.granted(b.ask("k")))
+		}},
+		{"a burial keeps the key until the hold is over", func(f *fixture) {
+			a, b := f.pair()
+			ask := a.askHold("k", longTTL, longHold)
+			token := a.granted(ask).Token
+			waiter := b.ask("k")
+			b.queued(waiter, 1)
+			a.bury(ask.Lease)
+			a.bury(ask.Lease)
+			b.standing("k", token, 1, longHold)
+			b.want(b.check(waiter), store.Queued)
+			a.notClaimable(ask, token, store.Expired)
+		}},
+		{"the burial of an instance keeps its holds until they are over", func(f *fixture) {
+			a, b := f.pair()
+			kept, ended := a.askHold("kept", longTTL, longHold), a.askHold("ended", longTTL, shortHoldTime)
+			token, first := a.granted(kept).Token, a.granted(ended)
+			plain := a.granted(a.ask("plain")).Token
+			waiter := b.ask("ended")
+			b.queued(waiter, 1)
+			a.Stop()
+			b.buryInstance(a.id.Instance)
+			b.standing("kept", token, 0, longHold)
+			if got := b.granted(b.ask("plain")); got.Token <= plain {
+				f.Errorf("tokens %d, then %d", plain, got.Token)
+			}
+			b.after(first, shortHoldTime, b.awaitGrant(waiter))
+		}},
+		{"a lease that stands is touched by no sweep", func(f *fixture) {
+			a, b := f.pair()
+			released, buried := a.askHold("released", longTTL, longHold), a.askHold("buried", longTTL, longHold)
+			tokens := []int64{a.granted(released).Token, a.granted(buried).Token}
+			a.released(claim(released, tokens[0]))
+			a.bury(buried.Lease)
+			f.sweep(a)
+			f.sweep(b)
+			b.standing("released", tokens[0], 0, longHold)
+			b.standing("buried", tokens[1], 0, longHold)
+		}},
+		{"a holder that is gone keeps the key until its hold is over", holdOutlivesTheTTL},
+		{"a renewal does not end a hold early", func(f *fixture) {
+			in := f.instance("a")
+			ask := in.askHold("k", longTTL, longHold)
+			if grant := in.granted(ask); grant.ExpiresIn <= longHold-patience || grant.ExpiresIn > longHold {
+				f.Errorf("expires in %v, want the hold's %v", grant.ExpiresIn, longHold)
+			}
+			if kept := in.renew(ask.Lease); len(kept) != 1 {
+				f.Fatal("not renewed")
+			}
+			if left := in.get("k").Holder.ExpiresIn; left <= longHold-patience || left > longHold {
+				f.Errorf("expires in %v after a renewal, want the hold's %v", left, longHold)
+			}
+		}},
+		{"a hold that is over keeps nothing", holdIsOver},
+		{"a hold begins with the hand-off, whatever it was that handed off", holdOfAWaiter},
+		{"a bind:ttl lock lasts for its hold at least", bindTTLHold},
+		{"an undo ignores the hold", func(f *fixture) {
+			a, b := f.pair()
+			session, bindTTL := a.askHold("k1", longTTL, longHold), a.askTTL("k2", longTTL)
+			bindTTL.MinHold = longHold
+			a.granted(session)
+			a.granted(bindTTL)
+			waiter := b.ask("k2")
+			b.queued(waiter, 1)
+			a.undo(session)
+			a.undo(bindTTL)
+			a.free("k1")
+			b.awaitNews(waiter)
+		}},
+		{"a release at once ignores the hold", func(f *fixture) {
+			a, b := f.pair()
+			session, bindTTL := a.askHold("k1", longTTL, longHold), a.askTTL("k2", longTTL)
+			bindTTL.MinHold = longHold
+			c1, c2 := claim(session, a.granted(session).Token), claim(bindTTL, a.granted(bindTTL).Token)
+			waiter := b.ask("k2")
+			b.queued(waiter, 1)
+			c1.AtOnce, c2.AtOnce = true, true
+			a.released(c1)
+			a.released(c2)
+			a.free("k1")
+			b.awaitNews(waiter)
+			a.stands(a.release(c1), store.Released)
+		}},
+		{"a success skips at once, though the key is kept", func(f *fixture) {
+			a, b := f.pair()
+			ask := a.askHold("k", longTTL, longHold)
+			token := a.granted(ask).Token
+			skip, plain := b.askSkip("k"), b.ask("k")
+			b.queued(skip, 1)
+			b.queued(plain, 2)
+			a.released(success(claim(ask, token), `3`))
+			b.awaitSkip(skip, `3`)
+			b.standing("k", token, 1, longHold)
+			b.queued(plain, 1)
+		}},
+		{"a waiter that comes to a lease that stands waits", func(f *fixture) {
+			a, b := f.pair()
+			ask := a.askHold("k", longTTL, longHold)
+			token := a.granted(ask).Token
+			a.released(claim(ask, token))
+			waiter := b.ask("k")
+			queued := b.queued(waiter, 1)
+			for _, l := range []store.Lock{queued.Lock, b.want(b.acquire(b.ask("k")), store.Held).Lock} {
+				if !l.Holder.Standing || l.Token != token || l.Holder.ExpiresIn <= 0 {
+					f.Errorf("behind a lease that stands: %+v", l)
+				}
+			}
+			b.gaveUp(b.cancel(waiter), 1)
+			b.standing("k", token, 0, longHold)
+		}},
+		{"a release that stands hands off in a batch, too", holdsInABatch},
+	}
+}
+
+// askHold is a new attempt with a hold, under a fresh lease of its own.
+func (in *instance) askHold(key string, ttl, hold time.Duration) store.Ask {
+	in.Helper()
+	ask := in.askUnder(in.openLease(ttl), key)
+	ask.MinHold = hold
+	return ask
+}
+
+// standing checks that a key is kept by a lease that stands, for a long hold that
+// began a moment ago.
+func (in *instance) standing(key string, token int64, waiting int, hold time.Duration) {
+	in.Helper()
+	l := in.holds(key, token, waiting)
+	if !l.Holder.Standing || l.Expired || l.Holder.ExpiresIn > hold || l.Holder.ExpiresIn <= hold-2*patience {
+		in.Fatalf("does not stand for %v: %+v", hold, l)
+	}
+}
+
+// notClaimable checks that a grant whose lease stands is its holder's no more.
+func (in *instance) notClaimable(ask store.Ask, token int64, want store.Standing) {
+	in.Helper()
+	in.stands(in.release(claim(ask, token)), want)
+	atOnce := claim(ask, token)
+	atOnce.AtOnce = true
+	in.stands(in.release(atOnce), want)
+	in.stands(in.amend(store.Change{Claim: claim(ask, token), SetData: true, Data: []byte(`1`)}), want)
+	if again := in.acquire(ask); again.Outcome == store.Granted {
+		in.Fatalf("a repetition was granted: %+v", again)
+	}
+	if again := in.check(ask); again.Outcome != store.Gone {
+		in.Fatalf("a check found %s", name(again.Outcome))
+	}
+	if ask.TTL == 0 {
+		if kept := in.renew(ask.Lease); len(kept) != 0 {
+			in.Fatal("a lease that stands was renewed")
+		}
+		in.want(in.acquire(in.askUnder(ask.Lease, "another")), store.LeaseLost)
+	}
+	if l := in.get(ask.Key); l.Token != token || !l.Held || !l.Holder.Standing {
+		in.Fatalf("stands no more: %+v", l)
+	}
+}
+
+// after checks that a grant came when the hold of the one before was over.
+func (in *instance) after(first store.Answer, hold time.Duration, next store.Answer) {
+	in.Helper()
+	if next.Token <= first.Token {
+		in.Fatalf("tokens %d, then %d", first.Token, next.Token)
+	}
+	if held := next.AcquiredAt.Sub(first.AcquiredAt); held < hold-time.Millisecond {
+		in.Fatalf("in other hands after %v, with a hold of %v", held, hold)
+	}
+}
+
+func releaseStands(f *fixture) {
+	a, b := f.pair()
+	ask := a.askHold("k", longTTL, longHold)
+	ask.Data = []byte(`{"a":1}`)
+	token := a.granted(ask).Token
+	if was := a.released(claim(ask, token)).Lock; was.Token != token || !was.Held {
+		f.Errorf("the lock as it was: %+v", was)
+	}
+	b.standing("k", token, 0, longHold)
+	if l := b.lists(store.Query{Limit: 1}, "k")[0]; !l.Holder.Standing || l.Token != token {
+		f.Errorf("listed: %+v", l)
+	}
+	a.notClaimable(ask, token, store.Released)
+	a.bury(ask.Lease) // as its sidecar does, which need not know
+	b.standing("k", token, 0, longHold)
+	a.stands(a.release(claim(ask, token)), store.Released)
+	a.undo(ask) // the grant has ended; so there is nothing to undo
+	b.standing("k", token, 0, longHold)
+}
+
+// standingEnds: the waiter's sidecar was told that the lease lasts for minutes.
+func standingEnds(f *fixture) {
+	a, b := f.pair()
+	ask := a.askHold("k", longTTL, shortHoldTime)
+	first := a.granted(ask)
+	waiter, second := b.ask("k"), a.ask("k")
+	b.queued(waiter, 1)
+	a.queued(second, 2)
+	a.released(claim(ask, first.Token))
+	if !b.Traits().Polls {
+		b.awaitAnyNews(waiter)
+	}
+	if got := b.check(waiter); got.Outcome == store.Queued && got.Lock.Holder.ExpiresIn > shortHoldTime {
+		f.Errorf("the hold ends in %v", got.Lock.Holder.ExpiresIn)
+	}
+	got := b.awaitGrant(waiter)
+	b.after(first, shortHoldTime, got)
+	b.holds("k", got.Token, 1)
+	a.stands(a.release(claim(ask, first.Token)), store.UnknownToken)
+}
+
+// holdOutlivesTheTTL: nobody renews the lease, and nobody buries it before its end.
+func holdOutlivesTheTTL(f *fixture) {
+	a, b := f.pair()
+	const hold = shortHoldTime + shortTTL
+	var ask store.Ask
+	var first store.Answer
+	a.poll("a grant under a short lease", func() bool {
+		ask = a.askHold("k", shortTTL, hold)
+		first = a.acquire(ask)
+		return first.Outcome == store.Granted
+	})
+	b.poll("the end of the hold", func() bool { return !b.get("k").Held })
+	if l := b.get("k"); !l.Expired || l.Token != first.Token {
+		f.Errorf("after a hold that nobody released: %+v", l)
+	}
+	a.stands(a.release(claim(ask, first.Token)), store.Expired)
+	b.after(first, hold, b.granted(b.ask("k")))
+}
+
+func holdIsOver(f *fixture) {
+	a, b := f.pair()
+	const hold = 20 * time.Millisecond
+	released, buried := a.askHold("released", longTTL, hold), a.askHold("buried", longTTL, hold)
+	token := a.granted(released).Token
+	a.granted(buried)
+	a.poll("the end of the holds", func() bool { return a.get("buried").Holder.HeldFor > 2*hold })
+	a.released(claim(released, token))
+	b.free("released")
+	if kept := a.renew(released.Lease); len(kept) != 1 {
+		f.Error("a lease whose lock was released after its hold is dead")
+	}
+	a.bury(buried.Lease)
+	b.free("buried")
+	if l := b.get("buried"); !l.Expired {
+		f.Errorf("buried: %+v", l)
+	}
+}
+
+// holdOfAWaiter lets waiters with a hold be granted in every way there is. Their
+// leases' TTL is shorter than the hold.
+func holdOfAWaiter(f *fixture) {
+	a, b := f.pair()
+	waiters := map[string]store.Ask{}
+	wait := func(key string, bindTTL bool) {
+		waiter := b.askHold(key, longTTL, longHold)
+		if bindTTL {
+			waiter.TTL, waiter.Lease = longTTL, b.lease
+		}
+		waiters[key] = waiter
+		b.queued(waiter, 1)
+	}
+	for _, bindTTL := range []bool{false, true} {
+		suffix := map[bool]string{false: "", true: ":ttl"}[bindTTL]
+		released, undone := a.ask("released"+suffix), a.ask("undone"+suffix)
+		buried := a.askUnder(a.openLease(longTTL), "buried"+suffix)
+		a.granted(a.askTTL("expired"+suffix, shortHoldTime))
+		wait("expired"+suffix, bindTTL)
+		c := claim(released, a.granted(released).Token)
+		wait("released"+suffix, bindTTL)
+		a.granted(undone)
+		wait("undone"+suffix, bindTTL)
+		a.granted(buried)
+		wait("buried"+suffix, bindTTL)
+		a.released(c)
+		a.undo(undone)
+		a.bury(buried.Lease)
+	}
+	for key, waiter := range waiters {
+		grant := b.awaitGrant(waiter)
+		if grant.ExpiresIn <= longHold-2*patience || grant.ExpiresIn > longHold {
+			f.Errorf("%s: expires in %v, want the hold's %v", key, grant.ExpiresIn, longHold)
+		}
+		b.released(claim(waiter, grant.Token))
+		a.standing(key, grant.Token, 0, longHold)
+		b.notClaimable(waiter, grant.Token, store.Released)
+	}
+}
+
+func bindTTLHold(f *fixture) {
+	a, b := f.pair()
+	ask := a.askTTL("k", time.Minute)
+	ask.MinHold = longHold
+	grant := a.granted(ask)
+	lasts := func(left time.Duration) {
+		f.Helper()
+		if left <= longHold-patience || left > longHold {
+			f.Errorf("expires in %v, want the hold's %v", left, longHold)
+		}
+	}
+	lasts(grant.ExpiresIn)
+	a.sameGrant(grant, a.acquire(ask))
+	c := claim(ask, grant.Token)
+	lasts(b.stands(b.amend(store.Change{Claim: c, TTL: time.Second}), store.Holds).Lock.Holder.ExpiresIn)
+	longer := b.stands(b.amend(store.Change{Claim: c, TTL: 2 * longHold}), store.Holds)
+	if longer.Lock.Holder.ExpiresIn <= longHold {
+		f.Errorf("expires in %v, want %v", longer.Lock.Holder.ExpiresIn, 2*longHold)
+	}
+	b.released(c)
+	b.standing("k", grant.Token, 0, longHold)
+	b.notClaimable(ask, grant.Token, store.Released)
+
+	short := a.askTTL("short", longTTL)
+	short.MinHold = shortHoldTime
+	first := a.granted(short)
+	waiter := b.ask("short")
+	b.queued(waiter, 1)
+	a.released(claim(short, first.Token))
+	b.after(first, shortHoldTime, b.awaitGrant(waiter))
+}
+
+func holdsInABatch(f *fixture) {
+	a, b := f.pair()
+	held, plain := a.askHold("held", longTTL, longHold), a.ask("plain")
+	claims := []store.Claim{claim(plain, a.granted(plain).Token), claim(held, a.granted(held).Token)}
+	waiters := []store.Ask{b.ask("plain"), b.ask("held")}
+	b.queued(waiters[0], 1)
+	b.queued(waiters[1], 1)
+	verdicts, err := a.Release(f.ctx(), claims)
+	if err != nil || len(verdicts) != 2 || verdicts[0].Standing != store.Holds || verdicts[1].Standing != store.Holds {
+		f.Fatalf("release: %+v, %v", verdicts, err)
+	}
+	b.awaitNews(waiters[0])
+	b.standing("held", claims[1].Token, 1, longHold)
+	b.want(b.check(waiters[1]), store.Queued)
+}
