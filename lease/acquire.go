@@ -15,8 +15,8 @@ import (
 // in the time that the request waits. When ctx ends, the call has left: it returns
 // [ErrAbandoned], and what the store grants all the same is given back.
 //
-// Errors: [HeldError], [TimeoutError], [LimitError], [ErrSessionEnded],
-// [ErrDraining], [ErrAbandoned], and those of the store.
+// Errors: [HeldError], [TimeoutError], [SkippedError], [LimitError],
+// [ErrSessionEnded], [ErrDraining], [ErrAbandoned], and those of the store.
 func (m *Manager) Acquire(ctx context.Context, s *Session, req Request) (Grant, error) {
 	if m.isDraining() {
 		return Grant{}, ErrDraining
@@ -26,11 +26,14 @@ func (m *Manager) Acquire(ctx context.Context, s *Session, req Request) (Grant, 
 		return m.acquireTTL(ctx, &req)
 	}
 	c := &call{s: s, req: &req}
+	if g, ok := s.enter(&c.place, &req); ok {
+		return g, nil
+	}
 	if err := s.admit(&c.place); err != nil {
 		return Grant{}, err
 	}
 	defer s.leave(&c.place)
-	if lock, ok := m.deniedHere(&req); ok {
+	if lock, ok := m.deniedHere(s, &req); ok {
 		return Grant{}, &HeldError{Lock: lock, Cached: true}
 	}
 	return m.acquire(ctx, c)
@@ -52,7 +55,7 @@ func (m *Manager) ttlOf(s *Session, req *Request) time.Duration {
 // that a repeat finds what became of the first.
 func (m *Manager) acquireTTL(ctx context.Context, req *Request) (Grant, error) {
 	if req.RequestID == uuid.Nil {
-		if lock, ok := m.deniedHere(req); ok {
+		if lock, ok := m.deniedHere(nil, req); ok {
 			return Grant{}, &HeldError{Lock: lock, Cached: true}
 		}
 		return m.acquire(ctx, &call{req: req})
@@ -74,12 +77,16 @@ func (m *Manager) acquireTTL(ctx context.Context, req *Request) (Grant, error) {
 }
 
 // deniedHere answers from what is known here that a key is held: by a session of
-// this sidecar, or by somebody else of whom the store told a moment ago.
-func (m *Manager) deniedHere(req *Request) (store.Lock, bool) {
+// this sidecar, or by somebody else of whom the store told a moment ago. The owner
+// that may enter the lock is not denied: it got it in this moment.
+func (m *Manager) deniedHere(s *Session, req *Request) (store.Lock, bool) {
 	if req.Wait != 0 || req.NoCache {
 		return store.Lock{}, false
 	}
-	if h := m.held.get(req.Key); h != nil && h.lease.alive(m.clk) {
+	if h := m.held.get(req.Key); h != nil && h.valid(m.clk) {
+		if h.s == s && h.admits(req) {
+			return store.Lock{}, false
+		}
 		return m.lockOf(h), true
 	}
 	return m.denials.get(req.Key)
@@ -88,7 +95,7 @@ func (m *Manager) deniedHere(req *Request) (store.Lock, bool) {
 // knownHeld reports whether a session of this sidecar holds the key.
 func (m *Manager) knownHeld(key string) bool {
 	h := m.held.get(key)
-	return h != nil && h.lease.alive(m.clk)
+	return h != nil && h.valid(m.clk)
 }
 
 // acquire makes bids until one wins or the call gives up.
@@ -104,9 +111,16 @@ func (m *Manager) acquire(ctx context.Context, c *call) (Grant, error) {
 		c.began = m.clk.Now()
 	}
 	defer c.stopTimer()
+	defer c.expectEntry()()
 	for {
+		if g, ok := c.enter(); ok {
+			return g, nil
+		}
 		g, b, err := c.bid()
 		if err == nil {
+			return g, nil
+		}
+		if g, ok := c.enterInstead(err); ok {
 			return g, nil
 		}
 		if err := c.mayGoOn(b, err); err != nil {
@@ -132,6 +146,7 @@ type call struct {
 	req   *Request
 	began time.Time
 	place place // in the session
+	entry *entrance
 	bids  []*bid
 	// shared is the grant that other calls of the same request have, or 0.
 	shared int64
@@ -181,7 +196,7 @@ func (c *call) lease() (*renewed, error) {
 		ttl = c.m.cfg.TTL // keeps the place in the queue
 	}
 	for {
-		l, err := c.m.pin(ttl)
+		l, err := c.pin(ttl)
 		if err != nil {
 			return nil, err
 		}
@@ -195,6 +210,15 @@ func (c *call) lease() (*renewed, error) {
 		l.unpin()
 		c.m.lose(l, l.lossReason()) // found dead before the keeper did
 	}
+}
+
+// pin returns the lease of a bid: one that many share, or with a MinHold, for which
+// it may have to stand, one of the bid's own.
+func (c *call) pin(ttl time.Duration) (*renewed, error) {
+	if c.req.Bind == BindSession && c.req.MinHold > 0 {
+		return c.m.pinOwn(ttl), nil
+	}
+	return c.m.pin(ttl)
 }
 
 // opened waits until a lease is open, or the call gives up.
@@ -262,6 +286,12 @@ func (c *call) await(b *bid) (Grant, error) {
 			c.timed, c.time = true, nil
 			b.timeIsUp()
 			continue
+		case <-c.entry.opens():
+			if g, ok := c.enter(); ok {
+				b.abandon() // and its place in line
+				return g, nil
+			}
+			continue
 		case <-c.ctx.Done():
 			err = errors.Join(ErrAbandoned, context.Cause(c.ctx))
 		case <-ending:
@@ -302,10 +332,13 @@ func (c *call) tell(b *bid, g Grant) (Grant, error) {
 		b.abandon()
 		return Grant{}, b.notKept()
 	}
-	g.ExpiresIn = b.lease.remaining(c.m.clk)
+	g.ExpiresIn = untilAtMost(b.lease.remaining(c.m.clk), b.until, c.m.clk)
 	switch {
 	case c.s.hasEnded():
 		return Grant{}, ErrSessionEnded // and its end has released the lock
+	case past(b.until, c.m.clk):
+		b.abandon()
+		return Grant{}, b.notKept()
 	case g.ExpiresIn <= 0:
 		return Grant{}, errBidLost // and whoever loses the lease loses the lock
 	default:

@@ -11,12 +11,13 @@ import (
 // checked is answered without the store. Errors: [TTLOnSessionError] and those of
 // [Manager.Release].
 func (m *Manager) Amend(ctx context.Context, s *Session, req AmendRequest) (Grant, error) {
-	h, err := m.claimed(s, req.Key, req.Token)
+	c := claimant{"amend", s, req.Key, req.Token}
+	h, err := m.claimed(c)
 	if err != nil {
 		return Grant{}, err
 	}
 	if h == nil {
-		return m.amendForeign(ctx, req)
+		return m.amendForeign(ctx, c, req)
 	}
 	if req.TTL > 0 {
 		return Grant{}, &TTLOnSessionError{Key: req.Key}
@@ -26,16 +27,11 @@ func (m *Manager) Amend(ctx context.Context, s *Session, req AmendRequest) (Gran
 			return Grant{}, err
 		}
 	}
-	left := h.lease.remaining(m.clk)
-	if req.SetData || left <= 0 { // time has passed since it was claimed
-		if err := m.stillHeld(h); err != nil {
-			return Grant{}, err
-		}
+	g, held := s.grantOf(h)
+	if !held { // time has passed since it was claimed
+		return Grant{}, m.notHeldAnyMore(h)
 	}
-	return Grant{
-		Key: h.key, Token: h.token, Session: s.name, Bind: BindSession,
-		ExpiresIn: left, AcquiredAt: h.acquiredAt,
-	}, nil
+	return g, nil
 }
 
 // setData replaces the data of a lock that a session holds.
@@ -56,17 +52,18 @@ func (m *Manager) setData(ctx context.Context, h *heldLock, data []byte) error {
 	return judged("amend", v, err)
 }
 
-// stillHeld says why a lock is not held any more that was a moment ago.
-func (m *Manager) stillHeld(h *heldLock) error {
-	now, err := m.claimed(h.s, h.key, h.token)
+// notHeldAnyMore says why a lock is not held any more that was a moment ago.
+func (m *Manager) notHeldAnyMore(h *heldLock) error {
+	c := claimant{"amend", h.s, h.key, h.token}
+	now, err := m.claimed(c)
 	if err == nil && now == nil {
-		err = m.refused(h.key, h.token, ReasonUnknownToken)
+		err = m.refused(c, ReasonUnknownToken)
 	}
 	return err
 }
 
 // amendForeign amends a bind:ttl lock; of any other the store knows why not.
-func (m *Manager) amendForeign(ctx context.Context, req AmendRequest) (Grant, error) {
+func (m *Manager) amendForeign(ctx context.Context, c claimant, req AmendRequest) (Grant, error) {
 	sent := m.clk.Now()
 	v, err := submit(ctx, m.amends, store.Change{
 		Claim: store.Claim{Key: req.Key, Token: req.Token},
@@ -77,16 +74,16 @@ func (m *Manager) amendForeign(ctx context.Context, req AmendRequest) (Grant, er
 	}
 	m.denials.drop(req.Key)
 	if v.Standing != store.Holds {
-		return Grant{}, m.refusedBy(v.Standing, req.Key, req.Token)
+		return Grant{}, m.refusedBy(v.Standing, c)
 	}
 	m.sweeping.granted(req.TTL)
 	// The store counts from some moment since it was asked: from then, to be safe.
 	left := v.Lock.Holder.ExpiresIn - m.clk.Now().Sub(sent)
 	if left <= 0 {
-		return Grant{}, m.refusedBy(store.Expired, req.Key, req.Token)
+		return Grant{}, m.refusedBy(store.Expired, c)
 	}
 	return Grant{
-		Key: req.Key, Token: req.Token, Bind: BindTTL,
-		ExpiresIn: left, AcquiredAt: v.Lock.Holder.AcquiredAt,
+		Key: req.Key, Token: req.Token, Bind: BindTTL, Reentry: 1,
+		ExpiresIn: left, AcquiredAt: v.Lock.Holder.AcquiredAt, Stopping: v.Lock.Stopping,
 	}, nil
 }

@@ -30,6 +30,8 @@ type bid struct {
 	began time.Time // of the call, for Waited
 	sent  time.Time // of the question that is under way
 	wonAt time.Time
+	// since is before the grant, until when its MaxHold is over (zero: none).
+	since, until time.Time
 
 	mu    sync.Mutex
 	phase phase
@@ -79,6 +81,9 @@ var (
 func (m *Manager) newBid(c *call, l *renewed) *bid {
 	b := &bid{m: m, s: c.s, place: &c.place, req: c.req, lease: l, began: c.began, shared: c.shared, done: make(chan struct{})}
 	b.loose.Add(1)
+	if l != nil && l.own() {
+		l.only.Store(b)
+	}
 	if c.req.RequestID != uuid.Nil {
 		b.grant = grantFor(c.req)
 	} else {
@@ -96,14 +101,16 @@ func grantFor(req *Request) store.GrantID {
 func (b *bid) attempt() store.Attempt { return store.Attempt{Key: b.req.Key, Grant: b.grant} }
 
 func (b *bid) ask() store.Ask {
-	a := store.Ask{Attempt: b.attempt(), Data: b.req.Data, Traceparent: b.req.Traceparent}
+	a := store.Ask{
+		Attempt: b.attempt(), MinHold: b.req.MinHold, Skip: b.req.Skip, Data: b.req.Data, Traceparent: b.req.Traceparent,
+	}
 	if b.lease != nil {
 		a.Lease = b.lease.id
 	}
 	if b.req.Bind == BindTTL {
 		a.TTL = b.req.TTL
 	} else {
-		a.Session = b.s.name
+		a.Session, a.Owner = b.s.name, b.req.Owner
 	}
 	return a
 }
@@ -143,6 +150,8 @@ func (b *bid) onAcquire(ans store.Answer, err error) {
 		b.fail(err)
 	case ans.Outcome == store.Granted:
 		b.winDirectly(ans)
+	case ans.Outcome == store.Skipped:
+		b.skipped(ans)
 	case ans.Outcome == store.LeaseLost:
 		b.leaseLost()
 	case ans.Outcome == store.Stuck:
@@ -177,6 +186,8 @@ func (b *bid) onEnqueue(ans store.Answer, err error) {
 		b.fail(err)
 	case ans.Outcome == store.Granted:
 		b.winDirectly(ans)
+	case ans.Outcome == store.Skipped:
+		b.skipped(ans)
 	case ans.Outcome == store.LeaseLost:
 		b.leaseLost()
 	case ans.Outcome == store.Stuck:
@@ -261,6 +272,8 @@ func (b *bid) onCancel(ans store.Answer, err error) {
 		b.fail(err)
 	case ans.Outcome == store.Granted:
 		b.winDirectly(ans)
+	case ans.Outcome == store.Skipped: // and forgotten by the store
+		b.finish(&SkippedError{Key: b.req.Key, Result: ans.Result})
 	case ans.Outcome == store.Stuck:
 		b.fail(stuck("cancel"))
 	default:
@@ -297,8 +310,7 @@ func (b *bid) fail(err error) {
 	}
 	if (store.OutcomeUnknown(err) || was == cancelling) && b.shared == 0 {
 		b.m.log.Warn("the outcome of an acquire is unknown, undoing it", "key", b.req.Key, "error", err)
-		b.loose.Add(1)
-		b.m.undo(b.attempt(), b.mayGet(), b.loose.Done)
+		b.m.undo(b.attempt(), b.mayGet(), b.loosen())
 	}
 	b.end()
 }
@@ -307,7 +319,16 @@ func (b *bid) fail(err error) {
 // runs, to be safe, since the question was sent.
 func (b *bid) winDirectly(ans store.Answer) {
 	b.mu.Lock()
-	ans.ExpiresIn -= b.m.clk.Now().Sub(b.sent)
+	sent := b.sent
+	b.mu.Unlock()
+	b.winAsOf(ans, sent)
+}
+
+// winAsOf takes a lock of which an answer told to a question of that time.
+func (b *bid) winAsOf(ans store.Answer, sent time.Time) {
+	ans.ExpiresIn -= b.m.clk.Now().Sub(sent)
+	b.mu.Lock()
+	b.since = sent
 	b.mu.Unlock()
 	b.win(ans)
 }
@@ -334,9 +355,13 @@ func (b *bid) win(ans store.Answer) {
 		before.s.loseLock(before, LostExpired)
 	}
 	b.m.denials.drop(b.req.Key)
-	b.m.sweeping.granted(b.req.TTL)
-	if !kept {
+	b.m.sweeping.granted(max(b.req.TTL, b.req.MinHold))
+	switch {
+	case !kept:
 		b.giveBack(ans.Token)
+	case b.req.Bind == BindSession:
+		b.m.ear.listen() // for signals
+		b.m.signals.placed()
 	}
 	b.end()
 }
@@ -344,7 +369,7 @@ func (b *bid) win(ans store.Answer) {
 // notKept is why a call does not get what its bid has won. Another bid of a
 // repeatable request would be under the same grant, which is being given back.
 func (b *bid) notKept() error {
-	if b.req.Bind == BindTTL {
+	if b.req.Bind == BindTTL || past(b.until, b.m.clk) {
 		return &store.Error{Op: "acquire", Err: errors.New("the grant was over when the store's answer came")}
 	}
 	return errBidLost
@@ -357,12 +382,18 @@ func (b *bid) keep(ans store.Answer) (before *heldLock, ok bool) {
 	if b.req.Bind == BindTTL {
 		return nil, b.result.ExpiresIn > 0
 	}
-	if !b.lease.alive(b.m.clk) {
-		return nil, false
+	if b.req.MaxHold > 0 {
+		if b.since.IsZero() { // by a hand-off, of which news came
+			b.since = b.m.clk.Now()
+		}
+		b.until = b.since.Add(b.req.MaxHold)
 	}
 	h := &heldLock{
 		key: b.req.Key, token: ans.Token, s: b.s, lease: b.lease, acquiredAt: ans.AcquiredAt,
-		since: b.m.clk.Now(), data: b.req.Data, traceparent: b.req.Traceparent,
+		since: b.m.clk.Now(), until: b.until, owner: b.req.Owner, data: b.req.Data, traceparent: b.req.Traceparent,
+	}
+	if !h.valid(b.m.clk) {
+		return nil, false
 	}
 	b.lease.riders.Add(1) // the bid's own pin keeps the lease in the book meanwhile
 	if before, ok = b.s.keep(h, b.place); !ok {
@@ -384,6 +415,7 @@ func (b *bid) grantOf(ans store.Answer) Grant {
 		Key: b.req.Key, Token: ans.Token, Bind: b.req.Bind, ExpiresIn: ans.ExpiresIn,
 		Waited: b.m.clk.Now().Sub(b.began), AcquiredAt: ans.AcquiredAt,
 	}
+	g.Reentry = 1
 	if b.req.Bind == BindSession {
 		g.Session = b.s.name
 	}
@@ -400,29 +432,50 @@ func (b *bid) mayGet() func() bool {
 	if b.req.Bind == BindSession {
 		return b.leaseLives
 	}
-	lasts := b.m.within(b.req.TTL)
+	lasts := b.m.within(b.lasts())
 	return func() bool {
 		if b.leaseLives() {
-			lasts = b.m.within(b.req.TTL)
+			lasts = b.m.within(b.lasts())
 		}
 		return lasts()
 	}
 }
 
-// giveBack releases what the bid has won, in the background.
+// lasts is for how long a bind:ttl lock keeps its key.
+func (b *bid) lasts() time.Duration { return max(b.req.TTL, b.req.MinHold) }
+
+// loosen notes that something may change the store on the bid's behalf until the
+// returned function is called. A lease of the bid's own is kept until then: its burial
+// would make the lock stand for its MinHold, though nobody was told of it. The bid
+// must not be over, or must have been closed but not ended.
+func (b *bid) loosen() (settled func()) {
+	b.loose.Add(1)
+	if b.lease == nil || !b.lease.own() {
+		return b.loose.Done
+	}
+	b.lease.riders.Add(1)
+	return func() {
+		b.lease.unpin()
+		b.loose.Done()
+	}
+}
+
+// giveBack releases what the bid has won, in the background. Nobody was told of it,
+// so its MinHold keeps it from nobody.
 func (b *bid) giveBack(token int64) {
 	if token == b.shared {
 		return
 	}
-	c, matters := store.Claim{Key: b.req.Key, Token: token, AtOnce: true}, b.leaseLives
+	c, matters, settled := store.Claim{Key: b.req.Key, Token: token, AtOnce: true}, b.leaseLives, b.loose.Done
 	if b.req.Bind == BindSession {
 		c.Lease = b.lease.id
+		settled = b.loosen()
 	} else {
 		c.Untold = true
-		matters = b.m.within(b.req.TTL)
+		matters = b.m.within(b.lasts())
+		b.loose.Add(1)
 	}
-	b.loose.Add(1)
-	b.m.free(c, matters, func(error) {}, b.loose.Done)
+	b.m.free(c, matters, func(error) {}, settled)
 }
 
 // finish ends a bid that has not won.

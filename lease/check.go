@@ -47,7 +47,12 @@ func (b *bid) endCheck() {
 // onNews hears that a hand-off gave the bid its lock, or that something may have
 // changed for it.
 func (b *bid) onNews(ans store.Answer) {
-	if ans.Outcome != 0 {
+	switch ans.Outcome {
+	case 0:
+	case store.Skipped:
+		b.skipped(ans)
+		return
+	default:
 		b.win(ans)
 		return
 	}
@@ -64,8 +69,9 @@ func (b *bid) onNews(ans store.Answer) {
 func (b *bid) onCheck(ans store.Answer, sent time.Time) {
 	switch ans.Outcome {
 	case store.Granted:
-		ans.ExpiresIn -= b.m.clk.Now().Sub(sent)
-		b.win(ans)
+		b.winAsOf(ans, sent)
+	case store.Skipped:
+		b.skipped(ans)
 	case store.Queued:
 		b.mu.Lock()
 		b.note(ans)

@@ -152,7 +152,7 @@ func (g *group) deniedHere() (store.Lock, bool) {
 		return store.Lock{}, false
 	}
 	for _, c := range g.calls {
-		if lock, ok := g.m.deniedHere(c.req); ok {
+		if lock, ok := g.m.deniedHere(nil, c.req); ok {
 			return lock, true
 		}
 	}
@@ -351,10 +351,10 @@ func (g *group) await(c *call, b *bid) (Grant, error) {
 func (g *group) grants(keys []string) []Grant {
 	byKey := make(map[string]Grant, len(keys))
 	now := g.m.clk.Now()
-	for _, p := range g.parts {
+	for i, p := range g.parts {
 		p.g.Waited = now.Sub(g.began)
 		if g.s != nil {
-			p.g.ExpiresIn = p.b.lease.remaining(g.m.clk)
+			p.g.ExpiresIn = g.calls[i].place.kept.remaining(g.m.clk)
 		} else {
 			p.g.ExpiresIn = p.until.Sub(now)
 		}

@@ -18,11 +18,42 @@ type heldLock struct {
 	// acquiredAt is the store's time, since the local one.
 	acquiredAt  time.Time
 	since       time.Time
+	owner       string
 	traceparent string
-	// data is replaced, never changed; s.mu guards the field.
-	data []byte
-	// part: of a group that is not complete. The app does not know of it. s.mu guards it.
+	// until is when its MaxHold is over, zero for none; outlived fires then.
+	until    time.Time
+	outlived *time.Timer
+
+	// What follows is guarded by s.mu. data and stopping are replaced, never changed.
+	data     []byte
+	stopping *store.Stopping
+	// entries is how often its owner has entered it and not released; reentered: it
+	// was entered again at least once.
+	entries   int
+	reentered bool
+	// part: of a group that is not complete. The app does not know of it.
 	part bool
+}
+
+// valid reports whether the lock can be relied on now: its lease is trusted, and
+// its MaxHold is not over. Every read asks.
+func (h *heldLock) valid(clk Clock) bool { return h.lease.alive(clk) && !past(h.until, clk) }
+
+// past reports whether a time has come; the zero time never does.
+func past(until time.Time, clk Clock) bool { return !until.IsZero() && !clk.Now().Before(until) }
+
+// remaining is how long the lock can be relied on if its lease is not renewed any
+// more.
+func (h *heldLock) remaining(clk Clock) time.Duration {
+	return untilAtMost(h.lease.remaining(clk), h.until, clk)
+}
+
+// untilAtMost is d, or what is left until then if that is less.
+func untilAtMost(d time.Duration, until time.Time, clk Clock) time.Duration {
+	if until.IsZero() {
+		return d
+	}
+	return max(min(d, until.Sub(clk.Now())), 0)
 }
 
 // claim is how the store is told which lock is meant. A part that is released keeps
@@ -87,6 +118,14 @@ func (hs *heldSet) remove(h *heldLock) {
 // on returns the locks that ride on a lease.
 func (hs *heldSet) on(l *renewed) []*heldLock {
 	var out []*heldLock
+	if l.own() {
+		if b := l.only.Load(); b != nil {
+			if h := hs.get(b.req.Key); h != nil && h.lease == l {
+				out = append(out, h)
+			}
+		}
+		return out
+	}
 	for i := range hs.shards {
 		sh := &hs.shards[i]
 		sh.mu.Lock()

@@ -66,7 +66,7 @@ func (b *book) plan(clk Clock, configured time.Duration) plan {
 	p := plan{next: time.Hour}
 	var resting []*renewed
 	something := false
-	for _, l := range b.byTTL {
+	for _, l := range b.allLocked() {
 		switch {
 		case l.life.Load() == nil: // being opened; book.changed tells
 		case !l.alive(clk):
@@ -85,7 +85,7 @@ func (b *book) plan(clk Clock, configured time.Duration) plan {
 		case !something || wait > interval(l.ttl, configured)/2:
 			p.next = min(p.next, wait)
 		case l.riders.Load() == 0 && !l.used.Swap(false):
-			delete(b.byTTL, l.ttl) // b.mu is held: nothing can begin to ride on it
+			b.removeLocked(l) // b.mu is held: nothing can begin to ride on it
 			p.idle = append(p.idle, l)
 		default:
 			l.renewing = true
@@ -113,6 +113,9 @@ func (m *Manager) renew(ctx context.Context, due []*renewed) {
 	renewal, err := m.st.Renew(ctx, ids)
 	if err != nil {
 		m.log.Warn("leases not renewed, trying again", "leases", len(due), "error", err)
+	}
+	if renewal.Signals {
+		m.signals.look()
 	}
 	early := jitter()
 	for _, l := range due {
@@ -149,14 +152,20 @@ func (l *renewed) lossReason() LostReason {
 // answers. Should it not answer for long, the lease has expired anyway and
 // whoever wants one of its keys buries it.
 func (m *Manager) bury(l *renewed) {
-	m.unburied.Add(1)
+	m.book.dies(l)
+	confirmed := false
 	m.inBackground(func(ctx context.Context) bool {
-		if m.st.Bury(ctx, []store.LeaseID{l.id}) != nil {
-			return false
+		confirmed = m.st.Bury(ctx, []store.LeaseID{l.id}) == nil
+		return confirmed
+	}, l.ttl+time.Minute, func() {
+		if !confirmed && m.ctx.Err() != nil {
+			return // Stop tries once more
 		}
-		m.unburied.Add(-1)
-		return true
-	}, l.ttl+time.Minute, func() {})
+		if !confirmed {
+			m.unburied.Add(1)
+		}
+		m.book.buried(l)
+	})
 }
 
 // jitter is a share of an interval, at most 1.

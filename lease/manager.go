@@ -29,10 +29,13 @@ type Manager struct {
 	amends   *batcher.Lane[store.Change, store.Verdict]
 	reads    *batcher.Lane[string, store.Lock]
 	undos    *batcher.Lane[store.Attempt, store.Outcome]
+	requires *batcher.Lane[store.Signal, store.Standing]
 
 	book    *book
 	held    *heldSet
 	queue   *queue
+	ear     *ear
+	signals *signals
 	denials *denials
 	ended   *lru.Cache[grantRef, ending]
 
@@ -44,7 +47,7 @@ type Manager struct {
 
 	sessionLocks atomic.Int64 // locks that sessions hold
 	succeeding   atomic.Bool  // predecessors are not buried yet
-	unburied     atomic.Int64 // burials that the store has not confirmed
+	unburied     atomic.Int64 // burials that nobody tries any more, and of predecessors
 	waiters      atomic.Int64
 	sweeping     sweeping
 
@@ -80,7 +83,8 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 	if m.requests, err = newRequests(); err != nil {
 		return nil, err
 	}
-	m.queue, m.groups = newQueue(m), newGroups()
+	m.queue, m.signals = newQueue(m), newSignals(m)
+	m.ear, m.groups = newEar(m), newGroups()
 	m.sweeping.m, m.sweeping.began = m, m.clk.Now()
 	m.openLanes()
 	st.OnNews(m.queue.news)
@@ -100,6 +104,8 @@ func (m *Manager) openLanes() {
 	m.enqueues = batcher.New(bounded, byKey, m.st.Enqueue, stuck)
 	m.amends = batcher.New(bounded, func(c store.Change) string { return c.Key }, m.st.Amend, notJudged)
 	m.reads = batcher.New(bounded, func(key string) string { return key }, m.st.Get, nil)
+	m.requires = batcher.New(bounded, func(s store.Signal) string { return s.Key }, m.st.Signal,
+		func(s store.Standing) bool { return s == store.NotJudged })
 	// What gives something back is never refused: what was taken is bounded.
 	byGrant := func(a store.Attempt) string { return string(a.Grant[:]) }
 	m.cancels = batcher.New(lane, byGrant, m.st.CancelWaits, stuck)
@@ -184,6 +190,7 @@ func (m *Manager) Stop() {
 			m.undos.Stop(ctx)
 			m.amends.Stop(ctx)
 			m.reads.Stop(ctx)
+			m.requires.Stop(ctx)
 			m.releases.Stop(ctx)
 		})
 	})
@@ -191,7 +198,7 @@ func (m *Manager) Stop() {
 
 // LeftNothing reports, after Stop, whether the store has confirmed that all leases
 // of this sidecar and of its predecessors are buried.
-func (m *Manager) LeftNothing() bool { return m.unburied.Load() == 0 }
+func (m *Manager) LeftNothing() bool { return m.unburied.Load() == 0 && len(m.book.graves()) == 0 }
 
 // limited runs a part of Stop, which the store may hold up for one timeout.
 func (m *Manager) limited(part func(context.Context)) {
@@ -225,24 +232,30 @@ func (m *Manager) endSessions() {
 	}
 }
 
-// buryAll declares all leases of this sidecar dead.
+// buryAll declares all leases of this sidecar dead, also those whose burial Stop
+// has interrupted.
 func (m *Manager) buryAll() {
-	var ids []store.LeaseID
 	for _, l := range m.book.all() {
 		l.lost.Store(true)
 		m.book.remove(l) // a late call must not find it again and again
 		if l.life.Load() != nil {
-			ids = append(ids, l.id)
+			m.book.dies(l)
 		}
 	}
-	if len(ids) == 0 {
+	graves := m.book.graves()
+	if len(graves) == 0 {
 		return
+	}
+	ids := make([]store.LeaseID, len(graves))
+	for i, l := range graves {
+		ids[i] = l.id
 	}
 	m.limited(func(ctx context.Context) {
 		if err := m.st.Bury(ctx, ids); err != nil {
-			m.unburied.Add(int64(len(ids)))
 			m.log.Warn("leases not buried, their locks are free when they expire", "leases", len(ids), "error", err)
+			return
 		}
+		m.book.buried(graves...)
 	})
 }
 
@@ -257,12 +270,36 @@ func (m *Manager) forget(s *Session) {
 // opened.
 func (m *Manager) pin(ttl time.Duration) (*renewed, error) {
 	l, isNew, err := m.book.pin(ttl)
-	if isNew && !m.spawn(func() { m.open(l) }) {
+	if isNew {
+		m.startOpening(l, func() {})
+	}
+	return l, err
+}
+
+// pinOwn returns a lease of its own for one bid, with one rider. It is being
+// opened, and is closed as soon as nothing rides on it any more.
+func (m *Manager) pinOwn(ttl time.Duration) *renewed {
+	l := m.book.pinOwn(ttl, func(l *renewed) {
+		if m.book.remove(l) {
+			m.bury(l)
+		}
+	})
+	l.riders.Add(1) // a burial must not overtake the opening
+	m.startOpening(l, l.unpin)
+	return l
+}
+
+func (m *Manager) startOpening(l *renewed, done func()) {
+	opening := m.spawn(func() {
+		defer done()
+		m.open(l)
+	})
+	if !opening {
 		m.book.remove(l)
 		l.openErr = ErrDraining
 		close(l.opened)
+		done()
 	}
-	return l, err
 }
 
 // open opens a lease in the store.
@@ -307,7 +344,11 @@ func (m *Manager) lose(l *renewed, reason LostReason) {
 	for _, b := range waits {
 		b.leaseGone()
 	}
-	m.log.Error("lease lost", "lease", l.id, "ttl", l.ttl.String(), "reason", string(reason), "locks", len(locks), "waits", len(waits))
+	level := slog.LevelError
+	if l.own() && len(locks)+len(waits) == 0 {
+		level = slog.LevelDebug // it stands: its lock was released before its hold was over
+	}
+	m.log.Log(m.ctx, level, "lease lost", "lease", l.id, "ttl", l.ttl.String(), "reason", string(reason), "locks", len(locks), "waits", len(waits))
 	m.bury(l)
 }
 

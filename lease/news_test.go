@@ -264,7 +264,7 @@ func TestListen(t *testing.T) {
 			}
 		}
 		s := r.session()
-		g := r.lock(s, "k")
+		r.lockTTL("k", 24*time.Hour)
 		time.Sleep(time.Hour)
 		heard()
 		for round := range 3 {
@@ -289,7 +289,6 @@ func TestListen(t *testing.T) {
 			time.Sleep(time.Second + time.Millisecond)
 			heard(append(want, true, false)...)
 		}
-		r.release(s, g)
 	})
 }
 

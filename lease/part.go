@@ -71,7 +71,7 @@ func (m *Manager) givePartBack(s *Session, p *place) {
 	s.mu.Lock()
 	h := p.kept
 	s.mu.Unlock()
-	r := m.newRelease(h)
+	r := m.newRelease(h, ReleaseRequest{})
 	if s.take(h, ending{release: r}) {
 		m.send(h, r, nil)
 	}
@@ -138,7 +138,7 @@ func (s *Session) admitAll(calls []*call) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range calls {
-		if h := s.held[c.req.Key]; h != nil && !h.part && h.lease.alive(s.m.clk) {
+		if h := s.held[c.req.Key]; h != nil && !h.part && h.valid(s.m.clk) {
 			return &HoldsError{Key: h.key}
 		}
 	}
@@ -160,7 +160,7 @@ func (s *Session) hasPart(p *place) bool {
 }
 
 func (s *Session) hasPartLocked(p *place) bool {
-	return p.kept != nil && s.held[p.kept.key] == p.kept && p.kept.lease.alive(s.m.clk)
+	return p.kept != nil && s.held[p.kept.key] == p.kept && p.kept.valid(s.m.clk)
 }
 
 // reveal makes the parts of a group locks of the session as others are. It does
@@ -174,9 +174,12 @@ func (s *Session) reveal(calls []*call) bool {
 		}
 	}
 	for _, c := range calls {
-		c.place.kept.part = false
+		h := c.place.kept
+		h.part = false
 		s.parts--
 		s.leaveLocked(&c.place)
+		s.openLocked(h)
+		s.tellStopLocked(h)
 	}
 	return true
 }

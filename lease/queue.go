@@ -24,9 +24,6 @@ const (
 	// a holder whose row somebody keeps locked; the others must not wait for it, and
 	// those that will hardly have to bury anybody do not go with it.
 	maxChecks = 4
-	// silence is how long nobody has stood in line when the store need not listen
-	// for news any more.
-	silence = 30 * time.Second
 )
 
 // queue has the bids that stand in line, or may: it brings news to them, and
@@ -39,17 +36,12 @@ const (
 type queue struct {
 	m *Manager
 
-	mu         sync.Mutex
-	bids       map[store.GrantID]*bid
-	byKey      map[string]int
-	emptySince time.Time
-	checks     int       // under way
-	wakeAt     time.Time // when watch looks next by itself
-	wake       chan struct{}
-
-	// ear orders what the store is told about listening. mu may be taken under it.
-	ear       sync.Mutex
-	listening bool
+	mu     sync.Mutex
+	bids   map[store.GrantID]*bid
+	byKey  map[string]int
+	checks int       // under way
+	wakeAt time.Time // when watch looks next by itself
+	wake   chan struct{}
 }
 
 func newQueue(m *Manager) *queue {
@@ -70,7 +62,7 @@ func (q *queue) add(b *bid) {
 	q.bids[b.grant] = b
 	q.byKey[b.req.Key]++
 	q.mu.Unlock()
-	q.listen()
+	q.m.ear.listen() // before the store is asked to put it in line
 }
 
 func (q *queue) remove(b *bid) {
@@ -84,40 +76,15 @@ func (q *queue) remove(b *bid) {
 		delete(q.byKey, b.req.Key)
 	}
 	if len(q.bids) == 0 {
-		q.emptySince = q.m.clk.Now()
-		q.changedLocked(q.emptySince.Add(silence))
+		q.m.ear.quiet()
 	}
 }
 
-// listen tells the store that there is something to hear, before it is asked to
-// put anybody in line.
-func (q *queue) listen() {
-	q.ear.Lock()
-	defer q.ear.Unlock()
-	if !q.listening {
-		q.listening = true
-		q.m.st.Listen(true)
-	}
-}
-
-// hush tells the store that there is nothing to hear when nobody has stood in
-// line for a while. It returns how long until it has to look again.
-func (q *queue) hush() time.Duration {
-	q.ear.Lock()
-	defer q.ear.Unlock()
+// empty reports whether no bid stands in line, or is about to.
+func (q *queue) empty() bool {
 	q.mu.Lock()
-	empty, left := len(q.bids) == 0, q.emptySince.Add(silence).Sub(q.m.clk.Now())
-	q.mu.Unlock()
-	switch {
-	case !q.listening || !empty:
-		return time.Hour
-	case left > 0:
-		return left
-	default:
-		q.listening = false
-		q.m.st.Listen(false)
-		return time.Hour
-	}
+	defer q.mu.Unlock()
+	return len(q.bids) == 0
 }
 
 // length is how many calls of this sidecar wait for a key.
@@ -132,6 +99,12 @@ func (q *queue) on(l *renewed) []*bid {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var out []*bid
+	if b := l.only.Load(); b != nil {
+		if q.bids[b.grant] == b {
+			out = append(out, b)
+		}
+		return out
+	}
 	for _, b := range q.bids {
 		if b.lease == l {
 			out = append(out, b)
@@ -144,7 +117,12 @@ func (q *queue) on(l *renewed) []*bid {
 // here is of a bid whose end is known; a bid whose call has left stays here until
 // then.
 func (q *queue) news(n store.News) {
-	if n.Attempt == store.EveryWait.Attempt {
+	if n.Signals {
+		q.m.signals.look()
+		return
+	}
+	if n.Attempt == store.EveryWait.Attempt && n.Event == nil {
+		q.m.signals.look()
 		for _, b := range q.all() {
 			b.onNews(n.Answer)
 		}
@@ -206,7 +184,7 @@ func (q *queue) watch(ctx context.Context) {
 			q.m.spawn(func() { q.check(ctx, due) })
 			continue
 		}
-		timer.Reset(min(next, q.hush()))
+		timer.Reset(min(next, q.m.ear.hush()))
 		select {
 		case <-timer.C:
 		case <-q.wake:

@@ -17,7 +17,7 @@ func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool)
 		if lock := m.lockOf(h); lock.Holder.ExpiresIn > 0 {
 			return View{Lock: lock, Mine: h.s == s && s.find(key, h.token) == h}, nil
 		}
-		m.lose(h.lease, h.lease.lossReason())
+		m.expire(h)
 	}
 	lock, err := submit(ctx, m.reads, key)
 	if err != nil {
@@ -36,19 +36,20 @@ func (m *Manager) viewOf(s *Session, lock store.Lock) View {
 		return View{Lock: lock}
 	}
 	h := s.find(lock.Key, lock.Token)
-	return View{Lock: lock, Mine: h != nil && h.lease.alive(m.clk)}
+	return View{Lock: lock, Mine: h != nil && h.valid(m.clk)}
 }
 
 // lockOf is a lock that is held here, as others see it.
 func (m *Manager) lockOf(h *heldLock) store.Lock {
 	h.s.mu.Lock()
-	data := h.data
+	data, stopping := h.data, h.stopping
 	h.s.mu.Unlock()
 	return store.Lock{
-		Key: h.key, Held: true, Token: h.token, QueueLength: m.queue.length(h.key),
+		Key: h.key, Held: true, Token: h.token, QueueLength: m.queue.length(h.key), Stopping: stopping,
 		Holder: store.Holder{
-			Instance: m.cfg.Instance, Pod: m.cfg.Pod, Session: h.s.name, Lease: h.lease.id, Renewed: true,
-			AcquiredAt: h.acquiredAt, HeldFor: m.clk.Now().Sub(h.since), ExpiresIn: h.lease.remaining(m.clk),
+			Instance: m.cfg.Instance, Pod: m.cfg.Pod, Session: h.s.name, Owner: h.owner,
+			Lease: h.lease.id, Renewed: true,
+			AcquiredAt: h.acquiredAt, HeldFor: m.clk.Now().Sub(h.since), ExpiresIn: h.remaining(m.clk),
 			Data: data, Traceparent: h.traceparent,
 		},
 	}
@@ -96,7 +97,7 @@ func (m *Manager) listSession(s *Session, req ListRequest) Page {
 		if len(views) > req.Limit {
 			break
 		}
-		if h.lease.alive(m.clk) {
+		if h.valid(m.clk) {
 			views = append(views, View{Lock: m.lockOf(h), Mine: true})
 		}
 	}

@@ -14,6 +14,10 @@ import (
 // failed one heals by itself, for as long as the lock's lease lives.
 type release struct {
 	heldFor time.Duration
+	// req says how the lock is entered, and what those who wait are told.
+	req ReleaseRequest
+	// untold: nobody was told of the grant. atOnce: a MinHold is not kept.
+	untold, atOnce bool
 
 	mu sync.Mutex
 	// err is the outcome of the last try; settled is closed when no more follow.
@@ -23,109 +27,127 @@ type release struct {
 	first   sync.Once
 }
 
-// Release releases the lock that is held under this token. s is the session that
-// claims it; it may be nil, which is enough for BindTTL locks. Errors:
-// [NotHolderError], [LostError], [ErrAbandoned] when ctx ends, [ErrDraining] after
-// Stop, and those of the store: a session's release then goes on in the background.
+// Release releases the lock that is held under this token, or takes one entry off
+// it if its owner has entered it more than once. s is the session that claims it; it
+// may be nil, which is enough for BindTTL locks. Errors: [NotHolderError],
+// [ReentryError], [LostError], [ErrAbandoned] when ctx ends, [ErrDraining] after Stop,
+// and those of the store: a session's release then goes on in the background.
 func (m *Manager) Release(ctx context.Context, s *Session, req ReleaseRequest) (Released, error) {
-	key, token := req.Key, req.Token
-	if e, ok := m.ended.Get(grantRef{key, token}); ok && e.release.failure() != nil {
-		return m.releaseAgain(ctx, key, e.release)
+	c := claimant{"release", s, req.Key, req.Token}
+	if e, ok := m.ended.Get(c.ref()); ok && e.release.failure() != nil && req.Reentry <= 1 {
+		return m.releaseAgain(ctx, req.Key, e.release)
 	}
-	h, err := m.claimed(s, key, token)
+	h, err := m.claimed(c)
 	if err != nil {
 		return Released{}, err
 	}
 	if h == nil {
-		return m.releaseForeign(ctx, key, token)
+		return m.releaseForeign(ctx, c, req)
 	}
-	r := m.startRelease(h)
-	if r == nil {
+	r := m.newRelease(h, req)
+	entries, err := s.exit(h, r)
+	switch {
+	case errors.Is(err, errNotHeld):
 		// It was lost, released or ended in this moment: say which.
 		return m.Release(ctx, s, req)
+	case errors.Is(err, errExited):
+		return Released{}, m.refused(c, ReasonReleased)
+	case err != nil:
+		return Released{}, err
+	case entries > 0:
+		return Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
 	}
-	return r.wait(ctx, key, r.tried)
+	m.send(h, r, nil)
+	return r.wait(ctx, req.Key, r.tried)
 }
+
+// claimant is who says to hold a lock, and what for.
+type claimant struct {
+	op    string
+	s     *Session // nil: none
+	key   string
+	token int64
+}
+
+func (c claimant) ref() grantRef { return grantRef{c.key, c.token} }
 
 // claimed finds the lock that a claim means. It returns nil without an error
 // when only the store can tell. What is known here is decided here: [LostError],
 // [NotHolderError].
-func (m *Manager) claimed(s *Session, key string, token int64) (*heldLock, error) {
-	ref := grantRef{key, token}
-	if s != nil {
-		if h := s.find(key, token); h != nil {
-			if h.lease.alive(m.clk) {
+func (m *Manager) claimed(c claimant) (*heldLock, error) {
+	if c.s != nil {
+		if h := c.s.find(c.key, c.token); h != nil {
+			if h.valid(m.clk) {
 				return h, nil
 			}
-			m.lose(h.lease, h.lease.lossReason())
-			// Somebody else may be at it and not have come to h yet.
-			s.loseLock(h, h.lease.lossReason())
+			m.expire(h)
 		}
-		if reason, ok := s.lossOf(ref); ok {
-			return nil, &LostError{Lost{Key: key, Token: token, Reason: reason}}
+		if reason, ok := c.s.lossOf(c.ref()); ok {
+			return nil, &LostError{Lost{Key: c.key, Token: c.token, Reason: reason}}
 		}
 	}
-	if e, ok := m.ended.Get(ref); ok {
+	if e, ok := m.ended.Get(c.ref()); ok {
 		if e.lost != "" {
-			return nil, &LostError{Lost{Key: key, Token: token, Reason: e.lost}}
+			return nil, &LostError{Lost{Key: c.key, Token: c.token, Reason: e.lost}}
 		}
-		return nil, m.refused(key, token, ReasonReleased)
+		return nil, m.refused(c, ReasonReleased)
 	}
-	if h := m.held.get(key); h != nil && h.token == token && h.s != s {
-		return nil, m.refused(key, token, ReasonOtherSession)
+	if h := m.held.get(c.key); h != nil && h.token == c.token && h.s != c.s {
+		return nil, m.refused(c, ReasonOtherSession)
 	}
 	return nil, nil //nolint:nilnil // only the store can tell
 }
 
 // refused makes the error of a refused claim and logs it: somebody believes to
 // hold what it does not.
-func (m *Manager) refused(key string, token int64, reason NotHolderReason) error {
-	m.log.Warn("claim refused", "key", key, "token", token, "reason", string(reason))
-	return &NotHolderError{Key: key, Token: token, Reason: reason}
+func (m *Manager) refused(c claimant, reason NotHolderReason) error {
+	session := ""
+	if c.s != nil {
+		session = c.s.name
+	}
+	m.log.Warn("claim refused", "operation", c.op, "key", c.key, "token", c.token, "session", session, "reason", string(reason))
+	return &NotHolderError{Key: c.key, Token: c.token, Reason: reason}
 }
 
 // releaseForeign releases a lock that no session here holds: a bind:ttl lock, or
 // one of which only the store knows that it is not the caller's.
-func (m *Manager) releaseForeign(ctx context.Context, key string, token int64) (Released, error) {
-	v, err := submit(ctx, m.releases, store.Claim{Key: key, Token: token})
+func (m *Manager) releaseForeign(ctx context.Context, c claimant, req ReleaseRequest) (Released, error) {
+	if req.Reentry > 1 { // such locks are entered once: the claim may be wrong before that
+		if _, err := m.amendForeign(ctx, c, AmendRequest{Key: c.key, Token: c.token}); err != nil {
+			return Released{}, err
+		}
+		return Released{}, m.refused(c, ReasonReleased)
+	}
+	v, err := submit(ctx, m.releases, store.Claim{Key: c.key, Token: c.token, Outcome: req.Outcome, Result: req.Result})
 	if err := judged("release", v, err); err != nil {
 		return Released{}, err
 	}
-	m.denials.drop(key)
+	m.denials.drop(c.key)
 	if v.Standing != store.Holds {
-		return Released{}, m.refusedBy(v.Standing, key, token)
+		return Released{}, m.refusedBy(v.Standing, c)
 	}
-	return Released{Key: key, HeldFor: v.Lock.Holder.HeldFor}, nil
+	return Released{Key: c.key, HeldFor: v.Lock.Holder.HeldFor}, nil
 }
 
 // refusedBy translates the store's verdict on a claim.
-func (m *Manager) refusedBy(standing store.Standing, key string, token int64) error {
+func (m *Manager) refusedBy(standing store.Standing, c claimant) error {
 	switch standing {
 	case store.OtherSession:
-		return m.refused(key, token, ReasonOtherSession)
+		return m.refused(c, ReasonOtherSession)
 	case store.Released:
-		return m.refused(key, token, ReasonReleased)
+		return m.refused(c, ReasonReleased)
 	case store.Expired:
-		return &LostError{Lost{Key: key, Token: token, Reason: LostExpired}}
+		return &LostError{Lost{Key: c.key, Token: c.token, Reason: LostExpired}}
 	default:
-		return m.refused(key, token, ReasonUnknownToken)
+		return m.refused(c, ReasonUnknownToken)
 	}
 }
 
 // newRelease makes the release of h.
-func (m *Manager) newRelease(h *heldLock) *release {
-	return &release{heldFor: m.clk.Now().Sub(h.since), tried: make(chan struct{}), settled: make(chan struct{})}
-}
-
-// startRelease takes h from its session and releases it. It returns nil when
-// the session does not hold it any more.
-func (m *Manager) startRelease(h *heldLock) *release {
-	r := m.newRelease(h)
-	if !h.s.take(h, ending{release: r}) {
-		return nil
+func (m *Manager) newRelease(h *heldLock, req ReleaseRequest) *release {
+	return &release{
+		heldFor: m.clk.Now().Sub(h.since), req: req, tried: make(chan struct{}), settled: make(chan struct{}),
 	}
-	m.send(h, r, nil)
-	return r
 }
 
 // send sends the release of h, which no session holds any more. done is called
@@ -139,7 +161,9 @@ func (m *Manager) send(h *heldLock, r *release, done func()) {
 		}
 	}
 	matters := func() bool { return h.lease.alive(m.clk) }
-	m.free(h.claim(), matters, r.answer, settled)
+	c := h.claim()
+	c.Outcome, c.Result, c.AtOnce = r.req.Outcome, r.req.Result, c.AtOnce || r.atOnce
+	m.free(c, matters, r.answer, settled)
 }
 
 // within reports true for so long.
@@ -247,13 +271,18 @@ func (r *release) wait(ctx context.Context, key string, there <-chan struct{}) (
 }
 
 // Discard gives back a grant whose answer could not be delivered: nobody knows
-// that it is held. It works in the background.
+// that it is held, or that its owner has entered it once more. It works in the
+// background.
 func (m *Manager) Discard(s *Session, g Grant) {
 	if g.Bind == BindTTL {
 		m.giveBack(g)
 		return
 	}
 	if h := s.find(g.Key, g.Token); h != nil {
-		m.startRelease(h)
+		r := m.newRelease(h, ReleaseRequest{})
+		r.untold = true
+		if entries, err := s.exit(h, r); err == nil && entries == 0 {
+			m.send(h, r, nil)
+		}
 	}
 }

@@ -1,6 +1,8 @@
 package lease
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,6 +49,11 @@ type renewed struct {
 	// used: something rode on it since the keeper last looked.
 	used atomic.Bool
 
+	// unused is called when nothing rides on it any more; nil for a lease that others
+	// may ride on next. only is the bid for which such a lease was opened.
+	unused func(*renewed)
+	only   atomic.Pointer[bid]
+
 	// For the keeper, under the book's mutex.
 	renewAt  time.Time
 	renewing bool
@@ -88,22 +95,36 @@ func (l *renewed) remaining(clk Clock) time.Duration {
 	return max(l.life.Load().deadline.Sub(clk.Now()), 0)
 }
 
+// own reports whether the lease exists for one bid, and the lock that it may get.
+func (l *renewed) own() bool { return l.unused != nil }
+
 // unpin ends what pin began.
-func (l *renewed) unpin() { l.riders.Add(-1) }
+func (l *renewed) unpin() {
+	if l.riders.Add(-1) == 0 && l.own() {
+		l.unused(l)
+	}
+}
 
 // interval is how often a lease of that TTL is renewed.
 func interval(ttl, configured time.Duration) time.Duration { return min(configured, ttl/3) }
 
-// book has the renewed leases in use, one for each TTL.
+// book has the renewed leases in use: one for each TTL, and those that
+// exist for one bid whose lock has a MinHold, for which they may have to stand.
 type book struct {
 	mu    sync.RWMutex
 	byTTL map[time.Duration]*renewed
+	own   map[*renewed]struct{}
+	// dying are those to be buried, of which the store has not confirmed it.
+	dying map[*renewed]struct{}
 	// wake tells the keeper that the book has changed.
 	wake chan struct{}
 }
 
 func newBook() *book {
-	return &book{byTTL: make(map[time.Duration]*renewed), wake: make(chan struct{}, 1)}
+	return &book{
+		byTTL: make(map[time.Duration]*renewed), own: make(map[*renewed]struct{}), dying: make(map[*renewed]struct{}),
+		wake: make(chan struct{}, 1),
+	}
 }
 
 // pin returns the lease for a TTL, with one rider more, and whether the caller
@@ -121,7 +142,7 @@ func (b *book) pin(ttl time.Duration) (l *renewed, open bool, err error) {
 			if len(b.byTTL) >= maxLeases {
 				return nil, false, &LimitError{What: "different values of ttl_ms in use at a time", Limit: maxLeases}
 			}
-			l = &renewed{id: uuid.New(), ttl: ttl, opened: make(chan struct{})}
+			l = newRenewed(ttl)
 			b.byTTL[ttl] = l
 			open = true
 		}
@@ -133,6 +154,22 @@ func (b *book) pin(ttl time.Duration) (l *renewed, open bool, err error) {
 	return l, open, nil
 }
 
+func newRenewed(ttl time.Duration) *renewed {
+	return &renewed{id: uuid.New(), ttl: ttl, opened: make(chan struct{})}
+}
+
+// pinOwn returns a lease that nobody else will ride on, with one rider. unused is
+// called, once, when it has none any more. The caller must open it.
+func (b *book) pinOwn(ttl time.Duration, unused func(*renewed)) *renewed {
+	l := newRenewed(ttl)
+	l.unused = unused
+	l.riders.Add(1)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.own[l] = struct{}{}
+	return l
+}
+
 // get returns the lease for a TTL, or nil.
 func (b *book) get(ttl time.Duration) *renewed {
 	b.mu.RLock()
@@ -140,24 +177,64 @@ func (b *book) get(ttl time.Duration) *renewed {
 	return b.byTTL[ttl]
 }
 
-// remove takes a lease out, so that the next pin makes a fresh one.
-func (b *book) remove(l *renewed) {
+// remove takes a lease out, so that the next pin makes a fresh one. It reports
+// false when somebody did so before.
+func (b *book) remove(l *renewed) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.removeLocked(l)
+}
+
+func (b *book) removeLocked(l *renewed) bool {
+	if _, ok := b.own[l]; ok {
+		delete(b.own, l)
+		return true
+	}
 	if b.byTTL[l.ttl] == l {
 		delete(b.byTTL, l.ttl)
+		return true
 	}
+	return false
 }
 
 // all returns the leases.
 func (b *book) all() []*renewed {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	out := make([]*renewed, 0, len(b.byTTL))
+	return b.allLocked()
+}
+
+func (b *book) allLocked() []*renewed {
+	out := make([]*renewed, 0, len(b.byTTL)+len(b.own))
 	for _, l := range b.byTTL {
 		out = append(out, l)
 	}
+	for l := range b.own {
+		out = append(out, l)
+	}
 	return out
+}
+
+// dies notes that a lease is to be buried, buried that the store has confirmed it.
+func (b *book) dies(l *renewed) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dying[l] = struct{}{}
+}
+
+func (b *book) buried(leases ...*renewed) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, l := range leases {
+		delete(b.dying, l)
+	}
+}
+
+// graves returns the leases to be buried, of which the store has not confirmed it.
+func (b *book) graves() []*renewed {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return slices.Collect(maps.Keys(b.dying))
 }
 
 func (b *book) changed() {

@@ -16,6 +16,7 @@ type Session struct {
 	ttl      time.Duration
 	explicit bool
 	onLost   func(Lost)
+	onStop   func(Stop)
 	onEnd    func(EndReason)
 
 	// ending is closed when the session ends, released when all that it held is.
@@ -28,13 +29,15 @@ type Session struct {
 	parts   int // of held, that count as pending
 	pending int // calls that may still get a lock, for the limit
 	lost    map[grantRef]LostReason
+	// entrances are the waiting calls that may enter a key when its owner gets it.
+	entrances map[string]map[*entrance]struct{}
 }
 
 // OpenSession opens a session. It fails with [LimitError], and with
 // [ErrDraining] while the sidecar shuts down.
 func (m *Manager) OpenSession(o SessionOptions) (*Session, error) {
 	s := &Session{
-		m: m, id: randomHex(16), name: o.Name, ttl: o.TTL, explicit: o.Explicit, onLost: o.OnLost, onEnd: o.OnEnd,
+		m: m, id: randomHex(16), name: o.Name, ttl: o.TTL, explicit: o.Explicit, onLost: o.OnLost, onStop: o.OnStop, onEnd: o.OnEnd,
 		ending: make(chan struct{}), released: make(chan struct{}),
 		held: make(map[string]*heldLock),
 	}
@@ -105,7 +108,7 @@ func (s *Session) End(reason EndReason) <-chan struct{} {
 	s.ended = true
 	releases := make(map[*heldLock]*release, len(s.held))
 	for _, h := range s.held {
-		r := s.m.newRelease(h)
+		r := s.m.newRelease(h, ReleaseRequest{})
 		s.takeLocked(h, ending{lost: endings[reason], release: r})
 		releases[h] = r
 	}
@@ -210,9 +213,15 @@ func (s *Session) keep(h *heldLock, p *place) (before *heldLock, ok bool) {
 	} else {
 		s.leaveLocked(p)
 	}
-	p.kept = h
 	s.held[h.key] = h
+	p.kept, h.entries = h, 1
 	s.m.sessionLocks.Add(1)
+	if !h.until.IsZero() {
+		h.outlived = time.AfterFunc(h.until.Sub(s.m.clk.Now()), func() { s.m.outlive(h) })
+	}
+	if !h.part {
+		s.openLocked(h)
+	}
 	return s.m.held.put(h), true
 }
 
@@ -244,11 +253,17 @@ func (s *Session) takeLocked(h *heldLock, e ending) bool {
 	}
 	s.m.held.remove(h)
 	s.m.ended.Add(grantRef{h.key, h.token}, e)
-	s.m.sessionLocks.Add(-1)
+	if s.m.sessionLocks.Add(-1) == 0 {
+		s.m.ear.quiet()
+	}
+	if h.outlived != nil {
+		h.outlived.Stop()
+	}
 	return true
 }
 
-// loseLock takes h from the session because it is lost, and tells the app.
+// loseLock takes h from the session because its lease is lost, and the lock with
+// it, and tells the app.
 func (s *Session) loseLock(h *heldLock, reason LostReason) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,12 +271,19 @@ func (s *Session) loseLock(h *heldLock, reason LostReason) {
 }
 
 func (s *Session) loseLocked(h *heldLock, reason LostReason) {
-	if !s.takeLocked(h, ending{lost: reason}) {
-		return
+	if s.forfeitLocked(h, reason) {
+		h.lease.unpin()
 	}
-	h.lease.unpin()
+}
+
+// forfeitLocked takes h from the session and tells the app that it is lost. It
+// reports false when somebody else took it before.
+func (s *Session) forfeitLocked(h *heldLock, reason LostReason) bool {
+	if !s.takeLocked(h, ending{lost: reason}) {
+		return false
+	}
 	if h.part {
-		return // its group finds out
+		return true // its group finds out, the app knows nothing
 	}
 	ref := grantRef{h.key, h.token}
 	if s.lost == nil {
@@ -273,6 +295,7 @@ func (s *Session) loseLocked(h *heldLock, reason LostReason) {
 	if s.onLost != nil {
 		s.onLost(Lost{Key: h.key, Token: h.token, Reason: reason})
 	}
+	return true
 }
 
 // lossOf tells whether the session lost a lock, and why.

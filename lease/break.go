@@ -1,0 +1,110 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// The pauses between two looks at a key that is being broken grow from one to the
+// other.
+const (
+	breakPauseMin = 10 * time.Millisecond
+	breakPauseMax = 250 * time.Millisecond
+)
+
+// AskToStop asks whoever holds a key to stop what it does under the lock. reason is
+// for people; nil: none. Errors: [NotHeldError], [ErrAbandoned], [ErrDraining] after
+// Stop, and those of the store.
+func (m *Manager) AskToStop(ctx context.Context, key string, reason *string) error {
+	held, err := m.signal(ctx, store.Signal{Kind: store.Stop, Key: key, Reason: reason})
+	switch {
+	case err != nil:
+		return err
+	case !held:
+		return &NotHeldError{Key: key}
+	}
+	m.log.Info("the holder of a lock is asked to stop", "key", key, "instance", m.cfg.Instance)
+	return nil
+}
+
+// Break takes a lock from its holder, whoever it is, and returns when the key is no
+// longer held under that grant: at the latest when the holder's lease ends. Errors:
+// [NotHeldError], [ErrAbandoned] (it is broken all the same), [ErrDraining] after
+// Stop, and those of the store.
+func (m *Manager) Break(ctx context.Context, key string) error {
+	for {
+		lock, err := submit(ctx, m.reads, key)
+		switch {
+		case err != nil:
+			return err
+		case !lock.Held:
+			return &NotHeldError{Key: key}
+		}
+		held, err := m.signal(ctx, store.Signal{Kind: store.Break, Key: key, Token: lock.Token})
+		if err != nil {
+			return err
+		}
+		if held { // else it has changed hands
+			m.log.Warn("breaking a lock", "key", key, "token", lock.Token, "instance", m.cfg.Instance,
+				"holder", lock.Holder.Instance, "session", lock.Holder.Session)
+			return m.awaitBroken(ctx, lock)
+		}
+	}
+}
+
+// signal sends a signal. It reports false when the key is not held, or not under
+// the token that the signal names.
+func (m *Manager) signal(ctx context.Context, sig store.Signal) (held bool, err error) {
+	standing, err := submit(ctx, m.requires, sig)
+	if err == nil && standing == store.NotJudged {
+		err = stuck("signal")
+	}
+	if err != nil {
+		return false, err
+	}
+	m.denials.drop(sig.Key)
+	return standing == store.Holds, nil
+}
+
+// awaitBroken waits until the key of a lock is not held any more as it was. The
+// store has done it where nobody needs to be asked; else the holder's sidecar hears
+// of it in a moment, or with its next renewal.
+func (m *Manager) awaitBroken(ctx context.Context, was store.Lock) error {
+	asked := !was.Holder.Renewed || was.Holder.Standing // whom nobody claims
+	for pause := breakPauseMin; ; pause = min(2*pause, breakPauseMax) {
+		if !asked || pause > breakPauseMin {
+			if err := rest(ctx, pause); err != nil {
+				return err
+			}
+		}
+		lock, err := submit(ctx, m.reads, was.Key)
+		switch {
+		case err != nil:
+			return err
+		case !lock.Held || lock.Token != was.Token:
+			m.denials.drop(was.Key)
+			return nil
+		case lock.Holder.Standing && !asked:
+			// Its holder has gone meanwhile and left it standing: now the store does it.
+			asked = true
+			if _, err := m.signal(ctx, store.Signal{Kind: store.Break, Key: was.Key, Token: was.Token}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// rest waits for so long, or until the call has left.
+func rest(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return errors.Join(ErrAbandoned, context.Cause(ctx))
+	}
+}

@@ -1,0 +1,37 @@
+package lease
+
+// A lock's MaxHold ends like its lease: a timer sees to it, and every read checks.
+// But the lease goes on, so the lock is released as well as lost.
+
+// expire takes a lock that was found past its time out of its session.
+func (m *Manager) expire(h *heldLock) {
+	if h.lease.alive(m.clk) {
+		m.outlive(h)
+		return
+	}
+	m.lose(h.lease, h.lease.lossReason())
+	// Somebody else may be at it and not have come to h yet.
+	h.s.loseLock(h, h.lease.lossReason())
+}
+
+// outlive ends a lock whose MaxHold is over.
+func (m *Manager) outlive(h *heldLock) {
+	if m.giveUp(h, LostMaxHold) {
+		m.log.Warn("lock held for its max_hold, released", "key", h.key, "token", h.token, "session", h.s.name, "owner", h.owner)
+	}
+}
+
+// giveUp takes a lock from its session, which is told that it is lost, and releases
+// it. It reports false when the session does not hold it any more. Where it is
+// broken, its MinHold is not kept.
+func (m *Manager) giveUp(h *heldLock, reason LostReason) bool {
+	r := m.newRelease(h, ReleaseRequest{})
+	r.atOnce = reason == LostForced
+	h.s.mu.Lock()
+	ok := h.s.forfeitLocked(h, reason)
+	h.s.mu.Unlock()
+	if ok {
+		m.send(h, r, nil)
+	}
+	return ok
+}

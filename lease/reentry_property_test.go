@@ -1,0 +1,287 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"pgregory.net/rapid"
+)
+
+// doors is one key of a sidecar, and a model of who is in and who waits.
+type doors struct {
+	t        *rapid.T
+	r        *rig
+	sessions []*Session
+	ended    map[*Session]bool
+
+	in    *visit // nil: free
+	line  []*visitor
+	story []string
+}
+
+// visit is a grant.
+type visit struct {
+	s       *Session
+	owner   string
+	entries int
+	g       Grant // its last one
+}
+
+// visitor is a call that waits.
+type visitor struct {
+	s      *Session
+	req    Request
+	a      *answer
+	cancel context.CancelFunc
+}
+
+func (d *doors) notef(format string, args ...any) { d.story = append(d.story, fmt.Sprintf(format, args...)) }
+
+func (d *doors) wrongf(format string, args ...any) {
+	d.t.Fatalf(format+"\n%s", append(args, strings.Join(d.story, "\n"))...)
+}
+
+func (d *doors) drawVisitor() (*Session, Request) {
+	req := Request{Key: "k", NoCache: rapid.Bool().Draw(d.t, "no-cache")}
+	if req.Owner = rapid.SampledFrom([]string{"", "o", "p"}).Draw(d.t, "owner"); req.Owner != "" {
+		req.Reentrant = rapid.IntRange(0, 3).Draw(d.t, "reentrant") > 0
+	}
+	return rapid.SampledFrom(d.sessions).Draw(d.t, "session"), req
+}
+
+// mayEnter is the rule.
+func (d *doors) mayEnter(s *Session, req Request) bool {
+	return d.in != nil && d.in.s == s && req.Reentrant && req.Owner == d.in.owner && !d.ended[s]
+}
+
+// try asks once.
+func (d *doors) try() {
+	s, req := d.drawVisitor()
+	d.notef("try %s %+v", s.name, req)
+	g, err := d.r.m.Acquire(context.Background(), s, req)
+	var held *HeldError
+	switch {
+	case d.ended[s]:
+		if !errors.Is(err, ErrSessionEnded) {
+			d.wrongf("told %+v, %v", g, err)
+		}
+	case d.in == nil:
+		d.in = &visit{s: s, owner: req.Owner}
+		d.entered(g, err)
+	case d.mayEnter(s, req):
+		d.entered(g, err)
+	case !errors.As(err, &held):
+		d.wrongf("told %+v, %v", g, err)
+	}
+}
+
+// entered judges that a call was let in.
+func (d *doors) entered(g Grant, err error) {
+	d.in.entries++
+	if err != nil || g.Reentry != d.in.entries || d.in.entries > 1 && g.Token != d.in.g.Token {
+		d.wrongf("told %+v, %v, want entry %d of token %d", g, err, d.in.entries, d.in.g.Token)
+	}
+	d.in.g = g
+}
+
+// wait stands in line, or enters.
+func (d *doors) wait() {
+	s, req := d.drawVisitor()
+	req.Wait = WaitForever
+	d.notef("wait %s %+v", s.name, req)
+	ctx, cancel := context.WithCancel(context.Background())
+	v := &visitor{s: s, req: req, a: d.r.ask(ctx, s, req), cancel: cancel}
+	synctest.Wait()
+	switch {
+	case d.ended[s]:
+		if !v.a.isOver() || !errors.Is(v.a.err, ErrSessionEnded) {
+			d.wrongf("told %+v, %v", v.a.g, v.a.err)
+		}
+	case d.in == nil:
+		d.in = &visit{s: s, owner: req.Owner}
+		d.over(v)
+		d.entered(v.a.g, v.a.err)
+	case d.mayEnter(s, req):
+		d.over(v)
+		d.entered(v.a.g, v.a.err)
+	default:
+		d.line = append(d.line, v)
+	}
+}
+
+func (d *doors) over(v *visitor) {
+	if !v.a.isOver() {
+		d.wrongf("%s %+v waits on", v.s.name, v.req)
+	}
+}
+
+// leave takes an entry off, perhaps by its number, perhaps a wrong one.
+func (d *doors) leave() {
+	if d.in == nil {
+		return
+	}
+	n := max(rapid.IntRange(-1, 1).Draw(d.t, "off")+d.in.entries, 0)
+	if rapid.Bool().Draw(d.t, "unnamed") {
+		n = 0
+	}
+	d.notef("leave %d of %d", n, d.in.entries)
+	got, err := d.r.exit(d.in.s, d.in.g, n)
+	var wrong *ReentryError
+	switch {
+	case n > d.in.entries:
+		if refusedFor(err) != ReasonReleased {
+			d.wrongf("told %+v, %v", got, err)
+		}
+	case n != 0 && n < d.in.entries:
+		if !errors.As(err, &wrong) {
+			d.wrongf("told %+v, %v", got, err)
+		}
+	default:
+		if d.in.entries--; err != nil || got.Reentry != d.in.entries {
+			d.wrongf("told %+v, %v, want %d", got, err, d.in.entries)
+		}
+		d.handOver()
+	}
+}
+
+// discard gives an entry back whose answer was not delivered.
+func (d *doors) discard() {
+	if d.in == nil {
+		return
+	}
+	d.notef("discard one of %d", d.in.entries)
+	d.r.m.Discard(d.in.s, d.in.g)
+	d.in.entries--
+	d.handOver()
+}
+
+// abandon leaves the line.
+func (d *doors) abandon() {
+	if len(d.line) == 0 {
+		return
+	}
+	i := rapid.IntRange(0, len(d.line)-1).Draw(d.t, "waiter")
+	d.notef("abandon %d", i)
+	d.line[i].cancel()
+	<-d.line[i].a.done
+	d.line = slices.Delete(d.line, i, i+1)
+	synctest.Wait()
+}
+
+func (d *doors) endSession() {
+	s := rapid.SampledFrom(d.sessions).Draw(d.t, "session")
+	d.notef("end %s", s.name)
+	s.End(EndDropped)
+	d.ended[s] = true
+	synctest.Wait()
+	d.line = slices.DeleteFunc(d.line, func(v *visitor) bool {
+		if v.s == s {
+			d.over(v)
+		}
+		return v.s == s
+	})
+	if d.in != nil && d.in.s == s {
+		d.in.entries = 0
+		d.handOver()
+	}
+	fresh := d.r.session()
+	d.sessions[slices.Index(d.sessions, s)] = fresh
+}
+
+// handOver is what follows when the last entry was released: the first in line is in, and all
+// its owner's calls with it, which leave the line.
+func (d *doors) handOver() {
+	synctest.Wait()
+	if d.in.entries > 0 {
+		return
+	}
+	d.in = nil
+	if len(d.line) == 0 {
+		return
+	}
+	first := d.line[0]
+	d.over(first)
+	d.in = &visit{s: first.s, owner: first.req.Owner}
+	d.entered(first.a.g, first.a.err)
+	var told []int
+	d.line = slices.DeleteFunc(d.line[1:], func(v *visitor) bool {
+		if !d.mayEnter(v.s, v.req) {
+			return false
+		}
+		d.over(v)
+		if v.a.err != nil || v.a.g.Token != d.in.g.Token {
+			d.wrongf("told %+v, %v", v.a.g, v.a.err)
+		}
+		told = append(told, v.a.g.Reentry)
+		return true
+	})
+	slices.Sort(told)
+	for _, n := range told {
+		if d.in.entries++; n != d.in.entries {
+			d.wrongf("entered as %v", told)
+		}
+	}
+}
+
+// judge compares what the sidecar and the store say with the model.
+func (d *doors) judge() {
+	synctest.Wait()
+	for i, v := range d.line {
+		if v.a.isOver() {
+			d.wrongf("the one in place %d was told %+v, %v", i+1, v.a.g, v.a.err)
+		}
+	}
+	lock := d.r.stored("k")
+	if lock.Held != (d.in != nil) || lock.QueueLength != len(d.line) {
+		d.wrongf("the store says held %v, %d wait, want %d", lock.Held, lock.QueueLength, len(d.line))
+	}
+	if d.in == nil {
+		return
+	}
+	g, err := d.r.m.Amend(context.Background(), d.in.s, AmendRequest{Key: "k", Token: d.in.g.Token})
+	if err != nil || g.Reentry != d.in.entries {
+		d.wrongf("amended: %+v, %v, want entry %d", g, err, d.in.entries)
+	}
+}
+
+// Whoever comes and goes, at random: the count of the entries is that of a model,
+// and the line is first in, first out but for those who enter.
+func TestReentryProperties(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var failed any
+		synctest.Test(t, func(*testing.T) {
+			var opts []option
+			if rapid.Bool().Draw(rt, "inline") {
+				opts = append(opts, inline)
+			}
+			d := &doors{t: rt, r: newRig(rt, opts...), ended: map[*Session]bool{}}
+			defer func() {
+				failed = recover()
+				for _, v := range d.line {
+					v.cancel()
+				}
+				d.r.m.Stop()
+			}()
+			for range 3 {
+				d.sessions = append(d.sessions, d.r.session())
+			}
+			for range rapid.IntRange(1, 60).Draw(rt, "steps") {
+				steps := []func(){d.try, d.try, d.wait, d.wait, d.wait, d.leave, d.leave, d.leave, d.discard, d.abandon, d.endSession}
+				rapid.SampledFrom(steps).Draw(rt, "step")()
+				d.judge()
+			}
+			for _, s := range d.sessions {
+				s.End(EndDropped)
+			}
+			d.r.nothingLeft()
+		})
+		if failed != nil {
+			panic(failed)
+		}
+	})
+}

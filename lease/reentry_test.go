@@ -1,0 +1,295 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// as is a request of an owner that may enter again.
+func as(owner, key string, wait time.Duration) Request {
+	return Request{Key: key, Wait: wait, Owner: owner, Reentrant: true, NoCache: true}
+}
+
+func (r *rig) get(s *Session, req Request) Grant {
+	r.t.Helper()
+	g, err := r.m.Acquire(context.Background(), s, req)
+	r.must(err)
+	return g
+}
+
+// exit releases one entry, of which the number is named unless it is 0.
+func (r *rig) exit(s *Session, g Grant, reentry int) (Released, error) {
+	return r.m.Release(context.Background(), s, ReleaseRequest{Key: g.Key, Token: g.Token, Reentry: reentry})
+}
+
+// An owner enters what it holds, however it got it, without asking the store; each
+// release takes one entry off, and the last frees the lock.
+func TestReentry(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		first := r.get(s, Request{Key: "k", Owner: "o", NoCache: true}) // need not be reentrant itself
+		if first.Reentry != 1 {
+			t.Errorf("entered %d times", first.Reentry)
+		}
+		time.Sleep(time.Second)
+		before := r.st.total()
+		for _, wait := range []time.Duration{0, time.Second, WaitForever} {
+			g := r.get(s, as("o", "k", wait))
+			want := first
+			want.Reentry, want.ExpiresIn, want.Waited = g.Reentry, g.ExpiresIn, 0
+			if g != want {
+				t.Errorf("entered as %+v, want %+v", g, want)
+			}
+		}
+		if got, err := r.m.Amend(context.Background(), s, AmendRequest{Key: "k", Token: first.Token}); err != nil || got.Reentry != 4 {
+			t.Errorf("amended: %+v, %v", got, err)
+		}
+		for left := 3; left > 0; left-- {
+			got, err := r.exit(s, first, 0)
+			if err != nil || got.Reentry != left || got.HeldFor != time.Second {
+				t.Errorf("released: %+v, %v, want %d left", got, err, left)
+			}
+		}
+		if n := r.st.total() - before; n != 0 {
+			t.Errorf("the store was asked %d times", n)
+		}
+		if !r.stored("k").Held || r.stored("k").Holder.Owner != "o" {
+			t.Errorf("the store says %+v", r.stored("k"))
+		}
+		if got, err := r.exit(s, first, 0); err != nil || got.Reentry != 0 {
+			t.Errorf("released: %+v, %v", got, err)
+		}
+		r.nothingLeft()
+	})
+}
+
+// Anybody else waits like a stranger: another owner, another session, the owner
+// that does not say that it may enter.
+func TestStrangersDoNotEnter(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		g := r.get(s, as("o", "k", 0))
+		anonymous := r.get(s, Request{Key: "anonymous"})
+		for name, c := range map[string]struct {
+			s   *Session
+			req Request
+		}{
+			"other owner":     {s, as("p", "k", 0)},
+			"other session":   {r.session(), as("o", "k", 0)},
+			"not reentrant":   {s, Request{Key: "k", Owner: "o"}},
+			"no owner at all": {s, as("", "anonymous", 0)},
+		} {
+			var held *HeldError
+			if _, err := r.m.Acquire(context.Background(), c.s, c.req); !errors.As(err, &held) {
+				t.Errorf("%s: told %v", name, err)
+			}
+		}
+		r.release(s, anonymous)
+		r.release(s, g)
+		r.nothingLeft()
+	})
+}
+
+// A release that names its entry takes no other off, however often it is repeated.
+func TestNamedEntries(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		g := r.get(s, as("o", "k", 0))
+		r.get(s, as("o", "k", 0))
+		r.get(s, as("o", "k", 0))
+		var wrong *ReentryError
+		if _, err := r.exit(s, g, 2); !errors.As(err, &wrong) || wrong.Have != 3 {
+			t.Errorf("too low: %v", err)
+		}
+		for n := 3; n > 0; n-- {
+			if _, err := r.exit(s, g, n+1); refusedFor(err) != ReasonReleased {
+				t.Errorf("entry %d: %v", n+1, err)
+			}
+			if got, err := r.exit(s, g, n); err != nil || got.Reentry != n-1 {
+				t.Errorf("entry %d: %+v, %v", n, got, err)
+			}
+		}
+		if _, err := r.exit(s, g, 1); refusedFor(err) != ReasonReleased {
+			t.Errorf("all released: %v", err)
+		}
+		ttl := r.lockTTL("ttl", time.Minute)
+		if _, err := r.exit(nil, ttl, 2); refusedFor(err) != ReasonReleased {
+			t.Errorf("bind:ttl: %v", err)
+		}
+		if _, err := r.exit(nil, Grant{Key: "ttl", Token: ttl.Token + 1}, 2); refusedFor(err) != ReasonUnknownToken {
+			t.Errorf("bind:ttl, unknown: %v", err)
+		}
+		if _, err := r.exit(nil, ttl, 1); err != nil {
+			t.Errorf("bind:ttl: %v", err)
+		}
+		r.nothingLeft()
+	})
+}
+
+// A repeat of the release of an earlier entry does not join the last one's, which fails.
+func TestAnEarlierEntryIsNotTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		g := r.get(s, as("o", "k", 0))
+		r.get(s, as("o", "k", 0))
+		if _, err := r.exit(s, g, 2); err != nil {
+			t.Fatal(err)
+		}
+		r.st.set("Release", fault{refuse: true})
+		if _, err := r.exit(s, g, 1); err == nil {
+			t.Fatal("released")
+		}
+		if _, err := r.exit(s, g, 2); refusedFor(err) != ReasonReleased {
+			t.Errorf("told %v", err)
+		}
+		r.st.lift("Release")
+		time.Sleep(time.Second)
+		r.nothingLeft()
+	})
+}
+
+// When an owner gets the lock, its calls that wait enter, and leave the line; the
+// others of the session wait on.
+func TestWaitingCallsEnter(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		o, s := other.session(), r.session()
+		g := other.lock(o, "k")
+		var owners, others []*answer
+		for range 3 {
+			owners = append(owners, r.ask(context.Background(), s, as("o", "k", WaitForever)))
+			synctest.Wait()
+			others = append(others, r.ask(context.Background(), s, as("p", "k", WaitForever)),
+				r.ask(context.Background(), s, Request{Key: "k", Wait: WaitForever, Owner: "o"}))
+			synctest.Wait()
+		}
+		time.Sleep(time.Second)
+		other.release(o, g)
+		synctest.Wait()
+		seen := map[int]bool{}
+		for _, a := range owners {
+			got := a.granted(t)
+			if seen[got.Reentry] = true; got.Waited != time.Second {
+				t.Errorf("waited %s", got.Waited)
+			}
+		}
+		if !seen[1] || !seen[2] || !seen[3] {
+			t.Errorf("entered as %v", seen)
+		}
+		for _, a := range others {
+			if a.isOver() {
+				t.Errorf("another entered: %+v, %v", a.g, a.err)
+			}
+		}
+		if n := r.stored("k").QueueLength; n != len(others) {
+			t.Errorf("%d in line", n)
+		}
+		s.End(EndDropped)
+		time.Sleep(time.Second)
+		r.nothingLeft()
+	})
+}
+
+// A call that asks once while its owner is being granted the lock enters it.
+func TestEnterInsteadOfBeingDenied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		proceed := r.st.holdAnswer("Acquire")
+		first := r.ask(context.Background(), s, as("o", "k", 0))
+		synctest.Wait()
+		second := r.ask(context.Background(), s, as("o", "k", 0)) // asks the store behind the first
+		synctest.Wait()
+		proceed()
+		if got := first.granted(t); got.Reentry != 1 {
+			t.Errorf("first: %+v", got)
+		}
+		got := second.granted(t)
+		if got.Reentry != 2 {
+			t.Errorf("second: %+v", got)
+		}
+		// Between its own look and the cache's, the owner may get the lock.
+		req := as("o", "k", 0)
+		req.NoCache = false
+		if _, denied := r.m.deniedHere(s, &req); denied {
+			t.Error("denied what it may enter")
+		}
+		r.release(s, got)
+		r.release(s, got)
+		r.nothingLeft()
+	})
+}
+
+// What ends a lock ends it however often it is entered, and nobody enters it then.
+func TestAllEntriesEndTogether(t *testing.T) {
+	for name, end := range map[string]func(*rig, *Session){
+		"lease lost":    func(r *rig, _ *Session) { r.clk.stop(time.Minute) },
+		"session ended": func(_ *rig, s *Session) { s.End(EndDropped) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				s := r.session()
+				g := r.get(s, as("o", "k", 0))
+				r.get(s, as("o", "k", 0))
+				end(r, s)
+				if _, err := r.exit(s, g, 0); lostReason(err) == "" {
+					t.Errorf("told %v", err)
+				}
+				if name == "session ended" {
+					if _, err := r.m.Acquire(context.Background(), s, as("o", "k", 0)); !errors.Is(err, ErrSessionEnded) {
+						t.Errorf("entered: %v", err)
+					}
+				} else if got := r.get(s, as("o", "k", WaitForever)); got.Token == g.Token || got.Reentry != 1 {
+					t.Errorf("entered what is lost: %+v", got)
+				}
+				s.End(EndDropped)
+				time.Sleep(time.Second)
+				r.nothingLeft()
+			})
+		})
+	}
+}
+
+// An answer that was not delivered takes its entry off, whichever it was.
+func TestDiscardedEntries(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		first := r.get(s, as("o", "k", 0))
+		second := r.get(s, as("o", "k", 0))
+		r.m.Discard(s, first)
+		synctest.Wait()
+		if got, err := r.m.Amend(context.Background(), s, AmendRequest{Key: "k", Token: first.Token}); err != nil || got.Reentry != 1 {
+			t.Errorf("%+v, %v", got, err)
+		}
+		r.m.Discard(s, second)
+		r.nothingLeft()
+	})
+}
+
+// A full session may enter what it holds.
+func TestAFullSessionEnters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, with(func(c *Config) { c.MaxLocksPerSession = 1 }))
+		s := r.session()
+		r.get(s, as("o", "k", 0))
+		r.get(s, as("o", "k", 0))
+		var limit *LimitError
+		if _, err := r.try(s, "more"); !errors.As(err, &limit) {
+			t.Errorf("told %v", err)
+		}
+		r.m.Drain()
+		if _, err := r.m.Acquire(context.Background(), s, as("o", "k", 0)); !errors.Is(err, ErrDraining) {
+			t.Errorf("while draining: %v", err)
+		}
+	})
+}

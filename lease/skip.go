@@ -1,0 +1,35 @@
+package lease
+
+import (
+	"context"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// skipped ends a bid that needs no lock any more: the holder has done what was to
+// be done. The store remembers the bid until it is told that this was heard.
+func (b *bid) skipped(ans store.Answer) {
+	if _, first := b.close(&SkippedError{Key: b.req.Key, Result: ans.Result}); !first {
+		return
+	}
+	b.m.denials.drop(b.req.Key)
+	b.loose.Add(1)
+	b.m.forgetWait(b.attempt(), b.leaseLives, b.loose.Done)
+	b.end()
+}
+
+// forgetWait makes the store forget a waiter that was skipped. It tries again and
+// again until the store confirms it, or the waiter's lease is dead, and the waiter
+// with it. Then, once, settled is called.
+func (m *Manager) forgetWait(a store.Attempt, matters func() bool, settled func()) {
+	again := func() { m.forgetWait(a, matters, settled) }
+	answer := func(ans store.Answer, err error) {
+		forgotten := err == nil && ans.Outcome != store.Stuck
+		if forgotten || !matters() || !m.retries.after(jittered(renewRetry), again) {
+			settled()
+		}
+	}
+	if err := m.cancels.Submit(context.Background(), a, answer); err != nil {
+		settled() // as in free
+	}
+}
