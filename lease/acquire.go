@@ -21,12 +21,7 @@ func (m *Manager) Acquire(ctx context.Context, s *Session, req Request) (Grant, 
 	if m.isDraining() {
 		return Grant{}, ErrDraining
 	}
-	if req.TTL == 0 {
-		req.TTL = m.cfg.TTL
-		if s != nil && req.Bind == BindSession {
-			req.TTL = s.ttl
-		}
-	}
+	req.TTL = m.ttlOf(s, &req)
 	if req.Bind == BindTTL {
 		return m.acquireTTL(ctx, &req)
 	}
@@ -42,6 +37,18 @@ func (m *Manager) Acquire(ctx context.Context, s *Session, req Request) (Grant, 
 		return Grant{}, &HeldError{Lock: lock, Cached: true}
 	}
 	return m.acquire(ctx, c)
+}
+
+// ttlOf is the TTL that a request asks for, or the default.
+func (m *Manager) ttlOf(s *Session, req *Request) time.Duration {
+	switch {
+	case req.TTL != 0:
+		return req.TTL
+	case s != nil && req.Bind == BindSession:
+		return s.ttl
+	default:
+		return m.cfg.TTL
+	}
 }
 
 // acquireTTL gets a bind:ttl lock. Calls with the same request id take turns, so
@@ -94,9 +101,8 @@ func (m *Manager) knownHeld(key string) bool {
 // acquire makes bids until one wins or the call gives up.
 func (m *Manager) acquire(ctx context.Context, c *call) (Grant, error) {
 	if c.req.Wait != 0 {
-		if n := m.waiters.Add(1); n > int64(m.cfg.MaxWaiters) {
-			m.waiters.Add(-1)
-			return Grant{}, &LimitError{What: "waiting calls", Setting: "LOCKSIDECAR_MAX_WAITERS", Limit: m.cfg.MaxWaiters}
+		if err := m.addWaiter(); err != nil {
+			return Grant{}, err
 		}
 		defer m.waiters.Add(-1)
 	}
@@ -121,6 +127,15 @@ func (m *Manager) acquire(ctx context.Context, c *call) (Grant, error) {
 			return Grant{}, err
 		}
 	}
+}
+
+// addWaiter counts a call in that waits, if there may be one more.
+func (m *Manager) addWaiter() error {
+	if n := m.waiters.Add(1); n > int64(m.cfg.MaxWaiters) {
+		m.waiters.Add(-1)
+		return &LimitError{What: "waiting calls", Setting: "LOCKSIDECAR_MAX_WAITERS", Limit: m.cfg.MaxWaiters}
+	}
+	return nil
 }
 
 // call is what stays the same over the bids of one Acquire.
@@ -164,9 +179,6 @@ func (c *call) bid() (Grant, *bid, error) {
 		return Grant{}, nil, err
 	}
 	b := c.m.newBid(c, l)
-	if l != nil && l.own() {
-		l.only.Store(b)
-	}
 	c.bids = append(c.bids, b)
 	b.start(c.ctx)
 	g, err := c.await(b)

@@ -81,6 +81,9 @@ var (
 func (m *Manager) newBid(c *call, l *renewed) *bid {
 	b := &bid{m: m, s: c.s, place: &c.place, req: c.req, lease: l, began: c.began, shared: c.shared, done: make(chan struct{})}
 	b.loose.Add(1)
+	if l != nil && l.own() {
+		l.only.Store(b)
+	}
 	if c.req.RequestID != uuid.Nil {
 		b.grant = grantFor(c.req)
 	} else {
@@ -227,6 +230,8 @@ func (b *bid) abandon() {
 		b.cancel()
 	case b.req.Bind == BindTTL:
 		b.giveBack(b.result.Token)
+	case b.place.part:
+		b.m.givePartBack(b.s, b.place)
 	default:
 		b.m.Discard(b.s, b.result)
 	}

@@ -31,6 +31,8 @@ type heldLock struct {
 	// was entered again at least once.
 	entries   int
 	reentered bool
+	// part: of a group that is not complete. The app does not know of it.
+	part bool
 }
 
 // valid reports whether the lock can be relied on now: its lease is trusted, and
@@ -54,9 +56,10 @@ func untilAtMost(d time.Duration, until time.Time, clk Clock) time.Duration {
 	return max(min(d, until.Sub(clk.Now())), 0)
 }
 
-// claim is how the store is told which lock is meant.
+// claim is how the store is told which lock is meant. A part that is released keeps
+// no hold: nobody was told of it.
 func (h *heldLock) claim() store.Claim {
-	return store.Claim{Key: h.key, Token: h.token, Lease: h.lease.id}
+	return store.Claim{Key: h.key, Token: h.token, Lease: h.lease.id, AtOnce: h.part}
 }
 
 const heldShards = 64

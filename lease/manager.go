@@ -35,11 +35,13 @@ type Manager struct {
 	held    *heldSet
 	queue   *queue
 	ear     *ear
+	watches *watches
 	signals *signals
 	denials *denials
 	ended   *lru.Cache[grantRef, ending]
 
 	requests *requests
+	groups   chan struct{} // a token for each question about several keys
 
 	sessionsMu sync.Mutex
 	sessions   map[string]*Session
@@ -83,7 +85,7 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 		return nil, err
 	}
 	m.queue, m.signals = newQueue(m), newSignals(m)
-	m.ear = newEar(m)
+	m.ear, m.watches, m.groups = newEar(m), newWatches(m), newGroups()
 	m.sweeping.m, m.sweeping.began = m, m.clk.Now()
 	m.openLanes()
 	st.OnNews(m.queue.news)
@@ -117,6 +119,8 @@ func (m *Manager) Start(context.Context) error {
 	m.spawn(func() { m.sweeping.run(m.ctx) })
 	m.spawn(func() { m.keep(m.ctx) })
 	m.spawn(func() { m.queue.watch(m.ctx) })
+	m.spawn(func() { m.watches.tend(m.ctx) })
+	m.spawn(func() { m.watches.look(m.ctx) })
 	return nil
 }
 
@@ -339,6 +343,7 @@ func (m *Manager) lose(l *renewed, reason LostReason) {
 	for _, h := range locks {
 		h.s.loseLock(h, reason)
 	}
+	m.watches.changed(m.watches.tending) // perhaps they were under it
 	waits := m.queue.on(l)
 	for _, b := range waits {
 		b.leaseGone()

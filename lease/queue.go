@@ -121,8 +121,13 @@ func (q *queue) news(n store.News) {
 		q.m.signals.look()
 		return
 	}
-	if n.Attempt == store.EveryWait.Attempt && n.Event == nil {
+	if n.Event != nil {
+		q.m.watches.hear(*n.Event)
+		return
+	}
+	if n.Attempt == store.EveryWait.Attempt {
 		q.m.signals.look()
+		q.m.watches.changed(q.m.watches.everything)
 		for _, b := range q.all() {
 			b.onNews(n.Answer)
 		}

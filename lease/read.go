@@ -15,7 +15,7 @@ import (
 func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool) (View, error) {
 	if h := m.held.get(key); h != nil && !noCache {
 		if lock := m.lockOf(h); lock.Holder.ExpiresIn > 0 {
-			return View{Lock: lock, Mine: h.s == s}, nil
+			return View{Lock: lock, Mine: h.s == s && s.find(key, h.token) == h}, nil
 		}
 		m.expire(h)
 	}
@@ -86,7 +86,7 @@ func (m *Manager) listSession(s *Session, req ListRequest) Page {
 	var held []*heldLock
 	s.mu.Lock()
 	for _, h := range s.held {
-		if strings.HasPrefix(h.key, req.Prefix) && h.key > req.After {
+		if !h.part && strings.HasPrefix(h.key, req.Prefix) && h.key > req.After {
 			held = append(held, h)
 		}
 	}

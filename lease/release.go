@@ -162,7 +162,7 @@ func (m *Manager) send(h *heldLock, r *release, done func()) {
 	}
 	matters := func() bool { return h.lease.alive(m.clk) }
 	c := h.claim()
-	c.Outcome, c.Result, c.AtOnce = r.req.Outcome, r.req.Result, r.atOnce
+	c.Outcome, c.Result, c.AtOnce = r.req.Outcome, r.req.Result, c.AtOnce || r.atOnce
 	m.free(c, matters, r.answer, settled)
 }
 

@@ -280,6 +280,9 @@ func (r *rig) nothingKept() {
 	for _, s := range r.m.sessions {
 		note("pending attempts", s.pending)
 	}
+	for _, s := range r.m.sessions {
+		note("parts", s.parts)
+	}
 	note("requests in use", len(r.m.requests.inUse))
 	if len(left) > 0 {
 		r.t.Errorf("still kept: %v", left)

@@ -26,6 +26,7 @@ type Session struct {
 	mu      sync.Mutex
 	ended   bool
 	held    map[string]*heldLock
+	parts   int // of held, that count as pending
 	pending int // calls that may still get a lock, for the limit
 	lost    map[grantRef]LostReason
 	// entrances are the waiting calls that may enter a key when its owner gets it.
@@ -92,7 +93,7 @@ func (s *Session) ExpiresIn() time.Duration {
 func (s *Session) Held() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.held)
+	return len(s.held) - s.parts
 }
 
 // End ends the session, whoever comes first. Its waits end, all that it holds is
@@ -144,6 +145,7 @@ var endings = map[EndReason]LostReason{
 // lock counts by itself. The session's mutex guards it.
 type place struct {
 	taken bool
+	part  bool      // of a group: it lasts until the group is complete; never changes
 	kept  *heldLock // what the call's bid has won last
 }
 
@@ -151,14 +153,22 @@ type place struct {
 func (s *Session) admit(p *place) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended {
-		return ErrSessionEnded
-	}
-	if limit := s.m.cfg.MaxLocksPerSession; len(s.held)+s.pending >= limit {
-		return &LimitError{What: "locks in this session", Setting: "LOCKSIDECAR_MAX_LOCKS_PER_SESSION", Limit: limit}
+	if err := s.roomLocked(1); err != nil {
+		return err
 	}
 	p.taken = true
 	s.pending++
+	return nil
+}
+
+// roomLocked says why the session may not have n locks more.
+func (s *Session) roomLocked(n int) error {
+	if s.ended {
+		return ErrSessionEnded
+	}
+	if limit := s.m.cfg.MaxLocksPerSession; len(s.held)-s.parts+s.pending+n > limit {
+		return &LimitError{What: "locks in this session", Setting: "LOCKSIDECAR_MAX_LOCKS_PER_SESSION", Limit: limit}
+	}
 	return nil
 }
 
@@ -198,14 +208,20 @@ func (s *Session) keep(h *heldLock, p *place) (before *heldLock, ok bool) {
 	if own := s.held[h.key]; own != nil {
 		s.loseLocked(own, LostExpired)
 	}
-	s.leaveLocked(p)
+	if h.part = p.part; h.part {
+		s.parts++
+	} else {
+		s.leaveLocked(p)
+	}
 	s.held[h.key] = h
 	p.kept, h.entries = h, 1
 	s.m.sessionLocks.Add(1)
 	if !h.until.IsZero() {
 		h.outlived = time.AfterFunc(h.until.Sub(s.m.clk.Now()), func() { s.m.outlive(h) })
 	}
-	s.openLocked(h)
+	if !h.part {
+		s.openLocked(h)
+	}
 	return s.m.held.put(h), true
 }
 
@@ -213,7 +229,7 @@ func (s *Session) keep(h *heldLock, p *place) (before *heldLock, ok bool) {
 func (s *Session) find(key string, token int64) *heldLock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.held[key]; h != nil && h.token == token {
+	if h := s.held[key]; h != nil && h.token == token && !h.part {
 		return h
 	}
 	return nil
@@ -232,6 +248,9 @@ func (s *Session) takeLocked(h *heldLock, e ending) bool {
 		return false
 	}
 	delete(s.held, h.key)
+	if h.part {
+		s.parts--
+	}
 	s.m.held.remove(h)
 	s.m.ended.Add(grantRef{h.key, h.token}, e)
 	if s.m.sessionLocks.Add(-1) == 0 {
@@ -262,6 +281,9 @@ func (s *Session) loseLocked(h *heldLock, reason LostReason) {
 func (s *Session) forfeitLocked(h *heldLock, reason LostReason) bool {
 	if !s.takeLocked(h, ending{lost: reason}) {
 		return false
+	}
+	if h.part {
+		return true // its group finds out, the app knows nothing
 	}
 	ref := grantRef{h.key, h.token}
 	if s.lost == nil {

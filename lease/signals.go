@@ -165,8 +165,14 @@ func (s *Session) stop(h *heldLock, sig store.Signal) {
 		at = h.stopping.At
 	}
 	h.stopping = &store.Stopping{Reason: sig.Reason, At: at}
-	if s.onStop != nil {
-		s.onStop(Stop{Key: h.key, Token: h.token, Reason: sig.Reason})
+	if !h.part {
+		s.tellStopLocked(h)
+	}
+}
+
+func (s *Session) tellStopLocked(h *heldLock) {
+	if s.onStop != nil && h.stopping != nil {
+		s.onStop(Stop{Key: h.key, Token: h.token, Reason: h.stopping.Reason})
 	}
 }
 

@@ -1,0 +1,368 @@
+package lease
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/batcher"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// maxGroupAsks is the most questions to the store about several keys at a time.
+// They have no lane: groups may have keys in common.
+const maxGroupAsks = 4
+
+func newGroups() chan struct{} {
+	tokens := make(chan struct{}, maxGroupAsks)
+	for range maxGroupAsks {
+		tokens <- struct{}{}
+	}
+	return tokens
+}
+
+// AcquireAll gets several locks, all or none; see Acquire. The keys are different;
+// req.Key is ignored. The grants are in the order of the keys. A MaxHold counts from
+// the grant of each lock, which may be before the last is granted. Errors: those of
+// Acquire, where a key that is not to be had is named, and [HoldsError].
+func (m *Manager) AcquireAll(ctx context.Context, s *Session, keys []string, req Request) ([]Grant, error) {
+	if m.isDraining() {
+		return nil, ErrDraining
+	}
+	req.TTL = m.ttlOf(s, &req)
+	g := m.newGroup(ctx, s, keys, &req)
+	done, err := g.admit()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if lock, ok := g.deniedHere(); ok {
+		return nil, &HeldError{Lock: lock, Cached: true}
+	}
+	if req.Wait != 0 { // one place among the waiting calls, whatever the number of keys
+		if err := m.addWaiter(); err != nil {
+			return nil, err
+		}
+		defer m.waiters.Add(-1)
+	}
+	if err := g.acquire(); err != nil {
+		g.giveBack(0)
+		return nil, err
+	}
+	return g.grants(keys), nil
+}
+
+// group is one call for several keys. It gets them in the order of their bytes and
+// waits in line for one at a time, while it holds only such that stand before it: so
+// groups that want the same keys never wait for each other in a circle, and each
+// stands in line where it waits, behind those that came before. Where a question to
+// the store costs a round trip, it asks for all that it does not have at once, and
+// gives back what it got behind the first that is held.
+//
+// Each key has a call and bids of its own, as if it were asked for alone. What the
+// bids win are parts: they are the session's, so that they end with it and with
+// their lease, but the app does not see them until all are there (see
+// [Session.reveal]).
+type group struct {
+	m     *Manager
+	ctx   context.Context
+	s     *Session
+	req   *Request
+	began time.Time
+	calls []*call // one for each key
+	parts []part  // of the first calls
+	// stood: one of the calls has had a place in line.
+	stood bool
+
+	// rounds is how often it has asked.
+	rounds int
+
+	// For BindTTL. repeats are those of each key, if the request has an id. extendAt is
+	// when the parts must be extended if others are still missing.
+	repeats  []*repeats
+	extendAt time.Time
+}
+
+func (m *Manager) newGroup(ctx context.Context, s *Session, keys []string, req *Request) *group {
+	if req.Bind == BindTTL {
+		s = nil
+	}
+	g := &group{m: m, ctx: ctx, s: s, req: req, began: m.clk.Now()}
+	for _, key := range keys {
+		one := *req
+		one.Key = key
+		g.calls = append(g.calls, &call{m: m, ctx: ctx, s: s, req: &one, began: g.began, seen: store.Lock{Key: key}})
+	}
+	slices.SortFunc(g.calls, func(a, b *call) int { return strings.Compare(a.req.Key, b.req.Key) })
+	return g
+}
+
+// admit counts the group in: in its session, or with a request id, among the calls
+// of the same request. done ends that.
+func (g *group) admit() (done func(), err error) {
+	switch {
+	case g.s != nil:
+		err = g.s.admitAll(g.calls)
+	case g.req.RequestID != uuid.Nil:
+		err = g.takeTurns()
+	}
+	done = func() {
+		for i, c := range g.calls {
+			c.stopTimer()
+			if g.s != nil {
+				g.s.leave(&c.place)
+			}
+			if i < len(g.repeats) {
+				g.m.leaveAfter(g.repeats[i], c.bids)
+				g.m.requests.done(g.repeats[i])
+			}
+		}
+	}
+	if err != nil {
+		done()
+	}
+	return done, err
+}
+
+// takeTurns waits for the turn of each key among the calls with the same request
+// id; in the order of the keys, as everything here.
+func (g *group) takeTurns() error {
+	for _, c := range g.calls {
+		wait := g.req.Wait
+		if wait > 0 {
+			wait = max(wait-g.m.clk.Now().Sub(g.began), 0)
+		}
+		r := g.m.requests.use(grantFor(c.req))
+		if err := g.m.takeTurn(g.ctx, r, wait); err != nil {
+			g.m.requests.done(r)
+			return err
+		}
+		g.repeats = append(g.repeats, r)
+		c.shared = r.shared()
+	}
+	return nil
+}
+
+// deniedHere answers from what is known here that one of the keys is held.
+func (g *group) deniedHere() (store.Lock, bool) {
+	if g.req.RequestID != uuid.Nil {
+		return store.Lock{}, false
+	}
+	for _, c := range g.calls {
+		if lock, ok := g.m.deniedHere(nil, c.req); ok {
+			return lock, true
+		}
+	}
+	return store.Lock{}, false
+}
+
+// acquire gets all keys, or says why not. Then what it has got is to be given back.
+func (g *group) acquire() error {
+	for {
+		if g.dropLost() {
+			if err := g.mayGoOn(); err != nil {
+				return err
+			}
+		}
+		if len(g.parts) < len(g.calls) {
+			if err := g.advance(); err != nil {
+				return err
+			}
+			continue
+		}
+		if g.complete() {
+			return nil
+		}
+	}
+}
+
+// dropLost forgets the parts that are lost, and gives back those behind the first of
+// them: they must not be held while that is waited for.
+func (g *group) dropLost() bool {
+	for i := range g.parts {
+		if !g.has(i) {
+			g.giveBack(i)
+			return true
+		}
+	}
+	return false
+}
+
+// mayGoOn says why it makes no sense to get again what was lost.
+func (g *group) mayGoOn() error {
+	c := g.calls[len(g.parts)]
+	if g.req.Wait > 0 && g.m.clk.Now().Sub(g.began) >= g.req.Wait {
+		return c.timeout()
+	}
+	return c.mayGoOn(nil, errBidLost)
+}
+
+// advance gets the first key that is missing, and with it those behind it that are
+// free in the same moment.
+func (g *group) advance() error {
+	first := len(g.parts)
+	c := g.calls[first]
+	if g.stood { // an outage is no reason to give up
+		c.stood, c.rest = true, max(c.rest, restMin)
+	}
+	g.rounds++
+	bids, err := g.bid(g.calls[first:])
+	if err != nil {
+		return c.mayGoOn(nil, err)
+	}
+	for i, b := range bids {
+		if i > 0 && b.isUnwanted() {
+			return nil // one before it had to wait
+		}
+		c := g.calls[first+i]
+		grant, err := g.await(c, b)
+		if err != nil {
+			for _, later := range bids[i+1:] {
+				later.abandon()
+			}
+			return c.mayGoOn(b, err)
+		}
+		g.add(b, grant)
+	}
+	return nil
+}
+
+// bid makes bids for calls, the first and as many of the others as the store takes
+// in one question.
+func (g *group) bid(calls []*call) ([]*bid, error) {
+	c, count := calls[0], 1
+	c.startTimer()
+	if !g.m.st.Traits().Inline {
+		count = min(len(calls), g.m.cfg.BatchMax)
+	}
+	if count > 1 {
+		if err := c.until(g.m.groups); err != nil {
+			return nil, err
+		}
+	}
+	bids, err := g.newBids(calls[:count])
+	if count > 1 {
+		g.m.askAll(bids)
+	} else if err == nil {
+		bids[0].start(g.ctx)
+	}
+	if len(bids) == 0 {
+		return nil, err
+	}
+	return bids, nil
+}
+
+// newBids makes bids until there is no lease for one.
+func (g *group) newBids(calls []*call) (bids []*bid, err error) {
+	for _, c := range calls {
+		if last := len(c.bids) - 1; last >= 0 && g.req.RequestID != uuid.Nil {
+			// The next bid has the same grant id: what gives the last one back would free it.
+			if err := c.until(c.bids[last].settled()); err != nil {
+				return bids, err
+			}
+		}
+		l, err := c.lease()
+		if err != nil {
+			return bids, err
+		}
+		b := g.m.newBid(c, l)
+		c.bids = append(c.bids, b)
+		bids = append(bids, b)
+	}
+	return bids, nil
+}
+
+// askAll asks for the locks of bids with one question, and goes on when the call
+// leaves. The caller has a token of groups, which is given back.
+func (m *Manager) askAll(bids []*bid) {
+	asks := make([]store.Ask, len(bids))
+	for i, b := range bids {
+		b.mark, b.sent = m.denials.mark(b.req.Key), m.clk.Now()
+		asks[i] = b.ask()
+	}
+	asking := len(bids) > 0 && m.spawn(func() {
+		defer func() { m.groups <- struct{}{} }()
+		ctx, cancel := context.WithTimeout(m.ctx, m.cfg.StoreTimeout)
+		defer cancel()
+		answers, err := m.st.Acquire(ctx, asks)
+		m.answerAll(bids, answers, err)
+	})
+	if asking {
+		return
+	}
+	m.groups <- struct{}{}
+	for _, b := range bids {
+		b.finish(batcher.ErrStopped)
+	}
+}
+
+// answerAll brings the answers to the bids of a group. All behind the first that was
+// not granted are unwanted; that is said first, for the group goes on with the next
+// bid as soon as one has won.
+func (m *Manager) answerAll(bids []*bid, answers []store.Answer, err error) {
+	granted := 0
+	for err == nil && granted < len(bids) && answers[granted].Outcome == store.Granted {
+		granted++
+	}
+	for i := len(bids) - 1; i > granted; i-- {
+		bids[i].unwant()
+	}
+	for i, b := range bids {
+		switch {
+		case err != nil:
+			b.onAcquire(store.Answer{}, err)
+		case i == granted && answers[i].Outcome == store.Stuck:
+			b.start(m.ctx) // once more, alone, with the patience of a lane
+		default:
+			b.onAcquire(answers[i], nil)
+		}
+	}
+}
+
+// unwant makes a bid give back what it wins.
+func (b *bid) unwant() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unwanted = true
+}
+
+func (b *bid) isUnwanted() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.unwanted
+}
+
+// await returns what a bid has won, and sees to it that the parts last meanwhile.
+func (g *group) await(c *call, b *bid) (Grant, error) {
+	select {
+	case <-b.done:
+	default:
+		defer g.extending()()
+	}
+	grant, err := c.await(b)
+	g.stood = g.stood || c.stood
+	return grant, err
+}
+
+// grants are what the group has got, in the order in which the keys were named.
+func (g *group) grants(keys []string) []Grant {
+	byKey := make(map[string]Grant, len(keys))
+	now := g.m.clk.Now()
+	for i, p := range g.parts {
+		p.g.Waited = now.Sub(g.began)
+		if g.s != nil {
+			p.g.ExpiresIn = g.calls[i].place.kept.remaining(g.m.clk)
+		} else {
+			p.g.ExpiresIn = p.until.Sub(now)
+		}
+		byKey[p.g.Key] = p.g
+	}
+	out := make([]Grant, len(keys))
+	for i, key := range keys {
+		out[i] = byKey[key]
+	}
+	return out
+}

@@ -1,0 +1,185 @@
+package lease
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// part is a lock that a group has, while it may still miss others.
+type part struct {
+	b *bid
+	g Grant
+	// until is how long a BindTTL lock lasts.
+	until time.Time
+}
+
+// add takes what a bid has won into the group.
+func (g *group) add(b *bid, grant Grant) {
+	now := g.m.clk.Now()
+	if len(g.parts) == 0 {
+		g.extendAt = now.Add(g.req.TTL / 3)
+	}
+	g.parts = append(g.parts, part{b: b, g: grant, until: now.Add(grant.ExpiresIn)})
+}
+
+// has reports whether a part is still the group's.
+func (g *group) has(i int) bool {
+	if g.s != nil {
+		return g.s.hasPart(&g.calls[i].place)
+	}
+	return g.m.clk.Now().Before(g.parts[i].until)
+}
+
+// complete makes the parts the app's, all at once. It reports false when one of them
+// is lost.
+func (g *group) complete() bool {
+	if g.s != nil {
+		return g.s.reveal(g.calls)
+	}
+	if g.rounds > 1 {
+		g.extend(g.ctx) // the first is older than the last: all last from now on
+	}
+	for i := range g.parts {
+		if !g.has(i) {
+			return false
+		}
+	}
+	for i, r := range g.repeats {
+		r.give(g.parts[i].g.Token)
+		g.parts[i].g.repeats = r
+	}
+	return true
+}
+
+// giveBack releases the parts from the given one on.
+func (g *group) giveBack(from int) {
+	for i, p := range g.parts[from:] {
+		if g.s != nil {
+			g.m.givePartBack(g.s, &g.calls[from+i].place)
+		} else {
+			p.b.giveBack(p.g.Token)
+		}
+	}
+	g.parts = g.parts[:from]
+}
+
+// givePartBack releases the part that has a place, if the session still holds it.
+func (m *Manager) givePartBack(s *Session, p *place) {
+	s.mu.Lock()
+	h := p.kept
+	s.mu.Unlock()
+	r := m.newRelease(h, ReleaseRequest{})
+	if s.take(h, ending{release: r}) {
+		m.send(h, r, nil)
+	}
+}
+
+// extending extends the parts of a BindTTL group while it waits for others, until
+// the returned function is called. Nobody else touches the parts meanwhile.
+func (g *group) extending() (stop func()) {
+	if g.req.Bind != BindTTL || len(g.parts) == 0 {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(g.m.ctx)
+	over := make(chan struct{})
+	running := g.m.spawn(func() {
+		defer close(over)
+		for {
+			timer := time.NewTimer(g.extendAt.Sub(g.m.clk.Now()))
+			select {
+			case <-timer.C:
+				g.extend(ctx)
+			case <-ctx.Done():
+				timer.Stop()
+				return
+			}
+		}
+	})
+	if !running {
+		close(over)
+	}
+	return func() {
+		cancel()
+		<-over
+	}
+}
+
+// extend makes the parts of a BindTTL group last for their TTL from now on, and finds
+// out which of them are lost.
+func (g *group) extend(ctx context.Context) {
+	g.extendAt = g.m.clk.Now().Add(g.req.TTL / 3)
+	var all sync.WaitGroup
+	for i := range g.parts {
+		all.Go(func() { g.m.extendPart(ctx, &g.parts[i], g.req.TTL) })
+	}
+	all.Wait()
+}
+
+func (m *Manager) extendPart(ctx context.Context, p *part, ttl time.Duration) {
+	sent := m.clk.Now()
+	v, err := submit(ctx, m.amends, store.Change{Claim: store.Claim{Key: p.g.Key, Token: p.g.Token}, TTL: ttl})
+	switch {
+	case judged("amend", v, err) != nil: // it lasts as long as before
+	case v.Standing == store.Holds:
+		p.until = sent.Add(v.Lock.Holder.ExpiresIn)
+		m.sweeping.granted(ttl)
+	default:
+		p.until = time.Time{}
+	}
+}
+
+// admitAll counts a group in, if the session may have so many locks more and holds
+// none of them: it would wait for itself. The group's own parts keep their places
+// until they are revealed.
+func (s *Session) admitAll(calls []*call) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range calls {
+		if h := s.held[c.req.Key]; h != nil && !h.part && h.valid(s.m.clk) {
+			return &HoldsError{Key: h.key}
+		}
+	}
+	if err := s.roomLocked(len(calls)); err != nil {
+		return err
+	}
+	s.pending += len(calls)
+	for _, c := range calls {
+		c.place = place{taken: true, part: true}
+	}
+	return nil
+}
+
+// hasPart reports whether the session has the part of a place, and can rely on it.
+func (s *Session) hasPart(p *place) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hasPartLocked(p)
+}
+
+func (s *Session) hasPartLocked(p *place) bool {
+	return p.kept != nil && s.held[p.kept.key] == p.kept && p.kept.valid(s.m.clk)
+}
+
+// reveal makes the parts of a group locks of the session as others are. It does
+// nothing and reports false when one of them is lost.
+func (s *Session) reveal(calls []*call) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range calls {
+		if !s.hasPartLocked(&c.place) {
+			return false
+		}
+	}
+	for _, c := range calls {
+		h := c.place.kept
+		h.part = false
+		s.parts--
+		s.leaveLocked(&c.place)
+		s.openLocked(h)
+		s.tellStopLocked(h)
+	}
+	return true
+}
