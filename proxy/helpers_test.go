@@ -11,12 +11,15 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/locksidecar/locksidecar/api/apitest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -73,6 +76,8 @@ type client struct {
 	t testing.TB
 	net.Conn
 	r *bufio.Reader
+	// undocumented: what it is answered cannot be, as its lock manager cannot be.
+	undocumented bool
 }
 
 func (f *fixture) dial() *client {
@@ -155,7 +160,32 @@ func readAnswer(r *bufio.Reader) (answer, error) {
 func (c *client) do(method, target, body string, headers ...string) answer {
 	c.t.Helper()
 	c.request(method, target, body, headers...)
-	return c.read()
+	a := c.read()
+	if !c.undocumented {
+		apitest.Check(c.t, method, template(target), a.StatusCode, a.Header, []byte(a.text))
+	}
+	return a
+}
+
+// template is the path of the OpenAPI document that a target belongs to.
+func template(target string) string {
+	path, _, _ := strings.Cut(target, "?")
+	path = strings.TrimPrefix(path, "http://localhost")
+	switch key, locks := strings.CutPrefix(path, locksPath); {
+	case locks:
+		_, rest, deeper := strings.Cut(key, "/")
+		switch {
+		case !deeper:
+			return locksPath + "{key}"
+		case rest == "stop" || rest == "events":
+			return locksPath + "{key}/" + rest
+		}
+	case strings.HasPrefix(path, sessionsPath):
+		return sessionsPath + "{id}"
+	case slices.Contains([]string{"/v1", "/v1/locks", "/v1/sessions", "/healthz", "/readyz"}, path):
+		return path
+	}
+	return apitest.AnyPath
 }
 
 // wantEnd expects the server to close the connection.
@@ -275,6 +305,11 @@ func (e *events) next() (name string, data map[string]any) {
 		case field == "event":
 			name = value
 		case field == "data":
+			path, method := locksPath+"{key}/events", "GET"
+			if name == "session" || name == "lost" || name == "stop" {
+				path, method = "/v1/sessions", "POST"
+			}
+			apitest.CheckEvent(e.t, method, path, name, []byte(value))
 			if err := json.Unmarshal([]byte(value), &data); err != nil {
 				e.t.Fatal(err)
 			}

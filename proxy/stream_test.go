@@ -40,16 +40,16 @@ func TestStreamTellsOfLostLocks(t *testing.T) {
 	s := f.session(id)
 	const n = 1000
 	for i := range n {
-		s.o.OnLost(lease.Lost{Key: fmt.Sprintf("k\n%d", i), Token: int64(i), Reason: lease.LostExpired})
+		s.o.OnLost(lease.Lost{Key: fmt.Sprintf("k\n%d", i), Token: int64(i + 1), Reason: lease.LostExpired})
 	}
 	for i := range n {
 		name, data := e.next()
-		if name != "lost" || data["key"] != fmt.Sprintf("k\n%d", i) || data["token"] != float64(i) || data["reason"] != "expired" {
+		if name != "lost" || data["key"] != fmt.Sprintf("k\n%d", i) || data["token"] != float64(i+1) || data["reason"] != "expired" {
 			t.Fatal(i, name, data)
 		}
 	}
 	// What happened before the end is told before the end.
-	s.o.OnLost(lease.Lost{Key: "last", Reason: lease.LostStore})
+	s.o.OnLost(lease.Lost{Key: "last", Token: 1, Reason: lease.LostStore})
 	s.End(lease.EndDeleted)
 	if _, data := e.next(); data["key"] != "last" {
 		t.Error(data)

@@ -60,7 +60,7 @@ func (a *app) newClient() *client {
 }
 
 // call sends one request and decodes its answer into answer (nil: not wanted).
-// Any status but 200 is a *problemError. wait is added to the time in which the
+// Any status but 200 and 202 is a *problemError. wait is added to the time in which the
 // answer must come; below zero there is no limit.
 func (c *client) call(method, path string, body, answer any, wait time.Duration) error {
 	req, resp := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
@@ -83,7 +83,7 @@ func (c *client) call(method, path string, body, answer any, wait time.Duration)
 	if err := c.http.Do(req, resp); err != nil {
 		return c.explain(err)
 	}
-	if resp.StatusCode() != fasthttp.StatusOK {
+	if status := resp.StatusCode(); status != fasthttp.StatusOK && status != fasthttp.StatusAccepted {
 		return newProblem(resp.StatusCode(), resp.Body())
 	}
 	if answer == nil {
@@ -155,6 +155,7 @@ func (e *problemError) Error() string {
 type lockHolder struct {
 	Pod         string          `json:"pod"`
 	Session     *string         `json:"session"`
+	Owner       *string         `json:"owner"`
 	AcquiredAt  time.Time       `json:"acquired_at"`
 	HeldMS      int64           `json:"held_ms"`
 	ExpiresInMS int64           `json:"expires_in_ms"`
@@ -166,6 +167,9 @@ func (h *lockHolder) String() string {
 	fmt.Fprintf(&text, "held by pod %s", h.Pod)
 	if h.Session != nil {
 		fmt.Fprintf(&text, ", session %s", *h.Session)
+	}
+	if h.Owner != nil {
+		fmt.Fprintf(&text, ", owner %s", *h.Owner)
 	}
 	fmt.Fprintf(&text, ", for %s, expires in %s", human(h.HeldMS), human(h.ExpiresInMS))
 	return text.String()
@@ -186,4 +190,7 @@ type lockView struct {
 	State       string      `json:"state"`
 	Holder      *lockHolder `json:"holder"`
 	QueueLength int         `json:"queue_length"`
+	Stopping    *struct {
+		Reason *string `json:"reason"`
+	} `json:"stopping"`
 }

@@ -63,6 +63,47 @@ func TestCommandsAgainstASidecar(t *testing.T) {
 	}
 }
 
+// Locks that are in the way, of this sidecar and of an app's session.
+func TestStopAndForce(t *testing.T) {
+	in := serve(t, map[string]string{"ALLOW_FORCE": "true"}, "msg=ready")
+	app := dialApp(t, in.socket)
+	app.acquire("dir/mine")
+	steps := []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"stop", "free"}, exitRefused, "not held"},
+		{[]string{"release", "free", "--force"}, exitRefused, "not held"},
+		{[]string{"stop", "dir/mine", "--reason", "a release\nof the app"}, exitUsage, "reason"},
+		{[]string{"stop", "dir/mine", "--reason", strings.Repeat("r", 256)}, exitUsage, "255"},
+		{[]string{"stop", "dir/mine", "--reason", "a release"}, exitOK, "asked the holder of dir/mine to stop\n"},
+		{[]string{"get", "dir/mine"}, exitOK, "stopping: a release"},
+		{[]string{"release", "dir/mine", "--force"}, exitOK, "broke dir/mine, held for "},
+		{[]string{"get", "dir/mine"}, exitOK, "free"},
+		{[]string{"acquire", "ttl", "--ttl", "1h"}, exitOK, ""},
+		{[]string{"stop", "ttl"}, exitOK, "asked"},
+		{[]string{"get", "ttl"}, exitOK, "stopping: no reason given"},
+		{[]string{"release", "ttl", "--force"}, exitOK, "broke ttl"},
+	}
+	for _, step := range steps {
+		out, err := in.command(step.args...)
+		if err != nil {
+			out += err.Error()
+		}
+		if exitCode(err) != step.code || !strings.Contains(out, step.says) {
+			t.Errorf("%q: code %d, %s; want %d, %q", step.args, exitCode(err), out, step.code, step.says)
+		}
+	}
+}
+
+func TestForceIsNotAllowed(t *testing.T) {
+	in := serve(t, nil, "msg=ready")
+	if _, err := in.command("release", "k", "--force"); exitCode(err) != exitRefused || !strings.Contains(err.Error(), "ALLOW_FORCE") {
+		t.Error(err)
+	}
+}
+
 func TestListReadsAllPages(t *testing.T) {
 	in := serve(t, nil, "msg=ready")
 	app := dialApp(t, in.socket)
@@ -102,6 +143,12 @@ func TestUsage(t *testing.T) {
 		{[]string{"acquire", "k", "--ttl", "1s", "--data", "text"}, exitUsage, "quotes"},
 		{[]string{"release", "k"}, exitUsage, "--token"},
 		{[]string{"release", "k", "--token", "0"}, exitUsage, "--token"},
+		{[]string{"release", "k", "--token", "0", "--force"}, exitUsage, "do not go together"},
+		{[]string{"release", "k", "--force=maybe"}, exitUsage, "force"},
+		{[]string{"release", "--help"}, exitOK, "LOCKSIDECAR_ALLOW_FORCE"},
+		{[]string{"stop"}, exitUsage, "stop KEY"},
+		{[]string{"stop", "k", "--reason"}, exitUsage, "--reason"},
+		{[]string{"stop", "--help"}, exitOK, "exit code 77"},
 		{[]string{"migrate"}, exitConfig, "memory://"},
 		{[]string{"--socket", "/no/such/socket", "get", "k"}, exitUnavailable, "locksidecar serve"},
 	}
@@ -189,7 +236,7 @@ func TestExitCodes(t *testing.T) {
 	for code, want := range map[string]int{
 		"held": 75, "wait_timeout": 75,
 		"store_unavailable": 69, "draining": 69, "limit": 69, "request_timeout": 69,
-		"not_holder": 77, "lock_lost": 77, "forbidden": 77,
+		"not_holder": 77, "lock_lost": 77, "not_held": 77, "forbidden": 77,
 		"invalid_request": 2, "too_large": 2, "head_too_large": 2,
 		"internal": 1, "session_ended": 1, "not_found": 1, "of_the_future": 1,
 	} {

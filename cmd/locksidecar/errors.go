@@ -26,7 +26,7 @@ const exitCodesHelp = `Exit codes:
   69  no sidecar listens, or it or its store is not available now
   73  the sidecar's socket (or address) cannot be opened
   75  the lock was not to be had: somebody holds it, or the wait was in vain
-  77  refused: the lock is not yours (any more), or you may not use the socket
+  77  refused: the lock is not yours (any more), nobody holds it, or you may not do that
   78  the configuration is wrong: a LOCKSIDECAR_ variable, or a store that cannot work`
 
 // causeError is an error of this program's own, with the exit code of its cause.
@@ -72,7 +72,7 @@ func (e *problemError) exitCode() int {
 		return exitNoLock
 	case "store_unavailable", "draining", "limit", "request_timeout":
 		return exitUnavailable
-	case "not_holder", "lock_lost", "forbidden":
+	case "not_holder", "lock_lost", "not_held", "forbidden":
 		return exitRefused
 	case "invalid_request", "too_large", "head_too_large":
 		return exitUsage

@@ -72,6 +72,13 @@ func (l *lockView) write(w io.Writer) error {
 			text += "\ndata: " + string(h.Data)
 		}
 	}
+	if s := l.Stopping; s != nil {
+		reason := "no reason given"
+		if s.Reason != nil {
+			reason = *s.Reason
+		}
+		text += "\nstopping: " + reason
+	}
 	_, err := fmt.Fprintln(w, text)
 	return err
 }

@@ -111,7 +111,8 @@ func proxyConfig(cfg config.Config, locks *lease.Manager, succession *succession
 	return proxy.Config{
 		Locks: proxy.FromManager(locks), Logger: log, Version: buildVersion(),
 		Claimed: succession.begin,
-		Socket:  cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
+		TTL:     cfg.TTL, AllowForce: cfg.AllowForce,
+		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
 		TCPAddr: cfg.TCPAddr, AdminAddr: cfg.AdminAddr,
 		// Each session and each waiting call may need a connection of its own.
 		MaxSessions: cfg.MaxSessions, MaxConns: 4*cfg.MaxSessions + cfg.MaxWaiters, MaxBody: cfg.MaxBody,
