@@ -175,7 +175,7 @@ func TestAnEnqueueUnderWayIsNotForgottenByABurial(t *testing.T) {
 	grant := uuid.New()
 	exec(t, s.other, "BEGIN")
 	exec(t, s.other, `SELECT locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}',
-		'{s}', '{o}', '{NULL}', '{t}')`, grant, s.lease)
+		'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}')`, grant, s.lease)
 
 	buried := make(chan error, 1)
 	go func() { buried <- s.Bury(t.Context(), []store.LeaseID{dying}) }()
