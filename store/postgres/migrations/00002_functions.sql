@@ -211,7 +211,7 @@ BEGIN
         PERFORM locksidecar.in_time(not_after);
         ask.watched := l.watched;
         IF may_wait THEN
-            SELECT q.result INTO ask.result FROM locksidecar.waiters q
+            SELECT q.result INTO ask.result FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
             WHERE q.namespace = ns AND q.grant_id = w.grant_id AND q.outcome IS NOT NULL;
             IF FOUND THEN
                 ask.state := 'skipped';
@@ -333,7 +333,7 @@ DECLARE
 BEGIN
     SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = k FOR UPDATE;
     IF NOT FOUND OR l.lease_id IS DISTINCT FROM from_lease OR l.token <> from_token THEN
-        outcome := 'other';
+        outcome := 'other'; hand_off.watched := false;
         RETURN;
     END IF;
     hand_off.watched := l.watched;
@@ -492,7 +492,7 @@ BEGIN
         release.instance := s.instance; release.pod := s.pod; release.renewed := s.renewed;
         release.standing := s.standing; release.stopping := l.stopping; release.stop_reason := l.stop_reason;
         release.session := l.session; release.owner := l.owner; release.grant_id := l.grant_id;
-        release.data := l.data; release.traceparent := l.traceparent; release.watched := l.watched;
+        release.data := l.data; release.traceparent := l.traceparent; release.watched := coalesce(l.watched, false);
         IF release.state = 'holds' AND l.contended THEN
             SELECT count(*) INTO release.waiting FROM locksidecar.waiters q
             WHERE q.namespace = ns AND q.key = c.key AND q.outcome IS NULL;
