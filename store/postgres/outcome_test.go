@@ -131,6 +131,36 @@ func TestACancelMeetsASuccessUnderWay(t *testing.T) {
 	}
 }
 
+// A skipped waiter is said to be forgotten only when it is, also where somebody has its
+// row locked.
+func TestAStuckRowOfWhoWasSkipped(t *testing.T) {
+	s := hasty(t)
+	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
+	waiter := skipFor("k", s.lease)
+	want(t, enqueue(t, s, waiter), store.Queued)
+	release(t, s, success("k", token, s.lease))
+	letGo := s.operator("waiters", "key = 'k'")
+	one := []store.Attempt{waiter.Attempt}
+	many := append(one, store.Attempt{Key: "other", Grant: uuid.New()})
+	for _, cancelled := range [][]store.Attempt{one, many} {
+		answers, err := s.CancelWaits(t.Context(), cancelled)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, answers[0], store.Stuck)
+	}
+	want(t, check(t, s, waiter), store.Skipped)
+	letGo()
+	answers, err := s.CancelWaits(t.Context(), many)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, answers[0], store.Skipped)
+	if n := waiterRows(t, s.url, waiter.Grant); n != 0 {
+		t.Error("it is not forgotten")
+	}
+}
+
 // A waiter whose lease is buried while it is being skipped: the burial does not wait
 // for its row, and whatever is left of it means nothing.
 func TestABurialMeetsASkipUnderWay(t *testing.T) {
