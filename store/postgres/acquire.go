@@ -101,10 +101,15 @@ func (t *tally) reopen() {
 	t.open = open
 }
 
-// takeFree takes the keys that are free, in one statement.
+// takeFree takes the keys that are free, in one statement. What is asked for with a
+// hold is left to the function ask: there is more to be written for it.
 func (t *tally) takeFree(ctx context.Context) error {
 	return t.forOpen(ctx, func(ctx context.Context, which []int) error {
-		if len(which) == 1 && t.asks[which[0]].TTL == 0 {
+		which = slices.DeleteFunc(slices.Clone(which), func(i int) bool { return t.asks[i].MinHold > 0 })
+		switch {
+		case len(which) == 0:
+			return nil
+		case len(which) == 1 && t.asks[which[0]].TTL == 0:
 			return t.takeOne(ctx, which[0])
 		}
 		return t.takeMany(ctx, which)
@@ -116,6 +121,7 @@ type taken struct {
 	key                        string
 	token                      zeronull.Int8
 	acquiredAt, expiresAt, now zeronull.Timestamptz
+	watched                    bool
 }
 
 func (t *taken) answer() store.Answer {
@@ -132,11 +138,16 @@ func (t *tally) takeOne(ctx context.Context, i int) error {
 			t.config.Identity.Namespace, a.Key, [16]byte(a.Lease), [16]byte(a.Grant), a.Session, a.Owner,
 			textOf(a.Data), a.Traceparent, t.notAfter,
 		},
-		func(rows pgx.Rows, r *taken) error { return rows.Scan(&r.token, &r.acquiredAt, &r.expiresAt, &r.now) })
+		func(rows pgx.Rows, r *taken) error {
+			return rows.Scan(&r.token, &r.acquiredAt, &r.expiresAt, &r.now, &r.watched)
+		})
 	if err != nil || len(found) == 0 {
 		return err
 	}
 	t.settle(i, found[0].answer())
+	if found[0].watched {
+		t.acquired(t.name(i), found[0].token)
+	}
 	return nil
 }
 
@@ -162,7 +173,7 @@ func (t *tally) takeMany(ctx context.Context, which []int) error {
 			made, ttls, id.Instance, id.Pod, t.notAfter,
 		},
 		func(rows pgx.Rows, r *taken) error {
-			return rows.Scan(&r.key, &r.token, &r.acquiredAt, &r.expiresAt, &r.now)
+			return rows.Scan(&r.key, &r.token, &r.acquiredAt, &r.expiresAt, &r.now, &r.watched)
 		})
 	if err != nil {
 		return err
@@ -174,6 +185,9 @@ func (t *tally) takeMany(ctx context.Context, which []int) error {
 			a.ExpiresIn = t.asks[i].TTL - time.Time(r.now).Sub(a.AcquiredAt)
 		}
 		t.settle(i, a)
+		if r.watched {
+			t.acquired(t.name(i), r.token)
+		}
 	}
 	return nil
 }
@@ -197,7 +211,7 @@ func (t *tally) lookAtHolders(ctx context.Context) error {
 		switch {
 		case t.asks[i].TTL == 0 && !r.askerLives:
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
-		case r.held() && store.GrantID(r.grant) == t.asks[i].Grant: // a repeat
+		case r.heldBy(t.asks[i].Grant): // a repeat
 			if r.renewedByOwner() || string(r.instance) == t.config.Identity.Instance {
 				t.settle(i, r.granted())
 			} // else the function ask notes that it was told here
@@ -238,10 +252,13 @@ func (t *tally) buryDead(ctx context.Context) error {
 // asked is a row of the function ask.
 type asked struct {
 	lockColumns
-	ord   int
-	state string
-	dead  zeronull.UUID
-	place zeronull.Int4
+	ord     int
+	state   string
+	dead    zeronull.UUID
+	place   zeronull.Int4
+	result  *string // of one that was skipped
+	watched bool
+	gone    zeronull.Int8 // the token of the dead holder's grant
 }
 
 // ask asks for the open keys with their rows locked, and stands in line if that is
@@ -260,9 +277,11 @@ func (t *tally) askFor(ctx context.Context, which []int, mayWait bool) error {
 	found, err := query(ctx, t.operation, sqlAsk,
 		[]any{
 			id.Namespace, t.notAfter, mayWait, id.Instance, id.Pod, c.keys, c.grants, c.leases, c.ttls,
-			c.sessions, c.owners, c.datas, c.traceparents,
+			c.minHolds, c.skips, c.sessions, c.owners, c.datas, c.traceparents,
 		},
-		func(rows pgx.Rows, r *asked) error { return rows.Scan(r.with(&r.ord, &r.state, &r.dead, &r.place)...) })
+		func(rows pgx.Rows, r *asked) error {
+			return rows.Scan(r.with(&r.ord, &r.state, &r.dead, &r.place, &r.result, &r.watched, &r.gone)...)
+		})
 	if err != nil {
 		return err
 	}
@@ -272,8 +291,14 @@ func (t *tally) askFor(ctx context.Context, which []int, mayWait bool) error {
 		switch r.state {
 		case "granted":
 			t.settle(i, r.granted())
+			if r.watched {
+				t.ended(t.name(i), r.gone, nil)
+				t.acquired(t.name(i), r.token)
+			}
 		case "queued":
 			t.settle(i, store.Answer{Outcome: store.Queued, Lock: r.asHeld(t.asks[i].Key), Position: int(r.place)})
+		case "skipped":
+			t.settle(i, store.Answer{Outcome: store.Skipped, Result: jsonOf(r.result)})
 		case "lost":
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
 		case "dead":
@@ -288,7 +313,8 @@ func (t *tally) askFor(ctx context.Context, which []int, mayWait bool) error {
 type askColumns struct {
 	keys, sessions, owners, traceparents []string
 	grants, leases                       [][16]byte
-	ttls                                 []time.Duration
+	ttls, minHolds                       []time.Duration
+	skips                                []bool
 	datas                                []*string
 }
 
@@ -297,12 +323,13 @@ func newAskColumns(asks []store.Ask, which []int) askColumns {
 	c := askColumns{
 		keys: make([]string, n), sessions: make([]string, n), owners: make([]string, n), traceparents: make([]string, n),
 		grants: make([][16]byte, n), leases: make([][16]byte, n), ttls: make([]time.Duration, n), datas: make([]*string, n),
+		minHolds: make([]time.Duration, n), skips: make([]bool, n),
 	}
 	for n, i := range which {
 		a := &asks[i]
 		c.keys[n], c.grants[n], c.leases[n], c.ttls[n] = a.Key, a.Grant, a.Lease, a.TTL
 		c.sessions[n], c.owners[n], c.traceparents[n] = a.Session, a.Owner, a.Traceparent
-		c.datas[n] = textOf(a.Data)
+		c.datas[n], c.minHolds[n], c.skips[n] = textOf(a.Data), a.MinHold, a.Skip
 	}
 	return c
 }
@@ -314,6 +341,14 @@ func textOf(data []byte) *string {
 	}
 	text := string(data)
 	return &text
+}
+
+// jsonOf is the reverse of textOf.
+func jsonOf(text *string) []byte {
+	if text == nil {
+		return nil
+	}
+	return []byte(*text)
 }
 
 // unique drops ids that stand twice.

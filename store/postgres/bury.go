@@ -17,6 +17,8 @@ type held struct {
 	namespace, key string
 	lease          uuid.UUID
 	token          *int64 // nil: whatever grant rides on the lease
+	// end is how the grant ends, for those who watch; nil: its lease is buried.
+	end *store.Event
 }
 
 func (h held) name() keyName { return keyName{h.namespace, h.key} }
@@ -31,30 +33,50 @@ type handOver struct {
 	token          zeronull.Int8
 	acquiredAt     zeronull.Timestamptz
 	expiresAt      zeronull.Timestamptz
-	thenGrant      zeronull.UUID // who is first in line now, if it should look again
-	thenInstance   zeronull.Text
+	hints          hints // who should look again
+	watched        bool
+	ended          zeronull.Int8 // the token of the grant that ended, if that is to be told
 	now            zeronull.Timestamptz
+}
+
+// hints are waiters that should look, and the instances to which they belong.
+type hints struct {
+	grants    []uuid.UUID
+	instances []string
 }
 
 func (h *handOver) scan(rows pgx.Rows) error {
 	return rows.Scan(&h.namespace, &h.key, &h.outcome, &h.expired, &h.grant, &h.lease, &h.instance,
-		&h.token, &h.acquiredAt, &h.expiresAt, &h.thenGrant, &h.thenInstance, &h.now)
+		&h.token, &h.acquiredAt, &h.expiresAt, &h.hints.grants, &h.hints.instances, &h.watched, &h.ended, &h.now)
 }
 
-// Outcomes of a hand-off that need more than news.
+// Outcomes of a hand-off, besides that somebody else has the key.
 const (
 	handedOver     = "granted"
+	freedIt        = "freed"
 	expiredWaiters = "expired"
 )
 
-// tell brings the news of a grant by hand-off: to a waiter of this instance
-// directly, to another instance as a hint. It is called after the commit.
-func (o *operation) tell(h handOver) {
+// hintAll tells waiters to look.
+func (o *operation) hintAll(namespace string, h hints) {
+	for i, grant := range h.grants {
+		o.hint(namespace, h.instances[i], grant)
+	}
+}
+
+// tell brings the news of a hand-off: of a grant to a waiter of this instance
+// directly, to another instance as a hint; and to those who watch how (end) the last
+// grant ended and that the next began. It is called after the commit.
+func (o *operation) tell(h handOver, end *store.Event) {
+	if h.watched {
+		o.ended(keyName{h.namespace, h.key}, h.ended, end)
+	}
+	o.hintAll(h.namespace, h.hints)
 	if h.outcome != handedOver {
 		return
 	}
-	if h.thenGrant != (zeronull.UUID{}) {
-		o.hint(h.namespace, string(h.thenInstance), uuid.UUID(h.thenGrant))
+	if h.watched {
+		o.acquired(keyName{h.namespace, h.key}, h.token)
 	}
 	if !o.isMine(h.namespace, string(h.instance)) {
 		o.hint(h.namespace, string(h.instance), uuid.UUID(h.grant))
@@ -78,7 +100,7 @@ func (o *operation) tell(h handOver) {
 func (o *operation) bury(ctx context.Context, leases []uuid.UUID, force bool) error {
 	var keys []held
 	for len(leases) > 0 || len(keys) > 0 {
-		dead, err := o.deleteLeases(ctx, leases, force)
+		dead, kept, err := o.deleteLeases(ctx, leases, force)
 		if err != nil {
 			return err
 		}
@@ -90,13 +112,36 @@ func (o *operation) bury(ctx context.Context, leases []uuid.UUID, force bool) er
 		if keys, leases, err = o.handOff(ctx, append(o.unblocked(leases, keys), more...)); err != nil {
 			return err
 		}
-		if len(dead) > 0 {
-			if err := execute(ctx, o, sqlBuryDropWaiters, uuids(dead)); err != nil {
+		if err := o.hintBehind(ctx, kept); err != nil {
+			return err
+		}
+		if dropped := append(dead, kept...); len(dropped) > 0 {
+			if err := execute(ctx, o, sqlBuryDropWaiters, uuids(dropped)); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// hintBehind tells those to look who wait for what is kept by leases that stand since
+// now: they were told that those end later.
+func (o *operation) hintBehind(ctx context.Context, leases []uuid.UUID) error {
+	if len(leases) == 0 {
+		return nil
+	}
+	type behind struct {
+		namespace string
+		hints     hints
+	}
+	found, err := query(ctx, o, sqlBuryHints, []any{uuids(leases)},
+		func(rows pgx.Rows, b *behind) error {
+			return rows.Scan(&b.namespace, &b.hints.grants, &b.hints.instances)
+		})
+	for _, b := range found {
+		o.hintAll(b.namespace, b.hints)
+	}
+	return err
 }
 
 // unblocked returns the keys that may be handed off after the burial of some leases:
@@ -127,24 +172,44 @@ func (o *operation) block(lease uuid.UUID) {
 	o.noteStuck()
 }
 
+// buried is what became of a lease that was to be buried, and was there.
+type buried struct {
+	lease       uuid.UUID
+	stands, now bool // its hold is not over: it stands, or does so since now
+}
+
+func scanBuried(rows pgx.Rows, b *buried) error { return rows.Scan(&b.lease, &b.stands, &b.now) }
+
 // deleteLeases deletes leases and returns those that are dead now, whoever deleted
-// them.
-func (o *operation) deleteLeases(ctx context.Context, leases []uuid.UUID, force bool) ([]uuid.UUID, error) {
+// them, and those that could not be deleted because of a hold, if they stand since now.
+func (o *operation) deleteLeases(ctx context.Context, leases []uuid.UUID, force bool) (dead, kept []uuid.UUID, err error) {
 	if len(leases) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
-	if len(leases) > 1 {
-		if err := execute(ctx, o, sqlBuryMany, uuids(leases), force); err != nil {
-			return nil, err
-		}
-		o.partly = o.partly || force
-		left, err := query(ctx, o, sqlBuryExisting, []any{uuids(leases)}, scanOne[uuid.UUID])
-		if err != nil {
-			return nil, err
-		}
-		return o.deleteEach(ctx, leases, left, force)
+	if len(leases) == 1 {
+		return o.deleteEach(ctx, leases, leases, force)
 	}
-	return o.deleteEach(ctx, leases, leases, force)
+	done, err := query(ctx, o, sqlBuryMany, []any{uuids(leases), force}, scanBuried)
+	if err != nil {
+		return nil, nil, err
+	}
+	o.partly = o.partly || force
+	left, err := query(ctx, o, sqlBuryExisting, []any{uuids(leases)}, scanOne[uuid.UUID])
+	if err != nil {
+		return nil, nil, err
+	}
+	var standing []uuid.UUID
+	for _, b := range done {
+		if b.stands {
+			standing = append(standing, b.lease)
+		}
+		if b.now {
+			kept = append(kept, b.lease)
+		}
+	}
+	stand := func(id uuid.UUID) bool { return slices.Contains(standing, id) }
+	dead, more, err := o.deleteEach(ctx, slices.DeleteFunc(slices.Clone(leases), stand), slices.DeleteFunc(left, stand), force)
+	return dead, append(kept, more...), err
 }
 
 // blockedMax is for how many locked leases one operation waits; the others count as
@@ -152,8 +217,8 @@ func (o *operation) deleteLeases(ctx context.Context, leases []uuid.UUID, force 
 const blockedMax = 3
 
 // deleteEach deletes what is left of some leases, one after the other, waiting for
-// whoever has locked one.
-func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, force bool) ([]uuid.UUID, error) {
+// whoever has locked one. It returns what deleteLeases does.
+func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, force bool) (dead, kept []uuid.UUID, err error) {
 	alive := map[uuid.UUID]bool{}
 	for _, lease := range left {
 		if len(o.blocked) >= blockedMax {
@@ -161,26 +226,30 @@ func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, fo
 			alive[lease] = true
 			continue
 		}
-		gone, err := query(ctx, o, sqlBuryOne, []any{[16]byte(lease), force}, scanOne[uuid.UUID])
+		done, err := query(ctx, o, sqlBuryOne, []any{[16]byte(lease), force}, scanBuried)
 		if isStuck(err) {
 			o.block(lease)
 			alive[lease] = true
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		if len(gone) > 0 {
+		if len(done) > 0 {
 			o.partly = o.partly || force
+			alive[lease] = done[0].stands
+			if done[0].now {
+				kept = append(kept, lease)
+			}
 			continue
 		}
 		there, err := query(ctx, o, sqlBuryExisting, []any{[][16]byte{lease}}, scanOne[uuid.UUID])
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		alive[lease] = len(there) > 0
 	}
-	return slices.DeleteFunc(slices.Clone(leases), func(id uuid.UUID) bool { return alive[id] }), nil
+	return slices.DeleteFunc(slices.Clone(leases), func(id uuid.UUID) bool { return alive[id] }), kept, nil
 }
 
 // contended reads the keys that dead leases hold and somebody waits for.
@@ -239,15 +308,16 @@ func (o *operation) handOffSome(ctx context.Context, keys []held, which []int) (
 // sortOut tells the news of hand-offs, and returns what must be done again once
 // some leases are buried.
 func (o *operation) sortOut(done []handOver, keys []held) (again []held, expired []uuid.UUID) {
-	byName := make(map[[2]string]held, len(keys))
+	byName := make(map[keyName]held, len(keys))
 	for _, k := range keys {
-		byName[[2]string{k.namespace, k.key}] = k
+		byName[k.name()] = k
 	}
 	for _, h := range done {
-		o.tell(h)
+		k := byName[keyName{h.namespace, h.key}]
+		o.tell(h, k.end)
 		expired = append(expired, h.expired...)
 		if h.outcome == expiredWaiters {
-			again = append(again, byName[[2]string{h.namespace, h.key}])
+			again = append(again, k)
 		}
 	}
 	return again, unique(expired)

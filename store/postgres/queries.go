@@ -18,6 +18,7 @@ var (
 	sqlBuryContended   = statement("bury_contended")
 	sqlBuryDropWaiters = statement("bury_drop_waiters")
 	sqlBuryExisting    = statement("bury_existing")
+	sqlBuryHints       = statement("bury_hints")
 	sqlBuryMany        = statement("bury_many")
 	sqlBuryOne         = statement("bury_one")
 	sqlCancelMany      = statement("cancel_many")

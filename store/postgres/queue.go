@@ -38,7 +38,8 @@ type waitRow struct {
 	ord     int
 	queued  bool
 	keeper  zeronull.Text // the instance that keeps the place in line
-	mine    bool          // the key's grant is the attempt's
+	skipped bool
+	result  *string // of one that was skipped
 	ridesOn zeronull.UUID
 }
 
@@ -47,7 +48,9 @@ func (o *operation) answer(ctx context.Context, w *waitRow, wait store.Attempt) 
 	switch {
 	case w.queued:
 		return store.Answer{Outcome: store.Queued, Lock: w.lock(wait.Key)}, nil
-	case !w.mine || !w.held():
+	case w.skipped:
+		return store.Answer{Outcome: store.Skipped, Result: jsonOf(w.result)}, nil
+	case !w.heldBy(wait.Grant):
 		return store.Answer{Outcome: store.Gone}, nil
 	case w.renewedByOwner() || string(w.instance) == o.config.Identity.Instance:
 		return w.granted(), nil
@@ -70,7 +73,7 @@ func (o *operation) check(ctx context.Context, waits []store.Attempt) ([]waitRow
 	keys, grants := columnsOf(waits)
 	found, err := query(ctx, o, sqlCheck, []any{o.config.Identity.Namespace, keys, grants},
 		func(rows pgx.Rows, w *waitRow) error {
-			return rows.Scan(w.with(&w.ord, &w.queued, &w.keeper, &w.mine, &w.ridesOn)...)
+			return rows.Scan(w.with(&w.ord, &w.queued, &w.keeper, &w.skipped, &w.result, &w.ridesOn)...)
 		})
 	if err != nil {
 		return nil, err
@@ -165,13 +168,13 @@ func (s *Store) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store
 		return nil, err
 	}
 	defer cancel()
-	places := make(map[store.GrantID]int, len(waits))
+	gone := make(map[store.GrantID]store.Answer, len(waits))
 	if len(waits) > 1 {
 		_, grants := columnsOf(waits)
-		if _, err := o.cancel(ctx, places, sqlCancelMany, grants); err != nil {
+		if _, err := o.cancel(ctx, gone, sqlCancelMany, grants); err != nil {
 			return nil, err
 		}
-	} else if stuck, err := o.cancel(ctx, places, sqlCancelOne, [16]byte(waits[0].Grant)); err != nil {
+	} else if stuck, err := o.cancel(ctx, gone, sqlCancelOne, [16]byte(waits[0].Grant)); err != nil {
 		return nil, err
 	} else if stuck {
 		return []store.Answer{{Outcome: store.Stuck}}, nil
@@ -186,26 +189,35 @@ func (s *Store) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store
 		if answers[i], err = o.answer(ctx, &rows[i], waits[i]); err != nil {
 			return nil, err
 		}
+		elsewhere := rows[i].keeper != "" && string(rows[i].keeper) != s.config.Identity.Instance
 		switch {
-		case answers[i].Outcome == store.Gone:
-			answers[i].Position = places[waits[i].Grant]
-		case rows[i].queued && string(rows[i].keeper) != s.config.Identity.Instance:
+		case rows[i].queued && elsewhere:
 			answers[i] = store.Answer{Outcome: store.Gone}
-		case rows[i].queued: // somebody had it locked
+		case rows[i].queued, rows[i].skipped && !elsewhere: // somebody had it locked
 			left = append(left, waits[i])
 		}
 	}
-	return answers, o.cancelLeft(ctx, waits, left, answers)
+	if err := o.cancelLeft(ctx, waits, left, answers, gone); err != nil {
+		return nil, err
+	}
+	for i := range answers {
+		if was, ok := gone[waits[i].Grant]; ok && answers[i].Outcome == store.Gone {
+			answers[i] = was
+		}
+	}
+	return answers, nil
 }
 
 // cancelLeft cancels, one by one, waiters that somebody had locked, and replaces the
 // answers to them.
-func (o *operation) cancelLeft(ctx context.Context, waits, left []store.Attempt, answers []store.Answer) error {
+func (o *operation) cancelLeft(
+	ctx context.Context, waits, left []store.Attempt, answers []store.Answer, gone map[store.GrantID]store.Answer,
+) error {
 	if len(left) == 0 {
 		return nil
 	}
 	for _, wait := range left {
-		if _, err := o.cancel(ctx, nil, sqlCancelOne, [16]byte(wait.Grant)); err != nil {
+		if _, err := o.cancel(ctx, gone, sqlCancelOne, [16]byte(wait.Grant)); err != nil {
 			return err
 		}
 	}
@@ -213,32 +225,38 @@ func (o *operation) cancelLeft(ctx context.Context, waits, left []store.Attempt,
 		return err
 	}
 	for i := range answers {
-		if answers[i].Outcome == store.Queued {
-			answers[i] = store.Answer{Outcome: store.Stuck}
+		if (answers[i].Outcome == store.Queued || answers[i].Outcome == store.Skipped) && slices.Contains(left, waits[i]) {
+			answers[i] = store.Answer{Outcome: store.Stuck} // it is there still
 		}
 	}
 	return nil
 }
 
 // cancel takes waiters out of their queues, by one of the statements for that, and
-// notes the places that they had. stuck: somebody kept one locked for long.
-func (o *operation) cancel(ctx context.Context, places map[store.GrantID]int, sql string, which any) (stuck bool, err error) {
+// notes what they were: the places that they had, or that they were skipped. stuck:
+// somebody kept one locked for long.
+func (o *operation) cancel(
+	ctx context.Context, gone map[store.GrantID]store.Answer, sql string, which any,
+) (stuck bool, err error) {
 	type cancelled struct {
-		grant store.GrantID
-		place int
+		grant   store.GrantID
+		skipped bool
+		result  *string
+		place   int
 	}
-	gone, err := query(ctx, o, sql, []any{o.config.Identity.Namespace, which, o.notAfter, o.config.Identity.Instance},
-		func(rows pgx.Rows, c *cancelled) error { return rows.Scan(&c.grant, &c.place) })
+	found, err := query(ctx, o, sql, []any{o.config.Identity.Namespace, which, o.notAfter, o.config.Identity.Instance},
+		func(rows pgx.Rows, c *cancelled) error { return rows.Scan(&c.grant, &c.skipped, &c.result, &c.place) })
 	if isStuck(err) {
 		o.noteStuck()
 		return true, nil
 	}
-	for _, c := range gone {
-		if places != nil {
-			places[c.grant] = c.place
+	for _, c := range found {
+		gone[c.grant] = store.Answer{Outcome: store.Gone, Position: c.place}
+		if c.skipped {
+			gone[c.grant] = store.Answer{Outcome: store.Skipped, Result: jsonOf(c.result)}
 		}
 	}
-	o.partly = o.partly || len(gone) > 0
+	o.partly = o.partly || len(found) > 0
 	return false, err
 }
 
@@ -274,8 +292,10 @@ func (s *Store) Undo(ctx context.Context, attempts []store.Attempt) ([]store.Out
 func (o *operation) undo(ctx context.Context, attempts []store.Attempt, which []int) error {
 	id := o.config.Identity
 	keys, grants := make([]string, len(which)), make([][16]byte, len(which))
+	givenBack := make([]held, len(which))
 	for n, i := range which {
 		keys[n], grants[n] = attempts[i].Key, attempts[i].Grant
+		givenBack[n] = held{namespace: id.Namespace, key: attempts[i].Key, end: releaseOf(&store.Claim{})}
 	}
 	for {
 		done, err := query(ctx, o, sqlUndo, []any{id.Namespace, o.notAfter, id.Instance, keys, grants},
@@ -290,7 +310,7 @@ func (o *operation) undo(ctx context.Context, attempts []store.Attempt, which []
 				waiting = append(waiting, held{namespace: h.namespace, key: h.key})
 			}
 		}
-		_, expired := o.sortOut(done, nil)
+		_, expired := o.sortOut(done, givenBack)
 		if err := o.bury(ctx, expired, false); err != nil {
 			return err
 		}

@@ -175,7 +175,7 @@ func TestAnEnqueueUnderWayIsNotForgottenByABurial(t *testing.T) {
 	grant := uuid.New()
 	exec(t, s.other, "BEGIN")
 	exec(t, s.other, `SELECT locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}',
-		'{s}', '{o}', '{NULL}', '{t}')`, grant, s.lease)
+		'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}')`, grant, s.lease)
 
 	buried := make(chan error, 1)
 	go func() { buried <- s.Bury(t.Context(), []store.LeaseID{dying}) }()
@@ -363,10 +363,25 @@ func mingle(t *testing.T, s store.Store, r *rand.Rand, keys int) {
 			if r.IntN(3) == 0 {
 				asks[len(asks)-1].TTL = time.Duration(1+r.IntN(50)) * time.Millisecond
 			}
+			asks[len(asks)-1].Skip = r.IntN(3) == 0
 		}
 		return asks
 	}
-	acquired, waiting := batch(), batch()
+	// withHolds gives some of the asks a hold, on leases of their own.
+	withHolds := func(asks []store.Ask) []store.Ask {
+		var own []store.NewLease
+		for i := range asks {
+			if r.IntN(3) == 0 {
+				asks[i].MinHold = time.Duration(1+r.IntN(50)) * time.Millisecond
+				asks[i].Lease = uuid.New()
+				own = append(own, store.NewLease{ID: asks[i].Lease, TTL: time.Hour})
+				leases = append(leases, asks[i].Lease)
+			}
+		}
+		fail("open", s.OpenLeases(ctx, own))
+		return asks
+	}
+	acquired, waiting := withHolds(batch()), withHolds(batch())
 	answers, err := s.Acquire(ctx, acquired)
 	fail("acquire", err)
 	_, err = s.Enqueue(ctx, waiting)
@@ -377,6 +392,7 @@ func mingle(t *testing.T, s store.Store, r *rand.Rand, keys int) {
 	var changes []store.Change
 	for i, a := range answers {
 		claim := store.Claim{Key: acquired[i].Key, Token: a.Token, Lease: acquired[i].Lease}
+		claim.Outcome, claim.AtOnce = store.ReleaseOutcome(r.IntN(3)), r.IntN(3) == 0
 		claims = append(claims, claim)
 		changes = append(changes, store.Change{Claim: claim, TTL: time.Millisecond, SetData: true})
 	}

@@ -21,16 +21,20 @@ type lockColumns struct {
 	now                   zeronull.Timestamptz
 	lease                 zeronull.UUID // zero: there is no such lease
 	instance, pod         zeronull.Text
-	renewed               *bool
+	renewed, standing     *bool
 	session, owner        zeronull.Text
 	data, traceparent     zeronull.Text
+	stopping              zeronull.Timestamptz
+	stopReason            *string
+	grant                 zeronull.UUID // zero: there was none, or it was released
 	waiting               zeronull.Int4
 }
 
 // with returns where to scan: columns that come first, and then the lock's.
 func (c *lockColumns) with(first ...any) []any {
 	return append(first, &c.token, &c.acquiredAt, &c.expiresAt, &c.now, &c.lease, &c.instance, &c.pod,
-		&c.renewed, &c.session, &c.owner, &c.data, &c.traceparent, &c.waiting)
+		&c.renewed, &c.standing, &c.session, &c.owner, &c.data, &c.traceparent,
+		&c.stopping, &c.stopReason, &c.grant, &c.waiting)
 }
 
 // expiresIn is how long the lease lasts, zero or less when it is over or missing.
@@ -46,13 +50,25 @@ func (c *lockColumns) renewedByOwner() bool { return c.renewed != nil && *c.rene
 
 func (c *lockColumns) held() bool { return c.expiresIn() > 0 }
 
-// lock is what the columns say. Of a key that nobody holds they say no more than
-// how many wait.
+// stands: only a hold keeps the key. Nobody has it, and no attempt is granted it again.
+func (c *lockColumns) stands() bool { return c.standing != nil && *c.standing }
+
+// heldBy reports whether an attempt has the lock.
+func (c *lockColumns) heldBy(grant store.GrantID) bool {
+	return c.held() && !c.stands() && store.GrantID(c.grant) == grant
+}
+
+// lock is what the columns say. Of a key that nobody holds they say how many wait, and
+// how the last grant ended.
 func (c *lockColumns) lock(key string) store.Lock {
-	if !c.held() {
-		return store.Lock{Key: key, QueueLength: int(c.waiting)}
+	if c.held() {
+		return c.asHeld(key)
 	}
-	return c.asHeld(key)
+	l := store.Lock{Key: key, QueueLength: int(c.waiting)}
+	if !time.Time(c.acquiredAt).IsZero() {
+		l.Token, l.Expired = int64(c.token), c.grant != zeronull.UUID{}
+	}
+	return l
 }
 
 // asHeld is lock for a holder whose lease may have expired.
@@ -60,12 +76,15 @@ func (c *lockColumns) asHeld(key string) store.Lock {
 	l := store.Lock{Key: key, Held: true, Token: int64(c.token), QueueLength: int(c.waiting)}
 	l.Holder = store.Holder{
 		Instance: string(c.instance), Pod: string(c.pod), Session: string(c.session), Owner: string(c.owner),
-		Lease: store.LeaseID(c.lease), Renewed: c.renewedByOwner(),
+		Lease: store.LeaseID(c.lease), Renewed: c.renewedByOwner(), Standing: c.stands(),
 		AcquiredAt: time.Time(c.acquiredAt), HeldFor: time.Time(c.now).Sub(time.Time(c.acquiredAt)),
 		ExpiresIn: c.expiresIn(), Traceparent: string(c.traceparent),
 	}
 	if c.data != "" {
 		l.Holder.Data = []byte(c.data)
+	}
+	if at := time.Time(c.stopping); !at.IsZero() {
+		l.Stopping = &store.Stopping{Reason: c.stopReason, At: at}
 	}
 	return l
 }
@@ -82,14 +101,13 @@ func (c *lockColumns) granted() store.Answer {
 type reading struct {
 	lockColumns
 	ord        int
-	askerLives bool // the lease of who asks is alive
-	grant      zeronull.UUID
+	askerLives bool          // the lease of who asks is alive
 	ridesOn    zeronull.UUID // the lease that the row names; it may be dead
 	contended  bool
 }
 
 func (r *reading) scan(rows pgx.Rows) error {
-	return rows.Scan(r.with(&r.ord, &r.askerLives, &r.grant, &r.ridesOn, &r.contended)...)
+	return rows.Scan(r.with(&r.ord, &r.askerLives, &r.ridesOn, &r.contended)...)
 }
 
 // read reads keys and returns a reading for each, in their order. leases are those of

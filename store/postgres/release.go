@@ -26,15 +26,16 @@ type verdictRow struct {
 	ord   int
 	state string
 
-	// What became of a contended lock.
+	// What became of it, if anything did.
 	outcome                  zeronull.Text
 	expired                  []uuid.UUID
 	nextGrant, nextLease     zeronull.UUID
 	nextInstance             zeronull.Text
 	nextToken                zeronull.Int8
 	nextAcquired, nextExpiry zeronull.Timestamptz
-	thenGrant                zeronull.UUID
-	thenInstance             zeronull.Text
+
+	hints   hints
+	watched bool
 }
 
 // claimName is the key of a claim.
@@ -87,7 +88,8 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verd
 // freed is a row of the statements that free locks.
 type freed struct {
 	lockColumns
-	key string
+	key     string
+	watched bool
 }
 
 // free releases the locks of sessions that hold and for which nobody waits, in one
@@ -114,32 +116,48 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 		keys, tokens, leases := claimColumns(which, func(i int) store.Claim { return claims[i] })
 		sql, args = sqlReleaseMany, []any{namespace, keys, tokens, leases}
 	}
-	found, err := query(ctx, o, sql, args, func(rows pgx.Rows, f *freed) error { return rows.Scan(f.with(&f.key)...) })
+	found, err := query(ctx, o, sql, args, func(rows pgx.Rows, f *freed) error { return rows.Scan(f.with(&f.key, &f.watched)...) })
 	if err != nil {
 		return err
 	}
 	o.partly = o.partly || len(found) > 0
 	for i := range found {
 		f := &found[i]
-		verdicts[byKey[f.key]] = store.Verdict{Standing: store.Holds, Lock: f.asHeld(f.key)}
+		n := byKey[f.key]
+		verdicts[n] = store.Verdict{Standing: store.Holds, Lock: f.asHeld(f.key)}
+		if f.watched {
+			o.ended(o.claimName(&claims[n]), f.token, releaseOf(&claims[n]))
+		}
 	}
 	return nil
 }
 
+// releaseOf is the end of a grant by a release, for those who watch.
+func releaseOf(c *store.Claim) *store.Event {
+	return &store.Event{Kind: store.EventReleased, Outcome: c.Outcome, Result: c.Result}
+}
+
+// Outcomes of a release, besides those of a hand-off: only the hold keeps the lock now.
+const stands = "stands"
+
 // judge looks at the claims that are left with their rows locked: those that hold
-// are freed or handed off.
+// are freed or handed off, or their leases stand.
 func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int, verdicts []store.Verdict) error {
 	namespace := o.config.Identity.Namespace
 	keys, tokens, leases := claimColumns(rest, func(i int) store.Claim { return claims[i] })
-	untold := make([]bool, len(rest))
+	untold, successes, atOnce := make([]bool, len(rest)), make([]bool, len(rest)), make([]bool, len(rest))
+	results := make([]*string, len(rest))
 	for n, i := range rest {
-		untold[n] = claims[i].Untold
+		c := &claims[i]
+		untold[n], successes[n], atOnce[n] = c.Untold, c.Outcome == store.Success, c.AtOnce
+		results[n] = textOf(c.Result)
 	}
-	found, err := query(ctx, o, sqlRelease, []any{namespace, o.config.Identity.Instance, keys, tokens, leases, untold},
+	found, err := query(ctx, o, sqlRelease,
+		[]any{namespace, o.config.Identity.Instance, keys, tokens, leases, untold, successes, results, atOnce},
 		func(rows pgx.Rows, v *verdictRow) error {
 			return rows.Scan(append(v.with(&v.ord, &v.state), &v.outcome, &v.expired,
 				&v.nextGrant, &v.nextLease, &v.nextInstance, &v.nextToken, &v.nextAcquired, &v.nextExpiry,
-				&v.thenGrant, &v.thenInstance)...)
+				&v.hints.grants, &v.hints.instances, &v.watched)...)
 		})
 	if err != nil {
 		return err
@@ -155,15 +173,13 @@ func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int,
 		verdicts[n] = v.verdict(claims[n].Key)
 		o.partly = o.partly || v.outcome != ""
 		expired = append(expired, v.expired...)
-		switch string(v.outcome) {
-		case "":
-			if v.thenGrant != (zeronull.UUID{}) {
-				o.hint(namespace, string(v.thenInstance), uuid.UUID(v.thenGrant))
-			}
-		case handedOver:
-			o.tell(v.handOver(namespace, claims[n].Key))
-		case expiredWaiters:
-			keysLeft = append(keysLeft, held{namespace, claims[n].Key, uuid.UUID(v.lease), &claims[n].Token})
+		k := held{namespace: namespace, key: claims[n].Key, lease: uuid.UUID(v.lease), token: &claims[n].Token}
+		if verdicts[n].Standing == store.Holds {
+			k.end = releaseOf(&claims[n])
+		}
+		o.tell(v.handOver(k), k.end)
+		if v.outcome == expiredWaiters {
+			keysLeft = append(keysLeft, k)
 		}
 	}
 	if err := o.finish(ctx, keysLeft, unique(expired)); err != nil {
@@ -177,12 +193,18 @@ func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int,
 	return nil
 }
 
-func (v *verdictRow) handOver(namespace, key string) handOver {
-	return handOver{
-		namespace: namespace, key: key, outcome: string(v.outcome), grant: v.nextGrant, lease: v.nextLease,
+// handOver is what became of the lock, as a hand-off tells it.
+func (v *verdictRow) handOver(k held) handOver {
+	h := handOver{
+		namespace: k.namespace, key: k.key, outcome: string(v.outcome), grant: v.nextGrant, lease: v.nextLease,
 		instance: v.nextInstance, token: v.nextToken, acquiredAt: v.nextAcquired, expiresAt: v.nextExpiry,
-		thenGrant: v.thenGrant, thenInstance: v.thenInstance, now: v.now,
+		hints: v.hints, watched: v.watched, now: v.now,
 	}
+	switch h.outcome {
+	case handedOver, freedIt, stands:
+		h.ended = v.token
+	}
+	return h
 }
 
 // claimColumns are claims as the arrays that statements take.
@@ -200,9 +222,7 @@ type amended struct {
 	lockColumns
 	ord   int
 	state string
-	// Who is first in line behind a lock whose remaining time was set.
-	nextGrant    zeronull.UUID
-	nextInstance zeronull.Text
+	hints hints // who is first in line behind a lock whose remaining time was set
 }
 
 // Amend checks claims, and changes data and remaining times.
@@ -235,7 +255,7 @@ func (o *operation) amend(ctx context.Context, changes []store.Change, which []i
 	namespace := o.config.Identity.Namespace
 	found, err := query(ctx, o, sqlAmend, []any{namespace, o.notAfter, keys, tokens, leases, ttls, sets, datas},
 		func(rows pgx.Rows, a *amended) error {
-			return rows.Scan(append(a.with(&a.ord, &a.state), &a.nextGrant, &a.nextInstance)...)
+			return rows.Scan(append(a.with(&a.ord, &a.state), &a.hints.grants, &a.hints.instances)...)
 		})
 	if err != nil {
 		return err
@@ -250,9 +270,7 @@ func (o *operation) amend(ctx context.Context, changes []store.Change, which []i
 		if verdicts[i].Standing == store.Holds {
 			verdicts[i].Lock = a.asHeld(changes[i].Key)
 		}
-		if a.nextGrant != (zeronull.UUID{}) { // the lock may end earlier than it believes
-			o.hint(namespace, string(a.nextInstance), uuid.UUID(a.nextGrant))
-		}
+		o.hintAll(namespace, a.hints) // the lock may end earlier than they believe
 	}
 	return nil
 }

@@ -10,8 +10,8 @@
 --
 -- Lock order: lock rows by key, then waiters, then leases. Who locks waiters or
 -- deletes leases without having locked the lock row never waits for a second one
--- while it has the first (cancel, bury), so functions may lock waiters and leases
--- in any order behind their lock rows.
+-- while it has the first (cancel, bury, renew), so functions may lock waiters and
+-- leases in any order behind their lock rows.
 
 -- +goose Up
 
@@ -35,7 +35,8 @@ $$;
 -- holder can have renewed it: the last renewal may be missing, and this server's
 -- clock is another one. (The lease of a bind:ttl lock is not renewed; one that would
 -- end about now gets a minute, for the clock.) A lease that somebody has locked is
--- being renewed, or it has to do without: all locks of all pods wait for this. Then
+-- being renewed, or it has to do without: all locks of all pods wait for this. One that
+-- stands has no holder who could be wrong about it. Then
 -- tokens jump, for a few that were granted may not have reached this server: far
 -- beyond what can be granted meanwhile, and also beyond where another standby that
 -- was promoted before may have jumped to. It returns whether there was anything to
@@ -53,7 +54,8 @@ BEGIN
     END IF;
     WITH due AS (
         SELECT id FROM locksidecar.leases
-        WHERE renewed OR expires_at BETWEEN clock_timestamp() - interval '1 minute' AND clock_timestamp() + interval '1 minute'
+        WHERE NOT standing AND (renewed
+            OR expires_at BETWEEN clock_timestamp() - interval '1 minute' AND clock_timestamp() + interval '1 minute')
         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE locksidecar.leases l
@@ -108,30 +110,58 @@ END
 $$;
 -- +goose StatementEnd
 
+-- first_in_line returns the first living waiters of a key: those who are told to look.
+CREATE FUNCTION locksidecar.first_in_line(
+    ns text, k text, most integer, OUT hints uuid[], OUT hint_instances text[])
+LANGUAGE sql STABLE AS $$
+    SELECT array_agg(f.grant_id ORDER BY f.id), array_agg(f.instance ORDER BY f.id)
+    FROM (
+        SELECT q.id, q.grant_id, o.instance
+        FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+        WHERE q.namespace = ns AND q.key = k AND q.outcome IS NULL
+        AND o.expires_at > clock_timestamp() AND NOT o.standing
+        ORDER BY q.id LIMIT most
+    ) f
+$$;
+
 -- give grants a key, whose row the caller has locked, to who asked for it. (An
 -- ask is a waiter that need not wait.) The token is drawn here, after the row is
--- locked: tokens of a key grow in the order of its grants (invariant 2).
+-- locked: tokens of a key grow in the order of its grants (invariant 2). expires_at
+-- is null when the lease on which the lock rides stayed as it was.
+--
+-- With a min_hold, that lease lives at least until the hold is over. It is used for
+-- this lock alone, and the caller has locked it: nobody has buried it.
 -- +goose StatementBegin
 CREATE FUNCTION locksidecar.give(
     w locksidecar.waiters, its_instance text, its_pod text,
-    OUT token bigint, OUT acquired_at timestamptz)
+    OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     rides_on uuid := w.lease_id;
 BEGIN
+    give.acquired_at := clock_timestamp();
     IF w.ttl IS NOT NULL THEN
         rides_on := gen_random_uuid();
-        INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at)
-        VALUES (rides_on, its_instance, its_pod, false, w.ttl, clock_timestamp() + w.ttl);
+        give.expires_at := give.acquired_at + greatest(w.ttl, w.min_hold);
+        INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at, hold_until)
+        VALUES (rides_on, its_instance, its_pod, false, w.ttl, give.expires_at, give.acquired_at + w.min_hold);
+    ELSIF w.min_hold IS NOT NULL THEN
+        UPDATE locksidecar.leases s
+        SET hold_until = give.acquired_at + w.min_hold,
+            expires_at = greatest(s.expires_at, give.acquired_at + w.min_hold)
+        WHERE s.id = w.lease_id
+        RETURNING s.expires_at INTO give.expires_at;
     END IF;
     UPDATE locksidecar.locks l
     SET lease_id = rides_on, token = nextval('locksidecar.tokens'), grant_id = w.grant_id,
-        contended = EXISTS (SELECT FROM locksidecar.waiters q WHERE q.namespace = w.namespace AND q.key = w.key),
-        stopping = NULL, session = w.session, owner = w.owner, acquired_at = clock_timestamp(),
+        contended = EXISTS (
+            SELECT FROM locksidecar.waiters q
+            WHERE q.namespace = w.namespace AND q.key = w.key AND q.outcome IS NULL),
+        stopping = NULL, stop_reason = NULL, session = w.session, owner = w.owner, acquired_at = give.acquired_at,
         data = w.data, traceparent = w.traceparent, freed_at = NULL
     WHERE l.namespace = w.namespace AND l.key = w.key
-    RETURNING l.token, l.acquired_at INTO give.token, give.acquired_at;
+    RETURNING l.token INTO give.token;
 END
 $$;
 -- +goose StatementEnd
@@ -140,7 +170,9 @@ $$;
 -- the keys. For one that is held it says so, or with may_wait stands in line.
 -- States: granted, queued, held, lost (the asker's lease does not live), and dead:
 -- the holder's lease has expired, or is dead and left waiters behind. It must be
--- buried, in a transaction of its own, and the ask be repeated.
+-- buried, in a transaction of its own, and the ask be repeated. A waiter that comes
+-- again and was skipped meanwhile hears skipped, with the result. Who takes a dead
+-- holder's key tells those who watch it that the grant ended (ended: its token).
 --
 -- A waiter is inserted while its holder's lease is locked FOR KEY SHARE: a burial
 -- either waits and then sees the waiter, or was before and is seen here. Without
@@ -148,12 +180,14 @@ $$;
 -- +goose StatementBegin
 CREATE FUNCTION locksidecar.ask(
     ns text, not_after timestamptz, may_wait boolean, its_instance text, its_pod text,
-    keys text[], grants uuid[], leases uuid[], ttls interval[],
+    keys text[], grants uuid[], leases uuid[], ttls interval[], min_holds interval[], skips boolean[],
     sessions text[], owners text[], datas text[], traceparents text[])
 RETURNS TABLE (
-    ord integer, state text, dead uuid, place integer, token bigint, acquired_at timestamptz,
-    expires_at timestamptz, now timestamptz, lease_id uuid, instance text, pod text, renewed boolean,
-    session text, owner text, data text, traceparent text, waiting integer)
+    ord integer, state text, dead uuid, place integer, result text, watched boolean, ended bigint,
+    token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
+    lease_id uuid, instance text, pod text, renewed boolean, standing boolean,
+    session text, owner text, data text, traceparent text,
+    stopping timestamptz, stop_reason text, grant_id uuid, waiting integer)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -164,20 +198,33 @@ DECLARE
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR a IN
-        SELECT * FROM unnest(keys, grants, leases, ttls, sessions, owners, datas, traceparents) WITH ORDINALITY
-            AS u (key, grant_id, lease_id, ttl, session, owner, data, traceparent, ord)
+        SELECT * FROM unnest(keys, grants, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents)
+            WITH ORDINALITY AS u (key, grant_id, lease_id, ttl, min_hold, skip, session, owner, data, traceparent, ord)
         ORDER BY u.key COLLATE "C"
     LOOP
-        ask.ord := a.ord; ask.dead := NULL; ask.place := NULL; ask.waiting := 0;
+        ask.ord := a.ord; ask.dead := NULL; ask.place := NULL; ask.ended := NULL; ask.waiting := 0;
         w.namespace := ns; w.key := a.key; w.grant_id := a.grant_id; w.lease_id := a.lease_id;
-        w.ttl := NULLIF(a.ttl, interval '0');
+        w.ttl := NULLIF(a.ttl, interval '0'); w.min_hold := NULLIF(a.min_hold, interval '0'); w.skip := a.skip;
         w.session := a.session; w.owner := a.owner; w.data := a.data; w.traceparent := a.traceparent;
 
         l := locksidecar.lock_key(ns, w.key);
         PERFORM locksidecar.in_time(not_after);
+        ask.watched := l.watched;
+        IF may_wait THEN
+            SELECT q.result INTO ask.result FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+            WHERE q.namespace = ns AND q.grant_id = w.grant_id AND q.outcome IS NOT NULL;
+            IF FOUND THEN
+                ask.state := 'skipped';
+                RETURN NEXT;
+                CONTINUE;
+            END IF;
+        END IF;
         IF may_wait OR w.ttl IS NULL THEN
+            IF w.min_hold IS NOT NULL THEN -- from here on it cannot be buried: see give
+                PERFORM FROM locksidecar.leases s WHERE s.id = w.lease_id FOR KEY SHARE;
+            END IF;
             SELECT s.expires_at INTO ask.expires_at FROM locksidecar.leases s
-            WHERE s.id = w.lease_id AND s.expires_at > clock_timestamp();
+            WHERE s.id = w.lease_id AND s.expires_at > clock_timestamp() AND NOT s.standing;
             IF NOT FOUND THEN
                 ask.state := 'lost';
                 RETURN NEXT;
@@ -192,24 +239,26 @@ BEGIN
         ask.now := clock_timestamp();
 
         IF l.lease_id IS NULL OR (h.id IS NULL AND NOT (l.contended AND EXISTS (
-            SELECT FROM locksidecar.waiters q WHERE q.namespace = ns AND q.key = w.key)))
+            SELECT FROM locksidecar.waiters q WHERE q.namespace = ns AND q.key = w.key AND q.outcome IS NULL)))
         THEN
             ask.state := 'granted';
-            SELECT g.token, g.acquired_at INTO ask.token, ask.acquired_at
-            FROM locksidecar.give(w, its_instance, its_pod) g;
-            IF w.ttl IS NOT NULL THEN
-                ask.expires_at := ask.now + w.ttl;
+            IF l.lease_id IS NOT NULL AND l.grant_id IS NOT NULL THEN
+                ask.ended := l.token;
             END IF;
+            SELECT g.token, g.acquired_at, coalesce(g.expires_at, ask.expires_at)
+            INTO ask.token, ask.acquired_at, ask.expires_at
+            FROM locksidecar.give(w, its_instance, its_pod) g;
+            ask.now := clock_timestamp();
         ELSIF h.id IS NULL OR h.expires_at <= ask.now THEN
             ask.state := 'dead';
             ask.dead := l.lease_id;
-        ELSIF l.grant_id = w.grant_id THEN -- a repeat
+        ELSIF l.grant_id = w.grant_id AND NOT h.standing THEN -- a repeat
             -- A bind:ttl lock that another instance was granted: either may tell
             -- somebody of it, so none must give it back because it could not.
             IF NOT h.renewed AND h.instance <> its_instance THEN
                 UPDATE locksidecar.leases SET repeated = true WHERE id = h.id;
             END IF;
-            ask.state := 'granted';
+            ask.state := 'granted'; ask.watched := false; -- it was told
             ask.token := l.token; ask.acquired_at := l.acquired_at; ask.expires_at := h.expires_at;
         ELSE
             ask.state := 'held';
@@ -217,9 +266,11 @@ BEGIN
                 ask.state := 'queued';
                 ask.place := locksidecar.stand_in_line(l, w);
             END IF;
-            SELECT count(*) INTO ask.waiting FROM locksidecar.waiters q WHERE q.namespace = ns AND q.key = w.key;
+            SELECT count(*) INTO ask.waiting FROM locksidecar.waiters q
+            WHERE q.namespace = ns AND q.key = w.key AND q.outcome IS NULL;
             ask.token := l.token; ask.acquired_at := l.acquired_at; ask.expires_at := h.expires_at;
             ask.lease_id := h.id; ask.instance := h.instance; ask.pod := h.pod; ask.renewed := h.renewed;
+            ask.standing := h.standing; ask.stopping := l.stopping; ask.stop_reason := l.stop_reason;
             ask.session := l.session; ask.owner := l.owner; ask.data := l.data; ask.traceparent := l.traceparent;
         END IF;
         RETURN NEXT;
@@ -241,12 +292,13 @@ BEGIN
     DELETE FROM locksidecar.waiters
     WHERE namespace = w.namespace AND grant_id = w.grant_id AND lease_id <> w.lease_id;
     INSERT INTO locksidecar.waiters
-        (grant_id, namespace, key, lease_id, ttl, session, owner, data, traceparent)
-    VALUES (w.grant_id, w.namespace, w.key, w.lease_id, w.ttl, w.session, w.owner, w.data, w.traceparent)
+        (grant_id, namespace, key, lease_id, ttl, min_hold, skip, session, owner, data, traceparent)
+    VALUES (w.grant_id, w.namespace, w.key, w.lease_id, w.ttl, w.min_hold, w.skip,
+        w.session, w.owner, w.data, w.traceparent)
     ON CONFLICT (namespace, grant_id) DO NOTHING;
     RETURN (
         SELECT count(*) FROM locksidecar.waiters q
-        WHERE q.namespace = w.namespace AND q.key = w.key
+        WHERE q.namespace = w.namespace AND q.key = w.key AND q.outcome IS NULL
         AND q.id <= (SELECT id FROM locksidecar.waiters WHERE namespace = w.namespace AND grant_id = w.grant_id));
 END
 $$;
@@ -259,15 +311,17 @@ $$;
 -- leases remain. Expired is not dead, they may be renewing in this moment: they
 -- must be buried in transactions of their own, and hand_off be called again.
 -- "expired" names their leases, and after a grant those that were passed over.
--- Whoever is first in line afterwards is to be told (then_grant, then_instance) when
--- the new holder's lease may end before the old one's would have: it looks again when
--- that one ends. Leases of the same TTL are renewed too often for that.
+-- Whoever is first in line afterwards is to be told (hints, hint_instances) when the
+-- new holder's lease may end before the old one's would have: it looks again when
+-- that one ends. Leases of the same TTL are renewed too often for that. ended is the
+-- token of the grant that came to an end here, if nobody who watches was told of that
+-- before: the grant of a lock that was released, and kept by its hold, had ended then.
 -- +goose StatementBegin
 CREATE FUNCTION locksidecar.hand_off(
     ns text, k text, from_lease uuid, from_token bigint,
     OUT outcome text, OUT expired uuid[], OUT grant_id uuid, OUT lease_id uuid, OUT instance text,
     OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz,
-    OUT then_grant uuid, OUT then_instance text)
+    OUT hints uuid[], OUT hint_instances text[], OUT watched boolean, OUT ended bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -279,55 +333,64 @@ DECLARE
 BEGIN
     SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = k FOR UPDATE;
     IF NOT FOUND OR l.lease_id IS DISTINCT FROM from_lease OR l.token <> from_token THEN
-        outcome := 'other';
+        outcome := 'other'; hand_off.watched := false;
         RETURN;
     END IF;
+    hand_off.watched := l.watched;
 
     LOOP
         SELECT q.* INTO w FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
-        WHERE q.namespace = ns AND q.key = k AND o.expires_at > clock_timestamp()
+        WHERE q.namespace = ns AND q.key = k AND q.outcome IS NULL
+        AND o.expires_at > clock_timestamp() AND NOT o.standing
         ORDER BY q.id LIMIT 1;
         EXIT WHEN NOT FOUND;
         -- From here on it cannot be buried.
         SELECT o.* INTO s FROM locksidecar.leases o
-        WHERE o.id = w.lease_id AND o.expires_at > clock_timestamp() FOR KEY SHARE;
+        WHERE o.id = w.lease_id AND o.expires_at > clock_timestamp() AND NOT o.standing FOR KEY SHARE;
         CONTINUE WHEN NOT FOUND;
         DELETE FROM locksidecar.waiters q WHERE q.id = w.id;
         CONTINUE WHEN NOT FOUND; -- it cancelled
         SELECT array_agg(DISTINCT q.lease_id) INTO expired FROM locksidecar.waiters q
-        WHERE q.namespace = ns AND q.key = k AND q.id < w.id;
+        WHERE q.namespace = ns AND q.key = k AND q.id < w.id AND q.outcome IS NULL;
 
         SELECT * INTO held FROM locksidecar.leases o WHERE o.id = from_lease;
-        IF held.id IS NULL OR coalesce(w.ttl, s.ttl) < held.ttl THEN
-            SELECT q.grant_id, o.instance INTO hand_off.then_grant, hand_off.then_instance
-            FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
-            WHERE q.namespace = ns AND q.key = k AND o.expires_at > clock_timestamp()
-            ORDER BY q.id LIMIT 1;
-        END IF;
-        DELETE FROM locksidecar.leases o WHERE o.id = from_lease AND NOT o.renewed;
-        SELECT g.token, g.acquired_at INTO hand_off.token, hand_off.acquired_at
+        DELETE FROM locksidecar.leases o WHERE o.id = from_lease AND (NOT o.renewed OR o.standing);
+        SELECT g.token, g.acquired_at, coalesce(g.expires_at, s.expires_at)
+        INTO hand_off.token, hand_off.acquired_at, hand_off.expires_at
         FROM locksidecar.give(w, s.instance, s.pod) g;
+        IF held.id IS NULL OR coalesce(w.ttl, s.ttl) < held.ttl OR held.hold_until > hand_off.expires_at THEN
+            SELECT f.hints, f.hint_instances INTO hand_off.hints, hand_off.hint_instances
+            FROM locksidecar.first_in_line(ns, k, 1) f;
+        END IF;
         outcome := 'granted'; hand_off.grant_id := w.grant_id; hand_off.lease_id := w.lease_id;
         hand_off.instance := s.instance;
-        hand_off.expires_at := CASE WHEN w.ttl IS NULL THEN s.expires_at ELSE hand_off.acquired_at + w.ttl END;
+        IF l.grant_id IS NOT NULL THEN
+            ended := l.token;
+        END IF;
         RETURN;
     END LOOP;
 
     DELETE FROM locksidecar.waiters q WHERE q.namespace = ns AND q.key = k
-    AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = q.lease_id);
-    SELECT array_agg(DISTINCT q.lease_id) INTO expired FROM locksidecar.waiters q WHERE q.namespace = ns AND q.key = k;
+    AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = q.lease_id AND NOT o.standing);
+    SELECT array_agg(DISTINCT q.lease_id) INTO expired FROM locksidecar.waiters q
+    WHERE q.namespace = ns AND q.key = k AND q.outcome IS NULL;
     IF expired IS NOT NULL THEN
         outcome := 'expired';
         RETURN;
     END IF;
 
     outcome := 'freed';
-    alive := EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = from_lease AND o.expires_at > clock_timestamp());
+    IF l.grant_id IS NOT NULL THEN
+        ended := l.token;
+    END IF;
+    alive := EXISTS (
+        SELECT FROM locksidecar.leases o
+        WHERE o.id = from_lease AND o.expires_at > clock_timestamp() AND NOT o.standing);
     UPDATE locksidecar.locks
     SET lease_id = NULL, grant_id = CASE WHEN alive THEN NULL ELSE l.grant_id END,
-        contended = false, stopping = NULL, freed_at = clock_timestamp()
+        contended = false, stopping = NULL, stop_reason = NULL, freed_at = clock_timestamp()
     WHERE namespace = ns AND key = k;
-    DELETE FROM locksidecar.leases o WHERE o.id = from_lease AND NOT o.renewed;
+    DELETE FROM locksidecar.leases o WHERE o.id = from_lease AND (NOT o.renewed OR o.standing);
 END
 $$;
 -- +goose StatementEnd
@@ -337,7 +400,8 @@ $$;
 CREATE FUNCTION locksidecar.hand_off_keys(namespaces text[], keys text[], leases uuid[], tokens bigint[])
 RETURNS TABLE (
     namespace text, key text, outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text,
-    token bigint, acquired_at timestamptz, expires_at timestamptz, then_grant uuid, then_instance text, now timestamptz)
+    token bigint, acquired_at timestamptz, expires_at timestamptz, hints uuid[], hint_instances text[],
+    watched boolean, ended bigint, now timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -357,14 +421,14 @@ $$;
 
 -- judge says how a claim on a lock stands: holds, other (session), released,
 -- expired or unknown. A session's lock is claimed by its lease; for the lock of
--- an unrenewed lease (bind:ttl) the token is enough.
+-- an unrenewed lease (bind:ttl) the token is enough. Nobody claims what a hold keeps.
 CREATE FUNCTION locksidecar.judge(
     claimed_token bigint, claimed_lease uuid, l locksidecar.locks, s locksidecar.leases) RETURNS text
 LANGUAGE sql AS $$
     SELECT CASE
         WHEN l.token IS DISTINCT FROM claimed_token OR l.acquired_at IS NULL THEN 'unknown'
-        WHEN l.lease_id IS NULL AND l.grant_id IS NULL THEN 'released'
-        WHEN l.lease_id IS NULL OR s.id IS NULL THEN 'expired'
+        WHEN l.grant_id IS NULL THEN 'released'
+        WHEN l.lease_id IS NULL OR s.id IS NULL OR s.standing THEN 'expired'
         WHEN s.renewed AND s.id IS DISTINCT FROM claimed_lease THEN 'other'
         WHEN s.expires_at <= clock_timestamp() THEN 'expired'
         ELSE 'holds'
@@ -376,17 +440,27 @@ $$;
 -- left alone when another instance was granted it again: see ask. A lock whose lease
 -- has expired but is not dead is given up too: if a late renewal were under way, the
 -- lock would otherwise stay.
+--
+-- With success, the waiters that asked for it are marked: they are no waiters from
+-- here on, and the hand-off passes them over. A lock whose hold is not over is
+-- released, but kept (outcome stands), unless that is to be ignored (at_once). Told to
+-- look (hints) are those who are marked and, for they were told that the lock may
+-- end later, the first in line for what stands. A release whose answer was lost may
+-- be repeated, and with it this news, and that of the hand-off.
 -- +goose StatementBegin
 CREATE FUNCTION locksidecar.release(
-    ns text, its_instance text, keys text[], tokens bigint[], leases uuid[], untold boolean[])
+    ns text, its_instance text, keys text[], tokens bigint[], leases uuid[], untold boolean[],
+    successes boolean[], results text[], at_once boolean[])
 RETURNS TABLE (
-    ord integer, state text, token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
-    lease_id uuid, instance text, pod text, renewed boolean,
-    session text, owner text, data text, traceparent text, waiting integer,
-    -- what became of one that was handed off: see hand_off
+    ord integer, state text,
+    token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
+    lease_id uuid, instance text, pod text, renewed boolean, standing boolean,
+    session text, owner text, data text, traceparent text,
+    stopping timestamptz, stop_reason text, grant_id uuid, waiting integer,
+    -- what became of it: stands, or see hand_off
     outcome text, expired uuid[], next_grant uuid, next_lease uuid, next_instance text,
     next_token bigint, next_acquired_at timestamptz, next_expires_at timestamptz,
-    then_grant uuid, then_instance text)
+    hints uuid[], hint_instances text[], watched boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -394,38 +468,68 @@ DECLARE
     l locksidecar.locks;
     s locksidecar.leases;
     h record;
+    m record;
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR c IN
-        SELECT * FROM unnest(keys, tokens, leases, untold) WITH ORDINALITY AS u (key, token, lease_id, untold, ord)
+        SELECT * FROM unnest(keys, tokens, leases, untold, successes, results, at_once) WITH ORDINALITY
+            AS u (key, token, lease_id, untold, success, result, at_once, ord)
         ORDER BY u.key COLLATE "C"
     LOOP
         release.ord := c.ord; release.waiting := 0; release.outcome := NULL; release.expired := NULL;
-        release.then_grant := NULL; release.then_instance := NULL;
+        release.hints := NULL; release.hint_instances := NULL;
         SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
+        IF s.hold_until IS NOT NULL THEN -- a burial may be under way, which lets it stand
+            SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id FOR NO KEY UPDATE;
+        END IF;
         release.state := locksidecar.judge(c.token, c.lease_id, l, s);
         IF c.untold AND release.state = 'holds' AND (s.repeated OR s.instance <> its_instance) THEN
             release.state := 'other'; -- it may have been told elsewhere
         END IF;
-        -- An older token: a release whose answer was lost may be repeated here, and with
-        -- it the news of its hand-off.
-        IF release.state = 'unknown' AND c.token < l.token AND s.id IS NOT NULL THEN
-            release.then_grant := l.grant_id; release.then_instance := s.instance;
-        END IF;
         release.token := l.token; release.acquired_at := l.acquired_at; release.expires_at := s.expires_at;
         release.now := clock_timestamp(); release.lease_id := l.lease_id;
         release.instance := s.instance; release.pod := s.pod; release.renewed := s.renewed;
-        release.session := l.session; release.owner := l.owner;
-        release.data := l.data; release.traceparent := l.traceparent;
-        IF release.state IN ('holds', 'expired') AND (s.id IS NOT NULL OR l.contended) THEN
-            SELECT count(*) INTO release.waiting FROM locksidecar.waiters q WHERE q.namespace = ns AND q.key = c.key;
+        release.standing := s.standing; release.stopping := l.stopping; release.stop_reason := l.stop_reason;
+        release.session := l.session; release.owner := l.owner; release.grant_id := l.grant_id;
+        release.data := l.data; release.traceparent := l.traceparent; release.watched := coalesce(l.watched, false);
+        IF release.state = 'holds' AND l.contended THEN
+            SELECT count(*) INTO release.waiting FROM locksidecar.waiters q
+            WHERE q.namespace = ns AND q.key = c.key AND q.outcome IS NULL;
+        END IF;
+
+        IF c.success AND release.state = 'holds' AND l.contended THEN
+            UPDATE locksidecar.waiters q SET outcome = 'success', result = c.result
+            WHERE q.namespace = ns AND q.key = c.key AND q.skip AND q.outcome IS NULL;
+        END IF;
+        IF release.state = 'holds' AND s.hold_until > clock_timestamp() AND NOT c.at_once THEN
+            release.outcome := 'stands';
+            UPDATE locksidecar.leases SET standing = true, expires_at = hold_until WHERE id = s.id;
+            UPDATE locksidecar.locks SET grant_id = NULL, stopping = NULL, stop_reason = NULL
+            WHERE namespace = ns AND key = c.key;
+        ELSIF release.state = 'holds' OR (release.state = 'expired' AND NOT coalesce(s.standing, false)
+            AND l.lease_id IS NOT NULL AND (s.id IS NOT NULL OR l.contended))
+        THEN
             SELECT * INTO h FROM locksidecar.hand_off(ns, c.key, l.lease_id, l.token);
             release.outcome := h.outcome; release.expired := h.expired;
             release.next_grant := h.grant_id; release.next_lease := h.lease_id; release.next_instance := h.instance;
             release.next_token := h.token; release.next_acquired_at := h.acquired_at;
             release.next_expires_at := h.expires_at;
-            release.then_grant := h.then_grant; release.then_instance := h.then_instance;
+            release.hints := h.hints; release.hint_instances := h.hint_instances;
+        END IF;
+
+        IF release.outcome = 'stands' OR (release.state = 'released' AND s.standing) THEN
+            SELECT f.hints, f.hint_instances INTO release.hints, release.hint_instances
+            FROM locksidecar.first_in_line(ns, c.key, 100) f;
+        ELSIF release.state = 'unknown' AND c.token < l.token AND s.id IS NOT NULL AND l.grant_id IS NOT NULL THEN
+            release.hints := ARRAY[l.grant_id]; release.hint_instances := ARRAY[s.instance];
+        END IF;
+        IF c.success AND release.state IN ('holds', 'released', 'unknown') THEN
+            SELECT array_agg(q.grant_id) AS hints, array_agg(o.instance) AS hint_instances INTO m
+            FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+            WHERE q.namespace = ns AND q.key = c.key AND q.outcome IS NOT NULL;
+            release.hints := m.hints || release.hints;
+            release.hint_instances := m.hint_instances || release.hint_instances;
         END IF;
         RETURN NEXT;
     END LOOP;
@@ -439,11 +543,13 @@ $$;
 CREATE FUNCTION locksidecar.amend(
     ns text, not_after timestamptz, keys text[], tokens bigint[], leases uuid[], ttls interval[], set_datas boolean[], datas text[])
 RETURNS TABLE (
-    ord integer, state text, token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
-    lease_id uuid, instance text, pod text, renewed boolean,
-    session text, owner text, data text, traceparent text, waiting integer,
+    ord integer, state text,
+    token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
+    lease_id uuid, instance text, pod text, renewed boolean, standing boolean,
+    session text, owner text, data text, traceparent text,
+    stopping timestamptz, stop_reason text, grant_id uuid, waiting integer,
     -- who is first in line behind a lock whose remaining time was set
-    next_grant uuid, next_instance text)
+    hints uuid[], hint_instances text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -464,20 +570,18 @@ BEGIN
         END IF;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
         amend.state := locksidecar.judge(c.token, c.lease_id, l, s);
-        amend.next_grant := NULL; amend.next_instance := NULL;
+        amend.hints := NULL; amend.hint_instances := NULL;
 
         IF amend.state = 'holds' AND c.ttl > interval '0' AND NOT s.renewed THEN
             UPDATE locksidecar.leases
-            SET ttl = c.ttl, expires_at = clock_timestamp() + c.ttl
-            WHERE id = s.id AND expires_at > clock_timestamp()
+            SET ttl = c.ttl, expires_at = greatest(clock_timestamp() + c.ttl, hold_until)
+            WHERE id = s.id AND expires_at > clock_timestamp() AND NOT standing
             RETURNING * INTO s;
             IF NOT FOUND THEN
                 amend.state := 'expired';
             ELSIF l.contended THEN
-                SELECT q.grant_id, o.instance INTO amend.next_grant, amend.next_instance
-                FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
-                WHERE q.namespace = ns AND q.key = c.key AND o.expires_at > clock_timestamp()
-                ORDER BY q.id LIMIT 1;
+                SELECT f.hints, f.hint_instances INTO amend.hints, amend.hint_instances
+                FROM locksidecar.first_in_line(ns, c.key, 1) f;
             END IF;
         END IF;
         IF amend.state = 'holds' AND c.set_data THEN
@@ -487,9 +591,11 @@ BEGIN
 
         RETURN QUERY
         SELECT c.ord::integer, amend.state, l.token, l.acquired_at, s.expires_at, clock_timestamp(),
-            s.id, s.instance, s.pod, s.renewed, l.session, l.owner, l.data, l.traceparent,
-            (SELECT count(*)::integer FROM locksidecar.waiters q WHERE q.namespace = ns AND q.key = c.key),
-            amend.next_grant, amend.next_instance;
+            s.id, s.instance, s.pod, s.renewed, s.standing, l.session, l.owner, l.data, l.traceparent,
+            l.stopping, l.stop_reason, l.grant_id,
+            (SELECT count(*)::integer FROM locksidecar.waiters q
+                WHERE q.namespace = ns AND q.key = c.key AND q.outcome IS NULL),
+            amend.hints, amend.hint_instances;
     END LOOP;
 END
 $$;
@@ -498,13 +604,15 @@ $$;
 -- undo frees what attempts of unknown outcome hold, and takes them out of the
 -- queues. lock_key waits for an attempt that is still under way (invariant 7). A
 -- bind:ttl lock that another instance was granted, too, is left: see ask; and so is a
--- place in line that another instance keeps.
+-- place in line that another instance keeps. A hold is ignored, for nobody was told of
+-- the grant; but not when another instance was, and it is gone.
 -- +goose StatementBegin
 CREATE FUNCTION locksidecar.undo(
     ns text, not_after timestamptz, its_instance text, keys text[], grants uuid[])
 RETURNS TABLE (
     namespace text, key text, outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text,
-    token bigint, acquired_at timestamptz, expires_at timestamptz, then_grant uuid, then_instance text, now timestamptz)
+    token bigint, acquired_at timestamptz, expires_at timestamptz, hints uuid[], hint_instances text[],
+    watched boolean, ended bigint, now timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -521,7 +629,7 @@ BEGIN
         AND NOT EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = w.lease_id AND s.instance <> its_instance);
         IF l.grant_id = a.grant_id AND l.lease_id IS NOT NULL AND NOT EXISTS (
             SELECT FROM locksidecar.leases s
-            WHERE s.id = l.lease_id AND NOT s.renewed AND (s.repeated OR s.instance <> its_instance))
+            WHERE s.id = l.lease_id AND (NOT s.renewed OR s.standing) AND (s.repeated OR s.instance <> its_instance))
         THEN
             RETURN QUERY SELECT ns, a.key, h.*, clock_timestamp()
             FROM locksidecar.hand_off(ns, a.key, l.lease_id, l.token) h;

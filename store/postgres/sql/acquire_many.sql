@@ -11,7 +11,7 @@ WITH taken AS (
     FROM unnest($2::text[], $3::uuid[], $4::boolean[], $5::uuid[], $6::text[], $7::text[], $8::text[], $9::text[])
         AS a (key, lease_id, by_ttl, grant_id, session, owner, data, traceparent)
     WHERE (by_ttl OR (SELECT own.id FROM locksidecar.leases own
-        WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp()) IS NOT NULL)
+        WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp() AND NOT own.standing) IS NOT NULL)
     AND (SELECT found.lease_id FROM locksidecar.locks found
         WHERE found.namespace = $1 AND found.key = a.key) IS NULL
     AND clock_timestamp() < $14
@@ -19,10 +19,10 @@ WITH taken AS (
     ORDER BY key COLLATE "C"
     ON CONFLICT (namespace, key) DO UPDATE
     SET lease_id = excluded.lease_id, token = nextval('locksidecar.tokens'), grant_id = excluded.grant_id,
-        stopping = NULL, session = excluded.session, owner = excluded.owner,
+        stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
         acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, freed_at = NULL
     WHERE l.lease_id IS NULL AND clock_timestamp() < $14
-    RETURNING l.key, l.lease_id, l.token, l.acquired_at,
+    RETURNING l.key, l.lease_id, l.token, l.acquired_at, l.watched,
         (SELECT o.expires_at FROM locksidecar.leases o WHERE o.id = l.lease_id) AS expires_at
 ), made AS (
     INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at)
@@ -30,4 +30,4 @@ WITH taken AS (
     FROM taken t, array_position($10::uuid[], t.lease_id) n
     WHERE n IS NOT NULL
 )
-SELECT key, token, acquired_at, expires_at, clock_timestamp() FROM taken
+SELECT key, token, acquired_at, expires_at, clock_timestamp(), watched FROM taken

@@ -12,13 +12,13 @@ INSERT INTO locksidecar.locks AS l
     (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
 SELECT $1, $2, own.id, nextval('locksidecar.tokens'), $4, $5, $6, clock_timestamp(), $7, $8
 FROM locksidecar.leases own
-WHERE own.id = $3 AND own.expires_at > clock_timestamp()
+WHERE own.id = $3 AND own.expires_at > clock_timestamp() AND NOT own.standing
 AND (SELECT lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = $2) IS NULL
 AND clock_timestamp() < $9
 AND (SELECT epoch FROM locksidecar.meta) = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)
 ON CONFLICT (namespace, key) DO UPDATE
 SET lease_id = excluded.lease_id, token = nextval('locksidecar.tokens'), grant_id = excluded.grant_id,
-    stopping = NULL, session = excluded.session, owner = excluded.owner,
+    stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
     acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, freed_at = NULL
 WHERE l.lease_id IS NULL AND clock_timestamp() < $9
-RETURNING token, acquired_at, (SELECT expires_at FROM locksidecar.leases WHERE id = $3), clock_timestamp()
+RETURNING token, acquired_at, (SELECT expires_at FROM locksidecar.leases WHERE id = $3), clock_timestamp(), watched

@@ -1,12 +1,13 @@
 -- What became of waiters, in one snapshot: a waiter's row and its grant are never
 -- both seen, nor neither, because the hand-off swaps them in one transaction. A
--- waiter whose lease is dead has no place any more: nothing is given to it. Places
--- are not told: counting them for everybody in a long line would be quadratic.
+-- waiter whose lease is dead has no place any more: nothing is given to it. One that
+-- was skipped has its outcome, for as long as its lease lives. Places are not told:
+-- counting them for everybody in a long line would be quadratic.
 -- $1 namespace, $2 keys, $3 grants
-SELECT a.ord::integer, o.id IS NOT NULL AS queued, o.instance AS keeper,
-    coalesce(l.grant_id = a.grant_id, false) AS mine, l.lease_id AS rides_on,
-    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed,
-    l.session, l.owner, l.data, l.traceparent, NULL::integer AS waiting
+SELECT a.ord::integer, o.id IS NOT NULL AND w.outcome IS NULL AND NOT o.standing AS queued, o.instance AS keeper,
+    o.id IS NOT NULL AND w.outcome IS NOT NULL AS skipped, w.result, l.lease_id AS rides_on,
+    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.standing,
+    l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id, NULL::integer AS waiting
 FROM unnest($2::text[], $3::uuid[]) WITH ORDINALITY AS a (key, grant_id, ord)
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.waiters WHERE namespace = $1 AND grant_id = a.grant_id OFFSET 0) w ON true
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = w.lease_id OFFSET 0) o ON true

@@ -2,5 +2,5 @@
 -- function.
 -- $1 namespaces, $2 keys, $3 leases that hold them, $4 tokens or nulls
 SELECT namespace, key, outcome, expired, grant_id, lease_id, instance, token, acquired_at, expires_at,
-    then_grant, then_instance, now
+    hints, hint_instances, watched, ended, now
 FROM locksidecar.hand_off_keys($1, $2, $3, $4)

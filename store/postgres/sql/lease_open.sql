@@ -6,6 +6,6 @@ SELECT id, $3, $4, true, ttl, clock_timestamp() + ttl
 FROM unnest($1::uuid[], $2::interval[]) AS a (id, ttl)
 WHERE clock_timestamp() < $5
 ORDER BY id
-ON CONFLICT (id) DO UPDATE SET expires_at = clock_timestamp() + l.ttl
-WHERE l.expires_at > clock_timestamp()
+ON CONFLICT (id) DO UPDATE SET expires_at = greatest(clock_timestamp() + l.ttl, l.hold_until)
+WHERE l.expires_at > clock_timestamp() AND NOT l.standing
 RETURNING l.id

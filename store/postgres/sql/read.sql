@@ -2,12 +2,13 @@
 -- join, it could become a scan of all that a namespace has.
 -- $1 namespace, $2 keys, $3 the leases of who asks
 SELECT a.ord::integer,
-    EXISTS (SELECT FROM locksidecar.leases own WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp()) AS asker_lives,
-    l.grant_id, l.lease_id AS rides_on, coalesce(l.contended, false),
-    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed,
-    l.session, l.owner, l.data, l.traceparent,
+    EXISTS (SELECT FROM locksidecar.leases own WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp()
+        AND NOT own.standing) AS asker_lives,
+    l.lease_id AS rides_on, coalesce(l.contended, false),
+    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.standing,
+    l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id,
     CASE WHEN l.contended THEN (
-        SELECT count(*)::integer FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key) ELSE 0 END AS waiting
+        SELECT count(*)::integer FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key AND q.outcome IS NULL) ELSE 0 END AS waiting
 FROM unnest($2::text[], $3::uuid[]) WITH ORDINALITY AS a (key, lease_id, ord)
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key = a.key OFFSET 0) l ON true
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s ON true

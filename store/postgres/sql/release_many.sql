@@ -12,12 +12,13 @@ WITH locked AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT ctid AS at FROM locksidecar.locks WHERE namespace = $1 AND key = c.key FOR UPDATE OFFSET 0) l
     CROSS JOIN LATERAL (
-        SELECT id, instance, pod, renewed, expires_at FROM locksidecar.leases WHERE id = c.lease_id OFFSET 0) s
+        SELECT id, instance, pod, renewed, expires_at, hold_until FROM locksidecar.leases WHERE id = c.lease_id OFFSET 0) s
 )
 UPDATE locksidecar.locks l
-SET lease_id = NULL, grant_id = NULL, stopping = NULL, freed_at = clock_timestamp()
+SET lease_id = NULL, grant_id = NULL, freed_at = clock_timestamp()
 FROM locked s
-WHERE l.ctid = s.at AND l.token = s.token AND l.lease_id = s.id AND NOT l.contended
-AND s.renewed AND s.expires_at > clock_timestamp()
-RETURNING l.key, l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed,
-    l.session, l.owner, l.data, l.traceparent, 0
+WHERE l.ctid = s.at AND l.token = s.token AND l.lease_id = s.id AND NOT l.contended AND l.stopping IS NULL
+AND s.renewed AND s.expires_at > clock_timestamp() AND s.hold_until IS NULL
+RETURNING l.key, l.watched,
+    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, false,
+    l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id, 0

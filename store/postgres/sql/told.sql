@@ -6,5 +6,5 @@ WITH held AS (
     SELECT lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = $2 AND grant_id = $3 FOR UPDATE
 )
 UPDATE locksidecar.leases l SET repeated = true FROM held
-WHERE l.id = held.lease_id AND l.expires_at > clock_timestamp()
+WHERE l.id = held.lease_id AND l.expires_at > clock_timestamp() AND NOT l.standing
 RETURNING true

@@ -1,0 +1,384 @@
+package postgres_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// holdFor is an ask with a hold, under a fresh lease of its own.
+func (s *scene) holdFor(key string, hold time.Duration) store.Ask {
+	s.Helper()
+	ask := askFor(key, openLease(s, s, time.Hour))
+	ask.MinHold = hold
+	return ask
+}
+
+// leaseRow reads a lease: whether it stands, and ends exactly with its hold.
+func (s *scene) leaseRow(lease store.LeaseID) (standing, exact bool) {
+	s.Helper()
+	err := s.conn.QueryRow(s.Context(),
+		"SELECT standing, coalesce(expires_at = hold_until, false) FROM locksidecar.leases WHERE id = $1", lease).
+		Scan(&standing, &exact)
+	if err != nil {
+		s.Fatalf("the lease: %v", err)
+	}
+	return standing, exact
+}
+
+// mustStand checks that a lease stands until its hold is over.
+func (s *scene) mustStand(lease store.LeaseID) {
+	s.Helper()
+	if standing, exact := s.leaseRow(lease); !standing || !exact {
+		s.Errorf("stands: %v, until its hold is over: %v", standing, exact)
+	}
+}
+
+// handOffIn hands a key off in a session's open transaction.
+func handOffIn(t *testing.T, conn *pgx.Conn, key string, from store.LeaseID) {
+	t.Helper()
+	exec(t, conn, "SELECT locksidecar.hand_off('n', $1, $2, NULL)", key, from)
+}
+
+// A renewal that is under way when the lock is released does not prolong the hold.
+func TestAReleaseWithAHoldMeetsARenewal(t *testing.T) {
+	s := newScene(t)
+	ask := s.holdFor("k", time.Minute)
+	token := want(t, acquire(t, s, ask), store.Granted).Token
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, `UPDATE locksidecar.leases SET expires_at = greatest(clock_timestamp() + ttl, hold_until)
+		WHERE id = $1`, ask.Lease)
+	released := make(chan store.Verdict, 1)
+	go func() { released <- release(t, s, store.Claim{Key: "k", Token: token, Lease: ask.Lease}) }()
+	awaitBlocked(t, s.url)
+	exec(t, s.other, "COMMIT")
+	if v := <-released; v.Standing != store.Holds {
+		t.Fatalf("standing %d", v.Standing)
+	}
+	s.mustStand(ask.Lease)
+	if grant, lease, _ := holder(t, s.conn, "k"); grant != uuid.Nil || lease != ask.Lease {
+		t.Errorf("the key is kept by lease %s under grant %s, want no grant", lease, grant)
+	}
+}
+
+// A burial that is under way decides: the grant has expired, and its late release
+// skips nobody.
+func TestAReleaseMeetsABurialOfItsHold(t *testing.T) {
+	s := newScene(t)
+	ask := s.holdFor("k", time.Hour)
+	token := want(t, acquire(t, s, ask), store.Granted).Token
+	waiter := skipFor("k", s.lease)
+	want(t, enqueue(t, s, waiter), store.Queued)
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, "UPDATE locksidecar.leases SET standing = true, expires_at = hold_until WHERE id = $1", ask.Lease)
+	released := make(chan store.Verdict, 1)
+	go func() { released <- release(t, s, success("k", token, ask.Lease)) }()
+	awaitBlocked(t, s.url)
+	exec(t, s.other, "COMMIT")
+	if v := <-released; v.Standing != store.Expired {
+		t.Errorf("standing %d, want expired", v.Standing)
+	}
+	want(t, check(t, s, waiter), store.Queued)
+	if grant, _, _ := holder(t, s.conn, "k"); grant != ask.Grant {
+		t.Error("the grant was forgotten: later claims hear that it was released")
+	}
+}
+
+// A burial waits for a release or for a hand-off that is under way, and finds a hold.
+func TestABurialMeetsAHold(t *testing.T) {
+	for name, more := range map[string]int{"one": 0, "many": 3} {
+		buries := func(t *testing.T, s *scene, lease store.LeaseID) {
+			leases := []store.LeaseID{lease}
+			for range more {
+				leases = append(leases, openLease(t, s, time.Hour))
+			}
+			buried := make(chan error, 1)
+			go func() { buried <- s.Bury(s.Context(), leases) }()
+			awaitBlocked(t, s.url)
+			exec(t, s.other, "COMMIT")
+			if err := <-buried; err != nil {
+				t.Fatal(err)
+			}
+			s.mustStand(lease)
+			if n := pgtest.Query[int64](t, s.url, "SELECT count(*) FROM locksidecar.leases WHERE id <> ALL ($1)",
+				[]uuid.UUID{lease, s.lease}); n != 0 {
+				t.Errorf("%d leases without a hold are left", n)
+			}
+		}
+		t.Run("release, "+name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			ask := s.holdFor("k", time.Hour)
+			token := want(t, acquire(t, s, ask), store.Granted).Token
+			exec(t, s.other, "BEGIN")
+			releaseIn(t, s.other, "k", token, ask.Lease)
+			buries(t, s, ask.Lease)
+			want(t, acquire(t, s, askFor("k", s.lease)), store.Held)
+		})
+		t.Run("hand-off, "+name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+			waiter, behind := s.holdFor("k", time.Hour), askFor("k", s.lease)
+			want(t, enqueue(t, s, waiter), store.Queued)
+			want(t, enqueue(t, s, behind), store.Queued)
+			exec(t, s.other, "BEGIN")
+			handOffIn(t, s.other, "k", s.lease)
+			buries(t, s, waiter.Lease)
+			if a := want(t, check(t, s, behind), store.Queued); !a.Lock.Holder.Standing || a.Lock.Holder.Lease != waiter.Lease {
+				t.Errorf("held by %+v, want a lease that stands", a.Lock.Holder)
+			}
+			want(t, check(t, s, waiter), store.Gone)
+		})
+	}
+}
+
+// The other order: the waiter whose lease is buried in the moment of the hand-off gets
+// neither the lock nor a hold.
+func TestAHandOffToAHoldMeetsABurial(t *testing.T) {
+	s := newScene(t)
+	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
+	dying, next := s.holdFor("k", time.Hour), askFor("k", s.lease)
+	want(t, enqueue(t, s, dying), store.Queued)
+	want(t, enqueue(t, s, next), store.Queued)
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, "DELETE FROM locksidecar.leases WHERE id = $1", dying.Lease)
+	released := make(chan store.Verdict, 1)
+	go func() { released <- release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}) }()
+	awaitBlocked(t, s.url)
+	exec(t, s.other, "COMMIT")
+	<-released
+	want(t, check(t, s, next), store.Granted)
+}
+
+// An own lease that is buried while a lock with a hold is asked for under it is not
+// brought back to life by the hold.
+func TestAnAskWithAHoldMeetsABurial(t *testing.T) {
+	s := newScene(t)
+	ask := s.holdFor("k", time.Hour)
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, "DELETE FROM locksidecar.leases WHERE id = $1", ask.Lease)
+	answers := make(chan store.Answer, 1)
+	go func() { answers <- enqueue(t, s, ask) }()
+	awaitBlocked(t, s.url)
+	exec(t, s.other, "COMMIT")
+	want(t, <-answers, store.LeaseLost)
+}
+
+// Who is just standing in line behind a hold is told that it ends earlier than it read.
+func TestAnEnqueueUnderWayHearsThatAHoldStands(t *testing.T) {
+	for name, more := range map[string]int{"one": 0, "many": 3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := cluster.NewDatabase(t)
+			heard := make(chan store.GrantID, 100)
+			i := backend{tb: t, url: url}.Open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+			t.Cleanup(i.Stop)
+			i.OnNews(func(n store.News) { heard <- n.Grant })
+			if err := i.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			awaitReady(t, i)
+			s := &scene{t, i, url, connect(t, url), connect(t, url), openLease(t, i, time.Hour)}
+			ask, grant := s.holdFor("k", time.Minute), uuid.New()
+			want(t, acquire(t, s, ask), store.Granted)
+			exec(t, s.other, "BEGIN")
+			exec(t, s.other, `SELECT locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}',
+				'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}')`, grant, s.lease)
+			leases := []store.LeaseID{ask.Lease}
+			for range more {
+				leases = append(leases, openLease(t, s, time.Hour))
+			}
+			buried := make(chan error, 1)
+			go func() { buried <- s.Bury(t.Context(), leases) }()
+			poll(t, "the burial waits, or is over", func() bool { return len(buried) > 0 || isBlocked(t, url) })
+			exec(t, s.other, "COMMIT")
+			if err := <-buried; err != nil {
+				t.Fatal(err)
+			}
+			for {
+				select {
+				case id := <-heard:
+					if id == grant {
+						return
+					}
+				case <-time.After(patience):
+					t.Fatal("the waiter was not told to look")
+				}
+			}
+		})
+	}
+}
+
+// A sidecar that died with many holds: they stand, after a few statements, and
+// whatever waited under their leases is dropped.
+func TestTheHoldsOfADeadInstance(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	dead := startStore(t, url, store.Identity{Namespace: "n", Instance: "dead", Pod: "p"})
+	heir := startStore(t, url, store.Identity{Namespace: "n", Instance: "heir", Pod: "p"})
+	s := &scene{t, dead, url, connect(t, url), connect(t, url), openLease(t, dead, time.Hour)}
+	const many = 50
+	var leases []uuid.UUID
+	for n := range many {
+		ask := s.holdFor(fmt.Sprintf("k%d", n), time.Minute)
+		want(t, acquire(t, dead, ask), store.Granted)
+		leases = append(leases, ask.Lease)
+	}
+	stray := askFor("k0", leases[1])
+	want(t, enqueue(t, dead, stray), store.Queued)
+	dead.Stop()
+	for range 2 { // the second finds them as they are
+		cluster.ResetStatements(t, url)
+		if err := heir.BuryInstance(t.Context(), "dead"); err != nil {
+			t.Fatal(err)
+		}
+		if n := cluster.Statements(t, url, "%locksidecar%"); n > 6 {
+			t.Errorf("%d statements, want a few for all", n)
+		}
+		for _, lease := range leases {
+			s.mustStand(lease)
+		}
+	}
+	if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.leases WHERE instance = 'dead'"); n != many {
+		t.Errorf("%d leases are left, want those with a hold", n)
+	}
+	if n := waiterRows(t, url, stray.Grant); n != 0 {
+		t.Error("a waiter of the dead instance is left in line")
+	}
+}
+
+// Whoever waits looks when the lease ends, as it was told, and has the key at once.
+func TestAHoldIsTakenOverAtItsEnd(t *testing.T) {
+	const hold, soon = 300 * time.Millisecond, 100 * time.Millisecond
+	ends := map[string]func(s *scene, ask store.Ask, token int64){
+		"release": func(s *scene, ask store.Ask, token int64) {
+			release(s, s, store.Claim{Key: ask.Key, Token: token, Lease: ask.Lease})
+		},
+		"burial": func(s *scene, ask store.Ask, _ int64) {
+			if err := s.Bury(s.Context(), []store.LeaseID{ask.Lease}); err != nil {
+				s.Error(err)
+			}
+		},
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			var took []time.Duration
+			for n := range 5 { // a busy machine may be late now and then
+				ask := s.holdFor(fmt.Sprintf("k%d", n), hold)
+				first := want(t, acquire(t, s, ask), store.Granted)
+				waiter := askFor(ask.Key, s.lease)
+				if a := want(t, enqueue(t, s, waiter), store.Queued); a.Lock.Holder.ExpiresIn < time.Minute {
+					t.Fatalf("expires in %s: this test has lost its point", a.Lock.Holder.ExpiresIn)
+				}
+				end(s, ask, first.Token)
+				a := want(t, check(t, s, waiter), store.Queued)
+				for a.Outcome == store.Queued {
+					if a.Lock.Holder.ExpiresIn > hold {
+						t.Fatalf("expires in %s, with a hold of %s", a.Lock.Holder.ExpiresIn, hold)
+					}
+					<-time.After(a.Lock.Holder.ExpiresIn + time.Millisecond)
+					a = check(t, s, waiter)
+				}
+				late := want(t, a, store.Granted).AcquiredAt.Sub(first.AcquiredAt) - hold
+				if late < 0 {
+					t.Fatalf("granted %s before the hold was over", -late)
+				}
+				if took = append(took, late); late < soon {
+					return
+				}
+			}
+			t.Errorf("granted %s after the hold was over", took)
+		})
+	}
+}
+
+// An undo ends a hold of which nobody was told. Where another instance has it of the
+// same attempt, somebody may have been.
+func TestAnUndoLeavesTheHoldsOfOthers(t *testing.T) {
+	s := newScene(t)
+	other := startStore(t, s.url, store.Identity{Namespace: "n", Instance: "other", Pod: "p"})
+	ask := s.holdFor("k", time.Hour)
+	want(t, acquire(t, s, ask), store.Granted)
+	if err := s.Bury(t.Context(), []store.LeaseID{ask.Lease}); err != nil {
+		t.Fatal(err)
+	}
+	if err := undo(t.Context(), other, ask.Attempt); err != nil {
+		t.Fatal(err)
+	}
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Held)
+	if err := undo(t.Context(), s, ask.Attempt); err != nil {
+		t.Fatal(err)
+	}
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+}
+
+// Nobody stands in line, or is granted anything, under a lease that stands. (Its
+// sidecar would not ask so; a row that was left so must not go round for ever.)
+func TestNobodyWaitsUnderALeaseThatStands(t *testing.T) {
+	s := newScene(t)
+	ask := s.holdFor("held", time.Hour)
+	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
+	want(t, acquire(t, s, ask), store.Granted)
+	stray := askFor("k", ask.Lease)
+	want(t, enqueue(t, s, stray), store.Queued)
+	exec(t, s.conn, "UPDATE locksidecar.leases SET standing = true, expires_at = hold_until WHERE id = $1", ask.Lease)
+	want(t, check(t, s, stray), store.Gone)
+	if v := release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}); v.Standing != store.Holds {
+		t.Errorf("standing %d", v.Standing)
+	}
+	want(t, enqueue(t, s, askFor("k2", ask.Lease)), store.LeaseLost)
+	want(t, acquire(t, s, askFor("k2", ask.Lease)), store.LeaseLost)
+	if err := s.OpenLeases(t.Context(), []store.NewLease{{ID: ask.Lease, TTL: time.Hour}}); !store.Unavailable(err) {
+		t.Errorf("a lease that stands was opened again: %v", err)
+	}
+	s.mustStand(ask.Lease)
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+	if n := waiterRows(t, s.url, stray.Grant); n != 0 {
+		t.Error("its row is left")
+	}
+}
+
+// What a hold costs.
+func TestStatementsOfAHold(t *testing.T) {
+	s := newScene(t)
+	var asks []store.Ask
+	for n := range 100 {
+		asks = append(asks, s.holdFor(fmt.Sprintf("k%d", n), time.Hour))
+	}
+	counted := func(what string, most int64, do func() error) {
+		t.Helper()
+		cluster.ResetStatements(t, s.url)
+		if err := do(); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if n := cluster.Statements(t, s.url, "%locksidecar%"); n > most {
+			t.Errorf("%s: %d statements, want %d", what, n, most)
+		}
+	}
+	claims := make([]store.Claim, len(asks))
+	leases := make([]store.LeaseID, len(asks))
+	counted("acquire", 2, func() error {
+		answers, err := s.Acquire(t.Context(), asks)
+		for i, a := range answers {
+			claims[i] = store.Claim{Key: asks[i].Key, Token: a.Token, Lease: asks[i].Lease}
+			leases[i] = asks[i].Lease
+		}
+		return err
+	})
+	counted("release", 2, func() error {
+		verdicts, err := s.Release(t.Context(), claims)
+		if slices.ContainsFunc(verdicts, func(v store.Verdict) bool { return v.Standing != store.Holds }) {
+			t.Errorf("%+v", verdicts)
+		}
+		return err
+	})
+	counted("burial", 3, func() error { return s.Bury(t.Context(), leases) })
+}

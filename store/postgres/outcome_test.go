@@ -1,0 +1,271 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// skipFor is an ask of one who would rather have the result.
+func skipFor(key string, lease store.LeaseID) store.Ask {
+	ask := askFor(key, lease)
+	ask.Skip = true
+	return ask
+}
+
+// success is the claim of a holder that did what was to be done.
+func success(key string, token int64, lease store.LeaseID) store.Claim {
+	return store.Claim{Key: key, Token: token, Lease: lease, Outcome: store.Success, Result: []byte(`1`)}
+}
+
+// releaseIn releases a lock with success in a session's open transaction.
+func releaseIn(t *testing.T, conn *pgx.Conn, key string, token int64, lease store.LeaseID) {
+	t.Helper()
+	exec(t, conn, `SELECT locksidecar.release('n', 'i', ARRAY[$1::text], ARRAY[$2::bigint], ARRAY[$3::uuid], '{false}',
+		'{true}', '{1}', '{false}')`, key, token, lease)
+}
+
+// waiterRows counts what is left of an attempt that waited.
+func waiterRows(t *testing.T, url string, grant store.GrantID) int64 {
+	t.Helper()
+	return pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.waiters WHERE grant_id = $1", grant)
+}
+
+// A release that nobody seems to wait for meets somebody who is just standing in line.
+func TestASuccessSeesAnEnqueueUnderWay(t *testing.T) {
+	for name, others := range map[string][]string{"one": nil, "many": {"z"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			var claims []store.Claim
+			for _, key := range append([]string{"k"}, others...) {
+				claims = append(claims, success(key, want(t, acquire(t, s, askFor(key, s.lease)), store.Granted).Token, s.lease))
+			}
+			waiter := skipFor("k", s.lease)
+			exec(t, s.other, "BEGIN")
+			exec(t, s.other, `SELECT locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}',
+				'{0}', '{true}', '{s}', '{o}', '{NULL}', '{t}')`, waiter.Grant, s.lease)
+			released := make(chan error, 1)
+			go func() {
+				_, err := s.Release(s.Context(), claims)
+				released <- err
+			}()
+			awaitBlocked(t, s.url)
+			exec(t, s.other, "COMMIT")
+			if err := <-released; err != nil {
+				t.Fatal(err)
+			}
+			if a := want(t, check(t, s, waiter), store.Skipped); string(a.Result) != "1" {
+				t.Errorf("result %q", a.Result)
+			}
+			want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+		})
+	}
+}
+
+// A waiter that cancels in the moment of the success is not skipped, and the one behind
+// it is served.
+func TestASuccessMeetsACancelUnderWay(t *testing.T) {
+	s := newScene(t)
+	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
+	gone, skipped, next := skipFor("k", s.lease), skipFor("k", s.lease), askFor("k", s.lease)
+	for _, ask := range []store.Ask{gone, skipped, next} {
+		want(t, enqueue(t, s, ask), store.Queued)
+	}
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, "DELETE FROM locksidecar.waiters WHERE grant_id = $1", gone.Grant)
+	released := make(chan store.Verdict, 1)
+	go func() { released <- release(t, s, success("k", token, s.lease)) }()
+	awaitBlocked(t, s.url)
+	exec(t, s.other, "COMMIT")
+	if v := <-released; v.Standing != store.Holds {
+		t.Fatalf("standing %d", v.Standing)
+	}
+	want(t, check(t, s, gone), store.Gone)
+	want(t, check(t, s, skipped), store.Skipped)
+	want(t, check(t, s, next), store.Granted)
+}
+
+// The other order: who cancels while it is being skipped hears of that, and leaves
+// nothing behind.
+func TestACancelMeetsASuccessUnderWay(t *testing.T) {
+	for name, more := range map[string]int{"one": 0, "many": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
+			waiter := skipFor("k", s.lease)
+			want(t, enqueue(t, s, waiter), store.Queued)
+			cancelled := []store.Attempt{waiter.Attempt}
+			for range more {
+				cancelled = append(cancelled, store.Attempt{Key: "other", Grant: uuid.New()})
+			}
+			exec(t, s.other, "BEGIN")
+			releaseIn(t, s.other, "k", token, s.lease)
+			answers := make(chan store.Answer, 1)
+			go func() {
+				a, err := s.CancelWaits(s.Context(), cancelled)
+				if err != nil {
+					t.Error(err)
+					a = make([]store.Answer, 1)
+				}
+				answers <- a[0]
+			}()
+			awaitBlocked(t, s.url)
+			exec(t, s.other, "COMMIT")
+			if a := want(t, <-answers, store.Skipped); string(a.Result) != "1" {
+				t.Errorf("result %q", a.Result)
+			}
+			if n := waiterRows(t, s.url, waiter.Grant); n != 0 {
+				t.Error("it is not forgotten")
+			}
+		})
+	}
+}
+
+// A skipped waiter is said to be forgotten only when it is, also where somebody has its
+// row locked.
+func TestAStuckRowOfWhoWasSkipped(t *testing.T) {
+	s := hasty(t)
+	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
+	waiter := skipFor("k", s.lease)
+	want(t, enqueue(t, s, waiter), store.Queued)
+	release(t, s, success("k", token, s.lease))
+	letGo := s.operator("waiters", "key = 'k'")
+	one := []store.Attempt{waiter.Attempt}
+	many := append(one, store.Attempt{Key: "other", Grant: uuid.New()})
+	for _, cancelled := range [][]store.Attempt{one, many} {
+		answers, err := s.CancelWaits(t.Context(), cancelled)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, answers[0], store.Stuck)
+	}
+	want(t, check(t, s, waiter), store.Skipped)
+	letGo()
+	answers, err := s.CancelWaits(t.Context(), many)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, answers[0], store.Skipped)
+	if n := waiterRows(t, s.url, waiter.Grant); n != 0 {
+		t.Error("it is not forgotten")
+	}
+}
+
+// A waiter whose lease is buried while it is being skipped: the burial does not wait
+// for its row, and whatever is left of it means nothing.
+func TestABurialMeetsASkipUnderWay(t *testing.T) {
+	s := newScene(t)
+	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
+	waiter := skipFor("k", openLease(t, s, time.Hour))
+	want(t, enqueue(t, s, waiter), store.Queued)
+	exec(t, s.other, "BEGIN")
+	releaseIn(t, s.other, "k", token, s.lease)
+	if err := s.Bury(t.Context(), []store.LeaseID{waiter.Lease}); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, s.other, "COMMIT")
+	want(t, check(t, s, waiter), store.Gone)
+	waiter.Lease = s.lease
+	want(t, enqueue(t, s, waiter), store.Granted) // it comes again, under a fresh lease
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := waiterRows(t, s.url, waiter.Grant); n != 0 {
+		t.Error("its row was not swept")
+	}
+}
+
+// Who was skipped stands in nobody's way: a hand-off that meets only such waiters frees
+// the key, and a burial does not look for others behind them.
+func TestTheSkippedAreNoWaiters(t *testing.T) {
+	s := newScene(t)
+	dying := openLease(t, s, time.Hour)
+	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
+	waiter := skipFor("k", dying)
+	want(t, enqueue(t, s, waiter), store.Queued)
+	release(t, s, success("k", token, s.lease))
+	// Its sidecar has not forgotten it yet, and looks dead.
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", dying)
+	first, next := askFor("k", s.lease), askFor("k", s.lease)
+	token = want(t, acquire(t, s, first), store.Granted).Token
+	if a := want(t, enqueue(t, s, next), store.Queued); a.Position != 1 || a.Lock.QueueLength != 1 {
+		t.Errorf("place %d of %d, want the first of one", a.Position, a.Lock.QueueLength)
+	}
+	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
+	token = want(t, check(t, s, next), store.Granted).Token
+	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+	if n := waiterRows(t, s.url, waiter.Grant); n != 1 {
+		t.Error("somebody buried it on the way, for nothing")
+	}
+}
+
+// However many are skipped, it takes a few statements, and each of them is told.
+func TestManyAreSkippedByFewStatements(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	const each = 100
+	var stores []store.Store
+	var leases []store.LeaseID
+	var told [2]atomic.Int64
+	for i, name := range []string{"a", "b"} {
+		s := backend{tb: t, url: url}.Open(store.Identity{Namespace: "n", Instance: name, Pod: "p"})
+		t.Cleanup(s.Stop)
+		s.OnNews(func(n store.News) {
+			if n.Grant != (store.GrantID{}) {
+				told[i].Add(1)
+			}
+		})
+		if err := s.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		awaitReady(t, s)
+		s.Listen(true)
+		poll(t, "it hears", func() bool { return !s.Traits().Polls })
+		stores, leases = append(stores, s), append(leases, openLease(t, s, time.Hour))
+	}
+	token := want(t, acquire(t, stores[0], askFor("k", leases[0])), store.Granted).Token
+	waits := [2][]store.Attempt{}
+	for range each {
+		for i, s := range stores {
+			ask := skipFor("k", leases[i])
+			want(t, enqueue(t, s, ask), store.Queued)
+			waits[i] = append(waits[i], ask.Attempt)
+		}
+	}
+	cluster.ResetStatements(t, url)
+	release(t, stores[0], success("k", token, leases[0]))
+	for i := range told {
+		poll(t, fmt.Sprintf("instance %d was told of all", i), func() bool { return told[i].Load() == each })
+	}
+	if n := cluster.Statements(t, url, "%locksidecar%"); n > 4 {
+		t.Errorf("%d statements, want two for the release and one or two for the news", n)
+	}
+	cluster.ResetStatements(t, url)
+	for i, s := range stores {
+		for _, do := range []func(context.Context, []store.Attempt) ([]store.Answer, error){s.CheckWaits, s.CancelWaits} {
+			answers, err := do(t.Context(), waits[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range answers {
+				want(t, a, store.Skipped)
+			}
+		}
+	}
+	if n := cluster.Statements(t, url, "%locksidecar%"); n != 6 {
+		t.Errorf("%d statements to look and to forget, want 6", n)
+	}
+	if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.waiters"); n != 0 {
+		t.Errorf("%d are not forgotten", n)
+	}
+}
