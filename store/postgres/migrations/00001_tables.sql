@@ -30,7 +30,12 @@ CREATE TABLE locksidecar.leases (
     expires_at timestamptz NOT NULL,
     -- An unrenewed lease whose grant another instance than the first was told of,
     -- too, because the attempt was repeated there.
-    repeated   boolean NOT NULL DEFAULT false
+    repeated   boolean NOT NULL DEFAULT false,
+    -- The lock that rides on it keeps its key until then, whatever becomes of its
+    -- holder. Null: it has no such hold.
+    hold_until timestamptz,
+    -- Nobody renews or claims it any more: it lasts for the rest of the hold.
+    standing   boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 50);
 
 -- A row per key. The key is held while lease_id names a lease that exists and has
@@ -50,8 +55,9 @@ CREATE TABLE locksidecar.locks (
     contended   boolean NOT NULL DEFAULT false,
     -- Somebody wants to hear of changes.
     watched     boolean NOT NULL DEFAULT false,
-    -- The holder was asked to stop.
-    stopping    text,
+    -- When the holder was first asked to stop, and why, by whom last asked.
+    stopping    timestamptz,
+    stop_reason text,
     session     text NOT NULL DEFAULT '',
     owner       text NOT NULL DEFAULT '',
     acquired_at timestamptz,
