@@ -75,3 +75,11 @@ func Tell(tb testing.TB, s store.Store, namespace string, e store.Event) {
 
 // WordOf is the word by which others are told of an event.
 var WordOf = wordOf
+
+// Silent reports whether a store has told all that there was to tell.
+func Silent(s store.Store) bool {
+	m := s.(*Store).mouth
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.speaking == nil
+}
