@@ -95,7 +95,7 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 		}
 		if r.buried != (zeronull.UUID{}) {
 			token := int64(r.token)
-			broken = append(broken, held{namespace, signals[i].Key, uuid.UUID(r.buried), &token})
+			broken = append(broken, held{namespace: namespace, key: signals[i].Key, lease: uuid.UUID(r.buried), token: &token})
 		}
 	}
 	// What is stuck now is broken all the same: its lease is dead, and who waits finds it.

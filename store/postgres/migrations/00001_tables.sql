@@ -31,17 +31,19 @@ CREATE TABLE locksidecar.leases (
     -- An unrenewed lease whose grant another instance than the first was told of,
     -- too, because the attempt was repeated there.
     repeated   boolean NOT NULL DEFAULT false,
-    -- The lock that rides on it keeps its key until then, whatever becomes of its
-    -- holder. Null: it has no such hold.
+    -- The lock that rides on it was granted with a min_hold: it keeps the key until
+    -- then, whatever becomes of its holder. expires_at is never before that.
     hold_until timestamptz,
-    -- Nobody renews or claims it any more: it lasts for the rest of the hold.
+    -- That lock was released, or its owner is gone: nobody renews or claims it any
+    -- more, and it ends when the hold is over.
     standing   boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 50);
 
 -- A row per key. The key is held while lease_id names a lease that exists and has
 -- not expired by this database's clock. A row whose lease_id is null is free; the
 -- columns of the holder then tell of the last grant, and grant_id says how it
--- ended: null when it was released, not null when its lease died. Rows of free
+-- ended: null when it was released, not null when its lease died. (A lock whose lease
+-- stands because it was released has no grant_id either.) Rows of free
 -- keys stay for a day, because a token could otherwise be overtaken: it may be
 -- drawn before a statement waits. No foreign key and no second index: both make
 -- every grant dearer. Free space in the pages keeps updates HOT.
@@ -55,7 +57,7 @@ CREATE TABLE locksidecar.locks (
     contended   boolean NOT NULL DEFAULT false,
     -- Somebody wants to hear of changes.
     watched     boolean NOT NULL DEFAULT false,
-    -- When the holder was first asked to stop, and why, by whom last asked.
+    -- When the holder was first asked to stop, and why when it was asked last.
     stopping    timestamptz,
     stop_reason text,
     session     text NOT NULL DEFAULT '',
@@ -70,7 +72,8 @@ CREATE TABLE locksidecar.locks (
 ) WITH (fillfactor = 70);
 
 -- The queues. The order of a key's queue is the order of the ids: who inserts a
--- waiter has locked the lock row.
+-- waiter has locked the lock row. A row with an outcome waits no more: it is there so
+-- that its sidecar can read what became of it.
 CREATE TABLE locksidecar.waiters (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     grant_id    uuid NOT NULL,
@@ -80,11 +83,16 @@ CREATE TABLE locksidecar.waiters (
     lease_id    uuid NOT NULL,
     -- Not null: the waiter asks for a bind:ttl lock that lasts so long.
     ttl         interval,
+    -- Not null: the lock is to be kept for so long after the grant.
+    min_hold    interval,
+    -- It wants no lock, but the result, once the holder has released with success.
+    skip        boolean NOT NULL DEFAULT false,
     session     text NOT NULL DEFAULT '',
     owner       text NOT NULL DEFAULT '',
     data        text,
     traceparent text NOT NULL DEFAULT '',
     enqueued_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- 'success': it was skipped, for the holder released so, with this result.
     outcome     text,
     result      text,
     -- Namespaces know nothing of each other: the same request may come in two.
