@@ -119,6 +119,10 @@ func (o *operation) bury(ctx context.Context, leases []uuid.UUID, force bool) er
 			if err := execute(ctx, o, sqlBuryDropWaiters, uuids(dropped)); err != nil {
 				return err
 			}
+			o.watches.bury(dead)
+			if err := execute(ctx, o, sqlBuryDropSignals, uuids(dead)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -61,3 +61,25 @@ func SetClock(s store.Store, ahead time.Duration) {
 func SweepAtOnce(s store.Store) {
 	s.(*Store).sweepAfter, s.(*Store).forgetAfter = 0, time.Duration(0)
 }
+
+// Tell tells an event of a key in a namespace, as an operation does after its commit.
+func Tell(tb testing.TB, s store.Store, namespace string, e store.Event) {
+	tb.Helper()
+	_, cancel, o, err := s.(*Store).begin(tb.Context(), "tell")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer cancel()
+	o.eventIn(namespace, e)
+}
+
+// WordOf is the word by which others are told of an event.
+var WordOf = wordOf
+
+// Silent reports whether a store has told all that there was to tell.
+func Silent(s store.Store) bool {
+	m := s.(*Store).mouth
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.speaking == nil
+}

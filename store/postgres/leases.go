@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -39,56 +40,89 @@ func (s *Store) OpenLeases(ctx context.Context, leases []store.NewLease) error {
 var errPast = errors.New("a lease with this id has expired, or it was opened too late")
 
 // Renew extends leases that are alive, by one statement on a connection of its own.
+// Those that somebody has locked follow, one after the other.
 func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error) {
-	kept, err := s.renewAll(ctx, leases)
-	return store.Renewal{Kept: kept}, err
-}
-
-func (s *Store) renewAll(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, error) {
 	if len(leases) == 0 {
-		return nil, nil
+		return store.Renewal{}, nil
 	}
 	ctx, cancel, o, err := s.beginRenewal(ctx, "renew")
 	if err != nil {
-		return nil, err
+		return store.Renewal{}, err
 	}
 	defer cancel()
-	kept, err := o.renew(ctx, leases)
-	if isStuck(err) && len(leases) > 1 {
-		return o.renewEach(ctx, leases)
+	r := renewal{operation: o, left: leases}
+	err = r.run(ctx)
+	if err == nil {
+		s.watches.bury(r.left)
 	}
-	if err != nil || len(kept) == len(leases) {
-		return kept, err
-	}
-	// A server that was just promoted may not know of the last renewal.
-	began, err := o.beginEpoch(ctx)
-	if err != nil || !began {
-		return kept, err
-	}
-	return o.renew(ctx, leases)
+	return r.Renewal, err
 }
 
-// renewEach renews one lease after the other, around those that somebody keeps
-// locked: they are the error.
-func (o *operation) renewEach(ctx context.Context, leases []store.LeaseID) (kept []store.LeaseID, err error) {
-	o.noteStuck()
-	for _, lease := range leases {
-		one, failed := o.renew(ctx, []store.LeaseID{lease})
-		kept, err = append(kept, one...), errors.Join(err, failed)
-		if failed != nil && !isStuck(failed) {
+// renewal is a Renew under way.
+type renewal struct {
+	*operation
+	store.Renewal
+	left []store.LeaseID // not extended yet
+}
+
+func (r *renewal) run(ctx context.Context) error {
+	err := r.renew(ctx)
+	if err != nil || len(r.left) == 0 {
+		return err
+	}
+	// A server that was just promoted may not know of the last renewal.
+	began, err := r.beginEpoch(ctx)
+	if err != nil || !began {
+		return err
+	}
+	return r.renew(ctx)
+}
+
+// renew extends what is left: what nobody has locked at once, then the others. It never
+// waits for a lease while it has another locked: who hands locks over locks leases, too,
+// in any order.
+func (r *renewal) renew(ctx context.Context) error {
+	if err := r.extend(ctx, sqlLeaseRenew, uuids(r.left)); err != nil || len(r.left) == 0 {
+		return err
+	}
+	locked, err := query(ctx, r.operation, sqlLeaseLiving, []any{uuids(r.left)}, scanOne[uuid.UUID])
+	if err != nil {
+		return err
+	}
+	// Those that somebody keeps locked are the error: they are not known to be dead.
+	var failed error
+	for _, lease := range locked {
+		err := r.extend(ctx, sqlLeaseRenewOne, [16]byte(lease))
+		failed = errors.Join(failed, err)
+		if err != nil && !isStuck(err) {
 			break
 		}
 	}
-	return kept, err
+	if isStuck(failed) {
+		r.noteStuck()
+	}
+	return failed
 }
 
-func (o *operation) renew(ctx context.Context, leases []store.LeaseID) ([]store.LeaseID, error) {
-	var now time.Time
-	kept, err := query(ctx, o, sqlLeaseRenew, []any{uuids(leases)}, func(rows pgx.Rows, id *store.LeaseID) error {
-		return rows.Scan(id, &now)
-	})
-	if err == nil && len(kept) > 0 {
-		o.clock.heard(now)
+// extend carries out one of the statements that renew, and notes what it has renewed.
+func (r *renewal) extend(ctx context.Context, sql string, leases any) error {
+	type extended struct {
+		lease     store.LeaseID
+		now       time.Time
+		signalled bool
 	}
-	return kept, err
+	found, err := query(ctx, r.operation, sql, []any{leases}, func(rows pgx.Rows, e *extended) error {
+		return rows.Scan(&e.lease, &e.now, &e.signalled)
+	})
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	kept := make(map[store.LeaseID]bool, len(found))
+	for _, e := range found {
+		r.Kept, r.Signals = append(r.Kept, e.lease), r.Signals || e.signalled
+		kept[e.lease] = true
+	}
+	r.clock.heard(found[len(found)-1].now)
+	r.left = slices.DeleteFunc(slices.Clone(r.left), func(id store.LeaseID) bool { return kept[id] })
+	return nil
 }

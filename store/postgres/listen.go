@@ -46,7 +46,8 @@ var (
 
 // ear hears what other instances tell this one, on a connection of its own that
 // exists while there is something to hear. What it hears are hints: ids of grants
-// to look at. A word to itself shows that they arrive.
+// to look at, that there are signals, and events of watched keys. A word to itself shows
+// that they arrive.
 type ear struct {
 	s       *Store
 	channel string
@@ -96,7 +97,8 @@ func (e *ear) turn(on bool) {
 }
 
 // ready returns once the ear listens or cannot; at most after a while. From then on
-// nothing that concerns who is enqueued is missed, or it is known to be.
+// nothing that concerns who is enqueued, or what is watched, is missed, or it is known to
+// be: news of EveryWait follows.
 func (e *ear) ready(ctx context.Context) {
 	e.mu.Lock()
 	on, tried := e.on, e.tried
@@ -230,19 +232,32 @@ func (e *ear) ask(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// hear passes a payload on. Anybody may have sent it: what is not an id is ignored,
-// and an id is only a reason to look.
+// hear passes a payload on. Anybody may have sent it: what is not known is ignored, an
+// id is only a reason to look, and events are only heard of keys that are watched here.
 func (e *ear) hear(payload, hello string) {
 	for word := range strings.SplitSeq(payload, " ") {
-		if word == hello {
+		switch word {
+		case hello:
 			if !e.hears.Swap(true) {
 				e.s.log.Debug("notifications of other instances are heard")
 			}
 			e.s.news(store.EveryWait) // of what was missed before
-			continue
+		case signalsWord:
+			e.s.news(store.News{Signals: true})
+		default:
+			e.pass(word)
 		}
-		if grant, err := uuid.Parse(word); err == nil && grant != uuid.Nil {
-			e.s.news(store.News{Attempt: store.Attempt{Grant: grant}})
+	}
+}
+
+func (e *ear) pass(word string) {
+	if event, ok := eventOf(word); ok {
+		if e.s.watches.has(event.Key) {
+			e.s.news(store.News{Event: &event})
 		}
+		return
+	}
+	if grant, err := uuid.Parse(word); err == nil && grant != uuid.Nil {
+		e.s.news(store.News{Attempt: store.Attempt{Grant: grant}})
 	}
 }

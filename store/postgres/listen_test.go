@@ -59,7 +59,7 @@ func (l *listener) awaitHearing(t *testing.T) {
 	poll(t, "news is heard", func() bool { return !l.Traits().Polls })
 }
 
-func isEveryWait(n store.News) bool { return n.Grant == uuid.Nil }
+func isEveryWait(n store.News) bool { return n.Grant == uuid.Nil && !n.Signals && n.Event == nil }
 
 // ears counts the connections that listen.
 func ears(t *testing.T, url string) int64 {

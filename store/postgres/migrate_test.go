@@ -91,6 +91,18 @@ func TestCurrentSchemaNeedsNoRightsToChangeIt(t *testing.T) {
 	want(t, enqueue(t, s, second), store.Queued)
 	release(t, s, store.Claim{Key: "k", Token: granted.Token, Lease: lease})
 	want(t, check(t, s, second), store.Granted)
+	if err := s.Watch(t.Context(), []string{"k"}, lease); err != nil {
+		t.Error(err)
+	}
+	if standings, err := s.Signal(t.Context(), []store.Signal{{Kind: store.Stop, Key: "k"}}); err != nil || standings[0] != store.Holds {
+		t.Error(standings, err)
+	}
+	if signals, err := s.Signals(t.Context(), []store.LeaseID{lease}); err != nil || len(signals) != 1 {
+		t.Error(signals, err)
+	}
+	if err := s.Unwatch(t.Context(), []string{"k"}); err != nil {
+		t.Error(err)
+	}
 	if err := s.Bury(t.Context(), []store.LeaseID{lease}); err != nil {
 		t.Error(err)
 	}
@@ -103,8 +115,8 @@ func TestCurrentSchemaNeedsNoRightsToChangeIt(t *testing.T) {
 		t.Errorf("token %d after %d on another timeline", after.Token, granted.Token)
 	}
 	writes := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.goose_db_version")
-	if writes != 3 { // goose's own first row, and one for each migration
-		t.Errorf("%d rows in goose's table, want 3: somebody migrated", writes)
+	if writes != 4 { // goose's own first row, and one for each migration
+		t.Errorf("%d rows in goose's table, want 4: somebody migrated", writes)
 	}
 }
 

@@ -4,33 +4,53 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// maxPayload is how long a payload may be: PostgreSQL takes less than 8,000 bytes.
-const maxPayload = 7900
+const (
+	// maxPayload is how long a payload may be: PostgreSQL takes less than 8,000 bytes.
+	maxPayload = 7900
+	// eventsMax is how many events wait to be told to others. When there are more, the
+	// database is away or slow: the oldest are dropped, because who watches wants to know
+	// how things are. eventsAtOnce is how many of them one statement tells.
+	eventsMax    = 2000
+	eventsAtOnce = 200
+)
 
 // channelOf is the channel on which an instance is told what to look at. Names of
-// channels end at 63 bytes, those of instances do not.
+// channels end at 63 bytes, those of instances do not. The function channel in the
+// database is the same.
 func channelOf(namespace, instance string) string {
 	sum := sha256.Sum256([]byte(namespace + "\x00" + instance))
 	return "locksidecar_" + hex.EncodeToString(sum[:16])
 }
 
 // mouth tells other instances, with few statements: what comes while one is under
-// way goes with the next. What it says are ids of grants to look at, nothing that
-// anybody would have to trust: who may connect to the database may send the same.
+// way goes with the next. What it says are ids of grants to look at, or that there are
+// signals, or what happened to a watched key; nothing that anybody would have to trust:
+// who may connect to the database may send the same.
 type mouth struct {
 	s *Store
 
 	mu       sync.Mutex
 	pending  map[string][]string // by channel
+	events   []announced         // the oldest first
 	speaking chan struct{}       // closed when nothing more is to be said; nil then
+	dropped  nowAndThen
+}
+
+// announced is an event that others are to be told of.
+type announced struct {
+	keyName
+	word string
 }
 
 // tell sends a word to a channel, in the background. It may be lost.
@@ -41,29 +61,103 @@ func (m *mouth) tell(channel, word string) {
 		m.pending = make(map[string][]string)
 	}
 	m.pending[channel] = append(m.pending[channel], word)
+	m.start()
+}
+
+// announce tells an event to the instances that watch its key, in the background, after
+// those that were announced before. It may be lost.
+func (m *mouth) announce(namespace string, e store.Event) {
+	word := wordOf(e)
+	if word == "" {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.events) == eventsMax {
+		m.events = slices.Delete(m.events, 0, 1)
+		if m.dropped.due() {
+			m.s.log.Warn("events of watched keys are dropped: the database does not keep up")
+		}
+	}
+	m.events = append(m.events, announced{keyName{namespace, e.Key}, word})
+	m.start()
+}
+
+// start makes sure that what there is to say is said. m is locked.
+func (m *mouth) start() {
 	if m.speaking == nil {
 		m.speaking = make(chan struct{})
 		go m.speak()
 	}
 }
 
+// take returns what is to be said next.
+func (m *mouth) take() (hints map[string][]string, events []announced) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	hints, m.pending = m.pending, nil
+	n := min(len(m.events), eventsAtOnce)
+	events, m.events = slices.Clone(m.events[:n]), slices.Delete(m.events, 0, n)
+	if len(hints) == 0 && n == 0 {
+		m.events = nil // with the room that it had
+		close(m.speaking)
+		m.speaking = nil
+	}
+	return hints, events
+}
+
 // speak sends what there is to say until nothing is.
 func (m *mouth) speak() {
 	for {
-		m.mu.Lock()
-		pending := m.pending
-		m.pending = nil
-		if len(pending) == 0 {
-			close(m.speaking)
-			m.speaking = nil
-			m.mu.Unlock()
+		hints, events := m.take()
+		if len(hints) == 0 && len(events) == 0 {
 			return
 		}
-		m.mu.Unlock()
-		if err := m.send(pending); err != nil {
-			m.s.log.Debug("other instances were not told of hand-offs; they find out when they check", "error", err)
+		if len(hints) > 0 {
+			if err := m.send(hints); err != nil {
+				m.s.log.Debug("other instances were not told of hand-offs and signals; they find out when they check", "error", err)
+			}
+		}
+		if len(events) > 0 {
+			if err := m.sendEvents(events); err != nil {
+				m.s.log.Debug("other instances were not told what happened to keys that they watch", "error", err)
+			}
 		}
 	}
+}
+
+// sendEvents tells events to those who watch. A key that is marked as watched and is not
+// costs this once: the mark is taken off.
+func (m *mouth) sendEvents(events []announced) error {
+	ctx, cancel, o, err := m.s.begin(context.Background(), "announce")
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	namespaces, keys, words := make([]string, len(events)), make([]string, len(events)), make([]string, len(events))
+	for i, e := range events {
+		namespaces[i], keys[i], words[i] = e.namespace, e.key, e.word
+	}
+	id := m.s.config.Identity
+	type watcher struct {
+		keyName
+		there bool
+	}
+	found, err := query(ctx, o, sqlAnnounce, []any{namespaces, keys, words, id.Namespace, id.Instance},
+		func(rows pgx.Rows, w *watcher) error { return rows.Scan(&w.namespace, &w.key, &w.there, nil) })
+	if err != nil {
+		return err
+	}
+	unwatched := map[keyName]bool{}
+	for _, w := range found {
+		if !w.there {
+			unwatched[w.keyName] = true
+		}
+	}
+	if len(unwatched) == 0 {
+		return nil
+	}
+	return o.unmark(ctx, slices.Collect(maps.Keys(unwatched)))
 }
 
 func (m *mouth) send(pending map[string][]string) error {

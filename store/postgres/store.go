@@ -59,6 +59,7 @@ type Store struct {
 	clock      clock
 	ear        *ear
 	mouth      *mouth
+	watches    watches
 	pooled     atomic.Bool // sessions are shared: see shared
 	said       sync.Map    // what was logged once
 	stuckNoted nowAndThen

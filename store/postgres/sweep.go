@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 const (
@@ -28,7 +29,7 @@ const (
 func (s *Store) Sweep(ctx context.Context) error {
 	var errs []error
 	for _, step := range []func(context.Context, *operation) (int, error){
-		sweepLeases, sweepDangling, sweepWaiters, sweepFree,
+		sweepLeases, sweepDangling, sweepWaiters, sweepSignals, sweepWatched, sweepFree,
 	} {
 		for range sweepRounds {
 			rows, err := s.sweepStep(ctx, step)
@@ -74,6 +75,23 @@ func sweepDangling(ctx context.Context, o *operation) (int, error) {
 func sweepWaiters(ctx context.Context, o *operation) (int, error) {
 	gone, err := query(ctx, o, sqlSweepWaiters, []any{int64(sweepLock), sweepRows}, nothing)
 	return len(gone), err
+}
+
+func sweepSignals(ctx context.Context, o *operation) (int, error) {
+	gone, err := query(ctx, o, sqlSweepSignals, []any{int64(sweepLock), sweepRows}, scanOne[int])
+	if err != nil || len(gone) == 0 {
+		return 0, err
+	}
+	return gone[0], nil
+}
+
+func sweepWatched(ctx context.Context, o *operation) (int, error) {
+	keys, err := query(ctx, o, sqlSweepWatched, []any{int64(sweepLock), sweepRows},
+		func(rows pgx.Rows, k *keyName) error { return rows.Scan(&k.namespace, &k.key) })
+	if err != nil || len(keys) == 0 {
+		return 0, err
+	}
+	return len(keys), o.unmark(ctx, keys)
 }
 
 func sweepFree(ctx context.Context, o *operation) (int, error) {

@@ -1,6 +1,174 @@
 package postgres
 
-import "github.com/locksidecar/locksidecar/store"
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
 
-// event tells those who watch a key what happened to it.
-func (o *operation) event(store.Event) {}
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// watchMax is how many keys one statement watches: see handOffMax.
+const watchMax = 500
+
+// errWatch: a watch that would hear nothing.
+var errWatch = errors.New("the lease under which keys are to be watched is dead")
+
+// watches are the keys that this instance watches, and under which leases. They decide
+// what it hears; the table watchers decides what others tell it.
+type watches struct {
+	mu   sync.Mutex
+	keys map[string]store.LeaseID
+}
+
+// add returns the keys that were not watched before.
+func (w *watches) add(keys []string, lease store.LeaseID) (added []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.keys == nil {
+		w.keys = make(map[string]store.LeaseID)
+	}
+	for _, key := range keys {
+		if _, ok := w.keys[key]; !ok {
+			added = append(added, key)
+		}
+		w.keys[key] = lease
+	}
+	return added
+}
+
+func (w *watches) remove(keys []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, key := range keys {
+		delete(w.keys, key)
+	}
+}
+
+// bury forgets what is watched under dead leases.
+func (w *watches) bury(leases []uuid.UUID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.keys) == 0 || len(leases) == 0 {
+		return
+	}
+	dead := make(map[uuid.UUID]bool, len(leases))
+	for _, lease := range leases {
+		dead[lease] = true
+	}
+	for key, lease := range w.keys {
+		if dead[lease] {
+			delete(w.keys, key)
+		}
+	}
+}
+
+func (w *watches) has(key string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, ok := w.keys[key]
+	return ok
+}
+
+// Watch makes this instance hear events of keys. It does not take effect before the ear
+// listens, and this instance's own events are heard from before it does.
+func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	ctx, cancel, o, err := s.begin(ctx, "watch")
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	s.ear.ready(ctx)
+	added := s.watches.add(keys, lease)
+	id := s.config.Identity
+	err = o.eachKey(ctx, keys, func(ctx context.Context, some []string) error {
+		watched, err := query(ctx, o, sqlWatch,
+			[]any{id.Namespace, o.notAfter, some, [16]byte(lease), id.Instance}, scanOne[string])
+		o.partly = o.partly || len(watched) > 0
+		if err == nil && len(watched) < len(some) {
+			err = o.fail(errWatch, false)
+		}
+		return err
+	})
+	if err != nil && !store.OutcomeUnknown(err) {
+		s.watches.remove(added)
+	}
+	return err
+}
+
+// Unwatch ends that. What is under way is not heard any more.
+func (s *Store) Unwatch(ctx context.Context, keys []string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	s.watches.remove(keys)
+	ctx, cancel, o, err := s.begin(ctx, "unwatch")
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	id := s.config.Identity
+	return o.eachKey(ctx, keys, func(ctx context.Context, some []string) error {
+		err := execute(ctx, o, sqlUnwatch, o.notAfter, slices.Repeat([]string{id.Namespace}, len(some)), some, id.Instance)
+		o.partly = o.partly || err == nil
+		return err
+	})
+}
+
+// eachKey carries out a statement for keys of this namespace. Rows that somebody keeps
+// locked are an error in the end: the caller tries again.
+func (o *operation) eachKey(ctx context.Context, keys []string, do func(context.Context, []string) error) error {
+	var left int
+	for some := range slices.Chunk(keys, watchMax) {
+		name := func(i int) keyName { return keyName{o.config.Identity.Namespace, some[i]} }
+		stuck, err := o.aroundStuck(ctx, items(len(some)), name, func(ctx context.Context, which []int) error {
+			names := make([]string, len(which))
+			for n, i := range which {
+				names[n] = some[i]
+			}
+			return do(ctx, names)
+		})
+		if err != nil {
+			return err
+		}
+		left += len(stuck)
+	}
+	if left > 0 {
+		return o.fail(errStuck, false)
+	}
+	return nil
+}
+
+// event tells what happened to a key of this namespace whose row says that it is
+// watched. It is called after the commit, in the order of what happened, and does not
+// block.
+func (o *operation) event(e store.Event) { o.eventIn(o.config.Identity.Namespace, e) }
+
+// eventIn is event for a key of any namespace: burials and sweeps end grants in all of
+// them.
+func (o *operation) eventIn(namespace string, e store.Event) {
+	if namespace == o.config.Identity.Namespace && o.watches.has(e.Key) {
+		o.news(store.News{Event: &e})
+	}
+	o.mouth.announce(namespace, e)
+}
+
+// unmark marks keys as unwatched that nobody watches.
+func (o *operation) unmark(ctx context.Context, keys []keyName) error {
+	_, err := o.aroundStuck(ctx, items(len(keys)), func(i int) keyName { return keys[i] },
+		func(ctx context.Context, which []int) error {
+			namespaces, names := make([]string, len(which)), make([]string, len(which))
+			for n, i := range which {
+				namespaces[n], names[n] = keys[i].namespace, keys[i].key
+			}
+			const nobody = "" // no instance has this name
+			return execute(ctx, o, sqlUnwatch, o.notAfter, namespaces, names, nobody)
+		})
+	return err
+}

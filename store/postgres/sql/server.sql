@@ -8,5 +8,5 @@ SELECT clock_timestamp(), pg_is_in_recovery(),
     (SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_read_only') AS read_only,
     ARRAY(SELECT relname::text FROM pg_class
         WHERE relnamespace = to_regnamespace('locksidecar') AND relkind IN ('r', 'p', 'S')
-        AND relname IN ('leases', 'locks', 'waiters', 'meta', 'tokens') AND relpersistence <> 'p'
+        AND relname IN ('leases', 'locks', 'waiters', 'signals', 'watchers', 'meta', 'tokens') AND relpersistence <> 'p'
         ORDER BY relname) AS not_logged

@@ -1,0 +1,133 @@
+package postgres
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+func TestEventsAsWords(t *testing.T) {
+	reason, empty := `a "reason" of two words`, ""
+	at := time.Date(2026, 1, 2, 3, 4, 5, 678_000, time.UTC)
+	for _, e := range []store.Event{
+		{Kind: store.EventAcquired, Key: "k", Token: 1},
+		{Kind: store.EventExpired, Key: " \"\\\n", Token: 1 << 53},
+		{Kind: store.EventReleased, Key: "ü", Token: 2, Outcome: store.Success, Result: []byte(` { "a" : "<é>" } `)},
+		{Kind: store.EventReleased, Key: "k", Token: 2, Outcome: store.Failure},
+		{Kind: store.EventStopping, Key: "k", Token: 3, Stopping: &store.Stopping{At: at}},
+		{Kind: store.EventStopping, Key: "k", Token: 3, Stopping: &store.Stopping{At: at, Reason: &reason}},
+		{Kind: store.EventStopping, Key: "k", Token: 3, Stopping: &store.Stopping{At: at, Reason: &empty}},
+	} {
+		word := wordOf(e)
+		if strings.ContainsFunc(word, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			t.Errorf("%q is not one word of ASCII", word)
+		}
+		got, ok := eventOf(word)
+		if !ok || !reflect.DeepEqual(got, e) {
+			t.Errorf("%+v became %+v (%t)", e, got, ok)
+		}
+	}
+}
+
+// The server fails the whole statement for one payload that is too long.
+func TestEventsFit(t *testing.T) {
+	const longest = 512
+	for _, key := range []string{strings.Repeat(`"`, longest), strings.Repeat("\u0001", longest), strings.Repeat("\U0010FFFF", longest/4)} {
+		for size, whole := range map[int]bool{4 << 10: true, 6 << 10: false, 1 << 20: false} {
+			text := `"` + strings.Repeat("x", size-2) + `"`
+			reason := strings.Repeat("\u0001", size)
+			for _, e := range []store.Event{
+				{Kind: store.EventReleased, Key: key, Token: 1 << 62, Outcome: store.Success, Result: []byte(text)},
+				{Kind: store.EventStopping, Key: key, Token: 1 << 62, Stopping: &store.Stopping{Reason: &reason, At: time.Now()}},
+			} {
+				word := wordOf(e)
+				got, ok := eventOf(word)
+				if !ok || len(word) > maxPayload || got.Key != key || got.Token != e.Token || got.Outcome != e.Outcome {
+					t.Fatalf("%d bytes: %+v (%t)", len(word), got, ok)
+				}
+				if kept := got.Result != nil || got.Stopping != nil && got.Stopping.Reason != nil; kept != whole {
+					t.Errorf("with %d bytes it is kept whole: %t", size, kept)
+				}
+			}
+		}
+	}
+}
+
+func TestWhatIsNoEvent(t *testing.T) {
+	good := wordOf(store.Event{Kind: store.EventReleased, Key: "k", Token: 1, Result: []byte("{}")})
+	if _, ok := eventOf(good); !ok {
+		t.Fatal(good)
+	}
+	for _, c := range [][2]string{
+		{"event:", "evil:"},
+		{"released", "eaten"},
+		{"released", "stopping"},
+		{`"token":1`, `"token":0`},
+		{`"token":1`, `"token":1e99`},
+		{`"token":1`, `"token":1,"outcome":"maybe"`},
+		{`"token":1`, `"token":1,"stopping":{"at":"2026-01-02T03:04:05Z"}`},
+		{`"aw=="`, `""`},
+		{`"aw=="`, `"not base64"`},
+		{`"aw=="`, `"/w=="`}, // not UTF-8
+		{`"e30="`, `"ew=="`}, // not JSON
+		{"}", ""},
+	} {
+		word := strings.Replace(good, c[0], c[1], 1)
+		if e, ok := eventOf(word); ok {
+			t.Errorf("%s is an event: %+v", word, e)
+		}
+	}
+}
+
+// FuzzEventOf: what is read as an event can be told as one.
+func FuzzEventOf(f *testing.F) {
+	reason := "why"
+	f.Add(wordOf(store.Event{Kind: store.EventReleased, Key: "k", Token: 1, Outcome: store.Success, Result: []byte(`{"a":1}`)}))
+	f.Add(wordOf(store.Event{Kind: store.EventStopping, Key: "k", Token: 1, Stopping: &store.Stopping{Reason: &reason, At: time.Now()}}))
+	f.Fuzz(func(t *testing.T, word string) {
+		e, ok := eventOf(word)
+		if !ok || len(word) > maxPayload {
+			return
+		}
+		again, ok := eventOf(wordOf(e))
+		if !ok || again.Kind != e.Kind || again.Key != e.Key || again.Token != e.Token || !bytes.Equal(again.Result, e.Result) {
+			t.Errorf("%+v became %+v", e, again)
+		}
+	})
+}
+
+// A database that is away costs no more memory than a bounded number of events, the last
+// ones.
+func TestEventsThatWaitAreBounded(t *testing.T) {
+	s, err := New(Config{URL: "postgres://nobody@localhost/nothing", Identity: store.Identity{Namespace: "n", Instance: "i"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := s.mouth
+	m.speaking = make(chan struct{}) // it is waiting for the database
+	for n := range eventsMax + 10 {
+		m.announce("n", store.Event{Kind: store.EventAcquired, Key: fmt.Sprint("k", n%3), Token: int64(n + 1)})
+	}
+	var tokens []int64
+	for {
+		_, events := m.take()
+		if len(events) == 0 {
+			break
+		}
+		if len(events) > eventsAtOnce {
+			t.Fatalf("%d at once", len(events))
+		}
+		for _, a := range events {
+			e, _ := eventOf(a.word)
+			tokens = append(tokens, e.Token)
+		}
+	}
+	if len(tokens) != eventsMax || tokens[0] != 11 || tokens[len(tokens)-1] != eventsMax+10 {
+		t.Errorf("%d events, from %d on, want the last %d", len(tokens), tokens[0], eventsMax)
+	}
+}

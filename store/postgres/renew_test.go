@@ -1,0 +1,161 @@
+package postgres_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// pairOfLeases opens two leases that end in a minute and would be renewed for an hour, in
+// the order in which statements go through them.
+func (s *scene) pairOfLeases() (first, second store.LeaseID) {
+	s.Helper()
+	leases := []store.LeaseID{openLease(s.T, s, time.Hour), openLease(s.T, s, time.Hour)}
+	slices.SortFunc(leases, compareIDs)
+	exec(s.T, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + interval '1 min'")
+	return leases[0], leases[1]
+}
+
+func (s *scene) renewed(lease store.LeaseID) bool {
+	s.Helper()
+	return pgtest.Query[bool](s.T, s.url,
+		"SELECT expires_at > clock_timestamp() + interval '50 min' FROM locksidecar.leases WHERE id = $1", lease)
+}
+
+// renewing renews in the background.
+func (s *scene) renewing(leases ...store.LeaseID) (done func() store.Renewal) {
+	found := make(chan store.Renewal, 1)
+	go func() {
+		r, err := s.Renew(s.Context(), leases)
+		if err != nil {
+			s.Error(err)
+		}
+		found <- r
+	}()
+	return func() store.Renewal { return <-found }
+}
+
+// Trap: a renewal that has one lease and waits for another, and a hand-off that has this
+// one and wants the first.
+func TestARenewalAndWhoLocksLeasesInAnotherOrder(t *testing.T) {
+	s := newScene(t)
+	a, b := s.pairOfLeases()
+	const touch = "UPDATE locksidecar.leases SET repeated = true WHERE id = $1"
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, touch, b)
+	done := s.renewing(a, b)
+	awaitBlocked(t, s.url)
+	exec(t, s.other, touch, a) // nobody keeps it
+	exec(t, s.other, "COMMIT")
+	if r := done(); len(r.Kept) != 2 || !s.renewed(a) || !s.renewed(b) {
+		t.Errorf("kept %v", r.Kept)
+	}
+	if n := pgtest.Deadlocks(t, s.url); n != 0 {
+		t.Errorf("%d deadlocks", n)
+	}
+}
+
+// One that is locked for a moment costs the others nothing, and is renewed, too.
+func TestARenewalWaitsForALeaseAfterTheOthers(t *testing.T) {
+	s := newScene(t)
+	a, b := s.pairOfLeases()
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, "SELECT FROM locksidecar.leases WHERE id = $1 FOR UPDATE", a)
+	done := s.renewing(a, b)
+	poll(t, "the other one is renewed", func() bool { return s.renewed(b) })
+	if s.renewed(a) {
+		t.Error("a lease was renewed that somebody has locked: this test has lost its point")
+	}
+	exec(t, s.other, "COMMIT")
+	if r := done(); len(r.Kept) != 2 || !s.renewed(a) {
+		t.Errorf("kept %v", r.Kept)
+	}
+}
+
+// A lease that is buried while its renewal waits is not kept, and that is no error.
+func TestARenewalAndABurialUnderWay(t *testing.T) {
+	s := newScene(t)
+	a, b := s.pairOfLeases()
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, "DELETE FROM locksidecar.leases WHERE id = $1", a)
+	done := s.renewing(a, b)
+	awaitBlocked(t, s.url)
+	exec(t, s.other, "COMMIT")
+	if r := done(); !slices.Equal(r.Kept, []store.LeaseID{b}) {
+		t.Errorf("kept %v, want %v", r.Kept, b)
+	}
+}
+
+// A lease with a hold lasts as long as the hold at least; one that stands, and not longer.
+func TestARenewalAndHolds(t *testing.T) {
+	for name, locked := range map[string]bool{"at once": false, "after a wait": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			held, over := s.pairOfLeases()
+			standing := openLease(t, s, time.Hour)
+			exec(t, s.conn, "UPDATE locksidecar.leases SET hold_until = clock_timestamp() + interval '1 day' WHERE id = $1", held)
+			exec(t, s.conn, "UPDATE locksidecar.leases SET hold_until = clock_timestamp() + interval '1 s' WHERE id = $1", over)
+			exec(t, s.conn, `UPDATE locksidecar.leases SET standing = true, expires_at = clock_timestamp() + interval '1 min',
+				hold_until = clock_timestamp() + interval '1 min' WHERE id = $1`, standing)
+			if locked {
+				exec(t, s.other, "BEGIN; SELECT FROM locksidecar.leases FOR UPDATE")
+			}
+			done := s.renewing(held, over, standing)
+			if locked {
+				awaitBlocked(t, s.url)
+				exec(t, s.other, "COMMIT")
+			}
+			r := done()
+			slices.SortFunc(r.Kept, compareIDs)
+			if !slices.Equal(r.Kept, []store.LeaseID{held, over}) {
+				t.Errorf("kept %v, want all but the one that stands", r.Kept)
+			}
+			ends := func(lease store.LeaseID) time.Duration {
+				return time.Duration(pgtest.Query[float64](t, s.url,
+					"SELECT extract(epoch FROM expires_at - clock_timestamp())::float8 FROM locksidecar.leases WHERE id = $1", lease) * 1e9)
+			}
+			if d := ends(held); d < 23*time.Hour {
+				t.Errorf("the hold is over before the lease that ends in %s", d)
+			}
+			if d := ends(over); d < 50*time.Minute || d > time.Hour {
+				t.Errorf("a lease whose hold is nearly over ends in %s", d)
+			}
+			if d := ends(standing); d > time.Minute {
+				t.Errorf("a lease that stands ends in %s", d)
+			}
+		})
+	}
+}
+
+// What holders are asked for comes with the renewal, and costs no further statement.
+func TestARenewalTellsOfSignals(t *testing.T) {
+	s := newScene(t)
+	a, b := s.pairOfLeases()
+	if _, err := s.Renew(t.Context(), []store.LeaseID{a}); err != nil { // connects
+		t.Fatal(err)
+	}
+	want(t, acquire(t, s, askFor("k", a)), store.Granted)
+	s.signal(store.Signal{Kind: store.Stop, Key: "k"}, store.Holds)
+	for _, c := range []struct {
+		leases  []store.LeaseID
+		signals bool
+	}{
+		{[]store.LeaseID{a, b}, true},
+		{[]store.LeaseID{b}, false},
+		{[]store.LeaseID{b, uuid.New()}, false},
+	} {
+		cluster.ResetStatements(t, s.url)
+		r, err := s.Renew(t.Context(), c.leases)
+		if err != nil || r.Signals != c.signals {
+			t.Errorf("%+v, %v; want signals: %t", r, err, c.signals)
+		}
+		if n := cluster.Statements(t, s.url, "%locksidecar%"); len(r.Kept) == len(c.leases) && n != 1 {
+			t.Errorf("%d statements", n)
+		}
+	}
+}

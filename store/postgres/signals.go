@@ -1,0 +1,155 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// signalsMax is how many signals one look returns. Each renewal tells that there are
+// more.
+const signalsMax = 10_000
+
+// signalKinds are the words for what holders are asked for, in the table signals.
+var signalKinds = map[store.SignalKind]string{store.Stop: "stop", store.Break: "break"}
+
+// signalled is a row of the function signal.
+type signalled struct {
+	ord      int
+	held     bool
+	token    zeronull.Int8
+	watched  *bool
+	stopping zeronull.Timestamptz // what is new about a stop
+	tell     zeronull.Text        // the instance of the session that is to be told
+	buried   zeronull.UUID        // the lease that a break buried
+}
+
+func (r *signalled) scan(rows pgx.Rows) error {
+	return rows.Scan(&r.ord, &r.held, &r.token, &r.watched, &r.stopping, &r.tell, &r.buried)
+}
+
+// Signal asks holders for something.
+func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.Standing, error) {
+	if len(signals) == 0 {
+		return nil, nil
+	}
+	ctx, cancel, o, err := s.begin(ctx, "signal")
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	found := make([]store.Standing, len(signals))
+	name := func(i int) keyName { return keyName{s.config.Identity.Namespace, signals[i].Key} }
+	stuck, err := o.aroundStuck(ctx, items(len(signals)), name, func(ctx context.Context, which []int) error {
+		return o.signal(ctx, signals, which, found)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range stuck {
+		found[i] = store.NotJudged
+	}
+	return found, nil
+}
+
+func (o *operation) signal(ctx context.Context, signals []store.Signal, which []int, standings []store.Standing) error {
+	keys, tokens := make([]string, len(which)), make([]int64, len(which))
+	kinds, reasons := make([]string, len(which)), make([]*string, len(which))
+	for n, i := range which {
+		g := &signals[i]
+		keys[n], tokens[n], kinds[n], reasons[n] = g.Key, g.Token, signalKinds[g.Kind], g.Reason
+	}
+	namespace := o.config.Identity.Namespace
+	rows, err := query(ctx, o, sqlSignal, []any{namespace, o.notAfter, keys, tokens, kinds, reasons},
+		func(rows pgx.Rows, r *signalled) error { return r.scan(rows) })
+	if err != nil {
+		return err
+	}
+	if len(rows) != len(which) {
+		return o.fail(errShort, true)
+	}
+	told := map[string]bool{}
+	var broken []held
+	for n := range rows {
+		r := &rows[n]
+		i := which[r.ord-1]
+		if !r.held {
+			standings[i] = store.UnknownToken
+			continue
+		}
+		standings[i], o.partly = store.Holds, true
+		if instance := string(r.tell); instance != "" && !told[instance] {
+			told[instance] = true
+			o.hintSignals(instance)
+		}
+		if stop := time.Time(r.stopping); !stop.IsZero() && *r.watched {
+			o.event(store.Event{
+				Kind: store.EventStopping, Key: signals[i].Key, Token: int64(r.token),
+				Stopping: &store.Stopping{Reason: signals[i].Reason, At: stop},
+			})
+		}
+		if r.buried != (zeronull.UUID{}) {
+			token := int64(r.token)
+			broken = append(broken, held{namespace: namespace, key: signals[i].Key, lease: uuid.UUID(r.buried), token: &token})
+		}
+	}
+	// What is stuck now is broken all the same: its lease is dead, and who waits finds it.
+	return o.finish(ctx, broken, nil)
+}
+
+// hintSignals tells an instance of this namespace, which may be this one, to look at its
+// signals.
+func (o *operation) hintSignals(instance string) {
+	namespace := o.config.Identity.Namespace
+	if o.isMine(namespace, instance) {
+		o.news(store.News{Signals: true})
+		return
+	}
+	o.mouth.tell(channelOf(namespace, instance), signalsWord)
+}
+
+// Signals returns what holders are asked for.
+func (s *Store) Signals(ctx context.Context, leases []store.LeaseID) ([]store.Signal, error) {
+	if len(leases) == 0 {
+		return nil, nil
+	}
+	ctx, cancel, o, err := s.begin(ctx, "signals")
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	return query(ctx, o, sqlSignalsOf, []any{uuids(leases), signalsMax}, func(rows pgx.Rows, g *store.Signal) error {
+		var kind string
+		if err := rows.Scan(&g.ID, &kind, &g.Key, &g.Token, &g.Reason, &g.At); err != nil {
+			return err
+		}
+		g.Kind = store.Stop
+		if kind == signalKinds[store.Break] {
+			g.Kind = store.Break
+		}
+		return nil
+	})
+}
+
+// Heard forgets signals. One that somebody has locked in this moment is left, to be heard
+// once more.
+func (s *Store) Heard(ctx context.Context, signals []store.SignalID) error {
+	if len(signals) == 0 {
+		return nil
+	}
+	ctx, cancel, o, err := s.begin(ctx, "heard")
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	ids := make([]int64, len(signals))
+	for i, id := range signals {
+		ids[i] = int64(id)
+	}
+	return execute(ctx, o, sqlSignalsHeard, ids)
+}

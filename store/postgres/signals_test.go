@@ -1,0 +1,361 @@
+package postgres_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
+)
+
+// signal sends one signal, and checks what became of it.
+func (s *scene) signal(g store.Signal, want store.Standing) {
+	s.Helper()
+	standings, err := s.Signal(s.Context(), []store.Signal{g})
+	if err != nil {
+		s.Fatal(err)
+	}
+	if standings[0] != want {
+		s.Fatalf("%+v stands %d, want %d", g, standings[0], want)
+	}
+}
+
+// signalling sends one signal in the background.
+func (s *scene) signalling(g store.Signal) (done func() store.Standing) {
+	found := make(chan store.Standing, 1)
+	go func() {
+		standings, err := s.Signal(s.Context(), []store.Signal{g})
+		if err != nil {
+			s.Error(err)
+			standings = make([]store.Standing, 1)
+		}
+		found <- standings[0]
+	}()
+	return func() store.Standing { return <-found }
+}
+
+// count counts the rows of a table.
+func (s *scene) count(table, where string, args ...any) int64 {
+	s.Helper()
+	return pgtest.Query[int64](s.T, s.url, fmt.Sprintf("SELECT count(*) FROM locksidecar.%s WHERE %s", table, where), args...)
+}
+
+// stopUnderWay begins a stop in another session.
+func (s *scene) stopUnderWay(key string) {
+	s.Helper()
+	exec(s.T, s.other, "BEGIN")
+	exec(s.T, s.other, "SELECT locksidecar.signal('n', 'infinity', ARRAY[$1], '{0}', '{stop}', '{why}')", key)
+}
+
+// A stop meets a hand-off: it means the holder that was meant, and no other.
+func TestAStopWaitsForAHandOffUnderWay(t *testing.T) {
+	for _, kind := range []store.SignalKind{store.Stop, store.Break} {
+		for _, ttl := range []time.Duration{0, time.Hour} {
+			t.Run(fmt.Sprint(kind, ttl), func(t *testing.T) {
+				t.Parallel()
+				s := newScene(t)
+				first, next := askFor("k", s.lease), askFor("k", s.lease)
+				first.TTL, next.TTL = ttl, ttl
+				token := want(t, acquire(t, s, first), store.Granted).Token
+				want(t, enqueue(t, s, next), store.Queued)
+				exec(t, s.other, "BEGIN")
+				exec(t, s.other, "SELECT locksidecar.hand_off('n', 'k', lease_id, token) FROM locksidecar.locks")
+				done := s.signalling(store.Signal{Kind: kind, Key: "k", Token: token})
+				awaitBlocked(t, s.url)
+				exec(t, s.other, "COMMIT")
+				if got := done(); got != store.UnknownToken {
+					t.Errorf("standing %d", got)
+				}
+				want(t, check(t, s, next), store.Granted)
+				if n := s.count("locks", "stopping IS NOT NULL") + s.count("signals", "true"); n != 0 {
+					t.Error("the next holder is asked for what the first one was asked for")
+				}
+			})
+		}
+	}
+}
+
+// The other order: the stop is under way when its holder releases.
+func TestAReleaseWaitsForAStopUnderWay(t *testing.T) {
+	for _, contended := range []bool{false, true} {
+		t.Run(fmt.Sprint("contended: ", contended), func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
+			next := askFor("k", s.lease)
+			if contended {
+				want(t, enqueue(t, s, next), store.Queued)
+			}
+			s.stopUnderWay("k")
+			released := make(chan store.Verdict, 1)
+			go func() { released <- release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}) }()
+			awaitBlocked(t, s.url)
+			exec(t, s.other, "COMMIT")
+			if v := <-released; v.Standing != store.Holds {
+				t.Fatalf("standing %d", v.Standing)
+			}
+			if !contended {
+				want(t, acquire(t, s, next), store.Granted)
+			}
+			if n := s.count("locks", "stopping IS NOT NULL"); n != 0 {
+				t.Error("the next holder is stopping")
+			}
+			if n := s.count("signals", "token <> $1", token); n != 0 {
+				t.Error("the next holder is signalled")
+			}
+		})
+	}
+}
+
+// Trap: a signal that is under way when its lease is buried would stay for ever.
+func TestABurialDropsASignalUnderWay(t *testing.T) {
+	s := newScene(t)
+	dying := openLease(t, s, time.Hour)
+	want(t, acquire(t, s, askFor("k", dying)), store.Granted)
+	s.stopUnderWay("k")
+	buried := make(chan error, 1)
+	go func() { buried <- s.Bury(t.Context(), []store.LeaseID{dying}) }()
+	poll(t, "the burial waits, or is over", func() bool { return len(buried) > 0 || isBlocked(t, s.url) })
+	exec(t, s.other, "COMMIT")
+	if err := <-buried; err != nil {
+		t.Fatal(err)
+	}
+	if n := s.count("signals", "true"); n != 0 {
+		t.Error("a dead lease is signalled")
+	}
+}
+
+// The other order: nobody is there to be asked.
+func TestASignalWaitsForABurialUnderWay(t *testing.T) {
+	for _, kind := range []store.SignalKind{store.Stop, store.Break} {
+		s := newScene(t)
+		dying := openLease(t, s, time.Hour)
+		want(t, acquire(t, s, askFor("k", dying)), store.Granted)
+		exec(t, s.other, "BEGIN")
+		exec(t, s.other, "DELETE FROM locksidecar.leases WHERE id = $1", dying)
+		done := s.signalling(store.Signal{Kind: kind, Key: "k"})
+		awaitBlocked(t, s.url)
+		exec(t, s.other, "COMMIT")
+		if got := done(); got != store.UnknownToken {
+			t.Errorf("standing %d", got)
+		}
+		if n := s.count("locks", "stopping IS NOT NULL") + s.count("signals", "true"); n != 0 {
+			t.Error("a dead holder is asked for something")
+		}
+	}
+}
+
+// A break of a lock that no session claims hands it to the first living waiter, past
+// expired ones, which are buried; it frees it only when there is none.
+func TestABreakHandsOff(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		t.Run(fmt.Sprint("somebody waits: ", waits), func(t *testing.T) {
+			s := newScene(t)
+			byTTL := askFor("k", s.lease)
+			byTTL.TTL = time.Hour
+			token := want(t, acquire(t, s, byTTL), store.Granted).Token
+			dead, living := askFor("k", openLease(t, s, time.Hour)), askFor("k", s.lease)
+			want(t, enqueue(t, s, dead), store.Queued)
+			if waits {
+				want(t, enqueue(t, s, living), store.Queued)
+			}
+			exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", dead.Lease)
+			s.signal(store.Signal{Kind: store.Break, Key: "k", Token: token + 1}, store.UnknownToken)
+			s.signal(store.Signal{Kind: store.Break, Key: "k"}, store.Holds)
+			if n := s.count("leases", "id <> $1", s.lease); n != 0 {
+				t.Errorf("%d leases are left of the broken lock and of who waited", n)
+			}
+			if waits {
+				want(t, check(t, s, living), store.Granted)
+				return
+			}
+			if v := release(t, s, store.Claim{Key: "k", Token: token}); v.Standing != store.Expired {
+				t.Errorf("a later claim stands %d, want expired", v.Standing)
+			}
+			if n := s.count("locks", "lease_id IS NULL AND NOT contended"); n != 1 {
+				t.Error("the key was not freed")
+			}
+		})
+	}
+}
+
+// The sidecar of a lock that stands has given it up: it is broken as a bind:ttl lock is.
+func TestABreakOfALeaseThatStands(t *testing.T) {
+	s := newScene(t)
+	hold := openLease(t, s, time.Hour)
+	want(t, acquire(t, s, askFor("k", hold)), store.Granted)
+	s.signal(store.Signal{Kind: store.Stop, Key: "k"}, store.Holds)
+	exec(t, s.conn, "UPDATE locksidecar.leases SET standing = true, hold_until = expires_at WHERE id = $1", hold)
+	reason := "now"
+	s.signal(store.Signal{Kind: store.Stop, Key: "k", Reason: &reason}, store.Holds)
+	if n := s.count("signals", "reason IS NOT NULL"); n != 0 {
+		t.Error("nobody is there to hear it")
+	}
+	s.signal(store.Signal{Kind: store.Break, Key: "k"}, store.Holds)
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+	if signals, err := s.Signals(t.Context(), []store.LeaseID{hold}); err != nil || len(signals) != 0 {
+		t.Errorf("%+v, %v", signals, err)
+	}
+}
+
+// One stuck row is its own key's trouble.
+func TestASignalGoesAroundAStuckRow(t *testing.T) {
+	for _, kind := range []store.SignalKind{store.Stop, store.Break} {
+		for _, ttl := range []time.Duration{0, time.Hour} {
+			s := hasty(t)
+			s.outcomes(s.Acquire, s.twenty(ttl), -1, store.Granted)
+			signals := make([]store.Signal, 20)
+			for i := range signals {
+				signals[i] = store.Signal{Kind: kind, Key: fmt.Sprintf("k%02d", i)}
+			}
+			letGo := s.operator("locks", "key = 'k07'")
+			standings, err := s.Signal(t.Context(), signals)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, got := range standings {
+				if want := map[bool]store.Standing{true: store.NotJudged, false: store.Holds}[i == 7]; got != want {
+					t.Errorf("item %d stands %d, want %d", i, got, want)
+				}
+			}
+			letGo()
+			s.signal(signals[7], store.Holds)
+		}
+	}
+}
+
+// What lay in somebody's buffer meets another holder than was meant.
+func TestASignalThatComesTooLateDoesNothing(t *testing.T) {
+	s := newScene(t)
+	byTTL := askFor("ttl", s.lease)
+	byTTL.TTL = time.Hour
+	want(t, acquire(t, s, byTTL), store.Granted)
+	want(t, acquire(t, s, askFor("session", s.lease)), store.Granted)
+	for _, g := range []store.Signal{
+		{Kind: store.Stop, Key: "ttl"},
+		{Kind: store.Break, Key: "ttl"},
+		{Kind: store.Stop, Key: "session"},
+		{Kind: store.Break, Key: "session"},
+	} {
+		postgres.SetClock(s.Store, -time.Hour)
+		if _, err := s.Signal(t.Context(), []store.Signal{g}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+			t.Errorf("%+v: %v, want a failure that did nothing", g, err)
+		}
+		poll(t, "the clock is right again", func() bool {
+			return s.OpenLeases(t.Context(), []store.NewLease{{ID: uuid.New(), TTL: time.Minute}}) == nil
+		})
+	}
+	if n := s.count("locks", "stopping IS NOT NULL") + s.count("signals", "true"); n != 0 {
+		t.Error("somebody was signalled")
+	}
+	if n := s.count("leases", "NOT renewed"); n != 1 {
+		t.Error("the lock was broken")
+	}
+}
+
+// However often a holder is asked, there is one signal of each kind that it has not heard,
+// and it is the last one.
+func TestSignalsDoNotPileUp(t *testing.T) {
+	s := newScene(t)
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+	for i := range 20 {
+		reason := fmt.Sprint(i)
+		for _, kind := range []store.SignalKind{store.Stop, store.Break} {
+			s.signal(store.Signal{Kind: kind, Key: "k", Reason: &reason}, store.Holds)
+		}
+	}
+	signals, err := s.Signals(t.Context(), []store.LeaseID{s.lease})
+	if err != nil || len(signals) != 2 {
+		t.Fatalf("%+v, %v", signals, err)
+	}
+	for _, g := range signals {
+		if *g.Reason != "19" {
+			t.Errorf("%+v is not the last one", g)
+		}
+	}
+}
+
+// A signal that is being replaced is heard once more, not never.
+func TestASignalIsReplacedWhileItIsHeard(t *testing.T) {
+	s := newScene(t)
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+	s.signal(store.Signal{Kind: store.Stop, Key: "k"}, store.Holds)
+	signals, err := s.Signals(t.Context(), []store.LeaseID{s.lease})
+	if err != nil || len(signals) != 1 {
+		t.Fatalf("%+v, %v", signals, err)
+	}
+	s.stopUnderWay("k") // with a reason
+	if err := s.Heard(t.Context(), []store.SignalID{signals[0].ID}); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, s.other, "COMMIT")
+	signals, err = s.Signals(t.Context(), []store.LeaseID{s.lease})
+	if err != nil || len(signals) != 1 || signals[0].Reason == nil || *signals[0].Reason != "why" {
+		t.Errorf("%+v, %v; want the new one", signals, err)
+	}
+}
+
+// The holder's instance hears that there are signals: the own one at once, another by a
+// notification, and only when something is new.
+func TestAHolderHearsOfSignals(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
+	want(t, acquire(t, a, askFor("k", a.lease)), store.Granted)
+	want(t, acquire(t, a, askFor("l", a.lease)), store.Granted)
+	a.Listen(true)
+	a.awaitHearing(t)
+	send := func(from *listener, signals ...store.Signal) {
+		t.Helper()
+		if _, err := from.Signal(t.Context(), signals); err != nil {
+			t.Fatal(err)
+		}
+	}
+	isSignals := func(n store.News) bool { return n.Signals }
+	send(b, store.Signal{Kind: store.Stop, Key: "k"}, store.Signal{Kind: store.Stop, Key: "l"})
+	a.await(t, "news of signals", isSignals)
+	send(b, store.Signal{Kind: store.Stop, Key: "k"}) // nothing new
+	for len(a.news) > 0 {
+		<-a.news
+	}
+	send(a, store.Signal{Kind: store.Break, Key: "k"})
+	select {
+	case n := <-a.news:
+		if !isSignals(n) {
+			t.Errorf("%+v, want news of signals", n)
+		}
+	default:
+		t.Error("an instance does not hear at once what it asked itself for")
+	}
+}
+
+// TestSweepForgetsWhatDeadLeasesLeft looks at rows that a burial missed.
+func TestSweepForgetsWhatDeadLeasesLeft(t *testing.T) {
+	s := newScene(t)
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+	s.signal(store.Signal{Kind: store.Stop, Key: "k"}, store.Holds)
+	if err := s.Watch(t.Context(), []string{"k", "both"}, s.lease); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, s.conn, `INSERT INTO locksidecar.signals (lease_id, namespace, key, token, kind, requested_at)
+		SELECT gen_random_uuid(), 'n', 'k', n, 'stop', clock_timestamp() FROM generate_series(1, 10) n`)
+	exec(t, s.conn, "INSERT INTO locksidecar.watchers SELECT namespace, key, gen_random_uuid() FROM locksidecar.watchers WHERE key = 'both'")
+	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, watched, freed_at)
+		SELECT ns, 'left', nextval('locksidecar.tokens'), true, clock_timestamp() - interval '1 year' FROM unnest('{n,another}'::text[]) ns`)
+	exec(t, s.conn, "INSERT INTO locksidecar.watchers VALUES ('n', 'left', gen_random_uuid())")
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if signals, watchers := s.count("signals", "true"), s.count("watchers", "true"); signals != 1 || watchers != 2 {
+		t.Errorf("%d signals and %d watchers are left, want what a living lease has", signals, watchers)
+	}
+	if n := s.count("locks", "key = 'left'"); n != 0 {
+		t.Error("a key that nobody watches any more is never forgotten")
+	}
+	if n := s.count("locks", "watched"); n != 2 {
+		t.Errorf("%d keys are watched, want 2", n)
+	}
+}
