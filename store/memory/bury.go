@@ -145,6 +145,7 @@ func (o *operation) settle(r *row, now moment) (free bool) {
 		o.event(r, store.Event{Kind: store.EventExpired})
 	}
 	if o.handOff(r, now) {
+		r.dropGone() // who died just now is no longer counted
 		return false
 	}
 	r.vacate(now)
@@ -183,26 +184,30 @@ func (o *operation) handOff(r *row, now moment) bool {
 }
 
 // visitBuried hands off what dead leases held, and drops who waited or watched under
-// them. That may bury more leases: those of waiters whose turn it was.
+// them. That may bury more leases: those of waiters whose turn it was. At last those
+// are told who wait for what leases keep that stand now.
 func (o *operation) visitBuried() {
+	var standing []*lease
 	for len(o.buried) > 0 {
 		buried := o.buried
 		o.buried = nil
 		everywhere := false
 		for _, l := range buried {
-			switch {
-			case !l.renewed:
+			if l.renewed {
+				everywhere = true
+			} else {
 				o.visitKey(l.key)
-			case l.stands.Load():
-				o.visitStanding(l)
-				everywhere = true
-			default:
-				everywhere = true
+			}
+			if !l.dead() {
+				standing = append(standing, l)
 			}
 		}
 		if everywhere {
 			o.visitEverywhere()
 		}
+	}
+	for _, l := range standing {
+		o.visitStanding(l)
 	}
 }
 

@@ -8,25 +8,30 @@
 // # Structure
 //
 // Keys of a namespace are spread by hash over shards, each a mutex and a map of
-// rows. A key's row says who holds it, under which token, and who waits. Different
-// keys rarely meet on a mutex, and no operation holds two shards at once. Leases
-// live in an index of their own; a lease's expiry is one atomic word, in which
-// renewals and burials meet: each is a compare-and-swap, so exactly one wins. A
-// lock order follows: a shard may be held while the lease index is asked, never
-// the other way round.
+// rows. A key's row says who holds it, under which token, who waits, who was skipped,
+// and who watches. Different keys rarely meet on a mutex, and no operation holds two
+// shards at once. Leases live in an index of their own. Whether a lease lives is one
+// atomic word to read; whoever changes a lease holds its mutex, where renewals,
+// burials and signals meet, so exactly one wins. A lock order follows: a shard, then
+// the lease index, then a lease, never the other way round.
 //
 // # Death
 //
-// To bury a lease is first to swap its expiry for the mark of death, once and for
-// ever, and then to visit what it held. Between the two, rows may still name the
+// To bury a lease is first to put the mark of death in the place of its expiry, once
+// and for ever, and then to visit what it held. Between the two, rows may still name the
 // dead lease. That is harmless: whoever meets such a row under its mutex settles
 // it first, by the same hand-off. So the key goes to the first living waiter
-// whoever comes first, and a newcomer cannot overtake. Only rows with waiters
-// need the visit; the others are free for the next asker as they are.
+// whoever comes first, and a newcomer cannot overtake. Only rows with waiters, skipped
+// ones or watchers need the visit; the others are free for the next asker as they are.
 //
 // A waiter may be appended, or a key granted, under a lease that dies in this
 // moment. The mark comes before the visit and the visit takes the mutex, so the
 // visit finds the waiter, and the next asker finds the dead holder.
+//
+// A lease with a hold that is not over (MinHold) is not marked when it is buried
+// before its end: it stands, its expiry becomes the hold's end, and the visit tells
+// those who wait. A release does the same with the row locked, and takes the grant out
+// of the row, so that a later claim is told that it was released.
 //
 // Nothing runs in the background. Expired leases are buried when an operation
 // meets them, or by Sweep.

@@ -2,6 +2,7 @@ package memory_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"sync"
 	"testing"
@@ -16,7 +17,16 @@ import (
 	"github.com/locksidecar/locksidecar/store/storetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// modelChecks is how often TestModel is played, if -rapid.checks does not say: states
+// such as a hold behind a hold are rare.
+const modelChecks = "2000"
+
+func TestMain(m *testing.M) {
+	if err := flag.Set("rapid.checks", modelChecks); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // backend opens instances on one space.
 type backend struct{ space *memory.Space }

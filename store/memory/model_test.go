@@ -1,6 +1,7 @@
 package memory_test
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -15,8 +16,12 @@ type model struct {
 	now    func() time.Time
 	leases map[store.LeaseID]*modelLease
 	locks  map[string]*modelLock
-	// handedOff are the grants that the operation under way must send news of.
+	// The operation under way must send news of grants, of skipped waiters, and hints.
 	handedOff []modelAsker
+	skipped   []store.Attempt
+	hinted    []store.Attempt
+	// results of those who were skipped.
+	results map[store.GrantID]string
 }
 
 type modelLease struct {
@@ -24,6 +29,10 @@ type modelLease struct {
 	ttl     time.Duration
 	expires time.Time
 	dead    bool
+	// hold is until when the lease lasts at least; it stands when it does no more
+	// than that.
+	hold   time.Time
+	stands bool
 }
 
 type modelAsker struct {
@@ -37,41 +46,102 @@ type modelLock struct {
 	token  int64       // zero: granted, but nobody told the token yet
 	last   int64       // the highest token that was told
 	line   []modelAsker
+	// released: the last grant was; with a lease that stands, it is not nil then.
+	released bool
+	// skips are waiters that were skipped, with the result.
+	skips map[store.GrantID]modelSkip
 	// repeated: another instance than the first was told of the grant.
 	repeated bool
 	swept    bool // a sweep may have forgotten the last token
 }
 
+type modelSkip struct {
+	modelAsker
+	result string
+}
+
 func newModel() *model {
-	return &model{now: time.Now, leases: map[store.LeaseID]*modelLease{}, locks: map[string]*modelLock{}}
+	return &model{
+		now: time.Now, leases: map[store.LeaseID]*modelLease{}, locks: map[string]*modelLock{},
+		results: map[store.GrantID]string{},
+	}
 }
 
 func (m *model) lock(key string) *modelLock {
 	if m.locks[key] == nil {
-		m.locks[key] = &modelLock{}
+		m.locks[key] = &modelLock{skips: map[store.GrantID]modelSkip{}}
 	}
 	return m.locks[key]
 }
 
 func (m *model) alive(l *modelLease) bool { return l != nil && !l.dead && l.expires.After(m.now()) }
 
+// owned: the lease lives, and is its owner's.
+func (m *model) owned(l *modelLease) bool { return m.alive(l) && !l.stands }
+
+// stand ends a lease for its owner if its hold is not over.
+func (m *model) stand(l *modelLease) bool {
+	if !m.alive(l) || !l.hold.After(m.now()) {
+		return false
+	}
+	l.stands, l.expires = true, l.hold
+	return true
+}
+
 // bury declares leases dead and lets that have all its consequences: all are dead
 // before any lock changes hands.
 func (m *model) bury(leases ...*modelLease) {
 	for _, l := range leases {
-		l.dead = true
+		if before := l.stands; !m.stand(l) {
+			l.dead = true
+		} else if !before {
+			defer m.hint(l)
+		}
 	}
 	for changed := true; changed; {
 		changed = false
 		for _, k := range m.locks {
 			n := len(k.line)
-			k.line = slices.DeleteFunc(k.line, func(w modelAsker) bool { return m.leases[w.Lease].dead })
+			k.line = slices.DeleteFunc(k.line, func(w modelAsker) bool { return m.gone(w.Lease) })
+			maps.DeleteFunc(k.skips, func(_ store.GrantID, w modelSkip) bool { return m.gone(w.Lease) })
 			changed = changed || len(k.line) != n
 			if k.lease != nil && k.lease.dead && len(k.line) > 0 {
 				m.handOff(k)
 				changed = true
 			}
 		}
+	}
+}
+
+func (m *model) gone(id store.LeaseID) bool { return m.leases[id].dead || m.leases[id].stands }
+
+// hint tells those who wait for what a lease holds that it ends early.
+func (m *model) hint(l *modelLease) {
+	for _, k := range m.locks {
+		if k.lease != l {
+			continue
+		}
+		for _, w := range k.line {
+			m.hinted = append(m.hinted, w.Attempt)
+		}
+	}
+}
+
+// skip lets those wait no more who asked for it.
+func (m *model) skip(k *modelLock, result string) {
+	k.line = slices.DeleteFunc(k.line, func(w modelAsker) bool {
+		if w.Skip {
+			k.skips[w.Grant] = modelSkip{w, result}
+			m.results[w.Grant] = result
+		}
+		return w.Skip
+	})
+	m.tellSkipped(k)
+}
+
+func (m *model) tellSkipped(k *modelLock) {
+	for _, w := range k.skips {
+		m.skipped = append(m.skipped, w.Attempt)
 	}
 }
 
@@ -92,10 +162,32 @@ func (m *model) grant(k *modelLock, a modelAsker) {
 	if a.TTL > 0 {
 		k.lease = &modelLease{ttl: a.TTL, expires: m.now().Add(a.TTL)}
 	}
+	k.released = false
+	delete(k.skips, a.Grant)
+	if a.MinHold > 0 {
+		k.lease.hold = m.now().Add(a.MinHold)
+		k.lease.extend(k.lease.expires)
+	}
 }
 
-// giveUp ends a hold; the first living waiter gets it.
-func (m *model) giveUp(k *modelLock) {
+// extend moves the end of a lease, but not before its hold's.
+func (l *modelLease) extend(expires time.Time) {
+	l.expires = expires
+	if l.hold.After(expires) {
+		l.expires = l.hold
+	}
+}
+
+// giveUp ends a grant; the first living waiter gets the lock, at once or when the hold
+// is over.
+func (m *model) giveUp(k *modelLock, atOnce bool) {
+	k.released = true
+	if !atOnce && m.stand(k.lease) {
+		m.hint(k.lease)
+		return
+	}
+	k.lease.dead = k.lease.dead || k.lease.stands || !k.lease.renewed
+	k.lease.hold = time.Time{}
 	k.lease = nil
 	for k.lease == nil && len(k.line) > 0 {
 		m.handOff(k)
@@ -111,16 +203,19 @@ func (m *model) meet(k *modelLock) {
 
 func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 	k := m.lock(a.Key)
-	if k.holder.Grant == a.Grant && m.alive(k.lease) {
+	if m.has(k, a.Grant) {
 		k.repeatedBy(a.by)
 		return store.Granted
 	}
-	if (wait || a.TTL == 0 || a.Lease != store.LeaseID{}) && !m.alive(m.leases[a.Lease]) {
+	if _, skipped := k.skips[a.Grant]; skipped && wait {
+		return store.Skipped
+	}
+	if (wait || a.TTL == 0 || a.Lease != store.LeaseID{}) && !m.owned(m.leases[a.Lease]) {
 		return store.LeaseLost
 	}
 	m.meet(k)
 	switch {
-	case m.alive(k.lease) && k.holder.Grant == a.Grant:
+	case m.has(k, a.Grant):
 		k.repeatedBy(a.by)
 		return store.Granted
 	case !m.alive(k.lease):
@@ -138,6 +233,11 @@ func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 	return store.Queued
 }
 
+// has: the attempt has the lock, and nothing ended that.
+func (m *model) has(k *modelLock, grant store.GrantID) bool {
+	return k.holder.Grant == grant && !k.released && m.owned(k.lease)
+}
+
 // repeatedBy notes which instance may have told somebody of a lock.
 func (k *modelLock) repeatedBy(instance int) {
 	k.repeated = k.repeated || k.holder.by != instance
@@ -151,7 +251,7 @@ func (k *modelLock) mayBeUntold(instance int) bool {
 // firstAlive is the first in line whose lease lives, if there is one.
 func (m *model) firstAlive(k *modelLock) []store.Attempt {
 	for _, w := range k.line {
-		if m.alive(m.leases[w.Lease]) {
+		if m.owned(m.leases[w.Lease]) {
 			return []store.Attempt{w.Attempt}
 		}
 	}
@@ -168,10 +268,13 @@ func (m *model) check(by int, a store.Attempt) store.Outcome {
 	if k.place(a.Grant) > 0 {
 		m.meet(k)
 	}
+	_, skipped := k.skips[a.Grant]
 	switch {
 	case k.place(a.Grant) > 0:
 		return store.Queued
-	case k.holder.Grant == a.Grant && m.alive(k.lease):
+	case skipped:
+		return store.Skipped
+	case m.has(k, a.Grant):
 		k.repeatedBy(by)
 		return store.Granted
 	default:
@@ -184,6 +287,13 @@ func (m *model) check(by int, a store.Attempt) store.Outcome {
 func (m *model) cancel(by int, a store.Attempt) (outcome store.Outcome, place int) {
 	k := m.lock(a.Key)
 	i := k.place(a.Grant)
+	if w, skipped := k.skips[a.Grant]; skipped {
+		if w.by != by {
+			return store.Gone, 0
+		}
+		delete(k.skips, a.Grant)
+		return store.Skipped, 0
+	}
 	switch {
 	case i == 0:
 		return m.check(by, a), 0
@@ -196,11 +306,11 @@ func (m *model) cancel(by int, a store.Attempt) (outcome store.Outcome, place in
 
 func (m *model) undo(by int, a store.Attempt) {
 	k := m.lock(a.Key)
-	if k.place(a.Grant) > 0 {
+	if _, skipped := k.skips[a.Grant]; skipped || k.place(a.Grant) > 0 {
 		m.cancel(by, a)
 	}
-	if k.holder.Grant == a.Grant && k.lease != nil && !k.lease.dead && k.mayBeUntold(by) {
-		m.giveUp(k)
+	if k.holder.Grant == a.Grant && !k.released && k.lease != nil && !k.lease.dead && k.mayBeUntold(by) {
+		m.giveUp(k, true)
 	}
 }
 
@@ -209,9 +319,9 @@ func (m *model) standing(by int, c store.Claim) store.Standing {
 	switch {
 	case k.token == 0 || k.token != c.Token:
 		return store.UnknownToken
-	case k.lease == nil:
+	case k.released:
 		return store.Released
-	case !m.alive(k.lease):
+	case !m.owned(k.lease):
 		return store.Expired
 	case k.lease.renewed && k.holder.Lease != c.Lease:
 		return store.OtherSession
@@ -224,10 +334,10 @@ func (m *model) standing(by int, c store.Claim) store.Standing {
 
 func (m *model) renew(id store.LeaseID) bool {
 	l := m.leases[id]
-	if !m.alive(l) {
+	if !m.owned(l) {
 		return false
 	}
-	l.expires = m.now().Add(l.ttl)
+	l.extend(m.now().Add(l.ttl))
 	return true
 }
 

@@ -53,6 +53,8 @@ type machine struct {
 	asks   []modelAsker
 	news   []store.News
 	hints  []store.Attempt // news to look again
+	skips  []store.News    // news of waiters that were skipped
+	own    []store.LeaseID // of asks with a hold
 	ctx    context.Context
 	data   map[string]string // of the locks, by key
 }
@@ -70,6 +72,10 @@ func newMachine(t *rapid.T) *machine {
 			}
 			if n.Answer.Outcome == 0 {
 				m.hints = append(m.hints, n.Attempt)
+				return
+			}
+			if n.Answer.Outcome == store.Skipped {
+				m.skips = append(m.skips, n)
 				return
 			}
 			m.news = append(m.news, n)
@@ -99,10 +105,15 @@ func (m *machine) openLease(t *rapid.T) {
 	if len(m.leases) > 12 {
 		t.Skip("enough leases")
 	}
-	id, ttl, by := uuid.New(), m.duration(t, "ttl"), len(m.leases)%2
-	m.leases, m.owner[id] = append(m.leases, id), by
+	m.leases = append(m.leases, m.open(t, len(m.leases)%2))
+}
+
+func (m *machine) open(t *rapid.T, by int) store.LeaseID {
+	id, ttl := uuid.New(), m.duration(t, "ttl")
+	m.owner[id] = by
 	m.model.leases[id] = &modelLease{renewed: true, ttl: ttl, expires: time.Now().Add(ttl)}
 	must(t, m.stores[by].OpenLeases(m.ctx, []store.NewLease{{ID: id, TTL: ttl}}))
+	return id
 }
 
 func (m *machine) lease(t *rapid.T) store.LeaseID {
@@ -113,12 +124,13 @@ func (m *machine) lease(t *rapid.T) store.LeaseID {
 
 func (m *machine) renew(t *rapid.T) {
 	var want []store.LeaseID
-	for _, id := range m.leases {
+	all := slices.Concat(m.leases, m.own)
+	for _, id := range all {
 		if m.model.renew(id) {
 			want = append(want, id)
 		}
 	}
-	got, err := m.any(t).Renew(m.ctx, m.leases)
+	got, err := m.any(t).Renew(m.ctx, all)
 	must(t, err)
 	if !slices.Equal(got.Kept, want) {
 		t.Fatalf("renewed %v, want %v", got, want)
@@ -127,6 +139,9 @@ func (m *machine) renew(t *rapid.T) {
 
 func (m *machine) bury(t *rapid.T) {
 	id := m.lease(t)
+	if len(m.own) > 0 && rapid.Bool().Draw(t, "own") {
+		id = m.own[len(m.own)-rapid.IntRange(1, min(len(m.own), 4)).Draw(t, "lease")]
+	}
 	m.model.bury(m.model.leases[id])
 	must(t, m.any(t).Bury(m.ctx, []store.LeaseID{id}))
 }
@@ -134,7 +149,7 @@ func (m *machine) bury(t *rapid.T) {
 func (m *machine) buryInstance(t *rapid.T) {
 	by := m.anyOf(t)
 	var theirs []*modelLease
-	for _, id := range m.leases {
+	for _, id := range slices.Concat(m.leases, m.own) {
 		if m.owner[id] == by {
 			theirs = append(theirs, m.model.leases[id])
 		}
@@ -153,7 +168,7 @@ func (m *machine) ask(t *rapid.T, wait bool) {
 	a := m.newAsk(t)
 	if len(m.asks) > 0 && rapid.IntRange(0, 3).Draw(t, "repeat") == 0 {
 		a = m.someAsk(t)
-		if k := m.model.lock(a.Key); a.TTL > 0 && k.holder.Grant == a.Grant && m.model.alive(k.lease) {
+		if k := m.model.lock(a.Key); a.TTL > 0 && k.holder.Grant == a.Grant && m.model.has(k, a.Grant) {
 			a.by = m.anyOf(t)
 		}
 	} else {
@@ -179,6 +194,14 @@ func (m *machine) newAsk(t *rapid.T) modelAsker {
 	if rapid.IntRange(0, 3).Draw(t, "bind") == 0 {
 		a.TTL = m.duration(t, "ttl")
 	}
+	if rapid.IntRange(0, 3).Draw(t, "hold") == 0 {
+		a.MinHold = m.duration(t, "min")
+		if a.TTL == 0 {
+			a.Lease = m.open(t, m.owner[a.Lease])
+			m.own = append(m.own, a.Lease)
+		}
+	}
+	a.Skip = rapid.IntRange(0, 2).Draw(t, "skip") == 0
 	a.Data = []byte(a.Grant.String())
 	return modelAsker{a, m.owner[a.Lease]}
 }
@@ -203,11 +226,15 @@ func (m *machine) check(t *rapid.T) {
 
 func (m *machine) cancel(t *rapid.T) {
 	a, by := m.someAsk(t), m.anyOf(t)
+	result := m.model.lock(a.Key).skips[a.Grant].result
 	want, place := m.model.cancel(by, a.Attempt)
 	answers, err := m.stores[by].CancelWaits(m.ctx, []store.Attempt{a.Attempt})
 	must(t, err)
 	if answers[0].Position != place {
 		t.Fatalf("gave up place %d, want %d", answers[0].Position, place)
+	}
+	if want == store.Skipped && string(answers[0].Result) != result {
+		t.Fatalf("result %q, want %q", answers[0].Result, result)
 	}
 	m.judge(t, a.Attempt, answers[0], want)
 }
@@ -240,11 +267,19 @@ func (m *machine) claim(t *rapid.T) store.Claim {
 
 func (m *machine) release(t *rapid.T) {
 	c, by := m.claim(t), m.anyOf(t)
-	c.Untold = rapid.Bool().Draw(t, "untold")
+	c.Untold, c.AtOnce = rapid.Bool().Draw(t, "untold"), rapid.IntRange(0, 3).Draw(t, "atonce") == 0
+	c.Outcome = store.ReleaseOutcome(rapid.IntRange(0, 2).Draw(t, "outcome"))
+	c.Result = fmt.Append(nil, c.Token)
 	k := m.model.lock(c.Key)
 	want := m.model.standing(by, c)
-	if want == store.Holds {
-		m.model.giveUp(k)
+	switch {
+	case want == store.Holds:
+		if c.Outcome == store.Success {
+			m.model.skip(k, string(c.Result))
+		}
+		m.model.giveUp(k, c.AtOnce)
+	case c.Outcome == store.Success && (want == store.Released || c.Token < k.token):
+		m.model.tellSkipped(k)
 	}
 	verdicts, err := m.stores[by].Release(m.ctx, []store.Claim{c})
 	must(t, err)
@@ -258,23 +293,41 @@ func (m *machine) amend(t *rapid.T) {
 	}
 	k := m.model.lock(c.Key)
 	want := m.model.standing(0, c.Claim)
-	var hints []store.Attempt
 	if want == store.Holds {
 		if c.TTL > 0 && !k.lease.renewed {
-			if time.Until(k.lease.expires) > c.TTL {
-				hints = m.model.firstAlive(k)
+			before := k.lease.expires
+			k.lease.extend(time.Now().Add(c.TTL))
+			if k.lease.expires.Before(before) {
+				m.model.hinted = m.model.firstAlive(k)
 			}
-			k.lease.expires = time.Now().Add(c.TTL)
 		}
 		k.holder.Data = c.Data
 	}
 	verdicts, err := m.any(t).Amend(m.ctx, []store.Change{c})
 	must(t, err)
 	m.judgeClaim(t, k, c.Claim, verdicts[0], want)
-	if !slices.Equal(m.hints, hints) {
-		t.Fatalf("hinted at %v, want %v", m.hints, hints)
+}
+
+// hinted compares the other news with what must have been told, in any order.
+func (m *machine) hinted(t *rapid.T) {
+	var skips []store.Attempt
+	for _, n := range m.skips {
+		skips = append(skips, n.Attempt)
+		if want := m.model.results[n.Grant]; want != string(n.Answer.Result) {
+			t.Fatalf("heard of a skip: %+v, want the result %q", n, want)
+		}
 	}
-	m.hints = nil
+	for what, pair := range map[string][2][]store.Attempt{
+		"hints": {m.hints, m.model.hinted}, "skips": {skips, m.model.skipped},
+	} {
+		for _, side := range pair {
+			slices.SortFunc(side, func(a, b store.Attempt) int { return bytes.Compare(a.Grant[:], b.Grant[:]) })
+		}
+		if !slices.Equal(pair[0], pair[1]) {
+			t.Fatalf("%s: %v, want %v", what, pair[0], pair[1])
+		}
+	}
+	m.hints, m.skips, m.model.hinted, m.model.skipped = nil, nil, nil, nil
 }
 
 func (m *machine) judgeClaim(t *rapid.T, k *modelLock, c store.Claim, v store.Verdict, want store.Standing) {
@@ -300,6 +353,10 @@ func (m *machine) judge(t *rapid.T, a store.Attempt, got store.Answer, want stor
 	case store.Queued:
 		if got.Position != k.place(a.Grant) || got.Lock.Token != k.token {
 			t.Fatalf("%+v: queued %+v, want place %d behind %d", a, got, k.place(a.Grant), k.token)
+		}
+	case store.Skipped:
+		if w := k.skips[a.Grant]; w.Grant == a.Grant && w.result != string(got.Result) {
+			t.Fatalf("%+v: skipped %+v, want the result %q", a, got, w.result)
 		}
 	case store.Held:
 		if got.Lock.Token != k.token {
@@ -338,6 +395,7 @@ func (m *machine) heard(t *rapid.T) {
 // compare looks at everything that can be seen.
 func (m *machine) compare(t *rapid.T) {
 	m.heard(t)
+	m.hinted(t)
 	locks, err := m.any(t).Get(m.ctx, modelKeys)
 	must(t, err)
 	for i, key := range modelKeys {
@@ -345,6 +403,9 @@ func (m *machine) compare(t *rapid.T) {
 		held := m.model.alive(k.lease)
 		if got.Held != held || got.QueueLength != len(k.line) || held && got.Token != k.token {
 			t.Fatalf("%+v\nwant held %v under %d, %d waiting", got, held, k.token, len(k.line))
+		}
+		if got.Expired != (!held && k.token != 0 && !k.released) && !k.swept || held && got.Holder.Standing != k.lease.stands {
+			t.Fatalf("%+v\nwant standing as %+v, released %v", got, k.lease, k.released)
 		}
 		if held && !bytes.Equal(got.Holder.Data, k.holder.Data) {
 			t.Fatalf("data %q, want %q", got.Holder.Data, k.holder.Data)

@@ -39,10 +39,15 @@ func (o *operation) release(s *Store, c *store.Claim) store.Verdict {
 		}
 		o.released(r, c.Outcome, c.Result)
 		o.giveUp(r, now, c.AtOnce)
-	case c.Outcome == store.Success && r != nil && c.Token <= r.token:
+	case c.Outcome == store.Success && isPast(r, v.Standing, c):
 		o.tellSkipped(r) // a repetition: those who were skipped may not have heard
 	}
 	return v
+}
+
+// isPast reports whether a claim is of a grant that was released.
+func isPast(r *row, s store.Standing, c *store.Claim) bool {
+	return s == store.Released || s == store.UnknownToken && r != nil && c.Token < r.token
 }
 
 // giveUp ends a grant that its holder no longer wants. A hold that is not over keeps
@@ -135,7 +140,9 @@ func (o *operation) tellFirst(r *row, now moment) {
 // tellAll tells all waiters to look when the lock ends.
 func (o *operation) tellAll(r *row) {
 	for _, w := range r.queue.line {
-		o.tell(r, w, store.Answer{})
+		if !w.lease.gone() {
+			o.tell(r, w, store.Answer{})
+		}
 	}
 }
 
