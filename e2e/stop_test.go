@@ -136,7 +136,7 @@ func TestForce(t *testing.T) {
 	}
 	operator.release("job", next)
 	two.await("a line of the sidecar that broke the lock", func() bool { return len(two.logged(`"level":"WARN"`, `"key":"job"`)) > 0 })
-	one.await("a line of the sidecar whose lock was broken", func() bool { return len(one.logged(`"level":"WARN"`, `"key":"job"`, "forced")) > 0 })
+	one.await("a line of the sidecar whose lock was broken", func() bool { return len(one.logged(`"level":"WARN"`, `"key":"job"`, "lock broken")) > 0 })
 
 	// Nobody's session, a dead sidecar's, and one for which somebody waits.
 	cron := a.acquire("cron", `{"bind":"ttl","ttl_ms":600000}`)
