@@ -22,7 +22,7 @@ func (s *Session) enter(p *place, req *Request) (Grant, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.held[req.Key]
-	if s.ended || h == nil || h.part || h == p.kept || !h.admits(req) || !h.valid(s.m.clk) {
+	if h == nil || h.part || h == p.kept || !h.admits(req) || !h.valid(s.m.clk) {
 		return Grant{}, false
 	}
 	h.entries++

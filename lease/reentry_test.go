@@ -228,6 +228,20 @@ func TestEnterInsteadOfBeingDenied(t *testing.T) {
 	})
 }
 
+// A call that waits enters what its owner got after it had first looked, and before
+// it expects to hear of that.
+func TestEnterBeforeWaiting(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		r.clk.atRead(0, func() { r.get(s, as("o", "k", 0)) })
+		a := r.ask(context.Background(), s, as("o", "k", time.Minute))
+		if got := a.granted(t); got.Reentry != 2 || a.after != 0 {
+			t.Errorf("%+v after %s", got, a.after)
+		}
+	})
+}
+
 // What ends a lock ends it however often it is entered, and nobody enters it then.
 func TestAllEntriesEndTogether(t *testing.T) {
 	for name, end := range map[string]func(*rig, *Session){
@@ -241,17 +255,18 @@ func TestAllEntriesEndTogether(t *testing.T) {
 				g := r.get(s, as("o", "k", 0))
 				r.get(s, as("o", "k", 0))
 				end(r, s)
+				if name == "lease lost" {
+					if got := r.get(s, as("o", "k", WaitForever)); got.Token == g.Token || got.Reentry != 1 {
+						t.Errorf("entered what is lost: %+v", got)
+					}
+				}
 				if _, err := r.exit(s, g, 0); lostReason(err) == "" {
 					t.Errorf("told %v", err)
 				}
-				if name == "session ended" {
-					if _, err := r.m.Acquire(context.Background(), s, as("o", "k", 0)); !errors.Is(err, ErrSessionEnded) {
-						t.Errorf("entered: %v", err)
-					}
-				} else if got := r.get(s, as("o", "k", WaitForever)); got.Token == g.Token || got.Reentry != 1 {
-					t.Errorf("entered what is lost: %+v", got)
-				}
 				s.End(EndDropped)
+				if _, err := r.m.Acquire(context.Background(), s, as("o", "k", 0)); !errors.Is(err, ErrSessionEnded) {
+					t.Errorf("entered: %v", err)
+				}
 				time.Sleep(time.Second)
 				r.nothingLeft()
 			})
