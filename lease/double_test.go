@@ -215,7 +215,7 @@ func (d *double) lift(ops ...string) {
 // every operation that a manager uses.
 var everyOp = []string{
 	"OpenLeases", "Renew", "Bury", "BuryInstance", "Sweep", "Acquire", "Enqueue", "CheckWaits", "CancelWaits", "Undo",
-	"Release", "Amend", "Get", "List",
+	"Release", "Amend", "Get", "List", "Watch", "Unwatch",
 }
 
 func (d *double) setAll(f fault) {
@@ -436,4 +436,14 @@ func (d *double) Get(ctx context.Context, keys []string) ([]store.Lock, error) {
 
 func (d *double) List(ctx context.Context, q store.Query) ([]store.Lock, error) {
 	return do(ctx, d, "List", 0, func(ctx context.Context) ([]store.Lock, error) { return d.Store.List(ctx, q) })
+}
+
+func (d *double) Watch(ctx context.Context, keys []string, lease store.LeaseID) error {
+	_, err := do(ctx, d, "Watch", len(keys), func(ctx context.Context) (int, error) { return 0, d.Store.Watch(ctx, keys, lease) })
+	return err
+}
+
+func (d *double) Unwatch(ctx context.Context, keys []string) error {
+	_, err := do(ctx, d, "Unwatch", len(keys), func(ctx context.Context) (int, error) { return 0, d.Store.Unwatch(ctx, keys) })
+	return err
 }
