@@ -215,7 +215,7 @@ func (d *double) lift(ops ...string) {
 // every operation that a manager uses.
 var everyOp = []string{
 	"OpenLeases", "Renew", "Bury", "BuryInstance", "Sweep", "Acquire", "Enqueue", "CheckWaits", "CancelWaits", "Undo",
-	"Release", "Amend", "Get", "List", "Signal", "Signals", "Heard",
+	"Release", "Amend", "Get", "List", "Signal", "Signals", "Heard", "Watch", "Unwatch",
 }
 
 func (d *double) setAll(f fault) {
@@ -451,5 +451,15 @@ func (d *double) Signals(ctx context.Context, leases []store.LeaseID) ([]store.S
 
 func (d *double) Heard(ctx context.Context, signals []store.SignalID) error {
 	_, err := do(ctx, d, "Heard", len(signals), func(ctx context.Context) (int, error) { return 0, d.Store.Heard(ctx, signals) })
+	return err
+}
+
+func (d *double) Watch(ctx context.Context, keys []string, lease store.LeaseID) error {
+	_, err := do(ctx, d, "Watch", len(keys), func(ctx context.Context) (int, error) { return 0, d.Store.Watch(ctx, keys, lease) })
+	return err
+}
+
+func (d *double) Unwatch(ctx context.Context, keys []string) error {
+	_, err := do(ctx, d, "Unwatch", len(keys), func(ctx context.Context) (int, error) { return 0, d.Store.Unwatch(ctx, keys) })
 	return err
 }

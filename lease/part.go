@@ -39,8 +39,8 @@ func (g *group) complete() bool {
 	if g.s != nil {
 		return g.s.reveal(g.calls)
 	}
-	if g.rounds > 1 {
-		g.extend(g.ctx) // the first is older than the last: all last from now on
+	if g.rounds > 1 || g.stood {
+		g.extend(g.ctx) // some are older than others: all last from now on
 	}
 	for i := range g.parts {
 		if !g.has(i) {

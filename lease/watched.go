@@ -34,7 +34,7 @@ type watched struct {
 	changes uint64
 	// checkAt is when to read it, zero: when all are read. sighted is what the last
 	// read found that is news, but is not believed yet.
-	checkAt time.Time
+	checkAt   time.Time
 	sighted   sight
 	sightedAt time.Time
 }

@@ -1,0 +1,111 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/locksidecar/locksidecar/store/memory"
+)
+
+// TestGroupProperties lets groups of random keys, in random order, and single calls
+// want the same few keys, again and again, at several sidecars. Nobody waits for
+// ever: every call is granted, whoever waits the longest within the time that all the
+// others could need; never do two hold a key; and in the end nothing is left.
+func TestGroupProperties(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		sides := make([][]option, rapid.IntRange(1, 3).Draw(rt, "sidecars"))
+		for i := range sides {
+			if rapid.Bool().Draw(rt, "inline") {
+				sides[i] = append(sides[i], inline)
+			}
+			sides[i] = append(sides[i], with(func(c *Config) { c.BatchMax = 3 }))
+		}
+		keys := []string{"a", "b", "c", "d"}
+		callers := rapid.SliceOfN(rapid.Uint64(), 2, 12).Draw(rt, "callers")
+		const rounds, hold = 4, 50 * time.Millisecond
+		var failed []string
+		synctest.Test(t, func(t *testing.T) {
+			space := memory.NewSpace()
+			rigs := make([]*rig, len(sides))
+			for i, opts := range sides {
+				rigs[i] = newRigOn(t, space, string(rune('A'+i)), opts...)
+			}
+			var mu sync.Mutex
+			holder := map[string]int64{}
+			complain := func(format string, args ...any) { failed = append(failed, fmt.Sprintf(format, args...)) }
+			var all sync.WaitGroup
+			for n, seed := range callers {
+				r, random := rigs[n%len(rigs)], rand.New(rand.NewPCG(seed, 1))
+				s := r.session()
+				all.Go(func() {
+					for range rounds {
+						wanted := slices.Clone(keys)
+						random.Shuffle(len(wanted), func(i, j int) { wanted[i], wanted[j] = wanted[j], wanted[i] })
+						wanted = wanted[:1+random.IntN(len(keys))]
+						req := Request{Wait: 20 * time.Second}
+						owner := s
+						if random.IntN(3) == 0 {
+							req.Bind, req.TTL, owner = BindTTL, time.Second, nil
+						}
+						began := time.Now()
+						var grants []Grant
+						var err error
+						if len(wanted) == 1 {
+							req.Key = wanted[0]
+							grants = make([]Grant, 1)
+							grants[0], err = r.m.Acquire(context.Background(), owner, req)
+						} else {
+							grants, err = r.m.AcquireAll(context.Background(), owner, wanted, req)
+						}
+						mu.Lock()
+						if err != nil {
+							complain("caller %d, %v after %s: %v", n, wanted, time.Since(began), err)
+							mu.Unlock()
+							return
+						}
+						for i, g := range grants {
+							if g.Key != wanted[i] || holder[g.Key] != 0 {
+								complain("caller %d: %q is held under %d and %d", n, g.Key, holder[g.Key], g.Token)
+							}
+							holder[g.Key] = g.Token
+						}
+						mu.Unlock()
+						time.Sleep(time.Duration(random.Int64N(int64(hold))))
+						for _, g := range grants {
+							mu.Lock()
+							holder[g.Key] = 0
+							mu.Unlock()
+							if _, err := r.m.Release(context.Background(), owner, ReleaseRequest{Key: g.Key, Token: g.Token}); err != nil {
+								mu.Lock()
+								complain("caller %d: %v", n, err)
+								mu.Unlock()
+							}
+						}
+					}
+				})
+			}
+			all.Wait()
+			for _, r := range rigs {
+				for _, s := range r.m.sessions {
+					s.End(EndDeleted)
+				}
+			}
+			time.Sleep(time.Minute)
+			for _, r := range rigs {
+				r.nothingLeft()
+				r.m.Stop()
+			}
+		})
+		if len(failed) > 0 {
+			rt.Fatal(failed)
+		}
+	})
+}

@@ -1,0 +1,477 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// answers is what an AcquireAll that runs beside the test returns.
+type answers struct {
+	g    []Grant
+	err  error
+	done chan struct{}
+}
+
+func (r *rig) askAll(ctx context.Context, s *Session, req Request, keys ...string) *answers {
+	a := &answers{done: make(chan struct{})}
+	go func() {
+		defer close(a.done)
+		a.g, a.err = r.m.AcquireAll(ctx, s, keys, req)
+	}()
+	synctest.Wait()
+	return a
+}
+
+// waitAll waits for several keys beside the test.
+func (r *rig) waitAll(s *Session, keys ...string) *answers {
+	return r.askAll(context.Background(), s, Request{Wait: WaitForever}, keys...)
+}
+
+func (a *answers) isOver() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (a *answers) granted(t tester, keys ...string) []Grant {
+	t.Helper()
+	<-a.done
+	if a.err != nil {
+		t.Fatalf("not granted: %v", a.err)
+	}
+	for i, key := range keys {
+		if a.g[i].Key != key || a.g[i].Token == 0 || a.g[i].ExpiresIn <= 0 || a.g[i].Reentry != 1 {
+			t.Fatalf("grant %d: %+v", i, a.g[i])
+		}
+	}
+	return a.g
+}
+
+// isFree checks that somebody else gets a key at once, and lets it go.
+func (r *rig) isFree(keys ...string) {
+	r.t.Helper()
+	synctest.Wait()
+	for _, key := range keys {
+		if l := r.stored(key); l.Held {
+			r.t.Errorf("%q is held by %q", key, l.Holder.Session)
+		}
+	}
+}
+
+func TestGroupAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s, other := r.session(), r.session()
+		a := r.askAll(context.Background(), s, Request{Owner: "o"}, "c", "a", "b")
+		for _, g := range a.granted(t, "c", "a", "b") {
+			if h := r.stored(g.Key); h.Token != g.Token || h.Holder.Owner != "o" {
+				t.Errorf("%+v", h)
+			}
+		}
+		if s.Held() != 3 || s.pending != 0 {
+			t.Errorf("%d held, %d pending", s.Held(), s.pending)
+		}
+		if n := r.st.count("Acquire"); !r.st.traits.Inline && n != 1 {
+			t.Errorf("%d questions", n)
+		}
+		// All or nothing, and the missing key is named.
+		a = r.askAll(context.Background(), other, Request{NoCache: true}, "x", "b", "z")
+		<-a.done
+		var held *HeldError
+		if !errors.As(a.err, &held) || held.Lock.Key != "b" || !held.Lock.Held {
+			t.Fatalf("%v", a.err)
+		}
+		r.isFree("x", "z")
+		s.End(EndDeleted)
+		other.End(EndDeleted)
+		r.nothingLeft()
+	})
+}
+
+func TestGroupWaits(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s, other := r.session(), r.session()
+		b, d := r.lock(other, "b"), r.lock(other, "d")
+		a := r.waitAll(s, "a", "b", "c", "d")
+		if r.stored("a").Holder.Session != s.Name() {
+			t.Error("what stands before the missing key is not held")
+		}
+		r.isFree("c")
+		// The app does not see what its group has.
+		part := r.stored("a")
+		if v, err := r.m.Get(context.Background(), s, "a", false); err != nil || v.Mine || s.Held() != 0 {
+			t.Errorf("shown: %+v, %d held, %v", v, s.Held(), err)
+		}
+		if p, _ := r.m.List(context.Background(), s, ListRequest{Scope: ScopeSession, Limit: 10}); len(p.Locks) != 0 {
+			t.Errorf("listed: %+v", p)
+		}
+		if p, _ := r.m.List(context.Background(), s, ListRequest{Scope: ScopeAll, Limit: 10}); p.Locks[0].Mine {
+			t.Errorf("listed as mine: %+v", p)
+		}
+		if _, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: "a", Token: part.Token}); err == nil {
+			t.Error("a part was released")
+		}
+		r.release(other, b)
+		synctest.Wait()
+		if a.isOver() || r.stored("c").Holder.Session != s.Name() {
+			t.Error("it does not go on to the next key")
+		}
+		r.release(other, d)
+		g := a.granted(t, "a", "b", "c", "d")
+		if g[0].Token != part.Token || s.Held() != 4 {
+			t.Errorf("%d, not %d; %d held", g[0].Token, part.Token, s.Held())
+		}
+		for _, g := range g {
+			if v, _ := r.m.Get(context.Background(), s, g.Key, false); !v.Mine {
+				t.Errorf("%q is not shown", g.Key)
+			}
+			r.release(s, g)
+		}
+		r.nothingLeft()
+	})
+}
+
+// A group stands in line as any other: nobody who comes later gets the key before.
+func TestGroupIsNotOvertaken(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		b := r.another(opt)
+		s, other := r.session(), b.session()
+		hot := b.lock(other, "hot")
+		a := r.waitAll(s, "a", "hot", "z")
+		later := b.wait(other, "hot", WaitForever)
+		b.release(other, hot)
+		g := a.granted(t, "a", "hot", "z")
+		synctest.Wait()
+		if later.isOver() {
+			t.Fatal("overtaken")
+		}
+		r.release(s, g[1])
+		later.granted(t)
+	})
+}
+
+// Whatever ends a group's waiting, it keeps nothing.
+func TestGroupLeaves(t *testing.T) {
+	for name, leave := range map[string]func(r *rig, s *Session, cancel func()) error{
+		"call":    func(_ *rig, _ *Session, cancel func()) error { cancel(); return ErrAbandoned },
+		"session": func(_ *rig, s *Session, _ func()) error { s.End(EndDropped); return ErrSessionEnded },
+		"drain":   func(r *rig, _ *Session, _ func()) error { r.m.Drain(); return ErrDraining },
+		"time":    func(*rig, *Session, func()) error { time.Sleep(10 * time.Second); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				s, other := r.session(), r.session()
+				r.lock(other, "b")
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				a := r.askAll(ctx, s, Request{Wait: 10 * time.Second}, "a", "b", "c")
+				ttl := r.askAll(ctx, nil, Request{Wait: 10 * time.Second, Bind: BindTTL, TTL: time.Minute}, "A", "b", "c")
+				want := leave(r, s, cancel)
+				<-a.done
+				if name != "session" {
+					<-ttl.done
+				}
+				var timeout *TimeoutError
+				switch {
+				case want != nil && !errors.Is(a.err, want):
+					t.Errorf("%v", a.err)
+				case want == nil && (!errors.As(a.err, &timeout) || timeout.Lock.Key != "b" || timeout.Position != 1 || timeout.Waited < 10*time.Second):
+					t.Errorf("%v", a.err)
+				}
+				r.isFree("a", "c")
+				if l := r.stored("A"); name != "session" && l.Held {
+					t.Error("a bind:ttl part is still held")
+				}
+				if len(r.losses()) != 0 {
+					t.Errorf("told: %v", r.losses())
+				}
+				cancel()
+				<-ttl.done
+				s.End(EndDropped)
+				other.End(EndDropped)
+				r.nothingLeft()
+			})
+		})
+	}
+}
+
+func TestGroupLimits(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt, with(func(c *Config) { c.MaxLocksPerSession, c.MaxWaiters = 3, 1 }))
+		s, other := r.session(), r.session()
+		x := r.lock(s, "x")
+		var limit *LimitError
+		ask := func(keys ...string) error {
+			_, err := r.m.AcquireAll(context.Background(), s, keys, Request{})
+			return err
+		}
+		if err := ask("a", "b", "c"); !errors.As(err, &limit) || limit.Limit != 3 {
+			t.Errorf("%v", err)
+		}
+		asked := r.st.count("Acquire")
+		var holds *HoldsError
+		if err := ask("a", "x"); !errors.As(err, &holds) || holds.Key != "x" || r.st.count("Acquire") != asked {
+			t.Errorf("%v", err)
+		}
+		// While a group waits, its keys count, and it is one call that waits.
+		hot := r.lock(other, "b")
+		a := r.waitAll(s, "a", "b")
+		if _, err := r.try(s, "y"); !errors.As(err, &limit) {
+			t.Errorf("%v", err)
+		}
+		if w := r.wait(other, "a", WaitForever); !w.isOver() || !errors.As(w.err, &limit) || limit.Setting != "LOCKSIDECAR_MAX_WAITERS" {
+			t.Errorf("%v", w.err)
+		}
+		r.release(s, x)
+		r.release(other, hot)
+		for _, g := range a.granted(t, "a", "b") {
+			if err := ask(g.Key); !errors.As(err, &holds) {
+				t.Errorf("%v", err)
+			}
+		}
+		if err := ask("y"); err != nil {
+			t.Error(err)
+		}
+		if err := ask("z"); !errors.As(err, &limit) {
+			t.Errorf("%v", err)
+		}
+		s.End(EndDeleted)
+		other.End(EndDeleted)
+		r.nothingLeft()
+	})
+}
+
+// A question of which nobody knows the outcome is undone for each key.
+func TestGroupUnknownOutcome(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		r.st.set("Acquire", fault{times: 1, forget: true})
+		if _, err := r.m.AcquireAll(context.Background(), s, []string{"a", "b"}, Request{}); !store.OutcomeUnknown(err) {
+			t.Fatalf("%v", err)
+		}
+		time.Sleep(time.Minute)
+		r.isFree("a", "b")
+		if r.st.traits.Inline {
+			return // and no call can leave
+		}
+		// The call leaves while the question is under way.
+		release := r.st.holdAnswer("Acquire")
+		ctx, cancel := context.WithCancel(context.Background())
+		a := r.askAll(ctx, s, Request{}, "a", "b")
+		cancel()
+		<-a.done
+		if !errors.Is(a.err, ErrAbandoned) || !r.stored("a").Held {
+			t.Fatalf("%v", a.err)
+		}
+		release()
+		r.isFree("a", "b")
+		s.End(EndDeleted)
+		r.nothingLeft()
+	})
+}
+
+// A part that is lost while the group waits is got again; the app hears nothing.
+func TestGroupLosesPart(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s, other := r.session(), r.session()
+		b := r.lock(other, "b")
+		a := r.waitAll(s, "a", "b", "c")
+		part := r.stored("a")
+		h := r.m.held.get("a")
+		if !r.m.giveUp(h, LostForced) {
+			t.Fatal("not held")
+		}
+		synctest.Wait()
+		taken := r.lock(other, "a")
+		r.release(other, b)
+		synctest.Wait()
+		if a.isOver() {
+			t.Fatalf("granted without one of its keys: %+v", a.g)
+		}
+		r.isFree("b", "c") // and not held while it waits for what stands before
+		r.release(other, taken)
+		if g := a.granted(t, "a", "b", "c"); g[0].Token <= part.Token {
+			t.Errorf("%d after %d", g[0].Token, part.Token)
+		}
+		if len(r.losses()) != 0 {
+			t.Errorf("told: %v", r.losses())
+		}
+		if _, lost := s.lossOf(grantRef{"a", part.Token}); lost {
+			t.Error("remembered as a loss of the app")
+		}
+	})
+}
+
+// When the lease under all parts is lost, the group begins again under a fresh one.
+func TestGroupLosesLease(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		b := r.another(opt)
+		s, other := r.session(), b.session()
+		hot := b.lock(other, "b")
+		a := r.waitAll(s, "a", "b")
+		r.m.lose(r.m.book.get(15*time.Second), LostStore)
+		synctest.Wait()
+		if a.isOver() {
+			t.Fatalf("%v", a.err)
+		}
+		b.release(other, hot)
+		a.granted(t, "a", "b")
+		if len(r.losses()) != 0 || s.Held() != 2 {
+			t.Errorf("told: %v, %d held", r.losses(), s.Held())
+		}
+	})
+}
+
+// Parts that are given back keep no hold: nobody was told of them.
+func TestGroupMinHold(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s, other := r.session(), r.session()
+		r.lock(other, "b")
+		for _, bind := range []Bind{BindSession, BindTTL} {
+			req := Request{Wait: time.Second, MinHold: time.Hour, Bind: bind, TTL: 2 * time.Hour}
+			a := r.askAll(context.Background(), s, req, "a", "b", "c")
+			r.isFree("c")
+			if !r.stored("a").Held {
+				t.Error("not held")
+			}
+			<-a.done
+			r.isFree("a")
+		}
+		g := r.askAll(context.Background(), s, Request{MinHold: time.Hour}, "x", "y").granted(t, "x", "y")
+		r.release(s, g[0])
+		synctest.Wait()
+		if l := r.stored("x"); !l.Held || !l.Holder.Standing {
+			t.Errorf("%+v", l)
+		}
+	})
+}
+
+// A row that is kept locked is asked for again, alone, as for a single lock.
+func TestGroupStuckRow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		r.st.lockRows("b")
+		a := r.askAll(context.Background(), s, Request{}, "a", "b", "c")
+		time.Sleep(time.Second)
+		if a.isOver() {
+			t.Fatalf("%v", a.err)
+		}
+		r.st.lockRows()
+		a.granted(t, "a", "b", "c")
+		r.st.lockRows("e")
+		a = r.askAll(context.Background(), s, Request{}, "d", "e", "f")
+		<-a.done
+		if !store.Unavailable(a.err) {
+			t.Errorf("%v", a.err)
+		}
+		r.isFree("d", "f")
+	})
+}
+
+// bind:ttl parts last while the group waits, however long, and all for their TTL
+// from the answer.
+func TestGroupTTL(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.session()
+		b, d := r.lock(other, "b"), r.lock(other, "d")
+		a := r.askAll(context.Background(), nil, Request{Wait: WaitForever, Bind: BindTTL, TTL: 3 * time.Second}, "a", "b", "c", "d")
+		part := r.stored("a")
+		time.Sleep(10 * time.Second)
+		r.release(other, b)
+		time.Sleep(10*time.Second + 500*time.Millisecond)
+		r.release(other, d)
+		g := a.granted(t, "a", "b", "c", "d")
+		if g[0].Token != part.Token {
+			t.Error("the first was lost meanwhile")
+		}
+		for _, g := range g {
+			if g.ExpiresIn != 3*time.Second || r.stored(g.Key).Holder.ExpiresIn != 3*time.Second || g.Session != "" {
+				t.Errorf("%+v", g)
+			}
+			r.release(nil, g)
+		}
+		other.End(EndDeleted)
+		r.nothingLeft()
+	})
+}
+
+// A bind:ttl part that somebody else releases is got again.
+func TestGroupTTLLosesPart(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.session()
+		b := r.lock(other, "b")
+		a := r.askAll(context.Background(), nil, Request{Wait: WaitForever, Bind: BindTTL, TTL: 3 * time.Second}, "a", "b")
+		part := r.stored("a")
+		r.release(nil, Grant{Key: "a", Token: part.Token})
+		taken := r.lock(other, "a")
+		r.release(other, b)
+		synctest.Wait()
+		if a.isOver() {
+			t.Fatal("granted without one of its keys")
+		}
+		r.release(other, taken)
+		a.granted(t, "a", "b")
+	})
+}
+
+// A group that is asked for again under its request id is told the same grants; and a
+// repeat that fails does not give back what the first was told.
+func TestGroupRepeats(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.session()
+		req := Request{Bind: BindTTL, TTL: time.Minute, RequestID: uuid.New(), NoCache: true}
+		first := r.askAll(context.Background(), nil, req, "a", "b").granted(t, "a", "b")
+		again := r.askAll(context.Background(), nil, req, "a", "b").granted(t, "a", "b")
+		if first[0].Token != again[0].Token || first[1].Token != again[1].Token {
+			t.Errorf("%+v, then %+v", first, again)
+		}
+		r.m.Discard(nil, again[0]) // the first still has it
+		r.isHeldUnder(first[0])
+		r.release(nil, first[1])
+		r.lock(other, "b")
+		a := r.askAll(context.Background(), nil, req, "a", "b")
+		<-a.done
+		var held *HeldError
+		if !errors.As(a.err, &held) || held.Lock.Key != "b" {
+			t.Fatalf("%v", a.err)
+		}
+		synctest.Wait()
+		r.isHeldUnder(first[0])
+		// What nobody was told is given back, also under a request id, and got anew.
+		req.RequestID, req.Wait = uuid.New(), 5*time.Second
+		a = r.askAll(context.Background(), nil, req, "c", "b", "d")
+		<-a.done
+		r.isFree("d", "c")
+		other.End(EndDeleted)
+		r.askAll(context.Background(), nil, req, "c", "b", "d").granted(t, "c", "b", "d")
+	})
+}
+
+func (r *rig) isHeldUnder(g Grant) {
+	r.t.Helper()
+	synctest.Wait()
+	if l := r.stored(g.Key); l.Token != g.Token || !l.Held {
+		r.t.Errorf("%q is not held under %d: %+v", g.Key, g.Token, l)
+	}
+}

@@ -1,0 +1,339 @@
+package lease
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// watcher is a stream of a test.
+type watcher struct {
+	t    tester
+	view View
+	stop func()
+
+	mu    sync.Mutex
+	heard []Event
+	at    []time.Time
+}
+
+func (r *rig) watch(s *Session, key string) *watcher {
+	r.t.Helper()
+	w := &watcher{t: r.t}
+	var err error
+	w.view, w.stop, err = r.m.Watch(context.Background(), s, key, w.hear)
+	r.must(err)
+	return w
+}
+
+func (w *watcher) hear(e Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.heard, w.at = append(w.heard, e), append(w.at, time.Now())
+}
+
+// want checks what was heard since the last time.
+func (w *watcher) want(kinds ...store.EventKind) []Event {
+	w.t.Helper()
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var got []store.EventKind
+	for _, e := range w.heard {
+		got = append(got, e.Kind)
+	}
+	if fmt.Sprint(got) != fmt.Sprint(kinds) {
+		w.t.Fatalf("heard %v, not %v", got, kinds)
+	}
+	heard := w.heard
+	w.heard = nil
+	return heard
+}
+
+const (
+	acquired = store.EventAcquired
+	released = store.EventReleased
+	expired  = store.EventExpired
+	stopping = store.EventStopping
+)
+
+func TestWatch(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		b := r.another(opt)
+		s, other := r.session(), b.session()
+		w := r.watch(s, "k")
+		if w.view.Held || w.view.Key != "k" {
+			t.Errorf("%+v", w.view)
+		}
+		far := b.watch(other, "k")
+		for _, r := range []*rig{r, b} { // granted here, and elsewhere
+			g := r.lock(map[*rig]*Session{r: s, b: other}[r], "k")
+			for _, w := range []*watcher{w, far} {
+				e := w.want(acquired)[0]
+				if e.Lock.Token != g.Token || !e.Lock.Held || e.Lock.Holder.Instance != r.m.cfg.Instance || e.Lock.Holder.ExpiresIn <= 0 {
+					t.Errorf("%+v", e)
+				}
+			}
+			reason := "go"
+			r.must(b.m.AskToStop(context.Background(), "k", &reason))
+			for _, w := range []*watcher{w, far} {
+				if e := w.want(stopping)[0]; *e.Stopping.Reason != "go" || e.Stopping.At.IsZero() {
+					t.Errorf("%+v", e)
+				}
+			}
+			_, err := r.m.Release(context.Background(), map[*rig]*Session{r: s, b: other}[r],
+				ReleaseRequest{Key: "k", Token: g.Token, Outcome: store.Success, Result: json.RawMessage("1")})
+			r.must(err)
+			for _, w := range []*watcher{w, far} {
+				if e := w.want(released)[0]; e.Outcome != store.Success || string(e.Result) != "1" {
+					t.Errorf("%+v", e)
+				}
+			}
+		}
+		time.Sleep(time.Minute) // what is read repeats nothing
+		w.want()
+		far.want()
+		w.stop()
+		w.stop()
+		b.lock(other, "k")
+		w.want()
+		far.want(acquired)
+		far.stop()
+		s.End(EndDeleted)
+		other.End(EndDeleted)
+		r.nothingLeft()
+		b.nothingKept()
+	})
+}
+
+// However many streams watch a key here, the store watches it once, and stops with
+// the last of them.
+func TestWatchShares(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		first := r.watch(s, "k")
+		g := r.lock(s, "k")
+		first.want(acquired)
+		second := r.watch(s, "k")
+		if !second.view.Held || !second.view.Mine || r.st.count("Watch") != 1 {
+			t.Errorf("%+v, watched %d times", second.view, r.st.count("Watch"))
+		}
+		r.release(s, g)
+		first.want(released)
+		second.want(released)
+		first.stop()
+		synctest.Wait()
+		if r.st.count("Unwatch") != 0 {
+			t.Error("unwatched, though somebody watches")
+		}
+		second.stop()
+		synctest.Wait()
+		if r.st.count("Unwatch") != 1 {
+			t.Errorf("unwatched %d times", r.st.count("Unwatch"))
+		}
+		third := r.watch(s, "k")
+		r.lock(s, "k")
+		third.want(acquired)
+		third.stop()
+		s.End(EndDeleted)
+		r.nothingLeft()
+	})
+}
+
+// A holder that dies is told of within a second of its lease's end, once, although
+// nobody wants the key. One that only seems to be late is not.
+func TestWatchExpiry(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		b := r.another(opt)
+		w := r.watch(nil, "k")
+		b.lock(b.session(), "k")
+		w.want(acquired)
+		time.Sleep(7 * time.Second)
+		b.st.setAll(fault{refuse: true}) // it cannot reach the store any more
+		var end time.Time
+		for l := r.stored("k"); l.Held; l = r.stored("k") {
+			end = time.Now().Add(l.Holder.ExpiresIn)
+			time.Sleep(l.Holder.ExpiresIn)
+		}
+		time.Sleep(end.Add(time.Second).Sub(time.Now()))
+		w.want(expired)
+		time.Sleep(time.Minute)
+		w.want()
+		b.st.lift(everyOp...)
+		ttl := r.lockTTL("k", 2*time.Second)
+		w.want(acquired)
+		time.Sleep(time.Until(ttl.AcquiredAt.Add(3 * time.Second)))
+		w.want(expired)
+		w.stop()
+	})
+}
+
+// What was missed shows when the key is read.
+func TestWatchMissesNews(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		b := r.another(opt)
+		w := r.watch(nil, "k")
+		r.st.mu.Lock()
+		r.st.dropNews = true
+		r.st.mu.Unlock()
+		s := b.session()
+		g := b.lock(s, "k")
+		w.want()
+		time.Sleep(5*time.Second + 2*checkPause) // as often as leases are renewed
+		if e := w.want(acquired)[0]; e.Lock.Token != g.Token {
+			t.Errorf("%+v", e)
+		}
+		r.must(b.m.AskToStop(context.Background(), "k", nil))
+		r.m.queue.news(store.EveryWait) // the store says so
+		time.Sleep(2 * checkPause)
+		w.want(stopping)
+		b.release(s, g)
+		r.m.queue.news(store.EveryWait)
+		time.Sleep(2 * checkPause)
+		if e := w.want(released)[0]; e.Outcome != store.NoOutcome {
+			t.Errorf("%+v", e)
+		}
+		r.st.polls(true)
+		r.m.queue.news(store.EveryWait)
+		synctest.Wait()
+		b.lock(s, "k")
+		time.Sleep(time.Second + 2*checkPause) // the poll interval
+		w.want(acquired)
+		w.stop()
+	})
+}
+
+// When the lease under the watches is lost, they go on under a fresh one.
+func TestWatchLosesLease(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		b := r.another(opt)
+		s := b.session()
+		w := r.watch(nil, "k")
+		g := b.lock(s, "k")
+		w.want(acquired)
+		r.m.lose(r.m.book.get(15*time.Second), LostStore)
+		synctest.Wait()
+		if r.st.count("Watch") != 2 {
+			t.Fatalf("watched %d times", r.st.count("Watch"))
+		}
+		b.release(s, g)
+		w.want(released)
+		w.stop()
+		s.End(EndDeleted)
+		r.nothingLeft()
+	})
+}
+
+func TestWatchFails(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt, with(func(c *Config) { c.MaxWaiters = 2 }))
+		ask := func(ctx context.Context) error {
+			_, stop, err := r.m.Watch(ctx, nil, "k", func(Event) {})
+			if err == nil {
+				stop()
+			}
+			return err
+		}
+		r.st.set("Watch", fault{refuse: true})
+		if err := ask(context.Background()); !store.Unavailable(err) {
+			t.Errorf("%v", err)
+		}
+		r.st.lift("Watch")
+		r.st.set("Get", fault{refuse: true})
+		if err := ask(context.Background()); !store.Unavailable(err) {
+			t.Errorf("%v", err)
+		}
+		r.st.lift("Get")
+		release := r.st.hold("Watch")
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(time.Second, cancel)
+		if err := ask(ctx); !errors.Is(err, ErrAbandoned) {
+			t.Errorf("%v", err)
+		}
+		release()
+		first, second := r.watch(nil, "k"), r.watch(nil, "k")
+		var limit *LimitError
+		if err := ask(context.Background()); !errors.As(err, &limit) {
+			t.Errorf("%v", err)
+		}
+		first.stop()
+		if err := ask(context.Background()); err != nil {
+			t.Error(err)
+		}
+		r.m.Drain()
+		if err := ask(context.Background()); !errors.Is(err, ErrDraining) {
+			t.Errorf("%v", err)
+		}
+		second.stop()
+		r.nothingLeft()
+	})
+}
+
+// A stream is told each thing once, in the order of the grants, whatever arrives.
+func TestStreamOrder(t *testing.T) {
+	var got []string
+	st := &stream{hear: func(e Event) { got = append(got, fmt.Sprint(e.Kind)) }}
+	want := func(kinds ...store.EventKind) {
+		t.Helper()
+		var texts []string
+		for _, k := range kinds {
+			texts = append(texts, fmt.Sprint(k))
+		}
+		if fmt.Sprint(got) != fmt.Sprint(texts) {
+			t.Fatalf("%v, not %v", got, texts)
+		}
+		got = nil
+	}
+	tell := func(kind store.EventKind, token int64, read bool) {
+		tt := tiding{token: token, read: read, Event: Event{Kind: kind, Lock: store.Lock{Token: token, Held: true}}}
+		if kind == stopping {
+			tt.Stopping = &store.Stopping{}
+		}
+		st.tell(tt)
+	}
+	tell(acquired, 7, false) // before it has begun
+	tell(released, 6, false)
+	tell(released, 5, true)
+	want()
+	st.begin(store.Lock{Token: 6, Held: true})
+	want(acquired) // the end of 6 was overtaken
+	tell(acquired, 7, false)
+	tell(acquired, 6, false)
+	tell(released, 6, false)
+	tell(expired, 6, true)
+	want()
+	tell(stopping, 7, false)
+	tell(stopping, 7, true)
+	tell(stopping, 6, true)
+	want(stopping)
+	tell(expired, 7, true)
+	tell(expired, 7, false)
+	tell(stopping, 7, true)
+	want(expired)
+	tell(acquired, 7, true) // the burial was final
+	want()
+	tell(acquired, 8, false)
+	tell(expired, 8, true)
+	tell(acquired, 8, false)
+	want(acquired, expired)
+	tell(acquired, 8, true) // it was renewed in time after all
+	tell(expired, 0, true)  // forgotten by the store
+	want(acquired, expired)
+	tell(released, 9, false) // its beginning was missed
+	tell(stopping, 10, false)
+	tell(released, 10, false)
+	tell(acquired, 10, true)
+	want(released, stopping, released)
+}
