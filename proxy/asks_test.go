@@ -141,6 +141,7 @@ func TestAskToStopIsCarriedOut(t *testing.T) {
 	c.request("POST", "/v1/locks/a/stop", "")
 	hear(t, begun, "the call")
 	_ = c.Close()
+	eventually(t, "the close is seen", f.seen)
 	close(goOn)
 	f.gone()
 	if f.locks.held["a"].stopping == nil {

@@ -20,7 +20,8 @@
 //     connection's watch does: one millisecond after a call began to wait it
 //     peeks at the socket and sleeps in the runtime's poller until the peer has
 //     closed. Calls that are answered at once cost nothing. See watch.go.
-//   - While an event stream is open: the same watch, from the start.
+//   - While an event stream is open, of a session or a key: the same watch, from
+//     the start.
 //   - While an answer waits for its reader: the same watch, and a time limit.
 //   - Bytes that a client sent ahead stand before the end of the stream and would
 //     hide it. On Linux poll(2) tells all the same; elsewhere the close is then
@@ -54,12 +55,22 @@
 // "+" is a plus in a path, and a space in a query, as form encoding has it. Bytes
 // from 0x80 on may stand unescaped where they form UTF-8. Query parameters and
 // JSON fields that are unknown, repeated, of the wrong type or out of range are
-// refused by name; so are those of the contract that this version does not have
-// (GET /v1 tells what it has). So are requests of which another server might read
+// refused by name; so are those that do not go together. So are requests of which another server might read
 // the end elsewhere: with Content-Length and Transfer-Encoding, with an encoding
 // other than chunked, or with a Trailer. Empty lines before a request are skipped,
 // and an idle connection stays idle. Integers are written as integers: neither 1.0 nor
-// 1e3. A null is a wrong type, but for data, where it means none.
+// 1e3. A null is a wrong type, but for data, result and reason, where it means none.
+// Half a surrogate pair is no text: decoded, different ones would be the same.
+//
+// # Event streams
+//
+// A stream has a bounded queue, into which sessions and watches push without ever
+// waiting, and one goroutine that writes it; see stream.go. The head of a session's
+// stream is sent at once. That of a key's waits for the watch, for 100 ms at most: so
+// a limit, a drain, or a store that fails at once, is a status; what fails later is
+// the stream's only event, problem. What is heard before the watch stands is told
+// after the state. Streams of keys go on while the sidecar drains, and end when it
+// stops.
 //
 // # Limits
 //

@@ -44,8 +44,8 @@ func (k *call) keyEvents(key string) *problem {
 	ctx, cancel := context.WithCancel(context.Background())
 	st := newStream(k.c, maxKeyEvents)
 	st.about = slog.String("key", key)
-	st.onDrop = func() { cancel(); st.finish(true) }
-	st.onLeave = func() { cancel(); st.finish(false) }
+	st.onDrop = func() { st.finish(true) }
+	st.onLeave = func() { st.finish(false) }
 	u := &subscription{srv: k.srv, key: key, st: st, cancel: cancel, done: make(chan struct{})}
 	go u.run(ctx, s)
 

@@ -75,7 +75,10 @@ func (f *fakeLocks) AskToStop(ctx context.Context, key string, reason *string) e
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l := f.held[key]
-	if l == nil {
+	switch {
+	case ctx.Err() != nil:
+		return lease.ErrAbandoned
+	case l == nil:
 		return &lease.NotHeldError{Key: key}
 	}
 	l.stopping = &store.Stopping{Reason: reason, At: l.since}

@@ -14,7 +14,7 @@ import (
 )
 
 // withManager starts a server with the real lock manager and an embedded store.
-func withManager(t *testing.T) (*fixture, *lease.Manager) {
+func withManager(t *testing.T, change ...func(*Config)) (*fixture, *lease.Manager) {
 	t.Helper()
 	st := memory.NewSpace().Open(store.Identity{Namespace: "test", Instance: "pod-1/1", Pod: "pod-1"})
 	if err := st.Start(context.Background()); err != nil {
@@ -32,10 +32,14 @@ func withManager(t *testing.T) (*fixture, *lease.Manager) {
 		t.Fatal(err)
 	}
 	f := &fixture{t: t, log: &logs{}}
-	f.Server = New(Config{
+	cfg := Config{
 		Locks: FromManager(m), Logger: slog.New(slog.NewTextHandler(f.log, nil)),
 		Socket: filepath.Join(t.TempDir(), "s"), MaxSessions: 10,
-	})
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	f.Server = New(cfg)
 	if err := f.Start(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -45,6 +49,72 @@ func withManager(t *testing.T) (*fixture, *lease.Manager) {
 		st.Stop()
 	})
 	return f, m
+}
+
+// eventNamed reads events until one has this name.
+func (e *events) eventNamed(name string) map[string]any {
+	e.t.Helper()
+	for {
+		got, data := e.next()
+		if got == name {
+			return data
+		}
+		if got == "" {
+			e.t.Fatalf("the stream ends without %s", name)
+		}
+	}
+}
+
+func TestCoordinationWithManager(t *testing.T) {
+	f, _ := withManager(t, func(c *Config) { c.AllowForce = true })
+	stream, id := f.explicit()
+	c, joined := f.dial(), "Lock-Session: "+id
+	const enter = `{"owner":"t1","reentrant":true}`
+	first := c.do("PUT", "/v1/locks/a", enter, joined)
+	if again := c.do("PUT", "/v1/locks/a", enter, joined); again.json["reentry"] != 2.0 || tokenOf(again) != tokenOf(first) {
+		t.Error(first.text, again.text)
+	}
+	target := "/v1/locks/a?token=" + tokenOf(first)
+	c.do("DELETE", target+"&reentry=3", "", joined).want(t, 409, "not_holder")
+	c.do("DELETE", target+"&reentry=1", "", joined).want(t, 400, "invalid_request")
+	c.do("DELETE", target+"&reentry=2", "", joined).want(t, 200, "")
+
+	c.do("POST", "/v1/locks/a/stop", `{"reason":"why"}`).want(t, 202, "")
+	if data := stream.eventNamed("stop"); data["reason"] != "why" || data["key"] != "a" {
+		t.Error(data)
+	}
+	if a := c.do("PATCH", "/v1/locks/a", `{"token":`+tokenOf(first)+`}`, joined); a.json["stopping"] == nil || a.json["reentry"] != 1.0 {
+		t.Error(a.text)
+	}
+	waiter := f.dial()
+	waiter.request("PUT", "/v1/locks/a", `{"wait_ms":-1,"on_success":"skip"}`)
+	eventually(t, "the call waits", func() bool {
+		return c.do("GET", "/v1/locks/a", "", "Cache-Control: no-cache").json["queue_length"] == 1.0
+	})
+	c.do("DELETE", target+"&outcome=success", `{"result":{"n":1}}`, joined).want(t, 200, "")
+	if a := waiter.read(); a.text != `{"granted":false,"key":"a","outcome":"success","result":{"n":1}}` {
+		t.Error(a.text)
+	}
+
+	watch, state := f.watch("b")
+	if state["state"] != "free" {
+		t.Error(state)
+	}
+	several := c.do("POST", "/v1/locks", `{"keys":["c","b"],"owner":"t1"}`, joined)
+	several.want(t, 200, "")
+	f.dial().do("POST", "/v1/locks", `{"keys":["b","x"]}`).want(t, 423, "held")
+	c.do("POST", "/v1/locks", `{"keys":["d","c"]}`, joined).want(t, 400, "invalid_request")
+	if holder, _ := watch.eventNamed("acquired")["holder"].(map[string]any); holder["owner"] != "t1" {
+		t.Error(holder)
+	}
+	c.do("POST", "/v1/locks/b/stop", "").want(t, 202, "")
+	watch.eventNamed("stopping")
+	c.do("DELETE", "/v1/locks/b?force=true", "").want(t, 200, "")
+	if data := stream.eventNamed("lost"); data["key"] != "b" || data["reason"] != "forced" {
+		t.Error(data)
+	}
+	c.do("DELETE", "/v1/locks/b?force=true", "").want(t, 404, "not_held")
+	watch.eventNamed("released")
 }
 
 func TestWithManager(t *testing.T) {

@@ -98,8 +98,29 @@ func TestSeveralKeysThatAreRefused(t *testing.T) {
 		t.Error("a refused request did something")
 	}
 	c.do("POST", "/v1/locks", keys(100)).want(t, 200, "")
-	if _, id := f.explicit(); c.do("POST", "/v1/locks", `{"keys":["x"],"bind":"ttl","min_hold_ms":15001}`, "Lock-Session: "+id).StatusCode != 400 {
-		t.Error("the hold is longer than the TTL of the session's locks")
+}
+
+// A bind:ttl lock without a TTL has that of the session that it names, else the
+// configured one; no hold may be longer.
+func TestHoldsAgainstTheDefaultTTL(t *testing.T) {
+	f := start(t, func(c *Config) { c.TTL = 20 * time.Second })
+	_, id := f.explicit() // its TTL is 15 s
+	c := f.dial()
+	for _, target := range []string{"PUT /v1/locks/%s", "POST /v1/locks"} {
+		method, path, _ := strings.Cut(target, " ")
+		body := func(key string, ms int) string {
+			if method == "PUT" {
+				return fmt.Sprintf(`{"bind":"ttl","min_hold_ms":%d}`, ms)
+			}
+			return fmt.Sprintf(`{"bind":"ttl","min_hold_ms":%d,"keys":[%q]}`, ms, key)
+		}
+		do := func(key string, ms int, headers ...string) answer {
+			return c.do(method, strings.Replace(path, "%s", key, 1), body(key, ms), headers...)
+		}
+		do("a"+method, 20000).want(t, 200, "")
+		do("b"+method, 20001).want(t, 400, "invalid_request")
+		do("b"+method, 15000, "Lock-Session: "+id).want(t, 200, "")
+		do("c"+method, 15001, "Lock-Session: "+id).want(t, 400, "invalid_request")
 	}
 }
 
@@ -118,6 +139,7 @@ func TestLongGrantsAreOwed(t *testing.T) {
 	for _, read := range []bool{true, false} {
 		f := start(t)
 		c := f.dial()
+		c.do("GET", "/v1/locks/short", "").want(t, 200, "") // an answer that must not be taken for the long one
 		c.request("POST", "/v1/locks", longKeys())
 		waitReadable(t, c)
 		if read {
