@@ -2,5 +2,5 @@ package postgres
 
 import "github.com/locksidecar/locksidecar/store"
 
-// event tells those who watch a key what happened to it.
-func (o *operation) event(store.Event) {}
+// eventIn tells those who watch a key of a namespace what happened to it.
+func (o *operation) eventIn(string, store.Event) {}
