@@ -41,6 +41,33 @@ func (s *scene) mustStand(lease store.LeaseID) {
 	}
 }
 
+// hearing is a scene that hears: awaitHint waits until a waiter is to look.
+func hearing(t *testing.T) (s *scene, awaitHint func(store.GrantID)) {
+	url := cluster.NewDatabase(t)
+	heard := make(chan store.GrantID, 100)
+	i := backend{tb: t, url: url}.Open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	t.Cleanup(i.Stop)
+	i.OnNews(func(n store.News) { heard <- n.Grant })
+	if err := i.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, i)
+	s = &scene{t, i, url, connect(t, url), connect(t, url), openLease(t, i, time.Hour)}
+	return s, func(grant store.GrantID) {
+		t.Helper()
+		for {
+			select {
+			case id := <-heard:
+				if id == grant {
+					return
+				}
+			case <-time.After(patience):
+				t.Fatal("the waiter was not told to look")
+			}
+		}
+	}
+}
+
 // handOffIn hands a key off in a session's open transaction.
 func handOffIn(t *testing.T, conn *pgx.Conn, key string, from store.LeaseID) {
 	t.Helper()
@@ -179,16 +206,7 @@ func TestAnEnqueueUnderWayHearsThatAHoldStands(t *testing.T) {
 	for name, more := range map[string]int{"one": 0, "many": 3} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := cluster.NewDatabase(t)
-			heard := make(chan store.GrantID, 100)
-			i := backend{tb: t, url: url}.Open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
-			t.Cleanup(i.Stop)
-			i.OnNews(func(n store.News) { heard <- n.Grant })
-			if err := i.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			awaitReady(t, i)
-			s := &scene{t, i, url, connect(t, url), connect(t, url), openLease(t, i, time.Hour)}
+			s, awaitHint := hearing(t)
 			ask, grant := s.holdFor("k", time.Minute), uuid.New()
 			want(t, acquire(t, s, ask), store.Granted)
 			exec(t, s.other, "BEGIN")
@@ -200,23 +218,29 @@ func TestAnEnqueueUnderWayHearsThatAHoldStands(t *testing.T) {
 			}
 			buried := make(chan error, 1)
 			go func() { buried <- s.Bury(t.Context(), leases) }()
-			poll(t, "the burial waits, or is over", func() bool { return len(buried) > 0 || isBlocked(t, url) })
+			poll(t, "the burial waits, or is over", func() bool { return len(buried) > 0 || isBlocked(t, s.url) })
 			exec(t, s.other, "COMMIT")
 			if err := <-buried; err != nil {
 				t.Fatal(err)
 			}
-			for {
-				select {
-				case id := <-heard:
-					if id == grant {
-						return
-					}
-				case <-time.After(patience):
-					t.Fatal("the waiter was not told to look")
-				}
-			}
+			awaitHint(grant)
 		})
 	}
+}
+
+// A hold that is cut short: the first in line is served, and the next one hears that its
+// new holder may end earlier.
+func TestAHoldThatIsCutShortTellsTheNext(t *testing.T) {
+	s, awaitHint := hearing(t)
+	ask := s.holdFor("k", 24*time.Hour)
+	claim := store.Claim{Key: "k", Lease: ask.Lease, AtOnce: true}
+	claim.Token = want(t, acquire(t, s, ask), store.Granted).Token
+	first, second := askFor("k", s.lease), askFor("k", s.lease)
+	want(t, enqueue(t, s, first), store.Queued)
+	want(t, enqueue(t, s, second), store.Queued)
+	release(t, s, claim)
+	awaitHint(second.Grant)
+	want(t, check(t, s, first), store.Granted)
 }
 
 // A sidecar that died with many holds: they stand, after a few statements, and
@@ -383,4 +407,19 @@ func TestStatementsOfAHold(t *testing.T) {
 		return err
 	})
 	counted("burial", 3, func() error { return s.Bury(t.Context(), leases) })
+}
+
+// A promoted server prolongs leases for holders whose renewal may be missing. What
+// stands has no holder.
+func TestAPromotionProlongsNoHold(t *testing.T) {
+	s := newScene(t)
+	ask := s.holdFor("k", time.Minute)
+	token := want(t, acquire(t, s, ask), store.Granted).Token
+	release(t, s, store.Claim{Key: "k", Token: token, Lease: ask.Lease})
+	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + interval '1 s' WHERE id = $1", s.lease)
+	if after := want(t, acquire(t, s, askFor("after", s.lease)), store.Granted); after.ExpiresIn < time.Minute {
+		t.Fatalf("expires in %s: this test has lost its point", after.ExpiresIn)
+	}
+	s.mustStand(ask.Lease)
 }
