@@ -360,6 +360,8 @@ func TestNobodyWaitsUnderALeaseThatStands(t *testing.T) {
 	if v := release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}); v.Standing != store.Holds {
 		t.Errorf("standing %d", v.Standing)
 	}
+	want(t, acquire(t, s, askFor("held", s.lease)), store.Held)
+	want(t, acquire(t, s, askFor("held", ask.Lease)), store.LeaseLost)
 	want(t, enqueue(t, s, askFor("k2", ask.Lease)), store.LeaseLost)
 	want(t, acquire(t, s, askFor("k2", ask.Lease)), store.LeaseLost)
 	if err := s.OpenLeases(t.Context(), []store.NewLease{{ID: ask.Lease, TTL: time.Hour}}); !store.Unavailable(err) {
@@ -422,4 +424,21 @@ func TestAPromotionProlongsNoHold(t *testing.T) {
 		t.Fatalf("expires in %s: this test has lost its point", after.ExpiresIn)
 	}
 	s.mustStand(ask.Lease)
+}
+
+// A bind:ttl grant of which another instance would tell, in the moment in which its lease
+// begins to stand, is over.
+func TestATellingMeetsABurialOfItsHold(t *testing.T) {
+	s := newScene(t)
+	other := startStore(t, s.url, store.Identity{Namespace: "n", Instance: "other", Pod: "p"})
+	ask := askFor("k", s.lease)
+	ask.TTL, ask.MinHold = time.Hour, time.Hour
+	want(t, acquire(t, s, ask), store.Granted)
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, "UPDATE locksidecar.leases SET standing = true, expires_at = hold_until WHERE NOT renewed")
+	answers := make(chan store.Answer, 1)
+	go func() { answers <- check(t, other, ask) }()
+	awaitBlocked(t, s.url)
+	exec(t, s.other, "COMMIT")
+	want(t, <-answers, store.Gone)
 }
