@@ -39,6 +39,19 @@
 // after waiting for the attempt that may be under way; the read then finds its own
 // grant, with token, lease and time as they were.
 //
+// # Outcomes and holds
+//
+// A waiter that a successful release skips is marked, in the transaction of the release:
+// from then on it is no waiter, for any count or hand-off, and its row is only there to
+// be read, until its own sidecar forgets it or its lease is dead.
+//
+// A lease with a hold is not deleted before the hold is over. Whoever would end it, by a
+// release or a burial, lets it stand instead: it expires exactly when the hold is over,
+// and is buried then like any other. Nothing rides on it but this one lock, so that it is
+// locked behind the lock row. What differs is what later claims hear: a release forgets
+// the grant, a burial does not. Statements of sessions without such things never look
+// at holds: these locks take the way through the functions.
+//
 // # What comes too late
 //
 // An attempt whose outcome is unknown is undone. It may still lie in somebody's

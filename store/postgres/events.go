@@ -28,12 +28,7 @@ func (o *operation) ended(k keyName, token zeronull.Int8, how *store.Event) {
 	o.happened(k, e)
 }
 
-// happened tells an event of this namespace. A burial may come to keys of another one:
-// whoever watches those reads them when their holder's lease has expired.
 func (o *operation) happened(k keyName, e store.Event) {
-	if k.namespace != o.config.Identity.Namespace {
-		return
-	}
 	e.Key = k.key
-	o.event(e)
+	o.eventIn(k.namespace, e)
 }

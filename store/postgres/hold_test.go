@@ -41,6 +41,33 @@ func (s *scene) mustStand(lease store.LeaseID) {
 	}
 }
 
+// hearing is a scene that hears: awaitHint waits until a waiter is to look.
+func hearing(t *testing.T) (s *scene, awaitHint func(store.GrantID)) {
+	url := cluster.NewDatabase(t)
+	heard := make(chan store.GrantID, 100)
+	i := backend{tb: t, url: url}.Open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	t.Cleanup(i.Stop)
+	i.OnNews(func(n store.News) { heard <- n.Grant })
+	if err := i.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, i)
+	s = &scene{t, i, url, connect(t, url), connect(t, url), openLease(t, i, time.Hour)}
+	return s, func(grant store.GrantID) {
+		t.Helper()
+		for {
+			select {
+			case id := <-heard:
+				if id == grant {
+					return
+				}
+			case <-time.After(patience):
+				t.Fatal("the waiter was not told to look")
+			}
+		}
+	}
+}
+
 // handOffIn hands a key off in a session's open transaction.
 func handOffIn(t *testing.T, conn *pgx.Conn, key string, from store.LeaseID) {
 	t.Helper()
@@ -155,7 +182,9 @@ func TestAHandOffToAHoldMeetsABurial(t *testing.T) {
 	awaitBlocked(t, s.url)
 	exec(t, s.other, "COMMIT")
 	<-released
-	want(t, check(t, s, next), store.Granted)
+	if grant, _, _ := holder(t, s.conn, "k"); grant != next.Grant {
+		t.Errorf("the key is held under grant %s, want the second waiter's", grant)
+	}
 }
 
 // An own lease that is buried while a lock with a hold is asked for under it is not
@@ -177,16 +206,7 @@ func TestAnEnqueueUnderWayHearsThatAHoldStands(t *testing.T) {
 	for name, more := range map[string]int{"one": 0, "many": 3} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := cluster.NewDatabase(t)
-			heard := make(chan store.GrantID, 100)
-			i := backend{tb: t, url: url}.Open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
-			t.Cleanup(i.Stop)
-			i.OnNews(func(n store.News) { heard <- n.Grant })
-			if err := i.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			awaitReady(t, i)
-			s := &scene{t, i, url, connect(t, url), connect(t, url), openLease(t, i, time.Hour)}
+			s, awaitHint := hearing(t)
 			ask, grant := s.holdFor("k", time.Minute), uuid.New()
 			want(t, acquire(t, s, ask), store.Granted)
 			exec(t, s.other, "BEGIN")
@@ -198,23 +218,29 @@ func TestAnEnqueueUnderWayHearsThatAHoldStands(t *testing.T) {
 			}
 			buried := make(chan error, 1)
 			go func() { buried <- s.Bury(t.Context(), leases) }()
-			poll(t, "the burial waits, or is over", func() bool { return len(buried) > 0 || isBlocked(t, url) })
+			poll(t, "the burial waits, or is over", func() bool { return len(buried) > 0 || isBlocked(t, s.url) })
 			exec(t, s.other, "COMMIT")
 			if err := <-buried; err != nil {
 				t.Fatal(err)
 			}
-			for {
-				select {
-				case id := <-heard:
-					if id == grant {
-						return
-					}
-				case <-time.After(patience):
-					t.Fatal("the waiter was not told to look")
-				}
-			}
+			awaitHint(grant)
 		})
 	}
+}
+
+// A hold that is cut short: the first in line is served, and the next one hears that its
+// new holder may end earlier.
+func TestAHoldThatIsCutShortTellsTheNext(t *testing.T) {
+	s, awaitHint := hearing(t)
+	ask := s.holdFor("k", 24*time.Hour)
+	claim := store.Claim{Key: "k", Lease: ask.Lease, AtOnce: true}
+	claim.Token = want(t, acquire(t, s, ask), store.Granted).Token
+	first, second := askFor("k", s.lease), askFor("k", s.lease)
+	want(t, enqueue(t, s, first), store.Queued)
+	want(t, enqueue(t, s, second), store.Queued)
+	release(t, s, claim)
+	awaitHint(second.Grant)
+	want(t, check(t, s, first), store.Granted)
 }
 
 // A sidecar that died with many holds: they stand, after a few statements, and
@@ -334,6 +360,8 @@ func TestNobodyWaitsUnderALeaseThatStands(t *testing.T) {
 	if v := release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}); v.Standing != store.Holds {
 		t.Errorf("standing %d", v.Standing)
 	}
+	want(t, acquire(t, s, askFor("held", s.lease)), store.Held)
+	want(t, acquire(t, s, askFor("held", ask.Lease)), store.LeaseLost)
 	want(t, enqueue(t, s, askFor("k2", ask.Lease)), store.LeaseLost)
 	want(t, acquire(t, s, askFor("k2", ask.Lease)), store.LeaseLost)
 	if err := s.OpenLeases(t.Context(), []store.NewLease{{ID: ask.Lease, TTL: time.Hour}}); !store.Unavailable(err) {
@@ -381,4 +409,36 @@ func TestStatementsOfAHold(t *testing.T) {
 		return err
 	})
 	counted("burial", 3, func() error { return s.Bury(t.Context(), leases) })
+}
+
+// A promoted server prolongs leases for holders whose renewal may be missing. What
+// stands has no holder.
+func TestAPromotionProlongsNoHold(t *testing.T) {
+	s := newScene(t)
+	ask := s.holdFor("k", time.Minute)
+	token := want(t, acquire(t, s, ask), store.Granted).Token
+	release(t, s, store.Claim{Key: "k", Token: token, Lease: ask.Lease})
+	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + interval '1 s' WHERE id = $1", s.lease)
+	if after := want(t, acquire(t, s, askFor("after", s.lease)), store.Granted); after.ExpiresIn < time.Minute {
+		t.Fatalf("expires in %s: this test has lost its point", after.ExpiresIn)
+	}
+	s.mustStand(ask.Lease)
+}
+
+// A bind:ttl grant of which another instance would tell, in the moment in which its lease
+// begins to stand, is over.
+func TestATellingMeetsABurialOfItsHold(t *testing.T) {
+	s := newScene(t)
+	other := startStore(t, s.url, store.Identity{Namespace: "n", Instance: "other", Pod: "p"})
+	ask := askFor("k", s.lease)
+	ask.TTL, ask.MinHold = time.Hour, time.Hour
+	want(t, acquire(t, s, ask), store.Granted)
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, "UPDATE locksidecar.leases SET standing = true, expires_at = hold_until WHERE NOT renewed")
+	answers := make(chan store.Answer, 1)
+	go func() { answers <- check(t, other, ask) }()
+	awaitBlocked(t, s.url)
+	exec(t, s.other, "COMMIT")
+	want(t, <-answers, store.Gone)
 }

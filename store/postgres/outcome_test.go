@@ -203,6 +203,9 @@ func TestTheSkippedAreNoWaiters(t *testing.T) {
 	}
 	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
 	token = want(t, check(t, s, next), store.Granted).Token
+	if pgtest.Query[bool](t, s.url, "SELECT contended FROM locksidecar.locks") {
+		t.Error("the key is contended, and nobody waits")
+	}
 	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 	if n := waiterRows(t, s.url, waiter.Grant); n != 1 {
