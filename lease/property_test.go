@@ -290,7 +290,9 @@ func (w *world) release() {
 		return
 	}
 	w.giveUp(c)
-	w.wg.Go(func() { _, _ = w.side[c.side].m.Release(context.Background(), c.session(), ReleaseRequest{Key: c.Key, Token: c.Token}) })
+	w.wg.Go(func() {
+		_, _ = w.side[c.side].m.Release(context.Background(), c.session(), ReleaseRequest{Key: c.Key, Token: c.Token})
+	})
 }
 
 // shorten notes that whoever was told of c's grant can rely on it only until then.

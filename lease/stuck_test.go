@@ -93,7 +93,10 @@ func TestStuckForAMoment(t *testing.T) {
 		for i, f := range []func() error{
 			func() error { _, err := r.m.Acquire(ctx, s, Request{Key: "free"}); return err },
 			func() error { return r.amend(nil, ttl) },
-			func() error { _, err := r.m.Release(ctx, s, ReleaseRequest{Key: "mine", Token: mine.Token}); return err },
+			func() error {
+				_, err := r.m.Release(ctx, s, ReleaseRequest{Key: "mine", Token: mine.Token})
+				return err
+			},
 		} {
 			wg.Go(func() { errs[i] = f() })
 		}
