@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"log/slog"
 	"net"
 	"runtime/debug"
@@ -44,8 +45,9 @@ type stream struct {
 	queue []event
 	// opened: the first event is in the queue. Nothing is taken from it before.
 	opened bool
-	// ended: nothing more is pushed. dropped: because the reader has gone.
-	ended, dropped bool
+	// ended: nothing more is pushed. dropped: because the reader has gone. tooSlow:
+	// it did not take what was pushed, and was cut off for it.
+	ended, dropped, tooSlow bool
 }
 
 func newStream(c *conn, limit int) *stream {
@@ -67,7 +69,10 @@ func (st *stream) open(first event) {
 func (st *stream) push(e event) {
 	st.mu.Lock()
 	full := len(st.queue) >= st.limit
-	if !full && !st.ended {
+	switch {
+	case full:
+		st.tooSlow = true
+	case !st.ended:
 		st.queue = append(st.queue, e)
 	}
 	st.mu.Unlock()
@@ -144,7 +149,11 @@ func (st *stream) serve() {
 			st.c.drop()
 		}
 	}()
-	if err := st.run(); err != nil {
+	err := st.run()
+	if err == nil && st.wasTooSlow() {
+		err = errTooSlow
+	}
+	if err != nil {
 		log.Info("event stream dropped: its reader has gone or is too slow", "error", err)
 	}
 	_ = st.c.Conn.SetReadDeadline(pastDeadline)
@@ -197,6 +206,15 @@ func (st *stream) write(b []byte) error {
 		return nil // the watch was first
 	}
 	return err
+}
+
+// errTooSlow: a reader left more events unread than may wait.
+var errTooSlow = errors.New("too many events wait to be read")
+
+func (st *stream) wasTooSlow() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.tooSlow
 }
 
 // wasDropped tells whether the stream has ended because its reader went.
