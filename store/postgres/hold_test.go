@@ -265,7 +265,7 @@ func TestTheHoldsOfADeadInstance(t *testing.T) {
 		if err := heir.BuryInstance(t.Context(), "dead"); err != nil {
 			t.Fatal(err)
 		}
-		if n := cluster.Statements(t, url, "%locksidecar%"); n > 6 {
+		if n := cluster.Statements(t, url, "%locksidecar%"); n > 10 {
 			t.Errorf("%d statements, want a few for all", n)
 		}
 		for _, lease := range leases {
