@@ -73,9 +73,20 @@
 // A waiter of this instance is told of its grant directly. Another instance is sent
 // a NOTIFY, after the commit and in a transaction that writes nothing, for NOTIFY
 // keeps the whole server's commits in line (notify.go). It says which waiter to look
-// at and no more: payloads are lost when a connection breaks, and anybody may send
-// them. LISTEN has a connection of its own while there is something to hear
-// (listen.go); when it breaks, everybody is told to look at all waits.
+// at, or that there are signals, and no more: payloads are lost when a connection
+// breaks, and anybody may send them. LISTEN has a connection of its own while there is
+// something to hear (listen.go); when it breaks, everybody is told to look at all waits,
+// signals and watched keys.
+//
+// Events of watched keys (watch.go) are told in the same way, whole (event.go), by one
+// statement that finds who watches: the statements that change a lock say whether anybody
+// does, and nothing is sent when nobody does.
+//
+// # Signals
+//
+// A session's holder is asked to stop, or to give a lock up, by a row in a table that its
+// sidecar reads: when it is told, and at the latest when it renews the lease (signals.go).
+// To break a lock that no session claims is to bury its lease.
 //
 // # Failover
 //
@@ -87,7 +98,8 @@
 // # Connections
 //
 // Renewals have a connection of their own, so that a burst of acquires does not
-// let leases die, and LISTEN has one. The others share the rest. Each connection is
+// let leases die, and LISTEN has one. A renewal never waits for a lease while it has
+// another locked, so others may lock leases in any order. The others share the rest. Each connection is
 // set up so that a database's defaults cannot weaken locks (connect.go). Behind a
 // pooler that gives every transaction to another session, nothing is kept in one:
 // statements have no names, settings go with each transaction, in the same flush,

@@ -277,6 +277,15 @@ func TestSignalsDoNotPileUp(t *testing.T) {
 			t.Errorf("%+v is not the last one", g)
 		}
 	}
+
+	// Heard once, a stop for the same reason is nothing new.
+	if err := s.Heard(t.Context(), []store.SignalID{signals[0].ID, signals[1].ID}); err != nil {
+		t.Fatal(err)
+	}
+	s.signal(store.Signal{Kind: store.Stop, Key: "k", Reason: signals[0].Reason}, store.Holds)
+	if signals, err = s.Signals(t.Context(), []store.LeaseID{s.lease}); err != nil || len(signals) != 0 {
+		t.Errorf("%+v, %v; want none", signals, err)
+	}
 }
 
 // A signal that is being replaced is heard once more, not never.
