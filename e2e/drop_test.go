@@ -12,10 +12,8 @@ import (
 
 const (
 	dropLocks = 1000
-	// dropLimit is how long a drop may take to free dropLocks locks. The binary
-	// has the race detector in it, which makes it several times slower.
+	// dropLimit is how long a drop may take to free dropLocks locks.
 	dropLimit = 100 * time.Millisecond
-	raceCost  = 5
 )
 
 // TestDropFreesAll is the product's first promise: whatever a connection was
@@ -102,7 +100,7 @@ func (s *sidecar) freedBy(t *testing.T, names []string, drop func()) {
 	})
 	free := time.Since(began)
 	t.Logf("%d locks: the waiter's grant came after %s, all were seen free after %s", len(names), granted.Round(time.Millisecond/10), free.Round(time.Millisecond/10))
-	if limit := dropLimit * raceCost; granted > limit || free > limit {
+	if limit := slowed(dropLimit); granted > limit || free > limit {
 		t.Errorf("want both within %s", limit)
 	}
 	waiter.close()

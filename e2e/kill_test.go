@@ -60,7 +60,7 @@ func waitFor(t *testing.T, s *sidecar, url string, names []string) []*app {
 // app that was killed at once, without a poll.
 func TestKilledAppAcrossSidecars(t *testing.T) {
 	const waiters = 20
-	limit := dropLimit * raceCost
+	limit := slowed(dropLimit)
 	o, url := onPostgres(t)
 	o = o.with(options{"POLL_INTERVAL": noPoll, "TTL": "1h"}) // nor can the check of waiters
 	one, two := start(t, o), start(t, o)

@@ -58,11 +58,11 @@ func TestOutcomes(t *testing.T) {
 func TestSkipIsQuick(t *testing.T) {
 	const (
 		waiters = 200
-		limit   = 50 * time.Millisecond * raceCost
 		// A release with the marks, a NOTIFY, and for each sidecar some checks and
 		// some statements that take the rows out again.
 		most = 20
 	)
+	limit := slowed(50 * time.Millisecond)
 	o, url := onPostgres(t)
 	o = o.with(options{"POLL_INTERVAL": noPoll, "TTL": "1h", "LOG_LEVEL": "info"})
 	sidecars := []*sidecar{start(t, o), start(t, o)}
