@@ -48,10 +48,16 @@ func (sg *signals) placed() {
 	}
 }
 
+// lookPause is the first pause between two looks that follow each other; it grows up
+// to hintPause, so that a storm of news costs little, and a single one hardly waits.
+const lookPause = 2 * time.Millisecond
+
 // run looks until there is nothing more to look for.
 func (sg *signals) run(ctx context.Context) {
+	usual := lookPause
 	for sg.next() {
-		pause := hintPause
+		pause := usual
+		usual = min(2*usual, hintPause)
 		if err := sg.round(ctx); err != nil {
 			sg.m.log.Debug("signals not read, trying again", "error", err)
 			pause = jittered(renewRetry)
