@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -191,4 +193,31 @@ func TestSkippedWhileEnqueueing(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A request that is repeated elsewhere after it was skipped hears so.
+func TestASkippedRequestIsRepeated(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		s := r.session()
+		g := r.lock(s, "k")
+		other.st.dropNews = true
+		req := skipping
+		req.Bind, req.RequestID = BindTTL, uuid.New()
+		first := other.ask(context.Background(), nil, req)
+		synctest.Wait()
+		next := r.wait(s, "k", WaitForever)
+		r.succeed(s, g)
+		got := next.granted(t)
+		again := r.ask(context.Background(), nil, req)
+		again.skipped(t)
+		if again.after != 0 {
+			t.Errorf("heard after %s", again.after)
+		}
+		first.skipped(t)
+		r.release(s, got)
+		time.Sleep(time.Second)
+		r.nothingLeft()
+	})
 }
