@@ -237,6 +237,10 @@ func TestMinHoldUntold(t *testing.T) {
 			synctest.Wait()
 			cancel()
 			<-a.done
+			synctest.Wait()
+			if r.st.count("Bury") != 0 {
+				r.t.Error("buried before it was opened")
+			}
 		},
 		"discarded": func(r *rig, s *Session) { r.m.Discard(s, r.get(s, minute)) },
 		"discarded bind:ttl": func(r *rig, _ *Session) {

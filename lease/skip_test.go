@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -27,6 +29,17 @@ func (a *answer) skipped(t tester) {
 
 var skipping = Request{Key: "k", Wait: WaitForever, Skip: true, TTL: time.Hour}
 
+// nobodyIsSkipped checks that the store remembers nobody who was skipped.
+func (r *rig) nobodyIsSkipped() {
+	r.t.Helper()
+	for a := range r.st.attempts {
+		answers, err := r.st.Store.CheckWaits(context.Background(), []store.Attempt{a})
+		if r.must(err); answers[0].Outcome == store.Skipped {
+			r.t.Errorf("one of %q is remembered", a.Key)
+		}
+	}
+}
+
 // Those who wait for the outcome hear of a success, wherever they are and however
 // they hear of it; the others go on in line.
 func TestSkip(t *testing.T) {
@@ -46,9 +59,15 @@ func TestSkip(t *testing.T) {
 					g := other.lock(o, "k")
 					req := skipping
 					req.Bind = bind
-					first, ctx := r.ask(context.Background(), s, req), context.Background()
+					ctx, ttl := context.Background(), time.Duration(0)
+					if bind == BindSession {
+						ttl = req.TTL
+					}
+					first := r.ask(ctx, s, req)
 					synctest.Wait()
-					next := r.wait(s, "k", WaitForever)
+					// It keeps the lease of those who are skipped alive.
+					next := r.ask(ctx, s, Request{Key: "k", Wait: WaitForever, TTL: ttl})
+					synctest.Wait()
 					second := r.ask(ctx, s, req)
 					synctest.Wait()
 					change(r)
@@ -60,7 +79,8 @@ func TestSkip(t *testing.T) {
 						t.Errorf("heard after %s", late)
 					}
 					got := next.granted(t)
-					time.Sleep(10 * time.Second)
+					time.Sleep(20 * time.Second)
+					r.nobodyIsSkipped()
 					r.release(s, got)
 					time.Sleep(20 * time.Second)
 					r.nothingLeft()
@@ -164,6 +184,7 @@ func TestSkippedWhileEnqueueing(t *testing.T) {
 				g := other.lock(o, "k")
 				f.then = func() { other.succeed(o, g) }
 				f.times = 1
+				r.st.dropNews = name == "answer late"
 				r.st.set("Enqueue", f)
 				a := r.ask(context.Background(), s, skipping)
 				a.skipped(t)
@@ -172,4 +193,31 @@ func TestSkippedWhileEnqueueing(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A request that is repeated elsewhere after it was skipped hears so.
+func TestASkippedRequestIsRepeated(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		s := r.session()
+		g := r.lock(s, "k")
+		other.st.dropNews = true
+		req := skipping
+		req.Bind, req.RequestID = BindTTL, uuid.New()
+		first := other.ask(context.Background(), nil, req)
+		synctest.Wait()
+		next := r.wait(s, "k", WaitForever)
+		r.succeed(s, g)
+		got := next.granted(t)
+		again := r.ask(context.Background(), nil, req)
+		again.skipped(t)
+		if again.after != 0 {
+			t.Errorf("heard after %s", again.after)
+		}
+		first.skipped(t)
+		r.release(s, got)
+		time.Sleep(time.Second)
+		r.nothingLeft()
+	})
 }
