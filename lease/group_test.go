@@ -534,6 +534,7 @@ func TestGroupRevealsAllOrNone(t *testing.T) {
 		if g.complete() || s.Held() != 0 || s.find("a", g.parts[0].g.Token) != nil {
 			t.Error("shown in part")
 		}
+		synctest.Wait() // it is released
 		r.must(g.acquire())
 		if s.Held() != 2 {
 			t.Errorf("%d held", s.Held())
