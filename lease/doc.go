@@ -37,6 +37,32 @@
 // bind:ttl locks have a lease of their own, which nobody renews, and belong to
 // nobody here: any pod may release or extend them, so only the store knows them.
 //
+// # Entries, holds, outcomes, signals
+//
+// An owner enters again what its session holds under its name: only the count of
+// entries changes, and only here. Calls of that owner which wait in line enter, and
+// leave the line, when one of them gets the lock. Each release takes one entry off;
+// whatever else ends a lock ends all its entries.
+//
+// A MaxHold ends a lock like a deadline: timers see to it, reads check it. The lock is
+// lost for its session, and released until the store confirms. A MinHold is kept by
+// the store. It needs a lease that can outlive its owner, so such a session's lock
+// rides on one of its own, which is closed with it; where nobody was told of the
+// grant, it is freed before that closing could make the lease stand.
+//
+//	free ──grant──▶ held ──release, loss, end of the session──▶ free
+//	                  └──before its MinHold is over──▶ standing ──the hold is over──▶ free
+//
+// A waiter that asked for it is skipped by a success: it returns the result, and the
+// store remembers that for it until it is told to forget, or the waiter's lease is
+// dead. A bid that nobody listens to any more only makes it forget.
+//
+// What others ask a holder for (to stop, to give up at once) lies in the store until
+// it is heard. News and renewals say that there is something. A signal may overtake
+// the grant that it means: it is kept until that is here, or cannot come any more.
+// Repeats are harmless: a stop is told again only for another reason, and a broken
+// lock is gone. A holder whose sidecar does not hear loses the lock with its lease.
+//
 // # Calls and bids
 //
 // A call makes bids. A [bid] is one attempt under one grant id and one lease; its
@@ -52,8 +78,8 @@
 // for one would free it for all: such calls take turns, each begins when nothing of
 // the ones before can change the store any more, and what one of them was given is
 // not freed because another left. Whether another sidecar has given the same grant
-// to its app only the store knows: it does not take back there what was told last
-// elsewhere ([store.Claim].Untold, and Undo).
+// to its app only the store knows: a bind:ttl grant that two instances may have told
+// is given back by none of them ([store.Claim].Untold, and Undo).
 //
 // A call for several keys ([Manager.AcquireAll]) has a call and bids for each of them.
 // It holds the keys in the order of their bytes up to the one for which it stands in
@@ -75,8 +101,8 @@
 // News is a hint: a wait is also checked just after its holder's expiry, as often
 // as leases are renewed, and where the store's news does not come by itself for
 // now, every poll interval. Other hints make waits be checked at once. The store
-// listens from before the first of this sidecar's bids stands in line until nobody
-// has for a while.
+// listens while bids of this sidecar stand in line (from before the first does), while
+// its sessions hold locks, while keys are watched, and for a while after.
 //
 // # What happens in each failure
 //

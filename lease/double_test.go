@@ -215,7 +215,7 @@ func (d *double) lift(ops ...string) {
 // every operation that a manager uses.
 var everyOp = []string{
 	"OpenLeases", "Renew", "Bury", "BuryInstance", "Sweep", "Acquire", "Enqueue", "CheckWaits", "CancelWaits", "Undo",
-	"Release", "Amend", "Get", "List", "Watch", "Unwatch",
+	"Release", "Amend", "Get", "List", "Signal", "Signals", "Heard", "Watch", "Unwatch",
 }
 
 func (d *double) setAll(f fault) {
@@ -445,5 +445,21 @@ func (d *double) Watch(ctx context.Context, keys []string, lease store.LeaseID) 
 
 func (d *double) Unwatch(ctx context.Context, keys []string) error {
 	_, err := do(ctx, d, "Unwatch", len(keys), func(ctx context.Context) (int, error) { return 0, d.Store.Unwatch(ctx, keys) })
+	return err
+}
+
+func (d *double) Signal(ctx context.Context, signals []store.Signal) ([]store.Standing, error) {
+	return do(ctx, d, "Signal", len(signals), func(ctx context.Context) ([]store.Standing, error) {
+		return unlessLocked(d, signals, func(s store.Signal) string { return s.Key }, store.NotJudged,
+			func(signals []store.Signal) ([]store.Standing, error) { return d.Store.Signal(ctx, signals) })
+	})
+}
+
+func (d *double) Signals(ctx context.Context, leases []store.LeaseID) ([]store.Signal, error) {
+	return do(ctx, d, "Signals", len(leases), func(ctx context.Context) ([]store.Signal, error) { return d.Store.Signals(ctx, leases) })
+}
+
+func (d *double) Heard(ctx context.Context, signals []store.SignalID) error {
+	_, err := do(ctx, d, "Heard", len(signals), func(ctx context.Context) (int, error) { return 0, d.Store.Heard(ctx, signals) })
 	return err
 }

@@ -40,7 +40,9 @@ type visitor struct {
 	cancel context.CancelFunc
 }
 
-func (d *doors) notef(format string, args ...any) { d.story = append(d.story, fmt.Sprintf(format, args...)) }
+func (d *doors) notef(format string, args ...any) {
+	d.story = append(d.story, fmt.Sprintf(format, args...))
+}
 
 func (d *doors) wrongf(format string, args ...any) {
 	d.t.Fatalf(format+"\n%s", append(args, strings.Join(d.story, "\n"))...)

@@ -234,6 +234,7 @@ func TestEnterBeforeWaiting(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
+		synctest.Wait() // nobody else reads the time now
 		r.clk.atRead(0, func() { r.get(s, as("o", "k", 0)) })
 		a := r.ask(context.Background(), s, as("o", "k", time.Minute))
 		if got := a.granted(t); got.Reentry != 2 || a.after != 0 {

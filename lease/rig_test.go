@@ -61,6 +61,7 @@ type rig struct {
 	mu   sync.Mutex
 	lost []Lost
 	at   []time.Time // of the losses
+	told []Stop
 }
 
 // tester is what testing's T and B, and rapid's T have in common.
@@ -134,6 +135,10 @@ func (r *rig) session() *Session {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.lost, r.at = append(r.lost, l), append(r.at, time.Now())
+	}, OnStop: func(st Stop) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.told = append(r.told, st)
 	}})
 	r.must(err)
 	return s
@@ -284,6 +289,7 @@ func (r *rig) nothingKept() {
 		note("parts", s.parts)
 	}
 	note("requests in use", len(r.m.requests.inUse))
+	note("leases of single locks", len(r.m.book.own))
 	if len(left) > 0 {
 		r.t.Errorf("still kept: %v", left)
 	}

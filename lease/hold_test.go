@@ -1,0 +1,296 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// A lock is released, and lost, when its MaxHold is over, and the claims of its
+// holder are told so for as long as its session lives.
+func TestMaxHold(t *testing.T) {
+	for name, wait := range map[string]time.Duration{"free key": 0, "hand-off": WaitForever} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				s, o := r.session(), r.session()
+				before := r.lockTTL("k", 5*time.Second)
+				if wait == 0 {
+					r.release(nil, before)
+				}
+				a := r.ask(context.Background(), s, Request{Key: "k", Wait: wait, MaxHold: 10 * time.Second, Owner: "o"})
+				g := a.granted(t)
+				if g.ExpiresIn > 10*time.Second {
+					t.Errorf("to be relied on for %s", g.ExpiresIn)
+				}
+				r.get(s, as("o", "k", 0))
+				granted := a.at
+				next := r.wait(o, "k", WaitForever)
+				got := next.granted(t)
+				if held := next.at.Sub(granted); held > 10*time.Second || held < 9*time.Second {
+					t.Errorf("held for %s", held)
+				}
+				if l := r.losses(); len(l) != 1 || l[0] != (Lost{"k", g.Token, LostMaxHold}) {
+					t.Errorf("told %+v", l)
+				}
+				time.Sleep(time.Hour)
+				if reason := lostReason(r.free(s, "k", g.Token)); reason != LostMaxHold {
+					t.Errorf("claim: %q", reason)
+				}
+				r.release(o, got)
+				r.nothingLeft()
+			})
+		})
+	}
+}
+
+// A timer may come late: every read sees that a MaxHold is over.
+func TestMaxHoldIsCheckedOnEveryRead(t *testing.T) {
+	ctx := context.Background()
+	for name, read := range map[string]func(*rig, *Session, Grant) bool{
+		"amend":   func(r *rig, s *Session, g Grant) bool { return lostReason(r.amend(s, g)) == LostMaxHold },
+		"release": func(r *rig, s *Session, g Grant) bool { return lostReason(r.free(s, "k", g.Token)) == LostMaxHold },
+		"get":     func(r *rig, s *Session, _ Grant) bool { v, _ := r.m.Get(ctx, s, "k", false); return !v.Mine },
+		"fresh":   func(r *rig, s *Session, _ Grant) bool { v, _ := r.m.Get(ctx, s, "k", true); return !v.Mine },
+		"list": func(r *rig, s *Session, _ Grant) bool {
+			p, _ := r.m.List(ctx, s, ListRequest{Scope: ScopeSession, Limit: 1})
+			return len(p.Locks) == 0
+		},
+		"enter": func(r *rig, s *Session, g Grant) bool {
+			_, err := r.m.Acquire(ctx, s, as("o", "k", 0))
+			return err != nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				s := r.session()
+				g := r.get(s, Request{Key: "k", MaxHold: 2 * time.Second, Owner: "o"})
+				r.st.set("Release", fault{refuse: true})
+				r.clk.stop(2 * time.Second)
+				if !read(r, s, g) {
+					t.Error("read as held")
+				}
+				r.st.lift("Release") // the release is tried until it is confirmed
+				time.Sleep(3 * time.Second)
+				r.nothingLeft()
+			})
+		})
+	}
+}
+
+// The time of a MaxHold runs since the store was asked. When it is over before the
+// answer comes, nobody is told that the lock is held.
+func TestMaxHoldOverBeforeTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		r.lock(s, "other")
+		r.st.set("Acquire", fault{after: time.Second})
+		if g := r.get(s, Request{Key: "k", MaxHold: 3 * time.Second, NoCache: true}); g.ExpiresIn != 2*time.Second {
+			t.Errorf("to be relied on for %s", g.ExpiresIn)
+		}
+		if _, err := r.m.Acquire(context.Background(), s, Request{Key: "l", MaxHold: time.Second}); !store.Unavailable(err) {
+			t.Errorf("told %v", err)
+		}
+		s.End(EndDropped)
+		time.Sleep(time.Second)
+		r.nothingLeft()
+	})
+}
+
+// A lock that is released in time is not lost when its MaxHold would be over.
+func TestReleasedBeforeMaxHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		r.release(s, r.get(s, Request{Key: "k", MaxHold: time.Second}))
+		g := r.get(s, Request{Key: "k"})
+		time.Sleep(time.Minute)
+		if l := r.losses(); len(l) != 0 {
+			t.Errorf("told %+v", l)
+		}
+		r.release(s, g)
+	})
+}
+
+// Nobody gets a key before its MinHold is over, whatever becomes of its holder, and
+// whoever waits gets it just then.
+func TestMinHold(t *testing.T) {
+	for name, end := range map[string]func(*rig, *Session, Grant){
+		"released":      func(r *rig, s *Session, g Grant) { r.release(s, g) },
+		"session ended": func(_ *rig, s *Session, _ Grant) { s.End(EndDropped) },
+		"kept":          func(*rig, *Session, Grant) {},
+		"lease lost":    func(r *rig, _ *Session, _ Grant) { r.clk.stop(time.Minute) },
+		"stopped":       func(r *rig, _ *Session, _ Grant) { r.m.Stop() },
+		"max_hold":      func(*rig, *Session, Grant) { time.Sleep(25 * time.Second) },
+	} {
+		for _, bind := range []Bind{BindSession, BindTTL} {
+			if bind == BindTTL && name != "released" {
+				continue
+			}
+			t.Run(name+" "+bind.String(), func(t *testing.T) {
+				bubble(t, func(t *testing.T, opt option) {
+					r := newRig(t, opt)
+					other := r.another(opt)
+					s, o := r.session(), other.session()
+					req := Request{Key: "k", MinHold: 30 * time.Second, TTL: 2 * time.Second, Bind: bind}
+					if name == "max_hold" {
+						req.MinHold, req.MaxHold = 25*time.Second, 25*time.Second
+					}
+					g := r.get(s, req)
+					hold := req.MinHold
+					a := other.wait(o, "k", WaitForever)
+					time.Sleep(time.Second)
+					switch end(r, s, g); name {
+					case "kept":
+						time.Sleep(time.Minute)
+						if a.isOver() {
+							t.Fatalf("told %+v, %v", a.g, a.err)
+						}
+						r.release(s, g)
+						hold = time.Minute + time.Second
+					case "released":
+						if reason := refusedFor(r.free(s, "k", g.Token)); reason != ReasonReleased {
+							t.Errorf("released again: %q", reason)
+						}
+					}
+					got := a.granted(t)
+					if a.after < hold || a.after > hold+2*checkPause {
+						t.Errorf("granted after %s", a.after)
+					}
+					other.release(o, got)
+					s.End(EndDropped)
+					time.Sleep(time.Minute)
+					r.nothingLeft()
+				})
+			})
+		}
+	}
+}
+
+// Each session's lock with a MinHold has a lease of its own, which is closed with
+// it; they do not count as different TTLs, and are renewed together. A denied try
+// opens none.
+func TestLeasesOfTheirOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		var held []Grant
+		for i := range maxLeases + 10 {
+			held = append(held, r.get(s, Request{Key: string(rune('a' + i)), MinHold: time.Second}))
+		}
+		opened := r.st.count("OpenLeases")
+		if opened != maxLeases+10 {
+			t.Errorf("%d opened", opened)
+		}
+		var denied *HeldError
+		if _, err := r.m.Acquire(context.Background(), s, Request{Key: "a", MinHold: time.Second}); !errors.As(err, &denied) {
+			t.Errorf("told %v", err)
+		}
+		if n := r.st.count("OpenLeases"); n != opened {
+			t.Errorf("a denied try opened %d", n-opened)
+		}
+		r.lock(s, "shared")
+		before := r.st.count("Renew")
+		time.Sleep(50 * time.Second)
+		if n := r.st.count("Renew") - before; n > 12 {
+			t.Errorf("renewed in %d statements", n)
+		}
+		for _, g := range held {
+			r.must(r.amend(s, g))
+			r.release(s, g)
+		}
+		synctest.Wait()
+		if n := len(r.m.book.all()); n != 1 {
+			t.Errorf("%d leases", n)
+		}
+	})
+}
+
+// What nobody was told of is freed, hold or not.
+func TestMinHoldUntold(t *testing.T) {
+	minute := Request{Key: "k", MinHold: time.Hour, NoCache: true}
+	for name, lose := range map[string]func(*rig, *Session){
+		"answer lost": func(r *rig, s *Session) {
+			r.st.set("Acquire", fault{times: 1, forget: true})
+			r.st.set("Undo", fault{times: 2, lose: true})
+			_, _ = r.m.Acquire(context.Background(), s, minute)
+		},
+		"call left": func(r *rig, s *Session) {
+			r.st.set("Acquire", fault{after: time.Second, times: 1})
+			r.st.set("Release", fault{times: 2, lose: true})
+			ctx, cancel := context.WithCancel(context.Background())
+			a := r.ask(ctx, s, minute)
+			synctest.Wait()
+			cancel()
+			<-a.done
+		},
+		"lease not opened": func(r *rig, s *Session) {
+			r.st.set("OpenLeases", fault{before: time.Second, times: 1})
+			ctx, cancel := context.WithCancel(context.Background())
+			a := r.ask(ctx, s, minute)
+			synctest.Wait()
+			cancel()
+			<-a.done
+		},
+		"discarded": func(r *rig, s *Session) { r.m.Discard(s, r.get(s, minute)) },
+		"discarded bind:ttl": func(r *rig, _ *Session) {
+			req := minute
+			req.Bind, req.TTL = BindTTL, time.Minute
+			r.m.Discard(nil, r.get(nil, req))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				s := r.session()
+				lose(r, s)
+				time.Sleep(20 * time.Second)
+				r.nothingLeft()
+			})
+		})
+	}
+}
+
+// A lease of its own is lost like any other: with the lock that rides on it, or the
+// place in line that it keeps.
+func TestALeaseOfItsOwnIsLost(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		s := r.session()
+		g := r.get(s, Request{Key: "k", MinHold: time.Second})
+		ttl := other.lockTTL("l", time.Hour)
+		a := r.ask(context.Background(), s, Request{Key: "l", MinHold: time.Second, Wait: WaitForever})
+		time.Sleep(2 * time.Second)
+		r.buryLeases()
+		time.Sleep(10 * time.Second)
+		if reason := lostReason(r.free(s, "k", g.Token)); reason != LostExpired {
+			t.Errorf("told %q", reason)
+		}
+		other.release(nil, ttl)
+		r.release(s, a.granted(t))
+		time.Sleep(time.Second)
+		r.nothingLeft()
+	})
+}
+
+// Stop leaves no lease behind, also those whose burial was under way.
+func TestStopBuriesLeasesOfTheirOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		r.get(s, Request{Key: "k", MinHold: time.Millisecond})
+		time.Sleep(time.Second)
+		r.st.set("Bury", fault{before: time.Minute, times: 1}) // what follows the release
+		r.m.Stop()
+		if !r.m.LeftNothing() || len(r.m.book.graves()) != 0 {
+			t.Error("left something")
+		}
+	})
+}

@@ -1,0 +1,288 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+func because(reason string) *string { return &reason }
+
+func (r *rig) stops() []Stop {
+	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]Stop(nil), r.told...)
+}
+
+// A holder is asked to stop, wherever it is, and asked again only for another reason.
+func TestAskToStop(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		ctx := context.Background()
+		r := newRig(t, opt)
+		other := r.another(opt)
+		s := r.session()
+		g := r.lock(s, "k")
+		for i, asker := range []*rig{r, other, other, r} {
+			r.must(asker.m.AskToStop(ctx, "k", because("one")))
+			time.Sleep(time.Second)
+			if n := len(r.stops()); n != 1 {
+				t.Fatalf("told %d times after %d", n, i+1)
+			}
+		}
+		first := time.Now().Add(-4 * time.Second)
+		r.must(other.m.AskToStop(ctx, "k", nil))
+		told := r.stops()
+		if len(told) != 2 || told[0].Token != g.Token || *told[0].Reason != "one" || told[1] != (Stop{"k", g.Token, nil}) {
+			t.Errorf("told %+v", told)
+		}
+		amended, err := r.m.Amend(ctx, s, AmendRequest{Key: "k", Token: g.Token})
+		r.must(err)
+		near, err := r.m.Get(ctx, s, "k", false)
+		r.must(err)
+		far, err := other.m.Get(ctx, nil, "k", true)
+		r.must(err)
+		for name, got := range map[string]*store.Stopping{"amended": amended.Stopping, "here": near.Stopping, "there": far.Stopping} {
+			if got == nil || got.Reason != nil || got.At.Sub(first).Abs() > time.Second/2 {
+				t.Errorf("%s: %+v, first asked at %s", name, got, first)
+			}
+		}
+		r.release(s, g)
+		if g = r.lock(s, "k"); len(r.stops()) != 2 {
+			t.Error("a later holder was told")
+		}
+		if got, _ := r.m.Amend(ctx, s, AmendRequest{Key: "k", Token: g.Token}); got.Stopping != nil {
+			t.Errorf("a later holder is asked: %+v", got.Stopping)
+		}
+		r.release(s, g)
+		var free *NotHeldError
+		if err := r.m.AskToStop(ctx, "k", nil); !errors.As(err, &free) {
+			t.Errorf("nobody: %v", err)
+		}
+		ttl := r.lockTTL("ttl", time.Minute)
+		r.must(other.m.AskToStop(ctx, "ttl", because("two")))
+		if got, err := r.m.Amend(ctx, nil, AmendRequest{Key: "ttl", Token: ttl.Token}); err != nil || got.Stopping == nil || *got.Stopping.Reason != "two" {
+			t.Errorf("bind:ttl: %+v, %v", got, err)
+		}
+		r.release(nil, ttl)
+		r.nothingLeft()
+	})
+}
+
+// News may be lost: then the holder hears with its next renewal.
+func TestASignalIsHeardWithTheRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		other := r.another()
+		s := r.session()
+		r.lock(s, "k")
+		r.st.dropNews = true
+		r.must(other.m.AskToStop(context.Background(), "k", nil))
+		r.st.set("Signals", fault{times: 2, refuse: true})
+		r.st.set("Heard", fault{times: 2, lose: true}) // so it is read again
+		time.Sleep(6 * time.Second)
+		if n := len(r.stops()); n != 1 {
+			t.Errorf("told %d times", n)
+		}
+		before := r.st.count("Signals")
+		time.Sleep(time.Minute)
+		if n := r.st.count("Signals"); n != before {
+			t.Errorf("asked for %d times, when all was heard", n-before)
+		}
+		s.End(EndDropped)
+		r.nothingLeft()
+	})
+}
+
+// A broken lock is lost for its holder, and free or the next one's when Break returns.
+func TestBreak(t *testing.T) {
+	for name, acquire := range map[string]func(*rig, *Session) Grant{
+		"session":       func(r *rig, s *Session) Grant { return r.lock(s, "k") },
+		"entered twice": func(r *rig, s *Session) Grant { r.get(s, as("o", "k", 0)); return r.get(s, as("o", "k", 0)) },
+		"bind:ttl":      func(r *rig, _ *Session) Grant { return r.lockTTL("k", time.Hour) },
+		"min_hold":      func(r *rig, s *Session) Grant { return r.get(s, Request{Key: "k", MinHold: time.Hour}) },
+		"standing": func(r *rig, s *Session) Grant {
+			g := r.get(s, Request{Key: "k", MinHold: time.Hour})
+			r.release(s, g)
+			return g
+		},
+	} {
+		for _, waits := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, somebody waits %v", name, waits), func(t *testing.T) {
+				bubble(t, func(t *testing.T, opt option) {
+					ctx := context.Background()
+					r := newRig(t, opt)
+					other := r.another(opt)
+					s, o := r.session(), other.session()
+					g := acquire(r, s)
+					var a *answer
+					if waits {
+						a = other.wait(o, "k", WaitForever)
+					}
+					began := time.Now()
+					r.must(other.m.Break(ctx, "k"))
+					if d := time.Since(began); d > breakPauseMin {
+						t.Errorf("took %s", d)
+					}
+					if l := r.stored("k"); l.Held && l.Token == g.Token {
+						t.Errorf("not broken: %+v", l)
+					}
+					if name != "bind:ttl" && name != "standing" {
+						if l := r.losses(); len(l) != 1 || l[0] != (Lost{"k", g.Token, LostForced}) {
+							t.Errorf("told %+v", l)
+						}
+						if reason := lostReason(r.free(s, "k", g.Token)); reason != LostForced {
+							t.Errorf("claim: %q", reason)
+						}
+					}
+					if waits {
+						other.release(o, a.granted(t))
+					}
+					var free *NotHeldError
+					if err := other.m.Break(ctx, "k"); !errors.As(err, &free) {
+						t.Errorf("nobody: %v", err)
+					}
+					time.Sleep(time.Second)
+					r.nothingLeft()
+				})
+			})
+		}
+	}
+}
+
+// When the holder's sidecar does not hear, the break waits for the end of its lease;
+// or until the caller has had enough.
+func TestBreakOfADeadHolder(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		r.lock(r.session(), "k")
+		r.st.setAll(fault{lose: true})
+		r.st.dropNews = true
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := other.m.Break(ctx, "k"); !errors.Is(err, ErrAbandoned) {
+			t.Errorf("told %v", err)
+		}
+		before := other.st.count("Get")
+		r.must(other.m.Break(context.Background(), "k"))
+		if n := other.st.count("Get") - before; n > 60 {
+			t.Errorf("read %d times in 10 s", n)
+		}
+		if other.stored("k").Held {
+			t.Error("still held")
+		}
+	})
+}
+
+// A lock that is released into its MinHold while it is being broken does not stand.
+func TestBreakMeetsARelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		other := r.another()
+		s := r.session()
+		g := r.get(s, Request{Key: "k", MinHold: time.Hour})
+		r.st.dropNews = true
+		broken := make(chan error, 1)
+		go func() { broken <- other.m.Break(context.Background(), "k") }()
+		time.Sleep(time.Second)
+		r.release(s, g)
+		time.Sleep(time.Second)
+		select {
+		case err := <-broken:
+			r.must(err)
+		default:
+			t.Error("it stands")
+		}
+	})
+}
+
+// A signal may come before the grant that it means is known to its holder's sidecar:
+// it is obeyed then.
+func TestASignalOvertakesItsGrant(t *testing.T) {
+	for name, others := range map[string]int{"nothing else held": 0, "something held": 1} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				other := r.another()
+				s := r.session()
+				for range others {
+					r.lock(s, "other")
+				}
+				r.lock(s, "opens the lease")
+				r.must(r.free(s, "opens the lease", r.stored("opens the lease").Token))
+				proceed := r.st.holdAnswer("Acquire")
+				a := r.ask(context.Background(), s, Request{Key: "k"})
+				synctest.Wait()
+				r.must(other.m.AskToStop(context.Background(), "k", nil))
+				time.Sleep(time.Second)
+				if n := len(r.stops()); n != 0 || a.isOver() {
+					t.Fatalf("told %d times, %v", n, a.err)
+				}
+				proceed()
+				a.granted(t)
+				time.Sleep(2 * hintPause)
+				if n := len(r.stops()); n != 1 {
+					t.Errorf("told %d times", n)
+				}
+			})
+		})
+	}
+}
+
+// A signal for a grant that never comes is forgotten in the end.
+func TestAStaleSignal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		r.lock(s, "k")
+		lease := r.m.book.get(r.m.cfg.TTL).id
+		ask := store.Ask{Attempt: store.Attempt{Key: "ghost"}, Lease: lease}
+		ask.Grant[0] = 1
+		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{ask})
+		r.must(err)
+		r.must(r.another().m.AskToStop(context.Background(), "ghost", nil))
+		time.Sleep(time.Minute)
+		left, err := r.st.Store.Signals(context.Background(), []store.LeaseID{lease})
+		r.must(err)
+		if len(left) != 0 {
+			t.Errorf("still there: %+v", left)
+		}
+	})
+}
+
+// However much news there is of signals, looks are one at a time, and few; and
+// nobody looks who holds nothing.
+func TestSignalsStorm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		storm := func() (looks int) {
+			before := r.st.count("Signals")
+			for range 1000 {
+				r.m.queue.news(store.News{Signals: true})
+				r.m.queue.news(store.EveryWait)
+				time.Sleep(time.Millisecond)
+			}
+			return r.st.count("Signals") - before
+		}
+		s := r.session()
+		other := r.another()
+		ttl := other.lockTTL("l", time.Hour)
+		a := r.wait(s, "l", WaitForever)
+		if n := storm(); n != 0 {
+			t.Errorf("looked %d times, holding nothing", n)
+		}
+		other.release(nil, ttl)
+		r.release(s, a.granted(t))
+		time.Sleep(time.Second)
+		r.lock(s, "k")
+		if n := storm(); n < 10 || n > 21 {
+			t.Errorf("a second of news made it look %d times", n)
+		}
+	})
+}

@@ -1,0 +1,194 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// succeed releases with a result.
+func (r *rig) succeed(s *Session, g Grant) {
+	r.t.Helper()
+	_, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: g.Key, Token: g.Token, Outcome: store.Success, Result: []byte(`1`)})
+	r.must(err)
+}
+
+func (a *answer) skipped(t tester) {
+	t.Helper()
+	<-a.done
+	if skip, ok := errors.AsType[*SkippedError](a.err); !ok || string(skip.Result) != "1" || skip.Key != "k" {
+		t.Errorf("told %+v, %v", a.g, a.err)
+	}
+}
+
+var skipping = Request{Key: "k", Wait: WaitForever, Skip: true, TTL: time.Hour}
+
+// nobodyIsSkipped checks that the store remembers nobody who was skipped.
+func (r *rig) nobodyIsSkipped() {
+	r.t.Helper()
+	for a := range r.st.attempts {
+		answers, err := r.st.Store.CheckWaits(context.Background(), []store.Attempt{a})
+		if r.must(err); answers[0].Outcome == store.Skipped {
+			r.t.Errorf("one of %q is remembered", a.Key)
+		}
+	}
+}
+
+// Those who wait for the outcome hear of a success, wherever they are and however
+// they hear of it; the others go on in line.
+func TestSkip(t *testing.T) {
+	for name, change := range map[string]func(*rig){
+		"by news":            func(*rig) {},
+		"by a check":         func(r *rig) { r.st.dropNews = true },
+		"forgetting fails":   func(r *rig) { r.st.set("CancelWaits", fault{times: 3, lose: true}) },
+		"forgetting unheard": func(r *rig) { r.st.set("CancelWaits", fault{times: 3, forget: true}) },
+		"row locked":         func(r *rig) { r.st.lockRows("k"); time.AfterFunc(8*time.Second, func() { r.st.lockRows() }) },
+	} {
+		for _, bind := range []Bind{BindSession, BindTTL} {
+			t.Run(name+" "+bind.String(), func(t *testing.T) {
+				bubble(t, func(t *testing.T, opt option) {
+					r := newRig(t, opt)
+					other := r.another(opt)
+					o, s := other.session(), r.session()
+					g := other.lock(o, "k")
+					req := skipping
+					req.Bind = bind
+					ctx, ttl := context.Background(), time.Duration(0)
+					if bind == BindSession {
+						ttl = req.TTL
+					}
+					first := r.ask(ctx, s, req)
+					synctest.Wait()
+					// It keeps the lease of those who are skipped alive.
+					next := r.ask(ctx, s, Request{Key: "k", Wait: WaitForever, TTL: ttl})
+					synctest.Wait()
+					second := r.ask(ctx, s, req)
+					synctest.Wait()
+					change(r)
+					released := time.Now()
+					other.succeed(o, g)
+					first.skipped(t)
+					second.skipped(t)
+					if late := first.at.Sub(released); name != "by a check" && late != 0 || late > 5*time.Second {
+						t.Errorf("heard after %s", late)
+					}
+					got := next.granted(t)
+					time.Sleep(20 * time.Second)
+					r.nobodyIsSkipped()
+					r.release(s, got)
+					time.Sleep(20 * time.Second)
+					r.nothingLeft()
+				})
+			})
+		}
+	}
+}
+
+// After a failure, or without an outcome, those who wait for one do it themselves.
+func TestNoSkipAfterAFailure(t *testing.T) {
+	for _, outcome := range []store.ReleaseOutcome{store.NoOutcome, store.Failure} {
+		bubble(t, func(t *testing.T, opt option) {
+			r := newRig(t, opt)
+			s := r.session()
+			g := r.lock(s, "k")
+			a := r.ask(context.Background(), s, skipping)
+			synctest.Wait()
+			_, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: "k", Token: g.Token, Outcome: outcome})
+			r.must(err)
+			r.release(s, a.granted(t))
+			r.nothingLeft()
+		})
+	}
+}
+
+// The outcome of a bind:ttl lock counts, too.
+func TestABindTTLLockSucceeds(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		g := r.lockTTL("k", time.Hour)
+		a := r.ask(context.Background(), r.session(), skipping)
+		synctest.Wait()
+		r.succeed(nil, g)
+		a.skipped(t)
+		r.nothingLeft()
+	})
+}
+
+// The outcome counts with the release that frees.
+func TestOutcomeOfAnEntry(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		g := r.get(s, as("o", "k", 0))
+		r.get(s, as("o", "k", 0))
+		a := r.ask(context.Background(), s, skipping)
+		synctest.Wait()
+		r.succeed(s, g)
+		synctest.Wait()
+		if a.isOver() {
+			t.Fatalf("told %+v, %v", a.g, a.err)
+		}
+		r.succeed(s, g)
+		a.skipped(t)
+		r.nothingLeft()
+	})
+}
+
+// A call whose time is up, or that leaves, while it is being skipped: the first
+// hears it, and neither leaves anything behind.
+func TestSkippedInTheLastMoment(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		o, s := other.session(), r.session()
+		g := other.lock(o, "k")
+		r.st.dropNews = true
+		req := skipping
+		req.Wait = 2 * time.Second
+		timed := r.ask(context.Background(), s, req)
+		ctx, cancel := context.WithCancel(context.Background())
+		left := r.ask(ctx, s, skipping)
+		time.Sleep(time.Second)
+		other.succeed(o, g)
+		cancel()
+		timed.skipped(t)
+		if timed.after != 2*time.Second {
+			t.Errorf("after %s", timed.after)
+		}
+		if <-left.done; !errors.Is(left.err, ErrAbandoned) {
+			t.Errorf("told %v", left.err)
+		}
+		before := r.st.count("CancelWaits")
+		time.Sleep(10 * time.Second)
+		if n := r.st.count("CancelWaits"); n != before {
+			t.Errorf("forgotten again: %d times", n-before)
+		}
+		r.nothingLeft()
+	})
+}
+
+// An answer that is overtaken by the outcome tells it.
+func TestSkippedWhileEnqueueing(t *testing.T) {
+	for name, f := range map[string]fault{"answer late": {after: 2 * time.Second}, "answer lost": {forget: true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				other := r.another()
+				o, s := other.session(), r.session()
+				g := other.lock(o, "k")
+				f.then = func() { other.succeed(o, g) }
+				f.times = 1
+				r.st.dropNews = name == "answer late"
+				r.st.set("Enqueue", f)
+				a := r.ask(context.Background(), s, skipping)
+				a.skipped(t)
+				time.Sleep(20 * time.Second)
+				r.nothingLeft()
+			})
+		})
+	}
+}
