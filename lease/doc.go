@@ -81,6 +81,23 @@
 // to its app only the store knows: a bind:ttl grant that two instances may have told
 // is given back by none of them ([store.Claim].Untold, and Undo).
 //
+// A call for several keys ([Manager.AcquireAll]) has a call and bids for each of them.
+// It holds the keys in the order of their bytes up to the one for which it stands in
+// line, so groups never wait for each other in a circle, and it is served in its turn
+// there. Until it has all, the app does not see what it has; whatever ends the call
+// gives all of it back. A part that is lost meanwhile is got again.
+//
+// # Watches
+//
+// A key is watched once in the store, whoever watches it here ([Manager.Watch]). What
+// the store tells is best effort; reads fill the gaps: as often as leases are renewed,
+// and just after the holder's expiry, so that the end of a holder that died is told
+// within a second. A read alone is told only when a second one, 100 ms later, finds the
+// same. Each stream takes what is news to it by the token, so nothing is told twice
+// and nothing after something later.
+//
+// # News
+//
 // News is a hint: a wait is also checked just after its holder's expiry, as often
 // as leases are renewed, and where the store's news does not come by itself for
 // now, every poll interval. Other hints make waits be checked at once. The store

@@ -438,6 +438,16 @@ func (d *double) List(ctx context.Context, q store.Query) ([]store.Lock, error) 
 	return do(ctx, d, "List", 0, func(ctx context.Context) ([]store.Lock, error) { return d.Store.List(ctx, q) })
 }
 
+func (d *double) Watch(ctx context.Context, keys []string, lease store.LeaseID) error {
+	_, err := do(ctx, d, "Watch", len(keys), func(ctx context.Context) (int, error) { return 0, d.Store.Watch(ctx, keys, lease) })
+	return err
+}
+
+func (d *double) Unwatch(ctx context.Context, keys []string) error {
+	_, err := do(ctx, d, "Unwatch", len(keys), func(ctx context.Context) (int, error) { return 0, d.Store.Unwatch(ctx, keys) })
+	return err
+}
+
 func (d *double) Signal(ctx context.Context, signals []store.Signal) ([]store.Standing, error) {
 	return do(ctx, d, "Signal", len(signals), func(ctx context.Context) ([]store.Standing, error) {
 		return unlessLocked(d, signals, func(s store.Signal) string { return s.Key }, store.NotJudged,
@@ -451,15 +461,5 @@ func (d *double) Signals(ctx context.Context, leases []store.LeaseID) ([]store.S
 
 func (d *double) Heard(ctx context.Context, signals []store.SignalID) error {
 	_, err := do(ctx, d, "Heard", len(signals), func(ctx context.Context) (int, error) { return 0, d.Store.Heard(ctx, signals) })
-	return err
-}
-
-func (d *double) Watch(ctx context.Context, keys []string, lease store.LeaseID) error {
-	_, err := do(ctx, d, "Watch", len(keys), func(ctx context.Context) (int, error) { return 0, d.Store.Watch(ctx, keys, lease) })
-	return err
-}
-
-func (d *double) Unwatch(ctx context.Context, keys []string) error {
-	_, err := do(ctx, d, "Unwatch", len(keys), func(ctx context.Context) (int, error) { return 0, d.Store.Unwatch(ctx, keys) })
 	return err
 }

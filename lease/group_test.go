@@ -475,3 +475,69 @@ func (r *rig) isHeldUnder(g Grant) {
 		r.t.Errorf("%q is not held under %d: %+v", g.Key, g.Token, l)
 	}
 }
+
+// A part counts once against the limit, and nobody enters it.
+func TestGroupPart(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt, with(func(c *Config) { c.MaxLocksPerSession = 3 }))
+		s, other := r.session(), r.session()
+		b := r.lock(other, "b")
+		a := r.askAll(context.Background(), s, Request{Wait: WaitForever, Owner: "o"}, "a", "b")
+		enter := Request{Key: "a", Owner: "o", Reentrant: true, NoCache: true}
+		var held *HeldError
+		if _, err := r.m.Acquire(context.Background(), s, enter); !errors.As(err, &held) {
+			t.Errorf("%v", err)
+		}
+		r.lock(s, "y")
+		r.release(other, b)
+		a.granted(t, "a", "b")
+		if g, err := r.m.Acquire(context.Background(), s, enter); err != nil || g.Reentry != 2 {
+			t.Errorf("%+v, %v", g, err)
+		}
+	})
+}
+
+// What a repeatable group has given back has the same grant id when it is asked for
+// again: not before the release is done, which would free it.
+func TestGroupAsksAfterRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		far := r.another()
+		other := far.session()
+		b := far.lock(other, "b")
+		release := r.st.hold("Release")
+		req := Request{Bind: BindTTL, TTL: time.Minute, RequestID: uuid.New(), Wait: WaitForever}
+		a := r.askAll(context.Background(), nil, req, "a", "b", "c")
+		far.release(other, b)
+		time.Sleep(time.Second)
+		release()
+		for _, g := range a.granted(t, "a", "b", "c") {
+			time.Sleep(time.Second)
+			r.isHeldUnder(g)
+		}
+	})
+}
+
+// A part may be lost in the moment in which the others are there: then none is shown.
+func TestGroupRevealsAllOrNone(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		g := r.m.newGroup(context.Background(), s, []string{"a", "b"}, &Request{TTL: s.TTL()})
+		done, err := g.admit()
+		r.must(err)
+		defer done()
+		for len(g.parts) < 2 {
+			r.must(g.advance())
+		}
+		r.m.giveUp(r.m.held.get("b"), LostForced)
+		if g.complete() || s.Held() != 0 || s.find("a", g.parts[0].g.Token) != nil {
+			t.Error("shown in part")
+		}
+		synctest.Wait() // it is released
+		r.must(g.acquire())
+		if s.Held() != 2 {
+			t.Errorf("%d held", s.Held())
+		}
+	})
+}

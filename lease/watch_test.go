@@ -236,6 +236,31 @@ func TestWatchLosesLease(t *testing.T) {
 	})
 }
 
+// A read alone is not believed at once: the holder may be renewing, and what the
+// store tells knows more. It is read again, as long as it takes.
+func TestWatchSightings(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		w := r.watch(nil, "k")
+		g := r.lock(s, "k")
+		w.want(acquired)
+		k := r.m.watches.keys["k"]
+		k.found(store.Lock{Key: "k", Token: g.Token, Expired: true}, k.changes)
+		w.want()
+		time.Sleep(time.Second)
+		w.want()
+		k.found(store.Lock{Key: "k", Token: g.Token}, k.changes)
+		w.want()
+		_, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: "k", Token: g.Token, Outcome: store.Failure})
+		r.must(err)
+		if e := w.want(released)[0]; e.Outcome != store.Failure {
+			t.Errorf("%+v", e)
+		}
+		w.stop()
+	})
+}
+
 func TestWatchFails(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt, with(func(c *Config) { c.MaxWaiters = 2 }))
@@ -256,6 +281,7 @@ func TestWatchFails(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		r.st.lift("Get")
+		synctest.Wait() // unwatched
 		release := r.st.hold("Watch")
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(time.Second, cancel)

@@ -119,8 +119,8 @@ func (o *operation) bury(ctx context.Context, leases []uuid.UUID, force bool) er
 			if err := execute(ctx, o, sqlBuryDropWaiters, uuids(dropped)); err != nil {
 				return err
 			}
-			o.watches.bury(dead)
-			if err := execute(ctx, o, sqlBuryDropSignals, uuids(dead)); err != nil {
+			o.watches.bury(dropped)
+			if err := execute(ctx, o, sqlBuryDropSignals, uuids(dropped)); err != nil {
 				return err
 			}
 		}

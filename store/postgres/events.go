@@ -30,5 +30,5 @@ func (o *operation) ended(k keyName, token zeronull.Int8, how *store.Event) {
 
 func (o *operation) happened(k keyName, e store.Event) {
 	e.Key = k.key
-	o.eventIn(k.namespace, e)
+	o.event(k.namespace, e)
 }

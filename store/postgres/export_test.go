@@ -70,7 +70,7 @@ func Tell(tb testing.TB, s store.Store, namespace string, e store.Event) {
 		tb.Fatal(err)
 	}
 	defer cancel()
-	o.eventIn(namespace, e)
+	o.event(namespace, e)
 }
 
 // WordOf is the word by which others are told of an event.

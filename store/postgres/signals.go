@@ -88,7 +88,7 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 			o.hintSignals(instance)
 		}
 		if stop := time.Time(r.stopping); !stop.IsZero() && *r.watched {
-			o.event(store.Event{
+			o.event(namespace, store.Event{
 				Kind: store.EventStopping, Key: signals[i].Key, Token: int64(r.token),
 				Stopping: &store.Stopping{Reason: signals[i].Reason, At: stop},
 			})

@@ -145,14 +145,10 @@ func (o *operation) eachKey(ctx context.Context, keys []string, do func(context.
 	return nil
 }
 
-// event tells what happened to a key of this namespace whose row says that it is
-// watched. It is called after the commit, in the order of what happened, and does not
-// block.
-func (o *operation) event(e store.Event) { o.eventIn(o.config.Identity.Namespace, e) }
-
-// eventIn is event for a key of any namespace: burials and sweeps end grants in all of
-// them.
-func (o *operation) eventIn(namespace string, e store.Event) {
+// event tells what happened to a key whose row says that it is watched, of whatever
+// namespace: burials and sweeps end grants in all of them. It is called after the
+// commit, in the order of what happened, and does not block.
+func (o *operation) event(namespace string, e store.Event) {
 	if namespace == o.config.Identity.Namespace && o.watches.has(e.Key) {
 		o.news(store.News{Event: &e})
 	}
