@@ -281,7 +281,7 @@ func TestSignalsStorm(t *testing.T) {
 		r.release(s, a.granted(t))
 		time.Sleep(time.Second)
 		r.lock(s, "k")
-		if n := storm(); n < 10 || n > 21 {
+		if n := storm(); n < 10 || n > 25 { // twenty, and a few more before the pauses have grown
 			t.Errorf("a second of news made it look %d times", n)
 		}
 	})
