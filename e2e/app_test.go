@@ -196,7 +196,8 @@ func openSession(t testing.TB, socket, body string) *stream {
 func watchKey(t testing.TB, socket, key string) (s *stream, state event) {
 	t.Helper()
 	s = openStream(t, socket, "GET", lockPath(key)+"/events", "")
-	return s, s.want("state")
+	state = s.want("state")
+	return s, state
 }
 
 func openStream(t testing.TB, socket, method, path, body string) *stream {

@@ -42,8 +42,10 @@ type step struct {
 	output  []string
 }
 
+var blocksOfThePage = regexp.MustCompile("(?ms)^```console ?(\\w*)\n(.*?)^```$") //nolint:gocritic // with (?m), ^ may stand in the middle
+
 func consoles(page string) (blocks []console) {
-	for _, block := range regexp.MustCompile("(?ms)^```console ?(\\w*)\n(.*?)^```$").FindAllStringSubmatch(page, -1) {
+	for _, block := range blocksOfThePage.FindAllStringSubmatch(page, -1) {
 		b := console{terminal: block[1], steps: []step{{}}}
 		for line := range strings.Lines(block[2]) {
 			line = strings.TrimRight(line, "\n")
@@ -131,7 +133,7 @@ func (g *reader) follow(b console) {
 
 var (
 	lastID    = regexp.MustCompile(`"session":"([0-9a-f]{32})"`)
-	lastToken = regexp.MustCompile(`"token":([0-9]+)`)
+	lastToken = regexp.MustCompile(`"token":(\d+)`)
 )
 
 // run types a command. The id and the token of the page are those that were seen last.

@@ -34,7 +34,7 @@ func TestMinHold(t *testing.T) {
 	const hold = 1500 * time.Millisecond
 	body := fmt.Sprintf(`{"min_hold_ms":%d}`, hold.Milliseconds())
 	ends := map[string]func(t *testing.T, s *sidecar, a *app, token int64){
-		"released": func(t *testing.T, s *sidecar, a *app, token int64) {
+		"released": func(t *testing.T, _ *sidecar, a *app, token int64) {
 			a.release("cron", token)
 			// To the holder it is over; to the others it is not.
 			a.call("PATCH", lockPath("cron"), fmt.Sprintf(`{"token":%d}`, token)).want(409, "not_holder")
@@ -45,7 +45,7 @@ func TestMinHold(t *testing.T) {
 			a.call("PUT", lockPath("cron"), "", "Cache-Control: no-cache").want(423, "held")
 		},
 		"dropped": func(_ *testing.T, _ *sidecar, a *app, _ int64) { a.close() },
-		"stopped": func(t *testing.T, s *sidecar, a *app, _ int64) {
+		"stopped": func(t *testing.T, s *sidecar, _ *app, _ int64) {
 			if code := s.stop(); code != 0 {
 				t.Errorf("stopped with code %d", code)
 			}

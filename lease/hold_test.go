@@ -60,7 +60,7 @@ func TestMaxHoldIsCheckedOnEveryRead(t *testing.T) {
 			p, _ := r.m.List(ctx, s, ListRequest{Scope: ScopeSession, Limit: 1})
 			return len(p.Locks) == 0
 		},
-		"enter": func(r *rig, s *Session, g Grant) bool {
+		"enter": func(r *rig, s *Session, _ Grant) bool {
 			_, err := r.m.Acquire(ctx, s, as("o", "k", 0))
 			return err != nil
 		},

@@ -133,14 +133,13 @@ func (d *doors) leave() {
 	}
 	d.notef("leave %d of %d", n, d.in.entries)
 	got, err := d.r.exit(d.in.s, d.in.g, n)
-	var wrong *ReentryError
 	switch {
 	case n > d.in.entries:
 		if refusedFor(err) != ReasonReleased {
 			d.wrongf("told %+v, %v", got, err)
 		}
 	case n != 0 && n < d.in.entries:
-		if !errors.As(err, &wrong) {
+		if _, wrong := errors.AsType[*ReentryError](err); !wrong {
 			d.wrongf("told %+v, %v", got, err)
 		}
 	default:

@@ -11,8 +11,6 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-func because(reason string) *string { return &reason }
-
 func (r *rig) stops() []Stop {
 	synctest.Wait()
 	r.mu.Lock()
@@ -29,7 +27,7 @@ func TestAskToStop(t *testing.T) {
 		s := r.session()
 		g := r.lock(s, "k")
 		for i, asker := range []*rig{r, other, other, r} {
-			r.must(asker.m.AskToStop(ctx, "k", because("one")))
+			r.must(asker.m.AskToStop(ctx, "k", new("one")))
 			time.Sleep(time.Second)
 			if n := len(r.stops()); n != 1 {
 				t.Fatalf("told %d times after %d", n, i+1)
@@ -65,7 +63,7 @@ func TestAskToStop(t *testing.T) {
 			t.Errorf("nobody: %v", err)
 		}
 		ttl := r.lockTTL("ttl", time.Minute)
-		r.must(other.m.AskToStop(ctx, "ttl", because("two")))
+		r.must(other.m.AskToStop(ctx, "ttl", new("two")))
 		if got, err := r.m.Amend(ctx, nil, AmendRequest{Key: "ttl", Token: ttl.Token}); err != nil || got.Stopping == nil || *got.Stopping.Reason != "two" {
 			t.Errorf("bind:ttl: %+v, %v", got, err)
 		}

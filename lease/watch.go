@@ -104,7 +104,7 @@ func (st *stream) tellLocked(t tiding) {
 func (st *stream) newsLocked(t tiding) bool {
 	switch t.Kind {
 	case store.EventAcquired:
-		if t.token <= st.token && !(t.read && st.alive(t.Lock)) {
+		if t.token <= st.token && (!t.read || !st.alive(t.Lock)) {
 			return false
 		}
 		st.token, st.held, st.ended, st.stopping = t.token, true, false, nil
@@ -149,7 +149,7 @@ func (st *stream) differs(lock store.Lock) bool {
 	case lock.Token != st.token:
 		return lock.Token > st.token
 	case st.held:
-		return lock.Stopping != nil && !(st.stopping != nil && sameReason(st.stopping.Reason, lock.Stopping.Reason))
+		return lock.Stopping != nil && (st.stopping == nil || !sameReason(st.stopping.Reason, lock.Stopping.Reason))
 	default:
 		return st.alive(lock)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -49,7 +50,7 @@ func (w *watcher) want(kinds ...store.EventKind) []Event {
 	for _, e := range w.heard {
 		got = append(got, e.Kind)
 	}
-	if fmt.Sprint(got) != fmt.Sprint(kinds) {
+	if !slices.Equal(got, kinds) {
 		w.t.Fatalf("heard %v, not %v", got, kinds)
 	}
 	heard := w.heard
@@ -165,7 +166,7 @@ func TestWatchExpiry(t *testing.T) {
 			end = time.Now().Add(l.Holder.ExpiresIn)
 			time.Sleep(l.Holder.ExpiresIn)
 		}
-		time.Sleep(end.Add(time.Second).Sub(time.Now()))
+		time.Sleep(time.Until(end.Add(time.Second)))
 		w.want(expired)
 		time.Sleep(time.Minute)
 		w.want()

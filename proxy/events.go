@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"log/slog"
 	"runtime/debug"
 	"time"
 
@@ -43,7 +42,7 @@ func (k *call) keyEvents(key string) *problem {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	st := newStream(k.c, maxKeyEvents)
-	st.about = slog.String("key", key)
+	st.log = k.srv.log.With("key", key)
 	st.onDrop = func() { st.finish(true) }
 	st.onLeave = func() { st.finish(false) }
 	u := &subscription{srv: k.srv, key: key, st: st, cancel: cancel, done: make(chan struct{})}

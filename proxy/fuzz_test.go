@@ -153,8 +153,13 @@ func FuzzKeys(f *testing.F) {
 // A release is refused, or names a token and nothing that does not go together.
 func FuzzRelease(f *testing.F) {
 	for _, seed := range [][2]string{
-		{"token=1", ""}, {"token=1&outcome=success&reentry=2", `{"result":{"a":[1]}}`}, {"force=true", ""}, {"force=true&token=1", ""},
-		{"token=1", `{"result":1}`}, {"outcome=failure&token=7&force=false", "{}"}, {"%74oken=+1", ""},
+		{"token=1", ""},
+		{"token=1&outcome=success&reentry=2", `{"result":{"a":[1]}}`},
+		{"force=true", ""},
+		{"force=true&token=1", ""},
+		{"token=1", `{"result":1}`},
+		{"outcome=failure&token=7&force=false", "{}"},
+		{"%74oken=+1", ""},
 	} {
 		f.Add([]byte(seed[0]), []byte(seed[1]))
 	}

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bytes"
-	"log/slog"
 	"strconv"
 
 	"github.com/locksidecar/locksidecar/lease"
@@ -53,7 +52,7 @@ func (k *call) openSession() *problem {
 	if err != nil {
 		return k.failed(err)
 	}
-	st.about = slog.String("session", s.Name())
+	st.log = k.srv.log.With("session", s.Name())
 	st.onDrop = func() { c.end(s) }
 	st.onLeave = func() { s.End(lease.EndShutdown) }
 	st.open(sessionEvent{s})

@@ -34,8 +34,8 @@ type event interface {
 // Whoever has something to tell pushes it, and never waits for the reader.
 type stream struct {
 	c     *conn
-	about slog.Attr // what it is about, for the log
-	limit int       // the most events that wait for the reader
+	log   *slog.Logger // says what it is about
+	limit int          // the most events that wait for the reader
 	// onDrop is called when the reader has gone, onLeave when the sidecar stops.
 	// Both see to it that the stream is finished; they may be called more than once.
 	onDrop, onLeave func()
@@ -136,7 +136,7 @@ func (k *call) stream(st *stream, closed func()) {
 // serve writes the stream until it is finished or the reader has gone. The
 // connection closes when it returns.
 func (st *stream) serve() {
-	log := st.c.srv.log.With(st.about)
+	log := st.log
 	defer func() {
 		if v := recover(); v != nil {
 			log.Error("panic in an event stream", "panic", v, "stack", string(debug.Stack()))

@@ -91,13 +91,19 @@ func (m *model) stand(l *modelLease) bool {
 // bury declares leases dead and lets that have all its consequences: all are dead
 // before any lock changes hands.
 func (m *model) bury(leases ...*modelLease) {
+	var stand []*modelLease // since now
 	for _, l := range leases {
 		if before := l.stands; !m.stand(l) {
 			l.dead = true
 		} else if !before {
-			defer m.hint(l)
+			stand = append(stand, l)
 		}
 	}
+	defer func() {
+		for _, l := range stand {
+			m.hint(l)
+		}
+	}()
 	for changed := true; changed; {
 		changed = false
 		for _, k := range m.locks {

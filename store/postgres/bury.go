@@ -115,7 +115,7 @@ func (o *operation) bury(ctx context.Context, leases []uuid.UUID, force bool) er
 		if err := o.hintBehind(ctx, kept); err != nil {
 			return err
 		}
-		if dropped := append(dead, kept...); len(dropped) > 0 {
+		if dropped := slices.Concat(dead, kept); len(dropped) > 0 {
 			if err := execute(ctx, o, sqlBuryDropWaiters, uuids(dropped)); err != nil {
 				return err
 			}

@@ -94,7 +94,7 @@ func eventOf(word string) (store.Event, bool) {
 	kind, known := kindsOfEvents[m.Kind]
 	outcome, possible := outcomesOf[m.Outcome]
 	if !known || !possible || len(m.Key) == 0 || !utf8.Valid(m.Key) || m.Token <= 0 ||
-		m.Result != nil && !(json.Valid(m.Result) && utf8.Valid(m.Result)) || (kind == store.EventStopping) != (m.Stopping != nil) {
+		m.Result != nil && (!json.Valid(m.Result) || !utf8.Valid(m.Result)) || (kind == store.EventStopping) != (m.Stopping != nil) {
 		return store.Event{}, false
 	}
 	e := store.Event{Kind: kind, Key: string(m.Key), Token: m.Token, Outcome: outcome, Result: bytes.Clone(m.Result)}

@@ -141,7 +141,7 @@ func TestAStuckRowOfWhoWasSkipped(t *testing.T) {
 	release(t, s, success("k", token, s.lease))
 	letGo := s.operator("waiters", "key = 'k'")
 	one := []store.Attempt{waiter.Attempt}
-	many := append(one, store.Attempt{Key: "other", Grant: uuid.New()})
+	many := []store.Attempt{waiter.Attempt, {Key: "other", Grant: uuid.New()}}
 	for _, cancelled := range [][]store.Attempt{one, many} {
 		answers, err := s.CancelWaits(t.Context(), cancelled)
 		if err != nil {

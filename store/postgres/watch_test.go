@@ -98,8 +98,8 @@ func TestAWatchWaitsForTheEar(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- s.Watch(t.Context(), []string{"k"}, s.lease) }()
 	select {
-	case <-done:
-		t.Error("a key is watched, and LISTEN has not reached the server")
+	case err := <-done:
+		t.Errorf("a key is watched, and LISTEN has not reached the server: %v", err)
 	case <-time.After(200 * time.Millisecond): // less than a Watch waits at most
 	}
 	close(goOn)

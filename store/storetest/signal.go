@@ -396,8 +396,10 @@ func signalsInABatch(f *fixture) {
 	a.granted(a.ask("a"))
 	a.granted(a.askTTL("m", longTTL))
 	standings, err := b.Signal(f.ctx(), []store.Signal{
-		stop("z", "z"), stop("never", ""), {Kind: store.Break, Key: "m"},
-		{Kind: store.Break, Key: "a"}, {Kind: store.Stop, Key: "y"},
+		stop("z", "z"), stop("never", ""),
+		{Kind: store.Break, Key: "m"},
+		{Kind: store.Break, Key: "a"},
+		{Kind: store.Stop, Key: "y"},
 	})
 	if err != nil || len(standings) != 5 {
 		f.Fatalf("Signal: %v, %v", standings, err)
