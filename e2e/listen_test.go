@@ -59,8 +59,8 @@ func (n *lostNews) granted(t *testing.T, fault *pgproxy.Hook) time.Duration {
 // TestNewsArrives: the good case, without which the others prove nothing.
 func TestNewsArrives(t *testing.T) {
 	n := loseNews(t, time.Hour)
-	if got := pgtest.Backends(t, n.url, listening); got != 1 {
-		t.Errorf("%d connections listen, want that of the waiter's sidecar", got)
+	if got := pgtest.Backends(t, n.url, listening); got != 2 {
+		t.Errorf("%d connections listen, want that of the waiter's sidecar, and that of the holder's", got)
 	}
 	sent := n.proxy.On("notify", pgproxy.BeforeSend, func() {})
 	n.holder.release("news", n.token)
@@ -79,8 +79,8 @@ func TestListenerKilled(t *testing.T) {
 	fault := n.proxy.On("notify", pgproxy.BeforeSend, func() { killed += pgtest.Terminate(t, n.url, listening) })
 	n.holder.release("news", n.token)
 	took := n.granted(t, fault)
-	if killed != 1 {
-		t.Errorf("%d listeners were killed, want 1", killed)
+	if killed != 2 {
+		t.Errorf("%d listeners were killed, want the waiter's and the holder's", killed)
 	}
 	if took > limit {
 		t.Errorf("want within %s", limit)
