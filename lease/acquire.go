@@ -148,6 +148,7 @@ type call struct {
 	place place // in the session
 	entry *entrance
 	bids  []*bid
+	left  time.Duration // of a group: how long its part lasts, when all were there
 	// shared is the grant that other calls of the same request have, or 0.
 	shared int64
 

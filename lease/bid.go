@@ -242,7 +242,12 @@ func (b *bid) abandon() {
 // would outlive the lease: such a bid learns what became of it first.
 func (b *bid) leaseGone() {
 	if b.req.Bind == BindSession {
-		b.finish(errBidLost)
+		if _, first := b.close(errBidLost); first {
+			if b.lease.own() { // what it may have won would stand for its MinHold
+				b.m.undo(b.attempt(), b.mayGet(), b.loosen())
+			}
+			b.end()
+		}
 		return
 	}
 	b.mu.Lock()
@@ -389,7 +394,7 @@ func (b *bid) keep(ans store.Answer) (before *heldLock, ok bool) {
 		b.until = b.since.Add(b.req.MaxHold)
 	}
 	h := &heldLock{
-		key: b.req.Key, token: ans.Token, s: b.s, lease: b.lease, acquiredAt: ans.AcquiredAt,
+		key: b.req.Key, token: ans.Token, s: b.s, lease: b.lease, grant: b.grant, minHold: b.req.MinHold, acquiredAt: ans.AcquiredAt,
 		since: b.m.clk.Now(), until: b.until, owner: b.req.Owner, data: b.req.Data, traceparent: b.req.Traceparent,
 	}
 	if !h.valid(b.m.clk) {
@@ -402,9 +407,7 @@ func (b *bid) keep(ans store.Answer) (before *heldLock, ok bool) {
 	}
 	if b.lease.lost.Load() {
 		// Lost between the check and now: whoever lost it may not have seen h.
-		if b.s.take(h, ending{lost: b.lease.lossReason()}) {
-			b.lease.unpin()
-		}
+		b.s.loseUntold(h, b.lease.lossReason())
 		return before, false
 	}
 	return before, true
@@ -429,7 +432,7 @@ func (b *bid) leaseLives() bool { return b.lease != nil && b.lease.alive(b.m.clk
 // mayGet tells for how long the bid may have something: under the lease a
 // session's lock or a place in line, and a bind:ttl lock for its TTL after that.
 func (b *bid) mayGet() func() bool {
-	if b.req.Bind == BindSession {
+	if b.req.Bind == BindSession && !b.lease.own() {
 		return b.leaseLives
 	}
 	lasts := b.m.within(b.lasts())
@@ -469,7 +472,7 @@ func (b *bid) giveBack(token int64) {
 	c, matters, settled := store.Claim{Key: b.req.Key, Token: token, AtOnce: true}, b.leaseLives, b.loose.Done
 	if b.req.Bind == BindSession {
 		c.Lease = b.lease.id
-		settled = b.loosen()
+		settled = b.m.afterwards(b.attempt(), b.lease, b.req.MinHold, b.loosen())
 	} else {
 		c.Untold = true
 		matters = b.m.within(b.lasts())

@@ -238,13 +238,14 @@ func (g *group) bid(calls []*call) ([]*bid, error) {
 	if !g.m.st.Traits().Inline {
 		count = min(len(calls), g.m.cfg.BatchMax)
 	}
-	if count > 1 {
+	bids, err := g.newBids(calls[:count])
+	if count > 1 && len(bids) > 0 { // the token last: what comes before it may take long
 		if err := c.until(g.m.groups); err != nil {
+			for _, b := range bids {
+				b.finish(err)
+			}
 			return nil, err
 		}
-	}
-	bids, err := g.newBids(calls[:count])
-	if count > 1 {
 		g.m.askAll(bids)
 	} else if err == nil {
 		bids[0].start(g.ctx)
@@ -353,11 +354,7 @@ func (g *group) grants(keys []string) []Grant {
 	now := g.m.clk.Now()
 	for i, p := range g.parts {
 		p.g.Waited = now.Sub(g.began)
-		if g.s != nil {
-			p.g.ExpiresIn = g.calls[i].place.kept.remaining(g.m.clk)
-		} else {
-			p.g.ExpiresIn = p.until.Sub(now)
-		}
+		p.g.ExpiresIn = g.calls[i].left
 		byKey[p.g.Key] = p.g
 	}
 	out := make([]Grant, len(keys))

@@ -15,6 +15,9 @@ type heldLock struct {
 	token int64
 	s     *Session
 	lease *renewed
+	// grant and minHold are those of the bid that won it.
+	grant   store.GrantID
+	minHold time.Duration
 	// acquiredAt is the store's time, since the local one.
 	acquiredAt  time.Time
 	since       time.Time
@@ -31,6 +34,9 @@ type heldLock struct {
 	// was entered again at least once.
 	entries   int
 	reentered bool
+	// untold are the numbers of entries below the last of which nobody was told: they
+	// end with the one above them.
+	untold map[int]struct{}
 	// part: of a group that is not complete. The app does not know of it.
 	part bool
 }

@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -94,6 +93,7 @@ func (b *book) plan(clk Clock, configured time.Duration) plan {
 		}
 	}
 	p.next = max(p.next, 0)
+	b.nextAt = now.Add(p.next)
 	return p
 }
 
@@ -118,9 +118,13 @@ func (m *Manager) renew(ctx context.Context, due []*renewed) {
 		m.signals.look()
 	}
 	early := jitter()
+	kept := make(map[store.LeaseID]bool, len(renewal.Kept))
+	for _, id := range renewal.Kept {
+		kept[id] = true
+	}
 	for _, l := range due {
 		next := m.clk.Now().Add(renewRetry)
-		ok := slices.Contains(renewal.Kept, l.id) // also when others could not be renewed
+		ok := kept[l.id] // also when others could not be renewed
 		if ok {
 			next = sent.Add(time.Duration(float64(interval(l.ttl, m.cfg.RenewInterval)) * early))
 		}
@@ -155,7 +159,8 @@ func (m *Manager) bury(l *renewed) {
 	m.book.dies(l)
 	confirmed := false
 	m.inBackground(func(ctx context.Context) bool {
-		confirmed = m.st.Bury(ctx, []store.LeaseID{l.id}) == nil
+		_, err := submit(ctx, m.burials, l.id)
+		confirmed = err == nil
 		return confirmed
 	}, l.ttl+time.Minute, func() {
 		if !confirmed && m.ctx.Err() != nil {

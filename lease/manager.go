@@ -30,6 +30,8 @@ type Manager struct {
 	reads    *batcher.Lane[string, store.Lock]
 	undos    *batcher.Lane[store.Attempt, store.Outcome]
 	requires *batcher.Lane[store.Signal, store.Standing]
+	openings *batcher.Lane[store.NewLease, struct{}]
+	burials  *batcher.Lane[store.LeaseID, struct{}]
 
 	book    *book
 	held    *heldSet
@@ -107,11 +109,22 @@ func (m *Manager) openLanes() {
 	m.reads = batcher.New(bounded, func(key string) string { return key }, m.st.Get, nil)
 	m.requires = batcher.New(bounded, func(s store.Signal) string { return s.Key }, m.st.Signal,
 		func(s store.Standing) bool { return s == store.NotJudged })
+	apart := lane
+	apart.Inline = false // they may hang, and have a limit of their own
+	m.openings = batcher.New(apart, func(l store.NewLease) string { return string(l.ID[:]) }, forAll(m.st.OpenLeases), nil)
+	m.burials = batcher.New(apart, func(l store.LeaseID) string { return string(l[:]) }, forAll(m.st.Bury), nil)
 	// What gives something back is never refused: what was taken is bounded.
 	byGrant := func(a store.Attempt) string { return string(a.Grant[:]) }
 	m.cancels = batcher.New(lane, byGrant, m.st.CancelWaits, stuck)
 	m.undos = batcher.New(lane, byGrant, m.st.Undo, func(o store.Outcome) bool { return o == store.Stuck })
 	m.releases = batcher.New(lane, func(c store.Claim) string { return c.Key }, m.st.Release, notJudged)
+}
+
+// forAll makes an operation that has no answers one of a lane.
+func forAll[T any](f func(context.Context, []T) error) func(context.Context, []T) ([]struct{}, error) {
+	return func(ctx context.Context, items []T) ([]struct{}, error) {
+		return make([]struct{}, len(items)), f(ctx, items)
+	}
 }
 
 // Start begins to renew leases and to watch the queue.
@@ -182,6 +195,8 @@ func (m *Manager) Stop() {
 		m.cancel() // before the burial: nothing renews or opens a lease any more
 		m.background.join()
 		m.limited(func(ctx context.Context) {
+			m.openings.Stop(ctx)
+			m.burials.Stop(ctx)
 			m.acquires.Stop(ctx)
 			m.enqueues.Stop(ctx)
 			m.queue.abandon() // their calls may not have heard of the drain yet
@@ -313,7 +328,10 @@ func (m *Manager) open(l *renewed) {
 	m.book.mu.Lock() // the keeper may look at it as soon as it is confirmed
 	l.renewAt = sent.Add(time.Duration(float64(interval(l.ttl, m.cfg.RenewInterval)) * jitter()))
 	m.book.mu.Unlock()
-	err := m.st.OpenLeases(ctx, []store.NewLease{{ID: l.id, TTL: l.ttl}})
+	_, err := submit(ctx, m.openings, store.NewLease{ID: l.id, TTL: l.ttl})
+	if ctx.Err() != nil && err != nil { // it goes on all the same
+		err = &store.Error{Op: "open lease", Err: err, Unknown: true}
+	}
 	tooLate := err == nil && !l.confirm(m.clk, sent, suspended)
 	if tooLate {
 		err = &store.Error{Op: "open lease", Err: context.DeadlineExceeded}
@@ -328,7 +346,7 @@ func (m *Manager) open(l *renewed) {
 		return
 	}
 	close(l.opened)
-	m.book.changed()
+	m.book.opened(l)
 }
 
 // lose declares an own lease lost: every lock on it is lost and its session is

@@ -42,8 +42,9 @@ func (g *group) complete() bool {
 	if g.rounds > 1 || g.stood {
 		g.extend(g.ctx) // some are older than others: all last from now on
 	}
-	for i := range g.parts {
-		if !g.has(i) {
+	now := g.m.clk.Now()
+	for i, p := range g.parts {
+		if g.calls[i].left = p.until.Sub(now); g.calls[i].left <= 0 {
 			return false
 		}
 	}
@@ -58,7 +59,9 @@ func (g *group) complete() bool {
 func (g *group) giveBack(from int) {
 	for i, p := range g.parts[from:] {
 		if g.s != nil {
-			g.m.givePartBack(g.s, &g.calls[from+i].place)
+			if !g.m.givePartBack(g.s, &g.calls[from+i].place) && p.b.lease.own() {
+				g.m.undoOnce(p.b.attempt(), p.b.mayGet(), p.b.loosen()) // lost: it would stand
+			}
 		} else {
 			p.b.giveBack(p.g.Token)
 		}
@@ -67,14 +70,16 @@ func (g *group) giveBack(from int) {
 }
 
 // givePartBack releases the part that has a place, if the session still holds it.
-func (m *Manager) givePartBack(s *Session, p *place) {
+func (m *Manager) givePartBack(s *Session, p *place) bool {
 	s.mu.Lock()
 	h := p.kept
 	s.mu.Unlock()
 	r := m.newRelease(h, ReleaseRequest{})
-	if s.take(h, ending{release: r}) {
-		m.send(h, r, nil)
+	if !s.take(h, ending{release: r}) {
+		return false
 	}
+	m.send(h, r, nil)
+	return true
 }
 
 // extending extends the parts of a BindTTL group while it waits for others, until
@@ -170,6 +175,9 @@ func (s *Session) reveal(calls []*call) bool {
 	defer s.mu.Unlock()
 	for _, c := range calls {
 		if !s.hasPartLocked(&c.place) {
+			return false
+		}
+		if c.left = c.place.kept.remaining(s.m.clk); c.left <= 0 {
 			return false
 		}
 	}

@@ -26,8 +26,13 @@ func (s *Session) enter(p *place, req *Request) (Grant, bool) {
 		return Grant{}, false
 	}
 	h.entries++
+	g := s.grantLocked(h)
+	if g.ExpiresIn <= 0 { // time has passed since it was valid
+		h.entries--
+		return Grant{}, false
+	}
 	h.reentered = true
-	return s.grantLocked(h), true
+	return g, true
 }
 
 // grantOf is a lock of the session as its holder sees it now. It reports false when
@@ -65,9 +70,18 @@ func (s *Session) exit(h *heldLock, r *release) (left int, err error) {
 	case n != 0 && n < h.entries:
 		return 0, &ReentryError{Key: h.key, Given: n, Have: h.entries}
 	}
-	if h.entries > 1 {
-		h.entries--
+	if r.untold && r.entry < h.entries {
+		if h.untold == nil {
+			h.untold = make(map[int]struct{})
+		}
+		h.untold[r.entry] = struct{}{}
 		return h.entries, nil
+	}
+	for h.entries--; h.entries > 0; h.entries-- {
+		if _, gone := h.untold[h.entries]; !gone {
+			return h.entries, nil
+		}
+		delete(h.untold, h.entries)
 	}
 	r.atOnce = r.untold && !h.reentered // who entered again was told that it is held
 	s.takeLocked(h, ending{release: r})

@@ -18,6 +18,8 @@ type release struct {
 	req ReleaseRequest
 	// untold: nobody was told of the grant. atOnce: a MinHold is not kept.
 	untold, atOnce bool
+	// entry is the number of the entry that is untold.
+	entry int
 
 	mu sync.Mutex
 	// err is the outcome of the last try; settled is closed when no more follow.
@@ -163,7 +165,22 @@ func (m *Manager) send(h *heldLock, r *release, done func()) {
 	matters := func() bool { return h.lease.alive(m.clk) }
 	c := h.claim()
 	c.Outcome, c.Result, c.AtOnce = r.req.Outcome, r.req.Result, c.AtOnce || r.atOnce
+	if c.AtOnce {
+		settled = m.afterwards(store.Attempt{Key: h.key, Grant: h.grant}, h.lease, h.minHold, settled)
+	}
 	m.free(c, matters, r.answer, settled)
+}
+
+// afterwards is for what is freed at once, hold or not, and rides on a lease of its own:
+// if that died before the store heard of it, the lock stands, and is undone.
+func (m *Manager) afterwards(a store.Attempt, l *renewed, hold time.Duration, settled func()) func() {
+	return func() {
+		if !l.own() || l.alive(m.clk) {
+			settled()
+			return
+		}
+		m.undoOnce(a, m.within(hold), settled)
+	}
 }
 
 // within reports true for so long.
@@ -280,7 +297,7 @@ func (m *Manager) Discard(s *Session, g Grant) {
 	}
 	if h := s.find(g.Key, g.Token); h != nil {
 		r := m.newRelease(h, ReleaseRequest{})
-		r.untold = true
+		r.untold, r.entry = true, g.Reentry
 		if entries, err := s.exit(h, r); err == nil && entries == 0 {
 			m.send(h, r, nil)
 		}

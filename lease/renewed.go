@@ -116,6 +116,8 @@ type book struct {
 	own   map[*renewed]struct{}
 	// dying are those to be buried, of which the store has not confirmed it.
 	dying map[*renewed]struct{}
+	// nextAt is when the keeper looks next.
+	nextAt time.Time
 	// wake tells the keeper that the book has changed.
 	wake chan struct{}
 }
@@ -235,6 +237,16 @@ func (b *book) graves() []*renewed {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return slices.Collect(maps.Keys(b.dying))
+}
+
+// opened tells the keeper of a lease, if it is due before the keeper looks anyway.
+func (b *book) opened(l *renewed) {
+	b.mu.RLock()
+	sooner := l.renewAt.Before(b.nextAt)
+	b.mu.RUnlock()
+	if sooner {
+		b.changed()
+	}
 }
 
 func (b *book) changed() {

@@ -276,6 +276,18 @@ func (s *Session) loseLocked(h *heldLock, reason LostReason) {
 	}
 }
 
+// loseUntold is loseLock for a grant of which the app has not heard, unless its owner
+// has entered it meanwhile.
+func (s *Session) loseUntold(h *heldLock, reason LostReason) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.reentered {
+		s.loseLocked(h, reason)
+	} else if s.takeLocked(h, ending{lost: reason}) {
+		h.lease.unpin()
+	}
+}
+
 // forfeitLocked takes h from the session and tells the app that it is lost. It
 // reports false when somebody else took it before.
 func (s *Session) forfeitLocked(h *heldLock, reason LostReason) bool {
