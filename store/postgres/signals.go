@@ -27,10 +27,11 @@ type signalled struct {
 	stopping zeronull.Timestamptz // what is new about a stop
 	tell     zeronull.Text        // the instance of the session that is to be told
 	buried   zeronull.UUID        // the lease that a break buried
+	hints    hints                // who should look again
 }
 
 func (r *signalled) scan(rows pgx.Rows) error {
-	return rows.Scan(&r.ord, &r.held, &r.token, &r.watched, &r.stopping, &r.tell, &r.buried)
+	return rows.Scan(&r.ord, &r.held, &r.token, &r.watched, &r.stopping, &r.tell, &r.buried, &r.hints.grants, &r.hints.instances)
 }
 
 // Signal asks holders for something.
@@ -83,6 +84,7 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 			continue
 		}
 		standings[i], o.partly = store.Holds, true
+		o.hintAll(namespace, r.hints)
 		if instance := string(r.tell); instance != "" && !told[instance] {
 			told[instance] = true
 			o.hintSignals(instance)

@@ -304,6 +304,21 @@ END
 $$;
 -- +goose StatementEnd
 
+-- end_hold makes the lease of a session's lock one that holds nothing: the lock was given
+-- back, or is being broken. It ends as any other does, when it is buried or not renewed.
+-- +goose StatementBegin
+CREATE FUNCTION locksidecar.end_hold(s locksidecar.leases) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF s.hold_until > clock_timestamp() AND s.renewed AND NOT s.standing THEN
+        UPDATE locksidecar.leases o
+        SET hold_until = NULL, expires_at = least(o.expires_at, clock_timestamp() + o.ttl)
+        WHERE o.id = s.id AND NOT o.standing;
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
 -- hand_off ends the grant of a key that is held by from_lease (under from_token,
 -- unless that is null) and gives the key to the first living waiter; it frees the
 -- key only when no waiter remains (invariant 5). Outcomes: granted, freed, other
@@ -355,6 +370,7 @@ BEGIN
 
         SELECT * INTO held FROM locksidecar.leases o WHERE o.id = from_lease;
         DELETE FROM locksidecar.leases o WHERE o.id = from_lease AND (NOT o.renewed OR o.standing);
+        PERFORM locksidecar.end_hold(held);
         SELECT g.token, g.acquired_at, coalesce(g.expires_at, s.expires_at)
         INTO hand_off.token, hand_off.acquired_at, hand_off.expires_at
         FROM locksidecar.give(w, s.instance, s.pod) g;
@@ -390,7 +406,9 @@ BEGIN
     SET lease_id = NULL, grant_id = CASE WHEN alive THEN NULL ELSE l.grant_id END,
         contended = false, stopping = NULL, stop_reason = NULL, freed_at = clock_timestamp()
     WHERE namespace = ns AND key = k;
+    SELECT * INTO held FROM locksidecar.leases o WHERE o.id = from_lease;
     DELETE FROM locksidecar.leases o WHERE o.id = from_lease AND (NOT o.renewed OR o.standing);
+    PERFORM locksidecar.end_hold(held);
 END
 $$;
 -- +goose StatementEnd

@@ -44,7 +44,8 @@ CREATE FUNCTION locksidecar.signal(
 RETURNS TABLE (
     ord integer, held boolean, token bigint, watched boolean,
     stopping timestamptz, -- null: no stop was noted, or nothing about it is new
-    tell text, buried uuid)
+    tell text, buried uuid,
+    hints uuid[], hint_instances text[]) -- who was told that the lock may end later
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -62,6 +63,7 @@ BEGIN
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id FOR KEY SHARE;
         signal.ord := a.ord; signal.token := l.token; signal.watched := l.watched;
         signal.stopping := NULL; signal.tell := NULL; signal.buried := NULL;
+        signal.hints := NULL; signal.hint_instances := NULL;
         signal.held := s.id IS NOT NULL AND s.expires_at > clock_timestamp() AND a.token IN (0, l.token);
         IF signal.held AND a.kind = 'stop' THEN
             UPDATE locksidecar.locks
@@ -76,6 +78,17 @@ BEGIN
                 INSERT INTO locksidecar.signals (lease_id, namespace, key, token, kind, reason, requested_at)
                 VALUES (s.id, ns, a.key, l.token, a.kind, a.reason, coalesce(signal.stopping, clock_timestamp()));
                 signal.tell := s.instance;
+            ELSIF EXISTS (
+                SELECT FROM locksidecar.signals g
+                WHERE g.lease_id = s.id AND g.namespace = ns AND g.key = a.key AND g.token = l.token AND g.kind = a.kind)
+            THEN -- a repeat, for the answer to the first was lost, and with it the hint
+                signal.tell := s.instance;
+            END IF;
+            IF a.kind = 'break' AND s.hold_until > clock_timestamp() THEN
+                -- Its sidecar may be gone: then the lease ends within its TTL, not with the hold.
+                PERFORM locksidecar.end_hold(s);
+                SELECT f.hints, f.hint_instances INTO signal.hints, signal.hint_instances
+                FROM locksidecar.first_in_line(ns, a.key, 100) f;
             END IF;
         ELSIF signal.held AND a.kind = 'break' THEN
             DELETE FROM locksidecar.leases WHERE id = s.id;
