@@ -263,7 +263,14 @@ func TestALateCallTellsTheTimeThatIsLeft(t *testing.T) {
 // The deadline passes at any moment between the looks at the clock: what is told
 // as held has time left.
 func TestTheDeadlinePassesWhileTelling(t *testing.T) {
-	for moment := range 8 {
+	both := []string{"x", "y"}
+	least := func(g []Grant, err error) (bool, time.Duration) {
+		if err != nil {
+			return false, 0
+		}
+		return true, min(g[0].ExpiresIn, g[1].ExpiresIn)
+	}
+	for moment := range 30 {
 		synctest.Test(t, func(t *testing.T) {
 			for name, told := range map[string]func(*rig, *Session, Grant) (held bool, left time.Duration){
 				"Amend": func(r *rig, s *Session, g Grant) (bool, time.Duration) {
@@ -279,10 +286,23 @@ func TestTheDeadlinePassesWhileTelling(t *testing.T) {
 					g, err := r.try(s, "another")
 					return err == nil, g.ExpiresIn
 				},
+				"enter": func(r *rig, s *Session, _ Grant) (bool, time.Duration) {
+					g, err := r.m.Acquire(context.Background(), s, as("o", "k", 0))
+					return err == nil, g.ExpiresIn
+				},
+				"AcquireAll": func(r *rig, s *Session, _ Grant) (bool, time.Duration) {
+					return least(r.m.AcquireAll(context.Background(), s, both, Request{}))
+				},
+				"AcquireAll with MaxHold": func(r *rig, s *Session, _ Grant) (bool, time.Duration) {
+					return least(r.m.AcquireAll(context.Background(), s, both, Request{MaxHold: 15 * time.Second}))
+				},
+				"AcquireAll bind:ttl": func(r *rig, _ *Session, _ Grant) (bool, time.Duration) {
+					return least(r.m.AcquireAll(context.Background(), nil, both, Request{Bind: BindTTL, TTL: 15 * time.Second}))
+				},
 			} {
 				r := newRig(t, inline)
 				s := r.session()
-				g := r.lock(s, "k")
+				g := r.get(s, as("o", "k", 0))
 				synctest.Wait()
 				r.clk.atRead(moment, func() { r.clk.stop(15 * time.Second) })
 				held, left := told(r, s, g)

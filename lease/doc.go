@@ -42,7 +42,8 @@
 // An owner enters again what its session holds under its name: only the count of
 // entries changes, and only here. Calls of that owner which wait in line enter, and
 // leave the line, when one of them gets the lock. Each release takes one entry off;
-// whatever else ends a lock ends all its entries.
+// whatever else ends a lock ends all its entries. Entries keep their numbers: one that
+// nobody was told of ends with the one above it.
 //
 // A MaxHold ends a lock like a deadline: timers see to it, reads check it. The lock is
 // lost for its session, and released until the store confirms. A MinHold is kept by

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -209,6 +210,38 @@ func TestLeasesOfTheirOwn(t *testing.T) {
 		if n := len(r.m.book.all()); n != 1 {
 			t.Errorf("%d leases", n)
 		}
+	})
+}
+
+// Many leases of single locks that are opened or closed at once leave the store's
+// connections to others.
+func TestABurstOfLeasesOfTheirOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const burst = 3000
+		r := newRig(t, with(func(c *Config) { c.MaxLocksPerSession = burst }))
+		r.st.pool(3)
+		s, o := r.session(), r.session()
+		r.lock(o, "before")
+		quick := func(when string) {
+			time.Sleep(10 * time.Millisecond)
+			began := time.Now()
+			if r.lock(o, when); time.Since(began) > 200*time.Millisecond {
+				t.Errorf("%s: took %s", when, time.Since(began))
+			}
+		}
+		var asked []*answer
+		for i := range burst {
+			req := Request{Key: fmt.Sprint(i), MinHold: time.Millisecond, TTL: time.Minute, NoCache: true}
+			asked = append(asked, r.ask(context.Background(), s, req))
+		}
+		quick("while they are opened")
+		for _, a := range asked {
+			a.granted(t)
+		}
+		time.Sleep(time.Minute)
+		released := s.End(EndDropped)
+		quick("while they are closed")
+		<-released
 	})
 }
 

@@ -4,7 +4,9 @@ import "errors"
 
 // A session's lock may be entered again by the owner that holds it: the store is
 // not asked and does not know. The lock stays as its first grant made it, but for
-// the count of its entries; each release takes one off, the last frees it.
+// the count of its entries; each release takes one off, the last frees it. An entry
+// keeps its number, for a release may name it: one of which the answer was not
+// delivered ends with the one above it, or at once if it is the last.
 
 // admits reports whether h may be entered again by whoever makes this request in
 // the session of h.

@@ -30,6 +30,18 @@ type visit struct {
 	owner   string
 	entries int
 	g       Grant // its last one
+	untold  map[int]bool
+}
+
+func newVisit(s *Session, req Request) *visit {
+	return &visit{s: s, owner: req.Owner, untold: map[int]bool{}}
+}
+
+// exit takes the last entry off, and those below it of which nobody was told.
+func (v *visit) exit() {
+	for v.entries--; v.untold[v.entries]; v.entries-- {
+		delete(v.untold, v.entries)
+	}
 }
 
 // visitor is a call that waits.
@@ -73,7 +85,7 @@ func (d *doors) try() {
 			d.wrongf("told %+v, %v", g, err)
 		}
 	case d.in == nil:
-		d.in = &visit{s: s, owner: req.Owner}
+		d.in = newVisit(s, req)
 		d.entered(g, err)
 	case d.mayEnter(s, req):
 		d.entered(g, err)
@@ -105,7 +117,7 @@ func (d *doors) wait() {
 			d.wrongf("told %+v, %v", v.a.g, v.a.err)
 		}
 	case d.in == nil:
-		d.in = &visit{s: s, owner: req.Owner}
+		d.in = newVisit(s, req)
 		d.over(v)
 		d.entered(v.a.g, v.a.err)
 	case d.mayEnter(s, req):
@@ -143,21 +155,30 @@ func (d *doors) leave() {
 			d.wrongf("told %+v, %v", got, err)
 		}
 	default:
-		if d.in.entries--; err != nil || got.Reentry != d.in.entries {
+		if d.in.exit(); err != nil || got.Reentry != d.in.entries {
 			d.wrongf("told %+v, %v, want %d", got, err, d.in.entries)
 		}
 		d.handOver()
 	}
 }
 
-// discard gives an entry back whose answer was not delivered.
+// discard gives an entry back whose answer was not delivered: once.
 func (d *doors) discard() {
 	if d.in == nil {
 		return
 	}
-	d.notef("discard one of %d", d.in.entries)
-	d.r.m.Discard(d.in.s, d.in.g)
-	d.in.entries--
+	g := d.in.g
+	g.Reentry = rapid.IntRange(1, d.in.entries).Draw(d.t, "entry")
+	if d.in.untold[g.Reentry] {
+		return
+	}
+	d.notef("discard %d of %d", g.Reentry, d.in.entries)
+	d.r.m.Discard(d.in.s, g)
+	if g.Reentry < d.in.entries {
+		d.in.untold[g.Reentry] = true
+	} else {
+		d.in.exit()
+	}
 	d.handOver()
 }
 
@@ -207,7 +228,7 @@ func (d *doors) handOver() {
 	}
 	first := d.line[0]
 	d.over(first)
-	d.in = &visit{s: first.s, owner: first.req.Owner}
+	d.in = newVisit(first.s, first.req)
 	d.entered(first.a.g, first.a.err)
 	var told []int
 	d.line = slices.DeleteFunc(d.line[1:], func(v *visitor) bool {

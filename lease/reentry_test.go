@@ -275,19 +275,64 @@ func TestAllEntriesEndTogether(t *testing.T) {
 	}
 }
 
-// An answer that was not delivered takes its entry off, whichever it was.
+// An entry of which the answer was not delivered ends with the one above it, of which
+// the number stays what was told; the last ends at once, and those below it that were
+// not delivered either.
 func TestDiscardedEntries(t *testing.T) {
+	for name, c := range map[string]struct {
+		discarded []int
+		left      int
+	}{
+		"below":           {[]int{1}, 3},
+		"last":            {[]int{3}, 2},
+		"last but one":    {[]int{2, 3}, 1},
+		"last first":      {[]int{3, 2}, 1},
+		"last, not below": {[]int{1, 3}, 2},
+		"all":             {[]int{1, 2, 3}, 0},
+		"all, last first": {[]int{3, 2, 1}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				s := r.session()
+				var g []Grant
+				for range 3 {
+					g = append(g, r.get(s, as("o", "k", 0)))
+				}
+				for _, n := range c.discarded {
+					r.m.Discard(s, g[n-1])
+				}
+				synctest.Wait()
+				if c.left > 0 {
+					got, err := r.m.Amend(context.Background(), s, AmendRequest{Key: "k", Token: g[0].Token})
+					if err != nil || got.Reentry != c.left {
+						t.Errorf("%+v, %v, want entry %d", got, err, c.left)
+					}
+					s.End(EndDropped)
+				}
+				r.nothingLeft()
+			})
+		})
+	}
+}
+
+// The release of the highest entry that was told frees what was not delivered below it.
+func TestReleaseAboveDiscardedEntries(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
 		first := r.get(s, as("o", "k", 0))
 		second := r.get(s, as("o", "k", 0))
-		r.m.Discard(s, first)
-		synctest.Wait()
-		if got, err := r.m.Amend(context.Background(), s, AmendRequest{Key: "k", Token: first.Token}); err != nil || got.Reentry != 1 {
-			t.Errorf("%+v, %v", got, err)
-		}
+		third := r.get(s, as("o", "k", 0))
 		r.m.Discard(s, second)
+		if got, err := r.exit(s, third, third.Reentry); err != nil || got.Reentry != 1 {
+			t.Errorf("released: %+v, %v", got, err)
+		}
+		second = r.get(s, as("o", "k", 0)) // is told, whatever had its number before
+		r.m.Discard(s, first)
+		if got, err := r.exit(s, second, second.Reentry); err != nil || got.Reentry != 0 {
+			t.Errorf("released: %+v, %v", got, err)
+		}
 		r.nothingLeft()
 	})
 }

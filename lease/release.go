@@ -171,24 +171,6 @@ func (m *Manager) send(h *heldLock, r *release, done func()) {
 	m.free(c, matters, r.answer, settled)
 }
 
-// afterwards is for what is freed at once, hold or not, and rides on a lease of its own:
-// if that died before the store heard of it, the lock stands, and is undone.
-func (m *Manager) afterwards(a store.Attempt, l *renewed, hold time.Duration, settled func()) func() {
-	return func() {
-		if !l.own() || l.alive(m.clk) {
-			settled()
-			return
-		}
-		m.undoOnce(a, m.within(hold), settled)
-	}
-}
-
-// within reports true for so long.
-func (m *Manager) within(d time.Duration) func() bool {
-	until := m.clk.Now().Add(d)
-	return func() bool { return m.clk.Now().Before(until) }
-}
-
 // free sends a release again and again until the store confirms it or it does
 // not matter any more, because the lock's lease is dead. tried hears the outcome
 // of each try; then, once, settled is called.

@@ -153,6 +153,23 @@ func TestBreak(t *testing.T) {
 	}
 }
 
+// A lock that is broken while its lease is lost keeps no hold, either.
+func TestBreakInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		other := r.another()
+		r.get(r.session(), hour("k"))
+		r.st.set("Release", fault{lose: true})
+		r.st.set("Renew", fault{lose: true})
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		r.must(other.m.Break(ctx, "k"))
+		r.st.lift("Release", "Renew")
+		time.Sleep(time.Minute)
+		r.nothingLeft()
+	})
+}
+
 // When the holder's sidecar does not hear, the break waits for the end of its lease;
 // or until the caller has had enough.
 func TestBreakOfADeadHolder(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -173,5 +175,40 @@ func TestStuckWhileInLineAgain(t *testing.T) {
 		other.release(o, g)
 		r.release(s, a.granted(t))
 		r.nothingLeft()
+	})
+}
+
+// The stuck rows of as many groups as may ask at once stop no other group.
+func TestStuckGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		var held []Grant
+		var rows []string
+		for i := range maxGroupAsks {
+			held = append(held, r.lockTTL(fmt.Sprint(i, "a"), time.Hour))
+			rows = append(rows, fmt.Sprint(i, "b"))
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		var stuck []*answers
+		for i := range maxGroupAsks {
+			// What is free behind the held key is granted, and given back in vain.
+			r.st.lockRows()
+			r.st.set("Acquire", fault{times: 1, then: func() { r.st.lockRows(rows...) }})
+			req := Request{Bind: BindTTL, TTL: time.Hour, Wait: WaitForever, RequestID: uuid.New()}
+			stuck = append(stuck, r.askAll(ctx, nil, req, fmt.Sprint(i, "a"), fmt.Sprint(i, "b"), fmt.Sprint(i, "c")))
+		}
+		for _, g := range held {
+			r.release(nil, g)
+		}
+		time.Sleep(20 * time.Second)
+		r.askAll(context.Background(), r.session(), Request{}, "x", "y")
+		if !r.stored("x").Held {
+			t.Error("a group waits for the stuck ones")
+		}
+		r.st.lockRows()
+		cancel()
+		for _, a := range stuck {
+			<-a.done
+		}
 	})
 }

@@ -1,0 +1,137 @@
+package lease
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// hour is a request of which the lock stands for long if its lease dies too early.
+func hour(key string) Request {
+	return Request{Key: key, MinHold: time.Hour, TTL: 5 * time.Second, NoCache: true}
+}
+
+// A bid is granted by a hand-off of which no news comes, and its lease is lost before
+// it looks: its call does not wait for itself, and leaves nothing behind.
+func TestUntoldHandOff(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		s, o := r.session(), other.session()
+		g := other.lock(o, "k")
+		req := hour("k")
+		req.Wait = WaitForever
+		a := r.ask(context.Background(), s, req)
+		synctest.Wait()
+		r.st.dropNews = true
+		other.release(o, g)
+		r.clk.stop(10 * time.Second)
+		time.Sleep(30 * time.Second)
+		if !a.isOver() {
+			t.Fatalf("waits for itself: %+v", r.stored("k"))
+		}
+		r.m.Discard(s, a.granted(t))
+		time.Sleep(time.Minute)
+		r.nothingLeft()
+	})
+}
+
+// The answer to an acquire is lost, and the store away for longer than the lease lasts.
+func TestUntoldInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		r.st.set("Acquire", fault{times: 1, forget: true, then: func() {
+			for _, op := range []string{"Undo", "Renew", "Bury"} {
+				r.st.set(op, fault{lose: true})
+			}
+		}})
+		if g, err := r.m.Acquire(context.Background(), s, hour("k")); err == nil {
+			t.Errorf("told %+v", g)
+		}
+		time.Sleep(20 * time.Second)
+		r.st.lift("Undo", "Renew", "Bury")
+		time.Sleep(time.Minute)
+		r.nothingLeft()
+	})
+}
+
+// The lease is lost while the answer to the acquire is on its way.
+func TestUntoldLateAnswer(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		answer := r.st.holdAnswer("Acquire")
+		a := r.ask(context.Background(), s, hour("k"))
+		synctest.Wait()
+		r.clk.stop(6 * time.Second)
+		time.Sleep(4 * time.Second)
+		answer()
+		<-a.done
+		if a.err == nil {
+			r.m.Discard(s, a.g)
+		}
+		time.Sleep(time.Minute)
+		r.nothingLeft()
+	})
+}
+
+// A part is lost with its lease: its group does not wait for it.
+func TestUntoldPart(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		s, o := r.session(), other.session()
+		b := other.lock(o, "b")
+		req := hour("")
+		req.Wait = WaitForever
+		a := r.askAll(context.Background(), s, req, "a", "b")
+		r.clk.stop(6 * time.Second)
+		time.Sleep(20 * time.Second)
+		other.release(o, b)
+		time.Sleep(20 * time.Second)
+		if !a.isOver() {
+			t.Fatalf("waits for its own part: %+v", r.stored("a"))
+		}
+		for _, g := range a.granted(t, "a", "b") {
+			r.m.Discard(s, g)
+		}
+		time.Sleep(time.Minute)
+		r.nothingLeft()
+	})
+}
+
+// The answer was not delivered, and the store does not hear of that while the lease lasts.
+func TestUntoldDiscard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		g := r.get(s, hour("k"))
+		r.st.setAll(fault{lose: true})
+		r.m.Discard(s, g)
+		time.Sleep(10 * time.Second)
+		r.st.lift(everyOp...)
+		time.Sleep(30 * time.Second)
+		r.nothingLeft()
+	})
+}
+
+// A grant whose lease was lost while the session got it is lost for whoever entered it
+// meanwhile, and was never there for anybody else.
+func TestUntoldButEntered(t *testing.T) {
+	for _, entered := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			s := r.session()
+			g := r.get(s, as("o", "k", 0))
+			if entered {
+				r.get(s, as("o", "k", 0))
+			}
+			s.loseUntold(s.find("k", g.Token), LostExpired)
+			if n := len(r.losses()); s.Held() != 0 || n != 0 && !entered || n != 1 && entered {
+				t.Errorf("entered %v: told of %d losses, %d held", entered, n, s.Held())
+			}
+		})
+	}
+}
