@@ -270,7 +270,7 @@ func TestTheDeadlinePassesWhileTelling(t *testing.T) {
 		}
 		return true, min(g[0].ExpiresIn, g[1].ExpiresIn)
 	}
-	for moment := range 30 {
+	for moment := range 60 {
 		synctest.Test(t, func(t *testing.T) {
 			for name, told := range map[string]func(*rig, *Session, Grant) (held bool, left time.Duration){
 				"Amend": func(r *rig, s *Session, g Grant) (bool, time.Duration) {

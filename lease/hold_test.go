@@ -242,6 +242,12 @@ func TestABurstOfLeasesOfTheirOwn(t *testing.T) {
 		released := s.End(EndDropped)
 		quick("while they are closed")
 		<-released
+		time.Sleep(time.Second)
+		for _, op := range []string{"OpenLeases", "Bury"} {
+			if n := r.st.count(op); n > burst/10 || r.st.asked(op) < burst {
+				t.Errorf("%s: %d statements for %d leases", op, n, r.st.asked(op))
+			}
+		}
 	})
 }
 

@@ -329,6 +329,10 @@ func TestReleaseAboveDiscardedEntries(t *testing.T) {
 			t.Errorf("released: %+v, %v", got, err)
 		}
 		second = r.get(s, as("o", "k", 0)) // is told, whatever had its number before
+		third = r.get(s, as("o", "k", 0))
+		if got, err := r.exit(s, third, third.Reentry); err != nil || got.Reentry != 2 {
+			t.Errorf("released: %+v, %v", got, err)
+		}
 		r.m.Discard(s, first)
 		if got, err := r.exit(s, second, second.Reentry); err != nil || got.Reentry != 0 {
 			t.Errorf("released: %+v, %v", got, err)
