@@ -15,7 +15,8 @@ type heldLock struct {
 	token int64
 	s     *Session
 	lease *renewed
-	// grant and minHold are those of the bid that won it.
+	// grant and minHold are those of the bid that won it; grant is zero where a repeat
+	// of the request may get the key under the same one.
 	grant   store.GrantID
 	minHold time.Duration
 	// acquiredAt is the store's time, since the local one.

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -165,7 +167,7 @@ func (m *Manager) send(h *heldLock, r *release, done func()) {
 	matters := func() bool { return h.lease.alive(m.clk) }
 	c := h.claim()
 	c.Outcome, c.Result, c.AtOnce = r.req.Outcome, r.req.Result, c.AtOnce || r.atOnce
-	if c.AtOnce {
+	if c.AtOnce && h.grant != uuid.Nil { // else undoing it could free what a repeat was told
 		settled = m.afterwards(store.Attempt{Key: h.key, Grant: h.grant}, h.lease, h.minHold, settled)
 	}
 	m.free(c, matters, r.answer, settled)

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // hour is a request of which the lock stands for long if its lease dies too early.
@@ -114,6 +116,30 @@ func TestUntoldDiscard(t *testing.T) {
 		r.st.lift(everyOp...)
 		time.Sleep(30 * time.Second)
 		r.nothingLeft()
+	})
+}
+
+// What a repeat of the request was told is not freed with what was not delivered before:
+// rather that stands.
+func TestUntoldAndRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		req := hour("k")
+		req.RequestID, req.MinHold = uuid.New(), time.Minute
+		undelivered := r.get(s, req)
+		r.st.setAll(fault{lose: true})
+		r.m.Discard(s, undelivered)
+		time.Sleep(10 * time.Second)
+		r.st.lift(everyOp...)
+		r.st.set("Undo", fault{forget: true})
+		for r.stored("k").Held {
+			time.Sleep(10 * time.Millisecond)
+		}
+		g := r.get(s, req)
+		r.st.lift("Undo")
+		time.Sleep(20 * time.Second)
+		r.isHeldUnder(g)
 	})
 }
 
