@@ -146,7 +146,8 @@ type Store interface {
 	// Signal asks holders for something, whoever they are. Standings: Holds (a Stop is
 	// noted in the lock; a session's holder will be told; a Break of a lock that no
 	// session claims, because it is bind:ttl or its lease stands, is done), UnknownToken
-	// (nobody holds the key), NotJudged.
+	// (nobody holds the key), NotJudged. A Break of a session's lock ends its MinHold at
+	// once, so that it is free at its lease's end even if its sidecar is gone.
 	Signal(ctx context.Context, signals []Signal) ([]Standing, error)
 	// Signals returns what holders under these leases of this instance are asked for.
 	// It returns them again and again until they are Heard or their lease is dead.

@@ -104,11 +104,19 @@ func (l *lease) standLocked(now moment) bool {
 	return true
 }
 
-// forgetHold lets nothing be kept any more.
-func (l *lease) forgetHold() {
+// endHold lets nothing be kept any more: the lease ends as any other does. It reports
+// whether there was anything left of the hold.
+func (l *lease) endHold(space *Space) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.gone() {
+		return false
+	}
+	now := space.now() // not before a renewal that came first
+	left := l.hold > now.at
 	l.hold = 0
+	l.expires.Store(min(l.expires.Load(), now.at+int64(l.ttl)))
+	return left
 }
 
 // kill marks the lease dead, also if its hold is not over. Exactly one caller is told

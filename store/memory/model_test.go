@@ -184,6 +184,14 @@ func (l *modelLease) extend(expires time.Time) {
 	}
 }
 
+// endHold lets a lease end as if there had been no hold.
+func (l *modelLease) endHold(now time.Time) {
+	if soon := now.Add(l.ttl); l.hold.After(now) && l.expires.After(soon) {
+		l.expires = soon
+	}
+	l.hold = time.Time{}
+}
+
 // giveUp ends a grant; the first living waiter gets the lock, at once or when the hold
 // is over.
 func (m *model) giveUp(k *modelLock, atOnce bool) {
@@ -193,7 +201,7 @@ func (m *model) giveUp(k *modelLock, atOnce bool) {
 		return
 	}
 	k.lease.dead = k.lease.dead || k.lease.stands || !k.lease.renewed
-	k.lease.hold = time.Time{}
+	k.lease.endHold(m.now())
 	k.lease = nil
 	for k.lease == nil && len(k.line) > 0 {
 		m.handOff(k)

@@ -78,7 +78,7 @@ func (o *operation) end(r *row, now moment) {
 			o.ns.leases.remove(l.id)
 		}
 	case r.hold > 0:
-		l.forgetHold()
+		l.endHold(o.ns.space)
 	}
 	if !o.handOff(r, now) {
 		r.vacate(now)

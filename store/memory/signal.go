@@ -43,6 +43,9 @@ func (o *operation) signal(g store.Signal) store.Standing {
 	if r.lease.renewed && r.lease.signal(g, o.ns) {
 		o.news = append(o.news, delivery{r.lease.by, store.News{Signals: true}})
 	}
+	if g.Kind == store.Break && r.hold > 0 && r.lease.endHold(o.ns.space) {
+		o.tellAll(r) // they were told that it ends with the hold
+	}
 	return store.Holds
 }
 

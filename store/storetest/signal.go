@@ -44,7 +44,8 @@ func signalCases() []testCase {
 				f.Errorf("the next holder is stopping: %+v", l)
 			}
 		}},
-		{"a break of a session's lock is told, and does nothing more", breakTold},
+		{"a break of a session's lock is told, and leaves the lock to its session", breakTold},
+		{"a break ends the hold of a session's lock, but not its lease", breakEndsTheHold},
 		{"a break of a bind:ttl lock ends it at once", func(f *fixture) {
 			a, b := f.pair()
 			free, contended := a.askTTL("free", longTTL), a.askTTL("contended", longTTL)
@@ -388,6 +389,57 @@ func breakTold(f *fixture) {
 	grant := b.awaitNews(waiter)
 	b.holds("k", grant.Token, 0)
 	b.noSignalFor(grant.Token, b.lease)
+}
+
+// breakEndsTheHold: who is there keeps the lock for as long as it renews its lease; what
+// belonged to sidecars that are gone is free when their leases end.
+func breakEndsTheHold(f *fixture) {
+	a, b := f.pair()
+	breakUp := func(key string) { b.signalled(store.Signal{Kind: store.Break, Key: key}, store.Holds) }
+	ask, waiter := a.askHold("renewed", longTTL, longHold), b.ask("renewed")
+	token := a.granted(ask).Token
+	b.queued(waiter, 1)
+	breakUp("renewed")
+	if !b.Traits().Polls {
+		b.awaitAnyNews(waiter) // it was told that the lease lasts as long as the hold
+	}
+	for range 2 {
+		if l := b.holds("renewed", token, 1); l.Holder.Standing || l.Holder.ExpiresIn > longTTL {
+			f.Errorf("after the break: %+v", l)
+		}
+		if kept := a.renew(ask.Lease); len(kept) != 1 {
+			f.Fatal("not renewed")
+		}
+	}
+	a.bury(ask.Lease)
+	b.awaitNews(waiter)
+
+	for _, key := range []string{"free", "contended"} {
+		var gone store.Ask
+		a.poll("a grant under a short lease", func() bool {
+			gone = a.askHold(key, shortTTL, longHold)
+			return a.acquire(gone).Outcome == store.Granted
+		})
+		next := b.ask(key)
+		b.queued(next, 1)
+		if key == "free" {
+			b.cancel(next)
+		}
+		b.poll("its lease would have ended", func() bool { return b.get(key).Holder.HeldFor > shortTTL })
+		breakUp(key)
+		if l := b.get(key); l.Held && (l.Holder.Standing || l.Holder.ExpiresIn > shortTTL) {
+			f.Errorf("after the break: %+v", l)
+		}
+		if key == "contended" {
+			b.awaitGrant(next)
+			continue
+		}
+		b.poll("the end of the lease", func() bool { return !b.get(key).Held })
+		if l := b.get(key); !l.Expired {
+			f.Errorf("after a break that nobody heard: %+v", l)
+		}
+		b.granted(next)
+	}
 }
 
 func signalsInABatch(f *fixture) {
