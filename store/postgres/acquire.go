@@ -70,9 +70,17 @@ func newTally(o *operation, asks []store.Ask) *tally {
 // name is the key of an ask.
 func (t *tally) name(i int) keyName { return keyName{t.config.Identity.Namespace, t.asks[i].Key} }
 
+// own is the lease of an ask on which its hold is noted.
+func (t *tally) own(i int) *store.LeaseID {
+	if a := &t.asks[i]; a.MinHold > 0 {
+		return &a.Lease
+	}
+	return nil
+}
+
 // forOpen carries out a statement for the open asks, around those that are stuck.
 func (t *tally) forOpen(ctx context.Context, do func(context.Context, []int) error) error {
-	stuck, err := t.aroundStuck(ctx, t.open, t.name, do)
+	stuck, err := t.aroundStuckLeases(ctx, t.open, t.name, t.own, do)
 	if err != nil {
 		return err
 	}

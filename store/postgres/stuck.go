@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/store"
 )
 
 // errStuck: somebody keeps rows locked for long.
@@ -24,6 +26,14 @@ const aroundAttempts = 3
 func (o *operation) aroundStuck(
 	ctx context.Context, items []int, name func(int) keyName, do func(context.Context, []int) error,
 ) (stuck []int, err error) {
+	return o.aroundStuckLeases(ctx, items, name, func(int) *store.LeaseID { return nil }, do)
+}
+
+// aroundStuckLeases is aroundStuck for a statement that also writes to a lease of some
+// items (own; nil: to none).
+func (o *operation) aroundStuckLeases(
+	ctx context.Context, items []int, name func(int) keyName, own func(int) *store.LeaseID, do func(context.Context, []int) error,
+) (stuck []int, err error) {
 	for tries := 0; len(items) > 0; tries++ {
 		err := do(ctx, items)
 		if !isStuck(err) {
@@ -33,7 +43,7 @@ func (o *operation) aroundStuck(
 		if len(items) == 1 || tries == aroundAttempts {
 			return append(stuck, items...), nil
 		}
-		locked, err := o.locked(ctx, items, name)
+		locked, err := o.locked(ctx, items, name, own)
 		if err != nil {
 			return nil, err
 		}
@@ -50,13 +60,16 @@ func (o *operation) aroundStuck(
 	return stuck, nil
 }
 
-// locked reads which of the items' rows somebody has locked in this moment.
-func (o *operation) locked(ctx context.Context, items []int, name func(int) keyName) (map[keyName]bool, error) {
+// locked reads which of the items' rows, or own leases, somebody has locked in this moment.
+func (o *operation) locked(
+	ctx context.Context, items []int, name func(int) keyName, own func(int) *store.LeaseID,
+) (map[keyName]bool, error) {
 	namespaces, keys := make([]string, len(items)), make([]string, len(items))
+	leases := make([]*[16]byte, len(items))
 	for n, i := range items {
-		namespaces[n], keys[n] = name(i).namespace, name(i).key
+		namespaces[n], keys[n], leases[n] = name(i).namespace, name(i).key, (*[16]byte)(own(i))
 	}
-	found, err := query(ctx, o, sqlLocked, []any{namespaces, keys},
+	found, err := query(ctx, o, sqlLocked, []any{namespaces, keys, leases},
 		func(rows pgx.Rows, k *keyName) error { return rows.Scan(&k.namespace, &k.key) })
 	if err != nil {
 		return nil, err

@@ -311,3 +311,39 @@ func TestBuryHalfWay(t *testing.T) {
 		t.Errorf("the lease is dead, its keys are stuck: %v, want an unknown outcome", err)
 	}
 }
+
+// The lease of a hold that somebody keeps locked is that lock's trouble alone, as its row
+// would be: there is a hold to be noted, to be ended, or to stand in line behind.
+func TestAStuckLeaseOfAHoldIsLeftOut(t *testing.T) {
+	s := hasty(t)
+	twenty := func() []store.Ask {
+		asks := s.twenty(0)
+		for i := range asks {
+			asks[i] = s.holdFor(asks[i].Key, time.Hour)
+		}
+		return asks
+	}
+	stuck := func(a store.Ask) (letGo func()) { return s.operator("leases", "id = '"+a.Lease.String()+"'") }
+	holders, waiters := twenty(), twenty()
+	letGo := stuck(holders[7])
+	s.outcomes(s.Acquire, holders, 7, store.Granted)
+	letGo()
+	answers, err := s.Acquire(t.Context(), holders)
+	s.answered(answers, err, -1, store.Granted)
+	claims := make([]store.Claim, len(holders))
+	for i, a := range answers {
+		claims[i] = store.Claim{Key: holders[i].Key, Token: a.Token, Lease: holders[i].Lease}
+	}
+
+	letGo = stuck(waiters[7])
+	s.outcomes(s.Enqueue, waiters, 7, store.Queued)
+	letGo()
+	letGo = stuck(holders[7])
+	s.outcomes(s.Enqueue, waiters, 7, store.Queued)
+	s.standings(claims, 7)
+	letGo()
+	if v := release(t, s, claims[7]); v.Standing != store.Holds {
+		t.Errorf("standing %d afterwards", v.Standing)
+	}
+	want(t, enqueue(t, s, waiters[7]), store.Queued)
+}
