@@ -138,7 +138,8 @@ func (o *operation) hintBehind(ctx context.Context, leases []uuid.UUID) error {
 		namespace string
 		hints     hints
 	}
-	found, err := query(ctx, o, sqlBuryHints, []any{uuids(leases)},
+	namespaces, keys := o.heldBy(leases)
+	found, err := query(ctx, o, sqlBuryHints, []any{uuids(leases), namespaces, keys},
 		func(rows pgx.Rows, b *behind) error {
 			return rows.Scan(&b.namespace, &b.hints.grants, &b.hints.instances)
 		})
@@ -180,9 +181,40 @@ func (o *operation) block(lease uuid.UUID) {
 type buried struct {
 	lease       uuid.UUID
 	stands, now bool // its hold is not over: it stands, or does so since now
+	// the only key that it may have held; none: any
+	namespace, key *string
 }
 
-func scanBuried(rows pgx.Rows, b *buried) error { return rows.Scan(&b.lease, &b.stands, &b.now) }
+// buryBy carries out one of the statements that bury, and notes which keys it is about.
+func (o *operation) buryBy(ctx context.Context, sql string, leases any, force bool) ([]buried, error) {
+	done, err := query(ctx, o, sql, []any{leases, force}, func(rows pgx.Rows, b *buried) error {
+		return rows.Scan(&b.lease, &b.stands, &b.now, &b.namespace, &b.key)
+	})
+	for _, b := range done {
+		if b.namespace == nil || b.key == nil {
+			continue
+		}
+		if o.single == nil {
+			o.single = make(map[uuid.UUID]keyName)
+		}
+		o.single[b.lease] = keyName{*b.namespace, *b.key}
+	}
+	return done, err
+}
+
+// heldBy returns the only keys that buried leases may hold; nil when one of them may hold
+// any, or was buried by somebody else.
+func (o *operation) heldBy(leases []uuid.UUID) (namespaces, keys []string) {
+	namespaces, keys = make([]string, len(leases)), make([]string, len(leases))
+	for i, lease := range leases {
+		name, ok := o.single[lease]
+		if !ok {
+			return nil, nil
+		}
+		namespaces[i], keys[i] = name.namespace, name.key
+	}
+	return namespaces, keys
+}
 
 // deleteLeases deletes leases and returns those that are dead now, whoever deleted
 // them, and those that could not be deleted because of a hold, if they stand since now.
@@ -193,7 +225,7 @@ func (o *operation) deleteLeases(ctx context.Context, leases []uuid.UUID, force 
 	if len(leases) == 1 {
 		return o.deleteEach(ctx, leases, leases, force)
 	}
-	done, err := query(ctx, o, sqlBuryMany, []any{uuids(leases), force}, scanBuried)
+	done, err := o.buryBy(ctx, sqlBuryMany, uuids(leases), force)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -230,7 +262,7 @@ func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, fo
 			alive[lease] = true
 			continue
 		}
-		done, err := query(ctx, o, sqlBuryOne, []any{[16]byte(lease), force}, scanBuried)
+		done, err := o.buryBy(ctx, sqlBuryOne, [16]byte(lease), force)
 		if isStuck(err) {
 			o.block(lease)
 			alive[lease] = true
@@ -261,7 +293,8 @@ func (o *operation) contended(ctx context.Context, dead []uuid.UUID) ([]held, er
 	if len(dead) == 0 {
 		return nil, nil
 	}
-	return query(ctx, o, sqlBuryContended, []any{uuids(dead)}, scanHeld)
+	namespaces, keys := o.heldBy(dead)
+	return query(ctx, o, sqlBuryContended, []any{uuids(dead), namespaces, keys}, scanHeld)
 }
 
 func scanHeld(rows pgx.Rows, h *held) error { return rows.Scan(&h.namespace, &h.key, &h.lease) }

@@ -50,7 +50,10 @@
 // and is buried then like any other. Nothing rides on it but this one lock, so that it is
 // locked behind the lock row. What differs is what later claims hear: a release forgets
 // the grant, a burial does not. Statements of sessions without such things never look
-// at holds: these locks take the way through the functions.
+// at holds: these locks take the way through the functions. Leases that hold one key only,
+// of a hold or of a bind:ttl lock, note it, so that a burial looks there and not at all
+// keys for which somebody waits. To break a session's lock ends its hold before it is
+// given up: its sidecar may be gone, and then the lock is free when the lease ends.
 //
 // # What comes too late
 //

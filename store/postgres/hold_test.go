@@ -442,3 +442,39 @@ func TestATellingMeetsABurialOfItsHold(t *testing.T) {
 	exec(t, s.other, "COMMIT")
 	want(t, <-answers, store.Gone)
 }
+
+// A hold that was given back, at once or because nobody was told of it, leaves no lease
+// that stands for a day and holds nothing; nor one that lives as long, if its sidecar dies.
+func TestWhatIsGivenBackLeavesNothingStanding(t *testing.T) {
+	for name, end := range map[string]func(*scene, store.Ask, int64){
+		"at once": func(s *scene, a store.Ask, token int64) {
+			release(s, s, store.Claim{Key: a.Key, Token: token, Lease: a.Lease, AtOnce: true})
+		},
+		"undone": func(s *scene, a store.Ask, _ int64) {
+			if err := undo(s.Context(), s, a.Attempt); err != nil {
+				s.Error(err)
+			}
+		},
+	} {
+		for _, contended := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", contended: ", contended), func(t *testing.T) {
+				s := newScene(t)
+				ask := s.holdFor("k", 24*time.Hour)
+				token := want(t, acquire(t, s, ask), store.Granted).Token
+				if contended {
+					want(t, enqueue(t, s, askFor("k", s.lease)), store.Queued)
+				}
+				end(s, ask, token)
+				if n := s.count("leases", "expires_at > clock_timestamp() + ttl"); n != 0 {
+					t.Error("its lease lives as long as the hold would have lasted")
+				}
+				if err := s.Bury(t.Context(), []store.LeaseID{ask.Lease}); err != nil {
+					t.Fatal(err)
+				}
+				if n := s.count("leases", "id = $1", ask.Lease); n != 0 {
+					t.Error("its lease stands, and holds nothing")
+				}
+			})
+		}
+	}
+}

@@ -35,6 +35,8 @@ type operation struct {
 	// handed off, because somebody keeps their rows locked.
 	blocked map[uuid.UUID]bool
 	passed  map[keyName]bool
+	// single are the keys of leases that were buried here and can hold no others.
+	single map[uuid.UUID]keyName
 }
 
 // begin starts an operation, on the shared connections.

@@ -336,7 +336,12 @@ func TestNoDeadlocks(t *testing.T) {
 	for _, s := range stores {
 		s.Stop()
 	}
-	// The sessions report when they end.
+	mustHaveNoDeadlocks(t, url)
+}
+
+// mustHaveNoDeadlocks is asked after the stores have stopped: sessions report when they end.
+func mustHaveNoDeadlocks(t *testing.T, url string) {
+	t.Helper()
 	poll(t, "the sessions have ended", func() bool {
 		return pgtest.Query[int64](t, url, `SELECT count(*) FROM pg_stat_activity
 			WHERE datname = current_database() AND application_name = 'locksidecar'`) == 0
@@ -436,4 +441,41 @@ func TestSameGrantInTwoNamespaces(t *testing.T) {
 	}
 	release(t, a, store.Claim{Key: "k", Token: held.Token, Lease: inA})
 	want(t, check(t, a, waitA), store.Granted)
+}
+
+// Trap: a hand-off has a waiter's lease locked, so that nobody buries it, and locks it more
+// to note the hold, behind a renewal that is under way and before a burial that waits.
+func TestAHandOffToAHoldLocksItsLeaseTwice(t *testing.T) {
+	s := newScene(t)
+	third := connect(t, s.url)
+	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
+	waiter := s.holdFor("k", time.Hour)
+	want(t, enqueue(t, s, waiter), store.Queued)
+	wait := func(n int64) func() bool {
+		return func() bool {
+			return n == pgtest.Query[int64](t, s.url,
+				"SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0 AND "+blocked)
+		}
+	}
+	exec(t, s.other, "BEGIN; SELECT FROM locksidecar.waiters FOR UPDATE") // a cancel, which fails in the end
+	released := make(chan store.Verdict, 1)
+	go func() { released <- release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}) }()
+	poll(t, "the hand-off has the lease locked", wait(1))
+	exec(t, third, "BEGIN")
+	exec(t, third, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + ttl WHERE id = $1", waiter.Lease)
+	buried := make(chan error, 1)
+	go func() { buried <- s.Bury(t.Context(), []store.LeaseID{waiter.Lease}) }()
+	poll(t, "the burial waits for both", wait(2))
+	exec(t, s.other, "ROLLBACK")
+	poll(t, "the hand-off waits for the renewal, too", wait(2))
+	exec(t, third, "COMMIT")
+	if v, err := <-released, <-buried; v.Standing != store.Holds || err != nil {
+		t.Errorf("the release stands %d, the burial: %v", v.Standing, err)
+	}
+	s.mustStand(waiter.Lease)
+	if grant, _, _ := holder(t, s.conn, "k"); grant != waiter.Grant {
+		t.Errorf("the key is held under grant %s, want the waiter's", grant)
+	}
+	s.Stop()
+	mustHaveNoDeadlocks(t, s.url)
 }

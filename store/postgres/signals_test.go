@@ -309,7 +309,7 @@ func TestASignalIsReplacedWhileItIsHeard(t *testing.T) {
 }
 
 // The holder's instance hears that there are signals: the own one at once, another by a
-// notification, and only when something is new.
+// notification.
 func TestAHolderHearsOfSignals(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
@@ -326,7 +326,7 @@ func TestAHolderHearsOfSignals(t *testing.T) {
 	isSignals := func(n store.News) bool { return n.Signals }
 	send(b, store.Signal{Kind: store.Stop, Key: "k"}, store.Signal{Kind: store.Stop, Key: "l"})
 	a.await(t, "news of signals", isSignals)
-	send(b, store.Signal{Kind: store.Stop, Key: "k"}) // nothing new
+	send(b, store.Signal{Kind: store.Stop, Key: "k"})
 	for len(a.news) > 0 {
 		<-a.news
 	}
@@ -338,6 +338,37 @@ func TestAHolderHearsOfSignals(t *testing.T) {
 		}
 	default:
 		t.Error("an instance does not hear at once what it asked itself for")
+	}
+}
+
+// A stop whose answer was lost, and with it the hint, is repeated: the holder has not heard
+// of it yet. Once it has, there is nothing to hear.
+func TestARepeatedStopHintsAgain(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
+	want(t, acquire(t, a, askFor("k", a.lease)), store.Granted)
+	a.Listen(true)
+	a.awaitHearing(t)
+	exec(t, connect(t, url), "SELECT locksidecar.signal('n', 'infinity', '{k}', '{0}', '{stop}', '{NULL}')")
+	stop := []store.Signal{{Kind: store.Stop, Key: "k"}}
+	if _, err := b.Signal(t.Context(), stop); err != nil {
+		t.Fatal(err)
+	}
+	a.await(t, "news of signals", func(n store.News) bool { return n.Signals })
+	signals, err := a.Signals(t.Context(), []store.LeaseID{a.lease})
+	if err != nil || len(signals) != 1 {
+		t.Fatalf("%+v, %v", signals, err)
+	}
+	if err := a.Heard(t.Context(), []store.SignalID{signals[0].ID}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Signal(t.Context(), stop); err != nil { // it would hear itself at once
+		t.Fatal(err)
+	}
+	for len(a.news) > 0 {
+		if n := <-a.news; n.Signals {
+			t.Errorf("%+v, though it has heard before", n)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/internal/pgtest"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
@@ -152,4 +153,60 @@ func TestSweep(t *testing.T) {
 		return count("locks") == 1 && count("leases") == 1 && count("waiters") == 0
 	})
 	want(t, acquire(t, s, askFor("kept", lease)), store.Held)
+}
+
+// The end of a lock that has a lease of its own does not look at all who wait anywhere:
+// sidecars bury such leases one by one.
+func TestABurialLooksAtItsOwnKeyOnly(t *testing.T) {
+	const many = 10_000
+	s := newScene(t)
+	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, lease_id, grant_id, acquired_at, contended)
+		SELECT 'n', 'w' || n, nextval('locksidecar.tokens'), $1, gen_random_uuid(), clock_timestamp(), true
+		FROM generate_series(1, $2) n`, s.lease, many)
+	exec(t, s.conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
+		SELECT gen_random_uuid(), 'n', 'w' || n, $1 FROM generate_series(1, $2) n`, s.lease, many)
+	pages := func(do func() error) int64 {
+		t.Helper()
+		cluster.ResetStatements(t, s.url)
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+		return pgtest.Query[int64](t, s.url, `
+			SELECT coalesce(sum(s.shared_blks_hit + s.shared_blks_read), 0)::bigint
+			FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
+			WHERE d.datname = current_database() AND s.query LIKE '/* locksidecar:bury%'`)
+	}
+	bury := func(lease store.LeaseID) func() error {
+		return func() error { return s.Bury(t.Context(), []store.LeaseID{lease}) }
+	}
+	if n := pages(bury(openLease(t, s, time.Hour))); n < many {
+		t.Fatalf("%d pages for a lease that may hold any key: this test has lost its point", n)
+	}
+
+	const few = many / 10
+	for name, hold := range map[string]time.Duration{"over": time.Microsecond, "not over": time.Hour} {
+		ask, waiter := s.holdFor(name, hold), s.holdFor(name, hold)
+		want(t, acquire(t, s, ask), store.Granted)
+		want(t, enqueue(t, s, waiter), store.Queued)
+		if n := pages(bury(ask.Lease)); n > few {
+			t.Errorf("%d pages for a hold that is %s", n, name)
+		}
+		if hold == time.Hour {
+			continue
+		}
+		want(t, check(t, s, waiter), store.Granted)
+		if n := pages(bury(waiter.Lease)); n > few {
+			t.Errorf("%d pages for a hold that began with a hand-off", n)
+		}
+	}
+	for name, hold := range map[string]time.Duration{"acquired": 0, "acquired with a hold": time.Microsecond} {
+		byTTL, next := askFor(name, uuid.Nil), askFor(name, s.lease)
+		byTTL.TTL, byTTL.MinHold = time.Hour, hold
+		want(t, acquire(t, s, byTTL), store.Granted)
+		want(t, enqueue(t, s, next), store.Queued)
+		exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE NOT renewed")
+		if n := pages(func() error { want(t, check(t, s, next), store.Granted); return nil }); n > few {
+			t.Errorf("%d pages for a bind:ttl lock, %s", n, name)
+		}
+	}
 }

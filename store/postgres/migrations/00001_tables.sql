@@ -36,7 +36,11 @@ CREATE TABLE locksidecar.leases (
     hold_until timestamptz,
     -- That lock was released, or its owner is gone: nobody renews or claims it any
     -- more, and it ends when the hold is over.
-    standing   boolean NOT NULL DEFAULT false
+    standing   boolean NOT NULL DEFAULT false,
+    -- The only key that it ever holds, so that its burial need not look for others: a
+    -- bind:ttl lock's, or that of a lock with a min_hold. Null: it may hold any.
+    namespace  text COLLATE "C",
+    key        text COLLATE "C"
 ) WITH (fillfactor = 50);
 
 -- A row per key. The key is held while lease_id names a lease that exists and has

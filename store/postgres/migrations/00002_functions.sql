@@ -144,12 +144,14 @@ BEGIN
     IF w.ttl IS NOT NULL THEN
         rides_on := gen_random_uuid();
         give.expires_at := give.acquired_at + greatest(w.ttl, w.min_hold);
-        INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at, hold_until)
-        VALUES (rides_on, its_instance, its_pod, false, w.ttl, give.expires_at, give.acquired_at + w.min_hold);
+        INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at, hold_until, namespace, key)
+        VALUES (rides_on, its_instance, its_pod, false, w.ttl, give.expires_at, give.acquired_at + w.min_hold,
+            w.namespace, w.key);
     ELSIF w.min_hold IS NOT NULL THEN
         UPDATE locksidecar.leases s
         SET hold_until = give.acquired_at + w.min_hold,
-            expires_at = greatest(s.expires_at, give.acquired_at + w.min_hold)
+            expires_at = greatest(s.expires_at, give.acquired_at + w.min_hold),
+            namespace = w.namespace, key = w.key
         WHERE s.id = w.lease_id
         RETURNING s.expires_at INTO give.expires_at;
     END IF;

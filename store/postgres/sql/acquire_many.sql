@@ -25,8 +25,8 @@ WITH taken AS (
     RETURNING l.key, l.lease_id, l.token, l.acquired_at, l.watched,
         (SELECT o.expires_at FROM locksidecar.leases o WHERE o.id = l.lease_id) AS expires_at
 ), made AS (
-    INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at)
-    SELECT t.lease_id, $12, $13, false, ($11::interval[])[n], t.acquired_at + ($11::interval[])[n]
+    INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at, namespace, key)
+    SELECT t.lease_id, $12, $13, false, ($11::interval[])[n], t.acquired_at + ($11::interval[])[n], $1, t.key
     FROM taken t, array_position($10::uuid[], t.lease_id) n
     WHERE n IS NOT NULL
 )

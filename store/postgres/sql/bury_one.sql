@@ -2,7 +2,8 @@
 -- or a hand-off that is under way, and decides afterwards, by the row as it then is.
 -- $1 lease, $2 true: also when it has not expired
 WITH due AS MATERIALIZED (
-    SELECT id, standing, hold_until, coalesce(hold_until > clock_timestamp(), false) AS holds FROM locksidecar.leases
+    SELECT id, standing, hold_until, coalesce(hold_until > clock_timestamp(), false) AS holds, namespace, key
+    FROM locksidecar.leases
     WHERE id = $1 AND ($2 OR expires_at <= clock_timestamp() AND locksidecar.in_epoch())
     FOR UPDATE
 ), kept AS (
@@ -11,4 +12,4 @@ WITH due AS MATERIALIZED (
 ), dead AS (
     DELETE FROM locksidecar.leases l USING due WHERE l.id = due.id AND NOT due.holds
 )
-SELECT id, holds, holds AND NOT standing FROM due
+SELECT id, holds, holds AND NOT standing, namespace, key FROM due
