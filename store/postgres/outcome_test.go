@@ -250,8 +250,9 @@ func TestManyAreSkippedByFewStatements(t *testing.T) {
 	for i := range told {
 		poll(t, fmt.Sprintf("instance %d was told of all", i), func() bool { return told[i].Load() == each })
 	}
-	if n := cluster.Statements(t, url, "%locksidecar%"); n > 4 {
-		t.Errorf("%d statements, want two for the release and one or two for the news", n)
+	// Two for the release; the news goes out while it is still gathered, in a few.
+	if n := cluster.Statements(t, url, "%locksidecar%"); n > 8 {
+		t.Errorf("%d statements, want two for the release and a few for the news", n)
 	}
 	cluster.ResetStatements(t, url)
 	for i, s := range stores {
