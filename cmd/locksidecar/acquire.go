@@ -81,13 +81,19 @@ func newAcquireBody(ttl time.Duration, wait, data, requestID string) (acquireBod
 	if body.WaitMS, err = waitMilliseconds(wait); err != nil {
 		return body, err
 	}
-	if data != "" {
-		if !json.Valid([]byte(data)) {
-			return body, usagef("--data is not JSON: %s (a text needs its quotes: '\"text\"')", data)
-		}
-		body.Data = json.RawMessage(data)
+	body.Data, err = jsonFlag("--data", data)
+	return body, err
+}
+
+// jsonFlag is the value of a flag that is JSON, or nil where there is none.
+func jsonFlag(flag, value string) (json.RawMessage, error) {
+	if value == "" {
+		return nil, nil
 	}
-	return body, nil
+	if !json.Valid([]byte(value)) {
+		return nil, usagef("%s is not JSON: %s (a text needs its quotes: '\"text\"')", flag, value)
+	}
+	return json.RawMessage(value), nil
 }
 
 func waitMilliseconds(wait string) (int64, error) {

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -32,6 +34,10 @@ const (
 type client struct {
 	socket string
 	http   *fasthttp.HostClient
+	// session is the id of the explicit session that its calls join; empty: none.
+	session string
+	// patience is how long an answer may take that need not wait for a lock.
+	patience time.Duration
 }
 
 // newClient uses --socket, else the variable of the sidecar.
@@ -44,19 +50,27 @@ func (a *app) newClient() *client {
 		}
 		socket = config.Socket(lookup)
 	}
-	return &client{socket: socket, http: &fasthttp.HostClient{
+	return newClient(socket)
+}
+
+func newClient(socket string) *client {
+	c := &client{socket: socket, patience: answerTimeout}
+	c.http = &fasthttp.HostClient{
 		Name: "locksidecar/" + buildVersion(),
 		Addr: "locksidecar",
-		Dial: func(string) (net.Conn, error) {
-			dialer := net.Dialer{Timeout: dialTimeout}
-			return dialer.DialContext(context.Background(), "unix", socket)
-		},
+		Dial: func(string) (net.Conn, error) { return c.dial() },
 		// A key may be "..": nothing may tidy up the path.
 		DisablePathNormalizing: true,
 		MaxResponseBodySize:    maxAnswer,
 		// A repeated acquire would be a second acquire.
 		MaxIdemponentCallAttempts: 1,
-	}}
+	}
+	return c
+}
+
+func (c *client) dial() (net.Conn, error) {
+	dialer := net.Dialer{Timeout: min(dialTimeout, c.patience)}
+	return dialer.DialContext(context.Background(), "unix", c.socket)
 }
 
 // call sends one request and decodes its answer into answer (nil: not wanted).
@@ -70,6 +84,9 @@ func (c *client) call(method, path string, body, answer any, wait time.Duration)
 	req.SetRequestURI("http://locksidecar" + path)
 	// One call, one connection: no lock of these commands hangs on it.
 	req.SetConnectionClose()
+	if c.session != "" {
+		req.Header.Set("Lock-Session", c.session)
+	}
 	if body != nil {
 		encoded, err := json.Marshal(body)
 		if err != nil {
@@ -78,7 +95,7 @@ func (c *client) call(method, path string, body, answer any, wait time.Duration)
 		req.SetBody(encoded)
 	}
 	if wait >= 0 {
-		c.http.ReadTimeout = answerTimeout + wait
+		c.http.ReadTimeout = c.patience + wait
 	}
 	if err := c.http.Do(req, resp); err != nil {
 		return c.explain(err)
@@ -105,7 +122,7 @@ func (c *client) explain(err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return because(exitRefused, fmt.Errorf(
 			"you may not use the socket %s (its mode is %sSOCKET_MODE of the sidecar): %w", c.socket, config.Prefix, err))
-	case errors.Is(err, fasthttp.ErrConnectionClosed):
+	case errors.Is(err, fasthttp.ErrConnectionClosed), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return because(exitUnavailable, fmt.Errorf(
 			"the sidecar at %s closed the connection before it answered", c.socket))
 	}
@@ -120,6 +137,7 @@ type problemError struct {
 	Status        int         `json:"status"`
 	Code          string      `json:"code"`
 	Detail        string      `json:"detail"`
+	Reason        string      `json:"reason"`
 	Holder        *lockHolder `json:"holder"`
 	QueueLength   *int        `json:"queue_length"`
 	QueuePosition *int        `json:"queue_position"`
@@ -186,11 +204,29 @@ func human(ms int64) string {
 
 // lockView is one lock as GET shows it.
 type lockView struct {
+	// raw is the answer itself, which may have more members than this version knows.
+	raw json.RawMessage
+
 	Key         string      `json:"key"`
+	Type        string      `json:"type"`
 	State       string      `json:"state"`
 	Holder      *lockHolder `json:"holder"`
 	QueueLength int         `json:"queue_length"`
 	Stopping    *struct {
-		Reason *string `json:"reason"`
+		Reason      *string   `json:"reason"`
+		RequestedAt time.Time `json:"requested_at"`
 	} `json:"stopping"`
 }
+
+// UnmarshalJSON keeps the answer, too.
+func (l *lockView) UnmarshalJSON(encoded []byte) error {
+	type plain lockView
+	if err := json.Unmarshal(encoded, (*plain)(l)); err != nil {
+		return err
+	}
+	l.raw = slices.Clone(encoded)
+	return nil
+}
+
+// MarshalJSON is the answer as it came.
+func (l lockView) MarshalJSON() ([]byte, error) { return l.raw, nil }

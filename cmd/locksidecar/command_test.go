@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -36,12 +37,12 @@ func TestCommandsAgainstASidecar(t *testing.T) {
 	}{
 		{[]string{"acquire", "dir/k", "--ttl", "60s"}, exitNoLock, "held by pod web-0"},
 		{[]string{"acquire", "dir/k", "--ttl", "60s", "--wait", "5ms"}, exitNoLock, "place in the queue: 1"},
-		{[]string{"get", "dir/k"}, exitOK, `data: {"by":"test"}`},
-		{[]string{"get", "dir/k", "-o", "json"}, exitOK, `"pod":"web-0"`},
-		{[]string{"get", "free"}, exitOK, "free is free\n"},
+		{[]string{"get", "dir/k"}, exitOK, `data        {"by":"test"}`},
+		{[]string{"get", "dir/k", "--json"}, exitOK, `"pod":"web-0"`},
+		{[]string{"get", "free"}, exitOK, "state     free\n"},
 		{[]string{"ls"}, exitOK, "dir/k"},
-		{[]string{"ls", "-o", "json", "--scope", "all", "--prefix", "dir/"}, exitOK, `{"locks":[{"key":"dir/k"`},
-		{[]string{"ls", "-o", "json", "--prefix", "a b+c"}, exitOK, `{"locks":[]}`},
+		{[]string{"ls", "--json", "--scope", "all", "--prefix", "dir/"}, exitOK, `{"locks":[{"key":"dir/k"`},
+		{[]string{"ls", "--json", "--prefix", "a b+c"}, exitOK, `{"locks":[]}`},
 		{[]string{"ls", "--scope", "moon"}, exitUsage, "scope"},
 		{[]string{"release", "dir/k", "--token", "1"}, exitRefused, "unknown_token"},
 		{[]string{"release", "dir/k", "--token", token}, exitOK, "released dir/k, held for "},
@@ -49,7 +50,7 @@ func TestCommandsAgainstASidecar(t *testing.T) {
 		{[]string{"acquire", "k", "--ttl", "1ms"}, exitUsage, "500"},
 		{[]string{"acquire", "k", "--ttl", "1s", "--request-id", "x"}, exitUsage, "request_id"},
 		{[]string{"acquire", "..", "--ttl", "1s"}, exitOK, ""},
-		{[]string{"get", ".."}, exitOK, ".. is held"},
+		{[]string{"get", ".."}, exitOK, "state       held"},
 		{[]string{"health"}, exitOK, "healthy\n"},
 	}
 	for _, step := range steps {
@@ -78,12 +79,12 @@ func TestStopAndForce(t *testing.T) {
 		{[]string{"stop", "dir/mine", "--reason", "a release\nof the app"}, exitUsage, "reason"},
 		{[]string{"stop", "dir/mine", "--reason", strings.Repeat("r", 256)}, exitUsage, "255"},
 		{[]string{"stop", "dir/mine", "--reason", "a release"}, exitOK, "asked the holder of dir/mine to stop\n"},
-		{[]string{"get", "dir/mine"}, exitOK, "stopping: a release"},
+		{[]string{"get", "dir/mine"}, exitOK, "stopping    a release (asked at "},
 		{[]string{"release", "dir/mine", "--force"}, exitOK, "broke dir/mine, held for "},
 		{[]string{"get", "dir/mine"}, exitOK, "free"},
 		{[]string{"acquire", "ttl", "--ttl", "1h"}, exitOK, ""},
 		{[]string{"stop", "ttl"}, exitOK, "asked"},
-		{[]string{"get", "ttl"}, exitOK, "stopping: no reason given"},
+		{[]string{"get", "ttl"}, exitOK, "stopping    no reason given"},
 		{[]string{"release", "ttl", "--force"}, exitOK, "broke ttl"},
 	}
 	for _, step := range steps {
@@ -120,6 +121,79 @@ func TestListReadsAllPages(t *testing.T) {
 	}
 }
 
+// What the table shows of a lock, and that --json is one document.
+func TestListShowsWhoHoldsWhat(t *testing.T) {
+	in := serve(t, map[string]string{"POD": "web-0"}, "msg=ready")
+	app := dialApp(t, in.socket)
+	app.acquire("job:1")
+	app.acquire("other:1")
+	if _, err := in.command("stop", "job:1", "--reason", "a release"); err != nil {
+		t.Fatal(err)
+	}
+	out, err := in.command("ls", "--type", "job")
+	if err != nil || strings.Count(out, "\n") != 2 {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	for _, part := range []string{"KEY ", "SESSION", "OWNER", "WAITING", "STOPPING", "job:1", "web-0", "a release (asked at "} {
+		if !strings.Contains(out, part) {
+			t.Errorf("the table does not show %q:\n%s", part, out)
+		}
+	}
+	for _, args := range [][]string{
+		{"ls", "--json"}, {"get", "job:1", "--json"}, {"stop", "job:1", "--json"},
+	} {
+		out, err := in.command(args...)
+		var document map[string]any
+		if err != nil || json.Unmarshal([]byte(out), &document) != nil {
+			t.Errorf("%q: %v, %s", args, err, out)
+		}
+		// What this version of the command does not know is printed all the same.
+		if args[0] != "stop" && !strings.Contains(out, `"mine":false`) {
+			t.Errorf("%q: %s", args, out)
+		}
+	}
+}
+
+func TestReleaseAnswersJSON(t *testing.T) {
+	in := serve(t, map[string]string{"ALLOW_FORCE": "true"}, "msg=ready")
+	if _, err := in.command("acquire", "k", "--ttl", "1h"); err != nil {
+		t.Fatal(err)
+	}
+	out, err := in.command("release", "k", "--force", "--json")
+	var document struct{ Released bool }
+	if err != nil || json.Unmarshal([]byte(out), &document) != nil || !document.Released {
+		t.Errorf("%v, %s", err, out)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	in := serve(t, nil, "msg=ready")
+	app := dialApp(t, in.socket)
+	app.acquire("job:1")
+	app.acquire("other:1")
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"get", "jo"}, "job:1\n:4\n"},
+		{[]string{"stop", ""}, "job:1\nother:1\n:4\n"},
+		{[]string{"release", "x"}, ":4\n"},
+		{[]string{"get", "job:1", ""}, ":4\n"},
+		{[]string{"run", "o"}, "other:1\n:4\n"},
+		{[]string{"run", "other:1", "--", "ba"}, ":0\n"}, // a command: the shell's own completion
+		{[]string{"run", "--on-stop", "T"}, "TERM\n"},
+		{[]string{"ls", "--scope", ""}, "pod\nall\n:4\n"},
+	} {
+		out, err := in.command(append([]string{"__complete"}, test.args...)...)
+		if err != nil || !strings.HasPrefix(out, test.want) {
+			t.Errorf("%q: %v, %q, want %q", test.args, err, out, test.want)
+		}
+	}
+	if out, _ := command("--socket", "/no/such/socket", "__complete", "get", "jo"); !strings.HasPrefix(out, ":4\n") {
+		t.Errorf("without a sidecar: %q", out)
+	}
+}
+
 func TestUsage(t *testing.T) {
 	tests := []struct {
 		args []string
@@ -133,7 +207,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"serve", "x"}, exitUsage, "usage: locksidecar serve"},
 		{[]string{"get"}, exitUsage, "get KEY"},
 		{[]string{"get", "k", "--colour"}, exitUsage, "--help"},
-		{[]string{"get", "k", "-o", "xml"}, exitUsage, "text, json"},
+		{[]string{"get", "k", "--json=maybe"}, exitUsage, "json"},
 		{[]string{"ls", "--limit", "-1"}, exitUsage, "--limit"},
 		{[]string{"acquire", "k"}, exitUsage, "--ttl is missing"},
 		{[]string{"acquire", "k", "--ttl", "soon"}, exitUsage, "soon"},
@@ -149,6 +223,25 @@ func TestUsage(t *testing.T) {
 		{[]string{"stop"}, exitUsage, "stop KEY"},
 		{[]string{"stop", "k", "--reason"}, exitUsage, "--reason"},
 		{[]string{"stop", "--help"}, exitOK, "exit code 77"},
+		{[]string{"run", "--help"}, exitOK, "SIGKILL when it is\nnot gone after --grace (5s by default)"},
+		{[]string{"run", "--help"}, exitOK, "\n  75   the lock was not to be had"},
+		{[]string{"run", "k"}, exitUsage, "then --"},
+		{[]string{"run", "k", "true"}, exitUsage, "then --"},
+		{[]string{"run", "k", "--"}, exitUsage, "then --"},
+		{[]string{"run", "--", "true"}, exitUsage, "then --"},
+		{[]string{"run", "k", "l", "--", "true"}, exitUsage, "then --"},
+		{[]string{"run", "k", "--wait=never", "--", "true"}, exitUsage, "--wait"},
+		{[]string{"run", "k", "--ttl", "1500us", "--", "true"}, exitUsage, "--ttl"},
+		{[]string{"run", "k", "--data", "text", "--", "true"}, exitUsage, "quotes"},
+		{[]string{"run", "k", "--grace", "-1s", "--", "true"}, exitUsage, "--grace"},
+		{[]string{"run", "k", "--on-stop", "FOO", "--", "true"}, exitUsage, "TERM"},
+		{[]string{"run", "k", "--on-stop", "0", "--", "true"}, exitUsage, "TERM"},
+		{[]string{"run", "k", "--", "no-such-command"}, exitNoCommand, "not found: no-such-command"},
+		{[]string{"run", "k", "--", "/"}, exitCannotRun, "cannot be executed"},
+		{[]string{"--socket", "/no/such/socket", "run", "k", "--", "true"}, exitUnavailable, "locksidecar serve"},
+		{[]string{"completion", "bash"}, exitOK, "__start_locksidecar"},
+		{[]string{"completion", "zsh"}, exitOK, "#compdef locksidecar"},
+		{[]string{"completion", "fish"}, exitOK, "complete -c locksidecar"},
 		{[]string{"migrate"}, exitConfig, "memory://"},
 		{[]string{"--socket", "/no/such/socket", "get", "k"}, exitUnavailable, "locksidecar serve"},
 	}

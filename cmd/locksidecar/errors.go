@@ -38,6 +38,11 @@ type causeError struct {
 func (e *causeError) Error() string { return e.err.Error() }
 func (e *causeError) Unwrap() error { return e.err }
 
+// statusError is an exit code of which all has been said: CMD's own, for `run`.
+type statusError int
+
+func (e statusError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
 // because gives err an exit code; nil stays nil.
 func because(code int, err error) error {
 	if err == nil {
@@ -58,6 +63,9 @@ func exitCode(err error) int {
 	}
 	if cause, ok := errors.AsType[*causeError](err); ok {
 		return cause.code
+	}
+	if status, ok := errors.AsType[statusError](err); ok {
+		return int(status)
 	}
 	if problem, ok := errors.AsType[*problemError](err); ok {
 		return problem.exitCode()

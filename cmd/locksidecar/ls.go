@@ -2,12 +2,9 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
-	"io"
 	"net/url"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"github.com/valyala/fasthttp"
@@ -17,8 +14,8 @@ import (
 const pageSize = 1000
 
 type listFlags struct {
-	scope, prefix string
-	limit         int
+	scope, prefix, kind string
+	limit               int
 }
 
 func (a *app) lsCommand() *cobra.Command {
@@ -27,13 +24,18 @@ func (a *app) lsCommand() *cobra.Command {
 		Use:   "ls",
 		Short: "List held locks, ordered by key",
 		Example: `  locksidecar ls                              # granted by this sidecar
-  locksidecar ls --scope all --prefix backup: # of the whole namespace`,
+  locksidecar ls --scope all --type backup    # of the whole namespace: backup:…
+  locksidecar ls --scope all --prefix backup:db-
+  locksidecar ls --scope all --json | jq -r '.locks[] | select(.stopping) | .key'`,
 		Args: exactly(0),
 	}
-	format := addOutput(cmd)
+	asJSON := addJSON(cmd)
 	cmd.Flags().StringVar(&flags.scope, "scope", "pod", "pod (granted by this sidecar) or all")
 	cmd.Flags().StringVar(&flags.prefix, "prefix", "", "only keys that begin with it")
+	cmd.Flags().StringVar(&flags.kind, "type", "", "only keys of this type, the part before the first colon")
 	cmd.Flags().IntVar(&flags.limit, "limit", 0, "list at most so many; 0: all")
+	must(cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions(
+		[]cobra.Completion{"pod", "all"}, cobra.ShellCompDirectiveNoFileComp)))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if flags.limit < 0 {
 			return usagef("--limit is %d; allowed: 0 or more", flags.limit)
@@ -42,7 +44,7 @@ func (a *app) lsCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if *format == outputJSON {
+		if *asJSON {
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]any{"locks": locks})
 		}
 		return writeTable(cmd.OutOrStdout(), locks)
@@ -51,11 +53,14 @@ func (a *app) lsCommand() *cobra.Command {
 }
 
 // listLocks reads page after page.
-func listLocks(c *client, flags listFlags) ([]json.RawMessage, error) {
-	locks := []json.RawMessage{}
+func listLocks(c *client, flags listFlags) ([]lockView, error) {
+	locks := []lockView{}
 	query := url.Values{"scope": {flags.scope}}
 	if flags.prefix != "" {
 		query.Set("prefix", flags.prefix)
+	}
+	if flags.kind != "" {
+		query.Set("type", flags.kind)
 	}
 	for {
 		size := pageSize
@@ -63,11 +68,8 @@ func listLocks(c *client, flags listFlags) ([]json.RawMessage, error) {
 			size = min(size, flags.limit-len(locks))
 		}
 		query.Set("limit", strconv.Itoa(size))
-		var page struct {
-			Locks      []json.RawMessage `json:"locks"`
-			NextCursor string            `json:"next_cursor"`
-		}
-		if err := c.call(fasthttp.MethodGet, "/v1/locks?"+encodeQuery(query), nil, &page, 0); err != nil {
+		page, err := c.listPage(query)
+		if err != nil {
 			return nil, err
 		}
 		locks = append(locks, page.Locks...)
@@ -78,29 +80,14 @@ func listLocks(c *client, flags listFlags) ([]json.RawMessage, error) {
 	}
 }
 
-// encodeQuery writes a space as %20: a plus means a space in forms only.
-func encodeQuery(query url.Values) string {
-	return strings.ReplaceAll(query.Encode(), "+", "%20")
+type lockPage struct {
+	Locks      []lockView `json:"locks"`
+	NextCursor string     `json:"next_cursor"`
 }
 
-func writeTable(w io.Writer, locks []json.RawMessage) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "KEY\tPOD\tSESSION\tHELD\tEXPIRES IN\tWAITING")
-	for _, encoded := range locks {
-		var lock lockView
-		if err := json.Unmarshal(encoded, &lock); err != nil {
-			return fmt.Errorf("the answer cannot be read: %w", err)
-		}
-		h := lock.Holder
-		if h == nil {
-			continue
-		}
-		session := "-"
-		if h.Session != nil {
-			session = *h.Session
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\n",
-			lock.Key, h.Pod, session, human(h.HeldMS), human(h.ExpiresInMS), lock.QueueLength)
-	}
-	return table.Flush()
+func (c *client) listPage(query url.Values) (page lockPage, err error) {
+	// A plus means a space in forms only.
+	encoded := strings.ReplaceAll(query.Encode(), "+", "%20")
+	err = c.call(fasthttp.MethodGet, "/v1/locks?"+encoded, nil, &page, 0)
+	return page, err
 }

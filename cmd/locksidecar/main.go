@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -11,7 +12,7 @@ import (
 
 func main() {
 	err := execute(config.Source{}, os.Args[1:], os.Stdout, os.Stderr)
-	if err != nil {
+	if _, said := errors.AsType[statusError](err); err != nil && !said {
 		fmt.Fprintf(os.Stderr, "locksidecar: %v\n", err)
 	}
 	os.Exit(exitCode(err))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -22,27 +23,38 @@ code 77.`
 func (a *app) releaseCommand() *cobra.Command {
 	var token int64
 	var force bool
+	var asJSON *bool
 	cmd := &cobra.Command{
 		Use:     "release KEY (--token TOKEN | --force)",
 		Short:   "Release a lock that was acquired with `acquire`, or break a lock",
 		Long:    releaseLong,
 		Example: "  locksidecar release backup:nightly --token 42\n  locksidecar release backup:nightly --force",
 		Args:    exactly(1),
+
+		ValidArgsFunction: a.completeKey,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			query, verb, wait, err := releaseQuery(token, cmd.Flags().Changed("token"), force)
 			if err != nil {
 				return err
 			}
-			var answer struct {
-				HeldMS int64 `json:"held_ms"`
-			}
+			var answer json.RawMessage
 			if err := a.newClient().call(fasthttp.MethodDelete, lockPath(args[0])+query, nil, &answer, wait); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s, held for %s\n", verb, args[0], human(answer.HeldMS))
+			if *asJSON {
+				return writeJSON(cmd.OutOrStdout(), answer)
+			}
+			var released struct {
+				HeldMS int64 `json:"held_ms"`
+			}
+			if err := decode(answer, &released); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s, held for %s\n", verb, args[0], human(released.HeldMS))
 			return err
 		},
 	}
+	asJSON = addJSON(cmd)
 	cmd.Flags().Int64Var(&token, "token", 0, "the fencing token under which the lock is held")
 	cmd.Flags().BoolVar(&force, "force", false, "break the lock, whoever holds it")
 	return cmd

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// none stands in a table where there is nothing.
+const none = "-"
+
+func orNone(s *string) string {
+	if s == nil {
+		return none
+	}
+	return *s
+}
+
+// writeTable writes one line a lock.
+func writeTable(w io.Writer, locks []lockView) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "KEY\tPOD\tSESSION\tOWNER\tHELD\tEXPIRES IN\tWAITING\tSTOPPING")
+	for i := range locks {
+		lock := &locks[i]
+		h := lock.Holder
+		if h == nil {
+			continue
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", lock.Key, h.Pod, orNone(h.Session), orNone(h.Owner),
+			human(h.HeldMS), human(h.ExpiresInMS), lock.QueueLength, lock.stopping())
+	}
+	return table.Flush()
+}
+
+// write writes one lock, a line for each of its properties.
+func (l *lockView) write(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	row := func(name, value string) { fmt.Fprintf(table, "%s\t%s\n", name, value) }
+	row("key", l.Key)
+	if l.Type != "" {
+		row("type", l.Type)
+	}
+	row("state", l.State)
+	if h := l.Holder; h != nil {
+		row("pod", h.Pod)
+		row("session", orNone(h.Session))
+		row("owner", orNone(h.Owner))
+		row("acquired", h.AcquiredAt.Format("2006-01-02 15:04:05.000 MST"))
+		row("held for", human(h.HeldMS))
+		row("expires in", human(h.ExpiresInMS))
+		if data := string(h.Data); data != "" && data != "null" {
+			row("data", data)
+		}
+	}
+	row("waiting", fmt.Sprint(l.QueueLength))
+	row("stopping", l.stopping())
+	return table.Flush()
+}
+
+// stopping says whether the holder is asked to stop, and why.
+func (l *lockView) stopping() string {
+	s := l.Stopping
+	if s == nil {
+		return none
+	}
+	reason := "no reason given"
+	if s.Reason != nil {
+		reason = strings.ReplaceAll(*s.Reason, "\t", " ")
+	}
+	if s.RequestedAt.IsZero() {
+		return reason
+	}
+	return fmt.Sprintf("%s (asked at %s)", reason, s.RequestedAt.Format(time.TimeOnly+" MST"))
+}
