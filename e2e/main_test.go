@@ -39,6 +39,10 @@ func TestMain(m *testing.M) {
 		runApp() // this process is an app that a test started
 		return
 	}
+	if os.Getenv(listenerEnv) != "" {
+		runListener() // or a command that `locksidecar run` started
+		return
+	}
 	flag.Parse()
 	os.Exit(run(m))
 }

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -204,9 +203,6 @@ func human(ms int64) string {
 
 // lockView is one lock as GET shows it.
 type lockView struct {
-	// raw is the answer itself, which may have more members than this version knows.
-	raw json.RawMessage
-
 	Key         string      `json:"key"`
 	Type        string      `json:"type"`
 	State       string      `json:"state"`
@@ -217,16 +213,3 @@ type lockView struct {
 		RequestedAt time.Time `json:"requested_at"`
 	} `json:"stopping"`
 }
-
-// UnmarshalJSON keeps the answer, too.
-func (l *lockView) UnmarshalJSON(encoded []byte) error {
-	type plain lockView
-	if err := json.Unmarshal(encoded, (*plain)(l)); err != nil {
-		return err
-	}
-	l.raw = slices.Clone(encoded)
-	return nil
-}
-
-// MarshalJSON is the answer as it came.
-func (l lockView) MarshalJSON() ([]byte, error) { return l.raw, nil }

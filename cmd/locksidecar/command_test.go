@@ -160,7 +160,9 @@ func TestReleaseAnswersJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := in.command("release", "k", "--force", "--json")
-	var document struct{ Released bool }
+	var document struct {
+		Released bool `json:"released"`
+	}
 	if err != nil || json.Unmarshal([]byte(out), &document) != nil || !document.Released {
 		t.Errorf("%v, %s", err, out)
 	}

@@ -30,9 +30,12 @@ func (a *app) completeKey(_ *cobra.Command, args []string, begun string) ([]cobr
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp // an error's text would be completed
 	}
-	keys := make([]cobra.Completion, len(page.Locks))
-	for i, lock := range page.Locks {
-		keys[i] = lock.Key
+	var keys []cobra.Completion
+	for _, encoded := range page.Locks {
+		var lock lockView
+		if decode(encoded, &lock) == nil {
+			keys = append(keys, lock.Key)
+		}
 	}
 	return keys, cobra.ShellCompDirectiveNoFileComp
 }

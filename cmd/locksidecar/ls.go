@@ -52,9 +52,10 @@ func (a *app) lsCommand() *cobra.Command {
 	return cmd
 }
 
-// listLocks reads page after page.
-func listLocks(c *client, flags listFlags) ([]lockView, error) {
-	locks := []lockView{}
+// listLocks reads page after page. The locks are kept as they came: they may have
+// more members than this version knows.
+func listLocks(c *client, flags listFlags) ([]json.RawMessage, error) {
+	locks := []json.RawMessage{}
 	query := url.Values{"scope": {flags.scope}}
 	if flags.prefix != "" {
 		query.Set("prefix", flags.prefix)
@@ -81,8 +82,8 @@ func listLocks(c *client, flags listFlags) ([]lockView, error) {
 }
 
 type lockPage struct {
-	Locks      []lockView `json:"locks"`
-	NextCursor string     `json:"next_cursor"`
+	Locks      []json.RawMessage `json:"locks"`
+	NextCursor string            `json:"next_cursor"`
 }
 
 func (c *client) listPage(query url.Values) (page lockPage, err error) {

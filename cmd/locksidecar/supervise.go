@@ -129,8 +129,8 @@ func (s *supervisor) stopped(by syscall.Signal) {
 }
 
 // suspend stops our own job, as the shell expects of one whose Ctrl-Z was pressed.
-// The shell's fg or bg then continues it: see resume. Until then SIGTSTP is not
-// passed on, but does to us what it does to any process.
+// The shell's fg or bg then continues it: see resume. We need SIGSTOP for that: a
+// signal that Go's runtime has once caught does not stop the process any more.
 func (s *supervisor) suspend() {
 	if s.terminal == nil {
 		return // no shell's job: whoever stopped CMD will continue it
@@ -139,8 +139,9 @@ func (s *supervisor) suspend() {
 		s.signal(syscall.SIGCONT) // nobody could
 		return
 	}
-	signal.Reset(syscall.SIGTSTP)
+	signal.Reset(syscall.SIGTSTP) // or we would pass on our own
 	_ = syscall.Kill(0, syscall.SIGTSTP)
+	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 }
 
 // resume continues CMD, but only when the lock is still held: what was lost while

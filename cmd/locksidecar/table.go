@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -19,11 +20,14 @@ func orNone(s *string) string {
 }
 
 // writeTable writes one line a lock.
-func writeTable(w io.Writer, locks []lockView) error {
+func writeTable(w io.Writer, locks []json.RawMessage) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "KEY\tPOD\tSESSION\tOWNER\tHELD\tEXPIRES IN\tWAITING\tSTOPPING")
-	for i := range locks {
-		lock := &locks[i]
+	for _, encoded := range locks {
+		var lock lockView
+		if err := decode(encoded, &lock); err != nil {
+			return err
+		}
 		h := lock.Holder
 		if h == nil {
 			continue

@@ -1,0 +1,474 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// running is a `locksidecar run` under way.
+type running struct {
+	t              *testing.T
+	cmd            *exec.Cmd
+	stdin          io.WriteCloser
+	stdout, stderr *logBuffer
+	ended          chan struct{}
+}
+
+// raceOptions make a data race in a command that is no server show as its exit code.
+const raceOptions = "GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"
+
+// startRun starts `locksidecar run` with these arguments. Its standard input stays
+// open until the test closes it.
+func startRun(t *testing.T, s *sidecar, args ...string) *running {
+	t.Helper()
+	r := &running{t: t, stdout: &logBuffer{}, stderr: &logBuffer{}, ended: make(chan struct{})}
+	r.cmd = exec.Command(binary, append([]string{"run"}, args...)...)
+	r.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, listenerEnv+"=1", raceOptions)
+	r.cmd.Stdout, r.cmd.Stderr = r.stdout, r.stderr
+	stdin, err := r.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.stdin = stdin
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = r.cmd.Wait()
+		close(r.ended)
+	}()
+	t.Cleanup(func() {
+		_ = r.cmd.Process.Kill() // which ends the command, too
+		_ = stdin.Close()
+		<-r.ended
+		if t.Failed() {
+			t.Logf("%q\nstdout: %s\nstderr: %s", r.cmd.Args, r.stdout, r.stderr)
+		}
+	})
+	return r
+}
+
+// wait returns the exit code.
+func (r *running) wait() int {
+	r.t.Helper()
+	select {
+	case <-r.ended:
+		return code(r.cmd.ProcessState)
+	case <-time.After(patience):
+		r.t.Fatalf("%q did not end in %s; stderr: %s", r.cmd.Args, patience, r.stderr)
+		return -1
+	}
+}
+
+// code is what a shell's $? says.
+func code(state *os.ProcessState) int {
+	if status := state.Sys().(syscall.WaitStatus); status.Signaled() {
+		return 1000 + int(status.Signal()) // of the process itself: no exit code at all
+	}
+	return state.ExitCode()
+}
+
+func (r *running) want(exit int) {
+	r.t.Helper()
+	if got := r.wait(); got != exit {
+		r.t.Fatalf("%q: exit code %d, want %d; stderr: %s", r.cmd.Args, got, exit, r.stderr)
+	}
+}
+
+// says waits until standard output (or error, whichever) has the text.
+func (r *running) says(text string) {
+	r.t.Helper()
+	eventually(r.t, fmt.Sprintf("%q", text), func() bool {
+		return strings.Contains(r.stdout.String()+r.stderr.String(), text)
+	})
+}
+
+func (r *running) signal(sig syscall.Signal) {
+	r.t.Helper()
+	if err := r.cmd.Process.Signal(sig); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// group reads the line "group N" that the command prints, its process group.
+func (r *running) group() int {
+	r.t.Helper()
+	r.says("\n")
+	var id int
+	if _, err := fmt.Sscanf(r.stdout.String(), "group %d\n", &id); err != nil || id < 2 {
+		r.t.Fatalf("no process group in %q", r.stdout)
+	}
+	return id
+}
+
+// members are the processes of a group; those that are dead but unreaped are none.
+func members(t *testing.T, group int) []string {
+	t.Helper()
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	if len(stats) == 0 {
+		t.Fatal("no /proc to look for processes in")
+	}
+	var alive []string
+	for _, path := range stats {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		_, rest, _ := bytes.Cut(stat, []byte(") ")) // after the name, which may be anything
+		fields := strings.Fields(string(rest))
+		if len(fields) > 2 && fields[2] == strconv.Itoa(group) && fields[0] != "Z" && fields[0] != "X" {
+			alive = append(alive, strings.TrimSpace(string(stat[:bytes.IndexByte(stat, ')')+1])))
+		}
+	}
+	return alive
+}
+
+// wantGone checks that nobody of the group is left, now.
+func wantGone(t *testing.T, group int) {
+	t.Helper()
+	if left := members(t, group); len(left) > 0 {
+		t.Errorf("still running: %q", left)
+	}
+}
+
+// wantFree checks that the lock can be had, now.
+func wantFree(t *testing.T, s *sidecar, key string) {
+	t.Helper()
+	a := dial(t, s.socket)
+	a.release(key, a.acquire(key, "", "Cache-Control: no-cache"))
+}
+
+// listenerEnv makes a process of this test binary a command that says which signals
+// it gets. TERM ends it, with exit code 7.
+const listenerEnv = "LOCKSIDECAR_E2E_LISTENER"
+
+func runListener() {
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
+		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
+	fmt.Println("listening")
+	for sig := range signals {
+		fmt.Println("heard", unix.SignalName(sig.(syscall.Signal)))
+		if sig == syscall.SIGTERM {
+			os.Exit(7)
+		}
+	}
+}
+
+func TestRunExitCodes(t *testing.T) {
+	s := start(t, nil)
+	holder := dial(t, s.socket)
+	holder.acquire("taken", "")
+	plain := filepath.Join(folder(t), "plain")
+	if err := os.WriteFile(plain, []byte("no program"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		want int
+		says string
+		args []string
+	}{
+		{0, "", []string{"k", "--", "true"}},
+		{3, "", []string{"k", "--", "sh", "-c", "exit 3"}},
+		{128 + 9, "", []string{"k", "--ttl", "1s", "--", "sh", "-c", "kill -KILL $$"}},
+		{128 + 15, "", []string{"k", "--wait", "1m", "--", "sh", "-c", "kill $$"}},
+		{75, "held by pod", []string{"taken", "--", "echo", "started"}},
+		{75, "place in the queue: 1", []string{"taken", "--wait=10ms", "--", "echo", "started"}},
+		{75, "place in the queue: 1", []string{"taken", "--wait", "10ms", "--", "echo", "started"}},
+		{127, "command not found: no-such-command", []string{"k", "--", "no-such-command"}},
+		{126, "cannot be executed", []string{"k", "--", "/"}},
+		{126, "exec format error", []string{"k", "--", plain}},
+		{2, "500", []string{"k", "--ttl", "1ms", "--", "echo", "started"}},
+		{2, "1 to 512 bytes", []string{"", "--", "echo", "started"}},
+		{69, "locksidecar serve", []string{"k", "--socket", "/no/such/socket", "--", "echo", "started"}},
+	} {
+		r := startRun(t, s, test.args...)
+		r.want(test.want)
+		if !strings.Contains(r.stderr.String(), test.says) || (test.says == "" && r.stderr.String() != "") {
+			t.Errorf("%q: %q, want %q", test.args, r.stderr, test.says)
+		}
+		if r.stdout.String() != "" {
+			t.Errorf("%q: the command was started", test.args)
+		}
+		wantFree(t, s, "k")
+	}
+}
+
+// TestRunOutcome: who waits for the result of the work is told whether it was done.
+func TestRunOutcome(t *testing.T) {
+	s := start(t, nil)
+	watch, _ := watchKey(t, s.socket, "k")
+	for command, want := range map[string]string{"true": "success", "false": "failure"} {
+		startRun(t, s, "k", "--", command).wait()
+		watch.want("acquired")
+		if got := watch.want("released").data["outcome"]; got != want {
+			t.Errorf("%s: outcome %v, want %s", command, got, want)
+		}
+	}
+}
+
+// TestRunHandsOver: CMD has what it would have without `run`, the token and the key,
+// and nothing of the session.
+func TestRunHandsOver(t *testing.T) {
+	s := start(t, nil)
+	a := dial(t, s.socket)
+	before := a.acquire("dir/k", "")
+	a.release("dir/k", before)
+
+	r := startRun(t, s, "dir/k", "--data", `{"by":"test"}`, "--", "sh", "-c", `echo "$LOCKSIDECAR_KEY $LOCKSIDECAR_TOKEN"; cat; echo problem >&2`)
+	r.says("dir/k ")
+	view := a.call("GET", lockPath("dir/k"), "")
+	holder, _ := view.json["holder"].(map[string]any)
+	if want := fmt.Sprintf("sh[%d]", r.cmd.Process.Pid); holder["session"] != want || fmt.Sprint(holder["data"]) != "map[by:test]" {
+		t.Errorf("the holder is not %s, with its data: %s", want, view.body)
+	}
+	text := strings.Repeat("all of the input\n", 100_000)
+	if _, err := io.WriteString(r.stdin, text); err != nil {
+		t.Fatal(err)
+	}
+	_ = r.stdin.Close()
+	r.want(0)
+	head, rest, _ := strings.Cut(r.stdout.String(), "\n")
+	token, err := strconv.ParseInt(strings.TrimPrefix(head, "dir/k "), 10, 64)
+	if err != nil || token <= before {
+		t.Errorf("the command's environment: %q; the token must be more than %d", head, before)
+	}
+	if rest != text || r.stderr.String() != "problem\n" {
+		t.Errorf("%d bytes of %d came through; stderr: %s", len(rest), len(text), r.stderr)
+	}
+
+	// In another `run`: its own lock, and nothing twice.
+	r = startRun(t, s, "outer", "--", binary, "run", "inner", "--", "sh", "-c", "env | grep ^LOCKSIDECAR_KEY")
+	r.want(0)
+	if r.stdout.String() != "LOCKSIDECAR_KEY=inner\n" {
+		t.Errorf("environment: %q", r.stdout)
+	}
+}
+
+// TestRunLeavesNoTrace: no descriptor of the session gets to CMD, which would keep
+// the lock alive, and no signal is blocked or ignored that was not.
+func TestRunLeavesNoTrace(t *testing.T) {
+	s := start(t, nil)
+	const look = `grep -E "^Sig(Blk|Ign)" /proc/self/status; ls -l /proc/$$/fd | grep -c socket:`
+	alone, _ := exec.Command("sh", "-c", look).Output()
+	r := startRun(t, s, "k", "--", "sh", "-c", look)
+	r.wait()
+	if len(alone) == 0 || r.stdout.String() != string(alone) {
+		t.Errorf("with run:\n%swithout:\n%s", r.stdout, alone)
+	}
+	// nohup's and a script's & are inherited.
+	outer := exec.Command("sh", "-c", `trap "" INT HUP; exec "$@"`, "sh", binary, "--socket", s.socket, "run", "k", "--",
+		"sh", "-c", "kill -HUP $$; kill -INT $$; echo alive")
+	outer.Env = append(cleanEnv(), raceOptions)
+	if out, err := outer.CombinedOutput(); err != nil || string(out) != "alive\n" {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestRunForwardsSignals(t *testing.T) {
+	s := start(t, nil)
+	// Two listeners: the signals are for the whole group.
+	r := startRun(t, s, "k", "--", "sh", "-c", `echo group $$; "$0" & exec "$0"`, os.Args[0])
+	group := r.group()
+	eventually(t, "both to listen", func() bool { return strings.Count(r.stdout.String(), "listening") == 2 })
+	for _, sig := range []syscall.Signal{
+		syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGTERM,
+	} {
+		r.signal(sig)
+		eventually(t, "both to hear "+unix.SignalName(sig), func() bool {
+			return strings.Count(r.stdout.String(), "heard "+unix.SignalName(sig)+"\n") == 2
+		})
+	}
+	r.want(7)
+	wantFree(t, s, "k")
+	eventually(t, "all to end", func() bool { return len(members(t, group)) == 0 })
+}
+
+// TestRunStopsAndGoesOn: a SIGTSTP and a SIGCONT are passed on, too.
+func TestRunStopsAndGoesOn(t *testing.T) {
+	s := start(t, nil)
+	r := startRun(t, s, "k", "--", "sh", "-c", `echo group $$; read line; echo "$line"`)
+	group := r.group()
+	r.signal(syscall.SIGTSTP)
+	eventually(t, "the command to be stopped", func() bool { return processState(group) == "T" })
+	r.signal(syscall.SIGCONT)
+	eventually(t, "the command to go on", func() bool { return processState(group) != "T" })
+	_, _ = io.WriteString(r.stdin, "went on\n")
+	r.says("went on")
+	r.want(0)
+}
+
+// processState is T for one that is stopped; see proc(5).
+func processState(pid int) string {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := bytes.Cut(stat, []byte(") "))
+	state, _, _ := strings.Cut(string(rest), " ")
+	return state
+}
+
+// stubborn is a command whose group ignores SIGTERM, and whose leader does not.
+const stubborn = `echo group $$; sh -c 'trap "" TERM; echo deaf; while :; do sleep 60; done' & exec sleep 60`
+
+func TestRunEndsTheGroupOnLoss(t *testing.T) {
+	const ttl = time.Second
+	losses := []struct {
+		name   string
+		lose   func(t *testing.T, s *sidecar)
+		says   string
+		within time.Duration
+	}{
+		{"forced", func(t *testing.T, s *sidecar) {
+			dial(t, s.socket).call("DELETE", lockPath("k")+"?force=true", "").want(200, "")
+		}, "lost (forced)", 0},
+		{"the sidecar is killed", func(_ *testing.T, s *sidecar) { s.kill() }, "the connection to the sidecar has ended", 0},
+		{"the sidecar hangs", func(_ *testing.T, s *sidecar) { s.signal(syscall.SIGSTOP) }, "the sidecar does not answer", ttl},
+	}
+	for _, loss := range losses {
+		t.Run(loss.name, func(t *testing.T) {
+			s := start(t, options{"ALLOW_FORCE": "true", "TTL": ttl.String()})
+			// One that ends when it is told, and has the whole of the grace for it.
+			polite := startRun(t, s, "k", "--grace", "1h", "--", "sh", "-c", `echo group $$; trap 'echo tidy; exit 0' TERM; sleep 60 & wait; echo late`)
+			group := polite.group()
+			began := time.Now()
+			loss.lose(t, s)
+			polite.want(77)
+			took := time.Since(began)
+			if out := polite.stdout.String(); !strings.HasSuffix(out, "tidy\n") {
+				t.Errorf("stdout: %s", out)
+			}
+			if !strings.Contains(polite.stderr.String(), loss.says) {
+				t.Errorf("stderr: %s; want %q", polite.stderr, loss.says)
+			}
+			if limit := loss.within + slowed(200*time.Millisecond); took > limit {
+				t.Errorf("it took %s, want at most %s", took, limit)
+			}
+			wantGone(t, group)
+		})
+	}
+	t.Run("deaf ones are killed", func(t *testing.T) {
+		const grace = 300 * time.Millisecond
+		s := start(t, options{"ALLOW_FORCE": "true"})
+		r := startRun(t, s, "k", "--grace", grace.String(), "--", "sh", "-c", stubborn)
+		group := r.group()
+		r.says("deaf")
+		began := time.Now()
+		losses[0].lose(t, s)
+		r.want(77)
+		if took := time.Since(began); took < grace || took > grace+slowed(200*time.Millisecond) {
+			t.Errorf("it took %s; the grace is %s", took, grace)
+		}
+		wantGone(t, group)
+	})
+	t.Run("a stopped one ends, too", func(t *testing.T) {
+		s := start(t, options{"ALLOW_FORCE": "true"})
+		r := startRun(t, s, "k", "--grace", "1h", "--", "sh", "-c", `echo group $$; kill -STOP $$`)
+		group := r.group()
+		eventually(t, "the command to be stopped", func() bool { return processState(group) == "T" })
+		losses[0].lose(t, s)
+		r.want(77)
+		wantGone(t, group)
+	})
+}
+
+// TestRunHoldsOn: a lock that is not lost is not taken for lost, many TTLs long.
+func TestRunHoldsOn(t *testing.T) {
+	stores(t, func(t *testing.T, o options) {
+		const ttl = 500 * time.Millisecond
+		s := start(t, o.with(options{"TTL": "1h"}))
+		r := startRun(t, s, "k", "--ttl", ttl.String(), "--", "sh", "-c", `echo group $$; sleep 2.5`)
+		r.group()
+		dial(t, s.socket).call("GET", lockPath("k"), "").want(200, "")
+		r.want(0)
+		if r.stderr.String() != "" {
+			t.Errorf("stderr: %s", r.stderr)
+		}
+		wantFree(t, s, "k")
+	})
+}
+
+// TestRunKilled: kill -9 frees the lock at once, and CMD does not go on without it.
+func TestRunKilled(t *testing.T) {
+	s := start(t, options{"TTL": "1h"})
+	r := startRun(t, s, "k", "--", "sh", "-c", `echo group $$; read line`)
+	group := r.group()
+	a := dial(t, s.socket)
+	a.send("PUT", lockPath("k"), `{"wait_ms":-1}`)
+	s.awaitQueue("k", 1)
+	began := time.Now()
+	r.signal(syscall.SIGKILL)
+	a.read("PUT", lockPath("k")).granted()
+	if took, limit := time.Since(began), slowed(dropLimit); took > limit {
+		t.Errorf("the lock was free after %s, want within %s", took, limit)
+	}
+	eventually(t, "the command to end", func() bool { return len(members(t, group)) == 0 })
+}
+
+// TestRunWaiting: what waits can be ended, and its place in the queue is free.
+func TestRunWaiting(t *testing.T) {
+	s := start(t, nil)
+	holder := dial(t, s.socket)
+	token := holder.acquire("k", "")
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		r := startRun(t, s, "k", "--wait", "--", "echo", "started")
+		s.awaitQueue("k", 1)
+		r.signal(syscall.SIGUSR1) // for CMD, which is not there yet
+		r.signal(syscall.SIGWINCH)
+		r.signal(sig)
+		r.want(128 + int(sig))
+		if r.stdout.String() != "" || !strings.Contains(r.stderr.String(), "before the lock k was had") {
+			t.Errorf("stdout: %q, stderr: %q", r.stdout, r.stderr)
+		}
+		s.awaitQueue("k", 0)
+	}
+	r := startRun(t, s, "k", "--wait", "--", "echo", "started")
+	s.awaitQueue("k", 1)
+	holder.release("k", token)
+	r.want(0)
+	if r.stdout.String() != "started\n" {
+		t.Errorf("stdout: %q", r.stdout)
+	}
+	// The sidecar goes while somebody waits.
+	holder.acquire("k", "")
+	r = startRun(t, s, "k", "--wait", "--", "echo", "started")
+	s.awaitQueue("k", 1)
+	s.kill()
+	r.want(69)
+	if r.stdout.String() != "" {
+		t.Error("the command was started without the lock")
+	}
+}
+
+func TestRunOnStop(t *testing.T) {
+	s := start(t, nil)
+	a := dial(t, s.socket)
+	r := startRun(t, s, "k", "--", os.Args[0])
+	r.says("listening")
+	a.call("POST", stopPath("k"), `{"reason":"a deploy"}`).want(202, "")
+	r.says("somebody asks the holder of k to stop: a deploy\n")
+	r.signal(syscall.SIGTERM)
+	r.want(7)
+	if out := r.stdout.String(); out != "listening\nheard SIGTERM\n" {
+		t.Errorf("without --on-stop the command heard: %s", out)
+	}
+
+	for _, name := range []string{"USR2", "SIGUSR2", "usr2", strconv.Itoa(int(syscall.SIGUSR2))} {
+		r = startRun(t, s, "k", "--on-stop", name, "--", os.Args[0])
+		r.says("listening")
+		a.call("POST", stopPath("k"), "").want(202, "")
+		r.says("heard SIGUSR2")
+		r.signal(syscall.SIGTERM)
+		r.want(7)
+	}
+}

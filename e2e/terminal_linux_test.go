@@ -1,0 +1,180 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// typist is a pseudo terminal with a process on it.
+type typist struct {
+	*running
+	keyboard *os.File
+}
+
+// onTerminal runs a shell script with job control on a terminal, as somebody who
+// types its lines would.
+func onTerminal(t *testing.T, s *sidecar, script string) *typist {
+	t.Helper()
+	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = keyboard.Close() })
+	fd := int(keyboard.Fd())
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	screen, err := os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	term := &typist{&running{t: t, stdout: &logBuffer{}, stderr: &logBuffer{}, ended: make(chan struct{})}, keyboard}
+	term.cmd = exec.Command("bash", "-c", "set -m\n"+script)
+	term.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, "RUN="+binary+" run", raceOptions)
+	term.cmd.Stdin, term.cmd.Stdout, term.cmd.Stderr = screen, screen, screen
+	term.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := term.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = screen.Close()
+	go func() { // what is on the screen; ends with the terminal
+		b := make([]byte, 4096)
+		for {
+			n, err := keyboard.Read(b)
+			_, _ = term.stdout.Write(b[:n])
+			if err != nil {
+				return
+			}
+		}
+	}()
+	go func() {
+		_ = term.cmd.Wait()
+		close(term.ended)
+	}()
+	t.Cleanup(func() {
+		_ = term.cmd.Process.Kill() // the terminal's session gets SIGHUP
+		<-term.ended
+		if t.Failed() {
+			t.Logf("on the screen:\n%s", term.stdout)
+		}
+	})
+	return term
+}
+
+// keys types.
+func (term *typist) keys(text string) {
+	term.t.Helper()
+	if _, err := term.keyboard.WriteString(text); err != nil {
+		term.t.Fatal(err)
+	}
+}
+
+const (
+	ctrlC = "\x03"
+	ctrlZ = "\x1a"
+)
+
+// TestRunOnATerminal: CMD reads what is typed, also in a pipeline; Ctrl-C is its.
+func TestRunOnATerminal(t *testing.T) {
+	s := start(t, nil)
+	term := onTerminal(t, s, `
+$RUN k -- bash -c 'read -p "name? " x; echo hello $x' | cat
+$RUN k -- bash -c 'trap "echo caught; exit 5" INT; read x'
+echo code $?
+$RUN k -- sh -c 'echo third; exec sleep 60'
+echo code $?
+read -p "again? " y; echo back $y`)
+	term.keys("world\n")
+	term.says("hello world")
+	eventually(t, "the second command to read", func() bool { return term.belongsTo("trap ") })
+	term.keys(ctrlC)
+	term.says("caught")
+	term.says("code 5")
+	term.says("third")
+	term.keys(ctrlC)
+	term.says("code 130")
+	term.says("again? ")
+	term.keys("me\n")
+	term.says("back me")
+	term.want(0)
+}
+
+// TestRunCtrlZ: Ctrl-Z stops the job, fg continues it, with the terminal, and the
+// lock is held meanwhile, longer than its TTL.
+func TestRunCtrlZ(t *testing.T) {
+	const ttl = 500 * time.Millisecond
+	s := start(t, options{"TTL": ttl.String()})
+	term := onTerminal(t, s, `
+$RUN k -- bash -c 'read x; echo got $x'
+echo stopped $?
+read go
+fg
+echo code $?`)
+	s.awaitHeld("k")
+	eventually(t, "the command to read", func() bool { return term.belongsTo("read x") })
+	term.keys(ctrlZ)
+	term.says("stopped 147")
+	time.Sleep(2 * ttl) // the time is what is tested
+	s.awaitHeld("k")
+	term.keys("go\n")
+	eventually(t, "the command to read", func() bool { return term.belongsTo("read x") })
+	term.keys("this\n")
+	term.says("got this")
+	term.says("code 0")
+	term.want(0)
+}
+
+// TestRunLostWhileStopped: fg does not continue a command whose lock was lost.
+func TestRunLostWhileStopped(t *testing.T) {
+	s := start(t, options{"ALLOW_FORCE": "true"})
+	term := onTerminal(t, s, `
+$RUN k -- bash -c 'read x; echo working; trap "echo went on" CONT; while :; do sleep 1; done'
+echo stopped $?
+read go
+fg
+echo code $?`)
+	s.awaitHeld("k")
+	eventually(t, "the command to read", func() bool { return term.belongsTo("read x") })
+	term.keys("now\n")
+	term.says("working")
+	term.keys(ctrlZ)
+	term.says("stopped 147")
+	dial(t, s.socket).call("DELETE", lockPath("k")+"?force=true", "").want(200, "")
+	term.keys("go\n")
+	term.says("the lock k is lost (forced)")
+	term.says("code 77")
+	term.want(0)
+}
+
+// awaitHeld waits until somebody has the lock.
+func (s *sidecar) awaitHeld(key string) {
+	s.t.Helper()
+	a := dial(s.t, s.socket)
+	defer a.close()
+	s.await(key+" to be held", func() bool {
+		return a.call("GET", lockPath(key), "", "Cache-Control: no-cache").str("state") == "held"
+	})
+}
+
+// belongsTo says whether the terminal has been given to a running bash with a script
+// that begins so: it is given when the script first reads.
+func (term *typist) belongsTo(script string) bool {
+	id, err := unix.IoctlGetInt(int(term.keyboard.Fd()), unix.TIOCGPGRP)
+	if err != nil {
+		return false
+	}
+	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id))
+	return strings.HasPrefix(string(line), "bash\x00-c\x00"+script) && processState(id) != "T"
+}
