@@ -37,6 +37,7 @@ func startRun(t *testing.T, s *sidecar, args ...string) *running {
 	r.cmd = exec.Command(binary, append([]string{"run"}, args...)...)
 	r.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, listenerEnv+"=1", raceOptions)
 	r.cmd.Stdout, r.cmd.Stderr = r.stdout, r.stderr
+	r.cmd.WaitDelay = time.Second // what is left behind wrongly may keep the output open
 	stdin, err := r.cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -110,6 +111,7 @@ func (r *running) group() int {
 	if _, err := fmt.Sscanf(r.stdout.String(), "group %d\n", &id); err != nil || id < 2 {
 		r.t.Fatalf("no process group in %q", r.stdout)
 	}
+	r.t.Cleanup(func() { _ = syscall.Kill(-id, syscall.SIGKILL) }) // whatever went wrong
 	return id
 }
 
@@ -157,7 +159,7 @@ const listenerEnv = "LOCKSIDECAR_E2E_LISTENER"
 func runListener() {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
-		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
+		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGCONT)
 	fmt.Println("listening")
 	for sig := range signals {
 		fmt.Println("heard", unix.SignalName(sig.(syscall.Signal)))

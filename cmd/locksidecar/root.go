@@ -26,6 +26,9 @@ const rootExample = `  # Serve on a socket of your own
        -d '{"bind":"ttl","ttl_ms":60000}'
   LOCKSIDECAR_SOCKET=/tmp/ls.sock locksidecar acquire deploy:prod --ttl 60s
 
+  # Hold a lock while a command runs
+  locksidecar --socket /tmp/ls.sock run report:daily --wait=30s -- ./report.sh
+
   # Look, and give it back under the token that was printed
   locksidecar --socket /tmp/ls.sock get deploy:prod
   locksidecar --socket /tmp/ls.sock release deploy:prod --token 1`
