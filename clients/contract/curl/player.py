@@ -1,0 +1,157 @@
+"""Plays one case against a sidecar."""
+
+import time
+import uuid
+
+import calls
+from match import difference, fill_in
+from suite import SILENT, verb_of
+
+PATIENCE = 10.0  # seconds for one step
+PAUSE = 0.005  # seconds between two looks of an `until`
+
+SUCCESS = {"open": {"opened": True}, "watch": {"watching": True}}  # expected where a case says nothing
+
+
+class Failed(Exception):
+    """A step had another result than the case expects."""
+
+
+class Player:
+    """Plays one case: its sessions and watches, its calls under way, and what it saved."""
+
+    def __init__(self, sidecar, patience=PATIENCE):
+        self.sidecar = sidecar
+        self.patience = patience
+        self.prefix = f"c{uuid.uuid4().hex[:12]}-"
+        self.sessions = {}  # name in the case: id
+        self.streams = {}  # of sessions and watches
+        self.under_way = {}
+        self.saved = {}
+
+    def play(self, case):
+        """Raises Failed, or calls.NoAnswer, with the number of the step."""
+        try:
+            for number, step in enumerate(case["steps"], 1):
+                try:
+                    self._step(step)
+                except (Failed, calls.NoAnswer) as e:
+                    raise Failed(f"step {number}, {verb_of(step)}: {e}") from None
+        finally:
+            for call in self.under_way.values():
+                call.cancel()
+            for stream in self.streams.values():
+                stream.close()
+
+    def _step(self, step):
+        verb = verb_of(step)
+        arguments = self._with_prefix(verb, fill_in(step[verb] or {}, self.saved))
+        if "start" in step:
+            self.under_way[step["start"]] = calls.Call(self.sidecar.socket, self._request(verb, arguments))
+            return
+        deadline = time.monotonic() + self.patience
+        while True:
+            result = self._without_prefix(self._do(verb, arguments, deadline - time.monotonic()))
+            if verb in SILENT:
+                return
+            want = fill_in(step.get("expect", step.get("until", SUCCESS.get(verb))), self.saved)
+            wrong = difference(want, result)
+            if not wrong:
+                break
+            if "until" not in step or time.monotonic() > deadline:
+                raise Failed(f"{wrong}\n    the result was {result}")
+            time.sleep(0 if verb == "next" else PAUSE)
+        for name, path in step.get("save", {}).items():
+            self.saved[name] = member(result, path)
+
+    def _do(self, verb, a, patience):
+        if verb in calls.REQUESTS:
+            return calls.Call(self.sidecar.socket, self._request(verb, a)).result(patience)
+        return getattr(self, f"_{verb}")(a, patience)
+
+    def _request(self, verb, a):
+        return calls.REQUESTS[verb](a, self._session(a))
+
+    def _session(self, a):
+        if "session" not in a:
+            return None
+        # What was never opened is an id that never was: http/ asks for such ones.
+        return self.sessions.get(a["session"], a["session"])
+
+    # The verbs that are more than one request.
+
+    def _open(self, a, patience):
+        stream = calls.Stream(self.sidecar.socket, calls.open_session(a))
+        self.streams[a["as"]] = stream
+        refused = stream.opened(patience)
+        if refused:
+            return refused
+        self.sessions[a["as"]] = stream.next(patience)["session"]
+        return {"opened": True}
+
+    def _close(self, a, patience):
+        calls.Call(self.sidecar.socket, calls.close_session(self.sessions[a["session"]])).result(patience)
+
+    def _watch(self, a, patience):
+        stream = calls.Stream(self.sidecar.socket, calls.watch(a))
+        self.streams[a["as"]] = stream
+        return stream.opened(patience) or {"watching": True}
+
+    def _next(self, a, patience):
+        return self.streams[a["of"]].next(patience)
+
+    def _list(self, a, patience):
+        locks, cursor = [], None
+        while True:
+            page = calls.Call(self.sidecar.socket, calls.page(a, self._session(a), cursor)).result(patience)
+            if "error" in page:
+                return page
+            locks += page["locks"]
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return {"keys": [lock["key"] for lock in locks], "locks": locks}
+
+    def _finish(self, a, patience):
+        return self.under_way.pop(a["call"]).result(patience)
+
+    def _cancel(self, a, patience):
+        self.under_way.pop(a["call"]).cancel()
+
+    def _sidecar(self, a, patience):
+        self.sidecar.terminate()
+        return {"sent": True}
+
+    # The prefix that makes the keys of this run its own.
+
+    def _with_prefix(self, verb, a):
+        if verb == "raw":
+            return replaced(a, "$prefix", self.prefix)
+        a = dict(a)
+        for name in ("key", "prefix", "type"):
+            if name in a:
+                a[name] = self.prefix + a[name]
+        if "keys" in a and isinstance(a["keys"], list):
+            a["keys"] = [self.prefix + key for key in a["keys"]]
+        return a
+
+    def _without_prefix(self, result):
+        return replaced(result, self.prefix, "")
+
+
+def replaced(value, old, new):
+    """Returns the value with old replaced by new in all its texts."""
+    if isinstance(value, dict):
+        return {name: replaced(member, old, new) for name, member in value.items()}
+    if isinstance(value, list):
+        return [replaced(element, old, new) for element in value]
+    return value.replace(old, new) if isinstance(value, str) else value
+
+
+def member(result, path):
+    """Returns the member at a path such as locks.0.token."""
+    for name in path.split("."):
+        try:
+            result = result[int(name)] if isinstance(result, list) else result[name]
+        except (KeyError, IndexError, TypeError):
+            raise Failed(f"there is no {path} to save") from None
+    return result

@@ -1,0 +1,136 @@
+"""The sidecar under test, and the PostgreSQL that it uses: processes of their own."""
+
+import glob
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+START_LIMIT = 30.0  # seconds
+STOP_LIMIT = 10.0  # seconds
+
+
+class NotStarted(Exception):
+    """A process that the suite needs did not come up."""
+
+
+class Sidecar:
+    """A running sidecar on a socket of its own. `settings` are environment variables without their prefix."""
+
+    def __init__(self, binary, settings, ready=True):
+        self.folder = tempfile.mkdtemp(prefix="lsc")  # short: a socket's path has at most 107 bytes
+        self.socket = os.path.join(self.folder, "s.sock")
+        self.log = open(os.path.join(self.folder, "log"), "w+", encoding="utf-8")
+        clean = {n: v for n, v in os.environ.items() if not n.startswith(("LOCKSIDECAR_", "KUBERNETES_"))}
+        environment = {f"LOCKSIDECAR_{name}": value for name, value in settings.items()}
+        self.process = subprocess.Popen(
+            [binary], env={**clean, **environment, "LOCKSIDECAR_SOCKET": self.socket}, stdout=self.log, stderr=self.log
+        )
+        try:
+            self._await("/readyz" if ready else "/v1")
+        except BaseException:
+            self.stop()
+            raise
+
+    def _await(self, path):
+        deadline = time.monotonic() + START_LIMIT
+        while self._ask(path)[0] != 200:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise NotStarted(f"the sidecar did not become ready; its log:\n{self.tail()}")
+            time.sleep(0.01)
+
+    def _ask(self, path):
+        asked = subprocess.run(
+            ["curl", "-s", "-w", "\n%{http_code}", "--unix-socket", self.socket, f"http://localhost{path}"],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        body, _, status = asked.stdout.rpartition("\n")
+        return int(status or 0), body
+
+    def features(self):
+        """What GET /v1 names."""
+        return json.loads(self._ask("/v1")[1])["features"]
+
+    def tail(self):
+        """The end of its log."""
+        self.log.flush()
+        with open(self.log.name, encoding="utf-8") as log:
+            return log.read()[-4000:]
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def terminate(self):
+        """Asks it to stop, and does not wait."""
+        self.process.terminate()
+
+    def stop(self):
+        """Ends it at once, and removes its folder."""
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Postgres:
+    """A PostgreSQL server in a temporary folder, on a Unix socket only."""
+
+    def __init__(self):
+        binaries = self._binaries()
+        self.user = "postgres" if os.getuid() == 0 else None  # the server refuses to run as root
+        self.folder = tempfile.mkdtemp(prefix="lsp")
+        self.process = None
+        try:
+            if self.user:
+                shutil.chown(self.folder, self.user)
+            data = os.path.join(self.folder, "data")
+            self._run(os.path.join(binaries, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
+            log = open(os.path.join(self.folder, "log"), "w", encoding="utf-8")
+            self.process = subprocess.Popen(
+                [os.path.join(binaries, "postgres"), "-D", data, "-k", self.folder, "-c", "listen_addresses=", "-c", "fsync=off"],
+                user=self.user, cwd=self.folder, stdout=log, stderr=log,
+            )  # fmt: skip
+            self._await()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def url(self):
+        """For STORE_URL."""
+        return f"postgres://postgres@/postgres?host={self.folder}"
+
+    def _await(self):
+        deadline = time.monotonic() + START_LIMIT
+        while subprocess.run(["pg_isready", "-q", "-h", self.folder]).returncode != 0:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                with open(os.path.join(self.folder, "log"), encoding="utf-8") as log:
+                    raise NotStarted(f"PostgreSQL did not start; its log:\n{log.read()[-4000:]}")
+            time.sleep(0.02)
+
+    def _run(self, *command):
+        ran = subprocess.run(command, user=self.user, cwd=self.folder, capture_output=True, text=True)
+        if ran.returncode != 0:
+            raise NotStarted(f"{command[0]} ended with {ran.returncode}:\n{ran.stderr}")
+
+    @staticmethod
+    def _binaries():
+        places = sorted(glob.glob("/usr/lib/postgresql/*/bin"), reverse=True) + os.environ.get("PATH", "").split(":")
+        for place in places:
+            if os.access(os.path.join(place, "initdb"), os.X_OK) and os.access(os.path.join(place, "postgres"), os.X_OK):
+                return place
+        raise NotStarted("PostgreSQL's server programs (initdb, postgres) are not installed: apt-get install postgresql")
+
+    def stop(self):
+        """Ends it at once, and removes its folder."""
+        if self.process:
+            self.process.send_signal(signal.SIGQUIT)
+            try:
+                self.process.wait(STOP_LIMIT)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
