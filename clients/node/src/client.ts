@@ -1,0 +1,560 @@
+import { AsyncLocalStorage } from "node:async_hooks";
+import { randomUUID } from "node:crypto";
+import type { LockLostError } from "./errors";
+import {
+  ClientClosedError,
+  InvalidRequestError,
+  LockHeldError,
+  LocksidecarError,
+  type NotGrantedError,
+  TooLargeError,
+  WaitTimeoutError,
+} from "./errors";
+import {
+  type CheckResult,
+  checkResultOf,
+  Lock,
+  LockGroup,
+  type ReleaseOptions,
+  type ReleaseResult,
+  releaseResultOf,
+  warn,
+} from "./lock";
+import { brokeOff, isAway, Patience } from "./retry";
+import { Session } from "./session";
+import { Transport } from "./transport";
+import type { About, Bind, Holder, Json, KeyEvent, LockInfo, LockPage, Stopping } from "./types";
+import { KeyWatch } from "./watch";
+import { type LockRequestCallback, type LockRequestOptions, request } from "./weblocks";
+import { lockInfoOf, lockPath, millis, query, requireFeature, type Wire } from "./wire";
+
+const defaultSocket = "/run/locksidecar/locksidecar.sock";
+const defaultTimeoutMs = 10_000;
+const defaultReconnectMs = 30_000;
+
+/** How a client reaches its sidecar. All durations are in ms. */
+export interface ClientOptions {
+  /** The sidecar's Unix socket; by default `LOCKSIDECAR_SOCKET`, else `/run/locksidecar/locksidecar.sock`. */
+  socketPath?: string | undefined;
+  /** Shown to others as the holder's session, 1 to 255 bytes; by default a short random id. */
+  name?: string | undefined;
+  /** The default `ttlMs` of its locks: how long they outlive a dead sidecar. 500 to 86,400,000. */
+  ttlMs?: number | undefined;
+  /** How long the sidecar may take to answer, beyond what a call is allowed to wait for. 10,000 by default. */
+  timeoutMs?: number | undefined;
+  /** How long calls that wait, and event streams, bear with a sidecar that has gone away. 30,000 by default. */
+  reconnectMs?: number | undefined;
+}
+
+/** How a lock is acquired. All durations are in ms. */
+export interface AcquireOptions {
+  /** How long to wait in line: 0 tries once, without it (or with Infinity or -1) for ever. At most 86,400,000. */
+  waitMs?: number | undefined;
+  /** How long the lock outlives a dead sidecar; with `bind: "ttl"`, how long it lasts at all. 500 to 86,400,000. */
+  ttlMs?: number | undefined;
+  /** `session` (the default): the lock ends with this client. `ttl`: it belongs to nobody and ends after its `ttlMs`. */
+  bind?: Bind | undefined;
+  /** Who in this client asks, for `reentrant`; shown to others. 1 to 255 bytes. By default the task of `client.asTask`. */
+  owner?: string | undefined;
+  /** The same owner enters a lock again that it holds. Everybody else waits, this client included. */
+  reentrant?: boolean | undefined;
+  /** After so long the sidecar takes the lock, whatever is being done. At most 86,400,000. */
+  maxHoldMs?: number | undefined;
+  /** Nobody else gets the lock before so long after the grant, even if it is released. At most 86,400,000. */
+  minHoldMs?: number | undefined;
+  /** At most 4 KiB, shown to others as part of `holder`. */
+  data?: Json | undefined;
+  /** A UUID, only with `bind: "ttl"`: the same id gets the same grant, so the call may be repeated. */
+  requestId?: string | undefined;
+  /** Ends the wait: the call then throws the signal's reason. */
+  signal?: AbortSignal | undefined;
+  /** Called when the lock is lost, as `lock.signal` is aborted. */
+  onLost?: ((error: LockLostError) => void) | undefined;
+  /** Called each time somebody asks to stop. */
+  onStop?: ((stopping: Stopping) => void) | undefined;
+}
+
+/** How several locks are acquired. */
+export type AcquireManyOptions = Omit<AcquireOptions, "reentrant">;
+
+/** How a lock is tried. `waitMs` is 0 by default. */
+export interface TryAcquireOptions extends AcquireOptions {
+  /** `skip`: when the holder releases with `outcome: "success"` while this call waits, hear of it instead of getting the lock. */
+  onSuccess?: "acquire" | "skip" | undefined;
+}
+
+/** Somebody else has the lock. */
+export interface NotGranted {
+  granted: false;
+  /** Whether the call waited. */
+  reason: "held" | "wait_timeout";
+  key: string;
+  /** Who has it; null when it has just become free. */
+  holder: Holder | null;
+  /** What `client.acquire` would have thrown: a `LockHeldError` or a `WaitTimeoutError`. */
+  error: NotGrantedError;
+}
+
+/** The holder did what was to be done while this call waited. */
+export interface Skipped {
+  granted: false;
+  reason: "skipped";
+  key: string;
+  holder: null;
+  /** What it released with; null for nothing. */
+  result: Json;
+}
+
+/** What `client.tryAcquire` returns. */
+export type TryAcquireResult = { granted: true; lock: Lock } | NotGranted;
+
+/** How `client.once` waits, and holds the lock. */
+export type OnceOptions = Omit<AcquireOptions, "bind" | "requestId" | "reentrant">;
+
+/** Which locks are listed. */
+export interface ListOptions {
+  /** `pod` (the default): those that this sidecar granted; `session`: this client's; `all`: of the whole namespace. */
+  scope?: "session" | "pod" | "all" | undefined;
+  /** Only keys that begin with it. */
+  prefix?: string | undefined;
+  /** Only keys whose part before the first `:` is this. */
+  type?: string | undefined;
+  /** The most locks of one page: 1 to 1000, by default 100. */
+  limit?: number | undefined;
+}
+
+/** How a key is watched. */
+export interface EventsOptions {
+  /** Ends the iteration, which then throws the signal's reason. */
+  signal?: AbortSignal | undefined;
+}
+
+type Run<T> = (lock: Lock) => T | PromiseLike<T>;
+
+/**
+ * Client gets locks from the sidecar of this pod.
+ *
+ * It has one session, which is opened with the first call and owns its locks: when the process dies, however it dies, they
+ * are free at once. When the session is lost (the sidecar was restarted), all of them say so, and the next call opens
+ * another one. A client that is idle does not keep the process alive, also while it holds locks. Each process, and each
+ * worker thread, has a client of its own.
+ */
+export class Client {
+  /** The sidecar's socket. */
+  readonly socketPath: string;
+  readonly #options: ClientOptions;
+  readonly #timeoutMs: number;
+  readonly #reconnectMs: number;
+  readonly #transport: Transport;
+  readonly #tasks = new AsyncLocalStorage<string>();
+  readonly #watches = new Set<KeyWatch>();
+  #session: Promise<Session> | undefined;
+  #connected = false;
+  #closed = false;
+
+  /** Nothing is opened yet. Throws an `InvalidRequestError` for a duration that is none. */
+  constructor(options: ClientOptions = {}) {
+    this.#options = options;
+    this.socketPath = options.socketPath ?? (process.env["LOCKSIDECAR_SOCKET"] || defaultSocket);
+    this.#timeoutMs = millis("timeoutMs", options.timeoutMs) ?? defaultTimeoutMs;
+    this.#reconnectMs = millis("reconnectMs", options.reconnectMs) ?? defaultReconnectMs;
+    this.#transport = new Transport(this.socketPath);
+  }
+
+  /**
+   * acquire waits for a lock, and returns it when it is held. Use it with `await using`, or release it in a `finally`.
+   *
+   * Throws a `WaitTimeoutError` after `waitMs`, with 0 a `LockHeldError`; both say who has it. A wait outlives a restart of
+   * the sidecar (its place in line is lost). Throws an `UnreachableError` if there is no sidecar, and the signal's reason.
+   */
+  async acquire(key: string, options: AcquireOptions = {}): Promise<Lock> {
+    const got = await this.#get(key, options, -1);
+    if (got instanceof Lock) {
+      return got;
+    }
+    throw new InvalidRequestError('onSuccess: "skip" has no lock to return; use client.once or client.tryAcquire');
+  }
+
+  /** tryAcquire is acquire for those who expect a no: what `acquire` throws as `NotGrantedError` is a result. */
+  tryAcquire(key: string, options?: AcquireOptions): Promise<TryAcquireResult>;
+  tryAcquire(key: string, options: TryAcquireOptions): Promise<TryAcquireResult | Skipped>;
+  async tryAcquire(key: string, options: TryAcquireOptions = {}): Promise<TryAcquireResult | Skipped> {
+    try {
+      const got = await this.#get(key, options, 0);
+      return got instanceof Lock ? { granted: true, lock: got } : got;
+    } catch (error) {
+      if (error instanceof LockHeldError || error instanceof WaitTimeoutError) {
+        const reason = error.code as NotGranted["reason"];
+        return { granted: false, reason, key: error.key, holder: error.holder, error };
+      }
+      throw error;
+    }
+  }
+
+  /**
+   * acquireMany acquires 1 to 100 different keys, all or none, without deadlocks whatever order others name them in.
+   * Throws as acquire does; `error.key` is the first key that was not to be had.
+   */
+  async acquireMany(keys: readonly string[], options: AcquireManyOptions = {}): Promise<LockGroup> {
+    const { session, got } = await this.#wait(this.#fields(options, -1), options.signal, (session, fields) =>
+      session.acquireMany(keys, fields, options.signal),
+    );
+    return new LockGroup(got.map((granted) => new Lock(session, granted, options)));
+  }
+
+  /**
+   * withLock does something under a lock, and returns what it returns. The lock is released however it ends. When it
+   * throws, that is what is thrown, whatever comes of the release; when it does not, a lock that was lost meanwhile is an
+   * error (`LockLostError`). With `reentrant`, calls to withLock inside of it enter the lock again.
+   */
+  withLock<T>(key: string, run: Run<T>): Promise<T>;
+  withLock<T>(key: string, options: AcquireOptions, run: Run<T>): Promise<T>;
+  async withLock<T>(key: string, ...rest: [Run<T>] | [AcquireOptions, Run<T>]): Promise<T> {
+    const [options, run] = rest.length === 1 ? [{}, rest[0]] : rest;
+    if (options.reentrant && options.owner === undefined && this.#tasks.getStore() === undefined) {
+      return this.asTask(() => this.withLock(key, options, run));
+    }
+    const lock = await this.acquire(key, options);
+    return this.under(lock, () => run(lock));
+  }
+
+  /** request is `navigator.locks.request` of the Web Locks API, for locks of the whole fleet. */
+  request<T>(name: string, callback: LockRequestCallback<T, Lock>): Promise<T>;
+  request<T>(
+    name: string,
+    options: LockRequestOptions & { ifAvailable?: false | undefined },
+    callback: LockRequestCallback<T, Lock>,
+  ): Promise<T>;
+  request<T>(name: string, options: LockRequestOptions, callback: LockRequestCallback<T, Lock | null>): Promise<T>;
+  request<T>(name: string, ...rest: [unknown] | [LockRequestOptions, unknown]): Promise<T> {
+    const [options, callback] = rest.length === 1 ? [{}, rest[0]] : rest;
+    return request(this, name, options, callback as LockRequestCallback<T, Lock | null>);
+  }
+
+  /**
+   * once does something that need be done once: of all that call it for a key at the same time, one runs `run`, and the
+   * others wait and get its result, as JSON (at most 4 KiB). If it fails, the next in line tries. Who comes later, when
+   * nobody does it any more, does it again. Throws as acquire does, and what its own `run` throws.
+   */
+  async once<T>(key: string, run: Run<T>, options: OnceOptions = {}): Promise<T> {
+    const got = await this.#get(key, { ...options, onSuccess: "skip" }, -1);
+    if (!(got instanceof Lock)) {
+      return got.result as T;
+    }
+    let value: T;
+    try {
+      value = await run(got);
+    } catch (error) {
+      await giveUp(got);
+      throw error;
+    }
+    try {
+      await got.release({ outcome: "success", result: value as Json | undefined });
+    } catch (error) {
+      if (error instanceof TooLargeError) {
+        await giveUp(got); // the others cannot have the result, so they have to do it themselves
+      }
+      throw error;
+    }
+    return value;
+  }
+
+  /**
+   * locked makes a function that runs under a lock. `key` may depend on the arguments:
+   * `client.locked((id) => "report:" + id, render)`.
+   */
+  locked<A extends unknown[], T>(
+    key: string | ((...args: A) => string),
+    run: (...args: A) => T | PromiseLike<T>,
+    options: AcquireOptions = {},
+  ): (...args: A) => Promise<T> {
+    return (...args) => this.withLock(typeof key === "string" ? key : key(...args), options, () => run(...args));
+  }
+
+  /**
+   * asTask runs a function as a task: everything it calls and awaits has the same identity, which `reentrant` uses as the
+   * `owner`. Without a name it is a random one; a task inside a task is a task of its own.
+   */
+  asTask<T>(run: () => T): T;
+  asTask<T>(owner: string, run: () => T): T;
+  asTask<T>(...rest: [() => T] | [string, () => T]): T {
+    const [owner, run] = rest.length === 1 ? [`task-${randomUUID()}`, rest[0]] : rest;
+    return this.#tasks.run(owner, run);
+  }
+
+  /** get shows a lock, free or held. With `fresh` the store is asked, not what this sidecar last heard. */
+  async get(key: string, options: { fresh?: boolean | undefined } = {}): Promise<LockInfo> {
+    return lockInfoOf(await this.#join((session) => session.call("GET", lockPath(key), { noCache: options.fresh })));
+  }
+
+  /** locks goes through all held locks, ordered by key, page by page. */
+  async *locks(options: ListOptions = {}): AsyncGenerator<LockInfo, void, undefined> {
+    let cursor: string | undefined;
+    do {
+      const page: LockPage = await this.page({ ...options, cursor });
+      yield* page.locks;
+      cursor = page.nextCursor;
+    } while (cursor !== undefined);
+  }
+
+  /** page returns one page of the held locks. `cursor` is the `nextCursor` of the page before. */
+  async page(options: ListOptions & { cursor?: string | undefined } = {}): Promise<LockPage> {
+    const { scope, prefix, type, limit, cursor } = options;
+    const path = `/v1/locks${query({ scope, prefix, type, limit, cursor })}`;
+    const answer = await this.#join((session) => {
+      requireFeature(session.about, "list", "a list of locks");
+      return session.call("GET", path);
+    });
+    const page: LockPage = { locks: (answer["locks"] as Wire[]).map(lockInfoOf) };
+    if (typeof answer["next_cursor"] === "string") {
+      page.nextCursor = answer["next_cursor"];
+    }
+    return page;
+  }
+
+  /** stop asks the holder of a lock, wherever it is, to come to an end. It may go on. Throws a `NotHeldError` if there is none. */
+  async stop(key: string, options: { reason?: string | undefined } = {}): Promise<void> {
+    requireFeature(await this.about(), "stop", "a request to stop");
+    await this.#call({
+      method: "POST",
+      path: lockPath(key, "/stop"),
+      body: { reason: options.reason },
+      about: { key },
+    });
+  }
+
+  /**
+   * forceRelease breaks a lock, whoever holds it, and returns when it is free, at the latest when its lease ends. Its holder
+   * may still be working. Throws a `ForbiddenError` unless the sidecar has `LOCKSIDECAR_ALLOW_FORCE`, a `NotHeldError` if there
+   * is nothing to break.
+   */
+  async forceRelease(key: string, options: { signal?: AbortSignal | undefined } = {}): Promise<void> {
+    const path = lockPath(key, query({ force: true }));
+    await this.#call({ method: "DELETE", path, timeoutMs: undefined, signal: options.signal, about: { key } });
+  }
+
+  /** release releases a lock by its token: one with `bind: "ttl"` that was acquired anywhere, or one of this client. */
+  async release(key: string, token: number, options: ReleaseOptions = {}): Promise<ReleaseResult> {
+    return releaseResultOf(await this.#joinOnce((session) => session.release(key, token, options)));
+  }
+
+  /** check asks whether a lock is held under its token, as `lock.check()` does. */
+  async check(key: string, token: number): Promise<CheckResult> {
+    return checkResultOf(await this.#join((session) => session.amend(key, token)));
+  }
+
+  /** extend sets the remaining time of a lock with `bind: "ttl"`, by its token, in ms from now; and its data, if given. */
+  async extend(
+    key: string,
+    token: number,
+    ttlMs: number,
+    options: { data?: Json | undefined } = {},
+  ): Promise<CheckResult> {
+    const fields = { ttl_ms: millis("ttlMs", ttlMs), data: options.data };
+    return checkResultOf(await this.#join((session) => session.amend(key, token, fields)));
+  }
+
+  /**
+   * events tells what happens to a key, whichever pod does it: `for await (const event of client.events(key))`. First its
+   * `state`, and again after each reconnection. Best effort: some events may be missing; who must know asks with `get`, or
+   * acquires. It keeps the process alive only while somebody waits for an event. `state.lock.mine` is always false here.
+   */
+  events(key: string, options: EventsOptions = {}): AsyncIterableIterator<KeyEvent> & AsyncDisposable {
+    const check = async (): Promise<void> => requireFeature(await this.about(), "events", "an event stream");
+    const limits = { timeoutMs: this.#timeoutMs, reconnectMs: this.#reconnectMs, check };
+    const watch = new KeyWatch(this.#transport, key, limits, options.signal, () => this.#watches.delete(watch));
+    this.#watches.add(watch);
+    return watch;
+  }
+
+  /** about tells what the sidecar can do. */
+  async about(): Promise<About> {
+    if (this.#session) {
+      return (await this.#session).about;
+    }
+    return (await this.#call({ method: "GET", path: "/v1" })) as unknown as About;
+  }
+
+  /** close ends the session: its locks are released, calls that wait and event streams throw a `ClientClosedError`. */
+  async close(): Promise<void> {
+    if (this.#closed) {
+      return;
+    }
+    this.#closed = true;
+    for (const watch of [...this.#watches]) {
+      watch.fail(new ClientClosedError());
+    }
+    const session = await this.#session?.catch(() => undefined);
+    // A sidecar that is not there has ended it already.
+    await session?.close().catch(() => {});
+    this.#transport.close();
+  }
+
+  /** As close. */
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  /**
+   * under runs a function and then releases the lock.
+   * @internal
+   */
+  async under<T>(lock: Lock, run: () => T | PromiseLike<T>): Promise<T> {
+    let value: T;
+    try {
+      value = await run();
+    } catch (error) {
+      await lock[Symbol.asyncDispose]();
+      throw error;
+    }
+    await lock.release();
+    return value;
+  }
+
+  async #get(key: string, options: TryAcquireOptions, defaultWaitMs: number): Promise<Lock | Skipped> {
+    const fields = { ...this.#fields(options, defaultWaitMs), on_success: options.onSuccess };
+    const { session, got } = await this.#wait(fields, options.signal, (session, now) =>
+      session.acquire(key, now, options.signal),
+    );
+    if ("grant" in got) {
+      return new Lock(session, got, options);
+    }
+    return { granted: false, reason: "skipped", key: got.key, holder: null, result: got.result };
+  }
+
+  #fields(options: AcquireOptions, defaultWaitMs: number): Wire {
+    const { waitMs = defaultWaitMs, reentrant } = options;
+    const owner = options.owner ?? (reentrant ? this.#tasks.getStore() : undefined);
+    if (reentrant && owner === undefined) {
+      throw new InvalidRequestError(
+        "reentrant needs an owner: give one, or call it inside of client.asTask or of a client.withLock that is reentrant",
+      );
+    }
+    return {
+      wait_ms: waitMs === Number.POSITIVE_INFINITY ? -1 : millis("waitMs", waitMs),
+      ttl_ms: millis("ttlMs", options.ttlMs),
+      bind: options.bind,
+      owner,
+      reentrant,
+      max_hold_ms: millis("maxHoldMs", options.maxHoldMs),
+      min_hold_ms: millis("minHoldMs", options.minHoldMs),
+      data: options.data,
+      request_id: options.requestId,
+    };
+  }
+
+  /** #wait acquires something. A call that waits goes on after the sidecar was away, for what remains of its time. */
+  async #wait<G>(
+    fields: Wire,
+    signal: AbortSignal | undefined,
+    acquire: (session: Session, fields: Wire) => Promise<G>,
+  ): Promise<{ session: Session; got: G }> {
+    const waitMs = fields["wait_ms"] as number;
+    if (waitMs === 0) {
+      return this.#join(async (session) => ({ session, got: await acquire(session, fields) }), signal);
+    }
+    const until = waitMs < 0 ? Number.POSITIVE_INFINITY : performance.now() + waitMs;
+    const patience = new Patience(Math.min(this.#reconnectMs, waitMs < 0 ? Number.POSITIVE_INFINITY : waitMs));
+    let left = waitMs;
+    let last: Session | undefined;
+    for (;;) {
+      try {
+        const session = await abortable(this.#open(), signal);
+        if (session !== last) {
+          patience.renew();
+          last = session;
+        }
+        return { session, got: await acquire(session, { ...fields, wait_ms: left }) };
+      } catch (error) {
+        // Who has never seen a sidecar is told at once that there is none.
+        if (this.#closed || !this.#connected || !isAway(error)) {
+          throw this.#closed && isAway(error) ? new ClientClosedError() : error;
+        }
+        await patience.pause(error, signal);
+        left = waitMs < 0 ? waitMs : Math.max(1, Math.ceil(until - performance.now()));
+      }
+    }
+  }
+
+  /** #join makes a call in the session, once more in a new one if it was lost. Only for calls that may be repeated. */
+  async #join<T>(call: (session: Session) => Promise<T>, signal?: AbortSignal): Promise<T> {
+    try {
+      return await this.#joinOnce(call, signal);
+    } catch (error) {
+      if (this.#closed || !brokeOff(error)) {
+        throw error;
+      }
+      return this.#joinOnce(call, signal);
+    }
+  }
+
+  async #joinOnce<T>(call: (session: Session) => Promise<T>, signal?: AbortSignal): Promise<T> {
+    const session = await abortable(this.#open(), signal);
+    try {
+      return await call(session);
+    } catch (error) {
+      if (error instanceof LocksidecarError && error.code === "session_ended") {
+        session.end("disconnected"); // its stream is about to say so
+      }
+      throw error;
+    }
+  }
+
+  /** #open returns the session, and opens one if there is none. */
+  async #open(): Promise<Session> {
+    if (this.#closed) {
+      throw new ClientClosedError();
+    }
+    if (this.#session === undefined) {
+      const { name, ttlMs } = this.#options;
+      const opening = Session.open(this.#transport, {
+        name,
+        ttlMs: millis("ttlMs", ttlMs),
+        timeoutMs: this.#timeoutMs,
+      });
+      const forget = (): void => {
+        if (this.#session === opening) {
+          this.#session = undefined;
+        }
+      };
+      this.#session = opening;
+      opening.then((session) => {
+        this.#connected = true;
+        session.onEnd = forget;
+        if (session.ended) {
+          forget();
+        }
+      }, forget);
+    }
+    return this.#session;
+  }
+
+  #call(call: Parameters<Transport["call"]>[0]): Promise<Wire> {
+    if (this.#closed) {
+      return Promise.reject(new ClientClosedError());
+    }
+    return this.#transport.call({ timeoutMs: this.#timeoutMs, ...call });
+  }
+}
+
+/** giveUp releases a lock under which something failed. That it failed is what is told, not what comes of the release. */
+async function giveUp(lock: Lock): Promise<void> {
+  if (lock.lost === null) {
+    await lock.release({ outcome: "failure" }).catch(warn);
+  }
+}
+
+/** abortable waits for something that others wait for too, so that the signal ends only the waiting. */
+function abortable<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (signal === undefined) {
+    return promise;
+  }
+  return new Promise((resolve, reject) => {
+    const abort = (): void => reject(signal.reason);
+    if (signal.aborted) {
+      abort();
+    }
+    signal.addEventListener("abort", abort, { once: true });
+    promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
+  });
+}

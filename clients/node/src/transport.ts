@@ -1,0 +1,249 @@
+import { Agent, type ClientRequest, request as httpRequest, type IncomingMessage } from "node:http";
+import { BadAnswerError, ConnectionLostError, TimeoutError, UnreachableError } from "./errors";
+import { EventParser, type ServerSentEvent } from "./sse";
+import { traceHeaders } from "./tracing";
+import { errorOf, type Subject, type Wire } from "./wire";
+
+/** A call of the API. */
+export interface Call {
+  method: "GET" | "PUT" | "POST" | "PATCH" | "DELETE";
+  path: string;
+  headers?: Record<string, string> | undefined;
+  body?: unknown;
+  /** Without an answer after so long the connection is closed. No limit without it. */
+  timeoutMs?: number | undefined;
+  /** Aborting it before the answer begins closes the connection; what comes later is the caller's to look at. */
+  signal?: AbortSignal | undefined;
+  /** What the call is about, for its errors. */
+  about?: Subject | undefined;
+}
+
+/** An answer that goes on. */
+export interface EventStream {
+  /** Whether waiting for the next event keeps the process alive. */
+  ref(): void;
+  unref(): void;
+  /** pause lets the sidecar wait, and drop us at last; resume goes on. */
+  pause(): void;
+  resume(): void;
+  close(): void;
+}
+
+/** Who hears a stream. onEnd is called once, with what ended it if it was an error. */
+export interface StreamListener {
+  onEvent(event: ServerSentEvent): void;
+  onEnd(error?: Error): void;
+}
+
+/** The longest path that fits into a socket's address on Linux. */
+const maxSocketPath = 107;
+
+/** More idle connections than this are closed. */
+const maxIdle = 8;
+
+/**
+ * Transport makes calls to the sidecar over a pool of connections. Each call has its connection for itself until it is
+ * answered; so a call that waits is ended by closing its connection, and nothing else is. The pool's idle connections do
+ * not keep the process alive (node:http sees to that), calls under way do.
+ */
+export class Transport {
+  readonly #agent = new Agent({ keepAlive: true, maxFreeSockets: maxIdle, scheduling: "lifo" });
+
+  constructor(readonly socketPath: string) {}
+
+  /** call makes a call and returns its JSON. Throws the error of a problem document, or a ConnectionError. */
+  async call(call: Call): Promise<Wire> {
+    const response = await this.#send(call);
+    const text = await this.#read(response);
+    return this.#judge(call, response, text);
+  }
+
+  /** stream makes a call whose answer is a stream of events. Throws as call does. */
+  async stream(call: Call, listener: StreamListener): Promise<EventStream> {
+    const response = await this.#send(call, (answer) => {
+      // In the same tick as the head: what comes with it is not missed.
+      if (answer.statusCode === 200) {
+        listen(answer, listener);
+      }
+    });
+    if (response.statusCode !== 200) {
+      const text = await this.#read(response);
+      this.#judge(call, response, text);
+      throw new BadAnswerError(
+        `${call.method} ${call.path} was answered with ${response.statusCode}, not with a stream`,
+      );
+    }
+    const { socket } = response;
+    return {
+      ref: () => socket.ref(),
+      unref: () => socket.unref(),
+      pause: () => response.pause(),
+      resume: () => response.resume(),
+      close: () => response.destroy(),
+    };
+  }
+
+  /** close closes all connections, also those of calls under way. */
+  close(): void {
+    this.#agent.destroy();
+  }
+
+  /** #send returns the answer when its head is there. With onHead, which is told first, the limits end with the head. */
+  #send(call: Call, onHead?: (response: IncomingMessage) => void): Promise<IncomingMessage> {
+    call.signal?.throwIfAborted();
+    this.#checkPath();
+    const payload = call.body === undefined ? undefined : Buffer.from(JSON.stringify(call.body));
+    return new Promise((resolve, reject) => {
+      const request = httpRequest({
+        agent: this.#agent,
+        socketPath: this.socketPath,
+        method: call.method,
+        path: call.path,
+        headers: {
+          ...traceHeaders(),
+          ...call.headers,
+          ...(payload && { "Content-Type": "application/json", "Content-Length": payload.length }),
+        },
+      });
+      const finish = this.#limit(request, call, reject);
+      request.on("response", (response) => {
+        if (onHead) {
+          finish();
+          onHead(response);
+        } else {
+          response.once("close", finish);
+        }
+        resolve(response);
+      });
+      request.on("error", (cause) => {
+        finish();
+        reject(this.#failure(cause));
+      });
+      request.end(payload);
+    });
+  }
+
+  /** #limit ends a call at its timeout, or when its signal is aborted. Returns what ends the watch over both. */
+  #limit(request: ClientRequest, call: Call, reject: (reason: unknown) => void): () => void {
+    const { signal, timeoutMs } = call;
+    const abort = (): void => {
+      // Once the answer has begun, the sidecar takes it for delivered, and closing would leave a grant that nobody
+      // knows of. It is complete in a moment.
+      if (responseOf(request) === undefined) {
+        reject(signal?.reason);
+        request.destroy();
+      }
+    };
+    signal?.addEventListener("abort", abort, { once: true });
+    let timer: NodeJS.Timeout | undefined;
+    if (timeoutMs !== undefined) {
+      timer = setTimeout(() => {
+        const what = `${call.method} ${call.path}`;
+        reject(
+          new TimeoutError(
+            "timeout",
+            this.socketPath,
+            `the sidecar at ${this.socketPath} did not answer ${what} within ${timeoutMs} ms; is it overloaded, or suspended?`,
+          ),
+        );
+        request.destroy();
+      }, timeoutMs);
+    }
+    return () => {
+      signal?.removeEventListener("abort", abort);
+      clearTimeout(timer);
+    };
+  }
+
+  async #read(response: IncomingMessage): Promise<string> {
+    const chunks: Buffer[] = [];
+    try {
+      for await (const chunk of response) {
+        chunks.push(chunk as Buffer);
+      }
+    } catch (cause) {
+      throw this.#failure(cause as Error);
+    }
+    return Buffer.concat(chunks).toString("utf8");
+  }
+
+  #judge(call: Call, response: IncomingMessage, text: string): Wire {
+    const status = response.statusCode ?? 0;
+    let json: unknown;
+    try {
+      json = JSON.parse(text);
+    } catch (cause) {
+      throw new BadAnswerError(
+        `${call.method} ${call.path} was answered with ${status} and no JSON; is it a locksidecar that listens at ${this.socketPath}?`,
+        { status, cause },
+      );
+    }
+    if (status >= 200 && status < 300) {
+      return json as Wire;
+    }
+    const seconds = Number(response.headers["retry-after"] ?? Number.NaN);
+    throw errorOf((json ?? {}) as Wire, status, Number.isNaN(seconds) ? undefined : seconds * 1000, call.about);
+  }
+
+  #checkPath(): void {
+    const bytes = Buffer.byteLength(this.socketPath);
+    if (bytes > maxSocketPath) {
+      throw new UnreachableError(
+        "unreachable",
+        this.socketPath,
+        `the socket's path ${this.socketPath} has ${bytes} bytes; a Unix socket's may have ${maxSocketPath}: set LOCKSIDECAR_SOCKET to a shorter one`,
+      );
+    }
+  }
+
+  /** #failure makes an error of this package of one of node:http. */
+  #failure(cause: NodeJS.ErrnoException): Error {
+    if (cause.syscall === "connect") {
+      return new UnreachableError("unreachable", this.socketPath, this.#whatToCheck(cause), { cause });
+    }
+    if (cause.code?.startsWith("HPE_")) {
+      return new BadAnswerError(`what listens at ${this.socketPath} does not speak HTTP: ${cause.message}`, { cause });
+    }
+    return new ConnectionLostError(
+      "connection_lost",
+      this.socketPath,
+      `the connection to the sidecar at ${this.socketPath} broke before the answer came (${cause.code ?? cause.message})`,
+      { cause },
+    );
+  }
+
+  #whatToCheck(cause: NodeJS.ErrnoException): string {
+    const hints: Record<string, string> = {
+      ENOENT:
+        "there is no such file: check that the sidecar runs, that LOCKSIDECAR_SOCKET is the same for it and for this process, " +
+        "and that both containers mount the volume of the socket",
+      ECONNREFUSED:
+        "nobody listens there any more: check whether the sidecar has crashed or is just starting again (its log says why)",
+      EACCES:
+        "this user may not use it: check the socket's permissions (LOCKSIDECAR_SOCKET_MODE) and those of its folder; " +
+        `this process runs as uid ${process.getuid?.()}`,
+      ENOTSOCK: "this is not a socket: check LOCKSIDECAR_SOCKET",
+    };
+    const hint = hints[cause.code ?? ""] ?? "check that the sidecar runs, and LOCKSIDECAR_SOCKET";
+    return `no sidecar at ${this.socketPath} (${cause.code}): ${hint}`;
+  }
+}
+
+/** responseOf is the answer of a request as soon as its head is parsed, which is before the event "response". */
+function responseOf(request: ClientRequest): IncomingMessage | undefined {
+  return (request as { res?: IncomingMessage | null }).res ?? undefined;
+}
+
+function listen(response: IncomingMessage, listener: StreamListener): void {
+  const parser = new EventParser();
+  let failure: Error | undefined;
+  response.on("data", (chunk: Buffer) => {
+    for (const event of parser.push(chunk)) {
+      listener.onEvent(event);
+    }
+  });
+  response.on("error", (error) => {
+    failure = error;
+  });
+  response.on("close", () => listener.onEnd(failure));
+}

@@ -1,0 +1,54 @@
+import type { Client } from "./client";
+import { InvalidRequestError, NotSupportedError } from "./errors";
+import type { Lock } from "./lock";
+
+/** The options of `client.request`, as in the Web Locks API. */
+export interface LockRequestOptions {
+  /** Only `exclusive`. */
+  mode?: "exclusive" | "shared" | undefined;
+  /** Do not wait: the callback gets null if somebody has the lock. Not together with `signal`. */
+  ifAvailable?: boolean | undefined;
+  /** Refused: a lock cannot be taken from a process elsewhere. See `client.stop` and `client.forceRelease`. */
+  steal?: boolean | undefined;
+  /** Ends the wait. */
+  signal?: AbortSignal | undefined;
+}
+
+/** What is done under the lock. `lock` is null only with `ifAvailable`. */
+export type LockRequestCallback<T, L> = (lock: L) => T | PromiseLike<T>;
+
+/** request is `navigator.locks.request` with a lock of the whole fleet. */
+export async function request<T>(
+  client: Client,
+  name: string,
+  options: LockRequestOptions,
+  callback: LockRequestCallback<T, Lock | null>,
+): Promise<T> {
+  refuse(options, callback);
+  if (!options.ifAvailable) {
+    return client.withLock(name, { signal: options.signal }, callback);
+  }
+  const got = await client.tryAcquire(name);
+  return got.granted ? client.under(got.lock, () => callback(got.lock)) : callback(null);
+}
+
+function refuse(options: LockRequestOptions, callback: unknown): void {
+  if (typeof callback !== "function") {
+    throw new InvalidRequestError("request: the last argument is no function; it gets the lock");
+  }
+  const { mode = "exclusive", ifAvailable, steal, signal } = options;
+  if (mode !== "exclusive") {
+    throw new NotSupportedError(`mode: ${JSON.stringify(mode)} is not supported, all locks are exclusive`);
+  }
+  if (steal) {
+    throw new NotSupportedError(
+      "steal: a lock cannot be taken from a process elsewhere without harm; client.stop(name) asks its holder to end, " +
+        "client.forceRelease(name) breaks the lock where the sidecar allows it",
+    );
+  }
+  if (ifAvailable && signal) {
+    throw new NotSupportedError(
+      "ifAvailable and signal: a request that does not wait cannot be aborted; give one of them",
+    );
+  }
+}

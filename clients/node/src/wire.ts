@@ -1,0 +1,238 @@
+// Between the API's snake_case and this package's camelCase. Only what is known is taken over: members that a newer
+// sidecar adds are ignored.
+import {
+  BadAnswerError,
+  DrainingError,
+  ForbiddenError,
+  InvalidRequestError,
+  LimitError,
+  LockHeldError,
+  LockLostError,
+  LocksidecarError,
+  NotHeldError,
+  NotHolderError,
+  SessionEndedError,
+  StoreUnavailableError,
+  TooLargeError,
+  UnsupportedError,
+  WaitTimeoutError,
+} from "./errors";
+import type { About, Bind, Holder, Json, KeyEvent, LockInfo, Stopping } from "./types";
+
+/** A JSON object as it came. */
+export type Wire = { [member: string]: unknown };
+
+/** A grant as it came. */
+export interface WireGrant {
+  granted: true;
+  key: string;
+  token: number;
+  session: string | null;
+  bind: Bind;
+  reentry: number;
+  expires_in_ms: number;
+  waited_ms: number;
+  acquired_at: string;
+}
+
+/** The answer of an acquire that was skipped. */
+export interface WireSkipped {
+  granted: false;
+  key: string;
+  result: Json;
+}
+
+export function holderOf(w: Wire | null | undefined): Holder | null {
+  if (!w) {
+    return null;
+  }
+  return {
+    instance: w["instance"] as string,
+    pod: w["pod"] as string,
+    session: (w["session"] ?? null) as string | null,
+    owner: (w["owner"] ?? null) as string | null,
+    acquiredAt: new Date(w["acquired_at"] as string),
+    heldMs: w["held_ms"] as number,
+    expiresInMs: w["expires_in_ms"] as number,
+    data: (w["data"] ?? null) as Json,
+    traceparent: (w["traceparent"] ?? null) as string | null,
+  };
+}
+
+export function stoppingOf(w: Wire | null | undefined): Stopping | null {
+  if (!w) {
+    return null;
+  }
+  return { reason: (w["reason"] ?? null) as string | null, requestedAt: new Date(w["requested_at"] as string) };
+}
+
+export function lockInfoOf(w: Wire): LockInfo {
+  const info: LockInfo = {
+    key: w["key"] as string,
+    type: w["type"] as string,
+    state: w["state"] as LockInfo["state"],
+    mine: w["mine"] as boolean,
+    queueLength: w["queue_length"] as number,
+    stopping: stoppingOf(w["stopping"] as Wire | null),
+  };
+  if (typeof w["token"] === "number") {
+    info.token = w["token"];
+  }
+  const holder = holderOf(w["holder"] as Wire | undefined);
+  if (holder) {
+    info.holder = holder;
+  }
+  return info;
+}
+
+/** keyEventOf returns null for an event that this version does not know. */
+export function keyEventOf(name: string, w: Wire): KeyEvent | null {
+  const key = w["key"] as string;
+  switch (name) {
+    case "state":
+      return { type: "state", key, lock: lockInfoOf(w) };
+    case "acquired":
+      return { type: "acquired", key, holder: holderOf(w["holder"] as Wire | null) };
+    case "released":
+      return { type: "released", key, outcome: (w["outcome"] ?? null) as never, result: (w["result"] ?? null) as Json };
+    case "expired":
+      return { type: "expired", key };
+    case "stopping": {
+      const { reason, requestedAt } = stoppingOf(w) as Stopping;
+      return { type: "stopping", key, reason, requestedAt };
+    }
+    default:
+      return null;
+  }
+}
+
+/** What a call was about, for errors that carry it. */
+export interface Subject {
+  key?: string;
+  token?: number;
+}
+
+/** errorOf makes the error of a problem document (RFC 9457). */
+export function errorOf(
+  w: Wire,
+  status: number,
+  retryAfterMs: number | undefined,
+  about: Subject = {},
+): LocksidecarError {
+  const code = w["code"];
+  const message = w["detail"];
+  if (typeof code !== "string" || typeof message !== "string") {
+    return new BadAnswerError(`the sidecar answered ${status} without a problem document: ${JSON.stringify(w)}`, {
+      status,
+    });
+  }
+  const details = { status, retryAfterMs };
+  const reentry = w["reentry"] as number | undefined;
+  const key = (w["key"] ?? about.key ?? "") as string;
+  const holder = holderOf(w["holder"] as Wire | null);
+  switch (code) {
+    case "invalid_request":
+      return new InvalidRequestError(message, { status, reentry });
+    case "forbidden":
+      return new ForbiddenError(message, details);
+    case "not_held":
+      return new NotHeldError(message, details);
+    case "not_holder":
+      return new NotHolderError(message, w["reason"] as string, { status, reentry });
+    case "lock_lost":
+      return new LockLostError(key, about.token ?? 0, w["reason"] as string, message, details);
+    case "session_ended":
+      return new SessionEndedError(message, details);
+    case "too_large":
+      return new TooLargeError(message, details);
+    case "held":
+      return new LockHeldError(key, holder, message, {
+        status,
+        queueLength: w["queue_length"] as number,
+        cached: w["cached"] === true,
+      });
+    case "wait_timeout":
+      return new WaitTimeoutError(key, holder, message, {
+        status,
+        queuePosition: w["queue_position"] as number,
+        waitedMs: w["waited_ms"] as number,
+      });
+    case "limit":
+      return new LimitError(code, message, details);
+    case "store_unavailable":
+      return new StoreUnavailableError(code, message, details);
+    case "draining":
+      return new DrainingError(code, message, details);
+    default: // not_found, method_not_allowed, internal, … and what a newer sidecar may say
+      return new LocksidecarError(code, message, details);
+  }
+}
+
+/** Which feature of `GET /v1` a field of a call belongs to. What is not here has always been there. */
+const featureOf: { [field: string]: string } = {
+  wait_ms: "wait",
+  bind: "bind_ttl",
+  data: "data",
+  request_id: "request_id",
+  reentrant: "reentrant",
+  reentry: "reentrant",
+  outcome: "outcome",
+  result: "outcome",
+  on_success: "outcome",
+  max_hold_ms: "hold",
+  min_hold_ms: "hold",
+  keys: "several_keys",
+};
+
+/**
+ * requireFields throws an UnsupportedError if the sidecar does not know a field; sending it all the same would be a 400
+ * at best, and a lock without what was asked for at worst.
+ */
+export function requireFields(about: About, fields: Wire): void {
+  for (const [field, value] of Object.entries(fields)) {
+    const feature = featureOf[field];
+    if (value !== undefined && feature !== undefined) {
+      requireFeature(about, feature, `the field ${field}`);
+    }
+  }
+}
+
+/** requireFeature throws an UnsupportedError unless the sidecar has the feature. `what` needs it. */
+export function requireFeature(about: About, feature: string, what: string): void {
+  if (!about.features.includes(feature)) {
+    throw new UnsupportedError(
+      `${what} needs the feature ${feature}, which this sidecar (version ${about.version}) does not have; ` +
+        `it has ${about.features.join(", ")}. Update the sidecar`,
+    );
+  }
+}
+
+/** lockPath is the path of a key's calls. Throws an InvalidRequestError for what is not UTF-8. */
+export function lockPath(key: string, tail = ""): string {
+  if (typeof key !== "string" || key === "") {
+    throw new InvalidRequestError(`key: ${JSON.stringify(key) ?? typeof key} is not a text of 1 to 512 bytes`);
+  }
+  try {
+    return `/v1/locks/${encodeURIComponent(key)}${tail}`;
+  } catch (cause) {
+    throw new InvalidRequestError(`key: ${JSON.stringify(key)} has half of a surrogate pair, so it is not UTF-8`, {
+      cause,
+    });
+  }
+}
+
+/** query builds a query string of what is not undefined. */
+export function query(params: { [name: string]: string | number | boolean | undefined }): string {
+  const pairs = Object.entries(params)
+    .filter(([, value]) => value !== undefined)
+    .map(([name, value]) => `${name}=${encodeURIComponent(String(value))}`);
+  return pairs.length === 0 ? "" : `?${pairs.join("&")}`;
+}
+
+/** millis checks a duration: JSON has no NaN and no Infinity, so the sidecar would never see the mistake. */
+export function millis(name: string, value: number | undefined): number | undefined {
+  if (value !== undefined && !Number.isFinite(value)) {
+    throw new InvalidRequestError(`${name}: ${String(value)} is not a number of milliseconds`);
+  }
+  return value;
+}
