@@ -5,8 +5,8 @@ import {
   ClientClosedError,
   InvalidRequestError,
   LockHeldError,
-  LocksidecarError,
   type NotGrantedError,
+  SessionEndedError,
   TooLargeError,
   WaitTimeoutError,
 } from "./errors";
@@ -284,7 +284,7 @@ export class Client {
 
   /** get shows a lock, free or held. With `fresh` the store is asked, not what this sidecar last heard. */
   async get(key: string, options: { fresh?: boolean | undefined } = {}): Promise<LockInfo> {
-    return lockInfoOf(await this.#join((session) => session.call("GET", lockPath(key), { noCache: options.fresh })));
+    return lockInfoOf(await this.#look((session) => session.call("GET", lockPath(key), { noCache: options.fresh })));
   }
 
   /** locks goes through all held locks, ordered by key, page by page. */
@@ -301,7 +301,7 @@ export class Client {
   async page(options: ListOptions & { cursor?: string | undefined } = {}): Promise<LockPage> {
     const { scope, prefix, type, limit, cursor } = options;
     const path = `/v1/locks${query({ scope, prefix, type, limit, cursor })}`;
-    const answer = await this.#join((session) => {
+    const answer = await this.#look((session) => {
       requireFeature(session.about, "list", "a list of locks");
       return session.call("GET", path);
     });
@@ -335,12 +335,12 @@ export class Client {
 
   /** release releases a lock by its token: one with `bind: "ttl"` that was acquired anywhere, or one of this client. */
   async release(key: string, token: number, options: ReleaseOptions = {}): Promise<ReleaseResult> {
-    return releaseResultOf(await this.#joinOnce((session) => session.release(key, token, options)));
+    return releaseResultOf(await (await this.#caller()).release(key, token, options));
   }
 
-  /** check asks whether a lock is held under its token, as `lock.check()` does. */
-  async check(key: string, token: number): Promise<CheckResult> {
-    return checkResultOf(await this.#join((session) => session.amend(key, token)));
+  /** check asks whether a lock is held under its token, and replaces its data, if given. Throws as `lock.check()` does. */
+  async check(key: string, token: number, options: { data?: Json | undefined } = {}): Promise<CheckResult> {
+    return checkResultOf(await this.#look((session) => session.amend(key, token, { data: options.data })));
   }
 
   /** extend sets the remaining time of a lock with `bind: "ttl"`, by its token, in ms from now; and its data, if given. */
@@ -351,7 +351,7 @@ export class Client {
     options: { data?: Json | undefined } = {},
   ): Promise<CheckResult> {
     const fields = { ttl_ms: millis("ttlMs", ttlMs), data: options.data };
-    return checkResultOf(await this.#join((session) => session.amend(key, token, fields)));
+    return checkResultOf(await this.#look((session) => session.amend(key, token, fields)));
   }
 
   /**
@@ -367,9 +367,14 @@ export class Client {
     return watch;
   }
 
+  /** connect opens the session now, not with the first lock: so that a sidecar that is missing shows at the start. */
+  async connect(): Promise<void> {
+    await this.#open();
+  }
+
   /** about tells what the sidecar can do. */
   async about(): Promise<About> {
-    if (this.#session) {
+    if (this.#session && !this.#closed) {
       return (await this.#session).about;
     }
     return (await this.#call({ method: "GET", path: "/v1" })) as unknown as About;
@@ -477,27 +482,35 @@ export class Client {
   }
 
   /** #join makes a call in the session, once more in a new one if it was lost. Only for calls that may be repeated. */
-  async #join<T>(call: (session: Session) => Promise<T>, signal?: AbortSignal): Promise<T> {
+  #join<T>(call: (session: Session) => Promise<T>, signal?: AbortSignal): Promise<T> {
+    return this.#twice(() => abortable(this.#open(), signal), call);
+  }
+
+  /** #look makes a call that does not need the session, but says whose it is if there is one. It may be repeated. */
+  #look<T>(call: (session: Session) => Promise<T>): Promise<T> {
+    return this.#twice(() => this.#caller(), call);
+  }
+
+  async #twice<T>(get: () => Promise<Session>, call: (session: Session) => Promise<T>): Promise<T> {
+    const session = await get();
     try {
-      return await this.#joinOnce(call, signal);
+      return await call(session);
     } catch (error) {
       if (this.#closed || !brokeOff(error)) {
         throw error;
       }
-      return this.#joinOnce(call, signal);
+      if (error instanceof SessionEndedError) {
+        session.end("disconnected"); // its stream is about to say so
+      }
+      return call(await get());
     }
   }
 
-  async #joinOnce<T>(call: (session: Session) => Promise<T>, signal?: AbortSignal): Promise<T> {
-    const session = await abortable(this.#open(), signal);
-    try {
-      return await call(session);
-    } catch (error) {
-      if (error instanceof LocksidecarError && error.code === "session_ended") {
-        session.end("disconnected"); // its stream is about to say so
-      }
-      throw error;
-    }
+  /** #caller is the session, if there is one. */
+  async #caller(): Promise<Session> {
+    return this.#session && !this.#closed
+      ? this.#open()
+      : Session.none(this.#transport, await this.about(), this.#timeoutMs);
   }
 
   /** #open returns the session, and opens one if there is none. */

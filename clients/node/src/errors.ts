@@ -232,11 +232,11 @@ export class BadAnswerError extends LocksidecarError {
   }
 }
 
-/** `client_closed`: `client.close()` was called. */
-export class ClientClosedError extends LocksidecarError {
+/** `session_ended`, because `client.close()` was called. */
+export class ClientClosedError extends SessionEndedError {
   override name = "ClientClosedError";
   constructor() {
-    super("client_closed", "this client is closed; create another one");
+    super("this client is closed; create another one");
   }
 }
 

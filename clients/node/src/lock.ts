@@ -116,10 +116,11 @@ export class Lock {
 
   /**
    * extend sets the remaining time of a lock with `bind: "ttl"`, in ms from now. Throws as `check` does, and an
-   * `InvalidRequestError` for a session's lock: the sidecar renews that as long as the session lives.
+   * `InvalidRequestError` for a session's lock: the sidecar renews that as long as the session lives. `data`, if given,
+   * replaces what others see.
    */
-  async extend(ttlMs: number): Promise<CheckResult> {
-    return this.#amend({ ttl_ms: millis("ttlMs", ttlMs) });
+  async extend(ttlMs: number, options: { data?: Json | undefined } = {}): Promise<CheckResult> {
+    return this.#amend({ ttl_ms: millis("ttlMs", ttlMs), data: options.data });
   }
 
   /** setData replaces what others see as `holder.data`; null removes it. Throws as `check` does. */

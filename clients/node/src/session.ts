@@ -27,7 +27,7 @@ export interface Granted {
 export class Session {
   /** Called once, when the session is over. */
   onEnd: () => void = () => {};
-  #id = "";
+  #id: string | undefined;
   #ended = false;
   #stream: EventStream | undefined;
   readonly #grants = new Map<string, Grant>();
@@ -49,6 +49,11 @@ export class Session {
     const session = new Session(transport, about, timeoutMs);
     await session.#open(options);
     return session;
+  }
+
+  /** none is for calls of no session: of those who only look, and those who have a token. */
+  static none(transport: Transport, about: About, timeoutMs: number): Session {
+    return new Session(transport, about, timeoutMs);
   }
 
   get ended(): boolean {
@@ -87,7 +92,7 @@ export class Session {
     });
   }
 
-  /** call makes a call in this session. */
+  /** call makes a call of this session. */
   call(
     method: "GET" | "PUT" | "POST" | "PATCH" | "DELETE",
     path: string,
@@ -99,7 +104,10 @@ export class Session {
       noCache?: boolean | undefined;
     } = {},
   ): Promise<Wire> {
-    const headers: Record<string, string> = { "Lock-Session": this.#id };
+    const headers: Record<string, string> = {};
+    if (this.#id !== undefined) {
+      headers["Lock-Session"] = this.#id;
+    }
     if (more.noCache) {
       headers["Cache-Control"] = "no-cache";
     }

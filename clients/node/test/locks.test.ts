@@ -428,7 +428,7 @@ describe("looking", () => {
     await assert.rejects(waiting[0], RangeError);
     await two.return?.();
     assert.equal((await waiting[1]).done, true);
-    const closed = assert.rejects(waiting[2], { code: "client_closed" });
+    const closed = assert.rejects(waiting[2], { code: "session_ended", name: "ClientClosedError" });
     await client.close();
     await closed;
     assert.equal((await one.next()).done, true);

@@ -1,0 +1,13 @@
+// Holds a lock until it is killed. argv: the socket's path, the key.
+import { Client } from "locksidecar";
+
+const [socketPath, key] = process.argv.slice(2) as [string, string];
+
+async function main(): Promise<void> {
+  const client = new Client({ socketPath, name: "holder" });
+  const lock = await client.acquire(key);
+  process.stdout.write(`${lock.token}\n`);
+  setInterval(() => {}, 1000); // the client alone would let the process end
+}
+
+void main();

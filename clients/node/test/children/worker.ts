@@ -1,0 +1,15 @@
+// Counts under a lock, as a worker thread or as a worker of a cluster: reads a number from a file, lets others run, and
+// writes it back plus one. Without mutual exclusion some counts are lost.
+import { readFileSync, writeFileSync } from "node:fs";
+import { Client } from "locksidecar";
+
+export async function count(socketPath: string, file: string, times: number): Promise<void> {
+  await using client = new Client({ socketPath });
+  for (let i = 0; i < times; i++) {
+    await client.withLock("count", async () => {
+      const seen = Number(readFileSync(file, "utf8"));
+      await new Promise(setImmediate);
+      writeFileSync(file, String(seen + 1));
+    });
+  }
+}

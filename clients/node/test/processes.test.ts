@@ -1,0 +1,85 @@
+import assert from "node:assert/strict";
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { Worker } from "node:worker_threads";
+import { patienceMs, Sidecar } from "./sidecar";
+
+let sidecar: Sidecar;
+before(async () => {
+  sidecar = await Sidecar.start({ TTL: "1h" }); // so that nothing is freed by an expiry
+});
+after(() => sidecar.remove());
+
+const limited = { timeout: 2 * patienceMs };
+
+function child(name: string, ...args: string[]): ChildProcess {
+  const started = spawn(process.execPath, [join(__dirname, "children", `${name}.js`), ...args], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  started.stdout?.setEncoding("utf8");
+  return started;
+}
+
+async function line(process: ChildProcess): Promise<string> {
+  assert.ok(process.stdout);
+  return String((await once(process.stdout, "data"))[0]).trim();
+}
+
+test("kill -9 of a process that holds a lock frees it at once", limited, async () => {
+  const holder = child("holder", sidecar.socketPath, "killed");
+  const token = Number(await line(holder));
+  const client = sidecar.client();
+  assert.equal((await client.get("killed")).holder?.session, "holder");
+  const waiting = client.acquire("killed", { waitMs: patienceMs });
+  holder.kill("SIGKILL");
+  const killed = performance.now();
+  const lock = await waiting;
+  assert.ok(lock.token > token);
+  assert.ok(performance.now() - killed < 1000, "that was not at once");
+});
+
+test("a client that is idle, with a lock and a watch, lets its process end", limited, async () => {
+  const idle = child("idle", sidecar.socketPath);
+  const exit = once(idle, "exit");
+  assert.equal(await line(idle), "idle");
+  assert.deepEqual(await exit, [0, null]);
+  await sidecar.client().acquire("idle", { waitMs: patienceMs }); // and its lock is free
+});
+
+test("worker threads exclude each other", limited, async () => {
+  const file = join(sidecar.folder, "threads");
+  writeFileSync(file, "0");
+  const start = () =>
+    new Worker(join(__dirname, "children", "thread.js"), {
+      workerData: { socketPath: sidecar.socketPath, file, times: 50 },
+    });
+  const codes = await Promise.all([start(), start()].map(async (worker) => (await once(worker, "exit"))[0]));
+  assert.deepEqual(codes, [0, 0]);
+  assert.equal(readFileSync(file, "utf8"), "100");
+});
+
+test("a worker thread that is terminated frees its locks, and only its own", limited, async () => {
+  const client = sidecar.client();
+  const mine = await client.acquire("main thread");
+  const worker = new Worker(join(__dirname, "children", "thread.js"), {
+    workerData: { socketPath: sidecar.socketPath, hold: "thread" },
+  });
+  const [token] = (await once(worker, "message")) as [number];
+  const waiting = client.acquire("thread", { waitMs: patienceMs });
+  await worker.terminate();
+  assert.ok((await waiting).token > token);
+  await mine.check();
+});
+
+test("the workers of a cluster exclude each other, and the primary keeps its lock", limited, async () => {
+  const file = join(sidecar.folder, "cluster");
+  writeFileSync(file, "0");
+  const primary = child("cluster", sidecar.socketPath, file, "50");
+  const exit = once(primary, "exit");
+  assert.deepEqual(JSON.parse(await line(primary)), [0, 0]);
+  assert.deepEqual(await exit, [0, null]);
+  assert.equal(readFileSync(file, "utf8"), "100");
+});
