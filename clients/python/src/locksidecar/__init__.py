@@ -1,0 +1,25 @@
+"""Distributed locks through a locksidecar, for threads (`Client`) and asyncio (`AsyncClient`).
+
+`with Client().lock("workflow:123", wait=5) as lock` holds a lock in its body; `lock.token` is its fencing token.
+"""
+
+from . import errors, types
+from ._async import AsyncClient, AsyncEventStream, AsyncLock, AsyncLockSignal
+from ._sync import Client, EventStream, Lock, LockSignal
+from .errors import *  # noqa: F403
+from .types import *  # noqa: F403
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncClient",
+    "AsyncEventStream",
+    "AsyncLock",
+    "AsyncLockSignal",
+    "Client",
+    "EventStream",
+    "Lock",
+    "LockSignal",
+    *errors.__all__,
+    *types.__all__,
+]

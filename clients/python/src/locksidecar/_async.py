@@ -1,0 +1,687 @@
+"""The client for asyncio. It differs from `_sync` in how calls are made, and in nothing that they say."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import itertools
+import os
+import socket
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from . import _core, _fork, _wire, errors
+from ._core import UNSET, AcquireOptions, Call, Core, Steps
+from ._lock import BaseLock
+from ._session import Grant, Session
+from ._signal import Signal
+from .types import Event, LockInfo, LockOptions, Outcome, Scope, Status
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_owners = itertools.count(1)
+_tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], str] = weakref.WeakKeyDictionary()
+
+
+def _this_task() -> str:
+    # Not its id(): that of one which has ended is given to another.
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("reentrant without owner needs a task to be called in")
+    if task not in _tasks:
+        _tasks[task] = f"task-{next(_owners)}"
+    return _tasks[task]
+
+
+class AsyncLockSignal(Signal):
+    """Something that happens to a lock once. True in a condition once it has happened."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._event: asyncio.Event | None = None  # most locks need none
+
+    async def wait(self) -> None:
+        """Returns when it has happened."""
+        if self._event is None:
+            self._event = asyncio.Event()
+            self.on(self._event.set)
+        await self._event.wait()
+
+
+class AsyncLock(BaseLock):
+    """A lock that is held. As an async context manager it is released at the end.
+
+    `lost` happens when it is not held any more, with the `reason`; `stopping` when somebody asks to release it.
+    """
+
+    def __init__(self, client: AsyncClient, grant: Grant, value: Mapping[str, Any]) -> None:
+        super().__init__(grant, value)
+        self._client = client
+        self.lost = cast(AsyncLockSignal, grant.lost)
+        self.stopping = cast(AsyncLockSignal, grant.stopping)
+
+    async def release(self, outcome: Outcome | None = None, result: Any = UNSET, *, reentry: int | None = None) -> bool:
+        """Releases the lock, or takes off one entry of it; returns whether it is free now.
+
+        `outcome`, and with success a `result` (JSON, at most 4 KiB), are told to those who wait with
+        `on_success="skip"` and those who watch. Raises `LockLost`, `NotHolder`, `SidecarUnavailable`. A task that is
+        cancelled meanwhile releases it all the same.
+        """
+        self._begin_release()
+        value = await self._client._run(
+            self._client._core.release(self.key, self.token, self._grant, outcome, result, reentry)
+        )
+        self._done = True
+        return bool(value["released"])
+
+    async def check(self) -> Status:
+        """Asks the sidecar whether the lock is still held: raises `LockLost` or `NotHolder` if not."""
+        return await self._amend()
+
+    async def extend(self, ttl: float) -> Status:
+        """Sets the remaining time from now, in seconds. Only with `bind="ttl"`: others need no extending."""
+        return await self._amend(ttl=ttl)
+
+    async def update(self, data: Any) -> Status:
+        """Replaces the data that others see; None removes it."""
+        return await self._amend(data=data)
+
+    async def _amend(self, ttl: float | None = None, data: Any = UNSET) -> Status:
+        self._begin_release()
+        return await self._client._run(self._client._core.check(self.key, self.token, self._grant, ttl, data))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._done:
+            return
+        outcome, result = self._ending(error)
+        try:
+            await self.release(outcome, result)
+        except errors.LocksidecarError as failure:
+            if error is None:
+                raise
+            self._not_released(error, failure)
+
+
+class AsyncLockContext:
+    """`async with client.lock(...) as lock`: acquires at the beginning, releases at the end."""
+
+    def __init__(self, client: AsyncClient, key: str, options: LockOptions) -> None:
+        self._client, self._key, self._options = client, key, options
+        self._lock: AsyncLock | None = None
+
+    async def __aenter__(self) -> AsyncLock:
+        if self._lock is not None:
+            raise RuntimeError("this was entered already; call client.lock() for each `async with`")
+        self._lock = await self._client.acquire(self._key, **self._options)
+        return self._lock
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lock, self._lock = self._lock, None
+        assert lock is not None
+        await lock.__aexit__(kind, error, trace)
+
+
+class AsyncManyContext:
+    """`async with client.lock_many(...) as locks`: acquires all at the beginning, releases all at the end."""
+
+    def __init__(self, client: AsyncClient, keys: Sequence[str], options: LockOptions) -> None:
+        self._client, self._keys, self._options = client, keys, options
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> list[AsyncLock]:
+        locks = await self._client.acquire_many(self._keys, **self._options)
+        for lock in locks:
+            self._stack.push_async_exit(lock)
+        return locks
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+
+class AsyncEventStream:
+    """What happens to one key, as an async iterator of events. It holds a connection until `close`."""
+
+    def __init__(self, client: AsyncClient, key: str) -> None:
+        self._client, self._key = client, key
+        self._stream: _Stream | None = None
+
+    async def __aenter__(self) -> Self:
+        """Returns when the key is watched; the first event is its state then."""
+        await self._fill()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        stream = await self._fill()
+        return _core.watched(self._key, *stream.found.pop(0))
+
+    async def _fill(self) -> _Stream:
+        try:
+            if self._stream is None:
+                self._stream = await self._client._stream(self._client._core.watch(self._key))
+            await self._stream.filled()
+            return self._stream
+        except asyncio.CancelledError:
+            raise  # of one wait for an event; the next one goes on
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Ends it. Another task that waits for the next event gets `SidecarUnavailable`."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.abort()
+
+
+class _Closed(Exception):
+    """The connection was closed before it has answered anything."""
+
+
+class _Protocol(asyncio.Protocol):
+    """A connection. Its socket is noted in `sockets` until it is closed."""
+
+    def __init__(self, core: Core, sockets: _fork.Sockets, sock: socket.socket) -> None:
+        self._core, self._sockets, self._sock = core, sockets, sock
+        self._transport: asyncio.Transport | None = None
+        self.closed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 // asyncio's signature
+        self.closed = True
+        self._sockets.forget(self._sock)
+
+    def write(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(data)
+
+    def abort(self) -> None:
+        """Closes it, without waiting for anything."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class _Connection(_Protocol):
+    """One for calls, one after the other."""
+
+    def __init__(self, core: Core, sockets: _fork.Sockets, sock: socket.socket) -> None:
+        super().__init__(core, sockets, sock)
+        self._loop = asyncio.get_running_loop()
+        self._call: Call | None = None
+        self._parser = _wire.AnswerParser()
+        self._waiter: asyncio.Future[_wire.Answer] | None = None
+
+    async def exchange(self, call: Call, data: bytes) -> _wire.Answer:
+        if self.closed:
+            raise _Closed
+        self._call, self._parser = call, _wire.AnswerParser()
+        waiter: asyncio.Future[_wire.Answer] = self._loop.create_future()
+        self._waiter = waiter
+        timer = None
+        if call.timeout is not None:
+            timer = self._loop.call_later(call.timeout, self._fail, self._core.timed_out(call))
+        call.sent = True
+        self.write(data)
+        try:
+            return await waiter
+        finally:
+            self._waiter = self._call = None
+            if timer is not None:
+                timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        if self._call is None or self._waiter is None:
+            self.abort()  # nobody has asked
+            return
+        try:
+            answer = self._parser.feed(data)
+        except errors.LocksidecarError as e:
+            self._fail(e)
+            return
+        if answer is not None:
+            self._call.answer = answer  # also for a task that was cancelled just now
+            if not self._waiter.done():
+                self._waiter.set_result(answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._parser.started:
+            self._fail(self._core.broken(f"broke the connection ({exc or 'in the middle of an answer'})"))
+        else:
+            self._fail(_Closed())
+
+    def _fail(self, error: Exception) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
+
+
+class _Stream(_Protocol):
+    """One that hears events: those of a key, or of the session (then `hear` takes them)."""
+
+    def __init__(self, core: Core, sockets: _fork.Sockets, sock: socket.socket) -> None:
+        super().__init__(core, sockets, sock)
+        self._parser = _wire.StreamParser()
+        self._loop = asyncio.get_running_loop()
+        self._heard = self._loop.time()
+        self._timer = self._loop.call_later(_core.SILENCE, self._silent)
+        self._news = asyncio.Event()
+        self._error: Exception | None = None
+        self.found: list[tuple[str, Any]] = []
+        self.session: Session | None = None
+
+    async def filled(self) -> None:
+        """Returns when there is an event in `found`."""
+        while not self.found:
+            if self._error is not None:
+                raise self._error
+            self._news.clear()
+            await self._news.wait()
+
+    def hear(self, session: Session) -> None:
+        """From now on the events are the session's."""
+        self.session = session
+        found, self.found = self.found, []
+        for name, data in found:
+            session.hear(name, data)
+        if self.closed:
+            session.end()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = self._loop.time()
+        try:
+            events = self._parser.feed(data)
+        except (ValueError, errors.LocksidecarError) as e:
+            self._error = e
+            self.abort()
+            return
+        if self.session is not None:
+            for name, value in events:
+                self.session.hear(name, value)
+        elif events:
+            self.found += events
+            self._news.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._timer.cancel()
+        if self._error is None:
+            self._error = self._core.broken(f"ended the event stream{f' ({exc})' if exc else ''}")
+        self._news.set()
+        if self.session is not None:
+            self.session.end()
+
+    def _silent(self) -> None:
+        left = self._heard + _core.SILENCE - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._silent)
+            return
+        self._error = self._core.broken(f"has said nothing for {_core.SILENCE:g} s")
+        if self.session is not None:
+            self._sockets.shut()  # the sidecar hangs: the calls that wait would wait for ever
+        self.abort()
+
+
+class AsyncClient:
+    """A client for asyncio: one session, opened on first use, for this object, this process and one event loop.
+
+    The arguments are those of `Client`. It may be made before a fork, or before the loop runs; a child opens its own
+    session. For each of several loops that run at the same time, make a client of its own.
+    """
+
+    def __init__(
+        self,
+        socket_path: str | os.PathLike[str] | None = None,
+        *,
+        name: str | None = None,
+        ttl: float | None = None,
+        timeout: float = 10.0,
+        reconnect: float = 30.0,
+    ) -> None:
+        self._core = Core(socket_path, name, ttl, timeout, reconnect, AsyncLockSignal)
+        self._sockets = _fork.Sockets()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._idle: list[_Connection] = []
+        self._opening = asyncio.Lock()
+        self._cleanups: set[asyncio.Task[None]] = set()
+        self._closed = False
+        _fork.register(self)
+
+    # The public surface.
+
+    async def acquire(self, key: str, **options: Unpack[LockOptions]) -> AsyncLock:
+        """Acquires a lock and returns it; `lock` is the same for an `async with`.
+
+        Raises `LockHeld` (with `wait=0`), `WaitTimeout`, `Skipped`, `SidecarUnavailable`, and the other `ApiError`s.
+        """
+        return AsyncLock(self, *await self._run(self._core.acquire(key, self._options(options))))
+
+    def lock(self, key: str, **options: Unpack[LockOptions]) -> AsyncLockContext:
+        """`async with client.lock("workflow:123", wait=5, ttl=30) as lock`: see `LockOptions` and `acquire`."""
+        return AsyncLockContext(self, key, options)
+
+    async def try_lock(self, key: str, **options: Unpack[LockOptions]) -> AsyncLock | None:
+        """Acquires a lock if it is free; None if somebody has it."""
+        options["wait"] = 0
+        try:
+            return await self.acquire(key, **options)
+        except errors.LockHeld:
+            return None
+
+    async def acquire_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> list[AsyncLock]:
+        """Acquires 1 to 100 locks, all or none, without deadlocks in whatever order others name them."""
+        grants = await self._run(self._core.acquire_many(keys, self._options(options)))
+        return [AsyncLock(self, *one) for one in grants]
+
+    def lock_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> AsyncManyContext:
+        """`async with client.lock_many(["account:7", "account:3"]) as locks`: see `acquire_many`."""
+        return AsyncManyContext(self, keys, options)
+
+    def locked(
+        self, key: str, **options: Unpack[LockOptions]
+    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
+        """Decorator: `@client.locked("report:{id}")` holds the lock while the function runs; `{id}` is its argument."""
+
+        def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+            make_key = _core.key_maker(key, function)
+
+            @functools.wraps(function)
+            async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+                async with self.lock(make_key(*args, **kwargs), **options):
+                    return await function(*args, **kwargs)
+
+            return wrapper
+
+        return decorate
+
+    async def once(self, key: str, function: Callable[[], Awaitable[T] | T], **options: Unpack[LockOptions]) -> T:
+        """Calls the function under the lock; or returns what another holder's `once` returned while this waited.
+
+        The result must be JSON of at most 4 KiB: the others get it so. When the function raises, the next in line
+        calls it.
+        """
+        options["on_success"] = "skip"
+        try:
+            lock = await self.acquire(key, **options)
+        except errors.Skipped as e:
+            return cast(T, e.result)
+        async with lock:
+            lock.outcome = "failure"  # unless the next lines succeed
+            made = function()
+            result = cast(T, await made if inspect.isawaitable(made) else made)
+            await lock.release("success", result)
+        return result
+
+    async def release(
+        self, key: str, token: int, outcome: Outcome | None = None, result: Any = UNSET, *, reentry: int | None = None
+    ) -> bool:
+        """Releases a lock by key and token, such as a `bind="ttl"` lock of another process. See `AsyncLock.release`."""
+        value = await self._run(self._core.release(key, token, None, outcome, result, reentry))
+        return bool(value["released"])
+
+    async def check(self, key: str, token: int) -> Status:
+        """Asks whether a lock is held under this token: raises `LockLost` or `NotHolder` if not."""
+        return await self._run(self._core.check(key, token, None))
+
+    async def extend(self, key: str, token: int, ttl: float) -> Status:
+        """Sets the remaining time of a `bind="ttl"` lock by key and token, in seconds from now."""
+        return await self._run(self._core.check(key, token, None, ttl))
+
+    async def get(self, key: str, *, no_cache: bool = False) -> LockInfo:
+        """Shows one lock. `no_cache` asks the store, not the sidecar's memory."""
+        return await self._run(self._core.get(key, no_cache))
+
+    async def locks(
+        self, scope: Scope = "pod", *, prefix: str | None = None, type: str | None = None, page_size: int | None = None
+    ) -> AsyncIterator[LockInfo]:
+        """Lists held locks by key: of this session, of this sidecar (`pod`), or of the whole namespace (`all`)."""
+        cursor = None
+        while True:
+            page, cursor = await self._run(self._core.page(scope, prefix, type, page_size, cursor))
+            for one in page:
+                yield one
+            if cursor is None:
+                return
+
+    async def stop(self, key: str, reason: str | None = None) -> None:
+        """Asks the holder of a lock to release it; it may go on. Raises `NotHeld`."""
+        await self._run(self._core.stop(key, reason))
+
+    async def force_release(self, key: str) -> None:
+        """Breaks a lock, whoever has it; returns when it is free. Raises `Forbidden`, `NotHeld`."""
+        await self._run(self._core.force_release(key))
+
+    def events(self, key: str) -> AsyncEventStream:
+        """Watches a key: `async with client.events(key) as events`, `async for event in events`.
+
+        The first is its state. Best effort: some events may be missing. When the stream ends, the loop raises
+        `SidecarUnavailable`.
+        """
+        return AsyncEventStream(self, key)
+
+    async def close(self) -> None:
+        """Ends the session and releases what it holds. The client cannot be used any more. May be called twice."""
+        if self._closed:
+            return
+        session = self._core.live_session()
+        if session is not None:
+            await self._run(self._core.end_session(session))
+            session.end()
+        self._closed = True
+        self._sockets.shut()
+        self._drop_idle()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # How calls are made.
+
+    def _options(self, options: LockOptions) -> AcquireOptions:
+        made = AcquireOptions(**options)
+        if made.reentrant and made.owner is None:
+            made.owner = _this_task()
+        return made
+
+    async def _run(self, steps: Steps[T]) -> T:
+        """Makes the calls of an operation, in this task."""
+        self._attach()
+        answer: Any = None
+        error: Exception | None = None
+        try:
+            while True:
+                try:
+                    call = steps.send(answer) if error is None else steps.throw(error)
+                    answer, error = None, None
+                    answer = await self._perform(call)
+                except StopIteration as stop:
+                    return cast(T, stop.value)
+                except GeneratorExit:
+                    raise
+                except Exception as e:
+                    if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:  # the operation itself has raised it
+                        raise
+                    error = e
+                except BaseException as e:
+                    # Cancelled. What the operation has to clean up it does in a task of its own: this one may be
+                    # cancelled again.
+                    call = steps.throw(e)
+                    cleanup = asyncio.ensure_future(self._clean_up(steps, call, e))
+                    self._cleanups.add(cleanup)
+                    cleanup.add_done_callback(self._cleanups.discard)
+                    await asyncio.shield(cleanup)
+                    raise
+        finally:
+            error = None  # it refers to this frame
+
+    async def _clean_up(self, steps: Steps[Any], call: Call, why: BaseException) -> None:
+        try:
+            while True:
+                try:
+                    answer = await self._perform(call)
+                except Exception as e:
+                    call = steps.throw(e)
+                else:
+                    call = steps.send(answer)
+        except BaseException as e:
+            if e is not why:
+                raise
+
+    async def _perform(self, call: Call) -> _wire.Answer:
+        if self._closed:
+            raise RuntimeError("this client is closed")
+        if call.delay:
+            await asyncio.sleep(call.delay)
+        if call.joins:
+            call.session = self._core.live_session() or await self._open_session()
+        elif call.needs and self._core.features is None:
+            self._core.learn(await self._exchange(self._core.describe()))
+        self._core.require(call)
+        return await self._exchange(call)
+
+    async def _exchange(self, call: Call) -> _wire.Answer:
+        data = call.encode()
+        while True:
+            if self._idle:
+                connection, reused = self._idle.pop(), True
+            else:
+                connection, reused = await self._connect(_Connection), False
+            try:
+                answer = await connection.exchange(call, data)
+            except _Closed:
+                connection.abort()
+                if not (reused and call.repeatable):
+                    raise self._core.broken("closed the connection without an answer") from None
+                self._drop_idle()  # the sidecar was restarted: they are all dead
+                call.repeated = True
+                continue
+            except BaseException:  # also a cancellation: closing ends a wait at the sidecar
+                connection.abort()
+                raise
+            if answer.headers.get("connection") == "close" or len(self._idle) >= _core.MAX_IDLE or self._closed:
+                connection.abort()
+            else:
+                self._idle.append(connection)
+            return answer
+
+    async def _connect(self, make: Callable[[Core, _fork.Sockets, socket.socket], Conn]) -> Conn:
+        assert self._loop is not None
+        sock = self._sockets.new()
+        try:
+            sock.setblocking(False)
+            backlog = _fork.Backlog(self._core.timeout)
+            while True:
+                try:
+                    sock.connect(self._core.path)  # on a Unix socket this is done at once
+                    break
+                except BlockingIOError as e:
+                    backlog.full(e)
+                    await asyncio.sleep(backlog.PAUSE)
+            protocol = make(self._core, self._sockets, sock)
+            await self._loop.create_unix_connection(lambda: protocol, sock=sock)
+            return protocol
+        except OSError as e:
+            self._sockets.close(sock)
+            raise self._core.unreachable(e) from e
+        except BaseException:
+            self._sockets.close(sock)
+            raise
+
+    def _drop_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().abort()
+
+    async def _stream(self, call: Call) -> _Stream:
+        """Makes a call whose answer is an event stream, on a connection of its own."""
+        self._attach()
+        if self._closed:
+            raise RuntimeError("this client is closed")
+        if call.needs and self._core.features is None:
+            self._core.learn(await self._exchange(self._core.describe()))
+        self._core.require(call)
+        stream = await self._connect(_Stream)
+        stream.write(call.encode())
+        return stream
+
+    # The session.
+
+    async def _open_session(self) -> Session:
+        async with self._opening:
+            session = self._core.live_session()
+            if session is not None:
+                return session
+            self._core.learn(await self._exchange(self._core.describe()))
+            call = self._core.open_session()
+            stream = await self._stream(call)
+            try:
+                await asyncio.wait_for(stream.filled(), call.timeout)
+            except asyncio.TimeoutError:
+                stream.abort()
+                raise self._core.timed_out(call) from None
+            except BaseException:
+                stream.abort()
+                raise
+            session = self._core.opened(stream.found.pop(0)[1], stream.abort)
+            stream.hear(session)
+            self._core.adopt(session)
+            return session
+
+    def _attach(self) -> None:
+        """Binds the client to the loop that runs."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self._loop is not None:
+            if not self._loop.is_closed():
+                raise RuntimeError("this AsyncClient is used in another event loop; make one for each loop")
+            # Its connections have ended with their loop; nobody has told the locks.
+            self._sockets.abandon()
+            session = self._core.live_session()
+            if session is not None:
+                session.end()
+        self._loop = loop
+        self._idle = []
+        self._opening = asyncio.Lock()
+        self._cleanups = set()
+
+    def _forked(self) -> None:
+        # In the child. The parent's loop is not touched: both have the same epoll descriptor, so that ending a
+        # transport here would make the parent deaf.
+        self._sockets.abandon()
+        self._loop = None
+        self._core.forked()
+
+
+Conn = TypeVar("Conn", _Connection, _Stream)

@@ -1,0 +1,587 @@
+"""What a client does, without doing it: both halves of the package run this.
+
+Each operation is a generator. It yields the calls that it wants made, is sent their answers, and returns its result;
+an error of a call is thrown into it. `_sync` and `_async` differ only in how a call is made.
+"""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from string import Formatter
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+from uuid import uuid4
+
+from . import _tracing, _wire, errors
+from ._session import Grant, Session
+from ._signal import Signal
+from .types import Bind, Event, LockInfo, OnSuccess, Outcome, Scope, Status
+
+DEFAULT_SOCKET = "/run/locksidecar/locksidecar.sock"
+# The stream has a comment line every 15 s. A sidecar that says nothing for so long (seconds) is gone or hangs.
+SILENCE = 45.0
+# Idle connections that a client keeps. Each is a descriptor here and in the sidecar.
+MAX_IDLE = 16
+
+T = TypeVar("T")
+
+
+class _Unset:
+    """The type of an argument that was not given, where None means something."""
+
+
+UNSET = _Unset()
+
+
+class Call:
+    """One request, and what is to be known to make it."""
+
+    __slots__ = ("answer", "body", "delay", "joins", "method", "needs", "repeatable", "repeated", "sent", "session",
+                 "takes", "target", "timeout")  # fmt: skip
+
+    def __init__(
+        self,
+        method: str,
+        target: str,
+        body: Any = None,
+        *,
+        timeout: float | None,
+        joins: bool = False,
+        session: Session | None = None,
+        needs: Iterable[str] = (),
+        takes: bool = False,
+        repeatable: bool = True,
+        delay: float = 0.0,
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.body = b"" if body is None else _dump(body)
+        self.timeout = timeout  # seconds for the answer; None: for ever
+        self.joins = joins  # join the client's session; it is opened if need be
+        self.session = session  # the session that it joins
+        self.needs = needs  # features
+        # Its answer gives something away. Its last bytes stay in the socket until `answer` is set: whoever is
+        # interrupted before that closes the connection, and the sidecar sees that the grant was not delivered.
+        self.takes = takes
+        self.repeatable = repeatable  # when a connection closes before it has answered anything
+        self.repeated = False
+        self.delay = delay  # seconds before it is made
+        self.sent = False  # it may have reached the sidecar
+        self.answer: _wire.Answer | None = None
+
+    def encode(self) -> bytes:
+        """The request's bytes."""
+        headers = _tracing.headers()
+        if self.session is not None:
+            headers += self.session.header
+        return _wire.request(self.method, self.target, headers, self.body)
+
+
+Steps = Generator[Call, _wire.Answer, T]
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def _path(key: str, rest: str = "") -> str:
+    return f"/v1/locks/{quote(key, safe='')}{rest}"
+
+
+def _ms(seconds: float) -> int:
+    # Rounded up: who says 0.0001 does not mean "not at all". What is out of range, the sidecar refuses by name.
+    return math.ceil(seconds * 1000)
+
+
+@dataclass
+class AcquireOptions:
+    """The options of an acquire, as in `Client.acquire`."""
+
+    wait: float | None = None
+    ttl: float | None = None
+    bind: Bind = "session"
+    owner: str | None = None
+    reentrant: bool = False
+    max_hold: float | None = None
+    min_hold: float | None = None
+    on_success: OnSuccess = "acquire"
+    data: Any = None
+    request_id: str | None = None
+
+    def fields(self) -> tuple[dict[str, Any], list[str]]:
+        """The request's members but for the wait, and the features that they need."""
+        body: dict[str, Any] = {}
+        needs: list[str] = []
+        if self.ttl is not None:
+            body["ttl_ms"] = _ms(self.ttl)
+        if self.bind != "session":
+            body["bind"] = self.bind
+            needs.append("bind_ttl")
+            # The id makes it safe to repeat the call when a connection breaks.
+            body["request_id"] = self.request_id or str(uuid4())
+            needs.append("request_id")
+        elif self.request_id is not None:
+            body["request_id"] = self.request_id
+            needs.append("request_id")
+        if self.owner is not None:
+            body["owner"] = self.owner
+            needs.append("reentrant")
+        if self.reentrant:
+            body["reentrant"] = True
+        if self.max_hold is not None:
+            body["max_hold_ms"] = _ms(self.max_hold)
+            needs.append("hold")
+        if self.min_hold is not None:
+            body["min_hold_ms"] = _ms(self.min_hold)
+            needs.append("hold")
+        if self.on_success != "acquire":
+            body["on_success"] = self.on_success
+            needs.append("outcome")
+        if self.data is not None:
+            body["data"] = self.data
+            needs.append("data")
+        return body, needs
+
+
+class _Wait:
+    """A wait that may outlive an outage of the sidecar."""
+
+    def __init__(self, wait: float | None, core: Core) -> None:
+        if wait is not None and math.isinf(wait) and wait > 0:
+            wait = None
+        self._core = core
+        self.waits = wait is None or wait != 0
+        self._first = wait
+        self._deadline = None if wait is None or wait <= 0 else time.monotonic() + wait
+        self._began: float | None = None  # the outage
+        self._last = 0.0  # the last failure
+        self.pause = 0.0
+        self._reopened = False
+
+    def left(self) -> float | None:
+        """Seconds; None is for ever."""
+        if self._began is None or self._deadline is None:
+            return self._first
+        return max(self._deadline - time.monotonic(), 0.001)
+
+    def bridge(self, error: errors.LocksidecarError, call: Call) -> None:
+        """Returns if the call is to be made again, after `pause`; raises the error if not."""
+        if isinstance(error, errors.SessionEnded) and not self._reopened:
+            self._reopened = True  # the next one opens a new session, and nothing was granted: that is not an outage
+            return
+        if not self.waits or not self._core.reached:
+            raise error
+        now = time.monotonic()
+        if self._began is None or (call.sent and now - self._last > 5):  # it has stood in line since
+            self._began, self.pause = now, 0.0
+        self._last = now
+        self.pause = min(max(self.pause * 2, 0.05), 1.0)
+        if now - self._began >= self._core.reconnect or (self._deadline is not None and now >= self._deadline):
+            raise error
+
+
+class Core:
+    """What both clients know and decide."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        name: str | None,
+        ttl: float | None,
+        timeout: float,
+        reconnect: float,
+        new_signal: Callable[[], Signal],
+    ) -> None:
+        self.path = os.fspath(path) if path else os.environ.get("LOCKSIDECAR_SOCKET") or DEFAULT_SOCKET
+        self.timeout = timeout
+        self.reconnect = reconnect
+        self.new_signal = new_signal
+        self._name, self._ttl = name, ttl
+        self.session: Session | None = None
+        self.features: frozenset[str] | None = None  # of the sidecar; None: not asked yet
+        self.version = ""
+        self.reached = False  # a session was opened in this process
+
+    # Opening a session.
+
+    def describe(self) -> Call:
+        """The call whose answer `learn` takes."""
+        return Call("GET", "/v1", timeout=self.timeout)
+
+    def learn(self, answer: _wire.Answer) -> None:
+        """Notes what the sidecar can do."""
+        value = answer.result()
+        self.version, self.features = str(value["version"]), frozenset(value["features"])
+
+    def open_session(self) -> Call:
+        """The call whose answer is the session's stream."""
+        body: dict[str, Any] = {}
+        if self._name is not None:
+            body["name"] = self._name
+        if self._ttl is not None:
+            body["ttl_ms"] = _ms(self._ttl)
+        return Call("POST", "/v1/sessions", body, timeout=self.timeout, needs=["sessions"])
+
+    def opened(self, data: Mapping[str, Any], on_end: Callable[[], None]) -> Session:
+        """Makes the session of which this is the first event; `adopt` it when its stream is being listened to."""
+        return Session(data["session"], self.new_signal, on_end)
+
+    def adopt(self, session: Session) -> None:
+        """From now on it is the client's session."""
+        self.session = session
+        self.reached = True
+
+    def live_session(self) -> Session | None:
+        """The session, if one is open."""
+        session = self.session
+        return None if session is None or session.ended else session
+
+    def forked(self) -> None:
+        """In the child of a fork: what is known is the parent's."""
+        if self.session is not None:
+            self.session.forked()
+        self.session, self.features, self.reached = None, None, False
+
+    def require(self, call: Call) -> None:
+        """Raises for a call that the sidecar does not know."""
+        for feature in call.needs:
+            if self.features is not None and feature not in self.features:
+                raise errors.FeatureMissing(feature, self.version)
+
+    # Errors.
+
+    def unreachable(self, cause: OSError) -> errors.SidecarUnavailable:
+        """The error of a connection that was not to be had."""
+        if cause.errno == errno.ENOENT:
+            what = (
+                "there is no such socket. Check that the sidecar runs, that LOCKSIDECAR_SOCKET is the same for it and"
+                " for this process, and that the socket's folder is mounted into this container"
+            )
+        elif cause.errno == errno.ECONNREFUSED:
+            what = "the socket is there, but nobody listens. Check that the sidecar still runs, and its log"
+        elif cause.errno in (errno.EACCES, errno.EPERM):
+            what = (
+                f"this process (uid {os.getuid()}) may not use it. Check the sidecar's LOCKSIDECAR_SOCKET_MODE, and"
+                " the owner and group of the socket and its folder"
+            )
+        elif cause.errno is None:  # Python's own check
+            what = f"{cause} (a socket's path has at most 107 bytes)"
+        else:
+            what = f"{cause.strerror or cause}. Check that it is the socket of a locksidecar, and that this runs"
+        return errors.SidecarUnavailable(f"cannot reach the sidecar at {self.path}: {what}", self.path)
+
+    def broken(self, what: str) -> errors.SidecarUnavailable:
+        """The error of a call that got no answer."""
+        return errors.SidecarUnavailable(
+            f"the sidecar at {self.path} {what}. Check that it still runs, and its log", self.path
+        )
+
+    def timed_out(self, call: Call) -> errors.SidecarUnavailable:
+        """The error of an answer that did not come."""
+        return self.broken(f"did not answer {call.method} {call.target} within {call.timeout:g} s")
+
+    # Operations.
+
+    def acquire(self, key: str, options: AcquireOptions) -> Steps[tuple[Grant, Mapping[str, Any]]]:
+        """Acquires one lock."""
+        value = yield from self._acquire("PUT", _path(key), {}, [], options)
+        if not value["granted"]:
+            raise errors.Skipped(key, value.get("result"))
+        return value["_grants"][0], value
+
+    def acquire_many(
+        self, keys: Sequence[str], options: AcquireOptions
+    ) -> Steps[list[tuple[Grant, Mapping[str, Any]]]]:
+        """Acquires several locks, all or none."""
+        value = yield from self._acquire("POST", "/v1/locks", {"keys": list(keys)}, ["several_keys"], options)
+        return list(zip(value["_grants"], value["locks"], strict=True))
+
+    def _acquire(
+        self, method: str, target: str, body: dict[str, Any], needs: list[str], options: AcquireOptions
+    ) -> Steps[dict[str, Any]]:
+        fields, fields_need = options.fields()
+        needs = needs + fields_need
+        wait = _Wait(options.wait, self)
+        if wait.waits:
+            needs.append("wait")
+        while True:
+            left = wait.left()
+            if wait.waits:
+                fields["wait_ms"] = -1 if left is None else _ms(left)
+            call = Call(
+                method,
+                target,
+                {**body, **fields},
+                timeout=None if left is None else max(left, 0) + self.timeout,
+                joins=options.bind == "session",
+                needs=needs,
+                takes=True,
+                delay=wait.pause,
+            )
+            try:
+                value: dict[str, Any] = (yield call).result()
+                value["_grants"] = [self._hold(call, one, options) for one in _granted(value)]
+                return value
+            except errors.SessionEnded as e:
+                _over(call)
+                wait.bridge(e, call)
+            except (errors.SidecarUnavailable, errors.Draining) as e:
+                wait.bridge(e, call)
+            except GeneratorExit:
+                raise
+            except BaseException:  # also KeyboardInterrupt and a task's cancellation
+                yield from self._give_back(call)
+                raise
+
+    def _hold(self, call: Call, value: Mapping[str, Any], options: AcquireOptions) -> Grant:
+        if call.session is not None:
+            return call.session.hold(value, options.reentrant)
+        grant = Grant(value["key"], value["token"], None, self.new_signal)
+        grant.note(value)
+        return grant
+
+    def _give_back(self, call: Call) -> Steps[None]:
+        """Releases what a call has got that nobody wants any more.
+
+        The sidecar gives back what it could not deliver; this is for what was delivered just before. Where both
+        happen, the second finds nothing: hence `reentry`.
+        """
+        if call.answer is None or call.answer.status != 200:
+            return
+        for one in _granted(call.answer.json()):
+            if call.session is not None:
+                call.session.forget(Grant(one["key"], one["token"], None, Signal))
+            target = _path(one["key"], f"?token={one['token']}&reentry={one['reentry']}")
+            try:
+                yield Call("DELETE", target, timeout=self.timeout, session=call.session)
+            except errors.LocksidecarError:
+                pass  # the session's end, or its TTL, frees it; there is another exception to raise
+
+    def release(
+        self,
+        key: str,
+        token: int,
+        grant: Grant | None,
+        outcome: Outcome | None,
+        result: Any,
+        reentry: int | None,
+    ) -> Steps[Mapping[str, Any]]:
+        """Releases a lock, or one entry of it. `grant` is what the client knows of it, if it does."""
+        if grant is not None and grant.lost:
+            raise errors.lost(key, grant.lost.reason or "")
+        entries = reentry
+        if entries is None and grant is not None and grant.reentrant:
+            entries = grant.entries
+        for correction in (True, False):
+            call = self._release_call(key, token, grant, outcome, result, entries)
+            try:
+                value = yield from self._release_once(call)
+            except (errors.InvalidRequest, errors.NotHolder) as e:
+                count = e.problem.get("reentry")
+                if correction and reentry is None and count is not None and not call.repeated:
+                    entries = count  # another thread of the same owner has entered or released meanwhile
+                    continue
+                self._lost_by(grant, e)
+                raise
+            except errors.ApiError as e:
+                self._lost_by(grant, e)
+                raise
+            break
+        if grant is not None:
+            grant.entries = value["reentry"]
+            if value["released"] and grant.session is not None:
+                grant.session.forget(grant)
+        return value
+
+    def _release_call(
+        self, key: str, token: int, grant: Grant | None, outcome: Outcome | None, result: Any, entries: int | None
+    ) -> Call:
+        query: dict[str, Any] = {"token": token}
+        needs = []
+        if outcome is not None:
+            query["outcome"] = outcome
+            needs.append("outcome")
+        if entries is not None:
+            query["reentry"] = entries
+            needs.append("reentrant")
+        return Call(
+            "DELETE",
+            _path(key, "?" + urlencode(query)),
+            None if isinstance(result, _Unset) else {"result": result},
+            timeout=self.timeout,
+            session=self.live_session() if grant is None else grant.session,
+            needs=needs,
+        )
+
+    def _release_once(self, call: Call) -> Steps[Mapping[str, Any]]:
+        try:
+            return _released(call, (yield call))
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException:
+            # Interrupted: whether it was sent is not known, and the lock must not stay held by nobody.
+            if call.answer is None:
+                call.repeated = True
+                try:
+                    yield call
+                except errors.LocksidecarError:
+                    pass
+            raise
+
+    def check(
+        self, key: str, token: int, grant: Grant | None, ttl: float | None = None, data: Any = UNSET
+    ) -> Steps[Status]:
+        """Asks whether the lock is held; sets its time (`bind="ttl"`) or its data."""
+        if grant is not None and grant.lost:
+            raise errors.lost(key, grant.lost.reason or "")
+        body: dict[str, Any] = {"token": token}
+        if ttl is not None:
+            body["ttl_ms"] = _ms(ttl)
+        needs = []
+        if not isinstance(data, _Unset):
+            body["data"] = data
+            needs.append("data")
+        call = Call(
+            "PATCH",
+            _path(key),
+            body,
+            timeout=self.timeout,
+            session=self.live_session() if grant is None else grant.session,
+            needs=needs,
+        )
+        try:
+            value = (yield call).result()
+        except errors.ApiError as e:
+            self._lost_by(grant, e)
+            raise
+        if grant is not None:
+            grant.note(value)
+        return Status.from_json(value)
+
+    def _lost_by(self, grant: Grant | None, error: errors.ApiError) -> None:
+        """Takes from an error that a lock is not held any more."""
+        if grant is None:
+            return
+        if isinstance(error, (errors.LockLost, errors.NotHolder)) and "reentry" not in error.problem:
+            if grant.session is not None:
+                grant.session.forget(grant)
+            grant.lost.fire(error.reason)
+        elif isinstance(error, errors.SessionEnded) and grant.session is not None:
+            grant.session.end()
+            raise errors.lost(grant.key, "disconnected") from error
+
+    def get(self, key: str, no_cache: bool) -> Steps[LockInfo]:
+        """Shows one lock."""
+        value = yield from self._look(_path(key), no_cache=no_cache)
+        return LockInfo.from_json(value)
+
+    def page(
+        self, scope: Scope, prefix: str | None, type_: str | None, limit: int | None, cursor: str | None
+    ) -> Steps[tuple[list[LockInfo], str | None]]:
+        """Lists one page of the locks that are held, and says where the next begins."""
+        query = {"scope": scope, "prefix": prefix, "type": type_, "limit": limit, "cursor": cursor}
+        target = "/v1/locks?" + urlencode({k: v for k, v in query.items() if v is not None}, quote_via=quote, safe="")
+        value = yield from self._look(target, needs=["list"], joins=scope == "session")
+        return [LockInfo.from_json(one) for one in value["locks"]], value.get("next_cursor")
+
+    def _look(
+        self, target: str, *, no_cache: bool = False, needs: Iterable[str] = (), joins: bool = False
+    ) -> Steps[Any]:
+        for last in (False, True):
+            call = Look(target, no_cache, timeout=self.timeout, session=self.live_session(), needs=needs, joins=joins)
+            try:
+                return (yield call).result()
+            except errors.SessionEnded:
+                _over(call)
+                if last:
+                    raise
+
+    def stop(self, key: str, reason: str | None) -> Steps[None]:
+        """Asks the holder to stop."""
+        body = {} if reason is None else {"reason": reason}
+        (yield Call("POST", _path(key, "/stop"), body, timeout=self.timeout, needs=["stop"])).result()
+
+    def force_release(self, key: str) -> Steps[None]:
+        """Breaks a lock."""
+        # It answers when the lock is free, at the latest when its lease ends: the answer may take long.
+        (yield Call("DELETE", _path(key, "?force=true"), timeout=None, repeatable=False)).result()
+
+    def watch(self, key: str) -> Call:
+        """The call that streams what happens to a key."""
+        return Call("GET", _path(key, "/events"), timeout=self.timeout, needs=["events"])
+
+    def end_session(self, session: Session) -> Steps[None]:
+        """Ends the session; when it has returned, its locks are free."""
+        try:
+            yield Call("DELETE", f"/v1/sessions/{quote(session.id, safe='')}", timeout=self.timeout, repeatable=False)
+        except errors.LocksidecarError:
+            pass  # closing its stream ends it too
+
+
+class Look(Call):
+    """A call that only reads."""
+
+    __slots__ = ("_no_cache",)
+
+    def __init__(self, target: str, no_cache: bool, **more: Any) -> None:
+        super().__init__("GET", target, **more)
+        self._no_cache = no_cache
+
+    def encode(self) -> bytes:
+        """The request's bytes."""
+        data = super().encode()
+        return data.replace(b"\r\n\r\n", b"\r\nCache-Control: no-cache\r\n\r\n", 1) if self._no_cache else data
+
+
+def _granted(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The grants in the answer to an acquire."""
+    if "locks" in value:
+        return list(value["locks"])
+    return [value] if value.get("granted") else []
+
+
+def _released(call: Call, answer: _wire.Answer) -> Mapping[str, Any]:
+    try:
+        value: Mapping[str, Any] = answer.result()
+    except errors.NotHolder as e:
+        if call.repeated and e.reason == "released" and "reentry" not in e.problem:
+            return {"released": True, "reentry": 0}  # by the first try, whose answer was lost
+        raise
+    return value
+
+
+def _over(call: Call) -> None:
+    if call.session is not None:
+        call.session.end()
+
+
+def watched(key: str, name: str, data: Mapping[str, Any]) -> Event:
+    """Makes an event of a watched key. The stream's last may be a `problem`, which is raised."""
+    if name == "problem":
+        raise errors.from_problem(data, int(data.get("status", 500)))
+    return Event(name, key, data)
+
+
+def key_maker(template: str, function: Callable[..., Any]) -> Callable[..., str]:
+    """Makes what turns a call's arguments into a key: `"report:{id}"` takes `id` by its name in the signature."""
+    signature = inspect.signature(function)
+    for _, field, _, _ in Formatter().parse(template):
+        if field is not None and re.split(r"[.\[]", field)[0] not in signature.parameters:
+            raise ValueError(
+                f"the key {template!r} names {field!r}, but {function.__qualname__}{signature} has no such parameter"
+            )
+
+    def make(*args: Any, **kwargs: Any) -> str:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return template.format_map(bound.arguments)
+
+    return make

@@ -1,0 +1,584 @@
+"""The client for threads."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from . import _core, _fork, _wire, errors
+from ._core import UNSET, AcquireOptions, Call, Core, Steps
+from ._lock import BaseLock
+from ._session import Grant, Session
+from ._signal import Signal
+from .types import Event, LockInfo, LockOptions, Outcome, Scope, Status
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_owners = itertools.count(1)
+_owner = threading.local()
+
+
+def _this_thread() -> str:
+    # Not the thread's ident: that of one which has ended is given to another.
+    if getattr(_owner, "pid", None) != os.getpid():
+        _owner.pid, _owner.name = os.getpid(), f"thread-{next(_owners)}"
+    return cast(str, _owner.name)
+
+
+class LockSignal(Signal):
+    """Something that happens to a lock once. True in a condition once it has happened."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._event: threading.Event | None = None  # most locks need none
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until it happens, at most so many seconds. Returns whether it has happened."""
+        if self._event is None:
+            self._event = threading.Event()
+            self.on(self._event.set)
+        return self.is_set() or self._event.wait(timeout)
+
+
+class Lock(BaseLock):
+    """A lock that is held. As a context manager it is released at the end.
+
+    `lost` happens when it is not held any more, with the `reason`; `stopping` when somebody asks to release it.
+    """
+
+    def __init__(self, client: Client, grant: Grant, value: Mapping[str, Any]) -> None:
+        super().__init__(grant, value)
+        self._client = client
+        self.lost = cast(LockSignal, grant.lost)
+        self.stopping = cast(LockSignal, grant.stopping)
+
+    def release(self, outcome: Outcome | None = None, result: Any = UNSET, *, reentry: int | None = None) -> bool:
+        """Releases the lock, or takes off one entry of it; returns whether it is free now.
+
+        `outcome`, and with success a `result` (JSON, at most 4 KiB), are told to those who wait with
+        `on_success="skip"` and those who watch. Raises `LockLost`, `NotHolder`, `SidecarUnavailable`.
+        """
+        self._begin_release()
+        value = self._client._run(
+            self._client._core.release(self.key, self.token, self._grant, outcome, result, reentry)
+        )
+        self._done = True
+        return bool(value["released"])
+
+    def check(self) -> Status:
+        """Asks the sidecar whether the lock is still held: raises `LockLost` or `NotHolder` if not."""
+        return self._amend()
+
+    def extend(self, ttl: float) -> Status:
+        """Sets the remaining time from now, in seconds. Only with `bind="ttl"`: others need no extending."""
+        return self._amend(ttl=ttl)
+
+    def update(self, data: Any) -> Status:
+        """Replaces the data that others see; None removes it."""
+        return self._amend(data=data)
+
+    def _amend(self, ttl: float | None = None, data: Any = UNSET) -> Status:
+        self._begin_release()
+        return self._client._run(self._client._core.check(self.key, self.token, self._grant, ttl, data))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._done:
+            return
+        outcome, result = self._ending(error)
+        try:
+            self.release(outcome, result)
+        except errors.LocksidecarError as failure:
+            if error is None:
+                raise
+            self._not_released(error, failure)
+
+
+class LockContext:
+    """`with client.lock(...) as lock`: acquires at the beginning, releases at the end."""
+
+    def __init__(self, client: Client, key: str, options: LockOptions) -> None:
+        self._client, self._key, self._options = client, key, options
+        self._lock: Lock | None = None
+
+    def __enter__(self) -> Lock:
+        if self._lock is not None:
+            raise RuntimeError("this was entered already; call client.lock() for each `with`")
+        self._lock = self._client.acquire(self._key, **self._options)
+        return self._lock
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lock, self._lock = self._lock, None
+        assert lock is not None
+        lock.__exit__(kind, error, trace)
+
+
+class ManyContext:
+    """`with client.lock_many(...) as locks`: acquires all at the beginning, releases all at the end."""
+
+    def __init__(self, client: Client, keys: Sequence[str], options: LockOptions) -> None:
+        self._client, self._keys, self._options = client, keys, options
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> list[Lock]:
+        locks = self._client.acquire_many(self._keys, **self._options)
+        for lock in locks:
+            self._stack.enter_context(lock)
+        return locks
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+
+class EventStream:
+    """What happens to one key, as an iterator of events. It holds a connection until `close`, or the end of `with`."""
+
+    def __init__(self, client: Client, key: str) -> None:
+        self._client, self._key = client, key
+        self._sock: socket.socket | None = None
+        self._parser = _wire.StreamParser()
+        self._found: list[tuple[str, Any]] = []
+
+    def __enter__(self) -> Self:
+        """Returns when the key is watched; the first event is its state then."""
+        self._fill()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        self._fill()
+        return _core.watched(self._key, *self._found.pop(0))
+
+    def _fill(self) -> None:
+        try:
+            if self._sock is None:
+                self._sock = self._client._stream(self._client._core.watch(self._key))
+            while not self._found:
+                self._found = self._client._read_stream(self._sock, self._parser)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Ends it. Another thread that waits for the next event gets `SidecarUnavailable`."""
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            self._client._sockets.close(sock)
+
+
+class _Closed(Exception):
+    """The connection was closed before it has answered anything."""
+
+
+class Client:
+    """A client for threads: one session, opened on first use, for this object and this process.
+
+    socket_path: the sidecar's socket; by default `LOCKSIDECAR_SOCKET`, else `/run/locksidecar/locksidecar.sock`.
+    name: of the session, shown to others with its locks. ttl: the default of its locks, in seconds.
+    timeout: how long the sidecar may take for an answer, in seconds, on top of a wait.
+    reconnect: how long a call that waits bears an outage of the sidecar, such as its restart, in seconds; other
+    calls raise `SidecarUnavailable` at once, and the next one tries again.
+
+    It may be made before a fork and used on both sides: a child opens its own session, and the parent's locks are
+    the parent's.
+    """
+
+    def __init__(
+        self,
+        socket_path: str | os.PathLike[str] | None = None,
+        *,
+        name: str | None = None,
+        ttl: float | None = None,
+        timeout: float = 10.0,
+        reconnect: float = 30.0,
+    ) -> None:
+        self._core = Core(socket_path, name, ttl, timeout, reconnect, LockSignal)
+        self._sockets = _fork.Sockets()
+        self._idle: list[socket.socket] = []
+        self._opening = threading.Lock()
+        self._reader: threading.Thread | None = None
+        self._closed = False
+        _fork.register(self)
+
+    # The public surface.
+
+    def acquire(self, key: str, **options: Unpack[LockOptions]) -> Lock:
+        """Acquires a lock and returns it; `lock` is the same for a `with`.
+
+        Raises `LockHeld` (with `wait=0`), `WaitTimeout`, `Skipped`, `SidecarUnavailable`, and the other `ApiError`s.
+        """
+        return Lock(self, *self._run(self._core.acquire(key, self._options(options))))
+
+    def lock(self, key: str, **options: Unpack[LockOptions]) -> LockContext:
+        """`with client.lock("workflow:123", wait=5, ttl=30) as lock`: see `LockOptions` and `acquire`."""
+        return LockContext(self, key, options)
+
+    def try_lock(self, key: str, **options: Unpack[LockOptions]) -> Lock | None:
+        """Acquires a lock if it is free; None if somebody has it."""
+        options["wait"] = 0
+        try:
+            return self.acquire(key, **options)
+        except errors.LockHeld:
+            return None
+
+    def acquire_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> list[Lock]:
+        """Acquires 1 to 100 locks, all or none, without deadlocks in whatever order others name them."""
+        return [Lock(self, *one) for one in self._run(self._core.acquire_many(keys, self._options(options)))]
+
+    def lock_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> ManyContext:
+        """`with client.lock_many(["account:7", "account:3"]) as locks`: see `acquire_many`."""
+        return ManyContext(self, keys, options)
+
+    def locked(self, key: str, **options: Unpack[LockOptions]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+        """Decorator: `@client.locked("report:{id}")` holds the lock while the function runs; `{id}` is its argument."""
+
+        def decorate(function: Callable[P, T]) -> Callable[P, T]:
+            make_key = _core.key_maker(key, function)
+
+            @functools.wraps(function)
+            def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+                with self.lock(make_key(*args, **kwargs), **options):
+                    return function(*args, **kwargs)
+
+            return wrapper
+
+        return decorate
+
+    def once(self, key: str, function: Callable[[], T], **options: Unpack[LockOptions]) -> T:
+        """Calls the function under the lock; or returns what another holder's `once` returned while this waited.
+
+        The result must be JSON of at most 4 KiB: the others get it so. When the function raises, the next in line
+        calls it.
+        """
+        options["on_success"] = "skip"
+        try:
+            lock = self.acquire(key, **options)
+        except errors.Skipped as e:
+            return cast(T, e.result)
+        with lock:
+            lock.outcome = "failure"  # unless the next two lines succeed
+            result = function()
+            lock.release("success", result)
+        return result
+
+    def release(
+        self, key: str, token: int, outcome: Outcome | None = None, result: Any = UNSET, *, reentry: int | None = None
+    ) -> bool:
+        """Releases a lock by key and token, such as a `bind="ttl"` lock of another process. See `Lock.release`."""
+        return bool(self._run(self._core.release(key, token, None, outcome, result, reentry))["released"])
+
+    def check(self, key: str, token: int) -> Status:
+        """Asks whether a lock is held under this token: raises `LockLost` or `NotHolder` if not."""
+        return self._run(self._core.check(key, token, None))
+
+    def extend(self, key: str, token: int, ttl: float) -> Status:
+        """Sets the remaining time of a `bind="ttl"` lock by key and token, in seconds from now."""
+        return self._run(self._core.check(key, token, None, ttl))
+
+    def get(self, key: str, *, no_cache: bool = False) -> LockInfo:
+        """Shows one lock. `no_cache` asks the store, not the sidecar's memory."""
+        return self._run(self._core.get(key, no_cache))
+
+    def locks(
+        self, scope: Scope = "pod", *, prefix: str | None = None, type: str | None = None, page_size: int | None = None
+    ) -> Iterator[LockInfo]:
+        """Lists held locks by key: of this session, of this sidecar (`pod`), or of the whole namespace (`all`)."""
+        cursor = None
+        while True:
+            page, cursor = self._run(self._core.page(scope, prefix, type, page_size, cursor))
+            yield from page
+            if cursor is None:
+                return
+
+    def stop(self, key: str, reason: str | None = None) -> None:
+        """Asks the holder of a lock to release it; it may go on. Raises `NotHeld`."""
+        self._run(self._core.stop(key, reason))
+
+    def force_release(self, key: str) -> None:
+        """Breaks a lock, whoever has it; returns when it is free. Raises `Forbidden`, `NotHeld`."""
+        self._run(self._core.force_release(key))
+
+    def events(self, key: str) -> EventStream:
+        """Watches a key: `with client.events(key) as events`, `for event in events`. The first is its state.
+
+        Best effort: some events may be missing. When the stream ends, the loop raises `SidecarUnavailable`.
+        """
+        return EventStream(self, key)
+
+    def close(self) -> None:
+        """Ends the session and releases what it holds. The client cannot be used any more. May be called twice."""
+        if self._closed:
+            return
+        session = self._core.live_session()
+        if session is not None:
+            self._run(self._core.end_session(session))
+            session.end()
+        self._closed = True
+        self._sockets.shut()
+        self._drop_idle()
+        if self._reader is not None and self._reader is not threading.current_thread():
+            self._reader.join(1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_idle"):
+            self._sockets.shut()  # the reader sees it and goes
+            self._drop_idle()
+
+    # How calls are made.
+
+    def _options(self, options: LockOptions) -> AcquireOptions:
+        made = AcquireOptions(**options)
+        if made.reentrant and made.owner is None:
+            made.owner = _this_thread()
+        return made
+
+    def _run(self, steps: Steps[T]) -> T:
+        """Makes the calls of an operation, in this thread."""
+        answer: Any = None
+        error: BaseException | None = None
+        try:
+            while True:
+                try:
+                    call = steps.send(answer) if error is None else steps.throw(error)
+                    answer, error = None, None
+                    answer = self._perform(call)
+                except StopIteration as stop:
+                    return cast(T, stop.value)
+                except BaseException as e:
+                    if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:  # the operation itself has raised it
+                        raise
+                    error = e
+        finally:
+            error = None  # it refers to this frame
+
+    def _perform(self, call: Call) -> _wire.Answer:
+        if self._closed:
+            raise RuntimeError("this client is closed")
+        if call.delay:
+            time.sleep(call.delay)
+        if call.joins:
+            call.session = self._open_session()
+        elif call.needs and self._core.features is None:
+            self._core.learn(self._exchange(self._core.describe()))
+        self._core.require(call)
+        return self._exchange(call)
+
+    def _exchange(self, call: Call) -> _wire.Answer:
+        data = call.encode()
+        while True:
+            try:
+                sock, reused = self._idle.pop(), True
+            except IndexError:
+                sock, reused = self._connect(), False
+            try:
+                answer = _exchange(sock, call, data)
+            except _Closed:
+                self._sockets.close(sock)
+                if not (reused and call.repeatable):
+                    raise self._core.broken("closed the connection without an answer") from None
+                self._drop_idle()  # the sidecar was restarted: they are all dead
+                call.repeated = True
+                continue
+            except TimeoutError:
+                self._sockets.close(sock)
+                raise self._core.timed_out(call) from None
+            except OSError as e:
+                self._sockets.close(sock)
+                raise self._core.broken(f"broke the connection ({e})") from e
+            except BaseException:  # also KeyboardInterrupt: closing ends a wait at the sidecar
+                self._sockets.close(sock)
+                raise
+            if answer.headers.get("connection") == "close" or len(self._idle) >= _core.MAX_IDLE or self._closed:
+                self._sockets.close(sock)
+            else:
+                self._idle.append(sock)
+            return answer
+
+    def _connect(self) -> socket.socket:
+        sock = self._sockets.new()
+        try:
+            sock.setblocking(False)
+            backlog = _fork.Backlog(self._core.timeout)
+            while True:
+                try:
+                    sock.connect(self._core.path)
+                    return sock
+                except BlockingIOError as e:
+                    backlog.full(e)
+                    time.sleep(backlog.PAUSE)
+        except OSError as e:
+            self._sockets.close(sock)
+            raise self._core.unreachable(e) from e
+        except BaseException:
+            self._sockets.close(sock)
+            raise
+
+    def _drop_idle(self) -> None:
+        while self._idle:
+            with contextlib.suppress(IndexError):
+                self._sockets.close(self._idle.pop())
+
+    def _stream(self, call: Call) -> socket.socket:
+        """Makes a call whose answer is an event stream, on a connection of its own."""
+        if self._closed:
+            raise RuntimeError("this client is closed")
+        if call.needs and self._core.features is None:
+            self._core.learn(self._exchange(self._core.describe()))
+        self._core.require(call)
+        sock = self._connect()
+        try:
+            sock.settimeout(_core.SILENCE)
+            sock.sendall(call.encode())
+        except OSError as e:
+            self._sockets.close(sock)
+            raise self._core.broken(f"broke the connection ({e})") from e
+        except BaseException:
+            self._sockets.close(sock)
+            raise
+        return sock
+
+    def _read_stream(self, sock: socket.socket, parser: _wire.StreamParser) -> list[tuple[str, Any]]:
+        try:
+            data = sock.recv(65536)
+        except TimeoutError:
+            raise self._core.broken(f"has said nothing for {_core.SILENCE:g} s") from None
+        except OSError as e:
+            raise self._core.broken(f"broke the event stream ({e})") from e
+        if not data:
+            raise self._core.broken("ended the event stream")
+        return parser.feed(data)
+
+    # The session.
+
+    def _open_session(self) -> Session:
+        session = self._core.live_session()
+        if session is not None:
+            return session
+        with self._opening:
+            session = self._core.live_session()
+            if session is not None:
+                return session
+            self._core.learn(self._exchange(self._core.describe()))
+            sock = self._stream(self._core.open_session())
+            try:
+                parser = _wire.StreamParser()
+                events: list[tuple[str, Any]] = []
+                sock.settimeout(self._core.timeout)
+                while not events:
+                    events = self._read_stream(sock, parser)
+                session = self._core.opened(events.pop(0)[1], functools.partial(_shut, sock))
+                sock.settimeout(_core.SILENCE)
+                self._reader = threading.Thread(
+                    target=_listen,
+                    args=(self._sockets, sock, parser, events, session),
+                    name="locksidecar-session",
+                    daemon=True,
+                )
+                self._reader.start()
+            except BaseException:
+                self._sockets.close(sock)
+                raise
+            self._core.adopt(session)
+            return session
+
+    def _forked(self) -> None:
+        # In the child. Threads are gone, and what they had locked stays locked.
+        self._sockets.abandon()
+        self._idle = []
+        self._opening = threading.Lock()
+        self._reader = None
+        self._core.forked()
+
+
+def _exchange(sock: socket.socket, call: Call, data: bytes) -> _wire.Answer:
+    parser = _wire.AnswerParser()
+    sock.settimeout(call.timeout)
+    call.sent = True
+    try:
+        sock.sendall(data)
+        while True:
+            # See Call.takes: the answer is taken from the socket only when it is known here.
+            piece = sock.recv(65536, socket.MSG_PEEK if call.takes else 0)
+            if not piece:
+                raise ConnectionResetError("the connection was closed")
+            answer = parser.feed(piece)
+            if answer is not None:
+                call.answer = answer
+            if call.takes:
+                sock.recv(len(piece), socket.MSG_WAITALL)
+            if answer is not None:
+                return answer
+    except (BrokenPipeError, ConnectionResetError):
+        if parser.started:
+            raise
+        raise _Closed from None
+
+
+def _shut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def _listen(
+    sockets: _fork.Sockets,
+    sock: socket.socket,
+    parser: _wire.StreamParser,
+    events: list[tuple[str, Any]],
+    session: Session,
+) -> None:
+    """Reads a session's stream until it ends. It does not keep the client alive."""
+    try:
+        while True:
+            for name, data in events:
+                session.hear(name, data)
+            piece = sock.recv(65536)
+            if not piece:
+                return
+            events = parser.feed(piece)
+    except TimeoutError:
+        sockets.shut()  # the sidecar hangs: the calls that wait would wait for ever
+    except (OSError, ValueError, errors.LocksidecarError):
+        pass  # the stream is broken, which is an end as well
+    finally:
+        session.end()
+        sockets.close(sock)

@@ -1,0 +1,199 @@
+"""HTTP/1.1 and server-sent events as bytes in and bytes out. Nothing here reads, writes or waits.
+
+It knows as much of HTTP as the sidecar speaks: one request after the other, answers with a length or in chunks.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from . import errors
+
+_MAX_HEAD = 64 * 1024
+
+
+class Answer:
+    """One complete answer."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers  # names in lower case
+        self.body = body
+
+    def json(self) -> Any:
+        """Reads the body."""
+        try:
+            return json.loads(self.body)
+        except ValueError as e:
+            raise errors.ProtocolError(
+                f"the answer (status {self.status}) is not JSON, but {self.body[:80]!r}: is this the socket of a"
+                " locksidecar?"
+            ) from e
+
+    def result(self) -> Any:
+        """Reads the body of a success; raises the error of anything else."""
+        if 200 <= self.status < 300:
+            return self.json()
+        raise errors.from_problem(self.json(), self.status, self.headers.get("retry-after"))
+
+
+def request(method: str, target: str, headers: str, body: bytes) -> bytes:
+    """Builds a request. `headers` are further lines, each with its end."""
+    length = f"Content-Length: {len(body)}\r\n" if body or method != "GET" else ""
+    return f"{method} {target} HTTP/1.1\r\nHost: localhost\r\n{headers}{length}\r\n".encode("ascii") + body
+
+
+class AnswerParser:
+    """Takes the bytes of one answer as they come."""
+
+    __slots__ = ("_buffer", "_chunks", "_length", "headers", "status")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._length = -1  # of the body; -1 while the head is not complete
+        self._chunks: ChunkDecoder | None = None
+        self.status = 0
+        self.headers: dict[str, str] = {}
+
+    @property
+    def started(self) -> bool:
+        """Whether anything of the answer has arrived."""
+        return self.status != 0 or bool(self._buffer)
+
+    @property
+    def streaming(self) -> bool:
+        """Whether the head is complete and a body of chunks follows: see `rest`."""
+        return self._chunks is not None
+
+    def feed(self, data: bytes) -> Answer | None:
+        """Takes more bytes; the answer once it is complete."""
+        self._buffer += data
+        if self._length < 0 and not self._head():
+            return None
+        if self._chunks is not None:
+            return None
+        if len(self._buffer) < self._length:
+            return None
+        return Answer(self.status, self.headers, bytes(self._buffer[: self._length]))
+
+    def rest(self) -> bytes:
+        """What has arrived of a body of chunks, decoded, since it was last asked for."""
+        assert self._chunks is not None
+        data = self._chunks.feed(bytes(self._buffer))
+        self._buffer.clear()
+        return data
+
+    def _head(self) -> bool:
+        end = self._buffer.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._buffer) > _MAX_HEAD or not b"HTTP/1.1 ".startswith(self._buffer[:9]):
+                raise _not_http(self._buffer)
+            return False
+        lines = self._buffer[:end].decode("latin-1").split("\r\n")
+        if not lines[0].startswith("HTTP/1.1 ") or not lines[0][9:12].isdigit():
+            raise _not_http(self._buffer)
+        self.status = int(lines[0][9:12])
+        for line in lines[1:]:
+            name, _, value = line.partition(":")
+            self.headers[name.lower()] = value.strip()
+        if self.headers.get("transfer-encoding", "").lower() == "chunked":
+            self._chunks, self._length = ChunkDecoder(), 0
+        else:
+            length = self.headers.get("content-length", "0")
+            if not length.isdigit():
+                raise _not_http(self._buffer)
+            self._length = int(length)
+        del self._buffer[: end + 4]
+        return True
+
+
+def _not_http(data: bytes | bytearray) -> errors.ProtocolError:
+    return errors.ProtocolError(
+        f"the answer is not HTTP/1.1, but {bytes(data[:40])!r}: is this the socket of a locksidecar?"
+    )
+
+
+class ChunkDecoder:
+    """Takes the framing off a body of chunks. `ended` after the last one."""
+
+    __slots__ = ("_buffer", "_left", "ended")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._left = 0  # bytes of the chunk under way, with its line end
+        self.ended = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Takes more bytes, returns what they carry."""
+        self._buffer += data
+        out = bytearray()
+        while not self.ended:
+            if self._left == 0:
+                end = self._buffer.find(b"\r\n")
+                if end < 0:
+                    break
+                size = int(self._buffer[:end].split(b";")[0], 16)
+                del self._buffer[: end + 2]
+                if size == 0:
+                    self.ended = True
+                    break
+                self._left = size + 2
+            piece = self._buffer[: self._left]
+            if not piece:
+                break
+            del self._buffer[: len(piece)]
+            content = max(0, min(len(piece), self._left - 2))
+            out += piece[:content]
+            self._left -= len(piece)
+        return bytes(out)
+
+
+class EventParser:
+    """Takes the text of an event stream, returns events: names and their JSON."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[str, Any]]:
+        """Takes more bytes; the events that they complete. Comments are none."""
+        self._buffer += data
+        found: list[tuple[str, Any]] = []
+        while (end := self._buffer.find(b"\n\n")) >= 0:
+            block = self._buffer[:end].decode()
+            del self._buffer[: end + 2]
+            name, lines = "message", []
+            for line in block.split("\n"):
+                field, _, value = line.partition(":")
+                value = value.removeprefix(" ")
+                if field == "event":
+                    name = value
+                elif field == "data":
+                    lines.append(value)
+            if lines:
+                found.append((name, json.loads("\n".join(lines))))
+        return found
+
+
+class StreamParser:
+    """Takes the bytes of an answer that is an event stream."""
+
+    __slots__ = ("_events", "_head")
+
+    def __init__(self) -> None:
+        self._head = AnswerParser()
+        self._events = EventParser()
+
+    def feed(self, data: bytes) -> list[tuple[str, Any]]:
+        """Takes more bytes; the events that they complete. Raises the error of an answer that is a problem."""
+        answer = self._head.feed(data)
+        if answer is not None:
+            answer.result()
+            raise errors.ProtocolError("the answer is not an event stream: is this the socket of a locksidecar?")
+        if not self._head.streaming:
+            return []
+        return self._events.feed(self._head.rest())
