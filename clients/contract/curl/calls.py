@@ -50,9 +50,7 @@ class Call:
 
     def __init__(self, socket, request):
         self.request = request
-        self.process = subprocess.Popen(
-            request.command(socket), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        self.process = subprocess.Popen(request.command(socket), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         try:
             self.process.stdin.write(request.sent())
             self.process.stdin.flush()

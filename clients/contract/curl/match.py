@@ -14,8 +14,10 @@ class UnknownWord(Exception):
 
 
 def fill_in(value, saved):
-    """Returns the value with each $name replaced by what was saved under the name."""
+    """Returns the value with each $name replaced by what was saved under the name, and each {$long: n} by a text of n letters."""
     if isinstance(value, dict):
+        if list(value) == ["$long"]:
+            return "a" * value["$long"]
         return {name: fill_in(member, saved) for name, member in value.items()}
     if isinstance(value, list):
         return [fill_in(element, saved) for element in value]
@@ -39,7 +41,7 @@ def difference(want, got, at="result"):
     if isinstance(want, list):
         if not isinstance(got, list) or len(got) != len(want):
             return f"{at} is {got!r}; it must be a list of {len(want)}: {want!r}"
-        wrong = (difference(w, g, f"{at}[{i}]") for i, (w, g) in enumerate(zip(want, got)))
+        wrong = (difference(w, g, f"{at}[{i}]") for i, (w, g) in enumerate(zip(want, got, strict=True)))
         return next(filter(None, wrong), None)
     return None if same(want, got) else f"{at} is {got!r}; it must be {want!r}"
 

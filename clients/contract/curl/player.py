@@ -8,6 +8,7 @@ from match import difference, fill_in
 from suite import SILENT, verb_of
 
 PATIENCE = 10.0  # seconds for one step
+HASTE = 0.5  # seconds for one that cannot succeed
 PAUSE = 0.005  # seconds between two looks of an `until`
 
 SUCCESS = {"open": {"opened": True}, "watch": {"watching": True}}  # expected where a case says nothing
@@ -20,9 +21,10 @@ class Failed(Exception):
 class Player:
     """Plays one case: its sessions and watches, its calls under way, and what it saved."""
 
-    def __init__(self, sidecar, patience=PATIENCE):
+    def __init__(self, sidecar, hasty_step=None):
+        """hasty_step is the number of a step that is broken on purpose, so that there is nothing to wait for."""
         self.sidecar = sidecar
-        self.patience = patience
+        self.hasty_step = hasty_step
         self.prefix = f"c{uuid.uuid4().hex[:12]}-"
         self.sessions = {}  # name in the case: id
         self.streams = {}  # of sessions and watches
@@ -34,7 +36,7 @@ class Player:
         try:
             for number, step in enumerate(case["steps"], 1):
                 try:
-                    self._step(step)
+                    self._step(step, HASTE if number == self.hasty_step else PATIENCE)
                 except (Failed, calls.NoAnswer) as e:
                     raise Failed(f"step {number}, {verb_of(step)}: {e}") from None
         finally:
@@ -43,15 +45,20 @@ class Player:
             for stream in self.streams.values():
                 stream.close()
 
-    def _step(self, step):
+    def _step(self, step, patience):
         verb = verb_of(step)
-        arguments = self._with_prefix(verb, fill_in(step[verb] or {}, self.saved))
+        arguments = step[verb] or {}
+        if verb == "raw":
+            arguments = replaced(arguments, "$prefix", self.prefix)
+        arguments = self._with_prefix(verb, fill_in(arguments, self.saved))
         if "start" in step:
             self.under_way[step["start"]] = calls.Call(self.sidecar.socket, self._request(verb, arguments))
             return
-        deadline = time.monotonic() + self.patience
+        deadline = time.monotonic() + patience
         while True:
-            result = self._without_prefix(self._do(verb, arguments, deadline - time.monotonic()))
+            # A look that has begun may end; only an event may not come at all.
+            left = deadline - time.monotonic() if verb == "next" else PATIENCE
+            result = self._without_prefix(self._do(verb, arguments, left))
             if verb in SILENT:
                 return
             want = fill_in(step.get("expect", step.get("until", SUCCESS.get(verb))), self.saved)
@@ -125,7 +132,7 @@ class Player:
 
     def _with_prefix(self, verb, a):
         if verb == "raw":
-            return replaced(a, "$prefix", self.prefix)
+            return a
         a = dict(a)
         for name in ("key", "prefix", "type"):
             if name in a:

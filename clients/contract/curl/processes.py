@@ -87,7 +87,9 @@ class Postgres:
             if self.user:
                 shutil.chown(self.folder, self.user)
             data = os.path.join(self.folder, "data")
-            self._run(os.path.join(binaries, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
+            self._run(
+                os.path.join(binaries, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C"
+            )
             log = open(os.path.join(self.folder, "log"), "w", encoding="utf-8")
             self.process = subprocess.Popen(
                 [os.path.join(binaries, "postgres"), "-D", data, "-k", self.folder, "-c", "listen_addresses=", "-c", "fsync=off"],

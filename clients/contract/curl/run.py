@@ -9,12 +9,11 @@ import sys
 import time
 
 import suite
-from match import is_operator
+from match import UnknownWord, is_operator
 from player import Failed, Player
 from processes import NotStarted, Postgres, Sidecar
 
 ROOT = suite.FOLDER.parent.parent
-RED_PATIENCE = 0.5  # seconds that a broken expectation is given
 
 
 class Totals:
@@ -99,7 +98,7 @@ def run_file(file, postgres, options, totals):
 def play(case, file, sidecar, options, totals):
     name = f"{file['path']}: {case['name']}"
     try:
-        Player(sidecar, RED_PATIENCE if "broken" in case else 10.0).play(case)
+        Player(sidecar, case["broken"][0] if "broken" in case else None).play(case)
     except Failed as e:
         if "broken" in case and str(e).startswith(f"step {case['broken'][0]},"):
             totals.passed += 1
@@ -139,5 +138,5 @@ def leaves(want, path):
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (suite.Malformed, NotStarted) as e:
+    except (suite.Malformed, UnknownWord, NotStarted) as e:
         sys.exit(f"contract: {e}")
