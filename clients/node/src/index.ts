@@ -1,3 +1,5 @@
+/// <reference lib="esnext.disposable" preserve="true" />
+// The line above is for apps whose `lib` does not have [Symbol.asyncDispose] yet.
 import "./dispose";
 
 export {

@@ -28,7 +28,8 @@ export class Sidecar {
     return sidecar;
   }
 
-  async start(): Promise<void> {
+  /** start waits until a path is answered with 200. */
+  async start(path = "/readyz"): Promise<void> {
     if (!existsSync(binary)) {
       throw new Error(`there is no sidecar at ${binary}: run make build`);
     }
@@ -43,7 +44,12 @@ export class Sidecar {
       });
     }
     this.#process = child;
-    await until("the sidecar is ready", () => this.#ready());
+    await until("the sidecar is ready", () => {
+      if (child.exitCode !== null) {
+        throw new Error(`the sidecar has ended with ${child.exitCode}; its log:\n${this.log}`);
+      }
+      return this.#answers(path);
+    });
   }
 
   /** end ends the process with a signal, and waits until it is gone. */
@@ -77,9 +83,9 @@ export class Sidecar {
     rmSync(this.folder, { recursive: true, force: true });
   }
 
-  #ready(): Promise<boolean> {
+  #answers(path: string): Promise<boolean> {
     return new Promise((resolve) => {
-      const call = request({ socketPath: this.socketPath, path: "/readyz" }, (answer) => {
+      const call = request({ socketPath: this.socketPath, path }, (answer) => {
         answer.resume();
         resolve(answer.statusCode === 200);
       });

@@ -1,0 +1,122 @@
+// Runs the contract suite through the client, on memory:// and on PostgreSQL.
+// usage: run.js [folder of the suite] [part of a case's name]
+import { randomBytes } from "node:crypto";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { parse } from "yaml";
+import { Sidecar } from "../sidecar";
+import type { Members } from "./match";
+import { Player } from "./player";
+import { Postgres } from "./postgres";
+
+interface Case {
+  name: string;
+  features?: string[];
+  steps: Members[];
+}
+
+interface File {
+  about: string;
+  sidecar?: Record<string, string>;
+  ready?: boolean;
+  cases: Case[];
+}
+
+const totals = { passed: 0, notRun: 0, failed: 0 };
+
+function say(line: string): void {
+  process.stdout.write(`${line}\n`);
+}
+
+async function main(): Promise<void> {
+  const folder = join(process.argv[2] ?? resolve(__dirname, "../../../contract"), "cases");
+  const only = process.argv[3] ?? "";
+  if (!existsSync(folder)) {
+    throw new Error(`there are no cases in ${folder}: name the folder of the contract suite`);
+  }
+  const files = readdirSync(folder)
+    .filter((name) => name.endsWith(".yaml"))
+    .sort()
+    .map((name) => ({ name, file: load(join(folder, name)) }));
+  let bad = false;
+  for (const store of ["memory", "postgres"]) {
+    const postgres = store === "postgres" ? new Postgres() : undefined;
+    Object.assign(totals, { passed: 0, notRun: 0, failed: 0 });
+    try {
+      await postgres?.start();
+      for (const { name, file } of files) {
+        if (postgres && file.sidecar?.["STORE_URL"]) {
+          continue; // it has its own store, so it is run once
+        }
+        await play(name, file, postgres?.url ?? "memory://", only);
+      }
+    } finally {
+      await postgres?.stop();
+    }
+    say(`contract, node, ${store}: ${totals.passed} passed, ${totals.notRun} not run, ${totals.failed} failed`);
+    bad ||= totals.failed + totals.notRun > 0 || totals.passed === 0;
+  }
+  say(`contract, node: ${bad ? "FAILED" : "ok"}`);
+  process.exitCode = bad ? 1 : 0;
+}
+
+function load(path: string): File {
+  const file = parse(readFileSync(path, "utf8")) as File;
+  const check = (what: string, has: object, known: string[]): void => {
+    const unknown = Object.keys(has).filter((member) => !known.includes(member));
+    if (unknown.length > 0) {
+      throw new Error(`${path}: ${what} does not have ${unknown.join(", ")}`);
+    }
+  };
+  check("a file", file, ["about", "sidecar", "ready", "cases"]);
+  for (const one of file.cases) {
+    check(`the case ${one.name}`, one, ["name", "features", "steps"]);
+  }
+  return file;
+}
+
+async function play(name: string, file: File, storeUrl: string, only: string): Promise<void> {
+  const cases = file.cases.filter((one) => one.name.includes(only));
+  if (cases.length === 0) {
+    return;
+  }
+  const settings = { LOG_LEVEL: "warn", STORE_URL: storeUrl, NAMESPACE: name, ...file.sidecar };
+  const sidecar = new Sidecar(settings);
+  try {
+    await sidecar.start(file.ready === false ? "/v1" : "/readyz");
+    const { features } = await sidecar.client().about();
+    for (const one of cases) {
+      const missing = one.features?.filter((feature) => !features.includes(feature)) ?? [];
+      if (missing.length > 0) {
+        totals.notRun++;
+        say(`not run: ${name}: ${one.name}: the sidecar lacks ${missing.join(", ")}`);
+        continue;
+      }
+      const wrong = await attempt(sidecar, one);
+      if (wrong === undefined) {
+        totals.passed++;
+      } else {
+        totals.failed++;
+        say(`FAILED: ${name}: ${one.name}: ${wrong}`);
+      }
+    }
+  } finally {
+    await sidecar.remove();
+  }
+}
+
+async function attempt(sidecar: Sidecar, one: Case): Promise<string | undefined> {
+  const player = new Player(sidecar, `${randomBytes(4).toString("hex")}-`);
+  try {
+    return await player.play(one.steps);
+  } catch (error) {
+    return String(error);
+  } finally {
+    await player.end();
+  }
+}
+
+main().catch((error) => {
+  process.stderr.write(`contract: ${error instanceof Error ? error.stack : error}\n`);
+  process.exitCode = 1;
+});

@@ -1,0 +1,55 @@
+// Parts that a real sidecar cannot be brought to show.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { UnsupportedError } from "locksidecar";
+import { EventParser } from "../dist/sse";
+import { errorOf, requireFeature, requireFields } from "../dist/wire";
+
+test("a stream may be cut anywhere, also inside of a character", () => {
+  const text = ':\n\nevent: stop\r\ndata: {"key":"é🔒"}\r\n\r\nevent:lost\ndata:1\ndata: 2\nid: 7\n\ndata\n\n';
+  const bytes = Buffer.from(text);
+  const expected = [
+    { name: "stop", data: '{"key":"é🔒"}' },
+    { name: "lost", data: "1\n2" },
+    { name: "message", data: "" },
+  ];
+  for (let size = 1; size <= bytes.length; size++) {
+    const parser = new EventParser();
+    const events = [];
+    for (let at = 0; at < bytes.length; at += size) {
+      events.push(...parser.push(bytes.subarray(at, at + size)));
+    }
+    assert.deepEqual(events, expected, `pieces of ${size} bytes`);
+  }
+});
+
+test("an event without its empty line is not there yet", () => {
+  assert.deepEqual(new EventParser().push(Buffer.from("event: lost\ndata: {}\n")), []);
+});
+
+test("nothing is sent that the sidecar does not name", () => {
+  const old = { version: "v0.0.1", api: "v1", features: ["wait", "sessions"] };
+  requireFields(old, { wait_ms: 1, ttl_ms: 1, owner: "x", max_hold_ms: undefined });
+  assert.throws(
+    () => requireFields(old, { max_hold_ms: 1 }),
+    (error) => {
+      assert.ok(error instanceof UnsupportedError);
+      assert.match(error.message, /max_hold_ms.*feature hold.*v0\.0\.1/);
+      return true;
+    },
+  );
+  for (const field of ["bind", "data", "request_id", "reentrant", "outcome", "on_success", "keys"]) {
+    assert.throws(() => requireFields(old, { [field]: 1 }), { code: "unsupported" }, field);
+  }
+  assert.throws(() => requireFeature(old, "events", "an event stream"), /an event stream needs/);
+});
+
+test("a code of a newer sidecar is an error with this code", () => {
+  const error = errorOf({ code: "on_strike", detail: "no", status: 499, news: 1 }, 499, undefined);
+  assert.deepEqual([error.name, error.code, error.message, error.status], ["LocksidecarError", "on_strike", "no", 499]);
+});
+
+test("Retry-After is there in ms", () => {
+  const error = errorOf({ code: "limit", detail: "full" }, 429, 2000);
+  assert.equal((error as { retryAfterMs?: number }).retryAfterMs, 2000);
+});

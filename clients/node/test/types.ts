@@ -1,0 +1,74 @@
+// What must compile, and what must not. tsc is the test.
+import {
+  Client,
+  type Holder,
+  type Json,
+  type KeyEvent,
+  type Lock,
+  LockHeldError,
+  type LocksidecarError,
+  type NotGrantedError,
+} from "locksidecar";
+
+type Equal<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
+function same<A, B>(_: Equal<A, B>): void {}
+
+export async function types(client: Client): Promise<void> {
+  new Client({ socketPath: undefined, ttlMs: 1000 });
+  // @ts-expect-error: durations are numbers of ms
+  new Client({ ttlMs: "1s" });
+
+  const tried = await client.tryAcquire("key");
+  if (tried.granted) {
+    same<typeof tried.lock, Lock>(true);
+    // @ts-expect-error: who has the lock does not ask who has it
+    tried.holder;
+  } else {
+    same<typeof tried.reason, "held" | "wait_timeout">(true);
+    same<typeof tried.holder, Holder | null>(true);
+    same<typeof tried.error, NotGrantedError>(true);
+    // @ts-expect-error: there is no lock
+    tried.lock;
+  }
+  const skipped = await client.tryAcquire("key", { waitMs: 1, onSuccess: "skip" });
+  if (!skipped.granted && skipped.reason === "skipped") {
+    same<typeof skipped.result, Json>(true);
+  }
+  // @ts-expect-error: acquire has no way to say that it was skipped
+  await client.acquire("key", { onSuccess: "skip" });
+  // @ts-expect-error: bind is session or ttl
+  await client.acquire("key", { bind: "forever" });
+  // @ts-expect-error: several keys are not entered again
+  await client.acquireMany(["a"], { reentrant: true });
+
+  same<number, Awaited<ReturnType<typeof number>>>(true);
+  async function number() {
+    return client.withLock("key", { ttlMs: 1000 }, async (lock) => lock.token);
+  }
+  await client.request("key", (lock) => lock.name);
+  // @ts-expect-error: with ifAvailable the lock may be null
+  await client.request("key", { ifAvailable: true }, (lock) => lock.name);
+
+  const render = client.locked(
+    (id: number, _: string) => `report:${id}`,
+    (id) => `${id}`,
+  );
+  same<typeof render, (id: number, _: string) => Promise<string>>(true);
+
+  for await (const event of client.events("key")) {
+    same<typeof event, KeyEvent>(true);
+    if (event.type === "released") {
+      same<typeof event.result, Json>(true);
+    }
+  }
+  await using lock = await client.acquire("key", { signal: AbortSignal.timeout(1) });
+  same<typeof lock.signal, AbortSignal>(true);
+  const once: { rows: number } = await client.once("key", () => ({ rows: 1 }));
+  void once;
+  const error: unknown = null;
+  if (error instanceof LockHeldError) {
+    const base: LocksidecarError = error;
+    same<typeof error.queueLength, number>(true);
+    void base;
+  }
+}
