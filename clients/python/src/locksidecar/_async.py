@@ -7,12 +7,13 @@ import contextlib
 import functools
 import inspect
 import itertools
+import math
 import os
 import socket
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from . import _core, _fork, _wire, errors
 from ._core import UNSET, AcquireOptions, Call, Core, Steps
@@ -209,6 +210,7 @@ class _Protocol(asyncio.Protocol):
 
     def __init__(self, core: Core, sockets: _fork.Sockets, sock: socket.socket) -> None:
         self._core, self._sockets, self._sock = core, sockets, sock
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self.closed = False
 
@@ -226,7 +228,7 @@ class _Protocol(asyncio.Protocol):
     def abort(self) -> None:
         """Closes it, without waiting for anything."""
         self.closed = True
-        if self._transport is not None:
+        if self._transport is not None and not self._loop.is_closed():
             self._transport.abort()
 
 
@@ -235,10 +237,11 @@ class _Connection(_Protocol):
 
     def __init__(self, core: Core, sockets: _fork.Sockets, sock: socket.socket) -> None:
         super().__init__(core, sockets, sock)
-        self._loop = asyncio.get_running_loop()
         self._call: Call | None = None
         self._parser = _wire.AnswerParser()
         self._waiter: asyncio.Future[_wire.Answer] | None = None
+        self._deadline = math.inf
+        self._timer: asyncio.TimerHandle | None = None
 
     async def exchange(self, call: Call, data: bytes) -> _wire.Answer:
         if self.closed:
@@ -246,17 +249,33 @@ class _Connection(_Protocol):
         self._call, self._parser = call, _wire.AnswerParser()
         waiter: asyncio.Future[_wire.Answer] = self._loop.create_future()
         self._waiter = waiter
-        timer = None
+        self._deadline = math.inf
         if call.timeout is not None:
-            timer = self._loop.call_later(call.timeout, self._fail, self._core.timed_out(call))
+            self._deadline = self._loop.time() + call.timeout
+            self._set_timer()
         call.sent = True
         self.write(data)
         try:
             return await waiter
         finally:
             self._waiter = self._call = None
-            if timer is not None:
-                timer.cancel()
+
+    def _set_timer(self) -> None:
+        # One timer serves many calls: to set and cancel one for each would take longer than the rest.
+        if self._timer is not None:
+            if self._timer.when() <= self._deadline:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._deadline, self._time)
+
+    def _time(self) -> None:
+        self._timer = None
+        if self._call is None or self._deadline == math.inf:
+            return
+        if self._loop.time() < self._deadline:
+            self._set_timer()
+        else:
+            self._fail(self._core.timed_out(self._call))
 
     def data_received(self, data: bytes) -> None:
         if self._call is None or self._waiter is None:
@@ -274,6 +293,8 @@ class _Connection(_Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if self._timer is not None:
+            self._timer.cancel()
         if self._parser.started:
             self._fail(self._core.broken(f"broke the connection ({exc or 'in the middle of an answer'})"))
         else:
@@ -290,7 +311,6 @@ class _Stream(_Protocol):
     def __init__(self, core: Core, sockets: _fork.Sockets, sock: socket.socket) -> None:
         super().__init__(core, sockets, sock)
         self._parser = _wire.StreamParser()
-        self._loop = asyncio.get_running_loop()
         self._heard = self._loop.time()
         self._timer = self._loop.call_later(_core.SILENCE, self._silent)
         self._news = asyncio.Event()
@@ -422,7 +442,11 @@ class AsyncClient:
 
         return decorate
 
-    async def once(self, key: str, function: Callable[[], Awaitable[T] | T], **options: Unpack[LockOptions]) -> T:
+    @overload
+    async def once(self, key: str, function: Callable[[], Awaitable[T]], **options: Unpack[LockOptions]) -> T: ...
+    @overload
+    async def once(self, key: str, function: Callable[[], T], **options: Unpack[LockOptions]) -> T: ...
+    async def once(self, key: str, function: Callable[[], Any], **options: Unpack[LockOptions]) -> Any:
         """Calls the function under the lock; or returns what another holder's `once` returned while this waited.
 
         The result must be JSON of at most 4 KiB: the others get it so. When the function raises, the next in line
@@ -432,11 +456,11 @@ class AsyncClient:
         try:
             lock = await self.acquire(key, **options)
         except errors.Skipped as e:
-            return cast(T, e.result)
+            return e.result
         async with lock:
             lock.outcome = "failure"  # unless the next lines succeed
             made = function()
-            result = cast(T, await made if inspect.isawaitable(made) else made)
+            result = await made if inspect.isawaitable(made) else made
             await lock.release("success", result)
         return result
 
@@ -582,7 +606,7 @@ class AsyncClient:
                 answer = await connection.exchange(call, data)
             except _Closed:
                 connection.abort()
-                if not (reused and call.repeatable):
+                if not call.again(reused):
                     raise self._core.broken("closed the connection without an answer") from None
                 self._drop_idle()  # the sidecar was restarted: they are all dead
                 call.repeated = True
@@ -590,7 +614,7 @@ class AsyncClient:
             except BaseException:  # also a cancellation: closing ends a wait at the sidecar
                 connection.abort()
                 raise
-            if answer.headers.get("connection") == "close" or len(self._idle) >= _core.MAX_IDLE or self._closed:
+            if answer.last or len(self._idle) >= _core.MAX_IDLE or self._closed:
                 connection.abort()
             else:
                 self._idle.append(connection)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import errno
 import inspect
-import json
 import math
 import os
 import re
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from string import Formatter
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -63,7 +63,7 @@ class Call:
     ) -> None:
         self.method = method
         self.target = target
-        self.body = b"" if body is None else _dump(body)
+        self.body = b"" if body is None else _wire.dump(body)
         self.timeout = timeout  # seconds for the answer; None: for ever
         self.joins = joins  # join the client's session; it is opened if need be
         self.session = session  # the session that it joins
@@ -77,6 +77,14 @@ class Call:
         self.sent = False  # it may have reached the sidecar
         self.answer: _wire.Answer | None = None
 
+    def again(self, reused: bool) -> bool:
+        """Whether to make it once more, on a fresh connection, when one was closed without having answered anything.
+
+        A connection that has idled may have been closed for long; a fresh one has not. When the session is over, the
+        operation decides.
+        """
+        return reused and self.repeatable and not (self.session is not None and self.session.ended)
+
     def encode(self) -> bytes:
         """The request's bytes."""
         headers = _tracing.headers()
@@ -88,12 +96,13 @@ class Call:
 Steps = Generator[Call, _wire.Answer, T]
 
 
-def _dump(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+@lru_cache(maxsize=1024)
+def _quoted(key: str) -> str:
+    return quote(key, safe="")
 
 
 def _path(key: str, rest: str = "") -> str:
-    return f"/v1/locks/{quote(key, safe='')}{rest}"
+    return f"/v1/locks/{_quoted(key)}{rest}"
 
 
 def _ms(seconds: float) -> int:
@@ -380,21 +389,23 @@ class Core:
         entries = reentry
         if entries is None and grant is not None and grant.reentrant:
             entries = grant.entries
-        for correction in (True, False):
+        while True:
             call = self._release_call(key, token, grant, outcome, result, entries)
             try:
                 value = yield from self._release_once(call)
-            except (errors.InvalidRequest, errors.NotHolder) as e:
-                count = e.problem.get("reentry")
-                if correction and reentry is None and count is not None and not call.repeated:
-                    entries = count  # another thread of the same owner has entered or released meanwhile
-                    continue
-                self._lost_by(grant, e)
-                raise
+                break
             except errors.ApiError as e:
-                self._lost_by(grant, e)
-                raise
-            break
+                if entries is None or reentry is not None or call.repeated:
+                    self._lost_by(grant, e)
+                    raise
+                # Has another thread of the same owner entered or released meanwhile? If so, it is told how often
+                # the lock is entered, or that the entry was released, which a lock that is not held is told too.
+                entries = e.problem.get("reentry")
+                if entries is None:
+                    if not (isinstance(e, errors.NotHolder) and e.reason == "released"):
+                        self._lost_by(grant, e)
+                        raise
+                    entries = (yield from self.check(key, token, grant)).reentry
         if grant is not None:
             grant.entries = value["reentry"]
             if value["released"] and grant.session is not None:
@@ -404,17 +415,17 @@ class Core:
     def _release_call(
         self, key: str, token: int, grant: Grant | None, outcome: Outcome | None, result: Any, entries: int | None
     ) -> Call:
-        query: dict[str, Any] = {"token": token}
+        target = _path(key, f"?token={token}")
         needs = []
         if outcome is not None:
-            query["outcome"] = outcome
+            target += f"&outcome={quote(outcome, safe='')}"
             needs.append("outcome")
         if entries is not None:
-            query["reentry"] = entries
+            target += f"&reentry={entries}"
             needs.append("reentrant")
         return Call(
             "DELETE",
-            _path(key, "?" + urlencode(query)),
+            target,
             None if isinstance(result, _Unset) else {"result": result},
             timeout=self.timeout,
             session=self.live_session() if grant is None else grant.session,

@@ -406,15 +406,14 @@ class Client:
     def _exchange(self, call: Call) -> _wire.Answer:
         data = call.encode()
         while True:
-            try:
-                sock, reused = self._idle.pop(), True
-            except IndexError:
+            sock, reused = self._take_idle(), True
+            if sock is None:
                 sock, reused = self._connect(), False
             try:
                 answer = _exchange(sock, call, data)
             except _Closed:
                 self._sockets.close(sock)
-                if not (reused and call.repeatable):
+                if not call.again(reused):
                     raise self._core.broken("closed the connection without an answer") from None
                 self._drop_idle()  # the sidecar was restarted: they are all dead
                 call.repeated = True
@@ -428,11 +427,17 @@ class Client:
             except BaseException:  # also KeyboardInterrupt: closing ends a wait at the sidecar
                 self._sockets.close(sock)
                 raise
-            if answer.headers.get("connection") == "close" or len(self._idle) >= _core.MAX_IDLE or self._closed:
+            if answer.last or len(self._idle) >= _core.MAX_IDLE or self._closed:
                 self._sockets.close(sock)
             else:
                 self._idle.append(sock)
             return answer
+
+    def _take_idle(self) -> socket.socket | None:
+        try:
+            return self._idle.pop()
+        except IndexError:  # no look before: another thread may take the last one
+            return None
 
     def _connect(self) -> socket.socket:
         sock = self._sockets.new()

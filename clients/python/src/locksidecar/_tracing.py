@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 _inject: Callable[[dict[str, str]], Any] | None
+_current: Callable[[], Any]
 try:
+    from opentelemetry.context import get_current as _current
     from opentelemetry.propagate import inject as _inject
 except ImportError:  # the app has none
     _inject = None
@@ -17,7 +19,7 @@ _NAMES = ("traceparent", "tracestate", "baggage")
 
 def headers() -> str:
     """The header lines that carry the current context to the sidecar; none without OpenTelemetry."""
-    if _inject is None:
+    if _inject is None or not _current():  # the latter asks for less time than the former takes for nothing
         return ""
     carrier: dict[str, str] = {}
     _inject(carrier)

@@ -11,22 +11,39 @@ from typing import Any
 from . import errors
 
 _MAX_HEAD = 64 * 1024
+# json.loads and json.dumps with arguments would look for the encoding, and make an encoder, each time.
+_decode = json.JSONDecoder().decode
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
+def dump(value: Any) -> bytes:
+    """Writes JSON."""
+    return _encode(value).encode()
 
 
 class Answer:
     """One complete answer."""
 
-    __slots__ = ("body", "headers", "status")
+    __slots__ = ("body", "head", "status")
 
-    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+    def __init__(self, status: int, head: bytes, body: bytes) -> None:
         self.status = status
-        self.headers = headers  # names in lower case
+        self.head = head
         self.body = body
+
+    def header(self, name: bytes) -> str:
+        """The value of a header, of which the name is given in lower case; empty if there is none."""
+        return _header(self.head, name)
+
+    @property
+    def last(self) -> bool:
+        """Whether the connection closes after it."""
+        return self.header(b"connection").lower() == "close"
 
     def json(self) -> Any:
         """Reads the body."""
         try:
-            return json.loads(self.body)
+            return _decode(self.body.decode())
         except ValueError as e:
             raise errors.ProtocolError(
                 f"the answer (status {self.status}) is not JSON, but {self.body[:80]!r}: is this the socket of a"
@@ -37,7 +54,17 @@ class Answer:
         """Reads the body of a success; raises the error of anything else."""
         if 200 <= self.status < 300:
             return self.json()
-        raise errors.from_problem(self.json(), self.status, self.headers.get("retry-after"))
+        raise errors.from_problem(self.json(), self.status, self.header(b"retry-after"))
+
+
+def _header(head: bytes, name: bytes) -> str:
+    # Only a few of them mean something here: no need to read them all.
+    start = head.lower().find(b"\r\n" + name + b":")
+    if start < 0:
+        return ""
+    start += len(name) + 3
+    end = head.find(b"\r\n", start)
+    return head[start : end if end >= 0 else len(head)].decode("latin-1").strip()
 
 
 def request(method: str, target: str, headers: str, body: bytes) -> bytes:
@@ -49,14 +76,14 @@ def request(method: str, target: str, headers: str, body: bytes) -> bytes:
 class AnswerParser:
     """Takes the bytes of one answer as they come."""
 
-    __slots__ = ("_buffer", "_chunks", "_length", "headers", "status")
+    __slots__ = ("_buffer", "_chunks", "_head", "_length", "status")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._length = -1  # of the body; -1 while the head is not complete
         self._chunks: ChunkDecoder | None = None
+        self._head = b""
         self.status = 0
-        self.headers: dict[str, str] = {}
 
     @property
     def started(self) -> bool:
@@ -71,13 +98,13 @@ class AnswerParser:
     def feed(self, data: bytes) -> Answer | None:
         """Takes more bytes; the answer once it is complete."""
         self._buffer += data
-        if self._length < 0 and not self._head():
+        if self._length < 0 and not self._read_head():
             return None
         if self._chunks is not None:
             return None
         if len(self._buffer) < self._length:
             return None
-        return Answer(self.status, self.headers, bytes(self._buffer[: self._length]))
+        return Answer(self.status, self._head, bytes(self._buffer[: self._length]))
 
     def rest(self) -> bytes:
         """What has arrived of a body of chunks, decoded, since it was last asked for."""
@@ -86,26 +113,23 @@ class AnswerParser:
         self._buffer.clear()
         return data
 
-    def _head(self) -> bool:
+    def _read_head(self) -> bool:
         end = self._buffer.find(b"\r\n\r\n")
         if end < 0:
             if len(self._buffer) > _MAX_HEAD or not b"HTTP/1.1 ".startswith(self._buffer[:9]):
                 raise _not_http(self._buffer)
             return False
-        lines = self._buffer[:end].decode("latin-1").split("\r\n")
-        if not lines[0].startswith("HTTP/1.1 ") or not lines[0][9:12].isdigit():
+        head = bytes(self._buffer[:end])
+        if not head.startswith(b"HTTP/1.1 ") or not head[9:12].isdigit():
             raise _not_http(self._buffer)
-        self.status = int(lines[0][9:12])
-        for line in lines[1:]:
-            name, _, value = line.partition(":")
-            self.headers[name.lower()] = value.strip()
-        if self.headers.get("transfer-encoding", "").lower() == "chunked":
+        self._head, self.status = head, int(head[9:12])
+        length = _header(head, b"content-length")
+        if length.isdigit():
+            self._length = int(length)
+        elif _header(head, b"transfer-encoding").lower() == "chunked":
             self._chunks, self._length = ChunkDecoder(), 0
         else:
-            length = self.headers.get("content-length", "0")
-            if not length.isdigit():
-                raise _not_http(self._buffer)
-            self._length = int(length)
+            raise _not_http(self._buffer)
         del self._buffer[: end + 4]
         return True
 

@@ -1,0 +1,173 @@
+"""Every test talks to a real sidecar, a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, TypeVar
+from uuid import uuid4
+
+import pytest
+
+from locksidecar import Client, SidecarUnavailable
+
+T = TypeVar("T")
+BINARY = Path(__file__).parents[3] / "bin" / "locksidecar"
+
+
+def until(what: str, look: Callable[[], T], seconds: float = 10) -> T:
+    """Looks again and again until there is something to see."""
+    end = time.monotonic() + seconds
+    while not (seen := look()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.005)
+    return seen
+
+
+class Sidecar:
+    """A sidecar, to be started, stopped and killed."""
+
+    def __init__(self, folder: str, **settings: str) -> None:
+        self.path = f"{folder}/s.sock"
+        self._log = Path(folder, "log")
+        self._env = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSIDECAR_")}
+        self._env |= {"LOCKSIDECAR_SOCKET": self.path} | {f"LOCKSIDECAR_{k}": v for k, v in settings.items()}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen([BINARY], env=self._env, stderr=log)
+        process = self._process
+
+        def answers() -> bool:
+            assert process.poll() is None, self.log()
+            with Client(self.path) as client:
+                try:
+                    return client.get("ready").state == "free"
+                except SidecarUnavailable:
+                    return False
+
+        until("the sidecar answers", answers)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.send_signal(number)
+            self._process.wait(20)
+            self._process = None
+
+    def kill(self) -> None:
+        self.stop(signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+        if number == signal.SIGSTOP:  # its threads stop one after the other
+            tasks = Path(f"/proc/{self._process.pid}/task")
+
+            def stopped() -> bool:
+                return all(") T " in Path(task, "stat").read_text() for task in tasks.iterdir())
+
+            until("all its threads have stopped", stopped)
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[Sidecar]:
+    """One that all tests use which leave it running."""
+    if not BINARY.exists():
+        pytest.exit(f"{BINARY} is not there: run `make build`", returncode=2)
+    with tempfile.TemporaryDirectory() as folder:
+        sidecar = Sidecar(folder, ALLOW_FORCE="true", DRAIN_TIMEOUT="0s")
+        sidecar.start()
+        yield sidecar
+        sidecar.stop()
+
+
+@pytest.fixture
+def sidecar() -> Iterator[Sidecar]:
+    """One of the test's own."""
+    with tempfile.TemporaryDirectory() as folder:
+        sidecar = Sidecar(folder, DRAIN_TIMEOUT="0s")
+        sidecar.start()
+        yield sidecar
+        sidecar.stop()
+
+
+@pytest.fixture
+def path(shared: Sidecar) -> str:
+    return shared.path
+
+
+@pytest.fixture
+def key() -> str:
+    """A key that no other test has."""
+    return f"test:{uuid4().hex}"
+
+
+@pytest.fixture
+def client(path: str) -> Iterator[Client]:
+    with Client(path, name="one") as client:
+        yield client
+
+
+@pytest.fixture
+def other(path: str) -> Iterator[Client]:
+    with Client(path, name="other") as client:
+        yield client
+
+
+@pytest.fixture
+def python(path: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts Python processes that use the sidecar; what they print can be read."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(code: str, *args: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-c", code, *args],
+            env={**os.environ, "LOCKSIDECAR_SOCKET": path},
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """The next line that a process prints."""
+    assert process.stdout is not None
+    out: IO[str] = process.stdout
+    return out.readline().strip()
+
+
+def waiting(client: Client, key: str, count: int = 1) -> None:
+    """Returns when so many wait for the key."""
+    until(f"{count} wait for {key}", lambda: client.get(key, no_cache=True).queue_length == count)
+
+
+def free(client: Client, key: str) -> None:
+    """Returns when the key is free and nobody waits."""
+
+    def look() -> bool:
+        info = client.get(key, no_cache=True)
+        return info.state == "free" and info.queue_length == 0
+
+    until(f"{key} is free", look)

@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any, ParamSpec
+
+import pytest
+
+from conftest import Sidecar
+from locksidecar import AsyncClient, LockHeld, LockLost, NotHolder, SidecarUnavailable, Skipped, WaitTimeout
+
+P = ParamSpec("P")
+
+
+def in_loop(function: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(asyncio.wait_for(function(*args, **kwargs), 20))
+
+    return run
+
+
+@asynccontextmanager
+async def two(path: str) -> AsyncIterator[tuple[AsyncClient, AsyncClient]]:
+    async with AsyncClient(path, name="one") as one, AsyncClient(path, name="other") as other:
+        yield one, other
+
+
+async def until(what: str, look: Callable[[], Awaitable[bool]]) -> None:
+    for _ in range(2000):
+        if await look():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"not within 10 s: {what}")
+
+
+async def waiting(client: AsyncClient, key: str, count: int = 1) -> None:
+    async def look() -> bool:
+        return (await client.get(key, no_cache=True)).queue_length == count
+
+    await until(f"{count} wait", look)
+
+
+async def free(client: AsyncClient, key: str) -> None:
+    async def look() -> bool:
+        info = await client.get(key, no_cache=True)
+        return info.state == "free" and info.queue_length == 0
+
+    await until(f"{key} is free", look)
+
+
+@in_loop
+async def test_held_in_the_body_and_free_after_it(path: str, key: str) -> None:
+    async with two(path) as (one, other):
+        async with one.lock(key, wait=5, ttl=30, data={"by": "me"}) as lock:
+            assert (await one.get(key)).mine
+            with pytest.raises(LockHeld) as held:
+                await other.acquire(key, wait=0)
+            assert held.value.holder is not None
+            assert held.value.holder.session == "one"
+            assert await other.try_lock(key) is None
+            with pytest.raises(WaitTimeout):
+                await other.acquire(key, wait=0.05)
+        assert lock.released
+        assert (await other.get(key)).state == "free"
+
+
+@in_loop
+async def test_tasks_exclude_each_other(path: str, key: str) -> None:
+    inside, most = 0, 0
+
+    async def work() -> None:
+        nonlocal inside, most
+        async with client.lock(key):
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0)
+            inside -= 1
+
+    async with AsyncClient(path) as client:
+        await asyncio.gather(*(work() for _ in range(50)))
+        assert most == 1
+        assert len([lock async for lock in client.locks("session")]) == 0
+
+
+@in_loop
+async def test_a_cancelled_wait_leaves_the_line(path: str, key: str) -> None:
+    async with two(path) as (one, other):
+        async with one.lock(key):
+            waiter = asyncio.create_task(other.acquire(key))
+            await waiting(one, key)
+            waiter.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiter
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(other.acquire(key), 0.05)
+        await free(one, key)
+
+
+@in_loop
+async def test_a_grant_that_comes_with_the_cancellation_is_given_back(path: str, key: str) -> None:
+    # In each round the answer is there, in this process, when the task is cancelled.
+    async with two(path) as (one, other):
+        delivered = 0
+        for n in range(20):
+            task = asyncio.create_task(other.acquire(key, reentrant=n % 2 == 0))
+            while not task.done():
+                grants = other._core.session._grants if other._core.session else {}
+                answered = any(c is not None and c.takes and c.answer is not None for c in _calls(task))
+                delivered += answered
+                if answered or grants:
+                    task.cancel()
+                    break
+                await asyncio.sleep(0)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await free(one, key)
+        assert delivered == 20
+        session = other._core.session
+        assert session is not None
+        assert not session._grants
+
+
+def _calls(task: asyncio.Task[Any]) -> list[Any]:
+    """The calls that a task waits for, outermost first."""
+    found: list[Any] = []
+    coroutine: Any = task.get_coro()
+    while coroutine is not None and hasattr(coroutine, "cr_frame"):
+        if coroutine.cr_frame is not None and "call" in coroutine.cr_frame.f_locals:
+            found.append(coroutine.cr_frame.f_locals["call"])
+        coroutine = coroutine.cr_await
+    return found
+
+
+@in_loop
+async def test_a_cancelled_release_releases(path: str, key: str) -> None:
+    async with two(path) as (one, other):
+        for _ in range(10):
+            lock = await one.acquire(key)
+            task = asyncio.create_task(lock.release())
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await free(other, key)
+
+
+@in_loop
+async def test_cancelled_in_the_body(path: str, key: str) -> None:
+    async with two(path) as (one, other):
+        inside = asyncio.Event()
+
+        async def work() -> None:
+            async with one.lock(key):
+                inside.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(work())
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await other.get(key, no_cache=True)).state == "free"
+
+
+@in_loop
+async def test_reentrant_is_per_task(path: str, key: str) -> None:
+    async with AsyncClient(path) as client:
+        async with client.lock(key, reentrant=True):
+            async with client.lock(key, reentrant=True) as inner:
+                assert inner.reentry == 2
+                assert await asyncio.create_task(client.try_lock(key, reentrant=True)) is None
+            assert (await client.get(key)).mine
+        assert (await client.get(key)).state == "free"
+
+
+@in_loop
+async def test_lost_stop_and_check(path: str, key: str) -> None:
+    async with two(path) as (one, other):
+        lock = await one.acquire(key)
+        called: list[int] = []
+        lock.lost.on(lambda: called.append(1))
+        await other.stop(key, "deploy")
+        await lock.stopping.wait()
+        assert lock.stopping.reason == "deploy"
+        assert (await lock.check()).stopping is not None
+        await other.force_release(key)
+        await lock.lost.wait()
+        assert lock.lost.reason == "forced"
+        assert called == [1]
+        with pytest.raises(LockLost):
+            await lock.release()
+        with pytest.raises(ZeroDivisionError):
+            async with one.lock(key, max_hold=0.1) as lost:
+                await lost.lost.wait()
+                raise ZeroDivisionError
+
+
+@in_loop
+async def test_ttl_locks(path: str, key: str) -> None:
+    async with two(path) as (one, other):
+        lock = await one.acquire(key, bind="ttl", ttl=60)
+        assert (await lock.extend(120)).expires_in > 60
+        await lock.update({"step": 1})
+        assert (await other.check(key, lock.token)).bind == "ttl"
+        assert (await other.extend(key, lock.token, 30)).expires_in <= 30
+        assert await other.release(key, lock.token)
+        with pytest.raises(NotHolder):
+            await lock.check()
+
+
+@in_loop
+async def test_once(path: str, key: str) -> None:
+    calls = 0
+
+    async def work() -> dict[str, int]:
+        nonlocal calls
+        calls += 1
+        await waiting(one, key, 2)
+        return {"rows": 3}
+
+    async with two(path) as (one, other):
+        results = list(await asyncio.gather(one.once(key, work), other.once(key, work), other.once(key, work)))
+        assert results == [{"rows": 3}] * 3
+        assert calls == 1
+        assert await one.once(key, lambda: 7) == 7
+        with pytest.raises(TypeError):
+            await one.once(key, object)
+        assert (await other.get(key)).state == "free"
+
+
+@in_loop
+async def test_many_decorator_events_and_lists(path: str, key: str) -> None:
+    async with two(path) as (one, other):
+
+        @one.locked("{name}", wait=0)
+        async def work(name: str) -> str:
+            return (await other.get(name)).state
+
+        async with other.events(key) as events:
+            assert (await events.__anext__()).type == "state"
+            assert await work(key) == "held"
+            assert [(await events.__anext__()).type for _ in range(2)] == ["acquired", "released"]
+        async with one.lock_many([f"{key}:b", f"{key}:a"]) as locks:
+            assert [lock.key for lock in locks] == [f"{key}:b", f"{key}:a"]
+            assert [x.key async for x in other.locks(prefix=key, page_size=1)] == [f"{key}:a", f"{key}:b"]
+        assert [x async for x in other.locks(prefix=key)] == []
+        async with one.lock(key) as lock:
+            waiter = asyncio.create_task(other.acquire(key, on_success="skip"))
+            await waiting(one, key)
+            await lock.release("success", 5)
+            with pytest.raises(Skipped) as skipped:
+                await waiter
+            assert skipped.value.result == 5
+
+
+def test_one_loop_after_the_other(path: str, key: str) -> None:
+    client = AsyncClient(path)
+
+    async def hold() -> Any:
+        return await client.acquire(key)
+
+    async def again() -> None:
+        await free(client, key)
+        assert lock.lost
+        async with client.lock(key):
+            pass
+        await client.close()
+
+    lock = asyncio.run(hold())
+    asyncio.run(again())
+
+
+@in_loop
+async def test_a_second_loop_at_the_same_time_is_refused(path: str, key: str) -> None:
+    async with AsyncClient(path) as client:
+        await client.acquire(key)
+        with pytest.raises(RuntimeError, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, client.get(key))
+
+
+@in_loop
+async def test_a_sidecar_that_restarts_under_a_waiting_client(sidecar: Sidecar, key: str) -> None:
+    async with two(sidecar.path) as (one, other):
+        lock = await one.acquire(key)
+        waiter = asyncio.create_task(other.acquire(key))
+        await waiting(one, key)
+        await asyncio.to_thread(sidecar.kill)
+        await lock.lost.wait()
+        assert lock.lost.reason == "disconnected"
+        with pytest.raises(SidecarUnavailable, match=r"nobody listens|no such socket"):
+            await one.acquire(key, wait=0)
+        await asyncio.to_thread(sidecar.start)
+        granted = await waiter
+        assert granted.waited >= 0
+        assert (await other.get(key)).mine
+        assert await one.try_lock(key) is None
+
+
+@in_loop
+async def test_a_sidecar_that_hangs(sidecar: Sidecar, key: str) -> None:
+    async with AsyncClient(sidecar.path, timeout=0.2) as client:
+        lock = await client.acquire(key)
+        sidecar.signal(signal.SIGSTOP)
+        with pytest.raises(SidecarUnavailable, match=r"did not answer .* within 0.2 s"):
+            await lock.check()
+        sidecar.signal(signal.SIGCONT)
+        await lock.check()
+
+
+@in_loop
+async def test_the_sidecar_is_missing() -> None:
+    with pytest.raises(SidecarUnavailable, match=r"/nowhere/s\.sock: there is no such socket.*LOCKSIDECAR_SOCKET"):
+        await AsyncClient("/nowhere/s.sock").acquire("x")

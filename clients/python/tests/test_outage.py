@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from conftest import Sidecar, until, waiting
+from locksidecar import Client, LockLost, ProtocolError, SidecarUnavailable, _core
+
+
+def test_a_sidecar_that_restarts_under_a_waiting_client(sidecar: Sidecar, key: str) -> None:
+    with ThreadPoolExecutor(1) as pool, Client(sidecar.path) as one, Client(sidecar.path) as other:
+        lock = one.acquire(key)
+        waiter = pool.submit(other.acquire, key)
+        waiting(one, key)
+        sidecar.kill()
+        assert lock.lost.wait(5)
+        assert lock.lost.reason == "disconnected"
+        with pytest.raises(LockLost):
+            lock.release()
+        with pytest.raises(SidecarUnavailable, match=r"nobody listens|no such socket"):
+            one.acquire(key, wait=0)
+        sidecar.start()
+        granted = waiter.result(10)
+        assert other.get(key).mine
+        assert one.try_lock(key) is None
+        granted.release()
+
+
+def test_a_sidecar_that_drains_under_a_waiting_client(sidecar: Sidecar, key: str) -> None:
+    with ThreadPoolExecutor(1) as pool, Client(sidecar.path) as one, Client(sidecar.path) as other:
+        one.acquire(key)
+        waiter = pool.submit(other.acquire, key)
+        waiting(one, key)
+        sidecar.stop()
+        sidecar.start()
+        assert waiter.result(10).token
+
+
+def test_an_idle_client_does_not_notice_a_restart(sidecar: Sidecar, key: str) -> None:
+    with Client(sidecar.path) as client:
+        with client.lock(key):
+            pass
+        sidecar.stop()
+        sidecar.start()
+        with client.lock(key, wait=0):
+            pass
+
+
+def test_a_dead_idle_connection_is_replaced(sidecar: Sidecar, key: str) -> None:
+    with Client(sidecar.path) as client:
+        lock = client.acquire(key)
+        for sock in client._idle:
+            sock.shutdown(socket.SHUT_RDWR)
+        assert client.get(key).mine
+        for sock in client._idle:
+            sock.shutdown(socket.SHUT_RDWR)
+        assert lock.release()
+
+
+def test_a_wait_ends_when_the_outage_is_too_long(sidecar: Sidecar, key: str) -> None:
+    with ThreadPoolExecutor(1) as pool, Client(sidecar.path, reconnect=0.3) as client:
+        client.acquire(key)
+        waiter = pool.submit(client.acquire, key)
+        waiting(client, key)
+        sidecar.kill()
+        started = time.monotonic()
+        with pytest.raises(SidecarUnavailable):
+            waiter.result(5)
+        assert 0.25 < time.monotonic() - started < 3
+
+
+def test_a_wait_in_an_outage_ends_in_time(sidecar: Sidecar, key: str) -> None:
+    with ThreadPoolExecutor(1) as pool, Client(sidecar.path) as client:
+        client.acquire(key)
+        waiter = pool.submit(client.acquire, key, wait=0.5)
+        waiting(client, key)
+        sidecar.kill()
+        started = time.monotonic()
+        with pytest.raises(SidecarUnavailable):
+            waiter.result(5)
+        assert time.monotonic() - started < 3
+
+
+def test_a_sidecar_that_hangs(sidecar: Sidecar, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "SILENCE", 0.5)
+    with ThreadPoolExecutor(1) as pool, Client(sidecar.path, timeout=0.2, reconnect=0) as client:
+        lock = client.acquire(key)
+        waiter = pool.submit(client.acquire, key)
+        waiting(client, key)
+        sidecar.signal(signal.SIGSTOP)
+        with pytest.raises(SidecarUnavailable, match=r"did not answer .* within 0.2 s"):
+            lock.check()
+        assert lock.lost.wait(5)  # the stream was silent for too long
+        with pytest.raises(SidecarUnavailable):
+            waiter.result(5)
+        sidecar.signal(signal.SIGCONT)
+        with pytest.raises(LockLost):
+            lock.check()
+
+
+def test_a_session_that_ends_is_replaced(sidecar: Sidecar, key: str) -> None:
+    with Client(sidecar.path) as client, Client(sidecar.path) as other:
+        lock = client.acquire(key)
+        session = client._core.session
+        assert session is not None
+        other._run(other._core.end_session(session))
+        assert lock.lost.wait(5)
+        with client.lock(key, wait=0) as again:
+            assert again.token > lock.token
+
+
+def test_the_session_s_end_is_heard_by_an_answer(sidecar: Sidecar, key: str) -> None:
+    # The reader may not have heard of it yet: the 410 of a call says it too.
+    with Client(sidecar.path) as client, Client(sidecar.path) as other:
+        lock = client.acquire(key)
+        session = client._core.session
+        assert session is not None
+        session.ended = True  # the stream's end is not told
+        other._run(other._core.end_session(session))
+        session.ended = False
+        with pytest.raises(LockLost) as lost:
+            lock.check()
+        assert lost.value.reason == "disconnected"
+        client._core.session = session
+        session.ended = False
+        with client.lock(key, wait=0):
+            pass
+
+
+def test_the_sidecar_is_missing(tmp_path: Path) -> None:
+    started = time.monotonic()
+    with pytest.raises(SidecarUnavailable, match=r"there is no such socket.*LOCKSIDECAR_SOCKET.*mounted") as missing:
+        Client(tmp_path / "s.sock").acquire("x")
+    assert missing.value.path == str(tmp_path / "s.sock")
+    assert missing.value.path in str(missing.value)
+    assert time.monotonic() - started < 1
+    with pytest.raises(SidecarUnavailable, match="at most 107 bytes"):
+        Client("/" + "x" * 200).get("x")
+
+
+def test_nobody_listens(sidecar: Sidecar) -> None:
+    sidecar.kill()
+    with pytest.raises(SidecarUnavailable, match="nobody listens"):
+        Client(sidecar.path).get("x")
+
+
+def test_the_socket_is_from_the_environment(sidecar: Sidecar, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSIDECAR_SOCKET", sidecar.path)
+    assert Client().get("x").state == "free"
+    monkeypatch.setenv("LOCKSIDECAR_SOCKET", "")
+    assert Client()._core.path == "/run/locksidecar/locksidecar.sock"
+
+
+def test_something_else_listens() -> None:
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{folder}/s.sock")
+        server.listen()
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"220 mail.example ESMTP\r\n")
+                connection.recv(100)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(ProtocolError, match="is this the socket of a locksidecar"):
+            Client(f"{folder}/s.sock").get("x")
+        thread.join()
+
+
+def test_no_descriptor_is_left(sidecar: Sidecar, key: str) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with Client(sidecar.path) as client:
+            client.acquire(key).release()
+            with client.events(key) as events:
+                next(events)
+    until("all are closed", lambda: len(os.listdir("/proc/self/fd")) <= before)

@@ -1,0 +1,339 @@
+"""Processes: killed, forked, interrupted, replaced by exec."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Sidecar, free, line, until, waiting
+from locksidecar import AsyncClient, Client, LockLost
+
+Python = Callable[..., "subprocess.Popen[str]"]
+
+HOLD = """
+import sys, time
+from locksidecar import Client
+client = Client()
+locks = [client.acquire(sys.argv[1] + str(n)) for n in range(3)]
+print("held")
+client.acquire(sys.argv[2])
+"""
+
+HOLD_ASYNC = """
+import asyncio, sys
+from locksidecar import AsyncClient
+async def main():
+    client = AsyncClient()
+    locks = [await client.acquire(sys.argv[1] + str(n)) for n in range(3)]
+    print("held")
+    await client.acquire(sys.argv[2])
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("code", [HOLD, HOLD_ASYNC], ids=["threads", "asyncio"])
+def test_kill_9_frees_at_once(python: Python, client: Client, key: str, code: str) -> None:
+    with client.lock(f"{key}:blocked"):
+        process = python(code, key, f"{key}:blocked")
+        assert line(process) == "held"
+        waiting(client, f"{key}:blocked")
+        process.kill()
+        started = time.monotonic()
+        for n in range(3):
+            client.acquire(f"{key}{n}", wait=5).release()
+        assert time.monotonic() - started < 1  # the lease would last 15 s
+        waiting(client, f"{key}:blocked", 0)
+
+
+INTERRUPTED = """
+import sys
+from locksidecar import Client
+client = Client()
+try:
+    client.acquire(sys.argv[1])
+except KeyboardInterrupt:
+    print("interrupted", len(list(client.locks("session"))))
+sys.stdin.read()
+"""
+
+
+def test_ctrl_c_while_waiting(python: Python, client: Client, key: str) -> None:
+    with client.lock(key):
+        process = python(INTERRUPTED, key)
+        waiting(client, key)
+        process.send_signal(signal.SIGINT)
+        assert line(process) == "interrupted 0"
+        waiting(client, key, 0)
+    free(client, key)
+
+
+STORM = """
+import os, signal, sys, threading, time
+from locksidecar import Client
+client = Client()
+client.get("warm")
+for n in range(int(sys.argv[2])):
+    def interrupt(pause=n * 0.00001):
+        time.sleep(pause)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    try:
+        threading.Thread(target=interrupt).start()
+        with client.lock(sys.argv[1]):
+            time.sleep(5)
+    except KeyboardInterrupt:
+        pass
+    # Whatever the signal has hit, nothing is left behind.
+    client.acquire(sys.argv[1], wait=2).release()
+print("done", len(list(client.locks("session"))))
+"""
+
+
+def test_ctrl_c_at_any_moment(python: Python, key: str) -> None:
+    assert line(python(STORM, key, "150")) == "done 0"
+
+
+def in_child(function: Callable[[], object]) -> str:
+    """What the function returns in a child of a plain fork; the name of what it raises."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            said = str(function())
+        except BaseException as e:
+            said = f"{type(e).__name__}: {e}"
+        os.write(writer, said.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        said = pipe.read()
+    os.waitpid(pid, 0)
+    return said
+
+
+def sockets() -> int:
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found += os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_has_a_session_of_its_own(path: str, client: Client, key: str) -> None:
+    lock = client.acquire(key)
+    session = client._core.session
+    assert session is not None
+    called: list[int] = []
+    lock.lost.on(lambda: called.append(1))
+    assert in_child(lambda: (bool(lock.lost), lock.lost.reason, called)) == "(True, 'forked', [])"
+    assert in_child(lambda: client.try_lock(key)) == "None"  # a stranger to its parent's lock
+    assert in_child(lambda: client.acquire(f"{key}:child").check().session != session.id) == "True"
+    assert in_child(lambda: lock.release()).startswith("LockLost: ")
+    assert not lock.lost
+    assert client.get(key).mine
+    assert lock.check().token == lock.token
+    assert client.get(f"{key}:child", no_cache=True).state == "free"
+    assert client._core.session is session
+    assert lock.release()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_keeps_no_descriptor_of_its_parent(path: str, client: Client, key: str) -> None:
+    lock = client.acquire(key)
+    threading.Thread(target=lambda: Client(path).acquire(key, wait=5)).start()  # one that waits is inherited too
+    waiting(client, key)
+    before = sockets()
+    assert before >= 4
+    assert in_child(sockets) == "0"
+    lock.release()
+
+
+CHILD_LIVES_ON = """
+import os, sys, time
+from locksidecar import Client
+client = Client()
+lock = client.acquire(sys.argv[1])
+if os.fork() == 0:
+    time.sleep(60)
+print("held")
+time.sleep(60)
+"""
+
+
+def test_a_child_that_lives_on_does_not_keep_its_parent_s_locks(python: Python, client: Client, key: str) -> None:
+    process = python(CHILD_LIVES_ON, key)
+    assert line(process) == "held"
+    assert client.get(key).state == "held"
+    process.kill()
+    process.wait()
+    client.acquire(key, wait=5).release()
+    os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_fork_while_other_threads_are_busy(client: Client, key: str) -> None:
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            with client.lock(key):
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for n in range(20):
+            assert in_child(lambda n=n: client.acquire(f"{key}:{n}", wait=5).release()) == "True"  # type: ignore[misc]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def _work(client: Client, key: str, out: Any) -> None:
+    with client.lock(key) as lock:
+        out.put(lock.token)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_multiprocessing_with_fork(client: Client, key: str) -> None:
+    context = multiprocessing.get_context("fork")
+    out = context.Queue()
+    with client.lock(key) as lock:
+        processes = [context.Process(target=_work, args=(client, key, out)) for _ in range(3)]
+        for process in processes:
+            process.start()
+        waiting(client, key, 3)
+    tokens = [out.get(timeout=10) for _ in processes]
+    for process in processes:
+        process.join()
+    assert tokens == sorted(tokens)
+    assert tokens[0] > lock.token
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_fork_under_asyncio(path: str, key: str) -> None:
+    async def child(client: AsyncClient) -> bool:
+        return await client.try_lock(key) is None and await client.try_lock(f"{key}:child") is not None
+
+    async def main() -> None:
+        async with AsyncClient(path) as client:
+            lock = await client.acquire(key)
+            asyncio.events._set_running_loop(None)  # what a child of multiprocessing does not have either
+            said = in_child(lambda: (bool(lock.lost), sockets_of(client), asyncio.run(child(client))))
+            asyncio.events._set_running_loop(asyncio.get_event_loop_policy().get_event_loop())
+            assert said == "(True, 0, True)"
+            # The loop still hears: the child has not taken the sockets from its epoll.
+            assert (await lock.check()).token == lock.token
+            async with AsyncClient(path) as other:
+                await other.stop(key, "why")
+                await asyncio.wait_for(lock.stopping.wait(), 5)
+            await lock.release()
+
+    def sockets_of(client: AsyncClient) -> int:
+        return len(client._sockets)
+
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(main())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+COUNT = """
+import os
+links = [f"/proc/self/fd/{n}" for n in range(3, 64)]
+print(sum(os.readlink(link).startswith("socket:") for link in links if os.path.lexists(link)))
+"""
+
+
+def test_exec_closes_the_descriptors(client: Client, key: str) -> None:
+    client.acquire(key)
+    for sock in client._sockets._open:
+        assert not sock.get_inheritable()
+    said = subprocess.run([sys.executable, "-c", COUNT], close_fds=False, capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "0"
+
+
+APP = """
+import os
+from locksidecar import Client
+client = Client()
+lock = client.acquire(os.environ["KEY"] + ":preload")  # used before the fork
+
+def app(environ, start_response):
+    with client.lock(os.environ["KEY"], wait=5) as mine:
+        said = f"{os.getpid()} {mine.token} {lock.lost.reason}"
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [said.encode()]
+"""
+
+
+class _OverSocket(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=10)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self._path)
+
+
+def test_gunicorn_with_preload(path: str, client: Client, key: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "app.py").write_text(APP)
+        server = subprocess.Popen(
+            [sys.executable, "-m", "gunicorn", "--preload", "-w", "2", "-b", "unix:g.sock", "--log-level", "error",
+             "--no-control-socket", "app:app"],
+            cwd=folder, env={**os.environ, "LOCKSIDECAR_SOCKET": path, "KEY": key},
+        )  # fmt: skip
+        try:
+            until("gunicorn listens", lambda: server.poll() is not None or os.path.exists(f"{folder}/g.sock"), 20)
+            workers, tokens = set(), []
+
+            def ask() -> bool:
+                connection = _OverSocket(f"{folder}/g.sock")
+                connection.request("GET", "/")
+                said = connection.getresponse().read().decode().split()
+                connection.close()
+                workers.add(said[0])
+                tokens.append(int(said[1]))
+                assert said[2] == "forked"
+                return len(workers) == 2
+
+            until("both workers answer", ask)
+            assert tokens == sorted(set(tokens))
+            assert client.get(f"{key}:preload").state == "held"  # the master's
+            os.kill(server.pid, signal.SIGKILL)
+            client.acquire(f"{key}:preload", wait=5)  # although the workers live on
+        finally:
+            server.kill()
+            server.wait()
+            for worker in workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(worker), signal.SIGKILL)
+
+
+def test_a_lost_lock_in_the_body_ends_with_it(shared: Sidecar, client: Client, key: str) -> None:
+    with pytest.raises(LockLost) as lost:
+        with client.lock(key, max_hold=0.1) as lock:
+            assert lock.lost.wait(5)
+    assert lost.value.reason == "max_hold"
