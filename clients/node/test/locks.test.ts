@@ -3,6 +3,7 @@ import { randomUUID } from "node:crypto";
 import { after, afterEach, before, describe, test } from "node:test";
 import {
   InvalidRequestError,
+  Lock,
   LockHeldError,
   LockLostError,
   LocksidecarError,
@@ -143,6 +144,37 @@ describe("a held lock", () => {
     assert.deepEqual(told, [reason]);
     await assert.rejects(lock.check(), LockLostError);
     await assert.rejects(lock.release(), LockLostError);
+  });
+
+  test("is lost even if the news comes before the grant", async () => {
+    const client = sidecar.client();
+    const reasons = await Promise.all(
+      Array.from({ length: 300 }, async (_, i) => {
+        // It may be over before the sidecar has answered, which is a no.
+        const lock = await client.acquire(`soon:${i}`, { maxHoldMs: 3 }).catch((error) => error);
+        return lock instanceof Lock ? ((await aborted(lock.signal)) as LockLostError).reason : lock.code;
+      }),
+    );
+    assert.ok(reasons.includes("max_hold"));
+    assert.deepEqual(
+      reasons.filter((reason) => reason !== "max_hold" && reason !== "store_unavailable"),
+      [],
+    );
+  });
+
+  test("a listener that throws does not keep the news from others", async () => {
+    const client = sidecar.client();
+    const options = { owner: "o", reentrant: true };
+    const thrown = new Promise<Error>((resolve) => process.once("uncaughtException", resolve));
+    const fail = () => {
+      throw new RangeError("of the app");
+    };
+    await client.acquire("listener", { ...options, onLost: fail });
+    const told: LockLostError[] = [];
+    await client.acquire("listener", { ...options, onLost: (error) => told.push(error) });
+    await client.forceRelease("listener");
+    assert.ok((await thrown) instanceof RangeError);
+    assert.equal(told[0]?.reason, "forced");
   });
 
   test("that was lost before anybody asked for its signal says so", async () => {
@@ -326,10 +358,10 @@ describe("the shapes", () => {
       return true;
     });
     assert.equal((await b.get("many:0")).state, "free");
-    await b.forceRelease("many:1");
+    await b.forceRelease("many:2");
     assert.ok((await aborted(group.signal)) instanceof LockLostError);
     await assert.rejects(group.release(), LockLostError);
-    assert.equal((await b.get("many:2")).state, "free", "the others are released all the same");
+    assert.equal((await b.get("many:1")).state, "free", "the others are released all the same");
   });
 });
 

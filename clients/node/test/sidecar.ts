@@ -1,7 +1,7 @@
 // A real sidecar, as a process of its own.
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, mkdtempSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { request } from "node:http";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
@@ -59,6 +59,16 @@ export class Sidecar {
       const exit = once(child, "exit");
       child.kill(signal);
       await exit;
+    }
+  }
+
+  /** endNow kills the process and waits until it is gone, without giving the event loop a turn. Linux only. */
+  endNow(): void {
+    this.signal("SIGKILL");
+    const pause = new Int32Array(new SharedArrayBuffer(4));
+    const state = () => readFileSync(`/proc/${this.#process?.pid}/stat`, "utf8").split(") ")[1]?.[0];
+    for (let i = 0; i < patienceMs && state() !== "Z"; i++) {
+      Atomics.wait(pause, 0, 0, 1);
     }
   }
 

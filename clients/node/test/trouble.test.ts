@@ -135,6 +135,19 @@ describe("a session that is lost", () => {
     }
   });
 
+  test("a kept connection that has died is no error of the next call", async () => {
+    const own = await Sidecar.start();
+    try {
+      const client = own.client();
+      await client.acquire("stale");
+      own.endNow();
+      // Not a ConnectionLostError: it is asked again, over a new connection.
+      await assert.rejects(client.get("stale"), UnreachableError);
+    } finally {
+      await own.remove();
+    }
+  });
+
   test("a wait does not bear it for longer than reconnectMs", async () => {
     const own = await Sidecar.start();
     try {
@@ -230,7 +243,7 @@ describe("no sidecar", () => {
   test("a sidecar that is suspended", async () => {
     const own = await Sidecar.start();
     try {
-      const client = own.client({ timeoutMs: 100 });
+      const client = own.client({ timeoutMs: 1000 });
       const lock = await client.acquire("suspended");
       own.signal("SIGSTOP");
       await assert.rejects(lock.check(), { code: "timeout", name: "TimeoutError" });
