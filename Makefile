@@ -12,7 +12,7 @@ BENCH        ?= .
 export GOFLAGS += -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-deps vet vet-darwin check lint fmt fuzz bench bench-go test-node clean
+.PHONY: help run build test test-deps test-contract test-examples vet vet-darwin check lint fmt fuzz bench bench-go clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null || \
@@ -55,10 +55,35 @@ test-deps:
 	echo "installing $$missing"; \
 	$$as apt-get update -qq && $$as env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing
 
-test-node: build test-deps ## Lint and test the Node client, and run the contract suite with it (needs Node 20 or later)
-	@node -e 'process.exit(parseInt(process.versions.node) >= 20 ? 0 : 1)' && command -v npm >/dev/null || \
-	{ echo "the Node client needs Node 20 or later, and npm: see https://nodejs.org/en/download" >&2; exit 1; }
-	cd clients/node && npm ci --no-audit --no-fund && npm run lint && npm test && npm run contract
+CONTRACT := clients/contract
+CONTRACT_PYTHON := $(CONTRACT)/.venv/bin/python
+
+test-contract: build test-deps $(CONTRACT)/.venv/installed ## Run the clients' contract suite with curl, on both stores
+	$(CONTRACT)/.venv/bin/ruff check -q $(CONTRACT)/curl
+	$(CONTRACT)/.venv/bin/ruff format -q --check $(CONTRACT)/curl
+	$(CONTRACT_PYTHON) $(CONTRACT)/curl/run.py
+
+$(CONTRACT)/.venv/installed: $(CONTRACT)/curl/requirements.txt
+	@python3 -c 'import ensurepip' 2>/dev/null || $(MAKE) apt PACKAGES=python3-venv
+	python3 -m venv $(CONTRACT)/.venv
+	$(CONTRACT_PYTHON) -m pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
+# psql and the server come with test-deps.
+test-examples: build test-deps ## Run the programs of examples/ against a real sidecar, on both stores
+	@missing=""; for program in ruby:ruby php:php-cli; do \
+	  command -v "$${program%:*}" >/dev/null || missing="$$missing $${program#*:}"; done; \
+	[ -z "$$missing" ] || $(MAKE) apt PACKAGES="$$missing"
+	examples/run.py
+
+# Installs PACKAGES as root, or says what to do.
+.PHONY: apt
+apt:
+	@command -v apt-get >/dev/null || { echo "install $(PACKAGES) with this system's package manager" >&2; exit 1; }; \
+	if [ "$$(id -u)" = 0 ]; then as=""; elif command -v sudo >/dev/null; then as=sudo; \
+	else echo "as root: apt-get install $(PACKAGES)" >&2; exit 1; fi; \
+	echo "installing $(PACKAGES)"; \
+	$$as apt-get update -qq && $$as env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PACKAGES)
 
 vet:
 	go vet ./...

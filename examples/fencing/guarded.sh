@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# A guarded write: why the fencing token matters, and what to do with it in SQL.
+#
+# No lock service can stop a process that sleeps past its lease and then writes. Here one does:
+# it is paused (SIGSTOP, as a full CPU, a suspended machine or a long garbage collection may do)
+# between "I hold the lock" and its write. The table refuses the late write, because it has seen a
+# greater token. The same table without the guard takes it, and loses money.
+#
+# Needs curl, and psql with the usual PGHOST, PGUSER, PGDATABASE of a database that may be written to.
+set -euo pipefail
+socket=${LOCKSIDECAR_SOCKET:-/run/locksidecar/locksidecar.sock}
+[ -S "$socket" ] || { echo "guarded: no sidecar listens at $socket; is it running, and LOCKSIDECAR_SOCKET right?" >&2; exit 1; }
+
+sql() { psql -XqtA -v ON_ERROR_STOP=1 "$@"; }
+lock() { curl -sS --fail-with-body --unix-socket "$socket" -X "$1" "http://localhost/v1/locks/$2" "${@:3}"; }
+token_of() { sed -E 's/.*"token":([0-9]+).*/\1/'; }
+
+# last_token is the greatest token that has written the row.
+sql <<'SQL'
+SET client_min_messages TO warning; -- not that there was nothing to drop
+DROP TABLE IF EXISTS guarded_example;
+CREATE TABLE guarded_example (id int PRIMARY KEY, balance int NOT NULL, last_token bigint NOT NULL);
+INSERT INTO guarded_example VALUES (1, 100, 0), (2, 100, 0);
+SQL
+dir=$(mktemp -d)
+paused=''
+cleanup() {
+  [ -z "$paused" ] || kill -KILL "$paused" 2>/dev/null || true
+  rm -rf "$dir"
+  sql -c 'DROP TABLE IF EXISTS guarded_example' >/dev/null
+}
+trap cleanup EXIT
+
+# Prints how many rows were written: 1, or 0 when a greater token has been here.
+guarded_write() { # BALANCE TOKEN
+  sql -v balance="$1" -v t="$2" <<'SQL'
+WITH written AS (
+  UPDATE guarded_example SET balance = :balance, last_token = :t WHERE id = 1 AND last_token <= :t RETURNING 1)
+SELECT count(*) FROM written;
+SQL
+}
+unguarded_write() { # BALANCE
+  sql -v balance="$1" <<'SQL'
+UPDATE guarded_example SET balance = :balance WHERE id = 2;
+SQL
+}
+balance() { sql -c "SELECT balance FROM guarded_example WHERE id = $1"; }
+
+# A worker takes 30 from the account: reads, thinks, writes.
+worker_a() {
+  local token new
+  token=$(lock PUT account:1 -d '{"bind":"ttl","ttl_ms":1000}' | token_of)
+  new=$(($(balance 1) - 30))
+  echo "A: I hold the lock, fencing token $token; the balance will be $new"
+  echo "$token" > "$dir/ready"
+  kill -STOP "$BASHPID" # the pause: the process knows nothing of it
+  unguarded_write "$new"
+  guarded_write "$new" "$token" > "$dir/rows"
+}
+worker_a &
+paused=$!
+# Stopped, not only about to be: field 3 of stat is its state.
+until [ -s "$dir/ready" ] && [ "$(cut -d' ' -f3 "/proc/$paused/stat")" = T ]; do sleep 0.01; done
+echo "A is paused, its lease runs out"
+
+token_b=$(lock PUT account:1 -d '{"bind":"ttl","ttl_ms":60000,"wait_ms":20000}' | token_of)
+new=$(($(balance 1) - 50))
+[ "$(guarded_write "$new" "$token_b")" = 1 ] || { echo "B's write was refused" >&2; exit 1; }
+unguarded_write "$new"
+lock DELETE "account:1?token=$token_b" >/dev/null
+echo "B: I hold the lock, fencing token $token_b; the balance is $new"
+
+kill -CONT "$paused"
+wait "$paused"
+paused=''
+[ "$token_b" -gt "$(cat "$dir/ready")" ] || { echo "the token did not grow" >&2; exit 1; }
+echo "A goes on, and writes what it had in mind: $(cat "$dir/rows") rows with WHERE last_token <= token"
+echo "with the guard the balance is $(balance 1): B's; A is refused, and can begin anew"
+echo "without it the balance is $(balance 2): A's, and what B took is lost"
+[ "$(cat "$dir/rows")" = 0 ] && [ "$(balance 1)" = 50 ] && [ "$(balance 2)" = 70 ] || { echo "that is not what this example is to show" >&2; exit 1; }

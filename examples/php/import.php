@@ -1,0 +1,121 @@
+<?php
+// PHP with streams from its standard library: a long import that comes to an end when it is asked to.
+//
+// PHP's http:// wrapper cannot speak to a Unix socket, and would close the connection after each answer.
+// So this opens the socket as a stream and keeps it: the connection is the session, and whatever
+// happens to this process, its lock is free.
+declare(strict_types=1);
+
+/** What the sidecar says no with. $problem['code'] is stable; decide by it. */
+final class Refused extends RuntimeException
+{
+    public function __construct(public readonly array $problem)
+    {
+        parent::__construct("{$problem['code']}: {$problem['detail']}");
+    }
+}
+
+/** One connection to the sidecar. It is a session: when it closes, its locks are free. */
+final class Sidecar
+{
+    /** @var resource */
+    private $stream;
+
+    public function __construct()
+    {
+        $path = getenv('LOCKSIDECAR_SOCKET') ?: '/run/locksidecar/locksidecar.sock';
+        $stream = @stream_socket_client("unix://$path", $errno, $error, 5);
+        if ($stream === false) {
+            throw new RuntimeException("no sidecar listens at $path ($error); is it running, and LOCKSIDECAR_SOCKET right?");
+        }
+        $this->stream = $stream;
+    }
+
+    /** Returns the decoded answer. $waitMs is what the call may wait at the sidecar; -1: for ever. */
+    public function call(string $method, string $path, array $body = [], int $waitMs = 0): array
+    {
+        // default_socket_timeout (60 s) counts for the first byte of an answer, too: a call that waits needs more.
+        stream_set_timeout($this->stream, $waitMs < 0 ? 10 * 86400 : intdiv($waitMs, 1000) + 10);
+        $json = json_encode((object) $body, JSON_THROW_ON_ERROR);
+        $this->write("$method /v1/$path HTTP/1.1\r\nHost: localhost\r\nContent-Length: " . strlen($json) . "\r\n\r\n$json");
+
+        $status = (int) explode(' ', $this->line())[1];
+        $length = 0;
+        while (($header = $this->line()) !== '') {
+            [$name, $value] = explode(':', $header, 2);
+            if (strcasecmp($name, 'Content-Length') === 0) {
+                $length = (int) $value;
+            }
+        }
+        $answer = json_decode($length > 0 ? $this->read($length) : '{}', true, flags: JSON_THROW_ON_ERROR);
+        return $status < 300 ? $answer : throw new Refused($answer);
+    }
+
+    // fwrite may write a part only.
+    private function write(string $bytes): void
+    {
+        while ($bytes !== '') {
+            $written = fwrite($this->stream, $bytes);
+            if ($written === false || $written === 0) {
+                throw new RuntimeException('the sidecar has closed the connection: its locks are gone');
+            }
+            $bytes = substr($bytes, $written);
+        }
+    }
+
+    private function line(): string
+    {
+        $line = fgets($this->stream);
+        if ($line === false) {
+            throw new RuntimeException(stream_get_meta_data($this->stream)['timed_out']
+                ? 'the sidecar did not answer in time'
+                : 'the sidecar has closed the connection: its locks are gone');
+        }
+        return rtrim($line, "\r\n");
+    }
+
+    private function read(int $length): string
+    {
+        $bytes = stream_get_contents($this->stream, $length);
+        if ($bytes === false || strlen($bytes) !== $length) {
+            throw new RuntimeException('the answer ended too early');
+        }
+        return $bytes;
+    }
+}
+
+$key = rawurlencode('import:customers'); // a key may have any character, so it is encoded
+
+$import = new Sidecar();
+$lock = $import->call('PUT', "locks/$key", ['wait_ms' => 30000, 'data' => ['file' => 'customers.csv']], 30000);
+echo "import:customers is mine, fencing token {$lock['token']}\n";
+
+$operator = new Sidecar(); // another connection is another session, as if it were another pod
+try {
+    $operator->call('PUT', "locks/$key");
+    fwrite(STDERR, "somebody else got the lock, too\n");
+    exit(1);
+} catch (Refused $refusal) {
+    echo "the operator is told: {$refusal->problem['code']}, by an import of {$refusal->problem['holder']['data']['file']}\n";
+}
+
+for ($chunk = 1; $chunk <= 1000; $chunk++) {
+    // A safe point between two chunks. The check costs the database nothing, and throws when the lock is lost.
+    $state = $import->call('PATCH', "locks/$key", ['token' => $lock['token']]);
+    if ($state['stopping'] !== null) {
+        echo "asked to stop, before chunk $chunk: {$state['stopping']['reason']}\n";
+        break;
+    }
+    // The work would be here.
+    if ($chunk === 3) {
+        $operator->call('POST', "locks/$key/stop", ['reason' => 'maintenance']);
+        echo "the operator asks to stop\n";
+    }
+}
+$import->call('DELETE', "locks/$key?token={$lock['token']}&outcome=failure");
+
+$next = $operator->call('PUT', "locks/$key", ['wait_ms' => 5000], 5000);
+echo "the operator has it now, fencing token {$next['token']}\n";
+$stopped = $chunk <= 1000;
+unset($operator); // the connection closes, and the lock is free
+exit($stopped && $next['token'] > $lock['token'] ? 0 : 1);

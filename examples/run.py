@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Runs every example against a real sidecar, and fails when one of them does, or leaves a lock behind.
+
+The fencing example writes to a PostgreSQL that is thrown away afterwards. Python's standard library is enough.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path.insert(0, str(ROOT / "clients" / "contract" / "curl"))
+
+from processes import NotStarted, Postgres, Sidecar  # noqa: E402 // found only now
+
+LIMIT = 60  # seconds for one example
+
+# Each with the command that runs it.
+EXAMPLES = {
+    "bash/backup.sh": ["bash"],
+    "bash/session.sh": ["bash"],
+    "ruby/once.rb": ["ruby", "-w"],
+    "php/import.php": ["php", "-d", "error_reporting=-1", "-d", "display_errors=stderr"],
+    "fencing/guarded.sh": ["bash"],
+}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("names", nargs="*", help=f"some of {', '.join(EXAMPLES)}; all without")
+    names = p.parse_args().names or list(EXAMPLES)
+    if unknown := set(names) - set(EXAMPLES):
+        p.error(f"no such example: {', '.join(unknown)}")
+    forgotten = {str(f.relative_to(HERE)) for f in HERE.glob("*/*") if f.suffix in (".sh", ".rb", ".php", ".py", ".mjs")} - set(EXAMPLES)
+    if forgotten:
+        p.error(f"nothing runs {', '.join(forgotten)}: add it to EXAMPLES")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    started, failed = time.monotonic(), []
+    postgres = Postgres()
+    try:
+        for store in ({"STORE_URL": "memory://"}, {"STORE_URL": postgres.url}):
+            sidecar = Sidecar(str(ROOT / "bin" / "locksidecar"), {"LOG_LEVEL": "warn", **store})
+            try:
+                failed += [name for name in names if not run(name, sidecar, postgres)]
+            finally:
+                sidecar.stop()
+    finally:
+        postgres.stop()
+    print(f"examples: {2 * len(names) - len(failed)} ok, {len(failed)} failed in {time.monotonic() - started:.1f} s", *failed)
+    return 1 if failed else 0
+
+
+def run(name, sidecar, postgres):
+    environment = {
+        **os.environ,
+        "LOCKSIDECAR_SOCKET": sidecar.socket,
+        "PATH": f"{ROOT / 'bin'}:{os.environ['PATH']}",
+        "PGHOST": postgres.folder, "PGUSER": "postgres", "PGDATABASE": "postgres",
+    }  # fmt: skip
+    print(f"--- {name}", flush=True)
+    # A group of its own, so that nothing of an example that hangs is left.
+    process = subprocess.Popen([*EXAMPLES[name], str(HERE / name)], env=environment, start_new_session=True)
+    try:
+        code = process.wait(LIMIT)
+    except subprocess.TimeoutExpired:
+        code = f"no end in {LIMIT} s"
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # all have ended
+        process.wait()
+    left = await_no_locks(sidecar)
+    if code != 0 or left:
+        print(f"--- {name}: FAILED: {code}; {'it left locks behind: ' + left if left else ''}\n{sidecar.tail()}", flush=True)
+    return code == 0 and not left
+
+
+def await_no_locks(sidecar):
+    """Waits until no lock is held. Returns those that stay for a second."""
+    deadline = time.monotonic() + 1
+    while True:
+        held = subprocess.run(
+            ["curl", "-sS", "--unix-socket", sidecar.socket, "http://localhost/v1/locks?scope=all"], capture_output=True, text=True, check=True
+        ).stdout
+        if held == '{"locks":[]}':
+            return ""
+        if time.monotonic() > deadline:
+            return held
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except NotStarted as e:
+        sys.exit(f"examples: {e}")
