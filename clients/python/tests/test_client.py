@@ -18,6 +18,7 @@ from locksidecar import (
     LocksidecarError,
     NotHeld,
     NotHolder,
+    SessionEnded,
     Skipped,
     TooLarge,
     WaitTimeout,
@@ -306,9 +307,20 @@ def test_close_releases_before_it_returns(path: str, other: Client, key: str) ->
     client.close()
     assert other.get(key, no_cache=True).state == "free"
     assert lock.lost
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(SessionEnded, match="closed"):
         client.acquire(key)
     assert len(client._sockets) == 0
+
+
+def test_close_ends_the_waits(path: str, client: Client, key: str) -> None:
+    with ThreadPoolExecutor(1) as pool, client.lock(key):
+        closing = Client(path)
+        closing.acquire(f"{key}:other")
+        waiter = pool.submit(closing.acquire, key)
+        waiting(client, key)
+        closing.close()
+        with pytest.raises(SessionEnded, match="closed"):
+            waiter.result(5)
 
 
 def test_a_client_that_is_dropped_ends_its_session(path: str, other: Client, key: str) -> None:

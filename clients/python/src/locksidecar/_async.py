@@ -20,7 +20,7 @@ from ._core import UNSET, AcquireOptions, Call, Core, Steps
 from ._lock import BaseLock
 from ._session import Grant, Session
 from ._signal import Signal
-from .types import Event, LockInfo, LockOptions, Outcome, Scope, Status
+from .types import Description, Event, LockInfo, LockOptions, Outcome, Scope, Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -392,7 +392,6 @@ class AsyncClient:
         self._idle: list[_Connection] = []
         self._opening = asyncio.Lock()
         self._cleanups: set[asyncio.Task[None]] = set()
-        self._closed = False
         _fork.register(self)
 
     # The public surface.
@@ -511,15 +510,19 @@ class AsyncClient:
         """
         return AsyncEventStream(self, key)
 
+    async def describe(self) -> Description:
+        """Asks the sidecar for its version and features."""
+        return await self._run(self._core.ask_features())
+
     async def close(self) -> None:
         """Ends the session and releases what it holds. The client cannot be used any more. May be called twice."""
-        if self._closed:
+        if self._core.closed:
             return
+        self._core.closed = True  # whoever waits must not open another session
         session = self._core.live_session()
         if session is not None:
-            await self._run(self._core.end_session(session))
+            await self._drive(self._core.end_session(session))
             session.end()
-        self._closed = True
         self._sockets.shut()
         self._drop_idle()
 
@@ -541,7 +544,12 @@ class AsyncClient:
 
     async def _run(self, steps: Steps[T]) -> T:
         """Makes the calls of an operation, in this task."""
+        if self._core.closed:
+            raise self._core.is_closed()
         self._attach()
+        return await self._drive(steps)
+
+    async def _drive(self, steps: Steps[T]) -> T:
         answer: Any = None
         error: Exception | None = None
         try:
@@ -584,8 +592,6 @@ class AsyncClient:
                 raise
 
     async def _perform(self, call: Call) -> _wire.Answer:
-        if self._closed:
-            raise RuntimeError("this client is closed")
         if call.delay:
             await asyncio.sleep(call.delay)
         if call.joins:
@@ -614,7 +620,7 @@ class AsyncClient:
             except BaseException:  # also a cancellation: closing ends a wait at the sidecar
                 connection.abort()
                 raise
-            if answer.last or len(self._idle) >= _core.MAX_IDLE or self._closed:
+            if answer.last or len(self._idle) >= _core.MAX_IDLE or self._core.closed:
                 connection.abort()
             else:
                 self._idle.append(connection)
@@ -650,8 +656,8 @@ class AsyncClient:
     async def _stream(self, call: Call) -> _Stream:
         """Makes a call whose answer is an event stream, on a connection of its own."""
         self._attach()
-        if self._closed:
-            raise RuntimeError("this client is closed")
+        if self._core.closed:
+            raise self._core.is_closed()
         if call.needs and self._core.features is None:
             self._core.learn(await self._exchange(self._core.describe()))
         self._core.require(call)

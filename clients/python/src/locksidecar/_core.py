@@ -23,7 +23,7 @@ from uuid import uuid4
 from . import _tracing, _wire, errors
 from ._session import Grant, Session
 from ._signal import Signal
-from .types import Bind, Event, LockInfo, OnSuccess, Outcome, Scope, Status
+from .types import Bind, Description, Event, LockInfo, OnSuccess, Outcome, Scope, Status
 
 DEFAULT_SOCKET = "/run/locksidecar/locksidecar.sock"
 # The stream has a comment line every 15 s. A sidecar that says nothing for so long (seconds) is gone or hangs.
@@ -107,7 +107,7 @@ def _path(key: str, rest: str = "") -> str:
 
 def _ms(seconds: float) -> int:
     # Rounded up: who says 0.0001 does not mean "not at all". What is out of range, the sidecar refuses by name.
-    return math.ceil(seconds * 1000)
+    return math.ceil(round(seconds * 1000, 6))
 
 
 @dataclass
@@ -183,6 +183,8 @@ class _Wait:
 
     def bridge(self, error: errors.LocksidecarError, call: Call) -> None:
         """Returns if the call is to be made again, after `pause`; raises the error if not."""
+        if self._core.closed:
+            raise self._core.is_closed() from error
         if isinstance(error, errors.SessionEnded) and not self._reopened:
             self._reopened = True  # the next one opens a new session, and nothing was granted: that is not an outage
             return
@@ -218,8 +220,14 @@ class Core:
         self.features: frozenset[str] | None = None  # of the sidecar; None: not asked yet
         self.version = ""
         self.reached = False  # a session was opened in this process
+        self.closed = False
 
     # Opening a session.
+
+    def ask_features(self) -> Steps[Description]:
+        """Asks the sidecar what it can do."""
+        value = (yield self.describe()).result()
+        return Description(version=value["version"], api=value["api"], features=frozenset(value["features"]))
 
     def describe(self) -> Call:
         """The call whose answer `learn` takes."""
@@ -266,6 +274,10 @@ class Core:
                 raise errors.FeatureMissing(feature, self.version)
 
     # Errors.
+
+    def is_closed(self) -> errors.SessionEnded:
+        """The error of a client that was closed."""
+        return errors.SessionEnded(410, "session_ended", "this client was closed; make another")
 
     def unreachable(self, cause: OSError) -> errors.SidecarUnavailable:
         """The error of a connection that was not to be had."""

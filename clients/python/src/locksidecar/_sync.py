@@ -19,7 +19,7 @@ from ._core import UNSET, AcquireOptions, Call, Core, Steps
 from ._lock import BaseLock
 from ._session import Grant, Session
 from ._signal import Signal
-from .types import Event, LockInfo, LockOptions, Outcome, Scope, Status
+from .types import Description, Event, LockInfo, LockOptions, Outcome, Scope, Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -229,7 +229,6 @@ class Client:
         self._idle: list[socket.socket] = []
         self._opening = threading.Lock()
         self._reader: threading.Thread | None = None
-        self._closed = False
         _fork.register(self)
 
     # The public surface.
@@ -337,15 +336,19 @@ class Client:
         """
         return EventStream(self, key)
 
+    def describe(self) -> Description:
+        """Asks the sidecar for its version and features."""
+        return self._run(self._core.ask_features())
+
     def close(self) -> None:
         """Ends the session and releases what it holds. The client cannot be used any more. May be called twice."""
-        if self._closed:
+        if self._core.closed:
             return
+        self._core.closed = True  # whoever waits must not open another session
         session = self._core.live_session()
         if session is not None:
-            self._run(self._core.end_session(session))
+            self._drive(self._core.end_session(session))
             session.end()
-        self._closed = True
         self._sockets.shut()
         self._drop_idle()
         if self._reader is not None and self._reader is not threading.current_thread():
@@ -374,6 +377,11 @@ class Client:
 
     def _run(self, steps: Steps[T]) -> T:
         """Makes the calls of an operation, in this thread."""
+        if self._core.closed:
+            raise self._core.is_closed()
+        return self._drive(steps)
+
+    def _drive(self, steps: Steps[T]) -> T:
         answer: Any = None
         error: BaseException | None = None
         try:
@@ -392,8 +400,6 @@ class Client:
             error = None  # it refers to this frame
 
     def _perform(self, call: Call) -> _wire.Answer:
-        if self._closed:
-            raise RuntimeError("this client is closed")
         if call.delay:
             time.sleep(call.delay)
         if call.joins:
@@ -427,7 +433,7 @@ class Client:
             except BaseException:  # also KeyboardInterrupt: closing ends a wait at the sidecar
                 self._sockets.close(sock)
                 raise
-            if answer.last or len(self._idle) >= _core.MAX_IDLE or self._closed:
+            if answer.last or len(self._idle) >= _core.MAX_IDLE or self._core.closed:
                 self._sockets.close(sock)
             else:
                 self._idle.append(sock)
@@ -465,8 +471,8 @@ class Client:
 
     def _stream(self, call: Call) -> socket.socket:
         """Makes a call whose answer is an event stream, on a connection of its own."""
-        if self._closed:
-            raise RuntimeError("this client is closed")
+        if self._core.closed:
+            raise self._core.is_closed()
         if call.needs and self._core.features is None:
             self._core.learn(self._exchange(self._core.describe()))
         self._core.require(call)

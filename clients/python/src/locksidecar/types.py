@@ -6,7 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-__all__ = ["Bind", "Event", "Holder", "LockInfo", "LockOptions", "OnSuccess", "Outcome", "Scope", "Status", "Stopping"]
+__all__ = [
+    "Bind",
+    "Description",
+    "Event",
+    "Holder",
+    "LockInfo",
+    "LockOptions",
+    "OnSuccess",
+    "Outcome",
+    "Scope",
+    "Status",
+    "Stopping",
+]
 
 Bind = Literal["session", "ttl"]
 OnSuccess = Literal["acquire", "skip"]
@@ -112,6 +124,15 @@ class LockInfo:
             queue_length=value["queue_length"],
             stopping=Stopping.from_json(value.get("stopping")),
         )
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a sidecar is: its version, and the features that calls may use."""
+
+    version: str
+    api: str
+    features: frozenset[str]
 
 
 @dataclass(frozen=True)

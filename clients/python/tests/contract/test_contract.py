@@ -1,0 +1,58 @@
+"""The contract suite through both halves of the package, on both stores."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from conftest import BINARY
+from contract.halves import Tasks, Threads
+from contract.player import SUITE, Player, curl_player
+
+import processes  # isort: skip # of the curl runner: contract.player knows where
+import suite  # isort: skip
+
+FILES = [file for file in suite.load() if file["path"].startswith("cases/")]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    server = processes.Postgres()
+    yield server
+    server.stop()
+
+
+@functools.cache
+def _namespaces() -> Iterator[str]:
+    return (f"n{n}" for n in range(10**6))
+
+
+@pytest.mark.parametrize("half", [Threads, Tasks])
+@pytest.mark.parametrize("store", ["memory", "postgres"])
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file["path"].removeprefix("cases/"))
+def test_contract(file: dict[str, Any], store: str, half: Any, request: pytest.FixtureRequest) -> None:
+    settings = {"LOG_LEVEL": "warn", "NAMESPACE": next(_namespaces()), "STORE_URL": "memory://"}
+    if store == "postgres":
+        settings["STORE_URL"] = request.getfixturevalue("postgres").url
+    sidecar = processes.Sidecar(str(BINARY), {**settings, **file.get("sidecar", {})}, file.get("ready", True))
+    calling = half()
+    try:
+        lacking = {f for case in file["cases"] for f in case.get("features", [])} - set(sidecar.features())
+        assert not lacking, "cases would not be run"
+        wrong = []
+        for case in file["cases"]:
+            try:
+                Player(sidecar, calling, case).play(case)
+            except curl_player.Failed as e:
+                wrong.append(f"{case['name']}: {e}")
+        assert not wrong, "\n\n".join([*wrong, sidecar.tail()])
+    finally:
+        calling.end()
+        sidecar.stop()
+
+
+def test_there_are_cases() -> None:
+    assert len(FILES) >= 10, f"the suite is not in {SUITE}"
