@@ -12,7 +12,7 @@ BENCH        ?= .
 export GOFLAGS += -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-deps test-contract test-examples vet vet-darwin check lint fmt fuzz bench bench-go clean
+.PHONY: help run build test test-deps test-contract test-examples test-node test-python vet vet-darwin check lint fmt fuzz bench bench-go clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null || \
@@ -54,6 +54,23 @@ test-deps:
 	else echo "the tests need: $$missing; as root: apt-get install $$missing" >&2; exit 1; fi; \
 	echo "installing $$missing"; \
 	$$as apt-get update -qq && $$as env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing
+
+test-node: build test-deps ## Lint and test the Node client, and run the contract suite with it (needs Node 20 or later)
+	@node -e 'process.exit(parseInt(process.versions.node) >= 20 ? 0 : 1)' && command -v npm >/dev/null || \
+	{ echo "the Node client needs Node 20 or later, and npm: see https://nodejs.org/en/download" >&2; exit 1; }
+	cd clients/node && npm ci --no-audit --no-fund && npm run lint && npm test && npm run contract
+
+PYTHON_CLIENT := clients/python
+
+test-python: build test-deps $(PYTHON_CLIENT)/.venv/installed ## Lint and test the Python client, and run the contract suite with it
+	cd $(PYTHON_CLIENT) && .venv/bin/ruff check && .venv/bin/ruff format --check && .venv/bin/mypy && .venv/bin/python -m pytest
+
+$(PYTHON_CLIENT)/.venv/installed: $(PYTHON_CLIENT)/requirements-dev.txt $(PYTHON_CLIENT)/pyproject.toml
+	@python3 -c 'import ensurepip' 2>/dev/null || $(MAKE) apt PACKAGES=python3-venv
+	python3 -m venv $(PYTHON_CLIENT)/.venv
+	cd $(PYTHON_CLIENT) && .venv/bin/python -m pip install -q --disable-pip-version-check -r requirements-dev.txt && \
+	  .venv/bin/python -m pip install -q --disable-pip-version-check --no-build-isolation -e .
+	@touch $@
 
 CONTRACT := clients/contract
 CONTRACT_PYTHON := $(CONTRACT)/.venv/bin/python

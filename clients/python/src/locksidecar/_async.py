@@ -339,7 +339,7 @@ class _Stream(_Protocol):
         self._heard = self._loop.time()
         try:
             events = self._parser.feed(data)
-        except (ValueError, errors.LocksidecarError) as e:
+        except errors.LocksidecarError as e:
             self._error = e
             self.abort()
             return

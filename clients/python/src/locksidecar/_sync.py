@@ -588,7 +588,7 @@ def _listen(
             events = parser.feed(piece)
     except TimeoutError:
         sockets.shut()  # the sidecar hangs: the calls that wait would wait for ever
-    except (OSError, ValueError, errors.LocksidecarError):
+    except (OSError, errors.LocksidecarError):
         pass  # the stream is broken, which is an end as well
     finally:
         session.end()

@@ -220,4 +220,7 @@ class StreamParser:
             raise errors.ProtocolError("the answer is not an event stream: is this the socket of a locksidecar?")
         if not self._head.streaming:
             return []
-        return self._events.feed(self._head.rest())
+        try:
+            return self._events.feed(self._head.rest())
+        except ValueError as e:
+            raise errors.ProtocolError(f"the event stream is broken ({e}): is this the socket of a locksidecar?") from e

@@ -10,8 +10,9 @@ import pytest
 
 from conftest import BINARY
 from contract.halves import Tasks, Threads
-from contract.player import SUITE, Player, curl_player
+from contract.player import SUITE, Player
 
+import player as curl_player  # isort: skip # the others
 import processes  # isort: skip # of the curl runner: contract.player knows where
 import suite  # isort: skip
 

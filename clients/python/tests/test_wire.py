@@ -1,0 +1,70 @@
+"""Bytes in and out, however they are cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from locksidecar import Draining, LimitReached, ProtocolError, _wire, errors
+
+ANSWER = b'HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: 10\r\nConnection: close\r\n\r\n{"a":"\xc3\xa4"}'
+EVENTS = [b":\n\n", b'event: one\ndata: {"text":"\xc3\xa4"}', b"\n\nevent: two\ndata: [1,\ndata: 2]\n\n:", b"\n\n"]
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n" + b"".join(
+    b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in [*EVENTS, b""]
+)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_an_answer_in_pieces(size: int) -> None:
+    parser, found = _wire.AnswerParser(), list[_wire.Answer]()
+    for n in range(0, len(ANSWER), size):
+        assert not found
+        if answer := parser.feed(ANSWER[n : n + size]):
+            found.append(answer)
+    assert found[0].json() == {"a": "ä"}
+    assert found[0].last
+    assert found[0].header(b"server") == "x"
+    assert found[0].header(b"ser") == ""
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_a_stream_in_pieces(size: int) -> None:
+    parser, events = _wire.StreamParser(), list[tuple[str, Any]]()
+    for n in range(0, len(STREAM), size):
+        events += parser.feed(STREAM[n : n + size])
+    assert events == [("one", {"text": "ä"}), ("two", [1, 2])]
+
+
+def test_a_stream_that_is_refused() -> None:
+    body = b'{"code":"draining","detail":"it stops"}'
+    with pytest.raises(Draining, match="it stops"):
+        _wire.StreamParser().feed(b"HTTP/1.1 503 x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+
+@pytest.mark.parametrize(
+    "said", [b"220 smtp", b"HTTP/1.1 abc\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"H" * 99, b"HTTP/1.1 " + b"x" * 99999]
+)
+def test_what_is_no_answer(said: bytes) -> None:
+    with pytest.raises(ProtocolError, match="is this the socket of a locksidecar"):
+        _wire.AnswerParser().feed(said)
+
+
+def test_what_is_no_stream() -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for said in (b"xyz\r\n", b"10\r\ndata: no JSON\n\n00\r\n"):
+        with pytest.raises(ProtocolError, match="is this the socket of a locksidecar"):
+            _wire.StreamParser().feed(head + said)
+
+
+def test_an_error_of_a_newer_sidecar() -> None:
+    error = errors.from_problem({"code": "new", "detail": "why", "more": 1}, 418)
+    assert (type(error), error.status, error.code, error.detail) == (errors.ApiError, 418, "new", "why")
+    assert error.problem["more"] == 1
+    assert errors.from_problem("no document", 502).code == "http_502"
+
+
+def test_retry_after() -> None:
+    error = errors.from_problem({"code": "limit", "detail": "x"}, 429, "3")
+    assert isinstance(error, LimitReached)
+    assert error.retry_after == 3
