@@ -12,7 +12,7 @@ BENCH        ?= .
 export GOFLAGS += -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-deps test-contract test-examples test-node test-python vet vet-darwin check lint fmt fuzz bench bench-go clean
+.PHONY: help run build test test-deps test-contract test-examples test-node vet vet-darwin check lint fmt fuzz bench bench-go clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null || \
@@ -78,6 +78,7 @@ CONTRACT_PYTHON := $(CONTRACT)/.venv/bin/python
 test-contract: build test-deps $(CONTRACT)/.venv/installed ## Run the clients' contract suite with curl, on both stores
 	$(CONTRACT)/.venv/bin/ruff check -q $(CONTRACT)/curl
 	$(CONTRACT)/.venv/bin/ruff format -q --check $(CONTRACT)/curl
+	cd $(CONTRACT)/curl && ../.venv/bin/python -m unittest -q
 	$(CONTRACT_PYTHON) $(CONTRACT)/curl/run.py
 
 $(CONTRACT)/.venv/installed: $(CONTRACT)/curl/requirements.txt
@@ -87,11 +88,18 @@ $(CONTRACT)/.venv/installed: $(CONTRACT)/curl/requirements.txt
 	@touch $@
 
 # psql and the server come with test-deps.
-test-examples: build test-deps ## Run the programs of examples/ against a real sidecar, on both stores
+test-examples: build test-deps examples/node/node_modules ## Run the programs of examples/ against a real sidecar, on both stores
 	@missing=""; for program in ruby:ruby php:php-cli; do \
 	  command -v "$${program%:*}" >/dev/null || missing="$$missing $${program#*:}"; done; \
 	[ -z "$$missing" ] || $(MAKE) apt PACKAGES="$$missing"
 	examples/run.py
+
+# The client as it is in the repository: npm makes a link to it.
+examples/node/node_modules: examples/node/package.json $(wildcard clients/node/src/*)
+	@command -v npm >/dev/null || { echo "the Node example needs Node 20 or later, and npm: see https://nodejs.org/en/download" >&2; exit 1; }
+	cd clients/node && npm ci --no-audit --no-fund --silent && npm run --silent build
+	cd examples/node && npm install --no-audit --no-fund --no-package-lock --silent
+	@touch $@
 
 # Installs PACKAGES as root, or says what to do.
 .PHONY: apt

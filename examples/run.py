@@ -26,6 +26,8 @@ EXAMPLES = {
     "bash/session.sh": ["bash"],
     "ruby/once.rb": ["ruby", "-w"],
     "php/import.php": ["php", "-d", "error_reporting=-1", "-d", "display_errors=stderr"],
+    "python/pool.py": [sys.executable],
+    "node/pool.mjs": ["node"],
     "fencing/guarded.sh": ["bash"],
 }
 
@@ -60,6 +62,7 @@ def run(name, sidecar, postgres):
         **os.environ,
         "LOCKSIDECAR_SOCKET": sidecar.socket,
         "PATH": f"{ROOT / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "clients" / "python" / "src"),
         "PGHOST": postgres.folder, "PGUSER": "postgres", "PGDATABASE": "postgres",
     }  # fmt: skip
     print(f"--- {name}", flush=True)
