@@ -403,7 +403,7 @@ func TestRunHoldsOn(t *testing.T) {
 // TestRunKilled: kill -9 frees the lock at once, and CMD does not go on without it.
 func TestRunKilled(t *testing.T) {
 	s := start(t, options{"TTL": "1h"})
-	r := startRun(t, s, "k", "--", "sh", "-c", `echo group $$; read line`)
+	r := startRun(t, s, "k", "--", "sh", "-c", `echo group $$; exec sleep 60`)
 	group := r.group()
 	a := dial(t, s.socket)
 	a.send("PUT", lockPath("k"), `{"wait_ms":-1}`)

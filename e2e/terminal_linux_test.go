@@ -95,6 +95,8 @@ $RUN k -- bash -c 'trap "echo caught; exit 5" INT; read x'
 echo code $?
 $RUN k -- sh -c 'echo third; exec sleep 60'
 echo code $?
+set +m # a script: nobody but run takes the terminal back
+$RUN k -- bash -c 'read z; echo last $z'
 read -p "again? " y; echo back $y`)
 	term.keys("world\n")
 	term.says("hello world")
@@ -105,6 +107,9 @@ read -p "again? " y; echo back $y`)
 	term.says("third")
 	term.keys(ctrlC)
 	term.says("code 130")
+	eventually(t, "the last command to read", func() bool { return term.belongsTo("read z") })
+	term.keys("one\n")
+	term.says("last one")
 	term.says("again? ")
 	term.keys("me\n")
 	term.says("back me")

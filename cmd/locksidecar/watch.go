@@ -23,7 +23,8 @@ const (
 )
 
 const (
-	// checkPatience is the least time that the sidecar has for an answer.
+	// checkPatience is the least time that the sidecar has for an answer, but for half
+	// of a short TTL: with a check every third, the loss is known when the lease ends.
 	checkPatience = time.Second
 	// lastLook is the last part of that, after the deadline: this process may have been
 	// stopped past it, and not yet have seen an answer that is there.
@@ -120,7 +121,8 @@ func (w *watcher) begin() {
 	w.asking = true
 	if !w.armed {
 		w.armed, w.late = true, false
-		w.deadline.Reset(max(time.Until(w.lock.until), checkPatience) - lastLook)
+		least := min(checkPatience, w.lock.session.ttl/2)
+		w.deadline.Reset(max(time.Until(w.lock.until), least) - lastLook)
 	}
 	go w.send()
 }
