@@ -12,7 +12,7 @@ BENCH        ?= .
 export GOFLAGS += -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-deps test-contract test-examples test-node vet vet-darwin check lint fmt fuzz bench bench-go clean
+.PHONY: help run build test test-deps test-contract test-examples test-node test-python vet vet-darwin check lint fmt fuzz bench bench-go clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null || \
