@@ -3,8 +3,11 @@ import { Client } from "locksidecar";
 
 async function main(): Promise<void> {
   const client = new Client({ socketPath: process.argv[2] });
+  const events = client.events("idle");
+  await events.next(); // its state
+  const next = events.next();
   await client.acquire("idle");
-  await client.events("idle").next();
+  await next;
   process.stdout.write("idle\n");
 }
 
