@@ -12,7 +12,7 @@ BENCH        ?= .
 export GOFLAGS += -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-deps test-contract test-examples test-node test-python vet vet-darwin check lint fmt fuzz bench bench-go clean
+.PHONY: help run build test test-go test-deps test-contract test-examples test-node test-python vet vet-darwin check lint fmt fuzz bench bench-go clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null || \
@@ -34,9 +34,11 @@ build: ## Build bin/locksidecar, one static file
 	@size=$$(wc -c < $(BINARY)); echo "$(BINARY): $$size bytes"; \
 	[ "$$size" -le $(MAX_BINARY) ] || { echo "more than $(MAX_BINARY) bytes: it is copied into every pod" >&2; exit 1; }
 
+test: test-go test-contract test-python test-node test-examples ## Install what the tests need and run all of them
+
 # The end-to-end tests measure times, so nothing else runs beside them; and the test
 # cache does not know that they build the binary, so it is not asked (-count=1).
-test: test-deps vet ## Install what the tests need (PostgreSQL, PgBouncer) and run all of them
+test-go: test-deps vet ## The sidecar alone: unit, store and end-to-end tests (installs PostgreSQL, PgBouncer)
 	go test -race $$(go list ./... | grep -v /e2e$$)
 	go test -race -count=1 ./e2e
 
