@@ -64,8 +64,10 @@ export class KeyWatch implements AsyncIterableIterator<KeyEvent> {
     if (this.#over) {
       return Promise.resolve({ value: undefined, done: true });
     }
-    this.#stream?.ref();
-    return new Promise((resolve, reject) => this.#readers.push({ resolve, reject }));
+    return new Promise((resolve, reject) => {
+      this.#readers.push({ resolve, reject });
+      this.#keepAlive();
+    });
   }
 
   async return(): Promise<IteratorResult<KeyEvent, undefined>> {
@@ -160,9 +162,8 @@ export class KeyWatch implements AsyncIterableIterator<KeyEvent> {
         this.#stream = stream;
         if (this.#over) {
           stream.close();
-        } else if (this.#readers.length === 0) {
-          stream.unref();
         }
+        this.#keepAlive();
       };
       begin().catch(resolve);
     });
@@ -171,15 +172,22 @@ export class KeyWatch implements AsyncIterableIterator<KeyEvent> {
   #push(event: KeyEvent): void {
     const reader = this.#readers.shift();
     if (reader) {
-      if (this.#readers.length === 0) {
-        this.#stream?.unref();
-      }
+      this.#keepAlive();
       reader.resolve({ value: event, done: false });
       return;
     }
     this.#events.push(event);
     if (this.#events.length === maxWaiting) {
       this.#stream?.pause();
+    }
+  }
+
+  /** #keepAlive lets the process end while nobody waits for an event. */
+  #keepAlive(): void {
+    if (this.#readers.length > 0) {
+      this.#stream?.ref();
+    } else {
+      this.#stream?.unref();
     }
   }
 }
