@@ -165,10 +165,7 @@ describe("a held lock", () => {
   test("a listener that throws does not keep the news from others", async () => {
     const client = sidecar.client();
     const options = { owner: "o", reentrant: true };
-    // The test runner listens, too, and would take it for its own test's failure.
-    const runners = process.listeners("uncaughtException");
-    process.removeAllListeners("uncaughtException");
-    const thrown = new Promise<Error>((resolve) => process.once("uncaughtException", resolve));
+    const thrown = new Promise<Error>((resolve) => process.setUncaughtExceptionCaptureCallback(resolve));
     const fail = () => {
       throw new RangeError("of the app");
     };
@@ -177,7 +174,7 @@ describe("a held lock", () => {
     await client.acquire("listener", { ...options, onLost: (error) => told.push(error) });
     await client.forceRelease("listener");
     assert.ok((await thrown) instanceof RangeError);
-    for (const listener of runners) process.on("uncaughtException", listener);
+    process.setUncaughtExceptionCaptureCallback(null);
     assert.equal(told[0]?.reason, "forced");
   });
 

@@ -1,7 +1,7 @@
 // A real sidecar, as a process of its own.
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { request } from "node:http";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
@@ -62,12 +62,26 @@ export class Sidecar {
     }
   }
 
-  /** endNow kills the process and waits until it is gone, without giving the event loop a turn. Linux only. */
+  /** endNow kills the process and waits until it is gone, without giving the event loop a turn. */
   endNow(): void {
     this.signal("SIGKILL");
+    this.#become("Z");
+  }
+
+  /** suspend stops the process, and waits until it is. */
+  suspend(): void {
+    this.signal("SIGSTOP");
+    this.#become("T");
+  }
+
+  /** #become waits until the process is in a state, with all its threads: a dead one has let go of its sockets. Linux. */
+  #become(state: string): void {
     const pause = new Int32Array(new SharedArrayBuffer(4));
-    const state = () => readFileSync(`/proc/${this.#process?.pid}/stat`, "utf8").split(") ")[1]?.[0];
-    for (let i = 0; i < patienceMs && state() !== "Z"; i++) {
+    const folder = `/proc/${this.#process?.pid}`;
+    const is = () =>
+      readFileSync(`${folder}/stat`, "utf8").split(") ")[1]?.[0] === state &&
+      (state !== "Z" || readdirSync(`${folder}/task`).length === 1);
+    for (let i = 0; i < patienceMs && !is(); i++) {
       Atomics.wait(pause, 0, 0, 1);
     }
   }

@@ -245,7 +245,7 @@ describe("no sidecar", () => {
     try {
       const client = own.client({ timeoutMs: 1000 });
       const lock = await client.acquire("suspended");
-      own.signal("SIGSTOP");
+      own.suspend();
       await assert.rejects(lock.check(), { code: "timeout", name: "TimeoutError" });
       own.signal("SIGCONT");
       await lock.check();
