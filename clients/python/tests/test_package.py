@@ -50,9 +50,10 @@ def test_what_is_in_it(built: Path) -> None:
 @pytest.mark.parametrize("pattern", ["*.whl", "*.tar.gz"], ids=["wheel", "sdist"])
 def test_it_installs_and_works(built: Path, pattern: str, tmp_path: Path, path: str, key: str) -> None:
     [package] = built.glob(pattern)
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", package], check=True)
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "-q", package], check=True)
     said = subprocess.run(
         [python, "-I", "-c", USE, path, key], cwd=tmp_path, check=True, capture_output=True, text=True
     )

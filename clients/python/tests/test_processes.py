@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from conftest import Sidecar, free, line, until, waiting
-from locksidecar import AsyncClient, Client, LockLost
+from locksidecar import AsyncClient, Client, LockLost, _sync, _wire
 
 Python = Callable[..., "subprocess.Popen[str]"]
 
@@ -68,7 +68,8 @@ try:
     client.acquire(sys.argv[1])
 except KeyboardInterrupt:
     print("interrupted", len(list(client.locks("session"))))
-sys.stdin.read()
+import time
+time.sleep(60)
 """
 
 
@@ -80,6 +81,37 @@ def test_ctrl_c_while_waiting(python: Python, client: Client, key: str) -> None:
         assert line(process) == "interrupted 0"
         waiting(client, key, 0)
     free(client, key)
+
+
+def test_ctrl_c_when_the_answer_is_there(client: Client, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = _wire.AnswerParser.feed
+
+    def interrupted(self: _wire.AnswerParser, data: bytes) -> _wire.Answer | None:
+        if b'"granted":true' in data:
+            raise KeyboardInterrupt
+        return feed(self, data)
+
+    client.get(key)
+    monkeypatch.setattr(_wire.AnswerParser, "feed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        client.acquire(key)
+    free(client, key)
+
+
+def test_ctrl_c_before_a_release_is_sent(client: Client, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    exchange, calls = _sync._exchange, list[str]()
+
+    def interrupted(sock: socket.socket, call: Any, data: bytes) -> _wire.Answer:
+        calls.append(call.method)
+        if calls.count("DELETE") == 1:
+            raise KeyboardInterrupt
+        return exchange(sock, call, data)
+
+    lock = client.acquire(key)
+    monkeypatch.setattr(_sync, "_exchange", interrupted)
+    with pytest.raises(KeyboardInterrupt), lock:
+        pass
+    assert client.get(key, no_cache=True).state == "free"
 
 
 STORM = """
@@ -94,7 +126,8 @@ for n in range(int(sys.argv[2])):
     try:
         threading.Thread(target=interrupt).start()
         with client.lock(sys.argv[1]):
-            time.sleep(5)
+            while True:
+                time.sleep(0.001)  # a signal that comes just before a sleep does not end it
     except KeyboardInterrupt:
         pass
     # Whatever the signal has hit, nothing is left behind.
@@ -112,6 +145,7 @@ def in_child(function: Callable[[], object]) -> str:
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
+        signal.alarm(20)  # a child that hangs is a failure, not a test that never ends
         try:
             said = str(function())
         except BaseException as e:
