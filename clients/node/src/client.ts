@@ -1,11 +1,9 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import { randomUUID } from "node:crypto";
-import type { LockLostError } from "./errors";
 import {
   ClientClosedError,
   InvalidRequestError,
   LockHeldError,
-  type NotGrantedError,
   SessionEndedError,
   TooLargeError,
   WaitTimeoutError,
@@ -20,10 +18,22 @@ import {
   releaseResultOf,
   warn,
 } from "./lock";
+import type {
+  AcquireManyOptions,
+  AcquireOptions,
+  ClientOptions,
+  EventsOptions,
+  ListOptions,
+  NotGranted,
+  OnceOptions,
+  Skipped,
+  TryAcquireOptions,
+  TryAcquireResult,
+} from "./options";
 import { brokeOff, isAway, Patience } from "./retry";
 import { Session } from "./session";
 import { Transport } from "./transport";
-import type { About, Bind, Holder, Json, KeyEvent, LockInfo, LockPage, Stopping } from "./types";
+import type { About, Json, KeyEvent, LockInfo, LockPage } from "./types";
 import { KeyWatch } from "./watch";
 import { type LockRequestCallback, type LockRequestOptions, request } from "./weblocks";
 import { lockInfoOf, lockPath, millis, query, requireFeature, type Wire } from "./wire";
@@ -31,103 +41,6 @@ import { lockInfoOf, lockPath, millis, query, requireFeature, type Wire } from "
 const defaultSocket = "/run/locksidecar/locksidecar.sock";
 const defaultTimeoutMs = 10_000;
 const defaultReconnectMs = 30_000;
-
-/** How a client reaches its sidecar. All durations are in ms. */
-export interface ClientOptions {
-  /** The sidecar's Unix socket; by default `LOCKSIDECAR_SOCKET`, else `/run/locksidecar/locksidecar.sock`. */
-  socketPath?: string | undefined;
-  /** Shown to others as the holder's session, 1 to 255 bytes; by default a short random id. */
-  name?: string | undefined;
-  /** The default `ttlMs` of its locks: how long they outlive a dead sidecar. 500 to 86,400,000. */
-  ttlMs?: number | undefined;
-  /** How long the sidecar may take to answer, beyond what a call is allowed to wait for. 10,000 by default. */
-  timeoutMs?: number | undefined;
-  /** How long calls that wait, and event streams, bear with a sidecar that has gone away. 30,000 by default. */
-  reconnectMs?: number | undefined;
-}
-
-/** How a lock is acquired. All durations are in ms. */
-export interface AcquireOptions {
-  /** How long to wait in line: 0 tries once, without it (or with Infinity or -1) for ever. At most 86,400,000. */
-  waitMs?: number | undefined;
-  /** How long the lock outlives a dead sidecar; with `bind: "ttl"`, how long it lasts at all. 500 to 86,400,000. */
-  ttlMs?: number | undefined;
-  /** `session` (the default): the lock ends with this client. `ttl`: it belongs to nobody and ends after its `ttlMs`. */
-  bind?: Bind | undefined;
-  /** Who in this client asks, for `reentrant`; shown to others. 1 to 255 bytes. By default the task of `client.asTask`. */
-  owner?: string | undefined;
-  /** The same owner enters a lock again that it holds. Everybody else waits, this client included. */
-  reentrant?: boolean | undefined;
-  /** After so long the sidecar takes the lock, whatever is being done. At most 86,400,000. */
-  maxHoldMs?: number | undefined;
-  /** Nobody else gets the lock before so long after the grant, even if it is released. At most 86,400,000. */
-  minHoldMs?: number | undefined;
-  /** At most 4 KiB, shown to others as part of `holder`. */
-  data?: Json | undefined;
-  /** A UUID, only with `bind: "ttl"`: the same id gets the same grant, so the call may be repeated. */
-  requestId?: string | undefined;
-  /** Ends the wait: the call then throws the signal's reason. */
-  signal?: AbortSignal | undefined;
-  /** Called when the lock is lost, as `lock.signal` is aborted. */
-  onLost?: ((error: LockLostError) => void) | undefined;
-  /** Called each time somebody asks to stop. */
-  onStop?: ((stopping: Stopping) => void) | undefined;
-}
-
-/** How several locks are acquired. */
-export type AcquireManyOptions = Omit<AcquireOptions, "reentrant">;
-
-/** How a lock is tried. `waitMs` is 0 by default. */
-export interface TryAcquireOptions extends AcquireOptions {
-  /** `skip`: when the holder releases with `outcome: "success"` while this call waits, hear of it instead of getting the lock. */
-  onSuccess?: "acquire" | "skip" | undefined;
-}
-
-/** Somebody else has the lock. */
-export interface NotGranted {
-  granted: false;
-  /** Whether the call waited. */
-  reason: "held" | "wait_timeout";
-  key: string;
-  /** Who has it; null when it has just become free. */
-  holder: Holder | null;
-  /** What `client.acquire` would have thrown: a `LockHeldError` or a `WaitTimeoutError`. */
-  error: NotGrantedError;
-}
-
-/** The holder did what was to be done while this call waited. */
-export interface Skipped {
-  granted: false;
-  reason: "skipped";
-  key: string;
-  holder: null;
-  /** What it released with; null for nothing. */
-  result: Json;
-}
-
-/** What `client.tryAcquire` returns. */
-export type TryAcquireResult = { granted: true; lock: Lock } | NotGranted;
-
-/** How `client.once` waits, and holds the lock. */
-export type OnceOptions = Omit<AcquireOptions, "bind" | "requestId" | "reentrant">;
-
-/** Which locks are listed. */
-export interface ListOptions {
-  /** `pod` (the default): those that this sidecar granted; `session`: this client's; `all`: of the whole namespace. */
-  scope?: "session" | "pod" | "all" | undefined;
-  /** Only keys that begin with it. */
-  prefix?: string | undefined;
-  /** Only keys whose part before the first `:` is this. */
-  type?: string | undefined;
-  /** The most locks of one page: 1 to 1000, by default 100. */
-  limit?: number | undefined;
-}
-
-/** How a key is watched. */
-export interface EventsOptions {
-  /** Ends the iteration, which then throws the signal's reason. */
-  signal?: AbortSignal | undefined;
-}
 
 type Run<T> = (lock: Lock) => T | PromiseLike<T>;
 

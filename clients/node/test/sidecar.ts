@@ -13,6 +13,14 @@ const binary = process.env["LOCKSIDECAR_BINARY"] ?? resolve(__dirname, "../../..
 /** How long the tests wait for what must happen. */
 export const patienceMs = 15_000;
 
+// Also a test that is broken off leaves nothing running.
+const running = new Set<ChildProcess>();
+process.once("exit", () => {
+  for (const child of running) {
+    child.kill("SIGKILL");
+  }
+});
+
 export class Sidecar {
   readonly folder = mkdtempSync(join(tmpdir(), "locksidecar-"));
   readonly socketPath = join(this.folder, "s.sock");
@@ -43,6 +51,8 @@ export class Sidecar {
         this.log += chunk;
       });
     }
+    running.add(child);
+    child.once("exit", () => running.delete(child));
     this.#process = child;
     await until("the sidecar is ready", () => {
       if (child.exitCode !== null) {
