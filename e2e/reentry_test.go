@@ -42,7 +42,10 @@ func TestReentry(t *testing.T) {
 			t.Fatalf("release: %s", ans.body)
 		}
 		// Repeated, it takes no second one off.
-		a.call("DELETE", fmt.Sprintf("%s?token=%d&reentry=%d", lockPath("wf"), token, i+1), "", session.joins()).want(409, "not_holder")
+		again := a.call("DELETE", fmt.Sprintf("%s?token=%d&reentry=%d", lockPath("wf"), token, i+1), "", session.joins()).want(409, "not_holder")
+		if again.str("reason") != "released" || again.int("reentry") != i {
+			t.Fatalf("released again: %s", again.body)
+		}
 	}
 	if ans := a.releaseWith("wf", token, "", "", session.joins()); ans.json["released"] != true || ans.int("reentry") != 0 {
 		t.Errorf("the last release: %s", ans.body)

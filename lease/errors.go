@@ -59,7 +59,8 @@ type NotHeldError struct{ Key string }
 
 func (e *NotHeldError) Error() string { return fmt.Sprintf("lock %q is not held by anybody", e.Key) }
 
-// ReentryError: a release named another number of entries than the lock has.
+// ReentryError: a release named another number of entries than the lock has. Is it
+// higher, that entry was released already.
 type ReentryError struct {
 	Key         string
 	Given, Have int

@@ -53,23 +53,18 @@ func (s *Session) grantLocked(h *heldLock) Grant {
 	}
 }
 
-var (
-	errNotHeld = errors.New("the session does not hold the lock any more")
-	errExited  = errors.New("the entry was released already")
-)
+var errNotHeld = errors.New("the session does not hold the lock any more")
 
 // exit takes one entry off h, and h out of the session with the last: then the
 // caller sends r. It returns how many are left. Errors: errNotHeld; and when r names
-// the number of entries, and it is another, errExited or [ReentryError].
+// the number of entries, and it is another, [ReentryError].
 func (s *Session) exit(h *heldLock, r *release) (left int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch n := r.req.Reentry; {
 	case s.held[h.key] != h:
 		return 0, errNotHeld
-	case n > h.entries:
-		return 0, errExited
-	case n != 0 && n < h.entries:
+	case n != 0 && n != h.entries:
 		return 0, &ReentryError{Key: h.key, Given: n, Have: h.entries}
 	}
 	if r.untold && r.entry < h.entries {

@@ -146,12 +146,8 @@ func (d *doors) leave() {
 	d.notef("leave %d of %d", n, d.in.entries)
 	got, err := d.r.exit(d.in.s, d.in.g, n)
 	switch {
-	case n > d.in.entries:
-		if refusedFor(err) != ReasonReleased {
-			d.wrongf("told %+v, %v", got, err)
-		}
-	case n != 0 && n < d.in.entries:
-		if _, wrong := errors.AsType[*ReentryError](err); !wrong {
+	case n != 0 && n != d.in.entries:
+		if wrong, ok := errors.AsType[*ReentryError](err); !ok || wrong.Have != d.in.entries {
 			d.wrongf("told %+v, %v", got, err)
 		}
 	default:

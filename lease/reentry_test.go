@@ -108,7 +108,7 @@ func TestNamedEntries(t *testing.T) {
 			t.Errorf("too low: %v", err)
 		}
 		for n := 3; n > 0; n-- {
-			if _, err := r.exit(s, g, n+1); refusedFor(err) != ReasonReleased {
+			if _, err := r.exit(s, g, n+1); !errors.As(err, &wrong) || wrong.Have != n {
 				t.Errorf("entry %d: %v", n+1, err)
 			}
 			if got, err := r.exit(s, g, n); err != nil || got.Reentry != n-1 {

@@ -54,9 +54,10 @@ func (m *Manager) Release(ctx context.Context, s *Session, req ReleaseRequest) (
 	case errors.Is(err, errNotHeld):
 		// It was lost, released or ended in this moment: say which.
 		return m.Release(ctx, s, req)
-	case errors.Is(err, errExited):
-		return Released{}, m.refused(c, ReasonReleased)
 	case err != nil:
+		if wrong, ok := errors.AsType[*ReentryError](err); ok && wrong.Given > wrong.Have {
+			_ = m.refused(c, ReasonReleased) // that entry was released: for the log
+		}
 		return Released{}, err
 	case entries > 0:
 		return Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
