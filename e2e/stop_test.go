@@ -35,8 +35,7 @@ func TestStop(t *testing.T) {
 	session, a, b := openSession(t, one.socket, ""), dial(t, one.socket), dial(t, two.socket)
 	b.call("POST", stopPath("job"), "").want(404, "not_held")
 	token := a.acquire("job", "", session.joins())
-	eventually(t, "the holder's sidecar to listen", func() bool { return pgtest.Backends(t, url, listening) == 1 })
-	time.Sleep(20 * time.Millisecond) // LISTEN is committed, its hello has yet to come around
+	one.await("the holder's sidecar to hear", func() bool { return len(one.logged("notifications of other instances are heard")) == 1 })
 	if v := a.call("GET", lockPath("job"), ""); v.json["stopping"] != nil {
 		t.Errorf("nobody asked to stop: %s", v.body)
 	}
