@@ -394,11 +394,8 @@ func (b *bid) keep(ans store.Answer) (before *heldLock, ok bool) {
 		b.until = b.since.Add(b.req.MaxHold)
 	}
 	h := &heldLock{
-		key: b.req.Key, token: ans.Token, s: b.s, lease: b.lease, minHold: b.req.MinHold, acquiredAt: ans.AcquiredAt,
-		since: b.m.clk.Now(), until: b.until, owner: b.req.Owner, data: b.req.Data, traceparent: b.req.Traceparent,
-	}
-	if b.req.RequestID == uuid.Nil {
-		h.grant = b.grant
+		key: b.req.Key, token: ans.Token, s: b.s, lease: b.lease, acquiredAt: ans.AcquiredAt, since: b.m.clk.Now(),
+		traceparent: b.req.Traceparent, terms: termsOf(b), data: b.req.Data, changes: unchanged,
 	}
 	if !h.valid(b.m.clk) {
 		return nil, false

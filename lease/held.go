@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -15,22 +17,37 @@ type heldLock struct {
 	token int64
 	s     *Session
 	lease *renewed
+	// acquiredAt is the store's time, since the local one.
+	acquiredAt  time.Time
+	since       time.Time
+	traceparent string
+	*terms
+
+	// What follows is guarded by s.mu. data is replaced, never changed.
+	data []byte
+	*changes
+	// part: of a group that is not complete. The app does not know of it.
+	part bool
+}
+
+// terms are what few locks were asked for with. The others share plain: a sidecar
+// may hold a hundred thousand of them.
+type terms struct {
+	owner string
+	// until is when its MaxHold is over, zero for none; outlived fires then, and is
+	// guarded by the session's mutex.
+	until    time.Time
+	outlived *time.Timer
 	// grant and minHold are those of the bid that won it; grant is zero where a repeat
 	// of the request may get the key under the same one.
 	grant   store.GrantID
 	minHold time.Duration
-	// acquiredAt is the store's time, since the local one.
-	acquiredAt  time.Time
-	since       time.Time
-	owner       string
-	traceparent string
-	// until is when its MaxHold is over, zero for none; outlived fires then.
-	until    time.Time
-	outlived *time.Timer
+}
 
-	// What follows is guarded by s.mu. data and stopping are replaced, never changed.
-	data     []byte
-	stopping *store.Stopping
+// changes are what happens to few locks while they are held. The others share
+// unchanged; whoever changes something takes a copy with change.
+type changes struct {
+	stopping *store.Stopping // replaced, never changed
 	// entries is how often its owner has entered it and not released; reentered: it
 	// was entered again at least once.
 	entries   int
@@ -38,8 +55,32 @@ type heldLock struct {
 	// untold are the numbers of entries below the last of which nobody was told: they
 	// end with the one above them.
 	untold map[int]struct{}
-	// part: of a group that is not complete. The app does not know of it.
-	part bool
+}
+
+var (
+	plain     = &terms{}
+	unchanged = &changes{entries: 1}
+)
+
+// termsOf are the terms under which a bid has won.
+func termsOf(b *bid) *terms {
+	if b.req.Owner == "" && b.req.MaxHold == 0 && b.req.MinHold == 0 {
+		return plain
+	}
+	t := &terms{owner: b.req.Owner, until: b.until, minHold: b.req.MinHold}
+	if b.req.RequestID == uuid.Nil {
+		t.grant = b.grant
+	}
+	return t
+}
+
+// change returns what may be changed of h. s.mu is held.
+func (h *heldLock) change() *changes {
+	if h.changes == unchanged {
+		own := *unchanged
+		h.changes = &own
+	}
+	return h.changes
 }
 
 // valid reports whether the lock can be relied on now: its lease is trusted, and

@@ -27,13 +27,14 @@ func (s *Session) enter(p *place, req *Request) (Grant, bool) {
 	if s.ended || h == nil || h.part || h == p.kept || !h.admits(req) || !h.valid(s.m.clk) {
 		return Grant{}, false
 	}
-	h.entries++
 	g := s.grantLocked(h)
 	if g.ExpiresIn <= 0 { // time has passed since it was valid
-		h.entries--
 		return Grant{}, false
 	}
-	h.reentered = true
+	c := h.change()
+	c.entries++
+	c.reentered = true
+	g.Reentry = c.entries
 	return g, true
 }
 
@@ -68,17 +69,19 @@ func (s *Session) exit(h *heldLock, r *release) (left int, err error) {
 		return 0, &ReentryError{Key: h.key, Given: n, Have: h.entries}
 	}
 	if r.untold && r.entry < h.entries {
-		if h.untold == nil {
-			h.untold = make(map[int]struct{})
+		c := h.change()
+		if c.untold == nil {
+			c.untold = make(map[int]struct{})
 		}
-		h.untold[r.entry] = struct{}{}
+		c.untold[r.entry] = struct{}{}
 		return h.entries, nil
 	}
-	for h.entries--; h.entries > 0; h.entries-- {
-		if _, gone := h.untold[h.entries]; !gone {
-			return h.entries, nil
+	for left = h.entries - 1; left > 0; left-- {
+		if _, gone := h.untold[left]; !gone {
+			h.change().entries = left
+			return left, nil
 		}
-		delete(h.untold, h.entries)
+		delete(h.untold, left)
 	}
 	r.atOnce = r.untold && !h.reentered // who entered again was told that it is held
 	s.takeLocked(h, ending{release: r})

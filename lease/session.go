@@ -214,7 +214,7 @@ func (s *Session) keep(h *heldLock, p *place) (before *heldLock, ok bool) {
 		s.leaveLocked(p)
 	}
 	s.held[h.key] = h
-	p.kept, h.entries = h, 1
+	p.kept = h
 	s.m.sessionLocks.Add(1)
 	if !h.until.IsZero() {
 		h.outlived = time.AfterFunc(h.until.Sub(s.m.clk.Now()), func() { s.m.outlive(h) })

@@ -170,7 +170,7 @@ func (s *Session) stop(h *heldLock, sig store.Signal) {
 	if h.stopping != nil {
 		at = h.stopping.At
 	}
-	h.stopping = &store.Stopping{Reason: sig.Reason, At: at}
+	h.change().stopping = &store.Stopping{Reason: sig.Reason, At: at}
 	if !h.part {
 		s.tellStopLocked(h)
 	}
