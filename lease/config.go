@@ -3,10 +3,13 @@ package lease
 import (
 	"log/slog"
 	"time"
+
+	"github.com/locksidecar/locksidecar/internal/metrics"
+	"github.com/locksidecar/locksidecar/internal/tracing"
 )
 
-// Config configures a [Manager]. All fields are required; package config of the
-// command fills them from the environment.
+// Config configures a [Manager]. All fields up to Logger are required; package config
+// of the command fills them from the environment.
 type Config struct {
 	// Instance and Pod are this sidecar, as others see the holder.
 	Instance, Pod string
@@ -28,4 +31,7 @@ type Config struct {
 	Logger *slog.Logger
 	// Clock is the seam to time; nil: the machine's clocks.
 	Clock Clock
+	// Tracer makes spans, Metrics counts; nil: nobody does.
+	Tracer  *tracing.Tracer
+	Metrics *metrics.Locks
 }

@@ -57,7 +57,9 @@ type Request struct {
 	// but the result: [SkippedError].
 	Skip bool
 	// NoCache asks the store even where the local cache knows an answer.
-	NoCache     bool
+	NoCache bool
+	// Traceparent is the W3C trace context of the call, or empty. Others see it as part
+	// of the holder; the log names its trace.
 	Traceparent string
 }
 
@@ -94,6 +96,9 @@ type ReleaseRequest struct {
 	// count only when the lock is released.
 	Outcome store.ReleaseOutcome
 	Result  []byte
+	// Traceparent is the W3C trace context of the call, or empty: who gets the lock by
+	// it is told, and the log names its trace.
+	Traceparent string
 }
 
 // Released tells of a release.
@@ -114,6 +119,8 @@ type AmendRequest struct {
 	// SetData replaces the data by Data; nil removes it.
 	SetData bool
 	Data    []byte
+	// Traceparent is the W3C trace context of the call, or empty, for the log.
+	Traceparent string
 }
 
 // View is what is known of a key, seen from a session.

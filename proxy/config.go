@@ -7,6 +7,11 @@ import (
 	"log/slog"
 	"net"
 	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/locksidecar/locksidecar/internal/metrics"
+	"github.com/locksidecar/locksidecar/internal/tracing"
 )
 
 // Config configures a [Server].
@@ -47,6 +52,12 @@ type Config struct {
 	MaxConns int
 	// MaxBody is the most bytes in a request's body; 0 means 64 KiB.
 	MaxBody int
+
+	// Tracer makes spans, Metrics counts; nil: nobody does.
+	Tracer  *tracing.Tracer
+	Metrics *metrics.Calls
+	// Figures answers GET /metrics; nil: there is nothing at that path.
+	Figures fasthttp.RequestHandler
 
 	// Timeouts are for tests; zero values mean the constants of this package.
 	Timeouts Timeouts

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"strconv"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -113,7 +112,7 @@ func appendView(b []byte, v *lease.View) []byte {
 	b = append(b, `{"key":`...)
 	b = appendString(b, v.Key)
 	b = append(b, `,"type":`...)
-	b = appendString(b, typeOf(v.Key))
+	b = appendString(b, store.TypeOf(v.Key))
 	if v.Held {
 		b = append(b, `,"state":"held","mine":`...)
 	} else {
@@ -155,15 +154,6 @@ func appendReason(b []byte, reason *string) []byte {
 		return append(b, "null"...)
 	}
 	return appendString(b, *reason)
-}
-
-// typeOf is the part of a key before the first colon.
-func typeOf(key string) string {
-	before, _, found := strings.Cut(key, ":")
-	if !found {
-		return ""
-	}
-	return before
 }
 
 // appendPage appends a page, or of a large one the first part: clients go on at

@@ -298,6 +298,8 @@ func (f *fakeLocks) List(ctx context.Context, _ Session, r lease.ListRequest) (l
 	return page, nil
 }
 
+func (f *fakeLocks) Stats(context.Context) (store.Stats, error) { return store.Stats{}, nil }
+
 func (f *fakeLocks) Discard(_ Session, g lease.Grant) {
 	f.mu.Lock()
 	if l := f.held[g.Key]; l != nil && l.token == g.Token {

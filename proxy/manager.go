@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/store"
 )
 
 // Session is what this package needs of a [lease.Session].
@@ -33,6 +34,7 @@ type Locks interface {
 	AskToStop(ctx context.Context, key string, reason *string) error
 	Break(ctx context.Context, key string) error
 	Watch(ctx context.Context, s Session, key string, hear func(lease.Event)) (v lease.View, stop func(), err error)
+	Stats(context.Context) (store.Stats, error)
 	Discard(Session, lease.Grant)
 	Ready() error
 }
@@ -99,6 +101,8 @@ func (a manager) Break(ctx context.Context, key string) error { return a.m.Break
 func (a manager) Watch(ctx context.Context, s Session, key string, hear func(lease.Event)) (lease.View, func(), error) {
 	return a.m.Watch(ctx, own(s), key, hear)
 }
+
+func (a manager) Stats(ctx context.Context) (store.Stats, error) { return a.m.Stats(ctx) }
 
 func (a manager) Discard(s Session, g lease.Grant) { a.m.Discard(own(s), g) }
 

@@ -40,6 +40,7 @@ package store
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -165,6 +166,15 @@ type Store interface {
 	Get(ctx context.Context, keys []string) ([]Lock, error)
 	// List reads held locks, ordered by the bytes of their keys.
 	List(ctx context.Context, query Query) ([]Lock, error)
+
+	// Stats counts what the whole database holds, in all namespaces. It may read every
+	// lock that there is, so it is for people and for one sidecar of many: see Elect.
+	Stats(ctx context.Context) (Stats, error)
+	// Elect makes one instance of all that use the database, whatever their namespace,
+	// the one that reads Stats for all. It is elected, or elected again, for the term
+	// from now on; or it hears how long another instance still is. A term of zero gives
+	// the office up.
+	Elect(ctx context.Context, term time.Duration) (Election, error)
 }
 
 // Traits are differences between stores that their users may profit from.
@@ -250,6 +260,12 @@ type Answer struct {
 	Position int
 	// Result is JSON, or nil: what the holder released with (Skipped).
 	Result []byte
+	// HandedBy is the W3C trace context of the release that handed the lock over to
+	// this waiter (Granted), empty if there is none, or it was no release.
+	HandedBy string
+	// GrantedFor is how long ago, by the store's clock, the grant was made (Granted),
+	// when a waiter hears of it.
+	GrantedFor time.Duration
 }
 
 // News tells that a waiter was granted its lock by a hand-off, or was skipped; or,
@@ -369,6 +385,9 @@ type Claim struct {
 	Result  []byte
 	// AtOnce: a hold that is not over (MinHold) does not keep the key (Release).
 	AtOnce bool
+	// Traceparent is the W3C trace context of the release, or empty: for the waiter
+	// that gets the lock by it.
+	Traceparent string
 }
 
 // Change is a claim and what to change in the lock.
@@ -450,4 +469,48 @@ type Query struct {
 	After string
 	// Limit is the most locks to return, at least 1.
 	Limit int
+}
+
+// TypeOf is the type of a key: the part before the first colon, empty if there is
+// none.
+func TypeOf(key string) string {
+	before, _, found := strings.Cut(key, ":")
+	if !found {
+		return ""
+	}
+	return before
+}
+
+// Stats is what a database holds. Lists are ordered by Held, the most first, and have
+// at most [StatLines] lines; what does not fit is summed up in a last line whose Name
+// is [Others] and whose Namespace is empty.
+type Stats struct {
+	Types []Stat
+	Pods  []Stat // Waiting is zero
+}
+
+// StatLines is the most lines of a list of Stats, but for the one of the others.
+const StatLines = 1000
+
+// Others names the line of all that have none.
+const Others = "_others"
+
+// Stat counts the locks of one type, or of one pod.
+type Stat struct {
+	// Namespace is that of the keys; Name the type of the keys, see [TypeOf], or the
+	// pod.
+	Namespace, Name string
+	// Held are held now. Expired are those whose holder's lease is past its end, and
+	// is not buried yet. Waiting stand in line.
+	Held, Expired, Waiting int64
+	// HeldFor is the sum of the times for which those that are Held are held, Longest
+	// the longest of them.
+	HeldFor, Longest time.Duration
+}
+
+// Election is what became of an Elect.
+type Election struct {
+	Elected bool
+	// Left is how long the term of who is elected lasts.
+	Left time.Duration
 }

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/trace"
 
+	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -38,6 +40,11 @@ type Config struct {
 	Listen Listen
 	// Logger hears of changes of the store's state. Nil: nobody does.
 	Logger *slog.Logger
+	// Tracers makes spans of statements, where the calls that they serve are recorded;
+	// nil: none.
+	Tracers trace.TracerProvider
+	// Metrics counts and times statements; nil: nobody does.
+	Metrics *metrics.Store
 }
 
 // Store keeps locks in PostgreSQL.

@@ -1,0 +1,139 @@
+// Package tracing makes the spans of the sidecar, through the API of OpenTelemetry.
+//
+// # Spans
+//
+//	lock.acquire   server    a call; child of what the app sent as traceparent
+//	├ lock.wait    internal  in line, with links to who held the lock, and to the
+//	│                        release that handed it over
+//	├ store.batch  internal  one operation for many calls, with links to all of them
+//	│ └ (SQL)      client    made by the tracer of the PostgreSQL driver
+//	└ lock.held    internal  from the grant to its end, and why it ended
+//	lock.release   server    a call, with a link to the acquire of its lock
+//
+// A batch is the child of the first call that it carries and that is recorded, and
+// each other call gets a link to it: so each trace leads to the statements that
+// served it, and a sampler that follows the parent decides for all.
+//
+// How a trace crosses from one pod to another: the lock row keeps the traceparent of
+// the acquire that holds it, and the traceparent of the release that handed it over.
+//
+// A nil [Tracer] makes no spans and costs nothing. What apps attach to a lock as data
+// never stands in a span.
+package tracing
+
+import (
+	"context"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Scope is the instrumentation scope of spans and metrics.
+const Scope = "github.com/locksidecar/locksidecar"
+
+// The attributes of spans. Durations are integers in milliseconds, as in the API.
+const (
+	// Key is the key of the lock; Keys of several, in the order of the request.
+	Key  = attribute.Key("lock.key")
+	Keys = attribute.Key("lock.keys")
+	// Type is the part of the key before the first colon.
+	Type = attribute.Key("lock.type")
+	// Namespace is LOCKSIDECAR_NAMESPACE.
+	Namespace = attribute.Key("lock.namespace")
+	// Bind is session or ttl.
+	Bind = attribute.Key("lock.bind")
+	// Session is the public name of the session.
+	Session = attribute.Key("lock.session")
+	// Token is the fencing token.
+	Token = attribute.Key("lock.token")
+	// WaitLimit is wait_ms of the request; -1: for ever. TTL is its ttl_ms.
+	WaitLimit = attribute.Key("lock.wait_ms")
+	TTL       = attribute.Key("lock.ttl_ms")
+	// Reentry is how often the lock is entered now.
+	Reentry = attribute.Key("lock.reentry")
+	// Result is granted, reentered, skipped, released, or the code of the problem.
+	Result = attribute.Key("lock.result")
+	// Outcome is what a release says: success or failure.
+	Outcome = attribute.Key("lock.outcome")
+	// GrantedBy says how a wait ended in a grant: hand_off, or free.
+	GrantedBy = attribute.Key("lock.granted_by")
+	// Position is the place in line, 1 for the first, when the wait began.
+	Position = attribute.Key("lock.queue_position")
+	// EndReason is why a lock is not held any more: released, session_ended, or the
+	// reason of the loss.
+	EndReason = attribute.Key("lock.end_reason")
+	// HolderPod, HolderSession and HolderInstance are who held the lock.
+	HolderPod      = attribute.Key("lock.holder.pod")
+	HolderSession  = attribute.Key("lock.holder.session")
+	HolderInstance = attribute.Key("lock.holder.instance")
+	// Operation is the operation of the store that a batch carries out, BatchSize for
+	// how many calls.
+	Operation = attribute.Key("store.operation")
+	BatchSize = attribute.Key("store.batch.size")
+	// Link says what a link leads to: see the constants below.
+	Link = attribute.Key("lock.link")
+)
+
+// What links lead to.
+const (
+	// LinkHolder leads from a wait to the acquire of the lock that it waits for.
+	LinkHolder = "holder"
+	// LinkRelease leads from a wait to the release that handed the lock over.
+	LinkRelease = "release"
+	// LinkAcquire leads from a release to the acquire of its lock.
+	LinkAcquire = "acquire"
+	// LinkCall leads from a batch to a call that it carries, LinkBatch back.
+	LinkCall  = "call"
+	LinkBatch = "batch"
+)
+
+// Tracer makes spans. Nil: none are made.
+type Tracer struct {
+	tracer trace.Tracer
+	common []attribute.KeyValue
+}
+
+// New makes a tracer. Each span of a call gets the common attributes.
+func New(p trace.TracerProvider, common ...attribute.KeyValue) *Tracer {
+	return &Tracer{tracer: p.Tracer(Scope), common: common}
+}
+
+// Start begins a span, a child of the one in ctx. t must not be nil: callers check,
+// before they make the attributes.
+func (t *Tracer) Start(ctx context.Context, name string, kind trace.SpanKind, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
+	return t.tracer.Start(ctx, name, trace.WithSpanKind(kind), trace.WithAttributes(t.common...), trace.WithAttributes(attrs...))
+}
+
+// LinkTo is a link to the span that a traceparent names. It reports false when it
+// names none.
+func LinkTo(traceparent, what string, attrs ...attribute.KeyValue) (trace.Link, bool) {
+	sc := Parse(traceparent)
+	return trace.Link{SpanContext: sc, Attributes: append(attrs, Link.String(what))}, sc.IsValid()
+}
+
+// Parse reads a W3C traceparent; the result is not valid if that is not.
+func Parse(traceparent string) trace.SpanContext {
+	if traceparent == "" {
+		return trace.SpanContext{}
+	}
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": traceparent})
+	return trace.SpanContextFromContext(ctx)
+}
+
+// Format writes a span context as a W3C traceparent, empty if it is not valid.
+func Format(sc trace.SpanContext) string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(trace.ContextWithSpanContext(context.Background(), sc), carrier)
+	return carrier["traceparent"]
+}
+
+// TraceID is the trace that a W3C traceparent names, for the log; empty if none.
+func TraceID(traceparent string) string {
+	const from, to = 3, 3 + 32
+	if len(traceparent) < to || strings.Count(traceparent[:to], "-") != 1 {
+		return ""
+	}
+	return traceparent[from:to]
+}
