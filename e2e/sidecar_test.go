@@ -47,9 +47,16 @@ func startIn(t *testing.T, dir string, o options) *sidecar {
 // launch starts a sidecar and does not wait for anything.
 func launch(t *testing.T, dir string, o options) *sidecar {
 	t.Helper()
+	return launchWith(t, dir, o, nil)
+}
+
+// launchWith is launch with variables that do not begin with LOCKSIDECAR_.
+func launchWith(t *testing.T, dir string, o options, more []string) *sidecar {
+	t.Helper()
 	s := &sidecar{t: t, socket: filepath.Join(dir, "s.sock"), log: &logBuffer{}, ended: make(chan struct{})}
 	s.cmd = exec.Command(binary, "serve")
 	s.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, "LOCKSIDECAR_LOG_LEVEL=debug", "GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0")
+	s.cmd.Env = append(s.cmd.Env, more...)
 	for name, value := range o {
 		s.cmd.Env = append(s.cmd.Env, "LOCKSIDECAR_"+name+"="+value)
 	}
@@ -146,7 +153,7 @@ func folder(t *testing.T) string {
 func cleanEnv() []string {
 	var env []string
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "LOCKSIDECAR_") && !strings.HasPrefix(v, "KUBERNETES_") {
+		if !strings.HasPrefix(v, "LOCKSIDECAR_") && !strings.HasPrefix(v, "KUBERNETES_") && !strings.HasPrefix(v, "OTEL_") {
 			env = append(env, v)
 		}
 	}
