@@ -5,6 +5,8 @@
 //	go run ./bench                  everything, prints the table
 //	go run ./bench -only P1,P3      some of it
 //	go run ./bench -write           writes bench/RESULTS.md and bench/results.log too
+//	go run ./bench -only overhead -against v1.2
+//	                                what being observed costs, and since that revision
 package main
 
 import (
@@ -40,7 +42,9 @@ type bench struct {
 	binary string // the sidecar, built as it is released
 	rounds int
 	length time.Duration // of one measurement
-	log    *log.Logger
+	// against is an older revision to measure beside this one; empty: none.
+	against string
+	log     *log.Logger
 }
 
 var measures = []struct {
@@ -54,6 +58,7 @@ var measures = []struct {
 	{"P6", (*bench).p6},
 	{"P7", (*bench).p7},
 	{"P8", (*bench).p8},
+	{"overhead", (*bench).overhead},
 }
 
 func main() {
@@ -76,6 +81,7 @@ func run() error {
 	write := flag.Bool("write", false, "write bench/RESULTS.md and bench/results.log")
 	rounds := flag.Int("rounds", 5, "rounds of each measurement; medians are shown")
 	length := flag.Duration("length", 3*time.Second, "length of one measurement")
+	against := flag.String("against", "", "an older revision, to compare with where that is measured")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -87,7 +93,7 @@ func run() error {
 	defer func() { _ = os.RemoveAll(folder) }()
 	var logText strings.Builder
 	b := &bench{
-		ctx: ctx, folder: folder, binary: filepath.Join(folder, "locksidecar"), rounds: *rounds, length: *length,
+		ctx: ctx, folder: folder, binary: filepath.Join(folder, "locksidecar"), rounds: *rounds, length: *length, against: *against,
 		log: log.New(io.MultiWriter(os.Stdout, &logText), "", log.Ltime),
 	}
 	b.log.Printf("command: go run ./bench %s", strings.Join(os.Args[1:], " "))
@@ -121,9 +127,13 @@ func run() error {
 }
 
 // build builds the sidecar as it is released, without the race detector.
-func (b *bench) build() error {
-	cmd := exec.CommandContext(b.ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", b.binary, "./cmd/locksidecar")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+func (b *bench) build() error { return b.buildIn(".", b.binary) }
+
+// buildIn does so in the top of a repository.
+func (b *bench) buildIn(folder, binary string) error {
+	cmd := exec.CommandContext(b.ctx, "go", "build", "-tags=grpcnotrace", "-trimpath", "-ldflags=-s -w", "-o", binary, "./cmd/locksidecar")
+	cmd.Dir = folder
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building the sidecar (run this from the top of the repository): %w\n%s", err, out)
 	}

@@ -48,9 +48,14 @@ func (b *bench) start(socket, path string, cmd *exec.Cmd) (*process, error) {
 
 // sidecar starts a sidecar with settings such as "STORE_URL=memory://".
 func (b *bench) sidecar(name string, settings ...string) (*process, error) {
+	return b.sidecarOf(b.binary, name, nil, settings...)
+}
+
+// sidecarOf does so with another binary, and variables that are not a sidecar's own.
+func (b *bench) sidecarOf(binary, name string, env []string, settings ...string) (*process, error) {
 	socket := filepath.Join(b.folder, name+".sock")
-	cmd := exec.Command(b.binary, "serve")
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LOCKSIDECAR_SOCKET=" + socket, "LOCKSIDECAR_LOG_LEVEL=error", "LOCKSIDECAR_MAX_SESSIONS=5000"}
+	cmd := exec.Command(binary, "serve")
+	cmd.Env = append(env, "PATH="+os.Getenv("PATH"), "LOCKSIDECAR_SOCKET="+socket, "LOCKSIDECAR_LOG_LEVEL=error", "LOCKSIDECAR_MAX_SESSIONS=5000")
 	for _, s := range settings {
 		cmd.Env = append(cmd.Env, "LOCKSIDECAR_"+s)
 	}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+)
+
+// overhead measures what being observed costs on P1: this sidecar with tracing off,
+// as it comes, and with every call traced, and with its figures read each second,
+// in turns; and where -against names one, the sidecar of an older revision.
+func (b *bench) overhead() ([]result, error) {
+	// Two of a hundred are asked for, and rounds differ by more: many short ones.
+	const connections, goal, slices = 64, 0.98, 4
+	collector, err := collect()
+	if err != nil {
+		return nil, err
+	}
+	defer collector.close()
+	kinds := []observed{{name: "off", what: "tracing off"}}
+	if b.against != "" {
+		kinds = append(kinds, observed{name: "older", what: "before it was there: " + b.against})
+	}
+	kinds = append(kinds,
+		observed{name: "scraped", what: "tracing off, figures read each second", scraped: true},
+		observed{name: "sampled", what: "1 call of 100 traced", env: append(collector.env(), "OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.01")},
+		observed{name: "traced", what: "every call traced", env: collector.env()})
+	for i := range kinds {
+		if err := b.startObserved(&kinds[i]); err != nil {
+			return nil, err
+		}
+		defer kinds[i].stop()
+	}
+	short := *b
+	short.length /= slices
+	for round := range b.rounds * slices {
+		for i := range kinds {
+			k := &kinds[(i+round)%len(kinds)] // nobody is always the first
+			p, err := k.pairs(&short, connections)
+			if err != nil {
+				return nil, err
+			}
+			k.figures = append(k.figures, p)
+		}
+	}
+	for _, k := range kinds {
+		b.log.Printf("overhead, %s: %.0f pairs/s", k.what, k.figures)
+	}
+	b.log.Printf("overhead: the collector took %d bytes", collector.bytes.Load())
+	return overheadRows(kinds, goal), nil
+}
+
+// overheadRows compares each kind with tracing off, which the older one is compared to.
+func overheadRows(kinds []observed, goal float64) (rows []result) {
+	off := kinds[0].figures
+	for _, k := range kinds[1:] {
+		r := result{id: "overhead", what: "P1 with " + k.what, figure: fmt.Sprintf("%.0f pairs/s", median(k.figures)),
+			peer: fmt.Sprintf("off: %.0f pairs/s", median(off)), ratio: fmt.Sprintf("%.3f of off", median(ratios(k.figures, off))), goal: "–", reached: true}
+		if k.name == "older" {
+			ratio := median(ratios(off, k.figures))
+			r.what, r.figure, r.peer = "P1 with tracing off", fmt.Sprintf("%.0f pairs/s", median(off)), fmt.Sprintf("%s: %.0f pairs/s", k.what, median(k.figures))
+			r.ratio, r.goal, r.reached = fmt.Sprintf("%.3f of before", ratio), fmt.Sprintf("at least %.2f", goal), ratio >= goal
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// ratios divides figures of the same rounds.
+func ratios(of, by []float64) []float64 {
+	out := make([]float64, len(of))
+	for i := range of {
+		out[i] = of[i] / by[i]
+	}
+	return out
+}
+
+// observed is a sidecar that is observed in one way.
+type observed struct {
+	name, what string
+	env        []string
+	scraped    bool
+	*process
+	figures []float64
+}
+
+func (b *bench) startObserved(k *observed) (err error) {
+	binary := b.binary
+	if k.name == "older" {
+		if binary, err = b.buildOlder(); err != nil {
+			return err
+		}
+	}
+	k.process, err = b.sidecarOf(binary, k.name, k.env, "STORE_URL=memory://")
+	return err
+}
+
+// pairs measures P1, with the figures read meanwhile if they are to be.
+func (k *observed) pairs(b *bench, connections int) (float64, error) {
+	stop := make(chan struct{})
+	defer close(stop)
+	if k.scraped {
+		c, err := dial(k.socket)
+		if err != nil {
+			return 0, err
+		}
+		go func() {
+			defer c.close()
+			for tick := time.NewTicker(time.Second); ; {
+				_ = c.roundTrip([]byte("GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n"))
+				select {
+				case <-tick.C:
+				case <-stop:
+					tick.Stop()
+					return
+				}
+			}
+		}()
+	}
+	return b.pairs(k.socket, connections)
+}
+
+// buildOlder builds the sidecar of the revision that -against names.
+func (b *bench) buildOlder() (string, error) {
+	tree, binary := filepath.Join(b.folder, "older"), filepath.Join(b.folder, "older-locksidecar")
+	if out, err := exec.CommandContext(b.ctx, "git", "worktree", "add", "--detach", tree, b.against).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("-against %s: %w\n%s", b.against, err, out)
+	}
+	defer func() {
+		_ = exec.CommandContext(context.WithoutCancel(b.ctx), "git", "worktree", "remove", "--force", tree).Run()
+	}()
+	return binary, b.buildIn(tree, binary)
+}
+
+// collector takes OTLP over HTTP and forgets it.
+type collector struct {
+	listener net.Listener
+	bytes    atomic.Int64
+}
+
+func collect() (*collector, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	c := &collector{listener: listener}
+	go func() {
+		_ = http.Serve(listener, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { //nolint:gosec // it lives as long as a measurement
+			n, _ := io.Copy(io.Discard, r.Body)
+			c.bytes.Add(n)
+		}))
+	}()
+	return c, nil
+}
+
+func (c *collector) env() []string {
+	return []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + c.listener.Addr().String(), "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "PATH=" + os.Getenv("PATH")}
+}
+
+func (c *collector) close() { _ = c.listener.Close() }
