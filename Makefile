@@ -8,6 +8,8 @@ MAX_BINARY   := 25000000
 FUZZTIME     ?= 10s
 BENCH        ?= .
 
+PYTHON_CLIENT := clients/python
+
 # The version comes from git describe; stamping fails in checkouts of other users.
 export GOFLAGS += -buildvcs=false
 
@@ -38,8 +40,9 @@ build: ## Build bin/locksidecar, one static file
 test: test-go test-contract test-python test-node test-examples ## Install what the tests need and run all of them
 
 # The end-to-end tests measure times, so nothing else runs beside them; and the test
-# cache does not know that they build the binary, so it is not asked (-count=1).
-test-go: test-deps vet ## The sidecar alone: unit, store and end-to-end tests (installs PostgreSQL, PgBouncer)
+# cache does not know that they build the binary, so it is not asked (-count=1). One
+# follows a trace from an app with the Python client.
+test-go: test-deps vet $(PYTHON_CLIENT)/.venv/installed ## The sidecar alone: unit, store and end-to-end tests (installs PostgreSQL, PgBouncer, Prometheus)
 	go test -race $$(go list ./... | grep -v /e2e$$)
 	go test -race -count=1 ./e2e
 
@@ -62,8 +65,6 @@ test-node: build test-deps ## Lint and test the Node client, and run the contrac
 	@node -e 'process.exit(parseInt(process.versions.node) >= 20 ? 0 : 1)' && command -v npm >/dev/null || \
 	{ echo "the Node client needs Node 20 or later, and npm: see https://nodejs.org/en/download" >&2; exit 1; }
 	cd clients/node && npm ci --no-audit --no-fund && npm run lint && npm test && npm run contract
-
-PYTHON_CLIENT := clients/python
 
 test-python: build test-deps $(PYTHON_CLIENT)/.venv/installed ## Lint and test the Python client, and run the contract suite with it
 	cd $(PYTHON_CLIENT) && .venv/bin/ruff check && .venv/bin/ruff format --check && .venv/bin/mypy && .venv/bin/python -m pytest
