@@ -144,7 +144,7 @@ func (o *operation) settle(r *row, now moment) (free bool) {
 	if !r.released { // else its end was told when it was released
 		o.event(r, store.Event{Kind: store.EventExpired})
 	}
-	if o.handOff(r, now) {
+	if o.handOff(r, now, "") {
 		r.dropGone() // who died just now is no longer counted
 		return false
 	}
@@ -167,8 +167,9 @@ func (o *operation) grant(r *row, a *asker, now moment) bool {
 
 // handOff gives the key to the first living waiter. A waiter whose lease has
 // expired is not dead yet: burying the lease decides. It reports whether
-// somebody got the key; if not, nobody waits.
-func (o *operation) handOff(r *row, now moment) bool {
+// somebody got the key; if not, nobody waits. by is the trace context of the release
+// that is the reason, or empty.
+func (o *operation) handOff(r *row, now moment, by string) bool {
 	for w := r.queue.first(); w != nil; w = r.queue.first() {
 		if !w.lease.alive(now) {
 			o.bury(w.lease, now, false)
@@ -177,6 +178,7 @@ func (o *operation) handOff(r *row, now moment) bool {
 		if w.lease.gone() || !o.grant(r, &w.asker, now) {
 			continue
 		}
+		r.handedBy = by
 		o.tell(r, w, r.granted(now))
 		return true
 	}

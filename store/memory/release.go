@@ -38,7 +38,7 @@ func (o *operation) release(s *Store, c *store.Claim) store.Verdict {
 			o.skipWaiters(r, c.Result)
 		}
 		o.released(r, c.Outcome, c.Result)
-		o.giveUp(r, now, c.AtOnce)
+		o.giveUp(r, now, c)
 	case c.Outcome == store.Success && isPast(r, v.Standing, c):
 		o.tellSkipped(r) // a repetition: those who were skipped may not have heard
 	}
@@ -52,9 +52,9 @@ func isPast(r *row, s store.Standing, c *store.Claim) bool {
 
 // giveUp ends a grant that its holder no longer wants. A hold that is not over keeps
 // the key, if not at once.
-func (o *operation) giveUp(r *row, now moment, atOnce bool) {
-	if atOnce || !r.lease.stand(now) {
-		o.free(r, now)
+func (o *operation) giveUp(r *row, now moment, c *store.Claim) {
+	if c.AtOnce || !r.lease.stand(now) {
+		o.free(r, now, c.Traceparent)
 		return
 	}
 	r.grant = store.GrantID{} // ended, unlike that of an owner who is gone
@@ -62,15 +62,15 @@ func (o *operation) giveUp(r *row, now moment, atOnce bool) {
 	o.tellAll(r)
 }
 
-// free ends a grant and its hold.
-func (o *operation) free(r *row, now moment) {
+// free ends a grant and its hold, by a release with a trace context or an empty one.
+func (o *operation) free(r *row, now moment, by string) {
 	r.released = true
-	o.end(r, now)
+	o.end(r, now, by)
 }
 
 // end lets the key go to whoever waits first, and frees it if nobody does. What was
 // only good for this grant is dead then.
-func (o *operation) end(r *row, now moment) {
+func (o *operation) end(r *row, now moment, by string) {
 	l := r.lease
 	switch {
 	case !l.renewed || l.stands.Load():
@@ -80,7 +80,7 @@ func (o *operation) end(r *row, now moment) {
 	case r.hold > 0:
 		l.endHold(o.ns.space)
 	}
-	if !o.handOff(r, now) {
+	if !o.handOff(r, now, by) {
 		r.vacate(now)
 	}
 }

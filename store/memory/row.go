@@ -49,6 +49,9 @@ type row struct {
 	// token and acquired are those of the last grant.
 	token    int64
 	acquired time.Time
+	// handedBy is the trace context of the release that handed the key over; empty when
+	// it was had in any other way.
+	handedBy string
 	// released: the last grant ended by a release, also if a hold keeps the key.
 	released bool
 	// stopping is set when the holder was asked to stop; never written to, but
@@ -88,7 +91,7 @@ func (r *row) grantTo(a *asker, ns *namespace, now moment) bool {
 	r.lease = holder
 	r.token = ns.space.tokens.Add(1)
 	r.acquired = now.wall
-	r.released, r.stopping, r.repeated, r.freed = false, nil, false, 0
+	r.released, r.stopping, r.repeated, r.freed, r.handedBy = false, nil, false, 0, ""
 	return true
 }
 
@@ -111,6 +114,8 @@ func (r *row) granted(now moment) store.Answer {
 		Token:      r.token,
 		AcquiredAt: r.acquired,
 		ExpiresIn:  r.lease.remaining(now),
+		HandedBy:   r.handedBy,
+		GrantedFor: max(0, now.wall.Sub(r.acquired)),
 	}
 }
 

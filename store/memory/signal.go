@@ -74,7 +74,7 @@ func (o *operation) breakUp(r *row, now moment) {
 	if !r.released {
 		o.event(r, store.Event{Kind: store.EventExpired})
 	}
-	o.end(r, now)
+	o.end(r, now, "")
 }
 
 // signal puts a signal on its way to a holder under this lease, in the place of those

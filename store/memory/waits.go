@@ -80,7 +80,7 @@ func (s *Store) undo(o *operation, r *row, grant store.GrantID, now moment) stor
 	s.leave(r, grant)
 	if r.lease != nil && r.grant == grant && !r.lease.dead() && r.mayBeUntold(s) {
 		o.released(r, store.NoOutcome, nil)
-		o.free(r, now)
+		o.free(r, now, "")
 	}
 	return store.Answer{Outcome: store.Gone}
 }

@@ -221,7 +221,7 @@ func (t *tally) lookAtHolders(ctx context.Context) error {
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
 		case r.heldBy(t.asks[i].Grant): // a repeat
 			if r.renewedByOwner() || string(r.instance) == t.config.Identity.Instance {
-				t.settle(i, r.granted())
+				t.settle(i, r.granted(r.handedBy))
 			} // else the function ask notes that it was told here
 		case r.held():
 			t.settle(i, store.Answer{Outcome: store.Held, Lock: r.lock(keys[n])})
@@ -267,6 +267,8 @@ type asked struct {
 	result  *string // of one that was skipped
 	watched bool
 	gone    zeronull.Int8 // the token of the dead holder's grant
+	// handedBy is who handed over a grant that was found again.
+	handedBy zeronull.Text
 }
 
 // ask asks for the open keys with their rows locked, and stands in line if that is
@@ -288,7 +290,7 @@ func (t *tally) askFor(ctx context.Context, which []int, mayWait bool) error {
 			c.minHolds, c.skips, c.sessions, c.owners, c.datas, c.traceparents,
 		},
 		func(rows pgx.Rows, r *asked) error {
-			return rows.Scan(r.with(&r.ord, &r.state, &r.dead, &r.place, &r.result, &r.watched, &r.gone)...)
+			return rows.Scan(append(r.with(&r.ord, &r.state, &r.dead, &r.place, &r.result, &r.watched, &r.gone), &r.handedBy)...)
 		})
 	if err != nil {
 		return err
@@ -298,7 +300,7 @@ func (t *tally) askFor(ctx context.Context, which []int, mayWait bool) error {
 		i := which[r.ord-1]
 		switch r.state {
 		case "granted":
-			t.settle(i, r.granted())
+			t.settle(i, r.granted(r.handedBy))
 			if r.watched {
 				t.ended(t.name(i), r.gone, nil)
 				t.acquired(t.name(i), r.token)

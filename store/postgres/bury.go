@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -19,6 +18,8 @@ type held struct {
 	token          *int64 // nil: whatever grant rides on the lease
 	// end is how the grant ends, for those who watch; nil: its lease is buried.
 	end *store.Event
+	// traceparent is the trace context of the release that ends the grant, or empty.
+	traceparent string
 }
 
 func (h held) name() keyName { return keyName{h.namespace, h.key} }
@@ -65,11 +66,11 @@ func (o *operation) hintAll(namespace string, h hints) {
 }
 
 // tell brings the news of a hand-off: of a grant to a waiter of this instance
-// directly, to another instance as a hint; and to those who watch how (end) the last
-// grant ended and that the next began. It is called after the commit.
-func (o *operation) tell(h handOver, end *store.Event) {
+// directly, to another instance as a hint; and to those who watch how the last grant (of)
+// ended and that the next began. It is called after the commit.
+func (o *operation) tell(h handOver, of held) {
 	if h.watched {
-		o.ended(keyName{h.namespace, h.key}, h.ended, end)
+		o.ended(keyName{h.namespace, h.key}, h.ended, of.end)
 	}
 	o.hintAll(h.namespace, h.hints)
 	if h.outcome != handedOver {
@@ -85,10 +86,7 @@ func (o *operation) tell(h handOver, end *store.Event) {
 	o.news(store.News{
 		Attempt: store.Attempt{Key: h.key, Grant: store.GrantID(h.grant)},
 		Lease:   store.LeaseID(h.lease),
-		Answer: store.Answer{
-			Outcome: store.Granted, Token: int64(h.token), AcquiredAt: time.Time(h.acquiredAt),
-			ExpiresIn: time.Time(h.expiresAt).Sub(time.Time(h.now)),
-		},
+		Answer:  grant(h.token, h.acquiredAt, h.expiresAt, h.now, zeronull.Text(of.traceparent)),
 	})
 }
 
@@ -326,11 +324,13 @@ func (o *operation) handOff(ctx context.Context, keys []held) (again []held, exp
 func (o *operation) handOffSome(ctx context.Context, keys []held, which []int) (again []held, expired []uuid.UUID, err error) {
 	namespaces, names := make([]string, len(which)), make([]string, len(which))
 	leases, tokens := make([][16]byte, len(which)), make([]*int64, len(which))
+	traceparents := make([]string, len(which))
 	for n, i := range which {
 		k := keys[i]
 		namespaces[n], names[n], leases[n], tokens[n] = k.namespace, k.key, k.lease, k.token
+		traceparents[n] = k.traceparent
 	}
-	done, err := query(ctx, o, sqlHandOff, []any{namespaces, names, leases, tokens},
+	done, err := query(ctx, o, sqlHandOff, []any{namespaces, names, leases, tokens, traceparents},
 		func(rows pgx.Rows, h *handOver) error { return h.scan(rows) })
 	if err != nil {
 		return nil, nil, err
@@ -351,7 +351,7 @@ func (o *operation) sortOut(done []handOver, keys []held) (again []held, expired
 	}
 	for _, h := range done {
 		k := byName[keyName{h.namespace, h.key}]
-		o.tell(h, k.end)
+		o.tell(h, k)
 		expired = append(expired, h.expired...)
 		if h.outcome == expiredWaiters {
 			again = append(again, k)

@@ -41,6 +41,8 @@ type waitRow struct {
 	skipped bool
 	result  *string // of one that was skipped
 	ridesOn zeronull.UUID
+	// handedBy is the trace context of the release that handed the lock over.
+	handedBy zeronull.Text
 }
 
 // answer says what became of the attempt.
@@ -53,7 +55,7 @@ func (o *operation) answer(ctx context.Context, w *waitRow, wait store.Attempt) 
 	case !w.heldBy(wait.Grant):
 		return store.Answer{Outcome: store.Gone}, nil
 	case w.renewedByOwner() || string(w.instance) == o.config.Identity.Instance:
-		return w.granted(), nil
+		return w.granted(w.handedBy), nil
 	}
 	// Another instance was granted it, by a repetition of the attempt there.
 	told, err := query(ctx, o, sqlTold, []any{o.config.Identity.Namespace, wait.Key, [16]byte(wait.Grant)}, scanOne[bool])
@@ -65,7 +67,7 @@ func (o *operation) answer(ctx context.Context, w *waitRow, wait store.Attempt) 
 	case len(told) == 0:
 		return store.Answer{Outcome: store.Gone}, nil
 	}
-	return w.granted(), nil
+	return w.granted(w.handedBy), nil
 }
 
 // check reads what became of attempts, in their order.
@@ -73,7 +75,7 @@ func (o *operation) check(ctx context.Context, waits []store.Attempt) ([]waitRow
 	keys, grants := columnsOf(waits)
 	found, err := query(ctx, o, sqlCheck, []any{o.config.Identity.Namespace, keys, grants},
 		func(rows pgx.Rows, w *waitRow) error {
-			return rows.Scan(w.with(&w.ord, &w.queued, &w.keeper, &w.skipped, &w.result, &w.ridesOn)...)
+			return rows.Scan(w.with(&w.ord, &w.queued, &w.keeper, &w.skipped, &w.result, &w.ridesOn, &w.handedBy)...)
 		})
 	if err != nil {
 		return nil, err

@@ -89,11 +89,19 @@ func (c *lockColumns) asHeld(key string) store.Lock {
 	return l
 }
 
-// granted is the answer of a grant that the columns describe.
-func (c *lockColumns) granted() store.Answer {
+// granted is the answer of a grant that the columns describe, and that a release handed
+// over, if handedBy is not empty.
+func (c *lockColumns) granted(handedBy zeronull.Text) store.Answer {
+	return grant(c.token, c.acquiredAt, c.expiresAt, c.now, handedBy)
+}
+
+// grant is the answer of a grant that somebody hears of now. The server's clock may have
+// been set back since.
+func grant(token zeronull.Int8, acquiredAt, expiresAt, now zeronull.Timestamptz, handedBy zeronull.Text) store.Answer {
 	return store.Answer{
-		Outcome: store.Granted, Token: int64(c.token), AcquiredAt: time.Time(c.acquiredAt),
-		ExpiresIn: time.Time(c.expiresAt).Sub(time.Time(c.now)),
+		Outcome: store.Granted, Token: int64(token), AcquiredAt: time.Time(acquiredAt),
+		ExpiresIn:  time.Time(expiresAt).Sub(time.Time(now)),
+		GrantedFor: max(0, time.Time(now).Sub(time.Time(acquiredAt))), HandedBy: string(handedBy),
 	}
 }
 
@@ -104,10 +112,11 @@ type reading struct {
 	askerLives bool          // the lease of who asks is alive
 	ridesOn    zeronull.UUID // the lease that the row names; it may be dead
 	contended  bool
+	handedBy   zeronull.Text
 }
 
 func (r *reading) scan(rows pgx.Rows) error {
-	return rows.Scan(r.with(&r.ord, &r.askerLives, &r.ridesOn, &r.contended)...)
+	return rows.Scan(r.with(&r.ord, &r.askerLives, &r.ridesOn, &r.contended, &r.handedBy)...)
 }
 
 // read reads keys and returns a reading for each, in their order. leases are those of

@@ -146,14 +146,14 @@ func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int,
 	namespace := o.config.Identity.Namespace
 	keys, tokens, leases := claimColumns(rest, func(i int) store.Claim { return claims[i] })
 	untold, successes, atOnce := make([]bool, len(rest)), make([]bool, len(rest)), make([]bool, len(rest))
-	results := make([]*string, len(rest))
+	results, traceparents := make([]*string, len(rest)), make([]string, len(rest))
 	for n, i := range rest {
 		c := &claims[i]
 		untold[n], successes[n], atOnce[n] = c.Untold, c.Outcome == store.Success, c.AtOnce
-		results[n] = textOf(c.Result)
+		results[n], traceparents[n] = textOf(c.Result), c.Traceparent
 	}
 	found, err := query(ctx, o, sqlRelease,
-		[]any{namespace, o.config.Identity.Instance, keys, tokens, leases, untold, successes, results, atOnce},
+		[]any{namespace, o.config.Identity.Instance, keys, tokens, leases, untold, successes, results, atOnce, traceparents},
 		func(rows pgx.Rows, v *verdictRow) error {
 			return rows.Scan(append(v.with(&v.ord, &v.state), &v.outcome, &v.expired,
 				&v.nextGrant, &v.nextLease, &v.nextInstance, &v.nextToken, &v.nextAcquired, &v.nextExpiry,
@@ -173,11 +173,14 @@ func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int,
 		verdicts[n] = v.verdict(claims[n].Key)
 		o.partly = o.partly || v.outcome != ""
 		expired = append(expired, v.expired...)
-		k := held{namespace: namespace, key: claims[n].Key, lease: uuid.UUID(v.lease), token: &claims[n].Token}
+		k := held{
+			namespace: namespace, key: claims[n].Key, lease: uuid.UUID(v.lease), token: &claims[n].Token,
+			traceparent: claims[n].Traceparent,
+		}
 		if verdicts[n].Standing == store.Holds {
 			k.end = releaseOf(&claims[n])
 		}
-		o.tell(v.handOver(k), k.end)
+		o.tell(v.handOver(k), k)
 		if v.outcome == expiredWaiters {
 			keysLeft = append(keysLeft, k)
 		}

@@ -69,6 +69,7 @@ func groups() []group {
 		{"release", releaseCases()},
 		{"amend", amendCases()},
 		{"queue", queueCases()},
+		{"trace", traceCases()},
 		{"outcome", outcomeCases()},
 		{"hold", holdCases()},
 		{"signal", signalCases()},

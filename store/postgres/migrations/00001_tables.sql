@@ -70,7 +70,10 @@ CREATE TABLE locksidecar.locks (
     -- JSON as text: the database never parses what an app wrote, so that bad
     -- JSON cannot break a batch.
     data        text,
+    -- The trace contexts of the acquire that has it, and of the release that handed it
+    -- over; handed_by is empty when the key was had in any other way.
     traceparent text NOT NULL DEFAULT '',
+    handed_by   text NOT NULL DEFAULT '',
     freed_at    timestamptz,
     PRIMARY KEY (namespace, key)
 ) WITH (fillfactor = 70);

@@ -129,11 +129,14 @@ $$;
 -- locked: tokens of a key grow in the order of its grants (invariant 2). expires_at
 -- is null when the lease on which the lock rides stayed as it was.
 --
+-- by_release is the trace context of the release that hands the key over, empty if none
+-- does.
+--
 -- With a min_hold, that lease lives at least until the hold is over. It is used for
 -- this lock alone, and the caller has locked it: nobody has buried it.
 -- +goose StatementBegin
 CREATE FUNCTION locksidecar.give(
-    w locksidecar.waiters, its_instance text, its_pod text,
+    w locksidecar.waiters, its_instance text, its_pod text, by_release text,
     OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -161,7 +164,7 @@ BEGIN
             SELECT FROM locksidecar.waiters q
             WHERE q.namespace = w.namespace AND q.key = w.key AND q.outcome IS NULL),
         stopping = NULL, stop_reason = NULL, session = w.session, owner = w.owner, acquired_at = give.acquired_at,
-        data = w.data, traceparent = w.traceparent, freed_at = NULL
+        data = w.data, traceparent = w.traceparent, handed_by = by_release, freed_at = NULL
     WHERE l.namespace = w.namespace AND l.key = w.key
     RETURNING l.token INTO give.token;
 END
@@ -189,7 +192,8 @@ RETURNS TABLE (
     token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
     lease_id uuid, instance text, pod text, renewed boolean, standing boolean,
     session text, owner text, data text, traceparent text,
-    stopping timestamptz, stop_reason text, grant_id uuid, waiting integer)
+    stopping timestamptz, stop_reason text, grant_id uuid, waiting integer,
+    handed_by text) -- of a grant that is found again
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -205,6 +209,7 @@ BEGIN
         ORDER BY u.key COLLATE "C"
     LOOP
         ask.ord := a.ord; ask.dead := NULL; ask.place := NULL; ask.ended := NULL; ask.waiting := 0;
+        ask.handed_by := '';
         w.namespace := ns; w.key := a.key; w.grant_id := a.grant_id; w.lease_id := a.lease_id;
         w.ttl := NULLIF(a.ttl, interval '0'); w.min_hold := NULLIF(a.min_hold, interval '0'); w.skip := a.skip;
         w.session := a.session; w.owner := a.owner; w.data := a.data; w.traceparent := a.traceparent;
@@ -249,7 +254,7 @@ BEGIN
             END IF;
             SELECT g.token, g.acquired_at, coalesce(g.expires_at, ask.expires_at)
             INTO ask.token, ask.acquired_at, ask.expires_at
-            FROM locksidecar.give(w, its_instance, its_pod) g;
+            FROM locksidecar.give(w, its_instance, its_pod, '') g;
             ask.now := clock_timestamp();
         ELSIF h.id IS NULL OR h.expires_at <= ask.now THEN
             ask.state := 'dead';
@@ -262,6 +267,7 @@ BEGIN
             END IF;
             ask.state := 'granted'; ask.watched := false; -- it was told
             ask.token := l.token; ask.acquired_at := l.acquired_at; ask.expires_at := h.expires_at;
+            ask.handed_by := l.handed_by;
         ELSE
             ask.state := 'held';
             IF may_wait THEN
@@ -333,9 +339,10 @@ $$;
 -- that one ends. Leases of the same TTL are renewed too often for that. ended is the
 -- token of the grant that came to an end here, if nobody who watches was told of that
 -- before: the grant of a lock that was released, and kept by its hold, had ended then.
+-- by_release is the trace context of the release that is the reason, or empty.
 -- +goose StatementBegin
 CREATE FUNCTION locksidecar.hand_off(
-    ns text, k text, from_lease uuid, from_token bigint,
+    ns text, k text, from_lease uuid, from_token bigint, by_release text,
     OUT outcome text, OUT expired uuid[], OUT grant_id uuid, OUT lease_id uuid, OUT instance text,
     OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz,
     OUT hints uuid[], OUT hint_instances text[], OUT watched boolean, OUT ended bigint)
@@ -375,7 +382,7 @@ BEGIN
         PERFORM locksidecar.end_hold(held);
         SELECT g.token, g.acquired_at, coalesce(g.expires_at, s.expires_at)
         INTO hand_off.token, hand_off.acquired_at, hand_off.expires_at
-        FROM locksidecar.give(w, s.instance, s.pod) g;
+        FROM locksidecar.give(w, s.instance, s.pod, by_release) g;
         IF held.id IS NULL OR coalesce(w.ttl, s.ttl) < held.ttl OR held.hold_until > hand_off.expires_at THEN
             SELECT f.hints, f.hint_instances INTO hand_off.hints, hand_off.hint_instances
             FROM locksidecar.first_in_line(ns, k, 1) f;
@@ -417,7 +424,8 @@ $$;
 
 -- hand_off_keys hands off several keys.
 -- +goose StatementBegin
-CREATE FUNCTION locksidecar.hand_off_keys(namespaces text[], keys text[], leases uuid[], tokens bigint[])
+CREATE FUNCTION locksidecar.hand_off_keys(
+    namespaces text[], keys text[], leases uuid[], tokens bigint[], traceparents text[])
 RETURNS TABLE (
     namespace text, key text, outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text,
     token bigint, acquired_at timestamptz, expires_at timestamptz, hints uuid[], hint_instances text[],
@@ -429,11 +437,12 @@ DECLARE
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR a IN
-        SELECT * FROM unnest(namespaces, keys, leases, tokens) AS u (namespace, key, lease_id, token)
+        SELECT * FROM unnest(namespaces, keys, leases, tokens, traceparents)
+            AS u (namespace, key, lease_id, token, traceparent)
         ORDER BY u.namespace COLLATE "C", u.key COLLATE "C"
     LOOP
         RETURN QUERY SELECT a.namespace, a.key, h.*, clock_timestamp()
-        FROM locksidecar.hand_off(a.namespace, a.key, a.lease_id, a.token) h;
+        FROM locksidecar.hand_off(a.namespace, a.key, a.lease_id, a.token, a.traceparent) h;
     END LOOP;
 END
 $$;
@@ -470,7 +479,7 @@ $$;
 -- +goose StatementBegin
 CREATE FUNCTION locksidecar.release(
     ns text, its_instance text, keys text[], tokens bigint[], leases uuid[], untold boolean[],
-    successes boolean[], results text[], at_once boolean[])
+    successes boolean[], results text[], at_once boolean[], traceparents text[])
 RETURNS TABLE (
     ord integer, state text,
     token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
@@ -492,8 +501,8 @@ DECLARE
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR c IN
-        SELECT * FROM unnest(keys, tokens, leases, untold, successes, results, at_once) WITH ORDINALITY
-            AS u (key, token, lease_id, untold, success, result, at_once, ord)
+        SELECT * FROM unnest(keys, tokens, leases, untold, successes, results, at_once, traceparents) WITH ORDINALITY
+            AS u (key, token, lease_id, untold, success, result, at_once, traceparent, ord)
         ORDER BY u.key COLLATE "C"
     LOOP
         release.ord := c.ord; release.waiting := 0; release.outcome := NULL; release.expired := NULL;
@@ -530,7 +539,7 @@ BEGIN
         ELSIF release.state = 'holds' OR (release.state = 'expired' AND NOT coalesce(s.standing, false)
             AND l.lease_id IS NOT NULL AND (s.id IS NOT NULL OR l.contended))
         THEN
-            SELECT * INTO h FROM locksidecar.hand_off(ns, c.key, l.lease_id, l.token);
+            SELECT * INTO h FROM locksidecar.hand_off(ns, c.key, l.lease_id, l.token, c.traceparent);
             release.outcome := h.outcome; release.expired := h.expired;
             release.next_grant := h.grant_id; release.next_lease := h.lease_id; release.next_instance := h.instance;
             release.next_token := h.token; release.next_acquired_at := h.acquired_at;
@@ -652,7 +661,7 @@ BEGIN
             WHERE s.id = l.lease_id AND (NOT s.renewed OR s.standing) AND (s.repeated OR s.instance <> its_instance))
         THEN
             RETURN QUERY SELECT ns, a.key, h.*, clock_timestamp()
-            FROM locksidecar.hand_off(ns, a.key, l.lease_id, l.token) h;
+            FROM locksidecar.hand_off(ns, a.key, l.lease_id, l.token, '') h;
         END IF;
     END LOOP;
 END

@@ -20,7 +20,8 @@ WITH taken AS (
     ON CONFLICT (namespace, key) DO UPDATE
     SET lease_id = excluded.lease_id, token = nextval('locksidecar.tokens'), grant_id = excluded.grant_id,
         stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
-        acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, freed_at = NULL
+        acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
+        freed_at = NULL
     WHERE l.lease_id IS NULL AND clock_timestamp() < $14
     RETURNING l.key, l.lease_id, l.token, l.acquired_at, l.watched,
         (SELECT o.expires_at FROM locksidecar.leases o WHERE o.id = l.lease_id) AS expires_at

@@ -19,6 +19,7 @@ AND (SELECT epoch FROM locksidecar.meta) = substr(pg_walfile_name(pg_current_wal
 ON CONFLICT (namespace, key) DO UPDATE
 SET lease_id = excluded.lease_id, token = nextval('locksidecar.tokens'), grant_id = excluded.grant_id,
     stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
-    acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, freed_at = NULL
+    acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
+    freed_at = NULL
 WHERE l.lease_id IS NULL AND clock_timestamp() < $9
 RETURNING token, acquired_at, (SELECT expires_at FROM locksidecar.leases WHERE id = $3), clock_timestamp(), watched

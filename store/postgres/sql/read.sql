@@ -4,7 +4,7 @@
 SELECT a.ord::integer,
     EXISTS (SELECT FROM locksidecar.leases own WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp()
         AND NOT own.standing) AS asker_lives,
-    l.lease_id AS rides_on, coalesce(l.contended, false),
+    l.lease_id AS rides_on, coalesce(l.contended, false), l.handed_by,
     l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.standing,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id,
     CASE WHEN l.contended THEN (
