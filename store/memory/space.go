@@ -18,6 +18,7 @@ type Space struct {
 	seed   maphash.Seed
 	start  time.Time
 	tokens atomic.Int64
+	office office
 
 	mu         sync.Mutex
 	namespaces map[string]*namespace

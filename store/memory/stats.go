@@ -1,16 +1,128 @@
 package memory
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"math"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Stats counts what the space holds.
-func (s *Store) Stats(context.Context) (store.Stats, error) { return store.Stats{}, nil }
+// Stats counts what the space holds. It looks at one shard after the other, so the counts
+// are not all of one moment.
+func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
+	if err := s.usable(ctx, "Stats"); err != nil {
+		return store.Stats{}, err
+	}
+	types, pods := tally{}, tally{}
+	for name, ns := range s.ns.space.all() {
+		for i := range ns.shards {
+			ns.shards[i].count(name, ns.space, types, pods)
+		}
+	}
+	return store.Stats{Types: types.lines(), Pods: pods.lines()}, nil
+}
+
+// all returns the namespaces that there are now.
+func (s *Space) all() map[string]*namespace {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.namespaces)
+}
+
+func (sh *shard) count(namespace string, space *Space, types, pods tally) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := space.now()
+	for key, r := range sh.rows {
+		held := store.Stat{}
+		switch {
+		case r.held(now):
+			held.Held, held.HeldFor = 1, max(0, now.wall.Sub(r.acquired))
+			held.Longest = held.HeldFor
+		case r.lease != nil && !r.lease.dead():
+			held.Expired = 1
+		}
+		if held.Held+held.Expired > 0 {
+			pods.add(namespace, r.by.id.Pod, held)
+		}
+		if held.Waiting = int64(r.queue.len()); held.Held+held.Expired+held.Waiting > 0 {
+			types.add(namespace, store.TypeOf(key), held)
+		}
+	}
+}
+
+// tally counts by namespace and name.
+type tally map[[2]string]*store.Stat
+
+func (t tally) add(namespace, name string, more store.Stat) {
+	line := [2]string{namespace, name}
+	if t[line] == nil {
+		t[line] = &store.Stat{Namespace: namespace, Name: name}
+	}
+	sum(t[line], &more)
+}
+
+// sum adds up two counts. A time that would be too long for a duration is the longest
+// that there is.
+func sum(s, more *store.Stat) {
+	s.Held, s.Expired, s.Waiting = s.Held+more.Held, s.Expired+more.Expired, s.Waiting+more.Waiting
+	s.Longest = max(s.Longest, more.Longest)
+	if s.HeldFor > math.MaxInt64-more.HeldFor {
+		s.HeldFor = math.MaxInt64
+		return
+	}
+	s.HeldFor += more.HeldFor
+}
+
+// lines are the counts in their order, those beyond the limit summed up in the last.
+func (t tally) lines() []store.Stat {
+	all := make([]store.Stat, 0, len(t))
+	for _, s := range t {
+		all = append(all, *s)
+	}
+	slices.SortFunc(all, func(a, b store.Stat) int {
+		return cmp.Or(
+			cmp.Compare(b.Held, a.Held), cmp.Compare(b.Waiting+b.Expired, a.Waiting+a.Expired),
+			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	if len(all) <= store.StatLines {
+		return all
+	}
+	others := store.Stat{Name: store.Others}
+	for i := range all[store.StatLines:] {
+		sum(&others, &all[store.StatLines+i])
+	}
+	return append(all[:store.StatLines:store.StatLines], others)
+}
+
+// office says who reads Stats for all instances of a space.
+type office struct {
+	mu       sync.Mutex
+	instance string
+	until    int64 // on the space's clock
+}
 
 // Elect makes one instance of the space the one that reads Stats for all.
-func (s *Store) Elect(context.Context, time.Duration) (store.Election, error) {
-	return store.Election{}, nil
+func (s *Store) Elect(ctx context.Context, term time.Duration) (store.Election, error) {
+	if err := s.usable(ctx, "Elect"); err != nil {
+		return store.Election{}, err
+	}
+	o := &s.ns.space.office
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now, mine := s.ns.space.now().at, o.instance == s.id.Instance
+	e := store.Election{Elected: term > 0 && (mine || o.until <= now)}
+	switch {
+	case e.Elected:
+		o.instance, o.until = s.id.Instance, now+int64(term)
+	case mine:
+		o.until = 0
+	}
+	e.Left = time.Duration(max(0, o.until-now))
+	return e, nil
 }

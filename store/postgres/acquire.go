@@ -22,7 +22,7 @@ func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 	if len(asks) == 0 {
 		return nil, nil
 	}
-	ctx, cancel, o, err := s.begin(ctx, "acquire")
+	ctx, cancel, o, err := s.beginBatch(ctx, "acquire", len(asks))
 	if err != nil {
 		return nil, err
 	}

@@ -184,7 +184,7 @@ type buried struct {
 }
 
 // buryBy carries out one of the statements that bury, and notes which keys it is about.
-func (o *operation) buryBy(ctx context.Context, sql string, leases any, force bool) ([]buried, error) {
+func (o *operation) buryBy(ctx context.Context, sql statement, leases any, force bool) ([]buried, error) {
 	done, err := query(ctx, o, sql, []any{leases, force}, func(rows pgx.Rows, b *buried) error {
 		return rows.Scan(&b.lease, &b.stands, &b.now, &b.namespace, &b.key)
 	})
@@ -380,7 +380,7 @@ func (s *Store) Bury(ctx context.Context, leases []store.LeaseID) error {
 	if len(leases) == 0 {
 		return nil
 	}
-	ctx, cancel, o, err := s.begin(ctx, "bury")
+	ctx, cancel, o, err := s.beginBatch(ctx, "bury", len(leases))
 	if err != nil {
 		return err
 	}

@@ -84,6 +84,9 @@ func (s *Store) poolConfig(conns int) (*pgxpool.Config, error) {
 		conn.RuntimeParams["application_name"] = applicationName
 	}
 	conn.OnNotice = noteWarning
+	if s.tracer != nil { // not a nil one in an interface that is not nil
+		conn.Tracer = s.tracer
+	}
 	return pool, nil
 }
 
@@ -108,7 +111,9 @@ func (s *Store) setUp(ctx context.Context, conn *pgx.Conn) error {
 		version  int
 		now      time.Time
 	)
-	err := conn.QueryRow(ctx, sqlConnectionCheck, pgx.QueryExecModeExec).Scan(&process, &encoding, &version, &now)
+	err := s.measured(ctx, sqlConnectionCheck, func(sql string) error {
+		return conn.QueryRow(ctx, sql, pgx.QueryExecModeExec).Scan(&process, &encoding, &version, &now)
+	})
 	if err != nil {
 		return err
 	}
@@ -126,12 +131,10 @@ func (s *Store) setUp(ctx context.Context, conn *pgx.Conn) error {
 	if s.shared() {
 		return nil
 	}
-	rows, err := conn.Query(ctx, sqlConnectionSetUp, append([]any{pgx.QueryExecModeExec}, s.settings(false)...)...)
-	if err != nil {
+	return s.measured(ctx, sqlConnectionSetUp, func(sql string) error {
+		_, err := conn.Exec(ctx, sql, append([]any{pgx.QueryExecModeExec}, s.settings(false)...)...)
 		return err
-	}
-	rows.Close()
-	return rows.Err()
+	})
 }
 
 // settings are the arguments of the statement that sets up a session or, with
@@ -242,7 +245,7 @@ func kindOf(err error) string {
 func (s *Store) look(ctx context.Context, pool *pgxpool.Pool) error {
 	looking, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	found, err := findSchema(looking, pool)
+	found, err := findSchema(looking, pool, s)
 	if err != nil {
 		return err
 	}
@@ -268,7 +271,9 @@ func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
 		standby                                 bool
 		notLogged                               []string
 	)
-	err := pool.QueryRow(ctx, sqlServer).Scan(&now, &standby, &fsync, &fullPages, &commit, &isolation, &ro, &notLogged)
+	err := s.measured(ctx, sqlServer, func(sql string) error {
+		return pool.QueryRow(ctx, sql).Scan(&now, &standby, &fsync, &fullPages, &commit, &isolation, &ro, &notLogged)
+	})
 	if err != nil {
 		return err
 	}

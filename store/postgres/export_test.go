@@ -18,7 +18,7 @@ func Setting(ctx context.Context, tb testing.TB, s store.Store, name string) str
 		tb.Fatal(err)
 	}
 	defer cancel()
-	found, err := query(ctx, o, "SELECT current_setting($1)", []any{name}, scanOne[string])
+	found, err := query(ctx, o, statement{"setting", "SELECT current_setting($1)"}, []any{name}, scanOne[string])
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -17,7 +17,7 @@ func (s *Store) OpenLeases(ctx context.Context, leases []store.NewLease) error {
 	if len(leases) == 0 {
 		return nil
 	}
-	ctx, cancel, o, err := s.begin(ctx, "open leases")
+	ctx, cancel, o, err := s.beginBatch(ctx, "open leases", len(leases))
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (r *renewal) renew(ctx context.Context) error {
 }
 
 // extend carries out one of the statements that renew, and notes what it has renewed.
-func (r *renewal) extend(ctx context.Context, sql string, leases any) error {
+func (r *renewal) extend(ctx context.Context, sql statement, leases any) error {
 	type extended struct {
 		lease     store.LeaseID
 		now       time.Time

@@ -44,6 +44,9 @@ var (
 	errNoEar = errors.New("switched off")
 )
 
+// sqlListenAsk asks whether the other end is there.
+var sqlListenAsk = statement{"listen_ask", mark + "listen" + markEnd + "SELECT"}
+
 // ear hears what other instances tell this one, on a connection of its own that
 // exists while there is something to hear. What it hears are hints: ids of grants
 // to look at, that there are signals, and events of watched keys. A word to itself shows
@@ -218,7 +221,9 @@ func (e *ear) connect(ctx context.Context) (*pgx.Conn, error) {
 		_ = conn.Close(limited)
 		return nil, err
 	}
-	if _, err := conn.Exec(limited, "/* locksidecar:listen */ LISTEN "+e.channel); err != nil {
+	listen := statement{"listen", mark + "listen" + markEnd + "LISTEN " + e.channel}
+	err = e.s.measured(limited, listen, func(sql string) error { _, err := conn.Exec(limited, sql); return err })
+	if err != nil {
 		_ = conn.Close(limited)
 		return nil, err
 	}
@@ -228,8 +233,7 @@ func (e *ear) connect(ctx context.Context) (*pgx.Conn, error) {
 func (e *ear) ask(ctx context.Context, conn *pgx.Conn) error {
 	limited, cancel := context.WithTimeout(ctx, e.s.config.Timeout)
 	defer cancel()
-	_, err := conn.Exec(limited, "/* locksidecar:listen */ SELECT")
-	return err
+	return e.s.measured(limited, sqlListenAsk, func(sql string) error { _, err := conn.Exec(limited, sql); return err })
 }
 
 // hear passes a payload on. Anybody may have sent it: what is not known is ignored, an

@@ -75,14 +75,22 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// findSchema asks with plain SELECTs: a current schema needs no right to change it.
-func findSchema(ctx context.Context, db querier) (schema, error) {
+// findSchema asks with plain SELECTs: a current schema needs no right to change it. s
+// records them; nil: nobody does.
+func findSchema(ctx context.Context, db querier, s *Store) (schema, error) {
+	ask := func(sql statement, into ...any) error {
+		do := func(sql string) error { return db.QueryRow(ctx, sql).Scan(into...) }
+		if s == nil {
+			return do(sql.sql)
+		}
+		return s.measured(ctx, sql, do)
+	}
 	var exists bool
-	if err := db.QueryRow(ctx, sqlSchemaExists).Scan(&exists); err != nil || !exists {
+	if err := ask(sqlSchemaExists, &exists); err != nil || !exists {
 		return schema{}, err
 	}
 	var found schema
-	err := db.QueryRow(ctx, sqlSchemaVersion).Scan(&found.version, &found.oldest)
+	err := ask(sqlSchemaVersion, &found.version, &found.oldest)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return schema{}, errors.New("the table locksidecar.meta is empty; it must have one row")
 	}
@@ -124,7 +132,7 @@ func migrate(ctx context.Context, config *pgx.ConnConfig) (from, to int, err err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 
-	found, err := findSchema(ctx, tx) // somebody else may have been first
+	found, err := findSchema(ctx, tx, nil) // somebody else may have been first
 	if err != nil || !found.outdated() {
 		return found.version, found.version, err
 	}

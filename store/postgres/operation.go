@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -23,7 +25,7 @@ const (
 // operation is one call of the store: what its statements have in common.
 type operation struct {
 	*Store
-	name string
+	name string // its first word is what figures know it by
 	pool *pgxpool.Pool
 	// partly: something was carried out that the caller must hear of. From then on
 	// a failure leaves the outcome unknown.
@@ -37,6 +39,15 @@ type operation struct {
 	passed  map[keyName]bool
 	// single are the keys of leases that were buried here and can hold no others.
 	single map[uuid.UUID]keyName
+}
+
+// beginBatch is begin for an operation with items.
+func (s *Store) beginBatch(ctx context.Context, name string, items int) (context.Context, context.CancelFunc, *operation, error) {
+	if s.metrics != nil {
+		word, _, _ := strings.Cut(name, " ")
+		s.metrics.Batch(word, items)
+	}
+	return s.begin(ctx, name)
 }
 
 // begin starts an operation, on the shared connections.
@@ -76,7 +87,7 @@ func (o *operation) fail(err error, sent bool) error {
 
 // query carries out one statement, a transaction of its own, and returns its rows
 // only when the server has confirmed the commit: rows arrive before it (invariant 4).
-func query[T any](ctx context.Context, o *operation, sql string, args []any, scan func(pgx.Rows, *T) error) ([]T, error) {
+func query[T any](ctx context.Context, o *operation, sql statement, args []any, scan func(pgx.Rows, *T) error) ([]T, error) {
 	for attempt := 1; ; attempt++ {
 		found, sent, err := try(ctx, o, sql, args, scan)
 		if err == nil {
@@ -117,7 +128,7 @@ func (o *operation) beginEpoch(ctx context.Context) (bool, error) {
 }
 
 // try carries out a statement once. sent is false when no connection was had.
-func try[T any](ctx context.Context, o *operation, sql string, args []any, scan func(pgx.Rows, *T) error) (found []T, sent bool, err error) {
+func try[T any](ctx context.Context, o *operation, sql statement, args []any, scan func(pgx.Rows, *T) error) (found []T, sent bool, err error) {
 	conn, err := live(ctx, o.pool)
 	if err != nil {
 		return nil, false, err
@@ -138,11 +149,13 @@ func try[T any](ctx context.Context, o *operation, sql string, args []any, scan 
 		rows.Close()
 		return rows.Err()
 	}
+	began := o.begins()
 	if o.shared() {
 		err = o.inTransaction(ctx, conn, sql, args, collect)
 	} else {
-		err = inSession(ctx, conn, sql, args, collect)
+		err = inSession(ctx, conn, sql.sql, args, collect)
 	}
+	o.ends(ctx, sql.name, began, err)
 	if err == nil {
 		if _, ok := pg.CustomData()[warned]; ok {
 			err = errNotReplicated
@@ -167,15 +180,22 @@ func inSession(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, 
 // inTransaction carries out a statement in a session that is shared, and sets up the
 // transaction before it. All goes to the server at once, so that no row stays
 // locked for the time of a round trip.
-func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, collect func(pgx.Rows) error) error {
+func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql statement, args []any, collect func(pgx.Rows) error) error {
 	batch := &pgx.Batch{}
 	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-	batch.Queue(sqlConnectionSetUp, o.settings(true)...)
-	batch.Queue(sql, args...).Query(collect)
+	batch.Queue(sqlConnectionSetUp.sql, o.settings(true)...)
+	var done pgconn.CommandTag
+	batch.Queue(sql.sql, args...).Query(func(rows pgx.Rows) error {
+		err := collect(rows)
+		done = rows.CommandTag()
+		return err
+	})
 	batch.Queue("COMMIT")
+	ctx, end := o.span(ctx, conn.Conn(), sql)
 	err := conn.SendBatch(ctx, batch).Close()
+	end(done, err)
 	if conn.Conn().PgConn().TxStatus() == 'E' {
-		_, _ = conn.Exec(ctx, "ROLLBACK") // else the pool would throw the connection away
+		_, _ = conn.Exec(unrecorded(ctx), "ROLLBACK") // else the pool would throw the connection away
 	}
 	return err
 }
@@ -198,7 +218,7 @@ func (o *operation) readOnly(err error) error {
 }
 
 // execute is query for a statement that gives no rows.
-func execute(ctx context.Context, o *operation, sql string, args ...any) error {
+func execute(ctx context.Context, o *operation, sql statement, args ...any) error {
 	_, err := query(ctx, o, sql, args, nothing)
 	return err
 }

@@ -11,58 +11,69 @@ var statementFiles embed.FS
 
 // The statements, by the names of their files.
 var (
-	sqlAcquireMany     = statement("acquire_many")
-	sqlAcquireOne      = statement("acquire_one")
-	sqlAmend           = statement("amend")
-	sqlAnnounce        = statement("announce")
-	sqlAsk             = statement("ask")
-	sqlBuryContended   = statement("bury_contended")
-	sqlBuryDropSignals = statement("bury_drop_signals")
-	sqlBuryDropWaiters = statement("bury_drop_waiters")
-	sqlBuryExisting    = statement("bury_existing")
-	sqlBuryHints       = statement("bury_hints")
-	sqlBuryMany        = statement("bury_many")
-	sqlBuryOne         = statement("bury_one")
-	sqlCancelMany      = statement("cancel_many")
-	sqlCancelOne       = statement("cancel_one")
-	sqlCheck           = statement("check")
-	sqlConnectionCheck = statement("connection_check")
-	sqlConnectionSetUp = statement("connection_set_up")
-	sqlHandOff         = statement("hand_off")
-	sqlLeaseLiving     = statement("lease_living")
-	sqlLeaseOpen       = statement("lease_open")
-	sqlLeaseRenew      = statement("lease_renew")
-	sqlLeaseRenewOne   = statement("lease_renew_one")
-	sqlLeasesOf        = statement("leases_of")
-	sqlList            = statement("list")
-	sqlLocked          = statement("locked")
-	sqlNewEpoch        = statement("new_epoch")
-	sqlNotify          = statement("notify")
-	sqlRead            = statement("read")
-	sqlRelease         = statement("release")
-	sqlReleaseMany     = statement("release_many")
-	sqlReleaseOne      = statement("release_one")
-	sqlSchemaExists    = statement("schema_exists")
-	sqlSchemaVersion   = statement("schema_version")
-	sqlServer          = statement("server")
-	sqlSignal          = statement("signal")
-	sqlSignalsHeard    = statement("signals_heard")
-	sqlSignalsOf       = statement("signals_of")
-	sqlSweepDangling   = statement("sweep_dangling")
-	sqlSweepFree       = statement("sweep_free")
-	sqlSweepLeases     = statement("sweep_leases")
-	sqlSweepSignals    = statement("sweep_signals")
-	sqlSweepWaiters    = statement("sweep_waiters")
-	sqlSweepWatched    = statement("sweep_watched")
-	sqlTold            = statement("told")
-	sqlUndo            = statement("undo")
-	sqlUnwatch         = statement("unwatch")
-	sqlWatch           = statement("watch")
+	sqlAcquireMany     = load("acquire_many")
+	sqlAcquireOne      = load("acquire_one")
+	sqlAmend           = load("amend")
+	sqlAnnounce        = load("announce")
+	sqlAsk             = load("ask")
+	sqlBuryContended   = load("bury_contended")
+	sqlBuryDropSignals = load("bury_drop_signals")
+	sqlBuryDropWaiters = load("bury_drop_waiters")
+	sqlBuryExisting    = load("bury_existing")
+	sqlBuryHints       = load("bury_hints")
+	sqlBuryMany        = load("bury_many")
+	sqlBuryOne         = load("bury_one")
+	sqlCancelMany      = load("cancel_many")
+	sqlCancelOne       = load("cancel_one")
+	sqlCheck           = load("check")
+	sqlConnectionCheck = load("connection_check")
+	sqlConnectionSetUp = load("connection_set_up")
+	sqlElect           = load("elect")
+	sqlHandOff         = load("hand_off")
+	sqlLeaseLiving     = load("lease_living")
+	sqlLeaseOpen       = load("lease_open")
+	sqlLeaseRenew      = load("lease_renew")
+	sqlLeaseRenewOne   = load("lease_renew_one")
+	sqlLeasesOf        = load("leases_of")
+	sqlList            = load("list")
+	sqlLocked          = load("locked")
+	sqlNewEpoch        = load("new_epoch")
+	sqlNotify          = load("notify")
+	sqlRead            = load("read")
+	sqlRelease         = load("release")
+	sqlReleaseMany     = load("release_many")
+	sqlReleaseOne      = load("release_one")
+	sqlSchemaExists    = load("schema_exists")
+	sqlSchemaVersion   = load("schema_version")
+	sqlServer          = load("server")
+	sqlSignal          = load("signal")
+	sqlSignalsHeard    = load("signals_heard")
+	sqlSignalsOf       = load("signals_of")
+	sqlStats           = load("stats")
+	sqlSweepDangling   = load("sweep_dangling")
+	sqlSweepFree       = load("sweep_free")
+	sqlSweepLeases     = load("sweep_leases")
+	sqlSweepSignals    = load("sweep_signals")
+	sqlSweepWaiters    = load("sweep_waiters")
+	sqlSweepWatched    = load("sweep_watched")
+	sqlTold            = load("told")
+	sqlUndo            = load("undo")
+	sqlUnwatch         = load("unwatch")
+	sqlWatch           = load("watch")
 )
 
-// statement reads a statement and puts its name in place of its comments, for
-// who reads pg_stat_activity at 3 a.m.
-func statement(name string) string {
+// statement is a statement of SQL, and the name by which figures and spans know it.
+type statement struct{ name, sql string }
+
+// mark begins each statement of this package, with its name and markEnd behind it.
+const (
+	mark    = "/* locksidecar:"
+	markEnd = " */ "
+)
+
+// load reads a statement and puts its name in place of its comments, for who reads
+// pg_stat_activity at 3 a.m.
+func load(name string) statement {
 	text, err := statementFiles.ReadFile("sql/" + name + ".sql")
 	if err != nil {
 		panic(fmt.Sprintf("store/postgres: %v", err)) // embedded: cannot be missing
@@ -71,5 +82,5 @@ func statement(name string) string {
 	for len(lines) > 0 && strings.HasPrefix(lines[0], "--") {
 		lines = lines[1:]
 	}
-	return "/* locksidecar:" + name + " */ " + strings.Join(lines, "\n")
+	return statement{name: name, sql: mark + name + markEnd + strings.Join(lines, "\n")}
 }

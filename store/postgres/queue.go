@@ -17,7 +17,7 @@ func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 	if len(asks) == 0 {
 		return nil, nil
 	}
-	ctx, cancel, o, err := s.begin(ctx, "enqueue")
+	ctx, cancel, o, err := s.beginBatch(ctx, "enqueue", len(asks))
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (s *Store) CheckWaits(ctx context.Context, waits []store.Attempt) ([]store.
 	if len(waits) == 0 {
 		return nil, nil
 	}
-	ctx, cancel, o, err := s.begin(ctx, "check waits")
+	ctx, cancel, o, err := s.beginBatch(ctx, "check waits", len(waits))
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +165,7 @@ func (s *Store) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store
 	if len(waits) == 0 {
 		return nil, nil
 	}
-	ctx, cancel, o, err := s.begin(ctx, "cancel waits")
+	ctx, cancel, o, err := s.beginBatch(ctx, "cancel waits", len(waits))
 	if err != nil {
 		return nil, err
 	}
@@ -238,7 +238,7 @@ func (o *operation) cancelLeft(
 // notes what they were: the places that they had, or that they were skipped. stuck:
 // somebody kept one locked for long.
 func (o *operation) cancel(
-	ctx context.Context, gone map[store.GrantID]store.Answer, sql string, which any,
+	ctx context.Context, gone map[store.GrantID]store.Answer, sql statement, which any,
 ) (stuck bool, err error) {
 	type cancelled struct {
 		grant   store.GrantID
@@ -267,7 +267,7 @@ func (s *Store) Undo(ctx context.Context, attempts []store.Attempt) ([]store.Out
 	if len(attempts) == 0 {
 		return nil, nil
 	}
-	ctx, cancel, o, err := s.begin(ctx, "undo")
+	ctx, cancel, o, err := s.beginBatch(ctx, "undo", len(attempts))
 	if err != nil {
 		return nil, err
 	}

@@ -142,7 +142,7 @@ func (s *Store) Get(ctx context.Context, keys []string) ([]store.Lock, error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	ctx, cancel, o, err := s.begin(ctx, "get")
+	ctx, cancel, o, err := s.beginBatch(ctx, "get", len(keys))
 	if err != nil {
 		return nil, err
 	}

@@ -56,7 +56,7 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verd
 	if len(claims) == 0 {
 		return nil, nil
 	}
-	ctx, cancel, o, err := s.begin(ctx, "release")
+	ctx, cancel, o, err := s.beginBatch(ctx, "release", len(claims))
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 		}
 	}
 	namespace := o.config.Identity.Namespace
-	var sql string
+	var sql statement
 	var args []any
 	switch len(which) {
 	case 0:
@@ -233,7 +233,7 @@ func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verd
 	if len(changes) == 0 {
 		return nil, nil
 	}
-	ctx, cancel, o, err := s.begin(ctx, "amend")
+	ctx, cancel, o, err := s.beginBatch(ctx, "amend", len(changes))
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.Sta
 	if len(signals) == 0 {
 		return nil, nil
 	}
-	ctx, cancel, o, err := s.begin(ctx, "signal")
+	ctx, cancel, o, err := s.beginBatch(ctx, "signal", len(signals))
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (s *Store) Signals(ctx context.Context, leases []store.LeaseID) ([]store.Si
 	if len(leases) == 0 {
 		return nil, nil
 	}
-	ctx, cancel, o, err := s.begin(ctx, "signals")
+	ctx, cancel, o, err := s.beginBatch(ctx, "signals", len(leases))
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func (s *Store) Heard(ctx context.Context, signals []store.SignalID) error {
 	if len(signals) == 0 {
 		return nil
 	}
-	ctx, cancel, o, err := s.begin(ctx, "heard")
+	ctx, cancel, o, err := s.beginBatch(ctx, "heard", len(signals))
 	if err != nil {
 		return err
 	}

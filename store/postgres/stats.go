@@ -2,15 +2,71 @@ package postgres
 
 import (
 	"context"
+	"math"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Stats counts what the database holds.
-func (s *Store) Stats(context.Context) (store.Stats, error) { return store.Stats{}, nil }
+// Stats counts what the database holds, by one statement that reads every lock. It does
+// not use the connection of renewals.
+func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
+	ctx, cancel, o, err := s.begin(ctx, "stats")
+	if err != nil {
+		return store.Stats{}, err
+	}
+	defer cancel()
+	type line struct {
+		store.Stat
+		byPod bool
+	}
+	lines, err := query(ctx, o, sqlStats, []any{store.StatLines, store.Others}, func(rows pgx.Rows, l *line) error {
+		var heldFor, longest float64
+		err := rows.Scan(&l.byPod, &l.Namespace, &l.Name, &l.Held, &l.Expired, &l.Waiting, &heldFor, &longest)
+		l.HeldFor, l.Longest = seconds(heldFor), seconds(longest)
+		return err
+	})
+	if err != nil {
+		return store.Stats{}, err
+	}
+	var found store.Stats
+	for _, l := range lines {
+		if l.byPod {
+			found.Pods = append(found.Pods, l.Stat)
+		} else {
+			found.Types = append(found.Types, l.Stat)
+		}
+	}
+	return found, nil
+}
 
-// Elect makes one instance the one that reads Stats for all.
-func (s *Store) Elect(context.Context, time.Duration) (store.Election, error) {
-	return store.Election{}, nil
+// seconds is a duration, the longest there is if it is too long for one.
+func seconds(s float64) time.Duration {
+	if s >= math.MaxInt64/float64(time.Second) {
+		return math.MaxInt64
+	}
+	return time.Duration(s * float64(time.Second))
+}
+
+// Elect makes this instance the one that reads Stats for all, if no other is.
+func (s *Store) Elect(ctx context.Context, term time.Duration) (store.Election, error) {
+	ctx, cancel, o, err := s.begin(ctx, "elect")
+	if err != nil {
+		return store.Election{}, err
+	}
+	defer cancel()
+	found, err := query(ctx, o, sqlElect, []any{s.config.Identity.Instance, max(0, term)},
+		func(rows pgx.Rows, e *store.Election) error { return rows.Scan(&e.Elected, &e.Left) })
+	switch {
+	case isStuck(err):
+		o.noteStuck()
+		return store.Election{}, o.fail(errStuck, false)
+	case err != nil:
+		return store.Election{}, err
+	case len(found) != 1:
+		return store.Election{}, o.fail(errShort, true)
+	}
+	return found[0], nil
 }

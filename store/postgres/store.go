@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/trace"
 
@@ -53,7 +54,10 @@ type Store struct {
 	pool   *pgxpool.Config // of the shared connections
 	lane   *pgxpool.Config // of the renewals' connection
 	log    *slog.Logger
-	news   func(store.News)
+	// metrics and tracer are nil where nobody wants figures, or spans.
+	metrics recorder
+	tracer  pgx.QueryTracer
+	news    func(store.News)
 
 	lockTimeout time.Duration
 	sweepAfter  time.Duration
@@ -123,6 +127,12 @@ func New(config Config) (*Store, error) {
 		lockTimeout: lockTimeout(config.Timeout), sweepAfter: sweepAfter, forgetAfter: forgetAfter,
 		doubts: make(chan struct{}, 1),
 	}
+	if config.Metrics != nil {
+		s.metrics = config.Metrics
+	}
+	if config.Tracers != nil {
+		s.tracer = newTracer(config.Tracers)
+	}
 	s.pooled.Store(config.Listen == ListenNever)
 	s.ear, s.mouth = newEar(s), &mouth{s: s}
 	var err error
@@ -176,6 +186,9 @@ func (s *Store) Start(context.Context) error {
 		return err
 	}
 	s.started = r
+	if s.metrics != nil {
+		s.metrics.Observe(s.figures)
+	}
 	s.state.Store(&state{why: errNotReached})
 	r.ended.Go(func() { s.watch(ctx, r) })
 	r.ended.Go(func() { s.ear.run(ctx) })

@@ -79,7 +79,7 @@ func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) e
 	if len(keys) == 0 {
 		return nil
 	}
-	ctx, cancel, o, err := s.begin(ctx, "watch")
+	ctx, cancel, o, err := s.beginBatch(ctx, "watch", len(keys))
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (s *Store) Unwatch(ctx context.Context, keys []string) error {
 		return nil
 	}
 	s.watches.remove(keys)
-	ctx, cancel, o, err := s.begin(ctx, "unwatch")
+	ctx, cancel, o, err := s.beginBatch(ctx, "unwatch", len(keys))
 	if err != nil {
 		return err
 	}

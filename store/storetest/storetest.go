@@ -78,6 +78,7 @@ func groups() []group {
 		{"repeat", repeatCases()},
 		{"tokens", tokenCases()},
 		{"read", readCases()},
+		{"fleet", fleetCases()},
 		{"batch", batchCases()},
 		{"races", raceCases()},
 		{"coordination races", coordinationRaceCases()},

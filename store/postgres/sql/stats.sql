@@ -1,0 +1,34 @@
+-- What the whole database holds, by type and by pod, in one snapshot and by one reading of
+-- the clock. It only reads. A lock whose lease is missing is dead, and no line's; one that a
+-- hold keeps is held. Sums are seconds: intervals of many locks would be no duration any
+-- more. The first lines of each list are returned, and what is left as one more.
+-- $1 lines of a list at most, $2 the name of the last line
+WITH moment AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), counted AS (
+    SELECT GROUPING(pod) = 0 AS by_pod, namespace, CASE GROUPING(pod) WHEN 0 THEN pod ELSE type END AS name,
+        count(*) FILTER (WHERE alive) AS held, count(*) FILTER (WHERE NOT alive) AS expired,
+        count(*) FILTER (WHERE alive IS NULL) AS waiting,
+        sum(held_for) FILTER (WHERE alive) AS held_for, max(held_for) FILTER (WHERE alive) AS longest
+    FROM (
+        SELECT l.namespace, CASE WHEN strpos(l.key, ':') > 0 THEN split_part(l.key, ':', 1) ELSE '' END AS type,
+            s.pod, s.expires_at > now AS alive, greatest(now - l.acquired_at, interval '0') AS held_for
+        FROM moment CROSS JOIN locksidecar.locks l JOIN locksidecar.leases s ON s.id = l.lease_id
+        UNION ALL
+        SELECT w.namespace, CASE WHEN strpos(w.key, ':') > 0 THEN split_part(w.key, ':', 1) ELSE '' END,
+            NULL, NULL, NULL
+        FROM locksidecar.waiters w WHERE w.outcome IS NULL
+    ) a
+    GROUP BY GROUPING SETS ((namespace, type), (namespace, pod))
+), ordered AS (
+    SELECT *, row_number() OVER (PARTITION BY by_pod ORDER BY held DESC, waiting + expired DESC, namespace, name) AS place
+    FROM counted
+    WHERE NOT by_pod OR name IS NOT NULL -- waiters have no pod
+)
+SELECT by_pod, CASE WHEN place <= $1::bigint THEN namespace ELSE '' END AS its_namespace,
+    CASE WHEN place <= $1 THEN name ELSE $2 END AS its_name,
+    sum(held)::bigint, sum(expired)::bigint, sum(waiting)::bigint,
+    coalesce(extract(epoch FROM sum(held_for)), 0)::float8, coalesce(extract(epoch FROM max(longest)), 0)::float8
+FROM ordered
+GROUP BY by_pod, least(place, $1 + 1), its_namespace, its_name
+ORDER BY by_pod, least(place, $1 + 1)

@@ -1,0 +1,249 @@
+package storetest
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Locks of a line: so many that other tests' lines, most of one lock, do not push it off
+// the list.
+const some = 6
+
+func fleetCases() []testCase {
+	return []testCase{
+		{"locks are counted by type and by pod, each in its namespace", countedByType},
+		{"waiters are counted by type", func(f *fixture) {
+			a, b := f.pair()
+			ask := a.holdSome("job:")
+			waiters := []store.Ask{b.ask(ask.Key), b.ask(ask.Key), a.ask(ask.Key)}
+			for i, in := range []*instance{b, b, a} {
+				in.queued(waiters[i], i+1)
+			}
+			if got := a.typeLine("job"); got.Held != some || got.Waiting != 3 {
+				f.Errorf("counted %+v", got)
+			}
+			for _, line := range a.stats().Pods {
+				if line.Waiting != 0 {
+					f.Errorf("a pod waits: %+v", line)
+				}
+			}
+			b.gaveUp(b.cancel(waiters[0]), 1)
+			if got := a.typeLine("job"); got.Waiting != 2 {
+				f.Errorf("counted %+v", got)
+			}
+		}},
+		{"what was released, and what is dead, is not counted", func(f *fixture) {
+			a, b := f.pair()
+			kept, freed, dead := a.ask("job:kept"), a.ask("job:freed"), a.askUnder(a.openLease(longTTL), "job:dead")
+			a.holdSome("job:")
+			a.granted(kept)
+			token := a.granted(freed).Token
+			a.granted(dead)
+			if got := b.typeLine("job"); got.Held != some+3 {
+				f.Errorf("counted %+v", got)
+			}
+			a.released(claim(freed, token))
+			a.bury(dead.Lease)
+			if got := b.typeLine("job"); got.Held != some+1 || got.Expired != 0 {
+				f.Errorf("counted %+v", got)
+			}
+		}},
+		{"an expired lock is told apart, until it is buried", func(f *fixture) {
+			a, b := f.pair()
+			a.holdSome("job:")
+			ask, _ := a.shortHold("job:short")
+			a.awaitExpiry(ask.Lease, shortTTL)
+			got := b.typeLine("job")
+			if got.Held != some || got.Expired != 1 {
+				f.Errorf("counted %+v", got)
+			}
+			if got := b.podLine("pod-a"); got.Held != some || got.Expired != 1 {
+				f.Errorf("counted %+v", got)
+			}
+			b.bury(ask.Lease)
+			if got := b.typeLine("job"); got.Held != some || got.Expired != 0 {
+				f.Errorf("counted %+v", got)
+			}
+		}},
+		{"a lock that a hold keeps is held", func(f *fixture) {
+			a, b := f.pair()
+			a.holdSome("job:")
+			ask := a.askUnder(a.openLease(longTTL), "job:hold")
+			ask.MinHold = longTTL
+			a.released(claim(ask, a.granted(ask).Token))
+			if got := b.typeLine("job"); got.Held != some+1 || got.Expired != 0 {
+				f.Errorf("counted %+v", got)
+			}
+		}},
+		{"times of holding are those of the locks", func(f *fixture) {
+			a := f.instance("a")
+			ask := a.holdSome("job:")
+			a.poll("some holding", func() bool { return a.get(ask.Key).Holder.HeldFor > pause })
+			before := a.get(ask.Key).Holder.HeldFor
+			got := a.typeLine("job")
+			after := a.get(ask.Key).Holder.HeldFor
+			// The one that was asked last is held for the shortest time.
+			if got.Longest < before || got.HeldFor < some*before-time.Millisecond || got.HeldFor > some*got.Longest || got.Longest > after+patience {
+				f.Errorf("counted %+v, the last of them was held for %v to %v", got, before, after)
+			}
+		}},
+		{"one instance is elected, until its term is over or it gives up", elections},
+	}
+}
+
+// holdSome acquires keys under a prefix and returns the last ask.
+func (in *instance) holdSome(prefix string) (ask store.Ask) {
+	in.Helper()
+	for i := range some {
+		ask = in.ask(fmt.Sprintf("%ssome-%d", prefix, i))
+		in.granted(ask)
+	}
+	return ask
+}
+
+func (in *instance) stats() store.Stats {
+	in.Helper()
+	found, err := in.Stats(in.ctx())
+	if err != nil {
+		in.Fatalf("Stats: %v", err)
+	}
+	for _, lines := range [][]store.Stat{found.Types, found.Pods} {
+		for i, line := range lines {
+			if line.Name != store.Others && i > 0 && line.Held > lines[i-1].Held {
+				in.Fatalf("%+v stands behind %+v", line, lines[i-1])
+			}
+		}
+	}
+	return found
+}
+
+// typeLine and podLine are a line of the test's namespace; zero if there is none.
+func (in *instance) typeLine(name string) store.Stat {
+	in.Helper()
+	return in.line(in.stats().Types, name)
+}
+
+func (in *instance) podLine(name string) store.Stat {
+	in.Helper()
+	return in.line(in.stats().Pods, name)
+}
+
+func (in *instance) line(lines []store.Stat, name string) (found store.Stat) {
+	in.Helper()
+	for _, l := range lines {
+		if l.Namespace != in.id.Namespace || l.Name != name {
+			continue
+		}
+		if found.Name != "" || found.Held != 0 {
+			in.Fatalf("two lines of %q", name)
+		}
+		found = l
+	}
+	return found
+}
+
+func countedByType(f *fixture) {
+	a, b := f.pair()
+	elsewhere := f.instanceIn("other-"+uuid.NewString(), "a")
+	for _, prefix := range []string{"", "job:", "job:a:b:", ":", "report:"} {
+		a.holdSome(prefix)
+	}
+	for i := range some {
+		b.granted(b.askTTL(fmt.Sprintf("job:ttl-%d", i), longTTL))
+	}
+	elsewhere.holdSome("job:")
+	for name, want := range map[string]int64{"": 2 * some, "job": 3 * some, "report": some, "other": 0} {
+		if got := a.typeLine(name); got.Held != want || got.Expired != 0 || got.Waiting != 0 {
+			f.Errorf("type %q: %+v, want %d held", name, got, want)
+		}
+	}
+	for name, want := range map[string]int64{"pod-a": 5 * some, "pod-b": some} {
+		if got := b.podLine(name); got.Held != want {
+			f.Errorf("pod %q: %+v, want %d held", name, got, want)
+		}
+	}
+	for _, in := range []*instance{a, elsewhere} {
+		found := in.stats() // it counts all namespaces, whoever asks
+		if got := elsewhere.line(found.Types, "job"); got.Held != some {
+			f.Errorf("in the other namespace: %+v", got)
+		}
+	}
+}
+
+// elections is one test, and the only one that elects: there is one office for all who
+// use the data.
+func elections(f *fixture) {
+	a, b := f.pair()
+	elsewhere := f.instanceIn("other-"+uuid.NewString(), "c")
+	elect := func(in *instance, term time.Duration) store.Election {
+		f.Helper()
+		e, err := in.Elect(in.ctx(), term)
+		if err != nil || e.Left < 0 {
+			f.Fatalf("Elect: %+v, %v", e, err)
+		}
+		return e
+	}
+	lost := func(in *instance, term, atLeast, atMost time.Duration) {
+		f.Helper()
+		if e := elect(in, term); e.Elected || e.Left <= atLeast || e.Left > atMost {
+			f.Fatalf("%+v, want another to be elected for %v to %v more", e, atLeast, atMost)
+		}
+	}
+	won := func(in *instance, term time.Duration) {
+		f.Helper()
+		if e := elect(in, term); !e.Elected || e.Left <= 0 || e.Left > term {
+			f.Fatalf("%+v, want to be elected for %v", e, term)
+		}
+	}
+	f.poll("the office of an earlier run is free", func() bool { return elect(a, longTTL).Elected })
+
+	lost(b, longTTL, longTTL-patience, longTTL)
+	lost(elsewhere, longTTL, longTTL-patience, longTTL)
+	won(a, 2*longTTL) // a longer term from now on
+	lost(b, longTTL, 2*longTTL-patience, 2*longTTL)
+	lost(b, 0, 2*longTTL-patience, 2*longTTL) // it is not b's to give up
+	lost(b, longTTL, 2*longTTL-patience, 2*longTTL)
+
+	for range 2 { // given up twice is given up
+		if e := elect(a, 0); e.Elected || e.Left != 0 {
+			f.Fatalf("gave up: %+v", e)
+		}
+	}
+	won(b, longTTL)
+	lost(a, 0, longTTL-patience, longTTL)
+	won(b, shortTTL)
+	f.poll("the term is over", func() bool { return elect(a, longTTL).Elected })
+	lost(b, longTTL, longTTL-patience, longTTL)
+
+	elect(a, 0)
+	racers := []*instance{a, b, elsewhere}
+	for range 10 {
+		results := make([]store.Election, len(racers))
+		var group sync.WaitGroup
+		for i, in := range racers {
+			group.Go(func() { results[i], _ = in.Elect(in.ctx(), longTTL) })
+		}
+		group.Wait()
+		elected := -1
+		for i, e := range results {
+			if e.Left <= longTTL-patience {
+				f.Errorf("%+v: nobody seems to be elected", e)
+			}
+			if e.Elected && elected >= 0 {
+				f.Fatal("two were elected")
+			}
+			if e.Elected {
+				elected = i
+			}
+		}
+		if elected < 0 {
+			f.Fatal("nobody was elected")
+		}
+		elect(racers[elected], 0)
+	}
+}
