@@ -91,6 +91,22 @@
 // sidecar reads: when it is told, and at the latest when it renews the lease (signals.go).
 // To break a lock that no session claims is to bury its lease.
 //
+// # The fleet
+//
+// Stats reads every lock, in one statement (sql/stats.sql), so it is for people, and for
+// one instance of all: the row of the table fleet says which, until when, and its lock
+// decides between those who want to be. No lock depends on it: two that believe to be
+// elected, after a failover, count twice.
+//
+// # Figures and spans
+//
+// Every statement is measured, by the name of its file, from when there is a connection
+// for it (telemetry.go). It is a span where the context has one that is recorded, and only
+// there: what sidecars do by themselves begins no traces. A span has the statement's text,
+// which is the same each time, and never its arguments. When a release hands a lock over,
+// its trace context goes into the lock row with the grant (handed_by), so that the
+// waiter's sidecar finds it there; every other grant empties it.
+//
 // # Failover
 //
 // A promoted standby may miss what was last told, tokens and renewals among it, and
@@ -112,5 +128,5 @@
 //
 // A role that may not create anything runs on a current schema with USAGE on the
 // schema and the sequence, EXECUTE on the functions, and SELECT, INSERT, UPDATE,
-// DELETE on the tables, but of meta only SELECT.
+// DELETE on the tables, but of meta only SELECT. For Stats, USAGE and SELECT are enough.
 package postgres

@@ -45,7 +45,7 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 	if len(leases) == 0 {
 		return store.Renewal{}, nil
 	}
-	ctx, cancel, o, err := s.beginRenewal(ctx, "renew")
+	ctx, cancel, o, err := s.beginRenewal(ctx, "renew", len(leases))
 	if err != nil {
 		return store.Renewal{}, err
 	}

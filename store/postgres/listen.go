@@ -45,7 +45,7 @@ var (
 )
 
 // sqlListenAsk asks whether the other end is there.
-var sqlListenAsk = statement{"listen_ask", mark + "listen" + markEnd + "SELECT"}
+var sqlListenAsk = statement{"listen", mark + "listen" + markEnd + "SELECT"}
 
 // ear hears what other instances tell this one, on a connection of its own that
 // exists while there is something to hear. What it hears are hints: ids of grants

@@ -103,6 +103,9 @@ func TestCurrentSchemaNeedsNoRightsToChangeIt(t *testing.T) {
 	if err := s.Unwatch(t.Context(), []string{"k"}); err != nil {
 		t.Error(err)
 	}
+	if e, err := s.Elect(t.Context(), time.Minute); err != nil || !e.Elected {
+		t.Error(e, err)
+	}
 	if err := s.Bury(t.Context(), []store.LeaseID{lease}); err != nil {
 		t.Error(err)
 	}

@@ -65,8 +65,8 @@ func (s *Store) begin(ctx context.Context, name string) (context.Context, contex
 }
 
 // beginRenewal starts an operation on the renewals' connection.
-func (s *Store) beginRenewal(ctx context.Context, name string) (context.Context, context.CancelFunc, *operation, error) {
-	ctx, cancel, o, err := s.begin(ctx, name)
+func (s *Store) beginRenewal(ctx context.Context, name string, items int) (context.Context, context.CancelFunc, *operation, error) {
+	ctx, cancel, o, err := s.beginBatch(ctx, name, items)
 	if err != nil {
 		return nil, nil, nil, err
 	}

@@ -1,0 +1,284 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"regexp"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/internal/metrics"
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
+)
+
+// figures takes what a store tells of itself.
+type figures struct {
+	mu      sync.Mutex
+	calls   map[string]int
+	failed  map[string]error
+	took    map[string]time.Duration // the longest
+	batches map[string][]int
+	state   func() metrics.StoreState
+}
+
+func (f *figures) Statement(_ context.Context, name string, took time.Duration, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls[name]++
+	f.took[name] = max(f.took[name], took)
+	if err != nil {
+		f.failed[name] = err
+	}
+}
+
+func (f *figures) Batch(operation string, items int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.batches[operation] = append(f.batches[operation], items)
+}
+
+func (f *figures) Observe(state func() metrics.StoreState) { f.state = state }
+
+func (f *figures) reset() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls, f.failed = map[string]int{}, map[string]error{}
+	f.took, f.batches = map[string]time.Duration{}, map[string][]int{}
+}
+
+// all returns how often each statement was counted.
+func (f *figures) all() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.calls)
+}
+
+// measured starts a store whose figures are taken.
+func measured(t *testing.T, config postgres.Config) (store.Store, *figures) {
+	t.Helper()
+	config.Identity = store.Identity{Namespace: "n", Instance: uuid.NewString(), Pod: "p"}
+	config.AutoMigrate = true
+	s, err := postgres.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &figures{}
+	f.reset()
+	postgres.Measure(postgres.Patient(s), f)
+	t.Cleanup(s.Stop)
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, s)
+	return s, f
+}
+
+var marked = regexp.MustCompile(`^/\* locksidecar:(\w+) \*/`)
+
+// executed is how often the server has executed each statement of ours.
+func executed(t *testing.T, url string) map[string]int {
+	t.Helper()
+	found := map[string]int{}
+	texts := pgtest.Query[[]string](t, url, `
+		SELECT coalesce(array_agg(s.query), '{}') FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid,
+			generate_series(1, s.calls) WHERE d.datname = current_database() AND s.query LIKE '/* locksidecar:%'`)
+	for _, text := range texts {
+		found[marked.FindStringSubmatch(text)[1]]++
+	}
+	return found
+}
+
+// The server's own count is the judge: each statement that it executed is measured.
+func TestEveryStatementIsMeasured(t *testing.T) {
+	for name, listen := range map[string]postgres.Listen{"own sessions": postgres.ListenAuto, "shared sessions": postgres.ListenNever} {
+		t.Run(name, func(t *testing.T) {
+			url := cluster.NewDatabase(t)
+			if _, _, err := postgres.Migrate(t.Context(), url); err != nil {
+				t.Fatal(err)
+			}
+			s, f := measured(t, postgres.Config{URL: url, Listen: listen})
+			for _, name := range []string{"schema_exists", "schema_version", "server", "connection_check"} {
+				if f.all()[name] == 0 {
+					t.Errorf("%s was not measured at the start", name)
+				}
+			}
+			cluster.ResetStatements(t, url)
+			f.reset()
+			if listen == postgres.ListenAuto {
+				s.Listen(true)
+				poll(t, "it listens", func() bool { return !s.Traits().Polls })
+			}
+			useAll(t, s)
+			counted := f.all()
+			there := executed(t, url)
+			if listen == postgres.ListenNever { // it goes with each statement
+				delete(there, "connection_set_up")
+			}
+			if !maps.Equal(counted, there) {
+				t.Errorf("measured\n%v, executed\n%v", counted, there)
+			}
+			if len(counted) < 25 {
+				t.Errorf("only %d statements were tried: %v", len(counted), slices.Sorted(maps.Keys(counted)))
+			}
+			if len(f.failed) > 0 {
+				t.Errorf("failed: %v", f.failed)
+			}
+		})
+	}
+}
+
+// useAll uses a store in most of the ways that there are.
+func useAll(t *testing.T, s store.Store) {
+	t.Helper()
+	ctx := t.Context()
+	lease, other := openLease(t, s, time.Hour), openLease(t, s, time.Hour)
+	one, two, wait := askFor("one", lease), askFor("two", other), askFor("one", lease)
+	want(t, acquire(t, s, two), store.Granted)
+	token := want(t, acquire(t, s, one), store.Granted).Token
+	want(t, enqueue(t, s, wait), store.Queued)
+	want(t, enqueue(t, s, askFor("two", lease)), store.Queued)
+	want(t, check(t, s, wait), store.Queued)
+	_, errStats := s.Stats(ctx)
+	_, errElect := s.Elect(ctx, time.Minute)
+	_, errRenew := s.Renew(ctx, []store.LeaseID{lease, uuid.New()})
+	_, errSignal := s.Signal(ctx, []store.Signal{{Kind: store.Stop, Key: "one"}})
+	_, errSignals := s.Signals(ctx, []store.LeaseID{lease})
+	errHeard := s.Heard(ctx, []store.SignalID{1})
+	errWatch := s.Watch(ctx, []string{"one"}, lease)
+	errUnwatch := s.Unwatch(ctx, []string{"one"})
+	_, errAmend := s.Amend(ctx, []store.Change{{Claim: store.Claim{Key: "one", Token: token, Lease: lease}}})
+	_, errMany := s.Acquire(ctx, []store.Ask{askFor("a", lease), askFor("b", lease)})
+	_, errList := s.List(ctx, store.Query{Limit: 10})
+	release(t, s, store.Claim{Key: "one", Token: token, Lease: lease})
+	_, errCancel := s.CancelWaits(ctx, []store.Attempt{wait.Attempt})
+	errUndo := undo(ctx, s, wait.Attempt)
+	third := want(t, acquire(t, s, askFor("three", lease)), store.Granted).Token
+	release(t, s, store.Claim{Key: "three", Token: third, Lease: lease})
+	if err := errors.Join(errStats, errElect, errRenew, errSignal, errSignals, errHeard, errWatch, errUnwatch, errAmend,
+		errMany, errList, errCancel, errUndo, s.Bury(ctx, []store.LeaseID{other}), s.BuryInstance(ctx, "nobody"), s.Sweep(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, "all is told", func() bool { return postgres.Silent(s) })
+}
+
+func TestFailedStatementsAreMeasured(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	s, f := measured(t, postgres.Config{URL: url, Timeout: time.Second})
+	lease := openLease(t, s, time.Hour)
+	token := want(t, acquire(t, s, askFor("k", lease)), store.Granted).Token
+	conn := connect(t, url)
+	exec(t, conn, "BEGIN")
+	exec(t, conn, "SELECT FROM locksidecar.locks FOR UPDATE")
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := s.Release(ctx, []store.Claim{{Key: "k", Token: token, Lease: lease}}); err == nil {
+		t.Fatal("released while somebody had the row locked")
+	}
+	exec(t, conn, "ROLLBACK")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failed["release_one"] == nil || f.took["release_one"] < 100*time.Millisecond {
+		t.Errorf("failed: %v, after %v", f.failed, f.took)
+	}
+}
+
+func TestBatchesAreMeasured(t *testing.T) {
+	s, f := measured(t, postgres.Config{URL: cluster.NewDatabase(t)})
+	lease := openLease(t, s, time.Hour)
+	asks := []store.Ask{askFor("a", lease), askFor("b", lease), askFor("c", lease)}
+	answers, err := s.Acquire(t.Context(), asks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, a := range answers[:2] {
+		release(t, s, store.Claim{Key: asks[i].Key, Token: a.Token, Lease: lease})
+	}
+	want(t, check(t, s, asks[2]), store.Granted)
+	_, cancelled := s.CancelWaits(t.Context(), []store.Attempt{asks[0].Attempt, asks[1].Attempt})
+	_, renewed := s.Renew(t.Context(), []store.LeaseID{lease})
+	_, got := s.Get(t.Context(), []string{"a", "b"})
+	_, none := s.Acquire(t.Context(), nil)
+	if err := errors.Join(cancelled, renewed, got, none); err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for operation, sizes := range map[string][]int{
+		"open": {1}, "acquire": {3}, "release": {1, 1}, "check": {1}, "cancel": {2}, "renew": {1}, "get": {2},
+	} {
+		if !slices.Equal(f.batches[operation], sizes) {
+			t.Errorf("%s: %v, want %v", operation, f.batches[operation], sizes)
+		}
+	}
+	if len(f.batches) != 7 {
+		t.Errorf("batches of %v", slices.Sorted(maps.Keys(f.batches)))
+	}
+}
+
+func TestStateOfTheListener(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	s, f := measured(t, postgres.Config{URL: url})
+	if got := f.state().Listener; got != "off" {
+		t.Errorf("%s, nobody listens", got)
+	}
+	s.Listen(true)
+	poll(t, "it listens", func() bool { return f.state().Listener == "listening" })
+	exec(t, connect(t, url), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%LISTEN%' AND pid <> pg_backend_pid()")
+	poll(t, "it connects again", func() bool { return f.state().Listener == "connecting" })
+	poll(t, "it listens again", func() bool { return f.state().Listener == "listening" })
+	s.Listen(false)
+	poll(t, "it is off", func() bool { return f.state().Listener == "off" })
+
+	never, f := measured(t, postgres.Config{URL: url, Listen: postgres.ListenNever})
+	never.Listen(true)
+	if got := f.state().Listener; got != "off" {
+		t.Errorf("%s, although it polls", got)
+	}
+	s.Stop()
+	never.Stop()
+	if got := f.state(); got != (metrics.StoreState{Listener: "off"}) {
+		t.Errorf("after the stop: %+v", got)
+	}
+}
+
+func TestStateOfThePools(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	s, f := measured(t, postgres.Config{URL: url, MaxConns: 3}) // 1 for renewals, 1 for LISTEN
+	lease := openLease(t, s, time.Hour)
+	if _, err := s.Renew(t.Context(), []store.LeaseID{lease}); err != nil {
+		t.Fatal(err)
+	}
+	token := want(t, acquire(t, s, askFor("k", lease)), store.Granted).Token
+	poll(t, "both pools have an idle connection", func() bool {
+		state := f.state()
+		return state.Max == 2 && state.Idle == 2 && state.Used == 0
+	})
+	before := f.state()
+
+	conn := connect(t, url)
+	exec(t, conn, "BEGIN")
+	exec(t, conn, "SELECT FROM locksidecar.locks FOR UPDATE")
+	var group sync.WaitGroup
+	group.Go(func() { release(t, s, store.Claim{Key: "k", Token: token, Lease: lease}) })
+	poll(t, "a connection is in use", func() bool { return f.state().Used == 1 && f.state().Idle == 1 })
+	exec(t, conn, "ROLLBACK")
+	group.Wait()
+	poll(t, "statements wait for the only connection", func() bool {
+		for range 8 {
+			group.Go(func() { _, _ = s.Get(t.Context(), []string{"k"}) })
+		}
+		group.Wait()
+		after := f.state()
+		return after.Waited > before.Waited && after.WaitedFor > before.WaitedFor
+	})
+	if after := f.state(); after.Used != 0 || after.Max != 2 {
+		t.Errorf("after all: %+v", after)
+	}
+}

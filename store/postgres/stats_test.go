@@ -1,0 +1,177 @@
+package postgres_test
+
+import (
+	"context"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
+)
+
+// hold writes n locks of n types, each a little longer held than the one before; the
+// first ones have more than one.
+func (s *scene) hold(t *testing.T, n int, heldFor string) {
+	t.Helper()
+	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, lease_id, grant_id, acquired_at)
+		SELECT 'n', 'type' || n || ':' || m, nextval('locksidecar.tokens'), $1, gen_random_uuid(), clock_timestamp() - $3::interval
+		FROM generate_series(1, $2) n, generate_series(1, greatest(1, 11 - n)) m`, s.lease, n, heldFor)
+}
+
+func TestStatsHaveAnEnd(t *testing.T) {
+	s := newScene(t)
+	s.hold(t, store.StatLines+7, "1 hour")
+	exec(t, s.conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
+		SELECT gen_random_uuid(), 'n', 'nobody' || n || ':holds', $1 FROM generate_series(1, 5) n`, s.lease)
+	found, err := s.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found.Types) != store.StatLines+1 || len(found.Pods) != 1 {
+		t.Fatalf("%d types and %d pods", len(found.Types), len(found.Pods))
+	}
+	for i := range 10 {
+		if found.Types[i].Held != int64(10-i) {
+			t.Errorf("line %d: %+v", i, found.Types[i])
+		}
+	}
+	last := found.Types[store.StatLines]
+	if last.Name != store.Others || last.Namespace != "" || last.Held != 7 || last.Waiting != 5 ||
+		last.HeldFor < 7*time.Hour || last.HeldFor > 8*time.Hour || last.Longest < time.Hour || last.Longest > 2*time.Hour {
+		t.Errorf("the others: %+v", last)
+	}
+	if pod := found.Pods[0]; pod.Namespace != "n" || pod.Name != "p" || pod.Held != store.StatLines+7+45 || pod.Waiting != 0 {
+		t.Errorf("the pod: %+v", pod)
+	}
+}
+
+// A sum of times that is no duration any more is the longest one, not a negative one.
+func TestStatsOfVeryLongHolds(t *testing.T) {
+	s := newScene(t)
+	s.hold(t, 1, "200 years") // ten times
+	found, err := s.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := found.Types[0]; got.HeldFor != math.MaxInt64 || got.Longest < 199*365*24*time.Hour {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Who may only read may count.
+func TestStatsNeedNoMoreThanReading(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	writer := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	want(t, acquire(t, writer, askFor("job:1", openLease(t, writer, time.Hour))), store.Granted)
+	role := "reader_" + uuid.NewString()[:8]
+	admin := connect(t, url)
+	exec(t, admin, "CREATE ROLE "+role+" LOGIN")
+	exec(t, admin, "GRANT USAGE ON SCHEMA locksidecar TO "+role)
+	exec(t, admin, "GRANT SELECT ON locksidecar.meta, locksidecar.locks, locksidecar.leases, locksidecar.waiters TO "+role)
+	exec(t, admin, "REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA locksidecar FROM PUBLIC")
+	s, err := postgres.New(postgres.Config{
+		URL: strings.Replace(url, "postgres@", role+"@", 1), Identity: store.Identity{Namespace: "other", Instance: "j", Pod: "q"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, s)
+	if err := s.OpenLeases(t.Context(), []store.NewLease{{ID: uuid.New(), TTL: time.Minute}}); err == nil {
+		t.Fatal("the role may write: the test proves nothing")
+	}
+	found, err := s.Stats(t.Context())
+	if err != nil || len(found.Types) != 1 || found.Types[0].Namespace != "n" || found.Types[0].Name != "job" || found.Types[0].Held != 1 {
+		t.Errorf("%+v, %v", found, err)
+	}
+}
+
+// The sidecars of a fleet ask all the time: those who are not elected must not make the
+// database write.
+func TestALostElectionWritesNothing(t *testing.T) {
+	s := newScene(t)
+	other := startStore(t, s.url, store.Identity{Namespace: "n2", Instance: "other", Pod: "p"})
+	if e, err := s.Elect(t.Context(), time.Hour); err != nil || !e.Elected {
+		t.Fatal(e, err)
+	}
+	row := func() (found string) {
+		return pgtest.Query[string](t, s.url, "SELECT (ctid, xmin, xmax, instance, elected_until)::text FROM locksidecar.fleet")
+	}
+	before := row()
+	for _, term := range []time.Duration{time.Hour, 0, -time.Hour} {
+		if e, err := other.Elect(t.Context(), term); err != nil || e.Elected || e.Left <= time.Hour/2 {
+			t.Errorf("%+v, %v", e, err)
+		}
+	}
+	if after := row(); after != before {
+		t.Errorf("the row was %s, and is %s", before, after)
+	}
+}
+
+// Who waits for the row decides by what it says then, and tells what it says then.
+func TestAnElectionThatWaitedIsLost(t *testing.T) {
+	s := newScene(t)
+	exec(t, s.conn, "BEGIN")
+	exec(t, s.conn, "UPDATE locksidecar.fleet SET instance = 'first', elected_until = clock_timestamp() + interval '1 hour'")
+	var group sync.WaitGroup
+	group.Go(func() {
+		if e, err := s.Elect(context.Background(), time.Minute); err != nil || e.Elected || e.Left <= time.Minute {
+			t.Errorf("%+v, %v", e, err)
+		}
+	})
+	poll(t, "it waits for the row", func() bool {
+		return pgtest.Query[bool](t, s.url, `SELECT EXISTS (SELECT FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%locksidecar:elect%')`)
+	})
+	exec(t, s.conn, "COMMIT")
+	group.Wait()
+}
+
+func TestAStuckElectionSaysSo(t *testing.T) {
+	s := newScene(t)
+	impatient, err := postgres.New(postgres.Config{URL: s.url, Identity: store.Identity{Namespace: "n", Instance: "j", Pod: "p"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(impatient.Stop)
+	if err := impatient.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, impatient)
+	exec(t, s.conn, "BEGIN")
+	exec(t, s.conn, "SELECT FROM locksidecar.fleet FOR UPDATE")
+	if e, err := impatient.Elect(t.Context(), time.Minute); err == nil || e.Elected || !strings.Contains(err.Error(), "locked") {
+		t.Errorf("%+v, %v", e, err)
+	}
+	exec(t, s.conn, "ROLLBACK")
+	if e, err := impatient.Elect(t.Context(), time.Minute); err != nil || !e.Elected {
+		t.Errorf("%+v, %v", e, err)
+	}
+}
+
+// Operators see in the row by which release a lock was handed over.
+func TestHandedByStandsInTheRow(t *testing.T) {
+	s := newScene(t)
+	first, second := askFor("k", s.lease), askFor("k", s.lease)
+	token := want(t, acquire(t, s, first), store.Granted).Token
+	want(t, enqueue(t, s, second), store.Queued)
+	row := func() string {
+		return pgtest.Query[string](t, s.url, "SELECT handed_by FROM locksidecar.locks")
+	}
+	if got := row(); got != "" {
+		t.Errorf("%q before the hand-off", got)
+	}
+	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease, Traceparent: "00-the-release"})
+	if got := row(); got != "00-the-release" {
+		t.Errorf("%q after the hand-off", got)
+	}
+}
