@@ -158,6 +158,32 @@ func TestAStuckElectionSaysSo(t *testing.T) {
 	}
 }
 
+// A release that found only expired waiters hands over, by another statement, to one that
+// renews just then.
+func TestAHandOffAtTheSecondGlanceIsTheReleases(t *testing.T) {
+	s := newScene(t)
+	waits := openLease(t, s, time.Hour)
+	first, second := askFor("k", s.lease), askFor("k", waits)
+	token := want(t, acquire(t, s, first), store.Granted).Token
+	want(t, enqueue(t, s, second), store.Queued)
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", waits)
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + ttl WHERE id = $1", waits)
+	var group sync.WaitGroup
+	group.Go(func() {
+		release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease, Traceparent: "00-the-release"})
+	})
+	poll(t, "the release wants to bury the waiter", func() bool {
+		return pgtest.Query[bool](t, s.url, `SELECT EXISTS (SELECT FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%locksidecar:bury_one%')`)
+	})
+	exec(t, s.other, "COMMIT")
+	group.Wait()
+	if a := want(t, check(t, s, second), store.Granted); a.HandedBy != "00-the-release" {
+		t.Errorf("handed over by %q", a.HandedBy)
+	}
+}
+
 // Operators see in the row by which release a lock was handed over.
 func TestHandedByStandsInTheRow(t *testing.T) {
 	s := newScene(t)

@@ -37,6 +37,22 @@ func fleetCases() []testCase {
 				f.Errorf("counted %+v", got)
 			}
 		}},
+		{"a waiter that was skipped waits no more", func(f *fixture) {
+			a, b := f.pair()
+			ask := a.holdSome("job:")
+			done := a.ask("job:once")
+			c := claim(done, a.granted(done).Token)
+			c.Outcome = store.Success
+			skips, waits := b.ask(done.Key), b.ask(ask.Key)
+			skips.Skip = true
+			b.queued(skips, 1)
+			b.queued(waits, 1)
+			a.released(c)
+			b.want(b.check(skips), store.Skipped)
+			if got := a.typeLine("job"); got.Held != some || got.Waiting != 1 {
+				f.Errorf("counted %+v", got)
+			}
+		}},
 		{"what was released, and what is dead, is not counted", func(f *fixture) {
 			a, b := f.pair()
 			kept, freed, dead := a.ask("job:kept"), a.ask("job:freed"), a.askUnder(a.openLease(longTTL), "job:dead")
