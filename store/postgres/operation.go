@@ -195,7 +195,7 @@ func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql s
 	err := conn.SendBatch(ctx, batch).Close()
 	end(done, err)
 	if conn.Conn().PgConn().TxStatus() == 'E' {
-		_, _ = conn.Exec(unrecorded(ctx), "ROLLBACK") // else the pool would throw the connection away
+		_, _ = conn.Exec(ctx, "ROLLBACK") // else the pool would throw the connection away
 	}
 	return err
 }

@@ -117,16 +117,15 @@ func nameOf(sql string) string {
 	return name
 }
 
-// span makes one span of a statement that takes a transaction of several.
-func (s *Store) span(ctx context.Context, conn *pgx.Conn, sql statement) (context.Context, func(pgconn.CommandTag, error)) {
+// span makes one span of a statement that takes a transaction of several, which are to be
+// sent with the context that it returns: pgx tells of them, too, and would end the span
+// before the commit.
+func (s *Store) span(ctx context.Context, conn *pgx.Conn, sql statement) (quiet context.Context, end func(pgconn.CommandTag, error)) {
 	if s.tracer == nil {
 		return ctx, func(pgconn.CommandTag, error) {}
 	}
-	ctx = s.tracer.TraceQueryStart(ctx, conn, pgx.TraceQueryStartData{SQL: sql.sql})
-	return ctx, func(done pgconn.CommandTag, err error) {
-		s.tracer.TraceQueryEnd(ctx, conn, pgx.TraceQueryEndData{CommandTag: done, Err: err})
+	span := s.tracer.TraceQueryStart(ctx, conn, pgx.TraceQueryStartData{SQL: sql.sql})
+	return trace.ContextWithSpan(ctx, nil), func(done pgconn.CommandTag, err error) {
+		s.tracer.TraceQueryEnd(span, conn, pgx.TraceQueryEndData{CommandTag: done, Err: err})
 	}
 }
-
-// unrecorded is a context in which no spans are made.
-func unrecorded(ctx context.Context) context.Context { return trace.ContextWithSpan(ctx, nil) }
