@@ -1,0 +1,49 @@
+package metrics
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// pair is all that is recorded of one acquire and its release.
+func pair(ctx context.Context, l *Locks, key string) {
+	l.Acquired(ctx, key, Granted, 12*time.Microsecond)
+	l.Holds(key, 1)
+	l.Holds(key, -1)
+	l.Ended(ctx, key, Released, 30*time.Microsecond)
+	l.Releases(key, Released)
+}
+
+func BenchmarkPair(b *testing.B) {
+	l := newLocks(false)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			pair(b.Context(), l, "deploy:production-eu-west")
+		}
+	})
+}
+
+// What tracing adds where the span of the call is not sampled.
+func BenchmarkPairExemplars(b *testing.B) {
+	l := newLocks(true)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			pair(b.Context(), l, "deploy:production-eu-west")
+		}
+	})
+}
+
+func BenchmarkPairOtherTypes(b *testing.B) {
+	l := newLocks(false)
+	for i := range 2 * maxTypes {
+		l.Holds(string(rune('a'+i))+":", 0)
+	}
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			pair(b.Context(), l, "deploy:production-eu-west")
+		}
+	})
+}
