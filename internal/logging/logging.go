@@ -1,0 +1,164 @@
+// Package logging keeps the log readable: a line that would flood it is left out, and
+// counted.
+//
+// # Rates
+//
+// Each message, which is a constant in the code, may come 50 times at once and 5 times
+// a second from then on, whatever its level and attributes. So a storm of one kind
+// hides no line of another kind, and what happens once in a while (start, ready, stop,
+// a lost lease) is never left out. What was, is said at most every ten seconds, and at
+// the end.
+package logging
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/locksidecar/locksidecar/internal/tracing"
+)
+
+const (
+	// burst and perSecond are the rate of each message.
+	burst     = 50
+	perSecond = 5
+	// sayEvery is how often it is said what was left out.
+	sayEvery = 10 * time.Second
+	// maxMessages is how many messages are told apart: more than there are in the code.
+	// Should somebody make them of variables, the rest share one rate.
+	maxMessages = 1000
+	otherwise   = "(others)"
+
+	leftOut = "log lines left out"
+)
+
+// Handler passes lines on to another handler, as long as they are not too many. Loggers
+// that are made of it, with attributes or groups, share its rates.
+type Handler struct {
+	next  slog.Handler
+	rates *rates
+}
+
+type rates struct {
+	// out writes what was left out, without the attributes of anybody.
+	out     slog.Handler
+	dropped atomic.Int64
+
+	mu       sync.Mutex
+	messages map[string]*message
+	// timer is set while there is something to be said.
+	timer *time.Timer
+}
+
+type message struct {
+	limit *rate.Limiter
+	// dropped lines were not told of yet.
+	dropped int
+}
+
+// New makes a handler that limits the rate of what goes to next. At the end, Stop it.
+func New(next slog.Handler) *Handler {
+	return &Handler{next, &rates{out: next, messages: map[string]*message{}}}
+}
+
+// Enabled implements [slog.Handler].
+func (h *Handler) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.next.Enabled(ctx, level)
+}
+
+// Handle implements [slog.Handler].
+func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
+	if !h.rates.allow(r.Message) {
+		return nil
+	}
+	return h.next.Handle(ctx, r)
+}
+
+// WithAttrs implements [slog.Handler].
+func (h *Handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &Handler{h.next.WithAttrs(attrs), h.rates}
+}
+
+// WithGroup implements [slog.Handler].
+func (h *Handler) WithGroup(name string) slog.Handler {
+	return &Handler{h.next.WithGroup(name), h.rates}
+}
+
+// Dropped is how many lines were left out since the start.
+func (h *Handler) Dropped() int64 { return h.rates.dropped.Load() }
+
+// Stop says what was left out and is not said yet. Lines may still come, and be left
+// out, after it.
+func (h *Handler) Stop() {
+	r := h.rates
+	r.mu.Lock()
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	r.mu.Unlock()
+	r.say()
+}
+
+func (r *rates) allow(text string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.messages[text]
+	if m == nil {
+		m = r.add(text)
+	}
+	if m.limit.Allow() {
+		return true
+	}
+	r.dropped.Add(1)
+	m.dropped++
+	if r.timer == nil {
+		r.timer = time.AfterFunc(sayEvery, r.say)
+	}
+	return false
+}
+
+func (r *rates) add(text string) *message {
+	if len(r.messages) >= maxMessages {
+		text = otherwise
+	}
+	if r.messages[text] == nil {
+		r.messages[text] = &message{limit: rate.NewLimiter(perSecond, burst)}
+	}
+	return r.messages[text]
+}
+
+// say writes one line for each message of which lines were left out.
+func (r *rates) say() {
+	counts := map[string]int{}
+	r.mu.Lock()
+	r.timer = nil
+	for text, m := range r.messages {
+		if m.dropped > 0 {
+			counts[text] = m.dropped
+			m.dropped = 0
+		}
+	}
+	r.mu.Unlock()
+	for _, text := range slices.Sorted(maps.Keys(counts)) {
+		line := slog.NewRecord(time.Now(), slog.LevelWarn, leftOut, 0)
+		line.AddAttrs(slog.String("message", text), slog.Int("count", counts[text]))
+		if r.out.Enabled(context.Background(), line.Level) {
+			_ = r.out.Handle(context.Background(), line) // there is nobody to tell
+		}
+	}
+}
+
+// Trace names the trace of a call in a log line: its trace_id, of a W3C traceparent.
+// Without one it is the empty attribute, which handlers leave out.
+func Trace(traceparent string) slog.Attr {
+	if id := tracing.TraceID(traceparent); id != "" {
+		return slog.String("trace_id", id)
+	}
+	return slog.Attr{}
+}
