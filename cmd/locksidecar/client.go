@@ -43,13 +43,17 @@ type client struct {
 func (a *app) newClient() *client {
 	socket := a.socket
 	if socket == "" {
-		lookup := os.LookupEnv
-		if a.source.Lookuper != nil {
-			lookup = a.source.Lookuper.Lookup
-		}
-		socket = config.Socket(lookup)
+		socket = config.Socket(a.lookup)
 	}
 	return newClient(socket)
+}
+
+// lookup finds a variable of the environment.
+func (a *app) lookup(name string) (string, bool) {
+	if a.source.Lookuper != nil {
+		return a.source.Lookuper.Lookup(name)
+	}
+	return os.LookupEnv(name)
 }
 
 func newClient(socket string) *client {

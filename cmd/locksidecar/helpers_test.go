@@ -32,7 +32,10 @@ func serve(t *testing.T, env map[string]string, until string) *served {
 	in := &served{socket: shortSocket(t), log: newLogLines(), ended: make(chan error, 1)}
 	full := map[string]string{"LOCKSIDECAR_SOCKET": in.socket}
 	for name, value := range env {
-		full["LOCKSIDECAR_"+name] = value
+		if !strings.HasPrefix(name, "OTEL_") {
+			name = "LOCKSIDECAR_" + name
+		}
+		full[name] = value
 	}
 	cfg, _, err := config.Load(t.Context(), config.FromMap(full))
 	if err != nil {
@@ -41,7 +44,9 @@ func serve(t *testing.T, env map[string]string, until string) *served {
 	stop, cancelStop := context.WithCancelCause(t.Context())
 	hurry, cancelHurry := context.WithCancel(t.Context())
 	in.stop, in.hurry = func() { cancelStop(errors.New("the test stops it")) }, cancelHurry
-	go func() { in.ended <- run(stopping{stop, hurry}, cfg, slog.New(slog.NewTextHandler(in.log, nil))) }()
+	lookup := func(name string) (string, bool) { value, ok := full[name]; return value, ok }
+	log := slog.New(slog.NewTextHandler(in.log, nil))
+	go func() { in.ended <- run(stopping{stop, hurry}, cfg, log, lookup) }()
 	t.Cleanup(func() {
 		in.stop()
 		in.hurry()

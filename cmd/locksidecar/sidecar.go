@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/telemetry"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy"
 	"github.com/locksidecar/locksidecar/store"
@@ -18,7 +19,9 @@ type sidecar struct {
 	// succession begins when front has the socket, and ends while it still has it.
 	succession *succession
 	front      *proxy.Server
-	log        *slog.Logger
+	// flush sends what is left of spans and figures.
+	flush func()
+	log   *slog.Logger
 }
 
 // start starts the parts in the order of their dependencies. When one fails,
@@ -82,6 +85,7 @@ func (p sidecar) awaitReady(stop context.Context) {
 //  4. Forget this run if it has left nothing to bury.
 //  5. Close the connections and remove the socket.
 //  6. Close the store.
+//  7. Send the spans and figures that are left, the stop's own among them.
 func (p sidecar) shutDown(s stopping, drainTimeout time.Duration) {
 	p.log.Info("stopping", "reason", context.Cause(s.stop), "drain_timeout", drainTimeout.String())
 	p.locks.Drain()
@@ -90,7 +94,19 @@ func (p sidecar) shutDown(s stopping, drainTimeout time.Duration) {
 	p.succession.end()
 	p.front.Stop()
 	p.store.Stop()
+	p.flush()
 	p.log.Info("stopped")
+}
+
+// flushLimit is how long the end of the process waits for a collector.
+const flushLimit = 5 * time.Second
+
+func flush(tel *telemetry.Telemetry, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), flushLimit)
+	defer cancel()
+	if err := tel.Stop(ctx); err != nil {
+		log.Warn("not all spans and figures were delivered before the end", "error", err)
+	}
 }
 
 func (p sidecar) awaitIdle(hurry context.Context, limit time.Duration) {

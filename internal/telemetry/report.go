@@ -1,0 +1,69 @@
+package telemetry
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel"
+	"golang.org/x/time/rate"
+)
+
+// A collector that is away fails each batch: a few errors are shown at once, then one in
+// each pause.
+const (
+	errorBurst = 3
+	errorPause = 10 * time.Second
+)
+
+// report makes what goes wrong in OpenTelemetry a line of our log.
+func report(log *slog.Logger) {
+	limit, silent := rate.NewLimiter(rate.Every(errorPause), errorBurst), atomic.Int64{}
+	handleErrors(func(err error) {
+		if !limit.Allow() {
+			silent.Add(1)
+			return
+		}
+		log.Warn("telemetry was not delivered, locks go on", "error", err, "errors_left_out", silent.Swap(0))
+	})
+	otel.SetLogger(logr.FromSlogHandler(levels{log.Handler()}))
+}
+
+// levels translates the levels of OpenTelemetry's own log, in which 1 is a warning, 4
+// information and 8 for its developers; package logr negates them.
+type levels struct{ slog.Handler }
+
+func (l levels) level(their slog.Level) slog.Level {
+	switch {
+	case their >= slog.LevelError:
+		return slog.LevelError
+	case their >= -1:
+		return slog.LevelWarn
+	default:
+		return slog.LevelDebug
+	}
+}
+
+// Enabled implements [slog.Handler].
+func (l levels) Enabled(ctx context.Context, their slog.Level) bool {
+	return l.Handler.Enabled(ctx, l.level(their))
+}
+
+// Handle implements [slog.Handler].
+func (l levels) Handle(ctx context.Context, r slog.Record) error {
+	line := slog.NewRecord(r.Time, l.level(r.Level), "OpenTelemetry", r.PC)
+	line.AddAttrs(slog.String("message", r.Message))
+	r.Attrs(func(a slog.Attr) bool {
+		line.AddAttrs(a)
+		return true
+	})
+	return l.Handler.Handle(ctx, line)
+}
+
+// WithAttrs implements [slog.Handler].
+func (l levels) WithAttrs(attrs []slog.Attr) slog.Handler { return levels{l.Handler.WithAttrs(attrs)} }
+
+// WithGroup implements [slog.Handler].
+func (l levels) WithGroup(name string) slog.Handler { return levels{l.Handler.WithGroup(name)} }
