@@ -90,7 +90,7 @@ func run(s stopping, cfg config.Config, log *slog.Logger, lookup func(string) (s
 	if err := parts.start(s.stop); err != nil {
 		if s.stop.Err() != nil {
 			log.Info("stopped while it started", "reason", context.Cause(s.stop))
-			return nil //nolint:nilerr // whoever asked for the stop got it
+			return nil // whoever asked for the stop got it
 		}
 		return err
 	}

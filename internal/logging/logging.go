@@ -154,11 +154,11 @@ func (r *rates) say() {
 	}
 }
 
-// Trace names the trace of a call in a log line: its trace_id, of a W3C traceparent.
-// Without one it is the empty attribute, which handlers leave out.
-func Trace(traceparent string) slog.Attr {
+// Traced is a logger whose lines name the trace of a call: trace_id, of a W3C
+// traceparent. Without one it is log itself.
+func Traced(log *slog.Logger, traceparent string) *slog.Logger {
 	if id := tracing.TraceID(traceparent); id != "" {
-		return slog.String("trace_id", id)
+		return log.With("trace_id", id)
 	}
-	return slog.Attr{}
+	return log
 }

@@ -166,11 +166,11 @@ func TestConcurrently(t *testing.T) {
 	}
 }
 
-func TestTrace(t *testing.T) {
+func TestTraced(t *testing.T) {
 	out, h := written()
 	log := slog.New(h)
-	log.Info("with", Trace("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"))
-	log.Info("without", Trace(""), Trace("nonsense"))
+	Traced(log, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").Info("with")
+	Traced(Traced(log, ""), "nonsense").Info("without")
 	const want = "level=INFO msg=with trace_id=4bf92f3577b34da6a3ce929d0e0e4736\nlevel=INFO msg=without\n"
 	if out.String() != want {
 		t.Errorf("%q", out)

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -38,7 +39,7 @@ func (c *counters) add(value string, n int64) {
 }
 
 func (c *counters) make(value string) *count {
-	return &count{labels: labels(append(c.fixed[:len(c.fixed):len(c.fixed)], c.label.String(value))...)}
+	return &count{labels: labels(append(slices.Clip(c.fixed), c.label.String(value))...)}
 }
 
 func (c *counters) observe(o metric.Observer, instrument metric.Int64Observable) {

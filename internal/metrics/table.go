@@ -43,7 +43,7 @@ func (t *table[V]) get(name string) *V {
 }
 
 // add returns the entry of a name, which it makes unless there are as many as may be.
-func (t *table[V]) add(name string, limit int, make func(name string) *V) *V {
+func (t *table[V]) add(name string, limit int, create func(name string) *V) *V {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if v := t.get(name); v != nil {
@@ -60,7 +60,7 @@ func (t *table[V]) add(name string, limit int, make func(name string) *V) *V {
 	v := next.byName[name]
 	if v == nil {
 		name = strings.Clone(name) // it may be part of a key, which is gone when its call is
-		v = make(name)
+		v = create(name)
 		next.byName[name] = v
 	}
 	if full {

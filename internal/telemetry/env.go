@@ -28,9 +28,9 @@ const (
 	figures signal = "METRICS"
 )
 
-// variable is OTEL_TRACES_ and so on, otlp OTEL_EXPORTER_OTLP_TRACES_ and so on.
-func (s signal) variable(name string) string { return "OTEL_" + string(s) + "_" + name }
-func (s signal) otlp(name string) string     { return otlpPrefix + string(s) + "_" + name }
+// exporter is OTEL_TRACES_EXPORTER and so on, otlp OTEL_EXPORTER_OTLP_TRACES_ and so on.
+func (s signal) exporter() string        { return "OTEL_" + string(s) + "_EXPORTER" }
+func (s signal) otlp(name string) string { return otlpPrefix + string(s) + "_" + name }
 
 const otlpPrefix = "OTEL_EXPORTER_OTLP_"
 
@@ -39,7 +39,7 @@ func (e env) on(s signal) bool {
 	if strings.EqualFold(e.get("OTEL_SDK_DISABLED"), "true") {
 		return false
 	}
-	if exporter := e.get(s.variable("EXPORTER")); exporter != "" {
+	if exporter := e.get(s.exporter()); exporter != "" {
 		return exporter != "none"
 	}
 	return e.get(otlpPrefix+"ENDPOINT") != "" || e.get(s.otlp("ENDPOINT")) != ""
@@ -52,12 +52,12 @@ func (e env) check() error {
 	var errs []error
 	if e.on(traces) {
 		errs = append(errs,
-			e.oneOf(traces.variable("EXPORTER"), "otlp", "console", "none"),
+			e.oneOf(traces.exporter(), "otlp", "console", "none"),
 			e.exporter(traces), e.sampler())
 	}
 	if e.on(figures) {
 		errs = append(errs,
-			e.oneOf(figures.variable("EXPORTER"), "otlp", "prometheus", "console", "none"),
+			e.oneOf(figures.exporter(), "otlp", "prometheus", "console", "none"),
 			e.exporter(figures))
 	}
 	return distinct(errs)
@@ -78,7 +78,7 @@ func distinct(errs []error) error {
 
 // exporter checks where and how a signal is sent. What is set for the signal alone wins.
 func (e env) exporter(s signal) error {
-	if exporter := e.get(s.variable("EXPORTER")); exporter != "" && exporter != "otlp" {
+	if exporter := e.get(s.exporter()); exporter != "" && exporter != "otlp" {
 		return nil
 	}
 	protocol, endpoint := s.otlp("PROTOCOL"), s.otlp("ENDPOINT")

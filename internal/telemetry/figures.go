@@ -18,7 +18,8 @@ func (t *Telemetry) Figures(ctx *fasthttp.RequestCtx) {
 		ctx.Error("no figures can be read", fasthttp.StatusInternalServerError)
 		return
 	}
-	format := expfmt.NegotiateIncludingOpenMetrics(http.Header{"Accept": {string(ctx.Request.Header.Peek("Accept"))}})
+	accept := http.Header{"Accept": {string(ctx.Request.Header.Peek("Accept"))}}
+	format := expfmt.NegotiateAccept(accept, expfmt.DefaultOpenMetricsAcceptedFormats()...)
 	ctx.SetContentType(string(format))
 	out := expfmt.NewEncoder(ctx, format)
 	for _, family := range families {

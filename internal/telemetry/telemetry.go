@@ -175,7 +175,7 @@ func (t *Telemetry) startMetrics(ctx context.Context, e env, o Options, about *r
 
 // refused names the variable of an error of the exporters, which do not.
 func refused(e env, s signal, err error) error {
-	name := s.variable("EXPORTER")
+	name := s.exporter()
 	return fmt.Errorf("%s is %q (default: otlp), which cannot work: %w", name, e.get(name), err)
 }
 

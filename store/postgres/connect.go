@@ -298,6 +298,6 @@ func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
 // sayOnce logs what is true each time that the server is looked at.
 func (s *Store) sayOnce(level slog.Level, text string, args ...any) {
 	if _, said := s.said.LoadOrStore(text+fmt.Sprint(args...), true); !said {
-		s.log.Log(context.Background(), level, text, args...)
+		s.log.Log(context.Background(), level, text, args...) //nolint:sloglint // constants of the callers
 	}
 }

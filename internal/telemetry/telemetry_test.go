@@ -1,0 +1,353 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+	"go.uber.org/goleak"
+
+	"github.com/locksidecar/locksidecar/internal/metrics"
+	"github.com/locksidecar/locksidecar/internal/tracing"
+)
+
+func TestMain(m *testing.M) {
+	for _, entry := range os.Environ() { // whoever runs the tests may be traced
+		if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "OTEL_") {
+			_ = os.Unsetenv(name)
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// lines is a log.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// start sets the environment, for the exporters read that of the process, and starts.
+func start(t *testing.T, variables map[string]string) (*Telemetry, *lines, error) {
+	t.Helper()
+	for name, value := range variables {
+		t.Setenv(name, value)
+	}
+	log := &lines{}
+	tel, err := Start(t.Context(), Options{
+		Lookup: os.LookupEnv, Version: "1.2.3", Instance: "web-1-abcd", Pod: "web-1", Namespace: "orders",
+		MaxLinks: 1000, Logger: slog.New(slog.NewTextHandler(log, nil)),
+	})
+	if tel != nil {
+		t.Cleanup(func() { _ = stop(t, tel, time.Second) })
+	}
+	return tel, log, err
+}
+
+func stop(t *testing.T, tel *Telemetry, limit time.Duration) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return tel.Stop(ctx)
+}
+
+func mustStart(t *testing.T, variables map[string]string) (*Telemetry, *lines) {
+	t.Helper()
+	tel, log, err := start(t, variables)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tel, log
+}
+
+func TestWhatTurnsWhatOn(t *testing.T) {
+	const endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT"
+	for name, c := range map[string]struct {
+		set             map[string]string
+		traces, figures bool
+	}{
+		"nothing":               {},
+		"empty is unset":        {set: map[string]string{endpoint: "", "OTEL_TRACES_EXPORTER": "", "OTEL_METRICS_EXPORTER": ""}},
+		"others only":           {set: map[string]string{"OTEL_SERVICE_NAME": "x", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}},
+		"endpoint":              {map[string]string{endpoint: "http://c:4318"}, true, true},
+		"traces' endpoint":      {map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318"}, true, false},
+		"metrics' endpoint":     {map[string]string{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://c:4318"}, false, true},
+		"traces' exporter":      {map[string]string{"OTEL_TRACES_EXPORTER": "otlp"}, true, false},
+		"metrics' exporter":     {map[string]string{"OTEL_METRICS_EXPORTER": "otlp"}, false, true},
+		"none, with endpoint":   {map[string]string{endpoint: "http://c:4318", "OTEL_TRACES_EXPORTER": "none"}, false, true},
+		"none for both":         {map[string]string{endpoint: "http://c:4318", "OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}, false, false},
+		"disabled":              {map[string]string{endpoint: "http://c:4318", "OTEL_SDK_DISABLED": "TRUE"}, false, false},
+		"disabled, bad ignored": {map[string]string{endpoint: "nonsense", "OTEL_SDK_DISABLED": "true"}, false, false},
+		"not disabled":          {map[string]string{endpoint: "http://c:4318", "OTEL_SDK_DISABLED": "false"}, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := env{lookup: func(name string) (string, bool) { v, ok := c.set[name]; return v, ok }}
+			if err := e.check(); err != nil || e.on(traces) != c.traces || e.on(figures) != c.figures {
+				t.Errorf("traces %v, metrics %v, %v", e.on(traces), e.on(figures), err)
+			}
+		})
+	}
+}
+
+// Off costs nothing: no tracer, so nobody makes spans, and nothing that runs.
+func TestOff(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	tel, log := mustStart(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"})
+	if tel.Tracer != nil || tel.Tracers != nil {
+		t.Error("there is a tracer")
+	}
+	goleak.VerifyNone(t, before)
+	if log.String() != "" {
+		t.Error(log)
+	}
+	if err := stop(t, tel, time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+// What one sidecar does arrives at a receiver, all of it by the time that it has
+// stopped.
+func TestSent(t *testing.T) {
+	to := newReceiver(t)
+	tel, log := mustStart(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": to.URL})
+	if !strings.Contains(log.String(), "traces=true metrics=true") {
+		t.Error("the log does not say what is on:", log)
+	}
+	ctx, span := tel.Tracer.Start(t.Context(), "lock.acquire", trace.SpanKindServer, tracing.Key.String("k"))
+	tel.Metrics.Locks.Acquired(ctx, "deploy:prod", metrics.Granted, 3*time.Second)
+	traceID := span.SpanContext().TraceID()
+	span.End()
+	if err := stop(t, tel, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := stop(t, tel, 5*time.Second); err != nil {
+		t.Error("stopping again:", err)
+	}
+	if len(to.spans) != 1 || to.spans[0].GetName() != "lock.acquire" {
+		t.Fatalf("%v", to.spans)
+	}
+	if of := words(to.spans[0].GetAttributes()); of["lock.key"] != "k" || of["lock.namespace"] != "orders" {
+		t.Error(of)
+	}
+	wait := to.metrics["locksidecar.wait.duration"].GetHistogram().GetDataPoints()
+	if len(wait) != 1 || wait[0].GetSum() != 3 || wait[0].GetCount() != 1 || words(wait[0].GetAttributes())["type"] != "deploy" {
+		t.Fatalf("%v", wait)
+	}
+	if e := wait[0].GetExemplars(); len(e) != 1 || trace.TraceID(e[0].GetTraceId()) != traceID {
+		t.Errorf("the exemplar leads elsewhere: %v", e)
+	}
+	if acquires := to.metrics["locksidecar.acquires"].GetSum(); !acquires.GetIsMonotonic() || acquires.GetDataPoints()[0].GetAsInt() != 1 {
+		t.Errorf("%v", acquires)
+	}
+	for name, want := range map[string]string{
+		"service.name": "locksidecar", "service.version": "1.2.3", "service.instance.id": "web-1-abcd", "host.name": "web-1",
+	} {
+		if to.resource[name] != want {
+			t.Errorf("%s is %q", name, to.resource[name])
+		}
+	}
+}
+
+func TestTheResourceOfTheEnvironmentWins(t *testing.T) {
+	to := newReceiver(t)
+	tel, _ := mustStart(t, map[string]string{
+		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": to.URL + "/v1/metrics", "KUBERNETES_SERVICE_HOST": "10.0.0.1",
+		"OTEL_SERVICE_NAME": "orders-locks", "OTEL_RESOURCE_ATTRIBUTES": "service.version=9,team=a",
+	})
+	if tel.Tracer != nil {
+		t.Error("only metrics were asked for")
+	}
+	if err := stop(t, tel, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"service.name": "orders-locks", "service.version": "9", "team": "a", "k8s.pod.name": "web-1", "host.name": "",
+	} {
+		if to.resource[name] != want {
+			t.Errorf("%s is %q", name, to.resource[name])
+		}
+	}
+}
+
+// A batch links to every call that it carries, unless somebody wants fewer.
+func TestLinks(t *testing.T) {
+	for limit, want := range map[string]int{"": 1000, "7": 7} {
+		t.Run(limit, func(t *testing.T) {
+			to := newReceiver(t)
+			tel, _ := mustStart(t, map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": to.URL + "/v1/traces", "OTEL_SPAN_LINK_COUNT_LIMIT": limit})
+			_, span := tel.Tracer.Start(t.Context(), "store.batch", trace.SpanKindInternal)
+			other := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}})
+			for range 1000 {
+				span.AddLink(trace.Link{SpanContext: other, Attributes: []attribute.KeyValue{tracing.Link.String(tracing.LinkCall)}})
+			}
+			span.End()
+			if err := stop(t, tel, 5*time.Second); err != nil {
+				t.Fatal(err)
+			}
+			if n := len(to.spans[0].GetLinks()); n != want {
+				t.Errorf("%d links", n)
+			}
+		})
+	}
+}
+
+// An app that does not sample its trace has no spans of locks either.
+func TestTheParentDecides(t *testing.T) {
+	to := newReceiver(t)
+	tel, _ := mustStart(t, map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": to.URL + "/v1/traces"})
+	for _, parent := range []string{
+		"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00", "00-5bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+	} {
+		ctx := trace.ContextWithRemoteSpanContext(t.Context(), tracing.Parse(parent))
+		_, span := tel.Tracer.Start(ctx, parent, trace.SpanKindServer)
+		span.End()
+	}
+	if err := stop(t, tel, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if len(to.spans) != 1 || to.spans[0].GetTraceId()[0] != 0x5b {
+		t.Errorf("%v", to.spans)
+	}
+}
+
+func TestBadValues(t *testing.T) {
+	const endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT"
+	for name, c := range map[string]struct {
+		set  map[string]string
+		want []string
+	}{
+		"exporter":         {map[string]string{"OTEL_TRACES_EXPORTER": "jaeger"}, []string{`OTEL_TRACES_EXPORTER is "jaeger"; allowed: otlp, console, none`}},
+		"metrics' too":     {map[string]string{"OTEL_METRICS_EXPORTER": "statsd"}, []string{`OTEL_METRICS_EXPORTER is "statsd"; allowed: otlp, prometheus, console, none`}},
+		"protocol":         {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, []string{`OTEL_EXPORTER_OTLP_PROTOCOL is "http/json"; allowed: grpc, http/protobuf`}},
+		"signal's own":     {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "udp"}, []string{`OTEL_EXPORTER_OTLP_METRICS_PROTOCOL is "udp"`}},
+		"endpoint":         {map[string]string{endpoint: "collector:4318"}, []string{endpoint + ` is "collector:4318"; allowed: a URL with http or https, such as http://collector:4318`}},
+		"password":         {map[string]string{endpoint: "ftp://u:secret@c:1"}, []string{`"…@c:1"`}},
+		"sampler":          {map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "half"}, []string{`OTEL_TRACES_SAMPLER is "half"; allowed: always_on`}},
+		"ratio":            {map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "10%"}, []string{`OTEL_TRACES_SAMPLER_ARG is "10%"; allowed: a number from 0 to 1`}},
+		"all at once":      {map[string]string{"OTEL_TRACES_EXPORTER": "a", "OTEL_METRICS_EXPORTER": "b"}, []string{"OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER"}},
+		"found later only": {map[string]string{"OTEL_METRICS_EXPORTER": "otlp", "OTEL_METRICS_PRODUCERS": "x"}, []string{`OTEL_METRICS_EXPORTER is "otlp"`, "producer"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tel, _, err := start(t, c.set)
+			if err == nil || tel != nil {
+				t.Fatal("it starts")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+					t.Errorf("%q does not say %q", err, want)
+				}
+			}
+			if strings.Count(err.Error(), endpoint) > 1 {
+				t.Errorf("said twice: %q", err)
+			}
+		})
+	}
+}
+
+// gRPC has addresses of its own kinds, and connects when there is something to send.
+func TestGRPC(t *testing.T) {
+	for _, endpoint := range []string{"http://127.0.0.1:1", "localhost:1", "dns:///localhost:1"} {
+		tel, _ := mustStart(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_METRICS_EXPORTER": "none"})
+		if err := stop(t, tel, 5*time.Second); err != nil {
+			t.Errorf("%s: with nothing to send: %v", endpoint, err)
+		}
+	}
+}
+
+// A collector that takes connections and never answers slows nothing, and stops the end
+// no longer than is allowed.
+func TestACollectorThatHangs(t *testing.T) {
+	hangs, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = hangs.Close() }()
+	tel, _ := mustStart(t, map[string]string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT": "http://" + hangs.Addr().String(),
+		// What is not sent by the end is given up by then, or the goroutine stays a while.
+		"OTEL_EXPORTER_OTLP_TIMEOUT": "200", "OTEL_BSP_EXPORT_TIMEOUT": "200",
+	})
+	begin := time.Now()
+	for range 10_000 { // more than the queue takes
+		_, span := tel.Tracer.Start(t.Context(), "lock.acquire", trace.SpanKindServer)
+		span.End()
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("spans wait for the collector: %s", took)
+	}
+	begin = time.Now()
+	if err := stop(t, tel, 100*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	if took := time.Since(begin); took > 2*time.Second {
+		t.Errorf("the end waits for the collector: %s", took)
+	}
+}
+
+func TestErrorsAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &lines{}
+		report(slog.New(slog.NewTextHandler(log, nil)))
+		defer handleErrors(func(error) {})
+		for range 100 {
+			otel.Handle(errors.New("connection refused"))
+		}
+		if n := strings.Count(log.String(), "telemetry was not delivered"); n != errorBurst {
+			t.Errorf("%d lines", n)
+		}
+		time.Sleep(errorPause)
+		otel.Handle(errors.New("connection refused"))
+		const want = `level=WARN msg="telemetry was not delivered, locks go on" error="connection refused" errors_left_out=97`
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %s in\n%s", want, log)
+		}
+	})
+}
+
+func TestLevelsOfOpenTelemetry(t *testing.T) {
+	log := &lines{}
+	l := slog.New(levels{slog.NewTextHandler(log, nil)})
+	for _, verbosity := range []slog.Level{1, 4, 8} {
+		l.Log(t.Context(), -verbosity, "theirs", "verbosity", int(verbosity))
+	}
+	l.Error("broken")
+	got := log.String()
+	if strings.Count(got, "\n") != 2 || !strings.Contains(got, `level=WARN msg=OpenTelemetry message=theirs verbosity=1`) ||
+		!strings.Contains(got, "level=ERROR msg=OpenTelemetry message=broken") {
+		t.Error(got)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	_, log := mustStart(t, map[string]string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT": newReceiver(t).URL, "OTEL_PROPAGATORS": "b3",
+		"OTEL_METRICS_PRODUCERS": "none", "OTEL_RESOURCE_ATTRIBUTES": "nonsense",
+	})
+	for _, want := range []string{"OTEL_PROPAGATORS is ignored", "value=b3", "OTEL_METRICS_PRODUCERS leaves out", "OTEL_RESOURCE_ATTRIBUTES is not understood"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log does not say %q:\n%s", want, log)
+		}
+	}
+}
