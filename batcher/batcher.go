@@ -40,6 +40,11 @@ type Config struct {
 	// Inline runs each item at once, alone, in the caller's goroutine. It is for
 	// operations that take microseconds and never block.
 	Inline bool
+	// Trace, if set, begins the trace of each operation that is not Inline: ctx is the
+	// lane's, calls are the contexts with which its items were submitted, in their
+	// order. The operation runs under the context that it returns, which must be made
+	// of ctx; then its end is called. Nil: nobody's context is kept.
+	Trace func(ctx context.Context, calls []context.Context) (traced context.Context, end func(error))
 }
 
 // Lane coalesces items of one kind.
@@ -70,6 +75,8 @@ type entry[T, R any] struct {
 	done func(R, error)
 	// since is when it first went out, or began to stand behind a stuck one.
 	since time.Time
+	// ctx is the one of the Submit, for Trace, and nil without it. Nobody waits for it.
+	ctx context.Context
 }
 
 // New makes a lane. key tells which items must not share a batch; flush carries
@@ -115,7 +122,11 @@ func (l *Lane[T, R]) Submit(ctx context.Context, item T, done func(R, error)) er
 		l.carryOut([]entry[T, R]{{item: item, done: done}})
 		return nil
 	}
-	l.add(entry[T, R]{item: item, done: done})
+	e := entry[T, R]{item: item, done: done}
+	if l.cfg.Trace != nil {
+		e.ctx = ctx
+	}
+	l.add(e)
 	l.goOn()
 	l.mu.Unlock()
 	return nil
@@ -209,7 +220,7 @@ func (l *Lane[T, R]) carryOut(batch []entry[T, R]) {
 	if !l.cfg.Inline {
 		sent = time.Now()
 	}
-	answers, err := l.operate(items)
+	answers, err := l.operate(items, l.callsOf(batch))
 	if err == nil && !l.cfg.Inline {
 		batch, answers = l.setAside(batch, answers, sent)
 	}
@@ -224,8 +235,20 @@ func (l *Lane[T, R]) carryOut(batch []entry[T, R]) {
 	}
 }
 
-// operate asks for the answers to a batch.
-func (l *Lane[T, R]) operate(items []T) ([]R, error) {
+// callsOf are the contexts of a batch, for Trace.
+func (l *Lane[T, R]) callsOf(batch []entry[T, R]) []context.Context {
+	if l.cfg.Trace == nil || l.cfg.Inline {
+		return nil
+	}
+	calls := make([]context.Context, len(batch))
+	for i, e := range batch {
+		calls[i] = e.ctx //nolint:fatcontext // each is another's
+	}
+	return calls
+}
+
+// operate asks for the answers to a batch of calls.
+func (l *Lane[T, R]) operate(items []T, calls []context.Context) (answers []R, err error) {
 	if l.ctx.Err() != nil {
 		return nil, ErrStopped
 	}
@@ -234,7 +257,12 @@ func (l *Lane[T, R]) operate(items []T) ([]R, error) {
 		ctx, cancel = context.WithTimeout(ctx, l.cfg.Timeout)
 	}
 	defer cancel()
-	answers, err := l.flush(ctx, items)
+	if len(calls) > 0 {
+		var end func(error)
+		ctx, end = l.cfg.Trace(ctx, calls)
+		defer func() { end(err) }()
+	}
+	answers, err = l.flush(ctx, items)
 	if err == nil && len(answers) != len(items) {
 		err = errors.New("batcher: an operation answered another number of items than it was asked")
 	}

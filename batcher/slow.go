@@ -155,13 +155,15 @@ func (s *slowPath[T, R]) due(all bool, limit int) (due []*line[T, R], wait time.
 
 // askAgain asks for the first of each of some lines.
 func (l *Lane[T, R]) askAgain(due []*line[T, R]) {
-	firsts := make([]T, len(due))
+	firsts := make([]entry[T, R], len(due))
+	items := make([]T, len(due))
 	l.mu.Lock()
 	for i, ln := range due {
-		firsts[i] = ln.entries[0].item
+		firsts[i] = ln.entries[0]
+		items[i] = firsts[i].item
 	}
 	l.mu.Unlock()
-	answers, err := l.operate(firsts)
+	answers, err := l.operate(items, l.callsOf(firsts))
 	for i, ln := range due {
 		var r R
 		if err == nil {
