@@ -18,22 +18,30 @@ import (
 // Errors: [HeldError], [TimeoutError], [SkippedError], [LimitError],
 // [ErrSessionEnded], [ErrDraining], [ErrAbandoned], and those of the store.
 func (m *Manager) Acquire(ctx context.Context, s *Session, req Request) (Grant, error) {
+	began := m.begins(&req)
+	g, err := m.acquireOne(ctx, s, &req)
+	m.acquired(ctx, &req, began, &g, err)
+	return g, err
+}
+
+func (m *Manager) acquireOne(ctx context.Context, s *Session, req *Request) (Grant, error) {
 	if m.isDraining() {
 		return Grant{}, ErrDraining
 	}
-	req.TTL = m.ttlOf(s, &req)
+	req.TTL = m.ttlOf(s, req)
 	if req.Bind == BindTTL {
-		return m.acquireTTL(ctx, &req)
+		return m.acquireTTL(ctx, req)
 	}
-	c := &call{s: s, req: &req}
-	if g, ok := s.enter(&c.place, &req); ok {
+	c := &call{s: s, req: req}
+	if g, ok := s.enter(&c.place, req); ok {
+		m.figures.Cached(cachedEntry)
 		return g, nil
 	}
 	if err := s.admit(&c.place); err != nil {
 		return Grant{}, err
 	}
 	defer s.leave(&c.place)
-	if lock, ok := m.deniedHere(s, &req); ok {
+	if lock, ok := m.deniedHere(s, req); ok {
 		return Grant{}, &HeldError{Lock: lock, Cached: true}
 	}
 	return m.acquire(ctx, c)
@@ -87,9 +95,14 @@ func (m *Manager) deniedHere(s *Session, req *Request) (store.Lock, bool) {
 		if h.s == s && h.admits(req) {
 			return store.Lock{}, false
 		}
+		m.figures.Cached(cachedHeld)
 		return m.lockOf(h), true
 	}
-	return m.denials.get(req.Key)
+	lock, ok := m.denials.get(req.Key)
+	if ok {
+		m.figures.Cached(cachedDenial)
+	}
+	return lock, ok
 }
 
 // knownHeld reports whether a session of this sidecar holds the key.
@@ -98,7 +111,7 @@ func (m *Manager) knownHeld(key string) bool {
 	return h != nil && h.valid(m.clk)
 }
 
-// acquire makes bids until one wins or the call gives up.
+// acquire gets a lock that is not denied here.
 func (m *Manager) acquire(ctx context.Context, c *call) (Grant, error) {
 	if c.req.Wait != 0 {
 		if err := m.addWaiter(); err != nil {
@@ -106,27 +119,13 @@ func (m *Manager) acquire(ctx context.Context, c *call) (Grant, error) {
 		}
 		defer m.waiters.Add(-1)
 	}
-	c.m, c.ctx = m, ctx
+	c.m, c.ctx, c.tr = m, ctx, m.traceOf(ctx, c.req.Key)
 	if c.began.IsZero() {
 		c.began = m.clk.Now()
 	}
-	defer c.stopTimer()
-	defer c.expectEntry()()
-	for {
-		if g, ok := c.enter(); ok {
-			return g, nil
-		}
-		g, b, err := c.bid()
-		if err == nil {
-			return g, nil
-		}
-		if g, ok := c.enterInstead(err); ok {
-			return g, nil
-		}
-		if err := c.mayGoOn(b, err); err != nil {
-			return Grant{}, err
-		}
-	}
+	g, err := c.acquire()
+	c.tr.over(&g, err)
+	return g, err
 }
 
 // addWaiter counts a call in that waits, if there may be one more.
@@ -148,6 +147,7 @@ type call struct {
 	place place // in the session
 	entry *entrance
 	bids  []*bid
+	tr    *callTrace
 	left  time.Duration // of a group: how long its part lasts, when all were there
 	// shared is the grant that other calls of the same request have, or 0.
 	shared int64
@@ -171,6 +171,27 @@ const (
 	restMin = 50 * time.Millisecond
 	restMax = time.Second
 )
+
+// acquire makes bids until one wins or the call gives up.
+func (c *call) acquire() (Grant, error) {
+	defer c.stopTimer()
+	defer c.expectEntry()()
+	for {
+		if g, ok := c.enter(); ok {
+			return g, nil
+		}
+		g, b, err := c.bid()
+		if err == nil {
+			return g, nil
+		}
+		if g, ok := c.enterInstead(err); ok {
+			return g, nil
+		}
+		if err := c.mayGoOn(b, err); err != nil {
+			return Grant{}, err
+		}
+	}
+}
 
 // bid makes one bid and returns its outcome. The bid is nil when there was no
 // lease for it.
@@ -217,9 +238,9 @@ func (c *call) lease() (*renewed, error) {
 // it may have to stand, one of the bid's own.
 func (c *call) pin(ttl time.Duration) (*renewed, error) {
 	if c.req.Bind == BindSession && c.req.MinHold > 0 {
-		return c.m.pinOwn(ttl), nil
+		return c.m.pinOwn(c.ctx, ttl), nil
 	}
-	return c.m.pin(ttl)
+	return c.m.pin(c.ctx, ttl)
 }
 
 // opened waits until a lease is open, or the call gives up.

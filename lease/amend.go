@@ -11,7 +11,15 @@ import (
 // checked is answered without the store. Errors: [TTLOnSessionError] and those of
 // [Manager.Release].
 func (m *Manager) Amend(ctx context.Context, s *Session, req AmendRequest) (Grant, error) {
-	c := claimant{"amend", s, req.Key, req.Token}
+	g, err := m.amend(ctx, s, &req)
+	if err != nil {
+		m.tellRefusal(ctx, "amend", req.Key, req.Traceparent, err)
+	}
+	return g, err
+}
+
+func (m *Manager) amend(ctx context.Context, s *Session, req *AmendRequest) (Grant, error) {
+	c := claimant{"amend", s, req.Key, req.Token, req.Traceparent}
 	h, err := m.claimed(c)
 	if err != nil {
 		return Grant{}, err
@@ -29,7 +37,10 @@ func (m *Manager) Amend(ctx context.Context, s *Session, req AmendRequest) (Gran
 	}
 	g, held := s.grantOf(h)
 	if !held { // time has passed since it was claimed
-		return Grant{}, m.notHeldAnyMore(h)
+		return Grant{}, m.notHeldAnyMore(c)
+	}
+	if !req.SetData {
+		m.figures.Cached(cachedCheck)
 	}
 	return g, nil
 }
@@ -53,8 +64,7 @@ func (m *Manager) setData(ctx context.Context, h *heldLock, data []byte) error {
 }
 
 // notHeldAnyMore says why a lock is not held any more that was a moment ago.
-func (m *Manager) notHeldAnyMore(h *heldLock) error {
-	c := claimant{"amend", h.s, h.key, h.token}
+func (m *Manager) notHeldAnyMore(c claimant) error {
 	now, err := m.claimed(c)
 	if err == nil && now == nil {
 		err = m.refused(c, ReasonUnknownToken)
@@ -63,7 +73,7 @@ func (m *Manager) notHeldAnyMore(h *heldLock) error {
 }
 
 // amendForeign amends a bind:ttl lock; of any other the store knows why not.
-func (m *Manager) amendForeign(ctx context.Context, c claimant, req AmendRequest) (Grant, error) {
+func (m *Manager) amendForeign(ctx context.Context, c claimant, req *AmendRequest) (Grant, error) {
 	sent := m.clk.Now()
 	v, err := submit(ctx, m.amends, store.Change{
 		Claim: store.Claim{Key: req.Key, Token: req.Token},

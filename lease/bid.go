@@ -27,8 +27,9 @@ type bid struct {
 	req   *Request
 	lease *renewed // nil for BindTTL that does not wait
 	grant store.GrantID
-	began time.Time // of the call, for Waited
-	sent  time.Time // of the question that is under way
+	tr    *callTrace // of the call
+	began time.Time  // of the call, for Waited
+	sent  time.Time  // of the question that is under way
 	wonAt time.Time
 	// since is before the grant, until when its MaxHold is over (zero: none).
 	since, until time.Time
@@ -79,7 +80,7 @@ var (
 )
 
 func (m *Manager) newBid(c *call, l *renewed) *bid {
-	b := &bid{m: m, s: c.s, place: &c.place, req: c.req, lease: l, began: c.began, shared: c.shared, done: make(chan struct{})}
+	b := &bid{m: m, s: c.s, place: &c.place, req: c.req, lease: l, began: c.began, shared: c.shared, tr: c.tr, done: make(chan struct{})}
 	b.loose.Add(1)
 	if l != nil && l.own() {
 		l.only.Store(b)
@@ -133,6 +134,7 @@ func (b *bid) enqueue(ctx context.Context) {
 	b.phase, b.sent = enqueuing, b.m.clk.Now()
 	b.shared = 0 // somebody else has the key: what other calls had is over
 	b.mu.Unlock()
+	ctx = b.standInLine(ctx)
 	b.m.queue.add(b)
 	if b.lease.lost.Load() { // whoever lost it may not have seen the bid here
 		b.finish(errBidLost)
@@ -171,7 +173,7 @@ func (b *bid) denied(lock store.Lock) {
 	b.mu.Unlock()
 	switch {
 	case goOn:
-		b.enqueue(b.m.ctx)
+		b.enqueue(b.tr.carry(b.m.ctx))
 	case timeUp:
 		b.finish(errTimeUp)
 	default:
@@ -244,7 +246,7 @@ func (b *bid) leaseGone() {
 	if b.req.Bind == BindSession {
 		if _, first := b.close(errBidLost); first {
 			if b.lease.own() { // what it may have won would stand for its MinHold
-				b.m.undo(b.attempt(), b.mayGet(), b.loosen())
+				b.m.undo(b.tr.carry(context.Background()), b.attempt(), b.mayGet(), b.loosen())
 			}
 			b.end()
 		}
@@ -266,7 +268,7 @@ func (b *bid) cancel() {
 	}
 	b.phase, b.sent = cancelling, b.m.clk.Now()
 	b.mu.Unlock()
-	if err := b.m.cancels.Submit(context.Background(), b.attempt(), b.onCancel); err != nil {
+	if err := b.m.cancels.Submit(b.tr.carry(context.Background()), b.attempt(), b.onCancel); err != nil {
 		b.finish(err)
 	}
 }
@@ -314,8 +316,8 @@ func (b *bid) fail(err error) {
 		return
 	}
 	if (store.OutcomeUnknown(err) || was == cancelling) && b.shared == 0 {
-		b.m.log.Warn("the outcome of an acquire is unknown, undoing it", "key", b.req.Key, "error", err)
-		b.m.undo(b.attempt(), b.mayGet(), b.loosen())
+		b.m.logOf(b.req.Traceparent).Warn("the outcome of an acquire is unknown, undoing it", "key", b.req.Key, "error", err)
+		b.m.undo(b.tr.carry(context.Background()), b.attempt(), b.mayGet(), b.loosen())
 	}
 	b.end()
 }
@@ -346,7 +348,7 @@ func (b *bid) win(ans store.Answer) {
 		return
 	}
 	b.phase = over
-	wanted := !b.unwanted
+	wanted, handedOver := !b.unwanted, b.stood || b.since.IsZero() || ans.HandedBy != ""
 	b.result, b.wonAt = b.grantOf(ans), b.m.clk.Now()
 	kept, before := wanted, (*heldLock)(nil)
 	if wanted {
@@ -356,6 +358,9 @@ func (b *bid) win(ans store.Answer) {
 		b.err = b.notKept()
 	}
 	b.mu.Unlock()
+	if kept {
+		b.wonLock(handedOver, ans.HandedBy, ans.GrantedFor)
+	}
 	if before != nil {
 		before.s.loseLock(before, LostExpired)
 	}

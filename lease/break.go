@@ -26,7 +26,7 @@ func (m *Manager) AskToStop(ctx context.Context, key string, reason *string) err
 	case !held:
 		return &NotHeldError{Key: key}
 	}
-	m.log.Info("the holder of a lock is asked to stop", "key", key, "instance", m.cfg.Instance)
+	m.logIn(ctx).Info("the holder of a lock is asked to stop", "key", key, "instance", m.cfg.Instance)
 	return nil
 }
 
@@ -48,7 +48,7 @@ func (m *Manager) Break(ctx context.Context, key string) error {
 			return err
 		}
 		if held { // else it has changed hands
-			m.log.Warn("breaking a lock", "key", key, "token", lock.Token, "instance", m.cfg.Instance,
+			m.logIn(ctx).Warn("breaking a lock", "key", key, "token", lock.Token, "instance", m.cfg.Instance,
 				"holder", lock.Holder.Instance, "session", lock.Holder.Session)
 			return m.awaitBroken(ctx, lock)
 		}

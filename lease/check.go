@@ -12,6 +12,7 @@ func (b *bid) note(ans store.Answer) {
 	if ans.Position > 0 { // not every answer tells it
 		b.position = ans.Position
 	}
+	b.tr.sees(ans.Lock, ans.Position)
 	b.holderEnds = b.m.clk.Now().Add(ans.Lock.Holder.ExpiresIn)
 	b.checkAt = b.m.queue.nextCheck(ans.Lock)
 }

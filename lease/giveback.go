@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"context"
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -54,27 +55,28 @@ func (b *bid) giveBack(token int64) {
 	if token == b.shared {
 		return
 	}
-	c, matters, settled := store.Claim{Key: b.req.Key, Token: token, AtOnce: true}, b.leaseLives, b.loose.Done
+	c, matters, settled := store.Claim{Key: b.req.Key, Token: token, AtOnce: true, Traceparent: b.req.Traceparent}, b.leaseLives, b.loose.Done
 	if b.req.Bind == BindSession {
 		c.Lease = b.lease.id
-		settled = b.m.afterwards(b.attempt(), b.lease, b.req.MinHold, b.loosen())
+		settled = b.m.afterwards(b.tr.carry(context.Background()), b.attempt(), b.lease, b.req.MinHold, b.loosen())
 	} else {
 		c.Untold = true
 		matters = b.m.within(b.lasts())
 		b.loose.Add(1)
 	}
-	b.m.free(c, matters, func(error) {}, settled)
+	b.tellGivenBack(token)
+	b.m.free(b.tr.carry(context.Background()), c, matters, func(error) {}, settled)
 }
 
 // afterwards is for what is freed at once, hold or not, and rides on a lease of its own:
 // if that died before the store heard of it, the lock stands, and is undone.
-func (m *Manager) afterwards(a store.Attempt, l *renewed, hold time.Duration, settled func()) func() {
+func (m *Manager) afterwards(ctx context.Context, a store.Attempt, l *renewed, hold time.Duration, settled func()) func() {
 	return func() {
 		if !l.own() || l.alive(m.clk) {
 			settled()
 			return
 		}
-		m.undoOnce(a, m.within(hold), settled)
+		m.undoOnce(ctx, a, m.within(hold), settled)
 	}
 }
 

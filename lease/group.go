@@ -29,11 +29,18 @@ func newGroups() chan struct{} {
 // the grant of each lock, which may be before the last is granted. Errors: those of
 // Acquire, where a key that is not to be had is named, and [HoldsError].
 func (m *Manager) AcquireAll(ctx context.Context, s *Session, keys []string, req Request) ([]Grant, error) {
+	began := m.begins(&req)
+	grants, err := m.acquireAll(ctx, s, keys, &req)
+	m.acquiredAll(ctx, keys, &req, began, grants, err)
+	return grants, err
+}
+
+func (m *Manager) acquireAll(ctx context.Context, s *Session, keys []string, req *Request) ([]Grant, error) {
 	if m.isDraining() {
 		return nil, ErrDraining
 	}
-	req.TTL = m.ttlOf(s, &req)
-	g := m.newGroup(ctx, s, keys, &req)
+	req.TTL = m.ttlOf(s, req)
+	g := m.newGroup(ctx, s, keys, req)
 	done, err := g.admit()
 	if err != nil {
 		return nil, err
@@ -49,6 +56,7 @@ func (m *Manager) AcquireAll(ctx context.Context, s *Session, keys []string, req
 		defer m.waiters.Add(-1)
 	}
 	if err := g.acquire(); err != nil {
+		g.endWaits(err)
 		g.giveBack(0)
 		return nil, err
 	}
@@ -94,7 +102,7 @@ func (m *Manager) newGroup(ctx context.Context, s *Session, keys []string, req *
 	for _, key := range keys {
 		one := *req
 		one.Key = key
-		g.calls = append(g.calls, &call{m: m, ctx: ctx, s: s, req: &one, began: g.began, seen: store.Lock{Key: key}})
+		g.calls = append(g.calls, &call{m: m, ctx: ctx, s: s, req: &one, began: g.began, seen: store.Lock{Key: key}, tr: m.traceOf(ctx, key)})
 	}
 	slices.SortFunc(g.calls, func(a, b *call) int { return strings.Compare(a.req.Key, b.req.Key) })
 	return g
@@ -288,7 +296,9 @@ func (m *Manager) askAll(bids []*bid) {
 		defer func() { m.groups <- struct{}{} }()
 		ctx, cancel := context.WithTimeout(m.ctx, m.cfg.StoreTimeout)
 		defer cancel()
+		ctx, end := m.batchOfGroup(ctx, bids)
 		answers, err := m.st.Acquire(ctx, asks)
+		end(err)
 		m.answerAll(bids, answers, err)
 	})
 	if asking {
@@ -316,7 +326,7 @@ func (m *Manager) answerAll(bids []*bid, answers []store.Answer, err error) {
 		case err != nil:
 			b.onAcquire(store.Answer{}, err)
 		case i == granted && answers[i].Outcome == store.Stuck:
-			b.start(m.ctx) // once more, alone, with the patience of a lane
+			b.start(b.tr.carry(m.ctx)) // once more, alone, with the patience of a lane
 		default:
 			b.onAcquire(answers[i], nil)
 		}
@@ -334,6 +344,13 @@ func (b *bid) isUnwanted() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.unwanted
+}
+
+// endWaits ends the spans of the waits of a group that failed.
+func (g *group) endWaits(err error) {
+	for _, c := range g.calls {
+		c.tr.over(nil, err)
+	}
 }
 
 // await returns what a bid has won, and sees to it that the parts last meanwhile.

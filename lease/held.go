@@ -26,8 +26,9 @@ type heldLock struct {
 	// What follows is guarded by s.mu. data is replaced, never changed.
 	data []byte
 	*changes
-	// part: of a group that is not complete. The app does not know of it.
-	part bool
+	// part: of a group that is not complete. The app does not know of it. unheard: it
+	// was lost before the app could be told of it.
+	part, unheard bool
 }
 
 // terms are what few locks were asked for with. The others share plain: a sidecar
@@ -42,6 +43,8 @@ type terms struct {
 	// of the request may get the key under the same one.
 	grant   store.GrantID
 	minHold time.Duration
+	// held is for its span, nil where the acquire is not recorded.
+	held *holding
 }
 
 // changes are what happens to few locks while they are held. The others share
@@ -65,13 +68,13 @@ var (
 // termsOf are the terms under which a bid has won.
 func termsOf(b *bid) *terms {
 	if b.req.Owner == "" && b.req.MaxHold == 0 && b.req.MinHold == 0 {
-		return plain
+		return b.tr.terms(plain)
 	}
 	t := &terms{owner: b.req.Owner, until: b.until, minHold: b.req.MinHold}
 	if b.req.RequestID == uuid.Nil {
 		t.grant = b.grant
 	}
-	return t
+	return b.tr.terms(t)
 }
 
 // change returns what may be changed of h. s.mu is held.

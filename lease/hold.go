@@ -17,7 +17,7 @@ func (m *Manager) expire(h *heldLock) {
 // outlive ends a lock whose MaxHold is over.
 func (m *Manager) outlive(h *heldLock) {
 	if m.giveUp(h, LostMaxHold) {
-		m.log.Warn("lock held for its max_hold, released", "key", h.key, "token", h.token, "session", h.s.name, "owner", h.owner)
+		m.logOf(h.traceparent).Warn("lock held for its max_hold, released", "key", h.key, "token", h.token, "session", h.s.name, "owner", h.owner)
 	}
 }
 
@@ -25,13 +25,13 @@ func (m *Manager) outlive(h *heldLock) {
 // it. It reports false when the session does not hold it any more. Where it is
 // broken, its MinHold is not kept.
 func (m *Manager) giveUp(h *heldLock, reason LostReason) bool {
-	r := m.newRelease(h, ReleaseRequest{})
+	r := m.newEnd(h)
 	r.atOnce = reason == LostForced
 	h.s.mu.Lock()
 	ok := h.s.forfeitLocked(h, reason)
 	h.s.mu.Unlock()
 	if ok {
-		m.send(h, r, nil)
+		m.send(h.traced(), h, r, nil)
 	}
 	return ok
 }

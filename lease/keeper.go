@@ -117,6 +117,7 @@ func (m *Manager) renew(ctx context.Context, due []*renewed) {
 	if renewal.Signals {
 		m.signals.look()
 	}
+	m.renewed(sent, len(due), len(renewal.Kept), err)
 	early := jitter()
 	kept := make(map[store.LeaseID]bool, len(renewal.Kept))
 	for _, id := range renewal.Kept {

@@ -21,6 +21,8 @@ type Manager struct {
 	st  store.Store
 	clk Clock
 	log *slog.Logger
+	// figures counts; it is never nil.
+	figures figures
 
 	acquires *batcher.Lane[store.Ask, store.Answer]
 	enqueues *batcher.Lane[store.Ask, store.Answer]
@@ -75,6 +77,9 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 	if m.clk == nil {
 		m.clk = SystemClock{}
 	}
+	if m.figures = cfg.figures; m.figures == nil {
+		m.figures = cfg.Metrics
+	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	var err error
 	if m.denials, err = newDenials(cfg.CacheSize, cfg.CacheTTL, m.clk); err != nil {
@@ -91,6 +96,7 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 	m.sweeping.m, m.sweeping.began = m, m.clk.Now()
 	m.openLanes()
 	st.OnNews(m.queue.news)
+	m.figures.Observe(m.state)
 	return m, nil
 }
 
@@ -103,21 +109,21 @@ func (m *Manager) openLanes() {
 	byKey := func(a store.Ask) string { return a.Key }
 	stuck := func(a store.Answer) bool { return a.Outcome == store.Stuck }
 	notJudged := func(v store.Verdict) bool { return v.Standing == store.NotJudged }
-	m.acquires = batcher.New(bounded, byKey, m.st.Acquire, stuck)
-	m.enqueues = batcher.New(bounded, byKey, m.st.Enqueue, stuck)
-	m.amends = batcher.New(bounded, func(c store.Change) string { return c.Key }, m.st.Amend, notJudged)
-	m.reads = batcher.New(bounded, func(key string) string { return key }, m.st.Get, nil)
-	m.requires = batcher.New(bounded, func(s store.Signal) string { return s.Key }, m.st.Signal,
+	m.acquires = batcher.New(m.traced("acquire", bounded), byKey, m.st.Acquire, stuck)
+	m.enqueues = batcher.New(m.traced("enqueue", bounded), byKey, m.st.Enqueue, stuck)
+	m.amends = batcher.New(m.traced("amend", bounded), func(c store.Change) string { return c.Key }, m.st.Amend, notJudged)
+	m.reads = batcher.New(m.traced("get", bounded), func(key string) string { return key }, m.st.Get, nil)
+	m.requires = batcher.New(m.traced("signal", bounded), func(s store.Signal) string { return s.Key }, m.st.Signal,
 		func(s store.Standing) bool { return s == store.NotJudged })
 	apart := lane
 	apart.Inline = false // they may hang, and have a limit of their own
-	m.openings = batcher.New(apart, func(l store.NewLease) string { return string(l.ID[:]) }, forAll(m.st.OpenLeases), nil)
-	m.burials = batcher.New(apart, func(l store.LeaseID) string { return string(l[:]) }, forAll(m.st.Bury), nil)
+	m.openings = batcher.New(m.traced("open", apart), func(l store.NewLease) string { return string(l.ID[:]) }, forAll(m.st.OpenLeases), nil)
+	m.burials = batcher.New(m.traced("bury", apart), func(l store.LeaseID) string { return string(l[:]) }, forAll(m.st.Bury), nil)
 	// What gives something back is never refused: what was taken is bounded.
 	byGrant := func(a store.Attempt) string { return string(a.Grant[:]) }
-	m.cancels = batcher.New(lane, byGrant, m.st.CancelWaits, stuck)
-	m.undos = batcher.New(lane, byGrant, m.st.Undo, func(o store.Outcome) bool { return o == store.Stuck })
-	m.releases = batcher.New(lane, func(c store.Claim) string { return c.Key }, m.st.Release, notJudged)
+	m.cancels = batcher.New(m.traced("cancel", lane), byGrant, m.st.CancelWaits, stuck)
+	m.undos = batcher.New(m.traced("undo", lane), byGrant, m.st.Undo, func(o store.Outcome) bool { return o == store.Stuck })
+	m.releases = batcher.New(m.traced("release", lane), func(c store.Claim) string { return c.Key }, m.st.Release, notJudged)
 }
 
 // forAll makes an operation that has no answers one of a lane.
@@ -285,32 +291,32 @@ func (m *Manager) forget(s *Session) {
 }
 
 // pin returns the lease for a TTL, with one rider more. If it is new, it is being
-// opened.
-func (m *Manager) pin(ttl time.Duration) (*renewed, error) {
+// opened, and the trace of the call in ctx shows that.
+func (m *Manager) pin(ctx context.Context, ttl time.Duration) (*renewed, error) {
 	l, isNew, err := m.book.pin(ttl)
 	if isNew {
-		m.startOpening(l, func() {})
+		m.startOpening(ctx, l, func() {})
 	}
 	return l, err
 }
 
 // pinOwn returns a lease of its own for one bid, with one rider. It is being
 // opened, and is closed as soon as nothing rides on it any more.
-func (m *Manager) pinOwn(ttl time.Duration) *renewed {
+func (m *Manager) pinOwn(ctx context.Context, ttl time.Duration) *renewed {
 	l := m.book.pinOwn(ttl, func(l *renewed) {
 		if m.book.remove(l) {
 			m.bury(l)
 		}
 	})
 	l.riders.Add(1) // a burial must not overtake the opening
-	m.startOpening(l, l.unpin)
+	m.startOpening(ctx, l, l.unpin)
 	return l
 }
 
-func (m *Manager) startOpening(l *renewed, done func()) {
+func (m *Manager) startOpening(call context.Context, l *renewed, done func()) {
 	opening := m.spawn(func() {
 		defer done()
-		m.open(l)
+		m.open(call, l)
 	})
 	if !opening {
 		m.book.remove(l)
@@ -320,9 +326,9 @@ func (m *Manager) startOpening(l *renewed, done func()) {
 	}
 }
 
-// open opens a lease in the store.
-func (m *Manager) open(l *renewed) {
-	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.StoreTimeout)
+// open opens a lease in the store, also when the call that needs it first has left.
+func (m *Manager) open(call context.Context, l *renewed) {
+	ctx, cancel := context.WithTimeout(m.along(m.ctx, call), m.cfg.StoreTimeout)
 	defer cancel()
 	sent, suspended := m.clk.Now(), m.clk.Suspended()
 	m.book.mu.Lock() // the keeper may look at it as soon as it is confirmed

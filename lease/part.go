@@ -22,6 +22,7 @@ func (g *group) add(b *bid, grant Grant) {
 	if len(g.parts) == 0 {
 		g.extendAt = now.Add(g.req.TTL / 3)
 	}
+	b.tr.over(&grant, nil)
 	g.parts = append(g.parts, part{b: b, g: grant, until: now.Add(grant.ExpiresIn)})
 }
 
@@ -60,7 +61,7 @@ func (g *group) giveBack(from int) {
 	for i, p := range g.parts[from:] {
 		if g.s != nil {
 			if !g.m.givePartBack(g.s, &g.calls[from+i].place) && p.b.lease.own() {
-				g.m.undoOnce(p.b.attempt(), p.b.mayGet(), p.b.loosen()) // lost: it would stand
+				g.m.undoOnce(p.b.tr.carry(context.Background()), p.b.attempt(), p.b.mayGet(), p.b.loosen()) // lost: it would stand
 			}
 		} else {
 			p.b.giveBack(p.g.Token)
@@ -74,11 +75,11 @@ func (m *Manager) givePartBack(s *Session, p *place) bool {
 	s.mu.Lock()
 	h := p.kept
 	s.mu.Unlock()
-	r := m.newRelease(h, ReleaseRequest{})
+	r := m.newEnd(h)
 	if !s.take(h, ending{release: r}) {
 		return false
 	}
-	m.send(h, r, nil)
+	m.send(h.traced(), h, r, nil)
 	return true
 }
 
@@ -88,7 +89,7 @@ func (g *group) extending() (stop func()) {
 	if g.req.Bind != BindTTL || len(g.parts) == 0 {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(g.m.ctx)
+	ctx, cancel := context.WithCancel(g.m.along(g.m.ctx, g.ctx))
 	over := make(chan struct{})
 	running := g.m.spawn(func() {
 		defer close(over)
@@ -184,6 +185,7 @@ func (s *Session) reveal(calls []*call) bool {
 	for _, c := range calls {
 		h := c.place.kept
 		h.part = false
+		h.beginHeld()
 		s.parts--
 		s.leaveLocked(&c.place)
 		s.openLocked(h)

@@ -62,6 +62,7 @@ func (q *queue) add(b *bid) {
 	q.bids[b.grant] = b
 	q.byKey[b.req.Key]++
 	q.mu.Unlock()
+	q.m.figures.Waits(b.req.Key, 1)
 	q.m.ear.listen() // before the store is asked to put it in line
 }
 
@@ -72,6 +73,7 @@ func (q *queue) remove(b *bid) {
 		return
 	}
 	delete(q.bids, b.grant)
+	q.m.figures.Waits(b.req.Key, -1)
 	if q.byKey[b.req.Key]--; q.byKey[b.req.Key] == 0 {
 		delete(q.byKey, b.req.Key)
 	}

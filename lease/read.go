@@ -15,6 +15,7 @@ import (
 func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool) (View, error) {
 	if h := m.held.get(key); h != nil && !noCache {
 		if lock := m.lockOf(h); lock.Holder.ExpiresIn > 0 {
+			m.figures.Cached(cachedRead)
 			return View{Lock: lock, Mine: h.s == s && s.find(key, h.token) == h}, nil
 		}
 		m.expire(h)

@@ -19,7 +19,8 @@ type release struct {
 	// req says how the lock is entered, and what those who wait are told.
 	req ReleaseRequest
 	// untold: nobody was told of the grant. atOnce: a MinHold is not kept.
-	untold, atOnce bool
+	// ofSession: the session has ended.
+	untold, atOnce, ofSession bool
 	// entry is the number of the entry that is untold.
 	entry int
 
@@ -37,7 +38,13 @@ type release struct {
 // [ReentryError], [LostError], [ErrAbandoned] when ctx ends, [ErrDraining] after Stop,
 // and those of the store: a session's release then goes on in the background.
 func (m *Manager) Release(ctx context.Context, s *Session, req ReleaseRequest) (Released, error) {
-	c := claimant{"release", s, req.Key, req.Token}
+	out, err := m.release(ctx, s, &req)
+	m.released(ctx, &req, out, err)
+	return out, err
+}
+
+func (m *Manager) release(ctx context.Context, s *Session, req *ReleaseRequest) (Released, error) {
+	c := claimant{"release", s, req.Key, req.Token, req.Traceparent}
 	if e, ok := m.ended.Get(c.ref()); ok && e.release.failure() != nil && req.Reentry <= 1 {
 		return m.releaseAgain(ctx, req.Key, e.release)
 	}
@@ -48,12 +55,13 @@ func (m *Manager) Release(ctx context.Context, s *Session, req ReleaseRequest) (
 	if h == nil {
 		return m.releaseForeign(ctx, c, req)
 	}
+	m.linkAcquire(ctx, h.traceparent)
 	r := m.newRelease(h, req)
 	entries, err := s.exit(h, r)
 	switch {
 	case errors.Is(err, errNotHeld):
 		// It was lost, released or ended in this moment: say which.
-		return m.Release(ctx, s, req)
+		return m.release(ctx, s, req)
 	case err != nil:
 		if wrong, ok := errors.AsType[*ReentryError](err); ok && wrong.Given > wrong.Have {
 			_ = m.refused(c, ReasonReleased) // that entry was released: for the log
@@ -62,7 +70,7 @@ func (m *Manager) Release(ctx context.Context, s *Session, req ReleaseRequest) (
 	case entries > 0:
 		return Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
 	}
-	m.send(h, r, nil)
+	m.send(m.along(context.Background(), ctx), h, r, nil)
 	return r.wait(ctx, req.Key, r.tried)
 }
 
@@ -72,6 +80,8 @@ type claimant struct {
 	s     *Session // nil: none
 	key   string
 	token int64
+	// traceparent is that of the call, for the log.
+	traceparent string
 }
 
 func (c claimant) ref() grantRef { return grantRef{c.key, c.token} }
@@ -88,13 +98,14 @@ func (m *Manager) claimed(c claimant) (*heldLock, error) {
 			m.expire(h)
 		}
 		if reason, ok := c.s.lossOf(c.ref()); ok {
-			return nil, &LostError{Lost{Key: c.key, Token: c.token, Reason: reason}}
+			return nil, m.lostBefore(c, reason)
 		}
 	}
 	if e, ok := m.ended.Get(c.ref()); ok {
 		if e.lost != "" {
-			return nil, &LostError{Lost{Key: c.key, Token: c.token, Reason: e.lost}}
+			return nil, m.lostBefore(c, e.lost)
 		}
+		m.figures.Cached(cachedEnd)
 		return nil, m.refused(c, ReasonReleased)
 	}
 	if h := m.held.get(c.key); h != nil && h.token == c.token && h.s != c.s {
@@ -106,24 +117,42 @@ func (m *Manager) claimed(c claimant) (*heldLock, error) {
 // refused makes the error of a refused claim and logs it: somebody believes to
 // hold what it does not.
 func (m *Manager) refused(c claimant, reason NotHolderReason) error {
+	m.logRefused(c, string(reason))
+	return &NotHolderError{Key: c.key, Token: c.token, Reason: reason}
+}
+
+// lostBefore makes the error of a claim on a lock that is known here to be lost.
+func (m *Manager) lostBefore(c claimant, reason LostReason) error {
+	m.figures.Cached(cachedEnd)
+	return m.lost(c, reason)
+}
+
+func (m *Manager) lost(c claimant, reason LostReason) error {
+	m.logRefused(c, string(reason))
+	return &LostError{Lost{Key: c.key, Token: c.token, Reason: reason}}
+}
+
+func (m *Manager) logRefused(c claimant, reason string) {
 	session := ""
 	if c.s != nil {
 		session = c.s.name
 	}
-	m.log.Warn("claim refused", "operation", c.op, "key", c.key, "token", c.token, "session", session, "reason", string(reason))
-	return &NotHolderError{Key: c.key, Token: c.token, Reason: reason}
+	m.logOf(c.traceparent).Warn("claim refused", "operation", c.op, "key", c.key, "token", c.token, "session", session,
+		"reason", reason)
 }
 
 // releaseForeign releases a lock that no session here holds: a bind:ttl lock, or
 // one of which only the store knows that it is not the caller's.
-func (m *Manager) releaseForeign(ctx context.Context, c claimant, req ReleaseRequest) (Released, error) {
+func (m *Manager) releaseForeign(ctx context.Context, c claimant, req *ReleaseRequest) (Released, error) {
 	if req.Reentry > 1 { // such locks are entered once: the claim may be wrong before that
-		if _, err := m.amendForeign(ctx, c, AmendRequest{Key: c.key, Token: c.token}); err != nil {
+		if _, err := m.amendForeign(ctx, c, &AmendRequest{Key: c.key, Token: c.token}); err != nil {
 			return Released{}, err
 		}
 		return Released{}, m.refused(c, ReasonReleased)
 	}
-	v, err := submit(ctx, m.releases, store.Claim{Key: c.key, Token: c.token, Outcome: req.Outcome, Result: req.Result})
+	v, err := submit(ctx, m.releases, store.Claim{
+		Key: c.key, Token: c.token, Outcome: req.Outcome, Result: req.Result, Traceparent: req.Traceparent,
+	})
 	if err := judged("release", v, err); err != nil {
 		return Released{}, err
 	}
@@ -131,6 +160,8 @@ func (m *Manager) releaseForeign(ctx context.Context, c claimant, req ReleaseReq
 	if v.Standing != store.Holds {
 		return Released{}, m.refusedBy(v.Standing, c)
 	}
+	m.linkAcquire(ctx, v.Lock.Holder.Traceparent)
+	m.heldUntilNow(&v.Lock, c.token)
 	return Released{Key: c.key, HeldFor: v.Lock.Holder.HeldFor}, nil
 }
 
@@ -142,22 +173,27 @@ func (m *Manager) refusedBy(standing store.Standing, c claimant) error {
 	case store.Released:
 		return m.refused(c, ReasonReleased)
 	case store.Expired:
-		return &LostError{Lost{Key: c.key, Token: c.token, Reason: LostExpired}}
+		return m.lost(c, LostExpired)
 	default:
 		return m.refused(c, ReasonUnknownToken)
 	}
 }
 
+// newEnd makes the release of h that nobody asked for: its acquire stands for it.
+func (m *Manager) newEnd(h *heldLock) *release {
+	return m.newRelease(h, &ReleaseRequest{Traceparent: h.traceparent})
+}
+
 // newRelease makes the release of h.
-func (m *Manager) newRelease(h *heldLock, req ReleaseRequest) *release {
+func (m *Manager) newRelease(h *heldLock, req *ReleaseRequest) *release {
 	return &release{
-		heldFor: m.clk.Now().Sub(h.since), req: req, tried: make(chan struct{}), settled: make(chan struct{}),
+		heldFor: m.clk.Now().Sub(h.since), req: *req, tried: make(chan struct{}), settled: make(chan struct{}),
 	}
 }
 
 // send sends the release of h, which no session holds any more. done is called
-// when it is settled; it may be nil.
-func (m *Manager) send(h *heldLock, r *release, done func()) {
+// when it is settled; it may be nil. ctx has the span of who releases it.
+func (m *Manager) send(ctx context.Context, h *heldLock, r *release, done func()) {
 	settled := func() {
 		close(r.settled)
 		h.lease.unpin()
@@ -168,17 +204,18 @@ func (m *Manager) send(h *heldLock, r *release, done func()) {
 	matters := func() bool { return h.lease.alive(m.clk) }
 	c := h.claim()
 	c.Outcome, c.Result, c.AtOnce = r.req.Outcome, r.req.Result, c.AtOnce || r.atOnce
+	c.Traceparent = r.req.Traceparent
 	if c.AtOnce && h.grant != uuid.Nil { // else undoing it could free what a repeat was told
-		settled = m.afterwards(store.Attempt{Key: h.key, Grant: h.grant}, h.lease, h.minHold, settled)
+		settled = m.afterwards(ctx, store.Attempt{Key: h.key, Grant: h.grant}, h.lease, h.minHold, settled)
 	}
-	m.free(c, matters, r.answer, settled)
+	m.free(ctx, c, matters, r.answer, settled)
 }
 
 // free sends a release again and again until the store confirms it or it does
 // not matter any more, because the lock's lease is dead. tried hears the outcome
 // of each try; then, once, settled is called.
-func (m *Manager) free(c store.Claim, matters func() bool, tried func(error), settled func()) {
-	again := func() { m.free(c, matters, tried, settled) }
+func (m *Manager) free(ctx context.Context, c store.Claim, matters func() bool, tried func(error), settled func()) {
+	again := func() { m.free(ctx, c, matters, tried, settled) }
 	answer := func(v store.Verdict, err error) {
 		err = judged("release", v, err)
 		if err != nil && matters() {
@@ -196,7 +233,7 @@ func (m *Manager) free(c store.Claim, matters func() bool, tried func(error), se
 		settled()
 	}
 	// Releases are not limited: what is released was held, and that is limited.
-	if err := m.releases.Submit(context.Background(), c, answer); err != nil {
+	if err := m.releases.Submit(ctx, c, answer); err != nil {
 		// The manager has stopped; its leases are buried with all that they hold.
 		tried(err)
 		settled()
@@ -207,9 +244,9 @@ func (m *Manager) free(c store.Claim, matters func() bool, tried func(error), se
 // still lie in somebody's buffer, and be carried out after it was undone: so it is
 // undone at once, for those who wait for the key, and once more when the server
 // has long given up on what reached it.
-func (m *Manager) undo(a store.Attempt, matters func() bool, settled func()) {
-	m.undoOnce(a, matters, func() {
-		again := func() { m.undoOnce(a, matters, settled) }
+func (m *Manager) undo(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
+	m.undoOnce(ctx, a, matters, func() {
+		again := func() { m.undoOnce(ctx, a, matters, settled) }
 		if m.st.Traits().Inline || !matters() || !m.retries.after(2*m.cfg.StoreTimeout, again) {
 			settled()
 		}
@@ -218,8 +255,8 @@ func (m *Manager) undo(a store.Attempt, matters func() bool, settled func()) {
 
 // undoOnce tries again and again until the store confirms it or it does not
 // matter any more. Then, once, settled is called.
-func (m *Manager) undoOnce(a store.Attempt, matters func() bool, settled func()) {
-	again := func() { m.undoOnce(a, matters, settled) }
+func (m *Manager) undoOnce(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
+	again := func() { m.undoOnce(ctx, a, matters, settled) }
 	answer := func(o store.Outcome, err error) {
 		m.denials.drop(a.Key)
 		undone := err == nil && o != store.Stuck
@@ -227,7 +264,7 @@ func (m *Manager) undoOnce(a store.Attempt, matters func() bool, settled func())
 			settled()
 		}
 	}
-	if err := m.undos.Submit(context.Background(), a, answer); err != nil {
+	if err := m.undos.Submit(ctx, a, answer); err != nil {
 		settled() // as in free
 	}
 }
@@ -281,10 +318,10 @@ func (m *Manager) Discard(s *Session, g Grant) {
 		return
 	}
 	if h := s.find(g.Key, g.Token); h != nil {
-		r := m.newRelease(h, ReleaseRequest{})
+		r := m.newEnd(h)
 		r.untold, r.entry = true, g.Reentry
 		if entries, err := s.exit(h, r); err == nil && entries == 0 {
-			m.send(h, r, nil)
+			m.send(h.traced(), h, r, nil)
 		}
 	}
 }

@@ -108,7 +108,8 @@ func (s *Session) End(reason EndReason) <-chan struct{} {
 	s.ended = true
 	releases := make(map[*heldLock]*release, len(s.held))
 	for _, h := range s.held {
-		r := s.m.newRelease(h, ReleaseRequest{})
+		r := s.m.newEnd(h)
+		r.ofSession = true
 		s.takeLocked(h, ending{lost: endings[reason], release: r})
 		releases[h] = r
 	}
@@ -118,13 +119,14 @@ func (s *Session) End(reason EndReason) <-chan struct{} {
 	}
 	s.mu.Unlock()
 
+	s.m.figures.SessionEnded(sessionEnds[reason])
 	s.m.forget(s)
 	left := int64(len(releases))
 	if left == 0 {
 		close(s.released)
 	}
 	for h, r := range releases {
-		s.m.send(h, r, func() {
+		s.m.send(h.traced(), h, r, func() {
 			if atomic.AddInt64(&left, -1) == 0 {
 				close(s.released)
 			}
@@ -213,6 +215,7 @@ func (s *Session) keep(h *heldLock, p *place) (before *heldLock, ok bool) {
 	} else {
 		s.leaveLocked(p)
 	}
+	s.arrives(h)
 	s.held[h.key] = h
 	p.kept = h
 	s.m.sessionLocks.Add(1)
@@ -251,6 +254,7 @@ func (s *Session) takeLocked(h *heldLock, e ending) bool {
 	if h.part {
 		s.parts--
 	}
+	s.leaves(h, e)
 	s.m.held.remove(h)
 	s.m.ended.Add(grantRef{h.key, h.token}, e)
 	if s.m.sessionLocks.Add(-1) == 0 {
@@ -283,7 +287,10 @@ func (s *Session) loseUntold(h *heldLock, reason LostReason) {
 	defer s.mu.Unlock()
 	if h.reentered {
 		s.loseLocked(h, reason)
-	} else if s.takeLocked(h, ending{lost: reason}) {
+		return
+	}
+	h.unheard = true
+	if s.takeLocked(h, ending{lost: reason}) {
 		h.lease.unpin()
 	}
 }

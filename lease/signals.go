@@ -149,22 +149,24 @@ func (m *Manager) obey(sig store.Signal) bool {
 	}
 	switch sig.Kind {
 	case store.Stop:
-		h.s.stop(h, sig)
+		if h.s.stop(h, sig) {
+			m.logOf(h.traceparent).Info("holder asked to stop", "key", h.key, "token", h.token, "session", h.s.name, "owner", h.owner)
+		}
 	case store.Break:
 		if m.giveUp(h, LostForced) {
-			m.log.Warn("lock broken, somebody asked for it", "key", h.key, "token", h.token, "session", h.s.name, "owner", h.owner)
+			m.logOf(h.traceparent).Warn("lock broken, somebody asked for it", "key", h.key, "token", h.token, "session", h.s.name, "owner", h.owner)
 		}
 	}
 	return true
 }
 
 // stop notes that the holder of h is asked to stop, and tells the app, again only
-// if the reason is another.
-func (s *Session) stop(h *heldLock, sig store.Signal) {
+// if the reason is another; else it reports false.
+func (s *Session) stop(h *heldLock, sig store.Signal) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.held[h.key] != h || h.stopping != nil && sameReason(h.stopping.Reason, sig.Reason) {
-		return
+		return false
 	}
 	at := sig.At
 	if h.stopping != nil {
@@ -174,6 +176,7 @@ func (s *Session) stop(h *heldLock, sig store.Signal) {
 	if !h.part {
 		s.tellStopLocked(h)
 	}
+	return true
 }
 
 func (s *Session) tellStopLocked(h *heldLock) {

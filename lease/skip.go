@@ -14,22 +14,22 @@ func (b *bid) skipped(ans store.Answer) {
 	}
 	b.m.denials.drop(b.req.Key)
 	b.loose.Add(1)
-	b.m.forgetWait(b.attempt(), b.leaseLives, b.loose.Done)
+	b.m.forgetWait(b.tr.carry(context.Background()), b.attempt(), b.leaseLives, b.loose.Done)
 	b.end()
 }
 
 // forgetWait makes the store forget a waiter that was skipped. It tries again and
 // again until the store confirms it, or the waiter's lease is dead, and the waiter
 // with it. Then, once, settled is called.
-func (m *Manager) forgetWait(a store.Attempt, matters func() bool, settled func()) {
-	again := func() { m.forgetWait(a, matters, settled) }
+func (m *Manager) forgetWait(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
+	again := func() { m.forgetWait(ctx, a, matters, settled) }
 	answer := func(ans store.Answer, err error) {
 		forgotten := err == nil && ans.Outcome != store.Stuck
 		if forgotten || !matters() || !m.retries.after(jittered(renewRetry), again) {
 			settled()
 		}
 	}
-	if err := m.cancels.Submit(context.Background(), a, answer); err != nil {
+	if err := m.cancels.Submit(ctx, a, answer); err != nil {
 		settled() // as in free
 	}
 }

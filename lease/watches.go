@@ -172,7 +172,7 @@ func (ws *watches) pin(ctx context.Context) error {
 	if ws.lease != nil {
 		return nil
 	}
-	l, err := ws.m.pin(ws.m.cfg.TTL)
+	l, err := ws.m.pin(ws.m.ctx, ws.m.cfg.TTL)
 	if err != nil {
 		return err
 	}

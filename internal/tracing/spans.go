@@ -1,0 +1,82 @@
+package tracing
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Carry returns ctx with the span that is in from, and nothing else of it: work that
+// goes on when a call has left must not end with the call's context.
+func Carry(ctx, from context.Context) context.Context {
+	return trace.ContextWithSpan(ctx, trace.SpanFromContext(from))
+}
+
+// Recorded reports whether the span in ctx is kept. Unlike its IsRecording, that is
+// also true when it has ended: what was begun for a call may end after it.
+func Recorded(ctx context.Context) bool {
+	return trace.SpanContextFromContext(ctx).IsSampled()
+}
+
+// Past makes the span of something that began then and ends now, a child of the one
+// that a traceparent names. There is none if that is not recorded. t must not be nil.
+func (t *Tracer) Past(parent, name string, began time.Time, attrs ...attribute.KeyValue) {
+	sc := Parse(parent)
+	if !sc.IsSampled() {
+		return
+	}
+	_, span := t.tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), sc), name,
+		trace.WithTimestamp(began), trace.WithAttributes(t.common...), trace.WithAttributes(attrs...))
+	span.End()
+}
+
+// Batch begins the span of one operation of the store on behalf of calls, of which it
+// gets the contexts: a child of the first that is recorded, with a link to each that
+// is, and a link from each of the others. When none is recorded there is no span. The
+// returned function ends it. t must not be nil.
+func (t *Tracer) Batch(ctx context.Context, operation string, calls []context.Context, size int) (context.Context, func(error)) {
+	recorded := spansOf(calls)
+	if len(recorded) == 0 {
+		return ctx, func(error) {}
+	}
+	links := make([]trace.Link, len(recorded))
+	for i, s := range recorded {
+		links[i] = trace.Link{SpanContext: s.SpanContext(), Attributes: []attribute.KeyValue{Link.String(LinkCall)}}
+	}
+	ctx, span := t.tracer.Start(trace.ContextWithSpan(ctx, recorded[0]), "store.batch", trace.WithLinks(links...),
+		trace.WithAttributes(t.common...), trace.WithAttributes(Operation.String(operation), BatchSize.Int(size)))
+	back := trace.Link{SpanContext: span.SpanContext(), Attributes: []attribute.KeyValue{Link.String(LinkBatch)}}
+	for _, s := range recorded[1:] {
+		s.AddLink(back)
+	}
+	return ctx, func(err error) {
+		if err != nil {
+			span.SetStatus(codes.Error, err.Error())
+		}
+		span.End()
+	}
+}
+
+// spansOf are the recorded spans of contexts, each once: the locks of a group are one
+// call's.
+func spansOf(calls []context.Context) []trace.Span {
+	var recorded []trace.Span
+	seen := make(map[trace.SpanID]struct{}, len(calls))
+	for _, ctx := range calls {
+		if !Recorded(ctx) {
+			continue
+		}
+		s := trace.SpanFromContext(ctx)
+		if _, twice := seen[s.SpanContext().SpanID()]; !twice {
+			seen[s.SpanContext().SpanID()] = struct{}{}
+			recorded = append(recorded, s)
+		}
+	}
+	return recorded
+}
+
+// SpanContext is that of the span in ctx.
+func SpanContext(ctx context.Context) trace.SpanContext { return trace.SpanContextFromContext(ctx) }

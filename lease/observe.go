@@ -1,0 +1,309 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/metrics"
+	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// figures is what [metrics.Locks] does, which may be nil. Tests put another one in.
+type figures interface {
+	Acquired(ctx context.Context, key, result string, waited time.Duration)
+	Holds(key string, change int)
+	Waits(key string, change int)
+	Ended(ctx context.Context, key, reason string, held time.Duration)
+	Releases(key, result string)
+	HandedOff(ctx context.Context, took time.Duration)
+	Cached(kind string)
+	Renewed(took time.Duration, kept, lost, failed int)
+	SessionEnded(reason string)
+	Observe(state func() metrics.State)
+}
+
+// Kinds of answers that need no statement.
+const (
+	cachedDenial = "denial"
+	cachedHeld   = "held_here"
+	cachedEntry  = "entry"
+	cachedRead   = "read"
+	cachedCheck  = "check"
+	cachedEnd    = "ended"
+)
+
+// How a session's lock ends that is not lost.
+const (
+	endReleased = "released"
+	endSession  = "session_ended"
+)
+
+var sessionEnds = map[EndReason]string{EndDropped: "dropped", EndDeleted: "deleted", EndShutdown: "shutdown"}
+
+// Codes of problems that have something to do with a lock, in the words of the
+// contract; but abandoned, which nobody hears.
+const (
+	codeHeld      = "held"
+	codeTimeout   = "wait_timeout"
+	codeLimit     = "limit"
+	codeSession   = "session_ended"
+	codeDraining  = "draining"
+	codeStore     = "store_unavailable"
+	codeLost      = "lock_lost"
+	codeNotHolder = "not_holder"
+	codeNotHeld   = "not_held"
+	codeInvalid   = "invalid_request"
+	codeAbandoned = "abandoned"
+	codeInternal  = "internal"
+)
+
+// codeOf is the code of an error of this package.
+func codeOf(err error) string {
+	switch {
+	case is[*HeldError](err): // the most frequent first
+		return codeHeld
+	case is[*TimeoutError](err):
+		return codeTimeout
+	case is[*SkippedError](err):
+		return metrics.Skipped
+	case errors.Is(err, ErrAbandoned):
+		return codeAbandoned
+	case errors.Is(err, ErrSessionEnded):
+		return codeSession
+	case errors.Is(err, ErrDraining):
+		return codeDraining
+	case is[*LimitError](err):
+		return codeLimit
+	case is[*LostError](err):
+		return codeLost
+	case is[*NotHolderError](err):
+		return codeNotHolder
+	case is[*NotHeldError](err):
+		return codeNotHeld
+	case is[*ReentryError](err):
+		return codeOfReentry(err)
+	case is[*HoldsError](err), is[*TTLOnSessionError](err):
+		return codeInvalid
+	case store.Unavailable(err):
+		return codeStore
+	default:
+		return codeInternal
+	}
+}
+
+// codeOfReentry tells a repeated release from one that comes too early.
+func codeOfReentry(err error) string {
+	if wrong, _ := errors.AsType[*ReentryError](err); wrong.Given > wrong.Have {
+		return codeNotHolder
+	}
+	return codeInvalid
+}
+
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}
+
+// resultOf is how an acquire ended.
+func resultOf(g *Grant, err error) string {
+	switch {
+	case err != nil:
+		return codeOf(err)
+	case g.Reentry > 1:
+		return metrics.Reentered
+	default:
+		return metrics.Granted
+	}
+}
+
+// begins is when a call begins that may wait. The others are refused at once, or know.
+func (m *Manager) begins(req *Request) (began time.Time) {
+	if req.Wait != 0 {
+		began = m.clk.Now()
+	}
+	return began
+}
+
+// acquired tells how an acquire of one key ended.
+func (m *Manager) acquired(ctx context.Context, req *Request, began time.Time, g *Grant, err error) {
+	waited := g.Waited
+	if err != nil && !began.IsZero() {
+		waited = m.clk.Now().Sub(began)
+	}
+	m.figures.Acquired(ctx, req.Key, resultOf(g, err), waited)
+	if err != nil {
+		m.tellRefusal(ctx, "acquire", req.Key, req.Traceparent, err)
+	}
+}
+
+// acquiredAll tells how a call for several keys ended: for each of them, as all or none.
+func (m *Manager) acquiredAll(ctx context.Context, keys []string, req *Request, began time.Time, grants []Grant, err error) {
+	if err == nil {
+		for i := range grants {
+			m.figures.Acquired(ctx, grants[i].Key, metrics.Granted, grants[i].Waited)
+		}
+		return
+	}
+	var waited time.Duration
+	if !began.IsZero() {
+		waited = m.clk.Now().Sub(began)
+	}
+	code := codeOf(err)
+	for _, key := range keys {
+		m.figures.Acquired(ctx, key, code, waited)
+	}
+	m.tellRefusal(ctx, "acquire", keyOfRefusal(keys, err), req.Traceparent, err)
+}
+
+// keyOfRefusal is the key because of which a call for several failed, if it is known.
+func keyOfRefusal(keys []string, err error) string {
+	if held, ok := errors.AsType[*HeldError](err); ok {
+		return held.Lock.Key
+	}
+	if timeout, ok := errors.AsType[*TimeoutError](err); ok {
+		return timeout.Lock.Key
+	}
+	return keys[0]
+}
+
+// released tells how a release ended.
+func (m *Manager) released(ctx context.Context, req *ReleaseRequest, out Released, err error) {
+	switch {
+	case err != nil:
+		m.figures.Releases(req.Key, codeOf(err))
+		m.tellRefusal(ctx, "release", req.Key, req.Traceparent, err)
+	case out.Reentry > 0:
+		m.figures.Releases(req.Key, metrics.Reentered)
+	default:
+		m.figures.Releases(req.Key, metrics.Released)
+	}
+}
+
+// tellRefusal logs that a call is refused. A claim that is wrong has its line already.
+// That a lock is held, and that a call gives up, is daily life.
+func (m *Manager) tellRefusal(ctx context.Context, operation, key, traceparent string, err error) {
+	level := slog.LevelWarn
+	code := codeOf(err)
+	switch code {
+	case codeNotHolder, codeLost, metrics.Skipped:
+		return
+	case codeHeld, codeTimeout, codeAbandoned, codeSession, codeDraining:
+		level = slog.LevelDebug
+	}
+	if m.log.Enabled(ctx, level) {
+		m.logOf(traceparent).Log(ctx, level, "call refused", "operation", operation, "key", key, "code", code, "error", err)
+	}
+}
+
+// logOf is the log, with the trace of a call if it has one.
+func (m *Manager) logOf(traceparent string) *slog.Logger {
+	if id := tracing.TraceID(traceparent); id != "" {
+		return m.log.With("trace_id", id)
+	}
+	return m.log
+}
+
+// logIn is logOf for calls of which only the context is known here.
+func (m *Manager) logIn(ctx context.Context) *slog.Logger {
+	if m.cfg.Tracer == nil {
+		return m.log
+	}
+	return m.logOf(tracing.Format(tracing.SpanContext(ctx)))
+}
+
+// tellGivenBack logs that what a bid has won is given back.
+func (b *bid) tellGivenBack(token int64) {
+	if b.m.log.Enabled(b.m.ctx, slog.LevelDebug) {
+		b.m.logOf(b.req.Traceparent).Debug("grant given back, its call has left", "key", b.req.Key, "token", token)
+	}
+}
+
+// renewed tells of a renewal that was sent at that time.
+func (m *Manager) renewed(sent time.Time, due, kept int, err error) {
+	lost, failed := due-kept, 0
+	if err != nil {
+		lost, failed = 0, due-kept
+	}
+	m.figures.Renewed(m.clk.Now().Sub(sent), kept, lost, failed)
+}
+
+// wonLock tells that a bid has won, when it is about to be its session's.
+func (b *bid) wonLock(handedOver bool, by string, ago time.Duration) {
+	b.tr.granted(handedOver, by)
+	if handedOver {
+		b.m.figures.HandedOff(b.tr.carry(context.Background()), ago)
+	}
+}
+
+// arrives tells that h is held. s.mu is held.
+func (s *Session) arrives(h *heldLock) {
+	s.m.figures.Holds(h.key, 1)
+	if !h.part {
+		h.beginHeld()
+	}
+}
+
+// leaves tells that h is not held any more, and why. Nobody hears of one of which the
+// app was not told. s.mu is held.
+func (s *Session) leaves(h *heldLock, e ending) {
+	s.m.figures.Holds(h.key, -1)
+	if h.part || h.unheard {
+		return
+	}
+	reason, loss := endReleased, e.lost != "" && e.lost != LostShutdown
+	switch {
+	case e.lost != "":
+		reason = string(e.lost)
+	case e.release != nil && e.release.ofSession:
+		reason = endSession
+	}
+	h.endHeld(reason, loss)
+	s.m.figures.Ended(h.traced(), h.key, reason, s.m.heldFor(h, e))
+}
+
+// heldFor is how long a lock was held that has just ended.
+func (m *Manager) heldFor(h *heldLock, e ending) time.Duration {
+	if e.release != nil {
+		return e.release.heldFor
+	}
+	return m.clk.Now().Sub(h.since)
+}
+
+// state is what the gauges show.
+func (m *Manager) state() metrics.State {
+	st := metrics.State{Ready: m.Ready() == nil, Draining: m.isDraining()}
+	m.sessionsMu.Lock()
+	st.Sessions = len(m.sessions)
+	m.sessionsMu.Unlock()
+	for _, l := range m.book.all() {
+		if !l.alive(m.clk) {
+			continue
+		}
+		if left := l.remaining(m.clk); st.Leases == 0 || left < st.LeaseExpiry {
+			st.LeaseExpiry = left
+		}
+		st.Leases++
+	}
+	if oldest := m.held.oldest(); !oldest.IsZero() {
+		st.OldestHold = m.clk.Now().Sub(oldest)
+	}
+	return st
+}
+
+// oldest is since when the lock is held that is held longest; zero when none is.
+func (hs *heldSet) oldest() (since time.Time) {
+	for i := range hs.shards {
+		sh := &hs.shards[i]
+		sh.mu.Lock()
+		for _, h := range sh.m {
+			if since.IsZero() || h.since.Before(since) {
+				since = h.since
+			}
+		}
+		sh.mu.Unlock()
+	}
+	return since
+}
