@@ -36,6 +36,8 @@ type double struct {
 	conns chan struct{}
 	// checking is how many checks are under way, checkingMost how many were.
 	checking, checkingMost int
+	// handOffs, if set, are known to all sidecars of a test.
+	handOffs *handOffs
 }
 
 // listened is one call of Listen, and how many enqueues came before it.
@@ -195,6 +197,7 @@ func (d *double) OnNews(hear func(store.News)) {
 		drop := d.dropNews
 		d.mu.Unlock()
 		if !drop {
+			d.handOffs.tell(n.Key, &n.Answer)
 			hear(n)
 		}
 	})
@@ -407,6 +410,9 @@ func (d *double) CheckWaits(ctx context.Context, waits []store.Attempt) ([]store
 			return nil, &store.Error{Op: "CheckWaits", Err: err}
 		}
 		answers, err := d.Store.CheckWaits(unlimited, waits)
+		for i := range answers {
+			d.handOffs.tell(waits[i].Key, &answers[i])
+		}
 		return d.unplaced("CheckWaits", answers, err)
 	})
 }
@@ -442,7 +448,10 @@ func (d *double) Listen(on bool) {
 func (d *double) Release(ctx context.Context, claims []store.Claim) ([]store.Verdict, error) {
 	return do(ctx, d, "Release", len(claims), func(ctx context.Context) ([]store.Verdict, error) {
 		return unlessLocked(d, claims, func(c store.Claim) string { return c.Key }, store.Verdict{Standing: store.NotJudged},
-			func(claims []store.Claim) ([]store.Verdict, error) { return d.Store.Release(ctx, claims) })
+			func(claims []store.Claim) ([]store.Verdict, error) {
+				d.handOffs.note(claims)
+				return d.Store.Release(ctx, claims)
+			})
 	})
 }
 

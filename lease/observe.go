@@ -246,11 +246,11 @@ func (s *Session) arrives(h *heldLock) {
 	}
 }
 
-// leaves tells that h is not held any more, and why. Nobody hears of one of which the
-// app was not told. s.mu is held.
+// leaves tells that h is not held any more, and why. One that the app never heard of
+// is not counted as lost. s.mu is held.
 func (s *Session) leaves(h *heldLock, e ending) {
 	s.m.figures.Holds(h.key, -1)
-	if h.part || h.unheard {
+	if h.part {
 		return
 	}
 	reason, loss := endReleased, e.lost != "" && e.lost != LostShutdown
@@ -261,6 +261,9 @@ func (s *Session) leaves(h *heldLock, e ending) {
 		reason = endSession
 	}
 	h.endHeld(reason, loss)
+	if h.unheard {
+		return
+	}
 	s.m.figures.Ended(h.traced(), h.key, reason, s.m.heldFor(h, e))
 }
 

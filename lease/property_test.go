@@ -7,13 +7,16 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"pgregory.net/rapid"
 
+	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
 )
@@ -33,6 +36,8 @@ type world struct {
 	amended  map[int64]time.Time // the earliest end that was asked for
 	calls    []*pendingCall
 	requests map[uuid.UUID]Request
+	asked    [2]atomic.Int64 // acquires of each side
+	open     openSpans
 
 	began time.Time
 	story []string
@@ -78,6 +83,10 @@ func newWorld(t *rapid.T) *world {
 		}
 		if rapid.Bool().Draw(t, "polls") {
 			opts = append(opts, polling)
+		}
+		if rapid.Bool().Draw(t, "traced") {
+			provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(&w.open))
+			opts = append(opts, with(func(c *Config) { c.Tracer = tracing.New(provider) }))
 		}
 		w.side[i] = newRigOn(t, space, string(rune('a'+i)), opts...)
 	}
@@ -228,7 +237,8 @@ func (w *world) call(side int, m *member, req Request) {
 	if req.RequestID != uuid.Nil {
 		side = w.sideOf(req.RequestID)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	w.asked[side].Add(1)
+	ctx, cancel := context.WithCancel(sampledCall())
 	p := &pendingCall{cancel: cancel, done: make(chan struct{})}
 	w.calls = append(w.calls, p)
 	var s *Session
@@ -468,6 +478,12 @@ func (w *world) end() {
 		r.nothingKept()
 		r.nothingStored()
 	}
+	for i := range w.side {
+		if asked, told := int(w.asked[i].Load()), w.side[i].tally.sum(w.side[i].tally.acquired); asked != told {
+			w.t.Errorf("%d acquires, %d results", asked, told)
+		}
+	}
+	w.open.none(w.t)
 }
 
 func TestProperties(t *testing.T) {

@@ -57,6 +57,7 @@ type rig struct {
 	st    *double
 	clk   *fakeClock
 	m     *Manager
+	tally *tally
 
 	mu   sync.Mutex
 	lost []Lost
@@ -89,13 +90,13 @@ func (r *rig) another(opts ...option) *rig { return newRigOn(r.t, r.space, "b", 
 
 func newRigOn(t tester, space *memory.Space, name string, opts ...option) *rig {
 	t.Helper()
-	r := &rig{t: t, space: space, clk: &fakeClock{}}
+	r := &rig{t: t, space: space, clk: &fakeClock{}, tally: newTally(t)}
 	r.st = newDouble(space.Open(store.Identity{Namespace: "test", Instance: name, Pod: "pod-" + name}))
 	cfg := Config{
 		Instance: name, Pod: "pod-" + name, TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
 		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 100, CacheTTL: 100 * time.Millisecond,
 		BatchMax: 100, MaxSessions: 100, MaxLocksPerSession: 20_000, MaxWaiters: 20_000,
-		Logger: slog.New(slog.DiscardHandler), Clock: r.clk,
+		Logger: slog.New(slog.DiscardHandler), Clock: r.clk, figures: r.tally,
 	}
 	for _, o := range opts {
 		o(&cfg, &r.st.traits)
@@ -288,6 +289,8 @@ func (r *rig) nothingKept() {
 	for _, s := range r.m.sessions {
 		note("parts", s.parts)
 	}
+	note("locks that are shown", r.tally.sum(r.tally.holds))
+	note("waits that are shown", r.tally.sum(r.tally.waits))
 	note("requests in use", len(r.m.requests.inUse))
 	note("leases of single locks", len(r.m.book.own))
 	if len(left) > 0 {

@@ -1,0 +1,120 @@
+package lease
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/metrics"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// tally counts what a manager tells as figures. No gauge may ever be below zero.
+type tally struct {
+	t  tester
+	mu sync.Mutex
+
+	acquired, released, cached, sessions map[string]int
+	holds, waits                         map[string]int
+	ended                                []endedHold
+	handOffs                             []time.Duration
+	kept, lost, failed                   int
+	waited                               time.Duration // of the last acquire
+	state                                func() metrics.State
+}
+
+type endedHold struct {
+	key, reason string
+	held        time.Duration
+}
+
+func newTally(t tester) *tally {
+	none := func() map[string]int { return map[string]int{} }
+	return &tally{t: t, acquired: none(), released: none(), cached: none(), sessions: none(), holds: none(), waits: none()}
+}
+
+func (ta *tally) sum(of map[string]int) (sum int) {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	for n := range maps.Values(of) {
+		sum += n
+	}
+	return sum
+}
+
+// take returns what was counted in a map, by sorted words, and begins anew.
+func (ta *tally) take(of *map[string]int) (words []string) {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	for _, word := range slices.Sorted(maps.Keys(*of)) {
+		words = append(words, slices.Repeat([]string{word}, (*of)[word])...)
+	}
+	*of = map[string]int{}
+	return words
+}
+
+func (ta *tally) Acquired(_ context.Context, key, result string, waited time.Duration) {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	ta.acquired[key+" "+result]++
+	ta.waited = waited
+}
+
+func (ta *tally) gauge(what string, of map[string]int, key string, change int) {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	if of[key] += change; of[key] < 0 || change != 1 && change != -1 {
+		ta.t.Errorf("%s of %q: %d", what, key, of[key])
+	}
+}
+
+func (ta *tally) Holds(key string, change int) { ta.gauge("holds", ta.holds, key, change) }
+func (ta *tally) Waits(key string, change int) { ta.gauge("waits", ta.waits, key, change) }
+
+func (ta *tally) Ended(_ context.Context, key, reason string, held time.Duration) {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	ta.ended = append(ta.ended, endedHold{key, reason, held})
+	if held < 0 {
+		ta.t.Errorf("%q was held for %s", key, held)
+	}
+}
+
+func (ta *tally) Releases(key, result string) {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	ta.released[key+" "+result]++
+}
+
+func (ta *tally) HandedOff(_ context.Context, took time.Duration) {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	ta.handOffs = append(ta.handOffs, took)
+}
+
+func (ta *tally) Cached(kind string) {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	ta.cached[kind]++
+}
+
+func (ta *tally) Renewed(_ time.Duration, kept, lost, failed int) {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	ta.kept, ta.lost, ta.failed = ta.kept+kept, ta.lost+lost, ta.failed+failed
+}
+
+func (ta *tally) SessionEnded(reason string) {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	ta.sessions[reason]++
+}
+
+func (ta *tally) Observe(state func() metrics.State) { ta.state = state }
+
+var _ figures = (*tally)(nil)
+
+// pod is the identity of a sidecar on a space of its own.
+var pod = store.Identity{Namespace: "test", Instance: "a", Pod: "a"}

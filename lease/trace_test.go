@@ -1,0 +1,459 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+func TestSpansOfAFreeKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t)
+		r := sp.on()
+		s := r.session()
+		g := sp.acquire(r, "a", s, Request{Key: "db:k"})
+		time.Sleep(time.Second)
+		sp.release(r, "a", s, ReleaseRequest{Key: g.Key, Token: g.Token})
+		sp.want(`
+			lock.acquire a
+				lock.held db:k #1 released
+				store.batch acquire 1 [call: lock.acquire a]
+				store.batch open 1 [call: lock.acquire a]
+			lock.release a [acquire: lock.acquire a]
+				store.batch release 1 [call: lock.release a]
+		`)
+		held := sp.named("lock.held")[0]
+		if d := held.EndTime.Sub(held.StartTime); d != time.Second {
+			t.Errorf("held for %s", d)
+		}
+		if attributeOf(held.Attributes, "lock.type") != "db" || attributeOf(held.Attributes, "lock.session") != s.Name() {
+			t.Errorf("held: %v", held.Attributes)
+		}
+	})
+}
+
+// Where operations take no time there are no spans of them; the others are the same.
+func TestSpansInline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t)
+		r := sp.on(inline)
+		s, o := r.session(), r.session()
+		g := sp.acquire(r, "a", s, Request{Key: "k"})
+		b := sp.ask(context.Background(), r, "b", o, Request{Key: "k", Wait: time.Minute})
+		synctest.Wait()
+		sp.release(r, "a", s, ReleaseRequest{Key: g.Key, Token: g.Token})
+		b.granted(t)
+		synctest.Wait()
+		sp.want(`
+			lock.acquire a
+				lock.held k #1 released
+			lock.acquire b
+				lock.wait k 1 granted hand_off pod-a [holder: lock.acquire a] [release: lock.release a]
+			lock.release a [acquire: lock.acquire a]
+		`)
+	})
+}
+
+// The waiter and the holder are apps of the same sidecar: who holds the key is known
+// here, and so is the release.
+func TestSpansOfAWaitForANeighbour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t)
+		r := sp.on()
+		s, o := r.session(), r.session()
+		g := sp.acquire(r, "a", s, Request{Key: "k"})
+		b := sp.ask(context.Background(), r, "b", o, Request{Key: "k", Wait: time.Minute})
+		time.Sleep(time.Second)
+		sp.release(r, "a", s, ReleaseRequest{Key: g.Key, Token: g.Token})
+		b.granted(t)
+		o.End(EndDeleted)
+		synctest.Wait()
+		sp.want(`
+			lock.acquire a
+				lock.held k #1 released
+				store.batch acquire 1 [call: lock.acquire a]
+				store.batch open 1 [call: lock.acquire a]
+			lock.acquire b
+				lock.held k #2 session_ended
+					store.batch release 1 [call: lock.held k]
+				lock.wait k 1 granted hand_off pod-a [holder: lock.acquire a] [release: lock.release a]
+					store.batch enqueue 1 [call: lock.wait k]
+			lock.release a [acquire: lock.acquire a]
+				store.batch release 1 [call: lock.release a]
+		`)
+		wait := sp.named("lock.wait")[0]
+		if d := wait.EndTime.Sub(wait.StartTime); d != time.Second {
+			t.Errorf("waited for %s", d)
+		}
+	})
+}
+
+// The holder is another sidecar's, and changes while the call waits: the wait leads to
+// both, and to the release by which it got the lock, whichever way it hears of it.
+func TestSpansAcrossSidecars(t *testing.T) {
+	for name, news := range map[string]bool{"news": true, "no news": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { spansAcrossSidecars(t, news) })
+		})
+	}
+}
+
+func spansAcrossSidecars(t *testing.T, news bool) {
+	sp := newSpans(t)
+	a := sp.on()
+	b := sp.beside(a)
+	b.st.dropNews = !news
+	s, o, u := a.session(), a.session(), b.session()
+	first := sp.acquire(a, "first", s, Request{Key: "k"})
+	second := sp.ask(context.Background(), a, "second", o, Request{Key: "k", Wait: time.Minute})
+	time.Sleep(time.Second)
+	third := sp.ask(context.Background(), b, "third", u, Request{Key: "k", Wait: time.Minute})
+	time.Sleep(time.Second)
+	sp.release(a, "first", s, ReleaseRequest{Key: "k", Token: first.Token})
+	g := second.granted(t)
+	time.Sleep(6 * time.Second) // the third is checked with the renewals
+	sp.release(a, "second", o, ReleaseRequest{Key: "k", Token: g.Token})
+	g = third.granted(t)
+	sp.release(b, "third", u, ReleaseRequest{Key: "k", Token: g.Token})
+	sp.want(`
+		lock.acquire first
+			lock.held k #1 released
+			store.batch acquire 1 [call: lock.acquire first]
+			store.batch open 1 [call: lock.acquire first]
+		lock.acquire second
+			lock.held k #2 released
+			lock.wait k 1 granted hand_off pod-a [holder: lock.acquire first] [release: lock.release first]
+				store.batch enqueue 1 [call: lock.wait k]
+		lock.acquire third
+			lock.held k #3 released
+			lock.wait k 2 granted hand_off pod-a [holder: lock.acquire first] [holder: lock.acquire second] [release: lock.release second]
+				store.batch enqueue 1 [call: lock.wait k]
+			store.batch acquire 1 [call: lock.acquire third]
+			store.batch open 1 [call: lock.acquire third]
+		lock.release first [acquire: lock.acquire first]
+			store.batch release 1 [call: lock.release first]
+		lock.release second [acquire: lock.acquire second]
+			store.batch release 1 [call: lock.release second]
+		lock.release third [acquire: lock.acquire third]
+			store.batch release 1 [call: lock.release third]
+	`)
+}
+
+// A key that came free before the call stood in line was not handed over.
+func TestSpansOfAWaitThatFoundTheKeyFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t)
+		r := sp.on()
+		s, o := r.session(), r.session()
+		g := sp.acquire(r, "a", s, Request{Key: "k"})
+		goOn := r.st.hold("Enqueue")
+		b := sp.ask(context.Background(), r, "b", o, Request{Key: "k", Wait: time.Minute})
+		synctest.Wait()
+		sp.release(r, "a", s, ReleaseRequest{Key: "k", Token: g.Token})
+		delete(sp.handOffs.by, "k")
+		goOn()
+		b.granted(t)
+		wait := sp.named("lock.wait")[0]
+		if by := attributeOf(wait.Attributes, "lock.granted_by"); by != "free" || len(wait.Links) != 1 {
+			t.Errorf("granted by %q, %d links", by, len(wait.Links))
+		}
+	})
+}
+
+func TestSpansOfWaitsInVain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t)
+		a := sp.on()
+		b := sp.beside(a)
+		s, o, ends := a.session(), b.session(), b.session()
+		g := sp.acquire(a, "a", s, Request{Key: "k"})
+		late := sp.ask(context.Background(), b, "late", o, Request{Key: "k", Wait: time.Second})
+		synctest.Wait()
+		skips := sp.ask(context.Background(), b, "skips", o, Request{Key: "k", Wait: time.Minute, Skip: true})
+		synctest.Wait()
+		drops := sp.ask(context.Background(), b, "drops", ends, Request{Key: "k", Wait: time.Minute})
+		time.Sleep(2 * time.Second)
+		ends.End(EndDropped)
+		<-drops.done
+		synctest.Wait()
+		sp.release(a, "a", s, ReleaseRequest{Key: "k", Token: g.Token, Outcome: store.Success})
+		<-late.done
+		<-skips.done
+		synctest.Wait()
+		sp.want(`
+			lock.acquire a
+				lock.held k #1 released
+				store.batch acquire 1 [call: lock.acquire a]
+				store.batch open 1 [call: lock.acquire a]
+			lock.acquire drops
+				lock.wait k 3 session_ended pod-a [holder: lock.acquire a]
+					store.batch cancel 1 [call: lock.wait k]
+					store.batch enqueue 1 [call: lock.wait k]
+				store.batch acquire 1 [call: lock.acquire drops]
+			lock.acquire late
+				lock.wait k 1 wait_timeout pod-a [holder: lock.acquire a]
+					store.batch cancel 1 [call: lock.wait k]
+					store.batch enqueue 1 [call: lock.wait k]
+				store.batch acquire 1 [call: lock.acquire late]
+				store.batch open 1 [call: lock.acquire late]
+			lock.acquire skips
+				lock.wait k 2 skipped pod-a [holder: lock.acquire a]
+					store.batch cancel 1 [call: lock.wait k]
+					store.batch enqueue 1 [call: lock.wait k]
+				store.batch acquire 1 [call: lock.acquire skips]
+			lock.release a [acquire: lock.acquire a]
+				store.batch release 1 [call: lock.release a]
+		`)
+	})
+}
+
+// What ends a lock that nobody released is an error, and says why; a drop's release is
+// told to whoever gets the lock by it as the work of the acquire.
+func TestSpansOfLosses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t)
+		r := sp.on()
+		drops, s, o := r.session(), r.session(), r.session()
+		sp.acquire(r, "drops", drops, Request{Key: "drop"})
+		sp.acquire(r, "late", s, Request{Key: "max", MaxHold: time.Second})
+		sp.acquire(r, "broken", s, Request{Key: "force"})
+		next := sp.ask(context.Background(), r, "next", o, Request{Key: "drop", Wait: time.Minute})
+		synctest.Wait()
+		drops.End(EndDropped)
+		next.granted(t)
+		r.must(r.m.Break(context.Background(), "force"))
+		time.Sleep(2 * time.Second)
+		r.m.lose(r.m.book.get(r.m.cfg.TTL), LostStore)
+		synctest.Wait()
+		sp.want(`
+			lock.acquire broken
+				lock.held force #3 forced ERROR
+					store.batch release 1 [call: lock.held force]
+				store.batch acquire 1 [call: lock.acquire broken]
+			lock.acquire drops
+				lock.held drop #1 disconnected ERROR
+					store.batch release 1 [call: lock.held drop]
+				store.batch acquire 1 [call: lock.acquire drops]
+				store.batch open 1 [call: lock.acquire drops]
+			lock.acquire late
+				lock.held max #2 max_hold ERROR
+					store.batch release 1 [call: lock.held max]
+				store.batch acquire 1 [call: lock.acquire late]
+			lock.acquire next
+				lock.held drop #4 store_lost ERROR
+				lock.wait drop 1 granted hand_off pod-a [holder: lock.acquire drops] [release: lock.acquire drops]
+					store.batch enqueue 1 [call: lock.wait drop]
+		`)
+	})
+}
+
+// A group's waits are its parts', its locks are held when all are there.
+func TestSpansOfAGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t)
+		r := sp.on()
+		s, o := r.session(), r.session()
+		g := sp.acquire(r, "a", o, Request{Key: "y"})
+		c := sp.call(context.Background(), "lock.acquire", "group")
+		var grants []Grant
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			defer c.span.End()
+			var err error
+			grants, err = r.m.AcquireAll(c.ctx, s, []string{"x", "y", "z"}, Request{Wait: time.Minute, Traceparent: c.parent})
+			r.must(err)
+		}()
+		time.Sleep(time.Second)
+		sp.release(r, "a", o, ReleaseRequest{Key: "y", Token: g.Token})
+		<-done
+		for _, g := range grants {
+			sp.release(r, "group", s, ReleaseRequest{Key: g.Key, Token: g.Token})
+		}
+		sp.want(`
+			lock.acquire a
+				lock.held y #1 released
+				store.batch acquire 1 [call: lock.acquire a]
+				store.batch open 1 [call: lock.acquire a]
+			lock.acquire group
+				lock.held x #2 released
+				lock.held y #4 released
+				lock.held z #5 released
+				lock.wait y 1 granted hand_off pod-a [holder: lock.acquire a] [release: lock.release a]
+					store.batch enqueue 1 [call: lock.wait y]
+				store.batch acquire 1 [call: lock.acquire group]
+				store.batch acquire 3 [call: lock.acquire group]
+				store.batch release 1 [call: lock.acquire group]
+			lock.release a [acquire: lock.acquire a]
+				store.batch release 1 [call: lock.release a]
+			lock.release group [acquire: lock.acquire group]
+				store.batch release 1 [call: lock.release group]
+			lock.release group [acquire: lock.acquire group]
+				store.batch release 1 [call: lock.release group]
+			lock.release group [acquire: lock.acquire group]
+				store.batch release 1 [call: lock.release group]
+		`)
+		for _, held := range sp.named("lock.held")[1:] { // x was had a second before the others
+			if d := held.EndTime.Sub(held.StartTime); d != 0 {
+				t.Errorf("held for %s before the group was complete", d)
+			}
+		}
+	})
+}
+
+// A group that gets nothing held nothing, and says of its wait why it ended.
+func TestSpansOfAGroupInVain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t)
+		r := sp.on()
+		s, o := r.session(), r.session()
+		sp.acquire(r, "a", o, Request{Key: "y"})
+		sp.exporter.Reset()
+		c := sp.call(context.Background(), "lock.acquire", "group")
+		_, err := r.m.AcquireAll(c.ctx, s, []string{"x", "y"}, Request{Wait: time.Second, Traceparent: c.parent})
+		if _, late := errors.AsType[*TimeoutError](err); !late {
+			t.Errorf("told %v", err)
+		}
+		c.span.End()
+		synctest.Wait()
+		waits := sp.named("lock.wait")
+		if len(waits) != 1 || attributeOf(waits[0].Attributes, "lock.result") != "wait_timeout" {
+			t.Errorf("waits: %+v", waits)
+		}
+		if held := sp.named("lock.held"); len(held) != 0 {
+			t.Errorf("held: %+v", held)
+		}
+	})
+}
+
+// A batch is a child of its first call, and leads to all of them, as they lead to it;
+// but calls that are not recorded have no part in it.
+func TestSpansOfABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t)
+		r := sp.on()
+		s := r.session()
+		sp.acquire(r, "first", s, Request{Key: "0"})
+		sp.exporter.Reset()
+		goOn := r.st.hold("Acquire")
+		var asked []*answer
+		ask := func(ctx context.Context, key string) {
+			asked = append(asked, sp.ask(ctx, r, key, s, Request{Key: key}))
+			synctest.Wait()
+		}
+		ask(context.Background(), "1") // alone: the others come while it is under way
+		for _, key := range []string{"2", "3", "4"} {
+			ask(context.Background(), key)
+		}
+		unseen := r.ask(context.Background(), s, Request{Key: "5"})
+		synctest.Wait()
+		goOn()
+		for _, a := range append(asked, unseen) {
+			a.granted(t)
+		}
+		sp.want(`
+			lock.acquire 1
+				store.batch acquire 1 [call: lock.acquire 1]
+			lock.acquire 2
+				store.batch acquire 4 [call: lock.acquire 2] [call: lock.acquire 3] [call: lock.acquire 4]
+			lock.acquire 3 [batch: store.batch acquire]
+			lock.acquire 4 [batch: store.batch acquire]
+		`)
+	})
+}
+
+// Entering again makes no hold of its own; a wait that ends with it says so.
+func TestSpansOfAReentry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t)
+		r := sp.on()
+		holder, s := r.session(), r.session()
+		g := sp.acquire(r, "a", holder, Request{Key: "k"})
+		req := Request{Key: "k", Owner: "o", Reentrant: true, Wait: time.Minute}
+		one := sp.ask(context.Background(), r, "one", s, req)
+		synctest.Wait()
+		two := sp.ask(context.Background(), r, "two", s, req)
+		synctest.Wait()
+		sp.release(r, "a", holder, ReleaseRequest{Key: "k", Token: g.Token})
+		g = one.granted(t)
+		if again := two.granted(t); again.Reentry != 2 {
+			t.Errorf("told %+v", again)
+		}
+		synctest.Wait()
+		sp.exporter.Reset()
+		sp.release(r, "one", s, ReleaseRequest{Key: "k", Token: g.Token})
+		if held := sp.named("lock.held"); len(held) != 0 {
+			t.Errorf("an entry remains, held: %+v", held)
+		}
+		sp.release(r, "two", s, ReleaseRequest{Key: "k", Token: g.Token})
+		if held := sp.named("lock.held"); len(held) != 1 {
+			t.Errorf("held: %+v", held)
+		}
+	})
+}
+
+// What is not sampled costs nothing and is seen nowhere, whoever shares its batches.
+func TestNoSpans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t, sdktrace.WithSampler(sdktrace.NeverSample()))
+		r := sp.on()
+		s, o := r.session(), r.session()
+		g := sp.acquire(r, "a", s, Request{Key: "k"})
+		b := sp.ask(context.Background(), r, "b", o, Request{Key: "k", Wait: time.Minute})
+		synctest.Wait()
+		sp.release(r, "a", s, ReleaseRequest{Key: "k", Token: g.Token})
+		b.granted(t)
+		if h := o.find("k", b.g.Token); h.terms != plain {
+			t.Errorf("terms of its own: %+v", h.terms)
+		}
+		if all := sp.exporter.GetSpans(); len(all) != 0 {
+			t.Errorf("spans: %+v", all)
+		}
+	})
+}
+
+// A call that has no span, because it is nobody's, gets none.
+func TestNoSpansWithoutACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t)
+		r := sp.on()
+		s, o := r.session(), r.session()
+		g := r.lock(s, "k")
+		b := r.wait(o, "k", WaitForever)
+		r.release(s, g)
+		r.release(o, b.granted(t))
+		time.Sleep(time.Minute) // renewals, checks
+		if all := sp.exporter.GetSpans(); len(all) != 0 {
+			t.Errorf("spans: %+v", all)
+		}
+	})
+}
+
+// A bind:ttl lock belongs to nobody here: where it is released, its hold is known.
+func TestSpansOfABindTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t)
+		a := sp.on()
+		b := sp.beside(a)
+		g := sp.acquire(a, "a", nil, Request{Key: "k", Bind: BindTTL, TTL: time.Hour})
+		time.Sleep(time.Minute)
+		sp.release(b, "b", nil, ReleaseRequest{Key: "k", Token: g.Token})
+		sp.want(`
+			lock.acquire a
+				lock.held k #1 released
+				store.batch acquire 1 [call: lock.acquire a]
+			lock.release b [acquire: lock.acquire a]
+				store.batch release 1 [call: lock.release b]
+		`)
+		held := sp.named("lock.held")[0]
+		if d := held.EndTime.Sub(held.StartTime); d != time.Minute {
+			t.Errorf("held for %s", d)
+		}
+	})
+}
