@@ -14,7 +14,7 @@ import (
 )
 
 // benchManager is a manager on memory as production has it.
-func benchManager(b *testing.B) *Manager {
+func benchManager(b testing.TB) *Manager {
 	b.Helper()
 	st := memory.NewSpace().Open(store.Identity{Namespace: "test", Instance: "a", Pod: "a"})
 	m, err := New(Config{
@@ -32,7 +32,7 @@ func benchManager(b *testing.B) *Manager {
 	return m
 }
 
-func benchSession(b *testing.B, m *Manager) *Session {
+func benchSession(b testing.TB, m *Manager) *Session {
 	b.Helper()
 	s, err := m.OpenSession(SessionOptions{})
 	if err != nil {

@@ -236,6 +236,12 @@ type openSpans struct {
 	n  map[string]int
 }
 
+// opt makes a sidecar trace.
+func (o *openSpans) opt() option {
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(o))
+	return with(func(c *Config) { c.Tracer = tracing.New(provider) })
+}
+
 func (o *openSpans) count(name string, change int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
-	"github.com/locksidecar/locksidecar/store"
 )
 
 // tally counts what a manager tells as figures. No gauge may ever be below zero.
@@ -45,14 +44,36 @@ func (ta *tally) sum(of map[string]int) (sum int) {
 }
 
 // take returns what was counted in a map, by sorted words, and begins anew.
-func (ta *tally) take(of *map[string]int) (words []string) {
+func (ta *tally) take(of map[string]int) (words []string) {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
-	for _, word := range slices.Sorted(maps.Keys(*of)) {
-		words = append(words, slices.Repeat([]string{word}, (*of)[word])...)
+	for _, word := range slices.Sorted(maps.Keys(of)) {
+		words = append(words, slices.Repeat([]string{word}, of[word])...)
 	}
-	*of = map[string]int{}
+	clear(of)
 	return words
+}
+
+// told checks that so many acquires had one result each.
+func (ta *tally) told(acquires int) {
+	ta.t.Helper()
+	if n := ta.sum(ta.acquired); n != acquires {
+		ta.t.Errorf("%d acquires, %d results", acquires, n)
+	}
+}
+
+// renewals are how many leases were kept, lost, and not heard of.
+func (ta *tally) renewals() [3]int {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	return [3]int{ta.kept, ta.lost, ta.failed}
+}
+
+// delays are how long the hand-offs took.
+func (ta *tally) delays() []time.Duration {
+	ta.mu.Lock()
+	defer ta.mu.Unlock()
+	return slices.Clone(ta.handOffs)
 }
 
 func (ta *tally) Acquired(_ context.Context, key, result string, waited time.Duration) {
@@ -115,6 +136,3 @@ func (ta *tally) SessionEnded(reason string) {
 func (ta *tally) Observe(state func() metrics.State) { ta.state = state }
 
 var _ figures = (*tally)(nil)
-
-// pod is the identity of a sidecar on a space of its own.
-var pod = store.Identity{Namespace: "test", Instance: "a", Pod: "a"}
