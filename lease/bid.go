@@ -173,7 +173,7 @@ func (b *bid) denied(lock store.Lock) {
 	b.mu.Unlock()
 	switch {
 	case goOn:
-		b.enqueue(b.tr.carry(b.m.ctx))
+		b.enqueue(b.m.ctx)
 	case timeUp:
 		b.finish(errTimeUp)
 	default:

@@ -28,6 +28,10 @@ func TestGroupProperties(t *testing.T) {
 			}
 			sides[i] = append(sides[i], with(func(c *Config) { c.BatchMax = 3 }))
 		}
+		var open openSpans
+		if rapid.Bool().Draw(rt, "traced") {
+			sides[0] = append(sides[0], open.opt())
+		}
 		keys := []string{"a", "b", "c", "d"}
 		callers := rapid.SliceOfN(rapid.Uint64(), 2, 12).Draw(rt, "callers")
 		const rounds, hold = 4, 50 * time.Millisecond
@@ -61,9 +65,9 @@ func TestGroupProperties(t *testing.T) {
 						if len(wanted) == 1 {
 							req.Key = wanted[0]
 							grants = make([]Grant, 1)
-							grants[0], err = r.m.Acquire(context.Background(), owner, req)
+							grants[0], err = r.m.Acquire(sampledCall(), owner, req)
 						} else {
-							grants, err = r.m.AcquireAll(context.Background(), owner, wanted, req)
+							grants, err = r.m.AcquireAll(sampledCall(), owner, wanted, req)
 						}
 						mu.Lock()
 						if err != nil {
@@ -103,6 +107,7 @@ func TestGroupProperties(t *testing.T) {
 				r.nothingLeft()
 				r.m.Stop()
 			}
+			open.none(t)
 		})
 		if len(failed) > 0 {
 			rt.Fatal(failed)
