@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
 )
@@ -16,12 +19,17 @@ import (
 // benchManager is a manager on memory as production has it.
 func benchManager(b testing.TB) *Manager {
 	b.Helper()
+	return benchTraced(b, nil)
+}
+
+func benchTraced(b testing.TB, tracer *tracing.Tracer) *Manager {
+	b.Helper()
 	st := memory.NewSpace().Open(store.Identity{Namespace: "test", Instance: "a", Pod: "a"})
 	m, err := New(Config{
 		Instance: "a", Pod: "a", TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
 		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 10_000, CacheTTL: time.Hour,
 		BatchMax: 1000, MaxSessions: 1000, MaxLocksPerSession: 100_000, MaxWaiters: 100_000,
-		Logger: slog.New(slog.DiscardHandler),
+		Logger: slog.New(slog.DiscardHandler), Tracer: tracer,
 	}, st)
 	if err != nil {
 		b.Fatal(err)
@@ -54,6 +62,27 @@ func BenchmarkAcquireRelease(b *testing.B) {
 		if _, err := m.Release(ctx, s, ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkAcquireReleaseTraced is what tracing costs here when it is on: for calls that
+// are sampled, and for those that are not.
+func BenchmarkAcquireReleaseTraced(b *testing.B) {
+	for name, ctx := range map[string]context.Context{"sampled": sampledCall(), "unsampled": context.Background()} {
+		b.Run(name, func(b *testing.B) {
+			m := benchTraced(b, tracing.New(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(&openSpans{}))))
+			s := benchSession(b, m)
+			b.ReportAllocs()
+			for b.Loop() {
+				g, err := m.Acquire(ctx, s, Request{Key: "k"})
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err := m.Release(ctx, s, ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 

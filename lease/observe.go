@@ -135,6 +135,7 @@ func (m *Manager) acquired(ctx context.Context, req *Request, began time.Time, g
 	}
 	m.figures.Acquired(ctx, req.Key, resultOf(g, err), waited)
 	if err != nil {
+		m.denied(ctx, err)
 		m.tellRefusal(ctx, "acquire", req.Key, req.Traceparent, err)
 	}
 }
@@ -155,6 +156,7 @@ func (m *Manager) acquiredAll(ctx context.Context, keys []string, req *Request, 
 	for _, key := range keys {
 		m.figures.Acquired(ctx, key, code, waited)
 	}
+	m.denied(ctx, err)
 	m.tellRefusal(ctx, "acquire", keyOfRefusal(keys, err), req.Traceparent, err)
 }
 

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -112,11 +113,34 @@ func (t *callTrace) sees(lock store.Lock, position int) {
 	}
 	t.holder = lock.Token
 	if t.holders++; t.holders == 1 {
-		t.wait.SetAttributes(tracing.HolderPod.String(lock.Holder.Pod),
-			tracing.HolderSession.String(lock.Holder.Session), tracing.HolderInstance.String(lock.Holder.Instance))
+		t.wait.SetAttributes(holderOf(&lock)...)
 	}
+	linkHolder(t.wait, &lock)
+}
+
+func holderOf(lock *store.Lock) []attribute.KeyValue {
+	return []attribute.KeyValue{
+		tracing.HolderPod.String(lock.Holder.Pod), tracing.HolderSession.String(lock.Holder.Session),
+		tracing.HolderInstance.String(lock.Holder.Instance),
+	}
+}
+
+// linkHolder leads from a span to the acquire of a lock.
+func linkHolder(from trace.Span, lock *store.Lock) {
 	if link, ok := tracing.LinkTo(lock.Holder.Traceparent, tracing.LinkHolder, tracing.Token.Int64(lock.Token)); ok {
-		t.wait.AddLink(link)
+		from.AddLink(link)
+	}
+}
+
+// denied shows in the span of a call that did not wait who holds the key.
+func (m *Manager) denied(ctx context.Context, err error) {
+	if m.cfg.Tracer == nil || !tracing.Recorded(ctx) {
+		return
+	}
+	if held, ok := errors.AsType[*HeldError](err); ok {
+		span := trace.SpanFromContext(ctx)
+		span.SetAttributes(holderOf(&held.Lock)...)
+		linkHolder(span, &held.Lock)
 	}
 }
 

@@ -398,6 +398,43 @@ func TestSpansOfAReentry(t *testing.T) {
 	})
 }
 
+// A call that does not wait shows who held the key, also where that is known without
+// asking.
+func TestSpansOfDenials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t)
+		a := sp.on()
+		b := sp.beside(a)
+		s, o := a.session(), b.session()
+		sp.acquire(a, "a", s, Request{Key: "k"})
+		for _, try := range []struct {
+			app string
+			r   *rig
+			s   *Session
+		}{{"asks", b, o}, {"remembers", b, o}, {"neighbour", a, a.session()}} {
+			<-sp.ask(context.Background(), try.r, try.app, try.s, Request{Key: "k"}).done
+		}
+		c := sp.call(context.Background(), "lock.acquire", "group")
+		_, _ = b.m.AcquireAll(c.ctx, o, []string{"j", "k"}, Request{})
+		c.span.End()
+		s.End(EndDeleted)
+		synctest.Wait()
+		sp.want(`
+			lock.acquire a
+				lock.held k #1 session_ended
+					store.batch release 1 [call: lock.held k]
+				store.batch acquire 1 [call: lock.acquire a]
+				store.batch open 1 [call: lock.acquire a]
+			lock.acquire asks pod-a [holder: lock.acquire a]
+				store.batch acquire 1 [call: lock.acquire asks]
+				store.batch open 1 [call: lock.acquire asks]
+			lock.acquire group pod-a [holder: lock.acquire a]
+			lock.acquire neighbour pod-a [holder: lock.acquire a]
+			lock.acquire remembers pod-a [holder: lock.acquire a]
+		`)
+	})
+}
+
 // What is not sampled costs nothing and is seen nowhere, whoever shares its batches.
 func TestNoSpans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

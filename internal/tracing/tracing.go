@@ -78,7 +78,8 @@ const (
 
 // What links lead to.
 const (
-	// LinkHolder leads from a wait to the acquire of the lock that it waits for.
+	// LinkHolder leads from a wait to the acquire of the lock that it waits for, and
+	// from an acquire that does not wait to that of the lock that denies it.
 	LinkHolder = "holder"
 	// LinkRelease leads from a wait to the release that handed the lock over.
 	LinkRelease = "release"
