@@ -48,12 +48,21 @@ func (s *Server) accept(ln net.Listener, k kind) {
 // admit counts a connection in. One that must not be served is admitted as well,
 // if there are not too many of those, to hear why.
 func (s *Server) admit(c *conn) bool {
+	admitted, refusal := s.countIn(c)
+	if refusal != nil {
+		s.log.Warn("connection refused", "reason", refusal.detail, "uid", c.peer.uid, "pid", c.peer.pid, "told", admitted)
+	}
+	return admitted
+}
+
+// countIn judges a connection. A refusal is not logged here, where others wait.
+func (s *Server) countIn(c *conn) (admitted bool, refusal *problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case c.kind == kindAdmin:
 		if s.counts[kindAdmin] >= maxAdmin && !s.makeRoom() {
-			return false
+			return false, limitReached(fmt.Sprintf("too many connections to the admin address: %d are open", s.counts[kindAdmin]))
 		}
 	case c.kind == kindUnix && !s.allowed(c.peer):
 		c.refusal = forbidden(fmt.Sprintf("this socket does not serve uid %d (LOCKSIDECAR_ALLOWED_UIDS)", c.peer.uid))
@@ -62,15 +71,14 @@ func (s *Server) admit(c *conn) bool {
 	}
 	if c.refusal != nil {
 		if s.refused >= maxRefused {
-			return false
+			return false, c.refusal
 		}
 		s.refused++
-		s.log.Warn("connection refused", "reason", c.refusal.detail, "uid", c.peer.uid, "pid", c.peer.pid)
 	} else {
 		s.counts[c.kind]++
 	}
 	s.conns[c] = struct{}{}
-	return true
+	return true, c.refusal
 }
 
 // makeRoom closes the oldest idle connection on the admin address: nobody owns

@@ -289,7 +289,7 @@ func TestAbout(t *testing.T) {
 	f := start(t)
 	a := f.dial().do("GET", "/v1", "")
 	const before = `{"version":"1.2.3","api":"v1","features":["wait","bind_ttl","data","request_id","sessions","list",` +
-		`"reentrant","outcome","hold","stop","events","several_keys"`
+		`"reentrant","outcome","hold","stop","events","several_keys","stats"`
 	if a.text != before+"]}" {
 		t.Error(a.text)
 	}

@@ -36,12 +36,14 @@ type Config struct {
 	AllowedUIDs []uint32
 	// TCPAddr is a loopback address to serve as well; empty: none.
 	TCPAddr string
-	// AdminAddr is an address to serve health on; empty: none.
+	// AdminAddr is an address to serve health and figures on; empty: none.
 	AdminAddr string
 
 	// TTL is the default of package lease, which a bind:ttl lock without a TTL has;
 	// 0 means 15 seconds.
 	TTL time.Duration
+	// Namespace is the one of the locks, for GET /v1/stats.
+	Namespace string
 	// AllowForce lets clients break locks, whoever holds them.
 	AllowForce bool
 
@@ -81,6 +83,8 @@ type Timeouts struct {
 	// Linger is how long a connection that closes waits for its peer to read an
 	// answer on which something depends, or to stop sending what is refused.
 	Linger time.Duration
+	// Stats is how long what was counted for GET /v1/stats is told.
+	Stats time.Duration
 	// Stop is how long Stop waits for pending calls.
 	Stop time.Duration
 }
@@ -92,6 +96,7 @@ const (
 	defaultHeartbeat      = 15 * time.Second
 	defaultStreamWrite    = 5 * time.Second
 	defaultLinger         = time.Second
+	defaultStats          = time.Second
 	defaultStopTimeout    = 3 * time.Second
 
 	defaultTTL = 15 * time.Second
@@ -132,6 +137,7 @@ func (c Config) withDefaults() Config {
 	or(&c.Timeouts.Heartbeat, defaultHeartbeat)
 	or(&c.Timeouts.StreamWrite, defaultStreamWrite)
 	or(&c.Timeouts.Linger, defaultLinger)
+	or(&c.Timeouts.Stats, defaultStats)
 	or(&c.Timeouts.Stop, defaultStopTimeout)
 	return c
 }

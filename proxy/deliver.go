@@ -18,13 +18,16 @@ import (
 type undelivered struct {
 	session Session
 	grant   lease.Grant
+	// traceparent is that of the call.
+	traceparent string
+
 	written bool // the whole answer is on its way
 	last    bool // no other answer comes after it
 }
 
 // owe remembers a grant until its answer is delivered.
-func (c *conn) owe(s Session, g lease.Grant) {
-	c.pending = append(c.pending, undelivered{session: s, grant: g, last: true})
+func (c *conn) owe(s Session, g lease.Grant, traceparent string) {
+	c.pending = append(c.pending, undelivered{session: s, grant: g, traceparent: traceparent, last: true})
 }
 
 // follow notes that another answer comes after those that are owed.
@@ -81,7 +84,7 @@ func (c *conn) giveBack(which func(undelivered) bool) {
 		if !which(u) {
 			return false
 		}
-		c.srv.log.Info("grant given back: its answer could not be delivered",
+		c.srv.logFor(u.traceparent).Info("grant given back: its answer could not be delivered",
 			"key", u.grant.Key, "token", u.grant.Token)
 		c.srv.locks.Discard(u.session, u.grant)
 		return true

@@ -15,7 +15,7 @@ import (
 // features is what this version can do, for GET /v1. The names are stable.
 var features = []string{
 	"wait", "bind_ttl", "data", "request_id", "sessions", "list",
-	"reentrant", "outcome", "hold", "stop", "events", "several_keys",
+	"reentrant", "outcome", "hold", "stop", "events", "several_keys", "stats",
 }
 
 // featureForce is only there where it is allowed.

@@ -15,8 +15,11 @@ const maxKeyEvents = 1 << 10
 
 // subscription makes a key's event stream hear of the key.
 type subscription struct {
-	srv    *Server
-	key    string
+	srv *Server
+	key string
+	// traceparent is that of the call.
+	traceparent string
+
 	st     *stream
 	cancel context.CancelFunc
 	// done is closed when the watch stands or has failed.
@@ -42,10 +45,12 @@ func (k *call) keyEvents(key string) *problem {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	st := newStream(k.c, maxKeyEvents)
-	st.log = k.srv.log.With("key", key)
+	st.log = k.logger().With("key", key)
 	st.onDrop = func() { st.finish(true) }
 	st.onLeave = func() { st.finish(false) }
-	u := &subscription{srv: k.srv, key: key, st: st, cancel: cancel, done: make(chan struct{})}
+	u := &subscription{
+		srv: k.srv, key: key, traceparent: k.traceparent(), st: st, cancel: cancel, done: make(chan struct{}),
+	}
 	go u.run(ctx, s)
 
 	patience := time.NewTimer(k.srv.cfg.Timeouts.Subscribe)
@@ -67,14 +72,14 @@ func (u *subscription) run(ctx context.Context, s Session) {
 	defer close(u.done)
 	defer func() {
 		if v := recover(); v != nil {
-			u.srv.log.Error("panic in a call", "key", u.key, "panic", v, "stack", string(debug.Stack()))
+			u.srv.logFor(u.traceparent).Error("panic in a call", "key", u.key, "panic", v, "stack", string(debug.Stack()))
 			u.fail(internal())
 		}
 	}()
 	hear := func(e lease.Event) { u.st.push(keyEvent(e)) }
 	v, stop, err := u.srv.locks.Watch(ctx, s, u.key, hear)
 	if err != nil {
-		u.fail(u.srv.problemFor(err, "watch", u.key))
+		u.fail(u.srv.problemFor(err, "watch", u.key, u.traceparent))
 		return
 	}
 	u.stop = stop
@@ -84,7 +89,7 @@ func (u *subscription) run(ctx context.Context, s Session) {
 // fail tells why there is no watch, also those who are told by a status.
 func (u *subscription) fail(p *problem) {
 	u.problem = p
-	u.st.open(problemEvent{p})
+	u.st.open(problemEvent{p, u.srv})
 	u.st.finish(false)
 }
 
@@ -108,9 +113,13 @@ func (e stateEvent) appendTo(b []byte) []byte {
 }
 
 // problemEvent is an error that came too late for a status.
-type problemEvent struct{ *problem }
+type problemEvent struct {
+	*problem
+	srv *Server
+}
 
 func (e problemEvent) appendTo(b []byte) []byte {
+	e.srv.counted(e.code) // it is told now: a status would be counted elsewhere
 	return closeEvent(e.append(openEvent(b, "problem")))
 }
 

@@ -11,19 +11,22 @@ import (
 // say who lost it: in the log, and how long it was held in the answer.
 func (k *call) breakLock(key string) *problem {
 	if !k.srv.cfg.AllowForce {
-		return forbidden("force=true is not allowed here; the sidecar's LOCKSIDECAR_ALLOW_FORCE=true allows it")
+		p := forbidden("force=true is not allowed here; the sidecar's LOCKSIDECAR_ALLOW_FORCE=true allows it")
+		p.refusal = true
+		return p
 	}
 	s, p := k.claimant()
 	if p != nil {
 		return p
 	}
+	k.span.speaksFor(s)
 	v, err := k.srv.locks.Get(k.c.watch.begin(true), s, key, true)
 	k.c.watch.end()
 	if err != nil {
 		return k.failed(err)
 	}
 	began := time.Now()
-	k.srv.log.Warn("a lock is being broken", "key", key, "token", v.Token, "holder", v.Holder.Instance,
+	k.logger().Warn("a lock is being broken", "key", key, "token", v.Token, "holder", v.Holder.Instance,
 		"session", v.Holder.Session, "owner", v.Holder.Owner, "by", k.c.peer)
 	err = k.srv.locks.Break(k.c.watch.begin(true), key)
 	k.c.watch.end()
@@ -34,6 +37,7 @@ func (k *call) breakLock(key string) *problem {
 	if v.Held {
 		broken.HeldFor = v.Holder.HeldFor + time.Since(began)
 	}
+	k.span.released(&broken)
 	k.answer(appendReleased(k.buffer(), &broken))
 	return nil
 }

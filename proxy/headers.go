@@ -11,7 +11,11 @@ type headers struct {
 	// sessions is how many Lock-Session there are, session the last of them.
 	sessions int
 	session  []byte
-	trace    []byte
+	// traces is how many traceparents there are, trace the last of them. state and
+	// baggage are the rest of the W3C trace context.
+	traces         int
+	trace          []byte
+	state, baggage []byte
 	// noCache: the call wants to skip the local cache.
 	noCache bool
 	// closes: the connection ends with this call's answer.
@@ -36,7 +40,12 @@ func (k *call) readHeaders() {
 			k.sessions++
 			k.session = value
 		case "Traceparent":
+			k.traces++
 			k.trace = value
+		case "Tracestate":
+			k.state = listed(k.state, value)
+		case "Baggage":
+			k.baggage = listed(k.baggage, value)
 		case "Cache-Control":
 			k.noCache = k.noCache || hasToken(value, "no-cache")
 		case "Connection": // fasthttp only knows the exact word
@@ -53,6 +62,14 @@ func (k *call) readHeaders() {
 		}
 	}
 	k.badFraming = k.badFraming || length && encoding
+}
+
+// listed is what a header says that is a list, and may be given more than once.
+func listed(before, value []byte) []byte {
+	if before == nil {
+		return value
+	}
+	return bytes.Join([][]byte{before, value}, []byte{','})
 }
 
 // hasToken looks for a word in a comma-separated list, whatever its case.
@@ -84,15 +101,6 @@ func (k *call) joined() (Session, *problem) {
 		return nil, sessionEnded("header Lock-Session: no session lives under this id; open one with POST /v1/sessions")
 	}
 	return s, nil
-}
-
-// traceparent is the call's W3C trace context, empty if there is none or it is
-// not valid: then, says the standard, it counts as absent.
-func (k *call) traceparent() string {
-	if !validTraceparent(k.trace) {
-		return ""
-	}
-	return string(k.trace)
 }
 
 // validTraceparent checks version-traceid-parentid-flags. A later version may
@@ -131,14 +139,21 @@ func (k *call) fromHere() *problem {
 		name = h
 	}
 	if !loopbackName(strings.Trim(name, "[]")) {
-		return forbidden("header Host is not a loopback name or address; use localhost, 127.0.0.1 or [::1]")
+		return foreign("header Host is not a loopback name or address; use localhost, 127.0.0.1 or [::1]")
 	}
 	for _, origin := range k.origins {
 		if !strings.EqualFold(origin, "http://"+host) {
-			return forbidden("header Origin: web pages may not call this server")
+			return foreign("header Origin: web pages may not call this server")
 		}
 	}
 	return nil
+}
+
+// foreign refuses a call that another site may have made a browser send.
+func foreign(detail string) *problem {
+	p := forbidden(detail)
+	p.refusal = true
+	return p
 }
 
 // loopbackName tells whether a host's name or address is this machine's own.

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/lease"
 )
 
 // acquire is PUT /v1/locks/{key}.
 func (k *call) acquire(key string) *problem {
+	k.startSpan(spanAcquire, routeKey, key)
 	if p := parseQuery(k.query, nil); p != nil {
 		return p
 	}
@@ -26,6 +28,7 @@ func (k *call) acquire(key string) *problem {
 
 // acquireAll is POST /v1/locks.
 func (k *call) acquireAll() *problem {
+	k.startSpan(spanAcquire, routeLocks, "")
 	if p := parseQuery(k.query, nil); p != nil {
 		return p
 	}
@@ -33,6 +36,7 @@ func (k *call) acquireAll() *problem {
 	if p != nil {
 		return p
 	}
+	k.span.several(keys)
 	s, outlives, p := k.acquirer(&r)
 	if p != nil {
 		return p
@@ -78,16 +82,18 @@ func (k *call) connectionSession() (Session, *problem) {
 
 // acquireFor makes the acquire of one key.
 func (k *call) acquireFor(s Session, r lease.Request, outlives bool) *problem {
+	k.span.acquires(&r, s, k.srv.cfg.TTL)
 	g, err := k.srv.locks.Acquire(k.c.watch.begin(true), s, r)
 	gone := k.c.watch.end()
 	if skipped, ok := errors.AsType[*lease.SkippedError](err); ok {
+		k.span.result(metrics.Skipped)
 		k.answer(appendSkipped(k.buffer(), skipped))
 		return nil
 	}
 	if err != nil {
 		return k.failed(err)
 	}
-	if p := k.granted(s, []lease.Grant{g}, gone, outlives); p != nil {
+	if p := k.granted(s, []lease.Grant{g}, gone, outlives, r.Traceparent); p != nil {
 		return p
 	}
 	k.answer(append(appendGrant(k.buffer(), &g), '}'))
@@ -96,12 +102,13 @@ func (k *call) acquireFor(s Session, r lease.Request, outlives bool) *problem {
 
 // acquireAllFor makes the acquire of several keys.
 func (k *call) acquireAllFor(s Session, keys []string, r lease.Request, outlives bool) *problem {
+	k.span.acquires(&r, s, k.srv.cfg.TTL)
 	all, err := k.srv.locks.AcquireAll(k.c.watch.begin(true), s, keys, r)
 	gone := k.c.watch.end()
 	if err != nil {
 		return k.failed(err).withKey(err)
 	}
-	if p := k.granted(s, all, gone, outlives); p != nil {
+	if p := k.granted(s, all, gone, outlives, r.Traceparent); p != nil {
 		return p
 	}
 	k.answer(appendGrants(k.buffer(), all))
@@ -110,14 +117,15 @@ func (k *call) acquireAllFor(s Session, keys []string, r lease.Request, outlives
 
 // granted remembers what is to be given back if the answer does not come through,
 // or gives it back, if the client has gone already.
-func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool) *problem {
+func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool, traceparent string) *problem {
+	k.span.granted(all)
 	for i := range all {
 		switch {
 		case !outlives: // the session ends with the connection, and the lock with it
 		case gone:
 			k.srv.locks.Discard(s, all[i])
 		default:
-			k.c.owe(s, all[i])
+			k.c.owe(s, all[i], traceparent)
 		}
 	}
 	if gone {
@@ -129,7 +137,9 @@ func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool) *probl
 // release is DELETE /v1/locks/{key}. It is carried out even if the connection
 // closes meanwhile: a client may well send it and go.
 func (k *call) release(key string) *problem {
+	k.startSpan(spanRelease, routeKey, key)
 	r, force, p := parseRelease(k.query, k.ctx.Request.Body())
+	k.span.releases(&r, force)
 	switch {
 	case p != nil:
 		return p
@@ -140,18 +150,21 @@ func (k *call) release(key string) *problem {
 	if p != nil {
 		return p
 	}
-	r.Key = key
+	k.span.claims(r.Token, s)
+	r.Key, r.Traceparent = key, k.traceparent()
 	released, err := k.srv.locks.Release(k.c.watch.begin(false), s, r)
 	k.c.watch.end()
 	if err != nil {
 		return k.failed(err)
 	}
+	k.span.released(&released)
 	k.answer(appendReleased(k.buffer(), &released))
 	return nil
 }
 
 // amend is PATCH /v1/locks/{key}. As with release, it is carried out.
 func (k *call) amend(key string) *problem {
+	k.startSpan(spanAmend, routeKey, key)
 	if p := parseQuery(k.query, nil); p != nil {
 		return p
 	}
@@ -163,18 +176,21 @@ func (k *call) amend(key string) *problem {
 	if p != nil {
 		return p
 	}
-	r.Key = key
+	k.span.claims(r.Token, s)
+	r.Key, r.Traceparent = key, k.traceparent()
 	g, err := k.srv.locks.Amend(k.c.watch.begin(false), s, r)
 	k.c.watch.end()
 	if err != nil {
 		return k.failed(err)
 	}
+	k.span.granted([]lease.Grant{g})
 	k.answer(appendAmended(k.buffer(), &g))
 	return nil
 }
 
 // get is GET /v1/locks/{key}.
 func (k *call) get(key string) *problem {
+	k.startSpan(spanGet, routeKey, key)
 	if p := k.noInput(); p != nil {
 		return p
 	}
@@ -182,6 +198,7 @@ func (k *call) get(key string) *problem {
 	if p != nil {
 		return p
 	}
+	k.span.speaksFor(s)
 	v, err := k.srv.locks.Get(k.c.watch.begin(true), s, key, k.noCache)
 	k.c.watch.end()
 	if err != nil {
@@ -193,6 +210,7 @@ func (k *call) get(key string) *problem {
 
 // list is GET /v1/locks.
 func (k *call) list() *problem {
+	k.startSpan(spanList, routeLocks, "")
 	r, none, p := parseList(k.query)
 	if p != nil {
 		return p
@@ -204,6 +222,7 @@ func (k *call) list() *problem {
 	if p != nil {
 		return p
 	}
+	k.span.speaksFor(s)
 	if none || r.Scope == lease.ScopeSession && s == nil {
 		k.answer(appendPage(k.buffer(), &lease.Page{}))
 		return nil
@@ -213,18 +232,27 @@ func (k *call) list() *problem {
 	if err != nil {
 		return k.failed(err)
 	}
-	return k.answerPage(&page)
+	return k.answerLong(appendPage(k.buffer(), &page))
 }
 
-// answerPage answers with a page, if not too many long ones stand in memory: a
-// client may ask on many connections, and read none of the answers.
-func (k *call) answerPage(page *lease.Page) *problem {
-	b := appendPage(k.buffer(), page)
-	if len(b) > maxScratch && !k.c.takePlace() {
-		return limitReached(fmt.Sprintf("too many long lists are not yet read by those who asked: %d", maxLong))
+// answerLong answers with what may be long, if it finds room.
+func (k *call) answerLong(b []byte) *problem {
+	if p := k.roomFor(len(b)); p != nil {
+		return p
 	}
 	k.answer(b)
 	return nil
+}
+
+// roomFor refuses a long answer when too many stand in memory: a client may ask on
+// many connections, and read none of the answers.
+func (k *call) roomFor(length int) *problem {
+	if length <= maxScratch || k.c.takePlace() {
+		return nil
+	}
+	p := limitReached(fmt.Sprintf("too many long answers are not yet read by those who asked: %d", maxLong))
+	p.refusal = true
+	return p
 }
 
 // claimant is the session in whose name a call speaks: the one that it names,

@@ -67,6 +67,8 @@ type problem struct {
 	code, detail string
 	// allow is the Allow header of a method_not_allowed.
 	allow string
+	// refusal: this package does not allow the call, which an operator should know.
+	refusal bool
 	// more appends the code's own members, each with a comma before it.
 	more func(b []byte) []byte
 }

@@ -15,8 +15,9 @@ type call struct {
 	ctx *fasthttp.RequestCtx
 	target
 	headers
-	out  []byte // is used again
-	sent []byte // the last answer, as long as it may not be written
+	span *callSpan // nil if it has none
+	out  []byte    // is used again
+	sent []byte    // the last answer, as long as it may not be written
 }
 
 // handle serves one request.
@@ -46,15 +47,17 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 // finish ends a call. After a panic the connection ends, and its sessions.
 func (k *call) finish() {
 	if v := recover(); v != nil {
-		k.srv.log.Error("panic in a call", "method", string(k.ctx.Method()), "panic", v, "stack", string(debug.Stack()))
+		k.logger().Error("panic in a call", "method", string(k.ctx.Method()), "panic", v, "stack", string(debug.Stack()))
 		k.c.watch.end()
+		k.ctx.Response.Header.Del("Content-Encoding") // of what was to be said
 		k.problem(internal())
 		k.ctx.SetConnectionClose()
 	}
 	if k.srv.stopping.Load() || k.c.watch.gone.Load() || k.closes || k.c.kind == kindAdmin {
 		k.ctx.SetConnectionClose()
 	}
-	k.ctx = nil
+	k.span.end(k.ctx.Response.StatusCode())
+	k.ctx, k.span = nil, nil
 }
 
 // tellHeadRead tells the connection that a head is complete: the only way that
@@ -79,7 +82,7 @@ func (s *Server) handleBadRequest(ctx *fasthttp.RequestCtx, err error) {
 	c.follow()
 	c.linger = true
 	k := &c.call
-	k.ctx = ctx
+	k.ctx, k.target, k.headers = ctx, target{}, headers{}
 	k.problem(badRequest(c, err))
 	k.ctx = nil
 }
@@ -106,7 +109,7 @@ const locksPath = "/v1/locks/"
 // route finds the call and makes it. A problem that it returns is the answer.
 func (k *call) route() *problem {
 	if k.c.kind == kindAdmin {
-		return k.routeHealth()
+		return k.routeOperator()
 	}
 	path := k.path
 	switch {
@@ -116,13 +119,15 @@ func (k *call) route() *problem {
 		return k.routeLocks()
 	case string(path) == "/v1/sessions" || bytes.HasPrefix(path, []byte(sessionsPath)):
 		return k.routeSessions()
+	case string(path) == "/v1/stats":
+		return k.stats()
 	case string(path) == "/v1":
 		if p := k.only("GET"); p != nil {
 			return p
 		}
 		return k.bare(func() { k.json(k.srv.about) })
 	}
-	return k.routeHealth()
+	return k.routeOperator()
 }
 
 func (k *call) routeLock(part []byte) *problem {
@@ -173,7 +178,9 @@ func (k *call) routeLocks() *problem {
 	return k.wrongMethod("GET, POST")
 }
 
-func (k *call) routeHealth() *problem {
+// routeOperator finds what is for those who run the sidecar: all that there is on the
+// admin address.
+func (k *call) routeOperator() *problem {
 	switch string(k.path) {
 	case "/healthz":
 		if p := k.only("GET"); p != nil {
@@ -186,6 +193,10 @@ func (k *call) routeHealth() *problem {
 			return p
 		}
 		return k.ready()
+	case "/metrics":
+		if k.srv.cfg.Figures != nil {
+			return k.figures()
+		}
 	}
 	return notFound("there is nothing at this path; the calls stand under /v1")
 }
@@ -248,6 +259,7 @@ func (k *call) answer(b []byte) {
 }
 
 func (k *call) problem(p *problem) {
+	k.note(p)
 	r := &k.ctx.Response
 	r.SetStatusCode(p.status())
 	if p.allow != "" {
@@ -262,15 +274,15 @@ func (k *call) problem(p *problem) {
 
 // failed translates an error of package lease into the answer.
 func (k *call) failed(err error) *problem {
-	return k.srv.problemFor(err, string(k.ctx.Method()), string(k.path))
+	return k.srv.problemFor(err, string(k.ctx.Method()), string(k.path), k.traceparent())
 }
 
 // problemFor translates an error of package lease, and logs what it does not know:
 // what was called, and on what.
-func (s *Server) problemFor(err error, call, on string) *problem {
+func (s *Server) problemFor(err error, call, on, traceparent string) *problem {
 	if p := problemOf(err); p != nil {
 		return p
 	}
-	s.log.Error("call failed", "call", call, "on", on, "error", err)
+	s.logFor(traceparent).Error("call failed", "call", call, "on", on, "error", err)
 	return &problem{code: codeInternal, detail: "the sidecar has logged what went wrong"}
 }

@@ -23,6 +23,9 @@ type Server struct {
 	http  *fasthttp.Server
 	about []byte // the answer of GET /v1
 
+	census  *census
+	counted func(code string) // hears of each problem
+
 	socket     *socketFile
 	tcp, admin net.Listener
 
@@ -45,6 +48,9 @@ type Server struct {
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{cfg: cfg, locks: cfg.Locks, log: cfg.Logger, conns: make(map[*conn]struct{})}
+	s.census = newCensus(cfg.Locks, cfg.Timeouts.Stats)
+	s.counted = cfg.Metrics.Problem // a nil recorder counts nothing
+	cfg.Metrics.Observe(s.connections)
 	s.about = appendAbout(nil, cfg.Version, cfg.AllowForce)
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,
@@ -173,6 +179,13 @@ func (s *Server) openConns() []*conn {
 		all = append(all, c)
 	}
 	return all
+}
+
+// connections is how many connections of apps are open.
+func (s *Server) connections() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.counts[kindUnix] + s.counts[kindTCP]
 }
 
 // endReason is why sessions end whose connection closes now.

@@ -52,7 +52,7 @@ func (k *call) openSession() *problem {
 	if err != nil {
 		return k.failed(err)
 	}
-	st.log = k.srv.log.With("session", s.Name())
+	st.log = k.logger().With("session", s.Name())
 	st.onDrop = func() { c.end(s) }
 	st.onLeave = func() { s.End(lease.EndShutdown) }
 	st.open(sessionEvent{s})

@@ -3,6 +3,7 @@ package proxy
 // askToStop is POST /v1/locks/{key}/stop. As with release, it is carried out. The
 // answer promises nothing: the holder decides.
 func (k *call) askToStop(key string) *problem {
+	k.startSpan(spanStop, routeStop, key)
 	if p := parseQuery(k.query, nil); p != nil {
 		return p
 	}

@@ -36,6 +36,9 @@ var (
 // end must follow, by the same goroutine.
 func (w *watch) begin(leaves bool) *callContext {
 	w.call = &callContext{w: w, leaves: leaves}
+	if span := w.c.call.span; span != nil {
+		w.call.values = span.ctx
+	}
 	return w.call
 }
 
@@ -118,13 +121,15 @@ func awaitClose(raw syscall.RawConn) bool {
 // callContext is the context of a call. Whoever asks for its Done is about to
 // wait, and that arms the watch: a call that is answered at once never asks.
 type callContext struct {
-	w      *watch
-	leaves bool
+	w *watch
+	// values has what the call carries, its span above all; nil for nothing.
+	values context.Context
 
-	mu          sync.Mutex
-	done        chan struct{}
-	armed, over bool
-	err         error
+	mu   sync.Mutex
+	done chan struct{}
+	err  error
+
+	leaves, armed, over bool // leaves stays as it is
 }
 
 func (x *callContext) Done() <-chan struct{} {
@@ -151,7 +156,12 @@ func (x *callContext) Err() error {
 
 func (*callContext) Deadline() (deadline time.Time, ok bool) { return deadline, false }
 
-func (*callContext) Value(any) any { return nil }
+func (x *callContext) Value(key any) any {
+	if x.values == nil {
+		return nil
+	}
+	return x.values.Value(key)
+}
 
 // leave ends the context.
 func (x *callContext) leave() {

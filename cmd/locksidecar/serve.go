@@ -133,8 +133,8 @@ func leaseConfig(cfg config.Config, id string, tel *telemetry.Telemetry, log *sl
 func proxyConfig(cfg config.Config, locks *lease.Manager, succession *succession, tel *telemetry.Telemetry, log *slog.Logger) proxy.Config {
 	return proxy.Config{
 		Locks: proxy.FromManager(locks), Logger: log, Version: buildVersion(),
-		Claimed: succession.begin,
-		TTL:     cfg.TTL, AllowForce: cfg.AllowForce,
+		Claimed: succession.begin, Namespace: cfg.Namespace,
+		TTL: cfg.TTL, AllowForce: cfg.AllowForce,
 		Tracer: tel.Tracer, Metrics: tel.Metrics.Calls, Figures: tel.Figures,
 		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
 		TCPAddr: cfg.TCPAddr, AdminAddr: cfg.AdminAddr,

@@ -1,0 +1,22 @@
+package proxy
+
+// figures is GET /metrics. What stands there, and in which format, is not this
+// package's: the query is for Config.Figures too. It may take its time, so the
+// connection is watched meanwhile.
+func (k *call) figures() *problem {
+	if p := k.only("GET"); p != nil {
+		return p
+	}
+	k.c.watch.begin(false).Done()
+	k.srv.cfg.Figures(k.ctx)
+	k.c.watch.end()
+	r := &k.ctx.Response
+	if r.IsBodyStream() {
+		return nil // it does not stand in memory
+	}
+	p := k.roomFor(len(r.Body()))
+	if p != nil {
+		r.Header.Del("Content-Encoding") // of what is not said now
+	}
+	return p
+}

@@ -1,0 +1,59 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+)
+
+// note counts a problem that is the answer, and logs it when this package refused
+// the call: package lease logs its own refusals.
+func (k *call) note(p *problem) {
+	k.srv.counted(p.code)
+	k.span.fails(p.code)
+	if k.c.refusal != nil {
+		return // logged when the connection came in
+	}
+	switch {
+	case p.refusal:
+		k.logger().Warn("call refused", k.whatWasAsked(p)...)
+	case badRequests[p.code] && k.srv.log.Enabled(context.Background(), slog.LevelDebug):
+		k.logger().Debug("bad request", k.whatWasAsked(p)...)
+	}
+}
+
+// badRequests are the codes of what an app has got wrong. It is told; the log is for
+// those who look for it.
+var badRequests = map[string]bool{
+	codeInvalidRequest: true, codeNotFound: true, codeMethodNotAllowed: true,
+	codeRequestTimeout: true, codeTooLarge: true, codeHeadTooLarge: true,
+}
+
+// maxLogged is the most bytes of something from outside in a line of the log.
+const maxLogged = 2 * maxKey
+
+// whatWasAsked describes the call for the log, but for what is only its own: the body,
+// the query, and the id of a session.
+func (k *call) whatWasAsked(p *problem) []any {
+	h := &k.ctx.Request.Header
+	args := []any{
+		"code", p.code, "reason", p.detail, "method", beginning(h.Method()), "path", k.logPath(), "by", k.c.peer,
+	}
+	if k.c.kind == kindUnix {
+		return args
+	}
+	args = append(args, "from", k.c.RemoteAddr().String(), "host", beginning(h.Host()))
+	if len(k.origins) > 0 {
+		args = append(args, "origin", beginning([]byte(k.origins[0])))
+	}
+	return args
+}
+
+func (k *call) logPath() string {
+	if bytes.HasPrefix(k.path, []byte(sessionsPath)) {
+		return sessionsPath + "{id}"
+	}
+	return beginning(k.path)
+}
+
+func beginning(b []byte) string { return string(b[:min(len(b), maxLogged)]) }

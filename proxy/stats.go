@@ -1,0 +1,205 @@
+package proxy
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// defaultStatLines is how many lines each list of GET /v1/stats has, and one for the
+// others.
+const defaultStatLines = 20
+
+// census is what is known of the whole database. To count it may mean to read every
+// lock that there is, so whoever asks, and how often: it is counted once at a time,
+// and a count is told for a while.
+type census struct {
+	locks Locks
+	fresh time.Duration // how long a count is told
+	// turn is held by who counts, and by who looks whether somebody has counted. It
+	// guards what stands below.
+	turn chan struct{}
+
+	at    time.Time // when it was counted, zero if never
+	stats store.Stats
+	err   error
+}
+
+func newCensus(locks Locks, fresh time.Duration) *census {
+	return &census{locks: locks, fresh: fresh, turn: make(chan struct{}, 1)}
+}
+
+// count returns the last count, if it is fresh, or counts. Failures are told again as
+// well: a store that is in trouble is not asked more often. That who asked has gone
+// is no failure of the store; the next one in line counts.
+func (c *census) count(ctx context.Context) (store.Stats, error) {
+	select {
+	case c.turn <- struct{}{}:
+	default:
+		select {
+		case c.turn <- struct{}{}:
+		case <-ctx.Done():
+			return store.Stats{}, lease.ErrAbandoned
+		}
+	}
+	defer func() { <-c.turn }()
+	if !c.at.IsZero() && time.Since(c.at) < c.fresh {
+		return c.stats, c.err
+	}
+	stats, err := c.locks.Stats(ctx)
+	if err != nil && ctx.Err() != nil {
+		return store.Stats{}, lease.ErrAbandoned
+	}
+	c.stats, c.err, c.at = stats, err, time.Now()
+	return stats, err
+}
+
+// statsRequest is what GET /v1/stats asks for.
+type statsRequest struct {
+	own   bool // only the sidecar's namespace
+	limit int
+}
+
+// stats is GET /v1/stats.
+func (k *call) stats() *problem {
+	if p := k.only("GET"); p != nil {
+		return p
+	}
+	r, p := parseStats(k.query)
+	if p != nil {
+		return p
+	}
+	if p := parseBody(k.ctx.Request.Body(), nil); p != nil {
+		return p
+	}
+	counted, err := k.srv.census.count(k.c.watch.begin(true))
+	k.c.watch.end()
+	if err != nil {
+		return k.failed(err)
+	}
+	return k.answerLong(k.srv.appendStats(k.buffer(), counted, r))
+}
+
+func parseStats(query []byte) (r statsRequest, p *problem) {
+	params := [...]param{{name: "scope"}, {name: "limit"}}
+	if p = parseQuery(query, params[:]); p != nil {
+		return r, p
+	}
+	scope, limit := &params[0], &params[1]
+	switch {
+	case !scope.set || string(scope.value) == "all":
+	case string(scope.value) == "namespace":
+		r.own = true
+	default:
+		return r, invalid("query parameter scope is %.40q; it must be all or namespace", scope.value)
+	}
+	r.limit = defaultStatLines
+	if limit.set {
+		n, p := limit.number(1, maxLimit)
+		if p != nil {
+			return r, p
+		}
+		r.limit = int(n)
+	}
+	return r, nil
+}
+
+func (s *Server) appendStats(b []byte, counted store.Stats, r statsRequest) []byte {
+	types, pods := newTally(counted.Types, r, s.cfg.Namespace), newTally(counted.Pods, r, s.cfg.Namespace)
+	b = append(b, '{')
+	b = types.total.append(b, true)
+	b = append(b, `,"types":`...)
+	b = types.append(b, `,"type":`, true)
+	b = append(b, `,"pods":`...)
+	b = pods.append(b, `,"pod":`, false)
+	return append(b, '}')
+}
+
+// tally is a list of stats, cut to its limit. What is left is summed up in others.
+type tally struct {
+	lines         []store.Stat
+	more          bool // there are others
+	total, others sums
+}
+
+// newTally counts. What the store has summed up already (see [store.Stats]) belongs
+// to the others; nobody knows of which namespace it is.
+func newTally(all []store.Stat, r statsRequest, namespace string) (t tally) {
+	for i := range all {
+		line := &all[i]
+		if r.own && line.Namespace != namespace {
+			continue
+		}
+		t.total.add(line)
+		if len(t.lines) == r.limit || line.Namespace == "" {
+			t.others.add(line)
+			t.more = true
+			continue
+		}
+		t.lines = append(t.lines, *line)
+	}
+	return t
+}
+
+// append appends the list. name is the member that says what each line is about.
+func (t *tally) append(b []byte, name string, waiting bool) []byte {
+	b = append(b, '[')
+	for i := range t.lines {
+		var one sums
+		one.add(&t.lines[i])
+		b = one.appendLine(b, t.lines[i].Namespace, name, t.lines[i].Name, waiting)
+		b = append(b, ',')
+	}
+	if t.more {
+		b = t.others.appendLine(b, "", name, store.Others, waiting)
+		return append(b, ']')
+	}
+	if len(t.lines) > 0 {
+		b = b[:len(b)-1] // the last comma
+	}
+	return append(b, ']')
+}
+
+// sums counts locks. The time for which they are held is in milliseconds: a hundred
+// thousand days are more nanoseconds than an int64 has room for.
+type sums struct {
+	held, expired, waiting int64
+	heldMillis             int64
+	longest                time.Duration
+}
+
+func (s *sums) add(line *store.Stat) {
+	s.held += line.Held
+	s.expired += line.Expired
+	s.waiting += line.Waiting
+	s.heldMillis += line.HeldFor.Milliseconds()
+	s.longest = max(s.longest, line.Longest)
+}
+
+func (s *sums) appendLine(b []byte, namespace, name, value string, waiting bool) []byte {
+	b = append(b, `{"namespace":`...)
+	b = appendStringOrNull(b, namespace)
+	b = append(b, name...)
+	b = appendString(b, value)
+	b = append(b, ',')
+	return append(s.append(b, waiting), '}')
+}
+
+// append appends the members. A pod has no waiters of which the store knows.
+func (s *sums) append(b []byte, waiting bool) []byte {
+	b = append(b, `"held":`...)
+	b = strconv.AppendInt(b, s.held, 10)
+	b = append(b, `,"expired":`...)
+	b = strconv.AppendInt(b, s.expired, 10)
+	if waiting {
+		b = append(b, `,"waiting":`...)
+		b = strconv.AppendInt(b, s.waiting, 10)
+	}
+	b = append(b, `,"average_held_ms":`...)
+	b = strconv.AppendInt(b, max(0, s.heldMillis)/max(1, s.held), 10)
+	b = append(b, `,"longest_held_ms":`...)
+	return appendMillis(b, s.longest)
+}
