@@ -30,6 +30,11 @@ func TestExamplesAreAsDocumented(t *testing.T) {
 		for method, operation := range item.Operations() {
 			status, response := success(t, operation)
 			media := response.Content.Get("application/json")
+			if plain := response.Content.Get("text/plain"); plain != nil {
+				header := http.Header{"Content-Type": {"text/plain"}}
+				apitest.Check(t, method, path, status, header, []byte(plain.Example.(string)))
+				continue
+			}
 			if media == nil {
 				checkStream(t, method, path, response.Content.Get("text/event-stream"))
 				continue

@@ -182,7 +182,7 @@ func template(target string) string {
 		}
 	case strings.HasPrefix(path, sessionsPath):
 		return sessionsPath + "{id}"
-	case slices.Contains([]string{"/v1", "/v1/locks", "/v1/sessions", "/healthz", "/readyz"}, path):
+	case slices.Contains([]string{"/v1", "/v1/locks", "/v1/sessions", "/v1/stats", "/healthz", "/readyz", "/metrics"}, path):
 		return path
 	}
 	return apitest.AnyPath

@@ -18,14 +18,17 @@ const (
 	jsonType    = "application/json"
 	problemType = "application/problem+json"
 	eventType   = "text/event-stream"
+	// plainType and metricsType are the formats of Prometheus.
+	plainType   = "text/plain"
+	metricsType = "application/openmetrics-text"
 )
 
 // AnyPath stands for a path that the document does not have.
 const AnyPath = ""
 
 // Check fails the test unless the document describes the answer. path is the
-// template in the document, such as /v1/locks/{key}, or [AnyPath]. For an event
-// stream the body is not looked at: see [CheckEvent].
+// template in the document, such as /v1/locks/{key}, or [AnyPath]. Bodies that are no
+// JSON are not looked at; for the events of a stream see [CheckEvent].
 func Check(t testing.TB, method, path string, status int, header http.Header, body []byte) {
 	t.Helper()
 	if err := check(method, path, status, header, body); err != nil {
@@ -65,8 +68,8 @@ func check(method, path string, status int, header http.Header, body []byte) err
 	if _, ok := content[contentType]; !ok {
 		return fmt.Errorf("the Content-Type is %q", header.Get("Content-Type"))
 	}
-	if contentType == eventType {
-		return nil
+	if slices.Contains([]string{eventType, plainType, metricsType}, contentType) {
+		return nil // no JSON
 	}
 	if err := d.validate(body, append(where, "content", contentType, "schema")); err != nil {
 		return err

@@ -15,7 +15,10 @@ const (
 	grant = `{"granted":true,"key":"k","token":1,"session":null,"bind":"ttl","reentry":2,"expires_in_ms":1,"waited_ms":0,` +
 		`"acquired_at":"2026-01-02T15:04:05.6Z"}`
 	skipped = `{"granted":false,"key":"k","outcome":"success","result":[1]}`
-	lock    = `{"key":"k:1","type":"k","state":"held","mine":false,"holder":` + holder + `,"queue_length":0,"stopping":null}`
+	counts  = `"held":1,"expired":0,"average_held_ms":1,"longest_held_ms":2`
+	stats   = `{` + counts + `,"waiting":3,"types":[{"namespace":null,"type":"",` + counts + `,"waiting":0}],` +
+		`"pods":[{"namespace":"n","pod":"p",` + counts + `}]}`
+	lock = `{"key":"k:1","type":"k","state":"held","mine":false,"holder":` + holder + `,"queue_length":0,"stopping":null}`
 )
 
 // Every rule that the checker keeps is broken once.
@@ -84,7 +87,14 @@ func TestCheck(t *testing.T) {
 		"mine without token": {"GET", "/v1/locks/{key}", 200, "", strings.Replace(lock, `"mine":false`, `"mine":true`, 1), "token"},
 		"time zone":          {"GET", "/v1/locks/{key}", 200, "", strings.Replace(lock, "05.6Z", "05.6+01:00", 1), "acquired_at"},
 		"not JSON":           {"GET", "/healthz", 200, "", "ok", "not JSON"},
-		"undocumented path":  {"GET", "/metrics", 200, "", "{}", "not documented"},
+		"undocumented path":  {"GET", "/v2", 200, "", "{}", "not documented"},
+		"figures":            {"GET", "/metrics", 200, "Content-Type: text/plain; version=0.0.4", "x 1", ""},
+		"no figures":         {"GET", "/metrics", 404, "", problem(404, "not_found"), ""},
+		"figures as JSON":    {"GET", "/metrics", 200, "", "{}", "Content-Type"},
+		"stats":              {"GET", "/v1/stats", 200, "", stats, ""},
+		"no namespace":       {"GET", "/v1/stats", 200, "", strings.Replace(stats, `"namespace":null,`, "", 1), "namespace"},
+		"waiters of a pod":   {"GET", "/v1/stats", 200, "", strings.Replace(stats, `"pod":"p"`, `"pod":"p","waiting":1`, 1), "waiting"},
+		"negative":           {"GET", "/v1/stats", 200, "", strings.Replace(stats, `"held":1`, `"held":-1`, 1), "held"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
