@@ -72,10 +72,26 @@
 // after the state. Streams of keys go on while the sidecar drains, and end when it
 // stops.
 //
+// # What is told
+//
+// With a Tracer, each call of a lock is a span, a child of what the app sent: see
+// trace.go. It begins when the call is known and ends when the answer is built, so a
+// request that has no key, or that nobody may send, has none, and neither has an event
+// stream. The span hangs in the context of the call; only its Done arms the watch, so
+// who looks for the span costs nothing. Without a Tracer a call looks at one nil
+// pointer, and hands on the traceparent as the app sent it.
+//
+// GET /metrics shows what Config.Figures makes, GET /v1/stats what the whole database
+// holds. The latter is counted once at a time, and told for a second: see stats.go.
+//
+// A call or connection that this package refuses has one line in the log; what an app
+// gets wrong has one at debug; what package lease refuses it logs itself. Lines about a
+// call name its trace. None has a body, a query, or the id of a session in it.
+//
 // # Limits
 //
 // Heads up to 16 KiB, bodies up to Config.MaxBody, data up to 4 KiB, connections
-// up to Config.MaxConns, a page of a list up to about 1 MiB and 32 long ones at a
+// up to Config.MaxConns, a page of a list up to about 1 MiB and 32 long answers at a
 // time, and a bounded queue and time for those who read an event stream, or time
 // for those who read an answer, slowly. A connection on the admin address serves
 // one request; when there are 64, the oldest idle one makes room for the next.

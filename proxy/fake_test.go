@@ -23,6 +23,9 @@ type fakeLocks struct {
 
 	// hook, if set, is called by each call before it does anything.
 	hook func(op, key string) error
+	// saw, if set, gets the context of each call. count, if set, is Stats.
+	saw   func(op string, ctx context.Context)
+	count func(ctx context.Context) (store.Stats, error)
 	// waiting hears of each acquire that begins to wait, ended of each session's
 	// end, discarded of each grant given back, abandoned of each wait left.
 	waiting   chan string
@@ -32,6 +35,7 @@ type fakeLocks struct {
 	ready     atomic.Pointer[error]
 	last      lease.Request
 	released  lease.ReleaseRequest // the last
+	amended   lease.AmendRequest   // the last
 	skipping  map[*fakeSkip]bool
 	hears     map[*fakeWatch]bool
 	watching  chan string // hears of each watch that stands
@@ -68,6 +72,9 @@ func newFake() *fakeLocks {
 }
 
 func (f *fakeLocks) call(ctx context.Context, op, key string) error {
+	if f.saw != nil {
+		f.saw(op, ctx)
+	}
 	if f.hook != nil {
 		_ = ctx.Done() // the hook may wait
 		return f.hook(op, key)
@@ -249,6 +256,7 @@ func (f *fakeLocks) Amend(ctx context.Context, s Session, r lease.AmendRequest) 
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.amended = r
 	l, err := f.claim(s, r.Key, r.Token)
 	if err != nil {
 		return lease.Grant{}, err
@@ -298,7 +306,12 @@ func (f *fakeLocks) List(ctx context.Context, _ Session, r lease.ListRequest) (l
 	return page, nil
 }
 
-func (f *fakeLocks) Stats(context.Context) (store.Stats, error) { return store.Stats{}, nil }
+func (f *fakeLocks) Stats(ctx context.Context) (store.Stats, error) {
+	if f.count == nil {
+		return store.Stats{}, nil
+	}
+	return f.count(ctx)
+}
 
 func (f *fakeLocks) Discard(_ Session, g lease.Grant) {
 	f.mu.Lock()

@@ -1,0 +1,253 @@
+package proxy
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/locksidecar/locksidecar/api/apitest"
+)
+
+const figuresText = "# TYPE locksidecar_sessions gauge\nlocksidecar_sessions 3\n"
+
+// withFigures makes a server answer GET /metrics, with its query behind the figures.
+func withFigures(c *Config) {
+	c.Figures = func(ctx *fasthttp.RequestCtx) {
+		ctx.SetContentType("text/plain; version=0.0.4; charset=utf-8")
+		ctx.SetBodyString(figuresText + "# " + string(ctx.QueryArgs().Peek("name[]")))
+	}
+	c.AdminAddr, c.TCPAddr = "127.0.0.1:0", "127.0.0.1:0"
+}
+
+// scrape reads the answer to GET /metrics.
+func (c *client) scrape(query string) (*http.Response, string) {
+	c.t.Helper()
+	c.request("GET", "/metrics"+query, "")
+	return c.figures()
+}
+
+func (c *client) figures() (*http.Response, string) {
+	c.t.Helper()
+	resp, err := http.ReadResponse(c.r, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	apitest.Check(c.t, "GET", "/metrics", resp.StatusCode, resp.Header, body)
+	return resp, string(body)
+}
+
+func TestFigures(t *testing.T) {
+	f := start(t, withFigures)
+	for name, c := range map[string]*client{
+		"socket": f.dial(), "tcp": dialTo(t, "tcp", f.TCPAddr().String()), "admin": dialTo(t, "tcp", f.AdminAddr().String()),
+	} {
+		resp, body := c.scrape("?name[]=x")
+		if resp.StatusCode != 200 || body != figuresText+"# x" || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain; version=0.0.4") {
+			t.Error(name, resp, body)
+		}
+		if resp.Close != (name == "admin") {
+			t.Error(name, "closes:", resp.Close)
+		}
+	}
+	for _, method := range []string{"POST", "PUT", "DELETE"} {
+		for _, c := range []*client{f.dial(), dialTo(t, "tcp", f.AdminAddr().String())} {
+			a := c.do(method, "/metrics", "")
+			a.want(t, 405, "method_not_allowed")
+			if a.Header.Get("Allow") != "GET" {
+				t.Error(a.Header)
+			}
+		}
+	}
+	f.dial().do("GET", "/metrics/x", "").want(t, 404, "not_found")
+	none := start(t, func(c *Config) { c.AdminAddr = "127.0.0.1:0" })
+	none.dial().do("GET", "/metrics", "").want(t, 404, "not_found")
+	none.dial().do("POST", "/metrics", "").want(t, 404, "not_found")
+	dialTo(t, "tcp", none.AdminAddr().String()).do("GET", "/metrics", "").want(t, 404, "not_found")
+}
+
+// To gather the figures may take a while. A connection that closes meanwhile loses
+// its locks at once, and other calls do not wait.
+func TestFiguresHoldNobodyUp(t *testing.T) {
+	asked, goOn := make(chan struct{}), make(chan struct{})
+	f := start(t, withFigures, func(c *Config) {
+		c.Figures = func(*fasthttp.RequestCtx) {
+			asked <- struct{}{}
+			<-goOn
+		}
+	})
+	c := f.dial()
+	c.do("PUT", "/v1/locks/a", "").want(t, 200, "")
+	c.request("GET", "/metrics", "")
+	hear(t, asked, "the figures being asked for")
+	other := f.dial()
+	other.do("PUT", "/v1/locks/b", `{"bind":"ttl"}`).want(t, 200, "")
+	_ = other.Close()
+	_ = c.Close()
+	hear(t, f.locks.ended, "the session's end")
+	close(goOn)
+	f.gone()
+}
+
+// Those who read slowly, or not at all, are cut off, and long answers that stand in
+// memory are few.
+func TestLongFigures(t *testing.T) {
+	const length = 2 << 20 // more than any socket's buffers
+	f := start(t, withFigures, func(c *Config) {
+		c.Figures = func(ctx *fasthttp.RequestCtx) {
+			ctx.SetContentType("text/plain")
+			ctx.Response.Header.Set("Content-Encoding", "identity")
+			ctx.SetBody(make([]byte, length))
+		}
+		c.Timeouts.StreamWrite = patience
+	})
+	if _, body := f.dial().scrape(""); len(body) != length {
+		t.Error(len(body))
+	}
+	var idle []*client
+	for range maxLong {
+		c := f.dial()
+		c.request("GET", "/metrics", "")
+		idle = append(idle, c)
+	}
+	eventually(t, "all places are taken", func() bool { return f.long.Load() == maxLong })
+	a := f.dial().do("GET", "/metrics", "")
+	a.want(t, 429, "limit")
+	if a.Header.Get("Content-Encoding") != "" {
+		t.Error(a.Header)
+	}
+	for _, c := range idle {
+		_ = c.Close()
+	}
+	eventually(t, "the places are free", func() bool { return f.long.Load() == 0 })
+	if _, body := f.dial().scrape(""); len(body) != length {
+		t.Error(len(body))
+	}
+}
+
+func TestFiguresReaderIsDropped(t *testing.T) {
+	f := start(t, withFigures, func(c *Config) {
+		c.Figures = func(ctx *fasthttp.RequestCtx) { ctx.SetBody(make([]byte, 2<<20)) }
+		c.Timeouts.StreamWrite = 20 * time.Millisecond
+	})
+	f.dial().request("GET", "/metrics", "")
+	eventually(t, "the connection is there", func() bool { return f.long.Load() == 1 })
+	f.gone()
+}
+
+// A panic while figures are made is an answer like others.
+func TestPanicInFigures(t *testing.T) {
+	f := start(t, withFigures, func(c *Config) {
+		c.Figures = func(ctx *fasthttp.RequestCtx) {
+			ctx.Response.Header.Set("Content-Encoding", "gzip")
+			ctx.SetBodyString("half")
+			panic("a bug")
+		}
+	})
+	a := f.dial().do("GET", "/metrics", "")
+	a.want(t, 500, "internal")
+	if a.Header.Get("Content-Encoding") != "" {
+		t.Error(a.Header)
+	}
+}
+
+// counts collects the codes of problems that are counted.
+type counts struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (c *counts) add(code string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, code)
+}
+
+func (c *counts) take() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer func() { c.all = nil }()
+	return strings.Join(c.all, " ")
+}
+
+// Each answer that is a problem is counted, once.
+func TestProblemsAreCounted(t *testing.T) {
+	f := start(t, func(c *Config) { c.MaxConns = 3 })
+	var counted counts
+	f.counted = counted.add // nobody is connected yet
+	c := f.dial()
+	c.do("PUT", "/v1/locks/a", "").want(t, 200, "")
+	if got := counted.take(); got != "" {
+		t.Error(got)
+	}
+	other := f.dial()
+	for _, tt := range []struct{ method, target, body, want string }{
+		{"PUT", "/v1/locks/a", "", "held"},
+		{"PUT", "/v1/locks/a", "{", "invalid_request"},
+		{"GET", "/nothing", "", "not_found"},
+		{"POST", "/v1", "", "method_not_allowed"},
+		{"DELETE", "/v1/locks/a?token=7", "", "not_holder"},
+		{"GET", "/v1/locks/a?x=%zz", "", "invalid_request"},
+	} {
+		other.do(tt.method, tt.target, tt.body)
+		if got := counted.take(); got != tt.want {
+			t.Errorf("%v: counted %q", tt, got)
+		}
+	}
+	if n := f.connections(); n != 2 {
+		t.Error(n, "connections")
+	}
+	third := f.dial()
+	third.do("GET", "/v1", "").want(t, 200, "")
+	refused := f.dial()
+	refused.do("GET", "/v1", "").want(t, 429, "limit")
+	if got := counted.take(); got != "limit" {
+		t.Error(got)
+	}
+	third.send("nonsense\r\n\r\n")
+	third.read().want(t, 400, "invalid_request")
+	if got := counted.take(); got != "invalid_request" {
+		t.Error(got)
+	}
+	if n := f.connections(); n > 3 {
+		t.Error(n, "connections, those that were refused included")
+	}
+}
+
+// A problem that ends an event stream is counted like a status, and once.
+func TestProblemsOfStreamsAreCounted(t *testing.T) {
+	f := start(t, func(c *Config) { c.Timeouts.Subscribe = time.Millisecond })
+	var counted counts
+	f.counted = counted.add
+	goOn := make(chan struct{})
+	f.locks.hook = func(string, string) error {
+		<-goOn
+		return errPanic
+	}
+	c := f.dial()
+	c.request("GET", "/v1/locks/a/events", "")
+	e := c.events()
+	close(goOn)
+	if name, data := e.next(); name != "problem" || data["code"] != "internal" {
+		t.Error(name, data)
+	}
+	if got := counted.take(); got != "internal" {
+		t.Error(got)
+	}
+	f = start(t, func(c *Config) { c.Timeouts.Subscribe = patience })
+	f.counted = counted.add
+	f.locks.hook = func(string, string) error { return errPanic }
+	f.dial().do("GET", "/v1/locks/a/events", "").want(t, 500, "internal")
+	if got := counted.take(); got != "internal" {
+		t.Error(got)
+	}
+}

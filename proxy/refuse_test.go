@@ -1,0 +1,161 @@
+package proxy
+
+import (
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/locksidecar/locksidecar/lease"
+)
+
+// lines are the lines of the log with this message.
+func (l *logs) lines(message string) (found []string) {
+	for line := range strings.Lines(l.text()) {
+		if strings.Contains(line, "msg="+message) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// wantLine expects one line with this message since the last time, and these parts.
+func (f *fixture) wantLine(message string, parts ...string) {
+	f.t.Helper()
+	found := f.log.lines(message)
+	if len(found) != 1 {
+		f.t.Errorf("%d lines %s: %q", len(found), message, f.log.text())
+		return
+	}
+	for _, part := range parts {
+		if !strings.Contains(found[0], part) {
+			f.t.Errorf("%q does not tell %s", found[0], part)
+		}
+	}
+	f.log.mu.Lock()
+	f.log.Reset()
+	f.log.mu.Unlock()
+}
+
+func (f *fixture) wantNoLine() {
+	f.t.Helper()
+	if text := f.log.text(); strings.Contains(text, "refused") || strings.Contains(text, "bad request") {
+		f.t.Error("logged:", text)
+	}
+}
+
+const ofApp = "trace_id=" + appTrace
+
+// Who is refused by the proxy stands in the log, with the trace, and once.
+func TestRefusalsAreLogged(t *testing.T) {
+	f := start(t, func(c *Config) { c.TCPAddr = "127.0.0.1:0" })
+	addr := f.TCPAddr().String()
+	web := dialTo(t, "tcp", addr)
+	web.do("PUT", "/v1/locks/a", "", "Origin: http://evil.example", appHeader).want(t, 403, "forbidden")
+	f.wantLine(`"call refused"`, ofApp, "level=WARN", "code=forbidden", "Origin", "origin=http://evil.example", "host=localhost",
+		"path=/v1/locks/a", "method=PUT", "from="+web.LocalAddr().String())
+	web.send("GET /v1 HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+	web.read().want(t, 403, "forbidden")
+	f.wantLine(`"call refused"`, "host=evil.example", "Host is not")
+
+	c := f.dial()
+	c.do("DELETE", "/v1/locks/a?force=true", "", appHeader).want(t, 403, "forbidden")
+	f.wantLine(`"call refused"`, ofApp, "LOCKSIDECAR_ALLOW_FORCE")
+	f.long.Store(maxLong)
+	f.locks.mu.Lock()
+	for range 200 {
+		f.locks.grant(nil, lease.Request{Key: strings.Repeat("k", 500) + string(rune('0'+len(f.locks.held)))}, benchTime)
+	}
+	f.locks.mu.Unlock()
+	c.do("GET", "/v1/locks?limit=1000", "", appHeader).want(t, 429, "limit")
+	f.wantLine(`"call refused"`, ofApp, "code=limit", "too many long answers")
+	f.long.Store(0)
+
+	// What package lease refuses it logs itself. What an app gets wrong is told the app.
+	c.do("PUT", "/v1/locks/x", "").want(t, 200, "")
+	for _, target := range []string{"/v1/locks/x?token=77", "/v1/locks/x", "/nothing"} {
+		f.dial().do("DELETE", target, "", appHeader)
+	}
+	f.wantNoLine()
+}
+
+func TestConnectionsThatAreRefusedAreLogged(t *testing.T) {
+	f := start(t, func(c *Config) { c.AllowedUIDs = []uint32{uint32(os.Getuid()) + 1} })
+	c := f.dial()
+	for range 3 { // one line for the connection, not for each call
+		a := c.do("GET", "/v1", "")
+		a.want(t, 403, "forbidden")
+		c = f.dial()
+	}
+	eventually(t, "all are counted", func() bool { return len(f.log.lines(`"connection refused"`)) == 4 })
+	if text := f.log.text(); strings.Contains(text, "call refused") || !strings.Contains(text, "told=true") {
+		t.Error(text)
+	}
+	for range maxRefused + 3 { // those who are not even told
+		f.dial()
+	}
+	eventually(t, "they are logged too", func() bool { return strings.Contains(f.log.text(), "told=false") })
+}
+
+// At debug, bad requests are there, but nothing of what is an app's own.
+func TestBadRequestsAreLogged(t *testing.T) {
+	f := start(t)
+	debug := &slog.HandlerOptions{Level: slog.LevelDebug}
+	f.Server.log = slog.New(slog.NewTextHandler(f.log, debug)) // nobody is connected yet
+	c := f.dial()
+	for _, tt := range []struct {
+		method, target, body string
+		parts                []string
+	}{
+		{"PUT", "/v1/locks/a:1", `{"data":"secret"`, []string{"code=invalid_request", "path=/v1/locks/a:1", "method=PUT"}},
+		{"GET", "/nothing?secret", "", []string{"code=not_found", "path=/nothing"}},
+		{"POST", "/v1/locks/a", "", []string{"code=method_not_allowed"}},
+		{"GET", "/v1/sessions/secret-id", "", []string{"code=method_not_allowed", "path=/v1/sessions/{id}"}},
+		{"PUT", "/v1/locks/a", `{"data":"` + strings.Repeat("secret", 1000) + `"}`, []string{"code=too_large"}},
+	} {
+		c.do(tt.method, tt.target, tt.body, appHeader)
+		if strings.Contains(f.log.text(), "secret") {
+			t.Error(f.log.text())
+		}
+		f.wantLine(`"bad request"`, append(tt.parts, "level=DEBUG", ofApp, "by.pid=")...)
+	}
+	c.send("nonsense\r\n\r\n")
+	c.read().want(t, 400, "invalid_request")
+	f.wantLine(`"bad request"`, "not well-formed")
+	if text := f.log.text(); strings.Contains(text, "trace_id") {
+		t.Error("a trace of the request before:", text)
+	}
+}
+
+// Lines about a call name its trace, also when they come late.
+func TestLinesNameTheTrace(t *testing.T) {
+	f := start(t)
+	c := f.dial()
+	c.do("PUT", "/v1/locks/own", "").want(t, 200, "")
+	c.request("PUT", "/v1/locks/a", ttlBody, appHeader)
+	waitReadable(t, c)
+	_ = c.Close()
+	hear(t, f.locks.discarded, "the grant given back")
+	f.wantLine(`"grant given back`, ofApp, "key=a")
+
+	f.locks.hook = func(op, _ string) error {
+		if op == "get" {
+			panic("a bug")
+		}
+		return errPanic
+	}
+	f.dial().do("GET", "/v1/locks/a", "", appHeader).want(t, 500, "internal")
+	f.wantLine(`"panic in a call"`, ofApp)
+	f.dial().do("PUT", "/v1/locks/a", "", appHeader)
+	f.wantLine(`"call failed"`, ofApp)
+	f.dial().do("GET", "/v1/locks/a/events", "", appHeader).want(t, 500, "internal")
+	f.wantLine(`"call failed"`, ofApp, "call=watch")
+}
+
+// With spans, it is the trace that they are part of.
+func TestLinesNameTheSpansTrace(t *testing.T) {
+	f, exporter := traced(t)
+	f.locks.hook = func(string, string) error { return errPanic }
+	f.dial().do("GET", "/v1/locks/a", "").want(t, 500, "internal")
+	f.wantLine(`"call failed"`, "trace_id="+only(t, exporter).SpanContext.TraceID().String())
+}

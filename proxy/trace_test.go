@@ -1,0 +1,324 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/baggage"
+	"go.opentelemetry.io/otel/codes"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+const (
+	appTrace  = "4bf92f3577b34da6a3ce929d0e0e4736"
+	appSpan   = "00f067aa0ba902b7"
+	appParent = "00-" + appTrace + "-" + appSpan + "-01"
+	appHeader = "traceparent: " + appParent
+)
+
+// traced starts a server that makes spans. They are there before the answer is.
+func traced(t *testing.T, change ...func(*Config)) (*fixture, *tracetest.InMemoryExporter) {
+	t.Helper()
+	exporter := tracetest.NewInMemoryExporter()
+	provider := sdk.NewTracerProvider(sdk.WithSyncer(exporter))
+	change = append([]func(*Config){func(c *Config) {
+		c.Tracer = tracing.New(provider, tracing.Namespace.String("test"))
+	}}, change...)
+	return start(t, change...), exporter
+}
+
+// only is the one span that has ended since the last time.
+func only(t *testing.T, e *tracetest.InMemoryExporter) tracetest.SpanStub {
+	t.Helper()
+	spans := e.GetSpans()
+	e.Reset()
+	if len(spans) != 1 {
+		t.Fatalf("%d spans: %v", len(spans), spans)
+	}
+	return spans[0]
+}
+
+func attributesOf(attrs []attribute.KeyValue) map[string]string {
+	all := make(map[string]string)
+	for _, a := range attrs {
+		all[string(a.Key)] = a.Value.Emit()
+	}
+	return all
+}
+
+// Each call of a lock is a span, a child of the app's. Its attributes are these and
+// no others: data and results are nobody's business.
+func TestEachCallIsASpan(t *testing.T) {
+	f, exporter := traced(t, func(c *Config) { c.AllowForce = true })
+	c, stranger := f.dial(), f.dial()
+	_, id := f.explicit()
+	const secret = `{"secret":1}`
+	const key, keyRoute = "lock.key=a:1 lock.type=a", "http.route=/v1/locks/{key}"
+	for i, tt := range []struct {
+		c                    *client
+		method, target, body string
+		headers              []string
+		status               int
+		name, attrs          string
+	}{
+		{
+			c, "PUT", "/v1/locks/a:1", `{"data":` + secret + `,"owner":"o","reentrant":true}`, nil, 200, "lock.acquire",
+			key + " " + keyRoute + " lock.result=granted lock.token=1 lock.bind=session lock.session=public-2 lock.wait_ms=0 lock.ttl_ms=15000",
+		},
+		{
+			c, "PUT", "/v1/locks/a:1", `{"wait_ms":-1,"ttl_ms":700,"owner":"o","reentrant":true}`, nil, 200, "lock.acquire",
+			key + " " + keyRoute + " lock.result=reentered lock.reentry=2 lock.token=1 lock.bind=session lock.session=public-2 lock.wait_ms=-1 lock.ttl_ms=700",
+		},
+		{
+			stranger, "PUT", "/v1/locks/a:1", `{"wait_ms":1,"bind":"ttl"}`, nil, 423, "lock.acquire",
+			key + " " + keyRoute + " lock.result=wait_timeout lock.bind=ttl lock.wait_ms=1 lock.ttl_ms=15000",
+		},
+		{stranger, "GET", "/v1/locks/a:1", "", nil, 200, "lock.get", key + " " + keyRoute},
+		{stranger, "GET", "/v1/locks?prefix=a", "", []string{"Lock-Session: " + id}, 200, "lock.list", "http.route=/v1/locks lock.session=public-1"},
+		{stranger, "POST", "/v1/locks/a:1/stop", `{"reason":"secret"}`, nil, 202, "lock.stop", key + " http.route=/v1/locks/{key}/stop"},
+		{
+			c, "PATCH", "/v1/locks/a:1", `{"token":1,"data":` + secret + `}`, nil, 200, "lock.amend",
+			key + " " + keyRoute + " lock.token=1 lock.session=public-2 lock.result=reentered lock.reentry=2",
+		},
+		{
+			c, "DELETE", "/v1/locks/a:1?token=1", "", nil, 200, "lock.release",
+			key + " " + keyRoute + " lock.token=1 lock.session=public-2 lock.result=reentered lock.reentry=1",
+		},
+		{
+			c, "DELETE", "/v1/locks/a:1?token=1&outcome=success", `{"result":` + secret + `}`, nil, 200, "lock.release",
+			key + " " + keyRoute + " lock.token=1 lock.session=public-2 lock.result=released lock.outcome=success",
+		},
+		{
+			c, "POST", "/v1/locks", `{"keys":["a:2","a:1"]}`, nil, 200, "lock.acquire",
+			`http.route=/v1/locks lock.keys=["a:2","a:1"] lock.type=a lock.result=granted lock.bind=session lock.session=public-2 lock.wait_ms=0 lock.ttl_ms=15000`,
+		},
+		{
+			stranger, "POST", "/v1/locks", `{"keys":["b","a:1"],"bind":"ttl"}`, nil, 423, "lock.acquire",
+			`http.route=/v1/locks lock.keys=["b","a:1"] lock.result=held lock.bind=ttl lock.wait_ms=0 lock.ttl_ms=15000`,
+		},
+		{stranger, "DELETE", "/v1/locks/a:1?force=true", "", nil, 200, "lock.force", key + " " + keyRoute + " lock.result=released"},
+		{stranger, "GET", "/v1/locks/plain", "", nil, 200, "lock.get", "lock.key=plain " + keyRoute},
+		{stranger, "PUT", "/v1/locks/a:1", `{"bind":secret}`, nil, 400, "lock.acquire", key + " " + keyRoute + " lock.result=invalid_request"},
+	} {
+		a := tt.c.do(tt.method, tt.target, tt.body, append(tt.headers, appHeader)...)
+		if a.StatusCode != tt.status {
+			t.Fatal(i, a.text)
+		}
+		span := only(t, exporter)
+		want := map[string]string{
+			"http.request.method": tt.method, "http.response.status_code": fmt.Sprint(tt.status),
+			"network.transport": "unix", "lock.namespace": "test",
+		}
+		for part := range strings.FieldsSeq(tt.attrs) {
+			name, value, _ := strings.Cut(part, "=")
+			want[name] = value
+		}
+		if got := attributesOf(span.Attributes); !maps.Equal(got, want) {
+			t.Errorf("%d %s: the attributes are\n%v, want\n%v", i, tt.name, got, want)
+		}
+		if span.Name != tt.name || span.SpanKind != trace.SpanKindServer || span.Status.Code != codes.Unset {
+			t.Error(i, span.Name, span.SpanKind, span.Status)
+		}
+		if !span.Parent.IsRemote() || tracing.Format(span.Parent) != appParent || span.SpanContext.TraceID().String() != appTrace {
+			t.Error(i, span.Parent, span.SpanContext)
+		}
+	}
+}
+
+// A span lasts until its call is answered, whatever happens. What the sidecar could
+// not do is an error; what the app did not get is none.
+func TestSpansOfFailures(t *testing.T) {
+	f, exporter := traced(t, func(c *Config) { c.TCPAddr = "127.0.0.1:0" })
+	for err, want := range map[error]string{
+		error(&store.Error{Op: "acquire", Err: errors.New("away")}): codeStoreUnavailable,
+		lease.ErrDraining:          codeDraining,
+		errors.New("what is that"): codeInternal,
+		errPanic:                   codeInternal,
+		error(&lease.LimitError{What: "x", Limit: 1}):   "",
+		error(&lease.LostError{Lost: lease.Lost{}}):     "",
+		error(&lease.SkippedError{Key: "a"}):            "",
+		error(&lease.HeldError{Lock: store.Lock{}}):     "",
+		error(&lease.NotHolderError{Reason: "whoever"}): "",
+	} {
+		f.locks.hook = func(string, string) error {
+			if errors.Is(err, errPanic) {
+				panic("a bug")
+			}
+			return err
+		}
+		c := dialTo(t, "tcp", f.TCPAddr().String())
+		c.undocumented = true
+		a := c.do("PUT", "/v1/locks/a", `{"bind":"ttl"}`)
+		span := only(t, exporter)
+		got := attributesOf(span.Attributes)
+		code, _ := a.json["code"].(string)
+		switch {
+		case want != "" && (span.Status.Code != codes.Error || got["error.type"] != want || got["lock.result"] != want):
+			t.Error(err, span.Status, got)
+		case want == "" && (span.Status.Code != codes.Unset || got["error.type"] != ""):
+			t.Error(err, span.Status, got)
+		case want == "" && code == "" && got["lock.result"] != "skipped":
+			t.Error(err, got)
+		case code != "" && got["lock.result"] != code, got["http.response.status_code"] != fmt.Sprint(a.StatusCode):
+			t.Error(err, a.text, got)
+		case span.Parent.IsValid(), got["network.transport"] != "tcp", !span.EndTime.After(span.StartTime):
+			t.Error(err, span)
+		}
+	}
+	f.locks.hook = nil
+	c := f.dial() // the span of a call that failed is not that of the next one
+	c.do("GET", "/v1/locks/a", "").want(t, 200, "")
+	if got := only(t, exporter); got.Status.Code != codes.Unset {
+		t.Error(got.Status)
+	}
+	for _, target := range []string{"/v1", "/healthz", "/v1/stats", "/v1/locks/a/b", "/nothing", "/v1/locks/%zz"} {
+		c.do("GET", target, "", appHeader)
+	}
+	f.explicit()
+	f.watch("a")
+	c.do("DELETE", "/v1/sessions/secret-1", "").want(t, 200, "")
+	if spans := exporter.GetSpans(); len(spans) != 0 {
+		t.Error("spans of calls that are not about locks, or of streams:", spans)
+	}
+}
+
+var errPanic = errors.New("panic")
+
+// What package lease gets leads to the call's own span: so does the row in the store.
+func TestTheCallsSpanIsHandedOn(t *testing.T) {
+	f, exporter := traced(t)
+	var seen trace.SpanContext
+	var user string
+	f.locks.saw = func(_ string, ctx context.Context) {
+		seen, user = trace.SpanContextFromContext(ctx), baggage.FromContext(ctx).Member("user").Value()
+		if x, ok := ctx.(*callContext); ok && x.armed {
+			t.Error("who reads a value from the context begins to watch the connection")
+		}
+	}
+	c := f.dial()
+	headers := []string{appHeader, "tracestate: a=1", "TraceState: b=2", "baggage: user=ann,x=1", "Baggage: y=2"}
+	for _, tt := range []struct {
+		method, target, body string
+		got                  *string
+	}{
+		{"PUT", "/v1/locks/a", "", &f.locks.last.Traceparent},
+		{"PATCH", "/v1/locks/a", `{"token":1}`, &f.locks.amended.Traceparent},
+		{"GET", "/v1/locks/a", "", nil},
+		{"GET", "/v1/locks", "", nil},
+		{"POST", "/v1/locks/a/stop", "", nil},
+		{"DELETE", "/v1/locks/a?token=1", "", &f.locks.released.Traceparent},
+		{"POST", "/v1/locks", `{"keys":["b","c"]}`, &f.locks.last.Traceparent},
+	} {
+		seen, user = trace.SpanContext{}, ""
+		c.do(tt.method, tt.target, tt.body, headers...)
+		span := only(t, exporter)
+		f.locks.mu.Lock()
+		if tt.got != nil && *tt.got != tracing.Format(span.SpanContext) {
+			t.Errorf("%s %s: handed on %q, the span is %v", tt.method, tt.target, *tt.got, span.SpanContext)
+		}
+		f.locks.mu.Unlock()
+		if !seen.Equal(span.SpanContext) || user != "ann" || seen.TraceState().String() != "a=1,b=2" {
+			t.Error(tt.method, tt.target, seen, user, seen.TraceState())
+		}
+	}
+}
+
+// Without a tracer what the app sent is handed on as it came, and costs nothing.
+func TestNoSpansWithoutATracer(t *testing.T) {
+	f := start(t)
+	f.locks.saw = func(op string, ctx context.Context) {
+		if trace.SpanFromContext(ctx).SpanContext().IsValid() || baggage.FromContext(ctx).Len() > 0 {
+			t.Error(op, "there is a span or baggage")
+		}
+	}
+	c := f.dial()
+	c.do("PUT", "/v1/locks/a", "", appHeader, "Baggage: a=1").want(t, 200, "")
+	c.do("PATCH", "/v1/locks/a", `{"token":1}`, appHeader).want(t, 200, "")
+	c.do("DELETE", "/v1/locks/a?token=1", "", appHeader).want(t, 200, "")
+	for _, got := range []string{f.locks.last.Traceparent, f.locks.amended.Traceparent, f.locks.released.Traceparent} {
+		if got != appParent {
+			t.Errorf("handed on %q", got)
+		}
+	}
+	c.do("PUT", "/v1/locks/b", "").want(t, 200, "") // nothing is left of the call before
+	if got := f.locks.last.Traceparent; got != "" {
+		t.Error(got)
+	}
+
+	k := &call{srv: f.Server}
+	r, g := lease.Request{}, lease.Grant{}
+	if n := testing.AllocsPerRun(100, func() {
+		k.startSpan(spanAcquire, routeKey, "key")
+		k.span.acquires(&r, nil, 0)
+		k.span.granted([]lease.Grant{g})
+		k.span.fails(codeHeld)
+		k.span.end(200)
+	}); n != 0 || k.span != nil {
+		t.Error(n, k.span)
+	}
+}
+
+// What is malformed counts as absent, and the rest still counts.
+func TestMalformedTraceHeaders(t *testing.T) {
+	f, exporter := traced(t)
+	var members int
+	f.locks.saw = func(_ string, ctx context.Context) { members = baggage.FromContext(ctx).Len() }
+	for _, tt := range []struct {
+		headers      []string
+		parent       bool
+		state        string
+		baggageCount int
+	}{
+		{[]string{"traceparent: nonsense", "baggage: a=1"}, false, "", 1},
+		{[]string{appHeader, appHeader}, false, "", 0},
+		{[]string{appHeader, strings.Replace(appHeader, "00f0", "11f0", 1), "tracestate: a=1"}, false, "", 0},
+		{[]string{appHeader, "tracestate: !!!"}, true, "", 0},
+		{[]string{appHeader, "tracestate: a=1,a=2"}, true, "", 0},
+		{[]string{"tracestate: a=1"}, false, "", 0},
+		{[]string{appHeader, "tracestate: a=1", "baggage: a=1,=;;;=,"}, true, "a=1", 0},
+		{[]string{appHeader, "baggage: " + strings.Repeat("a=1,", 100) + "b=2"}, true, "", 2},
+		{[]string{strings.Replace(appHeader, appTrace, strings.Repeat("0", 32), 1)}, false, "", 0},
+		{[]string{strings.ToUpper(appHeader)}, false, "", 0},
+	} {
+		f.dial().do("GET", "/v1/locks/a", "", tt.headers...).want(t, 200, "")
+		span := only(t, exporter)
+		if span.Parent.IsValid() != tt.parent || span.Parent.TraceState().String() != tt.state || members != tt.baggageCount {
+			t.Errorf("%.200q: parent %v, state %v, %d in the baggage", tt.headers, span.Parent, span.Parent.TraceState(), members)
+		}
+	}
+	plain := start(t) // without a tracer, too, of two nobody knows which counts
+	plain.dial().do("PUT", "/v1/locks/a", "", appHeader, appHeader).want(t, 200, "")
+	if got := plain.locks.last.Traceparent; got != "" {
+		t.Error(got)
+	}
+}
+
+// A trace that is not recorded stays together all the same.
+func TestSpansThatAreNotRecorded(t *testing.T) {
+	exporter := tracetest.NewInMemoryExporter()
+	provider := sdk.NewTracerProvider(sdk.WithSyncer(exporter), sdk.WithSampler(sdk.NeverSample()))
+	f := start(t, func(c *Config) { c.Tracer, c.AllowForce = tracing.New(provider), true })
+	c := f.dial()
+	c.do("PUT", "/v1/locks/a", "", appHeader).want(t, 200, "")
+	if got := f.locks.last.Traceparent; !strings.HasPrefix(got, "00-"+appTrace) || !strings.HasSuffix(got, "-00") || strings.Contains(got, appSpan) {
+		t.Error(got)
+	}
+	c.do("DELETE", "/v1/locks/a?force=true", "", appHeader).want(t, 200, "")
+	if log := f.log.text(); !strings.Contains(log, "is being broken\" trace_id="+appTrace) {
+		t.Error(log)
+	}
+	if spans := exporter.GetSpans(); len(spans) != 0 {
+		t.Error(spans)
+	}
+}
