@@ -25,14 +25,9 @@ func withFigures(c *Config) {
 }
 
 // scrape reads the answer to GET /metrics.
-func (c *client) scrape(query string) (*http.Response, string) {
+func (c *client) scrape(query string) answer {
 	c.t.Helper()
 	c.request("GET", "/metrics"+query, "")
-	return c.figures()
-}
-
-func (c *client) figures() (*http.Response, string) {
-	c.t.Helper()
 	resp, err := http.ReadResponse(c.r, nil)
 	if err != nil {
 		c.t.Fatal(err)
@@ -43,7 +38,7 @@ func (c *client) figures() (*http.Response, string) {
 		c.t.Fatal(err)
 	}
 	apitest.Check(c.t, "GET", "/metrics", resp.StatusCode, resp.Header, body)
-	return resp, string(body)
+	return answer{Response: resp, text: string(body)}
 }
 
 func TestFigures(t *testing.T) {
@@ -51,12 +46,12 @@ func TestFigures(t *testing.T) {
 	for name, c := range map[string]*client{
 		"socket": f.dial(), "tcp": dialTo(t, "tcp", f.TCPAddr().String()), "admin": dialTo(t, "tcp", f.AdminAddr().String()),
 	} {
-		resp, body := c.scrape("?name[]=x")
-		if resp.StatusCode != 200 || body != figuresText+"# x" || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain; version=0.0.4") {
-			t.Error(name, resp, body)
+		a := c.scrape("?name[]=x")
+		if a.StatusCode != 200 || a.text != figuresText+"# x" || !strings.HasPrefix(a.Header.Get("Content-Type"), "text/plain; version=0.0.4") {
+			t.Error(name, a.Response, a.text)
 		}
-		if resp.Close != (name == "admin") {
-			t.Error(name, "closes:", resp.Close)
+		if a.Close != (name == "admin") {
+			t.Error(name, "closes:", a.Close)
 		}
 	}
 	for _, method := range []string{"POST", "PUT", "DELETE"} {
@@ -110,8 +105,8 @@ func TestLongFigures(t *testing.T) {
 		}
 		c.Timeouts.StreamWrite = patience
 	})
-	if _, body := f.dial().scrape(""); len(body) != length {
-		t.Error(len(body))
+	if a := f.dial().scrape(""); len(a.text) != length {
+		t.Error(len(a.text))
 	}
 	var idle []*client
 	for range maxLong {
@@ -129,8 +124,8 @@ func TestLongFigures(t *testing.T) {
 		_ = c.Close()
 	}
 	eventually(t, "the places are free", func() bool { return f.long.Load() == 0 })
-	if _, body := f.dial().scrape(""); len(body) != length {
-		t.Error(len(body))
+	if a := f.dial().scrape(""); len(a.text) != length {
+		t.Error(len(a.text))
 	}
 }
 

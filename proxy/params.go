@@ -59,11 +59,11 @@ func parseRelease(query, body []byte) (r lease.ReleaseRequest, force bool, p *pr
 	if !token.set {
 		return r, false, invalid("query parameter token is missing; it is the token that the acquire answered")
 	}
-	if r.Token, p = token.number(1, maxToken); p != nil {
+	if r.Token, p = token.number(maxToken); p != nil {
 		return r, false, p
 	}
 	if reentry.set {
-		n, p := reentry.number(1, maxReentry)
+		n, p := reentry.number(maxReentry)
 		if p != nil {
 			return r, false, p
 		}
@@ -155,7 +155,7 @@ func parseList(query []byte) (r lease.ListRequest, none bool, p *problem) {
 	}
 	r.Limit = defaultLimit
 	if limit.set {
-		n, p := limit.number(1, maxLimit)
+		n, p := limit.number(maxLimit)
 		if p != nil {
 			return r, false, p
 		}

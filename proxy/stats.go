@@ -98,7 +98,7 @@ func parseStats(query []byte) (r statsRequest, p *problem) {
 	}
 	r.limit = defaultStatLines
 	if limit.set {
-		n, p := limit.number(1, maxLimit)
+		n, p := limit.number(maxLimit)
 		if p != nil {
 			return r, p
 		}

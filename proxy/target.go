@@ -195,11 +195,11 @@ func namesOf(known []param) string {
 	return names
 }
 
-// number reads a parameter that must be an integer between low and high.
-func (p *param) number(low, high int64) (int64, *problem) {
+// number reads a parameter that must be an integer between 1 and high.
+func (p *param) number(high int64) (int64, *problem) {
 	n, ok := parseInteger(p.value)
-	if !ok || n < low || n > high {
-		return 0, invalid("query parameter %s is %q; it must be an integer from %d to %d", p.name, p.value, low, high)
+	if !ok || n < 1 || n > high {
+		return 0, invalid("query parameter %s is %q; it must be an integer from 1 to %d", p.name, p.value, high)
 	}
 	return n, nil
 }

@@ -52,7 +52,7 @@ func only(t *testing.T, e *tracetest.InMemoryExporter) tracetest.SpanStub {
 func attributesOf(attrs []attribute.KeyValue) map[string]string {
 	all := make(map[string]string)
 	for _, a := range attrs {
-		all[string(a.Key)] = a.Value.Emit()
+		all[string(a.Key)] = a.Value.String()
 	}
 	return all
 }
