@@ -7,13 +7,11 @@ import (
 )
 
 // note counts a problem that is the answer, and logs it when this package refused
-// the call: package lease logs its own refusals.
+// the call: package lease logs its own refusals, and of a connection that is refused
+// there was a line when it came in.
 func (k *call) note(p *problem) {
 	k.srv.counted(p.code)
 	k.span.fails(p.code)
-	if k.c.refusal != nil {
-		return // logged when the connection came in
-	}
 	switch {
 	case p.refusal:
 		k.logger().Warn("call refused", k.whatWasAsked(p)...)

@@ -1,12 +1,14 @@
 package proxy
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/store"
 )
 
 // lines are the lines of the log with this message.
@@ -121,10 +123,10 @@ func TestBadRequestsAreLogged(t *testing.T) {
 	}
 	c.send("nonsense\r\n\r\n")
 	c.read().want(t, 400, "invalid_request")
-	f.wantLine(`"bad request"`, "not well-formed")
 	if text := f.log.text(); strings.Contains(text, "trace_id") {
 		t.Error("a trace of the request before:", text)
 	}
+	f.wantLine(`"bad request"`, "not well-formed")
 }
 
 // Lines about a call name its trace, also when they come late.
@@ -156,6 +158,13 @@ func TestLinesNameTheTrace(t *testing.T) {
 func TestLinesNameTheSpansTrace(t *testing.T) {
 	f, exporter := traced(t)
 	f.locks.hook = func(string, string) error { return errPanic }
-	f.dial().do("GET", "/v1/locks/a", "").want(t, 500, "internal")
+	f.locks.count = func(context.Context) (store.Stats, error) { return store.Stats{}, errPanic }
+	c := f.dial()
+	c.do("GET", "/v1/locks/a", "").want(t, 500, "internal")
 	f.wantLine(`"call failed"`, "trace_id="+only(t, exporter).SpanContext.TraceID().String())
+	c.do("GET", "/v1/stats", "").want(t, 500, "internal")
+	if text := f.log.text(); strings.Contains(text, "trace_id") {
+		t.Error("the trace of the call before:", text)
+	}
+	f.wantLine(`"call failed"`, "on=/v1/stats")
 }

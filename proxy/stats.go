@@ -125,8 +125,8 @@ type tally struct {
 	total, others sums
 }
 
-// newTally counts. What the store has summed up already (see [store.Stats]) belongs
-// to the others; nobody knows of which namespace it is.
+// newTally counts. What the store has summed up already (see [store.Stats]) stands last,
+// and nobody knows of which namespace it is.
 func newTally(all []store.Stat, r statsRequest, namespace string) (t tally) {
 	for i := range all {
 		line := &all[i]
@@ -134,7 +134,7 @@ func newTally(all []store.Stat, r statsRequest, namespace string) (t tally) {
 			continue
 		}
 		t.total.add(line)
-		if len(t.lines) == r.limit || line.Namespace == "" {
+		if len(t.lines) == r.limit {
 			t.others.add(line)
 			t.more = true
 			continue

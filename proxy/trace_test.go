@@ -104,10 +104,14 @@ func TestEachCallIsASpan(t *testing.T) {
 			`http.route=/v1/locks lock.keys=["a:2","a:1"] lock.type=a lock.result=granted lock.bind=session lock.session=public-2 lock.wait_ms=0 lock.ttl_ms=15000`,
 		},
 		{
-			stranger, "POST", "/v1/locks", `{"keys":["b","a:1"],"bind":"ttl"}`, nil, 423, "lock.acquire",
-			`http.route=/v1/locks lock.keys=["b","a:1"] lock.result=held lock.bind=ttl lock.wait_ms=0 lock.ttl_ms=15000`,
+			stranger, "POST", "/v1/locks", `{"keys":["a:1","b:1"],"bind":"ttl"}`, nil, 423, "lock.acquire",
+			`http.route=/v1/locks lock.keys=["a:1","b:1"] lock.result=held lock.bind=ttl lock.wait_ms=0 lock.ttl_ms=15000`,
 		},
 		{stranger, "DELETE", "/v1/locks/a:1?force=true", "", nil, 200, "lock.force", key + " " + keyRoute + " lock.result=released"},
+		{ // it belongs to no session, whoever asks for it
+			stranger, "PUT", "/v1/locks/cron", `{"bind":"ttl","ttl_ms":60000}`, []string{"Lock-Session: " + id}, 200, "lock.acquire",
+			"lock.key=cron " + keyRoute + " lock.result=granted lock.token=4 lock.bind=ttl lock.wait_ms=0 lock.ttl_ms=60000",
+		},
 		{stranger, "GET", "/v1/locks/plain", "", nil, 200, "lock.get", "lock.key=plain " + keyRoute},
 		{stranger, "PUT", "/v1/locks/a:1", `{"bind":secret}`, nil, 400, "lock.acquire", key + " " + keyRoute + " lock.result=invalid_request"},
 	} {
