@@ -2,12 +2,175 @@ package lease
 
 import (
 	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
 
+	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/store"
+)
+
+const (
+	// fleetTerm is for how long a sidecar is elected.
+	fleetTerm = 5 * time.Minute
+	// fleetInterval is how often the elected one counts, at most; fleetRest is how
+	// often as long as the counting took it rests: 1% of the time is spent on it.
+	fleetInterval = time.Minute
+	fleetRest     = 100
+	// fleetWatched is for how long figures are kept ready after somebody looked.
+	fleetWatched = 10 * time.Minute
+	// fleetAge is after how many intervals figures are too old to be shown.
+	fleetAge = 3
 )
 
 // Stats counts what the whole database holds, in all namespaces. It may read every
 // lock that there is: it is for people, and limited by the store's timeout.
 func (m *Manager) Stats(ctx context.Context) (store.Stats, error) {
 	return m.st.Stats(ctx)
+}
+
+// Fleet is what the whole database holds, if this sidecar is the one of all that is
+// elected to count it. It only returns what is known, and notes that somebody looks:
+// the election and the counting go on in the background, for as long as that happens.
+// Where nobody looks, no statement is sent.
+func (m *Manager) Fleet() (metrics.Fleet, bool) { return m.fleet.look() }
+
+// fleet is a sidecar's part in counting what the whole fleet holds.
+type fleet struct {
+	m *Manager
+
+	mu      sync.Mutex
+	running bool
+	// looked is when somebody looked for the last time.
+	looked time.Time
+	// until is when the office ends if nobody prolongs it; zero: it is not ours.
+	until time.Time
+	// known are the figures, which may be shown until knownUntil.
+	known      metrics.Fleet
+	knownUntil time.Time
+
+	// What follows is used by the loop alone.
+
+	// ours: the store may believe that we are elected.
+	ours bool
+	// countAt is when to count again.
+	countAt time.Time
+}
+
+// look returns the figures if they are ours to show, and sees to it that there are
+// some soon. It does not block.
+func (f *fleet) look() (metrics.Fleet, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.looked = f.m.clk.Now()
+	if !f.running {
+		f.running = f.m.spawn(func() { f.run(f.m.ctx) })
+	}
+	if !f.looked.Before(f.until) || !f.looked.Before(f.knownUntil) {
+		return metrics.Fleet{}, false
+	}
+	return f.known, true
+}
+
+// run stands for election, and counts while elected, until nobody looks any more or
+// ctx ends.
+func (f *fleet) run(ctx context.Context) {
+	defer f.rest()
+	for f.watched() {
+		timer := time.NewTimer(f.round(ctx))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+func (f *fleet) watched() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.m.clk.Now().Before(f.looked.Add(fleetWatched))
+}
+
+// rest gives the office up. Another sidecar that is looked at need not wait for the
+// end of the term then.
+func (f *fleet) rest() {
+	f.hold(time.Time{})
+	if f.ours {
+		f.m.limited(func(ctx context.Context) {
+			if _, err := f.m.st.Elect(ctx, 0); err != nil {
+				f.m.log.Debug("the office of counting the fleet's locks is not given up, it ends by itself", "error", err)
+			}
+		})
+	}
+	f.ours, f.countAt = false, time.Time{}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.running = false
+}
+
+// round stands for election, counts if that is due, and returns after how long to do
+// so again.
+func (f *fleet) round(ctx context.Context) time.Duration {
+	left, err := f.elect(ctx)
+	if err != nil {
+		f.m.log.Debug("no election of who counts the fleet's locks, trying again later", "error", err)
+		return jittered(fleetInterval)
+	}
+	if !f.ours { // the losers do not all come in the same moment
+		return max(left, 0) + rand.N(fleetInterval)
+	}
+	if !f.m.clk.Now().Before(f.countAt) {
+		f.count(ctx)
+	}
+	// The office is prolonged while the counting rests.
+	return min(max(f.countAt.Sub(f.m.clk.Now()), 0), fleetTerm/2)
+}
+
+// elect returns how long another's term lasts, if this sidecar is not elected.
+func (f *fleet) elect(ctx context.Context) (left time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, f.m.cfg.StoreTimeout)
+	defer cancel()
+	sent := f.m.clk.Now()
+	election, err := f.m.st.Elect(ctx, fleetTerm)
+	switch {
+	case err != nil:
+		f.ours = f.ours || store.OutcomeUnknown(err)
+	case election.Elected:
+		f.ours = true
+		f.hold(sent.Add(fleetTerm))
+	default:
+		f.ours = false
+		f.hold(time.Time{})
+	}
+	return election.Left, err
+}
+
+// hold notes until when the office is ours.
+func (f *fleet) hold(until time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.until = until
+	if until.IsZero() {
+		f.known, f.knownUntil = metrics.Fleet{}, time.Time{}
+	}
+}
+
+// count asks the store, and keeps what it says.
+func (f *fleet) count(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, f.m.cfg.StoreTimeout)
+	defer cancel()
+	began := f.m.clk.Now()
+	stats, err := f.m.st.Stats(ctx)
+	ended := f.m.clk.Now()
+	interval := max(fleetInterval, fleetRest*ended.Sub(began))
+	f.countAt = ended.Add(interval)
+	if err != nil {
+		f.m.log.Debug("the fleet's locks are not counted, trying again later", "error", err, "in", interval.String())
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known, f.knownUntil = fleetOf(stats), ended.Add(fleetAge*interval)
 }

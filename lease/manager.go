@@ -41,6 +41,7 @@ type Manager struct {
 	ear     *ear
 	watches *watches
 	signals *signals
+	fleet   *fleet
 	denials *denials
 	ended   *lru.Cache[grantRef, ending]
 
@@ -94,6 +95,7 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 	m.queue, m.signals = newQueue(m), newSignals(m)
 	m.ear, m.watches, m.groups = newEar(m), newWatches(m), newGroups()
 	m.sweeping.m, m.sweeping.began = m, m.clk.Now()
+	m.fleet = &fleet{m: m}
 	m.openLanes()
 	st.OnNews(m.queue.news)
 	m.figures.Observe(m.state)
@@ -140,6 +142,7 @@ func (m *Manager) Start(context.Context) error {
 	m.spawn(func() { m.queue.watch(m.ctx) })
 	m.spawn(func() { m.watches.tend(m.ctx) })
 	m.spawn(func() { m.watches.look(m.ctx) })
+	m.cfg.Metrics.ObserveFleet(m.Fleet)
 	return nil
 }
 

@@ -1,0 +1,402 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/metrics"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/memory"
+)
+
+// office is what the stores of a fleet have in common: who is elected, and what is
+// counted.
+type office struct {
+	mu     sync.Mutex
+	who    string
+	until  time.Time
+	counts store.Stats
+	terms  []time.Duration // that were asked for
+}
+
+func (o *office) holder() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !time.Now().Before(o.until) {
+		return ""
+	}
+	return o.who
+}
+
+// take elects somebody, whoever was.
+func (o *office) take(who string, until time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.who, o.until = who, until
+}
+
+func (o *office) put(counts store.Stats) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.counts = counts
+}
+
+// counting is a double with elections.
+type counting struct {
+	*double
+	name string
+	*office
+}
+
+func (c counting) Elect(ctx context.Context, term time.Duration) (store.Election, error) {
+	return do(ctx, c.double, "Elect", 0, func(context.Context) (store.Election, error) {
+		c.office.mu.Lock()
+		defer c.office.mu.Unlock()
+		c.terms = append(c.terms, term)
+		now := time.Now()
+		switch mine := c.who == c.name; {
+		case term == 0 && mine:
+			c.until = now
+		case term == 0:
+		case mine || !now.Before(c.until):
+			c.who, c.until = c.name, now.Add(term)
+		default:
+			return store.Election{Left: c.until.Sub(now)}, nil
+		}
+		return store.Election{Elected: term > 0, Left: term}, nil
+	})
+}
+
+func (c counting) Stats(ctx context.Context) (store.Stats, error) {
+	return do(ctx, c.double, "Stats", 0, func(context.Context) (store.Stats, error) {
+		c.office.mu.Lock()
+		defer c.office.mu.Unlock()
+		return c.counts, nil
+	})
+}
+
+// counter is a sidecar that may be elected.
+type counter struct {
+	t  *testing.T
+	m  *Manager
+	st counting
+}
+
+func newCounter(t *testing.T, o *office, name string) *counter {
+	t.Helper()
+	st := counting{newDouble(memory.NewSpace().Open(store.Identity{Namespace: "test", Instance: name, Pod: name})), name, o}
+	m, err := New(Config{
+		Instance: name, Pod: name, TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
+		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 1, BatchMax: 1,
+		MaxSessions: 1, MaxLocksPerSession: 1, MaxWaiters: 1, Logger: slog.New(slog.DiscardHandler),
+	}, st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Stop)
+	return &counter{t, m, st}
+}
+
+// look is a scrape, and what settles before and after it.
+func (c *counter) look() (metrics.Fleet, bool) {
+	synctest.Wait()
+	defer synctest.Wait()
+	return c.m.Fleet()
+}
+
+// scrape looks every 15 seconds for so long.
+func (c *counter) scrape(d time.Duration) {
+	for until := time.Now().Add(d); time.Now().Before(until); time.Sleep(15 * time.Second) {
+		c.look()
+	}
+}
+
+// shows checks what a scrape shows: so many locks; below zero: nothing.
+func (c *counter) shows(held int64) {
+	c.t.Helper()
+	fleet, ours := c.look()
+	got := int64(-1)
+	if ours {
+		got = 0
+		for _, line := range fleet.Types {
+			got += line.Held
+		}
+	}
+	if got != held {
+		c.t.Errorf("%s shows %d locks (-1: none of its business), want %d", c.st.name, got, held)
+	}
+}
+
+func (c *counter) asked(op string, want int) {
+	c.t.Helper()
+	if got := c.st.count(op); got != want {
+		c.t.Errorf("%s: %d calls of %s, want %d", c.st.name, got, op, want)
+	}
+}
+
+func held(n int64) store.Stats {
+	return store.Stats{Types: []store.Stat{{Namespace: "n", Name: "t", Held: n}}}
+}
+
+// TestFleetNobodyLooks: a sidecar that nobody scrapes asks nothing, and one that
+// nobody scrapes any more stops to ask, and gives the office up.
+func TestFleetNobodyLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &office{counts: held(3)}
+		a := newCounter(t, o, "a")
+		time.Sleep(time.Hour)
+		a.asked("Elect", 0)
+		a.asked("Stats", 0)
+		a.shows(-1) // the first look only tells that there is one
+		a.shows(3)
+		time.Sleep(fleetWatched + 2*fleetInterval)
+		elections, counts := a.st.count("Elect"), a.st.count("Stats")
+		if who := o.holder(); who != "" || counts < 10 {
+			t.Errorf("%q is elected, and %d counts were made", who, counts)
+		}
+		time.Sleep(time.Hour)
+		a.asked("Elect", elections)
+		a.asked("Stats", counts)
+		a.shows(-1) // not the old ones
+		a.shows(3)
+	})
+}
+
+// TestFleetOneCounts: one of several counts, the office stays with it, and the others
+// ask seldom and show nothing.
+func TestFleetOneCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &office{counts: held(1)}
+		a, b := newCounter(t, o, "a"), newCounter(t, o, "b")
+		a.look()
+		for range 4 * 60 {
+			a.shows(1)
+			b.shows(-1)
+			time.Sleep(15 * time.Second)
+		}
+		b.asked("Stats", 0)
+		if n := a.st.count("Stats"); n < 59 || n > 61 {
+			t.Errorf("%d counts in an hour", n)
+		}
+		if n := b.st.count("Elect"); n < 10 || n > 16 {
+			t.Errorf("the loser asked %d times in an hour", n)
+		}
+		o.put(held(7))
+		time.Sleep(fleetInterval)
+		a.shows(7)
+	})
+}
+
+// TestFleetStop: who stops gives the office up, and another has it within a term.
+func TestFleetStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &office{counts: held(1)}
+		a, b := newCounter(t, o, "a"), newCounter(t, o, "b")
+		a.look()
+		b.look()
+		a.m.Stop()
+		if who := o.holder(); who != "" {
+			t.Errorf("%q is still elected", who)
+		}
+		a.shows(-1)
+		b.scrape(fleetTerm + fleetInterval)
+		b.shows(1)
+		if last := o.terms[slices.Index(o.terms, 0):]; len(last) < 2 || last[1] != fleetTerm {
+			t.Errorf("terms %v", o.terms)
+		}
+	})
+}
+
+// TestFleetStopHangs: a store that hangs does not hold the end up for longer than its
+// timeout.
+func TestFleetStopHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newCounter(t, &office{}, "a")
+		a.look()
+		unhold := a.st.hold("Elect")
+		began := time.Now()
+		a.m.Stop()
+		if took := time.Since(began); took != a.m.cfg.StoreTimeout {
+			t.Errorf("the end took %s", took)
+		}
+		unhold()
+	})
+}
+
+// TestFleetUnknownElection: an election without an answer may have been one, so the
+// office is given up.
+func TestFleetUnknownElection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &office{}
+		a := newCounter(t, o, "a")
+		a.st.set("Elect", fault{times: 1, forget: true})
+		a.look()
+		a.shows(-1)
+		a.asked("Stats", 0)
+		if who := o.holder(); who != "a" {
+			t.Fatalf("%q is elected", who)
+		}
+		a.m.Stop()
+		if who := o.holder(); who != "" {
+			t.Errorf("%q is still elected", who)
+		}
+	})
+}
+
+// TestFleetOfficeLost: figures are not shown any more once somebody else is elected,
+// or once the term is over and nobody answers.
+func TestFleetOfficeLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &office{counts: held(1)}
+		a := newCounter(t, o, "a")
+		a.look()
+		a.shows(1)
+		o.take("b", time.Now().Add(2*fleetTerm))
+		a.scrape(fleetInterval)
+		a.shows(-1)
+		o.take("", time.Time{})
+		a.scrape(2*fleetTerm + fleetInterval)
+		a.shows(1)
+
+		a.st.set("Elect", fault{refuse: true})
+		a.scrape(fleetAge*fleetInterval - 90*time.Second)
+		a.shows(1) // the office is ours until its end, the figures are not old
+		a.scrape(90 * time.Second)
+		a.shows(-1)
+		a.st.lift("Elect")
+		a.scrape(fleetInterval)
+		a.shows(1)
+	})
+}
+
+// TestFleetTermOver: slow counting makes figures good for long, but not for longer
+// than the office is ours.
+func TestFleetTermOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newCounter(t, &office{counts: held(1)}, "a")
+		a.st.set("Stats", fault{before: 4 * time.Second}) // good for twenty minutes
+		a.look()
+		time.Sleep(4 * time.Second)
+		a.shows(1)
+		a.st.set("Elect", fault{refuse: true})
+		a.scrape(fleetTerm - 15*time.Second)
+		a.shows(1)
+		a.scrape(15 * time.Second)
+		a.shows(-1)
+	})
+}
+
+// TestFleetSlowCounting: counting takes at most 1% of the time, and the office is kept
+// meanwhile.
+func TestFleetSlowCounting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const took = 4 * time.Second
+		o := &office{counts: held(1)}
+		a := newCounter(t, o, "a")
+		a.st.set("Stats", fault{before: took})
+		a.look()
+		time.Sleep(took)
+		for range 4 * 60 {
+			a.shows(1)
+			if o.holder() != "a" {
+				t.Fatalf("the office was lost after %d counts", a.st.count("Stats"))
+			}
+			time.Sleep(15 * time.Second)
+		}
+		if n := a.st.count("Stats"); n < 8 || n > 10 {
+			t.Errorf("%d counts in an hour", n)
+		}
+	})
+}
+
+// TestFleetOldFigures: what was counted more than three intervals ago is not shown.
+func TestFleetOldFigures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newCounter(t, &office{counts: held(1)}, "a")
+		a.look()
+		a.st.set("Stats", fault{refuse: true})
+		a.scrape(fleetAge*fleetInterval - 15*time.Second)
+		a.shows(1)
+		a.scrape(15 * time.Second)
+		a.shows(-1)
+		if n := a.st.count("Stats"); n < 3 {
+			t.Errorf("%d counts: it does not try again", n)
+		}
+		a.st.lift("Stats")
+		a.scrape(fleetInterval)
+		a.shows(1)
+	})
+}
+
+// TestFleetNeverBlocks: a look returns at once, whatever the store does.
+func TestFleetNeverBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newCounter(t, &office{}, "a")
+		unhold := a.st.hold("Elect")
+		defer unhold()
+		began := time.Now()
+		a.shows(-1)
+		a.shows(-1)
+		if took := time.Since(began); took != 0 {
+			t.Errorf("two looks took %s", took)
+		}
+		a.asked("Elect", 1)
+	})
+}
+
+func TestFleetOf(t *testing.T) {
+	var types []store.Stat
+	for i := range 25 {
+		types = append(types, store.Stat{Namespace: "n", Name: fmt.Sprint("t", i), Held: int64(100 - i), HeldFor: time.Duration(100-i) * time.Second, Longest: time.Duration(i) * time.Minute})
+	}
+	types = append(types,
+		store.Stat{Namespace: "n", Name: "", Held: 1000, Expired: 2, Waiting: 3, HeldFor: 500 * time.Second, Longest: time.Hour},
+		store.Stat{Namespace: "n", Name: strings.Repeat("x", fleetType+1), Held: 5000, Longest: 2 * time.Hour},
+		store.Stat{Namespace: "n", Name: "empty", Waiting: 1},
+		store.Stat{Name: store.Others, Held: 1, HeldFor: 7 * time.Second})
+	got := fleetOf(store.Stats{Types: types, Pods: []store.Stat{{Namespace: "n", Name: "p", Held: 2, HeldFor: time.Second}}})
+
+	if len(got.Types) != fleetLines+1 {
+		t.Fatalf("%d lines", len(got.Types))
+	}
+	want := metrics.FleetLine{Namespace: "n", Name: "_none", Held: 1000, Expired: 2, Waiting: 3, AverageHold: 500 * time.Millisecond, LongestHold: time.Hour}
+	if got.Types[0] != want {
+		t.Errorf("first: %+v", got.Types[0])
+	}
+	if last := got.Types[fleetLines-1]; last.Name != "t18" || last.AverageHold != time.Second {
+		t.Errorf("last with a name: %+v", last)
+	}
+	// t19 to t24, the long one, the empty one, and what the store had summed up.
+	sumHeld := int64(81+80+79+78+77+76) + 5000 + 1
+	want = metrics.FleetLine{
+		Name: store.Others, Held: sumHeld, Waiting: 1,
+		AverageHold: time.Duration(81+80+79+78+77+76+7) * time.Second / time.Duration(sumHeld), LongestHold: 2 * time.Hour,
+	}
+	if got.Types[fleetLines] != want {
+		t.Errorf("others: %+v, want %+v", got.Types[fleetLines], want)
+	}
+	if pods := got.Pods; len(pods) != 1 || pods[0] != (metrics.FleetLine{Namespace: "n", Name: "p", Held: 2, AverageHold: 500 * time.Millisecond}) {
+		t.Errorf("pods: %+v", pods)
+	}
+}
+
+// TestFleetNamesOnce: a type that is named like one that is made up is the same line:
+// two figures with the same labels are refused by who reads them.
+func TestFleetNamesOnce(t *testing.T) {
+	got := fleetOf(store.Stats{Types: []store.Stat{
+		{Namespace: "n", Name: "", Held: 1}, {Namespace: "n", Name: "_none", Held: 2}, {Namespace: "m", Name: "_none", Held: 9},
+	}})
+	if len(got.Types) != 2 || got.Types[1] != (metrics.FleetLine{Namespace: "n", Name: "_none", Held: 3}) {
+		t.Errorf("%+v", got.Types)
+	}
+}

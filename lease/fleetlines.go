@@ -1,0 +1,89 @@
+package lease
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/metrics"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+const (
+	// fleetLines is how many types, and pods, have figures of their own.
+	fleetLines = 20
+	// fleetType is the longest name of a type, in bytes, that does.
+	fleetType = 64
+	// fleetNone names the type of the keys that have none.
+	fleetNone = "_none"
+)
+
+// fleetOf makes figures of what a store has counted: few enough for labels.
+func fleetOf(stats store.Stats) metrics.Fleet {
+	types := make([]store.Stat, len(stats.Types))
+	for i, s := range stats.Types {
+		switch {
+		case s.Name == "":
+			s.Name = fleetNone
+		case len(s.Name) > fleetType:
+			s.Namespace, s.Name = "", store.Others
+		}
+		types[i] = s
+	}
+	return metrics.Fleet{Types: topLines(types), Pods: topLines(stats.Pods)}
+}
+
+// topLines returns the lines with the most locks, and one with the sum of the others
+// if there are any. No two have the same names: that would be one figure told twice.
+func topLines(stats []store.Stat) []metrics.FleetLine {
+	type names struct{ namespace, name string }
+	sums := make(map[names]store.Stat, len(stats))
+	for _, s := range stats {
+		n := names{s.Namespace, s.Name}
+		sums[n] = sum(sums[n], s)
+	}
+	rest := names{"", store.Others}
+	others, some := sums[rest]
+	delete(sums, rest)
+
+	lines := make([]store.Stat, 0, len(sums))
+	for n, s := range sums {
+		s.Namespace, s.Name = n.namespace, n.name
+		lines = append(lines, s)
+	}
+	slices.SortFunc(lines, func(a, b store.Stat) int {
+		return cmp.Or(cmp.Compare(b.Held, a.Held), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	for _, s := range lines[min(fleetLines, len(lines)):] {
+		others, some = sum(others, s), true
+	}
+	lines = lines[:min(fleetLines, len(lines))]
+	if some {
+		others.Namespace, others.Name = rest.namespace, rest.name
+		lines = append(lines, others)
+	}
+	out := make([]metrics.FleetLine, len(lines))
+	for i, s := range lines {
+		out[i] = fleetLine(s)
+	}
+	return out
+}
+
+// sum adds the figures of b to those of a; the names are lost.
+func sum(a, b store.Stat) store.Stat {
+	return store.Stat{
+		Held: a.Held + b.Held, Expired: a.Expired + b.Expired, Waiting: a.Waiting + b.Waiting,
+		HeldFor: a.HeldFor + b.HeldFor, Longest: max(a.Longest, b.Longest),
+	}
+}
+
+func fleetLine(s store.Stat) metrics.FleetLine {
+	line := metrics.FleetLine{
+		Namespace: s.Namespace, Name: s.Name,
+		Held: s.Held, Expired: s.Expired, Waiting: s.Waiting, LongestHold: s.Longest,
+	}
+	if s.Held > 0 {
+		line.AverageHold = s.HeldFor / time.Duration(s.Held)
+	}
+	return line
+}
