@@ -1,0 +1,62 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestPrintable(t *testing.T) {
+	for in, want := range map[string]string{
+		"backup:nightly": "backup:nightly", "": "", "a b": "a b", "日本 é": "日本 é",
+		"\x1b]0;title\x07": `\x1b]0;title\x07`, "a\tb\nc\rd": `a\x09b\x0ac\x0dd`, "\x7f": `\x7f`,
+		"\u009b2J": `\u009b2J`, "\u202egnp.exe": `\u202egnp.exe`, "\u2028": `\u2028`, "\u200b": `\u200b`,
+		"\xff\x9b": `\xff\x9b`, "\ufffd": `\ufffd`, "\U000e0041": `\U000e0041`,
+	} {
+		if got := printable(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestCutAndPad(t *testing.T) {
+	for _, test := range []struct {
+		in       string
+		columns  int
+		cut, pad string
+	}{
+		{"abc", 3, "abc", "abc"},
+		{"abc", 5, "abc", "abc  "},
+		{"abcd", 3, "ab~", "ab~"},
+		{"日本語", 6, "日本語", "日本語"},
+		{"日本語", 5, "日本~", "日本~"},
+		{"日本語", 4, "日~", "日~ "},
+		{"e\u0301tude", 5, "e\u0301tude", "e\u0301tude"},
+		{"abc", 1, "~", "~"},
+		{"abc", 0, "", ""},
+		{"", 2, "", "  "},
+	} {
+		if got := cut(test.in, test.columns); got != test.cut {
+			t.Errorf("cut %q to %d: %q, want %q", test.in, test.columns, got, test.cut)
+		}
+		if got := pad(test.in, test.columns); got != test.pad {
+			t.Errorf("pad %q to %d: %q, want %q", test.in, test.columns, got, test.pad)
+		}
+	}
+}
+
+// FuzzPrintable: whatever comes in, what comes out only stands there.
+func FuzzPrintable(f *testing.F) {
+	for _, seed := range []string{"\x1b[2J", "\xc2\x9b", "ok", "\u202e", "\xf0\x9f"} {
+		f.Add(seed, 7)
+	}
+	f.Fuzz(func(t *testing.T, s string, columns int) {
+		got := printable(s)
+		if strings.ContainsFunc(got, unprintable) || !utf8.ValidString(got) {
+			t.Errorf("%q became %q", s, got)
+		}
+		if columns = min(max(columns, 0), 100); width(pad(got, columns)) != columns {
+			t.Errorf("%q padded to %d: %q", got, columns, pad(got, columns))
+		}
+	})
+}
