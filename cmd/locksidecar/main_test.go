@@ -11,7 +11,7 @@ import (
 // process of their own; see children.
 const processEnv = "LOCKSIDECAR_TEST_CHILD"
 
-var children = map[string]func(){"command": main}
+var children = map[string]func(){"command": main, "panic": panicOnTerminal}
 
 func TestMain(m *testing.M) {
 	if child := children[os.Getenv(processEnv)]; child != nil {

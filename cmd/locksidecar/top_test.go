@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -142,4 +144,11 @@ func TestTopOfASidecar(t *testing.T) {
 	if fields := strings.Fields(lines[3]); fields[4] != "59m59s" && fields[4] != "1h00m" {
 		t.Errorf("expires in %s", fields[4])
 	}
+}
+
+// panicOnTerminal is a view whose sidecar cannot even be dialled.
+func panicOnTerminal() {
+	c := newClient("none")
+	c.http.Dial = func(string) (net.Conn, error) { panic("dialled") }
+	_ = watchTop(c, &topModel{sort: byAge}, time.Second, os.Stdin, os.Stdout)
 }

@@ -81,11 +81,11 @@ type topModel struct {
 	failure string
 
 	// shown are the locks in order, without those that the filter hides.
-	shown                  []topLock
-	keyWidth, holderWidth  int
-	offset                 int // of the first line
-	columns, lines         int // of the terminal
-	typing, help, quitting bool
+	shown                 []topLock
+	keyWidth, holderWidth int
+	offset                int // of the first line
+	columns, lines        int // of the terminal
+	typing, help          bool
 	// typedOver is the filter before somebody typed another.
 	typedOver string
 }
@@ -173,6 +173,7 @@ func (m *topModel) press(k key) topWish {
 		m.scroll(-m.offset)
 	case keyEnd:
 		m.scroll(len(m.shown))
+	default:
 	}
 	return wishNothing
 }
@@ -220,6 +221,7 @@ func (m *topModel) typed(k key) {
 		m.filter = ""
 	case keyRune:
 		m.filter += string(k.r)
+	default:
 	}
 	m.offset = 0
 	m.arrange()

@@ -199,7 +199,7 @@ func TestTopFits(t *testing.T) {
 		listedLock(strings.Repeat("日本", 100), "pod\r\n", "\u202e", 0, 0, 0),
 		{Key: "without a holder\t", State: "held"},
 	}
-	for columns := range 130 {
+	for columns := 0; columns < 130; columns += 3 {
 		for lines := range 12 {
 			m := topOf(columns, lines, evil...)
 			m.kind, m.filter = "\x1b[31m", ""

@@ -197,8 +197,13 @@ func (v *topView) suspend() error {
 	if !(*terminal)(nil).jobControl() {
 		return nil
 	}
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, syscall.SIGCONT)
+	defer signal.Stop(continued)
 	v.screen.close()
-	_ = syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
+	if err := syscall.Kill(syscall.Getpid(), syscall.SIGSTOP); err == nil {
+		<-continued // the kernel may stop this thread a moment later
+	}
 	return v.screen.open()
 }
 

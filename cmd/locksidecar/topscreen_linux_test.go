@@ -1,7 +1,6 @@
 package main
 
 import (
-	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -23,26 +22,19 @@ type typist struct {
 	ended            chan struct{}
 }
 
-func init() {
-	children["panic"] = func() { // the sidecar cannot even be dialled
-		c := newClient("none")
-		c.http.Dial = func(string) (net.Conn, error) { panic("dialled") }
-		_ = watchTop(c, &topModel{sort: byAge}, time.Second, os.Stdin, os.Stdout)
-	}
-}
-
 // onTerminal runs this program on a terminal of 80 by 24.
 func onTerminal(t *testing.T, child string, args ...string) *typist {
 	t.Helper()
-	return onTerminalAs(t, "xterm", child, args...)
+	return onTerminalAs(t, "xterm", child, append([]string{os.Args[0]}, args...)...)
 }
 
+// onTerminalAs runs a command line on a terminal of another kind.
 func onTerminalAs(t *testing.T, kind, child string, args ...string) *typist {
 	t.Helper()
 	term := &typist{t: t, shown: newLogLines(), ended: make(chan struct{})}
 	term.openTerminal()
 	term.resize(80, 24)
-	term.cmd = exec.Command(os.Args[0], args...) //nolint:noctx // it is killed at the end
+	term.cmd = exec.Command(args[0], args[1:]...)
 	term.cmd.Env = append(os.Environ(), processEnv+"="+child, "TERM="+kind, "GORACE=atexit_sleep_ms=0")
 	term.cmd.Stdin, term.cmd.Stdout, term.cmd.Stderr = term.screen, term.screen, term.screen
 	term.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -259,11 +251,73 @@ func TestTopGivesTheTerminalBack(t *testing.T) {
 func TestTopPrintsForADumbTerminal(t *testing.T) {
 	f := newFakeSidecar(t)
 	f.holds(threeLocks()...)
-	term := onTerminalAs(t, "dumb", "command", "--socket", f.socket, "top")
+	term := onTerminalAs(t, "dumb", "command", os.Args[0], "--socket", f.socket, "top")
 	<-term.ended
 	term.shown.await(t, "3 held, 3 shown")
 	term.shown.await(t, "other:c")
 	if strings.Contains(term.shown.text(), "\x1b") {
 		t.Error("it speaks to the terminal")
 	}
+}
+
+// TestTopSuspended: Ctrl-Z, and a stop that somebody else asks for, give the terminal
+// to the shell; fg shows the view again.
+func TestTopSuspended(t *testing.T) {
+	f := newFakeSidecar(t)
+	f.holds(threeLocks()...)
+	term := onTerminalAs(t, "xterm", "command", "bash", "-c", "set -m\n"+os.Args[0]+" --socket "+f.socket+` top
+for again in 1 2; do
+	echo "stopped $?"; read line; fg
+done
+echo "code $?"`)
+	for i, stop := range []func(){
+		func() { term.keys("\x1a") },
+		func() {
+			if err := syscall.Kill(-term.foreground(), syscall.SIGTSTP); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		term.shows("the view", func(lines []string) bool {
+			return strings.Count(term.shown.text(), screenOn) == i+1 && strings.Contains(strings.Join(lines, ""), "3 held")
+		})
+		stop()
+		term.awaitCount("stopped ", i+1)
+		if strings.Count(term.shown.text(), screenOff) != i+1 {
+			t.Error("the shell has not got its screen back")
+		}
+		f.holds(threeLocks()...)
+		term.keys("go\n")
+	}
+	term.awaitCount(screenOn, 3)
+	term.keys("q")
+	term.shown.await(t, "code 0")
+	term.ends(0)
+}
+
+// awaitCount waits until a text was written so many times.
+func (term *typist) awaitCount(part string, times int) {
+	term.t.Helper()
+	late := time.After(patience)
+	for strings.Count(term.shown.text(), part) < times {
+		select {
+		case <-term.shown.changed:
+		case <-late:
+			term.t.Fatalf("%q was not written %d times", part, times)
+		}
+	}
+}
+
+// foreground is the group that has the terminal.
+func (term *typist) foreground() (group int) {
+	term.t.Helper()
+	raw, err := term.keyboard.SyscallConn()
+	if err != nil {
+		term.t.Fatal(err)
+	}
+	_ = raw.Control(func(fd uintptr) { group, err = unix.IoctlGetInt(int(fd), unix.TIOCGPGRP) })
+	if err != nil || group <= 1 {
+		term.t.Fatalf("the terminal belongs to %d: %v", group, err)
+	}
+	return group
 }
