@@ -1,35 +1,439 @@
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
-from opentelemetry import baggage, context
-from opentelemetry.sdk.trace import TracerProvider
+import pytest
+from opentelemetry import baggage, context, trace
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler
+from opentelemetry.trace import SpanKind, StatusCode
 
-from locksidecar import Client, _tracing
+import locksidecar
+from conftest import Sidecar, free, waiting
+from locksidecar import (
+    AsyncClient,
+    Client,
+    FeatureMissing,
+    InvalidRequest,
+    LockHeld,
+    LockLost,
+    NotHolder,
+    ProtocolError,
+    SidecarUnavailable,
+    StoreUnavailable,
+    WaitTimeout,
+    _tracing,
+    _wire,
+)
+
+T = TypeVar("T")
 
 
-def test_the_current_span_goes_with_the_call(client: Client, other: Client, key: str) -> None:
-    with TracerProvider().get_tracer("test").start_as_current_span("work") as span:
-        lock = client.acquire(key)
-    holder = other.get(key, no_cache=True).holder
-    assert holder is not None
-    assert holder.traceparent is not None
-    assert holder.traceparent.split("-")[1] == f"{span.get_span_context().trace_id:032x}"
+class App:
+    """An app with the SDK, and the spans that it has ended."""
+
+    def __init__(self, sampler: Sampler | None = None) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(sampler=sampler)
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracer = self.provider.get_tracer("app")
+
+    def spans(self) -> list[ReadableSpan]:
+        """Those of the client, since the last time."""
+        found = [one for one in self.exporter.get_finished_spans() if one.name != "work"]
+        self.exporter.clear()
+        return found
+
+    def told(self) -> list[dict[str, Any]]:
+        """What the client's spans tell, but for tokens and keys."""
+        hidden = ("lock.key", "lock.keys", "lock.type", "lock.token")
+        return [{k: v for k, v in about(one).items() if k not in hidden} for one in self.spans()]
+
+
+def about(span: ReadableSpan) -> dict[str, Any]:
+    return {"name": span.name, "error": span.status.status_code is StatusCode.ERROR, **(span.attributes or {})}
+
+
+def told(name: str, result: str, error: str | None = None) -> dict[str, Any]:
+    more = {} if error is None else {"error.type": error}
+    return {"name": name, "error": error is not None, "lock.result": result, **more}
+
+
+@dataclass
+class Sent:
+    """A request as it was sent."""
+
+    method: str
+    target: str
+    traceparent: str
+
+    def by(self, span: ReadableSpan) -> bool:
+        return self.traceparent == traceparent(span)
+
+
+def traceparent(span: Any) -> str:
+    it = span.get_span_context()
+    return f"00-{it.trace_id:032x}-{it.span_id:016x}-{it.trace_flags:02x}"
+
+
+def use(monkeypatch: pytest.MonkeyPatch, app: App) -> App:
+    # Not the process's own provider: that can be set only once, and other tests have none.
+    monkeypatch.setattr(_tracing, "_provider", lambda: app.provider)
+    return app
+
+
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> App:
+    return use(monkeypatch, App())
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[Sent]:
+    """The requests about locks."""
+    found: list[Sent] = []
+    real = _wire.request
+
+    def request(method: str, target: str, headers: str, body: bytes) -> bytes:
+        if target.startswith("/v1/locks"):
+            lines = dict(line.split(": ", 1) for line in headers.splitlines())
+            found.append(Sent(method, target, lines.get("traceparent", "")))
+        return real(method, target, headers, body)
+
+    monkeypatch.setattr(_wire, "request", request)
+    return found
+
+
+def submit(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
+    """Does it in another thread, in the context of this one."""
+    return pool.submit(contextvars.copy_context().run, work)
+
+
+def test_an_acquire_and_a_release_are_spans_of_the_app_s_trace(
+    app: App, sent: list[Sent], client: Client, key: str
+) -> None:
+    with app.tracer.start_as_current_span("work") as work:
+        with client.lock(key, wait=5, data={"secret": 1}) as lock:
+            assert trace.get_current_span() is work
+            lock.outcome, lock.result = "success", "secret"
+        assert trace.get_current_span() is work
+    acquire, release = app.spans()
+    expected = {"error": False, "lock.key": key, "lock.type": "test", "lock.token": lock.token}
+    assert about(acquire) == {"name": "lock.acquire", "lock.result": "granted", **expected}
+    assert about(release) == {"name": "lock.release", "lock.result": "released", **expected}
+    for span in (acquire, release):
+        assert span.parent == work.get_span_context()
+        assert span.kind is SpanKind.CLIENT
+        assert span.instrumentation_scope is not None
+        assert span.instrumentation_scope.name == "locksidecar"
+        assert span.instrumentation_scope.version == locksidecar.__version__
+        assert not span.events
+        session = client._core.session
+        assert session is not None
+        for word in ("secret", session.id):
+            assert word not in span.to_json()
+    assert [one.method for one in sent] == ["PUT", "DELETE"]
+    assert sent[0].by(acquire)
+    assert sent[1].by(release)
+
+
+def test_the_same_with_asyncio(app: App, sent: list[Sent], path: str, key: str) -> None:
+    async def main() -> None:
+        async with AsyncClient(path) as client, client.lock(key, wait=5):
+            assert trace.get_current_span() is work
+        assert trace.get_current_span() is work
+
+    with app.tracer.start_as_current_span("work") as work:
+        asyncio.run(main())
+    acquire, release = app.spans()
+    assert [one.name for one in (acquire, release)] == ["lock.acquire", "lock.release"]
+    assert acquire.parent == release.parent == work.get_span_context()
+    assert sent[0].by(acquire)
+    assert sent[1].by(release)
+
+
+def test_what_was_done_under_the_lock_is_no_child_of_the_acquire(app: App, client: Client, key: str) -> None:
+    with client.lock(key):
+        app.tracer.start_span("inside").end()
+    acquire, inside, release = app.spans()
+    assert [one.parent for one in (acquire, inside, release)] == [None, None, None]
+
+
+def test_results(app: App, client: Client, other: Client, key: str) -> None:
+    granted, released = told("lock.acquire", "granted"), told("lock.release", "released")
+
+    lock = client.acquire(key, reentrant=True)
+    with client.lock(key, reentrant=True):
+        pass
+    assert app.told() == [granted, told("lock.acquire", "reentered"), released]
+
+    assert other.try_lock(key) is None
+    with pytest.raises(WaitTimeout):
+        other.acquire(key, wait=0.01)
+    with pytest.raises(LockHeld):
+        other.acquire_many([f"{key}:more", key], wait=0)
+    refused = [told("lock.acquire", one) for one in ("held", "wait_timeout", "held")]
+    assert app.told() == refused
+
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(other.once, key, lambda: 1)
+        waiting(client, key)
+        lock.release("success", 2)
+        assert waiter.result(10) == 2
+    assert sorted(app.told(), key=str) == [told("lock.acquire", "skipped"), released]
+
+    with pytest.raises(NotHolder):
+        other.release(key, lock.token)
+    with pytest.raises(InvalidRequest):
+        client.acquire("")
+    client.locked(key)(lambda: None)()
+    refused = [told("lock.release", "not_holder"), told("lock.acquire", "invalid_request")]
+    assert app.told() == [*refused, granted, released]
+
+    lock = client.acquire(key)
+    client.force_release(key)
+    assert lock.lost.wait(10)
+    with pytest.raises(LockLost):
+        lock.release()
+    assert app.told() == [granted, told("lock.release", "lock_lost")]
+
+
+def test_several_keys(app: App, client: Client, key: str) -> None:
+    with client.lock_many([f"{key}:b", f"{key}:a"]):
+        pass
+    acquire, *releases = app.spans()
+    assert acquire.attributes == {
+        "lock.keys": (f"{key}:b", f"{key}:a"),
+        "lock.type": "test",
+        "lock.result": "granted",
+    }
+    assert {one.attributes["lock.key"] for one in releases if one.attributes} == {f"{key}:b", f"{key}:a"}
+    for lock in client.acquire_many(iter([key, "plain"])):  # type: ignore[arg-type] # it has always been possible
+        lock.release()
+    assert "lock.type" not in (app.spans()[0].attributes or {})
+
+
+def test_keys_that_are_none(app: App, client: Client) -> None:
+    with pytest.raises(UnicodeEncodeError):
+        client.acquire("half:\ud800")
+    with pytest.raises(TypeError):
+        client.acquire(None)  # type: ignore[arg-type]
+    half, none = app.spans()
+    assert about(half) == {
+        "name": "lock.acquire",
+        "error": True,
+        "error.type": "UnicodeEncodeError",
+        "lock.key": "half:?",
+        "lock.type": "half",
+    }
+    assert about(none)["error.type"] == "TypeError"
+
+
+def test_an_entry_that_another_thread_released_is_one_release(
+    app: App, sent: list[Sent], client: Client, key: str
+) -> None:
+    # The client believes in two entries, and there is one: it is refused, and asks again.
+    lock = client.acquire(key, owner="me", reentrant=True)
+    lock._grant.entries = 2
     lock.release()
+    _, release = app.spans()
+    assert about(release)["lock.result"] == "released"
+    assert len(sent[1:]) > 1
+    assert all(one.by(release) for one in sent[1:])
+
+
+def test_one_span_over_all_tries(app: App, sent: list[Sent], sidecar: Sidecar, key: str) -> None:
+    with (
+        ThreadPoolExecutor(1) as pool,
+        Client(sidecar.path) as client,
+        Client(sidecar.path) as other,
+        app.tracer.start_as_current_span("work") as work,
+    ):
+        client.acquire(key)
+        app.spans()
+        waiter = submit(pool, lambda: other.acquire(key))
+        waiting(client, key)
+        sidecar.kill()
+        sidecar.start()
+        assert waiter.result(10).token
+        [acquire] = app.spans()
+        assert about(acquire)["lock.result"] == "granted"
+        assert acquire.parent == work.get_span_context()
+        tries = [one for one in sent if one.method == "PUT"][1:]
+        assert len(tries) > 1
+        assert all(one.by(acquire) for one in tries)
+
+
+def test_no_answer_is_an_error(app: App, sidecar: Sidecar, key: str, tmp_path: Path) -> None:
+    with pytest.raises(SidecarUnavailable):
+        Client(str(tmp_path / "none")).acquire(key)
+    assert app.told() == [told("lock.acquire", "unreachable", "unreachable")]
+
+    with Client(sidecar.path, timeout=0.2) as client:
+        lock = client.acquire(key)
+        app.spans()
+        sidecar.signal(signal.SIGSTOP)
+        with pytest.raises(SidecarUnavailable):
+            lock.release()
+        assert app.told() == [told("lock.release", "timeout", "timeout")]
+
+
+@pytest.mark.parametrize(("said", "result"), [(b"220 smtp\r\n\r\n", "bad_answer"), (b"", "connection_lost")])
+def test_no_sidecar_listens(app: App, key: str, said: bytes, result: str) -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        socket.socket(socket.AF_UNIX) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        server.bind(f"{folder}/s")
+        server.listen()
+
+        def answer() -> None:
+            with server.accept()[0] as sock:
+                sock.recv(4096)
+                sock.sendall(said)
+
+        pool.submit(answer)
+        with pytest.raises((ProtocolError, SidecarUnavailable)):
+            Client(f"{folder}/s").acquire(key)
+    assert app.told() == [told("lock.acquire", result, result)]
+
+
+def test_problems_of_the_sidecar(app: App, client: Client, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.acquire(f"{key}:first")
+    features = client._core.features
+    assert features is not None
+    client._core.features = features - {"hold"}
+    with pytest.raises(FeatureMissing):
+        client.acquire(key, max_hold=1)
+    client._core.features = features
+    assert app.told()[1:] == [told("lock.acquire", "unsupported")]
+
+    def problem(self: _wire.Answer) -> Mapping[str, Any]:
+        raise StoreUnavailable(503, "store_unavailable", "the database is away")
+
+    with monkeypatch.context() as patch, pytest.raises(StoreUnavailable):
+        patch.setattr(_wire.Answer, "result", problem)
+        client.acquire(key)
+    assert app.told() == [told("lock.acquire", "store_unavailable", "store_unavailable")]
+
+
+def test_a_cancelled_wait_is_abandoned(app: App, path: str, key: str) -> None:
+    async def main() -> None:
+        async with AsyncClient(path) as one, AsyncClient(path) as other, one.lock(key):
+            app.spans()
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(other.acquire(key), 0.05)
+            assert app.told() == [told("lock.acquire", "abandoned")]
+
+    asyncio.run(main())
+
+
+def test_what_is_given_back_goes_with_the_acquire(
+    app: App, sent: list[Sent], client: Client, other: Client, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("locksidecar._session.Session.hold", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.acquire(key)
+    [acquire] = app.spans()
+    assert about(acquire)["lock.result"] == "abandoned"
+    assert [one.method for one in sent] == ["PUT", "DELETE"]
+    assert all(one.by(acquire) for one in sent)
+    free(other, key)
+
+
+def test_an_interrupted_export_leaves_no_lock_behind(app: App, client: Client, other: Client, key: str) -> None:
+    class Interrupted(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            raise KeyboardInterrupt(span.name)
+
+    app.provider.add_span_processor(Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        client.acquire(key)
+    free(other, key)
+
+
+def test_a_trace_that_is_not_sampled_says_so(
+    monkeypatch: pytest.MonkeyPatch, sent: list[Sent], client: Client, key: str
+) -> None:
+    app = use(monkeypatch, App(ALWAYS_OFF))
+    client.acquire(key).release()
+    with pytest.raises(NotHolder):
+        client.release(key, 1)
+    assert app.spans() == []
+    assert [int(one.traceparent[-2:], 16) & trace.TraceFlags.SAMPLED for one in sent] == [0, 0, 0]
+
+
+def test_other_calls_go_with_the_app_s_span(app: App, sent: list[Sent], client: Client, key: str) -> None:
+    with app.tracer.start_as_current_span("work") as work:
+        client.get(key)
+    assert [one.traceparent for one in sent] == [traceparent(work)]
+    assert app.spans() == []
+
+
+@pytest.fixture
+def remote() -> Iterator[str]:
+    """The app has got a span from elsewhere, and has no SDK."""
+    span = trace.NonRecordingSpan(trace.SpanContext(1, 2, True, trace.TraceFlags(1)))
+    token = context.attach(trace.set_span_in_context(span))
+    yield traceparent(span)
+    context.detach(token)
+
+
+def test_without_the_sdk_the_app_s_context_goes_on(sent: list[Sent], client: Client, key: str, remote: str) -> None:
+    assert _tracing.acquire([key]) is _tracing._OFF  # no SDK: nothing is made
+    client.acquire(key).release()
+    assert [one.traceparent for one in sent] == [remote, remote]
+
+
+def test_without_a_context_nothing_goes_on(sent: list[Sent], client: Client, key: str) -> None:
+    client.acquire(key).release()
+    assert [one.traceparent for one in sent] == ["", ""]
+
+
+def test_an_sdk_that_is_set_up_later(monkeypatch: pytest.MonkeyPatch, client: Client, other: Client, key: str) -> None:
+    client.acquire(key).release()
+    app = use(monkeypatch, App())
     client.acquire(key)
+    [span] = app.spans()
     holder = other.get(key, no_cache=True).holder
     assert holder is not None
-    assert holder.traceparent is None
+    assert holder.traceparent == traceparent(span)
 
 
-def test_baggage_goes_as_a_header() -> None:
+def test_baggage_goes_as_a_header(app: App, client: Client, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    real = _wire.request
+
+    def request(method: str, target: str, headers: str, body: bytes) -> bytes:
+        lines.append(headers)
+        return real(method, target, headers, body)
+
+    monkeypatch.setattr(_wire, "request", request)
     token = context.attach(baggage.set_baggage("user", "ä\r\nX: y"))
     try:
         assert _tracing.headers() == "baggage: user=%C3%A4%0D%0AX%3A+y\r\n"
+        client.acquire(key)
     finally:
         context.detach(token)
     assert _tracing.headers() == ""
+    assert "baggage: user=%C3%A4%0D%0AX%3A+y\r\n" in lines[-1]
 
 
 def test_without_opentelemetry(path: str, key: str) -> None:

@@ -6,10 +6,9 @@
 from . import errors, types
 from ._async import AsyncClient, AsyncEventStream, AsyncLock, AsyncLockSignal
 from ._sync import Client, EventStream, Lock, LockSignal
+from ._version import __version__ as __version__
 from .errors import *  # noqa: F403
 from .types import *  # noqa: F403
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AsyncClient",

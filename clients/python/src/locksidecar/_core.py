@@ -44,8 +44,8 @@ UNSET = _Unset()
 class Call:
     """One request, and what is to be known to make it."""
 
-    __slots__ = ("answer", "body", "delay", "joins", "method", "needs", "repeatable", "repeated", "sent", "session",
-                 "takes", "target", "timeout")  # fmt: skip
+    __slots__ = ("answer", "body", "context", "delay", "joins", "method", "needs", "repeatable", "repeated", "sent",
+                 "session", "takes", "target", "timeout")  # fmt: skip
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class Call:
         takes: bool = False,
         repeatable: bool = True,
         delay: float = 0.0,
+        context: Any = None,
     ) -> None:
         self.method = method
         self.target = target
@@ -74,6 +75,7 @@ class Call:
         self.repeatable = repeatable  # when a connection closes before it has answered anything
         self.repeated = False
         self.delay = delay  # seconds before it is made
+        self.context = context  # that it goes with, for traces; None: the current one
         self.sent = False  # it may have reached the sidecar
         self.answer: _wire.Answer | None = None
 
@@ -87,7 +89,7 @@ class Call:
 
     def encode(self) -> bytes:
         """The request's bytes."""
-        headers = _tracing.headers()
+        headers = _tracing.headers(self.context)
         if self.session is not None:
             headers += self.session.header
         return _wire.request(self.method, self.target, headers, self.body)
@@ -297,7 +299,9 @@ class Core:
             what = f"{cause} (a socket's path has at most 107 bytes)"
         else:
             what = f"{cause.strerror or cause}. Check that it is the socket of a locksidecar, and that this runs"
-        return errors.SidecarUnavailable(f"cannot reach the sidecar at {self.path}: {what}", self.path)
+        error = errors.SidecarUnavailable(f"cannot reach the sidecar at {self.path}: {what}", self.path)
+        error._code = "unreachable"
+        return error
 
     def broken(self, what: str) -> errors.SidecarUnavailable:
         """The error of a call that got no answer."""
@@ -307,26 +311,37 @@ class Core:
 
     def timed_out(self, call: Call) -> errors.SidecarUnavailable:
         """The error of an answer that did not come."""
-        return self.broken(f"did not answer {call.method} {call.target} within {call.timeout:g} s")
+        error = self.broken(f"did not answer {call.method} {call.target} within {call.timeout:g} s")
+        error._code = "timeout"
+        return error
 
     # Operations.
 
     def acquire(self, key: str, options: AcquireOptions) -> Steps[tuple[Grant, Mapping[str, Any]]]:
         """Acquires one lock."""
-        value = yield from self._acquire("PUT", _path(key), {}, [], options)
-        if not value["granted"]:
-            raise errors.Skipped(key, value.get("result"))
-        return value["_grants"][0], value
+        with _tracing.acquire([key]) as operation:
+            value = yield from self._acquire("PUT", _path(key), {}, [], options, operation)
+            if not value["granted"]:
+                raise errors.Skipped(key, value.get("result"))
+            return value["_grants"][0], value
 
     def acquire_many(
         self, keys: Sequence[str], options: AcquireOptions
     ) -> Steps[list[tuple[Grant, Mapping[str, Any]]]]:
         """Acquires several locks, all or none."""
-        value = yield from self._acquire("POST", "/v1/locks", {"keys": list(keys)}, ["several_keys"], options)
-        return list(zip(value["_grants"], value["locks"], strict=True))
+        keys = list(keys)
+        with _tracing.acquire(keys) as operation:
+            value = yield from self._acquire("POST", "/v1/locks", {"keys": keys}, ["several_keys"], options, operation)
+            return list(zip(value["_grants"], value["locks"], strict=True))
 
     def _acquire(
-        self, method: str, target: str, body: dict[str, Any], needs: list[str], options: AcquireOptions
+        self,
+        method: str,
+        target: str,
+        body: dict[str, Any],
+        needs: list[str],
+        options: AcquireOptions,
+        operation: _tracing.Operation,
     ) -> Steps[dict[str, Any]]:
         fields, fields_need = options.fields()
         needs = needs + fields_need
@@ -346,10 +361,12 @@ class Core:
                 needs=needs,
                 takes=True,
                 delay=wait.pause,
+                context=operation.context,
             )
             try:
                 value: dict[str, Any] = (yield call).result()
                 value["_grants"] = [self._hold(call, one, options) for one in _granted(value)]
+                operation.granted(_granted(value))  # here: to export a span may take long, and be interrupted
                 return value
             except errors.SessionEnded as e:
                 _over(call)
@@ -382,7 +399,7 @@ class Core:
                 call.session.forget(Grant(one["key"], one["token"], None, Signal))
             target = _path(one["key"], f"?token={one['token']}&reentry={one['reentry']}")
             try:
-                yield Call("DELETE", target, timeout=self.timeout, session=call.session)
+                yield Call("DELETE", target, timeout=self.timeout, session=call.session, context=call.context)
             except errors.LocksidecarError:
                 pass  # the session's end, or its TTL, frees it; there is another exception to raise
 
@@ -396,13 +413,28 @@ class Core:
         reentry: int | None,
     ) -> Steps[Mapping[str, Any]]:
         """Releases a lock, or one entry of it. `grant` is what the client knows of it, if it does."""
+        with _tracing.release(key, token) as operation:
+            value = yield from self._release(key, token, grant, outcome, result, reentry, operation.context)
+            operation.released()
+            return value
+
+    def _release(
+        self,
+        key: str,
+        token: int,
+        grant: Grant | None,
+        outcome: Outcome | None,
+        result: Any,
+        reentry: int | None,
+        context: Any,
+    ) -> Steps[Mapping[str, Any]]:
         if grant is not None and grant.lost:
             raise errors.lost(key, grant.lost.reason or "")
         entries = reentry
         if entries is None and grant is not None and grant.reentrant:
             entries = grant.entries
         while True:
-            call = self._release_call(key, token, grant, outcome, result, entries)
+            call = self._release_call(key, token, grant, outcome, result, entries, context)
             try:
                 value = yield from self._release_once(call)
                 break
@@ -417,7 +449,7 @@ class Core:
                     if not (isinstance(e, errors.NotHolder) and e.reason == "released"):
                         self._lost_by(grant, e)
                         raise
-                    entries = (yield from self.check(key, token, grant)).reentry
+                    entries = (yield from self.check(key, token, grant, context=context)).reentry
         if grant is not None:
             grant.entries = value["reentry"]
             if value["released"] and grant.session is not None:
@@ -425,7 +457,14 @@ class Core:
         return value
 
     def _release_call(
-        self, key: str, token: int, grant: Grant | None, outcome: Outcome | None, result: Any, entries: int | None
+        self,
+        key: str,
+        token: int,
+        grant: Grant | None,
+        outcome: Outcome | None,
+        result: Any,
+        entries: int | None,
+        context: Any,
     ) -> Call:
         target = _path(key, f"?token={token}")
         needs = []
@@ -442,6 +481,7 @@ class Core:
             timeout=self.timeout,
             session=self.live_session() if grant is None else grant.session,
             needs=needs,
+            context=context,
         )
 
     def _release_once(self, call: Call) -> Steps[Mapping[str, Any]]:
@@ -460,7 +500,13 @@ class Core:
             raise
 
     def check(
-        self, key: str, token: int, grant: Grant | None, ttl: float | None = None, data: Any = UNSET
+        self,
+        key: str,
+        token: int,
+        grant: Grant | None,
+        ttl: float | None = None,
+        data: Any = UNSET,
+        context: Any = None,
     ) -> Steps[Status]:
         """Asks whether the lock is held; sets its time (`bind="ttl"`) or its data."""
         if grant is not None and grant.lost:
@@ -479,6 +525,7 @@ class Core:
             timeout=self.timeout,
             session=self.live_session() if grant is None else grant.session,
             needs=needs,
+            context=context,
         )
         try:
             value = (yield call).result()

@@ -45,6 +45,8 @@ class SidecarUnavailable(LocksidecarError):
     arrive is released by the sidecar.
     """
 
+    _code = "connection_lost"  # or unreachable, or timeout: what traces say
+
     def __init__(self, message: str, path: str) -> None:
         super().__init__(message)
         self.path = path
