@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import signal
 import socket
 import subprocess
@@ -415,6 +416,18 @@ def test_an_sdk_that_is_set_up_later(monkeypatch: pytest.MonkeyPatch, client: Cl
     holder = other.get(key, no_cache=True).holder
     assert holder is not None
     assert holder.traceparent == traceparent(span)
+
+
+@pytest.mark.parametrize("settings", [{}, {"OTEL_PYTHON_TRACER_PROVIDER": "sdk_tracer_provider"}])
+def test_the_app_s_provider_is_found(settings: dict[str, str]) -> None:
+    code = (
+        "from locksidecar import _tracing; from opentelemetry import trace; import os;"
+        " from opentelemetry.sdk.trace import TracerProvider; print(_tracing._tracer() is None);"
+        " 'OTEL_PYTHON_TRACER_PROVIDER' in os.environ or trace.set_tracer_provider(TracerProvider());"
+        " print(_tracing._tracer() is not None)"
+    )
+    said = subprocess.check_output([sys.executable, "-c", code], env={**os.environ, **settings}, text=True)
+    assert said.split() == [str(not settings), "True"]
 
 
 def test_baggage_goes_as_a_header(app: App, client: Client, key: str, monkeypatch: pytest.MonkeyPatch) -> None:

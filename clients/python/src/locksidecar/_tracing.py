@@ -6,6 +6,7 @@ so nothing of it can leak into the body of a `with`, or into another task.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,7 +23,6 @@ try:
     from opentelemetry import trace as _trace
     from opentelemetry.context import get_current as _current
     from opentelemetry.propagate import inject as _inject
-    from opentelemetry.trace import get_tracer_provider as _provider
 except ImportError:  # the app has none
     _inject = None
 
@@ -31,6 +31,9 @@ _NAMES = ("traceparent", "tracestate", "baggage")
 # The most characters of a key, which is refused beyond that many bytes.
 _MAX_KEY = 512
 
+# To ask for the provider looks into the environment each time, as long as the app has set none: that would be most of
+# what an app without the SDK pays. So that is done once, if it can be.
+_peek = _inject is not None and hasattr(_trace, "_TRACER_PROVIDER") and "OTEL_PYTHON_TRACER_PROVIDER" not in os.environ
 _known: tuple[Any, Any] = (None, None)  # a provider and its tracer; None for the one that makes no spans
 
 
@@ -80,6 +83,10 @@ def release(key: str, token: int) -> Operation:
     return _OFF if tracer is None else _Span(tracer, "lock.release", {**_about([key]), "lock.token": token})
 
 
+def _provider() -> Any:
+    return _trace._TRACER_PROVIDER if _peek else _trace.get_tracer_provider()
+
+
 def _tracer() -> Any:
     """The tracer of the app's provider; None as long as it has set none, which may come later."""
     global _known
@@ -89,7 +96,7 @@ def _tracer() -> Any:
     known, tracer = _known
     if provider is not known:
         tracer = None
-        if not isinstance(provider, _trace.ProxyTracerProvider):
+        if provider is not None and not isinstance(provider, _trace.ProxyTracerProvider):
             tracer = provider.get_tracer("locksidecar", __version__)
         _known = provider, tracer
     return tracer
