@@ -32,6 +32,7 @@ import type {
 } from "./options";
 import { brokeOff, isAway, Patience } from "./retry";
 import { Session } from "./session";
+import { tracedAcquire, tracedRelease } from "./tracing";
 import { Transport } from "./transport";
 import type { About, Json, KeyEvent, LockInfo, LockPage } from "./types";
 import { KeyWatch } from "./watch";
@@ -109,8 +110,13 @@ export class Client {
    * Throws as acquire does; `error.key` is the first key that was not to be had.
    */
   async acquireMany(keys: readonly string[], options: AcquireManyOptions = {}): Promise<LockGroup> {
-    const { session, got } = await this.#wait(this.#fields(options, -1), options.signal, (session, fields) =>
-      session.acquireMany(keys, fields, options.signal),
+    const fields = this.#fields(options, -1);
+    const { session, got } = await tracedAcquire(
+      keys,
+      options.signal,
+      (context) =>
+        this.#wait(fields, options.signal, (session, now) => session.acquireMany(keys, now, options.signal, context)),
+      ({ got }) => got.map(({ wire }) => wire),
     );
     return new LockGroup(got.map((granted) => new Lock(session, granted, options)));
   }
@@ -248,7 +254,8 @@ export class Client {
 
   /** release releases a lock by its token: one with `bind: "ttl"` that was acquired anywhere, or one of this client. */
   async release(key: string, token: number, options: ReleaseOptions = {}): Promise<ReleaseResult> {
-    return releaseResultOf(await (await this.#caller()).release(key, token, options));
+    const release = async (context: unknown) => (await this.#caller()).release(key, token, options, context);
+    return releaseResultOf(await tracedRelease(key, token, release));
   }
 
   /** check asks whether a lock is held under its token, and replaces its data, if given. Throws as `lock.check()` does. */
@@ -331,8 +338,12 @@ export class Client {
 
   async #get(key: string, options: TryAcquireOptions, defaultWaitMs: number): Promise<Lock | Skipped> {
     const fields = { ...this.#fields(options, defaultWaitMs), on_success: options.onSuccess };
-    const { session, got } = await this.#wait(fields, options.signal, (session, now) =>
-      session.acquire(key, now, options.signal),
+    const { session, got } = await tracedAcquire(
+      [key],
+      options.signal,
+      (context) =>
+        this.#wait(fields, options.signal, (session, now) => session.acquire(key, now, options.signal, context)),
+      ({ got }) => ("grant" in got ? [got.wire] : []),
     );
     if ("grant" in got) {
       return new Lock(session, got, options);

@@ -1,6 +1,7 @@
 import { type LockLostError, type LocksidecarError, LockLostError as Lost, SessionEndedError } from "./errors";
 import type { Grant, GrantListener } from "./grant";
 import type { Granted, Session } from "./session";
+import { tracedRelease } from "./tracing";
 import type { Bind, Json, Outcome, Stopping } from "./types";
 import { millis, stoppingOf, type Wire } from "./wire";
 
@@ -152,7 +153,9 @@ export class Lock {
   }
 
   async #release(options: ReleaseOptions): Promise<ReleaseResult> {
-    const answer = await this.#ask(() => this.#session.release(this.key, this.token, options));
+    const answer = await tracedRelease(this.key, this.token, (context) =>
+      this.#ask(() => this.#session.release(this.key, this.token, options, context)),
+    );
     this.#grant.ignore(this.#listener);
     if (answer["released"] === true) {
       this.#grant.end();

@@ -102,6 +102,7 @@ export class Session {
       timeoutMs?: number | undefined;
       about?: Subject;
       noCache?: boolean | undefined;
+      context?: unknown;
     } = {},
   ): Promise<Wire> {
     const headers: Record<string, string> = {};
@@ -115,20 +116,25 @@ export class Session {
   }
 
   /** acquire acquires one key. An aborted signal ends the wait, and a grant that came all the same is given back. */
-  async acquire(key: string, fields: Wire, signal?: AbortSignal): Promise<Granted | WireSkipped> {
-    const answer = await this.#acquire("PUT", lockPath(key), fields, signal, { key });
+  async acquire(key: string, fields: Wire, signal?: AbortSignal, context?: unknown): Promise<Granted | WireSkipped> {
+    const answer = await this.#acquire("PUT", lockPath(key), fields, signal, { key }, context);
     if (answer["granted"] !== true) {
       signal?.throwIfAborted();
       return answer as unknown as WireSkipped;
     }
-    const [granted] = await this.#adopt([answer as unknown as WireGrant], signal);
+    const [granted] = await this.#adopt([answer as unknown as WireGrant], signal, context);
     return granted as Granted;
   }
 
   /** acquireMany acquires all keys or none. */
-  async acquireMany(keys: readonly string[], fields: Wire, signal?: AbortSignal): Promise<Granted[]> {
-    const answer = await this.#acquire("POST", "/v1/locks", { keys, ...fields }, signal, {});
-    return this.#adopt(answer["locks"] as WireGrant[], signal);
+  async acquireMany(
+    keys: readonly string[],
+    fields: Wire,
+    signal?: AbortSignal,
+    context?: unknown,
+  ): Promise<Granted[]> {
+    const answer = await this.#acquire("POST", "/v1/locks", { keys, ...fields }, signal, {}, context);
+    return this.#adopt(answer["locks"] as WireGrant[], signal, context);
   }
 
   async #acquire(
@@ -137,13 +143,14 @@ export class Session {
     body: Wire,
     signal: AbortSignal | undefined,
     about: Subject,
+    context: unknown,
   ): Promise<Wire> {
     requireFields(this.about, body);
     const waitMs = (body["wait_ms"] ?? 0) as number;
     const timeoutMs = waitMs < 0 ? undefined : waitMs + this.timeoutMs;
     this.#due++;
     try {
-      return await this.call(method, path, { body, signal, timeoutMs, about });
+      return await this.call(method, path, { body, signal, timeoutMs, about, context });
     } finally {
       // Not before what follows has adopted the grant.
       setImmediate(() => {
@@ -154,9 +161,9 @@ export class Session {
     }
   }
 
-  async #adopt(grants: WireGrant[], signal: AbortSignal | undefined): Promise<Granted[]> {
+  async #adopt(grants: WireGrant[], signal: AbortSignal | undefined, context: unknown): Promise<Granted[]> {
     if (signal?.aborted) {
-      await Promise.allSettled(grants.map(({ key, token }) => this.release(key, token)));
+      await Promise.allSettled(grants.map(({ key, token }) => this.release(key, token, {}, context)));
       throw signal.reason;
     }
     if (this.#ended && grants.some((grant) => grant.bind === "session")) {
@@ -194,12 +201,13 @@ export class Session {
     key: string,
     token: number,
     options: { outcome?: string | undefined; reentry?: number | undefined; result?: unknown } = {},
+    context?: unknown,
   ): Promise<Wire> {
     const { outcome, reentry, result } = options;
     requireFields(this.about, { outcome, reentry, result });
     const path = lockPath(key, query({ token, outcome, reentry }));
     const body = result === undefined ? undefined : { result };
-    const answer = await this.call("DELETE", path, { body, about: { key, token } });
+    const answer = await this.call("DELETE", path, { body, about: { key, token }, context });
     if (answer["released"] === true) {
       const id = idOf(key, token);
       this.#grants.get(id)?.end();

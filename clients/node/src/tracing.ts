@@ -1,8 +1,39 @@
+import { BadAnswerError, ConnectionError, LocksidecarError } from "./errors";
+
 /** The part of @opentelemetry/api that is used. */
 interface TracingApi {
   context: { active(): unknown };
   propagation: { inject(context: unknown, carrier: Record<string, string>): void };
+  trace: {
+    getTracer(name: string, version: string): Tracer;
+    setSpan(context: unknown, span: Span): unknown;
+  };
+  diag: { error(message: string, ...more: unknown[]): void };
 }
+interface Tracer {
+  startSpan(name: string, options: { kind: number; attributes: Attributes }, context: unknown): Span;
+}
+interface Span {
+  setAttributes(attributes: Attributes): unknown;
+  setStatus(status: { code: number }): unknown;
+  end(): void;
+}
+
+/** What a span tells. */
+type Attributes = { [name: string]: string | number | string[] };
+
+/** What a grant tells. */
+interface Grant {
+  token: number;
+  reentry: number;
+}
+
+/** As in package.json, which a bundler may leave behind. */
+const version = "0.1.0";
+const kindClient = 2;
+const statusError = 2;
+/** The most characters of a key; the sidecar refuses one of more bytes. */
+const maxKey = 512;
 
 let api: TracingApi | null | undefined;
 
@@ -18,12 +49,137 @@ function load(): TracingApi | null {
   }
 }
 
-/** traceHeaders are the headers that carry the active trace context: traceparent, tracestate, baggage. */
-export function traceHeaders(): Record<string, string> {
+function theApi(): TracingApi | null {
   if (api === undefined) {
     api = load();
   }
+  return api;
+}
+
+/** traceHeaders are the headers that carry a context, by default the active one: traceparent, tracestate, baggage. */
+export function traceHeaders(context?: unknown): Record<string, string> {
+  const otel = theApi();
   const headers: Record<string, string> = {};
-  api?.propagation.inject(api.context.active(), headers);
+  otel?.propagation.inject(context ?? otel.context.active(), headers);
   return headers;
+}
+
+/**
+ * traced does something as a span of the app's trace, whatever tries it takes. `run` is told the context that its calls go
+ * with: it is never the active one, so that nothing of it leaks into what the app does meanwhile, and needs no context
+ * manager. `outcome` says what the result tells. The span has no text of an error: that may tell what an app keeps in a
+ * lock. Without OpenTelemetry it is just done.
+ */
+function traced<T>(
+  name: "lock.acquire" | "lock.release",
+  attributes: () => Attributes,
+  run: (context?: unknown) => Promise<T>,
+  outcome: (value: T) => Attributes,
+  signal?: AbortSignal,
+): Promise<T> {
+  const otel = theApi();
+  return otel === null ? run() : inSpan(otel, name, attributes(), run, outcome, signal);
+}
+
+async function inSpan<T>(
+  otel: TracingApi,
+  name: string,
+  attributes: Attributes,
+  run: (context: unknown) => Promise<T>,
+  outcome: (value: T) => Attributes,
+  signal: AbortSignal | undefined,
+): Promise<T> {
+  const parent = otel.context.active();
+  const span = otel.trace.getTracer("locksidecar", version).startSpan(name, { kind: kindClient, attributes }, parent);
+  let value: T;
+  try {
+    value = await run(otel.trace.setSpan(parent, span));
+  } catch (error) {
+    end(otel, span, judge(error, signal));
+    throw error;
+  }
+  end(otel, span, outcome(value));
+  return value;
+}
+
+/** end ends a span. An exporter of the app that throws must not cost it the lock. */
+function end(otel: TracingApi, span: Span, attributes: Attributes): void {
+  try {
+    span.setAttributes(attributes);
+    if (attributes["error.type"] !== undefined) {
+      span.setStatus({ code: statusError });
+    }
+    span.end();
+  } catch (error) {
+    otel.diag.error("locksidecar: a span could not be ended", error);
+  }
+}
+
+/** judge tells what an error is; `error.type` only of those that somebody has to look at. */
+function judge(error: unknown, signal: AbortSignal | undefined): Attributes {
+  if (signal?.aborted && error === signal.reason) {
+    return { "lock.result": "abandoned" };
+  }
+  if (!(error instanceof LocksidecarError)) {
+    return { "error.type": error instanceof Error ? error.name : typeof error };
+  }
+  const { code, status = 0 } = error;
+  const failed = status >= 500 || error instanceof ConnectionError || error instanceof BadAnswerError;
+  return failed ? { "lock.result": code, "error.type": code } : { "lock.result": code };
+}
+
+/** aboutKeys is what a span tells about keys, those of JavaScript included that are none and fail later. */
+function aboutKeys(keys: readonly string[]): Attributes {
+  const given: unknown[] = Array.isArray(keys) ? keys : [];
+  const texts = given.filter((key) => typeof key === "string").map((key) => key.slice(0, maxKey));
+  const [first = ""] = texts;
+  const about: Attributes = texts.length === 1 ? { "lock.key": first } : { "lock.keys": texts };
+  const type = typeOf(first);
+  if (type !== "" && texts.every((key) => typeOf(key) === type)) {
+    about["lock.type"] = type;
+  }
+  return about;
+}
+
+/** typeOf is the part of a key before the first colon; empty if there is none. */
+function typeOf(key: string): string {
+  return key.slice(0, Math.max(key.indexOf(":"), 0));
+}
+
+/** aboutGrants is what a span tells about the answer to an acquire. */
+function aboutGrants(grants: readonly Grant[]): Attributes {
+  if (grants.length === 0) {
+    return { "lock.result": "skipped" };
+  }
+  const about: Attributes = { "lock.result": grants.every(({ reentry }) => reentry > 1) ? "reentered" : "granted" };
+  if (grants.length === 1) {
+    about["lock.token"] = (grants[0] as Grant).token;
+  }
+  return about;
+}
+
+/** tracedAcquire does an acquire as a span of the app's trace. `grantsOf` finds the grants in the result; none: skipped. */
+export function tracedAcquire<T>(
+  keys: readonly string[],
+  signal: AbortSignal | undefined,
+  run: (context?: unknown) => Promise<T>,
+  grantsOf: (value: T) => readonly Grant[],
+): Promise<T> {
+  return traced(
+    "lock.acquire",
+    () => aboutKeys(keys),
+    run,
+    (value) => aboutGrants(grantsOf(value)),
+    signal,
+  );
+}
+
+/** tracedRelease does a release as a span of the app's trace. */
+export function tracedRelease<T>(key: string, token: number, run: (context?: unknown) => Promise<T>): Promise<T> {
+  return traced(
+    "lock.release",
+    () => ({ ...aboutKeys([key]), "lock.token": token }),
+    run,
+    () => ({ "lock.result": "released" }),
+  );
 }

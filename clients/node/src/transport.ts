@@ -16,6 +16,8 @@ export interface Call {
   signal?: AbortSignal | undefined;
   /** What the call is about, for its errors. */
   about?: Subject | undefined;
+  /** The trace context that it goes with; by default the active one. */
+  context?: unknown;
 }
 
 /** An answer that goes on. */
@@ -100,7 +102,7 @@ export class Transport {
         method: call.method,
         path: call.path,
         headers: {
-          ...traceHeaders(),
+          ...traceHeaders(call.context),
           ...call.headers,
           ...(payload && { "Content-Type": "application/json", "Content-Length": payload.length }),
         },
