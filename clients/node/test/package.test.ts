@@ -1,7 +1,7 @@
 // The tarball, in a folder that has nothing else.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { after, before, describe, test } from "node:test";
@@ -83,6 +83,30 @@ describe("the tarball", { concurrency: false }, () => {
       ...["SessionEndedError", "StopRequestedError", "StoreUnavailableError", "TimeoutError", "TooLargeError"],
       ...["UnavailableError", "UnreachableError", "UnsupportedError", "WaitTimeoutError"],
     ]);
+  });
+
+  test("spans of an app with OpenTelemetry, by import and by require", () => {
+    symlinkSync(join(root, "node_modules", "@opentelemetry"), join(folder, "node_modules", "@opentelemetry"));
+    const imports = {
+      mjs: `import { Client } from 'locksidecar';
+            import { trace } from '@opentelemetry/api';
+            import * as sdk from '@opentelemetry/sdk-trace-base';`,
+      cjs: `const { Client } = require('locksidecar');
+            const { trace } = require('@opentelemetry/api');
+            const sdk = require('@opentelemetry/sdk-trace-base');`,
+    };
+    for (const [extension, imported] of Object.entries(imports)) {
+      writeFileSync(
+        join(folder, `traced.${extension}`),
+        `${imported}
+         const exporter = new sdk.InMemorySpanExporter();
+         const spanProcessors = [new sdk.SimpleSpanProcessor(exporter)];
+         trace.setGlobalTracerProvider(new sdk.BasicTracerProvider({ spanProcessors }));
+         new Client().withLock('traced', () => {}).then(() =>
+           console.log(exporter.getFinishedSpans().map((span) => span.name).join()));`,
+      );
+      assert.equal(run("node", `traced.${extension}`), "lock.acquire,lock.release\n");
+    }
   });
 
   test("Symbol.asyncDispose is filled in where Node lacks it", () => {
