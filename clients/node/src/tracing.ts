@@ -5,10 +5,15 @@ interface TracingApi {
   context: { active(): unknown };
   propagation: { inject(context: unknown, carrier: Record<string, string>): void };
   trace: {
-    getTracer(name: string, version: string): Tracer;
+    getTracerProvider(): TracerProvider;
     setSpan(context: unknown, span: Span): unknown;
   };
   diag: { error(message: string, ...more: unknown[]): void };
+}
+interface TracerProvider {
+  getTracer(name: string, version: string): Tracer;
+  /** Of the API's own provider, which stands for the SDK's: undefined as long as there is none. */
+  getDelegateTracer?(name: string, version: string): Tracer | undefined;
 }
 interface Tracer {
   startSpan(name: string, options: { kind: number; attributes: Attributes }, context: unknown): Span;
@@ -68,7 +73,7 @@ export function traceHeaders(context?: unknown): Record<string, string> {
  * traced does something as a span of the app's trace, whatever tries it takes. `run` is told the context that its calls go
  * with: it is never the active one, so that nothing of it leaks into what the app does meanwhile, and needs no context
  * manager. `outcome` says what the result tells. The span has no text of an error: that may tell what an app keeps in a
- * lock. Without OpenTelemetry it is just done.
+ * lock. Without the SDK it is just done.
  */
 function traced<T>(
   name: "lock.acquire" | "lock.release",
@@ -78,11 +83,20 @@ function traced<T>(
   signal?: AbortSignal,
 ): Promise<T> {
   const otel = theApi();
-  return otel === null ? run() : inSpan(otel, name, attributes(), run, outcome, signal);
+  const tracer = otel && tracerOf(otel.trace.getTracerProvider());
+  return otel && tracer ? inSpan(otel, tracer, name, attributes(), run, outcome, signal) : run();
+}
+
+/** tracerOf is the SDK's tracer; undefined if the app has none, which may come later. */
+function tracerOf(provider: TracerProvider): Tracer | undefined {
+  return provider.getDelegateTracer
+    ? provider.getDelegateTracer("locksidecar", version)
+    : provider.getTracer("locksidecar", version);
 }
 
 async function inSpan<T>(
   otel: TracingApi,
+  tracer: Tracer,
   name: string,
   attributes: Attributes,
   run: (context: unknown) => Promise<T>,
@@ -90,7 +104,7 @@ async function inSpan<T>(
   signal: AbortSignal | undefined,
 ): Promise<T> {
   const parent = otel.context.active();
-  const span = otel.trace.getTracer("locksidecar", version).startSpan(name, { kind: kindClient, attributes }, parent);
+  const span = tracer.startSpan(name, { kind: kindClient, attributes }, parent);
   let value: T;
   try {
     value = await run(otel.trace.setSpan(parent, span));
