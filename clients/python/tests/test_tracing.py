@@ -65,6 +65,8 @@ class App:
 
 
 def about(span: ReadableSpan) -> dict[str, Any]:
+    assert not span.events
+    assert span.status.description is None
     return {"name": span.name, "error": span.status.status_code is StatusCode.ERROR, **(span.attributes or {})}
 
 
@@ -140,7 +142,6 @@ def test_an_acquire_and_a_release_are_spans_of_the_app_s_trace(
         assert span.instrumentation_scope is not None
         assert span.instrumentation_scope.name == "locksidecar"
         assert span.instrumentation_scope.version == locksidecar.__version__
-        assert not span.events
         session = client._core.session
         assert session is not None
         for word in ("secret", session.id):
@@ -253,6 +254,18 @@ def test_an_entry_that_another_thread_released_is_one_release(
     assert about(release)["lock.result"] == "released"
     assert len(sent[1:]) > 1
     assert all(one.by(release) for one in sent[1:])
+
+
+def test_a_release_that_has_to_look_is_one_span(app: App, sent: list[Sent], client: Client, key: str) -> None:
+    lock = client.acquire(key, owner="me", reentrant=True)
+    client.release(key, lock.token)
+    app.spans()
+    with pytest.raises(NotHolder):
+        lock.release()
+    [release] = app.spans()
+    assert about(release)["lock.result"] == "not_holder"
+    assert [one.method for one in sent[2:]] == ["DELETE", "PATCH"]
+    assert all(one.by(release) for one in sent[2:])
 
 
 def test_one_span_over_all_tries(app: App, sent: list[Sent], sidecar: Sidecar, key: str) -> None:
