@@ -1,0 +1,245 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const observability = "../deploy/observability"
+
+// dashboard is what the tests look at of deploy/observability/dashboard.json.
+type dashboard struct {
+	SchemaVersion int     `json:"schemaVersion"`
+	Panels        []panel `json:"panels"`
+	Templating    struct {
+		List []struct {
+			Name       string `json:"name"`
+			Type       string `json:"type"`
+			AllValue   string `json:"allValue"`
+			Definition string `json:"definition"`
+		} `json:"list"`
+	} `json:"templating"`
+}
+
+type panel struct {
+	ID          int        `json:"id"`
+	Type        string     `json:"type"`
+	Title       string     `json:"title"`
+	Description string     `json:"description"`
+	Datasource  datasource `json:"datasource"`
+	Targets     []target   `json:"targets"`
+	GridPos     struct {
+		H int `json:"h"`
+		W int `json:"w"`
+		X int `json:"x"`
+		Y int `json:"y"`
+	} `json:"gridPos"`
+}
+
+type target struct {
+	Expr       string     `json:"expr"`
+	Exemplar   bool       `json:"exemplar"`
+	Datasource datasource `json:"datasource"`
+}
+
+type datasource struct {
+	UID string `json:"uid"`
+}
+
+func readDashboard(t *testing.T) (d dashboard) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(observability, "dashboard.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// variables are what Grafana puts in the place of the variables, with all selected.
+var variables = strings.NewReplacer(
+	"$__rate_interval", "1m", "$__range", "5m", "$namespace", ".*", "$pod", ".*", "$type", ".*")
+
+// expressions are those of all panels, by panel and reference, without variables.
+func (d dashboard) expressions() map[string]string {
+	all := map[string]string{}
+	for _, p := range d.Panels {
+		for i, q := range p.Targets {
+			all[p.Title+"/"+string(rune('A'+i))] = variables.Replace(q.Expr)
+		}
+	}
+	return all
+}
+
+// TestDashboard: the panels say what they show, ask the data source that was chosen,
+// do not cover each other, and their expressions can be read.
+func TestDashboard(t *testing.T) {
+	d := readDashboard(t)
+	if d.SchemaVersion < 39 {
+		t.Errorf("schema version %d", d.SchemaVersion)
+	}
+	var names []string
+	for _, v := range d.Templating.List {
+		names = append(names, v.Name)
+		if v.Type == "query" && v.AllValue != ".*" {
+			t.Errorf("All of the variable %s is %q, want one that matches series without the label, too", v.Name, v.AllValue)
+		}
+	}
+	if want := []string{"datasource", "namespace", "pod", "type"}; !slices.Equal(names, want) {
+		t.Errorf("variables %q, want %q", names, want)
+	}
+	ids, covered := map[int]bool{}, map[[2]int]string{}
+	for _, p := range d.Panels {
+		if ids[p.ID] {
+			t.Errorf("two panels have the id %d", p.ID)
+		}
+		ids[p.ID] = true
+		p.takePlace(t, covered)
+		if p.Type == "row" {
+			continue
+		}
+		p.check(t)
+	}
+	if all := d.expressions(); len(all) < 40 {
+		t.Errorf("only %d expressions were found: the dashboard is read wrongly", len(all))
+	}
+	checkExpressions(t, d.expressions())
+}
+
+// takePlace notes the grid cells of the panel.
+func (p panel) takePlace(t *testing.T, covered map[[2]int]string) {
+	t.Helper()
+	if p.GridPos.X+p.GridPos.W > 24 || p.GridPos.W < 1 || p.GridPos.H < 1 {
+		t.Errorf("%s: does not fit into the grid: %+v", p.Title, p.GridPos)
+	}
+	for x := range p.GridPos.W {
+		for y := range p.GridPos.H {
+			cell := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
+			if other, taken := covered[cell]; taken {
+				t.Errorf("%s covers %s", p.Title, other)
+				return
+			}
+			covered[cell] = p.Title
+		}
+	}
+}
+
+func (p panel) check(t *testing.T) {
+	t.Helper()
+	if p.Title == "" || len(p.Description) < 20 || len(p.Targets) == 0 {
+		t.Errorf("%q: title %q, description %q, %d expressions", p.Type, p.Title, p.Description, len(p.Targets))
+	}
+	if p.Datasource.UID != "${datasource}" {
+		t.Errorf("%s asks the data source %q", p.Title, p.Datasource.UID)
+	}
+	for _, q := range p.Targets {
+		if q.Datasource.UID != "${datasource}" {
+			t.Errorf("%s: %s asks the data source %q", p.Title, q.Expr, q.Datasource.UID)
+		}
+		if left := variables.Replace(q.Expr); strings.Contains(left, "$") {
+			t.Errorf("%s: a variable that nobody sets: %s", p.Title, left)
+		}
+		if strings.Contains(q.Expr, "_bucket") && !q.Exemplar {
+			t.Errorf("%s: no exemplars", p.Title)
+		}
+	}
+}
+
+// checkExpressions lets promtool read them, as a file of rules.
+func checkExpressions(t *testing.T, all map[string]string) {
+	t.Helper()
+	type rule struct {
+		Record string            `json:"record"`
+		Expr   string            `json:"expr"`
+		Labels map[string]string `json:"labels"`
+	}
+	var rules []rule
+	for name, expr := range all {
+		rules = append(rules, rule{"panel:expression", expr, map[string]string{"panel": name}})
+	}
+	// JSON is YAML, too.
+	text, err := json.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": rules}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, "check", "rules", file)
+}
+
+// TestAlertRules: promtool accepts the rules and the examples, and the unit tests of
+// the rules pass; each rule has one.
+func TestAlertRules(t *testing.T) {
+	promtool(t, "check", "rules", "alerts.yaml")
+	promtool(t, "check", "config", "prometheus.yaml")
+	promtool(t, "test", "rules", "alerts_test.yaml")
+	rules, err := os.ReadFile(filepath.Join(observability, "alerts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests, err := os.ReadFile(filepath.Join(observability, "alerts_test.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	alerts := regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(string(rules), -1)
+	if len(alerts) < 15 {
+		t.Errorf("only %d alerts were found: the file is read wrongly", len(alerts))
+	}
+	for _, alert := range alerts {
+		if !strings.Contains(string(tests), `alertname="`+alert[1]+`"`) {
+			t.Errorf("no test lets %s fire", alert[1])
+		}
+	}
+	pointsToSections(t, string(rules))
+}
+
+var sections = regexp.MustCompile(`See "([^"]+)" in (docs/\w+\.md)`)
+
+// pointsToSections checks that each description names a section that exists.
+func pointsToSections(t *testing.T, rules string) {
+	t.Helper()
+	found := sections.FindAllStringSubmatch(rules, -1)
+	if alerts := strings.Count(rules, "- alert: "); len(found) != alerts {
+		t.Errorf("%d of %d alerts name a section of the documentation", len(found), alerts)
+	}
+	for _, f := range found {
+		page, err := os.ReadFile(filepath.Join("..", f[2]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !regexp.MustCompile(`(?m)^#+ ` + regexp.QuoteMeta(f[1]) + `$`).Match(page) {
+			t.Errorf("%s has no section %q", f[2], f[1])
+		}
+	}
+}
+
+// prometheusTool finds a program of the package, which the tests need.
+func prometheusTool(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Fatalf("%s is not installed: `make test-deps`, or `apt-get install --no-install-recommends prometheus` on Debian and Ubuntu, "+
+			"`brew install prometheus` on macOS: %v", name, err)
+	}
+	return path
+}
+
+// promtool runs in deploy/observability, and must succeed.
+func promtool(t *testing.T, args ...string) {
+	t.Helper()
+	cmd := exec.Command(prometheusTool(t, "promtool"), args...)
+	cmd.Dir = observability
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}

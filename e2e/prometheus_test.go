@@ -1,0 +1,445 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+)
+
+// scrapeInterval is as short as two sidecars with the race detector can answer.
+const scrapeInterval = 400 * time.Millisecond
+
+// noData are expressions of the dashboard that may find nothing here, and why.
+var noData = map[string]string{}
+
+// namingFaults are what promtool has against names, and why they stay.
+var namingFaults = map[string]string{}
+
+// TestPrometheus: what stands in deploy/observability is right about two real sidecars
+// that a real Prometheus scrapes, through an outage of the database.
+func TestPrometheus(t *testing.T) {
+	exportTraces(t)
+	own := pgtest.Start(t)
+	o := options{"STORE_URL": own.NewDatabase(t), "TTL": "2s"}
+	one, two := startScraped(t, o, "pod-a"), startScraped(t, o, "pod-b")
+	traffic := newTraffic(t, one.sidecar, two.sidecar)
+	p := startPrometheus(t, one, two)
+	traffic.start()
+
+	p.awaitFiring("no alert about what is well", func(firing map[string]bool) bool {
+		return p.count(`locksidecar_store_ready == 1`) == 2 && p.count(`locksidecar_fleet_leader == 1`) == 1 &&
+			!firing["LocksidecarNoFleetLeader"]
+	})
+	p.quiet("critical")
+	for _, s := range []*scraped{one, two} {
+		checkExposition(t, s)
+	}
+	p.leadsToTrace(traffic)
+
+	own.Kill()
+	p.awaitFiring("the alerts of an outage", func(firing map[string]bool) bool {
+		return firing["LocksidecarNotReady"] && firing["LocksidecarRenewalsFailing"] && firing["LocksidecarLocksLost"]
+	})
+	if n := p.count(`ALERTS{alertname="LocksidecarNotReady", alertstate="firing"}`); n != 2 {
+		t.Errorf("%d sidecars are told to be not ready, want 2", n)
+	}
+	p.checkAnnotations()
+	own.Restart(t)
+	p.awaitFiring("the outage to be over", func(firing map[string]bool) bool { return !firing["LocksidecarNotReady"] })
+
+	p.checkDashboard()
+	p.checkRules()
+	checkDocumented(t, one, two)
+	traffic.stop()
+	two.kill()
+	p.awaitFiring("the alert about a sidecar that is gone", func(firing map[string]bool) bool { return firing["LocksidecarDown"] })
+}
+
+// exportTraces turns tracing on in the sidecars that the test starts, and swallows
+// the spans.
+func exportTraces(t *testing.T) {
+	t.Helper()
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "application/x-protobuf")
+	}))
+	t.Cleanup(receiver.Close)
+	t.Setenv("OTEL_TRACES_EXPORTER", "otlp")
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", receiver.URL+"/v1/traces")
+}
+
+// scraped is a sidecar with an admin listener.
+type scraped struct {
+	*sidecar
+	pod, admin string
+}
+
+func startScraped(t *testing.T, o options, pod string) *scraped {
+	t.Helper()
+	admin := freeAddress(t)
+	return &scraped{start(t, o.with(options{"ADMIN_ADDR": admin, "POD": pod})), pod, admin}
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// exposition is what GET /metrics says.
+func (s *scraped) exposition(t *testing.T) string {
+	t.Helper()
+	return get(t, "http://"+s.admin+"/metrics")
+}
+
+func get(t *testing.T, address string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %d %v: %s", address, res.StatusCode, err, body)
+	}
+	return string(body)
+}
+
+// checkExposition lets promtool judge the names, and looks for keys.
+func checkExposition(t *testing.T, s *scraped) {
+	t.Helper()
+	text := s.exposition(t)
+	if strings.Contains(text, secretPart) {
+		t.Errorf("the figures of %s have a key in them:\n%s", s.pod, text)
+	}
+	cmd := exec.Command(prometheusTool(t, "promtool"), "check", "metrics")
+	cmd.Stdin = strings.NewReader(text)
+	out, err := cmd.CombinedOutput()
+	for line := range strings.Lines(string(out)) {
+		name, _, _ := strings.Cut(line, " ")
+		if namingFaults[name] == "" {
+			t.Errorf("promtool check metrics: %s", line)
+		}
+	}
+	if err != nil && len(out) == 0 {
+		t.Errorf("promtool check metrics: %v", err)
+	}
+}
+
+// prometheus is a running Prometheus.
+type prometheus struct {
+	t       *testing.T
+	address string
+	log     *logBuffer
+	sidecar *sidecar
+}
+
+// startPrometheus starts one with the rules of deploy/observability, whose alerts
+// fire at once.
+func startPrometheus(t *testing.T, targets ...*scraped) *prometheus {
+	t.Helper()
+	dir := t.TempDir()
+	p := &prometheus{t: t, address: freeAddress(t), log: &logBuffer{}, sidecar: targets[0].sidecar}
+	var static []any
+	for _, s := range targets {
+		static = append(static, map[string]any{"targets": []string{s.admin}, "labels": map[string]string{"pod": s.pod, "namespace": "shop"}})
+	}
+	config := map[string]any{
+		"global":     map[string]any{"scrape_interval": scrapeInterval.String(), "scrape_timeout": scrapeInterval.String(), "evaluation_interval": scrapeInterval.String()},
+		"rule_files": []string{writeYAML(t, dir, "rules.yaml", hastyRules(t))},
+		"scrape_configs": []any{map[string]any{
+			"job_name": "locksidecar", "honor_labels": true, "static_configs": static,
+		}},
+	}
+	cmd := exec.Command(prometheusTool(t, "prometheus"), "--config.file="+writeYAML(t, dir, "prometheus.yaml", config),
+		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+p.address,
+		"--enable-feature=exemplar-storage", "--log.level=warn")
+	cmd.Stdout, cmd.Stderr = p.log, p.log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("log of Prometheus:\n%s", p.log.tail(20))
+		}
+	})
+	eventually(t, "Prometheus to be ready", func() bool {
+		c, err := net.Dial("tcp", p.address)
+		if err != nil {
+			return false
+		}
+		return c.Close() == nil && p.ready()
+	})
+	return p
+}
+
+func (p *prometheus) ready() bool {
+	res, err := http.Get("http://" + p.address + "/-/ready")
+	if err != nil {
+		return false
+	}
+	return res.Body.Close() == nil && res.StatusCode == http.StatusOK
+}
+
+// hastyRules are the rules of the file, without the time for which something must
+// be wrong before they fire.
+func hastyRules(t *testing.T) (file map[string]any) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(observability, "alerts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	for _, group := range file["groups"].([]any) {
+		for _, rule := range group.(map[string]any)["rules"].([]any) {
+			delete(rule.(map[string]any), "for")
+			delete(rule.(map[string]any), "keep_firing_for")
+		}
+	}
+	return file
+}
+
+func writeYAML(t *testing.T, dir, name string, content any) string {
+	t.Helper()
+	text, err := yaml.Marshal(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, name)
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// api asks the HTTP API and reads the data of the answer.
+func (p *prometheus) api(data any, path string, query url.Values) {
+	p.t.Helper()
+	body := get(p.t, "http://"+p.address+"/api/v1/"+path+"?"+query.Encode())
+	whole := struct {
+		Data any `json:"data"`
+	}{data}
+	if err := json.Unmarshal([]byte(body), &whole); err != nil {
+		p.t.Fatalf("%s: %v: %s", path, err, body)
+	}
+}
+
+// count is how many series an expression finds that have a number.
+func (p *prometheus) count(expr string) (n int) {
+	p.t.Helper()
+	var data struct {
+		Result []struct{ Value [2]any }
+	}
+	p.api(&data, "query", url.Values{"query": {expr}})
+	for _, r := range data.Result {
+		text, _ := r.Value[1].(string)
+		if v, err := strconv.ParseFloat(text, 64); err == nil && v == v {
+			n++
+		}
+	}
+	return n
+}
+
+type alert struct {
+	Labels, Annotations map[string]string
+	State               string
+}
+
+func (p *prometheus) firing() (firing []alert) {
+	p.t.Helper()
+	var data struct{ Alerts []alert }
+	p.api(&data, "alerts", nil)
+	return slices.DeleteFunc(data.Alerts, func(a alert) bool { return a.State != "firing" })
+}
+
+// awaitFiring waits until the alerts that fire are right.
+func (p *prometheus) awaitFiring(what string, right func(firing map[string]bool) bool) {
+	p.t.Helper()
+	eventually(p.t, what, func() bool {
+		names := map[string]bool{}
+		for _, a := range p.firing() {
+			names[a.Labels["alertname"]] = true
+		}
+		return right(names)
+	})
+}
+
+// quiet checks that nothing of this severity fires.
+func (p *prometheus) quiet(severity string) {
+	p.t.Helper()
+	for _, a := range p.firing() {
+		if a.Labels["severity"] == severity {
+			p.t.Errorf("an alert about what is well: %v", a)
+		}
+	}
+}
+
+// checkAnnotations: the texts of the alerts that fire are whole.
+func (p *prometheus) checkAnnotations() {
+	p.t.Helper()
+	for _, a := range p.firing() {
+		for name, text := range a.Annotations {
+			if strings.Contains(text, "<no value>") || strings.Contains(text, "<error") || strings.Contains(text, "  ") {
+				p.t.Errorf("%s of %v: %s", name, a.Labels, text)
+			}
+		}
+	}
+}
+
+// checkRules: no rule failed when it was evaluated.
+func (p *prometheus) checkRules() {
+	p.t.Helper()
+	var data struct {
+		Groups []struct {
+			Rules []struct{ Name, Health, LastError string }
+		}
+	}
+	p.api(&data, "rules", nil)
+	n := 0
+	for _, group := range data.Groups {
+		for _, rule := range group.Rules {
+			if n++; rule.Health != "ok" {
+				p.t.Errorf("the rule %s is %s: %s", rule.Name, rule.Health, rule.LastError)
+			}
+		}
+	}
+	if n < 15 {
+		p.t.Errorf("Prometheus evaluates only %d rules", n)
+	}
+}
+
+// checkDashboard: every panel has something to show.
+func (p *prometheus) checkDashboard() {
+	p.t.Helper()
+	empty := readDashboard(p.t).expressions()
+	deadline := time.Now().Add(patience)
+	for len(empty) > 0 && time.Now().Before(deadline) {
+		for name, expr := range empty {
+			if p.count(expr) > 0 {
+				delete(empty, name)
+			}
+		}
+		time.Sleep(scrapeInterval) // the pause of a poll
+	}
+	for name, expr := range empty {
+		if noData[name] == "" {
+			p.t.Errorf("the panel %s shows nothing: %s", name, expr)
+		}
+	}
+}
+
+// leadsToTrace: a histogram leads to the trace of a call.
+func (p *prometheus) leadsToTrace(l *traffic) {
+	p.t.Helper()
+	eventually(p.t, "an exemplar with the trace of a call", func() bool {
+		var data []struct {
+			Exemplars []struct{ Labels map[string]string }
+		}
+		now := time.Now()
+		p.api(&data, "query_exemplars", url.Values{
+			"query": {"locksidecar_wait_duration_seconds_bucket"},
+			"start": {strconv.FormatInt(now.Add(-time.Minute).Unix(), 10)},
+			"end":   {strconv.FormatInt(now.Add(time.Minute).Unix(), 10)},
+		})
+		for _, series := range data {
+			for _, e := range series.Exemplars {
+				if e.Labels["trace_id"] == l.trace {
+					return true
+				}
+			}
+		}
+		return false
+	})
+}
+
+var (
+	exposedMetric    = regexp.MustCompile(`(?m)^# TYPE (locksidecar_\w+) (\w+)$`)
+	documentedMetric = regexp.MustCompile("(?m)^\\| `(locksidecar_\\w+)` \\| (\\w+) \\|")
+	usedMetric       = regexp.MustCompile(`locksidecar_[a-z_]+`)
+	ofHistogram      = regexp.MustCompile(`_(bucket|sum|count)$`)
+)
+
+// checkDocumented: docs/observability.md has all metrics that the sidecars expose, with
+// their types, and no others; and rules and panels use no others, either.
+func checkDocumented(t *testing.T, sidecars ...*scraped) {
+	t.Helper()
+	exposed := map[string]string{}
+	for _, s := range sidecars {
+		for _, m := range exposedMetric.FindAllStringSubmatch(s.exposition(t), -1) {
+			exposed[m[1]] = m[2]
+		}
+	}
+	page, err := os.ReadFile("../docs/observability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]string{}
+	for _, m := range documentedMetric.FindAllStringSubmatch(string(page), -1) {
+		documented[m[1]] = m[2]
+		if exposed[m[1]] != m[2] {
+			t.Errorf("docs/observability.md has the %s %s, the sidecars say %q", m[2], m[1], exposed[m[1]])
+		}
+	}
+	for name, kind := range exposed {
+		if documented[name] == "" {
+			t.Errorf("the %s %s is not in docs/observability.md", kind, name)
+		}
+	}
+	for name, text := range usesOfMetrics(t) {
+		for _, used := range usedMetric.FindAllString(text, -1) {
+			if exposed[used] == "" && exposed[ofHistogram.ReplaceAllString(used, "")] != "histogram" {
+				t.Errorf("%s uses %s, which no sidecar exposes", name, used)
+			}
+		}
+	}
+}
+
+// usesOfMetrics are the texts that name metrics.
+func usesOfMetrics(t *testing.T) map[string]string {
+	t.Helper()
+	uses := readDashboard(t).expressions()
+	for _, v := range readDashboard(t).Templating.List {
+		uses["the variable "+v.Name] = v.Definition
+	}
+	for _, group := range hastyRules(t)["groups"].([]any) {
+		for _, rule := range group.(map[string]any)["rules"].([]any) {
+			fields := rule.(map[string]any)
+			uses[fmt.Sprint("the alert ", fields["alert"])] = fmt.Sprint(fields["expr"])
+		}
+	}
+	return uses
+}

@@ -1,0 +1,95 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+var (
+	shellBlocks = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")  //nolint:gocritic // with (?m), ^ may stand in the middle
+	sqlBlocks   = regexp.MustCompile("(?ms)^```sql\n(.*?)^```$") //nolint:gocritic // as above
+)
+
+// TestSlowPage: every command and every statement in docs/slow.md works as it stands
+// there, while a lock is held and waited for.
+func TestSlowPage(t *testing.T) {
+	text, err := os.ReadFile("../docs/slow.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands, statements := steps(shellBlocks, string(text), "\n"), steps(sqlBlocks, string(text), ";\n")
+	if len(commands) < 10 || len(statements) < 5 {
+		t.Fatalf("only %d commands and %d statements were found: the page is read wrongly", len(commands), len(statements))
+	}
+	o, url := onPostgres(t)
+	s := start(t, o.with(options{"ALLOW_FORCE": "true"}))
+	holder, waiter := dial(t, s.socket), dial(t, s.socket)
+	holder.acquire("report:daily", "")
+	waiter.send("PUT", lockPath("report:daily"), `{"wait_ms":-1}`)
+	s.awaitQueue("report:daily", 1)
+	for _, sql := range statements {
+		found := rows(t, url, sql)
+		// The first three are about who holds and waits.
+		if aboutLocks := strings.Contains(sql, "locksidecar."); aboutLocks && found == 0 {
+			t.Errorf("no rows: %s", sql)
+		}
+	}
+	for _, line := range commands {
+		args := strings.Fields(line)
+		if args[0] != "locksidecar" {
+			t.Errorf("not a command of ours: %s", line)
+			continue
+		}
+		cmd := exec.Command("sh", "-c", `"$0" `+strings.TrimPrefix(line, "locksidecar "), binary)
+		cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", line, err, out)
+		}
+		// Until the lock is broken, by the last of them but one.
+		if strings.Contains(line, "top") && !strings.Contains(string(out), "report:daily") {
+			t.Errorf("%s does not show the lock:\n%s", line, out)
+		}
+	}
+	waiter.read("PUT", lockPath("report:daily")).granted()
+}
+
+// steps are the single commands of all blocks.
+func steps(blocks *regexp.Regexp, page, end string) (all []string) {
+	for _, block := range blocks.FindAllStringSubmatch(page, -1) {
+		for step := range strings.SplitSeq(block[1], end) {
+			if step = strings.TrimSpace(step); step != "" {
+				all = append(all, step)
+			}
+		}
+	}
+	return all
+}
+
+// rows is how many rows a statement returns.
+func rows(t *testing.T, url, sql string) (n int) {
+	t.Helper()
+	conn, err := pgx.Connect(context.Background(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	found, err := conn.Query(context.Background(), sql)
+	if err != nil {
+		t.Errorf("%v: %s", err, sql)
+		return 0
+	}
+	for found.Next() {
+		n++
+	}
+	if err := found.Err(); err != nil {
+		t.Errorf("%v: %s", err, sql)
+	}
+	return n
+}
