@@ -46,12 +46,14 @@ test-go: test-deps vet $(PYTHON_CLIENT)/.venv/installed ## The sidecar alone: un
 	go test -race $$(go list ./... | grep -v /e2e$$)
 	go test -race -count=1 ./e2e
 
-# The race detector needs a C compiler; the rest of the build does not.
+# The race detector needs a C compiler; the rest of the build does not. Of Prometheus the
+# tests start one of their own, so the package's service is not left running.
 test-deps:
 	@missing=""; \
 	command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb /opt/homebrew/opt/postgresql*/bin/initdb \
 	  /usr/local/opt/postgresql*/bin/initdb /usr/pgsql-*/bin/initdb 2>/dev/null | grep -q . || missing="postgresql"; \
 	command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || missing="$$missing pgbouncer"; \
+	command -v prometheus >/dev/null && command -v promtool >/dev/null || missing="$$missing prometheus"; \
 	command -v curl >/dev/null || missing="$$missing curl"; \
 	command -v gcc >/dev/null || command -v clang >/dev/null || missing="$$missing gcc libc6-dev"; \
 	[ -n "$$missing" ] || exit 0; \
@@ -59,7 +61,8 @@ test-deps:
 	if [ "$$(id -u)" = 0 ]; then as=""; elif command -v sudo >/dev/null; then as=sudo; \
 	else echo "the tests need: $$missing; as root: apt-get install $$missing" >&2; exit 1; fi; \
 	echo "installing $$missing"; \
-	$$as apt-get update -qq && $$as env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing
+	$$as apt-get update -qq && $$as env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing || exit; \
+	case "$$missing" in *prometheus*) [ ! -d /run/systemd/system ] || $$as systemctl disable -q --now prometheus;; esac
 
 test-node: build test-deps ## Lint and test the Node client, and run the contract suite with it (needs Node 20 or later)
 	@node -e 'process.exit(parseInt(process.versions.node) >= 20 ? 0 : 1)' && command -v npm >/dev/null || \

@@ -35,7 +35,6 @@ func TestSlowPage(t *testing.T) {
 	s.awaitQueue("report:daily", 1)
 	for _, sql := range statements {
 		found := rows(t, url, sql)
-		// The first three are about who holds and waits.
 		if aboutLocks := strings.Contains(sql, "locksidecar."); aboutLocks && found == 0 {
 			t.Errorf("no rows: %s", sql)
 		}
@@ -52,7 +51,7 @@ func TestSlowPage(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v\n%s", line, err, out)
 		}
-		// Until the lock is broken, by the last of them but one.
+		// Also after it was broken: then the waiter has it.
 		if strings.Contains(line, "top") && !strings.Contains(string(out), "report:daily") {
 			t.Errorf("%s does not show the lock:\n%s", line, out)
 		}
