@@ -33,6 +33,16 @@ var noData = map[string]string{}
 // namingFaults are what promtool has against names, and why they stay.
 var namingFaults = map[string]string{}
 
+// expected are alerts that are right about the test's traffic, or about a short TTL.
+var expected = map[string]bool{
+	"LocksidecarLocksCutShort":   true, // max_hold
+	"LocksidecarAppsDropLocks":   true,
+	"LocksidecarLeaseNearExpiry": true, // its threshold is for a TTL of 15 s
+	"LocksidecarLogLinesDropped": true, // the sidecars log at debug level
+	"LocksidecarHandOffsSlow":    true, // the race detector, and a machine that does other things
+	"LocksidecarStatementsSlow":  true, // as above
+}
+
 // TestPrometheus: what stands in deploy/observability is right about two real sidecars
 // that a real Prometheus scrapes, through an outage of the database.
 func TestPrometheus(t *testing.T) {
@@ -44,11 +54,20 @@ func TestPrometheus(t *testing.T) {
 	p := startPrometheus(t, one, two)
 	traffic.start()
 
-	p.awaitFiring("no alert about what is well", func(firing map[string]bool) bool {
-		return p.count(`locksidecar_store_ready == 1`) == 2 && p.count(`locksidecar_fleet_leader == 1`) == 1 &&
-			!firing["LocksidecarNoFleetLeader"]
+	p.awaitFiring("alerts about the traffic, and about nothing else", func(firing map[string]bool) bool {
+		for name := range firing {
+			if !expected[name] {
+				return false
+			}
+		}
+		return firing["LocksidecarLocksCutShort"] && firing["LocksidecarAppsDropLocks"]
 	})
-	p.quiet("critical")
+	if p.count(`locksidecar_store_ready == 1`) != 2 || p.count(`locksidecar_fleet_leader == 1`) != 1 {
+		t.Error("want two sidecars that are ready, and one of them elected")
+	}
+	if p.count(`locksidecar_fleet_waiters{namespace="default", type="report"} == 1`) != 1 {
+		t.Error("the fleet's figures have not the namespace of the locks, but that of the pod")
+	}
 	for _, s := range []*scraped{one, two} {
 		checkExposition(t, s)
 	}
@@ -161,7 +180,6 @@ type prometheus struct {
 	t       *testing.T
 	address string
 	log     *logBuffer
-	sidecar *sidecar
 }
 
 // startPrometheus starts one with the rules of deploy/observability, whose alerts
@@ -169,18 +187,9 @@ type prometheus struct {
 func startPrometheus(t *testing.T, targets ...*scraped) *prometheus {
 	t.Helper()
 	dir := t.TempDir()
-	p := &prometheus{t: t, address: freeAddress(t), log: &logBuffer{}, sidecar: targets[0].sidecar}
-	var static []any
-	for _, s := range targets {
-		static = append(static, map[string]any{"targets": []string{s.admin}, "labels": map[string]string{"pod": s.pod, "namespace": "shop"}})
-	}
-	config := map[string]any{
-		"global":     map[string]any{"scrape_interval": scrapeInterval.String(), "scrape_timeout": scrapeInterval.String(), "evaluation_interval": scrapeInterval.String()},
-		"rule_files": []string{writeYAML(t, dir, "rules.yaml", hastyRules(t))},
-		"scrape_configs": []any{map[string]any{
-			"job_name": "locksidecar", "honor_labels": true, "static_configs": static,
-		}},
-	}
+	p := &prometheus{t: t, address: freeAddress(t), log: &logBuffer{}}
+	config := hastyConfig(t, targets)
+	config["rule_files"] = []string{writeYAML(t, dir, "rules.yaml", hastyRules(t))}
 	cmd := exec.Command(prometheusTool(t, "prometheus"), "--config.file="+writeYAML(t, dir, "prometheus.yaml", config),
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+p.address,
 		"--enable-feature=exemplar-storage", "--log.level=warn")
@@ -217,13 +226,7 @@ func (p *prometheus) ready() bool {
 // be wrong before they fire.
 func hastyRules(t *testing.T) (file map[string]any) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(observability, "alerts.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(text, &file); err != nil {
-		t.Fatal(err)
-	}
+	file = readYAML(t, "alerts.yaml")
 	for _, group := range file["groups"].([]any) {
 		for _, rule := range group.(map[string]any)["rules"].([]any) {
 			delete(rule.(map[string]any), "for")
@@ -231,6 +234,35 @@ func hastyRules(t *testing.T) (file map[string]any) {
 		}
 	}
 	return file
+}
+
+// hastyConfig is the example of a configuration, with these targets and short
+// intervals.
+func hastyConfig(t *testing.T, targets []*scraped) map[string]any {
+	t.Helper()
+	config := readYAML(t, "prometheus.yaml")
+	config["global"] = map[string]any{
+		"scrape_interval": scrapeInterval.String(), "scrape_timeout": scrapeInterval.String(),
+		"evaluation_interval": scrapeInterval.String(),
+	}
+	var static []any
+	for _, s := range targets {
+		static = append(static, map[string]any{"targets": []string{s.admin}, "labels": map[string]string{"pod": s.pod, "namespace": "shop"}})
+	}
+	config["scrape_configs"].([]any)[0].(map[string]any)["static_configs"] = static
+	return config
+}
+
+func readYAML(t *testing.T, name string) (content map[string]any) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(observability, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, &content); err != nil {
+		t.Fatal(err)
+	}
+	return content
 }
 
 func writeYAML(t *testing.T, dir, name string, content any) string {
@@ -296,16 +328,6 @@ func (p *prometheus) awaitFiring(what string, right func(firing map[string]bool)
 		}
 		return right(names)
 	})
-}
-
-// quiet checks that nothing of this severity fires.
-func (p *prometheus) quiet(severity string) {
-	p.t.Helper()
-	for _, a := range p.firing() {
-		if a.Labels["severity"] == severity {
-			p.t.Errorf("an alert about what is well: %v", a)
-		}
-	}
 }
 
 // checkAnnotations: the texts of the alerts that fire are whole.
