@@ -60,14 +60,11 @@ func TestPrometheus(t *testing.T) {
 				return false
 			}
 		}
-		return firing["LocksidecarLocksCutShort"] && firing["LocksidecarAppsDropLocks"]
+		return firing["LocksidecarLocksCutShort"] && firing["LocksidecarAppsDropLocks"] && p.count(`locksidecar_store_ready == 1`) == 2
 	})
-	if p.count(`locksidecar_store_ready == 1`) != 2 || p.count(`locksidecar_fleet_leader == 1`) != 1 {
-		t.Error("want two sidecars that are ready, and one of them elected")
-	}
-	if p.count(`locksidecar_fleet_waiters{namespace="default", type="report"} == 1`) != 1 {
-		t.Error("the fleet's figures have not the namespace of the locks, but that of the pod")
-	}
+	eventually(t, "figures of the fleet, by the namespaces of the locks", func() bool {
+		return p.count(`locksidecar_fleet_leader == 1`) == 1 && p.count(`locksidecar_fleet_waiters{namespace="default", type="report"} == 1`) == 1
+	})
 	for _, s := range []*scraped{one, two} {
 		checkExposition(t, s)
 	}
