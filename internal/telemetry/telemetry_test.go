@@ -306,6 +306,19 @@ func TestACollectorThatHangs(t *testing.T) {
 	}
 }
 
+// Nor does one whose exporter does not care how long it may take.
+func TestAnExporterThatHangs(t *testing.T) {
+	release, sent := make(chan struct{}), false
+	defer close(release)
+	tel := &Telemetry{stops: []func(context.Context) error{
+		func(context.Context) error { <-release; return nil },
+		func(context.Context) error { sent = true; return nil },
+	}}
+	if err := stop(t, tel, 50*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) || !sent {
+		t.Errorf("%v; the other one has sent: %v", err, sent)
+	}
+}
+
 func TestErrorsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &lines{}
