@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -103,11 +105,35 @@ func benchConns(b *testing.B, path, request string, conns int) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")
 }
 
-func benchServer(b *testing.B) string {
+// BenchmarkTraced measures what spans cost: those that nobody records, and those that
+// are made and thrown away.
+func BenchmarkTraced(b *testing.B) {
+	request := requestText("PUT", "/v1/locks/workflow:12345:step", "", appHeader)
+	for name, tracer := range map[string]*tracing.Tracer{
+		"off":     nil,
+		"dropped": tracing.New(sdk.NewTracerProvider(sdk.WithSampler(sdk.NeverSample()))),
+		"made":    tracing.New(sdk.NewTracerProvider(sdk.WithSpanProcessor(nowhere{}))),
+	} {
+		path := benchServer(b, func(c *Config) { c.Tracer = tracer })
+		b.Run(name, func(b *testing.B) { benchConns(b, path, request, 1) })
+	}
+}
+
+// nowhere is where spans go in a benchmark.
+type nowhere struct{}
+
+func (nowhere) OnStart(context.Context, sdk.ReadWriteSpan) {}
+func (nowhere) OnEnd(sdk.ReadOnlySpan)                     {}
+func (nowhere) Shutdown(context.Context) error             { return nil }
+func (nowhere) ForceFlush(context.Context) error           { return nil }
+
+func benchServer(b *testing.B, change ...func(*Config)) string {
 	path := filepath.Join(b.TempDir(), "s")
-	s := New(Config{
-		Locks: instant{newFake()}, Logger: slog.New(slog.DiscardHandler), Socket: path, MaxSessions: 1000,
-	})
+	cfg := Config{Locks: instant{newFake()}, Logger: slog.New(slog.DiscardHandler), Socket: path, MaxSessions: 1000}
+	for _, c := range change {
+		c(&cfg)
+	}
+	s := New(cfg)
 	if err := s.Start(context.Background()); err != nil {
 		b.Fatal(err)
 	}

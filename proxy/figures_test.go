@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"compress/gzip"
 	"io"
 	"net/http"
 	"strings"
@@ -8,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/valyala/fasthttp"
+	"github.com/valyala/fasthttp/fasthttpadaptor"
 
 	"github.com/locksidecar/locksidecar/api/apitest"
 )
@@ -28,6 +32,11 @@ func withFigures(c *Config) {
 func (c *client) scrape(query string) answer {
 	c.t.Helper()
 	c.request("GET", "/metrics"+query, "")
+	return c.figures()
+}
+
+func (c *client) figures() answer {
+	c.t.Helper()
 	resp, err := http.ReadResponse(c.r, nil)
 	if err != nil {
 		c.t.Fatal(err)
@@ -68,6 +77,34 @@ func TestFigures(t *testing.T) {
 	none.dial().do("GET", "/metrics", "").want(t, 404, "not_found")
 	none.dial().do("POST", "/metrics", "").want(t, 404, "not_found")
 	dialTo(t, "tcp", none.AdminAddr().String()).do("GET", "/metrics", "").want(t, 404, "not_found")
+}
+
+// The handler of Prometheus' own library works behind it, in all that it can.
+func TestFiguresOfPrometheus(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "locksidecar_things_total", Help: "Things."})
+	registry.MustRegister(counter)
+	counter.(prometheus.ExemplarAdder).AddWithExemplar(2, prometheus.Labels{"trace_id": appTrace})
+	handler := promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true})
+	f := start(t, func(c *Config) { c.Figures = fasthttpadaptor.NewFastHTTPHandler(handler) })
+	c := f.dial()
+	if a := c.scrape(""); !strings.Contains(a.text, "\nlocksidecar_things_total 2\n") {
+		t.Error(a.Header, a.text)
+	}
+	c.request("GET", "/metrics", "", "Accept: application/openmetrics-text; version=1.0.0", "Accept-Encoding: gzip")
+	a := c.figures()
+	unzipped, err := gzip.NewReader(strings.NewReader(a.text))
+	if err != nil {
+		t.Fatal(err, a.Header)
+	}
+	text, err := io.ReadAll(unzipped)
+	if err != nil || !strings.Contains(string(text), `# {trace_id="`+appTrace) || !strings.HasSuffix(string(text), "# EOF\n") {
+		t.Error(err, string(text))
+	}
+	if a := c.scrape("?name[]=locksidecar_others_total"); strings.Contains(a.text, "things") {
+		t.Error(a.text)
+	}
+	c.do("GET", "/v1", "").want(t, 200, "") // the connection goes on
 }
 
 // To gather the figures may take a while. A connection that closes meanwhile loses

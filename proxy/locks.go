@@ -183,7 +183,7 @@ func (k *call) amend(key string) *problem {
 	if err != nil {
 		return k.failed(err)
 	}
-	k.span.granted([]lease.Grant{g})
+	k.span.amended(&g)
 	k.answer(appendAmended(k.buffer(), &g))
 	return nil
 }

@@ -178,22 +178,32 @@ func (x *callSpan) granted(all []lease.Grant) {
 		x.SetAttributes(tracing.Token.Int64(g.Token))
 		if g.Reentry > 1 {
 			result = metrics.Reentered
-			x.SetAttributes(tracing.Reentry.Int(g.Reentry))
 		}
+		x.entries(g.Reentry)
 	}
 	x.result(result)
 }
 
+// amended tells that a grant still holds.
+func (x *callSpan) amended(g *lease.Grant) {
+	x.entries(g.Reentry)
+	x.result(metrics.Granted)
+}
+
+// entries tells how often the lock is entered now, if that is more than once.
+func (x *callSpan) entries(n int) {
+	if n > 1 && !x.off() {
+		x.SetAttributes(tracing.Reentry.Int(n))
+	}
+}
+
 // released tells what is left after a release.
 func (x *callSpan) released(r *lease.Released) {
-	if x.off() {
-		return
-	}
 	if r.Reentry == 0 {
 		x.result(metrics.Released)
 		return
 	}
-	x.SetAttributes(tracing.Reentry.Int(r.Reentry))
+	x.entries(r.Reentry)
 	x.result(metrics.Reentered)
 }
 
