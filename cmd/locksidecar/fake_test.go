@@ -21,6 +21,8 @@ type fakeSidecar struct {
 	locks   []lockView
 	queries []url.Values
 	status  int // if not zero: that of a refusal
+	// gate, if set, holds the next question up.
+	gate chan struct{}
 }
 
 func newFakeSidecar(t *testing.T) *fakeSidecar {
@@ -53,6 +55,15 @@ func (f *fakeSidecar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.queries = append(f.queries, r.URL.Query())
+	if gate := f.gate; gate != nil {
+		f.gate = nil
+		f.mu.Unlock()
+		select {
+		case <-gate:
+		case <-r.Context().Done():
+		}
+		f.mu.Lock()
+	}
 	switch {
 	case f.status != 0:
 		f.refuse(w, f.status, "internal", "it is\x1b]0;broken\x07 on purpose")

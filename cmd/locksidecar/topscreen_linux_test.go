@@ -260,6 +260,32 @@ func TestTopPrintsForADumbTerminal(t *testing.T) {
 	}
 }
 
+// TestTopAsksSeldom: what does not come from the next look at the locks.
+func TestTopAsksSeldom(t *testing.T) {
+	f := newFakeSidecar(t)
+	f.holds(threeLocks()...)
+	f.gate = make(chan struct{})
+	gate := f.gate
+	term := onTerminal(t, "command", "--socket", f.socket, "top", "--interval", "1h")
+	term.says("this pod | asking")
+	term.keys("a")
+	term.says("all pods | asking")
+	close(gate) // the answer is for this pod
+	term.says("all pods | 3 held")
+	if asked := f.asked(); len(asked) != 2 || asked[0].Get("scope") != "pod" || asked[1].Get("scope") != "all" {
+		t.Errorf("it asked for %v", asked)
+	}
+	for _, size := range []uint16{6, 8, 7} { // one may be seen when the key is over
+		term.resize(100, size)
+		term.shows("all of the terminal", func(lines []string) bool { return len(lines) == int(size) })
+	}
+	f.holds(threeLocks()[:1]...)
+	term.keys(" ")
+	term.says("1 held, 1 shown")
+	term.keys("q")
+	term.ends(0)
+}
+
 // TestTopSuspended: Ctrl-Z, and a stop that somebody else asks for, give the terminal
 // to the shell; fg shows the view again.
 func TestTopSuspended(t *testing.T) {
