@@ -100,10 +100,26 @@ func (f *fakeSidecar) holds(locks ...lockView) {
 	f.locks = locks
 }
 
+// counts makes the fake know how to count.
+func (f *fakeSidecar) counts(stats string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stats = stats
+}
+
 func (f *fakeSidecar) refuses(status int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.status = status
+}
+
+// hold holds the next question up until the returned function is called.
+func (f *fakeSidecar) hold() (goOn func()) {
+	gate := make(chan struct{})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.gate = gate
+	return func() { close(gate) }
 }
 
 func (f *fakeSidecar) asked() []url.Values {

@@ -29,6 +29,9 @@ const rootExample = `  # Serve on a socket of your own
   # Hold a lock while a command runs
   locksidecar --socket /tmp/ls.sock run report:daily --wait=30s -- ./report.sh
 
+  # Watch who holds what, and for how long
+  locksidecar --socket /tmp/ls.sock top
+
   # Look, and give it back under the token that was printed
   locksidecar --socket /tmp/ls.sock get deploy:prod
   locksidecar --socket /tmp/ls.sock release deploy:prod --token 1`

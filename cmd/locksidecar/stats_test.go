@@ -16,7 +16,7 @@ const someStats = `{"held":13,"expired":1,"waiting":4,"average_held_ms":90000,"l
 
 func TestStats(t *testing.T) {
 	f := newFakeSidecar(t)
-	f.stats = someStats
+	f.counts(someStats)
 	out, err := command("--socket", f.socket, "stats")
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ prod       web-1\x1b[2J  11    1        100ms    1h0m0s
 
 func TestStatsOfNothing(t *testing.T) {
 	f := newFakeSidecar(t)
-	f.stats = `{"held":0,"expired":0,"waiting":0,"average_held_ms":0,"longest_held_ms":0,"types":[],"pods":[]}`
+	f.counts(`{"held":0,"expired":0,"waiting":0,"average_held_ms":0,"longest_held_ms":0,"types":[],"pods":[]}`)
 	out, err := command("--socket", f.socket, "stats", "--namespace-only", "--limit", "1000")
 	if err != nil || out != "0 held, 0 expired, 0 waiting\n" {
 		t.Errorf("%v, %q", err, out)
@@ -54,7 +54,7 @@ func TestStatsOfNothing(t *testing.T) {
 
 func TestStatsAsJSON(t *testing.T) {
 	f := newFakeSidecar(t)
-	f.stats = someStats
+	f.counts(someStats)
 	out, err := command("--socket", f.socket, "stats", "--json")
 	if err != nil || !json.Valid([]byte(out)) || strings.TrimSpace(out) != someStats {
 		t.Errorf("%v, %s", err, out)

@@ -264,13 +264,12 @@ func TestTopPrintsForADumbTerminal(t *testing.T) {
 func TestTopAsksSeldom(t *testing.T) {
 	f := newFakeSidecar(t)
 	f.holds(threeLocks()...)
-	f.gate = make(chan struct{})
-	gate := f.gate
+	goOn := f.hold()
 	term := onTerminal(t, "command", "--socket", f.socket, "top", "--interval", "1h")
 	term.says("this pod | asking")
 	term.keys("a")
 	term.says("all pods | asking")
-	close(gate) // the answer is for this pod
+	goOn() // the answer is for this pod
 	term.says("all pods | 3 held")
 	if asked := f.asked(); len(asked) != 2 || asked[0].Get("scope") != "pod" || asked[1].Get("scope") != "all" {
 		t.Errorf("it asked for %v", asked)
