@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -57,6 +58,54 @@ func TestSlowPage(t *testing.T) {
 		}
 	}
 	waiter.read("PUT", lockPath("report:daily")).granted()
+}
+
+// quotedMessages are what the page says to look for in the log: several words in small
+// letters, but no commands.
+var quotedMessages = regexp.MustCompile("`((?:[a-z-]+,? ){2,}[a-z-]+)`")
+
+// TestSlowPageQuotes: the messages that docs/slow.md names are those of the code.
+func TestSlowPageQuotes(t *testing.T) {
+	page, err := os.ReadFile("../docs/slow.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := sources(t)
+	n := 0
+	for _, m := range quotedMessages.FindAllStringSubmatch(string(page), -1) {
+		if first, _, _ := strings.Cut(m[1], " "); first == "kubectl" || first == "locksidecar" {
+			continue
+		}
+		if n++; !strings.Contains(code, `"`+m[1]) {
+			t.Errorf("no message begins with %q", m[1])
+		}
+	}
+	if n < 5 {
+		t.Errorf("only %d messages were found: the page is read wrongly", n)
+	}
+}
+
+// sources is the code of the sidecar, without tests.
+func sources(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, dir := range []string{"cmd/locksidecar", "proxy", "lease", "batcher", "store/postgres"} {
+		files, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d files, %v", dir, len(files), err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Write(text)
+		}
+	}
+	return all.String()
 }
 
 // steps are the single commands of all blocks.
