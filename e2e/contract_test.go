@@ -33,7 +33,7 @@ func template(path string) string {
 		}
 	}
 	switch path {
-	case "/v1", "/v1/locks", "/v1/sessions", "/healthz", "/readyz":
+	case "/v1", "/v1/locks", "/v1/sessions", "/v1/stats", "/healthz", "/readyz", "/metrics":
 		return path
 	}
 	return apitest.AnyPath

@@ -32,23 +32,22 @@ func report(log *slog.Logger) {
 }
 
 // levels translates the levels of OpenTelemetry's own log, in which 1 is a warning, 4
-// information and 8 for its developers; package logr negates them.
+// information and 8 for its developers; package logr negates them. Of the latter two
+// there would be lines with all figures for each time that they are read.
 type levels struct{ slog.Handler }
 
+const theirWarning slog.Level = -1
+
 func (l levels) level(their slog.Level) slog.Level {
-	switch {
-	case their >= slog.LevelError:
+	if their >= slog.LevelError {
 		return slog.LevelError
-	case their >= -1:
-		return slog.LevelWarn
-	default:
-		return slog.LevelDebug
 	}
+	return slog.LevelWarn
 }
 
 // Enabled implements [slog.Handler].
 func (l levels) Enabled(ctx context.Context, their slog.Level) bool {
-	return l.Handler.Enabled(ctx, l.level(their))
+	return their >= theirWarning && l.Handler.Enabled(ctx, l.level(their))
 }
 
 // Handle implements [slog.Handler].
