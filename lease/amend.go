@@ -13,7 +13,7 @@ import (
 func (m *Manager) Amend(ctx context.Context, s *Session, req AmendRequest) (Grant, error) {
 	g, err := m.amend(ctx, s, &req)
 	if err != nil {
-		m.tellRefusal(ctx, "amend", req.Key, req.Traceparent, err)
+		m.tellRefusal(ctx, "amend", req.Key, req.Traceparent, codeOf(err), err)
 	}
 	return g, err
 }

@@ -133,10 +133,11 @@ func (m *Manager) acquired(ctx context.Context, req *Request, began time.Time, g
 	if err != nil && !began.IsZero() {
 		waited = m.clk.Now().Sub(began)
 	}
-	m.figures.Acquired(ctx, req.Key, resultOf(g, err), waited)
+	result := resultOf(g, err)
+	m.figures.Acquired(ctx, req.Key, result, waited)
 	if err != nil {
 		m.denied(ctx, err)
-		m.tellRefusal(ctx, "acquire", req.Key, req.Traceparent, err)
+		m.tellRefusal(ctx, "acquire", req.Key, req.Traceparent, result, err)
 	}
 }
 
@@ -157,7 +158,7 @@ func (m *Manager) acquiredAll(ctx context.Context, keys []string, req *Request, 
 		m.figures.Acquired(ctx, key, code, waited)
 	}
 	m.denied(ctx, err)
-	m.tellRefusal(ctx, "acquire", keyOfRefusal(keys, err), req.Traceparent, err)
+	m.tellRefusal(ctx, "acquire", keyOfRefusal(keys, err), req.Traceparent, code, err)
 }
 
 // keyOfRefusal is the key because of which a call for several failed, if it is known.
@@ -175,8 +176,9 @@ func keyOfRefusal(keys []string, err error) string {
 func (m *Manager) released(ctx context.Context, req *ReleaseRequest, out Released, err error) {
 	switch {
 	case err != nil:
-		m.figures.Releases(req.Key, codeOf(err))
-		m.tellRefusal(ctx, "release", req.Key, req.Traceparent, err)
+		code := codeOf(err)
+		m.figures.Releases(req.Key, code)
+		m.tellRefusal(ctx, "release", req.Key, req.Traceparent, code, err)
 	case out.Reentry > 0:
 		m.figures.Releases(req.Key, metrics.Reentered)
 	default:
@@ -186,9 +188,8 @@ func (m *Manager) released(ctx context.Context, req *ReleaseRequest, out Release
 
 // tellRefusal logs that a call is refused. A claim that is wrong has its line already.
 // That a lock is held, and that a call gives up, is daily life.
-func (m *Manager) tellRefusal(ctx context.Context, operation, key, traceparent string, err error) {
+func (m *Manager) tellRefusal(ctx context.Context, operation, key, traceparent, code string, err error) {
 	level := slog.LevelWarn
-	code := codeOf(err)
 	switch code {
 	case codeNotHolder, codeLost, metrics.Skipped:
 		return

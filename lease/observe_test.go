@@ -462,3 +462,25 @@ func TestHandOffsNameTheirCall(t *testing.T) {
 		names("release")
 	})
 }
+
+// A grant that was lost before the app could hear of it counts as no loss; but if its
+// owner has entered it meanwhile, somebody heard.
+func TestUntoldLossesDoNotCount(t *testing.T) {
+	for entered, want := range map[bool]int{false: 0, true: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			s := r.session()
+			req := Request{Key: "k", Owner: "me", Reentrant: true}
+			g, err := r.m.Acquire(context.Background(), s, req)
+			r.must(err)
+			if entered {
+				_, err = r.m.Acquire(context.Background(), s, req)
+				r.must(err)
+			}
+			s.loseUntold(s.find("k", g.Token), LostExpired)
+			if got := r.tally.ended; len(got) != want || r.tally.sum(r.tally.holds) != 0 {
+				t.Errorf("entered: %t, ended: %v, held: %v", entered, got, r.tally.holds)
+			}
+		})
+	}
+}

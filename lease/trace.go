@@ -60,7 +60,7 @@ func (t *callTrace) carry(ctx context.Context) context.Context {
 
 // along returns ctx, which does not end with a call, with the span of the call.
 func (m *Manager) along(ctx, call context.Context) context.Context {
-	if m.cfg.Tracer == nil {
+	if m.cfg.Tracer == nil || !tracing.Recorded(call) {
 		return ctx
 	}
 	return tracing.Carry(ctx, call)
