@@ -71,7 +71,7 @@ func hearing(t *testing.T) (s *scene, awaitHint func(store.GrantID)) {
 // handOffIn hands a key off in a session's open transaction.
 func handOffIn(t *testing.T, conn *pgx.Conn, key string, from store.LeaseID) {
 	t.Helper()
-	exec(t, conn, "SELECT locksidecar.hand_off('n', $1, $2, NULL)", key, from)
+	exec(t, conn, "SELECT locksidecar.hand_off('n', $1, $2, NULL, '')", key, from)
 }
 
 // A renewal that is under way when the lock is released does not prolong the hold.

@@ -63,7 +63,7 @@ func TestAStopWaitsForAHandOffUnderWay(t *testing.T) {
 				token := want(t, acquire(t, s, first), store.Granted).Token
 				want(t, enqueue(t, s, next), store.Queued)
 				exec(t, s.other, "BEGIN")
-				exec(t, s.other, "SELECT locksidecar.hand_off('n', 'k', lease_id, token) FROM locksidecar.locks")
+				exec(t, s.other, "SELECT locksidecar.hand_off('n', 'k', lease_id, token, '') FROM locksidecar.locks")
 				done := s.signalling(store.Signal{Kind: kind, Key: "k", Token: token})
 				awaitBlocked(t, s.url)
 				exec(t, s.other, "COMMIT")
