@@ -3,7 +3,6 @@ package lease
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/store"
@@ -40,7 +39,7 @@ func topLines(stats []store.Stat) []metrics.FleetLine {
 	sums := make(map[names]store.Stat, len(stats))
 	for _, s := range stats {
 		n := names{s.Namespace, s.Name}
-		sums[n] = sum(sums[n], s)
+		sums[n] = sums[n].Plus(s)
 	}
 	rest := names{"", store.Others}
 	others, some := sums[rest]
@@ -55,7 +54,7 @@ func topLines(stats []store.Stat) []metrics.FleetLine {
 		return cmp.Or(cmp.Compare(b.Held, a.Held), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	for _, s := range lines[min(fleetLines, len(lines)):] {
-		others, some = sum(others, s), true
+		others, some = others.Plus(s), true
 	}
 	lines = lines[:min(fleetLines, len(lines))]
 	if some {
@@ -69,21 +68,9 @@ func topLines(stats []store.Stat) []metrics.FleetLine {
 	return out
 }
 
-// sum adds the figures of b to those of a; the names are lost.
-func sum(a, b store.Stat) store.Stat {
-	return store.Stat{
-		Held: a.Held + b.Held, Expired: a.Expired + b.Expired, Waiting: a.Waiting + b.Waiting,
-		HeldFor: a.HeldFor + b.HeldFor, Longest: max(a.Longest, b.Longest),
-	}
-}
-
 func fleetLine(s store.Stat) metrics.FleetLine {
-	line := metrics.FleetLine{
+	return metrics.FleetLine{
 		Namespace: s.Namespace, Name: s.Name,
-		Held: s.Held, Expired: s.Expired, Waiting: s.Waiting, LongestHold: s.Longest,
+		Held: s.Held, Expired: s.Expired, Waiting: s.Waiting, AverageHold: s.Average, LongestHold: s.Longest,
 	}
-	if s.Held > 0 {
-		line.AverageHold = s.HeldFor / time.Duration(s.Held)
-	}
-	return line
 }

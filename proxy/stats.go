@@ -110,7 +110,7 @@ func parseStats(query []byte) (r statsRequest, p *problem) {
 func (s *Server) appendStats(b []byte, counted store.Stats, r statsRequest) []byte {
 	types, pods := newTally(counted.Types, r, s.cfg.Namespace), newTally(counted.Pods, r, s.cfg.Namespace)
 	b = append(b, '{')
-	b = types.total.append(b, true)
+	b = appendSums(b, &types.total, true)
 	b = append(b, `,"types":`...)
 	b = types.append(b, `,"type":`, true)
 	b = append(b, `,"pods":`...)
@@ -122,20 +122,21 @@ func (s *Server) appendStats(b []byte, counted store.Stats, r statsRequest) []by
 type tally struct {
 	lines         []store.Stat
 	more          bool // there are others
-	total, others sums
+	total, others store.Stat
 }
 
 // newTally counts. What the store has summed up already (see [store.Stats]) stands last,
 // and nobody knows of which namespace it is.
-func newTally(all []store.Stat, r statsRequest, namespace string) (t tally) {
+func newTally(all []store.Stat, r statsRequest, namespace string) tally {
+	t := tally{others: store.Stat{Name: store.Others}}
 	for i := range all {
 		line := &all[i]
 		if r.own && line.Namespace != namespace {
 			continue
 		}
-		t.total.add(line)
+		t.total = t.total.Plus(*line)
 		if len(t.lines) == r.limit {
-			t.others.add(line)
+			t.others = t.others.Plus(*line)
 			t.more = true
 			continue
 		}
@@ -148,13 +149,11 @@ func newTally(all []store.Stat, r statsRequest, namespace string) (t tally) {
 func (t *tally) append(b []byte, name string, waiting bool) []byte {
 	b = append(b, '[')
 	for i := range t.lines {
-		var one sums
-		one.add(&t.lines[i])
-		b = one.appendLine(b, t.lines[i].Namespace, name, t.lines[i].Name, waiting)
+		b = appendLine(b, &t.lines[i], name, waiting)
 		b = append(b, ',')
 	}
 	if t.more {
-		b = t.others.appendLine(b, "", name, store.Others, waiting)
+		b = appendLine(b, &t.others, name, waiting)
 		return append(b, ']')
 	}
 	if len(t.lines) > 0 {
@@ -163,43 +162,27 @@ func (t *tally) append(b []byte, name string, waiting bool) []byte {
 	return append(b, ']')
 }
 
-// sums counts locks. The time for which they are held is in milliseconds: a hundred
-// thousand days are more nanoseconds than an int64 has room for.
-type sums struct {
-	held, expired, waiting int64
-	heldMillis             int64
-	longest                time.Duration
-}
-
-func (s *sums) add(line *store.Stat) {
-	s.held += line.Held
-	s.expired += line.Expired
-	s.waiting += line.Waiting
-	s.heldMillis += line.HeldFor.Milliseconds()
-	s.longest = max(s.longest, line.Longest)
-}
-
-func (s *sums) appendLine(b []byte, namespace, name, value string, waiting bool) []byte {
+func appendLine(b []byte, line *store.Stat, name string, waiting bool) []byte {
 	b = append(b, `{"namespace":`...)
-	b = appendStringOrNull(b, namespace)
+	b = appendStringOrNull(b, line.Namespace)
 	b = append(b, name...)
-	b = appendString(b, value)
+	b = appendString(b, line.Name)
 	b = append(b, ',')
-	return append(s.append(b, waiting), '}')
+	return append(appendSums(b, line, waiting), '}')
 }
 
-// append appends the members. A pod has no waiters of which the store knows.
-func (s *sums) append(b []byte, waiting bool) []byte {
+// appendSums appends the members. A pod has no waiters of which the store knows.
+func appendSums(b []byte, line *store.Stat, waiting bool) []byte {
 	b = append(b, `"held":`...)
-	b = strconv.AppendInt(b, s.held, 10)
+	b = strconv.AppendInt(b, line.Held, 10)
 	b = append(b, `,"expired":`...)
-	b = strconv.AppendInt(b, s.expired, 10)
+	b = strconv.AppendInt(b, line.Expired, 10)
 	if waiting {
 		b = append(b, `,"waiting":`...)
-		b = strconv.AppendInt(b, s.waiting, 10)
+		b = strconv.AppendInt(b, line.Waiting, 10)
 	}
 	b = append(b, `,"average_held_ms":`...)
-	b = strconv.AppendInt(b, max(0, s.heldMillis)/max(1, s.held), 10)
+	b = appendMillis(b, line.Average)
 	b = append(b, `,"longest_held_ms":`...)
-	return appendMillis(b, s.longest)
+	return appendMillis(b, line.Longest)
 }

@@ -16,7 +16,7 @@ import (
 func stat(namespace, name string, held, expired, waiting, seconds, longest int64) store.Stat {
 	return store.Stat{
 		Namespace: namespace, Name: name, Held: held, Expired: expired, Waiting: waiting,
-		HeldFor: time.Duration(seconds) * time.Second, Longest: time.Duration(longest) * time.Second,
+		Average: time.Duration(seconds) * time.Second / time.Duration(max(1, held)), Longest: time.Duration(longest) * time.Second,
 	}
 }
 

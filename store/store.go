@@ -40,7 +40,6 @@ package store
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -469,48 +468,4 @@ type Query struct {
 	After string
 	// Limit is the most locks to return, at least 1.
 	Limit int
-}
-
-// TypeOf is the type of a key: the part before the first colon, empty if there is
-// none.
-func TypeOf(key string) string {
-	before, _, found := strings.Cut(key, ":")
-	if !found {
-		return ""
-	}
-	return before
-}
-
-// Stats is what a database holds. Lists are ordered by Held, the most first, and have
-// at most [StatLines] lines; what does not fit is summed up in a last line whose Name
-// is [Others] and whose Namespace is empty.
-type Stats struct {
-	Types []Stat
-	Pods  []Stat // Waiting is zero
-}
-
-// StatLines is the most lines of a list of Stats, but for the one of the others.
-const StatLines = 1000
-
-// Others names the line of all that have none.
-const Others = "_others"
-
-// Stat counts the locks of one type, or of one pod.
-type Stat struct {
-	// Namespace is that of the keys; Name the type of the keys, see [TypeOf], or the
-	// pod.
-	Namespace, Name string
-	// Held are held now. Expired are those whose holder's lease is past its end, and
-	// is not buried yet. Waiting stand in line.
-	Held, Expired, Waiting int64
-	// HeldFor is the sum of the times for which those that are Held are held, Longest
-	// the longest of them.
-	HeldFor, Longest time.Duration
-}
-
-// Election is what became of an Elect.
-type Election struct {
-	Elected bool
-	// Left is how long the term of who is elected lasts.
-	Left time.Duration
 }

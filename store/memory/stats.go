@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -42,8 +41,8 @@ func (sh *shard) count(namespace string, space *Space, types, pods tally) {
 		held := store.Stat{}
 		switch {
 		case r.held(now):
-			held.Held, held.HeldFor = 1, max(0, now.wall.Sub(r.acquired))
-			held.Longest = held.HeldFor
+			held.Held, held.Average = 1, max(0, now.wall.Sub(r.acquired))
+			held.Longest = held.Average
 		case r.lease != nil && !r.lease.dead():
 			held.Expired = 1
 		}
@@ -64,19 +63,7 @@ func (t tally) add(namespace, name string, more store.Stat) {
 	if t[line] == nil {
 		t[line] = &store.Stat{Namespace: namespace, Name: name}
 	}
-	sum(t[line], &more)
-}
-
-// sum adds up two counts. A time that would be too long for a duration is the longest
-// that there is.
-func sum(s, more *store.Stat) {
-	s.Held, s.Expired, s.Waiting = s.Held+more.Held, s.Expired+more.Expired, s.Waiting+more.Waiting
-	s.Longest = max(s.Longest, more.Longest)
-	if s.HeldFor > math.MaxInt64-more.HeldFor {
-		s.HeldFor = math.MaxInt64
-		return
-	}
-	s.HeldFor += more.HeldFor
+	*t[line] = t[line].Plus(more)
 }
 
 // lines are the counts in their order, those beyond the limit summed up in the last.
@@ -94,8 +81,8 @@ func (t tally) lines() []store.Stat {
 		return all
 	}
 	others := store.Stat{Name: store.Others}
-	for i := range all[store.StatLines:] {
-		sum(&others, &all[store.StatLines+i])
+	for _, s := range all[store.StatLines:] {
+		others = others.Plus(s)
 	}
 	return append(all[:store.StatLines:store.StatLines], others)
 }

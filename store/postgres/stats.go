@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,10 +22,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 		byPod bool
 	}
 	lines, err := query(ctx, o, sqlStats, []any{store.StatLines, store.Others}, func(rows pgx.Rows, l *line) error {
-		var heldFor, longest float64
-		err := rows.Scan(&l.byPod, &l.Namespace, &l.Name, &l.Held, &l.Expired, &l.Waiting, &heldFor, &longest)
-		l.HeldFor, l.Longest = seconds(heldFor), seconds(longest)
-		return err
+		return rows.Scan(&l.byPod, &l.Namespace, &l.Name, &l.Held, &l.Expired, &l.Waiting, &l.Average, &l.Longest)
 	})
 	if err != nil {
 		return store.Stats{}, err
@@ -40,14 +36,6 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 		}
 	}
 	return found, nil
-}
-
-// seconds is a duration, the longest there is if it is too long for one.
-func seconds(s float64) time.Duration {
-	if s >= math.MaxInt64/float64(time.Second) {
-		return math.MaxInt64
-	}
-	return time.Duration(s * float64(time.Second))
 }
 
 // Elect makes this instance the one that reads Stats for all, if no other is.

@@ -104,7 +104,7 @@ func fleetCases() []testCase {
 			got := a.typeLine("job")
 			after := a.get(ask.Key).Holder.HeldFor
 			// The one that was asked last is held for the shortest time.
-			if got.Longest < before || got.HeldFor < some*before-time.Millisecond || got.HeldFor > some*got.Longest || got.Longest > after+patience {
+			if got.Longest < before || got.Average < before-time.Millisecond || got.Average > got.Longest || got.Longest > after+patience {
 				f.Errorf("counted %+v, the last of them was held for %v to %v", got, before, after)
 			}
 		}},

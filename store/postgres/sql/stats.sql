@@ -1,7 +1,6 @@
 -- What the whole database holds, by type and by pod, in one snapshot and by one reading of
 -- the clock. It only reads. A lock whose lease is missing is dead, and no line's; one that a
--- hold keeps is held. Sums are seconds: intervals of many locks would be no duration any
--- more. The first lines of each list are returned, and what is left as one more.
+-- hold keeps is held. The first lines of each list are returned, and what is left as one more.
 -- $1 lines of a list at most, $2 the name of the last line
 WITH moment AS MATERIALIZED (
     SELECT clock_timestamp() AS now
@@ -28,7 +27,7 @@ WITH moment AS MATERIALIZED (
 SELECT by_pod, CASE WHEN place <= $1::bigint THEN namespace ELSE '' END AS its_namespace,
     CASE WHEN place <= $1 THEN name ELSE $2 END AS its_name,
     sum(held)::bigint, sum(expired)::bigint, sum(waiting)::bigint,
-    coalesce(extract(epoch FROM sum(held_for)), 0)::float8, coalesce(extract(epoch FROM max(longest)), 0)::float8
+    coalesce(sum(held_for) / nullif(sum(held), 0), interval '0'), coalesce(max(longest), interval '0')
 FROM ordered
 GROUP BY by_pod, least(place, $1 + 1), its_namespace, its_name
 ORDER BY by_pod, least(place, $1 + 1)
