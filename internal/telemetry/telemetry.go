@@ -14,6 +14,9 @@
 // context of calls is W3C's (traceparent, tracestate, baggage), whatever
 // OTEL_PROPAGATORS says: it also stands in the lock rows, where every pod must read it.
 //
+// Histograms are sent as they are kept here: cumulative, with their own buckets, whatever
+// temporality and aggregation of metrics the environment prefers. The other figures follow it.
+//
 // A collector that cannot be reached stops nothing and slows nothing: spans that find
 // the queue full are dropped, and the log says, now and then, what went wrong. The end
 // of the sidecar waits for it, for as long as the context of [Telemetry.Stop] lasts.

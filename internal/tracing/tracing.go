@@ -131,11 +131,18 @@ func Format(sc trace.SpanContext) string {
 	return carrier["traceparent"]
 }
 
-// TraceID is the trace that a W3C traceparent names, for the log; empty if none.
+// TraceID is the trace that a W3C traceparent names, for the log; empty if none. It takes
+// no memory, and takes nothing for a trace that is none: apps send what they like.
 func TraceID(traceparent string) string {
 	const from, to = 3, 3 + 32
-	if len(traceparent) < to || strings.Count(traceparent[:to], "-") != 1 {
+	if len(traceparent) < to || traceparent[from-1] != '-' {
 		return ""
 	}
-	return traceparent[from:to]
+	id := traceparent[from:to]
+	if strings.Trim(id, "0") == "" || strings.ContainsFunc(id, func(r rune) bool {
+		return (r < '0' || r > '9') && (r < 'a' || r > 'f')
+	}) {
+		return ""
+	}
+	return id
 }
