@@ -230,7 +230,7 @@ func TestFleetFigures(t *testing.T) {
 	}
 	eventually(t, "an elected sidecar with figures", func() bool {
 		n, series := leaders()
-		return n == 1 && strings.Contains(series, `locksidecar_fleet_locks{namespace="default",type="order"} 1`)
+		return n == 1 && strings.Contains(series, `locksidecar_fleet_locks{lock_namespace="default",type="order"} 1`)
 	})
 	for range 20 {
 		if n, _ := leaders(); n != 1 {

@@ -63,7 +63,7 @@ func TestPrometheus(t *testing.T) {
 		return firing["LocksidecarLocksCutShort"] && firing["LocksidecarAppsDropLocks"] && p.count(`locksidecar_store_ready == 1`) == 2
 	})
 	eventually(t, "figures of the fleet, by the namespaces of the locks", func() bool {
-		return p.count(`locksidecar_fleet_leader == 1`) == 1 && p.count(`locksidecar_fleet_waiters{namespace="default", type="report"} == 1`) == 1
+		return p.count(`locksidecar_fleet_leader == 1`) == 1 && p.count(`locksidecar_fleet_waiters{lock_namespace="default", type="report"} == 1`) == 1
 	})
 	for _, s := range []*scraped{one, two} {
 		checkExposition(t, s)

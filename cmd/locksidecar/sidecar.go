@@ -99,7 +99,7 @@ func (p sidecar) shutDown(s stopping, drainTimeout time.Duration) {
 }
 
 // flushLimit is how long the end of the process waits for a collector.
-const flushLimit = 5 * time.Second
+const flushLimit = 3 * time.Second
 
 func flush(tel *telemetry.Telemetry, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushLimit)

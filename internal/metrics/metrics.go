@@ -29,8 +29,8 @@ const (
 	codeLabel      = attribute.Key("code")
 	statementLabel = attribute.Key("statement")
 	operationLabel = attribute.Key("operation")
-	namespaceLabel = attribute.Key("namespace")
-	podLabel       = attribute.Key("pod")
+	namespaceLabel = attribute.Key("lock.namespace")
+	podLabel       = attribute.Key("lock.pod")
 	versionLabel   = attribute.Key("version")
 )
 
