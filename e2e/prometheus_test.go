@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -21,6 +20,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/locksidecar/locksidecar/internal/otlptest"
 	"github.com/locksidecar/locksidecar/internal/pgtest"
 )
 
@@ -46,10 +46,10 @@ var expected = map[string]bool{
 // TestPrometheus: what stands in deploy/observability is right about two real sidecars
 // that a real Prometheus scrapes, through an outage of the database.
 func TestPrometheus(t *testing.T) {
-	exportTraces(t)
+	r := otlptest.Start(t)
 	own := pgtest.Start(t)
 	o := options{"STORE_URL": own.NewDatabase(t), "TTL": "2s"}
-	one, two := startScraped(t, o, "pod-a"), startScraped(t, o, "pod-b")
+	one, two := startScraped(t, r, o, "pod-a"), startScraped(t, r, o, "pod-b")
 	traffic := newTraffic(t, one.sidecar, two.sidecar)
 	p := startPrometheus(t, one, two)
 	traffic.start()
@@ -89,30 +89,18 @@ func TestPrometheus(t *testing.T) {
 	p.awaitFiring("the alert about a sidecar that is gone", func(firing map[string]bool) bool { return firing["LocksidecarDown"] })
 }
 
-// exportTraces turns tracing on in the sidecars that the test starts, and swallows
-// the spans.
-func exportTraces(t *testing.T) {
-	t.Helper()
-	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		w.Header().Set("Content-Type", "application/x-protobuf")
-	}))
-	t.Cleanup(receiver.Close)
-	t.Setenv("OTEL_TRACES_EXPORTER", "otlp")
-	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", receiver.URL+"/v1/traces")
-}
-
 // scraped is a sidecar with an admin listener.
 type scraped struct {
 	*sidecar
 	pod, admin string
 }
 
-func startScraped(t *testing.T, o options, pod string) *scraped {
+func startScraped(t *testing.T, r *otlptest.Receiver, o options, pod string) *scraped {
 	t.Helper()
 	admin := freeAddress(t)
-	return &scraped{start(t, o.with(options{"ADMIN_ADDR": admin, "POD": pod})), pod, admin}
+	s := launchWith(t, folder(t), o.with(options{"ADMIN_ADDR": admin, "POD": pod}), append(r.Env(), "OTEL_METRICS_EXPORTER=none"))
+	s.await("ready", s.tryReady)
+	return &scraped{s, pod, admin}
 }
 
 func freeAddress(t *testing.T) string {

@@ -373,3 +373,15 @@ func TestNamesAreCopied(t *testing.T) {
 		t.Error("the docs say _others")
 	}
 }
+
+// Keys without a type are told apart however many types there are.
+func TestNoneHasAPlace(t *testing.T) {
+	l := New("v", false).Locks
+	for i := range 2 * maxTypes {
+		l.Holds(fmt.Sprintf("type%d:", i), 1)
+	}
+	l.Holds("no type", 1)
+	if got := l.of("no type").held.Load(); got != 1 || l.of("no type") == l.of("another:") {
+		t.Errorf("%d locks have no type", got)
+	}
+}

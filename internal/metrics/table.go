@@ -39,6 +39,9 @@ func (t *table[V]) get(name string) *V {
 	if v, ok := e.byName[name]; ok {
 		return v
 	}
+	if name == none { // it has a place of its own, whenever it comes
+		return nil
+	}
 	return e.others
 }
 
