@@ -14,7 +14,6 @@ import (
 // figures is what [metrics.Locks] does, which may be nil. Tests put another one in.
 type figures interface {
 	Acquired(ctx context.Context, key, result string, waited time.Duration)
-	Holds(key string, change int)
 	Waits(key string, change int)
 	Ended(ctx context.Context, key, reason string, held time.Duration)
 	Releases(key, result string)
@@ -243,7 +242,6 @@ func (b *bid) wonLock(handedOver bool, by string, ago time.Duration) {
 
 // arrives tells that h is held. s.mu is held.
 func (s *Session) arrives(h *heldLock) {
-	s.m.figures.Holds(h.key, 1)
 	if !h.part {
 		h.beginHeld()
 	}
@@ -252,7 +250,6 @@ func (s *Session) arrives(h *heldLock) {
 // leaves tells that h is not held any more, and why. One that the app never heard of
 // is not counted as lost. s.mu is held.
 func (s *Session) leaves(h *heldLock, e ending) {
-	s.m.figures.Holds(h.key, -1)
 	if h.part {
 		return
 	}
@@ -293,23 +290,36 @@ func (m *Manager) state() metrics.State {
 		}
 		st.Leases++
 	}
-	if oldest := m.held.oldest(); !oldest.IsZero() {
+	held, oldest := m.held.count()
+	if st.Held = held; !oldest.IsZero() {
 		st.OldestHold = m.clk.Now().Sub(oldest)
 	}
 	return st
 }
 
-// oldest is since when the lock is held that is held longest; zero when none is.
-func (hs *heldSet) oldest() (since time.Time) {
+// shownTypes is how many types of held locks are counted apart: more than the figures
+// tell apart, and no more because an app makes a type of each key.
+const shownTypes = 1000
+
+// count counts the locks by the type of their keys, and tells since when the one is
+// held that is held longest; zero when none is. To be asked now and then costs less
+// than to count what each call changes.
+func (hs *heldSet) count() (byType map[string]int64, since time.Time) {
+	byType = make(map[string]int64)
 	for i := range hs.shards {
 		sh := &hs.shards[i]
 		sh.mu.Lock()
 		for _, h := range sh.m {
+			name := store.TypeOf(h.key)
+			if _, known := byType[name]; !known && len(byType) >= shownTypes {
+				name = store.Others
+			}
+			byType[name]++
 			if since.IsZero() || h.since.Before(since) {
 				since = h.since
 			}
 		}
 		sh.mu.Unlock()
 	}
-	return since
+	return byType, since
 }

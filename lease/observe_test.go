@@ -277,7 +277,7 @@ func TestState(t *testing.T) {
 		r.must(err)
 		time.Sleep(500 * time.Millisecond)
 		st := r.tally.state()
-		if st.Sessions != 1 || st.Leases != 2 || st.OldestHold != 1500*time.Millisecond {
+		if st.Sessions != 1 || st.Leases != 2 || st.Held[""] != 2 || st.OldestHold != 1500*time.Millisecond {
 			t.Errorf("state: %+v", st)
 		}
 		if st.LeaseExpiry <= 0 || st.LeaseExpiry > 2*time.Second {
@@ -478,8 +478,8 @@ func TestUntoldLossesDoNotCount(t *testing.T) {
 				r.must(err)
 			}
 			s.loseUntold(s.find("k", g.Token), LostExpired)
-			if got := r.tally.ended; len(got) != want || r.tally.sum(r.tally.holds) != 0 {
-				t.Errorf("entered: %t, ended: %v, held: %v", entered, got, r.tally.holds)
+			if got := r.tally.ended; len(got) != want || len(r.m.state().Held) != 0 {
+				t.Errorf("entered: %t, ended: %v, held: %v", entered, got, r.m.state().Held)
 			}
 		})
 	}

@@ -289,7 +289,8 @@ func (r *rig) nothingKept() {
 	for _, s := range r.m.sessions {
 		note("parts", s.parts)
 	}
-	note("locks that are shown", r.tally.sum(r.tally.holds))
+	shown, _ := r.m.held.count()
+	note("types of locks that are shown", len(shown))
 	note("waits that are shown", r.tally.sum(r.tally.waits))
 	note("requests in use", len(r.m.requests.inUse))
 	note("leases of single locks", len(r.m.book.own))

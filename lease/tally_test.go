@@ -16,7 +16,7 @@ type tally struct {
 	mu sync.Mutex
 
 	acquired, released, cached, sessions map[string]int
-	holds, waits                         map[string]int
+	waits                                map[string]int
 	ended                                []endedHold
 	handOffs                             []time.Duration
 	kept, lost, failed                   int
@@ -31,7 +31,7 @@ type endedHold struct {
 
 func newTally(t tester) *tally {
 	none := func() map[string]int { return map[string]int{} }
-	return &tally{t: t, acquired: none(), released: none(), cached: none(), sessions: none(), holds: none(), waits: none()}
+	return &tally{t: t, acquired: none(), released: none(), cached: none(), sessions: none(), waits: none()}
 }
 
 func (ta *tally) sum(of map[string]int) (sum int) {
@@ -91,7 +91,6 @@ func (ta *tally) gauge(what string, of map[string]int, key string, change int) {
 	}
 }
 
-func (ta *tally) Holds(key string, change int) { ta.gauge("holds", ta.holds, key, change) }
 func (ta *tally) Waits(key string, change int) { ta.gauge("waits", ta.waits, key, change) }
 
 func (ta *tally) Ended(_ context.Context, key, reason string, held time.Duration) {

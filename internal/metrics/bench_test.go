@@ -9,8 +9,6 @@ import (
 // pair is all that is recorded of one acquire and its release.
 func pair(ctx context.Context, l *Locks, key string) {
 	l.Acquired(ctx, key, Granted, 12*time.Microsecond)
-	l.Holds(key, 1)
-	l.Holds(key, -1)
 	l.Ended(ctx, key, Released, 30*time.Microsecond)
 	l.Releases(key, Released)
 }
@@ -39,7 +37,7 @@ func BenchmarkPairExemplars(b *testing.B) {
 func BenchmarkPairOtherTypes(b *testing.B) {
 	l := newLocks(false)
 	for i := range 2 * maxTypes {
-		l.Holds(string(rune('a'+i))+":", 0)
+		l.Waits(string(rune('a'+i))+":", 0)
 	}
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {

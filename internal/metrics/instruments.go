@@ -141,8 +141,16 @@ func (s *Store) observe(o metric.Observer, i *instruments) {
 }
 
 func (l *Locks) observe(o metric.Observer, i *instruments) {
+	held := map[*typed]int64{}
+	if state := l.state.Load(); state != nil {
+		now := (*state)()
+		for name, n := range now.Held {
+			held[l.named(name)] += n
+		}
+		now.observe(o, i)
+	}
 	for _, t := range l.types.all() {
-		o.ObserveInt64(i.locksHeld, t.held.Load(), t.labels)
+		o.ObserveInt64(i.locksHeld, held[t], t.labels)
 		o.ObserveInt64(i.waiters, t.waiting.Load(), t.labels)
 		o.ObserveInt64(i.acquires, t.waits.count(), t.grantedLabels)
 		o.ObserveInt64(i.releases, t.released.Load(), t.releasedLabels)
@@ -153,9 +161,6 @@ func (l *Locks) observe(o metric.Observer, i *instruments) {
 	l.renewed.observe(o, i.renewals)
 	l.cached.observe(o, i.cacheHits)
 	l.sessions.observe(o, i.sessionsEnded)
-	if state := l.state.Load(); state != nil {
-		(*state)().observe(o, i)
-	}
 	if fleet := l.fleet.Load(); fleet != nil {
 		f, leads := (*fleet)()
 		o.ObserveInt64(i.fleetLeader, oneIf(leads))

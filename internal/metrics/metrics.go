@@ -99,14 +99,6 @@ func (l *Locks) Acquired(ctx context.Context, key, result string, waited time.Du
 	}
 }
 
-// Holds records that one lock more of a session, under this key, is held (+1), or one
-// less (-1).
-func (l *Locks) Holds(key string, change int) {
-	if l != nil {
-		l.of(key).held.Add(int64(change))
-	}
-}
-
 // Waits records that one call more waits for this key, or one less.
 func (l *Locks) Waits(key string, change int) {
 	if l != nil {
@@ -184,6 +176,8 @@ type State struct {
 	// LeaseExpiry is how long the lease that ends first is still trusted; zero when
 	// there is none.
 	LeaseExpiry time.Duration
+	// Held is how many locks sessions hold, by the type of their keys ([store.TypeOf]).
+	Held map[string]int64
 	// OldestHold is how long the session's lock is held that is held longest.
 	OldestHold time.Duration
 	// Ready: locks can be had.

@@ -79,9 +79,6 @@ func everything() *Set {
 	l.Acquired(ctx, "deploy:test", "held", time.Millisecond)
 	l.Acquired(ctx, "report", Granted, 20*time.Millisecond)
 	l.Acquired(ctx, ":report", Skipped, 20*time.Millisecond)
-	l.Holds("deploy:prod", 1)
-	l.Holds("report", 1)
-	l.Holds("report", -1)
 	l.Waits("deploy:prod", 2)
 	l.Ended(ctx, "report", "released", time.Minute)
 	l.Ended(ctx, "deploy:prod", "session_ended", time.Minute)
@@ -93,7 +90,7 @@ func everything() *Set {
 	l.Renewed(4*time.Millisecond, 3, 2, 1)
 	l.SessionEnded("dropped")
 	l.Observe(func() State {
-		return State{Sessions: 4, Leases: 2, LeaseExpiry: 9 * time.Second, OldestHold: time.Hour, Ready: true}
+		return State{Sessions: 4, Held: map[string]int64{"deploy": 1}, Leases: 2, LeaseExpiry: 9 * time.Second, OldestHold: time.Hour, Ready: true}
 	})
 	l.ObserveFleet(func() (Fleet, bool) {
 		return Fleet{
@@ -181,10 +178,12 @@ func TestBuckets(t *testing.T) {
 func TestTypesAreCapped(t *testing.T) {
 	s, ctx := New("", false), t.Context()
 	long := strings.Repeat("x", maxTypeBytes+1)
+	holds := map[string]int64{}
+	s.Locks.Observe(func() State { return State{Held: holds} })
 	for i := range 3 * maxTypes {
 		key := fmt.Sprintf("type%03d:secret", i)
 		s.Locks.Acquired(ctx, key, Granted, time.Second)
-		s.Locks.Holds(key, 1)
+		holds[fmt.Sprintf("type%03d", i)]++
 		s.Locks.Waits(long+":secret", 1)
 		s.Locks.Acquired(ctx, "secret", "held", time.Second)
 	}
@@ -235,11 +234,9 @@ func TestGaugesBalance(t *testing.T) {
 		wg.Go(func() {
 			for i := range 200 {
 				key := fmt.Sprintf("t%d:%d", (i*7+g)%(2*maxTypes), i)
-				s.Locks.Holds(key, 1)
 				s.Locks.Waits(key, 1)
 				s.Locks.Acquired(t.Context(), key, Granted, time.Second)
 				s.Locks.Waits(key, -1)
-				s.Locks.Holds(key, -1)
 			}
 		})
 	}
@@ -324,7 +321,6 @@ func TestNilAndZeroRecorders(t *testing.T) {
 	for _, s := range []*Set{{}, {Locks: &Locks{}, Store: &Store{}, Calls: &Calls{}}} {
 		ctx := t.Context()
 		s.Locks.Acquired(ctx, "k", Granted, time.Second)
-		s.Locks.Holds("k", 1)
 		s.Locks.Waits("k", 1)
 		s.Locks.Ended(ctx, "k", "expired", time.Second)
 		s.Locks.Releases("k", Released)
@@ -361,7 +357,7 @@ func TestRecordingTakesNoMemory(t *testing.T) {
 func TestNamesAreCopied(t *testing.T) {
 	buffer := []byte("abc:def")
 	l := newLocks(false)
-	l.Holds(unsafeString(buffer), 1)
+	l.Waits(unsafeString(buffer), 1)
 	copy(buffer, "xyz:xyz")
 	if l.types.get("abc") == nil || l.types.get("xyz") != nil {
 		t.Errorf("%v", l.types.all())
@@ -378,10 +374,10 @@ func TestNamesAreCopied(t *testing.T) {
 func TestNoneHasAPlace(t *testing.T) {
 	l := New("v", false).Locks
 	for i := range 2 * maxTypes {
-		l.Holds(fmt.Sprintf("type%d:", i), 1)
+		l.Waits(fmt.Sprintf("type%d:", i), 1)
 	}
-	l.Holds("no type", 1)
-	if got := l.of("no type").held.Load(); got != 1 || l.of("no type") == l.of("another:") {
-		t.Errorf("%d locks have no type", got)
+	l.Waits("no type", 1)
+	if got := l.of("no type").waiting.Load(); got != 1 || l.of("no type") == l.of("another:") {
+		t.Errorf("%d waiters have no type", got)
 	}
 }

@@ -29,25 +29,28 @@ type typed struct {
 
 	// What each call changes stands apart from what each call only reads, or each change
 	// would take all of it away from the other processors.
-	_                       [cacheLine]byte
-	held, waiting, released atomic.Int64
-	_                       [cacheLine]byte
+	_                 [cacheLine]byte
+	waiting, released atomic.Int64
+	_                 [cacheLine]byte
 }
 
 const cacheLine = 64
 
 // of finds the figures of a key's type.
-func (l *Locks) of(key string) *typed {
-	name := label(key)
+func (l *Locks) of(key string) *typed { return l.named(store.TypeOf(key)) }
+
+// named finds the figures of a type.
+func (l *Locks) named(name string) *typed {
+	name = label(name)
 	if t := l.types.get(name); t != nil {
 		return t
 	}
 	return l.types.add(name, maxTypes, l.newType)
 }
 
-// label is what the type of a key is called.
-func label(key string) string {
-	switch name := store.TypeOf(key); {
+// label is what a type is called.
+func label(name string) string {
+	switch {
 	case name == "":
 		return none
 	case len(name) > maxTypeBytes:
