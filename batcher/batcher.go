@@ -119,7 +119,7 @@ func (l *Lane[T, R]) Submit(ctx context.Context, item T, done func(R, error)) er
 	l.work.Add(1)
 	if l.cfg.Inline {
 		l.mu.Unlock()
-		l.carryOut([]entry[T, R]{{item: item, done: done}})
+		l.alone(item, done)
 		return nil
 	}
 	e := entry[T, R]{item: item, done: done}
@@ -210,18 +210,26 @@ func (l *Lane[T, R]) next() []entry[T, R] {
 	return batch
 }
 
+// alone runs an operation for one item, in the caller's goroutine.
+func (l *Lane[T, R]) alone(item T, done func(R, error)) {
+	defer l.work.Done()
+	var r R
+	answers, err := l.operate([]T{item}, nil)
+	if err == nil {
+		r = answers[0]
+	}
+	done(r, err)
+}
+
 // carryOut runs one operation and answers its items.
 func (l *Lane[T, R]) carryOut(batch []entry[T, R]) {
 	items := make([]T, len(batch))
 	for i, e := range batch {
 		items[i] = e.item
 	}
-	var sent time.Time
-	if !l.cfg.Inline {
-		sent = time.Now()
-	}
+	sent := time.Now()
 	answers, err := l.operate(items, l.callsOf(batch))
-	if err == nil && !l.cfg.Inline {
+	if err == nil {
 		batch, answers = l.setAside(batch, answers, sent)
 	}
 	l.leave(len(batch))
@@ -237,7 +245,7 @@ func (l *Lane[T, R]) carryOut(batch []entry[T, R]) {
 
 // callsOf are the contexts of a batch, for Trace.
 func (l *Lane[T, R]) callsOf(batch []entry[T, R]) []context.Context {
-	if l.cfg.Trace == nil || l.cfg.Inline {
+	if l.cfg.Trace == nil {
 		return nil
 	}
 	calls := make([]context.Context, len(batch))

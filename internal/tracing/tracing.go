@@ -120,16 +120,38 @@ func Parse(traceparent string) trace.SpanContext {
 	if traceparent == "" {
 		return trace.SpanContext{}
 	}
-	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": traceparent})
+	ctx := propagation.TraceContext{}.Extract(context.Background(), &carrier{traceparent})
 	return trace.SpanContextFromContext(ctx)
 }
 
 // Format writes a span context as a W3C traceparent, empty if it is not valid.
 func Format(sc trace.SpanContext) string {
-	carrier := propagation.MapCarrier{}
-	propagation.TraceContext{}.Inject(trace.ContextWithSpanContext(context.Background(), sc), carrier)
-	return carrier["traceparent"]
+	var c carrier
+	propagation.TraceContext{}.Inject(trace.ContextWithSpanContext(context.Background(), sc), &c)
+	return c.traceparent
 }
+
+// carrier is a head with one header: calls are many, and a map for each would cost more
+// than what stands in it.
+type carrier struct{ traceparent string }
+
+// Get implements [propagation.TextMapCarrier].
+func (c *carrier) Get(name string) string {
+	if name == "traceparent" {
+		return c.traceparent
+	}
+	return ""
+}
+
+// Set implements [propagation.TextMapCarrier].
+func (c *carrier) Set(name, value string) {
+	if name == "traceparent" {
+		c.traceparent = value
+	}
+}
+
+// Keys implements [propagation.TextMapCarrier].
+func (*carrier) Keys() []string { return []string{"traceparent"} }
 
 // TraceID is the trace that a W3C traceparent names, for the log; empty if none. It takes
 // no memory, and takes nothing for a trace that is none: apps send what they like.
