@@ -18,7 +18,7 @@ import (
 // in turns; and where -against names one, the sidecar of an older revision.
 func (b *bench) overhead() ([]result, error) {
 	// Two of a hundred are asked for, and rounds differ by more: many short ones.
-	const connections, goal, slices = 64, 0.98, 4
+	const connections, goal, more, slices = 64, 0.98, 8, 4
 	collector, err := collect()
 	if err != nil {
 		return nil, err
@@ -32,26 +32,41 @@ func (b *bench) overhead() ([]result, error) {
 		observed{name: "scraped", what: "tracing off, figures read each second", scraped: true},
 		observed{name: "sampled", what: "1 call of 100 traced", env: append(collector.env(), "OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.01")},
 		observed{name: "traced", what: "every call traced", env: collector.env()})
+	defer func() {
+		for _, k := range kinds {
+			if k.process != nil {
+				k.stop()
+			}
+		}
+	}()
 	for i := range kinds {
 		if err := b.startObserved(&kinds[i]); err != nil {
 			return nil, err
 		}
-		defer kinds[i].stop()
 	}
 	short := *b
 	short.length /= slices
-	for round := range b.rounds * slices {
+	for round := range b.rounds * more {
 		for i := range kinds {
 			k := &kinds[(i+round)%len(kinds)] // nobody is always the first
+			before, err := k.cpu()
+			if err != nil {
+				return nil, err
+			}
 			p, err := k.pairs(&short, connections)
 			if err != nil {
 				return nil, err
 			}
+			after, err := k.cpu()
+			if err != nil {
+				return nil, err
+			}
 			k.figures = append(k.figures, p)
+			k.costs = append(k.costs, float64((after-before).Nanoseconds())/1000/(p*short.length.Seconds()))
 		}
 	}
 	for _, k := range kinds {
-		b.log.Printf("overhead, %s: %.0f pairs/s", k.what, k.figures)
+		b.log.Printf("overhead, %s: %.0f pairs/s, %.1f us of processor time each", k.what, k.figures, k.costs)
 	}
 	b.log.Printf("overhead: the collector took %d bytes", collector.bytes.Load())
 	return overheadRows(kinds, goal), nil
@@ -60,12 +75,12 @@ func (b *bench) overhead() ([]result, error) {
 // overheadRows compares each kind with tracing off, which the older one is compared to.
 func overheadRows(kinds []observed, goal float64) (rows []result) {
 	off := kinds[0].figures
-	for _, k := range kinds[1:] {
-		r := result{id: "overhead", what: "P1 with " + k.what, figure: fmt.Sprintf("%.0f pairs/s", median(k.figures)),
-			peer: fmt.Sprintf("off: %.0f pairs/s", median(off)), ratio: fmt.Sprintf("%.3f of off", median(ratios(k.figures, off))), goal: "–", reached: true}
+	for i := range kinds[1:] {
+		k := &kinds[i+1]
+		r := result{id: "overhead", what: "P1 with " + k.what, figure: k.rate(), peer: "off: " + kinds[0].rate(), ratio: fmt.Sprintf("%.3f of off", median(ratios(k.figures, off))), goal: "–", reached: true}
 		if k.name == "older" {
 			ratio := median(ratios(off, k.figures))
-			r.what, r.figure, r.peer = "P1 with tracing off", fmt.Sprintf("%.0f pairs/s", median(off)), fmt.Sprintf("%s: %.0f pairs/s", k.what, median(k.figures))
+			r.what, r.figure, r.peer = "P1 with tracing off", kinds[0].rate(), k.what+": "+k.rate()
 			r.ratio, r.goal, r.reached = fmt.Sprintf("%.3f of before", ratio), fmt.Sprintf("at least %.2f", goal), ratio >= goal
 		}
 		rows = append(rows, r)
@@ -88,7 +103,14 @@ type observed struct {
 	env        []string
 	scraped    bool
 	*process
-	figures []float64
+	// figures are pairs a second, costs microseconds of the sidecar's processor time
+	// for a pair.
+	figures, costs []float64
+}
+
+// rate is what is shown of it.
+func (k *observed) rate() string {
+	return fmt.Sprintf("%.0f pairs/s, %.1f µs of processor time each", median(k.figures), median(k.costs))
 }
 
 func (b *bench) startObserved(k *observed) (err error) {
@@ -152,7 +174,7 @@ func collect() (*collector, error) {
 	}
 	c := &collector{listener: listener}
 	go func() {
-		_ = http.Serve(listener, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { //nolint:gosec // it lives as long as a measurement
+		_ = http.Serve(listener, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			n, _ := io.Copy(io.Discard, r.Body)
 			c.bytes.Add(n)
 		}))

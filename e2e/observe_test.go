@@ -173,13 +173,16 @@ func TestStats(t *testing.T) {
 		Held    int `json:"held"`
 		Waiting int `json:"waiting"`
 		Types   []struct {
-			Namespace, Type string
-			Held, Waiting   int
-		}
+			Namespace string `json:"namespace"`
+			Type      string `json:"type"`
+			Held      int    `json:"held"`
+			Waiting   int    `json:"waiting"`
+		} `json:"types"`
 		Pods []struct {
-			Namespace, Pod string
-			Held           int
-		}
+			Namespace string `json:"namespace"`
+			Pod       string `json:"pod"`
+			Held      int    `json:"held"`
+		} `json:"pods"`
 	}
 	read := func(args ...string) {
 		t.Helper()
