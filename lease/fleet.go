@@ -45,6 +45,9 @@ type fleet struct {
 	looked time.Time
 	// until is when the office ends if nobody prolongs it; zero: it is not ours.
 	until time.Time
+	// suspended is for how long the machine had been suspended when it began: the
+	// store's clock goes on when this one's stands still.
+	suspended time.Duration
 	// known are the figures, which may be shown until knownUntil.
 	known      metrics.Fleet
 	knownUntil time.Time
@@ -66,7 +69,7 @@ func (f *fleet) look() (metrics.Fleet, bool) {
 	if !f.running {
 		f.running = f.m.spawn(func() { f.run(f.m.ctx) })
 	}
-	if !f.looked.Before(f.until) || !f.looked.Before(f.knownUntil) {
+	if !f.looked.Before(f.until) || !f.looked.Before(f.knownUntil) || f.m.clk.Suspended()-f.suspended >= suspendJump {
 		return metrics.Fleet{}, false
 	}
 	return f.known, true
@@ -96,7 +99,7 @@ func (f *fleet) watched() bool {
 // rest gives the office up. Another sidecar that is looked at need not wait for the
 // end of the term then.
 func (f *fleet) rest() {
-	f.hold(time.Time{})
+	f.hold(time.Time{}, 0)
 	if f.ours {
 		f.m.limited(func(ctx context.Context) {
 			if _, err := f.m.st.Elect(ctx, 0); err != nil {
@@ -119,7 +122,8 @@ func (f *fleet) round(ctx context.Context) time.Duration {
 		return jittered(fleetInterval)
 	}
 	if !f.ours { // the losers do not all come in the same moment
-		return max(left, 0) + rand.N(fleetInterval)
+		// What is longer than a term is of a store whose clock was wrong.
+		return min(max(left, 0), fleetTerm) + rand.N(fleetInterval)
 	}
 	if !f.m.clk.Now().Before(f.countAt) {
 		f.count(ctx)
@@ -132,26 +136,26 @@ func (f *fleet) round(ctx context.Context) time.Duration {
 func (f *fleet) elect(ctx context.Context) (left time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, f.m.cfg.StoreTimeout)
 	defer cancel()
-	sent := f.m.clk.Now()
+	sent, suspended := f.m.clk.Now(), f.m.clk.Suspended()
 	election, err := f.m.st.Elect(ctx, fleetTerm)
 	switch {
 	case err != nil:
 		f.ours = f.ours || store.OutcomeUnknown(err)
 	case election.Elected:
 		f.ours = true
-		f.hold(sent.Add(fleetTerm))
+		f.hold(sent.Add(fleetTerm), suspended)
 	default:
 		f.ours = false
-		f.hold(time.Time{})
+		f.hold(time.Time{}, 0)
 	}
 	return election.Left, err
 }
 
-// hold notes until when the office is ours.
-func (f *fleet) hold(until time.Time) {
+// hold notes until when the office is ours, unless the machine is suspended.
+func (f *fleet) hold(until time.Time, suspended time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.until = until
+	f.until, f.suspended = until, suspended
 	if until.IsZero() {
 		f.known, f.knownUntil = metrics.Fleet{}, time.Time{}
 	}

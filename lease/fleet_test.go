@@ -84,16 +84,18 @@ func (c counting) Stats(ctx context.Context) (store.Stats, error) {
 
 // counter is a sidecar that may be elected.
 type counter struct {
-	t  *testing.T
-	m  *Manager
-	st counting
+	t   *testing.T
+	m   *Manager
+	st  counting
+	clk *fakeClock
 }
 
 func newCounter(t *testing.T, o *office, name string) *counter {
 	t.Helper()
 	st := counting{newDouble(memory.NewSpace().Open(store.Identity{Namespace: "test", Instance: name, Pod: name})), name, o}
+	clk := &fakeClock{}
 	m, err := New(Config{
-		Instance: name, Pod: name, TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
+		Clock: clk, Instance: name, Pod: name, TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
 		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 1, BatchMax: 1,
 		MaxSessions: 1, MaxLocksPerSession: 1, MaxWaiters: 1, Logger: slog.New(slog.DiscardHandler),
 	}, st)
@@ -104,7 +106,7 @@ func newCounter(t *testing.T, o *office, name string) *counter {
 		t.Fatal(err)
 	}
 	t.Cleanup(m.Stop)
-	return &counter{t, m, st}
+	return &counter{t, m, st, clk}
 }
 
 // look is a scrape, and what settles before and after it.
@@ -275,6 +277,39 @@ func TestFleetOfficeLost(t *testing.T) {
 		a.shows(-1)
 		a.st.lift("Elect")
 		a.scrape(fleetInterval)
+		a.shows(1)
+	})
+}
+
+// TestFleetSuspended: on a machine that was suspended the term goes on, though no timer
+// does: another may be elected meanwhile, and the fleet would be shown twice.
+func TestFleetSuspended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &office{counts: held(1)}
+		a, b := newCounter(t, o, "a"), newCounter(t, o, "b")
+		a.look()
+		a.shows(1)
+		a.clk.suspended.Add(int64(time.Hour))
+		o.take("b", time.Now().Add(fleetTerm))
+		b.look()
+		b.shows(1)
+		a.shows(-1)
+		o.take("", time.Time{})
+		a.scrape(fleetTerm)
+		a.shows(1)
+	})
+}
+
+// TestFleetLongTerm: a term that no sidecar asked for, by a clock of the database that
+// was wrong, is not waited for.
+func TestFleetLongTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &office{counts: held(1)}
+		o.take("b", time.Now().Add(24*time.Hour))
+		a := newCounter(t, o, "a")
+		a.scrape(time.Minute)
+		o.take("", time.Time{})
+		a.scrape(fleetTerm + fleetInterval)
 		a.shows(1)
 	})
 }
