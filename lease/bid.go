@@ -347,8 +347,11 @@ func (b *bid) win(ans store.Answer) {
 		b.mu.Unlock()
 		return
 	}
+	// What the first question finds is not handed over: it may have been, long ago, to an
+	// earlier call of a request that is repeated.
+	handedOver := b.stood || b.since.IsZero() || b.phase != asking && ans.HandedBy != ""
 	b.phase = over
-	wanted, handedOver := !b.unwanted, b.stood || b.since.IsZero() || ans.HandedBy != ""
+	wanted := !b.unwanted
 	b.result, b.wonAt = b.grantOf(ans), b.m.clk.Now()
 	kept, before := wanted, (*heldLock)(nil)
 	if wanted {

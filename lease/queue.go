@@ -61,8 +61,8 @@ func (q *queue) add(b *bid) {
 	q.mu.Lock()
 	q.bids[b.grant] = b
 	q.byKey[b.req.Key]++
+	q.m.figures.Waits(b.req.Key, 1) // before anybody finds it here, and counts it out
 	q.mu.Unlock()
-	q.m.figures.Waits(b.req.Key, 1)
 	q.m.ear.listen() // before the store is asked to put it in line
 }
 

@@ -1,0 +1,71 @@
+package lease
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A grant that a repeated request finds again was handed over once.
+func TestARepeatIsNoHandOff(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		g := r.lock(s, "k")
+		req := Request{Key: "k", Bind: BindTTL, TTL: time.Minute, Wait: time.Minute, RequestID: uuid.New()}
+		a := r.ask(context.Background(), nil, req)
+		synctest.Wait()
+		_, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: g.Key, Token: g.Token,
+			Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})
+		r.must(err)
+		first := a.granted(t)
+		time.Sleep(20 * time.Second)
+		again, err := r.m.Acquire(context.Background(), nil, req)
+		r.must(err)
+		if again.Token != first.Token {
+			t.Fatal("another grant")
+		}
+		if d := r.tally.delays(); len(d) != 1 {
+			t.Errorf("hand-offs: %v", d)
+		}
+	})
+}
+
+// lateWaits counts a wait when somebody has done something else.
+type lateWaits struct {
+	*tally
+	lose func()
+}
+
+func (l *lateWaits) Waits(key string, change int) {
+	if change > 0 && l.lose != nil {
+		done := make(chan struct{})
+		go func() { defer close(done); l.lose() }()
+		select {
+		case <-done:
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	l.tally.Waits(key, change)
+}
+
+// Whoever loses the lease of a bid that is just being counted does not count it out first.
+func TestWaitsAreNeverNegative(t *testing.T) {
+	late := &lateWaits{tally: newTally(t)}
+	r := newRig(t, with(func(c *Config) { c.figures = late }))
+	s, o := r.session(), r.session()
+	r.lock(s, "k")
+	late.lose = func() {
+		late.lose = nil
+		for _, l := range r.m.book.all() {
+			r.m.lose(l, LostExpired)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	<-r.ask(ctx, o, Request{Key: "k", Wait: 300 * time.Millisecond, NoCache: true}).done
+	r.m.Stop()
+}
