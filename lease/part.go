@@ -89,7 +89,7 @@ func (g *group) extending() (stop func()) {
 	if g.req.Bind != BindTTL || len(g.parts) == 0 {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(g.m.along(g.m.ctx, g.ctx))
+	ctx, cancel := context.WithCancel(g.m.ctx) // without a span: it may go on for days
 	over := make(chan struct{})
 	running := g.m.spawn(func() {
 		defer close(over)
