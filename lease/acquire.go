@@ -124,6 +124,7 @@ func (m *Manager) acquire(ctx context.Context, c *call) (Grant, error) {
 		c.began = m.clk.Now()
 	}
 	g, err := c.acquire()
+	c.tr.leave()
 	c.tr.over(&g, err)
 	return g, err
 }

@@ -120,6 +120,7 @@ func (g *group) admit() (done func(), err error) {
 	done = func() {
 		for i, c := range g.calls {
 			c.stopTimer()
+			c.tr.leave()
 			if g.s != nil {
 				g.s.leave(&c.place)
 			}
@@ -349,6 +350,7 @@ func (b *bid) isUnwanted() bool {
 // endWaits ends the spans of the waits of a group that failed.
 func (g *group) endWaits(err error) {
 	for _, c := range g.calls {
+		c.tr.leave()
 		c.tr.over(nil, err)
 	}
 }

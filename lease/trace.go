@@ -37,6 +37,7 @@ type callTrace struct {
 	holder  int64
 	holders int
 	placed  bool // the place in line is known
+	left    bool // the call has left: nobody would end another wait
 }
 
 // traceOf begins what is kept of a call for a key, whose span is in ctx.
@@ -86,7 +87,7 @@ func (b *bid) standInLine(ctx context.Context) context.Context {
 func (t *callTrace) begin() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.wait != nil {
+	if t.wait != nil || t.left {
 		return
 	}
 	t.holder, t.holders, t.placed = 0, 0, false
@@ -164,6 +165,17 @@ func (t *callTrace) granted(handedOver bool, by string) {
 	}
 }
 
+// leave hears that the call is over. A bid that it has left may be about to stand in
+// line all the same.
+func (t *callTrace) leave() {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.left = true
+}
+
 // over ends the span of the wait, if there is one, with what the call hears.
 func (t *callTrace) over(g *Grant, err error) {
 	if t == nil {
@@ -211,7 +223,9 @@ func (h *heldLock) beginHeld() {
 	if h.held == nil {
 		return
 	}
-	h.held.at, h.held.span = h.s.m.cfg.Tracer.Start(h.held.at, "lock.held", trace.SpanKindInternal, h.attributes()...)
+	_, h.held.span = h.s.m.cfg.Tracer.Start(h.held.at, "lock.held", trace.SpanKindInternal, h.attributes()...)
+	// Without the call's span, which would stay in memory for as long as the lock is held.
+	h.held.at = trace.ContextWithSpan(context.Background(), h.held.span)
 }
 
 func (h *heldLock) attributes() []attribute.KeyValue {

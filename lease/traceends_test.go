@@ -1,0 +1,86 @@
+package lease
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/locksidecar/locksidecar/internal/tracing"
+)
+
+// A call may leave while its bid is about to stand in line: no span begins that
+// nobody ends.
+func TestNoWaitBeginsAfterItsCall(t *testing.T) {
+	open := &openSpans{}
+	r := newRig(t, open.opt())
+	s, o := r.session(), r.session()
+	g := r.lock(s, "k")
+	ctx, leave := context.WithCancel(sampledCall())
+	answer := r.st.holdAnswer("Acquire")
+	a := r.ask(ctx, o, Request{Key: "k", Wait: time.Minute, NoCache: true})
+	time.Sleep(20 * time.Millisecond)
+	shard := r.m.held.shard("k") // the bid looks there who holds the key, before it begins its span
+	shard.mu.Lock()
+	answer()
+	time.Sleep(20 * time.Millisecond)
+	leave()
+	<-a.done
+	shard.mu.Unlock()
+	r.release(s, g)
+	r.m.Stop()
+	open.none(t)
+}
+
+// What is kept of a call for as long as its lock is held is not the call's span.
+func TestAHeldLockDoesNotKeepItsCallsSpan(t *testing.T) {
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(&openSpans{}))
+	r := newRig(t, with(func(c *Config) { c.Tracer = tracing.New(provider) }))
+	s := r.session()
+	gone := make(chan struct{})
+	func() {
+		ctx, span := provider.Tracer("").Start(context.Background(), "lock.acquire")
+		runtime.SetFinalizer(span, func(trace.Span) { close(gone) })
+		_, err := r.m.Acquire(ctx, s, Request{Key: "k"})
+		r.must(err)
+		span.End()
+	}()
+	for range 20 {
+		runtime.GC()
+		select {
+		case <-gone:
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	t.Error("it is kept")
+}
+
+// A group that waits extends what it has, again and again: that makes no spans.
+func TestSpansOfALongWaitOfAGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t)
+		r := sp.on()
+		s := r.session()
+		r.lock(s, "b")
+		ctx, leave := context.WithCancel(context.Background())
+		c := sp.call(ctx, "lock.acquire", "x")
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = r.m.AcquireAll(c.ctx, nil, []string{"a", "b"}, Request{Bind: BindTTL, TTL: 3 * time.Second, Wait: WaitForever, Traceparent: c.parent})
+			c.span.End()
+		}()
+		time.Sleep(time.Hour)
+		leave()
+		<-done
+		time.Sleep(time.Second)
+		if n := len(sp.exporter.GetSpans()); n > 30 {
+			t.Errorf("%d spans", n)
+		}
+	})
+}
