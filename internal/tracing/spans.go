@@ -64,10 +64,13 @@ func (t *Tracer) Batch(ctx context.Context, operation string, calls []context.Co
 // call's.
 func spansOf(calls []context.Context) []trace.Span {
 	var recorded []trace.Span
-	seen := make(map[trace.SpanID]struct{}, len(calls))
-	for _, ctx := range calls {
+	var seen map[trace.SpanID]struct{} // made for the first that is recorded: often none is
+	for i, ctx := range calls {
 		if !Recorded(ctx) {
 			continue
+		}
+		if seen == nil {
+			seen = make(map[trace.SpanID]struct{}, len(calls)-i)
 		}
 		s := trace.SpanFromContext(ctx)
 		if _, twice := seen[s.SpanContext().SpanID()]; !twice {
