@@ -18,8 +18,9 @@ func TestARepeatIsNoHandOff(t *testing.T) {
 		req := Request{Key: "k", Bind: BindTTL, TTL: time.Minute, Wait: time.Minute, RequestID: uuid.New()}
 		a := r.ask(context.Background(), nil, req)
 		synctest.Wait()
-		_, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: g.Key, Token: g.Token,
-			Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})
+		_, err := r.m.Release(context.Background(), s, ReleaseRequest{
+			Key: g.Key, Token: g.Token, Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		})
 		r.must(err)
 		first := a.granted(t)
 		time.Sleep(20 * time.Second)

@@ -2,6 +2,7 @@ package tracing_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -15,10 +16,7 @@ func TestABatchOfUnrecordedCallsAllocatesNothing(t *testing.T) {
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))
 	tracer := tracing.New(provider)
 	call, _ := tracer.Start(context.Background(), "lock.acquire", trace.SpanKindServer)
-	calls := make([]context.Context, 1000)
-	for i := range calls {
-		calls[i] = call
-	}
+	calls := slices.Repeat([]context.Context{call}, 1000)
 	if n := testing.AllocsPerRun(100, func() {
 		_, end := tracer.Batch(context.Background(), "acquire", calls, len(calls))
 		end(nil)
