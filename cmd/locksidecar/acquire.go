@@ -91,7 +91,7 @@ func jsonFlag(flag, value string) (json.RawMessage, error) {
 		return nil, nil
 	}
 	if !json.Valid([]byte(value)) {
-		return nil, usagef("%s is not JSON: %s (a text needs its quotes: '\"text\"')", flag, value)
+		return nil, usagef("%s is not JSON: %s (a text needs its quotes: '\"text\"')", flag, printable(value))
 	}
 	return json.RawMessage(value), nil
 }

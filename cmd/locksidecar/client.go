@@ -155,10 +155,11 @@ func newProblem(status int, body []byte) error {
 	return &e
 }
 
+// Error is for people, and printable.
 func (e *problemError) Error() string {
-	text := e.Detail
+	text := printable(e.Detail)
 	if text == "" {
-		text = fmt.Sprintf("the sidecar answered %d %s", e.Status, e.Code)
+		text = fmt.Sprintf("the sidecar answered %d %s", e.Status, printable(e.Code))
 	}
 	if e.Holder != nil {
 		text = "not granted: " + e.Holder.String()
@@ -183,14 +184,15 @@ type lockHolder struct {
 	Data        json.RawMessage `json:"data"`
 }
 
+// String is for people, and printable.
 func (h *lockHolder) String() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "held by pod %s", h.Pod)
+	fmt.Fprintf(&text, "held by pod %s", printable(h.Pod))
 	if h.Session != nil {
-		fmt.Fprintf(&text, ", session %s", *h.Session)
+		fmt.Fprintf(&text, ", session %s", printable(*h.Session))
 	}
 	if h.Owner != nil {
-		fmt.Fprintf(&text, ", owner %s", *h.Owner)
+		fmt.Fprintf(&text, ", owner %s", printable(*h.Owner))
 	}
 	fmt.Fprintf(&text, ", for %s, expires in %s", human(h.HeldMS), human(h.ExpiresInMS))
 	return text.String()

@@ -15,7 +15,8 @@ const (
 	maxCompletions = 200
 )
 
-// completeKey completes KEY by the keys that are held.
+// completeKey completes KEY by the keys that are held. The shell shows them as they
+// are, so one that does something to a terminal is not offered.
 func (a *app) completeKey(_ *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -33,7 +34,7 @@ func (a *app) completeKey(_ *cobra.Command, args []string, begun string) ([]cobr
 	var keys []cobra.Completion
 	for _, encoded := range page.Locks {
 		var lock lockView
-		if decode(encoded, &lock) == nil {
+		if decode(encoded, &lock) == nil && printable(lock.Key) == lock.Key {
 			keys = append(keys, lock.Key)
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -59,4 +60,57 @@ func FuzzPrintable(f *testing.F) {
 			t.Errorf("%q padded to %d: %q", got, columns, pad(got, columns))
 		}
 	})
+}
+
+// Whatever a key, a name, a reason or data say, a table and an error only show it.
+// The API refuses what is below U+0020 in most of it, but not what turns the direction of
+// writing; in data also U+009B is allowed, which some terminals take for ESC [.
+func TestCommandsPrintWhatATerminalOnlyShows(t *testing.T) {
+	const key, shownKey = "job:\u202e1\u2028", `job:\u202e1\u2028`
+	in := serve(t, map[string]string{"POD": "web\u202e0", "ALLOW_FORCE": "true"}, "msg=ready")
+	app := dialApp(t, in.socket)
+	status, answer := app.exchange("PUT", lockPath(key), `{"owner":"o\u202e","data":{"x":"`+"\u009b2J"+`"}}`)
+	if status != http.StatusOK {
+		t.Fatal(status, answer)
+	}
+	for _, test := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"stop", key, "--reason", "be\u202ecause"}, []string{shownKey}},
+		{[]string{"ls"}, []string{shownKey, `web\u202e0`, `o\u202e`, `be\u202ecause (asked at `}},
+		{[]string{"get", key}, []string{shownKey, `web\u202e0`, `o\u202e`, `\u009b2J`, `be\u202ecause (asked at `}},
+		{[]string{"acquire", key, "--ttl", "1s"}, []string{`web\u202e0`, `o\u202e`}},
+		{[]string{"acquire", key, "--ttl", "1s", "--data", "\x1b[2J"}, []string{`\x1b[2J`}},
+		{[]string{"run", key, "--", "true"}, []string{`web\u202e0`, `o\u202e`}},
+		{[]string{"__complete", "get", ""}, []string{":4\n"}},
+		{[]string{"release", key, "--force"}, []string{shownKey}},
+	} {
+		out, err := in.command(test.args...)
+		if err != nil {
+			out += err.Error()
+		}
+		if strings.ContainsFunc(strings.ReplaceAll(out, "\n", ""), unprintable) {
+			t.Errorf("%q: %q", test.args, out)
+		}
+		for _, want := range test.want {
+			if !strings.Contains(out, want) {
+				t.Errorf("%q: %q does not show %q", test.args, out, want)
+			}
+		}
+	}
+}
+
+func TestErrorsOfASidecarArePrintable(t *testing.T) {
+	f := newFakeSidecar(t)
+	f.refuses(http.StatusInternalServerError)
+	for _, args := range [][]string{
+		{"get", "k"}, {"ls"}, {"stats"}, {"health"}, {"stop", "k"}, {"acquire", "k", "--ttl", "1s"}, {"release", "k", "--token", "1"},
+		{"run", "k", "--", "true"},
+	} {
+		_, err := command(append([]string{"--socket", f.socket}, args...)...)
+		if err == nil || !strings.Contains(err.Error(), `it is\x1b]0;broken\x07 on purpose`) {
+			t.Errorf("%q: %q", args, err)
+		}
+	}
 }

@@ -50,7 +50,7 @@ func (a *app) releaseCommand() *cobra.Command {
 			if err := decode(answer, &released); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s, held for %s\n", verb, args[0], human(released.HeldMS))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s, held for %s\n", verb, printable(args[0]), human(released.HeldMS))
 			return err
 		},
 	}

@@ -228,7 +228,7 @@ func (r *runner) acquire(s *session, signals <-chan os.Signal) (*heldLock, error
 		case sig := <-signals:
 			if endsWait(sig) {
 				n := sig.(syscall.Signal)
-				return nil, because(exitSignalBase+int(n), fmt.Errorf("%s, before the lock %s was had", n, r.options.key))
+				return nil, because(exitSignalBase+int(n), fmt.Errorf("%s, before the lock %s was had", n, printable(r.options.key)))
 			}
 		}
 	}
@@ -257,9 +257,9 @@ func (r *runner) release(l *heldLock, success bool) bool {
 	return true
 }
 
-// logf writes a line of ours between those of CMD.
+// logf writes a line of ours between those of CMD. Reasons of others are in some.
 func (r *runner) logf(format string, args ...any) {
-	fmt.Fprintf(r.stderr, "locksidecar: "+format+"\n", args...)
+	fmt.Fprintf(r.stderr, "locksidecar: %s\n", printable(fmt.Sprintf(format, args...)))
 }
 
 // sessionName is what others see as the holder's session: pg_dump[4711].

@@ -41,7 +41,7 @@ Nobody holds the lock: exit code 77.`,
 			if *asJSON {
 				return writeJSON(cmd.OutOrStdout(), answer)
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "asked the holder of %s to stop\n", args[0])
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "asked the holder of %s to stop\n", printable(args[0]))
 			return err
 		},
 	}

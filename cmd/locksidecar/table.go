@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -12,11 +11,12 @@ import (
 // none stands in a table where there is nothing.
 const none = "-"
 
+// orNone is a text from elsewhere, for people.
 func orNone(s *string) string {
 	if s == nil {
 		return none
 	}
-	return *s
+	return printable(*s)
 }
 
 // writeTable writes one line a lock.
@@ -32,7 +32,7 @@ func writeTable(w io.Writer, locks []json.RawMessage) error {
 		if h == nil {
 			continue
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", lock.Key, h.Pod, orNone(h.Session), orNone(h.Owner),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", printable(lock.Key), printable(h.Pod), orNone(h.Session), orNone(h.Owner),
 			human(h.HeldMS), human(h.ExpiresInMS), lock.QueueLength, lock.stopping())
 	}
 	return table.Flush()
@@ -42,20 +42,20 @@ func writeTable(w io.Writer, locks []json.RawMessage) error {
 func (l *lockView) write(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(name, value string) { fmt.Fprintf(table, "%s\t%s\n", name, value) }
-	row("key", l.Key)
+	row("key", printable(l.Key))
 	if l.Type != "" {
-		row("type", l.Type)
+		row("type", printable(l.Type))
 	}
-	row("state", l.State)
+	row("state", printable(l.State))
 	if h := l.Holder; h != nil {
-		row("pod", h.Pod)
+		row("pod", printable(h.Pod))
 		row("session", orNone(h.Session))
 		row("owner", orNone(h.Owner))
 		row("acquired", h.AcquiredAt.Format("2006-01-02 15:04:05.000 MST"))
 		row("held for", human(h.HeldMS))
 		row("expires in", human(h.ExpiresInMS))
 		if data := string(h.Data); data != "" && data != "null" {
-			row("data", data)
+			row("data", printable(data))
 		}
 	}
 	row("waiting", fmt.Sprint(l.QueueLength))
@@ -63,7 +63,7 @@ func (l *lockView) write(w io.Writer) error {
 	return table.Flush()
 }
 
-// stopping says whether the holder is asked to stop, and why.
+// stopping says whether the holder is asked to stop, and why; it is printable.
 func (l *lockView) stopping() string {
 	s := l.Stopping
 	if s == nil {
@@ -71,7 +71,7 @@ func (l *lockView) stopping() string {
 	}
 	reason := "no reason given"
 	if s.Reason != nil {
-		reason = strings.ReplaceAll(*s.Reason, "\t", " ")
+		reason = printable(*s.Reason)
 	}
 	if s.RequestedAt.IsZero() {
 		return reason
