@@ -53,12 +53,18 @@ func (e env) check() error {
 	if e.on(traces) {
 		errs = append(errs,
 			e.oneOf(traces.exporter(), "otlp", "console", "none"),
-			e.exporter(traces), e.sampler())
+			e.sampler(),
+			e.oneOf("OTEL_METRICS_EXEMPLAR_FILTER", "trace_based", "always_on", "always_off"))
+		errs = append(errs, e.exporter(traces)...)
+		errs = append(errs, e.numbers(spanNumbers, -1, "a whole number")...)
 	}
 	if e.on(figures) {
-		errs = append(errs,
-			e.oneOf(figures.exporter(), "otlp", "prometheus", "console", "none"),
-			e.exporter(figures))
+		errs = append(errs, e.oneOf(figures.exporter(), "otlp", "prometheus", "console", "none"))
+		errs = append(errs, e.exporter(figures)...)
+		errs = append(errs, e.numbers(figureTimes, 1, wholeMilliseconds)...)
+	}
+	if e.on(traces) || e.on(figures) {
+		errs = append(errs, e.fold("OTEL_SDK_DISABLED", "true", "false"))
 	}
 	return distinct(errs)
 }
@@ -77,7 +83,7 @@ func distinct(errs []error) error {
 }
 
 // exporter checks where and how a signal is sent. What is set for the signal alone wins.
-func (e env) exporter(s signal) error {
+func (e env) exporter(s signal) []error {
 	if exporter := e.get(s.exporter()); exporter != "" && exporter != "otlp" {
 		return nil
 	}
@@ -89,9 +95,9 @@ func (e env) exporter(s signal) error {
 		endpoint = otlpPrefix + "ENDPOINT"
 	}
 	if err := e.oneOf(protocol, "grpc", "http/protobuf"); err != nil {
-		return err
+		return []error{err}
 	}
-	return e.endpoint(endpoint, e.get(protocol) == "grpc")
+	return append(e.settings(s), e.endpoint(endpoint, e.get(protocol) == "grpc"))
 }
 
 func (e env) endpoint(name string, grpc bool) error {

@@ -2,12 +2,14 @@ package telemetry
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/sdk/resource"
 	"golang.org/x/time/rate"
 )
 
@@ -22,6 +24,9 @@ const (
 func report(log *slog.Logger) {
 	limit, silent := rate.NewLimiter(rate.Every(errorPause), errorBurst), atomic.Int64{}
 	handleErrors(func(err error) {
+		if errors.Is(err, resource.ErrPartialResource) {
+			return // said at the start, and nothing to do with delivery
+		}
 		if !limit.Allow() {
 			silent.Add(1)
 			return

@@ -246,6 +246,19 @@ func TestBadValues(t *testing.T) {
 		"password":         {map[string]string{endpoint: "ftp://u:secret@c:1"}, []string{`"…@c:1"`}},
 		"sampler":          {map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "half"}, []string{`OTEL_TRACES_SAMPLER is "half"; allowed: always_on`}},
 		"ratio":            {map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "10%"}, []string{`OTEL_TRACES_SAMPLER_ARG is "10%"; allowed: a number from 0 to 1`}},
+		"disabled":         {map[string]string{endpoint: "http://c", "OTEL_SDK_DISABLED": "yes"}, []string{`OTEL_SDK_DISABLED is "yes"; allowed: true, false`}},
+		"timeout":          {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_TIMEOUT": "10s"}, []string{`OTEL_EXPORTER_OTLP_TIMEOUT is "10s"; allowed: whole milliseconds`}},
+		"compression":      {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION": "zip"}, []string{`OTEL_EXPORTER_OTLP_TRACES_COMPRESSION is "zip"; allowed: gzip, none`}},
+		"header":           {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_HEADERS": "authorization: Bearer secret"}, []string{`OTEL_EXPORTER_OTLP_HEADERS is "…"; allowed: name=value`}},
+		"header's name":    {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_HEADERS": "a=b, my secret=="}, []string{`OTEL_EXPORTER_OTLP_HEADERS is "…"`}},
+		"header's value":   {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_METRICS_HEADERS": "a=secret%"}, []string{`OTEL_EXPORTER_OTLP_METRICS_HEADERS is "…"`}},
+		"certificate":      {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_CERTIFICATE": "/no/such"}, []string{`OTEL_EXPORTER_OTLP_CERTIFICATE is "/no/such"; allowed: a file that can be read (open /no/such`}},
+		"interval":         {map[string]string{endpoint: "http://c", "OTEL_METRIC_EXPORT_INTERVAL": "60s"}, []string{`OTEL_METRIC_EXPORT_INTERVAL is "60s"; allowed: whole milliseconds`}},
+		"no interval":      {map[string]string{endpoint: "http://c", "OTEL_METRIC_EXPORT_INTERVAL": "0"}, []string{`OTEL_METRIC_EXPORT_INTERVAL is "0"`}},
+		"links":            {map[string]string{endpoint: "http://c", "OTEL_SPAN_LINK_COUNT_LIMIT": "x"}, []string{`OTEL_SPAN_LINK_COUNT_LIMIT is "x"; allowed: a whole number`}},
+		"delay":            {map[string]string{endpoint: "http://c", "OTEL_BSP_SCHEDULE_DELAY": "5s"}, []string{`OTEL_BSP_SCHEDULE_DELAY is "5s"`}},
+		"exemplars":        {map[string]string{endpoint: "http://c", "OTEL_METRICS_EXEMPLAR_FILTER": "all"}, []string{`OTEL_METRICS_EXEMPLAR_FILTER is "all"; allowed: trace_based, always_on, always_off`}},
+		"endpoint of all":  {map[string]string{endpoint: "http://u:secret@c:x", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c", "OTEL_METRICS_EXPORTER": "none"}, []string{endpoint + ` is "…@c:x"`}},
 		"all at once":      {map[string]string{"OTEL_TRACES_EXPORTER": "a", "OTEL_METRICS_EXPORTER": "b"}, []string{"OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER"}},
 		"found later only": {map[string]string{"OTEL_METRICS_EXPORTER": "otlp", "OTEL_METRICS_PRODUCERS": "x"}, []string{`OTEL_METRICS_EXPORTER is "otlp"`, "producer"}},
 	} {
@@ -353,6 +366,25 @@ func TestLevelsOfOpenTelemetry(t *testing.T) {
 	}
 }
 
+// What the standard allows is not refused.
+func TestGoodValues(t *testing.T) {
+	ca := t.TempDir() + "/ca.pem"
+	if err := os.WriteFile(ca, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]string{
+		"OTEL_SDK_DISABLED": "False", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318",
+		"OTEL_EXPORTER_OTLP_HEADERS": " api-key = a%20b==,x=, ", "OTEL_EXPORTER_OTLP_TIMEOUT": " 10000 ", "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
+		"OTEL_EXPORTER_OTLP_TRACES_COMPRESSION": "none", "OTEL_EXPORTER_OTLP_CERTIFICATE": ca,
+		"OTEL_METRIC_EXPORT_INTERVAL": "60000", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": "-1", "OTEL_BSP_MAX_QUEUE_SIZE": "2048",
+		"OTEL_METRICS_EXEMPLAR_FILTER": "always_on",
+	}
+	e := env{lookup: func(name string) (string, bool) { value, ok := values[name]; return value, ok }}
+	if err := e.check(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestWarnings(t *testing.T) {
 	_, log := mustStart(t, map[string]string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT": newReceiver(t).URL, "OTEL_PROPAGATORS": "b3",
@@ -362,5 +394,8 @@ func TestWarnings(t *testing.T) {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log does not say %q:\n%s", want, log)
 		}
+	}
+	if strings.Contains(log.String(), "not delivered") {
+		t.Errorf("nothing has been sent yet:\n%s", log)
 	}
 }
