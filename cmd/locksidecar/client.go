@@ -155,9 +155,12 @@ func newProblem(status int, body []byte) error {
 	return &e
 }
 
+// oneLine is for the errors of the database's driver, which have a line for each address.
+var oneLine = strings.NewReplacer("\n\t", " ", "\n", " ", "\t", " ")
+
 // Error is for people, and printable.
 func (e *problemError) Error() string {
-	text := printable(e.Detail)
+	text := printable(oneLine.Replace(e.Detail))
 	if text == "" {
 		text = fmt.Sprintf("the sidecar answered %d %s", e.Status, printable(e.Code))
 	}
