@@ -272,3 +272,14 @@ func TestClaimed(t *testing.T) {
 		t.Errorf("told %v, called %d times: the path is somebody else's", err, calls)
 	}
 }
+
+// Whoever reads "serving" wants an address that can be copied.
+func TestServingSaysAddresses(t *testing.T) {
+	var said logs
+	f := start(t, func(c *Config) {
+		c.Logger, c.AdminAddr = slog.New(slog.NewJSONHandler(&said, nil)), "127.0.0.1:0"
+	})
+	if want := `"tcp":null,"admin":"` + f.AdminAddr().String() + `"`; !strings.Contains(said.text(), want) {
+		t.Errorf("%s does not say %s", said.text(), want)
+	}
+}

@@ -99,7 +99,7 @@ func (s *Server) Start(ctx context.Context) error {
 	if s.admin != nil {
 		s.accept(s.admin, kindAdmin)
 	}
-	s.log.Info("serving", "socket", s.cfg.Socket, "tcp", addrOf(s.tcp), "admin", addrOf(s.admin))
+	s.log.Info("serving", "socket", s.cfg.Socket, "tcp", textOf(s.TCPAddr()), "admin", textOf(s.AdminAddr()))
 	return nil
 }
 
@@ -137,6 +137,14 @@ func (s *Server) TCPAddr() net.Addr { return addrOf(s.tcp) }
 
 // AdminAddr is where the admin listener listens, nil when there is none.
 func (s *Server) AdminAddr() net.Addr { return addrOf(s.admin) }
+
+// textOf is an address for the log, where JSON would show its parts. nil: none.
+func textOf(a net.Addr) any {
+	if a == nil {
+		return nil
+	}
+	return a.String()
+}
 
 func addrOf(ln net.Listener) net.Addr {
 	if ln == nil {
