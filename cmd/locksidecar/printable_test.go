@@ -105,7 +105,13 @@ func TestErrorsOfASidecarArePrintable(t *testing.T) {
 	f := newFakeSidecar(t)
 	f.refuses(http.StatusInternalServerError)
 	for _, args := range [][]string{
-		{"get", "k"}, {"ls"}, {"stats"}, {"health"}, {"stop", "k"}, {"acquire", "k", "--ttl", "1s"}, {"release", "k", "--token", "1"},
+		{"get", "k"},
+		{"ls"},
+		{"stats"},
+		{"health"},
+		{"stop", "k"},
+		{"acquire", "k", "--ttl", "1s"},
+		{"release", "k", "--token", "1"},
 		{"run", "k", "--", "true"},
 	} {
 		_, err := command(append([]string{"--socket", f.socket}, args...)...)

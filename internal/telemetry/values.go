@@ -85,7 +85,7 @@ func (e env) file(name string) error {
 	if path == "" {
 		return nil
 	}
-	if _, err := os.ReadFile(path); err != nil {
+	if _, err := os.ReadFile(path); err != nil { //nolint:gosec // whoever sets the environment names the file
 		return bad(name, path, "a file that can be read ("+err.Error()+")")
 	}
 	return nil
