@@ -56,12 +56,12 @@ func (e env) check() error {
 			e.sampler(),
 			e.oneOf("OTEL_METRICS_EXEMPLAR_FILTER", "trace_based", "always_on", "always_off"))
 		errs = append(errs, e.exporter(traces)...)
-		errs = append(errs, e.numbers(spanNumbers, -1, "a whole number")...)
+		errs = append(errs, e.numbers(spanNumbers)...)
 	}
 	if e.on(figures) {
 		errs = append(errs, e.oneOf(figures.exporter(), "otlp", "prometheus", "console", "none"))
 		errs = append(errs, e.exporter(figures)...)
-		errs = append(errs, e.numbers(figureTimes, 1, wholeMilliseconds)...)
+		errs = append(errs, e.numbers(figureTimes)...)
 	}
 	if e.on(traces) || e.on(figures) {
 		errs = append(errs, e.fold("OTEL_SDK_DISABLED", "true", "false"))
@@ -74,9 +74,15 @@ func distinct(errs []error) error {
 	var seen []string
 	var kept []error
 	for _, err := range errs {
-		if err != nil && !slices.Contains(seen, err.Error()) {
-			seen = append(seen, err.Error())
-			kept = append(kept, err)
+		several := []error{err}
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			several = joined.Unwrap()
+		}
+		for _, err := range several {
+			if err != nil && !slices.Contains(seen, err.Error()) {
+				seen = append(seen, err.Error())
+				kept = append(kept, err)
+			}
 		}
 	}
 	return errors.Join(kept...)

@@ -238,24 +238,31 @@ func TestBadValues(t *testing.T) {
 		set  map[string]string
 		want []string
 	}{
-		"exporter":         {map[string]string{"OTEL_TRACES_EXPORTER": "jaeger"}, []string{`OTEL_TRACES_EXPORTER is "jaeger"; allowed: otlp, console, none`}},
-		"metrics' too":     {map[string]string{"OTEL_METRICS_EXPORTER": "statsd"}, []string{`OTEL_METRICS_EXPORTER is "statsd"; allowed: otlp, prometheus, console, none`}},
-		"protocol":         {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, []string{`OTEL_EXPORTER_OTLP_PROTOCOL is "http/json"; allowed: grpc, http/protobuf`}},
-		"signal's own":     {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "udp"}, []string{`OTEL_EXPORTER_OTLP_METRICS_PROTOCOL is "udp"`}},
-		"endpoint":         {map[string]string{endpoint: "collector:4318"}, []string{endpoint + ` is "collector:4318"; allowed: a URL with http or https, such as http://collector:4318`}},
-		"password":         {map[string]string{endpoint: "ftp://u:secret@c:1"}, []string{`"…@c:1"`}},
-		"sampler":          {map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "half"}, []string{`OTEL_TRACES_SAMPLER is "half"; allowed: always_on`}},
-		"ratio":            {map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "10%"}, []string{`OTEL_TRACES_SAMPLER_ARG is "10%"; allowed: a number from 0 to 1`}},
-		"disabled":         {map[string]string{endpoint: "http://c", "OTEL_SDK_DISABLED": "yes"}, []string{`OTEL_SDK_DISABLED is "yes"; allowed: true, false`}},
-		"timeout":          {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_TIMEOUT": "10s"}, []string{`OTEL_EXPORTER_OTLP_TIMEOUT is "10s"; allowed: whole milliseconds`}},
-		"compression":      {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION": "zip"}, []string{`OTEL_EXPORTER_OTLP_TRACES_COMPRESSION is "zip"; allowed: gzip, none`}},
-		"header":           {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_HEADERS": "authorization: Bearer secret"}, []string{`OTEL_EXPORTER_OTLP_HEADERS is "…"; allowed: name=value`}},
-		"header's name":    {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_HEADERS": "a=b, my secret=="}, []string{`OTEL_EXPORTER_OTLP_HEADERS is "…"`}},
-		"header's value":   {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_METRICS_HEADERS": "a=secret%"}, []string{`OTEL_EXPORTER_OTLP_METRICS_HEADERS is "…"`}},
-		"certificate":      {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_CERTIFICATE": "/no/such"}, []string{`OTEL_EXPORTER_OTLP_CERTIFICATE is "/no/such"; allowed: a file that can be read (open /no/such`}},
-		"interval":         {map[string]string{endpoint: "http://c", "OTEL_METRIC_EXPORT_INTERVAL": "60s"}, []string{`OTEL_METRIC_EXPORT_INTERVAL is "60s"; allowed: whole milliseconds`}},
-		"no interval":      {map[string]string{endpoint: "http://c", "OTEL_METRIC_EXPORT_INTERVAL": "0"}, []string{`OTEL_METRIC_EXPORT_INTERVAL is "0"`}},
-		"links":            {map[string]string{endpoint: "http://c", "OTEL_SPAN_LINK_COUNT_LIMIT": "x"}, []string{`OTEL_SPAN_LINK_COUNT_LIMIT is "x"; allowed: a whole number`}},
+		"exporter":       {map[string]string{"OTEL_TRACES_EXPORTER": "jaeger"}, []string{`OTEL_TRACES_EXPORTER is "jaeger"; allowed: otlp, console, none`}},
+		"metrics' too":   {map[string]string{"OTEL_METRICS_EXPORTER": "statsd"}, []string{`OTEL_METRICS_EXPORTER is "statsd"; allowed: otlp, prometheus, console, none`}},
+		"protocol":       {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, []string{`OTEL_EXPORTER_OTLP_PROTOCOL is "http/json"; allowed: grpc, http/protobuf`}},
+		"signal's own":   {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "udp"}, []string{`OTEL_EXPORTER_OTLP_METRICS_PROTOCOL is "udp"`}},
+		"endpoint":       {map[string]string{endpoint: "collector:4318"}, []string{endpoint + ` is "collector:4318"; allowed: a URL with http or https, such as http://collector:4318`}},
+		"password":       {map[string]string{endpoint: "ftp://u:secret@c:1"}, []string{`"…@c:1"`}},
+		"sampler":        {map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "half"}, []string{`OTEL_TRACES_SAMPLER is "half"; allowed: always_on`}},
+		"ratio":          {map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "10%"}, []string{`OTEL_TRACES_SAMPLER_ARG is "10%"; allowed: a number from 0 to 1`}},
+		"disabled":       {map[string]string{endpoint: "http://c", "OTEL_SDK_DISABLED": "yes"}, []string{`OTEL_SDK_DISABLED is "yes"; allowed: true, false`}},
+		"timeout":        {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_TIMEOUT": "10s"}, []string{`OTEL_EXPORTER_OTLP_TIMEOUT is "10s"; allowed: a whole number from 0 to 86400000: milliseconds`}},
+		"compression":    {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION": "zip"}, []string{`OTEL_EXPORTER_OTLP_TRACES_COMPRESSION is "zip"; allowed: gzip, none`}},
+		"header":         {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_HEADERS": "authorization: Bearer secret"}, []string{`OTEL_EXPORTER_OTLP_HEADERS is "…"; allowed: name=value`}},
+		"header's name":  {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_HEADERS": "a=b, my secret=="}, []string{`OTEL_EXPORTER_OTLP_HEADERS is "…"`}},
+		"header's value": {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_METRICS_HEADERS": "a=secret%"}, []string{`OTEL_EXPORTER_OTLP_METRICS_HEADERS is "…"`}},
+		"certificate":    {map[string]string{endpoint: "http://c", "OTEL_EXPORTER_OTLP_CERTIFICATE": "/no/such"}, []string{`OTEL_EXPORTER_OTLP_CERTIFICATE is "/no/such"; allowed: a file that can be read (open /no/such`}},
+		"interval":       {map[string]string{endpoint: "http://c", "OTEL_METRIC_EXPORT_INTERVAL": "60s"}, []string{`OTEL_METRIC_EXPORT_INTERVAL is "60s"; allowed: a whole number from 1 to 86400000: milliseconds`}},
+		"no interval":    {map[string]string{endpoint: "http://c", "OTEL_METRIC_EXPORT_INTERVAL": "0"}, []string{`OTEL_METRIC_EXPORT_INTERVAL is "0"`}},
+		"links":          {map[string]string{endpoint: "http://c", "OTEL_SPAN_LINK_COUNT_LIMIT": "x"}, []string{`OTEL_SPAN_LINK_COUNT_LIMIT is "x"; allowed: a whole number`}},
+		"queue":          {map[string]string{endpoint: "http://c", "OTEL_BSP_MAX_QUEUE_SIZE": "-1"}, []string{`OTEL_BSP_MAX_QUEUE_SIZE is "-1"; allowed: a whole number from 1 to 1000000`}},
+		"larger queue":   {map[string]string{endpoint: "http://c", "OTEL_BSP_MAX_QUEUE_SIZE": "99999999999999"}, []string{`OTEL_BSP_MAX_QUEUE_SIZE is "99999999999999"`}},
+		"batch":          {map[string]string{endpoint: "http://c", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "-1"}, []string{`OTEL_BSP_MAX_EXPORT_BATCH_SIZE is "-1"`}},
+		"no delay":       {map[string]string{endpoint: "http://c", "OTEL_BSP_SCHEDULE_DELAY": "0"}, []string{`OTEL_BSP_SCHEDULE_DELAY is "0"`}},
+		"once each": {map[string]string{
+			endpoint: "http://c", "OTEL_EXPORTER_OTLP_TIMEOUT": "1s", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": "2s", "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT": "3s",
+		}, []string{"OTLP_TIMEOUT", "OTLP_TRACES_TIMEOUT", "OTLP_METRICS_TIMEOUT"}},
 		"delay":            {map[string]string{endpoint: "http://c", "OTEL_BSP_SCHEDULE_DELAY": "5s"}, []string{`OTEL_BSP_SCHEDULE_DELAY is "5s"`}},
 		"exemplars":        {map[string]string{endpoint: "http://c", "OTEL_METRICS_EXEMPLAR_FILTER": "all"}, []string{`OTEL_METRICS_EXEMPLAR_FILTER is "all"; allowed: trace_based, always_on, always_off`}},
 		"endpoint of all":  {map[string]string{endpoint: "http://u:secret@c:x", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c", "OTEL_METRICS_EXPORTER": "none"}, []string{endpoint + ` is "…@c:x"`}},
@@ -277,6 +284,27 @@ func TestBadValues(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A header is often a password, and so is what somebody took for one.
+func TestBadHeadersAreNotShown(t *testing.T) {
+	for _, value := range []string{
+		"Authorization: Bearer s3cr3t", "Authorization=Bearer %zzs3cr3t", "x=1,s3cr3t", "s3cr3t of ours=1", "=s3cr3t",
+	} {
+		for _, name := range []string{"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS"} {
+			_, log, err := start(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", name: value})
+			if err == nil || !strings.HasPrefix(err.Error(), name+" is ") || strings.Contains(err.Error(), "s3cr3t") {
+				t.Errorf("%s=%s: %v", name, value, err)
+			}
+			if strings.Contains(log.String(), "s3cr3t") {
+				t.Errorf("%s=%s: %s", name, value, log)
+			}
+			t.Setenv(name, "")
+		}
+	}
+	mustStart(t, map[string]string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_HEADERS": "Authorization=Basic%20czNjcjN0Og==, x-scope = orders",
+	})
 }
 
 // gRPC has addresses of its own kinds, and connects when there is something to send.

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"fmt"
 	"net/url"
 	"os"
 	"regexp"
@@ -8,19 +9,36 @@ import (
 	"strings"
 )
 
-// What the SDK reads of whole numbers. With a value that is none it takes its default,
-// and a line in the log, or not even that, is all that one hears of it.
-var (
-	spanNumbers = []string{
-		"OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_EXPORT_TIMEOUT", "OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
-		"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_COUNT_LIMIT",
-		"OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "OTEL_SPAN_EVENT_COUNT_LIMIT",
-		"OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT", "OTEL_SPAN_LINK_COUNT_LIMIT", "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT",
-	}
-	figureTimes = []string{"OTEL_METRIC_EXPORT_INTERVAL", "OTEL_METRIC_EXPORT_TIMEOUT"}
+// number is a variable that is a whole number.
+type number struct {
+	name     string
+	from, to int
+}
+
+const (
+	// day is the longest time that a variable may name, in milliseconds.
+	day = 24 * 60 * 60 * 1000
+	// many is the most of what the SDK makes room for at once: it panics at queues that
+	// cannot be made.
+	many = 1_000_000
+	// unlimited is how the SDK is told that something has no limit.
+	unlimited = -1
 )
 
-const wholeMilliseconds = "whole milliseconds without a unit, such as 10000"
+// What the SDK reads of whole numbers. With a value that is none it takes its default,
+// and a line in the log, or not even that, is all that one hears of it; without a delay it
+// runs in a circle without a rest.
+var (
+	spanNumbers = []number{
+		{"OTEL_BSP_SCHEDULE_DELAY", 1, day}, {"OTEL_BSP_EXPORT_TIMEOUT", 0, day},
+		{"OTEL_BSP_MAX_QUEUE_SIZE", 1, many}, {"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 1, many},
+		{"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", unlimited, many}, {"OTEL_ATTRIBUTE_COUNT_LIMIT", unlimited, many},
+		{"OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", unlimited, many}, {"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", unlimited, many},
+		{"OTEL_SPAN_EVENT_COUNT_LIMIT", unlimited, many}, {"OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT", unlimited, many},
+		{"OTEL_SPAN_LINK_COUNT_LIMIT", unlimited, many}, {"OTEL_LINK_ATTRIBUTE_COUNT_LIMIT", unlimited, many},
+	}
+	figureTimes = []number{{"OTEL_METRIC_EXPORT_INTERVAL", 1, day}, {"OTEL_METRIC_EXPORT_TIMEOUT", 1, day}}
+)
 
 // settings checks how a signal is sent. The exporters read the variables for all signals
 // even where the signal has one of its own.
@@ -28,7 +46,7 @@ func (e env) settings(s signal) (errs []error) {
 	for _, name := range []func(string) string{func(n string) string { return otlpPrefix + n }, s.otlp} {
 		errs = append(errs,
 			e.oneOf(name("COMPRESSION"), "gzip", "none"),
-			e.number(name("TIMEOUT"), 0, wholeMilliseconds),
+			e.number(number{name("TIMEOUT"), 0, day}),
 			e.headers(name("HEADERS")),
 			e.file(name("CERTIFICATE")), e.file(name("CLIENT_CERTIFICATE")), e.file(name("CLIENT_KEY")))
 		if u := name("ENDPOINT"); e.get(u) != "" {
@@ -40,21 +58,24 @@ func (e env) settings(s signal) (errs []error) {
 	return errs
 }
 
-// numbers checks variables for whole numbers of at least so much.
-func (e env) numbers(names []string, least int, allowed string) (errs []error) {
-	for _, name := range names {
-		errs = append(errs, e.number(name, least, allowed))
+func (e env) numbers(all []number) (errs []error) {
+	for _, n := range all {
+		errs = append(errs, e.number(n))
 	}
 	return errs
 }
 
-func (e env) number(name string, least int, allowed string) error {
-	value := e.get(name)
-	if strings.TrimSpace(value) == "" {
+func (e env) number(n number) error {
+	value := strings.TrimSpace(e.get(n.name))
+	if value == "" {
 		return nil
 	}
-	if n, err := strconv.Atoi(strings.TrimSpace(value)); err != nil || n < least {
-		return bad(name, value, allowed)
+	if got, err := strconv.Atoi(value); err != nil || got < n.from || got > n.to {
+		allowed := fmt.Sprintf("a whole number from %d to %d", n.from, n.to)
+		if n.to == day {
+			allowed += ": milliseconds, without a unit"
+		}
+		return bad(n.name, value, allowed)
 	}
 	return nil
 }
