@@ -103,10 +103,13 @@ func (k *call) joined() (Session, *problem) {
 	return s, nil
 }
 
+// traceparentLength is that of version-traceid-parentid-flags.
+const traceparentLength = 2 + 1 + 32 + 1 + 16 + 1 + 2
+
 // validTraceparent checks version-traceid-parentid-flags. A later version may
 // have more behind that.
 func validTraceparent(v []byte) bool {
-	const length = 2 + 1 + 32 + 1 + 16 + 1 + 2
+	const length = traceparentLength
 	if len(v) < length || len(v) > length && (string(v[:2]) == "00" || v[length] != '-') {
 		return false
 	}

@@ -529,3 +529,17 @@ func TestTraceparent(t *testing.T) {
 		}
 	}
 }
+
+// What is behind the part that is known may be anything. The store is not asked to keep it.
+func TestTheRestOfATraceparentIsNotHandedOn(t *testing.T) {
+	const known = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	f := start(t)
+	c := f.dial()
+	for i, rest := range []string{"-what-the-future-brings", "-\xff\xfe", "-" + strings.Repeat("x", 10_000)} {
+		key := fmt.Sprintf("/v1/locks/a%d", i)
+		c.do("PUT", key, "", "traceparent: 01-"+known+rest).want(t, 200, "")
+		if got := f.locks.last.Traceparent; got != "01-"+known {
+			t.Errorf("%.40q: %.99q", rest, got)
+		}
+	}
+}

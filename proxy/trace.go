@@ -240,7 +240,9 @@ func (x *callSpan) end(status int) {
 }
 
 // traceparent is the W3C trace context that the call hands on: that of its span; or
-// without one the app's, empty if there is none or it is not valid.
+// without one the app's, empty if there is none or it is not valid. What a later version
+// has behind it is left out: it may be anything, and as long as a head, and the store's
+// batch with the calls of others would fail at what is no UTF-8.
 func (k *call) traceparent() string {
 	if k.span != nil {
 		return k.span.traceparent
@@ -248,7 +250,7 @@ func (k *call) traceparent() string {
 	if k.traces != 1 || !validTraceparent(k.trace) {
 		return ""
 	}
-	return string(k.trace)
+	return string(k.trace[:traceparentLength])
 }
 
 // logger is for lines about the call: they name its trace.
