@@ -10,13 +10,20 @@ import (
 )
 
 // Stats counts what the database holds, by one statement that reads every lock. It does
-// not use the connection of renewals.
+// not use the connection of renewals, and only one of the shared ones, whoever else counts
+// at the same time: acquires need what is left.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	ctx, cancel, o, err := s.begin(ctx, "stats")
 	if err != nil {
 		return store.Stats{}, err
 	}
 	defer cancel()
+	select {
+	case s.counting <- struct{}{}:
+		defer func() { <-s.counting }()
+	case <-ctx.Done():
+		return store.Stats{}, o.fail(ctx.Err(), false)
+	}
 	type line struct {
 		store.Stat
 		byPod bool

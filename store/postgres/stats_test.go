@@ -200,3 +200,39 @@ func TestHandedByStandsInTheRow(t *testing.T) {
 		t.Errorf("%q after the hand-off", got)
 	}
 }
+
+// A count may take seconds. Several of them leave a connection for who wants locks.
+func TestStatsLeaveAConnection(t *testing.T) {
+	s := newScene(t)
+	exec(t, s.conn, "BEGIN")
+	exec(t, s.conn, "LOCK TABLE locksidecar.waiters") // no acquire of a free key looks there
+	var counts sync.WaitGroup
+	count := func() {
+		if _, err := s.Stats(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	counts.Go(count)
+	poll(t, "it is being counted", func() bool {
+		return pgtest.Query[int64](t, s.url, `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND query LIKE '%:stats *%' AND wait_event_type = 'Lock'`) == 1
+	})
+	counts.Go(count)
+	for i := range 20 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err := s.Acquire(ctx, []store.Ask{askFor("job:"+string(rune('a'+i)), s.lease)})
+		cancel()
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	waiting, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := s.Stats(waiting); err == nil || store.OutcomeUnknown(err) {
+		t.Error(err)
+	}
+	exec(t, s.conn, "ROLLBACK")
+	counts.Wait()
+}

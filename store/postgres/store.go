@@ -77,6 +77,8 @@ type Store struct {
 
 	state  atomic.Pointer[state]
 	doubts chan struct{} // holds an element when the server is to be looked at again
+	// counting is held by the one call of Stats that is under way.
+	counting chan struct{}
 }
 
 // state is what is known of the server.
@@ -125,7 +127,7 @@ func New(config Config) (*Store, error) {
 	s := &Store{
 		config: config, news: func(store.News) {},
 		lockTimeout: lockTimeout(config.Timeout), sweepAfter: sweepAfter, forgetAfter: forgetAfter,
-		doubts: make(chan struct{}, 1),
+		doubts: make(chan struct{}, 1), counting: make(chan struct{}, 1),
 	}
 	if config.Metrics != nil {
 		s.metrics = config.Metrics
