@@ -8,8 +8,12 @@ import (
 )
 
 // Figures answers GET /metrics, in the format that the asker prefers: Prometheus' text
-// format, or OpenMetrics, which has the exemplars.
+// format, or OpenMetrics, which has the exemplars. It answers one at a time: a thousand
+// that ask at once would have all figures a thousand times in memory, more than a sidecar
+// is given.
 func (t *Telemetry) Figures(ctx *fasthttp.RequestCtx) {
+	t.scrape.Lock()
+	defer t.scrape.Unlock()
 	families, err := t.registry.Gather()
 	if err != nil {
 		t.log.Warn("some figures cannot be read", "error", err)

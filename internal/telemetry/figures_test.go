@@ -3,9 +3,12 @@ package telemetry
 import (
 	"bytes"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"github.com/valyala/fasthttp"
@@ -69,5 +72,32 @@ func TestScrapeOpenMetrics(t *testing.T) {
 		`span_id="00f067aa0ba902b7",trace_id="4bf92f3577b34da6a3ce929d0e0e4736"`,
 		`trace_id="4bf92f3577b34da6a3ce929d0e0e4736",span_id="00f067aa0ba902b7"`, 1)) {
 		t.Errorf("no exemplar:\n%s", body)
+	}
+}
+
+// crowd is a collector that notes how many read it at once.
+type crowd struct{ now, most atomic.Int32 }
+
+func (*crowd) Describe(chan<- *prometheus.Desc) {}
+
+func (c *crowd) Collect(chan<- prometheus.Metric) {
+	if n := c.now.Add(1); n > c.most.Load() {
+		c.most.Store(n)
+	}
+	time.Sleep(time.Millisecond)
+	c.now.Add(-1)
+}
+
+func TestScrapesTakeTurns(t *testing.T) {
+	tel, _ := mustStart(t, nil)
+	c := &crowd{}
+	tel.registry.MustRegister(c)
+	var scrapes sync.WaitGroup
+	for range 100 {
+		scrapes.Go(func() { tel.Figures(&fasthttp.RequestCtx{}) })
+	}
+	scrapes.Wait()
+	if n := c.most.Load(); n != 1 {
+		t.Error(n, "at once")
 	}
 }

@@ -69,6 +69,7 @@ type Telemetry struct {
 
 	log      *slog.Logger
 	registry *prometheus.Registry
+	scrape   sync.Mutex // is held while figures are read for GET /metrics
 	stops    []func(context.Context) error
 	once     sync.Once
 	stopped  error
