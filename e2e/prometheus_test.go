@@ -37,7 +37,7 @@ var namingFaults = map[string]string{}
 var expected = map[string]bool{
 	"LocksidecarLocksCutShort":   true, // max_hold
 	"LocksidecarAppsDropLocks":   true,
-	"LocksidecarLeaseNearExpiry": true, // its threshold is for a TTL of 15 s
+	"LocksidecarLeaseNearExpiry": true, // a TTL of 2 s, and the race detector
 	"LocksidecarLogLinesDropped": true, // the sidecars log at debug level
 	"LocksidecarHandOffsSlow":    true, // the race detector, and a machine that does other things
 	"LocksidecarStatementsSlow":  true, // as above

@@ -24,8 +24,12 @@ const (
 )
 
 // Stats counts what the whole database holds, in all namespaces. It may read every
-// lock that there is: it is for people, and limited by the store's timeout.
+// lock that there is: it is for people, and limited by the store's timeout, and by the
+// end of this sidecar.
 func (m *Manager) Stats(ctx context.Context) (store.Stats, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
+	defer cancel()
+	defer context.AfterFunc(m.ctx, cancel)()
 	return m.st.Stats(ctx)
 }
 

@@ -285,8 +285,13 @@ func (m *Manager) state() metrics.State {
 		if !l.alive(m.clk) {
 			continue
 		}
-		if left := l.remaining(m.clk); st.Leases == 0 || left < st.LeaseExpiry {
+		left := l.remaining(m.clk)
+		share := float64(left) / float64(l.ttl)
+		if st.Leases == 0 || left < st.LeaseExpiry {
 			st.LeaseExpiry = left
+		}
+		if st.Leases == 0 || share < st.LeaseLeft {
+			st.LeaseLeft = share
 		}
 		st.Leases++
 	}

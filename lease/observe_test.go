@@ -283,6 +283,9 @@ func TestState(t *testing.T) {
 		if st.LeaseExpiry <= 0 || st.LeaseExpiry > 2*time.Second {
 			t.Errorf("a lease of 2 s is trusted for %s", st.LeaseExpiry)
 		}
+		if want := st.LeaseExpiry.Seconds() / 2; st.LeaseLeft != want { // the other has more of its own
+			t.Errorf("of a lease %v of its TTL is left, not %v", st.LeaseLeft, want)
+		}
 		r.release(s, old)
 		if st := r.tally.state(); st.OldestHold != 500*time.Millisecond {
 			t.Errorf("state: %+v", st)

@@ -213,9 +213,10 @@ func (m *Manager) send(ctx context.Context, h *heldLock, r *release, done func()
 
 // free sends a release again and again until the store confirms it or it does
 // not matter any more, because the lock's lease is dead. tried hears the outcome
-// of each try; then, once, settled is called.
+// of each try; then, once, settled is called. Only the first try stands in the trace:
+// in an outage those of all locks would push everything else out of the exporter's queue.
 func (m *Manager) free(ctx context.Context, c store.Claim, matters func() bool, tried func(error), settled func()) {
-	again := func() { m.free(ctx, c, matters, tried, settled) }
+	again := func() { m.free(context.Background(), c, matters, tried, settled) }
 	answer := func(v store.Verdict, err error) {
 		err = judged("release", v, err)
 		if err != nil && matters() {
@@ -256,7 +257,7 @@ func (m *Manager) undo(ctx context.Context, a store.Attempt, matters func() bool
 // undoOnce tries again and again until the store confirms it or it does not
 // matter any more. Then, once, settled is called.
 func (m *Manager) undoOnce(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
-	again := func() { m.undoOnce(ctx, a, matters, settled) }
+	again := func() { m.undoOnce(context.Background(), a, matters, settled) }
 	answer := func(o store.Outcome, err error) {
 		m.denials.drop(a.Key)
 		undone := err == nil && o != store.Stuck

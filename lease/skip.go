@@ -22,7 +22,7 @@ func (b *bid) skipped(ans store.Answer) {
 // again until the store confirms it, or the waiter's lease is dead, and the waiter
 // with it. Then, once, settled is called.
 func (m *Manager) forgetWait(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
-	again := func() { m.forgetWait(ctx, a, matters, settled) }
+	again := func() { m.forgetWait(context.Background(), a, matters, settled) }
 	answer := func(ans store.Answer, err error) {
 		forgotten := err == nil && ans.Outcome != store.Stuck
 		if forgotten || !matters() || !m.retries.after(jittered(renewRetry), again) {

@@ -18,12 +18,12 @@ const defaultStatLines = 20
 // and a count is told for a while.
 type census struct {
 	locks Locks
-	fresh time.Duration // how long a count is told
+	fresh time.Duration // how long a count is told at least
 	// turn is held by who counts, and by who looks whether somebody has counted. It
 	// guards what stands below.
 	turn chan struct{}
 
-	at    time.Time // when it was counted, zero if never
+	until time.Time // how long it is told
 	stats store.Stats
 	err   error
 }
@@ -32,9 +32,14 @@ func newCensus(locks Locks, fresh time.Duration) *census {
 	return &census{locks: locks, fresh: fresh, turn: make(chan struct{}, 1)}
 }
 
+// censusRest is how often as long as the counting took a count is told: at most a tenth
+// of the time is spent on it, however many ask.
+const censusRest = 9
+
 // count returns the last count, if it is fresh, or counts. Failures are told again as
-// well: a store that is in trouble is not asked more often. That who asked has gone
-// is no failure of the store; the next one in line counts.
+// well: a store that is in trouble is not asked more often. A count that has begun is
+// finished, also when who asked has gone: else whoever asks and hangs up, again and again,
+// would keep the database busy, and cost a connection each time.
 func (c *census) count(ctx context.Context) (store.Stats, error) {
 	select {
 	case c.turn <- struct{}{}:
@@ -46,15 +51,14 @@ func (c *census) count(ctx context.Context) (store.Stats, error) {
 		}
 	}
 	defer func() { <-c.turn }()
-	if !c.at.IsZero() && time.Since(c.at) < c.fresh {
+	began := time.Now()
+	if began.Before(c.until) {
 		return c.stats, c.err
 	}
-	stats, err := c.locks.Stats(ctx)
-	if err != nil && ctx.Err() != nil {
-		return store.Stats{}, lease.ErrAbandoned
-	}
-	c.stats, c.err, c.at = stats, err, time.Now()
-	return stats, err
+	c.stats, c.err = c.locks.Stats(context.WithoutCancel(ctx))
+	ended := time.Now()
+	c.until = ended.Add(max(c.fresh, censusRest*ended.Sub(began)))
+	return c.stats, c.err
 }
 
 // statsRequest is what GET /v1/stats asks for.

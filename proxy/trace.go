@@ -127,6 +127,10 @@ func (x *callSpan) acquires(r *lease.Request, s Session, fallback time.Duration)
 	}
 }
 
+// maxSpanKeys is how many keys of a call its span shows: spans stand in a queue of
+// thousands when a collector hangs, and each key may have 512 bytes.
+const maxSpanKeys = 16
+
 // several tells of which keys the call is, and of their type, if it is the same.
 func (x *callSpan) several(keys []string) {
 	if x.off() {
@@ -138,7 +142,7 @@ func (x *callSpan) several(keys []string) {
 			name = ""
 		}
 	}
-	x.SetAttributes(appendType([]attribute.KeyValue{tracing.Keys.StringSlice(keys)}, name)...)
+	x.SetAttributes(appendType([]attribute.KeyValue{tracing.Keys.StringSlice(keys[:min(len(keys), maxSpanKeys)]), tracing.KeyCount.Int(len(keys))}, name)...)
 }
 
 // speaksFor tells the session in whose name the call speaks, by its public name.

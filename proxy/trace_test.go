@@ -101,11 +101,11 @@ func TestEachCallIsASpan(t *testing.T) {
 		},
 		{
 			c, "POST", "/v1/locks", `{"keys":["a:2","a:1"]}`, nil, 200, "lock.acquire",
-			`http.route=/v1/locks lock.keys=["a:2","a:1"] lock.type=a lock.result=granted lock.bind=session lock.session=public-2 lock.wait_ms=0 lock.ttl_ms=15000`,
+			`http.route=/v1/locks lock.keys=["a:2","a:1"] lock.key_count=2 lock.type=a lock.result=granted lock.bind=session lock.session=public-2 lock.wait_ms=0 lock.ttl_ms=15000`,
 		},
 		{
 			stranger, "POST", "/v1/locks", `{"keys":["a:1","b:1"],"bind":"ttl"}`, nil, 423, "lock.acquire",
-			`http.route=/v1/locks lock.keys=["a:1","b:1"] lock.result=held lock.bind=ttl lock.wait_ms=0 lock.ttl_ms=15000`,
+			`http.route=/v1/locks lock.keys=["a:1","b:1"] lock.key_count=2 lock.result=held lock.bind=ttl lock.wait_ms=0 lock.ttl_ms=15000`,
 		},
 		{stranger, "DELETE", "/v1/locks/a:1?force=true", "", nil, 200, "lock.force", key + " " + keyRoute + " lock.result=released"},
 		{ // it belongs to no session, whoever asks for it

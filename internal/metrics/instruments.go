@@ -25,7 +25,7 @@ type instruments struct {
 	locksHeld, waiters, sessions, connections, leases, storeReady, draining,
 	poolConnections, listener, buildInfo, fleetLeader,
 	fleetLocks, fleetExpired, fleetWaiters, fleetPodLocks metric.Int64Observable
-	oldestHold, leaseExpiry, fleetHoldAverage, fleetHoldLongest metric.Float64Observable
+	oldestHold, leaseExpiry, leaseLeft, fleetHoldAverage, fleetHoldLongest metric.Float64Observable
 }
 
 // Register makes the instruments of counters and gauges, with a provider that has all
@@ -66,6 +66,7 @@ func (i *instruments) makeGauges() {
 	i.connections = i.gauge("connections", "Connections of apps that are open.")
 	i.leases = i.gauge("leases", "Leases of this sidecar.")
 	i.leaseExpiry = i.seconds("lease_expiry", "How long the lease that ends first is still trusted; missing when there is none.", false)
+	i.leaseLeft = i.ratio("lease_left", "Share of its TTL for which the lease is still trusted that has the least left; missing when there is none.")
 	i.storeReady = i.gauge("store_ready", "1 when locks can be had.")
 	i.draining = i.gauge("draining", "1 when the sidecar stops.")
 	i.poolConnections = i.gauge("pool_connections", "Connections to the database, by state; max: how many there may be.")
@@ -88,6 +89,11 @@ func (i *instruments) counter(name, description string) metric.Int64Observable {
 func (i *instruments) gauge(name, description string) metric.Int64Observable {
 	g, err := i.meter.Int64ObservableGauge(prefix+name, metric.WithDescription(description))
 	return keep(i, metric.Int64Observable(g), err)
+}
+
+func (i *instruments) ratio(name, description string) metric.Float64Observable {
+	g, err := i.meter.Float64ObservableGauge(prefix+name, metric.WithDescription(description), metric.WithUnit("1"))
+	return keep(i, metric.Float64Observable(g), err)
 }
 
 // seconds is a gauge, or with grows a counter, of seconds.
@@ -175,6 +181,7 @@ func (s State) observe(o metric.Observer, i *instruments) {
 	o.ObserveInt64(i.leases, int64(s.Leases))
 	if s.Leases > 0 {
 		o.ObserveFloat64(i.leaseExpiry, s.LeaseExpiry.Seconds())
+		o.ObserveFloat64(i.leaseLeft, s.LeaseLeft)
 	}
 	o.ObserveFloat64(i.oldestHold, s.OldestHold.Seconds())
 	o.ObserveInt64(i.storeReady, oneIf(s.Ready))

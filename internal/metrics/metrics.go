@@ -176,6 +176,9 @@ type State struct {
 	// LeaseExpiry is how long the lease that ends first is still trusted; zero when
 	// there is none.
 	LeaseExpiry time.Duration
+	// LeaseLeft is for which share of its TTL the lease is still trusted that has the
+	// least of it left.
+	LeaseLeft float64
 	// Held is how many locks sessions hold, by the type of their keys ([store.TypeOf]).
 	Held map[string]int64
 	// OldestHold is how long the session's lock is held that is held longest.

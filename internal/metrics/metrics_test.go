@@ -90,7 +90,7 @@ func everything() *Set {
 	l.Renewed(4*time.Millisecond, 3, 2, 1)
 	l.SessionEnded("dropped")
 	l.Observe(func() State {
-		return State{Sessions: 4, Held: map[string]int64{"deploy": 1}, Leases: 2, LeaseExpiry: 9 * time.Second, OldestHold: time.Hour, Ready: true}
+		return State{Sessions: 4, Held: map[string]int64{"deploy": 1}, Leases: 2, LeaseExpiry: 9 * time.Second, LeaseLeft: 0.6, OldestHold: time.Hour, Ready: true}
 	})
 	l.ObserveFleet(func() (Fleet, bool) {
 		return Fleet{

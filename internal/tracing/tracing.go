@@ -35,9 +35,11 @@ const Scope = "github.com/locksidecar/locksidecar"
 
 // The attributes of spans. Durations are integers in milliseconds, as in the API.
 const (
-	// Key is the key of the lock; Keys of several, in the order of the request.
-	Key  = attribute.Key("lock.key")
-	Keys = attribute.Key("lock.keys")
+	// Key is the key of the lock; Keys the first of several, in the order of the request,
+	// KeyCount how many those are.
+	Key      = attribute.Key("lock.key")
+	Keys     = attribute.Key("lock.keys")
+	KeyCount = attribute.Key("lock.key_count")
 	// Type is the part of the key before the first colon.
 	Type = attribute.Key("lock.type")
 	// Namespace is LOCKSIDECAR_NAMESPACE.

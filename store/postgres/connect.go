@@ -212,20 +212,27 @@ func (s *Store) reach(ctx context.Context, r *running) {
 
 // become notes what is known of the server now.
 func (s *Store) become(why error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stopped {
-		return
-	}
-	was := s.state.Load()
-	s.state.Store(&state{why: why, usable: was.usable || why == nil})
-	switch {
+	was := s.enter(why)
+	switch { // without the mutex: every operation takes it, and a log may be slow
+	case was == nil:
 	case why == nil && was.why != nil:
 		s.log.Info("the store is ready")
 		s.ear.poke() // it may wait for that
 	case why != nil && (was.why == nil || kindOf(was.why) != kindOf(why)):
 		s.log.Warn("the store is not ready", "error", why)
 	}
+}
+
+// enter notes a state and returns the one before, nil when the store has stopped.
+func (s *Store) enter(why error) (was *state) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return nil
+	}
+	was = s.state.Load()
+	s.state.Store(&state{why: why, usable: was.usable || why == nil})
+	return was
 }
 
 // kindOf says what kind of trouble an error is. Its text would not do: that of a
