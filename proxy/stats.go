@@ -55,6 +55,7 @@ func (c *census) count(ctx context.Context) (store.Stats, error) {
 	if began.Before(c.until) {
 		return c.stats, c.err
 	}
+	_ = ctx.Done() // the connection is watched: it may have locks
 	c.stats, c.err = c.locks.Stats(context.WithoutCancel(ctx))
 	ended := time.Now()
 	c.until = ended.Add(max(c.fresh, censusRest*ended.Sub(began)))
