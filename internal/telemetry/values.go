@@ -30,12 +30,18 @@ const (
 // runs in a circle without a rest.
 var (
 	spanNumbers = []number{
-		{"OTEL_BSP_SCHEDULE_DELAY", 1, day}, {"OTEL_BSP_EXPORT_TIMEOUT", 0, day},
-		{"OTEL_BSP_MAX_QUEUE_SIZE", 1, many}, {"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 1, many},
-		{"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", unlimited, many}, {"OTEL_ATTRIBUTE_COUNT_LIMIT", unlimited, many},
-		{"OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", unlimited, many}, {"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", unlimited, many},
-		{"OTEL_SPAN_EVENT_COUNT_LIMIT", unlimited, many}, {"OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT", unlimited, many},
-		{"OTEL_SPAN_LINK_COUNT_LIMIT", unlimited, many}, {"OTEL_LINK_ATTRIBUTE_COUNT_LIMIT", unlimited, many},
+		{"OTEL_BSP_SCHEDULE_DELAY", 1, day},
+		{"OTEL_BSP_EXPORT_TIMEOUT", 0, day},
+		{"OTEL_BSP_MAX_QUEUE_SIZE", 1, many},
+		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 1, many},
+		{"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", unlimited, many},
+		{"OTEL_ATTRIBUTE_COUNT_LIMIT", unlimited, many},
+		{"OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", unlimited, many},
+		{"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", unlimited, many},
+		{"OTEL_SPAN_EVENT_COUNT_LIMIT", unlimited, many},
+		{"OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT", unlimited, many},
+		{"OTEL_SPAN_LINK_COUNT_LIMIT", unlimited, many},
+		{"OTEL_LINK_ATTRIBUTE_COUNT_LIMIT", unlimited, many},
 	}
 	figureTimes = []number{{"OTEL_METRIC_EXPORT_INTERVAL", 1, day}, {"OTEL_METRIC_EXPORT_TIMEOUT", 1, day}}
 )
