@@ -47,11 +47,12 @@ func TestEvents(t *testing.T) {
 		near.sees(`stopping reason="deploy"`)
 		far.sees(`stopping reason="deploy"`)
 		a.releaseWith("job", held, "&outcome=failure", "")
+		near.sees(`released outcome="failure"`)
+		far.sees(`released outcome="failure"`)
 		token := b.acquire("job", `{"data":{"n":1}}`, "Cache-Control: no-cache")
 		// The others hear of a grant a moment after it; then it may be over, and they
 		// cannot tell any more whose it was.
 		for _, s := range []*stream{near, far} {
-			s.sees(`released outcome="failure"`)
 			e := s.want("acquired")
 			holder, _ := e.data["holder"].(map[string]any)
 			if data, _ := json.Marshal(holder["data"]); string(data) != `{"n":1}` {
