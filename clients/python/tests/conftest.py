@@ -20,6 +20,9 @@ from locksidecar import Client, SidecarUnavailable
 T = TypeVar("T")
 BINARY = Path(__file__).parents[3] / "bin" / "locksidecar"
 
+# What a shell starts in the background ignores SIGINT, and so does all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def until(what: str, look: Callable[[], T], seconds: float = 10) -> T:
     """Looks again and again until there is something to see."""
