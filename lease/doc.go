@@ -119,17 +119,18 @@
 // as the session has the lock; it stands in the lock's [terms], begins when the app may
 // know of the lock (for a group: of all), and ends where it leaves the session. What the
 // store does for calls is a store.batch, also when they have left: the work of a drop
-// hangs in the lock.held that it ended. Renewals, checks and burials are nobody's, and
-// have no spans. Calls that are not sampled have none either.
+// hangs in the lock.held that it ended; what is tried again in the background is not in
+// it. Renewals, checks and burials are nobody's, and have no spans. Calls that are not sampled have none either.
 //
 // How a trace goes on in another sidecar: the store keeps the trace context of the
 // acquire with the lock, and gives that of the release to whoever gets the lock by it;
 // where nobody asked for the release, that of the acquire stands for it.
 //
 // Figures: each acquire of a key has one result, a group one for each of its keys when
-// all is decided. What is held and what waits is counted where it comes and goes, parts
-// and bids that nobody listens to any more included, since others wait for them. A hold
-// that ends is counted with its reason, unless the app never knew of it.
+// all is decided. What waits is counted where it comes and goes, what is held when
+// somebody asks, parts and bids that nobody listens to any more included, since others
+// wait for them. A hold that ends is counted with its reason, unless the app never knew of
+// it.
 //
 // The log has one line for each refusal that should not happen: of claims, limits, an
 // outage. That a lock is held, and that a call leaves, is daily life, for those who want

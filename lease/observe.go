@@ -240,7 +240,7 @@ func (b *bid) wonLock(handedOver bool, by string, ago time.Duration) {
 	}
 }
 
-// arrives tells that h is held. s.mu is held.
+// arrives tells that h is held, if the app may know of it. s.mu is held.
 func (s *Session) arrives(h *heldLock) {
 	if !h.part {
 		h.beginHeld()

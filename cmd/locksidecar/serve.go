@@ -25,7 +25,10 @@ func (a *app) serveCommand() *cobra.Command {
 		Short: "Run the sidecar (what happens without a command, too)",
 		Long: `Run the sidecar until SIGTERM or SIGINT. It then refuses new locks, waits until
 no session holds one (at most LOCKSIDECAR_DRAIN_TIMEOUT; a second signal ends
-that wait), releases all, and exits with 0.`,
+that wait), releases all, and exits with 0.
+
+Figures are at GET /metrics. Traces and figures go to a collector when the standard
+OTEL_ variables say so, such as OTEL_EXPORTER_OTLP_ENDPOINT.`,
 		Example: `  LOCKSIDECAR_SOCKET=/tmp/ls.sock locksidecar serve
   LOCKSIDECAR_STORE_URL=postgres://app@db:5432/app locksidecar serve`,
 		Args: exactly(0),

@@ -242,11 +242,13 @@ func TestGaugesBalance(t *testing.T) {
 	}
 	wg.Wait()
 	families, granted := exposed(t, s), 0.0
-	for _, name := range []string{"locksidecar_locks_held", "locksidecar_waiters"} {
-		for _, m := range families[name].GetMetric() {
-			if m.GetGauge().GetValue() != 0 {
-				t.Errorf("%s: %v", name, m)
-			}
+	waiters := families["locksidecar_waiters"].GetMetric()
+	if len(waiters) != maxTypes+1 {
+		t.Errorf("%d types", len(waiters))
+	}
+	for _, m := range waiters {
+		if m.GetGauge().GetValue() != 0 {
+			t.Error(m)
 		}
 	}
 	for _, m := range families["locksidecar_acquires_total"].GetMetric() {
