@@ -257,8 +257,9 @@ def test_multiprocessing_with_fork(client: Client, key: str) -> None:
     tokens = [out.get(timeout=10) for _ in processes]
     for process in processes:
         process.join()
-    assert tokens == sorted(tokens)
-    assert tokens[0] > lock.token
+    # Each was granted once; into the queue they come in any order, written by threads of the children.
+    assert len(set(tokens)) == 3
+    assert min(tokens) > lock.token
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
