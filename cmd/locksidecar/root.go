@@ -73,7 +73,7 @@ func newRoot(a *app) *cobra.Command {
 	root.PersistentFlags().StringVar(&a.socket, "socket", "",
 		"path of the sidecar's socket, for the client commands (default $LOCKSIDECAR_SOCKET, else "+config.DefaultSocket+")")
 	root.AddCommand(serve, a.migrateCommand(), versionCommand(),
-		a.healthCommand(), a.getCommand(), a.lsCommand(), a.topCommand(), a.statsCommand(), a.acquireCommand(), a.releaseCommand(), a.stopCommand(), a.runCommand())
+		a.healthCommand(), a.getCommand(), a.lsCommand(), a.topCommand(), a.statsCommand(), a.acquireCommand(), a.releaseCommand(), a.stopCommand(), a.runCommand(), a.injectCommand())
 	return root
 }
 

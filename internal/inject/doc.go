@@ -1,0 +1,25 @@
+// Package inject puts the sidecar into pods.
+//
+// Pod is one pure function from pod to pod; everything else is a way to it: a stream
+// of manifests (Documents), and the admission webhook of a cluster (Webhook). The policy
+// in deploy/injector/policy.yaml says the same in CEL, and test/k8s holds the two against
+// each other on a real API server.
+//
+// A pod is opted in by the label locksidecar.dev/inject: "true", its own or its
+// namespace's; its own "false" wins. Who asks Pod has decided that already. What differs
+// from pod to pod stands in annotations (see Settings).
+//
+// What Pod adds:
+//
+//   - a native sidecar (KEP-753) named locksidecar, in front of all other init containers,
+//     so that those have locks, too, and that it is the last to be stopped;
+//   - an emptyDir in memory for the socket, which every app container mounts read-only at
+//     the same path, with LOCKSIDECAR_SOCKET;
+//   - the Secret with the store's URL, mounted in the sidecar only.
+//
+// Rules: a pod that has its sidecar is left as it is (so that injection may be repeated,
+// and a manifest may bring a sidecar of its own); what is not understood is kept; the pod's
+// own security context is never touched, fsGroup least of all, because it changes who owns
+// the files of all volumes. A pod for which this cannot be done is an error that names the
+// field and what would be right, never a pod without locks.
+package inject

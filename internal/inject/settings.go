@@ -1,0 +1,121 @@
+package inject
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/config"
+)
+
+// Label opts a pod, or all pods of a namespace, in with the value "true"; a pod's "false"
+// wins over its namespace.
+const Label = "locksidecar.dev/inject"
+
+// Annotations of a pod, all optional.
+const (
+	// ImageAnnotation is the sidecar's image.
+	ImageAnnotation = "locksidecar.dev/image"
+	// SecretAnnotation names the Secret with the store's URL under the key "store-url".
+	SecretAnnotation = "locksidecar.dev/secret"
+	// ContainersAnnotation lists the containers that get the socket, init containers
+	// among them, separated by commas; without it all get it.
+	ContainersAnnotation = "locksidecar.dev/containers"
+	// SocketAnnotation is the path of the socket, in all containers.
+	SocketAnnotation = "locksidecar.dev/socket"
+	// TTLAnnotation is the default time to live of the pod's locks (LOCKSIDECAR_TTL).
+	TTLAnnotation = "locksidecar.dev/ttl"
+	// NamespaceAnnotation is the namespace of the pod's locks (LOCKSIDECAR_NAMESPACE);
+	// without it, that of the pod.
+	NamespaceAnnotation = "locksidecar.dev/namespace"
+)
+
+// The defaults of Options.
+const (
+	// DefaultImage is also the image of the manifests in deploy/.
+	DefaultImage  = "ghcr.io/locksidecar/locksidecar:v0.1.0"
+	DefaultSecret = "locksidecar"
+)
+
+// Options are the same for all pods of a cluster.
+type Options struct {
+	// Image and Secret are used where a pod has no annotation.
+	Image, Secret string
+	// Env are further variables of the sidecar, such as OTEL_EXPORTER_OTLP_ENDPOINT.
+	Env []Variable
+}
+
+// Variable is an environment variable.
+type Variable struct{ Name, Value string }
+
+// settings are what one pod asks for, checked.
+type settings struct {
+	image, secret, socket, namespace string
+	// ttl is empty where the sidecar's own default counts, containers where all
+	// containers get the socket.
+	ttl        string
+	containers []string
+}
+
+var (
+	// A dot at the beginning of a part would be "." or "..", or hide the folder.
+	socketPath  = regexp.MustCompile(`^(/[A-Za-z0-9_-][A-Za-z0-9._-]*){2,}$`)
+	secretName  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
+	imageName   = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9._/:@]{0,511}$`)
+	lockSpace   = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9._/:]{0,254}$`)
+	minTTL      = 500 * time.Millisecond
+	maxTTL      = 24 * time.Hour
+	maxSocket   = 107 // bytes of a Unix socket's path (unix(7), sun_path)
+	storeFolder = "/etc/locksidecar"
+)
+
+// settingsOf reads the pod's annotations. The error joins all that is wrong.
+func settingsOf(annotations map[string]any, o Options) (settings, error) {
+	s := settings{image: o.Image, secret: o.Secret, socket: config.DefaultSocket, namespace: "$(POD_NAMESPACE)"}
+	var errs []error
+	read := func(name string, into *string, rule string, right func(string) bool) {
+		value, there := annotations[name]
+		if !there {
+			return
+		}
+		text, _ := value.(string)
+		if !right(text) {
+			errs = append(errs, fmt.Errorf("annotation %s is %q: it must be %s", name, text, rule))
+			return
+		}
+		*into = text
+	}
+	var containers string
+	read(ImageAnnotation, &s.image, "the name of an image", imageName.MatchString)
+	read(SecretAnnotation, &s.secret, "the name of a Secret", secretName.MatchString)
+	read(SocketAnnotation, &s.socket, fmt.Sprintf("an absolute path with a folder other than %s, of letters, digits, '.', '_' and '-', at most %d bytes", storeFolder, maxSocket),
+		func(p string) bool {
+			return len(p) <= maxSocket && socketPath.MatchString(p) && path.Dir(p) != storeFolder
+		})
+	read(TTLAnnotation, &s.ttl, "a duration from 500ms to 24h, such as 15s", rightTTL)
+	read(NamespaceAnnotation, &s.namespace, "1 to 255 letters, digits, '-', '.', '_', '/' or ':'", lockSpace.MatchString)
+	read(ContainersAnnotation, &containers, "names of containers, separated by commas", func(list string) bool {
+		return !slices.Contains(strings.Split(list, ","), "")
+	})
+	if containers != "" {
+		s.containers = strings.Split(containers, ",")
+	}
+	return s, errors.Join(errs...)
+}
+
+func rightTTL(value string) bool {
+	ttl, err := time.ParseDuration(value)
+	return err == nil && ttl >= minTTL && ttl <= maxTTL
+}
+
+// wants says whether a container gets the socket.
+func (s settings) wants(container string) bool {
+	return s.containers == nil || slices.Contains(s.containers, container)
+}
+
+// folder is where the socket's volume is mounted.
+func (s settings) folder() string { return path.Dir(s.socket) }

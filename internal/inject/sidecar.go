@@ -1,0 +1,110 @@
+package inject
+
+import "github.com/locksidecar/locksidecar/internal/config"
+
+// Names in the pod. They are part of the contract: a manifest that brings a container or
+// a volume of this name replaces ours.
+const (
+	// ContainerName is the sidecar's.
+	ContainerName = "locksidecar"
+	// SocketVolume is the emptyDir with the socket.
+	SocketVolume = "locksidecar-socket"
+	// StoreVolume is the Secret with the store's URL.
+	StoreVolume = "locksidecar-store"
+	// StoreKey is the key in the Secret.
+	StoreKey = "store-url"
+	// AdminPort is where /metrics and the health of an injected sidecar are. Few others
+	// use it: the port is taken in the pod's network, before the app starts.
+	AdminPort = 15624
+)
+
+const socketVariable = config.Prefix + "SOCKET"
+
+// object and list are how JSON is decoded: what the function does not know it keeps.
+type (
+	object = map[string]any
+	list   = []any
+)
+
+// sidecar is the container. hostNetwork leaves out the admin listener: the pods of a node
+// would fight for its port; there, figures go over OTLP.
+func sidecar(s settings, o Options, hostNetwork bool) object {
+	env := list{
+		fromField("POD_NAME", "metadata.name"),
+		fromField("POD_NAMESPACE", "metadata.namespace"),
+		fromField("POD_UID", "metadata.uid"),
+		fromField("NODE_NAME", "spec.nodeName"),
+		variable(socketVariable, s.socket),
+		// The mount is the permission: apps run as any user, and share no group with it.
+		variable(config.Prefix+"SOCKET_MODE", "0666"),
+		variable(config.Prefix+"STORE_URL_FILE", storeFolder+"/"+StoreKey),
+		variable(config.Prefix+"NAMESPACE", s.namespace),
+	}
+	if !hostNetwork {
+		env = append(env, variable(config.Prefix+"ADMIN_ADDR", ":15624"))
+	}
+	if s.ttl != "" {
+		env = append(env, variable(config.Prefix+"TTL", s.ttl))
+	}
+	env = append(env,
+		variable("GOMEMLIMIT", "100MiB"), // the garbage collector works harder before the limit kills
+		variable("OTEL_RESOURCE_ATTRIBUTES", "k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME),"+
+			"k8s.pod.uid=$(POD_UID),k8s.node.name=$(NODE_NAME),k8s.container.name="+ContainerName))
+	for _, v := range o.Env {
+		env = append(env, variable(v.Name, v.Value))
+	}
+	container := object{
+		"name":          ContainerName,
+		"image":         s.image,
+		"args":          list{"serve"},
+		"restartPolicy": "Always",
+		"env":           env,
+		// Bound, not ready: an app starts while the database is away, and is told so.
+		"startupProbe": object{
+			"exec":          object{"command": list{"/locksidecar", "health"}},
+			"periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 60,
+		},
+		"resources": object{
+			"requests": object{"cpu": "10m", "memory": "32Mi"},
+			"limits":   object{"memory": "128Mi"}, // none of cpu: a throttled renewal is a lost lock
+		},
+		"securityContext": object{
+			"allowPrivilegeEscalation": false,
+			"capabilities":             object{"drop": list{"ALL"}},
+			"readOnlyRootFilesystem":   true,
+			"runAsNonRoot":             true,
+			"runAsUser":                65532,
+			"runAsGroup":               65532,
+			"seccompProfile":           object{"type": "RuntimeDefault"},
+		},
+		"terminationMessagePolicy": "FallbackToLogsOnError",
+		"volumeMounts": list{
+			object{"name": SocketVolume, "mountPath": s.folder()},
+			object{"name": StoreVolume, "mountPath": storeFolder, "readOnly": true},
+		},
+	}
+	if !hostNetwork {
+		container["ports"] = list{object{"name": ContainerName, "containerPort": AdminPort, "protocol": "TCP"}}
+	}
+	return container
+}
+
+func socketVolume() object {
+	return object{"name": SocketVolume, "emptyDir": object{"medium": "Memory", "sizeLimit": "1Mi"}}
+}
+
+// storeVolume is readable by all users, of whom only the sidecar's container has it: its
+// user is no owner of the files, and the pod's fsGroup is not ours to set.
+func storeVolume(s settings) object {
+	return object{"name": StoreVolume, "secret": object{
+		"secretName":  s.secret,
+		"defaultMode": 0o444,
+		"items":       list{object{"key": StoreKey, "path": StoreKey}},
+	}}
+}
+
+func variable(name, value string) object { return object{"name": name, "value": value} }
+
+func fromField(name, path string) object {
+	return object{"name": name, "valueFrom": object{"fieldRef": object{"fieldPath": path}}}
+}

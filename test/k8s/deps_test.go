@@ -1,0 +1,26 @@
+package k8s
+
+import (
+	_ "k8s.io/api/admission/v1"
+	_ "k8s.io/api/admissionregistration/v1"
+	_ "k8s.io/api/apps/v1"
+	_ "k8s.io/api/batch/v1"
+	_ "k8s.io/api/core/v1"
+	_ "k8s.io/api/networking/v1"
+	_ "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	_ "k8s.io/apimachinery/pkg/runtime/serializer/json"
+	_ "k8s.io/client-go/discovery/cached/memory"
+	_ "k8s.io/client-go/dynamic"
+	_ "k8s.io/client-go/kubernetes"
+	_ "k8s.io/client-go/kubernetes/scheme"
+	_ "k8s.io/client-go/restmapper"
+	_ "k8s.io/kubernetes/cmd/kube-apiserver/app/testing"
+	_ "k8s.io/kubernetes/test/utils/apiserver"
+	_ "k8s.io/pod-security-admission/policy"
+	_ "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	_ "sigs.k8s.io/kustomize/api/krusty"
+	_ "sigs.k8s.io/kustomize/kyaml/filesys"
+	_ "sigs.k8s.io/yaml"
+	_ "github.com/google/go-cmp/cmp"
+	_ "gopkg.in/evanphx/json-patch.v4"
+)
