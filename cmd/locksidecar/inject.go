@@ -51,5 +51,6 @@ func (a *app) injectCommand() *cobra.Command {
 	cmd.Flags().StringVar(&o.Image, "image", o.Image, "the sidecar's image")
 	cmd.Flags().StringVar(&o.Secret, "secret", o.Secret, "the Secret with the store's URL under the key store-url")
 	cmd.Flags().StringArrayVar(&env, "env", nil, "a further variable of the sidecar, NAME=VALUE; may be repeated")
+	a.addWebhook(cmd)
 	return cmd
 }

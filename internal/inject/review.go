@@ -1,0 +1,138 @@
+package inject
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+)
+
+// review is an AdmissionReview, as far as it matters here.
+type review struct {
+	APIVersion string    `json:"apiVersion"`
+	Kind       string    `json:"kind"`
+	Request    *request  `json:"request,omitempty"`
+	Response   *response `json:"response,omitempty"`
+}
+
+const (
+	reviewVersion = "admission.k8s.io/v1"
+	reviewKind    = "AdmissionReview"
+)
+
+type request struct {
+	UID  string `json:"uid"`
+	Kind struct {
+		Group   string `json:"group"`
+		Version string `json:"version"`
+		Kind    string `json:"kind"`
+	} `json:"kind"`
+	Name      string          `json:"name"`
+	Namespace string          `json:"namespace"`
+	Operation string          `json:"operation"`
+	DryRun    bool            `json:"dryRun"`
+	Object    json.RawMessage `json:"object"`
+
+	// pod is Object, when a pod is created.
+	pod object
+}
+
+type response struct {
+	UID       string `json:"uid"`
+	Allowed   bool   `json:"allowed"`
+	Patch     []byte `json:"patch,omitempty"` // base64, as the API wants it
+	PatchType string `json:"patchType,omitempty"`
+	Status    *state `json:"status,omitempty"`
+}
+
+// state is why something is refused (a Status of the API).
+type state struct {
+	Code    int    `json:"code"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// refusedError is a call that makes no sense: no API server sends it.
+type refusedError struct {
+	status  int
+	message string
+}
+
+func (e *refusedError) Error() string { return e.message }
+
+func badRequest(format string, args ...any) error {
+	return &refusedError{http.StatusBadRequest, fmt.Sprintf(format, args...)}
+}
+
+// readReview reads what the API server asks. The error is a *refusedError.
+func readReview(w http.ResponseWriter, r *http.Request) (*request, error) {
+	if kind := r.Header.Get("Content-Type"); !isJSON(kind) {
+		return nil, &refusedError{http.StatusUnsupportedMediaType, fmt.Sprintf("the Content-Type is %q; it must be application/json", kind)}
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxReview))
+	if err != nil {
+		if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+			return nil, &refusedError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the review is larger than %d bytes", maxReview)}
+		}
+		return nil, badRequest("reading the review: %v", err)
+	}
+	var in review
+	if err := json.Unmarshal(body, &in); err != nil {
+		return nil, badRequest("this is no review: %v", err)
+	}
+	switch {
+	case in.APIVersion != reviewVersion || in.Kind != reviewKind:
+		return nil, badRequest("this is apiVersion %q, kind %q; it must be %s, %s", in.APIVersion, in.Kind, reviewVersion, reviewKind)
+	case in.Request == nil:
+		return nil, badRequest("the review has no request")
+	case in.Request.UID == "":
+		return nil, badRequest("the review's request has no uid")
+	}
+	if err := in.Request.decodePod(); err != nil {
+		return nil, badRequest("request.object is no pod: %v", err)
+	}
+	return in.Request, nil
+}
+
+func isJSON(contentType string) bool {
+	media, _, err := mime.ParseMediaType(contentType)
+	return err == nil && media == "application/json"
+}
+
+// decodePod keeps numbers as they are written: a patch hands on what it does not change.
+func (r *request) decodePod() error {
+	if r.Kind.Group != "" || r.Kind.Kind != "Pod" || r.Operation != "CREATE" {
+		return nil
+	}
+	decoder := json.NewDecoder(bytes.NewReader(r.Object))
+	decoder.UseNumber()
+	if err := decoder.Decode(&r.pod); err != nil {
+		return err
+	}
+	if r.pod == nil {
+		return errors.New("it is null")
+	}
+	return nil
+}
+
+// answer is the review's other half.
+func (r *request) answer(o Options) (response, error) {
+	allowed := response{UID: r.UID, Allowed: true}
+	if r.pod == nil || objectIn(objectIn(r.pod, "metadata"), "labels")[Label] == "false" {
+		return allowed, nil
+	}
+	injected, err := Pod(r.pod, o)
+	if err != nil {
+		return response{UID: r.UID, Status: &state{http.StatusUnprocessableEntity, "Invalid", err.Error()}}, nil
+	}
+	operations := patch(r.pod, injected)
+	if operations == nil {
+		return allowed, nil
+	}
+	allowed.PatchType = "JSONPatch"
+	allowed.Patch, err = json.Marshal(operations)
+	return allowed, err
+}

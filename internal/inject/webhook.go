@@ -1,0 +1,185 @@
+package inject
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The webhook's limits. An API server asks for one pod at a time, small, and gives up
+// after the timeoutSeconds of its configuration.
+const (
+	maxReview    = 8 << 20 // bytes; an API server takes 3 MiB for an object
+	maxHeader    = 16 << 10
+	maxReviews   = 16 // at a time; more wait
+	readTimeout  = 10 * time.Second
+	writeTimeout = 15 * time.Second
+	idleTimeout  = 2 * time.Minute // an API server keeps its connection
+	// stopTimeout is how long a stop waits for reviews under way.
+	stopTimeout = writeTimeout
+	// maxReason is how much of a refusal is logged: it quotes the pod.
+	maxReason = 1 << 10
+)
+
+// WebhookConfig is what a webhook needs.
+type WebhookConfig struct {
+	// Listen is a host:port.
+	Listen      string
+	Certificate *Certificate
+	Options     Options
+	Logger      *slog.Logger
+}
+
+// Webhook is the server of a MutatingAdmissionWebhook: POST /mutate. It asks nobody; who
+// is to be injected is decided by the selectors of its configuration in the cluster.
+type Webhook struct {
+	cfg      WebhookConfig
+	log      *slog.Logger
+	server   *http.Server
+	listener net.Listener
+	reviews  chan struct{} // has a place for each review under way
+	serving  sync.WaitGroup
+}
+
+// NewWebhook makes a webhook; Start makes it serve.
+func NewWebhook(cfg WebhookConfig) *Webhook {
+	w := &Webhook{cfg: cfg, log: cfg.Logger, reviews: make(chan struct{}, maxReviews)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /mutate", w.mutate)
+	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprintln(rw, "well") })
+	mux.HandleFunc("GET /readyz", w.ready)
+	w.server = &http.Server{
+		Handler:           w.survive(mux),
+		ReadHeaderTimeout: readTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(connectionLog{w.log.Handler()}, slog.LevelWarn),
+		TLSConfig: &tls.Config{
+			MinVersion: tls.VersionTLS12,
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+				return cfg.Certificate.current(), nil
+			},
+		},
+	}
+	return w
+}
+
+// Start listens and serves. It fails at once.
+func (w *Webhook) Start(ctx context.Context) error {
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", w.cfg.Listen)
+	if err != nil {
+		return err
+	}
+	w.listener = listener
+	w.serving.Go(func() {
+		if err := w.server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+			w.log.Error("serving ended", "error", err)
+		}
+	})
+	return nil
+}
+
+// Addr is where a started webhook listens.
+func (w *Webhook) Addr() net.Addr { return w.listener.Addr() }
+
+// Stop refuses connections, and waits for the reviews that are under way.
+func (w *Webhook) Stop() {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	if err := w.server.Shutdown(ctx); err != nil {
+		w.log.Warn("reviews were cut off at the stop", "error", err)
+		_ = w.server.Close() // they have had their time
+	}
+	w.serving.Wait()
+}
+
+func (w *Webhook) ready(rw http.ResponseWriter, _ *http.Request) {
+	if err := w.cfg.Certificate.valid(time.Now()); err != nil {
+		http.Error(rw, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(rw, "ready")
+}
+
+func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
+	select {
+	case w.reviews <- struct{}{}:
+		defer func() { <-w.reviews }()
+	case <-r.Context().Done():
+		http.Error(rw, "too many reviews at a time", http.StatusServiceUnavailable)
+		return
+	}
+	in, err := readReview(rw, r)
+	if refused, ok := errors.AsType[*refusedError](err); ok {
+		w.log.Warn("call refused", "status", refused.status, "error", refused.message)
+		http.Error(rw, refused.message, refused.status)
+		return
+	}
+	out, err := in.answer(w.cfg.Options)
+	if err != nil {
+		panic(err) // what was decoded can be encoded
+	}
+	w.note(in, out)
+	rw.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(rw).Encode(review{APIVersion: reviewVersion, Kind: reviewKind, Response: &out}); err != nil {
+		w.log.Warn("an answer did not arrive", "uid", in.UID, "error", err)
+	}
+}
+
+// note logs what came of a review.
+func (w *Webhook) note(in *request, out response) {
+	log := w.log.With("namespace", in.Namespace, "uid", in.UID, "dry_run", in.DryRun)
+	if in.Name != "" {
+		log = log.With("name", in.Name)
+	} else if prefix, _ := objectIn(in.pod, "metadata")["generateName"].(string); prefix != "" {
+		log = log.With("generate_name", prefix)
+	}
+	switch {
+	case !out.Allowed:
+		reason := out.Status.Message
+		log.Warn("pod refused", "reason", reason[:min(len(reason), maxReason)])
+	case out.Patch != nil:
+		log.Info("pod injected")
+	default:
+		log.Debug("left as it is", "kind", in.Kind.Kind, "operation", in.Operation)
+	}
+}
+
+// survive answers 500 for a handler that panics: the failurePolicy then decides.
+func (w *Webhook) survive(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		defer func() {
+			if cause := recover(); cause != nil {
+				w.log.Error("a call panicked", "path", r.URL.Path, "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
+				http.Error(rw, "the injector has a bug: its log has the details", http.StatusInternalServerError)
+			}
+		}()
+		next.ServeHTTP(rw, r)
+	})
+}
+
+// connectionLog has a line for what goes wrong with connections, such as an API server that
+// does not trust the certificate; not for who only looks whether somebody listens.
+type connectionLog struct{ slog.Handler }
+
+// Handle implements [slog.Handler].
+func (l connectionLog) Handle(ctx context.Context, r slog.Record) error {
+	if strings.HasSuffix(r.Message, ": EOF") {
+		return nil
+	}
+	line := slog.NewRecord(r.Time, r.Level, "connection failed", r.PC)
+	line.AddAttrs(slog.String("error", r.Message))
+	return l.Handler.Handle(ctx, line)
+}
