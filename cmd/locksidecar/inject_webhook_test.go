@@ -1,0 +1,287 @@
+package main
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/locksidecar/locksidecar/internal/certtest"
+)
+
+const injectorName = "locksidecar-injector.locksidecar.svc"
+
+// injector is a process that serves the webhook.
+type injector struct {
+	t     *testing.T
+	log   *logLines
+	cmd   *exec.Cmd
+	ended chan struct{}
+	url   string
+}
+
+// startInjector starts `locksidecar inject --webhook` as a pod does, and does not wait.
+func startInjector(t *testing.T, secret *certtest.Secret, args ...string) *injector {
+	t.Helper()
+	in := &injector{t: t, log: newLogLines(), ended: make(chan struct{})}
+	in.cmd = exec.Command(os.Args[0], append([]string{
+		"inject", "--webhook", "--listen=127.0.0.1:0",
+		"--certificate=" + secret.CertFile(), "--key=" + secret.KeyFile(),
+	}, args...)...)
+	in.cmd.Env = append(os.Environ(), processEnv+"=command", "KUBERNETES_SERVICE_HOST=10.0.0.1", "GORACE=atexit_sleep_ms=0")
+	in.cmd.Stdout, in.cmd.Stderr = in.log, in.log
+	if err := in.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = in.cmd.Wait(); close(in.ended) }()
+	t.Cleanup(func() { _ = in.cmd.Process.Kill(); <-in.ended })
+	return in
+}
+
+// serving waits until it serves.
+func (in *injector) serving() *injector {
+	in.t.Helper()
+	in.log.await(in.t, "the injector serves")
+	for line := range strings.Lines(in.log.text()) {
+		var said struct{ Msg, Address string }
+		if err := json.Unmarshal([]byte(line), &said); err != nil {
+			in.t.Fatalf("%q: %v", line, err)
+		}
+		if said.Msg == "the injector serves" {
+			in.url = "https://" + said.Address
+		}
+	}
+	return in
+}
+
+func (in *injector) signal(sig syscall.Signal) {
+	in.t.Helper()
+	if err := in.cmd.Process.Signal(sig); err != nil {
+		in.t.Fatal(err)
+	}
+}
+
+// exit waits for its end and returns the exit code.
+func (in *injector) exit() int {
+	in.t.Helper()
+	select {
+	case <-in.ended:
+		return in.cmd.ProcessState.ExitCode()
+	case <-time.After(patience):
+		in.t.Fatalf("it does not end; its log:\n%s", in.log.text())
+		return -1
+	}
+}
+
+// apiServer asks as one does: it keeps connections if keep, and knows the CA.
+func apiServer(t *testing.T, ca *x509.CertPool, keep bool) *http.Client {
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{
+		TLSClientConfig:   &tls.Config{RootCAs: ca, ServerName: injectorName},
+		ForceAttemptHTTP2: true,
+		DisableKeepAlives: !keep,
+	}}
+	t.Cleanup(client.CloseIdleConnections)
+	return client
+}
+
+// review has a pod injected, and says which certificate it was shown.
+func (in *injector) review(client *http.Client) (serial int64, err error) {
+	const review = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u-1",` +
+		`"kind":{"group":"","version":"v1","kind":"Pod"},"namespace":"shop","operation":"CREATE",` +
+		`"object":{"metadata":{"name":"web"},"spec":{"containers":[{"name":"web","image":"web:1"}]}}}}`
+	resp, err := client.Post(in.url+"/mutate", "application/json", strings.NewReader(review))
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err
+	}
+	if resp.StatusCode != http.StatusOK || !bytes.Contains(body, []byte(`"allowed":true,"patch":"`)) {
+		return 0, fmt.Errorf("%d %s", resp.StatusCode, body)
+	}
+	return resp.TLS.PeerCertificates[0].SerialNumber.Int64(), nil
+}
+
+// While its certificate is replaced, and after SIGTERM for as long as somebody may be sent
+// to it, every review is answered. A second signal ends the wait.
+func TestInjectorAnswersToTheEnd(t *testing.T) {
+	ca := certtest.New(t)
+	secret := certtest.Mount(t, ca.Issue(injectorName, time.Now().Add(time.Hour)))
+	in := startInjector(t, secret, "--shutdown-delay=1h").serving()
+	fresh, kept := apiServer(t, ca.Pool(), false), apiServer(t, ca.Pool(), true)
+	first, err := in.review(fresh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var done atomic.Bool
+	var answered atomic.Int32
+	var clients sync.WaitGroup
+	for _, client := range []*http.Client{fresh, kept} {
+		clients.Go(func() {
+			for !done.Load() {
+				if _, err := in.review(client); err != nil {
+					t.Errorf("after %d answers: %v", answered.Load(), err)
+					return
+				}
+				answered.Add(1)
+			}
+		})
+	}
+	secret.Update(ca.Issue(injectorName, time.Now().Add(time.Hour)))
+	for late := time.Now().Add(patience); ; {
+		serial, err := in.review(fresh)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if serial == first+1 {
+			break
+		}
+		if time.Now().After(late) {
+			t.Fatal("the new certificate is not taken")
+		}
+	}
+	in.signal(syscall.SIGTERM)
+	in.log.await(t, `"msg":"stopping","reason":"signal: terminated","shutdown_delay":"1h0m0s"`)
+	for since := answered.Load(); answered.Load() < since+10 && !t.Failed(); {
+		if _, err := in.review(fresh); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done.Store(true)
+	clients.Wait()
+	in.signal(syscall.SIGTERM)
+	if code := in.exit(); code != exitOK || !strings.Contains(in.log.text(), `"msg":"stopped"`) {
+		t.Errorf("exit code %d:\n%s", code, in.log.text())
+	}
+}
+
+func TestInjectorStops(t *testing.T) {
+	ca := certtest.New(t)
+	in := startInjector(t, certtest.Mount(t, ca.Issue(injectorName, time.Now().Add(time.Hour))), "--shutdown-delay=1ms").serving()
+	if _, err := in.review(apiServer(t, ca.Pool(), true)); err != nil { // a connection without a call ends, too
+		t.Fatal(err)
+	}
+	in.signal(syscall.SIGTERM)
+	if code := in.exit(); code != exitOK {
+		t.Errorf("exit code %d:\n%s", code, in.log.text())
+	}
+}
+
+// In its own process, because it takes the signals.
+func TestInjectorDoesNotStart(t *testing.T) {
+	ca := certtest.New(t)
+	secret := certtest.Mount(t, ca.Issue(injectorName, time.Now().Add(time.Hour)))
+	taken := strings.TrimPrefix(startInjector(t, secret).serving().url, "https://")
+	nothing := filepath.Join(t.TempDir(), "tls.crt")
+	for _, wrong := range []struct {
+		arg  string
+		code int
+		says string
+	}{
+		{"--listen=" + taken, exitCannotOpen, taken},
+		{"--certificate=" + nothing, exitConfig, nothing},
+		{"--key=" + secret.CertFile(), exitConfig, secret.CertFile()},
+	} {
+		in := startInjector(t, secret, wrong.arg)
+		if code := in.exit(); code != wrong.code || !strings.Contains(in.log.text(), "locksidecar: ") || !strings.Contains(in.log.text(), wrong.says) {
+			t.Errorf("%s: exit code %d:\n%s", wrong.arg, code, in.log.text())
+		}
+	}
+}
+
+func TestInjectorCommandLine(t *testing.T) {
+	for _, wrong := range []struct{ args, says string }{
+		{"--webhook -f pod.yaml", "--filename"},
+		{"--webhook --listen 8443", `--listen "8443": it must be host:port, such as :8443`},
+		{"--webhook --listen :", `--listen ":"`},
+		{"--webhook --shutdown-delay -1s", "--shutdown-delay -1s"},
+		{"--webhook --env A", `--env "A": it must be NAME=VALUE`},
+		{"--listen :8443 -f -", "--listen is for --webhook"},
+		{"--shutdown-delay 1s -f -", "--shutdown-delay is for --webhook"},
+		{"--certificate c --key k -f -", "--certificate is for --webhook"},
+		{"--key k -f -", "--key is for --webhook"},
+	} {
+		_, err := command(append([]string{"inject"}, strings.Fields(wrong.args)...)...)
+		if exitCode(err) != exitUsage || !strings.Contains(err.Error(), wrong.says) {
+			t.Errorf("%s: %v", wrong.args, err)
+		}
+	}
+}
+
+// What certificate.sh makes is what the API server and the injector need; made again, it is
+// another certificate of the same CA.
+func TestCertificateScript(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "tls")
+	run := func() (certtest.Pair, []byte) {
+		t.Helper()
+		out, err := exec.Command("../../deploy/injector/certificate.sh", folder).CombinedOutput()
+		if err != nil || !bytes.Contains(out, []byte("--patch-file "+folder+"/ca-bundle.yaml")) {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		var secret struct {
+			Type     string
+			Metadata struct{ Name, Namespace string }
+			Data     map[string][]byte
+		}
+		var patch struct {
+			Webhooks []struct {
+				Name         string
+				ClientConfig struct{ CABundle []byte }
+			}
+		}
+		if err := errors.Join(readYAML(folder+"/secret.yaml", &secret), readYAML(folder+"/ca-bundle.yaml", &patch)); err != nil {
+			t.Fatal(err)
+		}
+		if secret.Type != "kubernetes.io/tls" || secret.Metadata.Name != "locksidecar-injector" || secret.Metadata.Namespace != "locksidecar" {
+			t.Errorf("the Deployment mounts another Secret than %+v", secret.Metadata)
+		}
+		if len(patch.Webhooks) != 2 || patch.Webhooks[0].Name != "pod.inject.locksidecar.dev" || patch.Webhooks[1].Name != "namespace.inject.locksidecar.dev" ||
+			!bytes.Equal(patch.Webhooks[0].ClientConfig.CABundle, patch.Webhooks[1].ClientConfig.CABundle) {
+			t.Errorf("the patch is for other webhooks: %+v", patch)
+		}
+		return certtest.Pair{Cert: secret.Data["tls.crt"], Key: secret.Data["tls.key"]}, patch.Webhooks[0].ClientConfig.CABundle
+	}
+	first, bundle := run()
+	second, same := run()
+	if !bytes.Equal(bundle, same) || bytes.Equal(first.Cert, second.Cert) || bytes.Equal(first.Key, second.Key) {
+		t.Error("made again, there must be the same CA and another certificate")
+	}
+	if info, err := os.Stat(folder + "/ca.key"); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("others may read the CA's key: %v, %v", info.Mode(), err)
+	}
+	ca := x509.NewCertPool()
+	if !ca.AppendCertsFromPEM(bundle) {
+		t.Fatalf("no certificate: %s", bundle)
+	}
+	for _, pair := range []certtest.Pair{first, second} {
+		in := startInjector(t, certtest.Mount(t, pair)).serving()
+		if _, err := in.review(apiServer(t, ca, false)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func readYAML(file string, into any) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	return yaml.Unmarshal(text, into)
+}
