@@ -263,8 +263,10 @@ func TestCertificateScript(t *testing.T) {
 	if !bytes.Equal(bundle, same) || bytes.Equal(first.Cert, second.Cert) || bytes.Equal(first.Key, second.Key) {
 		t.Error("made again, there must be the same CA and another certificate")
 	}
-	if info, err := os.Stat(folder + "/ca.key"); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("others may read the CA's key: %v, %v", info.Mode(), err)
+	for _, file := range []string{"ca.key", "secret.yaml"} {
+		if info, err := os.Stat(filepath.Join(folder, file)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("others may read %s: %v, %v", file, info.Mode(), err)
+		}
 	}
 	ca := x509.NewCertPool()
 	if !ca.AppendCertsFromPEM(bundle) {

@@ -116,7 +116,7 @@ func reviewOf(operation, kind, object string) string {
 }
 
 const asked = `{"apiVersion":"v1","kind":"Pod","metadata":{"generateName":"web-","labels":{"locksidecar.dev/inject":"true"}},` +
-	`"spec":{"priority":12345678901234567890,"containers":[{"name":"web","image":"web:1","env":[{"name":"PASSWORD","value":"hunter2"}]}]}}`
+	`"spec":{"containers":[{"name":"web","image":"web:1","unknown":12345678901234567890,"env":[{"name":"PASSWORD","value":"hunter2"}]}]}}`
 
 func TestInjects(t *testing.T) {
 	c := start(t, time.Now().Add(time.Hour))
@@ -130,7 +130,7 @@ func TestInjects(t *testing.T) {
 	}
 	got := applied(t, fromJSON(t, asked), out.Patch)
 	sameJSON(t, got, want)
-	if !strings.Contains(toJSON(t, got), `"priority":12345678901234567890`) {
+	if !strings.Contains(toJSON(t, got), `"unknown":12345678901234567890`) {
 		t.Error("a number is not as it was")
 	}
 
@@ -210,15 +210,15 @@ func TestCallsThatMakeNoSense(t *testing.T) {
 
 // What panics is a bug, and not the end of the server.
 func TestSurvivesPanics(t *testing.T) {
-	c := start(t, time.Now().Add(time.Hour))
-	c.webhook.server.Handler = c.webhook.survive(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("ouch") }))
-	for range 2 {
-		if got := c.do("POST", "/mutate", "application/json", nil); got.status != 500 || !strings.Contains(got.body, "bug") || strings.Contains(got.body, "ouch") {
-			t.Errorf("got %+v", got)
-		}
+	var log logText
+	w := NewWebhook(WebhookConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}) // without a certificate
+	got := httptest.NewRecorder()
+	w.server.Handler.ServeHTTP(got, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+	if got.Code != 500 || !strings.Contains(got.Body.String(), "bug") || strings.Contains(got.Body.String(), "nil pointer") {
+		t.Errorf("%d %s", got.Code, got.Body)
 	}
-	if !c.log.has("cause=ouch") || !c.log.has("webhook_test.go") {
-		t.Errorf("log:\n%s", c.log)
+	if !log.has("nil pointer") || !log.has("certificate.go") {
+		t.Errorf("log:\n%s", &log)
 	}
 }
 
@@ -247,6 +247,9 @@ func TestLimitsReviews(t *testing.T) {
 	<-c.webhook.reviews
 	if out := <-waiting; !out.Allowed {
 		t.Errorf("got %+v", out)
+	}
+	for range maxReviews { // a place is given back
+		c.review("CREATE", "Pod", asked)
 	}
 }
 
