@@ -58,7 +58,10 @@ func (in *injector) serving() *injector {
 	in.t.Helper()
 	in.log.await(in.t, "the injector serves")
 	for line := range strings.Lines(in.log.text()) {
-		var said struct{ Msg, Address string }
+		var said struct {
+			Msg     string `json:"msg"`
+			Address string `json:"address"`
+		}
 		if err := json.Unmarshal([]byte(line), &said); err != nil {
 			in.t.Fatalf("%q: %v", line, err)
 		}
@@ -108,7 +111,7 @@ func (in *injector) review(client *http.Client) (serial int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return 0, err

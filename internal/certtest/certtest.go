@@ -123,9 +123,9 @@ func (s *Secret) Update(pair Pair) {
 	before, _ := os.Readlink(data) // none at the first time
 	s.version++
 	version := "..version_" + strconv.Itoa(s.version)
-	s.must(os.Mkdir(filepath.Join(s.folder, version), 0o755))
-	s.must(os.WriteFile(filepath.Join(s.folder, version, "tls.crt"), pair.Cert, 0o644))
-	s.must(os.WriteFile(filepath.Join(s.folder, version, "tls.key"), pair.Key, 0o644))
+	s.must(os.Mkdir(filepath.Join(s.folder, version), 0o700))
+	s.must(os.WriteFile(filepath.Join(s.folder, version, "tls.crt"), pair.Cert, 0o600))
+	s.must(os.WriteFile(filepath.Join(s.folder, version, "tls.key"), pair.Key, 0o600))
 	s.must(os.Symlink(version, data+"_tmp"))
 	s.must(os.Rename(data+"_tmp", data))
 	if before != "" {

@@ -143,7 +143,7 @@ func (c *cluster) serial() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64(), nil
 }
 

@@ -54,7 +54,7 @@ func patchable() *rapid.Generator[object] {
 			spec[field] = nil
 		default:
 			l := list{}
-			for _, c := range rapid.SliceOfNDistinct(container, 0, 3, func(c object) string { return nameOf(c) }).Draw(t, "list") {
+			for _, c := range rapid.SliceOfNDistinct(container, 0, 3, nameOf).Draw(t, "list") {
 				l = append(l, c)
 			}
 			spec[field] = l

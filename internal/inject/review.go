@@ -119,20 +119,22 @@ func (r *request) decodePod() error {
 }
 
 // answer is the review's other half.
-func (r *request) answer(o Options) (response, error) {
+func (r *request) answer(o Options) response {
 	allowed := response{UID: r.UID, Allowed: true}
 	if r.pod == nil || objectIn(objectIn(r.pod, "metadata"), "labels")[Label] == "false" {
-		return allowed, nil
+		return allowed
 	}
 	injected, err := Pod(r.pod, o)
 	if err != nil {
-		return response{UID: r.UID, Status: &state{http.StatusUnprocessableEntity, "Invalid", err.Error()}}, nil
+		return response{UID: r.UID, Status: &state{http.StatusUnprocessableEntity, "Invalid", err.Error()}}
 	}
 	operations := patch(r.pod, injected)
 	if operations == nil {
-		return allowed, nil
+		return allowed
 	}
 	allowed.PatchType = "JSONPatch"
-	allowed.Patch, err = json.Marshal(operations)
-	return allowed, err
+	if allowed.Patch, err = json.Marshal(operations); err != nil {
+		panic(err) // what was decoded can be encoded
+	}
+	return allowed
 }

@@ -107,6 +107,7 @@ func (w *Webhook) Stop() {
 
 func (w *Webhook) ready(rw http.ResponseWriter, _ *http.Request) {
 	if err := w.cfg.Certificate.valid(time.Now()); err != nil {
+		w.log.Warn("not ready", "error", err)
 		http.Error(rw, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
@@ -127,10 +128,7 @@ func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
 		http.Error(rw, refused.message, refused.status)
 		return
 	}
-	out, err := in.answer(w.cfg.Options)
-	if err != nil {
-		panic(err) // what was decoded can be encoded
-	}
+	out := in.answer(w.cfg.Options)
 	w.note(in, out)
 	rw.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(rw).Encode(review{APIVersion: reviewVersion, Kind: reviewKind, Response: &out}); err != nil {

@@ -85,7 +85,7 @@ func (c *cluster) do(method, path, contentType string, body io.Reader) answer {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
 		c.t.Fatal(err)
@@ -213,7 +213,7 @@ func TestSurvivesPanics(t *testing.T) {
 	var log logText
 	w := NewWebhook(WebhookConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}) // without a certificate
 	got := httptest.NewRecorder()
-	w.server.Handler.ServeHTTP(got, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+	w.server.Handler.ServeHTTP(got, httptest.NewRequest(http.MethodGet, "/readyz", http.NoBody))
 	if got.Code != 500 || !strings.Contains(got.Body.String(), "bug") || strings.Contains(got.Body.String(), "nil pointer") {
 		t.Errorf("%d %s", got.Code, got.Body)
 	}
@@ -230,7 +230,7 @@ func TestLimitsReviews(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	req, err := http.NewRequestWithContext(ctx, "POST", "/mutate", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "/mutate", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,6 +264,9 @@ func TestHealth(t *testing.T) {
 	c.secret.Update(c.ca.Issue(serverName, time.Now().Add(-time.Minute)))
 	if got := c.do("GET", "/readyz", "", nil); got.status != 503 || !strings.Contains(got.body, c.secret.CertFile()+" has expired at 20") {
 		t.Errorf("got %+v", got)
+	}
+	if !c.log.has(`level=WARN msg="not ready"`) { // the kubelet's events do not quote the answer
+		t.Errorf("log:\n%s", c.log)
 	}
 	if got := c.do("GET", "/healthz", "", nil); got.status != 200 {
 		t.Errorf("a restart does not help: %+v", got)
