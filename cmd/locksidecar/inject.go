@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -10,47 +13,149 @@ import (
 	"github.com/locksidecar/locksidecar/internal/inject"
 )
 
+const injectLong = `Put the sidecar into the pods of Kubernetes manifests, and print all of them: those
+without such pods byte for byte, of the others the comments get lost.
+
+A pod is injected when it has the label locksidecar.dev/inject: "true" (in a
+Deployment and the like: in spec.template.metadata.labels), or when it names a
+namespace that has this label on its Namespace in the same manifests; its own "false"
+wins. With --all, all pods are injected but those with "false". In the namespaces
+kube-system and locksidecar only the pod's own label counts. What is injected already
+stays as it is.
+
+Annotations of the pod, all optional:
+  locksidecar.dev/image        the sidecar's image
+  locksidecar.dev/secret       the Secret with the store's URL under the key store-url
+  locksidecar.dev/containers   the containers that get the socket, as "app,worker"; else all
+  locksidecar.dev/socket       the socket's path (default /run/locksidecar/locksidecar.sock)
+  locksidecar.dev/ttl          the default time to live of locks, as "15s"
+  locksidecar.dev/namespace    the namespace of the locks (default: the pod's)
+
+Nothing is printed when a document is wrong: exit code 2, and all mistakes on standard error.`
+
+const injectExample = `  # What a pod would look like
+  locksidecar inject -f pod.yaml
+
+  # In a pipe
+  kubectl kustomize overlays/prod | locksidecar inject -f - | kubectl apply -f -
+  kubectl get deployment web -o yaml | locksidecar inject -f - --all | kubectl apply -f -
+
+  # As Helm's post-renderer: a script that calls it
+  printf '#!/bin/sh\nexec locksidecar inject -f -\n' > inject.sh; chmod +x inject.sh
+  helm upgrade --install web ./chart --post-renderer ./inject.sh`
+
 func (a *app) injectCommand() *cobra.Command {
-	var file string
-	var env []string
-	o := inject.Options{Image: inject.DefaultImage, Secret: inject.DefaultSecret}
+	var names []string
+	var all bool
 	cmd := &cobra.Command{
-		Use:   "inject -f FILE",
-		Short: "Put the sidecar into Kubernetes manifests",
-		Args:  exactly(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			for _, v := range env {
-				name, value, ok := strings.Cut(v, "=")
-				if !ok {
-					return usagef("--env %q: it must be NAME=VALUE", v)
-				}
-				o.Env = append(o.Env, inject.Variable{Name: name, Value: value})
-			}
-			in := cmd.InOrStdin()
-			if file != "-" {
-				opened, err := os.Open(file)
-				if err != nil {
-					return err
-				}
-				defer opened.Close()
-				in = opened
-			}
-			stream, err := io.ReadAll(in)
-			if err != nil {
-				return err
-			}
-			injected, err := inject.Documents(stream, o)
-			if err != nil {
-				return because(exitUsage, err)
-			}
-			_, err = cmd.OutOrStdout().Write(injected)
-			return err
-		},
+		Use:     "inject -f FILE",
+		Short:   "Put the sidecar into Kubernetes manifests",
+		Long:    injectLong,
+		Example: injectExample,
+		Args:    exactly(0),
 	}
-	cmd.Flags().StringVarP(&file, "filename", "f", "", "file with manifests, - for standard input")
-	cmd.Flags().StringVar(&o.Image, "image", o.Image, "the sidecar's image")
-	cmd.Flags().StringVar(&o.Secret, "secret", o.Secret, "the Secret with the store's URL under the key store-url")
-	cmd.Flags().StringArrayVar(&env, "env", nil, "a further variable of the sidecar, NAME=VALUE; may be repeated")
-	a.addWebhook(cmd)
+	cmd.Flags().StringArrayVarP(&names, "filename", "f", nil, "file with manifests, YAML or JSON; - is standard input; may be repeated")
+	cmd.Flags().BoolVar(&all, "all", false, "inject pods without the label, too")
+	options := addInjectOptions(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		o, err := options.checked()
+		if err != nil {
+			return err
+		}
+		if len(names) == 0 {
+			return usagef("-f is missing: name a file with manifests, or - for standard input, as in `kubectl kustomize . | locksidecar inject -f -`")
+		}
+		files, err := readManifests(names, cmd.InOrStdin())
+		if err != nil {
+			return because(exitUsage, err)
+		}
+		injected, err := inject.Documents(files, all, o)
+		if err != nil {
+			return because(exitUsage, err)
+		}
+		reportInjected(cmd.ErrOrStderr(), injected)
+		_, err = cmd.OutOrStdout().Write(injected.Stream)
+		return err
+	}
 	return cmd
+}
+
+// injectOptions are the flags that are the same for manifests and for the webhook.
+type injectOptions struct {
+	inject.Options
+
+	env []string
+}
+
+func addInjectOptions(cmd *cobra.Command) *injectOptions {
+	o := &injectOptions{}
+	flags := cmd.Flags()
+	flags.StringVar(&o.Image, "image", inject.DefaultImage, "the sidecar's image, where a pod has no annotation")
+	flags.StringVar(&o.Secret, "secret", inject.DefaultSecret, "the Secret with the store's URL under the key store-url, where a pod has no annotation")
+	flags.StringArrayVar(&o.env, "env", nil, "a further variable of the sidecar, NAME=VALUE; may be repeated")
+	return o
+}
+
+// checked returns the options once the flags are read.
+func (o *injectOptions) checked() (inject.Options, error) {
+	options := o.Options
+	for _, text := range o.env {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok {
+			return options, usagef("--env %q: it must be NAME=VALUE", text)
+		}
+		options.Env = append(options.Env, inject.Variable{Name: name, Value: value})
+	}
+	return options, because(exitUsage, options.Check())
+}
+
+func readManifests(names []string, stdin io.Reader) ([]inject.File, error) {
+	var files []inject.File
+	for _, name := range names {
+		content, err := readManifest(name, stdin)
+		if err != nil {
+			return nil, err
+		}
+		if name == "-" {
+			name = "standard input"
+		}
+		files = append(files, inject.File{Name: name, Content: content})
+	}
+	return files, nil
+}
+
+// readManifest reads no more than is needed to see that it is too much.
+func readManifest(name string, stdin io.Reader) ([]byte, error) {
+	const limit = inject.MaxStream + 1
+	if name == "-" {
+		return io.ReadAll(io.LimitReader(stdin, limit))
+	}
+	file, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("-f %s: there is no such file", name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("-f %w", err)
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err == nil && info.IsDir() {
+		return nil, fmt.Errorf("-f %s is a folder: name its files, each with -f, or use `kubectl kustomize %s | locksidecar inject -f -`", name, name)
+	}
+	return io.ReadAll(io.LimitReader(file, limit))
+}
+
+// reportInjected says on standard error what was done: a stream that has no sidecar in it
+// should not go unnoticed.
+func reportInjected(w io.Writer, injected inject.Injected) {
+	for _, hint := range injected.Hints {
+		fmt.Fprintf(w, "locksidecar: %s\n", hint)
+	}
+	switch {
+	case injected.Workloads == 0:
+		fmt.Fprintln(w, "locksidecar: nothing to inject: there are no pods in these manifests")
+	case injected.OptedIn == 0:
+		fmt.Fprintf(w, "locksidecar: injected none of %d workloads: give their pods the label %s: \"true\", or use --all\n", injected.Workloads, inject.Label)
+	default:
+		fmt.Fprintf(w, "locksidecar: injected %d of %d workloads\n", injected.OptedIn, injected.Workloads)
+	}
 }

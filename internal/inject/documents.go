@@ -3,52 +3,192 @@ package inject
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
-
-	"sigs.k8s.io/yaml"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode/utf8"
 )
 
-// Documents injects a stream of YAML documents, or JSON: pods and workloads that are
-// opted in; everything else goes through as it is.
-func Documents(stream []byte, o Options) ([]byte, error) {
-	var out [][]byte
-	for _, document := range bytes.Split(stream, []byte("\n---\n")) {
-		injected, err := documentOf(document, o)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, injected)
-	}
-	return bytes.Join(out, []byte("\n---\n")), nil
+// MaxStream is how many bytes of manifests Documents takes.
+const MaxStream = 64 << 20
+
+// ownNamespace is where the injector runs.
+const ownNamespace = "locksidecar"
+
+// File is a named stream of manifests.
+type File struct {
+	Name    string
+	Content []byte
 }
 
-func documentOf(document []byte, o Options) ([]byte, error) {
-	asJSON, err := yaml.YAMLToJSON(document)
+// Injected is what Documents makes of its files.
+type Injected struct {
+	// Stream has all files, one behind the other.
+	Stream []byte
+	// Of so many Workloads (pods and what makes pods) so many were OptedIn.
+	Workloads, OptedIn int
+	// Hints are for what looks like a mistake and is allowed.
+	Hints []string
+}
+
+// Documents injects the pods and pod templates in streams of YAML or JSON that are opted
+// in: by their own label, by that of a Namespace in one of the files, or all of them (but
+// in the namespaces kube-system and locksidecar only the pod's own label counts). What is
+// not changed goes through byte for byte. The error joins what is wrong in all documents.
+func Documents(files []File, all bool, o Options) (Injected, error) {
+	s := &stream{all: all, options: o, namespaces: map[string]bool{}}
+	if err := s.read(files); err != nil {
+		return Injected{}, err
+	}
+	var errs []error
+	for _, d := range s.documents {
+		errs = append(errs, s.inject(d))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Injected{}, err
+	}
+	s.result.Stream = s.out.Bytes()
+	return s.result, nil
+}
+
+// stream is what one call of Documents knows.
+type stream struct {
+	all       bool
+	options   Options
+	documents []decoded
+	// namespaces are those whose label opts their pods in.
+	namespaces map[string]bool
+	out        bytes.Buffer
+	result     Injected
+}
+
+type decoded struct {
+	document
+	value any
+}
+
+// read decodes all documents, before the first is injected: a Namespace may stand behind
+// its pods.
+func (s *stream) read(files []File) error {
+	var errs []error
+	size := 0
+	for _, file := range files {
+		file.Content = bytes.TrimPrefix(file.Content, []byte("\ufeff"))
+		if size += len(file.Content); size > MaxStream {
+			return fmt.Errorf("%s: these are more than %d MiB of manifests: give them in parts", file.Name, MaxStream>>20)
+		}
+		if !utf8.Valid(file.Content) {
+			errs = append(errs, fmt.Errorf("%s is not UTF-8", file.Name))
+			continue
+		}
+		for _, d := range split(file) {
+			value, err := d.decode()
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", d.place(), err))
+			}
+			eachObject(value, s.note)
+			s.documents = append(s.documents, decoded{d, value})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// note remembers a namespace that opts its pods in.
+func (s *stream) note(o object, is kind) {
+	metadata := objectIn(o, "metadata")
+	if is == (kind{"", "Namespace"}) && objectIn(metadata, "labels")[Label] == "true" {
+		s.namespaces[nameOf(metadata)] = true
+	}
+}
+
+// inject writes the document, with its pods injected.
+func (s *stream) inject(d decoded) error {
+	var errs []error
+	changed := false
+	eachObject(d.value, func(o object, is kind) {
+		w := workloadIn(o, is)
+		if w == nil {
+			return
+		}
+		did, err := s.injectWorkload(w)
+		changed = changed || did
+		for _, err := range flatten(err) {
+			errs = append(errs, fmt.Errorf("%s: %v: %s%w", d.place(), w, w.place(), err))
+		}
+	})
+	if changed && len(errs) == 0 {
+		var err error
+		if d.document, err = d.encode(d.value); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", d.place(), err))
+		}
+	}
+	s.write(d.document)
+	return errors.Join(errs...)
+}
+
+// injectWorkload says whether it changed the workload.
+func (s *stream) injectWorkload(w *workload) (bool, error) {
+	s.result.Workloads++
+	namespace := w.namespace()
+	byDefault := (s.all || s.namespaces[namespace]) && namespace != "kube-system" && namespace != ownNamespace
+	in, err := w.optedIn(byDefault)
+	if !in && err == nil && w.misplaced() {
+		s.result.Hints = append(s.result.Hints, fmt.Sprintf("%v is not injected: its label %s must stand on its pods, in %smetadata.labels", w, Label, w.place()))
+	}
+	if !in || err != nil {
+		return false, err
+	}
+	s.result.OptedIn++
+	injected, err := Pod(w.template, s.options)
+	if err != nil || reflect.DeepEqual(w.template, injected) {
+		return false, err
+	}
+	clear(w.template)
+	maps.Copy(w.template, injected)
+	return true, nil
+}
+
+// write appends a document. Between two files it writes the mark that may be missing.
+func (s *stream) write(d document) {
+	if d.first && s.out.Len() > 0 {
+		if !bytes.HasSuffix(s.out.Bytes(), []byte("\n")) {
+			s.out.WriteByte('\n')
+		}
+		switch {
+		case !d.marked:
+			s.out.WriteString("---\n")
+		case strings.Contains("\n"+d.head, "\n%"): // a directive stands where no document is under way
+			s.out.WriteString("...\n")
+		}
+	}
+	s.out.WriteString(d.head + d.body + d.tail)
+}
+
+func (d document) place() string {
+	return fmt.Sprintf("%s, document %d (line %d)", d.file, d.number, d.line)
+}
+
+// flatten returns the single errors of a joined one.
+func flatten(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // of this error itself
+	if !ok {
+		return slices.DeleteFunc([]error{err}, func(err error) bool { return err == nil })
+	}
+	var found []error
+	for _, err := range joined.Unwrap() {
+		found = append(found, flatten(err)...)
+	}
+	return found
+}
+
+// asJSON shows a value in an error.
+func asJSON(value any) string {
+	text, err := json.Marshal(value)
 	if err != nil {
-		return nil, err
+		return fmt.Sprint(value)
 	}
-	var value object
-	decoder := json.NewDecoder(bytes.NewReader(asJSON))
-	decoder.UseNumber()
-	if err := decoder.Decode(&value); err != nil {
-		return nil, err
-	}
-	pod, set := value, func(pod object) { value = pod }
-	switch value["kind"] {
-	case "Pod":
-	case "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job":
-		spec := objectIn(value, "spec")
-		pod, set = objectIn(spec, "template"), func(pod object) { spec["template"] = pod }
-	default:
-		return document, nil
-	}
-	if objectIn(objectIn(pod, "metadata"), "labels")[Label] != "true" {
-		return document, nil
-	}
-	injected, err := Pod(pod, o)
-	if err != nil {
-		return nil, fmt.Errorf("%v %v: %w", value["kind"], objectIn(value, "metadata")["name"], err)
-	}
-	set(injected)
-	return yaml.Marshal(value)
+	return strings.TrimSpace(string(text))
 }

@@ -4,34 +4,36 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+
+	"github.com/locksidecar/locksidecar/internal/config"
 )
 
 // Pod returns the pod (or a workload's pod template: what has metadata and spec) with the
 // sidecar in it. The argument stays as it is. Pod(Pod(p)) is Pod(p). The error joins all
 // that stands in the way.
 func Pod(pod map[string]any, o Options) (map[string]any, error) {
+	if err := checkTypes(pod); err != nil {
+		return nil, err
+	}
 	pod, _ = clone(pod).(object)
 	spec := objectIn(pod, "spec")
-	if spec == nil {
-		return nil, errors.New("there is no spec")
-	}
 	s, err := settingsOf(objectIn(objectIn(pod, "metadata"), "annotations"), o)
 	if err != nil {
 		return nil, err
 	}
-	present, err := hasSidecar(spec)
-	if err := errors.Join(err, checkSpec(spec, s)); err != nil {
+	if err := checkSpec(spec, s); err != nil {
 		return nil, err
 	}
 	addVolume(spec, socketVolume())
-	if !present {
+	if ownSidecar(spec) == nil {
 		addVolume(spec, storeVolume(s))
 		hostNetwork, _ := spec["hostNetwork"].(bool)
 		spec["initContainers"] = slices.Insert(listIn(spec, "initContainers"), 0, any(sidecar(s, o, hostNetwork)))
 	}
-	for _, container := range apps(spec) {
-		if s.wants(nameOf(container)) {
-			addSocket(container, s)
+	for _, app := range apps(spec) {
+		if s.wants(app.name()) {
+			addSocket(app.object, s)
 		}
 	}
 	return pod, nil
@@ -56,68 +58,101 @@ func addVolume(spec, volume object) {
 	}
 }
 
-// hasSidecar says whether the pod has its sidecar. The error says that the name is taken by
-// something else.
-func hasSidecar(spec object) (bool, error) {
-	if named(listIn(spec, "containers"), ContainerName) != nil {
-		return false, fmt.Errorf("container %q is no native sidecar: move it to initContainers with restartPolicy: Always, "+
-			"rename it, or remove the label %s", ContainerName, Label)
-	}
-	container := named(listIn(spec, "initContainers"), ContainerName)
-	if container == nil {
-		return false, nil
-	}
-	if container["restartPolicy"] != "Always" {
-		return false, fmt.Errorf("init container %q is no native sidecar: it needs restartPolicy: Always", ContainerName)
-	}
-	return true, nil
-}
+// ownSidecar is the sidecar that the pod has already, or nil.
+func ownSidecar(spec object) object { return named(listIn(spec, "initContainers"), ContainerName) }
 
 // checkSpec looks for what the pod has in the places that the sidecar needs.
 func checkSpec(spec object, s settings) error {
-	var errs []error
+	errs := []error{checkSidecar(spec, s)}
 	if objectIn(spec, "os")["name"] == "windows" {
-		errs = append(errs, errors.New("spec.os.name is windows: there is no sidecar for it"))
+		errs = append(errs, errors.New("spec.os.name is windows: the sidecar runs on linux only"))
 	}
 	if v := named(listIn(spec, "volumes"), SocketVolume); v != nil && v["emptyDir"] == nil {
-		errs = append(errs, fmt.Errorf("volume %q must be an emptyDir: a socket is for one pod", SocketVolume))
+		errs = append(errs, fmt.Errorf("spec.volumes[%s] must be an emptyDir: a socket is for one pod", SocketVolume))
 	}
 	all := apps(spec)
 	for _, name := range s.containers {
-		if named(anyList(all), name) == nil {
-			errs = append(errs, fmt.Errorf("annotation %s names %q, which the pod does not have", ContainersAnnotation, name))
+		if !slices.ContainsFunc(all, func(a app) bool { return a.name() == name }) {
+			errs = append(errs, fmt.Errorf("annotation %s names the container %q, which the pod does not have; it has %s",
+				ContainersAnnotation, name, namesOf(all)))
 		}
 	}
-	for _, container := range all {
-		if s.wants(nameOf(container)) {
-			errs = append(errs, checkContainer(container, s))
-		}
-	}
-	if own := named(listIn(spec, "initContainers"), ContainerName); own != nil {
-		errs = append(errs, checkVariable(own, s))
-	}
-	return errors.Join(errs...)
-}
-
-func checkContainer(container object, s settings) error {
-	errs := []error{checkVariable(container, s)}
-	for _, mount := range objectsIn(container, "volumeMounts") {
-		ours := nameOf(mount) == SocketVolume
-		there := mount["mountPath"] == s.folder()
-		if ours != there {
-			errs = append(errs, fmt.Errorf("container %q mounts volume %q at %v: the socket's folder is %s (annotation %s changes it)",
-				nameOf(container), nameOf(mount), mount["mountPath"], s.folder(), SocketAnnotation))
+	for _, app := range all {
+		if s.wants(app.name()) {
+			errs = append(errs, checkMounts(app, s), checkVariable(app, s))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// checkVariable refuses a container that looks for the socket elsewhere.
-func checkVariable(container object, s settings) error {
-	v := named(listIn(container, "env"), socketVariable)
-	if v == nil || v["value"] == s.socket {
+// checkSidecar refuses what has the sidecar's name and is none, or one that the apps would
+// not find.
+func checkSidecar(spec object, s settings) error {
+	if named(listIn(spec, "containers"), ContainerName) != nil {
+		return fmt.Errorf("spec.containers[%s] is no native sidecar: move it to initContainers with restartPolicy: Always, "+
+			"rename it, or remove the label %s", ContainerName, Label)
+	}
+	own := app{"spec.initContainers[" + ContainerName + "]", ownSidecar(spec)}
+	if own.object == nil {
 		return nil
 	}
-	return fmt.Errorf("container %q sets %s to %v: the socket is at %s (annotation %s changes it)",
-		nameOf(container), socketVariable, v["value"], s.socket, SocketAnnotation)
+	var errs []error
+	if own.object["restartPolicy"] != "Always" {
+		errs = append(errs, fmt.Errorf("%s is no native sidecar: it needs restartPolicy: Always", own.path))
+	}
+	if named(listIn(own.object, "volumeMounts"), SocketVolume) == nil {
+		errs = append(errs, fmt.Errorf("%s must mount the volume %s at %s, as the apps do", own.path, SocketVolume, s.folder()))
+	}
+	if s.socket != config.DefaultSocket && named(listIn(own.object, "env"), socketVariable) == nil {
+		errs = append(errs, fmt.Errorf("%s must set %s to %s, as the annotation %s says", own.path, socketVariable, s.socket, SocketAnnotation))
+	}
+	return errors.Join(append(errs, checkMounts(own, s), checkVariable(own, s))...)
+}
+
+// checkMounts wants the socket's volume in the socket's folder, and nothing else there.
+func checkMounts(a app, s settings) error {
+	var errs []error
+	for _, mount := range objectsIn(a.object, "volumeMounts") {
+		ours := nameOf(mount) == SocketVolume
+		where := textIn(mount, "mountPath")
+		there := where == s.folder() || where == s.folder()+"/"
+		switch {
+		case ours && !there:
+			errs = append(errs, fmt.Errorf("%s mounts the volume %s at %s: the socket's folder is %s (the annotation %s changes it)",
+				a.path, SocketVolume, where, s.folder(), SocketAnnotation))
+		case there && !ours:
+			errs = append(errs, fmt.Errorf("%s mounts the volume %s at %s, where the socket's folder is: mount it elsewhere, or change the folder with the annotation %s",
+				a.path, nameOf(mount), where, SocketAnnotation))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkVariable refuses a container that looks for the socket elsewhere. Of a variable that
+// stands there twice the last one counts, so all must be right.
+func checkVariable(a app, s settings) error {
+	for _, v := range objectsIn(a.object, "env") {
+		if nameOf(v) != socketVariable || v["value"] == s.socket {
+			continue
+		}
+		return fmt.Errorf("%s sets %s to %s: the socket is at %s (the annotation %s changes it)",
+			a.path, socketVariable, shown(v), s.socket, SocketAnnotation)
+	}
+	return nil
+}
+
+// shown is a variable's value for a reader.
+func shown(variable object) string {
+	if value, ok := variable["value"].(string); ok {
+		return fmt.Sprintf("%q", value)
+	}
+	return "something from valueFrom"
+}
+
+func namesOf(all []app) string {
+	var names []string
+	for _, a := range all {
+		names = append(names, a.name())
+	}
+	return strings.Join(names, ", ")
 }

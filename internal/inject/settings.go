@@ -41,7 +41,7 @@ const (
 	DefaultSecret = "locksidecar"
 )
 
-// Options are the same for all pods of a cluster.
+// Options are the same for all pods of a cluster. Check them once, before the first pod.
 type Options struct {
 	// Image and Secret are used where a pod has no annotation.
 	Image, Secret string
@@ -52,6 +52,30 @@ type Options struct {
 // Variable is an environment variable.
 type Variable struct{ Name, Value string }
 
+// Check says what is wrong with the options, under the names of their flags.
+func (o Options) Check() error {
+	var errs []error
+	if !imageName.MatchString(o.Image) {
+		errs = append(errs, fmt.Errorf("--image is %q: it must be %s", o.Image, imageRule))
+	}
+	if !secretName.MatchString(o.Secret) {
+		errs = append(errs, fmt.Errorf("--secret is %q: it must be %s", o.Secret, secretRule))
+	}
+	taken := ownVariables()
+	for _, v := range o.Env {
+		switch {
+		case !variableName.MatchString(v.Name):
+			errs = append(errs, fmt.Errorf("--env %q: a variable's name is letters, digits and '_', and does not begin with a digit", v.Name))
+		case v.Name == ttlVariable:
+			errs = append(errs, fmt.Errorf("--env %s: a pod sets it with the annotation %s", v.Name, TTLAnnotation))
+		case slices.Contains(taken, v.Name):
+			errs = append(errs, fmt.Errorf("--env %s is set already: by the injection itself, or twice", v.Name))
+		}
+		taken = append(taken, v.Name)
+	}
+	return errors.Join(errs...)
+}
+
 // settings are what one pod asks for, checked.
 type settings struct {
 	image, secret, socket, namespace string
@@ -61,7 +85,15 @@ type settings struct {
 	containers []string
 }
 
+// What a value must be, as an error says it.
+const (
+	imageRule  = "the name of an image, such as " + DefaultImage
+	secretRule = "the name of a Secret: small letters, digits, '-' and '.'"
+)
+
 var (
+	variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
 	// A dot at the beginning of a part would be "." or "..", or hide the folder.
 	socketPath  = regexp.MustCompile(`^(/[A-Za-z0-9_-][A-Za-z0-9._-]*){2,}$`)
 	secretName  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
@@ -82,23 +114,26 @@ func settingsOf(annotations map[string]any, o Options) (settings, error) {
 		if !there {
 			return
 		}
-		text, _ := value.(string)
-		if !right(text) {
+		text, ok := value.(string)
+		switch {
+		case !ok:
+			errs = append(errs, fmt.Errorf("annotation %s is %s: it must be a string, in quotes", name, typeOf(value)))
+		case !right(text):
 			errs = append(errs, fmt.Errorf("annotation %s is %q: it must be %s", name, text, rule))
-			return
+		default:
+			*into = text
 		}
-		*into = text
 	}
 	var containers string
-	read(ImageAnnotation, &s.image, "the name of an image", imageName.MatchString)
-	read(SecretAnnotation, &s.secret, "the name of a Secret", secretName.MatchString)
+	read(ImageAnnotation, &s.image, imageRule, imageName.MatchString)
+	read(SecretAnnotation, &s.secret, secretRule, secretName.MatchString)
 	read(SocketAnnotation, &s.socket, fmt.Sprintf("an absolute path with a folder other than %s, of letters, digits, '.', '_' and '-', at most %d bytes", storeFolder, maxSocket),
 		func(p string) bool {
 			return len(p) <= maxSocket && socketPath.MatchString(p) && path.Dir(p) != storeFolder
 		})
 	read(TTLAnnotation, &s.ttl, "a duration from 500ms to 24h, such as 15s", rightTTL)
 	read(NamespaceAnnotation, &s.namespace, "1 to 255 letters, digits, '-', '.', '_', '/' or ':'", lockSpace.MatchString)
-	read(ContainersAnnotation, &containers, "names of containers, separated by commas", func(list string) bool {
+	read(ContainersAnnotation, &containers, "names of containers, separated by commas, without spaces", func(list string) bool {
 		return !slices.Contains(strings.Split(list, ","), "")
 	})
 	if containers != "" {

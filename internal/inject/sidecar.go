@@ -18,13 +18,20 @@ const (
 	AdminPort = 15624
 )
 
-const socketVariable = config.Prefix + "SOCKET"
-
-// object and list are how JSON is decoded: what the function does not know it keeps.
-type (
-	object = map[string]any
-	list   = []any
+const (
+	socketVariable = config.Prefix + "SOCKET"
+	ttlVariable    = config.Prefix + "TTL"
 )
+
+// ownVariables are those that Options.Env cannot set: what the sidecar has anyway, and the
+// other way to the store, which does not go together with the file.
+func ownVariables() []string {
+	names := []string{config.Prefix + "STORE_URL"}
+	for _, v := range objectsIn(sidecar(settings{ttl: "15s"}, Options{}, false), "env") {
+		names = append(names, nameOf(v))
+	}
+	return names
+}
 
 // sidecar is the container. hostNetwork leaves out the admin listener: the pods of a node
 // would fight for its port; there, figures go over OTLP.
@@ -44,7 +51,7 @@ func sidecar(s settings, o Options, hostNetwork bool) object {
 		env = append(env, variable(config.Prefix+"ADMIN_ADDR", ":15624"))
 	}
 	if s.ttl != "" {
-		env = append(env, variable(config.Prefix+"TTL", s.ttl))
+		env = append(env, variable(ttlVariable, s.ttl))
 	}
 	env = append(env,
 		variable("GOMEMLIMIT", "100MiB"), // the garbage collector works harder before the limit kills

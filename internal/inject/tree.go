@@ -1,12 +1,31 @@
 package inject
 
+import "fmt"
+
+// object and list are how JSON is decoded: what the function does not know it keeps.
+type (
+	object = map[string]any
+	list   = []any
+)
+
+// containerFields are the lists of containers in a pod's spec.
+var containerFields = []string{"initContainers", "containers"}
+
+// app is a container with its place in the pod, for errors.
+type app struct {
+	path   string
+	object object
+}
+
+func (a app) name() string { return nameOf(a.object) }
+
 // apps are all containers but the sidecar.
-func apps(spec object) []object {
-	var found []object
-	for _, field := range []string{"initContainers", "containers"} {
+func apps(spec object) []app {
+	var found []app
+	for _, field := range containerFields {
 		for _, container := range objectsIn(spec, field) {
 			if nameOf(container) != ContainerName {
-				found = append(found, container)
+				found = append(found, app{fmt.Sprintf("spec.%s[%s]", field, nameOf(container)), container})
 			}
 		}
 	}
@@ -42,6 +61,11 @@ func listIn(o object, field string) list {
 	return found
 }
 
+func textIn(o object, field string) string {
+	found, _ := o[field].(string)
+	return found
+}
+
 func objectsIn(o object, field string) []object {
 	var found []object
 	for _, element := range listIn(o, field) {
@@ -50,14 +74,6 @@ func objectsIn(o object, field string) []object {
 		}
 	}
 	return found
-}
-
-func anyList(objects []object) list {
-	var l list
-	for _, o := range objects {
-		l = append(l, o)
-	}
-	return l
 }
 
 // named is the list's object with that name, as Kubernetes merges by it.
@@ -70,7 +86,4 @@ func named(l list, name string) object {
 	return nil
 }
 
-func nameOf(o object) string {
-	name, _ := o["name"].(string)
-	return name
-}
+func nameOf(o object) string { return textIn(o, "name") }

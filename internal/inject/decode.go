@@ -1,0 +1,122 @@
+package inject
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+	goyaml "sigs.k8s.io/yaml/goyaml.v2"
+)
+
+// decode reads the document's value, as kubectl does: YAML becomes JSON first. Numbers
+// stay as they are written, a key that stands twice is an error, and so are aliases that
+// multiply (the library refuses them).
+func (d document) decode() (any, error) {
+	asJSON := []byte(d.body)
+	if !d.isJSON {
+		var err error
+		if asJSON, err = yaml.YAMLToJSONStrict(asJSON); err == nil {
+			err = oneValue(d.body)
+		}
+		if err != nil {
+			return nil, d.placed(err)
+		}
+	}
+	decoder := json.NewDecoder(bytes.NewReader(asJSON))
+	decoder.UseNumber()
+	return decodeJSON(decoder)
+}
+
+// oneValue makes sure that the library does not leave out what follows the first value:
+// splitYAML does not know all of what YAML 1.1 takes for the end of a line.
+func oneValue(body string) error {
+	decoder := goyaml.NewDecoder(strings.NewReader(body)) //nolint:staticcheck // the module's own name for what it uses
+	var value any
+	if err := decoder.Decode(&value); err != nil && err != io.EOF {
+		return err
+	}
+	if err := decoder.Decode(&value); err != io.EOF {
+		return errors.Join(errors.New("more follows the document, without a line ---"), err)
+	}
+	return nil
+}
+
+// decodeJSON reads a value, and refuses a key that stands twice. The depth is bounded: the
+// value has been through the scanner of encoding/json.
+func decodeJSON(decoder *json.Decoder) (any, error) {
+	token, err := decoder.Token()
+	if err != nil {
+		return nil, err
+	}
+	var value any = token
+	switch token {
+	case json.Delim('{'):
+		o := object{}
+		for decoder.More() {
+			key, err := decoder.Token()
+			if err != nil {
+				return nil, err
+			}
+			name, _ := key.(string)
+			if _, twice := o[name]; twice {
+				return nil, fmt.Errorf("the key %q stands twice in an object", name)
+			}
+			if o[name], err = decodeJSON(decoder); err != nil {
+				return nil, err
+			}
+		}
+		value = o
+	case json.Delim('['):
+		l := list{}
+		for decoder.More() {
+			element, err := decodeJSON(decoder)
+			if err != nil {
+				return nil, err
+			}
+			l = append(l, element)
+		}
+		value = l
+	default:
+		return value, nil
+	}
+	_, err = decoder.Token() // the closing bracket
+	return value, err
+}
+
+// encode gives the document another value. Its comments are lost, but for those in front.
+func (d document) encode(value any) (document, error) {
+	if d.isJSON {
+		var text strings.Builder
+		encoder := json.NewEncoder(&text)
+		encoder.SetEscapeHTML(false)
+		encoder.SetIndent("", "    ") // as kubectl does
+		err := encoder.Encode(value)
+		d.body = strings.TrimSuffix(text.String(), "\n")
+		return d, err
+	}
+	text, err := yaml.Marshal(value)
+	d.body = string(text)
+	if d.head != "" && !strings.HasSuffix(d.head, "\n") {
+		d.head += "\n"
+	}
+	return d, err
+}
+
+var yamlLine = regexp.MustCompile(`\bline (\d+)\b`)
+
+// placed counts an error's lines from the beginning of the file.
+func (d document) placed(err error) error {
+	return errors.New(yamlLine.ReplaceAllStringFunc(err.Error(), func(text string) string {
+		line, convErr := strconv.Atoi(strings.TrimPrefix(text, "line "))
+		if convErr != nil {
+			return text
+		}
+		return fmt.Sprintf("line %d", d.line+line-1)
+	}))
+}

@@ -1,0 +1,114 @@
+package inject
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestAnnotationsAreChecked(t *testing.T) {
+	long := strings.Repeat("x", 256)
+	for name, test := range map[string]struct {
+		good, bad []any
+		says      string
+	}{
+		ImageAnnotation: {
+			good: []any{"a", "localhost:5000/a/b_c:v1@sha256:00", "A.b"},
+			bad:  []any{"", " a", "a b", "-a", "a\n", strings.Repeat("x", 513), true},
+			says: "the name of an image",
+		},
+		SecretAnnotation: {
+			good: []any{"a", "a-b.c", "0"},
+			bad:  []any{"", "A", "a_b", "-a", "a-", strings.Repeat("x", 254), 1.5},
+			says: "the name of a Secret",
+		},
+		SocketAnnotation: {
+			good: []any{"/a/b", "/run/x-y/_z.sock", "/etc/locksidecar2/s", "/" + strings.Repeat("a", 104) + "/s"},
+			bad: []any{
+				"", "a/b", "/a", "/a/", "//a", "/a//b", "/a/../b", "/a/.b", "/.a/b", "/a/b c", "/a/$(X)", "/etc/locksidecar/s",
+				"/" + strings.Repeat("a", 105) + "/s", []any{},
+			},
+			says: "an absolute path with a folder other than /etc/locksidecar",
+		},
+		TTLAnnotation: {
+			good: []any{"500ms", "15s", "1h30m", "24h"},
+			bad:  []any{"", "15", "499ms", "25h", "-1s", "soon", nil},
+			says: "a duration from 500ms to 24h",
+		},
+		NamespaceAnnotation: {
+			good: []any{"a", "A/b:c.d_e-f", long[:255]},
+			bad:  []any{"", "$(POD_NAMESPACE)", "-a", "a b", "ä", long},
+			says: "1 to 255",
+		},
+		ContainersAnnotation: {
+			good: []any{"app", "worker", "app,worker", "app,app"},
+			bad:  []any{"", ",", "app,", ",app", "app,,worker", false},
+			says: "separated by commas, without spaces",
+		},
+	} {
+		for _, value := range test.good {
+			if err := annotated(t, name, value); err != nil {
+				t.Errorf("%s: %v: %v", name, value, err)
+			}
+		}
+		for _, value := range test.bad {
+			says := test.says
+			if _, ok := value.(string); !ok {
+				says = "it must be a string"
+			}
+			err := annotated(t, name, value)
+			if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s: %v: %v", name, value, err)
+			}
+		}
+	}
+	if err := annotated(t, ContainersAnnotation, "app, worker"); err == nil || !strings.Contains(err.Error(), `" worker", which the pod does not have; it has app, worker`) {
+		t.Error(err)
+	}
+}
+
+func annotated(t *testing.T, name string, value any) error {
+	t.Helper()
+	pod := parse(t, "spec: {containers: [{name: app}, {name: worker}]}")
+	pod["metadata"] = object{"annotations": object{name: value}}
+	_, err := Pod(pod, defaults)
+	return err
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	with := func(names ...string) Options {
+		o := defaults
+		for _, name := range names {
+			o.Env = append(o.Env, Variable{Name: name})
+		}
+		return o
+	}
+	for _, test := range []struct {
+		options Options
+		says    string
+	}{
+		{Options{Secret: "s"}, `--image is ""`},
+		{Options{Image: "i i", Secret: "s"}, `--image is "i i"`},
+		{Options{Image: "i", Secret: "S"}, `--secret is "S"`},
+		{with(""), `--env ""`},
+		{with("1A"), `--env "1A"`},
+		{with("A-B"), `--env "A-B"`},
+		{with("LOCKSIDECAR_TTL"), "locksidecar.dev/ttl"},
+		{with("LOCKSIDECAR_SOCKET"), "is set already"},
+		{with("LOCKSIDECAR_STORE_URL"), "is set already"},
+		{with("LOCKSIDECAR_ADMIN_ADDR"), "is set already"},
+		{with("POD_NAME"), "is set already"},
+		{with("OTEL_RESOURCE_ATTRIBUTES"), "is set already"},
+		{with("A", "A"), "is set already"},
+	} {
+		if err := test.options.Check(); err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%+v: %v", test.options, err)
+		}
+	}
+	if err := with("LOCKSIDECAR_LOG_LEVEL", "OTEL_EXPORTER_OTLP_ENDPOINT", "_x1").Check(); err != nil {
+		t.Error(err)
+	}
+	if taken := ownVariables(); !slices.Contains(taken, "LOCKSIDECAR_SOCKET_MODE") || len(taken) != 13 {
+		t.Error(taken)
+	}
+}

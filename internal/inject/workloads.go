@@ -1,0 +1,125 @@
+package inject
+
+import (
+	"fmt"
+	"strings"
+)
+
+// kind is an object's type, of whatever version.
+type kind struct{ group, name string }
+
+func kindOf(apiVersion, name string) kind {
+	group, _, found := strings.Cut(apiVersion, "/")
+	if !found {
+		group = "" // v1
+	}
+	return kind{group, name}
+}
+
+// templates says where the pods of Kubernetes' own kinds are. Of other kinds (a Rollout, a
+// Service of Knative) those count that have their pods where most have them.
+var templates = map[kind][]string{
+	{"", "Pod"}:                   {},
+	{"", "PodTemplate"}:           {"template"},
+	{"", "ReplicationController"}: usualTemplate,
+	{"apps", "Deployment"}:        usualTemplate,
+	{"apps", "StatefulSet"}:       usualTemplate,
+	{"apps", "DaemonSet"}:         usualTemplate,
+	{"apps", "ReplicaSet"}:        usualTemplate,
+	{"batch", "Job"}:              usualTemplate,
+	{"batch", "CronJob"}:          {"spec", "jobTemplate", "spec", "template"},
+}
+
+var usualTemplate = []string{"spec", "template"}
+
+// workload is an object that is a pod, or makes pods.
+type workload struct {
+	whole, template object
+	path            []string // from the one to the other
+	kind            kind
+}
+
+// workloadIn returns nil for an object that has no pods.
+func workloadIn(o object, is kind) *workload {
+	path, known := templates[is]
+	if !known {
+		path = usualTemplate
+	}
+	template := o
+	for _, field := range path {
+		template = objectIn(template, field)
+	}
+	if !known && listIn(objectIn(template, "spec"), "containers") == nil {
+		return nil
+	}
+	return &workload{o, template, path, is}
+}
+
+func (w *workload) namespace() string { return textIn(objectIn(w.whole, "metadata"), "namespace") }
+
+// String is how an error names it: "Deployment prod/web".
+func (w *workload) String() string {
+	metadata := objectIn(w.whole, "metadata")
+	name := textIn(metadata, "name")
+	if name == "" {
+		name = textIn(metadata, "generateName") + "..."
+	}
+	if namespace := w.namespace(); namespace != "" {
+		name = namespace + "/" + name
+	}
+	return w.kind.name + " " + name
+}
+
+// place names the pod's part of the workload for an error, with a dot at the end.
+func (w *workload) place() string {
+	if len(w.path) == 0 {
+		return ""
+	}
+	return strings.Join(w.path, ".") + "."
+}
+
+// optedIn reads the pod's own label; byDefault counts where there is none.
+func (w *workload) optedIn(byDefault bool) (bool, error) {
+	c := &typeCheck{}
+	labels := c.object(c.object(w.template, "", "metadata"), "metadata", "labels")
+	if len(c.errs) > 0 {
+		return false, c.errs[0]
+	}
+	switch value, there := labels[Label]; {
+	case !there:
+		return byDefault, nil
+	case value == "true":
+		return true, nil
+	case value == "false":
+		return false, nil
+	default:
+		return false, fmt.Errorf(`metadata.labels[%s] is %s: it must be "true" or "false", in quotes`, Label, asJSON(value))
+	}
+}
+
+// misplaced says whether the label stands on the workload, where it opts no pod in.
+func (w *workload) misplaced() bool {
+	return len(w.path) > 0 && objectIn(objectIn(w.whole, "metadata"), "labels")[Label] == "true"
+}
+
+// eachObject visits the object, or those of a List. In a typed list (a PodList) the items
+// need not say what they are.
+func eachObject(value any, visit func(object, kind)) {
+	o, ok := value.(object)
+	if !ok {
+		return
+	}
+	apiVersion, name := textIn(o, "apiVersion"), textIn(o, "kind")
+	itemName, isList := strings.CutSuffix(name, "List")
+	if _, hasItems := o["items"].(list); !isList || !hasItems {
+		visit(o, kindOf(apiVersion, name))
+		return
+	}
+	for _, item := range objectsIn(o, "items") {
+		if itemName == "" || item["kind"] != nil {
+			eachObject(item, visit)
+		} else {
+			visit(item, kindOf(apiVersion, itemName))
+		}
+	}
+}
