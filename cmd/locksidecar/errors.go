@@ -22,7 +22,7 @@ const (
 const exitCodesHelp = `Exit codes:
   0   done
   1   something unexpected
-  2   the command line, or a value in it, is wrong
+  2   the command line, a value in it, or a manifest is wrong
   69  no sidecar listens, or it or its store is not available now
   73  the sidecar's socket (or address) cannot be opened
   75  the lock was not to be had: somebody holds it, or the wait was in vain
