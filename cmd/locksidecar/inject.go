@@ -130,14 +130,14 @@ func readManifest(name string, stdin io.Reader) ([]byte, error) {
 	if name == "-" {
 		return io.ReadAll(io.LimitReader(stdin, limit))
 	}
-	file, err := os.Open(name)
+	file, err := os.Open(name) //nolint:gosec // the file that the user names
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("-f %s: there is no such file", name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("-f %w", err)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	if info, err := file.Stat(); err == nil && info.IsDir() {
 		return nil, fmt.Errorf("-f %s is a folder: name its files, each with -f, or use `kubectl kustomize %s | locksidecar inject -f -`", name, name)
 	}

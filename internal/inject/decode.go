@@ -36,12 +36,12 @@ func (d document) decode() (any, error) {
 // oneValue makes sure that the library does not leave out what follows the first value:
 // splitYAML does not know all of what YAML 1.1 takes for the end of a line.
 func oneValue(body string) error {
-	decoder := goyaml.NewDecoder(strings.NewReader(body)) //nolint:staticcheck // the module's own name for what it uses
+	decoder := goyaml.NewDecoder(strings.NewReader(body))
 	var value any
-	if err := decoder.Decode(&value); err != nil && err != io.EOF {
+	if err := decoder.Decode(&value); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	if err := decoder.Decode(&value); err != io.EOF {
+	if err := decoder.Decode(&value); !errors.Is(err, io.EOF) {
 		return errors.Join(errors.New("more follows the document, without a line ---"), err)
 	}
 	return nil

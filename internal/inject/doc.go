@@ -19,8 +19,8 @@
 //
 // Rules: a pod that has its sidecar is left as it is (so that injection may be repeated,
 // and a manifest may bring a sidecar of its own, which then must mount the volume of the
-// socket); what is not understood is kept; the pod's
-// own security context is never touched, fsGroup least of all, because it changes who owns
-// the files of all volumes. A pod for which this cannot be done is an error that names the
-// field and what would be right, never a pod without locks.
+// socket); what is not understood is kept; the pod's own security context is never touched,
+// fsGroup least of all, because it changes who owns the files of all volumes. A pod for
+// which this cannot be done is an error that names the field and what would be right, never
+// a pod without locks.
 package inject

@@ -173,7 +173,7 @@ func (d document) place() string {
 
 // flatten returns the single errors of a joined one.
 func flatten(err error) []error {
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // of this error itself
+	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return slices.DeleteFunc([]error{err}, func(err error) bool { return err == nil })
 	}

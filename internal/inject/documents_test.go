@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 )
@@ -29,6 +30,7 @@ func TestWhatIsNotChangedGoesThroughByteForByte(t *testing.T) {
 		"a mark in a text": "kind: ConfigMap\ndata:\n  a: |\n    x\n    ---\n    y\n  pem: |\n    -----BEGIN X-----\n",
 		"not objects":      "--- text\n---\n- a\n---\n12\n--- # c\nnull\n",
 		"JSON":             `{"kind":"Service"} {"kind": "A"}` + "\n\n{}",
+		"marks and JSON":   "# c\n--- # c\n{\"kind\": \"A\"}\n... # c\n--- {\"kind\":\"B\"}\n---\n{}",
 		"braces":           "{kind: Service, a: [1,\n2]} # c\n",
 		"no label":         "apiVersion: v1\nkind: Pod\nspec: {containers: []} # c\n",
 		"its own false":    "apiVersion: v1\nkind: Pod\nmetadata: {labels: {locksidecar.dev/inject: 'false'}}\n",
@@ -66,7 +68,7 @@ func TestWorkloads(t *testing.T) {
 			continue
 		}
 		again, err := documents(t, string(got.Stream), false)
-		if err != nil || string(again.Stream) != string(got.Stream) || again.OptedIn != 1 {
+		if err != nil || !bytes.Equal(again.Stream, got.Stream) || again.OptedIn != 1 {
 			t.Errorf("%s: again: %v, %s", stream, err, again.Stream)
 		}
 		for _, field := range []string{"kind", "apiVersion"} {

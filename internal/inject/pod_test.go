@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
 	"os"
@@ -74,7 +75,7 @@ func TestPodsAreInjectedAsTheGoldenFilesSay(t *testing.T) {
 				}
 			}
 			want, err := os.ReadFile(golden)
-			if err != nil || string(got) != string(want) {
+			if err != nil || !bytes.Equal(got, want) {
 				t.Errorf("%v; got:\n%s", err, got)
 			}
 			again, err := Pod(injected, defaults)

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"bytes"
 	"encoding/json"
 	"reflect"
 	"strings"
@@ -177,7 +178,7 @@ func FuzzDocuments(f *testing.F) {
 			t.Fatalf("changed, though nothing was injected: %q", got.Stream)
 		}
 		again, err := documents(t, string(got.Stream), true)
-		if err != nil || string(again.Stream) != string(got.Stream) || again.OptedIn != got.OptedIn || again.Workloads != got.Workloads {
+		if err != nil || !bytes.Equal(again.Stream, got.Stream) || again.OptedIn != got.OptedIn || again.Workloads != got.Workloads {
 			t.Fatalf("again: %v, %+v\n%q\n%q", err, again, again.Stream, got.Stream)
 		}
 	})

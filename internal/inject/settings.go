@@ -21,7 +21,7 @@ const (
 	// ImageAnnotation is the sidecar's image.
 	ImageAnnotation = "locksidecar.dev/image"
 	// SecretAnnotation names the Secret with the store's URL under the key "store-url".
-	SecretAnnotation = "locksidecar.dev/secret"
+	SecretAnnotation = "locksidecar.dev/secret" //nolint:gosec // a name, no secret
 	// ContainersAnnotation lists the containers that get the socket, init containers
 	// among them, separated by commas; without it all get it.
 	ContainersAnnotation = "locksidecar.dev/containers"
@@ -88,7 +88,7 @@ type settings struct {
 // What a value must be, as an error says it.
 const (
 	imageRule  = "the name of an image, such as " + DefaultImage
-	secretRule = "the name of a Secret: small letters, digits, '-' and '.'"
+	secretRule = "the name of a Secret: small letters, digits, '-' and '.'" //nolint:gosec // no secret
 )
 
 var (

@@ -26,7 +26,8 @@ func TestAnnotationsAreChecked(t *testing.T) {
 			good: []any{"/a/b", "/run/x-y/_z.sock", "/etc/locksidecar2/s", "/" + strings.Repeat("a", 104) + "/s"},
 			bad: []any{
 				"", "a/b", "/a", "/a/", "//a", "/a//b", "/a/../b", "/a/.b", "/.a/b", "/a/b c", "/a/$(X)", "/etc/locksidecar/s",
-				"/" + strings.Repeat("a", 105) + "/s", []any{},
+				"/" + strings.Repeat("a", 105) + "/s",
+				[]any{},
 			},
 			says: "an absolute path with a folder other than /etc/locksidecar",
 		},

@@ -3,6 +3,7 @@ package inject
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"strings"
 )
@@ -101,7 +102,7 @@ func splitJSON(d document) []document {
 	for {
 		var value json.RawMessage
 		err := decoder.Decode(&value)
-		if err == io.EOF && len(found) > 0 {
+		if errors.Is(err, io.EOF) && len(found) > 0 {
 			break
 		}
 		if err != nil {
