@@ -55,6 +55,7 @@ test-deps:
 	command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || missing="$$missing pgbouncer"; \
 	command -v prometheus >/dev/null && command -v promtool >/dev/null || missing="$$missing prometheus"; \
 	command -v curl >/dev/null || missing="$$missing curl"; \
+	command -v openssl >/dev/null || missing="$$missing openssl"; \
 	command -v gcc >/dev/null || command -v clang >/dev/null || missing="$$missing gcc libc6-dev"; \
 	[ -n "$$missing" ] || exit 0; \
 	command -v apt-get >/dev/null || { echo "the tests need: $$missing; install them with this system's package manager" >&2; exit 1; }; \

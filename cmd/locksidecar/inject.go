@@ -42,13 +42,16 @@ const injectExample = `  # What a pod would look like
 
   # As Helm's post-renderer: a script that calls it
   printf '#!/bin/sh\nexec locksidecar inject -f -\n' > inject.sh; chmod +x inject.sh
-  helm upgrade --install web ./chart --post-renderer ./inject.sh`
+  helm upgrade --install web ./chart --post-renderer ./inject.sh
+
+  # As the webhook of a cluster, see deploy/injector/webhook.yaml
+  locksidecar inject --webhook --certificate tls.crt --key tls.key`
 
 func (a *app) injectCommand() *cobra.Command {
 	var names []string
 	var all bool
 	cmd := &cobra.Command{
-		Use:     "inject -f FILE",
+		Use:     "inject -f FILE | --webhook",
 		Short:   "Put the sidecar into Kubernetes manifests",
 		Long:    injectLong,
 		Example: injectExample,
@@ -56,14 +59,19 @@ func (a *app) injectCommand() *cobra.Command {
 	}
 	cmd.Flags().StringArrayVarP(&names, "filename", "f", nil, "file with manifests, YAML or JSON; - is standard input; may be repeated")
 	cmd.Flags().BoolVar(&all, "all", false, "inject pods without the label, too")
-	options := addInjectOptions(cmd)
+	options, webhook := addInjectOptions(cmd), addWebhook(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		o, err := options.checked()
-		if err != nil {
-			return err
+		if err == nil {
+			err = webhook.check(cmd)
 		}
-		if len(names) == 0 {
-			return usagef("-f is missing: name a file with manifests, or - for standard input, as in `kubectl kustomize . | locksidecar inject -f -`")
+		switch {
+		case err != nil:
+			return err
+		case webhook.on:
+			return a.serveWebhook(cmd, webhook, o)
+		case len(names) == 0:
+			return usagef("-f is missing: name a file with manifests, or - for standard input, as in `kubectl kustomize . | locksidecar inject -f -`; or serve with --webhook")
 		}
 		files, err := readManifests(names, cmd.InOrStdin())
 		if err != nil {

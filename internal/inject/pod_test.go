@@ -2,7 +2,6 @@ package inject
 
 import (
 	"bytes"
-	"encoding/json"
 	"flag"
 	"os"
 	"path/filepath"
@@ -31,15 +30,6 @@ func parse(t testing.TB, text string) object {
 		t.Fatalf("no object: %s", text)
 	}
 	return o
-}
-
-func toJSON(t testing.TB, value any) string {
-	t.Helper()
-	text, err := json.Marshal(value)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }
 
 func TestPodsAreInjectedAsTheGoldenFilesSay(t *testing.T) {
