@@ -14,11 +14,11 @@ PYTHON_CLIENT := clients/python
 export GOFLAGS += -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-go test-deps test-contract test-examples test-node test-python vet vet-darwin check lint fmt fuzz bench bench-go clean
+.PHONY: help run build test test-go test-deps test-contract test-examples test-node test-python test-k8s vet vet-darwin check lint fmt fuzz bench bench-go clean
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null || \
-	 grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST)
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null || \
+	 grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST)
 
 # The socket lies in a folder of the user's own, so no root is needed.
 run: build ## Build and start the sidecar on the embedded store; prints a curl that gets a lock
@@ -117,6 +117,10 @@ apt:
 	else echo "as root: apt-get install $(PACKAGES)" >&2; exit 1; fi; \
 	echo "installing $(PACKAGES)"; \
 	$$as apt-get update -qq && $$as env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PACKAGES)
+
+# Without debug information the binary with the API server links in less time and memory.
+test-k8s: build ## Test the Kubernetes manifests and the injection on a real API server (compiles 5 minutes the first time)
+	cd test/k8s && go test -count=1 -ldflags='-s -w' ./...
 
 vet:
 	go vet ./...
