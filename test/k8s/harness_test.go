@@ -17,9 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/restmapper"
 )
 
 // namespace returns the name of a new namespace. It has the service account that a
@@ -98,9 +96,8 @@ func install(t *testing.T, objects ...*unstructured.Unstructured) {
 // resourceOf is the client for objects of that kind, in the object's namespace.
 func resourceOf(t *testing.T, o *unstructured.Unstructured) dynamic.ResourceInterface {
 	t.Helper()
-	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client().Discovery()))
 	kind := o.GroupVersionKind()
-	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	mapping, err := restMapper().RESTMapping(kind.GroupKind(), kind.Version)
 	if err != nil {
 		t.Fatal(err)
 	}

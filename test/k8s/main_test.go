@@ -17,6 +17,7 @@ package k8s
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -42,8 +43,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer log.Close()
-	klog.LogToStderr(false)
-	klog.SetOutput(log)
+	klog.SetSlogLogger(slog.New(slog.NewTextHandler(log, nil)))
 	t := &mainTB{log: log}
 	defer t.cleanUp()
 	startServer(t)

@@ -8,9 +8,11 @@ import (
 
 	"k8s.io/apiserver/pkg/storage/etcd3/testserver"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app/testing"
 )
 
@@ -33,9 +35,14 @@ func startServer(t testing.TB) {
 // admin is the configuration of a client that may do everything.
 func admin() *rest.Config { return rest.CopyConfig(server.ClientConfig) }
 
-func client() kubernetes.Interface { return kubernetes.NewForConfigOrDie(admin()) }
-
-func dynamicClient() dynamic.Interface { return dynamic.NewForConfigOrDie(admin()) }
+var (
+	client        = sync.OnceValue(func() kubernetes.Interface { return kubernetes.NewForConfigOrDie(admin()) })
+	dynamicClient = sync.OnceValue(func() dynamic.Interface { return dynamic.NewForConfigOrDie(admin()) })
+	// restMapper knows the API's kinds, and looks again for one that it does not know.
+	restMapper = sync.OnceValue(func() *restmapper.DeferredDiscoveryRESTMapper {
+		return restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client().Discovery()))
+	})
+)
 
 // mainTB is what the server wants of a test, for TestMain, which has none: no test is the
 // one that the server ends with.

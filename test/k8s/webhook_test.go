@@ -1,0 +1,99 @@
+package k8s
+
+import (
+	"bufio"
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/util/cert"
+)
+
+// webhook starts the injector and returns its configuration from deploy/, as it is but for
+// where it is and which CA it has.
+func webhook(t *testing.T) *unstructured.Unstructured {
+	t.Helper()
+	configuration, _ := startWebhook(t)
+	return configuration
+}
+
+// startWebhook also returns the injector's process.
+func startWebhook(t *testing.T) (*unstructured.Unstructured, *os.Process) {
+	t.Helper()
+	certificate, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	files := map[string][]byte{"tls.crt": certificate, "tls.key": key}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(folder, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Its flags are those of its Deployment.
+	var args []string
+	var configuration *unstructured.Unstructured
+	for _, o := range deployed(t, "injector/webhook.yaml") {
+		switch o.GetKind() {
+		case "Deployment":
+			containers, _, _ := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
+			args, _, _ = unstructured.NestedStringSlice(containers[0].(map[string]any), "args")
+		case "MutatingWebhookConfiguration":
+			configuration = o
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), binary(), append(args, "--listen", "127.0.0.1:0", "--shutdown-delay", "0s",
+		"--certificate", filepath.Join(folder, "tls.crt"), "--key", filepath.Join(folder, "tls.key"))...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.Env = append(os.Environ(), "LOCKSIDECAR_LOG_FORMAT=json")
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(stderr)
+	var serving struct{ Address string }
+	for serving.Address == "" && lines.Scan() {
+		if err := json.Unmarshal(lines.Bytes(), &serving); err != nil {
+			t.Fatalf("%v: %s", err, lines.Text())
+		}
+	}
+	if serving.Address == "" {
+		t.Fatal("the injector did not start: ", cmd.Wait())
+	}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for lines.Scan() {
+		}
+	}()
+	t.Cleanup(func() {
+		<-read // it ends with the test's context
+		cmd.Wait()
+	})
+	pointTo(configuration, "https://"+serving.Address+"/mutate", certificate)
+	return configuration, cmd.Process
+}
+
+// pointTo changes where the API server finds the webhooks.
+func pointTo(configuration *unstructured.Unstructured, url string, ca []byte) {
+	webhooks, _, _ := unstructured.NestedSlice(configuration.Object, "webhooks")
+	for _, w := range webhooks {
+		w.(map[string]any)["clientConfig"] = map[string]any{"url": url, "caBundle": encoded(ca)}
+	}
+	configuration.Object["webhooks"] = webhooks
+}
+
+func encoded(bytes []byte) string {
+	text, _ := json.Marshal(bytes) // base64, in quotes
+	return strings.Trim(string(text), `"`)
+}
