@@ -110,12 +110,14 @@ func checkSidecar(spec object, s settings) error {
 }
 
 // checkMounts wants the socket's volume in the socket's folder, and nothing else there.
+// Only the sidecar may write: what an app puts in the socket's place, others would ask.
 func checkMounts(a app, s settings) error {
 	var errs []error
 	for _, mount := range objectsIn(a.object, "volumeMounts") {
 		ours := nameOf(mount) == SocketVolume
 		where := textIn(mount, "mountPath")
 		there := where == s.folder() || where == s.folder()+"/"
+		readOnly, _ := mount["readOnly"].(bool)
 		switch {
 		case ours && !there:
 			errs = append(errs, fmt.Errorf("%s mounts the volume %s at %s: the socket's folder is %s (the annotation %s changes it)",
@@ -123,6 +125,10 @@ func checkMounts(a app, s settings) error {
 		case there && !ours:
 			errs = append(errs, fmt.Errorf("%s mounts the volume %s at %s, where the socket's folder is: mount it elsewhere, or change the folder with the annotation %s",
 				a.path, nameOf(mount), where, SocketAnnotation))
+		case ours && readOnly == (a.name() == ContainerName):
+			errs = append(errs, fmt.Errorf("%s must mount the volume %s with readOnly: %t", a.path, SocketVolume, !readOnly))
+		case ours && textIn(mount, "subPath")+textIn(mount, "subPathExpr") != "":
+			errs = append(errs, fmt.Errorf("%s must mount the volume %s without subPath: the socket is not in a folder of it", a.path, SocketVolume))
 		}
 	}
 	return errors.Join(errs...)

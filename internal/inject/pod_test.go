@@ -152,6 +152,9 @@ func TestErrorsSayWhatWouldBeRight(t *testing.T) {
 		{`{metadata: {annotations: {locksidecar.dev/socket: /a/s}}, spec: {` + own + `}}`, "spec.initContainers[locksidecar] must set LOCKSIDECAR_SOCKET to /a/s"},
 		{`{metadata: {annotations: {locksidecar.dev/socket: /a/s}}, spec: {` + own + `}}`, "at /run/locksidecar: the socket's folder is /a"},
 		{`spec: {initContainers: [{name: locksidecar, restartPolicy: Always, env: [{name: LOCKSIDECAR_SOCKET, value: /b/s}]}]}`, `sets LOCKSIDECAR_SOCKET to "/b/s"`},
+		{`spec: {initContainers: [{name: locksidecar, restartPolicy: Always, volumeMounts: [{name: locksidecar-socket, mountPath: /run/locksidecar, readOnly: true}]}]}`, "spec.initContainers[locksidecar] must mount the volume locksidecar-socket with readOnly: false"},
+		{`spec: {containers: [{name: a, volumeMounts: [{name: locksidecar-socket, mountPath: /run/locksidecar}]}]}`, "spec.containers[a] must mount the volume locksidecar-socket with readOnly: true"},
+		{`spec: {containers: [{name: a, volumeMounts: [{name: locksidecar-socket, mountPath: /run/locksidecar, readOnly: true, subPath: b}]}]}`, "spec.containers[a] must mount the volume locksidecar-socket without subPath"},
 		{`spec: {volumes: [{name: locksidecar-socket, hostPath: {path: /run}}]}`, "spec.volumes[locksidecar-socket] must be an emptyDir"},
 
 		{`spec: {containers: [{name: a, volumeMounts: [{name: c, mountPath: /run/locksidecar}]}]}`, "spec.containers[a] mounts the volume c at /run/locksidecar, where"},
