@@ -1,10 +1,8 @@
 package k8s
 
 import (
-	_ "github.com/google/go-cmp/cmp"
 	_ "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	_ "gopkg.in/evanphx/json-patch.v4"
-	_ "k8s.io/api/admission/v1"
 	_ "k8s.io/api/admissionregistration/v1"
 	_ "k8s.io/api/apps/v1"
 	_ "k8s.io/api/batch/v1"

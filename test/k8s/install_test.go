@@ -25,7 +25,7 @@ func installInjector(t *testing.T, injector ...*unstructured.Unstructured) {
 	probe := newProbe(t)
 	t.Cleanup(func() { probe.until(t, "refused", isRefused(notInjected)) })
 	install(t, injector...)
-	probe.until(t, "injected", func(pod *unstructured.Unstructured, err error) bool { return err == nil && hasSocket(pod, "app") })
+	probe.until(t, "injected", isInjected)
 }
 
 // installValidation installs validate.yaml alone.
@@ -37,6 +37,12 @@ func installValidation(t *testing.T) {
 	})
 	install(t, deployed(t, "injector/validate.yaml")...)
 	probe.until(t, "refused", isRefused(notInjected))
+}
+
+func isAdmitted(_ *unstructured.Unstructured, err error) bool { return err == nil }
+
+func isInjected(pod *unstructured.Unstructured, err error) bool {
+	return err == nil && hasSocket(pod, "app")
 }
 
 func isRefused(why string) func(*unstructured.Unstructured, error) bool {

@@ -2,6 +2,7 @@ package k8s
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"net"
 	"os"
@@ -23,8 +24,8 @@ func webhook(t *testing.T) *unstructured.Unstructured {
 	return configuration
 }
 
-// startWebhook also returns the injector's process.
-func startWebhook(t *testing.T) (*unstructured.Unstructured, *os.Process) {
+// startWebhook also returns how to stop the injector before the test ends.
+func startWebhook(t *testing.T) (configuration *unstructured.Unstructured, stop func()) {
 	t.Helper()
 	certificate, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	if err != nil {
@@ -39,7 +40,6 @@ func startWebhook(t *testing.T) (*unstructured.Unstructured, *os.Process) {
 	}
 	// Its flags are those of its Deployment.
 	var args []string
-	var configuration *unstructured.Unstructured
 	for _, o := range deployed(t, "injector/webhook.yaml") {
 		switch o.GetKind() {
 		case "Deployment":
@@ -49,7 +49,8 @@ func startWebhook(t *testing.T) (*unstructured.Unstructured, *os.Process) {
 			configuration = o
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), binary(), append(args, "--listen", "127.0.0.1:0", "--shutdown-delay", "0s",
+	running, stopped := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(running, binary(), append(args, "--listen", "127.0.0.1:0", "--shutdown-delay", "0s",
 		"--certificate", filepath.Join(folder, "tls.crt"), "--key", filepath.Join(folder, "tls.key"))...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.Env = append(os.Environ(), "LOCKSIDECAR_LOG_FORMAT=json")
@@ -70,18 +71,17 @@ func startWebhook(t *testing.T) (*unstructured.Unstructured, *os.Process) {
 	if serving.Address == "" {
 		t.Fatal("the injector did not start: ", cmd.Wait())
 	}
-	read := make(chan struct{})
+	ended := make(chan struct{})
 	go func() {
-		defer close(read)
-		for lines.Scan() {
+		defer close(ended)
+		for lines.Scan() { // its log, which must be read
 		}
+		_ = cmd.Wait() // it was asked to end
 	}()
-	t.Cleanup(func() {
-		<-read // it ends with the test's context
-		cmd.Wait()
-	})
+	stop = func() { stopped(); <-ended }
+	t.Cleanup(stop)
 	pointTo(configuration, "https://"+serving.Address+"/mutate", certificate)
-	return configuration, cmd.Process
+	return configuration, stop
 }
 
 // pointTo changes where the API server finds the webhooks.
