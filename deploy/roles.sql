@@ -1,0 +1,55 @@
+-- Two roles: locksidecar_migrator owns the schema and runs `locksidecar migrate`
+-- (migrate-job.yaml); locksidecar is what sidecars use, with LOCKSIDECAR_AUTO_MIGRATE=false,
+-- and may neither create nor alter anything.
+--
+--   psql -v ON_ERROR_STOP=1 -f roles.sql "postgres://admin@db.example.com/app"
+--
+-- Run it in the database of the locks, before the first migration and once more after it
+-- (see the end); it may be run any number of times. Whoever runs it needs CREATEROLE, and CREATE
+-- on the database. Then give the roles passwords, or whatever your server knows them by:
+--
+--   \password locksidecar_migrator
+--   \password locksidecar
+
+DO $$
+BEGIN
+    IF to_regrole('locksidecar_migrator') IS NULL THEN
+        CREATE ROLE locksidecar_migrator LOGIN;
+    END IF;
+    IF to_regrole('locksidecar') IS NULL THEN
+        CREATE ROLE locksidecar LOGIN;
+    END IF;
+    EXECUTE format('GRANT CONNECT ON DATABASE %I TO locksidecar_migrator, locksidecar', current_database());
+    -- Who is no superuser must be a member to make a schema for a role.
+    IF NOT pg_has_role(current_user, 'locksidecar_migrator', 'MEMBER') THEN
+        EXECUTE format('GRANT locksidecar_migrator TO %I', current_user);
+    END IF;
+END
+$$;
+
+-- The migrator needs no right to create schemas: this is its only one.
+CREATE SCHEMA IF NOT EXISTS locksidecar AUTHORIZATION locksidecar_migrator;
+
+-- The sidecar reads and writes rows, draws tokens, and calls the functions; what later
+-- migrations make is included.
+GRANT USAGE ON SCHEMA locksidecar TO locksidecar;
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA locksidecar TO locksidecar;
+GRANT USAGE ON ALL SEQUENCES IN SCHEMA locksidecar TO locksidecar;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA locksidecar TO locksidecar;
+ALTER DEFAULT PRIVILEGES FOR ROLE locksidecar_migrator IN SCHEMA locksidecar
+    GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO locksidecar;
+ALTER DEFAULT PRIVILEGES FOR ROLE locksidecar_migrator IN SCHEMA locksidecar
+    GRANT USAGE ON SEQUENCES TO locksidecar;
+ALTER DEFAULT PRIVILEGES FOR ROLE locksidecar_migrator IN SCHEMA locksidecar
+    GRANT EXECUTE ON FUNCTIONS TO locksidecar;
+
+-- What is the migrator's alone: default privileges know no names, so these are taken back
+-- once the tables are there.
+DO $$
+BEGIN
+    IF to_regclass('locksidecar.meta') IS NOT NULL THEN
+        REVOKE INSERT, UPDATE, DELETE ON locksidecar.meta FROM locksidecar;
+        REVOKE ALL ON locksidecar.goose_db_version FROM locksidecar;
+    END IF;
+END
+$$;
