@@ -1,0 +1,356 @@
+package k8s
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/restmapper"
+)
+
+// notOfKubernetes are the files of deploy/ that are read by something else.
+var notOfKubernetes = []string{
+	"kustomization.yaml",
+	"component/kustomization.yaml",
+	"observability/alerts.yaml",
+	"observability/alerts_test.yaml",
+	"observability/otel-collector.yaml",
+	"observability/prometheus.yaml",
+	"injector/cert-manager.yaml", // cert-manager's kinds, which this server does not know
+}
+
+// manifests are the files of deploy/ with objects of Kubernetes.
+func manifests(t *testing.T) (files []string) {
+	t.Helper()
+	var left []string
+	folder := filepath.Join(root, "deploy")
+	err := filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+		if ext := filepath.Ext(path); err != nil || ext != ".yaml" && ext != ".yml" {
+			return err
+		}
+		file, err := filepath.Rel(folder, path)
+		if slices.Contains(notOfKubernetes, file) {
+			left = append(left, file)
+		} else {
+			files = append(files, file)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left) != len(notOfKubernetes) || len(files) == 0 {
+		t.Fatalf("left out are %q, of %q", left, notOfKubernetes)
+	}
+	return files
+}
+
+// strictly decodes the objects of a file into their types: no field is unknown, none stands
+// there twice.
+func strictly(t *testing.T, file string) (objects []runtime.Object) {
+	t.Helper()
+	kinds := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(kinds), monitoringv1.AddToScheme(kinds)); err != nil {
+		t.Fatal(err)
+	}
+	serializer := json.NewSerializerWithOptions(json.DefaultMetaFactory, kinds, kinds, json.SerializerOptions{Yaml: true, Strict: true})
+	content, err := os.Open(filepath.Join(root, "deploy", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer content.Close()
+	decoder := yaml.NewDocumentDecoder(content)
+	document := make([]byte, 1<<20)
+	for {
+		n, err := decoder.Read(document)
+		if errors.Is(err, io.EOF) {
+			return objects
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if onlyComments(document[:n]) {
+			continue
+		}
+		object, _, err := serializer.Decode(document[:n], nil, nil)
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		objects = append(objects, object)
+	}
+}
+
+func onlyComments(document []byte) bool {
+	for line := range bytes.Lines(document) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' && !bytes.Equal(line, []byte("---")) {
+			return false
+		}
+	}
+	return true
+}
+
+func TestManifestsAreStrict(t *testing.T) {
+	for _, file := range manifests(t) {
+		if len(strictly(t, file)) == 0 {
+			t.Errorf("%s has no object", file)
+		}
+	}
+}
+
+// TestManifestsAreAdmitted: the server takes all of them, as `kubectl apply
+// --server-side --dry-run=server` would, and knows all fields.
+func TestManifestsAreAdmitted(t *testing.T) {
+	crd, err := os.ReadFile("testdata/podmonitor-crd.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	install(t, decode(t, crd)...)
+	eventually(t, func() error {
+		_, err := client().Discovery().ServerResourcesForGroupVersion("monitoring.coreos.com/v1")
+		return err
+	})
+	ns := namespace(t, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
+	for _, file := range manifests(t) {
+		for _, o := range deployed(t, file) {
+			switch {
+			case o.GetNamespace() != "":
+				ensureNamespace(t, o.GetNamespace())
+			case namespaced(t, o):
+				o.SetNamespace(ns)
+			}
+			options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
+			resource := resourceOf(t, o)
+			eventually(t, func() error { // a definition's resource is served a moment after it is listed
+				_, err := resource.Create(t.Context(), o, options)
+				if apierrors.IsNotFound(err) {
+					return err
+				}
+				if err != nil && !apierrors.IsAlreadyExists(err) {
+					t.Errorf("%s: %s %s: %v", file, o.GetKind(), o.GetName(), err)
+				}
+				return nil
+			})
+		}
+	}
+}
+
+func namespaced(t *testing.T, o *unstructured.Unstructured) bool {
+	t.Helper()
+	groups, err := restmapper.GetAPIGroupResources(client().Discovery())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind := o.GroupVersionKind()
+	mapping, err := restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(kind.GroupKind(), kind.Version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mapping.Scope.Name() == meta.RESTScopeNameNamespace
+}
+
+func ensureNamespace(t *testing.T, name string) {
+	t.Helper()
+	_, err := client().CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+}
+
+// template returns the pod of a workload, nil where the object has none.
+func template(o runtime.Object) *corev1.PodTemplateSpec {
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		return &o.Spec.Template
+	case *appsv1.StatefulSet:
+		return &o.Spec.Template
+	case *appsv1.DaemonSet:
+		return &o.Spec.Template
+	case *appsv1.ReplicaSet:
+		return &o.Spec.Template
+	case *batchv1.Job:
+		return &o.Spec.Template
+	case *batchv1.CronJob:
+		return &o.Spec.JobTemplate.Spec.Template
+	case *corev1.PodTemplate:
+		return &o.Template
+	case *corev1.Pod:
+		return &corev1.PodTemplateSpec{ObjectMeta: o.ObjectMeta, Spec: o.Spec}
+	}
+	return nil
+}
+
+// injected runs `locksidecar inject` on a pod.
+func injected(t *testing.T, pod *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
+	t.Helper()
+	in := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: *pod.ObjectMeta.DeepCopy(), Spec: *pod.Spec.DeepCopy()}
+	metav1.SetMetaDataLabel(&in.ObjectMeta, "locksidecar.dev/inject", "true")
+	var encoded bytes.Buffer
+	if err := json.NewSerializerWithOptions(json.DefaultMetaFactory, nil, nil, json.SerializerOptions{}).Encode(in, &encoded); err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr, exit := locksidecar(t, encoded.Bytes(), "inject", "-f", "-")
+	if exit != 0 {
+		t.Fatalf("inject: %d %s", exit, stderr)
+	}
+	var out corev1.Pod
+	if err := yaml.Unmarshal([]byte(stdout), &out); err != nil {
+		t.Fatal(err)
+	}
+	return &corev1.PodTemplateSpec{ObjectMeta: out.ObjectMeta, Spec: out.Spec}
+}
+
+// ofInject is what injection adds to a pod with one container.
+func ofInject(t *testing.T) *corev1.PodTemplateSpec {
+	return injected(t, &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "app"}}}})
+}
+
+// without takes all that injection adds from a pod.
+func without(pod *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
+	bare := pod.DeepCopy()
+	spec := &bare.Spec
+	spec.InitContainers = slices.DeleteFunc(spec.InitContainers, func(c corev1.Container) bool { return c.Name == "locksidecar" })
+	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool { return strings.HasPrefix(v.Name, "locksidecar-") })
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			c := &containers[i]
+			c.Env = slices.DeleteFunc(c.Env, func(v corev1.EnvVar) bool { return v.Name == "LOCKSIDECAR_SOCKET" })
+			c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "locksidecar-socket" })
+		}
+	}
+	return bare
+}
+
+// same compares pods as the API server sees them: nil and empty are the same there.
+func same(t *testing.T, what string, got, want *corev1.PodTemplateSpec) {
+	t.Helper()
+	if diff := cmp.Diff(normal(t, want), normal(t, got)); diff != "" {
+		t.Errorf("%s is not what injection yields (-injected +here):\n%s", what, diff)
+	}
+}
+
+func normal(t *testing.T, pod *corev1.PodTemplateSpec) map[string]any {
+	t.Helper()
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+// TestSidecarIsWhatInjectionAdds: the manifest to copy from is what injection yields.
+func TestSidecarIsWhatInjectionAdds(t *testing.T) {
+	objects := strictly(t, "sidecar.yaml")
+	if len(objects) != 2 {
+		t.Fatalf("%d objects, want a Deployment and a Job", len(objects))
+	}
+	for _, o := range objects {
+		pod := template(o)
+		same(t, o.GetObjectKind().GroupVersionKind().Kind, pod, injected(t, without(pod)))
+	}
+}
+
+// TestPlainSidecarIsTheSame: the ordinary container differs from the native one only where
+// it must.
+func TestPlainSidecarIsTheSame(t *testing.T) {
+	pod := template(strictly(t, "plain-sidecar.yaml")[0]).DeepCopy()
+	native := ofInject(t).Spec.InitContainers[0]
+	plain := pod.Spec.Containers[0]
+	if plain.Name != "locksidecar" {
+		t.Fatalf("the first container is %q: apps would start before it", plain.Name)
+	}
+	if want := []string{"/locksidecar", "health", "--wait", "30s"}; plain.Lifecycle == nil || !slices.Equal(plain.Lifecycle.PostStart.Exec.Command, want) {
+		t.Errorf("postStart does not wait for the socket")
+	}
+	if grace := pod.Spec.TerminationGracePeriodSeconds; grace == nil || *grace < 25+3 {
+		t.Errorf("the grace period is %v, the drain timeout is 25 s, and 3 s are for traces", grace)
+	}
+	if pod.Labels["locksidecar.dev/inject"] != "false" {
+		t.Error("injection is not refused: it would add a second sidecar")
+	}
+	plain.RestartPolicy, plain.StartupProbe, plain.Lifecycle = native.RestartPolicy, native.StartupProbe, nil
+	pod.Spec.InitContainers, pod.Spec.Containers = []corev1.Container{plain}, pod.Spec.Containers[1:]
+	pod.Labels["locksidecar.dev/inject"] = "true"
+	same(t, "plain-sidecar.yaml", pod, injected(t, without(pod)))
+}
+
+// TestManifestsAgree: image, Secrets, ports and labels are the same in all files.
+func TestManifestsAgree(t *testing.T) {
+	want := ofInject(t)
+	sidecar := want.Spec.InitContainers[0]
+	port := sidecar.Ports[0]
+	images := regexp.MustCompile(`[a-z.]+/locksidecar/locksidecar[:@][^\s"']*`)
+	for _, file := range manifests(t) {
+		content, err := os.ReadFile(filepath.Join(root, "deploy", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, image := range images.FindAllString(string(content), -1) {
+			if image != sidecar.Image {
+				t.Errorf("%s: image %s, want %s", file, image, sidecar.Image)
+			}
+		}
+		for _, o := range strictly(t, file) {
+			if pod := template(o); pod != nil {
+				agrees(t, file, pod, port)
+			}
+		}
+	}
+	policy := strictly(t, "networkpolicy.yaml")[0].(*networkingv1.NetworkPolicy)
+	if got := policy.Spec.Ingress[0].Ports[0].Port.IntVal; got != port.ContainerPort {
+		t.Errorf("networkpolicy.yaml lets in to port %d, want %d", got, port.ContainerPort)
+	}
+	for label, value := range policy.Spec.PodSelector.MatchLabels {
+		for _, o := range strictly(t, "sidecar.yaml") {
+			if template(o).Labels[label] != value {
+				t.Errorf("networkpolicy.yaml does not select the pods of sidecar.yaml: %s", label)
+			}
+		}
+	}
+	monitor := strictly(t, "podmonitor.yaml")[0].(*monitoringv1.PodMonitor)
+	if got := monitor.Spec.PodMetricsEndpoints[0].Port; got == nil || *got != port.Name {
+		t.Errorf("podmonitor.yaml scrapes port %v, want %s", got, port.Name)
+	}
+}
+
+// agrees holds a pod against the names that injection uses.
+func agrees(t *testing.T, file string, pod *corev1.PodTemplateSpec, port corev1.ContainerPort) {
+	t.Helper()
+	secret := "locksidecar"
+	if file == "migrate-job.yaml" {
+		secret = "locksidecar-migrate" // another role's
+	}
+	for _, v := range pod.Spec.Volumes {
+		if v.Name == "locksidecar-store" && v.Secret.SecretName != secret {
+			t.Errorf("%s: Secret %s, want %s", file, v.Secret.SecretName, secret)
+		}
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, p := range c.Ports {
+			if p.Name == port.Name && p != port {
+				t.Errorf("%s: container %s has port %v, want %v", file, c.Name, p, port)
+			}
+		}
+	}
+}
