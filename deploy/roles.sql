@@ -10,6 +10,11 @@
 --
 --   \password locksidecar_migrator
 --   \password locksidecar
+--
+-- Where sidecars have migrated by themselves until now, the tables are their role's: a
+-- superuser or that role must run this, and then let the migrator act for it:
+--
+--   GRANT former_role TO locksidecar_migrator;
 
 DO $$
 BEGIN

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -36,18 +35,28 @@ func as(t *testing.T, role, database string) string {
 	return u.String()
 }
 
-// makeRoles runs deploy/roles.sql as an administrator who is no superuser.
+// makeRoles runs deploy/roles.sql with psql, as an administrator who is no superuser.
 func makeRoles(t *testing.T, database string) {
 	t.Helper()
-	script, err := os.ReadFile("../deploy/roles.sql")
-	if err != nil {
-		t.Fatal(err)
+	makeRole(t, database, "admin", "LOGIN CREATEROLE", "CREATE, CONNECT")
+	runScript(t, as(t, "admin", database))
+}
+
+func runScript(t *testing.T, url string) {
+	t.Helper()
+	psql := exec.Command("psql", "--no-psqlrc", "--quiet", "-v", "ON_ERROR_STOP=1", "-f", "../deploy/roles.sql", url)
+	if out, err := psql.CombinedOutput(); err != nil {
+		t.Fatalf("psql: %v: %s", err, out)
 	}
-	execute(t, database, `DO $$ BEGIN
-		IF to_regrole('admin') IS NULL THEN CREATE ROLE admin LOGIN CREATEROLE; END IF;
-		EXECUTE format('GRANT CREATE, CONNECT ON DATABASE %I TO admin WITH GRANT OPTION', current_database());
-	END $$`)
-	execute(t, as(t, "admin", database), string(script))
+}
+
+// makeRole makes a role, unless it is there, that has rights on the database.
+func makeRole(t *testing.T, database, name, options, rights string) {
+	t.Helper()
+	execute(t, database, fmt.Sprintf(`DO $$ BEGIN
+		IF to_regrole('%[1]s') IS NULL THEN CREATE ROLE %[1]s %[2]s; END IF;
+		EXECUTE format('GRANT %[3]s ON DATABASE %%I TO %[1]s WITH GRANT OPTION', current_database());
+	END $$`, name, options, rights))
 }
 
 // execute runs statements on a connection of its own.
@@ -102,6 +111,27 @@ func TestRoles(t *testing.T) {
 	t.Run("begins an epoch", func(t *testing.T) { roleBeginsEpoch(t, database, o) })
 	t.Run("may do no more", func(t *testing.T) { roleIsRefused(t, database) })
 	t.Run("later migrations", func(t *testing.T) { roleCoversLater(t, database) })
+}
+
+// TestRolesTakeOver: where sidecars have migrated by themselves until now, they go on under
+// the roles, and the migrator may change what theirs has made.
+func TestRolesTakeOver(t *testing.T) {
+	_, database := onPostgres(t)
+	makeRole(t, database, "former", "LOGIN", "CREATE")
+	former := start(t, options{"STORE_URL": as(t, "former", database)})
+	runScript(t, database)
+	execute(t, database, "GRANT former TO "+migratorRole)
+	next := start(t, options{"STORE_URL": as(t, sidecarRole, database), "AUTO_MIGRATE": "false"})
+	exchange(t, former, next)
+	roleIsRefused(t, database)
+	if out, err := migrateAs(t, migratorRole, database); err != nil || !strings.Contains(out, "up to date") {
+		t.Errorf("%v: %s", err, out)
+	}
+	execute(t, as(t, migratorRole, database), "ALTER TABLE locksidecar.locks ADD later integer")
+	roleCoversLater(t, database)
+	// The functions need not be everybody's.
+	execute(t, database, "REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA locksidecar FROM PUBLIC")
+	exchange(t, former, next)
 }
 
 func roleWorks(t *testing.T, database string, early *sidecar, o options) {
