@@ -42,9 +42,9 @@ func makeRoles(t *testing.T, database string) {
 	runScript(t, as(t, "admin", database))
 }
 
-func runScript(t *testing.T, url string) {
+func runScript(t *testing.T, database string) {
 	t.Helper()
-	psql := exec.Command("psql", "--no-psqlrc", "--quiet", "-v", "ON_ERROR_STOP=1", "-f", "../deploy/roles.sql", url)
+	psql := exec.Command("psql", "--no-psqlrc", "--quiet", "-v", "ON_ERROR_STOP=1", "-f", "../deploy/roles.sql", database)
 	if out, err := psql.CombinedOutput(); err != nil {
 		t.Fatalf("psql: %v: %s", err, out)
 	}
@@ -60,17 +60,17 @@ func makeRole(t *testing.T, database, name, options, rights string) {
 }
 
 // execute runs statements on a connection of its own.
-func execute(t *testing.T, url, sql string) {
+func execute(t *testing.T, database, sql string) {
 	t.Helper()
-	if err := tryExecute(t, url, sql); err != nil {
+	if err := tryExecute(t, database, sql); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func tryExecute(t *testing.T, url, sql string) error {
+func tryExecute(t *testing.T, database, sql string) error {
 	t.Helper()
 	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, url)
+	conn, err := pgx.Connect(ctx, database)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestRoles(t *testing.T) {
 	}
 	early.await("ready", early.tryReady)
 	makeRoles(t, database) // again, which takes back what default privileges gave too much
-	t.Run("does its work", func(t *testing.T) { roleWorks(t, database, early, o) })
+	t.Run("does its work", func(t *testing.T) { roleWorks(t, early, o) })
 	t.Run("sweeps", func(t *testing.T) { roleSweeps(t, database) })
 	t.Run("begins an epoch", func(t *testing.T) { roleBeginsEpoch(t, database, o) })
 	t.Run("may do no more", func(t *testing.T) { roleIsRefused(t, database) })
@@ -134,7 +134,7 @@ func TestRolesTakeOver(t *testing.T) {
 	exchange(t, former, next)
 }
 
-func roleWorks(t *testing.T, database string, early *sidecar, o options) {
+func roleWorks(t *testing.T, early *sidecar, o options) {
 	one, two := start(t, o.with(options{"TTL": "2s", "POD": "one"})), start(t, o.with(options{"POD": "two"}))
 	exchange(t, one, two)
 

@@ -64,7 +64,7 @@ func TestHealthWaitsNoLonger(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close()
+	defer func() { _ = listener.Close() }()
 	for name, socket := range map[string]string{"nobody listens": shortSocket(t), "nobody answers": hanging} {
 		began := time.Now()
 		_, err := command("--socket", socket, "health", "--wait", wait.String())
