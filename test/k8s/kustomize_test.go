@@ -116,7 +116,7 @@ func TestComponent(t *testing.T) {
 	}
 	for name := range before {
 		kind, _, _ := strings.Cut(name, " ")
-		got, want := podOf(t, kind, after[name]), injected(t, podOf(t, kind, before[name]))
+		got, want := podIn(t, kind, after[name]), injected(t, podIn(t, kind, before[name]))
 		for _, pod := range []*corev1.PodTemplateSpec{got, want} { // their order means nothing
 			slices.SortFunc(pod.Spec.Volumes, func(a, b corev1.Volume) int { return cmp.Compare(a.Name, b.Name) })
 		}
@@ -157,8 +157,8 @@ func withComponent(t *testing.T, resources string) filesys.FileSystem {
 	return files
 }
 
-// podOf returns the pod of a workload, by the path to it.
-func podOf(t *testing.T, kind string, object any) *corev1.PodTemplateSpec {
+// podIn returns the pod of a workload, by the path to it.
+func podIn(t *testing.T, kind string, object any) *corev1.PodTemplateSpec {
 	t.Helper()
 	i := slices.IndexFunc(workloads, func(w workload) bool { return w.kind == kind })
 	content, _, err := unstructured.NestedMap(map[string]any{"object": object}, append([]string{"object"}, workloads[i].pod...)...)

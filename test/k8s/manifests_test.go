@@ -2,6 +2,7 @@ package k8s
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"io/fs"
@@ -12,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/restmapper"
 )
@@ -127,22 +129,25 @@ func TestManifestsAreAdmitted(t *testing.T) {
 		t.Fatal(err)
 	}
 	install(t, decode(t, crd)...)
-	eventually(t, func() error {
-		_, err := client().Discovery().ServerResourcesForGroupVersion("monitoring.coreos.com/v1")
+	eventually(t, func() error { // a definition is known a moment later
+		_, err := mappingOf(t, deployed(t, "podmonitor.yaml")[0])
 		return err
 	})
 	ns := namespace(t, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
 	for _, file := range manifests(t) {
 		for _, o := range deployed(t, file) {
-			switch {
-			case o.GetNamespace() != "":
-				ensureNamespace(t, o.GetNamespace())
-			case namespaced(t, o):
-				o.SetNamespace(ns)
+			mapping, err := mappingOf(t, o)
+			if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			var resource dynamic.ResourceInterface = dynamicClient().Resource(mapping.Resource)
+			if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+				into := cmp.Or(o.GetNamespace(), ns)
+				ensureNamespace(t, into)
+				resource = dynamicClient().Resource(mapping.Resource).Namespace(into)
 			}
 			options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
-			resource := resourceOf(t, o)
-			eventually(t, func() error { // a definition's resource is served a moment after it is listed
+			eventually(t, func() error { // it may be known a moment before it is served
 				_, err := resource.Create(t.Context(), o, options)
 				if apierrors.IsNotFound(err) {
 					return err
@@ -156,18 +161,15 @@ func TestManifestsAreAdmitted(t *testing.T) {
 	}
 }
 
-func namespaced(t *testing.T, o *unstructured.Unstructured) bool {
+// mappingOf asks the server for the resource of an object's kind, each time anew.
+func mappingOf(t *testing.T, o *unstructured.Unstructured) (*meta.RESTMapping, error) {
 	t.Helper()
 	groups, err := restmapper.GetAPIGroupResources(client().Discovery())
 	if err != nil {
 		t.Fatal(err)
 	}
 	kind := o.GroupVersionKind()
-	mapping, err := restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(kind.GroupKind(), kind.Version)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return mapping.Scope.Name() == meta.RESTScopeNameNamespace
+	return restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(kind.GroupKind(), kind.Version)
 }
 
 func ensureNamespace(t *testing.T, name string) {
@@ -245,7 +247,7 @@ func without(pod *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
 // same compares pods as the API server sees them: nil and empty are the same there.
 func same(t *testing.T, what string, got, want *corev1.PodTemplateSpec) {
 	t.Helper()
-	if diff := cmp.Diff(normal(t, want), normal(t, got)); diff != "" {
+	if diff := gocmp.Diff(normal(t, want), normal(t, got)); diff != "" {
 		t.Errorf("%s is not what injection yields (-injected +here):\n%s", what, diff)
 	}
 }
