@@ -5,6 +5,7 @@ LINT_VERSION := 2.15.0
 LINT         := .bin/golangci-lint-$(LINT_VERSION)
 BINARY       := bin/locksidecar
 MAX_BINARY   := 25000000
+IMAGE        ?= ghcr.io/locksidecar/locksidecar:$(VERSION)
 FUZZTIME     ?= 10s
 BENCH        ?= .
 
@@ -14,7 +15,7 @@ PYTHON_CLIENT := clients/python
 export GOFLAGS += -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-go test-deps test-contract test-examples test-node test-python test-k8s vet vet-darwin check lint fmt fuzz bench bench-go clean
+.PHONY: help run build test test-go test-deps test-contract test-examples test-node test-python test-k8s test-image vet vet-darwin check lint fmt fuzz bench bench-go image clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null || \
@@ -36,6 +37,30 @@ build: ## Build bin/locksidecar, one static file
 	CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BINARY) ./cmd/locksidecar
 	@size=$$(wc -c < $(BINARY)); echo "$(BINARY): $$size bytes"; \
 	[ "$$size" -le $(MAX_BINARY) ] || { echo "more than $(MAX_BINARY) bytes: it is copied into every pod" >&2; exit 1; }
+
+# A platform and a builder of choice: make image PLATFORM=linux/arm64 BUILDER=podman. Files
+# have the sources' date, so the same sources make the same image; docker takes it from the
+# argument for the image's own date, too, the others want a flag. Debian 12's buildah does
+# not know its own platform.
+PLATFORM          ?= linux/$(shell go env GOARCH)
+BUILDER           ?= $(shell for b in docker buildah podman; do command -v $$b && break; done)
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+
+image: ## Build the image (IMAGE=name:tag) with docker, buildah or podman
+	@[ -n "$(BUILDER)" ] || { echo "an image is built by docker, buildah or podman: none is installed" >&2; exit 1; }
+	$(BUILDER) build --platform $(PLATFORM) -t $(IMAGE) --build-arg VERSION=$(VERSION) \
+	  --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) --build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) \
+	  $(if $(findstring docker,$(BUILDER)),,--timestamp $(SOURCE_DATE_EPOCH) --build-arg BUILDPLATFORM=linux/$$(go env GOHOSTARCH)) \
+	  $(foreach arg,GO_IMAGE GOPROXY GOSUMDB,$(if $($(arg)),--build-arg $(arg)=$($(arg)))) $(BUILD_FLAGS) .
+
+# In a module of its own: what it needs to check the Dockerfile is none of ours. As root,
+# for it mounts and changes users.
+test-image: test-deps ## Build the image without a registry, and run a pod of it as processes (as root; installs buildah)
+	@missing=""; command -v buildah >/dev/null || missing="buildah"; \
+	ldd "$$(command -v busybox)" 2>&1 | grep -q 'not a dynamic' || missing="$$missing busybox-static"; \
+	[ -e /etc/ssl/certs/ca-certificates.crt ] || missing="$$missing ca-certificates"; \
+	[ -z "$$missing" ] || $(MAKE) apt PACKAGES="$$missing"
+	cd test/image && CGO_ENABLED=0 go vet ./... && CGO_ENABLED=0 go test -count=1 -v ./...
 
 test: test-go test-contract test-python test-node test-examples ## Install what the tests need and run all of them
 
