@@ -1,0 +1,149 @@
+package image
+
+import (
+	"bytes"
+	"debug/elf"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// maxSize is of all files together: every node pulls it.
+const maxSize = 25_000_000
+
+// TestImage: the image has what it needs to run, and nothing else.
+func TestImage(t *testing.T) {
+	image := native(t)
+	config := image.Config.Config
+	if config.User != "65532:65532" {
+		t.Errorf("user %q, want 65532:65532: a number, so that runAsNonRoot can be checked", config.User)
+	}
+	if !slices.Equal(config.Entrypoint, []string{"/locksidecar"}) || len(config.Cmd) > 0 {
+		t.Errorf("entrypoint %q, command %q", config.Entrypoint, config.Cmd)
+	}
+	if len(config.Volumes)+len(config.ExposedPorts) > 0 {
+		t.Errorf("volumes %v, ports %v: the pod says what it wants", config.Volumes, config.ExposedPorts)
+	}
+	for label, want := range map[string]string{
+		"title": "locksidecar", "source": "https://github.com/locksidecar/locksidecar", "licenses": "Apache-2.0",
+		"version": version, "revision": command(t, "git", "rev-parse", "HEAD"), "description": "",
+	} {
+		got := config.Labels["org.opencontainers.image."+label]
+		if got == "" || want != "" && got != want {
+			t.Errorf("label %s is %q, want %q", label, got, want)
+		}
+	}
+	checkFiles(t, image.tree(t), runtime.GOARCH)
+}
+
+// TestOtherArchitecture builds for the machine that this one is not.
+func TestOtherArchitecture(t *testing.T) {
+	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]
+	image := build(t, "linux/"+other, "localhost/locksidecar-"+other)
+	if image.Config.Architecture != other {
+		t.Errorf("the image is for %s, want %s", image.Config.Architecture, other)
+	}
+	checkFiles(t, image.tree(t), other)
+}
+
+func checkFiles(t *testing.T, root, arch string) {
+	t.Helper()
+	want := []string{
+		"drwxr-xr-x 0:0 etc",
+		"drwxr-xr-x 0:0 etc/ssl",
+		"drwxr-xr-x 0:0 etc/ssl/certs",
+		"-rw-r--r-- 0:0 etc/ssl/certs/ca-certificates.crt",
+		"-rwxr-xr-x 0:0 locksidecar",
+		"drwxr-xr-x 0:0 run",
+		"drwxr-xr-x 65532:65532 run/locksidecar",
+	}
+	var got []string
+	var size int64
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || path == root {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		if info.Mode().IsRegular() {
+			size += info.Size()
+		}
+		owner := info.Sys().(*syscall.Stat_t)
+		got = append(got, fmt.Sprintf("%s %d:%d %s", info.Mode(), owner.Uid, owner.Gid, strings.TrimPrefix(path, root+"/")))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("files of the image:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	t.Logf("%s: %d bytes", arch, size)
+	if size > maxSize {
+		t.Errorf("%d bytes, want at most %d", size, maxSize)
+	}
+	checkBinary(t, filepath.Join(root, "locksidecar"), arch)
+}
+
+// checkBinary wants a file for the architecture that needs no other file.
+func checkBinary(t *testing.T, path, arch string) {
+	t.Helper()
+	binary, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = binary.Close() }()
+	if want := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[arch]; binary.Machine != want {
+		t.Errorf("the binary is for %s, want %s", binary.Machine, want)
+	}
+	for _, part := range binary.Progs {
+		if part.Type == elf.PT_INTERP || part.Type == elf.PT_DYNAMIC {
+			t.Errorf("the binary is not static: it has a %s", part.Type)
+		}
+	}
+}
+
+// TestReproducible: the same sources make the same image, and its binary is the one that
+// `make build` makes.
+func TestReproducible(t *testing.T) {
+	first := native(t)
+	if again := build(t, "linux/"+runtime.GOARCH, "localhost/locksidecar-again"); again.ID != first.ID {
+		t.Errorf("image %s, built again %s", first.ID, again.ID)
+	}
+
+	// The files carry their date: no builder needs a flag for the same layer.
+	flags, err := baseFlags()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"build", "--pull=never", "--quiet", "-t", "localhost/locksidecar-plain", "--build-arg", "VERSION=" + version,
+		"--build-arg", "GO_IMAGE=" + baseImage, "--build-arg", "BUILDPLATFORM=linux/" + runtime.GOARCH,
+		"--build-arg", "SOURCE_DATE_EPOCH=" + epoch, "--build-arg", "GOPROXY=off"}, strings.Fields(flags)...)
+	command(t, "buildah", append(args, ".")...)
+	if plain := look(t, "localhost/locksidecar-plain"); !slices.Equal(plain.Config.Rootfs.Layers, first.Config.Rootfs.Layers) {
+		t.Errorf("layers %s, built without --timestamp %s", first.Config.Rootfs.Layers, plain.Config.Rootfs.Layers)
+	}
+
+	binary := filepath.Join(t.TempDir(), "locksidecar")
+	command(t, "make", "build", "VERSION="+version, "BINARY="+binary)
+	if !bytes.Equal(content(t, binary), content(t, filepath.Join(first.tree(t), "locksidecar"))) {
+		t.Error("the image's binary is another one than that of `make build`")
+	}
+}
+
+func content(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
