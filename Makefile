@@ -53,15 +53,6 @@ image: ## Build the image (IMAGE=name:tag) with docker, buildah or podman
 	  $(if $(findstring docker,$(BUILDER)),,--timestamp $(SOURCE_DATE_EPOCH) --build-arg BUILDPLATFORM=linux/$$(go env GOHOSTARCH)) \
 	  $(foreach arg,GO_IMAGE GOPROXY GOSUMDB,$(if $($(arg)),--build-arg $(arg)=$($(arg)))) $(BUILD_FLAGS) .
 
-# In a module of its own: what it needs to check the Dockerfile is none of ours. As root,
-# for it mounts and changes users.
-test-image: test-deps ## Build the image without a registry, and run a pod of it as processes (as root; installs buildah)
-	@missing=""; command -v buildah >/dev/null || missing="buildah"; \
-	ldd "$$(command -v busybox)" 2>&1 | grep -q 'not a dynamic' || missing="$$missing busybox-static"; \
-	[ -e /etc/ssl/certs/ca-certificates.crt ] || missing="$$missing ca-certificates"; \
-	[ -z "$$missing" ] || $(MAKE) apt PACKAGES="$$missing"
-	cd test/image && CGO_ENABLED=0 go vet ./... && CGO_ENABLED=0 go test -count=1 -v ./...
-
 test: test-go test-contract test-python test-node test-examples ## Install what the tests need and run all of them
 
 # The end-to-end tests measure times, so nothing else runs beside them; and the test
@@ -133,6 +124,15 @@ examples/node/node_modules: examples/node/package.json $(wildcard clients/node/s
 	cd clients/node && npm ci --no-audit --no-fund --silent && npm run --silent build
 	cd examples/node && npm install --no-audit --no-fund --no-package-lock --silent
 	@touch $@
+
+# In a module of its own: what it needs to check the Dockerfile is none of ours. As root,
+# for it mounts and changes users.
+test-image: test-deps ## Build the image without a registry, and run a pod of it as processes (as root; installs buildah)
+	@missing=""; command -v buildah >/dev/null || missing="buildah"; \
+	ldd "$$(command -v busybox)" 2>&1 | grep -q 'not a dynamic' || missing="$$missing busybox-static"; \
+	[ -e /etc/ssl/certs/ca-certificates.crt ] || missing="$$missing ca-certificates"; \
+	[ -z "$$missing" ] || $(MAKE) apt PACKAGES="$$missing"
+	cd test/image && CGO_ENABLED=0 go vet ./... && CGO_ENABLED=0 go test -count=1 -v ./...
 
 # Installs PACKAGES as root, or says what to do.
 .PHONY: apt

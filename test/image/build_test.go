@@ -42,8 +42,7 @@ func openStorage(folder string) error {
 // command runs a program in the repository's folder and returns what it printed.
 func command(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(name, args...)
-	cmd.Dir = repository
+	cmd := inRepository(name, args...)
 	var errors strings.Builder
 	cmd.Stderr = &errors
 	out, err := cmd.Output()
@@ -53,11 +52,17 @@ func command(t *testing.T, name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
+// inRepository keeps buildah's caches in our folder, too.
+func inRepository(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(name, args...)
+	cmd.Dir = repository
+	cmd.Env = append(os.Environ(), "TMPDIR="+os.Getenv(privateEnv))
+	return cmd
+}
+
 // baseFlags makes the base image, once, and returns the flags for its use.
 var baseFlags = sync.OnceValues(func() (string, error) {
-	base := exec.Command("test/image/base.sh", baseImage)
-	base.Dir = repository
-	out, err := base.CombinedOutput()
+	out, err := inRepository("test/image/base.sh", baseImage).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("base.sh: %w\n%s", err, out)
 	}

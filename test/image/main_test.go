@@ -19,7 +19,8 @@ const patience = 20 * time.Second
 // cluster is a PostgreSQL of our own; each test has a database in it.
 var cluster *pgtest.Cluster
 
-// privateEnv marks the process that runs the tests, in a mount namespace of its own.
+// privateEnv marks the process that runs the tests, in a mount namespace of its own. It is
+// the folder for what they build.
 const privateEnv = "LOCKSIDECAR_TEST_PRIVATE"
 
 func TestMain(m *testing.M) {
@@ -35,18 +36,24 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// private runs the tests in a mount namespace of their own: whatever they mount goes with
-// them, even when they crash.
+// private runs the tests in a mount namespace of their own: whatever they mount and build
+// goes with them, even when they crash.
 func private() int {
 	if os.Geteuid() != 0 {
 		fmt.Fprintln(os.Stderr, "these tests mount folders and change users: run them as root, such as by `sudo make test-image`")
 		return 1
 	}
+	folder, err := os.MkdirTemp("", "lsimage-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(folder) }()
 	self := exec.Command("/proc/self/exe", os.Args[1:]...)
-	self.Env = append(os.Environ(), privateEnv+"=yes")
+	self.Env = append(os.Environ(), privateEnv+"="+folder)
 	self.Stdin, self.Stdout, self.Stderr = os.Stdin, os.Stdout, os.Stderr
 	self.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	err := self.Run()
+	err = self.Run()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -65,13 +72,7 @@ func run(m *testing.M) int {
 			return 1
 		}
 	}
-	folder, err := os.MkdirTemp("", "lsimage-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() { _ = os.RemoveAll(folder) }()
-	if err := openStorage(folder); err != nil {
+	if err := openStorage(os.Getenv(privateEnv)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
