@@ -2,6 +2,7 @@ package image
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -33,7 +34,9 @@ func runApp() {
 	// One connection, and so one session. Lost, the next call makes another.
 	client := &http.Client{Transport: &http.Transport{
 		MaxConnsPerHost: 1,
-		Dial:            func(string, string) (net.Conn, error) { return net.Dial("unix", socket) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
 	}}
 	terms := make(chan os.Signal, 1)
 	signal.Notify(terms, syscall.SIGTERM)
@@ -81,7 +84,7 @@ func failed(err error) answer {
 }
 
 func request(client *http.Client, words []string) answer {
-	r, err := http.NewRequest(words[0], "http://localhost"+words[1], strings.NewReader(words[2]))
+	r, err := http.NewRequest(words[0], "http://localhost"+words[1], strings.NewReader(strings.Join(words[2:], " ")))
 	if err != nil {
 		return failed(err)
 	}
@@ -103,16 +106,16 @@ type app struct {
 	said int // lines that were heard
 }
 
-// do lets the app do something and returns its answer.
-func (a *app) do(format string, args ...any) answer {
+// do lets the app do something, such as PUT with a path and a body, and returns its answer.
+func (a *app) do(words ...string) answer {
 	a.t.Helper()
-	a.send(format, args...)
+	a.send(words...)
 	return a.hear()
 }
 
-func (a *app) send(format string, args ...any) {
+func (a *app) send(words ...string) {
 	a.t.Helper()
-	if _, err := fmt.Fprintf(a.stdin, format+"\n", args...); err != nil {
+	if _, err := io.WriteString(a.stdin, strings.Join(words, " ")+"\n"); err != nil {
 		a.t.Fatal(err)
 	}
 }
@@ -153,14 +156,32 @@ func (ans answer) want(t *testing.T, status int, part string) answer {
 // acquire gets a lock and returns its token.
 func (a *app) acquire(key string) string {
 	a.t.Helper()
-	return a.do(`PUT /v1/locks/%s {"ttl_ms":3600000}`, key).token(a.t)
+	return a.do("PUT", "/v1/locks/"+key, `{"ttl_ms":3600000}`).token(a.t)
+}
+
+// release gives a lock back.
+func (a *app) release(key, token string) {
+	a.t.Helper()
+	a.do("DELETE", "/v1/locks/"+key+"?token="+token).want(a.t, 200, "released")
+}
+
+// renew checks that a lock is still held.
+func (a *app) renew(key, token string) answer {
+	a.t.Helper()
+	return a.do("PATCH", "/v1/locks/"+key, `{"token":`+token+`}`)
+}
+
+// try asks for a lock that it may not get.
+func (a *app) try(key string) answer {
+	a.t.Helper()
+	return a.do("PUT", "/v1/locks/"+key)
 }
 
 func (ans answer) token(t *testing.T) string {
 	t.Helper()
 	var grant struct {
-		Granted bool
-		Token   int64
+		Granted bool  `json:"granted"`
+		Token   int64 `json:"token"`
 	}
 	if err := json.Unmarshal([]byte(ans.Body), &grant); err != nil || !grant.Granted {
 		t.Fatalf("not granted: %+v", ans)
@@ -171,7 +192,7 @@ func (ans answer) token(t *testing.T) string {
 // waitFor stands in the queue for a lock and comes back at once; hear brings the grant.
 func (a *app) waitFor(key string) {
 	a.t.Helper()
-	a.send(`PUT /v1/locks/%s {"wait_ms":-1}`, key)
+	a.send("PUT", "/v1/locks/"+key, `{"wait_ms":-1}`)
 }
 
 // end lets the app finish.

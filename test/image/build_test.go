@@ -90,11 +90,12 @@ type built struct {
 	Config struct {
 		Architecture string `json:"architecture"`
 		Config       struct {
-			User, WorkingDir string
-			Entrypoint, Cmd  []string
-			ExposedPorts     map[string]any
-			Volumes          map[string]any
-			Labels           map[string]string
+			User       string            `json:"User"`
+			Entrypoint []string          `json:"Entrypoint"`
+			Cmd        []string          `json:"Cmd"`
+			Ports      map[string]any    `json:"ExposedPorts"`
+			Volumes    map[string]any    `json:"Volumes"`
+			Labels     map[string]string `json:"Labels"`
 		} `json:"config"`
 		Rootfs struct {
 			Layers []string `json:"diff_ids"`

@@ -14,19 +14,20 @@ const containerEnv = "LOCKSIDECAR_TEST_CONTAINER"
 // container is what a runtime makes of a container of a pod: a root folder that nobody
 // writes to, volumes, and a user without any privilege.
 type container struct {
-	Root    string
-	Volumes []volume
-	UID     int
+	Root    string   `json:"root"`
+	Volumes []volume `json:"volumes"`
+	UID     int      `json:"uid"`
 	// Groups are further ones, such as the pod's fsGroup. The first has the user's number.
-	Groups []int
-	Args   []string
-	Env    []string
+	Groups []int    `json:"groups"`
+	Args   []string `json:"args"`
+	Env    []string `json:"env"`
 }
 
 // volume is a folder, or a file, at a place in the container.
 type volume struct {
-	Source, Target string
-	ReadOnly       bool
+	Source   string `json:"source"`
+	Target   string `json:"target"`
+	ReadOnly bool   `json:"read_only"`
 }
 
 // enter makes this process the container that the environment describes. Its mount

@@ -27,8 +27,8 @@ func TestImage(t *testing.T) {
 	if !slices.Equal(config.Entrypoint, []string{"/locksidecar"}) || len(config.Cmd) > 0 {
 		t.Errorf("entrypoint %q, command %q", config.Entrypoint, config.Cmd)
 	}
-	if len(config.Volumes)+len(config.ExposedPorts) > 0 {
-		t.Errorf("volumes %v, ports %v: the pod says what it wants", config.Volumes, config.ExposedPorts)
+	if len(config.Volumes)+len(config.Ports) > 0 {
+		t.Errorf("volumes %v, ports %v: the pod says what it wants", config.Volumes, config.Ports)
 	}
 	for label, want := range map[string]string{
 		"title": "locksidecar", "source": "https://github.com/locksidecar/locksidecar", "licenses": "Apache-2.0",
@@ -124,9 +124,11 @@ func TestReproducible(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := append([]string{"build", "--pull=never", "--quiet", "-t", "localhost/locksidecar-plain", "--build-arg", "VERSION=" + version,
+	args := append([]string{
+		"build", "--pull=never", "--quiet", "-t", "localhost/locksidecar-plain", "--build-arg", "VERSION=" + version,
 		"--build-arg", "GO_IMAGE=" + baseImage, "--build-arg", "BUILDPLATFORM=linux/" + runtime.GOARCH,
-		"--build-arg", "SOURCE_DATE_EPOCH=" + epoch, "--build-arg", "GOPROXY=off"}, strings.Fields(flags)...)
+		"--build-arg", "SOURCE_DATE_EPOCH=" + epoch, "--build-arg", "GOPROXY=off",
+	}, strings.Fields(flags)...)
 	command(t, "buildah", append(args, ".")...)
 	if plain := look(t, "localhost/locksidecar-plain"); !slices.Equal(plain.Config.Rootfs.Layers, first.Config.Rootfs.Layers) {
 		t.Errorf("layers %s, built without --timestamp %s", first.Config.Rootfs.Layers, plain.Config.Rootfs.Layers)

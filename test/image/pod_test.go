@@ -180,17 +180,17 @@ func TestAppWithoutPrivileges(t *testing.T) {
 	p := newPod(t, cluster.NewDatabase(t), emptyDir{})
 	p.sidecar()
 	a := p.app()
-	a.do("DELETE /v1/locks/k?token=%s ", a.acquire("k")).want(t, 200, "released")
+	a.release("k", a.acquire("k"))
 
 	before := p.files()
 	for _, command := range []string{
 		"create /run/locksidecar/x", "remove " + socket, "rename " + socket + " /run/locksidecar/x",
 		"chmod " + socket, "create " + socket + ".instance", "create /x",
 	} {
-		a.do("%s", command).want(t, 0, "read-only file system")
+		a.do(command).want(t, 0, "read-only file system")
 	}
-	a.do("read %s", socket+".instance").want(t, 0, "permission denied")
-	a.do("read %s", storeFile).want(t, 0, "no such file")
+	a.do("read", socket+".instance").want(t, 0, "permission denied")
+	a.do("read", storeFile).want(t, 0, "no such file")
 	if after := p.files(); !slices.Equal(before, after) {
 		t.Errorf("the folder had %q, now %q", before, after)
 	}
@@ -239,7 +239,7 @@ func TestSocketMode(t *testing.T) {
 			p.sidecar()
 			a := p.app()
 			if test.refused {
-				a.do("PUT /v1/locks/k {}").want(t, 0, "permission denied")
+				a.try("k").want(t, 0, "permission denied")
 				return
 			}
 			a.acquire("k")
@@ -291,7 +291,7 @@ func TestStartupProbe(t *testing.T) {
 	if code := p.exec("health", "--ready").code(); code != 69 {
 		t.Errorf("ready without a database: code %d, want 69", code)
 	}
-	p.app().do("PUT /v1/locks/k {}").want(t, 503, "store_unavailable")
+	p.app().try("k").want(t, 503, "store_unavailable")
 	s.signal(syscall.SIGKILL)
 	s.code()
 	if code := well(); code != 69 {

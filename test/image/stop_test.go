@@ -15,7 +15,8 @@ func twoPods(t *testing.T, env ...string) (one *pod, sidecar *process, here, the
 	two := newPod(t, database, emptyDir{})
 	sidecar = one.sidecar()
 	two.sidecar()
-	return one, sidecar, one.app(), two.app()
+	here, there = one.app(), two.app()
+	return one, sidecar, here, there
 }
 
 // TestNativeStop: the kubelet stops the app first, which works on as before; the sidecar
@@ -27,9 +28,9 @@ func TestNativeStop(t *testing.T) {
 	if heard := here.hear(); heard.Signal != "SIGTERM" {
 		t.Fatalf("the app says %+v", heard)
 	}
-	here.do(`PATCH /v1/locks/k {"token":%s}`, token).want(t, 200, "granted")
-	here.do("DELETE /v1/locks/other?token=%s ", here.acquire("other")).want(t, 200, "released")
-	there.do("PUT /v1/locks/k {}").want(t, 423, "held")
+	here.renew("k", token).want(t, 200, "granted")
+	here.release("other", here.acquire("other"))
+	there.try("k").want(t, 423, "held")
 
 	there.waitFor("k")
 	here.end()
@@ -48,17 +49,17 @@ func TestPlainStop(t *testing.T) {
 		t.Fatalf("the app says %+v", heard)
 	}
 	sidecar.await(`"msg":"stopping"`)
-	for began := time.Now(); here.do("GET /readyz ").Status != 503; {
+	for began := time.Now(); here.do("GET", "/readyz").Status != 503; {
 		if time.Since(began) > patience {
 			t.Fatal("the sidecar stops, and says that it is ready")
 		}
 	}
-	here.do("PUT /v1/locks/other {}").want(t, 503, "draining")
-	here.do(`PATCH /v1/locks/k {"token":%s}`, token).want(t, 200, "granted")
-	there.do("PUT /v1/locks/k {}").want(t, 423, "held")
+	here.try("other").want(t, 503, "draining")
+	here.renew("k", token).want(t, 200, "granted")
+	there.try("k").want(t, 423, "held")
 
 	there.waitFor("k")
-	here.do("DELETE /v1/locks/k?token=%s ", token).want(t, 200, "released")
+	here.release("k", token)
 	there.hear().token(t)
 	if code := sidecar.code(); code != 0 {
 		t.Errorf("the sidecar ended with code %d", code)
@@ -103,7 +104,7 @@ func TestKilledSidecar(t *testing.T) {
 	token := here.acquire("k")
 	sidecar.signal(syscall.SIGKILL)
 	sidecar.code()
-	there.do("PUT /v1/locks/k {}").want(t, 423, "held")
+	there.try("k").want(t, 423, "held")
 	if left := strings.Join(one.files(), " "); !strings.Contains(left, "locksidecar.sock.instance") {
 		t.Fatalf("the folder has %s", left)
 	}
@@ -111,7 +112,7 @@ func TestKilledSidecar(t *testing.T) {
 	again := one.sidecar()
 	there.waitFor("k")
 	there.hear().token(t) // the TTL is an hour
-	here.do(`PATCH /v1/locks/k {"token":%s}`, token).want(t, 409, "not_holder")
+	here.renew("k", token).want(t, 409, "not_holder")
 	here.acquire("another")
 	here.end()
 	ends(t, again)
