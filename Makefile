@@ -38,10 +38,10 @@ build: ## Build bin/locksidecar, one static file
 	@size=$$(wc -c < $(BINARY)); echo "$(BINARY): $$size bytes"; \
 	[ "$$size" -le $(MAX_BINARY) ] || { echo "more than $(MAX_BINARY) bytes: it is copied into every pod" >&2; exit 1; }
 
-# A platform and a builder of choice: make image PLATFORM=linux/arm64 BUILDER=podman. Files
-# have the sources' date, so the same sources make the same image; docker takes it from the
-# argument for the image's own date, too, the others want a flag. Debian 12's buildah does
-# not know its own platform.
+# A platform and a builder of choice: make image PLATFORM=linux/arm64 BUILDER=podman. The
+# same sources make the same image: files have the sources' date. Of the image's own date,
+# docker learns by the argument (what buildx dates itself: --output=…,rewrite-timestamp=true),
+# the others by a flag. Debian 12's buildah does not know its own platform.
 PLATFORM          ?= linux/$(shell go env GOARCH)
 BUILDER           ?= $(shell for b in docker buildah podman; do command -v $$b && break; done)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
