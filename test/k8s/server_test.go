@@ -88,6 +88,7 @@ func (t *mainTB) cleanUp() {
 		t.cleanups[i]()
 	}
 }
+
 func TestServerIsTheVersionThatTheManifestsAreFor(t *testing.T) {
 	v, err := client().Discovery().ServerVersion()
 	if err != nil {

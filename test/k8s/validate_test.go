@@ -28,15 +28,22 @@ func TestValidationRefusesWhatIsNotProper(t *testing.T) {
 	}{
 		{"image", annotate("image", "a b"), `annotation locksidecar.dev/image is "a b": it must be the name of an image`},
 		{"secret", annotate("secret", "A"), `annotation locksidecar.dev/secret is "A": it must be the name of a Secret`},
+		{"secret's end", annotate("secret", "a-"), `it must be the name of a Secret`},
 		{"socket", annotate("socket", "s"), `annotation locksidecar.dev/socket is "s": it must be an absolute path with a folder other than /etc/locksidecar, of letters, digits, '.', '_' and '-', at most 107 bytes`},
+		{"socket without a folder", annotate("socket", "/s"), `it must be an absolute path with a folder`},
 		{"socket too long", annotate("socket", "/a/"+strings.Repeat("b", 105)), `at most 107 bytes`},
 		{"socket in the store's folder", annotate("socket", "/etc/locksidecar/s"), `with a folder other than /etc/locksidecar`},
 		{"ttl", annotate("ttl", "15"), `annotation locksidecar.dev/ttl is "15": it must be a duration from 500ms to 24h, such as 15s`},
 		{"ttl too short", annotate("ttl", "499ms"), `it must be a duration from 500ms`},
 		{"ttl too long", annotate("ttl", "24h0.1s"), `it must be a duration from 500ms`},
 		{"namespace", annotate("namespace", "-"), `annotation locksidecar.dev/namespace is "-": it must be 1 to 255 letters, digits, '-', '.', '_', '/' or ':'`},
+		{"namespace's end", annotate("namespace", "a b"), `it must be 1 to 255 letters`},
 		{"containers", annotate("containers", "web,app,job"), `annotation locksidecar.dev/containers names "web", "job", which the pod does not have; its containers are app`},
 		{"another socket than the sidecar's", annotate("socket", "/run/locksidecar/s"), `container "locksidecar" must set LOCKSIDECAR_SOCKET to /run/locksidecar/s`},
+		{"another socket than the sidecar's default", func(pod object) {
+			annotate("socket", "/run/locksidecar/s")(pod)
+			delete(at(pod, "spec", "initContainers", 0), "env")
+		}, `container "locksidecar" must set LOCKSIDECAR_SOCKET to /run/locksidecar/s`},
 		{"no sidecar", func(pod object) { delete(at(pod, "spec"), "initContainers") }, notInjected},
 		{"not native", func(pod object) {
 			sidecar := at(pod, "spec", "initContainers", 0)
