@@ -18,7 +18,7 @@ export GOFLAGS += -buildvcs=false
 .PHONY: help run build test test-go test-deps test-contract test-examples test-node test-python test-k8s test-image vet vet-darwin check lint fmt fuzz bench bench-go image clean
 
 help: ## List the targets
-	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null || \
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null || \
 	 grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST)
 
 # The socket lies in a folder of the user's own, so no root is needed.
