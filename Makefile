@@ -43,7 +43,7 @@ build: ## Build bin/locksidecar, one static file
 # docker learns by the argument (what buildx dates itself: --output=…,rewrite-timestamp=true),
 # the others by a flag. Debian 12's buildah does not know its own platform.
 PLATFORM          ?= linux/$(shell go env GOARCH)
-BUILDER           ?= $(shell for b in docker buildah podman; do command -v $$b && break; done)
+BUILDER           ?= $(shell docker info >/dev/null 2>&1 && echo docker || command -v buildah podman | head -1)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
 image: ## Build the image (IMAGE=name:tag) with docker, buildah or podman
@@ -153,7 +153,7 @@ vet:
 vet-darwin: # it builds for macOS too
 	GOOS=darwin go vet ./...
 
-check: lint vet-darwin test ## What CI runs: lint and test
+check: lint vet-darwin test test-image test-k8s ## What CI runs: lint and test
 
 lint: $(LINT) ## Run the linters and look at the formatting (installs the pinned linter in .bin once)
 	$(LINT) fmt --diff
