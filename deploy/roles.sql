@@ -15,6 +15,14 @@
 -- superuser or that role must run this, and then let the migrator act for it:
 --
 --   GRANT former_role TO locksidecar_migrator;
+--
+-- If that role is called locksidecar itself, it owns the schema, and no grant would take that
+-- from it: this refuses then. Set LOCKSIDECAR_AUTO_MIGRATE=false for the sidecars; then a superuser
+-- hands over what the role owns in this database, and its rights, in one transaction, so that
+-- the sidecars notice nothing:
+--
+--   psql -1 -v ON_ERROR_STOP=1 -c 'REASSIGN OWNED BY locksidecar TO locksidecar_migrator' -f roles.sql URL
+--   REVOKE CREATE ON DATABASE app FROM locksidecar;
 
 DO $$
 BEGIN
@@ -28,6 +36,20 @@ BEGIN
     -- Who is no superuser must be a member to make a schema for a role.
     IF NOT pg_has_role(current_user, 'locksidecar_migrator', 'MEMBER') THEN
         EXECUTE format('GRANT locksidecar_migrator TO %I', current_user);
+    END IF;
+END
+$$;
+
+DO $$
+BEGIN
+    IF EXISTS (
+        SELECT FROM pg_namespace n LEFT JOIN pg_class c ON c.relnamespace = n.oid
+        WHERE n.nspname = 'locksidecar' AND to_regrole('locksidecar') IN (n.nspowner, c.relowner)
+    ) THEN
+        RAISE 'the role locksidecar owns the schema locksidecar, or tables in it, and may change them whatever is granted'
+            USING HINT = 'As a superuser: psql -1 -v ON_ERROR_STOP=1 '
+                '-c ''REASSIGN OWNED BY locksidecar TO locksidecar_migrator'' -f roles.sql URL; '
+                'then REVOKE CREATE ON DATABASE from it.';
     END IF;
 END
 $$;

@@ -44,10 +44,15 @@ func makeRoles(t *testing.T, database string) {
 
 func runScript(t *testing.T, database string) {
 	t.Helper()
-	psql := exec.Command("psql", "--no-psqlrc", "--quiet", "-v", "ON_ERROR_STOP=1", "-f", "../deploy/roles.sql", database)
-	if out, err := psql.CombinedOutput(); err != nil {
+	if out, err := psqlScript(database).CombinedOutput(); err != nil {
 		t.Fatalf("psql: %v: %s", err, out)
 	}
+}
+
+// psqlScript is psql with deploy/roles.sql, and what comes before it.
+func psqlScript(database string, before ...string) *exec.Cmd {
+	args := append([]string{"--no-psqlrc", "--quiet", "-v", "ON_ERROR_STOP=1"}, before...)
+	return exec.Command("psql", append(args, "-f", "../deploy/roles.sql", database)...)
 }
 
 // makeRole makes a role, unless it is there, that has rights on the database.
@@ -132,6 +137,34 @@ func TestRolesTakeOver(t *testing.T) {
 	// The functions need not be everybody's.
 	execute(t, database, "REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA locksidecar FROM PUBLIC")
 	exchange(t, former, next)
+}
+
+// TestRolesOfOwner: where the sidecars' role is the one that has migrated until now, it owns the
+// schema, and no grant would take that from it: roles.sql says so, and what to do.
+func TestRolesOfOwner(t *testing.T) {
+	_, database := onPostgres(t)
+	makeRole(t, database, sidecarRole, "LOGIN", "CREATE")
+	former := start(t, options{"STORE_URL": as(t, sidecarRole, database)})
+	out, err := psqlScript(database).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "owns the schema") || !strings.Contains(string(out), "REASSIGN OWNED") {
+		t.Fatalf("%v: %s", err, out)
+	}
+	exchange(t, former, former) // as if nothing had happened
+
+	takeOver := psqlScript(database, "-1", "-c", "REASSIGN OWNED BY "+sidecarRole+" TO "+migratorRole)
+	if out, err := takeOver.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	execute(t, database, fmt.Sprintf(`DO $$ BEGIN
+		EXECUTE format('REVOKE CREATE ON DATABASE %%I FROM %s', current_database());
+	END $$`, sidecarRole))
+	next := start(t, options{"STORE_URL": as(t, sidecarRole, database), "AUTO_MIGRATE": "false"})
+	exchange(t, former, next)
+	roleIsRefused(t, database)
+	if out, err := migrateAs(t, migratorRole, database); err != nil || !strings.Contains(out, "up to date") {
+		t.Errorf("%v: %s", err, out)
+	}
+	roleCoversLater(t, database)
 }
 
 func roleWorks(t *testing.T, early *sidecar, o options) {
