@@ -2,8 +2,8 @@
 # collectors behind TLS. Built by docker, buildah or podman: `make image`.
 
 # A tag and no digest: it follows the fixes of one Go version on one Debian. A release
-# pins what it was built with: --build-arg GO_IMAGE=golang@sha256:…
-ARG GO_IMAGE=golang:1.26-bookworm
+# pins what it was built with: --build-arg GO_IMAGE=docker.io/library/golang@sha256:…
+ARG GO_IMAGE=docker.io/library/golang:1.26-bookworm
 
 # Compiles on the builder's own platform, for the target's: nothing is emulated.
 FROM --platform=$BUILDPLATFORM ${GO_IMAGE} AS build

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/moby/buildkit/client/llb"
@@ -29,6 +30,24 @@ func TestDockerfile(t *testing.T) {
 	if bad := check(t, append(text, "\nFROM scratch as X\nENV TOKEN $UNKNOWN\n"...)); len(bad.Warnings) < 3 {
 		t.Errorf("of a bad Dockerfile, the checks find only %d: do they still work?", len(bad.Warnings))
 	}
+}
+
+// TestBaseImageHasARegistry: buildah and podman look nowhere for a name without one, unless
+// somebody has configured them; Debian has not.
+func TestBaseImageHasARegistry(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(repository, "Dockerfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(string(text), "\n") {
+		if name, ok := strings.CutPrefix(line, "ARG GO_IMAGE="); ok {
+			if registry, _, found := strings.Cut(name, "/"); !found || !strings.Contains(registry, ".") {
+				t.Errorf("%s: write docker.io/library/ in front of it", name)
+			}
+			return
+		}
+	}
+	t.Error("no ARG GO_IMAGE in the Dockerfile")
 }
 
 func check(t *testing.T, text []byte) *lint.LintResults {
