@@ -271,6 +271,9 @@ func TestCertificateScript(t *testing.T) {
 			t.Errorf("others may read %s: %v, %v", file, info.Mode(), err)
 		}
 	}
+	if ignored, err := os.ReadFile(filepath.Join(folder, ".gitignore")); string(ignored) != "*\n" {
+		t.Errorf("git would take the keys: %v, %q", err, ignored)
+	}
 	ca := x509.NewCertPool()
 	if !ca.AppendCertsFromPEM(bundle) {
 		t.Fatalf("no certificate: %s", bundle)

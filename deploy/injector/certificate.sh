@@ -13,6 +13,7 @@ name=locksidecar-injector.locksidecar.svc
 
 command -v openssl >/dev/null || { echo "openssl is not installed" >&2; exit 1; }
 mkdir -p "$folder"
+printf '*\n' > "$folder/.gitignore" # keys do not belong into a repository
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
