@@ -339,6 +339,11 @@ func TestStoreURLFile(t *testing.T) {
 	if strings.Contains(err.Error(), "secret") {
 		t.Errorf("shows the password: %v", err)
 	}
+	_, err = load(write("ca", "postgres://u:secret@h/d?sslmode=verify-full&sslrootcert=/no/ca.crt&application_name=secret"))
+	refused(t, err, "LOCKSIDECAR_STORE_URL_FILE", "sslrootcert: open /no/ca.crt: no such file")
+	if strings.Contains(err.Error(), "secret") {
+		t.Errorf("shows the password: %v", err)
+	}
 }
 
 func TestUnknownVariablesWarnInOneLine(t *testing.T) {

@@ -1,8 +1,11 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"net/url"
 	"os"
 	"regexp"
 	"strings"
@@ -93,12 +96,30 @@ func (c *check) storeURL(variable, url string) StoreURL {
 
 // explain adds the parser's own words when they are certain not to repeat a
 // secret.
-func explain(err error, url string) string {
-	shown := redact(url)
+func explain(err error, raw string) string {
+	if file := unreadable(err, raw); file != "" {
+		return " (" + file + ")"
+	}
+	shown := redact(raw)
 	if strings.Contains(shown, hidden) || strings.Contains(shown, "?") {
 		return ""
 	}
-	return " (" + strings.ReplaceAll(err.Error(), url, shown) + ")"
+	return " (" + strings.ReplaceAll(err.Error(), raw, shown) + ")"
+}
+
+// unreadable says which of the URL's files cannot be read, such as the database's CA.
+func unreadable(err error, raw string) string {
+	failed, ok := errors.AsType[*fs.PathError](err)
+	u, parseErr := url.Parse(raw)
+	if !ok || parseErr != nil {
+		return ""
+	}
+	for _, name := range []string{"sslrootcert", "sslcert", "sslkey"} {
+		if u.Query().Get(name) == failed.Path {
+			return name + ": " + failed.Error()
+		}
+	}
+	return ""
 }
 
 // hidden stands for what is not shown.
