@@ -136,6 +136,20 @@ func TestComponentOnItself(t *testing.T) {
 	}
 }
 
+// TestComponentLeavesOptedOut: what says "false" in deploy/ stays as it is.
+func TestComponentLeavesOptedOut(t *testing.T) {
+	for _, file := range []string{"plain-sidecar.yaml", "migrate-job.yaml"} {
+		content, err := os.ReadFile(filepath.Join(root, "deploy", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		built := build(t, withComponent(t, string(content)), "app")
+		if diff := gocmp.Diff(byKind(deployed(t, file)), byKind(built)); diff != "" {
+			t.Errorf("it changes %s:\n%s", file, diff)
+		}
+	}
+}
+
 // withComponent is a file system with a kustomization that uses the component.
 func withComponent(t *testing.T, resources string) filesys.FileSystem {
 	t.Helper()
