@@ -40,9 +40,16 @@ const injectExample = `  # What a pod would look like
   kubectl kustomize overlays/prod | locksidecar inject -f - | kubectl apply -f -
   kubectl get deployment web -o yaml | locksidecar inject -f - --all | kubectl apply -f -
 
-  # As Helm's post-renderer: a script that calls it
+  # As Helm's post-renderer: a script that calls it; from Helm 4 on, a plugin
   printf '#!/bin/sh\nexec locksidecar inject -f -\n' > inject.sh; chmod +x inject.sh
   helm upgrade --install web ./chart --post-renderer ./inject.sh
+
+  mkdir plugin; cat > plugin/plugin.yaml <<'END'
+  {apiVersion: v1, type: postrenderer/v1, name: locksidecar, version: 0.1.0, runtime: subprocess,
+   runtimeConfig: {platformCommand: [{command: locksidecar, args: [inject, -f, "-"]}]}}
+  END
+  helm plugin install ./plugin
+  helm upgrade --install web ./chart --post-renderer locksidecar
 
   # As the webhook of a cluster, see deploy/injector/webhook.yaml
   locksidecar inject --webhook --certificate tls.crt --key tls.key`

@@ -103,7 +103,7 @@ func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe
 
 func TestInjectHelpTeaches(t *testing.T) {
 	stdout, _, err := injectCommand("", "--help")
-	for _, part := range []string{"--all", "--post-renderer", "kubectl kustomize", "locksidecar.dev/containers", "spec.template.metadata.labels"} {
+	for _, part := range []string{"--all", "--post-renderer", "postrenderer/v1", "kubectl kustomize", "locksidecar.dev/containers", "spec.template.metadata.labels"} {
 		if err != nil || !strings.Contains(stdout, part) {
 			t.Errorf("%v: no %q in\n%s", err, part, stdout)
 		}
