@@ -33,8 +33,10 @@ BEGIN
         CREATE ROLE locksidecar LOGIN;
     END IF;
     EXECUTE format('GRANT CONNECT ON DATABASE %I TO locksidecar_migrator, locksidecar', current_database());
-    -- Who is no superuser must be a member to make a schema for a role.
-    IF NOT pg_has_role(current_user, 'locksidecar_migrator', 'MEMBER') THEN
+    -- Who is no superuser must be a member to make a schema for a role, and to grant what
+    -- is the role's. From PostgreSQL 16 on, who made a role is a member that may only give it
+    -- to others ('MEMBER'), so to itself, too.
+    IF NOT pg_has_role(current_user, 'locksidecar_migrator', 'USAGE') THEN
         EXECUTE format('GRANT locksidecar_migrator TO %I', current_user);
     END IF;
 END
