@@ -11,10 +11,13 @@
 --   \password locksidecar_migrator
 --   \password locksidecar
 --
--- Where sidecars have migrated by themselves until now, the tables are their role's: a
--- superuser or that role must run this, and then let the migrator act for it:
+-- Where sidecars have migrated by themselves until now, the tables are their role's. Who runs
+-- this must be a superuser then, or another role that is a member of that one (not the
+-- former role itself: it would become the migrator's member, and each the other's is an
+-- error); and lets the migrator act for it:
 --
---   GRANT former_role TO locksidecar_migrator;
+--   GRANT former_role TO CURRENT_USER;          -- before, unless a superuser
+--   GRANT former_role TO locksidecar_migrator;  -- after
 --
 -- If that role is called locksidecar itself, it owns the schema, and no grant would take that
 -- from it: this refuses then. Set LOCKSIDECAR_AUTO_MIGRATE=false for the sidecars; then a superuser
