@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -48,12 +50,34 @@ func private() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer func() { _ = os.RemoveAll(folder) }()
+	defer func() {
+		for range 50 { // whoever was just killed may still have made a file
+			if os.RemoveAll(folder) == nil {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}()
+	if err := os.Chmod(folder, 0o711); err != nil { //nolint:gosec // the database's user has a folder in it
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	self := exec.Command("/proc/self/exe", os.Args[1:]...)
-	self.Env = append(os.Environ(), privateEnv+"="+folder)
+	self.Env = append(os.Environ(), privateEnv+"="+folder, "TMPDIR="+folder)
 	self.Stdin, self.Stdout, self.Stderr = os.Stdin, os.Stdout, os.Stderr
-	self.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	err = self.Run()
+	self.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	// Who stops the tests stops their group, builds and all, and this process, which
+	// outlives it, tidies up.
+	stops := make(chan os.Signal, 1)
+	signal.Notify(stops, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	if err = self.Start(); err == nil {
+		go func() {
+			<-stops
+			_ = syscall.Kill(-self.Process.Pid, syscall.SIGKILL)
+		}()
+		err = self.Wait()
+		_ = syscall.Kill(-self.Process.Pid, syscall.SIGKILL)
+	}
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -62,6 +86,7 @@ func private() int {
 }
 
 func run(m *testing.M) int {
+	syscall.Umask(0o022) // the folders of a node are not made by whoever runs the tests
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		fmt.Fprintln(os.Stderr, "making this process's mounts its own:", err)
 		return 1
@@ -77,4 +102,29 @@ func run(m *testing.M) int {
 		return 1
 	}
 	return pgtest.Main(m, &cluster, pgtest.WithTCP(), pgtest.WithoutFsync())
+}
+
+// TestStopped: who stops the tests is left with nothing of theirs.
+func TestStopped(t *testing.T) {
+	temporary := t.TempDir()
+	must(t, os.Chmod(filepath.Dir(temporary), 0o755)) // for the database's user
+	tests := exec.Command("/proc/self/exe", "-test.run=TestReproducible")
+	tests.Env = append(os.Environ(), privateEnv+"=", "TMPDIR="+temporary)
+	must(t, tests.Start())
+	built := filepath.Join(temporary, "lsimage-*", "storage", "*")
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		if found, _ := filepath.Glob(built); len(found) > 0 {
+			break
+		}
+		if time.Since(began) > patience {
+			t.Fatal("nothing is built")
+		}
+	}
+	must(t, tests.Process.Signal(syscall.SIGTERM))
+	if err := tests.Wait(); err == nil {
+		t.Error("stopped, and it says that all is well")
+	}
+	if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v %v", left, err)
+	}
 }

@@ -81,6 +81,7 @@ func (p *pod) app() *app {
 	must(p.t, os.WriteFile(filepath.Join(root, "app"), nil, 0o600))
 	self, err := os.Executable()
 	must(p.t, err)
+	must(p.t, os.Chmod(self, 0o755)) // whatever the umask was when it was built
 	a := &app{process: container{
 		Root: root, UID: appUser, Groups: p.groups, Args: []string{"/app"},
 		Env: []string{appEnv + "=yes", "LOCKSIDECAR_SOCKET=" + socket},
