@@ -43,7 +43,7 @@ build: ## Build bin/locksidecar, one static file
 # docker learns by the argument (what buildx dates itself: --output=…,rewrite-timestamp=true),
 # the others by a flag. Debian 12's buildah does not know its own platform.
 PLATFORM          ?= linux/$(shell go env GOARCH)
-BUILDER           ?= $(shell docker info >/dev/null 2>&1 && echo docker || command -v buildah podman | head -1)
+BUILDER           ?= $(shell docker info >/dev/null 2>&1 && echo docker || command -v buildah || command -v podman)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
 image: ## Build the image (IMAGE=name:tag) with docker, buildah or podman
