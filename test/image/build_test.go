@@ -93,6 +93,9 @@ type built struct {
 			User       string            `json:"User"`
 			Entrypoint []string          `json:"Entrypoint"`
 			Cmd        []string          `json:"Cmd"`
+			Env        []string          `json:"Env"`
+			Folder     string            `json:"WorkingDir"`
+			StopSignal string            `json:"StopSignal"`
 			Ports      map[string]any    `json:"ExposedPorts"`
 			Volumes    map[string]any    `json:"Volumes"`
 			Labels     map[string]string `json:"Labels"`

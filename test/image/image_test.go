@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"crypto/x509"
 	"debug/elf"
 	"fmt"
 	"io/fs"
@@ -30,9 +31,19 @@ func TestImage(t *testing.T) {
 	if len(config.Volumes)+len(config.Ports) > 0 {
 		t.Errorf("volumes %v, ports %v: the pod says what it wants", config.Volumes, config.Ports)
 	}
+	if config.Folder != "" && config.Folder != "/" || config.StopSignal != "" {
+		t.Errorf("folder %q, stop signal %q: it stops by SIGTERM", config.Folder, config.StopSignal)
+	}
+	for _, variable := range config.Env {
+		if !strings.HasPrefix(variable, "PATH=") {
+			t.Errorf("the image sets %s: what the sidecar does is the pod's to say", variable)
+		}
+	}
+	// As the Makefile asks: git tells nobody but the checkout's owner.
+	revision := command(t, "sh", "-c", "git rev-parse HEAD 2>/dev/null || echo unknown")
 	for label, want := range map[string]string{
 		"title": "locksidecar", "source": "https://github.com/locksidecar/locksidecar", "licenses": "Apache-2.0",
-		"version": version, "revision": command(t, "git", "rev-parse", "HEAD"), "description": "",
+		"version": version, "revision": revision, "description": "",
 	} {
 		got := config.Labels["org.opencontainers.image."+label]
 		if got == "" || want != "" && got != want {
@@ -89,6 +100,9 @@ func checkFiles(t *testing.T, root, arch string) {
 	t.Logf("%s: %d bytes", arch, size)
 	if size > maxSize {
 		t.Errorf("%d bytes, want at most %d", size, maxSize)
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(content(t, filepath.Join(root, "etc/ssl/certs/ca-certificates.crt"))) {
+		t.Error("the file of CA certificates has none")
 	}
 	checkBinary(t, filepath.Join(root, "locksidecar"), arch)
 }
