@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -323,10 +324,10 @@ func TestManifestsAgree(t *testing.T) {
 	if got := policy.Spec.Ingress[0].Ports[0].Port.IntVal; got != port.ContainerPort {
 		t.Errorf("networkpolicy.yaml lets in to port %d, want %d", got, port.ContainerPort)
 	}
-	for label, value := range policy.Spec.PodSelector.MatchLabels {
-		for _, o := range strictly(t, "sidecar.yaml") {
-			if template(o).Labels[label] != value {
-				t.Errorf("networkpolicy.yaml does not select the pods of sidecar.yaml: %s", label)
+	for _, file := range []string{"sidecar.yaml", "migrate-job.yaml"} {
+		for _, o := range strictly(t, file) {
+			if !reaches(t, strictly(t, "networkpolicy.yaml"), template(o).Labels, 5432) {
+				t.Errorf("networkpolicy.yaml does not let the pods of %s out to the database", file)
 			}
 		}
 	}
@@ -334,6 +335,21 @@ func TestManifestsAgree(t *testing.T) {
 	if got := monitor.Spec.PodMetricsEndpoints[0].Port; got == nil || *got != port.Name {
 		t.Errorf("podmonitor.yaml scrapes port %v, want %s", got, port.Name)
 	}
+}
+
+// reaches reports whether a policy lets pods with the labels out to the port.
+func reaches(t *testing.T, policies []runtime.Object, pod labels.Set, port int32) bool {
+	t.Helper()
+	return slices.ContainsFunc(policies, func(o runtime.Object) bool {
+		policy := o.(*networkingv1.NetworkPolicy)
+		selector, err := metav1.LabelSelectorAsSelector(&policy.Spec.PodSelector)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return selector.Matches(pod) && slices.ContainsFunc(policy.Spec.Egress, func(rule networkingv1.NetworkPolicyEgressRule) bool {
+			return slices.ContainsFunc(rule.Ports, func(p networkingv1.NetworkPolicyPort) bool { return p.Port.IntVal == port })
+		})
+	})
 }
 
 // agrees holds a pod against the names that injection uses.
