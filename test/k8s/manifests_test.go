@@ -365,6 +365,9 @@ func agrees(t *testing.T, file string, pod *corev1.PodTemplateSpec, port corev1.
 		}
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if limit := c.Resources.Limits.Memory(); !limit.IsZero() && limit.Value() < 12<<20 {
+			t.Errorf("%s: container %s may have %s: CRI-O refuses less than 12Mi", file, c.Name, limit)
+		}
 		for _, p := range c.Ports {
 			if p.Name == port.Name && p != port {
 				t.Errorf("%s: container %s has port %v, want %v", file, c.Name, p, port)
