@@ -11,13 +11,16 @@ import (
 // TestBuilder: whichever of the builders is installed is taken; docker's client alone is none.
 func TestBuilder(t *testing.T) {
 	for _, test := range []struct{ installed, want string }{
-		{"podman", "podman build"}, {"buildah", "buildah build"}, {"buildah podman", "buildah build"},
-		{"docker=1 podman", "podman build"}, {"docker=0 podman", "docker build"},
+		{"podman", "podman build"},
+		{"buildah", "buildah build"},
+		{"buildah podman", "buildah build"},
+		{"docker=1 podman", "podman build"},
+		{"docker=0 podman", "docker build"},
 	} {
 		folder := t.TempDir()
 		for program := range strings.FieldsSeq(test.installed) {
 			name, code, _ := strings.Cut(program, "=")
-			must(t, os.WriteFile(filepath.Join(folder, name), []byte("#!/bin/sh\nexit "+code+"\n"), 0o755)) //nolint:gosec // a program
+			must(t, os.WriteFile(filepath.Join(folder, name), []byte("#!/bin/sh\nexit "+code+"\n"), 0o755))
 		}
 		for _, name := range []string{"make", "sh", "git", "go", "head"} {
 			path, err := exec.LookPath(name)

@@ -101,7 +101,7 @@ func checkFiles(t *testing.T, root, arch string) {
 	if size > maxSize {
 		t.Errorf("%d bytes, want at most %d", size, maxSize)
 	}
-	if !x509.NewCertPool().AppendCertsFromPEM(content(t, filepath.Join(root, "etc/ssl/certs/ca-certificates.crt"))) {
+	if !x509.NewCertPool().AppendCertsFromPEM(content(t, filepath.Join(root, "etc", "ssl", "certs", "ca-certificates.crt"))) {
 		t.Error("the file of CA certificates has none")
 	}
 	checkBinary(t, filepath.Join(root, "locksidecar"), arch)

@@ -58,7 +58,7 @@ func private() int {
 			time.Sleep(100 * time.Millisecond)
 		}
 	}()
-	if err := os.Chmod(folder, 0o711); err != nil { //nolint:gosec // the database's user has a folder in it
+	if err := os.Chmod(folder, 0o711); err != nil { // the database's user has a folder in it
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
