@@ -101,12 +101,12 @@ func socketVolume() object {
 }
 
 // storeVolume is readable by all users, of whom only the sidecar's container has it: its
-// user is no owner of the files, and the pod's fsGroup is not ours to set.
+// user is no owner of the files, and the pod's fsGroup is not ours to set. It has the whole
+// Secret, so that the file of a CA, say, can lie beside the URL.
 func storeVolume(s settings) object {
 	return object{"name": StoreVolume, "secret": object{
 		"secretName":  s.secret,
 		"defaultMode": 0o444,
-		"items":       list{object{"key": StoreKey, "path": StoreKey}},
 	}}
 }
 
