@@ -67,17 +67,22 @@ func badRequest(format string, args ...any) error {
 	return &refusedError{http.StatusBadRequest, fmt.Sprintf(format, args...)}
 }
 
-// readReview reads what the API server asks. The error is a *refusedError.
-func readReview(w http.ResponseWriter, r *http.Request) (*request, error) {
-	if kind := r.Header.Get("Content-Type"); !isJSON(kind) {
-		return nil, &refusedError{http.StatusUnsupportedMediaType, fmt.Sprintf("the Content-Type is %q; it must be application/json", kind)}
-	}
+// readBody reads a call to its end. The error is a *refusedError.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxReview))
 	if err != nil {
 		if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 			return nil, &refusedError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the review is larger than %d bytes", maxReview)}
 		}
 		return nil, badRequest("reading the review: %v", err)
+	}
+	return body, nil
+}
+
+// readReview reads what the API server asks. The error is a *refusedError.
+func readReview(contentType string, body []byte) (*request, error) {
+	if !isJSON(contentType) {
+		return nil, &refusedError{http.StatusUnsupportedMediaType, fmt.Sprintf("the Content-Type is %q; it must be application/json", contentType)}
 	}
 	var in review
 	if err := json.Unmarshal(body, &in); err != nil {

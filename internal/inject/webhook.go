@@ -18,9 +18,10 @@ import (
 // The webhook's limits. An API server asks for one pod at a time, small, and gives up
 // after the timeoutSeconds of its configuration.
 const (
-	maxReview    = 8 << 20 // bytes; an API server takes 3 MiB for an object
+	maxReview    = 2 << 20  // bytes; etcd takes 1.5 MiB for an object
+	smallReview  = 64 << 10 // bytes; nearly all pods are much smaller
 	maxHeader    = 16 << 10
-	maxReviews   = 16 // at a time; more wait
+	maxReviews   = 16 // small ones at a time, and one that is not small; more wait
 	readTimeout  = 10 * time.Second
 	writeTimeout = 15 * time.Second
 	idleTimeout  = 2 * time.Minute // an API server keeps its connection
@@ -46,13 +47,14 @@ type Webhook struct {
 	log      *slog.Logger
 	server   *http.Server
 	listener net.Listener
-	reviews  chan struct{} // has a place for each review under way
+	reviews  chan struct{} // has a place for each small review under way
+	large    chan struct{} // has the place for one that is not: decoded, it is a hundred times as large
 	serving  sync.WaitGroup
 }
 
 // NewWebhook makes a webhook; Start makes it serve.
 func NewWebhook(cfg WebhookConfig) *Webhook {
-	w := &Webhook{cfg: cfg, log: cfg.Logger, reviews: make(chan struct{}, maxReviews)}
+	w := &Webhook{cfg: cfg, log: cfg.Logger, reviews: make(chan struct{}, maxReviews), large: make(chan struct{}, 1)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /mutate", w.mutate)
 	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprintln(rw, "well") })
@@ -115,14 +117,28 @@ func (w *Webhook) ready(rw http.ResponseWriter, _ *http.Request) {
 }
 
 func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
+	var body []byte
+	var err error
+	places := w.large
+	small := r.ContentLength >= 0 && r.ContentLength <= smallReview
+	if small { // read before it has a place: who sends slowly keeps nobody else waiting
+		places = w.reviews
+		body, err = readBody(rw, r)
+	}
 	select {
-	case w.reviews <- struct{}{}:
-		defer func() { <-w.reviews }()
+	case places <- struct{}{}:
+		defer func() { <-places }()
 	case <-r.Context().Done():
 		http.Error(rw, "too many reviews at a time", http.StatusServiceUnavailable)
 		return
 	}
-	in, err := readReview(rw, r)
+	if !small {
+		body, err = readBody(rw, r)
+	}
+	var in *request
+	if err == nil {
+		in, err = readReview(r.Header.Get("Content-Type"), body)
+	}
 	if refused, ok := errors.AsType[*refusedError](err); ok {
 		w.log.Warn("call refused", "status", refused.status, "error", refused.message)
 		http.Error(rw, refused.message, refused.status)

@@ -192,7 +192,7 @@ func TestCallsThatMakeNoSense(t *testing.T) {
 		{"no uid", "POST", "/mutate", "application/json", strings.Replace(right, "u-1", "", 1), 400, "no uid"},
 		{"no object", "POST", "/mutate", "application/json", reviewOf("CREATE", "Pod", "null"), 400, "no pod"},
 		{"list", "POST", "/mutate", "application/json", reviewOf("CREATE", "Pod", "[]"), 400, "no pod"},
-		{"too large", "POST", "/mutate", "application/json", strings.Repeat(" ", maxReview+1), 413, "larger than 8388608 bytes"},
+		{"too large", "POST", "/mutate", "application/json", strings.Repeat(" ", maxReview+1), 413, "larger than 2097152 bytes"},
 		{"protobuf", "POST", "/mutate", "application/vnd.kubernetes.protobuf", right, 415, "must be application/json"},
 		{"no type", "POST", "/mutate", "", right, 415, "must be application/json"},
 		{"GET", "GET", "/mutate", "", "", 405, "Method Not Allowed"},
@@ -253,6 +253,51 @@ func TestLimitsReviews(t *testing.T) {
 	}
 }
 
+// Whoever sends slowly, or much, keeps no small review waiting, as nearly all are.
+func TestSlowAndLargeCallsKeepNobodyWaiting(t *testing.T) {
+	c := start(t, time.Now().Add(time.Hour))
+	ctx, cancel := context.WithCancel(t.Context())
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	defer cancel()
+	for range maxReviews + 1 {
+		body, sending := io.Pipe()
+		defer sending.Close() //nolint:errcheck // it was never whole
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+c.webhook.Addr().String()+"/mutate", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.ContentLength = 1000
+		calls.Go(func() {
+			if resp, err := c.client.Do(req); err == nil {
+				_ = resp.Body.Close()
+			}
+		})
+		if _, err := sending.Write([]byte("{")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(300 * time.Millisecond) // they arrive meanwhile; if not, the test is only easier
+	c.webhook.large <- struct{}{}      // a large one is under way
+	began := time.Now()
+	if out := c.review("CREATE", "Pod", asked); !out.Allowed || time.Since(began) > 5*time.Second {
+		t.Fatalf("an API server would have given up: %v, %+v", time.Since(began), out)
+	}
+	large := strings.Replace(asked, `"hunter2"`, `"`+strings.Repeat("x", smallReview)+`"`, 1)
+	waiting := make(chan response)
+	go func() { waiting <- c.review("CREATE", "Pod", large) }()
+	select {
+	case out := <-waiting:
+		t.Errorf("two large ones at a time: %+v", out)
+	case <-time.After(50 * time.Millisecond): // it waits, or has not arrived yet
+	}
+	<-c.webhook.large
+	if out := <-waiting; !out.Allowed {
+		t.Errorf("got %+v", out)
+	}
+}
+
 func TestHealth(t *testing.T) {
 	c := start(t, time.Now().Add(time.Hour))
 	for _, path := range []string{"/healthz", "/readyz"} {
@@ -304,7 +349,7 @@ func TestStopFinishesReviews(t *testing.T) {
 	if _, err := io.WriteString(send, right[:100]); err != nil { // is read when it is sent
 		t.Fatal(err)
 	}
-	within(t, "the review is under way", func() bool { return len(c.webhook.reviews) == 1 })
+	within(t, "the review is under way", func() bool { return len(c.webhook.large) == 1 }) // of unknown length
 	stopped := make(chan struct{})
 	go func() { c.webhook.Stop(); close(stopped) }()
 	within(t, "nobody listens", func() bool {
