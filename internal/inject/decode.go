@@ -110,9 +110,14 @@ func (d document) encode(value any) (document, error) {
 
 var yamlLine = regexp.MustCompile(`\bline (\d+)\b`)
 
+// quoted is where the library's errors begin to quote a document's values: a log is no
+// place for those of a Secret.
+var quoted = regexp.MustCompile("(?s)(invalid map key|unsupported map key|cannot decode !!\\w+).*")
+
 // placed counts an error's lines from the beginning of the file.
 func (d document) placed(err error) error {
-	return errors.New(yamlLine.ReplaceAllStringFunc(err.Error(), func(text string) string {
+	text := quoted.ReplaceAllString(err.Error(), "$1 (not shown)")
+	return errors.New(yamlLine.ReplaceAllStringFunc(text, func(text string) string {
 		line, convErr := strconv.Atoi(strings.TrimPrefix(text, "line "))
 		if convErr != nil {
 			return text

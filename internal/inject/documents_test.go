@@ -199,6 +199,18 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 	}
 }
 
+// What is wrong may stand in a Secret, and errors end up in logs.
+func TestMistakesShowNoSecrets(t *testing.T) {
+	for _, stream := range []string{
+		"kind: Secret\ndata: {~: hunter2}", "kind: Secret\ndata: {{pw: hunter2}: a}", "kind: Secret\ndata: {[hunter2]: a}",
+		"kind: Secret\ndata: {pw: !!int hunter2}", "kind: Secret\ndata: {pw: !!float \"hunter2\\nhunter2\"}",
+	} {
+		if _, err := documents(t, stream, false); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q: %v", stream, err)
+		}
+	}
+}
+
 // bomb would be a list of a billion.
 var bomb = func() string {
 	text := "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
