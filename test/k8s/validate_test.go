@@ -70,6 +70,14 @@ func TestValidationRefusesWhatIsNotProper(t *testing.T) {
 		{"the app has no mount", func(pod object) { delete(at(pod, "spec", "containers", 0), "volumeMounts") }, `container "app" must mount volume "locksidecar-socket" at /run/locksidecar, with readOnly: true`},
 		{"the app may write", func(pod object) { delete(at(pod, "spec", "containers", 0, "volumeMounts", 0), "readOnly") }, `container "app" must mount volume "locksidecar-socket" at /run/locksidecar, with readOnly: true`},
 		{"the app mounts a part", func(pod object) { at(pod, "spec", "containers", 0, "volumeMounts", 0)["subPathExpr"] = "a" }, `without subPath`},
+		{"the app mounts twice, and may write", func(pod object) {
+			app := at(pod, "spec", "containers", 0)
+			app["volumeMounts"] = append(app["volumeMounts"].(list), object{"name": "locksidecar-socket", "mountPath": "/run/locksidecar/"})
+		}, `container "app" must mount volume "locksidecar-socket" at /run/locksidecar, with readOnly: true`},
+		{"the sidecar mounts twice, and may not write", func(pod object) {
+			sidecar := at(pod, "spec", "initContainers", 0)
+			sidecar["volumeMounts"] = append(sidecar["volumeMounts"].(list), object{"name": "locksidecar-socket", "mountPath": "/run/locksidecar/", "readOnly": true})
+		}, `container "locksidecar" must mount volume "locksidecar-socket" at /run/locksidecar, writable`},
 		{"the app mounts elsewhere", func(pod object) { at(pod, "spec", "containers", 0, "volumeMounts", 0)["mountPath"] = "/other" }, `container "app" mounts another volume at /run/locksidecar, or volume "locksidecar-socket" elsewhere`},
 		{"the app has no variable", func(pod object) { delete(at(pod, "spec", "containers", 0), "env") }, `container "app" must set LOCKSIDECAR_SOCKET to /run/locksidecar/locksidecar.sock`},
 		{"the app's variable", func(pod object) { at(pod, "spec", "containers", 0, "env", 0)["value"] = "/other" }, `container "app" must set LOCKSIDECAR_SOCKET to /run/locksidecar/locksidecar.sock`},
