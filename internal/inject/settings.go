@@ -95,7 +95,10 @@ var (
 	variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 	// A dot at the beginning of a part would be "." or "..", or hide the folder.
-	socketPath  = regexp.MustCompile(`^(/[A-Za-z0-9_-][A-Za-z0-9._-]*){2,}$`)
+	socketPath = regexp.MustCompile(`^(/[A-Za-z0-9_-][A-Za-z0-9._-]*){2,}$`)
+	// The Secret's mount, in which nothing can be mounted, and the sidecar's binary, which is
+	// no folder: no pod would start.
+	takenFolder = regexp.MustCompile(`^(/etc)?/locksidecar/`)
 	secretName  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
 	imageName   = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9._/:@]{0,511}$`)
 	lockSpace   = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9._/:]{0,254}$`)
@@ -127,9 +130,9 @@ func settingsOf(annotations map[string]any, o Options) (settings, error) {
 	var containers string
 	read(ImageAnnotation, &s.image, imageRule, imageName.MatchString)
 	read(SecretAnnotation, &s.secret, secretRule, secretName.MatchString)
-	read(SocketAnnotation, &s.socket, fmt.Sprintf("an absolute path with a folder other than %s, of letters, digits, '.', '_' and '-', at most %d bytes", storeFolder, maxSocket),
+	read(SocketAnnotation, &s.socket, fmt.Sprintf("an absolute path with a folder other than %s and /locksidecar, of letters, digits, '.', '_' and '-', at most %d bytes", storeFolder, maxSocket),
 		func(p string) bool {
-			return len(p) <= maxSocket && socketPath.MatchString(p) && path.Dir(p) != storeFolder
+			return len(p) <= maxSocket && socketPath.MatchString(p) && !takenFolder.MatchString(path.Dir(p)+"/")
 		})
 	read(TTLAnnotation, &s.ttl, "a duration from 500ms to 24h, such as 15s", rightTTL)
 	read(NamespaceAnnotation, &s.namespace, "1 to 255 letters, digits, '-', '.', '_', '/' or ':'", lockSpace.MatchString)

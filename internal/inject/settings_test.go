@@ -23,9 +23,9 @@ func TestAnnotationsAreChecked(t *testing.T) {
 			says: "the name of a Secret",
 		},
 		SocketAnnotation: {
-			good: []any{"/a/b", "/run/x-y/_z.sock", "/etc/locksidecar2/s", "/" + strings.Repeat("a", 104) + "/s"},
+			good: []any{"/a/b", "/run/x-y/_z.sock", "/etc/locksidecar2/s", "/locksidecar2/s", "/run/locksidecar/a/s", "/" + strings.Repeat("a", 104) + "/s"},
 			bad: []any{
-				"", "a/b", "/a", "/a/", "//a", "/a//b", "/a/../b", "/a/.b", "/.a/b", "/a/b c", "/a/$(X)", "/etc/locksidecar/s",
+				"", "a/b", "/a", "/a/", "//a", "/a//b", "/a/../b", "/a/.b", "/.a/b", "/a/b c", "/a/$(X)", "/etc/locksidecar/s", "/etc/locksidecar/a/s", "/locksidecar/s", "/locksidecar/a/s",
 				"/" + strings.Repeat("a", 105) + "/s",
 				[]any{},
 			},

@@ -74,7 +74,7 @@ func (g generator) annotations() map[string]string {
 		"image":      {{"a", "registry:5000/x/y:v1", "a@sha256:0"}, {"", " a", "-a", "a b", "ä"}},
 		"secret":     {{"s", "a.b-c"}, {"", "A", "a_b", "-", "a-"}},
 		"containers": {{"a", "a,a"}, {"", ",", "a,", "a, b", "z", "locksidecar", "a,d,e"}}, // the last is sometimes right
-		"socket":     {{"/var/run/l/s"}, {"", "/", "/s", "s", "/a/", "/a//b", "/a/../b", "/etc/locksidecar/s", "/.a/b", "/a b/c", "//a"}},
+		"socket":     {{"/var/run/l/s"}, {"", "/", "/s", "s", "/a/", "/a//b", "/a/../b", "/etc/locksidecar/s", "/etc/locksidecar/a/s", "/locksidecar/s", "/.a/b", "/a b/c", "//a"}},
 		"ttl":        {{"15s", "500ms", "24h", "1m30s", "1.5s", "+2s", ".5s", "5.s", "500000µs", "500000μs", "1h1us1ns"}, {"", "15", "499ms", "24h1ns", "-5s", "1d", "0", ".s", "s", "1 s", "9999999999999999999h"}},
 		"namespace":  {{"shop", "a/b:c.d_e-f"}, {"", "-a", "a b", "$(POD_NAME)"}},
 	}
