@@ -23,6 +23,10 @@ const (
 	reviewKind    = "AdmissionReview"
 )
 
+// mirrorAnnotation marks what a kubelet shows of a static pod, which is no pod to run: with
+// a Secret it would be refused.
+const mirrorAnnotation = "kubernetes.io/config.mirror"
+
 type request struct {
 	UID  string `json:"uid"`
 	Kind struct {
@@ -126,7 +130,11 @@ func (r *request) decodePod() error {
 // answer is the review's other half.
 func (r *request) answer(o Options) response {
 	allowed := response{UID: r.UID, Allowed: true}
-	if r.pod == nil || objectIn(objectIn(r.pod, "metadata"), "labels")[Label] == "false" {
+	metadata := objectIn(r.pod, "metadata")
+	if r.pod == nil || objectIn(metadata, "labels")[Label] == "false" {
+		return allowed
+	}
+	if _, mirror := objectIn(metadata, "annotations")[mirrorAnnotation]; mirror {
 		return allowed
 	}
 	injected, err := Pod(r.pod, o)

@@ -71,6 +71,21 @@ func TestWhoIsInjected(t *testing.T) {
 	}
 }
 
+// TestMirrorPodsAreLeftAlone has the pod with which a kubelet shows a static pod.
+func TestMirrorPodsAreLeftAlone(t *testing.T) {
+	ns := namespace(t, optedIn)
+	for way, installWay := range ways {
+		t.Run(way, func(t *testing.T) {
+			installWay(t)
+			pod := podOf("static-node", nil, map[string]string{"kubernetes.io/config.mirror": "0"})
+			at(pod.Object, "spec")["nodeName"] = "node"
+			if got, err := dryRun(t, ns, pod); err != nil || strings.Contains(string(asJSON(got)), "LOCKSIDECAR_") {
+				t.Errorf("%v, %v", err, got)
+			}
+		})
+	}
+}
+
 // labelInjectorNamespace gives the injector's namespace the label, as somebody may who labels
 // all. It makes the namespace, too, and leaves it: without controllers, a deleted namespace
 // would never be gone.
