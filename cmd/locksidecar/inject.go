@@ -19,8 +19,9 @@ without such pods byte for byte, of the others the comments get lost.
 A pod is injected when it has the label locksidecar.dev/inject: "true" (in a
 Deployment and the like: in spec.template.metadata.labels), or when it names a
 namespace that has this label on its Namespace in the same manifests; its own "false"
-wins. With --all, all pods are injected but those with "false". In the namespaces
-kube-system and locksidecar only the pod's own label counts. What is injected already
+wins. With --all, all pods are injected but those with "false"; the label, by which
+policies select, is yours to add. In the namespaces kube-system and locksidecar only the
+pod's own label counts (a cluster's injector leaves them alone). What is injected already
 stays as it is.
 
 Annotations of the pod, all optional:

@@ -17,9 +17,9 @@ func Pod(pod map[string]any, o Options) (map[string]any, error) {
 		return nil, err
 	}
 	pod, _ = clone(pod).(object)
-	spec := objectIn(pod, "spec")
-	s, err := settingsOf(objectIn(objectIn(pod, "metadata"), "annotations"), o)
-	if err != nil {
+	spec, metadata := objectIn(pod, "spec"), objectIn(pod, "metadata")
+	s, err := settingsOf(objectIn(metadata, "annotations"), o)
+	if err := errors.Join(checkLabel(objectIn(metadata, "labels")), err); err != nil {
 		return nil, err
 	}
 	if err := checkSpec(spec, s); err != nil {
@@ -37,6 +37,17 @@ func Pod(pod map[string]any, o Options) (map[string]any, error) {
 		}
 	}
 	return pod, nil
+}
+
+// checkLabel refuses what somebody who means "true" may write: the selectors of a cluster
+// would pass it by.
+func checkLabel(labels object) error {
+	switch value, there := labels[Label]; {
+	case !there, value == "true", value == "false":
+		return nil
+	default:
+		return fmt.Errorf(`metadata.labels[%s] is %s: it must be "true" or "false", in quotes`, Label, asJSON(value))
+	}
 }
 
 // addSocket gives the container the mount and the variable, unless it has them.
@@ -58,6 +69,16 @@ func addVolume(spec, volume object) {
 	}
 }
 
+// isEmptyDir also says so of a volume that names no source: Kubernetes makes one of it.
+func isEmptyDir(volume object) bool {
+	for field, value := range volume {
+		if field != "name" && field != "emptyDir" && value != nil {
+			return false
+		}
+	}
+	return true
+}
+
 // ownSidecar is the sidecar that the pod has already, or nil.
 func ownSidecar(spec object) object { return named(listIn(spec, "initContainers"), ContainerName) }
 
@@ -67,7 +88,7 @@ func checkSpec(spec object, s settings) error {
 	if objectIn(spec, "os")["name"] == "windows" {
 		errs = append(errs, errors.New("spec.os.name is windows: the sidecar runs on linux only"))
 	}
-	if v := named(listIn(spec, "volumes"), SocketVolume); v != nil && v["emptyDir"] == nil {
+	if v := named(listIn(spec, "volumes"), SocketVolume); v != nil && !isEmptyDir(v) {
 		errs = append(errs, fmt.Errorf("spec.volumes[%s] must be an emptyDir: a socket is for one pod", SocketVolume))
 	}
 	all := apps(spec)

@@ -149,7 +149,7 @@ func proper(t *rapid.T, pod object) {
 	if ownSidecar(spec)["restartPolicy"] != "Always" {
 		t.Fatal("no sidecar")
 	}
-	if named(listIn(spec, "volumes"), SocketVolume)["emptyDir"] == nil {
+	if v := named(listIn(spec, "volumes"), SocketVolume); v == nil || !isEmptyDir(v) {
 		t.Fatal("no volume for the socket")
 	}
 	for _, app := range apps(spec) {

@@ -3,6 +3,7 @@ package inject
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -33,6 +34,13 @@ const (
 	// without it, that of the pod.
 	NamespaceAnnotation = "locksidecar.dev/namespace"
 )
+
+// prefix begins the names of the label and of the annotations.
+const prefix = "locksidecar.dev/"
+
+var annotationNames = []string{
+	ImageAnnotation, SecretAnnotation, ContainersAnnotation, SocketAnnotation, TTLAnnotation, NamespaceAnnotation,
+}
 
 // The defaults of Options.
 const (
@@ -125,6 +133,11 @@ func settingsOf(annotations map[string]any, o Options) (settings, error) {
 			errs = append(errs, fmt.Errorf("annotation %s is %q: it must be %s", name, text, rule))
 		default:
 			*into = text
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(annotations)) {
+		if strings.HasPrefix(name, prefix) && !slices.Contains(annotationNames, name) {
+			errs = append(errs, fmt.Errorf("annotation %s is none of ours: there are %s", name, strings.Join(annotationNames, ", ")))
 		}
 	}
 	var containers string

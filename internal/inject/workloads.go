@@ -1,7 +1,6 @@
 package inject
 
 import (
-	"fmt"
 	"strings"
 )
 
@@ -85,16 +84,11 @@ func (w *workload) optedIn(byDefault bool) (bool, error) {
 	if len(c.errs) > 0 {
 		return false, c.errs[0]
 	}
-	switch value, there := labels[Label]; {
-	case !there:
+	value, there := labels[Label]
+	if !there {
 		return byDefault, nil
-	case value == "true":
-		return true, nil
-	case value == "false":
-		return false, nil
-	default:
-		return false, fmt.Errorf(`metadata.labels[%s] is %s: it must be "true" or "false", in quotes`, Label, asJSON(value))
 	}
+	return value == "true", checkLabel(labels)
 }
 
 // misplaced says whether the label stands on the workload, where it opts no pod in.

@@ -25,10 +25,8 @@ func TestWhoIsInjected(t *testing.T) {
 	}{
 		{"no label at all", plain, "", false},
 		{"the pod's label", plain, "true", true},
-		{"another word", plain, "yes", false},
 		{"the pod's false", plain, "false", false},
 		{"the namespace's label", labelled, "", true},
-		{"the namespace's label, and another word", labelled, "yes", true},
 		{"the namespace's label, and the pod's", labelled, "true", true},
 		{"the pod's false wins", labelled, "false", false},
 		{"kube-system", "kube-system", "true", false},
@@ -65,6 +63,26 @@ func TestWhoIsInjected(t *testing.T) {
 				}
 				if !c.optedIn && (err != nil || strings.Contains(string(asJSON(got)), "LOCKSIDECAR_")) {
 					t.Errorf("%s: %v, %v", c.name, err, got)
+				}
+			}
+		})
+	}
+}
+
+// TestAnotherWordIsRefused has labels of somebody who means "true".
+func TestAnotherWordIsRefused(t *testing.T) {
+	namespaces := []string{namespace(t, nil), namespace(t, optedIn)}
+	for situation, installIt := range map[string]func(t *testing.T){
+		"policy": ways["policy"], "webhook": ways["webhook"], "validation alone": installValidation,
+	} {
+		t.Run(situation, func(t *testing.T) {
+			installIt(t)
+			for _, ns := range namespaces {
+				for _, word := range []string{"yes", "True", ""} {
+					pod := podOf("app", map[string]string{label: word}, nil)
+					if _, err := dryRun(t, ns, pod); !isRefused(`it must be "true" or "false"`)(nil, err) {
+						t.Errorf("%q: %v", word, err)
+					}
 				}
 			}
 		})
