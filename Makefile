@@ -15,7 +15,7 @@ PYTHON_CLIENT := clients/python
 export GOFLAGS += -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-go test-deps test-contract test-examples test-node test-python test-k8s test-image vet vet-darwin check lint fmt fuzz bench bench-go image clean
+.PHONY: help run build test test-go test-deps test-contract test-examples test-node test-python test-k8s test-image vet vet-darwin check lint fmt fuzz bench bench-check bench-deps bench-growth bench-go image clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null || \
@@ -158,6 +158,7 @@ check: lint vet-darwin test test-image test-k8s ## What CI runs: lint and test
 lint: $(LINT) ## Run the linters and look at the formatting (installs the pinned linter in .bin once)
 	$(LINT) fmt --diff
 	$(LINT) run
+	cd bench/peers && ../../$(LINT) run
 
 # Built from source in a module of its own: what the linter needs is none of ours.
 $(LINT):
@@ -175,8 +176,24 @@ fuzz: ## Run every fuzz target for a short time (FUZZTIME=10s each)
 	  done; \
 	done
 
-bench: test-deps ## Measure the goals of docs/benchmarks.md and write bench/RESULTS.md
+bench: bench-deps ## Measure the goals of docs/benchmarks.md and write bench/RESULTS.md
 	go run ./bench -write $(BENCH_ARGS)
+
+bench-check: bench-deps ## Measure again, and fail where a ratio is worse than in bench/results.json by more than 25%
+	go run ./bench -check $(BENCH_ARGS)
+
+# Redis and etcd are peers. The bench starts its own: RUNLEVEL=1 keeps the packages
+# from starting theirs, and what systemd has started is ended.
+bench-deps: test-deps
+	@missing=""; \
+	command -v redis-server >/dev/null || missing="redis-server"; \
+	command -v etcd >/dev/null || missing="$$missing etcd-server"; \
+	[ -n "$$missing" ] || exit 0; \
+	RUNLEVEL=1 $(MAKE) apt PACKAGES="$$missing" || exit; \
+	[ -d /run/systemd/system ] || exit 0; \
+	as=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+	case "$$missing" in *redis*) $$as systemctl disable -q --now redis-server;; esac; \
+	case "$$missing" in *etcd*) $$as systemctl disable -q --now etcd;; esac
 
 bench-go: ## Run the Go benchmarks (BENCH=regexp chooses)
 	go test -run '^$$' -bench '$(BENCH)' -benchmem ./...

@@ -44,6 +44,17 @@ func (c *counter) count(prefix string) (calls, rows int64, err error) {
 	return calls, rows, err
 }
 
+// each says how often each kind of statement was executed; a kind is what the comment
+// says with which a statement of the sidecar begins.
+func (c *counter) each() (text string, err error) {
+	err = c.db.QueryRow(c.ctx, mine+`
+		SELECT coalesce(string_agg(calls || ' ' || kind, ', ' ORDER BY calls DESC, kind), 'none') FROM (
+			SELECT coalesce(substring(query FROM 'locksidecar:([a-z_0-9]+)'), left(query, 40)) AS kind, sum(calls) AS calls
+			FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
+			WHERE d.datname = current_database() AND NOT starts_with(query, $1) GROUP BY kind) k`, mine).Scan(&text)
+	return text, err
+}
+
 // number is the answer of a query for one number.
 func (c *counter) number(sql string, args ...any) (n int64, err error) {
 	if err = c.db.QueryRow(c.ctx, mine+sql, args...).Scan(&n); err != nil {

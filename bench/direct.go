@@ -42,11 +42,11 @@ func (b *bench) besideDirect(name string) (sidecar *process, url string, stop fu
 
 var tpsLine = regexp.MustCompile(`tps = ([0-9.]+)`)
 
-// pgbench runs the direct pair and returns pairs per second. Two threads, since
-// one alone cannot keep many clients busy; one client uses one.
-func (b *bench) pgbench(url string, clients int) (float64, error) {
+// pgbench runs a transaction again and again and returns how many a second. Two
+// threads, since one alone cannot keep many clients busy; one client uses one.
+func (b *bench) pgbench(url, transaction string, clients int) (float64, error) {
 	script := filepath.Join(b.folder, "direct.sql")
-	if err := os.WriteFile(script, []byte(directPair), 0o600); err != nil {
+	if err := os.WriteFile(script, []byte(transaction), 0o600); err != nil {
 		return 0, err
 	}
 	seconds := strconv.Itoa(max(int(b.length.Seconds()), 1))

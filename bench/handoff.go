@@ -23,6 +23,7 @@ const (
 type pods struct {
 	*counter
 	cluster *pgtest.Cluster
+	url     string
 	a, b    *process
 	waiter  *conn
 	ends    []func()
@@ -40,7 +41,7 @@ func (b *bench) pods(name string) (_ *pods, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p.cluster = cluster
+	p.cluster, p.url = cluster, url
 	p.ends = append(p.ends, cluster.Stop)
 	for _, s := range []struct {
 		to   **process

@@ -2,226 +2,192 @@ package main
 
 import (
 	"bufio"
-	"bytes"
-	"errors"
+	"context"
+	"encoding/json"
 	"fmt"
 	"io"
-	"net"
-	"slices"
-	"strconv"
-	"sync"
-	"sync/atomic"
-	"syscall"
+	"os"
+	"os/exec"
 	"time"
+
+	"github.com/locksidecar/locksidecar/bench/internal/load"
 )
 
-// conn is a lean HTTP client, so that what is measured is the server.
-type conn struct {
-	net.Conn
-	r      *bufio.Reader
-	status int
-	body   []byte
+// order is what a load process is to do.
+type order struct {
+	// What is one of the operations.
+	What string `json:"what"`
+	// Sockets are the servers', which the connections are dealt out to in turn.
+	Sockets     []string `json:"sockets"`
+	Connections int      `json:"connections"`
 }
 
-func dial(socket string) (*conn, error) {
-	c, err := net.Dial("unix", socket)
+// serveLoad is the load process: it loads what the order says.
+func serveLoad(text string) error {
+	var o order
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return err
+	}
+	prepare, ok := operations[o.What]
+	if !ok {
+		return fmt.Errorf("load: there is no operation %q", o.What)
+	}
+	conns, err := dialMany(o.Sockets, o.Connections)
+	defer closeAll(conns)
+	if err != nil {
+		return err
+	}
+	workers := make([]func() error, len(conns))
+	for i, c := range conns {
+		if workers[i], err = prepare(c, i); err != nil {
+			return fmt.Errorf("load: %w", err)
+		}
+	}
+	return load.Serve(os.Stdin, os.Stdout, workers)
+}
+
+// loader is a load process that is ready.
+type loader struct {
+	cmd   *exec.Cmd
+	in    io.Writer
+	lines *bufio.Scanner
+	stop  func()
+}
+
+// loader starts the bench as a load process.
+func (b *bench) loader(what string, connections int, servers ...*process) (*loader, error) {
+	o := order{What: what, Connections: connections}
+	for _, s := range servers {
+		o.Sockets = append(o.Sockets, s.socket)
+	}
+	text, err := json.Marshal(o)
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: c, r: bufio.NewReaderSize(c, 4096)}, nil
-}
-
-func (c *conn) close() { _ = c.Close() }
-
-var contentLength = []byte("Content-Length: ")
-
-// roundTrip sends a request and reads the answer.
-func (c *conn) roundTrip(request []byte) error {
-	if _, err := c.Write(request); err != nil {
-		return err
-	}
-	return c.answer()
-}
-
-// answer reads the answer to a request that was sent.
-func (c *conn) answer() error {
-	line, err := c.r.ReadSlice('\n')
+	self, err := os.Executable()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if len(line) < 12 {
-		return errors.New("short status line")
-	}
-	if c.status, err = strconv.Atoi(string(line[9:12])); err != nil {
-		return err
-	}
-	length := 0
-	for {
-		if line, err = c.r.ReadSlice('\n'); err != nil {
-			return err
-		}
-		if len(line) <= 2 {
-			break
-		}
-		if value, ok := bytes.CutPrefix(line, contentLength); ok {
-			if length, err = strconv.Atoi(string(bytes.TrimSpace(value))); err != nil {
-				return err
-			}
-		}
-	}
-	c.body = slices.Grow(c.body[:0], length)[:length]
-	_, err = io.ReadFull(c.r, c.body)
-	return err
+	return b.loadBy(exec.Command(self, "load", string(text)))
 }
 
-var tokenField = []byte(`"token":`)
-
-// token is the fencing token in the last answer.
-func (c *conn) token() []byte {
-	_, after, ok := bytes.Cut(c.body, tokenField)
-	if !ok {
-		return nil
-	}
-	end := bytes.IndexAny(after, ",}")
-	return after[:max(end, 0)]
-}
-
-// acquire tries once to get a lock. The request is a buffer that is used again.
-func (c *conn) acquire(key string, request []byte) ([]byte, error) {
-	request = append(request[:0], "PUT /v1/locks/"...)
-	request = append(request, key...)
-	request = append(request, " HTTP/1.1\r\nHost: b\r\n\r\n"...)
-	if err := c.roundTrip(request); err != nil {
-		return request, fmt.Errorf("acquire: %w", err)
-	}
-	if c.status != 200 {
-		return request, fmt.Errorf("acquire: %d %s", c.status, c.body)
-	}
-	return request, nil
-}
-
-// release releases the lock whose grant was the last answer.
-func (c *conn) release(key string, request []byte) ([]byte, error) {
-	request = append(request[:0], "DELETE /v1/locks/"...)
-	request = append(request, key...)
-	request = append(request, "?token="...)
-	request = append(request, c.token()...)
-	request = append(request, " HTTP/1.1\r\nHost: b\r\n\r\n"...)
-	if err := c.roundTrip(request); err != nil {
-		return request, fmt.Errorf("release: %w", err)
-	}
-	if c.status != 200 {
-		return request, fmt.Errorf("release: %d %s", c.status, c.body)
-	}
-	return request, nil
-}
-
-// pair acquires and releases a lock.
-func (c *conn) pair(key string, request []byte) ([]byte, error) {
-	request, err := c.acquire(key, request)
+// loadBy starts a load process and returns when it is ready.
+func (b *bench) loadBy(cmd *exec.Cmd) (*loader, error) {
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
 	if err != nil {
-		return request, err
+		return nil, err
 	}
-	return c.release(key, request)
-}
-
-// pairs runs acquire and release on many connections, each with a key of its
-// own, and returns pairs per second.
-func (b *bench) pairs(socket string, connections int) (float64, error) {
-	return b.load(socket, connections, func(c *conn, i int) func() error {
-		key := fmt.Sprintf("bench:%d", i)
-		request := make([]byte, 0, 256)
-		return func() (err error) {
-			request, err = c.pair(key, request)
-			return err
-		}
-	})
-}
-
-// load runs an operation again and again on many connections for the length of
-// a measurement and returns operations per second.
-func (b *bench) load(socket string, connections int, prepare func(c *conn, i int) func() error) (float64, error) {
-	conns, err := dialMany(socket, connections)
-	defer closeAll(conns)
+	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	var done atomic.Int64
-	began := time.Now()
-	end := began.Add(b.length)
-	err = onEach(conns, func(c *conn, i int) error {
-		operation := prepare(c, i)
-		n := int64(0)
-		for time.Now().Before(end) {
-			if err := operation(); err != nil {
-				return err
-			}
-			n++
-		}
-		done.Add(n)
-		return nil
-	})
-	if err != nil {
-		return 0, err
+	if err := cmd.Start(); err != nil {
+		return nil, err
 	}
-	return float64(done.Load()) / time.Since(began).Seconds(), b.ctx.Err()
+	interrupted := context.AfterFunc(b.ctx, func() { _ = cmd.Process.Kill() })
+	l := &loader{cmd: cmd, in: in, lines: bufio.NewScanner(out), stop: func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+		interrupted()
+	}}
+	if !l.lines.Scan() || l.lines.Text() != load.Ready {
+		l.stop()
+		return nil, fmt.Errorf("the load process %s did not become ready", cmd.Args)
+	}
+	return l, nil
 }
 
-// dialMany opens connections. Those that it returns are to be closed, also after
-// an error.
-func dialMany(socket string, n int) ([]*conn, error) {
-	// The server has as many open as this process, and both a few files more.
-	const others = 100
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err == nil && limit.Max < uint64(n+others) {
-		return nil, fmt.Errorf("%d connections need %d open files, and only %d are allowed here: see `ulimit -Hn`", n, n+others, limit.Max)
+// run is one run of a load.
+type run struct {
+	load.Result
+	// server is the processor time that the servers used meanwhile.
+	server time.Duration
+}
+
+// run loads for a time, and returns that and what the servers used meanwhile.
+func (l *loader) run(length time.Duration, servers ...*process) (run, error) {
+	before, err := cpuOf(servers)
+	if err != nil {
+		return run{}, err
 	}
-	conns := make([]*conn, 0, n)
-	for range n {
-		c, err := dial(socket)
+	if _, err := fmt.Fprintln(l.in, length.Nanoseconds()); err != nil {
+		return run{}, err
+	}
+	if !l.lines.Scan() {
+		return run{}, fmt.Errorf("the load process %s ended", l.cmd.Args)
+	}
+	after, err := cpuOf(servers)
+	if err != nil {
+		return run{}, err
+	}
+	r := run{server: after - before}
+	if err := json.Unmarshal(l.lines.Bytes(), &r.Result); err != nil {
+		return run{}, fmt.Errorf("the load process %s: %w", l.cmd.Args, err)
+	}
+	return r, nil
+}
+
+// once is a run of a load process that is started for it.
+func (b *bench) once(what string, connections int, servers ...*process) (run, error) {
+	l, err := b.loader(what, connections, servers...)
+	if err != nil {
+		return run{}, err
+	}
+	defer l.stop()
+	return l.run(b.length, servers...)
+}
+
+func cpuOf(servers []*process) (sum time.Duration, err error) {
+	for _, s := range servers {
+		used, err := s.cpu()
 		if err != nil {
-			return conns, fmt.Errorf("connection %d of %d: %w", len(conns)+1, n, err)
+			return 0, err
 		}
-		conns = append(conns, c)
+		sum += used
 	}
-	return conns, nil
+	return sum, nil
 }
 
-func closeAll(conns []*conn) {
-	for _, c := range conns {
-		c.close()
-	}
+// dividedBy is the run as one of single requests, of which an operation has n.
+func (r run) dividedBy(n int64) run {
+	r.Operations *= n
+	r.Median, r.P99 = r.Median/time.Duration(n), r.P99/time.Duration(n)
+	return r
 }
 
-// onEach runs work on all connections at the same time and returns one of its
-// errors.
-func onEach(conns []*conn, work func(c *conn, i int) error) error {
-	var (
-		failure atomic.Pointer[error]
-		wg      sync.WaitGroup
-	)
-	for i, c := range conns {
-		wg.Go(func() {
-			if err := work(c, i); err != nil {
-				failure.Store(&err)
-			}
-		})
-	}
-	wg.Wait()
-	if err := failure.Load(); err != nil {
-		return *err
-	}
-	return nil
+// rate is operations a second.
+func (r run) rate() float64 { return float64(r.Operations) / r.Elapsed.Seconds() }
+
+// each divides a time by the operations: microseconds.
+func (r run) each(d time.Duration) float64 {
+	return float64(d.Nanoseconds()) / 1000 / float64(max(r.Operations, 1))
 }
 
-// median of some figures.
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[len(sorted)/2]
+// runs are those of several rounds.
+type runs []run
+
+// of is a figure of each.
+func (r runs) of(figure func(run) float64) []float64 {
+	out := make([]float64, len(r))
+	for i := range r {
+		out[i] = figure(r[i])
+	}
+	return out
 }
 
-// p99 is the smallest figure that is not exceeded by 99 of 100.
-func p99(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[(len(sorted)*99+99)/100-1]
+func (r runs) rates() []float64 { return r.of(run.rate) }
+
+// medians are those of the operations, in microseconds.
+func (r runs) medians() []float64 {
+	return r.of(func(r run) float64 { return float64(r.Median.Nanoseconds()) / 1000 })
+}
+
+// costs are the servers' processor time an operation, in microseconds.
+func (r runs) costs() []float64 { return r.of(func(r run) float64 { return r.each(r.server) }) }
+
+// cost says what an operation costs the processor.
+func (r runs) cost() string {
+	client := r.of(func(r run) float64 { return r.each(r.CPU) })
+	return fmt.Sprintf("%.1f µs of processor time each (the load's own: %.1f µs)", median(r.costs()), median(client))
 }

@@ -4,7 +4,8 @@
 //
 //	go run ./bench                  everything, prints the table
 //	go run ./bench -only P1,P3      some of it
-//	go run ./bench -write           writes bench/RESULTS.md and bench/results.log too
+//	go run ./bench -write           writes bench/RESULTS.md, results.json and results.log too
+//	go run ./bench -check           compares with bench/results.json, and fails on a loss
 //	go run ./bench -only overhead -against v1.2
 //	                                what being observed costs, and since that revision
 package main
@@ -25,16 +26,6 @@ import (
 	"time"
 )
 
-// result is a row of the table.
-type result struct {
-	id, what string
-	figure   string
-	peer     string
-	ratio    string
-	goal     string
-	reached  bool
-}
-
 // bench is one run.
 type bench struct {
 	ctx    context.Context
@@ -47,6 +38,9 @@ type bench struct {
 	log     *log.Logger
 }
 
+// scoresFile is what later runs compare with.
+const scoresFile = "bench/results.json"
+
 var measures = []struct {
 	id      string
 	measure func(*bench) ([]result, error)
@@ -54,15 +48,25 @@ var measures = []struct {
 	{"P1", (*bench).p1},
 	{"P2", (*bench).p2},
 	{"P3", (*bench).p3},
+	{"P4", (*bench).p4},
 	{"P5", (*bench).p5},
 	{"P6", (*bench).p6},
 	{"P7", (*bench).p7},
 	{"P8", (*bench).p8},
+	{"P9", (*bench).p9},
+	{"P10", (*bench).p10},
+	{"peers", (*bench).peers},
 	{"overhead", (*bench).overhead},
 }
 
 func main() {
 	switch { // processes of their own
+	case len(os.Args) == 3 && os.Args[1] == "load": // see load.go
+		if err := serveLoad(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, "bench load:", err)
+			os.Exit(1)
+		}
+		return
 	case len(os.Args) == 3 && os.Args[1] == "echo": // the peer of P1
 		serveEcho(os.Args[2])
 		return
@@ -70,20 +74,28 @@ func main() {
 		holdLock(os.Args[2], os.Args[3])
 		return
 	}
-	if err := run(); err != nil {
+	if err := measure(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run() error {
+func measure() error {
 	only := flag.String("only", "", "the goals to measure, as P1,P3; all when empty")
 	write := flag.Bool("write", false, "write bench/RESULTS.md and bench/results.log")
+	check := flag.Bool("check", false, "compare with bench/results.json, and fail on a loss of more than 25%")
 	rounds := flag.Int("rounds", 5, "rounds of each measurement; medians are shown")
 	length := flag.Duration("length", 3*time.Second, "length of one measurement")
 	against := flag.String("against", "", "an older revision, to compare with where that is measured")
 	flag.Parse()
 
+	var before []scored
+	if *check { // before anything is measured
+		var err error
+		if before, err = readScores(scoresFile); err != nil {
+			return err
+		}
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	folder, err := os.MkdirTemp("", "lsb")
@@ -115,6 +127,12 @@ func run() error {
 	}
 	report := table(results)
 	fmt.Println("\n" + report)
+	if *check {
+		if err := compare(before, scores(results)); err != nil {
+			return fmt.Errorf("worse than %s by more than 25%%:\n%w", scoresFile, err)
+		}
+		fmt.Printf("No row is worse than in %s by more than 25%%.\n", scoresFile)
+	}
 	if !*write {
 		return nil
 	}
@@ -123,6 +141,7 @@ func run() error {
 		time.Now().UTC().Format("2006-01-02"), machine, report)
 	return errors.Join(
 		os.WriteFile("bench/RESULTS.md", []byte(text), 0o644),
+		writeScores(scoresFile, results),
 		os.WriteFile("bench/results.log", []byte(logText.String()), 0o644))
 }
 
@@ -138,17 +157,4 @@ func (b *bench) buildIn(folder, binary string) error {
 		return fmt.Errorf("building the sidecar (run this from the top of the repository): %w\n%s", err, out)
 	}
 	return nil
-}
-
-func table(results []result) string {
-	var t strings.Builder
-	t.WriteString("| goal | what | figure | measured beside it | ratio | wanted | reached |\n|---|---|---|---|---|---|---|\n")
-	for _, r := range results {
-		reached := "yes"
-		if !r.reached {
-			reached = "**no**"
-		}
-		fmt.Fprintf(&t, "| %s | %s | %s | %s | %s | %s | %s |\n", r.id, r.what, r.figure, r.peer, r.ratio, r.goal, reached)
-	}
-	return t.String()
 }

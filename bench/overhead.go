@@ -18,7 +18,11 @@ import (
 // in turns; and where -against names one, the sidecar of an older revision.
 func (b *bench) overhead() ([]result, error) {
 	// Two of a hundred are asked for, and rounds differ by more: many short ones.
-	const connections, goal, more, slices = 64, 0.98, 8, 4
+	const connections, goal, slices = 64, 0.98, 4
+	more := 2
+	if b.against != "" { // what is compared with a goal
+		more = 8
+	}
 	collector, err := collect()
 	if err != nil {
 		return nil, err
@@ -34,13 +38,16 @@ func (b *bench) overhead() ([]result, error) {
 		observed{name: "traced", what: "every call traced", env: collector.env()})
 	defer func() {
 		for _, k := range kinds {
+			if k.loader != nil {
+				k.loader.stop()
+			}
 			if k.process != nil {
-				k.stop()
+				k.process.stop()
 			}
 		}
 	}()
 	for i := range kinds {
-		if err := b.startObserved(&kinds[i]); err != nil {
+		if err := b.startObserved(&kinds[i], connections); err != nil {
 			return nil, err
 		}
 	}
@@ -49,24 +56,15 @@ func (b *bench) overhead() ([]result, error) {
 	for round := range b.rounds * more {
 		for i := range kinds {
 			k := &kinds[(i+round)%len(kinds)] // nobody is always the first
-			before, err := k.cpu()
+			p, err := k.measure(&short)
 			if err != nil {
 				return nil, err
 			}
-			p, err := k.pairs(&short, connections)
-			if err != nil {
-				return nil, err
-			}
-			after, err := k.cpu()
-			if err != nil {
-				return nil, err
-			}
-			k.figures = append(k.figures, p)
-			k.costs = append(k.costs, float64((after-before).Nanoseconds())/1000/(p*short.length.Seconds()))
+			k.runs = append(k.runs, p)
 		}
 	}
 	for _, k := range kinds {
-		b.log.Printf("overhead, %s: %.0f pairs/s, %.1f us of processor time each", k.what, k.figures, k.costs)
+		b.log.Printf("overhead, %s: %.0f pairs/s, %.1f us of processor time each", k.what, k.rates(), k.costs())
 	}
 	b.log.Printf("overhead: the collector took %d bytes", collector.bytes.Load())
 	return overheadRows(kinds, goal), nil
@@ -74,14 +72,15 @@ func (b *bench) overhead() ([]result, error) {
 
 // overheadRows compares each kind with tracing off, which the older one is compared to.
 func overheadRows(kinds []observed, goal float64) (rows []result) {
-	off := kinds[0].figures
+	off := kinds[0].rates()
 	for i := range kinds[1:] {
 		k := &kinds[i+1]
-		r := result{id: "overhead", what: "P1 with " + k.what, figure: k.rate(), peer: "off: " + kinds[0].rate(), ratio: fmt.Sprintf("%.3f of off", median(ratios(k.figures, off))), goal: "–", reached: true}
+		share := median(ratios(k.rates(), off))
+		r := result{id: "overhead", what: "P1 with " + k.what, figure: k.figure(), peer: "off: " + kinds[0].figure(), ratio: fmt.Sprintf("%.3f of off", share), score: share, goal: "–", reached: true}
 		if k.name == "older" {
-			ratio := median(ratios(off, k.figures))
-			r.what, r.figure, r.peer = "P1 with tracing off", kinds[0].rate(), k.what+": "+k.rate()
-			r.ratio, r.goal, r.reached = fmt.Sprintf("%.3f of before", ratio), fmt.Sprintf("at least %.2f", goal), ratio >= goal
+			ratio := median(ratios(off, k.rates()))
+			r.what, r.figure, r.peer = "P1 with tracing off", kinds[0].figure(), k.what+": "+k.figure()
+			r.ratio, r.score, r.goal, r.reached = fmt.Sprintf("%.3f of before", ratio), ratio, fmt.Sprintf("at least %.2f", goal), ratio >= goal
 		}
 		rows = append(rows, r)
 	}
@@ -102,36 +101,38 @@ type observed struct {
 	name, what string
 	env        []string
 	scraped    bool
-	*process
-	// figures are pairs a second, costs microseconds of the sidecar's processor time
-	// for a pair.
-	figures, costs []float64
+	process    *process
+	loader     *loader
+	runs
 }
 
-// rate is what is shown of it.
-func (k *observed) rate() string {
-	return fmt.Sprintf("%.0f pairs/s, %.1f µs of processor time each", median(k.figures), median(k.costs))
+// figure is what is shown of it.
+func (k *observed) figure() string {
+	return fmt.Sprintf("%.0f pairs/s, %s", median(k.rates()), k.cost())
 }
 
-func (b *bench) startObserved(k *observed) (err error) {
+func (b *bench) startObserved(k *observed, connections int) (err error) {
 	binary := b.binary
 	if k.name == "older" {
 		if binary, err = b.buildOlder(); err != nil {
 			return err
 		}
 	}
-	k.process, err = b.sidecarOf(binary, k.name, k.env, "STORE_URL=memory://")
+	if k.process, err = b.sidecarOf(binary, k.name, k.env, "STORE_URL=memory://"); err != nil {
+		return err
+	}
+	k.loader, err = b.loader("pair", connections, k.process)
 	return err
 }
 
-// pairs measures P1, with the figures read meanwhile if they are to be.
-func (k *observed) pairs(b *bench, connections int) (float64, error) {
+// measure measures P1, with the figures read meanwhile if they are to be.
+func (k *observed) measure(b *bench) (run, error) {
 	stop := make(chan struct{})
 	defer close(stop)
 	if k.scraped {
-		c, err := dial(k.socket)
+		c, err := dial(k.process.socket)
 		if err != nil {
-			return 0, err
+			return run{}, err
 		}
 		go func() {
 			defer c.close()
@@ -146,7 +147,7 @@ func (k *observed) pairs(b *bench, connections int) (float64, error) {
 			}
 		}()
 	}
-	return b.pairs(k.socket, connections)
+	return k.loader.run(b.length, k.process)
 }
 
 // buildOlder builds the sidecar of the revision that -against names.

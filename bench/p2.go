@@ -18,10 +18,10 @@ func (b *bench) p2() ([]result, error) {
 	}
 	defer stop()
 	direct := make(map[int][]float64)
-	ours := make(map[int][]float64)
+	ours := make(map[int]runs)
 	for range b.rounds {
 		for _, n := range []int{few, many} {
-			p, err := b.pairs(sidecar.socket, n)
+			p, err := b.once("pair", n, sidecar)
 			if err != nil {
 				return nil, err
 			}
@@ -29,7 +29,7 @@ func (b *bench) p2() ([]result, error) {
 		}
 		var line strings.Builder
 		for _, n := range clients {
-			d, err := b.pgbench(url, n)
+			d, err := b.pgbench(url, directPair, n)
 			if err != nil {
 				return nil, err
 			}
@@ -37,7 +37,7 @@ func (b *bench) p2() ([]result, error) {
 			fmt.Fprintf(&line, ", %.0f at %d", d, n)
 		}
 		last := len(ours[few]) - 1
-		b.log.Printf("P2 %.0f pairs/s at %d connections, %.0f at %d; direct%s", ours[few][last], few, ours[many][last], many, strings.TrimPrefix(line.String(), ","))
+		b.log.Printf("P2 %.0f pairs/s at %d connections, %.0f at %d; direct%s", ours[few][last].rate(), few, ours[many][last].rate(), many, strings.TrimPrefix(line.String(), ","))
 	}
 	best := clients[0]
 	for _, n := range clients {
@@ -46,14 +46,11 @@ func (b *bench) p2() ([]result, error) {
 		}
 	}
 	row := func(connections, peers int, peer string, goal float64) result {
-		ratios := make([]float64, b.rounds)
-		for i := range ratios {
-			ratios[i] = ours[connections][i] / direct[peers][i]
-		}
+		ratio := median(ratios(ours[connections].rates(), direct[peers]))
 		return result{
 			id: "P2", what: fmt.Sprintf("acquire+release on PostgreSQL, %d connections", connections),
-			figure: fmt.Sprintf("%.0f pairs/s", median(ours[connections])), peer: fmt.Sprintf("%s: %.0f pairs/s", peer, median(direct[peers])),
-			ratio: fmt.Sprintf("%.2f of direct", median(ratios)), goal: fmt.Sprintf("at least %.2f", goal), reached: median(ratios) >= goal,
+			figure: fmt.Sprintf("%.0f pairs/s, %s", median(ours[connections].rates()), ours[connections].cost()), peer: fmt.Sprintf("%s: %.0f pairs/s", peer, median(direct[peers])),
+			ratio: fmt.Sprintf("%.2f of direct", ratio), score: ratio, goal: fmt.Sprintf("at least %.2f", goal), reached: ratio >= goal,
 		}
 	}
 	return []result{

@@ -39,7 +39,7 @@ func (b *bench) p5() ([]result, error) {
 	}
 	defer counter.close()
 	idle, _ := sidecar.memory()
-	conns, err := dialMany(sidecar.socket, sessions)
+	conns, err := dialMany([]string{sidecar.socket}, sessions)
 	defer closeAll(conns) // first of all: a sidecar with locks drains them
 	if err != nil {
 		return nil, err
@@ -94,6 +94,8 @@ func (b *bench) p5() ([]result, error) {
 	row := func(what, figure, goal string, reached bool) result {
 		return result{id: "P5", what: what, figure: figure, peer: "–", ratio: "–", goal: goal, reached: reached}
 	}
+	memory := row("resident memory at the end", fmt.Sprintf("%.1f MiB", float64(rss)/mib), "at most 80 MB", float64(rss) <= maxSize)
+	memory.score, memory.less = float64(rss)/mib, true
 	return []result{
 		row(fmt.Sprintf("%d locks of %d sessions: renewal statements in %d intervals (%s)", locks, sessions, watched/renewInterval, watched),
 			fmt.Sprintf("%d (%d statements in all)", renewals, all),
@@ -101,7 +103,7 @@ func (b *bench) p5() ([]result, error) {
 		row("rows that a renewal touches", fmt.Sprintf("%.2f", float64(rows)/float64(max(renewals, 1))),
 			fmt.Sprintf("as many as leases: %d", leases), renewals > 0 && rows == renewals*leases),
 		row("processor time of the sidecar", fmt.Sprintf("%.2f%% of a core", share*100), "less than 1%", share < maxCPU),
-		row("resident memory at the end", fmt.Sprintf("%.1f MiB", float64(rss)/mib), "at most 80 MB", float64(rss) <= maxSize),
+		memory,
 	}, nil
 }
 

@@ -73,13 +73,15 @@ func (b *bench) p6() ([]result, error) {
 	}
 	row := func(what string, figure, peer, goal float64) result {
 		return result{
-			id: "P6", what: fmt.Sprintf("hand-off to a waiter behind another sidecar, %s of %d", what, n),
-			figure: fmt.Sprintf("%.2f ms", figure), peer: fmt.Sprintf("direct: %.2f ms", peer), ratio: fmt.Sprintf("%.2f of direct", figure/peer),
+			id: "P6", what: "hand-off to a waiter behind another sidecar, " + what,
+			figure: fmt.Sprintf("%.2f ms (of %d)", figure, n), peer: fmt.Sprintf("direct: %.2f ms", peer), ratio: fmt.Sprintf("%.2f of direct", figure/peer),
 			goal: fmt.Sprintf("at most %.1f ms", goal), reached: figure <= goal,
 		}
 	}
+	middle := row("median", median(ours), median(peers), goalMedian)
+	middle.score, middle.less = median(ours)/median(peers), true
 	return []result{
-		row("median", median(ours), median(peers), goalMedian),
+		middle,
 		row("p99", p99(ours), p99(peers), goalP99),
 		{
 			id: "P6", what: "waiters' checks of the store, a hand-off", peer: "–", ratio: "–",

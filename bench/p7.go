@@ -39,8 +39,8 @@ func (b *bench) p7() ([]result, error) {
 	}
 	b.log.Printf("P7 %d apps killed: median %.2f ms, p99 %.2f ms", n, median(times), p99(times))
 	return []result{{
-		id: "P7", what: fmt.Sprintf("`kill -9` of the app until a waiter behind another sidecar has its lock, p99 of %d", n),
-		figure: fmt.Sprintf("%.2f ms (median %.2f ms)", p99(times), median(times)), peer: "–", ratio: "–",
+		id: "P7", what: "`kill -9` of the app until a waiter behind another sidecar has its lock, p99",
+		figure: fmt.Sprintf("%.2f ms (of %d; median %.2f ms)", p99(times), n, median(times)), peer: "–", ratio: "–",
 		goal: fmt.Sprintf("at most %.0f ms", goal), reached: p99(times) <= goal,
 	}}, nil
 }

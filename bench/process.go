@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -64,8 +62,8 @@ func (b *bench) sidecarOf(binary, name string, env []string, settings ...string)
 }
 
 // database starts PostgreSQL, with its default durability, and makes a database.
-func (b *bench) database() (*pgtest.Cluster, string, error) {
-	cluster, err := pgtest.Run()
+func (b *bench) database(options ...pgtest.Option) (*pgtest.Cluster, string, error) {
+	cluster, err := pgtest.Run(options...)
 	if err != nil {
 		return nil, "", err
 	}
@@ -106,18 +104,6 @@ func (p *process) status(name string) (size int) {
 
 // cpu is the processor time that the process has used.
 func (p *process) cpu() (time.Duration, error) {
-	const tick = time.Second / 100 // of /proc, on every Linux
-	path := fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid)
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	// The program's name may have spaces; utime and stime are the 12th and 13th after it.
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("%s: too short: %q", path, text)
-	}
-	user, err := strconv.Atoi(fields[11])
-	system, err2 := strconv.Atoi(fields[12])
-	return time.Duration(user+system) * tick, errors.Join(err, err2)
+	t, err := readTimes(p.cmd.Process.Pid)
+	return t.own, err
 }

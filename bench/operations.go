@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"crypto/rand"
+	"fmt"
+	"sync/atomic"
+)
+
+// operations are what a load does again and again on each connection; i is its
+// number. What is prepared once is not measured.
+var operations = map[string]func(c *conn, i int) (func() error, error){
+	"echo":    echoes,
+	"pair":    ownKey,
+	"fresh":   freshKey,
+	"hot":     hotKey,
+	"get":     readsOwn,
+	"patch":   amends,
+	"reentry": reenters,
+	"denied":  denials,
+}
+
+// echoes is the same request again and again.
+func echoes(c *conn, _ int) (func() error, error) {
+	request := []byte("PUT /v1/locks/bench:1 HTTP/1.1\r\nHost: b\r\n\r\n")
+	return func() error { return c.roundTrip(request) }, nil
+}
+
+// ownKey acquires and releases a key of the connection's own.
+func ownKey(c *conn, i int) (func() error, error) {
+	key, request := fmt.Sprintf("bench:%d", i), make([]byte, 0, 256)
+	return func() (err error) {
+		request, err = c.pair(key, request)
+		return err
+	}, nil
+}
+
+// freshKey acquires and releases a key that was never used, anywhere in the order
+// of keys.
+func freshKey(c *conn, _ int) (func() error, error) {
+	request := make([]byte, 0, 256)
+	return func() (err error) {
+		request, err = c.pair(rand.Text(), request)
+		return err
+	}, nil
+}
+
+// hot is the key of hotKey's load, as the load process sees it: who holds it is
+// alone, and tokens grow.
+var hot struct {
+	held  atomic.Bool
+	token atomic.Int64
+}
+
+// hotKey waits for a key that all connections want, and releases it at once.
+func hotKey(c *conn, _ int) (func() error, error) {
+	const key = "bench:hot"
+	body, request := []byte(`{"wait_ms":20000}`), make([]byte, 0, 256)
+	return func() (err error) {
+		if request, err = c.call(request, "PUT", key, body, 200); err != nil {
+			return err
+		}
+		if !hot.held.CompareAndSwap(false, true) {
+			return fmt.Errorf("%s was granted twice", key)
+		}
+		token, err := c.tokenNumber()
+		if err != nil {
+			return err
+		}
+		if before := hot.token.Swap(token); token <= before {
+			return fmt.Errorf("%s: token %d after %d", key, token, before)
+		}
+		hot.held.Store(false)
+		request, err = c.release(key, request)
+		return err
+	}, nil
+}
+
+// take gets a lock that is kept. An earlier load may not quite have lost it yet.
+func (c *conn) take(key string) ([]byte, error) {
+	return c.call(nil, "PUT", key, []byte(`{"wait_ms":5000,"owner":"me","reentrant":true}`), 200)
+}
+
+// readsOwn asks for a lock of its own.
+func readsOwn(c *conn, i int) (func() error, error) {
+	key := fmt.Sprintf("bench:%d", i)
+	request, err := c.take(key)
+	return func() (err error) {
+		if request, err = c.call(request, "GET", key, nil, 200); err != nil {
+			return err
+		}
+		return c.says(`"mine":true`)
+	}, err
+}
+
+// amends checks that it still holds a lock of its own.
+func amends(c *conn, i int) (func() error, error) {
+	key := fmt.Sprintf("bench:%d", i)
+	request, err := c.take(key)
+	body := fmt.Appendf(nil, `{"token":%s}`, c.token())
+	return func() (err error) {
+		request, err = c.call(request, "PATCH", key, body, 200)
+		return err
+	}, err
+}
+
+// reenters enters a lock of its own again, and leaves it once more.
+func reenters(c *conn, i int) (func() error, error) {
+	key, body := fmt.Sprintf("bench:%d", i), []byte(`{"owner":"me","reentrant":true}`)
+	request, err := c.take(key)
+	return func() (err error) {
+		if request, err = c.call(request, "PUT", key, body, 200); err != nil {
+			return err
+		}
+		if err := c.says(`"reentry":2`); err != nil {
+			return err
+		}
+		if request, err = c.release(key, request); err != nil {
+			return err
+		}
+		return c.says(`"released":false`)
+	}, err
+}
+
+// denials asks for a lock that another connection of the same app holds.
+func denials(c *conn, i int) (func() error, error) {
+	key := fmt.Sprintf("bench:%d", i)
+	holder, err := dial(c.RemoteAddr().String())
+	if err != nil {
+		return nil, err
+	}
+	if _, err := holder.take(key); err != nil {
+		return nil, err
+	}
+	request, err := c.call(nil, "PUT", key, nil, 423) // the store is asked
+	return func() (err error) {
+		if request, err = c.call(request, "PUT", key, nil, 423); err != nil {
+			holder.close() // it is open until then
+			return err
+		}
+		return c.says(`"cached":true`)
+	}, err
+}
+
+// says is an error unless the last answer has a text in it.
+func (c *conn) says(text string) error {
+	if !bytes.Contains(c.body, []byte(text)) {
+		return fmt.Errorf("no %s in %s", text, c.body)
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+)
+
+// local is an answer that needs no SQL.
+type local struct {
+	operation, what string
+	requests        int64 // of an operation
+}
+
+var locals = []local{
+	{"get", "`GET` of my lock", 1},
+	{"patch", "`PATCH` of a session lock", 1},
+	{"reentry", "reentry, in and out", 2},
+	{"denied", "cached denial", 1},
+}
+
+// p4 measures the answers that need no SQL, in turns with an echo. The TTL and the
+// cache's are so long that neither renewals nor the end of a denial come between:
+// exactly no statement may be executed.
+func (b *bench) p4() ([]result, error) {
+	cluster, url, err := b.database()
+	if err != nil {
+		return nil, err
+	}
+	defer cluster.Stop()
+	sidecar, err := b.sidecar("p4", "STORE_URL="+url, "TTL=1h", "CACHE_TTL=1m")
+	if err != nil {
+		return nil, err
+	}
+	defer sidecar.stop()
+	echo, err := b.echo()
+	if err != nil {
+		return nil, err
+	}
+	defer echo.stop()
+	counter, err := b.counter(url)
+	if err != nil {
+		return nil, err
+	}
+	defer counter.close()
+	var rows []result
+	for _, connections := range []int{64, 1} {
+		more, err := b.p4At(connections, sidecar, echo, counter)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, more...)
+	}
+	return rows, nil
+}
+
+// p4At measures them at some connections.
+func (b *bench) p4At(connections int, sidecar, echo *process, counter *counter) (rows []result, err error) {
+	empty, err := b.loader("echo", connections, echo)
+	if err != nil {
+		return nil, err
+	}
+	defer empty.stop()
+	for _, l := range locals {
+		ours, echoes, statements, err := b.beside(l, connections, sidecar, empty, echo, counter)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", l.what, err)
+		}
+		b.log.Printf("P4 %s, %d connections: %.0f requests/s, median %.1f us, %s; %d statements; echo %.0f requests/s, median %.1f us",
+			l.what, connections, median(ours.rates()), median(ours.medians()), ours.cost(), statements, median(echoes.rates()), median(echoes.medians()))
+		if connections == 1 {
+			rows = append(rows, l.alone(ours, echoes))
+			continue
+		}
+		rows = append(rows, l.together(connections, ours, echoes), result{
+			id: "P4", what: l.what + ": statements", figure: fmt.Sprint(statements), peer: none, ratio: none, goal: "exactly 0", reached: statements == 0,
+		})
+	}
+	return rows, nil
+}
+
+// beside measures an operation in turns with an echo, and counts the statements.
+func (b *bench) beside(l local, connections int, sidecar *process, empty *loader, echo *process, counter *counter) (ours, echoes runs, statements int64, err error) {
+	const share = 3 // of a measurement's length: there are many
+	load, err := b.loader(l.operation, connections, sidecar)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	defer load.stop()
+	if err := counter.reset(); err != nil {
+		return nil, nil, 0, err
+	}
+	for range b.rounds {
+		r, err := load.run(b.length/share, sidecar)
+		e, err2 := empty.run(b.length/share, echo)
+		if err := errors.Join(err, err2); err != nil {
+			return nil, nil, 0, err
+		}
+		ours, echoes = append(ours, r.dividedBy(l.requests)), append(echoes, e)
+	}
+	statements, _, err = counter.count("")
+	return ours, echoes, statements, err
+}
+
+// together is the row of many connections.
+func (l local) together(connections int, ours, echoes runs) result {
+	const goal = 60000
+	rate, share := median(ours.rates()), median(ratios(ours.rates(), echoes.rates()))
+	return result{
+		id: "P4", what: fmt.Sprintf("%s, %d connections", l.what, connections),
+		figure: fmt.Sprintf("%.0f requests/s, %s", rate, ours.cost()), peer: fmt.Sprintf("echo: %.0f requests/s, %s", median(echoes.rates()), echoes.cost()),
+		ratio: fmt.Sprintf("%.2f of the echo", share), score: share, goal: fmt.Sprintf("at least %d requests/s", goal), reached: rate >= goal,
+	}
+}
+
+// alone is the row of one connection.
+func (l local) alone(ours, echoes runs) result {
+	const goal = 20 // microseconds
+	took, times := median(ours.medians()), median(ratios(ours.medians(), echoes.medians()))
+	return result{
+		id: "P4", what: l.what + ", one connection, median",
+		figure: fmt.Sprintf("%.1f µs", took), peer: fmt.Sprintf("echo: %.1f µs", median(echoes.medians())),
+		ratio: fmt.Sprintf("%.2f of the echo", times), score: times, less: true, goal: fmt.Sprintf("at most %d µs", goal), reached: took <= goal,
+	}
+}

@@ -1,0 +1,47 @@
+// Command peers loads what others lock with, as cmd bench's own load processes load
+// the sidecar: one operation is a lock that is acquired and released. It is a module
+// of its own, so that etcd's client is none of the sidecar's dependencies.
+//
+//	peers etcd HOST:PORT CONNECTIONS
+//	peers redis HOST:PORT CONNECTIONS
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/locksidecar/locksidecar/bench/internal/load"
+)
+
+// peer prepares workers, each of which acquires and releases a lock of its own; end
+// closes their connections.
+type peer func(address string, workers int) (operations []func() error, end func(), err error)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "peers:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	const usage = "peers etcd|redis HOST:PORT CONNECTIONS"
+	if len(args) != 3 {
+		return fmt.Errorf("usage: %s", usage)
+	}
+	known, ok := map[string]peer{"etcd": etcd, "redis": redis}[args[0]]
+	if !ok {
+		return fmt.Errorf("usage: %s", usage)
+	}
+	workers, err := strconv.Atoi(args[2])
+	if err != nil {
+		return err
+	}
+	operations, end, err := known(args[1], workers)
+	defer end()
+	if err != nil {
+		return err
+	}
+	return load.Serve(os.Stdin, os.Stdout, operations)
+}
