@@ -182,6 +182,9 @@ bench: bench-deps ## Measure the goals of docs/benchmarks.md and write bench/RES
 bench-check: bench-deps ## Measure again, and fail where a ratio is worse than in bench/results.json by more than 25%
 	go run ./bench -check $(BENCH_ARGS)
 
+bench-growth: test-deps ## Measure how cost grows and write bench/GROWTH.md with its pictures
+	go run ./bench -growth -write $(BENCH_ARGS)
+
 # Redis and etcd are peers. The bench starts its own: RUNLEVEL=1 keeps the packages
 # from starting theirs, and what systemd has started is ended.
 bench-deps: test-deps

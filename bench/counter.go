@@ -63,6 +63,12 @@ func (c *counter) number(sql string, args ...any) (n int64, err error) {
 	return n, err
 }
 
+// held is how many locks are held, by the database's clock. The names of the tables
+// are part of the documentation.
+func (c *counter) held() (int64, error) {
+	return c.number(`SELECT count(*) FROM locksidecar.locks l JOIN locksidecar.leases s ON s.id = l.lease_id AND s.expires_at > clock_timestamp()`)
+}
+
 // rest lets time pass.
 func (b *bench) rest(d time.Duration) error {
 	select {

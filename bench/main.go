@@ -6,6 +6,7 @@
 //	go run ./bench -only P1,P3      some of it
 //	go run ./bench -write           writes bench/RESULTS.md, results.json and results.log too
 //	go run ./bench -check           compares with bench/results.json, and fails on a loss
+//	go run ./bench -growth          how cost grows; -write writes bench/GROWTH.md and pictures
 //	go run ./bench -only overhead -against v1.2
 //	                                what being observed costs, and since that revision
 package main
@@ -35,7 +36,9 @@ type bench struct {
 	length time.Duration // of one measurement
 	// against is an older revision to measure beside this one; empty: none.
 	against string
-	log     *log.Logger
+	// most is the largest step of a curve; 0: all are taken.
+	most int
+	log  *log.Logger
 }
 
 // scoresFile is what later runs compare with.
@@ -84,6 +87,8 @@ func measure() error {
 	only := flag.String("only", "", "the goals to measure, as P1,P3; all when empty")
 	write := flag.Bool("write", false, "write bench/RESULTS.md and bench/results.log")
 	check := flag.Bool("check", false, "compare with bench/results.json, and fail on a loss of more than 25%")
+	grow := flag.Bool("growth", false, "measure how cost grows instead of the goals; -only chooses of connections, locks, sidecars, rows")
+	most := flag.Int("upto", 0, "with -growth: the largest step; all when 0")
 	rounds := flag.Int("rounds", 5, "rounds of each measurement; medians are shown")
 	length := flag.Duration("length", 3*time.Second, "length of one measurement")
 	against := flag.String("against", "", "an older revision, to compare with where that is measured")
@@ -105,7 +110,7 @@ func measure() error {
 	defer func() { _ = os.RemoveAll(folder) }()
 	var logText strings.Builder
 	b := &bench{
-		ctx: ctx, folder: folder, binary: filepath.Join(folder, "locksidecar"), rounds: *rounds, length: *length, against: *against,
+		ctx: ctx, folder: folder, binary: filepath.Join(folder, "locksidecar"), rounds: *rounds, length: *length, against: *against, most: *most,
 		log: log.New(io.MultiWriter(os.Stdout, &logText), "", log.Ltime),
 	}
 	b.log.Printf("command: go run ./bench %s", strings.Join(os.Args[1:], " "))
@@ -114,9 +119,21 @@ func measure() error {
 	}
 	machine := describeMachine()
 	b.log.Print(machine)
+	chosen := func(id string) bool { return *only == "" || strings.Contains(","+*only+",", ","+id+",") }
+	if *grow {
+		text, err := b.growth(chosen, *write)
+		if err != nil {
+			return err
+		}
+		fmt.Println(text)
+		if *write {
+			return writeGrowth(machine, text, logText.String())
+		}
+		return nil
+	}
 	var results []result
 	for _, m := range measures {
-		if *only != "" && !strings.Contains(","+*only+",", ","+m.id+",") {
+		if !chosen(m.id) {
 			continue
 		}
 		rows, err := m.measure(b)

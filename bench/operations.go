@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"crypto/rand"
+	"encoding/hex"
 	"fmt"
 	"sync/atomic"
 )
@@ -12,7 +13,7 @@ import (
 var operations = map[string]func(c *conn, i int) (func() error, error){
 	"echo":    echoes,
 	"pair":    ownKey,
-	"fresh":   freshKey,
+	"keep":    keeps,
 	"hot":     hotKey,
 	"get":     readsOwn,
 	"patch":   amends,
@@ -35,12 +36,13 @@ func ownKey(c *conn, i int) (func() error, error) {
 	}, nil
 }
 
-// freshKey acquires and releases a key that was never used, anywhere in the order
-// of keys.
-func freshKey(c *conn, _ int) (func() error, error) {
-	request := make([]byte, 0, 256)
+// keeps acquires keys that were never used, anywhere in the order of keys, and keeps
+// them until its connection ends.
+func keeps(c *conn, _ int) (func() error, error) {
+	request, key := make([]byte, 0, 256), make([]byte, 16)
 	return func() (err error) {
-		request, err = c.pair(rand.Text(), request)
+		_, _ = rand.Read(key)
+		request, err = c.acquire(hex.EncodeToString(key), request)
 		return err
 	}, nil
 }

@@ -82,7 +82,7 @@ func (b *bench) p5() ([]result, error) {
 	if err != nil {
 		return nil, err
 	}
-	held, err := counter.number(`SELECT count(*) FROM locksidecar.locks l JOIN locksidecar.leases s ON s.id = l.lease_id AND s.expires_at > clock_timestamp()`)
+	held, err := counter.held()
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,9 @@ type fleet struct {
 	apps     []*conn
 }
 
+// fleetSettle is longer than a sidecar keeps what it opened for an acquire.
+const fleetSettle = 35 * time.Second
+
 // fleet starts PostgreSQL for as many sidecars, and none of them yet.
 func (b *bench) fleet(most int) (*fleet, error) {
 	const others = 100
@@ -130,7 +133,7 @@ func (f *fleet) watch(length time.Duration) (idle, error) {
 	if seen.each, err = f.each(); err != nil {
 		return idle{}, err
 	}
-	held, err := f.number(`SELECT count(*) FROM locksidecar.locks l JOIN locksidecar.leases s ON s.id = l.lease_id AND s.expires_at > clock_timestamp()`)
+	held, err := f.held()
 	if err == nil && held != int64(len(f.apps)) {
 		err = fmt.Errorf("of %d locks only %d were held at the end", len(f.apps), held)
 	}
@@ -150,9 +153,7 @@ func (f *fleet) cpu() (used idle, err error) {
 func (b *bench) p9() ([]result, error) {
 	const (
 		sidecars = 200
-		// settle is longer than a sidecar keeps what it opened for an acquire.
-		settle  = 35 * time.Second
-		watched = 6 * renewInterval
+		watched  = 6 * renewInterval
 	)
 	f, err := b.fleet(sidecars)
 	if err != nil {
@@ -164,7 +165,7 @@ func (b *bench) p9() ([]result, error) {
 		return nil, err
 	}
 	b.log.Printf("P9 %d sidecars started in %.1f s", sidecars, time.Since(began).Seconds())
-	if err := b.rest(settle); err != nil {
+	if err := b.rest(fleetSettle); err != nil {
 		return nil, err
 	}
 	seen, err := f.watch(watched)
