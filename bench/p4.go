@@ -22,16 +22,33 @@ var locals = []local{
 // cache's are so long that neither renewals nor the end of a denial come between:
 // exactly no statement may be executed.
 func (b *bench) p4() ([]result, error) {
+	const many = 64 // connections
 	cluster, url, err := b.database()
 	if err != nil {
 		return nil, err
 	}
 	defer cluster.Stop()
-	sidecar, err := b.sidecar("p4", "STORE_URL="+url, "TTL=1h", "CACHE_TTL=1m")
+	settings := []string{"STORE_URL=" + url, "TTL=1h", "CACHE_TTL=1m"}
+	sidecar, err := b.sidecar("p4", settings...)
 	if err != nil {
 		return nil, err
 	}
 	defer sidecar.stop()
+	other, err := b.sidecar("p4other", settings...)
+	if err != nil {
+		return nil, err
+	}
+	defer other.stop()
+	holder, err := dial(other.socket)
+	if err != nil {
+		return nil, err
+	}
+	defer holder.close()
+	for i := range many {
+		if _, err := holder.acquire(deniedKey(i), nil); err != nil {
+			return nil, err
+		}
+	}
 	echo, err := b.echo()
 	if err != nil {
 		return nil, err
@@ -43,7 +60,7 @@ func (b *bench) p4() ([]result, error) {
 	}
 	defer counter.close()
 	var rows []result
-	for _, connections := range []int{64, 1} {
+	for _, connections := range []int{many, 1} {
 		more, err := b.p4At(connections, sidecar, echo, counter)
 		if err != nil {
 			return nil, err
