@@ -44,37 +44,35 @@ var curves = []struct {
 	{"rows", (*bench).growRows},
 }
 
-// growth measures the curves that are chosen and returns their text. With write the
-// pictures are written too.
-func (b *bench) growth(chosen func(string) bool, write bool) (string, error) {
+// growth measures the curves that are chosen, and writes them and their pictures.
+func (b *bench) growth() error {
 	var text strings.Builder
 	for _, c := range curves {
-		if !chosen(c.name) {
+		if !b.chosen(c.name) {
 			continue
 		}
 		grown, err := c.measure(b)
 		if err != nil {
-			return "", fmt.Errorf("%s: %w", c.name, err)
+			return fmt.Errorf("%s: %w", c.name, err)
 		}
 		text.WriteString(grown.text())
-		if !write {
+		if !b.write {
 			continue
 		}
 		if err := os.WriteFile("bench/growth-"+grown.name+".svg", []byte(grown.chart().SVG()), 0o644); err != nil {
-			return "", err
+			return err
 		}
 	}
-	return text.String(), nil
-}
-
-// writeGrowth writes what was measured.
-func writeGrowth(machine, text, log string) error {
-	head := fmt.Sprintf("# How cost grows\n\nMeasured %s by `go run ./bench -growth -write`; what was printed meanwhile is in [growth.log](growth.log).\n"+
+	fmt.Println(text.String())
+	if !b.write {
+		return nil
+	}
+	head := fmt.Sprintf("# How cost grows\n\nMeasured %s by `make bench-growth`; what was printed meanwhile is in [growth.log](growth.log).\n"+
 		"How each is measured: [docs/benchmarks.md](../docs/benchmarks.md#how-cost-grows).\n\nMachine: %s\n",
-		time.Now().UTC().Format("2006-01-02"), machine)
+		time.Now().UTC().Format("2006-01-02"), b.machine)
 	return errors.Join(
-		os.WriteFile("bench/GROWTH.md", []byte(head+text), 0o644),
-		os.WriteFile("bench/growth.log", []byte(log), 0o644))
+		os.WriteFile("bench/GROWTH.md", []byte(head+text.String()), 0o644),
+		os.WriteFile("bench/growth.log", []byte(b.logged.String()), 0o644))
 }
 
 // upTo leaves out the steps that -upto excludes.

@@ -27,18 +27,27 @@ import (
 	"time"
 )
 
-// bench is one run.
-type bench struct {
-	ctx    context.Context
-	folder string // temporary
-	binary string // the sidecar, built as it is released
-	rounds int
-	length time.Duration // of one measurement
+// options are what the command line says.
+type options struct {
+	only                string
+	write, check, grows bool
+	rounds              int
+	length              time.Duration // of one measurement
 	// against is an older revision to measure beside this one; empty: none.
 	against string
 	// most is the largest step of a curve; 0: all are taken.
 	most int
-	log  *log.Logger
+}
+
+// bench is one run.
+type bench struct {
+	options
+	ctx     context.Context
+	folder  string // temporary
+	binary  string // the sidecar, built as it is released
+	machine string
+	log     *log.Logger
+	logged  *strings.Builder
 }
 
 // scoresFile is what later runs compare with.
@@ -83,20 +92,30 @@ func main() {
 	}
 }
 
-func measure() error {
-	only := flag.String("only", "", "the goals to measure, as P1,P3; all when empty")
-	write := flag.Bool("write", false, "write bench/RESULTS.md and bench/results.log")
-	check := flag.Bool("check", false, "compare with bench/results.json, and fail on a loss of more than 25%")
-	grow := flag.Bool("growth", false, "measure how cost grows instead of the goals; -only chooses of connections, locks, sidecars, rows")
-	most := flag.Int("upto", 0, "with -growth: the largest step; all when 0")
-	rounds := flag.Int("rounds", 5, "rounds of each measurement; medians are shown")
-	length := flag.Duration("length", 3*time.Second, "length of one measurement")
-	against := flag.String("against", "", "an older revision, to compare with where that is measured")
+func parse() (options, error) {
+	var o options
+	flag.StringVar(&o.only, "only", "", "the goals to measure, as P1,P3, with -growth the curves; all when empty")
+	flag.BoolVar(&o.write, "write", false, "write what was measured into bench/")
+	flag.BoolVar(&o.check, "check", false, "compare with bench/results.json, and fail on a loss of more than 25%")
+	flag.BoolVar(&o.grows, "growth", false, "measure how cost grows instead of the goals")
+	flag.IntVar(&o.most, "upto", 0, "with -growth: the largest step; all when 0")
+	flag.IntVar(&o.rounds, "rounds", 5, "rounds of each measurement; medians are shown")
+	flag.DurationVar(&o.length, "length", 3*time.Second, "length of one measurement")
+	flag.StringVar(&o.against, "against", "", "an older revision, to compare with where that is measured")
 	flag.Parse()
+	if o.write && (o.only != "" || o.most != 0) {
+		return o, errors.New("what is written is the whole: neither -only nor -upto can stand beside -write")
+	}
+	return o, nil
+}
 
+func measure() error {
+	o, err := parse()
+	if err != nil {
+		return err
+	}
 	var before []scored
-	if *check { // before anything is measured
-		var err error
+	if o.check { // before anything is measured
 		if before, err = readScores(scoresFile); err != nil {
 			return err
 		}
@@ -108,32 +127,31 @@ func measure() error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
-	var logText strings.Builder
+	var logged strings.Builder
 	b := &bench{
-		ctx: ctx, folder: folder, binary: filepath.Join(folder, "locksidecar"), rounds: *rounds, length: *length, against: *against, most: *most,
-		log: log.New(io.MultiWriter(os.Stdout, &logText), "", log.Ltime),
+		options: o, ctx: ctx, folder: folder, binary: filepath.Join(folder, "locksidecar"), machine: describeMachine(),
+		log: log.New(io.MultiWriter(os.Stdout, &logged), "", log.Ltime), logged: &logged,
 	}
 	b.log.Printf("command: go run ./bench %s", strings.Join(os.Args[1:], " "))
+	b.log.Print(b.machine)
 	if err := b.build(); err != nil {
 		return err
 	}
-	machine := describeMachine()
-	b.log.Print(machine)
-	chosen := func(id string) bool { return *only == "" || strings.Contains(","+*only+",", ","+id+",") }
-	if *grow {
-		text, err := b.growth(chosen, *write)
-		if err != nil {
-			return err
-		}
-		fmt.Println(text)
-		if *write {
-			return writeGrowth(machine, text, logText.String())
-		}
-		return nil
+	if o.grows {
+		return b.growth()
 	}
+	return b.goals(before)
+}
+
+func (b *bench) chosen(id string) bool {
+	return b.only == "" || strings.Contains(","+b.only+",", ","+id+",")
+}
+
+// goals measures the goals, compares them with those before, and writes them.
+func (b *bench) goals(before []scored) error {
 	var results []result
 	for _, m := range measures {
-		if !chosen(m.id) {
+		if !b.chosen(m.id) {
 			continue
 		}
 		rows, err := m.measure(b)
@@ -142,24 +160,23 @@ func measure() error {
 		}
 		results = append(results, rows...)
 	}
-	report := table(results)
-	fmt.Println("\n" + report)
-	if *check {
+	fmt.Println("\n" + table(results))
+	if b.check {
 		if err := compare(before, scores(results)); err != nil {
 			return fmt.Errorf("worse than %s by more than 25%%:\n%w", scoresFile, err)
 		}
 		fmt.Printf("No row is worse than in %s by more than 25%%.\n", scoresFile)
 	}
-	if !*write {
+	if !b.write {
 		return nil
 	}
 	text := fmt.Sprintf("# Results\n\nMeasured %s by `make bench`; what was printed meanwhile is in [results.log](results.log).\n"+
 		"The goals and how they are measured: [docs/benchmarks.md](../docs/benchmarks.md).\n\nMachine: %s\n\n%s",
-		time.Now().UTC().Format("2006-01-02"), machine, report)
+		time.Now().UTC().Format("2006-01-02"), b.machine, table(results))
 	return errors.Join(
 		os.WriteFile("bench/RESULTS.md", []byte(text), 0o644),
 		writeScores(scoresFile, results),
-		os.WriteFile("bench/results.log", []byte(logText.String()), 0o644))
+		os.WriteFile("bench/results.log", []byte(b.logged.String()), 0o644))
 }
 
 // build builds the sidecar as it is released, without the race detector.
