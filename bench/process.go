@@ -82,6 +82,7 @@ func (b *bench) echo() (*process, error) {
 		return nil, err
 	}
 	socket := filepath.Join(b.folder, "echo.sock")
+	_ = os.Remove(socket) // an earlier one does not clean up
 	return b.start(socket, "/", exec.Command(self, "echo", socket))
 }
 
