@@ -28,7 +28,7 @@ type contender struct {
 // serve TCP on loopback, as they do to apps on other machines; the sidecar serves its
 // own pod.
 func (b *bench) peers() ([]result, error) {
-	const share = 3 // of a measurement's length: there are many
+	const share = 4 // of a measurement's length: there are many
 	connections := []int{1, 64, 256}
 	contenders, stop, err := b.contenders()
 	defer stop()
