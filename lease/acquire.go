@@ -347,19 +347,20 @@ func (c *call) outcome(b *bid) (Grant, error) {
 
 // tell returns what the bid has won, unless this call came late to hear of it.
 func (c *call) tell(b *bid, g Grant) (Grant, error) {
+	now := c.m.clk.Now()
 	if g.Bind == BindTTL {
-		g.ExpiresIn -= c.m.clk.Now().Sub(b.wonAt)
+		g.ExpiresIn -= now.Sub(b.wonAt)
 		if g.ExpiresIn > 0 {
 			return g, nil
 		}
 		b.abandon()
 		return Grant{}, b.notKept()
 	}
-	g.ExpiresIn = untilAtMost(b.lease.remaining(c.m.clk), b.until, c.m.clk)
+	g.ExpiresIn = untilAtMost(b.lease.remainingAt(c.m.clk, now), b.until, now)
 	switch {
 	case c.s.hasEnded():
 		return Grant{}, ErrSessionEnded // and its end has released the lock
-	case past(b.until, c.m.clk):
+	case past(b.until, now):
 		b.abandon()
 		return Grant{}, b.notKept()
 	case g.ExpiresIn <= 0:

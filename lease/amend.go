@@ -86,7 +86,7 @@ func (m *Manager) amendForeign(ctx context.Context, c claimant, req *AmendReques
 	if v.Standing != store.Holds {
 		return Grant{}, m.refusedBy(v.Standing, c)
 	}
-	m.sweeping.granted(req.TTL)
+	m.sweeping.granted(m.clk.Now(), req.TTL)
 	// The store counts from some moment since it was asked: from then, to be safe.
 	left := v.Lock.Holder.ExpiresIn - m.clk.Now().Sub(sent)
 	if left <= 0 {

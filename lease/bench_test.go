@@ -169,6 +169,6 @@ func BenchmarkCachedDenial(b *testing.B) {
 
 func BenchmarkSuspended(b *testing.B) {
 	for b.Loop() {
-		_ = suspended()
+		_ = suspended(time.Now())
 	}
 }

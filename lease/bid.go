@@ -333,15 +333,17 @@ func (b *bid) winDirectly(ans store.Answer) {
 
 // winAsOf takes a lock of which an answer told to a question of that time.
 func (b *bid) winAsOf(ans store.Answer, sent time.Time) {
-	ans.ExpiresIn -= b.m.clk.Now().Sub(sent)
+	now := b.m.clk.Now()
+	ans.ExpiresIn -= now.Sub(sent)
 	b.mu.Lock()
 	b.since = sent
 	b.mu.Unlock()
-	b.win(ans)
+	b.win(ans, now)
 }
 
-// win takes the lock for the session, or gives it back if nobody wants it.
-func (b *bid) win(ans store.Answer) {
+// win takes the lock for the session, or gives it back if nobody wants it. now is when
+// the answer was heard.
+func (b *bid) win(ans store.Answer, now time.Time) {
 	b.mu.Lock()
 	if b.phase == over {
 		b.mu.Unlock()
@@ -352,10 +354,10 @@ func (b *bid) win(ans store.Answer) {
 	handedOver := b.stood || b.since.IsZero() || b.phase != asking && ans.HandedBy != ""
 	b.phase = over
 	wanted := !b.unwanted
-	b.result, b.wonAt = b.grantOf(ans), b.m.clk.Now()
+	b.result, b.wonAt = b.grantOf(ans, now), now
 	kept, before := wanted, (*heldLock)(nil)
 	if wanted {
-		before, kept = b.keep(ans)
+		before, kept = b.keep(ans, now)
 	}
 	if !kept {
 		b.err = b.notKept()
@@ -368,7 +370,7 @@ func (b *bid) win(ans store.Answer) {
 		before.s.loseLock(before, LostExpired)
 	}
 	b.m.denials.drop(b.req.Key)
-	b.m.sweeping.granted(max(b.req.TTL, b.req.MinHold))
+	b.m.sweeping.granted(now, max(b.req.TTL, b.req.MinHold))
 	switch {
 	case !kept:
 		b.giveBack(ans.Token)
@@ -382,7 +384,7 @@ func (b *bid) win(ans store.Answer) {
 // notKept is why a call does not get what its bid has won. Another bid of a
 // repeatable request would be under the same grant, which is being given back.
 func (b *bid) notKept() error {
-	if b.req.Bind == BindTTL || past(b.until, b.m.clk) {
+	if b.req.Bind == BindTTL || past(b.until, b.m.clk.Now()) {
 		return &store.Error{Op: "acquire", Err: errors.New("the grant was over when the store's answer came")}
 	}
 	return errBidLost
@@ -391,21 +393,21 @@ func (b *bid) notKept() error {
 // keep makes the granted lock the session's. It reports false when the session
 // has ended meanwhile, or the lease: such a grant must not be told. It returns
 // who held the key here until now, which has evidently lost it. b.mu is held.
-func (b *bid) keep(ans store.Answer) (before *heldLock, ok bool) {
+func (b *bid) keep(ans store.Answer, now time.Time) (before *heldLock, ok bool) {
 	if b.req.Bind == BindTTL {
 		return nil, b.result.ExpiresIn > 0
 	}
 	if b.req.MaxHold > 0 {
 		if b.since.IsZero() { // by a hand-off, of which news came
-			b.since = b.m.clk.Now()
+			b.since = now
 		}
 		b.until = b.since.Add(b.req.MaxHold)
 	}
 	h := &heldLock{
-		key: b.req.Key, token: ans.Token, s: b.s, lease: b.lease, acquiredAt: ans.AcquiredAt, since: b.m.clk.Now(),
+		key: b.req.Key, token: ans.Token, s: b.s, lease: b.lease, acquiredAt: ans.AcquiredAt, since: now,
 		traceparent: b.req.Traceparent, terms: termsOf(b), data: b.req.Data, changes: unchanged,
 	}
-	if !h.valid(b.m.clk) {
+	if !h.validAt(b.m.clk, now) {
 		return nil, false
 	}
 	b.lease.riders.Add(1) // the bid's own pin keeps the lease in the book meanwhile
@@ -421,10 +423,10 @@ func (b *bid) keep(ans store.Answer) (before *heldLock, ok bool) {
 	return before, true
 }
 
-func (b *bid) grantOf(ans store.Answer) Grant {
+func (b *bid) grantOf(ans store.Answer, now time.Time) Grant {
 	g := Grant{
 		Key: b.req.Key, Token: ans.Token, Bind: b.req.Bind, ExpiresIn: ans.ExpiresIn,
-		Waited: b.m.clk.Now().Sub(b.began), AcquiredAt: ans.AcquiredAt,
+		Waited: now.Sub(b.began), AcquiredAt: ans.AcquiredAt,
 	}
 	g.Reentry = 1
 	if b.req.Bind == BindSession {

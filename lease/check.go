@@ -54,7 +54,7 @@ func (b *bid) onNews(ans store.Answer) {
 		b.skipped(ans)
 		return
 	default:
-		b.win(ans)
+		b.win(ans, b.m.clk.Now())
 		return
 	}
 	b.mu.Lock()

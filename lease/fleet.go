@@ -73,7 +73,7 @@ func (f *fleet) look() (metrics.Fleet, bool) {
 	if !f.running {
 		f.running = f.m.spawn(func() { f.run(f.m.ctx) })
 	}
-	if !f.looked.Before(f.until) || !f.looked.Before(f.knownUntil) || f.m.clk.Suspended()-f.suspended >= suspendJump {
+	if !f.looked.Before(f.until) || !f.looked.Before(f.knownUntil) || f.m.clk.Suspended(f.looked)-f.suspended >= suspendJump {
 		return metrics.Fleet{}, false
 	}
 	return f.known, true
@@ -140,7 +140,8 @@ func (f *fleet) round(ctx context.Context) time.Duration {
 func (f *fleet) elect(ctx context.Context) (left time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, f.m.cfg.StoreTimeout)
 	defer cancel()
-	sent, suspended := f.m.clk.Now(), f.m.clk.Suspended()
+	sent := f.m.clk.Now()
+	suspended := f.m.clk.Suspended(sent)
 	election, err := f.m.st.Elect(ctx, fleetTerm)
 	switch {
 	case err != nil:

@@ -88,23 +88,29 @@ func (h *heldLock) change() *changes {
 
 // valid reports whether the lock can be relied on now: its lease is trusted, and
 // its MaxHold is not over. Every read asks.
-func (h *heldLock) valid(clk Clock) bool { return h.lease.alive(clk) && !past(h.until, clk) }
+func (h *heldLock) valid(clk Clock) bool { return h.validAt(clk, clk.Now()) }
+
+// validAt is valid for who has just read the clock.
+func (h *heldLock) validAt(clk Clock, now time.Time) bool {
+	return h.lease.aliveAt(clk, now) && !past(h.until, now)
+}
 
 // past reports whether a time has come; the zero time never does.
-func past(until time.Time, clk Clock) bool { return !until.IsZero() && !clk.Now().Before(until) }
+func past(until, now time.Time) bool { return !until.IsZero() && !now.Before(until) }
 
 // remaining is how long the lock can be relied on if its lease is not renewed any
 // more.
 func (h *heldLock) remaining(clk Clock) time.Duration {
-	return untilAtMost(h.lease.remaining(clk), h.until, clk)
+	now := clk.Now()
+	return untilAtMost(h.lease.remainingAt(clk, now), h.until, now)
 }
 
 // untilAtMost is d, or what is left until then if that is less.
-func untilAtMost(d time.Duration, until time.Time, clk Clock) time.Duration {
+func untilAtMost(d time.Duration, until, now time.Time) time.Duration {
 	if until.IsZero() {
 		return d
 	}
-	return max(min(d, until.Sub(clk.Now())), 0)
+	return max(min(d, until.Sub(now)), 0)
 }
 
 // claim is how the store is told which lock is meant. A part that is released keeps

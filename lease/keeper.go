@@ -109,7 +109,8 @@ func (m *Manager) renew(ctx context.Context, due []*renewed) {
 	// short for a slow store must not cost the others their renewal.
 	ctx, cancel := context.WithTimeout(ctx, min(m.cfg.StoreTimeout, longest))
 	defer cancel()
-	sent, suspended := m.clk.Now(), m.clk.Suspended()
+	sent := m.clk.Now()
+	suspended := m.clk.Suspended(sent)
 	renewal, err := m.st.Renew(ctx, ids)
 	if err != nil {
 		m.log.Warn("leases not renewed, trying again", "leases", len(due), "error", err)

@@ -333,7 +333,8 @@ func (m *Manager) startOpening(call context.Context, l *renewed, done func()) {
 func (m *Manager) open(call context.Context, l *renewed) {
 	ctx, cancel := context.WithTimeout(m.along(m.ctx, call), m.cfg.StoreTimeout)
 	defer cancel()
-	sent, suspended := m.clk.Now(), m.clk.Suspended()
+	sent := m.clk.Now()
+	suspended := m.clk.Suspended(sent)
 	m.book.mu.Lock() // the keeper may look at it as soon as it is confirmed
 	l.renewAt = sent.Add(time.Duration(float64(interval(l.ttl, m.cfg.RenewInterval)) * jitter()))
 	m.book.mu.Unlock()

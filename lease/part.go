@@ -131,7 +131,7 @@ func (m *Manager) extendPart(ctx context.Context, p *part, ttl time.Duration) {
 	case judged("amend", v, err) != nil: // it lasts as long as before
 	case v.Standing == store.Holds:
 		p.until = sent.Add(v.Lock.Holder.ExpiresIn)
-		m.sweeping.granted(ttl)
+		m.sweeping.granted(m.clk.Now(), ttl)
 	default:
 		p.until = time.Time{}
 	}

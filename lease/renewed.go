@@ -79,20 +79,25 @@ func (l *renewed) confirm(clk Clock, sent time.Time, suspendedThen time.Duration
 
 // alive reports whether the lease can be trusted now. Every read asks: a timer
 // may come late, to a process that was stopped.
-func (l *renewed) alive(clk Clock) bool {
+func (l *renewed) alive(clk Clock) bool { return l.aliveAt(clk, clk.Now()) }
+
+// aliveAt is alive for who has just read the clock.
+func (l *renewed) aliveAt(clk Clock, now time.Time) bool {
 	if l.lost.Load() {
 		return false
 	}
 	life := l.life.Load()
-	return life != nil && clk.Now().Before(life.deadline) && clk.Suspended()-life.suspended < suspendJump
+	return life != nil && now.Before(life.deadline) && clk.Suspended(now)-life.suspended < suspendJump
 }
 
 // remaining is how long the lease can be trusted if it is not renewed any more.
-func (l *renewed) remaining(clk Clock) time.Duration {
-	if !l.alive(clk) {
+func (l *renewed) remaining(clk Clock) time.Duration { return l.remainingAt(clk, clk.Now()) }
+
+func (l *renewed) remainingAt(clk Clock, now time.Time) time.Duration {
+	if !l.aliveAt(clk, now) {
 		return 0
 	}
-	return max(l.life.Load().deadline.Sub(clk.Now()), 0)
+	return max(l.life.Load().deadline.Sub(now), 0)
 }
 
 // own reports whether the lease exists for one bid, and the lock that it may get.

@@ -21,18 +21,28 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // fakeClock is the bubble's clock, and can jump ahead of its timers.
 type fakeClock struct {
 	ahead, suspended atomic.Int64
-	// next, if set, runs once when the time is read.
+	// next, if set, runs once when the clock is read.
 	next atomic.Pointer[func()]
 }
 
 func (c *fakeClock) Now() time.Time {
-	if f := c.next.Swap(nil); f != nil {
-		(*f)()
-	}
+	c.read()
 	return time.Now().Add(time.Duration(c.ahead.Load()))
 }
 
-// atRead runs f when the time was read so many times.
+// Suspended is a moment, too: a lease is judged by what was read before.
+func (c *fakeClock) Suspended(time.Time) time.Duration {
+	c.read()
+	return time.Duration(c.suspended.Load())
+}
+
+func (c *fakeClock) read() {
+	if f := c.next.Swap(nil); f != nil {
+		(*f)()
+	}
+}
+
+// atRead runs f when the clock was read so many times.
 func (c *fakeClock) atRead(moment int, f func()) {
 	var tick func()
 	tick = func() {
@@ -44,8 +54,6 @@ func (c *fakeClock) atRead(moment int, f func()) {
 	}
 	c.next.Store(&tick)
 }
-
-func (c *fakeClock) Suspended() time.Duration { return time.Duration(c.suspended.Load()) }
 
 // stop is a process that stands still for so long, its timers too.
 func (c *fakeClock) stop(d time.Duration) { c.ahead.Add(int64(d)) }

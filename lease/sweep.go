@@ -22,8 +22,8 @@ type sweeping struct {
 }
 
 // granted notes that something was granted that may last so long.
-func (s *sweeping) granted(ttl time.Duration) {
-	until := int64(s.m.clk.Now().Add(ttl + 2*sweepInterval).Sub(s.began))
+func (s *sweeping) granted(now time.Time, ttl time.Duration) {
+	until := int64(now.Add(ttl + 2*sweepInterval).Sub(s.began))
 	for {
 		noted := s.until.Load()
 		// A minute more or less does not matter, and most grants need not write.
