@@ -153,8 +153,8 @@ type call struct {
 	// shared is the grant that other calls of the same request have, or 0.
 	shared int64
 
-	// What was last heard of the lock, and the call's place in line.
-	seen     store.Lock
+	// What was last heard of the lock (nil: nothing), and the call's place in line.
+	seen     *store.Lock
 	position int
 	// stood: the call has had a place in line. From then on an outage is no reason
 	// to give up, only to rest between its bids.
@@ -375,7 +375,7 @@ func (c *call) learn(b *bid) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c.shared = b.shared
-	if b.seen.Key != "" {
+	if b.seen != nil && b.seen.Key != "" {
 		c.seen = b.seen
 	}
 	if b.stood {
@@ -385,11 +385,14 @@ func (c *call) learn(b *bid) {
 
 func (c *call) timeout() error {
 	// Time may be up before the call stood in line: then, where it would have.
-	position := c.position
-	if position == 0 {
-		position = c.seen.QueueLength + 1
+	lock, position := store.Lock{Key: c.req.Key}, c.position
+	if c.seen != nil {
+		lock = *c.seen
 	}
-	return &TimeoutError{Lock: c.seen, Position: position, Waited: c.m.clk.Now().Sub(c.began)}
+	if position == 0 {
+		position = lock.QueueLength + 1
+	}
+	return &TimeoutError{Lock: lock, Position: position, Waited: c.m.clk.Now().Sub(c.began)}
 }
 
 // mayGoOn decides whether another bid makes sense after one ended like this, or

@@ -54,7 +54,7 @@ func (m *Manager) setData(ctx context.Context, h *heldLock, data []byte) error {
 		case store.Holds:
 			h.s.mu.Lock()
 			defer h.s.mu.Unlock()
-			h.data = data
+			h.change().data = data
 		case store.NotJudged: // nothing has changed
 		default:
 			h.s.loseLock(h, LostExpired) // the store is right

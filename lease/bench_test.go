@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -171,4 +172,34 @@ func BenchmarkSuspended(b *testing.B) {
 	for b.Loop() {
 		_ = suspended(time.Now())
 	}
+}
+
+// BenchmarkHeld measures what a lock that is held takes here and, as the same row, in
+// store/memory: bytes that live on.
+func BenchmarkHeld(b *testing.B) {
+	const locks = 100_000
+	for b.Loop() {
+		m := benchManager(b)
+		s := benchSession(b, m)
+		keys := make([]string, locks)
+		for i := range keys {
+			keys[i] = fmt.Sprintf("bench:%026d", i)
+		}
+		before := liveBytes()
+		for _, key := range keys {
+			if _, err := m.Acquire(context.Background(), s, Request{Key: key}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.ReportMetric(float64(liveBytes()-before)/locks, "B/lock")
+		runtime.KeepAlive(keys)
+		m.Stop()
+	}
+}
+
+func liveBytes() uint64 {
+	var stats runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
 }

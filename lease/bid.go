@@ -40,10 +40,10 @@ type bid struct {
 	// that keeps the place was lost.
 	unwanted, timeUp, placeLost bool
 
-	mark     uint64     // of the denial cache
-	seen     store.Lock // who has it, as last heard
-	position int        // in line, as last heard; 0: not known
-	stood    bool       // it has had a place in line
+	mark     uint64      // of the denial cache
+	seen     *store.Lock // who has it, as last heard; nil: nothing was
+	position int         // in line, as last heard; 0: not known
+	stood    bool        // it has had a place in line
 
 	// When it is checked. hinted: news came that it should be now, which counts
 	// even if it does not stand in line yet, or is being checked.
@@ -167,7 +167,7 @@ func (b *bid) onAcquire(ans store.Answer, err error) {
 // denied goes into the queue if the call still wants to wait.
 func (b *bid) denied(lock store.Lock) {
 	b.mu.Lock()
-	b.seen = lock
+	b.seen = &lock
 	goOn := b.req.Wait != 0 && !b.unwanted && !b.timeUp
 	timeUp := b.timeUp
 	b.mu.Unlock()
@@ -404,8 +404,8 @@ func (b *bid) keep(ans store.Answer, now time.Time) (before *heldLock, ok bool) 
 		b.until = b.since.Add(b.req.MaxHold)
 	}
 	h := &heldLock{
-		key: b.req.Key, token: ans.Token, s: b.s, lease: b.lease, acquiredAt: ans.AcquiredAt, since: now,
-		traceparent: b.req.Traceparent, terms: termsOf(b), data: b.req.Data, changes: unchanged,
+		key: b.req.Key, token: ans.Token, s: b.s, lease: b.lease, acquiredAt: ans.AcquiredAt.UnixNano(), since: now.Sub(b.m.began),
+		traceparent: b.req.Traceparent, terms: termsOf(b), changes: changesOf(b),
 	}
 	if !h.validAt(b.m.clk, now) {
 		return nil, false

@@ -8,7 +8,8 @@ import (
 
 // note takes over what an answer tells of the queue. b.mu is held.
 func (b *bid) note(ans store.Answer) {
-	b.seen = ans.Lock
+	lock := ans.Lock
+	b.seen = &lock
 	if ans.Position > 0 { // not every answer tells it
 		b.position = ans.Position
 	}

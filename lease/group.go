@@ -102,7 +102,7 @@ func (m *Manager) newGroup(ctx context.Context, s *Session, keys []string, req *
 	for _, key := range keys {
 		one := *req
 		one.Key = key
-		g.calls = append(g.calls, &call{m: m, ctx: ctx, s: s, req: &one, began: g.began, seen: store.Lock{Key: key}, tr: m.traceOf(ctx, key)})
+		g.calls = append(g.calls, &call{m: m, ctx: ctx, s: s, req: &one, began: g.began, tr: m.traceOf(ctx, key)})
 	}
 	slices.SortFunc(g.calls, func(a, b *call) int { return strings.Compare(a.req.Key, b.req.Key) })
 	return g

@@ -11,28 +11,28 @@ import (
 )
 
 // heldLock is a lock of a session of this sidecar. bind:ttl locks are not kept
-// here: any pod may release or extend them, so only the store knows.
+// here: any pod may release or extend them, so only the store knows. A sidecar may hold
+// a hundred thousand: what few of them have stands apart, in terms and changes.
 type heldLock struct {
 	key   string
 	token int64
 	s     *Session
 	lease *renewed
-	// acquiredAt is the store's time, since the local one.
-	acquiredAt  time.Time
-	since       time.Time
+	// acquiredAt is the store's time, in nanoseconds since 1970; since the local one, as
+	// long after the manager's began.
+	acquiredAt  int64
+	since       time.Duration
 	traceparent string
 	*terms
 
-	// What follows is guarded by s.mu. data is replaced, never changed.
-	data []byte
+	// What follows is guarded by s.mu.
 	*changes
 	// part: of a group that is not complete. The app does not know of it. unheard: it
 	// was lost before the app could be told of it.
 	part, unheard bool
 }
 
-// terms are what few locks were asked for with. The others share plain: a sidecar
-// may hold a hundred thousand of them.
+// terms are what few locks were asked for with. The others share plain.
 type terms struct {
 	owner string
 	// until is when its MaxHold is over, zero for none; outlived fires then, and is
@@ -47,9 +47,10 @@ type terms struct {
 	held *holding
 }
 
-// changes are what happens to few locks while they are held. The others share
-// unchanged; whoever changes something takes a copy with change.
+// changes are what happens to few locks while they are held, and their data, which few
+// have. The others share unchanged; whoever changes something takes a copy with change.
 type changes struct {
+	data     []byte          // replaced, never changed
 	stopping *store.Stopping // replaced, never changed
 	// entries is how often its owner has entered it and not released; reentered: it
 	// was entered again at least once.
@@ -76,6 +77,20 @@ func termsOf(b *bid) *terms {
 	}
 	return b.tr.terms(t)
 }
+
+// changesOf are those of a lock that was just granted.
+func changesOf(b *bid) *changes {
+	if b.req.Data == nil {
+		return unchanged
+	}
+	return &changes{entries: 1, data: b.req.Data}
+}
+
+// acquired is when the lock was granted, by the store's clock.
+func (h *heldLock) acquired() time.Time { return time.Unix(0, h.acquiredAt) }
+
+// heldFor is how long it has been held.
+func (h *heldLock) heldFor() time.Duration { return h.s.m.clk.Now().Sub(h.s.m.began) - h.since }
 
 // change returns what may be changed of h. s.mu is held.
 func (h *heldLock) change() *changes {

@@ -20,7 +20,9 @@ type Manager struct {
 	cfg Config
 	st  store.Store
 	clk Clock
-	log *slog.Logger
+	// began is when it was made.
+	began time.Time
+	log   *slog.Logger
 	// figures counts; it is never nil.
 	figures figures
 
@@ -78,6 +80,7 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 	if m.clk == nil {
 		m.clk = SystemClock{}
 	}
+	m.began = m.clk.Now()
 	if m.figures = cfg.figures; m.figures == nil {
 		m.figures = cfg.Metrics
 	}

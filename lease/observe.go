@@ -272,7 +272,7 @@ func (m *Manager) heldFor(h *heldLock, e ending) time.Duration {
 	if e.release != nil {
 		return e.release.heldFor
 	}
-	return m.clk.Now().Sub(h.since)
+	return h.heldFor()
 }
 
 // state is what the gauges show.
@@ -295,10 +295,7 @@ func (m *Manager) state() metrics.State {
 		}
 		st.Leases++
 	}
-	held, oldest := m.held.count()
-	if st.Held = held; !oldest.IsZero() {
-		st.OldestHold = m.clk.Now().Sub(oldest)
-	}
+	st.Held, st.OldestHold = m.held.count()
 	return st
 }
 
@@ -306,10 +303,11 @@ func (m *Manager) state() metrics.State {
 // tell apart, and no more because an app makes a type of each key.
 const shownTypes = 1000
 
-// count counts the locks by the type of their keys, and tells since when the one is
-// held that is held longest; zero when none is. To be asked now and then costs less
-// than to count what each call changes.
-func (hs *heldSet) count() (byType map[string]int64, since time.Time) {
+// count counts the locks by the type of their keys, and tells how long the one is held
+// that is held longest; zero when none is. To be asked now and then costs less than to
+// count what each call changes.
+func (hs *heldSet) count() (byType map[string]int64, longest time.Duration) {
+	var oldest *heldLock
 	byType = make(map[string]int64)
 	for i := range hs.shards {
 		sh := &hs.shards[i]
@@ -320,11 +318,14 @@ func (hs *heldSet) count() (byType map[string]int64, since time.Time) {
 				name = store.Others
 			}
 			byType[name]++
-			if since.IsZero() || h.since.Before(since) {
-				since = h.since
+			if oldest == nil || h.since < oldest.since {
+				oldest = h
 			}
 		}
 		sh.mu.Unlock()
 	}
-	return byType, since
+	if oldest != nil {
+		longest = oldest.heldFor()
+	}
+	return byType, longest
 }

@@ -50,7 +50,7 @@ func (s *Session) grantOf(h *heldLock) (Grant, bool) {
 func (s *Session) grantLocked(h *heldLock) Grant {
 	return Grant{
 		Key: h.key, Token: h.token, Session: s.name, Bind: BindSession, ExpiresIn: h.remaining(s.m.clk),
-		AcquiredAt: h.acquiredAt, Reentry: h.entries, Stopping: h.stopping,
+		AcquiredAt: h.acquired(), Reentry: h.entries, Stopping: h.stopping,
 	}
 }
 

@@ -187,7 +187,7 @@ func (m *Manager) newEnd(h *heldLock) *release {
 // newRelease makes the release of h.
 func (m *Manager) newRelease(h *heldLock, req *ReleaseRequest) *release {
 	return &release{
-		heldFor: m.clk.Now().Sub(h.since), req: *req, tried: make(chan struct{}), settled: make(chan struct{}),
+		heldFor: h.heldFor(), req: *req, tried: make(chan struct{}), settled: make(chan struct{}),
 	}
 }
 

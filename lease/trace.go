@@ -73,8 +73,11 @@ func (b *bid) standInLine(ctx context.Context) context.Context {
 	if b.tr == nil {
 		return ctx
 	}
+	var lock store.Lock
 	b.mu.Lock()
-	lock := b.seen
+	if b.seen != nil {
+		lock = *b.seen
+	}
 	b.mu.Unlock()
 	if h := b.m.held.get(b.req.Key); lock.Key == "" && h != nil {
 		lock = b.m.lockOf(h)
