@@ -54,6 +54,7 @@ type Lane[T, R any] struct {
 	flush func(context.Context, []T) ([]R, error)
 	stuck func(R) bool
 	room  chan struct{}
+	ones  sync.Pool // of *[1]T, for Inline
 
 	// ctx ends when Stop gives up.
 	ctx    context.Context
@@ -81,12 +82,13 @@ type entry[T, R any] struct {
 
 // New makes a lane. key tells which items must not share a batch; flush carries
 // a batch out and returns one answer for each item in the same order, or an error
-// for all. stuck tells which answers mean that nothing was done and the item is to
+// for all; it keeps nothing of the items' slice. stuck tells which answers mean that nothing was done and the item is to
 // be asked again, alone, for at most the lane's timeout: then that is its answer.
 // It may be nil, and is not asked where operations are Inline, which never block.
 func New[T, R any](cfg Config, key func(T) string, flush func(context.Context, []T) ([]R, error), stuck func(R) bool) *Lane[T, R] {
 	l := &Lane[T, R]{cfg: cfg, key: key, flush: flush, stuck: stuck, later: make(map[string][]entry[T, R])}
 	l.slow.init()
+	l.ones.New = func() any { return new([1]T) }
 	l.ctx, l.giveUp = context.WithCancel(context.Background()) //nolint:gosec // Stop calls it
 	if cfg.Room > 0 && !cfg.Inline {
 		l.room = make(chan struct{}, cfg.Room)
@@ -214,10 +216,14 @@ func (l *Lane[T, R]) next() []entry[T, R] {
 func (l *Lane[T, R]) alone(item T, done func(R, error)) {
 	defer l.work.Done()
 	var r R
-	answers, err := l.operate([]T{item}, nil)
+	one := l.ones.Get().(*[1]T) //nolint:forcetypeassert // nothing else is in there
+	one[0] = item
+	answers, err := l.operate(one[:], nil)
 	if err == nil {
 		r = answers[0]
 	}
+	*one = [1]T{}
+	l.ones.Put(one)
 	done(r, err)
 }
 

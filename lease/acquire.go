@@ -148,6 +148,7 @@ type call struct {
 	place place // in the session
 	entry *entrance
 	bids  []*bid
+	one   [1]*bid // has them as long as there is one
 	tr    *callTrace
 	left  time.Duration // of a group: how long its part lasts, when all were there
 	// shared is the grant that other calls of the same request have, or 0.
@@ -202,6 +203,9 @@ func (c *call) bid() (Grant, *bid, error) {
 		return Grant{}, nil, err
 	}
 	b := c.m.newBid(c, l)
+	if c.bids == nil {
+		c.bids = c.one[:0]
+	}
 	c.bids = append(c.bids, b)
 	b.start(c.ctx)
 	g, err := c.await(b)

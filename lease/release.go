@@ -25,11 +25,14 @@ type release struct {
 	entry int
 
 	mu sync.Mutex
-	// err is the outcome of the last try; settled is closed when no more follow.
-	err     error
-	tried   chan struct{} // closed after the first try
+	// err is the outcome of the last try.
+	err   error
+	tried chan struct{} // closed after the first try
+	first sync.Once
+	// over: no more tries follow. settled is closed then; it is nil until somebody
+	// waits for that.
+	over    bool
 	settled chan struct{}
-	first   sync.Once
 }
 
 // Release releases the lock that is held under this token, or takes one entry off
@@ -187,7 +190,7 @@ func (m *Manager) newEnd(h *heldLock) *release {
 // newRelease makes the release of h.
 func (m *Manager) newRelease(h *heldLock, req *ReleaseRequest) *release {
 	return &release{
-		heldFor: h.heldFor(), req: *req, tried: make(chan struct{}), settled: make(chan struct{}),
+		heldFor: h.heldFor(), req: *req, tried: make(chan struct{}),
 	}
 }
 
@@ -195,7 +198,7 @@ func (m *Manager) newRelease(h *heldLock, req *ReleaseRequest) *release {
 // when it is settled; it may be nil. ctx has the span of who releases it.
 func (m *Manager) send(ctx context.Context, h *heldLock, r *release, done func()) {
 	settled := func() {
-		close(r.settled)
+		r.settle()
 		h.lease.unpin()
 		if done != nil {
 			done()
@@ -277,6 +280,29 @@ func (r *release) answer(err error) {
 	r.first.Do(func() { close(r.tried) })
 }
 
+// settle notes that no more tries follow.
+func (r *release) settle() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+	if r.settled != nil {
+		close(r.settled)
+	}
+}
+
+// end is closed when no more tries follow.
+func (r *release) end() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.settled == nil {
+		r.settled = make(chan struct{})
+		if r.over {
+			close(r.settled)
+		}
+	}
+	return r.settled
+}
+
 // failure is why the last try failed, nil when none did or the release is done.
 func (r *release) failure() error {
 	if r == nil {
@@ -291,7 +317,7 @@ func (r *release) failure() error {
 func (m *Manager) releaseAgain(ctx context.Context, key string, r *release) (Released, error) {
 	limited, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
 	defer cancel()
-	released, err := r.wait(limited, key, r.settled)
+	released, err := r.wait(limited, key, r.end())
 	if last := r.failure(); err != nil && ctx.Err() == nil && last != nil {
 		return Released{}, last
 	}
@@ -301,9 +327,13 @@ func (m *Manager) releaseAgain(ctx context.Context, key string, r *release) (Rel
 // wait returns the outcome when it is there.
 func (r *release) wait(ctx context.Context, key string, there <-chan struct{}) (Released, error) {
 	select {
-	case <-there:
-	case <-ctx.Done():
-		return Released{}, errors.Join(ErrAbandoned, context.Cause(ctx))
+	case <-there: // often at once; to say that one waits is not free
+	default:
+		select {
+		case <-there:
+		case <-ctx.Done():
+			return Released{}, errors.Join(ErrAbandoned, context.Cause(ctx))
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
