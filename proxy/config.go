@@ -117,12 +117,6 @@ const (
 	// bytes may stand in memory until they are read.
 	maxPage = 1 << 20
 	maxLong = 32
-	// idleForever is the idle timeout: none. (0 would make fasthttp take the
-	// request timeout, and idle sessions would lose their locks.)
-	idleForever = 100 * 365 * 24 * time.Hour
-	// headRead is no time either, but how fasthttp tells a connection that the
-	// head of a request is complete.
-	headRead = 2 * idleForever
 )
 
 // withDefaults fills in what is left out.

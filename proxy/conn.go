@@ -40,11 +40,12 @@ type conn struct {
 	// onClose is called at the end of Close; it may be nil.
 	onClose func()
 
-	// wanted is the read deadline that fasthttp asked for, set the one that the
-	// socket has. Zero: none.
+	// wanted is the read deadline of what is under way, set the one that the socket
+	// has. Zero: none.
 	wanted, set time.Time
+	unbegun     bool // the time of the next request has not begun
 	inHead      bool // the head of the next request is not complete
-	kept        bool // a request has been answered
+	kept        bool // a request was complete
 	asked       bool // a part of the next request has arrived, not just empty lines
 	blank       int  // how many CR and LF came last
 	mute        bool // writes go nowhere
@@ -73,6 +74,7 @@ const (
 
 func newConn(s *Server, nc net.Conn, k kind) *conn {
 	c := &conn{Conn: nc, srv: s, kind: k, born: time.Now(), inHead: true}
+	c.wanted = c.born.Add(s.cfg.Timeouts.Request)
 	c.attempt.try = c.attempt.run
 	c.watch.c, c.call.c, c.call.srv = c, c, s
 	if sc, ok := nc.(syscall.Conn); ok {
@@ -88,7 +90,10 @@ func newConn(s *Server, nc net.Conn, k kind) *conn {
 
 // Read is called by fasthttp when the connection is idle or a request not yet
 // complete. An idle connection has no deadline at all, also when empty lines
-// arrive: some clients send one behind a request's body.
+// arrive: some clients send one behind a request's body. The time of a request begins
+// when a part of it is there and the rest has to be waited for: most come in one piece,
+// and never need a clock. So fasthttp has no timeouts of its own: it would read the
+// clock three times more for each request.
 func (c *conn) Read(p []byte) (int, error) {
 	c.busy.Store(false)
 	if c.srv.stopping.Load() {
@@ -97,9 +102,11 @@ func (c *conn) Read(p []byte) (int, error) {
 	c.answered()
 	c.forgetAnswer()
 	c.asked = !c.onlyBlank(p)
-	idle := c.kept && !c.asked
-	if idle {
-		c.wanted = noDeadline
+	switch idle := c.kept && !c.asked; {
+	case idle:
+		c.wanted, c.unbegun = noDeadline, true
+	case c.unbegun:
+		c.wanted, c.unbegun = time.Now().Add(c.srv.cfg.Timeouts.Request), false
 	}
 	if c.wanted != c.set {
 		if err := c.setDeadlineNow(c.wanted); err != nil {
@@ -107,9 +114,6 @@ func (c *conn) Read(p []byte) (int, error) {
 		}
 	}
 	n, err := c.Conn.Read(p)
-	if idle && n > 0 {
-		c.wanted = time.Now().Add(c.srv.cfg.Timeouts.Request)
-	}
 	if c.noteBlank(p[:n]) {
 		c.asked = true
 		c.confirm()
@@ -140,20 +144,16 @@ func (c *conn) noteBlank(b []byte) (more bool) {
 	return false
 }
 
-// SetReadDeadline is called by fasthttp three times for each request, and for
-// most of them nothing is read under the last two. So it is only noted here: a
-// timer less for each request.
-func (c *conn) SetReadDeadline(t time.Time) error {
-	switch in := t.Sub(c.born); {
-	case in > headRead-idleForever/2:
-		c.inHead = false // the body has what is left of the request's time
-	case in > idleForever/2:
-		c.inHead, c.kept, c.wanted = true, true, noDeadline
-	default:
-		c.wanted = t
-	}
+// SetReadDeadline is called by fasthttp when the head of a request is complete: see
+// tellHeadRead. The body has what is left of the request's time.
+func (c *conn) SetReadDeadline(time.Time) error {
+	c.inHead = false
 	return nil
 }
+
+// nextHead notes that what is read next is the head of another request, of which a part
+// may be there already.
+func (c *conn) nextHead() { c.inHead, c.kept, c.unbegun = true, true, true }
 
 func (c *conn) setDeadlineNow(t time.Time) error {
 	c.set = t

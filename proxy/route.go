@@ -24,6 +24,7 @@ type call struct {
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	c := ctx.Conn().(*conn)
 	c.busy.Store(true)
+	c.nextHead()
 	k := &c.call
 	k.ctx, k.target = ctx, target{}
 	c.answered()
@@ -61,9 +62,9 @@ func (k *call) finish() {
 }
 
 // tellHeadRead tells the connection that a head is complete: the only way that
-// fasthttp has for it is a deadline.
+// fasthttp has for it is a deadline, whatever it is.
 func tellHeadRead(*fasthttp.RequestHeader) fasthttp.RequestConfig {
-	return fasthttp.RequestConfig{ReadTimeout: headRead}
+	return fasthttp.RequestConfig{ReadTimeout: 1}
 }
 
 // expect is called before fasthttp says "100 Continue", which is an answer too.

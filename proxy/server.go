@@ -56,8 +56,6 @@ func New(cfg Config) *Server {
 		Handler:                      s.handle,
 		ErrorHandler:                 s.handleBadRequest,
 		Logger:                       quietLogger{cfg.Logger},
-		ReadTimeout:                  cfg.Timeouts.Request,
-		IdleTimeout:                  idleForever,
 		HeaderReceived:               tellHeadRead,
 		ExpectHandler:                expect,
 		ReadBufferSize:               maxHead,

@@ -1,0 +1,72 @@
+package proxy
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A request has its time from when a part of it is there until it is complete, however
+// many pieces it comes in; and what was sent ahead of it takes nothing of that.
+func TestTheTimeOfARequest(t *testing.T) {
+	const limit = time.Second
+	for name, c := range map[string]struct {
+		// sends are what the client sends, one after each three fifths of the limit. Behind a "!" the next
+		// request begins, as the server finds out when it has read that far.
+		sends []string
+		late  bool
+	}{
+		"three pieces":               {[]string{"GE", "T", " /v1"}, true},
+		"in two pieces":              {[]string{"GE", "T!"}, false},
+		"the next is sent ahead":     {[]string{"GE", "T!GE", "T!"}, false},
+		"and then comes in pieces":   {[]string{"GE", "T!GE", "T", " /v1"}, true},
+		"empty lines, then a piece":  {[]string{"\r\n", "\r\n", "\r\nG", "E!"}, false},
+		"empty lines, then too many": {[]string{"\r\n", "G", "E", "T"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server, client := net.Pipe()
+				cfg := Config{Locks: newFake(), Logger: slog.New(slog.DiscardHandler)}
+				cfg.Timeouts.Request = limit
+				conn := newConn(New(cfg), server, kindUnix)
+				conn.nextHead() // a request has been answered
+				var sending sync.WaitGroup
+				defer sending.Wait()
+				defer func() { _ = server.Close() }()
+				sending.Go(func() {
+					for _, send := range c.sends {
+						time.Sleep(limit * 3 / 5)
+						_, _ = client.Write([]byte(send))
+					}
+				})
+				buffered := 0
+				for range c.sends {
+					buf := make([]byte, maxHead-buffered)
+					n, err := conn.Read(buf)
+					if err != nil {
+						if !c.late || !errors.Is(err, os.ErrDeadlineExceeded) {
+							t.Error(err)
+						}
+						return
+					}
+					buffered += n
+					for i, b := range buf[:n] {
+						if b == '!' {
+							_ = conn.SetReadDeadline(time.Now())
+							conn.nextHead()
+							buffered = n - i - 1
+						}
+					}
+				}
+				if c.late {
+					t.Error("read to the end")
+				}
+			})
+		})
+	}
+}
