@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
-
 	"github.com/locksidecar/locksidecar/batcher"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -45,7 +43,7 @@ type Manager struct {
 	signals *signals
 	fleet   *fleet
 	denials *denials
-	ended   *lru.Cache[grantRef, ending]
+	ended   *endings
 
 	requests *requests
 	groups   chan struct{} // a token for each question about several keys
@@ -89,9 +87,7 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 	if m.denials, err = newDenials(cfg.CacheSize, cfg.CacheTTL, m.clk); err != nil {
 		return nil, err
 	}
-	if m.ended, err = lru.New[grantRef, ending](rememberedGrants); err != nil {
-		return nil, err
-	}
+	m.ended = newEndings()
 	if m.requests, err = newRequests(); err != nil {
 		return nil, err
 	}

@@ -10,10 +10,6 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// rememberedGrants is how many ended grants of this sidecar are remembered, so
-// that a late claim hears what became of the lock.
-const rememberedGrants = 10_000
-
 // denials is the cache of what others hold: an answer of the store that a key is
 // held may be given again for a short time, never past the holder's expiry. The
 // deadline stands inside the entries and is checked on every read.

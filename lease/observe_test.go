@@ -388,6 +388,7 @@ func TestForceNamesItsTrace(t *testing.T) {
 		r.lock(r.session(), "k")
 		c := sp.call(context.Background(), "lock.stop", "admin")
 		r.must(r.m.AskToStop(c.ctx, "k", nil))
+		synctest.Wait() // the holder hears of it, which has a line, too
 		want := "INFO the holder of a lock is asked to stop " + tracing.TraceID(c.parent)
 		if got := log.take(t); !slices.Contains(got, want) {
 			t.Errorf("logged %q", got)
@@ -395,9 +396,9 @@ func TestForceNamesItsTrace(t *testing.T) {
 	})
 }
 
-// A pair allocates no more where nobody traces it: it was 23 times before anybody could.
-func TestAPairAllocatesAsBefore(t *testing.T) {
-	const before = 21
+// A pair allocates no more than it must where nobody traces it.
+func TestAPairAllocatesLittle(t *testing.T) {
+	const most = 16
 	m := benchManager(t)
 	s := benchSession(t, m)
 	ctx := context.Background()
@@ -410,8 +411,8 @@ func TestAPairAllocatesAsBefore(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if got > before {
-		t.Errorf("a pair allocates %v times, not %d", got, before)
+	if got > most {
+		t.Errorf("a pair allocates %v times, not %d", got, most)
 	}
 	if h := m.held.get("k"); h != nil {
 		t.Errorf("held: %+v", h)

@@ -48,7 +48,7 @@ func (m *Manager) Release(ctx context.Context, s *Session, req ReleaseRequest) (
 
 func (m *Manager) release(ctx context.Context, s *Session, req *ReleaseRequest) (Released, error) {
 	c := claimant{"release", s, req.Key, req.Token, req.Traceparent}
-	if e, ok := m.ended.Get(c.ref()); ok && e.release.failure() != nil && req.Reentry <= 1 {
+	if e, ok := m.ended.get(c.ref()); ok && e.release.failure() != nil && req.Reentry <= 1 {
 		return m.releaseAgain(ctx, req.Key, e.release)
 	}
 	h, err := m.claimed(c)
@@ -104,7 +104,7 @@ func (m *Manager) claimed(c claimant) (*heldLock, error) {
 			return nil, m.lostBefore(c, reason)
 		}
 	}
-	if e, ok := m.ended.Get(c.ref()); ok {
+	if e, ok := m.ended.get(c.ref()); ok {
 		if e.lost != "" {
 			return nil, m.lostBefore(c, e.lost)
 		}

@@ -110,7 +110,7 @@ func (s *Session) End(reason EndReason) <-chan struct{} {
 	for _, h := range s.held {
 		r := s.m.newEnd(h)
 		r.ofSession = true
-		s.takeLocked(h, ending{lost: endings[reason], release: r})
+		s.takeLocked(h, ending{lost: sessionLosses[reason], release: r})
 		releases[h] = r
 	}
 	close(s.ending)
@@ -135,9 +135,9 @@ func (s *Session) End(reason EndReason) <-chan struct{} {
 	return s.released
 }
 
-// endings is what a late claim hears of a lock that ended with its session.
+// sessionLosses is what a late claim hears of a lock that ended with its session.
 // Locks of a session that the app itself ended count as released.
-var endings = map[EndReason]LostReason{
+var sessionLosses = map[EndReason]LostReason{
 	EndDropped:  LostDisconnected,
 	EndDeleted:  "",
 	EndShutdown: LostShutdown,
@@ -256,7 +256,7 @@ func (s *Session) takeLocked(h *heldLock, e ending) bool {
 	}
 	s.leaves(h, e)
 	s.m.held.remove(h)
-	s.m.ended.Add(grantRef{h.key, h.token}, e)
+	s.m.ended.add(grantRef{h.key, h.token}, e)
 	if s.m.sessionLocks.Add(-1) == 0 {
 		s.m.ear.quiet()
 	}

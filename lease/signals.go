@@ -144,7 +144,7 @@ func (sg *signals) stale(sig store.Signal, unplaced map[store.SignalID]time.Time
 func (m *Manager) obey(sig store.Signal) bool {
 	h := m.held.get(sig.Key)
 	if h == nil || h.token != sig.Token {
-		_, ended := m.ended.Get(grantRef{sig.Key, sig.Token})
+		_, ended := m.ended.get(grantRef{sig.Key, sig.Token})
 		return ended
 	}
 	switch sig.Kind {
