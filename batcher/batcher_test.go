@@ -369,3 +369,59 @@ func BenchmarkLane(b *testing.B) {
 		})
 	}
 }
+
+// Who has nothing else to do carries a lone item out itself: it has its answer when Do
+// returns. What comes meanwhile waits for that, and no longer.
+func TestDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r recorder
+		var mine, others answers
+		l := New(Config{Max: 10, Timeout: time.Second}, key, r.flush, nil)
+		do := func(item string) {
+			if err := l.Do(context.Background(), item, mine.done); err != nil {
+				t.Error(err)
+			}
+		}
+		do("a")
+		if len(mine.got) != 1 {
+			t.Error("Do returned before the answer was there")
+		}
+		proceed := r.hold()
+		go do("b1")
+		synctest.Wait()
+		submitAll(t, l, &others, "c", "b2")
+		go do("d") // not idle: it goes with the others
+		synctest.Wait()
+		r.want(t, "[a]", "[b1]")
+		proceed()
+		synctest.Wait()
+		r.want(t, "[a]", "[b1]", "[c b2 d]")
+		if len(mine.got) != 3 || len(others.got) != 2 {
+			t.Errorf("answered %v and %v", mine.got, others.got)
+		}
+		stop(l)
+		if err := l.Do(context.Background(), "e", mine.done); !errors.Is(err, ErrStopped) {
+			t.Errorf("after Stop: %v", err)
+		}
+	})
+}
+
+// Stop waits for who carries an item out itself, and can give up on it.
+func TestStopDuringDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r recorder
+		var a answers
+		l := New(Config{Max: 10, Timeout: time.Hour}, key, r.flush, nil)
+		defer r.hold()()
+		go func() { _ = l.Do(context.Background(), "a", a.done) }()
+		synctest.Wait()
+		submitAll(t, l, &a, "b")
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		began := time.Now()
+		l.Stop(ctx)
+		if len(a.err) != 2 || time.Since(began) != time.Second {
+			t.Errorf("%v after %s", a.err, time.Since(began))
+		}
+	})
+}

@@ -387,3 +387,29 @@ func TestStuckThenOutage(t *testing.T) {
 		l.Stop(t.Context())
 	})
 }
+
+// Who carries an item out itself does not wait for a stuck row, nor overtake one.
+func TestDoWithAStuckKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rows{takes: 10 * time.Millisecond}
+		r.lock("stuck")
+		var a answers
+		l := slowLane(&r, Config{Max: 100, Room: 1000, Timeout: 5 * time.Second})
+		began := time.Now()
+		for _, item := range []string{"stuck-1", "stuck-2"} {
+			if err := l.Do(context.Background(), item, a.done); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(began); took != r.takes || len(a.got) != 0 {
+			t.Errorf("%v after %s", a.got, took)
+		}
+		r.lock()
+		time.Sleep(2 * againMax)
+		if got := a.all(); got != "[stuck-1 stuck-2]" {
+			t.Errorf("answered %s", got)
+		}
+		nothingKept(t, l)
+		stop(l)
+	})
+}

@@ -207,10 +207,16 @@ func (c *call) bid() (Grant, *bid, error) {
 		c.bids = c.one[:0]
 	}
 	c.bids = append(c.bids, b)
+	b.here = !c.mayEndEarly()
 	b.start(c.ctx)
 	g, err := c.await(b)
 	return g, b, err
 }
+
+// mayEndEarly reports whether somebody could want to hear how the call ended before the
+// store has answered: it waits, and the sidecar drains; or its session is ended by
+// another connection than its own. (Whose own connection closes wants to hear nothing.)
+func (c *call) mayEndEarly() bool { return c.req.Wait != 0 || c.s != nil && c.s.explicit }
 
 // lease returns the lease that a bid needs, pinned and open, or nil for a bind:ttl
 // request that does not wait.
@@ -297,6 +303,10 @@ const maxBids = 3
 
 // await returns the bid's outcome, or leaves it because the call gives up.
 func (c *call) await(b *bid) (Grant, error) {
+	if b.here && c.ctx.Err() != nil { // it left while it carried the question out itself
+		b.abandon()
+		return Grant{}, errors.Join(ErrAbandoned, context.Cause(c.ctx))
+	}
 	select {
 	case <-b.done: // often at once; the timer is not free
 		return c.outcome(b)

@@ -31,6 +31,7 @@ type bid struct {
 	began time.Time  // of the call, for Waited
 	sent  time.Time  // of the question that is under way
 	wonAt time.Time
+	here  bool // the call carries the first question out itself: see batcher.Lane.Do
 	// since is before the grant, until when its MaxHold is over (zero: none).
 	since, until time.Time
 
@@ -124,7 +125,12 @@ func (b *bid) start(ctx context.Context) {
 		b.enqueue(ctx)
 		return
 	}
-	if err := b.m.acquires.Submit(ctx, b.ask(), b.onAcquire); err != nil {
+	submit := b.m.acquires.Submit
+	if b.here {
+		_ = ctx.Done() // who waits says so: from then on its connection is watched
+		submit = b.m.acquires.Do
+	}
+	if err := submit(ctx, b.ask(), b.onAcquire); err != nil {
 		b.finish(err)
 	}
 }

@@ -67,6 +67,8 @@ type rig struct {
 	m     *Manager
 	tally *tally
 
+	sessions atomic.Int64
+
 	mu   sync.Mutex
 	lost []Lost
 	at   []time.Time // of the losses
@@ -138,9 +140,13 @@ func (r *rig) must(err error) {
 	}
 }
 
-func (r *rig) session() *Session {
+// session opens a session: the first is its connection's, the next one is explicit, and
+// so on.
+func (r *rig) session() *Session { return r.sessionOf(r.sessions.Add(1)%2 == 0) }
+
+func (r *rig) sessionOf(explicit bool) *Session {
 	r.t.Helper()
-	s, err := r.m.OpenSession(SessionOptions{Explicit: true, OnLost: func(l Lost) {
+	s, err := r.m.OpenSession(SessionOptions{Explicit: explicit, OnLost: func(l Lost) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.lost, r.at = append(r.lost, l), append(r.at, time.Now())
