@@ -73,6 +73,11 @@
 // in line, the call makes another bid under a fresh lease: its place is lost, the
 // call is not.
 //
+// A call that nothing but the store's answer can end early carries its question, or its
+// release, out in its own goroutine where the lane is idle. Its connection is watched
+// meanwhile, and its session ends without it: only its own answer waits, and nobody is
+// there to hear that any more.
+//
 // What a bid may have got and nobody wants is freed again and again for as long as
 // it can last: a session's lock for as long as its lease is renewed, not only for a
 // TTL. Bids of calls with the same request id have the same grant id, so freeing it

@@ -74,7 +74,7 @@ func (m *Manager) release(ctx context.Context, s *Session, req *ReleaseRequest) 
 		return Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
 	}
 	_ = ctx.Done() // as in start: it waits from here on
-	m.sendBy(m.releases.Do, m.along(context.Background(), ctx), h, r, nil)
+	m.sendBy(m.along(context.Background(), ctx), m.releases.Do, h, r, nil)
 	return r.wait(ctx, req.Key, r.tried)
 }
 
@@ -198,13 +198,13 @@ func (m *Manager) newRelease(h *heldLock, req *ReleaseRequest) *release {
 // send sends the release of h, which no session holds any more. done is called
 // when it is settled; it may be nil. ctx has the span of who releases it.
 func (m *Manager) send(ctx context.Context, h *heldLock, r *release, done func()) {
-	m.sendBy(m.releases.Submit, ctx, h, r, done)
+	m.sendBy(ctx, m.releases.Submit, h, r, done)
 }
 
 // submitting is one of the ways into the lane of releases.
 type submitting = func(context.Context, store.Claim, func(store.Verdict, error)) error
 
-func (m *Manager) sendBy(first submitting, ctx context.Context, h *heldLock, r *release, done func()) {
+func (m *Manager) sendBy(ctx context.Context, first submitting, h *heldLock, r *release, done func()) {
 	settled := func() {
 		r.settle()
 		h.lease.unpin()
@@ -219,7 +219,7 @@ func (m *Manager) sendBy(first submitting, ctx context.Context, h *heldLock, r *
 	if c.AtOnce && h.grant != uuid.Nil { // else undoing it could free what a repeat was told
 		settled = m.afterwards(ctx, store.Attempt{Key: h.key, Grant: h.grant}, h.lease, h.minHold, settled)
 	}
-	m.freeBy(first, ctx, c, matters, r.answer, settled)
+	m.freeBy(ctx, first, c, matters, r.answer, settled)
 }
 
 // free sends a release again and again until the store confirms it or it does
@@ -227,12 +227,12 @@ func (m *Manager) sendBy(first submitting, ctx context.Context, h *heldLock, r *
 // of each try; then, once, settled is called. Only the first try stands in the trace:
 // in an outage those of all locks would push everything else out of the exporter's queue.
 func (m *Manager) free(ctx context.Context, c store.Claim, matters func() bool, tried func(error), settled func()) {
-	m.freeBy(m.releases.Submit, ctx, c, matters, tried, settled)
+	m.freeBy(ctx, m.releases.Submit, c, matters, tried, settled)
 }
 
 // freeBy is free, the first time by this way into the lane.
 func (m *Manager) freeBy(
-	first submitting, ctx context.Context, c store.Claim, matters func() bool, tried func(error), settled func(),
+	ctx context.Context, first submitting, c store.Claim, matters func() bool, tried func(error), settled func(),
 ) {
 	again := func() { m.free(context.Background(), c, matters, tried, settled) }
 	answer := func(v store.Verdict, err error) {

@@ -1,0 +1,57 @@
+package postgres_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// A batch of releases waits for a row that changes meanwhile: what it had found there
+// does not count any more.
+func TestABatchOfReleasesLooksAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		change   string // of the row of k; $1 is another lease, $2 another grant
+		standing store.Standing
+	}{
+		"somebody waits now": {
+			`WITH marked AS (UPDATE locksidecar.locks SET contended = true WHERE key = 'k' RETURNING namespace, key)
+			INSERT INTO locksidecar.waiters (namespace, key, lease_id, grant_id) SELECT namespace, key, $1, $2 FROM marked`,
+			store.Holds,
+		},
+		"somebody else has it": {
+			`UPDATE locksidecar.locks SET token = nextval('locksidecar.tokens'), lease_id = $1, grant_id = $2 WHERE key = 'k'`,
+			store.UnknownToken,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			next := askFor("k", openLease(t, s, time.Hour))
+			var claims []store.Claim
+			for _, key := range []string{"k", "l"} {
+				token := want(t, acquire(t, s, askFor(key, s.lease)), store.Granted).Token
+				claims = append(claims, store.Claim{Key: key, Token: token, Lease: s.lease})
+			}
+			exec(t, s.other, "BEGIN")
+			exec(t, s.other, c.change, next.Lease, next.Grant)
+			released := make(chan []store.Verdict, 1)
+			go func() {
+				v, err := s.Release(t.Context(), claims)
+				if err != nil {
+					t.Error(err)
+					v = make([]store.Verdict, len(claims))
+				}
+				released <- v
+			}()
+			awaitBlocked(t, s.url)
+			exec(t, s.other, "COMMIT")
+			if v := <-released; v[0].Standing != c.standing || v[1].Standing != store.Holds {
+				t.Errorf("told %v and %v", v[0].Standing, v[1].Standing)
+			}
+			if grant, lease, _ := holder(t, s.conn, "k"); grant != next.Grant || lease != next.Lease {
+				t.Errorf("the key is held by lease %s under grant %s", lease, grant)
+			}
+		})
+	}
+}
