@@ -207,7 +207,7 @@ func (c *call) bid() (Grant, *bid, error) {
 		c.bids = c.one[:0]
 	}
 	c.bids = append(c.bids, b)
-	b.here = !c.mayEndEarly()
+	b.here = !c.m.inline && !c.mayEndEarly()
 	b.start(c.ctx)
 	g, err := c.await(b)
 	return g, b, err

@@ -244,7 +244,7 @@ func (g *group) advance() error {
 func (g *group) bid(calls []*call) ([]*bid, error) {
 	c, count := calls[0], 1
 	c.startTimer()
-	if !g.m.st.Traits().Inline {
+	if !g.m.inline {
 		count = min(len(calls), g.m.cfg.BatchMax)
 	}
 	bids, err := g.newBids(calls[:count])

@@ -57,6 +57,9 @@ type Manager struct {
 	waiters      atomic.Int64
 	sweeping     sweeping
 
+	// inline: the store answers at once, in the caller's goroutine (see its traits).
+	inline bool
+
 	// draining is closed by Drain.
 	draining  chan struct{}
 	drainOnce sync.Once
@@ -71,7 +74,7 @@ type Manager struct {
 // New makes a manager on a store, which it uses from Start on.
 func New(cfg Config, st store.Store) (*Manager, error) {
 	m := &Manager{
-		cfg: cfg, st: st, clk: cfg.Clock, log: cfg.Logger,
+		cfg: cfg, st: st, clk: cfg.Clock, log: cfg.Logger, inline: st.Traits().Inline,
 		book: newBook(), held: newHeldSet(), sessions: make(map[string]*Session),
 		draining: make(chan struct{}),
 	}
@@ -104,7 +107,7 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 // openLanes makes the lanes to the store. Renewals and checks have none: they
 // are batches already, and never wait behind anything.
 func (m *Manager) openLanes() {
-	lane := batcher.Config{Max: m.cfg.BatchMax, Timeout: m.cfg.StoreTimeout, Inline: m.st.Traits().Inline}
+	lane := batcher.Config{Max: m.cfg.BatchMax, Timeout: m.cfg.StoreTimeout, Inline: m.inline}
 	bounded := lane
 	bounded.Room = max(m.cfg.MaxWaiters, m.cfg.BatchMax)
 	byKey := func(a store.Ask) string { return a.Key }

@@ -73,7 +73,9 @@ func (m *Manager) release(ctx context.Context, s *Session, req *ReleaseRequest) 
 	case entries > 0:
 		return Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
 	}
-	_ = ctx.Done() // as in start: it waits from here on
+	if !m.inline {
+		_ = ctx.Done() // as in start: it waits from here on
+	}
 	m.sendBy(m.along(context.Background(), ctx), m.releases.Do, h, r, nil)
 	return r.wait(ctx, req.Key, r.tried)
 }
@@ -266,7 +268,7 @@ func (m *Manager) freeBy(
 func (m *Manager) undo(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
 	m.undoOnce(ctx, a, matters, func() {
 		again := func() { m.undoOnce(ctx, a, matters, settled) }
-		if m.st.Traits().Inline || !matters() || !m.retries.after(2*m.cfg.StoreTimeout, again) {
+		if m.inline || !matters() || !m.retries.after(2*m.cfg.StoreTimeout, again) {
 			settled()
 		}
 	})

@@ -274,7 +274,7 @@ func (m *Manager) linkAcquire(ctx context.Context, traceparent string) {
 // traced is cfg for the lane of an operation. Where operations take no time there are no
 // spans of them.
 func (m *Manager) traced(operation string, cfg batcher.Config) batcher.Config {
-	if m.cfg.Tracer != nil && !m.st.Traits().Inline {
+	if m.cfg.Tracer != nil && !m.inline {
 		cfg.Trace = func(ctx context.Context, calls []context.Context) (context.Context, func(error)) {
 			return m.cfg.Tracer.Batch(ctx, operation, calls, len(calls))
 		}
@@ -284,7 +284,7 @@ func (m *Manager) traced(operation string, cfg batcher.Config) batcher.Config {
 
 // batchOfGroup begins the trace of one question for several keys of a call.
 func (m *Manager) batchOfGroup(ctx context.Context, bids []*bid) (context.Context, func(error)) {
-	if m.cfg.Tracer == nil || m.st.Traits().Inline {
+	if m.cfg.Tracer == nil || m.inline {
 		return ctx, func(error) {}
 	}
 	return m.cfg.Tracer.Batch(ctx, "acquire", []context.Context{bids[0].tr.carry(ctx)}, len(bids))
