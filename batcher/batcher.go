@@ -21,6 +21,8 @@ package batcher
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -146,7 +148,7 @@ func (l *Lane[T, R]) submit(ctx context.Context, item T, done func(R, error), he
 	if here && !l.running && l.slow.lines[l.key(item)] == nil { // then the queue is empty, too
 		l.running = true
 		l.mu.Unlock()
-		l.carryOut([]entry[T, R]{e})
+		l.carryOutHere(e)
 		l.mu.Lock()
 		l.running = false
 	} else {
@@ -248,6 +250,19 @@ func (l *Lane[T, R]) alone(item T, done func(R, error)) {
 	*one = [1]T{}
 	l.ones.Put(one)
 	done(r, err)
+}
+
+// carryOutHere is carryOut for the item of a caller of Do. That may survive a panic, as a
+// server's calls do, which ends the process in a goroutine of the lane. It does here, too:
+// what the operation did is unknown, its item has no answer, and others would wait for ever.
+func (l *Lane[T, R]) carryOutHere(e entry[T, R]) {
+	defer func() {
+		if v := recover(); v != nil {
+			go panic(fmt.Sprintf("%v\n\n%s", v, debug.Stack())) // where nobody recovers
+			select {}
+		}
+	}()
+	l.carryOut([]entry[T, R]{e})
 }
 
 // carryOut runs one operation and answers its items.
