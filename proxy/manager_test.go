@@ -16,7 +16,11 @@ import (
 // withManager starts a server with the real lock manager and an embedded store.
 func withManager(t *testing.T, change ...func(*Config)) (*fixture, *lease.Manager) {
 	t.Helper()
-	st := memory.NewSpace().Open(store.Identity{Namespace: "test", Instance: "pod-1/1", Pod: "pod-1"})
+	return withManagerOn(t, memory.NewSpace().Open(store.Identity{Namespace: "test", Instance: "pod-1/1", Pod: "pod-1"}), change...)
+}
+
+func withManagerOn(t *testing.T, st store.Store, change ...func(*Config)) (*fixture, *lease.Manager) {
+	t.Helper()
 	if err := st.Start(context.Background()); err != nil {
 		t.Fatal(err)
 	}
