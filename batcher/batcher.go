@@ -85,9 +85,9 @@ type entry[T, R any] struct {
 
 // New makes a lane. key tells which items must not share a batch; flush carries
 // a batch out and returns one answer for each item in the same order, or an error
-// for all; it keeps nothing of the items' slice. stuck tells which answers mean that nothing was done and the item is to
-// be asked again, alone, for at most the lane's timeout: then that is its answer.
-// It may be nil, and is not asked where operations are Inline, which never block.
+// for all; it keeps nothing of the items' slice. stuck tells which answers mean that
+// nothing was done and the item is to be asked again, alone, for at most the lane's
+// timeout: then that is its answer. It may be nil, and is not asked where operations are Inline, which never block.
 func New[T, R any](cfg Config, key func(T) string, flush func(context.Context, []T) ([]R, error), stuck func(R) bool) *Lane[T, R] {
 	l := &Lane[T, R]{cfg: cfg, key: key, flush: flush, stuck: stuck, later: make(map[string][]entry[T, R])}
 	l.slow.init()

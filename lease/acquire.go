@@ -215,7 +215,8 @@ func (c *call) bid() (Grant, *bid, error) {
 
 // mayEndEarly reports whether somebody could want to hear how the call ended before the
 // store has answered: it waits, and the sidecar drains; or its session is ended by
-// another connection than its own. (Whose own connection closes wants to hear nothing.)
+// another connection than its own. (Whose own connection closes wants to hear nothing. At
+// Stop, while the store hangs, such a call hears of it with the store's timeout.)
 func (c *call) mayEndEarly() bool { return c.req.Wait != 0 || c.s != nil && c.s.explicit }
 
 // lease returns the lease that a bid needs, pinned and open, or nil for a bind:ttl

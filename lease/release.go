@@ -38,7 +38,7 @@ type release struct {
 // Release releases the lock that is held under this token, or takes one entry off
 // it if its owner has entered it more than once. s is the session that claims it; it
 // may be nil, which is enough for BindTTL locks. Errors: [NotHolderError],
-// [ReentryError], [LostError], [ErrAbandoned] when ctx ends, [ErrDraining] after Stop,
+// [ReentryError], [LostError], [ErrAbandoned] when ctx ends while it waits, [ErrDraining] after Stop,
 // and those of the store: a session's release then goes on in the background.
 func (m *Manager) Release(ctx context.Context, s *Session, req ReleaseRequest) (Released, error) {
 	out, err := m.release(ctx, s, &req)

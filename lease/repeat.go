@@ -26,7 +26,7 @@ type repeats struct {
 
 // requests finds the calls of a request. Those in use stay here however many
 // others come; two calls of one request must not miss each other. The others are
-// remembered as long as the ended grants are.
+// remembered until as many others have come as there are endings.
 type requests struct {
 	mu    sync.Mutex
 	inUse map[store.GrantID]*repeats
