@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,7 +22,7 @@ func (d document) decode() (any, error) {
 	asJSON := []byte(d.body)
 	if !d.isJSON {
 		var err error
-		if asJSON, err = yaml.YAMLToJSONStrict(asJSON); err == nil {
+		if asJSON, err = yamlToJSON(d.body); err == nil {
 			err = oneValue(d.body)
 		}
 		if err != nil {
@@ -31,6 +32,33 @@ func (d document) decode() (any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(asJSON))
 	decoder.UseNumber()
 	return decodeJSON(decoder)
+}
+
+// notMerged is a key like any other, with as many runes as the one that merges: <<.
+const notMerged = "<\ue000"
+
+// yamlToJSON refuses a key that stands twice in a map. The library's strict mode refuses a
+// key that is merged and set beside it, too, which kubectl takes: so what it refuses is
+// looked at again, without merges.
+func yamlToJSON(body string) ([]byte, error) {
+	asJSON, err := yaml.YAMLToJSONStrict([]byte(body))
+	if _, twice := errors.AsType[*goyaml.TypeError](err); !twice {
+		return asJSON, err
+	}
+	var value any
+	again := goyaml.UnmarshalStrict([]byte(strings.ReplaceAll(body, "<<", notMerged)), &value)
+	if own, ok := errors.AsType[*goyaml.TypeError](again); ok {
+		own.Errors = slices.DeleteFunc(own.Errors, func(text string) bool {
+			return strings.HasSuffix(text, fmt.Sprintf("key %#v already set in map", notMerged)) // many merges
+		})
+		for i, text := range own.Errors {
+			own.Errors[i] = strings.ReplaceAll(text, `<\ue000`, "<<")
+		}
+		if len(own.Errors) > 0 {
+			return nil, own
+		}
+	}
+	return yaml.YAMLToJSON([]byte(body))
 }
 
 // oneValue makes sure that the library does not leave out what follows the first value:

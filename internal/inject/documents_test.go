@@ -116,6 +116,20 @@ func TestValuesSurvive(t *testing.T) {
 	}
 }
 
+// kubectl takes them, in any order.
+func TestMergesAreNoDuplicates(t *testing.T) {
+	const stream = "labels: &l {app: x, tier: web}\ndata: {<<: *l, tier: z}\nmore: {app: z, <<: [*l, {tier: a}], <<: {app: y}}\ntext: |\n  cat <<E\n---\n"
+	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {labels: &l {app: x, tier: web, locksidecar.dev/inject: 'true'}}\nspec:\n  nodeSelector:\n    <<: *l\n    tier: <<z\n"
+	got, err := documents(t, stream+pod, false)
+	rest, asItWas := strings.CutPrefix(string(got.Stream), stream)
+	if err != nil || !asItWas {
+		t.Fatalf("%v\n%s", err, got.Stream)
+	}
+	if is := objectIn(objectIn(parse(t, rest), "spec"), "nodeSelector"); is["app"] != "x" || is["tier"] != "<<z" {
+		t.Errorf("%v", is)
+	}
+}
+
 func TestWhoIsOptedIn(t *testing.T) {
 	const deployment = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web, namespace: NS}\nspec: {template: {metadata: {labels: LABELS}, spec: {containers: [{name: app}]}}}\n"
 	const namespace = "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: NS, labels: {locksidecar.dev/inject: 'VALUE'}}\n"
@@ -179,6 +193,9 @@ func TestSeveralFiles(t *testing.T) {
 func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 	for _, test := range []struct{ stream, says string }{
 		{"kind: A\n---\n# c\nkind: B\na: 1\na: 2\n", "web.yaml, document 2 (line 4): yaml: unmarshal errors:\n  line 6: key \"a\" already set in map"},
+		{"l: &l {a: 1, b: 1}\nm: {<<: *l, b: hunter2}\nn:\n  <<: *l\n  a: 2\n  b: 2\n  a: hunter2\n", "web.yaml, document 1 (line 1): yaml: unmarshal errors:\n  line 7: key \"a\" already set in map"},
+		{"l: &l {a: 1, a: 2}\nm: {<<: *l, a: 2}", "line 1: key \"a\" already set in map"},
+		{"l: &l {a: 1}\nm: {<<: *l, a: 2, a<<: 1, a<<: 2}", "line 2: key \"a<<\" already set in map"},
 		{"---\n---\nkind: {{ .Values.kind }}\n", "web.yaml, document 1 (line 3): yaml: "},
 		{"{}\n{\"a\":1,\n\"a\":2}", "web.yaml, document 2 (line 2): the key \"a\" stands twice"},
 		{"{\"a\":[{\"b\":1,\"b\":2}]}", `the key "b" stands twice`},
@@ -203,7 +220,8 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 func TestMistakesShowNoSecrets(t *testing.T) {
 	for _, stream := range []string{
 		"kind: Secret\ndata: {~: hunter2}", "kind: Secret\ndata: {{pw: hunter2}: a}", "kind: Secret\ndata: {[hunter2]: a}",
-		"kind: Secret\ndata: {pw: !!int hunter2}", "kind: Secret\ndata: {pw: !!float \"hunter2\\nhunter2\"}",
+		"kind: Secret\ndata: {pw: !!int hunter2}", "kind: Secret\ndata: {pw: a, pw: hunter2}", "kind: Secret\ndata: {<<: {pw: a}, pw: hunter2, pw: hunter2}",
+		"kind: Secret\ndata: {pw: !!float \"hunter2\\nhunter2\"}",
 	} {
 		if _, err := documents(t, stream, false); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%q: %v", stream, err)
