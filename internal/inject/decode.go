@@ -15,9 +15,10 @@ import (
 	goyaml "sigs.k8s.io/yaml/goyaml.v2"
 )
 
-// decode reads the document's value, as kubectl does: YAML becomes JSON first. Numbers
-// stay as they are written, a key that stands twice is an error, and so are aliases that
-// multiply (the library refuses them).
+// decode reads the document's value, as kubectl does: YAML becomes JSON first. Numbers of
+// JSON stay as they are written, those of YAML become integers of 64 bits or a float64
+// (1e3 is 1000, and what is longer loses digits). A key that stands twice is an error, and
+// so are aliases that multiply (the library refuses them).
 func (d document) decode() (any, error) {
 	asJSON := []byte(d.body)
 	if !d.isJSON {

@@ -190,6 +190,18 @@ func TestSeveralFiles(t *testing.T) {
 	}
 }
 
+// As kubectl reads them. (Of JSON they stay: TestWhatStandsAroundAPod.)
+func TestNumbersOfYAML(t *testing.T) {
+	got, err := documents(t, `{apiVersion: v1, kind: Pod, metadata: `+labelled+`, spec: {x: [18446744073709551615, 012, 1e3, 1.50, 12345678901234567890123]}}`, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "  x:\n  - 18446744073709551615\n  - 10\n  - 1000\n  - 1.5\n  - 1.2345678901234568e+22\n"
+	if !strings.Contains(string(got.Stream), want) {
+		t.Errorf("want %s; got\n%s", want, got.Stream)
+	}
+}
+
 func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 	for _, test := range []struct{ stream, says string }{
 		{"kind: A\n---\n# c\nkind: B\na: 1\na: 2\n", "web.yaml, document 2 (line 4): yaml: unmarshal errors:\n  line 6: key \"a\" already set in map"},
