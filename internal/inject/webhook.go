@@ -27,8 +27,8 @@ const (
 	idleTimeout  = 2 * time.Minute // an API server keeps its connection
 	// stopTimeout is how long a stop waits for reviews under way.
 	stopTimeout = writeTimeout
-	// maxReason is how much of a refusal is logged: it quotes the pod.
-	maxReason = 1 << 10
+	// maxLogged is how much of a text from a call is logged: nobody has checked its length.
+	maxLogged = 1 << 10
 )
 
 // WebhookConfig is what a webhook needs.
@@ -140,7 +140,7 @@ func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
 		in, err = readReview(r.Header.Get("Content-Type"), body)
 	}
 	if refused, ok := errors.AsType[*refusedError](err); ok {
-		w.log.Warn("call refused", "status", refused.status, "error", refused.message)
+		w.log.Warn("call refused", "status", refused.status, "error", cut(refused.message))
 		http.Error(rw, refused.message, refused.status)
 		return
 	}
@@ -148,27 +148,34 @@ func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
 	w.note(in, out)
 	rw.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(rw).Encode(review{APIVersion: reviewVersion, Kind: reviewKind, Response: &out}); err != nil {
-		w.log.Warn("an answer did not arrive", "uid", in.UID, "error", err)
+		w.log.Warn("an answer did not arrive", "uid", cut(in.UID), "error", err)
 	}
 }
 
 // note logs what came of a review.
 func (w *Webhook) note(in *request, out response) {
-	log := w.log.With("namespace", in.Namespace, "uid", in.UID, "dry_run", in.DryRun)
+	log := w.log.With("namespace", cut(in.Namespace), "uid", cut(in.UID), "dry_run", in.DryRun)
 	if in.Name != "" {
-		log = log.With("name", in.Name)
+		log = log.With("name", cut(in.Name))
 	} else if prefix, _ := objectIn(in.pod, "metadata")["generateName"].(string); prefix != "" {
-		log = log.With("generate_name", prefix)
+		log = log.With("generate_name", cut(prefix))
 	}
 	switch {
 	case !out.Allowed:
-		reason := out.Status.Message
-		log.Warn("pod refused", "reason", reason[:min(len(reason), maxReason)])
+		log.Warn("pod refused", "reason", cut(out.Status.Message))
 	case out.Patch != nil:
 		log.Info("pod injected")
 	default:
-		log.Debug("left as it is", "kind", in.Kind.Kind, "operation", in.Operation)
+		log.Debug("left as it is", "kind", cut(in.Kind.Kind), "operation", cut(in.Operation))
 	}
+}
+
+// cut shortens what is logged, between two runes.
+func cut(text string) string {
+	if len(text) <= maxLogged {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxLogged], "")
 }
 
 // survive answers 500 for a handler that panics: the failurePolicy then decides.

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"go.uber.org/goleak"
 
@@ -173,6 +174,30 @@ func TestRefuses(t *testing.T) {
 	}
 	if !c.log.has(`level=WARN msg="pod refused" namespace=shop uid=u-1`) || !c.log.has("locksidecar.dev/ttl") {
 		t.Errorf("log:\n%s", c.log)
+	}
+}
+
+// Whoever reaches the webhook can write into its log, but not much.
+func TestTheLogTakesNoLongTexts(t *testing.T) {
+	c := start(t, time.Now().Add(time.Hour))
+	long := strings.Repeat("é", maxLogged) // 2 bytes each; one byte in front, and the border is inside of one
+	named := strings.Replace(asked, `"generateName"`, `"annotations":{"locksidecar.dev/ttl":"`+long+`"},"generateName"`, 1)
+	for _, call := range []struct{ body, logs string }{
+		{reviewOf("CREATE", "Pod", strings.Replace(asked, "web-", "x"+long, 1)), "generate_name=x"},
+		{strings.Replace(reviewOf("CREATE", "Pod", asked), `"dryRun"`, `"name":"x`+long+`","dryRun"`, 1), " name=x"},
+		{strings.Replace(reviewOf("CREATE", "Pod", asked), "shop", "x"+long, 1), "namespace=x"},
+		{strings.Replace(reviewOf("CREATE", "Pod", asked), "u-1", "x"+long, 1), "uid=x"},
+		{reviewOf("CREATE", "x"+long, "{}"), "kind=x"},
+		{reviewOf("x"+long, "Pod", "{}"), "operation=x"},
+		{reviewOf("CREATE", "Pod", named), "reason="},
+		{strings.Replace(reviewOf("CREATE", "Pod", asked), "AdmissionReview", long, 1), "error="},
+	} {
+		before := len(c.log.String())
+		c.do("POST", "/mutate", "application/json", strings.NewReader(call.body))
+		line := c.log.String()[before:]
+		if !strings.Contains(line, call.logs) || strings.Count(line, "é") < maxLogged/4 || len(line) > 2*maxLogged || !utf8.ValidString(line) || strings.Contains(line, `\x`) {
+			t.Errorf("%s: %q", call.logs, line)
+		}
 	}
 }
 
