@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -262,6 +263,9 @@ func TestCertificateScript(t *testing.T) {
 		return certtest.Pair{Cert: secret.Data["tls.crt"], Key: secret.Data["tls.key"]}, patch.Webhooks[0].ClientConfig.CABundle
 	}
 	first, bundle := run()
+	if err := os.Chmod(folder+"/secret.yaml", 0o644); err != nil {
+		t.Fatal(err)
+	}
 	second, same := run()
 	if !bytes.Equal(bundle, same) || bytes.Equal(first.Cert, second.Cert) || bytes.Equal(first.Key, second.Key) {
 		t.Error("made again, there must be the same CA and another certificate")
@@ -282,6 +286,64 @@ func TestCertificateScript(t *testing.T) {
 		in := startInjector(t, certtest.Mount(t, pair)).serving()
 		if _, err := in.review(apiServer(t, ca, false)); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// The folder's name may be any, and the commands that are printed have it as a shell takes it.
+func TestCertificateScriptQuotesItsFolder(t *testing.T) {
+	script, err := filepath.Abs("../../deploy/injector/certificate.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, folder := range []string{"it's a folder", "-x", "$(a)"} {
+		made := exec.Command(script, folder)
+		made.Dir = dir
+		out, err := made.CombinedOutput()
+		_, args, _ := strings.Cut(string(out), " --patch-file ")
+		args, _, _ = strings.Cut(args, "\n")
+		read := exec.Command("sh", "-c", "cat -- "+args)
+		read.Dir = dir
+		if got, catErr := read.CombinedOutput(); err != nil || catErr != nil || !bytes.HasPrefix(got, []byte("webhooks:")) {
+			t.Errorf("%s: %v\n%s\n%v\n%s", folder, err, out, catErr, got)
+		}
+		if _, err := os.Stat(filepath.Join(dir, folder, "ca.key")); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestCertificateScriptNeedsBothHalvesOfACA(t *testing.T) {
+	for _, file := range []string{"ca.crt", "ca.key"} {
+		folder := t.TempDir()
+		if err := os.WriteFile(filepath.Join(folder, file), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command("../../deploy/injector/certificate.sh", folder).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), folder+" has "+file+" without ca.") || !strings.Contains(string(out), "remove "+file+" to have a new CA") {
+			t.Errorf("%s: %v\n%s", file, err, out)
+		}
+	}
+}
+
+// Its keys do not stay in a temporary folder.
+func TestCertificateScriptCleansUpWhenStopped(t *testing.T) {
+	taken := make(chan os.Signal, 1)
+	signal.Notify(taken, syscall.SIGINT, syscall.SIGHUP) // under nohup the script could not trap them
+	defer signal.Stop(taken)
+	bin, temp := t.TempDir(), t.TempDir()
+	openssl := "#!/bin/sh\nls -d \"$TMPDIR\"/*\nkill -s \"$STOP\" \"$PPID\"\n"
+	if err := os.WriteFile(filepath.Join(bin, "openssl"), []byte(openssl), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, code := range map[string]int{"INT": 130, "TERM": 143, "HUP": 129} {
+		cmd := exec.Command("../../deploy/injector/certificate.sh", filepath.Join(t.TempDir(), "tls"))
+		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "TMPDIR="+temp, "STOP="+name)
+		out, err := cmd.CombinedOutput()
+		left, readErr := os.ReadDir(temp)
+		if cmd.ProcessState.ExitCode() != code || !strings.HasPrefix(string(out), temp) || readErr != nil || len(left) > 0 {
+			t.Errorf("%s: %v, %v, left %v\n%s", name, err, readErr, left, out)
 		}
 	}
 }
