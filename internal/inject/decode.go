@@ -141,7 +141,7 @@ var yamlLine = regexp.MustCompile(`\bline (\d+)\b`)
 
 // quoted is where the library's errors begin to quote a document's values: a log is no
 // place for those of a Secret.
-var quoted = regexp.MustCompile("(?s)(invalid map key|unsupported map key|cannot decode !!\\w+).*")
+var quoted = regexp.MustCompile(`(?s)(invalid map key|unsupported map key|cannot decode !!\w+).*`)
 
 // placed counts an error's lines from the beginning of the file.
 func (d document) placed(err error) error {

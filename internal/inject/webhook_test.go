@@ -287,7 +287,7 @@ func TestSlowAndLargeCallsKeepNobodyWaiting(t *testing.T) {
 	defer cancel()
 	for range maxReviews + 1 {
 		body, sending := io.Pipe()
-		defer sending.Close() //nolint:errcheck // it was never whole
+		t.Cleanup(func() { _ = sending.Close() }) // it was never whole
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+c.webhook.Addr().String()+"/mutate", body)
 		if err != nil {
 			t.Fatal(err)
