@@ -69,28 +69,28 @@ func (c *check) storeFile(path string) StoreURL {
 		c.bad("STORE_URL_FILE", path, "a file that can be read: "+err.Error())
 		return StoreURL{}
 	}
-	url := strings.TrimSpace(string(content))
-	if url == "" {
+	raw := strings.TrimSpace(string(content))
+	if raw == "" {
 		c.bad("STORE_URL_FILE", path, "a file that holds a store URL; this one is empty")
 		return StoreURL{}
 	}
-	return c.storeURL("STORE_URL_FILE", url)
+	return c.storeURL("STORE_URL_FILE", raw)
 }
 
-func (c *check) storeURL(variable, url string) StoreURL {
-	switch scheme, rest, _ := strings.Cut(url, "://"); scheme {
+func (c *check) storeURL(variable, raw string) StoreURL {
+	switch scheme, rest, _ := strings.Cut(raw, "://"); scheme {
 	case "memory":
-		if rest == "" && strings.HasSuffix(url, "://") {
-			return StoreURL{Kind: Memory, url: url}
+		if rest == "" && strings.HasSuffix(raw, "://") {
+			return StoreURL{Kind: Memory, url: raw}
 		}
 	case "postgres", "postgresql":
-		if _, err := pgconn.ParseConfig(url); err != nil {
-			c.bad(variable, redact(url), allowedStores+explain(err, url))
+		if _, err := pgconn.ParseConfig(raw); err != nil {
+			c.bad(variable, redact(raw), allowedStores+explain(err, raw))
 			return StoreURL{}
 		}
-		return StoreURL{Kind: Postgres, url: url}
+		return StoreURL{Kind: Postgres, url: raw}
 	}
-	c.bad(variable, redact(url), allowedStores)
+	c.bad(variable, redact(raw), allowedStores)
 	return StoreURL{}
 }
 
@@ -134,8 +134,8 @@ var (
 // redact shows scheme, user, hosts and database of a URL, and hides the rest. A
 // URL that is not built as it should be may have a piece of its password
 // anywhere, so nothing of it is shown.
-func redact(url string) string {
-	scheme, rest, ok := strings.Cut(url, "://")
+func redact(raw string) string {
+	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || !safeUser.MatchString(scheme) {
 		return hidden
 	}
