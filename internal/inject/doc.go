@@ -7,7 +7,7 @@
 //
 // A pod is opted in by the label locksidecar.dev/inject: "true", its own or its
 // namespace's; its own "false" wins. Who asks Pod has decided that already. What differs
-// from pod to pod stands in annotations (see Settings).
+// from pod to pod stands in annotations (settings.go).
 //
 // What Pod adds:
 //

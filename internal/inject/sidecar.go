@@ -1,6 +1,10 @@
 package inject
 
-import "github.com/locksidecar/locksidecar/internal/config"
+import (
+	"strconv"
+
+	"github.com/locksidecar/locksidecar/internal/config"
+)
 
 // Names in the pod. They are part of the contract: a manifest that brings a container or
 // a volume of this name replaces ours.
@@ -48,7 +52,7 @@ func sidecar(s settings, o Options, hostNetwork bool) object {
 		variable(config.Prefix+"NAMESPACE", s.namespace),
 	}
 	if !hostNetwork {
-		env = append(env, variable(config.Prefix+"ADMIN_ADDR", ":15624"))
+		env = append(env, variable(config.Prefix+"ADMIN_ADDR", ":"+strconv.Itoa(AdminPort)))
 	}
 	if s.ttl != "" {
 		env = append(env, variable(ttlVariable, s.ttl))

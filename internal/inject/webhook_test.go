@@ -61,6 +61,8 @@ func start(t *testing.T, notAfter time.Time) *cluster {
 	c.client = &http.Client{Timeout: patience, Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{RootCAs: c.ca.Pool(), ServerName: serverName},
 		ForceAttemptHTTP2: true, // as API servers do
+
+		ExpectContinueTimeout: patience,
 	}}
 	t.Cleanup(c.client.CloseIdleConnections)
 	return c
@@ -293,6 +295,7 @@ func TestSlowAndLargeCallsKeepNobodyWaiting(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Expect", "100-continue") // so that the body is sent when the webhook reads it
 		req.ContentLength = 1000
 		calls.Go(func() {
 			if resp, err := c.client.Do(req); err == nil {
@@ -303,8 +306,7 @@ func TestSlowAndLargeCallsKeepNobodyWaiting(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	time.Sleep(300 * time.Millisecond) // they arrive meanwhile; if not, the test is only easier
-	c.webhook.large <- struct{}{}      // a large one is under way
+	c.webhook.large <- struct{}{} // a large one is under way
 	began := time.Now()
 	if out := c.review("CREATE", "Pod", asked); !out.Allowed || time.Since(began) > 5*time.Second {
 		t.Fatalf("an API server would have given up: %v, %+v", time.Since(began), out)
