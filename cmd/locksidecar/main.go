@@ -11,7 +11,7 @@ import (
 )
 
 func main() {
-	err := execute(config.Source{}, os.Args[1:], os.Stdout, os.Stderr)
+	err := profiled(func() error { return execute(config.Source{}, os.Args[1:], os.Stdout, os.Stderr) })
 	if _, said := errors.AsType[statusError](err); err != nil && !said {
 		fmt.Fprintf(os.Stderr, "locksidecar: %v\n", err)
 	}
