@@ -28,9 +28,14 @@ func (b *bench) counter(url string) (*counter, error) {
 func (c *counter) close() { _ = c.db.Close(context.WithoutCancel(c.ctx)) }
 
 // reset begins to count.
-func (c *counter) reset() error {
-	_, err := c.db.Exec(c.ctx, mine+"SELECT pg_stat_statements_reset()")
-	return err
+func (c *counter) reset() error { return c.exec("SELECT pg_stat_statements_reset()") }
+
+// exec executes a statement of the bench's own.
+func (c *counter) exec(sql string) error {
+	if _, err := c.db.Exec(c.ctx, mine+sql); err != nil {
+		return fmt.Errorf("%s: %w", sql, err)
+	}
+	return nil
 }
 
 // count is how many statements were executed whose text begins so, and how many
@@ -61,6 +66,14 @@ func (c *counter) number(sql string, args ...any) (n int64, err error) {
 		err = fmt.Errorf("%s: %w", sql, err)
 	}
 	return n, err
+}
+
+// text is the answer of a query for one text.
+func (c *counter) text(sql string) (s string, err error) {
+	if err = c.db.QueryRow(c.ctx, sql).Scan(&s); err != nil {
+		err = fmt.Errorf("%s: %w", sql, err)
+	}
+	return s, err
 }
 
 // held is how many locks are held, by the database's clock. The names of the tables

@@ -35,15 +35,17 @@ func (b *bench) growLocks() (*curve, error) {
 		closeAll(conns)
 	}()
 	held := 0
-	for _, n := range b.upTo(1, 10, 100, 1_000, 10_000, 100_000, 1_000_000) {
+	for _, n := range b.upTo(1, 1_000, 10_000, 100_000, 1_000_000) {
 		more, err := dialMany([]string{sidecar.socket}, min(sessions, n-held))
 		conns = append(conns, more...)
 		if err != nil {
 			return nil, err
 		}
+		began := time.Now()
 		if err := b.holdUpTo(more, held, n); err != nil {
 			return nil, err
 		}
+		b.log.Printf("growth: %d locks are held; the last %d took %.1f s", n, n-held, time.Since(began).Seconds())
 		held = n
 		figures, err := b.renewals(c, sidecar, n)
 		if err != nil {
@@ -126,16 +128,18 @@ func (b *bench) growSidecars() (*curve, error) {
 			{"all sidecars (% of a core)", "processor time (% of a core)", "%.2f"},
 		},
 	}
-	steps := b.upTo(1, 10, 50, 100, 200, 500)
+	steps := b.upTo(1, 20, 100, 500)
 	f, err := b.fleet(steps[len(steps)-1])
 	if err != nil {
 		return nil, err
 	}
 	defer f.stop()
 	for _, n := range steps {
+		began := time.Now()
 		if err := f.grow(n); err != nil {
 			return nil, err
 		}
+		b.log.Printf("growth: %d sidecars run; it took %.1f s", n, time.Since(began).Seconds())
 		if err := b.rest(fleetSettle); err != nil {
 			return nil, err
 		}

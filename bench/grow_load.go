@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -13,14 +14,14 @@ type loaded struct {
 }
 
 // loaded runs an operation, after a while to come into its stride, and counts.
-func (b *bench) loaded(c *counter, operation string, connections int, sidecar *process) (r loaded, err error) {
+func (b *bench) loaded(c *counter, operation string, connections int, sidecars ...*process) (r loaded, err error) {
 	const stride = 4 // part of a measurement's length
-	l, err := b.loader(operation, connections, sidecar)
+	l, err := b.loader(operation, connections, sidecars...)
 	if err != nil {
 		return r, err
 	}
 	defer l.stop()
-	if _, err := l.run(b.length/stride, sidecar); err != nil {
+	if _, err := l.run(b.length/stride, sidecars...); err != nil {
 		return r, err
 	}
 	if err := c.reset(); err != nil {
@@ -35,7 +36,7 @@ func (b *bench) loaded(c *counter, operation string, connections int, sidecar *p
 	if err != nil {
 		return r, err
 	}
-	if r.run, err = l.run(b.length, sidecar); err != nil {
+	if r.run, err = l.run(b.length, sidecars...); err != nil {
 		return r, err
 	}
 	after, err := c.serverCPU()
@@ -130,9 +131,12 @@ func (b *bench) growRows() (*curve, error) {
 		return nil, err
 	}
 	defer stop()
+	if err := c.exec("SET work_mem = '256MB'"); err != nil { // to sort what is filled in
+		return nil, err
+	}
 	there := 0
 	for _, n := range b.upTo(1_000, 10_000, 100_000, 1_000_000, 10_000_000) {
-		if err := c.fill(there, n); err != nil {
+		if err := b.fill(c, there, n); err != nil {
 			return nil, err
 		}
 		there = n
@@ -154,20 +158,22 @@ func (b *bench) growRows() (*curve, error) {
 	return g, nil
 }
 
-// fill adds locks, from the first to the last, which a lease of nobody's holds.
-func (c *counter) fill(from, to int) error {
-	for _, sql := range []string{
-		fmt.Sprintf(`WITH lease AS (
+// fill adds locks, from the first to the last, which leases of nobody's hold.
+func (b *bench) fill(c *counter, from, to int) error {
+	const atOnce = 1_000_000 // so that progress is seen, and sorting fits into memory
+	for first := from + 1; first <= to; first += atOnce {
+		last := min(first+atOnce-1, to)
+		began := time.Now()
+		// In the order of the index: page after page, instead of anywhere for each row.
+		if err := c.exec(fmt.Sprintf(`WITH lease AS (
 				INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at)
 				VALUES (gen_random_uuid(), 'bench', 'bench', false, '1 day', clock_timestamp() + interval '1 day') RETURNING id)
 			INSERT INTO locksidecar.locks (namespace, key, lease_id, token, grant_id, acquired_at)
-			SELECT 'default', md5(n::text), lease.id, n, gen_random_uuid(), clock_timestamp() FROM lease, generate_series(%d, %d) n`, from+1, to),
-		"VACUUM ANALYZE locksidecar.locks",
-		"CHECKPOINT",
-	} {
-		if _, err := c.db.Exec(c.ctx, mine+sql); err != nil {
-			return fmt.Errorf("%s: %w", sql, err)
+			SELECT 'default', k.key, lease.id, k.n, gen_random_uuid(), clock_timestamp()
+			FROM lease, (SELECT n, md5(n::text) AS key FROM generate_series(%d, %d) n ORDER BY key) k`, first, last)); err != nil {
+			return err
 		}
+		b.log.Printf("growth: the table is filled up to %d rows; the last %d took %.0f s", last, last-first+1, time.Since(began).Seconds())
 	}
-	return nil
+	return errors.Join(c.exec("VACUUM ANALYZE locksidecar.locks"), c.exec("CHECKPOINT"))
 }

@@ -51,10 +51,12 @@ func (b *bench) growth() error {
 		if !b.chosen(c.name) {
 			continue
 		}
+		began := time.Now()
 		grown, err := c.measure(b)
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
+		b.log.Printf("growth over %s took %.0f s", c.name, time.Since(began).Seconds())
 		text.WriteString(grown.text())
 		if !b.write {
 			continue

@@ -80,12 +80,14 @@ func (f *fleet) grow(n int) error {
 }
 
 func (f *fleet) stop() {
-	closeAll(f.apps) // first: a sidecar with locks drains
-	var wg sync.WaitGroup
+	// Nobody needs what they would tidy up, all at the same time.
 	for _, s := range f.sidecars {
-		wg.Go(s.stop)
+		_ = s.cmd.Process.Kill()
 	}
-	wg.Wait()
+	for _, s := range f.sidecars {
+		_ = s.cmd.Wait()
+	}
+	closeAll(f.apps)
 	f.counter.close()
 	f.cluster.Stop()
 }
