@@ -186,8 +186,10 @@ func (r runs) medians() []float64 {
 // costs are the servers' processor time an operation, in microseconds.
 func (r runs) costs() []float64 { return r.of(func(r run) float64 { return r.each(r.server) }) }
 
+// loads are what the load itself used.
+func (r runs) loads() []float64 { return r.of(func(r run) float64 { return r.each(r.CPU) }) }
+
 // cost says what an operation costs the processor.
 func (r runs) cost() string {
-	client := r.of(func(r run) float64 { return r.each(r.CPU) })
-	return fmt.Sprintf("%.1f µs of processor time each (the load's own: %.1f µs)", median(r.costs()), median(client))
+	return fmt.Sprintf("%.1f µs of processor time each (the load's own: %.1f µs)", median(r.costs()), median(r.loads()))
 }

@@ -57,6 +57,7 @@ var measures = []struct {
 	id      string
 	measure func(*bench) ([]result, error)
 }{
+	{"floor", (*bench).floors},
 	{"P1", (*bench).p1},
 	{"P2", (*bench).p2},
 	{"P3", (*bench).p3},
@@ -82,6 +83,9 @@ func main() {
 	case len(os.Args) == 3 && os.Args[1] == "echo": // the peer of P1
 		serveEcho(os.Args[2])
 		return
+	case len(os.Args) > 2 && os.Args[1] == "floor": // that of P2 and P3
+		floorProcess(os.Args[2:])
+		return
 	case len(os.Args) == 4 && os.Args[1] == "hold": // the app of P7
 		holdLock(os.Args[2], os.Args[3])
 		return
@@ -100,7 +104,7 @@ func parse() (options, error) {
 	flag.BoolVar(&o.grows, "growth", false, "measure how cost grows instead of the goals")
 	flag.IntVar(&o.most, "upto", 0, "with -growth: the largest step; all when 0")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of each measurement; medians are shown")
-	flag.DurationVar(&o.length, "length", 3*time.Second, "length of one measurement")
+	flag.DurationVar(&o.length, "length", 2*time.Second, "length of one measurement")
 	flag.StringVar(&o.against, "against", "", "an older revision, to compare with where that is measured")
 	flag.Parse()
 	if o.write && (o.only != "" || o.most != 0) {
@@ -154,10 +158,12 @@ func (b *bench) goals(before []scored) error {
 		if !b.chosen(m.id) {
 			continue
 		}
+		began := time.Now()
 		rows, err := m.measure(b)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.id, err)
 		}
+		b.log.Printf("%s took %.0f s", m.id, time.Since(began).Seconds())
 		results = append(results, rows...)
 	}
 	fmt.Println("\n" + table(results))
@@ -182,9 +188,10 @@ func (b *bench) goals(before []scored) error {
 // build builds the sidecar as it is released, without the race detector.
 func (b *bench) build() error { return b.buildIn(".", b.binary) }
 
-// buildIn does so in the top of a repository.
-func (b *bench) buildIn(folder, binary string) error {
-	cmd := exec.CommandContext(b.ctx, "go", "build", "-tags=grpcnotrace", "-trimpath", "-ldflags=-s -w", "-o", binary, "./cmd/locksidecar")
+// buildIn does so in the top of a repository, perhaps with more tags.
+func (b *bench) buildIn(folder, binary string, tags ...string) error {
+	tags = append([]string{"grpcnotrace"}, tags...)
+	cmd := exec.CommandContext(b.ctx, "go", "build", "-tags="+strings.Join(tags, ","), "-trimpath", "-ldflags=-s -w", "-o", binary, "./cmd/locksidecar")
 	cmd.Dir = folder
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -86,6 +86,22 @@ func (b *bench) echo() (*process, error) {
 	return b.start(socket, "/", exec.Command(self, "echo", socket))
 }
 
+// floor starts the least that a sidecar could be on a database that has direct's table.
+// Each caller has a connection of its own, or all share statements.
+func (b *bench) floor(url string, shared bool) (*process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	how := "alone"
+	if shared {
+		how = "together"
+	}
+	socket := filepath.Join(b.folder, "floor-"+how+".sock")
+	_ = os.Remove(socket)
+	return b.start(socket, "/", exec.Command(self, "floor", socket, url, how))
+}
+
 func (p *process) stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	_ = p.cmd.Wait()

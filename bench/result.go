@@ -40,6 +40,16 @@ func table(results []result) string {
 	return t.String()
 }
 
+// wants sets a goal for the ratio, which is the score.
+func (r result) wants(goal float64) result {
+	if r.less {
+		r.goal, r.reached = fmt.Sprintf("at most %.2f", goal), r.score <= goal
+	} else {
+		r.goal, r.reached = fmt.Sprintf("at least %.2f", goal), r.score >= goal
+	}
+	return r
+}
+
 // none stands where there is no figure.
 const none = "–"
 
