@@ -7,6 +7,7 @@
 //	go run ./bench -write           writes bench/RESULTS.md, results.json and results.log too
 //	go run ./bench -check           compares with bench/results.json, and fails on a loss
 //	go run ./bench -growth          how cost grows; -write writes bench/GROWTH.md and pictures
+//	go run ./bench -profile         where the time goes; -write writes bench/PROFILE.md
 //	go run ./bench -only overhead -against v1.2
 //	                                what being observed costs, and since that revision
 package main
@@ -31,6 +32,7 @@ import (
 type options struct {
 	only                string
 	write, check, grows bool
+	profiles            bool
 	rounds              int
 	length              time.Duration // of one measurement
 	// against is an older revision to measure beside this one; empty: none.
@@ -102,6 +104,7 @@ func parse() (options, error) {
 	flag.BoolVar(&o.write, "write", false, "write what was measured into bench/")
 	flag.BoolVar(&o.check, "check", false, "compare with bench/results.json, and fail on a loss of more than 25%")
 	flag.BoolVar(&o.grows, "growth", false, "measure how cost grows instead of the goals")
+	flag.BoolVar(&o.profiles, "profile", false, "profile the sidecar instead of measuring the goals")
 	flag.IntVar(&o.most, "upto", 0, "with -growth: the largest step; all when 0")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of each measurement; medians are shown")
 	flag.DurationVar(&o.length, "length", 2*time.Second, "length of one measurement")
@@ -138,6 +141,9 @@ func measure() error {
 	}
 	b.log.Printf("command: go run ./bench %s", strings.Join(os.Args[1:], " "))
 	b.log.Print(b.machine)
+	if o.profiles {
+		return b.profile()
+	}
 	if err := b.build(); err != nil {
 		return err
 	}
