@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -130,4 +131,49 @@ func shortened(frame string) string {
 		function = before + rest[strings.LastIndexByte(rest, ']')+1:]
 	}
 	return function + " (" + place[strings.LastIndexByte(place, '/')+1:] + ")"
+}
+
+// budget is what parts cost under several loads: a table with a column for each.
+type budget struct {
+	columns []string
+	parts   []string // in the order of the rules
+	figures map[string]map[string]float64
+}
+
+// note adds a column. What comes after the parts stands below them.
+func (b *budget) note(column string, parts []share, below ...share) {
+	if b.figures == nil {
+		b.figures = make(map[string]map[string]float64)
+		for _, r := range slices.Concat(nearest, anywhere) {
+			b.parts = append(b.parts, r.part)
+		}
+		b.parts = append(b.parts, otherPart)
+		for _, s := range below {
+			b.parts = append(b.parts, s.name)
+		}
+	}
+	b.columns = append(b.columns, column)
+	for _, s := range slices.Concat(parts, below) {
+		if b.figures[s.name] == nil {
+			b.figures[s.name] = make(map[string]float64)
+		}
+		b.figures[s.name][column] = s.value
+	}
+}
+
+// table shows the parts that cost something.
+func (b *budget) table() string {
+	var t strings.Builder
+	fmt.Fprintf(&t, "\n| part (µs each) | %s |\n|---|%s\n", strings.Join(b.columns, " | "), strings.Repeat("--:|", len(b.columns)))
+	for _, p := range b.parts {
+		if b.figures[p] == nil {
+			continue
+		}
+		fmt.Fprintf(&t, "| %s |", p)
+		for _, c := range b.columns {
+			fmt.Fprintf(&t, " %.1f |", b.figures[p][c])
+		}
+		t.WriteString("\n")
+	}
+	return t.String()
 }

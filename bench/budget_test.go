@@ -70,3 +70,13 @@ func TestPartsOfTheBudget(t *testing.T) {
 		}
 	}
 }
+
+func TestBudgetHasAColumnForEachLoad(t *testing.T) {
+	var b budget
+	b.note("P1", []share{{"answer", 2}, {otherPart, 1}}, share{"the sidecar", 3})
+	b.note("P3", []share{{"batch: the lanes", 5}, {"answer", 4}}, share{"the sidecar", 9})
+	const want = "\n| part (µs each) | P1 | P3 |\n|---|--:|--:|\n| answer | 2.0 | 4.0 |\n| batch: the lanes | 0.0 | 5.0 |\n| other | 1.0 | 0.0 |\n| the sidecar | 3.0 | 9.0 |\n"
+	if got := b.table(); got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}

@@ -41,6 +41,7 @@ var curves = []struct {
 	{"connections", (*bench).growConnections},
 	{"locks", (*bench).growLocks},
 	{"sidecars", (*bench).growSidecars},
+	{"listeners", (*bench).growListeners},
 	{"rows", (*bench).growRows},
 }
 

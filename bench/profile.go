@@ -13,6 +13,7 @@ import (
 // profiled is a load under which the sidecar is profiled.
 type profiled struct {
 	goal, what  string
+	column      string // of the first table
 	operation   string
 	connections int
 	sidecars    int
@@ -20,11 +21,11 @@ type profiled struct {
 }
 
 var profiles = []profiled{
-	{goal: "P1", what: "acquire+release on `memory://`, 64 connections", operation: "pair", connections: 64, sidecars: 1, memory: true},
-	{goal: "P2", what: "acquire+release on PostgreSQL, 64 connections", operation: "pair", connections: 64, sidecars: 1},
-	{goal: "P2", what: "acquire+release on PostgreSQL, 1024 connections", operation: "pair", connections: 1024, sidecars: 1},
-	{goal: "P3", what: "acquire+release on PostgreSQL, one connection", operation: "pair", connections: 1, sidecars: 1},
-	{goal: "P6", what: "a lock to and fro between two clients behind two sidecars: each grant but the first is a hand-off", operation: "hot", connections: 2, sidecars: 2},
+	{goal: "P1", column: "P1, 64", what: "acquire+release on `memory://`, 64 connections", operation: "pair", connections: 64, sidecars: 1, memory: true},
+	{goal: "P2", column: "P2, 64", what: "acquire+release on PostgreSQL, 64 connections", operation: "pair", connections: 64, sidecars: 1},
+	{goal: "P2", column: "P2, 1024", what: "acquire+release on PostgreSQL, 1024 connections", operation: "pair", connections: 1024, sidecars: 1},
+	{goal: "P3", column: "P3, 1", what: "acquire+release on PostgreSQL, one connection", operation: "pair", connections: 1, sidecars: 1},
+	{goal: "P6", column: "P6, hand-offs", what: "a lock to and fro between two clients behind two sidecars: each grant but the first is a hand-off", operation: "hot", connections: 2, sidecars: 2},
 }
 
 const (
@@ -43,16 +44,20 @@ func (b *bench) profile() error {
 	}
 	long := *b
 	long.length *= profileLength
-	var text strings.Builder
+	var (
+		text   strings.Builder
+		budget budget
+	)
 	for i, p := range profiles {
 		if !b.chosen(p.goal) {
 			continue
 		}
-		if err := p.measure(&long, fmt.Sprintf("profile%d", i), &text); err != nil {
+		if err := p.measure(&long, fmt.Sprintf("profile%d", i), &budget, &text); err != nil {
 			return fmt.Errorf("%s: %w", p.goal, err)
 		}
 	}
-	fmt.Println(text.String())
+	said := budget.table() + text.String()
+	fmt.Println(said)
 	if !b.write {
 		return nil
 	}
@@ -61,11 +66,11 @@ func (b *bench) profile() error {
 		"Waits are those of all goroutines, also where nothing else was to be done; one of a hundred of those for a mutex is counted, and scaled. "+
 		"A statement's time is PostgreSQL's own, without its commit.\n",
 		time.Now().UTC().Format("2006-01-02"), b.machine)
-	return os.WriteFile("bench/PROFILE.md", []byte(head+text.String()), 0o644)
+	return os.WriteFile("bench/PROFILE.md", []byte(head+said), 0o644)
 }
 
 // measure runs the load and tells what was seen.
-func (p *profiled) measure(b *bench, name string, text *strings.Builder) error {
+func (p *profiled) measure(b *bench, name string, all *budget, text *strings.Builder) error {
 	url, c := "memory://", (*counter)(nil)
 	if !p.memory {
 		cluster, made, err := b.database()
@@ -110,7 +115,7 @@ func (p *profiled) measure(b *bench, name string, text *strings.Builder) error {
 		fmt.Fprintf(text, " PostgreSQL's processor time: %.1f µs each; WAL: %.0f bytes each.", r.each(r.database), r.perOperation(r.wal))
 	}
 	text.WriteString("\n")
-	if err := p.tell(b, folders, r.run, text); err != nil {
+	if err := p.tell(b, folders, r, all, text); err != nil {
 		return err
 	}
 	tellStatements(statements, r, text)
@@ -131,7 +136,7 @@ func (p *profiled) run(b *bench, c *counter, sidecars []*process) (r loaded, sta
 }
 
 // tell folds the profiles.
-func (p *profiled) tell(b *bench, folders []string, r run, text *strings.Builder) error {
+func (p *profiled) tell(b *bench, folders []string, r loaded, all *budget, text *strings.Builder) error {
 	read := func(name, index, unit string) (all []sample, err error) {
 		for _, folder := range folders {
 			more, e := readProfile(b.ctx, filepath.Join(folder, name), index, unit)
@@ -144,11 +149,10 @@ func (p *profiled) tell(b *bench, folders []string, r run, text *strings.Builder
 		return err
 	}
 	parts, total := fold(cpu, partOf)
-	text.WriteString("\n| part | µs each | share |\n|---|--:|--:|\n")
-	for _, s := range parts {
-		share := s.value / total
-		fmt.Fprintf(text, "| %s | %.1f | %.0f%% |\n", s.name, share*r.each(r.server), share*100)
+	for i := range parts {
+		parts[i].value *= r.each(r.server) / total
 	}
+	all.note(p.column, parts, share{"**the sidecar**", r.each(r.server)}, share{"PostgreSQL", r.each(r.database)}, share{"the load itself", r.each(r.CPU)})
 	// What is sampled began with the process, a little before the operations that count.
 	for _, kind := range []struct{ file, index, unit, title, column string }{
 		{"allocs", "alloc_space", "B", "Bytes allocated", "bytes each, about"},
@@ -160,7 +164,7 @@ func (p *profiled) tell(b *bench, folders []string, r run, text *strings.Builder
 			return err
 		}
 		sites, total := fold(samples, siteOf)
-		scale := p.scale(cpu, r)
+		scale := p.scale(cpu, r.run)
 		fmt.Fprintf(text, "\n%s: %.1f %s.\n\n| where | %s | share |\n|---|--:|--:|\n", kind.title, total*scale, kind.column, kind.column)
 		for _, s := range sites[:min(len(sites), profileLines)] {
 			fmt.Fprintf(text, "| `%s` | %.1f | %.0f%% |\n", s.name, s.value*scale, s.value/total*100)
