@@ -59,7 +59,7 @@ const otherPart = "other"
 // partOf is the part of a stack, whose innermost frame is the first.
 func partOf(stack []string) string {
 	for _, r := range anywhere {
-		if slices.ContainsFunc(stack, r.fits) && (r.under == "" || slices.ContainsFunc(stack, func(f string) bool { return strings.HasPrefix(f, r.under) })) {
+		if slices.ContainsFunc(stack, r.fits) && (r.under == "" || has(stack, r.under)) {
 			return r.part
 		}
 	}

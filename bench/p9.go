@@ -20,8 +20,9 @@ type fleet struct {
 	apps     []*conn
 }
 
-// fleetSettle is longer than a sidecar keeps what it opened for an acquire.
-const fleetSettle = 35 * time.Second
+// fleetSettle is longer than a sidecar keeps what it opened for an acquire: what was
+// idle for 30 s is closed by a look each 15 s.
+const fleetSettle = 50 * time.Second
 
 // fleet starts PostgreSQL for as many sidecars, and none of them yet.
 func (b *bench) fleet(most int) (*fleet, error) {

@@ -25,7 +25,7 @@ var profiles = []profiled{
 	{goal: "P2", column: "P2, 64", what: "acquire+release on PostgreSQL, 64 connections", operation: "pair", connections: 64, sidecars: 1},
 	{goal: "P2", column: "P2, 1024", what: "acquire+release on PostgreSQL, 1024 connections", operation: "pair", connections: 1024, sidecars: 1},
 	{goal: "P3", column: "P3, 1", what: "acquire+release on PostgreSQL, one connection", operation: "pair", connections: 1, sidecars: 1},
-	{goal: "P6", column: "P6, hand-offs", what: "a lock to and fro between two clients behind two sidecars: each grant but the first is a hand-off", operation: "hot", connections: 2, sidecars: 2},
+	{goal: "P6", column: "P6, hand-offs", what: "a lock to and fro between two clients behind two sidecars: hand-offs, where the other asks before the release has ended", operation: "hot", connections: 2, sidecars: 2},
 }
 
 const (
@@ -63,7 +63,7 @@ func (b *bench) profile() error {
 	}
 	head := fmt.Sprintf("# Where the time goes\n\nMeasured %s by `make bench-profile`; what it means: [docs/performance.md](../docs/performance.md).\n\n"+
 		"Machine: %s\n\nParts are shares of the sidecar's CPU profile, times the processor time an operation that the kernel counted (both sidecars' for P6). "+
-		"Waits are those of all goroutines, also where nothing else was to be done; one of a hundred of those for a mutex is counted, and scaled. "+
+		"Waits are added up over all goroutines: with many connections most of them wait at any time. "+
 		"A statement's time is PostgreSQL's own, without its commit.\n",
 		time.Now().UTC().Format("2006-01-02"), b.machine)
 	return os.WriteFile("bench/PROFILE.md", []byte(head+said), 0o644)
@@ -92,7 +92,7 @@ func (p *profiled) measure(b *bench, name string, all *budget, text *strings.Bui
 		}
 		sidecars = nil
 	}
-	defer func() { stop() }()
+	defer stop()
 	for i := range folders {
 		folders[i] = filepath.Join(b.folder, fmt.Sprintf("%s-%d", name, i))
 		if err := os.Mkdir(folders[i], 0o700); err != nil {
@@ -153,16 +153,22 @@ func (p *profiled) tell(b *bench, folders []string, r loaded, all *budget, text 
 		parts[i].value *= r.each(r.server) / total
 	}
 	all.note(p.column, parts, share{"**the sidecar**", r.each(r.server)}, share{"PostgreSQL", r.each(r.database)}, share{"the load itself", r.each(r.CPU)})
-	// What is sampled began with the process, a little before the operations that count.
-	for _, kind := range []struct{ file, index, unit, title, column string }{
-		{"allocs", "alloc_space", "B", "Bytes allocated", "bytes each, about"},
-		{"mutex", "delay", "us", "Waits for a mutex", "µs each, about"},
-		{"block", "delay", "us", "Waits for something else", "µs each, about"},
+	for _, kind := range []struct {
+		file, index, unit, title, column string
+		counts                           func(stack []string) bool
+	}{
+		{"allocs", "alloc_space", "B", "Bytes allocated, without those of the start", "bytes each, about", func(stack []string) bool {
+			return !has(stack, "runtime.main ") && !has(stack, "github.com/pressly/goose/")
+		}},
+		{"mutex", "delay", "us", "Waits for a mutex", "µs each, about", func([]string) bool { return true }},
+		// Else those would come first that wait all the time for something that never comes.
+		{"block", "delay", "us", "Other waits of who serves a call", "µs each, about", func(stack []string) bool { return has(stack, ours+"proxy.") || has(stack, ours+"batcher.") }},
 	} {
 		samples, err := read(kind.file, kind.index, kind.unit)
 		if err != nil {
 			return err
 		}
+		samples = slices.DeleteFunc(samples, func(s sample) bool { return !kind.counts(s.stack) })
 		sites, total := fold(samples, siteOf)
 		scale := p.scale(cpu, r.run)
 		fmt.Fprintf(text, "\n%s: %.1f %s.\n\n| where | %s | share |\n|---|--:|--:|\n", kind.title, total*scale, kind.column, kind.column)
@@ -171,6 +177,11 @@ func (p *profiled) tell(b *bench, folders []string, r loaded, all *budget, text 
 		}
 	}
 	return nil
+}
+
+// has tells whether a frame begins so.
+func has(stack []string, begin string) bool {
+	return slices.ContainsFunc(stack, func(frame string) bool { return strings.HasPrefix(frame, begin) })
 }
 
 // scale divides by the operations of the whole run, of which only the last part was

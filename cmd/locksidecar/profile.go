@@ -23,7 +23,7 @@ func profiled(program func() error) error {
 	// and one sample for each 10 ms that a goroutine waits for something else.
 	runtime.SetMutexProfileFraction(100)
 	runtime.SetBlockProfileRate(10_000_000)
-	cpu, err := os.Create(filepath.Join(folder, "cpu"))
+	cpu, err := os.Create(filepath.Join(folder, "cpu")) //nolint:gosec // who measures names the folder
 	if err != nil {
 		return fmt.Errorf("profile: %w", err)
 	}
@@ -40,7 +40,7 @@ func profiled(program func() error) error {
 }
 
 func writeProfile(name, path string) error {
-	file, err := os.Create(path)
+	file, err := os.Create(path) //nolint:gosec // who measures names the folder
 	if err != nil {
 		return fmt.Errorf("profile: %w", err)
 	}
