@@ -131,7 +131,7 @@ func (b *bench) growRows() (*curve, error) {
 		return nil, err
 	}
 	defer stop()
-	if err := c.exec("SET work_mem = '256MB'"); err != nil { // to sort what is filled in
+	if err := c.exec("SET work_mem = '512MB'"); err != nil { // to sort what is filled in
 		return nil, err
 	}
 	there := 0
@@ -160,7 +160,9 @@ func (b *bench) growRows() (*curve, error) {
 
 // fill adds locks, from the first to the last, which leases of nobody's hold.
 func (b *bench) fill(c *counter, from, to int) error {
-	const atOnce = 1_000_000 // so that progress is seen, and sorting fits into memory
+	// So that progress is seen, and sorting fits into memory. Each goes over the whole
+	// index, and after a checkpoint that is all of it in WAL.
+	const atOnce = 3_000_000
 	for first := from + 1; first <= to; first += atOnce {
 		last := min(first+atOnce-1, to)
 		began := time.Now()

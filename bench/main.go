@@ -141,6 +141,7 @@ func measure() error {
 	}
 	b.log.Printf("command: go run ./bench %s", strings.Join(os.Args[1:], " "))
 	b.log.Print(b.machine)
+	b.log.Printf("%d rounds, %s a measurement where nothing else is said", o.rounds, o.length)
 	if o.profiles {
 		return b.profile()
 	}

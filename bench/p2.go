@@ -79,6 +79,8 @@ func (b *bench) p2() ([]result, error) {
 		rows[i] = r.row(peer, direct[peers])
 		if r.server == sidecar {
 			rows[i] = rows[i].wants(goal)
+		} else {
+			rows[i].score = 0 // nobody makes it better or worse
 		}
 	}
 	return rows, nil

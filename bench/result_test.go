@@ -52,3 +52,20 @@ func TestScoresAreKept(t *testing.T) {
 		t.Fatalf("nothing to compare with: %v", err)
 	}
 }
+
+func TestGoalsAreReachedOrNot(t *testing.T) {
+	for _, c := range []struct {
+		r       result
+		goal    string
+		reached bool
+	}{
+		{result{score: 0.70}, "at least 0.70", true},
+		{result{score: 0.69}, "at least 0.70", false},
+		{result{score: 0.70, less: true}, "at most 0.70", true},
+		{result{score: 0.71, less: true}, "at most 0.70", false},
+	} {
+		if got := c.r.wants(0.70); got.goal != c.goal || got.reached != c.reached {
+			t.Errorf("%+v: %q, reached: %v; want %q, %v", c.r, got.goal, got.reached, c.goal, c.reached)
+		}
+	}
+}
