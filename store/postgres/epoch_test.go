@@ -104,6 +104,37 @@ func TestARenewalFirstAfterAPromotion(t *testing.T) {
 	}
 }
 
+// Trap: a waiter was handed the lock just before a promotion, and asks what became of it.
+// The grant looks as if it were over, for another clock judges it. Were that told, the
+// waiter would be gone, and the lock held for nobody once new_epoch gives the lease its
+// TTL again, for as long as it is renewed.
+func TestAGrantIsNotOverAfterAPromotion(t *testing.T) {
+	for name, ask := range map[string]func(store.Store, store.Attempt) ([]store.Answer, error){
+		"check": func(s store.Store, a store.Attempt) ([]store.Answer, error) {
+			return s.CheckWaits(t.Context(), []store.Attempt{a})
+		},
+		"cancel": func(s store.Store, a store.Attempt) ([]store.Answer, error) {
+			return s.CancelWaits(t.Context(), []store.Attempt{a})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sc := newScene(t)
+			waiter := askFor("k", sc.lease)
+			held := askFor("k", openLease(t, sc, time.Hour))
+			token := want(t, acquire(t, sc, held), store.Granted).Token
+			want(t, enqueue(t, sc, waiter), store.Queued)
+			if _, err := sc.Release(t.Context(), []store.Claim{{Key: "k", Token: token, Lease: held.Lease}}); err != nil {
+				t.Fatal(err)
+			}
+			exec(t, sc.conn, "UPDATE locksidecar.meta SET epoch = 'another'; UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
+			answers, err := ask(sc, waiter.Attempt)
+			if err != nil || answers[0].Outcome != store.Granted {
+				t.Errorf("%+v, %v; the lock is the waiter's", answers, err)
+			}
+		})
+	}
+}
+
 // However many are first on a promoted server, tokens jump once. A lease that an
 // operator keeps locked holds nobody up.
 func TestAPromotionIsNotHeldUp(t *testing.T) {
