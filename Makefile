@@ -15,7 +15,7 @@ PYTHON_CLIENT := clients/python
 export GOFLAGS += -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-go test-deps test-contract test-examples test-node test-python test-k8s test-image vet vet-darwin check lint ahead fmt fuzz bench bench-check bench-deps bench-growth bench-profile bench-go image clean
+.PHONY: help run build test test-go test-deps test-contract test-examples test-node test-python test-k8s test-image vet vet-darwin check lint ahead fmt fuzz model bench bench-check bench-deps bench-growth bench-profile bench-go image clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null || \
@@ -59,7 +59,8 @@ test: test-go test-contract test-python test-node test-examples ## Install what 
 # cache does not know that they build the binary, so it is not asked (-count=1). One
 # follows a trace from an app with the Python client.
 test-go: test-deps vet $(PYTHON_CLIENT)/.venv/installed ## The sidecar alone: unit, store and end-to-end tests (installs PostgreSQL, PgBouncer, Prometheus)
-	go test -race $$(go list ./... | grep -v /e2e$$)
+	go test -race $$(go list ./... | grep -v -e /e2e$$ -e /test/model$$)
+	go test ./test/model
 	go test -race -count=1 ./e2e
 
 # The race detector needs a C compiler; the rest of the build does not. Of Prometheus the
@@ -182,6 +183,9 @@ fuzz: ## Run every fuzz target for a short time (FUZZTIME=10s each)
 	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" || exit 1; \
 	  done; \
 	done
+
+model: ## Search the model of the protocol further than the tests do (minutes, and gigabytes)
+	MODEL=long go test -count=1 -v -timeout 2h ./test/model
 
 bench: bench-deps ## Measure the goals of docs/benchmarks.md and write bench/RESULTS.md
 	go run ./bench -write $(BENCH_ARGS)

@@ -1,0 +1,504 @@
+package model
+
+// step is where an operation is. Each is a transaction of the database, or a part of one
+// between two of its locks; those in which it has the lock row locked say so.
+type step uint8
+
+const (
+	atBegin      step = iota // acquire_one.sql: what it sees before it may have to wait
+	atTake                   // its ON CONFLICT DO UPDATE, with the row locked
+	atLook                   // read.sql
+	atAsk                    // ask: the lock row, the own lease, the holder's FOR KEY SHARE
+	atAskDo                  // the rest of it; the lock row is locked
+	atFree                   // release_one.sql
+	atHand                   // hand_off, in hand_off_keys, release, undo: it chooses a waiter
+	atGive                   // it looks again, and gives; the lock row is locked
+	atCancel                 // cancel_one.sql
+	atCheck                  // check.sql
+	atCheckAgain             // check.sql, after a burial
+	atBury                   // bury_one.sql
+	atContended              // bury_contended.sql
+	atDrop                   // bury_drop_waiters.sql
+	atOpen                   // lease_open.sql
+	atRenew                  // lease_renew.sql: it looks, and locks the lease
+	atRenewDo                // its update is committed; the lease is locked
+	atEpoch                  // new_epoch
+	atAnswer                 // the answer is on its way
+)
+
+// run is one operation in one state, about to take a step.
+type run struct {
+	*State
+	*Bounds
+	*op
+	who int
+}
+
+func (r run) me() grantID { return grantID(r.who + 1) }
+
+// rowLocked reports whether a transaction has the lock row.
+func (s *State) rowLocked() bool {
+	for i := range s.sc {
+		for l := range s.sc[i].ops {
+			if o := &s.sc[i].ops[l]; o.kind != nothing && (o.step == atAskDo || o.step == atGive) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// leaseLocked reports whether a lease cannot be deleted now: it is being renewed, or an
+// ask has it locked FOR KEY SHARE.
+func (s *State) leaseLocked(b *Bounds, l leaseID) bool {
+	for i := range s.sc {
+		for n := range s.sc[i].ops {
+			o := &s.sc[i].ops[n]
+			if o.kind == renew && o.step == atRenewDo && o.lease == l {
+				return true
+			}
+			if o.kind != nothing && o.step == atAskDo && o.seen >= seenExpired && s.db.holder == l && b.on(KeyShare) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// blocked reports whether a step waits for a row that another transaction has locked.
+func (r run) blocked() bool {
+	switch r.step {
+	case atTake, atAsk, atFree:
+		return r.rowLocked()
+	case atHand:
+		return r.rowLocked() && (r.kind != undo || r.on(UndoLocks))
+	case atBury:
+		return r.exists(r.dead) && r.leaseLocked(r.Bounds, r.dead)
+	case atRenew:
+		return r.exists(r.lease) && r.renewing(r.lease)
+	default:
+		return false
+	}
+}
+
+func (r run) exists(l leaseID) bool { return r.db.exists(l) }
+
+func (s *State) renewing(l leaseID) bool {
+	for i := range s.sc {
+		if o := &s.sc[i].ops[renews]; o.kind == renew && o.step == atRenewDo && o.lease == l {
+			return true
+		}
+	}
+	return false
+}
+
+// advance takes the step.
+func (r run) advance() {
+	switch r.step {
+	case atBegin:
+		r.acquireBegin()
+	case atTake:
+		r.acquireTake()
+	case atLook:
+		r.look()
+	case atAsk:
+		r.askLook()
+	case atAskDo:
+		r.askDo()
+	case atFree:
+		r.free()
+	case atHand:
+		r.choose()
+	case atGive:
+		r.give()
+	case atCancel:
+		r.cancelOne()
+	case atCheck, atCheckAgain:
+		r.checkOne()
+	case atBury, atContended, atDrop:
+		r.buryStep()
+	case atOpen, atRenew, atRenewDo:
+		r.leaseStep()
+	case atEpoch:
+		r.newEpoch()
+	case atAnswer:
+	}
+}
+
+// then goes on with another statement, unless nobody is there to send it.
+func (r run) then(next step) {
+	if r.cut {
+		r.excuse(r.op)
+		*r.op = op{}
+		return
+	}
+	r.step = next
+}
+
+func (r run) say(a answer) {
+	r.answer, r.seen, r.back, r.from, r.dead, r.next = a, 0, 0, 0, 0, 0
+	r.then(atAnswer)
+	if r.deaf {
+		*r.op = op{}
+	}
+	if o := *r.op; o.kind == grave || o.kind == sweep { // there is nothing about it that could come late
+		r.side(r.Bounds, r.who).hear(graves, true)
+	}
+}
+
+// inTime is the function in_time.
+func (r run) inTime() bool { return r.due > 0 || !r.on(NotAfter) }
+
+// inEpoch is the function in_epoch. When it fails, new_epoch comes first, and the
+// statement again.
+func (r run) inEpoch() bool {
+	if !r.db.promoted || !r.on(EpochCheck) {
+		return true
+	}
+	back := r.step
+	r.then(atEpoch)
+	r.back = back
+	return false
+}
+
+func (r run) newEpoch() {
+	if r.db.promoted {
+		r.db.promoted = false
+		for l := range r.db.leases {
+			row := &r.db.leases[l]
+			if row.there && r.on(NewTTL) && !r.renewing(leaseID(l)) {
+				row.left = max(row.left, r.TTL)
+			}
+		}
+		if r.on(TokenJump) {
+			r.db.drawn = max(r.db.drawn, r.top)
+		}
+	}
+	r.then(r.back)
+}
+
+// acquireBegin and acquireTake are acquire_one.sql. The source of the INSERT is read
+// before it may have to wait for the row, its DO UPDATE decides by the row as it is then.
+func (r run) acquireBegin() {
+	switch {
+	case r.db.holder == 0 && r.db.lives(r.lease) && r.inTime() && !(r.db.promoted && r.on(EpochCheck)):
+		r.step = atTake
+		if !r.on(TokenAfterLock) {
+			r.db.drawn++
+			r.token = r.db.drawn
+		}
+	default:
+		r.then(atLook)
+	}
+}
+
+func (r run) acquireTake() {
+	if (r.db.holder != 0 && r.on(NoOldView)) || !r.inTime() {
+		r.then(atLook)
+		return
+	}
+	if r.on(TokenAfterLock) {
+		r.db.drawn++
+		r.token = r.db.drawn
+	}
+	r.grantNow(r.me(), r.lease, r.token, false)
+	r.say(granted)
+}
+
+// grantNow writes a grant into the lock row.
+func (r run) grantNow(g grantID, l leaseID, token uint8, handOff bool) {
+	if token <= r.top {
+		r.broken = TokensGrow
+	}
+	if first := r.db.firstLiving(); !handOff && first.grant != 0 && first.grant != g {
+		r.broken = InTurn
+	}
+	r.top = max(r.top, token)
+	r.excused = false
+	r.db.holder, r.db.grant, r.db.token = l, g, token
+}
+
+// look is what an acquire does that took nothing: tally.lookAtHolders.
+func (r run) look() {
+	d := &r.db
+	switch {
+	case !d.lives(r.lease):
+		r.say(leaseLost)
+	case d.lives(d.holder) && d.grant == r.me():
+		r.token = d.token
+		r.say(granted)
+	case d.lives(d.holder):
+		r.say(isHeld)
+	case d.holder != 0 && (d.exists(d.holder) || d.contended):
+		r.from, r.dead = 0, d.holder
+		r.then(atBury)
+	default:
+		r.then(atAsk)
+	}
+}
+
+// askLook is the function ask, up to its look at the holder's lease.
+func (r run) askLook() {
+	if !r.inEpoch() {
+		return
+	}
+	switch {
+	case !r.inTime():
+		r.say(failed)
+		return
+	case !r.db.lives(r.lease):
+		r.say(leaseLost)
+		return
+	case r.db.holder == 0:
+		r.seen = seenFree
+	case !r.exists(r.db.holder):
+		r.seen = seenMissing
+	case !r.db.lives(r.db.holder):
+		r.seen = seenExpired
+	default:
+		r.seen = seenAlive
+	}
+	r.step = atAskDo
+}
+
+// askDo is the rest of ask: give, stand_in_line, or the answer.
+func (r run) askDo() {
+	d := &r.db
+	waited := d.contended && d.queue[0].grant != 0
+	switch {
+	case r.seen == seenFree, r.seen == seenMissing && !(waited && r.on(WaitersFirst)):
+		d.drawn++
+		r.token = d.drawn
+		r.grantNow(r.me(), r.lease, r.token, false)
+		d.contended = d.queue[0].grant != 0
+		r.say(granted)
+	case r.seen != seenAlive:
+		r.from, r.dead = 0, d.holder
+		r.then(atBury)
+	case d.grant == r.me():
+		r.token = d.token
+		r.say(granted)
+	case r.kind == acquire:
+		r.say(isHeld)
+	default:
+		d.contended = true
+		d.drop(func(w waiter) bool { return w.grant == r.me() && w.lease != r.lease })
+		d.enqueue(waiter{r.me(), r.lease})
+		r.say(inLine)
+	}
+}
+
+// free is release_one.sql, which decides by the row that it has waited for.
+func (r run) free() {
+	d := &r.db
+	if (d.token == r.token || !r.on(ByToken)) && d.holder == r.lease && d.lives(r.lease) && !(d.contended && r.on(LooksAtContended)) {
+		d.holder, d.grant = 0, 0
+		r.say(done)
+		return
+	}
+	r.then(atHand)
+}
+
+// choose is the first part of a hand-off: whose turn is it? In a release and an undo it
+// comes after what these look at in the lock row.
+func (r run) choose() {
+	d := &r.db
+	if !r.inEpoch() {
+		return
+	}
+	switch r.kind {
+	case undo:
+		if !r.inTime() {
+			r.say(failed)
+			return
+		}
+		d.drop(func(w waiter) bool { return w.grant == r.me() })
+		if d.grant != r.me() || d.holder == 0 {
+			r.handedOff()
+			return
+		}
+		r.from = d.holder
+	case release:
+		other := d.holder != r.lease || (d.token != r.token && r.on(ByToken))
+		if other || !d.exists(d.holder) && !d.contended {
+			r.handedOff()
+			return
+		}
+		r.from = d.holder
+	default:
+		if d.holder != r.from {
+			r.handedOff()
+			return
+		}
+	}
+	r.chooseNext()
+}
+
+// chooseNext is the loop of hand_off.
+func (r run) chooseNext() {
+	d := &r.db
+	if w := d.firstLiving(); w.grant != 0 {
+		r.next = w.grant
+		r.step = atGive
+		return
+	}
+	d.drop(func(w waiter) bool { return !d.exists(w.lease) })
+	if w := d.queue[0]; w.grant != 0 && r.on(ExpiredIsNotDead) {
+		r.dead = w.lease
+		r.then(atBury)
+		return
+	}
+	d.holder, d.grant, d.contended = 0, 0, false
+	r.excused = false
+	r.handedOff()
+}
+
+// give is the rest of hand_off. A waiter that was renewed, buried or cancelled since it
+// was chosen is looked at again.
+func (r run) give() {
+	d := &r.db
+	for _, w := range d.queue {
+		if w.grant == r.next && d.lives(w.lease) {
+			r.handTo(w)
+			return
+		}
+	}
+	if !r.on(SeesTheWaiterGo) && r.next != former {
+		r.handTo(waiter{r.next, r.current(int(r.next - 1))})
+		return
+	}
+	r.next = 0
+	r.chooseNext()
+}
+
+func (r run) handTo(w waiter) {
+	r.db.drop(func(x waiter) bool { return x.grant == w.grant })
+	r.db.drawn++
+	r.grantNow(w.grant, w.lease, r.db.drawn, true)
+	r.db.contended = r.db.queue[0].grant != 0
+	r.next = 0
+	r.handedOff()
+}
+
+// handedOff goes on when a hand-off has an outcome other than expired.
+func (r run) handedOff() {
+	if r.kind == release || r.kind == undo {
+		r.from = 0
+		r.say(done)
+		return
+	}
+	r.dead, r.from = r.from, 0
+	r.then(atDrop)
+}
+
+// buryStep is operation.bury. from is not 0 when it is a waiter's lease that is buried
+// in the middle of a hand-off.
+func (r run) buryStep() {
+	d := &r.db
+	switch r.step {
+	case atBury:
+		force := r.kind == grave && r.dead == r.lease && r.from == 0
+		if d.exists(r.dead) && !force && !d.lives(r.dead) && !r.inEpoch() {
+			return
+		}
+		if d.exists(r.dead) && (force || !d.lives(r.dead) || !r.on(BuryLooksAgain)) {
+			d.leases[r.dead] = leaseRow{}
+		}
+		switch {
+		case d.exists(r.dead):
+			r.buried() // it lives
+		case r.from != 0:
+			r.then(atDrop)
+		default:
+			r.then(atContended)
+		}
+	case atContended:
+		if d.holder == r.dead && d.queue[0].grant != 0 {
+			r.from = r.dead
+			r.then(atHand)
+			return
+		}
+		r.then(atDrop)
+	default:
+		d.drop(func(w waiter) bool { return w.lease == r.dead })
+		r.buried()
+	}
+}
+
+// buried goes on after a burial.
+func (r run) buried() {
+	r.dead = 0
+	switch {
+	case r.from != 0:
+		r.then(atHand)
+	case r.kind == acquire, r.kind == enqueue:
+		r.then(atAsk)
+	case r.kind == check:
+		r.then(atCheckAgain)
+	default:
+		r.say(done)
+	}
+}
+
+// cancelOne is cancel_one.sql: it locks no lock row.
+func (r run) cancelOne() {
+	if r.inTime() {
+		r.db.drop(func(w waiter) bool { return w.grant == r.me() })
+	}
+	if !r.on(CancelReads) {
+		r.say(notThere)
+		return
+	}
+	r.then(atCheck)
+}
+
+// checkOne is check.sql, in one snapshot, and what follows from it.
+func (r run) checkOne() {
+	d := &r.db
+	if r.on(EpochInCheck) && !r.inEpoch() {
+		return
+	}
+	inQueue := false
+	for _, w := range d.queue {
+		inQueue = inQueue || w.grant == r.me() && d.exists(w.lease)
+	}
+	switch {
+	case inQueue && r.kind == cancel:
+		r.say(failed) // too late, or somebody had it locked
+	case inQueue && !d.lives(d.holder) && d.holder != 0 && r.step == atCheck:
+		r.from, r.dead = 0, d.holder
+		r.then(atBury)
+	case inQueue:
+		r.say(inLine)
+	case d.grant == r.me() && d.lives(d.holder):
+		r.token = d.token
+		r.say(granted)
+	default:
+		r.say(notThere)
+	}
+}
+
+// leaseStep opens and renews leases.
+func (r run) leaseStep() {
+	row := &r.db.leases[r.lease]
+	switch r.step {
+	case atOpen:
+		if !r.inTime() {
+			r.say(failed)
+			return
+		}
+		*row = leaseRow{there: true, left: r.TTL}
+		r.say(done)
+	case atRenew:
+		switch {
+		case row.there && row.left > 0:
+			r.step, r.due = atRenewDo, r.TTL
+		case row.there && !r.inEpoch():
+		default:
+			r.say(leaseLost)
+		}
+	default:
+		row.left = r.due
+		r.say(done)
+	}
+}

@@ -1,0 +1,51 @@
+// Package model searches a small model of the protocol for a way in which it breaks its
+// promises: all states that two or three sidecars, one key and a database can come into,
+// breadth first, so that what it finds is the shortest way there.
+//
+// # What is modelled
+//
+// The lock row, leases, waiters, the sequence, and whether the server was promoted;
+// each operation of the store as the statements, and the parts of statements between two
+// row locks, of which it consists; what each sidecar believes of its lease, its bid, and
+// its lock; and what is on its way. Each step names what stands behind it:
+//
+//	step                       statement or function
+//	atBegin, atTake            sql/acquire_one.sql: its view, and its ON CONFLICT DO UPDATE
+//	atLook                     sql/read.sql, tally.lookAtHolders
+//	atAsk, atAskDo             ask, stand_in_line, give
+//	atFree                     sql/release_one.sql
+//	atHand, atGive             hand_off, in hand_off_keys, release and undo
+//	atCancel, atCheck          sql/cancel_one.sql, sql/check.sql, CancelWaits, CheckWaits
+//	atBury, atContended, atDrop  bury.go and its statements
+//	atOpen, atRenew, atRenewDo sql/lease_open.sql, sql/lease_renew.sql
+//	atEpoch                    new_epoch
+//	side.begin … side.hear     lease/bid.go, release.go, queue.go, keeper.go, manager.go
+//
+// What can go wrong: an operation is cut off before, in and after each statement, and what
+// was sent is carried out later or never; operations and renewals take too long; a sidecar
+// crashes and is started again; a synchronous standby is promoted, with the same clock or
+// one that is far ahead; an asynchronous one that is behind.
+//
+// A tick is the unit of time. Clocks are as far apart as the margin allows. State has what
+// is left of each time, and the order of tokens, not their values: so there is a finite
+// number of states without a bound on how long it all goes on.
+//
+// # What is left out
+//
+//   - bind:ttl locks, and repeats of a request under one grant id from outside; holds,
+//     outcomes, signals, watches, groups, re-entry. Within a bid the same grant id is asked
+//     for again and again.
+//   - A second key, batches, and the order of locks: deadlocks are not looked for.
+//   - A second bid of a sidecar at the same time, and a next one while anything but a
+//     release of the one before is under way.
+//   - News: a check may happen at any time, so a hint makes no difference.
+//   - A lock row that is not there yet, and its sweep; stuck rows (55P03).
+//   - acquire_one, release_one, cancel_one and burials keep their row locks for one step.
+//   - The middle of a commit. What was cut off before a commit stands for it.
+//   - Leases that nothing rides on are closed at once, when they are due.
+//
+// # Teeth
+//
+// A [Rule] is one on which locks rest. Each is turned off by a test, which knows what the
+// search then finds. A model that finds nothing is worth what it would have found.
+package model

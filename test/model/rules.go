@@ -1,0 +1,64 @@
+package model
+
+// Rule is one of those on which locks rest. Each can be turned off, to see that the
+// search finds what it is there for.
+type Rule uint8
+
+// The rules, and where they stand.
+const (
+	_                Rule = iota
+	Margin                // lease/renewed.go: a lease is trusted for less time than the store keeps it
+	FromSending           // lease/renewed.go: a renewal counts from when it was sent
+	NeverRevived          // lease/renewed.go: a lease past its deadline stays lost
+	Suspension            // lease/renewed.go: time that the machine slept counts
+	AfterCommit           // operation.go: nothing is told before the commit
+	NotAfter              // in_time: what comes too late does nothing
+	TokenAfterLock        // acquire_one.sql, give: the token is drawn when the row is locked
+	NoOldView             // acquire_one.sql: who waited for a row decides by it, not by an older view
+	LooksAtContended      // release_one.sql: a release frees only what nobody waits for
+	ExpiredIsNotDead      // hand_off: a waiter that has expired is buried first
+	SeesTheWaiterGo       // hand_off: a waiter that cancels in that moment is passed over
+	WaitersFirst          // ask: a dead holder's key goes to who waits, not to who asks
+	KeyShare              // ask: no burial between the look at the holder and the place in line
+	BuryLooksAgain        // bury_one.sql: a lease is deleted only if it is still expired
+	EpochCheck            // in_epoch: a promoted server grants and buries nothing before new_epoch
+	EpochInCheck          // check.sql: nor does it tell a waiter that its grant is over
+	NewTTL                // new_epoch: every lease gets its TTL again
+	TokenJump             // new_epoch: tokens jump
+	AfterOutcome          // lease/bid.go: a wait is cancelled once it is known to stand in line
+	CancelReads           // queue.go: a cancel that finds no row reads, and releases what was granted
+	GivesBack             // lease/bid.go: what is won for nobody is given back
+	Undo                  // lease/bid.go: what may have been done is undone
+	UndoLocks             // undo: it waits for the attempt that is under way
+	LastWord              // lease/release.go: it is undone again two timeouts later
+	ByToken               // release: a claim names the token
+	AgainUntilHeard       // lease/release.go: a release is repeated until it is confirmed
+	rules
+)
+
+var ruleNames = [rules]string{
+	"", "Margin", "FromSending", "NeverRevived", "Suspension", "AfterCommit", "NotAfter", "TokenAfterLock", "NoOldView",
+	"LooksAtContended", "ExpiredIsNotDead", "SeesTheWaiterGo", "WaitersFirst", "KeyShare", "BuryLooksAgain",
+	"EpochCheck", "EpochInCheck", "NewTTL", "TokenJump", "AfterOutcome", "CancelReads", "GivesBack", "Undo", "UndoLocks",
+	"LastWord", "ByToken", "AgainUntilHeard",
+}
+
+func (r Rule) String() string { return ruleNames[r] }
+
+// Bounds are how much there is of everything, and how much may go wrong.
+type Bounds struct {
+	Sidecars int
+	// TTL of leases, and the operations' timeout, in ticks. The margin is one tick.
+	TTL, Timeout uint8
+	// Faults is how many operations are cut off, by a lost connection or a timeout, and
+	// how many leases are not renewed in time.
+	Faults, Crashes, Failovers uint8
+	// Bids is how many there are, of all sidecars together; 0: any number.
+	Bids uint8
+	// Asynchronous: the standby may be behind when it is promoted.
+	Asynchronous bool
+	// Off is a rule that is turned off, or 0.
+	Off Rule
+}
+
+func (b *Bounds) on(r Rule) bool { return b.Off != r }
