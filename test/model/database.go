@@ -181,7 +181,7 @@ func (r run) newEpoch() {
 // before it may have to wait for the row, its DO UPDATE decides by the row as it is then.
 func (r run) acquireBegin() {
 	switch {
-	case r.db.holder == 0 && r.db.lives(r.lease) && r.inTime() && !(r.db.promoted && r.on(EpochCheck)):
+	case r.db.holder == 0 && r.db.lives(r.lease) && r.inTime() && (!r.db.promoted || !r.on(EpochCheck)):
 		r.step = atTake
 		if !r.on(TokenAfterLock) {
 			r.db.drawn++
@@ -266,7 +266,7 @@ func (r run) askDo() {
 	d := &r.db
 	waited := d.contended && d.queue[0].grant != 0
 	switch {
-	case r.seen == seenFree, r.seen == seenMissing && !(waited && r.on(WaitersFirst)):
+	case r.seen == seenFree, r.seen == seenMissing && (!waited || !r.on(WaitersFirst)):
 		d.drawn++
 		r.token = d.drawn
 		r.grantNow(r.me(), r.lease, r.token, false)
@@ -291,7 +291,7 @@ func (r run) askDo() {
 // free is release_one.sql, which decides by the row that it has waited for.
 func (r run) free() {
 	d := &r.db
-	if (d.token == r.token || !r.on(ByToken)) && d.holder == r.lease && d.lives(r.lease) && !(d.contended && r.on(LooksAtContended)) {
+	if (d.token == r.token || !r.on(ByToken)) && d.holder == r.lease && d.lives(r.lease) && (!d.contended || !r.on(LooksAtContended)) {
 		d.holder, d.grant = 0, 0
 		r.say(done)
 		return

@@ -40,7 +40,7 @@ func (s *State) check(b *Bounds) Invariant {
 		switch {
 		case s.db.holder != c.rides || s.db.token != c.token:
 			return Committed
-		case !s.db.lives(c.rides) && !(s.db.promoted && s.db.exists(c.rides)):
+		case !s.db.lives(c.rides) && (!s.db.promoted || !s.db.exists(c.rides)):
 			return Deadline // a clock that was just made the judge has no say before new_epoch
 		}
 	}

@@ -41,7 +41,7 @@ func (s side) busy(k kind) bool {
 func (s side) begin(k kind) bool {
 	l := s.current(s.who)
 	last := &s.ops[gives] // a release that was repeated may still come
-	if s.phase != idle || !s.alive(l) || s.ops[asks].kind != nothing || last.kind != nothing && !(last.cut && last.kind == release) {
+	if s.phase != idle || !s.alive(l) || s.ops[asks].kind != nothing || last.kind != nothing && (!last.cut || last.kind != release) {
 		return false
 	}
 	if s.Bids > 0 {
@@ -184,7 +184,7 @@ func (s side) deafen(lane int) {
 	}
 }
 
-// loses loses the current lease: past its deadline; a bit earlier by a fast clock; or
+// loses gives the current lease up: past its deadline; a bit earlier by a fast clock; or
 // because nothing rides on it.
 func (s side) loses() bool {
 	l := s.current(s.who)

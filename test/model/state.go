@@ -84,6 +84,7 @@ func (d *database) enqueue(w waiter) {
 		case 0:
 			d.queue[i] = w
 			return
+		default:
 		}
 	}
 	panic("more waiters than the model has room for")
