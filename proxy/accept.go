@@ -36,7 +36,14 @@ func (s *Server) accept(ln net.Listener, k kind) {
 				continue
 			}
 			c := newConn(s, nc, k)
+			if err := s.ends.add(c); err != nil {
+				s.log.Warn("cannot watch a connection", "error", err)
+				s.ends.remove(c)
+				_ = nc.Close()
+				continue
+			}
 			if !s.admit(c) {
+				s.ends.remove(c)
 				_ = nc.Close()
 				continue
 			}
@@ -109,6 +116,7 @@ func (s *Server) allowed(p peer) bool {
 
 // forget counts a connection out.
 func (s *Server) forget(c *conn) {
+	s.ends.remove(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)

@@ -18,11 +18,12 @@ import (
 // only one that calls Read, Write and Close, except where it says otherwise.
 type conn struct {
 	net.Conn
-	srv  *Server
-	kind kind
-	raw  syscall.RawConn // nil if there is none: then it is not watched
-	peer peer
-	born time.Time
+	srv    *Server
+	kind   kind
+	raw    syscall.RawConn // nil if there is none: then it is not watched
+	number int32           // by which the server's ends know it
+	peer   peer
+	born   time.Time
 	// refusal, if not nil, is the answer to every call.
 	refusal *problem
 
@@ -227,8 +228,12 @@ func (c *conn) lingerOn() {
 	c.noteReset(err)
 }
 
-// cut closes the connection from outside: whoever serves it finds out.
-func (c *conn) cut() { _ = c.Conn.Close() }
+// cut closes the connection from outside: whoever serves it finds out. (What this process
+// closes the server's ends do not hear of.)
+func (c *conn) cut() {
+	_ = c.Conn.Close()
+	c.watch.hangUp()
+}
 
 // leave asks the connection to go, from outside: at once if it is idle, else
 // when its call is answered.

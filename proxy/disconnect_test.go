@@ -192,7 +192,7 @@ func tokenOf(a answer) string {
 func (f *fixture) looking() bool {
 	for _, c := range f.openConns() {
 		c.watch.mu.Lock()
-		looking := c.watch.looking && !c.watch.over
+		looking := c.watch.waiting
 		c.watch.mu.Unlock()
 		if looking {
 			return true

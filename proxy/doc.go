@@ -17,15 +17,17 @@
 //   - In the middle of a request: the same. A request that is not complete after
 //     the request timeout is answered with 408, and the connection ends.
 //   - While a call is pending: nobody reads, and fasthttp does not look. The
-//     connection's watch does: one millisecond after a call began to wait it
-//     peeks at the socket and sleeps in the runtime's poller until the peer has
-//     closed. Calls that are answered at once cost nothing. See watch.go.
-//   - While an event stream is open, of a session or a key: the same watch, from
-//     the start.
-//   - While an answer waits for its reader: the same watch, and a time limit.
-//   - Bytes that a client sent ahead stand before the end of the stream and would
-//     hide it. On Linux poll(2) tells all the same; elsewhere the close is then
-//     seen when the call is over.
+//     connection's watch acts when the peer has closed and a call waits, a millisecond
+//     after both. On Linux it hears of the close from an epoll of the server's own, which
+//     asks for closes alone: bytes that were sent ahead do not hide one, and a call
+//     that waits costs no timer, goroutine or look at the socket. Elsewhere the sockets
+//     on which a call waits are looked at each 10 ms. See watch.go, ends_linux.go.
+//   - While an event stream is open, of a session or a key: a goroutine peeks at the
+//     socket and sleeps in the runtime's poller, from the start.
+//   - While an answer waits for its reader: the watch, and a time limit.
+//   - Bytes that a client sent ahead stand before the end of a stream and would hide
+//     it. On Linux poll(2) tells all the same; elsewhere, also under a call, the close
+//     is then seen when the call or the stream is over.
 //
 // When a connection closes, its sessions end and package lease releases their
 // locks. The pending call is over; when it had joined an explicit session, that

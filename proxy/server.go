@@ -28,6 +28,7 @@ type Server struct {
 
 	socket     *socketFile
 	tcp, admin net.Listener
+	ends       *ends // of connections
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
@@ -84,6 +85,9 @@ func (s *Server) Start(ctx context.Context) error {
 	err := s.listen(ctx)
 	if err == nil && s.cfg.Claimed != nil {
 		err = s.cfg.Claimed()
+	}
+	if err == nil {
+		s.ends, err = newEnds()
 	}
 	if err != nil {
 		s.closeListeners()
@@ -175,6 +179,7 @@ func (s *Server) Stop() {
 	})
 	defer late.Stop()
 	s.serving.Wait()
+	s.ends.close()
 }
 
 func (s *Server) openConns() []*conn {

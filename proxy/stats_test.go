@@ -151,7 +151,7 @@ func TestStatsAreCountedOnce(t *testing.T) {
 func (f *fixture) watching() (n int) {
 	for _, c := range f.openConns() {
 		c.watch.mu.Lock()
-		if c.watch.looking && !c.watch.over {
+		if c.watch.waiting {
 			n++
 		}
 		c.watch.mu.Unlock()

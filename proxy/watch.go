@@ -11,18 +11,20 @@ import (
 )
 
 // watch notices that a connection closes while nobody reads from it, because a
-// call is pending. It costs nothing until the call begins to wait (see
-// callContext), and looks only after Timeouts.Watch: most calls are over by then.
+// call is pending. It hears of it from the server's ends, once, at whatever time, and
+// acts on it while a call waits (see callContext): after Timeouts.Watch, for most calls
+// are over by then, and who half-closes behind a request may have its answer.
 type watch struct {
-	c     *conn
-	call  *callContext // the call under way, nil between calls
-	timer *time.Timer
-	done  chan struct{} // hears of the end of each look
+	c    *conn
+	call *callContext // the call under way, nil between calls
 
 	mu      sync.Mutex
-	over    bool // the call is over: do not begin to look
-	looking bool
-	// gone: the connection has closed.
+	waiting bool // a call waits
+	closed  bool // the peer has closed
+	// leaving acts on that, and left hears when it has. nil: there is nothing to act on.
+	leaving *time.Timer
+	left    chan struct{}
+	// gone: the connection has closed under a call.
 	gone atomic.Bool
 }
 
@@ -42,69 +44,62 @@ func (w *watch) begin(leaves bool) *callContext {
 	return w.call
 }
 
-// end ends the call, if there is one, and reports whether the connection has
-// closed. After it nobody else reads from the connection.
+// end ends the call, if there is one, and reports whether the connection has closed
+// under it. After it nobody else ends the connection's session.
 func (w *watch) end() (gone bool) {
 	if w.call == nil {
 		return w.gone.Load()
 	}
-	if !w.call.end() || w.timer.Stop() {
-		w.call = nil
-		return w.gone.Load() // it did not look
+	if w.call.end() {
+		w.disarm()
 	}
-	w.endLook()
 	w.call = nil
 	return w.gone.Load()
 }
 
-// endLook ends the look that has begun, or is about to.
-func (w *watch) endLook() {
+// disarm notes that no call waits any more.
+func (w *watch) disarm() {
 	w.mu.Lock()
-	w.over = true
-	looking := w.looking
-	if looking {
-		_ = w.c.Conn.SetReadDeadline(pastDeadline)
-	}
+	w.waiting = false
+	underWay := w.leaving != nil && !w.leaving.Stop()
+	w.leaving = nil
 	w.mu.Unlock()
-	<-w.done
-	if looking {
-		_ = w.c.setDeadlineNow(noDeadline)
+	if underWay {
+		<-w.left
 	}
-	w.mu.Lock()
-	w.over, w.looking = false, false
-	w.mu.Unlock()
 }
 
-// arm lets the watch look at the connection after a while.
+// arm notes that the call waits.
 func (w *watch) arm() {
-	if w.timer == nil {
-		w.done = make(chan struct{}, 1)
-		w.timer = time.AfterFunc(w.c.srv.cfg.Timeouts.Watch, w.look)
-		return
-	}
-	w.timer.Reset(w.c.srv.cfg.Timeouts.Watch)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting = true
+	w.leaveSoon()
 }
 
-// look runs in the timer's goroutine.
-func (w *watch) look() {
-	defer func() { w.done <- struct{}{} }()
+// hangUp hears that the peer has closed.
+func (w *watch) hangUp() {
 	w.mu.Lock()
-	if w.over {
-		w.mu.Unlock()
+	defer w.mu.Unlock()
+	w.closed = true
+	w.leaveSoon()
+}
+
+// leaveSoon acts if a call waits and the peer has closed. w.mu is held.
+func (w *watch) leaveSoon() {
+	if !w.waiting || !w.closed || w.leaving != nil {
 		return
 	}
-	w.looking = true
-	call := w.call
-	_ = w.c.Conn.SetReadDeadline(noDeadline) // the request's own may be set
-	w.mu.Unlock()
-
-	if awaitClose(w.c.raw) {
+	call, left := w.call, make(chan struct{})
+	w.left = left
+	w.leaving = time.AfterFunc(w.c.srv.cfg.Timeouts.Watch, func() {
+		defer close(left)
 		w.gone.Store(true)
 		w.c.drop()
 		if call.leaves {
 			call.leave()
 		}
-	}
+	})
 }
 
 // awaitClose sleeps until the connection closes, and reports true; or until its
@@ -141,7 +136,7 @@ func (x *callContext) Done() <-chan struct{} {
 			close(x.done)
 		}
 	}
-	if !x.armed && !x.over && x.w.c.raw != nil {
+	if !x.armed && !x.over {
 		x.armed = true
 		x.w.arm()
 	}
@@ -176,8 +171,8 @@ func (x *callContext) leave() {
 	}
 }
 
-// end ends the context, as its call is over, and tells whether it has armed the
-// watch. It will not do so any more.
+// end ends the context, as its call is over, and tells whether it has armed the watch,
+// which it will not do any more.
 func (x *callContext) end() (armed bool) {
 	x.leave()
 	x.mu.Lock()
