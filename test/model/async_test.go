@@ -39,10 +39,10 @@ func TestAsynchronousFailover(t *testing.T) {
 			return Fine
 		}, Orphan},
 	} {
+		if !long && c.finds == Exclusion {
+			continue // it takes more than a million states: make model
+		}
 		t.Run(name, func(t *testing.T) {
-			if !long && c.finds == Exclusion {
-				t.Skip("takes more than a million states: make model")
-			}
 			r := newSearch(c.bounds, c.goal).run(far)
 			t.Logf("%s, after %d states:\n%s", r.Broken, r.States, strings.Join(r.Trace, "\n"))
 			if r.Broken != c.finds {
