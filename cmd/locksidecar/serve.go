@@ -58,7 +58,7 @@ func newLogger(w io.Writer, cfg config.Config) *slog.Logger {
 
 // run builds the sidecar in the order of its dependencies, serves until it is
 // asked to stop, and stops. Being asked to stop while it starts is no error. lookup
-// finds the variables of OpenTelemetry.
+// finds the variables of OpenTelemetry, and GOGC.
 func run(s stopping, cfg config.Config, log *slog.Logger, lookup func(string) (string, bool)) error {
 	limited := logging.New(log.Handler())
 	defer limited.Stop()
@@ -89,6 +89,7 @@ func run(s stopping, cfg config.Config, log *slog.Logger, lookup func(string) (s
 	succession := &succession{path: cfg.Socket + ".instance", instance: id, locks: locks, log: log}
 	front := proxy.New(proxyConfig(cfg, locks, succession, tel, log))
 
+	keepHeapFloor(lookup)
 	parts := sidecar{store: st, locks: locks, succession: succession, front: front, flush: flush, log: log}
 	if err := parts.start(s.stop); err != nil {
 		if s.stop.Err() != nil {
