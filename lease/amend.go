@@ -60,7 +60,7 @@ func (m *Manager) setData(ctx context.Context, h *heldLock, data []byte) error {
 			h.s.loseLock(h, LostExpired) // the store is right
 		}
 	})
-	return judged("amend", v, err)
+	return judged("amend", v.Standing, err)
 }
 
 // notHeldAnyMore says why a lock is not held any more that was a moment ago.
@@ -79,7 +79,7 @@ func (m *Manager) amendForeign(ctx context.Context, c claimant, req *AmendReques
 		Claim: store.Claim{Key: req.Key, Token: req.Token},
 		TTL:   req.TTL, SetData: req.SetData, Data: req.Data,
 	})
-	if err := judged("amend", v, err); err != nil {
+	if err := judged("amend", v.Standing, err); err != nil {
 		return Grant{}, err
 	}
 	m.denials.drop(req.Key)

@@ -2,42 +2,51 @@ package lease
 
 import "sync"
 
-// rememberedGrants is how many ended grants of this sidecar are remembered, so
-// that a late claim hears what became of the lock.
-const rememberedGrants = 10_000
+// rememberedGrants is how many ended grants of this sidecar are remembered at least; at
+// most it is twice as many. So a late claim hears what became of the lock.
+const rememberedGrants = 5_000
 
-// endings remembers what became of the grants that ended last: of so many, whatever was
-// asked for meanwhile.
+// endings remembers what became of the grants that ended last, whatever was asked for
+// meanwhile: recent has those of late, before as many that ended before them.
 type endings struct {
-	mu    sync.Mutex
-	known map[grantRef]ending
-	// order has them by their age, the oldest at next once there are as many as may be.
-	order []grantRef
-	next  int
+	mu             sync.Mutex
+	recent, before map[grantRef]ending
 }
 
-func newEndings() *endings { return &endings{known: make(map[grantRef]ending)} }
+func newEndings() *endings {
+	return &endings{recent: make(map[grantRef]ending), before: make(map[grantRef]ending)}
+}
 
 func (e *endings) add(ref grantRef, end ending) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if _, again := e.known[ref]; again {
-		e.known[ref] = end
-		return
+	if len(e.recent) >= rememberedGrants {
+		e.recent, e.before = e.before, e.recent
+		clear(e.recent)
 	}
-	if len(e.order) < rememberedGrants {
-		e.order = append(e.order, ref)
-	} else {
-		delete(e.known, e.order[e.next])
-		e.order[e.next] = ref
-		e.next = (e.next + 1) % rememberedGrants
+	e.recent[ref] = end
+}
+
+// settled forgets how a grant was released: that is done. Else what it needed would stay in
+// memory for as long as the grant is remembered.
+func (e *endings) settled(ref grantRef) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, known := range []map[grantRef]ending{e.recent, e.before} {
+		if end, ok := known[ref]; ok {
+			end.release = nil
+			known[ref] = end
+			return
+		}
 	}
-	e.known[ref] = end
 }
 
 func (e *endings) get(ref grantRef) (ending, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	end, ok := e.known[ref]
+	end, ok := e.recent[ref]
+	if !ok {
+		end, ok = e.before[ref]
+	}
 	return end, ok
 }

@@ -1,30 +1,57 @@
 package lease
 
-import "testing"
+import (
+	"context"
+	"testing"
+)
 
 // The last grants are remembered, the oldest forgotten first; what is added again is
-// remembered once, as it ended last.
+// remembered as it ended last.
 func TestEndingsAreForgottenByAge(t *testing.T) {
 	t.Parallel()
 	e := newEndings()
 	ref := func(i int) grantRef { return grantRef{"k", int64(i)} }
-	const more = 3
-	for i := range rememberedGrants {
+	for i := range 5 * rememberedGrants / 2 {
 		e.add(ref(i), ending{})
-	}
-	e.add(ref(0), ending{lost: LostExpired})
-	if end, ok := e.get(ref(0)); !ok || end.lost != LostExpired {
-		t.Errorf("the first of as many as may be: %+v %v", end, ok)
-	}
-	for i := range more {
-		e.add(ref(rememberedGrants+i), ending{})
-	}
-	for i := range rememberedGrants + more {
-		if _, ok := e.get(ref(i)); ok != (i >= more) {
-			t.Errorf("grant %d remembered: %v", i, ok)
+		for _, age := range []int{0, 1, rememberedGrants - 1} {
+			if _, ok := e.get(ref(i - age)); !ok && i >= age {
+				t.Fatalf("after %d grants, the one %d before is forgotten", i, age)
+			}
+		}
+		if _, ok := e.get(ref(i - 2*rememberedGrants)); ok {
+			t.Fatalf("after %d grants, the one %d before is remembered", i, 2*rememberedGrants)
 		}
 	}
-	if len(e.known) != rememberedGrants || len(e.order) != rememberedGrants {
-		t.Errorf("%d are known, %d in order", len(e.known), len(e.order))
+	last := 5*rememberedGrants/2 - 1
+	for _, i := range []int{last, last - rememberedGrants + 1} {
+		e.add(ref(i), ending{lost: LostExpired})
+		if end, ok := e.get(ref(i)); !ok || end.lost != LostExpired {
+			t.Errorf("what was added again: %+v %v", end, ok)
+		}
+	}
+}
+
+// TestWhatIsReleasedIsNotKept: once the store has confirmed a release, only what became of
+// the grant is remembered.
+func TestWhatIsReleasedIsNotKept(t *testing.T) {
+	t.Parallel()
+	m := benchManager(t)
+	s := benchSession(t, m)
+	g, err := m.Acquire(context.Background(), s, Request{Key: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Release(context.Background(), s, ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
+		t.Fatal(err)
+	}
+	if end, ok := m.ended.get(grantRef{"k", g.Token}); !ok || end != (ending{}) {
+		t.Errorf("remembered as %+v, %v", end, ok)
+	}
+	// Of a grant that is remembered for longer, too.
+	e := newEndings()
+	e.before[grantRef{"k", 1}] = ending{release: &release{}}
+	e.settled(grantRef{"k", 1})
+	if end, ok := e.get(grantRef{"k", 1}); !ok || end.release != nil {
+		t.Errorf("remembered as %+v, %v", end, ok)
 	}
 }

@@ -26,8 +26,8 @@ var errStuck = errors.New("somebody keeps the row of this key locked")
 func stuck(op string) error { return &store.Error{Op: op, Err: errStuck} }
 
 // judged is err, or that the store could not judge a claim.
-func judged(op string, v store.Verdict, err error) error {
-	if err == nil && v.Standing == store.NotJudged {
+func judged(op string, standing store.Standing, err error) error {
+	if err == nil && standing == store.NotJudged {
 		return stuck(op)
 	}
 	return err

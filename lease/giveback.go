@@ -65,7 +65,7 @@ func (b *bid) giveBack(token int64) {
 		b.loose.Add(1)
 	}
 	b.tellGivenBack(token)
-	b.m.free(b.tr.carry(context.Background()), c, matters, func(error) {}, settled)
+	b.m.free(b.tr.carry(context.Background()), c, matters, settled)
 }
 
 // afterwards is for what is freed at once, hold or not, and rides on a lease of its own:

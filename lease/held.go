@@ -89,8 +89,8 @@ func changesOf(b *bid) *changes {
 // acquired is when the lock was granted, by the store's clock.
 func (h *heldLock) acquired() time.Time { return time.Unix(0, h.acquiredAt) }
 
-// heldFor is how long it has been held.
-func (h *heldLock) heldFor() time.Duration { return h.s.m.clk.Now().Sub(h.s.m.began) - h.since }
+// heldFor is how long it has been held now.
+func (h *heldLock) heldFor(now time.Time) time.Duration { return now.Sub(h.s.m.began) - h.since }
 
 // change returns what may be changed of h. s.mu is held.
 func (h *heldLock) change() *changes {

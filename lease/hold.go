@@ -31,7 +31,7 @@ func (m *Manager) giveUp(h *heldLock, reason LostReason) bool {
 	ok := h.s.forfeitLocked(h, reason)
 	h.s.mu.Unlock()
 	if ok {
-		m.send(h.traced(), h, r, nil)
+		m.send(h.traced(), r)
 	}
 	return ok
 }

@@ -272,7 +272,7 @@ func (m *Manager) heldFor(h *heldLock, e ending) time.Duration {
 	if e.release != nil {
 		return e.release.heldFor
 	}
-	return h.heldFor()
+	return h.heldFor(m.clk.Now())
 }
 
 // state is what the gauges show.
@@ -325,7 +325,7 @@ func (hs *heldSet) count() (byType map[string]int64, longest time.Duration) {
 		sh.mu.Unlock()
 	}
 	if oldest != nil {
-		longest = oldest.heldFor()
+		longest = oldest.heldFor(oldest.s.m.clk.Now())
 	}
 	return byType, longest
 }

@@ -79,7 +79,7 @@ func (m *Manager) givePartBack(s *Session, p *place) bool {
 	if !s.take(h, ending{release: r}) {
 		return false
 	}
-	m.send(h.traced(), h, r, nil)
+	m.send(h.traced(), r)
 	return true
 }
 
@@ -128,7 +128,7 @@ func (m *Manager) extendPart(ctx context.Context, p *part, ttl time.Duration) {
 	sent := m.clk.Now()
 	v, err := submit(ctx, m.amends, store.Change{Claim: store.Claim{Key: p.g.Key, Token: p.g.Token}, TTL: ttl})
 	switch {
-	case judged("amend", v, err) != nil: // it lasts as long as before
+	case judged("amend", v.Standing, err) != nil: // it lasts as long as before
 	case v.Standing == store.Holds:
 		p.until = sent.Add(v.Lock.Holder.ExpiresIn)
 		m.sweeping.granted(m.clk.Now(), ttl)

@@ -50,7 +50,7 @@ func (m *Manager) lockOf(h *heldLock) store.Lock {
 		Holder: store.Holder{
 			Instance: m.cfg.Instance, Pod: m.cfg.Pod, Session: h.s.name, Owner: h.owner,
 			Lease: h.lease.id, Renewed: true,
-			AcquiredAt: h.acquired(), HeldFor: h.heldFor(), ExpiresIn: h.remaining(m.clk),
+			AcquiredAt: h.acquired(), HeldFor: h.heldFor(m.clk.Now()), ExpiresIn: h.remaining(m.clk),
 			Data: data, Traceparent: h.traceparent,
 		},
 	}

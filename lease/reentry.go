@@ -62,7 +62,7 @@ var errNotHeld = errors.New("the session does not hold the lock any more")
 func (s *Session) exit(h *heldLock, r *release) (left int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch n := r.req.Reentry; {
+	switch n := r.reentry; {
 	case s.held[h.key] != h:
 		return 0, errNotHeld
 	case n != 0 && n != h.entries:

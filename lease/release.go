@@ -15,24 +15,26 @@ import (
 // soon as the store confirms it; until then the release is repeated, so that a
 // failed one heals by itself, for as long as the lock's lease lives.
 type release struct {
+	freeing
+	h       *heldLock
 	heldFor time.Duration
-	// req says how the lock is entered, and what those who wait are told.
-	req ReleaseRequest
+	// reentry is how often the lock must be entered, 0 if that does not matter.
+	reentry int
 	// untold: nobody was told of the grant. atOnce: a MinHold is not kept.
 	// ofSession: the session has ended.
 	untold, atOnce, ofSession bool
 	// entry is the number of the entry that is untold.
 	entry int
+	// done is called when it is settled; it may be nil.
+	done func()
 
 	mu sync.Mutex
 	// err is the outcome of the last try.
-	err   error
-	tried chan struct{} // closed after the first try
-	first sync.Once
-	// over: no more tries follow. settled is closed then; it is nil until somebody
-	// waits for that.
-	over    bool
-	settled chan struct{}
+	err error
+	// tried: there was a try. over: no more follow.
+	tried, over bool
+	// first is closed then, settled when it is over: nil until somebody waits for it.
+	first, settled chan struct{}
 }
 
 // Release releases the lock that is held under this token, or takes one entry off
@@ -47,19 +49,19 @@ func (m *Manager) Release(ctx context.Context, s *Session, req ReleaseRequest) (
 }
 
 func (m *Manager) release(ctx context.Context, s *Session, req *ReleaseRequest) (Released, error) {
-	c := claimant{"release", s, req.Key, req.Token, req.Traceparent}
-	if e, ok := m.ended.get(c.ref()); ok && e.release.failure() != nil && req.Reentry <= 1 {
-		return m.releaseAgain(ctx, req.Key, e.release)
-	}
-	h, err := m.claimed(c)
-	if err != nil {
-		return Released{}, err
-	}
+	c, now := claimant{"release", s, req.Key, req.Token, req.Traceparent}, m.clk.Now()
+	h := m.ownClaim(c, now)
 	if h == nil {
+		if e, ok := m.ended.get(c.ref()); ok && e.release.failure() != nil && req.Reentry <= 1 {
+			return m.releaseAgain(ctx, e.release)
+		}
+		if err := m.claimedElsewhere(c); err != nil {
+			return Released{}, err
+		}
 		return m.releaseForeign(ctx, c, req)
 	}
 	m.linkAcquire(ctx, h.traceparent)
-	r := m.newRelease(h, req)
+	r := m.newRelease(h, req, now)
 	entries, err := s.exit(h, r)
 	switch {
 	case errors.Is(err, errNotHeld):
@@ -76,8 +78,8 @@ func (m *Manager) release(ctx context.Context, s *Session, req *ReleaseRequest) 
 	if !m.inline {
 		_ = ctx.Done() // as in start: it waits from here on
 	}
-	m.sendBy(m.along(context.Background(), ctx), m.releases.Do, h, r, nil)
-	return r.wait(ctx, req.Key, r.tried)
+	m.sendBy(m.along(context.Background(), ctx), m.releases.Do, r)
+	return r.answer(ctx)
 }
 
 // claimant is who says to hold a lock, and what for.
@@ -96,28 +98,44 @@ func (c claimant) ref() grantRef { return grantRef{c.key, c.token} }
 // when only the store can tell. What is known here is decided here: [LostError],
 // [NotHolderError].
 func (m *Manager) claimed(c claimant) (*heldLock, error) {
+	if h := m.ownClaim(c, m.clk.Now()); h != nil {
+		return h, nil
+	}
+	return nil, m.claimedElsewhere(c) // without an error: only the store can tell
+}
+
+// ownClaim is the lock that a claim means if the claimant's session holds it now, else nil.
+func (m *Manager) ownClaim(c claimant, now time.Time) *heldLock {
+	if c.s == nil {
+		return nil
+	}
+	h := c.s.find(c.key, c.token)
+	if h != nil && !h.validAt(m.clk, now) {
+		m.expire(h)
+		return nil
+	}
+	return h
+}
+
+// claimedElsewhere decides about a claim on what the claimant's session does not hold, as
+// far as it is known here.
+func (m *Manager) claimedElsewhere(c claimant) error {
 	if c.s != nil {
-		if h := c.s.find(c.key, c.token); h != nil {
-			if h.valid(m.clk) {
-				return h, nil
-			}
-			m.expire(h)
-		}
 		if reason, ok := c.s.lossOf(c.ref()); ok {
-			return nil, m.lostBefore(c, reason)
+			return m.lostBefore(c, reason)
 		}
 	}
 	if e, ok := m.ended.get(c.ref()); ok {
 		if e.lost != "" {
-			return nil, m.lostBefore(c, e.lost)
+			return m.lostBefore(c, e.lost)
 		}
 		m.figures.Cached(cachedEnd)
-		return nil, m.refused(c, ReasonReleased)
+		return m.refused(c, ReasonReleased)
 	}
 	if h := m.held.get(c.key); h != nil && h.token == c.token && h.s != c.s {
-		return nil, m.refused(c, ReasonOtherSession)
+		return m.refused(c, ReasonOtherSession)
 	}
-	return nil, nil //nolint:nilnil // only the store can tell
+	return nil
 }
 
 // refused makes the error of a refused claim and logs it: somebody believes to
@@ -159,7 +177,7 @@ func (m *Manager) releaseForeign(ctx context.Context, c claimant, req *ReleaseRe
 	v, err := submit(ctx, m.releases, store.Claim{
 		Key: c.key, Token: c.token, Outcome: req.Outcome, Result: req.Result, Traceparent: req.Traceparent,
 	})
-	if err := judged("release", v, err); err != nil {
+	if err := judged("release", v.Standing, err); err != nil {
 		return Released{}, err
 	}
 	m.denials.drop(c.key)
@@ -187,77 +205,56 @@ func (m *Manager) refusedBy(standing store.Standing, c claimant) error {
 
 // newEnd makes the release of h that nobody asked for: its acquire stands for it.
 func (m *Manager) newEnd(h *heldLock) *release {
-	return m.newRelease(h, &ReleaseRequest{Traceparent: h.traceparent})
+	return m.newRelease(h, &ReleaseRequest{Traceparent: h.traceparent}, m.clk.Now())
 }
 
 // newRelease makes the release of h.
-func (m *Manager) newRelease(h *heldLock, req *ReleaseRequest) *release {
-	return &release{
-		heldFor: h.heldFor(), req: *req, tried: make(chan struct{}),
+func (m *Manager) newRelease(h *heldLock, req *ReleaseRequest, now time.Time) *release {
+	r := &release{h: h, heldFor: h.heldFor(now), reentry: req.Reentry}
+	r.freeing = freeing{m: m, of: r, claim: h.claim()}
+	r.claim.Outcome, r.claim.Result, r.claim.Traceparent = req.Outcome, req.Result, req.Traceparent
+	return r
+}
+
+// send sends the release of a lock that no session holds any more. ctx has the span of who
+// releases it.
+func (m *Manager) send(ctx context.Context, r *release) { m.sendBy(ctx, m.releases.Submit, r) }
+
+func (m *Manager) sendBy(ctx context.Context, first submitting, r *release) {
+	r.claim.AtOnce = r.claim.AtOnce || r.atOnce
+	r.send(ctx, first)
+}
+
+// matters: the lease lives.
+func (r *release) matters() bool { return r.h.lease.alive(r.m.clk) }
+
+// wasTried notes the outcome of a try.
+func (r *release) wasTried(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err, r.tried = err, true
+	if r.first != nil {
+		close(r.first)
+		r.first = nil
 	}
 }
 
-// send sends the release of h, which no session holds any more. done is called
-// when it is settled; it may be nil. ctx has the span of who releases it.
-func (m *Manager) send(ctx context.Context, h *heldLock, r *release, done func()) {
-	m.sendBy(ctx, m.releases.Submit, h, r, done)
+// isSettled lets go of the lock, which may have to be undone before.
+func (r *release) isSettled(call context.Context) {
+	if h := r.h; r.claim.AtOnce && h.grant != uuid.Nil { // else undoing it could free what a repeat was told
+		r.m.afterwards(call, store.Attempt{Key: h.key, Grant: h.grant}, h.lease, h.minHold, r.letGo)()
+		return
+	}
+	r.letGo()
 }
 
-// submitting is one of the ways into the lane of releases.
-type submitting = func(context.Context, store.Claim, func(store.Verdict, error)) error
-
-func (m *Manager) sendBy(ctx context.Context, first submitting, h *heldLock, r *release, done func()) {
-	settled := func() {
-		r.settle()
-		h.lease.unpin()
-		if done != nil {
-			done()
-		}
+func (r *release) letGo() {
+	if r.settle() {
+		r.m.ended.settled(grantRef{r.claim.Key, r.claim.Token})
 	}
-	matters := func() bool { return h.lease.alive(m.clk) }
-	c := h.claim()
-	c.Outcome, c.Result, c.AtOnce = r.req.Outcome, r.req.Result, c.AtOnce || r.atOnce
-	c.Traceparent = r.req.Traceparent
-	if c.AtOnce && h.grant != uuid.Nil { // else undoing it could free what a repeat was told
-		settled = m.afterwards(ctx, store.Attempt{Key: h.key, Grant: h.grant}, h.lease, h.minHold, settled)
-	}
-	m.freeBy(ctx, first, c, matters, r.answer, settled)
-}
-
-// free sends a release again and again until the store confirms it or it does
-// not matter any more, because the lock's lease is dead. tried hears the outcome
-// of each try; then, once, settled is called. Only the first try stands in the trace:
-// in an outage those of all locks would push everything else out of the exporter's queue.
-func (m *Manager) free(ctx context.Context, c store.Claim, matters func() bool, tried func(error), settled func()) {
-	m.freeBy(ctx, m.releases.Submit, c, matters, tried, settled)
-}
-
-// freeBy is free, the first time by this way into the lane.
-func (m *Manager) freeBy(
-	ctx context.Context, first submitting, c store.Claim, matters func() bool, tried func(error), settled func(),
-) {
-	again := func() { m.free(context.Background(), c, matters, tried, settled) }
-	answer := func(v store.Verdict, err error) {
-		err = judged("release", v, err)
-		if err != nil && matters() {
-			tried(err)
-			if !m.retries.after(jittered(renewRetry), again) {
-				settled()
-			}
-			return
-		}
-		if err == nil && v.Standing != store.Holds {
-			m.log.Debug("what was released was not held any more", "key", c.Key, "token", c.Token)
-		}
-		m.denials.drop(c.Key)
-		tried(nil)
-		settled()
-	}
-	// Releases are not limited: what is released was held, and that is limited.
-	if err := first(ctx, c, answer); err != nil {
-		// The manager has stopped; its leases are buried with all that they hold.
-		tried(err)
-		settled()
+	r.h.lease.unpin()
+	if r.done != nil {
+		r.done()
 	}
 }
 
@@ -290,21 +287,15 @@ func (m *Manager) undoOnce(ctx context.Context, a store.Attempt, matters func() 
 	}
 }
 
-func (r *release) answer(err error) {
-	r.mu.Lock()
-	r.err = err
-	r.mu.Unlock()
-	r.first.Do(func() { close(r.tried) })
-}
-
-// settle notes that no more tries follow.
-func (r *release) settle() {
+// settle notes that no more tries follow, and reports whether the last has succeeded.
+func (r *release) settle() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over = true
 	if r.settled != nil {
 		close(r.settled)
 	}
+	return r.err == nil
 }
 
 // end is closed when no more tries follow.
@@ -331,30 +322,41 @@ func (r *release) failure() error {
 }
 
 // releaseAgain answers a repeated release while the first goes on in vain.
-func (m *Manager) releaseAgain(ctx context.Context, key string, r *release) (Released, error) {
+func (m *Manager) releaseAgain(ctx context.Context, r *release) (Released, error) {
 	limited, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
 	defer cancel()
-	released, err := r.wait(limited, key, r.end())
+	released, err := r.wait(limited, r.end())
 	if last := r.failure(); err != nil && ctx.Err() == nil && last != nil {
 		return Released{}, last
 	}
 	return released, err
 }
 
+// answer returns the outcome of the first try when it is there: often at once.
+func (r *release) answer(ctx context.Context) (Released, error) {
+	r.mu.Lock()
+	if r.tried {
+		defer r.mu.Unlock()
+		return Released{Key: r.h.key, HeldFor: r.heldFor}, r.err
+	}
+	if r.first == nil {
+		r.first = make(chan struct{})
+	}
+	first := r.first
+	r.mu.Unlock()
+	return r.wait(ctx, first)
+}
+
 // wait returns the outcome when it is there.
-func (r *release) wait(ctx context.Context, key string, there <-chan struct{}) (Released, error) {
+func (r *release) wait(ctx context.Context, there <-chan struct{}) (Released, error) {
 	select {
-	case <-there: // often at once; to say that one waits is not free
-	default:
-		select {
-		case <-there:
-		case <-ctx.Done():
-			return Released{}, errors.Join(ErrAbandoned, context.Cause(ctx))
-		}
+	case <-there:
+	case <-ctx.Done():
+		return Released{}, errors.Join(ErrAbandoned, context.Cause(ctx))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Released{Key: key, HeldFor: r.heldFor}, r.err
+	return Released{Key: r.h.key, HeldFor: r.heldFor}, r.err
 }
 
 // Discard gives back a grant whose answer could not be delivered: nobody knows
@@ -369,7 +371,7 @@ func (m *Manager) Discard(s *Session, g Grant) {
 		r := m.newEnd(h)
 		r.untold, r.entry = true, g.Reentry
 		if entries, err := s.exit(h, r); err == nil && entries == 0 {
-			m.send(h.traced(), h, r, nil)
+			m.send(h.traced(), r)
 		}
 	}
 }

@@ -159,7 +159,7 @@ func (r *repeats) shared() int64 {
 // of it.
 func (m *Manager) giveBack(g Grant) {
 	c, matters := store.Claim{Key: g.Key, Token: g.Token, Untold: true, AtOnce: true}, m.within(g.ExpiresIn)
-	free := func(settled func()) { m.free(context.Background(), c, matters, func(error) {}, settled) }
+	free := func(settled func()) { m.free(context.Background(), c, matters, settled) }
 	r := g.repeats
 	if r == nil { // a request without an id has no repeats
 		free(func() {})

@@ -126,11 +126,12 @@ func (s *Session) End(reason EndReason) <-chan struct{} {
 		close(s.released)
 	}
 	for h, r := range releases {
-		s.m.send(h.traced(), h, r, func() {
+		r.done = func() {
 			if atomic.AddInt64(&left, -1) == 0 {
 				close(s.released)
 			}
-		})
+		}
+		s.m.send(h.traced(), r)
 	}
 	return s.released
 }

@@ -1,0 +1,77 @@
+package lease
+
+import (
+	"context"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// freeing sends a claim to the lane of releases again and again until the store confirms
+// it, or it does not matter any more because the lock's lease is dead. Only the first try
+// stands in the trace: in an outage those of all locks would push everything else out of
+// the exporter's queue.
+type freeing struct {
+	m     *Manager
+	claim store.Claim
+	of    freed
+}
+
+// freed hears what becomes of what is freed.
+type freed interface {
+	// matters reports whether there is something to be freed yet.
+	matters() bool
+	// wasTried hears the outcome of each try.
+	wasTried(err error)
+	// isSettled is called once, when no more tries follow.
+	isSettled(call context.Context)
+}
+
+// submitting is one of the ways into the lane of releases.
+type submitting = func(context.Context, store.Claim, func(store.Verdict, error)) error
+
+// free frees what nobody waits for.
+func (m *Manager) free(ctx context.Context, c store.Claim, matters func() bool, settled func()) {
+	f := &freeing{m: m, claim: c, of: unwatched{matters, settled}}
+	f.send(ctx, m.releases.Submit)
+}
+
+// send sends the claim, the first time by this way. call has the span of who frees it.
+func (f *freeing) send(call context.Context, first submitting) { f.try(call, call, first) }
+
+func (f *freeing) try(ctx, call context.Context, by submitting) {
+	// Releases are not limited: what is released was held, and that is limited.
+	if err := by(ctx, f.claim, func(v store.Verdict, err error) { f.answered(call, &v, err) }); err != nil {
+		// The manager has stopped; its leases are buried with all that they hold.
+		f.of.wasTried(err)
+		f.of.isSettled(call)
+	}
+}
+
+// answered hears the answer to a try.
+func (f *freeing) answered(call context.Context, v *store.Verdict, err error) {
+	err = judged("release", v.Standing, err)
+	if err != nil && f.of.matters() {
+		f.of.wasTried(err)
+		again := func() { f.try(context.Background(), call, f.m.releases.Submit) }
+		if !f.m.retries.after(jittered(renewRetry), again) {
+			f.of.isSettled(call)
+		}
+		return
+	}
+	if err == nil && v.Standing != store.Holds {
+		f.m.log.Debug("what was released was not held any more", "key", f.claim.Key, "token", f.claim.Token)
+	}
+	f.m.denials.drop(f.claim.Key)
+	f.of.wasTried(nil)
+	f.of.isSettled(call)
+}
+
+// unwatched is what is freed where nobody asks how it went.
+type unwatched struct {
+	lives func() bool
+	done  func()
+}
+
+func (u unwatched) matters() bool             { return u.lives() }
+func (unwatched) wasTried(error)              {}
+func (u unwatched) isSettled(context.Context) { u.done() }
