@@ -14,13 +14,21 @@ import (
 // held may be given again for a short time, never past the holder's expiry. The
 // deadline stands inside the entries and is checked on every read.
 type denials struct {
-	ttl   time.Duration
-	clk   Clock
-	cache *lru.Cache[string, denial]
-	// heard counts, for each stripe of keys, what was heard of them. An answer
-	// that was on its way while something was heard is too old to be kept.
-	seed  maphash.Seed
-	heard [256]atomic.Uint64
+	ttl     time.Duration
+	clk     Clock
+	cache   *lru.Cache[string, denial]
+	seed    maphash.Seed
+	stripes [256]stripe
+}
+
+// stripe is a part of the keys.
+type stripe struct {
+	// heard counts what was heard of them. An answer that was on its way while something
+	// was heard is too old to be kept.
+	heard atomic.Uint64
+	// kept: there was something to be kept. Most sidecars hardly ever ask for what others
+	// hold, and do not have to look into the cache, which all calls share.
+	kept atomic.Bool
 }
 
 type denial struct {
@@ -37,12 +45,12 @@ func newDenials(size int, ttl time.Duration, clk Clock) (*denials, error) {
 	return &denials{ttl: ttl, clk: clk, cache: cache, seed: maphash.MakeSeed()}, nil
 }
 
-func (d *denials) stripe(key string) *atomic.Uint64 {
-	return &d.heard[maphash.String(d.seed, key)%uint64(len(d.heard))]
+func (d *denials) stripe(key string) *stripe {
+	return &d.stripes[maphash.String(d.seed, key)%uint64(len(d.stripes))]
 }
 
 // mark is taken before the store is asked, for put.
-func (d *denials) mark(key string) uint64 { return d.stripe(key).Load() }
+func (d *denials) mark(key string) uint64 { return d.stripe(key).heard.Load() }
 
 // put keeps the answer that lock.Key is held, unless something was heard of it
 // since the mark was taken.
@@ -51,6 +59,7 @@ func (d *denials) put(lock store.Lock, mark uint64) {
 		return
 	}
 	now := d.clk.Now()
+	d.stripe(lock.Key).kept.Store(true) // before the mark is compared: see drop
 	d.cache.Add(lock.Key, denial{lock: lock, at: now, until: now.Add(min(d.ttl, lock.Holder.ExpiresIn))})
 	if d.mark(lock.Key) != mark {
 		d.cache.Remove(lock.Key)
@@ -59,7 +68,7 @@ func (d *denials) put(lock store.Lock, mark uint64) {
 
 // get returns who holds the key, with the times of now.
 func (d *denials) get(key string) (store.Lock, bool) {
-	if d.ttl <= 0 {
+	if d.ttl <= 0 || !d.stripe(key).kept.Load() {
 		return store.Lock{}, false
 	}
 	e, ok := d.cache.Get(key)
@@ -79,8 +88,11 @@ func (d *denials) get(key string) (store.Lock, bool) {
 
 // drop forgets what is known of a key, because something else was heard.
 func (d *denials) drop(key string) {
-	d.stripe(key).Add(1)
-	d.cache.Remove(key)
+	s := d.stripe(key)
+	s.heard.Add(1)
+	if s.kept.Load() { // else a put that comes now finds the mark moved
+		d.cache.Remove(key)
+	}
 }
 
 // grantRef names a grant as the app knows it.

@@ -53,7 +53,7 @@ func isPast(r *row, s store.Standing, c *store.Claim) bool {
 // giveUp ends a grant that its holder no longer wants. A hold that is not over keeps
 // the key, if not at once.
 func (o *operation) giveUp(r *row, now moment, c *store.Claim) {
-	if c.AtOnce || !r.lease.stand(now) {
+	if c.AtOnce || r.hold == 0 || !r.lease.stand(now) {
 		o.free(r, now, c.Traceparent)
 		return
 	}
