@@ -120,7 +120,7 @@ func (m *Manager) acquire(ctx context.Context, c *call) (Grant, error) {
 		defer m.waiters.Add(-1)
 	}
 	c.m, c.ctx, c.tr = m, ctx, m.traceOf(ctx, c.req.Key)
-	if c.began.IsZero() {
+	if c.began.IsZero() && (c.req.Wait != 0 || c.req.Reentrant) { // the others begin with their first bid
 		c.began = m.clk.Now()
 	}
 	g, err := c.acquire()
@@ -145,7 +145,8 @@ type call struct {
 	s     *Session // nil with BindTTL
 	req   *Request
 	began time.Time
-	place place // in the session
+	now   time.Time // when the lease of a bid was found alive: the clock was not read since
+	place place     // in the session
 	entry *entrance
 	bids  []*bid
 	one   [1]*bid // has them as long as there is one
@@ -208,7 +209,7 @@ func (c *call) bid() (Grant, *bid, error) {
 	}
 	c.bids = append(c.bids, b)
 	b.here = !c.m.inline && !c.mayEndEarly()
-	b.start(c.ctx)
+	b.startAt(c.ctx, c.now)
 	g, err := c.await(b)
 	return g, b, err
 }
@@ -222,6 +223,10 @@ func (c *call) mayEndEarly() bool { return c.req.Wait != 0 || c.s != nil && c.s.
 // lease returns the lease that a bid needs, pinned and open, or nil for a bind:ttl
 // request that does not wait.
 func (c *call) lease() (*renewed, error) {
+	c.now = c.m.clk.Now()
+	if c.began.IsZero() {
+		c.began = c.now
+	}
 	ttl := c.req.TTL
 	if c.req.Bind == BindTTL {
 		if c.req.Wait == 0 {
@@ -238,11 +243,12 @@ func (c *call) lease() (*renewed, error) {
 			l.unpin()
 			return nil, err
 		}
-		if l.alive(c.m.clk) {
+		if l.aliveAt(c.m.clk, c.now) {
 			return l, nil
 		}
 		l.unpin()
 		c.m.lose(l, l.lossReason()) // found dead before the keeper did
+		c.now = c.m.clk.Now()
 	}
 }
 
@@ -262,7 +268,9 @@ func (c *call) opened(l *renewed) error {
 		return l.openErr
 	default:
 	}
-	if err := c.until(l.opened); err != nil {
+	err := c.until(l.opened)
+	c.now = c.m.clk.Now()
+	if err != nil {
 		return err
 	}
 	return l.openErr
@@ -308,17 +316,16 @@ func (c *call) await(b *bid) (Grant, error) {
 		b.abandon()
 		return Grant{}, errors.Join(ErrAbandoned, context.Cause(c.ctx))
 	}
-	select {
-	case <-b.done: // often at once; the timer is not free
+	if b.isOver() { // often at once; neither the timer nor the channel is free
 		return c.outcome(b)
-	default:
 	}
 	c.startTimer()
 	ending, draining := c.endings()
+	done := b.ends()
 	for {
 		var err error
 		select {
-		case <-b.done:
+		case <-done:
 			return c.outcome(b)
 		case <-c.time:
 			c.timed, c.time = true, nil
@@ -346,8 +353,8 @@ func (c *call) await(b *bid) (Grant, error) {
 func (c *call) outcome(b *bid) (Grant, error) {
 	b.mu.Lock()
 	g, err := b.result, b.err
+	c.learnLocked(b)
 	b.mu.Unlock()
-	c.learn(b)
 	switch {
 	case err == nil:
 		return c.tell(b, g)
@@ -385,10 +392,8 @@ func (c *call) tell(b *bid, g Grant) (Grant, error) {
 	}
 }
 
-// learn takes over what a bid has heard.
-func (c *call) learn(b *bid) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// learnLocked takes over what a bid has heard. b.mu is held.
+func (c *call) learnLocked(b *bid) {
 	c.shared = b.shared
 	if b.seen != nil && b.seen.Key != "" {
 		c.seen = b.seen

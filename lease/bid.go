@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -55,7 +56,12 @@ type bid struct {
 	shared int64 // the grant that belongs to other calls, too, or 0
 	result Grant
 	err    error
-	done   chan struct{} // closed when the bid is over
+	// ended: the bid is over, and has let go of what it kept. done is closed then; it is
+	// nil until somebody waits for it.
+	ended bool
+	done  chan struct{}
+	// lined: it may be in the queue's books.
+	lined atomic.Bool
 
 	// loose counts what may still change the store on the bid's behalf: the bid
 	// itself until it is over, and what is given back or undone after it.
@@ -81,7 +87,7 @@ var (
 )
 
 func (m *Manager) newBid(c *call, l *renewed) *bid {
-	b := &bid{m: m, s: c.s, place: &c.place, req: c.req, lease: l, began: c.began, shared: c.shared, tr: c.tr, done: make(chan struct{})}
+	b := &bid{m: m, s: c.s, place: &c.place, req: c.req, lease: l, began: c.began, shared: c.shared, tr: c.tr}
 	b.loose.Add(1)
 	if l != nil && l.own() {
 		l.only.Store(b)
@@ -119,8 +125,11 @@ func (b *bid) ask() store.Ask {
 
 // start asks the store. A call that waits for a key that is known to be held
 // goes straight into the queue.
-func (b *bid) start(ctx context.Context) {
-	b.mark, b.sent = b.m.denials.mark(b.req.Key), b.m.clk.Now()
+func (b *bid) start(ctx context.Context) { b.startAt(ctx, b.m.clk.Now()) }
+
+// startAt is start for who has just read the clock.
+func (b *bid) startAt(ctx context.Context, now time.Time) {
+	b.mark, b.sent = b.m.denials.mark(b.req.Key), now
 	if b.req.Wait != 0 && !b.req.NoCache && b.m.knownHeld(b.req.Key) {
 		b.enqueue(ctx)
 		return
@@ -141,6 +150,7 @@ func (b *bid) enqueue(ctx context.Context) {
 	b.shared = 0 // somebody else has the key: what other calls had is over
 	b.mu.Unlock()
 	ctx = b.standInLine(ctx)
+	b.lined.Store(true)
 	b.m.queue.add(b)
 	if b.lease.lost.Load() { // whoever lost it may not have seen the bid here
 		b.finish(errBidLost)
@@ -157,7 +167,7 @@ func (b *bid) onAcquire(ans store.Answer, err error) {
 	case err != nil:
 		b.fail(err)
 	case ans.Outcome == store.Granted:
-		b.winDirectly(ans)
+		b.winDirectly(&ans)
 	case ans.Outcome == store.Skipped:
 		b.skipped(ans)
 	case ans.Outcome == store.LeaseLost:
@@ -193,7 +203,7 @@ func (b *bid) onEnqueue(ans store.Answer, err error) {
 	case err != nil:
 		b.fail(err)
 	case ans.Outcome == store.Granted:
-		b.winDirectly(ans)
+		b.winDirectly(&ans)
 	case ans.Outcome == store.Skipped:
 		b.skipped(ans)
 	case ans.Outcome == store.LeaseLost:
@@ -284,7 +294,7 @@ func (b *bid) onCancel(ans store.Answer, err error) {
 	case err != nil:
 		b.fail(err)
 	case ans.Outcome == store.Granted:
-		b.winDirectly(ans)
+		b.winDirectly(&ans)
 	case ans.Outcome == store.Skipped: // and forgotten by the store
 		b.finish(&SkippedError{Key: b.req.Key, Result: ans.Result})
 	case ans.Outcome == store.Stuck:
@@ -330,7 +340,7 @@ func (b *bid) fail(err error) {
 
 // winDirectly takes a lock that was granted by the question under way. Its time
 // runs, to be safe, since the question was sent.
-func (b *bid) winDirectly(ans store.Answer) {
+func (b *bid) winDirectly(ans *store.Answer) {
 	b.mu.Lock()
 	sent := b.sent
 	b.mu.Unlock()
@@ -338,23 +348,21 @@ func (b *bid) winDirectly(ans store.Answer) {
 }
 
 // winAsOf takes a lock of which an answer told to a question of that time.
-func (b *bid) winAsOf(ans store.Answer, sent time.Time) {
+func (b *bid) winAsOf(ans *store.Answer, sent time.Time) {
 	now := b.m.clk.Now()
 	ans.ExpiresIn -= now.Sub(sent)
-	b.mu.Lock()
-	b.since = sent
-	b.mu.Unlock()
-	b.win(ans, now)
+	b.win(ans, sent, now)
 }
 
-// win takes the lock for the session, or gives it back if nobody wants it. now is when
-// the answer was heard.
-func (b *bid) win(ans store.Answer, now time.Time) {
+// win takes the lock for the session, or gives it back if nobody wants it. since is a time
+// before the grant, zero if none is known; now is when the answer was heard.
+func (b *bid) win(ans *store.Answer, since, now time.Time) {
 	b.mu.Lock()
 	if b.phase == over {
 		b.mu.Unlock()
 		return
 	}
+	b.since = since
 	// What the first question finds is not handed over: it may have been, long ago, to an
 	// earlier call of a request that is repeated.
 	handedOver := b.stood || b.since.IsZero() || b.phase != asking && ans.HandedBy != ""
@@ -399,7 +407,7 @@ func (b *bid) notKept() error {
 // keep makes the granted lock the session's. It reports false when the session
 // has ended meanwhile, or the lease: such a grant must not be told. It returns
 // who held the key here until now, which has evidently lost it. b.mu is held.
-func (b *bid) keep(ans store.Answer, now time.Time) (before *heldLock, ok bool) {
+func (b *bid) keep(ans *store.Answer, now time.Time) (before *heldLock, ok bool) {
 	if b.req.Bind == BindTTL {
 		return nil, b.result.ExpiresIn > 0
 	}
@@ -429,7 +437,7 @@ func (b *bid) keep(ans store.Answer, now time.Time) (before *heldLock, ok bool) 
 	return before, true
 }
 
-func (b *bid) grantOf(ans store.Answer, now time.Time) Grant {
+func (b *bid) grantOf(ans *store.Answer, now time.Time) Grant {
 	g := Grant{
 		Key: b.req.Key, Token: ans.Token, Bind: b.req.Bind, ExpiresIn: ans.ExpiresIn,
 		Waited: now.Sub(b.began), AcquiredAt: ans.AcquiredAt,
@@ -439,43 +447,4 @@ func (b *bid) grantOf(ans store.Answer, now time.Time) Grant {
 		g.Session = b.s.name
 	}
 	return g
-}
-
-// finish ends a bid that has not won.
-func (b *bid) finish(err error) {
-	if _, first := b.close(err); first {
-		b.end()
-	}
-}
-
-// close makes the bid be over without a win, and reports in which phase it was,
-// and whether it was not over before.
-func (b *bid) close(err error) (was phase, first bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.phase == over {
-		return over, false
-	}
-	was, b.phase, b.err = b.phase, over, err
-	return was, true
-}
-
-// settled is closed when nothing can change the store any more on the bid's behalf.
-func (b *bid) settled() <-chan struct{} {
-	settled := make(chan struct{})
-	go func() {
-		b.loose.Wait()
-		close(settled)
-	}()
-	return settled
-}
-
-// end lets go of what a bid keeps: its place in the books, its lease.
-func (b *bid) end() {
-	b.m.queue.remove(b)
-	if b.lease != nil {
-		b.lease.unpin()
-	}
-	close(b.done)
-	b.loose.Done()
 }

@@ -143,7 +143,7 @@ func TestALeftBidHasWon(t *testing.T) {
 			r.must(err)
 			b := r.m.newBid(c, l)
 			b.start(c.ctx)
-			<-b.done
+			<-b.ends()
 			b.abandon()
 			r.nothingLeft()
 		})
@@ -160,7 +160,7 @@ func TestAnEndedSessionReceivesNothing(t *testing.T) {
 		b := r.m.newBid(c, l)
 		<-c.s.End(EndDropped)
 		b.start(c.ctx)
-		<-b.done
+		<-b.ends()
 		if n := c.s.Held(); n != 0 {
 			t.Errorf("holds %d", n)
 		}

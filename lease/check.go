@@ -55,7 +55,7 @@ func (b *bid) onNews(ans store.Answer) {
 		b.skipped(ans)
 		return
 	default:
-		b.win(ans, b.m.clk.Now())
+		b.win(&ans, time.Time{}, b.m.clk.Now())
 		return
 	}
 	b.mu.Lock()
@@ -71,7 +71,7 @@ func (b *bid) onNews(ans store.Answer) {
 func (b *bid) onCheck(ans store.Answer, sent time.Time) {
 	switch ans.Outcome {
 	case store.Granted:
-		b.winAsOf(ans, sent)
+		b.winAsOf(&ans, sent)
 	case store.Skipped:
 		b.skipped(ans)
 	case store.Queued:

@@ -357,9 +357,7 @@ func (g *group) endWaits(err error) {
 
 // await returns what a bid has won, and sees to it that the parts last meanwhile.
 func (g *group) await(c *call, b *bid) (Grant, error) {
-	select {
-	case <-b.done:
-	default:
+	if !b.isOver() {
 		defer g.extending()()
 	}
 	grant, err := c.await(b)
