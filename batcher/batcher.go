@@ -56,6 +56,7 @@ type Lane[T, R any] struct {
 	key   func(T) string
 	flush func(context.Context, []T) ([]R, error)
 	stuck func(R) bool
+	one   func(context.Context, T) (R, error) // of Alone, nil without it
 	room  chan struct{}
 	ones  sync.Pool // of *[1]T, for Inline
 
@@ -98,6 +99,10 @@ func New[T, R any](cfg Config, key func(T) string, flush func(context.Context, [
 	}
 	return l
 }
+
+// Alone gives an Inline lane an operation for a single item, which needs no slices: it is
+// carried out instead of flush. To be called before the first item comes.
+func (l *Lane[T, R]) Alone(one func(context.Context, T) (R, error)) { l.one = one }
 
 // Submit hands an item in. When it returns nil, done will be called exactly
 // once, from another goroutine or (Inline) before Submit returns; so callers hold
@@ -240,7 +245,16 @@ func (l *Lane[T, R]) next() []entry[T, R] {
 // alone runs an operation for one item, in the caller's goroutine.
 func (l *Lane[T, R]) alone(item T, done func(R, error)) {
 	defer l.work.Done()
-	var r R
+	done(l.answerTo(item))
+}
+
+func (l *Lane[T, R]) answerTo(item T) (r R, err error) {
+	switch {
+	case l.ctx.Err() != nil:
+		return r, ErrStopped
+	case l.one != nil:
+		return l.one(l.ctx, item)
+	}
 	one := l.ones.Get().(*[1]T) //nolint:forcetypeassert // nothing else is in there
 	one[0] = item
 	answers, err := l.operate(one[:], nil)
@@ -249,7 +263,7 @@ func (l *Lane[T, R]) alone(item T, done func(R, error)) {
 	}
 	*one = [1]T{}
 	l.ones.Put(one)
-	done(r, err)
+	return r, err
 }
 
 // carryOutHere is carryOut for the item of a caller of Do. That may survive a panic, as a

@@ -322,10 +322,46 @@ func TestStopGivesUp(t *testing.T) {
 }
 
 func TestInline(t *testing.T) {
+	var r recorder
+	testInline(t, New(Config{Max: 1, Room: 1, Timeout: time.Second, Inline: true}, key, r.flush, nil))
+}
+
+// TestAlone: what is asked instead of flush gets single items, and none after Stop.
+func TestAlone(t *testing.T) {
+	flush := func(context.Context, []string) ([]string, error) { panic("asked for several") }
+	l := New(Config{Inline: true}, key, flush, nil)
+	broken, asked := errors.New("broken"), 0
+	l.Alone(func(_ context.Context, item string) (string, error) {
+		if asked++; item == "f" {
+			return item, broken
+		}
+		return item, nil
+	})
+	told := func(want error) func(string, error) {
+		return func(_ string, err error) {
+			if !errors.Is(err, want) {
+				t.Errorf("told %v, want %v", err, want)
+			}
+		}
+	}
+	if err := l.Submit(context.Background(), "f", told(broken)); err != nil {
+		t.Error(err)
+	}
+	testInline(t, l)
+	if asked != 6 {
+		t.Errorf("asked %d times", asked)
+	}
+	l.giveUp()
+	l.work.Add(1)
+	l.alone("g", told(ErrStopped)) // accepted before Stop gave up
+	if asked != 6 {
+		t.Error("asked after Stop gave up")
+	}
+}
+
+func testInline(t *testing.T, l *Lane[string, string]) {
 	synctest.Test(t, func(t *testing.T) {
-		var r recorder
 		var a answers
-		l := New(Config{Max: 1, Room: 1, Timeout: time.Second, Inline: true}, key, r.flush, nil)
 		for _, item := range []string{"a", "a", "b"} {
 			if err := l.Submit(context.Background(), item, a.done); err != nil {
 				t.Fatal(err)

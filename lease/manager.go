@@ -128,6 +128,10 @@ func (m *Manager) openLanes() {
 	m.cancels = batcher.New(m.traced("cancel", lane), byGrant, m.st.CancelWaits, stuck)
 	m.undos = batcher.New(m.traced("undo", lane), byGrant, m.st.Undo, func(o store.Outcome) bool { return o == store.Stuck })
 	m.releases = batcher.New(m.traced("release", lane), func(c store.Claim) string { return c.Key }, m.st.Release, notJudged)
+	if st, ok := m.st.(store.Immediate); ok && m.inline {
+		m.acquires.Alone(st.AcquireOne)
+		m.releases.Alone(st.ReleaseOne)
+	}
 }
 
 // forAll makes an operation that has no answers one of a lane.

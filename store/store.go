@@ -186,6 +186,13 @@ type Traits struct {
 	Polls bool
 }
 
+// Immediate is what a store whose operations are Inline may offer besides: the most
+// frequent of them for a single item, without the slices.
+type Immediate interface {
+	AcquireOne(ctx context.Context, ask Ask) (Answer, error)
+	ReleaseOne(ctx context.Context, claim Claim) (Verdict, error)
+}
+
 // NewLease is a renewed lease to be made.
 type NewLease struct {
 	ID  LeaseID

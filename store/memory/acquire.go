@@ -11,6 +11,17 @@ func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 	return s.askAll(ctx, "Acquire", asks, false)
 }
 
+// AcquireOne is Acquire for one key.
+func (s *Store) AcquireOne(ctx context.Context, ask store.Ask) (store.Answer, error) {
+	if err := s.usable(ctx, "Acquire"); err != nil {
+		return store.Answer{}, err
+	}
+	o := operation{ns: s.ns}
+	answer := o.ask(s, &ask, false)
+	o.finish()
+	return answer, nil
+}
+
 // Enqueue takes each key that can be had now, and waits for the others.
 func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	return s.askAll(ctx, "Enqueue", asks, true)

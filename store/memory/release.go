@@ -21,6 +21,17 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verd
 	return verdicts, nil
 }
 
+// ReleaseOne is Release for one lock.
+func (s *Store) ReleaseOne(ctx context.Context, c store.Claim) (store.Verdict, error) {
+	if err := s.usable(ctx, "Release"); err != nil {
+		return store.Verdict{}, err
+	}
+	o := operation{ns: s.ns}
+	verdict := o.release(s, &c)
+	o.finish()
+	return verdict, nil
+}
+
 func (o *operation) release(s *Store, c *store.Claim) store.Verdict {
 	sh := o.ns.shard(c.Key)
 	sh.mu.Lock()

@@ -29,7 +29,10 @@ type Store struct {
 	state atomic.Int32
 }
 
-var _ store.Store = (*Store)(nil)
+var (
+	_ store.Store     = (*Store)(nil)
+	_ store.Immediate = (*Store)(nil)
+)
 
 // OnNews sets the function that hears news. It is called by the goroutine that
 // caused it, before that one's own operation returns, and may call the store.
