@@ -158,3 +158,35 @@ func TestOpenExpired(t *testing.T) {
 		t.Error("an expired lease was opened again")
 	}
 }
+
+// A lease that ends while a release waits for a row is judged as it is then.
+func TestAReleaseThatWaitedJudgesTheLeaseAfterwards(t *testing.T) {
+	s := newScene(t)
+	short := openLease(t, s, time.Second)
+	var claims []store.Claim
+	for _, key := range []string{"a", "b"} {
+		token := want(t, acquire(t, s, askFor(key, short)), store.Granted).Token
+		claims = append(claims, store.Claim{Key: key, Token: token, Lease: short})
+	}
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, "SELECT FROM locksidecar.locks WHERE key = 'a' FOR UPDATE")
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + ttl WHERE id = $1", short)
+	verdicts := make(chan []store.Verdict, 1)
+	go func() {
+		v, err := s.Release(t.Context(), claims)
+		if err != nil {
+			t.Error(err)
+		}
+		verdicts <- v
+	}()
+	awaitBlocked(t, s.url)
+	poll(t, "the lease expires", func() bool {
+		return pgtest.Query[bool](t, s.url, "SELECT expires_at <= clock_timestamp() FROM locksidecar.leases WHERE id = $1", short)
+	})
+	exec(t, s.other, "ROLLBACK")
+	for i, v := range <-verdicts {
+		if v.Standing != store.Expired {
+			t.Errorf("%s: standing %d, want expired", claims[i].Key, v.Standing)
+		}
+	}
+}

@@ -1,21 +1,24 @@
 -- acquire_one for many keys, in the order of the keys, and for bind:ttl locks too:
 -- those ride on a lease that is made with the grant. Returns the keys that were granted.
--- Invariants 1 and 2: see acquire_one. Nothing is joined: the planner does not know
--- how many rows there are, and could compare each with each.
+-- Invariants 1 and 2: see acquire_one. Keys and locks are not joined: the planner does not
+-- know how many rows there are, and could compare each with each. Own leases are few, one
+-- for each TTL, so they are read once, and the epoch is.
 -- $1 namespace, $2 keys, $3 leases to ride on, $4 true for a bind:ttl lock, $5 grants, $6 sessions, $7 owners,
 -- $8 datas, $9 traceparents, $10 leases to be made, $11 their ttls, $12 instance, $13 pod, $14 not after
-WITH taken AS (
+WITH own AS MATERIALIZED (
+    SELECT id, expires_at FROM locksidecar.leases
+    WHERE id = ANY ($3::uuid[]) AND expires_at > clock_timestamp() AND NOT standing
+), taken AS (
     INSERT INTO locksidecar.locks AS l
         (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
     SELECT $1, key, lease_id, nextval('locksidecar.tokens'), grant_id, session, owner, clock_timestamp(), data, traceparent
     FROM unnest($2::text[], $3::uuid[], $4::boolean[], $5::uuid[], $6::text[], $7::text[], $8::text[], $9::text[])
         AS a (key, lease_id, by_ttl, grant_id, session, owner, data, traceparent)
-    WHERE (by_ttl OR (SELECT own.id FROM locksidecar.leases own
-        WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp() AND NOT own.standing) IS NOT NULL)
+    WHERE (by_ttl OR lease_id IN (SELECT id FROM own))
     AND (SELECT found.lease_id FROM locksidecar.locks found
         WHERE found.namespace = $1 AND found.key = a.key) IS NULL
-    AND clock_timestamp() < $14
-    AND (SELECT epoch FROM locksidecar.meta) = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)
+    AND (SELECT clock_timestamp() < $14 AND epoch = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)
+        FROM locksidecar.meta)
     ORDER BY key COLLATE "C"
     ON CONFLICT (namespace, key) DO UPDATE
     SET lease_id = excluded.lease_id, token = nextval('locksidecar.tokens'), grant_id = excluded.grant_id,
@@ -23,12 +26,12 @@ WITH taken AS (
         acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
         freed_at = NULL
     WHERE l.lease_id IS NULL AND clock_timestamp() < $14
-    RETURNING l.key, l.lease_id, l.token, l.acquired_at, l.watched,
-        (SELECT o.expires_at FROM locksidecar.leases o WHERE o.id = l.lease_id) AS expires_at
+    RETURNING l.key, l.lease_id, l.token, l.acquired_at, l.watched
 ), made AS (
     INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at, namespace, key)
     SELECT t.lease_id, $12, $13, false, ($11::interval[])[n], t.acquired_at + ($11::interval[])[n], $1, t.key
     FROM taken t, array_position($10::uuid[], t.lease_id) n
-    WHERE n IS NOT NULL
+    WHERE cardinality($10::uuid[]) > 0 AND n IS NOT NULL
 )
-SELECT key, token, acquired_at, expires_at, clock_timestamp(), watched FROM taken
+SELECT key, token, acquired_at, (SELECT o.expires_at FROM own o WHERE o.id = t.lease_id), clock_timestamp(), watched
+FROM taken t
