@@ -1,0 +1,91 @@
+package postgres_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// alone and among are the two statements that take free keys.
+func alone(ask store.Ask) []store.Ask { return []store.Ask{ask} }
+
+func among(ask store.Ask) []store.Ask {
+	byTTL := askFor("among "+ask.Key, uuid.Nil)
+	byTTL.TTL = time.Hour
+	return []store.Ask{ask, byTTL}
+}
+
+var statementsThatTake = map[string]func(store.Ask) []store.Ask{"one": alone, "many": among}
+
+// Nothing is taken under a lease that does not live, whatever others of the batch have.
+func TestNothingIsTakenUnderADeadLease(t *testing.T) {
+	for name, asks := range statementsThatTake {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			expired, stands := openLease(t, s, time.Hour), openLease(t, s, time.Hour)
+			exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", expired)
+			exec(t, s.conn, "UPDATE locksidecar.leases SET standing = true, hold_until = expires_at WHERE id = $1", stands)
+			var all []store.Ask
+			for key, lease := range map[string]store.LeaseID{"expired": expired, "stands": stands, "missing": uuid.New(), "lives": s.lease} {
+				all = append(all, asks(askFor(key, lease))...)
+			}
+			if name == "one" {
+				for _, ask := range all {
+					wantUnder(t, s, ask, acquire(t, s, ask))
+				}
+				return
+			}
+			answers, err := s.Acquire(t.Context(), all)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, ask := range all {
+				wantUnder(t, s, ask, answers[i])
+			}
+		})
+	}
+}
+
+// wantUnder expects what becomes of a free key under a lease.
+func wantUnder(t *testing.T, s *scene, ask store.Ask, a store.Answer) {
+	t.Helper()
+	outcome := store.LeaseLost
+	if ask.Lease == s.lease || ask.TTL > 0 {
+		outcome = store.Granted
+	}
+	if a.Outcome != outcome {
+		t.Errorf("%s: outcome %d, want %d", ask.Key, a.Outcome, outcome)
+	}
+	if a.Outcome == store.Granted && (a.ExpiresIn <= time.Minute || a.ExpiresIn > time.Hour) {
+		t.Errorf("%s: expires in %s", ask.Key, a.ExpiresIn)
+	}
+}
+
+// On a server that was promoted, tokens jump before anything is taken.
+func TestNothingIsTakenInAnotherEpoch(t *testing.T) {
+	for name, asks := range statementsThatTake {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			before := want(t, acquire(t, s, askFor("before", s.lease)), store.Granted).Token
+			exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
+			answers, err := s.Acquire(t.Context(), asks(askFor("after", s.lease)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range answers {
+				if want(t, a, store.Granted).Token < before+1<<30 {
+					t.Errorf("token %d after %d", a.Token, before)
+				}
+			}
+			if epoch := pgtest.Query[string](t, s.url, "SELECT epoch FROM locksidecar.meta"); epoch == "another" {
+				t.Error("the epoch stayed")
+			}
+		})
+	}
+}

@@ -1,0 +1,38 @@
+package postgres_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Each claim of a batch is judged by its own lease. That of a bind:ttl lock goes with it.
+func TestABatchOfReleasesLooksAtEachLease(t *testing.T) {
+	s := newScene(t)
+	expired, byTTL := askFor("expired", openLease(t, s, time.Hour)), askFor("ttl", uuid.Nil)
+	byTTL.TTL = time.Hour
+	var claims []store.Claim
+	for _, ask := range []store.Ask{askFor("lives", s.lease), expired, byTTL} {
+		token := want(t, acquire(t, s, ask), store.Granted).Token
+		claims = append(claims, store.Claim{Key: ask.Key, Token: token, Lease: ask.Lease})
+	}
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", expired.Lease)
+	_, claims[2].Lease, _ = holder(t, s.conn, "ttl")
+
+	verdicts, err := s.Release(t.Context(), claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, standing := range []store.Standing{store.Holds, store.Expired, store.Holds} {
+		if v := verdicts[i]; v.Standing != standing || standing == store.Holds && v.Lock.Holder.Lease != claims[i].Lease {
+			t.Errorf("%s: standing %d of lease %s, want %d", claims[i].Key, v.Standing, v.Lock.Holder.Lease, standing)
+		}
+	}
+	if n := pgtest.Query[int](t, s.url, "SELECT count(*) FROM locksidecar.leases WHERE NOT renewed"); n > 0 {
+		t.Error("the lease of the bind:ttl lock is still there")
+	}
+}
