@@ -8,20 +8,18 @@
 -- It grants only in the epoch of this server (see the function in_epoch) and only
 -- in time (invariant 7).
 -- $1 namespace, $2 key, $3 lease, $4 grant, $5 session, $6 owner, $7 data, $8 traceparent, $9 not after
-WITH own AS MATERIALIZED (
-    SELECT id, expires_at FROM locksidecar.leases
-    WHERE id = $3 AND expires_at > clock_timestamp() AND NOT standing
-    AND (SELECT clock_timestamp() < $9 AND epoch = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) FROM locksidecar.meta)
-)
 INSERT INTO locksidecar.locks AS l
     (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
 SELECT $1, $2, own.id, nextval('locksidecar.tokens'), $4, $5, $6, clock_timestamp(), $7, $8
-FROM own
-WHERE (SELECT lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = $2) IS NULL
+FROM locksidecar.leases own
+WHERE own.id = $3 AND own.expires_at > clock_timestamp() AND NOT own.standing
+AND (SELECT lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = $2) IS NULL
+AND clock_timestamp() < $9
+AND (SELECT epoch FROM locksidecar.meta) = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)
 ON CONFLICT (namespace, key) DO UPDATE
 SET lease_id = excluded.lease_id, token = nextval('locksidecar.tokens'), grant_id = excluded.grant_id,
     stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
     acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
     freed_at = NULL
 WHERE l.lease_id IS NULL AND clock_timestamp() < $9
-RETURNING token, acquired_at, (SELECT expires_at FROM own), clock_timestamp(), watched
+RETURNING token, acquired_at, (SELECT expires_at FROM locksidecar.leases WHERE id = $3), clock_timestamp(), watched
