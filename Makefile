@@ -15,7 +15,7 @@ PYTHON_CLIENT := clients/python
 export GOFLAGS += -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-go test-deps test-contract test-examples test-node test-python test-k8s test-image vet vet-darwin check lint ahead fmt fuzz model bench bench-check bench-deps bench-growth bench-profile bench-go image clean
+.PHONY: help run build test test-go test-deps test-contract test-examples test-node test-python test-k8s test-image vet vet-darwin check lint ahead fmt fuzz model bench bench-check bench-deps bench-explain bench-growth bench-profile bench-go image clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null || \
@@ -198,6 +198,9 @@ bench-growth: test-deps ## Measure how cost grows and write bench/GROWTH.md with
 
 bench-profile: test-deps ## Profile the sidecar under the goals' loads and write bench/PROFILE.md
 	go run ./bench -profile -write $(BENCH_ARGS)
+
+bench-explain: test-deps ## Measure what each statement costs PostgreSQL, and write bench/EXPLAIN.md
+	go run ./bench/explain -write $(BENCH_ARGS)
 
 # Redis and etcd are peers. The bench starts its own: RUNLEVEL=1 keeps the packages
 # from starting theirs, and what systemd has started is ended.

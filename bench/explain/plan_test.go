@@ -1,0 +1,26 @@
+package main
+
+import "testing"
+
+func TestCheck(t *testing.T) {
+	plan := func(scan string) node {
+		return node{Type: "Nested Loop", Plans: []node{{Type: scan, Relation: "locks"}}}
+	}
+	for name, c := range map[string]struct {
+		plan node
+		seen touched
+		bad  bool
+	}{
+		"lookups":          {plan("Index Scan"), touched{0, 10 * rowsAnAsk}, false},
+		"too many rows":    {plan("Index Scan"), touched{0, 10*rowsAnAsk + 1}, true},
+		"a scan, as seen":  {plan("Function Scan"), touched{1, 0}, true},
+		"a scan, by plan":  {plan("Seq Scan"), touched{}, true},
+		"the row of meta":  {node{Type: "Seq Scan", Relation: "meta"}, touched{}, false},
+		"nothing was seen": {plan("Index Scan"), touched{}, false},
+	} {
+		err := cost{explained: explained{Plan: c.plan}, asked: 10, seen: map[string]touched{"locks": c.seen}}.check()
+		if (err != nil) != c.bad {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// statement is one of store/postgres/sql.
+type statement struct {
+	name string
+	// about says what it is asked for.
+	about string
+	// one: it takes one key, or lease.
+	one bool
+	// args are its arguments in SQL, for so many lock rows and items.
+	args func(rows, asked int) []string
+}
+
+func (s statement) sizes() []int {
+	if s.one {
+		return []int{1}
+	}
+	return []int{1, 100, 1000}
+}
+
+// statements are those that calls of apps, waits and renewals lead to.
+var statements = []statement{
+	{"acquire_one", "a new key", true, func(rows, _ int) []string { return acquireOne(keyOf(rows, unknown, 500)) }},
+	{"acquire_one", "a free key", true, func(rows, _ int) []string { return acquireOne(keyOf(rows, free, 500)) }},
+	{"acquire_one", "a held key", true, func(rows, _ int) []string { return acquireOne(keyOf(rows, theirs, 500)) }},
+	{"acquire_many", "new keys", false, func(rows, n int) []string { return acquireMany(keys(rows, unknown, n), n, false) }},
+	{"acquire_many", "free keys", false, func(rows, n int) []string { return acquireMany(keys(rows, free, n), n, false) }},
+	{"acquire_many", "held keys", false, func(rows, n int) []string { return acquireMany(keys(rows, theirs, n), n, false) }},
+	{"acquire_many", "new keys, bind:ttl", false, func(rows, n int) []string { return acquireMany(keys(rows, unknown, n), n, true) }},
+	{"ask", "held keys, to wait", false, func(rows, n int) []string {
+		return []string{
+			namespace, late, "true", "'i'", "'p'", keys(rows, theirs, n), grants(5_000_000, n), same(uuid(waitsLease), n),
+			same("0", n), same("0", n), same("f", n), same("c3:1", n), same("", n), same("", n), same("", n),
+		}
+	}},
+	{"release_one", "nobody waits", true, func(rows, _ int) []string {
+		return []string{namespace, quote(keyOf(rows, mine, 500)), "500", quote(uuid(mineLease))}
+	}},
+	{"release_many", "nobody waits", false, func(rows, n int) []string {
+		return []string{namespace, keys(rows, mine, n), tokens(n), same(uuid(mineLease), n)}
+	}},
+	{"release", "somebody waits for each", false, func(rows, n int) []string {
+		return []string{
+			namespace, "'i'", keys(rows, contended, n), tokens(n), same(uuid(mineLease), n), same("f", n), same("f", n),
+			same("NULL", n), same("f", n), same("", n),
+		}
+	}},
+	{"hand_off", "of dead holders, somebody waits for each", false, func(rows, n int) []string {
+		return []string{same("default", n), keys(rows, dead, n), grants(deadLeases, n), tokens(n), same("", n)}
+	}},
+	{"bury_many", "expired leases", false, func(_, n int) []string { return []string{grants(deadLeases, n), "false"} }},
+	{"lease_renew_one", "a living lease", true, func(_, _ int) []string { return []string{quote(uuid(500))} }},
+	{"lease_renew", "living leases", false, func(_, n int) []string { return []string{grants(0, n)} }},
+	{"read", "held keys", false, func(rows, n int) []string {
+		return []string{namespace, keys(rows, theirs, n), same(uuid(mineLease), n)}
+	}},
+	{"check", "waiters", false, func(rows, n int) []string {
+		return []string{namespace, keys(rows, contended, n), grants(1_000_000*contended, n)}
+	}},
+	{"cancel_one", "a waiter", true, func(_, _ int) []string {
+		return []string{namespace, quote(uuid(1_000_000*contended + 500)), late, "'i9000003'"}
+	}},
+	{"cancel_many", "waiters", false, func(_, n int) []string {
+		return []string{namespace, grants(1_000_000*contended, n), late, "'i9000003'"}
+	}},
+	{"amend", "data", false, func(rows, n int) []string {
+		return []string{
+			namespace, late, keys(rows, mine, n), tokens(n), same(uuid(mineLease), n), same("0", n), same("t", n), same("7", n),
+		}
+	}},
+	{"undo", "held keys", false, func(rows, n int) []string {
+		return []string{namespace, late, "'i9000001'", keys(rows, mine, n), grants(0, n)}
+	}},
+}
+
+const (
+	namespace = "'default'"
+	late      = "'infinity'"
+)
+
+func quote(text string) string { return "'" + text + "'" }
+
+// array is a literal of a one-dimensional array.
+func array(n int, item func(n int) string) string {
+	items := make([]string, n)
+	for i := range items {
+		if items[i] = item(i * most / n); items[i] != "NULL" {
+			items[i] = `"` + items[i] + `"`
+		}
+	}
+	return quote("{" + strings.Join(items, ",") + "}")
+}
+
+// Keys, tokens and grants of the same places belong together. They lie all over the table.
+func keys(rows, kind, n int) string {
+	return array(n, func(i int) string { return keyOf(rows, kind, i+1) })
+}
+func tokens(n int) string { return array(n, func(i int) string { return fmt.Sprint(i + 1) }) }
+func grants(from, n int) string {
+	return array(n, func(i int) string { return uuid(from + i + 1) })
+}
+func same(item string, n int) string { return array(n, func(int) string { return item }) }
+
+func acquireOne(key string) []string {
+	return []string{
+		namespace, quote(key), quote(uuid(mineLease)), quote(uuid(5_000_000)), "'c1:1'", "''", "NULL", "''", late,
+	}
+}
+
+func acquireMany(keys string, n int, byTTL bool) []string {
+	leases, by, made, ttls := same(uuid(mineLease), n), "f", "'{}'", "'{}'"
+	if byTTL {
+		leases, by, ttls = grants(6_000_000, n), "t", same("1 hour", n)
+		made = leases
+	}
+	return []string{
+		namespace, keys, leases, same(by, n), grants(5_000_000, n), same("c1:1", n), same("", n), same("NULL", n), same("", n),
+		made, ttls, "'i'", "'p'", late,
+	}
+}
