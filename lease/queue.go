@@ -37,7 +37,7 @@ type queue struct {
 	m *Manager
 
 	mu     sync.Mutex
-	bids   map[store.GrantID]*bid
+	bids   map[store.HalfID]*bid
 	byKey  map[string]int
 	checks int       // under way
 	wakeAt time.Time // when watch looks next by itself
@@ -45,7 +45,7 @@ type queue struct {
 }
 
 func newQueue(m *Manager) *queue {
-	return &queue{m: m, bids: make(map[store.GrantID]*bid), byKey: make(map[string]int), wake: make(chan struct{}, 1)}
+	return &queue{m: m, bids: make(map[store.HalfID]*bid), byKey: make(map[string]int), wake: make(chan struct{}, 1)}
 }
 
 // every is how often a wait is checked that nothing else makes due.
@@ -59,7 +59,7 @@ func (q *queue) every() time.Duration {
 // add expects news of a bid that is about to stand in line.
 func (q *queue) add(b *bid) {
 	q.mu.Lock()
-	q.bids[b.grant] = b
+	q.bids[store.HalfOf(b.grant)] = b
 	q.byKey[b.req.Key]++
 	q.m.figures.Waits(b.req.Key, 1) // before anybody finds it here, and counts it out
 	q.mu.Unlock()
@@ -69,10 +69,10 @@ func (q *queue) add(b *bid) {
 func (q *queue) remove(b *bid) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.bids[b.grant] != b {
+	if q.bids[store.HalfOf(b.grant)] != b {
 		return
 	}
-	delete(q.bids, b.grant)
+	delete(q.bids, store.HalfOf(b.grant))
 	q.m.figures.Waits(b.req.Key, -1)
 	if q.byKey[b.req.Key]--; q.byKey[b.req.Key] == 0 {
 		delete(q.byKey, b.req.Key)
@@ -102,7 +102,7 @@ func (q *queue) on(l *renewed) []*bid {
 	defer q.mu.Unlock()
 	var out []*bid
 	if b := l.only.Load(); b != nil {
-		if q.bids[b.grant] == b {
+		if q.bids[store.HalfOf(b.grant)] == b {
 			out = append(out, b)
 		}
 		return out
@@ -136,9 +136,9 @@ func (q *queue) news(n store.News) {
 		return
 	}
 	q.mu.Lock()
-	b := q.bids[n.Grant]
+	b := q.bids[store.HalfOf(n.Grant)]
 	q.mu.Unlock()
-	if b != nil {
+	if b != nil && (n.Answer.Outcome == 0 || b.grant == n.Grant) { // who tells of a grant knows all of its id
 		b.onNews(n.Answer)
 	}
 }

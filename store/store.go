@@ -53,6 +53,12 @@ type LeaseID = uuid.UUID
 // the grant ends. It is random, or derived from a request_id.
 type GrantID = uuid.UUID
 
+// HalfID is the first half of a GrantID, by which a waiter is told to look.
+type HalfID [8]byte
+
+// HalfOf is the first half of a grant's id.
+func HalfOf(id GrantID) HalfID { return HalfID(id[:8]) }
+
 // Identity is the sidecar that uses a store.
 type Identity struct {
 	// Namespace separates keys: locks of different namespaces never meet.
@@ -275,8 +281,10 @@ type Answer struct {
 }
 
 // News tells that a waiter was granted its lock by a hand-off, or was skipped; or,
-// when the Answer has no Outcome, that the waiter should be checked now. With
-// Signals or an Event it is about something else.
+// when the Answer has no Outcome, that the waiter should be checked now: then only the
+// first half of Grant need be there (HalfID). With Signals or an Event it is about
+// something else. A grant of which another instance tells, and nobody else can, comes
+// with the Grant only, without Key and Lease.
 type News struct {
 	Attempt
 	// Lease is the lease under which it waited.

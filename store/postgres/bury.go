@@ -20,6 +20,8 @@ type held struct {
 	end *store.Event
 	// traceparent is the trace context of the release that ends the grant, or empty.
 	traceparent string
+	// told: if another instance is given the key, it has been told.
+	told bool
 }
 
 func (h held) name() keyName { return keyName{h.namespace, h.key} }
@@ -80,7 +82,9 @@ func (o *operation) tell(h handOver, of held) {
 		o.acquired(keyName{h.namespace, h.key}, h.token)
 	}
 	if !o.isMine(h.namespace, string(h.instance)) {
-		o.hint(h.namespace, string(h.instance), uuid.UUID(h.grant))
+		if !of.told {
+			o.hint(h.namespace, string(h.instance), uuid.UUID(h.grant))
+		}
 		return
 	}
 	o.news(store.News{

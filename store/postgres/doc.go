@@ -75,11 +75,37 @@
 //
 // A waiter of this instance is told of its grant directly. Another instance is sent
 // a NOTIFY, after the commit and in a transaction that writes nothing, for NOTIFY
-// keeps the whole server's commits in line (notify.go). It says which waiter to look
-// at, or that there are signals, and no more: payloads are lost when a connection
-// breaks, and anybody may send them. LISTEN has a connection of its own while there is
-// something to hear (listen.go); when it breaks, everybody is told to look at all waits,
-// signals and watched keys.
+// keeps the whole server's commits in line, for as long as a commit takes: in the releasing
+// transaction, all hand-offs of a server would wait for the disk one after the other, and a
+// release could fail because another program's NOTIFY is slow. Words are lost when a
+// connection breaks, and anybody may send them and hear them. LISTEN has a connection of its
+// own while there is something to hear (listen.go); when it breaks, everybody is told to
+// look at all waits, signals and watched keys.
+//
+// What a release hands over is told whole (sql/tell.sql), by a statement that goes to the
+// server in one flush with the release and is carried out when that is committed. It reads
+// what is there then, as the check of the waiter would, so the waiter's sidecar need not
+// ask. Why such a word may be believed:
+//
+//   - It was sent when the grant was committed: it is read from the committed rows.
+//   - Only who has read the rows knows the whole id of a grant, 122 random bits, while its
+//     waiter waits. Hints name the first half of it (words.go): enough to look, and no
+//     more. When the whole id is in a word, for all who listen to hear, its waiter has been
+//     granted the lock. Ids that others can derive, from a request_id, are not told whole.
+//     A role that may read grant_id could forge a grant; see Rights.
+//   - A word that comes twice, or late, finds no waiter: an attempt has an id of its own,
+//     and is over when it has won, was cancelled, timed out, or has lost its lease. Then
+//     whoever ended it releases what it was granted, as after any grant that nobody wants.
+//   - A grant rides on the waiter's own renewed lease, and the sidecar believes in that
+//     until its own deadline, and no longer. What rides on another one (bind:ttl, min_hold)
+//     is only hinted at: its time runs since the grant. A lease that was buried meanwhile
+//     had expired by the database's clock, so it is past the deadline here.
+//   - Who breaks the lock between the grant and the word leaves a signal, which waits for
+//     the grant to arrive. A failover that forgets the commit forgets it after any answer.
+//
+// All else is only hinted at: what a burial or an undo hands over, who is to look for
+// whatever reason, and that there are signals. A word that is lost is made up for by the
+// checks that come with the renewals.
 //
 // Events of watched keys (watch.go) are told in the same way, whole (event.go), by one
 // statement that finds who watches: the statements that change a lock say whether anybody
@@ -128,5 +154,7 @@
 //
 // A role that may not create anything runs on a current schema with USAGE on the
 // schema and the sequence, EXECUTE on the functions, and SELECT, INSERT, UPDATE,
-// DELETE on the tables, but of meta only SELECT. For Stats, USAGE and SELECT are enough.
+// DELETE on the tables, but of meta only SELECT. For Stats, USAGE and SELECT are enough, and
+// not of the columns grant_id: who reads those of waiting calls could forge a hand-off to
+// them, so such a role must be trusted as the sidecars' own.
 package postgres

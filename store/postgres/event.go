@@ -10,12 +10,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// The words of notifications, but for ids of grants: "signals" tells an instance to look
-// at its signals; an event follows its prefix.
-const (
-	signalsWord = "signals"
-	eventPrefix = "event:"
-)
+// eventPrefix begins the word of an event.
+const eventPrefix = "event:"
 
 // message is an event as notifications carry it: compact JSON without a space or
 // anything that is not ASCII, because what apps wrote is base64 in it.

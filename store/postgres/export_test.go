@@ -28,6 +28,9 @@ func Setting(ctx context.Context, tb testing.TB, s store.Store, name string) str
 // ChannelOf is where an instance listens.
 var ChannelOf = channelOf
 
+// ListenAsk is what the ear asks a silent server.
+var ListenAsk = sqlListenAsk.sql
+
 // InSession asks in a session that the store has used, without setting anything up.
 func InSession(ctx context.Context, tb testing.TB, s store.Store, sql string) string {
 	tb.Helper()

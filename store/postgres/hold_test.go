@@ -401,7 +401,7 @@ func TestStatementsOfAHold(t *testing.T) {
 		}
 		return err
 	})
-	counted("release", 2, func() error {
+	counted("release", 3, func() error {
 		verdicts, err := s.Release(t.Context(), claims)
 		if slices.ContainsFunc(verdicts, func(v store.Verdict) bool { return v.Standing != store.Holds }) {
 			t.Errorf("%+v", verdicts)

@@ -44,13 +44,14 @@ var (
 	errNoEar = errors.New("switched off")
 )
 
-// sqlListenAsk asks whether the other end is there.
-var sqlListenAsk = statement{"listen", mark + "listen" + markEnd + "SELECT"}
+// sqlListenAsk asks whether the other end is there. It is empty: the server answers, and
+// executes nothing.
+var sqlListenAsk = statement{"listen", strings.TrimSpace(mark + "listen" + markEnd)}
 
 // ear hears what other instances tell this one, on a connection of its own that
-// exists while there is something to hear. What it hears are hints: ids of grants
-// to look at, that there are signals, and events of watched keys. A word to itself shows
-// that they arrive.
+// exists while there is something to hear: grants that were handed over, hints which
+// waiters should look, that there are signals, and events of watched keys. A word to itself
+// shows that they arrive.
 type ear struct {
 	s       *Store
 	channel string
@@ -236,8 +237,9 @@ func (e *ear) ask(ctx context.Context, conn *pgx.Conn) error {
 	return e.s.measured(limited, sqlListenAsk, func(sql string) error { _, err := conn.Exec(limited, sql); return err })
 }
 
-// hear passes a payload on. Anybody may have sent it: what is not known is ignored, an
-// id is only a reason to look, and events are only heard of keys that are watched here.
+// hear passes a payload on. Anybody may have sent it: what is not known is ignored, a hint
+// is only a reason to look, events are only heard of keys that are watched here, and who
+// tells of a grant must know its id.
 func (e *ear) hear(payload, hello string) {
 	for word := range strings.SplitSeq(payload, " ") {
 		switch word {
@@ -261,7 +263,10 @@ func (e *ear) pass(word string) {
 		}
 		return
 	}
-	if grant, err := uuid.Parse(word); err == nil && grant != uuid.Nil {
+	if grant, ok := hintedOf(word); ok {
 		e.s.news(store.News{Attempt: store.Attempt{Grant: grant}})
+	}
+	if news, ok := e.s.grantOf(word); ok {
+		e.s.news(news)
 	}
 }

@@ -54,9 +54,24 @@ func (l *listener) await(t *testing.T, what string, is func(store.News) bool) {
 	}
 }
 
+// awaitGrant waits until it is told of a waiter's grant.
+func (l *listener) awaitGrant(t *testing.T, waiter store.Ask) (told store.Answer) {
+	t.Helper()
+	l.await(t, "the grant of a waiter", func(n store.News) bool {
+		told = n.Answer
+		return n.Grant == waiter.Grant && n.Answer.Outcome == store.Granted
+	})
+	return told
+}
+
 func (l *listener) awaitHearing(t *testing.T) {
 	t.Helper()
 	poll(t, "news is heard", func() bool { return !l.Traits().Polls })
+}
+
+// isHint reports whether news tells a waiter to look. It does not name it whole.
+func isHint(n store.News, waiter store.Ask) bool {
+	return n.Answer.Outcome == 0 && store.HalfOf(n.Grant) == store.HalfOf(waiter.Grant)
 }
 
 func isEveryWait(n store.News) bool { return n.Grant == uuid.Nil && !n.Signals && n.Event == nil }
@@ -82,9 +97,17 @@ func TestAHandOffIsHeardElsewhere(t *testing.T) {
 	if a.Traits().Polls == false {
 		t.Error("an instance that was not told to listen says that it hears")
 	}
-	release(t, a, store.Claim{Key: "k", Token: token, Lease: a.lease})
-	b.await(t, "a hint for the waiter", func(n store.News) bool { return n.Grant == waiter.Grant && n.Answer.Outcome == 0 })
-	want(t, check(t, b, waiter), store.Granted)
+	cluster.ResetStatements(t, url)
+	release(t, a, store.Claim{Key: "k", Token: token, Lease: a.lease, Traceparent: handedBy})
+	told := b.awaitGrant(t, waiter)
+	if n := cluster.Statements(t, url, "/* locksidecar:notify */%"); n != 0 {
+		t.Errorf("%d statements told what the release's own had told", n)
+	}
+	found := want(t, check(t, b, waiter), store.Granted)
+	if told.Token <= token || told.Token != found.Token || !told.AcquiredAt.Equal(found.AcquiredAt) || told.HandedBy != handedBy ||
+		told.ExpiresIn > time.Hour || told.ExpiresIn < time.Hour-patience || told.GrantedFor < 0 || told.GrantedFor > patience {
+		t.Errorf("told of %+v, there is %+v", told, found)
+	}
 
 	b.Listen(false)
 	poll(t, "nobody listens where there is nothing to hear", func() bool { return ears(t, url) == 0 })
@@ -100,12 +123,12 @@ func TestAStopTellsWhatItHandedOver(t *testing.T) {
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	b.Listen(true)
 	b.awaitHearing(t)
-	waiters := map[store.GrantID]bool{}
+	waiters := map[store.HalfID]bool{}
 	for _, key := range []string{"x", "y", "z"} {
 		want(t, acquire(t, a, askFor(key, a.lease)), store.Granted)
 		waiter := askFor(key, b.lease)
 		want(t, enqueue(t, b, waiter), store.Queued)
-		waiters[waiter.Grant] = true
+		waiters[store.HalfOf(waiter.Grant)] = true
 	}
 	if err := a.Bury(t.Context(), []store.LeaseID{a.lease}); err != nil {
 		t.Fatal(err)
@@ -113,8 +136,8 @@ func TestAStopTellsWhatItHandedOver(t *testing.T) {
 	a.Stop()
 	for len(waiters) > 0 {
 		b.await(t, "hints for all waiters", func(n store.News) bool {
-			known := waiters[n.Grant]
-			delete(waiters, n.Grant)
+			known := waiters[store.HalfOf(n.Grant)]
+			delete(waiters, store.HalfOf(n.Grant))
 			return known
 		})
 	}
@@ -138,30 +161,17 @@ func TestAKilledEarListensAgain(t *testing.T) {
 		b.awaitHearing(t)
 	}
 	release(t, a, store.Claim{Key: "k", Token: token, Lease: a.lease})
-	b.await(t, "a hint for the waiter", func(n store.News) bool { return n.Grant == waiter.Grant })
+	b.awaitGrant(t, waiter)
 }
 
-// Whoever may connect to the database may send notifications. They are hints: nothing
-// is granted because of one, and nothing breaks.
-func TestForgedNotifications(t *testing.T) {
+// The question whether the other end is there is answered, and no statement.
+func TestTheEarsQuestionIsNoStatement(t *testing.T) {
 	url := cluster.NewDatabase(t)
-	b := newListener(t, url, "b", postgres.ListenAuto)
-	b.Listen(true)
-	b.awaitHearing(t)
 	conn := connect(t, url)
-	grant := uuid.New()
-	channel := postgres.ChannelOf("n", "b")
-	for _, payload := range []string{"", " ", "hello", "hello-" + uuid.NewString(), uuid.Nil.String(), strings.Repeat("x", 7999), "\u0000x"[1:], grant.String() + " nonsense"} {
-		exec(t, conn, "SELECT pg_notify($1, $2)", channel, payload)
-	}
-	b.await(t, "the one that is an id", func(n store.News) bool {
-		if n.Answer.Outcome != 0 {
-			t.Errorf("a notification became an answer: %+v", n)
-		}
-		return n.Grant == grant
-	})
-	if b.Traits().Polls {
-		t.Error("it does not hear any more")
+	cluster.ResetStatements(t, url)
+	exec(t, conn, postgres.ListenAsk)
+	if n := cluster.Statements(t, url, "%listen%"); n != 0 {
+		t.Errorf("%d statements", n)
 	}
 }
 
@@ -274,7 +284,7 @@ func TestAShortenedLockHintsTheFirstLivingWaiter(t *testing.T) {
 		t.Fatalf("%+v, %v", verdicts, err)
 	}
 	a.await(t, "a hint for the living waiter", func(n store.News) bool {
-		return n.Grant == living.Grant && n.Answer.Outcome == 0
+		return isHint(n, living)
 	})
 }
 
@@ -310,7 +320,7 @@ func TestAHandOffToAShorterLeaseHintsTheNext(t *testing.T) {
 					t.Fatal(err)
 				}
 				a.await(t, "a hint for who is first in line now", func(n store.News) bool {
-					return n.Grant == next.Grant && n.Answer.Outcome == 0
+					return isHint(n, next)
 				})
 				want(t, check(t, a, brief), store.Granted)
 			})

@@ -34,9 +34,10 @@ func channelOf(namespace, instance string) string {
 }
 
 // mouth tells other instances, with few statements: what comes while one is under
-// way goes with the next. What it says are ids of grants to look at, or that there are
+// way goes with the next. What it says is which waiters should look, or that there are
 // signals, or what happened to a watched key; nothing that anybody would have to trust:
-// who may connect to the database may send the same.
+// who may connect to the database may send the same. (What a release hands over is told
+// by itself: see words.go.)
 type mouth struct {
 	s *Store
 
@@ -211,7 +212,7 @@ func (s *Store) hint(namespace, instance string, grant uuid.UUID) {
 		s.news(store.News{Attempt: store.Attempt{Grant: grant}})
 		return
 	}
-	s.mouth.tell(channelOf(namespace, instance), grant.String())
+	s.mouth.tell(channelOf(namespace, instance), hintOf(grant))
 }
 
 func (s *Store) isMine(namespace, instance string) bool {

@@ -39,6 +39,16 @@ type operation struct {
 	passed  map[keyName]bool
 	// single are the keys of leases that were buried here and can hold no others.
 	single map[uuid.UUID]keyName
+	// then is what the next statement is followed by, nil: nothing.
+	then *follower
+}
+
+// follower is a statement that goes to the server in one flush with another, and is a
+// transaction of its own: it is carried out when that one is committed, and only then.
+type follower struct {
+	sql  statement
+	args []any
+	done bool
 }
 
 // beginBatch is begin for an operation with items.
@@ -150,7 +160,7 @@ func try[T any](ctx context.Context, o *operation, sql statement, args []any, sc
 		return rows.Err()
 	}
 	began := o.begins()
-	if o.shared() {
+	if o.shared() || o.then != nil {
 		err = o.inTransaction(ctx, conn, sql, args, collect)
 	} else {
 		err = inSession(ctx, conn, sql.sql, args, collect)
@@ -177,22 +187,45 @@ func inSession(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, 
 	return collect(rows)
 }
 
-// inTransaction carries out a statement in a session that is shared, and sets up the
-// transaction before it. All goes to the server at once, so that no row stays
-// locked for the time of a round trip.
+// inTransaction carries out a statement in a transaction that is begun and ended
+// explicitly: in a session that is shared, for it must be set up, and where something
+// follows. All goes to the server at once, so that no row stays locked for the time of a
+// round trip. What follows may fail: the statement is committed then.
 func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql statement, args []any, collect func(pgx.Rows) error) error {
 	batch := &pgx.Batch{}
 	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-	batch.Queue(sqlConnectionSetUp.sql, o.settings(true)...)
+	if o.shared() {
+		batch.Queue(sqlConnectionSetUp.sql, o.settings(true)...)
+	}
+	var committed bool
+	var since time.Time
 	var done pgconn.CommandTag
 	batch.Queue(sql.sql, args...).Query(func(rows pgx.Rows) error {
 		err := collect(rows)
 		done = rows.CommandTag()
 		return err
 	})
-	batch.Queue("COMMIT")
+	batch.Queue("COMMIT").Exec(func(pgconn.CommandTag) error {
+		committed, since = true, o.begins()
+		return nil
+	})
+	if o.then != nil && !o.shared() { // it would need to be set up, too
+		o.then.done = false
+		batch.Queue(o.then.sql.sql, o.then.args...).Exec(func(pgconn.CommandTag) error {
+			o.then.done = true
+			o.ends(ctx, o.then.sql.name, since, nil)
+			return nil
+		})
+	}
 	ctx, end := o.span(ctx, conn.Conn(), sql)
 	err := conn.SendBatch(ctx, batch).Close()
+	if committed && err != nil {
+		o.log.Debug("what follows a statement failed", "statement", sql.name, "error", err)
+		if o.then != nil {
+			o.ends(ctx, o.then.sql.name, since, err)
+		}
+		err = nil
+	}
 	end(done, err)
 	if conn.Conn().PgConn().TxStatus() == 'E' {
 		_, _ = conn.Exec(ctx, "ROLLBACK") // else the pool would throw the connection away

@@ -56,6 +56,7 @@ var (
 	sqlSweepSignals    = load("sweep_signals")
 	sqlSweepWaiters    = load("sweep_waiters")
 	sqlSweepWatched    = load("sweep_watched")
+	sqlTell            = load("tell")
 	sqlTold            = load("told")
 	sqlUndo            = load("undo")
 	sqlUnwatch         = load("unwatch")

@@ -152,6 +152,7 @@ func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int,
 		untold[n], successes[n], atOnce[n] = c.Untold, c.Outcome == store.Success, c.AtOnce
 		results[n], traceparents[n] = textOf(c.Result), c.Traceparent
 	}
+	o.then = &follower{sql: sqlTell, args: []any{namespace, o.config.Identity.Instance, keys, tokens}}
 	found, err := query(ctx, o, sqlRelease,
 		[]any{namespace, o.config.Identity.Instance, keys, tokens, leases, untold, successes, results, atOnce, traceparents},
 		func(rows pgx.Rows, v *verdictRow) error {
@@ -159,6 +160,8 @@ func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int,
 				&v.nextGrant, &v.nextLease, &v.nextInstance, &v.nextToken, &v.nextAcquired, &v.nextExpiry,
 				&v.hints.grants, &v.hints.instances, &v.watched)...)
 		})
+	told := o.then.done
+	o.then = nil
 	if err != nil {
 		return err
 	}
@@ -175,7 +178,7 @@ func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int,
 		expired = append(expired, v.expired...)
 		k := held{
 			namespace: namespace, key: claims[n].Key, lease: uuid.UUID(v.lease), token: &claims[n].Token,
-			traceparent: claims[n].Traceparent,
+			traceparent: claims[n].Traceparent, told: told,
 		}
 		if verdicts[n].Standing == store.Holds {
 			k.end = releaseOf(&claims[n])

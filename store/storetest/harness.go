@@ -107,9 +107,9 @@ type instance struct {
 }
 
 // heardOf is what news can be about: a grant whose end of waiting is told, or one
-// whose waiter should look.
+// whose waiter should look. A hint need not name it whole.
 type heardOf struct {
-	grant store.GrantID
+	grant store.HalfID
 	hint  bool
 }
 
@@ -131,7 +131,7 @@ func (in *instance) hear(n store.News) {
 		return
 	}
 	select {
-	case in.earFor(heardOf{n.Grant, n.Answer.Outcome == 0}) <- n:
+	case in.earFor(heardOf{store.HalfOf(n.Grant), n.Answer.Outcome == 0}) <- n:
 	default: // it was heard before
 	}
 }
@@ -139,11 +139,11 @@ func (in *instance) hear(n store.News) {
 // newsOf is where news of a hand-off arrives, hintsOf where it arrives that a
 // waiter should look.
 func (in *instance) newsOf(grant store.GrantID) chan store.News {
-	return in.earFor(heardOf{grant, false})
+	return in.earFor(heardOf{store.HalfOf(grant), false})
 }
 
 func (in *instance) hintsOf(grant store.GrantID) chan store.News {
-	return in.earFor(heardOf{grant, true})
+	return in.earFor(heardOf{store.HalfOf(grant), true})
 }
 
 func (in *instance) earFor(what heardOf) chan store.News {
@@ -293,7 +293,7 @@ func (in *instance) awaitNews(ask store.Ask) store.Answer {
 	for {
 		select {
 		case n := <-in.newsOf(ask.Grant):
-			if n.Attempt != ask.Attempt || n.Lease != ask.Lease {
+			if n.Grant != ask.Grant || n.Key != "" && (n.Key != ask.Key || n.Lease != ask.Lease) {
 				in.Fatalf("news of another attempt: %+v, waited for %+v", n, ask)
 			}
 			return in.want(n.Answer, store.Granted)

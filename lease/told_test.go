@@ -1,0 +1,144 @@
+package lease
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// word is what another sidecar tells of a bid's grant: no more than that.
+func (r *rig) word(b *bid) store.News {
+	lock := r.stored(b.req.Key)
+	return store.News{
+		Attempt: store.Attempt{Grant: b.grant},
+		Answer: store.Answer{
+			Outcome: store.Granted, Token: lock.Token, AcquiredAt: lock.Holder.AcquiredAt, ExpiresIn: lock.Holder.ExpiresIn,
+		},
+	}
+}
+
+// waiting is a call that waits behind another sidecar, and its bid.
+func (r *rig) waiting(other *rig, s *Session, key string, wait time.Duration) (*answer, *bid, int64) {
+	g := other.lockTTL(key, time.Hour)
+	a := r.wait(s, key, wait)
+	synctest.Wait()
+	return a, r.m.queue.all()[0], g.Token
+}
+
+// Who is told of its grant asks nobody, and who only knows half of the id is not believed.
+func TestToldOfAGrant(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other, s := r.another(opt), r.session()
+		a, b, token := r.waiting(other, s, "k", WaitForever)
+		forged := r.word(b)
+		copy(forged.Grant[8:], uuid.NewString())
+		r.m.queue.news(forged)
+		if synctest.Wait(); a.isOver() {
+			t.Fatal("believed a word that does not know the grant's id")
+		}
+		r.handOver(other, "k", token)
+		checks := r.st.count("CheckWaits")
+		r.m.queue.news(r.word(b))
+		synctest.Wait()
+		if g := a.granted(t); g.Token != r.stored("k").Token || r.st.count("CheckWaits") != checks {
+			t.Errorf("granted %+v after %d checks", g, r.st.count("CheckWaits")-checks)
+		}
+		s.End(EndDropped)
+		r.nothingLeft()
+	})
+}
+
+// Half of the id is a hint.
+func TestHalfAnIDIsAHint(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other, s := r.another(opt), r.session()
+		a, b, token := r.waiting(other, s, "k", WaitForever)
+		time.Sleep(time.Second)
+		r.handOver(other, "k", token)
+		var half store.GrantID
+		copy(half[:8], b.grant[:8])
+		before := time.Now()
+		r.m.queue.news(store.News{Attempt: store.Attempt{Grant: half}})
+		if a.granted(t); time.Since(before) != 0 {
+			t.Errorf("granted %s after the hint", time.Since(before))
+		}
+		s.End(EndDropped)
+		r.nothingLeft()
+	})
+}
+
+// A word that comes again, or after its wait is over, changes nothing.
+func TestWordsThatComeLate(t *testing.T) {
+	for name, before := range map[string]func(*rig, *Session, *answer, store.News){
+		"again": func(r *rig, s *Session, a *answer, word store.News) {
+			r.m.queue.news(word)
+			r.release(s, a.granted(r.t))
+		},
+		"after the session's end": func(_ *rig, s *Session, _ *answer, _ store.News) { s.End(EndDropped) },
+		"after the lease's end": func(r *rig, _ *Session, _ *answer, _ store.News) {
+			r.buryLeases()
+			time.Sleep(6 * time.Second) // a renewal finds out
+		},
+		"after the suspension": func(r *rig, _ *Session, _ *answer, _ store.News) {
+			r.clk.stop(time.Hour)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				other, s := r.another(opt), r.session()
+				a, b, token := r.waiting(other, s, "k", WaitForever)
+				r.handOver(other, "k", token)
+				word := r.word(b)
+				before(r, s, a, word)
+				r.m.queue.news(word)
+				synctest.Wait()
+				if h := r.m.held.get("k"); h != nil && h.token == word.Answer.Token {
+					t.Errorf("holds the grant of the late word: %+v", h)
+				}
+				s.End(EndDropped)
+				time.Sleep(time.Minute)
+				r.nothingLeft()
+			})
+		})
+	}
+}
+
+// A word that overtakes the answer of the enqueue counts, and one that meets a cancel under
+// way is not lost: the call is told of its grant, or gives it back.
+func TestAWordMeetsOtherAnswers(t *testing.T) {
+	for _, op := range []string{"Enqueue", "CancelWaits"} {
+		t.Run(op, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				other, s := r.another(), r.session()
+				var proceed func()
+				if op == "Enqueue" {
+					proceed = r.st.holdAnswer(op)
+				}
+				a, b, token := r.waiting(other, s, "k", 10*time.Second)
+				if op == "CancelWaits" {
+					proceed = r.st.holdAnswer(op)
+					r.handOver(other, "k", token)
+					time.Sleep(11 * time.Second)
+				} else {
+					r.handOver(other, "k", token)
+				}
+				r.m.queue.news(r.word(b))
+				synctest.Wait()
+				proceed()
+				if g := a.granted(t); g.Token != r.stored("k").Token {
+					t.Errorf("granted %+v", g)
+				}
+				s.End(EndDropped)
+				r.nothingLeft()
+			})
+		})
+	}
+}

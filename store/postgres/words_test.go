@@ -1,0 +1,154 @@
+package postgres_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
+)
+
+const handedBy = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+// spy listens on an instance's channel, as everybody may who may connect.
+type spy struct{ conn *pgx.Conn }
+
+func newSpy(t *testing.T, url, instance string) spy {
+	t.Helper()
+	s := spy{connect(t, url)}
+	exec(t, s.conn, "LISTEN "+postgres.ChannelOf("n", instance))
+	return s
+}
+
+// next is the next payload that is not a greeting.
+func (s spy) next(t *testing.T) string {
+	t.Helper()
+	for {
+		n, err := s.conn.WaitForNotification(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(n.Payload, "hello-") {
+			return n.Payload
+		}
+	}
+}
+
+// Whoever may connect to the database may send notifications. What does not name a
+// grant's whole, random id is a hint at most, and nothing breaks.
+func TestForgedNotifications(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	b := newListener(t, url, "b", postgres.ListenAuto)
+	b.Listen(true)
+	b.awaitHearing(t)
+	conn := connect(t, url)
+	id, derived := uuid.New(), uuid.NewSHA1(uuid.New(), []byte("k"))
+	const times = ",7,1700000000000000,1700000060000000,1700000000000000,"
+	for _, payload := range []string{
+		"", " ", "hello", "hello-" + uuid.NewString(), uuid.NewString(), strings.Repeat("x", 7999), "look:", "look:" + uuid.Nil.String()[:18],
+		"look:" + uuid.NewString(), "look:zzzzzzzz-0000-0000",
+		"granted:", "granted:" + id.String(), "granted:" + id.String()[:18] + times, "granted:" + id.String() + times[:len(times)-1],
+		"granted:" + derived.String() + times, "granted:" + uuid.Nil.String() + times,
+		"granted:" + id.String() + strings.Replace(times, "7", "x", 1), "granted:" + id.String() + strings.Replace(times, "7", "-7", 1),
+		"granted:" + id.String() + strings.Replace(times, "17", "99999999999999", 1),
+		"look:" + id.String()[:18] + " nonsense",
+	} {
+		exec(t, conn, "SELECT pg_notify($1, $2)", postgres.ChannelOf("n", "b"), payload)
+	}
+	b.await(t, "the one that is a hint", func(n store.News) bool {
+		if n.Answer.Outcome != 0 {
+			t.Errorf("a notification became an answer: %+v", n)
+		}
+		return isHint(n, store.Ask{Attempt: store.Attempt{Grant: id}})
+	})
+	if b.Traits().Polls {
+		t.Error("it does not hear any more")
+	}
+}
+
+// The id of a grant proves that its word is true. So nobody who listens may learn it while
+// its waiter waits.
+func TestHintsKeepTheSecret(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
+	holder := askFor("k", a.lease)
+	holder.TTL = time.Hour
+	token := want(t, acquire(t, a, holder), store.Granted).Token
+	waiter := askFor("k", b.lease)
+	want(t, enqueue(t, b, waiter), store.Queued)
+	s := newSpy(t, url, "b")
+	if _, err := a.Amend(t.Context(), []store.Change{{Claim: store.Claim{Key: "k", Token: token}, TTL: time.Minute}}); err != nil {
+		t.Fatal(err)
+	}
+	secret := waiter.Grant.String()[18:]
+	if heard := s.next(t); !strings.HasPrefix(heard, "look:") || strings.Contains(heard, secret) {
+		t.Errorf("a hint says %q to everybody, of %s", heard, waiter.Grant)
+	}
+	release(t, a, store.Claim{Key: "k", Token: token})
+	if heard := s.next(t); !strings.HasPrefix(heard, "granted:"+waiter.Grant.String()) {
+		t.Errorf("the grant of %s was told as %q", waiter.Grant, heard)
+	}
+}
+
+// What rides on a lease of its own, and what is granted under an id that others can
+// derive, is not told whole: its waiter looks.
+func TestRareGrantsAreHints(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
+	b.Listen(true)
+	b.awaitHearing(t)
+	for name, change := range map[string]func(*store.Ask){
+		"bind:ttl":   func(w *store.Ask) { w.TTL = time.Minute },
+		"min_hold":   func(w *store.Ask) { w.MinHold, w.Lease = time.Minute, openLease(t, b, time.Hour) },
+		"request_id": func(w *store.Ask) { w.Grant = uuid.NewSHA1(uuid.New(), []byte(w.Key)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			waiter := askFor(name, b.lease)
+			change(&waiter)
+			token := want(t, acquire(t, a, askFor(name, a.lease)), store.Granted).Token
+			want(t, enqueue(t, b, waiter), store.Queued)
+			release(t, a, store.Claim{Key: name, Token: token, Lease: a.lease})
+			b.await(t, "a hint", func(n store.News) bool {
+				if n.Answer.Outcome != 0 {
+					t.Errorf("told whole: %+v", n)
+				}
+				return isHint(n, waiter)
+			})
+			want(t, check(t, b, waiter), store.Granted)
+		})
+	}
+}
+
+// Many keys that are released at once go to their waiters, each by a word of its own.
+func TestABatchTellsAll(t *testing.T) {
+	const many = 300
+	url := cluster.NewDatabase(t)
+	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
+	b.Listen(true)
+	b.awaitHearing(t)
+	var claims []store.Claim
+	waiting := map[store.GrantID]bool{}
+	for i := range many {
+		key := fmt.Sprint("k", i)
+		token := want(t, acquire(t, a, askFor(key, a.lease)), store.Granted).Token
+		claims = append(claims, store.Claim{Key: key, Token: token, Lease: a.lease, Traceparent: handedBy})
+		waiter := askFor(key, b.lease)
+		want(t, enqueue(t, b, waiter), store.Queued)
+		waiting[waiter.Grant] = true
+	}
+	if _, err := a.Release(t.Context(), claims); err != nil {
+		t.Fatal(err)
+	}
+	for len(waiting) > 0 {
+		b.await(t, "all grants", func(n store.News) bool {
+			known := waiting[n.Grant] && n.Answer.Outcome == store.Granted
+			delete(waiting, n.Grant)
+			return known
+		})
+	}
+}
