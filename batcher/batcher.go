@@ -4,8 +4,8 @@
 // next batch, so that a lone call goes out at once and a crowd shares a statement:
 // there is no timer and no artificial delay. A lone call can be carried out by its own
 // caller ([Lane.Do]). Two items with the same key never
-// share a batch; the later one goes with a later batch, and overtakes nobody who
-// came earlier for the same key.
+// share a batch, unless the lane says that they may (Together); the later one goes with a
+// later batch, and overtakes nobody who came earlier for the same key.
 //
 // An item that was accepted is always answered, exactly once, whether or not
 // anybody still wants the answer: the operation runs under a context of the lane,
@@ -40,6 +40,9 @@ type Config struct {
 	Room int
 	// Timeout limits one operation.
 	Timeout time.Duration
+	// Together: items with the same key may share a batch, in their order. A stuck one still
+	// has those behind it that came later.
+	Together bool
 	// Inline runs each item at once, alone, in the caller's goroutine. It is for
 	// operations that take microseconds and never block.
 	Inline bool
@@ -218,7 +221,9 @@ func (l *Lane[T, R]) add(e entry[T, R]) {
 		l.later[k] = append(later, e)
 		return
 	}
-	l.later[k] = nil
+	if !l.cfg.Together {
+		l.later[k] = nil
+	}
 	l.queue = append(l.queue, e)
 }
 

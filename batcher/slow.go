@@ -67,7 +67,12 @@ func (l *Lane[T, R]) setAside(batch []entry[T, R], answers []R, sent time.Time) 
 	for i, e := range batch {
 		if l.stuck(answers[i]) {
 			e.since = sent
-			ln := &line[T, R]{key: l.key(e.item), entries: []entry[T, R]{e}, pause: againMin / 2}
+			k := l.key(e.item)
+			if ln := l.slow.lines[k]; ln != nil { // one before it in this batch
+				ln.entries = append(ln.entries, e)
+				continue
+			}
+			ln := &line[T, R]{key: k, entries: []entry[T, R]{e}, pause: againMin / 2}
 			ln.later()
 			l.slow.lines[ln.key] = ln
 			continue

@@ -413,3 +413,61 @@ func TestDoWithAStuckKey(t *testing.T) {
 		stop(l)
 	})
 }
+
+// Where items of one key share a batch, they do so in their order; once they are stuck,
+// they are asked for one by one, still in it, and what comes later waits behind them.
+func TestTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rows{takes: 10 * time.Millisecond}
+		var mu sync.Mutex
+		var batches [][]string
+		goOn := make(chan struct{})
+		l := New(Config{Max: 10, Timeout: time.Minute, Together: true}, rowOf, func(ctx context.Context, items []string) ([]string, error) {
+			<-goOn
+			mu.Lock()
+			batches = append(batches, slices.Clone(items))
+			mu.Unlock()
+			return r.flush(ctx, items)
+		}, func(answer string) bool { return answer == blocked })
+		defer l.Stop(context.Background())
+		var answered []string
+		submit := func(items ...string) {
+			for _, item := range items {
+				if err := l.Submit(t.Context(), item, func(answer string, err error) {
+					if err != nil {
+						t.Error(err)
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					answered = append(answered, answer)
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		r.lock()
+		submit("c")
+		synctest.Wait() // it is under way, and the others come meanwhile
+		submit("a-1", "a-2", "b-1", "a-3")
+		close(goOn)
+		synctest.Wait()
+		if want := [][]string{{"c"}, {"a-1", "a-2", "b-1", "a-3"}}; !slices.EqualFunc(batches, want, slices.Equal) {
+			t.Errorf("batches %q, want %q", batches, want)
+		}
+		r.lock("a")
+		submit("a-4", "a-5", "b-2")
+		time.Sleep(15 * time.Millisecond)
+		submit("a-6", "b-3")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if want := []string{"c", "a-1", "a-2", "b-1", "a-3", "b-2", "b-3"}; !slices.Equal(answered, want) {
+			t.Errorf("answered %q while a is stuck, want %q", answered, want)
+		}
+		r.lock()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got, want := answered[7:], []string{"a-4", "a-5", "a-6"}; !slices.Equal(got, want) {
+			t.Errorf("then %q, want %q", got, want)
+		}
+	})
+}
