@@ -114,7 +114,9 @@ func (m *Manager) openLanes() {
 	stuck := func(a store.Answer) bool { return a.Outcome == store.Stuck }
 	notJudged := func(v store.Verdict) bool { return v.Standing == store.NotJudged }
 	m.acquires = batcher.New(m.traced("acquire", bounded), byKey, m.st.Acquire, stuck)
-	m.enqueues = batcher.New(m.traced("enqueue", bounded), byKey, m.st.Enqueue, stuck)
+	together := bounded // they stand in line one behind the other
+	together.Together = true
+	m.enqueues = batcher.New(m.traced("enqueue", together), byKey, m.st.Enqueue, stuck)
 	m.amends = batcher.New(m.traced("amend", bounded), func(c store.Change) string { return c.Key }, m.st.Amend, notJudged)
 	m.reads = batcher.New(m.traced("get", bounded), func(key string) string { return key }, m.st.Get, nil)
 	m.requires = batcher.New(m.traced("signal", bounded), func(s store.Signal) string { return s.Key }, m.st.Signal,

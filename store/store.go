@@ -31,11 +31,12 @@
 //     released or in other hands and changes nothing.
 //
 // Every operation takes many items at once and answers each, in the order of the
-// items. A key may stand only once among the items of one call, but for
-// CheckWaits, CancelWaits and Undo, where several attempts may name the same key;
-// callers see to that. Where somebody else keeps an item's row locked for long (an
-// operator's open transaction), only that item is answered with Stuck or NotJudged:
-// nothing was done for it, and it is asked again, alone. One conformance suite, store/storetest, holds every store to this page.
+// items. A key may stand only once among the items of one call, but for Enqueue,
+// CheckWaits, CancelWaits and Undo, where several attempts may name the same key; callers
+// see to that. Those of an Enqueue stand in line in their order. Where somebody else keeps
+// an item's row locked for long (an operator's open transaction), only that item is
+// answered with Stuck or NotJudged: nothing was done for it, and it is asked again, alone.
+// One conformance suite, store/storetest, holds every store to this page.
 package store
 
 import (

@@ -16,6 +16,38 @@ func queueCases() []testCase {
 			in.released(claim(ask, grant.Token))
 		}},
 		{"waiters are served in the order they came, across instances", fifo},
+		{"asks of one Enqueue for one key stand in line in their order", func(f *fixture) {
+			a, b := f.pair()
+			for _, held := range []bool{true, false} {
+				key := map[bool]string{true: "held", false: "free"}[held]
+				var waiting []store.Ask
+				token := int64(0)
+				holder := a.ask(key)
+				if held {
+					token = a.granted(holder).Token
+				}
+				for range 5 {
+					waiting = append(waiting, b.ask(key))
+				}
+				answers, err := b.Enqueue(b.ctx(), waiting)
+				if err != nil || len(answers) != len(waiting) {
+					f.Fatalf("%+v, %v", answers, err)
+				}
+				if !held {
+					holder, token = waiting[0], b.want(answers[0], store.Granted).Token
+					waiting, answers = waiting[1:], answers[1:]
+				}
+				for i, answer := range answers {
+					if b.want(answer, store.Queued); answer.Position != i+1 {
+						f.Errorf("%s: number %d has the place %d", key, i, answer.Position)
+					}
+				}
+				for _, waiter := range waiting {
+					b.released(claim(holder, token))
+					holder, token = waiter, b.awaitNews(waiter).Token
+				}
+			}
+		}},
 		{"a waiter sees its place and the holder", func(f *fixture) {
 			a, b := f.pair()
 			grant := a.granted(a.ask("k"))

@@ -172,7 +172,7 @@ $$;
 -- +goose StatementEnd
 
 -- ask grants keys that are free or whose holder's lease is dead, in the order of
--- the keys. For one that is held it says so, or with may_wait stands in line.
+-- the keys, and of the asks for the same one. For one that is held it says so, or with may_wait stands in line.
 -- States: granted, queued, held, lost (the asker's lease does not live), and dead:
 -- the holder's lease has expired, or is dead and left waiters behind. It must be
 -- buried, in a transaction of its own, and the ask be repeated. A waiter that comes
@@ -206,7 +206,7 @@ BEGIN
     FOR a IN
         SELECT * FROM unnest(keys, grants, leases, ttls, min_holds, skips, sessions, owners, datas, traceparents)
             WITH ORDINALITY AS u (key, grant_id, lease_id, ttl, min_hold, skip, session, owner, data, traceparent, ord)
-        ORDER BY u.key COLLATE "C"
+        ORDER BY u.key COLLATE "C", u.ord
     LOOP
         ask.ord := a.ord; ask.dead := NULL; ask.place := NULL; ask.ended := NULL; ask.waiting := 0;
         ask.handed_by := '';
