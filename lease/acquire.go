@@ -105,10 +105,11 @@ func (m *Manager) deniedHere(s *Session, req *Request) (store.Lock, bool) {
 	return lock, ok
 }
 
-// knownHeld reports whether a session of this sidecar holds the key.
+// knownHeld reports whether a session of this sidecar holds the key, or a call of it stands
+// in line for the key: then it will hardly be free.
 func (m *Manager) knownHeld(key string) bool {
 	h := m.held.get(key)
-	return h != nil && h.valid(m.clk)
+	return h != nil && h.valid(m.clk) || m.queue.length(key) > 0
 }
 
 // acquire gets a lock that is not denied here.

@@ -222,6 +222,7 @@ func (m *Manager) send(ctx context.Context, r *release) { m.sendBy(ctx, m.releas
 
 func (m *Manager) sendBy(ctx context.Context, first submitting, r *release) {
 	r.claim.AtOnce = r.claim.AtOnce || r.atOnce
+	r.claim.Awaited = m.queue.length(r.claim.Key) > 0
 	r.send(ctx, first)
 }
 

@@ -195,7 +195,6 @@ func TestSpansOfWaitsInVain(t *testing.T) {
 				lock.wait k 3 session_ended pod-a [holder: lock.acquire a]
 					store.batch cancel 1 [call: lock.wait k]
 					store.batch enqueue 1 [call: lock.wait k]
-				store.batch acquire 1 [call: lock.acquire drops]
 			lock.acquire late
 				lock.wait k 1 wait_timeout pod-a [holder: lock.acquire a]
 					store.batch cancel 1 [call: lock.wait k]
@@ -206,7 +205,6 @@ func TestSpansOfWaitsInVain(t *testing.T) {
 				lock.wait k 2 skipped pod-a [holder: lock.acquire a]
 					store.batch cancel 1 [call: lock.wait k]
 					store.batch enqueue 1 [call: lock.wait k]
-				store.batch acquire 1 [call: lock.acquire skips]
 			lock.release a [acquire: lock.acquire a]
 				store.batch release 1 [call: lock.release a]
 		`)

@@ -400,6 +400,9 @@ type Claim struct {
 	Result  []byte
 	// AtOnce: a hold that is not over (MinHold) does not keep the key (Release).
 	AtOnce bool
+	// Awaited: somebody is known to wait for the key, so that it will have to be handed
+	// over (Release). It only saves time.
+	Awaited bool
 	// Traceparent is the W3C trace context of the release, or empty: for the waiter
 	// that gets the lock by it.
 	Traceparent string

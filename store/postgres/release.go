@@ -98,7 +98,7 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 	which := make([]int, 0, len(open))
 	byKey := make(map[string]int, len(open))
 	for _, i := range open {
-		if c := &claims[i]; c.Lease != (store.LeaseID{}) {
+		if c := &claims[i]; c.Lease != (store.LeaseID{}) && !c.Awaited {
 			which = append(which, i)
 			byKey[c.Key] = i
 		}
