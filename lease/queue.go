@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -39,8 +40,9 @@ type queue struct {
 	mu     sync.Mutex
 	bids   map[store.HalfID]*bid
 	byKey  map[string]int
-	checks int       // under way
-	wakeAt time.Time // when watch looks next by itself
+	size   atomic.Int64 // of bids, for those who ask often and hardly ever find any
+	checks int          // under way
+	wakeAt time.Time    // when watch looks next by itself
 	wake   chan struct{}
 }
 
@@ -61,6 +63,7 @@ func (q *queue) add(b *bid) {
 	q.mu.Lock()
 	q.bids[store.HalfOf(b.grant)] = b
 	q.byKey[b.req.Key]++
+	q.size.Store(int64(len(q.bids)))
 	q.m.figures.Waits(b.req.Key, 1) // before anybody finds it here, and counts it out
 	q.mu.Unlock()
 	q.m.ear.listen() // before the store is asked to put it in line
@@ -73,6 +76,7 @@ func (q *queue) remove(b *bid) {
 		return
 	}
 	delete(q.bids, store.HalfOf(b.grant))
+	q.size.Store(int64(len(q.bids)))
 	q.m.figures.Waits(b.req.Key, -1)
 	if q.byKey[b.req.Key]--; q.byKey[b.req.Key] == 0 {
 		delete(q.byKey, b.req.Key)
@@ -83,14 +87,13 @@ func (q *queue) remove(b *bid) {
 }
 
 // empty reports whether no bid stands in line, or is about to.
-func (q *queue) empty() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.bids) == 0
-}
+func (q *queue) empty() bool { return q.size.Load() == 0 }
 
 // length is how many calls of this sidecar wait for a key.
 func (q *queue) length(key string) int {
+	if q.empty() {
+		return 0
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.byKey[key]
