@@ -62,21 +62,21 @@ func TestNewsArrives(t *testing.T) {
 	if got := pgtest.Backends(t, n.url, listening); got != 2 {
 		t.Errorf("%d connections listen, want that of the waiter's sidecar, and that of the holder's", got)
 	}
-	sent := n.proxy.On("notify", pgproxy.BeforeSend, func() {})
+	sent := n.proxy.On("tell", pgproxy.BeforeSend, func() {})
 	n.holder.release("news", n.token)
 	if took := n.granted(t, sent); took > promptly {
 		t.Errorf("want within %s", promptly)
 	}
 }
 
-// TestListenerKilled: the waiter's ear is cut off between the hand-off's commit and
-// its news. It hears again soon, and then looks what it missed; it does not wait for
-// the next renewal, which is minutes away.
+// TestListenerKilled: the waiter's ear is cut off just before the hand-off and its news.
+// It hears again soon, and then looks what it missed; it does not wait for the next
+// renewal, which is minutes away.
 func TestListenerKilled(t *testing.T) {
 	const limit = 2 * time.Second // to connect anew, with its pause
 	n := loseNews(t, time.Hour)
 	killed := int64(0)
-	fault := n.proxy.On("notify", pgproxy.BeforeSend, func() { killed += pgtest.Terminate(t, n.url, listening) })
+	fault := n.proxy.On("tell", pgproxy.BeforeSend, func() { killed += pgtest.Terminate(t, n.url, listening) })
 	n.holder.release("news", n.token)
 	took := n.granted(t, fault)
 	if killed != 2 {
@@ -87,15 +87,20 @@ func TestListenerKilled(t *testing.T) {
 	}
 }
 
-// TestGranterKilled: nobody tells the waiter, ever. The check that comes with its
-// renewals finds the grant.
+// deafen makes the database send the words of hand-offs to where nobody listens.
+const deafen = `CREATE OR REPLACE FUNCTION locksidecar.channel(ns text, its_instance text) RETURNS text
+	LANGUAGE sql IMMUTABLE AS $$ SELECT 'nobody' $$`
+
+// TestGranterKilled: the granter dies before it hears that its release is committed, and
+// nobody tells the waiter, ever. The check that comes with its renewals finds the grant.
 func TestGranterKilled(t *testing.T) {
 	const (
 		ttl   = 6 * time.Second
 		limit = ttl/3 + time.Second // the renewal interval, and slack
 	)
 	n := loseNews(t, ttl)
-	fault := n.proxy.Cut(pgproxy.Cut{Statement: "notify", Stage: pgproxy.BeforeSend, Do: func() { _ = n.granter.cmd.Process.Kill() }})
+	execute(t, n.url, deafen)
+	fault := n.proxy.Cut(pgproxy.Cut{Statement: "release", Stage: pgproxy.AfterSend, Do: func() { _ = n.granter.cmd.Process.Kill() }})
 	n.holder.send("DELETE", lockPath("news")+fmt.Sprintf("?token=%d", n.token), "")
 	if took := n.granted(t, fault); took > limit {
 		t.Errorf("want within %s", limit)
