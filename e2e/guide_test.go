@@ -179,6 +179,25 @@ func (g *reader) expect(tm *terminal, s step) {
 			}
 		}
 	}
+	if reads {
+		g.settle(tm)
+	}
+}
+
+// settle waits until what was typed is done: a command that was typed again may have more
+// to print.
+func (g *reader) settle(tm *terminal) {
+	g.t.Helper()
+	const done = "all of it is done"
+	g.run(tm, "echo "+done)
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // the pause of a poll
+		if got, _ := tm.next(false); got == done {
+			return
+		}
+		if time.Now().After(deadline) {
+			g.t.Fatal("the shell does not go on")
+		}
+	}
 }
 
 // next takes the next line; empty ones only if they are wanted.
