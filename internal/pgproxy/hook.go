@@ -55,6 +55,19 @@ func (h *Hook) Fired() int {
 // Done is closed when the hook has fired for the first time.
 func (h *Hook) Done() <-chan struct{} { return h.done }
 
+// Disarm ends the fault: it fires no more.
+func (h *Hook) Disarm() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.left = 0
+}
+
+func (h *Hook) armed() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.left != 0
+}
+
 // claims says whether the hook fires now.
 func (h *Hook) claims(sql string, stage Stage) bool {
 	if stage != h.stage || !strings.HasPrefix(sql, "/* locksidecar:"+h.statement+" */") {

@@ -114,10 +114,29 @@ func TestOn(t *testing.T) {
 	}
 }
 
+func TestDisarm(t *testing.T) {
+	proxy, url := start(t)
+	conn := connect(t, proxy.URL())
+	on := proxy.On("add", pgproxy.BeforeSend, func() {})
+	cut := proxy.Cut(pgproxy.Cut{Statement: "add", Stage: pgproxy.BeforeSend, Times: 9})
+	on.Disarm()
+	cut.Disarm()
+	later := proxy.On("add", pgproxy.BeforeSend, func() {})
+	exec(t, conn, add, 1)
+	if on.Fired() != 0 || cut.Fired() != 0 || later.Fired() != 1 {
+		t.Errorf("fired %d and %d times after Disarm; a later one %d times", on.Fired(), cut.Fired(), later.Fired())
+	}
+	if n := pgtest.Query[int64](t, url, count); n != 1 {
+		t.Errorf("%d rows, want 1", n)
+	}
+}
+
 func TestOutages(t *testing.T) {
 	proxy, url := start(t)
 	conn := connect(t, proxy.URL())
-	proxy.CutAll()
+	if n := proxy.CutAll(); n != 1 {
+		t.Errorf("%d connections were cut, want 1", n)
+	}
 	if _, err := conn.Exec(t.Context(), add, 1); err == nil {
 		t.Error("a connection outlived CutAll")
 	}

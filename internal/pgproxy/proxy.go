@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -79,17 +80,20 @@ func (p *Proxy) add(h *Hook) *Hook {
 	h.done = make(chan struct{})
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.hooks = append(p.hooks, h)
+	// A new slice, for at reads the old one; without those that are spent.
+	p.hooks = append(slices.DeleteFunc(slices.Clone(p.hooks), func(h *Hook) bool { return !h.armed() }), h)
 	return h
 }
 
-// CutAll closes all connections, as a network that breaks does.
-func (p *Proxy) CutAll() {
+// CutAll closes all connections, as a network that breaks does, and returns how many
+// there were.
+func (p *Proxy) CutAll() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.conns {
 		c.close()
 	}
+	return len(p.conns)
 }
 
 // Refuse makes the proxy refuse new connections, as a server that does not run
