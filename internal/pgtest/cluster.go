@@ -34,7 +34,7 @@ type Cluster struct {
 	port        int
 	tcp         bool
 	who         *syscall.Credential
-	server      []string
+	server, env []string
 
 	databases atomic.Int64
 	mu        sync.Mutex
@@ -66,11 +66,11 @@ func Run(options ...Option) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := newFolder(who)
+	folder, err := newFolder(who, s.parent)
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{bin: bin, folder: folder, port: 5432, tcp: s.tcp, who: who, server: s.server}
+	c := &Cluster{bin: bin, folder: folder, port: 5432, tcp: s.tcp, who: who, server: s.server, env: s.env}
 	if err := c.setUp(); err != nil {
 		c.Stop()
 		return nil, err
@@ -137,10 +137,15 @@ func (c *Cluster) Kill() {
 // starts it again on the same data.
 func (c *Cluster) Restart(tb testing.TB) {
 	tb.Helper()
-	c.signal(syscall.SIGINT)
-	if err := c.launch(); err != nil {
+	if err := c.Again(); err != nil {
 		tb.Fatal(err)
 	}
+}
+
+// Again is Restart for programs without a testing.TB.
+func (c *Cluster) Again() error {
+	c.signal(syscall.SIGINT)
+	return c.launch()
 }
 
 // Shutdown stops the server without waiting for its clients and keeps its data.
@@ -176,6 +181,24 @@ func (c *Cluster) MakeDatabase(ctx context.Context) (string, error) {
 	return c.URL(name), nil
 }
 
+// Pid is the process id of the server's first process, 0 while it does not run.
+func (c *Cluster) Pid() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running == nil {
+		return 0
+	}
+	select {
+	case <-c.running.ended:
+		return 0
+	default:
+		return c.running.pid
+	}
+}
+
+// LogFile is the path of the server's log.
+func (c *Cluster) LogFile() string { return c.log() }
+
 func (c *Cluster) data() string { return filepath.Join(c.folder, "data") }
 func (c *Cluster) log() string  { return filepath.Join(c.folder, "log") }
 
@@ -201,7 +224,9 @@ func (c *Cluster) launch() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
 	for {
-		p, err := c.spawn(c.command("postgres", args...))
+		server := c.command("postgres", args...)
+		server.Env = append(server.Env, c.env...)
+		p, err := c.spawn(server)
 		if err != nil {
 			return err
 		}
@@ -283,6 +308,11 @@ func (c *Cluster) signal(sig syscall.Signal) {
 
 // end ends a process by a signal, or by kill -9 when that takes too long.
 func (p *process) end(sig syscall.Signal) {
+	select {
+	case <-p.ended:
+		return // by itself: the id may be another's by now
+	default:
+	}
 	_ = syscall.Kill(p.pid, sig)
 	select {
 	case <-p.ended:

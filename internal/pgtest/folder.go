@@ -35,10 +35,11 @@ func serverUser() (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }
 
-// newFolder makes a cluster's folder, which only its server's user may enter.
-func newFolder(who *syscall.Credential) (string, error) {
+// newFolder makes a cluster's folder, which only its server's user may enter, in the
+// system's temporary folder or in another one.
+func newFolder(who *syscall.Credential, parent string) (string, error) {
 	removeStale()
-	folder, err := os.MkdirTemp("", folderPrefix+strconv.Itoa(os.Getpid())+"-")
+	folder, err := os.MkdirTemp(parent, folderPrefix+strconv.Itoa(os.Getpid())+"-")
 	if err != nil {
 		return "", fmt.Errorf("pgtest: %w", err)
 	}

@@ -6,6 +6,8 @@ type Option func(*settings)
 type settings struct {
 	tcp    bool
 	server []string // name=value, given to postgres with -c
+	parent string   // of the cluster's folder
+	env    []string // name=value, of the server
 }
 
 // WithTCP makes the server listen on a free port of 127.0.0.1 too, and URLs use it.
@@ -22,4 +24,15 @@ func WithoutFsync() Option {
 // WithSetting sets one of the server's settings, such as max_connections.
 func WithSetting(name, value string) Option {
 	return func(s *settings) { s.server = append(s.server, name+"="+value) }
+}
+
+// WithParent puts the cluster's folder into another than the system's temporary one,
+// such as a small file system that a test fills.
+func WithParent(folder string) Option {
+	return func(s *settings) { s.parent = folder }
+}
+
+// WithEnv gives the server a variable, such as LD_PRELOAD=….
+func WithEnv(nameAndValue string) Option {
+	return func(s *settings) { s.env = append(s.env, nameAndValue) }
 }

@@ -34,7 +34,7 @@ func (c *Cluster) Pooler(tb testing.TB, url string, size int) string {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	folder, err := newFolder(c.who)
+	folder, err := newFolder(c.who, "")
 	if err != nil {
 		tb.Fatal(err)
 	}
