@@ -1,0 +1,107 @@
+package fault
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/pgproxy"
+)
+
+var databaseKinds = []Kind{
+	{Name: "kill-postgres", part: database, weight: 2, least: 0, most: 5 * time.Second, strike: killPostgres},
+	{Name: "freeze-postgres", part: database, weight: 2, least: time.Second, most: 6 * time.Second, strike: freezePostgres},
+	{Name: "restart-postgres", part: database, weight: 1, least: 0, most: time.Second, strike: restartPostgres},
+	{Name: "crash-backend", part: database, weight: 1, least: 0, most: time.Second, strike: crashBackend},
+	{Name: "kill-listener", part: database, weight: 2, least: time.Second, most: 4 * time.Second, strike: killListener},
+	{Name: "no-slots", part: database, weight: 1, least: 2 * time.Second, most: 6 * time.Second, strike: noSlots},
+	{Name: "disk-full", part: database, weight: 1, least: 2 * time.Second, most: 5 * time.Second, strike: diskFull},
+}
+
+// away counts how often the database did not answer while the fault lasted.
+func (s *strike) away() int {
+	return s.during(func() bool { return s.World.Postgres.Answers(500*time.Millisecond) != nil })
+}
+
+// killPostgres kills the server. It recovers when it is started again.
+func killPostgres(s *strike) (int, error) {
+	s.World.Postgres.Kill()
+	bites := s.away()
+	return healed(bites, s.World.Postgres.Restart())
+}
+
+// freezePostgres stops all processes of the server: its connections stay open.
+func freezePostgres(s *strike) (int, error) {
+	thaw, _, err := s.World.Postgres.Freeze()
+	if err != nil {
+		return 0, err
+	}
+	defer thaw()
+	return s.away(), nil
+}
+
+// restartPostgres restarts the server as an operator does.
+func restartPostgres(s *strike) (int, error) {
+	cut, err := s.World.Postgres.Do("SELECT FROM pg_stat_activity WHERE usename = 'sidecar'")
+	if err != nil {
+		return 0, err
+	}
+	err = s.World.Postgres.Restart()
+	s.last()
+	return healed(cut, err)
+}
+
+// crashBackend kills one process of the server, which ends all the others then.
+func crashBackend(s *strike) (int, error) {
+	killed, err := s.World.Postgres.KillOne()
+	if err != nil {
+		return 0, err
+	}
+	s.last()
+	return killed, nil
+}
+
+// killListener cuts the sidecars' ears off between the commit of a hand-off and its news.
+func killListener(s *strike) (int, error) {
+	var killed atomic.Int64
+	var hooks []*pgproxy.Hook
+	for _, its := range s.World.Sidecars {
+		hooks = append(hooks, its.Net.Statements.On("notify", pgproxy.BeforeSend, func() {
+			n, _ := s.World.Postgres.Terminate("/* locksidecar:listen */%") // what did not end is not counted
+			killed.Add(int64(n))
+		}))
+	}
+	s.last()
+	for _, hook := range hooks {
+		hook.Disarm()
+	}
+	return int(killed.Load()), nil
+}
+
+// noSlots leaves no connection to sidecars, which lose those that they have.
+func noSlots(s *strike) (int, error) {
+	before := s.World.Postgres.Refused()
+	release := s.World.Postgres.Occupy()
+	defer release()
+	_, err := s.World.Postgres.Terminate("%")
+	s.last()
+	return healed(s.World.Postgres.Refused()-before, err)
+}
+
+// diskFull leaves no room. The server crashes when it cannot write its log, and does not
+// come back before there is room again.
+func diskFull(s *strike) (int, error) {
+	before := s.World.Postgres.DiskFull()
+	room, err := s.World.Postgres.Fill()
+	if err != nil {
+		return 0, errors.Join(err, room())
+	}
+	_, _ = s.World.Postgres.Do("SELECT pg_switch_wal()") // the next file has no room
+	s.last()
+	bites := s.World.Postgres.DiskFull() - before
+	err = room()
+	if !s.World.Postgres.Runs() {
+		err = errors.Join(err, s.World.Postgres.Restart())
+	}
+	return bites, err
+}

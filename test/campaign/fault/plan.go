@@ -1,0 +1,164 @@
+package fault
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/locksidecar/locksidecar/test/campaign/history"
+)
+
+// Event is a fault of a plan.
+type Event struct {
+	// At is when it comes, Length how long it lasts.
+	At, Length time.Duration
+	Kind       Kind
+	// Target is which sidecar or app it strikes.
+	Target int
+	seed   uint64
+}
+
+func (e Event) String() string {
+	if e.Kind.part == database {
+		return e.Kind.Name
+	}
+	return e.Kind.Name + " " + e.whom()
+}
+
+func (e Event) whom() string { return fmt.Sprintf("%s%d", e.Kind.part, e.Target) }
+
+func (e Event) end() time.Duration { return e.At + e.Length }
+
+// Plan is what strikes when, in order.
+type Plan []Event
+
+func (p Plan) String() string {
+	var b strings.Builder
+	for _, e := range p {
+		fmt.Fprintf(&b, "%7.1fs to %7.1fs  %s\n", e.At.Seconds(), e.end().Seconds(), e)
+	}
+	return b.String()
+}
+
+// Terms say what a plan is made of.
+type Terms struct {
+	Seed   uint64
+	Length time.Duration
+	Kinds  []Kind
+	// Sidecars and Apps are how many there are to be struck.
+	Sidecars, Apps int
+}
+
+const (
+	// calm is without faults, at the beginning.
+	calm = 2 * time.Second
+	// pause lies between a fault and the next, at most, unless they overlap.
+	pause = 3 * time.Second
+	// overlapping is how often, of this many, two faults overlap.
+	overlapping = 3
+)
+
+// Make makes the plan that follows from its terms. Kinds are dealt like cards, so that
+// each comes before one comes more often than its weight says.
+func Make(t Terms) (plan Plan) {
+	rng := rand.New(rand.NewPCG(t.Seed, 0))
+	var deck []Kind
+	var alone, busy time.Duration // when one fault, or none, strikes any more
+	at := calm
+	for {
+		if len(deck) == 0 {
+			deck = shuffled(rng, t.Kinds)
+		}
+		k := deck[0]
+		deck = deck[1:]
+		e := Event{Kind: k, Length: between(rng, k.least, k.most), seed: rng.Uint64()}
+		switch k.part {
+		case sidecar:
+			e.Target = rng.IntN(t.Sidecars)
+		case app:
+			e.Target = rng.IntN(t.Apps)
+		}
+		gap := between(rng, pause/3, pause)
+		if last := len(plan) - 1; last >= 0 && rng.IntN(overlapping) == 0 && plan[last].whom() != e.whom() {
+			at = max(alone, plan[last].At+(plan[last].Length)/2)
+		} else {
+			at = max(at, busy+gap)
+		}
+		if e.At = at; e.end() > t.Length {
+			return plan
+		}
+		plan = append(plan, e)
+		busy = max(busy, e.end())
+		alone = secondLast(plan, at)
+	}
+}
+
+// secondLast is when at most one of the plan's faults still strikes, after at.
+func secondLast(plan Plan, at time.Duration) time.Duration {
+	first, second := at, at
+	for _, e := range plan {
+		switch end := e.end(); {
+		case end > first:
+			first, second = end, first
+		case end > second:
+			second = end
+		}
+	}
+	return second
+}
+
+func shuffled(rng *rand.Rand, kinds []Kind) (deck []Kind) {
+	for _, k := range kinds {
+		for range k.weight {
+			deck = append(deck, k)
+		}
+	}
+	rng.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+	return deck
+}
+
+func between(rng *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(rng.Int64N(int64(most-least)+1)).Round(time.Millisecond)
+}
+
+// Outcome is what became of an event.
+type Outcome struct {
+	Event
+	Bites int
+	Err   error
+}
+
+// Run carries a plan out, and tells of each event when it is healed. All are healed when
+// it returns. When ctx ends, no more begin.
+func Run(ctx context.Context, scene Scene, plan Plan, tell func(Outcome)) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	struck := make(map[string]*sync.Mutex) // an earlier fault may take longer than planned
+	for _, e := range plan {
+		struck[e.whom()] = &sync.Mutex{}
+	}
+	began := time.Now()
+	for _, e := range plan {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(e.At - time.Since(began)):
+		}
+		wg.Go(func() {
+			struck[e.whom()].Lock()
+			defer struck[e.whom()].Unlock()
+			tell(e.carryOut(ctx, scene))
+		})
+	}
+}
+
+func (e Event) carryOut(ctx context.Context, scene Scene) Outcome {
+	op := scene.Recorder.Begin(history.Op{Kind: history.Fault, Sidecar: -1, Note: e.String()})
+	s := &strike{ctx: ctx, Scene: scene, Event: e, rng: rand.New(rand.NewPCG(e.seed, 0))}
+	bites, err := e.Kind.strike(s)
+	scene.Recorder.End(op)
+	return Outcome{Event: e, Bites: bites, Err: err}
+}

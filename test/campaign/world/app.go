@@ -1,0 +1,51 @@
+package world
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// App is a process of clients. It writes its records into a file for each start.
+type App struct {
+	process
+	Index int
+
+	starts  int
+	records string
+}
+
+// newApp makes an app whose command gets the name of this start and a file for its
+// records.
+func newApp(c Config, index int, sockets []string) *App {
+	a := &App{Index: index, records: c.Logs}
+	name := fmt.Sprintf("app%d", index)
+	a.process = process{name: name, log: filepath.Join(c.Logs, name+".log"), command: func() *exec.Cmd {
+		return c.App(index, a.Name(), a.file(a.starts), sockets)
+	}}
+	return a
+}
+
+// Name is of the present start: no two starts share one.
+func (a *App) Name() string { return fmt.Sprintf("%s-%d", a.process.name, a.starts) }
+
+func (a *App) file(start int) string {
+	return filepath.Join(a.records, fmt.Sprintf("%s-%d.jsonl", a.process.name, start))
+}
+
+// Start starts the app again.
+func (a *App) Start() error {
+	a.starts++
+	return a.start()
+}
+
+// Records are the files of all starts so far.
+func (a *App) Records() (files []string) {
+	for i := range a.starts {
+		if _, err := os.Stat(a.file(i + 1)); err == nil {
+			files = append(files, a.file(i+1))
+		}
+	}
+	return files
+}

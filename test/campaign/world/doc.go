@@ -1,0 +1,17 @@
+// Package world is what a campaign strikes: a PostgreSQL server, sidecars that run the
+// built binary, apps in processes of their own, and between each sidecar and the
+// database a network that can be spoilt. All of it are real processes on this machine.
+//
+//	sidecar ── pgproxy ── toxiproxy ── PostgreSQL
+//
+// pgproxy knows statements, so it cuts exactly before, in and after one; toxiproxy
+// knows bytes, so it delays and swallows them. Each sidecar has its own of both.
+//
+// The database's folder is a file system of its own, a tmpfs, so that it can be full;
+// mounting it takes root. Sidecars connect as a role without any privileges, and the
+// world as a superuser: connections that are kept free for superusers show the world
+// what happens when nobody else gets one.
+//
+// Methods may be called from several goroutines, but those that start and end one
+// process only from one at a time: the schedule sees to it.
+package world

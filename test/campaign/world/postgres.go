@@ -1,0 +1,291 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+)
+
+const (
+	// diskSize is enough for the server, its log and some traffic.
+	diskSize = "768m"
+	// slots are the connections that are not kept for superusers. Each sidecar has 4.
+	slots = 60
+	// role is whom sidecars connect as: the owner of the database, without privileges.
+	role = "sidecar"
+)
+
+// Postgres is the server.
+type Postgres struct {
+	cluster *pgtest.Cluster
+	name    string // of the database
+	disk    string
+	clock   string // the file that says by how much the server's clock is ahead
+
+	mu    sync.Mutex
+	ahead time.Duration
+}
+
+func newPostgres(tb testing.TB, c Config) *Postgres {
+	tb.Helper()
+	p := &Postgres{disk: filepath.Join(c.Folder, "disk"), clock: filepath.Join(c.Folder, "clock")}
+	// The server's user is another, and must get there.
+	if err := errors.Join(os.Chmod(c.Folder, 0o755), os.Mkdir(p.disk, 0o755)); err != nil {
+		tb.Fatal(err)
+	}
+	if err := syscall.Mount("campaign", p.disk, "tmpfs", 0, "mode=0777,size="+diskSize); err != nil {
+		tb.Fatalf("world: mounting a file system that can be full takes root and the right to mount: %v", err)
+	}
+	tb.Cleanup(func() { _ = syscall.Unmount(p.disk, syscall.MNT_DETACH) })
+	library, err := faketime()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := p.Step(0); err != nil {
+		tb.Fatal(err)
+	}
+	p.cluster = pgtest.Start(tb, pgtest.WithTCP(), pgtest.WithParent(p.disk),
+		pgtest.WithEnv("LD_PRELOAD="+library), pgtest.WithEnv("FAKETIME_TIMESTAMP_FILE="+p.clock),
+		pgtest.WithEnv("FAKETIME_NO_CACHE=1"), pgtest.WithEnv("FAKETIME_DONT_FAKE_MONOTONIC=1"),
+		pgtest.WithSetting("max_connections", strconv.Itoa(slots+3)),
+		pgtest.WithSetting("log_line_prefix", "%m [%p] %u "),
+		// Few and small files of the log ahead of need, so that a full disk is noticed soon.
+		pgtest.WithSetting("wal_recycle", "off"), pgtest.WithSetting("min_wal_size", "32MB"), pgtest.WithSetting("max_wal_size", "64MB"),
+	)
+	tb.Cleanup(func() { p.keepLog(c.Logs) })
+	if err := p.makeDatabase(); err != nil {
+		tb.Fatal(err)
+	}
+	return p
+}
+
+// faketime finds the library that gives a program another clock. Not the one for
+// programs with threads: it takes a mutex, and PostgreSQL asks for the time in signal
+// handlers.
+func faketime() (string, error) {
+	found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
+	if len(found) == 0 {
+		return "", errors.New("world: libfaketime is not installed, which steps the database's clock: `apt-get install faketime`")
+	}
+	return found[0], nil
+}
+
+func (p *Postgres) keepLog(folder string) {
+	if text, err := os.ReadFile(p.cluster.LogFile()); err == nil {
+		_ = os.WriteFile(filepath.Join(folder, "postgres.log"), text, 0o644)
+	}
+}
+
+func (p *Postgres) makeDatabase() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	url, err := p.cluster.MakeDatabase(ctx)
+	if err != nil {
+		return err
+	}
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return err
+	}
+	p.name = config.Database
+	_, err = p.Do("CREATE ROLE " + role + " LOGIN")
+	if err == nil {
+		_, err = p.Do("ALTER DATABASE " + p.name + " OWNER TO " + role)
+	}
+	return err
+}
+
+// URL leads to the database, for its superuser.
+func (p *Postgres) URL() string { return p.cluster.URL(p.name) }
+
+// SidecarURL is URL for sidecars.
+func (p *Postgres) SidecarURL() string {
+	return strings.Replace(p.URL(), "postgres@", role+"@", 1)
+}
+
+// Do runs a statement as a superuser and returns how many rows it was about.
+func (p *Postgres) Do(sql string, args ...any) (int, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, p.URL())
+	if err != nil {
+		return 0, err
+	}
+	tag, err := conn.Exec(ctx, sql, args...)
+	return int(tag.RowsAffected()), errors.Join(err, conn.Close(ctx))
+}
+
+// Answers says whether a sidecar without proxies would get an answer now.
+func (p *Postgres) Answers(limit time.Duration) error {
+	_, err := probe(p.SidecarURL(), limit)
+	return err
+}
+
+// Kill ends the server with kill -9. Its children end a moment later.
+func (p *Postgres) Kill() { p.cluster.Kill() }
+
+// Restart starts the server anew, with recovery when it needs one, and ends it first
+// when it runs.
+func (p *Postgres) Restart() error { return p.cluster.Again() }
+
+// Runs says whether the server's first process does.
+func (p *Postgres) Runs() bool { return p.cluster.Pid() != 0 }
+
+// Freeze stops all processes of the server, and returns what lets them go on.
+func (p *Postgres) Freeze() (thaw func(), stopped int, err error) {
+	first := p.cluster.Pid()
+	if first == 0 {
+		return nil, 0, errors.New("world: PostgreSQL does not run")
+	}
+	// The first one first: it starts no others then.
+	frozen := []int{first}
+	thaw = func() {
+		for _, pid := range frozen {
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+		}
+	}
+	if err := freeze(first); err != nil {
+		return thaw, 0, err
+	}
+	for _, pid := range children(first) {
+		if freeze(pid) == nil { // or it has just ended
+			frozen = append(frozen, pid)
+		}
+	}
+	return thaw, len(frozen), nil
+}
+
+// KillOne ends one backend of a sidecar with kill -9. The server takes that for a crash
+// and starts anew by itself.
+func (p *Postgres) KillOne() (killed int, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, p.URL())
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	var pid int
+	const any1 = "SELECT pid FROM pg_stat_activity WHERE usename = $1 LIMIT 1"
+	if err := conn.QueryRow(ctx, any1, role).Scan(&pid); err != nil {
+		return 0, fmt.Errorf("no backend of a sidecar: %w", err)
+	}
+	return 1, syscall.Kill(pid, syscall.SIGKILL)
+}
+
+// Terminate ends the connections of sidecars whose last statement is LIKE the pattern.
+func (p *Postgres) Terminate(like string) (int, error) {
+	return p.Do("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1 AND query LIKE $2", role, like)
+}
+
+// Step sets the server's clock ahead by so much more, for all its processes at once: each
+// reads the file whenever it asks for the time.
+func (p *Postgres) Step(by time.Duration) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// In one piece, for it is read meanwhile.
+	next := p.clock + ".next"
+	if err := os.WriteFile(next, fmt.Appendf(nil, "%+.3f\n", (p.ahead+by).Seconds()), 0o644); err != nil {
+		return err
+	}
+	p.ahead += by
+	return os.Rename(next, p.clock)
+}
+
+// Ahead is by how much the server's clock is ahead of this machine's.
+func (p *Postgres) Ahead() (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, p.URL())
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	var now time.Time
+	err = conn.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now)
+	return time.Until(now), err
+}
+
+// Fill fills the disk, and returns what makes room again.
+func (p *Postgres) Fill() (room func() error, err error) {
+	name := filepath.Join(p.disk, "filler")
+	f, err := os.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	room = func() error { return os.Remove(name) }
+	chunk := make([]byte, 1<<20)
+	for size := len(chunk); size > 0; {
+		_, err := f.Write(chunk[:size])
+		switch {
+		case errors.Is(err, syscall.ENOSPC):
+			size /= 2
+		case err != nil:
+			return room, errors.Join(err, f.Close())
+		}
+	}
+	return room, f.Close()
+}
+
+// Refused is how often the server has told a sidecar that there is no connection left.
+func (p *Postgres) Refused() int {
+	return p.logged(" "+role+" FATAL:  remaining connection slots") + p.logged(" "+role+" FATAL:  sorry, too many clients")
+}
+
+// DiskFull is how often the server has complained that it is.
+func (p *Postgres) DiskFull() int { return p.logged("No space left on device") }
+
+func (p *Postgres) logged(text string) int {
+	log, _ := os.ReadFile(p.cluster.LogFile())
+	return strings.Count(string(log), text)
+}
+
+// Occupy takes all connections that sidecars could have, and goes on to take those that
+// become free, until release.
+func (p *Postgres) Occupy() (release func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var taken []*pgx.Conn
+		defer func() {
+			for _, conn := range taken {
+				_ = conn.Close(context.Background())
+			}
+		}()
+		for ctx.Err() == nil {
+			if conn, err := pgx.Connect(ctx, p.SidecarURL()+"&application_name=taker"); err == nil {
+				taken = append(taken, conn)
+				continue
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Millisecond): // all taken: soon again
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+// children are the processes that a process has started.
+func children(parent int) (pids []int) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", parent, parent))
+	for _, field := range strings.Fields(string(text)) {
+		if pid, err := strconv.Atoi(field); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}

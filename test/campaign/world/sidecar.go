@@ -1,0 +1,123 @@
+package world
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Sidecar is a process of the built binary, and its way to the database.
+type Sidecar struct {
+	process
+	// Index is its place in the world.
+	Index int
+	// Net is its way to the database.
+	Net *Network
+
+	socket string
+	jump   string // the file that says by how much its boot-time clock has jumped
+	slept  time.Duration
+	client *http.Client
+}
+
+func newSidecar(c Config, index int, network *Network) (*Sidecar, error) {
+	name := fmt.Sprintf("sidecar%d", index)
+	folder := filepath.Join(c.Folder, name)
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		return nil, err
+	}
+	s := &Sidecar{Index: index, Net: network, socket: filepath.Join(folder, "s"), jump: filepath.Join(folder, "jump")}
+	if err := writeJump(s.jump, 0); err != nil {
+		return nil, err
+	}
+	env := map[string]string{"STORE_URL": network.URL(), "SOCKET": s.socket, "POD": name, "LOG_FORMAT": "text", "LOG_LEVEL": "info"}
+	maps.Copy(env, c.Settings)
+	s.process = process{name: name, log: filepath.Join(c.Logs, name+".log"), command: func() *exec.Cmd {
+		cmd := exec.Command(c.Binary, "serve")
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0", bootEnv + "=" + s.jump}
+		for name, value := range env {
+			cmd.Env = append(cmd.Env, "LOCKSIDECAR_"+name+"="+value)
+		}
+		return cmd
+	}}
+	s.client = &http.Client{Timeout: time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", s.socket)
+		},
+	}}
+	return s, nil
+}
+
+// Socket is where the sidecar listens while it runs.
+func (s *Sidecar) Socket() string { return s.socket }
+
+// Start starts the sidecar again, and returns when it listens: it need not reach the
+// database for that.
+func (s *Sidecar) Start() error {
+	if err := s.start(); err != nil {
+		return err
+	}
+	return await(s.name+" listens", func() error { return s.ask("/healthz") })
+}
+
+// Drain ends the sidecar with SIGTERM. That it has ended well is checked.
+func (s *Sidecar) Drain() error {
+	return s.end(syscall.SIGTERM, func(state *os.ProcessState) error {
+		if !state.Success() {
+			return fmt.Errorf("%s: SIGTERM: %s", s.name, state)
+		}
+		return nil
+	})
+}
+
+// Ready waits until the sidecar says that it is.
+func (s *Sidecar) Ready() error {
+	return await(s.name+" is ready", func() error { return s.ask("/readyz") })
+}
+
+func (s *Sidecar) ask(path string) error {
+	answer, err := s.client.Get("http://sidecar" + path)
+	if err != nil {
+		return err
+	}
+	_ = answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return errors.New(answer.Status)
+	}
+	return nil
+}
+
+// Lost is how many locks this process of the sidecar has told its sessions that they
+// lost because their lease ended.
+func (s *Sidecar) Lost() (lost int, err error) {
+	answer, err := s.client.Get("http://sidecar/metrics")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
+		series, value, _ := strings.Cut(lines.Text(), "} ")
+		if !strings.HasPrefix(series, "locksidecar_lost_total{") || !strings.Contains(series, `reason="expired"`) {
+			continue
+		}
+		n, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return 0, err
+		}
+		lost += int(n)
+	}
+	return lost, nil
+}

@@ -1,0 +1,121 @@
+package world
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Config says what a world is made of.
+type Config struct {
+	// Folder is for the world's files; its path is short, for sockets lie in it.
+	Folder string
+	// Logs is a folder for what shall be kept of a run that failed.
+	Logs string
+	// Binary is the sidecar that [Build] has built, Settings are its variables without
+	// their prefix, such as TTL.
+	Binary   string
+	Settings map[string]string
+
+	Sidecars, Apps int
+	// App is the command of an app: which one, the name of this start, the file for its
+	// records, and the sidecars' sockets.
+	App func(index int, name, records string, sockets []string) *exec.Cmd
+}
+
+// World is a running system.
+type World struct {
+	Postgres *Postgres
+	Sidecars []*Sidecar
+	Apps     []*App
+}
+
+// Start starts PostgreSQL, the sidecars and then the apps. All of it ends with the test.
+func Start(tb testing.TB, c Config) *World {
+	tb.Helper()
+	w := &World{Postgres: newPostgres(tb, c)}
+	server := newToxiproxy()
+	for i := range c.Sidecars {
+		network, err := newNetwork(tb, server, fmt.Sprintf("net%d", i), w.Postgres.SidecarURL())
+		if err != nil {
+			tb.Fatal(err)
+		}
+		s, err := newSidecar(c, i, network)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		w.Sidecars = append(w.Sidecars, s)
+		w.launch(tb, &s.process, s.Start)
+	}
+	for _, s := range w.Sidecars {
+		if err := s.Ready(); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	for i := range c.Apps {
+		a := newApp(c, i, w.Sockets())
+		w.Apps = append(w.Apps, a)
+		w.launch(tb, &a.process, a.Start)
+	}
+	return w
+}
+
+func (w *World) launch(tb testing.TB, p *process, start func() error) {
+	tb.Helper()
+	if err := start(); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = p.Kill() })
+}
+
+// Sockets are where the sidecars listen.
+func (w *World) Sockets() (sockets []string) {
+	for _, s := range w.Sidecars {
+		sockets = append(sockets, s.Socket())
+	}
+	return sockets
+}
+
+// Healthy waits until everything answers, after all faults are healed.
+func (w *World) Healthy() error {
+	if err := await("PostgreSQL answers", func() error { return w.Postgres.Answers(time.Second) }); err != nil {
+		return err
+	}
+	for _, s := range w.Sidecars {
+		if err := s.Ready(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Failed says what of the world broke by itself: processes that ended unasked, data
+// races, panics.
+func (w *World) Failed() error {
+	var errs []error
+	for _, s := range w.Sidecars {
+		errs = append(errs, s.failed())
+	}
+	for _, a := range w.Apps {
+		errs = append(errs, a.failed())
+	}
+	return errors.Join(errs...)
+}
+
+// StopApps lets the apps end their calls and go.
+func (w *World) StopApps() error {
+	var errs []error
+	for _, a := range w.Apps {
+		errs = append(errs, a.end(syscall.SIGTERM, func(state *os.ProcessState) error {
+			if !state.Success() {
+				return fmt.Errorf("%s: %s; see %s", a.Name(), state, a.log)
+			}
+			return nil
+		}))
+	}
+	return errors.Join(errs...)
+}
