@@ -1,0 +1,104 @@
+// Package history is what clients, observers and faults of a campaign wrote down: one
+// [Op] for each call, with the times between which it took effect, all by one clock of
+// one machine. The checkers read nothing else, so a history that was kept can be judged
+// again.
+//
+// An operation is written twice: when it begins, and when its answer is there. Of a
+// process that was killed meanwhile only the beginning is found; that is an operation
+// with an unknown outcome, which may have happened at any time since, or not at all.
+package history
+
+import "golang.org/x/sys/unix"
+
+// Kind tells what was asked for.
+type Kind string
+
+// What clients do.
+const (
+	Acquire Kind = "acquire" // PUT, or one key of a POST for several (Group)
+	Release Kind = "release" // DELETE with a token
+	Confirm Kind = "confirm" // PATCH: do I still hold it?
+	Get     Kind = "get"     // GET with no-cache
+	Stop    Kind = "stop"    // POST …/stop
+	Force   Kind = "force"   // DELETE with force
+	Drop    Kind = "drop"    // the session's connection closes, by whom ever: no key, no answer
+	Lost    Kind = "lost"    // an event: the session does not hold Key under Token any more
+	Write   Kind = "write"   // of Token to the resource that the lock protects
+)
+
+// What others note.
+const (
+	// Line is what an observer saw in the database: who waits for Key, in order.
+	Line Kind = "line"
+	// Fault is the time from before a fault is injected until after it is healed.
+	Fault Kind = "fault"
+	// Ended says that from Call on the sessions of a sidecar are over, or cannot be
+	// relied upon (it was killed, told to stop, or its machine slept), or those of a
+	// process of clients: Sidecar or Process says whose, Sidecar -1 means none. No client
+	// can know that before it happens.
+	Ended Kind = "ended"
+	// Unpromised is a time in which exclusion is not promised to anybody (the database's
+	// clock was stepped, a standby that was not synchronous was promoted). Tokens are.
+	Unpromised Kind = "unpromised"
+)
+
+// Outcome tells what became of it.
+type Outcome string
+
+const (
+	Unknown Outcome = ""        // no answer, or one that does not tell (5xx)
+	Granted Outcome = "granted" // Acquire: Token, Until
+	Held    Outcome = "held"    // Acquire: somebody else has it; Confirm: I hold it, Until; Get: not free
+	Timeout Outcome = "timeout" // Acquire: waited in vain; Position
+	Refused Outcome = "refused" // certainly nothing done: limits, a session that ended
+	Done    Outcome = "done"    // Release, Stop, Force; Write: accepted
+	NotHeld Outcome = "nothold" // Release, Confirm: not under this token; Stop, Force: by nobody
+	Free    Outcome = "free"    // Get
+	Stale   Outcome = "stale"   // Write: refused, a larger token was there before
+)
+
+// Op is one operation of a client on one key, or a note of an observer. Call and Return
+// are nanoseconds of [Now], Return is 0 when there was no end.
+type Op struct {
+	ID      string  `json:"id"`
+	Process string  `json:"process,omitempty"`
+	Client  int     `json:"client"`
+	Session string  `json:"session,omitempty"` // empty for bind:ttl
+	Sidecar int     `json:"sidecar"`
+	Kind    Kind    `json:"kind"`
+	Key     string  `json:"key,omitempty"`
+	Call    int64   `json:"call"`
+	Return  int64   `json:"return,omitempty"`
+	Outcome Outcome `json:"outcome,omitempty"`
+
+	// Wait is wait_ms as asked.
+	Wait int64 `json:"wait,omitempty"`
+	// Group is the same for all keys of one call for several.
+	Group string `json:"group,omitempty"`
+	Token int64  `json:"token,omitempty"`
+	// Until is up to when the client may believe that it holds the lock, as far as this
+	// answer tells, reckoned from the earliest moment at which it can have been written.
+	Until int64 `json:"until,omitempty"`
+	// Cached: the sidecar answered from what it remembers.
+	Cached   bool `json:"cached,omitempty"`
+	Position int  `json:"position,omitempty"`
+	// Line are those who wait, first the first.
+	Line []Place `json:"line,omitempty"`
+	Note string  `json:"note,omitempty"`
+}
+
+// Place is a place in a key's line: its number, and the ID of the Acquire.
+type Place struct {
+	Number int64  `json:"number"`
+	ID     string `json:"id"`
+}
+
+// Now reads the clock of all histories: it counts while the machine sleeps, nobody sets
+// it, and every process of the machine sees the same.
+func Now() int64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		panic(err) // the kernel is older than Linux 2.6.39
+	}
+	return t.Nano()
+}

@@ -1,0 +1,105 @@
+package load
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+)
+
+// conn is a connection to a sidecar, one call at a time.
+type conn struct {
+	net.Conn
+	br *bufio.Reader
+}
+
+// answer is what clients read of an answer, whatever was asked for.
+type answer struct {
+	status int
+
+	Key       string   `json:"key"`
+	Granted   bool     `json:"granted"`
+	Token     int64    `json:"token"`
+	ExpiresIn int64    `json:"expires_in_ms"`
+	Waited    int64    `json:"waited_ms"`
+	Code      string   `json:"code"`
+	Reason    string   `json:"reason"`
+	Cached    bool     `json:"cached"`
+	Position  int      `json:"queue_position"`
+	State     string   `json:"state"`
+	Locks     []answer `json:"locks"`
+}
+
+// note is what stands in the history of it.
+func (a answer) note() string {
+	return strings.TrimSpace(fmt.Sprint(a.status, " ", a.Code, " ", a.Reason))
+}
+
+func dial(ctx context.Context, socket string) (*conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Conn: c, br: bufio.NewReader(c)}, nil
+}
+
+func lockPath(key string) string { return "/v1/locks/" + url.PathEscape(key) }
+
+// call sends a request and reads its answer, until ctx ends or for that long. After an
+// error nobody knows what became of it, and the connection is of no more use.
+func (c *conn) call(ctx context.Context, limit time.Duration, method, path, body string, headers ...string) (answer, error) {
+	_ = c.SetDeadline(time.Now().Add(limit))
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
+	if err := c.send(method, path, body, headers...); err != nil {
+		return answer{}, err
+	}
+	res, err := http.ReadResponse(c.br, nil)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	a := answer{status: res.StatusCode}
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		return answer{}, err
+	}
+	if err := json.Unmarshal(text, &a); err != nil && len(text) > 0 {
+		return answer{}, err
+	}
+	if res.Close {
+		return a, errClosing
+	}
+	return a, nil
+}
+
+// errClosing comes with an answer after which the sidecar closes the connection.
+var errClosing = errors.New("load: the sidecar closes the connection")
+
+func (c *conn) send(method, path, body string, headers ...string) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: sidecar\r\n", method, path)
+	for _, h := range headers {
+		b.WriteString(h + "\r\n")
+	}
+	fmt.Fprintf(&b, "Content-Length: %d\r\n\r\n%s", len(body), body)
+	_, err := io.WriteString(c, b.String())
+	return err
+}
+
+// alive waits for a while, and tells whether the connection stands then. It returns as
+// soon as it does not.
+func (c *conn) alive(ctx context.Context, d time.Duration) bool {
+	_ = c.SetReadDeadline(time.Now().Add(d))
+	defer context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })()
+	_, err := c.br.Peek(1)
+	return errors.Is(err, os.ErrDeadlineExceeded) // anything else is the end, or an answer to nothing
+}

@@ -1,0 +1,208 @@
+package load
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/locksidecar/locksidecar/test/campaign/history"
+)
+
+// held chooses how long a client uses what it was given: mostly for a moment, sometimes
+// for longer than a lease lives that nobody renews.
+func (c *client) held() time.Duration {
+	switch c.rng.IntN(20) {
+	case 0:
+		return c.upTo(3 * c.cfg.TTL)
+	case 1, 2:
+		return c.upTo(c.cfg.TTL / 2)
+	case 3, 4, 5:
+		return 0
+	default:
+		return c.upTo(10 * time.Millisecond)
+	}
+}
+
+// hold uses locks and gives them up.
+func (c *client) hold(ctx context.Context, grips []grip) {
+	for end := history.Now() + int64(c.held()); ; {
+		for i := range grips {
+			c.use(ctx, &grips[i])
+		}
+		left := time.Duration(end - history.Now())
+		if left <= 0 || ctx.Err() != nil || !c.rests(ctx, min(left, c.cfg.TTL/8)) {
+			break
+		}
+	}
+	for _, g := range grips {
+		if c.calls != nil && c.oneOf(6) {
+			c.drop()
+		}
+		if g.session == "" && c.oneOf(4) {
+			continue // its lease ends by itself
+		}
+		c.release(g)
+	}
+}
+
+// rests lets time pass, and tells whether all that the session holds may still be held.
+// What it holds it loses with its connection.
+func (c *client) rests(ctx context.Context, d time.Duration) bool {
+	switch {
+	case c.calls == nil: // only bind:ttl locks are left
+		rest(ctx, d)
+		return true
+	case c.own.explicit():
+		select {
+		case <-ctx.Done():
+		case <-time.After(d):
+		case <-c.own.over:
+			c.drop()
+			return false
+		}
+		return true
+	case !c.calls.alive(ctx, d) && ctx.Err() == nil:
+		c.drop()
+		return false
+	}
+	return true
+}
+
+// use writes the token to what the lock protects, for as long as the client believes
+// that it holds it, and asks again before that ends.
+func (c *client) use(ctx context.Context, g *grip) {
+	if g.session != "" && (c.own == nil || c.own.name != g.session || c.own.hasLost(g.token)) {
+		return
+	}
+	op := c.note(history.Write, g.key)
+	op.Session, op.Token, op.Call = g.session, g.token, history.Now()
+	if op.Call < g.until {
+		op = c.cfg.Recorder.Begin(op)
+		op.Outcome = history.Stale
+		if c.cfg.Fence.Write(keyNumber(g.key), g.token) {
+			op.Outcome = history.Done
+		}
+		c.cfg.Recorder.End(op)
+	}
+	if g.until-history.Now() < int64(c.cfg.TTL/2) {
+		c.confirm(ctx, g)
+	}
+}
+
+// confirm asks whether the lock is still held; a bind:ttl lock is extended, or not.
+func (c *client) confirm(ctx context.Context, g *grip) {
+	if c.calls == nil && !c.connected(ctx) {
+		return
+	}
+	body, headers := fmt.Sprintf(`{"token":%d}`, g.token), c.own.headers()
+	if g.session == "" {
+		if c.oneOf(2) {
+			return
+		}
+		body, headers = fmt.Sprintf(`{"token":%d,"ttl_ms":%d}`, g.token, c.cfg.TTL.Milliseconds()), nil
+	}
+	op := c.note(history.Confirm, g.key)
+	op.Session, op.Token = g.session, g.token
+	op = c.cfg.Recorder.Begin(op)
+	sent := history.Now()
+	a, err := c.calls.call(ctx, patience, "PATCH", lockPath(g.key), body, headers...)
+	op.Note = a.note()
+	switch {
+	case err != nil:
+		c.drop()
+	case a.status == 200:
+		op.Outcome, op.Until = history.Held, believe(sent, answer{ExpiresIn: a.ExpiresIn})
+		g.until = max(g.until, op.Until)
+	default:
+		op.Outcome = gone(a)
+		if op.Outcome == history.NotHeld {
+			g.until = 0
+		}
+	}
+	c.cfg.Recorder.End(op)
+}
+
+// gone is the outcome of a call under a token that was not carried out.
+func gone(a answer) history.Outcome {
+	switch {
+	case a.Code == "not_holder" || a.Code == "lock_lost":
+		return history.NotHeld
+	case a.status < 500:
+		return history.Refused
+	}
+	return history.Unknown
+}
+
+// release gives a lock up. That is not part of what the end of the campaign cuts short.
+func (c *client) release(g grip) {
+	ctx := context.Background()
+	if g.session != "" && (c.own == nil || c.own.name != g.session) {
+		return // it went with its session
+	}
+	if c.calls == nil && !c.connected(ctx) {
+		return
+	}
+	var headers []string
+	if g.session != "" {
+		headers = c.own.headers()
+	}
+	op := c.note(history.Release, g.key)
+	op.Session, op.Token = g.session, g.token
+	op = c.cfg.Recorder.Begin(op)
+	a, err := c.calls.call(ctx, patience, "DELETE", fmt.Sprintf("%s?token=%d", lockPath(g.key), g.token), "", headers...)
+	op.Note = a.note()
+	switch {
+	case err != nil:
+	case a.status == 200:
+		op.Outcome = history.Done
+	default:
+		op.Outcome = gone(a)
+	}
+	c.cfg.Recorder.End(op)
+	if err != nil {
+		c.drop()
+	}
+}
+
+// look reads a lock from the store.
+func (c *client) look(ctx context.Context) {
+	op := c.cfg.Recorder.Begin(c.note(history.Get, c.key()))
+	a, err := c.calls.call(ctx, patience, "GET", lockPath(op.Key), "", "Cache-Control: no-cache")
+	switch {
+	case err != nil:
+		defer c.drop()
+	case a.status == 200 && a.State == "free":
+		op.Outcome = history.Free
+	case a.status == 200:
+		op.Outcome = history.Held
+	}
+	c.cfg.Recorder.End(op)
+}
+
+// ask asks whoever holds a lock to stop, or to give it up at once.
+func (c *client) ask(ctx context.Context, kind history.Kind) {
+	op := c.cfg.Recorder.Begin(c.note(kind, c.key()))
+	method, path := "POST", lockPath(op.Key)+"/stop"
+	if kind == history.Force {
+		method, path = "DELETE", lockPath(op.Key)+"?force=true"
+	}
+	a, err := c.calls.call(ctx, patience, method, path, "")
+	op.Note = a.note()
+	switch {
+	case err != nil:
+		defer c.drop()
+	case a.status < 300:
+		op.Outcome = history.Done
+	case a.Code == "not_held":
+		op.Outcome = history.NotHeld
+	case a.status < 500:
+		op.Outcome = history.Refused
+	}
+	c.cfg.Recorder.End(op)
+}
+
+// keyNumber is the i of [Key].
+func keyNumber(key string) (i int) {
+	_, _ = fmt.Sscanf(key, "campaign:%d", &i)
+	return i
+}

@@ -1,0 +1,181 @@
+// Package load is the apps of a campaign: clients that acquire, hold, use and release
+// locks over the sockets of sidecars, in all the ways that the contract allows, and
+// write down what they asked for and what they were told.
+//
+// A client believes that it holds a lock from the answer on and up to its Until, unless
+// it has asked again; it ends its belief before it releases. While it believes, it
+// writes its token to the resource that the lock protects (see [Fence]).
+//
+// Sidecars may vanish and come back at any time, calls may never be answered. That ends
+// a session, and is recorded; it does not end a client.
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/locksidecar/locksidecar/test/campaign/history"
+)
+
+// Config describes the clients of one process.
+type Config struct {
+	// Sockets are the sidecars'. A client stays with one, as an app with its pod.
+	Sockets []string
+	// Clients is how many there are in all, Keys how many locks they want.
+	Clients, Keys int
+	// Seed chooses what they do. What comes of it depends on the machine, too.
+	Seed uint64
+	// Recorder takes the history.
+	Recorder *history.Recorder
+	// TTL is the sidecars' LOCKSIDECAR_TTL.
+	TTL time.Duration
+	// Fence is what the locks protect.
+	Fence *Fence
+	// Force lets clients break locks now and then, which sidecars must allow.
+	Force bool
+}
+
+// patience is how much longer than it asked for a client waits for an answer.
+const patience = 15 * time.Second
+
+// Key is the name of a lock, from 0 up to [Config.Keys].
+func Key(i int) string { return fmt.Sprintf("campaign:%04d", i) }
+
+// Run drives the clients until ctx ends. Then those that wait leave, those that hold
+// release or drop, as they had meant to.
+func Run(ctx context.Context, cfg Config) error {
+	if len(cfg.Sockets) == 0 || cfg.Clients < 1 || cfg.Keys < 1 || cfg.Recorder == nil || cfg.Fence == nil || cfg.TTL <= 0 {
+		return errors.New("load: sockets, clients, keys, a recorder, a fence and a TTL are needed")
+	}
+	var wg sync.WaitGroup
+	for n := range cfg.Clients {
+		c := newClient(cfg, n)
+		wg.Go(func() { c.run(ctx) })
+	}
+	wg.Wait()
+	_, err := cfg.Recorder.Ops()
+	return err
+}
+
+// client is one app's thread. It has a session at a time.
+type client struct {
+	cfg     Config
+	n       int
+	sidecar int
+	rng     *rand.Rand
+	zipf    *rand.Zipf
+	links   int // connections so far
+	// calls carries its calls, own is the session that they belong to.
+	calls *conn
+	own   *session
+}
+
+func newClient(cfg Config, n int) *client {
+	rng := rand.New(rand.NewPCG(cfg.Seed, uint64(n)))
+	return &client{
+		cfg: cfg, n: n, sidecar: n % len(cfg.Sockets), rng: rng,
+		// A few keys are asked for by all, most by few.
+		zipf: rand.NewZipf(rng, 1.3, 2, uint64(cfg.Keys-1)),
+	}
+}
+
+// key chooses one that many want, most likely.
+func (c *client) key() string { return Key(int(c.zipf.Uint64())) }
+
+// one of n is true.
+func (c *client) oneOf(n int) bool { return c.rng.IntN(n) == 0 }
+
+// upTo is a random time.
+func (c *client) upTo(d time.Duration) time.Duration { return time.Duration(c.rng.Int64N(int64(d) + 1)) }
+
+// note is an operation of this client.
+func (c *client) note(kind history.Kind, key string) history.Op {
+	return history.Op{Client: c.n, Sidecar: c.sidecar, Kind: kind, Key: key}
+}
+
+func (c *client) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if !c.connected(ctx) {
+			continue
+		}
+		c.turn(ctx)
+	}
+	c.drop()
+}
+
+// turn does one thing.
+func (c *client) turn(ctx context.Context) {
+	switch p := c.rng.IntN(100); {
+	case p < 62:
+		c.lock(ctx, false)
+	case p < 74:
+		c.lock(ctx, true)
+	case p < 84:
+		c.several(ctx)
+	case p < 92:
+		c.look(ctx)
+	case p < 95:
+		c.ask(ctx, history.Stop)
+	case p < 96 && c.cfg.Force:
+		c.ask(ctx, history.Force)
+	default:
+		c.drop() // and come back with another kind of session, perhaps
+	}
+}
+
+// connected sees to it that there is a session, and tells whether there is one.
+func (c *client) connected(ctx context.Context) bool {
+	if c.calls != nil {
+		return true
+	}
+	pause := 20 * time.Millisecond
+	calls, err := dial(ctx, c.cfg.Sockets[c.sidecar])
+	if err != nil {
+		rest(ctx, pause+c.upTo(pause))
+		return false
+	}
+	c.links++
+	c.calls, c.own = calls, &session{name: fmt.Sprintf("%s/%d.%d", c.cfg.Recorder.Process(), c.n, c.links)}
+	if c.oneOf(5) {
+		if c.own.open(ctx, c.cfg.Sockets[c.sidecar], c.lost) != nil {
+			c.drop()
+			rest(ctx, pause+c.upTo(pause))
+			return false
+		}
+	}
+	return true
+}
+
+// drop ends the session by closing its connection, and records that. The next turn
+// connects anew.
+func (c *client) drop() {
+	if c.calls == nil {
+		return
+	}
+	op := c.note(history.Drop, "")
+	op.Session = c.own.name
+	op = c.cfg.Recorder.Begin(op)
+	c.own.close()
+	_ = c.calls.Close()
+	c.cfg.Recorder.End(op)
+	c.calls, c.own = nil, nil
+}
+
+// lost records that the sidecar told of a loss.
+func (c *client) lost(s *session, key string, token int64, reason string) {
+	op := c.note(history.Lost, key)
+	op.Session, op.Token, op.Note = s.name, token, reason
+	c.cfg.Recorder.Add(op)
+}
+
+// rest waits for a while, or for the end.
+func rest(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

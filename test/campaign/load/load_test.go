@@ -1,0 +1,155 @@
+package load
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/test/campaign/history"
+)
+
+var (
+	binary  string
+	cluster *pgtest.Cluster
+)
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	folder, err := os.MkdirTemp("", "lsl")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(folder) }()
+	binary = filepath.Join(folder, "locksidecar")
+	build := exec.Command("go", "build", "-o", binary, "./cmd/locksidecar")
+	build.Dir = "../../.." // what the sidecar needs stands in its own module
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "building the sidecar: %v\n%s", err, out)
+		return 1
+	}
+	return pgtest.Main(m, &cluster, pgtest.WithoutFsync())
+}
+
+const testTTL = time.Second
+
+// start starts a sidecar at that socket and waits until it is ready.
+func start(t *testing.T, socket, store string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(binary, "serve")
+	cmd.Env = append(os.Environ(), "LOCKSIDECAR_SOCKET="+socket, "LOCKSIDECAR_STORE_URL="+store,
+		"LOCKSIDECAR_TTL="+testTTL.String(), "LOCKSIDECAR_ALLOW_FORCE=true", "LOCKSIDECAR_LOG_LEVEL=error")
+	cmd.Stderr, cmd.Stdout = os.Stderr, os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	for end := time.Now().Add(20 * time.Second); !ready(socket); {
+		if time.Now().After(end) {
+			t.Fatal("the sidecar is not ready in 20 s")
+		}
+		time.Sleep(5 * time.Millisecond) // the pause of a poll
+	}
+	return cmd
+}
+
+func ready(socket string) bool {
+	c, err := dial(context.Background(), socket)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = c.Close() }()
+	a, err := c.call(context.Background(), time.Second, "GET", "/readyz", "")
+	return err == nil && a.status == 200
+}
+
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lsl") // t.TempDir is too long for the path of a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func fence(t *testing.T, keys int) *Fence {
+	t.Helper()
+	f, err := OpenFence(filepath.Join(folder(t), "fence"), keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// outcomes counts what became of what.
+func outcomes(ops []history.Op) map[string]int {
+	n := make(map[string]int)
+	for _, op := range ops {
+		n[strings.TrimSpace(string(op.Kind)+" "+string(op.Outcome))]++
+	}
+	return n
+}
+
+// TestLoad: the clients do all that they can do, lose what a stopped sidecar held for
+// them, and come back to one that was killed and is there again.
+func TestLoad(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	store, socket := cluster.NewDatabase(t), filepath.Join(folder(t), "s.sock")
+	first := start(t, socket, store)
+	rec := history.NewRecorder("load", nil)
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
+	defer cancel()
+	ran := make(chan error)
+	go func() {
+		ran <- Run(ctx, Config{
+			Sockets: []string{socket}, Clients: 32, Keys: 12, Seed: 1, Recorder: rec, TTL: testTTL, Fence: fence(t, 12), Force: true,
+		})
+	}()
+	<-time.After(2 * time.Second) // traffic
+	_ = first.Process.Signal(syscall.SIGSTOP)
+	<-time.After(3 * testTTL / 2) // what it held is lost
+	_ = first.Process.Signal(syscall.SIGCONT)
+	<-time.After(time.Second) // traffic
+	rec.Add(history.Op{Kind: history.Ended, Sidecar: 0, Note: "kill"})
+	_ = first.Process.Kill()
+	_ = first.Wait()
+	second := history.Now()
+	start(t, socket, store)
+	if err := <-ran; err != nil {
+		t.Fatal(err)
+	}
+	ops, err := rec.Ops()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, again := outcomes(ops), 0
+	for _, op := range ops {
+		if op.Outcome == history.Granted && op.Call > second {
+			again++
+		}
+	}
+	t.Logf("%d operations, %d grants after the restart: %v", len(ops), again, n)
+	for _, what := range []string{
+		"acquire granted", "acquire held", "acquire timeout", "acquire", "release done", "confirm held", "get free", "get held",
+		"stop done", "force done", "drop", "lost", "write done",
+	} {
+		if n[what] == 0 {
+			t.Errorf("no %q", what)
+		}
+	}
+	if again == 0 {
+		t.Error("nothing was granted after the restart")
+	}
+}
