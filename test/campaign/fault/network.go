@@ -73,7 +73,10 @@ func cut(s *strike) (int, error) {
 
 // flap closes all connections again and again.
 func flap(s *strike) (int, error) {
-	bites := s.during(func() bool { s.rest(between(s.rng, 0, 400*time.Millisecond)); return s.sidecar().Net.Statements.CutAll() > 0 })
+	bites := s.during(func() bool {
+		s.rest(between(s.rng, 0, 400*time.Millisecond))
+		return s.sidecar().Net.Statements.CutAll() > 0
+	})
 	return bites, nil
 }
 

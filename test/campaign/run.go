@@ -1,0 +1,195 @@
+package campaign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/test/campaign/fault"
+	"github.com/locksidecar/locksidecar/test/campaign/history"
+	"github.com/locksidecar/locksidecar/test/campaign/world"
+)
+
+const (
+	sidecars, apps = 3, 2
+	// clients are those of one app; keys are few, so that they fight.
+	clients, keys = 16, 12
+
+	ttl = 2 * time.Second
+	// longestTTL is what clients ask for at most.
+	longestTTL = 2 * ttl
+	// settling is how long all goes on after the last fault is healed.
+	settling = 2 * longestTTL
+	// every is how often a line of progress is printed.
+	every = 10 * time.Second
+)
+
+// settings are the sidecars', without their prefix.
+var settings = map[string]string{
+	"TTL": ttl.String(), "STORE_TIMEOUT": "2s", "POLL_INTERVAL": "500ms", "DRAIN_TIMEOUT": "3s", "ALLOW_FORCE": "true",
+}
+
+// campaign is one run: a world, a load, faults, and a judgement.
+type campaign struct {
+	t      *testing.T
+	plan   fault.Plan
+	folder string // short-lived, with a short path
+	logs   string // what is kept when it fails
+	world  *world.World
+	notes  *history.Recorder
+	began  time.Time
+
+	mu       sync.Mutex
+	outcomes []fault.Outcome
+}
+
+// run runs one campaign.
+func run(t *testing.T, binary string, terms fault.Terms) {
+	t.Helper()
+	terms.Sidecars, terms.Apps = sidecars, apps
+	c := &campaign{t: t, plan: fault.Make(terms), folder: temporary(t, "cf"), logs: temporary(t, "campaign-")}
+	t.Cleanup(func() { c.keep(terms) })
+	c.printf("seed %d, %s, %d faults:\n%s", terms.Seed, terms.Length, len(c.plan), c.plan)
+	if err := os.WriteFile(filepath.Join(c.logs, "plan.txt"), []byte(replay(terms)+"\n\n"+c.plan.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	notes, err := os.Create(filepath.Join(c.logs, "world.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = notes.Close() })
+	c.notes = history.NewRecorder("world", notes)
+	c.world = world.Start(t, world.Config{
+		Folder: c.folder, Logs: c.logs, Binary: binary, Settings: settings, Sidecars: sidecars, Apps: apps,
+		App: func(index int, name, records string, sockets []string) *exec.Cmd {
+			return appCommand(appTask{
+				Name: name, Records: records, Sockets: sockets, Fence: filepath.Join(c.folder, "fence"), Seed: terms.Seed + uint64(index)<<32,
+			})
+		},
+	})
+	c.strike(terms.Length)
+	c.settle()
+	c.judge()
+}
+
+// strike carries the plan out and goes on until the length is over.
+func (c *campaign) strike(length time.Duration) {
+	c.began = time.Now()
+	ctx, cancel := context.WithCancel(c.t.Context())
+	var progress sync.WaitGroup
+	progress.Go(func() { c.progress(ctx) })
+	fault.Run(ctx, fault.Scene{World: c.world, Recorder: c.notes, TTL: ttl, LongestTTL: longestTTL}, c.plan, c.healed)
+	select {
+	case <-c.t.Context().Done():
+	case <-time.After(length - time.Since(c.began)):
+	}
+	cancel()
+	progress.Wait()
+}
+
+// healed notes what became of a fault.
+func (c *campaign) healed(o fault.Outcome) {
+	c.mu.Lock()
+	c.outcomes = append(c.outcomes, o)
+	c.mu.Unlock()
+	switch {
+	case o.Err != nil:
+		c.t.Errorf("%s, planned for %s: %v", o.Event, o.At, o.Err)
+	case o.Bites == 0:
+		c.t.Errorf("%s, planned for %s, did not bite", o.Event, o.At)
+	}
+	c.printf("%6.1fs  %s bit %d times", time.Since(c.began).Seconds(), o.Event, o.Bites)
+}
+
+// progress says every few seconds that there is some.
+func (c *campaign) progress(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(every):
+		}
+		var bytes int64
+		for _, file := range c.records() {
+			if info, err := os.Stat(file); err == nil {
+				bytes += info.Size()
+			}
+		}
+		c.mu.Lock()
+		healed := len(c.outcomes)
+		c.mu.Unlock()
+		c.printf("%6.1fs  %d of %d faults healed, %d KB of history", time.Since(c.began).Seconds(), healed, len(c.plan), bytes>>10)
+	}
+}
+
+// settle waits until everything works again, and then lets the clients go.
+func (c *campaign) settle() {
+	if err := c.world.Healthy(); err != nil {
+		c.t.Error(err)
+	}
+	select {
+	case <-c.t.Context().Done():
+	case <-time.After(settling): // the traffic after the faults is judged, too
+	}
+	if err := errors.Join(c.world.StopApps(), c.world.Failed()); err != nil {
+		c.t.Error(err)
+	}
+}
+
+// records are the files with the history.
+func (c *campaign) records() []string {
+	files := []string{filepath.Join(c.logs, "world.jsonl")}
+	for _, a := range c.world.Apps {
+		files = append(files, a.Records()...)
+	}
+	return files
+}
+
+// keep keeps what tells of a run that failed, and says how to repeat it.
+func (c *campaign) keep(terms fault.Terms) {
+	if !c.t.Failed() {
+		_ = os.RemoveAll(c.logs)
+		return
+	}
+	c.printf("failed; the logs and the history are in %s\nagain: %s", c.logs, replay(terms))
+}
+
+// replay is the command that runs a campaign again.
+func replay(terms fault.Terms) string {
+	var names []string
+	for _, k := range terms.Kinds {
+		names = append(names, k.Name)
+	}
+	slices.Sort(names)
+	args := fmt.Sprintf("make campaign SEED=%d LENGTH=%s", terms.Seed, terms.Length)
+	if len(names) < len(fault.Kinds) {
+		args += " FAULTS=" + strings.Join(slices.Compact(names), ",")
+	}
+	return args
+}
+
+// printf prints at once: go test shows a test's log when the test has ended.
+func (c *campaign) printf(format string, args ...any) {
+	fmt.Fprintf(os.Stdout, format+"\n", args...)
+}
+
+// temporary makes a folder with a short path, for sockets.
+func temporary(t *testing.T, prefix string) string {
+	t.Helper()
+	folder, err := os.MkdirTemp("", prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if prefix == "cf" {
+		t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	}
+	return folder
+}
