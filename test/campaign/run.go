@@ -27,7 +27,7 @@ const (
 	// longestTTL is what clients ask for at most.
 	longestTTL = 2 * ttl
 	// settling is how long all goes on after the last fault is healed.
-	settling = 2 * longestTTL
+	settling = 25 * time.Second
 	// every is how often a line of progress is printed.
 	every = 10 * time.Second
 )

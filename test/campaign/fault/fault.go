@@ -85,11 +85,6 @@ func (s *strike) sidecar() *world.Sidecar { return s.World.Sidecars[s.Target] }
 
 func (s *strike) app() *world.App { return s.World.Apps[s.Target] }
 
-// over records that the sessions of the struck sidecar are over, or may be.
-func (s *strike) over() {
-	s.Recorder.Add(history.Op{Kind: history.Ended, Sidecar: s.Target, Note: s.String()})
-}
-
 // during counts how often probe says so, again and again while the fault lasts, and
 // once at least.
 func (s *strike) during(probe func() bool) (bites int) {

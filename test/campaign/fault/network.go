@@ -1,7 +1,6 @@
 package fault
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/pgproxy"
@@ -102,14 +101,4 @@ func cutAt(stage pgproxy.Stage) func(s *strike) (int, error) {
 		}
 		return bites, nil
 	}
-}
-
-// unknownStatement says which of the statements is in no file of that name.
-func unknownStatement(exists func(name string) bool) error {
-	for _, name := range statements {
-		if !exists(name) {
-			return fmt.Errorf("there is no statement %q", name)
-		}
-	}
-	return nil
 }

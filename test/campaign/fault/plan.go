@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -66,7 +67,6 @@ const (
 func Make(t Terms) (plan Plan) {
 	rng := rand.New(rand.NewPCG(t.Seed, 0))
 	var deck []Kind
-	var alone, busy time.Duration // when one fault, or none, strikes any more
 	at := calm
 	for {
 		if len(deck) == 0 {
@@ -81,33 +81,42 @@ func Make(t Terms) (plan Plan) {
 		case app:
 			e.Target = rng.IntN(t.Apps)
 		}
-		gap := between(rng, pause/3, pause)
-		if last := len(plan) - 1; last >= 0 && rng.IntN(overlapping) == 0 && plan[last].whom() != e.whom() {
-			at = max(alone, plan[last].At+(plan[last].Length)/2)
-		} else {
-			at = max(at, busy+gap)
+		at = max(at, plan.ends(0)+between(rng, pause/3, pause))
+		if rng.IntN(overlapping) == 0 {
+			at = plan.overlap(e, at)
 		}
 		if e.At = at; e.end() > t.Length {
 			return plan
 		}
 		plan = append(plan, e)
-		busy = max(busy, e.end())
-		alone = secondLast(plan, at)
 	}
 }
 
-// secondLast is when at most one of the plan's faults still strikes, after at.
-func secondLast(plan Plan, at time.Duration) time.Duration {
-	first, second := at, at
-	for _, e := range plan {
-		switch end := e.end(); {
-		case end > first:
-			first, second = end, first
-		case end > second:
-			second = end
+// ends is when no more than so many faults of the plan strike any more.
+func (p Plan) ends(left int) time.Duration {
+	all := make([]time.Duration, len(p), len(p)+left+1)
+	for i, e := range p {
+		all[i] = e.end()
+	}
+	all = append(all, make([]time.Duration, left+1)...)
+	slices.Sort(all)
+	return all[len(all)-1-left]
+}
+
+// overlap is when a fault can come while the last one strikes, if only that one does, or
+// else at.
+func (p Plan) overlap(e Event, at time.Duration) time.Duration {
+	if len(p) == 0 {
+		return at
+	}
+	last := p[len(p)-1]
+	early := max(last.At+last.Length/2, p.ends(1))
+	for _, other := range p {
+		if other.end() > early && other.whom() == e.whom() {
+			return at
 		}
 	}
-	return second
+	return early
 }
 
 func shuffled(rng *rand.Rand, kinds []Kind) (deck []Kind) {

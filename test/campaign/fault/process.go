@@ -12,15 +12,26 @@ var sidecarKinds = []Kind{
 	{Name: "kill-sidecar", part: sidecar, weight: 2, least: 0, most: 4 * time.Second, strike: killSidecar},
 	{Name: "freeze-sidecar", part: sidecar, weight: 2, least: 500 * time.Millisecond, most: 6 * time.Second, strike: freezeSidecar},
 	{Name: "drain-sidecar", part: sidecar, weight: 1, least: 0, most: time.Second, strike: drainSidecar},
-	{Name: "suspend", part: sidecar, weight: 1, least: 500 * time.Millisecond, most: time.Second, strike: suspend},
+	{Name: "suspend", part: sidecar, weight: 1, least: 3 * time.Second, most: 5 * time.Second, strike: suspend},
 	{Name: "kill-app", part: app, weight: 1, least: 0, most: time.Second, strike: killApp},
 	{Name: "freeze-app", part: app, weight: 1, least: time.Second, most: 6 * time.Second, strike: freezeApp},
 }
 
+// ends records that sessions are over while f ends them: those of the struck sidecar, or
+// of a process of clients.
+func (s *strike) ends(whose string, f func() error) error {
+	op := history.Op{Kind: history.Ended, Sidecar: s.Target, Note: s.String()}
+	if whose != "" {
+		op.Sidecar = -1
+	}
+	op = s.Recorder.Begin(op)
+	defer func() { s.Recorder.End(op) }()
+	return f()
+}
+
 // killSidecar kills a sidecar, and starts another in its folder.
 func killSidecar(s *strike) (int, error) {
-	s.over()
-	if err := s.sidecar().Kill(); err != nil {
+	if err := s.ends("", s.sidecar().Kill); err != nil {
 		return 0, err
 	}
 	s.last()
@@ -38,39 +49,37 @@ func freezeSidecar(s *strike) (int, error) {
 
 // drainSidecar ends a sidecar as Kubernetes does.
 func drainSidecar(s *strike) (int, error) {
-	s.over()
-	if err := s.sidecar().Drain(); err != nil {
+	if err := s.ends("", s.sidecar().Drain); err != nil {
 		return 0, errors.Join(err, s.sidecar().Start())
 	}
 	s.last()
 	return healed(1, s.sidecar().Start())
 }
 
-// suspend makes a sidecar believe that its machine slept for longer than leases last.
+// suspend makes a sidecar believe, several times, that its machine slept for longer than
+// leases last.
 func suspend(s *strike) (int, error) {
 	before, err := s.sidecar().Lost()
 	if err != nil {
 		return 0, fmt.Errorf("before: %w", err)
 	}
-	s.over()
-	if err := s.sidecar().Slept(s.LongestTTL); err != nil {
-		return 0, err
-	}
-	bites := 0
-	s.during(func() bool {
-		lost, err := s.sidecar().Lost()
-		if err == nil {
-			bites = lost - before
+	for end := time.Now().Add(s.Length); s.ctx.Err() == nil && time.Now().Before(end); s.rest(s.TTL / 2) {
+		err := s.ends("", func() error {
+			err := s.sidecar().Slept(s.LongestTTL)
+			s.rest(10 * time.Millisecond) // within a millisecond it has seen it
+			return err
+		})
+		if err != nil {
+			return 0, err
 		}
-		return err == nil
-	})
-	return bites, nil
+	}
+	lost, err := s.sidecar().Lost()
+	return lost - before, err
 }
 
 // killApp kills a process of clients, whose connections close then.
 func killApp(s *strike) (int, error) {
-	s.Recorder.Add(history.Op{Kind: history.Ended, Process: s.app().Name(), Sidecar: -1, Note: s.String()})
-	if err := s.app().Kill(); err != nil {
+	if err := s.ends(s.app().Name(), s.app().Kill); err != nil {
 		return 0, err
 	}
 	s.last()

@@ -1,0 +1,100 @@
+package fault
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/quick"
+	"time"
+)
+
+func terms(seed uint64) Terms {
+	return Terms{Seed: seed, Length: 10 * time.Minute, Kinds: Kinds, Sidecars: 3, Apps: 2}
+}
+
+// TestPlanFollowsFromItsSeed: that is what makes a run that failed one to repeat.
+func TestPlanFollowsFromItsSeed(t *testing.T) {
+	one, again, other := Make(terms(7)), Make(terms(7)), Make(terms(8))
+	if one.String() != again.String() {
+		t.Error("one seed made two plans")
+	}
+	for i := range one {
+		if one[i].seed != again[i].seed {
+			t.Errorf("%s has another seed of its own", one[i])
+		}
+	}
+	if one.String() == other.String() {
+		t.Error("two seeds made one plan")
+	}
+}
+
+// TestPlans: in order, within their length, never three at a time, nor two that strike
+// the same; and now and then two.
+func TestPlans(t *testing.T) {
+	both := 0
+	err := quick.Check(func(seed uint64) bool {
+		plan := Make(terms(seed))
+		for i, e := range plan {
+			if e.Length < e.Kind.least || e.Length > e.Kind.most || e.end() > terms(0).Length || i > 0 && e.At < plan[i-1].At {
+				t.Logf("%s from %s for %s", e, e.At, e.Length)
+				return false
+			}
+			during := 1
+			for _, earlier := range plan[:i] {
+				if earlier.end() <= e.At {
+					continue
+				}
+				if during++; earlier.whom() == e.whom() {
+					t.Logf("at %s %s and %s", e.At, earlier, e)
+					return false
+				}
+			}
+			if during > 2 {
+				t.Logf("at %s strike %d", e.At, during)
+				return false
+			}
+			both += during - 1
+		}
+		return len(plan) > 50
+	}, nil)
+	if err != nil {
+		t.Error(err)
+	}
+	if both < 100 {
+		t.Errorf("%d times two at a time, want more", both)
+	}
+}
+
+// TestAllKindsStrike in what is dealt once.
+func TestAllKindsStrike(t *testing.T) {
+	cards := 0
+	for _, k := range Kinds {
+		cards += k.weight
+	}
+	plan := Make(terms(1))
+	for _, k := range Kinds {
+		if k.weight < 1 || !slices.ContainsFunc(plan[:cards], func(e Event) bool { return e.Kind.Name == k.Name }) {
+			t.Errorf("%s does not strike among the first %d", k.Name, cards)
+		}
+	}
+}
+
+func TestFind(t *testing.T) {
+	kinds, err := Find([]string{"cut", "disk-full"})
+	if err != nil || len(kinds) != 2 || kinds[0].Name != "cut" || kinds[1].Name != "disk-full" {
+		t.Errorf("found %v, %v", kinds, err)
+	}
+	if _, err := Find([]string{"cut", "flood"}); err == nil {
+		t.Error("found what does not exist")
+	}
+}
+
+// TestStatementsExist: a name that was changed would never be cut again.
+func TestStatementsExist(t *testing.T) {
+	for _, name := range statements {
+		if _, err := os.Stat(filepath.Join("../../../store/postgres/sql", name+".sql")); err != nil {
+			t.Error(err)
+		}
+	}
+}
