@@ -44,7 +44,7 @@ func TestCampaign(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	binary, err := world.Build(temporary(t, "cf"))
+	binary, err := world.Build(world.Folder(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,11 @@ type campaign struct {
 func run(t *testing.T, binary string, terms fault.Terms) {
 	t.Helper()
 	terms.Sidecars, terms.Apps = sidecars, apps
-	c := &campaign{t: t, plan: fault.Make(terms), folder: temporary(t, "cf"), logs: temporary(t, "campaign-")}
+	logs, err := os.MkdirTemp("", "campaign-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &campaign{t: t, plan: fault.Make(terms), folder: world.Folder(t), logs: logs}
 	t.Cleanup(func() { c.keep(terms) })
 	c.printf("seed %d, %s, %d faults:\n%s", terms.Seed, terms.Length, len(c.plan), c.plan)
 	if err := os.WriteFile(filepath.Join(c.logs, "plan.txt"), []byte(replay(terms)+"\n\n"+c.plan.String()), 0o644); err != nil {
@@ -179,17 +183,4 @@ func replay(terms fault.Terms) string {
 // printf prints at once: go test shows a test's log when the test has ended.
 func (c *campaign) printf(format string, args ...any) {
 	fmt.Fprintf(os.Stdout, format+"\n", args...)
-}
-
-// temporary makes a folder with a short path, for sockets.
-func temporary(t *testing.T, prefix string) string {
-	t.Helper()
-	folder, err := os.MkdirTemp("", prefix)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if prefix == "cf" {
-		t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	}
-	return folder
 }

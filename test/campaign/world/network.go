@@ -40,6 +40,7 @@ func newNetwork(tb testing.TB, server *toxiproxy.ApiServer, name, databaseURL st
 }
 
 func newToxiproxy() *toxiproxy.ApiServer {
+	zerolog.SetGlobalLevel(zerolog.Disabled) // some of it speaks without being asked
 	return toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 }
 

@@ -20,7 +20,7 @@ import (
 
 const (
 	// diskSize is enough for the server, its log and some traffic.
-	diskSize = "768m"
+	diskSize = "320m"
 	// slots are the connections that are not kept for superusers. Each sidecar has 4.
 	slots = 60
 	// role is whom sidecars connect as: the owner of the database, without privileges.
@@ -40,15 +40,10 @@ type Postgres struct {
 
 func newPostgres(tb testing.TB, c Config) *Postgres {
 	tb.Helper()
-	p := &Postgres{disk: filepath.Join(c.Folder, "disk"), clock: filepath.Join(c.Folder, "clock")}
-	// The server's user is another, and must get there.
-	if err := errors.Join(os.Chmod(c.Folder, 0o755), os.Mkdir(p.disk, 0o755)); err != nil {
+	p := &Postgres{disk: filepath.Join(c.Folder, diskName), clock: filepath.Join(c.Folder, "clock")}
+	if err := mount(p.disk); err != nil {
 		tb.Fatal(err)
 	}
-	if err := syscall.Mount("campaign", p.disk, "tmpfs", 0, "mode=0777,size="+diskSize); err != nil {
-		tb.Fatalf("world: mounting a file system that can be full takes root and the right to mount: %v", err)
-	}
-	tb.Cleanup(func() { _ = syscall.Unmount(p.disk, syscall.MNT_DETACH) })
 	library, err := faketime()
 	if err != nil {
 		tb.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -35,15 +36,19 @@ func (p *process) start() error {
 	defer func() { _ = log.Close() }()
 	cmd := p.command()
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the campaign
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("%s: %w", p.name, err)
-	}
-	ended := make(chan struct{})
-	p.mu.Lock()
-	p.cmd, p.ended, p.meant = cmd, ended, false
-	p.mu.Unlock()
+	// Ctrl-C is for the campaign; when that dies, all it started does.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started, ended := make(chan error), make(chan struct{})
 	go func() {
+		runtime.LockOSThread() // never unlocked: the kernel means the thread that started it
+		if err := cmd.Start(); err != nil {
+			started <- fmt.Errorf("%s: %w", p.name, err)
+			return
+		}
+		p.mu.Lock()
+		p.cmd, p.ended, p.meant = cmd, ended, false
+		p.mu.Unlock()
+		started <- nil
 		_ = cmd.Wait()
 		p.mu.Lock()
 		if !p.meant && p.broken == nil {
@@ -52,7 +57,7 @@ func (p *process) start() error {
 		p.mu.Unlock()
 		close(ended)
 	}()
-	return nil
+	return <-started
 }
 
 // Pid is the process's id.

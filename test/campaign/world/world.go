@@ -12,7 +12,7 @@ import (
 
 // Config says what a world is made of.
 type Config struct {
-	// Folder is for the world's files; its path is short, for sockets lie in it.
+	// Folder is for the world's files: what [Folder] has made.
 	Folder string
 	// Logs is a folder for what shall be kept of a run that failed.
 	Logs string

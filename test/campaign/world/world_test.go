@@ -26,13 +26,8 @@ func start(t *testing.T) *World {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder, err := os.MkdirTemp("", "cw")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	return Start(t, Config{
-		Folder: folder, Logs: t.TempDir(), Binary: binary, Sidecars: 2, Apps: 1,
+		Folder: Folder(t), Logs: t.TempDir(), Binary: binary, Sidecars: 2, Apps: 1,
 		Settings: map[string]string{"TTL": "2s"},
 		App:      func(int, string, string, []string) *exec.Cmd { return exec.Command("sleep", "1h") },
 	})

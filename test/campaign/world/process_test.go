@@ -1,0 +1,63 @@
+package world
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func script(t *testing.T, text string) *process {
+	t.Helper()
+	p := &process{name: "script", log: filepath.Join(t.TempDir(), "log"), command: func() *exec.Cmd { return exec.Command("sh", "-c", text) }}
+	if err := p.start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Kill() })
+	return p
+}
+
+// TestWhatProcessesSay: a campaign fails for what a process says before it ends, and for
+// ending unasked.
+func TestWhatProcessesSay(t *testing.T) {
+	for text, want := range map[string]string{
+		"exit 0":                                "ended by itself",
+		"echo; echo WARNING: DATA RACE; exit 1": "DATA RACE",
+		"echo; echo panic: x":                   "panic",
+		"echo fatal error: x":                   "fatal error",
+	} {
+		p := script(t, text)
+		<-p.ended
+		if err := p.failed(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+	p := script(t, "exec sleep 1h")
+	if err := p.Kill(); err != nil {
+		t.Error(err)
+	}
+	if err := p.failed(); err != nil {
+		t.Errorf("a process that was killed on purpose: %v", err)
+	}
+}
+
+func TestFreeze(t *testing.T) {
+	p := script(t, "exec sleep 1h")
+	if err := p.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	if state := state(p.Pid()); state != "T" {
+		t.Errorf("a frozen process is in state %q", state)
+	}
+	if err := p.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	if err := await("it sleeps", func() error {
+		if state := state(p.Pid()); state != "S" {
+			return exec.ErrNotFound
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
