@@ -32,10 +32,9 @@ const (
 	Line Kind = "line"
 	// Fault is the time from before a fault is injected until after it is healed.
 	Fault Kind = "fault"
-	// Ended says that from Call on the sessions of a sidecar are over, or cannot be
-	// relied upon (it was killed, told to stop, or its machine slept), or those of a
-	// process of clients: Sidecar or Process says whose, Sidecar -1 means none. No client
-	// can know that before it happens.
+	// Ended says that between Call and Return the sessions of Sidecar ended, or could not
+	// be relied upon any more (it was killed, told to stop, or its machine slept), or, if
+	// Whose is set, those of that process of clients. No client knows of it before.
 	Ended Kind = "ended"
 	// Unpromised is a time in which exclusion is not promised to anybody (the database's
 	// clock was stepped, a standby that was not synchronous was promoted). Tokens are.
@@ -84,7 +83,9 @@ type Op struct {
 	Position int  `json:"position,omitempty"`
 	// Line are those who wait, first the first.
 	Line []Place `json:"line,omitempty"`
-	Note string  `json:"note,omitempty"`
+	// Whose sessions Ended.
+	Whose string `json:"whose,omitempty"`
+	Note  string `json:"note,omitempty"`
 }
 
 // Place is a place in a key's line: its number, and the ID of the Acquire.

@@ -11,12 +11,12 @@ import (
 // held chooses how long a client uses what it was given: mostly for a moment, sometimes
 // for longer than a lease lives that nobody renews.
 func (c *client) held() time.Duration {
-	switch c.rng.IntN(20) {
+	switch c.rng.IntN(80) {
 	case 0:
 		return c.upTo(3 * c.cfg.TTL)
-	case 1, 2:
+	case 1, 2, 3:
 		return c.upTo(c.cfg.TTL / 2)
-	case 3, 4, 5:
+	case 4, 5, 6, 7, 8, 9:
 		return 0
 	default:
 		return c.upTo(10 * time.Millisecond)
@@ -38,7 +38,7 @@ func (c *client) hold(ctx context.Context, grips []grip) {
 		if c.calls != nil && c.oneOf(6) {
 			c.drop()
 		}
-		if g.session == "" && c.oneOf(4) {
+		if g.session == "" && c.oneOf(8) {
 			continue // its lease ends by itself
 		}
 		c.release(g)

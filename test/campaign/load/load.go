@@ -90,7 +90,9 @@ func (c *client) key() string { return Key(int(c.zipf.Uint64())) }
 func (c *client) oneOf(n int) bool { return c.rng.IntN(n) == 0 }
 
 // upTo is a random time.
-func (c *client) upTo(d time.Duration) time.Duration { return time.Duration(c.rng.Int64N(int64(d) + 1)) }
+func (c *client) upTo(d time.Duration) time.Duration {
+	return time.Duration(c.rng.Int64N(int64(d) + 1))
+}
 
 // note is an operation of this client.
 func (c *client) note(kind history.Kind, key string) history.Op {

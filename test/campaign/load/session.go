@@ -113,4 +113,3 @@ func nextEvent(lines *bufio.Scanner) (name string, data []byte, ok bool) {
 	}
 	return "", nil, false
 }
-

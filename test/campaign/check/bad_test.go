@@ -1,0 +1,232 @@
+package check
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/test/campaign/history"
+)
+
+// bad are histories in which something is wrong, and the rules that must say so.
+var bad = map[string]struct{ broken, text string }{
+	"two holders": {"exclusion model", `
+		a acquire 0-10 granted t1 u500
+		b acquire 20-30 granted t2 u500`},
+	"two holders by a hair": {"exclusion model", `
+		a acquire 0-10 granted t1 u500
+		b acquire 20-499 granted t2 u900 w-1`},
+	"two holders, for one was confirmed": {"exclusion model", `
+		a acquire 0-10 granted t1 u500
+		a confirm 400-410 held t1 u800
+		b acquire 20-700 granted t2 u990 w-1`},
+	"the first of three still holds": {"exclusion model", `
+		a acquire 0-10 granted t1 u500
+		b acquire 20-30 granted t2 u40
+		c acquire 50-60 granted t3 u500`},
+	"two holders, of one sidecar, another one was killed": {"exclusion model", `
+		a acquire 0-10 granted t1 u500 n1
+		x ended 20-30 n2
+		b acquire 15-40 granted t2 u500 w-1 n1`},
+	"two holders, the sidecar was killed before": {"exclusion model", `
+		x ended 1-2 n1
+		a acquire 3-10 granted t1 u500 n1
+		b acquire 15-40 granted t2 u500 w-1 n2`},
+	"killing the sidecar ends no bind:ttl": {"exclusion model", `
+		a acquire 0-10 granted t1 u500 s- n1
+		x ended 20-30 n1
+		b acquire 15-40 granted t2 u500 w-1 n2`},
+	"another session was dropped": {"exclusion model", `
+		a acquire 0-10 granted t1 u500
+		c drop 15-16
+		b acquire 20-40 granted t2 u500`},
+	"the release began after the next grant": {"exclusion model", `
+		a acquire 0-10 granted t1 u500
+		b acquire 5-20 granted t2 u500 w-1
+		a release 30-40 done t1`},
+	"a release of an earlier token frees the lock": {"exclusion model", `
+		a acquire 0-10 granted t1 u500
+		a release 20-30 done t1
+		b acquire 40-50 granted t2 u500
+		a release 60-70 nothold t1
+		c acquire 80-90 granted t3 u500`},
+	"breaking it was refused": {"exclusion model", `
+		a acquire 0-10 granted t1 u500
+		b force 20-30 refused
+		b acquire 35-60 granted t2 u500`},
+	"exclusion was promised again": {"exclusion model", `
+		x unpromised 0-10
+		a acquire 20-30 granted t1 u500
+		b acquire 35-60 granted t2 u500`},
+	"a smaller token": {"model tokens", `
+		a acquire 0-10 granted t7 u500
+		a release 20-30 done t7
+		b acquire 40-50 granted t6 u500`},
+	"a smaller token, much later": {"model tokens", `
+		a acquire 0-10 granted t7 u15
+		b acquire 20-30 granted t8 u35
+		c acquire 40-50 granted t9 u55
+		d acquire 60-70 granted t5 u75`},
+	"a token twice": {"exclusion model tokens", `
+		a acquire 0-10 granted t7 u500
+		b acquire 0-10 granted t7 u500`},
+	"lost without a reason": {"model", `
+		a acquire 0-10 granted t1 u500
+		a lost 100-100 t1`},
+	"not held any more, without a reason": {"model", `
+		a acquire 0-10 granted t1 u500
+		a confirm 20-30 nothold t1`},
+	"not held at its release, without a reason": {"model", `
+		a acquire 0-10 granted t1 u500
+		a confirm 20-30 held t1 u600
+		b get 40-41 free
+		a release 50-60 done t1`},
+	"confirmed after another one got it": {"model", `
+		a acquire 0-10 granted t1 u100
+		b acquire 20-150 granted t2 u500 w-1
+		a confirm 160-170 held t1 u100`},
+	"released by one who has lost it": {"model", `
+		a acquire 0-10 granted t1 u100
+		b acquire 20-150 granted t2 u500 w-1
+		a release 160-170 done t1`},
+	"released twice": {"model", `
+		a acquire 0-10 granted t1 u500
+		a release 20-30 done t1
+		a release 40-50 done t1`},
+	"refused, and it is free": {"model", `
+		a acquire 0-10 granted t1 u500
+		a release 20-30 done t1
+		b acquire 40-41 held`},
+	"refused from the cache, long after": {"model", `
+		a acquire 0-10 granted t1 u500
+		a release 20-30 done t1
+		b acquire 140-141 held c`},
+	"waited in vain for a free lock": {"model", `
+		a acquire 0-10 granted t1 u500
+		a release 20-30 done t1
+		b acquire 40-90 timeout w50`},
+	"it shows as held, and is free": {"model", `
+		a acquire 0-10 granted t1 u500
+		a release 20-30 done t1
+		b get 40-41 held`},
+	"it shows as free, and is held": {"model", `
+		a acquire 0-10 granted t1 u500
+		b get 20-30 free`},
+	"a holder's write is refused": {"fencing", `
+		a acquire 0-10 granted t1 u500
+		a write 20-30 stale t1`},
+	"a fence that is none": {"fencing", `
+		a acquire 0-10 granted t1 u100
+		b acquire 20-150 granted t2 u500 w-1
+		b write 160-161 done t2
+		a write 162-163 done t1`},
+	"a token that nobody has": {"fencing", `
+		a acquire 0-10 granted t1 u500
+		a write 20-30 done t5`},
+	"overtaken in line": {"fifo", `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-100 granted t3 u500 w-1
+		b acquire 21-80 granted t2 u500 w-1
+		x line 30-31 l1:x-2 l2:x-3
+		h release 70-75 done t1
+		b release 85-90 done t2`},
+	"overtaken by the third": {"fifo", `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-100 granted t3 u500 w-1
+		b acquire 21-60 timeout w39
+		c acquire 22-80 granted t2 u500 w-1
+		x line 30-31 l1:x-2 l2:x-3 l3:x-4
+		h release 70-75 done t1
+		c release 85-90 done t2`},
+	"one of several is overtaken": {"fifo", `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-100 granted t3 u500 w-1 g7
+		b acquire 21-80 granted t2 u500 w-1
+		x line 30-31 l1:7 l2:x-3
+		h release 70-75 done t1
+		b release 85-90 done t2`},
+	"granted, and still in line": {"fifo", `
+		a acquire 0-10 granted t1 u500 w-1
+		x line 30-31 l1:x-1 l2:x-9`},
+	"a line in no order": {"fifo", `
+		x line 30-31 l2:x-8 l1:x-9`},
+	"a slow hand-off": {"hand-off", `
+		a acquire 0-10 granted t1 u9000
+		b acquire 5-3000 granted t2 u9000 w-1
+		a release 20-30 done t1`},
+	"slow after a drop": {"hand-off", `
+		a acquire 0-10 granted t1 u9000
+		b acquire 5-3000 granted t2 u9000 w-1
+		a drop 20-30`},
+}
+
+func TestBadHistories(t *testing.T) {
+	for name, c := range bad {
+		t.Run(name, func(t *testing.T) {
+			ops := script(t, c.text)
+			r := All(ops, DefaultRules())
+			if got := strings.Join(rules(r), " "); got != c.broken {
+				t.Errorf("broken: %q, want %q", got, c.broken)
+			}
+			var page bytes.Buffer
+			if err := HTML(&page, ops, DefaultRules(), r.Violations); err != nil || page.Len() == 0 {
+				t.Errorf("a page of %d bytes, %v", page.Len(), err)
+			}
+		})
+	}
+}
+
+// TestAnIdleCampaign: one in which too little happened does not pass.
+func TestAnIdleCampaign(t *testing.T) {
+	r := DefaultRules()
+	r.Least = Counts{Grants: 2, Unknown: 1, Refusals: 1}
+	got := All(script(t, `
+		a acquire 0-10 granted t1 u500
+		b acquire 20-30 held`), r)
+	if len(got.Violations) != 2 || rules(got)[0] != "traffic" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestNotDecidedIsNoPass: what the model cannot decide in time is a failure.
+func TestNotDecidedIsNoPass(t *testing.T) {
+	r := DefaultRules()
+	r.Patience = time.Nanosecond
+	if err := All(script(t, good["one after the other"]), r).Err(); err == nil || !strings.Contains(err.Error(), "not decided") {
+		t.Error(err)
+	}
+}
+
+// TestLongHistories: what is judged in pieces is judged over their edges, too, in time.
+func TestLongHistories(t *testing.T) {
+	const n = 2*piece + 7
+	long := func(wrong int) (ops []history.Op) {
+		for i := range n {
+			from := int64(i+1) * int64(10*time.Millisecond)
+			grant := history.Op{
+				ID: "a", Process: "app", Session: "s", Kind: history.Acquire, Key: "k", Call: from - int64(time.Second),
+				Return: from + 2, Outcome: history.Granted, Token: int64(i + 1), Until: from + int64(time.Hour), Wait: -1,
+			}
+			if i == wrong {
+				grant.Return = from - int64(time.Millisecond) - 1
+			}
+			release := history.Op{
+				ID: "r", Process: "app", Session: "s", Kind: history.Release, Key: "k", Call: from + int64(9*time.Millisecond),
+				Return: from + int64(12*time.Millisecond), Outcome: history.Done, Token: int64(i + 1),
+			}
+			ops = append(ops, grant, release)
+		}
+		slices.SortFunc(ops, func(a, b history.Op) int { return int(a.Call - b.Call) })
+		return ops
+	}
+	if err := All(long(-1), DefaultRules()).Err(); err != nil {
+		t.Error(err)
+	}
+	for _, wrong := range []int{1, piece - overlap, piece - 1, piece, n - 1} {
+		if got := strings.Join(rules(All(long(wrong), DefaultRules())), " "); got != "exclusion model" {
+			t.Errorf("grant %d overlaps the one before, and broken is %q", wrong, got)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+// Package check judges a history. Each rule has a file of its own:
+//
+//   - model.go: for each key there is an order of all operations, each between its call
+//     and its answer, in which a lock would have answered just so (linearizability,
+//     decided by porcupine);
+//   - exclusion.go: no two clients believe at a time that they hold a key;
+//   - tokens.go: a later grant has a larger token;
+//   - fencing.go: what a client writes while it believes that it holds is accepted;
+//   - fifo.go: of two that stood in line, the first got the lock first;
+//   - handoff.go: who waits has a lock soon after it was given up;
+//   - orphan.go: when all have left, the database holds nothing for them;
+//   - traffic.go: enough happened that the rest says something.
+//
+// The first four hold whatever fails, but for times that are marked as
+// [history.Unpromised]. Fifo and hand-off are judged only where no fault is under way,
+// or was just before: what they promise then is said there. What could not be decided
+// is a failure, like what was decided against.
+package check
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/test/campaign/history"
+)
+
+// Rules are the figures that a history is judged by.
+type Rules struct {
+	// Handoff is the longest time from the answer to a release to the answer to who waits.
+	Handoff time.Duration
+	// Recovery is how long after a fault was healed its traces can be seen: leases that
+	// were not renewed in time expire, waits stand in line again, what is unknown is undone.
+	Recovery time.Duration
+	// Cache is the sidecars' LOCKSIDECAR_CACHE_TTL.
+	Cache time.Duration
+	// Least is what must have happened.
+	Least Counts
+	// Patience is how long the model may take for one key. What takes longer is not decided.
+	Patience time.Duration
+}
+
+// DefaultRules fit sidecars with a TTL of a few seconds, on a machine with other work.
+func DefaultRules() Rules {
+	return Rules{Handoff: time.Second, Recovery: 15 * time.Second, Cache: 100 * time.Millisecond, Patience: time.Minute}
+}
+
+// Violation is a rule that was broken.
+type Violation struct {
+	Rule, Key, Text string
+	// Ops show it.
+	Ops []history.Op
+}
+
+func (v Violation) Error() string {
+	text := v.Rule + ": "
+	if v.Key != "" {
+		text += v.Key + ": "
+	}
+	text += v.Text
+	for _, op := range v.Ops {
+		text += "\n\t" + describe(op)
+	}
+	return text
+}
+
+// Report is what came out.
+type Report struct {
+	Counts     Counts
+	Violations []Violation
+}
+
+// Err is nil when all was decided, and nothing broken.
+func (r Report) Err() error {
+	const most = 20 // one bug breaks many
+	var all []error
+	for _, v := range r.Violations[:min(len(r.Violations), most)] {
+		all = append(all, v)
+	}
+	if more := len(r.Violations) - most; more > 0 {
+		all = append(all, fmt.Errorf("and %d more", more))
+	}
+	return errors.Join(all...)
+}
+
+// Keys are those with violations.
+func (r Report) Keys() []string {
+	keys := make(map[string]bool)
+	for _, v := range r.Violations {
+		if v.Key != "" {
+			keys[v.Key] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(keys))
+}
+
+// All judges a history by all rules but that of orphans, for which the database is asked.
+func All(ops []history.Op, rules Rules) Report {
+	h := arrange(ops, rules)
+	h.count()
+	var r Report
+	for _, rule := range []func(*arranged) []Violation{model, exclusion, tokens, fencing, fifo, handoff, traffic} {
+		r.Violations = append(r.Violations, rule(h)...)
+	}
+	r.Counts = h.counts
+	return r
+}
+
+func describe(op history.Op) string {
+	text := fmt.Sprintf("%s %s %s", op.ID, op.Kind, op.Outcome)
+	if op.Outcome == history.Unknown {
+		text = fmt.Sprintf("%s %s", op.ID, op.Kind)
+	}
+	if op.Token != 0 {
+		text += fmt.Sprintf(" token %d", op.Token)
+	}
+	text += fmt.Sprintf(" by client %d of %s (sidecar %d, session %q), called %d", op.Client, op.Process, op.Sidecar, op.Session, op.Call)
+	if op.Return != 0 {
+		text += fmt.Sprintf(", answered after %s", time.Duration(op.Return-op.Call))
+	}
+	if op.Until != 0 {
+		text += fmt.Sprintf(", good for %s", time.Duration(op.Until-op.Call))
+	}
+	if op.Note != "" {
+		text += ": " + op.Note
+	}
+	return text
+}

@@ -1,0 +1,146 @@
+package check
+
+import "testing"
+
+// good are histories in which nothing is wrong.
+var good = map[string]string{
+	"one after the other": `
+		a acquire 0-10 granted t1 u500
+		a release 20-30 done t1
+		b acquire 25-40 granted t2 u500
+		b release 50-60 done t2`,
+	"the answer to a release comes after the next grant": `
+		a acquire 0-10 granted t1 u500
+		b acquire 5-22 granted t2 u500 w-1
+		a release 20-30 done t1
+		b release 50-60 done t2`,
+	"a lease that ran out": `
+		a acquire 0-10 granted t1 u500
+		b acquire 20-501 granted t2 u900 w-1`,
+	"confirmed, and run out later": `
+		a acquire 0-10 granted t1 u500
+		a confirm 400-410 held t1 u800
+		b acquire 20-801 granted t2 u990 w-1`,
+	"a release that was not answered": `
+		a acquire 0-10 granted t1 u500
+		a release 20- t1
+		b acquire 20-40 granted t2 u500`,
+	"a release that was not answered, and not carried out": `
+		a acquire 0-10 granted t1 u500
+		a release 20- t1
+		b acquire 30-40 held
+		b acquire 50-501 granted t2 u900`,
+	"a dropped connection": `
+		a acquire 0-10 granted t1 u500
+		a drop 20-21
+		b acquire 15-40 granted t2 u500 w-1`,
+	"a sidecar that was killed": `
+		a acquire 0-10 granted t1 u500 n1
+		x ended 20-30 n1
+		b acquire 15-40 granted t2 u500 w-1 n2`,
+	"an app that was killed": `
+		a acquire 0-10 granted t1 u500 pone
+		x ended 20-30 pone
+		b acquire 15-40 granted t2 u500 w-1 ptwo`,
+	"a lock that was broken": `
+		a acquire 0-10 granted t1 u500
+		b force 20-40 done
+		a lost 30-30 t1
+		b acquire 35-60 granted t2 u500`,
+	"breaking it was not answered": `
+		a acquire 0-10 granted t1 u500
+		b force 20-
+		b acquire 35-60 granted t2 u500
+		a confirm 70-80 nothold t1`,
+	"an acquire of unknown outcome had it for a while": `
+		a acquire 0-10 w0
+		b acquire 15-30 held
+		c get 16-20 held
+		b acquire 40-60 granted t9 u500`,
+	"a wait in vain had it for a moment": `
+		a acquire 0-10 granted t1 u500
+		b acquire 5-40 timeout w35
+		a release 20-30 done t1
+		c acquire 42-45 held
+		c acquire 50-60 granted t5 u500`,
+	"a call for several gave a part back": `
+		a acquire 0-50 held g1
+		a acquire 0-50 held g1 kj
+		d acquire 0-4 granted t7 u500 kj
+		b acquire 10-30 held
+		b acquire 60-70 granted t8 u500`,
+	"a cached refusal, just after the release": `
+		a acquire 0-10 granted t1 u500
+		a release 20-30 done t1
+		b acquire 40-41 held c`,
+	"tokens with gaps, answers in another order": `
+		a acquire 0-100 granted t10 u50 w-1
+		b acquire 0-90 granted t20 u500 w-1
+		a release 110-120 nothold t10`,
+	"a stale write, after the lease": `
+		a acquire 0-10 granted t1 u100
+		b acquire 20-150 granted t2 u500 w-1
+		b write 160-161 done t2
+		a write 162-163 stale t1`,
+	"stale, for its release is on the way": `
+		a acquire 0-10 granted t1 u500
+		a release 20- t1
+		b acquire 21-30 granted t2 u500
+		b write 31-32 done t2
+		a write 33-34 stale t1`,
+	"first in, first out; who leaves is passed over": `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-80 granted t2 u500 w-1
+		b acquire 21-60 timeout w39
+		c acquire 22-100 granted t3 u500 w-1
+		x line 30-31 l1:x-2 l2:x-3 l5:x-4
+		h release 70-75 done t1
+		a release 85-90 done t2`,
+	"a place that was lost in a fault": `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-100 granted t3 u500 w-1
+		b acquire 21-80 granted t2 u500 w-1
+		x line 30-31 l1:x-2 l2:x-3
+		x fault 40-50
+		h release 70-75 done t1
+		b release 85-90 done t2`,
+	"a slow hand-off in a fault": `
+		a acquire 0-10 granted t1 u9000
+		b acquire 5-3000 granted t2 u9000 w-1
+		x fault 15-200
+		a release 20-30 done t1`,
+	"slow, for a call for several had it": `
+		a acquire 0-10 granted t1 u9000
+		c acquire 4-2990 timeout g1 w2986
+		b acquire 5-3000 granted t2 u9000 w-1
+		a release 20-30 done t1`,
+	"exclusion was not promised": `
+		a acquire 0-10 granted t1 u500
+		x unpromised 20-600
+		b acquire 30-40 granted t2 u500
+		a confirm 50-60 held t1 u500
+		a release 70-80 nothold t1
+		b release 70-80 done t2`,
+	"who asked for what another one has not": `
+		a acquire 0-10 granted t1 u500
+		a release 20-30 done t1
+		a confirm 40-50 nothold t1
+		a release 40-50 nothold t1
+		b get 40-50 free`,
+	"bind:ttl outlives its connection and its app": `
+		a acquire 0-10 granted t1 u500 s- pone
+		a drop 20-30
+		x ended 20-30 pone
+		b acquire 40-50 held
+		b acquire 60-501 granted t2 u900 w-1`,
+}
+
+func TestGoodHistories(t *testing.T) {
+	for name, text := range good {
+		t.Run(name, func(t *testing.T) {
+			if err := All(script(t, text), DefaultRules()).Err(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,224 @@
+package check
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/locksidecar/locksidecar/test/campaign/history"
+)
+
+// TestSimulatedHistories: what a lock does that is right is accepted, whatever its
+// clients do and whenever they hear of it; with one answer changed to a wrong one, it is not.
+func TestSimulatedHistories(t *testing.T) {
+	for name, mutate := range mutations {
+		t.Run(name, func(t *testing.T) {
+			applied := 0
+			rapid.Check(t, func(t *rapid.T) {
+				s := simulate(t)
+				if err := All(s.ops, DefaultRules()).Err(); err != nil {
+					t.Fatalf("a right history is refused: %v\n%s", err, s)
+				}
+				ops, ok := mutate(slices.Clone(s.ops))
+				if !ok {
+					return // there is nothing of that kind in it
+				}
+				applied++
+				slices.SortStableFunc(ops, func(a, b history.Op) int { return int(a.Call - b.Call) })
+				if All(ops, DefaultRules()).Err() == nil {
+					t.Fatalf("accepted\n%s", s)
+				}
+			})
+			t.Logf("%d histories refused", applied)
+			if applied == 0 {
+				t.Error("there was none to change")
+			}
+		})
+	}
+}
+
+// sim is a lock and its clients. Its time makes a step for each thing that happens to
+// the lock; calls and answers lie around it.
+type sim struct {
+	t       *rapid.T
+	now     int64
+	ops     []history.Op
+	clients []simClient
+	queue   []int // clients
+	places  []history.Place
+	token   int64
+	holder  int // a client, or nobody or somebody unseen
+	expires int64
+	ids     int
+}
+
+type simClient struct {
+	free  int64 // when it can make a call
+	waits int   // index of the acquire under way, or -1
+	token int64 // the last that it had, and whose
+	links int
+	until int64
+}
+
+const (
+	nobody = -1
+	unseen = -2
+
+	step1  = 1_000_000 // a step of the time, in ns
+	simTTL = 20 * step1
+)
+
+func (s *sim) String() (text string) {
+	for _, op := range s.ops {
+		text += describe(op) + "\n"
+	}
+	return text
+}
+
+func simulate(t *rapid.T) *sim {
+	s := &sim{t: t, now: 1000 * step1, holder: nobody}
+	for range rapid.IntRange(2, 5).Draw(t, "clients") {
+		s.clients = append(s.clients, simClient{waits: -1})
+	}
+	for range rapid.IntRange(10, 120).Draw(t, "steps") {
+		s.now += step1
+		if s.holder != nobody && s.now > s.expires {
+			s.frees()
+		}
+		s.now += step1
+		s.does(rapid.IntRange(0, len(s.clients)-1).Draw(t, "client"))
+	}
+	slices.SortStableFunc(s.ops, func(a, b history.Op) int { return int(a.Call - b.Call) })
+	return s
+}
+
+// op is an operation of a client that takes effect now.
+func (s *sim) op(c int, kind history.Kind) history.Op {
+	s.ids++
+	sc := &s.clients[c]
+	op := history.Op{
+		ID: fmt.Sprint("x-", s.ids), Process: "app", Client: c, Session: fmt.Sprint(c, ".", sc.links), Kind: kind, Key: "k",
+		Call: max(sc.free, s.now-rapid.Int64Range(0, 5*step1).Draw(s.t, "before")),
+	}
+	op.Return = s.now + rapid.Int64Range(0, 5*step1).Draw(s.t, "after")
+	sc.free = op.Return + 1
+	return op
+}
+
+// does lets a client do something.
+func (s *sim) does(c int) {
+	sc := &s.clients[c]
+	what := rapid.IntRange(0, 9).Draw(s.t, "what")
+	switch {
+	case sc.waits >= 0 || sc.free > s.now:
+	case what < 2 && sc.token != 0:
+		s.asks(c)
+	case s.holder == c && what < 5:
+		s.releases(c, what)
+	case s.holder == c && what < 6:
+		s.drops(c)
+	case what < 3:
+		op := s.op(c, history.Get)
+		op.Outcome = history.Free
+		if s.holder != nobody {
+			op.Outcome = history.Held
+		}
+		s.ops = append(s.ops, op)
+	case what < 4:
+		if len(s.places) > 1 {
+			s.ops = append(s.ops, history.Op{ID: "line", Kind: history.Line, Key: "k", Call: s.now, Return: s.now, Line: slices.Clone(s.places)})
+		}
+	case s.holder == c:
+		op := s.op(c, history.Write)
+		op.Call, op.Return, op.Token, op.Outcome = s.now, s.now, sc.token, history.Done
+		if s.now < sc.until {
+			s.ops = append(s.ops, op)
+		}
+	default:
+		s.acquires(c, what)
+	}
+}
+
+func (s *sim) acquires(c, what int) {
+	op := s.op(c, history.Acquire)
+	switch {
+	case what == 4: // its answer is lost, whatever became of it
+		op.Return = 0
+		if s.holder == nobody && rapid.Bool().Draw(s.t, "carried out") {
+			s.token++
+			s.holder, s.expires = unseen, s.now+simTTL
+		}
+		s.clients[c].links++
+	case s.holder == nobody:
+		s.grants(c, &op)
+	case what < 6:
+		op.Outcome = history.Held
+	default:
+		op.Wait = -1
+		s.clients[c].waits = len(s.ops)
+		s.queue = append(s.queue, c)
+		s.places = append(s.places, history.Place{Number: int64(s.ids), ID: op.ID})
+	}
+	s.ops = append(s.ops, op)
+}
+
+// grants grants the lock now.
+func (s *sim) grants(c int, op *history.Op) {
+	s.token += rapid.Int64Range(1, 3).Draw(s.t, "token")
+	s.holder, s.expires = c, s.now+simTTL
+	op.Outcome, op.Token, op.Until = history.Granted, s.token, s.now+simTTL-1
+	s.clients[c].token, s.clients[c].until = s.token, op.Until
+}
+
+// frees frees the lock, or hands it to the first in line.
+func (s *sim) frees() {
+	s.holder = nobody
+	if len(s.queue) == 0 {
+		return
+	}
+	c := s.queue[0]
+	s.queue, s.places = s.queue[1:], s.places[1:]
+	s.now += step1
+	op := &s.ops[s.clients[c].waits]
+	op.Return = s.now + rapid.Int64Range(0, 5*step1).Draw(s.t, "after")
+	s.clients[c].free, s.clients[c].waits = op.Return+1, -1
+	s.grants(c, op)
+}
+
+func (s *sim) releases(c, what int) {
+	op := s.op(c, history.Release)
+	op.Token = s.clients[c].token
+	frees := true
+	if op.Outcome = history.Done; what == 4 {
+		op.Outcome, op.Return = history.Unknown, 0
+		frees = rapid.Bool().Draw(s.t, "carried out")
+	}
+	s.ops = append(s.ops, op)
+	if frees {
+		s.frees()
+	}
+}
+
+func (s *sim) drops(c int) {
+	op := s.op(c, history.Drop)
+	op.Key = ""
+	s.ops = append(s.ops, op)
+	s.clients[c].links++
+	s.clients[c].token = 0
+	s.frees()
+}
+
+// asks asks whether a client still has what it had.
+func (s *sim) asks(c int) {
+	sc := &s.clients[c]
+	op := s.op(c, history.Confirm)
+	op.Token, op.Outcome = sc.token, history.NotHeld
+	if s.holder == c {
+		s.expires = s.now + simTTL
+		op.Outcome, op.Until = history.Held, s.expires-1
+		sc.until = op.Until
+	}
+	s.ops = append(s.ops, op)
+}

@@ -1,0 +1,258 @@
+package check
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/test/campaign/history"
+)
+
+// settle is how long after its call something of unknown outcome can still take effect
+// while faults are about. calmly is how far from an answer an effect can be when none is.
+const (
+	settle = time.Minute
+	calmly = time.Second
+)
+
+// never is a time that does not come.
+const never = math.MaxInt64
+
+// arranged is a history by key, with what the rules ask of it in common.
+type arranged struct {
+	rules  Rules
+	ops    []history.Op
+	keys   []*keyHistory // in the order of their names
+	faults []span        // with the time of recovery
+	// unpromised is when exclusion was not promised.
+	unpromised []span
+	counts     Counts
+}
+
+type span struct{ from, to int64 }
+
+// ghost is an acquire that may have got the key without telling.
+type ghost struct {
+	span
+	op string
+}
+
+func (s span) meets(from, to int64) bool { return s.from <= to && from <= s.to }
+
+func meets(spans []span, from, to int64) bool {
+	return slices.ContainsFunc(spans, func(s span) bool { return s.meets(from, to) })
+}
+
+// keyHistory is what happened to one key.
+type keyHistory struct {
+	key    string
+	ops    []history.Op
+	terms  []*term // in the order of their tokens
+	ghosts []ghost // when somebody may have had it who was never told so
+	groups []span  // when a call for several keys wanted it
+	forced []span  // when somebody broke it, perhaps
+	lines  []history.Op
+}
+
+// term is the time under one grant, as far as clients know of it.
+type term struct {
+	grant history.Op
+	// until is up to when the sidecars' answers said that it holds.
+	until int64
+	// end is the first moment at which it may have ended: until, or earlier if the client
+	// gave it up, or something ended it that was meant to.
+	end int64
+	// belief is up to when its client relied on it: end, or earlier when it was told of
+	// a loss.
+	belief int64
+	// released is the release that was confirmed, if any; left is when the client had
+	// given it up for certain, by a release or a drop, 0 if it never did.
+	released *history.Op
+	left     int64
+}
+
+// arrange sorts a history out.
+func arrange(ops []history.Op, rules Rules) *arranged {
+	h := &arranged{rules: rules, ops: ops}
+	byKey := make(map[string]*keyHistory)
+	for _, op := range ops {
+		if op.Kind == history.Fault || op.Kind == history.Ended || op.Kind == history.Unpromised {
+			h.faults = append(h.faults, span{op.Call, plus(answered(op), rules.Recovery)})
+		}
+		if op.Key == "" {
+			continue
+		}
+		k := byKey[op.Key]
+		if k == nil {
+			k = &keyHistory{key: op.Key}
+			byKey[op.Key] = k
+			h.keys = append(h.keys, k)
+		}
+		k.ops = append(k.ops, op)
+	}
+	slices.SortFunc(h.keys, func(a, b *keyHistory) int { return cmp.Compare(a.key, b.key) })
+	e := endings(ops)
+	h.unpromised = e.unpromised
+	for _, k := range h.keys {
+		k.arrange(h, e)
+	}
+	return h
+}
+
+// calm tells whether no fault was about.
+func (h *arranged) calm(from, to int64) bool {
+	return !meets(h.faults, from, to)
+}
+
+// effect is when an operation may have had an effect.
+func (h *arranged) effect(op history.Op) span {
+	if to := plus(op.Return, calmly); op.Return != 0 && h.calm(op.Call, to) {
+		return span{op.Call, to}
+	}
+	return span{op.Call, plus(max(op.Call, op.Return), settle)}
+}
+
+// haunting is when an acquire that was granted to nobody may have had the key. While its
+// client waited it had not got it: it would have been told.
+func (h *arranged) haunting(op history.Op) span {
+	s := h.effect(op)
+	if op.Return != 0 && op.Group == "" && s.to == plus(op.Return, calmly) {
+		s.from = max(op.Call, op.Return-int64(calmly))
+	}
+	return s
+}
+
+func (k *keyHistory) arrange(h *arranged, e ended) {
+	terms := make(map[int64]*term)
+	for _, op := range k.ops {
+		switch {
+		case op.Kind == history.Acquire && op.Outcome == history.Granted:
+			t := &term{grant: op, until: op.Until}
+			k.terms = append(k.terms, t)
+			terms[op.Token] = t
+		case op.Kind == history.Acquire && (op.Wait != 0 || op.Group != "" || op.Outcome == history.Unknown):
+			k.ghosts = append(k.ghosts, ghost{h.haunting(op), op.ID})
+		case op.Kind == history.Force && (op.Outcome == history.Done || op.Outcome == history.Unknown):
+			k.forced = append(k.forced, h.effect(op))
+		case op.Kind == history.Line:
+			k.lines = append(k.lines, op)
+		}
+		if op.Kind == history.Acquire && op.Group != "" {
+			s := h.effect(op)
+			if op.Return != 0 && h.calm(op.Call, op.Return) {
+				s.to = op.Return // it gives parts back before it answers
+			}
+			k.groups = append(k.groups, s)
+		}
+	}
+	slices.SortFunc(k.terms, func(a, b *term) int { return cmp.Compare(a.grant.Token, b.grant.Token) })
+	// A confirmation can only prolong: clients do not ask for less than they have.
+	for _, op := range k.ops {
+		if t := terms[op.Token]; t != nil && op.Kind == history.Confirm && op.Outcome == history.Held {
+			t.until = max(t.until, op.Until)
+		}
+	}
+	for _, t := range k.terms {
+		t.end = min(t.until, e.of(t.grant, t.until))
+		for _, f := range k.forced {
+			if f.meets(t.grant.Call, t.end) {
+				t.end = max(f.from, t.grant.Call)
+			}
+		}
+		t.belief = t.end
+		t.left = e.left(t.grant)
+	}
+	for i, op := range k.ops {
+		t := terms[op.Token]
+		if t == nil {
+			continue
+		}
+		switch op.Kind {
+		case history.Release:
+			t.end, t.belief = min(t.end, op.Call), min(t.belief, op.Call)
+			if op.Outcome == history.Done {
+				t.released, t.left = &k.ops[i], op.Return
+			}
+		case history.Lost:
+			t.belief = min(t.belief, op.Call)
+		}
+	}
+}
+
+// ended is when sessions, and the promise, ended, for other reasons than a release.
+type ended struct {
+	drops      map[string]history.Op // by session
+	sidecars   map[int][]span
+	processes  map[string][]span
+	unpromised []span
+}
+
+func endings(ops []history.Op) ended {
+	e := ended{drops: make(map[string]history.Op), sidecars: make(map[int][]span), processes: make(map[string][]span)}
+	for _, op := range ops {
+		s := span{op.Call, answered(op)}
+		switch op.Kind {
+		case history.Drop:
+			if first, ok := e.drops[op.Session]; !ok || op.Call < first.Call {
+				e.drops[op.Session] = op
+			}
+		case history.Ended:
+			if op.Whose != "" {
+				e.processes[op.Whose] = append(e.processes[op.Whose], s)
+			} else {
+				e.sidecars[op.Sidecar] = append(e.sidecars[op.Sidecar], s)
+			}
+		case history.Unpromised:
+			e.unpromised = append(e.unpromised, s)
+		}
+	}
+	return e
+}
+
+// of is when the session of a grant ended, or exclusion was not promised any more; until
+// if neither happened before.
+func (e ended) of(grant history.Op, until int64) int64 {
+	end := until
+	cut := func(spans []span) {
+		for _, s := range spans {
+			if s.meets(grant.Call, end) {
+				end = max(s.from, grant.Call)
+			}
+		}
+	}
+	cut(e.unpromised)
+	if grant.Session == "" {
+		return end
+	}
+	cut(e.sidecars[grant.Sidecar])
+	cut(e.processes[grant.Process])
+	if drop, ok := e.drops[grant.Session]; ok {
+		end = min(end, drop.Call)
+	}
+	return end
+}
+
+// left is when the session's client had closed its connection.
+func (e ended) left(grant history.Op) int64 {
+	if drop, ok := e.drops[grant.Session]; ok && grant.Session != "" {
+		return drop.Return
+	}
+	return 0
+}
+
+// answered is when an operation was over.
+func answered(op history.Op) int64 {
+	if op.Return == 0 {
+		return never
+	}
+	return op.Return
+}
+
+// plus does not overflow.
+func plus(t int64, d time.Duration) int64 {
+	if t > never-int64(d) {
+		return never
+	}
+	return t + int64(d)
+}

@@ -1,0 +1,65 @@
+package check
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/locksidecar/locksidecar/test/campaign/history"
+)
+
+// Counts is what happened. As [Rules.Least] it is what must have happened: a campaign in
+// which nobody got a lock, or no call remained unanswered, proves nothing.
+type Counts struct {
+	Grants     int
+	Waited     int // grants of calls that may wait and that had not the key at once, as far as seen
+	Unknown    int // acquires and releases of unknown outcome
+	Drops      int
+	Losses     int // locks that a client had, and was told that it has not any more
+	Stale      int // writes that the fence refused
+	Faults     int
+	Refusals   int // refusals that the model judged, since nobody could have had the key unseen
+	Ordered    int // pairs that the rule of first in, first out was applied to
+	HandOffs   int // hand-offs whose time was judged
+	Operations int
+}
+
+// waited is the time from which on a grant counts as waited for.
+const waited = 5_000_000
+
+func (h *arranged) count() {
+	c := &h.counts
+	for _, op := range h.ops {
+		c.Operations++
+		switch {
+		case op.Kind == history.Acquire && op.Outcome == history.Granted:
+			c.Grants++
+			if op.Wait != 0 && op.Return-op.Call > waited {
+				c.Waited++
+			}
+		case (op.Kind == history.Acquire || op.Kind == history.Release) && op.Outcome == history.Unknown:
+			c.Unknown++
+		case op.Kind == history.Drop:
+			c.Drops++
+		case op.Kind == history.Lost, op.Kind == history.Confirm && op.Outcome == history.NotHeld:
+			c.Losses++
+		case op.Outcome == history.Stale:
+			c.Stale++
+		case op.Kind == history.Fault:
+			c.Faults++
+		}
+	}
+}
+
+// traffic: each figure reaches its least. It comes last, for the other rules count, too.
+func traffic(h *arranged) (broken []Violation) {
+	is, least := reflect.ValueOf(h.counts), reflect.ValueOf(h.rules.Least)
+	for i := range is.NumField() {
+		if is.Field(i).Int() < least.Field(i).Int() {
+			broken = append(broken, Violation{
+				Rule: "traffic",
+				Text: fmt.Sprintf("%s: %d, want at least %d", is.Type().Field(i).Name, is.Field(i).Int(), least.Field(i).Int()),
+			})
+		}
+	}
+	return broken
+}

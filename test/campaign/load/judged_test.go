@@ -1,0 +1,117 @@
+package load
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/test/campaign/check"
+	"github.com/locksidecar/locksidecar/test/campaign/history"
+)
+
+// TestJudged: what the clients of two sidecars write down is a history that the checkers
+// accept while nothing fails, and one in which there was something to judge.
+func TestJudged(t *testing.T) {
+	const keys = 12
+	store, dir := cluster.NewDatabase(t), folder(t)
+	sockets := []string{filepath.Join(dir, "a.sock"), filepath.Join(dir, "b.sock")}
+	for _, socket := range sockets {
+		start(t, socket, store)
+	}
+	rec := history.NewRecorder("load", nil)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() { Observe(ctx, store, 20*time.Millisecond, rec) })
+	err := Run(ctx, Config{Sockets: sockets, Clients: 48, Keys: keys, Seed: 2, Recorder: rec, TTL: testTTL, Fence: fence(t, keys)})
+	wg.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops, err := rec.Ops()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := check.DefaultRules()
+	rules.Least = check.Counts{Grants: 100, Waited: 50, Unknown: 10, Drops: 10, Ordered: 50, HandOffs: 5}
+	report := check.All(ops, rules)
+	t.Logf("%+v %v", report.Counts, outcomes(ops))
+	if err := report.Err(); err != nil {
+		t.Errorf("%v\nthe history: %s", err, keep(t, ops, rules, report))
+	}
+	if err := EveryKey(context.Background(), sockets[0], keys, 3*testTTL); err != nil {
+		t.Error(err)
+	}
+	left, err := check.Orphans(context.Background(), store, []string{hostname(t)}, 5*time.Second)
+	if err != nil || len(left) > 0 {
+		t.Errorf("%v %v", left, err)
+	}
+}
+
+// keep leaves a history for people.
+func keep(t *testing.T, ops []history.Op, rules check.Rules, report check.Report) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "locksidecar-history-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, write := range map[string]func(f *os.File) error{
+		"history.jsonl": func(f *os.File) error { return history.WriteAll(f, ops) },
+		"history.html":  func(f *os.File) error { return check.HTML(f, ops, rules, report.Violations) },
+	} {
+		f, err := os.Create(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := write(f); err != nil {
+			t.Error(err)
+		}
+		_ = f.Close()
+	}
+	return dir
+}
+
+func hostname(t *testing.T) string {
+	t.Helper()
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// TestOrphans: what a client left behind is found, and is gone when its lease is.
+func TestOrphans(t *testing.T) {
+	store, socket := cluster.NewDatabase(t), filepath.Join(folder(t), "s.sock")
+	start(t, socket, store)
+	pods := []string{hostname(t)}
+	c, err := dial(context.Background(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	found := func(what string, want int) {
+		t.Helper()
+		if left, err := check.Orphans(context.Background(), store, pods, 0); err != nil || len(left) != want {
+			t.Errorf("%s: found %v, %v, want %d", what, left, err, want)
+		}
+	}
+	for key, body := range map[string]string{"session": `{}`, "ttl": `{"bind":"ttl","ttl_ms":3000}`} {
+		if a, err := c.call(context.Background(), patience, "PUT", lockPath(key), body); err != nil || a.status != 200 {
+			t.Fatal(a, err)
+		}
+	}
+	found("two locks and a lease of its own", 3)
+	_ = pgtest.Query[int64](t, store, `WITH w AS (INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
+		SELECT gen_random_uuid(), 'default', 'other', lease_id FROM locksidecar.locks WHERE key = 'session' RETURNING 1) SELECT count(*) FROM w`)
+	found("a waiter, too", 4)
+	_ = c.Close()
+	_ = pgtest.Query[int64](t, store, `WITH w AS (DELETE FROM locksidecar.waiters RETURNING 1) SELECT count(*) FROM w`)
+	if left, err := check.Orphans(context.Background(), store, pods, 10*time.Second); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
