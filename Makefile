@@ -15,7 +15,7 @@ PYTHON_CLIENT := clients/python
 export GOFLAGS += -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-go test-deps test-contract test-examples test-node test-python test-k8s test-image vet vet-darwin check lint ahead fmt fuzz model bench bench-check bench-deps bench-explain bench-growth bench-profile bench-go image clean
+.PHONY: $(shell grep -oE '^[a-z0-9-]+:' $(firstword $(MAKEFILE_LIST)) | tr -d :)
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null || \
@@ -134,6 +134,22 @@ test-image: test-deps ## Build the image without a registry, and run a pod of it
 	[ -e /etc/ssl/certs/ca-certificates.crt ] || missing="$$missing ca-certificates"; \
 	[ -z "$$missing" ] || $(MAKE) apt PACKAGES="$$missing"
 	cd test/image && CGO_ENABLED=0 go test -count=1 -vet=off -v ./...
+
+# In a module of its own, like test-image, and as root: the database's disk is a mount.
+test-campaign: campaign-deps ## Run the short fault campaign with the seeds of CI, and test what it is made of (as root; 4 minutes; installs faketime)
+	cd test/campaign && go test -count=1 -p 1 -timeout 15m -v ./...
+
+# A long campaign is one of rounds, each with the next seed. What a round needs to be
+# repeated is printed when it fails.
+SEED   ?= 1
+LENGTH ?= 10m
+FAULTS ?=
+
+campaign: campaign-deps ## Run a long fault campaign: make campaign SEED=1 LENGTH=1h FAULTS=cut,disk-full (all without FAULTS; as root)
+	cd test/campaign && go test -count=1 -timeout 0 -v -run '^TestCampaign$$' . -seed $(SEED) -length $(LENGTH) -faults '$(FAULTS)'
+
+campaign-deps: test-deps
+	@ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || $(MAKE) apt PACKAGES=faketime
 
 # Installs PACKAGES as root, or says what to do.
 .PHONY: apt

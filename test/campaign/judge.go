@@ -1,47 +1,108 @@
 package campaign
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
 	"os"
+	"path/filepath"
+	"time"
 
+	"github.com/locksidecar/locksidecar/test/campaign/check"
+	"github.com/locksidecar/locksidecar/test/campaign/fault"
 	"github.com/locksidecar/locksidecar/test/campaign/history"
+	"github.com/locksidecar/locksidecar/test/campaign/load"
 )
 
-// judge reads the history and checks it.
-func (c *campaign) judge() {
-	ops, err := c.read()
-	if err != nil {
-		c.t.Error(err)
-		return
-	}
-	seen := make(map[history.Kind]map[history.Outcome]int)
-	for _, op := range ops {
-		if seen[op.Kind] == nil {
-			seen[op.Kind] = make(map[history.Outcome]int)
-		}
-		seen[op.Kind][op.Outcome]++
-	}
-	c.printf("%d operations: %v", len(ops), seen)
+// least is what must have happened in every ten seconds: of a run in which less did,
+// nothing is believed.
+var least = check.Counts{Grants: 40, Waited: 10, Drops: 10}
+
+// rules are those of a campaign of that length.
+func rules(length time.Duration) check.Rules {
+	r := check.DefaultRules()
+	tens := int(length / (10 * time.Second))
+	r.Least = check.Counts{Grants: tens * least.Grants, Waited: tens * least.Waited, Drops: tens * least.Drops}
+	// Rules for calm times are judged between the last fault and the end.
+	r.Least.Ordered, r.Least.HandOffs = 1, 1
+	return r
 }
 
-func (c *campaign) read() ([]history.Op, error) {
+// struck judges the faults: each has bitten and was healed.
+func struck(plan fault.Plan, outcomes []fault.Outcome) error {
+	var errs []error
+	for _, o := range outcomes {
+		switch {
+		case o.Err != nil:
+			errs = append(errs, fmt.Errorf("%s, planned for %s: %w", o.Event, o.At, o.Err))
+		case o.Bites == 0:
+			errs = append(errs, fmt.Errorf("%s, planned for %s, did not bite", o.Event, o.At))
+		}
+	}
+	if len(plan) == 0 || len(outcomes) != len(plan) {
+		errs = append(errs, fmt.Errorf("%d faults happened of %d", len(outcomes), len(plan)))
+	}
+	return errors.Join(errs...)
+}
+
+// left judges what is there when the clients have gone: every lock can be had again, and
+// nobody is left in the database.
+func (c *campaign) left() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var pods []string
+	for _, s := range c.world.Sidecars {
+		pods = append(pods, s.Name())
+	}
+	errs := []error{load.EveryKey(ctx, c.world.Sockets()[0], keys, 2*longestTTL)}
+	orphans, err := check.Orphans(ctx, c.world.Postgres.URL(), pods, 2*longestTTL)
+	for _, orphan := range orphans {
+		errs = append(errs, orphan)
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// judge judges the history.
+func (c *campaign) judge(length time.Duration) error {
+	ops, err := c.history()
+	if err != nil {
+		return err
+	}
+	r := rules(length)
+	report := check.All(ops, r)
+	c.printf("%+v", report.Counts)
+	if report.Err() == nil {
+		return nil
+	}
+	return errors.Join(report.Err(),
+		c.write("history.jsonl", func(f *os.File) error { return history.WriteAll(f, ops) }),
+		c.write("history.html", func(f *os.File) error { return check.HTML(f, ops, r, report.Violations) }))
+}
+
+func (c *campaign) write(name string, what func(f *os.File) error) error {
+	f, err := os.Create(filepath.Join(c.logs, name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(what(f), f.Close())
+}
+
+// history puts together what all processes have written.
+func (c *campaign) history() ([]history.Op, error) {
 	var files []*os.File
 	defer func() {
 		for _, f := range files {
 			_ = f.Close()
 		}
 	}()
-	var all []history.Op
+	var readers []io.Reader
 	for _, name := range c.records() {
 		f, err := os.Open(name)
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, f)
-		ops, err := history.Read(f)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, ops...)
+		files, readers = append(files, f), append(readers, f)
 	}
-	return all, nil
+	return history.Read(readers...)
 }

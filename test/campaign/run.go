@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/test/campaign/fault"
 	"github.com/locksidecar/locksidecar/test/campaign/history"
+	"github.com/locksidecar/locksidecar/test/campaign/load"
 	"github.com/locksidecar/locksidecar/test/campaign/world"
 )
 
@@ -46,6 +48,8 @@ type campaign struct {
 	world  *world.World
 	notes  *history.Recorder
 	began  time.Time
+	// unwatch ends what notes who stands in line.
+	unwatch func()
 
 	mu       sync.Mutex
 	outcomes []fault.Outcome
@@ -73,15 +77,29 @@ func run(t *testing.T, binary string, terms fault.Terms) {
 	c.notes = history.NewRecorder("world", notes)
 	c.world = world.Start(t, world.Config{
 		Folder: c.folder, Logs: c.logs, Binary: binary, Settings: settings, Sidecars: sidecars, Apps: apps,
-		App: func(index int, name, records string, sockets []string) *exec.Cmd {
+		App: func(name, records string, sockets []string) *exec.Cmd {
+			// Another for each start: nobody may repeat what he did before, ids and all.
+			seed := fnv.New64()
+			fmt.Fprintf(seed, "%d %s", terms.Seed, name)
 			return appCommand(appTask{
-				Name: name, Records: records, Sockets: sockets, Fence: filepath.Join(c.folder, "fence"), Seed: terms.Seed + uint64(index)<<32,
+				Name: name, Records: records, Sockets: sockets, Fence: filepath.Join(c.folder, "fence"), Seed: seed.Sum64(),
 			})
 		},
 	})
+	c.observe()
 	c.strike(terms.Length)
-	c.settle()
-	c.judge()
+	if err := errors.Join(struck(c.plan, c.outcomes), c.settle(), c.left(), c.world.Failed(), c.judge(terms.Length)); err != nil {
+		t.Error(err)
+	}
+}
+
+// observe notes who stands in line until unwatch.
+func (c *campaign) observe() {
+	ctx, cancel := context.WithCancel(c.t.Context())
+	var observer sync.WaitGroup
+	observer.Go(func() { load.Observe(ctx, c.world.Postgres.URL(), 20*time.Millisecond, c.notes) })
+	c.unwatch = func() { cancel(); observer.Wait() }
+	c.t.Cleanup(c.unwatch)
 }
 
 // strike carries the plan out and goes on until the length is over.
@@ -104,12 +122,6 @@ func (c *campaign) healed(o fault.Outcome) {
 	c.mu.Lock()
 	c.outcomes = append(c.outcomes, o)
 	c.mu.Unlock()
-	switch {
-	case o.Err != nil:
-		c.t.Errorf("%s, planned for %s: %v", o.Event, o.At, o.Err)
-	case o.Bites == 0:
-		c.t.Errorf("%s, planned for %s, did not bite", o.Event, o.At)
-	}
 	c.printf("%6.1fs  %s bit %d times", time.Since(c.began).Seconds(), o.Event, o.Bites)
 }
 
@@ -134,18 +146,16 @@ func (c *campaign) progress(ctx context.Context) {
 	}
 }
 
-// settle waits until everything works again, and then lets the clients go.
-func (c *campaign) settle() {
-	if err := c.world.Healthy(); err != nil {
-		c.t.Error(err)
-	}
+// settle waits until everything works again, lets the clients go on for a while, and then
+// lets them go.
+func (c *campaign) settle() error {
+	err := c.world.Healthy()
 	select {
 	case <-c.t.Context().Done():
-	case <-time.After(settling): // the traffic after the faults is judged, too
+	case <-time.After(settling):
 	}
-	if err := errors.Join(c.world.StopApps(), c.world.Failed()); err != nil {
-		c.t.Error(err)
-	}
+	c.unwatch()
+	return errors.Join(err, c.world.StopApps())
 }
 
 // records are the files with the history.

@@ -39,14 +39,14 @@ func (s *strike) step(by time.Duration) (int, error) {
 // clockBack steps it back, by less than the fault lasts. Leases last longer by as much.
 func clockBack(s *strike) (int, error) {
 	bites, err := s.step(-between(s.rng, 100*time.Millisecond, 2*s.TTL))
-	s.last()
+	s.once()
 	return bites, err
 }
 
 // clockNudge steps it ahead by less than the margin that sidecars keep: exclusion holds.
 func clockNudge(s *strike) (int, error) {
 	bites, err := s.step(max(s.TTL/20, 50*time.Millisecond) / 2)
-	s.last()
+	s.once()
 	return bites, err
 }
 
@@ -56,6 +56,6 @@ func clockAhead(s *strike) (int, error) {
 	op := s.Recorder.Begin(history.Op{Kind: history.Unpromised, Sidecar: -1, Note: s.String()})
 	defer func() { s.Recorder.End(op) }()
 	bites, err := s.step(between(s.rng, s.TTL, 4*s.TTL))
-	s.last()
+	s.once()
 	return bites, err
 }

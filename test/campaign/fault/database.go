@@ -47,18 +47,21 @@ func restartPostgres(s *strike) (int, error) {
 		return 0, err
 	}
 	err = s.World.Postgres.Restart()
-	s.last()
+	s.once()
 	return healed(cut, err)
 }
 
 // crashBackend kills one process of the server, which ends all the others then.
 func crashBackend(s *strike) (int, error) {
-	killed, err := s.World.Postgres.KillOne()
-	if err != nil {
-		return 0, err
-	}
-	s.last()
-	return killed, nil
+	var failed error
+	bites := 0
+	s.last(func() int {
+		if bites == 0 {
+			bites, failed = s.World.Postgres.KillOne()
+		}
+		return bites
+	})
+	return bites, failed
 }
 
 // killListener cuts the sidecars' ears off between the commit of a hand-off and its news.
@@ -71,11 +74,11 @@ func killListener(s *strike) (int, error) {
 			killed.Add(int64(n))
 		}))
 	}
-	s.last()
+	bites := s.last(func() int { return int(killed.Load()) })
 	for _, hook := range hooks {
 		hook.Disarm()
 	}
-	return int(killed.Load()), nil
+	return bites, nil
 }
 
 // noSlots leaves no connection to sidecars, which lose those that they have.
@@ -84,8 +87,7 @@ func noSlots(s *strike) (int, error) {
 	release := s.World.Postgres.Occupy()
 	defer release()
 	_, err := s.World.Postgres.Terminate("%")
-	s.last()
-	return healed(s.World.Postgres.Refused()-before, err)
+	return healed(s.last(func() int { return s.World.Postgres.Refused() - before }), err)
 }
 
 // diskFull leaves no room. The server crashes when it cannot write its log, and does not
@@ -97,8 +99,7 @@ func diskFull(s *strike) (int, error) {
 		return 0, errors.Join(err, room())
 	}
 	_, _ = s.World.Postgres.Do("SELECT pg_switch_wal()") // the next file has no room
-	s.last()
-	bites := s.World.Postgres.DiskFull() - before
+	bites := s.last(func() int { return s.World.Postgres.DiskFull() - before })
 	err = room()
 	if !s.World.Postgres.Runs() {
 		err = errors.Join(err, s.World.Postgres.Restart())

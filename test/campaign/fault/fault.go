@@ -22,6 +22,9 @@ type Scene struct {
 	TTL, LongestTTL time.Duration
 }
 
+// patience is how much longer than planned a fault lasts that has not bitten yet.
+const patience = 15 * time.Second
+
 // part is what a fault strikes. Two faults never strike the same at a time.
 type part string
 
@@ -70,8 +73,33 @@ type strike struct {
 	rng *rand.Rand
 }
 
-// last waits until the fault has lasted long enough.
-func (s *strike) last() { s.rest(s.Length) }
+// last lets the fault last for as long as it shall, and on until it has bitten: it may
+// strike where another fault keeps all quiet. It returns how often it bit.
+func (s *strike) last(bitten func() int) (bites int) {
+	end := time.Now().Add(s.Length)
+	for {
+		bites = bitten()
+		now := time.Now()
+		if s.ctx.Err() != nil || !now.Before(end) && bites > 0 || now.After(end.Add(patience)) {
+			return bites
+		}
+		s.rest(min(100*time.Millisecond, max(end.Sub(now), 10*time.Millisecond)))
+	}
+}
+
+// during counts how often probe says so while the fault lasts.
+func (s *strike) during(probe func() bool) int {
+	bites := 0
+	return s.last(func() int {
+		if probe() {
+			bites++
+		}
+		return bites
+	})
+}
+
+// once is a fault that has bitten when it is injected, and lasts.
+func (s *strike) once() (bites int) { return s.last(func() int { return 1 }) }
 
 func (s *strike) rest(d time.Duration) {
 	select {
@@ -84,21 +112,6 @@ func (s *strike) rest(d time.Duration) {
 func (s *strike) sidecar() *world.Sidecar { return s.World.Sidecars[s.Target] }
 
 func (s *strike) app() *world.App { return s.World.Apps[s.Target] }
-
-// during counts how often probe says so, again and again while the fault lasts, and
-// once at least.
-func (s *strike) during(probe func() bool) (bites int) {
-	end := time.Now().Add(s.Length)
-	for {
-		if probe() {
-			bites++
-		}
-		if s.ctx.Err() != nil || !time.Now().Before(end) {
-			return bites
-		}
-		s.rest(min(100*time.Millisecond, time.Until(end)))
-	}
-}
 
 // healed joins what a fault and its healing say.
 func healed(bites int, errs ...error) (int, error) { return bites, errors.Join(errs...) }

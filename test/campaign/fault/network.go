@@ -89,15 +89,18 @@ var statements = []string{
 // cutAt cuts connections at a stage of statements, each once or twice.
 func cutAt(stage pgproxy.Stage) func(s *strike) (int, error) {
 	return func(s *strike) (int, error) {
-		armed := make(map[string]*pgproxy.Hook)
+		var armed []*pgproxy.Hook
 		for _, name := range statements {
-			armed[name] = s.sidecar().Net.Statements.Cut(pgproxy.Cut{Statement: name, Stage: stage, Times: 1 + s.rng.IntN(2)})
+			armed = append(armed, s.sidecar().Net.Statements.Cut(pgproxy.Cut{Statement: name, Stage: stage, Times: 1 + s.rng.IntN(2)}))
 		}
-		s.last()
-		bites := 0
+		bites := s.last(func() (fired int) {
+			for _, hook := range armed {
+				fired += hook.Fired()
+			}
+			return fired
+		})
 		for _, hook := range armed {
 			hook.Disarm()
-			bites += hook.Fired()
 		}
 		return bites, nil
 	}

@@ -2,7 +2,6 @@ package fault
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/locksidecar/locksidecar/test/campaign/history"
@@ -20,7 +19,7 @@ var sidecarKinds = []Kind{
 // ends records that sessions are over while f ends them: those of the struck sidecar, or
 // of a process of clients.
 func (s *strike) ends(whose string, f func() error) error {
-	op := history.Op{Kind: history.Ended, Sidecar: s.Target, Note: s.String()}
+	op := history.Op{Kind: history.Ended, Whose: whose, Sidecar: s.Target, Note: s.String()}
 	if whose != "" {
 		op.Sidecar = -1
 	}
@@ -34,7 +33,7 @@ func killSidecar(s *strike) (int, error) {
 	if err := s.ends("", s.sidecar().Kill); err != nil {
 		return 0, err
 	}
-	s.last()
+	s.once()
 	return healed(1, s.sidecar().Start())
 }
 
@@ -43,7 +42,7 @@ func freezeSidecar(s *strike) (int, error) {
 	if err := s.sidecar().Freeze(); err != nil {
 		return 0, err
 	}
-	s.last()
+	s.once()
 	return healed(1, s.sidecar().Thaw())
 }
 
@@ -52,29 +51,29 @@ func drainSidecar(s *strike) (int, error) {
 	if err := s.ends("", s.sidecar().Drain); err != nil {
 		return 0, errors.Join(err, s.sidecar().Start())
 	}
-	s.last()
+	s.once()
 	return healed(1, s.sidecar().Start())
 }
 
-// suspend makes a sidecar believe, several times, that its machine slept for longer than
-// leases last.
+// suspend makes a sidecar believe, again and again, that its machine slept for longer than
+// leases last. It bites where a lock is lost by that.
 func suspend(s *strike) (int, error) {
-	before, err := s.sidecar().Lost()
-	if err != nil {
-		return 0, fmt.Errorf("before: %w", err)
-	}
-	for end := time.Now().Add(s.Length); s.ctx.Err() == nil && time.Now().Before(end); s.rest(s.TTL / 2) {
-		err := s.ends("", func() error {
+	held := s.sidecar().Hold("fault:" + s.String())
+	defer held.Drop()
+	var failed error
+	bites := s.during(func() bool {
+		if !held.Acquire() {
+			return false // another fault keeps it from that
+		}
+		failed = errors.Join(failed, s.ends("", func() error {
 			err := s.sidecar().Slept(s.LongestTTL)
 			s.rest(10 * time.Millisecond) // within a millisecond it has seen it
 			return err
-		})
-		if err != nil {
-			return 0, err
-		}
-	}
-	lost, err := s.sidecar().Lost()
-	return lost - before, err
+		}))
+		defer s.rest(s.TTL / 4)
+		return held.Lost()
+	})
+	return bites, failed
 }
 
 // killApp kills a process of clients, whose connections close then.
@@ -82,7 +81,7 @@ func killApp(s *strike) (int, error) {
 	if err := s.ends(s.app().Name(), s.app().Kill); err != nil {
 		return 0, err
 	}
-	s.last()
+	s.once()
 	return healed(1, s.app().Start())
 }
 
@@ -91,6 +90,6 @@ func freezeApp(s *strike) (int, error) {
 	if err := s.app().Freeze(); err != nil {
 		return 0, err
 	}
-	s.last()
+	s.once()
 	return healed(1, s.app().Thaw())
 }

@@ -22,7 +22,7 @@ func newApp(c Config, index int, sockets []string) *App {
 	a := &App{Index: index, records: c.Logs}
 	name := fmt.Sprintf("app%d", index)
 	a.process = process{name: name, log: filepath.Join(c.Logs, name+".log"), command: func() *exec.Cmd {
-		return c.App(index, a.Name(), a.file(a.starts), sockets)
+		return c.App(a.Name(), a.file(a.starts), sockets)
 	}}
 	return a
 }

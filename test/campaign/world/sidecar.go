@@ -1,18 +1,13 @@
 package world
 
 import (
-	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -51,15 +46,13 @@ func newSidecar(c Config, index int, network *Network) (*Sidecar, error) {
 		}
 		return cmd
 	}}
-	s.client = &http.Client{Timeout: time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", s.socket)
-		},
-	}}
+	s.client = clientOf(s.socket)
+	s.client.Transport.(*http.Transport).DisableKeepAlives = true
 	return s, nil
 }
+
+// Name is the sidecar's, and its pod's.
+func (s *Sidecar) Name() string { return s.name }
 
 // Socket is where the sidecar listens while it runs.
 func (s *Sidecar) Socket() string { return s.socket }
@@ -98,26 +91,4 @@ func (s *Sidecar) ask(path string) error {
 		return errors.New(answer.Status)
 	}
 	return nil
-}
-
-// Lost is how many locks this process of the sidecar has told its sessions that they
-// lost because their lease ended.
-func (s *Sidecar) Lost() (lost int, err error) {
-	answer, err := s.client.Get("http://sidecar/metrics")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = answer.Body.Close() }()
-	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
-		series, value, _ := strings.Cut(lines.Text(), "} ")
-		if !strings.HasPrefix(series, "locksidecar_lost_total{") || !strings.Contains(series, `reason="expired"`) {
-			continue
-		}
-		n, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			return 0, err
-		}
-		lost += int(n)
-	}
-	return lost, nil
 }

@@ -22,9 +22,9 @@ type Config struct {
 	Settings map[string]string
 
 	Sidecars, Apps int
-	// App is the command of an app: which one, the name of this start, the file for its
-	// records, and the sidecars' sockets.
-	App func(index int, name, records string, sockets []string) *exec.Cmd
+	// App is the command of an app: the name of this start, the file for its records, and
+	// the sidecars' sockets.
+	App func(name, records string, sockets []string) *exec.Cmd
 }
 
 // World is a running system.

@@ -29,7 +29,7 @@ func start(t *testing.T) *World {
 	return Start(t, Config{
 		Folder: Folder(t), Logs: t.TempDir(), Binary: binary, Sidecars: 2, Apps: 1,
 		Settings: map[string]string{"TTL": "2s"},
-		App:      func(int, string, string, []string) *exec.Cmd { return exec.Command("sleep", "1h") },
+		App:      func(string, string, []string) *exec.Cmd { return exec.Command("sleep", "1h") },
 	})
 }
 

@@ -1,0 +1,74 @@
+package campaign
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/test/campaign/fault"
+)
+
+// TestStruck: a fault that did not bite, was not healed, or did not come, fails the run;
+// so does a plan without any.
+func TestStruck(t *testing.T) {
+	plan := fault.Make(fault.Terms{Seed: 1, Length: 20 * time.Second, Kinds: fault.Kinds, Sidecars: sidecars, Apps: apps})
+	all := func() (outcomes []fault.Outcome) {
+		for _, e := range plan {
+			outcomes = append(outcomes, fault.Outcome{Event: e, Bites: 1})
+		}
+		return outcomes
+	}
+	if err := struck(plan, all()); err != nil {
+		t.Errorf("all have bitten: %v", err)
+	}
+	toothless, broken := all(), all()
+	toothless[1].Bites = 0
+	broken[1].Err = errors.New("not healed")
+	for name, c := range map[string]struct {
+		outcomes []fault.Outcome
+		want     string
+	}{
+		"toothless": {toothless, plan[1].String() + ", planned for " + plan[1].At.String() + ", did not bite"},
+		"broken":    {broken, "not healed"},
+		"missing":   {all()[1:], "faults happened of"},
+	} {
+		if err := struck(plan, c.outcomes); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	if struck(nil, nil) == nil {
+		t.Error("a plan without faults passes")
+	}
+}
+
+// TestCISeedsStrikeWithAll kinds of faults.
+func TestCISeedsStrikeWithAll(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, seed := range seeds {
+		for _, e := range fault.Make(fault.Terms{Seed: seed, Length: round, Kinds: fault.Kinds, Sidecars: sidecars, Apps: apps}) {
+			seen[e.Kind.Name] = true
+		}
+	}
+	for _, k := range fault.Kinds {
+		if !seen[k.Name] {
+			t.Errorf("CI's seeds never strike with %s", k.Name)
+		}
+	}
+}
+
+// TestReplay: what is printed starts the same run.
+func TestReplay(t *testing.T) {
+	kinds, err := fault.Find([]string{"cut", "disk-full"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, terms := range map[string]fault.Terms{
+		"make campaign SEED=7 LENGTH=1m0s":                       {Seed: 7, Length: time.Minute, Kinds: fault.Kinds},
+		"make campaign SEED=7 LENGTH=2m30s FAULTS=cut,disk-full": {Seed: 7, Length: round, Kinds: kinds},
+	} {
+		if got := replay(terms); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
