@@ -147,6 +147,16 @@ var bad = map[string]struct{ broken, text string }{
 		x line 30-31 l1:7 l2:x-3
 		h release 70-75 done t1
 		b release 85-90 done t2`},
+	"who asked again is overtaken": {"fifo", `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-100 granted t3 u500 w-1 s- r1
+		b acquire 21-80 granted t2 u500 w-1
+		x line 40-41 l2:x-2/1 l3:x-3
+		h release 70-75 done t1
+		b release 85-90 done t2`},
+	"many lose their places": {"fifo", `
+		x line 30-31 l1:x-21 l2:x-22 l3:x-23
+		x line 40-41 l4:x-21 l5:x-22 l6:x-23`},
 	"granted, and still in line": {"fifo", `
 		a acquire 0-10 granted t1 u500 w-1
 		x line 30-31 l1:x-1 l2:x-9`},

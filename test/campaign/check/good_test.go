@@ -104,6 +104,22 @@ var good = map[string]string{
 		x fault 40-50
 		h release 70-75 done t1
 		b release 85-90 done t2`,
+	"who asks again stands in line again": `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-100 granted t3 u500 w-1 s- r1
+		b acquire 21-80 granted t2 u500 w-1
+		x line 30-31 l1:x-2 l2:x-3
+		x line 40-41 l2:x-3 l3:x-2/1
+		h release 70-75 done t1
+		b release 85-90 done t2`,
+	"a place that was lost with its lease": `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-100 granted t3 u500 w-1
+		b acquire 21-80 granted t2 u500 w-1
+		x line 30-31 l1:x-2 l2:x-3
+		x line 40-41 l2:x-3 l3:x-2
+		h release 70-75 done t1
+		b release 85-90 done t2`,
 	"a slow hand-off in a fault": `
 		a acquire 0-10 granted t1 u9000
 		b acquire 5-3000 granted t2 u9000 w-1

@@ -17,7 +17,7 @@ import (
 //
 // with times in milliseconds from 10 s on (0- has no answer), who a client that has a
 // session of its own name, and more: t7 the token, u90 until when it may be believed,
-// w-1 wait_ms (else 0), s- no session, ka the key (else k), g1 the group, n1 the sidecar,
+// w-1 wait_ms (else 0), s- no session, r1 repeated once, ka the key (else k), g1 the group, n1 the sidecar,
 // c answered from the cache, l7:x-1 a place in line, for the acquire in the first line.
 func script(t *testing.T, text string) (ops []history.Op) {
 	t.Helper()
@@ -64,6 +64,8 @@ func more(t *testing.T, op *history.Op, word string) {
 		op.Session = strings.TrimPrefix(rest, "-")
 	case 'k':
 		op.Key = rest
+	case 'r':
+		op.Repeats = int(number(t, rest))
 	case 'g':
 		op.Group = rest
 	case 'n':

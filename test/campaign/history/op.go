@@ -8,7 +8,11 @@
 // with an unknown outcome, which may have happened at any time since, or not at all.
 package history
 
-import "golang.org/x/sys/unix"
+import (
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
 
 // Kind tells what was asked for.
 type Kind string
@@ -74,7 +78,10 @@ type Op struct {
 	Wait int64 `json:"wait,omitempty"`
 	// Group is the same for all keys of one call for several.
 	Group string `json:"group,omitempty"`
-	Token int64  `json:"token,omitempty"`
+	// Repeats is how often an Acquire was asked for again under its request id before it had
+	// this answer. Each time it stands in line anew.
+	Repeats int   `json:"repeats,omitempty"`
+	Token   int64 `json:"token,omitempty"`
 	// Until is up to when the client may believe that it holds the lock, as far as this
 	// answer tells, reckoned from the earliest moment at which it can have been written.
 	Until int64 `json:"until,omitempty"`
@@ -88,10 +95,21 @@ type Op struct {
 	Note  string `json:"note,omitempty"`
 }
 
-// Place is a place in a key's line: its number, and the ID of the Acquire.
+// Place is a place in a key's line: its number, and who has it ([Op.InLine]).
 type Place struct {
 	Number int64  `json:"number"`
 	ID     string `json:"id"`
+}
+
+// InLine is the name under which an Acquire stands in line.
+func (op Op) InLine() string {
+	switch {
+	case op.Group != "":
+		return op.Group
+	case op.Repeats > 0:
+		return op.ID + "/" + strconv.Itoa(op.Repeats)
+	}
+	return op.ID
 }
 
 // Now reads the clock of all histories: it counts while the machine sleeps, nobody sets

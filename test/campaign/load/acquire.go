@@ -75,23 +75,24 @@ func (c *client) lock(ctx context.Context, byTTL bool) {
 		}
 	}
 	op = c.cfg.Recorder.Begin(op)
-	req.Data.Op = op.ID
-	for attempt := range attempts {
+	for op.Repeats < attempts {
+		req.Data.Op = op.InLine()
 		sent := history.Now()
 		a, err := c.acquire(ctx, "PUT", lockPath(op.Key), req)
 		if g, ok := c.granted(op, a, err, sent); ok {
 			c.hold(ctx, []grip{g})
 			return
 		}
-		if err == nil && attempt == 0 && a.status != 503 {
+		if err == nil && op.Repeats == 0 && a.status != 503 {
 			op = refused(op, a)
 			break
 		}
 		// An earlier attempt may have been carried out, whatever this one was told.
 		op.Note = a.note()
-		if ctx.Err() != nil || attempt == attempts-1 || !c.connected(ctx) {
+		if ctx.Err() != nil || !c.connected(ctx) {
 			break
 		}
+		op.Repeats++
 	}
 	c.cfg.Recorder.End(op)
 }
@@ -150,15 +151,18 @@ func refused(op history.Op, a answer) history.Op {
 	return op
 }
 
-// several acquires up to four locks at once.
+// several acquires up to four locks at once. Meanwhile it may keep some of them from all
+// others, so few wait for long, and most want what few others want.
 func (c *client) several(ctx context.Context) {
-	var req request
-	for range 2 + c.rng.IntN(3) {
-		if key := c.key(); !slices.Contains(req.Keys, key) {
+	req := request{Keys: []string{c.key()}}
+	for range 1 + c.rng.IntN(3) {
+		if key := Key(c.rng.IntN(c.cfg.Keys)); !slices.Contains(req.Keys, key) {
 			req.Keys = append(req.Keys, key)
 		}
 	}
-	req.Wait = c.wait()
+	if req.Wait = c.wait(); req.Wait < 0 && !c.oneOf(3) {
+		req.Wait = 50
+	}
 	if c.oneOf(4) {
 		req.Bind, req.TTL = "ttl", c.ttl()
 	}
@@ -176,7 +180,7 @@ func (c *client) several(ctx context.Context) {
 		}
 		ops = append(ops, c.cfg.Recorder.Begin(op))
 	}
-	req.Data.Op = ops[0].Group
+	req.Data.Op = ops[0].InLine()
 	sent := history.Now()
 	a, err := c.acquire(ctx, "POST", "/v1/locks", req)
 	grips := make([]grip, 0, len(ops))

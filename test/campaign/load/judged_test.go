@@ -37,7 +37,7 @@ func TestJudged(t *testing.T) {
 		t.Fatal(err)
 	}
 	rules := check.DefaultRules()
-	rules.Least = check.Counts{Grants: 100, Waited: 50, Unknown: 10, Drops: 10, Ordered: 50, HandOffs: 5}
+	rules.Least = check.Counts{Grants: 100, Waited: 50, Unknown: 10, Drops: 50, Ordered: 200, HandOffs: 10}
 	report := check.All(ops, rules)
 	t.Logf("%+v %v", report.Counts, outcomes(ops))
 	if err := report.Err(); err != nil {

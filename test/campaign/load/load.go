@@ -112,17 +112,17 @@ func (c *client) run(ctx context.Context) {
 // turn does one thing.
 func (c *client) turn(ctx context.Context) {
 	switch p := c.rng.IntN(100); {
-	case p < 62:
+	case p < 64:
 		c.lock(ctx, false)
-	case p < 74:
+	case p < 72:
 		c.lock(ctx, true)
-	case p < 84:
+	case p < 76:
 		c.several(ctx)
-	case p < 92:
+	case p < 90:
 		c.look(ctx)
-	case p < 95:
+	case p < 93:
 		c.ask(ctx, history.Stop)
-	case p < 96 && c.cfg.Force:
+	case p < 95 && c.cfg.Force:
 		c.ask(ctx, history.Force)
 	default:
 		c.drop() // and come back with another kind of session, perhaps

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/test/campaign/check"
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 )
 
@@ -118,13 +119,16 @@ func TestLoad(t *testing.T) {
 		})
 	}()
 	<-time.After(2 * time.Second) // traffic
+	stopped := rec.Begin(history.Op{Kind: history.Fault, Note: "stopped"})
 	_ = first.Process.Signal(syscall.SIGSTOP)
 	<-time.After(3 * testTTL / 2) // what it held is lost
 	_ = first.Process.Signal(syscall.SIGCONT)
+	rec.End(stopped)
 	<-time.After(time.Second) // traffic
-	rec.Add(history.Op{Kind: history.Ended, Sidecar: 0, Note: "kill"})
+	ended := rec.Begin(history.Op{Kind: history.Ended, Sidecar: 0, Note: "killed"})
 	_ = first.Process.Kill()
 	_ = first.Wait()
+	rec.End(ended)
 	second := history.Now()
 	start(t, socket, store)
 	if err := <-ran; err != nil {
@@ -133,6 +137,9 @@ func TestLoad(t *testing.T) {
 	ops, err := rec.Ops()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if err := check.All(ops, check.DefaultRules()).Err(); err != nil {
+		t.Error(err)
 	}
 	n, again := outcomes(ops), 0
 	for _, op := range ops {
@@ -143,7 +150,7 @@ func TestLoad(t *testing.T) {
 	t.Logf("%d operations, %d grants after the restart: %v", len(ops), again, n)
 	for _, what := range []string{
 		"acquire granted", "acquire held", "acquire timeout", "acquire", "release done", "confirm held", "get free", "get held",
-		"stop done", "force done", "drop", "lost", "write done",
+		"stop done", "force done", "drop", "write done",
 	} {
 		if n[what] == 0 {
 			t.Errorf("no %q", what)
