@@ -1,6 +1,7 @@
 package check
 
 import (
+	"fmt"
 	"io"
 
 	"github.com/anishathalye/porcupine"
@@ -24,6 +25,12 @@ func HTML(w io.Writer, ops []history.Op, rules Rules, violations []Violation) er
 			}
 		}
 	}
+	rows := make(map[string]int)
+	for _, steps := range pieces {
+		for i := range steps {
+			steps[i].ClientId = rowOf(rows, steps[i].Input.(step))
+		}
+	}
 	m := lockModel()
 	m.Partition = func([]porcupine.Operation) [][]porcupine.Operation { return pieces }
 	_, info := porcupine.CheckOperationsVerbose(m, nil, rules.Patience)
@@ -37,6 +44,16 @@ func HTML(w io.Writer, ops []history.Op, rules Rules, violations []Violation) er
 	}
 	info.AddAnnotations(faults)
 	return porcupine.Visualize(m, info, w)
+}
+
+// rowOf is the row of the page in which a step stands. In a row one comes after the
+// other, so what clients did not do themselves has others.
+func rowOf(rows map[string]int, s step) int {
+	name := fmt.Sprint(s.op.Process, " ", s.op.Client, " ", s.kind == ends)
+	if _, ok := rows[name]; !ok {
+		rows[name] = len(rows)
+	}
+	return rows[name]
 }
 
 // pieceOf is where the piece begins that shows a violation.

@@ -235,5 +235,5 @@ func (k *keyHistory) haunted(from int64, op history.Op) bool {
 }
 
 func operation(s step, from, to int64) porcupine.Operation {
-	return porcupine.Operation{ClientId: s.op.Client, Input: s, Call: from, Return: to, Metadata: s.op}
+	return porcupine.Operation{Input: s, Call: from, Return: to, Metadata: s.op}
 }

@@ -3,6 +3,7 @@ package load
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,29 +18,39 @@ const waiting = `SELECT key, id, coalesce(data, '{}') FROM locksidecar.waiters W
 // until ctx ends. It needs a way to the database that takes no part in the faults, and
 // goes on when that is gone for a while, as after a kill of the server.
 func Observe(ctx context.Context, url string, every time.Duration, rec *history.Recorder) {
-	var conn *pgx.Conn
+	o := &observer{rec: rec, noted: make(map[string]history.Op)}
+	defer o.disconnect(ctx)
 	for ctx.Err() == nil {
-		if conn == nil {
-			conn, _ = pgx.Connect(ctx, url)
+		if o.conn == nil {
+			o.conn, _ = pgx.Connect(ctx, url)
 		}
-		if conn != nil && observe(ctx, conn, rec) != nil {
-			_ = conn.Close(context.WithoutCancel(ctx))
-			conn = nil
+		if o.conn != nil && o.look(ctx) != nil {
+			o.disconnect(ctx)
 		}
 		rest(ctx, every)
 	}
-	if conn != nil {
-		_ = conn.Close(context.WithoutCancel(ctx))
+}
+
+type observer struct {
+	rec   *history.Recorder
+	conn  *pgx.Conn
+	noted map[string]history.Op // the last of each key
+}
+
+func (o *observer) disconnect(ctx context.Context) {
+	if o.conn != nil {
+		_ = o.conn.Close(context.WithoutCancel(ctx))
+		o.conn = nil
 	}
 }
 
-// observe notes all lines in which there is an order to see. They are seen at one moment
+// look notes all lines in which there is an order to see. They are seen at one moment
 // between the times that are noted.
-func observe(ctx context.Context, conn *pgx.Conn, rec *history.Recorder) error {
+func (o *observer) look(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	asked := history.Now()
-	rows, err := conn.Query(limited, waiting)
+	rows, err := o.conn.Query(limited, waiting)
 	if err != nil {
 		return err
 	}
@@ -60,9 +71,17 @@ func observe(ctx context.Context, conn *pgx.Conn, rec *history.Recorder) error {
 	}
 	answered := history.Now()
 	for key, line := range lines {
-		if len(line) > 1 {
-			rec.Add(history.Op{Kind: history.Line, Key: key, Call: asked, Return: answered, Line: line})
-		}
+		o.note(history.Op{Kind: history.Line, Sidecar: -1, Key: key, Call: asked, Return: answered, Line: line})
 	}
 	return nil
+}
+
+// note notes a line that is news, or has not been noted for a second.
+func (o *observer) note(op history.Op) {
+	last := o.noted[op.Key]
+	if len(op.Line) < 2 || slices.Equal(op.Line, last.Line) && op.Call-last.Call < int64(time.Second) {
+		return
+	}
+	o.noted[op.Key] = op
+	o.rec.Add(op)
 }
