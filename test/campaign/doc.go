@@ -1,1 +1,33 @@
+// Package campaign strikes a running system with faults while clients fight for locks,
+// and judges what the clients were told. It is for whoever asks why locks of this
+// sidecar should be trusted.
+//
+//   - world: PostgreSQL, sidecars built with the race detector, apps: processes.
+//   - fault: what is done to them, by a plan that follows from a seed.
+//   - load: what the apps do, and what they write down. history: how.
+//   - check: the rules that the history is judged by.
+//
+// A campaign has rounds of 150 seconds, each in a world of its own. After the last fault
+// is healed the clients go on for a while, so that what is promised in calm times only
+// is judged, too; then they leave, and nothing of theirs may be left. A round fails
+//
+//   - when a rule is broken, or could not be decided;
+//   - when a fault was not healed, or did not bite: each counts what it broke;
+//   - when a process ended unasked, panicked, or had a data race;
+//   - when too little happened: an idle run proves nothing.
+//
+// It then keeps the history, a page that shows it, the plan and all logs, and says where,
+// and how to run the same again:
+//
+//	make campaign SEED=1 LENGTH=1h FAULTS=cut,disk-full
+//
+// A seed determines the plan and what the clients want, not how processes are scheduled:
+// the same seed strikes the same at the same time, but may find what it did not before.
+//
+// Of the database's clock, steps back and steps ahead by less than the sidecars' margin
+// must change nothing. Of larger steps ahead nothing but growing tokens is promised; the
+// history says when that was. The boot-time clock of a sidecar jumps through a function
+// that the compiler is told to put in the place of the real one (world/build.go): the
+// released sources have no hook for it, and a clock of a time namespace cannot jump while
+// a process runs.
 package campaign
