@@ -18,9 +18,11 @@ import (
 const appEnv = "CAMPAIGN_APP"
 
 type appTask struct {
-	Name, Records, Fence string
-	Sockets              []string
-	Seed                 uint64
+	Name    string   `json:"name"`
+	Records string   `json:"records"`
+	Fence   string   `json:"fence"`
+	Sockets []string `json:"sockets"`
+	Seed    uint64   `json:"seed"`
 }
 
 func appCommand(task appTask) *exec.Cmd {

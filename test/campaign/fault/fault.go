@@ -98,8 +98,8 @@ func (s *strike) during(probe func() bool) int {
 	})
 }
 
-// once is a fault that has bitten when it is injected, and lasts.
-func (s *strike) once() (bites int) { return s.last(func() int { return 1 }) }
+// once is for a fault that has bitten when it is injected, and lasts.
+func (s *strike) once() { s.last(func() int { return 1 }) }
 
 func (s *strike) rest(d time.Duration) {
 	select {

@@ -11,9 +11,8 @@ import (
 
 	"github.com/Shopify/toxiproxy/v2"
 	"github.com/jackc/pgx/v5"
-	"github.com/rs/zerolog"
-
 	"github.com/locksidecar/locksidecar/internal/pgproxy"
+	"github.com/rs/zerolog"
 )
 
 // Network is the way of one sidecar to the database.
@@ -84,11 +83,11 @@ func (n *Network) Probe(limit time.Duration) (time.Duration, error) {
 }
 
 // probe connects and asks for nothing.
-func probe(url string, limit time.Duration) (time.Duration, error) {
+func probe(address string, limit time.Duration) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	began := time.Now()
-	conn, err := pgx.Connect(ctx, url)
+	conn, err := pgx.Connect(ctx, address)
 	if err != nil {
 		return time.Since(began), err
 	}
