@@ -44,7 +44,7 @@ type Rules struct {
 
 // DefaultRules fit sidecars with a TTL of a few seconds, on a machine with other work.
 func DefaultRules() Rules {
-	return Rules{Handoff: time.Second, Recovery: 15 * time.Second, Cache: 100 * time.Millisecond, Patience: time.Minute}
+	return Rules{Handoff: time.Second, Recovery: 15 * time.Second, Cache: 100 * time.Millisecond, Patience: 20 * time.Second}
 }
 
 // Violation is a rule that was broken.

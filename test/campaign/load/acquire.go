@@ -57,12 +57,26 @@ func limit(wait int64) time.Duration {
 	return time.Duration(wait)*time.Millisecond + patience
 }
 
-// lock acquires one lock, for the session or on a lease of its own, uses it and gives it
-// up.
+// lock gets one lock, for the session or on a lease of its own, uses it and gives it up.
 func (c *client) lock(ctx context.Context, byTTL bool) {
-	op := c.note(history.Acquire, c.key())
-	op.Wait = c.wait()
-	req := request{Wait: op.Wait}
+	key := c.key()
+	if !tried(key) {
+		c.lockFor(ctx, key, c.wait(), byTTL)
+		return
+	}
+	for range 10 {
+		if !c.connected(ctx) || c.lockFor(ctx, key, 0, byTTL) || ctx.Err() != nil {
+			return
+		}
+		rest(ctx, c.upTo(2*time.Millisecond))
+	}
+}
+
+// lockFor is lock with one acquire, and tells whether that was granted.
+func (c *client) lockFor(ctx context.Context, key string, wait int64, byTTL bool) bool {
+	op := c.note(history.Acquire, key)
+	op.Wait = wait
+	req := request{Wait: wait}
 	attempts := 1
 	if byTTL {
 		// Such an acquire can be repeated: the same id gets the same grant.
@@ -81,7 +95,7 @@ func (c *client) lock(ctx context.Context, byTTL bool) {
 		a, err := c.acquire(ctx, "PUT", lockPath(op.Key), req)
 		if g, ok := c.granted(op, a, err, sent); ok {
 			c.hold(ctx, []grip{g})
-			return
+			return true
 		}
 		if err == nil && op.Repeats == 0 && a.status != 503 {
 			op = refused(op, a)
@@ -95,6 +109,7 @@ func (c *client) lock(ctx context.Context, byTTL bool) {
 		op.Repeats++
 	}
 	c.cfg.Recorder.End(op)
+	return false
 }
 
 // acquire sends the request. Now and then the client leaves while it waits.
@@ -156,11 +171,14 @@ func refused(op history.Op, a answer) history.Op {
 func (c *client) several(ctx context.Context) {
 	req := request{Keys: []string{c.key()}}
 	for range 1 + c.rng.IntN(3) {
-		if key := Key(c.rng.IntN(c.cfg.Keys)); !slices.Contains(req.Keys, key) {
+		if key := Key(c.rng.IntN(c.cfg.Keys)); !slices.Contains(req.Keys, key) && !tried(key) {
 			req.Keys = append(req.Keys, key)
 		}
 	}
-	if req.Wait = c.wait(); req.Wait < 0 && !c.oneOf(3) {
+	switch req.Wait = c.wait(); {
+	case tried(req.Keys[0]):
+		req.Wait = 0
+	case req.Wait < 0 && !c.oneOf(3):
 		req.Wait = 50
 	}
 	if c.oneOf(4) {

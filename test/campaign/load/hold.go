@@ -10,13 +10,13 @@ import (
 
 // held chooses how long a client uses what it was given: mostly for a moment, sometimes
 // for longer than a lease lives that nobody renews.
-func (c *client) held() time.Duration {
-	switch c.rng.IntN(80) {
-	case 0:
+func (c *client) held(key string) time.Duration {
+	switch p := c.rng.IntN(80); {
+	case p < 1, p < 20 && kept(key):
 		return c.upTo(3 * c.cfg.TTL)
-	case 1, 2, 3:
+	case p < 4, kept(key):
 		return c.upTo(c.cfg.TTL / 2)
-	case 4, 5, 6, 7, 8, 9:
+	case p < 10:
 		return 0
 	default:
 		return c.upTo(10 * time.Millisecond)
@@ -25,7 +25,7 @@ func (c *client) held() time.Duration {
 
 // hold uses locks and gives them up.
 func (c *client) hold(ctx context.Context, grips []grip) {
-	for end := history.Now() + int64(c.held()); ; {
+	for end := history.Now() + int64(c.held(grips[0].key)); ; {
 		for i := range grips {
 			c.use(ctx, &grips[i])
 		}
@@ -199,10 +199,4 @@ func (c *client) ask(ctx context.Context, kind history.Kind) {
 		op.Outcome = history.Refused
 	}
 	c.cfg.Recorder.End(op)
-}
-
-// keyNumber is the i of [Key].
-func keyNumber(key string) (i int) {
-	_, _ = fmt.Sscanf(key, "campaign:%d", &i)
-	return i
 }

@@ -45,6 +45,19 @@ const patience = 15 * time.Second
 // Key is the name of a lock, from 0 up to [Config.Keys].
 func Key(i int) string { return fmt.Sprintf("campaign:%04d", i) }
 
+// Locks are used in different ways, by their numbers. For every fourth nobody waits: who
+// does not get it tries again, so that several want it in the moment in which it is free.
+func tried(key string) bool { return keyNumber(key)%4 == 3 }
+
+// Every fourth is mostly held for long, up to some TTLs.
+func kept(key string) bool { return keyNumber(key)%4 == 2 }
+
+// keyNumber is the i of [Key].
+func keyNumber(key string) (i int) {
+	_, _ = fmt.Sscanf(key, "campaign:%d", &i)
+	return i
+}
+
 // Run drives the clients until ctx ends. Then those that wait leave, those that hold
 // release or drop, as they had meant to.
 func Run(ctx context.Context, cfg Config) error {

@@ -114,7 +114,7 @@ func TestLoad(t *testing.T) {
 	first := start(t, sockets[0], store)
 	start(t, sockets[1], store)
 	rec := history.NewRecorder("load", nil)
-	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 9*time.Second)
 	defer cancel()
 	ran := make(chan error)
 	go func() {
@@ -125,7 +125,7 @@ func TestLoad(t *testing.T) {
 	<-time.After(2 * time.Second) // traffic
 	stopped := rec.Begin(history.Op{Kind: history.Fault, Note: "stopped"})
 	_ = first.Process.Signal(syscall.SIGSTOP)
-	<-time.After(3 * testTTL / 2) // what it held is lost
+	<-time.After(2 * testTTL) // what it held is lost
 	_ = first.Process.Signal(syscall.SIGCONT)
 	rec.End(stopped)
 	<-time.After(time.Second) // traffic
