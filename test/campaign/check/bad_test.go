@@ -60,6 +60,10 @@ var bad = map[string]struct{ broken, text string }{
 		x unpromised 0-10
 		a acquire 20-30 granted t1 u500
 		b acquire 35-60 granted t2 u500`},
+	"exclusion was not promised to locks of no session": {"exclusion model", `
+		a acquire 0-10 granted t1 u500
+		x unpromised 20-600 pbind:ttl
+		b acquire 30-40 granted t2 u500`},
 	"a smaller token": {"model tokens", `
 		a acquire 0-10 granted t7 u500
 		a release 20-30 done t7

@@ -137,6 +137,10 @@ var good = map[string]string{
 		a confirm 50-60 held t1 u500
 		a release 70-80 nothold t1
 		b release 70-80 done t2`,
+	"exclusion was not promised to locks of no session": `
+		a acquire 0-10 granted t1 u500 s-
+		x unpromised 20-600 pbind:ttl
+		b acquire 30-40 granted t2 u500`,
 	"who asked for what another one has not": `
 		a acquire 0-10 granted t1 u500
 		a release 20-30 done t1

@@ -186,6 +186,7 @@ type ended struct {
 	sidecars   map[int][]span
 	processes  map[string][]span
 	unpromised []span
+	byTTL      []span // to locks of no session
 }
 
 func endings(ops []history.Op) ended {
@@ -204,7 +205,11 @@ func endings(ops []history.Op) ended {
 				e.sidecars[op.Sidecar] = append(e.sidecars[op.Sidecar], s)
 			}
 		case history.Unpromised:
-			e.unpromised = append(e.unpromised, s)
+			if op.Whose == history.ByTTL {
+				e.byTTL = append(e.byTTL, s)
+			} else {
+				e.unpromised = append(e.unpromised, s)
+			}
 		}
 	}
 	return e
@@ -223,6 +228,7 @@ func (e ended) of(grant history.Op, until int64) int64 {
 	}
 	cut(e.unpromised)
 	if grant.Session == "" {
+		cut(e.byTTL)
 		return end
 	}
 	cut(e.sidecars[grant.Sidecar])

@@ -42,8 +42,13 @@ const (
 	Ended Kind = "ended"
 	// Unpromised is a time in which exclusion is not promised to anybody (the database's
 	// clock was stepped, a standby that was not synchronous was promoted). Tokens are.
+	// With Whose it is not to those who have a lock by [ByTTL] only.
 	Unpromised Kind = "unpromised"
 )
+
+// ByTTL is Whose locks end by the database's clock alone: those of no session. A sidecar
+// leaves a margin where it vouches for a lock; here it passes on what the database says.
+const ByTTL = "bind:ttl"
 
 // Outcome tells what became of it.
 type Outcome string
@@ -90,7 +95,7 @@ type Op struct {
 	Position int  `json:"position,omitempty"`
 	// Line are those who wait, first the first.
 	Line []Place `json:"line,omitempty"`
-	// Whose sessions Ended.
+	// Whose sessions Ended, or to whom exclusion was Unpromised.
 	Whose string `json:"whose,omitempty"`
 	Note  string `json:"note,omitempty"`
 }
