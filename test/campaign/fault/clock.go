@@ -43,8 +43,11 @@ func clockBack(s *strike) (int, error) {
 	return bites, err
 }
 
-// clockNudge steps it ahead by less than the margin that sidecars keep: exclusion holds.
+// clockNudge steps it ahead by less than the margin that sidecars keep: exclusion holds
+// where a sidecar vouches for a lock.
 func clockNudge(s *strike) (int, error) {
+	op := s.Recorder.Begin(history.Op{Kind: history.Unpromised, Whose: history.ByTTL, Sidecar: -1, Note: s.String()})
+	defer func() { s.Recorder.End(op) }()
 	bites, err := s.step(max(s.TTL/20, 50*time.Millisecond) / 2)
 	s.once()
 	return bites, err
