@@ -241,6 +241,13 @@ func (p *Postgres) Refused() int {
 // DiskFull is how often the server has complained that it is.
 func (p *Postgres) DiskFull() int { return p.logged("No space left on device") }
 
+func (p *Postgres) failed() error {
+	if n := p.logged("ERROR:  deadlock detected"); n > 0 {
+		return fmt.Errorf("world: PostgreSQL saw %d deadlocks", n)
+	}
+	return nil
+}
+
 func (p *Postgres) logged(text string) int {
 	log, _ := os.ReadFile(p.cluster.LogFile())
 	return strings.Count(string(log), text)

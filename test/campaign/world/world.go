@@ -94,9 +94,9 @@ func (w *World) Healthy() error {
 }
 
 // Failed says what of the world broke by itself: processes that ended unasked, data
-// races, panics.
+// races, panics, and deadlocks, for there is one order in which rows are locked.
 func (w *World) Failed() error {
-	var errs []error
+	errs := []error{w.Postgres.failed()}
 	for _, s := range w.Sidecars {
 		errs = append(errs, s.failed())
 	}

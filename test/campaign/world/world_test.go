@@ -1,9 +1,15 @@
 package world
 
 import (
+	"context"
 	"os"
 	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 )
 
 var binaryFolder string
@@ -40,5 +46,45 @@ func TestWorld(t *testing.T) {
 	}
 	if err := w.Failed(); err != nil {
 		t.Error(err)
+	}
+	deadlock(t, w.Postgres.URL())
+	if err := w.Failed(); err == nil || !strings.Contains(err.Error(), "deadlock") {
+		t.Errorf("after a deadlock: %v", err)
+	}
+}
+
+// deadlock lets two transactions wait for each other until the server ends one.
+func deadlock(t *testing.T, url string) {
+	t.Helper()
+	var failed atomic.Int64
+	first := make(chan struct{}, 2)
+	ready := make(chan struct{})
+	var both sync.WaitGroup
+	for i := range 2 {
+		both.Go(func() {
+			conn, err := pgx.Connect(t.Context(), url)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer func() { _ = conn.Close(context.Background()) }()
+			const lock = "SELECT pg_advisory_lock($1)"
+			_, err = conn.Exec(t.Context(), lock, i)
+			first <- struct{}{}
+			<-ready
+			if err == nil {
+				_, err = conn.Exec(t.Context(), lock, 1-i)
+			}
+			if err != nil {
+				failed.Add(1)
+			}
+		})
+	}
+	<-first
+	<-first
+	close(ready)
+	both.Wait()
+	if failed.Load() != 1 {
+		t.Errorf("%d of the two failed", failed.Load())
 	}
 }
