@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/locksidecar/locksidecar/test/campaign/history"
@@ -48,22 +49,23 @@ func DefaultRules() Rules {
 }
 
 // Violation is a rule that was broken.
-type Violation struct {
+type Violation struct { //nolint:errname // that is what it is
 	Rule, Key, Text string
 	// Ops show it.
 	Ops []history.Op
 }
 
 func (v Violation) Error() string {
-	text := v.Rule + ": "
+	var b strings.Builder
+	b.WriteString(v.Rule + ": ")
 	if v.Key != "" {
-		text += v.Key + ": "
+		b.WriteString(v.Key + ": ")
 	}
-	text += v.Text
+	b.WriteString(v.Text)
 	for _, op := range v.Ops {
-		text += "\n\t" + describe(op)
+		b.WriteString("\n\t" + describe(op))
 	}
-	return text
+	return b.String()
 }
 
 // Report is what came out.

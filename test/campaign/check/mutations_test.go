@@ -77,18 +77,32 @@ var mutations = map[string]func(ops []history.Op) ([]history.Op, bool){
 		return ops, false
 	},
 	"another order in line": func(ops []history.Op) ([]history.Op, bool) {
-		for i := range ops {
-			line := ops[i].Line
-			for j := 1; j < len(line); j++ {
-				a, b := byID(ops, line[j-1].ID), byID(ops, line[j].ID)
-				if a.Outcome == history.Granted && b.Outcome == history.Granted {
-					line[j-1].ID, line[j].ID = line[j].ID, line[j-1].ID
-					return ops, true
+		for _, op := range ops {
+			for j := 1; j < len(op.Line); j++ {
+				a, b := byID(ops, op.Line[j-1].ID), byID(ops, op.Line[j].ID)
+				if granted(a) && granted(b) {
+					return swapped(ops, a.ID, b.ID), true
 				}
 			}
 		}
 		return ops, false
 	},
+}
+
+// swapped lets two stand in each other's places in all that was seen.
+func swapped(ops []history.Op, a, b string) []history.Op {
+	for i := range ops {
+		ops[i].Line = slices.Clone(ops[i].Line)
+		for j := range ops[i].Line {
+			switch id := &ops[i].Line[j].ID; *id {
+			case a:
+				*id = b
+			case b:
+				*id = a
+			}
+		}
+	}
+	return ops
 }
 
 func granted(op *history.Op) bool { return op.Outcome == history.Granted }

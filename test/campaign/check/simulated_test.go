@@ -164,7 +164,7 @@ func (s *sim) acquires(c, what int) {
 	s.ops = append(s.ops, op)
 }
 
-// grants grants the lock now.
+// grants gives the lock to a client, now.
 func (s *sim) grants(c int, op *history.Op) {
 	s.token += rapid.Int64Range(1, 3).Draw(s.t, "token")
 	s.holder, s.expires = c, s.now+simTTL
@@ -172,7 +172,7 @@ func (s *sim) grants(c int, op *history.Op) {
 	s.clients[c].token, s.clients[c].until = s.token, op.Until
 }
 
-// frees frees the lock, or hands it to the first in line.
+// frees ends a term: the lock is free then, or hands it to the first in line.
 func (s *sim) frees() {
 	s.holder = nobody
 	if len(s.queue) == 0 {
@@ -210,7 +210,7 @@ func (s *sim) drops(c int) {
 	s.frees()
 }
 
-// asks asks whether a client still has what it had.
+// asks lets a client ask whether it still has what it had.
 func (s *sim) asks(c int) {
 	sc := &s.clients[c]
 	op := s.op(c, history.Confirm)

@@ -176,6 +176,7 @@ func (k *keyHistory) arrange(h *arranged, e ended) {
 			}
 		case history.Lost:
 			t.belief = min(t.belief, op.Call)
+		default:
 		}
 	}
 }
@@ -210,6 +211,7 @@ func endings(ops []history.Op) ended {
 			} else {
 				e.unpromised = append(e.unpromised, s)
 			}
+		default:
 		}
 	}
 	return e

@@ -53,6 +53,7 @@ const ByTTL = "bind:ttl"
 // Outcome tells what became of it.
 type Outcome string
 
+// How operations end.
 const (
 	Unknown Outcome = ""        // no answer, or one that does not tell (5xx)
 	Granted Outcome = "granted" // Acquire: Token, Until

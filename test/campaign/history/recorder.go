@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -137,7 +138,7 @@ func sorted(all map[string]Op) []Op {
 		if a.Call != b.Call {
 			return int(min(1, max(-1, a.Call-b.Call)))
 		}
-		return bytes.Compare([]byte(a.ID), []byte(b.ID))
+		return strings.Compare(a.ID, b.ID)
 	})
 	return ops
 }

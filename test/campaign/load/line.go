@@ -58,7 +58,9 @@ func (o *observer) look(ctx context.Context) error {
 	var key, data string
 	var place history.Place
 	_, err = pgx.ForEachRow(rows, []any{&key, &place.Number, &data}, func() error {
-		var req struct{ Op string }
+		var req struct {
+			Op string `json:"op"`
+		}
 		if err := json.Unmarshal([]byte(data), &req); err != nil {
 			return err
 		}

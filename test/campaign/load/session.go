@@ -42,12 +42,15 @@ func (s *session) open(ctx context.Context, socket string, told func(s *session,
 		return errors.Join(errors.New("load: no session: "+res.Status), c.Close())
 	}
 	lines := bufio.NewScanner(res.Body)
+	var first struct {
+		Session string `json:"session"`
+	}
 	name, data, ok := nextEvent(lines)
-	if !ok || name != "session" || json.Unmarshal(data, &struct{ Session *string }{&s.id}) != nil {
+	if !ok || name != "session" || json.Unmarshal(data, &first) != nil {
 		return errors.Join(errors.New("load: the stream does not begin with the session"), c.Close())
 	}
 	_ = c.SetDeadline(time.Time{})
-	s.stream, s.over, s.lost = c, make(chan struct{}), make(map[int64]bool)
+	s.id, s.stream, s.over, s.lost = first.Session, c, make(chan struct{}), make(map[int64]bool)
 	go s.listen(lines, told)
 	return nil
 }
