@@ -125,7 +125,7 @@ func freeze(pid int) error {
 		switch state(pid) {
 		case "T", "t":
 			return nil
-		case "":
+		case "", "Z", "X":
 			return fmt.Errorf("process %d is gone", pid)
 		}
 	}
