@@ -3,8 +3,10 @@ package world
 import (
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 )
 
 func script(t *testing.T, text string) *process {
@@ -38,6 +40,23 @@ func TestWhatProcessesSay(t *testing.T) {
 	}
 	if err := p.failed(); err != nil {
 		t.Errorf("a process that was killed on purpose: %v", err)
+	}
+}
+
+// TestFreezeTheDead: a process that has ended while its parent is frozen stays in the
+// table, and never stops.
+func TestFreezeTheDead(t *testing.T) {
+	cmd := exec.Command("true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Wait() }()
+	for state(cmd.Process.Pid) != "Z" {
+		runtime.Gosched()
+	}
+	began := time.Now()
+	if err := freeze(cmd.Process.Pid); err == nil || time.Since(began) > patience/2 {
+		t.Errorf("after %s: %v", time.Since(began), err)
 	}
 }
 
