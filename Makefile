@@ -177,6 +177,7 @@ lint: $(LINT) ## Run the linters and look at the formatting (installs the pinned
 	$(LINT) fmt --diff
 	$(LINT) run
 	cd bench/peers && ../../$(LINT) run
+	cd test/campaign && ../../$(LINT) run
 
 # Built from source in a module of its own: what the linter needs is none of ours.
 $(LINT):

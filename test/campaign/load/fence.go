@@ -20,7 +20,7 @@ type Fence struct {
 
 // OpenFence opens the fence in that file, or makes it.
 func OpenFence(path string, keys int) (*Fence, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // the campaign's own file
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func OpenFence(path string, keys int) (*Fence, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load: %s: %w", path, err)
 	}
-	return &Fence{largest: unsafe.Slice((*atomic.Int64)(unsafe.Pointer(&mapped[0])), keys), mapped: mapped}, nil //nolint:gosec // memory of other processes
+	return &Fence{largest: unsafe.Slice((*atomic.Int64)(unsafe.Pointer(&mapped[0])), keys), mapped: mapped}, nil
 }
 
 // Write writes a token, and tells whether it was accepted. It may be written again.
