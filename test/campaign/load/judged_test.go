@@ -47,7 +47,7 @@ func TestJudged(t *testing.T) {
 	if err := EveryKey(context.Background(), sockets[0], keys, 3*testTTL); err != nil {
 		t.Error(err)
 	}
-	left, err := check.Orphans(context.Background(), store, []string{hostname(t)}, 5*time.Second)
+	left, err := check.Orphans(context.Background(), store, []string{pod}, 5*time.Second)
 	if err != nil || len(left) > 0 {
 		t.Errorf("%v %v", left, err)
 	}
@@ -76,20 +76,11 @@ func keep(t *testing.T, ops []history.Op, rules check.Rules, report check.Report
 	return dir
 }
 
-func hostname(t *testing.T) string {
-	t.Helper()
-	name, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return name
-}
-
 // TestOrphans: what a client left behind is found, and is gone when its lease is.
 func TestOrphans(t *testing.T) {
 	store, socket := cluster.NewDatabase(t), filepath.Join(folder(t), "s.sock")
 	start(t, socket, store)
-	pods := []string{hostname(t)}
+	pods := []string{pod}
 	c, err := dial(context.Background(), socket)
 	if err != nil {
 		t.Fatal(err)

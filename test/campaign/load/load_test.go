@@ -42,13 +42,16 @@ func run(m *testing.M) int {
 	return pgtest.Main(m, &cluster, pgtest.WithoutFsync())
 }
 
-const testTTL = time.Second
+const (
+	testTTL = time.Second
+	pod     = "load"
+)
 
 // start starts a sidecar at that socket and waits until it is ready.
 func start(t *testing.T, socket, store string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(binary, "serve")
-	cmd.Env = append(os.Environ(), "LOCKSIDECAR_SOCKET="+socket, "LOCKSIDECAR_STORE_URL="+store,
+	cmd.Env = append(os.Environ(), "LOCKSIDECAR_SOCKET="+socket, "LOCKSIDECAR_STORE_URL="+store, "LOCKSIDECAR_POD="+pod,
 		"LOCKSIDECAR_TTL="+testTTL.String(), "LOCKSIDECAR_ALLOW_FORCE=true", "LOCKSIDECAR_LOG_LEVEL=error")
 	cmd.Stderr, cmd.Stdout = os.Stderr, os.Stderr
 	if err := cmd.Start(); err != nil {
