@@ -111,6 +111,12 @@ var bad = map[string]struct{ broken, text string }{
 		a acquire 0-10 granted t1 u500
 		a release 20-30 done t1
 		b acquire 40-90 timeout w50`},
+	"refused, and it is free; who waits had it not yet": {"model", `
+		a acquire 0-10 granted t1 u500
+		a release 20-30 done t1
+		c acquire 35-3000 timeout w2965
+		b acquire 40-41 held
+		d acquire 50-60 granted t2 u9000`},
 	"it shows as held, and is free": {"model", `
 		a acquire 0-10 granted t1 u500
 		a release 20-30 done t1
