@@ -128,10 +128,9 @@ func untilAtMost(d time.Duration, until, now time.Time) time.Duration {
 	return max(min(d, until.Sub(now)), 0)
 }
 
-// claim is how the store is told which lock is meant. A part that is released keeps
-// no hold: nobody was told of it.
+// claim is how the store is told which lock is meant.
 func (h *heldLock) claim() store.Claim {
-	return store.Claim{Key: h.key, Token: h.token, Lease: h.lease.id, AtOnce: h.part}
+	return store.Claim{Key: h.key, Token: h.token, Lease: h.lease.id}
 }
 
 const heldShards = 64

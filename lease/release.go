@@ -221,7 +221,8 @@ func (m *Manager) newRelease(h *heldLock, req *ReleaseRequest, now time.Time) *r
 func (m *Manager) send(ctx context.Context, r *release) { m.sendBy(ctx, m.releases.Submit, r) }
 
 func (m *Manager) sendBy(ctx context.Context, first submitting, r *release) {
-	r.claim.AtOnce = r.claim.AtOnce || r.atOnce
+	// A part keeps no hold: nobody was told of it. Nothing makes it more than a part any more.
+	r.claim.AtOnce = r.atOnce || r.h.part
 	r.claim.Awaited = m.queue.length(r.claim.Key) > 0
 	r.send(ctx, first)
 }

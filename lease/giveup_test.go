@@ -1,0 +1,30 @@
+package lease
+
+import (
+	"context"
+	"testing"
+)
+
+// A lock may be given up in the moment in which its group is complete: whether it is a
+// part, of which nobody was told, is looked at when nobody can change it any more. The
+// race detector sees it.
+func TestGiveUpAtTheReveal(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		g := r.m.newGroup(context.Background(), s, []string{"a", "b"}, &Request{TTL: s.TTL()})
+		done, err := g.admit()
+		r.must(err)
+		defer done()
+		for len(g.parts) < 2 {
+			r.must(g.advance())
+		}
+		h, over := r.m.held.get("b"), make(chan struct{})
+		go func() {
+			defer close(over)
+			r.m.giveUp(h, LostMaxHold)
+		}()
+		g.complete()
+		<-over
+	})
+}
