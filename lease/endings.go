@@ -3,28 +3,33 @@ package lease
 import "sync"
 
 // rememberedGrants is how many ended grants of this sidecar are remembered at least; at
-// most it is twice as many. So a late claim hears what became of the lock.
-const rememberedGrants = 5_000
+// most it is half as many more. So a late claim hears what became of the lock.
+const rememberedGrants = 10_000
 
 // endings remembers what became of the grants that ended last, whatever was asked for
-// meanwhile: recent has those of late, before as many that ended before them.
+// meanwhile: those of late first, then twice as many that ended before them.
 type endings struct {
-	mu             sync.Mutex
-	recent, before map[grantRef]ending
+	mu   sync.Mutex
+	ages [3]map[grantRef]ending
 }
 
 func newEndings() *endings {
-	return &endings{recent: make(map[grantRef]ending), before: make(map[grantRef]ending)}
+	e := &endings{}
+	for i := range e.ages {
+		e.ages[i] = make(map[grantRef]ending)
+	}
+	return e
 }
 
 func (e *endings) add(ref grantRef, end ending) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.recent) >= rememberedGrants {
-		e.recent, e.before = e.before, e.recent
-		clear(e.recent)
+	if len(e.ages[0]) >= rememberedGrants/2 {
+		oldest := e.ages[2]
+		clear(oldest)
+		e.ages = [3]map[grantRef]ending{oldest, e.ages[0], e.ages[1]}
 	}
-	e.recent[ref] = end
+	e.ages[0][ref] = end
 }
 
 // settled forgets how a grant was released: that is done. Else what it needed would stay in
@@ -32,7 +37,7 @@ func (e *endings) add(ref grantRef, end ending) {
 func (e *endings) settled(ref grantRef) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, known := range []map[grantRef]ending{e.recent, e.before} {
+	for _, known := range e.ages {
 		if end, ok := known[ref]; ok {
 			end.release = nil
 			known[ref] = end
@@ -44,9 +49,10 @@ func (e *endings) settled(ref grantRef) {
 func (e *endings) get(ref grantRef) (ending, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	end, ok := e.recent[ref]
-	if !ok {
-		end, ok = e.before[ref]
+	for _, known := range e.ages {
+		if end, ok := known[ref]; ok {
+			return end, true
+		}
 	}
-	return end, ok
+	return ending{}, false
 }
