@@ -123,14 +123,15 @@ func (b *bid) ask() store.Ask {
 	return a
 }
 
-// start asks the store. A call that waits for a key that is known to be held
-// goes straight into the queue.
+// start asks the store. A call that waits for a key that is known to be held goes straight
+// into the queue; unless by a grant that it has in common with other calls: there it would
+// be denied nothing, and must not be taken for one that has nothing yet.
 func (b *bid) start(ctx context.Context) { b.startAt(ctx, b.m.clk.Now()) }
 
 // startAt is start for who has just read the clock.
 func (b *bid) startAt(ctx context.Context, now time.Time) {
 	b.mark, b.sent = b.m.denials.mark(b.req.Key), now
-	if b.req.Wait != 0 && !b.req.NoCache && b.m.knownHeld(b.req.Key) {
+	if b.req.Wait != 0 && !b.req.NoCache && b.shared == 0 && b.m.knownHeld(b.req.Key) {
 		b.enqueue(ctx)
 		return
 	}

@@ -315,3 +315,50 @@ func TestARepeatDoesNotCostTheFirstItsGrant(t *testing.T) {
 		})
 	}
 }
+
+// What a request was granted stays its own when others wait for the key in the meantime,
+// and a repeat that would wait leaves, or is not answered.
+func TestARepeatAmongWaitersKeepsTheGrant(t *testing.T) {
+	for name, meanwhile := range map[string]func(r *rig, repeat func(context.Context) *answer){
+		"leaves": func(r *rig, repeat func(context.Context) *answer) {
+			ctx, leave := context.WithCancel(context.Background())
+			proceeds := []func(){r.st.holdAnswer("Acquire"), r.st.holdAnswer("Enqueue")}
+			repeat(ctx)
+			synctest.Wait()
+			leave()
+			synctest.Wait()
+			for _, proceed := range proceeds {
+				proceed()
+			}
+		},
+		"is not answered": func(r *rig, repeat func(context.Context) *answer) {
+			r.st.set("Acquire", fault{times: 1, forget: true})
+			r.st.set("Enqueue", fault{times: 1, forget: true})
+			repeat(context.Background())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				req := repeatable(0)
+				first, err := r.m.Acquire(context.Background(), nil, req)
+				r.must(err)
+				s := r.session()
+				waiter := r.wait(s, "k", WaitForever)
+				synctest.Wait()
+				req.Wait = time.Minute
+				meanwhile(r, func(ctx context.Context) *answer { return r.ask(ctx, nil, req) })
+				time.Sleep(time.Second)
+				if waiter.isOver() {
+					t.Error("another was granted the lock")
+				}
+				r.mustBe(first)
+				r.release(nil, first)
+				r.release(s, waiter.granted(t))
+				s.End(EndDropped)
+				time.Sleep(2 * time.Minute)
+				r.nothingLeft()
+			})
+		})
+	}
+}
