@@ -211,19 +211,16 @@ func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql s
 	})
 	if o.then != nil && !o.shared() { // it would need to be set up, too
 		o.then.done = false
-		batch.Queue(o.then.sql.sql, o.then.args...).Exec(func(pgconn.CommandTag) error {
-			o.then.done = true
-			o.ends(ctx, o.then.sql.name, since, nil)
-			return nil
-		})
+		batch.Queue(o.then.sql.sql, o.then.args...)
 	}
 	ctx, end := o.span(ctx, conn.Conn(), sql)
 	err := conn.SendBatch(ctx, batch).Close()
+	if committed && o.then != nil && !o.shared() { // it may have failed as late as with its own commit
+		o.then.done = err == nil
+		o.ends(ctx, o.then.sql.name, since, err)
+	}
 	if committed && err != nil {
 		o.log.Debug("what follows a statement failed", "statement", sql.name, "error", err)
-		if o.then != nil {
-			o.ends(ctx, o.then.sql.name, since, err)
-		}
 		err = nil
 	}
 	end(done, err)

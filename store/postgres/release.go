@@ -185,6 +185,7 @@ func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int,
 		}
 		o.tell(v.handOver(k), k)
 		if v.outcome == expiredWaiters {
+			k.told = false // of what comes of it now
 			keysLeft = append(keysLeft, k)
 		}
 	}

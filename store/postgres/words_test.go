@@ -152,3 +152,63 @@ func TestABatchTellsAll(t *testing.T) {
 		})
 	}
 }
+
+// A hand-off that comes after the release's own statements is told, too: the waiter was
+// renewing, and looked expired, when the statement that tells went with the first.
+func TestALaterHandOffIsTold(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
+	b.Listen(true)
+	b.awaitHearing(t)
+	conn, renewal := connect(t, url), connect(t, url)
+	token := want(t, acquire(t, a, askFor("k", a.lease)), store.Granted).Token
+	waiter := askFor("k", b.lease)
+	want(t, enqueue(t, b, waiter), store.Queued)
+	exec(t, conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", b.lease)
+	exec(t, renewal, "BEGIN")
+	exec(t, renewal, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + ttl WHERE id = $1", b.lease)
+	done := make(chan error, 1)
+	go func() {
+		_, err := a.Release(t.Context(), []store.Claim{{Key: "k", Token: token, Lease: a.lease}})
+		done <- err
+	}()
+	awaitBlocked(t, url) // the burial waits for the renewal
+	exec(t, renewal, "COMMIT")
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	want(t, check(t, b, waiter), store.Granted)
+	b.await(t, "the grant", func(n store.News) bool { return isHint(n, waiter) })
+}
+
+// Where telling fails, be it as late as with its commit, the release is done all the same,
+// and its waiter is told to look.
+func TestWhereTellingFailsAHintIsSent(t *testing.T) {
+	for name, fail := range map[string]string{
+		"at once": `RAISE EXCEPTION 'on purpose'`,
+		"late":    `INSERT INTO locksidecar.failing VALUES (0); RETURN 'x'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := cluster.NewDatabase(t)
+			a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
+			b.Listen(true)
+			b.awaitHearing(t)
+			token := want(t, acquire(t, a, askFor("k", a.lease)), store.Granted).Token
+			waiter := askFor("k", b.lease)
+			want(t, enqueue(t, b, waiter), store.Queued)
+			exec(t, connect(t, url), `
+				CREATE TABLE locksidecar.failing (one integer);
+				CREATE FUNCTION locksidecar.fails() RETURNS trigger LANGUAGE plpgsql AS
+					$$ BEGIN RAISE EXCEPTION 'on purpose'; END $$;
+				CREATE CONSTRAINT TRIGGER late AFTER INSERT ON locksidecar.failing DEFERRABLE INITIALLY DEFERRED
+					FOR EACH ROW EXECUTE FUNCTION locksidecar.fails();
+				CREATE OR REPLACE FUNCTION locksidecar.channel(ns text, its_instance text) RETURNS text
+					LANGUAGE plpgsql VOLATILE AS $$ BEGIN `+fail+`; END $$`)
+			if v := release(t, a, store.Claim{Key: "k", Token: token, Lease: a.lease}); v.Standing != store.Holds {
+				t.Fatalf("%+v", v)
+			}
+			b.await(t, "a hint", func(n store.News) bool { return isHint(n, waiter) })
+			want(t, check(t, b, waiter), store.Granted)
+		})
+	}
+}
