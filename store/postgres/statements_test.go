@@ -211,3 +211,45 @@ func TestABurialLooksAtItsOwnKeyOnly(t *testing.T) {
 		}
 	}
 }
+
+// Who comes with many others to a long line costs as little as who comes alone to a short
+// one: the line is read once, and no plan that was made while it was empty reads it again
+// for each.
+func TestManyJoinALongLine(t *testing.T) {
+	const long, many = 500, 200
+	url := cluster.NewDatabase(t)
+	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	lease := openLease(t, s, time.Hour)
+	want(t, acquire(t, s, askFor("k", lease)), store.Granted)
+	conn := connect(t, url)
+	exec(t, conn, "SET plan_cache_mode = force_generic_plan")
+	join := func(n int) (read int64) {
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var queued int
+		if err := tx.QueryRow(t.Context(), `
+			SELECT count(*) FILTER (WHERE state = 'queued') FROM locksidecar.ask(
+				'n', clock_timestamp() + interval '1 minute', true, 'i', 'p', array_fill('k'::text, ARRAY[$1::integer]),
+				ARRAY(SELECT gen_random_uuid() FROM generate_series(1, $1)), array_fill($2::uuid, ARRAY[$1]),
+				array_fill(interval '0', ARRAY[$1]), array_fill(interval '0', ARRAY[$1]), array_fill(false, ARRAY[$1]),
+				array_fill(''::text, ARRAY[$1]), array_fill(''::text, ARRAY[$1]), array_fill(NULL::text, ARRAY[$1]),
+				array_fill(''::text, ARRAY[$1]))`, n, [16]byte(lease)).Scan(&queued); err != nil || queued != n {
+			t.Fatalf("%d of %d stand in line: %v", queued, n, err)
+		}
+		if err := tx.QueryRow(t.Context(), `SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables
+			WHERE schemaname = 'locksidecar' AND relname = 'waiters'`).Scan(&read); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return read
+	}
+	join(1) // the plans are made, and kept
+	join(long)
+	if read := join(many); read > long+5*many {
+		t.Errorf("%d waiters were read for %d more behind %d", read, many, long)
+	}
+}

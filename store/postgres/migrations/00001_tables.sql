@@ -106,7 +106,9 @@ CREATE TABLE locksidecar.waiters (
     -- Namespaces know nothing of each other: the same request may come in two.
     UNIQUE (namespace, grant_id)
 );
-CREATE INDEX waiters_queue ON locksidecar.waiters (namespace, key, id);
+-- The key comes first, or a plan that was made while the table was small could look for a
+-- grant_id with this index, and read all that wait in the namespace.
+CREATE INDEX waiters_queue ON locksidecar.waiters (key, namespace, id);
 CREATE INDEX waiters_lease ON locksidecar.waiters (lease_id);
 
 -- Fencing tokens, for all keys. CACHE 1: with a larger cache each connection would

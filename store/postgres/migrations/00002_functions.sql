@@ -201,6 +201,8 @@ DECLARE
     w locksidecar.waiters;
     l locksidecar.locks;
     h locksidecar.leases;
+    counted text; -- the key whose line was counted; line is how many stand there
+    line integer;
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR a IN
@@ -270,12 +272,17 @@ BEGIN
             ask.handed_by := l.handed_by;
         ELSE
             ask.state := 'held';
+            IF counted IS DISTINCT FROM a.key THEN -- once for all who come together: a line may be long
+                counted := a.key;
+                SELECT count(*) INTO line FROM locksidecar.waiters q
+                WHERE q.namespace = ns AND q.key = w.key AND q.outcome IS NULL;
+            END IF;
             IF may_wait THEN
                 ask.state := 'queued';
-                ask.place := locksidecar.stand_in_line(l, w);
+                ask.place := locksidecar.stand_in_line(l, w, line);
+                line := greatest(line, ask.place);
             END IF;
-            SELECT count(*) INTO ask.waiting FROM locksidecar.waiters q
-            WHERE q.namespace = ns AND q.key = w.key AND q.outcome IS NULL;
+            ask.waiting := line;
             ask.token := l.token; ask.acquired_at := l.acquired_at; ask.expires_at := h.expires_at;
             ask.lease_id := h.id; ask.instance := h.instance; ask.pod := h.pod; ask.renewed := h.renewed;
             ask.standing := h.standing; ask.stopping := l.stopping; ask.stop_reason := l.stop_reason;
@@ -288,22 +295,28 @@ $$;
 -- +goose StatementEnd
 
 -- stand_in_line makes a waiter of an ask, unless it is one already, and returns
--- its place. The caller has locked the lock row. A waiter that comes again under
--- another lease has lost its place.
+-- its place. The caller has locked the lock row, and counted the line. A waiter that comes
+-- again under another lease has lost its place.
 -- +goose StatementBegin
-CREATE FUNCTION locksidecar.stand_in_line(l locksidecar.locks, w locksidecar.waiters) RETURNS integer
+CREATE FUNCTION locksidecar.stand_in_line(l locksidecar.locks, w locksidecar.waiters, ahead integer) RETURNS integer
 LANGUAGE plpgsql AS $$
+DECLARE
+    again boolean;
 BEGIN
     IF NOT l.contended THEN
         UPDATE locksidecar.locks SET contended = true WHERE namespace = l.namespace AND key = l.key;
     END IF;
     DELETE FROM locksidecar.waiters
     WHERE namespace = w.namespace AND grant_id = w.grant_id AND lease_id <> w.lease_id;
+    again := FOUND;
     INSERT INTO locksidecar.waiters
         (grant_id, namespace, key, lease_id, ttl, min_hold, skip, session, owner, data, traceparent)
     VALUES (w.grant_id, w.namespace, w.key, w.lease_id, w.ttl, w.min_hold, w.skip,
         w.session, w.owner, w.data, w.traceparent)
     ON CONFLICT (namespace, grant_id) DO NOTHING;
+    IF FOUND AND NOT again THEN
+        RETURN ahead + 1;
+    END IF;
     RETURN (
         SELECT count(*) FROM locksidecar.waiters q
         WHERE q.namespace = w.namespace AND q.key = w.key AND q.outcome IS NULL
