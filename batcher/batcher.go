@@ -69,7 +69,7 @@ type Lane[T, R any] struct {
 
 	mu sync.Mutex
 	// queue has at most one entry of a key, later the others: one hot key must
-	// not make every batch look through all that wait for it.
+	// not make every batch look through all that wait for it. (Together: queue has all.)
 	queue   []entry[T, R]
 	later   map[string][]entry[T, R]
 	running bool
@@ -227,7 +227,7 @@ func (l *Lane[T, R]) add(e entry[T, R]) {
 	l.queue = append(l.queue, e)
 }
 
-// next takes the first entries off the queue, all of different keys. Whoever
+// next takes the first entries off the queue, of different keys unless Together. Whoever
 // waited for one of them gets in line. l.mu is held.
 func (l *Lane[T, R]) next() []entry[T, R] {
 	n := min(len(l.queue), l.cfg.Max)
