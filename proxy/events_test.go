@@ -231,7 +231,7 @@ func TestDisconnectBeforeTheWatchStands(t *testing.T) {
 }
 
 func TestSlowReaderOfAKeyIsDropped(t *testing.T) {
-	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = 20 * time.Millisecond })
+	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = time.Second }) // the other reader must keep up on a busy machine
 	f.watch("a")
 	fast, _ := f.watch("a")
 	event := lease.Event{Kind: store.EventReleased, Key: "a", Result: []byte(`"` + strings.Repeat("r", 4000) + `"`)}
