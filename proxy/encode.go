@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -220,12 +221,21 @@ func appendTime(b []byte, t time.Time) []byte {
 	return append(b, '"')
 }
 
-// appendJSON appends what is JSON already, null if it is nothing.
+// appendJSON appends what is JSON already, null if it is nothing. Line ends become
+// spaces: this server wrote none, but who edits a row or sends a notification by hand
+// may, and they would end the line of an event.
 func appendJSON(b, value []byte) []byte {
 	if len(value) == 0 {
 		return append(b, "null"...)
 	}
-	return append(b, value...)
+	from := len(b)
+	b = append(b, value...)
+	for _, end := range []byte("\r\n") { // in JSON they only stand between tokens
+		for i := bytes.IndexByte(b[from:], end); i >= 0; i = bytes.IndexByte(b[from:], end) {
+			b[from+i] = ' '
+		}
+	}
+	return b
 }
 
 func appendStringOrNull(b []byte, s string) []byte {
