@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"bytes"
 	"fmt"
 	"reflect"
 	"strings"
@@ -84,7 +83,7 @@ func TestWhatIsNoEvent(t *testing.T) {
 	}
 }
 
-// FuzzEventOf: what is read as an event can be told as one.
+// FuzzEventOf: what is read as an event can be told as one, and says the same then.
 func FuzzEventOf(f *testing.F) {
 	reason := "why"
 	f.Add(wordOf(store.Event{Kind: store.EventReleased, Key: "k", Token: 1, Outcome: store.Success, Result: []byte(`{"a":1}`)}))
@@ -95,8 +94,44 @@ func FuzzEventOf(f *testing.F) {
 			return
 		}
 		again, ok := eventOf(wordOf(e))
-		if !ok || again.Kind != e.Kind || again.Key != e.Key || again.Token != e.Token || !bytes.Equal(again.Result, e.Result) {
-			t.Errorf("%+v became %+v", e, again)
+		if e.Stopping != nil && again.Stopping != nil && e.Stopping.At.Equal(again.Stopping.At) {
+			e.Stopping.At = again.Stopping.At // in whatever zone
+		}
+		if !ok || !reflect.DeepEqual(again, e) {
+			t.Errorf("%+v became %+v (%t)", e, again, ok)
+		}
+	})
+}
+
+// FuzzHear: whatever anybody sends, this instance hears hints, and events of what it
+// watches; and never that a lock is granted.
+func FuzzHear(f *testing.F) {
+	const hello, watched = "hello-1", "k"
+	event := wordOf(store.Event{Kind: store.EventExpired, Key: watched, Token: 1})
+	for _, seed := range []string{
+		"", hello, signalsWord, event, "f81d4fae-7dec-11d0-a765-00a0c91e6bf6 signals  " + event, "00000000-0000-0000-0000-000000000000",
+		"urn:uuid:f81d4fae-7dec-11d0-a765-00a0c91e6bf6", strings.Replace(event, `"aw=="`, `"bw=="`, 1),
+	} {
+		f.Add(seed)
+	}
+	s, err := New(Config{URL: "postgres://nobody@localhost/nothing", Identity: store.Identity{Namespace: "n", Instance: "i"}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	s.watches.add([]string{watched}, store.LeaseID{1})
+	var heard []store.News
+	s.OnNews(func(n store.News) { heard = append(heard, n) })
+	f.Fuzz(func(t *testing.T, payload string) {
+		heard = nil
+		s.ear.hear(payload, hello)
+		for _, n := range heard {
+			hint := store.News{Attempt: store.Attempt{Grant: n.Grant}, Signals: n.Signals, Event: n.Event}
+			if !reflect.DeepEqual(n, hint) || n.Event != nil && (n.Event.Key != watched || n.Signals || n.Grant != store.GrantID{}) {
+				t.Fatalf("%q is heard as %+v", payload, n)
+			}
+			if reflect.DeepEqual(n, store.EveryWait) && !strings.Contains(payload, hello) {
+				t.Fatalf("%q: everything is looked at", payload)
+			}
 		}
 	})
 }

@@ -1,0 +1,25 @@
+package tracing
+
+import "testing"
+
+// What is read as a trace context is written as one that says the same, and the log
+// names the same trace.
+func FuzzParse(f *testing.F) {
+	const id = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-"
+	for _, seed := range []string{"00-" + id + "01", "00-" + id + "00", "01-" + id + "ff-more", "ff-" + id + "01", "00-" + id + "1", ""} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, traceparent string) {
+		sc := Parse(traceparent)
+		if !sc.IsValid() {
+			return
+		}
+		again := Parse(Format(sc))
+		if again.TraceID() != sc.TraceID() || again.SpanID() != sc.SpanID() || again.IsSampled() != sc.IsSampled() {
+			t.Fatalf("%q became %q", traceparent, Format(sc))
+		}
+		if got := TraceID(traceparent); got != sc.TraceID().String() {
+			t.Fatalf("%q: the log names the trace %q", traceparent, got)
+		}
+	})
+}

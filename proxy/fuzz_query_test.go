@@ -1,0 +1,110 @@
+package proxy
+
+import (
+	"encoding/json"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// A list is refused, or selects exactly the keys that have the prefix and the type; and
+// its cursors lead on.
+func FuzzList(f *testing.F) {
+	for _, seed := range [][2]string{
+		{"", "a"},
+		{"scope=all&prefix=job%3A1&type=job&limit=1000", "job:12"},
+		{"type=job&prefix=jo", "job:"},
+		{"type=job&prefix=jobs", "jobs:1"},
+		{"cursor=YQ&limit=7", "b"},
+		{"type=a%3Ab", "a:b:"},
+		{"type=%C3%A4&prefix=%C3", "\u00e4:x"},
+		{"limit=1&limit=2", "\xff"},
+	} {
+		f.Add([]byte(seed[0]), seed[1])
+	}
+	f.Fuzz(func(t *testing.T, query []byte, key string) {
+		r, none, p := parseList(query)
+		if p != nil {
+			if p.status() != 400 || !json.Valid(p.append(nil)) {
+				t.Fatalf("%+v", p)
+			}
+			return
+		}
+		values, err := url.ParseQuery(string(query))
+		if err != nil {
+			t.Fatalf("taken, but net/url says %v: %q", err, query)
+		}
+		if r.Limit < 1 || r.Limit > maxLimit || r.Scope > lease.ScopeAll {
+			t.Fatalf("%q: %+v", query, r)
+		}
+		if _, p := checkKey("key", []byte(key)); p != nil {
+			return
+		}
+		kind, typed := values["type"]
+		want := strings.HasPrefix(key, values.Get("prefix")) && (!typed || strings.Contains(key, ":") && store.TypeOf(key) == kind[0])
+		if got := !none && strings.HasPrefix(key, r.Prefix); got != want {
+			t.Fatalf("%q selects %q: %t, want %t: %+v", query, key, got, want, r)
+		}
+		again, _, p := parseList([]byte("cursor=" + encodeCursor(key)))
+		if p != nil || again.After != key {
+			t.Fatalf("the cursor of %q leads to %q, %+v", key, again.After, p)
+		}
+	})
+}
+
+// A target is refused, or comes apart into what it is made of.
+func FuzzTarget(f *testing.F) {
+	for _, seed := range []string{
+		"/v1/locks/a?token=1", "http://h/v1", "HTTP://[::1]:7624?x", "http://", "http:///v1", "*", "/a#b", "//x", "h:80", "?", "http://h#",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		got, p := parseTarget(raw)
+		if p != nil {
+			if p.status() != 400 && p.status() != 404 || !json.Valid(p.append(nil)) {
+				t.Fatalf("%+v", p)
+			}
+			return
+		}
+		back := string(got.path)
+		if got.query != nil {
+			back += "?" + string(got.query)
+		}
+		if got.authority != nil {
+			_, rest, _ := strings.Cut(string(raw), "//")
+			if rest = strings.TrimPrefix(rest, string(got.authority)); rest != back && (rest != "" || back != "/") {
+				t.Fatalf("%q became %q and %q", raw, got.authority, back)
+			}
+			return
+		}
+		if back != string(raw) || len(got.path) > 0 && got.path[0] != '/' || strings.Contains(back, "#") {
+			t.Fatalf("%q became %q", raw, back)
+		}
+	})
+}
+
+// What this package hands on as a trace context is one to others, too.
+func FuzzTraceparent(f *testing.F) {
+	const id = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-"
+	for _, seed := range []string{"00-" + id + "01", "01-" + id + "ff-more", "ff-" + id + "01", "00-" + id + "01-", "cc-" + id + "09", ""} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, trace []byte) {
+		k := call{headers: headers{traces: 1, trace: trace}}
+		handed := k.traceparent()
+		if handed == "" {
+			return
+		}
+		if len(handed) != traceparentLength || tracing.TraceID(handed) == "" || !strings.HasPrefix(string(trace), handed) {
+			t.Fatalf("%q became %q", trace, handed)
+		}
+		if sc := tracing.Parse(handed); sc.IsValid() && sc.TraceID().String() != tracing.TraceID(handed) {
+			t.Fatalf("%q names the trace %q and %q", handed, sc.TraceID(), tracing.TraceID(handed))
+		}
+	})
+}
