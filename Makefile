@@ -194,12 +194,16 @@ ahead: $(LINT)
 fmt: $(LINT) ## Format all Go files
 	$(LINT) fmt
 
+# It begins with the inputs under testdata/fuzz, and with what it found on this machine before.
 fuzz: ## Run every fuzz target for a short time (FUZZTIME=10s each)
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do \
 	  for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' "$$file"); do \
 	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" || exit 1; \
 	  done; \
 	done
+
+fuzz-keep: ## Keep what fuzzing has found interesting, if it reaches new code, under testdata/fuzz
+	go run ./internal/fuzzkeep
 
 model: ## Search the model of the protocol further than the tests do (minutes, and gigabytes)
 	MODEL=long go test -count=1 -v -timeout 2h ./test/model
