@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
@@ -35,6 +36,17 @@ func (b backend) Open(id store.Identity) store.Store { return b.space.Open(id) }
 
 func TestConformance(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Backend { return backend{memory.NewSpace()} })
+}
+
+// Age implements [storetest.Aging].
+func (backend) Age(d time.Duration) { time.Sleep(d) } // virtual
+
+func TestModel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// Hidden in a struct, because rapid asks a *testing.T for its deadline, which
+		// there is none of in virtual time.
+		storetest.RunModel(struct{ rapid.TB }{t}, 100*time.Millisecond, func() storetest.Aging { return backend{memory.NewSpace()} })
+	})
 }
 
 // acquire gets one key, which must be free.

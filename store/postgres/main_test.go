@@ -1,10 +1,14 @@
 package postgres_test
 
 import (
+	"errors"
+	"flag"
 	"log"
 	"os"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
 	"github.com/locksidecar/locksidecar/internal/pgtest"
@@ -20,8 +24,15 @@ var deadlocks = pgtest.WithSetting("deadlock_timeout", "10ms")
 // cluster serves all tests of this package, a database each.
 var cluster *pgtest.Cluster
 
+// modelChecks is how often TestModel is played, modelSteps how long, if -rapid.checks and
+// -rapid.steps do not say.
+const modelChecks, modelSteps = "6", "60"
+
 func TestMain(m *testing.M) {
-	var err error
+	err := errors.Join(flag.Set("rapid.checks", modelChecks), flag.Set("rapid.steps", modelSteps))
+	if err != nil {
+		log.Fatal(err)
+	}
 	if cluster, err = pgtest.Run(pgtest.WithoutFsync(), deadlocks); err != nil {
 		log.Fatal(err)
 	}
@@ -52,6 +63,33 @@ func (b backend) Open(id store.Identity) store.Store {
 func TestConformance(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	storetest.Run(t, func(t *testing.T) storetest.Backend { return backend{tb: t, url: url} })
+}
+
+// aging opens instances on a database of which nobody else knows.
+type aging struct {
+	backend
+	conn *pgx.Conn
+}
+
+func (a aging) Open(id store.Identity) store.Store {
+	s := a.backend.Open(id)
+	postgres.SweepAtOnce(s)
+	return s
+}
+
+// Age implements [storetest.Aging].
+func (a aging) Age(d time.Duration) {
+	exec(a.tb, a.conn, "UPDATE locksidecar.leases SET expires_at = expires_at - $1::interval, hold_until = hold_until - $1::interval", d)
+}
+
+func TestModel(t *testing.T) {
+	for _, listen := range []postgres.Listen{postgres.ListenAlways, postgres.ListenNever} {
+		t.Run(string(listen), func(t *testing.T) {
+			url := cluster.NewDatabase(t)
+			a := aging{backend{t, url, listen}, connect(t, url)}
+			storetest.RunModel(t, time.Minute, func() storetest.Aging { return a })
+		})
+	}
 }
 
 // TestConformanceInSharedSessions: as behind a pooler that gives each transaction to

@@ -18,6 +18,16 @@
 // needs such a lease still alive asks again with a fresh one if it was too slow.
 // Everything else rides on leases that outlive the test. Tests run in parallel,
 // so that their waiting overlaps.
+//
+// # The model
+//
+// [RunModel] is the other half: random operations of two instances, one after the other,
+// against a plain model (model.go) of what they may see. There, time goes by when the
+// machine says so: in virtual time, or by making all leases of a database older. What is
+// told is waited for after each operation, so a lost hand-off fails the run.
+//
+// Where stores differ, and callers must not care, the machine leaves the step out for
+// those that are not exact: each such place says what the difference is.
 package storetest
 
 import (

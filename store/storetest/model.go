@@ -1,4 +1,4 @@
-package memory_test
+package storetest
 
 import (
 	"maps"
@@ -13,13 +13,19 @@ import (
 // Tokens are not predicted; they are learned from the first who tells them, and
 // must grow.
 type model struct {
-	now    func() time.Time
+	clock  time.Time // moves only when the machine lets time go by
 	leases map[store.LeaseID]*modelLease
 	locks  map[string]*modelLock
-	// The operation under way must send news of grants, of skipped waiters, and hints.
+	// The operation under way must send news of grants, of skipped waiters, hints, and
+	// events of watched keys.
 	handedOff []modelAsker
-	skipped   []store.Attempt
-	hinted    []store.Attempt
+	skipped   []modelAsker
+	hinted    []modelAsker
+	events    []modelEvent
+	// unsure are those whose watch ended with its lease in the middle of the operation.
+	// lapsed are all whose watch ended so: it is to be ended or renewed by its owner, and
+	// until then some stores tell it of its own doings.
+	unsure, lapsed map[modelWatch]bool
 	// results of those who were skipped.
 	results map[store.GrantID]string
 }
@@ -33,6 +39,20 @@ type modelLease struct {
 	// than that.
 	hold   time.Time
 	stands bool
+	// signals are those to the holders of now, by key and kind.
+	signals map[modelSignal]*string
+}
+
+type modelSignal struct {
+	key  string
+	kind store.SignalKind
+}
+
+// modelEvent is what an instance must hear. The token of an EventAcquired is not known
+// yet.
+type modelEvent struct {
+	by int
+	store.Event
 }
 
 type modelAsker struct {
@@ -41,6 +61,7 @@ type modelAsker struct {
 }
 
 type modelLock struct {
+	key    string
 	holder modelAsker
 	lease  *modelLease // nil: released, or never held
 	token  int64       // zero: granted, but nobody told the token yet
@@ -53,7 +74,20 @@ type modelLock struct {
 	// repeated: another instance than the first was told of the grant.
 	repeated bool
 	swept    bool // a sweep may have forgotten the last token
+	vague    bool // it was undone when its owner was gone: released, or ended before
+	stopping *modelStop
+	// watchers are instances, each under a lease.
+	watchers map[int]store.LeaseID
+	// expired are the grants that ended with their lease, until that is told, by instance.
+	expired map[int]map[int64]bool
 }
+
+type modelWatch struct {
+	by  int
+	key string
+}
+
+type modelStop struct{ reason *string }
 
 type modelSkip struct {
 	modelAsker
@@ -62,29 +96,31 @@ type modelSkip struct {
 
 func newModel() *model {
 	return &model{
-		now: time.Now, leases: map[store.LeaseID]*modelLease{}, locks: map[string]*modelLock{},
-		results: map[store.GrantID]string{},
+		clock: time.Unix(1<<30, 0), leases: map[store.LeaseID]*modelLease{}, locks: map[string]*modelLock{},
+		unsure: map[modelWatch]bool{}, lapsed: map[modelWatch]bool{}, results: map[store.GrantID]string{},
 	}
 }
 
 func (m *model) lock(key string) *modelLock {
 	if m.locks[key] == nil {
-		m.locks[key] = &modelLock{skips: map[store.GrantID]modelSkip{}}
+		m.locks[key] = &modelLock{
+			key: key, skips: map[store.GrantID]modelSkip{}, watchers: map[int]store.LeaseID{}, expired: map[int]map[int64]bool{},
+		}
 	}
 	return m.locks[key]
 }
 
-func (m *model) alive(l *modelLease) bool { return l != nil && !l.dead && l.expires.After(m.now()) }
+func (m *model) alive(l *modelLease) bool { return l != nil && !l.dead && l.expires.After(m.clock) }
 
 // owned: the lease lives, and is its owner's.
 func (m *model) owned(l *modelLease) bool { return m.alive(l) && !l.stands }
 
 // stand ends a lease for its owner if its hold is not over.
 func (m *model) stand(l *modelLease) bool {
-	if !m.alive(l) || !l.hold.After(m.now()) {
+	if !m.alive(l) || !l.hold.After(m.clock) {
 		return false
 	}
-	l.stands, l.expires = true, l.hold
+	l.stands, l.expires, l.signals = true, l.hold, nil
 	return true
 }
 
@@ -94,21 +130,52 @@ func (m *model) bury(leases ...*modelLease) {
 	var stand []*modelLease // since now
 	for _, l := range leases {
 		if before := l.stands; !m.stand(l) {
-			l.dead = true
+			m.kill(l)
 		} else if !before {
 			stand = append(stand, l)
 		}
 	}
-	defer func() {
-		for _, l := range stand {
-			m.hint(l)
+	m.consequences()
+	for _, l := range stand {
+		m.hint(l)
+	}
+}
+
+// kill declares a lease dead. That its grants ended so is told when somebody finds it.
+func (m *model) kill(l *modelLease) {
+	if l.dead {
+		return
+	}
+	l.dead, l.signals = true, nil
+	for _, k := range m.locks {
+		if k.lease == l && !k.released {
+			k.expire()
 		}
-	}()
+	}
+}
+
+// expire notes that a grant ended with its lease, which nobody was told yet.
+func (k *modelLock) expire() {
+	for by := range 2 {
+		if k.expired[by] == nil {
+			k.expired[by] = map[int64]bool{}
+		}
+		k.expired[by][k.token] = true
+	}
+}
+
+func (m *model) consequences() {
 	for changed := true; changed; {
 		changed = false
 		for _, k := range m.locks {
 			n := len(k.line)
 			k.line = slices.DeleteFunc(k.line, func(w modelAsker) bool { return m.gone(w.Lease) })
+			maps.DeleteFunc(k.watchers, func(by int, id store.LeaseID) bool {
+				if m.gone(id) {
+					m.unsure[modelWatch{by, k.key}], m.lapsed[modelWatch{by, k.key}] = true, true
+				}
+				return m.gone(id)
+			})
 			maps.DeleteFunc(k.skips, func(_ store.GrantID, w modelSkip) bool { return m.gone(w.Lease) })
 			changed = changed || len(k.line) != n
 			if k.lease != nil && k.lease.dead && len(k.line) > 0 {
@@ -127,9 +194,7 @@ func (m *model) hint(l *modelLease) {
 		if k.lease != l {
 			continue
 		}
-		for _, w := range k.line {
-			m.hinted = append(m.hinted, w.Attempt)
-		}
+		m.hinted = append(m.hinted, k.line...)
 	}
 }
 
@@ -147,7 +212,7 @@ func (m *model) skip(k *modelLock, result string) {
 
 func (m *model) tellSkipped(k *modelLock) {
 	for _, w := range k.skips {
-		m.skipped = append(m.skipped, w.Attempt)
+		m.skipped = append(m.skipped, w.modelAsker)
 	}
 }
 
@@ -164,14 +229,15 @@ func (m *model) handOff(k *modelLock) {
 }
 
 func (m *model) grant(k *modelLock, a modelAsker) {
-	k.holder, k.token, k.lease, k.swept, k.repeated = a, 0, m.leases[a.Lease], false, false
+	k.holder, k.token, k.lease, k.swept, k.repeated, k.vague = a, 0, m.leases[a.Lease], false, false, false
 	if a.TTL > 0 {
-		k.lease = &modelLease{ttl: a.TTL, expires: m.now().Add(a.TTL)}
+		k.lease = &modelLease{ttl: a.TTL, expires: m.clock.Add(a.TTL)}
 	}
-	k.released = false
+	k.released, k.stopping = false, nil
 	delete(k.skips, a.Grant)
+	m.tell(k, store.Event{Kind: store.EventAcquired})
 	if a.MinHold > 0 {
-		k.lease.hold = m.now().Add(a.MinHold)
+		k.lease.hold = m.clock.Add(a.MinHold)
 		k.lease.extend(k.lease.expires)
 	}
 }
@@ -196,12 +262,18 @@ func (l *modelLease) endHold(now time.Time) {
 // is over.
 func (m *model) giveUp(k *modelLock, atOnce bool) {
 	k.released = true
+	for kind := range 3 {
+		delete(k.lease.signals, modelSignal{k.holder.Key, store.SignalKind(kind)})
+	}
 	if !atOnce && m.stand(k.lease) {
+		k.stopping = nil
 		m.hint(k.lease)
 		return
 	}
-	k.lease.dead = k.lease.dead || k.lease.stands || !k.lease.renewed
-	k.lease.endHold(m.now())
+	if k.lease.stands || !k.lease.renewed {
+		m.kill(k.lease)
+	}
+	k.lease.endHold(m.clock)
 	k.lease = nil
 	for k.lease == nil && len(k.line) > 0 {
 		m.handOff(k)
@@ -263,10 +335,10 @@ func (k *modelLock) mayBeUntold(instance int) bool {
 }
 
 // firstAlive is the first in line whose lease lives, if there is one.
-func (m *model) firstAlive(k *modelLock) []store.Attempt {
+func (m *model) firstAlive(k *modelLock) []modelAsker {
 	for _, w := range k.line {
 		if m.owned(m.leases[w.Lease]) {
-			return []store.Attempt{w.Attempt}
+			return []modelAsker{w}
 		}
 	}
 	return nil
@@ -324,7 +396,22 @@ func (m *model) undo(by int, a store.Attempt) {
 		m.cancel(by, a)
 	}
 	if k.holder.Grant == a.Grant && !k.released && k.lease != nil && !k.lease.dead && k.mayBeUntold(by) {
+		m.endByUndo(k)
 		m.giveUp(k, true)
+	}
+}
+
+// endByUndo tells that a grant ends. One whose owner is gone ended before, or ends now:
+// stores may say either.
+func (m *model) endByUndo(k *modelLock) {
+	if m.owned(k.lease) {
+		m.tell(k, store.Event{Kind: store.EventReleased, Token: k.token})
+		return
+	}
+	k.vague = true
+	k.expire()
+	for by := range k.watchers {
+		m.unsure[modelWatch{by, k.key}] = true
 	}
 }
 
@@ -346,12 +433,55 @@ func (m *model) standing(by int, c store.Claim) store.Standing {
 	}
 }
 
+// tell is about what those hear who watch a key.
+func (m *model) tell(k *modelLock, e store.Event) {
+	for by := range k.watchers {
+		e.Key = k.key
+		m.events = append(m.events, modelEvent{by, e})
+	}
+}
+
+// signal asks a holder for something.
+func (m *model) signal(g store.Signal) store.Standing {
+	k := m.lock(g.Key)
+	if !m.alive(k.lease) || g.Token != 0 && g.Token != k.token {
+		return store.UnknownToken
+	}
+	l := k.lease
+	asked := l.renewed && !l.stands
+	switch {
+	case g.Kind == store.Stop:
+		if k.stopping != nil && sameReason(k.stopping.reason, g.Reason) {
+			return store.Holds
+		}
+		k.stopping = &modelStop{g.Reason}
+		if !k.released {
+			m.tell(k, store.Event{Kind: store.EventStopping, Token: k.token, Stopping: &store.Stopping{Reason: g.Reason}})
+		}
+	case !asked:
+		m.kill(l)
+		m.consequences()
+	case l.hold.After(m.clock):
+		l.endHold(m.clock)
+		m.hint(l)
+	}
+	if asked {
+		if l.signals == nil {
+			l.signals = map[modelSignal]*string{}
+		}
+		l.signals[modelSignal{g.Key, g.Kind}] = g.Reason
+	}
+	return store.Holds
+}
+
+func sameReason(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
+
 func (m *model) renew(id store.LeaseID) bool {
 	l := m.leases[id]
 	if !m.owned(l) {
 		return false
 	}
-	l.extend(m.now().Add(l.ttl))
+	l.extend(m.clock.Add(l.ttl))
 	return true
 }
 

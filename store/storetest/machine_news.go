@@ -1,0 +1,194 @@
+package storetest
+
+import (
+	"bytes"
+	"slices"
+	"sync"
+
+	"pgregory.net/rapid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// modelEar keeps what an instance was told.
+type modelEar struct {
+	mu     sync.Mutex
+	news   []store.News // of waiters
+	events []store.Event
+}
+
+func (e *modelEar) hear(n store.News) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case n.Event != nil:
+		e.events = append(e.events, *n.Event)
+	case n.Grant != store.GrantID{}:
+		e.news = append(e.news, n)
+	}
+}
+
+// has reports whether a waiter was told something: what it wants to know, or to look.
+func (e *modelEar) has(grant store.GrantID, outcome store.Outcome) (n store.News, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, what := range []store.Outcome{outcome, 0} {
+		i := slices.IndexFunc(e.news, func(n store.News) bool { return n.Grant == grant && n.Answer.Outcome == what })
+		if i >= 0 {
+			return e.news[i], true
+		}
+	}
+	return store.News{}, false
+}
+
+// deaf: news of other instances does not arrive by itself.
+func (m *machine) deaf() bool {
+	return slices.ContainsFunc(m.stores, func(s store.Store) bool { return s.Traits().Polls })
+}
+
+// exact: all that is told is told at once, whole, and nothing else.
+func (m *machine) exact() bool { return m.stores[0].Traits().Inline }
+
+// listen compares the news with what must have been told.
+func (m *machine) listen(t *rapid.T) {
+	told := 0
+	for outcome, wanted := range map[store.Outcome][]modelAsker{
+		store.Granted: m.model.handedOff, store.Skipped: m.model.skipped, 0: m.model.hinted,
+	} {
+		for _, w := range wanted {
+			m.told(t, w, outcome)
+		}
+		told += len(wanted)
+	}
+	m.model.handedOff, m.model.skipped, m.model.hinted = nil, nil, nil
+	for i := range m.ears {
+		m.nothingElse(t, &m.ears[i], &told)
+		m.hearEvents(t, i)
+	}
+	if m.exact() && told != 0 {
+		t.Fatalf("%d news that were heard together", told)
+	}
+	m.model.events = nil
+	clear(m.model.unsure)
+}
+
+// told waits until a waiter was told something, and looks where it was told to.
+func (m *machine) told(t *rapid.T, w modelAsker, outcome store.Outcome) {
+	ear := &m.ears[w.by]
+	if outcome == 0 && !m.exact() && !m.model.owned(m.model.leases[w.Lease]) {
+		return // its place is lost, if nobody has found that yet
+	}
+	n, heard := ear.has(w.Grant, outcome)
+	if !heard && !m.deaf() {
+		m.until(t, "news of "+w.Grant.String(), func() bool { n, heard = ear.has(w.Grant, outcome); return heard })
+	}
+	if outcome == 0 {
+		return
+	}
+	if m.exact() && n.Answer.Outcome != outcome {
+		t.Fatalf("heard %+v of %+v, want %s", n, w, name(outcome))
+	}
+	answer := n.Answer
+	if answer.Outcome == 0 {
+		answers, err := m.stores[w.by].CheckWaits(m.ctx, []store.Attempt{w.Attempt})
+		must(t, err)
+		answer = answers[0]
+	} else if n.Attempt != w.Attempt || n.Lease != w.Lease {
+		t.Fatalf("heard %+v of %+v", n, w)
+	}
+	if outcome == store.Granted && answer.Outcome == store.Granted {
+		m.learn(t, m.model.lock(w.Key), answer.Token)
+	}
+	m.judge(t, w.Attempt, answer, outcome)
+	if outcome == store.Skipped && string(answer.Result) != m.model.results[w.Grant] {
+		t.Fatalf("heard of a skip: %+v, want the result %q", answer, m.model.results[w.Grant])
+	}
+	ear.mark(w.Grant, outcome)
+}
+
+// mark notes that it was right to tell a waiter of an outcome.
+func (e *modelEar) mark(grant store.GrantID, outcome store.Outcome) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range e.news {
+		if e.news[i].Grant == grant && e.news[i].Answer.Outcome == outcome {
+			e.news[i].Answer.Outcome = 0
+			return
+		}
+	}
+}
+
+// nothingElse finds out whether anybody was told of a grant or a skip that there was
+// not. To be told to look is no harm. told is lowered by how many news there were.
+func (m *machine) nothingElse(t *rapid.T, e *modelEar, told *int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, n := range e.news {
+		if n.Answer.Outcome != 0 {
+			t.Fatalf("heard %+v", n)
+		}
+	}
+	*told -= len(e.news)
+	e.news = nil
+}
+
+// hearEvents waits until an instance has heard what must be heard of watched keys. That
+// a lease has ended is told when somebody finds it, if it is found while the key is
+// watched.
+func (m *machine) hearEvents(t *rapid.T, by int) {
+	if m.deaf() {
+		return // own events come by themselves, those of others do not
+	}
+	var wanted []store.Event
+	for _, e := range m.model.events {
+		if e.by != by || m.unsure(by, e.Key) {
+			continue
+		}
+		if e.Kind == store.EventAcquired {
+			e.Token = m.model.lock(e.Key).token
+		}
+		wanted = append(wanted, e.Event)
+	}
+	var heard []store.Event
+	ear := &m.ears[by]
+	m.until(t, "events", func() bool {
+		ear.mu.Lock()
+		defer ear.mu.Unlock()
+		for _, e := range ear.events {
+			if e.Kind != store.EventExpired {
+				if !m.unsure(by, e.Key) {
+					heard = append(heard, e)
+				}
+				continue
+			}
+			k := m.model.lock(e.Key)
+			if !k.expired[by][e.Token] {
+				t.Fatalf("instance %d heard %+v, which did not happen, or was told before: %+v, lease %+v", by, e, k, k.lease)
+			}
+			delete(k.expired[by], e.Token)
+		}
+		ear.events = nil
+		return len(heard) >= len(wanted)
+	})
+	// Of different keys they may come in any order.
+	for _, events := range [][]store.Event{heard, wanted} {
+		slices.SortStableFunc(events, func(a, b store.Event) int { return int(a.Key[0]) - int(b.Key[0]) })
+	}
+	if !slices.EqualFunc(heard, wanted, sameEvent) {
+		t.Fatalf("instance %d heard %+v\nwant %+v", by, heard, wanted)
+	}
+}
+
+// unsure: an instance may hear of a key, or not.
+func (m *machine) unsure(by int, key string) bool {
+	w := modelWatch{by, key}
+	return m.model.unsure[w] || m.model.lapsed[w] && !m.exact()
+}
+
+func sameEvent(a, b store.Event) bool {
+	same := a.Kind == b.Kind && a.Key == b.Key && a.Token == b.Token && a.Outcome == b.Outcome && bytes.Equal(a.Result, b.Result)
+	if a.Stopping == nil || b.Stopping == nil {
+		return same && a.Stopping == b.Stopping
+	}
+	return same && sameReason(a.Stopping.Reason, b.Stopping.Reason)
+}

@@ -1,0 +1,106 @@
+package storetest
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// lasts compares how long something lasts with when it ends.
+func (m *machine) lasts(left time.Duration, until time.Time) bool {
+	want := until.Sub(m.model.clock)
+	if m.exact() {
+		return left == want
+	}
+	return left > want-m.tick && left < want+time.Second // a real clock goes on
+}
+
+// signal asks a holder for something.
+func (m *machine) signal(t *rapid.T) {
+	k := m.model.lock(m.key(t))
+	g := store.Signal{Key: k.key, Kind: store.SignalKind(rapid.IntRange(1, 2).Draw(t, "kind"))}
+	switch rapid.IntRange(0, 4).Draw(t, "token") {
+	case 0:
+		g.Token = k.token
+	case 1:
+		g.Token = k.token + 1
+	}
+	if reason := rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "reason"); reason != "" {
+		g.Reason = &reason
+	}
+	if g.Kind == store.Stop && k.released && len(k.watchers) > 0 && !m.exact() {
+		t.Skip("who watches may be told of a stop, though only a hold keeps the lock")
+	}
+	want := m.model.signal(g)
+	got, err := m.any(t).Signal(m.ctx, []store.Signal{g})
+	must(t, err)
+	if !slices.Equal(got, []store.Standing{want}) {
+		t.Fatalf("%+v: %v, want %s", g, got, standing(want))
+	}
+}
+
+// hearSignals forgets what a holder was asked for.
+func (m *machine) hearSignals(t *rapid.T) {
+	k := m.model.lock(m.key(t))
+	l := k.lease
+	if l == nil || !l.renewed || !m.model.owned(l) {
+		t.Skip("nobody hears")
+	}
+	by := m.owner[k.holder.Lease]
+	var ids []store.SignalID
+	for _, g := range m.signals(t, k) {
+		ids = append(ids, g.ID)
+	}
+	must(t, m.stores[by].Heard(m.ctx, ids))
+	maps.DeleteFunc(l.signals, func(g modelSignal, _ *string) bool { return g.key == k.key })
+}
+
+// signals are those to the holder of a key, of now.
+func (m *machine) signals(t *rapid.T, k *modelLock) []store.Signal {
+	all, err := m.stores[m.owner[k.holder.Lease]].Signals(m.ctx, []store.LeaseID{k.holder.Lease})
+	must(t, err)
+	return slices.DeleteFunc(all, func(g store.Signal) bool { return g.Key != k.key || g.Token != k.token })
+}
+
+// compareSignals looks at what the holder of a key is asked for.
+func (m *machine) compareSignals(t *rapid.T, k *modelLock, got store.Lock) {
+	if (got.Stopping != nil) != (k.stopping != nil) || k.stopping != nil && !sameReason(got.Stopping.Reason, k.stopping.reason) {
+		t.Fatalf("%+v\nwant stopping %+v", got, k.stopping)
+	}
+	if !k.lease.renewed || !m.model.owned(k.lease) {
+		return
+	}
+	found := map[modelSignal]*string{}
+	for _, g := range m.signals(t, k) {
+		found[modelSignal{g.Key, g.Kind}] = g.Reason
+	}
+	want := maps.Clone(k.lease.signals)
+	maps.DeleteFunc(want, func(g modelSignal, _ *string) bool { return g.key != k.key })
+	if !maps.EqualFunc(found, want, sameReason) {
+		t.Fatalf("the holder of %q is asked for %v, want %v", k.key, found, want)
+	}
+}
+
+func (m *machine) watch(t *rapid.T) {
+	id := m.lease(t)
+	if !m.model.owned(m.model.leases[id]) {
+		t.Skip("a dead lease")
+	}
+	by := m.owner[id]
+	key := m.key(t)
+	must(t, m.stores[by].Watch(m.ctx, []string{key}, id))
+	m.model.lock(key).watchers[by] = id
+	delete(m.model.lapsed, modelWatch{by, key})
+}
+
+func (m *machine) unwatch(t *rapid.T) {
+	by := m.anyOf(t)
+	key := m.key(t)
+	must(t, m.stores[by].Unwatch(m.ctx, []string{key}))
+	delete(m.model.lock(key).watchers, by)
+	delete(m.model.lapsed, modelWatch{by, key})
+}
