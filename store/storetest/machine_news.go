@@ -70,6 +70,7 @@ func (m *machine) listen(t *rapid.T) {
 	}
 	m.model.events = nil
 	clear(m.model.unsure)
+	clear(m.model.fresh)
 }
 
 // told waits until a waiter was told something, and looks where it was told to.
@@ -77,6 +78,9 @@ func (m *machine) told(t *rapid.T, w modelAsker, outcome store.Outcome) {
 	ear := &m.ears[w.by]
 	if outcome == 0 && !m.exact() && !m.model.owned(m.model.leases[w.Lease]) {
 		return // its place is lost, if nobody has found that yet
+	}
+	if outcome == store.Skipped && !m.exact() && !m.model.fresh[w.Grant] {
+		return // it was told before, and need not be told again
 	}
 	n, heard := ear.has(w.Grant, outcome)
 	if !heard && !m.deaf() {

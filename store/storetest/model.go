@@ -20,6 +20,7 @@ type model struct {
 	// events of watched keys.
 	handedOff []modelAsker
 	skipped   []modelAsker
+	fresh     map[store.GrantID]bool // those of them who were not told before
 	hinted    []modelAsker
 	events    []modelEvent
 	// unsure are those whose watch ended with its lease in the middle of the operation.
@@ -97,7 +98,7 @@ type modelSkip struct {
 func newModel() *model {
 	return &model{
 		clock: time.Unix(1<<30, 0), leases: map[store.LeaseID]*modelLease{}, locks: map[string]*modelLock{},
-		unsure: map[modelWatch]bool{}, lapsed: map[modelWatch]bool{}, results: map[store.GrantID]string{},
+		fresh: map[store.GrantID]bool{}, unsure: map[modelWatch]bool{}, lapsed: map[modelWatch]bool{}, results: map[store.GrantID]string{},
 	}
 }
 
@@ -203,7 +204,7 @@ func (m *model) skip(k *modelLock, result string) {
 	k.line = slices.DeleteFunc(k.line, func(w modelAsker) bool {
 		if w.Skip {
 			k.skips[w.Grant] = modelSkip{w, result}
-			m.results[w.Grant] = result
+			m.results[w.Grant], m.fresh[w.Grant] = result, true
 		}
 		return w.Skip
 	})
