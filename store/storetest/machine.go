@@ -159,8 +159,14 @@ func (m *machine) renew(t *rapid.T) {
 			want = append(want, id)
 		}
 	}
-	got, err := m.any(t).Renew(m.ctx, all)
+	by := m.anyOf(t)
+	got, err := m.stores[by].Renew(m.ctx, all)
 	must(t, err)
+	for key, k := range m.model.locks {
+		if id, watches := k.watchers[by]; watches && !slices.Contains(want, id) && !m.exact() {
+			m.model.lapsed[modelWatch{by, key}] = true // it knows that its watch is over
+		}
+	}
 	for _, ids := range [][]store.LeaseID{got.Kept, want} {
 		slices.SortFunc(ids, func(a, b store.LeaseID) int { return bytes.Compare(a[:], b[:]) })
 	}

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -155,12 +156,12 @@ func (m *machine) hearEvents(t *rapid.T, by int) {
 	}
 	var heard []store.Event
 	ear := &m.ears[by]
-	m.until(t, "events", func() bool {
+	m.until(t, fmt.Sprintf("instance %d hears %+v", by, wanted), func() bool {
 		ear.mu.Lock()
 		defer ear.mu.Unlock()
 		for _, e := range ear.events {
 			if e.Kind != store.EventExpired {
-				if !m.unsure(by, e.Key) {
+				if !m.unsure(by, e.Key) && !m.late(by, e) {
 					heard = append(heard, e)
 				}
 				continue
@@ -187,6 +188,11 @@ func (m *machine) hearEvents(t *rapid.T, by int) {
 func (m *machine) unsure(by int, key string) bool {
 	w := modelWatch{by, key}
 	return m.model.unsure[w] || m.model.lapsed[w] && !m.exact()
+}
+
+// late: it happened before the instance watched, and was told by another after.
+func (m *machine) late(by int, e store.Event) bool {
+	return !m.exact() && m.model.lock(e.Key).since[by].has(e)
 }
 
 func sameEvent(a, b store.Event) bool {

@@ -92,8 +92,13 @@ func (m *machine) watch(t *rapid.T) {
 	}
 	by := m.owner[id]
 	key := m.key(t)
+	k := m.model.lock(key)
+	if k.stopping != nil && !m.exact() {
+		t.Skip("the stop may be on its way, and be asked for again")
+	}
+	k.since[by] = modelPast{k.last, k.released}
 	must(t, m.stores[by].Watch(m.ctx, []string{key}, id))
-	m.model.lock(key).watchers[by] = id
+	k.watchers[by] = id
 	delete(m.model.lapsed, modelWatch{by, key})
 }
 

@@ -79,6 +79,8 @@ type modelLock struct {
 	stopping *modelStop
 	// watchers are instances, each under a lease.
 	watchers map[int]store.LeaseID
+	// since is what had happened when they began to watch: that may still be on its way.
+	since map[int]modelPast
 	// expired are the grants that ended with their lease, until that is told, by instance.
 	expired map[int]map[int64]bool
 }
@@ -86,6 +88,16 @@ type modelLock struct {
 type modelWatch struct {
 	by  int
 	key string
+}
+
+type modelPast struct {
+	token    int64
+	released bool
+}
+
+// has reports whether an event was one of those that had happened.
+func (p modelPast) has(e store.Event) bool {
+	return e.Token < p.token || e.Token == p.token && (e.Kind == store.EventAcquired || p.released)
 }
 
 type modelStop struct{ reason *string }
@@ -105,7 +117,7 @@ func newModel() *model {
 func (m *model) lock(key string) *modelLock {
 	if m.locks[key] == nil {
 		m.locks[key] = &modelLock{
-			key: key, skips: map[store.GrantID]modelSkip{}, watchers: map[int]store.LeaseID{}, expired: map[int]map[int64]bool{},
+			key: key, skips: map[store.GrantID]modelSkip{}, watchers: map[int]store.LeaseID{}, since: map[int]modelPast{}, expired: map[int]map[int64]bool{},
 		}
 	}
 	return m.locks[key]
