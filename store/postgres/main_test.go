@@ -26,7 +26,7 @@ var cluster *pgtest.Cluster
 
 // modelChecks is how often TestModel is played, modelSteps how long, if -rapid.checks and
 // -rapid.steps do not say.
-const modelChecks, modelSteps = "6", "60"
+const modelChecks, modelSteps = "12", "60"
 
 func TestMain(m *testing.M) {
 	err := errors.Join(flag.Set("rapid.checks", modelChecks), flag.Set("rapid.steps", modelSteps))

@@ -44,18 +44,6 @@ type modelLease struct {
 	signals map[modelSignal]*string
 }
 
-type modelSignal struct {
-	key  string
-	kind store.SignalKind
-}
-
-// modelEvent is what an instance must hear. The token of an EventAcquired is not known
-// yet.
-type modelEvent struct {
-	by int
-	store.Event
-}
-
 type modelAsker struct {
 	store.Ask
 	by int // which instance
@@ -84,23 +72,6 @@ type modelLock struct {
 	// expired are the grants that ended with their lease, until that is told, by instance.
 	expired map[int]map[int64]bool
 }
-
-type modelWatch struct {
-	by  int
-	key string
-}
-
-type modelPast struct {
-	token    int64
-	released bool
-}
-
-// has reports whether an event was one of those that had happened.
-func (p modelPast) has(e store.Event) bool {
-	return e.Token < p.token || e.Token == p.token && (e.Kind == store.EventAcquired || p.released)
-}
-
-type modelStop struct{ reason *string }
 
 type modelSkip struct {
 	modelAsker
@@ -164,16 +135,6 @@ func (m *model) kill(l *modelLease) {
 		if k.lease == l && !k.released {
 			k.expire()
 		}
-	}
-}
-
-// expire notes that a grant ended with its lease, which nobody was told yet.
-func (k *modelLock) expire() {
-	for by := range 2 {
-		if k.expired[by] == nil {
-			k.expired[by] = map[int64]bool{}
-		}
-		k.expired[by][k.token] = true
 	}
 }
 
@@ -445,49 +406,6 @@ func (m *model) standing(by int, c store.Claim) store.Standing {
 		return store.Holds
 	}
 }
-
-// tell is about what those hear who watch a key.
-func (m *model) tell(k *modelLock, e store.Event) {
-	for by := range k.watchers {
-		e.Key = k.key
-		m.events = append(m.events, modelEvent{by, e})
-	}
-}
-
-// signal asks a holder for something.
-func (m *model) signal(g store.Signal) store.Standing {
-	k := m.lock(g.Key)
-	if !m.alive(k.lease) || g.Token != 0 && g.Token != k.token {
-		return store.UnknownToken
-	}
-	l := k.lease
-	asked := l.renewed && !l.stands
-	switch {
-	case g.Kind == store.Stop:
-		if k.stopping != nil && sameReason(k.stopping.reason, g.Reason) {
-			return store.Holds
-		}
-		k.stopping = &modelStop{g.Reason}
-		if !k.released {
-			m.tell(k, store.Event{Kind: store.EventStopping, Token: k.token, Stopping: &store.Stopping{Reason: g.Reason}})
-		}
-	case !asked:
-		m.kill(l)
-		m.consequences()
-	case l.hold.After(m.clock):
-		l.endHold(m.clock)
-		m.hint(l)
-	}
-	if asked {
-		if l.signals == nil {
-			l.signals = map[modelSignal]*string{}
-		}
-		l.signals[modelSignal{g.Key, g.Kind}] = g.Reason
-	}
-	return store.Holds
-}
-
-func sameReason(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
 
 func (m *model) renew(id store.LeaseID) bool {
 	l := m.leases[id]
