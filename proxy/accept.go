@@ -36,12 +36,7 @@ func (s *Server) accept(ln net.Listener, k kind) {
 				continue
 			}
 			c := newConn(s, nc, k)
-			if err := s.ends.add(c); err != nil {
-				s.log.Warn("cannot watch a connection", "error", err)
-				s.ends.remove(c)
-				_ = nc.Close()
-				continue
-			}
+			s.ends.add(c)
 			if !s.admit(c) {
 				s.ends.remove(c)
 				_ = nc.Close()

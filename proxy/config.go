@@ -63,6 +63,8 @@ type Config struct {
 
 	// Timeouts are for tests; zero values mean the constants of this package.
 	Timeouts Timeouts
+
+	teller func() (teller, error) // instead of newTeller, in tests
 }
 
 // Timeouts are the times that this package waits for something.
@@ -133,6 +135,9 @@ func (c Config) withDefaults() Config {
 	or(&c.Timeouts.Linger, defaultLinger)
 	or(&c.Timeouts.Stats, defaultStats)
 	or(&c.Timeouts.Stop, defaultStopTimeout)
+	if c.teller == nil {
+		c.teller = newTeller
+	}
 	return c
 }
 

@@ -21,7 +21,9 @@
 //     after both. On Linux it hears of the close from an epoll of the server's own, which
 //     asks for closes alone: bytes that were sent ahead do not hide one, and a call
 //     that waits costs no timer, goroutine or look at the socket. Elsewhere the sockets
-//     on which a call waits are looked at each 10 ms. See watch.go, ends_linux.go.
+//     on which a call waits are looked at each 10 ms, and so they are where the kernel
+//     has not told of a close that the server tried at its start, as in some sandboxes:
+//     one line in the log says so. See watch.go, ends.go, looks.go.
 //   - While an event stream is open, of a session or a key: a goroutine peeks at the
 //     socket and sleeps in the runtime's poller, from the start.
 //   - While an answer waits for its reader: the watch, and a time limit.

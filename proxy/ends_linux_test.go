@@ -2,7 +2,11 @@ package proxy
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -77,4 +81,127 @@ func TestEndsForget(t *testing.T) {
 		defer f.ends.mu.Unlock()
 		return len(f.ends.conns) == 0
 	})
+}
+
+// faulty is a kernel that does not tell of all that it is asked for. A nil function leaves
+// things as they are.
+type faulty struct {
+	teller
+	refuses func(number int32) error
+	says    func(number int32) (times int)
+}
+
+func (f *faulty) add(raw syscall.RawConn, number int32) error {
+	if f.refuses != nil {
+		if err := f.refuses(number); err != nil {
+			return err
+		}
+	}
+	return f.teller.add(raw, number)
+}
+
+func (f *faulty) hear(tell func(number int32)) error {
+	return f.teller.hear(func(number int32) {
+		times := 1
+		if f.says != nil {
+			times = f.says(number)
+		}
+		for range times {
+			tell(number)
+		}
+	})
+}
+
+// saysOnly says of the ways in which a try goes some, twice, and nothing else.
+func saysOnly(tries ...int32) func(number int32) int {
+	return func(number int32) int {
+		if slices.Contains(tries, number) {
+			return 2
+		}
+		return 0
+	}
+}
+
+const looksWarning = "those on which a call waits are looked at"
+
+// However many go at a time, in whatever way, each is noticed while its call waits, by the
+// kernel's word, and as well where the kernel does not give it.
+func TestStormOfCloses(t *testing.T) {
+	kernels := map[string]struct {
+		kernel faulty
+		dies   bool // while calls wait
+		looks  bool
+	}{
+		"tells":                     {},
+		"says all twice":            {kernel: faulty{says: func(int32) int { return 2 }}},
+		"says nothing":              {looks: true, kernel: faulty{says: saysOnly(1)}},
+		"tells of closes only":      {looks: true, kernel: faulty{says: saysOnly(-1)}},
+		"tells of half-closes only": {looks: true, kernel: faulty{says: saysOnly(0)}},
+		"listens to nobody":         {looks: true, kernel: faulty{refuses: func(int32) error { return syscall.EPERM }}},
+		"listens to no more": {looks: true, kernel: faulty{refuses: func(number int32) error {
+			if number > 5 {
+				return syscall.ENOSPC
+			}
+			return nil
+		}}},
+		"is not heard any more": {looks: true, dies: true},
+	}
+	for name, k := range kernels {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := start(t, func(c *Config) {
+				c.teller = func() (teller, error) {
+					kernel, err := newTeller()
+					k.kernel.teller = kernel
+					return &k.kernel, err
+				}
+			})
+			f.locks.held["taken"] = &fakeLock{token: 1000}
+			var all []*client
+			for i := range 60 {
+				c := f.dial()
+				c.do("PUT", fmt.Sprintf("/v1/locks/%d", i), "").want(t, 200, "")
+				c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1,"bind":"ttl"}`)
+				hear(t, f.locks.waiting, "the wait")
+				if i%3 == 0 {
+					c.request("GET", "/v1", "") // stands before the close in the socket
+				}
+				all = append(all, c)
+			}
+			silent(t, f.locks.abandoned, "end of a wait")
+			if k.dies {
+				k.kernel.close()
+			}
+			for i, c := range all {
+				go closes[[]string{"close", "half-close"}[i%2]](c)
+			}
+			for range all {
+				hear(t, f.locks.abandoned, "the end of the wait")
+				hear(t, f.locks.ended, "the session's end")
+			}
+			want := 0
+			if k.looks {
+				want = 1
+			}
+			if n := strings.Count(f.log.text(), looksWarning); n != want {
+				t.Errorf("%d lines say that connections are looked at: %s", n, f.log.text())
+			}
+		})
+	}
+}
+
+// A server without a kernel that tells begins to serve, too.
+func TestNoTeller(t *testing.T) {
+	for err, want := range map[error]int{syscall.ENOSYS: 1, errNoTeller: 0} {
+		f := start(t, func(c *Config) { c.teller = func() (teller, error) { return nil, err } })
+		f.locks.held["taken"] = &fakeLock{token: 1000}
+		c := f.dial()
+		c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1,"bind":"ttl"}`)
+		hear(t, f.locks.waiting, "the wait")
+		_ = c.Close()
+		hear(t, f.locks.abandoned, "the end of the wait")
+		if n := strings.Count(f.log.text(), looksWarning); n != want {
+			t.Errorf("%v: %d lines say that connections are looked at", err, n)
+		}
+	}
 }

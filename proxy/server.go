@@ -86,13 +86,11 @@ func (s *Server) Start(ctx context.Context) error {
 	if err == nil && s.cfg.Claimed != nil {
 		err = s.cfg.Claimed()
 	}
-	if err == nil {
-		s.ends, err = newEnds()
-	}
 	if err != nil {
 		s.closeListeners()
 		return err
 	}
+	s.ends = newEnds(s.log, s.cfg.teller)
 	s.started = true
 	s.accept(s.socket.listener, kindUnix)
 	if s.tcp != nil {
