@@ -87,7 +87,11 @@
 // what is there then, as the check of the waiter would, so the waiter's sidecar need not
 // ask. Why such a word may be believed:
 //
-//   - It was sent when the grant was committed: it is read from the committed rows.
+//   - It was sent when the grant was committed: it is read from the committed rows. A commit
+//     that no standby has confirmed counts, too: whose wait for a synchronous standby is
+//     cancelled has released with an unknown outcome (errors.go), while the row is there
+//     for all to see, and the waiter hears of its grant, as a check would read it. A
+//     failover at that moment may forget that grant, told or read.
 //   - Only who has read the rows knows the whole id of a grant, 122 random bits, while its
 //     waiter waits. Hints name the first half of it (words.go): enough to look, and no
 //     more. When the whole id is in a word, for all who listen to hear, its waiter has been
