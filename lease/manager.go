@@ -104,6 +104,11 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 	return m, nil
 }
 
+// maxTogether is the most calls that stand in line by one statement. All may be for one
+// key, and its row is locked until the statement is over: releases of it wait for that.
+// A thousand would keep it for about as long as a release waits for a row (0.1 s).
+const maxTogether = 250
+
 // openLanes makes the lanes to the store. Renewals and checks have none: they
 // are batches already, and never wait behind anything.
 func (m *Manager) openLanes() {
@@ -115,7 +120,7 @@ func (m *Manager) openLanes() {
 	notJudged := func(v store.Verdict) bool { return v.Standing == store.NotJudged }
 	m.acquires = batcher.New(m.traced("acquire", bounded), byKey, m.st.Acquire, stuck)
 	together := bounded // they stand in line one behind the other
-	together.Together = true
+	together.Together, together.Max = true, min(bounded.Max, maxTogether)
 	m.enqueues = batcher.New(m.traced("enqueue", together), byKey, m.st.Enqueue, stuck)
 	m.amends = batcher.New(m.traced("amend", bounded), func(c store.Change) string { return c.Key }, m.st.Amend, notJudged)
 	m.reads = batcher.New(m.traced("get", bounded), func(key string) string { return key }, m.st.Get, nil)

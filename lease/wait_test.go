@@ -230,3 +230,25 @@ func TestTimeIsUpWhenTheLeaseIsLost(t *testing.T) {
 		}
 	})
 }
+
+// However many calls come for one key at a time, its row is not kept locked until all of
+// them stand in line.
+func TestCrowdStandsInLineByParts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, with(func(c *Config) { c.BatchMax = 1000 }))
+		s := r.session()
+		r.lockTTL("k", time.Hour)
+		proceed := r.st.hold("Enqueue")
+		r.wait(s, "k", time.Minute)
+		for range 999 {
+			r.ask(context.Background(), s, Request{Key: "k", Wait: time.Minute})
+		}
+		synctest.Wait()
+		proceed()
+		synctest.Wait()
+		if n, most := r.m.queue.length("k"), r.st.largest("Enqueue"); n != 1000 || most != maxTogether {
+			t.Errorf("%d stand in line, up to %d by one statement", n, most)
+		}
+		s.End(EndDropped)
+	})
+}
