@@ -56,3 +56,77 @@ func benchmarkDirect(b *testing.B, url string) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N), "µs/pair")
 }
+
+// BenchmarkHandOff is what it takes to release a lock to a waiter of another instance, and
+// to stand in line again, behind as many others. µs/release and so on are the time of the
+// statements in the database, without the flush of the commit.
+func BenchmarkHandOff(b *testing.B) {
+	for _, others := range []int{0, 30} {
+		b.Run(fmt.Sprint(others), func(b *testing.B) {
+			url := cluster.NewDatabase(b)
+			h := newHandOffs(b, url, 2+others)
+			cluster.ResetStatements(b, url)
+			for b.Loop() {
+				h.handOff()
+			}
+			for _, kind := range []string{"release_one", "release", "tell", "ask"} {
+				b.ReportMetric(pgtest.Query[float64](b, url, `
+					SELECT coalesce(1000 * sum(total_exec_time) / $2, 0)::float8 FROM pg_stat_statements
+					WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database()) AND starts_with(query, $1)`, "/* locksidecar:"+kind+" */", b.N), "µs/"+kind)
+			}
+		})
+	}
+}
+
+// handOffs are two instances whose calls stand in line for one key in turns.
+type handOffs struct {
+	b      *testing.B
+	stores [2]store.Store
+	leases [2]store.LeaseID
+	line   []store.Ask // the first has the lock
+	turn   int         // whose the first is
+	token  int64
+	news   chan store.News
+}
+
+func newHandOffs(b *testing.B, url string, calls int) *handOffs {
+	h := &handOffs{b: b, news: make(chan store.News, 100)}
+	for i := range h.stores {
+		h.stores[i] = backend{tb: b, url: url}.Open(store.Identity{Namespace: "bench", Instance: fmt.Sprint(i), Pod: "p"})
+		h.stores[i].OnNews(func(n store.News) {
+			if n.Answer.Outcome == store.Granted {
+				h.news <- n
+			}
+		})
+		b.Cleanup(h.stores[i].Stop)
+		if err := h.stores[i].Start(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		awaitReady(b, h.stores[i])
+		h.leases[i] = openLease(b, h.stores[i], time.Hour)
+		h.stores[i].Listen(true)
+	}
+	h.token = want(b, h.join(0), store.Granted).Token
+	for i := 1; i < calls; i++ {
+		want(b, h.join(i%2), store.Queued)
+	}
+	return h
+}
+
+// join has one more call of an instance ask for the key.
+func (h *handOffs) join(whose int) store.Answer {
+	h.line = append(h.line, askFor("k", h.leases[whose]))
+	return enqueue(h.b, h.stores[whose], h.line[len(h.line)-1])
+}
+
+// handOff releases the lock to the next in line, and lets who released it go to the end.
+func (h *handOffs) handOff() {
+	release(h.b, h.stores[h.turn], store.Claim{Key: "k", Token: h.token, Lease: h.leases[h.turn]})
+	n := <-h.news
+	if n.Grant != h.line[1].Grant {
+		h.b.Fatal("another one was granted the lock")
+	}
+	h.token, h.line = n.Answer.Token, h.line[1:]
+	want(h.b, h.join(h.turn), store.Queued)
+	h.turn = 1 - h.turn
+}

@@ -212,7 +212,7 @@ BEGIN
     LOOP
         ask.ord := a.ord; ask.dead := NULL; ask.place := NULL; ask.ended := NULL; ask.waiting := 0;
         ask.handed_by := '';
-        w.namespace := ns; w.key := a.key; w.grant_id := a.grant_id; w.lease_id := a.lease_id;
+        w.id := NULL; w.namespace := ns; w.key := a.key; w.grant_id := a.grant_id; w.lease_id := a.lease_id;
         w.ttl := NULLIF(a.ttl, interval '0'); w.min_hold := NULLIF(a.min_hold, interval '0'); w.skip := a.skip;
         w.session := a.session; w.owner := a.owner; w.data := a.data; w.traceparent := a.traceparent;
 
@@ -301,26 +301,32 @@ $$;
 CREATE FUNCTION locksidecar.stand_in_line(l locksidecar.locks, w locksidecar.waiters, ahead integer) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
-    again boolean;
+    again boolean := false; -- it is there already, or was under another lease
+    its_id bigint;
 BEGIN
     IF NOT l.contended THEN
         UPDATE locksidecar.locks SET contended = true WHERE namespace = l.namespace AND key = l.key;
     END IF;
-    DELETE FROM locksidecar.waiters
-    WHERE namespace = w.namespace AND grant_id = w.grant_id AND lease_id <> w.lease_id;
-    again := FOUND;
-    INSERT INTO locksidecar.waiters
-        (grant_id, namespace, key, lease_id, ttl, min_hold, skip, session, owner, data, traceparent)
-    VALUES (w.grant_id, w.namespace, w.key, w.lease_id, w.ttl, w.min_hold, w.skip,
-        w.session, w.owner, w.data, w.traceparent)
-    ON CONFLICT (namespace, grant_id) DO NOTHING;
-    IF FOUND AND NOT again THEN
-        RETURN ahead + 1;
-    END IF;
+    LOOP
+        INSERT INTO locksidecar.waiters
+            (grant_id, namespace, key, lease_id, ttl, min_hold, skip, session, owner, data, traceparent)
+        VALUES (w.grant_id, w.namespace, w.key, w.lease_id, w.ttl, w.min_hold, w.skip,
+            w.session, w.owner, w.data, w.traceparent)
+        ON CONFLICT (namespace, grant_id) DO NOTHING RETURNING id INTO its_id;
+        IF FOUND AND NOT again THEN
+            RETURN ahead + 1;
+        END IF;
+        EXIT WHEN FOUND;
+        again := true;
+        SELECT id INTO its_id FROM locksidecar.waiters
+        WHERE namespace = w.namespace AND grant_id = w.grant_id AND lease_id = w.lease_id;
+        EXIT WHEN FOUND;
+        DELETE FROM locksidecar.waiters
+        WHERE namespace = w.namespace AND grant_id = w.grant_id AND lease_id <> w.lease_id;
+    END LOOP;
     RETURN (
         SELECT count(*) FROM locksidecar.waiters q
-        WHERE q.namespace = w.namespace AND q.key = w.key AND q.outcome IS NULL
-        AND q.id <= (SELECT id FROM locksidecar.waiters WHERE namespace = w.namespace AND grant_id = w.grant_id));
+        WHERE q.namespace = w.namespace AND q.key = w.key AND q.outcome IS NULL AND q.id <= its_id);
 END
 $$;
 -- +goose StatementEnd
@@ -340,12 +346,26 @@ END
 $$;
 -- +goose StatementEnd
 
--- hand_off ends the grant of a key that is held by from_lease (under from_token,
--- unless that is null) and gives the key to the first living waiter; it frees the
--- key only when no waiter remains (invariant 5). Outcomes: granted, freed, other
--- (somebody else has it, nothing changed), and expired: only waiters with expired
--- leases remain. Expired is not dead, they may be renewing in this moment: they
--- must be buried in transactions of their own, and hand_off be called again.
+-- end_lease ends the lease, as it was read, of a lock that comes to an end, if nothing else
+-- rides on it. A lease without a hold that sidecars renew never gets one, and is left.
+-- +goose StatementBegin
+CREATE FUNCTION locksidecar.end_lease(s locksidecar.leases) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF s.renewed AND s.hold_until IS NULL THEN
+        RETURN;
+    END IF;
+    DELETE FROM locksidecar.leases o WHERE o.id = s.id AND (NOT o.renewed OR o.standing);
+    PERFORM locksidecar.end_hold(s);
+END
+$$;
+-- +goose StatementEnd
+
+-- pass_on ends the grant of a key, whose row the caller has locked and read, and then the
+-- lease that held it, and gives the key to the first living waiter; it frees the key only
+-- when no waiter remains (invariant 5). Outcomes: granted, freed, and expired: only waiters
+-- with expired leases remain. Expired is not dead, they may be renewing in this moment: they
+-- must be buried in transactions of their own, and the key be handed off again.
 -- "expired" names their leases, and after a grant those that were passed over.
 -- Whoever is first in line afterwards is to be told (hints, hint_instances) when the
 -- new holder's lease may end before the old one's would have: it looks again when
@@ -354,64 +374,60 @@ $$;
 -- before: the grant of a lock that was released, and kept by its hold, had ended then.
 -- by_release is the trace context of the release that is the reason, or empty.
 -- +goose StatementBegin
-CREATE FUNCTION locksidecar.hand_off(
-    ns text, k text, from_lease uuid, from_token bigint, by_release text,
+CREATE FUNCTION locksidecar.pass_on(
+    l locksidecar.locks, held locksidecar.leases, by_release text,
     OUT outcome text, OUT expired uuid[], OUT grant_id uuid, OUT lease_id uuid, OUT instance text,
     OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz,
     OUT hints uuid[], OUT hint_instances text[], OUT watched boolean, OUT ended bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    l locksidecar.locks;
+    next record;
     w locksidecar.waiters;
     s locksidecar.leases;
-    held locksidecar.leases;
+    g record;
     alive boolean;
 BEGIN
-    SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = k FOR UPDATE;
-    IF NOT FOUND OR l.lease_id IS DISTINCT FROM from_lease OR l.token <> from_token THEN
-        outcome := 'other'; hand_off.watched := false;
-        RETURN;
-    END IF;
-    hand_off.watched := l.watched;
-
+    pass_on.watched := l.watched;
     LOOP
-        SELECT q.* INTO w FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
-        WHERE q.namespace = ns AND q.key = k AND q.outcome IS NULL
+        -- Its lease is locked: from here on it cannot be buried.
+        SELECT q AS waiter, o AS lease, EXISTS (
+            SELECT FROM locksidecar.waiters p
+            WHERE p.namespace = l.namespace AND p.key = l.key AND p.id < q.id AND p.outcome IS NULL) AS passes INTO next
+        FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+        WHERE q.namespace = l.namespace AND q.key = l.key AND q.outcome IS NULL
         AND o.expires_at > clock_timestamp() AND NOT o.standing
-        ORDER BY q.id LIMIT 1;
+        ORDER BY q.id LIMIT 1 FOR KEY SHARE OF o;
         EXIT WHEN NOT FOUND;
-        -- From here on it cannot be buried.
-        SELECT o.* INTO s FROM locksidecar.leases o
-        WHERE o.id = w.lease_id AND o.expires_at > clock_timestamp() AND NOT o.standing FOR KEY SHARE;
-        CONTINUE WHEN NOT FOUND;
+        w := next.waiter;
+        s := next.lease;
         DELETE FROM locksidecar.waiters q WHERE q.id = w.id;
         CONTINUE WHEN NOT FOUND; -- it cancelled
-        SELECT array_agg(DISTINCT q.lease_id) INTO expired FROM locksidecar.waiters q
-        WHERE q.namespace = ns AND q.key = k AND q.id < w.id AND q.outcome IS NULL;
-
-        SELECT * INTO held FROM locksidecar.leases o WHERE o.id = from_lease;
-        DELETE FROM locksidecar.leases o WHERE o.id = from_lease AND (NOT o.renewed OR o.standing);
-        PERFORM locksidecar.end_hold(held);
-        SELECT g.token, g.acquired_at, coalesce(g.expires_at, s.expires_at)
-        INTO hand_off.token, hand_off.acquired_at, hand_off.expires_at
-        FROM locksidecar.give(w, s.instance, s.pod, by_release) g;
-        IF held.id IS NULL OR coalesce(w.ttl, s.ttl) < held.ttl OR held.hold_until > hand_off.expires_at THEN
-            SELECT f.hints, f.hint_instances INTO hand_off.hints, hand_off.hint_instances
-            FROM locksidecar.first_in_line(ns, k, 1) f;
+        IF next.passes THEN
+            SELECT array_agg(DISTINCT q.lease_id) INTO expired FROM locksidecar.waiters q
+            WHERE q.namespace = l.namespace AND q.key = l.key AND q.id < w.id AND q.outcome IS NULL;
         END IF;
-        outcome := 'granted'; hand_off.grant_id := w.grant_id; hand_off.lease_id := w.lease_id;
-        hand_off.instance := s.instance;
+
+        PERFORM locksidecar.end_lease(held);
+        g := locksidecar.give(w, s.instance, s.pod, by_release);
+        pass_on.token := g.token; pass_on.acquired_at := g.acquired_at;
+        pass_on.expires_at := coalesce(g.expires_at, s.expires_at);
+        IF held.id IS NULL OR coalesce(w.ttl, s.ttl) < held.ttl OR held.hold_until > pass_on.expires_at THEN
+            SELECT f.hints, f.hint_instances INTO pass_on.hints, pass_on.hint_instances
+            FROM locksidecar.first_in_line(l.namespace, l.key, 1) f;
+        END IF;
+        outcome := 'granted'; pass_on.grant_id := w.grant_id; pass_on.lease_id := w.lease_id;
+        pass_on.instance := s.instance;
         IF l.grant_id IS NOT NULL THEN
             ended := l.token;
         END IF;
         RETURN;
     END LOOP;
 
-    DELETE FROM locksidecar.waiters q WHERE q.namespace = ns AND q.key = k
+    DELETE FROM locksidecar.waiters q WHERE q.namespace = l.namespace AND q.key = l.key
     AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = q.lease_id AND NOT o.standing);
     SELECT array_agg(DISTINCT q.lease_id) INTO expired FROM locksidecar.waiters q
-    WHERE q.namespace = ns AND q.key = k AND q.outcome IS NULL;
+    WHERE q.namespace = l.namespace AND q.key = l.key AND q.outcome IS NULL;
     IF expired IS NOT NULL THEN
         outcome := 'expired';
         RETURN;
@@ -423,14 +439,39 @@ BEGIN
     END IF;
     alive := EXISTS (
         SELECT FROM locksidecar.leases o
-        WHERE o.id = from_lease AND o.expires_at > clock_timestamp() AND NOT o.standing);
+        WHERE o.id = l.lease_id AND o.expires_at > clock_timestamp() AND NOT o.standing);
     UPDATE locksidecar.locks
     SET lease_id = NULL, grant_id = CASE WHEN alive THEN NULL ELSE l.grant_id END,
         contended = false, stopping = NULL, stop_reason = NULL, freed_at = clock_timestamp()
-    WHERE namespace = ns AND key = k;
-    SELECT * INTO held FROM locksidecar.leases o WHERE o.id = from_lease;
-    DELETE FROM locksidecar.leases o WHERE o.id = from_lease AND (NOT o.renewed OR o.standing);
-    PERFORM locksidecar.end_hold(held);
+    WHERE namespace = l.namespace AND key = l.key;
+    PERFORM locksidecar.end_lease(held);
+END
+$$;
+-- +goose StatementEnd
+
+-- hand_off is pass_on for a key that is held by from_lease (under from_token, unless that
+-- is null). Otherwise its outcome is other: somebody else has it, nothing changed.
+-- +goose StatementBegin
+CREATE FUNCTION locksidecar.hand_off(
+    ns text, k text, from_lease uuid, from_token bigint, by_release text,
+    OUT outcome text, OUT expired uuid[], OUT grant_id uuid, OUT lease_id uuid, OUT instance text,
+    OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz,
+    OUT hints uuid[], OUT hint_instances text[], OUT watched boolean, OUT ended bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    l locksidecar.locks;
+    held locksidecar.leases;
+BEGIN
+    SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = k FOR UPDATE;
+    IF NOT FOUND OR l.lease_id IS DISTINCT FROM from_lease OR l.token <> from_token THEN
+        outcome := 'other'; hand_off.watched := false;
+        RETURN;
+    END IF;
+    SELECT * INTO held FROM locksidecar.leases s WHERE s.id = l.lease_id;
+    SELECT * INTO outcome, expired, hand_off.grant_id, hand_off.lease_id, hand_off.instance, hand_off.token,
+        hand_off.acquired_at, hand_off.expires_at, hand_off.hints, hand_off.hint_instances, hand_off.watched, ended
+    FROM locksidecar.pass_on(l, held, by_release);
 END
 $$;
 -- +goose StatementEnd
@@ -552,7 +593,7 @@ BEGIN
         ELSIF release.state = 'holds' OR (release.state = 'expired' AND NOT coalesce(s.standing, false)
             AND l.lease_id IS NOT NULL AND (s.id IS NOT NULL OR l.contended))
         THEN
-            SELECT * INTO h FROM locksidecar.hand_off(ns, c.key, l.lease_id, l.token, c.traceparent);
+            h := locksidecar.pass_on(l, s, c.traceparent);
             release.outcome := h.outcome; release.expired := h.expired;
             release.next_grant := h.grant_id; release.next_lease := h.lease_id; release.next_instance := h.instance;
             release.next_token := h.token; release.next_acquired_at := h.acquired_at;

@@ -161,9 +161,11 @@ END
 $$;
 -- +goose StatementEnd
 
--- channel is where an instance listens; channelOf in the sidecar is the same.
+-- channel is where an instance listens; channelOf in the sidecar is the same. It is STABLE,
+-- for convert_to is: declared as more than that, it would not be made a part of the
+-- statement that calls it, but be planned anew in each.
 CREATE FUNCTION locksidecar.channel(ns text, its_instance text) RETURNS text
-LANGUAGE sql IMMUTABLE AS $$
+LANGUAGE sql STABLE AS $$
     SELECT 'locksidecar_' || left(encode(sha256(
         convert_to(ns, 'UTF8') || '\x00'::bytea || convert_to(its_instance, 'UTF8')), 'hex'), 32)
 $$;
