@@ -93,12 +93,12 @@ type freed struct {
 }
 
 // free releases the locks of sessions that hold and for which nobody waits, in one
-// statement: nearly all of them.
+// statement: nearly all of them. Those for which somebody will wait are left to judge.
 func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, verdicts []store.Verdict) error {
 	which := make([]int, 0, len(open))
 	byKey := make(map[string]int, len(open))
 	for _, i := range open {
-		if c := &claims[i]; c.Lease != (store.LeaseID{}) && !c.Awaited {
+		if c := &claims[i]; c.Lease != (store.LeaseID{}) && !c.Awaited && !o.sought.Contains(c.Key) {
 			which = append(which, i)
 			byKey[c.Key] = i
 		}
@@ -175,6 +175,12 @@ func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int,
 		n := rest[v.ord-1]
 		verdicts[n] = v.verdict(claims[n].Key)
 		o.partly = o.partly || v.outcome != ""
+		switch v.outcome {
+		case handedOver:
+			o.sought.Add(claims[n].Key, struct{}{})
+		case freedIt:
+			o.sought.Remove(claims[n].Key)
+		}
 		expired = append(expired, v.expired...)
 		k := held{
 			namespace: namespace, key: claims[n].Key, lease: uuid.UUID(v.lease), token: &claims[n].Token,

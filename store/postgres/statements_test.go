@@ -91,6 +91,35 @@ func TestStatements(t *testing.T) {
 	counted("sweep with nothing to do", 6, func() error { return s.Sweep(ctx) })
 }
 
+// TestAReleaseExpectsWhatTheLastFound: a key that was handed over is not tried as one that
+// nobody waits for, until it was freed again.
+func TestAReleaseExpectsWhatTheLastFound(t *testing.T) {
+	s := newScene(t)
+	held := askFor("k", s.lease)
+	want(t, acquire(t, s, held), store.Granted)
+	released := func(state string, statements int64) {
+		t.Helper()
+		token := want(t, check(t, s, held), store.Granted).Token
+		cluster.ResetStatements(t, s.url)
+		if v := release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}); v.Standing != store.Holds {
+			t.Errorf("%s: standing %d", state, v.Standing)
+		}
+		if n := cluster.Statements(t, s.url, "%locksidecar%"); n != statements {
+			t.Errorf("%s: %d statements, want %d", state, n, statements)
+		}
+	}
+	for _, statements := range []int64{3, 2} {
+		next := askFor("k", s.lease)
+		want(t, enqueue(t, s, next), store.Queued)
+		released("somebody waits", statements)
+		held = next
+	}
+	released("nobody waits any more", 2)
+	held = askFor("k", s.lease)
+	want(t, acquire(t, s, held), store.Granted)
+	released("nobody waited the last time", 1)
+}
+
 // TestADenialWritesNothing: a conflict that is refused would lock the row, and make
 // the server flush its log for it.
 func TestADenialWritesNothing(t *testing.T) {

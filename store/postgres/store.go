@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/trace"
@@ -21,6 +22,8 @@ const (
 	defaultMaxConns = 4
 	minMaxConns     = 3 // renewals, LISTEN, all else
 	defaultTimeout  = 5 * time.Second
+	// soughtMax is how many keys are remembered as handed over.
+	soughtMax = 1000
 )
 
 // Config says which database, for whom, and how.
@@ -66,6 +69,10 @@ type Store struct {
 	mu      sync.Mutex
 	started *running
 	stopped bool
+
+	// sought has the keys that were handed over when they were last released here: the next
+	// release asks at once who waits, instead of trying first whether nobody does.
+	sought *lru.Cache[string, struct{}]
 
 	clock      clock
 	ear        *ear
@@ -138,6 +145,9 @@ func New(config Config) (*Store, error) {
 	s.pooled.Store(config.Listen == ListenNever)
 	s.ear, s.mouth = newEar(s), &mouth{s: s}
 	var err error
+	if s.sought, err = lru.New[string, struct{}](soughtMax); err != nil {
+		return nil, err
+	}
 	if s.pool, err = s.poolConfig(conns); err != nil {
 		return nil, err
 	}
