@@ -74,6 +74,25 @@ func handOffIn(t *testing.T, conn *pgx.Conn, key string, from store.LeaseID) {
 	exec(t, conn, "SELECT locksidecar.hand_off('n', $1, $2, NULL, '')", key, from)
 }
 
+// A lock that is given up at once leaves no hold behind, whether somebody waits for it or not.
+func TestALockThatIsGivenUpAtOnceEndsItsHold(t *testing.T) {
+	for waiters, outcome := range []string{"it is free", "it is handed over"} {
+		t.Run(outcome, func(t *testing.T) {
+			s := newScene(t)
+			ask := s.holdFor("k", 24*time.Hour)
+			token := want(t, acquire(t, s, ask), store.Granted).Token
+			for range waiters {
+				want(t, enqueue(t, s, askFor("k", s.lease)), store.Queued)
+			}
+			release(t, s, store.Claim{Key: "k", Token: token, Lease: ask.Lease, AtOnce: true})
+			if !pgtest.Query[bool](t, s.url, `SELECT hold_until IS NULL AND expires_at <= clock_timestamp() + ttl
+				FROM locksidecar.leases WHERE id = $1`, ask.Lease) {
+				t.Error("its lease still has the hold")
+			}
+		})
+	}
+}
+
 // A renewal that is under way when the lock is released does not prolong the hold.
 func TestAReleaseWithAHoldMeetsARenewal(t *testing.T) {
 	s := newScene(t)

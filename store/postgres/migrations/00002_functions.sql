@@ -212,7 +212,7 @@ BEGIN
     LOOP
         ask.ord := a.ord; ask.dead := NULL; ask.place := NULL; ask.ended := NULL; ask.waiting := 0;
         ask.handed_by := '';
-        w.id := NULL; w.namespace := ns; w.key := a.key; w.grant_id := a.grant_id; w.lease_id := a.lease_id;
+        w.namespace := ns; w.key := a.key; w.grant_id := a.grant_id; w.lease_id := a.lease_id;
         w.ttl := NULLIF(a.ttl, interval '0'); w.min_hold := NULLIF(a.min_hold, interval '0'); w.skip := a.skip;
         w.session := a.session; w.owner := a.owner; w.data := a.data; w.traceparent := a.traceparent;
 
