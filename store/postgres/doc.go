@@ -147,7 +147,10 @@
 // # Connections
 //
 // Renewals have a connection of their own, so that a burst of acquires does not
-// let leases die, and LISTEN has one. A renewal never waits for a lease while it has
+// let leases die, and LISTEN has one. These two are not the same: whoever may connect to
+// the database may send words to any channel, and a session is sent all of them before it
+// carries out what it is asked next. A flood of words delays news, and must not delay
+// renewals. A renewal never waits for a lease while it has
 // another locked, so others may lock leases in any order. The others share the rest. Each connection is
 // set up so that a database's defaults cannot weaken locks (connect.go). Behind a
 // pooler that gives every transaction to another session, nothing is kept in one:
