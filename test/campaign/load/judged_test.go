@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/pgtest"
-
 	"github.com/locksidecar/locksidecar/test/campaign/check"
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 )

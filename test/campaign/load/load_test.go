@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/pgtest"
 	"go.uber.org/goleak"
 
+	"github.com/locksidecar/locksidecar/internal/pgtest"
 	"github.com/locksidecar/locksidecar/test/campaign/check"
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 )

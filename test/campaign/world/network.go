@@ -11,8 +11,9 @@ import (
 
 	"github.com/Shopify/toxiproxy/v2"
 	"github.com/jackc/pgx/v5"
-	"github.com/locksidecar/locksidecar/internal/pgproxy"
 	"github.com/rs/zerolog"
+
+	"github.com/locksidecar/locksidecar/internal/pgproxy"
 )
 
 // Network is the way of one sidecar to the database.
