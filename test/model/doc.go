@@ -38,7 +38,8 @@
 //   - A second key, batches, and the order of locks: deadlocks are not looked for.
 //   - A second bid of a sidecar at the same time, and a next one while anything but a
 //     release of the one before is under way.
-//   - News: a check may happen at any time, so a hint makes no difference.
+//   - News: a check may happen at any time, so a hint makes no difference; and news that says
+//     what was granted is a check whose answer comes late.
 //   - A lock row that is not there yet, and its sweep; stuck rows (55P03).
 //   - acquire_one, release_one, cancel_one and burials keep their row locks for one step.
 //   - The middle of a commit. What was cut off before a commit stands for it.
