@@ -46,25 +46,22 @@ func (b *bid) endCheck() {
 	b.checking = false
 }
 
-// onNews hears that a hand-off gave the bid its lock, or that something may have
-// changed for it.
+// onNews hears that a hand-off gave the bid its lock, or that it was skipped.
 func (b *bid) onNews(ans store.Answer) {
-	switch ans.Outcome {
-	case 0:
-	case store.Skipped:
+	if ans.Outcome == store.Skipped {
 		b.skipped(ans)
 		return
-	default:
-		b.win(&ans, time.Time{}, b.m.clk.Now())
-		return
 	}
+	b.win(&ans, time.Time{}, b.m.clk.Now())
+}
+
+// hint hears that something may have changed for the bid. It returns when the bid must be
+// checked, and whether it stands in line: if not, it is seen to when it does.
+func (b *bid) hint() (at time.Time, waits bool) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.hinted = true
-	at, waits := b.dueAt(), b.phase == queued
-	b.mu.Unlock()
-	if waits {
-		b.m.queue.changed(at)
-	}
+	return b.dueAt(), b.phase == queued
 }
 
 // onCheck hears what a check that was sent at that time found of a queued bid.

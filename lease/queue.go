@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -37,17 +36,19 @@ const (
 type queue struct {
 	m *Manager
 
-	mu     sync.Mutex
-	bids   map[store.HalfID]*bid
+	mu sync.Mutex
+	// bids are by what a hint names. Ids that are derived from request_ids are the apps'
+	// choice, so several may have the same half.
+	bids   map[store.HalfID][]*bid
 	byKey  map[string]int
-	size   atomic.Int64 // of bids, for those who ask often and hardly ever find any
+	size   atomic.Int64 // how many bids, for those who ask often and hardly ever find any
 	checks int          // under way
 	wakeAt time.Time    // when watch looks next by itself
 	wake   chan struct{}
 }
 
 func newQueue(m *Manager) *queue {
-	return &queue{m: m, bids: make(map[store.HalfID]*bid), byKey: make(map[string]int), wake: make(chan struct{}, 1)}
+	return &queue{m: m, bids: make(map[store.HalfID][]*bid), byKey: make(map[string]int), wake: make(chan struct{}, 1)}
 }
 
 // every is how often a wait is checked that nothing else makes due.
@@ -61,9 +62,10 @@ func (q *queue) every() time.Duration {
 // add expects news of a bid that is about to stand in line.
 func (q *queue) add(b *bid) {
 	q.mu.Lock()
-	q.bids[store.HalfOf(b.grant)] = b
+	half := store.HalfOf(b.grant)
+	q.bids[half] = append(q.bids[half], b)
 	q.byKey[b.req.Key]++
-	q.size.Store(int64(len(q.bids)))
+	q.size.Add(1)
 	q.m.figures.Waits(b.req.Key, 1) // before anybody finds it here, and counts it out
 	q.mu.Unlock()
 	q.m.ear.listen() // before the store is asked to put it in line
@@ -72,17 +74,35 @@ func (q *queue) add(b *bid) {
 func (q *queue) remove(b *bid) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.bids[store.HalfOf(b.grant)] != b {
+	if !q.has(b) {
 		return
 	}
-	delete(q.bids, store.HalfOf(b.grant))
-	q.size.Store(int64(len(q.bids)))
+	half := store.HalfOf(b.grant)
+	q.bids[half] = slices.DeleteFunc(q.bids[half], func(other *bid) bool { return other == b })
+	if len(q.bids[half]) == 0 {
+		delete(q.bids, half)
+	}
+	q.size.Add(-1)
 	q.m.figures.Waits(b.req.Key, -1)
 	if q.byKey[b.req.Key]--; q.byKey[b.req.Key] == 0 {
 		delete(q.byKey, b.req.Key)
 	}
 	if len(q.bids) == 0 {
 		q.m.ear.quiet()
+	}
+}
+
+// has reports whether a bid stands in line, or is about to. q.mu is held.
+func (q *queue) has(b *bid) bool { return slices.Contains(q.bids[store.HalfOf(b.grant)], b) }
+
+// each runs over all bids. q.mu is held.
+func (q *queue) each(yield func(*bid) bool) {
+	for _, bids := range q.bids {
+		for _, b := range bids {
+			if !yield(b) {
+				return
+			}
+		}
 	}
 }
 
@@ -105,12 +125,12 @@ func (q *queue) on(l *renewed) []*bid {
 	defer q.mu.Unlock()
 	var out []*bid
 	if b := l.only.Load(); b != nil {
-		if q.bids[store.HalfOf(b.grant)] == b {
+		if q.has(b) {
 			out = append(out, b)
 		}
 		return out
 	}
-	for _, b := range q.bids {
+	for b := range q.each {
 		if b.lease == l {
 			out = append(out, b)
 		}
@@ -133,16 +153,34 @@ func (q *queue) news(n store.News) {
 	if n.Attempt == store.EveryWait.Attempt {
 		q.m.signals.look()
 		q.m.watches.changed(q.m.watches.everything)
-		for _, b := range q.all() {
-			b.onNews(n.Answer)
-		}
+		q.hint(q.all())
 		return
 	}
 	q.mu.Lock()
-	b := q.bids[store.HalfOf(n.Grant)]
+	named := slices.Clone(q.bids[store.HalfOf(n.Grant)])
 	q.mu.Unlock()
-	if b != nil && (n.Answer.Outcome == 0 || b.grant == n.Grant) { // who tells of a grant knows all of its id
-		b.onNews(n.Answer)
+	if n.Answer.Outcome == 0 {
+		q.hint(named)
+		return
+	}
+	for _, b := range named {
+		if b.grant == n.Grant { // who tells of an outcome knows all of the id
+			b.onNews(n.Answer)
+		}
+	}
+}
+
+// hint has bids checked. Nobody is woken before all of them are marked, so that they
+// are checked together.
+func (q *queue) hint(bids []*bid) {
+	var soonest time.Time
+	for _, b := range bids {
+		if at, waits := b.hint(); waits && (soonest.IsZero() || at.Before(soonest)) {
+			soonest = at
+		}
+	}
+	if !soonest.IsZero() {
+		q.changed(soonest)
 	}
 }
 
@@ -174,7 +212,7 @@ func (q *queue) changedLocked(at time.Time) {
 func (q *queue) all() []*bid {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return slices.Collect(maps.Values(q.bids))
+	return slices.Collect(q.each)
 }
 
 // abandon leaves all bids alone.
@@ -215,7 +253,7 @@ func (q *queue) due() (due []*bid, next time.Duration) {
 		q.wakeAt = now.Add(next) // the end of a check wakes
 		return nil, next
 	}
-	for _, b := range q.bids {
+	for b := range q.each {
 		wait, burial, can := b.untilCheck(now)
 		if !can {
 			continue

@@ -1,0 +1,79 @@
+package lease
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// namesakes are two requests for the key k with grant ids of the same first half, which is
+// all that a hint names. Who looks for such a pair finds one: it took 1.7 billion hashes.
+var namesakes = [2]uuid.UUID{
+	uuid.MustParse("f54e4e5c-ebba-4efa-8000-000000000000"),
+	uuid.MustParse("ed400fab-72de-48e5-8000-000000000000"),
+}
+
+// Requests whose grant ids have the same first half are no less checked, told, and
+// counted than others.
+func TestNamesakesWait(t *testing.T) {
+	for _, how := range []string{"told", "hinted", "checked"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				other := r.another()
+				token := other.lockTTL("k", time.Hour).Token
+				var asked []*answer
+				for _, id := range namesakes {
+					asked = append(asked, r.ask(context.Background(), nil,
+						Request{Key: "k", Wait: WaitForever, Bind: BindTTL, TTL: time.Hour, RequestID: id}))
+					synctest.Wait()
+				}
+				all := r.m.queue.all()
+				if len(all) != 2 || all[0].grant == all[1].grant || store.HalfOf(all[0].grant) != store.HalfOf(all[1].grant) {
+					t.Fatalf("%d wait, whose ids should be two with one half", len(all))
+				}
+				if n, shown := r.m.queue.length("k"), r.tally.sum(r.tally.waits); n != 2 || shown != 2 {
+					t.Errorf("%d wait, %d are shown", n, shown)
+				}
+				half := store.GrantID{}
+				copy(half[:], all[0].grant[:len(store.HalfID{})])
+				for i, a := range asked {
+					before, limit := time.Now(), time.Duration(0)
+					switch how {
+					case "told":
+						_, err := other.m.Release(context.Background(), nil, ReleaseRequest{Key: "k", Token: token})
+						r.must(err)
+					case "hinted":
+						r.handOver(other, "k", token)
+						r.m.queue.news(store.News{Attempt: store.Attempt{Grant: half}})
+						limit = hintPause
+						synctest.Wait()
+						if n := r.st.asked("CheckWaits"); i == 0 && n != 2 {
+							t.Errorf("%d were checked, the hint is for both", n)
+						}
+					case "checked":
+						r.handOver(other, "k", token)
+						limit = r.m.queue.every() * 3 / 2
+					}
+					g := a.granted(t)
+					if took := time.Since(before); took > limit {
+						t.Errorf("%d: granted %s after", i, took)
+					}
+					synctest.Wait()
+					if i == 0 && asked[1].isOver() {
+						t.Fatalf("the other was told of it, too: %+v, %v", asked[1].g, asked[1].err)
+					}
+					token = g.Token
+				}
+				_, err := other.m.Release(context.Background(), nil, ReleaseRequest{Key: "k", Token: token})
+				r.must(err)
+				r.nothingLeft()
+			})
+		})
+	}
+}
