@@ -76,6 +76,10 @@ type Lane[T, R any] struct {
 	stopped bool
 	slow    slowPath[T, R]
 	work    sync.WaitGroup
+
+	// The arrays of the batch before and of its items: who is running uses them again.
+	spare []entry[T, R]
+	items []T
 }
 
 type entry[T, R any] struct {
@@ -195,18 +199,20 @@ func (l *Lane[T, R]) run() {
 	for {
 		l.mu.Lock()
 		crowded = crowded || len(l.queue) > l.cfg.Max
-		batch := l.next()
-		if len(batch) == 0 {
+		if len(l.queue) == 0 {
 			l.running = false
-			l.queue = nil // a burst's array is not kept for ever
-			if crowded {
+			if crowded { // what a burst needed is not kept for ever
+				l.queue, l.spare, l.items = nil, nil, nil
 				l.later = make(map[string][]entry[T, R])
 			}
 			l.mu.Unlock()
 			return
 		}
+		batch := l.next()
 		l.mu.Unlock()
 		l.carryOut(batch)
+		clear(batch)
+		l.spare = batch[:0]
 	}
 }
 
@@ -230,10 +236,17 @@ func (l *Lane[T, R]) add(e entry[T, R]) {
 // next takes the first entries off the queue, of different keys unless Together. Whoever
 // waited for one of them gets in line. l.mu is held.
 func (l *Lane[T, R]) next() []entry[T, R] {
-	n := min(len(l.queue), l.cfg.Max)
-	batch := slices.Clone(l.queue[:n])
-	clear(l.queue[:n])
-	l.queue = l.queue[n:]
+	batch, spare := l.queue, l.spare
+	l.spare = nil
+	if n := l.cfg.Max; len(batch) > n {
+		batch = append(spare, batch[:n]...)
+		clear(l.queue[:n])
+		if l.queue = l.queue[n:]; len(l.queue) <= n {
+			l.queue = slices.Clone(l.queue) // a lane that never rests would use a burst's array on
+		}
+	} else {
+		l.queue = spare
+	}
 	for _, e := range batch {
 		k := l.key(e.item)
 		if later := l.later[k]; len(later) > 0 {
@@ -286,12 +299,11 @@ func (l *Lane[T, R]) carryOutHere(e entry[T, R]) {
 
 // carryOut runs one operation and answers its items.
 func (l *Lane[T, R]) carryOut(batch []entry[T, R]) {
-	items := make([]T, len(batch))
-	for i, e := range batch {
-		items[i] = e.item
+	for _, e := range batch {
+		l.items = append(l.items, e.item)
 	}
 	sent := time.Now()
-	answers, err := l.operate(items, l.callsOf(batch))
+	answers, err := l.operate(l.items, l.callsOf(batch))
 	if err == nil {
 		batch, answers = l.setAside(batch, answers, sent)
 	}
@@ -304,6 +316,8 @@ func (l *Lane[T, R]) carryOut(batch []entry[T, R]) {
 		e.done(r, err)
 		l.work.Done()
 	}
+	clear(l.items) // answers may lie in it
+	l.items = l.items[:0]
 }
 
 // callsOf are the contexts of a batch, for Trace.

@@ -104,6 +104,18 @@ type Store interface {
 	// them although there was no error is expired or dead, or it stands: it must
 	// never be trusted again.
 	Renew(ctx context.Context, leases []LeaseID) (Renewal, error)
+	// Riders returns which of these keys' locks ride on leases of this instance, and who
+	// stands in line for them under the leases. It is for leases that a Renewal says are
+	// to be recounted.
+	Riders(ctx context.Context, leases []LeaseID, keys []string) (Count, error)
+	// RidersAfter looks for all that rides on leases of this instance, at a part of the
+	// locks at a time: in the order of the bytes of their keys, behind this one; empty:
+	// from the start, and then also for who stands in line under the leases. A part may be
+	// empty, when others look in this moment.
+	RidersAfter(ctx context.Context, leases []LeaseID, after string) (Part, error)
+	// Recounted notes that the sidecar knows all that rides on leases, as it was told in
+	// that history.
+	Recounted(ctx context.Context, leases []LeaseID, history History) error
 	// Bury declares leases dead, and hands off or frees what they held. It is
 	// for a sidecar's own leases: they need not have expired. The waiters that
 	// stood in line under them are dropped. A lease whose hold is not over (MinHold)
@@ -129,29 +141,33 @@ type Store interface {
 	CheckWaits(ctx context.Context, waits []Attempt) ([]Answer, error)
 	// CancelWaits takes waiters out of their queues. Outcomes: Gone; Granted for one
 	// that got its lock before: it holds it then, and the caller decides; Skipped
-	// for one that was skipped before: it is forgotten now; or Stuck. A place that
-	// another instance keeps is left alone.
+	// for one that was skipped before: it is forgotten now; or Stuck. What another
+	// instance keeps of the same attempt, repeated there, is left alone: that is Gone here.
 	CancelWaits(ctx context.Context, waits []Attempt) ([]Answer, error)
 	// Undo frees what attempts hold or wait for, for attempts whose outcome is
 	// unknown. It blocks until an attempt that is under way in the store is decided.
 	// One that has not reached the store yet is not seen: callers undo once more,
 	// twice the store's timeout after the attempt; by then the store refuses it. What
 	// another instance has of the same attempt, repeated there, is left alone: its
-	// place in line, and a bind:ttl lock of which it may have told somebody. Outcomes:
-	// Gone, Stuck.
+	// place in line, a bind:ttl lock of which it may have told somebody, and a lock that
+	// its hold keeps because it is gone. A grant whose lease had ended before has expired,
+	// for whoever asks. Outcomes: Gone, Stuck.
 	Undo(ctx context.Context, attempts []Attempt) ([]Outcome, error)
 
 	// Release frees locks, or hands them to the first living waiter. With the Outcome
 	// Success, waiters that asked for it are skipped, in one transaction with the
 	// release. A lock with a hold that is not over is released, but kept: its lease
-	// stands.
+	// stands. A claim that is right but for its lease, which has Expired, ends the grant,
+	// too: a renewal that is under way must not keep the lock for nobody. Repeated with
+	// its Lease, a Release sends its news again; without one, it may.
 	Release(ctx context.Context, claims []Claim) ([]Verdict, error)
 	// Amend checks that locks are held under their tokens, and changes their data
 	// and, for bind:ttl locks, their remaining time.
 	Amend(ctx context.Context, changes []Change) ([]Verdict, error)
 
 	// Signal asks holders for something, whoever they are. Standings: Holds (a Stop is
-	// noted in the lock; a session's holder will be told; a Break of a lock that no
+	// noted in the lock; a session's holder will be told, and those who watch hear of a
+	// Stop if there is a holder, for a hold alone may keep the lock; a Break of a lock that no
 	// session claims, because it is bind:ttl or its lease stands, is done), UnknownToken
 	// (nobody holds the key), NotJudged. A Break of a session's lock ends its MinHold at
 	// once, so that it is free at its lease's end even if its sidecar is gone.
@@ -163,7 +179,8 @@ type Store interface {
 	Heard(ctx context.Context, signals []SignalID) error
 
 	// Watch makes this instance hear, as news, the events of keys, until Unwatch or
-	// until the lease is dead. It may be repeated, also under another lease.
+	// until the lease is dead: those of its own doing it may hear until it knows that. It
+	// may be repeated, also under another lease. It fails when the lease does not live.
 	Watch(ctx context.Context, keys []string, lease LeaseID) error
 	// Unwatch ends that.
 	Unwatch(ctx context.Context, keys []string) error
@@ -216,7 +233,7 @@ type Attempt struct {
 type Ask struct {
 	Attempt
 	// Lease is the asker's renewed lease. A session's lock rides on it; a bind:ttl
-	// waiter keeps its place by it. It may be zero in an Acquire with a TTL.
+	// waiter keeps its place by it. An Acquire with a TTL does not look at it.
 	Lease LeaseID
 	// TTL above zero asks for a bind:ttl lock: the grant makes an unrenewed lease
 	// that lasts so long. Zero: the lock rides on Lease.
@@ -263,7 +280,8 @@ type Answer struct {
 	// Token and AcquiredAt are those of the grant (Granted).
 	Token      int64
 	AcquiredAt time.Time
-	// ExpiresIn is how long the grant's lease lasts from now (Granted).
+	// ExpiresIn is how long the grant's lease lasts (Granted), at least: in an answer from
+	// when the store was asked, in news from now.
 	ExpiresIn time.Duration
 	// Lock is who has it (Held, Queued). For Queued, Holder.ExpiresIn may be zero
 	// or less: the holder's lease is about to be buried.
@@ -307,6 +325,39 @@ type Renewal struct {
 	Kept []LeaseID
 	// Signals: there are signals for holders under these leases.
 	Signals bool
+	// History is in which history they were extended, where there can be more than one.
+	History History
+	// Recount are those of the Kept that are of another history: what the store has
+	// forgotten since, only Riders tells, and what it remembers again, only RidersAfter.
+	// They are named each time, until they are Recounted.
+	Recount []LeaseID
+}
+
+// History names all that a store has granted since it last may have forgotten something
+// that it had told: since a failover to a server that knew less.
+type History = uuid.UUID
+
+// Count is what Riders found, and in which history.
+type Count struct {
+	Riders  []Rider
+	History History
+}
+
+// Part is what RidersAfter found in a part of the locks.
+type Part struct {
+	Count
+	// Next is behind which key the next part begins; it is After itself where nothing was
+	// looked at. Last: there is no next part.
+	Next string
+	Last bool
+}
+
+// Rider is a grant that rides on a renewed lease, or, if it Waits, a place in line.
+type Rider struct {
+	Attempt // without Grant where a hold is all that is left of it
+	Lease   LeaseID
+	Token   int64 // of a grant
+	Waits   bool
 }
 
 // ReleaseOutcome is what a holder says about what it did under the lock.
@@ -440,7 +491,8 @@ const (
 // Verdict answers a claim.
 type Verdict struct {
 	Standing Standing
-	// Lock is the lock as it was (Release) or is now (Amend), when it Holds.
+	// Lock is the lock as it was (Release) or is now (Amend), when it Holds. Of a claim that
+	// names its lease, Release may tell no more than key and token: who holds that knows the rest.
 	Lock Lock
 }
 

@@ -53,7 +53,7 @@ func (o *operation) ask(s *Store, ask *store.Ask, wait bool) store.Answer {
 			return k.answer()
 		}
 	}
-	own, ok := o.ownLease(ask, wait, now)
+	own, ok := o.ownLease(ask, wait, now) // nil: none is needed
 	if !ok {
 		return store.Answer{Outcome: store.LeaseLost}
 	}
@@ -77,7 +77,7 @@ func (o *operation) ask(s *Store, ask *store.Ask, wait bool) store.Answer {
 // ownLease finds the asker's lease, and reports whether the ask may go on: only
 // an Acquire of a bind:ttl lock needs none.
 func (o *operation) ownLease(ask *store.Ask, wait bool, now moment) (*lease, bool) {
-	if ask.Lease == (store.LeaseID{}) && ask.TTL > 0 && !wait {
+	if ask.TTL > 0 && !wait {
 		return nil, true
 	}
 	own := o.ns.leases.get(ask.Lease)

@@ -157,10 +157,6 @@ func (o *operation) grant(r *row, a *asker, now moment) bool {
 	if !r.grantTo(a, o.ns, now) {
 		return false
 	}
-	if r.skipped[a.grant] != nil { // it was repeated by an Acquire
-		delete(r.skipped, a.grant)
-		r.tidy()
-	}
 	o.event(r, store.Event{Kind: store.EventAcquired})
 	return true
 }
@@ -229,7 +225,7 @@ func (o *operation) visitStanding(l *lease) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if r := sh.rows[l.heldKey]; r != nil && r.lease == l {
-		o.tellAll(r)
+		o.tellAll(r, o.ns.space.now())
 	}
 }
 

@@ -15,6 +15,14 @@ import (
 // is also an expired one.
 const dead = math.MinInt64
 
+// deadLease stands for the lease of a grant that ended with it. That one need not be dead:
+// a claim, or an undo, ends a grant when its lease has expired.
+var deadLease = func() *lease {
+	var l lease
+	l.expires.Store(dead)
+	return &l
+}()
+
 // lease says "alive until expires".
 type lease struct {
 	id store.LeaseID

@@ -44,14 +44,18 @@ func (o *operation) release(s *Store, c *store.Claim) store.Verdict {
 	}
 	switch {
 	case v.Standing == store.Holds:
-		v.Lock = r.occupied(now)
+		if v.Lock = (store.Lock{Key: c.Key, Token: c.Token}); c.Lease == (store.LeaseID{}) {
+			v.Lock = r.occupied(now)
+		}
 		if c.Outcome == store.Success {
 			o.skipWaiters(r, c.Result)
 		}
 		o.released(r, c.Outcome, c.Result)
 		o.giveUp(r, now, c)
-	case c.Outcome == store.Success && isPast(r, v.Standing, c):
-		o.tellSkipped(r) // a repetition: those who were skipped may not have heard
+	case v.Standing == store.Expired && !r.lease.gone():
+		o.lapse(r, now, c.Traceparent) // a renewal that is under way must not keep it
+	case c.Outcome == store.Success && c.Lease != (store.LeaseID{}) && isPast(r, v.Standing, c):
+		o.tellSkipped(r, now) // a repetition: those who were skipped may not have heard
 	}
 	return v
 }
@@ -70,12 +74,21 @@ func (o *operation) giveUp(r *row, now moment, c *store.Claim) {
 	}
 	r.grant = store.GrantID{} // ended, unlike that of an owner who is gone
 	r.released, r.stopping = true, nil
-	o.tellAll(r)
+	o.tellAll(r, now)
 }
 
 // free ends a grant and its hold, by a release with a trace context or an empty one.
 func (o *operation) free(r *row, now moment, by string) {
 	r.released = true
+	o.end(r, now, by)
+}
+
+// lapse ends a grant that nobody gave up: its lease has ended, or is to. Who claims it
+// later is told that it expired.
+func (o *operation) lapse(r *row, now moment, by string) {
+	if !r.released {
+		o.event(r, store.Event{Kind: store.EventExpired})
+	}
 	o.end(r, now, by)
 }
 
@@ -148,10 +161,10 @@ func (o *operation) tellFirst(r *row, now moment) {
 	}
 }
 
-// tellAll tells all waiters to look when the lock ends.
-func (o *operation) tellAll(r *row) {
+// tellAll tells all living waiters to look when the lock ends.
+func (o *operation) tellAll(r *row, now moment) {
 	for _, w := range r.queue.line {
-		if !w.lease.gone() {
+		if w.lease.owned(now) {
 			o.tell(r, w, store.Answer{})
 		}
 	}
@@ -164,10 +177,12 @@ func standing(r *row, c *store.Claim, now moment) store.Standing {
 		return store.UnknownToken
 	case r.released:
 		return store.Released
-	case !r.lease.owned(now):
+	case r.lease.gone():
 		return store.Expired
 	case r.lease.renewed && r.lease.id != c.Lease:
 		return store.OtherSession
+	case !r.lease.alive(now):
+		return store.Expired
 	default:
 		return store.Holds
 	}

@@ -95,10 +95,10 @@ func (r *row) grantTo(a *asker, ns *namespace, now moment) bool {
 	return true
 }
 
-// vacate forgets a holder. What remains is the token, and with it the dead lease
-// if that, not a release, was the end.
+// vacate forgets a holder. What remains is the token, and with it a dead lease if not a
+// release was the end.
 func (r *row) vacate(now moment) {
-	ended := r.lease
+	ended := deadLease
 	if r.released {
 		ended = nil
 	}
@@ -128,7 +128,12 @@ func (r *row) grantedAgain(s *Store, now moment) store.Answer {
 
 // mayBeUntold reports whether an instance may give the lock back because nobody has
 // heard of it: not when another instance may have told somebody.
-func (r *row) mayBeUntold(s *Store) bool { return r.lease.renewed || r.by == s && !r.repeated }
+func (r *row) mayBeUntold(s *Store) bool {
+	if r.lease.renewed {
+		return r.by == s || !r.lease.stands.Load()
+	}
+	return r.by == s && !r.repeated
+}
 
 // queued is the answer to a waiter.
 func (r *row) queued(w *waiter, now moment) store.Answer {

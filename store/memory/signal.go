@@ -37,14 +37,14 @@ func (o *operation) signal(g store.Signal) store.Standing {
 			return store.Holds // it was told before
 		}
 	case !r.lease.renewed || r.lease.stands.Load():
-		o.breakUp(r, now)
+		o.lapse(r, now, "") // nobody can be asked to give it up
 		return store.Holds
 	}
 	if r.lease.renewed && r.lease.signal(g, o.ns) {
 		o.news = append(o.news, delivery{r.lease.by, store.News{Signals: true}})
 	}
 	if g.Kind == store.Break && r.hold > 0 && r.lease.endHold(o.ns.space) {
-		o.tellAll(r) // they were told that it ends with the hold
+		o.tellAll(r, now) // they were told that it ends with the hold
 	}
 	return store.Holds
 }
@@ -67,15 +67,6 @@ func (o *operation) noteStop(r *row, g *store.Signal) bool {
 }
 
 func sameReason(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
-
-// breakUp ends a grant that nobody can be asked to give up. Who claims it later is
-// told that it expired.
-func (o *operation) breakUp(r *row, now moment) {
-	if !r.released {
-		o.event(r, store.Event{Kind: store.EventExpired})
-	}
-	o.end(r, now, "")
-}
 
 // signal puts a signal on its way to a holder under this lease, in the place of those
 // of its kind for the same key that were not heard yet. It refuses when there is

@@ -27,28 +27,29 @@ func (o *operation) skipWaiters(r *row, result []byte) {
 		if r.skipped == nil {
 			r.skipped = map[store.GrantID]*skip{}
 		}
-		r.skipped[w.grant] = &skip{waiter: w, result: result}
+		k := &skip{waiter: w, result: result}
+		r.skipped[w.grant] = k
+		o.tell(r, w, k.answer())
 		return true
 	})
 	r.tidy()
-	o.tellSkipped(r)
 }
 
-// tellSkipped tells those who were skipped.
-func (o *operation) tellSkipped(r *row) {
+// tellSkipped tells those who were skipped, again.
+func (o *operation) tellSkipped(r *row, now moment) {
 	for _, k := range r.skipped {
-		o.tell(r, k.waiter, k.answer())
+		if !r.heldBy(k.grant, now) {
+			o.tell(r, k.waiter, k.answer())
+		}
 	}
 }
 
-// forgetSkip forgets a waiter of this instance that was skipped, and returns what it
-// was to know.
-func (s *Store) forgetSkip(r *row, grant store.GrantID) *skip {
-	k := r.skipped[grant]
+// forgetSkip forgets a waiter that was skipped if it is this instance's.
+func (s *Store) forgetSkip(r *row, k *skip) (forgotten bool) {
 	if k == nil || k.by != s {
-		return nil
+		return false
 	}
-	delete(r.skipped, grant)
+	delete(r.skipped, k.grant)
 	r.tidy()
-	return k
+	return true
 }

@@ -59,28 +59,29 @@ func (s *Store) check(o *operation, r *row, grant store.GrantID, now moment) sto
 		}
 		r.dequeue(w)
 	}
-	if k := r.skipped[grant]; k != nil {
-		return k.answer()
-	}
 	return s.heldBy(r, grant, now)
 }
 
 func (s *Store) cancel(_ *operation, r *row, grant store.GrantID, now moment) store.Answer {
-	if k := s.forgetSkip(r, grant); k != nil {
-		return k.answer()
-	}
 	place := s.leave(r, grant)
 	a := s.heldBy(r, grant, now)
+	if k := r.skipped[grant]; k != nil && !s.forgetSkip(r, k) && a.Outcome == store.Skipped {
+		a = store.Answer{Outcome: store.Gone} // the other instance's to know
+	}
 	a.Position = place
 	return a
 }
 
 func (s *Store) undo(o *operation, r *row, grant store.GrantID, now moment) store.Answer {
-	s.forgetSkip(r, grant)
+	s.forgetSkip(r, r.skipped[grant])
 	s.leave(r, grant)
-	if r.lease != nil && r.grant == grant && !r.lease.dead() && r.mayBeUntold(s) {
+	switch {
+	case r.lease == nil || r.grant != grant || r.lease.dead() || !r.mayBeUntold(s):
+	case r.lease.owned(now):
 		o.released(r, store.NoOutcome, nil)
 		o.free(r, now, "")
+	default:
+		o.lapse(r, now, "")
 	}
 	return store.Answer{Outcome: store.Gone}
 }
@@ -97,10 +98,14 @@ func (s *Store) leave(r *row, grant store.GrantID) (place int) {
 	return place
 }
 
-// heldBy answers an attempt that is not in line.
+// heldBy answers an attempt that is not in line. One that was skipped may have been
+// repeated by an Acquire.
 func (s *Store) heldBy(r *row, grant store.GrantID, now moment) store.Answer {
 	if r.heldBy(grant, now) {
 		return r.grantedAgain(s, now)
+	}
+	if k := r.skipped[grant]; k != nil {
+		return k.answer()
 	}
 	return store.Answer{Outcome: store.Gone}
 }

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"slices"
 	"time"
@@ -206,23 +207,23 @@ func (t *tally) lookAtHolders(ctx context.Context) error {
 	if len(t.open) == 0 {
 		return nil
 	}
-	keys, leases := make([]string, len(t.open)), make([][16]byte, len(t.open))
+	keys, leases, grants := make([]string, len(t.open)), make([][16]byte, len(t.open)), make([][16]byte, len(t.open))
 	for n, i := range t.open {
-		keys[n], leases[n] = t.asks[i].Key, t.asks[i].Lease
+		keys[n], leases[n], grants[n] = t.asks[i].Key, t.asks[i].Lease, t.asks[i].Grant
 	}
-	readings, err := t.read(ctx, keys, leases)
+	readings, err := t.read(ctx, keys, leases, grants)
 	if err != nil {
 		return err
 	}
 	for n, i := range t.open {
 		r := &readings[n]
 		switch {
-		case t.asks[i].TTL == 0 && !r.askerLives:
-			t.settle(i, store.Answer{Outcome: store.LeaseLost})
 		case r.heldBy(t.asks[i].Grant): // a repeat
 			if r.renewedByOwner() || string(r.instance) == t.config.Identity.Instance {
 				t.settle(i, r.granted(r.handedBy))
 			} // else the function ask notes that it was told here
+		case t.asks[i].TTL == 0 && !r.askerLives:
+			t.settle(i, store.Answer{Outcome: store.LeaseLost})
 		case r.held():
 			t.settle(i, store.Answer{Outcome: store.Held, Lock: r.lock(keys[n])})
 		case r.needsBurial():
@@ -353,9 +354,10 @@ func textOf(data []byte) *string {
 	return &text
 }
 
-// jsonOf is the reverse of textOf.
+// jsonOf is the reverse of textOf. It stands in answers as it is, so what is no JSON is
+// none: somebody has edited the row by hand.
 func jsonOf(text *string) []byte {
-	if text == nil {
+	if text == nil || !json.Valid([]byte(*text)) {
 		return nil
 	}
 	return []byte(*text)

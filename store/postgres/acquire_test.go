@@ -66,6 +66,40 @@ func wantUnder(t *testing.T, s *scene, ask store.Ask, a store.Answer) {
 	}
 }
 
+// A key that was free when the statement began, and was taken while it waited for the row,
+// is somebody else's.
+func TestAnAcquireThatWaitedDoesNotSteal(t *testing.T) {
+	for name, asks := range statementsThatTake {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
+			release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
+			rival := askFor("k", openLease(t, s, time.Hour))
+			exec(t, s.other, "BEGIN")
+			exec(t, s.other, `UPDATE locksidecar.locks SET lease_id = $1, grant_id = $2, token = nextval('locksidecar.tokens'),
+				acquired_at = clock_timestamp(), freed_at = NULL`, rival.Lease, rival.Grant)
+			answers := make(chan []store.Answer, 1)
+			go func() {
+				a, err := s.Acquire(t.Context(), asks(askFor("k", s.lease)))
+				if err != nil {
+					t.Error(err)
+					a = make([]store.Answer, 1)
+				}
+				answers <- a
+			}()
+			awaitBlocked(t, s.url)
+			exec(t, s.other, "COMMIT")
+			if a := (<-answers)[0]; a.Outcome != store.Held {
+				t.Errorf("outcome %d: the lock was stolen", a.Outcome)
+			}
+			if grant, lease, _ := holder(t, s.conn, "k"); grant != rival.Grant || lease != rival.Lease {
+				t.Errorf("the key is held by lease %s under grant %s", lease, grant)
+			}
+		})
+	}
+}
+
 // On a server that was promoted, tokens jump before anything is taken.
 func TestNothingIsTakenInAnotherEpoch(t *testing.T) {
 	for name, asks := range statementsThatTake {

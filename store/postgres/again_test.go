@@ -7,9 +7,20 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// A batch of releases waits for a row that changes meanwhile: what it had found there
-// does not count any more.
-func TestABatchOfReleasesLooksAgain(t *testing.T) {
+// A release, alone or in a batch, waits for a row that changes meanwhile: what it had found
+// there does not count any more.
+func TestAReleaseThatWaitedLooksAgain(t *testing.T) {
+	for batch, keys := range map[string][]string{"one": {"k"}, "many": {"k", "l"}} {
+		t.Run(batch, func(t *testing.T) {
+			t.Parallel()
+			releasesLookAgain(t, keys)
+		})
+	}
+}
+
+// releasesLookAgain releases keys, the first of which changes meanwhile.
+func releasesLookAgain(t *testing.T, keys []string) {
+	t.Helper()
 	for name, c := range map[string]struct {
 		change   string // of the row of k; $1 is another lease, $2 another grant
 		standing store.Standing
@@ -29,7 +40,7 @@ func TestABatchOfReleasesLooksAgain(t *testing.T) {
 			s := newScene(t)
 			next := askFor("k", openLease(t, s, time.Hour))
 			var claims []store.Claim
-			for _, key := range []string{"k", "l"} {
+			for _, key := range keys {
 				token := want(t, acquire(t, s, askFor(key, s.lease)), store.Granted).Token
 				claims = append(claims, store.Claim{Key: key, Token: token, Lease: s.lease})
 			}
@@ -46,8 +57,10 @@ func TestABatchOfReleasesLooksAgain(t *testing.T) {
 			}()
 			awaitBlocked(t, s.url)
 			exec(t, s.other, "COMMIT")
-			if v := <-released; v[0].Standing != c.standing || v[1].Standing != store.Holds {
-				t.Errorf("told %v and %v", v[0].Standing, v[1].Standing)
+			for i, v := range <-released {
+				if standing := []store.Standing{c.standing, store.Holds}[i]; v.Standing != standing {
+					t.Errorf("%s: told %v, want %v", keys[i], v.Standing, standing)
+				}
 			}
 			if grant, lease, _ := holder(t, s.conn, "k"); grant != next.Grant || lease != next.Lease {
 				t.Errorf("the key is held by lease %s under grant %s", lease, grant)

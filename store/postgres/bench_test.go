@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -15,7 +16,7 @@ import (
 // has, on a server with its default durability. "direct" is what an app without
 // us would do with one key.
 func BenchmarkPair(b *testing.B) {
-	cluster := pgtest.Start(b)
+	cluster := pgtest.Start(b, pgroles.Template())
 	url := cluster.NewDatabase(b)
 	s := startStore(b, url, store.Identity{Namespace: "bench", Instance: "i", Pod: "p"})
 	lease := openLease(b, s, time.Hour)

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -40,6 +41,7 @@ type handOver struct {
 	watched        bool
 	ended          zeronull.Int8 // the token of the grant that ended, if that is to be told
 	now            zeronull.Timestamptz
+	lapsed         bool // that grant had ended before, with its lease
 }
 
 // hints are waiters that should look, and the instances to which they belong.
@@ -48,9 +50,11 @@ type hints struct {
 	instances []string
 }
 
-func (h *handOver) scan(rows pgx.Rows) error {
-	return rows.Scan(&h.namespace, &h.key, &h.outcome, &h.expired, &h.grant, &h.lease, &h.instance,
-		&h.token, &h.acquiredAt, &h.expiresAt, &h.hints.grants, &h.hints.instances, &h.watched, &h.ended, &h.now)
+func (h *handOver) scan(rows pgx.Rows, more ...any) error {
+	return rows.Scan(append([]any{
+		&h.namespace, &h.key, &h.outcome, &h.expired, &h.grant, &h.lease, &h.instance,
+		&h.token, &h.acquiredAt, &h.expiresAt, &h.hints.grants, &h.hints.instances, &h.watched, &h.ended, &h.now,
+	}, more...)...)
 }
 
 // Outcomes of a hand-off, besides that somebody else has the key.
@@ -87,10 +91,12 @@ func (o *operation) tell(h handOver, of held) {
 		}
 		return
 	}
+	answer := grant(h.token, h.acquiredAt, h.expiresAt, h.now, zeronull.Text(of.traceparent))
+	// The server said so at some time since it was asked. The waiter does not know when
+	// that was.
+	answer.ExpiresIn -= time.Since(o.sent)
 	o.news(store.News{
-		Attempt: store.Attempt{Key: h.key, Grant: store.GrantID(h.grant)},
-		Lease:   store.LeaseID(h.lease),
-		Answer:  grant(h.token, h.acquiredAt, h.expiresAt, h.now, zeronull.Text(of.traceparent)),
+		Attempt: store.Attempt{Key: h.key, Grant: store.GrantID(h.grant)}, Lease: store.LeaseID(h.lease), Answer: answer,
 	})
 }
 
@@ -355,6 +361,9 @@ func (o *operation) sortOut(done []handOver, keys []held) (again []held, expired
 	}
 	for _, h := range done {
 		k := byName[keyName{h.namespace, h.key}]
+		if h.lapsed {
+			k.end = nil
+		}
 		o.tell(h, k)
 		expired = append(expired, h.expired...)
 		if h.outcome == expiredWaiters {

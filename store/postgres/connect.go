@@ -2,10 +2,12 @@ package postgres
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"time"
 
@@ -22,6 +24,11 @@ const (
 	lifetime = time.Hour
 
 	oldestServer = 130000 // gen_random_uuid
+
+	// hostPatience is how long one of several hosts may take to connect, if the URL does not
+	// say: the machine of a primary that failed may take connections and never answer, and
+	// the one that was promoted must have its turn.
+	hostPatience = time.Second
 
 	// The pause between two attempts to reach a server.
 	firstPause = 50 * time.Millisecond
@@ -67,31 +74,65 @@ func (s *Store) poolConfig(conns int) (*pgxpool.Config, error) {
 		}
 		return false // see live
 	}
-	pool.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error {
-		s.suit(conn)
+	pool.BeforeConnect = func(ctx context.Context, conn *pgx.ConnConfig) error {
+		now, err := s.server.now(ctx)
+		if err != nil {
+			return err
+		}
+		s.suit(now)
+		*conn = *now
 		return nil
 	}
 	pool.AfterConnect = s.setUp
-
-	conn := pool.ConnConfig
-	if conn.ConnectTimeout == 0 || conn.ConnectTimeout > config.Timeout {
-		conn.ConnectTimeout = config.Timeout
-	}
-	if conn.ValidateConnect == nil { // of several hosts, the one that takes writes
-		conn.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
-	}
-	if _, ok := conn.RuntimeParams["application_name"]; !ok {
-		conn.RuntimeParams["application_name"] = applicationName
-	}
-	conn.OnNotice = noteWarning
 	if s.tracer != nil { // not a nil one in an interface that is not nil
-		conn.Tracer = s.tracer
+		pool.ConnConfig.Tracer = s.tracer
 	}
 	return pool, nil
 }
 
+// connConfig is how connections to a URL are made. judge says whether to take a server.
+func (s *Store) connConfig(url string, judge func(line) error) (*pgx.ConnConfig, error) {
+	pool, err := pgxpool.ParseConfig(url) // it may have parameters that only a pool knows
+	if err != nil {
+		return nil, fmt.Errorf("store/postgres: %w", err) // pgx leaves the password out
+	}
+	conn := pool.ConnConfig
+	if hosts := hostsOf(conn); conn.ConnectTimeout == 0 && hosts > 1 {
+		conn.ConnectTimeout = min(hostPatience, s.config.Timeout/time.Duration(hosts+1))
+	} else if conn.ConnectTimeout == 0 || conn.ConnectTimeout > s.config.Timeout {
+		conn.ConnectTimeout = s.config.Timeout
+	}
+	if conn.ValidateConnect == nil { // of several hosts, the one that takes writes
+		conn.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
+	}
+	var hosts *hostNames
+	if hostsOf(conn) > 1 {
+		hosts = &hostNames{}
+		conn.LookupFunc = hosts.noting(conn.LookupFunc)
+	}
+	conn.ValidateConnect = s.recognize(conn.ValidateConnect, hosts, judge)
+	if _, ok := conn.RuntimeParams["application_name"]; !ok {
+		conn.RuntimeParams["application_name"] = applicationName
+	}
+	conn.OnNotice = noteWarning
+	if s.tracer != nil {
+		conn.Tracer = s.tracer
+	}
+	return conn, nil
+}
+
+// hostsOf is how many servers a URL names.
+func hostsOf(conn *pgx.ConnConfig) int {
+	hosts := map[string]bool{}
+	for _, w := range waysTo(conn) { // also the same without TLS
+		hosts[net.JoinHostPort(w.Host, fmt.Sprint(w.Port))] = true
+	}
+	return len(hosts)
+}
+
 // shared reports whether sessions are shared with others, by a pooler that gives
-// each transaction to whichever is free: then nothing is kept in one.
+// each transaction to whichever is free: then nothing is kept in one, but for that of
+// who listens past the pooler.
 func (s *Store) shared() bool { return s.pooled.Load() }
 
 // suit makes statements unnamed where sessions are shared: a name would be looked
@@ -105,6 +146,9 @@ func (s *Store) suit(conn *pgx.ConnConfig) {
 // setUp looks at who is at the other end of a new connection, and sets the session
 // up. (Where it is shared, each transaction is: see try.)
 func (s *Store) setUp(ctx context.Context, conn *pgx.Conn) error {
+	// The pool's context has no end, and the renewals' pool has no second connection.
+	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
 	var (
 		process  uint32
 		encoding string
@@ -125,12 +169,18 @@ func (s *Store) setUp(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("the database's encoding is %s; keys are UTF-8 and need a database in UTF8", encoding)
 	}
 	if s.config.Listen == ListenAuto && process != conn.PgConn().PID() && !s.pooled.Swap(true) {
-		s.log.Info("there is a connection pooler in between: no LISTEN, no named statements, hand-offs of other pods are polled")
+		s.log.Info("there is a connection pooler in between: no LISTEN, no named statements, hand-offs of other pods are polled; " +
+			"LOCKSIDECAR_LISTEN_URL leads LISTEN past it")
 		return errShared
 	}
 	if s.shared() {
 		return nil
 	}
+	return s.setUpSession(ctx, conn)
+}
+
+// setUpSession sets up a session that is nobody else's.
+func (s *Store) setUpSession(ctx context.Context, conn *pgx.Conn) error {
 	return s.measured(ctx, sqlConnectionSetUp, func(sql string) error {
 		_, err := conn.Exec(ctx, sql, append([]any{pgx.QueryExecModeExec}, s.settings(false)...)...)
 		return err
@@ -184,8 +234,11 @@ func (s *Store) watch(ctx context.Context, r *running) {
 
 // reach looks at the server until it can be used. Errors are logged when they
 // change, not each time. The connections of before a failure are dropped: each would
-// fail one more operation, with an unknown outcome.
+// fail one more operation, with an unknown outcome. But that of the renewals is kept until
+// another can be had: while a password is replaced, who is in stays in, and nobody else
+// comes in.
 func (s *Store) reach(ctx context.Context, r *running) {
+	broken := false
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
 		err := s.look(ctx, r.shared)
 		if ctx.Err() != nil {
@@ -194,13 +247,19 @@ func (s *Store) reach(ctx context.Context, r *running) {
 		if errors.Is(err, errShared) {
 			continue
 		}
-		if err != nil {
-			r.shared.Reset()
+		switch {
+		case err == nil && broken:
 			r.renewals.Reset()
+		case err != nil && !notLetIn(err):
+			r.shared.Reset()
+			broken = true
 		}
 		s.become(err)
 		if err == nil {
 			return
+		}
+		if _, ok := errors.AsType[*TooOldError](err); ok {
+			s.config.TooOld(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -231,7 +290,8 @@ func (s *Store) enter(why error) (was *state) {
 		return nil
 	}
 	was = s.state.Load()
-	s.state.Store(&state{why: why, usable: was.usable || why == nil})
+	_, outdated := errors.AsType[*outdatedError](why)
+	s.state.Store(&state{why: why, usable: why == nil || was.usable && !outdated})
 	return was
 }
 
@@ -240,6 +300,16 @@ func (s *Store) enter(why error) (was *state) {
 func kindOf(err error) string {
 	if code := sqlState(err); code != "" {
 		return code
+	}
+	// What nobody mends who waits is told also after an outage.
+	if _, ok := errors.AsType[*oldError](err); ok {
+		return "old primary"
+	}
+	if _, ok := errors.AsType[*strangerError](err); ok {
+		return "another cluster"
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return "certificate"
 	}
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return "no connection"
@@ -257,9 +327,13 @@ func (s *Store) look(ctx context.Context, pool *pgxpool.Pool) error {
 		return err
 	}
 	if found.outdated() && s.config.AutoMigrate {
-		from, to, err := migrate(ctx, s.pool.ConnConfig)
+		conn, err := s.server.now(looking)
 		if err != nil {
 			return err
+		}
+		from, to, err := own.migrate(ctx, conn, func(busy error) { s.become(&outdatedError{busy}) })
+		if err != nil {
+			return &outdatedError{err}
 		}
 		if from != to {
 			s.log.Info("the schema was migrated", "from", from, "to", to)

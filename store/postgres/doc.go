@@ -39,6 +39,28 @@
 // after waiting for the attempt that may be under way; the read then finds its own
 // grant, with token, lease and time as they were.
 //
+// # Places in line
+//
+// Each commit is flushed before anybody is told of it, but that of a statement by which
+// calls only stand in line (the function ask): it has locked the row that the next release wants, and a flush
+// takes longer than all else that it does. So a crash, or a failover to a synchronous standby,
+// can forget a waiter that was told that it waits. Why nothing else comes of that:
+//
+//   - What a server knows after a crash is all that was committed until some moment, and
+//     nothing after. Who writes because of a waiter commits after it. So no grant, mark or count is
+//     left of a waiter that is forgotten, and no waiter without its mark (contended): they
+//     are one transaction. What is forgotten had not happened, for all that others know.
+//   - A place in line is nothing that anybody acts on. A grant is told when its own commit is
+//     flushed, and with it all that was before. A cancel waits, too: a waiter that came back
+//     after it would be granted the lock for nobody. One that finds the place with another
+//     instance, where the attempt was repeated, writes nothing: so a place that moves is flushed.
+//   - Its sidecar finds out. Whatever forgets a commit breaks connections, and who listens
+//     again looks after all waits; where nobody listens, they are looked after in each
+//     poll interval; and with each renewal anyway. A row that is gone and is no grant means
+//     that the call stands in line again, behind those who came meanwhile.
+//   - A server without its standby tells of places, too, as it tells of whatever can be read.
+//     It renews no lease, so its waiters lose theirs: with the next renewal, or when they expire.
+//
 // # Outcomes and holds
 //
 // A waiter that a successful release skips is marked, in the transaction of the release:
@@ -88,10 +110,10 @@
 // ask. Why such a word may be believed:
 //
 //   - It was sent when the grant was committed: it is read from the committed rows. A commit
-//     that no standby has confirmed counts, too: whose wait for a synchronous standby is
-//     cancelled has released with an unknown outcome (errors.go), while the row is there
-//     for all to see, and the waiter hears of its grant, as a check would read it. A
-//     failover at that moment may forget that grant, told or read.
+//     that no standby has confirmed counts, too, when somebody cancels its wait for a
+//     synchronous standby: see Failover. So a word is hinted at only, where the release took
+//     longer than a tenth of a second: this package cancels no wait that was shorter. Whoever
+//     else does (pg_cancel_backend) can let a waiter hear of a grant that a failover forgets.
 //   - Only who has read the rows knows the whole id of a grant, 122 random bits, while its
 //     waiter waits. Hints name the first half of it (words.go): enough to look, and no
 //     more. When the whole id is in a word, for all who listen to hear, its waiter has been
@@ -107,9 +129,15 @@
 //   - Who breaks the lock between the grant and the word leaves a signal, which waits for
 //     the grant to arrive. A failover that forgets the commit forgets it after any answer.
 //
-// All else is only hinted at: what a burial or an undo hands over, who is to look for
-// whatever reason, and that there are signals. A word that is lost is made up for by the
-// checks that come with the renewals.
+// All else is only hinted at: what a burial or an undo hands over, what a release of a
+// bind:ttl lock does, who is to look for whatever reason, and that there are signals. A word
+// that is lost is made up for by the checks that come with the renewals.
+//
+// A release that is repeated tells its news again, for its answer was lost, and the news
+// perhaps, too. A session's lock is released by its sidecar, which knows when to repeat that.
+// For a bind:ttl lock the sidecar says what a client said: any token of any key, as often as
+// it likes. So what such claims repeat is told once a second at most, and only hinted at: no
+// client can make a server notify at will by them.
 //
 // Events of watched keys (watch.go) are told in the same way, whole (event.go), by one
 // statement that finds who watches: the statements that change a lock say whether anybody
@@ -140,9 +168,46 @@
 // # Failover
 //
 // A promoted standby may miss what was last told, tokens and renewals among it, and
-// has another clock. The first statement that would grant or bury there finds that
+// has another clock. The first statement that would grant, renew or bury there finds that
 // the timeline is not the one in locksidecar.meta, and fails; then tokens jump, and
-// every lease gets its TTL once more (new_epoch in the migrations).
+// every lease gets its TTL once more (new_epoch in the migrations). What follows has
+// another name (meta.history), which each lease notes. Who renews a lease of another
+// history hears so, until it knows what rides on it (Recounted). There is no index for that.
+// What a sidecar believes in is read by the keys (Riders), on the renewals' connection, for
+// no lease is trusted before. What it does not know is looked for under all keys, a part
+// of them by each statement (RidersAfter), by one sidecar at a time: an advisory lock of the
+// transaction says whose turn it is.
+//
+// Where commits wait for a synchronous standby, nothing that was told is missing after a
+// failover to it. A wait that is cancelled leaves what it has written for all to see, and
+// the outcome unknown (errors.go). So whoever finds a grant of its own by reading, in a
+// repeat or a check, waits for the standby once more (replicated in the migrations).
+//
+// The primary that was may be there again, and take writes. Without its standby it confirms
+// none. Who has seen the later one connects to the old one no more (timeline.go): it would
+// be told that it does not hold what it was granted meanwhile. Nor does who knows one of several
+// hosts go to another that is no copy of it: locks of the one are free at the other. Of
+// several hosts each has a second to answer, so that a machine that hangs does not keep
+// others from their turn.
+//
+// A backup that is restored is the same in all respects. One that is recovered has another
+// timeline. One that is copied row by row, by pg_dump or replication, has another mark: a
+// column of meta that no copy takes along. What comes back as files, and is started as it
+// was, shows nothing: an operator says so (the function restored). Tokens begin by the clock,
+// so a schema that is made anew goes on where a lost one was.
+//
+// # Upgrades
+//
+// Sidecars of two releases share a database. A migration (migrate.go) never stands in line
+// for a table: all others would stand behind it. It gives up after less than their own
+// lock_timeout, and tries again. What locksidecar.meta says is asked where it counts: the
+// statements that take something carry the schema that they were written for, and take
+// nothing when a migration has said that this is too old (may_take); a renewal hears of it,
+// for who only holds. What a sidecar has it may keep, renew and give back.
+//
+// A schema that is older than this package, though a newer one was there, is a backup. A
+// renewal and whatever does not find its column, table or function hear of it. Nothing is
+// done in it then, and leases end at their deadlines, until somebody has migrated it.
 //
 // # Connections
 //
@@ -155,13 +220,23 @@
 // set up so that a database's defaults cannot weaken locks (connect.go). Behind a
 // pooler that gives every transaction to another session, nothing is kept in one:
 // statements have no names, settings go with each transaction, in the same flush,
-// and hand-offs of other instances are polled for.
+// and hand-offs of other instances are polled for, unless LISTEN has a URL of its own
+// (direct.go). What that one leads to is believed in nothing, not even in the time, before
+// it is known to be the store's database; and that it is heard there what is sent through
+// the pooler is shown by a word to oneself, as anywhere.
+//
+// Before each new connection the URL is read again, with the files that it names
+// (server.go): a password is replaced while locks are held. Another login is used once the
+// server has let it in, and until then the one before, so that the file may be first to
+// change. Who is not let in costs nobody else a connection. Only hosts and database may not
+// change: some connections would find other locks there.
 //
 // # Rights
 //
 // A role that may not create anything runs on a current schema with USAGE on the
 // schema and the sequence, EXECUTE on the functions, and SELECT, INSERT, UPDATE,
-// DELETE on the tables, but of meta only SELECT. For Stats, USAGE and SELECT are enough, and
-// not of the columns grant_id: who reads those of waiting calls could forge a hand-off to
-// them, so such a role must be trusted as the sidecars' own.
+// DELETE on the tables, but of meta only SELECT (deploy/roles.sql). The tests of this package
+// run so. For Stats, USAGE and SELECT are enough, and not of the columns grant_id: who reads
+// those of waiting calls could forge a hand-off to them, so such a role must be trusted as the
+// sidecars' own.
 package postgres

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -19,7 +20,7 @@ const jump = 1 << 30
 // expiries. Tokens grow over it, whatever comes first, and no lease is buried before
 // its holder can have renewed it: a renewal may not have reached this server.
 func TestPromotion(t *testing.T) {
-	own := pgtest.Start(t)
+	own := pgtest.Start(t, pgroles.Template())
 	url := own.NewDatabase(t)
 	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
 	s := startStore(t, url, id)
@@ -85,7 +86,7 @@ func TestPromotion(t *testing.T) {
 // Trap: on a server that was just promoted a lease looks expired, for its last renewal
 // is missing there. A renewal that comes first does not say that it is dead.
 func TestARenewalFirstAfterAPromotion(t *testing.T) {
-	own := pgtest.Start(t)
+	own := pgtest.Start(t, pgroles.Template())
 	url := own.NewDatabase(t)
 	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
 	s := startStore(t, url, id)
@@ -138,7 +139,7 @@ func TestAGrantIsNotOverAfterAPromotion(t *testing.T) {
 // However many are first on a promoted server, tokens jump once. A lease that an
 // operator keeps locked holds nobody up.
 func TestAPromotionIsNotHeldUp(t *testing.T) {
-	own := pgtest.Start(t, deadlocks)
+	own := pgtest.Start(t, deadlocks, pgroles.Template())
 	url := own.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	locked, held := openLease(t, s, time.Hour), openLease(t, s, time.Hour)
@@ -182,7 +183,7 @@ func lastToken(t *testing.T, url string) int64 {
 // Trap: one standby is promoted and dies, then another that never heard of the first.
 // Both jump from the same token, on timelines of the same number.
 func TestTokensGrowOverTwoStandbys(t *testing.T) {
-	own := pgtest.Start(t)
+	own := pgtest.Start(t, pgroles.Template())
 	url := own.NewDatabase(t)
 	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
 	token := func() int64 { // of the second grant
@@ -192,6 +193,8 @@ func TestTokensGrowOverTwoStandbys(t *testing.T) {
 		want(t, acquire(t, s, askFor(uuid.NewString(), lease)), store.Granted)
 		return want(t, acquire(t, s, askFor(uuid.NewString(), lease)), store.Granted).Token
 	}
+	token()
+	own.Promote(t) // a moment ago: tokens are by the clock, and a jump leads beyond it
 	before := token()
 	other := own.Copy(t)
 	own.Promote(t)
@@ -220,5 +223,26 @@ func TestOnePreparesAPromotedServer(t *testing.T) {
 	exec(t, s.other, "COMMIT")
 	if a := want(t, <-answers, store.Granted); a.Token <= jumped || a.Token >= jumped+jump {
 		t.Errorf("token %d, the jump was to %d", a.Token, jumped)
+	}
+}
+
+// Somebody has emptied meta, as before a restore of its rows. Nothing is granted, and neither
+// do tokens jump nor leases last longer with each statement that finds it so.
+func TestNoEpochWithoutItsRow(t *testing.T) {
+	s := newScene(t)
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
+	exec(t, s.conn, "DELETE FROM locksidecar.meta")
+	before := lastToken(t, s.url)
+	if r, err := s.Renew(t.Context(), []store.LeaseID{s.lease}); err == nil {
+		t.Errorf("renewed: %+v", r)
+	}
+	if a, err := s.Enqueue(t.Context(), []store.Ask{askFor("k", s.lease)}); err == nil {
+		t.Errorf("asked: %+v", a)
+	}
+	if last := lastToken(t, s.url); last != before {
+		t.Errorf("tokens jumped by %d", last-before)
+	}
+	if n := pgtest.Query[int64](t, s.url, "SELECT count(*) FROM locksidecar.leases WHERE expires_at > clock_timestamp()"); n != 0 {
+		t.Errorf("%d leases live again", n)
 	}
 }

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -15,14 +16,19 @@ const (
 	stateReadOnly      = "25006"
 	stateLockTimeout   = "55P03"
 	stateNotSupported  = "0A000"
-	// Of our own functions: see in_epoch and in_time.
+	stateNoSchema      = "3F000"
+	stateNoTable       = "42P01"
+	stateNoColumn      = "42703"
+	stateNoFunction    = "42883"
+	// Of our own functions: see in_epoch, in_time and may_take.
 	stateNewEpoch = "LS001"
 	stateTooLate  = "LS002"
+	stateTooOld   = "LS003"
 )
 
 var (
 	errNotStarted = errors.New("the store is not started")
-	errNewEpoch   = errors.New("the database server was promoted, and another session is preparing it")
+	errNewEpoch   = errors.New("the database server was promoted or restored, and another session is preparing it")
 	errStandby    = errors.New("the database server is a standby")
 	errStopped    = errors.New("the store is stopped")
 	// errNotReplicated: the server gave up waiting for a synchronous standby, said
@@ -65,12 +71,19 @@ func repeatable(err error) bool {
 	return code == stateDeadlock || code == stateSerialization
 }
 
+// notLetIn reports whether the server did not take the user or the password.
+func notLetIn(err error) bool { return strings.HasPrefix(sqlState(err), "28") }
+
 // isStuck reports whether a statement waited in vain for a row.
 func isStuck(err error) bool { return sqlState(err) == stateLockTimeout }
 
 // suspicious reports whether an error casts doubt on the connections or the
-// server (or on what is believed of its clock), rather than on one statement.
+// server (or on what is believed of its clock, or of its schema), rather than on one
+// statement.
 func suspicious(err error) bool {
-	code := sqlState(err)
-	return unknown(err) || pgconn.SafeToRetry(err) || code == stateReadOnly || code == stateTooLate
+	switch sqlState(err) {
+	case stateReadOnly, stateTooLate, stateTooOld, stateNoSchema, stateNoTable, stateNoColumn, stateNoFunction:
+		return true
+	}
+	return unknown(err) || pgconn.SafeToRetry(err)
 }

@@ -2,10 +2,15 @@ package postgres
 
 import (
 	"context"
+	"fmt"
+	"io/fs"
+	"net"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -25,8 +30,23 @@ func Setting(ctx context.Context, tb testing.TB, s store.Store, name string) str
 	return found[0]
 }
 
+// SharedConns is how many connections there are at most for all but renewals and LISTEN.
+func SharedConns(s store.Store) int64 { return int64(s.(*Store).pool.MaxConns) }
+
+// HostNames says what a host is called that was looked up by its name, and then found at an address.
+func HostNames(lookup pgconn.LookupFunc) func(ctx context.Context, name string, at net.Addr) string {
+	hosts := &hostNames{}
+	return func(ctx context.Context, name string, at net.Addr) string {
+		_, _ = hosts.noting(lookup)(ctx, name)
+		return hosts.of(at)
+	}
+}
+
 // ChannelOf is where an instance listens.
 var ChannelOf = channelOf
+
+// RidersLock is had by who looks at a part of the locks.
+const RidersLock = ridersLock
 
 // ListenAsk is what the ear asks a silent server.
 var ListenAsk = sqlListenAsk.sql
@@ -47,11 +67,14 @@ func InSession(ctx context.Context, tb testing.TB, s store.Store, sql string) st
 }
 
 // Patient makes a store wait for rows for long, so that two-session tests can take
-// their time. Before Start.
+// their time, and find no commit long. Before Start.
 func Patient(s store.Store) store.Store {
-	s.(*Store).lockTimeout = 4 * time.Second
+	s.(*Store).lockTimeout, s.(*Store).longCommit = 4*time.Second, time.Hour
 	return s
 }
+
+// AskOften makes a store's listener ask often whether the other end is there. Before Start.
+func AskOften(s store.Store) { s.(*Store).ear.alive = 20 * time.Millisecond }
 
 // SetClock makes a store believe that it is so much later by the database's clock
 // than the database said.
@@ -92,3 +115,64 @@ func Measure(s store.Store, to recorder) { s.(*Store).metrics = to }
 
 // NameOf is the name of a span.
 var NameOf = nameOf
+
+// SchemaVersion is the schema that this package was written for.
+var SchemaVersion = schemaVersion
+
+// OwnMigrations are this package's.
+var OwnMigrations = own.files
+
+// MigrateUpTo applies the migrations up to a version.
+func MigrateUpTo(ctx context.Context, tb testing.TB, url string, version int) {
+	tb.Helper()
+	files := fstest.MapFS{}
+	for _, name := range names(tb) {
+		if len(files) < version {
+			files[name] = &fstest.MapFile{Data: migration(tb, name)}
+		}
+	}
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if _, _, err := migrationsIn(files).migrate(ctx, config, func(error) {}); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func names(tb testing.TB) []string {
+	tb.Helper()
+	names, err := fs.Glob(own.files, "*.sql")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return names
+}
+
+func migration(tb testing.TB, name string) []byte {
+	tb.Helper()
+	text, err := fs.ReadFile(own.files, name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return text
+}
+
+// MigrateFurther applies one migration more than there are. busy hears when it waits.
+func MigrateFurther(ctx context.Context, tb testing.TB, url, sql string, busy func(error)) error {
+	tb.Helper()
+	files := fstest.MapFS{
+		fmt.Sprintf("%05d_further.sql", schemaVersion+1): {
+			Data: fmt.Appendf(nil, "-- +goose Up\n%s\nUPDATE locksidecar.meta SET schema_version = %d;\n", sql, schemaVersion+1),
+		},
+	}
+	for _, name := range names(tb) {
+		files[name] = &fstest.MapFile{Data: migration(tb, name)}
+	}
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	_, _, err = migrationsIn(files).migrate(ctx, config, busy)
+	return err
+}

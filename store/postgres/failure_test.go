@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -17,7 +16,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/locksidecar/locksidecar/internal/logtest"
+	"github.com/locksidecar/locksidecar/internal/pgproxy"
 	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
@@ -45,7 +47,7 @@ func TestBadURLFailsNewWithoutThePassword(t *testing.T) {
 func TestUnreachableServerDoesNotFailStart(t *testing.T) {
 	attempts := make(chan struct{}, 1)
 	nobody := refuse(t, attempts)
-	var text lockedBuffer
+	var text logtest.Log
 	s, err := postgres.New(postgres.Config{
 		URL:     "postgres://u:" + password + "@" + nobody + "/db?sslmode=disable",
 		Timeout: time.Second,
@@ -103,7 +105,7 @@ func refuse(t *testing.T, attempts chan<- struct{}) (address string) {
 }
 
 func TestOutageAndReturn(t *testing.T) {
-	own := pgtest.Start(t)
+	own := pgtest.Start(t, pgroles.Template())
 	s := startStore(t, own.NewDatabase(t), store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease := openLease(t, s, time.Hour)
 	ask := askFor("k", lease)
@@ -174,7 +176,7 @@ func TestWhatIsKnownAfterAFailure(t *testing.T) {
 // Rows of RETURNING arrive before the commit, and a commit that waits for a
 // synchronous standby can be cancelled, which the server reports as a success.
 func TestNothingIsGrantedBeforeTheCommit(t *testing.T) {
-	own := pgtest.Start(t)
+	own := pgtest.Start(t, pgroles.Template())
 	url := own.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease := openLease(t, s, time.Hour)
@@ -182,39 +184,67 @@ func TestNothingIsGrantedBeforeTheCommit(t *testing.T) {
 	for i := range asks {
 		asks[i] = askFor(uuid.NewString(), lease)
 	}
-	admin := connect(t, url)
-	exec(t, admin, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-	exec(t, admin, "SELECT pg_reload_conf()")
-	poll(t, "commits wait", func() bool {
-		return pgtest.Query[string](t, url, "SHOW synchronous_standby_names") == "nobody"
-	})
-
+	l := leaveAlone(t, url)
 	done := make(chan error, 1)
 	go func() {
 		_, err := s.Acquire(t.Context(), asks)
 		done <- err
 	}()
-	const waiting = "wait_event = 'SyncRep' AND application_name = 'locksidecar'"
-	poll(t, "the commit waits", func() bool {
-		return pgtest.Query[int64](t, url, "SELECT count(*) FROM pg_stat_activity WHERE "+waiting) == 1
-	})
+	l.awaitWaiting()
 	select {
 	case err := <-done:
 		t.Fatalf("answered before the commit: %v", err)
 	default:
 	}
-	pgtest.Query[bool](t, url, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE "+waiting)
+	l.cancel()
 	if err := <-done; !store.OutcomeUnknown(err) {
 		t.Errorf("a commit that no standby confirmed: %v, want an unknown outcome", err)
 	}
-	exec(t, admin, "ALTER SYSTEM RESET synchronous_standby_names")
-	exec(t, admin, "SELECT pg_reload_conf()")
+	l.found()
 	answers, err := s.Acquire(t.Context(), asks) // the repeat finds out
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, a := range answers {
 		want(t, a, store.Granted)
+	}
+}
+
+// The same rows arrive before a commit that fails. Nothing has been done then.
+func TestWhatFailsAtItsCommitIsNotTold(t *testing.T) {
+	for name, do := range map[string]func(s *scene, held store.Claim) error{
+		"one": func(s *scene, _ store.Claim) error {
+			_, err := s.Acquire(s.Context(), alone(askFor("new", s.lease)))
+			return err
+		},
+		"many": func(s *scene, _ store.Claim) error {
+			_, err := s.Acquire(s.Context(), among(askFor("new", s.lease)))
+			return err
+		},
+		"hand-off": func(s *scene, held store.Claim) error { // and what follows it
+			_, err := s.Release(s.Context(), []store.Claim{held})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			held := askFor("k", s.lease)
+			token := want(t, acquire(t, s, held), store.Granted).Token
+			want(t, enqueue(t, s, askFor("k", s.lease)), store.Queued)
+			exec(t, s.conn, `CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+				RAISE EXCEPTION 'as ordered';
+			END $$`)
+			exec(t, s.conn, `CREATE CONSTRAINT TRIGGER fail AFTER INSERT OR UPDATE ON locksidecar.locks
+				DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fail()`)
+			err := do(s, store.Claim{Key: "k", Token: token, Lease: s.lease})
+			if !store.Unavailable(err) || store.OutcomeUnknown(err) {
+				t.Errorf("%v, want a failure that did nothing", err)
+			}
+			if grant, _, _ := holder(t, s.conn, "k"); grant != held.Grant {
+				t.Errorf("the key is held under grant %s", grant)
+			}
+		})
 	}
 }
 
@@ -247,24 +277,6 @@ func TestConnectionsAreSetUp(t *testing.T) {
 	}
 }
 
-// lockedBuffer is a buffer for several goroutines.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // blocked picks the store's sessions that wait for a lock.
 const blocked = "wait_event_type = 'Lock' AND application_name = 'locksidecar' AND datname = current_database()"
 
@@ -281,38 +293,21 @@ func awaitBlocked(tb testing.TB, url string) {
 // A database whose default hides warnings does not hide that a commit was not
 // replicated.
 func TestHiddenWarning(t *testing.T) {
-	own := pgtest.Start(t)
+	own := pgtest.Start(t, pgroles.Template())
 	url := own.NewDatabase(t)
 	admin := connect(t, url)
 	exec(t, admin, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_min_messages = error', current_database()); END $$")
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease := openLease(t, s, time.Hour)
-	exec(t, admin, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-	exec(t, admin, "SELECT pg_reload_conf()")
-	poll(t, "commits wait", func() bool {
-		return pgtest.Query[string](t, url, "SHOW synchronous_standby_names") == "nobody"
-	})
-	const waiting = "wait_event = 'SyncRep' AND application_name = 'locksidecar'"
+	l := leaveAlone(t, url)
 	failed := make(chan error, 1)
 	go func() {
-		for { // the backend reads the new setting between two statements
-			if _, err := s.Acquire(t.Context(), []store.Ask{askFor(uuid.NewString(), lease)}); err != nil {
-				failed <- err
-				return
-			}
-		}
+		_, err := s.Acquire(t.Context(), []store.Ask{askFor(uuid.NewString(), lease)})
+		failed <- err
 	}()
-	var err error
-	poll(t, "the commit that was cancelled to fail", func() bool {
-		pgtest.Query[int64](t, url, "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE "+waiting)
-		select {
-		case err = <-failed:
-			return true
-		default:
-			return false
-		}
-	})
-	if !store.OutcomeUnknown(err) {
+	l.awaitWaiting()
+	l.cancel()
+	if err := <-failed; !store.OutcomeUnknown(err) {
 		t.Errorf("a commit that no standby confirmed: %v, want an unknown outcome", err)
 	}
 }
@@ -324,17 +319,9 @@ func TestHungRenewalConnection(t *testing.T) {
 	for name, rest := range map[string]time.Duration{"in the statement": 0, "before it": 1200 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			url := cluster.NewDatabase(t)
-			s, err := postgres.New(postgres.Config{
+			s := startWith(t, postgres.Config{
 				URL: url, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, AutoMigrate: true, Timeout: timeout,
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(s.Stop)
-			if err := s.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			awaitReady(t, s)
 			leases := []store.LeaseID{openLease(t, s, time.Hour)}
 			if _, err := s.Renew(t.Context(), leases); err != nil {
 				t.Fatal(err)
@@ -352,7 +339,7 @@ func TestHungRenewalConnection(t *testing.T) {
 				_, err := s.Renew(t.Context(), leases)
 				return err == nil
 			})
-			if took := time.Since(began); took > 2*timeout {
+			if took := time.Since(began); took > 4*timeout {
 				t.Errorf("renewed after %s", took)
 			}
 		})
@@ -363,8 +350,8 @@ func TestHungRenewalConnection(t *testing.T) {
 func (s *scene) failWith(code string, times int) {
 	s.Helper()
 	exec(s.T, s.conn, "CREATE SEQUENCE failures")
-	exec(s.T, s.conn, fmt.Sprintf(`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-		IF nextval('failures') <= %d THEN RAISE EXCEPTION 'as ordered' USING ERRCODE = '%s'; END IF;
+	exec(s.T, s.conn, fmt.Sprintf(`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+		IF nextval('public.failures') <= %d THEN RAISE EXCEPTION 'as ordered' USING ERRCODE = '%s'; END IF;
 		RETURN NEW;
 	END $$`, times, code))
 	exec(s.T, s.conn, "CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON locksidecar.locks FOR EACH ROW EXECUTE FUNCTION fail()")
@@ -399,4 +386,53 @@ func TestAReadOnlyServerIsLeft(t *testing.T) {
 		return !slices.ContainsFunc(sessions(), func(pid string) bool { return slices.Contains(before, pid) })
 	})
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+}
+
+// Trap: a server hangs just after the login. The pool's own context has no end.
+func TestAServerThatHangsAfterTheLogin(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	proxy := pgproxy.Start(t, url)
+	s := startWith(t, postgres.Config{
+		URL: proxy.URL(), Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, Timeout: time.Second,
+	})
+	lease := openLease(t, s, time.Hour)
+	hung, over := make(chan struct{}), make(chan struct{})
+	t.Cleanup(func() { close(over) })
+	var once atomic.Bool
+	proxy.On("connection_check", pgproxy.BeforeSend, func() {
+		if once.CompareAndSwap(false, true) {
+			close(hung)
+			<-over
+		}
+	})
+	go func() { _, _ = s.Renew(t.Context(), []store.LeaseID{lease}) }()
+	<-hung
+	poll(t, "a renewal", func() bool { _, err := s.Renew(t.Context(), []store.LeaseID{lease}); return err == nil })
+}
+
+// While no connection can be had, that of the renewals is kept: who is in stays in.
+func TestRenewalsKeepTheirConnection(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	proxy := pgproxy.Start(t, url)
+	s := startStore(t, proxy.URL(), store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	lease := openLease(t, s, time.Hour)
+	renew := func() error {
+		_, err := s.Renew(t.Context(), []store.LeaseID{lease})
+		return err
+	}
+	if err := renew(); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Refuse(true)
+	pgtest.Query[int64](t, pgtest.Admin(url), `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name = 'locksidecar' AND query NOT LIKE '%locksidecar:lease_renew%'`)
+	poll(t, "it is not ready", func() bool {
+		_, err := s.Get(t.Context(), []string{"k"})
+		return err != nil && s.Ready() != nil
+	})
+	if err := renew(); err != nil {
+		t.Error(err)
+	}
+	proxy.Refuse(false)
+	awaitReady(t, s)
 }

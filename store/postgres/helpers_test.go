@@ -8,7 +8,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/locksidecar/locksidecar/internal/pgtest"
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
 // patience is how long tests wait for what must happen.
@@ -18,12 +20,28 @@ const patience = 20 * time.Second
 func startStore(tb testing.TB, url string, id store.Identity) store.Store {
 	tb.Helper()
 	s := backend{tb: tb, url: url}.Open(id)
+	start(tb, s)
+	return s
+}
+
+// startWith is startStore with settings, and with no more patience than in real life.
+func startWith(tb testing.TB, config postgres.Config) *postgres.Store {
+	tb.Helper()
+	s, err := postgres.New(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	start(tb, s)
+	return s
+}
+
+func start(tb testing.TB, s store.Store) {
+	tb.Helper()
 	tb.Cleanup(s.Stop)
 	if err := s.Start(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}
 	awaitReady(tb, s)
-	return s
 }
 
 func awaitReady(tb testing.TB, s store.Store) {
@@ -102,10 +120,11 @@ func release(tb testing.TB, s store.Store, claim store.Claim) store.Verdict {
 	return verdicts[0]
 }
 
-// connect opens a plain session on the database, the test's hand in the server.
+// connect opens a plain session on the database as its superuser, the test's hand in the
+// server.
 func connect(tb testing.TB, url string) *pgx.Conn {
 	tb.Helper()
-	conn, err := pgx.Connect(tb.Context(), url)
+	conn, err := pgx.Connect(tb.Context(), pgtest.Admin(url))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -117,6 +136,27 @@ func exec(tb testing.TB, conn *pgx.Conn, sql string, args ...any) {
 	tb.Helper()
 	if _, err := conn.Exec(tb.Context(), sql, args...); err != nil {
 		tb.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// makeRole makes a role, which is the whole server's, until the test ends: tests may run twice.
+func makeRole(tb testing.TB, admin *pgx.Conn, name, options string) {
+	tb.Helper()
+	exec(tb, admin, "CREATE ROLE "+name+" "+options)
+	tb.Cleanup(func() { dropped(tb, admin, "ROLE "+name) })
+}
+
+// makeDatabase makes a database with a name of its own in the same way.
+func makeDatabase(tb testing.TB, admin *pgx.Conn, name string) {
+	tb.Helper()
+	exec(tb, admin, "CREATE DATABASE "+name+" TEMPLATE prepared")
+	tb.Cleanup(func() { dropped(tb, admin, "DATABASE "+name+" WITH (FORCE)") })
+}
+
+func dropped(tb testing.TB, admin *pgx.Conn, what string) {
+	tb.Helper()
+	if _, err := admin.Exec(context.Background(), "DROP "+what); err != nil {
+		tb.Error(err)
 	}
 }
 

@@ -301,7 +301,7 @@ func TestTheHoldsOfADeadInstance(t *testing.T) {
 
 // Whoever waits looks when the lease ends, as it was told, and has the key at once.
 func TestAHoldIsTakenOverAtItsEnd(t *testing.T) {
-	const hold, soon = 300 * time.Millisecond, 100 * time.Millisecond
+	const hold = 300 * time.Millisecond
 	ends := map[string]func(s *scene, ask store.Ask, token int64){
 		"release": func(s *scene, ask store.Ask, token int64) {
 			release(s, s, store.Claim{Key: ask.Key, Token: token, Lease: ask.Lease})
@@ -315,8 +315,7 @@ func TestAHoldIsTakenOverAtItsEnd(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
-			var took []time.Duration
-			for n := range 5 { // a busy machine may be late now and then
+			for n := range 5 { // on a busy machine the hold may be over before anybody looks
 				ask := s.holdFor(fmt.Sprintf("k%d", n), hold)
 				first := want(t, acquire(t, s, ask), store.Granted)
 				waiter := askFor(ask.Key, s.lease)
@@ -324,23 +323,23 @@ func TestAHoldIsTakenOverAtItsEnd(t *testing.T) {
 					t.Fatalf("expires in %s: this test has lost its point", a.Lock.Holder.ExpiresIn)
 				}
 				end(s, ask, first.Token)
-				a := want(t, check(t, s, waiter), store.Queued)
-				for a.Outcome == store.Queued {
+				a := check(t, s, waiter)
+				waits := a.Outcome == store.Queued
+				if waits {
 					if a.Lock.Holder.ExpiresIn > hold {
 						t.Fatalf("expires in %s, with a hold of %s", a.Lock.Holder.ExpiresIn, hold)
 					}
-					<-time.After(a.Lock.Holder.ExpiresIn + time.Millisecond)
+					<-time.After(a.Lock.Holder.ExpiresIn + 5*time.Millisecond)
 					a = check(t, s, waiter)
 				}
-				late := want(t, a, store.Granted).AcquiredAt.Sub(first.AcquiredAt) - hold
-				if late < 0 {
-					t.Fatalf("granted %s before the hold was over", -late)
+				if early := hold - want(t, a, store.Granted).AcquiredAt.Sub(first.AcquiredAt); early > 0 {
+					t.Fatalf("granted %s before the hold was over", early)
 				}
-				if took = append(took, late); late < soon {
+				if waits {
 					return
 				}
 			}
-			t.Errorf("granted %s after the hold was over", took)
+			t.Error("the hold was always over before anybody looked")
 		})
 	}
 }

@@ -70,7 +70,8 @@ func (r *renewal) run(ctx context.Context) error {
 	if err != nil || len(r.left) == 0 {
 		return err
 	}
-	// A server that was just promoted may not know of the last renewal.
+	// A server that was just promoted may not know of the last renewal. Where nothing seems
+	// to be alive, nothing has asked it yet whether it was.
 	began, err := r.beginEpoch(ctx)
 	if err != nil || !began {
 		return err
@@ -110,9 +111,12 @@ func (r *renewal) extend(ctx context.Context, sql statement, leases any) error {
 		lease     store.LeaseID
 		now       time.Time
 		signalled bool
+		misfit    bool // of the schema and this package
+		history   store.History
+		recount   bool
 	}
 	found, err := query(ctx, r.operation, sql, []any{leases}, func(rows pgx.Rows, e *extended) error {
-		return rows.Scan(&e.lease, &e.now, &e.signalled)
+		return rows.Scan(&e.lease, &e.now, &e.signalled, &e.misfit, &e.history, &e.recount)
 	})
 	if err != nil || len(found) == 0 {
 		return err
@@ -121,8 +125,15 @@ func (r *renewal) extend(ctx context.Context, sql statement, leases any) error {
 	for _, e := range found {
 		r.Kept, r.Signals = append(r.Kept, e.lease), r.Signals || e.signalled
 		kept[e.lease] = true
+		r.History = e.history
+		if e.recount {
+			r.Recount = append(r.Recount, e.lease)
+		}
 	}
 	r.clock.heard(found[len(found)-1].now)
+	if found[0].misfit {
+		r.doubt()
+	}
 	r.left = slices.DeleteFunc(slices.Clone(r.left), func(id store.LeaseID) bool { return kept[id] })
 	return nil
 }

@@ -40,8 +40,12 @@ const (
 )
 
 var (
-	errDeaf  = errors.New("LISTEN does not work: behind a transaction pooler set LOCKSIDECAR_LISTEN=never")
+	errDeaf = errors.New("LISTEN does not work: behind a transaction pooler set LOCKSIDECAR_LISTEN_URL, which leads past it, " +
+		"or LOCKSIDECAR_LISTEN=never")
+	errDeafThere = errors.New("what is sent through LOCKSIDECAR_STORE_URL is not heard at LOCKSIDECAR_LISTEN_URL: " +
+		"a transaction pooler must not be in between there")
 	errNoEar = errors.New("switched off")
+	errLeft  = errors.New("the store has another server by now")
 )
 
 // sqlListenAsk asks whether the other end is there. It is empty: the server answers, and
@@ -55,6 +59,7 @@ var sqlListenAsk = statement{"listen", strings.TrimSpace(mark + "listen" + markE
 type ear struct {
 	s       *Store
 	channel string
+	alive   time.Duration // see earAlive
 	hears   atomic.Bool
 	wake    chan struct{}
 
@@ -68,7 +73,8 @@ type ear struct {
 }
 
 func newEar(s *Store) *ear {
-	e := &ear{s: s, channel: channelOf(s.config.Identity.Namespace, s.config.Identity.Instance), wake: make(chan struct{}, 1)}
+	id := s.config.Identity
+	e := &ear{s: s, channel: channelOf(id.Namespace, id.Instance), alive: earAlive, wake: make(chan struct{}, 1)}
 	e.turn(s.config.Listen == ListenAlways)
 	return e
 }
@@ -100,6 +106,16 @@ func (e *ear) turn(on bool) {
 	e.poke()
 }
 
+// leave ends the listening on a server that the store has left: it may live on, and answer
+// whoever asks, and nothing is to be heard there. Who has a URL of its own compares. See ask.
+func (e *ear) leave() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.off != nil && e.s.direct == nil {
+		e.off(errLeft)
+	}
+}
+
 // ready returns once the ear listens or cannot; at most after a while. From then on
 // nothing that concerns who is enqueued, or what is watched, is missed, or it is known to
 // be: news of EveryWait follows.
@@ -107,7 +123,7 @@ func (e *ear) ready(ctx context.Context) {
 	e.mu.Lock()
 	on, tried := e.on, e.tried
 	e.mu.Unlock()
-	if !on || e.s.shared() {
+	if !on || !e.s.listens() {
 		return
 	}
 	select {
@@ -124,9 +140,10 @@ func (e *ear) ready(ctx context.Context) {
 	}
 }
 
-// run listens whenever there is something to hear, until ctx ends.
+// run listens whenever there is something to hear, until ctx ends. Errors are logged when
+// they change, not each time.
 func (e *ear) run(ctx context.Context) {
-	pause := firstPause
+	pause, said := firstPause, ""
 	for ctx.Err() == nil {
 		listening, off, tried := e.begin(ctx)
 		if listening == nil {
@@ -141,18 +158,19 @@ func (e *ear) run(ctx context.Context) {
 		tried()
 		switchedOff := errors.Is(context.Cause(listening), errNoEar)
 		off(nil)
-		if e.hears.Swap(false) {
+		heard := e.hears.Swap(false)
+		if heard {
 			e.s.news(store.EveryWait) // they are polled now
 		}
 		if switchedOff || ctx.Err() != nil {
 			continue
 		}
-		if time.Since(began) > longPause {
-			pause = firstPause
+		if heard && time.Since(began) > longPause {
+			pause, said = firstPause, ""
 		}
 		level := slog.LevelDebug
-		if pause == firstPause { // the first failure in a row
-			level = slog.LevelWarn
+		if kind := kindOf(err); kind != said {
+			level, said = slog.LevelWarn, kind
 		}
 		e.s.log.Log(ctx, level, "notifications of other instances are not heard, trying again", "error", err)
 		select {
@@ -168,7 +186,7 @@ func (e *ear) run(ctx context.Context) {
 func (e *ear) begin(ctx context.Context) (listening context.Context, off context.CancelCauseFunc, tried func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.on || e.s.shared() || !e.s.state.Load().usable {
+	if !e.on || !e.s.listens() || !e.s.state.Load().usable {
 		return nil, nil, nil
 	}
 	listening, e.off = context.WithCancelCause(ctx)
@@ -189,7 +207,7 @@ func (e *ear) listen(ctx context.Context, tried func()) error {
 	tried()
 	hello := "hello-" + uuid.NewString()
 	e.s.mouth.tell(e.channel, hello)
-	for limit := helloLimit; ; limit = earAlive {
+	for limit := helloLimit; ; limit = e.alive {
 		waiting, cancel := context.WithTimeout(ctx, limit)
 		n, err := conn.WaitForNotification(waiting)
 		cancel()
@@ -197,11 +215,11 @@ func (e *ear) listen(ctx context.Context, tried func()) error {
 		case err == nil:
 			e.hear(n.Payload, hello)
 		case ctx.Err() != nil:
-			return ctx.Err()
+			return context.Cause(ctx)
 		case waiting.Err() == nil:
 			return err
 		case !e.hears.Load():
-			return errDeaf
+			return e.deaf()
 		default: // silence: is anybody there?
 			if err := e.ask(ctx, conn); err != nil {
 				return err
@@ -214,11 +232,19 @@ func (e *ear) listen(ctx context.Context, tried func()) error {
 func (e *ear) connect(ctx context.Context) (*pgx.Conn, error) {
 	limited, cancel := context.WithTimeout(ctx, e.s.config.Timeout)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(limited, e.s.pool.ConnConfig.Copy())
+	server, setUp := e.s.server, e.s.setUp
+	if e.s.direct != nil {
+		server, setUp = e.s.direct, e.greet
+	}
+	config, err := server.now(limited)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.s.setUp(limited, conn); err != nil {
+	conn, err := pgx.ConnectConfig(limited, config)
+	if err != nil {
+		return nil, err
+	}
+	if err := setUp(limited, conn); err != nil {
 		_ = conn.Close(limited)
 		return nil, err
 	}
@@ -231,10 +257,23 @@ func (e *ear) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
+// ask asks whether the other end is there, and still where the store is.
 func (e *ear) ask(ctx context.Context, conn *pgx.Conn) error {
 	limited, cancel := context.WithTimeout(ctx, e.s.config.Timeout)
 	defer cancel()
+	if e.s.direct != nil {
+		_, err := e.compare(limited, conn)
+		return err
+	}
 	return e.s.measured(limited, sqlListenAsk, func(sql string) error { _, err := conn.Exec(limited, sql); return err })
+}
+
+// deaf is why nothing is heard on a connection that should.
+func (e *ear) deaf() error {
+	if e.s.direct != nil {
+		return errDeafThere
+	}
+	return errDeaf
 }
 
 // hear passes a payload on. Anybody may have sent it: what is not known is ignored, a hint

@@ -28,12 +28,8 @@ func newListener(t *testing.T, url, instance string, listen postgres.Listen) *li
 		Store: backend{t, url, listen}.Open(store.Identity{Namespace: "n", Instance: instance, Pod: "p"}),
 		news:  make(chan store.News, 10_000),
 	}
-	t.Cleanup(l.Stop)
 	l.OnNews(func(n store.News) { l.news <- n })
-	if err := l.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	awaitReady(t, l)
+	start(t, l)
 	l.lease = openLease(t, l, time.Hour)
 	return l
 }
@@ -238,7 +234,8 @@ func TestAnEnqueueWaitsForTheEar(t *testing.T) {
 	go func() { done <- enqueue(t, s, askFor("k", s.lease)) }()
 	select {
 	case <-done:
-		t.Error("somebody is in line, and LISTEN has not reached the server")
+		close(goOn)
+		t.Fatal("somebody is in line, and LISTEN has not reached the server")
 	case <-time.After(200 * time.Millisecond): // less than an Enqueue waits at most
 	}
 	close(goOn)

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
 	"github.com/locksidecar/locksidecar/store/storetest"
@@ -21,19 +22,24 @@ import (
 // as long as the store lets it.
 var deadlocks = pgtest.WithSetting("deadlock_timeout", "10ms")
 
-// cluster serves all tests of this package, a database each.
+// cluster serves all tests of this package, a database each, which stores use in the
+// sidecars' role: it may change rows, and no schema. The tests' own hand is the superuser's.
 var cluster *pgtest.Cluster
 
 // modelChecks is how often TestModel is played, modelSteps how long, if -rapid.checks and
 // -rapid.steps do not say.
 const modelChecks, modelSteps = "12", "60"
 
+// atOnce is how many tests run at a time, if -parallel does not say: they wait more than
+// they compute, so a processor for each would be idle.
+const atOnce = "6"
+
 func TestMain(m *testing.M) {
-	err := errors.Join(flag.Set("rapid.checks", modelChecks), flag.Set("rapid.steps", modelSteps))
+	err := errors.Join(flag.Set("rapid.checks", modelChecks), flag.Set("rapid.steps", modelSteps), flag.Set("test.parallel", atOnce))
 	if err != nil {
 		log.Fatal(err)
 	}
-	if cluster, err = pgtest.Run(pgtest.WithoutFsync(), deadlocks); err != nil {
+	if cluster, err = pgtest.Run(pgtest.WithoutFsync(), deadlocks, pgroles.Template()); err != nil {
 		log.Fatal(err)
 	}
 	goleak.VerifyTestMain(m, goleak.IgnoreCurrent(), goleak.Cleanup(func(code int) {
@@ -90,11 +96,4 @@ func TestModel(t *testing.T) {
 			storetest.RunModel(t, time.Minute, func() storetest.Aging { return a })
 		})
 	}
-}
-
-// TestConformanceInSharedSessions: as behind a pooler that gives each transaction to
-// another session.
-func TestConformanceInSharedSessions(t *testing.T) {
-	url := cluster.NewDatabase(t)
-	storetest.Run(t, func(t *testing.T) storetest.Backend { return backend{t, url, postgres.ListenNever} })
 }

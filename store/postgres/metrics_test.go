@@ -72,11 +72,7 @@ func measured(t *testing.T, config postgres.Config) (store.Store, *figures) {
 	f := &figures{}
 	f.reset()
 	postgres.Measure(postgres.Patient(s), f)
-	t.Cleanup(s.Stop)
-	if err := s.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	awaitReady(t, s)
+	start(t, s)
 	return s, f
 }
 
@@ -170,13 +166,13 @@ func useAll(t *testing.T, s store.Store) {
 
 func TestFailedStatementsAreMeasured(t *testing.T) {
 	url := cluster.NewDatabase(t)
-	s, f := measured(t, postgres.Config{URL: url, Timeout: time.Second})
+	s, f := measured(t, postgres.Config{URL: url, Timeout: 2 * time.Second})
 	lease := openLease(t, s, time.Hour)
 	token := want(t, acquire(t, s, askFor("k", lease)), store.Granted).Token
 	conn := connect(t, url)
 	exec(t, conn, "BEGIN")
 	exec(t, conn, "SELECT FROM locksidecar.locks FOR UPDATE")
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if _, err := s.Release(ctx, []store.Claim{{Key: "k", Token: token, Lease: lease}}); err == nil {
 		t.Fatal("released while somebody had the row locked")

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"embed"
 	"errors"
 	"fmt"
@@ -28,23 +29,46 @@ const (
 	migrationLock = 5_120_947_233_806_114_107
 	// migrationLimit bounds a migration, and the wait for another pod's.
 	migrationLimit = 10 * time.Minute
+
+	// tableWait is how long a migration waits for a table that somebody uses. All who want
+	// the table stand behind it meanwhile, so it is shorter than a sidecar's lockTimeout.
+	tableWait = 50 * time.Millisecond
+	// tablePause is for how long it then lets them work, at most.
+	tablePause = time.Second
 )
 
-// schemaVersion is the schema that this package was written for: the number of its
-// last migration.
-var schemaVersion = lastMigration()
+// migrations are files of SQL with ascending numbers.
+type migrations struct {
+	files fs.FS
+	last  int // the number of the last one
+}
 
-func lastMigration() int {
-	files, err := fs.Glob(migrationFiles, "migrations/*.sql")
-	if err != nil || len(files) == 0 {
-		panic("store/postgres: no migrations") // embedded: cannot happen
+// own are the migrations of this package, schemaVersion is the schema that it was written
+// for.
+var (
+	own           = ownMigrations()
+	schemaVersion = own.last
+)
+
+func ownMigrations() migrations {
+	files, err := fs.Sub(migrationFiles, "migrations")
+	if err != nil {
+		panic(fmt.Sprintf("store/postgres: %v", err)) // embedded: cannot happen
 	}
-	number, _, _ := strings.Cut(strings.TrimPrefix(files[len(files)-1], "migrations/"), "_")
-	version, err := strconv.Atoi(number)
+	return migrationsIn(files)
+}
+
+func migrationsIn(files fs.FS) migrations {
+	names, err := fs.Glob(files, "*.sql")
+	if err != nil || len(names) == 0 {
+		panic("store/postgres: no migrations")
+	}
+	number, _, _ := strings.Cut(names[len(names)-1], "_")
+	last, err := strconv.Atoi(number)
 	if err != nil {
 		panic(fmt.Sprintf("store/postgres: migration: %v", err))
 	}
-	return version
+	return migrations{files, last}
 }
 
 // schema is what a database has.
@@ -55,17 +79,32 @@ type schema struct {
 
 func (s schema) outdated() bool { return s.version < schemaVersion }
 
+// TooOldError says that a schema needs a newer package than this one. It stays so.
+type TooOldError struct {
+	// Version is what this package was written for, Oldest what the schema needs at least.
+	Version, Oldest int
+}
+
+func (e *TooOldError) Error() string {
+	return fmt.Sprintf("this sidecar is too old for the database: it was built for schema version %d, the database needs %d or later: "+
+		"run a newer release of locksidecar", e.Version, e.Oldest)
+}
+
+// outdatedError is why a schema that is older than this package, or missing, is not used (yet).
+type outdatedError struct{ error }
+
+func (e *outdatedError) Unwrap() error { return e.error }
+
 // judge says why this package cannot work with a schema, or nil.
 func (s schema) judge() error {
 	switch {
 	case s.version == 0:
-		return errors.New("the database has no locksidecar schema: run `locksidecar migrate`")
+		return &outdatedError{errors.New("the database has no locksidecar schema: run `locksidecar migrate`")}
 	case s.outdated():
-		return fmt.Errorf("the database's schema is version %d, this sidecar needs %d: run `locksidecar migrate`",
-			s.version, schemaVersion)
+		return &outdatedError{fmt.Errorf("the database's schema is version %d, this sidecar needs %d: run `locksidecar migrate`",
+			s.version, schemaVersion)}
 	case s.oldest > schemaVersion:
-		return fmt.Errorf("this sidecar is too old: it was built for schema version %d, the database's needs %d or later",
-			schemaVersion, s.oldest)
+		return &TooOldError{Version: schemaVersion, Oldest: s.oldest}
 	}
 	return nil
 }
@@ -107,13 +146,14 @@ func Migrate(ctx context.Context, url string) (from, to int, err error) {
 	if config.ValidateConnect == nil {
 		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
 	}
-	return migrate(ctx, config)
+	return own.migrate(ctx, config, func(error) {})
 }
 
 // migrate lets one migrator after the other in, by an advisory lock that a
 // transaction of its own holds for as long as the migrations run on another
-// connection: it ends with the process, and a pooler cannot lose it.
-func migrate(ctx context.Context, config *pgx.ConnConfig) (from, to int, err error) {
+// connection: it ends with the process, and a pooler cannot lose it. busy hears when a
+// migration waits for others.
+func (m migrations) migrate(ctx context.Context, config *pgx.ConnConfig, busy func(error)) (from, to int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, migrationLimit)
 	defer cancel()
 	config = config.Copy()
@@ -123,7 +163,7 @@ func migrate(ctx context.Context, config *pgx.ConnConfig) (from, to int, err err
 		return 0, 0, err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if err := setUpMigration(ctx, conn); err != nil {
+	if err := setUpMigration(ctx, conn, "idle_in_transaction_session_timeout = 0"); err != nil {
 		return 0, 0, err
 	}
 	tx, err := myTurn(ctx, conn)
@@ -132,15 +172,26 @@ func migrate(ctx context.Context, config *pgx.ConnConfig) (from, to int, err err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 
-	found, err := findSchema(ctx, tx, nil) // somebody else may have been first
-	if err != nil || !found.outdated() {
+	found, err := m.look(ctx, tx) // somebody else may have been first
+	if err != nil || found.version >= m.last {
 		return found.version, found.version, err
 	}
-	if err := apply(ctx, config); err != nil {
+	if err := m.apply(ctx, config, busy); err != nil {
 		return found.version, found.version, fmt.Errorf("migration from schema version %d to %d: %w",
-			found.version, schemaVersion, err)
+			found.version, m.last, err)
 	}
-	return found.version, schemaVersion, nil
+	return found.version, m.last, nil
+}
+
+// look is findSchema in a transaction that goes on. It keeps no table locked: a migration
+// may change meta, too.
+func (m migrations) look(ctx context.Context, tx pgx.Tx) (schema, error) {
+	part, err := tx.Begin(ctx)
+	if err != nil {
+		return schema{}, err
+	}
+	found, err := findSchema(ctx, part, nil)
+	return found, errors.Join(err, part.Rollback(ctx))
 }
 
 // turnPause is how long a migrator waits before it asks again whether it is its turn.
@@ -172,16 +223,18 @@ func myTurn(ctx context.Context, conn *pgx.Conn) (pgx.Tx, error) {
 }
 
 // setUpMigration takes a database's defaults out of a migration's way, in a session
-// that is nobody else's.
-func setUpMigration(ctx context.Context, conn *pgx.Conn) error {
+// that is nobody else's, and lets the server notice soon that its client has vanished:
+// until then, what it has locked stays so.
+func setUpMigration(ctx context.Context, conn *pgx.Conn, more ...string) error {
 	var process uint32
 	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&process); err != nil || process != conn.PgConn().PID() {
 		return err
 	}
-	for _, setting := range []string{
+	settings := []string{
 		"default_transaction_isolation = 'read committed'", "default_transaction_read_only = off",
-		"statement_timeout = 0", "lock_timeout = 0", "idle_in_transaction_session_timeout = 0",
-	} {
+		"statement_timeout = 0", "tcp_keepalives_idle = 10", "tcp_keepalives_interval = 5", "tcp_keepalives_count = 3",
+	}
+	for _, setting := range append(settings, more...) {
 		if _, err := conn.Exec(ctx, "SET "+setting); err != nil {
 			return err
 		}
@@ -189,24 +242,78 @@ func setUpMigration(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// apply runs the migrations that are missing.
-func apply(ctx context.Context, config *pgx.ConnConfig) (err error) {
-	db := stdlib.OpenDB(*config, stdlib.OptionAfterConnect(setUpMigration))
+// tableLimits bound what a session that changes tables may take from others.
+var tableLimits = []string{fmt.Sprintf("lock_timeout = %d", tableWait.Milliseconds()), "idle_in_transaction_session_timeout = '10s'"}
+
+// setUpTables is setUpMigration for the session that changes tables.
+func setUpTables(ctx context.Context, conn *pgx.Conn) error {
+	return setUpMigration(ctx, conn, tableLimits...)
+}
+
+// limited connects to where tables are changed. Behind a pooler each transaction has another
+// session, which nothing has set up: so each sets its own limits.
+type limited struct{ driver.Connector }
+
+type limitedConn struct{ *stdlib.Conn }
+
+// Connect implements [driver.Connector].
+func (l limited) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := l.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return limitedConn{conn.(*stdlib.Conn)}, nil
+}
+
+// BeginTx implements [driver.ConnBeginTx].
+func (l limitedConn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
+	tx, err := l.Conn.BeginTx(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	for _, limit := range append([]string{"statement_timeout = 0"}, tableLimits...) {
+		if _, err := l.ExecContext(ctx, "SET LOCAL "+limit, nil); err != nil {
+			return nil, errors.Join(err, tx.Rollback())
+		}
+	}
+	return tx, nil
+}
+
+// errTableInUse: the report, the backup or the forgotten session must end first.
+var errTableInUse = errors.New("another session uses a table that the migration must have to itself for a moment: " +
+	"look for old transactions in pg_stat_activity")
+
+// apply runs the migrations that are missing, each a transaction of its own unless it says
+// otherwise. One that finds a table in use gives up at once, and is tried again: if it
+// waited, everybody would stand behind it, for as long as some report reads the table.
+func (m migrations) apply(ctx context.Context, config *pgx.ConnConfig, busy func(error)) (err error) {
+	db := sql.OpenDB(limited{stdlib.GetConnector(*config, stdlib.OptionAfterConnect(setUpTables), stdlib.OptionResetSession(setUpTables))})
 	defer func() { err = errors.Join(err, db.Close()) }()
 	if err := makeSchema(ctx, db); err != nil {
 		return err
 	}
-	files, err := fs.Sub(migrationFiles, "migrations")
-	if err != nil {
-		return err
-	}
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, files,
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, m.files,
 		goose.WithTableName(versionTable), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return err
 	}
-	_, err = provider.Up(ctx)
-	return err
+	for {
+		_, err := provider.UpByOne(ctx)
+		switch {
+		case errors.Is(err, goose.ErrNoNextVersion):
+			return nil
+		case err == nil:
+			continue
+		case !isStuck(err) && !repeatable(err):
+			return err
+		}
+		busy(errTableInUse)
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), errTableInUse)
+		case <-time.After(tablePause/2 + rand.N(tablePause/2)):
+		}
+	}
 }
 
 // makeSchema makes the schema in which goose keeps its table. An operator may have

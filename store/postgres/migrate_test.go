@@ -1,6 +1,9 @@
 package postgres_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -14,7 +17,7 @@ import (
 )
 
 func TestManyMigrateAtOnce(t *testing.T) {
-	url := cluster.NewDatabase(t)
+	url := cluster.NewEmptyDatabase(t)
 	const pods = 30
 	type result struct {
 		from, to int
@@ -47,7 +50,7 @@ func TestManyMigrateAtOnce(t *testing.T) {
 }
 
 func TestManyStartAtOnceOnAnEmptyDatabase(t *testing.T) {
-	url := cluster.NewDatabase(t)
+	url := cluster.NewEmptyDatabase(t)
 	stores := make([]store.Store, 20)
 	for i := range stores {
 		stores[i] = backend{tb: t, url: url}.Open(store.Identity{Namespace: "n", Instance: uuid.NewString(), Pod: "p"})
@@ -62,69 +65,8 @@ func TestManyStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 	}
 }
 
-func TestCurrentSchemaNeedsNoRightsToChangeIt(t *testing.T) {
-	url := cluster.NewDatabase(t)
-	if _, _, err := postgres.Migrate(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
-	role := "app_" + strings.ReplaceAll(uuid.NewString()[:8], "-", "")
-	admin := connect(t, url)
-	exec(t, admin, "CREATE ROLE "+role+" LOGIN")
-	exec(t, admin, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-	exec(t, admin, "GRANT USAGE ON SCHEMA locksidecar TO "+role)
-	exec(t, admin, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA locksidecar TO "+role)
-	exec(t, admin, "REVOKE INSERT, UPDATE, DELETE ON locksidecar.meta FROM "+role)
-	exec(t, admin, "GRANT USAGE ON ALL SEQUENCES IN SCHEMA locksidecar TO "+role)
-
-	appURL := strings.Replace(url, "postgres@", role+"@", 1)
-	app := connect(t, appURL)
-	if _, err := app.Exec(t.Context(), "CREATE TABLE locksidecar.mine (n int)"); err == nil {
-		t.Fatal("the role may create tables: the test proves nothing")
-	}
-
-	s := startStore(t, appURL, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
-	lease, ttlAsk := openLease(t, s, time.Minute), askFor("ttl", uuid.Nil)
-	ttlAsk.TTL = time.Minute
-	want(t, acquire(t, s, ttlAsk), store.Granted)
-	first, second := askFor("k", lease), askFor("k", lease)
-	granted := want(t, acquire(t, s, first), store.Granted)
-	want(t, enqueue(t, s, second), store.Queued)
-	release(t, s, store.Claim{Key: "k", Token: granted.Token, Lease: lease})
-	want(t, check(t, s, second), store.Granted)
-	if err := s.Watch(t.Context(), []string{"k"}, lease); err != nil {
-		t.Error(err)
-	}
-	if standings, err := s.Signal(t.Context(), []store.Signal{{Kind: store.Stop, Key: "k"}}); err != nil || standings[0] != store.Holds {
-		t.Error(standings, err)
-	}
-	if signals, err := s.Signals(t.Context(), []store.LeaseID{lease}); err != nil || len(signals) != 1 {
-		t.Error(signals, err)
-	}
-	if err := s.Unwatch(t.Context(), []string{"k"}); err != nil {
-		t.Error(err)
-	}
-	if e, err := s.Elect(t.Context(), time.Minute); err != nil || !e.Elected {
-		t.Error(e, err)
-	}
-	if err := s.Bury(t.Context(), []store.LeaseID{lease}); err != nil {
-		t.Error(err)
-	}
-	if err := s.Sweep(t.Context()); err != nil {
-		t.Error(err)
-	}
-	// A failover needs what the role may not: the function may.
-	exec(t, admin, "UPDATE locksidecar.meta SET epoch = 'another'")
-	if after := want(t, acquire(t, s, askFor("after", openLease(t, s, time.Minute))), store.Granted); after.Token < granted.Token+jump {
-		t.Errorf("token %d after %d on another timeline", after.Token, granted.Token)
-	}
-	writes := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.goose_db_version")
-	if writes != 5 { // goose's own first row, and one for each migration
-		t.Errorf("%d rows in goose's table, want 5: somebody migrated", writes)
-	}
-}
-
 func TestOldSchemaWithoutAutoMigrateIsNotReady(t *testing.T) {
-	url := cluster.NewDatabase(t)
+	url := cluster.NewEmptyDatabase(t)
 	s, err := postgres.New(postgres.Config{URL: url, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}})
 	if err != nil {
 		t.Fatal(err)
@@ -152,17 +94,174 @@ func TestOldSchemaWithoutAutoMigrateIsNotReady(t *testing.T) {
 
 func TestTooOldForTheSchemaIsNotReady(t *testing.T) {
 	url := cluster.NewDatabase(t)
-	if _, _, err := postgres.Migrate(t.Context(), url); err != nil {
+	outgrow(t, url)
+	s, told := mayBeTooOld(t, url)
+	hearTooOld(t, told)
+	if err := s.Ready(); err == nil || err.Error() != tooOld {
+		t.Errorf("ready: %v", err)
+	}
+}
+
+// tooOld is what a sidecar says that outgrow has made too old.
+var tooOld = fmt.Sprintf("this sidecar is too old for the database: it was built for schema version %d, "+
+	"the database needs 1000 or later: run a newer release of locksidecar", postgres.SchemaVersion)
+
+// outgrow does what a migration of a later release does that ends the time of this one.
+func outgrow(t *testing.T, url string) {
+	t.Helper()
+	exec(t, connect(t, url), "UPDATE locksidecar.meta SET schema_version = 1001, oldest_version = 1000")
+}
+
+// mayBeTooOld starts a store. told is told when it is too old.
+func mayBeTooOld(t *testing.T, url string) (s store.Store, told chan error) {
+	t.Helper()
+	told = make(chan error, 1)
+	s, err := postgres.New(postgres.Config{
+		URL: url, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, AutoMigrate: true,
+		TooOld: func(err error) {
+			select {
+			case told <- err:
+			default:
+			}
+		},
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
-	exec(t, connect(t, url), "UPDATE locksidecar.meta SET schema_version = 1001, oldest_version = 1000")
-	s := backend{tb: t, url: url}.Open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	t.Cleanup(s.Stop)
 	if err := s.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	poll(t, "it says that it is too old", func() bool {
-		err := s.Ready()
-		return err != nil && strings.Contains(err.Error(), "too old") && strings.Contains(err.Error(), "1000")
-	})
+	return s, told
+}
+
+func hearTooOld(t *testing.T, told <-chan error) {
+	t.Helper()
+	select {
+	case err := <-told:
+		if err.Error() != tooOld {
+			t.Errorf("told: %v", err)
+		}
+	case <-time.After(patience):
+		t.Errorf("nobody is told within %s", patience)
+	}
+}
+
+// Trap: a migration while old and new sidecars run. From the moment on in which one is too
+// old it takes nothing, in whatever way. It goes on to renew and to release what it has.
+func TestWhoIsTooOldTakesNothing(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	s, told := mayBeTooOld(t, url)
+	awaitReady(t, s)
+	lease := openLease(t, s, time.Minute)
+	held, waits := want(t, acquire(t, s, askFor("held", lease)), store.Granted), askFor("held", lease)
+	want(t, enqueue(t, s, waits), store.Queued)
+	outgrow(t, url)
+	byTTL := askFor("by ttl", uuid.Nil)
+	byTTL.TTL = time.Minute
+	for what, asks := range map[string][]store.Ask{
+		"one": {askFor("one", lease)}, "many": {askFor("a", lease), askFor("b", lease)}, "bind:ttl": {byTTL},
+	} {
+		if answers, err := s.Acquire(t.Context(), asks); err == nil || store.OutcomeUnknown(err) {
+			t.Errorf("acquire of %s: %+v, %v", what, answers, err)
+		}
+	}
+	if answers, err := s.Enqueue(t.Context(), []store.Ask{askFor("waits", lease)}); err == nil || store.OutcomeUnknown(err) {
+		t.Errorf("enqueue: %+v, %v", answers, err)
+	}
+	if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.locks WHERE lease_id IS NOT NULL"); n != 1 {
+		t.Errorf("%d locks are held, want the one of before", n)
+	}
+	hearTooOld(t, told)
+	if r, err := s.Renew(t.Context(), []store.LeaseID{lease}); err != nil || len(r.Kept) != 1 {
+		t.Errorf("renewal: %+v, %v", r, err)
+	}
+	if v := release(t, s, store.Claim{Key: "held", Token: held.Token, Lease: lease}); v.Standing != store.Holds {
+		t.Errorf("release: %+v", v)
+	}
+	want(t, check(t, s, waits), store.Granted)
+}
+
+// Who only holds asks for nothing, and hears of it all the same.
+func TestARenewalTellsWhoIsTooOld(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	s, told := mayBeTooOld(t, url)
+	awaitReady(t, s)
+	lease := openLease(t, s, time.Minute)
+	outgrow(t, url)
+	if r, err := s.Renew(t.Context(), []store.LeaseID{lease}); err != nil || len(r.Kept) != 1 {
+		t.Fatalf("renewal: %+v, %v", r, err)
+	}
+	hearTooOld(t, told)
+}
+
+// Who waits for a table makes all others wait behind him: somebody reads one, a migration
+// wants it for itself, and acquires go on. It may change the table that says how far
+// migrations are, too.
+func TestAMigrationDoesNotStallOthers(t *testing.T) {
+	for name, through := range map[string]func(t *testing.T, url string) string{
+		"directly":          func(_ *testing.T, url string) string { return url },
+		"through PgBouncer": func(t *testing.T, url string) string { t.Helper(); return cluster.Pooler(t, url, 5) },
+	} {
+		t.Run(name, func(t *testing.T) { migrateBesideOthers(t, through) })
+	}
+}
+
+func migrateBesideOthers(t *testing.T, through func(t *testing.T, url string) string) {
+	t.Helper()
+	s := hasty(t)
+	url := through(t, pgtest.Admin(s.url))
+	exec(t, s.other, "BEGIN; SELECT count(*) FROM locksidecar.locks")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	busy, ended := make(chan struct{}, 1), make(chan error, 1)
+	go func() {
+		ended <- postgres.MigrateFurther(ctx, t, url, `ALTER TABLE locksidecar.meta ADD COLUMN further text;
+			ALTER TABLE locksidecar.locks ADD COLUMN further text;
+			ALTER TABLE locksidecar.waiters ADD COLUMN further text;`, func(error) {
+			select {
+			case busy <- struct{}{}:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	for waits, n := 0, 0; waits < 3; n++ {
+		select {
+		case <-busy:
+			waits++
+		case err := <-ended:
+			t.Fatalf("it did not wait for the table: %v", err)
+		default:
+		}
+		// On a busy machine one may take the table for a stuck row, and is asked again.
+		ask, began := askFor(fmt.Sprint("k", n), s.lease), time.Now()
+		for a := acquire(t, s, ask); a.Outcome != store.Granted; a = acquire(t, s, ask) {
+			if took := time.Since(began); a.Outcome != store.Stuck || took > patience/2 {
+				t.Fatalf("after %s an acquire is told: %+v", took, a)
+			}
+		}
+	}
+	exec(t, s.other, "ROLLBACK")
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	// Connections know the tables as they were. They go on.
+	first, second := want(t, acquire(t, s, askFor("after", s.lease)), store.Granted), askFor("after", s.lease)
+	want(t, enqueue(t, s, second), store.Queued)
+	if v := release(t, s, store.Claim{Key: "after", Token: first.Token, Lease: s.lease}); v.Standing != store.Holds {
+		t.Errorf("release: %+v", v)
+	}
+	want(t, check(t, s, second), store.Granted)
+}
+
+// A migration that finds a table in use for too long says what to look for.
+func TestAMigrationGivesUpInTheEnd(t *testing.T) {
+	s := hasty(t)
+	exec(t, s.other, "BEGIN; SELECT count(*) FROM locksidecar.locks")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	err := postgres.MigrateFurther(ctx, t, pgtest.Admin(s.url), "ALTER TABLE locksidecar.locks ADD COLUMN further text;", func(error) { cancel() })
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "old transactions in pg_stat_activity") {
+		t.Error(err)
+	}
 }

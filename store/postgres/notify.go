@@ -76,7 +76,7 @@ func (m *mouth) announce(namespace string, e store.Event) {
 	defer m.mu.Unlock()
 	if len(m.events) == eventsMax {
 		m.events = slices.Delete(m.events, 0, 1)
-		if m.dropped.due() {
+		if m.dropped.due(seldom) {
 			m.s.log.Warn("events of watched keys are dropped: the database does not keep up")
 		}
 	}

@@ -37,6 +37,10 @@ type operation struct {
 	// handed off, because somebody keeps their rows locked.
 	blocked map[uuid.UUID]bool
 	passed  map[keyName]bool
+	// asked is for how many items the next statement is: it returns about as many rows.
+	asked int
+	// sent is when the last statement was sent.
+	sent time.Time
 	// single are the keys of leases that were buried here and can hold no others.
 	single map[uuid.UUID]keyName
 	// then is what the next statement is followed by, nil: nothing.
@@ -123,7 +127,7 @@ func query[T any](ctx context.Context, o *operation, sql statement, args []any, 
 	}
 }
 
-// beginEpoch begins to grant on a server that was promoted, and reports whether that
+// beginEpoch begins to grant on a server that was promoted, or restored, and reports whether that
 // was to be done.
 func (o *operation) beginEpoch(ctx context.Context) (bool, error) {
 	began, err := query(ctx, o, sqlNewEpoch, nil, scanOne[bool])
@@ -133,7 +137,7 @@ func (o *operation) beginEpoch(ctx context.Context) (bool, error) {
 		}
 		return false, err
 	}
-	o.log.Warn("the database server was promoted: tokens jump, and no lease ends before its TTL has passed once more")
+	o.log.Warn("the database server was promoted or restored: tokens jump, and no lease ends before its TTL has passed once more")
 	return true, nil
 }
 
@@ -149,8 +153,11 @@ func try[T any](ctx context.Context, o *operation, sql statement, args []any, sc
 
 	collect := func(rows pgx.Rows) error {
 		defer rows.Close()
+		var row, none T
 		for rows.Next() {
-			var row T
+			if row = none; found == nil {
+				found = make([]T, 0, max(o.asked, 1))
+			}
 			if err := scan(rows, &row); err != nil {
 				return err
 			}
@@ -160,6 +167,7 @@ func try[T any](ctx context.Context, o *operation, sql statement, args []any, sc
 		return rows.Err()
 	}
 	began := o.begins()
+	o.sent = time.Now()
 	if o.shared() || o.then != nil {
 		err = o.inTransaction(ctx, conn, sql, args, collect)
 	} else {
@@ -193,10 +201,14 @@ func inSession(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, 
 // round trip. What follows may fail: the statement is committed then.
 func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql statement, args []any, collect func(pgx.Rows) error) error {
 	batch := &pgx.Batch{}
-	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-	if o.shared() {
-		batch.Queue(sqlConnectionSetUp.sql, o.settings(true)...)
+	begin := func() {
+		batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+		if o.shared() {
+			batch.Queue(sqlConnectionSetUp.sql, o.settings(true)...)
+		}
 	}
+	follows := o.then != nil && o.listens() // where nobody listens, nobody need be told at once
+	begin()
 	var committed bool
 	var since time.Time
 	var done pgconn.CommandTag
@@ -209,13 +221,19 @@ func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql s
 		committed, since = true, o.begins()
 		return nil
 	})
-	if o.then != nil && !o.shared() { // it would need to be set up, too
+	if follows {
 		o.then.done = false
+		if o.shared() {
+			begin()
+		}
 		batch.Queue(o.then.sql.sql, o.then.args...)
+		if o.shared() {
+			batch.Queue("COMMIT")
+		}
 	}
 	ctx, end := o.span(ctx, conn.Conn(), sql)
 	err := conn.SendBatch(ctx, batch).Close()
-	if committed && o.then != nil && !o.shared() { // it may have failed as late as with its own commit
+	if committed && follows { // it may have failed as late as with its own commit
 		o.then.done = err == nil
 		o.ends(ctx, o.then.sql.name, since, err)
 	}
@@ -312,8 +330,8 @@ type nowAndThen struct{ last atomic.Int64 }
 
 const seldom = 10 * time.Second
 
-// due reports whether it is time again.
-func (n *nowAndThen) due() bool {
+// due reports whether it is time again: at most once in each.
+func (n *nowAndThen) due(each time.Duration) bool {
 	last, now := n.last.Load(), time.Now().UnixNano()
-	return now-last > int64(seldom) && n.last.CompareAndSwap(last, now)
+	return now-last > int64(each) && n.last.CompareAndSwap(last, now)
 }

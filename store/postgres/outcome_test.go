@@ -250,9 +250,10 @@ func TestManyAreSkippedByFewStatements(t *testing.T) {
 	for i := range told {
 		poll(t, fmt.Sprintf("instance %d was told of all", i), func() bool { return told[i].Load() == each })
 	}
-	// Two for the release; the news goes out while it is still gathered, in a few.
-	if n := cluster.Statements(t, url, "%locksidecar%"); n > 8 {
-		t.Errorf("%d statements, want two for the release and a few for the news", n)
+	// Two for the release. The news goes out while it is still gathered, in more statements
+	// the less of the machine this has to itself.
+	if n := cluster.Statements(t, url, "%locksidecar%"); n > each/2 {
+		t.Errorf("%d statements, want two for the release and a few for the news of %d", n, 2*each)
 	}
 	cluster.ResetStatements(t, url)
 	for i, s := range stores {

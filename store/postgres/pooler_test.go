@@ -8,14 +8,47 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
+	"github.com/locksidecar/locksidecar/store/storetest"
 )
+
+// pooled opens instances behind a pooler.
+type pooled struct {
+	backend
+	direct string // past the pooler, for who listens; empty: nobody does
+}
+
+func (p pooled) Open(id store.Identity) store.Store {
+	p.tb.Helper()
+	config := postgres.Config{URL: p.url, Identity: id, Listen: postgres.ListenNever, AutoMigrate: true}
+	if p.direct != "" {
+		config.Listen, config.ListenURL = postgres.ListenAlways, p.direct // ready means that it hears
+	}
+	s, err := postgres.New(config)
+	if err != nil {
+		p.tb.Fatal(err)
+	}
+	return postgres.Patient(s)
+}
+
+// TestConformanceBehindPgBouncer runs the suite through a real one, in transaction mode,
+// with fewer connections than the instances have: polled, and with who listens directly.
+func TestConformanceBehindPgBouncer(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	through := cluster.Pooler(t, url, 6)
+	for name, direct := range map[string]string{"never": "", "direct": url} {
+		t.Run(name, func(t *testing.T) {
+			storetest.Run(t, func(t *testing.T) storetest.Backend { return pooled{backend{tb: t, url: through}, direct} })
+		})
+	}
+}
 
 // Trap: a pooler's connections outlive a failover, and lead to a standby. Without
 // sessions of its own a store is told by another error, and is not ready either.
 func TestAStandbyBehindAPoolerIsNotReady(t *testing.T) {
-	own := pgtest.Start(t)
+	own := pgtest.Start(t, pgroles.Template())
 	url := own.NewDatabase(t)
 	s := backend{t, own.Pooler(t, url, 5), postgres.ListenNever}.Open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	t.Cleanup(s.Stop)
@@ -43,7 +76,7 @@ func TestAStandbyBehindAPoolerIsNotReady(t *testing.T) {
 // Trap: a migrator needs two connections, and those who wait for their turn must leave
 // it the second one.
 func TestMigrationsThroughASmallPooler(t *testing.T) {
-	url := cluster.NewDatabase(t)
+	url := cluster.NewEmptyDatabase(t)
 	through := cluster.Pooler(t, url, 2)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

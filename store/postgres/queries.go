@@ -3,6 +3,7 @@ package postgres
 import (
 	"embed"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -40,9 +41,12 @@ var (
 	sqlNewEpoch        = load("new_epoch")
 	sqlNotify          = load("notify")
 	sqlRead            = load("read")
+	sqlRecounted       = load("recounted")
 	sqlRelease         = load("release")
 	sqlReleaseMany     = load("release_many")
 	sqlReleaseOne      = load("release_one")
+	sqlRiders          = load("riders")
+	sqlRidersAfter     = load("riders_after")
 	sqlSchemaExists    = load("schema_exists")
 	sqlSchemaVersion   = load("schema_version")
 	sqlServer          = load("server")
@@ -57,10 +61,12 @@ var (
 	sqlSweepWaiters    = load("sweep_waiters")
 	sqlSweepWatched    = load("sweep_watched")
 	sqlTell            = load("tell")
+	sqlTimeline        = load("timeline")
 	sqlTold            = load("told")
 	sqlUndo            = load("undo")
 	sqlUnwatch         = load("unwatch")
 	sqlWatch           = load("watch")
+	sqlWhereabouts     = load("whereabouts")
 )
 
 // statement is a statement of SQL, and the name by which figures and spans know it.
@@ -71,6 +77,9 @@ const (
 	mark    = "/* locksidecar:"
 	markEnd = " */ "
 )
+
+// versionMark stands in statements for the schema that this package was written for.
+const versionMark = ":schema_version"
 
 // load reads a statement and puts its name in place of its comments, for who reads
 // pg_stat_activity at 3 a.m.
@@ -83,5 +92,6 @@ func load(name string) statement {
 	for len(lines) > 0 && strings.HasPrefix(lines[0], "--") {
 		lines = lines[1:]
 	}
-	return statement{name: name, sql: mark + name + markEnd + strings.Join(lines, "\n")}
+	sql := strings.ReplaceAll(strings.Join(lines, "\n"), versionMark, strconv.Itoa(schemaVersion))
+	return statement{name: name, sql: mark + name + markEnd + sql}
 }

@@ -50,7 +50,7 @@ func (o *operation) answer(ctx context.Context, w *waitRow, wait store.Attempt) 
 	switch {
 	case w.queued:
 		return store.Answer{Outcome: store.Queued, Lock: w.lock(wait.Key)}, nil
-	case w.skipped:
+	case w.skipped && !w.heldBy(wait.Grant): // else it was repeated by an Acquire
 		return store.Answer{Outcome: store.Skipped, Result: jsonOf(w.result)}, nil
 	case !w.heldBy(wait.Grant):
 		return store.Answer{Outcome: store.Gone}, nil
@@ -192,10 +192,11 @@ func (s *Store) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store
 			return nil, err
 		}
 		elsewhere := rows[i].keeper != "" && string(rows[i].keeper) != s.config.Identity.Instance
-		switch {
-		case rows[i].queued && elsewhere:
+		switch found := answers[i].Outcome; {
+		case found != store.Queued && found != store.Skipped:
+		case elsewhere:
 			answers[i] = store.Answer{Outcome: store.Gone}
-		case rows[i].queued, rows[i].skipped && !elsewhere: // somebody had it locked
+		default: // somebody had it locked
 			left = append(left, waits[i])
 		}
 	}
@@ -301,7 +302,7 @@ func (o *operation) undo(ctx context.Context, attempts []store.Attempt, which []
 	}
 	for {
 		done, err := query(ctx, o, sqlUndo, []any{id.Namespace, o.notAfter, id.Instance, keys, grants},
-			func(rows pgx.Rows, h *handOver) error { return h.scan(rows) })
+			func(rows pgx.Rows, h *handOver) error { return h.scan(rows, &h.lapsed) })
 		if err != nil {
 			return err
 		}

@@ -45,7 +45,12 @@ type scene struct {
 }
 
 func newScene(t *testing.T) *scene {
-	url := cluster.NewDatabase(t)
+	t.Helper()
+	return newSceneOn(t, cluster.NewDatabase(t))
+}
+
+func newSceneOn(t *testing.T, url string) *scene {
+	t.Helper()
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	return &scene{t, s, url, connect(t, url), connect(t, url), openLease(t, s, time.Hour)}
 }
@@ -128,7 +133,8 @@ func TestAWaiterThatIsRenewingIsNotForgotten(t *testing.T) {
 	}
 }
 
-// A holder that is renewing looks expired to who wants its lock.
+// A holder that is renewing looks expired to who wants its lock. It has half a minute
+// then, which is little to whom a lease is dead a little before its end.
 func TestAHolderThatIsRenewingKeepsItsLock(t *testing.T) {
 	for name, try := range map[string]func(s *scene) ([]store.Answer, error){
 		"acquire": func(s *scene) ([]store.Answer, error) {
@@ -141,7 +147,7 @@ func TestAHolderThatIsRenewingKeepsItsLock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
-			ask := askFor("k", openLease(t, s, time.Hour))
+			ask := askFor("k", openLease(t, s, 30*time.Second))
 			want(t, acquire(t, s, ask), store.Granted)
 			exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", ask.Lease)
 			exec(t, s.other, "BEGIN")

@@ -81,7 +81,7 @@ func (c *lockColumns) asHeld(key string) store.Lock {
 		ExpiresIn: c.expiresIn(), Traceparent: string(c.traceparent),
 	}
 	if c.data != "" {
-		l.Holder.Data = []byte(c.data)
+		l.Holder.Data = jsonOf((*string)(&c.data))
 	}
 	if at := time.Time(c.stopping); !at.IsZero() {
 		l.Stopping = &store.Stopping{Reason: c.stopReason, At: at}
@@ -119,10 +119,11 @@ func (r *reading) scan(rows pgx.Rows) error {
 	return rows.Scan(r.with(&r.ord, &r.askerLives, &r.ridesOn, &r.contended, &r.handedBy)...)
 }
 
-// read reads keys and returns a reading for each, in their order. leases are those of
-// who asks, if anybody asks for the keys.
-func (o *operation) read(ctx context.Context, keys []string, leases [][16]byte) ([]reading, error) {
-	found, err := query(ctx, o, sqlRead, []any{o.config.Identity.Namespace, keys, leases},
+// read reads keys and returns a reading for each, in their order. leases and grants are
+// those of who asks, if anybody asks for the keys.
+func (o *operation) read(ctx context.Context, keys []string, leases, grants [][16]byte) ([]reading, error) {
+	o.asked = len(keys)
+	found, err := query(ctx, o, sqlRead, []any{o.config.Identity.Namespace, keys, leases, grants},
 		func(rows pgx.Rows, r *reading) error { return r.scan(rows) })
 	if err != nil {
 		return nil, err
@@ -147,7 +148,7 @@ func (s *Store) Get(ctx context.Context, keys []string) ([]store.Lock, error) {
 		return nil, err
 	}
 	defer cancel()
-	readings, err := o.read(ctx, keys, nil)
+	readings, err := o.read(ctx, keys, nil, nil)
 	if err != nil {
 		return nil, err
 	}

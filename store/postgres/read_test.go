@@ -26,3 +26,18 @@ func TestBehindIsBehindAllKeysWithThePrefix(t *testing.T) {
 		}
 	}
 }
+
+// Who edits a row by hand writes what he likes, and it stands in answers as it is.
+func TestWhatIsNoJSONIsNotShown(t *testing.T) {
+	for text, shown := range map[string]bool{
+		`{"a":[1,"}"]}`: true, "1": true, `""`: true, "null": true, "{\n}": true,
+		"no": false, "": false, " ": false, `{"a":`: false, `1,"forged":true`: false, "{}{}": false, "\"\x00\"": false,
+	} {
+		if got := jsonOf(&text); (got != nil) != shown || shown && string(got) != text {
+			t.Errorf("%q is shown as %q", text, got)
+		}
+	}
+	if jsonOf(nil) != nil {
+		t.Error("nothing is shown")
+	}
+}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -87,7 +88,6 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verd
 
 // freed is a row of the statements that free locks.
 type freed struct {
-	lockColumns
 	key     string
 	watched bool
 }
@@ -116,7 +116,7 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 		keys, tokens, leases := claimColumns(which, func(i int) store.Claim { return claims[i] })
 		sql, args = sqlReleaseMany, []any{namespace, keys, tokens, leases}
 	}
-	found, err := query(ctx, o, sql, args, func(rows pgx.Rows, f *freed) error { return rows.Scan(f.with(&f.key, &f.watched)...) })
+	found, err := query(ctx, o, sql, args, func(rows pgx.Rows, f *freed) error { return rows.Scan(&f.key, &f.watched) })
 	if err != nil {
 		return err
 	}
@@ -124,9 +124,10 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 	for i := range found {
 		f := &found[i]
 		n := byKey[f.key]
-		verdicts[n] = store.Verdict{Standing: store.Holds, Lock: f.asHeld(f.key)}
+		c := &claims[n]
+		verdicts[n] = store.Verdict{Standing: store.Holds, Lock: store.Lock{Key: c.Key, Token: c.Token}}
 		if f.watched {
-			o.ended(o.claimName(&claims[n]), f.token, releaseOf(&claims[n]))
+			o.ended(o.claimName(c), zeronull.Int8(c.Token), releaseOf(c))
 		}
 	}
 	return nil
@@ -152,7 +153,7 @@ func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int,
 		untold[n], successes[n], atOnce[n] = c.Untold, c.Outcome == store.Success, c.AtOnce
 		results[n], traceparents[n] = textOf(c.Result), c.Traceparent
 	}
-	o.then = &follower{sql: sqlTell, args: []any{namespace, o.config.Identity.Instance, keys, tokens}}
+	o.then = o.telling(claims, rest)
 	found, err := query(ctx, o, sqlRelease,
 		[]any{namespace, o.config.Identity.Instance, keys, tokens, leases, untold, successes, results, atOnce, traceparents},
 		func(rows pgx.Rows, v *verdictRow) error {
@@ -160,7 +161,7 @@ func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int,
 				&v.nextGrant, &v.nextLease, &v.nextInstance, &v.nextToken, &v.nextAcquired, &v.nextExpiry,
 				&v.hints.grants, &v.hints.instances, &v.watched)...)
 		})
-	told := o.then.done
+	told := o.then != nil && o.then.done
 	o.then = nil
 	if err != nil {
 		return err
@@ -182,9 +183,12 @@ func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int,
 			o.sought.Remove(claims[n].Key)
 		}
 		expired = append(expired, v.expired...)
+		if repeated := v.outcome == "" && len(v.hints.grants) > 0; repeated && byClient(&claims[n]) && !o.again.due(againEach) {
+			v.hints = hints{}
+		}
 		k := held{
 			namespace: namespace, key: claims[n].Key, lease: uuid.UUID(v.lease), token: &claims[n].Token,
-			traceparent: claims[n].Traceparent, told: told,
+			traceparent: claims[n].Traceparent, told: told && !byClient(&claims[n]),
 		}
 		if verdicts[n].Standing == store.Holds {
 			k.end = releaseOf(&claims[n])
@@ -204,6 +208,28 @@ func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int,
 		}
 	}
 	return nil
+}
+
+// againEach is how often an instance tells others again what a client repeats: the news of
+// a release, or that a holder is asked for something.
+const againEach = time.Second
+
+// byClient: a claim without a lease is as a client has made it, and a client may repeat
+// one as often as it likes. Any other is a sidecar's own: it is repeated when an answer
+// was lost.
+func byClient(c *store.Claim) bool { return c.Lease == store.LeaseID{} }
+
+// telling is what tells other instances what a release of some claims hands over, nil
+// where that is only hinted at. It tells again what an earlier one has handed over, so it
+// is not for what clients repeat: each NOTIFY is a burden for the whole server.
+func (o *operation) telling(claims []store.Claim, which []int) *follower {
+	which = slices.DeleteFunc(slices.Clone(which), func(i int) bool { return byClient(&claims[i]) })
+	if len(which) == 0 {
+		return nil
+	}
+	keys, tokens, _ := claimColumns(which, func(i int) store.Claim { return claims[i] })
+	id := o.config.Identity
+	return &follower{sql: sqlTell, args: []any{id.Namespace, id.Instance, keys, tokens, o.longCommit}}
 }
 
 // handOver is what became of the lock, as a hand-off tells it.

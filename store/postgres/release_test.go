@@ -28,8 +28,8 @@ func TestABatchOfReleasesLooksAtEachLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, standing := range []store.Standing{store.Holds, store.Expired, store.Holds} {
-		if v := verdicts[i]; v.Standing != standing || standing == store.Holds && v.Lock.Holder.Lease != claims[i].Lease {
-			t.Errorf("%s: standing %d of lease %s, want %d", claims[i].Key, v.Standing, v.Lock.Holder.Lease, standing)
+		if v := verdicts[i]; v.Standing != standing || standing == store.Holds && v.Lock.Token != claims[i].Token {
+			t.Errorf("%s: standing %d of token %d, want %d of %d", claims[i].Key, v.Standing, v.Lock.Token, standing, claims[i].Token)
 		}
 	}
 	if n := pgtest.Query[int](t, s.url, "SELECT count(*) FROM locksidecar.leases WHERE NOT renewed"); n > 0 {

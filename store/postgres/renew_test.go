@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/pgtest"
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
 // pairOfLeases opens two leases that end in a minute and would be renewed for an hour, in
@@ -72,6 +74,38 @@ func TestARenewalWaitsForALeaseAfterTheOthers(t *testing.T) {
 	exec(t, s.other, "COMMIT")
 	if r := done(); len(r.Kept) != 2 || !s.renewed(a) {
 		t.Errorf("kept %v", r.Kept)
+	}
+}
+
+// Trap: renewals queue behind a burst of acquires, and leases die. They have a connection
+// that nothing else takes.
+func TestARenewalWaitsForNoAcquires(t *testing.T) {
+	const burst = 8
+	s := newScene(t)
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, `INSERT INTO locksidecar.locks (namespace, key, token)
+		SELECT 'n', 'k' || n, nextval('locksidecar.tokens') FROM generate_series(1, $1) n`, burst)
+	answered := make(chan store.Answer, burst)
+	for n := range burst {
+		go func() { answered <- acquire(t, s, askFor(fmt.Sprintf("k%d", n+1), s.lease)) }()
+	}
+	poll(t, "all connections but one wait", func() bool {
+		return pgtest.Query[int64](t, s.url, "SELECT count(*) FROM pg_stat_activity WHERE "+blocked) >= postgres.SharedConns(s.Store)
+	})
+	if r, err := s.Renew(t.Context(), []store.LeaseID{s.lease}); err != nil || len(r.Kept) != 1 {
+		t.Errorf("kept %v, %v", r.Kept, err)
+	}
+	if count, err := s.Riders(t.Context(), []store.LeaseID{s.lease}, []string{"k"}); err != nil {
+		t.Errorf("riders: %v", err)
+	} else if err := s.Recounted(t.Context(), []store.LeaseID{s.lease}, count.History); err != nil {
+		t.Errorf("recounted: %v", err)
+	}
+	if len(answered) > 0 {
+		t.Error("the acquires did not wait for so long: this test has lost its point")
+	}
+	exec(t, s.other, "ROLLBACK")
+	for range burst {
+		want(t, <-answered, store.Granted)
 	}
 }
 

@@ -26,12 +26,13 @@ type signalled struct {
 	watched  *bool
 	stopping zeronull.Timestamptz // what is new about a stop
 	tell     zeronull.Text        // the instance of the session that is to be told
+	again    bool                 // the same was asked for before, perhaps for another reason
 	buried   zeronull.UUID        // the lease that a break buried
 	hints    hints                // who should look again
 }
 
 func (r *signalled) scan(rows pgx.Rows) error {
-	return rows.Scan(&r.ord, &r.held, &r.token, &r.watched, &r.stopping, &r.tell, &r.buried, &r.hints.grants, &r.hints.instances)
+	return rows.Scan(&r.ord, &r.held, &r.token, &r.watched, &r.stopping, &r.tell, &r.again, &r.buried, &r.hints.grants, &r.hints.instances)
 }
 
 // Signal asks holders for something.
@@ -85,11 +86,15 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 		}
 		standings[i], o.partly = store.Holds, true
 		o.hintAll(namespace, r.hints)
-		if instance := string(r.tell); instance != "" && !told[instance] {
+		instance, stop := string(r.tell), time.Time(r.stopping)
+		near, watched := instance == "" || o.isMine(namespace, instance), !stop.IsZero() && *r.watched
+		// What a client asks for again comes with the holder's next renewal, if not now.
+		quiet := r.again && (!near || watched) && !o.again.due(againEach)
+		if instance != "" && !told[instance] && (near || !quiet) {
 			told[instance] = true
 			o.hintSignals(instance)
 		}
-		if stop := time.Time(r.stopping); !stop.IsZero() && *r.watched {
+		if watched && !quiet {
 			o.event(namespace, store.Event{
 				Kind: store.EventStopping, Key: signals[i].Key, Token: int64(r.token),
 				Stopping: &store.Stopping{Reason: signals[i].Reason, At: stop},

@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
@@ -69,28 +69,9 @@ func TestStatsNeedNoMoreThanReading(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	writer := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	want(t, acquire(t, writer, askFor("job:1", openLease(t, writer, time.Hour))), store.Granted)
-	role := "reader_" + uuid.NewString()[:8]
-	admin := connect(t, url)
-	exec(t, admin, "CREATE ROLE "+role+" LOGIN")
-	exec(t, admin, "GRANT USAGE ON SCHEMA locksidecar TO "+role)
-	exec(t, admin, "GRANT SELECT ON locksidecar.meta, locksidecar.leases TO "+role)
-	for _, table := range []string{"locks", "waiters"} {
-		columns := pgtest.Query[string](t, url, `SELECT string_agg(quote_ident(attname), ', ') FROM pg_attribute
-			WHERE attrelid = $1::regclass AND attnum > 0 AND NOT attisdropped AND attname <> 'grant_id'`, "locksidecar."+table)
-		exec(t, admin, fmt.Sprintf("GRANT SELECT (%s) ON locksidecar.%s TO %s", columns, table, role))
-	}
-	exec(t, admin, "REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA locksidecar FROM PUBLIC")
-	s, err := postgres.New(postgres.Config{
-		URL: strings.Replace(url, "postgres@", role+"@", 1), Identity: store.Identity{Namespace: "other", Instance: "j", Pod: "q"},
+	s := startWith(t, postgres.Config{
+		URL: pgtest.As(url, pgroles.Reader), Identity: store.Identity{Namespace: "other", Instance: "j", Pod: "q"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	if err := s.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	awaitReady(t, s)
 	if err := s.OpenLeases(t.Context(), []store.NewLease{{ID: uuid.New(), TTL: time.Minute}}); err == nil {
 		t.Fatal("the role may write: the test proves nothing")
 	}
@@ -143,15 +124,7 @@ func TestAnElectionThatWaitedIsLost(t *testing.T) {
 
 func TestAStuckElectionSaysSo(t *testing.T) {
 	s := newScene(t)
-	impatient, err := postgres.New(postgres.Config{URL: s.url, Identity: store.Identity{Namespace: "n", Instance: "j", Pod: "p"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(impatient.Stop)
-	if err := impatient.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	awaitReady(t, impatient)
+	impatient := startWith(t, postgres.Config{URL: s.url, Identity: store.Identity{Namespace: "n", Instance: "j", Pod: "p"}})
 	exec(t, s.conn, "BEGIN")
 	exec(t, s.conn, "SELECT FROM locksidecar.fleet FOR UPDATE")
 	if e, err := impatient.Elect(t.Context(), time.Minute); err == nil || e.Elected || !strings.Contains(err.Error(), "locked") {
@@ -225,7 +198,7 @@ func TestStatsLeaveAConnection(t *testing.T) {
 	})
 	counts.Go(count)
 	for i := range 20 {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // the counts wait longer
 		_, err := s.Acquire(ctx, []store.Ask{askFor("job:"+string(rune('a'+i)), s.lease)})
 		cancel()
 		if err != nil {

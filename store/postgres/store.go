@@ -29,7 +29,10 @@ const (
 // Config says which database, for whom, and how.
 type Config struct {
 	// URL is a connection string of pgx: postgres://…, several hosts allowed.
-	URL      string
+	URL string
+	// Again is asked before each new connection what the URL is now: its user and password
+	// may be replaced, its hosts and its database not. Nil: URL, for ever.
+	Again    func() (string, error)
 	Identity store.Identity
 	// MaxConns is the most connections, those of renewals and LISTEN included: at
 	// least 3, 4 when zero.
@@ -39,9 +42,18 @@ type Config struct {
 	// AutoMigrate: bring an old schema, or none, up to date. Otherwise the store
 	// is not ready until somebody has.
 	AutoMigrate bool
+	// TooOld hears that the schema needs a newer package: the store will never be ready
+	// again, and grants nothing any more. What it has granted it goes on to renew and to
+	// release. It may be told more than once. Nil: nobody is.
+	TooOld func(error)
 	// Listen says whether hand-offs of other instances are heard by LISTEN or polled
 	// for. Auto when empty.
 	Listen Listen
+	// ListenURL is where the connection goes that listens, and nothing else. To be set
+	// where URL leads through a pooler that gives each transaction to another session.
+	// Empty: to URL, too. ListenAgain is for it what Again is for URL.
+	ListenURL   string
+	ListenAgain func() (string, error)
 	// Logger hears of changes of the store's state. Nil: nobody does.
 	Logger *slog.Logger
 	// Tracers makes spans of statements, where the calls that they serve are recorded;
@@ -56,6 +68,8 @@ type Store struct {
 	config Config
 	pool   *pgxpool.Config // of the shared connections
 	lane   *pgxpool.Config // of the renewals' connection
+	server *server
+	direct *server // of the connection that listens, nil: as of the others
 	log    *slog.Logger
 	// metrics and tracer are nil where nobody wants figures, or spans.
 	metrics recorder
@@ -63,6 +77,9 @@ type Store struct {
 	news    func(store.News)
 
 	lockTimeout time.Duration
+	// longCommit is how long a release may take that tells what it handed over. A wait for a
+	// standby that this package cancels has lasted longer.
+	longCommit  time.Duration
 	sweepAfter  time.Duration
 	forgetAfter time.Duration
 
@@ -75,12 +92,14 @@ type Store struct {
 	sought *lru.Cache[string, struct{}]
 
 	clock      clock
+	lines      lines
 	ear        *ear
 	mouth      *mouth
 	watches    watches
 	pooled     atomic.Bool // sessions are shared: see shared
 	said       sync.Map    // what was logged once
 	stuckNoted nowAndThen
+	again      nowAndThen // what a client's repetition tells: see againEach
 
 	state  atomic.Pointer[state]
 	doubts chan struct{} // holds an element when the server is to be looked at again
@@ -92,7 +111,8 @@ type Store struct {
 type state struct {
 	// why the store is not ready, nil when it is.
 	why error
-	// usable: operations may try their luck. It stays once the schema was seen.
+	// usable: operations may try their luck. It stays once the schema was seen, but for when
+	// an older one is there now: a backup, in which they may mean something else.
 	usable bool
 }
 
@@ -117,6 +137,9 @@ func New(config Config) (*Store, error) {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
+	if config.TooOld == nil {
+		config.TooOld = func(error) {}
+	}
 	if config.MaxConns < minMaxConns {
 		return nil, errors.New("store/postgres: MaxConns must be at least 3: renewals and LISTEN need a connection each")
 	}
@@ -131,9 +154,12 @@ func New(config Config) (*Store, error) {
 	default:
 		return nil, fmt.Errorf("store/postgres: Listen is %q; it must be auto, always or never", config.Listen)
 	}
+	if config.Listen == ListenNever && config.ListenURL != "" {
+		return nil, errors.New("store/postgres: ListenURL is set, and Listen is never")
+	}
 	s := &Store{
 		config: config, news: func(store.News) {},
-		lockTimeout: lockTimeout(config.Timeout), sweepAfter: sweepAfter, forgetAfter: forgetAfter,
+		lockTimeout: lockTimeout(config.Timeout), longCommit: lockTimeout(config.Timeout), sweepAfter: sweepAfter, forgetAfter: forgetAfter,
 		doubts: make(chan struct{}, 1), counting: make(chan struct{}, 1),
 	}
 	if config.Metrics != nil {
@@ -142,7 +168,7 @@ func New(config Config) (*Store, error) {
 	if config.Tracers != nil {
 		s.tracer = newTracer(config.Tracers)
 	}
-	s.pooled.Store(config.Listen == ListenNever)
+	s.pooled.Store(config.Listen == ListenNever || config.ListenURL != "")
 	s.ear, s.mouth = newEar(s), &mouth{s: s}
 	var err error
 	if s.sought, err = lru.New[string, struct{}](soughtMax); err != nil {
@@ -154,8 +180,16 @@ func New(config Config) (*Store, error) {
 	if s.lane, err = s.poolConfig(1); err != nil {
 		return nil, err
 	}
-	server := s.pool.ConnConfig
-	s.log = config.Logger.With("store", "postgres", "host", server.Host, "port", server.Port, "database", server.Database)
+	if s.server, err = newServer(s, "all connections", config.URL, config.Again, s.follow); err != nil {
+		return nil, err
+	}
+	if config.ListenURL != "" {
+		if s.direct, err = newServer(s, "the connection that listens", config.ListenURL, config.ListenAgain, s.lines.isOld); err != nil {
+			return nil, err
+		}
+	}
+	first := s.server.good
+	s.log = config.Logger.With("store", "postgres", "host", first.Host, "port", first.Port, "database", first.Database)
 	s.state.Store(&state{why: errNotStarted})
 	return s, nil
 }
@@ -170,7 +204,7 @@ func (s *Store) Traits() store.Traits { return store.Traits{Polls: !s.ear.hears.
 func (s *Store) Ready() error {
 	why := s.state.Load().why
 	if why == nil && s.config.Listen == ListenAlways && !s.ear.hears.Load() {
-		return errDeaf
+		return s.ear.deaf()
 	}
 	return why
 }
@@ -198,6 +232,10 @@ func (s *Store) Start(context.Context) error {
 		return err
 	}
 	s.started = r
+	s.warnUnverified(s.server.good)
+	if s.direct != nil {
+		s.warnUnverified(s.direct.good)
+	}
 	if s.metrics != nil {
 		s.metrics.Observe(s.figures)
 	}

@@ -35,6 +35,7 @@ func (o *operation) aroundStuckLeases(
 	ctx context.Context, items []int, name func(int) keyName, own func(int) *store.LeaseID, do func(context.Context, []int) error,
 ) (stuck []int, err error) {
 	for tries := 0; len(items) > 0; tries++ {
+		o.asked = len(items)
 		err := do(ctx, items)
 		if !isStuck(err) {
 			return stuck, err
@@ -84,7 +85,7 @@ func (o *operation) locked(
 // noteStuck says now and then that somebody keeps rows locked: an operator with an
 // open transaction does not know whom he holds up.
 func (o *operation) noteStuck() {
-	if o.stuckNoted.due() {
+	if o.stuckNoted.due(seldom) {
 		o.log.Warn("a row stays locked by another database session: calls for its key wait",
 			"operation", o.name, "hint", "look for old transactions in pg_stat_activity")
 	}

@@ -18,17 +18,9 @@ import (
 // hasty is a scene whose store waits for rows as briefly as in real life.
 func hasty(t *testing.T) *scene {
 	url := cluster.NewDatabase(t)
-	s, err := postgres.New(postgres.Config{
+	s := startWith(t, postgres.Config{
 		URL: url, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}, AutoMigrate: true,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	if err := s.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	awaitReady(t, s)
 	return &scene{t, s, url, connect(t, url), connect(t, url), openLease(t, s, time.Hour)}
 }
 
@@ -166,7 +158,7 @@ func (s *scene) outcomes(do asking, asks []store.Ask, stuck int, others store.Ou
 	began := time.Now()
 	answers, err := do(s.Context(), asks)
 	s.answered(answers, err, stuck, others)
-	if took := time.Since(began); took > time.Second {
+	if took := time.Since(began); took > 1900*time.Millisecond { // each for itself would take two seconds
 		s.Errorf("it took %s: somebody waited for the stuck row", took)
 	}
 }
@@ -281,7 +273,7 @@ func TestARenewalGoesAroundAStuckLease(t *testing.T) {
 		if !slices.Equal(kept, c.kept) {
 			t.Errorf("kept %v, want %v", kept, c.kept)
 		}
-		if took := time.Since(began); took > 2*time.Second {
+		if took := time.Since(began); took > 4*time.Second { // less than the statement may
 			t.Errorf("it took %s", took)
 		}
 	}

@@ -63,7 +63,7 @@ func (e *ear) listener() string {
 	switch {
 	case e.hears.Load():
 		return listenerListening
-	case on && !e.s.shared():
+	case on && e.s.listens():
 		return listenerConnecting
 	default:
 		return listenerOff

@@ -32,15 +32,7 @@ func newTraced(t *testing.T, config postgres.Config, options ...sdktrace.TracerP
 	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
 	config.Tracers, config.AutoMigrate = provider, true
 	config.Identity = store.Identity{Namespace: "n", Instance: uuid.NewString(), Pod: "p"}
-	s, err := postgres.New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	if err := s.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	awaitReady(t, s)
+	s := startWith(t, config)
 	return traced{s, spans, provider}
 }
 

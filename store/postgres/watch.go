@@ -24,20 +24,34 @@ type watches struct {
 	keys map[string]store.LeaseID
 }
 
-// add returns the keys that were not watched before.
-func (w *watches) add(keys []string, lease store.LeaseID) (added []string) {
+// add adds keys, or lets them be watched under another lease. undo takes that back.
+func (w *watches) add(keys []string, lease store.LeaseID) (undo func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.keys == nil {
 		w.keys = make(map[string]store.LeaseID)
 	}
+	before := make(map[string]store.LeaseID)
 	for _, key := range keys {
-		if _, ok := w.keys[key]; !ok {
-			added = append(added, key)
+		if was, ok := w.keys[key]; ok {
+			before[key] = was
 		}
 		w.keys[key] = lease
 	}
-	return added
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, key := range keys {
+			was, ok := before[key]
+			switch {
+			case w.keys[key] != lease: // somebody came after
+			case ok:
+				w.keys[key] = was
+			default:
+				delete(w.keys, key)
+			}
+		}
+	}
 }
 
 func (w *watches) remove(keys []string) {
@@ -85,7 +99,7 @@ func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) e
 	}
 	defer cancel()
 	s.ear.ready(ctx)
-	added := s.watches.add(keys, lease)
+	undo := s.watches.add(keys, lease)
 	id := s.config.Identity
 	err = o.eachKey(ctx, keys, func(ctx context.Context, some []string) error {
 		watched, err := query(ctx, o, sqlWatch,
@@ -97,7 +111,7 @@ func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) e
 		return err
 	})
 	if err != nil && !store.OutcomeUnknown(err) {
-		s.watches.remove(added)
+		undo()
 	}
 	return err
 }

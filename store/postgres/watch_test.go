@@ -381,17 +381,21 @@ func TestAWatchGoesAroundAStuckRow(t *testing.T) {
 func TestEventsAfterAKilledEar(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
-	token := want(t, acquire(t, a, askFor("k", a.lease)), store.Granted).Token
+	keys := []string{"x", "y", "z"}
+	var tokens []int64
+	for _, key := range keys {
+		tokens = append(tokens, want(t, acquire(t, a, askFor(key, a.lease)), store.Granted).Token)
+	}
 	b.Listen(true)
-	b.watch(t, "k")
+	b.watch(t, keys...)
 	b.awaitHearing(t)
 	b.await(t, "the first look", isEveryWait)
-	for range 3 {
+	for i, key := range keys {
 		pgtest.Terminate(t, url, listening)
 		b.await(t, "news that it does not hear", isEveryWait)
 		b.await(t, "news that it hears again, and may have missed something", isEveryWait)
-		a.stop(t, "k")
-		b.hears(t, "k", store.EventStopping, token)
+		a.stop(t, key)
+		b.hears(t, key, store.EventStopping, tokens[i])
 	}
 }
 

@@ -89,9 +89,120 @@ func TestHintsKeepTheSecret(t *testing.T) {
 	if heard := s.next(t); !strings.HasPrefix(heard, "look:") || strings.Contains(heard, secret) {
 		t.Errorf("a hint says %q to everybody, of %s", heard, waiter.Grant)
 	}
-	release(t, a, store.Claim{Key: "k", Token: token})
-	if heard := s.next(t); !strings.HasPrefix(heard, "granted:"+waiter.Grant.String()) {
-		t.Errorf("the grant of %s was told as %q", waiter.Grant, heard)
+	held, next := askFor("l", a.lease), askFor("l", b.lease)
+	token = want(t, acquire(t, a, held), store.Granted).Token
+	want(t, enqueue(t, b, next), store.Queued)
+	release(t, a, store.Claim{Key: "l", Token: token, Lease: a.lease})
+	if heard := s.next(t); !strings.HasPrefix(heard, "granted:"+next.Grant.String()) {
+		t.Errorf("the grant of %s was told as %q", next.Grant, heard)
+	}
+}
+
+// all returns what was sent until now, when the instances that send are silent.
+func (s spy) all(t *testing.T, senders ...*listener) (heard []string) {
+	t.Helper()
+	for _, l := range senders {
+		poll(t, "an instance has told what there is to tell", func() bool { return postgres.Silent(l.Store) })
+	}
+	const end = "that is all"
+	exec(t, s.conn, "SELECT pg_notify($1, $2)", postgres.ChannelOf("n", "b"), end)
+	for {
+		word := s.next(t)
+		if word == end {
+			return heard
+		}
+		heard = append(heard, word)
+	}
+}
+
+// A client can claim any key with any token, as often as it likes. It cannot make the
+// server notify at will; but the news of a release that is repeated because its answer was
+// lost is told again.
+func TestRepeatedReleasesDoNotFlood(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
+	b.Listen(true)
+	b.awaitHearing(t)
+	byTTL := askFor("ttl", uuid.Nil)
+	byTTL.TTL = time.Hour
+	kept := byTTL
+	kept.Attempt, kept.MinHold = store.Attempt{Key: "kept", Grant: uuid.New()}, time.Hour
+	var claims []store.Claim
+	for _, ask := range []store.Ask{askFor("session", a.lease), byTTL, kept} {
+		token := want(t, acquire(t, a, ask), store.Granted).Token
+		claims = append(claims, store.Claim{Key: ask.Key, Token: token, Lease: ask.Lease, Outcome: store.Success})
+		want(t, enqueue(t, b, askFor(ask.Key, b.lease)), store.Queued)
+	}
+	s := newSpy(t, url, "b")
+	for i, c := range claims {
+		if v := release(t, a, c); v.Standing != store.Holds {
+			t.Fatalf("%s: %+v", c.Key, v)
+		}
+		if heard := s.all(t, a); len(heard) != 1 {
+			t.Errorf("%s: the release was told as %q", c.Key, heard)
+		}
+		if i == 0 {
+			release(t, a, c)
+			if heard := s.all(t, a); len(heard) == 0 {
+				t.Error("a sidecar's repetition is not told")
+			}
+		}
+	}
+	const times = 100
+	began := time.Now()
+	for range times {
+		for _, c := range claims {
+			release(t, a, store.Claim{Key: c.Key, Token: c.Token, Outcome: store.Success})
+			release(t, a, store.Claim{Key: c.Key, Token: 1, Outcome: store.Success})
+		}
+	}
+	heard := s.all(t, a)
+	if most := 1 + int(time.Since(began)/time.Second); len(heard) == 0 || len(heard) > most {
+		t.Errorf("%d repetitions were told %d times, not 1 to %d: %q", 2*times*len(claims), len(heard), most, heard[:min(len(heard), 3)])
+	}
+}
+
+// Nor by asking a holder to stop for ever new reasons. It hears of the first one at once, and of
+// the last one with its next renewal.
+func TestRepeatedStopsDoNotFlood(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
+	want(t, acquire(t, b, askFor("k", b.lease)), store.Granted)
+	if err := b.Watch(t.Context(), []string{"k"}, b.lease); err != nil {
+		t.Fatal(err)
+	}
+	s := newSpy(t, url, "b")
+	ask := func(kind store.SignalKind, reason string) {
+		t.Helper()
+		standings, err := a.Signal(t.Context(), []store.Signal{{Kind: kind, Key: "k", Reason: &reason}})
+		if err != nil || standings[0] != store.Holds {
+			t.Fatal(standings, err)
+		}
+	}
+	ask(store.Stop, "first")
+	if heard := s.all(t, a); len(heard) != 2 {
+		t.Errorf("a stop is told to its holder, and to who watches, as %q", heard)
+	}
+	ask(store.Break, "first")
+	if heard := s.all(t, a); len(heard) != 1 {
+		t.Errorf("a break is told as %q", heard)
+	}
+	const times = 100
+	began := time.Now()
+	for i := range times {
+		ask(store.Stop, fmt.Sprint("reason ", i))
+		ask(store.Break, fmt.Sprint("reason ", i))
+	}
+	heard := s.all(t, a)
+	if most := 2 * (1 + int(time.Since(began)/time.Second)); len(heard) == 0 || len(heard) > most {
+		t.Errorf("%d repetitions were told %d times, not 1 to %d: %q", 2*times, len(heard), most, heard[:min(len(heard), 3)])
+	}
+	if r, err := b.Renew(t.Context(), []store.LeaseID{b.lease}); err != nil || !r.Signals {
+		t.Errorf("the renewal does not tell of them: %+v, %v", r, err)
+	}
+	found, err := b.Signals(t.Context(), []store.LeaseID{b.lease})
+	if err != nil || len(found) != 2 || *found[0].Reason != fmt.Sprint("reason ", times-1) || *found[1].Reason != *found[0].Reason {
+		t.Errorf("%+v, %v", found, err)
 	}
 }
 
@@ -198,6 +309,7 @@ func TestWhereTellingFailsAHintIsSent(t *testing.T) {
 			want(t, enqueue(t, b, waiter), store.Queued)
 			exec(t, connect(t, url), `
 				CREATE TABLE locksidecar.failing (one integer);
+				GRANT INSERT ON locksidecar.failing TO locksidecar;
 				CREATE FUNCTION locksidecar.fails() RETURNS trigger LANGUAGE plpgsql AS
 					$$ BEGIN RAISE EXCEPTION 'on purpose'; END $$;
 				CREATE CONSTRAINT TRIGGER late AFTER INSERT ON locksidecar.failing DEFERRABLE INITIALLY DEFERRED

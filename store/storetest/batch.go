@@ -17,6 +17,7 @@ func batchCases() []testCase {
 		{"a thousand acquires are answered in their order", batchAcquire},
 		{"a thousand waits and cancels are answered in their order", batchWaits},
 		{"a thousand releases are judged in their order", batchRelease},
+		{"a batch of releases hands off where somebody waits", batchHandsOff},
 		{"a thousand leases are opened, renewed, and buried", func(f *fixture) {
 			in := f.instance("a")
 			leases := make([]store.NewLease, batchSize)
@@ -249,4 +250,20 @@ func batchRelease(f *fixture) {
 	for i := range claims {
 		a.stands(again[i], []store.Standing{store.Released, store.OtherSession, store.UnknownToken}[i%3])
 	}
+}
+
+func batchHandsOff(f *fixture) {
+	a, b := f.pair()
+	free, wanted, waiter := a.ask("free"), a.ask("wanted"), b.ask("wanted")
+	claims := []store.Claim{claim(free, a.granted(free).Token), claim(wanted, a.granted(wanted).Token)}
+	b.queued(waiter, 1)
+	verdicts, err := a.Release(f.ctx(), claims)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, v := range verdicts {
+		a.stands(v, store.Holds)
+	}
+	b.holds("wanted", b.want(b.check(waiter), store.Granted).Token, 0)
+	a.granted(a.ask("free"))
 }

@@ -204,7 +204,7 @@ func releaseStands(f *fixture) {
 	ask := a.askHold("k", longTTL, longHold)
 	ask.Data = []byte(`{"a":1}`)
 	token := a.granted(ask).Token
-	if was := a.released(claim(ask, token)).Lock; was.Token != token || !was.Held {
+	if was := a.released(claim(ask, token)).Lock; was.Key != "k" || was.Token != token {
 		f.Errorf("the lock as it was: %+v", was)
 	}
 	b.standing("k", token, 0, longHold)

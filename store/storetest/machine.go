@@ -215,12 +215,6 @@ func (m *machine) ask(t *rapid.T, wait bool) {
 	} else {
 		m.asks = append(m.asks, a)
 	}
-	if !wait && a.TTL > 0 {
-		a.Lease = store.LeaseID{} // stores need not look at it
-	}
-	if wait && a.TTL > 0 && !m.exact() && !m.model.owned(m.model.leases[a.Lease]) && m.model.has(m.model.lock(a.Key), a.Grant) {
-		t.Skip("a repetition without a lease to wait by may be told that, or of the grant")
-	}
 	do := m.stores[a.by].Acquire
 	if wait {
 		do = m.stores[a.by].Enqueue
@@ -276,11 +270,7 @@ func (m *machine) check(t *rapid.T) {
 
 func (m *machine) cancel(t *rapid.T) {
 	a, by := m.someAsk(t), m.anyOf(t)
-	skip, skipped := m.model.lock(a.Key).skips[a.Grant]
-	if skipped && skip.by != by && !m.exact() {
-		t.Skip("what another instance was told may be told or not, and is left alone")
-	}
-	result := skip.result
+	result := m.model.lock(a.Key).skips[a.Grant].result
 	want, place := m.model.cancel(by, a.Attempt)
 	answers, err := m.stores[by].CancelWaits(m.ctx, []store.Attempt{a.Attempt})
 	must(t, err)
@@ -295,15 +285,6 @@ func (m *machine) cancel(t *rapid.T) {
 
 func (m *machine) undo(t *rapid.T) {
 	a, by := m.someAsk(t), m.anyOf(t)
-	k := m.model.lock(a.Key)
-	if k.holder.Grant == a.Grant && k.lease != nil && !m.model.owned(k.lease) && !m.exact() {
-		switch {
-		case k.lease.stands && k.holder.by != by:
-			t.Skip("what another instance has left may be left alone")
-		case len(k.watchers) > 0:
-			t.Skip("who watches may be told of a release, or that the lease has ended")
-		}
-	}
 	m.model.undo(by, a.Attempt)
 	outcomes, err := m.stores[by].Undo(m.ctx, []store.Attempt{a.Attempt})
 	must(t, err)
@@ -316,9 +297,6 @@ func (m *machine) undo(t *rapid.T) {
 func (m *machine) claim(t *rapid.T) store.Claim {
 	key := m.key(t)
 	k := m.model.lock(key)
-	if l := k.lease; l != nil && !l.dead && !m.model.alive(l) && !m.exact() {
-		t.Skip("a claim on a lock that has expired may end it, or leave that to a burial")
-	}
 	c := store.Claim{Key: key, Token: k.token, Lease: k.holder.Lease}
 	switch rapid.IntRange(0, 9).Draw(t, "claim") {
 	case 0:
@@ -338,17 +316,7 @@ func (m *machine) release(t *rapid.T) {
 	c.Outcome = store.ReleaseOutcome(rapid.IntRange(0, 2).Draw(t, "outcome"))
 	c.Result = fmt.Append(nil, c.Token) // JSON
 	k := m.model.lock(c.Key)
-	want := m.model.standing(by, c)
-	switch {
-	case want == store.Holds:
-		if c.Outcome == store.Success {
-			m.model.skip(k, string(c.Result))
-		}
-		m.model.tell(k, store.Event{Kind: store.EventReleased, Token: k.token, Outcome: c.Outcome, Result: c.Result})
-		m.model.giveUp(k, c.AtOnce)
-	case c.Outcome == store.Success && (want == store.Released || c.Token < k.token):
-		m.model.tellSkipped(k)
-	}
+	want := m.model.release(by, c)
 	verdicts, err := m.stores[by].Release(m.ctx, []store.Claim{c})
 	must(t, err)
 	m.judgeClaim(t, k, c, verdicts[0], want)
@@ -378,8 +346,7 @@ func (m *machine) amend(t *rapid.T) {
 
 func (m *machine) judgeClaim(t *rapid.T, k *modelLock, c store.Claim, v store.Verdict, want store.Standing) {
 	forgotten := k.swept && v.Standing == store.UnknownToken && (want == store.Released || want == store.Expired)
-	vague := k.vague && v.Standing == store.Expired && want == store.Released
-	if v.Standing != want && !forgotten && !vague {
+	if v.Standing != want && !forgotten {
 		t.Fatalf("claim %+v stands %d, want %d", c, v.Standing, want)
 	}
 	if want == store.Holds && v.Lock.Token != c.Token {
@@ -422,6 +389,7 @@ func (m *machine) learn(t *rapid.T, k *modelLock, token int64) {
 		t.Fatalf("token %d of a grant that had %d, after %d", token, k.token, k.last)
 	}
 	k.token, k.last = token, token
+	m.model.granted[modelGrant{k.holder.Grant, token}] = true
 }
 
 // compare looks at everything that can be seen.
@@ -435,7 +403,7 @@ func (m *machine) compare(t *rapid.T) {
 		if got.Held != held || got.QueueLength != len(k.line) || held && got.Token != k.token {
 			t.Fatalf("%+v\nwant held %v under %d, %d waiting", got, held, k.token, len(k.line))
 		}
-		if got.Expired != (!held && k.token != 0 && !k.released) && !k.swept && !k.vague || held && got.Holder.Standing != k.lease.stands {
+		if got.Expired != (!held && k.token != 0 && !k.released) && !k.swept || held && got.Holder.Standing != k.lease.stands {
 			t.Fatalf("%+v\nwant standing as %+v, released %v", got, k.lease, k.released)
 		}
 		if held && !bytes.Equal(got.Holder.Data, k.holder.Data) {

@@ -74,18 +74,11 @@ func (m *machine) listen(t *rapid.T) {
 	}
 	m.model.events = nil
 	clear(m.model.unsure)
-	clear(m.model.fresh)
 }
 
 // told waits until a waiter was told something, and looks where it was told to.
 func (m *machine) told(t *rapid.T, w modelAsker, outcome store.Outcome) {
 	ear := &m.ears[w.by]
-	if outcome == 0 && !m.exact() && !m.model.owned(m.model.leases[w.Lease]) {
-		return // its place is lost, if nobody has found that yet
-	}
-	if outcome == store.Skipped && !m.exact() && !m.model.fresh[w.Grant] {
-		return // it was told before, and need not be told again
-	}
 	n, heard := ear.has(w.Grant, outcome)
 	if !heard && !m.deaf() {
 		m.until(t, "news of "+w.Grant.String(), func() bool { n, heard = ear.has(w.Grant, outcome); return heard })
@@ -127,14 +120,15 @@ func (e *modelEar) mark(grant store.GrantID, outcome store.Outcome) {
 }
 
 // nothingElse finds out whether anybody was told of a grant or a skip that there was
-// not. To be told to look is no harm; nor to be told of a grant again, which a release that
-// finds it does, for it may be a repeat of the one that handed the lock over. told is
-// lowered by how many news there were.
+// not. To be told to look is no harm; nor to be told of a grant again, even when it is
+// over, which a release that finds it does, for it may be a repeat of the one that handed
+// the lock over. told is lowered by how many news there were.
 func (m *machine) nothingElse(t *rapid.T, e *modelEar, told *int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, n := range e.news {
-		if n.Answer.Outcome != 0 && (m.exact() || !m.model.grants(n)) {
+		again := n.Answer.Outcome == store.Granted && m.model.granted[modelGrant{n.Grant, n.Answer.Token}]
+		if n.Answer.Outcome != 0 && (m.exact() || !again) {
 			t.Fatalf("heard %+v", n)
 		}
 	}
@@ -206,14 +200,4 @@ func sameEvent(a, b store.Event) bool {
 		return same && a.Stopping == b.Stopping
 	}
 	return same && sameReason(a.Stopping.Reason, b.Stopping.Reason)
-}
-
-// grants reports whether news is of a grant that there is.
-func (m *model) grants(n store.News) bool {
-	for _, k := range m.locks {
-		if n.Answer.Outcome == store.Granted && k.holder.Grant == n.Grant && k.token == n.Answer.Token {
-			return true
-		}
-	}
-	return false
 }

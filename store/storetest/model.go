@@ -20,7 +20,6 @@ type model struct {
 	// events of watched keys.
 	handedOff []modelAsker
 	skipped   []modelAsker
-	fresh     map[store.GrantID]bool // those of them who were not told before
 	hinted    []modelAsker
 	events    []modelEvent
 	// unsure are those whose watch ended with its lease in the middle of the operation.
@@ -29,6 +28,12 @@ type model struct {
 	unsure, lapsed map[modelWatch]bool
 	// results of those who were skipped.
 	results map[store.GrantID]string
+	granted map[modelGrant]bool // all that ever were
+}
+
+type modelGrant struct {
+	grant store.GrantID
+	token int64
 }
 
 type modelLease struct {
@@ -63,7 +68,6 @@ type modelLock struct {
 	// repeated: another instance than the first was told of the grant.
 	repeated bool
 	swept    bool // a sweep may have forgotten the last token
-	vague    bool // it was undone when its owner was gone: released, or ended before
 	stopping *modelStop
 	// watchers are instances, each under a lease.
 	watchers map[int]store.LeaseID
@@ -81,7 +85,7 @@ type modelSkip struct {
 func newModel() *model {
 	return &model{
 		clock: time.Unix(1<<30, 0), leases: map[store.LeaseID]*modelLease{}, locks: map[string]*modelLock{},
-		fresh: map[store.GrantID]bool{}, unsure: map[modelWatch]bool{}, lapsed: map[modelWatch]bool{}, results: map[store.GrantID]string{},
+		unsure: map[modelWatch]bool{}, lapsed: map[modelWatch]bool{}, results: map[store.GrantID]string{}, granted: map[modelGrant]bool{},
 	}
 }
 
@@ -168,7 +172,11 @@ func (m *model) hint(l *modelLease) {
 		if k.lease != l {
 			continue
 		}
-		m.hinted = append(m.hinted, k.line...)
+		for _, w := range k.line {
+			if m.owned(m.leases[w.Lease]) {
+				m.hinted = append(m.hinted, w)
+			}
+		}
 	}
 }
 
@@ -177,16 +185,19 @@ func (m *model) skip(k *modelLock, result string) {
 	k.line = slices.DeleteFunc(k.line, func(w modelAsker) bool {
 		if w.Skip {
 			k.skips[w.Grant] = modelSkip{w, result}
-			m.results[w.Grant], m.fresh[w.Grant] = result, true
+			m.results[w.Grant] = result
+			m.skipped = append(m.skipped, w)
 		}
 		return w.Skip
 	})
-	m.tellSkipped(k)
 }
 
+// tellSkipped tells those again who were skipped.
 func (m *model) tellSkipped(k *modelLock) {
 	for _, w := range k.skips {
-		m.skipped = append(m.skipped, w.modelAsker)
+		if !m.has(k, w.Grant) {
+			m.skipped = append(m.skipped, w.modelAsker)
+		}
 	}
 }
 
@@ -203,12 +214,11 @@ func (m *model) handOff(k *modelLock) {
 }
 
 func (m *model) grant(k *modelLock, a modelAsker) {
-	k.holder, k.token, k.lease, k.swept, k.repeated, k.vague = a, 0, m.leases[a.Lease], false, false, false
+	k.holder, k.token, k.lease, k.swept, k.repeated = a, 0, m.leases[a.Lease], false, false
 	if a.TTL > 0 {
 		k.lease = &modelLease{ttl: a.TTL, expires: m.clock.Add(a.TTL)}
 	}
 	k.released, k.stopping = false, nil
-	delete(k.skips, a.Grant)
 	m.tell(k, store.Event{Kind: store.EventAcquired})
 	if a.MinHold > 0 {
 		k.lease.hold = m.clock.Add(a.MinHold)
@@ -248,10 +258,25 @@ func (m *model) giveUp(k *modelLock, atOnce bool) {
 		m.kill(k.lease)
 	}
 	k.lease.endHold(m.clock)
+	m.pass(k)
+}
+
+// pass takes a lock from its holder, and gives it to the first living waiter.
+func (m *model) pass(k *modelLock) {
 	k.lease = nil
 	for k.lease == nil && len(k.line) > 0 {
 		m.handOff(k)
 	}
+}
+
+// lapse ends a grant whose lease has ended: it was not released.
+func (m *model) lapse(k *modelLock) {
+	k.expire()
+	if k.lease.stands || !k.lease.renewed {
+		m.kill(k.lease)
+	}
+	k.lease.endHold(m.clock)
+	m.pass(k)
 }
 
 // meet buries the holder of a lock if it has expired.
@@ -270,7 +295,7 @@ func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 	if _, skipped := k.skips[a.Grant]; skipped && wait {
 		return store.Skipped
 	}
-	if (wait || a.TTL == 0 || a.Lease != store.LeaseID{}) && !m.owned(m.leases[a.Lease]) {
+	if (wait || a.TTL == 0) && !m.owned(m.leases[a.Lease]) {
 		return store.LeaseLost
 	}
 	m.meet(k)
@@ -305,7 +330,10 @@ func (k *modelLock) repeatedBy(instance int) {
 
 // mayBeUntold: only who alone has heard of a bind:ttl lock may say that nobody has.
 func (k *modelLock) mayBeUntold(instance int) bool {
-	return k.holder.TTL == 0 || k.holder.by == instance && !k.repeated
+	if k.holder.TTL == 0 {
+		return k.holder.by == instance || !k.lease.stands
+	}
+	return k.holder.by == instance && !k.repeated
 }
 
 // firstAlive is the first in line whose lease lives, if there is one.
@@ -332,61 +360,72 @@ func (m *model) check(by int, a store.Attempt) store.Outcome {
 	switch {
 	case k.place(a.Grant) > 0:
 		return store.Queued
-	case skipped:
-		return store.Skipped
-	case m.has(k, a.Grant):
+	case m.has(k, a.Grant): // perhaps by an Acquire, though it was skipped
 		k.repeatedBy(by)
 		return store.Granted
+	case skipped:
+		return store.Skipped
 	default:
 		return store.Gone
 	}
 }
 
-// cancel returns the place that was given up, too. The place of an attempt that was
-// repeated at another instance is that one's.
+// cancel returns the place that was given up, too. What an attempt has that was repeated
+// at another instance is that one's.
 func (m *model) cancel(by int, a store.Attempt) (outcome store.Outcome, place int) {
 	k := m.lock(a.Key)
-	i := k.place(a.Grant)
-	if w, skipped := k.skips[a.Grant]; skipped {
-		if w.by != by {
-			return store.Gone, 0
-		}
-		delete(k.skips, a.Grant)
-		return store.Skipped, 0
+	if k.place(a.Grant) > 0 {
+		return store.Gone, k.leave(by, a.Grant)
 	}
-	switch {
-	case i == 0:
-		return m.check(by, a), 0
-	case k.line[i-1].by != by:
-		return store.Gone, 0
+	if outcome = m.check(by, a); outcome == store.Skipped && k.skips[a.Grant].by != by {
+		outcome = store.Gone
+	}
+	return outcome, k.leave(by, a.Grant)
+}
+
+// leave takes an instance's waiter out of the line, and returns its place; or forgets
+// that it was skipped.
+func (k *modelLock) leave(by int, grant store.GrantID) (place int) {
+	if k.skips[grant].by == by {
+		delete(k.skips, grant)
+	}
+	i := k.place(grant)
+	if i == 0 || k.line[i-1].by != by {
+		return 0
 	}
 	k.line = slices.Delete(k.line, i-1, i)
-	return store.Gone, i
+	return i
 }
 
 func (m *model) undo(by int, a store.Attempt) {
 	k := m.lock(a.Key)
-	if _, skipped := k.skips[a.Grant]; skipped || k.place(a.Grant) > 0 {
-		m.cancel(by, a)
-	}
-	if k.holder.Grant == a.Grant && !k.released && k.lease != nil && !k.lease.dead && k.mayBeUntold(by) {
-		m.endByUndo(k)
+	k.leave(by, a.Grant)
+	switch {
+	case k.holder.Grant != a.Grant || k.released || k.lease == nil || k.lease.dead || !k.mayBeUntold(by):
+	case m.owned(k.lease):
+		m.tell(k, store.Event{Kind: store.EventReleased, Token: k.token})
 		m.giveUp(k, true)
+	default:
+		m.lapse(k)
 	}
 }
 
-// endByUndo tells that a grant ends. One whose owner is gone ended before, or ends now:
-// stores may say either.
-func (m *model) endByUndo(k *modelLock) {
-	if m.owned(k.lease) {
-		m.tell(k, store.Event{Kind: store.EventReleased, Token: k.token})
-		return
+func (m *model) release(by int, c store.Claim) store.Standing {
+	k := m.lock(c.Key)
+	standing := m.standing(by, c)
+	switch {
+	case standing == store.Holds:
+		if c.Outcome == store.Success {
+			m.skip(k, string(c.Result))
+		}
+		m.tell(k, store.Event{Kind: store.EventReleased, Token: k.token, Outcome: c.Outcome, Result: c.Result})
+		m.giveUp(k, c.AtOnce)
+	case standing == store.Expired && k.lease != nil && !k.lease.dead && !k.lease.stands:
+		m.lapse(k)
+	case c.Outcome == store.Success && c.Lease != store.LeaseID{} && (standing == store.Released || c.Token < k.token):
+		m.tellSkipped(k)
 	}
-	k.vague = true
-	k.expire()
-	for by := range k.watchers {
-		m.unsure[modelWatch{by, k.key}] = true
-	}
+	return standing
 }
 
 func (m *model) standing(by int, c store.Claim) store.Standing {
@@ -396,10 +435,12 @@ func (m *model) standing(by int, c store.Claim) store.Standing {
 		return store.UnknownToken
 	case k.released:
 		return store.Released
-	case !m.owned(k.lease):
+	case k.lease == nil || k.lease.dead || k.lease.stands:
 		return store.Expired
 	case k.lease.renewed && k.holder.Lease != c.Lease:
 		return store.OtherSession
+	case !m.alive(k.lease):
+		return store.Expired
 	case c.Untold && !k.mayBeUntold(by):
 		return store.OtherSession
 	default:

@@ -64,6 +64,31 @@ func outcomeCases() []testCase {
 			in.skipped(in.enqueue(waiter), `[1]`)
 			in.skipped(in.check(waiter), `[1]`)
 		}},
+		{"what another instance was told of a skip is left to it", func(f *fixture) {
+			a, b := f.pair()
+			holder, atA := a.ask("k"), a.askSkip("k")
+			token := a.granted(holder).Token
+			atA.TTL = longTTL
+			atB := atA
+			atB.Lease = b.lease
+			a.queued(atA, 1)
+			b.queued(atB, 1)
+			a.released(success(claim(holder, token), `1`))
+			a.want(a.cancel(atA), store.Gone)
+			a.undo(atA)
+			b.skipped(b.check(atB), `1`)
+			b.skipped(b.cancel(atB), `1`)
+		}},
+		{"an attempt that was skipped, and then acquires, holds", func(f *fixture) {
+			in := f.instance("a")
+			waiter := in.skippedWaiter("k", `1`)
+			first := in.granted(waiter)
+			in.sameGrant(first, in.check(waiter))
+			in.sameGrant(first, in.enqueue(waiter))
+			in.sameGrant(first, in.cancel(waiter))
+			in.released(claim(waiter, first.Token))
+			in.want(in.check(waiter), store.Gone) // the cancel has forgotten the rest
+		}},
 		{"an undo forgets a skipped waiter", func(f *fixture) {
 			in := f.instance("a")
 			waiter := in.skippedWaiter("k", ``)

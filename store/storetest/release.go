@@ -12,12 +12,16 @@ func releaseCases() []testCase {
 	return []testCase{
 		{"a release frees the key and tells what the lock was", func(f *fixture) {
 			a, b := f.pair()
-			ask := a.ask("k")
-			ask.Session, ask.Data = "s", []byte(`1`)
-			grant := a.granted(ask)
-			was := a.released(claim(ask, grant.Token)).Lock
-			if was.Key != "k" || was.Token != grant.Token || was.Holder.Session != "s" ||
-				was.Holder.Lease != a.lease || was.Holder.HeldFor < 0 || was.Holder.Instance != a.id.Instance {
+			ask, byTTL := a.ask("k"), a.ask("ttl")
+			byTTL.TTL, byTTL.Traceparent, byTTL.Data = longTTL, "t", []byte(`1`)
+			token := a.granted(ask).Token
+			if was := a.released(claim(ask, token)).Lock; was.Key != "k" || was.Token != token {
+				f.Errorf("the session's lock: %+v", was)
+			}
+			token = a.granted(byTTL).Token
+			was := b.released(claim(byTTL, token)).Lock // who claims it need not know more of it
+			if was.Key != "ttl" || was.Token != token || was.Holder.Traceparent != "t" || string(was.Holder.Data) != "1" ||
+				was.Holder.HeldFor < 0 || was.Holder.Instance != a.id.Instance {
 				f.Errorf("the lock as it was: %+v", was)
 			}
 			b.free("k")
@@ -69,6 +73,18 @@ func releaseCases() []testCase {
 			in.awaitExpiry(ask.Lease, shortTTL)
 			in.stands(in.release(claim(ask, grant.Token)), store.Expired)
 			in.free("k")
+		}},
+		{"a claim ends a grant whose lease expired, but is not dead", func(f *fixture) {
+			a, b := f.pair()
+			ask, grant := a.shortHold("k")
+			waiter := b.ask("k")
+			if b.enqueue(waiter).Outcome != store.Queued {
+				return // the lease expired before
+			}
+			a.awaitExpiry(ask.Lease, shortTTL)
+			a.stands(a.release(store.Claim{Key: "k", Token: grant.Token, Lease: a.lease}), store.OtherSession)
+			a.stands(a.release(claim(ask, grant.Token)), store.Expired)
+			b.holds("k", b.awaitNews(waiter).Token, 0)
 		}},
 		{"a bind:ttl lock that ran out is expired", func(f *fixture) {
 			in := f.instance("a")

@@ -33,6 +33,19 @@ func repeatCases() []testCase {
 			a.sameGrant(first, a.acquire(again))
 			b.sameGrant(first, b.acquire(again))
 		}},
+		{"a bind:ttl grant is found again, whatever became of the lease by which it was asked for", func(f *fixture) {
+			in := f.instance("a")
+			ask := in.askUnder(in.openLease(longTTL), "k")
+			ask.TTL = longTTL
+			first := in.want(in.enqueue(ask), store.Granted)
+			in.bury(ask.Lease)
+			in.sameGrant(first, in.enqueue(ask))
+			in.sameGrant(first, in.acquire(ask))
+			another := in.ask("another")
+			another.TTL, another.Lease = longTTL, ask.Lease
+			in.granted(another) // an acquire does not look at it
+			in.want(in.enqueue(in.askUnder(ask.Lease, "k")), store.LeaseLost)
+		}},
 		{"a bind:ttl lock that two instances may have told is given back by none", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askTTL("k", longTTL)

@@ -26,8 +26,9 @@
 // machine says so: in virtual time, or by making all leases of a database older. What is
 // told is waited for after each operation, so a lost hand-off fails the run.
 //
-// Where stores differ, and callers must not care, the machine leaves the step out for
-// those that are not exact: each such place says what the difference is.
+// All stores do the same. They differ in how something is told: one that is not exact may
+// tell it later, in two steps, or twice, and of watches that are over. Each place that asks
+// for exact says what the difference is.
 package storetest
 
 import (
@@ -89,6 +90,7 @@ func groups() []group {
 		{"tokens", tokenCases()},
 		{"read", readCases()},
 		{"fleet", fleetCases()},
+		{"recount", recountCases()},
 		{"batch", batchCases()},
 		{"races", raceCases()},
 		{"coordination races", coordinationRaceCases()},

@@ -40,6 +40,33 @@ func watchCases() []testCase {
 				in.heardNothing("k")
 			})
 		}},
+		{"a watch under a dead lease fails, and leaves the one before as it was", func(f *fixture) {
+			f.watchPair(func(in, by *instance) {
+				dead := in.openLease(longTTL)
+				in.bury(dead)
+				in.watch(in.lease, "k")
+				if err := in.Watch(in.ctx(), []string{"k", "l"}, dead); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+					f.Errorf("Watch under a dead lease: %v", err)
+				}
+				in.renew(dead, in.lease)
+				token := by.granted(by.ask("k")).Token
+				in.hears("k", event(store.EventAcquired, token))
+				by.granted(by.ask("l"))
+				in.marker(by)
+				in.heardNothing("l")
+			})
+		}},
+		{"an undo of a grant whose lease expired is heard as an expiry", func(f *fixture) {
+			f.watchPair(func(in, by *instance) {
+				in.watch(in.lease, "k")
+				ask, grant := by.shortHold("k")
+				in.hears("k", event(store.EventAcquired, grant.Token))
+				by.awaitExpiry(ask.Lease, shortTTL)
+				by.undo(ask)
+				in.hears("k", event(store.EventExpired, grant.Token))
+				by.stands(by.release(claim(ask, grant.Token)), store.Expired)
+			})
+		}},
 		{"a release with a hold is heard at once, and its end not as an expiry", watchHold},
 		{"a stop is heard, also of a bind:ttl lock", watchStop},
 		{"odd keys are watched like any other", func(f *fixture) {

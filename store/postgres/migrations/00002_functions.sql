@@ -16,22 +16,33 @@
 -- +goose Up
 
 -- in_epoch is true, or fails with LS001 when the server is another one than that
--- which granted last: a standby was promoted, and what it knows may be older than
--- what was told. Then new_epoch comes first. Statements that grant, and those that
+-- which granted last, or these tables are: a standby was promoted, or a backup restored, and
+-- what they know may be older than what was told. Then new_epoch comes first. Statements that grant, and those that
 -- bury expired leases, ask it.
 -- +goose StatementBegin
 CREATE FUNCTION locksidecar.in_epoch() RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF (SELECT epoch FROM locksidecar.meta) = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) THEN
+    IF (SELECT epoch = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) || mark FROM locksidecar.meta) THEN
         RETURN true;
     END IF;
-    RAISE EXCEPTION 'the server was promoted since it last granted a lock' USING ERRCODE = 'LS001';
+    RAISE EXCEPTION 'the server was promoted, or restored, since it last granted a lock' USING ERRCODE = 'LS001';
 END
 $$;
 -- +goose StatementEnd
 
--- new_epoch begins to grant on a server that was promoted. No lease ends before its
+-- history names what this server grants, once it may grant; or it fails as in_epoch does.
+-- +goose StatementBegin
+CREATE FUNCTION locksidecar.history() RETURNS uuid
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM locksidecar.in_epoch();
+    RETURN (SELECT m.history FROM locksidecar.meta m);
+END
+$$;
+-- +goose StatementEnd
+
+-- new_epoch begins to grant on a server that was promoted, or restored. No lease ends before its
 -- holder can have renewed it: the last renewal may be missing, and this server's
 -- clock is another one. (The lease of a bind:ttl lock is not renewed; one that would
 -- end about now gets a minute, for the clock.) A lease that somebody has locked is
@@ -45,11 +56,16 @@ $$;
 CREATE FUNCTION locksidecar.new_epoch() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    timeline text := substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8);
+    here text;
     known text;
+    since timestamptz;
 BEGIN
-    SELECT epoch INTO known FROM locksidecar.meta FOR UPDATE;
-    IF known = timeline THEN
+    SELECT epoch, substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) || mark, began INTO known, here, since
+    FROM locksidecar.meta FOR UPDATE;
+    IF NOT FOUND THEN -- else each statement would come here, and tokens jump each time
+        RAISE EXCEPTION 'the table locksidecar.meta is empty; it must have one row';
+    END IF;
+    IF known = here THEN
         RETURN false;
     END IF;
     WITH due AS (
@@ -62,13 +78,48 @@ BEGIN
     SET expires_at = greatest(expires_at,
         clock_timestamp() + CASE WHEN renewed THEN ttl ELSE least(ttl, interval '1 minute') END)
     FROM due WHERE l.id = due.id;
-    UPDATE locksidecar.meta SET epoch = timeline;
+    UPDATE locksidecar.meta SET epoch = here, history = gen_random_uuid(), began = clock_timestamp();
     -- Last, for a rollback does not take it back. 2^20 for each second since 2020: no
     -- server grants a million locks a second, and 2^53, the last number that readers
-    -- of JSON know exactly, is 270 years away.
+    -- of JSON know exactly, is 270 years away. Soon after another jump tokens are ahead of
+    -- that clock, so that two standbys that know nothing of each other would jump to the
+    -- same; but they are not promoted in the same moment of this history.
     PERFORM setval('locksidecar.tokens', greatest(
-        (SELECT last_value FROM locksidecar.tokens) + (1 << 30),
+        (SELECT last_value FROM locksidecar.tokens) + (1 << 30)
+            + floor(extract(epoch FROM greatest(clock_timestamp() - since, interval '0')) * (1 << 20))::bigint,
         floor(extract(epoch FROM clock_timestamp() - timestamptz '2020-01-01 00:00:00Z'))::bigint << 20));
+    RETURN true;
+END
+$$;
+-- +goose StatementEnd
+
+-- restored begins a new epoch, for an operator who has put an older copy of the server's
+-- files in its place: nothing here shows that. It returns a token that is greater than all
+-- that were granted; later ones are greater still. Sidecars' roles may not write meta.
+-- +goose StatementBegin
+CREATE FUNCTION locksidecar.restored() RETURNS bigint
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE locksidecar.meta SET one = true; -- which gives it another mark
+    PERFORM locksidecar.new_epoch();
+    RETURN nextval('locksidecar.tokens');
+END
+$$;
+-- +goose StatementEnd
+
+-- replicated is true, and makes the statement's end wait for a synchronous standby, where
+-- there is one, although it only reads: for all that was committed before (invariant 4). A
+-- grant is there for all to see when nobody has confirmed it, once somebody has cancelled
+-- the wait for that; and on a server that was cut off from its standby, which may be the
+-- primary by now, it must not be told. A message in the log of which nobody hears makes
+-- the transaction one that writes.
+-- +goose StatementBegin
+CREATE FUNCTION locksidecar.replicated() RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('synchronous_standby_names') <> '' THEN
+        PERFORM pg_logical_emit_message(true, 'locksidecar', '');
+    END IF;
     RETURN true;
 END
 $$;
@@ -85,6 +136,20 @@ BEGIN
         RETURN true;
     END IF;
     RAISE EXCEPTION 'the statement came too late' USING ERRCODE = 'LS002';
+END
+$$;
+-- +goose StatementEnd
+
+-- may_take is true, or fails with LS003 when a sidecar was built for an older schema than
+-- one that may take locks here. It may go on to renew and to release what it has.
+-- +goose StatementBegin
+CREATE FUNCTION locksidecar.may_take(built_for integer) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF (SELECT oldest_version FROM locksidecar.meta) <= built_for THEN
+        RETURN true;
+    END IF;
+    RAISE EXCEPTION 'the sidecar is too old for the schema' USING ERRCODE = 'LS003';
 END
 $$;
 -- +goose StatementEnd
@@ -182,6 +247,12 @@ $$;
 -- A waiter is inserted while its holder's lease is locked FOR KEY SHARE: a burial
 -- either waits and then sees the waiter, or was before and is seen here. Without
 -- it the burial would run in between and forget the waiter (invariant 5).
+--
+-- Where all that came only stands in line, the commit waits neither for the disk nor for a
+-- standby: the lock row would be kept from releases for so long. A crash forgets the last
+-- commits and none before them, so it can forget these places, and whatever was told besides
+-- is there: see doc.go. Any grant waits (invariant 4), also one that is found again, and so
+-- does a place that moves: whose it was cancels no more, and writes nothing when it finds that out.
 -- +goose StatementBegin
 CREATE FUNCTION locksidecar.ask(
     ns text, not_after timestamptz, may_wait boolean, its_instance text, its_pod text,
@@ -203,6 +274,8 @@ DECLARE
     h locksidecar.leases;
     counted text; -- the key whose line was counted; line is how many stand there
     line integer;
+    p record;
+    queued integer := 0; -- how many stand in line who did not elsewhere
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR a IN
@@ -219,6 +292,26 @@ BEGIN
         l := locksidecar.lock_key(ns, w.key);
         PERFORM locksidecar.in_time(not_after);
         ask.watched := l.watched;
+        h := NULL;
+        IF l.lease_id IS NOT NULL THEN
+            SELECT * INTO h FROM locksidecar.leases s WHERE s.id = l.lease_id FOR KEY SHARE;
+        END IF;
+        ask.now := clock_timestamp();
+
+        -- A repeat finds its grant, whatever became of the lease by which it would wait:
+        -- a bind:ttl lock rides on another one.
+        IF l.grant_id = w.grant_id AND h.expires_at > ask.now AND NOT h.standing THEN
+            -- A bind:ttl lock that another instance was granted: either may tell
+            -- somebody of it, so none must give it back because it could not.
+            IF NOT h.renewed AND h.instance <> its_instance THEN
+                UPDATE locksidecar.leases SET repeated = true WHERE id = h.id;
+            END IF;
+            ask.state := 'granted'; ask.watched := false; -- it was told
+            ask.token := l.token; ask.acquired_at := l.acquired_at; ask.expires_at := h.expires_at;
+            ask.handed_by := l.handed_by;
+            RETURN NEXT;
+            CONTINUE;
+        END IF;
         IF may_wait THEN
             SELECT q.result INTO ask.result FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
             WHERE q.namespace = ns AND q.grant_id = w.grant_id AND q.outcome IS NOT NULL;
@@ -241,12 +334,6 @@ BEGIN
             END IF;
         END IF;
 
-        h := NULL;
-        IF l.lease_id IS NOT NULL THEN
-            SELECT * INTO h FROM locksidecar.leases s WHERE s.id = l.lease_id FOR KEY SHARE;
-        END IF;
-        ask.now := clock_timestamp();
-
         IF l.lease_id IS NULL OR (h.id IS NULL AND NOT (l.contended AND EXISTS (
             SELECT FROM locksidecar.waiters q WHERE q.namespace = ns AND q.key = w.key AND q.outcome IS NULL)))
         THEN
@@ -261,15 +348,6 @@ BEGIN
         ELSIF h.id IS NULL OR h.expires_at <= ask.now THEN
             ask.state := 'dead';
             ask.dead := l.lease_id;
-        ELSIF l.grant_id = w.grant_id AND NOT h.standing THEN -- a repeat
-            -- A bind:ttl lock that another instance was granted: either may tell
-            -- somebody of it, so none must give it back because it could not.
-            IF NOT h.renewed AND h.instance <> its_instance THEN
-                UPDATE locksidecar.leases SET repeated = true WHERE id = h.id;
-            END IF;
-            ask.state := 'granted'; ask.watched := false; -- it was told
-            ask.token := l.token; ask.acquired_at := l.acquired_at; ask.expires_at := h.expires_at;
-            ask.handed_by := l.handed_by;
         ELSE
             ask.state := 'held';
             IF counted IS DISTINCT FROM a.key THEN -- once for all who come together: a line may be long
@@ -278,8 +356,11 @@ BEGIN
                 WHERE q.namespace = ns AND q.key = w.key AND q.outcome IS NULL;
             END IF;
             IF may_wait THEN
-                ask.state := 'queued';
-                ask.place := locksidecar.stand_in_line(l, w, line);
+                p := locksidecar.stand_in_line(l, w, line);
+                ask.state := 'queued'; ask.place := p.place;
+                IF NOT p.moved THEN
+                    queued := queued + 1;
+                END IF;
                 line := greatest(line, ask.place);
             END IF;
             ask.waiting := line;
@@ -290,20 +371,25 @@ BEGIN
         END IF;
         RETURN NEXT;
     END LOOP;
+    IF queued = cardinality(keys) THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
 END
 $$;
 -- +goose StatementEnd
 
 -- stand_in_line makes a waiter of an ask, unless it is one already, and returns
 -- its place. The caller has locked the lock row, and counted the line. A waiter that comes
--- again under another lease has lost its place.
+-- again under another lease has lost its place: it has moved.
 -- +goose StatementBegin
-CREATE FUNCTION locksidecar.stand_in_line(l locksidecar.locks, w locksidecar.waiters, ahead integer) RETURNS integer
+CREATE FUNCTION locksidecar.stand_in_line(
+    l locksidecar.locks, w locksidecar.waiters, ahead integer, OUT place integer, OUT moved boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     again boolean := false; -- it is there already, or was under another lease
     its_id bigint;
 BEGIN
+    moved := false;
     IF NOT l.contended THEN
         UPDATE locksidecar.locks SET contended = true WHERE namespace = l.namespace AND key = l.key;
     END IF;
@@ -314,7 +400,8 @@ BEGIN
             w.session, w.owner, w.data, w.traceparent)
         ON CONFLICT (namespace, grant_id) DO NOTHING RETURNING id INTO its_id;
         IF FOUND AND NOT again THEN
-            RETURN ahead + 1;
+            place := ahead + 1;
+            RETURN;
         END IF;
         EXIT WHEN FOUND;
         again := true;
@@ -323,8 +410,9 @@ BEGIN
         EXIT WHEN FOUND;
         DELETE FROM locksidecar.waiters
         WHERE namespace = w.namespace AND grant_id = w.grant_id AND lease_id <> w.lease_id;
+        moved := moved OR FOUND;
     END LOOP;
-    RETURN (
+    place := (
         SELECT count(*) FROM locksidecar.waiters q
         WHERE q.namespace = w.namespace AND q.key = w.key AND q.outcome IS NULL AND q.id <= its_id);
 END
@@ -504,7 +592,8 @@ $$;
 
 -- judge says how a claim on a lock stands: holds, other (session), released,
 -- expired or unknown. A session's lock is claimed by its lease; for the lock of
--- an unrenewed lease (bind:ttl) the token is enough. Nobody claims what a hold keeps.
+-- an unrenewed lease (bind:ttl) the token is enough. Nobody claims what a hold keeps. A
+-- server that was just promoted calls nothing expired that new_epoch would prolong.
 CREATE FUNCTION locksidecar.judge(
     claimed_token bigint, claimed_lease uuid, l locksidecar.locks, s locksidecar.leases) RETURNS text
 LANGUAGE sql AS $$
@@ -513,7 +602,7 @@ LANGUAGE sql AS $$
         WHEN l.grant_id IS NULL THEN 'released'
         WHEN l.lease_id IS NULL OR s.id IS NULL OR s.standing THEN 'expired'
         WHEN s.renewed AND s.id IS DISTINCT FROM claimed_lease THEN 'other'
-        WHEN s.expires_at <= clock_timestamp() THEN 'expired'
+        WHEN s.expires_at <= clock_timestamp() AND locksidecar.in_epoch() THEN 'expired'
         ELSE 'holds'
     END
 $$;
@@ -594,6 +683,7 @@ BEGIN
             AND l.lease_id IS NOT NULL AND (s.id IS NOT NULL OR l.contended))
         THEN
             h := locksidecar.pass_on(l, s, c.traceparent);
+            release.now := clock_timestamp(); -- the next grant is not older than this
             release.outcome := h.outcome; release.expired := h.expired;
             release.next_grant := h.grant_id; release.next_lease := h.lease_id; release.next_instance := h.instance;
             release.next_token := h.token; release.next_acquired_at := h.acquired_at;
@@ -688,19 +778,21 @@ $$;
 -- queues. lock_key waits for an attempt that is still under way (invariant 7). A
 -- bind:ttl lock that another instance was granted, too, is left: see ask; and so is a
 -- place in line that another instance keeps. A hold is ignored, for nobody was told of
--- the grant; but not when another instance was, and it is gone.
+-- the grant; but not when another instance was, and it is gone. lapsed: the grant had ended
+-- before, with its lease.
 -- +goose StatementBegin
 CREATE FUNCTION locksidecar.undo(
     ns text, not_after timestamptz, its_instance text, keys text[], grants uuid[])
 RETURNS TABLE (
     namespace text, key text, outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text,
     token bigint, acquired_at timestamptz, expires_at timestamptz, hints uuid[], hint_instances text[],
-    watched boolean, ended bigint, now timestamptz)
+    watched boolean, ended bigint, now timestamptz, lapsed boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     a record;
     l locksidecar.locks;
+    its_lease locksidecar.leases;
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR a IN
@@ -710,11 +802,12 @@ BEGIN
         PERFORM locksidecar.in_time(not_after);
         DELETE FROM locksidecar.waiters w WHERE w.namespace = ns AND w.grant_id = a.grant_id
         AND NOT EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = w.lease_id AND s.instance <> its_instance);
-        IF l.grant_id = a.grant_id AND l.lease_id IS NOT NULL AND NOT EXISTS (
-            SELECT FROM locksidecar.leases s
-            WHERE s.id = l.lease_id AND (NOT s.renewed OR s.standing) AND (s.repeated OR s.instance <> its_instance))
-        THEN
-            RETURN QUERY SELECT ns, a.key, h.*, clock_timestamp()
+        SELECT * INTO its_lease FROM locksidecar.leases s WHERE s.id = l.lease_id;
+        CONTINUE WHEN (NOT its_lease.renewed OR its_lease.standing)
+            AND (its_lease.repeated OR its_lease.instance <> its_instance);
+        IF l.grant_id = a.grant_id AND l.lease_id IS NOT NULL THEN
+            RETURN QUERY SELECT ns, a.key, h.*, clock_timestamp(),
+                coalesce(its_lease.expires_at <= clock_timestamp() OR its_lease.standing, true)
             FROM locksidecar.hand_off(ns, a.key, l.lease_id, l.token, '') h;
         END IF;
     END LOOP;

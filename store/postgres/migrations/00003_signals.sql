@@ -31,10 +31,12 @@ CREATE INDEX watchers_lease ON locksidecar.watchers (lease_id);
 -- signal asks the holders of keys for something, in the order of the keys. A stop is
 -- noted in the lock row; its time is that of the first one. The session that holds the
 -- lock is to be told (by the row in signals; the instance is returned for a hint), of a
--- stop only if that is new. Nobody claims the lock of an unrenewed lease, or of one that
--- stands, in a way that could be interrupted: a break buries that lease here, and
--- returns it, for the key is to be handed off as after any burial. The grant is not
--- released then, so later claims of it hear that it ended (see judge).
+-- stop only if that is new; and so are those who watch, unless the lock was released and
+-- only a hold keeps it: then there is no holder. Who asks again, for another reason or not,
+-- hears so: others need not be told each time. Nobody claims the lock of an unrenewed
+-- lease, or of one that stands, in a way that could be interrupted: a break buries that
+-- lease here, and returns it, for the key is to be handed off as after any burial. The
+-- grant is not released then, so later claims of it hear that it ended (see judge).
 --
 -- The lease is locked FOR KEY SHARE, as in ask: a burial either waits, and then sees the
 -- signal and drops it, or was before, and there is nobody to ask.
@@ -44,7 +46,7 @@ CREATE FUNCTION locksidecar.signal(
 RETURNS TABLE (
     ord integer, held boolean, token bigint, watched boolean,
     stopping timestamptz, -- null: no stop was noted, or nothing about it is new
-    tell text, buried uuid,
+    tell text, again boolean, buried uuid,
     hints uuid[], hint_instances text[]) -- who was told that the lock may end later
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -61,9 +63,12 @@ BEGIN
         SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = a.key FOR UPDATE;
         PERFORM locksidecar.in_time(not_after);
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id FOR KEY SHARE;
-        signal.ord := a.ord; signal.token := l.token; signal.watched := l.watched;
+        signal.ord := a.ord; signal.token := l.token; signal.watched := l.watched AND l.grant_id IS NOT NULL;
         signal.stopping := NULL; signal.tell := NULL; signal.buried := NULL;
         signal.hints := NULL; signal.hint_instances := NULL;
+        signal.again := CASE a.kind WHEN 'stop' THEN l.stopping IS NOT NULL ELSE EXISTS (
+            SELECT FROM locksidecar.signals g
+            WHERE g.lease_id = s.id AND g.namespace = ns AND g.key = a.key AND g.token = l.token AND g.kind = a.kind) END;
         signal.held := s.id IS NOT NULL AND s.expires_at > clock_timestamp() AND a.token IN (0, l.token);
         IF signal.held AND a.kind = 'stop' THEN
             UPDATE locksidecar.locks
@@ -115,7 +120,8 @@ BEGIN
     FOR k IN SELECT u.k FROM unnest(keys) AS u (k) ORDER BY u.k COLLATE "C" LOOP
         l := locksidecar.lock_key(ns, k);
         PERFORM locksidecar.in_time(not_after);
-        PERFORM FROM locksidecar.leases WHERE id = its_lease AND expires_at > clock_timestamp() FOR KEY SHARE;
+        PERFORM FROM locksidecar.leases
+        WHERE id = its_lease AND expires_at > clock_timestamp() AND NOT standing FOR KEY SHARE;
         CONTINUE WHEN NOT FOUND;
         IF NOT l.watched THEN
             UPDATE locksidecar.locks SET watched = true WHERE namespace = ns AND key = k;

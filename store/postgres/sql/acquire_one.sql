@@ -5,8 +5,8 @@
 -- is locked; the first one was drawn before the wait and is not used there.
 -- The last condition looks first, because a conflict that is refused locks the row
 -- all the same and makes the server flush its log for a denial.
--- It grants only in the epoch of this server (see the function in_epoch) and only
--- in time (invariant 7).
+-- It grants only in the epoch of this server (see the function in_epoch), to a sidecar that
+-- is not too old for the schema, and only in time (invariant 7).
 -- $1 namespace, $2 key, $3 lease, $4 grant, $5 session, $6 owner, $7 data, $8 traceparent, $9 not after
 INSERT INTO locksidecar.locks AS l
     (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
@@ -15,7 +15,7 @@ FROM locksidecar.leases own
 WHERE own.id = $3 AND own.expires_at > clock_timestamp() AND NOT own.standing
 AND (SELECT lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = $2) IS NULL
 AND clock_timestamp() < $9
-AND (SELECT epoch FROM locksidecar.meta) = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)
+AND (SELECT epoch = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) || mark FROM locksidecar.meta WHERE oldest_version <= :schema_version)
 ON CONFLICT (namespace, key) DO UPDATE
 SET lease_id = excluded.lease_id, token = nextval('locksidecar.tokens'), grant_id = excluded.grant_id,
     stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,

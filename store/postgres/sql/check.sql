@@ -4,7 +4,8 @@
 -- was skipped has its outcome, for as long as its lease lives. Places are not told:
 -- counting them for everybody in a long line would be quadratic. A server that was just
 -- promoted does not judge: by its clock a grant may look as if it were over, and new_epoch
--- would give its lease, and the lock, its TTL again, when the waiter has been told so.
+-- would give its lease, and the lock, its TTL again, when the waiter has been told so. A
+-- grant that is found is told when the standby has it.
 -- $1 namespace, $2 keys, $3 grants
 SELECT a.ord::integer, o.id IS NOT NULL AND w.outcome IS NULL AND NOT o.standing AS queued, o.instance AS keeper,
     o.id IS NOT NULL AND w.outcome IS NOT NULL AS skipped, w.result, l.lease_id AS rides_on, l.handed_by,
@@ -16,3 +17,4 @@ LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = w.lease_id OFFSET
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key = a.key OFFSET 0) l ON true
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s ON true
 WHERE (SELECT locksidecar.in_epoch())
+AND CASE WHEN l.grant_id = a.grant_id THEN locksidecar.replicated() ELSE true END

@@ -1,2 +1,2 @@
--- Begins to grant on a server that was promoted: see the function.
+-- Begins to grant on a server that was promoted, or restored: see the function.
 SELECT locksidecar.new_epoch()

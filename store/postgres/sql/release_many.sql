@@ -5,7 +5,7 @@
 -- few, so they are read once; whether one lives is judged when the row's lock is had.
 -- $1 namespace, $2 keys, $3 tokens, $4 leases
 WITH own AS MATERIALIZED (
-    SELECT id, instance, pod, expires_at FROM locksidecar.leases
+    SELECT id, expires_at FROM locksidecar.leases
     WHERE id = ANY ($4::uuid[]) AND renewed AND hold_until IS NULL
 ), locked AS MATERIALIZED (
     SELECT l.at, c.token, c.lease_id, clock_timestamp() AS had
@@ -21,6 +21,4 @@ SET lease_id = NULL, grant_id = NULL, freed_at = clock_timestamp()
 FROM locked s, own o
 WHERE l.ctid = s.at AND l.token = s.token AND l.lease_id = s.lease_id AND NOT l.contended AND l.stopping IS NULL
 AND o.id = s.lease_id AND o.expires_at > s.had
-RETURNING l.key, l.watched,
-    l.token, l.acquired_at, o.expires_at, clock_timestamp(), o.id, o.instance, o.pod, true, false,
-    l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id, 0
+RETURNING l.key, l.watched

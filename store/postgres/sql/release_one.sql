@@ -8,6 +8,4 @@ SET lease_id = NULL, grant_id = NULL, freed_at = clock_timestamp()
 FROM locksidecar.leases s
 WHERE l.namespace = $1 AND l.key = $2 AND l.token = $3 AND l.lease_id = $4 AND NOT l.contended AND l.stopping IS NULL
 AND s.id = $4 AND s.renewed AND s.expires_at > clock_timestamp() AND s.hold_until IS NULL
-RETURNING l.key, l.watched,
-    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, false,
-    l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id, 0
+RETURNING l.key, l.watched

@@ -2,5 +2,5 @@
 -- function.
 -- $1 namespace, $2 not after, $3 instance, $4 keys, $5 grants
 SELECT namespace, key, outcome, expired, grant_id, lease_id, instance, token, acquired_at, expires_at,
-    hints, hint_instances, watched, ended, now
+    hints, hint_instances, watched, ended, now, lapsed
 FROM locksidecar.undo($1, $2, $3, $4, $5)

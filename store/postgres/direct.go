@@ -1,0 +1,76 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// errOtherServer: who listens there hears nothing.
+var errOtherServer = errors.New("LOCKSIDECAR_LISTEN_URL leads to another server than LOCKSIDECAR_STORE_URL: both must lead to the same database")
+
+// whereabouts is where a connection leads. See sql/whereabouts.sql.
+type whereabouts struct {
+	server   int64
+	database string
+}
+
+// listens reports whether this store can listen at all.
+func (s *Store) listens() bool { return s.direct != nil || !s.shared() }
+
+// greet looks where the connection that listens leads, when it has a URL of its own, and
+// sets the session up. Nothing else is believed of that server, not even its clock, before
+// it is known to be the store's.
+func (e *ear) greet(ctx context.Context, conn *pgx.Conn) error {
+	own, err := e.compare(ctx, conn)
+	if err != nil || !own { // in a pooler's session, settings would stay behind
+		return err
+	}
+	return e.s.setUpSession(ctx, conn)
+}
+
+// compare fails when the connection that listens does not lead to where the store is. A
+// pooler, or a host of several, may lead to another server by now, while the one before
+// lives on. own: the session belongs to this connection alone, for as long as it lives.
+func (e *ear) compare(ctx context.Context, conn *pgx.Conn) (own bool, err error) {
+	var there whereabouts
+	var process uint32
+	err = e.s.measured(ctx, sqlWhereabouts, func(sql string) error {
+		return conn.QueryRow(ctx, sql, pgx.QueryExecModeExec).Scan(&there.server, &there.database, &process)
+	})
+	if err != nil {
+		return false, err
+	}
+	here, err := e.s.whereabouts(ctx)
+	switch {
+	case err != nil:
+		return false, err
+	case here.server != there.server:
+		return false, errOtherServer
+	case here.database != there.database:
+		return false, fmt.Errorf("LOCKSIDECAR_LISTEN_URL leads to the database %q, LOCKSIDECAR_STORE_URL to %q: both must lead to the same database",
+			there.database, here.database)
+	}
+	return process == conn.PgConn().PID(), nil
+}
+
+// whereabouts is where the store's other connections lead.
+func (s *Store) whereabouts(ctx context.Context) (whereabouts, error) {
+	ctx, cancel, o, err := s.begin(ctx, "listen")
+	if err != nil {
+		return whereabouts{}, err
+	}
+	defer cancel()
+	found, err := query(ctx, o, sqlWhereabouts, nil, func(rows pgx.Rows, w *whereabouts) error {
+		return rows.Scan(&w.server, &w.database, nil)
+	})
+	if err == nil && len(found) != 1 {
+		err = o.fail(errShort, false)
+	}
+	if err != nil {
+		return whereabouts{}, err
+	}
+	return found[0], nil
+}

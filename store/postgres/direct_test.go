@@ -1,0 +1,208 @@
+package postgres_test
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/internal/logtest"
+	"github.com/locksidecar/locksidecar/internal/pgproxy"
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
+)
+
+// behind opens an instance behind a pooler that listens past it, and what it logs.
+func behind(t *testing.T, pooler, direct, instance string, before ...func(store.Store)) (*listener, *logtest.Log) {
+	t.Helper()
+	text := &logtest.Log{}
+	s, err := postgres.New(postgres.Config{
+		URL: pooler, ListenURL: direct, Identity: store.Identity{Namespace: "n", Instance: instance, Pod: "p"},
+		AutoMigrate: true, Logger: slog.New(slog.NewTextHandler(text, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &listener{Store: s, news: make(chan store.News, 10_000)}
+	l.OnNews(func(n store.News) { l.news <- n })
+	for _, f := range before {
+		f(s)
+	}
+	start(t, l)
+	l.lease = openLease(t, l, time.Hour)
+	return l, text
+}
+
+// Who listens past a pooler hears of a grant itself, and needs no right there but to
+// connect. Nothing else goes that way.
+func TestAHandOffIsHeardPastAPooler(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	through := cluster.Pooler(t, url, 3)
+	admin := adminOf(t, url)
+	makeRole(t, connect(t, admin), "ear", "LOGIN")
+	direct := strings.Replace(admin, "postgres@", "ear@", 1)
+	a, _ := behind(t, through, direct, "a")
+	b, _ := behind(t, through, direct, "b")
+	b.Listen(true)
+	for range 3 {
+		holder, waiter := askFor("k", a.lease), askFor("k", b.lease)
+		token := want(t, acquire(t, a, holder), store.Granted).Token
+		want(t, enqueue(t, b, waiter), store.Queued)
+		b.awaitHearing(t)
+		cluster.ResetStatements(t, admin)
+		release(t, a, store.Claim{Key: "k", Token: token, Lease: a.lease, Traceparent: handedBy})
+		told := b.awaitGrant(t, waiter)
+		if told.Token <= token || told.HandedBy != handedBy {
+			t.Errorf("told of %+v after token %d", told, token)
+		}
+		if n := cluster.Statements(t, admin, "/* locksidecar:notify */%"); n != 0 {
+			t.Errorf("%d statements told what the release's own had told", n)
+		}
+		release(t, b, store.Claim{Key: "k", Token: told.Token, Lease: b.lease})
+	}
+	if n := pgtest.Query[int64](t, admin, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'ear'"); n != 1 || ears(t, admin) != 1 {
+		t.Errorf("%d connections go past the pooler, and %d listen; want the one that listens", n, ears(t, admin))
+	}
+}
+
+// A listener that leads elsewhere says so, once, and locks go on without it. Of several
+// hosts, the one that takes writes is listened to.
+func TestADirectListenerElsewhere(t *testing.T) {
+	url, another := cluster.NewDatabase(t), cluster.NewDatabase(t)
+	through := cluster.Pooler(t, url, 3)
+	own, other := otherServer(t, url)
+	for name, test := range map[string]struct{ direct, says string }{
+		"another database":   {another, "LOCKSIDECAR_LISTEN_URL leads to the database"},
+		"another server":     {other, "LOCKSIDECAR_LISTEN_URL leads to another server"},
+		"through the pooler": {through, "is not heard at LOCKSIDECAR_LISTEN_URL"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, text := behind(t, through, test.direct, "i")
+			s.Listen(true)
+			poll(t, "the log says why", func() bool { return strings.Contains(text.String(), test.says) })
+			want(t, acquire(t, s, askFor(name, s.lease)), store.Granted)
+			want(t, enqueue(t, s, askFor(name, s.lease)), store.Queued)
+			if s.Ready() != nil || !s.Traits().Polls {
+				t.Errorf("ready: %v, polls: %v; want locks without news", s.Ready(), s.Traits().Polls)
+			}
+			if n := strings.Count(text.String(), "are not heard, trying again"); n != 1 {
+				t.Errorf("%d lines say so, want 1:\n%s", n, text)
+			}
+		})
+	}
+	own.Demote(t)
+	s, _ := behind(t, through, ofHosts(t, other, url), "i")
+	s.Listen(true)
+	s.awaitHearing(t)
+}
+
+// otherServer starts a server that has a database of the same name.
+func otherServer(t *testing.T, url string) (server *pgtest.Cluster, other string) {
+	t.Helper()
+	server = pgtest.Start(t)
+	name := configOf(t, url).Database
+	exec(t, connect(t, server.URL("postgres")), "CREATE DATABASE "+name)
+	other = server.URL(name)
+	return server, other
+}
+
+func configOf(t *testing.T, url string) *pgx.ConnConfig {
+	t.Helper()
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// adminOf is the URL for the superuser.
+func adminOf(t *testing.T, url string) string {
+	t.Helper()
+	return cluster.URL(configOf(t, url).Database)
+}
+
+// ofHosts is a URL with the hosts of two.
+func ofHosts(t *testing.T, first, second string) string {
+	t.Helper()
+	one, two := configOf(t, first), configOf(t, second)
+	return fmt.Sprintf("postgres://postgres@/%s?host=%s,%s&port=%d,%d", one.Database, one.Host, two.Host, one.Port, two.Port)
+}
+
+// Trap: a pooler leads to another server by now, and the one before lives on. Who listens
+// there hears nothing, and must know it.
+func TestAListenerThatTheStoreHasLeft(t *testing.T) {
+	url := adminOf(t, cluster.NewDatabase(t)) // whom the other server knows, too
+	_, other := otherServer(t, url)
+	proxy := pgproxy.Start(t, url)
+	s, text := behind(t, proxy.URL(), url, "i", postgres.AskOften)
+	s.Listen(true)
+	s.awaitHearing(t)
+	proxy.Lead(t, other)
+	poll(t, "it does not say that it hears", func() bool { return s.Traits().Polls })
+	poll(t, "the log says why", func() bool { return strings.Contains(text.String(), "leads to another server") })
+	proxy.Lead(t, url)
+	s.awaitHearing(t)
+}
+
+// A listener that cannot connect is no reason not to be ready; the log says so once.
+func TestADirectListenerThatIsRefused(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	attempts := make(chan struct{}, 1)
+	s, text := behind(t, cluster.Pooler(t, url, 3), "postgres://u:"+password+"@"+refuse(t, attempts)+"/db?sslmode=disable", "i")
+	s.Listen(true)
+	for range 4 {
+		<-attempts
+	}
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+	if n := strings.Count(text.String(), "are not heard, trying again"); n != 1 || s.Ready() != nil || !s.Traits().Polls {
+		t.Errorf("%d lines, want 1; ready: %v\n%s", n, s.Ready(), text)
+	}
+	if strings.Contains(text.String(), password) {
+		t.Errorf("the log tells the password:\n%s", text)
+	}
+}
+
+func TestAListenerWithoutUse(t *testing.T) {
+	for _, config := range []postgres.Config{
+		{URL: "postgres://h/db", ListenURL: "postgres://h/db", Listen: postgres.ListenNever},
+		{URL: "postgres://h/db", ListenURL: "postgres://u:" + password + "@h:port/db"},
+	} {
+		if _, err := postgres.New(config); err == nil || strings.Contains(err.Error(), password) {
+			t.Errorf("New(%+v): %v", config, err)
+		}
+	}
+}
+
+// Trap: where LISTEN_URL leads wrongly, to a later copy of the same system even, the store
+// learns nothing from it: its own server is no old primary, and its connections stay.
+func TestAListenerElsewhereChangesNoConnections(t *testing.T) {
+	own, clone := pgtest.Start(t, pgtest.WithTCP()), pgtest.Start(t, pgtest.WithTCP())
+	url := own.NewDatabase(t)
+	if err := clone.Follow(own); err != nil {
+		t.Fatal(err)
+	}
+	clone.Lead(t)
+	s, text := behind(t, url, clone.URL(configOf(t, url).Database), "i")
+	pids := func() string {
+		_, err := s.Renew(t.Context(), []store.LeaseID{s.lease})
+		if err == nil {
+			_, err = s.Get(t.Context(), []string{"k"})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pgtest.Query[string](t, url, `SELECT string_agg(pid::text, ' ' ORDER BY pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'locksidecar'`)
+	}
+	before := pids()
+	s.Listen(true)
+	poll(t, "the log says why", func() bool { return strings.Contains(text.String(), "leads to another server") })
+	if after := pids(); !strings.Contains(after, before) {
+		t.Errorf("connections %s, before: %s", after, before)
+	}
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+}

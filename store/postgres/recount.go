@@ -1,0 +1,104 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// ridersLock lets one at a time look for what rides on its leases: any number that nobody
+// else uses.
+const ridersLock = 5_120_947_233_806_114_109
+
+// riderRow is a row of riders.sql, and what riders_after.sql has besides.
+type riderRow struct {
+	history      uuid.UUID
+	lease, grant zeronull.UUID
+	key          zeronull.Text
+	token        zeronull.Int8
+	waits        *bool
+
+	turn bool
+	next *string
+}
+
+func (r *riderRow) scan(rows pgx.Rows, more ...any) error {
+	return rows.Scan(append([]any{&r.history, &r.lease, &r.key, &r.token, &r.grant, &r.waits}, more...)...)
+}
+
+// countOf is what rows say. Where nothing rides, one says in which history.
+func countOf(rows []riderRow) (count store.Count) {
+	for i := range rows {
+		r := &rows[i]
+		count.History = r.history
+		if r.lease == (zeronull.UUID{}) {
+			continue
+		}
+		count.Riders = append(count.Riders, store.Rider{
+			Lease: store.LeaseID(r.lease), Attempt: store.Attempt{Key: string(r.key), Grant: store.GrantID(r.grant)},
+			Token: int64(r.token), Waits: r.waits != nil && *r.waits,
+		})
+	}
+	return count
+}
+
+// Riders reads what rides on leases under some keys. No lease is renewed without it after
+// a failover, when everybody comes at once: it has the renewals' connection.
+func (s *Store) Riders(ctx context.Context, leases []store.LeaseID, keys []string) (store.Count, error) {
+	if len(leases) == 0 || len(keys) == 0 {
+		return store.Count{}, nil
+	}
+	ctx, cancel, o, err := s.beginRenewal(ctx, "riders", len(keys))
+	if err != nil {
+		return store.Count{}, err
+	}
+	defer cancel()
+	rows, err := query(ctx, o, sqlRiders, []any{s.config.Identity.Namespace, keys, uuids(leases)},
+		func(rows pgx.Rows, r *riderRow) error { return r.scan(rows) })
+	return countOf(rows), err
+}
+
+// RidersAfter reads a part of the locks. Nobody waits for it.
+func (s *Store) RidersAfter(ctx context.Context, leases []store.LeaseID, after string) (store.Part, error) {
+	part := store.Part{Next: after}
+	if len(leases) == 0 {
+		part.Last = true
+		return part, nil
+	}
+	ctx, cancel, o, err := s.beginBatch(ctx, "riders after", len(leases))
+	if err != nil {
+		return part, err
+	}
+	defer cancel()
+	rows, err := query(ctx, o, sqlRidersAfter, []any{s.config.Identity.Namespace, after, uuids(leases), int64(ridersLock)},
+		func(rows pgx.Rows, r *riderRow) error { return r.scan(rows, &r.turn, &r.next) })
+	if err != nil || len(rows) == 0 {
+		return part, err
+	}
+	part.Count = countOf(rows)
+	switch first := rows[0]; {
+	case !first.turn:
+	case first.next == nil:
+		part.Last = true
+	default:
+		part.Next = *first.next
+	}
+	return part, nil
+}
+
+// Recounted notes that what rides on leases is known.
+func (s *Store) Recounted(ctx context.Context, leases []store.LeaseID, history store.History) error {
+	if len(leases) == 0 {
+		return nil
+	}
+	ctx, cancel, o, err := s.beginRenewal(ctx, "recounted", len(leases))
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	return execute(ctx, o, sqlRecounted, uuids(leases), [16]byte(history))
+}

@@ -1,0 +1,244 @@
+package postgres_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
+)
+
+// backedUp is a database with a lock that is held, whose last renewal is not in it any more,
+// as a backup has it.
+type backedUp struct {
+	t      *testing.T
+	url    string
+	held   store.LeaseID
+	s      store.Store
+	custom []byte // a dump of it
+}
+
+var restorer = store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
+
+func newBackedUp(t *testing.T, url string) *backedUp {
+	t.Helper()
+	s := startStore(t, url, restorer)
+	b := &backedUp{t: t, url: url, held: openLease(t, s, time.Hour), s: s}
+	want(t, acquire(t, s, askFor("held", b.held)), store.Granted)
+	exec(t, connect(t, url), "UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
+	return b
+}
+
+// goesOn grants some more, which the backup does not know, and returns the last token.
+func (b *backedUp) goesOn() (last int64) {
+	b.t.Helper()
+	lease := openLease(b.t, b.s, time.Hour)
+	for range 100 {
+		last = want(b.t, acquire(b.t, b.s, askFor(uuid.NewString(), lease)), store.Granted).Token
+	}
+	b.s.Stop()
+	return last
+}
+
+// isSafe holds a restored database to the rules: tokens go on growing, and no lease of the
+// backup is buried before its holder could have renewed it.
+func (b *backedUp) isSafe(url string, last int64) {
+	b.t.Helper()
+	s := startStore(b.t, url, restorer)
+	defer s.Stop()
+	mine := openLease(b.t, s, time.Hour)
+	if a := want(b.t, acquire(b.t, s, askFor(uuid.NewString(), mine)), store.Granted); a.Token <= last {
+		b.t.Errorf("token %d after %d", a.Token, last)
+	}
+	want(b.t, acquire(b.t, s, askFor("held", mine)), store.Held)
+	// That is for once: then it is dead as any other.
+	exec(b.t, connect(b.t, url), "UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min' WHERE id = $1", b.held)
+	want(b.t, acquire(b.t, s, askFor("held", mine)), store.Granted)
+}
+
+// A dump takes tokens back with it. However it is restored, that is noticed before anything
+// is granted.
+func TestARestoredDump(t *testing.T) {
+	for name, restore := range map[string]func(t *testing.T, b *backedUp, dump []byte) (url string){
+		"into another server": func(t *testing.T, _ *backedUp, dump []byte) string {
+			t.Helper()
+			other := pgtest.Start(t, pgtest.WithoutFsync())
+			url := other.NewDatabase(t)
+			other.Tool(t, dump, "psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--output=/dev/null", url)
+			return url
+		},
+		"in its place": func(t *testing.T, b *backedUp, dump []byte) string {
+			t.Helper()
+			exec(t, connect(t, b.url), "DROP SCHEMA locksidecar CASCADE")
+			cluster.Tool(t, dump, "psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--output=/dev/null", b.url)
+			return b.url
+		},
+		"only the rows": func(t *testing.T, b *backedUp, _ []byte) string {
+			t.Helper()
+			exec(t, connect(t, b.url), `TRUNCATE locksidecar.meta, locksidecar.leases, locksidecar.locks, locksidecar.waiters,
+				locksidecar.signals, locksidecar.watchers, locksidecar.fleet, locksidecar.goose_db_version`)
+			cluster.Tool(t, b.custom, "pg_restore", "--exit-on-error", "--data-only", "--dbname="+b.url)
+			return b.url
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBackedUp(t, cluster.NewEmptyDatabase(t)) // its owner dumps it
+			b.custom = cluster.Tool(t, nil, "pg_dump", "--format=custom", b.url)
+			dump := cluster.Tool(t, nil, "pg_dump", "--column-inserts", "--schema=locksidecar", b.url)
+			last := b.goesOn()
+			b.isSafe(restore(t, b, dump), last)
+		})
+	}
+}
+
+// A backup of before an upgrade, restored in the place of what sidecars use: they notice with
+// the next statement, say what is wrong, grant nothing and renew nothing, and go on when the
+// schema is what they were built for.
+func TestAnOlderSchemaIsRestored(t *testing.T) {
+	older := func(version int) func(t *testing.T, url string) {
+		return func(t *testing.T, url string) {
+			t.Helper()
+			exec(t, connect(t, url), "DROP SCHEMA IF EXISTS locksidecar CASCADE")
+			if version > 0 {
+				postgres.MigrateUpTo(t.Context(), t, url, version)
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		restore func(t *testing.T, url string)
+		version int
+	}{
+		"none":                         {older(0), 0},
+		"without functions":            {older(1), 1},
+		"without tables":               {older(2), 2},
+		"with all that a renewal asks": {older(3), 3},
+		"without a column": {func(t *testing.T, url string) {
+			t.Helper()
+			exec(t, connect(t, url), "ALTER TABLE locksidecar.leases DROP COLUMN history; UPDATE locksidecar.meta SET schema_version = 3")
+		}, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := cluster.NewEmptyDatabase(t)
+			postgres.MigrateUpTo(t.Context(), t, url, postgres.SchemaVersion)
+			s, err := postgres.New(postgres.Config{URL: url, Identity: restorer})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(s.Stop)
+			if err := s.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			awaitReady(t, s)
+			lease := openLease(t, s, time.Hour)
+			want(t, acquire(t, s, askFor("held", lease)), store.Granted)
+
+			test.restore(t, url)
+			const row = "INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at) VALUES ($1, 'i', 'p', true, '1h', now() + interval '1h')"
+			if test.version == 3 && name != "without a column" {
+				exec(t, connect(t, url), "SELECT locksidecar.new_epoch()")
+				exec(t, connect(t, url), row, lease) // as the backup had it
+			}
+			says := "the database has no locksidecar schema: run `locksidecar migrate`"
+			if test.version > 0 {
+				says = fmt.Sprintf("the database's schema is version %d, this sidecar needs %d: run `locksidecar migrate`", test.version, postgres.SchemaVersion)
+			}
+			_, _ = s.Renew(t.Context(), []store.LeaseID{lease}) // the one statement
+			poll(t, "it says what is wrong", func() bool { why := s.Ready(); return why != nil && why.Error() == says })
+			if r, err := s.Renew(t.Context(), []store.LeaseID{lease}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+				t.Errorf("renewal: %+v, %v", r, err)
+			}
+			if a, err := s.Acquire(t.Context(), []store.Ask{askFor("k", lease)}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+				t.Errorf("acquire: %+v, %v", a, err)
+			}
+
+			older(0)(t, url)
+			postgres.MigrateUpTo(t.Context(), t, url, postgres.SchemaVersion)
+			awaitReady(t, s)
+			want(t, acquire(t, s, askFor("k", openLease(t, s, time.Hour))), store.Granted)
+		})
+	}
+}
+
+// A copy of the server's files that is put back in its place, such as a snapshot of its disk,
+// shows nothing of that, and takes tokens back. So an operator says so. Who recovers from a
+// base backup need not: the server is on a new timeline.
+func TestARestoredCopy(t *testing.T) {
+	own := pgtest.Start(t, pgtest.WithSetting("restore_command", "false"))
+	for name, again := range map[string]func(t *testing.T, url string, last int64){
+		"started": func(t *testing.T, url string, last int64) {
+			t.Helper()
+			own.Restart(t)
+			if token := pgtest.Query[int64](t, url, "SELECT nextval('locksidecar.tokens')"); token > last {
+				t.Fatalf("token %d after %d: the copy is none", token, last)
+			}
+			if token := pgtest.Query[int64](t, url, "SELECT locksidecar.restored()"); token <= last {
+				t.Errorf("token %d after %d", token, last)
+			}
+		},
+		"recovered": func(t *testing.T, _ string, _ int64) {
+			t.Helper()
+			own.Recover(t)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBackedUp(t, own.NewDatabase(t))
+			b.s.Stop()
+			back := own.Copy(t)
+			own.Restart(t)
+			b.s = startStore(t, b.url, restorer)
+			last := b.goesOn()
+			back()
+			again(t, b.url, last)
+			b.isSafe(b.url, last)
+		})
+	}
+}
+
+// Each call begins an epoch of its own, also when nothing was granted since.
+func TestRestoredTwice(t *testing.T) {
+	s := newScene(t)
+	epoch := func() string { return pgtest.Query[string](t, s.url, "SELECT epoch FROM locksidecar.meta") }
+	restored := func() int64 { return pgtest.Query[int64](t, s.url, "SELECT locksidecar.restored()") }
+	was, first := epoch(), restored()
+	is := epoch()
+	if second := restored(); second < first+jump {
+		t.Errorf("token %d after %d", second, first)
+	}
+	if was == is || is == epoch() {
+		t.Error("an epoch has the name of the one before")
+	}
+	// What else is written there, by a migration, begins none.
+	exec(t, s.conn, "UPDATE locksidecar.meta SET schema_version = schema_version, epoch = epoch")
+	last := lastToken(t, s.url)
+	if a := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted); a.Token >= last+jump {
+		t.Errorf("token %d after %d", a.Token, last)
+	}
+}
+
+// Whoever drops the schema, or moves to an empty database, has tokens that grow, too. A
+// sidecar that runs makes it anew by itself.
+func TestTokensGrowOverANewSchema(t *testing.T) {
+	s := newSceneOn(t, cluster.NewEmptyDatabase(t)) // whose owner may make it
+	last := want(t, acquire(t, s, askFor("held", s.lease)), store.Granted).Token
+	exec(t, s.conn, "DROP SCHEMA locksidecar CASCADE")
+	poll(t, "the schema is there again", func() bool {
+		_, _ = s.Get(t.Context(), []string{"held"}) // which finds out that it is not
+		return pgtest.Query[bool](t, s.url, "SELECT to_regclass('locksidecar.fleet') IS NOT NULL")
+	})
+	awaitReady(t, s)
+	lease := openLease(t, s, time.Hour)
+	if token := want(t, acquire(t, s, askFor("held", lease)), store.Granted).Token; token <= last {
+		t.Errorf("token %d after %d", token, last)
+	}
+	// A promotion just afterwards jumps by the clock, as far as it should.
+	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
+	least := secondsToTokens(t, s.url)
+	if a := want(t, acquire(t, s, askFor("k", lease)), store.Granted); a.Token < least || a.Token >= least+jump {
+		t.Errorf("token %d, want just above %d", a.Token, least)
+	}
+}

@@ -1,0 +1,215 @@
+package postgres
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// errElsewhere: to follow the URL would be to keep some locks here and others there.
+var errElsewhere = errors.New("it names other hosts or another database than at the start; who means that starts the sidecar again")
+
+// server is where the database is, and how one is let in. Its URL is read before each new
+// connection, and with it the files that it names, of certificates and passwords: all may be
+// replaced while connections that were made before live on. What cannot be used changes
+// nothing, so that a mistake in a secret costs a line in the log.
+type server struct {
+	s     *Store
+	what  string // goes there, for the log
+	again func() (string, error)
+	judge func(line) error // of who is at the other end of a new connection
+
+	mu sync.Mutex
+	// good is what the URL said when it could last be used.
+	good *pgx.ConnConfig
+	// wrong is what was wrong with it when it was last read, and was logged; or empty.
+	wrong string
+	// refused is why nobody was let in, last, and refusedAt when. Nil: somebody was since.
+	refused   error
+	refusedAt time.Time
+}
+
+// refusedPause is how long nobody tries to log in after somebody was refused: each call may
+// want a connection, and servers lock out who is refused often.
+const refusedPause = 500 * time.Millisecond
+
+func newServer(s *Store, what, url string, again func() (string, error), judge func(line) error) (*server, error) {
+	good, err := s.connConfig(url, judge)
+	if err != nil {
+		return nil, err
+	}
+	if again == nil {
+		again = func() (string, error) { return url, nil }
+	}
+	return &server{s: s, what: what, again: again, judge: judge, good: good}, nil
+}
+
+// now is how to connect now; whoever gets it may change it.
+func (v *server) now(ctx context.Context) (*pgx.ConnConfig, error) {
+	good, err := v.before()
+	if err != nil {
+		return nil, err
+	}
+	next, err := v.read(good)
+	newLogin := err == nil && (next.User != good.User || next.Password != good.Password)
+	newTLS := err == nil && !sameTLS(next.TLSConfig, good.TLSConfig)
+	if newLogin || newTLS {
+		// The server may learn of it later than we, so that what was before is still right.
+		err = knock(ctx, next)
+		if err != nil && !refuses(err) {
+			return nil, err
+		}
+	}
+	if err != nil {
+		v.note(err)
+		return v.noting(good), nil
+	}
+	v.adopt(next, newLogin)
+	return v.noting(next), nil
+}
+
+// before is how connections were made until now. It fails when that was refused just now.
+func (v *server) before() (*pgx.ConnConfig, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.refused != nil && time.Since(v.refusedAt) < refusedPause {
+		return nil, v.refused
+	}
+	return v.good, nil
+}
+
+// noting makes a copy of how to connect that notes whether somebody is let in.
+func (v *server) noting(config *pgx.ConnConfig) *pgx.ConnConfig {
+	note := func(refused error) {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.refused, v.refusedAt = refused, time.Now()
+	}
+	config = config.Copy()
+	onError, validate := config.OnPgError, config.ValidateConnect
+	config.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+		if notLetIn(err) {
+			note(err)
+		}
+		return onError(conn, err)
+	}
+	config.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		note(nil)
+		return validate(ctx, conn)
+	}
+	return config
+}
+
+// read is what the URL says.
+func (v *server) read(good *pgx.ConnConfig) (*pgx.ConnConfig, error) {
+	url, err := v.again()
+	if err != nil {
+		return nil, err
+	}
+	next, err := v.s.connConfig(url, v.judge)
+	if err == nil && place(next) != place(good) {
+		err = errElsewhere
+	}
+	return next, err
+}
+
+// knock tries whether a user is let in.
+func knock(ctx context.Context, config *pgx.ConnConfig) error {
+	config = config.Copy()
+	config.Tracer = nil
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	_ = conn.Close(ctx)
+	return nil
+}
+
+// refuses reports whether an error says that the server was there, and it or we did not want
+// to go on: the login, or a certificate, is wrong.
+func refuses(err error) bool {
+	_, answered := errors.AsType[*pgconn.PgError](err)
+	_, unverified := errors.AsType[*tls.CertificateVerificationError](err)
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err) // of verify-ca
+	_, alert := errors.AsType[tls.AlertError](err)
+	return answered || unverified || unknown || alert
+}
+
+// sameTLS reports whether the same certificates are trusted and shown.
+func sameTLS(a, b *tls.Config) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.RootCAs.Equal(b.RootCAs) && slices.EqualFunc(a.Certificates, b.Certificates, func(x, y tls.Certificate) bool {
+		return slices.EqualFunc(x.Certificate, y.Certificate, bytes.Equal)
+	})
+}
+
+// note logs what is wrong with the URL, when it is not what was wrong before.
+func (v *server) note(err error) {
+	v.mu.Lock()
+	known := v.wrong == err.Error()
+	v.wrong = err.Error()
+	v.mu.Unlock()
+	if !known {
+		v.s.log.Warn("the store's URL cannot be used as it is now, the one before stays", "of", v.what, "error", err)
+	}
+}
+
+func (v *server) adopt(next *pgx.ConnConfig, newLogin bool) {
+	v.mu.Lock()
+	first := newLogin && (v.good.User != next.User || v.good.Password != next.Password)
+	v.good, v.wrong = next, ""
+	v.mu.Unlock()
+	if first { // others may have found it at the same time
+		v.s.log.Info("the store's URL has another user or password: new connections use it", "of", v.what, "user", next.User)
+	}
+	v.s.warnUnverified(next)
+}
+
+// place is the hosts and the database to which a URL leads. Where it names no database, the
+// server takes the user's name for one.
+func place(c *pgx.ConnConfig) string {
+	var hosts []string
+	for _, h := range waysTo(c) {
+		hosts = append(hosts, net.JoinHostPort(h.Host, strconv.Itoa(int(h.Port))))
+	}
+	return strings.Join(slices.Compact(hosts), ",") + "/" + cmp.Or(c.Database, c.User) // twice where TLS is preferred
+}
+
+// waysTo are the ways in which a connection is tried.
+func waysTo(c *pgx.ConnConfig) []*pgconn.FallbackConfig {
+	return append([]*pgconn.FallbackConfig{{Host: c.Host, Port: c.Port, TLSConfig: c.TLSConfig}}, c.Fallbacks...)
+}
+
+// warnUnverified says once that whoever comes between here and the server may be taken for it.
+func (s *Store) warnUnverified(c *pgx.ConnConfig) {
+	for _, h := range waysTo(c) {
+		if !local(h) && (h.TLSConfig == nil || h.TLSConfig.InsecureSkipVerify) {
+			s.sayOnce(slog.LevelWarn, "it is not verified who answers as the database's server, which would read the password; use sslmode=verify-full",
+				"server", h.Host)
+			return
+		}
+	}
+}
+
+// local reports whether a host can only be this machine.
+func local(h *pgconn.FallbackConfig) bool {
+	network, _ := pgconn.NetworkAddress(h.Host, h.Port)
+	ip, err := netip.ParseAddr(h.Host)
+	return network == "unix" || h.Host == "localhost" || err == nil && ip.IsLoopback()
+}

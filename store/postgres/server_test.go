@@ -1,0 +1,212 @@
+package postgres_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/certtest"
+	"github.com/locksidecar/locksidecar/internal/logtest"
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
+)
+
+// The URL is read again for each new connection, and what cannot be used changes nothing.
+func TestTheURLIsReadAgain(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	makeRole(t, connect(t, url), "another", "LOGIN IN ROLE locksidecar")
+	var text logtest.Log
+	var now atomic.Pointer[string]
+	now.Store(&url)
+	s := startWith(t, postgres.Config{
+		URL: url, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"},
+		Logger: slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Again: func() (string, error) {
+			if u := now.Load(); *u != "" {
+				return *u, nil
+			}
+			return "", errors.New("the file is empty")
+		},
+	})
+	lease := openLease(t, s, time.Hour)
+	lines := 0
+	for _, c := range []struct{ url, user, complaint string }{
+		{"", "locksidecar", "the file is empty"},
+		{pgtest.As(url, "nobody"), "locksidecar", "does not exist"},
+		{strings.Replace(url, "?", "x?", 1), "locksidecar", "other hosts or another database"},
+		{strings.Replace(url, "port=5432", "port=5431", 1), "locksidecar", ""}, // as was said
+		{strings.Replace(url, "host=", "host=/elsewhere,", 1), "locksidecar", ""},
+		{"postgres://u:p@h:port/d", "locksidecar", "invalid port"},
+		{pgtest.As(url, "another"), "another", ""},
+		{url, "locksidecar", ""},
+		{"", "locksidecar", "the file is empty"}, // it was good meanwhile
+	} {
+		now.Store(&c.url)
+		pgtest.Terminate(t, url, "%locksidecar:%")
+		poll(t, "renewals", func() bool {
+			_, err := s.Renew(t.Context(), []store.LeaseID{lease})
+			return err == nil
+		})
+		awaitReady(t, s)
+		poll(t, "all connections to be of "+c.user, func() bool { // those that were ended may not have noticed
+			return pgtest.Query[string](t, url, `SELECT coalesce(string_agg(DISTINCT usename, ' '), '') FROM pg_stat_activity
+				WHERE datname = current_database() AND application_name = 'locksidecar'`) == c.user
+		})
+		if c.complaint != "" {
+			lines++
+		}
+		logged := complaints(text.String())
+		if len(logged) != lines || !strings.Contains(logged[lines-1], c.complaint) {
+			t.Fatalf("%s: %d complaints, want %d: %s", c.url, len(logged), lines, logged)
+		}
+	}
+}
+
+// Certificates are replaced in files that the URL names. A CA that has not signed the server's
+// certificate is tried and not used: the one before is right. One that has is.
+func TestAWrongCAChangesNothing(t *testing.T) {
+	ca, next := certtest.New(t), certtest.New(t)
+	pair := ca.Issue("localhost", time.Now().Add(time.Hour))
+	own := pgtest.Start(t, pgtest.WithTCP(), pgtest.WithoutFsync(), pgtest.WithFile("postgresql.auto.conf", []byte("ssl = on\n")),
+		pgtest.WithFile("server.crt", pair.Cert), pgtest.WithFile("server.key", pair.Key))
+	secret := certtest.MountFiles(t, map[string][]byte{"ca.crt": ca.PEM()})
+	plain := own.NewDatabase(t)
+	url := strings.NewReplacer("127.0.0.1", "localhost", "sslmode=disable", "sslmode=verify-full&sslrootcert="+secret.File("ca.crt")).Replace(plain)
+	var text logtest.Log
+	s, err := postgres.New(postgres.Config{
+		URL: url, Identity: restorer, AutoMigrate: true, Logger: slog.New(slog.NewTextHandler(&text, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, s)
+	lease := openLease(t, s, time.Hour)
+	reconnect := func() {
+		t.Helper()
+		pgtest.Terminate(t, plain, "%locksidecar:%")
+		poll(t, "renewals", func() bool { _, err := s.Renew(t.Context(), []store.LeaseID{lease}); return err == nil })
+	}
+	secret.Replace(map[string][]byte{"ca.crt": next.PEM()})
+	reconnect()
+	if logged := complaints(text.String()); len(logged) != 1 || !strings.Contains(logged[0], "signed by unknown authority") {
+		t.Errorf("the log says: %q", logged)
+	}
+	secret.Replace(map[string][]byte{"ca.crt": append(ca.PEM(), next.PEM()...)})
+	reconnect()
+	other := next.Issue("localhost", time.Now().Add(time.Hour))
+	own.Put(t, "server.key", other.Key)
+	own.Put(t, "server.crt", other.Cert)
+	reconnect()
+}
+
+// complaints are the lines that say what is wrong with the URL.
+func complaints(log string) (found []string) {
+	for line := range strings.Lines(log) {
+		if strings.Contains(line, "cannot be used as it is now") {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// Whoever answers in the server's place would be told the password: that is said once.
+func TestAnUnverifiedServerIsToldOf(t *testing.T) {
+	for url, want := range map[string]int{
+		"postgres://u@db.invalid/d":                            1,
+		"postgres://u@db.invalid/d?sslmode=disable":            1,
+		"postgres://u@db.invalid/d?sslmode=require":            1,
+		"postgres://u@db.invalid/d?sslmode=verify-ca":          1,
+		"postgres://u@127.0.0.1,db.invalid/d?sslmode=require":  1,
+		"postgres://u@db.invalid/d?sslmode=verify-full":        0,
+		"postgres://u@127.0.0.1:1/d":                           0,
+		"postgres://u@[::1]:1/d?sslmode=disable":               0,
+		"postgres://u@localhost:1/d?sslmode=disable":           0,
+		"postgres://u@/d?host=/nowhere&sslmode=disable":        0,
+		"postgres://u@127.0.0.1:1,localhost:1/d?sslmode=allow": 0,
+	} {
+		var text logtest.Log
+		s, err := postgres.New(postgres.Config{URL: url, Logger: slog.New(slog.NewTextHandler(&text, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = s.Start(t.Context())
+		s.Stop()
+		if n := strings.Count(text.String(), "it is not verified"); err != nil || n != want {
+			t.Errorf("%s: %v, said %d times, want %d", url, err, n, want)
+		}
+	}
+}
+
+// What the tests of this package prove, they prove for who may not change the schema.
+func TestStoresMayNotChangeTheSchema(t *testing.T) {
+	s := startStore(t, cluster.NewDatabase(t), store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	got := postgres.InSession(t.Context(), t, s, `SELECT concat_ws(',', rolname, rolsuper, rolcreaterole, rolcreatedb,
+			has_schema_privilege('locksidecar', 'CREATE'), has_database_privilege(current_database(), 'CREATE'))
+		FROM pg_roles WHERE rolname = current_user`)
+	if got != "locksidecar,f,f,f,f,f" {
+		t.Errorf("stores run as %s", got)
+	}
+}
+
+// Trap: where a URL names no database, the server takes the user's name for one, so that
+// another user's locks would be elsewhere.
+func TestAnotherUserIsNoOtherDatabase(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	admin := connect(t, url)
+	makeDatabase(t, admin, "locksidecar")
+	makeDatabase(t, admin, "elsewhere")
+	makeRole(t, admin, "elsewhere", "LOGIN IN ROLE locksidecar")
+	nameless := fmt.Sprintf("postgres://locksidecar@/?host=%s&port=%d", configOf(t, url).Host, configOf(t, url).Port)
+	var now atomic.Pointer[string]
+	now.Store(&nameless)
+	s := startWith(t, postgres.Config{
+		URL: nameless, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"},
+		Again: func() (string, error) { return *now.Load(), nil },
+	})
+	other := pgtest.As(nameless, "elsewhere")
+	now.Store(&other)
+	pgtest.Terminate(t, cluster.URL("locksidecar"), "%locksidecar:%")
+	poll(t, "connections", func() bool { _, err := s.Get(t.Context(), []string{"k"}); return err == nil })
+	if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'locksidecar' AND datname = 'elsewhere'"); n != 0 {
+		t.Errorf("%d connections lead to another database", n)
+	}
+}
+
+// Who is not let in does not knock with each call: servers lock out who is refused often.
+func TestARefusedLoginIsNotTriedWithEachCall(t *testing.T) {
+	own := pgtest.Start(t, pgtest.WithTCP(), pgtest.WithFile("pg_hba.conf",
+		[]byte("host all postgres all trust\nhost all all all scram-sha-256\nlocal all all trust\n"))) //nolint:dupword // pg_hba.conf says so
+	url := own.NewDatabase(t)
+	admin := connect(t, url)
+	exec(t, admin, "CREATE ROLE app LOGIN SUPERUSER PASSWORD 'first'")
+	url = strings.Replace(pgtest.As(url, "app"), "app@", "app:first@", 1)
+	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	exec(t, admin, "ALTER ROLE app PASSWORD 'second'")
+	pgtest.Terminate(t, pgtest.Admin(url), "%locksidecar:%")
+	began := time.Now()
+	for range 500 {
+		if _, err := s.Get(t.Context(), []string{"k"}); !store.Unavailable(err) {
+			t.Fatal(err)
+		}
+	}
+	most := 3 + int(time.Since(began)/(400*time.Millisecond))
+	text, err := os.ReadFile(own.LogFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), "password authentication failed"); n == 0 || n > most {
+		t.Errorf("500 calls in %v knocked %d times, want 1 to %d", time.Since(began), n, most)
+	}
+	exec(t, admin, "ALTER ROLE app PASSWORD 'first'")
+	poll(t, "it is let in", func() bool { _, err := s.Get(t.Context(), []string{"k"}); return err == nil })
+}
