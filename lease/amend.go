@@ -88,7 +88,7 @@ func (m *Manager) amendForeign(ctx context.Context, c claimant, req *AmendReques
 	}
 	m.sweeping.granted(m.clk.Now(), req.TTL)
 	// The store counts from some moment since it was asked: from then, to be safe.
-	left := v.Lock.Holder.ExpiresIn - m.clk.Now().Sub(sent)
+	left := reliable(v.Lock.Holder.ExpiresIn) - m.clk.Now().Sub(sent)
 	if left <= 0 {
 		return Grant{}, m.refusedBy(store.Expired, c)
 	}

@@ -286,7 +286,7 @@ func (b *bid) cancel() {
 	b.phase, b.sent = cancelling, b.m.clk.Now()
 	b.mu.Unlock()
 	if err := b.m.cancels.Submit(b.tr.carry(context.Background()), b.attempt(), b.onCancel); err != nil {
-		b.finish(err)
+		b.fail(err) // the sidecar stops: its place may get the key before the lease is buried
 	}
 }
 
@@ -446,6 +446,8 @@ func (b *bid) grantOf(ans *store.Answer, now time.Time) Grant {
 	g.Reentry = 1
 	if b.req.Bind == BindSession {
 		g.Session = b.s.name
+	} else {
+		g.ExpiresIn = reliable(ans.ExpiresIn)
 	}
 	return g
 }

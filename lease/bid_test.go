@@ -168,6 +168,33 @@ func TestAnEndedSessionReceivesNothing(t *testing.T) {
 	})
 }
 
+// The lock was handed to a waiter, the news of it was lost, and the session ends: the cancel
+// finds the grant, and it is given back.
+func TestACancelFindsAGrant(t *testing.T) {
+	for _, bind := range []Bind{BindSession, BindTTL} {
+		bubble(t, func(t *testing.T, opt option) {
+			r := newRig(t, opt)
+			other := r.another(opt)
+			o, s := other.session(), r.session()
+			r.lock(s, "anchor") // keeps the lease in use
+			g := other.lock(o, "k")
+			r.st.dropNews = true
+			ctx, leave := context.WithCancel(context.Background())
+			a := r.ask(ctx, s, Request{Key: "k", Wait: WaitForever, Bind: bind, TTL: time.Hour})
+			synctest.Wait()
+			other.release(o, g)
+			leave()
+			<-a.done
+			synctest.Wait()
+			if r.stored("k").Held {
+				t.Error("still held")
+			}
+			s.End(EndDropped)
+			r.nothingLeft()
+		})
+	}
+}
+
 // The lease is lost at any moment between the question and the answer: whoever
 // loses it may not have seen the bid or the lock.
 func TestLeaseLostWhileALockIsKept(t *testing.T) {

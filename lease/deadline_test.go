@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -243,7 +244,9 @@ func TestALateCallTellsNoGrant(t *testing.T) {
 func TestALateCallTellsTheTimeThatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
-		for late, want := range map[time.Duration]time.Duration{time.Second: time.Second, 2 * time.Second: 0} {
+		for late, want := range map[time.Duration]time.Duration{
+			time.Second: 900 * time.Millisecond, 1900*time.Millisecond - 1: 1, 1900 * time.Millisecond: 0,
+		} {
 			c := &call{m: r.m, ctx: context.Background(), req: &Request{Key: "k", TTL: 2 * time.Second, Bind: BindTTL}}
 			b := r.m.newBid(c, nil)
 			b.start(c.ctx)
@@ -331,21 +334,34 @@ func TestAmendAcrossTheDeadline(t *testing.T) {
 	})
 }
 
-// The remaining time of a bind:ttl lock counts from when the store was asked.
+// The remaining time of a bind:ttl lock counts from when the store was asked, and ends
+// before the store's: 50 ms, or 5% where that is more.
 func TestRemainingTimeOfBindTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.st.set("Acquire", fault{times: 1, after: 400 * time.Millisecond})
 		g, err := r.m.Acquire(context.Background(), nil, Request{Key: "k", Bind: BindTTL, TTL: time.Second})
 		r.must(err)
-		if g.ExpiresIn != 600*time.Millisecond {
+		if g.ExpiresIn != 550*time.Millisecond {
 			t.Errorf("acquired: %s", g.ExpiresIn)
 		}
 		r.st.set("Amend", fault{after: 400 * time.Millisecond})
 		g, err = r.m.Amend(context.Background(), nil, AmendRequest{Key: "k", Token: g.Token, TTL: 500 * time.Millisecond})
 		r.must(err)
-		if g.ExpiresIn != 100*time.Millisecond {
+		if g.ExpiresIn != 50*time.Millisecond {
 			t.Errorf("amended: %s", g.ExpiresIn)
+		}
+		r.st.set("Amend", fault{after: 400 * time.Millisecond})
+		g, err = r.m.Amend(context.Background(), nil, AmendRequest{Key: "k", Token: g.Token, TTL: 10 * time.Second})
+		r.must(err)
+		if g.ExpiresIn != 9100*time.Millisecond {
+			t.Errorf("amended for longer: %s", g.ExpiresIn)
+		}
+		time.Sleep(9100*time.Millisecond - 1)
+		r.st.set("Amend", fault{})
+		g, err = r.m.Amend(context.Background(), nil, AmendRequest{Key: "k", Token: g.Token})
+		if left := r.stored("k").Holder.ExpiresIn; err != nil || g.ExpiresIn > left-minMargin {
+			t.Errorf("%s before the store's end: told %s, %v", left, g.ExpiresIn, err)
 		}
 		r.st.set("Amend", fault{after: 500 * time.Millisecond})
 		if _, err = r.m.Amend(context.Background(), nil, AmendRequest{Key: "k", Token: g.Token}); lostReason(err) != LostExpired {
@@ -369,7 +385,7 @@ func TestRemainingTimeOfBindTTLThatWaited(t *testing.T) {
 			granted := time.Now()
 			r.st.set(op, fault{after: 3 * time.Second})
 			got := a.granted(t)
-			if left := time.Until(granted.Add(time.Minute)); got.ExpiresIn > left {
+			if left := time.Until(granted.Add(time.Minute)); got.ExpiresIn > reliable(left) {
 				t.Errorf("%s: expires in %s, in truth in %s", op, got.ExpiresIn, left)
 			}
 		})
@@ -391,4 +407,60 @@ func TestOpeningAnsweredTooLate(t *testing.T) {
 			t.Error("the lease is not buried")
 		}
 	})
+}
+
+// A client counts what it was told from when it asked: so however long the process is
+// stopped between looks at the clock, the time waited and the time that is left do not
+// add up to more than there was.
+func TestStoppedWhileTelling(t *testing.T) {
+	const ttl = 15 * time.Second
+	all := func(r *rig, s *Session, req Request) ([]Grant, error) {
+		return r.m.AcquireAll(context.Background(), s, []string{"x", "y"}, req)
+	}
+	for moment := range 60 {
+		synctest.Test(t, func(t *testing.T) {
+			for name, ask := range map[string]func(*rig, *Session) ([]Grant, error){
+				"Acquire": func(r *rig, s *Session) ([]Grant, error) {
+					g, err := r.try(s, "x")
+					return []Grant{g}, err
+				},
+				"bind:ttl": func(r *rig, _ *Session) ([]Grant, error) {
+					g, err := r.m.Acquire(context.Background(), nil, Request{Key: "x", Bind: BindTTL, TTL: ttl})
+					return []Grant{g}, err
+				},
+				"wait and enter": func(r *rig, s *Session) ([]Grant, error) {
+					one, two := r.ask(context.Background(), s, as("o", "k", WaitForever)), r.ask(context.Background(), s, as("o", "k", WaitForever))
+					synctest.Wait()
+					_, err := r.m.Release(context.Background(), nil, ReleaseRequest{Key: "k", Token: r.stored("k").Token})
+					r.must(err)
+					return []Grant{one.granted(t), two.granted(t)}, nil
+				},
+				"AcquireAll":          func(r *rig, s *Session) ([]Grant, error) { return all(r, s, Request{}) },
+				"AcquireAll bind:ttl": func(r *rig, _ *Session) ([]Grant, error) { return all(r, nil, Request{Bind: BindTTL, TTL: ttl}) },
+			} {
+				r := newRig(t, inline)
+				s := r.session()
+				r.lock(s, "lease")
+				r.lockTTL("k", ttl)
+				synctest.Wait()
+				var began atomic.Int64 // when the store began to count, since now
+				for _, op := range []string{"Acquire", "Amend"} {
+					r.st.set(op, fault{then: func() { began.Store(r.clk.ahead.Load()) }})
+				}
+				r.clk.atRead(moment, func() { r.clk.stop(time.Second) })
+				grants, err := ask(r, s)
+				r.clk.next.Store(nil)
+				r.must(err)
+				for _, g := range grants {
+					most := ttl - margin(g.ExpiresIn) // its session's lease began to count now
+					if g.Bind == BindTTL {
+						most += time.Duration(began.Load())
+					}
+					if sum := g.Waited + g.ExpiresIn; g.Token == 0 || sum > most {
+						t.Errorf("%s, moment %d: waited %s, good for %s", name, moment, g.Waited, g.ExpiresIn)
+					}
+				}
+			}
+		})
+	}
 }

@@ -35,7 +35,9 @@
 // nothing and receives nothing.
 //
 // bind:ttl locks have a lease of their own, which nobody renews, and belong to
-// nobody here: any pod may release or extend them, so only the store knows them.
+// nobody here: any pod may release or extend them, so only the store knows them. Their
+// holder counts for itself, and is told a time with the margin taken off, that runs since
+// the question was sent: so it stops believing before the store does.
 //
 // # Entries, holds, outcomes, signals
 //
@@ -154,6 +156,11 @@
 //   - Somebody keeps a key's row locked: what concerns that key is asked again,
 //     alone, and fails after the store's timeout with nothing done. Releases and
 //     undos go on; no other key waits for it.
+//   - A standby is promoted that knows less than was told: the store says with a renewal
+//     that it has another history. Before the lease is trusted any longer, what is believed
+//     to ride on it is read (recount.go): what the store has not is lost (store_lost). What
+//     rides on it and is not known here, nor after twice the store's timeout, is looked for
+//     later, and undone (strays.go).
 //   - The process is stopped or the machine suspended for longer than a lease
 //     lasts: the first read afterwards finds the lease past its deadline and all
 //     its locks lost (expired).

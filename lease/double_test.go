@@ -38,6 +38,13 @@ type double struct {
 	checking, checkingMost int
 	// handOffs, if set, are known to all sidecars of a test.
 	handOffs *handOffs
+	// history is that of the store, recounted those in which leases were last counted.
+	history   store.History
+	recounted map[store.LeaseID]store.History
+	// othersLook: other sidecars look at parts of the locks in this moment.
+	othersLook bool
+	// partKeys is of how many keys a part tells; 0: of one.
+	partKeys int
 }
 
 // listened is one call of Listen, and how many enqueues came before it.
@@ -68,7 +75,7 @@ var errBroken = errors.New("broken on purpose")
 func newDouble(inner *memory.Store) *double {
 	return &double{
 		Store: inner, faults: map[string]*fault{}, calls: map[string]int{}, items: map[string]int{},
-		most: map[string]int{}, attempts: map[store.Attempt]bool{},
+		most: map[string]int{}, attempts: map[store.Attempt]bool{}, recounted: map[store.LeaseID]store.History{},
 	}
 }
 
@@ -221,7 +228,7 @@ func (d *double) lift(ops ...string) {
 // every operation that a manager uses.
 var everyOp = []string{
 	"OpenLeases", "Renew", "Bury", "BuryInstance", "Sweep", "Acquire", "Enqueue", "CheckWaits", "CancelWaits", "Undo",
-	"Release", "Amend", "Get", "List", "Signal", "Signals", "Heard", "Watch", "Unwatch",
+	"Release", "Amend", "Get", "List", "Signal", "Signals", "Heard", "Watch", "Unwatch", "Riders", "RidersAfter", "Recounted",
 }
 
 func (d *double) setAll(f fault) {
@@ -367,15 +374,6 @@ func (d *double) remember(asks []store.Ask) {
 	for _, a := range asks {
 		d.attempts[a.Attempt] = true
 	}
-}
-
-func (d *double) OpenLeases(ctx context.Context, leases []store.NewLease) error {
-	_, err := do(ctx, d, "OpenLeases", len(leases), func(ctx context.Context) (int, error) { return 0, d.Store.OpenLeases(ctx, leases) })
-	return err
-}
-
-func (d *double) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error) {
-	return do(ctx, d, "Renew", len(leases), func(ctx context.Context) (store.Renewal, error) { return d.Store.Renew(ctx, leases) })
 }
 
 func (d *double) Bury(ctx context.Context, leases []store.LeaseID) error {

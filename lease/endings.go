@@ -1,6 +1,10 @@
 package lease
 
-import "sync"
+import (
+	"maps"
+	"slices"
+	"sync"
+)
 
 // rememberedGrants is how many ended grants of this sidecar are remembered at least; at
 // most it is half as many more. So a late claim hears what became of the lock.
@@ -44,6 +48,19 @@ func (e *endings) settled(ref grantRef) {
 			return
 		}
 	}
+}
+
+// keys are those of the grants.
+func (e *endings) keys() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	keys := make(map[string]struct{})
+	for _, known := range e.ages {
+		for ref := range known {
+			keys[ref.key] = struct{}{}
+		}
+	}
+	return slices.Collect(maps.Keys(keys))
 }
 
 func (e *endings) get(ref grantRef) (ending, bool) {

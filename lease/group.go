@@ -87,6 +87,10 @@ type group struct {
 
 	// rounds is how often it has asked.
 	rounds int
+	// waited is reckoned before what is left of the parts: who adds both to the moment at
+	// which it asked must not come to a later end, however long the process was stopped
+	// in between.
+	waited time.Duration
 
 	// For BindTTL. repeats are those of each key, if the request has an id. extendAt is
 	// when the parts must be extended if others are still missing.
@@ -368,10 +372,8 @@ func (g *group) await(c *call, b *bid) (Grant, error) {
 // grants are what the group has got, in the order in which the keys were named.
 func (g *group) grants(keys []string) []Grant {
 	byKey := make(map[string]Grant, len(keys))
-	now := g.m.clk.Now()
 	for i, p := range g.parts {
-		p.g.Waited = now.Sub(g.began)
-		p.g.ExpiresIn = g.calls[i].left
+		p.g.Waited, p.g.ExpiresIn = g.waited, g.calls[i].left
 		byKey[p.g.Key] = p.g
 	}
 	out := make([]Grant, len(keys))

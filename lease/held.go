@@ -25,6 +25,10 @@ type heldLock struct {
 	traceparent string
 	*terms
 
+	// read: the store has said that it is there, in the last history in which its lease was
+	// recounted. It belongs to the renewal that is under way.
+	read bool
+
 	// What follows is guarded by s.mu.
 	*changes
 	// part: of a group that is not complete. The app does not know of it. unheard: it

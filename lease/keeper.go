@@ -2,7 +2,9 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -97,53 +99,98 @@ func (b *book) plan(clk Clock, configured time.Duration) plan {
 	return p
 }
 
-// renew sends one renewal for all leases that are due.
+// renew sends one renewal for all leases that are due. After a failover, what is believed
+// to ride on them is read before they are trusted.
 func (m *Manager) renew(ctx context.Context, due []*renewed) {
-	ids := make([]store.LeaseID, len(due))
+	r := renewal{m: m, sent: m.clk.Now(), early: jitter()}
+	r.suspended = m.clk.Suspended(r.sent)
+	answer, err := m.ask(ctx, due)
+	kept := make(map[store.LeaseID]bool, len(answer.Kept))
+	for _, id := range answer.Kept {
+		kept[id] = true
+	}
+	if answer.Signals {
+		m.signals.look()
+	}
+	var doubtful []*renewed
+	for _, l := range due {
+		if slices.Contains(answer.Recount, l.id) {
+			doubtful = append(doubtful, l)
+			delete(kept, l.id) // it is not known what rides on it
+			continue
+		}
+		r.conclude(l, kept[l.id], err)
+	}
+	m.book.changed()
+	if len(doubtful) > 0 {
+		uncounted := m.recount(ctx, doubtful, answer.History, func(l *renewed) {
+			kept[l.id] = true
+			r.conclude(l, true, nil)
+			m.book.changed()
+		})
+		for _, l := range doubtful {
+			if !kept[l.id] {
+				r.conclude(l, false, uncounted)
+			}
+		}
+		m.book.changed()
+		err = errors.Join(err, uncounted)
+	}
+	if err != nil {
+		m.log.Warn("leases not renewed, trying again", "leases", len(due), "error", err)
+	}
+	m.renewed(r.sent, len(due), len(kept), err)
+}
+
+// ask asks the store for a renewal.
+func (m *Manager) ask(ctx context.Context, due []*renewed) (store.Renewal, error) {
 	var longest time.Duration
-	for i, l := range due {
-		ids[i] = l.id
+	for _, l := range due {
 		longest = max(longest, l.remaining(m.clk))
 	}
 	// The keeper sees to those that pass their deadline before: a lease that is too
 	// short for a slow store must not cost the others their renewal.
 	ctx, cancel := context.WithTimeout(ctx, min(m.cfg.StoreTimeout, longest))
 	defer cancel()
-	sent := m.clk.Now()
-	suspended := m.clk.Suspended(sent)
-	renewal, err := m.st.Renew(ctx, ids)
-	if err != nil {
-		m.log.Warn("leases not renewed, trying again", "leases", len(due), "error", err)
+	return m.st.Renew(ctx, idsOf(due))
+}
+
+// renewal is one that was sent at a time.
+type renewal struct {
+	m         *Manager
+	sent      time.Time
+	suspended time.Duration
+	early     float64
+}
+
+// conclude trusts a lease that was renewed, and sees when it is to be renewed again. One
+// that was not, though there was no error, is lost.
+func (r *renewal) conclude(l *renewed, ok bool, err error) {
+	m := r.m
+	next := m.clk.Now().Add(renewRetry)
+	if ok { // also when others could not be renewed
+		next = r.sent.Add(time.Duration(float64(interval(l.ttl, m.cfg.RenewInterval)) * r.early))
 	}
-	if renewal.Signals {
-		m.signals.look()
+	if err == nil && !ok {
+		m.lose(l, LostExpired)
+		return
 	}
-	m.renewed(sent, len(due), len(renewal.Kept), err)
-	early := jitter()
-	kept := make(map[store.LeaseID]bool, len(renewal.Kept))
-	for _, id := range renewal.Kept {
-		kept[id] = true
+	if ok && !l.confirm(m.clk, r.sent, r.suspended) {
+		m.lose(l, l.lossReason()) // not confirmed in time
+		return
 	}
-	for _, l := range due {
-		next := m.clk.Now().Add(renewRetry)
-		ok := kept[l.id] // also when others could not be renewed
-		if ok {
-			next = sent.Add(time.Duration(float64(interval(l.ttl, m.cfg.RenewInterval)) * early))
-		}
-		if err == nil && !ok {
-			m.lose(l, LostExpired)
-			continue
-		}
-		if ok && !l.confirm(m.clk, sent, suspended) {
-			m.lose(l, l.lossReason()) // not confirmed in time
-			continue
-		}
-		l.failing.Store(!ok)
-		m.book.mu.Lock()
-		l.renewing, l.renewAt = false, next
-		m.book.mu.Unlock()
+	l.failing.Store(!ok)
+	m.book.mu.Lock()
+	l.renewing, l.renewAt = false, next
+	m.book.mu.Unlock()
+}
+
+func idsOf(leases []*renewed) []store.LeaseID {
+	ids := make([]store.LeaseID, len(leases))
+	for i, l := range leases {
+		ids[i] = l.id
 	}
-	m.book.changed()
+	return ids
 }
 
 // lossReason is why a lease that is past its deadline was not renewed.

@@ -56,6 +56,7 @@ type Manager struct {
 	unburied     atomic.Int64 // burials that nobody tries any more, and of predecessors
 	waiters      atomic.Int64
 	sweeping     sweeping
+	strays       strays
 
 	// inline: the store answers at once, in the caller's goroutine (see its traits).
 	inline bool
@@ -98,6 +99,7 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 	m.ear, m.watches, m.groups = newEar(m), newWatches(m), newGroups()
 	m.sweeping.m, m.sweeping.began = m, m.clk.Now()
 	m.fleet = &fleet{m: m}
+	m.strays.m, m.strays.sought = m, make(map[*renewed]*recounting)
 	m.openLanes()
 	st.OnNews(m.queue.news)
 	m.figures.Observe(m.state)

@@ -12,7 +12,7 @@ import (
 type part struct {
 	b *bid
 	g Grant
-	// until is how long a BindTTL lock lasts.
+	// until is how long a BindTTL lock can be relied on.
 	until time.Time
 }
 
@@ -37,13 +37,14 @@ func (g *group) has(i int) bool {
 // complete makes the parts the app's, all at once. It reports false when one of them
 // is lost.
 func (g *group) complete() bool {
-	if g.s != nil {
-		return g.s.reveal(g.calls)
-	}
-	if g.rounds > 1 || g.stood {
+	if g.s == nil && (g.rounds > 1 || g.stood) {
 		g.extend(g.ctx) // some are older than others: all last from now on
 	}
 	now := g.m.clk.Now()
+	g.waited = now.Sub(g.began)
+	if g.s != nil {
+		return g.s.reveal(g.calls)
+	}
 	for i, p := range g.parts {
 		if g.calls[i].left = p.until.Sub(now); g.calls[i].left <= 0 {
 			return false
@@ -130,7 +131,7 @@ func (m *Manager) extendPart(ctx context.Context, p *part, ttl time.Duration) {
 	switch {
 	case judged("amend", v.Standing, err) != nil: // it lasts as long as before
 	case v.Standing == store.Holds:
-		p.until = sent.Add(v.Lock.Holder.ExpiresIn)
+		p.until = sent.Add(reliable(v.Lock.Holder.ExpiresIn))
 		m.sweeping.granted(m.clk.Now(), ttl)
 	default:
 		p.until = time.Time{}

@@ -95,6 +95,13 @@ func (q *queue) remove(b *bid) {
 // has reports whether a bid stands in line, or is about to. q.mu is held.
 func (q *queue) has(b *bid) bool { return slices.Contains(q.bids[store.HalfOf(b.grant)], b) }
 
+// awaits reports whether a bid for a grant stands in line, or is about to.
+func (q *queue) awaits(grant store.GrantID) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.ContainsFunc(q.bids[store.HalfOf(grant)], func(b *bid) bool { return b.grant == grant })
+}
+
 // each runs over all bids. q.mu is held.
 func (q *queue) each(yield func(*bid) bool) {
 	for _, bids := range q.bids {

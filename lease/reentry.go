@@ -147,8 +147,9 @@ func (c *call) enter() (Grant, bool) {
 	if !c.req.Reentrant {
 		return Grant{}, false
 	}
+	waited := c.m.clk.Now().Sub(c.began) // before what is left of the lock is reckoned
 	g, ok := c.s.enter(&c.place, c.req)
-	g.Waited = c.m.clk.Now().Sub(c.began)
+	g.Waited = waited
 	return g, ok
 }
 

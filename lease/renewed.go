@@ -29,6 +29,10 @@ const (
 // margin is how long before the store's expiry a lease is no longer trusted.
 func margin(ttl time.Duration) time.Duration { return max(ttl/marginShare, minMargin) }
 
+// reliable is how long an app may rely on a bind:ttl lock that the store keeps for so
+// long: it counts by itself, and nobody tells it when that is over.
+func reliable(left time.Duration) time.Duration { return left - margin(left) }
+
 // renewed is a lease of this sidecar, which the keeper renews while anything
 // rides on it. It lives until its deadline, which every confirmed renewal moves;
 // once lost it is never revived.
@@ -59,6 +63,8 @@ type renewed struct {
 	renewing bool
 	// failing: the last renewal was not confirmed by the store, or not yet.
 	failing atomic.Bool
+	// recounting belongs to the renewal that is under way; nil: there was no failover.
+	recounting *recounting
 }
 
 // life is what is known since the last confirmed renewal was sent.

@@ -268,17 +268,19 @@ func (s *Session) takeLocked(h *heldLock, e ending) bool {
 }
 
 // loseLock takes h from the session because its lease is lost, and the lock with
-// it, and tells the app.
-func (s *Session) loseLock(h *heldLock, reason LostReason) {
+// it, and tells the app. It reports false when somebody else took it before.
+func (s *Session) loseLock(h *heldLock, reason LostReason) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.loseLocked(h, reason)
+	return s.loseLocked(h, reason)
 }
 
-func (s *Session) loseLocked(h *heldLock, reason LostReason) {
-	if s.forfeitLocked(h, reason) {
+func (s *Session) loseLocked(h *heldLock, reason LostReason) bool {
+	forfeited := s.forfeitLocked(h, reason)
+	if forfeited {
 		h.lease.unpin()
 	}
+	return forfeited
 }
 
 // loseUntold is loseLock for a grant of which the app has not heard, unless its owner

@@ -231,6 +231,30 @@ func TestStopWhileACallIsSlow(t *testing.T) {
 	})
 }
 
+// A call leaves when the sidecar's stop sends no cancels any more: its place is undone, or
+// it would get the key and keep it.
+func TestAPlaceIsUndoneWhenCancelsHaveStopped(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		o := other.session()
+		g := other.lock(o, "k")
+		c := &call{m: r.m, ctx: context.Background(), req: &Request{Key: "k", Bind: BindTTL, TTL: time.Hour, Wait: WaitForever}}
+		l, err := c.lease()
+		r.must(err)
+		b := r.m.newBid(c, l)
+		b.start(c.ctx)
+		synctest.Wait()
+		r.m.cancels.Stop(context.Background())
+		b.abandon()
+		synctest.Wait()
+		other.release(o, g)
+		if r.stored("k").Held {
+			t.Error("who left has got the lock")
+		}
+	})
+}
+
 // A session that is opened while the sidecar stops is refused or ended.
 func TestSessionsOpenedDuringStop(t *testing.T) {
 	t.Parallel()

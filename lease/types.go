@@ -71,7 +71,8 @@ type Grant struct {
 	Session string
 	Bind    Bind
 	// ExpiresIn is how long the caller may rely on it if nothing is heard of the
-	// store from now on.
+	// store from now on: with a margin before the store's own end of it, also with
+	// BindTTL. Whoever asked may count Waited and ExpiresIn from when it did.
 	ExpiresIn  time.Duration
 	Waited     time.Duration
 	AcquiredAt time.Time
@@ -195,7 +196,8 @@ type LostReason string
 const (
 	// LostExpired: the lease ended before it was renewed.
 	LostExpired LostReason = "expired"
-	// LostStore: the lease ended because the store did not take the renewals.
+	// LostStore: the lease ended because the store did not take the renewals; or the store
+	// has forgotten the lock, in a failover.
 	LostStore LostReason = "store_lost"
 	// LostDisconnected: the session's connection dropped.
 	LostDisconnected LostReason = "disconnected"

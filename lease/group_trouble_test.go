@@ -1,0 +1,138 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// A question of which nobody knows the outcome is undone for each key.
+func TestGroupUnknownOutcome(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		r.st.set("Acquire", fault{times: 1, forget: true})
+		if _, err := r.m.AcquireAll(context.Background(), s, []string{"a", "b"}, Request{}); !store.OutcomeUnknown(err) {
+			t.Fatalf("%v", err)
+		}
+		time.Sleep(time.Minute)
+		r.isFree("a", "b")
+		if r.st.traits.Inline {
+			return // and no call can leave
+		}
+		// The call leaves while the question is under way.
+		release := r.st.holdAnswer("Acquire")
+		ctx, cancel := context.WithCancel(context.Background())
+		a := r.askAll(ctx, s, Request{}, "a", "b")
+		cancel()
+		<-a.done
+		if !errors.Is(a.err, ErrAbandoned) || !r.stored("a").Held {
+			t.Fatalf("%v", a.err)
+		}
+		release()
+		r.isFree("a", "b")
+		s.End(EndDeleted)
+		r.nothingLeft()
+	})
+}
+
+// A part that is lost while the group waits is got again; the app hears nothing.
+func TestGroupLosesPart(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s, other := r.session(), r.session()
+		b := r.lock(other, "b")
+		a := r.waitAll(s, "a", "b", "c")
+		part := r.stored("a")
+		h := r.m.held.get("a")
+		if !r.m.giveUp(h, LostForced) {
+			t.Fatal("not held")
+		}
+		synctest.Wait()
+		taken := r.lock(other, "a")
+		r.release(other, b)
+		synctest.Wait()
+		if a.isOver() {
+			t.Fatalf("granted without one of its keys: %+v", a.g)
+		}
+		r.isFree("b", "c") // and not held while it waits for what stands before
+		r.release(other, taken)
+		if g := a.granted(t, "a", "b", "c"); g[0].Token <= part.Token {
+			t.Errorf("%d after %d", g[0].Token, part.Token)
+		}
+		if len(r.losses()) != 0 {
+			t.Errorf("told: %v", r.losses())
+		}
+		if _, lost := s.lossOf(grantRef{"a", part.Token}); lost {
+			t.Error("remembered as a loss of the app")
+		}
+	})
+}
+
+// When the lease under all parts is lost, the group begins again under a fresh one.
+func TestGroupLosesLease(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		b := r.another(opt)
+		s, other := r.session(), b.session()
+		hot := b.lock(other, "b")
+		a := r.waitAll(s, "a", "b")
+		r.m.lose(r.m.book.get(15*time.Second), LostStore)
+		synctest.Wait()
+		if a.isOver() {
+			t.Fatalf("%v", a.err)
+		}
+		b.release(other, hot)
+		a.granted(t, "a", "b")
+		if len(r.losses()) != 0 || s.Held() != 2 {
+			t.Errorf("told: %v, %d held", r.losses(), s.Held())
+		}
+	})
+}
+
+// A row that is kept locked is asked for again, alone, as for a single lock.
+func TestGroupStuckRow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		r.st.lockRows("b")
+		a := r.askAll(context.Background(), s, Request{}, "a", "b", "c")
+		time.Sleep(time.Second)
+		if a.isOver() {
+			t.Fatalf("%v", a.err)
+		}
+		r.st.lockRows()
+		a.granted(t, "a", "b", "c")
+		r.st.lockRows("e")
+		a = r.askAll(context.Background(), s, Request{}, "d", "e", "f")
+		<-a.done
+		if !store.Unavailable(a.err) {
+			t.Errorf("%v", a.err)
+		}
+		r.isFree("d", "f")
+	})
+}
+
+// A bind:ttl part that somebody else releases is got again.
+func TestGroupTTLLosesPart(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.session()
+		b := r.lock(other, "b")
+		a := r.askAll(context.Background(), nil, Request{Wait: WaitForever, Bind: BindTTL, TTL: 3 * time.Second}, "a", "b")
+		part := r.stored("a")
+		r.release(nil, Grant{Key: "a", Token: part.Token})
+		taken := r.lock(other, "a")
+		r.release(other, b)
+		synctest.Wait()
+		if a.isOver() {
+			t.Fatal("granted without one of its keys")
+		}
+		r.release(other, taken)
+		a.granted(t, "a", "b")
+	})
+}

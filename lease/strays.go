@@ -1,0 +1,298 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+const (
+	// The pause between two looks at a part of the store's locks grows while others look,
+	// and is partRest times as long as the look took: nobody waits for it.
+	partPauseMin = 100 * time.Millisecond
+	partPauseMax = 10 * time.Second
+	partRest     = 4
+	// suspectsMax is how many suspects are judged together, at least.
+	suspectsMax = 10_000
+	// askedMax is how many keys are asked for at a time, with a pause as after a part: the
+	// store may ask where it renews, and a slow disk must not keep renewals waiting.
+	askedMax = 200
+)
+
+// strays looks for what rides on leases and is not known here: after a failover that
+// forgot releases, nobody else would ever give it up. That is not urgent, for it only keeps
+// others waiting. The store finds locks by their keys and not by their leases, so all of
+// them are looked at, a part at a time.
+type strays struct {
+	m       *Manager
+	mu      sync.Mutex
+	sought  map[*renewed]*recounting
+	running bool
+}
+
+// seek lets strays be looked for on a lease, unless that is done.
+func (st *strays) seek(l *renewed, what *recounting) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if what.searched.Load() {
+		return
+	}
+	st.sought[l] = what
+	if !st.running {
+		st.running = st.m.spawn(st.run)
+	}
+}
+
+// run searches until nothing is sought any more.
+func (st *strays) run() {
+	for { // each lease is named within an interval after the failover, and one search does for all
+		if rest(st.m.ctx, jittered(st.m.cfg.RenewInterval)) != nil {
+			return
+		}
+		s := st.next()
+		if s == nil {
+			return
+		}
+		if s.run(st.m.ctx) {
+			st.done(s)
+		}
+	}
+}
+
+// next is the search for what is sought now in one history, or nil.
+func (st *strays) next() *search {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	s := &search{m: st.m, leases: make(map[store.LeaseID]*renewed), suspects: make(map[store.Rider]*atomic.Bool)}
+	for l, what := range st.sought {
+		if !l.alive(st.m.clk) {
+			delete(st.sought, l)
+			continue
+		}
+		if len(s.leases) == 0 {
+			s.history = what.history
+		}
+		if what.history == s.history {
+			s.leases[l.id] = l
+		}
+	}
+	if len(s.leases) == 0 {
+		st.running = false
+		return nil
+	}
+	return s
+}
+
+// done notes that all is known on the leases of a search. The renewals tell the store.
+func (st *strays) done(s *search) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for _, l := range s.leases {
+		if what := st.sought[l]; what != nil && what.history == s.history {
+			what.searched.Store(true)
+			delete(st.sought, l)
+		}
+	}
+}
+
+// search is one look at all locks.
+type search struct {
+	m       *Manager
+	history store.History
+	leases  map[store.LeaseID]*renewed
+	// suspects were not known here when they were seen, with whether they are being given
+	// up. An answer may be on its way that explains them.
+	suspects map[store.Rider]*atomic.Bool
+}
+
+// run reports whether all was seen in one history, and nothing is left that is not known.
+func (s *search) run(ctx context.Context) bool {
+	// What was forgotten was mostly released just before: that is found first.
+	late, err := s.ride(ctx, s.m.ended.keys())
+	if err != nil {
+		s.m.log.Debug("what rides on leases is not known, trying again later", "error", err)
+		return false
+	}
+	s.suspect(late)
+	if rest(ctx, 2*s.m.cfg.StoreTimeout) != nil || !s.judge(ctx, 0) {
+		return false
+	}
+	after, pause := "", partPauseMin
+	for s.alive() {
+		began := s.m.clk.Now()
+		part, err := s.part(ctx, after)
+		took := s.m.clk.Now().Sub(began)
+		switch {
+		case err != nil:
+			s.m.log.Debug("what rides on leases is not known, trying again later", "error", err)
+			pause = partPauseMax
+		case part.History != s.history:
+			return false
+		case part.Last:
+			s.suspect(part.Riders)
+			return s.judge(ctx, 2*s.m.cfg.StoreTimeout)
+		case part.Next == after: // others look
+			pause = min(2*pause, partPauseMax)
+		default:
+			s.suspect(part.Riders)
+			if s.pressing() && !s.judge(ctx, 2*s.m.cfg.StoreTimeout) {
+				return false
+			}
+			after, pause = part.Next, max(pause/2, partPauseMin, partRest*took)
+		}
+		if rest(ctx, jittered(pause)) != nil {
+			return false
+		}
+	}
+	return false
+}
+
+func (s *search) part(ctx context.Context, after string) (store.Part, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.m.cfg.StoreTimeout)
+	defer cancel()
+	return s.m.st.RidersAfter(ctx, s.ids(), after)
+}
+
+// ride asks what rides on the leases under these keys.
+func (s *search) ride(ctx context.Context, keys []string) (riders []store.Rider, err error) {
+	for some := range slices.Chunk(keys, askedMax) {
+		began := s.m.clk.Now()
+		limited, cancel := context.WithTimeout(ctx, s.m.cfg.StoreTimeout)
+		count, err := s.m.st.Riders(limited, s.ids(), some)
+		cancel()
+		if err == nil && count.History != s.history {
+			err = errOtherHistory
+		}
+		if err != nil {
+			return nil, err
+		}
+		riders = append(riders, count.Riders...)
+		if err := rest(ctx, partRest*s.m.clk.Now().Sub(began)); err != nil {
+			return nil, err
+		}
+	}
+	return riders, nil
+}
+
+func (s *search) ids() []store.LeaseID { return slices.Collect(maps.Keys(s.leases)) }
+
+// alive reports whether one of the leases is trusted.
+func (s *search) alive() bool {
+	for _, l := range s.leases {
+		if l.alive(s.m.clk) {
+			return true
+		}
+	}
+	return false
+}
+
+// suspect notes what is not known here.
+func (s *search) suspect(riders []store.Rider) {
+	for _, r := range riders {
+		if s.leases[r.Lease] != nil && r.Grant != uuid.Nil && !s.m.knows(r) {
+			s.suspects[r] = new(atomic.Bool)
+		}
+	}
+}
+
+// pressing reports whether suspects are to be judged before more of them are looked for:
+// there are many, or one stands in line, and may get a key that nobody would use.
+func (s *search) pressing() bool {
+	for r := range s.suspects {
+		if r.Waits {
+			return true
+		}
+	}
+	return len(s.suspects) >= suspectsMax
+}
+
+// judge gives up those suspects that are not known after a pause, when no answer can be on
+// its way any more, and reports whether it has come to an end: whether none is there.
+func (s *search) judge(ctx context.Context, pause time.Duration) bool {
+	for ; len(s.suspects) > 0; pause = s.m.cfg.RenewInterval {
+		if rest(ctx, pause) != nil || !s.alive() {
+			return false
+		}
+		keys := make([]string, 0, len(s.suspects))
+		for r := range s.suspects {
+			keys = append(keys, r.Key)
+		}
+		slices.Sort(keys)
+		riders, err := s.ride(ctx, slices.Compact(keys))
+		if errors.Is(err, errOtherHistory) {
+			return false
+		}
+		if err != nil {
+			continue
+		}
+		left := make(map[store.Rider]*atomic.Bool)
+		for _, r := range riders {
+			leaving := s.suspects[r]
+			if leaving == nil { // a place in line that nobody knows may have got the key meanwhile
+				leaving = s.suspects[store.Rider{Attempt: r.Attempt, Lease: r.Lease, Waits: true}]
+			}
+			if leaving != nil && !s.m.knows(r) {
+				left[r] = leaving
+				s.m.disown(s.leases[r.Lease], r, leaving)
+			}
+		}
+		s.suspects = left
+	}
+	return true
+}
+
+// knows reports whether somebody here has a grant, or waits for it. Who waits may have got
+// it, and not have heard of it for long; and what is being released may have to stand for its
+// MinHold. The queue is asked first: a bid that wins is held before it leaves the queue.
+func (m *Manager) knows(r store.Rider) bool {
+	if m.queue.awaits(r.Grant) {
+		return true
+	}
+	if r.Waits {
+		return false
+	}
+	if h := m.held.get(r.Key); h != nil && h.token == r.Token {
+		return true
+	}
+	e, _ := m.ended.get(grantRef{r.Key, r.Token})
+	return e.release != nil
+}
+
+// disown undoes what nobody here knows, once at a time: an undo goes on until it is
+// confirmed. A grant whose id follows from a request_id may be given to a repeat of the
+// request in this moment: it takes its turn, or comes later.
+func (m *Manager) disown(l *renewed, r store.Rider, leaving *atomic.Bool) {
+	if !leaving.CompareAndSwap(false, true) {
+		return
+	}
+	settled := func() { leaving.Store(false) }
+	if r.Grant.Version() != randomID {
+		calls := m.requests.use(r.Grant)
+		settled = func() { m.requests.done(calls); leaving.Store(false) }
+		select {
+		case <-calls.turn:
+			settled = func() { calls.leave(); m.requests.done(calls); leaving.Store(false) }
+		default:
+			settled()
+			return
+		}
+		if m.knows(r) {
+			settled()
+			return
+		}
+	}
+	m.log.Warn("a lock or a place in line is back that was given up before the database server was promoted: it is given up again",
+		"key", r.Key, "token", r.Token)
+	m.undoOnce(context.Background(), r.Attempt, func() bool { return l.alive(m.clk) }, settled)
+}
+
+// randomID is the version of ids that follow from nothing.
+const randomID = 4
