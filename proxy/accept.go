@@ -131,6 +131,6 @@ func (s *Server) serve(c *conn) {
 		}
 	}()
 	if err := s.http.ServeConn(c); err != nil {
-		s.log.Debug("connection ended", "error", err)
+		s.log.Debug("connection ended", "error", unquoted(err))
 	}
 }

@@ -277,9 +277,16 @@ func TestHealth(t *testing.T) {
 	a := c.do("GET", "/readyz", "")
 	a.want(t, 503, "store_unavailable")
 	a.detail(t, "no connection")
+	// The network is not told of hosts and users.
+	if a := admin().do("GET", "/readyz", ""); a.StatusCode != 503 || strings.Contains(a.text, "no connection") {
+		t.Error(a.text)
+	}
 	c.do("GET", "/healthz", "").want(t, 200, "")
 	down = errors.New("not yet connected")
 	c.do("GET", "/readyz", "").want(t, 503, "store_unavailable")
+	if a := admin().do("GET", "/readyz", ""); a.StatusCode != 503 || strings.Contains(a.text, "yet") {
+		t.Error(a.text)
+	}
 	drain := lease.ErrDraining
 	f.locks.ready.Store(&drain)
 	c.do("GET", "/readyz", "").want(t, 503, "draining")

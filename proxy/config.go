@@ -72,7 +72,8 @@ type Timeouts struct {
 	// Request is how long a request may take to arrive, and how long a fresh
 	// connection may stay without one.
 	Request time.Duration
-	// Watch is how long a call is pending before its connection is watched.
+	// Watch is how long after its client has closed, and it waits, a call goes on. Most
+	// are over by then, and who half-closes behind a request may have its answer.
 	Watch time.Duration
 	// Subscribe is how long the head of a key's event stream waits for the store,
 	// so that what fails soon fails with a status.

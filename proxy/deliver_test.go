@@ -256,7 +256,7 @@ func TestAnswersThatAreNotRead(t *testing.T) {
 
 // After an answer that had to wait, the connection is as good as before.
 func TestConnectionAfterASlowAnswer(t *testing.T) {
-	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = 500 * time.Millisecond })
+	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = time.Second })
 	f.fill()
 	c := f.dial()
 	for range 2 {

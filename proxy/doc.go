@@ -28,8 +28,9 @@
 //     socket and sleeps in the runtime's poller, from the start.
 //   - While an answer waits for its reader: the watch, and a time limit.
 //   - Bytes that a client sent ahead stand before the end of a stream and would hide
-//     it. On Linux poll(2) tells all the same; elsewhere, also under a call, the close
-//     is then seen when the call or the stream is over.
+//     it. The poll(2) of Linux tells all the same. Where it does not (on other systems, and
+//     by its source in the sandbox gVisor), also under a call, the close is then seen when
+//     the call or the stream is over.
 //
 // When a connection closes, its sessions end and package lease releases their
 // locks. The pending call is over; when it had joined an explicit session, that
@@ -61,7 +62,8 @@
 // JSON fields that are unknown, repeated, of the wrong type or out of range are
 // refused by name; so are those that do not go together. So are requests of which another server might read
 // the end elsewhere: with Content-Length and Transfer-Encoding, with an encoding
-// other than chunked, or with a Trailer. Empty lines before a request are skipped,
+// other than chunked, with a Trailer, or with headers whose lines end in LF alone or go
+// on in the next. Empty lines before a request are skipped,
 // and an idle connection stays idle. Integers are written as integers: neither 1.0 nor
 // 1e3. A null is a wrong type, but for data, result and reason, where it means none.
 // Half a surrogate pair is no text: decoded, different ones would be the same.
@@ -94,8 +96,8 @@
 //
 // # Limits
 //
-// Heads up to 16 KiB, bodies up to Config.MaxBody, data up to 4 KiB, connections
-// up to Config.MaxConns, a page of a list up to about 1 MiB and 32 long answers at a
+// Heads up to 16 KiB, bodies up to Config.MaxBody, data up to 4 KiB and 64 levels, a
+// tracestate up to 512 bytes, connections up to Config.MaxConns, a page of a list up to about 1 MiB and 32 long answers at a
 // time, and a bounded queue and time for those who read an event stream, or time
 // for those who read an answer, slowly. A connection on the admin address serves
 // one request; when there are 64, the oldest idle one makes room for the next.

@@ -167,13 +167,18 @@ func TestLongFigures(t *testing.T) {
 }
 
 func TestFiguresReaderIsDropped(t *testing.T) {
+	asked := make(chan struct{}, 1)
 	f := start(t, withFigures, func(c *Config) {
-		c.Figures = func(ctx *fasthttp.RequestCtx) { ctx.SetBody(make([]byte, 2<<20)) }
+		c.Figures = func(ctx *fasthttp.RequestCtx) {
+			ctx.SetBody(make([]byte, 2<<20))
+			asked <- struct{}{}
+		}
 		c.Timeouts.StreamWrite = 20 * time.Millisecond
 	})
 	f.dial().request("GET", "/metrics", "")
-	eventually(t, "the connection is there", func() bool { return f.long.Load() == 1 })
+	hear(t, asked, "the figures being asked for")
 	f.gone()
+	eventually(t, "the place is free", func() bool { return f.long.Load() == 0 })
 }
 
 // A panic while figures are made is an answer like others.

@@ -23,8 +23,9 @@ type headers struct {
 	// badFraming: proxies may not agree on where the request ends, or what
 	// belongs to its head.
 	badFraming bool
-	// origins are the values of Origin.
-	origins []string
+	// origins are the values of Origin, sites those of Sec-Fetch-Site: what a browser
+	// says of who made it send the request.
+	origins, sites []string
 }
 
 // readHeaders looks at each header once: asking fasthttp for each by its name
@@ -33,6 +34,7 @@ type headers struct {
 func (k *call) readHeaders() {
 	h := &k.ctx.Request.Header
 	k.headers = headers{closes: h.ConnectionClose() || !h.IsHTTP11()}
+	k.badFraming = oddLines(h.RawHeaders()) // before they are read, which joins lines in place
 	length, encoding := false, false
 	for name, value := range h.AllInOrder() {
 		switch string(name) {
@@ -52,6 +54,8 @@ func (k *call) readHeaders() {
 			k.closes = k.closes || hasToken(value, "close")
 		case "Origin":
 			k.origins = append(k.origins, string(value))
+		case "Sec-Fetch-Site":
+			k.sites = append(k.sites, string(value))
 		case "Content-Length":
 			length = true
 		case "Transfer-Encoding":
@@ -62,6 +66,25 @@ func (k *call) readHeaders() {
 		}
 	}
 	k.badFraming = k.badFraming || length && encoding
+}
+
+// oddLines tells whether a head has a line that goes on in the next one, or ends in LF
+// alone. Others may read something else there; and where its end is odd, fasthttp reads no
+// header at all when it is asked for their order, so none of the checks would see one.
+func oddLines(head []byte) bool {
+	for {
+		end := bytes.IndexByte(head, '\n')
+		if end < 0 {
+			return false
+		}
+		if end == 0 || head[end-1] != '\r' {
+			return true
+		}
+		head = head[end+1:]
+		if len(head) > 0 && (head[0] == ' ' || head[0] == '\t') {
+			return true
+		}
+	}
 }
 
 // listed is what a header says that is a list, and may be given more than once.
@@ -131,7 +154,8 @@ func lowerHex(b []byte) bool {
 }
 
 // fromHere refuses, on TCP, what a web page may have made a browser send: a Host
-// that is not this machine (DNS rebinding), and an Origin other than this server.
+// that is not this machine (DNS rebinding), an Origin other than this server, and, as an
+// image or a script has no Origin, what the browser says comes from another site.
 func (k *call) fromHere() *problem {
 	host := string(k.ctx.Request.Header.Host())
 	if k.authority != nil {
@@ -147,6 +171,11 @@ func (k *call) fromHere() *problem {
 	for _, origin := range k.origins {
 		if !strings.EqualFold(origin, "http://"+host) {
 			return foreign("header Origin: web pages may not call this server")
+		}
+	}
+	for _, site := range k.sites {
+		if site != "same-origin" && site != "none" { // none: somebody has typed the address
+			return foreign("header Sec-Fetch-Site: web pages may not call this server")
 		}
 	}
 	return nil

@@ -66,7 +66,7 @@ func (f *socketFile) take(ctx context.Context, mode fs.FileMode) error {
 	if err := f.bind(ctx, mode); err != nil {
 		return err
 	}
-	if err := os.Chmod(f.path, mode); err != nil {
+	if err := setMode(f.path, mode); err != nil {
 		return fmt.Errorf("cannot set the mode %04o (LOCKSIDECAR_SOCKET_MODE): %w", mode, err)
 	}
 	made, err := os.Lstat(f.path)
@@ -158,6 +158,24 @@ func (f *socketFile) bind(ctx context.Context, mode fs.FileMode) error {
 	f.listener.SetUnlinkOnClose(false) // close does it, if the file is still ours
 	return nil
 }
+
+// setMode sets the mode where the umask alone did not, as where a folder has a default
+// ACL. It follows no link: whoever may write in the folder could put one in the socket's
+// place, and have a file of this user's opened.
+func setMode(path string, mode fs.FileMode) error {
+	info, err := os.Lstat(path)
+	switch {
+	case err != nil:
+		return err
+	case info.Mode().Type() != fs.ModeSocket:
+		return errNotTheSocket
+	case info.Mode().Perm() == mode.Perm():
+		return nil
+	}
+	return chmodUnfollowed(path, mode)
+}
+
+var errNotTheSocket = errors.New("somebody has put something else in the socket's place")
 
 // close removes the socket's file, if it is still the one that was made, and
 // gives the path free.

@@ -201,6 +201,9 @@ func parseData(f *field) ([]byte, *problem) {
 	if compact.Len() > maxData {
 		return nil, tooLarge(fmt.Sprintf("field %s has %d bytes; at most %d are allowed", f.name, compact.Len(), maxData))
 	}
+	if tooDeep(f.raw) {
+		return nil, invalid("field %s is nested deeper than %d levels", f.name, maxDepth)
+	}
 	return compact.Bytes(), nil
 }
 
@@ -217,8 +220,8 @@ func parseRequestID(f *field, bind lease.Bind) (uuid.UUID, *problem) {
 	}
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != 36 || id == uuid.Nil {
-		return uuid.Nil, invalid("field request_id is %.40q; it must be a UUID of the form "+
-			"f81d4fae-7dec-41d0-a765-00a0c91e6bf6 other than zero", text)
+		// It is not shown: whoever has it can repeat the call, and is told the token.
+		return uuid.Nil, invalid("field request_id must be a UUID of the form f81d4fae-7dec-41d0-a765-00a0c91e6bf6 other than zero")
 	}
 	return id, nil
 }

@@ -15,6 +15,7 @@ const (
 	maxReentry   = 1<<31 - 1
 	maxKeys      = 100
 	maxData      = 4 << 10 // of data, and of a result
+	maxDepth     = 64      // of the same: others must be able to read it, see tooDeep
 	maxName      = 255     // of a session's name, an owner, a reason to stop
 	maxLimit     = 1000
 	defaultLimit = 100

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/valyala/fasthttp"
 
@@ -244,5 +245,12 @@ func badRequest(c *conn, err error) *problem {
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		return tooLarge(fmt.Sprintf("the body has more than %d bytes (LOCKSIDECAR_MAX_BODY)", c.srv.cfg.MaxBody))
 	}
-	return invalid("the request is not well-formed HTTP/1.1: %v", err)
+	return invalid("the request is not well-formed HTTP/1.1: %s", unquoted(err))
+}
+
+// unquoted is an error of fasthttp up to what it quotes: that is all that has arrived,
+// with the id of a session in its head, and other requests behind it.
+func unquoted(err error) string {
+	text, _, _ := strings.Cut(err.Error(), `"`)
+	return strings.TrimRight(strings.TrimSuffix(text, " in "), ": ")
 }

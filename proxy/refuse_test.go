@@ -34,9 +34,7 @@ func (f *fixture) wantLine(message string, parts ...string) {
 			f.t.Errorf("%q does not tell %s", found[0], part)
 		}
 	}
-	f.log.mu.Lock()
-	f.log.Reset()
-	f.log.mu.Unlock()
+	f.log.Forget()
 }
 
 func (f *fixture) wantNoLine() {
@@ -121,8 +119,11 @@ func TestBadRequestsAreLogged(t *testing.T) {
 		}
 		f.wantLine(`"bad request"`, append(tt.parts, "level=DEBUG", ofApp, "by.pid=")...)
 	}
-	c.send("nonsense\r\n\r\n")
+	c.send("GET nonsense\r\nLock-Session: nonsense\r\n\r\n")
 	c.read().want(t, 400, "invalid_request")
+	if text := f.log.text(); strings.Contains(text, "nonsense") {
+		t.Error("it shows what was sent:", text)
+	}
 	if text := f.log.text(); strings.Contains(text, "trace_id") {
 		t.Error("a trace of the request before:", text)
 	}

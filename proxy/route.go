@@ -93,7 +93,7 @@ func (k *call) admit() *problem {
 	if k.badFraming {
 		k.closes, k.c.linger = true, true // where the next request begins is not certain
 		return invalid("the request has Content-Length and Transfer-Encoding, a Transfer-Encoding other than chunked, " +
-			"or a Trailer; send Content-Length or chunks, and no trailer")
+			"a Trailer, or a line in its head that does not end in CR and LF; send Content-Length or chunks, and no trailer")
 	}
 	var p *problem
 	if k.target, p = parseTarget(k.ctx.Request.Header.RequestURI()); p != nil {
@@ -202,15 +202,21 @@ func (k *call) routeOperator() *problem {
 	return notFound("there is nothing at this path; the calls stand under /v1")
 }
 
+// ready tells why locks are not to be had, but not on the admin address: the whole network
+// may ask there, and an error of the store names hosts, users and databases.
 func (k *call) ready() *problem {
 	err := k.srv.locks.Ready()
 	if err == nil {
 		return k.bare(func() { k.json([]byte(`{"status":"ready"}`)) })
 	}
-	if p := problemOf(err); p != nil {
-		return p
+	p := problemOf(err)
+	if p == nil {
+		p = &problem{code: codeStoreUnavailable, detail: err.Error()}
 	}
-	return &problem{code: codeStoreUnavailable, detail: err.Error()}
+	if k.c.kind == kindAdmin && p.code == codeStoreUnavailable {
+		p.detail = "the store cannot be used now; GET /readyz on the socket says why"
+	}
+	return p
 }
 
 // bare makes a call that takes neither parameters nor a body.

@@ -78,7 +78,7 @@ func TestStreamHeartbeat(t *testing.T) {
 
 // A reader that does not read is dropped, and nobody waits for it meanwhile.
 func TestSlowReaderIsDropped(t *testing.T) {
-	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = 20 * time.Millisecond })
+	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = 200 * time.Millisecond })
 	_, id := f.explicit()
 	s := f.session(id)
 	f.dial().do("PUT", "/v1/locks/a", "", "Lock-Session: "+id).want(t, 200, "")

@@ -63,6 +63,11 @@ func (k *call) newSpan(name, route, key string) *callSpan {
 	return &callSpan{Span: span, ctx: ctx, traceparent: tracing.Format(span.SpanContext())}
 }
 
+// maxState is the most bytes of a tracestate that are handed on, as many as the standard
+// asks for. Each span of the call keeps it, and each batch that carries the call: of long
+// ones, one app could make more than a collector takes.
+const maxState = 512
+
 // remote is what the call tells of where it comes from. What is malformed counts as
 // absent, says the standard; so does a traceparent that is given twice.
 func (k *call) remote() context.Context {
@@ -79,7 +84,7 @@ func (k *call) remote() context.Context {
 	if !parent.IsValid() {
 		return ctx
 	}
-	if len(k.state) > 0 {
+	if len(k.state) > 0 && len(k.state) <= maxState {
 		if state, err := trace.ParseTraceState(string(k.state)); err == nil {
 			parent = parent.WithTraceState(state)
 		}

@@ -278,6 +278,10 @@ func TestNoSpansWithoutATracer(t *testing.T) {
 // What is malformed counts as absent, and the rest still counts.
 func TestMalformedTraceHeaders(t *testing.T) {
 	f, exporter := traced(t)
+	state := func(length int) string { // three members, for each has 256 bytes at most
+		part := length/3 - len("a=,")
+		return "a=" + strings.Repeat("x", part) + ",b=" + strings.Repeat("x", part) + ",c=" + strings.Repeat("x", length-2*(part+3)-2)
+	}
 	var members int
 	f.locks.saw = func(_ string, ctx context.Context) { members = baggage.FromContext(ctx).Len() }
 	for _, tt := range []struct {
@@ -291,6 +295,9 @@ func TestMalformedTraceHeaders(t *testing.T) {
 		{[]string{appHeader, strings.Replace(appHeader, "00f0", "11f0", 1), "tracestate: a=1"}, false, "", 0},
 		{[]string{appHeader, "tracestate: !!!"}, true, "", 0},
 		{[]string{appHeader, "tracestate: a=1,a=2"}, true, "", 0},
+		{[]string{appHeader, "tracestate: " + state(maxState)}, true, state(maxState), 0},
+		{[]string{appHeader, "tracestate: " + state(maxState+1)}, true, "", 0},
+		{[]string{appHeader, "tracestate: d=1", "tracestate: " + state(maxState-len("d=1"))}, true, "", 0},
 		{[]string{"tracestate: a=1"}, false, "", 0},
 		{[]string{appHeader, "tracestate: a=1", "baggage: a=1,=;;;=,"}, true, "a=1", 0},
 		{[]string{appHeader, "baggage: " + strings.Repeat("a=1,", 100) + "b=2"}, true, "", 2},
@@ -326,5 +333,33 @@ func TestSpansThatAreNotRecorded(t *testing.T) {
 	}
 	if spans := exporter.GetSpans(); len(spans) != 0 {
 		t.Error(spans)
+	}
+}
+
+func TestTraceparent(t *testing.T) {
+	const good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	for value, want := range map[string]bool{
+		good: true, strings.ToUpper(good): false, good + "-x": false, "01" + good[2:] + "-x": true, "01" + good[2:] + "x": false,
+		"ff" + good[2:]: false, good[:54]: false, "": false, strings.Replace(good, "4bf92f3577b34da6a3ce929d0e0e4736", strings.Repeat("0", 32), 1): false,
+		strings.Replace(good, "00f067aa0ba902b7", strings.Repeat("0", 16), 1): false, strings.Replace(good, "-", "_", 1): false,
+		strings.Replace(good, "4b", "4g", 1): false,
+	} {
+		if got := validTraceparent([]byte(value)); got != want {
+			t.Errorf("%q: %v", value, got)
+		}
+	}
+}
+
+// What is behind the part that is known may be anything. The store is not asked to keep it.
+func TestTheRestOfATraceparentIsNotHandedOn(t *testing.T) {
+	const known = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	f := start(t)
+	c := f.dial()
+	for i, rest := range []string{"-what-the-future-brings", "-\xff\xfe", "-" + strings.Repeat("x", 10_000)} {
+		key := fmt.Sprintf("/v1/locks/a%d", i)
+		c.do("PUT", key, "", "traceparent: 01-"+known+rest).want(t, 200, "")
+		if got := f.locks.last.Traceparent; got != "01-"+known {
+			t.Errorf("%.40q: %.99q", rest, got)
+		}
 	}
 }

@@ -49,6 +49,11 @@ func New(t testing.TB) *Authority {
 	return &Authority{t: t, cert: cert, key: key, issued: 1}
 }
 
+// PEM is the CA's own certificate.
+func (a *Authority) PEM() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
+}
+
 // Pool trusts the CA, and nobody else.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
@@ -60,13 +65,27 @@ func (a *Authority) Pool() *x509.CertPool {
 // begins an hour ago.
 func (a *Authority) Issue(name string, notAfter time.Time) Pair {
 	a.t.Helper()
+	return a.issue(&x509.Certificate{
+		DNSNames: []string{name}, NotAfter: notAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
+}
+
+// IssueClient makes a client's certificate for an hour, in which it has a name.
+func (a *Authority) IssueClient(name string) Pair {
+	a.t.Helper()
+	return a.issue(&x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+}
+
+func (a *Authority) issue(template *x509.Certificate) Pair {
+	a.t.Helper()
 	a.issued++
+	template.SerialNumber, template.NotBefore = big.NewInt(a.issued), time.Now().Add(-time.Hour)
+	template.KeyUsage = x509.KeyUsageDigitalSignature
 	key := newKey(a.t)
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(a.issued), DNSNames: []string{name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: notAfter,
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}, a.cert, key.Public(), a.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -89,47 +108,65 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// Secret is a mounted Secret of type kubernetes.io/tls.
+// Secret is a mounted Secret.
 type Secret struct {
 	t       testing.TB
 	folder  string
 	version int
 }
 
-// Mount mounts a Secret with a pair.
+// Mount mounts a Secret of type kubernetes.io/tls with a pair.
 func Mount(t testing.TB, pair Pair) *Secret {
 	t.Helper()
+	return MountFiles(t, pair.files())
+}
+
+// MountFiles mounts a Secret with files of these names.
+func MountFiles(t testing.TB, files map[string][]byte) *Secret {
+	t.Helper()
 	s := &Secret{t: t, folder: t.TempDir()}
-	s.Update(pair)
-	for _, name := range []string{"tls.crt", "tls.key"} {
-		if err := os.Symlink(filepath.Join("..data", name), filepath.Join(s.folder, name)); err != nil {
-			t.Fatal(err)
-		}
+	s.Replace(files)
+	for name := range files {
+		s.must(os.Symlink(filepath.Join("..data", name), s.File(name)))
 	}
 	return s
 }
 
+func (p Pair) files() map[string][]byte {
+	return map[string][]byte{"tls.crt": p.Cert, "tls.key": p.Key}
+}
+
+// File is the path of a file.
+func (s *Secret) File(name string) string { return filepath.Join(s.folder, name) }
+
 // CertFile is the path of the certificate.
-func (s *Secret) CertFile() string { return filepath.Join(s.folder, "tls.crt") }
+func (s *Secret) CertFile() string { return s.File("tls.crt") }
 
 // KeyFile is the path of the key.
-func (s *Secret) KeyFile() string { return filepath.Join(s.folder, "tls.key") }
+func (s *Secret) KeyFile() string { return s.File("tls.key") }
 
-// Update replaces the pair as the kubelet does: a new folder, a symlink that is renamed
-// over ..data, and the folder before is removed.
+// Update replaces the pair.
 func (s *Secret) Update(pair Pair) {
 	s.t.Helper()
-	data := filepath.Join(s.folder, "..data")
+	s.Replace(pair.files())
+}
+
+// Replace replaces the files as the kubelet does: a new folder, a symlink that is renamed
+// over ..data, and the folder before is removed.
+func (s *Secret) Replace(files map[string][]byte) {
+	s.t.Helper()
+	data := s.File("..data")
 	before, _ := os.Readlink(data) // none at the first time
 	s.version++
 	version := "..version_" + strconv.Itoa(s.version)
-	s.must(os.Mkdir(filepath.Join(s.folder, version), 0o700))
-	s.must(os.WriteFile(filepath.Join(s.folder, version, "tls.crt"), pair.Cert, 0o600))
-	s.must(os.WriteFile(filepath.Join(s.folder, version, "tls.key"), pair.Key, 0o600))
+	s.must(os.Mkdir(s.File(version), 0o700))
+	for name, content := range files {
+		s.must(os.WriteFile(filepath.Join(s.folder, version, name), content, 0o600))
+	}
 	s.must(os.Symlink(version, data+"_tmp"))
 	s.must(os.Rename(data+"_tmp", data))
 	if before != "" {
-		s.must(os.RemoveAll(filepath.Join(s.folder, before)))
+		s.must(os.RemoveAll(s.File(before)))
 	}
 }
 

@@ -52,6 +52,9 @@ type Config struct {
 	StoreTimeout time.Duration
 	PoolMaxConns int
 	Listen       Listen
+	// ListenURL is where the connection goes that listens, and nothing else: past a
+	// pooler. Its Kind is empty when it goes to Store, as all do.
+	ListenURL    StoreURL
 	PollInterval time.Duration
 	CacheSize    int
 	// CacheTTL is how long a denial is remembered; 0: not at all.
@@ -132,6 +135,8 @@ type raw struct {
 	StoreTimeout       string `env:"STORE_TIMEOUT,default=5s"`
 	PoolMaxConns       string `env:"POOL_MAX_CONNS,default=4"`
 	Listen             string `env:"LISTEN,default=auto"`
+	ListenURL          string `env:"LISTEN_URL"`
+	ListenURLFile      string `env:"LISTEN_URL_FILE"`
 	PollInterval       string `env:"POLL_INTERVAL,default=1s"`
 	CacheSize          string `env:"CACHE_SIZE,default=10000"`
 	CacheTTL           string `env:"CACHE_TTL,default=100ms"`

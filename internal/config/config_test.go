@@ -188,6 +188,8 @@ func TestEachVariable(t *testing.T) {
 		"LOG_FORMAT": {func(c config.Config) any { return c.LogFormat }, []value{
 			{"text", config.LogText}, {"json", config.LogJSON}, {"xml", nil},
 		}},
+		"LISTEN_URL":      {func(c config.Config) any { return c.ListenURL.Reveal() }, []value{{"postgres://u:p@h/d", nil}}}, // see TestListenURL
+		"LISTEN_URL_FILE": {func(c config.Config) any { return c.ListenURL.Reveal() }, []value{{"/etc/url", nil}}},
 		"STORE_URL": {func(c config.Config) any { return c.Store.Reveal() }, []value{
 			{"memory://", "memory://"},
 			{"postgres://u:p@h/d", "postgres://u:p@h/d"},
@@ -264,6 +266,68 @@ func TestRelationsNameBothVariables(t *testing.T) {
 			refused(t, err, test.says...)
 			if strings.Contains(err.Error(), "secret") {
 				t.Errorf("shows the password: %v", err)
+			}
+		})
+	}
+}
+
+// The URL of the listener needs a store that it can listen for.
+func TestListenURL(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "url")
+	if err := os.WriteFile(file, []byte("postgres://u:secret@direct/d\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const pooled, direct = "postgres://u:p@pooler:6432/d", "postgres://u:secret@direct/d"
+	load := func(env map[string]string) (config.Config, error) {
+		cfg, _, err := config.Load(t.Context(), config.FromMap(env))
+		return cfg, err
+	}
+	for _, listen := range []string{"", "auto", "always"} {
+		for variable, value := range map[string]string{"LOCKSIDECAR_LISTEN_URL": direct, "LOCKSIDECAR_LISTEN_URL_FILE": file} {
+			cfg, err := load(map[string]string{"LOCKSIDECAR_STORE_URL": pooled, variable: value, "LOCKSIDECAR_LISTEN": listen})
+			if err != nil || cfg.Store.Reveal() != pooled || cfg.ListenURL.Reveal() != direct || cfg.ListenURL.Kind != config.Postgres {
+				t.Errorf("%s with LISTEN=%s: %v, %v, %v", variable, listen, cfg.Store, cfg.ListenURL, err)
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		env  map[string]string
+		says []string
+	}{
+		"a store in memory": {
+			map[string]string{"LOCKSIDECAR_STORE_URL": "memory://", "LOCKSIDECAR_LISTEN_URL": direct},
+			[]string{"LOCKSIDECAR_LISTEN_URL is", "memory://"},
+		},
+		"no store": {
+			map[string]string{"LOCKSIDECAR_LISTEN_URL_FILE": file},
+			[]string{"LOCKSIDECAR_LISTEN_URL_FILE is", file, "memory://"},
+		},
+		"in memory": {
+			map[string]string{"LOCKSIDECAR_STORE_URL": pooled, "LOCKSIDECAR_LISTEN_URL": "memory://"},
+			[]string{`LOCKSIDECAR_LISTEN_URL is "memory://"; allowed: postgres://`},
+		},
+		"never": {
+			map[string]string{"LOCKSIDECAR_STORE_URL": pooled, "LOCKSIDECAR_LISTEN_URL": direct, "LOCKSIDECAR_LISTEN": "never"},
+			[]string{"LOCKSIDECAR_LISTEN_URL is", "LOCKSIDECAR_LISTEN=never", "leave LOCKSIDECAR_LISTEN unset"},
+		},
+		"both": {
+			map[string]string{"LOCKSIDECAR_STORE_URL": pooled, "LOCKSIDECAR_LISTEN_URL": direct, "LOCKSIDECAR_LISTEN_URL_FILE": file},
+			[]string{"LOCKSIDECAR_LISTEN_URL_FILE is", file, "not together with LOCKSIDECAR_LISTEN_URL"},
+		},
+		"another database's": {
+			map[string]string{"LOCKSIDECAR_STORE_URL": pooled, "LOCKSIDECAR_LISTEN_URL": "mysql://u:secret@h/d"},
+			[]string{`LOCKSIDECAR_LISTEN_URL is "mysql://u:***@h/d"; allowed: postgres://`},
+		},
+		"a missing file": {
+			map[string]string{"LOCKSIDECAR_STORE_URL": pooled, "LOCKSIDECAR_LISTEN_URL_FILE": file + ".missing"},
+			[]string{"LOCKSIDECAR_LISTEN_URL_FILE is", "no such file"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := load(test.env)
+			refused(t, err, test.says...)
+			if strings.Contains(err.Error(), "secret") || strings.Count(err.Error(), "allowed: ") != 1 {
+				t.Errorf("shows the password, or more than one mistake: %v", err)
 			}
 		})
 	}

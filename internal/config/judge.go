@@ -66,6 +66,7 @@ func judge(c *check, in raw, src Source) Config {
 		LogFormat: oneOf(c, "LOG_FORMAT", in.LogFormat, LogJSON, LogText),
 	}
 	cfg.RenewInterval = c.renewInterval(in, cfg.TTL)
+	cfg.ListenURL = c.listenURL(cfg, in)
 	c.listeners(cfg, in)
 	return cfg
 }

@@ -27,6 +27,9 @@ const (
 type StoreURL struct {
 	Kind StoreKind
 	url  string
+	// variable names the file in which the URL stands, and may be another one later;
+	// both are empty if it stands in none.
+	variable, file string
 }
 
 // String is fit to be shown: no password, no query.
@@ -35,22 +38,46 @@ func (u StoreURL) String() string { return redact(u.url) }
 // LogValue keeps a logger from looking inside.
 func (u StoreURL) LogValue() slog.Value { return slog.StringValue(u.String()) }
 
-// Reveal is the whole URL, password and all. For the store only.
+// Reveal is the whole URL, password and all, as it was at the start. For the store only.
 func (u StoreURL) Reveal() string { return u.url }
 
-// allowedStores is the rule that messages show.
-const allowedStores = "memory:// or postgres://user:password@host:5432/database" //nolint:gosec // no credentials: an example
+// maxURLFile is more than any file is long that holds a URL.
+const maxURLFile = 64 << 10
+
+// Again is the whole URL as it stands in its file by now: a secret may be replaced while
+// the sidecar runs. A URL from the environment stays what it was. The error says what is
+// wrong with the file, and tells no secret.
+func (u StoreURL) Again() (string, error) {
+	if u.file == "" {
+		return u.url, nil
+	}
+	var c check
+	if info, err := os.Stat(u.file); err == nil && (!info.Mode().IsRegular() || info.Size() > maxURLFile) {
+		c.bad(u.variable, u.file, "a regular file of one URL") // a pipe would keep who reads it
+		return "", errors.Join(c.errs...)
+	}
+	now := c.urlFile(u.variable, u.file)
+	return now.url, errors.Join(c.errs...)
+}
+
+// The rules that messages show.
+const (
+	allowedDatabases = "postgres://user:password@host:5432/database" //nolint:gosec // no credentials: an example
+	allowedStores    = "memory:// or " + allowedDatabases
+)
+
+// allowedIn is the rule for a variable.
+func allowedIn(variable string) string {
+	if strings.HasPrefix(variable, "LISTEN") {
+		return allowedDatabases
+	}
+	return allowedStores
+}
 
 // store finds the store's URL in one of its two variables.
 func (c *check) store(in raw, src Source) StoreURL {
-	switch {
-	case in.StoreURL != "" && in.StoreURLFile != "":
-		c.bad("STORE_URL_FILE", in.StoreURLFile, fmt.Sprintf("not together with %sSTORE_URL", Prefix))
-		return StoreURL{}
-	case in.StoreURLFile != "":
-		return c.storeFile(in.StoreURLFile)
-	case in.StoreURL != "":
-		return c.storeURL("STORE_URL", in.StoreURL)
+	if in.StoreURL != "" || in.StoreURLFile != "" {
+		return c.eitherURL("STORE_URL", in.StoreURL, in.StoreURLFile)
 	}
 	// In a cluster a forgotten URL must not silently become locks that only this
 	// pod knows of.
@@ -63,18 +90,61 @@ func (c *check) store(in raw, src Source) StoreURL {
 	return StoreURL{Kind: Memory, url: "memory://"}
 }
 
-func (c *check) storeFile(path string) StoreURL {
-	content, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+// listenURL finds the URL of the connection that listens, if there is one.
+func (c *check) listenURL(cfg Config, in raw) StoreURL {
+	variable, value := "LISTEN_URL", redact(in.ListenURL)
+	switch {
+	case in.ListenURLFile != "":
+		variable, value = "LISTEN_URL_FILE", in.ListenURLFile
+	case in.ListenURL == "":
+		return StoreURL{}
+	}
+	u := c.eitherURL("LISTEN_URL", in.ListenURL, in.ListenURLFile)
+	switch {
+	case u.Kind == Memory:
+		c.bad(variable, u.String(), allowedIn(variable))
+	case cfg.Store.Kind == Memory:
+		c.bad(variable, value, "only with a store of PostgreSQL: the one in "+cfg.Store.String()+" needs no connection to hear")
+	case cfg.Listen == ListenNever:
+		c.bad(variable, value, fmt.Sprintf(
+			"not together with %[1]sLISTEN=never: it is there to listen; leave %[1]sLISTEN unset, and the rest goes through the pooler all the same", Prefix))
+	}
+	return u
+}
+
+// eitherURL reads a URL from the one of its two variables that is set.
+func (c *check) eitherURL(variable, value, file string) StoreURL {
+	switch {
+	case value != "" && file != "":
+		c.bad(variable+"_FILE", file, fmt.Sprintf("not together with %s%s", Prefix, variable))
+		return StoreURL{}
+	case file != "":
+		return c.urlFile(variable+"_FILE", file)
+	}
+	return c.storeURL(variable, value)
+}
+
+// urlFile reads the URL in the file that a variable names.
+func (c *check) urlFile(variable, path string) StoreURL {
+	info, err := os.Stat(path)
+	var content []byte
+	if err == nil {
+		content, err = os.ReadFile(path) //nolint:gosec // the operator names the file
+	}
 	if err != nil {
-		c.bad("STORE_URL_FILE", path, "a file that can be read: "+err.Error())
+		c.bad(variable, path, "a file that can be read: "+err.Error())
 		return StoreURL{}
 	}
 	raw := strings.TrimSpace(string(content))
 	if raw == "" {
-		c.bad("STORE_URL_FILE", path, "a file that holds a store URL; this one is empty")
+		c.bad(variable, path, "a file that holds a URL; this one is empty")
 		return StoreURL{}
 	}
-	return c.storeURL("STORE_URL_FILE", raw)
+	u := c.storeURL(variable, raw)
+	if info.Mode().IsRegular() { // a pipe is read once
+		u.variable, u.file = variable, path
+	}
+	return u
 }
 
 func (c *check) storeURL(variable, raw string) StoreURL {
@@ -85,12 +155,12 @@ func (c *check) storeURL(variable, raw string) StoreURL {
 		}
 	case "postgres", "postgresql":
 		if _, err := pgconn.ParseConfig(raw); err != nil {
-			c.bad(variable, redact(raw), allowedStores+explain(err, raw))
+			c.bad(variable, redact(raw), allowedIn(variable)+explain(err, raw))
 			return StoreURL{}
 		}
 		return StoreURL{Kind: Postgres, url: raw}
 	}
-	c.bad(variable, redact(raw), allowedStores)
+	c.bad(variable, redact(raw), allowedIn(variable))
 	return StoreURL{}
 }
 

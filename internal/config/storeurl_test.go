@@ -2,8 +2,13 @@ package config
 
 import (
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/locksidecar/locksidecar/internal/certtest"
 )
 
 func TestRedact(t *testing.T) {
@@ -66,6 +71,70 @@ func TestLogsAreRedacted(t *testing.T) {
 	slog.New(slog.NewJSONHandler(&out, nil)).Info("x", "store", u)
 	if text := out.String() + u.String(); strings.Contains(text, "secret") || !strings.Contains(text, "u:***@h/d") {
 		t.Errorf("got %s", text)
+	}
+}
+
+// What the kubelet puts into a file later is what the URL is then.
+func TestURLIsReadAgain(t *testing.T) {
+	secret := certtest.MountFiles(t, map[string][]byte{"url": []byte("postgres://u:old@h/d\n")})
+	cfg, _, err := Load(t.Context(), FromMap(map[string]string{"LOCKSIDECAR_STORE_URL_FILE": secret.File("url")}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for content, want := range map[string]string{
+		"postgres://u:old@h/d\n":       "postgres://u:old@h/d",
+		"postgres://u2:s3cret@h/d\r\n": "postgres://u2:s3cret@h/d",
+		"":                             "",
+		"\n":                           "",
+		"s3cret":                       "",
+		"postgres://u:s3cret@h:port/d": "",
+	} {
+		secret.Replace(map[string][]byte{"url": []byte(content)})
+		got, err := cfg.Store.Again()
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v", content, got, err)
+		}
+		if err != nil && (strings.Contains(err.Error(), "s3") || !strings.Contains(err.Error(), "LOCKSIDECAR_STORE_URL_FILE")) {
+			t.Errorf("%q: %v", content, err)
+		}
+		if cfg.Store.Reveal() != "postgres://u:old@h/d" {
+			t.Errorf("%q: what was said at the start is %q", content, cfg.Store.Reveal())
+		}
+	}
+	for what, put := range map[string]func(path string) error{
+		"a pipe without a writer": func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"no end":                  func(path string) error { return os.WriteFile(path, make([]byte, maxURLFile+1), 0o600) },
+	} {
+		path := filepath.Join(t.TempDir(), "url")
+		if err := put(path); err != nil {
+			t.Fatal(err)
+		}
+		u := StoreURL{Kind: Postgres, url: "postgres://u@h/d", variable: "STORE_URL_FILE", file: path}
+		if got, err := u.Again(); err == nil || !strings.Contains(err.Error(), "LOCKSIDECAR_STORE_URL_FILE") {
+			t.Errorf("%s: %q, %v", what, got, err)
+		}
+	}
+	secret.Replace(nil)
+	if got, err := cfg.Store.Again(); err == nil {
+		t.Errorf("without a file: %q", got)
+	}
+}
+
+// A URL that no file holds stays what it was; a pipe can be read once.
+func TestURLIsNotReadAgain(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = os.WriteFile(fifo, []byte("postgres://u@h/d"), 0) }()
+	for variable, value := range map[string]string{"STORE_URL": "postgres://u@h/d", "STORE_URL_FILE": fifo} {
+		cfg, _, err := Load(t.Context(), FromMap(map[string]string{Prefix + variable: value}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := cfg.Store.Again(); got != "postgres://u@h/d" || err != nil {
+			t.Errorf("%s: %q, %v", variable, got, err)
+		}
 	}
 }
 

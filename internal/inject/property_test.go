@@ -107,7 +107,7 @@ func contains(whole, part any) bool {
 
 func TestInjectionKeepsItsPromises(t *testing.T) {
 	injections := 0
-	rapid.Check(t, func(t *rapid.T) {
+	promises := func(t *rapid.T) {
 		pod := pods(t)
 		before := clone(pod)
 		injected, err := Pod(pod, defaults)
@@ -133,8 +133,13 @@ func TestInjectionKeepsItsPromises(t *testing.T) {
 			t.Fatal("the same pod, another result")
 		}
 		proper(t, injected)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		for range 10 { // most pods are refused
+			promises(t)
+		}
 	})
-	if injections == 0 {
+	if t.Logf("%d injections", injections); injections == 0 {
 		t.Error("no pod could be injected: the generator proves nothing")
 	}
 }

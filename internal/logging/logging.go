@@ -1,5 +1,5 @@
 // Package logging keeps the log readable: a line that would flood it is left out, and
-// counted.
+// counted. And it keeps the log from holding anybody up.
 //
 // # Rates
 //
@@ -8,10 +8,18 @@
 // hides no line of another kind, and what happens once in a while (start, ready, stop,
 // a lost lease) is never left out. What was, is said at most every ten seconds, and at
 // the end.
+//
+// # Readers
+//
+// Whoever reads the log may hang, and its pipe be full. Lines then wait in memory, 64 KiB of
+// them, and those beyond are lost: a lock that is not renewed is worse than a line that is
+// not there. When lines are read again, one says how many were lost in that place. At the
+// end of the process the last lines have a second.
 package logging
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"maps"
 	"slices"
@@ -49,6 +57,8 @@ type rates struct {
 	// out writes what was left out, without the attributes of anybody.
 	out     slog.Handler
 	dropped atomic.Int64
+	// lines is what out writes to.
+	lines *writer
 
 	mu       sync.Mutex
 	messages map[string]*message
@@ -62,9 +72,15 @@ type message struct {
 	dropped int
 }
 
-// New makes a handler that limits the rate of what goes to next. At the end, Stop it.
-func New(next slog.Handler) *Handler {
-	return &Handler{next, &rates{out: next, messages: map[string]*message{}}}
+// New makes a handler that writes lines to out, in a format. At the end, Stop it.
+func New(out io.Writer, format func(io.Writer) slog.Handler) *Handler {
+	lines := newWriter(out, format)
+	return limit(format(lines), lines)
+}
+
+// limit limits the rate of what goes to next, which writes to lines.
+func limit(next slog.Handler, lines *writer) *Handler {
+	return &Handler{next, &rates{out: next, lines: lines, messages: map[string]*message{}}}
 }
 
 // Enabled implements [slog.Handler].
@@ -90,11 +106,11 @@ func (h *Handler) WithGroup(name string) slog.Handler {
 	return &Handler{h.next.WithGroup(name), h.rates}
 }
 
-// Dropped is how many lines were left out since the start.
-func (h *Handler) Dropped() int64 { return h.rates.dropped.Load() }
+// Dropped is how many lines were left out or lost since the start.
+func (h *Handler) Dropped() int64 { return h.rates.dropped.Load() + h.rates.lines.dropped() }
 
-// Stop says what was left out and is not said yet. Lines may still come, and be left
-// out, after it.
+// Stop says what was left out and is not said yet, and waits until all lines are written,
+// for a second at most. Lines that come after it are lost.
 func (h *Handler) Stop() {
 	r := h.rates
 	r.mu.Lock()
@@ -103,6 +119,7 @@ func (h *Handler) Stop() {
 	}
 	r.mu.Unlock()
 	r.say()
+	r.lines.stop()
 }
 
 func (r *rates) allow(text string) bool {

@@ -3,6 +3,7 @@ package logging
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -33,15 +34,20 @@ func (l *lines) String() string {
 	return l.buf.String()
 }
 
-// written is a log without times.
+// written is a log without times, whose lines stand in out at once.
 func written() (*lines, *Handler) {
-	out := &lines{}
-	return out, New(slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+	out, none := &lines{}, newWriter(io.Discard, withoutTimes)
+	none.stop()
+	return out, limit(withoutTimes(out), none)
+}
+
+func withoutTimes(out io.Writer) slog.Handler {
+	return slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			return slog.Attr{}
 		}
 		return a
-	}}))
+	}})
 }
 
 func count(out *lines, part string) int { return strings.Count(out.String(), part) }

@@ -55,7 +55,7 @@ func (i *instruments) makeCounters() {
 	i.problems = i.counter("problems", "Answers that are problems, by their code.")
 	i.poolWaits = i.counter("pool_waits", "How often a statement waited for a connection to the database.")
 	i.poolWait = i.seconds("pool_wait", "How long statements waited for a connection to the database, in all.", true)
-	i.logLinesDropped = i.counter("log_lines_dropped", "Log lines that were left out because there were too many of them.")
+	i.logLinesDropped = i.counter("log_lines_dropped", "Log lines that were not written: too many of one kind, or nobody read them.")
 }
 
 func (i *instruments) makeGauges() {

@@ -209,16 +209,6 @@ func (r *Receiver) Contains(text string) bool {
 	return bytes.Contains(r.raw.Bytes(), []byte(text))
 }
 
-// Trace returns the spans of a trace.
-func (r *Receiver) Trace(id string) (spans []Span) {
-	for _, s := range r.Spans() {
-		if s.Trace == id {
-			spans = append(spans, s)
-		}
-	}
-	return spans
-}
-
 // Tree draws spans as a tree, one line for each, in the order of their starts, with
 // the attributes that show names.
 func Tree(spans []Span, show ...string) string {

@@ -23,11 +23,11 @@ const port = 5432
 // Proxy listens on a Unix socket and leads to a server. Its methods may be called
 // from several goroutines, Refuse from one.
 type Proxy struct {
-	server *pgconn.Config
 	folder string
 	wg     sync.WaitGroup
 
 	mu       sync.Mutex
+	server   *pgconn.Config
 	listener *net.UnixListener // nil while connections are refused
 	conns    map[*conn]struct{}
 	deaf     map[uint32]struct{} // servers' processes that must not be cancelled
@@ -62,6 +62,8 @@ func Start(tb testing.TB, databaseURL string) *Proxy {
 
 // URL leads to the database through the proxy.
 func (p *Proxy) URL() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	return fmt.Sprintf("postgres://%s@/%s?host=%s&port=%d",
 		url.PathEscape(p.server.User), url.PathEscape(p.server.Database), p.folder, port)
 }
@@ -113,6 +115,20 @@ func (p *Proxy) Refuse(refuse bool) {
 			panic(err) // it could listen there before
 		}
 	}
+}
+
+// Lead leads all new connections to another server, as a pooler does after a failover, and
+// closes those there are. The database's name stays.
+func (p *Proxy) Lead(tb testing.TB, databaseURL string) {
+	tb.Helper()
+	config, err := pgx.ParseConfig(databaseURL)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	p.mu.Lock()
+	p.server = &config.Config
+	p.mu.Unlock()
+	p.CutAll()
 }
 
 // Stall lets nothing pass any more, or goes on.
@@ -206,7 +222,9 @@ func (p *Proxy) at(sql string, stage Stage, cutting bool) (cuts []*Hook) {
 
 // dial connects to the server.
 func (p *Proxy) dial() (net.Conn, error) {
+	p.mu.Lock()
 	network, address := pgconn.NetworkAddress(p.server.Host, p.server.Port)
+	p.mu.Unlock()
 	var d net.Dialer
 	return d.DialContext(context.Background(), network, address)
 }

@@ -33,10 +33,19 @@ func binaries() (string, error) {
 	}
 	for _, folder := range folders {
 		if executable(folder, "initdb") && executable(folder, "postgres") {
-			return folder, nil
+			return behindLinks(folder), nil
 		}
 	}
 	return "", errMissing
+}
+
+// behindLinks is where a folder's programs are linked to: all of a version are there.
+func behindLinks(folder string) string {
+	target, err := filepath.EvalSymlinks(filepath.Join(folder, "postgres"))
+	if err == nil && executable(filepath.Dir(target), "initdb") {
+		return filepath.Dir(target)
+	}
+	return folder
 }
 
 func executable(folder, name string) bool {

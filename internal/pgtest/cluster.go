@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -21,7 +22,7 @@ import (
 )
 
 const (
-	startLimit = 30 * time.Second
+	startLimit = time.Minute
 	stopLimit  = 10 * time.Second
 	logTail    = 2000 // bytes of the server's log that an error shows
 	lastLines  = 400  // bytes of it that tell why a server ended
@@ -35,6 +36,10 @@ type Cluster struct {
 	tcp         bool
 	who         *syscall.Credential
 	server, env []string
+
+	// template prepares the database that others are copies of; role is whose they are.
+	template func() error
+	role     string
 
 	databases atomic.Int64
 	mu        sync.Mutex
@@ -71,7 +76,10 @@ func Run(options ...Option) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{bin: bin, folder: folder, port: 5432, tcp: s.tcp, who: who, server: s.server, env: s.env}
-	if err := c.setUp(); err != nil {
+	if s.prepare != nil {
+		c.role, c.template = s.role, sync.OnceValue(func() error { return c.makeTemplate(s.prepare) })
+	}
+	if err := c.setUp(s.files); err != nil {
 		c.Stop()
 		return nil, err
 	}
@@ -101,7 +109,7 @@ func Main(m interface{ Run() int }, cluster **Cluster, options ...Option) int {
 	return m.Run()
 }
 
-func (c *Cluster) setUp() error {
+func (c *Cluster) setUp(files []file) error {
 	if c.tcp {
 		port, err := freePort()
 		if err != nil {
@@ -113,6 +121,11 @@ func (c *Cluster) setUp() error {
 		"--no-sync", "--no-instructions", "--encoding=UTF8", "--locale=C")
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return fmt.Errorf("pgtest: initdb: %w\n%s", err, out)
+	}
+	for _, f := range files {
+		if err := c.put(f); err != nil {
+			return err
+		}
 	}
 	if err := c.launch(); err != nil {
 		return err
@@ -151,34 +164,6 @@ func (c *Cluster) Again() error {
 // Shutdown stops the server without waiting for its clients and keeps its data.
 func (c *Cluster) Shutdown() {
 	c.signal(syscall.SIGINT)
-}
-
-// URL is the connection string of a database of the cluster, for its superuser.
-func (c *Cluster) URL(database string) string {
-	if c.tcp {
-		return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", c.port, database)
-	}
-	return fmt.Sprintf("postgres://postgres@/%s?host=%s&port=%d", database, c.folder, c.port)
-}
-
-// NewDatabase makes an empty database and returns its URL. It goes with the
-// cluster.
-func (c *Cluster) NewDatabase(tb testing.TB) string {
-	tb.Helper()
-	url, err := c.MakeDatabase(context.Background())
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return url
-}
-
-// MakeDatabase is NewDatabase for programs without a testing.TB.
-func (c *Cluster) MakeDatabase(ctx context.Context) (string, error) {
-	name := "db" + strconv.FormatInt(c.databases.Add(1), 10)
-	if err := c.exec(ctx, "postgres", "CREATE DATABASE "+name); err != nil {
-		return "", err
-	}
-	return c.URL(name), nil
 }
 
 // Pid is the process id of the server's first process, 0 while it does not run.
@@ -343,11 +328,29 @@ func (c *Cluster) exec(ctx context.Context, database, sql string) error {
 	return nil
 }
 
+// freePort is a port for somebody who binds it a moment later, or again after an outage. The
+// kernel gives none of this range to others meanwhile, neither to who listens on any port
+// nor to who connects.
 func freePort() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("pgtest: %w", err)
+	const first, ports, tries = 20_000, 10_000, 100
+	var err error
+	for range tries {
+		port := first + rand.N(ports)
+		var listener net.Listener
+		if listener, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			return port, listener.Close()
+		}
 	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	return port, listener.Close()
+	return 0, fmt.Errorf("pgtest: %w", err)
+}
+
+// FreeAddress is an address on this machine for a server of another program, which takes
+// no port 0.
+func FreeAddress(tb testing.TB) string {
+	tb.Helper()
+	port, err := freePort()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", port)
 }

@@ -13,7 +13,9 @@
 //		...
 //	}
 //
-// A test that stops or kills its server starts one for itself with [Start].
+// A test that stops or kills its server starts one for itself with [Start]. The package
+// pgroles has the option with which databases have a schema, and are used with no more
+// rights than sidecars have.
 //
 // The server's programs are looked for in PATH and in the places where packages
 // put them. A machine without them fails the tests and says what to install: a

@@ -8,6 +8,15 @@ type settings struct {
 	server []string // name=value, given to postgres with -c
 	parent string   // of the cluster's folder
 	env    []string // name=value, of the server
+	files  []file   // in the data's folder
+
+	prepare func(url string) error
+	role    string
+}
+
+type file struct {
+	name    string
+	content []byte
 }
 
 // WithTCP makes the server listen on a free port of 127.0.0.1 too, and URLs use it.
@@ -35,4 +44,16 @@ func WithParent(folder string) Option {
 // WithEnv gives the server a variable, such as LD_PRELOAD=….
 func WithEnv(nameAndValue string) Option {
 	return func(s *settings) { s.env = append(s.env, nameAndValue) }
+}
+
+// WithFile puts a file among the server's data before it starts, such as pg_hba.conf, in
+// place of the one that trusts everybody, or server.crt.
+func WithFile(name string, content []byte) Option {
+	return func(s *settings) { s.files = append(s.files, file{name, content}) }
+}
+
+// WithTemplate makes NewDatabase return copies of a database that prepare has been at work
+// in, once, as the superuser; their URLs are a role's.
+func WithTemplate(role string, prepare func(url string) error) Option {
+	return func(s *settings) { s.role, s.prepare = role, prepare }
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -23,8 +24,37 @@ var poolerPlaces = []string{"/usr/sbin/pgbouncer", "/opt/homebrew/bin/pgbouncer"
 
 // Pooler starts a PgBouncer in transaction mode before the cluster, with so many
 // connections to each database, and returns the URL that leads through it to the
-// database of the given one. It ends with the test.
+// database of the given one, on TCP when the cluster is. It ends with the test.
 func (c *Cluster) Pooler(tb testing.TB, url string, size int) string {
+	tb.Helper()
+	return c.Switch(tb, url, size).URL
+}
+
+// Switch is a Pooler that can be pointed at another cluster.
+type Switch struct {
+	// URL leads through it.
+	URL string
+
+	ini, user, rest string
+	process         *process
+}
+
+// Point makes it lead to a cluster that has TCP. Connections to the one before end when
+// they are given back.
+func (s *Switch) Point(to *Cluster) error {
+	if err := s.write("127.0.0.1", to.port); err != nil {
+		return err
+	}
+	return syscall.Kill(s.process.pid, syscall.SIGHUP)
+}
+
+func (s *Switch) write(host string, port int) error {
+	database := fmt.Sprintf("[databases]\n* = host=%s port=%d user=%s\n", host, port, s.user)
+	return os.WriteFile(s.ini, []byte(database+s.rest), 0o644)
+}
+
+// Switch starts such a pooler. More of its settings may be given.
+func (c *Cluster) Switch(tb testing.TB, url string, size int, more ...string) *Switch {
 	tb.Helper()
 	program, err := pooler()
 	if err != nil {
@@ -39,26 +69,38 @@ func (c *Cluster) Pooler(tb testing.TB, url string, size int) string {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = os.RemoveAll(folder) })
-	ini := filepath.Join(folder, "ini")
-	settings := fmt.Sprintf("[databases]\n* = host=%s port=%d user=postgres\n[pgbouncer]\n"+
-		"pool_mode = transaction\ndefault_pool_size = %d\nauth_type = any\nlisten_addr =\nlisten_port = 6432\n"+
-		"unix_socket_dir = %s\nlogfile = %s\n", config.Host, config.Port, size, folder, filepath.Join(folder, "log"))
-	if err := os.WriteFile(ini, []byte(settings), 0o644); err != nil {
+	s := &Switch{ini: filepath.Join(folder, "ini"), user: config.User}
+	log := filepath.Join(folder, "log")
+	own := []string{
+		"[pgbouncer]", "pool_mode = transaction", fmt.Sprintf("default_pool_size = %d", size), "max_client_conn = 500",
+		"auth_type = any", "server_login_retry = 1", "logfile = " + log,
+	}
+	if c.tcp {
+		port, err := freePort()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		own = append(own, "listen_addr = 127.0.0.1", fmt.Sprintf("listen_port = %d", port), "unix_socket_dir =")
+		s.URL = fmt.Sprintf("postgres://%s@127.0.0.1:%d/%s?sslmode=disable", config.User, port, config.Database)
+	} else {
+		own = append(own, "listen_addr =", "listen_port = 6432", "unix_socket_dir = "+folder)
+		s.URL = fmt.Sprintf("postgres://%s@/%s?host=%s&port=6432", config.User, config.Database, folder)
+	}
+	s.rest = strings.Join(append(append(own, more...), ""), "\n")
+	if err := s.write(config.Host, int(config.Port)); err != nil {
 		tb.Fatal(err)
 	}
-	cmd := exec.Command(program, "-q", ini)
+	cmd := exec.Command(program, "-q", s.ini)
 	cmd.Dir, cmd.SysProcAttr = folder, attributes(c.who)
-	p, err := c.spawn(cmd)
-	if err != nil {
+	if s.process, err = c.spawn(cmd); err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { p.end(syscall.SIGKILL) })
-	through := fmt.Sprintf("postgres://postgres@/%s?host=%s&port=6432", config.Database, folder)
-	if err := p.answers(through); err != nil {
-		text, _ := os.ReadFile(filepath.Join(folder, "log"))
+	tb.Cleanup(func() { s.process.end(syscall.SIGKILL) })
+	if err := s.process.answers(s.URL); err != nil {
+		text, _ := os.ReadFile(log)
 		tb.Fatalf("pgtest: PgBouncer does not answer: %v\n%s", err, text)
 	}
-	return through
+	return s
 }
 
 func pooler() (string, error) {

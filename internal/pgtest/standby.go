@@ -3,7 +3,6 @@ package pgtest
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 )
 
@@ -20,15 +19,7 @@ func (c *Cluster) Promote(tb testing.TB) {
 func (c *Cluster) Demote(tb testing.TB) {
 	tb.Helper()
 	c.Shutdown()
-	signal := filepath.Join(c.data(), "standby.signal")
-	if err := os.WriteFile(signal, nil, 0o600); err != nil {
-		tb.Fatal(err)
-	}
-	if c.who != nil {
-		if err := os.Chown(signal, int(c.who.Uid), int(c.who.Gid)); err != nil {
-			tb.Fatal(err)
-		}
-	}
+	c.mark(tb, "standby.signal")
 	if err := c.launch(); err != nil {
 		tb.Fatal(err)
 	}

@@ -25,11 +25,12 @@ func (c *Cluster) ResetStatements(tb testing.TB, url string) {
 		SELECT pg_stat_statements_reset(0, (SELECT oid FROM pg_database WHERE datname = current_database()), 0) IS NOT NULL`)
 }
 
-// Query runs a statement that gives one value, on a connection of its own.
+// Query runs a statement that gives one value, on a connection of its own: the superuser's,
+// whosoever the URL is.
 func Query[T any](tb testing.TB, url, sql string, args ...any) T {
 	tb.Helper()
 	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, url)
+	conn, err := pgx.Connect(ctx, Admin(url))
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -121,10 +121,13 @@ func (e env) endpoint(name string, grpc bool) error {
 	return nil
 }
 
-// redact hides what may be a password.
+// redact hides what may be a password, or a token.
 func redact(value string) string {
 	if at := strings.LastIndex(value, "@"); at >= 0 {
-		return "…" + value[at:]
+		value = "…" + value[at:]
+	}
+	if query := strings.IndexAny(value, "?#"); query >= 0 {
+		value = value[:query+1] + "…"
 	}
 	return value
 }

@@ -18,6 +18,8 @@ import (
 const (
 	errorBurst = 3
 	errorPause = 10 * time.Second
+	// maxError is how much of one is shown: the collector's answer stands in it.
+	maxError = 1 << 10
 )
 
 // report makes what goes wrong in OpenTelemetry a line of our log.
@@ -31,7 +33,8 @@ func report(log *slog.Logger) {
 			silent.Add(1)
 			return
 		}
-		log.Warn("telemetry was not delivered, locks go on", "error", err, "errors_left_out", silent.Swap(0))
+		text := err.Error()
+		log.Warn("telemetry was not delivered, locks go on", "error", text[:min(len(text), maxError)], "errors_left_out", silent.Swap(0))
 	})
 	otel.SetLogger(logr.FromSlogHandler(levels{log.Handler()}))
 }

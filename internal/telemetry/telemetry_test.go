@@ -1,14 +1,12 @@
 package telemetry
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
+	"github.com/locksidecar/locksidecar/internal/logtest"
 	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/internal/tracing"
 )
@@ -31,31 +30,13 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// lines is a log.
-type lines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
 // start sets the environment, for the exporters read that of the process, and starts.
-func start(t *testing.T, variables map[string]string) (*Telemetry, *lines, error) {
+func start(t *testing.T, variables map[string]string) (*Telemetry, *logtest.Log, error) {
 	t.Helper()
 	for name, value := range variables {
 		t.Setenv(name, value)
 	}
-	log := &lines{}
+	log := &logtest.Log{}
 	tel, err := Start(t.Context(), Options{
 		Lookup: os.LookupEnv, Version: "1.2.3", Instance: "web-1-abcd", Pod: "web-1", Namespace: "orders",
 		MaxLinks: 1000, Logger: slog.New(slog.NewTextHandler(log, nil)),
@@ -66,6 +47,9 @@ func start(t *testing.T, variables map[string]string) (*Telemetry, *lines, error
 	return tel, log, err
 }
 
+// patience is how long a test waits for what must happen.
+const patience = 30 * time.Second
+
 func stop(t *testing.T, tel *Telemetry, limit time.Duration) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -73,7 +57,7 @@ func stop(t *testing.T, tel *Telemetry, limit time.Duration) error {
 	return tel.Stop(ctx)
 }
 
-func mustStart(t *testing.T, variables map[string]string) (*Telemetry, *lines) {
+func mustStart(t *testing.T, variables map[string]string) (*Telemetry, *logtest.Log) {
 	t.Helper()
 	tel, log, err := start(t, variables)
 	if err != nil {
@@ -122,7 +106,7 @@ func TestOff(t *testing.T) {
 	if log.String() != "" {
 		t.Error(log)
 	}
-	if err := stop(t, tel, time.Second); err != nil {
+	if err := stop(t, tel, patience); err != nil {
 		t.Error(err)
 	}
 }
@@ -139,10 +123,10 @@ func TestSent(t *testing.T) {
 	tel.Metrics.Locks.Acquired(ctx, "deploy:prod", metrics.Granted, 3*time.Second)
 	traceID := span.SpanContext().TraceID()
 	span.End()
-	if err := stop(t, tel, 5*time.Second); err != nil {
+	if err := stop(t, tel, patience); err != nil {
 		t.Fatal(err)
 	}
-	if err := stop(t, tel, 5*time.Second); err != nil {
+	if err := stop(t, tel, patience); err != nil {
 		t.Error("stopping again:", err)
 	}
 	if len(to.spans) != 1 || to.spans[0].GetName() != "lock.acquire" {
@@ -179,7 +163,7 @@ func TestTheResourceOfTheEnvironmentWins(t *testing.T) {
 	if tel.Tracer != nil {
 		t.Error("only metrics were asked for")
 	}
-	if err := stop(t, tel, 5*time.Second); err != nil {
+	if err := stop(t, tel, patience); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
@@ -203,7 +187,7 @@ func TestLinks(t *testing.T) {
 				span.AddLink(trace.Link{SpanContext: other, Attributes: []attribute.KeyValue{tracing.Link.String(tracing.LinkCall)}})
 			}
 			span.End()
-			if err := stop(t, tel, 5*time.Second); err != nil {
+			if err := stop(t, tel, patience); err != nil {
 				t.Fatal(err)
 			}
 			if n := len(to.spans[0].GetLinks()); n != want {
@@ -224,7 +208,7 @@ func TestTheParentDecides(t *testing.T) {
 		_, span := tel.Tracer.Start(ctx, parent, trace.SpanKindServer)
 		span.End()
 	}
-	if err := stop(t, tel, 5*time.Second); err != nil {
+	if err := stop(t, tel, patience); err != nil {
 		t.Fatal(err)
 	}
 	if len(to.spans) != 1 || to.spans[0].GetTraceId()[0] != 0x5b {
@@ -311,7 +295,7 @@ func TestBadHeadersAreNotShown(t *testing.T) {
 func TestGRPC(t *testing.T) {
 	for _, endpoint := range []string{"http://127.0.0.1:1", "localhost:1", "dns:///localhost:1"} {
 		tel, _ := mustStart(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_METRICS_EXPORTER": "none"})
-		if err := stop(t, tel, 5*time.Second); err != nil {
+		if err := stop(t, tel, patience); err != nil {
 			t.Errorf("%s: with nothing to send: %v", endpoint, err)
 		}
 	}
@@ -325,25 +309,40 @@ func TestACollectorThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = hangs.Close() }()
+	before := goleak.IgnoreCurrent()
 	tel, _ := mustStart(t, map[string]string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT": "http://" + hangs.Addr().String(),
-		// What is not sent by the end is given up by then, or the goroutine stays a while.
+		// What is not sent by the end is given up soon after, or the goroutine stays a while.
 		"OTEL_EXPORTER_OTLP_TIMEOUT": "200", "OTEL_BSP_EXPORT_TIMEOUT": "200",
+		// If spans waited, each would for that long.
+		"OTEL_BSP_MAX_QUEUE_SIZE": "4", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "1",
 	})
 	begin := time.Now()
 	for range 10_000 { // more than the queue takes
 		_, span := tel.Tracer.Start(t.Context(), "lock.acquire", trace.SpanKindServer)
 		span.End()
 	}
-	if took := time.Since(begin); took > 5*time.Second {
+	if took := time.Since(begin); took > patience {
 		t.Errorf("spans wait for the collector: %s", took)
 	}
 	begin = time.Now()
-	if err := stop(t, tel, 100*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+	// Less than it takes to give up all that is queued. An end that comes before it has
+	// begun would leave goroutines behind.
+	if err := stop(t, tel, 400*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
-	if took := time.Since(begin); took > 2*time.Second {
+	if took := time.Since(begin); took > 5*time.Second {
 		t.Errorf("the end waits for the collector: %s", took)
+	}
+	// Errors go to who started last: none of this test's may come in the next one.
+	for late := time.Now().Add(patience); ; {
+		err := goleak.Find(before)
+		if err == nil {
+			return
+		}
+		if time.Now().After(late) {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -355,14 +354,14 @@ func TestAnExporterThatHangs(t *testing.T) {
 		func(context.Context) error { <-release; return nil },
 		func(context.Context) error { sent = true; return nil },
 	}}
-	if err := stop(t, tel, 50*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) || !sent {
+	if err := stop(t, tel, 500*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) || !sent {
 		t.Errorf("%v; the other one has sent: %v", err, sent)
 	}
 }
 
 func TestErrorsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := &lines{}
+		log := &logtest.Log{}
 		report(slog.New(slog.NewTextHandler(log, nil)))
 		defer handleErrors(func(error) {})
 		for range 100 {
@@ -377,11 +376,18 @@ func TestErrorsAreLogged(t *testing.T) {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("no %s in\n%s", want, log)
 		}
+		// A collector says what it likes.
+		time.Sleep(errorPause)
+		before := len(log.String())
+		otel.Handle(errors.New("body: " + strings.Repeat("x", 1<<20)))
+		if n := len(log.String()) - before; n < maxError || n > 2*maxError {
+			t.Errorf("a line of %d bytes", n)
+		}
 	})
 }
 
 func TestLevelsOfOpenTelemetry(t *testing.T) {
-	log := &lines{}
+	log := &logtest.Log{}
 	l := slog.New(levels{slog.NewTextHandler(log, nil)})
 	for _, verbosity := range []slog.Level{1, 4, 8} {
 		l.Log(t.Context(), -verbosity, "theirs", "verbosity", int(verbosity))

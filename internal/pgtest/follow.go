@@ -1,0 +1,60 @@
+package pgtest
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Follow makes the cluster a standby of another one that has TCP, from a copy of that
+// one's data: it streams, and waits to be promoted. What it was before is gone.
+func (c *Cluster) Follow(primary *Cluster) error {
+	c.Halt()
+	if err := os.RemoveAll(c.data()); err != nil {
+		return fmt.Errorf("pgtest: %w", err)
+	}
+	from := fmt.Sprintf("host=127.0.0.1 port=%d user=postgres", primary.port)
+	backup := c.command("pg_basebackup", "--pgdata="+c.data(), "--dbname="+from, "--write-recovery-conf",
+		"--checkpoint=fast", "--wal-method=stream", "--no-sync")
+	if out, err := backup.CombinedOutput(); err != nil {
+		return fmt.Errorf("pgtest: pg_basebackup: %w\n%s", err, out)
+	}
+	return c.launch()
+}
+
+// Halt ends all processes of the server with kill -9, as if its machine were gone, and
+// keeps its data.
+func (c *Cluster) Halt() {
+	_, pids := c.Freeze()
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	c.Kill()
+}
+
+// Freeze stops all processes of the server, and returns what lets them go on.
+func (c *Cluster) Freeze() (thaw func(), pids []int) {
+	first := c.Pid()
+	if first == 0 {
+		return func() {}, nil
+	}
+	_ = syscall.Kill(first, syscall.SIGSTOP) // it starts no others then
+	pids = append(pids, first)
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", first, first))
+	for field := range strings.FieldsSeq(string(children)) {
+		if pid, err := strconv.Atoi(field); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGSTOP)
+			pids = append(pids, pid)
+		}
+	}
+	return func() {
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+		}
+	}, pids
+}
+
+// HostAndPort are where a cluster with TCP listens.
+func (c *Cluster) HostAndPort() string { return fmt.Sprintf("127.0.0.1:%d", c.port) }

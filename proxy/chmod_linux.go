@@ -1,0 +1,35 @@
+package proxy
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// chmodUnfollowed sets the mode of a file, and not of one to which it links. Kernels before
+// 6.6, and filters of system calls that are as old, do not know a call for it; there it is
+// done as the C library does, by the name that a descriptor of the file has.
+func chmodUnfollowed(path string, mode os.FileMode) error {
+	err := unix.Fchmodat(unix.AT_FDCWD, path, uint32(mode.Perm()), unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return chmodOpened(path, mode)
+	}
+	return nil
+}
+
+func chmodOpened(path string, mode os.FileMode) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return errNotTheSocket
+	}
+	return os.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), mode.Perm())
+}

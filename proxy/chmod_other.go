@@ -1,0 +1,14 @@
+//go:build !linux
+
+package proxy
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// chmodUnfollowed sets the mode of a file, and not of one to which it links.
+func chmodUnfollowed(path string, mode os.FileMode) error {
+	return unix.Fchmodat(unix.AT_FDCWD, path, uint32(mode.Perm()), unix.AT_SYMLINK_NOFOLLOW)
+}
