@@ -27,7 +27,8 @@ const exitCodesHelp = `Exit codes:
   73  the sidecar's socket (or address) cannot be opened
   75  the lock was not to be had: somebody holds it, or the wait was in vain
   77  refused: the lock is not yours (any more), nobody holds it, or you may not do that
-  78  the configuration is wrong: a LOCKSIDECAR_ variable, or a store that cannot work`
+  78  the configuration is wrong: a LOCKSIDECAR_ variable, or a store that cannot work
+      or needs a newer sidecar`
 
 // causeError is an error of this program's own, with the exit code of its cause.
 type causeError struct {

@@ -8,15 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/internal/logtest"
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 10 * time.Second
+const patience = 30 * time.Second
 
 // served is a run() under way.
 type served struct {
@@ -45,8 +45,12 @@ func serve(t *testing.T, env map[string]string, until string) *served {
 	hurry, cancelHurry := context.WithCancel(t.Context())
 	in.stop, in.hurry = func() { cancelStop(errors.New("the test stops it")) }, cancelHurry
 	lookup := func(name string) (string, bool) { value, ok := full[name]; return value, ok }
-	log := slog.New(slog.NewTextHandler(in.log, nil))
-	go func() { in.ended <- run(stopping{stop, hurry}, cfg, log, lookup) }()
+	lines := newLog(in.log, slog.LevelInfo, config.LogText)
+	go func() {
+		err := run(stopping{stop, hurry}, cfg, lines, lookup)
+		lines.Stop()
+		in.ended <- err
+	}()
 	t.Cleanup(func() {
 		in.stop()
 		in.hurry()
@@ -93,28 +97,22 @@ func shortSocket(t *testing.T) string {
 
 // logLines keeps what is logged, and tells when it has changed.
 type logLines struct {
-	mu      sync.Mutex
-	written bytes.Buffer
+	logtest.Log
 	changed chan struct{}
 }
 
 func newLogLines() *logLines { return &logLines{changed: make(chan struct{}, 1)} }
 
 func (l *logLines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	n, err := l.Log.Write(p)
 	select {
 	case l.changed <- struct{}{}:
 	default:
 	}
-	return l.written.Write(p)
+	return n, err
 }
 
-func (l *logLines) text() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.written.String()
-}
+func (l *logLines) text() string { return l.String() }
 
 func (l *logLines) await(t *testing.T, part string) {
 	t.Helper()

@@ -10,7 +10,6 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/internal/inject"
-	"github.com/locksidecar/locksidecar/internal/logging"
 )
 
 // webhook is what --webhook's flags say.
@@ -64,16 +63,14 @@ func (a *app) serveWebhook(cmd *cobra.Command, in *webhook, o inject.Options) er
 	if err != nil {
 		return because(exitConfig, err)
 	}
-	log := newLogger(cmd.ErrOrStderr(), config.Config{LogLevel: level, LogFormat: format})
-	return in.serve(s, o, log)
+	lines := newLog(cmd.ErrOrStderr(), level, format)
+	defer lines.Stop()
+	return in.serve(s, o, slog.New(lines))
 }
 
 // serve serves until it is asked to stop, and goes on a while: whoever routes to this
 // process learns of its end at the same time as it does.
 func (in *webhook) serve(s stopping, o inject.Options, log *slog.Logger) error {
-	limited := logging.New(log.Handler())
-	defer limited.Stop()
-	log = slog.New(limited)
 	certificate, err := inject.LoadCertificate(in.certificate, in.key, log)
 	if err != nil {
 		return because(exitConfig, err)
@@ -83,7 +80,7 @@ func (in *webhook) serve(s stopping, o inject.Options, log *slog.Logger) error {
 	})
 	if err := server.Start(s.stop); err != nil {
 		if s.stop.Err() != nil {
-			return nil // whoever asked for the stop got it
+			return nil //nolint:nilerr // whoever asked for the stop got it
 		}
 		return because(exitCannotOpen, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/locksidecar/locksidecar/internal/config"
 )
@@ -13,7 +14,20 @@ import (
 func main() {
 	err := profiled(func() error { return execute(config.Source{}, os.Args[1:], os.Stdout, os.Stderr) })
 	if _, said := errors.AsType[statusError](err); err != nil && !said {
-		fmt.Fprintf(os.Stderr, "locksidecar: %v\n", err)
+		say(err)
 	}
 	os.Exit(exitCode(err))
+}
+
+// say waits for a second at most, for whoever reads standard error may hang.
+func say(err error) {
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		fmt.Fprintf(os.Stderr, "locksidecar: %v\n", err)
+	}()
+	select {
+	case <-said:
+	case <-time.After(time.Second):
+	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"sync"
@@ -25,12 +26,16 @@ func (a *app) serveCommand() *cobra.Command {
 		Short: "Run the sidecar (what happens without a command, too)",
 		Long: `Run the sidecar until SIGTERM or SIGINT. It then refuses new locks, waits until
 no session holds one (at most LOCKSIDECAR_DRAIN_TIMEOUT; a second signal ends
-that wait), releases all, and exits with 0.
+that wait), releases all, and exits with 0. When the database needs a newer
+locksidecar it grants nothing more, and exits with 78 when no session holds a lock.
 
 Figures are at GET /metrics. Traces and figures go to a collector when the standard
 OTEL_ variables say so, such as OTEL_EXPORTER_OTLP_ENDPOINT.`,
 		Example: `  LOCKSIDECAR_SOCKET=/tmp/ls.sock locksidecar serve
-  LOCKSIDECAR_STORE_URL=postgres://app@db:5432/app locksidecar serve`,
+  LOCKSIDECAR_STORE_URL=postgres://app@db:5432/app locksidecar serve
+
+  # Behind PgBouncer in transaction mode, with a direct connection to listen
+  LOCKSIDECAR_STORE_URL=postgres://app@pgbouncer:6432/app LOCKSIDECAR_LISTEN_URL=postgres://app@db:5432/app locksidecar serve`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, release := onSignals(cmd.Context())
@@ -39,36 +44,41 @@ OTEL_ variables say so, such as OTEL_EXPORTER_OTLP_ENDPOINT.`,
 			if err != nil {
 				return because(exitConfig, err)
 			}
-			log := newLogger(cmd.ErrOrStderr(), cfg)
+			lines := newLog(cmd.ErrOrStderr(), cfg.LogLevel, cfg.LogFormat)
+			defer lines.Stop()
 			for _, warning := range warnings {
-				log.Warn("part of the configuration is ignored", "reason", warning)
+				slog.New(lines).Warn("part of the configuration is ignored", "reason", warning)
 			}
-			return run(s, cfg, log, a.lookup)
+			return run(s, cfg, lines, a.lookup)
 		},
 	}
 }
 
-func newLogger(w io.Writer, cfg config.Config) *slog.Logger {
-	options := &slog.HandlerOptions{Level: cfg.LogLevel}
-	if cfg.LogFormat == config.LogText {
-		return slog.New(slog.NewTextHandler(w, options))
-	}
-	return slog.New(slog.NewJSONHandler(w, options))
+// newLog is the log of a process that serves. At the end, Stop it.
+func newLog(out io.Writer, level slog.Level, format config.LogFormat) *logging.Handler {
+	options := &slog.HandlerOptions{Level: level}
+	return logging.New(out, func(w io.Writer) slog.Handler {
+		if format == config.LogText {
+			return slog.NewTextHandler(w, options)
+		}
+		return slog.NewJSONHandler(w, options)
+	})
 }
 
 // run builds the sidecar in the order of its dependencies, serves until it is
 // asked to stop, and stops. Being asked to stop while it starts is no error. lookup
 // finds the variables of OpenTelemetry, and GOGC.
-func run(s stopping, cfg config.Config, log *slog.Logger, lookup func(string) (string, bool)) error {
-	limited := logging.New(log.Handler())
-	defer limited.Stop()
-	log = slog.New(limited)
+func run(s stopping, cfg config.Config, lines *logging.Handler, lookup func(string) (string, bool)) error {
+	log := slog.New(lines)
 	id, err := instance.New(cfg.Pod)
 	if err != nil {
 		return err
 	}
 	log.Info("locksidecar starts", "version", buildVersion(), "socket", cfg.Socket,
 		"store", cfg.Store, "namespace", cfg.Namespace, "instance", id)
+	if cfg.ListenURL.Kind != "" {
+		log.Info("notifications of other instances have a URL of their own", "listen", cfg.ListenURL)
+	}
 
 	tel, err := telemetry.Start(s.stop, telemetryOptions(cfg, id, log, lookup))
 	if err != nil {
@@ -76,9 +86,11 @@ func run(s stopping, cfg config.Config, log *slog.Logger, lookup func(string) (s
 	}
 	flush := sync.OnceFunc(func() { flush(tel, log) })
 	defer flush()
-	tel.Metrics.ObserveLog(limited.Dropped)
+	tel.Metrics.ObserveLog(lines.Dropped)
 
-	st, err := newStore(cfg, store.Identity{Namespace: cfg.Namespace, Instance: id, Pod: cfg.Pod}, tel, log)
+	tooOld, tellTooOld := context.WithCancelCause(s.stop)
+	defer tellTooOld(nil)
+	st, err := newStore(cfg, store.Identity{Namespace: cfg.Namespace, Instance: id, Pod: cfg.Pod}, tel, tellTooOld, log)
 	if err != nil {
 		return because(exitConfig, err)
 	}
@@ -98,10 +110,14 @@ func run(s stopping, cfg config.Config, log *slog.Logger, lookup func(string) (s
 		}
 		return err
 	}
-	parts.awaitReady(s.stop)
-	<-s.stop.Done()
-	parts.shutDown(s, cfg.DrainTimeout)
-	return nil
+	parts.awaitReady(tooOld)
+	<-tooOld.Done()
+	var why error
+	if s.stop.Err() == nil { // nobody has asked for it
+		why = parts.outlive(s.stop, fmt.Errorf("%s: %w", buildVersion(), context.Cause(tooOld)))
+	}
+	parts.shutDown(stopping{stop: tooOld, hurry: s.hurry}, cfg.DrainTimeout)
+	return because(exitConfig, why)
 }
 
 func telemetryOptions(cfg config.Config, id string, log *slog.Logger, lookup func(string) (string, bool)) telemetry.Options {
@@ -111,14 +127,14 @@ func telemetryOptions(cfg config.Config, id string, log *slog.Logger, lookup fun
 	}
 }
 
-func newStore(cfg config.Config, id store.Identity, tel *telemetry.Telemetry, log *slog.Logger) (store.Store, error) {
+func newStore(cfg config.Config, id store.Identity, tel *telemetry.Telemetry, tooOld func(error), log *slog.Logger) (store.Store, error) {
 	if cfg.Store.Kind == config.Memory {
 		return memory.NewSpace().Open(id), nil
 	}
 	return postgres.New(postgres.Config{
-		URL: cfg.Store.Reveal(), Identity: id, MaxConns: cfg.PoolMaxConns,
-		Timeout: cfg.StoreTimeout, AutoMigrate: cfg.AutoMigrate, Logger: log,
-		Listen:  postgres.Listen(cfg.Listen),
+		URL: cfg.Store.Reveal(), Again: cfg.Store.Again, Identity: id, MaxConns: cfg.PoolMaxConns,
+		Timeout: cfg.StoreTimeout, AutoMigrate: cfg.AutoMigrate, TooOld: tooOld, Logger: log,
+		Listen: postgres.Listen(cfg.Listen), ListenURL: cfg.ListenURL.Reveal(), ListenAgain: cfg.ListenURL.Again,
 		Tracers: tel.Tracers, Metrics: tel.Metrics.Store,
 	})
 }
@@ -142,7 +158,6 @@ func proxyConfig(cfg config.Config, locks *lease.Manager, succession *succession
 		Tracer: tel.Tracer, Metrics: tel.Metrics.Calls, Figures: tel.Figures,
 		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
 		TCPAddr: cfg.TCPAddr, AdminAddr: cfg.AdminAddr,
-		// Each session and each waiting call may need a connection of its own.
-		MaxSessions: cfg.MaxSessions, MaxConns: 4*cfg.MaxSessions + cfg.MaxWaiters, MaxBody: cfg.MaxBody,
+		MaxSessions: cfg.MaxSessions, MaxConns: maxConns(cfg, log), MaxBody: cfg.MaxBody,
 	}
 }

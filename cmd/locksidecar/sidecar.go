@@ -75,6 +75,20 @@ func (p sidecar) awaitReady(stop context.Context) {
 	}
 }
 
+// outlive lets what is held be, when the database has outgrown this sidecar: there are no
+// new locks, and it returns why when no session holds one any more, or nil when somebody
+// asks for the stop.
+func (p sidecar) outlive(stop context.Context, why error) error {
+	p.log.Error("the database needs a newer locksidecar: no new locks here, and the end when no session holds one", "error", why)
+	p.locks.Drain()
+	select {
+	case <-p.locks.Idle():
+		return why
+	case <-stop.Done():
+		return nil
+	}
+}
+
 // shutDown stops the sidecar. This is the one place that knows the order:
 //
 //  1. Not ready, no new locks, waiting calls end; releases still work.

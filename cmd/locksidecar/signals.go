@@ -17,12 +17,14 @@ type stopping struct {
 }
 
 // onSignals takes the first SIGTERM or SIGINT as stop and the second as hurry; a
-// third ends the process the hard way. release gives the signals back.
+// third ends the process the hard way. release gives these two back. SIGPIPE is ignored: when
+// whoever reads the log has ended, the next line is not written, and that is all.
 func onSignals(parent context.Context) (s stopping, release func()) {
 	stop, cancelStop := context.WithCancelCause(parent)
 	hurry, cancelHurry := context.WithCancel(parent)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	signal.Ignore(syscall.SIGPIPE)
 	released, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
