@@ -7,7 +7,7 @@ import calls
 from match import difference, fill_in
 from suite import SILENT, verb_of
 
-PATIENCE = 10.0  # seconds for one step
+PATIENCE = 60.0  # seconds for one step
 HASTE = 0.5  # seconds for one that cannot succeed
 PAUSE = 0.005  # seconds between two looks of an `until`
 

@@ -9,8 +9,8 @@ import subprocess
 import tempfile
 import time
 
-START_LIMIT = 30.0  # seconds
-STOP_LIMIT = 10.0  # seconds
+START_LIMIT = 60.0  # seconds
+STOP_LIMIT = 60.0  # seconds
 
 
 class NotStarted(Exception):
@@ -75,26 +75,22 @@ class Sidecar:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Postgres:
-    """A PostgreSQL server in a temporary folder, on a Unix socket only."""
+class Server:
+    """A server in a temporary folder, on a Unix socket in it only."""
+
+    name = prefix = ""
+    end = signal.SIGKILL  # ends it at once
 
     def __init__(self):
-        binaries = self._binaries()
-        self.user = "postgres" if os.getuid() == 0 else None  # the server refuses to run as root
-        self.folder = tempfile.mkdtemp(prefix="lsp")
+        self.user = "postgres" if os.getuid() == 0 else None  # it refuses to run as root
+        self.folder = tempfile.mkdtemp(prefix=self.prefix)  # short, like a sidecar's
         self.process = None
         try:
             if self.user:
                 shutil.chown(self.folder, self.user)
-            data = os.path.join(self.folder, "data")
-            self._run(
-                os.path.join(binaries, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C"
-            )
+            command = self._prepare()
             log = open(os.path.join(self.folder, "log"), "w", encoding="utf-8")
-            self.process = subprocess.Popen(
-                [os.path.join(binaries, "postgres"), "-D", data, "-k", self.folder, "-c", "listen_addresses=", "-c", "fsync=off"],
-                user=self.user, cwd=self.folder, stdout=log, stderr=log,
-            )  # fmt: skip
+            self.process = subprocess.Popen(command, user=self.user, cwd=self.folder, stdout=log, stderr=log)
             self._await()
         except BaseException:
             self.stop()
@@ -105,18 +101,42 @@ class Postgres:
         """For STORE_URL."""
         return f"postgres://postgres@/postgres?host={self.folder}"
 
+    def _prepare(self):
+        """Makes what it needs in its folder, and returns the command that starts it."""
+        raise NotImplementedError
+
     def _await(self):
         deadline = time.monotonic() + START_LIMIT
         while subprocess.run(["pg_isready", "-q", "-h", self.folder]).returncode != 0:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 with open(os.path.join(self.folder, "log"), encoding="utf-8") as log:
-                    raise NotStarted(f"PostgreSQL did not start; its log:\n{log.read()[-4000:]}")
+                    raise NotStarted(f"{self.name} did not start; its log:\n{log.read()[-4000:]}")
             time.sleep(0.02)
 
-    def _run(self, *command):
-        ran = subprocess.run(command, user=self.user, cwd=self.folder, capture_output=True, text=True)
+    def stop(self):
+        """Ends it at once, and removes its folder."""
+        if self.process:
+            self.process.send_signal(self.end)
+            try:
+                self.process.wait(STOP_LIMIT)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Postgres(Server):
+    """A PostgreSQL server."""
+
+    name, prefix, end = "PostgreSQL", "lsp", signal.SIGQUIT
+
+    def _prepare(self):
+        binaries, data = self._binaries(), os.path.join(self.folder, "data")
+        initdb = [os.path.join(binaries, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C"]
+        ran = subprocess.run(initdb, user=self.user, cwd=self.folder, capture_output=True, text=True)
         if ran.returncode != 0:
-            raise NotStarted(f"{command[0]} ended with {ran.returncode}:\n{ran.stderr}")
+            raise NotStarted(f"{initdb[0]} ended with {ran.returncode}:\n{ran.stderr}")
+        return [os.path.join(binaries, "postgres"), "-D", data, "-k", self.folder, "-c", "listen_addresses=", "-c", "fsync=off"]
 
     @staticmethod
     def _binaries():
@@ -126,13 +146,25 @@ class Postgres:
                 return place
         raise NotStarted("PostgreSQL's server programs (initdb, postgres) are not installed: apt-get install postgresql")
 
-    def stop(self):
-        """Ends it at once, and removes its folder."""
-        if self.process:
-            self.process.send_signal(signal.SIGQUIT)
-            try:
-                self.process.wait(STOP_LIMIT)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+
+class PgBouncer(Server):
+    """PgBouncer in transaction mode before a PostgreSQL server, with few connections to it."""
+
+    name, prefix = "PgBouncer", "lsb"
+
+    def __init__(self, server):
+        self.server = server
+        super().__init__()
+
+    def _prepare(self):
+        program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/bin:/opt/homebrew/bin")
+        if not program:
+            raise NotStarted("PgBouncer is not installed: apt-get install pgbouncer")
+        ini = os.path.join(self.folder, "ini")
+        with open(ini, "w", encoding="utf-8") as f:
+            f.write(
+                f"[databases]\n* = host={self.server.folder} user=postgres\n[pgbouncer]\npool_mode = transaction\n"
+                f"default_pool_size = 3\nauth_type = any\nlisten_addr =\nlisten_port = 5432\n"
+                f"unix_socket_dir = {self.folder}\n"
+            )
+        return [program, "-q", ini]

@@ -3,6 +3,7 @@
 
 import argparse
 import copy
+import json
 import os
 import signal
 import sys
@@ -14,6 +15,8 @@ from player import Failed, Player
 from processes import NotStarted, Postgres, Sidecar
 
 ROOT = suite.FOLDER.parent.parent
+# Settings of sidecars that name a store, as JSON: it takes the place of the runner's own.
+GIVEN = json.loads(os.environ.get("CONTRACT_STORE", "{}"))
 
 
 class Totals:
@@ -31,7 +34,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     started, bad = time.monotonic(), False
     files = suite.load(options.files)
-    for store in ["memory", "postgres"] if options.store == "both" else [options.store]:
+    for store in options.stores:
         totals = run_store(store, files, options)
         print(f"contract, curl, {store}: {totals}")
         bad |= totals.failed > 0 or (totals.not_run > 0 and not options.old_sidecar) or totals.passed == 0
@@ -42,12 +45,15 @@ def main():
 def parse():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("files", nargs="*", help="names of files, such as hold.yaml; all without")
-    p.add_argument("--store", choices=["memory", "postgres", "both"], default="both")
+    p.add_argument("--store", choices=["memory", "postgres", "both"], default="both", help="without CONTRACT_STORE")
     p.add_argument("--only", default="", help="only cases whose name has this in it")
     p.add_argument("--sidecar", default=str(ROOT / "bin" / "locksidecar"), help="the binary (default: %(default)s)")
     p.add_argument("--old-sidecar", action="store_true", help="cases that need a feature which it lacks are no failure")
     p.add_argument("--red", action="store_true", help="break each expectation: every case must fail then")
     options = p.parse_args()
+    options.stores = ["memory", "postgres"] if options.store == "both" else [options.store]
+    if GIVEN:
+        options.stores = ["given"]
     if not os.access(options.sidecar, os.X_OK):
         p.error(f"there is no {options.sidecar}; `make build` makes it, or name another with --sidecar")
     return options
@@ -60,17 +66,22 @@ def run_store(store, files, options):
         for file in files:
             if "STORE_URL" in file.get("sidecar", {}) and store != "memory":
                 continue  # it has its own store, so it is run once
-            run_file(file, postgres, options, totals)
+            run_file(file, settings_of(store, postgres), options, totals)
     finally:
         if postgres:
             postgres.stop()
     return totals
 
 
-def run_file(file, postgres, options, totals):
+def settings_of(store, postgres):
+    if store == "given":
+        return GIVEN
+    return {"STORE_URL": postgres.url if postgres else "memory://"}
+
+
+def run_file(file, store, options, totals):
     namespace = file["path"].replace("/", "-")  # files do not meet in one database
-    store = {"STORE_URL": postgres.url if postgres else "memory://", "NAMESPACE": namespace}
-    settings = {"LOG_LEVEL": "warn", **store, **file.get("sidecar", {})}
+    settings = {"LOG_LEVEL": "warn", "NAMESPACE": namespace, **store, **file.get("sidecar", {})}
 
     def launch():
         return Sidecar(options.sidecar, settings, file.get("ready", True))

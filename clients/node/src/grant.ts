@@ -84,10 +84,13 @@ export class Grant {
     }
   }
 
-  /** expireIn is for a lock that no session owns: nobody else says when its time is over. */
-  expireIn(ms: number): void {
+  /**
+   * expire is for a lock that no session owns: nobody else says when its time is over. It counts from when the sidecar
+   * was asked, by performance.now(): the answer may have been read late.
+   */
+  expire(asked: number, ms: number): void {
     clearTimeout(this.#expiry);
-    this.#expiry = setTimeout(() => this.lose("expired"), ms);
+    this.#expiry = setTimeout(() => this.lose("expired"), Math.max(asked + ms - performance.now(), 0));
     this.#expiry.unref();
   }
 

@@ -164,9 +164,10 @@ export class Lock {
   }
 
   async #amend(fields: Wire): Promise<CheckResult> {
+    const asked = performance.now();
     const result = checkResultOf(await this.#ask(() => this.#session.amend(this.key, this.token, fields)));
     if (this.bind === "ttl") {
-      this.#grant.expireIn(result.expiresInMs);
+      this.#grant.expire(asked, result.expiresInMs);
     }
     this.#grant.stopping = result.stopping;
     return result;

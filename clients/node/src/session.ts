@@ -117,12 +117,13 @@ export class Session {
 
   /** acquire acquires one key. An aborted signal ends the wait, and a grant that came all the same is given back. */
   async acquire(key: string, fields: Wire, signal?: AbortSignal, context?: unknown): Promise<Granted | WireSkipped> {
+    const asked = performance.now();
     const answer = await this.#acquire("PUT", lockPath(key), fields, signal, { key }, context);
     if (answer["granted"] !== true) {
       signal?.throwIfAborted();
       return answer as unknown as WireSkipped;
     }
-    const [granted] = await this.#adopt([answer as unknown as WireGrant], signal, context);
+    const [granted] = await this.#adopt([answer as unknown as WireGrant], asked, signal, context);
     return granted as Granted;
   }
 
@@ -133,8 +134,9 @@ export class Session {
     signal?: AbortSignal,
     context?: unknown,
   ): Promise<Granted[]> {
+    const asked = performance.now();
     const answer = await this.#acquire("POST", "/v1/locks", { keys, ...fields }, signal, {}, context);
-    return this.#adopt(answer["locks"] as WireGrant[], signal, context);
+    return this.#adopt(answer["locks"] as WireGrant[], asked, signal, context);
   }
 
   async #acquire(
@@ -161,7 +163,12 @@ export class Session {
     }
   }
 
-  async #adopt(grants: WireGrant[], signal: AbortSignal | undefined, context: unknown): Promise<Granted[]> {
+  async #adopt(
+    grants: WireGrant[],
+    asked: number,
+    signal: AbortSignal | undefined,
+    context: unknown,
+  ): Promise<Granted[]> {
     if (signal?.aborted) {
       await Promise.allSettled(grants.map(({ key, token }) => this.release(key, token, {}, context)));
       throw signal.reason;
@@ -169,13 +176,13 @@ export class Session {
     if (this.#ended && grants.some((grant) => grant.bind === "session")) {
       throw new SessionEndedError("the session ended while it was being granted");
     }
-    return grants.map((wire) => ({ wire, grant: this.#grantOf(wire) }));
+    return grants.map((wire) => ({ wire, grant: this.#grantOf(wire, asked) }));
   }
 
-  #grantOf(wire: WireGrant): Grant {
+  #grantOf(wire: WireGrant, asked: number): Grant {
     if (wire.bind === "ttl") {
       const grant = new Grant(wire);
-      grant.expireIn(wire.expires_in_ms);
+      grant.expire(asked, wire.waited_ms + wire.expires_in_ms);
       return grant;
     }
     const id = idOf(wire.key, wire.token);

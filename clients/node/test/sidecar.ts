@@ -11,7 +11,7 @@ import { Client, type ClientOptions } from "locksidecar";
 const binary = process.env["LOCKSIDECAR_BINARY"] ?? resolve(__dirname, "../../../bin/locksidecar");
 
 /** How long the tests wait for what must happen. */
-export const patienceMs = 15_000;
+export const patienceMs = 60_000;
 
 // Also a test that is broken off leaves nothing running.
 const running = new Set<ChildProcess>();

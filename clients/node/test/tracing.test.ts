@@ -338,11 +338,11 @@ describe("with the SDK", () => {
 
     const own = await Sidecar.start();
     try {
-      const client = own.client({ timeoutMs: 200 });
-      const lock = await client.acquire("suspended");
+      const lock = await own.client().acquire("suspended");
+      const hasty = own.client({ timeoutMs: 200 });
       spans();
       own.suspend();
-      await assert.rejects(lock.release(), TimeoutError);
+      await assert.rejects(hasty.release("suspended", lock.token), TimeoutError);
       assert.deepEqual(told(), ["lock.release timeout error: timeout"]);
     } finally {
       own.signal("SIGCONT");

@@ -243,10 +243,10 @@ describe("no sidecar", () => {
   test("a sidecar that is suspended", async () => {
     const own = await Sidecar.start();
     try {
-      const client = own.client({ timeoutMs: 1000 });
-      const lock = await client.acquire("suspended");
+      const lock = await own.client().acquire("suspended");
+      const hasty = own.client({ timeoutMs: 200 });
       own.suspend();
-      await assert.rejects(lock.check(), { code: "timeout", name: "TimeoutError" });
+      await assert.rejects(hasty.check("suspended", lock.token), { code: "timeout", name: "TimeoutError" });
       own.signal("SIGCONT");
       await lock.check();
     } finally {

@@ -19,12 +19,13 @@ from locksidecar import Client, SidecarUnavailable
 
 T = TypeVar("T")
 BINARY = Path(__file__).parents[3] / "bin" / "locksidecar"
+LONG = 60.0  # seconds; how long tests wait for what must happen
 
 # What a shell starts in the background ignores SIGINT, and so does all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def until(what: str, look: Callable[[], T], seconds: float = 10) -> T:
+def until(what: str, look: Callable[[], T], seconds: float = LONG) -> T:
     """Looks again and again until there is something to see."""
     end = time.monotonic() + seconds
     while not (seen := look()):
@@ -63,7 +64,7 @@ class Sidecar:
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
             self._process.send_signal(number)
-            self._process.wait(20)
+            self._process.wait(LONG)
             self._process = None
 
     def kill(self) -> None:
@@ -86,11 +87,11 @@ class Sidecar:
 
 @pytest.fixture(scope="session")
 def shared() -> Iterator[Sidecar]:
-    """One that all tests use which leave it running."""
+    """One that all tests use which leave it running. What is free in less than an hour was not freed by an expiry."""
     if not BINARY.exists():
         pytest.exit(f"{BINARY} is not there: run `make build`", returncode=2)
     with tempfile.TemporaryDirectory() as folder:
-        sidecar = Sidecar(folder, ALLOW_FORCE="true", DRAIN_TIMEOUT="0s")
+        sidecar = Sidecar(folder, ALLOW_FORCE="true", DRAIN_TIMEOUT="0s", TTL="1h")
         sidecar.start()
         yield sidecar
         sidecar.stop()

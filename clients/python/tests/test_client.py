@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
 
 import locksidecar
-from conftest import free, until, waiting
+from conftest import LONG, free, until, waiting
 from locksidecar import (
     Client,
     FeatureMissing,
@@ -26,7 +27,7 @@ from locksidecar import (
 
 
 def test_held_in_the_body_and_free_after_it(client: Client, other: Client, key: str) -> None:
-    with client.lock(key, wait=5, ttl=30) as lock:
+    with client.lock(key, wait=LONG, ttl=30) as lock:
         assert lock.token > 0
         assert client.get(key).mine
         assert other.get(key).state == "held"
@@ -42,10 +43,14 @@ def test_a_held_lock_says_who_has_it(client: Client, other: Client, key: str) ->
         assert held.value.holder.session == "one"
         assert held.value.holder.data == {"by": "me"}
         assert other.try_lock(key) is None
-        with pytest.raises(WaitTimeout) as timeout:
-            other.acquire(key, wait=0.05)
-        assert timeout.value.queue_position == 1
-        assert timeout.value.waited >= 0.05
+
+        def timed_out() -> bool:
+            with pytest.raises(WaitTimeout) as timeout:
+                other.acquire(key, wait=0.05)
+            assert timeout.value.waited >= 0.05
+            return timeout.value.queue_position == 1  # none: its time was up before it stood in line
+
+        until("its place is told", timed_out)
     lock = other.try_lock(key)
     assert lock is not None
     with lock:
@@ -58,7 +63,7 @@ def test_waits_for_ever_without_wait(client: Client, other: Client, key: str) ->
         waiter = pool.submit(other.acquire, key)
         waiting(client, key)
         assert lock.release()
-        second = waiter.result(5)
+        second = waiter.result(LONG)
     assert second.token > lock.token
     assert second.waited > 0
 
@@ -110,7 +115,7 @@ def test_the_body_s_exception_is_not_hidden(client: Client, other: Client, key: 
     with pytest.raises(ZeroDivisionError) as raised:
         with client.lock(key) as lock:
             other.force_release(key)
-            assert lock.lost.wait(5)
+            assert lock.lost.wait(LONG)
             raise ZeroDivisionError
     assert any("forced" in note for note in getattr(raised.value, "__notes__", ["forced"]))
 
@@ -122,17 +127,18 @@ def test_a_body_that_ends_well_hears_of_the_loss(client: Client, other: Client, 
     assert lost.value.reason == "forced"
 
 
-def test_lost_is_an_event_and_a_callback(client: Client, key: str) -> None:
+def test_lost_is_an_event_and_a_callback(client: Client, other: Client, key: str) -> None:
     called = threading.Event()
-    lock = client.acquire(key, max_hold=0.2)
+    lock = client.acquire(key)
     lock.lost.on(lambda: 1 / 0)  # is logged, and stops nobody
     lock.lost.on(called.set)
     assert not lock.lost
     assert not lock.lost.wait(0.01)
-    assert lock.lost.wait(5)
+    other.force_release(key)
+    assert lock.lost.wait(LONG)
     assert lock.lost
-    assert lock.lost.reason == "max_hold"
-    assert called.wait(5)
+    assert lock.lost.reason == "forced"
+    assert called.wait(LONG)
     late = threading.Event()
     lock.lost.on(late.set)
     assert late.is_set()
@@ -146,7 +152,7 @@ def test_stop(client: Client, other: Client, key: str) -> None:
     with client.lock(key) as lock:
         assert lock.check().stopping is None
         other.stop(key, "deploy")
-        assert lock.stopping.wait(5)
+        assert lock.stopping.wait(LONG)
         assert lock.stopping.reason == "deploy"
         stopping = lock.check().stopping
         assert stopping is not None
@@ -171,8 +177,9 @@ def test_check_update_and_a_lost_claim(client: Client, other: Client, key: str) 
 
 def test_ttl_locks_outlive_the_session(client: Client, other: Client, path: str, key: str) -> None:
     with Client(path) as gone:
+        asked = time.monotonic()
         lock = gone.acquire(key, bind="ttl", ttl=60)
-        assert 59 < lock.expires_in <= 60
+        assert lock.expires_in <= 57 < lock.expires_in + (time.monotonic() - asked) + 0.01  # less the margin
         assert lock.extend(120).expires_in > 60
         assert lock.expires_in > 60
     assert client.get(key).state == "held"
@@ -189,7 +196,7 @@ def test_outcome_and_result_reach_those_who_skip(client: Client, other: Client, 
             waiting(client, key)
             lock.outcome, lock.result = "success", {"rows": 3}
         with pytest.raises(Skipped) as skipped:
-            waiter.result(5)
+            waiter.result(LONG)
     assert skipped.value.result == {"rows": 3}
 
 
@@ -199,16 +206,16 @@ def test_once(client: Client, other: Client, key: str) -> None:
     def work() -> dict[str, int]:
         calls.append(1)
         begun.set()
-        assert go_on.wait(5)
+        assert go_on.wait(LONG)
         return {"rows": 3}
 
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(client.once, key, work)
-        assert begun.wait(5)
+        assert begun.wait(LONG)
         others = [pool.submit(other.once, key, work) for _ in range(2)]
         waiting(client, key, 2)
         go_on.set()
-        assert [f.result(5) for f in (first, *others)] == [{"rows": 3}] * 3
+        assert [f.result(LONG) for f in (first, *others)] == [{"rows": 3}] * 3
     assert calls == [1]
 
 
@@ -217,18 +224,18 @@ def test_once_that_fails_is_done_by_the_next(client: Client, other: Client, key:
 
     def fail() -> int:
         begun.set()
-        assert go_on.wait(5)
+        assert go_on.wait(LONG)
         raise ZeroDivisionError
 
     with ThreadPoolExecutor(2) as pool, other.events(key) as events:
         first = pool.submit(client.once, key, fail)
-        assert begun.wait(5)
+        assert begun.wait(LONG)
         second = pool.submit(other.once, key, lambda: 7)
         waiting(client, key)
         go_on.set()
         with pytest.raises(ZeroDivisionError):
-            first.result(5)
-        assert second.result(5) == 7
+            first.result(LONG)
+        assert second.result(LONG) == 7
         released = [e.data["outcome"] for e in (next(events) for _ in range(5)) if e.type == "released"]
     assert released == ["failure", "success"]
 
@@ -320,7 +327,7 @@ def test_close_ends_the_waits(path: str, client: Client, key: str) -> None:
         waiting(client, key)
         closing.close()
         with pytest.raises(SessionEnded, match="closed"):
-            waiter.result(5)
+            waiter.result(LONG)
 
 
 def test_a_client_that_is_dropped_ends_its_session(path: str, other: Client, key: str) -> None:

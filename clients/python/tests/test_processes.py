@@ -13,14 +13,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import Sidecar, free, line, until, waiting
+from conftest import LONG, Sidecar, free, line, until, waiting
 from locksidecar import AsyncClient, Client, LockLost, _sync, _wire
 
 Python = Callable[..., "subprocess.Popen[str]"]
@@ -53,10 +52,8 @@ def test_kill_9_frees_at_once(python: Python, client: Client, key: str, code: st
         assert line(process) == "held"
         waiting(client, f"{key}:blocked")
         process.kill()
-        started = time.monotonic()
         for n in range(3):
-            client.acquire(f"{key}{n}", wait=5).release()
-        assert time.monotonic() - started < 1  # the lease would last 15 s
+            client.acquire(f"{key}{n}", wait=LONG).release()  # the lease would last an hour
         waiting(client, f"{key}:blocked", 0)
 
 
@@ -131,7 +128,7 @@ for n in range(int(sys.argv[2])):
     except KeyboardInterrupt:
         pass
     # Whatever the signal has hit, nothing is left behind.
-    client.acquire(sys.argv[1], wait=2).release()
+    client.acquire(sys.argv[1], wait=60).release()
 print("done", len(list(client.locks("session"))))
 """
 
@@ -145,7 +142,7 @@ def in_child(function: Callable[[], object]) -> str:
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        signal.alarm(20)  # a child that hangs is a failure, not a test that never ends
+        signal.alarm(round(LONG))  # a child that hangs is a failure, not a test that never ends
         try:
             said = str(function())
         except BaseException as e:
@@ -189,7 +186,7 @@ def test_a_child_has_a_session_of_its_own(path: str, client: Client, key: str) -
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_keeps_no_descriptor_of_its_parent(path: str, client: Client, key: str) -> None:
     lock = client.acquire(key)
-    threading.Thread(target=lambda: Client(path).acquire(key, wait=5)).start()  # one that waits is inherited too
+    threading.Thread(target=lambda: Client(path).acquire(key, wait=LONG)).start()  # one that waits is inherited too
     waiting(client, key)
     before = sockets()
     assert before >= 4
@@ -215,7 +212,7 @@ def test_a_child_that_lives_on_does_not_keep_its_parent_s_locks(python: Python, 
     assert client.get(key).state == "held"
     process.kill()
     process.wait()
-    client.acquire(key, wait=5).release()
+    client.acquire(key, wait=LONG).release()
     os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -233,7 +230,7 @@ def test_fork_while_other_threads_are_busy(client: Client, key: str) -> None:
         thread.start()
     try:
         for n in range(20):
-            assert in_child(lambda n=n: client.acquire(f"{key}:{n}", wait=5).release()) == "True"  # type: ignore[misc]
+            assert in_child(lambda n=n: client.acquire(f"{key}:{n}", wait=LONG).release()) == "True"  # type: ignore[misc]
     finally:
         stop.set()
         for thread in threads:
@@ -254,7 +251,7 @@ def test_multiprocessing_with_fork(client: Client, key: str) -> None:
         for process in processes:
             process.start()
         waiting(client, key, 3)
-    tokens = [out.get(timeout=10) for _ in processes]
+    tokens = [out.get(timeout=LONG) for _ in processes]
     for process in processes:
         process.join()
     # Each was granted once; into the queue they come in any order, written by threads of the children.
@@ -278,7 +275,7 @@ def test_fork_under_asyncio(path: str, key: str) -> None:
             assert (await lock.check()).token == lock.token
             async with AsyncClient(path) as other:
                 await other.stop(key, "why")
-                await asyncio.wait_for(lock.stopping.wait(), 5)
+                await asyncio.wait_for(lock.stopping.wait(), LONG)
             await lock.release()
 
     def sockets_of(client: AsyncClient) -> int:
@@ -315,7 +312,7 @@ client = Client()
 lock = client.acquire(os.environ["KEY"] + ":preload")  # used before the fork
 
 def app(environ, start_response):
-    with client.lock(os.environ["KEY"], wait=5) as mine:
+    with client.lock(os.environ["KEY"], wait=60) as mine:
         said = f"{os.getpid()} {mine.token} {lock.lost.reason}"
     start_response("200 OK", [("Content-Type", "text/plain")])
     return [said.encode()]
@@ -324,7 +321,7 @@ def app(environ, start_response):
 
 class _OverSocket(http.client.HTTPConnection):
     def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=10)
+        super().__init__("localhost", timeout=LONG)
         self._path = path
 
     def connect(self) -> None:
@@ -341,11 +338,15 @@ def test_gunicorn_with_preload(path: str, client: Client, key: str) -> None:
             cwd=folder, env={**os.environ, "LOCKSIDECAR_SOCKET": path, "KEY": key},
         )  # fmt: skip
         try:
-            until("gunicorn listens", lambda: server.poll() is not None or os.path.exists(f"{folder}/g.sock"), 20)
             workers, tokens = set(), []
 
             def ask() -> bool:
+                assert server.poll() is None
                 connection = _OverSocket(f"{folder}/g.sock")
+                try:
+                    connection.connect()
+                except (FileNotFoundError, ConnectionRefusedError):  # it does not listen yet
+                    return False
                 connection.request("GET", "/")
                 said = connection.getresponse().read().decode().split()
                 connection.close()
@@ -358,7 +359,7 @@ def test_gunicorn_with_preload(path: str, client: Client, key: str) -> None:
             assert tokens == sorted(set(tokens))
             assert client.get(f"{key}:preload").state == "held"  # the master's
             os.kill(server.pid, signal.SIGKILL)
-            client.acquire(f"{key}:preload", wait=5)  # although the workers live on
+            client.acquire(f"{key}:preload", wait=LONG)  # although the workers live on
         finally:
             server.kill()
             server.wait()
@@ -369,6 +370,6 @@ def test_gunicorn_with_preload(path: str, client: Client, key: str) -> None:
 
 def test_a_lost_lock_in_the_body_ends_with_it(shared: Sidecar, client: Client, key: str) -> None:
     with pytest.raises(LockLost) as lost:
-        with client.lock(key, max_hold=0.1) as lock:
-            assert lock.lost.wait(5)
+        with client.lock(key, max_hold=0.5) as lock:
+            assert lock.lost.wait(LONG)
     assert lost.value.reason == "max_hold"

@@ -128,7 +128,7 @@ def test_an_acquire_and_a_release_are_spans_of_the_app_s_trace(
     app: App, sent: list[Sent], client: Client, key: str
 ) -> None:
     with app.tracer.start_as_current_span("work") as work:
-        with client.lock(key, wait=5, data={"secret": 1}) as lock:
+        with client.lock(key, wait=60, data={"secret": 1}) as lock:
             assert trace.get_current_span() is work
             lock.outcome, lock.result = "success", "secret"
         assert trace.get_current_span() is work
@@ -153,7 +153,7 @@ def test_an_acquire_and_a_release_are_spans_of_the_app_s_trace(
 
 def test_the_same_with_asyncio(app: App, sent: list[Sent], path: str, key: str) -> None:
     async def main() -> None:
-        async with AsyncClient(path) as client, client.lock(key, wait=5):
+        async with AsyncClient(path) as client, client.lock(key, wait=60):
             assert trace.get_current_span() is work
         assert trace.get_current_span() is work
 
@@ -193,7 +193,7 @@ def test_results(app: App, client: Client, other: Client, key: str) -> None:
         waiter = pool.submit(other.once, key, lambda: 1)
         waiting(client, key)
         lock.release("success", 2)
-        assert waiter.result(10) == 2
+        assert waiter.result(60) == 2
     assert sorted(app.told(), key=str) == [told("lock.acquire", "skipped"), released]
 
     with pytest.raises(NotHolder):
@@ -281,7 +281,7 @@ def test_one_span_over_all_tries(app: App, sent: list[Sent], sidecar: Sidecar, k
         waiting(client, key)
         sidecar.kill()
         sidecar.start()
-        assert waiter.result(10).token
+        assert waiter.result(60).token
         [acquire] = app.spans()
         assert about(acquire)["lock.result"] == "granted"
         assert acquire.parent == work.get_span_context()
@@ -295,10 +295,11 @@ def test_no_answer_is_an_error(app: App, sidecar: Sidecar, key: str, tmp_path: P
         Client(str(tmp_path / "none")).acquire(key)
     assert app.told() == [told("lock.acquire", "unreachable", "unreachable")]
 
-    with Client(sidecar.path, timeout=0.2) as client:
+    with Client(sidecar.path) as client:
         lock = client.acquire(key)
         app.spans()
         sidecar.signal(signal.SIGSTOP)
+        client._core.timeout = 0.2
         with pytest.raises(SidecarUnavailable):
             lock.release()
         assert app.told() == [told("lock.release", "timeout", "timeout")]

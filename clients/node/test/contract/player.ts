@@ -5,7 +5,7 @@ import type { Sidecar } from "../sidecar";
 import { difference, fillIn, isMembers, type Members, type Value } from "./match";
 import { checked, granted, happened, refused, shown } from "./results";
 
-const answerMs = 10_000;
+const answerMs = 60_000;
 const stepMembers = new Set(["expect", "until", "save", "start"]);
 const repeatable = new Set(["get", "list", "check", "next"]);
 const acquireArguments = [

@@ -4,8 +4,10 @@
 """
 
 from . import errors, types
-from ._async import AsyncClient, AsyncEventStream, AsyncLock, AsyncLockSignal
-from ._sync import Client, EventStream, Lock, LockSignal
+from ._async import AsyncClient, AsyncEventStream
+from ._async_lock import AsyncLock, AsyncLockSignal
+from ._sync import Client, EventStream
+from ._sync_lock import Lock, LockSignal
 from ._version import __version__ as __version__
 from .errors import *  # noqa: F403
 from .types import *  # noqa: F403

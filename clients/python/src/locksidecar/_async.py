@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import inspect
 import itertools
-import math
 import os
 import socket
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from . import _core, _fork, _wire, errors
-from ._core import UNSET, AcquireOptions, Call, Core, Steps
-from ._lock import BaseLock
-from ._session import Grant, Session
-from ._signal import Signal
+from ._async_connection import Closed, Conn, Connection, Stream
+from ._async_lock import AsyncLock, AsyncLockContext, AsyncLockSignal, AsyncManyContext
+from ._call import UNSET, AcquireOptions, Call, Steps
+from ._core import Core
+from ._session import Session
 from .types import Description, Event, LockInfo, LockOptions, Outcome, Scope, Status
 
 if TYPE_CHECKING:
@@ -42,128 +41,12 @@ def _this_task() -> str:
     return _tasks[task]
 
 
-class AsyncLockSignal(Signal):
-    """Something that happens to a lock once. True in a condition once it has happened."""
-
-    __slots__ = ("_event",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._event: asyncio.Event | None = None  # most locks need none
-
-    async def wait(self) -> None:
-        """Returns when it has happened."""
-        if self._event is None:
-            self._event = asyncio.Event()
-            self.on(self._event.set)
-        await self._event.wait()
-
-
-class AsyncLock(BaseLock):
-    """A lock that is held. As an async context manager it is released at the end.
-
-    `lost` happens when it is not held any more, with the `reason`; `stopping` when somebody asks to release it.
-    """
-
-    def __init__(self, client: AsyncClient, grant: Grant, value: Mapping[str, Any]) -> None:
-        super().__init__(grant, value)
-        self._client = client
-        self.lost = cast(AsyncLockSignal, grant.lost)
-        self.stopping = cast(AsyncLockSignal, grant.stopping)
-
-    async def release(self, outcome: Outcome | None = None, result: Any = UNSET, *, reentry: int | None = None) -> bool:
-        """Releases the lock, or takes off one entry of it; returns whether it is free now.
-
-        `outcome`, and with success a `result` (JSON, at most 4 KiB), are told to those who wait with
-        `on_success="skip"` and those who watch. Raises `LockLost`, `NotHolder`, `SidecarUnavailable`. A task that is
-        cancelled meanwhile releases it all the same.
-        """
-        self._begin_release()
-        value = await self._client._run(
-            self._client._core.release(self.key, self.token, self._grant, outcome, result, reentry)
-        )
-        self._done = True
-        return bool(value["released"])
-
-    async def check(self) -> Status:
-        """Asks the sidecar whether the lock is still held: raises `LockLost` or `NotHolder` if not."""
-        return await self._amend()
-
-    async def extend(self, ttl: float) -> Status:
-        """Sets the remaining time from now, in seconds. Only with `bind="ttl"`: others need no extending."""
-        return await self._amend(ttl=ttl)
-
-    async def update(self, data: Any) -> Status:
-        """Replaces the data that others see; None removes it."""
-        return await self._amend(data=data)
-
-    async def _amend(self, ttl: float | None = None, data: Any = UNSET) -> Status:
-        self._begin_release()
-        return await self._client._run(self._client._core.check(self.key, self.token, self._grant, ttl, data))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._done:
-            return
-        outcome, result = self._ending(error)
-        try:
-            await self.release(outcome, result)
-        except errors.LocksidecarError as failure:
-            if error is None:
-                raise
-            self._not_released(error, failure)
-
-
-class AsyncLockContext:
-    """`async with client.lock(...) as lock`: acquires at the beginning, releases at the end."""
-
-    def __init__(self, client: AsyncClient, key: str, options: LockOptions) -> None:
-        self._client, self._key, self._options = client, key, options
-        self._lock: AsyncLock | None = None
-
-    async def __aenter__(self) -> AsyncLock:
-        if self._lock is not None:
-            raise RuntimeError("this was entered already; call client.lock() for each `async with`")
-        self._lock = await self._client.acquire(self._key, **self._options)
-        return self._lock
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        lock, self._lock = self._lock, None
-        assert lock is not None
-        await lock.__aexit__(kind, error, trace)
-
-
-class AsyncManyContext:
-    """`async with client.lock_many(...) as locks`: acquires all at the beginning, releases all at the end."""
-
-    def __init__(self, client: AsyncClient, keys: Sequence[str], options: LockOptions) -> None:
-        self._client, self._keys, self._options = client, keys, options
-        self._stack = contextlib.AsyncExitStack()
-
-    async def __aenter__(self) -> list[AsyncLock]:
-        locks = await self._client.acquire_many(self._keys, **self._options)
-        for lock in locks:
-            self._stack.push_async_exit(lock)
-        return locks
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.__aexit__(kind, error, trace)
-
-
 class AsyncEventStream:
     """What happens to one key, as an async iterator of events. It holds a connection until `close`."""
 
     def __init__(self, client: AsyncClient, key: str) -> None:
         self._client, self._key = client, key
-        self._stream: _Stream | None = None
+        self._stream: Stream | None = None
 
     async def __aenter__(self) -> Self:
         """Returns when the key is watched; the first event is its state then."""
@@ -182,7 +65,7 @@ class AsyncEventStream:
         stream = await self._fill()
         return _core.watched(self._key, *stream.found.pop(0))
 
-    async def _fill(self) -> _Stream:
+    async def _fill(self) -> Stream:
         try:
             if self._stream is None:
                 self._stream = await self._client._stream(self._client._core.watch(self._key))
@@ -199,175 +82,6 @@ class AsyncEventStream:
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.abort()
-
-
-class _Closed(Exception):
-    """The connection was closed before it has answered anything."""
-
-
-class _Protocol(asyncio.Protocol):
-    """A connection. Its socket is noted in `sockets` until it is closed."""
-
-    def __init__(self, core: Core, sockets: _fork.Sockets, sock: socket.socket) -> None:
-        self._core, self._sockets, self._sock = core, sockets, sock
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
-        self.closed = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 // asyncio's signature
-        self.closed = True
-        self._sockets.forget(self._sock)
-
-    def write(self, data: bytes) -> None:
-        assert self._transport is not None
-        self._transport.write(data)
-
-    def abort(self) -> None:
-        """Closes it, without waiting for anything."""
-        self.closed = True
-        if self._transport is not None and not self._loop.is_closed():
-            self._transport.abort()
-
-
-class _Connection(_Protocol):
-    """One for calls, one after the other."""
-
-    def __init__(self, core: Core, sockets: _fork.Sockets, sock: socket.socket) -> None:
-        super().__init__(core, sockets, sock)
-        self._call: Call | None = None
-        self._parser = _wire.AnswerParser()
-        self._waiter: asyncio.Future[_wire.Answer] | None = None
-        self._deadline = math.inf
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def exchange(self, call: Call, data: bytes) -> _wire.Answer:
-        if self.closed:
-            raise _Closed
-        self._call, self._parser = call, _wire.AnswerParser()
-        waiter: asyncio.Future[_wire.Answer] = self._loop.create_future()
-        self._waiter = waiter
-        self._deadline = math.inf
-        if call.timeout is not None:
-            self._deadline = self._loop.time() + call.timeout
-            self._set_timer()
-        call.sent = True
-        self.write(data)
-        try:
-            return await waiter
-        finally:
-            self._waiter = self._call = None
-
-    def _set_timer(self) -> None:
-        # One timer serves many calls: to set and cancel one for each would take longer than the rest.
-        if self._timer is not None:
-            if self._timer.when() <= self._deadline:
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_at(self._deadline, self._time)
-
-    def _time(self) -> None:
-        self._timer = None
-        if self._call is None or self._deadline == math.inf:
-            return
-        if self._loop.time() < self._deadline:
-            self._set_timer()
-        else:
-            self._fail(self._core.timed_out(self._call))
-
-    def data_received(self, data: bytes) -> None:
-        if self._call is None or self._waiter is None:
-            self.abort()  # nobody has asked
-            return
-        try:
-            answer = self._parser.feed(data)
-        except errors.LocksidecarError as e:
-            self._fail(e)
-            return
-        if answer is not None:
-            self._call.answer = answer  # also for a task that was cancelled just now
-            if not self._waiter.done():
-                self._waiter.set_result(answer)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._parser.started:
-            self._fail(self._core.broken(f"broke the connection ({exc or 'in the middle of an answer'})"))
-        else:
-            self._fail(_Closed())
-
-    def _fail(self, error: Exception) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(error)
-
-
-class _Stream(_Protocol):
-    """One that hears events: those of a key, or of the session (then `hear` takes them)."""
-
-    def __init__(self, core: Core, sockets: _fork.Sockets, sock: socket.socket) -> None:
-        super().__init__(core, sockets, sock)
-        self._parser = _wire.StreamParser()
-        self._heard = self._loop.time()
-        self._timer = self._loop.call_later(_core.SILENCE, self._silent)
-        self._news = asyncio.Event()
-        self._error: Exception | None = None
-        self.found: list[tuple[str, Any]] = []
-        self.session: Session | None = None
-
-    async def filled(self) -> None:
-        """Returns when there is an event in `found`."""
-        while not self.found:
-            if self._error is not None:
-                raise self._error
-            self._news.clear()
-            await self._news.wait()
-
-    def hear(self, session: Session) -> None:
-        """From now on the events are the session's."""
-        self.session = session
-        found, self.found = self.found, []
-        for name, data in found:
-            session.hear(name, data)
-        if self.closed:
-            session.end()
-
-    def data_received(self, data: bytes) -> None:
-        self._heard = self._loop.time()
-        try:
-            events = self._parser.feed(data)
-        except errors.LocksidecarError as e:
-            self._error = e
-            self.abort()
-            return
-        if self.session is not None:
-            for name, value in events:
-                self.session.hear(name, value)
-        elif events:
-            self.found += events
-            self._news.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._timer.cancel()
-        if self._error is None:
-            self._error = self._core.broken(f"ended the event stream{f' ({exc})' if exc else ''}")
-        self._news.set()
-        if self.session is not None:
-            self.session.end()
-
-    def _silent(self) -> None:
-        left = self._heard + _core.SILENCE - self._loop.time()
-        if left > 0:
-            self._timer = self._loop.call_later(left, self._silent)
-            return
-        self._error = self._core.broken(f"has said nothing for {_core.SILENCE:g} s")
-        if self.session is not None:
-            self._sockets.shut()  # the sidecar hangs: the calls that wait would wait for ever
-        self.abort()
 
 
 class AsyncClient:
@@ -389,7 +103,7 @@ class AsyncClient:
         self._core = Core(socket_path, name, ttl, timeout, reconnect, AsyncLockSignal)
         self._sockets = _fork.Sockets()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._idle: list[_Connection] = []
+        self._idle: list[Connection] = []
         self._opening = asyncio.Lock()
         self._cleanups: set[asyncio.Task[None]] = set()
         _fork.register(self)
@@ -607,10 +321,10 @@ class AsyncClient:
             if self._idle:
                 connection, reused = self._idle.pop(), True
             else:
-                connection, reused = await self._connect(_Connection), False
+                connection, reused = await self._connect(Connection), False
             try:
                 answer = await connection.exchange(call, data)
-            except _Closed:
+            except Closed:
                 connection.abort()
                 if not call.again(reused):
                     raise self._core.broken("closed the connection without an answer") from None
@@ -653,7 +367,7 @@ class AsyncClient:
         while self._idle:
             self._idle.pop().abort()
 
-    async def _stream(self, call: Call) -> _Stream:
+    async def _stream(self, call: Call) -> Stream:
         """Makes a call whose answer is an event stream, on a connection of its own."""
         self._attach()
         if self._core.closed:
@@ -661,7 +375,7 @@ class AsyncClient:
         if call.needs and self._core.features is None:
             self._core.learn(await self._exchange(self._core.describe()))
         self._core.require(call)
-        stream = await self._connect(_Stream)
+        stream = await self._connect(Stream)
         stream.write(call.encode())
         return stream
 
@@ -712,6 +426,3 @@ class AsyncClient:
         self._sockets.abandon()
         self._loop = None
         self._core.forked()
-
-
-Conn = TypeVar("Conn", _Connection, _Stream)

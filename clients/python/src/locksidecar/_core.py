@@ -12,154 +12,22 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from string import Formatter
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, urlencode
-from uuid import uuid4
 
 from . import _tracing, _wire, errors
+from ._call import UNSET, AcquireOptions, Call, Look, Steps, Unset, lock_path, to_ms
 from ._session import Grant, Session
 from ._signal import Signal
-from .types import Bind, Description, Event, LockInfo, OnSuccess, Outcome, Scope, Status
+from .types import Description, Event, LockInfo, Outcome, Scope, Status
 
 DEFAULT_SOCKET = "/run/locksidecar/locksidecar.sock"
 # The stream has a comment line every 15 s. A sidecar that says nothing for so long (seconds) is gone or hangs.
 SILENCE = 45.0
 # Idle connections that a client keeps. Each is a descriptor here and in the sidecar.
 MAX_IDLE = 16
-
-T = TypeVar("T")
-
-
-class _Unset:
-    """The type of an argument that was not given, where None means something."""
-
-
-UNSET = _Unset()
-
-
-class Call:
-    """One request, and what is to be known to make it."""
-
-    __slots__ = ("answer", "body", "context", "delay", "joins", "method", "needs", "repeatable", "repeated", "sent",
-                 "session", "takes", "target", "timeout")  # fmt: skip
-
-    def __init__(
-        self,
-        method: str,
-        target: str,
-        body: Any = None,
-        *,
-        timeout: float | None,
-        joins: bool = False,
-        session: Session | None = None,
-        needs: Iterable[str] = (),
-        takes: bool = False,
-        repeatable: bool = True,
-        delay: float = 0.0,
-        context: Any = None,
-    ) -> None:
-        self.method = method
-        self.target = target
-        self.body = b"" if body is None else _wire.dump(body)
-        self.timeout = timeout  # seconds for the answer; None: for ever
-        self.joins = joins  # join the client's session; it is opened if need be
-        self.session = session  # the session that it joins
-        self.needs = needs  # features
-        # Its answer gives something away. Its last bytes stay in the socket until `answer` is set: whoever is
-        # interrupted before that closes the connection, and the sidecar sees that the grant was not delivered.
-        self.takes = takes
-        self.repeatable = repeatable  # when a connection closes before it has answered anything
-        self.repeated = False
-        self.delay = delay  # seconds before it is made
-        self.context = context  # that it goes with, for traces; None: the current one
-        self.sent = False  # it may have reached the sidecar
-        self.answer: _wire.Answer | None = None
-
-    def again(self, reused: bool) -> bool:
-        """Whether to make it once more, on a fresh connection, when one was closed without having answered anything.
-
-        A connection that has idled may have been closed for long; a fresh one has not. When the session is over, the
-        operation decides.
-        """
-        return reused and self.repeatable and not (self.session is not None and self.session.ended)
-
-    def encode(self) -> bytes:
-        """The request's bytes."""
-        headers = _tracing.headers(self.context)
-        if self.session is not None:
-            headers += self.session.header
-        return _wire.request(self.method, self.target, headers, self.body)
-
-
-Steps = Generator[Call, _wire.Answer, T]
-
-
-@lru_cache(maxsize=1024)
-def _quoted(key: str) -> str:
-    return quote(key, safe="")
-
-
-def _path(key: str, rest: str = "") -> str:
-    return f"/v1/locks/{_quoted(key)}{rest}"
-
-
-def _ms(seconds: float) -> int:
-    # Rounded up: who says 0.0001 does not mean "not at all". What is out of range, the sidecar refuses by name.
-    return math.ceil(round(seconds * 1000, 6))
-
-
-@dataclass
-class AcquireOptions:
-    """The options of an acquire, as in `Client.acquire`."""
-
-    wait: float | None = None
-    ttl: float | None = None
-    bind: Bind = "session"
-    owner: str | None = None
-    reentrant: bool = False
-    max_hold: float | None = None
-    min_hold: float | None = None
-    on_success: OnSuccess = "acquire"
-    data: Any = None
-    request_id: str | None = None
-
-    def fields(self) -> tuple[dict[str, Any], list[str]]:
-        """The request's members but for the wait, and the features that they need."""
-        body: dict[str, Any] = {}
-        needs: list[str] = []
-        if self.ttl is not None:
-            body["ttl_ms"] = _ms(self.ttl)
-        if self.bind != "session":
-            body["bind"] = self.bind
-            needs.append("bind_ttl")
-            # The id makes it safe to repeat the call when a connection breaks.
-            body["request_id"] = self.request_id or str(uuid4())
-            needs.append("request_id")
-        elif self.request_id is not None:
-            body["request_id"] = self.request_id
-            needs.append("request_id")
-        if self.owner is not None:
-            body["owner"] = self.owner
-            needs.append("reentrant")
-        if self.reentrant:
-            body["reentrant"] = True
-        if self.max_hold is not None:
-            body["max_hold_ms"] = _ms(self.max_hold)
-            needs.append("hold")
-        if self.min_hold is not None:
-            body["min_hold_ms"] = _ms(self.min_hold)
-            needs.append("hold")
-        if self.on_success != "acquire":
-            body["on_success"] = self.on_success
-            needs.append("outcome")
-        if self.data is not None:
-            body["data"] = self.data
-            needs.append("data")
-        return body, needs
 
 
 class _Wait:
@@ -246,7 +114,7 @@ class Core:
         if self._name is not None:
             body["name"] = self._name
         if self._ttl is not None:
-            body["ttl_ms"] = _ms(self._ttl)
+            body["ttl_ms"] = to_ms(self._ttl)
         return Call("POST", "/v1/sessions", body, timeout=self.timeout, needs=["sessions"])
 
     def opened(self, data: Mapping[str, Any], on_end: Callable[[], None]) -> Session:
@@ -320,7 +188,7 @@ class Core:
     def acquire(self, key: str, options: AcquireOptions) -> Steps[tuple[Grant, Mapping[str, Any]]]:
         """Acquires one lock."""
         with _tracing.acquire([key]) as operation:
-            value = yield from self._acquire("PUT", _path(key), {}, [], options, operation)
+            value = yield from self._acquire("PUT", lock_path(key), {}, [], options, operation)
             if not value["granted"]:
                 raise errors.Skipped(key, value.get("result"))
             return value["_grants"][0], value
@@ -351,7 +219,7 @@ class Core:
         while True:
             left = wait.left()
             if wait.waits:
-                fields["wait_ms"] = -1 if left is None else _ms(left)
+                fields["wait_ms"] = -1 if left is None else to_ms(left)
             call = Call(
                 method,
                 target,
@@ -381,9 +249,9 @@ class Core:
 
     def _hold(self, call: Call, value: Mapping[str, Any], options: AcquireOptions) -> Grant:
         if call.session is not None:
-            return call.session.hold(value, options.reentrant)
+            return call.session.hold(value, options.reentrant, call.sent)
         grant = Grant(value["key"], value["token"], None, self.new_signal)
-        grant.note(value)
+        grant.note(value, call.sent)
         return grant
 
     def _give_back(self, call: Call) -> Steps[None]:
@@ -397,7 +265,7 @@ class Core:
         for one in _granted(call.answer.json()):
             if call.session is not None:
                 call.session.forget(Grant(one["key"], one["token"], None, Signal))
-            target = _path(one["key"], f"?token={one['token']}&reentry={one['reentry']}")
+            target = lock_path(one["key"], f"?token={one['token']}&reentry={one['reentry']}")
             try:
                 yield Call("DELETE", target, timeout=self.timeout, session=call.session, context=call.context)
             except errors.LocksidecarError:
@@ -466,7 +334,7 @@ class Core:
         entries: int | None,
         context: Any,
     ) -> Call:
-        target = _path(key, f"?token={token}")
+        target = lock_path(key, f"?token={token}")
         needs = []
         if outcome is not None:
             target += f"&outcome={quote(outcome, safe='')}"
@@ -477,7 +345,7 @@ class Core:
         return Call(
             "DELETE",
             target,
-            None if isinstance(result, _Unset) else {"result": result},
+            None if isinstance(result, Unset) else {"result": result},
             timeout=self.timeout,
             session=self.live_session() if grant is None else grant.session,
             needs=needs,
@@ -513,14 +381,14 @@ class Core:
             raise errors.lost(key, grant.lost.reason or "")
         body: dict[str, Any] = {"token": token}
         if ttl is not None:
-            body["ttl_ms"] = _ms(ttl)
+            body["ttl_ms"] = to_ms(ttl)
         needs = []
-        if not isinstance(data, _Unset):
+        if not isinstance(data, Unset):
             body["data"] = data
             needs.append("data")
         call = Call(
             "PATCH",
-            _path(key),
+            lock_path(key),
             body,
             timeout=self.timeout,
             session=self.live_session() if grant is None else grant.session,
@@ -533,7 +401,7 @@ class Core:
             self._lost_by(grant, e)
             raise
         if grant is not None:
-            grant.note(value)
+            grant.note(value, call.sent)
         return Status.from_json(value)
 
     def _lost_by(self, grant: Grant | None, error: errors.ApiError) -> None:
@@ -550,7 +418,7 @@ class Core:
 
     def get(self, key: str, no_cache: bool) -> Steps[LockInfo]:
         """Shows one lock."""
-        value = yield from self._look(_path(key), no_cache=no_cache)
+        value = yield from self._look(lock_path(key), no_cache=no_cache)
         return LockInfo.from_json(value)
 
     def page(
@@ -577,16 +445,16 @@ class Core:
     def stop(self, key: str, reason: str | None) -> Steps[None]:
         """Asks the holder to stop."""
         body = {} if reason is None else {"reason": reason}
-        (yield Call("POST", _path(key, "/stop"), body, timeout=self.timeout, needs=["stop"])).result()
+        (yield Call("POST", lock_path(key, "/stop"), body, timeout=self.timeout, needs=["stop"])).result()
 
     def force_release(self, key: str) -> Steps[None]:
         """Breaks a lock."""
         # It answers when the lock is free, at the latest when its lease ends: the answer may take long.
-        (yield Call("DELETE", _path(key, "?force=true"), timeout=None, repeatable=False)).result()
+        (yield Call("DELETE", lock_path(key, "?force=true"), timeout=None, repeatable=False)).result()
 
     def watch(self, key: str) -> Call:
         """The call that streams what happens to a key."""
-        return Call("GET", _path(key, "/events"), timeout=self.timeout, needs=["events"])
+        return Call("GET", lock_path(key, "/events"), timeout=self.timeout, needs=["events"])
 
     def end_session(self, session: Session) -> Steps[None]:
         """Ends the session; when it has returned, its locks are free."""
@@ -594,21 +462,6 @@ class Core:
             yield Call("DELETE", f"/v1/sessions/{quote(session.id, safe='')}", timeout=self.timeout, repeatable=False)
         except errors.LocksidecarError:
             pass  # closing its stream ends it too
-
-
-class Look(Call):
-    """A call that only reads."""
-
-    __slots__ = ("_no_cache",)
-
-    def __init__(self, target: str, no_cache: bool, **more: Any) -> None:
-        super().__init__("GET", target, **more)
-        self._no_cache = no_cache
-
-    def encode(self) -> bytes:
-        """The request's bytes."""
-        data = super().encode()
-        return data.replace(b"\r\n\r\n", b"\r\nCache-Control: no-cache\r\n\r\n", 1) if self._no_cache else data
 
 
 def _granted(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:

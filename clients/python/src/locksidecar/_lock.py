@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import errors
-from ._core import UNSET
+from ._call import UNSET
 from ._session import Grant
 from .types import Bind, Outcome
 
@@ -44,7 +44,8 @@ class BaseLock:
     def expires_in(self) -> float:
         """Seconds until the time that the sidecar's last answer named, on this process's own clock; never negative.
 
-        With `bind="ttl"` the lock ends then. A session's lock is renewed by the sidecar: ask it (`check`).
+        With `bind="ttl"` the lock is not to be relied on any more then, and ends a little later. A session's lock is
+        renewed by the sidecar: ask it (`check`).
         """
         return max(0.0, self._grant.expires_at - time.monotonic())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,9 +28,9 @@ class Grant:
         self.lost = new_signal()
         self.stopping = new_signal()
 
-    def note(self, value: Mapping[str, Any]) -> None:
-        """Takes over what an answer says about it."""
-        self.expires_at = time.monotonic() + value["expires_in_ms"] / 1000
+    def note(self, value: Mapping[str, Any], asked: float) -> None:
+        """Takes over what an answer says about it. Times count from when it was asked: an answer may be read late."""
+        self.expires_at = asked + (value["waited_ms"] + value["expires_in_ms"]) / 1000
         self.entries = value["reentry"]
         stopping = value.get("stopping")
         if stopping is not None:
@@ -55,8 +54,8 @@ class Session:
         self._grants: dict[tuple[str, int], Grant] = {}
         self._early: OrderedDict[tuple[str, int], dict[str, str | None]] = OrderedDict()
 
-    def hold(self, value: Mapping[str, Any], reentrant: bool) -> Grant:
-        """Notes a grant of the sidecar."""
+    def hold(self, value: Mapping[str, Any], reentrant: bool, asked: float) -> Grant:
+        """Notes a grant of the sidecar, and when it was asked for."""
         name = (value["key"], value["token"])
         with self._mutex:
             early = self._early.pop(name, {})
@@ -68,7 +67,7 @@ class Session:
                 early["lost"] = self._reason
             if "lost" in early:
                 self._grants.pop(name, None)
-        grant.note(value)
+        grant.note(value, asked)
         self._tell(grant, early)
         return grant
 

@@ -152,8 +152,7 @@ class Event:
 class Status:
     """What the sidecar says about a lock that is held: the answer to check, extend and update.
 
-    `expires_in` (seconds) is how long the lock may be relied on if the sidecar is not heard of any more; with
-    `bind="ttl"`, how long it lasts.
+    `expires_in` (seconds) is how long the lock may be relied on if the sidecar is not heard of any more.
     """
 
     key: str

@@ -40,7 +40,7 @@ class Player(curl_player.Player):  # type: ignore[misc]
             self._half.play(lambda: super(Player, self).play(case))
         finally:
             for client in self._clients.values():
-                self._half.call(client.close).result(10)
+                self._half.call(client.close).result(60)
 
     def _step(self, step: dict[str, Any], patience: float) -> None:
         if "start" not in step:

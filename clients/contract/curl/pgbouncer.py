@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Runs a command with CONTRACT_STORE, which names a PostgreSQL behind PgBouncer in transaction mode.
+
+Every runner of the suite takes that store instead of its own."""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+
+from processes import NotStarted, PgBouncer, Postgres
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__)
+    listen = p.add_mutually_exclusive_group()
+    listen.add_argument("--never", action="store_true", help="nobody listens (LISTEN=never); so it is without --direct")
+    listen.add_argument("--direct", action="store_true", help="the sidecar listens past PgBouncer (LISTEN_URL)")
+    p.add_argument("command", nargs=argparse.REMAINDER)
+    options = p.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    server = Postgres()
+    try:
+        pooler = PgBouncer(server)
+        try:
+            listen = {"LISTEN_URL": server.url, "LISTEN": "always"} if options.direct else {"LISTEN": "never"}
+            store = json.dumps({"STORE_URL": pooler.url, **listen})
+            return subprocess.run(options.command, env={**os.environ, "CONTRACT_STORE": store}).returncode
+        finally:
+            pooler.stop()
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except NotStarted as e:
+        sys.exit(f"contract: {e}")

@@ -1,0 +1,162 @@
+"""A call, and what the options of an acquire are in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+from urllib.parse import quote
+from uuid import uuid4
+
+from . import _tracing, _wire
+from ._session import Session
+from .types import Bind, OnSuccess
+
+T = TypeVar("T")
+
+
+class Unset:
+    """The type of an argument that was not given, where None means something."""
+
+
+UNSET = Unset()
+
+
+class Call:
+    """One request, and what is to be known to make it."""
+
+    __slots__ = ("answer", "body", "context", "delay", "joins", "method", "needs", "repeatable", "repeated", "sent",
+                 "session", "takes", "target", "timeout")  # fmt: skip
+
+    def __init__(
+        self,
+        method: str,
+        target: str,
+        body: Any = None,
+        *,
+        timeout: float | None,
+        joins: bool = False,
+        session: Session | None = None,
+        needs: Iterable[str] = (),
+        takes: bool = False,
+        repeatable: bool = True,
+        delay: float = 0.0,
+        context: Any = None,
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.body = b"" if body is None else _wire.dump(body)
+        self.timeout = timeout  # seconds for the answer; None: for ever
+        self.joins = joins  # join the client's session; it is opened if need be
+        self.session = session  # the session that it joins
+        self.needs = needs  # features
+        # Its answer gives something away. Its last bytes stay in the socket until `answer` is set: whoever is
+        # interrupted before that closes the connection, and the sidecar sees that the grant was not delivered.
+        self.takes = takes
+        self.repeatable = repeatable  # when a connection closes before it has answered anything
+        self.repeated = False
+        self.delay = delay  # seconds before it is made
+        self.context = context  # that it goes with, for traces; None: the current one
+        self.sent = 0.0  # time.monotonic() since when it may have reached the sidecar; 0.0: it was not sent
+        self.answer: _wire.Answer | None = None
+
+    def again(self, reused: bool) -> bool:
+        """Whether to make it once more, on a fresh connection, when one was closed without having answered anything.
+
+        A connection that has idled may have been closed for long; a fresh one has not. When the session is over, the
+        operation decides.
+        """
+        return reused and self.repeatable and not (self.session is not None and self.session.ended)
+
+    def encode(self) -> bytes:
+        """The request's bytes."""
+        headers = _tracing.headers(self.context)
+        if self.session is not None:
+            headers += self.session.header
+        return _wire.request(self.method, self.target, headers, self.body)
+
+
+class Look(Call):
+    """A call that only reads."""
+
+    __slots__ = ("_no_cache",)
+
+    def __init__(self, target: str, no_cache: bool, **more: Any) -> None:
+        super().__init__("GET", target, **more)
+        self._no_cache = no_cache
+
+    def encode(self) -> bytes:
+        """The request's bytes."""
+        data = super().encode()
+        return data.replace(b"\r\n\r\n", b"\r\nCache-Control: no-cache\r\n\r\n", 1) if self._no_cache else data
+
+
+Steps = Generator[Call, _wire.Answer, T]
+
+
+@lru_cache(maxsize=1024)
+def _quoted(key: str) -> str:
+    return quote(key, safe="")
+
+
+def lock_path(key: str, rest: str = "") -> str:
+    """The path of a lock."""
+    return f"/v1/locks/{_quoted(key)}{rest}"
+
+
+def to_ms(seconds: float) -> int:
+    """A time in milliseconds."""
+    # Rounded up: who says 0.0001 does not mean "not at all". What is out of range, the sidecar refuses by name.
+    return math.ceil(round(seconds * 1000, 6))
+
+
+@dataclass
+class AcquireOptions:
+    """The options of an acquire, as in `Client.acquire`."""
+
+    wait: float | None = None
+    ttl: float | None = None
+    bind: Bind = "session"
+    owner: str | None = None
+    reentrant: bool = False
+    max_hold: float | None = None
+    min_hold: float | None = None
+    on_success: OnSuccess = "acquire"
+    data: Any = None
+    request_id: str | None = None
+
+    def fields(self) -> tuple[dict[str, Any], list[str]]:
+        """The request's members but for the wait, and the features that they need."""
+        body: dict[str, Any] = {}
+        needs: list[str] = []
+        if self.ttl is not None:
+            body["ttl_ms"] = to_ms(self.ttl)
+        if self.bind != "session":
+            body["bind"] = self.bind
+            needs.append("bind_ttl")
+            # The id makes it safe to repeat the call when a connection breaks.
+            body["request_id"] = self.request_id or str(uuid4())
+            needs.append("request_id")
+        elif self.request_id is not None:
+            body["request_id"] = self.request_id
+            needs.append("request_id")
+        if self.owner is not None:
+            body["owner"] = self.owner
+            needs.append("reentrant")
+        if self.reentrant:
+            body["reentrant"] = True
+        if self.max_hold is not None:
+            body["max_hold_ms"] = to_ms(self.max_hold)
+            needs.append("hold")
+        if self.min_hold is not None:
+            body["min_hold_ms"] = to_ms(self.min_hold)
+            needs.append("hold")
+        if self.on_success != "acquire":
+            body["on_success"] = self.on_success
+            needs.append("outcome")
+        if self.data is not None:
+            body["data"] = self.data
+            needs.append("data")
+        return body, needs
