@@ -17,6 +17,17 @@ const (
 	anyStatement = "/* locksidecar:%"
 )
 
+// otherStatements counts the statements like one pattern and not like another.
+const otherStatements = `SELECT coalesce(sum(s.calls), 0)::bigint FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
+	WHERE d.datname = current_database() AND s.query LIKE $1 AND s.query NOT LIKE $2`
+
+// hears waits until a sidecar that has something to hear hears it: until then it sends
+// statements for that.
+func (s *sidecar) hears() {
+	s.t.Helper()
+	s.await("notifications to be heard", func() bool { return len(s.logged("notifications of other instances are heard")) > 0 })
+}
+
 // TestRenewalIsOneStatement: 100,000 held locks are renewed by one statement in each
 // interval.
 func TestRenewalIsOneStatement(t *testing.T) {
@@ -25,7 +36,7 @@ func TestRenewalIsOneStatement(t *testing.T) {
 		each      = 1000
 		intervals = 5
 		interval  = time.Second
-		longest   = time.Minute // to acquire them, with the race detector
+		longest   = 3 * time.Minute // to acquire them, with the race detector
 	)
 	o, url := onPostgres(t)
 	s := start(t, o.with(options{"TTL": "10s", "RENEW_INTERVAL": interval.String(), "LOG_LEVEL": "info"}))
@@ -50,15 +61,15 @@ func TestRenewalIsOneStatement(t *testing.T) {
 	s.await("a few renewals", func() bool {
 		return cluster.Statements(t, url, renewal) >= intervals
 	})
-	took = time.Since(began)
-	// The jitter sends renewals up to a tenth of the interval early.
-	most := int64(took/(interval*9/10)) + 1
 	renewals := cluster.Statements(t, url, renewal)
+	took = time.Since(began)
+	// The jitter sends renewals up to a tenth of the interval early, and one may have been late.
+	most := int64(took/(interval*9/10)) + 2
 	if renewals > most {
 		t.Errorf("%d renewals in %s, want at most %d", renewals, took, most)
 	}
-	if all := cluster.Statements(t, url, anyStatement); all != renewals {
-		t.Errorf("%d statements, %d of them renewals: holding locks costs something else too", all, renewals)
+	if others := pgtest.Query[int64](t, url, otherStatements, anyStatement, renewal); others != 0 {
+		t.Errorf("%d statements that are no renewals: holding locks costs something else too", others)
 	}
 	t.Logf("%d locks held: %d renewals in %s", sessions*each, renewals, took.Round(time.Millisecond))
 }
@@ -73,8 +84,8 @@ func (a *app) acquireAll(names []string) {
 			a.send("PUT", lockPath(key), "")
 		}
 	}()
-	_ = a.SetReadDeadline(time.Now().Add(3 * patience))
 	for range names {
+		_ = a.SetReadDeadline(time.Now().Add(3 * patience))
 		res, err := http.ReadResponse(a.br, &http.Request{Method: http.MethodPut})
 		if err != nil {
 			a.t.Errorf("acquiring many: %v", err)
@@ -160,6 +171,7 @@ func TestOwnLocksCostNothing(t *testing.T) {
 	s := start(t, o.with(options{"TTL": "1h", "CACHE_TTL": "1m"}))
 	a := dial(t, s.socket)
 	token := a.acquire("mine", `{"data":{"step":1}}`)
+	s.hears()
 
 	// A lock of somebody else, in another pod.
 	elsewhere := start(t, o)
@@ -168,6 +180,7 @@ func TestOwnLocksCostNothing(t *testing.T) {
 	if _, cached := first.json["cached"]; cached {
 		t.Errorf("the first denial says it is cached: %s", first.body)
 	}
+	elsewhere.hears()
 	elsewhere.signal(stopSignal) // it must not renew while statements are counted
 
 	cluster.ResetStatements(t, url)
@@ -198,6 +211,7 @@ func TestIdleCostsNothing(t *testing.T) {
 	s := start(t, o.with(options{"TTL": "600ms"}))
 	a := dial(t, s.socket)
 	token := a.acquire("once", "")
+	s.hears()
 	a.release("once", token)
 	// The lease is closed once nothing has ridden on it for an interval; dropping its
 	// waiters is the last statement of that.

@@ -87,7 +87,7 @@ var scenes = []struct {
 		})
 	}},
 	{"lease_renew", func(s *scene) {
-		s.acquireThen(`{"ttl_ms":1500}`, func() {
+		s.acquireThen(`{"ttl_ms":3000}`, func() {
 			s.arm()
 			eventually(s.t, "the renewal's fault", s.fired)
 			s.other.call("PUT", lockPath(s.key), "", "Cache-Control: no-cache").want(423, "held")

@@ -144,7 +144,7 @@ func TestTokensGrow(t *testing.T) {
 // connections stay until their locks are gone.
 func TestGracefulStop(t *testing.T) {
 	stores(t, func(t *testing.T, o options) {
-		s := start(t, o.with(options{"DRAIN_TIMEOUT": "20s"}))
+		s := start(t, o.with(options{"DRAIN_TIMEOUT": "1h"}))
 		holder, waiter, other := dial(t, s.socket), dial(t, s.socket), dial(t, s.socket)
 		token := holder.acquire("held", "")
 		ttl := other.acquire("outlives", `{"bind":"ttl","ttl_ms":60000}`)

@@ -65,6 +65,7 @@ func consoles(page string) (blocks []console) {
 type reader struct {
 	t         *testing.T
 	s         *sidecar
+	env       []string // more than the socket
 	terminals map[string]*terminal
 	seen      strings.Builder // all output so far
 }
@@ -83,7 +84,7 @@ func (g *reader) terminal(name string) *terminal {
 	}
 	shell := exec.Command("bash")
 	shell.Dir = g.t.TempDir()
-	shell.Env = append(cleanEnv(), "SOCKET="+g.s.socket)
+	shell.Env = append(append(cleanEnv(), "SOCKET="+g.s.socket), g.env...)
 	stdin, err := shell.StdinPipe()
 	if err != nil {
 		g.t.Fatal(err)

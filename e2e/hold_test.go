@@ -31,7 +31,7 @@ func endedAt(t *testing.T, before, after answer, want time.Duration) {
 
 // TestMinHold: nobody gets the lock until the hold is over, however its holder ends.
 func TestMinHold(t *testing.T) {
-	const hold = 1500 * time.Millisecond
+	const hold = 2500 * time.Millisecond
 	body := fmt.Sprintf(`{"min_hold_ms":%d}`, hold.Milliseconds())
 	ends := map[string]func(t *testing.T, s *sidecar, a *app, token int64){
 		"released": func(t *testing.T, _ *sidecar, a *app, token int64) {
@@ -56,7 +56,7 @@ func TestMinHold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o, url := onPostgres(t)
-			o = o.with(options{"TTL": "500ms", "POLL_INTERVAL": noPoll, "DRAIN_TIMEOUT": "100ms"})
+			o = o.with(options{"TTL": "1500ms", "POLL_INTERVAL": noPoll, "DRAIN_TIMEOUT": "100ms"})
 			one, two := start(t, o), start(t, o.with(options{"TTL": "1h"}))
 			a, waiting := dial(t, one.socket), dial(t, two.socket)
 			got := a.call("PUT", lockPath("cron"), body)
@@ -118,11 +118,13 @@ func TestMaxHold(t *testing.T) {
 		s := start(t, o.with(options{"TTL": "1h"}))
 		session, waiting := openSession(t, s.socket, ""), dial(t, s.socket)
 		a := dial(t, s.socket)
-		got := a.call("PUT", lockPath("k"), body, session.joins())
-		token := got.granted()
+		asked := time.Now() // the hold counts since the store was asked, which is before acquired_at
+		token := a.acquire("k", body, session.joins())
 		waiting.send("PUT", lockPath("k"), `{"wait_ms":-1}`)
-		next := waiting.read("PUT", lockPath("k"))
-		endedAt(t, got, next, hold)
+		waiting.read("PUT", lockPath("k")).granted()
+		if took := time.Since(asked); took < hold || took > hold+slowed(holdSlack) {
+			t.Errorf("the next grant came %s after the lock was asked for, want between %s and %s", took, hold, hold+slowed(holdSlack))
+		}
 		lost := session.want("lost")
 		if lost.data["key"] != "k" || lost.data["reason"] != "max_hold" {
 			t.Errorf("lost: %s", lost.raw)
@@ -139,7 +141,8 @@ func TestMaxHold(t *testing.T) {
 	t.Run("killed", func(t *testing.T) {
 		const ttl = 2 * time.Second
 		o, _ := onPostgres(t)
-		one, two := start(t, o.with(options{"TTL": ttl.String()})), start(t, o)
+		o = o.with(options{"POLL_INTERVAL": noPoll})
+		one, two := start(t, o.with(options{"TTL": ttl.String()})), start(t, o.with(options{"TTL": "1h"}))
 		dial(t, one.socket).acquire("k", fmt.Sprintf(`{"max_hold_ms":%d}`, time.Hour.Milliseconds()))
 		waiting := dial(t, two.socket)
 		waiting.send("PUT", lockPath("k"), `{"wait_ms":-1}`)
@@ -183,8 +186,8 @@ func TestBindTTL(t *testing.T) {
 	began := time.Now()
 	c.release("cron", third)
 	b.release("cron", b.read("PUT", lockPath("cron")).granted())
-	if took := time.Since(began); took > promptly {
-		t.Errorf("handed off after %s, want within %s", took, promptly)
+	if took := time.Since(began); took > slowed(promptly) {
+		t.Errorf("handed off after %s, want within %s", took, slowed(promptly))
 	}
 	nothingLeft(t, url)
 }

@@ -85,13 +85,12 @@ func TestKilledAppAcrossSidecars(t *testing.T) {
 // TestKilledSidecar: the locks of a sidecar that was killed go to others when its
 // lease has ended by the database's clock, not earlier, and not much later.
 func TestKilledSidecar(t *testing.T) {
-	const (
-		ttl   = 2 * time.Second
-		slack = 250 * time.Millisecond
-	)
+	const ttl = 2 * time.Second
+	limit := ttl + slowed(250*time.Millisecond)
 	o, url := onPostgres(t)
+	o = o.with(options{"POLL_INTERVAL": noPoll})
 	one := start(t, o.with(options{"TTL": ttl.String()}))
-	two := start(t, o)
+	two := start(t, o.with(options{"TTL": "1h"}))
 	names := keys("left", 10)
 	holder := dial(t, one.socket)
 	before := map[string]int64{}
@@ -116,15 +115,15 @@ func TestKilledSidecar(t *testing.T) {
 	if first.Before(ends) {
 		t.Errorf("granted %s before the lease had ended", ends.Sub(first))
 	}
-	if took > ttl+slack {
-		t.Errorf("the last waiter waited %s, want at most %s", took, ttl+slack)
+	if took > limit {
+		t.Errorf("the last waiter waited %s, want at most %s", took, limit)
 	}
 }
 
 // TestRestartedSidecar: a sidecar that starts in the folder of one that was killed
 // frees what that one held, long before its lease ends.
 func TestRestartedSidecar(t *testing.T) {
-	const limit = 2 * time.Second // the TTL is a minute
+	limit := slowed(2 * time.Second) // the TTL is a minute
 	o, url := onPostgres(t)
 	o = o.with(options{"TTL": "60s"})
 	dir := folder(t)

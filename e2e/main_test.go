@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
 )
 
 // plain is for measuring: the race detector makes the sidecar several times slower.
@@ -19,18 +20,29 @@ var plain = flag.Bool("plain", false, "build the sidecar without the race detect
 // raceCost is how much longer than promised something may take with the race detector.
 const raceCost = 5
 
-// slowed is how long something may take that is promised within d.
+// standstill is for how long a machine that others use, too, may do nothing for a test.
+const standstill = 2 * time.Second
+
+// slowed is how long something may take that is promised within d. What the tests are to
+// tell apart is what comes by itself and what comes with a timer, so they set the timers
+// that could help, polls, renewals and the ends of leases, to much more than this. The
+// promised times themselves are measured with -plain, and by the benchmarks.
 func slowed(d time.Duration) time.Duration {
 	if *plain {
 		return d
 	}
-	return raceCost * d
+	return raceCost*d + standstill
 }
+
+// raceOptions make a data race show as the exit code, also of a command, and a process end
+// when it is done: the race detector would let it sleep for a second.
+const raceOptions = "halt_on_error=1 exitcode=66 atexit_sleep_ms=0"
 
 var (
 	// binary is the sidecar under test, built with the race detector.
 	binary string
-	// cluster is a PostgreSQL of our own; each test has a database in it.
+	// cluster is a PostgreSQL of our own; each test has a database in it, which sidecars use
+	// without a right to change the schema.
 	cluster *pgtest.Cluster
 )
 
@@ -54,11 +66,15 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
+	if err := os.Setenv("GORACE", raceOptions); err != nil { // all that is started inherits it
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	binary = filepath.Join(folder, "locksidecar")
 	build := exec.Command("go", "build", "-race="+strconv.FormatBool(!*plain), "-o", binary, "../cmd/locksidecar")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "building the sidecar: %v\n%s", err, out)
 		return 1
 	}
-	return pgtest.Main(m, &cluster)
+	return pgtest.Main(m, &cluster, pgroles.Template())
 }

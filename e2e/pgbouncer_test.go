@@ -2,9 +2,16 @@ package e2e
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/internal/pgproxy"
 )
 
 // TestPgBouncer: behind a pooler that gives each transaction another connection,
@@ -15,15 +22,15 @@ func TestPgBouncer(t *testing.T) {
 		t.Run(listen, func(t *testing.T) {
 			url := cluster.NewDatabase(t)
 			through := cluster.Pooler(t, url, 3) // fewer than two sidecars have connections
-			o := options{"STORE_URL": through, "LISTEN": listen, "POLL_INTERVAL": "100ms", "TTL": "1500ms"}
+			o := options{"STORE_URL": through, "LISTEN": listen, "POLL_INTERVAL": "100ms"}
 			one, two := start(t, o), start(t, o)
 			exchange(t, one, two)
 			exchangeMany(t, one, two)
 
 			// Renewals go on: a lock outlives its TTL by far.
 			a, b := dial(t, one.socket), dial(t, two.socket)
-			token := a.acquire("renewed", "")
-			for until := time.Now().Add(3 * time.Second); time.Now().Before(until); {
+			token := a.acquire("renewed", `{"ttl_ms":2000}`)
+			for until := time.Now().Add(4 * time.Second); time.Now().Before(until); {
 				b.call("PUT", lockPath("renewed"), `{"wait_ms":200}`).want(423, "wait_timeout")
 			}
 			a.release("renewed", token)
@@ -60,5 +67,132 @@ func exchangeMany(t *testing.T, sidecars ...*sidecar) {
 	wg.Wait()
 	if got := r.grants.Load(); got != clients*each {
 		t.Errorf("%d grants, want %d", got, clients*each)
+	}
+}
+
+// earRole is whom sidecars listen as: it may connect, and nothing else.
+const earRole = "ear"
+
+// pastPgBouncer are the options of a sidecar behind a pooler that listens past it, and the
+// database's URL for its superuser.
+func pastPgBouncer(t *testing.T) (options, string) {
+	t.Helper()
+	o, url := onPostgres(t)
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := cluster.URL(config.Database)
+	makeRole(t, admin, earRole, "LOGIN", "CONNECT")
+	return o.with(options{
+		"STORE_URL": cluster.Pooler(t, url, 3), "LISTEN_URL": strings.Replace(admin, "postgres@", earRole+"@", 1),
+	}), admin
+}
+
+// TestHandOffsBehindPgBouncer measures hand-offs between two sidecars. Those that listen
+// past the pooler ask the store for nothing; those that do not find the grant when they
+// look next.
+func TestHandOffsBehindPgBouncer(t *testing.T) {
+	rounds, interval := 5, 100*time.Millisecond
+	if *plain {
+		rounds, interval = 60, time.Second // for the figures of docs/operations.md
+	}
+	t.Run("no pooler", func(t *testing.T) {
+		o, url := onPostgres(t)
+		heardHandOffs(t, o, url, rounds)
+	})
+	t.Run("LISTEN_URL", func(t *testing.T) {
+		o, url := pastPgBouncer(t)
+		heardHandOffs(t, o, url, rounds)
+	})
+	t.Run("polled", func(t *testing.T) {
+		o, _ := pastPgBouncer(t)
+		o = o.with(options{"LISTEN_URL": "", "LISTEN": "never", "POLL_INTERVAL": interval.String(), "TTL": "1h"})
+		one, two := start(t, o), start(t, o)
+		if slowest := handOffs(t, one, two, rounds, interval); slowest > interval+slowed(promptly) {
+			t.Errorf("want within the poll interval of %s", interval)
+		}
+	})
+}
+
+func heardHandOffs(t *testing.T, o options, url string, rounds int) {
+	t.Helper()
+	o = o.with(options{"POLL_INTERVAL": noPoll, "TTL": "1h"})
+	one, two := start(t, o), start(t, o)
+	handOffs(t, one, two, 1, 0)
+	for _, s := range []*sidecar{one, two} {
+		s.await("it listens", func() bool { return s.listener("listening") })
+	}
+	cluster.ResetStatements(t, url)
+	if slowest := handOffs(t, one, two, rounds, 0); slowest > slowed(promptly) {
+		t.Errorf("want within %s", slowed(promptly))
+	}
+	if n := cluster.Statements(t, url, "/* locksidecar:check */%"); n > 0 {
+		t.Errorf("waiters looked %d times for what they are told", n)
+	}
+}
+
+// handOffs lets clients of two sidecars hand a lock to and fro, each after a while of at
+// most so long, and returns how long the slowest hand-off took.
+func handOffs(t *testing.T, one, two *sidecar, rounds int, atMost time.Duration) time.Duration {
+	t.Helper()
+	holder, waiter := dial(t, one.socket), dial(t, two.socket)
+	token := holder.acquire("handed", "")
+	took := make([]time.Duration, rounds)
+	for i := range took {
+		waiter.send("PUT", lockPath("handed"), `{"wait_ms":-1}`)
+		one.awaitQueue("handed", 1)
+		if atMost > 0 {
+			time.Sleep(rand.N(atMost)) // a release comes at any time between two polls
+		}
+		began := time.Now()
+		holder.release("handed", token)
+		token = waiter.read("PUT", lockPath("handed")).granted()
+		took[i] = time.Since(began)
+		holder, waiter, one, two = waiter, holder, two, one
+	}
+	holder.release("handed", token)
+	holder.close()
+	waiter.close()
+	slices.Sort(took)
+	slowest := took[rounds-1]
+	t.Logf("%d hand-offs: median %s, slowest %s", rounds, took[rounds/2].Round(10*time.Microsecond), slowest.Round(10*time.Microsecond))
+	return slowest
+}
+
+// listener reports whether the listener is in a state.
+func (s *sidecar) listener(state string) bool {
+	n, _ := s.figures().value(`locksidecar_listener{state="` + state + `"}`)
+	return n == 1
+}
+
+// TestListenURLOfNoUse: where a listener cannot be had, one line says why, and hand-offs
+// are polled for, until it can be had.
+func TestListenURLOfNoUse(t *testing.T) {
+	o, url := pastPgBouncer(t)
+	proxy := pgproxy.Start(t, url)
+	proxy.Refuse(true)
+	for name, test := range map[string]struct{ listen, says string }{
+		"another database": {cluster.NewDatabase(t), "LOCKSIDECAR_LISTEN_URL leads to the database"},
+		"unreachable":      {proxy.URL(), "refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := o.with(options{"NAMESPACE": name, "LISTEN_URL": test.listen, "POLL_INTERVAL": "100ms"})
+			one, two := start(t, o), start(t, o)
+			exchange(t, one, two)
+			for _, s := range []*sidecar{one, two} {
+				s.await("the log to say why it does not listen", func() bool { return len(s.logged("are not heard")) > 0 })
+				if n := len(s.logged("are not heard, trying again", test.says, `"level":"WARN"`)); n != 1 {
+					t.Errorf("%d lines say that %q, want 1:\n%s", n, test.says, s.log.tail(20))
+				}
+				if !s.listener("connecting") || !s.tryReady() {
+					t.Error("want it to be ready, and to try to listen")
+				}
+			}
+			if test.listen == proxy.URL() {
+				proxy.Refuse(false)
+				one.await("it listens", func() bool { return one.listener("listening") })
+			}
+		})
 	}
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/otlptest"
 	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
 )
 
 // scrapeInterval is as short as two sidecars with the race detector can answer.
@@ -37,7 +38,7 @@ var namingFaults = map[string]string{}
 var expected = map[string]bool{
 	"LocksidecarLocksCutShort":   true, // max_hold
 	"LocksidecarAppsDropLocks":   true,
-	"LocksidecarLeaseNearExpiry": true, // a TTL of 2 s, and the race detector
+	"LocksidecarLeaseNearExpiry": true, // a TTL of 3 s, and the race detector
 	"LocksidecarLogLinesDropped": true, // the sidecars log at debug level
 	"LocksidecarHandOffsSlow":    true, // the race detector, and a machine that does other things
 	"LocksidecarStatementsSlow":  true, // as above
@@ -47,8 +48,8 @@ var expected = map[string]bool{
 // that a real Prometheus scrapes, through an outage of the database.
 func TestPrometheus(t *testing.T) {
 	r := otlptest.Start(t)
-	own := pgtest.Start(t)
-	o := options{"STORE_URL": own.NewDatabase(t), "TTL": "2s"}
+	own := pgtest.Start(t, pgroles.Template())
+	o := options{"STORE_URL": own.NewDatabase(t), "TTL": "3s"}
 	one, two := startScraped(t, r, o, "pod-a"), startScraped(t, r, o, "pod-b")
 	traffic := newTraffic(t, one.sidecar, two.sidecar)
 	p := startPrometheus(t, one, two)
@@ -74,9 +75,9 @@ func TestPrometheus(t *testing.T) {
 	p.awaitFiring("the alerts of an outage", func(firing map[string]bool) bool {
 		return firing["LocksidecarNotReady"] && firing["LocksidecarRenewalsFailing"] && firing["LocksidecarLocksLost"]
 	})
-	if n := p.count(`ALERTS{alertname="LocksidecarNotReady", alertstate="firing"}`); n != 2 {
-		t.Errorf("%d sidecars are told to be not ready, want 2", n)
-	}
+	eventually(t, "both sidecars to be told to be not ready", func() bool {
+		return p.count(`ALERTS{alertname="LocksidecarNotReady", alertstate="firing"}`) == 2
+	})
 	p.checkAnnotations()
 	own.Restart(t)
 	p.awaitFiring("the outage to be over", func(firing map[string]bool) bool { return !firing["LocksidecarNotReady"] })
@@ -97,20 +98,10 @@ type scraped struct {
 
 func startScraped(t *testing.T, r *otlptest.Receiver, o options, pod string) *scraped {
 	t.Helper()
-	admin := freeAddress(t)
-	s := launchWith(t, folder(t), o.with(options{"ADMIN_ADDR": admin, "POD": pod}), append(r.Env(), "OTEL_METRICS_EXPORTER=none"))
+	s := launchWith(t, folder(t), o.with(options{"ADMIN_ADDR": "127.0.0.1:0", "POD": pod}), append(r.Env(), "OTEL_METRICS_EXPORTER=none"))
 	s.await("ready", s.tryReady)
+	_, admin := s.listening()
 	return &scraped{s, pod, admin}
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }
 
 // exposition is what GET /metrics says.
@@ -172,7 +163,7 @@ type prometheus struct {
 func startPrometheus(t *testing.T, targets ...*scraped) *prometheus {
 	t.Helper()
 	dir := t.TempDir()
-	p := &prometheus{t: t, address: freeAddress(t), log: &logBuffer{}}
+	p := &prometheus{t: t, address: pgtest.FreeAddress(t), log: &logBuffer{}}
 	config := hastyConfig(t, targets)
 	config["rule_files"] = []string{writeYAML(t, dir, "rules.yaml", hastyRules(t))}
 	cmd := exec.Command(prometheusTool(t, "prometheus"), "--config.file="+writeYAML(t, dir, "prometheus.yaml", config),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os/exec"
 	"strings"
 	"testing"
@@ -13,33 +12,18 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-const (
-	migratorRole = "locksidecar_migrator"
-	sidecarRole  = "locksidecar"
-
-	insufficientPrivilege = "42501" // SQLSTATE
-)
-
-// as is the URL of a database for another role.
-func as(t *testing.T, role, database string) string {
-	t.Helper()
-	u, err := url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.User = url.User(role)
-	return u.String()
-}
+const insufficientPrivilege = "42501" // SQLSTATE
 
 // makeRoles runs deploy/roles.sql with psql, as an administrator who is no superuser.
 func makeRoles(t *testing.T, database string) {
 	t.Helper()
-	makeRole(t, database, "admin", "LOGIN CREATEROLE", "CREATE, CONNECT")
-	runScript(t, as(t, "admin", database))
+	makeRole(t, database, pgroles.Admin, "LOGIN CREATEROLE", "CREATE, CONNECT")
+	runScript(t, pgtest.As(database, pgroles.Admin))
 }
 
 func runScript(t *testing.T, database string) {
@@ -88,7 +72,7 @@ func tryExecute(t *testing.T, database, sql string) error {
 func migrateAs(t *testing.T, role, database string) (string, error) {
 	t.Helper()
 	cmd := exec.Command(binary, "migrate")
-	cmd.Env = append(cleanEnv(), "LOCKSIDECAR_STORE_URL="+as(t, role, database))
+	cmd.Env = append(cleanEnv(), "LOCKSIDECAR_STORE_URL="+pgtest.As(database, role))
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -96,24 +80,28 @@ func migrateAs(t *testing.T, role, database string) (string, error) {
 // TestRoles: with the roles of deploy/roles.sql one migrates, and sidecars do all that
 // they do, and no more.
 func TestRoles(t *testing.T) {
-	_, database := onPostgres(t)
+	database := cluster.NewEmptyDatabase(t)
 	makeRoles(t, database)
-	o := options{"STORE_URL": as(t, sidecarRole, database), "AUTO_MIGRATE": "false", "ALLOW_FORCE": "true"}
+	o := options{"STORE_URL": pgtest.As(database, pgroles.Sidecar), "AUTO_MIGRATE": "false", "ALLOW_FORCE": "true"}
 
 	// Before the migration a sidecar says what is missing, and comes up by itself after it.
 	early := launch(t, folder(t), o.with(options{"POD": "early"}))
 	early.await("the log to say what to do", func() bool { return len(early.logged("run `locksidecar migrate`")) > 0 })
-	if out, err := migrateAs(t, sidecarRole, database); err == nil || !strings.Contains(out, "permission denied") {
+	if out, err := migrateAs(t, pgroles.Sidecar, database); err == nil || !strings.Contains(out, "permission denied") {
 		t.Errorf("the sidecar's role may migrate: %v, %s", err, out)
 	}
-	if out, err := migrateAs(t, migratorRole, database); err != nil {
+	if out, err := migrateAs(t, pgroles.Migrator, database); err != nil {
 		t.Fatalf("%v: %s", err, out)
+	}
+	if err := tryExecute(t, pgtest.As(database, pgroles.Migrator), "CREATE SCHEMA mine"); err == nil {
+		t.Error("the migrator may make other schemas")
 	}
 	early.await("ready", early.tryReady)
 	makeRoles(t, database) // again, which takes back what default privileges gave too much
 	t.Run("does its work", func(t *testing.T) { roleWorks(t, early, o) })
 	t.Run("sweeps", func(t *testing.T) { roleSweeps(t, database) })
 	t.Run("begins an epoch", func(t *testing.T) { roleBeginsEpoch(t, database, o) })
+	t.Run("reads", func(t *testing.T) { roleReads(t, database, o) })
 	t.Run("may do no more", func(t *testing.T) { roleIsRefused(t, database) })
 	t.Run("later migrations", func(t *testing.T) { roleCoversLater(t, database) })
 }
@@ -121,51 +109,49 @@ func TestRoles(t *testing.T) {
 // TestRolesTakeOver: where sidecars have migrated by themselves until now, they go on under
 // the roles, and the migrator may change what theirs has made.
 func TestRolesTakeOver(t *testing.T) {
-	_, database := onPostgres(t)
+	database := cluster.NewEmptyDatabase(t)
 	makeRole(t, database, "former", "LOGIN", "CREATE")
-	former := start(t, options{"STORE_URL": as(t, "former", database)})
+	former := start(t, options{"STORE_URL": pgtest.As(database, "former")})
 	// As the file says, by an administrator who is no superuser.
-	makeRole(t, database, "admin", "LOGIN CREATEROLE", "CREATE, CONNECT")
+	makeRole(t, database, pgroles.Admin, "LOGIN CREATEROLE", "CREATE, CONNECT")
 	execute(t, database, "GRANT former TO admin WITH ADMIN OPTION")
-	admin := as(t, "admin", database)
+	admin := pgtest.As(database, pgroles.Admin)
 	runScript(t, admin)
-	execute(t, admin, "GRANT former TO "+migratorRole)
-	next := start(t, options{"STORE_URL": as(t, sidecarRole, database), "AUTO_MIGRATE": "false"})
+	execute(t, admin, "GRANT former TO "+pgroles.Migrator)
+	next := start(t, options{"STORE_URL": pgtest.As(database, pgroles.Sidecar), "AUTO_MIGRATE": "false"})
 	exchange(t, former, next)
 	roleIsRefused(t, database)
-	if out, err := migrateAs(t, migratorRole, database); err != nil || !strings.Contains(out, "up to date") {
+	if out, err := migrateAs(t, pgroles.Migrator, database); err != nil || !strings.Contains(out, "up to date") {
 		t.Errorf("%v: %s", err, out)
 	}
-	execute(t, as(t, migratorRole, database), "ALTER TABLE locksidecar.locks ADD later integer")
+	execute(t, pgtest.As(database, pgroles.Migrator), "ALTER TABLE locksidecar.locks ADD later integer")
 	roleCoversLater(t, database)
-	// The functions need not be everybody's.
-	execute(t, database, "REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA locksidecar FROM PUBLIC")
 	exchange(t, former, next)
 }
 
 // TestRolesOfOwner: where the sidecars' role is the one that has migrated until now, it owns the
 // schema, and no grant would take that from it: roles.sql says so, and what to do.
 func TestRolesOfOwner(t *testing.T) {
-	_, database := onPostgres(t)
-	makeRole(t, database, sidecarRole, "LOGIN", "CREATE")
-	former := start(t, options{"STORE_URL": as(t, sidecarRole, database)})
+	database := cluster.NewEmptyDatabase(t)
+	makeRole(t, database, pgroles.Sidecar, "LOGIN", "CREATE")
+	former := start(t, options{"STORE_URL": pgtest.As(database, pgroles.Sidecar)})
 	out, err := psqlScript(database).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "owns the schema") || !strings.Contains(string(out), "REASSIGN OWNED") {
 		t.Fatalf("%v: %s", err, out)
 	}
 	exchange(t, former, former) // as if nothing had happened
 
-	takeOver := psqlScript(database, "-1", "-c", "REASSIGN OWNED BY "+sidecarRole+" TO "+migratorRole)
+	takeOver := psqlScript(database, "-1", "-c", "REASSIGN OWNED BY "+pgroles.Sidecar+" TO "+pgroles.Migrator)
 	if out, err := takeOver.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	execute(t, database, fmt.Sprintf(`DO $$ BEGIN
 		EXECUTE format('REVOKE CREATE ON DATABASE %%I FROM %s', current_database());
-	END $$`, sidecarRole))
-	next := start(t, options{"STORE_URL": as(t, sidecarRole, database), "AUTO_MIGRATE": "false"})
+	END $$`, pgroles.Sidecar))
+	next := start(t, options{"STORE_URL": pgtest.As(database, pgroles.Sidecar), "AUTO_MIGRATE": "false"})
 	exchange(t, former, next)
 	roleIsRefused(t, database)
-	if out, err := migrateAs(t, migratorRole, database); err != nil || !strings.Contains(out, "up to date") {
+	if out, err := migrateAs(t, pgroles.Migrator, database); err != nil || !strings.Contains(out, "up to date") {
 		t.Errorf("%v: %s", err, out)
 	}
 	roleCoversLater(t, database)
@@ -242,7 +228,7 @@ func roleSweeps(t *testing.T, database string) {
 		INSERT INTO locksidecar.watchers (namespace, key, lease_id)
 		SELECT 'swept', 'watcher', gen_random_uuid()`)
 	s, err := postgres.New(postgres.Config{
-		URL:      as(t, sidecarRole, database),
+		URL:      pgtest.As(database, pgroles.Sidecar),
 		Identity: store.Identity{Namespace: "swept", Instance: "sweeper", Pod: "sweeper"},
 	})
 	if err != nil {
@@ -278,8 +264,9 @@ func roleBeginsEpoch(t *testing.T, database string, o options) {
 	}
 }
 
-func roleIsRefused(t *testing.T, database string) {
-	for _, sql := range []string{
+// forbidden is what each role may not do.
+var forbidden = map[string][]string{
+	pgroles.Sidecar: {
 		"CREATE TABLE locksidecar.mine (i integer)",
 		"CREATE SCHEMA mine",
 		"ALTER TABLE locksidecar.locks ADD mine integer",
@@ -291,25 +278,94 @@ func roleIsRefused(t *testing.T, database string) {
 		"DELETE FROM locksidecar.meta",
 		"INSERT INTO locksidecar.goose_db_version (version_id, is_applied) VALUES (1000000, true)",
 		"SELECT setval('locksidecar.tokens', 1)",
-		"SET ROLE " + migratorRole,
-	} {
-		err := tryExecute(t, as(t, sidecarRole, database), sql)
-		if refused, ok := errors.AsType[*pgconn.PgError](err); !ok || refused.Code != insufficientPrivilege {
-			t.Errorf("%s: %v, want it refused for lack of privilege", sql, err)
+		"SELECT locksidecar.restored()",
+		"SET ROLE " + pgroles.Migrator,
+	},
+	pgroles.Reader: {
+		// What would let it act.
+		"SELECT grant_id FROM locksidecar.locks",
+		"SELECT token FROM locksidecar.locks",
+		"SELECT grant_id FROM locksidecar.waiters",
+		"SELECT last_value FROM locksidecar.tokens",
+		"SELECT * FROM locksidecar.locks",
+		"SELECT l FROM locksidecar.locks l",
+		"COPY locksidecar.waiters TO STDOUT",
+		// What is the apps' own.
+		"SELECT data FROM locksidecar.locks",
+		"SELECT data FROM locksidecar.waiters",
+		"SELECT result FROM locksidecar.waiters",
+		// What is nobody's business.
+		"SELECT FROM locksidecar.signals",
+		"SELECT FROM locksidecar.watchers",
+		"SELECT FROM locksidecar.fleet",
+		"SELECT FROM locksidecar.goose_db_version",
+		// Whatever writes, locks, or calls.
+		"SELECT key FROM locksidecar.locks FOR UPDATE",
+		"SELECT id FROM locksidecar.leases FOR KEY SHARE",
+		"BEGIN; LOCK TABLE locksidecar.locks IN SHARE MODE",
+		"UPDATE locksidecar.locks SET lease_id = NULL",
+		"UPDATE locksidecar.leases SET expires_at = 'infinity'",
+		"DELETE FROM locksidecar.leases",
+		"INSERT INTO locksidecar.watchers SELECT namespace, key, lease_id FROM locksidecar.locks",
+		"TRUNCATE locksidecar.waiters",
+		"SELECT nextval('locksidecar.tokens')",
+		"SELECT locksidecar.new_epoch()", // it has the migrator's rights
+		"SELECT locksidecar.channel('n', 'i')",
+		"CREATE TABLE locksidecar.mine (i integer)",
+		"CREATE SCHEMA mine",
+		"SET ROLE " + pgroles.Sidecar,
+	},
+	pgroles.Migrator: {
+		"CREATE ROLE mine",
+		"SET ROLE " + pgroles.Admin,
+	},
+}
+
+func roleIsRefused(t *testing.T, database string) {
+	for role, statements := range forbidden {
+		for _, sql := range statements {
+			err := tryExecute(t, pgtest.As(database, role), sql)
+			if refused, ok := errors.AsType[*pgconn.PgError](err); !ok || refused.Code != insufficientPrivilege {
+				t.Errorf("%s: %s: %v, want it refused for lack of privilege", role, sql, err)
+			}
+		}
+	}
+}
+
+// roleReads tries what docs/operations.md shows for dashboards, while a lock is held and waited
+// for.
+func roleReads(t *testing.T, database string, o options) {
+	statements := steps(sqlBlocks, operations(t, "Database"), ";\n")
+	if len(statements) < 3 {
+		t.Fatalf("only %d statements were found: the page is read wrongly", len(statements))
+	}
+	s := start(t, o)
+	holder, waiter := dial(t, s.socket), dial(t, s.socket)
+	holder.acquire("shown", "")
+	waiter.send("PUT", lockPath("shown"), `{"wait_ms":-1}`)
+	s.awaitQueue("shown", 1)
+	for _, sql := range statements {
+		if rows(t, pgtest.As(database, pgroles.Reader), sql) == 0 {
+			t.Errorf("no rows: %s", sql)
 		}
 	}
 }
 
 // roleCoversLater: what a later migration makes can be used without another grant.
 func roleCoversLater(t *testing.T, database string) {
-	execute(t, as(t, migratorRole, database), `
+	execute(t, pgtest.As(database, pgroles.Migrator), `
 		CREATE TABLE locksidecar.later (i integer);
 		CREATE SEQUENCE locksidecar.counter;
 		CREATE FUNCTION locksidecar.count() RETURNS bigint LANGUAGE sql AS $$ SELECT nextval('locksidecar.counter') $$;
-		REVOKE EXECUTE ON FUNCTION locksidecar.count() FROM PUBLIC;
 		INSERT INTO locksidecar.later SELECT 1`)
-	execute(t, as(t, sidecarRole, database), "UPDATE locksidecar.later SET i = i + 1; DELETE FROM locksidecar.later WHERE i = 0")
-	if n := pgtest.Query[int64](t, as(t, sidecarRole, database), "SELECT locksidecar.count() + i FROM locksidecar.later"); n != 3 {
+	execute(t, pgtest.As(database, pgroles.Sidecar), "UPDATE locksidecar.later SET i = i + 1; DELETE FROM locksidecar.later WHERE i = 0")
+	execute(t, pgtest.As(database, pgroles.Sidecar), "UPDATE locksidecar.later SET i = i + locksidecar.count()")
+	if n := pgtest.Query[int64](t, database, "SELECT i FROM locksidecar.later"); n != 3 {
 		t.Errorf("got %d, want 3", n)
+	}
+	for _, sql := range []string{"SELECT FROM locksidecar.later", "SELECT locksidecar.count()"} {
+		if err := tryExecute(t, pgtest.As(database, pgroles.Reader), sql); err == nil {
+			t.Errorf("the reader may: %s", sql)
+		}
 	}
 }

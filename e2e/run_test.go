@@ -26,18 +26,15 @@ type running struct {
 	ended          chan struct{}
 }
 
-// raceOptions make a data race in a command that is no server show as its exit code.
-const raceOptions = "GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"
-
 // startRun starts `locksidecar run` with these arguments. Its standard input stays
 // open until the test closes it.
 func startRun(t *testing.T, s *sidecar, args ...string) *running {
 	t.Helper()
 	r := &running{t: t, stdout: &logBuffer{}, stderr: &logBuffer{}, ended: make(chan struct{})}
 	r.cmd = exec.Command(binary, append([]string{"run"}, args...)...)
-	r.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, listenerEnv+"=1", raceOptions)
+	r.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, listenerEnv+"=1")
 	r.cmd.Stdout, r.cmd.Stderr = r.stdout, r.stderr
-	r.cmd.WaitDelay = time.Second // what is left behind wrongly may keep the output open
+	r.cmd.WaitDelay = patience // what is left behind wrongly may keep the output open
 	stdin, err := r.cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -273,7 +270,7 @@ func TestRunLeavesNoTrace(t *testing.T) {
 	// nohup's and a script's & are inherited.
 	outer := exec.Command("sh", "-c", `trap "" INT HUP; exec "$@"`, "sh", binary, "--socket", s.socket, "run", "k", "--",
 		"sh", "-c", "kill -HUP $$; kill -INT $$; echo alive")
-	outer.Env = append(cleanEnv(), raceOptions)
+	outer.Env = cleanEnv()
 	if out, err := outer.CombinedOutput(); err != nil || string(out) != "alive\n" {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -387,9 +384,9 @@ func TestRunEndsTheGroupOnLoss(t *testing.T) {
 // TestRunHoldsOn: a lock that is not lost is not taken for lost, many TTLs long.
 func TestRunHoldsOn(t *testing.T) {
 	stores(t, func(t *testing.T, o options) {
-		const ttl = 500 * time.Millisecond
+		const ttl = time.Second
 		s := start(t, o.with(options{"TTL": "1h"}))
-		r := startRun(t, s, "k", "--ttl", ttl.String(), "--", "sh", "-c", `echo group $$; sleep 2.5`)
+		r := startRun(t, s, "k", "--ttl", ttl.String(), "--", "sh", "-c", `echo group $$; sleep 3.5`)
 		r.group()
 		dial(t, s.socket).call("GET", lockPath("k"), "").want(200, "")
 		r.want(0)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
 )
 
 // several is the body of a call for several keys.
@@ -80,7 +81,7 @@ func TestSeveralKeysNeverDeadlock(t *testing.T) {
 		clients      = 40 // half of them for several keys
 		longest      = 10 * time.Second
 	)
-	own := pgtest.Start(t, pgtest.WithoutFsync(), pgtest.WithSetting("deadlock_timeout", "10ms"))
+	own := pgtest.Start(t, pgroles.Template(), pgtest.WithoutFsync(), pgtest.WithSetting("deadlock_timeout", "10ms"))
 	for name, urls := range map[string]func() (string, string){
 		"memory":   func() (string, string) { return "memory://", "" },
 		"postgres": func() (string, string) { url := own.NewDatabase(t); return url, url },

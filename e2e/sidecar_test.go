@@ -1,17 +1,17 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/internal/logtest"
 )
 
 // patience is how long the tests wait for what must happen.
@@ -53,14 +53,23 @@ func launch(t *testing.T, dir string, o options) *sidecar {
 // launchWith is launch with variables that do not begin with LOCKSIDECAR_.
 func launchWith(t *testing.T, dir string, o options, more []string) *sidecar {
 	t.Helper()
+	return launchTo(t, dir, o, more, nil)
+}
+
+// launchTo is launchWith, and the sidecar writes its log to a file, if there is one.
+func launchTo(t *testing.T, dir string, o options, more []string, stderr *os.File) *sidecar {
+	t.Helper()
 	s := &sidecar{t: t, socket: filepath.Join(dir, "s.sock"), log: &logBuffer{}, ended: make(chan struct{})}
 	s.cmd = exec.Command(binary, "serve")
-	s.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, "LOCKSIDECAR_LOG_LEVEL=debug", "GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0")
+	s.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, "LOCKSIDECAR_LOG_LEVEL=debug")
 	s.cmd.Env = append(s.cmd.Env, more...)
 	for name, value := range o {
 		s.cmd.Env = append(s.cmd.Env, "LOCKSIDECAR_"+name+"="+value)
 	}
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
+	if stderr != nil {
+		s.cmd.Stderr = stderr
+	}
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -161,22 +170,7 @@ func cleanEnv() []string {
 }
 
 // logBuffer keeps what a process prints.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+type logBuffer struct{ logtest.Log }
 
 func (l *logBuffer) tail(lines int) string {
 	all := strings.Split(strings.TrimSpace(l.String()), "\n")

@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
 )
 
 var (
@@ -18,7 +21,7 @@ var (
 )
 
 // TestSlowPage: every command and every statement in docs/slow.md works as it stands
-// there, while a lock is held and waited for.
+// there, while a lock is held and waited for; the statements by who may only read.
 func TestSlowPage(t *testing.T) {
 	text, err := os.ReadFile("../docs/slow.md")
 	if err != nil {
@@ -35,7 +38,7 @@ func TestSlowPage(t *testing.T) {
 	waiter.send("PUT", lockPath("report:daily"), `{"wait_ms":-1}`)
 	s.awaitQueue("report:daily", 1)
 	for _, sql := range statements {
-		found := rows(t, url, sql)
+		found := rows(t, pgtest.As(url, pgroles.Reader), sql)
 		if aboutLocks := strings.Contains(sql, "locksidecar."); aboutLocks && found == 0 {
 			t.Errorf("no rows: %s", sql)
 		}

@@ -35,7 +35,7 @@ func TestStop(t *testing.T) {
 	session, a, b := openSession(t, one.socket, ""), dial(t, one.socket), dial(t, two.socket)
 	b.call("POST", stopPath("job"), "").want(404, "not_held")
 	token := a.acquire("job", "", session.joins())
-	one.await("the holder's sidecar to hear", func() bool { return len(one.logged("notifications of other instances are heard")) == 1 })
+	one.hears()
 	if v := a.call("GET", lockPath("job"), ""); v.json["stopping"] != nil {
 		t.Errorf("nobody asked to stop: %s", v.body)
 	}

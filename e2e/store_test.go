@@ -16,8 +16,8 @@ import (
 // as it can, and the log says once why not yet.
 func TestStoreAppears(t *testing.T) {
 	const (
-		outage = 3 * time.Second // several tries: the pause between them begins at 50 ms
-		limit  = 6 * time.Second // the longest pause, and slack
+		outage = 3 * time.Second  // several tries: the pause between them begins at 50 ms
+		limit  = 10 * time.Second // the longest pause, and slack
 	)
 	o, url := onPostgres(t)
 	proxy := pgproxy.Start(t, url)
@@ -51,7 +51,8 @@ func TestStoreAppears(t *testing.T) {
 // TestReadOnlyByDefault: a database whose transactions are read-only unless they ask
 // does not hurt; every connection asks, that of the migration too.
 func TestReadOnlyByDefault(t *testing.T) {
-	o, url := onPostgres(t)
+	url := cluster.NewEmptyDatabase(t)
+	o := options{"STORE_URL": url}
 	conn, err := pgx.Connect(context.Background(), url)
 	if err != nil {
 		t.Fatal(err)

@@ -42,7 +42,7 @@ func onTerminal(t *testing.T, s *sidecar, script string) *typist {
 	}
 	term := &typist{&running{t: t, stdout: &logBuffer{}, stderr: &logBuffer{}, ended: make(chan struct{})}, keyboard}
 	term.cmd = exec.Command("bash", "-c", "set -m\n"+script)
-	term.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, "RUN="+binary+" run", "LISTENER="+os.Args[0], listenerEnv+"=1", raceOptions)
+	term.cmd.Env = append(cleanEnv(), "LOCKSIDECAR_SOCKET="+s.socket, "RUN="+binary+" run", "LISTENER="+os.Args[0], listenerEnv+"=1")
 	term.cmd.Stdin, term.cmd.Stdout, term.cmd.Stderr = screen, screen, screen
 	term.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := term.cmd.Start(); err != nil {
@@ -119,7 +119,7 @@ read -p "again? " y; echo back $y`)
 // TestRunCtrlZ: Ctrl-Z stops the job, fg continues it, with the terminal, and the
 // lock is held meanwhile, longer than its TTL.
 func TestRunCtrlZ(t *testing.T) {
-	const ttl = 500 * time.Millisecond
+	const ttl = time.Second
 	s := start(t, options{"TTL": ttl.String()})
 	term := onTerminal(t, s, `
 $RUN k -- bash -c 'read x; echo got $x'

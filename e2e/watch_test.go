@@ -85,10 +85,8 @@ func TestEvents(t *testing.T) {
 // TestWatchersSeeExpiry: the holder's pod dies, and nobody wants the key; those who
 // watch it hear so within a second of the lease's end.
 func TestWatchersSeeExpiry(t *testing.T) {
-	const (
-		ttl   = 2 * time.Second
-		limit = time.Second
-	)
+	const ttl = 2 * time.Second
+	limit := ttl + slowed(time.Second)
 	o, _ := onPostgres(t)
 	one, two := start(t, o.with(options{"TTL": ttl.String()})), start(t, o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll}))
 	dial(t, one.socket).acquire("job", "")
@@ -98,8 +96,8 @@ func TestWatchersSeeExpiry(t *testing.T) {
 	watching.sees("expired")
 	took := time.Since(began)
 	t.Logf("expired %s after the kill", took.Round(time.Millisecond))
-	if took > ttl+limit {
-		t.Errorf("want within %s", ttl+limit)
+	if took > limit {
+		t.Errorf("want within %s", limit)
 	}
 	b := dial(t, two.socket)
 	b.release("job", b.acquire("job", ""))
@@ -161,7 +159,7 @@ func TestSlowWatcher(t *testing.T) {
 			slowest = max(slowest, time.Since(began))
 		}
 		t.Logf("the slowest pair took %s", slowest.Round(time.Millisecond))
-		if slowest > time.Second {
+		if slowest > 3*time.Second { // less than a reader's time
 			t.Errorf("a slow reader of events slowed a lock: %s", slowest)
 		}
 	})

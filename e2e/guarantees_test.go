@@ -1,0 +1,100 @@
+package e2e
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+)
+
+// TestFencing: the examples of docs/guarantees.md do what the page says. What stands in no
+// terminal is typed into both.
+func TestFencing(t *testing.T) {
+	page, err := os.ReadFile("../docs/guarantees.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := consoles(string(page))
+	if len(blocks) < 10 {
+		t.Fatalf("only %d blocks were found: the page is read wrongly", len(blocks))
+	}
+	o, url := onPostgres(t)
+	bucket := httptest.NewServer(&object{})
+	t.Cleanup(bucket.Close)
+	env := append(psqlEnv(t, pgtest.Admin(url)), "OBJECT="+bucket.URL) // an app has tables of its own
+	g := &reader{t: t, s: start(t, o), terminals: map[string]*terminal{}, env: env}
+	for _, b := range blocks {
+		in := []string{b.terminal}
+		if b.terminal == "" {
+			in = []string{"A", "B"}
+		}
+		for _, b.terminal = range in {
+			g.follow(b)
+		}
+	}
+}
+
+// psqlEnv lets psql find a database without being told.
+func psqlEnv(t *testing.T, url string) []string {
+	t.Helper()
+	c, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{"PGHOST=" + c.Host, fmt.Sprint("PGPORT=", c.Port), "PGUSER=" + c.User, "PGDATABASE=" + c.Database}
+}
+
+// object is one object of a store that writes on conditions, as S3 does: its ETag tells of
+// the content.
+type object struct {
+	mu      sync.Mutex
+	content []byte // nil: none
+}
+
+func (o *object) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	tag := fmt.Sprintf("%q", fmt.Sprintf("%x", sha256.Sum256(o.content)))
+	switch r.Method {
+	case http.MethodGet:
+		w.Header().Set("ETag", tag)
+		_, _ = w.Write(o.content)
+	case http.MethodPut:
+		if r.Header.Get("If-None-Match") == "*" && o.content != nil ||
+			r.Header.Get("If-Match") != "" && r.Header.Get("If-Match") != tag {
+			w.WriteHeader(http.StatusPreconditionFailed)
+			return
+		}
+		o.content, _ = io.ReadAll(r.Body)
+	}
+}
+
+// TestPromises: every sentence that is numbered names its tests. (That they exist is seen
+// to in test/mutants.)
+func TestPromises(t *testing.T) {
+	page, err := os.ReadFile("../docs/guarantees.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "## What is promised")
+	list, _, _ := strings.Cut(rest, "\n## ")
+	found := regexp.MustCompile(`(?m)^\d+\. `).Split(list, -1)[1:]
+	if len(found) < 10 {
+		t.Fatalf("only %d promises were found: the page is read wrongly", len(found))
+	}
+	for i, promise := range found {
+		if !regexp.MustCompile(`\bTest[A-Z]`).MatchString(promise) {
+			t.Errorf("promise %d names no test", i+1)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
+)
+
+// operations is one section of docs/operations.md.
+func operations(t *testing.T, heading string) string {
+	t.Helper()
+	page, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(page), "\n## "+heading+"\n")
+	if !found {
+		t.Fatalf("there is no section %q", heading)
+	}
+	section, _, _ := strings.Cut(rest, "\n## ")
+	return section
+}
+
+// TestBackup: the commands of docs/operations.md bring a database with its roles into
+// another one, where sidecars go on with greater tokens; and so they do after it was said
+// that files were put back.
+func TestBackup(t *testing.T) {
+	commands := steps(shellBlocks, operations(t, "Backup and restore"), "\n")
+	if len(commands) != 4 {
+		t.Fatalf("%d commands, want those of the backup, the roles, the restore, and of what follows the restore of files:\n%s",
+			len(commands), strings.Join(commands, "\n"))
+	}
+	backup, restore, restored := commands[0], commands[1:3], commands[3]
+	_, database := onPostgres(t)
+	fresh := cluster.NewEmptyDatabase(t)
+	at := folder(t) // with the repository's folder beside the dump
+	deploy, err := filepath.Abs("../deploy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(deploy, filepath.Join(at, "deploy")); err != nil {
+		t.Fatal(err)
+	}
+	run := func(commands ...string) string {
+		t.Helper()
+		cmd := exec.Command("bash", "-ec", strings.Join(commands, "\n"))
+		cmd.Dir, cmd.Env = at, append(cleanEnv(), "URL="+pgtest.Admin(database), "NEW="+fresh)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", strings.Join(commands, "\n"), err, out)
+		}
+		return string(out)
+	}
+
+	o := options{"STORE_URL": database, "AUTO_MIGRATE": "false"}
+	s := start(t, o)
+	a := dial(t, s.socket)
+	a.acquire("held", "")
+	run(backup)
+	last := int64(0)
+	for _, key := range keys("later", 20) {
+		last = a.acquire(key, "")
+	}
+	run(restore...)
+	a = dial(t, start(t, o.with(options{"STORE_URL": pgtest.As(fresh, pgroles.Sidecar)})).socket)
+	a.call("PUT", lockPath("held"), "").want(423, "held")
+	if token := a.acquire("later:00000", ""); token <= last {
+		t.Errorf("token %d after %d", token, last)
+	}
+
+	run(restored)
+	a = dial(t, s.socket)
+	if token := a.acquire("new", ""); token < last+1<<30 {
+		t.Errorf("token %d after %d: no epoch began", token, last)
+	}
+}
+
+// TestOperationsSQL: the statements of docs/operations.md that look after the tables and the
+// connections say something.
+func TestOperationsSQL(t *testing.T) {
+	o, url := onPostgres(t)
+	dial(t, start(t, o).socket).acquire("k", "")
+	for _, heading := range []string{"Vacuum", "How many connections"} {
+		section := operations(t, heading)
+		statements := steps(sqlBlocks, section, ";\n")
+		if len(statements) == 0 {
+			t.Errorf("%s: no statements were found: the page is read wrongly", heading)
+		}
+		for _, sql := range statements {
+			if found := rows(t, pgtest.Admin(url), sql); found == 0 && !strings.Contains(sql, "pg_replication_slots") && !strings.Contains(sql, "pg_prepared_xacts") {
+				t.Errorf("no rows: %s", sql)
+			}
+		}
+		for _, command := range steps(shellBlocks, section, "\n") {
+			cmd := exec.Command("sh", "-ec", command)
+			cmd.Env = append(cleanEnv(), "URL="+pgtest.Admin(url))
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s: %v\n%s", command, err, out)
+			}
+		}
+	}
+}
