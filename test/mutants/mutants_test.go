@@ -1,0 +1,185 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const top = "../.."
+
+// testsOf are the top-level tests of a package.
+func testsOf(t *testing.T, pkg string) map[string]bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(top, pkg, "*_test.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no tests in %s: %v", pkg, err)
+	}
+	found := map[string]bool{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(text), -1) {
+			found[m[1]] = true
+		}
+	}
+	return found
+}
+
+// A patch that does not apply any more is found here, not only when all are tried.
+func TestPatches(t *testing.T) {
+	mutants, err := load(".", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			if err := m.apply(t.Context(), top, true); err != nil {
+				t.Error(err)
+			}
+			name, _, _ := strings.Cut(m.test.name, "/")
+			if !testsOf(t, m.test.pkg)[name] {
+				t.Errorf("%s has no test %s", m.test.pkg, name)
+			}
+		})
+	}
+}
+
+// Who adds a mutant lets the table say which test has seen it.
+func TestTheTableOfMutants(t *testing.T) {
+	mutants, err := load(".", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("TABLE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seconds := secondsIn(string(text))
+	if table(mutants, seconds) != string(text) {
+		t.Error("TABLE.md is not of these patches")
+	}
+	for _, m := range mutants {
+		if _, ok := seconds[m.name]; !ok {
+			t.Errorf("nothing has seen %[1]s: make mutants ONLY=%[1]s", m.name)
+		}
+	}
+}
+
+// What the documents say of tests: they name none that is not there.
+func TestTheTablesOfTests(t *testing.T) {
+	tests := map[string]bool{}
+	for _, pkg := range []string{
+		"batcher", "e2e", "lease", "proxy", "store/memory", "store/postgres", "cmd/locksidecar",
+		"internal/instance", "internal/config", "internal/telemetry", "internal/inject", "test/model", "test/image", "test/k8s", "test/vuln", "test/campaign/upgrade",
+	} {
+		for name := range testsOf(t, pkg) {
+			tests[name] = true
+		}
+	}
+	for _, document := range []string{"SECURITY.md", "docs/architecture.md", "docs/guarantees.md", "docs/testing.md"} {
+		text, err := os.ReadFile(filepath.Join(top, document))
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(string(text), -1)
+		if len(named) == 0 {
+			t.Errorf("%s names no tests", document)
+		}
+		for _, name := range named {
+			if !tests[name] {
+				t.Errorf("%s: there is no %s", document, name)
+			}
+		}
+		rows := regexp.MustCompile(`(?m)^\| [^|]{20,} \|`).FindAllString(string(text), -1)
+		for i, row := range rows {
+			if slices.Contains(rows[:i], row) {
+				t.Errorf("%s: two rows begin with %s", document, row)
+			}
+		}
+	}
+}
+
+func TestJudge(t *testing.T) {
+	ended := errors.New("exit status 1")
+	for name, c := range map[string]struct {
+		out   string
+		ended error
+		red   bool
+		said  string
+		wrong bool
+	}{
+		"green":   {out: "PASS\n"},
+		"no test": {out: "testing: warning: no tests to run\nPASS\n", wrong: true},
+		"red": {
+			out: "--- FAIL: TestX (0.00s)\n    --- FAIL: TestX/y (0.00s)\n        x_test.go:7: wrong\nFAIL\n", ended: ended,
+			red: true, said: "x_test.go:7: wrong",
+		},
+		"hangs":    {out: "panic: test timed out after 1m30s\n\trunning tests:\n", ended: ended, red: true, said: "panic: test timed out after 1m30s"},
+		"deadlock": {out: "fatal error: all goroutines are asleep - deadlock!\n", ended: ended, red: true, said: "fatal error: all goroutines are asleep - deadlock!"},
+		"no server": {
+			out: "2026/01/01 00:00:00 pgtest: there is no initdb\n", ended: ended, wrong: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var v verdict
+			if err := v.judge(c.out, c.ended); (err != nil) != c.wrong || v.red != c.red || v.said != c.said {
+				t.Errorf("%+v, %v", v, err)
+			}
+		})
+	}
+}
+
+func TestPattern(t *testing.T) {
+	if got := (test{"./x", "TestA/one or two, three/b"}).pattern(); got != "^TestA$/^one_or_two,_three$/^b$" {
+		t.Error(got)
+	}
+}
+
+// A mutant that is seen, one that survives, and one that does not compile, in a module of
+// their own.
+func TestBite(t *testing.T) {
+	from, patches := t.TempDir(), t.TempDir()
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(filepath.Join(from, "go.mod"), "module example\n\ngo 1.24\n")
+	write(filepath.Join(from, "a.go"), "package a\n\nfunc Sum(a, b int) int {\n\treturn a + b\n}\n")
+	write(filepath.Join(from, "a_test.go"), "package a\n\nimport \"testing\"\n\nfunc TestSum(t *testing.T) {\n\tif Sum(2, 2) != 4 {\n\t\tt.Error(\"wrong\")\n\t}\n}\n")
+	for name, sum := range map[string]string{"seen": "a - b", "survives": "a * b", "broken": "a +"} {
+		write(filepath.Join(patches, name+".patch"), "# Rule: sums\n# From: school\n# Test: . TestSum\n"+
+			"--- a/a.go\n+++ b/a.go\n@@ -3,3 +3,3 @@\n func Sum(a, b int) int {\n-\treturn a + b\n+\treturn "+sum+"\n }\n")
+	}
+	write(filepath.Join(patches, "elsewhere.patch"), "# Rule: sums\n# From: school\n# Test: . TestSum\n"+
+		"--- a/a.go\n+++ b/a.go\n@@ -3,3 +3,3 @@\n func Sum(a, b int) int {\n-\treturn b + a\n+\treturn a\n }\n")
+	if out, err := exec.CommandContext(t.Context(), "git", "-C", from, "init", "-q").CombinedOutput(); err != nil {
+		t.Fatalf("git init: %v: %s", err, out)
+	}
+	temp := t.TempDir()
+	g := &ground{from: from, top: filepath.Join(temp, "repository"), bin: temp}
+	if err := copyTree(t.Context(), from, g.top); err != nil {
+		t.Fatal(err)
+	}
+	mutants, err := load(patches, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range mutants {
+		m := &mutants[i]
+		v, err := g.bite(t.Context(), m)
+		wrong := map[string]string{"broken": "does not compile", "elsewhere": "mend the patch"}[m.name]
+		if v.red != (m.name == "seen") || (err != nil) != (wrong != "") || err != nil && !strings.Contains(err.Error(), wrong) {
+			t.Errorf("%s: %+v, %v", m.name, v, err)
+		}
+	}
+}
