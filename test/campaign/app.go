@@ -12,6 +12,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 	"github.com/locksidecar/locksidecar/test/campaign/load"
+	"github.com/locksidecar/locksidecar/test/campaign/world"
 )
 
 // appEnv holds what a process of clients is to do. Such a process is this program again.
@@ -43,6 +44,13 @@ func runApp(text string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	calm := make(chan os.Signal, 1)
+	signal.Notify(calm, world.Calm)
+	contend := make(chan struct{})
+	go func() {
+		<-calm
+		close(contend)
+	}()
 	fence, err := load.OpenFence(task.Fence, keys)
 	if err != nil {
 		return err
@@ -52,7 +60,7 @@ func runApp(text string) error {
 		return err
 	}
 	err = load.Run(ctx, load.Config{
-		Sockets: task.Sockets, Clients: clients, Keys: keys, Seed: task.Seed, TTL: ttl, Force: true,
+		Sockets: task.Sockets, Clients: clients, Keys: keys, Seed: task.Seed, TTL: ttl, Force: true, Contend: contend,
 		Recorder: history.NewRecorder(task.Name, records), Fence: fence,
 	})
 	return errors.Join(err, records.Close(), fence.Close())

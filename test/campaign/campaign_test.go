@@ -14,7 +14,8 @@ import (
 
 var (
 	seed   = flag.Uint64("seed", 0, "run the campaign of this seed; 0: those that CI runs")
-	length = flag.Duration("length", round, "for how long faults strike; what is longer than a round is run in rounds, each with the next seed")
+	length = flag.Duration("length", 0, "for how long faults strike; what is longer than a round is run in rounds, each with the next seed; 0: until each kind has struck once")
+	pooled = flag.Bool("pooled", false, "put PgBouncer in transaction mode before the database, past which the sidecars listen")
 	faults = flag.String("faults", "", "the faults to strike with, separated by commas; all without")
 )
 
@@ -37,6 +38,9 @@ func TestMain(m *testing.M) {
 }
 
 func TestCampaign(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("the campaign runs as root, on Linux, with the right to mount: it mounts a disk that can be full")
+	}
 	kinds := fault.Kinds
 	if *faults != "" {
 		var err error
@@ -48,18 +52,20 @@ func TestCampaign(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	campaign := func(seed uint64, length time.Duration) {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			run(t, binary, fault.Terms{Seed: seed, Length: length, Kinds: kinds})
-		})
+	campaign := func(terms fault.Terms) {
+		terms.Kinds, terms.Pooled = kinds, *pooled
+		t.Run(fmt.Sprintf("seed=%d", terms.Seed), func(t *testing.T) { run(t, binary, terms) })
 	}
-	if *seed == 0 {
-		for _, s := range seeds {
-			campaign(s, *length)
+	switch {
+	case *length > 0:
+		for s, left := *seed, *length; left > 0 && !t.Failed(); s, left = s+1, left-round {
+			campaign(fault.Terms{Seed: s, Length: min(left, round)})
 		}
-		return
-	}
-	for s, left := *seed, *length; left > 0 && !t.Failed(); s, left = s+1, left-round {
-		campaign(s, min(left, round))
+	case *seed > 0:
+		campaign(fault.Terms{Seed: *seed, Brief: true})
+	default:
+		for _, s := range seeds {
+			campaign(fault.Terms{Seed: s, Brief: true})
+		}
 	}
 }

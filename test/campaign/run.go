@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/test/campaign/check"
 	"github.com/locksidecar/locksidecar/test/campaign/fault"
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 	"github.com/locksidecar/locksidecar/test/campaign/load"
@@ -28,8 +29,11 @@ const (
 	ttl = 2 * time.Second
 	// longestTTL is what clients ask for at most.
 	longestTTL = 2 * ttl
-	// settling is how long all goes on after the last fault is healed.
-	settling = 25 * time.Second
+	// contending is how long the clients contend when the traces of the last fault are gone:
+	// only there the rules for calm times are judged.
+	contending = 10 * time.Second
+	// longer is how much longer they may, where too little has happened.
+	longer = time.Minute
 	// every is how often a line of progress is printed.
 	every = 10 * time.Second
 )
@@ -64,6 +68,9 @@ func run(t *testing.T, binary string, terms fault.Terms) {
 		t.Fatal(err)
 	}
 	c := &campaign{t: t, plan: fault.Make(terms), folder: world.Folder(t), logs: logs}
+	if terms.Brief {
+		terms.Length = c.plan.Length()
+	}
 	t.Cleanup(func() { c.keep(terms) })
 	c.printf("seed %d, %s, %d faults:\n%s", terms.Seed, terms.Length, len(c.plan), c.plan)
 	if err := os.WriteFile(filepath.Join(c.logs, "plan.txt"), []byte(replay(terms)+"\n\n"+c.plan.String()), 0o644); err != nil {
@@ -76,7 +83,7 @@ func run(t *testing.T, binary string, terms fault.Terms) {
 	t.Cleanup(func() { _ = notes.Close() })
 	c.notes = history.NewRecorder("world", notes)
 	c.world = world.Start(t, world.Config{
-		Folder: c.folder, Logs: c.logs, Binary: binary, Settings: settings, Sidecars: sidecars, Apps: apps,
+		Folder: c.folder, Logs: c.logs, Binary: binary, Settings: settings, Pooled: terms.Pooled, Sidecars: sidecars, Apps: apps,
 		App: func(name, records string, sockets []string) *exec.Cmd {
 			// Another for each start: nobody may repeat what he did before, ids and all.
 			seed := fnv.New64()
@@ -88,7 +95,7 @@ func run(t *testing.T, binary string, terms fault.Terms) {
 	})
 	c.observe()
 	c.strike(terms.Length)
-	if err := errors.Join(struck(c.plan, c.outcomes), c.settle(), c.left(), c.world.Failed(), c.judge(terms.Length)); err != nil {
+	if err := errors.Join(struck(c.plan, c.outcomes), c.settle(terms.Length), c.left(), c.world.Failed(), c.judge(terms.Length)); err != nil {
 		t.Error(err)
 	}
 }
@@ -109,10 +116,7 @@ func (c *campaign) strike(length time.Duration) {
 	var progress sync.WaitGroup
 	progress.Go(func() { c.progress(ctx) })
 	fault.Run(ctx, fault.Scene{World: c.world, Recorder: c.notes, TTL: ttl, LongestTTL: longestTTL}, c.plan, c.healed)
-	select {
-	case <-c.t.Context().Done():
-	case <-time.After(length - time.Since(c.began)):
-	}
+	c.rest(length - time.Since(c.began))
 	cancel()
 	progress.Wait()
 }
@@ -146,16 +150,30 @@ func (c *campaign) progress(ctx context.Context) {
 	}
 }
 
-// settle waits until everything works again, lets the clients go on for a while, and then
-// lets them go.
-func (c *campaign) settle() error {
-	err := c.world.Healthy()
-	select {
-	case <-c.t.Context().Done():
-	case <-time.After(settling):
+// settle waits until everything works again and the traces of faults are gone, lets the
+// clients contend until enough has happened, and then lets them go.
+func (c *campaign) settle(length time.Duration) error {
+	errs := []error{c.world.Healthy()}
+	c.rest(check.DefaultRules().Recovery)
+	for _, a := range c.world.Apps {
+		errs = append(errs, a.Calm())
+	}
+	c.rest(contending)
+	for end := time.Now().Add(longer); time.Now().Before(end) && c.t.Context().Err() == nil; { // where the machine is slow
+		if ops, err := c.history(); err != nil || check.Enough(ops, rules(length)) {
+			break
+		}
+		c.rest(contending)
 	}
 	c.unwatch()
-	return errors.Join(err, c.world.StopApps())
+	return errors.Join(append(errs, c.world.StopApps())...)
+}
+
+func (c *campaign) rest(d time.Duration) {
+	select {
+	case <-c.t.Context().Done():
+	case <-time.After(d):
+	}
 }
 
 // records are the files with the history.
@@ -178,6 +196,9 @@ func (c *campaign) keep(terms fault.Terms) {
 
 // replay is the command that runs a campaign again.
 func replay(terms fault.Terms) string {
+	if terms.Brief {
+		terms.Length = 0
+	}
 	var names []string
 	for _, k := range terms.Kinds {
 		names = append(names, k.Name)
@@ -186,6 +207,9 @@ func replay(terms fault.Terms) string {
 	args := fmt.Sprintf("make campaign SEED=%d LENGTH=%s", terms.Seed, terms.Length)
 	if len(names) < len(fault.Kinds) {
 		args += " FAULTS=" + strings.Join(slices.Compact(names), ",")
+	}
+	if terms.Pooled {
+		args += " POOLED=true"
 	}
 	return args
 }

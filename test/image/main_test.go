@@ -16,7 +16,7 @@ import (
 )
 
 // patience is how long the tests wait for what must happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // cluster is a PostgreSQL of our own; each test has a database in it.
 var cluster *pgtest.Cluster

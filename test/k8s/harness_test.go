@@ -123,14 +123,15 @@ func locksidecar(t *testing.T, stdin []byte, args ...string) (stdout, stderr str
 // and namespaces by watching them, as all its replicas do.
 func eventually(t *testing.T, ask func() error) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	const patience = 2 * time.Minute
+	deadline := time.Now().Add(patience)
 	for {
 		err := ask()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("still after 30s: ", err)
+			t.Fatalf("still after %s: %v", patience, err)
 		}
 		time.Sleep(20 * time.Millisecond) // between two questions
 	}

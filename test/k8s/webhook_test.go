@@ -84,11 +84,13 @@ func startWebhook(t *testing.T) (configuration *unstructured.Unstructured, stop 
 	return configuration, stop
 }
 
-// pointTo changes where the API server finds the webhooks.
+// pointTo changes where the API server finds the webhooks, and lets it wait for them for as
+// long as it can: the machine may be busy.
 func pointTo(configuration *unstructured.Unstructured, url string, ca []byte) {
 	webhooks, _, _ := unstructured.NestedSlice(configuration.Object, "webhooks")
 	for _, w := range webhooks {
 		w.(map[string]any)["clientConfig"] = map[string]any{"url": url, "caBundle": encoded(ca)}
+		w.(map[string]any)["timeoutSeconds"] = int64(30)
 	}
 	configuration.Object["webhooks"] = webhooks
 }

@@ -25,6 +25,7 @@ const (
 	EpochInCheck          // check.sql: nor does it tell a waiter that its grant is over
 	NewTTL                // new_epoch: every lease gets its TTL again
 	TokenJump             // new_epoch: tokens jump
+	Recount               // lease/recount.go: what rides on a lease is counted after a failover
 	AfterOutcome          // lease/bid.go: a wait is cancelled once it is known to stand in line
 	CancelReads           // queue.go: a cancel that finds no row reads, and releases what was granted
 	GivesBack             // lease/bid.go: what is won for nobody is given back
@@ -39,7 +40,7 @@ const (
 var ruleNames = [rules]string{
 	"", "Margin", "FromSending", "NeverRevived", "Suspension", "AfterCommit", "NotAfter", "TokenAfterLock", "NoOldView",
 	"LooksAtContended", "ExpiredIsNotDead", "SeesTheWaiterGo", "WaitersFirst", "KeyShare", "BuryLooksAgain",
-	"EpochCheck", "EpochInCheck", "NewTTL", "TokenJump", "AfterOutcome", "CancelReads", "GivesBack", "Undo", "UndoLocks",
+	"EpochCheck", "EpochInCheck", "NewTTL", "TokenJump", "Recount", "AfterOutcome", "CancelReads", "GivesBack", "Undo", "UndoLocks",
 	"LastWord", "ByToken", "AgainUntilHeard",
 }
 
@@ -57,8 +58,18 @@ type Bounds struct {
 	Bids uint8
 	// Asynchronous: the standby may be behind when it is promoted.
 	Asynchronous bool
+	// Forgot is what it does not know when all begins; 0: nothing.
+	Forgot forgotten
 	// Off is a rule that is turned off, or 0.
 	Off Rule
 }
+
+type forgotten uint8
+
+const (
+	_        forgotten = iota
+	aGrant             // the first sidecar's, which holds the key
+	aRelease           // of the key that it held
+)
 
 func (b *Bounds) on(r Rule) bool { return b.Off != r }

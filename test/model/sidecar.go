@@ -145,10 +145,11 @@ func (s side) renew(long bool) bool {
 	if !s.alive(l) || s.ops[renews].kind != nothing || s.believed(l).left >= s.TTL {
 		return false
 	}
-	atOnce := s.db.lives(l) && !s.renewing(l)
+	atOnce := s.db.lives(l) && !s.renewing(l) && !s.db.promoted
 	switch {
 	case atOnce && !long:
 		s.db.leases[l].left = s.TTL
+		s.recount(l)
 		s.believed(l).left = s.trustFor(0)
 		return true
 	case atOnce && s.faults == 0, long && !atOnce:
@@ -472,5 +473,32 @@ func (s side) hearLease(o *op) {
 		s.lose(o.lease)
 		return
 	}
+	if o.kind == renew {
+		s.recount(o.lease)
+	}
 	b.left = left
+}
+
+// recount compares what rides on a lease with what the sidecar knows, after a failover
+// (lease/recount.go). It waits until no answer is on its way, where the sidecar waits for
+// so long that there can be none.
+func (s side) recount(l leaseID) {
+	row := &s.db.leases[l]
+	if !row.old || !s.on(Recount) {
+		return
+	}
+	if s.phase == held && s.rides == l && (s.db.holder != l || s.db.token != s.token) {
+		s.over()
+	}
+	lane, ok := s.room()
+	if !ok || s.phase != idle && s.phase != held && s.phase != queued || s.ops[asks].kind != nothing || s.ops[gives].kind != nothing {
+		return
+	}
+	me := grantID(s.who + 1)
+	s.db.drop(func(w waiter) bool { return w.lease == l && (w.grant != me || s.phase != queued) })
+	if s.db.holder == l && (s.phase == idle || s.phase == queued && s.db.grant != me) {
+		s.start(lane, op{kind: release, step: atFree, lease: l, token: s.db.token, deaf: true})
+		return
+	}
+	row.old = s.db.holder == l && s.phase == queued // granted, and not known yet
 }

@@ -64,6 +64,7 @@ type database struct {
 type leaseRow struct {
 	there bool
 	left  uint8 // ticks until expires_at; 0: it has expired
+	old   bool  // its history is not the one in meta
 }
 
 type waiter struct {

@@ -166,6 +166,9 @@ func worldActions(s *State, b *Bounds, try tryFunc) {
 	if b.Asynchronous && !s.behind {
 		try(action{lags, 0, 0}, func(n *State) bool { n.behind, n.standby = true, n.db; return true })
 	}
+	if b.Asynchronous && !s.behind {
+		return // that is a synchronous failover
+	}
 	try(action{promotes, 0, 0}, func(n *State) bool { n.promote(b, false); return true })
 	try(action{promotesAhead, 0, 0}, func(n *State) bool { n.promote(b, true); return true })
 }
@@ -298,6 +301,9 @@ func (s *State) promote(b *Bounds, ahead bool) {
 			s.db.leases[l].left = 0
 		}
 	}
+	for l := range s.db.leases {
+		s.db.leases[l].old = s.db.leases[l].there
+	}
 	s.db.promoted = true
 }
 
@@ -309,5 +315,26 @@ func initial(b *Bounds) State {
 	}
 	s.faults, s.crashes, s.failovers = b.Faults, b.Crashes, b.Failovers
 	s.bids = b.Bids
+	if b.Forgot != 0 {
+		s.forget(b)
+	}
 	return s
+}
+
+// forget begins in the middle, with a standby that is behind.
+func (s *State) forget(b *Bounds) {
+	mine := idOf(0, 0)
+	s.sc[0].leases[0] = belief{trusted, s.side(b, 0).trustFor(0)}
+	s.db.leases[mine] = leaseRow{there: true, left: b.TTL}
+	free, taken := s.db, s.db
+	taken.holder, taken.grant, taken.token, taken.drawn = mine, 1, 1, 1
+	free.drawn = 1
+	s.top, s.behind = 1, true
+	if b.Forgot == aRelease {
+		s.db, s.standby = free, taken
+		return
+	}
+	free.drawn = 0
+	s.db, s.standby = taken, free
+	s.sc[0].phase, s.sc[0].wanted, s.sc[0].token, s.sc[0].rides = held, true, 1, mine
 }

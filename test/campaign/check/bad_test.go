@@ -60,10 +60,6 @@ var bad = map[string]struct{ broken, text string }{
 		x unpromised 0-10
 		a acquire 20-30 granted t1 u500
 		b acquire 35-60 granted t2 u500`},
-	"exclusion was not promised to locks of no session": {"exclusion model", `
-		a acquire 0-10 granted t1 u500
-		x unpromised 20-600 pbind:ttl
-		b acquire 30-40 granted t2 u500`},
 	"a smaller token": {"model tokens", `
 		a acquire 0-10 granted t7 u500
 		a release 20-30 done t7
@@ -164,9 +160,29 @@ var bad = map[string]struct{ broken, text string }{
 		x line 40-41 l2:x-2/1 l3:x-3
 		h release 70-75 done t1
 		b release 85-90 done t2`},
-	"many lose their places": {"fifo", `
-		x line 30-31 l1:x-21 l2:x-22 l3:x-23
-		x line 40-41 l4:x-21 l5:x-22 l6:x-23`},
+	"a place was lost, and its lease was not": {"fifo", `
+		a acquire 20- w-1
+		b acquire 21- w-1
+		x line 30-31 l1:x-1@a l2:x-2@a
+		x line 40-41 l2:x-2@a l3:x-1@a`},
+	"a place was lost to a lease, and then for nothing": {"fifo", `
+		a acquire 20- w-1
+		b acquire 21- w-1
+		x line 30-31 l1:x-1@a l2:x-2@a
+		x line 40-41 l2:x-2@a l3:x-1@b
+		x line 50-51 l2:x-2@a l4:x-1@b`},
+	"a place was lost, and the machine was only slow": {"fifo", `
+		a acquire 20- w-1
+		b acquire 21- w-1
+		x line 30-31 l1:x-1@a l2:x-2@a
+		x slow 32-300
+		x line 400-401 l2:x-2@a l3:x-1@a`},
+	"somebody broke the lock before, and a place was lost": {"fifo", `
+		a acquire 20- w-1
+		b acquire 21- w-1
+		c force 10-11 done
+		x line 2000-2001 l1:x-1@a l2:x-2@a
+		x line 2040-2041 l2:x-2@a l3:x-1@a`},
 	"granted, and still in line": {"fifo", `
 		a acquire 0-10 granted t1 u500 w-1
 		x line 30-31 l1:x-1 l2:x-9`},
@@ -175,6 +191,18 @@ var bad = map[string]struct{ broken, text string }{
 	"a slow hand-off": {"hand-off", `
 		a acquire 0-10 granted t1 u9000
 		b acquire 5-3000 granted t2 u9000 w-1
+		a release 20-30 done t1`},
+	"slow, and the machine was not so slow": {"hand-off", `
+		a acquire 0-10 granted t1 u9000
+		b acquire 5-3000 granted t2 u9000 w-1
+		x slow 100-200
+		x slow 300-350
+		a release 20-30 done t1`},
+	"slow, and the machine was slow before": {"hand-off", `
+		a acquire 0-10 granted t1 u9000
+		b acquire 5-3000 granted t2 u9000 w-1
+		x slow 11-29
+		x slow 3001-3500
 		a release 20-30 done t1`},
 	"slow after a drop": {"hand-off", `
 		a acquire 0-10 granted t1 u9000
@@ -187,8 +215,9 @@ func TestBadHistories(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ops := script(t, c.text)
 			r := All(ops, DefaultRules())
-			if got := strings.Join(rules(r), " "); got != c.broken {
-				t.Errorf("broken: %q, want %q", got, c.broken)
+			want := strings.Replace(c.broken, "model", "model porcupine", 1) // both see it
+			if got := strings.Join(rules(r), " "); got != want {
+				t.Errorf("broken: %q, want %q", got, want)
 			}
 			var page bytes.Buffer
 			if err := HTML(&page, ops, DefaultRules(), r.Violations); err != nil || page.Len() == 0 {
@@ -210,18 +239,9 @@ func TestAnIdleCampaign(t *testing.T) {
 	}
 }
 
-// TestNotDecidedIsNoPass: what the model cannot decide in time is a failure.
-func TestNotDecidedIsNoPass(t *testing.T) {
-	r := DefaultRules()
-	r.Patience = time.Nanosecond
-	if err := All(script(t, good["one after the other"]), r).Err(); err == nil || !strings.Contains(err.Error(), "not decided") {
-		t.Error(err)
-	}
-}
-
-// TestLongHistories: what is judged in pieces is judged over their edges, too, in time.
+// TestLongHistories: one wrong answer is seen among thousands that are right.
 func TestLongHistories(t *testing.T) {
-	const n = 2*piece + 7
+	const n = 2000
 	long := func(wrong int) (ops []history.Op) {
 		for i := range n {
 			from := int64(i+1) * int64(10*time.Millisecond)
@@ -244,9 +264,23 @@ func TestLongHistories(t *testing.T) {
 	if err := All(long(-1), DefaultRules()).Err(); err != nil {
 		t.Error(err)
 	}
-	for _, wrong := range []int{1, piece - overlap, piece - 1, piece, n - 1} {
-		if got := strings.Join(rules(All(long(wrong), DefaultRules())), " "); got != "exclusion model" {
+	for _, wrong := range []int{1, n / 2, n - 1} {
+		if got := strings.Join(rules(All(long(wrong), DefaultRules())), " "); got != "exclusion model porcupine" {
 			t.Errorf("grant %d overlaps the one before, and broken is %q", wrong, got)
 		}
+	}
+}
+
+// TestEnough: a load has done its part when there is enough to judge, and not for ever more.
+func TestEnough(t *testing.T) {
+	r := DefaultRules()
+	r.Least = Counts{Grants: 1, Searched: 1}
+	if ops := script(t, `
+		a acquire 0-10 held`); Enough(ops, r) {
+		t.Error("no grant is enough")
+	}
+	if ops := script(t, `
+		a acquire 0-10 granted t1 u500`); !Enough(ops, r) {
+		t.Error("one grant is not enough")
 	}
 }

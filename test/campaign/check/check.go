@@ -2,7 +2,8 @@
 //
 //   - model.go: for each key there is an order of all operations, each between its call
 //     and its answer, in which a lock would have answered just so (linearizability,
-//     decided by porcupine);
+//     decided in one pass);
+//   - porcupine.go: porcupine finds none of which that is not true, either;
 //   - exclusion.go: no two clients believe at a time that they hold a key;
 //   - tokens.go: a later grant has a larger token;
 //   - fencing.go: what a client writes while it believes that it holds is accepted;
@@ -13,8 +14,7 @@
 //
 // The first four hold whatever fails, but for times that are marked as
 // [history.Unpromised]. Fifo and hand-off are judged only where no fault is under way,
-// or was just before: what they promise then is said there. What could not be decided
-// is a failure, like what was decided against.
+// or was just before: what they promise then is said there.
 package check
 
 import (
@@ -37,15 +37,15 @@ type Rules struct {
 	Recovery time.Duration
 	// Cache is the sidecars' LOCKSIDECAR_CACHE_TTL.
 	Cache time.Duration
+	// Search is how long porcupine may look for what the model has not found: 0 is not at all.
+	Search time.Duration
 	// Least is what must have happened.
 	Least Counts
-	// Patience is how long the model may take for one key. What takes longer is not decided.
-	Patience time.Duration
 }
 
 // DefaultRules fit sidecars with a TTL of a few seconds, on a machine with other work.
 func DefaultRules() Rules {
-	return Rules{Handoff: time.Second, Recovery: 15 * time.Second, Cache: 100 * time.Millisecond, Patience: 20 * time.Second}
+	return Rules{Handoff: time.Second, Recovery: 15 * time.Second, Cache: 100 * time.Millisecond, Search: 20 * time.Second}
 }
 
 // Violation is a rule that was broken.
@@ -103,7 +103,7 @@ func All(ops []history.Op, rules Rules) Report {
 	h := arrange(ops, rules)
 	h.count()
 	var r Report
-	for _, rule := range []func(*arranged) []Violation{model, exclusion, tokens, fencing, fifo, handoff, traffic} {
+	for _, rule := range []func(*arranged) []Violation{model, search, exclusion, tokens, fencing, fifo, handoff, traffic} {
 		r.Violations = append(r.Violations, rule(h)...)
 	}
 	r.Counts = h.counts

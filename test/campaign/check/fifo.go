@@ -10,22 +10,21 @@ import (
 // got the lock before it, if both got it. What is seen is the queue in the database, so
 // nothing is guessed from the times of calls.
 //
-// A waiter whose lease is lost stands in line again, at the end. So what a fault reaches
-// is not judged; nor who was seen in a later place, which happens without a fault on a
-// machine that has no time to renew a short lease. But that is the exception: one in
-// twenty of those who were seen in line. Nor is judged where somebody breaks the lock: one
-// of several that somebody waits for is got again then.
+// A waiter whose lease is lost stands in line again, at the end, under another one. That
+// happens in faults, and without one on a machine that has no time to renew a short
+// lease; so whoever was seen in a later place is not judged by the order. But a place is
+// kept for as long as its lease: who was seen in another one under the same lease has
+// lost it for no reason.
+//
+// Not judged is what a fault reaches, nor where somebody breaks the lock: then who had it
+// asks again before anybody was told, and a call for several gets in line once more.
 func fifo(h *arranged) (broken []Violation) {
-	seen, again := 0, 0
 	for _, k := range h.keys {
 		l := h.lineOf(k)
+		broken = append(broken, l.places()...)
 		for _, line := range k.lines {
 			broken = append(broken, l.judge(line)...)
 		}
-		seen, again = seen+len(l.first), again+len(l.again)
-	}
-	if again > 1+seen/20 {
-		broken = append(broken, Violation{Rule: "fifo", Text: fmt.Sprintf("of %d who waited while all was calm, %d lost their place", seen, again)})
 	}
 	return broken
 }
@@ -35,32 +34,57 @@ type line struct {
 	h       *arranged
 	k       *keyHistory
 	granted map[string]history.Op // by their names in line
-	first   map[string]int64      // the places in which they were seen first
-	again   map[string]bool       // those who were seen in another one, too
+	several map[string]bool       // names of calls for several keys
+	again   map[string]bool       // those who were seen in another place, too
 	said    map[[2]string]bool    // pairs that were found
 }
 
 func (h *arranged) lineOf(k *keyHistory) *line {
 	l := &line{
-		h: h, k: k, granted: make(map[string]history.Op, len(k.terms)),
-		first: make(map[string]int64), again: make(map[string]bool), said: make(map[[2]string]bool),
+		h: h, k: k, granted: make(map[string]history.Op, len(k.terms)), several: make(map[string]bool),
+		again: make(map[string]bool), said: make(map[[2]string]bool),
 	}
 	for _, t := range k.terms {
 		l.granted[t.grant.InLine()] = t.grant
 	}
-	for _, op := range k.lines {
-		if !h.calm(op.Call, op.Return) {
-			continue
-		}
-		for _, place := range op.Line {
-			if first, ok := l.first[place.ID]; !ok {
-				l.first[place.ID] = place.Number
-			} else if first != place.Number {
-				l.again[place.ID] = true
-			}
+	for _, op := range k.ops {
+		if op.Group != "" {
+			l.several[op.Group] = true
 		}
 	}
 	return l
+}
+
+// places finds out who has stood in more than one, and who did so for no reason.
+func (l *line) places() (broken []Violation) {
+	type sight struct {
+		history.Place
+		in history.Op
+	}
+	last := make(map[string]sight)
+	for _, op := range l.k.lines {
+		if !l.h.calm(op.Call, op.Return) {
+			continue
+		}
+		for _, place := range op.Line {
+			before, seen := last[place.ID]
+			last[place.ID] = sight{place, op}
+			if !seen || before.Number == place.Number {
+				continue
+			}
+			l.again[place.ID] = true
+			l.h.counts.Moved++
+			if before.Lease != place.Lease || l.several[place.ID] ||
+				!l.h.calm(before.in.Call, op.Return) || meets(l.k.forced, before.in.Call, op.Return) {
+				continue
+			}
+			broken = append(broken, Violation{
+				Rule: "fifo", Key: l.k.key, Ops: []history.Op{before.in, op},
+				Text: fmt.Sprintf("%s stood at %d, and stands at %d under the same lease", place.ID, before.Number, place.Number),
+			})
+		}
+	}
+	return broken
 }
 
 // judge looks at what was seen at one moment.

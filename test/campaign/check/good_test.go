@@ -69,6 +69,10 @@ var good = map[string]string{
 		d acquire 0-4 granted t7 u500 kj
 		b acquire 10-30 held
 		b acquire 60-70 granted t8 u500`,
+	"waited in vain for an answer of the store": `
+		a acquire 0-10 granted t1 u500
+		a release 20-30 done t1
+		b acquire 40-90 timeout w50 o`,
 	"a cached refusal, just after the release": `
 		a acquire 0-10 granted t1 u500
 		a release 20-30 done t1
@@ -112,14 +116,42 @@ var good = map[string]string{
 		x line 40-41 l2:x-3 l3:x-2/1
 		h release 70-75 done t1
 		b release 85-90 done t2`,
+	"places that were lost in a fault, and their lease was not": `
+		a acquire 20- w-1
+		b acquire 21- w-1
+		x line 30-31 l1:x-1@a l2:x-2@a
+		x fault 40-50
+		x line 20000-20001 l3:x-2@a l4:x-1@a`,
+	"somebody broke the lock that one was about to be given": `
+		a acquire 20- w-1
+		b acquire 21- w-1
+		x line 30-31 l1:x-1@a l2:x-2@a
+		c force 33-36 done
+		x line 40-41 l2:x-2@a l3:x-1@a`,
+	"a call for several stands in line again": `
+		a acquire 20- w-1 g7
+		b acquire 21- w-1
+		x line 30-31 l1:7@a l2:x-2@a
+		x line 40-41 l2:x-2@a l3:7@a`,
 	"a place that was lost with its lease": `
 		h acquire 0-10 granted t1 u500
 		a acquire 20-100 granted t3 u500 w-1
 		b acquire 21-80 granted t2 u500 w-1
-		x line 30-31 l1:x-2 l2:x-3
-		x line 40-41 l2:x-3 l3:x-2
+		x line 30-31 l1:x-2@a l2:x-3@a
+		x line 40-41 l2:x-3@a l3:x-2@b
 		h release 70-75 done t1
 		b release 85-90 done t2`,
+	"a slow hand-off on a slow machine": `
+		a acquire 0-10 granted t1 u9000
+		b acquire 5-3000 granted t2 u9000 w-1
+		x slow 100-350
+		a release 20-30 done t1`,
+	"places that were lost while the machine stood still": `
+		a acquire 20- w-1
+		b acquire 21- w-1
+		x line 30-31 l1:x-1@a l2:x-2@a
+		x slow 40-1100
+		x line 20000-20001 l3:x-2@a l4:x-1@a`,
 	"a slow hand-off in a fault": `
 		a acquire 0-10 granted t1 u9000
 		b acquire 5-3000 granted t2 u9000 w-1
@@ -137,10 +169,13 @@ var good = map[string]string{
 		a confirm 50-60 held t1 u500
 		a release 70-80 nothold t1
 		b release 70-80 done t2`,
-	"exclusion was not promised to locks of no session": `
-		a acquire 0-10 granted t1 u500 s-
-		x unpromised 20-600 pbind:ttl
-		b acquire 30-40 granted t2 u500`,
+	"exclusion was not promised, and a sidecar believes that it has released": `
+		a acquire 0-10 granted t1 u500
+		x unpromised 20-600
+		b acquire 30-40 granted t2 u500
+		a release 50-60 done t1
+		b confirm 65-66 held t2 u500
+		b release 70-80 done t2`,
 	"who asked for what another one has not": `
 		a acquire 0-10 granted t1 u500
 		a release 20-30 done t1

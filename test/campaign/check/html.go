@@ -3,10 +3,20 @@ package check
 import (
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/anishathalye/porcupine"
 
 	"github.com/locksidecar/locksidecar/test/campaign/history"
+)
+
+const (
+	// drawn is how many grants a page shows: more, nobody reads.
+	drawn = 200
+	// lead is how many of them come before the one that is shown for.
+	lead = 10
+	// drawing is how long porcupine looks for what it draws.
+	drawing = 20 * time.Second
 )
 
 // HTML writes the histories of the keys of violations as a page for a browser: what the
@@ -19,8 +29,7 @@ func HTML(w io.Writer, ops []history.Op, rules Rules, violations []Violation) er
 	for _, v := range violations {
 		for _, k := range h.keys {
 			if k.key == v.Key && !shown[k.key] {
-				steps, _ := h.steps(k, k.pieceOf(v))
-				pieces = append(pieces, steps)
+				pieces = append(pieces, h.steps(k, k.pieceOf(v), drawn))
 				shown[k.key] = true
 			}
 		}
@@ -33,10 +42,11 @@ func HTML(w io.Writer, ops []history.Op, rules Rules, violations []Violation) er
 	}
 	m := lockModel()
 	m.Partition = func([]porcupine.Operation) [][]porcupine.Operation { return pieces }
-	_, info := porcupine.CheckOperationsVerbose(m, nil, rules.Patience)
+	_, info := porcupine.CheckOperationsVerbose(m, nil, drawing)
 	var faults []porcupine.Annotation
 	for _, op := range ops {
-		if op.Kind == history.Fault || op.Kind == history.Ended || op.Kind == history.Unpromised {
+		switch op.Kind {
+		case history.Fault, history.Ended, history.Unpromised, history.Slow:
 			faults = append(faults, porcupine.Annotation{
 				Tag: string(op.Kind), Start: op.Call, End: op.Return, Description: op.Note, Details: describe(op),
 			})
@@ -56,12 +66,15 @@ func rowOf(rows map[string]int, s step) int {
 	return rows[name]
 }
 
-// pieceOf is where the piece begins that shows a violation.
+// pieceOf is where the piece begins that shows a violation: a little before the first grant
+// that has to do with it.
 func (k *keyHistory) pieceOf(v Violation) (from int) {
-	for i, t := range k.terms {
-		if len(v.Ops) > 0 && t.grant.Token == v.Ops[0].Token {
-			return max(0, i-overlap)
+	for _, op := range v.Ops {
+		for i, t := range k.terms {
+			if op.Token == t.grant.Token || op.Token == 0 && op.Call <= t.grant.Return {
+				return max(0, i-lead)
+			}
 		}
 	}
-	return 0
+	return max(0, len(k.terms)-lead)
 }

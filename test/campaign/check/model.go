@@ -1,11 +1,10 @@
 package check
 
 import (
-	"fmt"
-	"runtime"
-	"sync"
-
-	"github.com/anishathalye/porcupine"
+	"cmp"
+	"math"
+	"slices"
+	"sort"
 
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 )
@@ -26,8 +25,17 @@ import (
 // it makes no answer of the others wrong but one: "free" cannot turn into "held" for no
 // reason. So it is no step of the model; instead "held" is not judged while one may be
 // about, and the refusals that were judged are counted. That keeps the model deterministic.
+//
+// Tokens tell the order of the grants, and between two of them the first one's term ended.
+// So the lock's changes are known in their order, and each lies between two moments: a
+// call and an answer, mostly. "You hold it" bounds the two changes around it. Any other
+// answer is wrong where it lies, from call to answer, strictly between two neighbours that
+// are too far apart: "free" between a grant and its end, "held" between an end and the
+// next grant. So each answer asks something of two neighbours only, and it is enough to go
+// from change to change, with all the moments at which it can have been: no search. It takes
+// as long as the history is, and the more the more of it happened at once.
 
-// step is the input of an operation.
+// step is what an operation tells of the lock.
 type step struct {
 	kind  stepKind
 	token int64
@@ -48,150 +56,219 @@ const (
 	isHeld
 )
 
-// lock is the state.
-type lock struct{ holder, last int64 }
-
-func take(state lock, s step) (bool, lock) {
-	switch s.kind {
-	case grants:
-		return state.holder == 0 && state.last == s.before, lock{s.token, s.token}
-	case releases:
-		return state.holder == s.token, lock{0, state.last}
-	case ends:
-		if state.holder == s.token {
-			return true, lock{0, state.last}
-		}
-		return state.last >= s.token, state
-	case holds:
-		return state.holder == s.token, state
-	case holdsNot:
-		return state.holder != s.token, state
-	case isFree:
-		return state.holder == 0, state
-	case isHeld:
-		return state.holder != 0, state
-	}
-	return false, state
+// change is one of the lock: a grant, or the end of its term.
+type change struct {
+	op       history.Op
+	from, to int64 // it was not before the one, nor after the other
+	// after and before are the operations that say so.
+	after, before history.Op
+	// not are those that were told, after this grant, that they do not hold it.
+	not []answer
 }
 
-// lockModel is the model of one key.
-func lockModel() porcupine.Model {
-	return porcupine.Model{
-		Init: func() any { return lock{} },
-		Step: func(state, input, _ any) (bool, any) { return take(state.(lock), input.(step)) },
-		DescribeOperation: func(input, _ any) string {
-			s := input.(step)
-			switch {
-			case s.kind == grants:
-				return fmt.Sprint("grant ", s.token)
-			case s.kind == ends:
-				return fmt.Sprint("end of ", s.token)
-			case s.token == 0:
-				return fmt.Sprintf("%s: %s", s.op.Kind, s.op.Outcome)
-			}
-			return fmt.Sprintf("%s %d: %s", s.op.Kind, s.token, s.op.Outcome)
-		},
-		DescribeState: func(state any) string {
-			if l := state.(lock); l.holder != 0 {
-				return fmt.Sprint("held under ", l.holder)
-			}
-			return fmt.Sprint("free since ", state.(lock).last)
-		},
-		DescribeOperationMetadata: func(op any) string { return describe(op.(history.Op)) },
-	}
+// answer tells of the lock's state at some moment between two.
+type answer struct {
+	span
+	op *history.Op
 }
 
-// piece is how many grants are judged at once: the checker's memory grows with the
-// square. overlap is how many of them are judged again with the next: what is wrong
-// between grants that are neighbours is seen within a piece, and between others the rules
-// of exclusion and of tokens see it.
-const (
-	piece   = 1000
-	overlap = 10
-)
+// chain are the changes of a key's lock: an end, as it is free at first, then grants and
+// ends by turns, and a grant that never comes.
+type chain struct {
+	changes    []change
+	free, held []answer // who was told so, in the order of span.from
+	times      []int64  // the moments that are tried: of any order there is one that needs no others
+	twice      []history.Op
+}
 
 // model: each key's history can be put in an order in which a lock answers just so.
-func model(h *arranged) []Violation {
-	found := make([][]Violation, len(h.keys))
-	judged := make([]int, len(h.keys))
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
-	for i, k := range h.keys {
-		wg.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			for from := 0; from == 0 || from+overlap < len(k.terms); from += piece - overlap {
-				steps, refusals := h.steps(k, from)
-				judged[i] += refusals
-				result := porcupine.CheckOperationsTimeout(lockModel(), steps, h.rules.Patience)
-				if result == porcupine.Ok {
-					continue
-				}
-				v := Violation{Rule: "model", Key: k.key, Text: "no lock answers like this"}
-				if result == porcupine.Unknown {
-					v.Text = fmt.Sprintf("not decided in %s", h.rules.Patience)
-				}
-				if len(k.terms) > 0 {
-					v.Ops = []history.Op{k.terms[from].grant, k.terms[min(from+piece, len(k.terms))-1].grant}
-					v.Text += ", from the first of these grants to the second"
-				}
-				found[i] = append(found[i], v)
-			}
-		})
-	}
-	wg.Wait()
-	var broken []Violation
-	for i := range h.keys {
-		broken = append(broken, found[i]...)
-		h.counts.Refusals += judged[i]
+func model(h *arranged) (broken []Violation) {
+	for _, k := range h.keys {
+		c := h.chain(k)
+		h.counts.Refusals += len(c.held)
+		if ops := c.wrong(); ops != nil {
+			broken = append(broken, Violation{Rule: "model", Key: k.key, Text: "no lock answers like this", Ops: ops})
+		}
 	}
 	return broken
 }
 
-// steps are the model's operations around a piece of a key's grants, from that one on.
-func (h *arranged) steps(k *keyHistory, from int) (steps []porcupine.Operation, refusals int) {
-	to := min(from+piece, len(k.terms))
-	mine := make(map[int64]bool, to-from)
-	before := int64(0)
-	for i := from; i < to; i++ {
-		t := k.terms[i]
-		mine[t.grant.Token] = true
-		steps = append(steps, operation(step{kind: grants, token: t.grant.Token, before: before, op: t.grant}, t.grant.Call, t.grant.Return))
-		before = t.grant.Token
-		if t.released != nil {
-			continue // that is a step by itself
+// chain puts a key's history in order.
+func (h *arranged) chain(k *keyHistory) *chain {
+	c := &chain{changes: []change{bounded(history.Op{}, math.MinInt64, math.MinInt64)}}
+	grants := make(map[int64]int, len(k.terms)) // where they stand, by token
+	for _, t := range k.terms {
+		if at, ok := grants[t.grant.Token]; ok {
+			c.twice = []history.Op{c.changes[at].op, t.grant}
+			return c
 		}
-		began, over := max(t.end, t.grant.Call), int64(never)
-		if i+1 < len(k.terms) {
-			over = max(began, k.terms[i+1].grant.Return)
-		}
-		steps = append(steps, operation(step{kind: ends, token: t.grant.Token, op: t.grant}, began, over))
+		grants[t.grant.Token] = len(c.changes)
+		c.changes = append(c.changes, bounded(t.grant, t.grant.Call, t.grant.Return), t.over())
 	}
-	// What names no token is judged where it can have met these grants only.
-	begins, stops := int64(0), int64(never)
-	if from > 0 {
-		begins = k.terms[from].grant.Return
-	}
-	if to < len(k.terms) {
-		stops = k.terms[to-1].grant.Return
-	}
-	for _, op := range k.ops {
-		s, ok := h.reads(k, op)
-		switch {
-		case !ok || s.token != 0 && !mine[s.token]:
+	c.changes = append(c.changes, bounded(history.Op{}, never, never))
+	for i := range k.ops {
+		op := &k.ops[i]
+		s, ok := h.reads(k, *op)
+		at, known := grants[s.token]
+		if !ok || !known && (s.token != 0 || s.kind != isFree && s.kind != isHeld) {
 			continue
-		case s.token == 0 && (op.Call <= begins || op.Return >= stops):
-			continue
-		case s.kind == isHeld:
-			refusals++
 		}
-		called := op.Call
-		if op.Cached {
-			called -= int64(h.rules.Cache)
+		a := answer{span{h.asked(*op), op.Return}, op}
+		switch s.kind {
+		case releases:
+			if first := k.terms[(at-1)/2].released; first != op {
+				c.twice = []history.Op{*op, *first}
+			}
+		case holds:
+			c.changes[at].atMost(a.to, *op)
+			c.changes[at+1].atLeast(a.from, *op)
+		case holdsNot:
+			c.changes[at].not = append(c.changes[at].not, a)
+		case isFree:
+			c.free = append(c.free, a)
+		case isHeld:
+			c.held = append(c.held, a)
 		}
-		steps = append(steps, operation(s, called, op.Return))
 	}
-	return steps, refusals
+	c.arrange()
+	return c
+}
+
+// over is the term's end.
+func (t *term) over() change {
+	if t.released != nil {
+		return bounded(*t.released, t.released.Call, t.released.Return)
+	}
+	return bounded(t.grant, max(t.end, t.grant.Call), never) // the next grant bounds it
+}
+
+func bounded(op history.Op, from, to int64) change {
+	return change{op: op, from: from, to: to, after: op, before: op}
+}
+
+func (c *change) atLeast(from int64, op history.Op) {
+	if from > c.from {
+		c.from, c.after = from, op
+	}
+}
+
+func (c *change) atMost(to int64, op history.Op) {
+	if to < c.to {
+		c.to, c.before = to, op
+	}
+}
+
+// arrange bounds each change by those before and behind it.
+func (c *chain) arrange() {
+	for i := 1; i < len(c.changes); i++ {
+		c.changes[i].atLeast(c.changes[i-1].from, c.changes[i-1].after)
+	}
+	for i := len(c.changes) - 2; i >= 0; i-- {
+		c.changes[i].atMost(c.changes[i+1].to, c.changes[i+1].before)
+	}
+	for i := range c.changes {
+		c.times = append(c.times, c.changes[i].from)
+		for _, a := range c.changes[i].not {
+			c.times = append(c.times, a.from)
+		}
+	}
+	for _, answers := range [][]answer{c.free, c.held} {
+		slices.SortFunc(answers, func(a, b answer) int { return cmp.Compare(a.from, b.from) })
+		for _, a := range answers {
+			c.times = append(c.times, a.from)
+		}
+	}
+	// An order stays right when each change moves back to the last of these moments: they
+	// are all that a change may have to come after.
+	slices.Sort(c.times)
+	c.times = slices.Compact(c.times)
+}
+
+// wrong are operations of which no lock tells, if there are any.
+func (c *chain) wrong() []history.Op {
+	if c.twice != nil {
+		return c.twice
+	}
+	able := []int64{math.MinInt64}
+	for i := 1; i < len(c.changes); i++ {
+		if able = c.next(i, able); len(able) == 0 {
+			return c.reason(i)
+		}
+	}
+	return nil
+}
+
+// next are the moments at which a change can have been, if the one before was at one of those.
+func (c *chain) next(i int, before []int64) (able []int64) {
+	lies := c.lies(i)
+	slices.SortFunc(lies, func(a, b answer) int { return cmp.Compare(a.to, b.to) })
+	least := int64(math.MinInt64)
+	passed := 0
+	for j := sort.Search(len(c.times), func(j int) bool { return c.times[j] >= c.changes[i].from }); j < len(c.times); j++ {
+		at := c.times[j]
+		if at > c.changes[i].to {
+			break
+		}
+		// Who was answered before that must have asked before the lock was as it was.
+		for ; len(lies) > 0 && lies[0].to < at; lies = lies[1:] {
+			least = max(least, lies[0].from)
+		}
+		for passed < len(before) && before[passed] <= at {
+			passed++
+		}
+		if passed > 0 && before[passed-1] >= least {
+			able = append(able, at)
+		}
+	}
+	return able
+}
+
+// lies are the answers that can lie between a change and the one before, and would be
+// wrong there.
+func (c *chain) lies(i int) (lies []answer) {
+	from, to := c.changes[i-1].from, c.changes[i].to
+	told := c.held
+	if i%2 == 0 { // it was held then
+		told = c.free
+		for _, a := range c.changes[i-1].not {
+			if a.from > from && a.to < to {
+				lies = append(lies, a)
+			}
+		}
+	}
+	for j := sort.Search(len(told), func(j int) bool { return told[j].from > from }); j < len(told) && told[j].from < to; j++ {
+		if told[j].to < to {
+			lies = append(lies, told[j])
+		}
+	}
+	return lies
+}
+
+// reason are the operations that leave a change no moment.
+func (c *chain) reason(i int) (ops []history.Op) {
+	const most = 3 // of many answers
+	is, last := c.changes[i], c.changes[i-1]
+	if is.from > is.to {
+		return []history.Op{is.after, is.before}
+	}
+	for _, change := range []change{last, is} {
+		if change.op.ID != "" {
+			ops = append(ops, change.op)
+		}
+	}
+	lies := c.lies(i)
+	for _, a := range lies[:min(len(lies), most)] {
+		ops = append(ops, *a.op)
+	}
+	return ops
+}
+
+// asked is from when an answer tells: what is remembered may be older than the call.
+func (h *arranged) asked(op history.Op) int64 {
+	if op.Cached {
+		return op.Call - int64(h.rules.Cache)
+	}
+	return op.Call
 }
 
 // reads is the step of an operation that grants nothing, if it has one.
@@ -200,7 +277,7 @@ func (h *arranged) reads(k *keyHistory, op history.Op) (step, bool) {
 	if op.Return == 0 {
 		return s, false
 	}
-	if op.Kind == history.Release && op.Outcome == history.Done {
+	if h.releases(op) {
 		s.kind = releases
 		return s, true
 	}
@@ -214,7 +291,7 @@ func (h *arranged) reads(k *keyHistory, op history.Op) (step, bool) {
 		s.kind = holdsNot
 	case op.Kind == history.Get && op.Outcome == history.Free:
 		s.kind = isFree
-	case op.Outcome == history.Held, op.Outcome == history.Timeout:
+	case op.Outcome == history.Held, op.Outcome == history.Timeout && !op.Unnamed:
 		s.kind = isHeld
 		return s, op.Group == "" && !k.haunted(op.Call-int64(h.rules.Cache), op)
 	default:
@@ -232,8 +309,4 @@ func (k *keyHistory) haunted(from int64, op history.Op) bool {
 		}
 	}
 	return meets(k.groups, from, op.Return)
-}
-
-func operation(s step, from, to int64) porcupine.Operation {
-	return porcupine.Operation{Input: s, Call: from, Return: to, Metadata: s.op}
 }

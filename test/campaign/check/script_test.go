@@ -18,7 +18,8 @@ import (
 // with times in milliseconds from 10 s on (0- has no answer), who a client that has a
 // session of its own name, and more: t7 the token, u90 until when it may be believed,
 // w-1 wait_ms (else 0), s- no session, r1 repeated once, ka the key (else k), g1 the group, n1 the sidecar,
-// c answered from the cache, l7:x-1 a place in line, for the acquire in the first line.
+// c answered from the cache, l7:x-1@a a place in line, for the acquire in the first line,
+// under the lease a (or none is named), o no holder was named.
 func script(t *testing.T, text string) (ops []history.Op) {
 	t.Helper()
 	for line := range strings.Lines(text) {
@@ -33,7 +34,7 @@ func script(t *testing.T, text string) (ops []history.Op) {
 			op.Return = at(t, to)
 		}
 		switch op.Kind {
-		case history.Drop, history.Fault, history.Ended, history.Unpromised:
+		case history.Drop, history.Fault, history.Ended, history.Unpromised, history.Slow:
 			op.Key = ""
 		}
 		for _, word := range words[3:] {
@@ -74,9 +75,12 @@ func more(t *testing.T, op *history.Op, word string) {
 		op.Process, op.Whose = rest, rest
 	case 'c':
 		op.Cached = true
+	case 'o':
+		op.Unnamed = true
 	case 'l':
 		place, id, _ := strings.Cut(rest, ":")
-		op.Line = append(op.Line, history.Place{Number: number(t, place), ID: id})
+		id, lease, _ := strings.Cut(id, "@")
+		op.Line = append(op.Line, history.Place{Number: number(t, place), ID: id, Lease: lease})
 	default:
 		t.Fatalf("what is %q?", word)
 	}

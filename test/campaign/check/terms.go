@@ -25,6 +25,8 @@ type arranged struct {
 	ops    []history.Op
 	keys   []*keyHistory // in the order of their names
 	faults []span        // with the time of recovery
+	// slow is when the machine was.
+	slow []span
 	// unpromised is when exclusion was not promised.
 	unpromised []span
 	counts     Counts
@@ -79,6 +81,12 @@ func arrange(ops []history.Op, rules Rules) *arranged {
 	for _, op := range ops {
 		if op.Kind == history.Fault || op.Kind == history.Ended || op.Kind == history.Unpromised {
 			h.faults = append(h.faults, span{op.Call, plus(answered(op), rules.Recovery)})
+		}
+		if op.Kind == history.Slow {
+			h.slow = append(h.slow, span{op.Call, op.Return})
+			if op.Return-op.Call > int64(calmly) {
+				h.faults = append(h.faults, span{op.Call, plus(op.Return, rules.Recovery)})
+			}
 		}
 		if op.Key == "" {
 			continue
@@ -172,7 +180,10 @@ func (k *keyHistory) arrange(h *arranged, e ended) {
 		case history.Release:
 			t.end, t.belief = min(t.end, op.Call), min(t.belief, op.Call)
 			if op.Outcome == history.Done {
-				t.released, t.left = &k.ops[i], op.Return
+				t.left = op.Return
+			}
+			if h.releases(op) {
+				t.released = &k.ops[i]
 			}
 		case history.Lost:
 			t.belief = min(t.belief, op.Call)
@@ -181,13 +192,18 @@ func (k *keyHistory) arrange(h *arranged, e ended) {
 	}
 }
 
+// releases tells whether an operation gave its lock back. Where nothing is promised, somebody
+// else may have had it before; sidecars tell what they believe.
+func (h *arranged) releases(op history.Op) bool {
+	return op.Kind == history.Release && op.Outcome == history.Done && !meets(h.unpromised, op.Call, op.Return)
+}
+
 // ended is when sessions, and the promise, ended, for other reasons than a release.
 type ended struct {
 	drops      map[string]history.Op // by session
 	sidecars   map[int][]span
 	processes  map[string][]span
 	unpromised []span
-	byTTL      []span // to locks of no session
 }
 
 func endings(ops []history.Op) ended {
@@ -206,11 +222,7 @@ func endings(ops []history.Op) ended {
 				e.sidecars[op.Sidecar] = append(e.sidecars[op.Sidecar], s)
 			}
 		case history.Unpromised:
-			if op.Whose == history.ByTTL {
-				e.byTTL = append(e.byTTL, s)
-			} else {
-				e.unpromised = append(e.unpromised, s)
-			}
+			e.unpromised = append(e.unpromised, s)
 		default:
 		}
 	}
@@ -230,7 +242,6 @@ func (e ended) of(grant history.Op, until int64) int64 {
 	}
 	cut(e.unpromised)
 	if grant.Session == "" {
-		cut(e.byTTL)
 		return end
 	}
 	cut(e.sidecars[grant.Sidecar])

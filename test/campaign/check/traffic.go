@@ -3,6 +3,7 @@ package check
 import (
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 )
@@ -18,7 +19,10 @@ type Counts struct {
 	Stale      int // writes that the fence refused
 	Faults     int
 	Refusals   int // refusals that the model judged, since nobody could have had the key unseen
+	Searched   int // pieces of histories in which porcupine found nothing wrong
+	Undecided  int // those in which it found no end in time
 	Ordered    int // pairs that the rule of first in, first out was applied to
+	Moved      int // places in line that were lost while all was calm, with their leases
 	HandOffs   int // hand-offs whose time was judged
 	Operations int
 }
@@ -62,4 +66,10 @@ func traffic(h *arranged) (broken []Violation) {
 		}
 	}
 	return broken
+}
+
+// Enough tells whether each figure reaches its least already, as far as the load makes it.
+func Enough(ops []history.Op, rules Rules) bool {
+	rules.Search, rules.Least.Searched = 0, 0
+	return !slices.ContainsFunc(All(ops, rules).Violations, func(v Violation) bool { return v.Rule == "traffic" })
 }

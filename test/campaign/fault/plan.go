@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -46,11 +47,16 @@ func (p Plan) String() string {
 
 // Terms say what a plan is made of.
 type Terms struct {
-	Seed   uint64
+	Seed uint64
+	// Length is for how long faults strike; Brief, that each kind strikes once, in as little
+	// time as that takes.
 	Length time.Duration
+	Brief  bool
 	Kinds  []Kind
 	// Sidecars and Apps are how many there are to be struck.
 	Sidecars, Apps int
+	// Pooled says that the sidecars go through a pooler. The plan is the same.
+	Pooled bool
 }
 
 const (
@@ -66,21 +72,17 @@ const (
 // each comes before one comes more often than its weight says.
 func Make(t Terms) (plan Plan) {
 	rng := rand.New(rand.NewPCG(t.Seed, 0))
+	if t.Brief {
+		return brief(rng, t)
+	}
 	var deck []Kind
 	at := calm
 	for {
 		if len(deck) == 0 {
 			deck = shuffled(rng, t.Kinds)
 		}
-		k := deck[0]
+		e := t.event(rng, deck[0], 1)
 		deck = deck[1:]
-		e := Event{Kind: k, Length: between(rng, k.least, k.most), seed: rng.Uint64()}
-		switch k.part {
-		case sidecar:
-			e.Target = rng.IntN(t.Sidecars)
-		case app:
-			e.Target = rng.IntN(t.Apps)
-		}
 		at = max(at, plan.ends(0)+between(rng, pause/3, pause))
 		if rng.IntN(overlapping) == 0 {
 			at = plan.overlap(e, at)
@@ -91,6 +93,43 @@ func Make(t Terms) (plan Plan) {
 		plan = append(plan, e)
 	}
 }
+
+// brief makes a plan in two rows: in one the database is struck, in the other what is
+// around it.
+func brief(rng *rand.Rand, t Terms) (plan Plan) {
+	const share, gap = 3, pause / 6
+	ends := map[bool]time.Duration{true: calm, false: calm}
+	dealt := make(map[string]bool)
+	for _, k := range shuffled(rng, t.Kinds) {
+		if dealt[k.Name] {
+			continue
+		}
+		dealt[k.Name] = true
+		e := t.event(rng, k, share)
+		row := k.part == database
+		e.At = ends[row] + between(rng, gap, 2*gap)
+		ends[row] = e.end()
+		plan = append(plan, e)
+	}
+	slices.SortStableFunc(plan, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	return plan
+}
+
+// event is a fault of that kind, at a time that is not set. It lasts for as long as it
+// must, and at most for one of so many shares of what it may last beyond that.
+func (t Terms) event(rng *rand.Rand, k Kind, share int) Event {
+	e := Event{Kind: k, Length: between(rng, k.least, k.least+(k.most-k.least)/time.Duration(share)), seed: rng.Uint64()}
+	switch k.part {
+	case sidecar:
+		e.Target = rng.IntN(t.Sidecars)
+	case app:
+		e.Target = rng.IntN(t.Apps)
+	}
+	return e
+}
+
+// Length is when the last fault is to be healed.
+func (p Plan) Length() time.Duration { return p.ends(0) }
 
 // ends is when no more than so many faults of the plan strike any more.
 func (p Plan) ends(left int) time.Duration {

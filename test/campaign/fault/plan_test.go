@@ -79,6 +79,41 @@ func TestAllKindsStrike(t *testing.T) {
 	}
 }
 
+// TestBriefPlans: each kind once, never two that strike the same at a time nor three at
+// all, and as much time as it must have.
+func TestBriefPlans(t *testing.T) {
+	both := 0
+	err := quick.Check(func(seed uint64) bool {
+		brief := terms(seed)
+		brief.Brief = true
+		plan, kinds := Make(brief), make(map[string]bool)
+		for i, e := range plan {
+			during := 1
+			for _, earlier := range plan[:i] {
+				if earlier.end() > e.At {
+					both++
+					if during++; earlier.whom() == e.whom() || during > 2 {
+						t.Logf("at %s %s and %s, of %d", e.At, earlier, e, during)
+						return false
+					}
+				}
+			}
+			if kinds[e.Kind.Name] || e.Length < e.Kind.least || e.Length > e.Kind.most || e.At < calm {
+				t.Logf("%s from %s for %s", e, e.At, e.Length)
+				return false
+			}
+			kinds[e.Kind.Name] = true
+		}
+		return len(kinds) == len(Kinds) && plan.Length() < 70*time.Second
+	}, nil)
+	if err != nil {
+		t.Error(err)
+	}
+	if both < 100 {
+		t.Errorf("%d times two at a time, want more", both)
+	}
+}
+
 func TestFind(t *testing.T) {
 	kinds, err := Find([]string{"cut", "disk-full"})
 	if err != nil || len(kinds) != 2 || kinds[0].Name != "cut" || kinds[1].Name != "disk-full" {

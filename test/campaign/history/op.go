@@ -42,13 +42,11 @@ const (
 	Ended Kind = "ended"
 	// Unpromised is a time in which exclusion is not promised to anybody (the database's
 	// clock was stepped, a standby that was not synchronous was promoted). Tokens are.
-	// With Whose it is not to those who have a lock by [ByTTL] only.
 	Unpromised Kind = "unpromised"
+	// Slow is a time that an observer needed to look at the database, when that was long: the
+	// machine had other things to do.
+	Slow Kind = "slow"
 )
-
-// ByTTL is Whose locks end by the database's clock alone: those of no session. A sidecar
-// leaves a margin where it vouches for a lock; here it passes on what the database says.
-const ByTTL = "bind:ttl"
 
 // Outcome tells what became of it.
 type Outcome string
@@ -94,17 +92,21 @@ type Op struct {
 	// Cached: the sidecar answered from what it remembers.
 	Cached   bool `json:"cached,omitempty"`
 	Position int  `json:"position,omitempty"`
+	// Unnamed: a Timeout that names no holder. Time was up before the store had answered.
+	Unnamed bool `json:"unnamed,omitempty"`
 	// Line are those who wait, first the first.
 	Line []Place `json:"line,omitempty"`
-	// Whose sessions Ended, or to whom exclusion was Unpromised.
+	// Whose sessions Ended.
 	Whose string `json:"whose,omitempty"`
 	Note  string `json:"note,omitempty"`
 }
 
-// Place is a place in a key's line: its number, and who has it ([Op.InLine]).
+// Place is a place in a key's line: its number, who has it ([Op.InLine]), and the lease
+// under which it is kept.
 type Place struct {
 	Number int64  `json:"number"`
 	ID     string `json:"id"`
+	Lease  string `json:"lease,omitempty"`
 }
 
 // InLine is the name under which an Acquire stands in line.

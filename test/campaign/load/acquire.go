@@ -69,6 +69,7 @@ func (c *client) lock(ctx context.Context, byTTL bool) {
 			return
 		}
 		rest(ctx, c.upTo(2*time.Millisecond))
+		c.backOff(ctx)
 	}
 }
 
@@ -103,6 +104,7 @@ func (c *client) lockFor(ctx context.Context, key string, wait int64, byTTL bool
 		}
 		// An earlier attempt may have been carried out, whatever this one was told.
 		op.Note = a.note()
+		c.backOff(ctx)
 		if ctx.Err() != nil || !c.connected(ctx) {
 			break
 		}
@@ -125,7 +127,7 @@ func (c *client) acquire(ctx context.Context, method, path string, req request) 
 	if c.oneOf(3) {
 		headers = append(slices.Clone(headers), "Cache-Control: no-cache")
 	}
-	a, err := c.calls.call(ctx, patient, method, path, req.String(), headers...)
+	a, err := c.call(ctx, patient, method, path, req.String(), headers...)
 	if err != nil || a.status == 410 {
 		defer c.drop()
 	}
@@ -159,7 +161,7 @@ func refused(op history.Op, a answer) history.Op {
 	case a.Code == "held":
 		op.Outcome, op.Cached = history.Held, a.Cached
 	case a.Code == "wait_timeout":
-		op.Outcome, op.Position = history.Timeout, a.Position
+		op.Outcome, op.Position, op.Unnamed = history.Timeout, a.Position, a.Holder == nil
 	case a.status < 500:
 		op.Outcome = history.Refused
 	}

@@ -11,8 +11,11 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/locksidecar/locksidecar/test/campaign/wire"
 )
 
 // conn is a connection to a sidecar, one call at a time.
@@ -23,7 +26,8 @@ type conn struct {
 
 // answer is what clients read of an answer, whatever was asked for.
 type answer struct {
-	status int
+	status     int
+	retryAfter time.Duration // zero: it says none
 
 	Key       string   `json:"key"`
 	Granted   bool     `json:"granted"`
@@ -34,9 +38,13 @@ type answer struct {
 	Reason    string   `json:"reason"`
 	Cached    bool     `json:"cached"`
 	Position  int      `json:"queue_position"`
+	Holder    *holder  `json:"holder"`
 	State     string   `json:"state"`
 	Locks     []answer `json:"locks"`
 }
+
+// holder is all that clients want to know of another one: whether there is one.
+type holder struct{}
 
 // note is what stands in the history of it.
 func (a answer) note() string {
@@ -59,7 +67,7 @@ func lockPath(key string) string { return "/v1/locks/" + url.PathEscape(key) }
 func (c *conn) call(ctx context.Context, limit time.Duration, method, path, body string, headers ...string) (answer, error) {
 	_ = c.SetDeadline(time.Now().Add(limit))
 	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
-	if err := c.send(method, path, body, headers...); err != nil {
+	if err := wire.Send(c, method, path, body, headers...); err != nil {
 		return answer{}, err
 	}
 	res, err := http.ReadResponse(c.br, nil)
@@ -67,7 +75,7 @@ func (c *conn) call(ctx context.Context, limit time.Duration, method, path, body
 		return answer{}, err
 	}
 	defer func() { _ = res.Body.Close() }()
-	a := answer{status: res.StatusCode}
+	a := answer{status: res.StatusCode, retryAfter: retryAfter(res)}
 	text, err := io.ReadAll(res.Body)
 	if err != nil {
 		return answer{}, err
@@ -81,19 +89,14 @@ func (c *conn) call(ctx context.Context, limit time.Duration, method, path, body
 	return a, nil
 }
 
+// retryAfter is how long an answer asks to be left alone for.
+func retryAfter(res *http.Response) time.Duration {
+	seconds, _ := strconv.Atoi(res.Header.Get("Retry-After"))
+	return time.Duration(seconds) * time.Second
+}
+
 // errClosing comes with an answer after which the sidecar closes the connection.
 var errClosing = errors.New("load: the sidecar closes the connection")
-
-func (c *conn) send(method, path, body string, headers ...string) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: sidecar\r\n", method, path)
-	for _, h := range headers {
-		b.WriteString(h + "\r\n")
-	}
-	fmt.Fprintf(&b, "Content-Length: %d\r\n\r\n%s", len(body), body)
-	_, err := io.WriteString(c, b.String())
-	return err
-}
 
 // alive waits for a while, and tells whether the connection stands then. It returns as
 // soon as it does not.

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// EveryKey acquires and releases each key behind a socket, one after the other: when all
-// others have left, each can be had within that time, whoever died with it.
+// EveryKey acquires and releases each key of clients with that [Config.Keys] behind a
+// socket, one after the other: when all others have left, each can be had within that
+// time, whoever died with it.
 func EveryKey(ctx context.Context, socket string, keys int, within time.Duration) error {
 	c, err := dial(ctx, socket)
 	if err != nil {
@@ -16,7 +17,7 @@ func EveryKey(ctx context.Context, socket string, keys int, within time.Duration
 	}
 	defer func() { _ = c.Close() }()
 	var failed []error
-	for i := range keys {
+	for i := range allKeys(keys) {
 		path := lockPath(Key(i))
 		a, err := c.call(ctx, within+patience, "PUT", path, request{Wait: within.Milliseconds()}.String())
 		if err != nil {

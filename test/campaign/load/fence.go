@@ -18,14 +18,14 @@ type Fence struct {
 	mapped  []byte
 }
 
-// OpenFence opens the fence in that file, or makes it.
+// OpenFence opens the fence in that file, or makes it, for clients with that [Config.Keys].
 func OpenFence(path string, keys int) (*Fence, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	size := keys * int(unsafe.Sizeof(atomic.Int64{}))
+	size := allKeys(keys) * int(unsafe.Sizeof(atomic.Int64{}))
 	if err := f.Truncate(int64(size)); err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func OpenFence(path string, keys int) (*Fence, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load: %s: %w", path, err)
 	}
-	return &Fence{largest: unsafe.Slice((*atomic.Int64)(unsafe.Pointer(&mapped[0])), keys), mapped: mapped}, nil
+	return &Fence{largest: unsafe.Slice((*atomic.Int64)(unsafe.Pointer(&mapped[0])), allKeys(keys)), mapped: mapped}, nil
 }
 
 // Write writes a token, and tells whether it was accepted. It may be written again.

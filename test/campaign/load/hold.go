@@ -105,7 +105,7 @@ func (c *client) confirm(ctx context.Context, g *grip) {
 	op.Session, op.Token = g.session, g.token
 	op = c.cfg.Recorder.Begin(op)
 	sent := history.Now()
-	a, err := c.calls.call(ctx, patience, "PATCH", lockPath(g.key), body, headers...)
+	a, err := c.call(ctx, patience, "PATCH", lockPath(g.key), body, headers...)
 	op.Note = a.note()
 	switch {
 	case err != nil:
@@ -149,7 +149,7 @@ func (c *client) release(g grip) {
 	op := c.note(history.Release, g.key)
 	op.Session, op.Token = g.session, g.token
 	op = c.cfg.Recorder.Begin(op)
-	a, err := c.calls.call(ctx, patience, "DELETE", fmt.Sprintf("%s?token=%d", lockPath(g.key), g.token), "", headers...)
+	a, err := c.call(ctx, patience, "DELETE", fmt.Sprintf("%s?token=%d", lockPath(g.key), g.token), "", headers...)
 	op.Note = a.note()
 	switch {
 	case err != nil:
@@ -167,7 +167,7 @@ func (c *client) release(g grip) {
 // look reads a lock from the store.
 func (c *client) look(ctx context.Context) {
 	op := c.cfg.Recorder.Begin(c.note(history.Get, c.key()))
-	a, err := c.calls.call(ctx, patience, "GET", lockPath(op.Key), "", "Cache-Control: no-cache")
+	a, err := c.call(ctx, patience, "GET", lockPath(op.Key), "", "Cache-Control: no-cache")
 	switch {
 	case err != nil:
 		defer c.drop()
@@ -186,7 +186,7 @@ func (c *client) ask(ctx context.Context, kind history.Kind) {
 	if kind == history.Force {
 		method, path = "DELETE", lockPath(op.Key)+"?force=true"
 	}
-	a, err := c.calls.call(ctx, patience, method, path, "")
+	a, err := c.call(ctx, patience, method, path, "")
 	op.Note = a.note()
 	switch {
 	case err != nil:

@@ -23,30 +23,44 @@ func TestJudged(t *testing.T) {
 		start(t, socket, store)
 	}
 	rec := history.NewRecorder("load", nil)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
+	rules := check.DefaultRules()
+	rules.Least = check.Counts{Grants: 100, Waited: 50, Unknown: 10, Drops: 50, Searched: 5, Ordered: 200, HandOffs: 10}
+	ctx, cancel := context.WithCancel(context.Background())
+	fence, contend := fence(t, keys), make(chan struct{})
 	var wg sync.WaitGroup
+	defer func() { cancel(); wg.Wait() }()
 	wg.Go(func() { Observe(ctx, store, 20*time.Millisecond, rec) })
-	err := Run(ctx, Config{Sockets: sockets, Clients: 48, Keys: keys, Seed: 2, Recorder: rec, TTL: testTTL, Fence: fence(t, keys)})
-	wg.Wait()
-	if err != nil {
-		t.Fatal(err)
+	wg.Go(func() {
+		if err := Run(ctx, Config{
+			Sockets: sockets, Clients: 48, Keys: keys, Seed: 2, Recorder: rec, TTL: testTTL, Fence: fence, Contend: contend,
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+	<-time.After(5 * time.Second) // traffic
+	close(contend)
+	<-time.After(5 * time.Second)
+	for end := time.Now().Add(longest); time.Now().Before(end); { // more only where the machine is slow
+		if ops, err := rec.Ops(); err != nil || check.Enough(ops, rules) {
+			break
+		}
+		<-time.After(time.Second)
 	}
+	cancel()
+	wg.Wait()
 	ops, err := rec.Ops()
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules := check.DefaultRules()
-	rules.Least = check.Counts{Grants: 100, Waited: 50, Unknown: 10, Drops: 50, Ordered: 200, HandOffs: 10}
 	report := check.All(ops, rules)
 	t.Logf("%+v %v", report.Counts, outcomes(ops))
 	if err := report.Err(); err != nil {
 		t.Errorf("%v\nthe history: %s", err, keep(t, ops, rules, report))
 	}
-	if err := EveryKey(context.Background(), sockets[0], keys, 3*testTTL); err != nil {
+	if err := EveryKey(context.Background(), sockets[0], keys, longest); err != nil {
 		t.Error(err)
 	}
-	left, err := check.Orphans(context.Background(), store, []string{pod}, 5*time.Second)
+	left, err := check.Orphans(context.Background(), store, []string{pod}, longest)
 	if err != nil || len(left) > 0 {
 		t.Errorf("%v %v", left, err)
 	}
@@ -78,7 +92,7 @@ func keep(t *testing.T, ops []history.Op, rules check.Rules, report check.Report
 // TestOrphans: what a client left behind is found, and is gone when its lease is.
 func TestOrphans(t *testing.T) {
 	store, socket := cluster.NewDatabase(t), filepath.Join(folder(t), "s.sock")
-	start(t, socket, store)
+	start(t, socket, store, "LOCKSIDECAR_TTL=1h") // nothing ends before its time
 	pods := []string{pod}
 	c, err := dial(context.Background(), socket)
 	if err != nil {
@@ -91,7 +105,7 @@ func TestOrphans(t *testing.T) {
 			t.Errorf("%s: found %v, %v, want %d", what, left, err, want)
 		}
 	}
-	for key, body := range map[string]string{"session": `{}`, "ttl": `{"bind":"ttl","ttl_ms":3000}`} {
+	for key, body := range map[string]string{"session": `{}`, "ttl": `{"bind":"ttl","ttl_ms":3600000}`} {
 		if a, err := c.call(context.Background(), patience, "PUT", lockPath(key), body); err != nil || a.status != 200 {
 			t.Fatal(a, err)
 		}
@@ -102,7 +116,9 @@ func TestOrphans(t *testing.T) {
 	found("a waiter, too", 4)
 	_ = c.Close()
 	_ = pgtest.Query[int64](t, store, `WITH w AS (DELETE FROM locksidecar.waiters RETURNING 1) SELECT count(*) FROM w`)
-	if left, err := check.Orphans(context.Background(), store, pods, 10*time.Second); err != nil || len(left) > 0 {
+	_ = pgtest.Query[int64](t, store, `WITH l AS (UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE NOT renewed RETURNING 1)
+		SELECT count(*) FROM l`)
+	if left, err := check.Orphans(context.Background(), store, pods, longest); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }

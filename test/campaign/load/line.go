@@ -12,15 +12,17 @@ import (
 )
 
 // waiting are all lines. A waiter that has an outcome waits no more.
-const waiting = `SELECT key, id, coalesce(data, '{}') FROM locksidecar.waiters WHERE outcome IS NULL ORDER BY key, id`
+const waiting = `SELECT key, id, lease_id::text, coalesce(data, '{}') FROM locksidecar.waiters WHERE outcome IS NULL ORDER BY key, id`
 
 // Observe notes who stands in line for what, as the database shows it, every so often and
 // until ctx ends. It needs a way to the database that takes no part in the faults, and
-// goes on when that is gone for a while, as after a kill of the server.
+// goes on when that is gone for a while, as after a kill of the server. It also notes when
+// the machine was slow: a look and its pause took much longer than they should.
 func Observe(ctx context.Context, url string, every time.Duration, rec *history.Recorder) {
 	o := &observer{rec: rec, noted: make(map[string]history.Op)}
 	defer o.disconnect(ctx)
 	for ctx.Err() == nil {
+		began := history.Now()
 		if o.conn == nil {
 			o.conn, _ = pgx.Connect(ctx, url)
 		}
@@ -28,8 +30,14 @@ func Observe(ctx context.Context, url string, every time.Duration, rec *history.
 			o.disconnect(ctx)
 		}
 		rest(ctx, every)
+		if now := history.Now(); now-began > int64(every+slow) {
+			rec.Add(history.Op{Kind: history.Slow, Sidecar: -1, Call: began, Return: now})
+		}
 	}
 }
+
+// slow is how much longer a look takes where nobody can rely on the machine.
+const slow = 50 * time.Millisecond
 
 type observer struct {
 	rec   *history.Recorder
@@ -57,7 +65,7 @@ func (o *observer) look(ctx context.Context) error {
 	lines := make(map[string][]history.Place)
 	var key, data string
 	var place history.Place
-	_, err = pgx.ForEachRow(rows, []any{&key, &place.Number, &data}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&key, &place.Number, &place.Lease, &data}, func() error {
 		var req struct {
 			Op string `json:"op"`
 		}

@@ -25,7 +25,7 @@ import (
 type Config struct {
 	// Sockets are the sidecars'. A client stays with one, as an app with its pod.
 	Sockets []string
-	// Clients is how many there are in all, Keys how many locks they want.
+	// Clients is how many there are in all, Keys how many locks they want: a multiple of 4.
 	Clients, Keys int
 	// Seed chooses what they do. What comes of it depends on the machine, too.
 	Seed uint64
@@ -37,6 +37,9 @@ type Config struct {
 	Fence *Fence
 	// Force lets clients break locks now and then, which sidecars must allow.
 	Force bool
+	// Contend, once it is closed, makes clients do nothing but stand in line: that is what
+	// the rules for calm times judge.
+	Contend <-chan struct{}
 }
 
 // patience is how much longer than it asked for a client waits for an answer.
@@ -44,6 +47,13 @@ const patience = 15 * time.Second
 
 // Key is the name of a lock, from 0 up to [Config.Keys].
 func Key(i int) string { return fmt.Sprintf("campaign:%04d", i) }
+
+// contended is how many keys there are for [Config.Contend] only. The others are not judged
+// for a minute after somebody broke them, or wanted them with others, in a fault.
+const contended = 4
+
+// allKeys is how many keys clients have that use so many at all times.
+func allKeys(keys int) int { return keys + 4*contended }
 
 // Locks are used in different ways, by their numbers. For every fourth nobody waits: who
 // does not get it tries again, so that several want it in the moment in which it is free.
@@ -61,7 +71,7 @@ func keyNumber(key string) (i int) {
 // Run drives the clients until ctx ends. Then those that wait leave, those that hold
 // release or drop, as they had meant to.
 func Run(ctx context.Context, cfg Config) error {
-	if len(cfg.Sockets) == 0 || cfg.Clients < 1 || cfg.Keys < 1 || cfg.Recorder == nil || cfg.Fence == nil || cfg.TTL <= 0 {
+	if len(cfg.Sockets) == 0 || cfg.Clients < 1 || cfg.Keys < 1 || cfg.Keys%4 != 0 || cfg.Recorder == nil || cfg.Fence == nil || cfg.TTL <= 0 {
 		return errors.New("load: sockets, clients, keys, a recorder, a fence and a TTL are needed")
 	}
 	var wg sync.WaitGroup
@@ -85,6 +95,8 @@ type client struct {
 	// calls carries its calls, own is the session that they belong to.
 	calls *conn
 	own   *session
+	// later is how long the sidecar wants to be left alone, as it last said.
+	later time.Duration
 }
 
 func newClient(cfg Config, n int) *client {
@@ -114,12 +126,39 @@ func (c *client) note(kind history.Kind, key string) history.Op {
 
 func (c *client) run(ctx context.Context) {
 	for ctx.Err() == nil {
+		c.backOff(ctx)
 		if !c.connected(ctx) {
 			continue
 		}
-		c.turn(ctx)
+		select {
+		case <-c.cfg.Contend:
+			c.contend(ctx)
+		default:
+			c.turn(ctx)
+		}
 	}
 	c.drop()
+}
+
+// call makes a call over the client's connection, and notes when to come again.
+func (c *client) call(ctx context.Context, limit time.Duration, method, path, body string, headers ...string) (answer, error) {
+	a, err := c.calls.call(ctx, limit, method, path, body, headers...)
+	c.later = max(c.later, a.retryAfter)
+	return a, err
+}
+
+// backOff waits for as long as the sidecar has asked for, like every well-behaved client,
+// and a little more, so that not all come back at once.
+func (c *client) backOff(ctx context.Context) {
+	if c.later > 0 {
+		rest(ctx, c.later+c.upTo(c.later/4))
+		c.later = 0
+	}
+}
+
+// contend stands in line once.
+func (c *client) contend(ctx context.Context) {
+	c.lockFor(ctx, Key(c.cfg.Keys+4*c.rng.IntN(contended)), -1, false)
 }
 
 // turn does one thing.
@@ -157,6 +196,7 @@ func (c *client) connected(ctx context.Context) bool {
 	c.calls, c.own = calls, &session{name: fmt.Sprintf("%s/%d.%d", c.cfg.Recorder.Process(), c.n, c.links)}
 	if c.oneOf(5) {
 		if c.own.open(ctx, c.cfg.Sockets[c.sidecar], c.lost) != nil {
+			c.later = max(c.later, c.own.later)
 			c.drop()
 			rest(ctx, pause+c.upTo(pause))
 			return false

@@ -3,10 +3,14 @@ package load
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -33,8 +37,9 @@ func run(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
 	binary = filepath.Join(folder, "locksidecar")
-	build := exec.Command("go", "build", "-o", binary, "./cmd/locksidecar")
-	build.Dir = "../../.." // what the sidecar needs stands in its own module
+	build := exec.Command("go", "build", "-tags", "grpcnotrace", "-trimpath", "-o", binary, "./cmd/locksidecar")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as released, so that most of it is compiled already
+	build.Dir = "../../.."                            // what the sidecar needs stands in its own module
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "building the sidecar: %v\n%s", err, out)
 		return 1
@@ -47,23 +52,33 @@ const (
 	pod     = "load"
 )
 
+// longest is how long tests wait for what must happen.
+const longest = time.Minute
+
+// until waits for what must happen.
+func until(t *testing.T, what string, yes func() bool) {
+	t.Helper()
+	for end := time.Now().Add(longest); !yes(); time.Sleep(5 * time.Millisecond) { // the pause of a poll
+		if time.Now().After(end) {
+			t.Errorf("not within %s: %s", longest, what)
+			return
+		}
+	}
+}
+
 // start starts a sidecar at that socket and waits until it is ready.
-func start(t *testing.T, socket, store string) *exec.Cmd {
+func start(t *testing.T, socket, store string, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(binary, "serve")
 	cmd.Env = append(os.Environ(), "LOCKSIDECAR_SOCKET="+socket, "LOCKSIDECAR_STORE_URL="+store, "LOCKSIDECAR_POD="+pod,
 		"LOCKSIDECAR_TTL="+testTTL.String(), "LOCKSIDECAR_ALLOW_FORCE=true", "LOCKSIDECAR_LOG_LEVEL=error")
+	cmd.Env = append(cmd.Env, env...)
 	cmd.Stderr, cmd.Stdout = os.Stderr, os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	for end := time.Now().Add(20 * time.Second); !ready(socket); {
-		if time.Now().After(end) {
-			t.Fatal("the sidecar is not ready in 20 s")
-		}
-		time.Sleep(5 * time.Millisecond) // the pause of a poll
-	}
+	until(t, "the sidecar is ready", func() bool { return ready(socket) })
 	return cmd
 }
 
@@ -73,7 +88,7 @@ func ready(socket string) bool {
 		return false
 	}
 	defer func() { _ = c.Close() }()
-	a, err := c.call(context.Background(), time.Second, "GET", "/readyz", "")
+	a, err := c.call(context.Background(), patience, "GET", "/readyz", "")
 	return err == nil && a.status == 200
 }
 
@@ -117,14 +132,18 @@ func TestLoad(t *testing.T) {
 	first := start(t, sockets[0], store)
 	start(t, sockets[1], store)
 	rec := history.NewRecorder("load", nil)
-	ctx, cancel := context.WithTimeout(context.Background(), 9*time.Second)
-	defer cancel()
-	ran := make(chan error)
-	go func() {
-		ran <- Run(ctx, Config{
-			Sockets: sockets, Clients: 48, Keys: keys, Seed: 1, Recorder: rec, TTL: testTTL, Fence: fence(t, keys), Force: true,
-		})
-	}()
+	ctx, cancel := context.WithCancel(context.Background())
+	fence := fence(t, keys)
+	var wg sync.WaitGroup
+	defer func() { cancel(); wg.Wait() }()
+	wg.Go(func() { Observe(ctx, store, 20*time.Millisecond, rec) })
+	wg.Go(func() {
+		if err := Run(ctx, Config{
+			Sockets: sockets, Clients: 48, Keys: keys, Seed: 1, Recorder: rec, TTL: testTTL, Fence: fence, Force: true,
+		}); err != nil {
+			t.Error(err)
+		}
+	})
 	<-time.After(2 * time.Second) // traffic
 	stopped := rec.Begin(history.Op{Kind: history.Fault, Note: "stopped"})
 	_ = first.Process.Signal(syscall.SIGSTOP)
@@ -138,9 +157,9 @@ func TestLoad(t *testing.T) {
 	rec.End(killed)
 	again := history.Now()
 	start(t, sockets[0], store)
-	if err := <-ran; err != nil {
-		t.Fatal(err)
-	}
+	until(t, "all that clients can do", func() bool { return len(missing(t, rec, again)) == 0 })
+	cancel()
+	wg.Wait()
 	ops, err := rec.Ops()
 	if err != nil {
 		t.Fatal(err)
@@ -148,19 +167,64 @@ func TestLoad(t *testing.T) {
 	if err := check.All(ops, check.DefaultRules()).Err(); err != nil {
 		t.Error(err)
 	}
+	t.Logf("%d operations: %v", len(ops), outcomes(ops))
+	for _, what := range missing(t, rec, again) {
+		t.Errorf("no %q", what)
+	}
+}
+
+// missing is what clients can do and have not done yet; one thing is to be granted
+// something by the first sidecar after that time.
+func missing(t *testing.T, rec *history.Recorder, again int64) (not []string) {
+	t.Helper()
+	ops, err := rec.Ops()
+	if err != nil {
+		t.Fatal(err)
+	}
 	n := outcomes(ops)
 	for _, op := range ops {
 		if op.Outcome == history.Granted && op.Sidecar == 0 && op.Call > again {
 			n["granted by a sidecar that was killed"]++
 		}
 	}
-	t.Logf("%d operations: %v", len(ops), n)
 	for _, what := range []string{
 		"acquire granted", "acquire held", "acquire timeout", "acquire", "release done", "confirm held", "confirm nothold",
 		"get free", "get held", "stop done", "force done", "drop", "write done", "granted by a sidecar that was killed",
 	} {
 		if n[what] == 0 {
-			t.Errorf("no %q", what)
+			not = append(not, what)
 		}
+	}
+	return not
+}
+
+// TestRetryAfter: who is told when to come again does not come before. Of twice as many
+// calls as there are clients, one is somebody's second.
+func TestRetryAfter(t *testing.T) {
+	const callers = 4
+	ctx, cancel := context.WithTimeout(t.Context(), longest)
+	defer cancel()
+	socket := filepath.Join(folder(t), "s.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls atomic.Int64
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if calls.Add(1) == 2*callers {
+			cancel()
+		}
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = w.Write([]byte(`{"code":"store_unavailable"}`))
+	})}
+	go func() { _ = server.Serve(listener) }()
+	defer func() { _ = server.Close() }()
+	began := time.Now()
+	err = Run(ctx, Config{
+		Sockets: []string{socket}, Clients: callers, Keys: 12, Seed: 1, Recorder: history.NewRecorder("load", nil), TTL: testTTL, Fence: fence(t, 12),
+	})
+	if took, n := time.Since(began), calls.Load(); err != nil || n < 2*callers || took < time.Second {
+		t.Errorf("%d calls in %s of %d clients that were each told to come in a second, %v", n, took, callers, err)
 	}
 }

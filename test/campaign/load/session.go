@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/locksidecar/locksidecar/test/campaign/wire"
 )
 
 // session is who owns the locks of a client: the connection of its calls, or an
@@ -19,6 +21,7 @@ type session struct {
 	id     string // for Lock-Session; empty for a connection's own
 	stream *conn
 	over   chan struct{} // closed when the stream has ended
+	later  time.Duration // when to try again, if it could not be opened
 
 	mu   sync.Mutex
 	lost map[int64]bool // tokens that the stream said are lost
@@ -31,7 +34,7 @@ func (s *session) open(ctx context.Context, socket string, told func(s *session,
 		return err
 	}
 	_ = c.SetDeadline(time.Now().Add(patience))
-	if err := c.send("POST", "/v1/sessions", "{}"); err != nil {
+	if err := wire.Send(c, "POST", "/v1/sessions", "{}"); err != nil {
 		return errors.Join(err, c.Close())
 	}
 	res, err := http.ReadResponse(c.br, nil) //nolint:bodyclose // closing would wait for the end of the stream
@@ -39,6 +42,7 @@ func (s *session) open(ctx context.Context, socket string, told func(s *session,
 		return errors.Join(err, c.Close())
 	}
 	if res.StatusCode != 200 {
+		s.later = retryAfter(res)
 		return errors.Join(errors.New("load: no session: "+res.Status), c.Close())
 	}
 	lines := bufio.NewScanner(res.Body)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 )
 
 // App is a process of clients. It writes its records into a file for each start.
@@ -39,6 +40,12 @@ func (a *App) Start() error {
 	a.starts++
 	return a.start()
 }
+
+// Calm tells an app that no fault is about, and none will come.
+const Calm = syscall.SIGUSR1
+
+// Calm tells the app so.
+func (a *App) Calm() error { return syscall.Kill(a.Pid(), Calm) }
 
 // Records are the files of all starts so far.
 func (a *App) Records() (files []string) {

@@ -5,7 +5,8 @@
 //	sidecar ── pgproxy ── toxiproxy ── PostgreSQL
 //
 // pgproxy knows statements, so it cuts exactly before, in and after one; toxiproxy
-// knows bytes, so it delays and swallows them. Each sidecar has its own of both.
+// knows bytes, so it delays and swallows them. Each sidecar has its own of both. Where the
+// world is pooled, PgBouncer stands before the database, for all of them.
 //
 // The database's folder is a file system of its own, a tmpfs, so that it can be full;
 // mounting it takes root. Sidecars connect as a role without any privileges, and the

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+	"testing"
 	"time"
 )
 
@@ -17,7 +18,7 @@ type Sidecar struct {
 	process
 	// Index is its place in the world.
 	Index int
-	// Net is its way to the database.
+	// Net is its way to the database, nil where it has a direct one.
 	Net *Network
 
 	socket string
@@ -26,21 +27,44 @@ type Sidecar struct {
 	client *http.Client
 }
 
-func newSidecar(c Config, index int, network *Network) (*Sidecar, error) {
+// Serve starts a sidecar on a database, with nothing between the two and no fault ahead,
+// and waits until it is ready. It ends with the test.
+func Serve(tb testing.TB, c Config, index int, database string) *Sidecar {
+	tb.Helper()
+	s, err := newSidecar(c, index, database)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := s.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := errors.Join(s.failed(), s.Kill()); err != nil {
+			tb.Error(err)
+		}
+	})
+	if err := s.Ready(); err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+func newSidecar(c Config, index int, database string) (*Sidecar, error) {
 	name := fmt.Sprintf("sidecar%d", index)
 	folder := filepath.Join(c.Folder, name)
 	if err := os.Mkdir(folder, 0o755); err != nil {
 		return nil, err
 	}
-	s := &Sidecar{Index: index, Net: network, socket: filepath.Join(folder, "s"), jump: filepath.Join(folder, "jump")}
+	s := &Sidecar{Index: index, socket: filepath.Join(folder, "s"), jump: filepath.Join(folder, "jump")}
 	if err := writeJump(s.jump, 0); err != nil {
 		return nil, err
 	}
-	env := map[string]string{"STORE_URL": network.URL(), "SOCKET": s.socket, "POD": name, "LOG_FORMAT": "text", "LOG_LEVEL": "info"}
+	env := map[string]string{"STORE_URL": database, "SOCKET": s.socket, "POD": name, "LOG_FORMAT": "text", "LOG_LEVEL": "info"}
 	maps.Copy(env, c.Settings)
 	s.process = process{name: name, log: filepath.Join(c.Logs, name+".log"), command: func() *exec.Cmd {
 		cmd := exec.Command(c.Binary, "serve")
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0", bootEnv + "=" + s.jump}
+		cmd.Env = append(cmd.Env, c.Env...)
 		for name, value := range env {
 			cmd.Env = append(cmd.Env, "LOCKSIDECAR_"+name+"="+value)
 		}

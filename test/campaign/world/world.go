@@ -3,6 +3,7 @@ package world
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"syscall"
@@ -20,12 +21,21 @@ type Config struct {
 	// their prefix, such as TTL.
 	Binary   string
 	Settings map[string]string
+	// Env are further variables of sidecars, as NAME=value.
+	Env []string
+
+	// Pooled puts PgBouncer in transaction mode before the database, for all sidecars; they
+	// listen past it.
+	Pooled bool
 
 	Sidecars, Apps int
 	// App is the command of an app: the name of this start, the file for its records, and
 	// the sidecars' sockets.
 	App func(name, records string, sockets []string) *exec.Cmd
 }
+
+// poolSize is fewer connections than the sidecars have.
+const poolSize = 6
 
 // World is a running system.
 type World struct {
@@ -38,16 +48,23 @@ type World struct {
 func Start(tb testing.TB, c Config) *World {
 	tb.Helper()
 	w := &World{Postgres: newPostgres(tb, c)}
+	database := w.Postgres.SidecarURL()
+	if c.Pooled {
+		c.Settings = maps.Clone(c.Settings)
+		c.Settings["LISTEN_URL"] = database
+		database = w.Postgres.cluster.Pooler(tb, database, poolSize)
+	}
 	server := newToxiproxy()
 	for i := range c.Sidecars {
-		network, err := newNetwork(tb, server, fmt.Sprintf("net%d", i), w.Postgres.SidecarURL())
+		network, err := newNetwork(tb, server, fmt.Sprintf("net%d", i), database)
 		if err != nil {
 			tb.Fatal(err)
 		}
-		s, err := newSidecar(c, i, network)
+		s, err := newSidecar(c, i, network.URL())
 		if err != nil {
 			tb.Fatal(err)
 		}
+		s.Net = network
 		w.Sidecars = append(w.Sidecars, s)
 		w.launch(tb, &s.process, s.Start)
 	}

@@ -1,0 +1,248 @@
+package upgrade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/test/campaign/check"
+	"github.com/locksidecar/locksidecar/test/campaign/history"
+	"github.com/locksidecar/locksidecar/test/campaign/load"
+)
+
+const (
+	pods, clients, keys = 3, 24, 12
+	// pause is for how long all goes on between two replacements.
+	pause = time.Second
+)
+
+// rolling is a database, its pods, and clients that go on while releases change.
+type rolling struct {
+	*testing.T
+	url   string
+	pods  []*pod
+	notes *history.Recorder
+	// away are when a pod's sidecar was being replaced.
+	away []absence
+}
+
+type absence struct {
+	pod      int
+	from, to int64
+}
+
+// TestRolling replaces the sidecars one by one by those of the next release, the first of
+// which migrates, and then by those of the release before; and so on, for as long as asked.
+func TestRolling(t *testing.T) {
+	t.Parallel()
+	r := &rolling{T: t, url: cluster.NewDatabase(t), notes: history.NewRecorder("rolling", nil)}
+	for i := range pods {
+		p := newPod(t, fmt.Sprintf("pod%d", i), r.url)
+		p.run(built.previous)
+		p.ready()
+		r.pods = append(r.pods, p)
+	}
+	leave := r.clients()
+	r.phase()
+	letGo := r.reader()
+	for i := range r.pods {
+		if i == 0 {
+			r.replace(i, built.next, func() {
+				// The migration finds a table in use, and the others do not notice.
+				r.pods[0].await("a migration that waits", func() error {
+					if strings.Contains(r.pods[0].said(), "another session uses a table") {
+						return nil
+					}
+					return errors.New(r.pods[0].said())
+				})
+				time.Sleep(pause / 2) // traffic
+				letGo()
+			})
+			continue
+		}
+		r.replace(i, built.next, func() {})
+	}
+	r.pods[0].saidOnce("the schema was migrated", fmt.Sprintf("to=%d", built.schema))
+	if is := pgtest.Query[int32](t, r.url, "SELECT schema_version FROM locksidecar.meta"); int(is) != built.schema {
+		t.Errorf("the schema is version %d, want %d", is, built.schema)
+	}
+	r.roll(built.previous)
+	for began := time.Now(); time.Since(began) < *length && !t.Failed(); {
+		r.roll(built.next)
+		r.roll(built.previous)
+	}
+	r.pods[0].await("enough traffic", func() error {
+		ops, err := r.notes.Ops()
+		if err == nil && !check.Enough(ops, rules()) {
+			err = fmt.Errorf("too little in %d operations", len(ops))
+		}
+		return err
+	})
+	ops := leave()
+	r.judge(ops)
+}
+
+// clients come, and go when leave is called, which returns what they wrote down.
+func (r *rolling) clients() (leave func() []history.Op) {
+	ctx, cancel := context.WithCancel(r.Context())
+	fence, err := load.OpenFence(filepath.Join(r.TempDir(), "fence"), keys)
+	if err != nil {
+		r.Fatal(err)
+	}
+	var sockets []string
+	for _, p := range r.pods {
+		sockets = append(sockets, p.socket)
+	}
+	var all sync.WaitGroup
+	all.Go(func() { load.Observe(ctx, r.url, 20*time.Millisecond, r.notes) })
+	all.Go(func() {
+		if err := load.Run(ctx, load.Config{
+			Sockets: sockets, Clients: clients, Keys: keys, Seed: 1, Recorder: r.notes, TTL: ttl, Fence: fence,
+		}); err != nil {
+			r.Error(err)
+		}
+	})
+	r.Cleanup(func() { cancel(); all.Wait(); _ = fence.Close() })
+	return func() []history.Op {
+		cancel()
+		all.Wait()
+		ops, err := r.notes.Ops()
+		if err != nil {
+			r.Error(err)
+		}
+		return ops
+	}
+}
+
+// phase lets all go on for a while, and until each sidecar has granted something.
+func (r *rolling) phase() {
+	r.Helper()
+	began := history.Now()
+	time.Sleep(pause) // traffic
+	r.pods[0].await("one of many that grant locks", func() error {
+		ops, err := r.notes.Ops()
+		granted := make(map[int]bool)
+		for _, op := range ops {
+			if op.Call > began && op.Kind == history.Acquire && op.Outcome == history.Granted {
+				granted[op.Sidecar] = true
+			}
+		}
+		if err == nil && len(granted) < len(r.pods) {
+			err = fmt.Errorf("only these pods have: %v", granted)
+		}
+		return err
+	})
+}
+
+func (r *rolling) roll(binary string) {
+	for i := range r.pods {
+		r.replace(i, binary, func() {})
+	}
+}
+
+// replace replaces the sidecar of a pod, as a rollout does.
+func (r *rolling) replace(i int, binary string, meanwhile func()) {
+	p := r.pods[i]
+	from := history.Now()
+	ended := r.notes.Begin(history.Op{Kind: history.Ended, Sidecar: i, Note: "replaced by " + filepath.Base(binary)})
+	p.stop()
+	r.notes.End(ended)
+	p.run(binary)
+	meanwhile()
+	p.ready()
+	r.away = append(r.away, absence{i, from, history.Now()})
+	r.phase()
+}
+
+// reader reads a table in a transaction that stays open until letGo.
+func (r *rolling) reader() (letGo func()) {
+	conn, err := pgx.Connect(r.Context(), r.url)
+	if err != nil {
+		r.Fatal(err)
+	}
+	if _, err := conn.Exec(r.Context(), "BEGIN; SELECT count(*) FROM locksidecar.locks"); err != nil {
+		r.Fatal(err)
+	}
+	return func() { _ = conn.Close(context.Background()) }
+}
+
+// rules are those of a rollout.
+func rules() check.Rules {
+	r := check.DefaultRules()
+	// A sidecar that is replaced leaves no traces for others.
+	r.Recovery = 0
+	r.Least = check.Counts{Grants: 150, Waited: 50, Drops: 50, Ordered: 20, HandOffs: 2}
+	return r
+}
+
+// judge judges the history, and what is left.
+func (r *rolling) judge(ops []history.Op) {
+	rules := rules()
+	report := check.All(ops, rules)
+	r.Logf("%+v", report.Counts)
+	if err := report.Err(); err != nil {
+		r.Errorf("%v\nthe history: %s", err, r.keep(ops, rules, report))
+	}
+	r.uninterrupted(ops)
+	if err := load.EveryKey(context.Background(), r.pods[0].socket, keys, patience); err != nil {
+		r.Error(err)
+	}
+	var names []string
+	for _, p := range r.pods {
+		names = append(names, p.name)
+	}
+	if left, err := check.Orphans(context.Background(), r.url, names, patience); err != nil || len(left) > 0 {
+		r.Errorf("%v %v", left, err)
+	}
+}
+
+// uninterrupted: no client of a sidecar that runs was told that the store is away, whatever migrated meanwhile.
+func (r *rolling) uninterrupted(ops []history.Op) {
+	var told []history.Op
+	for _, op := range ops {
+		if strings.Contains(op.Note, "store_unavailable") && !r.replaced(op) {
+			told = append(told, op)
+		}
+	}
+	if len(told) > 0 {
+		r.Errorf("%d calls were told that the store is away; the first: %+v", len(told), told[0])
+	}
+}
+
+// replaced tells whether an operation was with a sidecar that was being replaced.
+func (r *rolling) replaced(op history.Op) bool {
+	return slices.ContainsFunc(r.away, func(a absence) bool {
+		return a.pod == op.Sidecar && op.Call < a.to && op.Return > a.from
+	})
+}
+
+// keep leaves a history for people.
+func (r *rolling) keep(ops []history.Op, rules check.Rules, report check.Report) string {
+	folder, err := os.MkdirTemp("", "upgrade-")
+	if err != nil {
+		r.Fatal(err)
+	}
+	for name, write := range map[string]func(f *os.File) error{
+		"history.jsonl": func(f *os.File) error { return history.WriteAll(f, ops) },
+		"history.html":  func(f *os.File) error { return check.HTML(f, ops, rules, report.Violations) },
+	} {
+		f, err := os.Create(filepath.Join(folder, name))
+		if err != nil {
+			r.Fatal(err)
+		}
+		if err := errors.Join(write(f), f.Close()); err != nil {
+			r.Error(err)
+		}
+	}
+	return folder
+}

@@ -1,0 +1,3 @@
+module github.com/locksidecar/locksidecar/test/vuln/planted
+
+go 1.26

@@ -1,0 +1,26 @@
+// Package vuln tests what `make vuln` says when it can know nothing. That it finds what there
+// is, `make vuln` tests by itself, with the module planted.
+package vuln
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestUnreachable: a database that cannot be asked is a failure, and never a silent one.
+func TestUnreachable(t *testing.T) {
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
+	for _, database := range []string{"http://127.0.0.1:1", other.URL, "file:///nowhere"} {
+		cmd := exec.Command("make", "--no-print-directory", "-C", "../..", "vuln", "VULN_DB="+database)
+		cmd.Env = append(os.Environ(), "MAKEFLAGS=", "no_proxy=*") // nothing of the make that runs this test
+		out, err := cmd.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "vulnerabilities: not checked: "+database+": curl: ") {
+			t.Errorf("%s: %v\n%s", database, err, out)
+		}
+	}
+}
