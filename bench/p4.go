@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // local is an answer that needs no SQL.
@@ -70,20 +71,31 @@ func (b *bench) p4() ([]result, error) {
 	return rows, nil
 }
 
-// p4At measures them at some connections.
+// p4At measures them at some connections, each in turns with an echo. One connection is
+// measured on one core: which core wakes up takes longer than the answer, and is chosen by
+// the kernel, for seconds or for as long as a process lives.
 func (b *bench) p4At(connections int, sidecar, echo *process, counter *counter) (rows []result, err error) {
-	empty, err := b.loader("echo", connections, echo)
-	if err != nil {
+	t := turns{rounds: b.rounds, length: b.length / 6} // there are many
+	core := ""
+	if connections == 1 {
+		t.rounds, t.length = 4*b.rounds, b.length/40
+		core = firstCore()
+	}
+	if t.peer, err = b.loader("echo", connections, echo); err != nil {
 		return nil, err
 	}
-	defer empty.stop()
+	defer t.peer.stop()
+	if err := errors.Join(keepOn(core, sidecar.cmd), keepOn(core, echo.cmd), keepOn(core, t.peer.cmd)); err != nil {
+		return nil, err
+	}
 	for _, l := range locals {
-		ours, echoes, statements, err := b.beside(l, connections, sidecar, empty, echo, counter)
+		ours, echoes, statements, err := b.beside(l, connections, core, t, sidecar, echo, counter)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", l.what, err)
 		}
-		b.log.Printf("P4 %s, %d connections: %.0f requests/s, median %.1f us, %s; %d statements; echo %.0f requests/s, median %.1f us",
-			l.what, connections, median(ours.rates()), median(ours.medians()), ours.cost(), statements, median(echoes.rates()), median(echoes.medians()))
+		b.log.Printf("P4 %s, %d connections: %.0f requests/s, median %.1f us, %s; %d statements; echo %.0f requests/s, median %.1f us; %.2f of it",
+			l.what, connections, median(ours.rates()), median(ours.medians()), ours.cost(), statements, median(echoes.rates()), median(echoes.medians()),
+			median(ratios(ours.medians(), echoes.medians())))
 		if connections == 1 {
 			rows = append(rows, l.alone(ours, echoes))
 			continue
@@ -95,21 +107,29 @@ func (b *bench) p4At(connections int, sidecar, echo *process, counter *counter) 
 	return rows, nil
 }
 
+// turns are how often and how long an operation and the echo take turns.
+type turns struct {
+	rounds int
+	length time.Duration
+	peer   *loader
+}
+
 // beside measures an operation in turns with an echo, and counts the statements that
 // have to do with it.
-func (b *bench) beside(l local, connections int, sidecar *process, empty *loader, echo *process, counter *counter) (ours, echoes runs, statements int64, err error) {
-	const share = 6 // of a measurement's length: there are many
+func (b *bench) beside(
+	l local, connections int, core string, t turns, sidecar, echo *process, counter *counter,
+) (ours, echoes runs, statements int64, err error) {
 	load, err := b.loader(l.operation, connections, sidecar)
 	if err != nil {
 		return nil, nil, 0, err
 	}
 	defer load.stop()
-	if err := counter.reset(); err != nil {
+	if err := errors.Join(keepOn(core, load.cmd), counter.reset()); err != nil {
 		return nil, nil, 0, err
 	}
-	for range b.rounds {
-		r, err := load.run(b.length/share, sidecar)
-		e, err2 := empty.run(b.length/share, echo)
+	for range t.rounds {
+		r, err := load.run(t.length, sidecar)
+		e, err2 := t.peer.run(t.length, echo)
 		if err := errors.Join(err, err2); err != nil {
 			return nil, nil, 0, err
 		}
@@ -135,7 +155,7 @@ func (l local) alone(ours, echoes runs) result {
 	const goal = 20 // microseconds
 	took, times := median(ours.medians()), median(ratios(ours.medians(), echoes.medians()))
 	return result{
-		id: "P4", what: l.what + ", one connection, median",
+		id: "P4", what: l.what + ", one connection on one core, median",
 		figure: fmt.Sprintf("%.1f µs", took), peer: fmt.Sprintf("echo: %.1f µs", median(echoes.medians())),
 		ratio: fmt.Sprintf("%.2f of the echo", times), score: times, less: true, goal: fmt.Sprintf("at most %d µs", goal), reached: took <= goal,
 	}

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -123,4 +124,22 @@ func (p *process) status(name string) (size int) {
 func (p *process) cpu() (time.Duration, error) {
 	t, err := readTimes(p.cmd.Process.Pid)
 	return t.own, err
+}
+
+// firstCore is one on which this process may run.
+func firstCore() string {
+	allowed := field("/proc/self/status", "Cpus_allowed_list")
+	return allowed[:strings.IndexFunc(allowed+",", func(r rune) bool { return r < '0' || r > '9' })]
+}
+
+// keepOn keeps all threads of a process on a core; on none where that is empty. It has
+// started: Go makes as many threads as there were cores then.
+func keepOn(core string, cmd *exec.Cmd) error {
+	if core == "" {
+		return nil
+	}
+	if out, err := exec.Command("taskset", "-acp", core, strconv.Itoa(cmd.Process.Pid)).CombinedOutput(); err != nil {
+		return fmt.Errorf("taskset: %w: %s", err, out)
+	}
+	return nil
 }

@@ -129,7 +129,7 @@ func explainAll(ctx context.Context, cluster *pgtest.Cluster, rows int, out *log
 	return costs, nil
 }
 
-// text is a statement without its comments.
+// text is a statement without its comments, of a sidecar that is not too old.
 func text(name string) (string, error) {
 	file, err := os.ReadFile("store/postgres/sql/" + name + ".sql")
 	if err != nil {
@@ -141,5 +141,5 @@ func text(name string) (string, error) {
 			lines = append(lines, line)
 		}
 	}
-	return strings.Join(lines, "\n"), nil
+	return strings.ReplaceAll(strings.Join(lines, "\n"), ":schema_version", "1000"), nil
 }

@@ -1,6 +1,9 @@
 package main
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestCheck(t *testing.T) {
 	plan := func(scan string) node {
@@ -21,6 +24,16 @@ func TestCheck(t *testing.T) {
 		err := cost{explained: explained{Plan: c.plan}, asked: 10, seen: map[string]touched{"locks": c.seen}}.check()
 		if (err != nil) != c.bad {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What the store puts into its statements is put in here, too.
+func TestStatementsAreComplete(t *testing.T) {
+	t.Chdir("../..")
+	for _, s := range statements {
+		if sql, err := text(s.name); err != nil || strings.Contains(sql, ":schema_version") {
+			t.Errorf("%s: %v\n%s", s.name, err, sql)
 		}
 	}
 }

@@ -57,7 +57,7 @@ var statements = []statement{
 	{"lease_renew_one", "a living lease", true, func(_, _ int) []string { return []string{quote(uuid(500))} }},
 	{"lease_renew", "living leases", false, func(_, n int) []string { return []string{grants(0, n)} }},
 	{"read", "held keys", false, func(rows, n int) []string {
-		return []string{namespace, keys(rows, theirs, n), same(uuid(mineLease), n)}
+		return []string{namespace, keys(rows, theirs, n), same(uuid(mineLease), n), "NULL"}
 	}},
 	{"check", "waiters", false, func(rows, n int) []string {
 		return []string{namespace, keys(rows, contended, n), grants(1_000_000*contended, n)}
