@@ -1,6 +1,7 @@
--- Two roles: locksidecar_migrator owns the schema and runs `locksidecar migrate`
+-- Three roles: locksidecar_migrator owns the schema and runs `locksidecar migrate`
 -- (migrate-job.yaml); locksidecar is what sidecars use, with LOCKSIDECAR_AUTO_MIGRATE=false,
--- and may neither create nor alter anything.
+-- and may neither create nor alter anything; locksidecar_reader is for dashboards, and may
+-- only look.
 --
 --   psql -v ON_ERROR_STOP=1 -f roles.sql "postgres://admin@db.example.com/app"
 --
@@ -10,6 +11,7 @@
 --
 --   \password locksidecar_migrator
 --   \password locksidecar
+--   \password locksidecar_reader
 --
 -- Where sidecars have migrated by themselves until now, the tables are their role's. Who runs
 -- this must be a superuser then, or another role that is a member of that one (not the
@@ -35,7 +37,13 @@ BEGIN
     IF to_regrole('locksidecar') IS NULL THEN
         CREATE ROLE locksidecar LOGIN;
     END IF;
-    EXECUTE format('GRANT CONNECT ON DATABASE %I TO locksidecar_migrator, locksidecar', current_database());
+    IF to_regrole('locksidecar_reader') IS NULL THEN
+        CREATE ROLE locksidecar_reader LOGIN;
+        -- A transaction that is left open stops vacuum: each acquire leaves a dead row behind.
+        ALTER ROLE locksidecar_reader SET idle_in_transaction_session_timeout = '1min';
+        ALTER ROLE locksidecar_reader SET statement_timeout = '1min';
+    END IF;
+    EXECUTE format('GRANT CONNECT ON DATABASE %I TO locksidecar_migrator, locksidecar, locksidecar_reader', current_database());
     -- Who is no superuser must be a member to make a schema for a role, and to grant what
     -- is the role's. From PostgreSQL 16 on, who made a role is a member that may only give it
     -- to others ('MEMBER'), so to itself, too.
@@ -65,6 +73,8 @@ CREATE SCHEMA IF NOT EXISTS locksidecar AUTHORIZATION locksidecar_migrator;
 -- The sidecar reads and writes rows, draws tokens, and calls the functions; what later
 -- migrations make is included.
 GRANT USAGE ON SCHEMA locksidecar TO locksidecar;
+REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA locksidecar FROM PUBLIC;
+ALTER DEFAULT PRIVILEGES FOR ROLE locksidecar_migrator REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA locksidecar TO locksidecar;
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA locksidecar TO locksidecar;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA locksidecar TO locksidecar;
@@ -75,13 +85,27 @@ ALTER DEFAULT PRIVILEGES FOR ROLE locksidecar_migrator IN SCHEMA locksidecar
 ALTER DEFAULT PRIVILEGES FOR ROLE locksidecar_migrator IN SCHEMA locksidecar
     GRANT EXECUTE ON FUNCTIONS TO locksidecar;
 
--- What is the migrator's alone: default privileges know no names, so these are taken back
--- once the tables are there.
+-- What names tables is done once they are there.
 DO $$
 BEGIN
-    IF to_regclass('locksidecar.meta') IS NOT NULL THEN
-        REVOKE INSERT, UPDATE, DELETE ON locksidecar.meta FROM locksidecar;
-        REVOKE ALL ON locksidecar.goose_db_version FROM locksidecar;
+    IF to_regclass('locksidecar.meta') IS NULL THEN
+        RETURN;
     END IF;
+
+    -- What is the migrator's alone: default privileges know no names, so it is taken back.
+    REVOKE INSERT, UPDATE, DELETE ON locksidecar.meta FROM locksidecar;
+    REVOKE ALL ON locksidecar.goose_db_version FROM locksidecar;
+
+    -- The reader sees who holds what, who waits, since when and until when. Not the ids of
+    -- grants, for who knows them can forge a hand-off; not the tokens, with which any sidecar
+    -- releases a bind:ttl lock; not what apps keep with locks and results. Columns that later
+    -- migrations add there are not the reader's before they are named here.
+    REVOKE ALL ON ALL TABLES IN SCHEMA locksidecar FROM locksidecar_reader;
+    GRANT USAGE ON SCHEMA locksidecar TO locksidecar_reader;
+    GRANT SELECT ON locksidecar.meta, locksidecar.leases TO locksidecar_reader;
+    GRANT SELECT (namespace, key, lease_id, contended, watched, stopping, stop_reason, session, owner,
+        acquired_at, traceparent, freed_at) ON locksidecar.locks TO locksidecar_reader;
+    GRANT SELECT (id, namespace, key, lease_id, ttl, min_hold, skip, session, owner, traceparent,
+        enqueued_at, outcome) ON locksidecar.waiters TO locksidecar_reader;
 END
 $$;
