@@ -3,6 +3,9 @@
 VERSION      ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LINT_VERSION := 2.15.0
 LINT         := .bin/golangci-lint-$(LINT_VERSION)
+VULN_VERSION := 1.1.4
+VULN         := .bin/govulncheck-$(VULN_VERSION)
+VULN_DB      ?= https://vuln.go.dev
 BINARY       := bin/locksidecar
 MAX_BINARY   := 25000000
 IMAGE        ?= ghcr.io/locksidecar/locksidecar:$(VERSION)
@@ -13,6 +16,10 @@ PYTHON_CLIENT := clients/python
 
 # The version comes from git describe; stamping fails in checkouts of other users.
 export GOFLAGS += -buildvcs=false
+
+# What is compiled in one way is compiled once: all but what needs the race detector, which
+# needs cgo, is compiled as the release is.
+AS_RELEASED := CGO_ENABLED=0 GOFLAGS='$(GOFLAGS) -tags=grpcnotrace -trimpath'
 
 .DEFAULT_GOAL := help
 .PHONY: $(shell grep -oE '^[a-z0-9-]+:' $(firstword $(MAKEFILE_LIST)) | tr -d :)
@@ -53,15 +60,23 @@ image: ## Build the image (IMAGE=name:tag) with docker, buildah or podman
 	  $(if $(findstring docker,$(BUILDER)),,--timestamp $(SOURCE_DATE_EPOCH) --build-arg BUILDPLATFORM=linux/$$(go env GOHOSTARCH)) \
 	  $(foreach arg,GO_IMAGE GOPROXY GOSUMDB,$(if $($(arg)),--build-arg $(arg)=$($(arg)))) $(BUILD_FLAGS) .
 
-test: test-go test-contract test-python test-node test-examples ## Install what the tests need and run all of them
+test: test-go test-clients ## Install what the tests need and run all of them
+
+test-go: test-unit test-e2e ## The sidecar alone: unit, store and end-to-end tests (installs PostgreSQL, PgBouncer, Prometheus)
+
+# Vetted already, and not once more with the race detector. That would let each package sleep for
+# a second behind its tests.
+test-unit: test-deps vet
+	GORACE=atexit_sleep_ms=0 go test -race -vet=off $$(go list ./... | grep -v -e /e2e$$ -e /test/model$$)
+	$(AS_RELEASED) go test -vet=off ./test/model
 
 # The end-to-end tests measure times, so nothing else runs beside them; and the test
 # cache does not know that they build the binary, so it is not asked (-count=1). One
 # follows a trace from an app with the Python client.
-test-go: test-deps vet $(PYTHON_CLIENT)/.venv/installed ## The sidecar alone: unit, store and end-to-end tests (installs PostgreSQL, PgBouncer, Prometheus)
-	go test -race $$(go list ./... | grep -v -e /e2e$$ -e /test/model$$)
-	go test ./test/model
-	go test -race -count=1 ./e2e
+test-e2e: test-deps vet $(PYTHON_CLIENT)/.venv/installed
+	go test -race -vet=off -count=1 ./e2e
+
+test-clients: test-contract test-python test-node test-examples ## The clients and the examples, against the built sidecar
 
 # The race detector needs a C compiler; the rest of the build does not. Of Prometheus the
 # tests start one of their own, so the package's service is not left running.
@@ -73,6 +88,7 @@ test-deps:
 	command -v prometheus >/dev/null && command -v promtool >/dev/null || missing="$$missing prometheus"; \
 	command -v curl >/dev/null || missing="$$missing curl"; \
 	command -v openssl >/dev/null || missing="$$missing openssl"; \
+	command -v git >/dev/null || missing="$$missing git"; \
 	command -v gcc >/dev/null || command -v clang >/dev/null || missing="$$missing gcc libc6-dev"; \
 	[ -n "$$missing" ] || exit 0; \
 	command -v apt-get >/dev/null || { echo "the tests need: $$missing; install them with this system's package manager" >&2; exit 1; }; \
@@ -99,12 +115,24 @@ $(PYTHON_CLIENT)/.venv/installed: $(PYTHON_CLIENT)/requirements-dev.txt $(PYTHON
 
 CONTRACT := clients/contract
 CONTRACT_PYTHON := $(CONTRACT)/.venv/bin/python
+CONTRACT_POOLED := $(CURDIR)/$(CONTRACT)/curl/pgbouncer.py
 
-test-contract: build test-deps $(CONTRACT)/.venv/installed ## Run the clients' contract suite with curl, on both stores
+# The runs wait most of the time, so those on the stores and that behind PgBouncer go side by side.
+test-contract: build test-deps $(CONTRACT)/.venv/installed ## Run the clients' contract suite with curl, on both stores, and behind PgBouncer
 	$(CONTRACT)/.venv/bin/ruff check -q $(CONTRACT)/curl
 	$(CONTRACT)/.venv/bin/ruff format -q --check $(CONTRACT)/curl
 	cd $(CONTRACT)/curl && ../.venv/bin/python -m unittest -q
-	$(CONTRACT_PYTHON) $(CONTRACT)/curl/run.py
+	$(CONTRACT_POOLED) --direct $(CONTRACT_PYTHON) $(CONTRACT)/curl/run.py & pooled=$$!; \
+	$(CONTRACT_PYTHON) $(CONTRACT)/curl/run.py; stores=$$?; wait $$pooled && exit $$stores
+
+# Twice each: where hand-offs are polled for, and with a listener past the pooler.
+test-contract-pooled: build test-deps $(CONTRACT)/.venv/installed $(PYTHON_CLIENT)/.venv/installed ## Run the contract suite behind PgBouncer, with curl, Python and Node
+	for listen in --never --direct; do \
+	  $(CONTRACT_POOLED) $$listen $(CONTRACT_PYTHON) $(CONTRACT)/curl/run.py || exit; \
+	  (cd $(PYTHON_CLIENT) && $(CONTRACT_POOLED) $$listen .venv/bin/python -m pytest -q tests/contract) || exit; \
+	done
+	cd clients/node && npm ci --no-audit --no-fund && npm test && \
+	  $(CONTRACT_POOLED) --never npm run contract && $(CONTRACT_POOLED) --direct npm run contract
 
 $(CONTRACT)/.venv/installed: $(CONTRACT)/curl/requirements.txt
 	@python3 -c 'import ensurepip' 2>/dev/null || $(MAKE) apt PACKAGES=python3-venv
@@ -133,22 +161,54 @@ test-image: test-deps ## Build the image without a registry, and run a pod of it
 	ldd "$$(command -v busybox)" 2>&1 | grep -q 'not a dynamic' || missing="$$missing busybox-static"; \
 	[ -e /etc/ssl/certs/ca-certificates.crt ] || missing="$$missing ca-certificates"; \
 	[ -z "$$missing" ] || $(MAKE) apt PACKAGES="$$missing"
-	cd test/image && CGO_ENABLED=0 go test -count=1 -vet=off -v ./...
+	cd test/image && $(AS_RELEASED) go test -count=1 -vet=off -v ./...
 
 # In a module of its own, like test-image, and as root: the database's disk is a mount.
-test-campaign: campaign-deps ## Run the short fault campaign with the seeds of CI, and test what it is made of (as root; 4 minutes; installs faketime)
-	cd test/campaign && go test -count=1 -p 1 -timeout 15m -v ./...
+test-campaign: campaign-deps ## Strike with each kind of fault once, and test what the campaign is made of, failovers and upgrades (as root; 2.5 minutes; installs faketime)
+	cd test/campaign && $(AS_RELEASED) go test -count=1 -p 1 -vet=off -timeout 15m -v -skip '^(TestSoak|TestOverload)$$' ./...
 
 # A long campaign is one of rounds, each with the next seed. What a round needs to be
-# repeated is printed when it fails.
+# repeated is printed when it fails. LENGTH=0 is the short one.
 SEED   ?= 1
 LENGTH ?= 10m
 FAULTS ?=
+POOLED ?= false
 
-campaign: campaign-deps ## Run a long fault campaign: make campaign SEED=1 LENGTH=1h FAULTS=cut,disk-full (all without FAULTS; as root)
-	cd test/campaign && go test -count=1 -timeout 0 -v -run '^TestCampaign$$' . -seed $(SEED) -length $(LENGTH) -faults '$(FAULTS)'
+campaign: campaign-deps ## Run a long fault campaign: make campaign SEED=1 LENGTH=1h FAULTS=cut,disk-full (all without FAULTS; POOLED=true: behind PgBouncer; as root)
+	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 0 -v -run '^TestCampaign$$' . -seed $(SEED) -length $(LENGTH) -faults '$(FAULTS)' -pooled=$(POOLED)
+
+# What a database's sidecars leave behind in a long time, and what one app can do to the
+# others: with the sidecar as it is released.
+soak: LENGTH = 30m
+soak: build test-deps ## Let clients come and go for half an hour and look for what grows: make soak LENGTH=30m
+	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./soak -binary $(CURDIR)/$(BINARY) -length $(LENGTH) -results RESULTS.md
+
+overload: build test-deps ## Let an app want more than its sidecar gives, and measure the others (4 minutes; ulimit -n of 16000)
+	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 15m -v -run '^TestOverload$$' ./overload -binary $(CURDIR)/$(BINARY) -results RESULTS.md
+
+# From the release before (test/campaign/upgrade/PREVIOUS) to this tree and back.
+upgrade: test-deps ## Roll sidecars to the next release and back under load: make upgrade LENGTH=10m
+	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 0 -v ./upgrade -length $(LENGTH)
+
+# The clone must have the tag.
+MIGRATIONS := store/postgres/migrations
+
+released: ## After a release: freeze its migrations, and test upgrades from it: make released VERSION=v1.2.3
+	@git rev-parse --verify --quiet 'refs/tags/$(VERSION)' >/dev/null || { echo "there is no tag $(VERSION)" >&2; exit 1; }
+	@{ echo '# The migrations of $(VERSION), which never change again: make released.'; \
+	for file in $$(git ls-tree --name-only $(VERSION) $(MIGRATIONS)/ | grep 'sql$$'); do \
+	  echo "$$(git show "$(VERSION):$$file" | sha256sum | cut -d ' ' -f 1)  $${file##*/}"; \
+	done; } > $(MIGRATIONS)/released.sha256
+	@echo $(VERSION) > test/campaign/upgrade/PREVIOUS
+	@echo "now run go test -run Released ./store/postgres and make upgrade, and commit"
+
+FAILOVERS ?= 50
+
+failover: campaign-deps ## Kill and stop a primary under load and promote its standby: make failover FAILOVERS=50 (11 seconds each)
+	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 0 -v -run '^TestFailover$$' ./failover -failovers $(FAILOVERS)
 
 campaign-deps: test-deps
+	@[ "$$(uname)-$$(id -u)" = Linux-0 ] || { echo "the fault campaign runs on Linux, as root: it mounts a disk that can be full. Try: sudo make $(MAKECMDGOALS)" >&2; exit 1; }
 	@ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || $(MAKE) apt PACKAGES=faketime
 
 # Installs PACKAGES as root, or says what to do.
@@ -160,36 +220,69 @@ apt:
 	echo "installing $(PACKAGES)"; \
 	$$as apt-get update -qq && $$as env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PACKAGES)
 
-# Without debug information the binary with the API server links in less time and memory.
-# Without vet, which would look at all of Kubernetes.
+# Without debug information the API server compiles and links in less time and memory.
+# Without vet, which would look at all of Kubernetes. Its test server looks for its own
+# sources, so not with -trimpath.
+K8S_FLAGS := -ldflags='-s -w' -gcflags='k8s.io/...=-dwarf=false'
+
 test-k8s: build ## Test the Kubernetes manifests and the injection on a real API server (compiles 5 minutes the first time)
-	cd test/k8s && go test -count=1 -vet=off -ldflags='-s -w' ./...
+	cd test/k8s && CGO_ENABLED=0 go test -count=1 -vet=off $(K8S_FLAGS) ./...
 
 vet:
-	go vet ./...
+	$(AS_RELEASED) go vet ./...
 
-vet-darwin: # it builds for macOS too
-	GOOS=darwin go vet ./...
+# It builds for macOS too. Nobody runs what that compiles, so it is not optimized.
+vet-darwin:
+	GOOS=darwin go vet -gcflags='all=-N -l -dwarf=false' ./...
 
-check: lint vet-darwin test test-image test-k8s ## What CI runs: lint and test
+check: lint vuln vet-darwin test test-image test-campaign test-k8s ## Lint, look for known vulnerabilities (asks vuln.go.dev), and run all tests
 
 lint: $(LINT) ## Run the linters and look at the formatting (installs the pinned linter in .bin once)
 	$(LINT) fmt --diff
-	$(LINT) run
-	cd bench/peers && ../../$(LINT) run
-	cd test/campaign && ../../$(LINT) run
+	$(AS_RELEASED) $(LINT) run
+	cd bench/peers && $(AS_RELEASED) ../../$(LINT) run
+	cd test/campaign && $(AS_RELEASED) ../../$(LINT) run
 
 # Built from source in a module of its own: what the linter needs is none of ours.
 $(LINT):
 	@mkdir -p .bin
-	GOBIN="$(CURDIR)/.bin" go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION)
+	GOBIN="$(CURDIR)/.bin" $(AS_RELEASED) go install -ldflags='-s -w' -gcflags='github.com/...=-dwarf=false' github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION)
 	@mv .bin/golangci-lint $(LINT)
 
-# Compiles what takes long, and runs none of it: for who has something else to wait for.
-ahead: $(LINT)
-	cd test/k8s && go test -exec true -vet=off -ldflags='-s -w' ./...
-	cd test/image && CGO_ENABLED=0 go test -exec true -vet=off ./...
-	GOOS=darwin go vet ./...
+# The database is on the internet. Where it cannot be reached nothing is known, and that is a
+# failure.
+vuln: ## Look for known vulnerabilities in what the code of all modules calls (asks vuln.go.dev; installs the pinned govulncheck in .bin once)
+	@if why=$$(curl -sSfL --max-time 20 -o /dev/null $(VULN_DB)/index/db.json 2>&1); then $(MAKE) --no-print-directory vuln-all; \
+	else echo "vulnerabilities: not checked: $(VULN_DB): $$why" >&2; exit 1; fi
+
+# First it must find what is planted: who finds nothing may be unable to. Not test/k8s, which is
+# all of Kubernetes: an API server that only tests start, and that serves nobody else.
+vuln-all: $(VULN)
+	@cd test/vuln/planted && { ../../../$(VULN) -db file://$(CURDIR)/test/vuln/planted/db ./... >/dev/null 2>&1; [ $$? = 3 ]; } || \
+	  { echo "govulncheck does not find the vulnerability of test/vuln/planted" >&2; exit 1; }
+	@for module in . bench/peers test/campaign test/image; do \
+	  echo "vulnerabilities: $$module"; (cd $$module && $(CURDIR)/$(VULN) -db $(VULN_DB) -test ./...) || exit; done
+	@echo "vulnerabilities: not checked: test/k8s, an API server that only tests start"
+
+$(VULN):
+	@mkdir -p .bin
+	GOBIN="$(CURDIR)/.bin" go install golang.org/x/vuln/cmd/govulncheck@v$(VULN_VERSION)
+	@mv .bin/govulncheck $(VULN)
+
+# Compiles what the parts of `make check` behind `make test` need, and runs no test: for who has
+# something else to wait for. All is fetched first, since a download that is halted may not go
+# on. Nothing is linked: go would not keep it.
+COMPILE := go list -export -f '{{""}}'
+
+ahead:
+	for module in bench/peers test/campaign test/image test/k8s; do \
+	  (cd $$module && go list -deps -test -f '{{""}}' ./...) || exit; done
+	$(MAKE) $(LINT)
+	cd test/image && $(AS_RELEASED) $(COMPILE) -test ./...
+	for arch in amd64 arm64; do GOARCH=$$arch $(AS_RELEASED) $(COMPILE) ./cmd/locksidecar || exit; done
+	cd test/k8s && CGO_ENABLED=0 $(COMPILE) -test $(K8S_FLAGS) ./...
+	cd test/campaign && $(AS_RELEASED) $(COMPILE) -test ./...
+	$(MAKE) vet-darwin lint
 
 fmt: $(LINT) ## Format all Go files
 	$(LINT) fmt
@@ -207,6 +300,10 @@ fuzz-keep: ## Keep what fuzzing has found interesting, if it reaches new code, u
 
 model: ## Search the model of the protocol further than the tests do (minutes, and gigabytes)
 	MODEL=long go test -count=1 -v -timeout 2h ./test/model
+
+# Some of them: make mutants ONLY=bury-early,no-epoch
+mutants: test-deps ## Break one rule after the other, see a test turn red each time, and write test/mutants/TABLE.md (long: each is compiled)
+	go run ./test/mutants $(if $(ONLY),-only '$(ONLY)')
 
 bench: bench-deps ## Measure the goals of docs/benchmarks.md and write bench/RESULTS.md
 	go run ./bench -write $(BENCH_ARGS)
