@@ -87,6 +87,11 @@ func (c *client) call(method, path string, body, answer any, wait time.Duration)
 	req.SetRequestURI("http://locksidecar" + path)
 	// One call, one connection: no lock of these commands hangs on it.
 	req.SetConnectionClose()
+	// Who looks wants to know what is, not what this sidecar has last heard: that a lock is asked
+	// to stop may still be on its way to it, and who of other pods waits it is not told at all.
+	if method == fasthttp.MethodGet {
+		req.Header.Set("Cache-Control", "no-cache")
+	}
 	if c.session != "" {
 		req.Header.Set("Lock-Session", c.session)
 	}

@@ -64,6 +64,15 @@ func TestCommandsAgainstASidecar(t *testing.T) {
 	}
 }
 
+// What is shown is what the store says, as `ls` does: of a lock of its own the sidecar may not
+// have heard yet that it is asked to stop, nor who of other pods waits for it.
+func TestGetAsksTheStore(t *testing.T) {
+	f := newFakeSidecar(t)
+	if _, err := command("--socket", f.socket, "get", "k"); err == nil || len(f.caching) != 1 || f.caching[0] != "no-cache" {
+		t.Errorf("Cache-Control %q; %v", f.caching, err)
+	}
+}
+
 // Locks that are in the way, of this sidecar and of an app's session.
 func TestStopAndForce(t *testing.T) {
 	in := serve(t, map[string]string{"ALLOW_FORCE": "true"}, "msg=ready")

@@ -20,6 +20,7 @@ type fakeSidecar struct {
 	stats   string
 	locks   []lockView
 	queries []url.Values
+	caching []string // Cache-Control of each question
 	status  int // if not zero: that of a refusal
 	// gate, if set, holds the next question up.
 	gate chan struct{}
@@ -55,6 +56,7 @@ func (f *fakeSidecar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.queries = append(f.queries, r.URL.Query())
+	f.caching = append(f.caching, r.Header.Get("Cache-Control"))
 	if gate := f.gate; gate != nil {
 		f.gate = nil
 		f.mu.Unlock()

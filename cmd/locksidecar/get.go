@@ -11,6 +11,8 @@ func (a *app) getCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get KEY",
 		Short: "Show one lock: free, or held by whom, who waits, and whether it is asked to stop",
+		Long: `Show one lock: free, or held by whom, who waits, and whether it is asked to stop.
+The store is asked, also for a lock of this pod.`,
 		Example: `  locksidecar get backup:nightly
   locksidecar get backup:nightly --json | jq -r .holder.pod`,
 		Args:              exactly(1),
