@@ -21,7 +21,7 @@ type fakeSidecar struct {
 	locks   []lockView
 	queries []url.Values
 	caching []string // Cache-Control of each question
-	status  int // if not zero: that of a refusal
+	status  int      // if not zero: that of a refusal
 	// gate, if set, holds the next question up.
 	gate chan struct{}
 }
