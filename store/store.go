@@ -491,8 +491,9 @@ const (
 // Verdict answers a claim.
 type Verdict struct {
 	Standing Standing
-	// Lock is the lock as it was (Release) or is now (Amend), when it Holds. Of a claim that
-	// names its lease, Release may tell no more than key and token: who holds that knows the rest.
+	// Lock is the lock as it is now (Amend), when it Holds. Release tells key and token, and, of
+	// a claim without a lease, how long it was held and the trace context of its acquire: who
+	// holds the lease knows the rest.
 	Lock Lock
 }
 

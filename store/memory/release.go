@@ -45,7 +45,8 @@ func (o *operation) release(s *Store, c *store.Claim) store.Verdict {
 	switch {
 	case v.Standing == store.Holds:
 		if v.Lock = (store.Lock{Key: c.Key, Token: c.Token}); c.Lease == (store.LeaseID{}) {
-			v.Lock = r.occupied(now)
+			was := r.occupied(now).Holder
+			v.Lock.Holder = store.Holder{HeldFor: was.HeldFor, Traceparent: was.Traceparent}
 		}
 		if c.Outcome == store.Success {
 			o.skipWaiters(r, c.Result)

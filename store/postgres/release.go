@@ -23,9 +23,12 @@ var standings = map[string]store.Standing{
 
 // verdictRow is a row of the function release.
 type verdictRow struct {
-	lockColumns
-	ord   int
-	state string
+	ord             int
+	state           string
+	token           zeronull.Int8
+	lease           zeronull.UUID
+	acquiredAt, now zeronull.Timestamptz
+	traceparent     zeronull.Text
 
 	// What became of it, if anything did.
 	outcome                  zeronull.Text
@@ -47,7 +50,8 @@ func (o *operation) claimName(c *store.Claim) keyName {
 func (v *verdictRow) verdict(key string) store.Verdict {
 	verdict := store.Verdict{Standing: standings[v.state]}
 	if verdict.Standing == store.Holds {
-		verdict.Lock = v.asHeld(key)
+		heldFor := max(0, time.Time(v.now).Sub(time.Time(v.acquiredAt))) // the clock may have been set back
+		verdict.Lock = store.Lock{Key: key, Token: int64(v.token), Holder: store.Holder{HeldFor: heldFor, Traceparent: string(v.traceparent)}}
 	}
 	return verdict
 }
@@ -157,9 +161,9 @@ func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int,
 	found, err := query(ctx, o, sqlRelease,
 		[]any{namespace, o.config.Identity.Instance, keys, tokens, leases, untold, successes, results, atOnce, traceparents},
 		func(rows pgx.Rows, v *verdictRow) error {
-			return rows.Scan(append(v.with(&v.ord, &v.state), &v.outcome, &v.expired,
+			return rows.Scan(&v.ord, &v.state, &v.token, &v.lease, &v.acquiredAt, &v.traceparent, &v.now, &v.outcome, &v.expired,
 				&v.nextGrant, &v.nextLease, &v.nextInstance, &v.nextToken, &v.nextAcquired, &v.nextExpiry,
-				&v.hints.grants, &v.hints.instances, &v.watched)...)
+				&v.hints.grants, &v.hints.instances, &v.watched)
 		})
 	told := o.then != nil && o.then.done
 	o.then = nil

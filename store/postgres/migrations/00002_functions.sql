@@ -624,11 +624,7 @@ CREATE FUNCTION locksidecar.release(
     ns text, its_instance text, keys text[], tokens bigint[], leases uuid[], untold boolean[],
     successes boolean[], results text[], at_once boolean[], traceparents text[])
 RETURNS TABLE (
-    ord integer, state text,
-    token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
-    lease_id uuid, instance text, pod text, renewed boolean, standing boolean,
-    session text, owner text, data text, traceparent text,
-    stopping timestamptz, stop_reason text, grant_id uuid, waiting integer,
+    ord integer, state text, token bigint, lease_id uuid, acquired_at timestamptz, traceparent text, now timestamptz,
     -- what became of it: stands, or see hand_off
     outcome text, expired uuid[], next_grant uuid, next_lease uuid, next_instance text,
     next_token bigint, next_acquired_at timestamptz, next_expires_at timestamptz,
@@ -639,7 +635,6 @@ DECLARE
     c record;
     l locksidecar.locks;
     s locksidecar.leases;
-    h record;
     m record;
 BEGIN
     PERFORM locksidecar.in_epoch();
@@ -648,26 +643,19 @@ BEGIN
             AS u (key, token, lease_id, untold, success, result, at_once, traceparent, ord)
         ORDER BY u.key COLLATE "C"
     LOOP
-        release.ord := c.ord; release.waiting := 0; release.outcome := NULL; release.expired := NULL;
-        release.hints := NULL; release.hint_instances := NULL;
         SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
         IF s.hold_until IS NOT NULL THEN -- a burial may be under way, which lets it stand
             SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id FOR NO KEY UPDATE;
         END IF;
+        release.ord := c.ord; release.outcome := NULL; release.expired := NULL;
+        release.hints := NULL; release.hint_instances := NULL;
+        release.token := l.token; release.lease_id := l.lease_id;
+        release.acquired_at := l.acquired_at; release.traceparent := l.traceparent;
+        release.watched := coalesce(l.watched, false); release.now := clock_timestamp();
         release.state := locksidecar.judge(c.token, c.lease_id, l, s);
         IF c.untold AND release.state = 'holds' AND (s.repeated OR s.instance <> its_instance) THEN
             release.state := 'other'; -- it may have been told elsewhere
-        END IF;
-        release.token := l.token; release.acquired_at := l.acquired_at; release.expires_at := s.expires_at;
-        release.now := clock_timestamp(); release.lease_id := l.lease_id;
-        release.instance := s.instance; release.pod := s.pod; release.renewed := s.renewed;
-        release.standing := s.standing; release.stopping := l.stopping; release.stop_reason := l.stop_reason;
-        release.session := l.session; release.owner := l.owner; release.grant_id := l.grant_id;
-        release.data := l.data; release.traceparent := l.traceparent; release.watched := coalesce(l.watched, false);
-        IF release.state = 'holds' AND l.contended THEN
-            SELECT count(*) INTO release.waiting FROM locksidecar.waiters q
-            WHERE q.namespace = ns AND q.key = c.key AND q.outcome IS NULL;
         END IF;
 
         IF c.success AND release.state = 'holds' AND l.contended THEN
@@ -682,13 +670,13 @@ BEGIN
         ELSIF release.state = 'holds' OR (release.state = 'expired' AND NOT coalesce(s.standing, false)
             AND l.lease_id IS NOT NULL AND (s.id IS NOT NULL OR l.contended))
         THEN
-            h := locksidecar.pass_on(l, s, c.traceparent);
-            release.now := clock_timestamp(); -- the next grant is not older than this
-            release.outcome := h.outcome; release.expired := h.expired;
-            release.next_grant := h.grant_id; release.next_lease := h.lease_id; release.next_instance := h.instance;
-            release.next_token := h.token; release.next_acquired_at := h.acquired_at;
-            release.next_expires_at := h.expires_at;
-            release.hints := h.hints; release.hint_instances := h.hint_instances;
+            -- The time last: the next grant is not older than this.
+            SELECT h.outcome, h.expired, h.grant_id, h.lease_id, h.instance, h.token, h.acquired_at, h.expires_at,
+                h.hints, h.hint_instances, clock_timestamp()
+            INTO release.outcome, release.expired, release.next_grant, release.next_lease, release.next_instance,
+                release.next_token, release.next_acquired_at, release.next_expires_at,
+                release.hints, release.hint_instances, release.now
+            FROM locksidecar.pass_on(l, s, c.traceparent) h;
         END IF;
 
         IF release.outcome = 'stands' OR (release.state = 'released' AND s.standing) THEN
