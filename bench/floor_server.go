@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"hash/maphash"
 	"log"
 	"net"
 	"slices"
@@ -13,8 +14,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// The floor of P2 and P3: the least that a sidecar in Go could do. It speaks HTTP on a
-// Unix socket and executes direct's two statements with pgx; it knows no sessions, no
+// The floors of P1, P2 and P3: the least that a sidecar in Go could do. It speaks HTTP on a
+// Unix socket, and keeps keys in a map, or executes direct's two statements with pgx; it knows no sessions, no
 // leases, no waiters, and answers what the load wants to hear. What it needs, every
 // sidecar of this kind needs; what it does not reach, none of them does.
 const (
@@ -29,30 +30,46 @@ const (
 
 // How the floors are called in the tables.
 const (
+	floorMemory   = "floor: HTTP in Go, and keys in a map"
 	floorAlone    = "floor: HTTP and direct's statements in Go, a database connection for each app's"
 	floorTogether = "floor: HTTP and direct's statements in Go, calls share statements"
+	floorGranting = "floor: HTTP and the sidecar's statements in Go, calls share statements"
 )
+
+// floorKinds has them by the word that starts them.
+var floorKinds = map[string]string{
+	"memory": floorMemory, "alone": floorAlone, "together": floorTogether, "granting": floorGranting,
+}
 
 // floorBatch is as much as a batch of the sidecar has by default.
 const floorBatch = 500
 
-// executor executes a statement for one key, and returns when it is committed.
+// executor executes what is asked for one key, and returns when it is committed.
 type executor func(key string) error
 
-// newFloor prepares the server. With batches, acquires share one connection and
-// releases another, each with one statement under way; without, each connection of an
-// app has one of its own to the database.
-func newFloor(socket, url string, batches bool) (*fasthttp.Server, net.Listener, error) {
+// newFloor prepares the server of a kind.
+func newFloor(kind, socket, url string) (*fasthttp.Server, net.Listener, error) {
 	server := &fasthttp.Server{NoDefaultServerHeader: true}
-	if batches {
-		shared, err := together(url)
-		if err != nil {
-			return nil, nil, err
-		}
-		server.Handler = floorHandler(func(net.Conn) (acquire, release executor, err error) { return shared[0], shared[1], nil })
-	} else {
+	var shared [2]executor
+	var err error
+	switch floorKinds[kind] {
+	case floorMemory:
+		shared = inMemory()
+	case floorTogether:
+		shared, err = together(url)
+	case floorGranting:
+		shared, err = granting(url)
+	case floorAlone:
 		own := &owners{url: url}
 		server.Handler, server.ConnState = floorHandler(own.executors), own.changed
+	default:
+		err = fmt.Errorf("there is no floor %q", kind)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if server.Handler == nil {
+		server.Handler = floorHandler(func(net.Conn) (acquire, release executor, err error) { return shared[0], shared[1], nil })
 	}
 	listener, err := net.Listen("unix", socket)
 	return server, listener, err
@@ -123,20 +140,49 @@ func execute(db *pgx.Conn, sql string, keys any, n int) error {
 	return err
 }
 
-// together lets calls that come while a statement is under way share the next one.
+// inMemory knows of a key only that it is held.
+func inMemory() [2]executor {
+	type shard struct {
+		sync.Mutex
+		held map[string]struct{}
+	}
+	var shards [256]shard
+	for i := range shards {
+		shards[i].held = make(map[string]struct{})
+	}
+	seed := maphash.MakeSeed()
+	change := func(key string, to bool) error {
+		s := &shards[maphash.String(seed, key)%uint64(len(shards))]
+		s.Lock()
+		defer s.Unlock()
+		if _, held := s.held[key]; held == to {
+			return fmt.Errorf("held before: %t", held)
+		}
+		if to {
+			s.held[key] = struct{}{}
+		} else {
+			delete(s.held, key)
+		}
+		return nil
+	}
+	return [2]executor{func(key string) error { return change(key, true) }, func(key string) error { return change(key, false) }}
+}
+
+// together lets calls that come while a statement is under way share the next one: acquires
+// on one connection, releases on another.
 func together(url string) (shared [2]executor, err error) {
 	for i, sql := range [][2]string{{floorAcquireOne, floorAcquire}, {floorReleaseOne, floorRelease}} {
 		db, err := pgx.Connect(context.Background(), url)
 		if err != nil {
 			return shared, err
 		}
-		waiting := make(chan floorCall, 4*floorBatch)
-		go carryOut(db, sql[0], sql[1], waiting)
-		shared[i] = func(key string) error {
-			c := floorCall{key: key, done: make(chan error, 1)}
-			waiting <- c
-			return <-c.done
-		}
+		shared[i] = lane(func(keys []string) error {
+			if len(keys) == 1 {
+				return execute(db, sql[0], keys[0], 1)
+			}
+			slices.Sort(keys)
+			return execute(db, sql[1], keys, len(keys))
+		})
 	}
 	return shared, nil
 }
@@ -146,35 +192,37 @@ type floorCall struct {
 	done chan error
 }
 
-// carryOut executes what has come, again and again.
-func carryOut(db *pgx.Conn, one, many string, waiting <-chan floorCall) {
-	var calls []floorCall
-	var keys []string
-	for first := range waiting {
-		calls, keys = append(calls[:0], first), append(keys[:0], first.key)
-		for n := len(waiting); n > 0 && len(calls) < floorBatch; n-- {
-			c := <-waiting
-			calls, keys = append(calls, c), append(keys, c.key)
+// lane lets calls that come while something is carried out go together with the next.
+func lane(carryOut func(keys []string) error) executor {
+	waiting := make(chan floorCall, 4*floorBatch)
+	go func() {
+		var calls []floorCall
+		var keys []string
+		for first := range waiting {
+			calls, keys = append(calls[:0], first), append(keys[:0], first.key)
+			for n := len(waiting); n > 0 && len(calls) < floorBatch; n-- {
+				c := <-waiting
+				calls, keys = append(calls, c), append(keys, c.key)
+			}
+			err := carryOut(keys)
+			for _, c := range calls {
+				c.done <- err
+			}
 		}
-		var err error
-		if len(keys) == 1 {
-			err = execute(db, one, keys[0], 1)
-		} else {
-			slices.Sort(keys)
-			err = execute(db, many, keys, len(keys))
-		}
-		for _, c := range calls {
-			c.done <- err
-		}
+	}()
+	return func(key string) error {
+		c := floorCall{key: key, done: make(chan error, 1)}
+		waiting <- c
+		return <-c.done
 	}
 }
 
-// floorProcess is the program: SOCKET URL alone|together.
+// floorProcess is the program: SOCKET KIND URL.
 func floorProcess(args []string) {
 	if len(args) != 3 {
-		log.Fatal("bench floor: SOCKET URL alone|together")
+		log.Fatal("bench floor: SOCKET KIND URL")
 	}
-	server, listener, err := newFloor(args[0], args[1], args[2] == "together")
+	server, listener, err := newFloor(args[1], args[0], args[2])
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -85,7 +85,7 @@ func main() {
 	case len(os.Args) == 3 && os.Args[1] == "echo": // the peer of P1
 		serveEcho(os.Args[2])
 		return
-	case len(os.Args) > 2 && os.Args[1] == "floor": // that of P2 and P3
+	case len(os.Args) > 2 && os.Args[1] == "floor": // that of P1, P2 and P3
 		floorProcess(os.Args[2:])
 		return
 	case len(os.Args) == 4 && os.Args[1] == "hold": // the app of P7

@@ -23,19 +23,33 @@ func (b *bench) p1() ([]result, error) {
 		return nil, err
 	}
 	defer echo.stop()
+	least, err := b.floor("memory", "")
+	if err != nil {
+		return nil, err
+	}
+	defer least.stop()
 	pair, err := b.loader("pair", connections, sidecar)
 	if err != nil {
 		return nil, err
 	}
 	defer pair.stop()
+	leastPair, err := b.loader("pair", connections, least)
+	if err != nil {
+		return nil, err
+	}
+	defer leastPair.stop()
 	empty, err := b.loader("echo", connections, echo)
 	if err != nil {
 		return nil, err
 	}
 	defer empty.stop()
-	var pairs, echoes runs
+	var pairs, leasts, echoes runs
 	for range b.rounds {
 		p, err := pair.run(b.length, sidecar)
+		if err != nil {
+			return nil, err
+		}
+		l, err := leastPair.run(b.length, least)
 		if err != nil {
 			return nil, err
 		}
@@ -43,16 +57,20 @@ func (b *bench) p1() ([]result, error) {
 		if err != nil {
 			return nil, err
 		}
-		pairs, echoes = append(pairs, p), append(echoes, e)
-		b.log.Printf("P1 %d connections: %.0f pairs/s, %s; echo %.0f requests/s, %s", connections, p.rate(), runs{p}.cost(), e.rate(), runs{e}.cost())
+		pairs, leasts, echoes = append(pairs, p), append(leasts, l), append(echoes, e)
+		b.log.Printf("P1 %d connections: %.0f pairs/s, %s; %s %.0f pairs/s, %s; echo %.0f requests/s, %s", connections,
+			p.rate(), runs{p}.cost(), floorMemory, l.rate(), runs{l}.cost(), e.rate(), runs{e}.cost())
 	}
-	ratio := median(ratios(pairs.rates(), echoes.rates())) * 2
-	row := result{
-		id: "P1", what: "acquire+release on `memory://`, 64 connections",
-		figure: fmt.Sprintf("%.0f pairs/s, %s", median(pairs.rates()), pairs.cost()),
-		peer:   fmt.Sprintf("echo: %.0f requests/s, %s", median(echoes.rates()), echoes.cost()),
-		ratio:  fmt.Sprintf("%.2f of half the echo", ratio), score: ratio,
+	row := func(what string, r runs) result {
+		ratio := median(ratios(r.rates(), echoes.rates())) * 2
+		return result{
+			id: "P1", what: what + ", 64 connections", figure: fmt.Sprintf("%.0f pairs/s, %s", median(r.rates()), r.cost()),
+			peer:  fmt.Sprintf("echo: %.0f requests/s, %s", median(echoes.rates()), echoes.cost()),
+			ratio: fmt.Sprintf("%.2f of half the echo", ratio), score: ratio, goal: none,
+		}
 	}
+	lower := row(floorMemory, leasts)
+	lower.score = 0 // nobody makes it better or worse
 	// What two requests cost when the server does nothing. The processor is full, so what
 	// a pair costs decides how many there are.
 	floor := result{
@@ -60,7 +78,7 @@ func (b *bench) p1() ([]result, error) {
 		peer:  fmt.Sprintf("a pair: %.1f µs (the load's own: %.1f µs)", median(pairs.costs()), median(pairs.loads())),
 		ratio: fmt.Sprintf("%.2f of a pair", 2*median(echoes.costs())/median(pairs.costs())), goal: none,
 	}
-	return []result{row.wants(goal), floor}, nil
+	return []result{row("acquire+release on `memory://`", pairs).wants(goal), lower, floor}, nil
 }
 
 // echoBody is as long as the body of a grant.

@@ -11,7 +11,7 @@ func (b *bench) p3() ([]result, error) {
 		return nil, err
 	}
 	defer stop()
-	floor, err := b.floor(url, false)
+	floor, err := b.floor("alone", url)
 	if err != nil {
 		return nil, err
 	}

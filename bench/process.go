@@ -87,20 +87,16 @@ func (b *bench) echo() (*process, error) {
 	return b.start(socket, "/", exec.Command(self, "echo", socket))
 }
 
-// floor starts the least that a sidecar could be on a database that has direct's table.
-// Each caller has a connection of its own, or all share statements.
-func (b *bench) floor(url string, shared bool) (*process, error) {
+// floor starts the least that a sidecar could be (see floorKinds), on a database that has the
+// tables of direct and of the sidecar.
+func (b *bench) floor(kind, url string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	how := "alone"
-	if shared {
-		how = "together"
-	}
-	socket := filepath.Join(b.folder, "floor-"+how+".sock")
+	socket := filepath.Join(b.folder, "floor-"+kind+".sock")
 	_ = os.Remove(socket)
-	return b.start(socket, "/", exec.Command(self, "floor", socket, url, how))
+	return b.start(socket, "/", exec.Command(self, "floor", socket, kind, url))
 }
 
 func (p *process) stop() {

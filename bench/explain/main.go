@@ -20,6 +20,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/locksidecar/locksidecar/bench/internal/sqltext"
 	"github.com/locksidecar/locksidecar/internal/pgtest"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
@@ -108,7 +109,7 @@ func explainAll(ctx context.Context, cluster *pgtest.Cluster, rows int, out *log
 		return nil, err
 	}
 	out.Printf("%d lock rows filled in %s", rows, time.Since(began).Round(time.Millisecond))
-	setUp, err := text("connection_set_up")
+	setUp, err := sqltext.Of("connection_set_up")
 	if err != nil {
 		return nil, err
 	}
@@ -127,19 +128,4 @@ func explainAll(ctx context.Context, cluster *pgtest.Cluster, rows int, out *log
 		}
 	}
 	return costs, nil
-}
-
-// text is a statement without its comments, of a sidecar that is not too old.
-func text(name string) (string, error) {
-	file, err := os.ReadFile("store/postgres/sql/" + name + ".sql")
-	if err != nil {
-		return "", err
-	}
-	var lines []string
-	for line := range strings.SplitSeq(string(file), "\n") {
-		if !strings.HasPrefix(line, "--") {
-			lines = append(lines, line)
-		}
-	}
-	return strings.ReplaceAll(strings.Join(lines, "\n"), ":schema_version", "1000"), nil
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/bench/internal/sqltext"
 )
 
 const (
@@ -54,7 +56,7 @@ type touched struct{ scans, fetched int64 }
 
 // explain measures a statement on so many lock rows.
 func explain(ctx context.Context, db *pgx.Conn, s statement, rows, asked int) (cost, error) {
-	sql, err := text(s.name)
+	sql, err := sqltext.Of(s.name)
 	if err != nil {
 		return cost{}, err
 	}

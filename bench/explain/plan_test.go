@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/locksidecar/locksidecar/bench/internal/sqltext"
 )
 
 func TestCheck(t *testing.T) {
@@ -32,7 +34,7 @@ func TestCheck(t *testing.T) {
 func TestStatementsAreComplete(t *testing.T) {
 	t.Chdir("../..")
 	for _, s := range statements {
-		if sql, err := text(s.name); err != nil || strings.Contains(sql, ":schema_version") {
+		if sql, err := sqltext.Of(s.name); err != nil || strings.Contains(sql, ":schema_version") {
 			t.Errorf("%s: %v\n%s", s.name, err, sql)
 		}
 	}
