@@ -29,7 +29,7 @@ func granting(url string) (shared [2]executor, err error) {
 			return shared, err
 		}
 	}
-	lease := uuid.New()
+	lease := [16]byte(uuid.New())
 	_, err = db[0].Exec(context.Background(), `INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at)
 		VALUES ($1, 'floor', 'floor', true, '1 day', now() + interval '1 day')`, lease)
 	if err != nil {
@@ -43,7 +43,7 @@ func granting(url string) (shared [2]executor, err error) {
 
 // grants are what is held under a lease.
 type grants struct {
-	lease uuid.UUID
+	lease [16]byte
 
 	mu     sync.Mutex
 	tokens map[string]int64
@@ -57,18 +57,18 @@ func (g *grants) acquire(db *pgx.Conn, one, many string, keys []string) error {
 	var token int64
 	if n == 1 {
 		var none *string // no data
-		rows, _ := db.Query(context.Background(), one, namespace, keys[0], g.lease, uuid.New(), session, "", none, "", notAfter)
+		rows, _ := db.Query(context.Background(), one, namespace, keys[0], g.lease, [16]byte(uuid.New()), session, "", none, "", notAfter)
 		if err := each(rows, []any{&token, nil, nil, nil, nil}, 1, func() { tokens[keys[0]] = token }); err != nil {
 			return err
 		}
 	} else {
-		ids := make([]uuid.UUID, n)
+		ids := make([][16]byte, n)
 		for i := range ids {
 			ids[i] = uuid.New()
 		}
-		rows, _ := db.Query(context.Background(), many, namespace, keys, slices.Repeat([]uuid.UUID{g.lease}, n), make([]bool, n), ids,
+		rows, _ := db.Query(context.Background(), many, namespace, keys, slices.Repeat([][16]byte{g.lease}, n), make([]bool, n), ids,
 			slices.Repeat([]string{session}, n), make([]string, n), make([]*string, n), make([]string, n),
-			[]uuid.UUID{}, []time.Duration{}, "floor", "floor", notAfter)
+			[][16]byte{}, []time.Duration{}, "floor", "floor", notAfter)
 		if err := each(rows, []any{&key, &token, nil, nil, nil, nil}, n, func() { tokens[key] = token }); err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (g *grants) release(db *pgx.Conn, one, many string, keys []string) error {
 		delete(g.tokens, key)
 	}
 	g.mu.Unlock()
-	sql, args := many, []any{"floor", keys, tokens, slices.Repeat([]uuid.UUID{g.lease}, n)}
+	sql, args := many, []any{"floor", keys, tokens, slices.Repeat([][16]byte{g.lease}, n)}
 	if n == 1 {
 		sql, args = one, []any{"floor", keys[0], tokens[0], g.lease}
 	}
