@@ -11,7 +11,7 @@ import (
 )
 
 // passedOn are the signals that `run` passes on to CMD from its start. SIGTSTP is
-// added when CMD runs: before, it stops this process as any other.
+// added when the lock is had: before, it stops this process as any other.
 var passedOn = []os.Signal{
 	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,

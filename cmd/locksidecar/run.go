@@ -190,12 +190,13 @@ func (r *runner) run() error {
 	if err != nil {
 		return err
 	}
+	// From the moment CMD is there: else this process would be stopped, and CMD go on.
+	signal.Notify(signals, syscall.SIGTSTP, syscall.SIGCONT)
 	g, err := startGroup(r.options.path, r.options.command, childEnv(os.Environ(), l))
 	if err != nil {
 		r.release(l, false)
 		return cannotRun(r.options.command[0], err)
 	}
-	signal.Notify(signals, syscall.SIGTSTP, syscall.SIGCONT)
 	sup := supervisor{runner: r, lock: l, group: g, terminal: openTerminal()}
 	code := sup.supervise(signals)
 	if sup.lost {
