@@ -28,6 +28,15 @@ func (s *sidecar) hears() {
 	s.await("notifications to be heard", func() bool { return len(s.logged("notifications of other instances are heard")) > 0 })
 }
 
+// looked waits until so many sidecars that hold locks, each of which hears, have looked for
+// the signals that they have missed: who begins to hear does that next.
+func looked(t *testing.T, url string, sidecars int64) {
+	t.Helper()
+	eventually(t, "signals to be looked for", func() bool {
+		return cluster.Statements(t, url, "/* locksidecar:signals_of */%") >= sidecars
+	})
+}
+
 // TestRenewalIsOneStatement: 100,000 held locks are renewed by one statement in each
 // interval.
 func TestRenewalIsOneStatement(t *testing.T) {
@@ -172,6 +181,7 @@ func TestOwnLocksCostNothing(t *testing.T) {
 	a := dial(t, s.socket)
 	token := a.acquire("mine", `{"data":{"step":1}}`)
 	s.hears()
+	looked(t, url, 1)
 
 	// A lock of somebody else, in another pod.
 	elsewhere := start(t, o)
@@ -181,6 +191,7 @@ func TestOwnLocksCostNothing(t *testing.T) {
 		t.Errorf("the first denial says it is cached: %s", first.body)
 	}
 	elsewhere.hears()
+	looked(t, url, 2)
 	elsewhere.signal(stopSignal) // it must not renew while statements are counted
 
 	cluster.ResetStatements(t, url)
@@ -208,7 +219,7 @@ func TestOwnLocksCostNothing(t *testing.T) {
 // TestIdleCostsNothing: a sidecar without leases sends no statement.
 func TestIdleCostsNothing(t *testing.T) {
 	o, url := onPostgres(t)
-	s := start(t, o.with(options{"TTL": "600ms"}))
+	s := start(t, o.with(options{"RENEW_INTERVAL": "200ms"}))
 	a := dial(t, s.socket)
 	token := a.acquire("once", "")
 	s.hears()

@@ -33,9 +33,11 @@ func loseNews(t *testing.T, o options, url string, ttl time.Duration) *lostNews 
 	n.waiter = start(t, o)
 	n.holder = dial(t, n.granter.socket)
 	n.token = n.holder.acquire("news", "")
+	n.granter.hears() // whose grants do not wait for that
 	n.waiting = dial(t, n.waiter.socket)
 	n.waiting.send("PUT", lockPath("news"), `{"wait_ms":-1}`)
 	n.granter.awaitQueue("news", 1)
+	n.waiter.hears()
 	return n
 }
 

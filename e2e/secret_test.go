@@ -59,6 +59,7 @@ func newRotation(t *testing.T) *rotation {
 	r.token = r.holder.acquire("kept", "", r.session.joins())
 	r.waiting.send("PUT", lockPath("kept"), `{"wait_ms":-1}`)
 	r.one.awaitQueue("kept", 1)
+	r.lives(pgroles.Sidecar) // also on the connections for which a grant does not wait
 	return r
 }
 
