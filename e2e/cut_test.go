@@ -87,7 +87,7 @@ var scenes = []struct {
 		})
 	}},
 	{"lease_renew", func(s *scene) {
-		s.acquireThen(`{"ttl_ms":3000}`, func() {
+		s.acquireThen(`{"ttl_ms":6000}`, func() {
 			s.arm()
 			eventually(s.t, "the renewal's fault", s.fired)
 			s.other.call("PUT", lockPath(s.key), "", "Cache-Control: no-cache").want(423, "held")
@@ -125,21 +125,20 @@ var scenes = []struct {
 			s.release(s.other)
 		})
 	}},
-	{"bury_one", func(s *scene) {
-		s.told(s.other.call("PUT", lockPath(s.key), `{"bind":"ttl","ttl_ms":500}`))
-		s.arm()
-		s.waitOut()
-	}},
-	{"hand_off", func(s *scene) {
-		s.told(s.other.call("PUT", lockPath(s.key), `{"bind":"ttl","ttl_ms":500}`))
-		s.arm()
-		s.waitOut()
-	}},
+	{"bury_one", (*scene).waitOut},
+	{"hand_off", (*scene).waitOut},
 }
 
-// waitOut waits in line for a lock whose lease ends.
+// waitOut waits in line for a lock whose lease ends: not before it stands there, or it would
+// have the lock without a hand-off.
 func (s *scene) waitOut() {
-	ans := s.mine.call("PUT", lockPath(s.key), `{"wait_ms":-1}`)
+	s.t.Helper()
+	s.told(s.other.call("PUT", lockPath(s.key), `{"bind":"ttl","ttl_ms":600000}`))
+	s.mine.send("PUT", lockPath(s.key), `{"wait_ms":-1}`)
+	s.good.awaitQueue(s.key, 1)
+	s.arm()
+	s.other.call("PATCH", lockPath(s.key), fmt.Sprintf(`{"token":%d,"ttl_ms":500}`, s.token)).want(200, "")
+	ans := s.mine.read("PUT", lockPath(s.key))
 	s.held(ans, s.other)
 	if ans.status == 200 {
 		s.release(s.mine)
