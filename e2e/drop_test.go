@@ -17,6 +17,19 @@ const (
 	dropLimit = 100 * time.Millisecond
 )
 
+// nothingHelps: what is to come by itself does not come with a renewal or a poll.
+var nothingHelps = options{"TTL": "1h", "POLL_INTERVAL": noPoll}
+
+// waitsElsewhere lets a connection wait for a lock of somebody else, under a key of this
+// test alone: the end of an earlier one's may not have been noticed yet.
+func waitsElsewhere(t *testing.T, s *sidecar, a *app) {
+	t.Helper()
+	other, key := dial(t, s.socket), "other than those of "+t.Name()
+	other.acquire(key, "")
+	a.send("PUT", lockPath(key), `{"wait_ms":-1}`)
+	s.awaitQueue(key, 1)
+}
+
 // TestDropFreesAll is the product's first promise: whatever a connection was
 // doing when it ended, all its locks are free a moment later, and a waiter has
 // its lock.
@@ -28,10 +41,7 @@ func TestDropFreesAll(t *testing.T) {
 	}{
 		{"idle", func(_ *testing.T, _ *sidecar, holder *app) { holder.close() }},
 		{"waiting", func(t *testing.T, s *sidecar, holder *app) {
-			other := dial(t, s.socket)
-			other.acquire("other", "")
-			holder.send("PUT", lockPath("other"), `{"wait_ms":-1}`)
-			s.awaitQueue("other", 1)
+			waitsElsewhere(t, s, holder)
 			holder.close()
 		}},
 		{"half a head", func(_ *testing.T, _ *sidecar, holder *app) {
@@ -48,25 +58,19 @@ func TestDropFreesAll(t *testing.T) {
 			}
 		}},
 		{"half closed while waiting", func(t *testing.T, s *sidecar, holder *app) {
-			other := dial(t, s.socket)
-			other.acquire("other", "")
-			holder.send("PUT", lockPath("other"), `{"wait_ms":-1}`)
-			s.awaitQueue("other", 1)
+			waitsElsewhere(t, s, holder)
 			if err := holder.Conn.(*net.UnixConn).CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
 		}},
 		{"pipelined bytes behind a wait", func(t *testing.T, s *sidecar, holder *app) {
-			other := dial(t, s.socket)
-			other.acquire("other", "")
-			holder.send("PUT", lockPath("other"), `{"wait_ms":-1}`)
-			s.awaitQueue("other", 1)
+			waitsElsewhere(t, s, holder)
 			holder.send("GET", "/v1", "")
 			holder.close()
 		}},
 	}
 	stores(t, func(t *testing.T, o options) {
-		s := start(t, o)
+		s := start(t, o.with(nothingHelps))
 		for _, state := range states {
 			t.Run(state.name, func(t *testing.T) {
 				names := keys(strings.ReplaceAll(state.name, " ", "-"), dropLocks)
@@ -128,7 +132,7 @@ func (s *sidecar) awaitQueue(key string, n int64) {
 // TestKilledAppFreesAll: SIGKILL gives an app no chance to say anything.
 func TestKilledAppFreesAll(t *testing.T) {
 	stores(t, func(t *testing.T, o options) {
-		s := start(t, o)
+		s := start(t, o.with(nothingHelps))
 		names := keys("killed", dropLocks)
 		s.freedBy(t, names, startApp(t, s, names))
 	})
@@ -137,7 +141,7 @@ func TestKilledAppFreesAll(t *testing.T) {
 // TestEventStreamDrop: an explicit session lives exactly as long as its stream.
 func TestEventStreamDrop(t *testing.T) {
 	stores(t, func(t *testing.T, o options) {
-		s := start(t, o)
+		s := start(t, o.with(nothingHelps))
 		session := openSession(t, s.socket, "")
 		worker := dial(t, s.socket)
 		names := keys("stream", dropLocks)
