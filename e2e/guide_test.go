@@ -163,7 +163,7 @@ func (g *reader) expect(tm *terminal, s step) {
 	deadline := time.Now().Add(patience)
 	for _, want := range s.output {
 		for again := time.Now().Add(time.Second / 4); ; time.Sleep(time.Millisecond) { // the pause of a poll
-			got, ok := tm.next(want == "")
+			got, ok := tm.next(want)
 			if ok && matches(want, got) {
 				g.seen.WriteString(got + "\n")
 				break
@@ -192,7 +192,7 @@ func (g *reader) settle(tm *terminal) {
 	const done = "all of it is done"
 	g.run(tm, "echo "+done)
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // the pause of a poll
-		if got, _ := tm.next(false); got == done {
+		if got, _ := tm.next(done); got == done {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -201,14 +201,15 @@ func (g *reader) settle(tm *terminal) {
 	}
 }
 
-// next takes the next line; empty ones only if they are wanted.
-func (tm *terminal) next(empty bool) (string, bool) {
+// next takes the next line; empty ones, and comments of event streams, which come every
+// now and then, only if they are wanted.
+func (tm *terminal) next(want string) (string, bool) {
 	tm.mu.Lock()
 	defer tm.mu.Unlock()
 	for len(tm.lines) > 0 {
 		line := tm.lines[0]
 		tm.lines = tm.lines[1:]
-		if line != "" || empty {
+		if line == want || line != "" && line != ":" {
 			return line, true
 		}
 	}
