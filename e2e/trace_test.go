@@ -170,6 +170,7 @@ func startPython(t *testing.T, r *otlptest.Receiver, s *sidecar, args ...string)
 		for scanner := bufio.NewScanner(out); scanner.Scan(); {
 			p.lines <- scanner.Text()
 		}
+		close(p.lines)
 		if err := cmd.Wait(); err != nil {
 			p.ended <- fmt.Errorf("%w: %s", err, problems.String())
 			return
@@ -183,12 +184,13 @@ func startPython(t *testing.T, r *otlptest.Receiver, s *sidecar, args ...string)
 func (p *pythonApp) says(want string) {
 	p.t.Helper()
 	select {
-	case line := <-p.lines:
+	case line, more := <-p.lines: // what it has said first, also when it has ended
+		if !more {
+			p.t.Fatalf("the app ended, and did not say %q: %v", want, <-p.ended)
+		}
 		if !strings.HasPrefix(line, want) {
 			p.t.Fatalf("the app says %q, want %q", line, want)
 		}
-	case err := <-p.ended:
-		p.t.Fatalf("the app ended: %v", err)
 	case <-time.After(patience):
 		p.t.Fatalf("the app does not say %q", want)
 	}
