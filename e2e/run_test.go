@@ -181,7 +181,7 @@ func TestRunExitCodes(t *testing.T) {
 	}{
 		{0, "", []string{"k", "--", "true"}},
 		{3, "", []string{"k", "--", "sh", "-c", "exit 3"}},
-		{128 + 9, "", []string{"k", "--ttl", "1s", "--", "sh", "-c", "kill -KILL $$"}},
+		{128 + 9, "", []string{"k", "--ttl", "1m", "--", "sh", "-c", "kill -KILL $$"}},
 		{128 + 15, "", []string{"k", "--wait", "1m", "--", "sh", "-c", "kill $$"}},
 		{75, "held by pod", []string{"taken", "--", "echo", "started"}},
 		{75, "place in the queue: 1", []string{"taken", "--wait=10ms", "--", "echo", "started"}},
@@ -321,24 +321,25 @@ func processState(pid int) string {
 const stubborn = `echo group $$; sh -c 'trap "" TERM; echo deaf; while :; do sleep 60; done' & exec sleep 60`
 
 func TestRunEndsTheGroupOnLoss(t *testing.T) {
-	const ttl = time.Second
+	const ttl = 4 * time.Second
 	losses := []struct {
-		name   string
-		lose   func(t *testing.T, s *sidecar)
-		says   string
-		within time.Duration
+		name        string
+		lose        func(t *testing.T, s *sidecar)
+		says        string
+		ttl, within time.Duration
 	}{
 		{"forced", func(t *testing.T, s *sidecar) {
 			dial(t, s.socket).call("DELETE", lockPath("k")+"?force=true", "").want(200, "")
-		}, "lost (forced)", 0},
-		{"the sidecar is killed", func(_ *testing.T, s *sidecar) { s.kill() }, "the connection to the sidecar has ended", 0},
-		{"the sidecar hangs", func(_ *testing.T, s *sidecar) { s.signal(syscall.SIGSTOP) }, "the sidecar does not answer", ttl},
+		}, "lost (forced)", time.Hour, 0},
+		{"the sidecar is killed", func(_ *testing.T, s *sidecar) { s.kill() }, "the connection to the sidecar has ended", time.Hour, 0},
+		{"the sidecar hangs", func(_ *testing.T, s *sidecar) { s.signal(syscall.SIGSTOP) }, "the sidecar does not answer", ttl, ttl},
 	}
 	for _, loss := range losses {
 		t.Run(loss.name, func(t *testing.T) {
-			s := start(t, options{"ALLOW_FORCE": "true", "TTL": ttl.String()})
-			// One that ends when it is told, and has the whole of the grace for it.
-			polite := startRun(t, s, "k", "--grace", "1h", "--", "sh", "-c", `echo group $$; trap 'echo tidy; exit 0' TERM; sleep 60 & wait; echo late`)
+			s := start(t, options{"ALLOW_FORCE": "true", "TTL": loss.ttl.String()})
+			// One that ends when it is told, and has the whole of the grace for it. It says that
+			// it is there when the signal does not end it any more, and does end what it has begun.
+			polite := startRun(t, s, "k", "--grace", "1h", "--", "sh", "-c", `sleep 60 & trap 'echo tidy; exit 0' TERM; echo group $$; wait; echo late`)
 			group := polite.group()
 			began := time.Now()
 			loss.lose(t, s)
@@ -381,12 +382,12 @@ func TestRunEndsTheGroupOnLoss(t *testing.T) {
 	})
 }
 
-// TestRunHoldsOn: a lock that is not lost is not taken for lost, many TTLs long.
+// TestRunHoldsOn: a lock that is not lost is not taken for lost, for longer than two TTLs.
 func TestRunHoldsOn(t *testing.T) {
 	stores(t, func(t *testing.T, o options) {
-		const ttl = time.Second
-		s := start(t, o.with(options{"TTL": "1h"}))
-		r := startRun(t, s, "k", "--ttl", ttl.String(), "--", "sh", "-c", `echo group $$; sleep 3.5`)
+		t.Parallel()
+		s := start(t, o.with(options{"TTL": "1h", "RENEW_INTERVAL": "500ms"}))
+		r := startRun(t, s, "k", "--ttl", "4s", "--", "sh", "-c", `echo group $$; sleep 9`)
 		r.group()
 		dial(t, s.socket).call("GET", lockPath("k"), "").want(200, "")
 		r.want(0)
