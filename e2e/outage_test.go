@@ -141,10 +141,10 @@ func TestDatabaseKilled(t *testing.T) {
 // TestDatabaseGoneForLong: an outage longer than the TTL costs the locks, at their
 // deadline and not before.
 func TestDatabaseGoneForLong(t *testing.T) {
-	const ttl = 2 * time.Second
+	const ttl = 5 * time.Second
 	own := pgtest.Start(t, pgroles.Template())
 	url := own.NewDatabase(t)
-	o := options{"STORE_URL": url, "TTL": ttl.String()}
+	o := options{"STORE_URL": url, "TTL": ttl.String(), "RENEW_INTERVAL": "1s"}
 	one, two := start(t, o), start(t, o)
 	session := openSession(t, one.socket, "")
 	holder, plain, waiter := dial(t, one.socket), dial(t, one.socket), dial(t, two.socket)
@@ -203,7 +203,8 @@ func TestDatabaseGoneForLong(t *testing.T) {
 // a crash can forget it, and nothing before it. It stands in line again, by news of the
 // connection that listens, or where there is none when it looks: no renewal comes here.
 func TestACrashForgetsPlaces(t *testing.T) {
-	own := pgtest.Start(t, pgroles.Template())
+	// Nothing but the statements here flushes: the server does nothing by itself.
+	own := pgtest.Start(t, pgroles.Template(), pgtest.WithSetting("autovacuum", "off"), pgtest.WithSetting("bgwriter_lru_maxpages", "0"))
 	for name, o := range map[string]options{"listening": {}, "polling": {"LISTEN": "never"}} {
 		t.Run(name, func(t *testing.T) {
 			url := own.NewDatabase(t)
