@@ -93,7 +93,7 @@ func TestFirstInFirstOut(t *testing.T) {
 // TestLineSkipsTheDead: clients that went and a sidecar that was killed do not keep
 // the others waiting, but for the TTL of the killed one.
 func TestLineSkipsTheDead(t *testing.T) {
-	t.Run("same TTL", func(t *testing.T) { lineSkipsTheDead(t, 2*time.Second, 2*time.Second) })
+	t.Run("same TTL", func(t *testing.T) { lineSkipsTheDead(t, 5*time.Second, 5*time.Second) })
 	// These stood in line behind a holder whose lease ends much later: when the dead
 	// one becomes the holder, its end comes earlier than they were told.
 	t.Run("others with a long TTL", func(t *testing.T) { lineSkipsTheDead(t, time.Second, time.Hour) })

@@ -31,7 +31,7 @@ func endedAt(t *testing.T, before, after answer, want time.Duration) {
 
 // TestMinHold: nobody gets the lock until the hold is over, however its holder ends.
 func TestMinHold(t *testing.T) {
-	const hold = 2500 * time.Millisecond
+	const hold = 5 * time.Second
 	body := fmt.Sprintf(`{"min_hold_ms":%d}`, hold.Milliseconds())
 	ends := map[string]func(t *testing.T, s *sidecar, a *app, token int64){
 		"released": func(t *testing.T, _ *sidecar, a *app, token int64) {
@@ -56,8 +56,8 @@ func TestMinHold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o, url := onPostgres(t)
-			o = o.with(options{"TTL": "1500ms", "POLL_INTERVAL": noPoll, "DRAIN_TIMEOUT": "100ms"})
-			one, two := start(t, o), start(t, o.with(options{"TTL": "1h"}))
+			o = o.with(options{"TTL": "4s", "RENEW_INTERVAL": "500ms", "POLL_INTERVAL": noPoll, "DRAIN_TIMEOUT": "100ms"})
+			one, two := start(t, o), start(t, o.with(options{"TTL": "1h", "RENEW_INTERVAL": "20m"}))
 			a, waiting := dial(t, one.socket), dial(t, two.socket)
 			got := a.call("PUT", lockPath("cron"), body)
 			token := got.granted()
@@ -139,10 +139,10 @@ func TestMaxHold(t *testing.T) {
 		}
 	})
 	t.Run("killed", func(t *testing.T) {
-		const ttl = 2 * time.Second
+		const ttl = 4 * time.Second
 		o, _ := onPostgres(t)
 		o = o.with(options{"POLL_INTERVAL": noPoll})
-		one, two := start(t, o.with(options{"TTL": ttl.String()})), start(t, o.with(options{"TTL": "1h"}))
+		one, two := start(t, o.with(options{"TTL": ttl.String(), "RENEW_INTERVAL": "500ms"})), start(t, o.with(options{"TTL": "1h"}))
 		dial(t, one.socket).acquire("k", fmt.Sprintf(`{"max_hold_ms":%d}`, time.Hour.Milliseconds()))
 		waiting := dial(t, two.socket)
 		waiting.send("PUT", lockPath("k"), `{"wait_ms":-1}`)

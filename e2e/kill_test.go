@@ -85,11 +85,11 @@ func TestKilledAppAcrossSidecars(t *testing.T) {
 // TestKilledSidecar: the locks of a sidecar that was killed go to others when its
 // lease has ended by the database's clock, not earlier, and not much later.
 func TestKilledSidecar(t *testing.T) {
-	const ttl = 2 * time.Second
+	const ttl = 4 * time.Second
 	limit := ttl + slowed(250*time.Millisecond)
 	o, url := onPostgres(t)
 	o = o.with(options{"POLL_INTERVAL": noPoll})
-	one := start(t, o.with(options{"TTL": ttl.String()}))
+	one := start(t, o.with(options{"TTL": ttl.String(), "RENEW_INTERVAL": "500ms"}))
 	two := start(t, o.with(options{"TTL": "1h"}))
 	names := keys("left", 10)
 	holder := dial(t, one.socket)

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,10 +32,9 @@ func fullPipe(t *testing.T) (reader, writer *os.File) {
 // TestLogReaderHangs: nobody reads the log, from the first line on. Locks are granted and
 // renewed; when it is read again, it says how many lines are missing.
 func TestLogReaderHangs(t *testing.T) {
-	const ttl = time.Second
 	o, url := onPostgres(t)
 	unread, stderr := fullPipe(t)
-	s := launchTo(t, folder(t), o.with(options{"TTL": ttl.String()}), nil, stderr)
+	s := launchTo(t, folder(t), o.with(options{"RENEW_INTERVAL": "500ms"}), nil, stderr)
 	s.await("ready", func() bool { return s.tryReady() })
 	a := dial(t, s.socket)
 	token := a.acquire("k", "")
@@ -45,7 +43,7 @@ func TestLogReaderHangs(t *testing.T) {
 		a.call("DELETE", lockPath(long)+"?token=12345", "").want(409, "not_holder")
 		a.call("PUT", lockPath(long), `{"ttl_ms":"long"}`).want(400, "invalid_request")
 	}
-	const renewed = "FROM locksidecar.leases l JOIN locksidecar.locks k ON k.lease_id = l.id WHERE l.expires_at > k.acquired_at + 3 * l.ttl"
+	const renewed = "FROM locksidecar.leases l JOIN locksidecar.locks k ON k.lease_id = l.id WHERE l.expires_at > k.acquired_at + l.ttl + interval '2 seconds'"
 	s.await("renewals", func() bool { return rows(t, url, "SELECT "+renewed) == 1 })
 	a.call("PATCH", lockPath("k"), fmt.Sprintf(`{"token":%d}`, token)).want(200, "")
 	a.release("k", token)

@@ -21,7 +21,7 @@ var plain = flag.Bool("plain", false, "build the sidecar without the race detect
 const raceCost = 5
 
 // standstill is for how long a machine that others use, too, may do nothing for a test.
-const standstill = 2 * time.Second
+const standstill = 5 * time.Second
 
 // slowed is how long something may take that is promised within d. What the tests are to
 // tell apart is what comes by itself and what comes with a timer, so they set the timers

@@ -57,7 +57,8 @@ func TestBackup(t *testing.T) {
 		return string(out)
 	}
 
-	o := options{"STORE_URL": database, "AUTO_MIGRATE": "false"}
+	// What is in the backup is held for longer than all that follows takes.
+	o := options{"STORE_URL": database, "AUTO_MIGRATE": "false", "TTL": "1h"}
 	s := start(t, o)
 	a := dial(t, s.socket)
 	a.acquire("held", "")

@@ -104,14 +104,14 @@ func TestSkipIsQuick(t *testing.T) {
 // way. Whatever became of the release, no waiter is lost: either it was carried out
 // and the waiters hear so, or the lock is the first one's when the lease ends.
 func TestReleaserKilled(t *testing.T) {
-	const ttl = 3 * time.Second
+	const ttl = 4 * time.Second
 	for _, stage := range []pgproxy.Stage{pgproxy.BeforeSend, pgproxy.AfterSend, pgproxy.AfterCommandComplete} {
 		t.Run(stage.String(), func(t *testing.T) {
 			t.Parallel()
 			o, url := onPostgres(t)
-			o = o.with(options{"TTL": ttl.String()})
 			proxy := pgproxy.Start(t, url)
-			releaser, other := start(t, o.with(options{"STORE_URL": proxy.URL()})), start(t, o)
+			releaser := start(t, o.with(options{"STORE_URL": proxy.URL(), "TTL": ttl.String(), "RENEW_INTERVAL": "500ms"}))
+			other := start(t, o.with(options{"RENEW_INTERVAL": "1s"})) // with which it looks for news that nobody told
 			holder := dial(t, releaser.socket)
 			token := holder.acquire("job", "")
 			var apps []*app

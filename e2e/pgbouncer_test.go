@@ -22,15 +22,15 @@ func TestPgBouncer(t *testing.T) {
 		t.Run(listen, func(t *testing.T) {
 			url := cluster.NewDatabase(t)
 			through := cluster.Pooler(t, url, 3) // fewer than two sidecars have connections
-			o := options{"STORE_URL": through, "LISTEN": listen, "POLL_INTERVAL": "100ms"}
+			o := options{"STORE_URL": through, "LISTEN": listen, "POLL_INTERVAL": "100ms", "RENEW_INTERVAL": "500ms"}
 			one, two := start(t, o), start(t, o)
 			exchange(t, one, two)
 			exchangeMany(t, one, two)
 
-			// Renewals go on: a lock outlives its TTL by far.
+			// Renewals go on: a lock outlives its TTL.
 			a, b := dial(t, one.socket), dial(t, two.socket)
-			token := a.acquire("renewed", `{"ttl_ms":2000}`)
-			for until := time.Now().Add(4 * time.Second); time.Now().Before(until); {
+			token := a.acquire("renewed", `{"ttl_ms":4000}`)
+			for until := time.Now().Add(6 * time.Second); time.Now().Before(until); {
 				b.call("PUT", lockPath("renewed"), `{"wait_ms":200}`).want(423, "wait_timeout")
 			}
 			a.release("renewed", token)

@@ -38,7 +38,7 @@ var namingFaults = map[string]string{}
 var expected = map[string]bool{
 	"LocksidecarLocksCutShort":   true, // max_hold
 	"LocksidecarAppsDropLocks":   true,
-	"LocksidecarLeaseNearExpiry": true, // a TTL of 3 s, and the race detector
+	"LocksidecarLeaseNearExpiry": true, // a short TTL, and the race detector
 	"LocksidecarLogLinesDropped": true, // the sidecars log at debug level
 	"LocksidecarHandOffsSlow":    true, // the race detector, and a machine that does other things
 	"LocksidecarStatementsSlow":  true, // as above
@@ -49,7 +49,7 @@ var expected = map[string]bool{
 func TestPrometheus(t *testing.T) {
 	r := otlptest.Start(t)
 	own := pgtest.Start(t, pgroles.Template())
-	o := options{"STORE_URL": own.NewDatabase(t), "TTL": "3s"}
+	o := options{"STORE_URL": own.NewDatabase(t), "TTL": "6s", "RENEW_INTERVAL": "1s"}
 	one, two := startScraped(t, r, o, "pod-a"), startScraped(t, r, o, "pod-b")
 	traffic := newTraffic(t, one.sidecar, two.sidecar)
 	p := startPrometheus(t, one, two)

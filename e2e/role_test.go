@@ -158,7 +158,7 @@ func TestRolesOfOwner(t *testing.T) {
 }
 
 func roleWorks(t *testing.T, early *sidecar, o options) {
-	one, two := start(t, o.with(options{"TTL": "2s", "POD": "one"})), start(t, o.with(options{"POD": "two"}))
+	one, two := start(t, o.with(options{"TTL": "4s", "RENEW_INTERVAL": "500ms", "POD": "one"})), start(t, o.with(options{"POD": "two"}))
 	exchange(t, one, two)
 
 	// A session that is asked to stop, and watched.

@@ -119,8 +119,8 @@ read -p "again? " y; echo back $y`)
 // TestRunCtrlZ: Ctrl-Z stops the job, fg continues it, with the terminal, and the
 // lock is held meanwhile, longer than its TTL.
 func TestRunCtrlZ(t *testing.T) {
-	const ttl = time.Second
-	s := start(t, options{"TTL": ttl.String()})
+	const ttl = 4 * time.Second
+	s := start(t, options{"TTL": ttl.String(), "RENEW_INTERVAL": "500ms"})
 	term := onTerminal(t, s, `
 $RUN k -- bash -c 'read x; echo got $x'
 echo stopped $?
@@ -131,7 +131,7 @@ echo code $?`)
 	eventually(t, "the command to read", func() bool { return term.belongsTo("read x") })
 	term.keys(ctrlZ)
 	term.says("stopped 147")
-	time.Sleep(2 * ttl) // the time is what is tested
+	time.Sleep(ttl * 3 / 2) // the time is what is tested
 	s.awaitHeld("k")
 	term.keys("go\n")
 	eventually(t, "the command to read", func() bool { return term.belongsTo("read x") })

