@@ -416,15 +416,16 @@ export class Client {
   }
 
   async #twice<T>(get: () => Promise<Session>, call: (session: Session) => Promise<T>): Promise<T> {
-    const session = await get();
+    let session: Session | undefined;
     try {
+      session = await get(); // which may ask over a kept connection that has died, too
       return await call(session);
     } catch (error) {
       if (this.#closed || !brokeOff(error)) {
         throw error;
       }
       if (error instanceof SessionEndedError) {
-        session.end("disconnected"); // its stream is about to say so
+        session?.end("disconnected"); // its stream is about to say so
       }
       return call(await get());
     }

@@ -148,6 +148,18 @@ describe("a session that is lost", () => {
     }
   });
 
+  test("nor of the next call of a client that has no session", async () => {
+    const own = await Sidecar.start();
+    try {
+      const client = own.client();
+      await client.get("stale");
+      own.endNow();
+      await assert.rejects(client.get("stale"), UnreachableError);
+    } finally {
+      await own.remove();
+    }
+  });
+
   test("a wait does not bear it for longer than reconnectMs", async () => {
     const own = await Sidecar.start();
     try {
