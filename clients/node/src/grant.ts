@@ -22,6 +22,8 @@ export class Grant {
   #stopController: AbortController | undefined;
   #expiry: NodeJS.Timeout | undefined;
   readonly #listeners = new Set<GrantListener>();
+  // Requests to stop that were heard when nobody listened yet.
+  readonly #untold: Stopping[] = [];
 
   constructor(wire: Pick<WireGrant, "key" | "token">) {
     this.key = wire.key;
@@ -52,10 +54,15 @@ export class Grant {
     return this.#stopController.signal;
   }
 
+  /** listen tells the listener from now on. The first one is also told what came before the grant. */
   listen(listener: GrantListener): void {
     this.#listeners.add(listener);
-    if (this.#lost) {
-      listener.onLost?.(this.#lost);
+    for (const stopping of this.#untold.splice(0)) {
+      tell(() => listener.onStop?.(stopping));
+    }
+    const lost = this.#lost;
+    if (lost) {
+      tell(() => listener.onLost?.(lost));
     }
   }
 
@@ -78,6 +85,9 @@ export class Grant {
 
   askToStop(stopping: Stopping): void {
     this.stopping = stopping;
+    if (this.#listeners.size === 0) {
+      this.#untold.push(stopping);
+    }
     this.#stopController?.abort(new StopRequestedError(this.key, stopping.reason));
     for (const listener of this.#listeners) {
       tell(() => listener.onStop?.(stopping));

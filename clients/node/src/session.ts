@@ -191,7 +191,9 @@ export class Session {
       grant = new Grant(wire);
       this.#grants.set(id, grant);
     }
-    for (const news of this.#early.get(id) ?? []) {
+    const early = this.#early.get(id) ?? [];
+    this.#early.delete(id); // it is told once, also where the owner enters again
+    for (const news of early) {
       news(grant);
     }
     return grant;

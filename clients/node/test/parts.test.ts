@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { UnsupportedError } from "locksidecar";
+import { Grant } from "../dist/grant";
 import { EventParser } from "../dist/sse";
 import { errorOf, requireFeature, requireFields } from "../dist/wire";
 
@@ -25,6 +26,20 @@ test("a stream may be cut anywhere, also inside of a character", () => {
 
 test("an event without its empty line is not there yet", () => {
   assert.deepEqual(new EventParser().push(Buffer.from("event: lost\ndata: {}\n")), []);
+});
+
+test("a request to stop that was read before the grant is told to its holder, and to nobody else", () => {
+  const grant = new Grant({ key: "early", token: 7 });
+  grant.askToStop({ reason: "deploy", requestedAt: null });
+  const told: [string, string | null][] = [];
+  grant.listen({ onStop: ({ reason }) => told.push(["first", reason]) });
+  grant.listen({ onStop: ({ reason }) => told.push(["again", reason]) });
+  assert.deepEqual(told, [["first", "deploy"]]);
+  grant.askToStop({ reason: "now", requestedAt: null });
+  assert.deepEqual(told.slice(1), [
+    ["first", "now"],
+    ["again", "now"],
+  ]);
 });
 
 test("nothing is sent that the sidecar does not name", () => {

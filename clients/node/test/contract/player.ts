@@ -264,7 +264,7 @@ export class Player {
   /** #follow makes a lock's news the events of its session. */
   #follow(party: Party, lock: Lock): void {
     party.locks.push(lock);
-    lock.signal.addEventListener("abort", () => {
+    const lost = (): void => {
       const { reason } = lock.lost ?? {};
       const end = { event: "end" };
       if (reason !== "disconnected") {
@@ -272,13 +272,23 @@ export class Player {
       } else if (!party.events.some(({ event }) => event === "end")) {
         party.events.push(end);
       }
-    });
+    };
+    if (lock.lost) {
+      lost(); // the news was read before the grant
+    } else {
+      lock.signal.addEventListener("abort", lost);
+    }
   }
 
   async #acquire(party: Party, key: string, options: AcquireOptions, onSuccess: "skip" | undefined): Promise<Members> {
-    let lock: Lock;
-    const heard = (stopping: { reason: string | null }): void => {
-      party.events.push({ event: "stop", key: lock.key, token: lock.token, reason: stopping.reason });
+    let lock: Lock | undefined;
+    const early: (string | null)[] = []; // read before the grant
+    const heard = ({ reason }: { reason: string | null }): void => {
+      if (lock) {
+        party.events.push({ event: "stop", key: lock.key, token: lock.token, reason });
+      } else {
+        early.push(reason);
+      }
     };
     const mine = { ...options, onStop: heard };
     if (onSuccess === undefined) {
@@ -292,6 +302,9 @@ export class Player {
         throw got.error;
       }
       lock = got.lock;
+    }
+    for (const reason of early) {
+      heard({ reason });
     }
     this.#follow(party, lock);
     return granted(lock);
