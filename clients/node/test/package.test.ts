@@ -124,7 +124,7 @@ describe("the tarball", { concurrency: false }, () => {
   const program = `import { Client, type Lock } from 'locksidecar';
     async function main(): Promise<void> {
       await using client = new Client();
-      await using lock: Lock = await client.acquire('typed', { waitMs: 1000, signal: AbortSignal.timeout(5000) });
+      await using lock: Lock = await client.acquire('typed', { waitMs: 60_000, signal: AbortSignal.timeout(60_000) });
       console.log(lock.key);
     }
     void main();`;

@@ -140,9 +140,12 @@ export async function until(what: string, is: () => Promise<boolean> | boolean):
   }
 }
 
-/** queued waits until so many wait for a key. */
+/** queued waits until so many stand in line for a key, as the store sees it: the sidecar counts who is about to, too. */
 export function queued(client: Client, key: string, length: number): Promise<void> {
-  return until(`${length} wait for ${key}`, async () => (await client.get(key)).queueLength === length);
+  return until(
+    `${length} wait for ${key}`,
+    async () => (await client.get(key, { fresh: true })).queueLength === length,
+  );
 }
 
 /** aborted waits for a signal, and returns its reason. */
