@@ -38,8 +38,8 @@ func TestTally(t *testing.T) {
 func TestPace(t *testing.T) {
 	const rate, n = 1000, 50
 	ctx, cancel := context.WithCancel(t.Context())
+	began := time.Now() // before the first may begin
 	permits := pace(ctx, rate)
-	began := time.Now()
 	for range n {
 		<-permits
 	}
