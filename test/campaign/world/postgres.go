@@ -165,7 +165,7 @@ func (p *Postgres) Freeze() (thaw func(), stopped int, err error) {
 }
 
 // KillOne ends one backend of a sidecar with kill -9. The server takes that for a crash
-// and starts anew by itself.
+// and starts anew by itself. An error says that it has killed none.
 func (p *Postgres) KillOne() (killed int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -179,7 +179,10 @@ func (p *Postgres) KillOne() (killed int, err error) {
 	if err := conn.QueryRow(ctx, any1, role).Scan(&pid); err != nil {
 		return 0, fmt.Errorf("no backend of a sidecar: %w", err)
 	}
-	return 1, syscall.Kill(pid, syscall.SIGKILL)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return 0, fmt.Errorf("backend %d has just ended: %w", pid, err)
+	}
+	return 1, nil
 }
 
 // Terminate ends the connections of sidecars whose last statement is LIKE the pattern.
@@ -202,8 +205,9 @@ func (p *Postgres) Step(by time.Duration) error {
 }
 
 // Ahead is by how much the server's clock is ahead of this machine's: at most by as much
-// less as the quickest of some answers took.
+// less as the quickest of some answers took, which are so many that one was quick.
 func (p *Postgres) Ahead() (time.Duration, error) {
+	const some, quick = 10, 5 * time.Millisecond
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, p.URL())
@@ -213,7 +217,7 @@ func (p *Postgres) Ahead() (time.Duration, error) {
 	defer func() { _ = conn.Close(ctx) }()
 	var ahead time.Duration
 	quickest := patience
-	for range 10 {
+	for n := 0; n < some || quickest > quick && ctx.Err() == nil; n++ {
 		var now time.Time
 		asked := time.Now()
 		if err := conn.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now); err != nil {
