@@ -20,7 +20,7 @@ const waiting = `SELECT key, id, lease_id::text, coalesce(data, '{}') FROM locks
 // the machine was slow: a look and its pause took much longer than they should.
 func Observe(ctx context.Context, url string, every time.Duration, rec *history.Recorder) {
 	o := &observer{rec: rec, noted: make(map[string]history.Op)}
-	defer o.disconnect(ctx)
+	defer o.leave(ctx)
 	for ctx.Err() == nil {
 		began := history.Now()
 		if o.conn == nil {
@@ -43,12 +43,24 @@ type observer struct {
 	rec   *history.Recorder
 	conn  *pgx.Conn
 	noted map[string]history.Op // the last of each key
+	// closed is closed when nothing goes on any more on the last connection.
+	closed <-chan struct{}
 }
 
 func (o *observer) disconnect(ctx context.Context) {
 	if o.conn != nil {
+		o.closed = o.conn.PgConn().CleanupDone()
 		_ = o.conn.Close(context.WithoutCancel(ctx))
 		o.conn = nil
+	}
+}
+
+// leave also waits for what goes on behind the end of a look that was broken off: the
+// server is asked to cancel it.
+func (o *observer) leave(ctx context.Context) {
+	o.disconnect(ctx)
+	if o.closed != nil {
+		<-o.closed
 	}
 }
 
