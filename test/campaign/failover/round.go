@@ -188,18 +188,26 @@ func (r *round) strike(name string) error {
 }
 
 // times are since when the new primary takes writes, and since when the PgBouncer leads
-// there.
-type times struct{ direct, pooled time.Time }
+// there; and what an app needed meanwhile.
+type times struct {
+	direct, pooled time.Time
+	connects       *connects
+}
 
-func (r *round) failOver(before error) (times, error) {
+func (r *round) failOver(before error) (t times, err error) {
 	if before != nil {
 		return times{}, before
 	}
-	direct, err := r.promote()
+	t.connects = measure(r.standby().URL(r.database)) // it takes those who only read already
+	t.direct, err = r.promote()
 	if err == nil {
 		err = r.pooler.Point(r.leader())
 	}
-	return times{direct, time.Now()}, err
+	t.pooled = time.Now()
+	if err != nil {
+		t.connects.stop()
+	}
+	return t, err
 }
 
 // comeBack lets the old primary come back for a while. It knows of no other.
@@ -230,6 +238,7 @@ func (r *round) comeBack() error {
 func rules() check.Rules {
 	r := check.DefaultRules()
 	r.Least = least
+	r.Handoff = patience // nobody observes how slow the machine is in the moments before the fault
 	return r
 }
 

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -150,13 +149,12 @@ func (s *scene) probe() {
 
 // foundInTime is nil when each sidecar has granted within 2 seconds; and, where the machine
 // has other things to do, as much longer as an app takes to connect to the new primary ten
-// times, at its slowest meanwhile. A PgBouncer may have to
+// times, at its slowest since before the promotion. A PgBouncer may have to
 // wait before it tries again; and what a sidecar has just sent through it to a server that
 // hangs is given up after its timeout only: to the sidecar, the PgBouncer is well.
 func (s *scene) foundInTime(writable times, hangs bool) error {
 	var errs []error
-	slowest, stop := s.connects()
-	defer stop()
+	defer writable.connects.stop()
 	for i, p := range s.probers {
 		since, limit := writable.direct, findsWithin
 		if i == pooled {
@@ -166,7 +164,7 @@ func (s *scene) foundInTime(writable times, hangs bool) error {
 			limit += storeTimeout
 		}
 		took, err := p.grantedAfter(since, patience)
-		if slow := slowest(); err == nil && took > limit+10*slow {
+		if slow := writable.connects.slowest(); err == nil && took > limit+10*slow {
 			err = fmt.Errorf("%s took %s to find the new primary, an app %s to connect to it", s.sidecars[i].Name(), took, slow)
 		}
 		s.found[i] = append(s.found[i], took)
@@ -175,27 +173,47 @@ func (s *scene) foundInTime(writable times, hangs bool) error {
 	return errors.Join(errs...)
 }
 
-// connects measures until stop how long it takes to connect to the primary. slowest is how
-// long it took at most, if that was long.
-func (s *scene) connects() (slowest func() time.Duration, stop func()) {
-	const long = 50 * time.Millisecond
-	var most atomic.Int64
-	url := s.leader().URL(s.database)
+// connects measures until stop how long it takes to connect to a server, again and again.
+type connects struct {
+	mu   sync.Mutex // held while one is measured
+	most time.Duration
+	stop func()
+}
+
+// measure begins. That the process stands still between two of them counts, too.
+func measure(url string) *connects {
+	const long, pause = 50 * time.Millisecond, 10 * time.Millisecond
+	c := &connects{}
+	one := func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		began := time.Now()
+		if err := do(url, "SELECT 1"); err != nil {
+			return err
+		}
+		time.Sleep(pause) // the pause of a poll
+		if took := time.Since(began) - pause; took > long {
+			c.most = max(c.most, took)
+		}
+		return nil
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
-		for ctx.Err() == nil {
-			began := time.Now()
-			if err := do(url, "SELECT 1"); err != nil {
-				return
-			}
-			if took := time.Since(began); took > long {
-				most.Store(max(most.Load(), int64(took)))
-			}
-			time.Sleep(10 * time.Millisecond) // the pause of a poll
+		var err error
+		for err == nil && ctx.Err() == nil {
+			err = one()
 		}
 	})
-	return func() time.Duration { return time.Duration(most.Load()) }, func() { cancel(); running.Wait() }
+	c.stop = func() { cancel(); running.Wait() }
+	return c
+}
+
+// slowest is how long it took at most, if that was long. What is being measured counts.
+func (c *connects) slowest() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.most
 }
 
 // faithful asks the old primary for locks, by a sidecar that knows no other, for so long.
