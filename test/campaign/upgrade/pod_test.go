@@ -17,13 +17,16 @@ import (
 const (
 	patience = 30 * time.Second
 	ttl      = 2 * time.Second
-	drain    = time.Second
+	// longTTL is for locks that must not be lost while a busy machine does other things.
+	longTTL = 8 * time.Second
+	drain   = time.Second
 )
 
 // pod is a place for a sidecar: its socket stays, releases come and go.
 type pod struct {
 	*testing.T
 	name, socket, log, database string
+	ttl                         time.Duration
 	cmd                         *exec.Cmd
 	ended                       chan struct{}
 }
@@ -34,7 +37,7 @@ func newPod(t *testing.T, name, database string) *pod {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pod{T: t, name: name, socket: filepath.Join(folder, "s"), log: filepath.Join(folder, "log"), database: database}
+	p := &pod{T: t, name: name, socket: filepath.Join(folder, "s"), log: filepath.Join(folder, "log"), database: database, ttl: ttl}
 	t.Cleanup(func() {
 		if p.cmd != nil {
 			_ = p.cmd.Process.Kill()
@@ -53,7 +56,7 @@ func (p *pod) command(binary string, args ...string) *exec.Cmd {
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	for name, value := range map[string]string{
 		"STORE_URL": p.database, "SOCKET": p.socket, "POD": p.name, "LOG_FORMAT": "text",
-		"TTL": ttl.String(), "DRAIN_TIMEOUT": drain.String(), "STORE_TIMEOUT": "2s", "POLL_INTERVAL": "500ms",
+		"TTL": p.ttl.String(), "DRAIN_TIMEOUT": drain.String(), "STORE_TIMEOUT": "2s", "POLL_INTERVAL": "500ms",
 	} {
 		cmd.Env = append(cmd.Env, "LOCKSIDECAR_"+name+"="+value)
 	}

@@ -23,6 +23,9 @@ func TestTooOld(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	old, busy, later := newPod(t, "old", url), newPod(t, "busy", url), newPod(t, "later", url)
+	for _, p := range []*pod{old, busy, later} {
+		p.ttl = longTTL
+	}
 	if out, err := later.command(built.next, "migrate").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -57,7 +60,7 @@ func TestTooOld(t *testing.T) {
 	}
 	// What is held is held on: it is renewed beyond the lease that it had.
 	old.await("renewing", func() error {
-		if now := pgtest.Query[time.Time](t, url, expiry); now.Sub(before) < ttl {
+		if now := pgtest.Query[time.Time](t, url, expiry); now.Sub(before) < longTTL {
 			return fmt.Errorf("the lease ends %s later than before", now.Sub(before))
 		}
 		return nil
