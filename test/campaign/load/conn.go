@@ -36,6 +36,7 @@ type answer struct {
 	Waited    int64    `json:"waited_ms"`
 	Code      string   `json:"code"`
 	Reason    string   `json:"reason"`
+	Detail    string   `json:"detail"`
 	Cached    bool     `json:"cached"`
 	Position  int      `json:"queue_position"`
 	Holder    *holder  `json:"holder"`
@@ -46,9 +47,13 @@ type answer struct {
 // holder is all that clients want to know of another one: whether there is one.
 type holder struct{}
 
-// note is what stands in the history of it.
+// note is what stands in the history of it; of what is the sidecar's matter, also the detail.
 func (a answer) note() string {
-	return strings.TrimSpace(fmt.Sprint(a.status, " ", a.Code, " ", a.Reason))
+	text := fmt.Sprint(a.status, " ", a.Code, " ", a.Reason)
+	if a.status >= 500 {
+		text += " " + a.Detail
+	}
+	return strings.TrimSpace(text)
 }
 
 func dial(ctx context.Context, socket string) (*conn, error) {
