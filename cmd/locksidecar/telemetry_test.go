@@ -1,12 +1,17 @@
 package main
 
 import (
+	"errors"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/locksidecar/locksidecar/internal/config"
 )
@@ -23,24 +28,41 @@ func TestBadTelemetryIsAConfigurationError(t *testing.T) {
 // What was not sent before the end is sent at the end, after all else has stopped.
 func TestTelemetryIsFlushedLast(t *testing.T) {
 	var sent atomic.Int32
-	log := &atomic.Pointer[logLines]{}
+	arrived, answer := make(chan struct{}, 1), make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(answer) })
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
-		text := log.Load().text()
-		if r.URL.Path == "/v1/metrics" && strings.Contains(text, "msg=stopping") && !strings.Contains(text, "msg=stopped") {
-			sent.Add(1)
+		if r.URL.Path == "/v1/metrics" && sent.Add(1) == 1 {
+			arrived <- struct{}{}
+			<-answer
 		}
 	}))
 	defer receiver.Close()
+	defer goOn()
 	t.Setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", receiver.URL+"/v1/metrics")
 	in := serve(t, map[string]string{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": receiver.URL + "/v1/metrics"}, "msg=ready")
-	log.Store(in.log)
+	if n := sent.Load(); n != 0 {
+		t.Fatalf("sent %d times before the stop", n)
+	}
 	in.stop()
+	select {
+	case <-arrived:
+	case <-time.After(patience):
+		t.Fatalf("nothing is sent:\n%s", in.log.text())
+	}
+	if _, err := os.Lstat(in.socket); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("sent while the socket is there: %v", err)
+	}
+	in.log.await(t, "msg=stopping") // lines are written beside what they tell of
+	if strings.Contains(in.log.text(), "msg=stopped") {
+		t.Errorf("sent after the end:\n%s", in.log.text())
+	}
+	goOn()
 	if err := in.end(t); err != nil {
 		t.Error(err)
 	}
-	if sent.Load() != 1 {
-		t.Errorf("sent %d times between the stop and the end:\n%s", sent.Load(), in.log.text())
+	if n := sent.Load(); n != 1 {
+		t.Errorf("sent %d times:\n%s", n, in.log.text())
 	}
 }
 
