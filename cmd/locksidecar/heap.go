@@ -49,11 +49,12 @@ func percentFor(live uint64) int {
 }
 
 // afterEachCollection calls f by the finalizer of an object that nobody refers to: it runs
-// once the object is collected, and makes the next one.
+// once the object is collected, and makes the next one. First, or a collection that comes
+// while f runs would be missed.
 func afterEachCollection(f func()) {
 	type nobodys struct{ _ *byte }
 	runtime.SetFinalizer(&nobodys{}, func(*nobodys) {
-		f()
 		afterEachCollection(f)
+		f()
 	})
 }
