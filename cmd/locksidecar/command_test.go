@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -49,7 +50,7 @@ func TestCommandsAgainstASidecar(t *testing.T) {
 		{[]string{"release", "dir/k", "--token", token}, exitRefused, "released"},
 		{[]string{"acquire", "k", "--ttl", "1ms"}, exitUsage, "500"},
 		{[]string{"acquire", "k", "--ttl", "1s", "--request-id", "x"}, exitUsage, "request_id"},
-		{[]string{"acquire", "..", "--ttl", "1s"}, exitOK, ""},
+		{[]string{"acquire", "..", "--ttl", "60s"}, exitOK, ""},
 		{[]string{"get", ".."}, exitOK, "state       held"},
 		{[]string{"health"}, exitOK, "healthy\n"},
 	}
@@ -178,6 +179,8 @@ func TestReleaseAnswersJSON(t *testing.T) {
 }
 
 func TestCompletion(t *testing.T) {
+	defer func(was time.Duration) { completionPatience = was }(completionPatience)
+	completionPatience = patience
 	in := serve(t, nil, "msg=ready")
 	app := dialApp(t, in.socket)
 	app.acquire("job:1")

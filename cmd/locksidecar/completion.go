@@ -8,12 +8,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const (
-	// completionPatience: who presses TAB does not wait for a sidecar that hangs.
-	completionPatience = time.Second
-	// maxCompletions is how many keys are shown: who sees so many types another letter.
-	maxCompletions = 200
-)
+// maxCompletions is how many keys are shown: who sees so many types another letter.
+const maxCompletions = 200
+
+// completionPatience: who presses TAB does not wait for a sidecar that hangs. Tests do.
+var completionPatience = time.Second
 
 // completeKey completes KEY by the keys that are held. The shell shows them as they
 // are, so one that does something to a terminal is not offered.
