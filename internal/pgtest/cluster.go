@@ -336,12 +336,36 @@ func freePort() (int, error) {
 	var err error
 	for range tries {
 		port := first + rand.N(ports)
-		var listener net.Listener
-		if listener, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			return port, listener.Close()
+		if err = claim(port); err == nil {
+			return port, nil
 		}
 	}
 	return 0, fmt.Errorf("pgtest: %w", err)
+}
+
+// claims are the ports that this process was given: for each a UDP socket of the same number,
+// for as long as the process lives. The tests of several packages run at once, and a server
+// binds its port seconds after it was found free.
+var claims struct {
+	mu      sync.Mutex
+	sockets []net.PacketConn
+}
+
+// claim fails if somebody listens on the port, or another process of this package claims it.
+func claim(port int) error {
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	socket, err := net.ListenPacket("udp", address)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return errors.Join(err, socket.Close())
+	}
+	claims.mu.Lock()
+	defer claims.mu.Unlock()
+	claims.sockets = append(claims.sockets, socket)
+	return listener.Close()
 }
 
 // FreeAddress is an address on this machine for a server of another program, which takes

@@ -1,0 +1,28 @@
+package pgtest
+
+import (
+	"net"
+	"strconv"
+	"testing"
+)
+
+// A port is given to one alone, though he may not listen there yet, and none on which
+// somebody listens.
+func TestAPortIsGivenOnce(t *testing.T) {
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if claim(port) == nil {
+		t.Errorf("port %d was given twice", port)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	_, text, _ := net.SplitHostPort(listener.Addr().String())
+	if port, err = strconv.Atoi(text); err != nil || claim(port) == nil {
+		t.Errorf("port %d was given, and somebody listens there: %v", port, err)
+	}
+}
