@@ -326,9 +326,17 @@ func TestACollectorThatHangs(t *testing.T) {
 		t.Errorf("spans wait for the collector: %s", took)
 	}
 	begin = time.Now()
-	// Less than it takes to give up all that is queued. An end that comes before it has
-	// begun would leave goroutines behind.
-	if err := stop(t, tel, 400*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+	// Less than it takes to give up all that is queued. It counts from when the end has begun:
+	// a limit that is over before leaves goroutines behind.
+	limit, reach := context.WithCancel(t.Context())
+	defer reach()
+	stopped := make(chan error, 1)
+	go func() { stopped <- tel.Stop(limit) }()
+	for late := begin.Add(patience); recording(t, tel) && time.Now().Before(late); {
+		time.Sleep(time.Millisecond) // the pause of a poll
+	}
+	time.AfterFunc(400*time.Millisecond, reach)
+	if err := <-stopped; !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
 	if took := time.Since(begin); took > 5*time.Second {
@@ -344,6 +352,14 @@ func TestACollectorThatHangs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// recording says whether spans are still made: none are once the end has begun.
+func recording(t *testing.T, tel *Telemetry) bool {
+	t.Helper()
+	_, span := tel.Tracers.Tracer("test").Start(t.Context(), "asked")
+	defer span.End()
+	return span.IsRecording()
 }
 
 // Nor does one whose exporter does not care how long it may take.
