@@ -102,7 +102,7 @@ func exactly(n int) cobra.PositionalArgs {
 // joinWait lets --wait stand alone (wait for ever) or before its duration: the
 // flag library reads an optional value only when it is written --wait=30s.
 func joinWait(args []string) []string {
-	var joined []string
+	joined := make([]string, 0, len(args)) // for nil the library would read the process's own
 	for i := 0; i < len(args); i++ {
 		if args[i] == "--" {
 			return append(joined, args[i:]...)
