@@ -167,7 +167,8 @@ type Store interface {
 
 	// Signal asks holders for something, whoever they are. Standings: Holds (a Stop is
 	// noted in the lock; a session's holder will be told, and those who watch hear of a
-	// Stop if there is a holder, for a hold alone may keep the lock; a Break of a lock that no
+	// Stop if there is a holder, for a hold alone may keep the lock, but perhaps not of one
+	// that only has another reason than the one before; a Break of a lock that no
 	// session claims, because it is bind:ttl or its lease stands, is done), UnknownToken
 	// (nobody holds the key), NotJudged. A Break of a session's lock ends its MinHold at
 	// once, so that it is free at its lease's end even if its sidecar is gone.

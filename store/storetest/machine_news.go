@@ -145,7 +145,7 @@ func (m *machine) hearEvents(t *rapid.T, by int) {
 	}
 	var wanted []store.Event
 	for _, e := range m.model.events {
-		if e.by != by || m.unsure(by, e.Key) {
+		if e.by != by || m.unsure(by, e.Key) || m.mayKeepQuiet(e.Event) {
 			continue
 		}
 		if e.Kind == store.EventAcquired {
@@ -160,7 +160,7 @@ func (m *machine) hearEvents(t *rapid.T, by int) {
 		defer ear.mu.Unlock()
 		for _, e := range ear.events {
 			if e.Kind != store.EventExpired {
-				if !m.unsure(by, e.Key) && !m.late(by, e) {
+				if !m.unsure(by, e.Key) && !m.late(by, e) && !m.mayKeepQuiet(e) {
 					heard = append(heard, e)
 				}
 				continue
@@ -192,6 +192,13 @@ func (m *machine) unsure(by int, key string) bool {
 // late: it happened before the instance watched, and was told by another after.
 func (m *machine) late(by int, e store.Event) bool {
 	return !m.exact() && m.model.lock(e.Key).since[by].has(e)
+}
+
+// mayKeepQuiet: a holder is asked to stop again, for another reason, than which little is
+// easier to ask for. A store that is not exact need not tell each time, nor at once.
+func (m *machine) mayKeepQuiet(e store.Event) bool {
+	return e.Kind == store.EventStopping && !m.exact() &&
+		slices.ContainsFunc(m.model.lock(e.Key).again[e.Token], func(reason *string) bool { return sameReason(reason, e.Stopping.Reason) })
 }
 
 func sameEvent(a, b store.Event) bool {

@@ -75,6 +75,8 @@ type modelLock struct {
 	since map[int]modelPast
 	// expired are the grants that ended with their lease, until that is told, by instance.
 	expired map[int]map[int64]bool
+	// again are the reasons for which grants were asked to stop once more.
+	again map[int64][]*string
 }
 
 type modelSkip struct {
@@ -93,6 +95,7 @@ func (m *model) lock(key string) *modelLock {
 	if m.locks[key] == nil {
 		m.locks[key] = &modelLock{
 			key: key, skips: map[store.GrantID]modelSkip{}, watchers: map[int]store.LeaseID{}, since: map[int]modelPast{}, expired: map[int]map[int64]bool{},
+			again: map[int64][]*string{},
 		}
 	}
 	return m.locks[key]

@@ -62,6 +62,9 @@ func (m *model) signal(g store.Signal) store.Standing {
 		if k.stopping != nil && sameReason(k.stopping.reason, g.Reason) {
 			return store.Holds
 		}
+		if k.stopping != nil {
+			k.again[k.token] = append(k.again[k.token], g.Reason)
+		}
 		k.stopping = &modelStop{g.Reason}
 		if !k.released {
 			m.tell(k, store.Event{Kind: store.EventStopping, Token: k.token, Stopping: &store.Stopping{Reason: g.Reason}})

@@ -27,8 +27,9 @@
 // told is waited for after each operation, so a lost hand-off fails the run.
 //
 // All stores do the same. They differ in how something is told: one that is not exact may
-// tell it later, in two steps, or twice, and of watches that are over. Each place that asks
-// for exact says what the difference is.
+// tell it later, in two steps, or twice, and of watches that are over, and may not tell who
+// watches that a holder is asked to stop once more. Each place that asks for exact says what
+// the difference is.
 package storetest
 
 import (
