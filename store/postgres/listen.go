@@ -60,6 +60,7 @@ type ear struct {
 	s       *Store
 	channel string
 	alive   time.Duration // see earAlive
+	wait    time.Duration // see listenWait
 	hears   atomic.Bool
 	wake    chan struct{}
 
@@ -74,7 +75,7 @@ type ear struct {
 
 func newEar(s *Store) *ear {
 	id := s.config.Identity
-	e := &ear{s: s, channel: channelOf(id.Namespace, id.Instance), alive: earAlive, wake: make(chan struct{}, 1)}
+	e := &ear{s: s, channel: channelOf(id.Namespace, id.Instance), alive: earAlive, wait: listenWait, wake: make(chan struct{}, 1)}
 	e.turn(s.config.Listen == ListenAlways)
 	return e
 }
@@ -131,7 +132,7 @@ func (e *ear) ready(ctx context.Context) {
 		return
 	default:
 	}
-	timer := time.NewTimer(listenWait)
+	timer := time.NewTimer(e.wait)
 	defer timer.Stop()
 	select {
 	case <-tried:
