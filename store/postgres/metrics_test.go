@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
+	"github.com/locksidecar/locksidecar/internal/pgproxy"
 	"github.com/locksidecar/locksidecar/internal/pgtest"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
@@ -166,15 +167,23 @@ func useAll(t *testing.T, s store.Store) {
 
 func TestFailedStatementsAreMeasured(t *testing.T) {
 	url := cluster.NewDatabase(t)
-	s, f := measured(t, postgres.Config{URL: url, Timeout: 2 * time.Second})
+	s, f := measured(t, postgres.Config{URL: url})
 	lease := openLease(t, s, time.Hour)
 	token := want(t, acquire(t, s, askFor("k", lease)), store.Granted).Token
 	conn := connect(t, url)
 	exec(t, conn, "BEGIN")
 	exec(t, conn, "SELECT FROM locksidecar.locks FOR UPDATE")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if _, err := s.Release(ctx, []store.Claim{{Key: "k", Token: token, Lease: lease}}); err == nil {
+	failed := make(chan error, 1)
+	go func() {
+		_, err := s.Release(ctx, []store.Claim{{Key: "k", Token: token, Lease: lease}})
+		failed <- err
+	}()
+	awaitBlocked(t, url)
+	<-time.After(100 * time.Millisecond) // it has begun, and takes so long at least
+	cancel()
+	if err := <-failed; err == nil {
 		t.Fatal("released while somebody had the row locked")
 	}
 	exec(t, conn, "ROLLBACK")
@@ -220,14 +229,17 @@ func TestBatchesAreMeasured(t *testing.T) {
 
 func TestStateOfTheListener(t *testing.T) {
 	url := cluster.NewDatabase(t)
-	s, f := measured(t, postgres.Config{URL: url})
+	proxy := pgproxy.Start(t, url)
+	s, f := measured(t, postgres.Config{URL: proxy.URL()})
 	if got := f.state().Listener; got != "off" {
 		t.Errorf("%s, nobody listens", got)
 	}
 	s.Listen(true)
 	poll(t, "it listens", func() bool { return f.state().Listener == "listening" })
+	proxy.Refuse(true) // so that it connects for as long as it takes to see that
 	exec(t, connect(t, url), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%LISTEN%' AND pid <> pg_backend_pid()")
 	poll(t, "it connects again", func() bool { return f.state().Listener == "connecting" })
+	proxy.Refuse(false)
 	poll(t, "it listens again", func() bool { return f.state().Listener == "listening" })
 	s.Listen(false)
 	poll(t, "it is off", func() bool { return f.state().Listener == "off" })
