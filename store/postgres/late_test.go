@@ -178,7 +178,7 @@ func TestOpenExpired(t *testing.T) {
 // A lease that ends while a release waits for a row is judged as it is then.
 func TestAReleaseThatWaitedJudgesTheLeaseAfterwards(t *testing.T) {
 	s := newScene(t)
-	short := openLease(t, s, time.Second)
+	short := openLease(t, s, time.Hour)
 	var claims []store.Claim
 	for _, key := range []string{"a", "b"} {
 		token := want(t, acquire(t, s, askFor(key, short)), store.Granted).Token
@@ -186,7 +186,7 @@ func TestAReleaseThatWaitedJudgesTheLeaseAfterwards(t *testing.T) {
 	}
 	exec(t, s.other, "BEGIN")
 	exec(t, s.other, "SELECT FROM locksidecar.locks WHERE key = 'a' FOR UPDATE")
-	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + ttl WHERE id = $1", short)
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + interval '1 s' WHERE id = $1", short)
 	verdicts := make(chan []store.Verdict, 1)
 	go func() {
 		v, err := s.Release(t.Context(), claims)
