@@ -169,7 +169,8 @@ func (in *instance) forget(ids ...store.SignalID) {
 	}
 }
 
-// awaitSignals waits for the hint that there are signals, where it arrives.
+// awaitSignals waits for the hint that there are signals, where it arrives. The instance
+// must have listened when they were sent: see listens.
 func (in *instance) awaitSignals() {
 	in.Helper()
 	if in.Traits().Polls {
@@ -180,6 +181,13 @@ func (in *instance) awaitSignals() {
 	case <-time.After(patience):
 		in.Fatal("no news of signals")
 	}
+}
+
+// listens returns when nothing is missed any more that is told from now on, where it arrives:
+// before that, no Watch takes effect.
+func (in *instance) listens() {
+	in.Helper()
+	in.watch(in.lease, "not a key of this test")
 }
 
 // renewalSays checks whether a renewal tells of signals.
@@ -215,6 +223,7 @@ func (f *fixture) sameReason(got *string, want string) {
 
 func stopTold(f *fixture) {
 	a, b := f.pair()
+	a.listens()
 	lease := a.openLease(longTTL)
 	ask := a.askUnder(lease, "k")
 	token := a.granted(ask).Token
@@ -367,6 +376,7 @@ func stopRepeated(f *fixture) {
 
 func breakTold(f *fixture) {
 	a, b := f.pair()
+	a.listens()
 	ask := a.askHold("k", longTTL, longHold)
 	token := a.granted(ask).Token
 	waiter := b.ask("k")
