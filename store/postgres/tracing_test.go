@@ -36,6 +36,10 @@ func newTraced(t *testing.T, config postgres.Config, options ...sdktrace.TracerP
 	return traced{s, spans, provider}
 }
 
+// trial is the span of a connection that is tried before it is used, because it has rested
+// for a second: on a busy machine any may have.
+const trial = "--"
+
 // call runs something in a span of its own and returns the spans below it.
 func (s traced) call(t *testing.T, do func(context.Context)) []tracetest.SpanStub {
 	t.Helper()
@@ -45,7 +49,7 @@ func (s traced) call(t *testing.T, do func(context.Context)) []tracetest.SpanStu
 	call.End()
 	var found []tracetest.SpanStub
 	for _, span := range s.spans.GetSpans() {
-		if span.Name == "call" {
+		if span.Name == "call" || span.Name == trial {
 			continue
 		}
 		if span.SpanContext.TraceID() != call.SpanContext().TraceID() {
@@ -140,7 +144,7 @@ func TestAFailedStatementIsAFailedSpan(t *testing.T) {
 	for name, listen := range map[string]postgres.Listen{"own sessions": postgres.ListenAuto, "shared sessions": postgres.ListenNever} {
 		t.Run(name, func(t *testing.T) {
 			url := cluster.NewDatabase(t)
-			s := newTraced(t, postgres.Config{URL: url, Listen: listen, Timeout: time.Second})
+			s := newTraced(t, postgres.Config{URL: url, Listen: listen})
 			lease := openLease(t, s, time.Hour)
 			token := want(t, acquire(t, s, askFor("k", lease)), store.Granted).Token
 			conn := connect(t, url)
