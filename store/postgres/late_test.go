@@ -31,6 +31,12 @@ func TestWhatComesTooLateDoesNothing(t *testing.T) {
 			|| (SELECT string_agg(o.id::text || o.ttl::text, ';' ORDER BY o.id) FROM locksidecar.leases o)`)
 	}
 	before := table()
+	// Whose clock is wrong, looks at it, and once more if another call failed meanwhile. So
+	// each case has a store of its own, which has no such look under way.
+	wrong := func() {
+		s.Store = startStore(t, s.url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+		postgres.SetClock(s.Store, -time.Hour)
+	}
 	newTTL := askFor("new ttl", s.lease)
 	newTTL.TTL = time.Hour
 	for name, late := range map[string]func(context.Context) error{
@@ -57,7 +63,7 @@ func TestWhatComesTooLateDoesNothing(t *testing.T) {
 		},
 		"undo": func(ctx context.Context) error { return undo(ctx, s, session.Attempt) },
 	} {
-		postgres.SetClock(s.Store, -time.Hour)
+		wrong()
 		if err := late(t.Context()); !store.Unavailable(err) || store.OutcomeUnknown(err) {
 			t.Errorf("%s: %v, want a failure that did nothing", name, err)
 		}
@@ -73,7 +79,7 @@ func TestWhatComesTooLateDoesNothing(t *testing.T) {
 	for name, waits := range map[string][]store.Attempt{
 		"one": {waiter.Attempt}, "many": {waiter.Attempt, {Key: "nothing", Grant: uuid.New()}},
 	} {
-		postgres.SetClock(s.Store, -time.Hour)
+		wrong()
 		if answers, err := s.CancelWaits(t.Context(), waits); err == nil && answers[0].Outcome == store.Gone {
 			t.Errorf("cancel %s: %+v", name, answers[0])
 		}
@@ -142,8 +148,10 @@ func TestALeaseIsNotOpenedTooLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, id := range map[string]store.LeaseID{"new": uuid.New(), "buried": buried} {
-		postgres.SetClock(s.Store, -time.Hour)
-		err := s.OpenLeases(t.Context(), []store.NewLease{{ID: id, TTL: time.Hour}})
+		// One that no failure made look at its clock.
+		late := startStore(t, s.url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+		postgres.SetClock(late, -time.Hour)
+		err := late.OpenLeases(t.Context(), []store.NewLease{{ID: id, TTL: time.Hour}})
 		if !store.Unavailable(err) || store.OutcomeUnknown(err) {
 			t.Errorf("%s: %v, want a failure that did nothing", name, err)
 		}

@@ -241,6 +241,8 @@ func TestASignalThatComesTooLateDoesNothing(t *testing.T) {
 		{Kind: store.Stop, Key: "session"},
 		{Kind: store.Break, Key: "session"},
 	} {
+		// One that no failure made look at its clock.
+		s.Store = startStore(t, s.url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 		postgres.SetClock(s.Store, -time.Hour)
 		if _, err := s.Signal(t.Context(), []store.Signal{g}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
 			t.Errorf("%+v: %v, want a failure that did nothing", g, err)
