@@ -49,9 +49,8 @@ func TestUnreachableServerDoesNotFailStart(t *testing.T) {
 	nobody := refuse(t, attempts)
 	var text logtest.Log
 	s, err := postgres.New(postgres.Config{
-		URL:     "postgres://u:" + password + "@" + nobody + "/db?sslmode=disable",
-		Timeout: time.Second,
-		Logger:  slog.New(slog.NewTextHandler(&text, nil)),
+		URL:    "postgres://u:" + password + "@" + nobody + "/db?sslmode=disable",
+		Logger: slog.New(slog.NewTextHandler(&text, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
