@@ -52,7 +52,7 @@ func hearing(t *testing.T) (s *scene, awaitHint func(store.GrantID)) {
 		t.Fatal(err)
 	}
 	awaitReady(t, i)
-	s = &scene{t, i, url, connect(t, url), connect(t, url), openLease(t, i, time.Hour)}
+	s = &scene{t, i, url, connect(t, url), connect(t, url), openLease(t, i, time.Hour), nil}
 	return s, func(grant store.GrantID) {
 		t.Helper()
 		for {
@@ -268,7 +268,7 @@ func TestTheHoldsOfADeadInstance(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	dead := startStore(t, url, store.Identity{Namespace: "n", Instance: "dead", Pod: "p"})
 	heir := startStore(t, url, store.Identity{Namespace: "n", Instance: "heir", Pod: "p"})
-	s := &scene{t, dead, url, connect(t, url), connect(t, url), openLease(t, dead, time.Hour)}
+	s := &scene{t, dead, url, connect(t, url), connect(t, url), openLease(t, dead, time.Hour), nil}
 	const many = 50
 	var leases []uuid.UUID
 	for n := range many {

@@ -42,6 +42,7 @@ type scene struct {
 	conn  *pgx.Conn // looks
 	other *pgx.Conn // holds a transaction
 	lease store.LeaseID
+	vain  *vainWaits // of a hasty one
 }
 
 func newScene(t *testing.T) *scene {
@@ -52,7 +53,7 @@ func newScene(t *testing.T) *scene {
 func newSceneOn(t *testing.T, url string) *scene {
 	t.Helper()
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
-	return &scene{t, s, url, connect(t, url), connect(t, url), openLease(t, s, time.Hour)}
+	return &scene{t, s, url, connect(t, url), connect(t, url), openLease(t, s, time.Hour), nil}
 }
 
 // Trap: nextval in VALUES is drawn before the wait for a conflicting row.
