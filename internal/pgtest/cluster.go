@@ -56,6 +56,9 @@ type process struct {
 func Run(options ...Option) (*Cluster, error) {
 	s := settings{server: []string{
 		"shared_preload_libraries=pg_stat_statements",
+		// As many statements as the databases of a whole package have: of more, the server
+		// would forget some, perhaps of those that a test is counting.
+		"pg_stat_statements.max=20000",
 		"max_connections=300",
 		"log_min_messages=warning",
 		"log_statement=none",
