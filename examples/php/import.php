@@ -84,6 +84,8 @@ final class Sidecar
     }
 }
 
+const CHUNKS = 20_000;
+
 $key = rawurlencode('import:customers'); // a key may have any character, so it is encoded
 
 $import = new Sidecar();
@@ -99,14 +101,14 @@ try {
     echo "the operator is told: {$refusal->problem['code']}, by an import of {$refusal->problem['holder']['data']['file']}\n";
 }
 
-for ($chunk = 1; $chunk <= 1000; $chunk++) {
+for ($chunk = 1; $chunk <= CHUNKS; $chunk++) {
     // A safe point between two chunks. The check costs the database nothing, and throws when the lock is lost.
     $state = $import->call('PATCH', "locks/$key", ['token' => $lock['token']]);
     if ($state['stopping'] !== null) {
         echo "asked to stop, before chunk $chunk: {$state['stopping']['reason']}\n";
         break;
     }
-    // The work would be here.
+    usleep(1000); // stands for the work
     if ($chunk === 3) {
         $operator->call('POST', "locks/$key/stop", ['reason' => 'maintenance']);
         echo "the operator asks to stop\n";
@@ -116,6 +118,6 @@ $import->call('DELETE', "locks/$key?token={$lock['token']}&outcome=failure");
 
 $next = $operator->call('PUT', "locks/$key", ['wait_ms' => 5000], 5000);
 echo "the operator has it now, fencing token {$next['token']}\n";
-$stopped = $chunk <= 1000;
+$stopped = $chunk <= CHUNKS;
 unset($operator); // the connection closes, and the lock is free
 exit($stopped && $next['token'] > $lock['token'] ? 0 : 1);
