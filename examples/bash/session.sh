@@ -36,9 +36,8 @@ event
 id=$(member session <<< "$data")
 echo "a session is open"
 
-# Each call is a curl of its own, and says whose it is. max_hold_ms: whatever happens to
-# this script, nobody waits longer than half a second for it.
-grant=$(api PUT locks/report:daily -H "Lock-Session: $id" -d '{"wait_ms":5000,"max_hold_ms":500}')
+# Each call is a curl of its own, and says whose it is.
+grant=$(api PUT locks/report:daily -H "Lock-Session: $id" -d '{"wait_ms":5000}')
 token=$(member token <<< "$grant")
 echo "report:daily is mine, fencing token $token"
 
@@ -46,11 +45,19 @@ status=$(api PUT locks/report:daily -o /dev/null -w '%{http_code}' -d '{"bind":"
 [ "$status" = 423 ] || { echo "somebody else got it too: $status" >&2; exit 1; }
 echo "somebody else asks: 423, it is held"
 
+api DELETE "locks/report:daily?token=$token" -o /dev/null -f -H "Lock-Session: $id"
+echo "and released"
+
+# max_hold_ms: whatever happens to this script, nobody waits longer than two seconds for this one.
+grant=$(api PUT locks/report:hourly -H "Lock-Session: $id" -d '{"wait_ms":5000,"max_hold_ms":2000}')
+token=$(member token <<< "$grant")
+echo "report:hourly is mine, fencing token $token"
+
 # Here work would be done, while the session's events are read. This "work" takes too long.
 event
 [ "$event" = lost ] || { echo "expected lost, heard $event $data" >&2; exit 1; }
 echo "lost: $(member reason <<< "$data")"
 
-status=$(api DELETE "locks/report:daily?token=$token" -o /dev/null -w '%{http_code}' -H "Lock-Session: $id")
+status=$(api DELETE "locks/report:hourly?token=$token" -o /dev/null -w '%{http_code}' -H "Lock-Session: $id")
 [ "$status" = 410 ] || { echo "a lost lock was released: $status" >&2; exit 1; }
 echo "and a release says so, too: 410"
