@@ -35,7 +35,7 @@ VERBS = {
 }
 SILENT = {"close", "cancel"}  # they have no result
 STREAMS = {"open", "watch"}  # without an expectation they must succeed
-REPEATABLE = {"get", "list", "check", "next"}
+REPEATABLE = {"acquire", "get", "list", "check", "next"}
 STARTABLE = {"acquire", "acquire_many", "release", "force_release", "check", "extend", "get", "stop", "raw"}
 FILE_MEMBERS = {"about", "sidecar", "ready", "cases"}
 CASE_MEMBERS = {"name", "features", "steps"}

@@ -25,7 +25,7 @@ class Format(unittest.TestCase):
             "no argument": file({"get": {}, "expect": {}}),
             "no expectation": file({"get": {"key": "k"}}),
             "two expectations": file({**GET, "until": {}}),
-            "until": file({"acquire": {"key": "k"}, "until": {}}),
+            "until": file({"stop": {"key": "k"}, "until": {}}),
             "expectation of a started call": file({**ACQUIRE, "expect": {}}, {"cancel": {"call": "c"}}),
             "never finished": file(ACQUIRE),
             "never started": file({"cancel": {"call": "c"}}),

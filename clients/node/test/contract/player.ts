@@ -7,7 +7,7 @@ import { checked, granted, happened, refused, shown } from "./results";
 
 const answerMs = 60_000;
 const stepMembers = new Set(["expect", "until", "save", "start"]);
-const repeatable = new Set(["get", "list", "check", "next"]);
+const repeatable = new Set(["acquire", "get", "list", "check", "next"]);
 const acquireArguments = [
   ...["session", "wait_ms", "ttl_ms", "bind", "owner", "reentrant", "max_hold_ms", "min_hold_ms", "on_success"],
   ...["data", "request_id"],
