@@ -12,6 +12,7 @@ import pytest
 
 from conftest import LONG, Sidecar
 from locksidecar import AsyncClient, LockHeld, LockLost, NotHolder, SidecarUnavailable, Skipped, WaitTimeout
+from locksidecar._async_connection import Stream
 
 P = ParamSpec("P")
 
@@ -123,6 +124,30 @@ async def test_a_grant_that_comes_with_the_cancellation_is_given_back(path: str,
         session = other._core.session
         assert session is not None
         assert not session._grants
+
+
+@in_loop
+async def test_a_cancellation_that_comes_with_the_session(path: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Stream] = []
+    received = Stream.data_received
+
+    def data_received(self: Stream, data: bytes) -> None:
+        received(self, data)
+        heard.append(self)
+
+    monkeypatch.setattr(Stream, "data_received", data_received)
+    async with AsyncClient(path) as other, other.lock(key):
+        for rounds in range(4):  # of the loop, until the task knows of the session
+            heard.clear()
+            async with AsyncClient(path) as client:
+                task = asyncio.create_task(client.acquire(key))
+                while not heard:  # noqa: ASYNC110 // in that round of the loop, not in the next one
+                    await asyncio.sleep(0)
+                for _ in range(rounds):
+                    await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
 
 
 def _calls(task: asyncio.Task[Any]) -> list[Any]:

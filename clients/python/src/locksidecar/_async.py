@@ -389,14 +389,15 @@ class AsyncClient:
             self._core.learn(await self._exchange(self._core.describe()))
             call = self._core.open_session()
             stream = await self._stream(call)
+            # Not asyncio.wait_for: before Python 3.12, a cancellation that comes with the answer is lost in it.
+            late = asyncio.get_running_loop().call_later(self._core.timeout, stream.fail, self._core.timed_out(call))
             try:
-                await asyncio.wait_for(stream.filled(), call.timeout)
-            except asyncio.TimeoutError:
-                stream.abort()
-                raise self._core.timed_out(call) from None
+                await stream.filled()
             except BaseException:
                 stream.abort()
                 raise
+            finally:
+                late.cancel()
             session = self._core.opened(stream.found.pop(0)[1], stream.abort)
             stream.hear(session)
             self._core.adopt(session)

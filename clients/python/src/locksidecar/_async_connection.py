@@ -139,6 +139,11 @@ class Stream(_Protocol):
             self._news.clear()
             await self._news.wait()
 
+    def fail(self, error: Exception) -> None:
+        """Ends it; whoever waits for an event gets the error."""
+        self._error = error
+        self.abort()
+
     def hear(self, session: Session) -> None:
         """From now on the events are the session's."""
         self.session = session
