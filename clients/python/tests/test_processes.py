@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import itertools
+import linecache
 import multiprocessing
 import os
 import signal
@@ -15,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -135,6 +138,37 @@ print("done", len(list(client.locks("session"))))
 
 def test_ctrl_c_at_any_moment(python: Python, key: str) -> None:
     assert line(python(STORM, key, "150")) == "done 0"
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
+def test_ctrl_c_at_every_line(client: Client, other: Client, key: str, several: bool) -> None:
+    client.acquire(key).release()  # so that the session is open
+    package = str(Path(_sync.__file__).parent)
+    for place in itertools.count():
+        left = place
+
+        def interrupt(frame: FrameType, event: str, arg: Any) -> Any:
+            nonlocal left
+            if not frame.f_code.co_filename.startswith(package):
+                return None
+            # A `with` that lets go of a mutex is a line, too, and none in which Ctrl-C comes.
+            within = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
+            left -= event == "line" and not within
+            if event == "line" and left < 0:
+                raise KeyboardInterrupt
+            return interrupt
+
+        context = client.lock_many([key, f"{key}:2"]) if several else client.lock(key)
+        sys.settrace(interrupt)
+        try:
+            with context:
+                sys.settrace(None)
+                break  # it came to no line that was not tried
+        except KeyboardInterrupt:
+            sys.settrace(None)
+        free(other, key)
+        free(other, f"{key}:2")
+    assert place > 50
 
 
 def in_child(function: Callable[[], object]) -> str:

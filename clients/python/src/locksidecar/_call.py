@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -126,6 +126,8 @@ class AcquireOptions:
     on_success: OnSuccess = "acquire"
     data: Any = None
     request_id: str | None = None
+    # The last call that was made with them: what it has got is nobody's until it is the app's.
+    call: Call | None = field(default=None, init=False)
 
     def fields(self) -> tuple[dict[str, Any], list[str]]:
         """The request's members but for the wait, and the features that they need."""

@@ -231,6 +231,7 @@ class Core:
                 delay=wait.pause,
                 context=operation.context,
             )
+            options.call = call
             try:
                 value: dict[str, Any] = (yield call).result()
                 value["_grants"] = [self._hold(call, one, options) for one in _granted(value)]
@@ -244,7 +245,7 @@ class Core:
             except GeneratorExit:
                 raise
             except BaseException:  # also KeyboardInterrupt and a task's cancellation
-                yield from self._give_back(call)
+                yield from self.give_back(options)
                 raise
 
     def _hold(self, call: Call, value: Mapping[str, Any], options: AcquireOptions) -> Grant:
@@ -254,13 +255,14 @@ class Core:
         grant.note(value, call.sent)
         return grant
 
-    def _give_back(self, call: Call) -> Steps[None]:
-        """Releases what a call has got that nobody wants any more.
+    def give_back(self, options: AcquireOptions) -> Steps[None]:
+        """Releases what an acquire has got that nobody wants any more.
 
         The sidecar gives back what it could not deliver; this is for what was delivered just before. Where both
         happen, the second finds nothing: hence `reentry`.
         """
-        if call.answer is None or call.answer.status != 200:
+        call, options.call = options.call, None
+        if call is None or call.answer is None or call.answer.status != 200:
             return
         for one in _granted(call.answer.json()):
             if call.session is not None:

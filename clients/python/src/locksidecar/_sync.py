@@ -123,7 +123,7 @@ class Client:
 
         Raises `LockHeld` (with `wait=0`), `WaitTimeout`, `Skipped`, `SidecarUnavailable`, and the other `ApiError`s.
         """
-        return Lock(self, *self._run(self._core.acquire(key, self._options(options))))
+        return self._take(key, options)
 
     def lock(self, key: str, **options: Unpack[LockOptions]) -> LockContext:
         """`with client.lock("workflow:123", wait=5, ttl=30) as lock`: see `LockOptions` and `acquire`."""
@@ -133,13 +133,18 @@ class Client:
         """Acquires a lock if it is free; None if somebody has it."""
         options["wait"] = 0
         try:
-            return self.acquire(key, **options)
+            return self._take(key, options)
         except errors.LockHeld:
             return None
 
     def acquire_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> list[Lock]:
         """Acquires 1 to 100 locks, all or none, without deadlocks in whatever order others name them."""
-        return [Lock(self, *one) for one in self._run(self._core.acquire_many(keys, self._options(options)))]
+        made = self._options(options)
+        try:
+            return self._acquire_many(keys, made)
+        except BaseException:
+            self._give_back(made)
+            raise
 
     def lock_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> ManyContext:
         """`with client.lock_many(["account:7", "account:3"]) as locks`: see `acquire_many`."""
@@ -260,6 +265,24 @@ class Client:
             made.owner = _this_thread()
         return made
 
+    def _take(self, key: str, options: LockOptions) -> Lock:
+        made = self._options(options)
+        try:
+            return self._acquire(key, made)
+        except BaseException:
+            self._give_back(made)
+            raise
+
+    def _acquire(self, key: str, options: AcquireOptions) -> Lock:
+        # Ctrl-C may come at any moment until the app has what this returns: `_give_back` then, with the same options.
+        return Lock(self, *self._run(self._core.acquire(key, options)))
+
+    def _acquire_many(self, keys: Sequence[str], options: AcquireOptions) -> list[Lock]:
+        return [Lock(self, *one) for one in self._run(self._core.acquire_many(keys, options))]
+
+    def _give_back(self, options: AcquireOptions) -> None:
+        self._drive(self._core.give_back(options))
+
     def _run(self, steps: Steps[T]) -> T:
         """Makes the calls of an operation, in this thread."""
         if self._core.closed:
@@ -267,16 +290,17 @@ class Client:
         return self._drive(steps)
 
     def _drive(self, steps: Steps[T]) -> T:
-        answer: Any = None
         error: BaseException | None = None
         try:
             while True:
                 try:
-                    call = steps.send(answer) if error is None else steps.throw(error)
-                    answer, error = None, None
-                    answer = self._perform(call)
+                    call = next(steps) if error is None else steps.throw(error)
+                    error = None
+                    while True:  # in the `try`: an interruption may come whenever a loop begins anew
+                        call = steps.send(self._perform(call))
                 except StopIteration as stop:
-                    return cast(T, stop.value)
+                    value: T = stop.value
+                    return value
                 except BaseException as e:
                     if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:  # the operation itself has raised it
                         raise

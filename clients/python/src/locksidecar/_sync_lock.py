@@ -106,8 +106,14 @@ class LockContext:
     def __enter__(self) -> Lock:
         if self._lock is not None:
             raise RuntimeError("this was entered already; call client.lock() for each `with`")
-        self._lock = self._client.acquire(self._key, **self._options)
-        return self._lock
+        made = self._client._options(self._options)
+        try:
+            self._lock = self._client._acquire(self._key, made)
+            return self._lock
+        except BaseException:  # from here on the body's `with` would release it
+            self._lock = None
+            self._client._give_back(made)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -125,10 +131,15 @@ class ManyContext:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> list[Lock]:
-        locks = self._client.acquire_many(self._keys, **self._options)
-        for lock in locks:
-            self._stack.enter_context(lock)
-        return locks
+        made = self._client._options(self._options)
+        try:
+            locks = self._client._acquire_many(self._keys, made)
+            for lock in locks:
+                self._stack.enter_context(lock)
+            return locks
+        except BaseException:
+            self._client._give_back(made)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
