@@ -220,7 +220,7 @@ async def test_lost_stop_and_check(path: str, key: str) -> None:
         with pytest.raises(LockLost):
             await lock.release()
         with pytest.raises(ZeroDivisionError):
-            async with one.lock(key, max_hold=0.5) as lost:
+            async with one.lock(key, max_hold=2) as lost:
                 await lost.lost.wait()
                 raise ZeroDivisionError
 

@@ -316,7 +316,7 @@ def test_close_releases_before_it_returns(path: str, other: Client, key: str) ->
     assert lock.lost
     with pytest.raises(SessionEnded, match="closed"):
         client.acquire(key)
-    assert len(client._sockets) == 0
+    until("its reader has closed the stream, too", lambda: len(client._sockets) == 0)
 
 
 def test_close_ends_the_waits(path: str, client: Client, key: str) -> None:
