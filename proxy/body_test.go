@@ -161,7 +161,7 @@ func TestBodiesThatAreRight(t *testing.T) {
 }
 
 func TestSizes(t *testing.T) {
-	f := start(t)
+	f := start(t, func(c *Config) { c.Timeouts.Linger = patience }) // in which the client sends what is refused
 	c := f.dial()
 	data := func(n int) string { return `{"data":"` + strings.Repeat("x", n-2) + `"}` }
 	c.do("PUT", "/v1/locks/a", data(4096)).want(t, 200, "")

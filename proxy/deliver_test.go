@@ -62,7 +62,7 @@ func TestUndeliveredGrantsOfThoseWhoLeaveQuietly(t *testing.T) {
 		for _, read := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, read=%v", name, read), func(t *testing.T) {
 				t.Parallel()
-				f := start(t)
+				f := start(t, func(c *Config) { c.Timeouts.Linger = patience }) // the client leaves before it is over
 				c := f.dial()
 				c.do("PUT", "/v1/locks/own", "").want(t, 200, "")
 				c.send(way.request)

@@ -322,7 +322,7 @@ func waitReadable(t *testing.T, c *client) {
 }
 
 func TestStop(t *testing.T) {
-	f := start(t)
+	f := start(t, func(c *Config) { c.Timeouts.Stop = time.Hour }) // nothing is cut, however slow the test is
 	idle, waiting := f.dial(), f.dial()
 	idle.do("PUT", "/v1/locks/idle", "").want(t, 200, "")
 	stream, _ := f.explicit()

@@ -231,7 +231,8 @@ func TestDisconnectBeforeTheWatchStands(t *testing.T) {
 }
 
 func TestSlowReaderOfAKeyIsDropped(t *testing.T) {
-	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = time.Second }) // the other reader must keep up on a busy machine
+	// By its full queue: a deadline could be missed by the other reader as well, where the machine is busy.
+	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = time.Hour })
 	f.watch("a")
 	fast, _ := f.watch("a")
 	event := lease.Event{Kind: store.EventReleased, Key: "a", Result: []byte(`"` + strings.Repeat("r", 4000) + `"`)}
