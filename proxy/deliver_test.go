@@ -254,6 +254,13 @@ func TestAnswersThatAreNotRead(t *testing.T) {
 	}
 }
 
+// noneLong waits until all places for long answers are free: who has read one may be ahead of
+// the server, which gives its place back when it has seen that.
+func (f *fixture) noneLong() {
+	f.t.Helper()
+	eventually(f.t, "the places for long answers are free", func() bool { return f.long.Load() == 0 })
+}
+
 // After an answer that had to wait, the connection is as good as before.
 func TestConnectionAfterASlowAnswer(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = time.Second })

@@ -145,6 +145,7 @@ func TestLongFigures(t *testing.T) {
 	if a := f.dial().scrape(""); len(a.text) != length {
 		t.Error(len(a.text))
 	}
+	f.noneLong()
 	var idle []*client
 	for range maxLong {
 		c := f.dial()
@@ -160,7 +161,7 @@ func TestLongFigures(t *testing.T) {
 	for _, c := range idle {
 		_ = c.Close()
 	}
-	eventually(t, "the places are free", func() bool { return f.long.Load() == 0 })
+	f.noneLong()
 	if a := f.dial().scrape(""); len(a.text) != length {
 		t.Error(len(a.text))
 	}
@@ -178,7 +179,7 @@ func TestFiguresReaderIsDropped(t *testing.T) {
 	f.dial().request("GET", "/metrics", "")
 	hear(t, asked, "the figures being asked for")
 	f.gone()
-	eventually(t, "the place is free", func() bool { return f.long.Load() == 0 })
+	f.noneLong()
 }
 
 // A panic while figures are made is an answer like others.

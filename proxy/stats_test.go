@@ -213,6 +213,7 @@ func TestLongStats(t *testing.T) {
 	if types, _ := a.json["types"].([]any); len(types) != store.StatLines {
 		t.Error(len(types))
 	}
+	f.noneLong()
 	f.long.Store(maxLong)
 	f.dial().do("GET", "/v1/stats?limit=1000", "").want(t, 429, "limit")
 	f.dial().do("GET", "/v1/stats", "").want(t, 200, "")
