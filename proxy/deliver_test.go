@@ -263,7 +263,8 @@ func (f *fixture) noneLong() {
 
 // After an answer that had to wait, the connection is as good as before.
 func TestConnectionAfterASlowAnswer(t *testing.T) {
-	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = time.Second })
+	t.Parallel()
+	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = unhurried })
 	f.fill()
 	c := f.dial()
 	for range 2 {

@@ -173,7 +173,8 @@ func (f *fixture) wait(c *client, parts int) {
 
 // The time in which a request must arrive does not end the watch of its call.
 func TestWatchOutlivesTheRequestsDeadline(t *testing.T) {
-	f := start(t, func(c *Config) { c.Timeouts.Request = 500 * time.Millisecond })
+	t.Parallel()
+	f := start(t, func(c *Config) { c.Timeouts.Request = unhurried })
 	f.locks.held["k"] = &fakeLock{token: 1000}
 	c := f.dial()
 	f.wait(c, 2)
@@ -203,10 +204,11 @@ func (f *fixture) looking() bool {
 
 // Idle connections that own locks live on, however long.
 func TestIdleConnectionsLiveOn(t *testing.T) {
-	f := start(t, func(c *Config) { c.Timeouts.Request = 300 * time.Millisecond })
+	t.Parallel()
+	f := start(t, func(c *Config) { c.Timeouts.Request = unhurried })
 	c := f.dial()
 	c.do("PUT", "/v1/locks/a", "").want(t, 200, "")
-	time.Sleep(2 * f.cfg.Timeouts.Request)
+	time.Sleep(f.cfg.Timeouts.Request * 5 / 4)
 	silent(t, f.locks.ended, "end of a session")
 	c.do("DELETE", "/v1/locks/a?token=1", "").want(t, 200, "")
 }

@@ -26,6 +26,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience is how long a test waits for what must happen at once.
 const patience = 30 * time.Second
 
+// unhurried is a time that tests let pass on purpose, and that what must happen within it does
+// not need, on a machine that stands still for a while either. Those tests are parallel ones:
+// they sleep, most of the time.
+const unhurried = 4 * time.Second
+
 // logs collects what a server logs.
 type logs struct{ logtest.Log }
 

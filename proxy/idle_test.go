@@ -2,9 +2,10 @@ package proxy
 
 import (
 	"encoding/json"
+	"io"
 	"strings"
+	"sync"
 	"testing"
-	"time"
 )
 
 func parse(t *testing.T, b []byte) (object map[string]any) {
@@ -17,8 +18,9 @@ func parse(t *testing.T, b []byte) (object map[string]any) {
 
 // An empty line between two requests is no request: the connection is idle.
 func TestEmptyLinesBetweenRequests(t *testing.T) {
-	f := start(t, func(c *Config) { c.Timeouts.Request = 500 * time.Millisecond })
-	idle, slow := make(map[string]*client), make(map[string]*client)
+	t.Parallel()
+	f := start(t, func(c *Config) { c.Timeouts.Request = unhurried })
+	idle := make(map[string]*client)
 	for name, lines := range map[string][2]string{
 		"behind the body": {"\r\n", ""}, "later": {"", "\r\n"}, "line feed": {"", "\n"}, "many": {"\r\n\r\n\r\n\r\n\r\n\r\n", "\r\n\r\n"},
 		"in two pieces": {"\r", "\n"}, "none": {"", ""},
@@ -29,6 +31,7 @@ func TestEmptyLinesBetweenRequests(t *testing.T) {
 		c.send(lines[1])
 		idle[name] = c
 	}
+	var slow sync.WaitGroup
 	// Those who send a part of a request have their answer when its time is over.
 	for name, parts := range map[string][2]string{
 		"head": {"", "GET /v"}, "head, sent ahead": {"GET /v1 HTTP/1.1\r\nHost: x\r\n", ""}, "empty line, head": {"\r\n", "G"},
@@ -38,16 +41,18 @@ func TestEmptyLinesBetweenRequests(t *testing.T) {
 		"trailer": {"PUT /v1/locks/b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", "\r"},
 	} {
 		c := f.dial()
-		c.send(requestText("GET", "/v1", "") + parts[0])
-		c.read().want(t, 200, "")
-		c.send(parts[1])
-		slow[name] = c
+		slow.Go(func() { // all at a time: the first answer may wait for what was sent ahead
+			for i, text := range []string{requestText("GET", "/v1", "") + parts[0], parts[1]} {
+				want := []int{200, 408}[i]
+				_, _ = io.WriteString(c, text) // a 408 may be before it
+				if a, err := readAnswer(c.r); err != nil || a.StatusCode != want {
+					t.Errorf("%s: %s, %v, want %d", name, a.text, err, want)
+					return
+				}
+			}
+		})
 	}
-	for name, c := range slow {
-		if a := c.read(); a.StatusCode != 408 {
-			t.Errorf("%s: %s", name, a.text)
-		}
-	}
+	slow.Wait()
 	silent(t, f.locks.ended, "end of a session")
 	for name, c := range idle {
 		c.do("GET", "/v1/locks/"+named(name), "").want(t, 200, "")

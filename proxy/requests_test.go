@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestKeys(t *testing.T) {
@@ -222,7 +221,8 @@ func TestMalformedRequests(t *testing.T) {
 
 // Requests that come slowly, or not at all, keep nobody else waiting.
 func TestSlowRequests(t *testing.T) {
-	f := start(t, func(c *Config) { c.Timeouts.Request = 500 * time.Millisecond })
+	t.Parallel()
+	f := start(t, func(c *Config) { c.Timeouts.Request = unhurried })
 	idle := f.dial()
 	idle.do("PUT", "/v1/locks/idle", "").want(t, 200, "")
 	var slow []*client
