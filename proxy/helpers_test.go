@@ -36,6 +36,15 @@ type logs struct{ logtest.Log }
 
 func (l *logs) text() string { return l.String() }
 
+// tempDir is a folder of the test alone. While a parallel one makes its socket, the whole
+// process has the umask for that, and a folder that is made then could not be entered.
+func tempDir(t testing.TB) string {
+	t.Helper()
+	umaskMu.Lock()
+	defer umaskMu.Unlock()
+	return t.TempDir()
+}
+
 type fixture struct {
 	t testing.TB
 	*Server
@@ -49,7 +58,7 @@ func start(t testing.TB, change ...func(*Config)) *fixture {
 	f := &fixture{t: t, locks: newFake(), log: &logs{}}
 	cfg := Config{
 		Locks: f.locks, Logger: slog.New(slog.NewTextHandler(f.log, nil)), Version: "1.2.3",
-		Socket: filepath.Join(t.TempDir(), "s"), MaxSessions: 100,
+		Socket: filepath.Join(tempDir(t), "s"), MaxSessions: 100,
 	}
 	for _, c := range change {
 		c(&cfg)

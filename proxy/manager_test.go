@@ -38,7 +38,7 @@ func withManagerOn(t *testing.T, st store.Store, change ...func(*Config)) (*fixt
 	f := &fixture{t: t, log: &logs{}}
 	cfg := Config{
 		Locks: FromManager(m), Logger: slog.New(slog.NewTextHandler(f.log, nil)),
-		Socket: filepath.Join(t.TempDir(), "s"), MaxSessions: 10,
+		Socket: filepath.Join(tempDir(t), "s"), MaxSessions: 10,
 	}
 	for _, c := range change {
 		c(&cfg)
