@@ -30,12 +30,18 @@ func (b *bench) p2() ([]result, error) {
 		{server: sidecar, name: "acquire+release on PostgreSQL", connections: few},
 		{server: sidecar, name: "acquire+release on PostgreSQL", connections: many},
 	}
+	var floors []*process
+	defer func() {
+		for _, f := range floors {
+			f.stop()
+		}
+	}()
 	for _, kind := range []string{"granting", "together", "alone"} {
 		floor, err := b.floor(kind, url)
 		if err != nil {
 			return nil, err
 		}
-		defer floor.stop()
+		floors = append(floors, floor)
 		ours = append(ours, &p2Run{server: floor, name: floorKinds[kind], connections: few})
 		if kind != "alone" { // the database has no room for so many
 			ours = append(ours, &p2Run{server: floor, name: floorKinds[kind], connections: many})

@@ -132,7 +132,7 @@ func TestBadRequestsAreLogged(t *testing.T) {
 
 // Lines about a call name its trace, also when they come late.
 func TestLinesNameTheTrace(t *testing.T) {
-	f := start(t, func(c *Config) { c.Timeouts.Subscribe = patience }) // what fails fails with a status
+	f := start(t, func(c *Config) { c.Timeouts.Subscribe = patience }) // who fails hears a status
 	c := f.dial()
 	c.do("PUT", "/v1/locks/own", "").want(t, 200, "")
 	c.request("PUT", "/v1/locks/a", ttlBody, appHeader)
