@@ -2,7 +2,8 @@
 # collectors behind TLS. Built by docker, buildah or podman: `make image`.
 
 # A tag and no digest: it follows the fixes of one Go version on one Debian. A release
-# pins what it was built with: --build-arg GO_IMAGE=docker.io/library/golang@sha256:…
+# pins what it was built with, and `make image` refuses it otherwise:
+# GO_IMAGE=docker.io/library/golang:1.26-bookworm@sha256:…
 ARG GO_IMAGE=docker.io/library/golang:1.26-bookworm
 
 # Compiles on the builder's own platform, for the target's: nothing is emulated.
@@ -41,3 +42,4 @@ COPY --from=build /rootfs/ /
 # A number, so that runAsNonRoot can be checked without a user database.
 USER 65532:65532
 ENTRYPOINT ["/locksidecar"]
+CMD ["serve"]

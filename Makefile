@@ -37,7 +37,7 @@ run: build ## Build and start the sidecar on the embedded store; prints a curl t
 	printf '\nThe sidecar starts here; Ctrl-C stops it. In another terminal, get a lock for a minute:\n\n'; \
 	printf "  curl --unix-socket %s -X PUT http://localhost/v1/locks/deploy:prod -d '%s'\n\n" "$$LOCKSIDECAR_SOCKET" '{"bind":"ttl","ttl_ms":60000}'; \
 	command -v curl >/dev/null || printf 'There is no curl on this machine; this does the same:\n\n  %s --socket %s acquire deploy:prod --ttl 60s\n\n' "$(BINARY)" "$$LOCKSIDECAR_SOCKET"; \
-	exec ./$(BINARY)
+	exec ./$(BINARY) serve
 
 # grpcnotrace: without gRPC's own trace pages the linker drops 6 MB of templates.
 build: ## Build bin/locksidecar, one static file
@@ -53,12 +53,20 @@ PLATFORM          ?= linux/$(shell go env GOARCH)
 BUILDER           ?= $(shell docker info >/dev/null 2>&1 && echo docker || command -v buildah || command -v podman)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
-image: ## Build the image (IMAGE=name:tag) with docker, buildah or podman
+# A release says which base it was built from. VERSION is one if it is a tag alone: git describe
+# puts -1-gabcdef or -dirty behind what is none.
+RELEASE := $(shell echo '$(VERSION)' | grep -E '^v[0-9]+\.[0-9]+\.[0-9]+(-(rc|alpha|beta)[.0-9]*)?$$')
+
+image: $(if $(RELEASE),pinned-base) ## Build the image (IMAGE=name:tag) with docker, buildah or podman; of a release with GO_IMAGE=…@sha256:…
 	@[ -n "$(BUILDER)" ] || { echo "an image is built by docker, buildah or podman: none is installed" >&2; exit 1; }
 	$(BUILDER) build --platform $(PLATFORM) -t $(IMAGE) --build-arg VERSION=$(VERSION) \
 	  --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) --build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) \
 	  $(if $(findstring docker,$(BUILDER)),,--timestamp $(SOURCE_DATE_EPOCH) --build-arg BUILDPLATFORM=linux/$$(go env GOHOSTARCH)) \
 	  $(foreach arg,GO_IMAGE GOPROXY GOSUMDB,$(if $($(arg)),--build-arg $(arg)=$($(arg)))) $(BUILD_FLAGS) .
+
+pinned-base:
+	@printf '%s\n' '$(GO_IMAGE)' | grep -qE '@sha256:[0-9a-f]{64}$$' || { \
+	  echo "$(VERSION) is a release: GO_IMAGE is '$(GO_IMAGE)', and must end in @sha256: and a digest; CONTRIBUTING.md (A release) says how to get it" >&2; exit 1; }
 
 test: test-go test-clients ## Install what the tests need and run all of them
 
@@ -295,6 +303,19 @@ fuzz: ## Run every fuzz target for a short time (FUZZTIME=10s each)
 	  done; \
 	done
 
+FUZZ_API     := test/fuzzapi
+FUZZ_SECONDS ?= 60
+FUZZ_SEED    ?=
+
+fuzz-api: build test-deps $(FUZZ_API)/.venv/installed ## Make calls of all kinds, and hold the answers against the OpenAPI document: FUZZ_SECONDS=60 on each store, FUZZ_SEED of a failure
+	$(FUZZ_API)/.venv/bin/python $(FUZZ_API)/run.py --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
+
+$(FUZZ_API)/.venv/installed: $(FUZZ_API)/requirements.txt
+	@python3 -c 'import ensurepip' 2>/dev/null || $(MAKE) apt PACKAGES=python3-venv
+	python3 -m venv $(FUZZ_API)/.venv
+	$(FUZZ_API)/.venv/bin/python -m pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
 fuzz-keep: ## Keep what fuzzing has found interesting, if it reaches new code, under testdata/fuzz
 	go run ./internal/fuzzkeep
 
@@ -316,6 +337,9 @@ bench-growth: test-deps ## Measure how cost grows and write bench/GROWTH.md with
 
 bench-profile: test-deps ## Profile the sidecar under the goals' loads and write bench/PROFILE.md
 	go run ./bench -profile -write $(BENCH_ARGS)
+
+bench-sweep: test-deps ## Use ever new keys for 20 minutes, see that the table of locks stops growing, and write bench/SWEEP.md
+	go run ./bench -sweep -write $(BENCH_ARGS)
 
 bench-explain: test-deps ## Measure what each statement costs PostgreSQL, and write bench/EXPLAIN.md
 	go run ./bench/explain -write $(BENCH_ARGS)

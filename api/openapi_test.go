@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"maps"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -81,12 +83,19 @@ func checkStream(t *testing.T, method, path string, media *openapi3.MediaType) {
 	}
 }
 
+// verbAndNoun: generators make functions of these names, and some put those of all tags
+// into one class.
+var verbAndNoun = regexp.MustCompile("^[a-z]+([A-Z][a-z]+)+$")
+
 func TestEveryOperationIsDescribed(t *testing.T) {
 	seen := make(map[string]bool)
 	for path, item := range load(t).Paths.Map() {
 		for method, operation := range item.Operations() {
 			if operation.Summary == "" || operation.OperationID == "" || seen[operation.OperationID] {
 				t.Errorf("%s %s needs a summary and an id of its own", method, path)
+			}
+			if !verbAndNoun.MatchString(operation.OperationID) {
+				t.Errorf("%s %s: %s is no good name of a function in a generated client", method, path, operation.OperationID)
 			}
 			seen[operation.OperationID] = true
 			if operation.Responses.Default() == nil {
@@ -112,4 +121,28 @@ func encode(t *testing.T, value any) []byte {
 		t.Fatal(err)
 	}
 	return encoded
+}
+
+// Answers and events contain a member without a value as null, and never leave it out: what a schema of
+// theirs names is required.
+func TestAnswersLeaveNothingOut(t *testing.T) {
+	for name, schema := range load(t).Components.Schemas {
+		if strings.HasSuffix(name, "Request") {
+			continue
+		}
+		required := requiredOf(schema.Value)
+		for property := range schema.Value.Properties {
+			if !slices.Contains(required, property) {
+				t.Errorf("%s may be without %s", name, property)
+			}
+		}
+	}
+}
+
+func requiredOf(schema *openapi3.Schema) []string {
+	required := slices.Clone(schema.Required)
+	for _, part := range schema.AllOf {
+		required = append(required, requiredOf(part.Value)...)
+	}
+	return required
 }

@@ -171,6 +171,41 @@ func (l *Lane[T, R]) submit(ctx context.Context, item T, done func(R, error), he
 	return nil
 }
 
+// Submission is one of several items that are handed in together.
+type Submission[T, R any] struct {
+	Ctx  context.Context // for Trace
+	Item T
+	Done func(R, error)
+}
+
+// SubmitAll is Submit for several items of a lane without Room: they are in one operation, as
+// far as Max allows, in their order. With ErrStopped, none is accepted.
+func (l *Lane[T, R]) SubmitAll(all []Submission[T, R]) error {
+	l.mu.Lock()
+	if l.stopped {
+		l.mu.Unlock()
+		return ErrStopped
+	}
+	l.work.Add(len(all))
+	if l.cfg.Inline {
+		l.mu.Unlock()
+		for _, s := range all {
+			l.alone(s.Item, s.Done)
+		}
+		return nil
+	}
+	for _, s := range all {
+		e := entry[T, R]{item: s.Item, done: s.Done}
+		if l.cfg.Trace != nil {
+			e.ctx = s.Ctx
+		}
+		l.add(e)
+	}
+	l.goOn()
+	l.mu.Unlock()
+	return nil
+}
+
 // goOn sees to it that somebody carries out what is in the queue. l.mu is held.
 func (l *Lane[T, R]) goOn() {
 	if len(l.queue) > 0 && !l.running {

@@ -202,6 +202,16 @@ func watchKey(t testing.TB, socket, key string) (s *stream, state event) {
 
 func openStream(t testing.TB, socket, method, path, body string) *stream {
 	t.Helper()
+	s, status := tryStream(t, socket, method, path, body)
+	if status != 200 {
+		t.Fatalf("%s %s: %d", method, path, status)
+	}
+	return s
+}
+
+// tryStream opens an event stream, unless the answer has another status than 200.
+func tryStream(t testing.TB, socket, method, path, body string) (*stream, int) {
+	t.Helper()
 	s := &stream{app: dial(t, socket), method: method, template: template(path), events: make(chan event, 10_000)}
 	s.send(method, path, body)
 	_ = s.SetReadDeadline(time.Now().Add(patience))
@@ -209,12 +219,16 @@ func openStream(t testing.TB, socket, method, path, body string) *stream {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" {
-		t.Fatalf("%s %s: %d %s", method, path, res.StatusCode, res.Header)
+	if res.StatusCode != 200 {
+		s.close()
+		return nil, res.StatusCode
+	}
+	if got := res.Header.Get("Content-Type"); got != "text/event-stream" {
+		t.Fatalf("%s %s: %s", method, path, got)
 	}
 	_ = s.SetReadDeadline(time.Time{})
 	go s.readEvents(res.Body)
-	return s
+	return s, 200
 }
 
 func (s *stream) readEvents(body io.Reader) {

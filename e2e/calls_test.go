@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
 )
 
 const requestID = "7f1b5c9e-4a43-4a27-9f4b-2f5d8f3c6a11"
@@ -19,6 +21,67 @@ func TestCalls(t *testing.T) {
 		t.Run("list", func(t *testing.T) { callsList(t, s) })
 		t.Run("wait", func(t *testing.T) { callsWait(t, s) })
 		t.Run("limits", func(t *testing.T) { callsLimits(t, s) })
+	})
+}
+
+// TestManyTTLs: however many different TTLs locks have, there are few leases to be renewed.
+func TestManyTTLs(t *testing.T) {
+	const most = 22 // 21 steps, and the configured TTL
+	o, url := onPostgres(t)
+	s := start(t, o)
+	a := dial(t, s.socket)
+	for i := range 200 {
+		ttl := int64(500 + i*i*i*10)
+		ans := a.call("PUT", lockPath(fmt.Sprint("ttl:", i)), fmt.Sprintf(`{"ttl_ms":%d}`, ttl))
+		if ans.granted(); ans.int("expires_in_ms") >= ttl {
+			t.Errorf("ttl_ms %d: %s", ttl, ans.body)
+		}
+	}
+	if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.leases"); n > most {
+		t.Errorf("%d leases", n)
+	}
+	a.close()
+	nothingLeft(t, url)
+}
+
+// TestReleaseByRequestID: what a request got is released by its id, whatever its caller has
+// heard; in the session, and with bind:ttl at any sidecar.
+func TestReleaseByRequestID(t *testing.T) {
+	stores(t, func(t *testing.T, o options) {
+		s := start(t, o)
+		elsewhere := s
+		if o["STORE_URL"] != "memory://" {
+			elsewhere = start(t, o)
+		}
+		session := openSession(t, s.socket, "")
+		a, b := dial(t, s.socket), dial(t, elsewhere.socket)
+		path := lockPath("job") + "?request_id=" + requestID
+		for _, tt := range []struct {
+			body   string
+			app    *app
+			header []string
+		}{
+			{`{"request_id":"` + requestID + `"}`, a, []string{session.joins()}},
+			{`{"bind":"ttl","ttl_ms":60000,"request_id":"` + requestID + `"}`, b, nil},
+		} {
+			token := a.acquire("job", tt.body, tt.header...)
+			if again := tt.app.acquire("job", tt.body, tt.header...); again != token {
+				t.Errorf("the repeated request got token %d, want %d", again, token)
+			}
+			for _, released := range []bool{true, false} {
+				if ans := tt.app.call("DELETE", path, "", tt.header...).want(200, ""); ans.json["released"] != released {
+					t.Errorf("released: %s", ans.body)
+				}
+			}
+			holder := b.acquire("job", "", "Cache-Control: no-cache")
+			waiter := dial(t, s.socket)
+			waiter.send("PUT", lockPath("job"), strings.Replace(tt.body, "{", `{"wait_ms":-1,`, 1), tt.header...)
+			s.awaitQueue("job", 1)
+			a.call("DELETE", path, "", tt.header...).want(200, "")
+			waiter.read("PUT", lockPath("job")).want(409, "withdrawn")
+			s.awaitQueue("job", 0)
+			b.release("job", holder)
+		}
 	})
 }
 

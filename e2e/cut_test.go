@@ -76,9 +76,9 @@ var scenes = []struct {
 		s.arm()
 		s.acquireThen("", func() { s.release(s.mine) })
 	}},
-	{"lease_open", func(s *scene) { // a TTL of its own needs a lease of its own
+	{"lease_open", func(s *scene) { // the first lock with a TTL of another step needs another lease
 		s.arm()
-		s.acquireThen(fmt.Sprintf(`{"ttl_ms":%d}`, 20_000+s.n), func() { s.release(s.mine) })
+		s.acquireThen(fmt.Sprintf(`{"ttl_ms":%d}`, 30_000<<(s.n%10)), func() { s.release(s.mine) })
 	}},
 	{"release_one", func(s *scene) {
 		s.acquireThen("", func() {

@@ -18,7 +18,7 @@ const (
 )
 
 // nothingHelps: what is to come by itself does not come with a renewal or a poll.
-var nothingHelps = options{"TTL": "1h", "POLL_INTERVAL": noPoll}
+var nothingHelps = options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll}
 
 // waitsElsewhere lets a connection wait for a lock of somebody else, under a key of this
 // test alone: the end of an earlier one's may not have been noticed yet.

@@ -57,7 +57,7 @@ func TestStoppedSidecar(t *testing.T) {
 func TestTwoSidecarsExclude(t *testing.T) {
 	const clients, each, names, leastGrants = 12, 40, 3, 300
 	o, _ := onPostgres(t)
-	o = o.with(options{"POLL_INTERVAL": "50ms"})
+	o = o.with(options{"POSTGRES_POLL_INTERVAL": "50ms"})
 	sidecars := []*sidecar{start(t, o), start(t, o)}
 	var mu sync.Mutex
 	holder, last := map[string]int{}, map[string]int64{}

@@ -18,7 +18,7 @@ import (
 func TestForgedWords(t *testing.T) {
 	const flood, words = 50, 100
 	o, database := onPostgres(t)
-	o = o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll})
+	o = o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll})
 	one, two := start(t, o.with(options{"POD": "one"})), start(t, o.with(options{"POD": "two"}))
 	holder, waiter := dial(t, one.socket), dial(t, two.socket)
 	session := openSession(t, two.socket, "")

@@ -56,7 +56,7 @@ func TestMinHold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o, url := onPostgres(t)
-			o = o.with(options{"TTL": "4s", "RENEW_INTERVAL": "500ms", "POLL_INTERVAL": noPoll, "DRAIN_TIMEOUT": "100ms"})
+			o = o.with(options{"TTL": "4s", "RENEW_INTERVAL": "500ms", "POSTGRES_POLL_INTERVAL": noPoll, "DRAIN_TIMEOUT": "100ms"})
 			one, two := start(t, o), start(t, o.with(options{"TTL": "1h", "RENEW_INTERVAL": "20m"}))
 			a, waiting := dial(t, one.socket), dial(t, two.socket)
 			got := a.call("PUT", lockPath("cron"), body)
@@ -89,7 +89,7 @@ func TestMinHold(t *testing.T) {
 func TestMinHoldRestarted(t *testing.T) {
 	const hold = 3 * time.Second
 	o, url := onPostgres(t)
-	o = o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll})
+	o = o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll})
 	dir := folder(t)
 	one := startIn(t, dir, o)
 	got := dial(t, one.socket).call("PUT", lockPath("cron"), fmt.Sprintf(`{"min_hold_ms":%d}`, hold.Milliseconds()))
@@ -141,7 +141,7 @@ func TestMaxHold(t *testing.T) {
 	t.Run("killed", func(t *testing.T) {
 		const ttl = 4 * time.Second
 		o, _ := onPostgres(t)
-		o = o.with(options{"POLL_INTERVAL": noPoll})
+		o = o.with(options{"POSTGRES_POLL_INTERVAL": noPoll})
 		one, two := start(t, o.with(options{"TTL": ttl.String(), "RENEW_INTERVAL": "500ms"})), start(t, o.with(options{"TTL": "1h"}))
 		dial(t, one.socket).acquire("k", fmt.Sprintf(`{"max_hold_ms":%d}`, time.Hour.Milliseconds()))
 		waiting := dial(t, two.socket)
@@ -161,7 +161,7 @@ func TestMaxHold(t *testing.T) {
 func TestBindTTL(t *testing.T) {
 	const ttl = time.Second
 	o, url := onPostgres(t)
-	o = o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll})
+	o = o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll})
 	one, two := start(t, o), start(t, o)
 	a := dial(t, one.socket)
 	got := a.call("PUT", lockPath("cron"), fmt.Sprintf(`{"bind":"ttl","ttl_ms":%d}`, ttl.Milliseconds()))

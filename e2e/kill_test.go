@@ -62,7 +62,7 @@ func TestKilledAppAcrossSidecars(t *testing.T) {
 	const waiters = 20
 	limit := slowed(dropLimit)
 	o, url := onPostgres(t)
-	o = o.with(options{"POLL_INTERVAL": noPoll, "TTL": "1h"}) // nor can the check of waiters
+	o = o.with(options{"POSTGRES_POLL_INTERVAL": noPoll, "TTL": "1h"}) // nor can the check of waiters
 	one, two := start(t, o), start(t, o)
 	names := keys("killed", dropLocks)
 	kill := startApp(t, one, names)
@@ -88,7 +88,7 @@ func TestKilledSidecar(t *testing.T) {
 	const ttl = 4 * time.Second
 	limit := ttl + slowed(250*time.Millisecond)
 	o, url := onPostgres(t)
-	o = o.with(options{"POLL_INTERVAL": noPoll})
+	o = o.with(options{"POSTGRES_POLL_INTERVAL": noPoll})
 	one := start(t, o.with(options{"TTL": ttl.String(), "RENEW_INTERVAL": "500ms"}))
 	two := start(t, o.with(options{"TTL": "1h"}))
 	names := keys("left", 10)

@@ -26,7 +26,7 @@ type lostNews struct {
 
 func loseNews(t *testing.T, o options, url string, ttl time.Duration) *lostNews {
 	t.Helper()
-	o = o.with(options{"POLL_INTERVAL": noPoll, "TTL": ttl.String()})
+	o = o.with(options{"POSTGRES_POLL_INTERVAL": noPoll, "TTL": ttl.String()})
 	n := &lostNews{url: url, proxy: pgproxy.Start(t, o["STORE_URL"])}
 	// Nor may the end of the granter's lease help.
 	n.granter = start(t, o.with(options{"STORE_URL": n.proxy.URL(), "TTL": "1h"}))

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -56,7 +58,19 @@ func TestMain(m *testing.M) {
 		return
 	}
 	flag.Parse()
+	catchIgnored()
 	os.Exit(run(m))
+}
+
+// catchIgnored lets children start with default signals where this process was started with
+// some ignored, by nohup or by & in a script. A child inherits what is ignored, and what is
+// caught is default again in it. Nothing acts on what is caught, so it stays ignored here.
+func catchIgnored() {
+	for sig := syscall.SIGHUP; sig < 32; sig++ {
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
 }
 
 func run(m *testing.M) int {

@@ -205,7 +205,7 @@ func TestDatabaseGoneForLong(t *testing.T) {
 func TestACrashForgetsPlaces(t *testing.T) {
 	// Nothing but the statements here flushes: the server does nothing by itself.
 	own := pgtest.Start(t, pgroles.Template(), pgtest.WithSetting("autovacuum", "off"), pgtest.WithSetting("bgwriter_lru_maxpages", "0"))
-	for name, o := range map[string]options{"listening": {}, "polling": {"LISTEN": "never"}} {
+	for name, o := range map[string]options{"listening": {}, "polling": {"POSTGRES_LISTEN": "never"}} {
 		t.Run(name, func(t *testing.T) {
 			url := own.NewDatabase(t)
 			o = o.with(options{"STORE_URL": url, "TTL": "1h"})

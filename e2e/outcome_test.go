@@ -26,7 +26,7 @@ func (ans answer) skipped(result string) {
 // resource under another type is another lock.
 func TestOutcomes(t *testing.T) {
 	stores(t, func(t *testing.T, o options) {
-		s := start(t, o.with(options{"POLL_INTERVAL": noPoll, "TTL": "1h"}))
+		s := start(t, o.with(options{"POSTGRES_POLL_INTERVAL": noPoll, "TTL": "1h"}))
 		holder := dial(t, s.socket)
 		token := holder.acquire("pull:img1", "")
 		deleter := dial(t, s.socket)
@@ -65,7 +65,7 @@ func TestSkipIsQuick(t *testing.T) {
 	)
 	limit := slowed(50 * time.Millisecond)
 	o, url := onPostgres(t)
-	o = o.with(options{"POLL_INTERVAL": noPoll, "TTL": "1h", "LOG_LEVEL": "info"})
+	o = o.with(options{"POSTGRES_POLL_INTERVAL": noPoll, "TTL": "1h", "LOG_LEVEL": "info"})
 	sidecars := []*sidecar{start(t, o), start(t, o)}
 	holder := dial(t, sidecars[0].socket)
 	token := holder.acquire("pull:img1", "")

@@ -22,7 +22,7 @@ func TestPgBouncer(t *testing.T) {
 		t.Run(listen, func(t *testing.T) {
 			url := cluster.NewDatabase(t)
 			through := cluster.Pooler(t, url, 3) // fewer than two sidecars have connections
-			o := options{"STORE_URL": through, "LISTEN": listen, "POLL_INTERVAL": "100ms", "RENEW_INTERVAL": "500ms"}
+			o := options{"STORE_URL": through, "POSTGRES_LISTEN": listen, "POSTGRES_POLL_INTERVAL": "100ms", "RENEW_INTERVAL": "500ms"}
 			one, two := start(t, o), start(t, o)
 			exchange(t, one, two)
 			exchangeMany(t, one, two)
@@ -85,7 +85,7 @@ func pastPgBouncer(t *testing.T) (options, string) {
 	admin := cluster.URL(config.Database)
 	makeRole(t, admin, earRole, "LOGIN", "CONNECT")
 	return o.with(options{
-		"STORE_URL": cluster.Pooler(t, url, 3), "LISTEN_URL": strings.Replace(admin, "postgres@", earRole+"@", 1),
+		"STORE_URL": cluster.Pooler(t, url, 3), "POSTGRES_LISTEN_URL": strings.Replace(admin, "postgres@", earRole+"@", 1),
 	}), admin
 }
 
@@ -101,13 +101,13 @@ func TestHandOffsBehindPgBouncer(t *testing.T) {
 		o, url := onPostgres(t)
 		heardHandOffs(t, o, url, rounds)
 	})
-	t.Run("LISTEN_URL", func(t *testing.T) {
+	t.Run("POSTGRES_LISTEN_URL", func(t *testing.T) {
 		o, url := pastPgBouncer(t)
 		heardHandOffs(t, o, url, rounds)
 	})
 	t.Run("polled", func(t *testing.T) {
 		o, _ := pastPgBouncer(t)
-		o = o.with(options{"LISTEN_URL": "", "LISTEN": "never", "POLL_INTERVAL": interval.String(), "TTL": "1h"})
+		o = o.with(options{"POSTGRES_LISTEN_URL": "", "POSTGRES_LISTEN": "never", "POSTGRES_POLL_INTERVAL": interval.String(), "TTL": "1h"})
 		one, two := start(t, o), start(t, o)
 		if slowest := handOffs(t, one, two, rounds, interval); slowest > interval+slowed(promptly) {
 			t.Errorf("want within the poll interval of %s", interval)
@@ -117,7 +117,7 @@ func TestHandOffsBehindPgBouncer(t *testing.T) {
 
 func heardHandOffs(t *testing.T, o options, url string, rounds int) {
 	t.Helper()
-	o = o.with(options{"POLL_INTERVAL": noPoll, "TTL": "1h"})
+	o = o.with(options{"POSTGRES_POLL_INTERVAL": noPoll, "TTL": "1h"})
 	one, two := start(t, o), start(t, o)
 	handOffs(t, one, two, 1, 0)
 	for _, s := range []*sidecar{one, two} {
@@ -173,11 +173,11 @@ func TestListenURLOfNoUse(t *testing.T) {
 	proxy := pgproxy.Start(t, url)
 	proxy.Refuse(true)
 	for name, test := range map[string]struct{ listen, says string }{
-		"another database": {cluster.NewDatabase(t), "LOCKSIDECAR_LISTEN_URL leads to the database"},
+		"another database": {cluster.NewDatabase(t), "LOCKSIDECAR_POSTGRES_LISTEN_URL leads to the database"},
 		"unreachable":      {proxy.URL(), "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := o.with(options{"NAMESPACE": name, "LISTEN_URL": test.listen, "POLL_INTERVAL": "100ms"})
+			o := o.with(options{"NAMESPACE": name, "POSTGRES_LISTEN_URL": test.listen, "POSTGRES_POLL_INTERVAL": "100ms"})
 			one, two := start(t, o), start(t, o)
 			exchange(t, one, two)
 			for _, s := range []*sidecar{one, two} {

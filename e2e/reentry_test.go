@@ -14,7 +14,7 @@ func entry(owner string, wait int) string {
 // last release frees the lock; others wait, in the same session too.
 func TestReentry(t *testing.T) {
 	o, url := onPostgres(t)
-	s := start(t, o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll}))
+	s := start(t, o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll}))
 	session := openSession(t, s.socket, "")
 	a, b, stranger := dial(t, s.socket), dial(t, s.socket), dial(t, s.socket)
 	token := a.acquire("wf", entry("w1", 0), session.joins())

@@ -224,7 +224,7 @@ func roleSweeps(t *testing.T, database string) {
 		INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
 		SELECT gen_random_uuid(), 'swept', 'waiter', gen_random_uuid();
 		INSERT INTO locksidecar.signals (lease_id, namespace, key, token, kind, requested_at)
-		SELECT gen_random_uuid(), 'swept', 'signal', 1, 'stop', clock_timestamp();
+		SELECT id, 'swept', 'signal', 1, 'stop', clock_timestamp() FROM locksidecar.leases WHERE instance = 'gone';
 		INSERT INTO locksidecar.watchers (namespace, key, lease_id)
 		SELECT 'swept', 'watcher', gen_random_uuid()`)
 	s, err := postgres.New(postgres.Config{

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -447,6 +448,28 @@ func TestRunWaiting(t *testing.T) {
 	r.want(69)
 	if r.stdout.String() != "" {
 		t.Error("the command was started without the lock")
+	}
+}
+
+// TestRunEndsAtASidecarThatHangs: a signal ends it also before it has a session.
+func TestRunEndsAtASidecarThatHangs(t *testing.T) {
+	s := &sidecar{socket: filepath.Join(folder(t), "s.sock")}
+	hangs, err := net.Listen("unix", s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = hangs.Close() }()
+	r := startRun(t, s, "k", "--", "echo", "started")
+	conn, err := hangs.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	begin := time.Now()
+	r.signal(syscall.SIGINT)
+	r.want(128 + int(syscall.SIGINT))
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("it took %s", took)
 	}
 }
 

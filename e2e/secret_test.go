@@ -52,7 +52,7 @@ func newRotation(t *testing.T) *rotation {
 	r := &rotation{T: t, url: pgtest.Admin(own.NewDatabase(t))}
 	r.alter("s3cret-first")
 	r.secret = certtest.MountFiles(t, r.file(pgroles.Sidecar, "s3cret-first"))
-	o := options{"STORE_URL_FILE": r.secret.File(urlFile), "TTL": "8s", "RENEW_INTERVAL": "500ms", "POLL_INTERVAL": noPoll}
+	o := options{"STORE_URL_FILE": r.secret.File(urlFile), "TTL": "8s", "RENEW_INTERVAL": "500ms", "POSTGRES_POLL_INTERVAL": noPoll}
 	r.one, r.two = start(t, o), start(t, o)
 	r.session = openSession(t, r.one.socket, "")
 	r.holder, r.waiting = dial(t, r.one.socket), dial(t, r.two.socket)

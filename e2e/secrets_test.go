@@ -290,7 +290,7 @@ func TestSecretsOfSidecarsInTrouble(t *testing.T) {
 				"OTEL_BSP_SCHEDULE_DELAY=50", "OTEL_METRIC_EXPORT_INTERVAL=200")
 			s := launchWith(t, folder(t), options{"STORE_URL": store, "ADMIN_ADDR": "127.0.0.1:0", "STORE_TIMEOUT": "1s"}, env)
 			s.await("the reason", func() bool { return strings.Contains(strings.ToLower(s.log.String()), trouble.says) })
-			s.await("the collector's failure", func() bool { return len(s.logged("telemetry was not delivered")) > 0 })
+			s.await("the collector's failure", func() bool { return len(s.logged("telemetry has a problem")) > 0 })
 			a := dial(t, s.socket)
 			operators.notIn(t, "what an app is told", string(a.call("PUT", lockPath("k"), "").want(503, "store_unavailable").body))
 			operators.notIn(t, "what an app is told", string(a.call("GET", "/readyz", "").want(503, "store_unavailable").body))

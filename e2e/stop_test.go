@@ -30,7 +30,7 @@ func (ans answer) stopping(reason string) {
 // it is asked no more when the lock is another one's.
 func TestStop(t *testing.T) {
 	o, url := onPostgres(t)
-	o = o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll})
+	o = o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll})
 	one, two := start(t, o), start(t, o)
 	session, a, b := openSession(t, one.socket, ""), dial(t, one.socket), dial(t, two.socket)
 	b.call("POST", stopPath("job"), "").want(404, "not_held")
@@ -95,7 +95,7 @@ func TestStop(t *testing.T) {
 func TestStopWithoutListen(t *testing.T) {
 	const interval = time.Second
 	o, _ := onPostgres(t)
-	o = o.with(options{"LISTEN": "never", "POLL_INTERVAL": noPoll, "TTL": "1h", "RENEW_INTERVAL": interval.String()})
+	o = o.with(options{"POSTGRES_LISTEN": "never", "POSTGRES_POLL_INTERVAL": noPoll, "TTL": "1h", "RENEW_INTERVAL": interval.String()})
 	one, two := start(t, o), start(t, o)
 	session, a, b := openSession(t, one.socket, ""), dial(t, one.socket), dial(t, two.socket)
 	a.acquire("job", "", session.joins())
@@ -113,7 +113,7 @@ func TestStopWithoutListen(t *testing.T) {
 // has lost it before anybody else can have it.
 func TestForce(t *testing.T) {
 	o, url := onPostgres(t)
-	o = o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll})
+	o = o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll})
 	one, two, plain := start(t, o), start(t, o.with(options{"ALLOW_FORCE": "true"})), start(t, o)
 	session, a := openSession(t, one.socket, ""), dial(t, one.socket)
 	token := a.acquire("job", `{"min_hold_ms":60000}`, session.joins())
@@ -121,8 +121,10 @@ func TestForce(t *testing.T) {
 	dial(t, plain.socket).call("DELETE", force, "").want(403, "forbidden")
 	operator := dial(t, two.socket)
 	operator.call("DELETE", lockPath("free")+"?force=true", "").want(404, "not_held")
+	operator.call("DELETE", fmt.Sprintf("%s&token=%d", force, token+1), "").want(404, "not_held")
+	a.call("PATCH", lockPath("job"), fmt.Sprintf(`{"token":%d}`, token), session.joins()).want(200, "")
 
-	operator.call("DELETE", force, "").want(200, "")
+	operator.call("DELETE", fmt.Sprintf("%s&token=%d", force, token), "").want(200, "")
 	lost := session.want("lost")
 	if lost.data["key"] != "job" || lost.data["reason"] != "forced" {
 		t.Errorf("lost: %s", lost.raw)

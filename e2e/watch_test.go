@@ -4,8 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/internal/pgproxy"
 )
 
 const announcements = "/* locksidecar:announce */%"
@@ -29,7 +32,7 @@ func (s *stream) sees(want ...string) {
 // TestEvents: who watches a key sees what happens to it, whichever pod does it.
 func TestEvents(t *testing.T) {
 	stores(t, func(t *testing.T, o options) {
-		o = o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll})
+		o = o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll})
 		one := start(t, o)
 		two := one
 		if o["STORE_URL"] != "memory://" {
@@ -88,7 +91,7 @@ func TestWatchersSeeExpiry(t *testing.T) {
 	const ttl = 4 * time.Second
 	limit := ttl + slowed(time.Second)
 	o, _ := onPostgres(t)
-	one, two := start(t, o.with(options{"TTL": ttl.String(), "RENEW_INTERVAL": "500ms"})), start(t, o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll}))
+	one, two := start(t, o.with(options{"TTL": ttl.String(), "RENEW_INTERVAL": "500ms"})), start(t, o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll}))
 	dial(t, one.socket).acquire("job", "")
 	watching, _ := watchKey(t, two.socket, "job")
 	one.kill()
@@ -104,11 +107,44 @@ func TestWatchersSeeExpiry(t *testing.T) {
 	watching.sees("acquired", "released")
 }
 
+// TestStreamOpenedDuringAnOutage: while the database does not answer, a stream is opened
+// and closed, and another one is opened. The second one begins when the database is back.
+func TestStreamOpenedDuringAnOutage(t *testing.T) {
+	o, url := onPostgres(t)
+	proxy := pgproxy.Start(t, url)
+	frozen, back := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	proxy.On("watch", pgproxy.BeforeSend, func() {
+		once.Do(func() {
+			close(frozen)
+			<-back
+		})
+	})
+	// One stream at a time: the second one is not opened before the first is over.
+	s := start(t, o.with(options{"STORE_URL": proxy.URL(), "STORE_TIMEOUT": "5s", "MAX_WAITERS": "1"}))
+	path := lockPath("job") + "/events"
+	first, _ := tryStream(t, s.socket, "GET", path, "")
+	<-frozen
+	first.close()
+	var second *stream
+	eventually(t, "the end of the first stream", func() bool {
+		second, _ = tryStream(t, s.socket, "GET", path, "")
+		return second != nil
+	})
+	logged := "keys not watched"
+	s.await("the failure of the first watch", func() bool { return len(s.logged(logged)) > 0 })
+	close(back)
+	second.sees("state")
+	a := dial(t, s.socket)
+	a.release("job", a.acquire("job", "", "Cache-Control: no-cache"))
+	second.sees("acquired", "released")
+}
+
 // TestUnwatchedKeysCostNothing: only keys that somebody watches are told of, and only
 // for as long as they do.
 func TestUnwatchedKeysCostNothing(t *testing.T) {
 	o, url := onPostgres(t)
-	o = o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll})
+	o = o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll})
 	one, two := start(t, o), start(t, o)
 	a := dial(t, one.socket)
 	churn := func(key string) int64 {

@@ -16,7 +16,7 @@ import (
 // [ErrAbandoned], and what the store grants all the same is given back.
 //
 // Errors: [HeldError], [TimeoutError], [SkippedError], [LimitError],
-// [ErrSessionEnded], [ErrDraining], [ErrAbandoned], and those of the store.
+// [ErrSessionEnded], [ErrDraining], [ErrAbandoned], [ErrWithdrawn], and those of the store.
 func (m *Manager) Acquire(ctx context.Context, s *Session, req Request) (Grant, error) {
 	began := m.begins(&req)
 	g, err := m.acquireOne(ctx, s, &req)
@@ -33,7 +33,16 @@ func (m *Manager) acquireOne(ctx context.Context, s *Session, req *Request) (Gra
 		return m.acquireTTL(ctx, req)
 	}
 	c := &call{s: s, req: req}
-	if g, ok := s.enter(&c.place, req); ok {
+	if req.RequestID != uuid.Nil {
+		return m.acquireInTurn(ctx, c)
+	}
+	return m.acquireIn(ctx, c)
+}
+
+// acquireIn gets a lock for the session of a call.
+func (m *Manager) acquireIn(ctx context.Context, c *call) (Grant, error) {
+	s, req := c.s, c.req
+	if g, ok := s.enter(req); ok {
 		m.figures.Cached(cachedEntry)
 		return g, nil
 	}
@@ -68,13 +77,14 @@ func (m *Manager) acquireTTL(ctx context.Context, req *Request) (Grant, error) {
 		}
 		return m.acquire(ctx, &call{req: req})
 	}
-	c := &call{req: req, began: m.clk.Now()}
-	r := m.requests.use(grantFor(req))
-	defer m.requests.done(r)
-	if err := m.takeTurn(ctx, r, req.Wait); err != nil {
+	w := newWithdrawal()
+	c := &call{req: req, began: m.clk.Now(), withdrawn: w.over}
+	r := m.requests.use(grantFor(req.RequestID, req.Key), w)
+	defer m.requests.done(r, w)
+	if err := m.takeTurn(ctx, nil, r, req.Wait, w); err != nil {
 		return Grant{}, err
 	}
-	defer func() { m.leaveAfter(r, c.bids) }()
+	defer func() { m.leaveAfter(&m.requests, r, c.bids) }()
 	c.shared = r.shared()
 	g, err := m.acquire(ctx, c)
 	if err == nil {
@@ -134,9 +144,13 @@ func (m *Manager) acquire(ctx context.Context, c *call) (Grant, error) {
 func (m *Manager) addWaiter() error {
 	if n := m.waiters.Add(1); n > int64(m.cfg.MaxWaiters) {
 		m.waiters.Add(-1)
-		return &LimitError{What: "waiting calls", Setting: "LOCKSIDECAR_MAX_WAITERS", Limit: m.cfg.MaxWaiters}
+		return waiterLimit(m.cfg.MaxWaiters)
 	}
 	return nil
+}
+
+func waiterLimit(limit int) error {
+	return &LimitError{What: "waiting calls", Setting: "LOCKSIDECAR_MAX_WAITERS", Limit: limit}
 }
 
 // call is what stays the same over the bids of one Acquire.
@@ -148,13 +162,16 @@ type call struct {
 	began time.Time
 	now   time.Time // when the lease of a bid was found alive: the clock was not read since
 	place place     // in the session
+	part  bool      // of a group
 	entry *entrance
 	bids  []*bid
 	one   [1]*bid // has them as long as there is one
 	tr    *callTrace
-	left  time.Duration // of a group: how long its part lasts, when all were there
+	left  time.Duration // how long its lock could be relied on when it was revealed
 	// shared is the grant that other calls of the same request have, or 0.
 	shared int64
+	// withdrawn is closed when a release by the request id ends the call; nil without one.
+	withdrawn <-chan struct{}
 
 	// What was last heard of the lock (nil: nothing), and the call's place in line.
 	seen     *store.Lock
@@ -169,13 +186,6 @@ type call struct {
 	timed bool             // it has fired
 }
 
-// The pauses of a call between its bids during an outage grow from one to the
-// other.
-const (
-	restMin = 50 * time.Millisecond
-	restMax = time.Second
-)
-
 // acquire makes bids until one wins or the call gives up.
 func (c *call) acquire() (Grant, error) {
 	defer c.stopTimer()
@@ -184,35 +194,39 @@ func (c *call) acquire() (Grant, error) {
 		if g, ok := c.enter(); ok {
 			return g, nil
 		}
-		g, b, err := c.bid()
+		g, err := c.bid()
 		if err == nil {
 			return g, nil
 		}
 		if g, ok := c.enterInstead(err); ok {
 			return g, nil
 		}
-		if err := c.mayGoOn(b, err); err != nil {
+		if err := c.mayGoOn(err); err != nil {
 			return Grant{}, err
 		}
 	}
 }
 
-// bid makes one bid and returns its outcome. The bid is nil when there was no
-// lease for it.
-func (c *call) bid() (Grant, *bid, error) {
+// bid makes one bid and returns its outcome.
+func (c *call) bid() (Grant, error) {
+	if err := c.settleLast(); err != nil {
+		return Grant{}, err
+	}
+	came := c.m.arrivals.join(c.req) // before the lease, for which it may have to wait
 	l, err := c.lease()
 	if err != nil {
-		return Grant{}, nil, err
+		came.leave()
+		return Grant{}, err
 	}
 	b := c.m.newBid(c, l)
+	b.arrival = came
 	if c.bids == nil {
 		c.bids = c.one[:0]
 	}
 	c.bids = append(c.bids, b)
 	b.here = !c.m.inline && !c.mayEndEarly()
 	b.startAt(c.ctx, c.now)
-	g, err := c.await(b)
-	return g, b, err
+	return c.await(b)
 }
 
 // mayEndEarly reports whether somebody could want to hear how the call ended before the
@@ -236,10 +250,7 @@ func (c *call) lease() (*renewed, error) {
 		ttl = c.m.cfg.TTL // keeps the place in the queue
 	}
 	for {
-		l, err := c.pin(ttl)
-		if err != nil {
-			return nil, err
-		}
+		l := c.pin(ttl)
 		if err := c.opened(l); err != nil {
 			l.unpin()
 			return nil, err
@@ -255,9 +266,9 @@ func (c *call) lease() (*renewed, error) {
 
 // pin returns the lease of a bid: one that many share, or with a MinHold, for which
 // it may have to stand, one of the bid's own.
-func (c *call) pin(ttl time.Duration) (*renewed, error) {
+func (c *call) pin(ttl time.Duration) *renewed {
 	if c.req.Bind == BindSession && c.req.MinHold > 0 {
-		return c.m.pinOwn(c.ctx, ttl), nil
+		return c.m.pinOwn(c.ctx, ttl)
 	}
 	return c.m.pin(c.ctx, ttl)
 }
@@ -269,6 +280,7 @@ func (c *call) opened(l *renewed) error {
 		return l.openErr
 	default:
 	}
+	c.startTimer()
 	err := c.until(l.opened)
 	c.now = c.m.clk.Now()
 	if err != nil {
@@ -290,6 +302,8 @@ func (c *call) until(something <-chan struct{}) error {
 		return errors.Join(ErrAbandoned, context.Cause(c.ctx))
 	case <-ending:
 		return ErrSessionEnded
+	case <-c.withdrawn:
+		return ErrWithdrawn
 	case <-draining:
 		return ErrDraining
 	}
@@ -306,10 +320,6 @@ func (c *call) endings() (session, draining <-chan struct{}) {
 	}
 	return session, draining
 }
-
-// maxBids limits how often a call that does not wait tries again after its lease
-// was lost under it.
-const maxBids = 3
 
 // await returns the bid's outcome, or leaves it because the call gives up.
 func (c *call) await(b *bid) (Grant, error) {
@@ -342,6 +352,8 @@ func (c *call) await(b *bid) (Grant, error) {
 			err = errors.Join(ErrAbandoned, context.Cause(c.ctx))
 		case <-ending:
 			err = ErrSessionEnded
+		case <-c.withdrawn:
+			err = ErrWithdrawn
 		case <-draining:
 			err = ErrDraining
 		}
@@ -368,29 +380,28 @@ func (c *call) outcome(b *bid) (Grant, error) {
 	}
 }
 
-// tell returns what the bid has won, unless this call came late to hear of it.
+// tell returns what the bid has won, unless it is lost before this call hears of it: then it
+// is given back, and the app never knows. A part of a group is told when all are there.
 func (c *call) tell(b *bid, g Grant) (Grant, error) {
-	now := c.m.clk.Now()
-	if g.Bind == BindTTL {
-		g.ExpiresIn -= now.Sub(b.wonAt)
-		if g.ExpiresIn > 0 {
-			return g, nil
-		}
-		b.abandon()
-		return Grant{}, b.notKept()
-	}
-	g.ExpiresIn = untilAtMost(b.lease.remainingAt(c.m.clk, now), b.until, now)
+	var told bool
 	switch {
-	case c.s.hasEnded():
-		return Grant{}, ErrSessionEnded // and its end has released the lock
-	case past(b.until, now):
-		b.abandon()
-		return Grant{}, b.notKept()
-	case g.ExpiresIn <= 0:
-		return Grant{}, errBidLost // and whoever loses the lease loses the lock
+	case g.Bind == BindTTL:
+		g.ExpiresIn -= c.m.clk.Now().Sub(b.wonAt)
+		told = g.ExpiresIn > 0
+	case c.part:
+		told = c.s.hasPart(&c.place)
 	default:
+		told = c.s.reveal(c)
+		g.ExpiresIn = c.left
+	}
+	if told {
 		return g, nil
 	}
+	b.abandon() // also if the session has ended: the lock may have been lost before
+	if c.s != nil && c.s.hasEnded() {
+		return Grant{}, ErrSessionEnded
+	}
+	return Grant{}, b.notKept()
 }
 
 // learnLocked takes over what a bid has heard. b.mu is held.
@@ -400,7 +411,7 @@ func (c *call) learnLocked(b *bid) {
 		c.seen = b.seen
 	}
 	if b.stood {
-		c.stood, c.rest, c.position = true, restMin, b.position
+		c.stood, c.position = true, b.position
 	}
 }
 
@@ -414,53 +425,6 @@ func (c *call) timeout() error {
 		position = lock.QueueLength + 1
 	}
 	return &TimeoutError{Lock: lock, Position: position, Waited: c.m.clk.Now().Sub(c.began)}
-}
-
-// mayGoOn decides whether another bid makes sense after one ended like this, or
-// could not even begin (lost is nil), and rests before it if the store is the
-// reason.
-func (c *call) mayGoOn(lost *bid, err error) error {
-	outage := c.stood && store.Unavailable(err)
-	if !errors.Is(err, errBidLost) && (!outage || c.timed) {
-		return err
-	}
-	switch {
-	case c.ctx.Err() != nil:
-		return ErrAbandoned
-	case c.s != nil && c.s.hasEnded():
-		return ErrSessionEnded
-	case c.m.isDraining():
-		return ErrDraining
-	case c.timed:
-		return c.timeout()
-	case c.req.Wait == 0 && len(c.bids) >= maxBids:
-		return &store.Error{Op: "acquire", Err: errors.New("the lease under the lock was lost")}
-	case outage:
-		return c.waitOut(lost)
-	default:
-		return nil
-	}
-}
-
-// waitOut rests until another bid may have better luck.
-func (c *call) waitOut(lost *bid) error {
-	c.startTimer()
-	if lost != nil && c.req.RequestID != uuid.Nil {
-		// The next bid has the same grant id: what undoes this one would free it.
-		if err := c.until(lost.settled()); err != nil {
-			return err
-		}
-	}
-	for {
-		rested := make(chan struct{})
-		timer := time.AfterFunc(jittered(c.rest), func() { close(rested) })
-		err := c.until(rested)
-		timer.Stop()
-		c.rest = min(2*c.rest, restMax)
-		if err != nil || c.m.st.Ready() == nil { // which asks nobody, as hardly anybody should now
-			return err
-		}
-	}
 }
 
 func (c *call) startTimer() {

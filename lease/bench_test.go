@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/locksidecar/locksidecar/internal/tracing"
@@ -57,6 +58,23 @@ func BenchmarkAcquireRelease(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		g, err := m.Acquire(ctx, s, Request{Key: "k"})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := m.Release(ctx, s, ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkAcquireReleaseRequestID is what the ids cost that clients send.
+func BenchmarkAcquireReleaseRequestID(b *testing.B) {
+	m := benchManager(b)
+	s := benchSession(b, m)
+	ctx, id := context.Background(), uuid.New()
+	b.ReportAllocs()
+	for b.Loop() {
+		g, err := m.Acquire(ctx, s, Request{Key: "k", RequestID: id})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/batcher"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -18,9 +19,11 @@ import (
 // has left goes on alone, and gives back what it still wins. So no grant is lost
 // or leaked, whoever stops listening when.
 //
-//	asking ──held, call waits──▶ enqueuing ──▶ queued ──time up──▶ cancelling
-//	  │                             │            │                    │
-//	  └──────────────┴─ over: won, or not ───────┴────────────────────┘
+//	asking ──held, call waits──▶ arrived ──▶ enqueuing ──▶ queued ──time up──▶ cancelling
+//	  │                             │            │            │                    │
+//	  └─────────────────────────────┴─ over: won, or not ─────┴────────────────────┘
+//
+// A bid of a call that is not the first to arrive at its key begins as arrived: see arrivals.
 type bid struct {
 	m     *Manager
 	s     *Session // nil with BindTTL
@@ -33,6 +36,8 @@ type bid struct {
 	sent  time.Time  // of the question that is under way
 	wonAt time.Time
 	here  bool // the call carries the first question out itself: see batcher.Lane.Do
+	// arrival is its place among the calls that came for the key; nil: the call does not wait.
+	arrival *arrival
 	// since is before the grant, until when its MaxHold is over (zero: none).
 	since, until time.Time
 
@@ -72,6 +77,7 @@ type phase uint8
 
 const (
 	asking phase = iota
+	arrived
 	enqueuing
 	queued
 	cancelling
@@ -92,18 +98,12 @@ func (m *Manager) newBid(c *call, l *renewed) *bid {
 	if l != nil && l.own() {
 		l.only.Store(b)
 	}
-	if c.req.RequestID != uuid.Nil {
-		b.grant = grantFor(c.req)
+	if c.req.sharesGrant() {
+		b.grant = grantFor(c.req.RequestID, c.req.Key)
 	} else {
 		b.grant = uuid.New()
 	}
 	return b
-}
-
-// grantFor derives the grant id of a repeatable request: the same request gets
-// the same grant, and nobody's request meets another key's.
-func grantFor(req *Request) store.GrantID {
-	return uuid.NewSHA1(req.RequestID, []byte(req.Key))
 }
 
 func (b *bid) attempt() store.Attempt { return store.Attempt{Key: b.req.Key, Grant: b.grant} }
@@ -123,15 +123,19 @@ func (b *bid) ask() store.Ask {
 	return a
 }
 
-// start asks the store. A call that waits for a key that is known to be held goes straight
-// into the queue; unless by a grant that it has in common with other calls: there it would
+// start asks the store. A call that waits for a key that is known to be held, or for which
+// another call has asked before, goes straight into the queue: the store grants a free key
+// there, too. A call that has a grant in common with other calls asks: in the queue it would
 // be denied nothing, and must not be taken for one that has nothing yet.
 func (b *bid) start(ctx context.Context) { b.startAt(ctx, b.m.clk.Now()) }
 
 // startAt is start for who has just read the clock.
 func (b *bid) startAt(ctx context.Context, now time.Time) {
+	if b.arrival == nil {
+		b.arrival = b.m.arrivals.join(b.req)
+	}
 	b.mark, b.sent = b.m.denials.mark(b.req.Key), now
-	if b.req.Wait != 0 && !b.req.NoCache && b.shared == 0 && b.m.knownHeld(b.req.Key) {
+	if b.arrival != nil && b.shared == 0 && (b.arrival.behind || b.m.knownHeld(b.req.Key)) {
 		b.enqueue(ctx)
 		return
 	}
@@ -145,21 +149,55 @@ func (b *bid) startAt(ctx context.Context, now time.Time) {
 	}
 }
 
+// enqueue goes into the queue behind all who came before. It does not block.
 func (b *bid) enqueue(ctx context.Context) {
 	b.mu.Lock()
-	b.phase, b.sent = enqueuing, b.m.clk.Now()
+	b.phase = arrived
 	b.shared = 0 // somebody else has the key: what other calls had is over
+	left := b.unwanted || b.timeUp
 	b.mu.Unlock()
-	ctx = b.standInLine(ctx)
-	b.lined.Store(true)
-	b.m.queue.add(b)
-	if b.lease.lost.Load() { // whoever lost it may not have seen the bid here
-		b.finish(errBidLost)
+	if left {
+		b.cancel()
 		return
 	}
-	if err := b.m.enqueues.Submit(ctx, b.ask(), b.onEnqueue); err != nil {
+	b.arrival.decide(ctx, b)
+}
+
+// enqueueAll asks the store for places in line, for bids of one key in their order.
+func (m *Manager) enqueueAll(all []*arrival) {
+	asks := make([]batcher.Submission[store.Ask, store.Answer], 0, len(all))
+	bids := make([]*bid, 0, len(all))
+	for _, a := range all {
+		if b := a.bid; b.beginEnqueue() {
+			asks = append(asks, batcher.Submission[store.Ask, store.Answer]{Ctx: b.standInLine(a.ctx), Item: b.ask(), Done: b.onEnqueue})
+			bids = append(bids, b)
+		}
+	}
+	if err := m.enqueues.SubmitAll(asks); err != nil {
+		for _, b := range bids {
+			b.finish(err)
+		}
+	}
+}
+
+// beginEnqueue notes that the bid is about to stand in line. It reports false when it is over.
+func (b *bid) beginEnqueue() bool {
+	b.mu.Lock()
+	if b.phase != arrived {
+		b.mu.Unlock()
+		return false
+	}
+	b.phase, b.sent = enqueuing, b.m.clk.Now()
+	b.mu.Unlock()
+	b.lined.Store(true)
+	err := b.m.queue.add(b)
+	if err == nil && b.lease.lost.Load() { // whoever lost it may not have seen the bid here
+		err = errBidLost
+	}
+	if err != nil {
 		b.finish(err)
 	}
+	return err == nil
 }
 
 // onAcquire hears the answer to the first question.
@@ -247,12 +285,8 @@ func (b *bid) abandon() {
 	switch {
 	case !won:
 		b.cancel()
-	case b.req.Bind == BindTTL:
-		b.giveBack(b.result.Token)
-	case b.place.part:
-		b.m.givePartBack(b.s, b.place)
 	default:
-		b.m.Discard(b.s, b.result)
+		b.givePartBack(b.result.Token)
 	}
 }
 
@@ -275,10 +309,16 @@ func (b *bid) leaseGone() {
 	b.cancel()
 }
 
-// cancel takes the bid out of the queue. It is called only when its place there
-// is confirmed: a cancel that overtook the enqueue would leave an orphan.
+// cancel takes the bid out of the queue, once its place there is confirmed: a cancel that
+// overtook the enqueue would leave an orphan. A bid that has asked for no place yet is over.
 func (b *bid) cancel() {
 	b.mu.Lock()
+	if b.phase == arrived {
+		b.phase, b.err = over, b.leftLineLocked()
+		b.mu.Unlock()
+		b.end()
+		return
+	}
 	if b.phase != queued {
 		b.mu.Unlock()
 		return
@@ -302,17 +342,21 @@ func (b *bid) onCancel(ans store.Answer, err error) {
 		b.fail(stuck("cancel"))
 	default:
 		b.mu.Lock()
-		timeUp := b.timeUp
 		if ans.Position > 0 {
 			b.position = ans.Position
 		}
+		err := b.leftLineLocked()
 		b.mu.Unlock()
-		if timeUp {
-			b.finish(errTimeUp)
-		} else {
-			b.finish(errBidLost)
-		}
+		b.finish(err)
 	}
+}
+
+// leftLineLocked is why a bid is over that has no place in line. b.mu is held.
+func (b *bid) leftLineLocked() error {
+	if b.timeUp {
+		return errTimeUp
+	}
+	return errBidLost
 }
 
 // leaseLost hears from the store that the lease under the bid is dead.
@@ -420,7 +464,7 @@ func (b *bid) keep(ans *store.Answer, now time.Time) (before *heldLock, ok bool)
 	}
 	h := &heldLock{
 		key: b.req.Key, token: ans.Token, s: b.s, lease: b.lease, acquiredAt: ans.AcquiredAt.UnixNano(), since: now.Sub(b.m.began),
-		traceparent: b.req.Traceparent, terms: termsOf(b), changes: changesOf(b),
+		traceparent: b.req.Traceparent, terms: termsOf(b), changes: changesOf(b), request: b.req.RequestID,
 	}
 	if !h.validAt(b.m.clk, now) {
 		return nil, false
@@ -428,14 +472,8 @@ func (b *bid) keep(ans *store.Answer, now time.Time) (before *heldLock, ok bool)
 	b.lease.riders.Add(1) // the bid's own pin keeps the lease in the book meanwhile
 	if before, ok = b.s.keep(h, b.place); !ok {
 		b.lease.unpin()
-		return nil, false
 	}
-	if b.lease.lost.Load() {
-		// Lost between the check and now: whoever lost it may not have seen h.
-		b.s.loseUntold(h, b.lease.lossReason())
-		return before, false
-	}
-	return before, true
+	return before, ok // whoever loses the lease now may not see h: tell does
 }
 
 func (b *bid) grantOf(ans *store.Answer, now time.Time) Grant {
@@ -445,7 +483,7 @@ func (b *bid) grantOf(ans *store.Answer, now time.Time) Grant {
 	}
 	g.Reentry = 1
 	if b.req.Bind == BindSession {
-		g.Session = b.s.name
+		g.Session, g.request = b.s.name, b.req.RequestID
 	} else {
 		g.ExpiresIn = reliable(ans.ExpiresIn)
 	}

@@ -207,10 +207,18 @@ func TestLeaseLostWhileALockIsKept(t *testing.T) {
 			r.must(err)
 			synctest.Wait()
 			b := r.m.newBid(c, l)
-			r.clk.atRead(moment, func() { r.m.lose(l, LostExpired) })
+			r.clk.atRead(moment, func() {
+				if !s.mu.TryLock() { // the clock is read under it
+					go r.m.lose(l, LostExpired)
+					return
+				}
+				s.mu.Unlock()
+				r.m.lose(l, LostExpired)
+			})
 			b.start(c.ctx)
 			_, err = c.await(b)
 			r.clk.next.Store(nil)
+			synctest.Wait()
 			if err == nil && s.Held() == 0 && len(r.losses()) == 0 {
 				t.Errorf("moment %d: granted, and lost without a word", moment)
 			}

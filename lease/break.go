@@ -30,29 +30,19 @@ func (m *Manager) AskToStop(ctx context.Context, key string, reason *string) err
 	return nil
 }
 
-// Break takes a lock from its holder, whoever it is, and returns when the key is no
-// longer held under that grant: at the latest when the holder's lease ends. Errors:
-// [NotHeldError], [ErrAbandoned] (it is broken all the same), [ErrDraining] after
-// Stop, and those of the store.
-func (m *Manager) Break(ctx context.Context, key string) error {
-	for {
-		lock, err := submit(ctx, m.reads, key)
-		switch {
-		case err != nil:
-			return err
-		case !lock.Held:
-			return &NotHeldError{Key: key}
-		}
-		held, err := m.signal(ctx, store.Signal{Kind: store.Break, Key: key, Token: lock.Token})
-		if err != nil {
-			return err
-		}
-		if held { // else it has changed hands
-			m.logIn(ctx).Warn("breaking a lock", "key", key, "token", lock.Token, "instance", m.cfg.Instance,
-				"holder", lock.Holder.Instance, "session", lock.Holder.Session)
-			return m.awaitBroken(ctx, lock)
-		}
+// Break takes a lock from its holder. was is the lock as [Manager.Get] told it: the grant
+// that it names is broken, and no other. Break returns when that grant is over, at the
+// latest when its lease ends. Errors: [NotHeldError], [ErrAbandoned] (it is broken all the
+// same), [ErrDraining] after Stop, and those of the store.
+func (m *Manager) Break(ctx context.Context, was store.Lock) error {
+	if !was.Held {
+		return &NotHeldError{Key: was.Key}
 	}
+	held, err := m.signal(ctx, store.Signal{Kind: store.Break, Key: was.Key, Token: was.Token})
+	if err != nil || !held {
+		return err
+	}
+	return m.awaitBroken(ctx, was)
 }
 
 // signal sends a signal. It reports false when the key is not held, or not under

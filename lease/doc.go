@@ -27,12 +27,16 @@
 // # Sessions and locks
 //
 // A [Session] owns locks and is purely local. All its locks ride on renewed
-// leases, one for each TTL in use, so that renewing 100,000 locks is one statement
-// over a handful of rows. Whoever takes a lock out of its session (a release, a
+// leases, one for each step of the TTLs in use, so that renewing 100,000 locks is one
+// statement over a handful of rows. Whoever takes a lock out of its session (a release, a
 // loss, the session's end) decides what becomes of it, once, under the session's
 // mutex; and a grant that arrives goes into the session under the same mutex, or
 // is given back when the session has ended. So a session that has ended holds
 // nothing and receives nothing.
+//
+// A grant that has arrived is a part ([heldLock]) until its call looks at it and returns: the
+// app does not see it, and is not told when it is lost. What was lost before its call looked is
+// given back, and the call goes on as if it had not been granted.
 //
 // bind:ttl locks have a lease of their own, which nobody renews, and belong to
 // nobody here: any pod may release or extend them, so only the store knows them. Their
@@ -45,7 +49,7 @@
 // entries changes, and only here. Calls of that owner which wait in line enter, and
 // leave the line, when one of them gets the lock. Each release takes one entry off;
 // whatever else ends a lock ends all its entries. Entries keep their numbers: one that
-// nobody was told of ends with the one above it.
+// nobody was told of, or that is released by its request id, ends with the one above it.
 //
 // A MaxHold ends a lock like a deadline: timers see to it, reads check it. The lock is
 // lost for its session, and released until the store confirms. A MinHold is kept by
@@ -75,6 +79,12 @@
 // in line, the call makes another bid under a fresh lease: its place is lost, the
 // call is not.
 //
+// Calls of one sidecar that wait for the same key stand in line in the order in which they came
+// ([arrivals]). The first asks for the key. The others ask nothing, and go into line together
+// when the first has its answer, before those that come later. A call that comes when the key
+// is known to be held goes into line at once. A call for several keys comes when it asks for
+// a key. A call that does not wait is not counted.
+//
 // A call that nothing but the store's answer can end early carries its question, or its
 // release, out in its own goroutine where the lane is idle. Its connection is watched
 // meanwhile, and its session ends without it: only its own answer waits, and nobody is
@@ -88,6 +98,14 @@
 // not freed because another left. Whether another sidecar has given the same grant
 // to its app only the store knows: a bind:ttl grant that two instances may have told
 // is given back by none of them ([store.Claim].Untold, and Undo).
+//
+// In a session a repeat does not ask the store: the session knows which request was granted
+// what (its locks and their entries have the ids), so the bids of its calls have random grant
+// ids. Calls with the same id take turns there, too. An id is remembered for as long as the
+// call is under way, or the entry is held. A release by the id ([ReleaseRequest]) ends the
+// calls that are under way, takes its turn, and then releases what is there; with BindTTL it
+// asks the store for the grant, as a cancel does, so it finds that of another sidecar. A call
+// that waits at another sidecar goes on: it has a caller there.
 //
 // A call for several keys ([Manager.AcquireAll]) has a call and bids for each of them.
 // It holds the keys in the order of their bytes up to the one for which it stands in

@@ -16,6 +16,8 @@ var (
 	// ErrAbandoned: the call's own context ended before its outcome was known.
 	// Nothing is held for it: what the store still grants is released.
 	ErrAbandoned = errors.New("the caller has gone")
+	// ErrWithdrawn: the call was ended by a release that names its request id.
+	ErrWithdrawn = errors.New("the request was released by its request_id before it was granted")
 )
 
 // errStuck: nothing could be done for a key, for as long as the store may take.
@@ -36,7 +38,8 @@ func judged(op string, standing store.Standing, err error) error {
 // HeldError: somebody else holds the lock, and the request did not want to wait.
 type HeldError struct {
 	Lock store.Lock
-	// Cached: the answer came from the local cache.
+	// Cached: the answer came from the local cache. Lock.QueueLength may count only the
+	// calls that wait through this sidecar.
 	Cached bool
 }
 
@@ -54,10 +57,18 @@ func (e *SkippedError) Error() string {
 	return fmt.Sprintf("lock %q: its holder has done it", e.Key)
 }
 
-// NotHeldError: nobody holds the lock.
-type NotHeldError struct{ Key string }
+// NotHeldError: nobody holds the lock, or nobody under the token that was named.
+type NotHeldError struct {
+	Key   string
+	Token int64 // 0: none was named
+}
 
-func (e *NotHeldError) Error() string { return fmt.Sprintf("lock %q is not held by anybody", e.Key) }
+func (e *NotHeldError) Error() string {
+	if e.Token != 0 {
+		return fmt.Sprintf("lock %q is not held under token %d", e.Key, e.Token)
+	}
+	return fmt.Sprintf("lock %q is not held by anybody", e.Key)
+}
 
 // ReentryError: a release named another number of entries than the lock has. Is it
 // higher, that entry was released already.

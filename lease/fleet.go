@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -62,6 +63,15 @@ type fleet struct {
 	ours bool
 	// countAt is when to count again.
 	countAt time.Time
+	// failing: the last count failed, and the log says so.
+	failing bool
+}
+
+// shownFor is for how long the known figures may still be shown.
+func (f *fleet) shownFor(now time.Time) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return max(0, f.knownUntil.Sub(now))
 }
 
 // look returns the figures if they are ours to show, and sees to it that there are
@@ -176,8 +186,18 @@ func (f *fleet) count(ctx context.Context) {
 	interval := max(fleetInterval, fleetRest*ended.Sub(began))
 	f.countAt = ended.Add(interval)
 	if err != nil {
-		f.m.log.Debug("the fleet's locks are not counted, trying again later", "error", err, "in", interval.String())
+		level := slog.LevelDebug
+		if !f.failing {
+			level = slog.LevelWarn
+		}
+		f.failing = true
+		f.m.log.Log(ctx, level, "the fleet's locks cannot be counted, so its metrics become old, and are missing after a while",
+			"error", err, "shown_for", f.shownFor(ended).String(), "next_try_in", interval.String())
 		return
+	}
+	if f.failing {
+		f.failing = false
+		f.m.log.Info("the fleet's locks are counted again")
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/logtest"
 	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
@@ -88,16 +89,17 @@ type counter struct {
 	m   *Manager
 	st  counting
 	clk *fakeClock
+	log *logtest.Log
 }
 
 func newCounter(t *testing.T, o *office, name string) *counter {
 	t.Helper()
 	st := counting{newDouble(memory.NewSpace().Open(store.Identity{Namespace: "test", Instance: name, Pod: name})), name, o}
-	clk := &fakeClock{}
+	clk, log := &fakeClock{}, &logtest.Log{}
 	m, err := New(Config{
 		Clock: clk, Instance: name, Pod: name, TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
 		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 1, BatchMax: 1,
-		MaxSessions: 1, MaxLocksPerSession: 1, MaxWaiters: 1, Logger: slog.New(slog.DiscardHandler),
+		MaxSessions: 1, MaxLocksPerSession: 1, MaxWaiters: 1, Logger: slog.New(slog.NewTextHandler(log, nil)),
 	}, st)
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +108,7 @@ func newCounter(t *testing.T, o *office, name string) *counter {
 		t.Fatal(err)
 	}
 	t.Cleanup(m.Stop)
-	return &counter{t, m, st, clk}
+	return &counter{t, m, st, clk, log}
 }
 
 // look is a scrape, and what settles before and after it.
@@ -365,9 +367,15 @@ func TestFleetOldFigures(t *testing.T) {
 		if n := a.st.count("Stats"); n < 3 {
 			t.Errorf("%d counts: it does not try again", n)
 		}
+		if n := strings.Count(a.log.String(), "level=WARN msg=\"the fleet's locks cannot be counted"); n != 1 {
+			t.Errorf("said %d times that the counting fails, want once:\n%s", n, a.log.String())
+		}
 		a.st.lift("Stats")
 		a.scrape(fleetInterval)
 		a.shows(1)
+		if !strings.Contains(a.log.String(), "counted again") {
+			t.Errorf("not said that it works again:\n%s", a.log.String())
+		}
 	})
 }
 

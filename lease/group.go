@@ -26,8 +26,8 @@ func newGroups() chan struct{} {
 
 // AcquireAll gets several locks, all or none; see Acquire. The keys are different;
 // req.Key is ignored. The grants are in the order of the keys. A MaxHold counts from
-// the grant of each lock, which may be before the last is granted. Errors: those of
-// Acquire, where a key that is not to be had is named, and [HoldsError].
+// the grant of each lock, which may be before the last is granted: the caller has checked
+// that Wait is shorter. Errors: those of Acquire, where a key that is not to be had is named, and [HoldsError].
 func (m *Manager) AcquireAll(ctx context.Context, s *Session, keys []string, req Request) ([]Grant, error) {
 	began := m.begins(&req)
 	grants, err := m.acquireAll(ctx, s, keys, &req)
@@ -46,6 +46,9 @@ func (m *Manager) acquireAll(ctx context.Context, s *Session, keys []string, req
 		return nil, err
 	}
 	defer done()
+	if g.repeated != nil {
+		return inOrder(g.repeated, keys), nil
+	}
 	if lock, ok := g.deniedHere(); ok {
 		return nil, &HeldError{Lock: lock, Cached: true}
 	}
@@ -92,9 +95,13 @@ type group struct {
 	// in between.
 	waited time.Duration
 
-	// For BindTTL. repeats are those of each key, if the request has an id. extendAt is
-	// when the parts must be extended if others are still missing.
-	repeats  []*repeats
+	// For a request with an id: repeats are those of each key, withdrawal ends all of it, and
+	// repeated is what the session has got by it before.
+	repeats    []*repeats
+	withdrawal *withdrawal
+	repeated   []Grant
+
+	// For BindTTL: extendAt is when the parts must be extended if others are still missing.
 	extendAt time.Time
 }
 
@@ -106,20 +113,36 @@ func (m *Manager) newGroup(ctx context.Context, s *Session, keys []string, req *
 	for _, key := range keys {
 		one := *req
 		one.Key = key
-		g.calls = append(g.calls, &call{m: m, ctx: ctx, s: s, req: &one, began: g.began, tr: m.traceOf(ctx, key)})
+		g.calls = append(g.calls, &call{m: m, ctx: ctx, s: s, req: &one, part: true, began: g.began, tr: m.traceOf(ctx, key)})
 	}
 	slices.SortFunc(g.calls, func(a, b *call) int { return strings.Compare(a.req.Key, b.req.Key) })
+	if req.RequestID != uuid.Nil {
+		g.withdrawal = newWithdrawal()
+		for _, c := range g.calls {
+			c.withdrawn = g.withdrawal.over
+		}
+	}
 	return g
 }
 
-// admit counts the group in: in its session, or with a request id, among the calls
-// of the same request. done ends that.
+// requests are those among which the group has its turns.
+func (g *group) requests() *requests {
+	if g.s != nil {
+		return &g.s.requests
+	}
+	return &g.m.requests
+}
+
+// admit counts the group in: with a request id, among the calls of the same request; and in
+// its session, unless that has given it the locks before. done ends that.
 func (g *group) admit() (done func(), err error) {
-	switch {
-	case g.s != nil:
-		err = g.s.admitAll(g.calls)
-	case g.req.RequestID != uuid.Nil:
+	if g.req.RequestID != uuid.Nil {
 		err = g.takeTurns()
+	}
+	if err == nil && g.s != nil {
+		if g.repeated = g.s.againAll(g.calls, g.req.RequestID); g.repeated == nil {
+			err = g.s.admitAll(g.calls)
+		}
 	}
 	done = func() {
 		for i, c := range g.calls {
@@ -129,8 +152,7 @@ func (g *group) admit() (done func(), err error) {
 				g.s.leave(&c.place)
 			}
 			if i < len(g.repeats) {
-				g.m.leaveAfter(g.repeats[i], c.bids)
-				g.m.requests.done(g.repeats[i])
+				g.leave(g.repeats[i], c)
 			}
 		}
 	}
@@ -143,25 +165,41 @@ func (g *group) admit() (done func(), err error) {
 // takeTurns waits for the turn of each key among the calls with the same request
 // id; in the order of the keys, as everything here.
 func (g *group) takeTurns() error {
-	for _, c := range g.calls {
+	all := make([]*repeats, len(g.calls)) // before the first turn: a release by the id of any key ends the call
+	for i, c := range g.calls {
+		all[i] = g.requests().use(grantFor(c.req.RequestID, c.req.Key), g.withdrawal)
+	}
+	for i, c := range g.calls {
 		wait := g.req.Wait
 		if wait > 0 {
 			wait = max(wait-g.m.clk.Now().Sub(g.began), 0)
 		}
-		r := g.m.requests.use(grantFor(c.req))
-		if err := g.m.takeTurn(g.ctx, r, wait); err != nil {
-			g.m.requests.done(r)
+		if err := g.m.takeTurn(g.ctx, g.s, all[i], wait, g.withdrawal); err != nil {
+			for _, r := range all[i:] {
+				g.requests().done(r, g.withdrawal)
+			}
 			return err
 		}
-		g.repeats = append(g.repeats, r)
-		c.shared = r.shared()
+		g.repeats = append(g.repeats, all[i])
+		c.shared = all[i].shared()
 	}
 	return nil
 }
 
+// leave ends the turn of one of the keys: at once if the session has it, or if the store was
+// not asked for it.
+func (g *group) leave(r *repeats, c *call) {
+	if g.s != nil && (len(g.parts) == len(g.calls) || len(c.bids) == 0) {
+		r.leave()
+	} else {
+		g.m.leaveAfter(g.requests(), r, c.bids)
+	}
+	g.requests().done(r, g.withdrawal)
+}
+
 // deniedHere answers from what is known here that one of the keys is held.
 func (g *group) deniedHere() (store.Lock, bool) {
-	if g.req.RequestID != uuid.Nil {
+	if g.req.sharesGrant() {
 		return store.Lock{}, false
 	}
 	for _, c := range g.calls {
@@ -210,7 +248,7 @@ func (g *group) mayGoOn() error {
 	if g.req.Wait > 0 && g.m.clk.Now().Sub(g.began) >= g.req.Wait {
 		return c.timeout()
 	}
-	return c.mayGoOn(nil, errBidLost)
+	return c.mayGoOn(errBidLost)
 }
 
 // advance gets the first key that is missing, and with it those behind it that are
@@ -219,12 +257,12 @@ func (g *group) advance() error {
 	first := len(g.parts)
 	c := g.calls[first]
 	if g.stood { // an outage is no reason to give up
-		c.stood, c.rest = true, max(c.rest, restMin)
+		c.stood = true
 	}
 	g.rounds++
 	bids, err := g.bid(g.calls[first:])
 	if err != nil {
-		return c.mayGoOn(nil, err)
+		return c.mayGoOn(err)
 	}
 	for i, b := range bids {
 		if i > 0 && b.isUnwanted() {
@@ -236,7 +274,7 @@ func (g *group) advance() error {
 			for _, later := range bids[i+1:] {
 				later.abandon()
 			}
-			return c.mayGoOn(b, err)
+			return c.mayGoOn(err)
 		}
 		g.add(b, grant)
 	}
@@ -249,7 +287,7 @@ func (g *group) bid(calls []*call) ([]*bid, error) {
 	c, count := calls[0], 1
 	c.startTimer()
 	if !g.m.inline {
-		count = min(len(calls), g.m.cfg.BatchMax)
+		count = g.together(calls[:min(len(calls), g.m.cfg.BatchMax)])
 	}
 	bids, err := g.newBids(calls[:count])
 	if count > 1 && len(bids) > 0 { // the token last: what comes before it may take long
@@ -269,14 +307,25 @@ func (g *group) bid(calls []*call) ([]*bid, error) {
 	return bids, nil
 }
 
+// together is for how many keys the group asks at once: not for one for which calls have come
+// before that wait, unless it is the first.
+func (g *group) together(calls []*call) int {
+	if g.req.Wait == 0 {
+		return len(calls)
+	}
+	for i, c := range calls {
+		if g.m.arrivals.any(c.req.Key) {
+			return max(i, 1)
+		}
+	}
+	return len(calls)
+}
+
 // newBids makes bids until there is no lease for one.
 func (g *group) newBids(calls []*call) (bids []*bid, err error) {
 	for _, c := range calls {
-		if last := len(c.bids) - 1; last >= 0 && g.req.RequestID != uuid.Nil {
-			// The next bid has the same grant id: what gives the last one back would free it.
-			if err := c.until(c.bids[last].settled()); err != nil {
-				return bids, err
-			}
+		if err := c.settleLast(); err != nil {
+			return bids, err
 		}
 		l, err := c.lease()
 		if err != nil {
@@ -294,6 +343,7 @@ func (g *group) newBids(calls []*call) (bids []*bid, err error) {
 func (m *Manager) askAll(bids []*bid) {
 	asks := make([]store.Ask, len(bids))
 	for i, b := range bids {
+		b.arrival = m.arrivals.join(b.req)
 		b.mark, b.sent = m.denials.mark(b.req.Key), m.clk.Now()
 		asks[i] = b.ask()
 	}
@@ -371,10 +421,19 @@ func (g *group) await(c *call, b *bid) (Grant, error) {
 
 // grants are what the group has got, in the order in which the keys were named.
 func (g *group) grants(keys []string) []Grant {
-	byKey := make(map[string]Grant, len(keys))
+	got := make([]Grant, len(g.parts))
 	for i, p := range g.parts {
 		p.g.Waited, p.g.ExpiresIn = g.waited, g.calls[i].left
-		byKey[p.g.Key] = p.g
+		got[i] = p.g
+	}
+	return inOrder(got, keys)
+}
+
+// inOrder puts the grants of keys into their order.
+func inOrder(grants []Grant, keys []string) []Grant {
+	byKey := make(map[string]Grant, len(keys))
+	for _, g := range grants {
+		byKey[g.Key] = g
 	}
 	out := make([]Grant, len(keys))
 	for i, key := range keys {

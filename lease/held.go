@@ -23,6 +23,7 @@ type heldLock struct {
 	acquiredAt  int64
 	since       time.Duration
 	traceparent string
+	request     uuid.UUID // the id of the request that was granted it, zero: none
 	*terms
 
 	// read: the store has said that it is there, in the last history in which its lease was
@@ -31,20 +32,22 @@ type heldLock struct {
 
 	// What follows is guarded by s.mu.
 	*changes
-	// part: of a group that is not complete. The app does not know of it. unheard: it
-	// was lost before the app could be told of it.
-	part, unheard bool
+	// part: the app does not know of it, because its call has not been told yet, or is for
+	// several keys and does not have all.
+	part bool
 }
 
 // terms are what few locks were asked for with. The others share plain.
 type terms struct {
 	owner string
+	// ttl is what was asked for, zero if its lease has the same: the app is told that it
+	// may rely on the lock for so long, though the lease lasts longer.
+	ttl time.Duration
 	// until is when its MaxHold is over, zero for none; outlived fires then, and is
 	// guarded by the session's mutex.
 	until    time.Time
 	outlived *time.Timer
-	// grant and minHold are those of the bid that won it; grant is zero where a repeat
-	// of the request may get the key under the same one.
+	// grant and minHold are those of the bid that won it.
 	grant   store.GrantID
 	minHold time.Duration
 	// held is for its span, nil where the acquire is not recorded.
@@ -60,9 +63,8 @@ type changes struct {
 	// was entered again at least once.
 	entries   int
 	reentered bool
-	// untold are the numbers of entries below the last of which nobody was told: they
-	// end with the one above them.
-	untold map[int]struct{}
+	// entered has what few entries have, by their numbers; the first is the grant.
+	entered map[int]entry
 }
 
 var (
@@ -72,12 +74,13 @@ var (
 
 // termsOf are the terms under which a bid has won.
 func termsOf(b *bid) *terms {
-	if b.req.Owner == "" && b.req.MaxHold == 0 && b.req.MinHold == 0 {
+	shorter := b.req.TTL < b.lease.ttl
+	if b.req.Owner == "" && b.req.MaxHold == 0 && b.req.MinHold == 0 && !shorter {
 		return b.tr.terms(plain)
 	}
-	t := &terms{owner: b.req.Owner, until: b.until, minHold: b.req.MinHold}
-	if b.req.RequestID == uuid.Nil {
-		t.grant = b.grant
+	t := &terms{owner: b.req.Owner, until: b.until, grant: b.grant, minHold: b.req.MinHold}
+	if shorter {
+		t.ttl = b.req.TTL
 	}
 	return b.tr.terms(t)
 }
@@ -121,7 +124,11 @@ func past(until, now time.Time) bool { return !until.IsZero() && !now.Before(unt
 // more.
 func (h *heldLock) remaining(clk Clock) time.Duration {
 	now := clk.Now()
-	return untilAtMost(h.lease.remainingAt(clk, now), h.until, now)
+	left := h.lease.remainingAt(clk, now)
+	if h.ttl != 0 {
+		left = min(left, reliable(h.ttl))
+	}
+	return untilAtMost(left, h.until, now)
 }
 
 // untilAtMost is d, or what is left until then if that is less.

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -126,25 +125,41 @@ func TestAnIdleSidecarAsksNothing(t *testing.T) {
 	})
 }
 
-func TestTooManyTTLs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+// However many different TTLs are asked for, there are few leases: each lasts as long as
+// the longest of its locks needs, and at most twice as long. The app is told to rely on
+// a lock for no longer than it asked for.
+func TestDifferentTTLsShareLeases(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt, with(func(c *Config) { c.TTL, c.RenewInterval = 17*time.Second, 5*time.Second }))
 		s := r.session()
-		ask := func(i int) error {
-			_, err := r.m.Acquire(context.Background(), s, Request{Key: fmt.Sprint(i), TTL: time.Duration(i+1) * time.Second})
-			return err
+		asked := []time.Duration{500 * time.Millisecond, 17 * time.Second, 24 * time.Hour}
+		for i := range 300 {
+			asked = append(asked, time.Duration(600+37*i)*time.Millisecond, time.Duration(7+17*i)*time.Second, time.Duration(2+4*i)*time.Minute)
 		}
-		for i := range maxLeases {
-			r.must(ask(i))
+		for i, ttl := range asked {
+			g, err := r.m.Acquire(context.Background(), s, Request{Key: fmt.Sprint(i), TTL: ttl})
+			r.must(err)
+			h := s.find(g.Key, g.Token)
+			v, err := r.m.Get(context.Background(), s, g.Key, false)
+			r.must(err)
+			if kept := h.lease.ttl; kept < ttl || kept > 2*ttl || g.ExpiresIn > ttl-margin(ttl) || v.Holder.ExpiresIn > ttl-margin(ttl) || g.ExpiresIn <= 0 {
+				t.Fatalf("asked for %s: the lease has %s; told %s, then %s", ttl, kept, g.ExpiresIn, v.Holder.ExpiresIn)
+			}
+			if ttl == r.m.cfg.TTL && h.lease.ttl != ttl {
+				t.Errorf("the configured TTL became %s", h.lease.ttl)
+			}
 		}
-		var limit *LimitError
-		if err := ask(maxLeases); !errors.As(err, &limit) {
-			t.Errorf("told %v", err)
+		if n := r.st.asked("OpenLeases"); n > len(ttlSteps)+1 {
+			t.Errorf("%d leases", n)
 		}
+		explicit, err := r.m.OpenSession(SessionOptions{TTL: 7 * time.Second, Explicit: true})
+		r.must(err)
+		if ttl, left := explicit.TTL(), explicit.ExpiresIn(); ttl != 7*time.Second || left > ttl-margin(ttl) {
+			t.Errorf("a session with 7s: %s, %s", ttl, left)
+		}
+		explicit.End(EndDeleted)
 		s.End(EndDeleted)
-		time.Sleep(time.Minute) // idle leases are closed
-		s = r.session()
-		r.must(ask(maxLeases))
+		r.nothingLeft()
 	})
 }
 

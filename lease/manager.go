@@ -35,17 +35,18 @@ type Manager struct {
 	openings *batcher.Lane[store.NewLease, struct{}]
 	burials  *batcher.Lane[store.LeaseID, struct{}]
 
-	book    *book
-	held    *heldSet
-	queue   *queue
-	ear     *ear
-	watches *watches
-	signals *signals
-	fleet   *fleet
-	denials *denials
-	ended   *endings
+	book     *book
+	held     *heldSet
+	queue    *queue
+	arrivals *arrivals
+	ear      *ear
+	watches  *watches
+	signals  *signals
+	fleet    *fleet
+	denials  *denials
+	ended    *endings
 
-	requests *requests
+	requests requests      // those with BindTTL
 	groups   chan struct{} // a token for each question about several keys
 
 	sessionsMu sync.Mutex
@@ -76,7 +77,7 @@ type Manager struct {
 func New(cfg Config, st store.Store) (*Manager, error) {
 	m := &Manager{
 		cfg: cfg, st: st, clk: cfg.Clock, log: cfg.Logger, inline: st.Traits().Inline,
-		book: newBook(), held: newHeldSet(), sessions: make(map[string]*Session),
+		book: newBook(cfg.TTL), held: newHeldSet(), sessions: make(map[string]*Session),
 		draining: make(chan struct{}),
 	}
 	if m.clk == nil {
@@ -92,10 +93,10 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 		return nil, err
 	}
 	m.ended = newEndings()
-	if m.requests, err = newRequests(); err != nil {
+	if err := m.requests.remember(rememberedGrants); err != nil {
 		return nil, err
 	}
-	m.queue, m.signals = newQueue(m), newSignals(m)
+	m.queue, m.signals, m.arrivals = newQueue(m), newSignals(m), newArrivals(m.enqueueAll)
 	m.ear, m.watches, m.groups = newEar(m), newWatches(m), newGroups()
 	m.sweeping.m, m.sweeping.began = m, m.clk.Now()
 	m.fleet = &fleet{m: m}
@@ -121,8 +122,10 @@ func (m *Manager) openLanes() {
 	stuck := func(a store.Answer) bool { return a.Outcome == store.Stuck }
 	notJudged := func(v store.Verdict) bool { return v.Standing == store.NotJudged }
 	m.acquires = batcher.New(m.traced("acquire", bounded), byKey, m.st.Acquire, stuck)
-	together := bounded // they stand in line one behind the other
-	together.Together, together.Max = true, min(bounded.Max, maxTogether)
+	// They stand in line one behind the other. The queue limits them: answers of another lane
+	// bring some here, and must not have to wait.
+	together := lane
+	together.Together, together.Max = true, min(lane.Max, maxTogether)
 	m.enqueues = batcher.New(m.traced("enqueue", together), byKey, m.st.Enqueue, stuck)
 	m.amends = batcher.New(m.traced("amend", bounded), func(c store.Change) string { return c.Key }, m.st.Amend, notJudged)
 	m.reads = batcher.New(m.traced("get", bounded), func(key string) string { return key }, m.st.Get, nil)
@@ -310,12 +313,12 @@ func (m *Manager) forget(s *Session) {
 
 // pin returns the lease for a TTL, with one rider more. If it is new, it is being
 // opened, and the trace of the call in ctx shows that.
-func (m *Manager) pin(ctx context.Context, ttl time.Duration) (*renewed, error) {
-	l, isNew, err := m.book.pin(ttl)
+func (m *Manager) pin(ctx context.Context, ttl time.Duration) *renewed {
+	l, isNew := m.book.pin(ttl)
 	if isNew {
 		m.startOpening(ctx, l, func() {})
 	}
-	return l, err
+	return l
 }
 
 // pinOwn returns a lease of its own for one bid, with one rider. It is being

@@ -29,6 +29,7 @@ const (
 	cachedDenial = "denial"
 	cachedHeld   = "held_here"
 	cachedEntry  = "entry"
+	cachedRepeat = "repeat"
 	cachedRead   = "read"
 	cachedCheck  = "check"
 	cachedEnd    = "ended"
@@ -68,7 +69,7 @@ func codeOf(err error) string {
 		return codeTimeout
 	case is[*SkippedError](err):
 		return metrics.Skipped
-	case errors.Is(err, ErrAbandoned):
+	case errors.Is(err, ErrAbandoned), errors.Is(err, ErrWithdrawn):
 		return codeAbandoned
 	case errors.Is(err, ErrSessionEnded):
 		return codeSession
@@ -178,6 +179,7 @@ func (m *Manager) released(ctx context.Context, req *ReleaseRequest, out Release
 		code := codeOf(err)
 		m.figures.Releases(req.Key, code)
 		m.tellRefusal(ctx, "release", req.Key, req.Traceparent, code, err)
+	case out.Nothing:
 	case out.Reentry > 0:
 		m.figures.Releases(req.Key, metrics.Reentered)
 	default:
@@ -240,13 +242,6 @@ func (b *bid) wonLock(handedOver bool, by string, ago time.Duration) {
 	}
 }
 
-// arrives tells that h is held, if the app may know of it. s.mu is held.
-func (s *Session) arrives(h *heldLock) {
-	if !h.part {
-		h.beginHeld()
-	}
-}
-
 // leaves tells that h is not held any more, and why. One that the app never heard of
 // is not counted as lost. s.mu is held.
 func (s *Session) leaves(h *heldLock, e ending) {
@@ -261,9 +256,6 @@ func (s *Session) leaves(h *heldLock, e ending) {
 		reason = endSession
 	}
 	h.endHeld(reason, loss)
-	if h.unheard {
-		return
-	}
 	s.m.figures.Ended(h.traced(), h.key, reason, s.m.heldFor(h, e))
 }
 

@@ -33,6 +33,7 @@ func (b *bid) settled() <-chan struct{} {
 
 // end lets go of what a bid keeps: its place in the books, its lease.
 func (b *bid) end() {
+	b.arrival.leave()
 	if b.lined.Load() {
 		b.m.queue.remove(b)
 	}

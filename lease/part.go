@@ -43,7 +43,7 @@ func (g *group) complete() bool {
 	now := g.m.clk.Now()
 	g.waited = now.Sub(g.began)
 	if g.s != nil {
-		return g.s.reveal(g.calls)
+		return g.s.reveal(g.calls...)
 	}
 	for i, p := range g.parts {
 		if g.calls[i].left = p.until.Sub(now); g.calls[i].left <= 0 {
@@ -59,29 +59,32 @@ func (g *group) complete() bool {
 
 // giveBack releases the parts from the given one on.
 func (g *group) giveBack(from int) {
-	for i, p := range g.parts[from:] {
-		if g.s != nil {
-			if !g.m.givePartBack(g.s, &g.calls[from+i].place) && p.b.lease.own() {
-				g.m.undoOnce(p.b.tr.carry(context.Background()), p.b.attempt(), p.b.mayGet(), p.b.loosen()) // lost: it would stand
-			}
-		} else {
-			p.b.giveBack(p.g.Token)
-		}
+	for _, p := range g.parts[from:] {
+		p.b.givePartBack(p.g.Token)
 	}
 	g.parts = g.parts[:from]
 }
 
-// givePartBack releases the part that has a place, if the session still holds it.
-func (m *Manager) givePartBack(s *Session, p *place) bool {
-	s.mu.Lock()
-	h := p.kept
-	s.mu.Unlock()
-	r := m.newEnd(h)
-	if !s.take(h, ending{release: r}) {
-		return false
+// givePartBack releases what the bid has won, if it is still there.
+func (b *bid) givePartBack(token int64) {
+	if b.req.Bind == BindTTL {
+		b.giveBack(token)
+		return
 	}
-	m.send(h.traced(), r)
-	return true
+	b.s.mu.Lock()
+	h := b.place.kept
+	b.s.mu.Unlock()
+	r := b.m.newEnd(h)
+	b.loose.Add(1)
+	r.done = b.loose.Done
+	if b.s.take(h, ending{release: r}) {
+		b.m.send(h.traced(), r)
+		return
+	}
+	r.done()
+	if b.lease.own() { // lost: it would stand
+		b.m.undoOnce(b.tr.carry(context.Background()), b.attempt(), b.mayGet(), b.loosen())
+	}
 }
 
 // extending extends the parts of a BindTTL group while it waits for others, until
@@ -154,7 +157,7 @@ func (s *Session) admitAll(calls []*call) error {
 	}
 	s.pending += len(calls)
 	for _, c := range calls {
-		c.place = place{taken: true, part: true}
+		c.place = place{taken: true}
 	}
 	return nil
 }
@@ -170,9 +173,9 @@ func (s *Session) hasPartLocked(p *place) bool {
 	return p.kept != nil && s.held[p.kept.key] == p.kept && p.kept.valid(s.m.clk)
 }
 
-// reveal makes the parts of a group locks of the session as others are. It does
-// nothing and reports false when one of them is lost.
-func (s *Session) reveal(calls []*call) bool {
+// reveal makes the parts of calls locks of the app. It does nothing and reports false when one
+// of them is lost. c.left is for how long each can be relied on.
+func (s *Session) reveal(calls ...*call) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range calls {

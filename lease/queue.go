@@ -59,8 +59,12 @@ func (q *queue) every() time.Duration {
 	return q.m.cfg.RenewInterval
 }
 
-// add expects news of a bid that is about to stand in line.
-func (q *queue) add(b *bid) {
+// add expects news of a bid that is about to stand in line. It fails with a [LimitError] when
+// there are too many: as many as calls may wait, and as many again that their calls have left.
+func (q *queue) add(b *bid) error {
+	if limit := q.m.cfg.MaxWaiters; q.size.Load() >= 2*int64(limit) {
+		return waiterLimit(limit)
+	}
 	q.mu.Lock()
 	half := store.HalfOf(b.grant)
 	q.bids[half] = append(q.bids[half], b)
@@ -69,6 +73,7 @@ func (q *queue) add(b *bid) {
 	q.m.figures.Waits(b.req.Key, 1) // before anybody finds it here, and counts it out
 	q.mu.Unlock()
 	q.m.ear.listen() // before the store is asked to put it in line
+	return nil
 }
 
 func (q *queue) remove(b *bid) {

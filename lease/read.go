@@ -16,7 +16,7 @@ func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool)
 	if h := m.held.get(key); h != nil && !noCache {
 		if lock := m.lockOf(h); lock.Holder.ExpiresIn > 0 {
 			m.figures.Cached(cachedRead)
-			return View{Lock: lock, Mine: h.s == s && s.find(key, h.token) == h}, nil
+			return View{Lock: lock, Mine: h.s == s && s.find(key, h.token) == h, Cached: true}, nil
 		}
 		m.expire(h)
 	}
@@ -40,7 +40,8 @@ func (m *Manager) viewOf(s *Session, lock store.Lock) View {
 	return View{Lock: lock, Mine: h != nil && h.valid(m.clk)}
 }
 
-// lockOf is a lock that is held here, as others see it.
+// lockOf is a lock that is held here, as others see it, but for the calls that wait
+// through other sidecars.
 func (m *Manager) lockOf(h *heldLock) store.Lock {
 	h.s.mu.Lock()
 	data, stopping := h.data, h.stopping
@@ -99,7 +100,7 @@ func (m *Manager) listSession(s *Session, req ListRequest) Page {
 			break
 		}
 		if h.valid(m.clk) {
-			views = append(views, View{Lock: m.lockOf(h), Mine: true})
+			views = append(views, View{Lock: m.lockOf(h), Mine: true, Cached: true})
 		}
 	}
 	return pageOf(views, req.Limit)

@@ -47,6 +47,43 @@ func TestOwnLocksAskNothing(t *testing.T) {
 	})
 }
 
+// The calls that wait through other sidecars are known to the store alone: what does not
+// come from there says so.
+func TestWaitsElsewhereAreNotKnownHere(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		s, far := r.session(), other.session()
+		r.lock(s, "k")
+		a := other.wait(far, "k", WaitForever)
+		get := func(noCache bool) View {
+			v, err := r.m.Get(context.Background(), s, "k", noCache)
+			r.must(err)
+			return v
+		}
+		if v := get(false); !v.Cached || v.QueueLength != 0 {
+			t.Errorf("from memory: %+v", v)
+		}
+		if v := get(true); v.Cached || v.QueueLength != 1 {
+			t.Errorf("from the store: %+v", v)
+		}
+		p, err := r.m.List(context.Background(), s, ListRequest{Scope: ScopeSession, Limit: 10})
+		r.must(err)
+		if len(p.Locks) != 1 || !p.Locks[0].Cached {
+			t.Errorf("listed: %+v", p)
+		}
+		w := r.watch(s, "k")
+		if w.view.Cached || w.view.QueueLength != 1 || !w.view.Mine {
+			t.Errorf("watched: %+v", w.view)
+		}
+		w.stop()
+		s.End(EndDeleted)
+		a.granted(t)
+		far.End(EndDeleted)
+		r.nothingLeft()
+	})
+}
+
 func TestAmend(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

@@ -358,7 +358,7 @@ func TestFewLocksAreCountedFirst(t *testing.T) {
 				r := newRig(t, opt)
 				s := r.session()
 				few := r.lock(s, "few")
-				r.locks(s, 16*time.Second, many)
+				r.locks(s, 10*time.Second, many)
 				r.st.set("Riders", fault{times: 1, then: func() { r.st.set("Riders", fault{refuse: true}) }})
 				r.st.failover()
 				time.Sleep(r.m.cfg.RenewInterval + time.Second)

@@ -1,12 +1,46 @@
 package lease
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/google/uuid"
+)
 
 // A session's lock may be entered again by the owner that holds it: the store is
 // not asked and does not know. The lock stays as its first grant made it, but for
 // the count of its entries; each release takes one off, the last frees it. An entry
 // keeps its number, for a release may name it: one of which the answer was not
-// delivered ends with the one above it, or at once if it is the last.
+// delivered, or that is released by its request id, ends with the one above it, or at once
+// if it is the last.
+
+// entry is what few entries of a lock have.
+type entry struct {
+	request uuid.UUID // the id of the request that made it; the first has its own in the lock
+	again   int       // how many repeats of that were told of it, too
+	over    bool      // it ends with the one above it
+}
+
+// set replaces what an entry has. The caller has a copy of its own.
+func (c *changes) set(number int, e entry) {
+	if c.entered == nil {
+		c.entered = make(map[int]entry)
+	}
+	c.entered[number] = e
+}
+
+// entryOf is the number of the entry that a request has made and that is not over, or 0.
+// s.mu is held.
+func (h *heldLock) entryOf(request uuid.UUID) int {
+	if h.request == request && !h.entered[1].over {
+		return 1
+	}
+	for number, e := range h.entered {
+		if e.request == request {
+			return number
+		}
+	}
+	return 0
+}
 
 // admits reports whether h may be entered again by whoever makes this request in
 // the session of h.
@@ -15,16 +49,15 @@ func (h *heldLock) admits(req *Request) bool {
 }
 
 // enter enters the lock that the request's owner holds in this session. It reports
-// false when there is none. What the asking call's own bid has just won is not
-// entered: the call is about to hear of it. p is that call's place.
-func (s *Session) enter(p *place, req *Request) (Grant, bool) {
+// false when there is none.
+func (s *Session) enter(req *Request) (Grant, bool) {
 	if !req.Reentrant {
 		return Grant{}, false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.held[req.Key]
-	if s.ended || h == nil || h.part || h == p.kept || !h.admits(req) || !h.valid(s.m.clk) {
+	if s.ended || h == nil || h.part || !h.admits(req) || !h.valid(s.m.clk) {
 		return Grant{}, false
 	}
 	g := s.grantLocked(h)
@@ -34,8 +67,74 @@ func (s *Session) enter(p *place, req *Request) (Grant, bool) {
 	c := h.change()
 	c.entries++
 	c.reentered = true
-	g.Reentry = c.entries
+	g.Reentry, g.request = c.entries, req.RequestID
+	if req.RequestID != uuid.Nil {
+		c.set(g.Reentry, entry{request: req.RequestID})
+	}
 	return g, true
+}
+
+// again is what a request with this id was granted, as long as the session holds it: for a
+// repeat, which changes nothing. The caller has the turn of the request.
+func (s *Session) again(key string, request uuid.UUID) (Grant, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g, ok := s.againLocked(key, request)
+	if ok {
+		s.held[key].tellAgain(g.Reentry)
+	}
+	return g, ok
+}
+
+func (s *Session) againLocked(key string, request uuid.UUID) (Grant, bool) {
+	h := s.held[key]
+	if h == nil || h.part || !h.valid(s.m.clk) {
+		return Grant{}, false
+	}
+	g := s.grantLocked(h)
+	g.Reentry, g.request = h.entryOf(request), request
+	return g, g.Reentry > 0 && g.ExpiresIn > 0
+}
+
+// tellAgain notes that a repeat is told of an entry. s.mu is held.
+func (h *heldLock) tellAgain(number int) {
+	e := h.entered[number]
+	e.again++
+	h.change().set(number, e)
+}
+
+// againAll is again for all locks of a request for several; nil if it has no id, or one of
+// them is not held.
+func (s *Session) againAll(calls []*call, request uuid.UUID) []Grant {
+	if request == uuid.Nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	grants, now := make([]Grant, 0, len(calls)), s.m.clk.Now()
+	for _, c := range calls {
+		g, ok := s.againLocked(c.req.Key, request)
+		if !ok {
+			return nil
+		}
+		g.Waited = now.Sub(c.began)
+		grants = append(grants, g)
+	}
+	for _, g := range grants {
+		s.held[g.Key].tellAgain(g.Reentry)
+	}
+	s.m.figures.Cached(cachedRepeat)
+	return grants
+}
+
+// has is the lock of which a request with this id has made an entry, or nil.
+func (s *Session) has(key string, request uuid.UUID) *heldLock {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.held[key]; h != nil && !h.part && h.entryOf(request) != 0 {
+		return h
+	}
+	return nil
 }
 
 // grantOf is a lock of the session as its holder sees it now. It reports false when
@@ -62,26 +161,31 @@ var errNotHeld = errors.New("the session does not hold the lock any more")
 func (s *Session) exit(h *heldLock, r *release) (left int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if r.request != uuid.Nil {
+		r.entry = h.entryOf(r.request)
+	}
 	switch n := r.reentry; {
-	case s.held[h.key] != h:
+	case s.held[h.key] != h, r.request != uuid.Nil && r.entry == 0, r.entry > h.entries:
 		return 0, errNotHeld
 	case n != 0 && n != h.entries:
 		return 0, &ReentryError{Key: h.key, Given: n, Have: h.entries}
 	}
-	if r.untold && r.entry < h.entries {
-		c := h.change()
-		if c.untold == nil {
-			c.untold = make(map[int]struct{})
-		}
-		c.untold[r.entry] = struct{}{}
+	if e := h.entered[r.entry]; r.untold && e.again > 0 { // a repeat was told of it
+		e.again--
+		h.change().set(r.entry, e)
 		return h.entries, nil
 	}
+	if r.entry != 0 && r.entry < h.entries {
+		h.change().set(r.entry, entry{over: true})
+		return h.entries, nil
+	}
+	delete(h.entered, h.entries)
 	for left = h.entries - 1; left > 0; left-- {
-		if _, gone := h.untold[left]; !gone {
+		if !h.entered[left].over {
 			h.change().entries = left
 			return left, nil
 		}
-		delete(h.untold, left)
+		delete(h.entered, left)
 	}
 	r.atOnce = r.untold && !h.reentered // who entered again was told that it is held
 	s.takeLocked(h, ending{release: r})
@@ -148,7 +252,7 @@ func (c *call) enter() (Grant, bool) {
 		return Grant{}, false
 	}
 	waited := c.m.clk.Now().Sub(c.began) // before what is left of the lock is reckoned
-	g, ok := c.s.enter(&c.place, c.req)
+	g, ok := c.s.enter(c.req)
 	g.Waited = waited
 	return g, ok
 }

@@ -23,8 +23,10 @@ type release struct {
 	// untold: nobody was told of the grant. atOnce: a MinHold is not kept.
 	// ofSession: the session has ended.
 	untold, atOnce, ofSession bool
-	// entry is the number of the entry that is untold.
-	entry int
+	// entry is the number of the entry that is untold, or that request has made: if it is not
+	// the last, it ends with the one above it. Zero: the last is meant.
+	entry   int
+	request uuid.UUID
 	// done is called when it is settled; it may be nil.
 	done func()
 
@@ -39,11 +41,17 @@ type release struct {
 
 // Release releases the lock that is held under this token, or takes one entry off
 // it if its owner has entered it more than once. s is the session that claims it; it
-// may be nil, which is enough for BindTTL locks. Errors: [NotHolderError],
+// may be nil, which is enough for BindTTL locks. By a RequestID it releases what calls with
+// that id have got, ends those that are under way in the session or, with BindTTL, at this
+// sidecar, and may be repeated: nothing under the id is no error. Errors: [NotHolderError],
 // [ReentryError], [LostError], [ErrAbandoned] when ctx ends while it waits, [ErrDraining] after Stop,
 // and those of the store: a session's release then goes on in the background.
 func (m *Manager) Release(ctx context.Context, s *Session, req ReleaseRequest) (Released, error) {
-	out, err := m.release(ctx, s, &req)
+	release := m.release
+	if req.RequestID != uuid.Nil {
+		release = m.releaseRequest
+	}
+	out, err := release(ctx, s, &req)
 	m.released(ctx, &req, out, err)
 	return out, err
 }
@@ -75,6 +83,12 @@ func (m *Manager) release(ctx context.Context, s *Session, req *ReleaseRequest) 
 	case entries > 0:
 		return Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
 	}
+	return m.sendRelease(ctx, r)
+}
+
+// sendRelease sends a release that somebody waits for, and returns the outcome of the
+// first try.
+func (m *Manager) sendRelease(ctx context.Context, r *release) (Released, error) {
 	if !m.inline {
 		_ = ctx.Done() // as in start: it waits from here on
 	}
@@ -243,7 +257,7 @@ func (r *release) wasTried(err error) {
 
 // isSettled lets go of the lock, which may have to be undone before.
 func (r *release) isSettled(call context.Context) {
-	if h := r.h; r.claim.AtOnce && h.grant != uuid.Nil { // else undoing it could free what a repeat was told
+	if h := r.h; r.claim.AtOnce && h.grant != uuid.Nil {
 		r.m.afterwards(call, store.Attempt{Key: h.key, Grant: h.grant}, h.lease, h.minHold, r.letGo)()
 		return
 	}
@@ -371,7 +385,7 @@ func (m *Manager) Discard(s *Session, g Grant) {
 	}
 	if h := s.find(g.Key, g.Token); h != nil {
 		r := m.newEnd(h)
-		r.untold, r.entry = true, g.Reentry
+		r.untold, r.entry, r.request = true, g.Reentry, g.request
 		if entries, err := s.exit(h, r); err == nil && entries == 0 {
 			m.send(h.traced(), r)
 		}

@@ -13,9 +13,6 @@ import (
 )
 
 const (
-	// maxLeases caps the number of different TTLs in use at a time: each is a
-	// lease that is renewed.
-	maxLeases = 64
 	// minMargin and marginShare: a lease is trusted until its TTL less 5%, at
 	// least 50 ms, after the last confirmed renewal was sent. The margin is for
 	// clocks that run at different speeds, and for telling the app in time.
@@ -26,11 +23,21 @@ const (
 	suspendJump = minMargin
 )
 
+// ttlSteps are the TTLs that shared leases have, beside the configured one. Each lease in
+// use is renewed, so locks with any TTL between two steps are held under one lease. Each
+// step is at most twice the one before.
+var ttlSteps = [...]time.Duration{
+	500 * time.Millisecond, time.Second, 2 * time.Second, 3 * time.Second, 5 * time.Second, 10 * time.Second,
+	15 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 3 * time.Minute, 5 * time.Minute,
+	10 * time.Minute, 15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour,
+	12 * time.Hour, 24 * time.Hour,
+}
+
 // margin is how long before the store's expiry a lease is no longer trusted.
 func margin(ttl time.Duration) time.Duration { return max(ttl/marginShare, minMargin) }
 
-// reliable is how long an app may rely on a bind:ttl lock that the store keeps for so
-// long: it counts by itself, and nobody tells it when that is over.
+// reliable is how long an app may rely on a lock that the store keeps for so long. The
+// app of a bind:ttl lock counts by itself, and nobody tells it when that is over.
 func reliable(left time.Duration) time.Duration { return left - margin(left) }
 
 // renewed is a lease of this sidecar, which the keeper renews while anything
@@ -119,9 +126,10 @@ func (l *renewed) unpin() {
 // interval is how often a lease of that TTL is renewed.
 func interval(ttl, configured time.Duration) time.Duration { return min(configured, ttl/3) }
 
-// book has the renewed leases in use: one for each TTL, and those that
+// book has the renewed leases in use: one for each step of the TTLs, and those that
 // exist for one bid whose lock has a MinHold, for which they may have to stand.
 type book struct {
+	usual time.Duration // the configured TTL
 	mu    sync.RWMutex
 	byTTL map[time.Duration]*renewed
 	own   map[*renewed]struct{}
@@ -133,16 +141,35 @@ type book struct {
 	wake chan struct{}
 }
 
-func newBook() *book {
+func newBook(usual time.Duration) *book {
 	return &book{
+		usual: usual,
 		byTTL: make(map[time.Duration]*renewed), own: make(map[*renewed]struct{}), dying: make(map[*renewed]struct{}),
 		wake: make(chan struct{}, 1),
 	}
 }
 
+// step is the TTL of the lease for locks with this TTL: the next step, or the configured
+// TTL if that comes first.
+func (b *book) step(ttl time.Duration) time.Duration {
+	if ttl == b.usual {
+		return ttl
+	}
+	i, _ := slices.BinarySearch(ttlSteps[:], ttl)
+	switch {
+	case i == len(ttlSteps):
+		return ttl
+	case ttl < b.usual:
+		return min(ttlSteps[i], b.usual)
+	default:
+		return ttlSteps[i]
+	}
+}
+
 // pin returns the lease for a TTL, with one rider more, and whether the caller
 // must open it.
-func (b *book) pin(ttl time.Duration) (l *renewed, open bool, err error) {
+func (b *book) pin(ttl time.Duration) (l *renewed, open bool) {
+	ttl = b.step(ttl)
 	b.mu.RLock()
 	if l = b.byTTL[ttl]; l != nil {
 		l.riders.Add(1)
@@ -152,9 +179,6 @@ func (b *book) pin(ttl time.Duration) (l *renewed, open bool, err error) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if l = b.byTTL[ttl]; l == nil {
-			if len(b.byTTL) >= maxLeases {
-				return nil, false, &LimitError{What: "different values of ttl_ms in use at a time", Limit: maxLeases}
-			}
 			l = newRenewed(ttl)
 			b.byTTL[ttl] = l
 			open = true
@@ -164,7 +188,7 @@ func (b *book) pin(ttl time.Duration) (l *renewed, open bool, err error) {
 	if !l.used.Load() {
 		l.used.Store(true)
 	}
-	return l, open, nil
+	return l, open
 }
 
 func newRenewed(ttl time.Duration) *renewed {
@@ -187,7 +211,7 @@ func (b *book) pinOwn(ttl time.Duration, unused func(*renewed)) *renewed {
 func (b *book) get(ttl time.Duration) *renewed {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	return b.byTTL[ttl]
+	return b.byTTL[b.step(ttl)]
 }
 
 // remove takes a lease out, so that the next pin makes a fresh one. It reports

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,9 +12,10 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// repeats are the calls that carry the same request id. They take turns; and
-// what one of them got and does not want, or may have got, is given back only if
-// no other was given the same grant: that one believes, rightly, to hold it.
+// repeats are the calls that carry the same request id. They take turns. With BindTTL,
+// what one of them got and does not want, or may have got, is given back only if no other
+// was given the same grant: that one believes, rightly, to hold it. (A session knows that
+// of its locks by their entries.)
 type repeats struct {
 	id   store.GrantID
 	turn chan struct{} // holds one token
@@ -21,29 +23,41 @@ type repeats struct {
 	// Guarded by turn.
 	token int64
 	given int
-	users int // guarded by the mutex of requests
+	// users and those of them that a release by the id ends are guarded by the mutex of
+	// requests.
+	users int
+	ends  []*withdrawal
 }
 
+// withdrawal ends a call when its request is released by its id.
+type withdrawal struct {
+	over   chan struct{} // closed then
+	closed bool          // guarded by the mutex of requests
+}
+
+func newWithdrawal() *withdrawal { return &withdrawal{over: make(chan struct{})} }
+
 // requests finds the calls of a request. Those in use stay here however many
-// others come; two calls of one request must not miss each other. The others are
-// remembered until as many others have come as there are endings.
+// others come; two calls of one request must not miss each other. With BindTTL, the others
+// are remembered until as many others have come as there are endings.
 type requests struct {
 	mu    sync.Mutex
 	inUse map[store.GrantID]*repeats
-	idle  *lru.Cache[store.GrantID, *repeats]
+	idle  *lru.Cache[store.GrantID, *repeats] // nil: nothing is remembered
 }
 
-func newRequests() (*requests, error) {
-	idle, err := lru.New[store.GrantID, *repeats](rememberedGrants)
-	return &requests{inUse: make(map[store.GrantID]*repeats), idle: idle}, err
+// remember makes requests remember so many that are not in use.
+func (rs *requests) remember(most int) (err error) {
+	rs.idle, err = lru.New[store.GrantID, *repeats](most)
+	return err
 }
 
-// use finds the calls of a request. done must follow.
-func (rs *requests) use(id store.GrantID) *repeats {
+// use finds the calls of a request. w ends this one, if it can be ended. done must follow.
+func (rs *requests) use(id store.GrantID, w *withdrawal) *repeats {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	r := rs.inUse[id]
-	if r == nil {
+	if r == nil && rs.idle != nil {
 		r, _ = rs.idle.Get(id)
 	}
 	if r == nil {
@@ -51,6 +65,9 @@ func (rs *requests) use(id store.GrantID) *repeats {
 		r.turn <- struct{}{}
 	}
 	rs.retainLocked(r)
+	if w != nil {
+		r.ends = append(r.ends, w)
+	}
 	return r
 }
 
@@ -60,7 +77,7 @@ func (rs *requests) useAgain(r *repeats) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	later := rs.inUse[r.id]
-	if later == nil {
+	if later == nil && rs.idle != nil {
 		later, _ = rs.idle.Peek(r.id)
 	}
 	if later != nil && later != r {
@@ -72,23 +89,45 @@ func (rs *requests) useAgain(r *repeats) bool {
 
 func (rs *requests) retainLocked(r *repeats) {
 	r.users++
+	if rs.inUse == nil {
+		rs.inUse = make(map[store.GrantID]*repeats)
+	}
 	rs.inUse[r.id] = r
-	rs.idle.Remove(r.id)
+	if rs.idle != nil {
+		rs.idle.Remove(r.id)
+	}
 }
 
 // done ends a use.
-func (rs *requests) done(r *repeats) {
+func (rs *requests) done(r *repeats, w *withdrawal) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if r.users--; r.users == 0 {
-		delete(rs.inUse, r.id)
+	r.ends = slices.DeleteFunc(r.ends, func(other *withdrawal) bool { return other == w })
+	if r.users--; r.users > 0 {
+		return
+	}
+	delete(rs.inUse, r.id)
+	if rs.idle != nil {
 		rs.idle.Add(r.id, r)
 	}
 }
 
-// takeTurn waits for the turn of a call. The calls before it may wait in line for
-// long, or be of unknown outcome: one that does not wait gives the store its time.
-func (m *Manager) takeTurn(ctx context.Context, r *repeats, wait time.Duration) error {
+// withdraw ends the calls of a request that are under way.
+func (rs *requests) withdraw(r *repeats) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for _, w := range r.ends {
+		if !w.closed {
+			w.closed = true
+			close(w.over)
+		}
+	}
+}
+
+// takeTurn waits for the turn of a call, in a session or with BindTTL in none. The calls
+// before it may wait in line for long, or be of unknown outcome: one that does not wait
+// gives the store its time. A release by the id (w is nil) also goes on during a drain.
+func (m *Manager) takeTurn(ctx context.Context, s *Session, r *repeats, wait time.Duration, w *withdrawal) error {
 	select {
 	case <-r.turn: // nearly always
 		return nil
@@ -100,12 +139,23 @@ func (m *Manager) takeTurn(ctx context.Context, r *repeats, wait time.Duration) 
 		defer timer.Stop()
 		over = timer.C
 	}
+	var ending, withdrawn, draining <-chan struct{}
+	if s != nil {
+		ending = s.ending
+	}
+	if w != nil {
+		withdrawn, draining = w.over, m.draining
+	}
 	select {
 	case <-r.turn:
 		return nil
 	case <-over:
 		return &store.Error{Op: "acquire", Err: errors.New("an earlier call with the same request_id is not decided yet")}
-	case <-m.draining:
+	case <-ending:
+		return ErrSessionEnded
+	case <-withdrawn:
+		return ErrWithdrawn
+	case <-draining:
 		return ErrDraining
 	case <-ctx.Done():
 		return errors.Join(ErrAbandoned, context.Cause(ctx))
@@ -116,10 +166,10 @@ func (r *repeats) leave() { r.turn <- struct{}{} }
 
 // leaveAfter ends the turn when nothing can change the store any more on behalf
 // of the call's bids: a late clean-up would free what the next call is given.
-func (m *Manager) leaveAfter(r *repeats, bids []*bid) {
-	m.requests.useAgain(r)
+func (m *Manager) leaveAfter(rs *requests, r *repeats, bids []*bid) {
+	rs.useAgain(r)
 	go func() {
-		defer m.requests.done(r)
+		defer rs.done(r, nil)
 		for _, b := range bids {
 			b.loose.Wait()
 		}
@@ -134,6 +184,9 @@ func (r *repeats) give(token int64) {
 	}
 	r.given++
 }
+
+// forget notes that no call has a grant any more. The turn is held.
+func (r *repeats) forget() { r.token, r.given = 0, 0 }
 
 // takeBack notes that a call could not be given its grant, and reports whether
 // nobody has it now. The turn is held.
@@ -172,7 +225,7 @@ func (m *Manager) giveBack(g Grant) {
 		<-r.turn
 		settled := func() {
 			r.leave()
-			m.requests.done(r)
+			m.requests.done(r, nil)
 		}
 		if !r.takeBack(g.Token) {
 			settled()

@@ -197,12 +197,13 @@ type answer struct {
 	err   error
 	after time.Duration
 	at    time.Time
+	s     *Session // that asked
 	done  chan struct{}
 }
 
 // ask acquires beside the test.
 func (r *rig) ask(ctx context.Context, s *Session, req Request) *answer {
-	a := &answer{done: make(chan struct{})}
+	a := &answer{s: s, done: make(chan struct{})}
 	began := time.Now()
 	go func() {
 		defer close(a.done)
@@ -289,6 +290,7 @@ func (r *rig) nothingKept() {
 	}
 	note("waiters", int(r.m.waiters.Load()))
 	note("locks of sessions", int(r.m.sessionLocks.Load()))
+	note("keys with arrivals", len(r.m.arrivals.keys))
 	note("bids", len(r.m.queue.bids))
 	note("keys with bids", len(r.m.queue.byKey))
 	for i := range r.m.held.shards {
@@ -302,6 +304,7 @@ func (r *rig) nothingKept() {
 	}
 	for _, s := range r.m.sessions {
 		note("parts", s.parts)
+		note("requests of sessions in use", len(s.requests.inUse))
 	}
 	shown, _ := r.m.held.count()
 	note("types of locks that are shown", len(shown))

@@ -29,6 +29,8 @@ type Session struct {
 	parts   int // of held, that count as pending
 	pending int // calls that may still get a lock, for the limit
 	lost    map[grantRef]LostReason
+	// requests are the calls with request ids that are under way in the session.
+	requests requests
 	// entrances are the waiting calls that may enter a key when its owner gets it.
 	entrances map[string]map[*entrance]struct{}
 }
@@ -84,9 +86,9 @@ func (s *Session) TTL() time.Duration { return s.ttl }
 // on if nothing more is heard of the store.
 func (s *Session) ExpiresIn() time.Duration {
 	if l := s.m.book.get(s.ttl); l != nil && l.alive(s.m.clk) {
-		return l.remaining(s.m.clk)
+		return min(l.remaining(s.m.clk), reliable(s.ttl))
 	}
-	return s.ttl - margin(s.ttl)
+	return reliable(s.ttl)
 }
 
 // Held is how many locks the session holds.
@@ -148,7 +150,6 @@ var sessionLosses = map[EndReason]LostReason{
 // lock counts by itself. The session's mutex guards it.
 type place struct {
 	taken bool
-	part  bool      // of a group: it lasts until the group is complete; never changes
 	kept  *heldLock // what the call's bid has won last
 }
 
@@ -198,7 +199,7 @@ func (s *Session) leaveLocked(p *place) {
 	}
 }
 
-// keep makes h the session's. It reports false when the session has ended: then
+// keep makes h the session's, as a part: the app does not know of it. It reports false when the session has ended: then
 // nobody holds h, and the caller gives it back. It returns the lock that another
 // session believes to hold under that key, if any: the store says that it is lost,
 // and the caller tells so when it holds no mutex.
@@ -211,20 +212,13 @@ func (s *Session) keep(h *heldLock, p *place) (before *heldLock, ok bool) {
 	if own := s.held[h.key]; own != nil {
 		s.loseLocked(own, LostExpired)
 	}
-	if h.part = p.part; h.part {
-		s.parts++
-	} else {
-		s.leaveLocked(p)
-	}
-	s.arrives(h)
+	h.part = true
+	s.parts++
 	s.held[h.key] = h
 	p.kept = h
 	s.m.sessionLocks.Add(1)
 	if !h.until.IsZero() {
 		h.outlived = time.AfterFunc(h.until.Sub(s.m.clk.Now()), func() { s.m.outlive(h) })
-	}
-	if !h.part {
-		s.openLocked(h)
 	}
 	return s.m.held.put(h), true
 }
@@ -283,21 +277,6 @@ func (s *Session) loseLocked(h *heldLock, reason LostReason) bool {
 	return forfeited
 }
 
-// loseUntold is loseLock for a grant of which the app has not heard, unless its owner
-// has entered it meanwhile.
-func (s *Session) loseUntold(h *heldLock, reason LostReason) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if h.reentered {
-		s.loseLocked(h, reason)
-		return
-	}
-	h.unheard = true
-	if s.takeLocked(h, ending{lost: reason}) {
-		h.lease.unpin()
-	}
-}
-
 // forfeitLocked takes h from the session and tells the app that it is lost. It
 // reports false when somebody else took it before.
 func (s *Session) forfeitLocked(h *heldLock, reason LostReason) bool {
@@ -305,7 +284,7 @@ func (s *Session) forfeitLocked(h *heldLock, reason LostReason) bool {
 		return false
 	}
 	if h.part {
-		return true // its group finds out, the app knows nothing
+		return true // its call finds out, the app knows nothing
 	}
 	ref := grantRef{h.key, h.token}
 	if s.lost == nil {

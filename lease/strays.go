@@ -275,11 +275,11 @@ func (m *Manager) disown(l *renewed, r store.Rider, leaving *atomic.Bool) {
 	}
 	settled := func() { leaving.Store(false) }
 	if r.Grant.Version() != randomID {
-		calls := m.requests.use(r.Grant)
-		settled = func() { m.requests.done(calls); leaving.Store(false) }
+		calls := m.requests.use(r.Grant, nil)
+		settled = func() { m.requests.done(calls, nil); leaving.Store(false) }
 		select {
 		case <-calls.turn:
-			settled = func() { calls.leave(); m.requests.done(calls); leaving.Store(false) }
+			settled = func() { calls.leave(); m.requests.done(calls, nil); leaving.Store(false) }
 		default:
 			settled()
 			return

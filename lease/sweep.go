@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// sweepInterval is how often a sidecar tidies the store.
+// sweepInterval is how long a sidecar pauses before it tidies the store again. How much there is to
+// do then, and how fast, is the store's affair.
 const sweepInterval = 10 * time.Minute
 
 // sweeping decides whether there may be something to tidy. What a sidecar leaves

@@ -225,7 +225,7 @@ func TestSpansOfLosses(t *testing.T) {
 		synctest.Wait()
 		drops.End(EndDropped)
 		next.granted(t)
-		r.must(r.m.Break(context.Background(), "force"))
+		r.must(r.m.Break(context.Background(), r.stored("force")))
 		time.Sleep(2 * time.Second)
 		r.m.lose(r.m.book.get(r.m.cfg.TTL), LostStore)
 		synctest.Wait()

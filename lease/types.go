@@ -40,7 +40,9 @@ type Request struct {
 	Bind Bind
 	// Data is JSON that others see as part of the holder; nil for none.
 	Data []byte
-	// RequestID makes a BindTTL request repeatable; [uuid.Nil] for none.
+	// RequestID makes a request repeatable: the same id gets the same grant for as long as
+	// that is held, a session's lock within its session; [uuid.Nil] for none. Of a repeat, only
+	// the key and Wait count.
 	RequestID uuid.UUID
 	// Owner is who in the session asks (a thread, a workflow instance), shown to
 	// others as part of the holder; empty for none. Not with BindTTL.
@@ -81,7 +83,8 @@ type Grant struct {
 	// Stopping is set when the holder was asked to stop (Amend).
 	Stopping *store.Stopping
 
-	// repeats are the calls with the same request id.
+	// request is the id of the request. repeats are the calls with the same, with BindTTL.
+	request uuid.UUID
 	repeats *repeats
 }
 
@@ -90,6 +93,9 @@ type Grant struct {
 type ReleaseRequest struct {
 	Key   string
 	Token int64
+	// RequestID, if not zero, names what is released in place of Token: all that requests
+	// with this id have got in the session, or with BindTTL. See [Manager.Release].
+	RequestID uuid.UUID
 	// Reentry, if not zero, must be how often the lock is entered now: so a repeated
 	// request does not take two entries off.
 	Reentry int
@@ -107,6 +113,8 @@ type Released struct {
 	Key string
 	// Reentry is how often the lock is still entered; 0: it is released.
 	Reentry int
+	// Nothing was held under the RequestID.
+	Nothing bool
 	// HeldFor is how long the lock was held.
 	HeldFor time.Duration
 }
@@ -129,6 +137,9 @@ type View struct {
 	store.Lock
 	// Mine: the session that looks holds it. Only then Lock.Token is to be shown.
 	Mine bool
+	// Cached: the store was not asked. QueueLength counts the calls that wait through
+	// this sidecar; those of others are not known.
+	Cached bool
 }
 
 // Scope limits a list.

@@ -142,22 +142,3 @@ func TestUntoldAndRepeated(t *testing.T) {
 		r.isHeldUnder(g)
 	})
 }
-
-// A grant whose lease was lost while the session got it is lost for whoever entered it
-// meanwhile, and was never there for anybody else.
-func TestUntoldButEntered(t *testing.T) {
-	for _, entered := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t)
-			s := r.session()
-			g := r.get(s, as("o", "k", 0))
-			if entered {
-				r.get(s, as("o", "k", 0))
-			}
-			s.loseUntold(s.find("k", g.Token), LostExpired)
-			if n := len(r.losses()); s.Held() != 0 || n != 0 && !entered || n != 1 && entered {
-				t.Errorf("entered %v: told of %d losses, %d held", entered, n, s.Held())
-			}
-		})
-	}
-}

@@ -36,7 +36,7 @@ func (m *Manager) Watch(ctx context.Context, s *Session, key string, hear func(E
 		err = ErrDraining
 	}
 	if err == nil {
-		v, err = m.Get(ctx, s, key, false)
+		v, err = m.Get(ctx, s, key, true)
 	}
 	if err != nil {
 		stop()

@@ -308,6 +308,38 @@ func TestWatchFails(t *testing.T) {
 	})
 }
 
+// The store does not answer: a stream is opened and closed, and another is opened. The
+// failure of the first one's watch does not end the second one's.
+func TestWatchThatFailsKeepsANewerOne(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		answer := r.st.hold("Watch")
+		ctx, leave := context.WithCancel(context.Background())
+		time.AfterFunc(700*time.Millisecond, leave)
+		if _, _, err := r.m.Watch(ctx, nil, "k", func(Event) {}); !errors.Is(err, ErrAbandoned) {
+			t.Fatalf("%v", err)
+		}
+		opened := make(chan *watcher, 1)
+		go func() { opened <- r.watch(nil, "k") }()
+		time.Sleep(r.m.cfg.StoreTimeout) // the watch of the first fails
+		synctest.Wait()
+		answer()
+		time.Sleep(2 * r.m.cfg.PollInterval)
+		synctest.Wait()
+		select {
+		case w := <-opened:
+			s := r.session()
+			r.lock(s, "k")
+			w.want(acquired)
+			w.stop()
+			s.End(EndDeleted)
+		default:
+			t.Fatal("the second stream does not begin")
+		}
+		r.nothingLeft()
+	})
+}
+
 // A stream is told each thing once, in the order of the grants, whatever arrives.
 func TestStreamOrder(t *testing.T) {
 	var got []string

@@ -172,10 +172,8 @@ func (ws *watches) pin(ctx context.Context) error {
 	if ws.lease != nil {
 		return nil
 	}
-	l, err := ws.m.pin(ws.m.ctx, ws.m.cfg.TTL)
-	if err != nil {
-		return err
-	}
+	l := ws.m.pin(ws.m.ctx, ws.m.cfg.TTL)
+	var err error
 	select {
 	case <-l.opened:
 		err = l.openErr
@@ -249,7 +247,9 @@ func (ws *watches) fail(part []*watched, err error) {
 		default:
 			w.err = refusal(context.Background(), err)
 			close(w.watched)
-			delete(ws.keys, w.key)
+			if ws.keys[w.key] == w { // the last stream may have left, and another one come
+				delete(ws.keys, w.key)
+			}
 		}
 	}
 }

@@ -76,6 +76,7 @@ func (s *Server) countIn(c *conn) (admitted bool, refusal *problem) {
 			return false, c.refusal
 		}
 		s.refused++
+		c.wanted = c.born.Add(s.cfg.Timeouts.Request) // there are few places to be told no
 	} else {
 		s.counts[c.kind]++
 	}

@@ -179,6 +179,16 @@ func TestForce(t *testing.T) {
 			t.Errorf("the log does not say %q: %s", part, log)
 		}
 	}
+	// A token means one grant: another one keeps its lock.
+	f.locks.held["a"] = &fakeLock{token: 1000}
+	a = c.do("DELETE", "/v1/locks/a?force=true&token=999", "")
+	a.want(t, 404, "not_held")
+	a.detail(t, "999")
+	if f.locks.held["a"] == nil {
+		t.Error("another grant was broken")
+	}
+	c.do("DELETE", "/v1/locks/a?force=true&token=1000", "").want(t, 200, "")
+	f.locks.held["a"] = &fakeLock{token: 1001}
 	f.locks.hook = func(op, _ string) error {
 		if op == "get" {
 			return nil
@@ -203,6 +213,7 @@ func TestForceEndsWithItsConnection(t *testing.T) {
 	for how, leave := range closes {
 		t.Run(how, func(t *testing.T) {
 			f := start(t, func(c *Config) { c.AllowForce = true })
+			f.locks.held["a"] = &fakeLock{token: 1000}
 			begun, over := make(chan struct{}), make(chan struct{})
 			f.Server.locks = breakSlowly{f.locks, begun, over}
 			c := f.dial()

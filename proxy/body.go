@@ -200,6 +200,10 @@ func kindOf(value []byte) string {
 	return "a number"
 }
 
+func (f *field) String() string { return "field " + f.name }
+
+func (f *field) given() bool { return f.raw != nil }
+
 // integer reads a field that must be an integer between low and high.
 func (f *field) integer(low, high int64) (int64, *problem) {
 	n, ok := parseInteger(f.raw)

@@ -69,9 +69,9 @@ type Config struct {
 
 // Timeouts are the times that this package waits for something.
 type Timeouts struct {
-	// Request is how long a request may take to arrive, and how long a fresh
-	// connection may stay without one.
-	Request time.Duration
+	// First is how long a fresh connection may stay without a word: pools open some
+	// ahead. Request is how long a request may take to arrive, from its first byte.
+	First, Request time.Duration
 	// Watch is how long after its client has closed, and it waits, a call goes on. Most
 	// are over by then, and who half-closes behind a request may have its answer.
 	Watch time.Duration
@@ -93,6 +93,7 @@ type Timeouts struct {
 }
 
 const (
+	defaultFirst          = time.Minute
 	defaultRequestTimeout = 10 * time.Second
 	defaultWatchDelay     = time.Millisecond
 	defaultSubscribe      = 100 * time.Millisecond
@@ -127,6 +128,7 @@ func (c Config) withDefaults() Config {
 	or(&c.SocketMode, defaultSocketMode)
 	or(&c.MaxBody, defaultMaxBody)
 	or(&c.MaxConns, 4*c.MaxSessions+64)
+	or(&c.Timeouts.First, defaultFirst)
 	or(&c.Timeouts.Request, defaultRequestTimeout)
 	or(&c.Timeouts.Watch, defaultWatchDelay)
 	or(&c.TTL, defaultTTL)

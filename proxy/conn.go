@@ -74,8 +74,8 @@ const (
 )
 
 func newConn(s *Server, nc net.Conn, k kind) *conn {
-	c := &conn{Conn: nc, srv: s, kind: k, born: time.Now(), inHead: true}
-	c.wanted = c.born.Add(s.cfg.Timeouts.Request)
+	c := &conn{Conn: nc, srv: s, kind: k, born: time.Now(), inHead: true, unbegun: true}
+	c.wanted = c.born.Add(s.cfg.Timeouts.First)
 	c.attempt.try = c.attempt.run
 	c.watch.c, c.call.c, c.call.srv = c, c, s
 	if sc, ok := nc.(syscall.Conn); ok {
@@ -90,8 +90,8 @@ func newConn(s *Server, nc net.Conn, k kind) *conn {
 }
 
 // Read is called by fasthttp when the connection is idle or a request not yet
-// complete. An idle connection has no deadline at all, also when empty lines
-// arrive: some clients send one behind a request's body. The time of a request begins
+// complete. Before its first request a connection has the time of its first word. An idle
+// one has no deadline at all, also when empty lines arrive: some clients send one behind a request's body. The time of a request begins
 // when a part of it is there and the rest has to be waited for: most come in one piece,
 // and never need a clock. So fasthttp has no timeouts of its own: it would read the
 // clock three times more for each request.
@@ -103,11 +103,11 @@ func (c *conn) Read(p []byte) (int, error) {
 	c.answered()
 	c.forgetAnswer()
 	c.asked = !c.onlyBlank(p)
-	switch idle := c.kept && !c.asked; {
-	case idle:
-		c.wanted, c.unbegun = noDeadline, true
-	case c.unbegun:
+	switch {
+	case c.asked && c.unbegun:
 		c.wanted, c.unbegun = time.Now().Add(c.srv.cfg.Timeouts.Request), false
+	case c.kept && !c.asked:
+		c.wanted, c.unbegun = noDeadline, true
 	}
 	if c.wanted != c.set {
 		if err := c.setDeadlineNow(c.wanted); err != nil {

@@ -70,3 +70,49 @@ func TestTheTimeOfARequest(t *testing.T) {
 		})
 	}
 }
+
+// A connection that is opened ahead has a minute for its first word; then the request has
+// its own time. Who is refused has no more than that.
+func TestTheTimeOfAFreshConnection(t *testing.T) {
+	for name, c := range map[string]struct {
+		sends   map[time.Duration]string // what comes when
+		refused bool
+		ends    time.Duration // when the time is over
+	}{
+		"nothing":               {nil, false, time.Minute},
+		"empty lines":           {map[time.Duration]string{50 * time.Second: "\r\n\r\n"}, false, time.Minute},
+		"late, then the rest":   {map[time.Duration]string{59 * time.Second: "GE", 68 * time.Second: "T"}, false, 69 * time.Second},
+		"at once, then nothing": {map[time.Duration]string{time.Second: "GE"}, false, 11 * time.Second},
+		"one that is refused":   {nil, true, 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server, client := net.Pipe()
+				defer func() { _, _ = server.Close(), client.Close() }()
+				srv := New(Config{Locks: newFake(), Logger: slog.New(slog.DiscardHandler)})
+				if c.refused {
+					srv.cfg.MaxConns = 0
+				}
+				began := time.Now()
+				conn := newConn(srv, server, kindUnix)
+				if !srv.admit(conn) || (conn.refusal != nil) != c.refused {
+					t.Fatal("not admitted")
+				}
+				for after, text := range c.sends {
+					time.AfterFunc(after, func() { _, _ = client.Write([]byte(text)) })
+				}
+				buffered := 0
+				for {
+					n, err := conn.Read(make([]byte, maxHead-buffered))
+					if buffered += n; err == nil {
+						continue
+					}
+					if took := time.Since(began); took != c.ends || !errors.Is(err, os.ErrDeadlineExceeded) {
+						t.Errorf("over after %s, %v; want %s", took, err, c.ends)
+					}
+					return
+				}
+			})
+		})
+	}
+}

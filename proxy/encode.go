@@ -11,12 +11,13 @@ import (
 )
 
 // Answers are appended to a buffer by hand: they are few, small and on the
-// path of every call.
+// path of every call. What has no value is null, and never left out.
 
 // features is what this version can do, for GET /v1. The names are stable.
 var features = []string{
 	"wait", "bind_ttl", "data", "request_id", "sessions", "list",
 	"reentrant", "outcome", "hold", "stop", "events", "several_keys", "stats",
+	"release_by_id",
 }
 
 // featureForce is only there where it is allowed.
@@ -101,7 +102,7 @@ func appendReleased(b []byte, r *lease.Released) []byte {
 	b = append(b, `{"key":`...)
 	b = appendString(b, r.Key)
 	b = append(b, `,"released":`...)
-	b = strconv.AppendBool(b, r.Reentry == 0)
+	b = strconv.AppendBool(b, r.Reentry == 0 && !r.Nothing)
 	b = append(b, `,"reentry":`...)
 	b = strconv.AppendInt(b, int64(r.Reentry), 10)
 	b = append(b, `,"held_ms":`...)
@@ -120,16 +121,18 @@ func appendView(b []byte, v *lease.View) []byte {
 		b = append(b, `,"state":"free","mine":`...)
 	}
 	b = strconv.AppendBool(b, v.Mine)
+	b = append(b, `,"token":`...)
 	if v.Mine {
-		b = append(b, `,"token":`...)
 		b = strconv.AppendInt(b, v.Token, 10)
+	} else {
+		b = append(b, "null"...)
 	}
-	if v.Held {
-		b = append(b, `,"holder":`...)
-		b = appendHolder(b, &v.Lock)
-	}
+	b = append(b, `,"holder":`...)
+	b = appendHolder(b, &v.Lock)
 	b = append(b, `,"queue_length":`...)
 	b = strconv.AppendInt(b, int64(v.QueueLength), 10)
+	b = append(b, `,"cached":`...)
+	b = strconv.AppendBool(b, v.Cached)
 	b = append(b, `,"stopping":`...)
 	return append(appendStopping(b, v.Stopping), '}')
 }
@@ -172,13 +175,8 @@ func appendPage(b []byte, page *lease.Page) []byte {
 		}
 		b = appendView(b, &page.Locks[i])
 	}
-	b = append(b, ']')
-	if next != "" {
-		b = append(b, `,"next_cursor":"`...)
-		b = append(b, encodeCursor(next)...)
-		b = append(b, '"')
-	}
-	return append(b, '}')
+	b = append(b, `],"next_cursor":`...)
+	return append(appendStringOrNull(b, encodeCursor(next)), '}')
 }
 
 // appendHolder appends who holds a lock, null if that is not known.

@@ -38,7 +38,7 @@ func TestKeyEvents(t *testing.T) {
 	f := start(t)
 	e, state := f.watch("a%2Fb")
 	want := map[string]any{
-		"key": "a/b", "type": "", "state": "free", "mine": false, "queue_length": 0.0, "stopping": nil,
+		"key": "a/b", "type": "", "state": "free", "mine": false, "token": nil, "holder": nil, "queue_length": 0.0, "cached": false, "stopping": nil,
 	}
 	if !reflect.DeepEqual(state, want) || e.comments == 0 {
 		t.Error(state, e.comments)
@@ -181,7 +181,7 @@ func TestKeyEventsThatFailLate(t *testing.T) {
 		e := c.events()
 		close(fail)
 		name, data := e.next()
-		if name != "problem" || data["code"] != code || data["type"] != "urn:locksidecar:"+code || data["detail"] == "" {
+		if name != "problem" || data["code"] != code || data["type"] != problemTypes+code || data["detail"] == "" {
 			t.Error(name, data)
 		}
 		if name, _ := e.next(); name != "" {

@@ -88,15 +88,16 @@ func (f *fakeLocks) AskToStop(ctx context.Context, key string, reason *string) e
 	return nil
 }
 
-func (f *fakeLocks) Break(ctx context.Context, key string) error {
+func (f *fakeLocks) Break(ctx context.Context, was store.Lock) error {
+	key := was.Key
 	if err := f.call(ctx, "break", key); err != nil {
 		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l := f.held[key]
-	if l == nil {
-		return &lease.NotHeldError{Key: key}
+	if l == nil || l.token != was.Token {
+		return nil
 	}
 	delete(f.held, key)
 	f.change()
@@ -167,7 +168,7 @@ type breakSlowly struct {
 	begun, over chan struct{}
 }
 
-func (b breakSlowly) Break(ctx context.Context, _ string) error {
+func (b breakSlowly) Break(ctx context.Context, _ store.Lock) error {
 	done := ctx.Done()
 	close(b.begun)
 	<-done

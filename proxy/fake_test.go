@@ -53,6 +53,9 @@ type fakeLock struct {
 	stopping *store.Stopping
 }
 
+// secretID is the id of the n-th session.
+func secretID(n int) string { return fmt.Sprintf("5ec2e7%026x", n) }
+
 type fakeSession struct {
 	f        *fakeLocks
 	id, name string
@@ -90,7 +93,7 @@ func (f *fakeLocks) OpenSession(o lease.SessionOptions) (Session, error) {
 	defer f.mu.Unlock()
 	f.opened++
 	s := &fakeSession{
-		f: f, o: o, id: fmt.Sprintf("secret-%d", f.opened), name: o.Name,
+		f: f, o: o, id: secretID(f.opened), name: o.Name,
 		over: make(chan struct{}), released: make(chan struct{}),
 	}
 	if s.name == "" {

@@ -4,7 +4,7 @@ package proxy
 // package's: the query is for Config.Figures too. It may take its time, so the
 // connection is watched meanwhile.
 func (k *call) figures() *problem {
-	if p := k.only("GET"); p != nil {
+	if p := k.only(methodsGet); p != nil {
 		return p
 	}
 	k.c.watch.begin(false).Done()

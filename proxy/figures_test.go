@@ -67,7 +67,7 @@ func TestFigures(t *testing.T) {
 		for _, c := range []*client{f.dial(), dialTo(t, "tcp", f.AdminAddr().String())} {
 			a := c.do(method, "/metrics", "")
 			a.want(t, 405, "method_not_allowed")
-			if a.Header.Get("Allow") != "GET" {
+			if a.Header.Get("Allow") != methodsGet {
 				t.Error(a.Header)
 			}
 		}

@@ -7,9 +7,10 @@ import (
 	"github.com/locksidecar/locksidecar/lease"
 )
 
-// breakLock is DELETE /v1/locks/{key}?force=true. It looks at the lock before, to
-// say who lost it: in the log, and how long it was held in the answer.
-func (k *call) breakLock(key string) *problem {
+// breakLock is DELETE /v1/locks/{key}?force=true. The grant that holds the key now is
+// broken, and only if it has the token, unless that is 0. The log says who lost it, and
+// the answer how long it was held.
+func (k *call) breakLock(key string, token int64) *problem {
 	if !k.srv.cfg.AllowForce {
 		p := forbidden("force=true is not allowed here; the sidecar's LOCKSIDECAR_ALLOW_FORCE=true allows it")
 		p.refusal = true
@@ -25,18 +26,18 @@ func (k *call) breakLock(key string) *problem {
 	if err != nil {
 		return k.failed(err)
 	}
+	if !v.Held || token != 0 && token != v.Token {
+		return k.failed(&lease.NotHeldError{Key: key, Token: token})
+	}
 	began := time.Now()
 	k.logger().Warn("a lock is being broken", "key", key, "token", v.Token, "holder", v.Holder.Instance,
 		"session", v.Holder.Session, "owner", v.Holder.Owner, "by", k.c.peer)
-	err = k.srv.locks.Break(k.c.watch.begin(true), key)
+	err = k.srv.locks.Break(k.c.watch.begin(true), v.Lock)
 	k.c.watch.end()
 	if err != nil {
 		return k.failed(err)
 	}
-	broken := lease.Released{Key: key}
-	if v.Held {
-		broken.HeldFor = v.Holder.HeldFor + time.Since(began)
-	}
+	broken := lease.Released{Key: key, HeldFor: v.Holder.HeldFor + time.Since(began)}
 	k.span.released(&broken)
 	k.answer(appendReleased(k.buffer(), &broken))
 	return nil

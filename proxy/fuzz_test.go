@@ -171,7 +171,7 @@ func FuzzRelease(f *testing.F) {
 				t.Fatalf("%+v", p)
 			}
 		case force:
-			if r.Token != 0 || r.Reentry != 0 || r.Outcome != store.NoOutcome || r.Result != nil {
+			if r.Token < 0 || r.Token > maxToken || r.Reentry != 0 || r.Outcome != store.NoOutcome || r.Result != nil {
 				t.Fatalf("%+v", r)
 			}
 		case r.Token < 1 || r.Token > maxToken || r.Reentry < 0 || r.Outcome > store.Failure:
@@ -188,6 +188,7 @@ func FuzzRequest(f *testing.F) {
 		requestText("GET", "/v1", ""), requestText("PUT", "/v1/locks/a%2Fb", `{"wait_ms":1,"bind":"ttl"}`),
 		requestText("PUT", "/v1/locks/a", `{"wait_ms":-1}`) + requestText("DELETE", "/v1/locks/a?token=1", ""),
 		requestText("POST", "/v1/locks", `{"keys":["a","b"],"bind":"ttl"}`) + requestText("POST", "/v1/locks/a/stop", `{"reason":"x"}`),
+		requestText("PUT", "/v1/locks/a", "") + requestText("POST", "/v1/locks/a/release", `{"token":1}`),
 		requestText("GET", "/v1/locks/a/events", ""), requestText("DELETE", "/v1/locks/a?force=true", ""),
 		requestText("PUT", "/v1/locks/a", `{"owner":"o","reentrant":true}`) + requestText("PUT", "/v1/locks/a", `{"owner":"o","reentrant":true}`) +
 			requestText("DELETE", "/v1/locks/a?token=1&reentry=2&outcome=success", `{"result":[]}`),

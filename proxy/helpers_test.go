@@ -177,12 +177,12 @@ func template(target string) string {
 		switch {
 		case !deeper:
 			return locksPath + "{key}"
-		case rest == "stop" || rest == "events":
+		case rest == "release" || rest == "stop" || rest == "events":
 			return locksPath + "{key}/" + rest
 		}
 	case strings.HasPrefix(path, sessionsPath):
 		return sessionsPath + "{id}"
-	case slices.Contains([]string{"/v1", "/v1/locks", "/v1/sessions", "/v1/stats", "/healthz", "/readyz", "/metrics"}, path):
+	case slices.Contains([]string{"/", "/v1", "/v1/locks", "/v1/sessions", "/v1/stats", "/healthz", "/readyz", "/metrics"}, path):
 		return path
 	}
 	return apitest.AnyPath
@@ -206,7 +206,7 @@ func (a answer) want(t testing.TB, status int, code string) {
 	wantType := "application/json"
 	if status >= 400 {
 		wantType = "application/problem+json"
-		if a.json["type"] != "urn:locksidecar:"+code || a.json["title"] == "" || a.json["detail"] == "" ||
+		if a.json["type"] != problemTypes+code || a.json["title"] == "" || a.json["detail"] == "" ||
 			a.json["status"] != float64(status) {
 			t.Fatalf("not a proper problem: %s", a.text)
 		}

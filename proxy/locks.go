@@ -144,8 +144,28 @@ func (k *call) release(key string) *problem {
 	case p != nil:
 		return p
 	case force:
-		return k.breakLock(key)
+		return k.breakLock(key, r.Token)
 	}
+	return k.releaseFor(key, r)
+}
+
+// releasePosted is POST /v1/locks/{key}/release: the same, with all that it says in the
+// body. Some libraries and proxies drop that of DELETE.
+func (k *call) releasePosted(key string) *problem {
+	k.startSpan(spanRelease, routeRelease, key)
+	if p := parseQuery(k.query, nil); p != nil {
+		return p
+	}
+	r, p := parseReleaseBody(k.ctx.Request.Body())
+	if p != nil {
+		return p
+	}
+	k.span.releases(&r, false)
+	return k.releaseFor(key, r)
+}
+
+// releaseFor makes the release.
+func (k *call) releaseFor(key string, r lease.ReleaseRequest) *problem {
 	s, p := k.claimant()
 	if p != nil {
 		return p

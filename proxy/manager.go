@@ -32,7 +32,7 @@ type Locks interface {
 	Get(ctx context.Context, s Session, key string, noCache bool) (lease.View, error)
 	List(context.Context, Session, lease.ListRequest) (lease.Page, error)
 	AskToStop(ctx context.Context, key string, reason *string) error
-	Break(ctx context.Context, key string) error
+	Break(ctx context.Context, was store.Lock) error
 	Watch(ctx context.Context, s Session, key string, hear func(lease.Event)) (v lease.View, stop func(), err error)
 	Stats(context.Context) (store.Stats, error)
 	Discard(Session, lease.Grant)
@@ -96,7 +96,7 @@ func (a manager) AskToStop(ctx context.Context, key string, reason *string) erro
 	return a.m.AskToStop(ctx, key, reason)
 }
 
-func (a manager) Break(ctx context.Context, key string) error { return a.m.Break(ctx, key) }
+func (a manager) Break(ctx context.Context, was store.Lock) error { return a.m.Break(ctx, was) }
 
 func (a manager) Watch(ctx context.Context, s Session, key string, hear func(lease.Event)) (lease.View, func(), error) {
 	return a.m.Watch(ctx, own(s), key, hear)

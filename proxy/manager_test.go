@@ -69,6 +69,44 @@ func (e *events) eventNamed(name string) map[string]any {
 	}
 }
 
+func TestRequestIDs(t *testing.T) {
+	f, _ := withManager(t)
+	_, id := f.explicit()
+	c, joined := f.dial(), "Lock-Session: "+id
+	const body = `{"wait_ms":-1,"request_id":"f81d4fae-7dec-41d0-a765-00a0c91e6bf6"}`
+	const target = "/v1/locks/a?request_id=F81D4FAE-7dec-41d0-a765-00a0c91e6bf6"
+	first := c.do("PUT", "/v1/locks/a", body, joined)
+	if again := f.dial().do("PUT", "/v1/locks/a", body, joined); again.json["reentry"] != 1.0 || tokenOf(again) != tokenOf(first) {
+		t.Error(first.text, again.text)
+	}
+	stranger := f.dial() // its session is its own
+	stranger.request("PUT", "/v1/locks/a", body)
+	eventually(t, "the call waits", func() bool {
+		return c.do("GET", "/v1/locks/a", "", "Cache-Control: no-cache").json["queue_length"] == 1.0
+	})
+	if a := f.dial().do("DELETE", target, ""); a.StatusCode != 200 || a.text != `{"key":"a","released":false,"reentry":0,"held_ms":0}` {
+		t.Error(a.text)
+	}
+	if a := c.do("DELETE", target, "", joined); a.StatusCode != 200 || a.json["released"] != true {
+		t.Error(a.text)
+	}
+	third := stranger.read()
+	third.want(t, 200, "")
+
+	waiter := f.dial()
+	waiter.request("PUT", "/v1/locks/a", body, joined)
+	eventually(t, "the call waits", func() bool {
+		return c.do("GET", "/v1/locks/a", "", "Cache-Control: no-cache").json["queue_length"] == 1.0
+	})
+	if a := c.do("DELETE", target, "", joined); a.StatusCode != 200 || a.json["released"] != false {
+		t.Error(a.text)
+	}
+	waiter.read().want(t, 409, "withdrawn")
+	if a := stranger.do("DELETE", target+"&outcome=success", `{"result":1}`); a.StatusCode != 200 || a.json["released"] != true {
+		t.Error(a.text)
+	}
+}
+
 func TestCoordinationWithManager(t *testing.T) {
 	f, _ := withManager(t, func(c *Config) { c.AllowForce = true })
 	stream, id := f.explicit()
@@ -91,6 +129,12 @@ func TestCoordinationWithManager(t *testing.T) {
 		t.Error(a.text)
 	}
 	waiter := f.dial()
+	if a := c.do("GET", "/v1/locks/a", "", joined); a.json["cached"] != true {
+		t.Error(a.text)
+	}
+	if a := c.do("GET", "/v1/locks/a", "", joined, "Cache-Control: no-cache"); a.json["cached"] != false || a.json["mine"] != true {
+		t.Error(a.text)
+	}
 	waiter.request("PUT", "/v1/locks/a", `{"wait_ms":-1,"on_success":"skip"}`)
 	eventually(t, "the call waits", func() bool {
 		return c.do("GET", "/v1/locks/a", "", "Cache-Control: no-cache").json["queue_length"] == 1.0

@@ -68,6 +68,11 @@ func parseAcquireAll(body []byte) (keys []string, r lease.Request, p *problem) {
 		return nil, r, invalid("field reentrant is only for a lock that is acquired alone")
 	case r.Skip:
 		return nil, r, invalid("field on_success: skip is only for a lock that is acquired alone")
+	case r.MaxHold > 0 && (r.Wait < 0 || r.Wait >= r.MaxHold):
+		// The first locks would be lost while the call waits for the others, and be acquired again, without end.
+		longest := r.MaxHold.Milliseconds()
+		return nil, r, invalid("field wait_ms is %.20s; with max_hold_ms, which is %d, it must be 0 to %d for several keys: "+
+			"the hold of each begins with its own grant, while the call waits for the others", o[optWait].raw, longest, longest-1)
 	}
 	return keys, r, nil
 }
@@ -120,7 +125,7 @@ func (o *options) parse() (r lease.Request, p *problem) {
 	if r.Data, p = parseData(&o[optData]); p != nil {
 		return r, p
 	}
-	if r.RequestID, p = parseRequestID(&o[optRequestID], r.Bind); p != nil {
+	if r.RequestID, p = parseRequestID(&o[optRequestID]); p != nil {
 		return r, p
 	}
 	if r.Bind == lease.BindTTL {
@@ -207,21 +212,18 @@ func parseData(f *field) ([]byte, *problem) {
 	return compact.Bytes(), nil
 }
 
-func parseRequestID(f *field, bind lease.Bind) (uuid.UUID, *problem) {
-	if f.raw == nil {
+func parseRequestID(a argument) (uuid.UUID, *problem) {
+	if !a.given() {
 		return uuid.Nil, nil
 	}
-	text, p := f.text()
+	text, p := a.text()
 	if p != nil {
 		return uuid.Nil, p
-	}
-	if bind != lease.BindTTL {
-		return uuid.Nil, invalid(`field request_id is only for "bind":"ttl"`)
 	}
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != 36 || id == uuid.Nil {
 		// It is not shown: whoever has it can repeat the call, and is told the token.
-		return uuid.Nil, invalid("field request_id must be a UUID of the form f81d4fae-7dec-41d0-a765-00a0c91e6bf6 other than zero")
+		return uuid.Nil, invalid("%s must be a UUID of the form f81d4fae-7dec-41d0-a765-00a0c91e6bf6 other than zero", a)
 	}
 	return id, nil
 }

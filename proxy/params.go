@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/locksidecar/locksidecar/lease"
@@ -43,9 +44,9 @@ func parseAmend(body []byte) (r lease.AmendRequest, p *problem) {
 }
 
 // parseRelease reads the query and the body of a release. force: the lock is to be
-// broken, and r says nothing.
+// broken, and r has at most the token of the grant that is meant.
 func parseRelease(query, body []byte) (r lease.ReleaseRequest, force bool, p *problem) {
-	params := [...]param{{name: "token"}, {name: "outcome"}, {name: "reentry"}, {name: "force"}}
+	params := [...]param{{name: "token"}, {name: "outcome"}, {name: "reentry"}, {name: "request_id"}, {name: "force"}}
 	if p = parseQuery(query, params[:]); p != nil {
 		return r, false, p
 	}
@@ -53,35 +54,71 @@ func parseRelease(query, body []byte) (r lease.ReleaseRequest, force bool, p *pr
 	if p = parseBody(body, fields[:]); p != nil {
 		return r, false, p
 	}
-	token, outcome, reentry, result := &params[0], &params[1], &params[2], &fields[0]
-	if force, p = parseForce(&params[3], params[:3], result); p != nil || force {
-		return r, force, p
-	}
-	if !token.set {
-		return r, false, invalid("query parameter token is missing; it is the token that the acquire answered")
-	}
-	if r.Token, p = token.number(maxToken); p != nil {
+	token, outcome, reentry, id, result := &params[0], &params[1], &params[2], &params[3], &fields[0]
+	if force, p = parseForce(&params[4], params[1:4], result); p != nil {
 		return r, false, p
 	}
-	if reentry.set {
-		n, p := reentry.number(maxReentry)
+	if force && !token.set {
+		return r, true, nil
+	}
+	r, p = releaseRequest(token, id, outcome, reentry, result)
+	return r, force, p
+}
+
+// parseReleaseBody reads the body of a release that says all there.
+func parseReleaseBody(body []byte) (r lease.ReleaseRequest, p *problem) {
+	fields := [...]field{{name: "token"}, {name: "request_id"}, {name: "outcome"}, {name: "reentry"}, {name: "result"}}
+	if p = parseBody(body, fields[:]); p != nil {
+		return r, p
+	}
+	return releaseRequest(&fields[0], &fields[1], &fields[2], &fields[3], &fields[4])
+}
+
+// argument is what a call says under a name: a parameter of the query, or a field of the
+// body.
+type argument interface {
+	fmt.Stringer // how errors call it
+	given() bool
+	integer(low, high int64) (int64, *problem)
+	text() (string, *problem)
+}
+
+// releaseRequest reads what a release says, wherever it stands.
+func releaseRequest(token, id, outcome, reentry argument, result *field) (r lease.ReleaseRequest, p *problem) {
+	switch {
+	case token.given() && id.given():
+		return r, invalid("%s and %s are given; one of them says what is released", token, id)
+	case token.given():
+		r.Token, p = token.integer(1, maxToken)
+	case !id.given():
+		return r, invalid("%s is missing; it is the token that the acquire answered; or give its request_id", token)
+	case reentry.given():
+		return r, invalid("%s does not go with request_id, which names the entry", reentry)
+	default:
+		r.RequestID, p = parseRequestID(id)
+	}
+	if p != nil {
+		return r, p
+	}
+	if reentry.given() {
+		n, p := reentry.integer(1, maxReentry)
 		if p != nil {
-			return r, false, p
+			return r, p
 		}
 		r.Reentry = int(n)
 	}
 	if r.Outcome, p = parseOutcome(outcome); p != nil {
-		return r, false, p
+		return r, p
 	}
 	if result.raw != nil && r.Outcome != store.Success {
-		return r, false, invalid("field result is only for outcome=success")
+		return r, invalid("field result is only for outcome=success")
 	}
 	r.Result, p = parseData(result)
-	return r, false, p
+	return r, p
 }
 
-// parseForce reads force, which suffers nothing beside it: who breaks a lock has no
-// token of it, and nothing to say about what was done under it.
+// parseForce reads force. Beside it stands a token at most: whoever breaks a lock has
+// nothing to say about what was done under it.
 func parseForce(force *param, others []param, result *field) (bool, *problem) {
 	if !force.set || string(force.value) == "false" {
 		return false, nil
@@ -91,26 +128,29 @@ func parseForce(force *param, others []param, result *field) (bool, *problem) {
 	}
 	for _, other := range others {
 		if other.set {
-			return false, invalid("query parameter %s does not go with force=true, which stands alone", other.name)
+			return false, invalid("query parameter %s does not go with force=true", other.name)
 		}
 	}
 	if result.raw != nil {
-		return false, invalid("field result does not go with force=true, which stands alone")
+		return false, invalid("field result does not go with force=true")
 	}
 	return true, nil
 }
 
-func parseOutcome(outcome *param) (store.ReleaseOutcome, *problem) {
-	if !outcome.set {
+func parseOutcome(outcome argument) (store.ReleaseOutcome, *problem) {
+	if !outcome.given() {
 		return store.NoOutcome, nil
 	}
-	switch string(outcome.value) {
-	case "success":
+	word, p := outcome.text()
+	switch {
+	case p != nil:
+		return 0, p
+	case word == "success":
 		return store.Success, nil
-	case "failure":
+	case word == "failure":
 		return store.Failure, nil
 	}
-	return 0, invalid("query parameter outcome is %.40q; it must be success or failure", outcome.value)
+	return 0, invalid("%s is %.40q; it must be success or failure", outcome, word)
 }
 
 // parseStop reads the body of a stop. reason is nil if none is given.
@@ -156,7 +196,7 @@ func parseList(query []byte) (r lease.ListRequest, none bool, p *problem) {
 	}
 	r.Limit = defaultLimit
 	if limit.set {
-		n, p := limit.number(maxLimit)
+		n, p := limit.integer(1, maxLimit)
 		if p != nil {
 			return r, false, p
 		}

@@ -22,6 +22,7 @@ const (
 	codeMethodNotAllowed = "method_not_allowed"
 	codeRequestTimeout   = "request_timeout"
 	codeNotHolder        = "not_holder"
+	codeWithdrawn        = "withdrawn"
 	codeLockLost         = "lock_lost"
 	codeSessionEnded     = "session_ended"
 	codeTooLarge         = "too_large"
@@ -48,6 +49,7 @@ var problems = map[string]struct {
 	codeMethodNotAllowed: {405, "This resource does not know the method", false},
 	codeRequestTimeout:   {408, "The request took too long to arrive", false},
 	codeNotHolder:        {409, "The lock is not held under this token", false},
+	codeWithdrawn:        {409, "The request was released before it was granted", false},
 	codeLockLost:         {410, "The lock was lost", false},
 	codeSessionEnded:     {410, "The session has ended", false},
 	codeTooLarge:         {413, "Too large", false},
@@ -76,10 +78,13 @@ type problem struct {
 
 func (p *problem) status() int { return problems[p.code].status }
 
+// problemTypes is where people read of a problem: each code has a section of its name.
+const problemTypes = "https://github.com/locksidecar/locksidecar/blob/main/docs/errors.md#"
+
 // append appends the problem as JSON.
 func (p *problem) append(b []byte) []byte {
 	entry := problems[p.code]
-	b = append(b, `{"type":"urn:locksidecar:`...)
+	b = append(b, `{"type":"`+problemTypes...)
 	b = append(b, p.code...)
 	b = append(b, `","title":`...)
 	b = appendString(b, entry.title)
@@ -179,6 +184,8 @@ func problemOf(err error) *problem {
 		return reentryProblem(reentry)
 	case errors.Is(err, lease.ErrSessionEnded):
 		return sessionEnded("the session of this call has ended: its locks are released, open another one")
+	case errors.Is(err, lease.ErrWithdrawn):
+		return &problem{code: codeWithdrawn, detail: "another call has released what this one would have got, by its request_id"}
 	case errors.Is(err, lease.ErrDraining):
 		return &problem{code: codeDraining, detail: "the sidecar is shutting down: releases still work, acquires do not"}
 	case errors.Is(err, lease.ErrAbandoned), errors.Is(err, context.Canceled):
@@ -197,7 +204,7 @@ func reentryProblem(e *lease.ReentryError) *problem {
 		return strconv.AppendInt(append(b, `,"reentry":`...), int64(e.Have), 10)
 	}
 	if e.Given <= e.Have {
-		p := invalid("query parameter reentry is %d: %v", e.Given, e)
+		p := invalid("reentry is %d: %v", e.Given, e)
 		p.more = count
 		return p
 	}
@@ -214,10 +221,7 @@ func heldProblem(e *lease.HeldError) *problem {
 		b = appendHolder(b, &e.Lock)
 		b = append(b, `,"queue_length":`...)
 		b = strconv.AppendInt(b, int64(e.Lock.QueueLength), 10)
-		if e.Cached {
-			b = append(b, `,"cached":true`...)
-		}
-		return b
+		return strconv.AppendBool(append(b, `,"cached":`...), e.Cached)
 	}}
 }
 

@@ -4,9 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/valyala/fasthttp"
 )
 
 func TestKeys(t *testing.T) {
@@ -82,7 +87,9 @@ func TestPaths(t *testing.T) {
 		status  int
 		allow   string
 	}{
-		{"GET /", 404, ""},
+		{"GET /", 200, ""},
+		{"GET /?x=1", 400, ""},
+		{"PUT /", 405, "GET, HEAD"},
 		{"GET /v1/", 404, ""},
 		{"GET /v1/locksmith", 404, ""},
 		{"GET //v1/locks", 404, ""},
@@ -92,19 +99,15 @@ func TestPaths(t *testing.T) {
 		{"GET /V1/locks", 404, ""},
 		{"GET *", 404, ""},
 		{"OPTIONS *", 404, ""},
-		{"POST /v1", 405, "GET"},
-		{"HEAD /v1", 405, "GET"},
-		{"PUT /v1/locks", 405, "GET, POST"},
-		{"HEAD /v1/locks", 405, "GET, POST"},
+		{"POST /v1", 405, "GET, HEAD"},
+		{"PUT /v1/locks", 405, "GET, HEAD, POST"},
 		{"GET /v1/locks/a/stop", 405, "POST"},
-		{"HEAD /v1/locks/a/stop", 405, "POST"},
 		{"POST /v1/locks/a/events", 405, "GET"},
-		{"HEAD /v1/locks/a/events", 405, "GET"},
-		{"POST /v1/locks/a", 405, "GET, PUT, PATCH, DELETE"},
-		{"HEAD /v1/locks/a", 405, "GET, PUT, PATCH, DELETE"},
+		{"POST /v1/locks/a", 405, "GET, HEAD, PUT, PATCH, DELETE"},
+		{"get /v1", 405, "GET, HEAD"},
 		{"GET http://localhost/v1/locks/a", 200, ""},
 		{"GET HTTP://localhost:80/v1", 200, ""},
-		{"GET http://localhost", 404, ""},
+		{"GET http://localhost", 200, ""},
 		{"GET https://localhost/v1", 404, ""},
 		{"GET /v1/locks?prefix=a://b", 200, ""},
 		{"GET http://localhost/v1/locks/%2e%2e?", 200, ""},
@@ -114,13 +117,6 @@ func TestPaths(t *testing.T) {
 		c := f.dial()
 		method, target, _ := strings.Cut(request, " ")
 		c.request(method, target, "")
-		if method == "HEAD" {
-			line, _ := c.r.ReadString('\n')
-			if !strings.Contains(line, "405") {
-				t.Errorf("%s: %q", request, line)
-			}
-			continue
-		}
 		a := c.read()
 		if a.StatusCode != want.status || a.Header.Get("Allow") != want.allow {
 			t.Errorf("%s: %d, Allow %q: %s", request, a.StatusCode, a.Header.Get("Allow"), a.text)
@@ -131,61 +127,117 @@ func TestPaths(t *testing.T) {
 	}
 }
 
+// HEAD is answered as GET is, without the body. A stream is nothing but its body.
+func TestHead(t *testing.T) {
+	f := start(t, func(c *Config) {
+		c.Figures = func(ctx *fasthttp.RequestCtx) {
+			ctx.SetContentType("text/plain; version=0.0.4")
+			ctx.SetBodyString("x 1\n")
+		}
+	})
+	c := f.dial()
+	c.do("PUT", "/v1/locks/a", "").want(t, 200, "")
+	for _, target := range []string{
+		"/", "/v1", "/v1/locks", "/v1/locks?limit=0", "/v1/locks/a", "/v1/locks/b", "/v1/locks/%zz", "/v1/stats", "/metrics",
+		"/healthz", "/readyz", "/v1/nothing",
+	} {
+		c.request("GET", target, "")
+		get, err := http.ReadResponse(c.r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(get.Body)
+		if err != nil || len(body) == 0 {
+			t.Fatalf("%s: %q, %v", target, body, err)
+		}
+		_ = get.Body.Close()
+		status, header, length := c.head(target)
+		longer := length - get.ContentLength
+		header.Del("Content-Length")
+		get.Header.Del("Content-Length")
+		if status != get.StatusCode || !maps.EqualFunc(header, get.Header, slices.Equal) ||
+			longer < 0 || longer > 8 { // times have grown meanwhile
+			t.Errorf("%s: HEAD says %d %d %v, GET %d %d %v", target, status, length, header, get.StatusCode, get.ContentLength, get.Header)
+		}
+	}
+	if status, header, _ := c.head("/v1/locks/a/events"); status != 405 || header.Get("Allow") != "GET" {
+		t.Errorf("HEAD of a stream: %d, Allow %q", status, header.Get("Allow"))
+	}
+	silent(t, f.locks.watching, "watch")
+	c.do("DELETE", "/v1/locks/a?token=1", "").want(t, 200, "")
+}
+
+// head makes a call with HEAD, and reads the head that is its answer.
+func (c *client) head(target string) (status int, header http.Header, length int64) {
+	c.t.Helper()
+	c.request(http.MethodHead, target, "")
+	head, err := http.ReadResponse(c.r, &http.Request{Method: http.MethodHead})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	_ = head.Body.Close()
+	return head.StatusCode, head.Header, head.ContentLength
+}
+
 func TestQueries(t *testing.T) {
 	f := start(t)
 	c := f.dial()
 	for request, part := range map[string]string{
-		"DELETE /v1/locks/a":                               "token is missing",
-		"DELETE /v1/locks/a?token=":                        "token",
-		"DELETE /v1/locks/a?token":                         "token",
-		"DELETE /v1/locks/a?token=0":                       "token",
-		"DELETE /v1/locks/a?token=-1":                      "token",
-		"DELETE /v1/locks/a?token=01":                      "token",
-		"DELETE /v1/locks/a?token=1.0":                     "token",
-		"DELETE /v1/locks/a?token=1e3":                     "token",
-		"DELETE /v1/locks/a?token=%2B1":                    "token",
-		"DELETE /v1/locks/a?token=9007199254740992":        "9007199254740991",
-		"DELETE /v1/locks/a?token=99999999999999999999":    "token",
-		"DELETE /v1/locks/a?token=1&token=1":               "twice",
-		"DELETE /v1/locks/a?token=1&to%6ben=1":             "twice",
-		"DELETE /v1/locks/a?Token=1":                       "Token",
-		"DELETE /v1/locks/a?token=%zz":                     "token",
-		"DELETE /v1/locks/a?%zz=1":                         "escape",
-		"DELETE /v1/locks/a?token=1&":                      "", // nothing behind the & is nothing
-		"DELETE /v1/locks/a?token=1&&x=1":                  `""`,
-		"DELETE /v1/locks/a?token=1&outcome=maybe":         "success or failure",
-		"DELETE /v1/locks/a?token=1&outcome=":              "outcome",
-		"DELETE /v1/locks/a?outcome=success":               "token is missing",
-		"DELETE /v1/locks/a?token=1&reentry=0":             "reentry",
-		"DELETE /v1/locks/a?token=1&reentry=2147483648":    "2147483647",
-		"DELETE /v1/locks/a?token=1&reentry=one":           "reentry",
-		"DELETE /v1/locks/a?force=yes":                     "true or false",
-		"DELETE /v1/locks/a?force":                         "force",
-		"DELETE /v1/locks/a?force=false":                   "token is missing",
-		"DELETE /v1/locks/a?force=true&token=1":            "token",
-		"DELETE /v1/locks/a?force=true&outcome=failure":    "outcome",
-		"DELETE /v1/locks/a?force=true&reentry=1":          "reentry",
-		"POST /v1/locks/a/stop?reason=x":                   "reason",
-		"GET /v1/locks/a/events?since=1":                   "since",
-		"POST /v1/locks?keys=a":                            "keys",
-		"PUT /v1/locks/a?wait_ms=1":                        "wait_ms",
-		"PATCH /v1/locks/a?token=1":                        "token",
-		"GET /v1/locks/a?x=1":                              `"x"`,
-		"GET /v1?x":                                        `"x"`,
-		"GET /healthz?x=1":                                 `"x"`,
-		"GET /v1/locks?limit=0":                            "limit",
-		"GET /v1/locks?limit=1001":                         "1000",
-		"GET /v1/locks?limit=ten":                          "limit",
-		"GET /v1/locks?scope=mine":                         "scope",
-		"GET /v1/locks?type=":                              "type",
-		"GET /v1/locks?type=a%3Ab":                         "colon",
-		"GET /v1/locks?cursor=":                            "cursor",
-		"GET /v1/locks?cursor=a=":                          "cursor",
-		"GET /v1/locks?cursor=AA":                          "cursor",
-		"GET /v1/locks?cursor=Zh":                          "cursor",
-		"GET /v1/locks?prefix=%FF":                         "prefix",
-		"GET /v1/locks?prefix=%00":                         "prefix",
-		"GET /v1/locks?prefix=" + strings.Repeat("p", 513): "prefix",
+		"DELETE /v1/locks/a":                                                            "token is missing",
+		"DELETE /v1/locks/a?token=":                                                     "token",
+		"DELETE /v1/locks/a?token":                                                      "token",
+		"DELETE /v1/locks/a?token=0":                                                    "token",
+		"DELETE /v1/locks/a?token=-1":                                                   "token",
+		"DELETE /v1/locks/a?token=01":                                                   "token",
+		"DELETE /v1/locks/a?token=1.0":                                                  "token",
+		"DELETE /v1/locks/a?token=1e3":                                                  "token",
+		"DELETE /v1/locks/a?token=%2B1":                                                 "token",
+		"DELETE /v1/locks/a?token=9007199254740992":                                     "9007199254740991",
+		"DELETE /v1/locks/a?token=99999999999999999999":                                 "token",
+		"DELETE /v1/locks/a?token=1&token=1":                                            "twice",
+		"DELETE /v1/locks/a?token=1&to%6ben=1":                                          "twice",
+		"DELETE /v1/locks/a?Token=1":                                                    "Token",
+		"DELETE /v1/locks/a?token=%zz":                                                  "token",
+		"DELETE /v1/locks/a?%zz=1":                                                      "escape",
+		"DELETE /v1/locks/a?token=1&":                                                   "", // nothing behind the & is nothing
+		"DELETE /v1/locks/a?token=1&&x=1":                                               `""`,
+		"DELETE /v1/locks/a?token=1&outcome=maybe":                                      "success or failure",
+		"DELETE /v1/locks/a?token=1&outcome=":                                           "outcome",
+		"DELETE /v1/locks/a?outcome=success":                                            "token is missing",
+		"DELETE /v1/locks/a?token=1&reentry=0":                                          "reentry",
+		"DELETE /v1/locks/a?token=1&reentry=2147483648":                                 "2147483647",
+		"DELETE /v1/locks/a?token=1&reentry=one":                                        "reentry",
+		"DELETE /v1/locks/a?request_id=1":                                               "request_id must be a UUID",
+		"DELETE /v1/locks/a?token=1&request_id=f81d4fae-7dec-41d0-a765-00a0c91e6bf6":    "one of them",
+		"DELETE /v1/locks/a?reentry=1&request_id=f81d4fae-7dec-41d0-a765-00a0c91e6bf6":  "reentry",
+		"DELETE /v1/locks/a?force=true&request_id=f81d4fae-7dec-41d0-a765-00a0c91e6bf6": "request_id",
+		"DELETE /v1/locks/a?force=yes":                                                  "true or false",
+		"DELETE /v1/locks/a?force":                                                      "force",
+		"DELETE /v1/locks/a?force=false":                                                "token is missing",
+		"DELETE /v1/locks/a?force=true&token=0":                                         "token",
+		"DELETE /v1/locks/a?force=true&outcome=failure":                                 "outcome",
+		"DELETE /v1/locks/a?force=true&reentry=1":                                       "reentry",
+		"POST /v1/locks/a/stop?reason=x":                                                "reason",
+		"GET /v1/locks/a/events?since=1":                                                "since",
+		"POST /v1/locks?keys=a":                                                         "keys",
+		"PUT /v1/locks/a?wait_ms=1":                                                     "wait_ms",
+		"PATCH /v1/locks/a?token=1":                                                     "token",
+		"GET /v1/locks/a?x=1":                                                           `"x"`,
+		"GET /v1?x":                                                                     `"x"`,
+		"GET /healthz?x=1":                                                              `"x"`,
+		"GET /v1/locks?limit=0":                                                         "limit",
+		"GET /v1/locks?limit=1001":                                                      "1000",
+		"GET /v1/locks?limit=ten":                                                       "limit",
+		"GET /v1/locks?scope=mine":                                                      "scope",
+		"GET /v1/locks?type=":                                                           "type",
+		"GET /v1/locks?type=a%3Ab":                                                      "colon",
+		"GET /v1/locks?cursor=":                                                         "cursor",
+		"GET /v1/locks?cursor=a=":                                                       "cursor",
+		"GET /v1/locks?cursor=AA":                                                       "cursor",
+		"GET /v1/locks?cursor=Zh":                                                       "cursor",
+		"GET /v1/locks?prefix=%FF":                                                      "prefix",
+		"GET /v1/locks?prefix=%00":                                                      "prefix",
+		"GET /v1/locks?prefix=" + strings.Repeat("p", 513):                              "prefix",
 	} {
 		method, target, _ := strings.Cut(request, " ")
 		a := c.do(method, target, "")
@@ -222,7 +274,7 @@ func TestMalformedRequests(t *testing.T) {
 // Requests that come slowly, or not at all, keep nobody else waiting.
 func TestSlowRequests(t *testing.T) {
 	t.Parallel()
-	f := start(t, func(c *Config) { c.Timeouts.Request = unhurried })
+	f := start(t, func(c *Config) { c.Timeouts.First, c.Timeouts.Request = unhurried, unhurried })
 	idle := f.dial()
 	idle.do("PUT", "/v1/locks/idle", "").want(t, 200, "")
 	var slow []*client

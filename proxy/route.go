@@ -3,6 +3,8 @@ package proxy
 import (
 	"bytes"
 	"runtime/debug"
+	"slices"
+	"strings"
 
 	"github.com/valyala/fasthttp"
 )
@@ -107,6 +109,13 @@ func (k *call) admit() *problem {
 
 const locksPath = "/v1/locks/"
 
+// documentURL is where people and generators find the OpenAPI document.
+const documentURL = "https://github.com/locksidecar/locksidecar/blob/main/api/openapi.yaml"
+
+// methodsGet are those of a path that can only be read. fasthttp leaves out the body of an
+// answer to HEAD.
+const methodsGet = "GET, HEAD"
+
 // route finds the call and makes it. A problem that it returns is the answer.
 func (k *call) route() *problem {
 	if k.c.kind == kindAdmin {
@@ -123,10 +132,9 @@ func (k *call) route() *problem {
 	case string(path) == "/v1/stats":
 		return k.stats()
 	case string(path) == "/v1":
-		if p := k.only("GET"); p != nil {
-			return p
-		}
-		return k.bare(func() { k.json(k.srv.about) })
+		return k.fixed(k.srv.about)
+	case string(path) == "/":
+		return k.fixed([]byte(`{"api":"/v1","document":"` + documentURL + `"}`))
 	}
 	return k.routeOperator()
 }
@@ -134,9 +142,11 @@ func (k *call) route() *problem {
 func (k *call) routeLock(part []byte) *problem {
 	if before, rest, found := bytes.Cut(part, []byte{'/'}); found {
 		switch string(rest) {
+		case "release":
+			return k.ofLock(before, "POST", k.releasePosted)
 		case "stop":
 			return k.ofLock(before, "POST", k.askToStop)
-		case "events":
+		case "events": // not for HEAD: a stream is nothing but its body
 			return k.ofLock(before, "GET", k.keyEvents)
 		}
 	}
@@ -151,19 +161,19 @@ func (k *call) routeLock(part []byte) *problem {
 		return k.release(key)
 	case "PATCH":
 		return k.amend(key)
-	case "GET":
+	case "GET", "HEAD":
 		return k.get(key)
 	}
-	return k.wrongMethod("GET, PUT, PATCH, DELETE")
+	return k.wrongMethod(methodsGet + ", PUT, PATCH, DELETE")
 }
 
 // ofLock makes the one call of a path behind a key.
-func (k *call) ofLock(part []byte, method string, f func(key string) *problem) *problem {
+func (k *call) ofLock(part []byte, allow string, f func(key string) *problem) *problem {
 	key, p := parseKey(part)
 	if p != nil {
 		return p
 	}
-	if p := k.only(method); p != nil {
+	if p := k.only(allow); p != nil {
 		return p
 	}
 	return f(key)
@@ -171,12 +181,12 @@ func (k *call) ofLock(part []byte, method string, f func(key string) *problem) *
 
 func (k *call) routeLocks() *problem {
 	switch string(k.ctx.Method()) {
-	case "GET":
+	case "GET", "HEAD":
 		return k.list()
 	case "POST":
 		return k.acquireAll()
 	}
-	return k.wrongMethod("GET, POST")
+	return k.wrongMethod(methodsGet + ", POST")
 }
 
 // routeOperator finds what is for those who run the sidecar: all that there is on the
@@ -184,15 +194,9 @@ func (k *call) routeLocks() *problem {
 func (k *call) routeOperator() *problem {
 	switch string(k.path) {
 	case "/healthz":
-		if p := k.only("GET"); p != nil {
-			return p
-		}
 		// Never asks anybody: a store that is down is no reason to be restarted.
-		return k.bare(func() { k.json([]byte(`{"status":"ok"}`)) })
+		return k.fixed([]byte(`{"status":"ok"}`))
 	case "/readyz":
-		if p := k.only("GET"); p != nil {
-			return p
-		}
 		return k.ready()
 	case "/metrics":
 		if k.srv.cfg.Figures != nil {
@@ -205,9 +209,12 @@ func (k *call) routeOperator() *problem {
 // ready tells why locks are not to be had, but not on the admin address: the whole network
 // may ask there, and an error of the store names hosts, users and databases.
 func (k *call) ready() *problem {
+	if p := k.only(methodsGet); p != nil {
+		return p
+	}
 	err := k.srv.locks.Ready()
 	if err == nil {
-		return k.bare(func() { k.json([]byte(`{"status":"ready"}`)) })
+		return k.fixed([]byte(`{"status":"ready"}`))
 	}
 	p := problemOf(err)
 	if p == nil {
@@ -219,12 +226,15 @@ func (k *call) ready() *problem {
 	return p
 }
 
-// bare makes a call that takes neither parameters nor a body.
-func (k *call) bare(f func()) *problem {
+// fixed answers a call that takes neither parameters nor a body.
+func (k *call) fixed(body []byte) *problem {
+	if p := k.only(methodsGet); p != nil {
+		return p
+	}
 	if p := k.noInput(); p != nil {
 		return p
 	}
-	f()
+	k.json(body)
 	return nil
 }
 
@@ -236,11 +246,12 @@ func (k *call) noInput() *problem {
 	return parseBody(k.ctx.Request.Body(), nil)
 }
 
-func (k *call) only(method string) *problem {
-	if string(k.ctx.Method()) == method {
+// only refuses a method that is not among those that are allowed.
+func (k *call) only(allow string) *problem {
+	if slices.Contains(strings.Split(allow, ", "), string(k.ctx.Method())) {
 		return nil
 	}
-	return k.wrongMethod(method)
+	return k.wrongMethod(allow)
 }
 
 func (k *call) wrongMethod(allow string) *problem {

@@ -89,6 +89,8 @@ func TestSeveralKeysThatAreRefused(t *testing.T) {
 		`{"keys":["a"],"bind":"ttl","min_hold_ms":16000}`:               "min_hold_ms",
 		`{"keys":["a"],"request_id":"` + strings.Repeat("0", 36) + `"}`: "request_id",
 		`{"keys":["` + strings.Repeat("k", 513) + `"]}`:                 "keys[0] has 513 bytes",
+		`{"keys":["a"],"wait_ms":-1,"max_hold_ms":5000}`:                "wait_ms is -1; with max_hold_ms, which is 5000, it must be 0 to 4999",
+		`{"keys":["a"],"wait_ms":5000,"max_hold_ms":5000}`:              "wait_ms is 5000",
 	} {
 		a := c.do("POST", "/v1/locks", body)
 		a.want(t, 400, "invalid_request")
@@ -98,6 +100,8 @@ func TestSeveralKeysThatAreRefused(t *testing.T) {
 		t.Error("a refused request did something")
 	}
 	c.do("POST", "/v1/locks", keys(100)).want(t, 200, "")
+	c.do("POST", "/v1/locks", `{"keys":["a"],"wait_ms":4999,"max_hold_ms":5000}`).want(t, 200, "")
+	c.do("POST", "/v1/locks", `{"keys":["b"],"max_hold_ms":5000}`).want(t, 200, "")
 }
 
 // A bind:ttl lock without a TTL has that of the session that it names, else the

@@ -70,7 +70,7 @@ type statsRequest struct {
 
 // stats is GET /v1/stats.
 func (k *call) stats() *problem {
-	if p := k.only("GET"); p != nil {
+	if p := k.only(methodsGet); p != nil {
 		return p
 	}
 	r, p := parseStats(k.query)
@@ -95,15 +95,15 @@ func parseStats(query []byte) (r statsRequest, p *problem) {
 	}
 	scope, limit := &params[0], &params[1]
 	switch {
-	case !scope.set || string(scope.value) == "all":
+	case !scope.set || string(scope.value) == "database":
 	case string(scope.value) == "namespace":
 		r.own = true
 	default:
-		return r, invalid("query parameter scope is %.40q; it must be all or namespace", scope.value)
+		return r, invalid("query parameter scope is %.40q; it must be database or namespace", scope.value)
 	}
 	r.limit = defaultStatLines
 	if limit.set {
-		n, p := limit.number(maxLimit)
+		n, p := limit.integer(1, maxLimit)
 		if p != nil {
 			return r, p
 		}

@@ -48,7 +48,7 @@ func TestStats(t *testing.T) {
 	list := func(types, pods string) string { return `"types":[` + types + `],"pods":[` + pods + `]}` }
 	full := all + list(order+","+account+","+none+","+cart+","+line("type", `null:"_others"`, 2, 1, 1, 100000, 199000), ours+","+theirs)
 	for query, want := range map[string]string{
-		"": full, "?scope=all": full, "?limit=1000": full, "?limit=20&scope=all": full,
+		"": full, "?scope=database": full, "?limit=1000": full, "?limit=20&scope=database": full,
 		"?limit=1": all + list(order+","+line("type", `null:"_others"`, 9, 3, 2, 29333, 199000),
 			ours+","+line("pod", `null:"_others"`, 6, 1, -1, 34000, 199000)),
 		"?scope=namespace":         own + list(order+","+none+","+cart, ours),
@@ -86,7 +86,7 @@ func TestStatsIsStrict(t *testing.T) {
 	}
 	c := f.dial()
 	for query, part := range map[string]string{
-		"scope=pod": "all or namespace", "scope=": "scope", "scope": "no value", "limit=0": "1 to 1000", "limit=1001": "1 to 1000",
+		"scope=pod": "database or namespace", "scope=": "scope", "scope": "no value", "limit=0": "1 to 1000", "limit=1001": "1 to 1000",
 		"limit=x": "limit", "limit=1&limit=1": "twice", "x=1": "known: scope, limit",
 	} {
 		a := c.do("GET", "/v1/stats?"+query, "")

@@ -22,13 +22,13 @@ func TestStreamBeginsAtOnce(t *testing.T) {
 	c.request("POST", "/v1/sessions", `{"ttl_ms":30000,"name":"worker"}`)
 	e := c.events()
 	name, data := e.next()
-	if name != "session" || data["session"] != "secret-1" || data["ttl_ms"] != 15000.0 || data["expires_in_ms"] != 14000.0 {
+	if name != "session" || data["session"] != secretID(1) || data["ttl_ms"] != 15000.0 || data["expires_in_ms"] != 14000.0 {
 		t.Error(name, data)
 	}
 	if e.comments == 0 {
 		t.Error("no comment line before the first event")
 	}
-	o := f.session("secret-1").o
+	o := f.session(secretID(1)).o
 	if o.TTL != 30*time.Second || o.Name != "worker" || !o.Explicit {
 		t.Errorf("%+v", o)
 	}

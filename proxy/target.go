@@ -195,14 +195,20 @@ func namesOf(known []param) string {
 	return names
 }
 
-// number reads a parameter that must be an integer between 1 and high.
-func (p *param) number(high int64) (int64, *problem) {
+func (p *param) String() string { return "query parameter " + p.name }
+
+func (p *param) given() bool { return p.set }
+
+// integer reads a parameter that must be an integer between low and high.
+func (p *param) integer(low, high int64) (int64, *problem) {
 	n, ok := parseInteger(p.value)
-	if !ok || n < 1 || n > high {
-		return 0, invalid("query parameter %s is %q; it must be an integer from 1 to %d", p.name, p.value, high)
+	if !ok || n < low || n > high {
+		return 0, invalid("%s is %q; it must be an integer from %d to %d", p, p.value, low, high)
 	}
 	return n, nil
 }
+
+func (p *param) text() (string, *problem) { return string(p.value), nil }
 
 // parseInteger reads an integer as JSON writes it.
 func parseInteger(b []byte) (int64, bool) {

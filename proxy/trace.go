@@ -30,6 +30,8 @@ const (
 	routeLocks = "/v1/locks"
 	routeKey   = "/v1/locks/{key}"
 	routeStop  = "/v1/locks/{key}/stop"
+
+	routeRelease = "/v1/locks/{key}/release"
 )
 
 // callSpan is the span of a call. Its methods do nothing when there is none (nil),
@@ -159,10 +161,13 @@ func (x *callSpan) speaksFor(s Session) {
 
 // claims tells under which token something is claimed.
 func (x *callSpan) claims(token int64, s Session) {
-	if !x.off() {
-		x.SetAttributes(tracing.Token.Int64(token))
-		x.speaksFor(s)
+	if x.off() {
+		return
 	}
+	if token != 0 { // else it is claimed by a request id
+		x.SetAttributes(tracing.Token.Int64(token))
+	}
+	x.speaksFor(s)
 }
 
 // releases tells what a release says. force: it breaks the lock, and says nothing.

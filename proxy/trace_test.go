@@ -92,8 +92,8 @@ func TestEachCallIsASpan(t *testing.T) {
 			key + " " + keyRoute + " lock.token=1 lock.session=public-2 lock.result=granted lock.reentry=2",
 		},
 		{
-			c, "DELETE", "/v1/locks/a:1?token=1", "", nil, 200, "lock.release",
-			key + " " + keyRoute + " lock.token=1 lock.session=public-2 lock.result=reentered",
+			c, "POST", "/v1/locks/a:1/release", `{"token":1}`, nil, 200, "lock.release",
+			key + " http.route=/v1/locks/{key}/release lock.token=1 lock.session=public-2 lock.result=reentered",
 		},
 		{
 			c, "DELETE", "/v1/locks/a:1?token=1&outcome=success", `{"result":` + secret + `}`, nil, 200, "lock.release",
@@ -193,7 +193,7 @@ func TestSpansOfFailures(t *testing.T) {
 	}
 	f.explicit()
 	f.watch("a")
-	c.do("DELETE", "/v1/sessions/secret-1", "").want(t, 200, "")
+	c.do("DELETE", "/v1/sessions/"+secretID(1), "").want(t, 200, "")
 	if spans := exporter.GetSpans(); len(spans) != 0 {
 		t.Error("spans of calls that are not about locks, or of streams:", spans)
 	}

@@ -125,7 +125,9 @@ type Store interface {
 	// Bury does.
 	BuryInstance(ctx context.Context, instance string) error
 	// Sweep buries leases that expired a while ago and tidies up what only costs
-	// space. It is cheap when another instance does it in this moment.
+	// space. It may take minutes where there is much, in small steps with pauses between
+	// them, and ends with ctx. It is cheap when another instance does it in this moment, or did
+	// a short while ago.
 	Sweep(ctx context.Context) error
 
 	// Acquire takes each key that is free, or whose holder's lease is dead or can

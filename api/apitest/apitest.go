@@ -23,6 +23,9 @@ const (
 	metricsType = "application/openmetrics-text"
 )
 
+// problemTypes is what the type of each problem begins with.
+const problemTypes = "https://github.com/locksidecar/locksidecar/blob/main/docs/errors.md#"
+
 // AnyPath stands for a path that the document does not have.
 const AnyPath = ""
 
@@ -118,7 +121,7 @@ func checkProblem(status int, header http.Header, body []byte) error {
 	if p.Status != status {
 		return fmt.Errorf("the body says status %d", p.Status)
 	}
-	if p.Type != "urn:locksidecar:"+p.Code {
+	if p.Type != problemTypes+p.Code {
 		return fmt.Errorf("the type is %q, the code %q", p.Type, p.Code)
 	}
 	later := slices.Contains([]string{"limit", "store_unavailable"}, p.Code)

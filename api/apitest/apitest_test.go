@@ -10,15 +10,15 @@ import (
 const (
 	holder = `{"instance":"a-1","pod":"a","session":null,"owner":null,"acquired_at":"2026-01-02T15:04:05.6Z",` +
 		`"held_ms":1,"expires_in_ms":2,"data":{"any":["thing"]},"traceparent":null}`
-	heldProblem = `{"type":"urn:locksidecar:held","title":"t","status":423,"code":"held","detail":"d","holder":` +
-		holder + `,"queue_length":0}`
+	heldProblem = `{"type":"https://github.com/locksidecar/locksidecar/blob/main/docs/errors.md#held","title":"t","status":423,"code":"held","detail":"d","holder":` +
+		holder + `,"queue_length":0,"cached":false}`
 	grant = `{"granted":true,"key":"k","token":1,"session":null,"bind":"ttl","reentry":2,"expires_in_ms":1,"waited_ms":0,` +
 		`"acquired_at":"2026-01-02T15:04:05.6Z"}`
 	skipped = `{"granted":false,"key":"k","outcome":"success","result":[1]}`
 	counts  = `"held":1,"expired":0,"average_held_ms":1,"longest_held_ms":2`
 	stats   = `{` + counts + `,"waiting":3,"types":[{"namespace":null,"type":"",` + counts + `,"waiting":0}],` +
 		`"pods":[{"namespace":"n","pod":"p",` + counts + `}]}`
-	lock = `{"key":"k:1","type":"k","state":"held","mine":false,"holder":` + holder + `,"queue_length":0,"stopping":null}`
+	lock = `{"key":"k:1","type":"k","state":"held","mine":false,"token":null,"holder":` + holder + `,"queue_length":0,"cached":false,"stopping":null}`
 )
 
 // Every rule that the checker keeps is broken once.
@@ -31,7 +31,7 @@ func TestCheck(t *testing.T) {
 	}{
 		"health":         {"GET", "/healthz", 200, "", `{"status":"ok"}`, ""},
 		"lock":           {"GET", "/v1/locks/{key}", 200, "", lock, ""},
-		"page":           {"GET", "/v1/locks", 200, "", `{"locks":[` + lock + `],"next_cursor":"x"}`, ""},
+		"page":           {"GET", "/v1/locks", 200, "", `{"locks":[` + lock + `],"next_cursor":"eA"}`, ""},
 		"held":           {"PUT", "/v1/locks/{key}", 423, "", heldProblem, ""},
 		"default":        {"PUT", "/v1/locks/{key}", 405, "Allow: GET", problem(405, "method_not_allowed"), ""},
 		"unknown path":   {"GET", AnyPath, 404, "", problem(404, "not_found"), ""},
@@ -72,7 +72,7 @@ func TestCheck(t *testing.T) {
 		"another status":     {"PUT", "/v1/locks/{key}", 418, "", problem(418, "teapot"), "anyOf"},
 		"code of elsewhere":  {"GET", "/v1/locks/{key}", 503, "", problem(503, "draining"), "code"},
 		"body's status":      {"GET", AnyPath, 400, "", problem(404, "not_found"), "says status"},
-		"body's type":        {"GET", AnyPath, 404, "", strings.Replace(problem(404, "not_found"), "car:not_found", "car:other", 1), "the type"},
+		"body's type":        {"GET", AnyPath, 404, "", strings.Replace(problem(404, "not_found"), "#not_found", "#other", 1), "the type"},
 		"no retry":           {"PUT", "/v1/locks/{key}", 503, "", problem(503, "store_unavailable"), "Retry-After"},
 		"retry for draining": {"PUT", "/v1/locks/{key}", 503, "Retry-After: 1", problem(503, "draining"), "Retry-After"},
 		"no allow":           {"POST", "/healthz", 405, "", problem(405, "method_not_allowed"), "Allow"},
@@ -83,7 +83,10 @@ func TestCheck(t *testing.T) {
 		"unknown in problem": {"PUT", "/v1/locks/{key}", 423, "", strings.Replace(heldProblem, `"title"`, `"x":1,"title"`, 1), "/x"},
 		"missing member":     {"GET", "/v1/locks/{key}", 200, "", strings.Replace(lock, `,"stopping":null`, "", 1), "stopping"},
 		"free with a holder": {"GET", "/v1/locks/{key}", 200, "", strings.Replace(lock, `"held","mine"`, `"free","mine"`, 1), "holder"},
-		"token of others":    {"GET", "/v1/locks/{key}", 200, "", strings.Replace(lock, `"mine":false`, `"mine":false,"token":1`, 1), "token"},
+		"token of others":    {"GET", "/v1/locks/{key}", 200, "", strings.Replace(lock, `"token":null`, `"token":1`, 1), "token"},
+		"no token at all":    {"GET", "/v1/locks/{key}", 200, "", strings.Replace(lock, `"token":null,`, "", 1), "token"},
+		"no next page":       {"GET", "/v1/locks", 200, "", `{"locks":[],"next_cursor":null}`, ""},
+		"no word of one":     {"GET", "/v1/locks", 200, "", `{"locks":[]}`, "next_cursor"},
 		"mine without token": {"GET", "/v1/locks/{key}", 200, "", strings.Replace(lock, `"mine":false`, `"mine":true`, 1), "token"},
 		"time zone":          {"GET", "/v1/locks/{key}", 200, "", strings.Replace(lock, "05.6Z", "05.6+01:00", 1), "acquired_at"},
 		"not JSON":           {"GET", "/healthz", 200, "", "ok", "not JSON"},
@@ -117,7 +120,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestCheckEvent(t *testing.T) {
-	const session = `{"session":"s","ttl_ms":1000,"expires_in_ms":900}`
+	const session = `{"session":"9f86d081884c7d659a2feaa0c55ad015","ttl_ms":1000,"expires_in_ms":900}`
 	CheckEvent(t, "POST", "/v1/sessions", "session", []byte(session))
 	CheckEvent(t, "POST", "/v1/sessions", "lost", []byte(`{"key":"k","token":1,"reason":"expired"}`))
 	CheckEvent(t, "POST", "/v1/sessions", "stop", []byte(`{"key":"k","token":1,"reason":null}`))
@@ -165,5 +168,5 @@ type failures struct {
 func (f *failures) Errorf(string, ...any) { f.count++ }
 
 func problem(status int, code string) string {
-	return fmt.Sprintf(`{"type":"urn:locksidecar:%[1]s","title":"t","status":%[2]d,"code":"%[1]s","detail":"d"}`, code, status)
+	return fmt.Sprintf(`{"type":"https://github.com/locksidecar/locksidecar/blob/main/docs/errors.md#%[1]s","title":"t","status":%[2]d,"code":"%[1]s","detail":"d"}`, code, status)
 }

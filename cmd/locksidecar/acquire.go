@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"github.com/valyala/fasthttp"
 )
@@ -14,7 +15,13 @@ const waitForever = "forever"
 
 const acquireLong = `Acquire a lock that belongs to no connection (bind:ttl) and print its fencing
 token, alone, on standard output. The lock ends after --ttl unless it is
-released before; whoever presents key and token may release it, from any pod.
+released before. It obeys every caller that sends key and token, from any pod, and tokens
+can be guessed from one's own: where callers do not trust each other, use "run",
+whose lock only its own session can release.
+
+Each call has an id, so that a lock whose answer is lost on the way does not last
+for nobody: it is released by that id. With an id of your own (--request-id), call
+again: the same id gets the same grant.
 
 Somebody else has it: exit code 75, with the holder on standard error.`
 
@@ -31,7 +38,7 @@ type acquireBody struct {
 	TTLMS     int64           `json:"ttl_ms"`
 	WaitMS    int64           `json:"wait_ms,omitempty"`
 	Data      json.RawMessage `json:"data,omitempty"`
-	RequestID string          `json:"request_id,omitempty"`
+	RequestID string          `json:"request_id"`
 }
 
 func (a *app) acquireCommand() *cobra.Command {
@@ -48,14 +55,11 @@ func (a *app) acquireCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			limit := time.Duration(body.WaitMS) * time.Millisecond
-			var grant struct {
-				Token int64 `json:"token"`
-			}
-			if err := a.newClient().call(fasthttp.MethodPut, lockPath(args[0]), body, &grant, limit); err != nil {
+			token, err := acquire(a.newClient(), args[0], body, requestID != "")
+			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), grant.Token)
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
 			return err
 		},
 	}
@@ -64,13 +68,35 @@ func (a *app) acquireCommand() *cobra.Command {
 	flags.StringVar(&wait, "wait", "", "wait in the queue so long; alone, without a duration: for ever")
 	flags.Lookup("wait").NoOptDefVal = waitForever
 	flags.StringVar(&data, "data", "", "JSON that others see as part of the holder")
-	flags.StringVar(&requestID, "request-id", "", "a UUID that makes the call repeatable: the same id gets the same grant")
+	flags.StringVar(&requestID, "request-id", "", "a UUID of your own that makes the call repeatable: the same id gets the same grant")
 	return cmd
+}
+
+// acquire returns the token. What it may have got without an answer it releases by the id of
+// the request, unless the id is shared: then an earlier call may have told its caller of it.
+func acquire(c *client, key string, body acquireBody, shared bool) (token int64, err error) {
+	var grant struct {
+		Token int64 `json:"token"`
+	}
+	err = c.call(fasthttp.MethodPut, lockPath(key), body, &grant, time.Duration(body.WaitMS)*time.Millisecond)
+	if !c.unanswered {
+		return grant.Token, err
+	}
+	release := newClient(c.socket)
+	release.patience = releasePatience
+	if !shared && release.call(fasthttp.MethodDelete, lockPath(key)+requestQuery(body.RequestID), nil, nil, 0) == nil {
+		return 0, err
+	}
+	return 0, because(exitCode(err), fmt.Errorf("%w; it may have granted the lock: `acquire` with --request-id %s asks again, `release` gives it back",
+		err, printable(body.RequestID)))
 }
 
 // newAcquireBody checks only what the sidecar could not say better.
 func newAcquireBody(ttl time.Duration, wait, data, requestID string) (acquireBody, error) {
 	body := acquireBody{Bind: "ttl", RequestID: requestID}
+	if requestID == "" {
+		body.RequestID = uuid.NewString()
+	}
 	var err error
 	if ttl == 0 {
 		return body, usagef("--ttl is missing: how long shall the lock last? For instance --ttl 60s")

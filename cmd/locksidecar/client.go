@@ -37,6 +37,8 @@ type client struct {
 	session string
 	// patience is how long an answer may take that need not wait for a lock.
 	patience time.Duration
+	// unanswered: the last call may have been carried out, and no answer came.
+	unanswered bool
 }
 
 // newClient uses --socket, else the variable of the sidecar.
@@ -106,6 +108,8 @@ func (c *client) call(method, path string, body, answer any, wait time.Duration)
 		c.http.ReadTimeout = c.patience + wait
 	}
 	if err := c.http.Do(req, resp); err != nil {
+		dialing, ok := errors.AsType[*net.OpError](err)
+		c.unanswered = !ok || dialing.Op != "dial"
 		return c.explain(err)
 	}
 	if status := resp.StatusCode(); status != fasthttp.StatusOK && status != fasthttp.StatusAccepted {
@@ -202,8 +206,30 @@ func (h *lockHolder) String() string {
 	if h.Owner != nil {
 		fmt.Fprintf(&text, ", owner %s", printable(*h.Owner))
 	}
-	fmt.Fprintf(&text, ", for %s, expires in %s", human(h.HeldMS), human(h.ExpiresInMS))
+	fmt.Fprintf(&text, ", for %s, ", human(h.HeldMS))
+	if !h.renewed() {
+		text.WriteString("expires ")
+	}
+	text.WriteString(h.expiry())
 	return text.String()
+}
+
+// renewed says whether the holder's sidecar renews the lock: it does for those of sessions.
+func (h *lockHolder) renewed() bool { return h.Session != nil }
+
+func (h *lockHolder) bind() string {
+	if h.renewed() {
+		return "session"
+	}
+	return "ttl"
+}
+
+// expiry is when the lock ends if nobody releases it. One that is renewed does not.
+func (h *lockHolder) expiry() string {
+	if h.renewed() {
+		return "renewed"
+	}
+	return "in " + human(h.ExpiresInMS)
 }
 
 // human writes milliseconds for people: tenths of a second are enough.

@@ -38,20 +38,28 @@ func TestCommandsAgainstASidecar(t *testing.T) {
 	}{
 		{[]string{"acquire", "dir/k", "--ttl", "60s"}, exitNoLock, "held by pod web-0"},
 		{[]string{"acquire", "dir/k", "--ttl", "60s", "--wait", "5ms"}, exitNoLock, "place in the queue: 1"},
-		{[]string{"get", "dir/k"}, exitOK, `data        {"by":"test"}`},
+		{[]string{"get", "dir/k"}, exitOK, `data      {"by":"test"}`},
 		{[]string{"get", "dir/k", "--json"}, exitOK, `"pod":"web-0"`},
 		{[]string{"get", "free"}, exitOK, "state     free\n"},
 		{[]string{"ls"}, exitOK, "dir/k"},
 		{[]string{"ls", "--json", "--scope", "all", "--prefix", "dir/"}, exitOK, `{"locks":[{"key":"dir/k"`},
-		{[]string{"ls", "--json", "--prefix", "a b+c"}, exitOK, `{"locks":[]}`},
+		{[]string{"ls", "--json", "--limit", "1"}, exitOK, `,"next_cursor":null}`},
+		{[]string{"ls", "--json", "--prefix", "a b+c"}, exitOK, `{"locks":[],"next_cursor":null}`},
 		{[]string{"ls", "--scope", "moon"}, exitUsage, "scope"},
 		{[]string{"release", "dir/k", "--token", "1"}, exitRefused, "unknown_token"},
 		{[]string{"release", "dir/k", "--token", token}, exitOK, "released dir/k, held for "},
 		{[]string{"release", "dir/k", "--token", token}, exitRefused, "released"},
 		{[]string{"acquire", "k", "--ttl", "1ms"}, exitUsage, "500"},
 		{[]string{"acquire", "k", "--ttl", "1s", "--request-id", "x"}, exitUsage, "request_id"},
+		{[]string{"acquire", "k", "--ttl", "60s", "--request-id", requestID}, exitOK, ""},
+		{[]string{"acquire", "k", "--ttl", "60s", "--request-id", requestID}, exitOK, ""},
+		{[]string{"release", "k", "--request-id", requestID}, exitOK, "released k, held for "},
+		{[]string{"release", "k", "--request-id", requestID}, exitOK, "nothing is held"},
+		{[]string{"release", "k", "--request-id", requestID, "--json"}, exitOK, `"released":false`},
+		{[]string{"release", "k", "--request-id", "x"}, exitUsage, "request_id"},
+		{[]string{"release", "k", "--request-id", requestID, "--token", "1"}, exitUsage, "stands alone"},
 		{[]string{"acquire", "..", "--ttl", "60s"}, exitOK, ""},
-		{[]string{"get", ".."}, exitOK, "state       held"},
+		{[]string{"get", ".."}, exitOK, "state     held"},
 		{[]string{"health"}, exitOK, "healthy\n"},
 	}
 	for _, step := range steps {
@@ -89,12 +97,13 @@ func TestStopAndForce(t *testing.T) {
 		{[]string{"stop", "dir/mine", "--reason", "a release\nof the app"}, exitUsage, "reason"},
 		{[]string{"stop", "dir/mine", "--reason", strings.Repeat("r", 256)}, exitUsage, "255"},
 		{[]string{"stop", "dir/mine", "--reason", "a release"}, exitOK, "asked the holder of dir/mine to stop\n"},
-		{[]string{"get", "dir/mine"}, exitOK, "stopping    a release (asked at "},
+		{[]string{"get", "dir/mine"}, exitOK, "stopping  a release (asked at "},
+		{[]string{"release", "dir/mine", "--force", "--token", "1"}, exitRefused, "not held under token 1"},
 		{[]string{"release", "dir/mine", "--force"}, exitOK, "broke dir/mine, held for "},
 		{[]string{"get", "dir/mine"}, exitOK, "free"},
 		{[]string{"acquire", "ttl", "--ttl", "1h"}, exitOK, ""},
 		{[]string{"stop", "ttl"}, exitOK, "asked"},
-		{[]string{"get", "ttl"}, exitOK, "stopping    no reason given"},
+		{[]string{"get", "ttl"}, exitOK, "stopping  no reason given"},
 		{[]string{"release", "ttl", "--force"}, exitOK, "broke ttl"},
 	}
 	for _, step := range steps {
@@ -131,6 +140,51 @@ func TestListReadsAllPages(t *testing.T) {
 	}
 }
 
+// A lock of another pod is what blocks somebody, so it is listed without a flag.
+func TestListIsOfAllPods(t *testing.T) {
+	f := newFakeSidecar(t)
+	theirs := listedLock("job:1", "web-1", "s", time.Minute, 9*time.Second, 0)
+	forTime := lockView{Key: "job:2", State: "held", Holder: &lockHolder{Pod: "web-1", HeldMS: 1000, ExpiresInMS: 42_000}}
+	f.holds(theirs, forTime)
+	out, err := command("--socket", f.socket, "ls")
+	if err != nil || f.asked()[0].Get("scope") != "all" {
+		t.Fatalf("%v, asked %v", err, f.asked())
+	}
+	// A lock that its holder's sidecar renews has no end to wait for.
+	const want = "KEY    POD    SESSION  OWNER  BIND     HELD  EXPIRES  WAITING  STOPPING\n" +
+		"job:1  web-1  s        -      session  1m0s  renewed  0        -\n" +
+		"job:2  web-1  -        -      ttl      1s    in 42s   0        -\n"
+	if out != want {
+		t.Errorf("got\n%swant\n%s", out, want)
+	}
+}
+
+// --json is what the API answers: also that there are more locks, and no sign is escaped that
+// the API does not escape.
+func TestListAsJSON(t *testing.T) {
+	f := newFakeSidecar(t)
+	f.holds(lockView{Key: "a<b"}, lockView{Key: "c"})
+	for limit, wantKeys := range map[string][]string{"1": {"a<b"}, "0": {"a<b", "c"}} {
+		out, err := command("--socket", f.socket, "ls", "--json", "--limit", limit)
+		var page struct {
+			Locks []struct {
+				Key string `json:"key"`
+			} `json:"locks"`
+			Next string `json:"next_cursor"`
+		}
+		if err != nil || json.Unmarshal([]byte(out), &page) != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		var keys []string
+		for _, lock := range page.Locks {
+			keys = append(keys, lock.Key)
+		}
+		if !slices.Equal(keys, wantKeys) || !strings.Contains(out, "a<b") || (page.Next != "") != (limit == "1") {
+			t.Errorf("--limit %s: %s", limit, out)
+		}
+	}
+}
+
 // What the table shows of a lock, and that --json is one document.
 func TestListShowsWhoHoldsWhat(t *testing.T) {
 	in := serve(t, map[string]string{"POD": "web-0"}, "msg=ready")
@@ -144,7 +198,7 @@ func TestListShowsWhoHoldsWhat(t *testing.T) {
 	if err != nil || strings.Count(out, "\n") != 2 {
 		t.Fatalf("%v:\n%s", err, out)
 	}
-	for _, part := range []string{"KEY ", "SESSION", "OWNER", "WAITING", "STOPPING", "job:1", "web-0", "a release (asked at "} {
+	for _, part := range []string{"KEY ", "SESSION", "OWNER", "BIND", "renewed", "WAITING", "STOPPING", "job:1", "web-0", "a release (asked at "} {
 		if !strings.Contains(out, part) {
 			t.Errorf("the table does not show %q:\n%s", part, out)
 		}
@@ -196,7 +250,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"run", "o"}, "other:1\n:4\n"},
 		{[]string{"run", "other:1", "--", "ba"}, ":0\n"}, // a command: the shell's own completion
 		{[]string{"run", "--on-stop", "T"}, "TERM\n"},
-		{[]string{"ls", "--scope", ""}, "pod\nall\n:4\n"},
+		{[]string{"ls", "--scope", ""}, "all\npod\n:4\n"},
 	} {
 		out, err := in.command(append([]string{"__complete"}, test.args...)...)
 		if err != nil || !strings.HasPrefix(out, test.want) {
@@ -216,7 +270,11 @@ func TestUsage(t *testing.T) {
 	}{
 		{[]string{"--help"}, exitOK, "Exit codes:"},
 		{[]string{"acquire", "--help"}, exitOK, "fencing"},
+		{[]string{"acquire", "--help"}, exitOK, "tokens\ncan be guessed"},
+		{[]string{"release", "--help"}, exitOK, "can be guessed"},
 		{[]string{"version"}, exitOK, "API v1"},
+		{[]string{"--version"}, exitOK, "API v1"},
+		{nil, exitOK, "Available Commands:"},
 		{[]string{"releas"}, exitUsage, "`release`"},
 		{[]string{"serve", "x"}, exitUsage, "usage: locksidecar serve"},
 		{[]string{"get"}, exitUsage, "get KEY"},
@@ -231,7 +289,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"acquire", "k", "--ttl", "1s", "--data", "text"}, exitUsage, "quotes"},
 		{[]string{"release", "k"}, exitUsage, "--token"},
 		{[]string{"release", "k", "--token", "0"}, exitUsage, "--token"},
-		{[]string{"release", "k", "--token", "0", "--force"}, exitUsage, "do not go together"},
+		{[]string{"release", "k", "--token", "0", "--force"}, exitUsage, "--token"},
 		{[]string{"release", "k", "--force=maybe"}, exitUsage, "force"},
 		{[]string{"release", "--help"}, exitOK, "LOCKSIDECAR_ALLOW_FORCE"},
 		{[]string{"stop"}, exitUsage, "stop KEY"},
@@ -271,10 +329,10 @@ func TestUsage(t *testing.T) {
 }
 
 func TestConfigurationIsReported(t *testing.T) {
-	source := config.FromMap(map[string]string{"LOCKSIDECAR_TTL": "x", "LOCKSIDECAR_LISTEN": "y"})
-	for _, args := range [][]string{nil, {"serve"}, {"migrate"}} {
+	source := config.FromMap(map[string]string{"LOCKSIDECAR_TTL": "x", "LOCKSIDECAR_POSTGRES_LISTEN": "y"})
+	for _, args := range [][]string{{"serve"}, {"migrate"}} {
 		err := execute(source, args, io.Discard, io.Discard)
-		if exitCode(err) != exitConfig || !strings.Contains(err.Error(), "LOCKSIDECAR_TTL") || !strings.Contains(err.Error(), "LOCKSIDECAR_LISTEN") {
+		if exitCode(err) != exitConfig || !strings.Contains(err.Error(), "LOCKSIDECAR_TTL") || !strings.Contains(err.Error(), "LOCKSIDECAR_POSTGRES_LISTEN") {
 			t.Errorf("%q: %v", args, err)
 		}
 	}

@@ -33,14 +33,27 @@ func newFakeSidecar(t *testing.T) *fakeSidecar {
 	return f
 }
 
+// serveHTTP serves on a socket.
+func serveHTTP(t *testing.T, handle http.HandlerFunc) (socket string) {
+	t.Helper()
+	socket = shortSocket(t)
+	t.Cleanup(serveOn(t, socket, handle))
+	return socket
+}
+
 // serve serves until the returned function is called, which may be more than once.
 func (f *fakeSidecar) serve(t *testing.T) (stop func()) {
 	t.Helper()
-	listener, err := net.Listen("unix", f.socket)
+	return serveOn(t, f.socket, f)
+}
+
+func serveOn(t *testing.T, socket string, handler http.Handler) (stop func()) {
+	t.Helper()
+	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: f, ReadHeaderTimeout: patience}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: patience}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -92,7 +105,9 @@ func (f *fakeSidecar) list(w http.ResponseWriter, query url.Values) {
 	if to < len(f.locks) {
 		page["next_cursor"] = strconv.Itoa(to)
 	}
-	_ = json.NewEncoder(w).Encode(page)
+	answer := json.NewEncoder(w)
+	answer.SetEscapeHTML(false) // as the API does not
+	_ = answer.Encode(page)
 }
 
 // holds makes the fake hold these locks.

@@ -27,10 +27,16 @@ stays as it is.
 Annotations of the pod, all optional:
   locksidecar.dev/image        the sidecar's image
   locksidecar.dev/secret       the Secret with the store's URL under the key store-url
-  locksidecar.dev/containers   the containers that get the socket, as "app,worker"; else all
+  locksidecar.dev/containers   the containers that get the socket, as "app,worker"; without it the
+                               pod's own, and no sidecars: then injection adds the annotation
   locksidecar.dev/socket       the socket's path (default /run/locksidecar/locksidecar.sock)
   locksidecar.dev/ttl          the default time to live of locks, as "15s"
   locksidecar.dev/namespace    the namespace of the locks (default: the pod's)
+  locksidecar.dev/cpu          the processor time requested for the sidecar (default 10m)
+  locksidecar.dev/memory       its limit of memory, in Mi (default 128Mi)
+  locksidecar.dev/log-level    debug, info, warn or error
+  locksidecar.dev/env          further variables of it, OTEL_ and some of LOCKSIDECAR_, a
+                               line NAME=value each; what --env sets stays
 
 Nothing is printed when a document is wrong: exit code 2, and all mistakes on standard error.`
 

@@ -16,6 +16,7 @@ import (
 type webhook struct {
 	on                       bool
 	listen, certificate, key string
+	clientCA                 string
 	shutdownDelay            time.Duration
 }
 
@@ -27,13 +28,14 @@ func addWebhook(cmd *cobra.Command) *webhook {
 	flags.StringVar(&in.listen, "listen", ":8443", "with --webhook: host:port to listen on, TLS only")
 	flags.StringVar(&in.certificate, "certificate", "/etc/locksidecar/tls/tls.crt", "with --webhook: file with the certificate; a new one counts within a second")
 	flags.StringVar(&in.key, "key", "/etc/locksidecar/tls/tls.key", "with --webhook: file with the certificate's key")
+	flags.StringVar(&in.clientCA, "client-ca", "", "with --webhook: file with the CA of the certificates that API servers show; without it, anybody may ask")
 	flags.DurationVar(&in.shutdownDelay, "shutdown-delay", 5*time.Second, "with --webhook: go on serving so long after SIGTERM, until nobody is sent here any more")
 	return in
 }
 
 // check refuses flags that do not fit together.
 func (in *webhook) check(cmd *cobra.Command) error {
-	files, serving := []string{"filename", "all"}, []string{"listen", "certificate", "key", "shutdown-delay"}
+	files, serving := []string{"filename", "all"}, []string{"listen", "certificate", "key", "client-ca", "shutdown-delay"}
 	if !in.on {
 		for _, name := range serving {
 			if cmd.Flags().Changed(name) {
@@ -71,7 +73,7 @@ func (a *app) serveWebhook(cmd *cobra.Command, in *webhook, o inject.Options) er
 // serve serves until it is asked to stop, and goes on a while: whoever routes to this
 // process learns of its end at the same time as it does.
 func (in *webhook) serve(s stopping, o inject.Options, log *slog.Logger) error {
-	certificate, err := inject.LoadCertificate(in.certificate, in.key, log)
+	certificate, err := inject.LoadCertificate(in.certificate, in.key, in.clientCA, log)
 	if err != nil {
 		return because(exitConfig, err)
 	}

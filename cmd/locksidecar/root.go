@@ -13,18 +13,20 @@ import (
 const rootLong = `locksidecar grants distributed locks over HTTP on a Unix socket.
 
 It runs beside a pod. The apps of the pod ask it for locks; a lock of a
-connection is released when the connection closes, however it closes. Without
-a command it serves; the other commands talk to a running sidecar.
+connection is released when the connection closes, however it closes. The
+command "serve" is the sidecar; most others talk to a running one.
 
-The configuration is read from LOCKSIDECAR_ variables: see the README. With nothing set, locks live in the process (memory://).`
+The configuration is read from LOCKSIDECAR_ variables: see the README. With nothing
+set, the locks live in the process (memory://): only the apps of one sidecar exclude
+each other.`
 
 const rootExample = `  # Serve on a socket of your own
-  LOCKSIDECAR_SOCKET=/tmp/ls.sock locksidecar
+  locksidecar serve --socket /tmp/ls.sock
 
   # Get a lock for a minute, with curl or with this program
   curl --unix-socket /tmp/ls.sock -X PUT http://l/v1/locks/deploy:prod \
        -d '{"bind":"ttl","ttl_ms":60000}'
-  LOCKSIDECAR_SOCKET=/tmp/ls.sock locksidecar acquire deploy:prod --ttl 60s
+  locksidecar --socket /tmp/ls.sock acquire deploy:prod --ttl 60s
 
   # Hold a lock while a command runs
   locksidecar --socket /tmp/ls.sock run report:daily --wait=30s -- ./report.sh
@@ -53,14 +55,19 @@ func execute(source config.Source, args []string, stdout, stderr io.Writer) erro
 }
 
 func newRoot(a *app) *cobra.Command {
-	serve := a.serveCommand()
+	var showVersion bool
 	root := &cobra.Command{
 		Use:     "locksidecar",
 		Short:   "Distributed locks for the apps of a pod, over a Unix socket",
 		Long:    rootLong + "\n\n" + exitCodesHelp,
 		Example: rootExample,
 		Args:    noCommand,
-		RunE:    serve.RunE,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if showVersion {
+				return printVersion(cmd)
+			}
+			return cmd.Help()
+		},
 		// main prints the error, once; the usage would bury it.
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -71,8 +78,10 @@ func newRoot(a *app) *cobra.Command {
 		return usagef("%w; see `%s --help`", err, cmd.CommandPath())
 	})
 	root.PersistentFlags().StringVar(&a.socket, "socket", "",
-		"path of the sidecar's socket, for the client commands (default $LOCKSIDECAR_SOCKET, else "+config.DefaultSocket+")")
-	root.AddCommand(serve, a.migrateCommand(), versionCommand(),
+		"path of the sidecar's socket (default $LOCKSIDECAR_SOCKET, else "+config.DefaultSocket+")")
+	// Not cobra's own: for its template the linker keeps 6 MB.
+	root.Flags().BoolVarP(&showVersion, "version", "v", false, "print the versions, as the command does")
+	root.AddCommand(a.serveCommand(), a.migrateCommand(), versionCommand(),
 		a.healthCommand(), a.getCommand(), a.lsCommand(), a.topCommand(), a.statsCommand(), a.acquireCommand(), a.releaseCommand(), a.stopCommand(), a.runCommand(), a.injectCommand())
 	return root
 }

@@ -181,15 +181,11 @@ type runner struct {
 func (r *runner) run() error {
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, heeded(passedOn)...)
-	s, err := openSession(r.client, r.options.ttlMS, sessionName(r.options.path))
+	s, l, err := r.acquire(signals)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	l, err := r.acquire(s, signals)
-	if err != nil {
-		return err
-	}
 	// From the moment CMD is there: else this process would be stopped, and CMD go on.
 	signal.Notify(signals, syscall.SIGTSTP, syscall.SIGCONT)
 	g, err := startGroup(r.options.path, r.options.command, childEnv(os.Environ(), l))
@@ -211,25 +207,35 @@ func (r *runner) run() error {
 	return statusError(code)
 }
 
-// acquire waits for the lock, or for a signal that ends the wait.
-func (r *runner) acquire(s *session, signals <-chan os.Signal) (*heldLock, error) {
+// acquire opens a session and waits for the lock in it, or for a signal that ends the wait:
+// also at a sidecar that hangs.
+func (r *runner) acquire(signals <-chan os.Signal) (*session, *heldLock, error) {
 	type result struct {
-		lock *heldLock
-		err  error
+		session *session
+		lock    *heldLock
+		err     error
 	}
 	done := make(chan result, 1)
 	go func() {
+		s, err := openSession(r.client, r.options.ttlMS, sessionName(r.options.path))
+		if err != nil {
+			done <- result{err: err}
+			return
+		}
 		l, err := s.acquire(r.options.key, r.options.waitMS, r.options.data)
-		done <- result{l, err}
+		if err != nil {
+			s.close()
+		}
+		done <- result{s, l, err}
 	}()
 	for {
 		select {
 		case got := <-done:
-			return got.lock, got.err
+			return got.session, got.lock, got.err
 		case sig := <-signals:
 			if endsWait(sig) {
 				n := sig.(syscall.Signal)
-				return nil, because(exitSignalBase+int(n), fmt.Errorf("%s, before the lock %s was had", n, printable(r.options.key)))
+				return nil, nil, because(exitSignalBase+int(n), fmt.Errorf("%s, before the lock %s was had", n, printable(r.options.key)))
 			}
 		}
 	}

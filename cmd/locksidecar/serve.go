@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"path/filepath"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -23,31 +24,41 @@ import (
 func (a *app) serveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "serve",
-		Short: "Run the sidecar (what happens without a command, too)",
+		Short: "Run the sidecar",
 		Long: `Run the sidecar until SIGTERM or SIGINT. It then refuses new locks, waits until
 no session holds one (at most LOCKSIDECAR_DRAIN_TIMEOUT; a second signal ends
 that wait), releases all, and exits with 0. When the database needs a newer
 locksidecar it grants nothing more, and exits with 78 when no session holds a lock.
 
 Figures are at GET /metrics. Traces and figures go to a collector when the standard
-OTEL_ variables say so, such as OTEL_EXPORTER_OTLP_ENDPOINT.`,
-		Example: `  LOCKSIDECAR_SOCKET=/tmp/ls.sock locksidecar serve
+OTEL_ variables say so, such as OTEL_EXPORTER_OTLP_ENDPOINT.
+
+It listens at --socket, else at LOCKSIDECAR_SOCKET. All other settings are variables.`,
+		Example: `  locksidecar serve --socket /tmp/ls.sock
   LOCKSIDECAR_STORE_URL=postgres://app@db:5432/app locksidecar serve
 
   # Behind PgBouncer in transaction mode, with a direct connection to listen
-  LOCKSIDECAR_STORE_URL=postgres://app@pgbouncer:6432/app LOCKSIDECAR_LISTEN_URL=postgres://app@db:5432/app locksidecar serve`,
+  LOCKSIDECAR_STORE_URL=postgres://app@pgbouncer:6432/app LOCKSIDECAR_POSTGRES_LISTEN_URL=postgres://app@db:5432/app locksidecar serve`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, release := onSignals(cmd.Context())
 			defer release()
-			cfg, warnings, err := config.Load(s.stop, a.source)
+			source := a.source
+			if a.socket != "" {
+				path, err := filepath.Abs(a.socket)
+				if err != nil {
+					return err
+				}
+				source = source.With("SOCKET", path)
+			}
+			cfg, warnings, err := config.Load(s.stop, source)
 			if err != nil {
 				return because(exitConfig, err)
 			}
 			lines := newLog(cmd.ErrOrStderr(), cfg.LogLevel, cfg.LogFormat)
 			defer lines.Stop()
 			for _, warning := range warnings {
-				slog.New(lines).Warn("part of the configuration is ignored", "reason", warning)
+				slog.New(lines).Warn("the configuration may not be what was wanted", "reason", warning)
 			}
 			return run(s, cfg, lines, a.lookup)
 		},
@@ -82,7 +93,7 @@ func run(s stopping, cfg config.Config, lines *logging.Handler, lookup func(stri
 
 	tel, err := telemetry.Start(s.stop, telemetryOptions(cfg, id, log, lookup))
 	if err != nil {
-		return because(exitConfig, err)
+		return err
 	}
 	flush := sync.OnceFunc(func() { flush(tel, log) })
 	defer flush()

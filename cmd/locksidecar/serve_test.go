@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,10 +11,13 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/internal/config"
 )
 
 func TestServesAndStops(t *testing.T) {
@@ -118,6 +122,32 @@ func TestStartsWithoutItsDatabase(t *testing.T) {
 	}
 	if text := in.log.text(); strings.Contains(text, "secret") || strings.Contains(text, "msg=ready") {
 		t.Error(text)
+	}
+}
+
+// TestServeListensOnTheSocketOfTheFlag: --socket wins over the variable, and is understood as in
+// other commands when it is relative.
+func TestServeListensOnTheSocketOfTheFlag(t *testing.T) {
+	wanted := shortSocket(t)
+	t.Chdir(filepath.Dir(wanted))
+	for _, flag := range []string{wanted, "relative"} {
+		ctx, stop := context.WithCancel(t.Context())
+		log, ended := newLogLines(), make(chan error, 1)
+		root := newRoot(&app{source: config.FromMap(map[string]string{
+			"LOCKSIDECAR_SOCKET": "/no/such/folder/s", "LOCKSIDECAR_LOG_FORMAT": "text",
+		})})
+		root.SetArgs([]string{"serve", "--socket", flag})
+		root.SetErr(log)
+		go func() { ended <- root.ExecuteContext(ctx) }()
+		log.await(t, "only the apps of this sidecar exclude each other") // no store is named
+		log.await(t, "msg=ready")
+		if _, err := command("--socket", flag, "health"); err != nil {
+			t.Errorf("%s: %v\n%s", flag, err, log.text())
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	}
 }
 

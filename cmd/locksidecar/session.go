@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/valyala/fasthttp"
 )
 
@@ -140,8 +141,9 @@ func (s *session) call(method, path string, body, answer any, wait, patience tim
 }
 
 type sessionAcquireBody struct {
-	WaitMS int64           `json:"wait_ms,omitempty"`
-	Data   json.RawMessage `json:"data,omitempty"`
+	WaitMS    int64           `json:"wait_ms,omitempty"`
+	Data      json.RawMessage `json:"data,omitempty"`
+	RequestID string          `json:"request_id"`
 }
 
 // heldLock is a lock that the session holds, as far as is known.
@@ -164,7 +166,7 @@ type leaseAnswer struct {
 // acquire waits for waitMS, below zero for ever.
 func (s *session) acquire(key string, waitMS int64, data json.RawMessage) (*heldLock, error) {
 	var got leaseAnswer
-	body := sessionAcquireBody{WaitMS: waitMS, Data: data}
+	body := sessionAcquireBody{WaitMS: waitMS, Data: data, RequestID: uuid.NewString()}
 	wait := time.Duration(waitMS) * time.Millisecond
 	if err := s.call(fasthttp.MethodPut, lockPath(key), body, &got, wait, answerTimeout); err != nil {
 		return nil, err

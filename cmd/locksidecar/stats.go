@@ -62,14 +62,14 @@ watch it, scrape /metrics, where one sidecar counts for all.`,
 }
 
 func (c *client) stats(ownNamespace bool, limit int) (answer json.RawMessage, err error) {
-	query := url.Values{"scope": {"all"}, "limit": {strconv.Itoa(limit)}}
+	query := url.Values{"scope": {"database"}, "limit": {strconv.Itoa(limit)}}
 	if ownNamespace {
 		query.Set("scope", "namespace")
 	}
 	err = c.call(fasthttp.MethodGet, "/v1/stats?"+query.Encode(), nil, &answer, 0)
 	if problem, ok := errors.AsType[*problemError](err); ok && problem.Code == "not_found" {
 		return nil, because(exitUnavailable, fmt.Errorf(
-			"the sidecar at %s is older than this program (%s), it cannot count; `locksidecar ls --scope all` lists the locks",
+			"the sidecar at %s is older than this program (%s), it cannot count; `locksidecar ls` lists the locks",
 			c.socket, buildVersion()))
 	}
 	return answer, err

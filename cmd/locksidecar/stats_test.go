@@ -35,7 +35,7 @@ prod       web-1\x1b[2J  11    1        100ms    1h0m0s
 	if out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}
-	if query := f.asked()[0].Encode(); query != "limit=20&scope=all" {
+	if query := f.asked()[0].Encode(); query != "limit=20&scope=database" {
 		t.Errorf("asked for %s", query)
 	}
 }

@@ -22,7 +22,7 @@ func orNone(s *string) string {
 // writeTable writes one line a lock.
 func writeTable(w io.Writer, locks []json.RawMessage) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "KEY\tPOD\tSESSION\tOWNER\tHELD\tEXPIRES IN\tWAITING\tSTOPPING")
+	fmt.Fprintln(table, "KEY\tPOD\tSESSION\tOWNER\tBIND\tHELD\tEXPIRES\tWAITING\tSTOPPING")
 	for _, encoded := range locks {
 		var lock lockView
 		if err := decode(encoded, &lock); err != nil {
@@ -32,8 +32,8 @@ func writeTable(w io.Writer, locks []json.RawMessage) error {
 		if h == nil {
 			continue
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", printable(lock.Key), printable(h.Pod), orNone(h.Session), orNone(h.Owner),
-			human(h.HeldMS), human(h.ExpiresInMS), lock.QueueLength, lock.stopping())
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", printable(lock.Key), printable(h.Pod), orNone(h.Session), orNone(h.Owner),
+			h.bind(), human(h.HeldMS), h.expiry(), lock.QueueLength, lock.stopping())
 	}
 	return table.Flush()
 }
@@ -51,9 +51,10 @@ func (l *lockView) write(w io.Writer) error {
 		row("pod", printable(h.Pod))
 		row("session", orNone(h.Session))
 		row("owner", orNone(h.Owner))
+		row("bind", h.bind())
 		row("acquired", h.AcquiredAt.Format("2006-01-02 15:04:05.000 MST"))
 		row("held for", human(h.HeldMS))
-		row("expires in", human(h.ExpiresInMS))
+		row("expires", h.expiry())
 		if data := string(h.Data); data != "" && data != "null" {
 			row("data", printable(data))
 		}

@@ -12,16 +12,32 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/locksidecar/locksidecar/internal/config"
 )
 
-func TestBadTelemetryIsAConfigurationError(t *testing.T) {
-	err := execute(config.FromMap(map[string]string{
-		"LOCKSIDECAR_SOCKET": shortSocket(t), "OTEL_TRACES_EXPORTER": "jaeger",
-	}), []string{"serve"}, io.Discard, io.Discard)
-	if exitCode(err) != exitConfig || !strings.Contains(err.Error(), `OTEL_TRACES_EXPORTER is "jaeger"; allowed: otlp, console, none`) {
-		t.Errorf("exit code %d: %v", exitCode(err), err)
+// Values of the OpenTelemetry specification that this build does not have end no lock service.
+func TestUnusableTelemetryStopsNoLocks(t *testing.T) {
+	const nowhere = "http://127.0.0.1:1"
+	for name, c := range map[string]struct {
+		set  map[string]string
+		says []string
+	}{
+		"sampler":  {map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "parentbased_jaeger_remote"}, []string{"unsupported sampler: parentbased_jaeger_remote"}},
+		"protocol": {map[string]string{"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, []string{"traces", "metrics", "http/json"}},
+		"exporter": {map[string]string{"OTEL_TRACES_EXPORTER": "otlp,console"}, []string{"traces", "otlp,console"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.set["OTEL_EXPORTER_OTLP_ENDPOINT"] = nowhere
+			for variable, value := range c.set {
+				t.Setenv(variable, value)
+			}
+			in := serve(t, c.set, "msg=ready")
+			if _, err := in.command("acquire", "k", "--ttl", "60s"); err != nil {
+				t.Error(err)
+			}
+			for _, part := range c.says {
+				in.log.await(t, part)
+			}
+		})
 	}
 }
 

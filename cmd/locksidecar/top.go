@@ -140,9 +140,9 @@ func (c *client) topLocks(all bool, kind string) (locks []topLock, more bool, er
 			}
 			locks = append(locks, newTopLock(&lock))
 		}
-		if page.NextCursor == "" || len(locks) >= maxTopLocks {
-			return locks, page.NextCursor != "", nil
+		if page.NextCursor == nil || len(locks) >= maxTopLocks {
+			return locks, page.NextCursor != nil, nil
 		}
-		query.Set("cursor", page.NextCursor)
+		query.Set("cursor", *page.NextCursor)
 	}
 }

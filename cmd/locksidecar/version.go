@@ -25,15 +25,21 @@ func buildVersion() string {
 	return "devel"
 }
 
+// versionLine is what `version` and --version print.
+func versionLine() string {
+	return fmt.Sprintf("locksidecar %s, %s %s/%s, API %s", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH, apiVersion)
+}
+
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of this program, of Go, and of the API",
 		Args:  exactly(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "locksidecar %s, %s %s/%s, API %s\n",
-				buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH, apiVersion)
-			return err
-		},
+		RunE:  func(cmd *cobra.Command, _ []string) error { return printVersion(cmd) },
 	}
+}
+
+func printVersion(cmd *cobra.Command) error {
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine())
+	return err
 }

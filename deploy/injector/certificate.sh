@@ -95,7 +95,7 @@ cat <<SAY
 After webhook.yaml has been applied:
 
   kubectl apply --server-side -f $shown/secret.yaml
-  kubectl patch mutatingwebhookconfiguration locksidecar-injector --patch-file $shown/ca-bundle.yaml
+  kubectl patch mutatingwebhookconfiguration 0-locksidecar-injector --patch-file $shown/ca-bundle.yaml
 
 Keep $shown/ca.key to yourself: whoever has it can pose as the injector. The certificate is
 valid for a year; to renew it, run this again and apply the Secret.

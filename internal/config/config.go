@@ -76,7 +76,7 @@ type Config struct {
 // Listen says whether the PostgreSQL store may listen for notifications.
 type Listen string
 
-// The values of LOCKSIDECAR_LISTEN.
+// The values of LOCKSIDECAR_POSTGRES_LISTEN.
 const (
 	ListenAuto   Listen = "auto"
 	ListenAlways Listen = "always"
@@ -118,6 +118,15 @@ func FromMap(env map[string]string) Source {
 	return src
 }
 
+// With returns the source with another value for a variable of the sidecar, such as SOCKET.
+func (src Source) With(variable, value string) Source {
+	if src.Lookuper == nil {
+		src.Lookuper = envconfig.OsLookuper()
+	}
+	src.Lookuper = envconfig.MultiLookuper(envconfig.MapLookuper(map[string]string{Prefix + variable: value}), src.Lookuper)
+	return src
+}
+
 // raw is the environment before it is judged. All fields are strings: envconfig
 // stops at the first value that it cannot decode, and we want to report them all.
 type raw struct {
@@ -134,10 +143,10 @@ type raw struct {
 	RenewInterval      string `env:"RENEW_INTERVAL"`
 	StoreTimeout       string `env:"STORE_TIMEOUT,default=5s"`
 	PoolMaxConns       string `env:"POOL_MAX_CONNS,default=4"`
-	Listen             string `env:"LISTEN,default=auto"`
-	ListenURL          string `env:"LISTEN_URL"`
-	ListenURLFile      string `env:"LISTEN_URL_FILE"`
-	PollInterval       string `env:"POLL_INTERVAL,default=1s"`
+	Listen             string `env:"POSTGRES_LISTEN,default=auto"`
+	ListenURL          string `env:"POSTGRES_LISTEN_URL"`
+	ListenURLFile      string `env:"POSTGRES_LISTEN_URL_FILE"`
+	PollInterval       string `env:"POSTGRES_POLL_INTERVAL,default=1s"`
 	CacheSize          string `env:"CACHE_SIZE,default=10000"`
 	CacheTTL           string `env:"CACHE_TTL,default=100ms"`
 	BatchMax           string `env:"BATCH_MAX,default=1000"`
@@ -152,8 +161,8 @@ type raw struct {
 	LogFormat          string `env:"LOG_FORMAT,default=json"`
 }
 
-// Load reads and checks the configuration. The warnings are complete sentences
-// about what was ignored; the error joins all that was wrong.
+// Load reads and checks the configuration. The warnings are complete sentences about
+// what may not be what was wanted; the error joins all that was wrong.
 func Load(ctx context.Context, src Source) (Config, []string, error) {
 	src = src.withDefaults()
 	var in raw
@@ -166,7 +175,17 @@ func Load(ctx context.Context, src Source) (Config, []string, error) {
 	}
 	var c check
 	cfg := judge(&c, in, src)
-	return cfg, unknown(src.Environ), errors.Join(c.errs...)
+	return cfg, append(byDefault(in), unknown(src.Environ)...), errors.Join(c.errs...)
+}
+
+// byDefault warns of a store that nobody has chosen: whoever forgets the URL in one of two
+// pods would believe that they exclude each other.
+func byDefault(in raw) []string {
+	if in.StoreURL != "" || in.StoreURLFile != "" {
+		return nil
+	}
+	return []string{Prefix + "STORE_URL is not set, so the locks live in this process (memory://): " +
+		"only the apps of this sidecar exclude each other"}
 }
 
 // Socket reads the one variable that client commands share with the sidecar.

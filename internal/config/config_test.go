@@ -16,8 +16,12 @@ import (
 
 func TestDefaults(t *testing.T) {
 	got, warnings, err := config.Load(t.Context(), config.FromMap(nil))
-	if err != nil || len(warnings) != 0 {
+	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "only the apps of this sidecar exclude each other") {
 		t.Fatalf("err %v, warnings %q", err, warnings)
+	}
+	_, warnings, err = config.Load(t.Context(), config.FromMap(map[string]string{"LOCKSIDECAR_STORE_URL": "memory://"}))
+	if err != nil || len(warnings) != 0 {
+		t.Fatalf("memory:// is asked for: err %v, warnings %q", err, warnings)
 	}
 	if got.Store.Kind != config.Memory || got.Store.Reveal() != "memory://" {
 		t.Errorf("store: %v", got.Store)
@@ -134,13 +138,13 @@ func TestEachVariable(t *testing.T) {
 		"POOL_MAX_CONNS": {func(c config.Config) any { return c.PoolMaxConns }, []value{
 			{"3", 3}, {"1000", 1000}, {"2", nil}, {"1001", nil}, {"four", nil},
 		}},
-		"LISTEN": {func(c config.Config) any { return c.Listen }, []value{
+		"POSTGRES_LISTEN": {func(c config.Config) any { return c.Listen }, []value{
 			{"auto", config.ListenAuto},
 			{"always", config.ListenAlways},
 			{"never", config.ListenNever},
 			{"sometimes", nil},
 		}},
-		"POLL_INTERVAL": {func(c config.Config) any { return c.PollInterval }, []value{
+		"POSTGRES_POLL_INTERVAL": {func(c config.Config) any { return c.PollInterval }, []value{
 			{"50ms", 50 * time.Millisecond}, {"1m", time.Minute}, {"49ms", nil}, {"61s", nil},
 		}},
 		"CACHE_SIZE": {func(c config.Config) any { return c.CacheSize }, []value{
@@ -188,8 +192,8 @@ func TestEachVariable(t *testing.T) {
 		"LOG_FORMAT": {func(c config.Config) any { return c.LogFormat }, []value{
 			{"text", config.LogText}, {"json", config.LogJSON}, {"xml", nil},
 		}},
-		"LISTEN_URL":      {func(c config.Config) any { return c.ListenURL.Reveal() }, []value{{"postgres://u:p@h/d", nil}}}, // see TestListenURL
-		"LISTEN_URL_FILE": {func(c config.Config) any { return c.ListenURL.Reveal() }, []value{{"/etc/url", nil}}},
+		"POSTGRES_LISTEN_URL":      {func(c config.Config) any { return c.ListenURL.Reveal() }, []value{{"postgres://u:p@h/d", nil}}}, // see TestListenURL
+		"POSTGRES_LISTEN_URL_FILE": {func(c config.Config) any { return c.ListenURL.Reveal() }, []value{{"/etc/url", nil}}},
 		"STORE_URL": {func(c config.Config) any { return c.Store.Reveal() }, []value{
 			{"memory://", "memory://"},
 			{"postgres://u:p@h/d", "postgres://u:p@h/d"},
@@ -283,10 +287,10 @@ func TestListenURL(t *testing.T) {
 		return cfg, err
 	}
 	for _, listen := range []string{"", "auto", "always"} {
-		for variable, value := range map[string]string{"LOCKSIDECAR_LISTEN_URL": direct, "LOCKSIDECAR_LISTEN_URL_FILE": file} {
-			cfg, err := load(map[string]string{"LOCKSIDECAR_STORE_URL": pooled, variable: value, "LOCKSIDECAR_LISTEN": listen})
+		for variable, value := range map[string]string{"LOCKSIDECAR_POSTGRES_LISTEN_URL": direct, "LOCKSIDECAR_POSTGRES_LISTEN_URL_FILE": file} {
+			cfg, err := load(map[string]string{"LOCKSIDECAR_STORE_URL": pooled, variable: value, "LOCKSIDECAR_POSTGRES_LISTEN": listen})
 			if err != nil || cfg.Store.Reveal() != pooled || cfg.ListenURL.Reveal() != direct || cfg.ListenURL.Kind != config.Postgres {
-				t.Errorf("%s with LISTEN=%s: %v, %v, %v", variable, listen, cfg.Store, cfg.ListenURL, err)
+				t.Errorf("%s with POSTGRES_LISTEN=%s: %v, %v, %v", variable, listen, cfg.Store, cfg.ListenURL, err)
 			}
 		}
 	}
@@ -295,32 +299,32 @@ func TestListenURL(t *testing.T) {
 		says []string
 	}{
 		"a store in memory": {
-			map[string]string{"LOCKSIDECAR_STORE_URL": "memory://", "LOCKSIDECAR_LISTEN_URL": direct},
-			[]string{"LOCKSIDECAR_LISTEN_URL is", "memory://"},
+			map[string]string{"LOCKSIDECAR_STORE_URL": "memory://", "LOCKSIDECAR_POSTGRES_LISTEN_URL": direct},
+			[]string{"LOCKSIDECAR_POSTGRES_LISTEN_URL is", "memory://"},
 		},
 		"no store": {
-			map[string]string{"LOCKSIDECAR_LISTEN_URL_FILE": file},
-			[]string{"LOCKSIDECAR_LISTEN_URL_FILE is", file, "memory://"},
+			map[string]string{"LOCKSIDECAR_POSTGRES_LISTEN_URL_FILE": file},
+			[]string{"LOCKSIDECAR_POSTGRES_LISTEN_URL_FILE is", file, "memory://"},
 		},
 		"in memory": {
-			map[string]string{"LOCKSIDECAR_STORE_URL": pooled, "LOCKSIDECAR_LISTEN_URL": "memory://"},
-			[]string{`LOCKSIDECAR_LISTEN_URL is "memory://"; allowed: postgres://`},
+			map[string]string{"LOCKSIDECAR_STORE_URL": pooled, "LOCKSIDECAR_POSTGRES_LISTEN_URL": "memory://"},
+			[]string{`LOCKSIDECAR_POSTGRES_LISTEN_URL is "memory://"; allowed: postgres://`},
 		},
 		"never": {
-			map[string]string{"LOCKSIDECAR_STORE_URL": pooled, "LOCKSIDECAR_LISTEN_URL": direct, "LOCKSIDECAR_LISTEN": "never"},
-			[]string{"LOCKSIDECAR_LISTEN_URL is", "LOCKSIDECAR_LISTEN=never", "leave LOCKSIDECAR_LISTEN unset"},
+			map[string]string{"LOCKSIDECAR_STORE_URL": pooled, "LOCKSIDECAR_POSTGRES_LISTEN_URL": direct, "LOCKSIDECAR_POSTGRES_LISTEN": "never"},
+			[]string{"LOCKSIDECAR_POSTGRES_LISTEN_URL is", "LOCKSIDECAR_POSTGRES_LISTEN=never", "leave LOCKSIDECAR_POSTGRES_LISTEN unset"},
 		},
 		"both": {
-			map[string]string{"LOCKSIDECAR_STORE_URL": pooled, "LOCKSIDECAR_LISTEN_URL": direct, "LOCKSIDECAR_LISTEN_URL_FILE": file},
-			[]string{"LOCKSIDECAR_LISTEN_URL_FILE is", file, "not together with LOCKSIDECAR_LISTEN_URL"},
+			map[string]string{"LOCKSIDECAR_STORE_URL": pooled, "LOCKSIDECAR_POSTGRES_LISTEN_URL": direct, "LOCKSIDECAR_POSTGRES_LISTEN_URL_FILE": file},
+			[]string{"LOCKSIDECAR_POSTGRES_LISTEN_URL_FILE is", file, "not together with LOCKSIDECAR_POSTGRES_LISTEN_URL"},
 		},
 		"another database's": {
-			map[string]string{"LOCKSIDECAR_STORE_URL": pooled, "LOCKSIDECAR_LISTEN_URL": "mysql://u:secret@h/d"},
-			[]string{`LOCKSIDECAR_LISTEN_URL is "mysql://u:***@h/d"; allowed: postgres://`},
+			map[string]string{"LOCKSIDECAR_STORE_URL": pooled, "LOCKSIDECAR_POSTGRES_LISTEN_URL": "mysql://u:secret@h/d"},
+			[]string{`LOCKSIDECAR_POSTGRES_LISTEN_URL is "mysql://u:***@h/d"; allowed: postgres://`},
 		},
 		"a missing file": {
-			map[string]string{"LOCKSIDECAR_STORE_URL": pooled, "LOCKSIDECAR_LISTEN_URL_FILE": file + ".missing"},
-			[]string{"LOCKSIDECAR_LISTEN_URL_FILE is", "no such file"},
+			map[string]string{"LOCKSIDECAR_STORE_URL": pooled, "LOCKSIDECAR_POSTGRES_LISTEN_URL_FILE": file + ".missing"},
+			[]string{"LOCKSIDECAR_POSTGRES_LISTEN_URL_FILE is", "no such file"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -413,11 +417,12 @@ func TestStoreURLFile(t *testing.T) {
 func TestUnknownVariablesWarnInOneLine(t *testing.T) {
 	_, warnings, err := config.Load(t.Context(), config.FromMap(map[string]string{
 		"LOCKSIDECAR_TLL": "s3cret", "LOCKSIDECAR_PORT_80_TCP": "x", "OTHER": "y", "LOCKSIDECAR_TTL": "1s",
+		"LOCKSIDECAR_STORE_URL": "memory://", "LOCKSIDECAR_LISTEN": "never", // without POSTGRES_ it means nothing
 	}))
 	if err != nil || len(warnings) != 1 {
 		t.Fatalf("%q, %v", warnings, err)
 	}
-	if !strings.HasSuffix(warnings[0], ": LOCKSIDECAR_PORT_80_TCP, LOCKSIDECAR_TLL") {
+	if !strings.HasSuffix(warnings[0], ": LOCKSIDECAR_LISTEN, LOCKSIDECAR_PORT_80_TCP, LOCKSIDECAR_TLL") {
 		t.Errorf("got %q", warnings[0])
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 var fuzzedVariables = []string{
 	"SOCKET", "SOCKET_MODE", "ALLOWED_UIDS", "TCP_ADDR", "ADMIN_ADDR", "NAMESPACE", "POD", "TTL", "RENEW_INTERVAL", "STORE_TIMEOUT",
-	"POOL_MAX_CONNS", "LISTEN", "POLL_INTERVAL", "CACHE_SIZE", "CACHE_TTL", "BATCH_MAX", "MAX_SESSIONS", "MAX_LOCKS_PER_SESSION",
+	"POOL_MAX_CONNS", "POSTGRES_LISTEN", "POSTGRES_POLL_INTERVAL", "CACHE_SIZE", "CACHE_TTL", "BATCH_MAX", "MAX_SESSIONS", "MAX_LOCKS_PER_SESSION",
 	"MAX_WAITERS", "MAX_BODY", "DRAIN_TIMEOUT", "AUTO_MIGRATE", "ALLOW_FORCE", "LOG_LEVEL", "LOG_FORMAT",
 }
 
@@ -28,7 +28,7 @@ func FuzzVariable(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, which uint8, value string) {
 		name := Prefix + fuzzedVariables[int(which)%len(fuzzedVariables)]
-		cfg, warnings, err := Load(context.Background(), FromMap(map[string]string{name: value}))
+		cfg, warnings, err := Load(context.Background(), FromMap(map[string]string{Prefix + "STORE_URL": "memory://", name: value}))
 		if len(warnings) > 0 {
 			t.Fatalf("%s=%q: %q", name, value, warnings)
 		}

@@ -68,7 +68,7 @@ const (
 
 // allowedIn is the rule for a variable.
 func allowedIn(variable string) string {
-	if strings.HasPrefix(variable, "LISTEN") {
+	if strings.HasPrefix(variable, "POSTGRES_LISTEN") {
 		return allowedDatabases
 	}
 	return allowedStores
@@ -92,14 +92,14 @@ func (c *check) store(in raw, src Source) StoreURL {
 
 // listenURL finds the URL of the connection that listens, if there is one.
 func (c *check) listenURL(cfg Config, in raw) StoreURL {
-	variable, value := "LISTEN_URL", redact(in.ListenURL)
+	variable, value := "POSTGRES_LISTEN_URL", redact(in.ListenURL)
 	switch {
 	case in.ListenURLFile != "":
-		variable, value = "LISTEN_URL_FILE", in.ListenURLFile
+		variable, value = "POSTGRES_LISTEN_URL_FILE", in.ListenURLFile
 	case in.ListenURL == "":
 		return StoreURL{}
 	}
-	u := c.eitherURL("LISTEN_URL", in.ListenURL, in.ListenURLFile)
+	u := c.eitherURL("POSTGRES_LISTEN_URL", in.ListenURL, in.ListenURLFile)
 	switch {
 	case u.Kind == Memory:
 		c.bad(variable, u.String(), allowedIn(variable))
@@ -107,7 +107,7 @@ func (c *check) listenURL(cfg Config, in raw) StoreURL {
 		c.bad(variable, value, "only with a store of PostgreSQL: the one in "+cfg.Store.String()+" needs no connection to hear")
 	case cfg.Listen == ListenNever:
 		c.bad(variable, value, fmt.Sprintf(
-			"not together with %[1]sLISTEN=never: it is there to listen; leave %[1]sLISTEN unset, and the rest goes through the pooler all the same", Prefix))
+			"not together with %[1]sPOSTGRES_LISTEN=never: it is there to listen; leave %[1]sPOSTGRES_LISTEN unset, and the rest goes through the pooler all the same", Prefix))
 	}
 	return u
 }

@@ -3,6 +3,8 @@ package inject
 import (
 	"bytes"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -10,35 +12,37 @@ import (
 	"time"
 )
 
-// Certificate is a certificate and its key in two files, which may be replaced while it
-// serves. The kubelet replaces all files of a Secret at once, but between two reads; so
+// Certificate is a certificate and its key in two files, and if wanted the CA of clients in
+// a third, which may be replaced while it serves. The kubelet replaces all files of a Secret at once, but between two reads; so
 // the content counts, and a pair that does not belong together is looked at again.
 type Certificate struct {
 	certFile, keyFile string
+	clientCA          string // a file; empty: any client may ask
 	log               *slog.Logger
 	// every is how often the files are looked at, at most. That is done when somebody
 	// connects, as the kubelet's probes do all the time.
 	every time.Duration
 
-	mu        sync.Mutex
-	looked    time.Time
-	cert, key []byte
-	pair      *tls.Certificate
+	mu            sync.Mutex
+	looked        time.Time
+	cert, key, ca []byte
+	pair          *tls.Certificate
+	clients       *x509.CertPool
 	// problem is why the files cannot be used now, said once; empty: they can.
 	problem string
 }
 
-// LoadCertificate reads the files, in PEM. What is wrong later is logged, and the
-// certificate stays as it was.
-func LoadCertificate(certFile, keyFile string, log *slog.Logger) (*Certificate, error) {
-	c := &Certificate{certFile: certFile, keyFile: keyFile, log: log, every: time.Second, looked: time.Now()}
+// LoadCertificate reads the files, in PEM. clientCA may be empty: then clients need no
+// certificate. What is wrong later is logged, and the certificate stays as it was.
+func LoadCertificate(certFile, keyFile, clientCA string, log *slog.Logger) (*Certificate, error) {
+	c := &Certificate{certFile: certFile, keyFile: keyFile, clientCA: clientCA, log: log, every: time.Second, looked: time.Now()}
 	if err := c.read(); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// read takes the pair in the files, if it is another one.
+// read takes what is in the files, if it is something else.
 func (c *Certificate) read() error {
 	cert, err := os.ReadFile(c.certFile)
 	if err != nil {
@@ -48,24 +52,34 @@ func (c *Certificate) read() error {
 	if err != nil {
 		return fmt.Errorf("the certificate's key: %w", err)
 	}
-	if c.pair != nil && bytes.Equal(cert, c.cert) && bytes.Equal(key, c.key) {
+	var ca []byte
+	if c.clientCA != "" {
+		if ca, err = os.ReadFile(c.clientCA); err != nil {
+			return fmt.Errorf("the CA of clients: %w", err)
+		}
+	}
+	if c.pair != nil && bytes.Equal(cert, c.cert) && bytes.Equal(key, c.key) && bytes.Equal(ca, c.ca) {
 		return nil
 	}
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		return fmt.Errorf("the certificate in %s with the key in %s: %w", c.certFile, c.keyFile, err)
 	}
-	c.cert, c.key, c.pair = cert, key, &pair
+	clients := x509.NewCertPool()
+	if c.clientCA != "" && !clients.AppendCertsFromPEM(ca) {
+		return fmt.Errorf("the CA of clients in %s: there is no certificate in PEM", c.clientCA)
+	}
+	c.cert, c.key, c.ca, c.pair, c.clients = cert, key, ca, &pair, clients
 	c.log.Info("certificate loaded", "file", c.certFile, "names", pair.Leaf.DNSNames, "not_after", pair.Leaf.NotAfter)
 	return nil
 }
 
-// current is the pair to be used now.
-func (c *Certificate) current() *tls.Certificate {
+// current is the pair, and the CA of clients, to be used now.
+func (c *Certificate) current() (*tls.Certificate, *x509.CertPool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if time.Since(c.looked) < c.every {
-		return c.pair
+		return c.pair, c.clients
 	}
 	c.looked = time.Now()
 	problem := ""
@@ -76,12 +90,44 @@ func (c *Certificate) current() *tls.Certificate {
 		c.log.Warn("the certificate's files cannot be used, the one before stays", "error", problem)
 	}
 	c.problem = problem
-	return c.pair
+	return c.pair, c.clients
+}
+
+// clientAuth is what a handshake asks of clients. A certificate is judged when it is needed,
+// by authenticate: the kubelet's probes have none.
+func (c *Certificate) clientAuth() tls.ClientAuthType {
+	if c.clientCA == "" {
+		return tls.NoClientCert
+	}
+	return tls.RequestClientCert
+}
+
+// authenticate says why a client may not ask; nil: it may, as anybody may without a CA of
+// clients.
+func (c *Certificate) authenticate(state *tls.ConnectionState) error {
+	if c.clientAuth() == tls.NoClientCert {
+		return nil
+	}
+	if len(state.PeerCertificates) == 0 {
+		return errors.New("a review needs a client certificate of the CA that --client-ca names: see docs/kubernetes.md")
+	}
+	_, clients := c.current()
+	between := x509.NewCertPool()
+	for _, cert := range state.PeerCertificates[1:] {
+		between.AddCert(cert)
+	}
+	if _, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{
+		Roots: clients, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}); err != nil {
+		return fmt.Errorf("the client certificate does not suit the CA that --client-ca names: %w", err)
+	}
+	return nil
 }
 
 // valid says why an API server would not trust the certificate at a time.
 func (c *Certificate) valid(now time.Time) error {
-	leaf := c.current().Leaf
+	pair, _ := c.current()
+	leaf := pair.Leaf
 	switch {
 	case now.After(leaf.NotAfter):
 		return fmt.Errorf("the certificate in %s has expired at %s", c.certFile, leaf.NotAfter.Format(time.RFC3339))

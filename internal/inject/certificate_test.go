@@ -20,7 +20,7 @@ func TestLoadsNoCertificate(t *testing.T) {
 	one, two := ca.Issue(serverName, time.Now().Add(time.Hour)), ca.Issue(serverName, time.Now().Add(time.Hour))
 	load := func(pair certtest.Pair) (*certtest.Secret, error) {
 		secret := certtest.Mount(t, pair)
-		_, err := LoadCertificate(secret.CertFile(), secret.KeyFile(), slog.New(slog.DiscardHandler))
+		_, err := LoadCertificate(secret.CertFile(), secret.KeyFile(), "", slog.New(slog.DiscardHandler))
 		return secret, err
 	}
 	for name, pair := range map[string]certtest.Pair{
@@ -41,7 +41,7 @@ func TestLoadsNoCertificate(t *testing.T) {
 		if err := os.Remove(file); err != nil {
 			t.Fatal(err)
 		}
-		_, err = LoadCertificate(secret.CertFile(), secret.KeyFile(), slog.New(slog.DiscardHandler))
+		_, err = LoadCertificate(secret.CertFile(), secret.KeyFile(), "", slog.New(slog.DiscardHandler))
 		if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), file) {
 			t.Errorf("got %v", err)
 		}

@@ -13,9 +13,13 @@
 //
 //   - a native sidecar (KEP-753) named locksidecar, in front of all other init containers,
 //     so that those have locks, too, and that it is the last to be stopped;
-//   - an emptyDir in memory for the socket, which every app container mounts read-only at
+//   - an emptyDir in memory for the socket, which the pod's own containers mount read-only at
 //     the same path, with LOCKSIDECAR_SOCKET;
 //   - the Secret with the store's URL, mounted in the sidecar only.
+//
+// The pod's own containers are those that ContainersAnnotation names. Without it they are all but
+// native sidecars and what well-known injectors add (own.go), and Pod writes the annotation, so
+// that containers which come later do not count.
 //
 // Rules: a pod that has its sidecar is left as it is (so that injection may be repeated,
 // and a manifest may bring a sidecar of its own, which then must mount the volume of the

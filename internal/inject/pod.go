@@ -22,6 +22,12 @@ func Pod(pod map[string]any, o Options) (map[string]any, error) {
 	if err := errors.Join(checkLabel(objectIn(metadata, "labels")), err); err != nil {
 		return nil, err
 	}
+	if s.containers == nil {
+		if s.containers, err = ownContainers(spec); err != nil {
+			return nil, err
+		}
+		noteContainers(pod, s.containers)
+	}
 	if err := checkSpec(spec, s); err != nil {
 		return nil, err
 	}
@@ -113,7 +119,7 @@ func checkSidecar(spec object, s settings) error {
 		return fmt.Errorf("spec.containers[%s] is no native sidecar: move it to initContainers with restartPolicy: Always, "+
 			"rename it, or remove the label %s", ContainerName, Label)
 	}
-	own := app{"spec.initContainers[" + ContainerName + "]", ownSidecar(spec)}
+	own := app{"spec.initContainers[" + ContainerName + "]", true, ownSidecar(spec)}
 	if own.object == nil {
 		return nil
 	}

@@ -88,6 +88,9 @@ func readReview(contentType string, body []byte) (*request, error) {
 	if !isJSON(contentType) {
 		return nil, &refusedError{http.StatusUnsupportedMediaType, fmt.Sprintf("the Content-Type is %q; it must be application/json", contentType)}
 	}
+	if countValues(body) > maxValues {
+		return nil, &refusedError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the review has more than %d values", maxValues)}
+	}
 	var in review
 	if err := json.Unmarshal(body, &in); err != nil {
 		return nil, badRequest("this is no review: %v", err)
@@ -104,6 +107,24 @@ func readReview(contentType string, body []byte) (*request, error) {
 		return nil, badRequest("request.object is no pod: %v", err)
 	}
 	return in.Request, nil
+}
+
+// countValues is how many values JSON has, at most: each stands behind a comma or a bracket.
+func countValues(body []byte) int {
+	count, quoted, escaped := 0, false, false
+	for _, b := range body {
+		switch {
+		case escaped:
+			escaped = false
+		case b == '"':
+			quoted = !quoted
+		case quoted:
+			escaped = b == '\\'
+		case b == ',' || b == '{' || b == '[':
+			count++
+		}
+	}
+	return count
 }
 
 func isJSON(contentType string) bool {

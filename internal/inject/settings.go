@@ -7,6 +7,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,7 +25,7 @@ const (
 	// SecretAnnotation names the Secret with the store's URL under the key "store-url".
 	SecretAnnotation = "locksidecar.dev/secret" //nolint:gosec // a name, no secret
 	// ContainersAnnotation lists the containers that get the socket, init containers
-	// among them, separated by commas; without it all get it.
+	// among them, separated by commas. Without it the pod's own get it, and injection adds it.
 	ContainersAnnotation = "locksidecar.dev/containers"
 	// SocketAnnotation is the path of the socket, in all containers.
 	SocketAnnotation = "locksidecar.dev/socket"
@@ -33,6 +34,14 @@ const (
 	// NamespaceAnnotation is the namespace of the pod's locks (LOCKSIDECAR_NAMESPACE);
 	// without it, that of the pod.
 	NamespaceAnnotation = "locksidecar.dev/namespace"
+	// CPUAnnotation is how much processor time is requested for the sidecar.
+	CPUAnnotation = "locksidecar.dev/cpu"
+	// MemoryAnnotation is the sidecar's limit of memory. A quarter of it is requested.
+	MemoryAnnotation = "locksidecar.dev/memory"
+	// LogLevelAnnotation is LOCKSIDECAR_LOG_LEVEL.
+	LogLevelAnnotation = "locksidecar.dev/log-level"
+	// EnvAnnotation has further variables of the sidecar, NAME=value in each line.
+	EnvAnnotation = "locksidecar.dev/env"
 )
 
 // prefix begins the names of the label and of the annotations.
@@ -40,6 +49,7 @@ const prefix = "locksidecar.dev/"
 
 var annotationNames = []string{
 	ImageAnnotation, SecretAnnotation, ContainersAnnotation, SocketAnnotation, TTLAnnotation, NamespaceAnnotation,
+	CPUAnnotation, MemoryAnnotation, LogLevelAnnotation, EnvAnnotation,
 }
 
 // The defaults of Options.
@@ -87,15 +97,22 @@ func (o Options) Check() error {
 // settings are what one pod asks for, checked.
 type settings struct {
 	image, secret, socket, namespace string
-	// ttl is empty where the sidecar's own default counts, containers where all
-	// containers get the socket.
+	// cpu and memory are quantities of Kubernetes, memory in Mi.
+	cpu, memory string
+	// ttl is empty where the sidecar's own default counts, containers where the pod's own get
+	// the socket.
 	ttl        string
 	containers []string
+	// env has the log level, too.
+	env []Variable
 }
 
 // What a value must be, as an error says it.
 const (
 	imageRule  = "the name of an image, such as " + DefaultImage
+	cpuRule    = "millicores from 1m to 99999m, or cores from 1 to 99"
+	memoryRule = "from 64Mi to 9999Mi, in Mi"
+	levelRule  = "debug, info, warn or error"
 	secretRule = "the name of a Secret: small letters, digits, '-' and '.'" //nolint:gosec // no secret
 )
 
@@ -110,6 +127,9 @@ var (
 	secretName  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
 	imageName   = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9._/:@]{0,511}$`)
 	lockSpace   = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9._/:]{0,254}$`)
+	cpuAmount   = regexp.MustCompile(`^([1-9][0-9]{0,4}m|[1-9][0-9]?)$`)        //nolint:gocritic // the policies' text
+	memory      = regexp.MustCompile(`^(6[4-9]|[7-9][0-9]|[1-9][0-9]{2,3})Mi$`) //nolint:gocritic // the policies' text
+	logLevel    = regexp.MustCompile(`^(debug|info|warn|error)$`)
 	minTTL      = 500 * time.Millisecond
 	maxTTL      = 24 * time.Hour
 	maxSocket   = 107 // bytes of a Unix socket's path (unix(7), sun_path)
@@ -118,7 +138,7 @@ var (
 
 // settingsOf reads the pod's annotations. The error joins all that is wrong.
 func settingsOf(annotations map[string]any, o Options) (settings, error) {
-	s := settings{image: o.Image, secret: o.Secret, socket: config.DefaultSocket, namespace: "$(POD_NAMESPACE)"}
+	s := settings{image: o.Image, secret: o.Secret, socket: config.DefaultSocket, namespace: "$(POD_NAMESPACE)", cpu: "10m", memory: "128Mi"}
 	var errs []error
 	read := func(name string, into *string, rule string, right func(string) bool) {
 		value, there := annotations[name]
@@ -140,7 +160,7 @@ func settingsOf(annotations map[string]any, o Options) (settings, error) {
 			errs = append(errs, fmt.Errorf("annotation %s is none of ours: there are %s", name, strings.Join(annotationNames, ", ")))
 		}
 	}
-	var containers string
+	var containers, level, env string
 	read(ImageAnnotation, &s.image, imageRule, imageName.MatchString)
 	read(SecretAnnotation, &s.secret, secretRule, secretName.MatchString)
 	read(SocketAnnotation, &s.socket, fmt.Sprintf("an absolute path with a folder other than %s and /locksidecar, of letters, digits, '.', '_' and '-', at most %d bytes", storeFolder, maxSocket),
@@ -152,6 +172,14 @@ func settingsOf(annotations map[string]any, o Options) (settings, error) {
 	read(ContainersAnnotation, &containers, "names of containers, separated by commas, without spaces", func(list string) bool {
 		return !slices.Contains(strings.Split(list, ","), "")
 	})
+	read(CPUAnnotation, &s.cpu, cpuRule, cpuAmount.MatchString)
+	read(MemoryAnnotation, &s.memory, memoryRule, memory.MatchString)
+	read(LogLevelAnnotation, &level, levelRule, logLevel.MatchString)
+	read(EnvAnnotation, &env, envRule, rightEnv)
+	if level != "" {
+		s.env = append(s.env, Variable{config.Prefix + "LOG_LEVEL", level})
+	}
+	s.env = append(s.env, variablesIn(env)...)
 	if containers != "" {
 		s.containers = strings.Split(containers, ",")
 	}
@@ -165,7 +193,13 @@ func rightTTL(value string) bool {
 
 // wants says whether a container gets the socket.
 func (s settings) wants(container string) bool {
-	return s.containers == nil || slices.Contains(s.containers, container)
+	return slices.Contains(s.containers, container)
+}
+
+// mebibytes is the limit of memory.
+func (s settings) mebibytes() int {
+	n, _ := strconv.Atoi(strings.TrimSuffix(s.memory, "Mi"))
+	return n
 }
 
 // folder is where the socket's volume is mounted.

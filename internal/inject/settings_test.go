@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -41,6 +42,32 @@ func TestAnnotationsAreChecked(t *testing.T) {
 			bad:  []any{"", "$(POD_NAMESPACE)", "-a", "a b", "ä", long},
 			says: "1 to 255",
 		},
+		CPUAnnotation: {
+			good: []any{"1m", "250m", "99999m", "1", "99"},
+			bad:  []any{"", "0", "0m", "0.5", "100", "100000m", "1 ", "-1", "1k", 1},
+			says: "millicores from 1m to 99999m, or cores from 1 to 99",
+		},
+		MemoryAnnotation: {
+			good: []any{"64Mi", "100Mi", "9999Mi"},
+			bad:  []any{"", "63Mi", "9Mi", "10000Mi", "128", "128M", "1Gi", "064Mi", true},
+			says: "from 64Mi to 9999Mi, in Mi",
+		},
+		LogLevelAnnotation: {
+			good: []any{"debug", "info", "warn", "error"},
+			bad:  []any{"", "DEBUG", "trace", "info\n", 0},
+			says: "debug, info, warn or error",
+		},
+		EnvAnnotation: {
+			good: []any{"OTEL_SERVICE_NAME=a b=c", "LOCKSIDECAR_CACHE_TTL=\n\nLOCKSIDECAR_MAX_BODY=1MiB\n", lines(32), "OTEL_X=" + strings.Repeat("x", 4089)},
+			bad: []any{
+				"", "\n", "OTEL_X", "=x", "otel_x=1", "PATH=/", "GOMEMLIMIT=1GiB", "POD_NAME=x", "LD_PRELOAD=/x", " OTEL_X=1", "OTEL_X=\t", "OTEL_X=ä",
+				"OTEL_RESOURCE_ATTRIBUTES=a=b", "OTEL_X=1\nOTEL_X=2", lines(33), "OTEL_X=" + strings.Repeat("x", 4090), "OTEL_X=1\r\nOTEL_Y=1",
+				"LOCKSIDECAR_SOCKET=/x/y", "LOCKSIDECAR_SOCKET_MODE=0666", "LOCKSIDECAR_STORE_URL=memory://", "LOCKSIDECAR_STORE_URL_FILE=/x", "LOCKSIDECAR_NAMESPACE=x",
+				"LOCKSIDECAR_POD=x", "LOCKSIDECAR_ALLOWED_UIDS=0", "LOCKSIDECAR_TCP_ADDR=127.0.0.1:1", "LOCKSIDECAR_ADMIN_ADDR=:1", "LOCKSIDECAR_ALLOW_FORCE=true",
+				"LOCKSIDECAR_AUTO_MIGRATE=true", "LOCKSIDECAR_POOL_MAX_CONNS=1000", "LOCKSIDECAR_POSTGRES_LISTEN_URL=x", "LOCKSIDECAR_TTL=15s", "LOCKSIDECAR_LOG_LEVEL=info", false,
+			},
+			says: "lines of NAME=value, each name once",
+		},
 		ContainersAnnotation: {
 			good: []any{"app", "worker", "app,worker", "app,app"},
 			bad:  []any{"", ",", "app,", ",app", "app,,worker", false},
@@ -66,6 +93,15 @@ func TestAnnotationsAreChecked(t *testing.T) {
 	if err := annotated(t, ContainersAnnotation, "app, worker"); err == nil || !strings.Contains(err.Error(), `" worker", which the pod does not have; it has app, worker`) {
 		t.Error(err)
 	}
+}
+
+// lines are n variables.
+func lines(n int) string {
+	var text strings.Builder
+	for i := range n {
+		fmt.Fprintf(&text, "OTEL_X%d=\n", i)
+	}
+	return text.String()
 }
 
 func annotated(t *testing.T, name string, value any) error {

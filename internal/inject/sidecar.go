@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"fmt"
 	"strconv"
 
 	"github.com/locksidecar/locksidecar/internal/config"
@@ -58,10 +59,10 @@ func sidecar(s settings, o Options, hostNetwork bool) object {
 		env = append(env, variable(ttlVariable, s.ttl))
 	}
 	env = append(env,
-		variable("GOMEMLIMIT", "100MiB"), // the garbage collector works harder before the limit kills
+		variable("GOMEMLIMIT", fmt.Sprintf("%dMiB", s.mebibytes()*25/32)), // the garbage collector works harder before the limit kills
 		variable("OTEL_RESOURCE_ATTRIBUTES", "k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME),"+
 			"k8s.pod.uid=$(POD_UID),k8s.node.name=$(NODE_NAME),k8s.container.name="+ContainerName))
-	for _, v := range o.Env {
+	for _, v := range furtherVariables(s, o) {
 		env = append(env, variable(v.Name, v.Value))
 	}
 	container := object{
@@ -76,8 +77,8 @@ func sidecar(s settings, o Options, hostNetwork bool) object {
 			"periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 60,
 		},
 		"resources": object{
-			"requests": object{"cpu": "10m", "memory": "32Mi"},
-			"limits":   object{"memory": "128Mi"}, // none of cpu: a throttled renewal is a lost lock
+			"requests": object{"cpu": s.cpu, "memory": fmt.Sprintf("%dMi", s.mebibytes()/4)},
+			"limits":   object{"memory": s.memory}, // none of cpu: a throttled renewal is a lost lock
 		},
 		"securityContext": object{
 			"allowPrivilegeEscalation": false,

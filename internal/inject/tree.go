@@ -14,6 +14,7 @@ var containerFields = []string{"initContainers", "containers"}
 // app is a container with its place in the pod, for errors.
 type app struct {
 	path   string
+	init   bool
 	object object
 }
 
@@ -25,7 +26,7 @@ func apps(spec object) []app {
 	for _, field := range containerFields {
 		for _, container := range objectsIn(spec, field) {
 			if nameOf(container) != ContainerName {
-				found = append(found, app{fmt.Sprintf("spec.%s[%s]", field, nameOf(container)), container})
+				found = append(found, app{fmt.Sprintf("spec.%s[%s]", field, nameOf(container)), field == "initContainers", container})
 			}
 		}
 	}

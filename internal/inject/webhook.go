@@ -16,15 +16,23 @@ import (
 )
 
 // The webhook's limits. An API server asks for one pod at a time, small, and gives up
-// after the timeoutSeconds of its configuration.
+// after the timeoutSeconds of its configuration, 5 in deploy/injector/webhook.yaml.
+//
+// maxConnections and maxStreams are the places for bodies: a review has its place before a
+// byte of its body is read, and a slow one takes nobody else's. If all places have a half-sent
+// review, they take 60 MiB of the container's 256.
 const (
-	maxReview    = 2 << 20  // bytes; etcd takes 1.5 MiB for an object
-	smallReview  = 64 << 10 // bytes; nearly all pods are much smaller
-	maxHeader    = 16 << 10
-	maxReviews   = 16 // small ones at a time, and one that is not small; more wait
-	readTimeout  = 10 * time.Second
-	writeTimeout = 15 * time.Second
-	idleTimeout  = 2 * time.Minute // an API server keeps its connection
+	maxConnections = 128      // see connections for the next one
+	maxStreams     = 4        // reviews at a time on one connection of HTTP/2; an API server opens another connection
+	maxReview      = 2 << 20  // bytes; etcd takes 1.5 MiB for an object
+	smallReview    = 64 << 10 // bytes; nearly all pods are much smaller
+	maxValues      = 20_000   // a pod has some hundred; decoded, one that is short takes a hundred times its length
+	receiveBuffer  = 64 << 10 // bytes that a connection of HTTP/2 may send ahead
+	maxHeader      = 16 << 10
+	maxReviews     = 8               // small ones that are decoded at a time, and one that is not small; more wait
+	readTimeout    = 5 * time.Second // for a whole request: later nobody waits for the answer
+	writeTimeout   = 15 * time.Second
+	idleTimeout    = 30 * time.Second // an API server that has nothing to ask connects again
 	// stopTimeout is how long a stop waits for reviews under way.
 	stopTimeout = writeTimeout
 	// maxLogged is how much of a text from a call is logged: nobody has checked its length.
@@ -46,7 +54,7 @@ type Webhook struct {
 	cfg      WebhookConfig
 	log      *slog.Logger
 	server   *http.Server
-	listener net.Listener
+	listener *connections
 	reviews  chan struct{} // has a place for each small review under way
 	large    chan struct{} // has the place for one that is not: decoded, it is a hundred times as large
 	serving  sync.WaitGroup
@@ -66,11 +74,19 @@ func NewWebhook(cfg WebhookConfig) *Webhook {
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(connectionLog{w.log.Handler()}, slog.LevelWarn),
+		ConnContext:       withConnection,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          maxStreams,
+			MaxReceiveBufferPerConnection: receiveBuffer,
+			MaxReceiveBufferPerStream:     receiveBuffer,
+		},
+		ErrorLog: slog.NewLogLogger(connectionLog{w.log.Handler()}, slog.LevelWarn),
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS12,
+			ClientAuth: cfg.Certificate.clientAuth(),
 			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-				return cfg.Certificate.current(), nil
+				pair, _ := cfg.Certificate.current()
+				return pair, nil
 			},
 		},
 	}
@@ -84,9 +100,9 @@ func (w *Webhook) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.listener = listener
+	w.listener = limitConnections(listener, maxConnections, w.log)
 	w.serving.Go(func() {
-		if err := w.server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		if err := w.server.ServeTLS(w.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			w.log.Error("serving ended", "error", err)
 		}
 	})
@@ -117,11 +133,16 @@ func (w *Webhook) ready(rw http.ResponseWriter, _ *http.Request) {
 }
 
 func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
+	if err := w.cfg.Certificate.authenticate(r.TLS); err != nil {
+		w.log.Warn("call refused", "status", http.StatusUnauthorized, "error", cut(err.Error()))
+		http.Error(rw, err.Error(), http.StatusUnauthorized)
+		return
+	}
 	var body []byte
 	var err error
 	places := w.large
 	small := r.ContentLength >= 0 && r.ContentLength <= smallReview
-	if small { // read before it has a place: who sends slowly keeps nobody else waiting
+	if small { // its connection has the place for that, so a slow sender keeps nobody else waiting
 		places = w.reviews
 		body, err = readBody(rw, r)
 	}
@@ -144,6 +165,7 @@ func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
 		http.Error(rw, refused.message, refused.status)
 		return
 	}
+	used(r.Context())
 	out := in.answer(w.cfg.Options)
 	w.note(in, out)
 	rw.Header().Set("Content-Type", "application/json")

@@ -41,11 +41,17 @@ type cluster struct {
 // start starts a webhook with a certificate until notAfter, looked at whenever it is used.
 func start(t *testing.T, notAfter time.Time) *cluster {
 	t.Helper()
+	return startFor(t, notAfter, "")
+}
+
+// startFor starts a webhook that only clients of a CA may ask, unless the file is empty.
+func startFor(t *testing.T, notAfter time.Time, clientCA string) *cluster {
+	t.Helper()
 	t.Cleanup(func() { goleak.VerifyNone(t) }) // the last one
 	c := &cluster{t: t, ca: certtest.New(t), log: &logText{}}
 	c.secret = certtest.Mount(t, c.ca.Issue(serverName, notAfter))
 	log := slog.New(slog.NewTextHandler(c.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	certificate, err := LoadCertificate(c.secret.CertFile(), c.secret.KeyFile(), log)
+	certificate, err := LoadCertificate(c.secret.CertFile(), c.secret.KeyFile(), clientCA, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,14 +64,19 @@ func start(t *testing.T, notAfter time.Time) *cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.webhook.Stop)
-	c.client = &http.Client{Timeout: patience, Transport: &http.Transport{
-		TLSClientConfig:   &tls.Config{RootCAs: c.ca.Pool(), ServerName: serverName},
-		ForceAttemptHTTP2: true, // as API servers do
-
-		ExpectContinueTimeout: patience,
-	}}
+	c.client = &http.Client{Timeout: patience, Transport: c.trusting()}
 	t.Cleanup(c.client.CloseIdleConnections)
 	return c
+}
+
+// trusting connects as API servers do, and shows certificates.
+func (c *cluster) trusting(certificates ...tls.Certificate) *http.Transport {
+	return &http.Transport{
+		TLSClientConfig:   &tls.Config{RootCAs: c.ca.Pool(), ServerName: serverName, Certificates: certificates},
+		ForceAttemptHTTP2: true,
+
+		ExpectContinueTimeout: patience,
+	}
 }
 
 // answer is a response, read.
@@ -220,6 +231,7 @@ func TestCallsThatMakeNoSense(t *testing.T) {
 		{"no object", "POST", "/mutate", "application/json", reviewOf("CREATE", "Pod", "null"), 400, "no pod"},
 		{"list", "POST", "/mutate", "application/json", reviewOf("CREATE", "Pod", "[]"), 400, "no pod"},
 		{"too large", "POST", "/mutate", "application/json", strings.Repeat(" ", maxReview+1), 413, "larger than 2097152 bytes"},
+		{"too many values", "POST", "/mutate", "application/json", strings.Replace(right, `"hunter2"`, `[`+strings.Repeat("0,", maxValues)+`0]`, 1), 413, "more than 20000 values"},
 		{"protobuf", "POST", "/mutate", "application/vnd.kubernetes.protobuf", right, 415, "must be application/json"},
 		{"no type", "POST", "/mutate", "", right, 415, "must be application/json"},
 		{"GET", "GET", "/mutate", "", "", 405, "Method Not Allowed"},
@@ -230,6 +242,10 @@ func TestCallsThatMakeNoSense(t *testing.T) {
 			t.Errorf("%s: %d %s; want %d %s", call.name, got.status, got.body, call.status, call.says)
 		}
 	}
+	punctuation := strings.Replace(right, "hunter2", strings.Repeat(`{,\"[\\`, maxValues), 1)
+	if got := c.do("POST", "/mutate", "application/json", strings.NewReader(punctuation)); got.status != 200 {
+		t.Errorf("what stands in a text counts: %+v", got)
+	}
 	if got := c.do("POST", "/mutate", "application/json; charset=utf-8", strings.NewReader(right)); got.status != 200 || got.version != 2 {
 		t.Errorf("got %+v", got)
 	}
@@ -238,7 +254,7 @@ func TestCallsThatMakeNoSense(t *testing.T) {
 // What panics is a bug, and not the end of the server.
 func TestSurvivesPanics(t *testing.T) {
 	var log logText
-	w := NewWebhook(WebhookConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}) // without a certificate
+	w := NewWebhook(WebhookConfig{Logger: slog.New(slog.NewTextHandler(&log, nil)), Certificate: &Certificate{}}) // of nothing
 	got := httptest.NewRecorder()
 	w.server.Handler.ServeHTTP(got, httptest.NewRequest(http.MethodGet, "/readyz", http.NoBody))
 	if got.Code != 500 || !strings.Contains(got.Body.String(), "bug") || strings.Contains(got.Body.String(), "nil pointer") {

@@ -52,7 +52,7 @@ var (
 	lostReasons      = []string{"expired", "store_lost", "disconnected", "max_hold", "forced", "shutdown"}
 	sessionReasons   = []string{"dropped", "deleted", "shutdown"}
 	renewalResults   = []string{"kept", "lost", "failed"}
-	cacheKinds       = []string{"denial", "held_here", "entry", "read", "check", "ended"}
+	cacheKinds       = []string{"denial", "held_here", "entry", "repeat", "read", "check", "ended"}
 	listenerStates   = []string{"off", "connecting", "listening"}
 	connectionStates = []string{"used", "idle", "max"}
 )

@@ -2,7 +2,6 @@ package telemetry
 
 import (
 	"context"
-	"strings"
 	"sync"
 
 	"go.opentelemetry.io/contrib/exporters/autoexport"
@@ -11,8 +10,11 @@ import (
 	"github.com/locksidecar/locksidecar/internal/metrics"
 )
 
-// producerName is what our histograms are called in OTEL_METRICS_PRODUCERS.
-const producerName = "locksidecar"
+// producerName is what our histograms are called in the variable producers.
+const (
+	producers    = "OTEL_METRICS_PRODUCERS"
+	producerName = "locksidecar"
+)
 
 // autoexport knows producers by what is registered for the whole process, so the set of
 // a reader is handed over here while the reader is made.
@@ -33,13 +35,4 @@ func newReader(ctx context.Context, of *metrics.Set) (metric.Reader, error) {
 	register()
 	current = of
 	return autoexport.NewMetricReader(ctx)
-}
-
-func (env) ours(producers string) bool {
-	for name := range strings.SplitSeq(producers, ",") {
-		if name == producerName {
-			return true
-		}
-	}
-	return false
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"regexp"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -33,18 +35,35 @@ func report(log *slog.Logger) {
 			silent.Add(1)
 			return
 		}
-		text := err.Error()
-		log.Warn("telemetry was not delivered, locks go on", "error", text[:min(len(text), maxError)], "errors_left_out", silent.Swap(0))
+		text := hide(err.Error())
+		log.Warn("telemetry has a problem, locks go on", "error", text[:min(len(text), maxError)], "errors_left_out", silent.Swap(0))
 	})
 	otel.SetLogger(logr.FromSlogHandler(levels{log.Handler()}))
 }
+
+// userinfo and query are where a URL may have a password, or a token.
+var userinfo, query = regexp.MustCompile(`//[^@\s]*@`), regexp.MustCompile(`\?[^\s"]+`)
+
+// hide leaves out of a text what may be a password.
+func hide(text string) string {
+	return query.ReplaceAllString(userinfo.ReplaceAllString(text, "//…@"), "?…")
+}
+
+// shown are the attributes of an error of theirs that are never a secret. The others may be
+// a piece of a header, or of a URL with a password.
+var shown = []string{"environment variable", "file"}
 
 // levels translates the levels of OpenTelemetry's own log, in which 1 is a warning, 4
 // information and 8 for its developers; package logr negates them. Of the latter two
 // there would be lines with all figures for each time that they are read.
 type levels struct{ slog.Handler }
 
-const theirWarning slog.Level = -1
+const (
+	theirWarning     slog.Level = -1
+	theirInformation slog.Level = -4
+	// notNumber is the one information that is a warning to us: a default is used instead.
+	notNumber = "Got invalid value, number value expected."
+)
 
 func (l levels) level(their slog.Level) slog.Level {
 	if their >= slog.LevelError {
@@ -55,15 +74,20 @@ func (l levels) level(their slog.Level) slog.Level {
 
 // Enabled implements [slog.Handler].
 func (l levels) Enabled(ctx context.Context, their slog.Level) bool {
-	return their >= theirWarning && l.Handler.Enabled(ctx, l.level(their))
+	return their >= theirInformation && l.Handler.Enabled(ctx, l.level(their))
 }
 
 // Handle implements [slog.Handler].
 func (l levels) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level < theirWarning && r.Message != notNumber {
+		return nil
+	}
 	line := slog.NewRecord(r.Time, l.level(r.Level), "OpenTelemetry", r.PC)
 	line.AddAttrs(slog.String("message", r.Message))
 	r.Attrs(func(a slog.Attr) bool {
-		line.AddAttrs(a)
+		if r.Level < slog.LevelError || slices.Contains(shown, a.Key) {
+			line.AddAttrs(a)
+		}
 		return true
 	})
 	return l.Handler.Handle(ctx, line)

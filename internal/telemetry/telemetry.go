@@ -9,9 +9,10 @@
 // tracer, no queue, no goroutine. The figures of GET /metrics are there in any case;
 // they cost something only when they are read.
 //
-// Exporters, sampler, limits and intervals are what the standard variables say; this
-// package refuses values that the SDK would silently replace by others. The trace
-// context of calls is W3C's (traceparent, tracestate, baggage), whatever
+// Exporters, sampler, limits and intervals are what the SDK reads from the standard
+// variables. Others often set these for all containers of a cluster. So a value that the
+// SDK does not take never stops a lock service: a warning names it, and the signal is off,
+// or the SDK's default is used. The trace context of calls is W3C's (traceparent, tracestate, baggage), whatever
 // OTEL_PROPAGATORS says: it also stands in the lock rows, where every pod must read it.
 //
 // Histograms are sent as they are kept here: cumulative, with their own buckets, whatever
@@ -25,9 +26,10 @@ package telemetry
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -46,8 +48,8 @@ import (
 
 // Options describe the sidecar, and where it runs.
 type Options struct {
-	// Lookup finds a variable of the environment. It decides what is turned on, and
-	// what is refused; what is on reads its settings from the process's environment.
+	// Lookup finds a variable of the environment. It decides what is turned on; what is
+	// on reads its settings from the process's environment.
 	Lookup func(name string) (string, bool)
 	// Version is the sidecar's, Instance this run of it.
 	Version, Instance string
@@ -75,41 +77,36 @@ type Telemetry struct {
 	stopped  error
 }
 
-// Start makes what the environment asks for. An error names the variable, its value,
-// and what is allowed.
+// Start makes what the environment asks for. What cannot be made of it is a warning and is
+// left out. An error is a mistake in this program.
 func Start(ctx context.Context, o Options) (*Telemetry, error) {
 	e := env{lookup: o.Lookup}
-	if err := e.check(); err != nil {
-		return nil, err
-	}
 	report(o.Logger)
 	t := &Telemetry{log: o.Logger, registry: prometheus.NewRegistry()}
 	about, err := describe(ctx, e, o)
 	if err != nil {
 		o.Logger.Warn("OTEL_RESOURCE_ATTRIBUTES is not understood in full", "error", err)
 	}
-	err = t.startTraces(ctx, e, o, about)
-	if err == nil {
-		err = t.startMetrics(ctx, e, o, about)
-	}
+	t.startTraces(ctx, e, o, about)
+	sent, err := t.startMetrics(ctx, e, o, about)
 	if err != nil {
 		_ = t.Stop(ctx)
 		return nil, err
 	}
-	t.say(e)
+	t.say(e, sent)
 	return t, nil
 }
 
 // say tells what is on, for nobody sees it otherwise before the first span is missed.
-func (t *Telemetry) say(e env) {
-	if e.on(traces) || e.on(figures) {
-		t.log.Info("telemetry is sent", "traces", e.on(traces), "metrics", e.on(figures))
+func (t *Telemetry) say(e env, sent bool) {
+	if t.Tracer != nil || sent {
+		t.log.Info("telemetry is sent", "traces", t.Tracer != nil, "metrics", sent)
 	}
-	if value := e.get("OTEL_PROPAGATORS"); e.on(traces) && value != "" && !e.w3c(value) {
+	if value := e.get("OTEL_PROPAGATORS"); t.Tracer != nil && value != "" && !e.lists("OTEL_PROPAGATORS", "tracecontext") {
 		t.log.Warn("OTEL_PROPAGATORS is ignored: the trace context of calls is read as W3C tracecontext and baggage only", "value", value)
 	}
-	if value := e.get("OTEL_METRICS_PRODUCERS"); e.on(figures) && value != "" && !e.ours(value) {
-		t.log.Warn("OTEL_METRICS_PRODUCERS leaves out the sidecar's histograms: add "+producerName+" to it", "value", value)
+	if value := e.get(producers); sent && value != "" && !e.lists(producers, producerName) {
+		t.log.Warn(producers+" leaves out the sidecar's histograms: add "+producerName+" to it", "value", value)
 	}
 }
 
@@ -131,13 +128,14 @@ func describe(ctx context.Context, e env, o Options) (*resource.Resource, error)
 	)
 }
 
-func (t *Telemetry) startTraces(ctx context.Context, e env, o Options, about *resource.Resource) error {
+func (t *Telemetry) startTraces(ctx context.Context, e env, o Options, about *resource.Resource) {
 	if !e.on(traces) {
-		return nil
+		return
 	}
 	exporter, err := autoexport.NewSpanExporter(ctx)
 	if err != nil {
-		return refused(e, traces, err)
+		t.notSent(e, traces, err)
+		return
 	}
 	limits := sdktrace.NewSpanLimits() // of the environment
 	if e.get("OTEL_SPAN_LINK_COUNT_LIMIT") == "" {
@@ -145,42 +143,64 @@ func (t *Telemetry) startTraces(ctx context.Context, e env, o Options, about *re
 		limits.LinkCountLimit = max(limits.LinkCountLimit, o.MaxLinks+1)
 	}
 	provider := sdktrace.NewTracerProvider(
-		sdktrace.WithBatcher(exporter), sdktrace.WithResource(about), sdktrace.WithRawSpanLimits(limits))
+		sdktrace.WithBatcher(exporter, t.workable), sdktrace.WithResource(about), sdktrace.WithRawSpanLimits(limits))
 	t.stops = append(t.stops, provider.Shutdown)
 	t.Tracers, t.Tracer = provider, tracing.New(provider, tracing.Namespace.String(o.Namespace))
-	return nil
 }
 
-func (t *Telemetry) startMetrics(ctx context.Context, e env, o Options, about *resource.Resource) error {
+// maxQueue is the most spans that may wait: the SDK makes room for all of them at once.
+const maxQueue = 1_000_000
+
+// workable replaces what the SDK takes from the environment but cannot work with. It panics
+// at a queue of less than none, and without a delay it runs in a circle without a rest.
+func (t *Telemetry) workable(o *sdktrace.BatchSpanProcessorOptions) {
+	asked := *o
+	if o.BatchTimeout <= 0 {
+		o.BatchTimeout = sdktrace.DefaultScheduleDelay * time.Millisecond
+	}
+	if o.MaxQueueSize < 1 || o.MaxQueueSize > maxQueue {
+		o.MaxQueueSize = sdktrace.DefaultMaxQueueSize
+	}
+	if o.MaxExportBatchSize < 1 || o.MaxExportBatchSize > o.MaxQueueSize {
+		o.MaxExportBatchSize = min(sdktrace.DefaultMaxExportBatchSize, o.MaxQueueSize)
+	}
+	if *o != asked {
+		t.log.Warn("the OTEL_BSP_ variables ask for what cannot work: spans are sent with other values",
+			"schedule_delay", o.BatchTimeout.String(), "max_queue_size", o.MaxQueueSize, "max_export_batch_size", o.MaxExportBatchSize)
+	}
+}
+
+// startMetrics returns whether figures are sent.
+func (t *Telemetry) startMetrics(ctx context.Context, e env, o Options, about *resource.Resource) (sent bool, err error) {
 	// Without spans there is nothing that an exemplar could lead to.
 	t.Metrics = metrics.New(o.Version, t.Tracer != nil && e.get("OTEL_METRICS_EXEMPLAR_FILTER") != "always_off")
 	scraped, err := otelprom.New(otelprom.WithRegisterer(t.registry), otelprom.WithoutScopeInfo(), otelprom.WithProducer(t.Metrics))
 	if err != nil {
-		return err
+		return false, err
 	}
 	readers := []metric.Option{metric.WithResource(about), metric.WithReader(scraped)}
 	if e.on(figures) {
-		sent, err := newReader(ctx, t.Metrics)
-		if err != nil {
-			return refused(e, figures, err)
+		reader, err := newReader(ctx, t.Metrics)
+		if sent = err == nil; sent {
+			readers = append(readers, metric.WithReader(reader))
+		} else {
+			t.notSent(e, figures, err)
 		}
-		readers = append(readers, metric.WithReader(sent))
 	}
 	provider := metric.NewMeterProvider(readers...)
 	t.stops = append(t.stops, provider.Shutdown)
-	if err := t.Metrics.Register(provider); err != nil {
-		return err
-	}
-	return errors.Join(
+	return sent, errors.Join(
+		t.Metrics.Register(provider),
 		t.registry.Register(collectors.NewGoCollector()),
 		t.registry.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})),
 	)
 }
 
-// refused names the variable of an error of the exporters, which do not.
-func refused(e env, s signal, err error) error {
-	name := s.exporter()
-	return fmt.Errorf("%s is %q (default: otlp), which cannot work: %w", name, e.get(name), err)
+// notSent warns that a signal is off although it was asked for. It names the variables, for
+// the errors of the exporters do not.
+func (t *Telemetry) notSent(e env, s signal, err error) {
+	t.log.Warn("a signal is not sent, locks go on: OpenTelemetry cannot do what the variables ask for", "signal", strings.ToLower(string(s)),
+		"error", hide(err.Error()), s.exporter(), e.get(s.exporter()), otlpPrefix+"PROTOCOL", e.protocol(s))
 }
 
 // Stop sends what is not sent yet, until ctx ends. It may be called more than once.

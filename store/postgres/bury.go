@@ -128,7 +128,7 @@ func (o *operation) bury(ctx context.Context, leases []uuid.UUID, force bool) er
 				return err
 			}
 			o.watches.bury(dropped)
-			if err := execute(ctx, o, sqlBuryDropSignals, uuids(dropped)); err != nil {
+			if err := execute(ctx, o, sqlBuryUnwatch, uuids(dropped)); err != nil {
 				return err
 			}
 		}

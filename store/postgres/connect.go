@@ -23,7 +23,7 @@ const (
 	// lifetime moves connections to where a load balancer wants them by now.
 	lifetime = time.Hour
 
-	oldestServer = 130000 // gen_random_uuid
+	oldestServer = 140000 // a part of a table is read by its pages: see sweep_step
 
 	// hostPatience is how long one of several hosts may take to connect, if the URL does not
 	// say: the machine of a primary that failed may take connections and never answer, and
@@ -163,14 +163,14 @@ func (s *Store) setUp(ctx context.Context, conn *pgx.Conn) error {
 	}
 	s.clock.heard(now)
 	if version < oldestServer {
-		return fmt.Errorf("the server is PostgreSQL %d; locksidecar needs 13 or later", version/10000)
+		return fmt.Errorf("the server is PostgreSQL %d; locksidecar needs 14 or later", version/10000)
 	}
 	if encoding != "UTF8" {
 		return fmt.Errorf("the database's encoding is %s; keys are UTF-8 and need a database in UTF8", encoding)
 	}
 	if s.config.Listen == ListenAuto && process != conn.PgConn().PID() && !s.pooled.Swap(true) {
 		s.log.Info("there is a connection pooler in between: no LISTEN, no named statements, hand-offs of other pods are polled; " +
-			"LOCKSIDECAR_LISTEN_URL leads LISTEN past it")
+			"LOCKSIDECAR_POSTGRES_LISTEN_URL leads LISTEN past it")
 		return errShared
 	}
 	if s.shared() {
@@ -350,10 +350,12 @@ func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
 		now                                     time.Time
 		fsync, fullPages, commit, isolation, ro string
 		standby                                 bool
-		notLogged                               []string
+		notLogged, cached                       []string
+		source                                  string
+		mayTake                                 bool
 	)
 	err := s.measured(ctx, sqlServer, func(sql string) error {
-		return pool.QueryRow(ctx, sql).Scan(&now, &standby, &fsync, &fullPages, &commit, &isolation, &ro, &notLogged)
+		return pool.QueryRow(ctx, sql).Scan(&now, &standby, &fsync, &fullPages, &commit, &isolation, &ro, &notLogged, &cached, &source, &mayTake)
 	})
 	if err != nil {
 		return err
@@ -366,6 +368,15 @@ func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
 		return fmt.Errorf("not logged, so a crash of the server would lose grants: %s; ALTER … SET LOGGED them",
 			strings.Join(notLogged, ", "))
 	}
+	if len(cached) > 0 {
+		return fmt.Errorf("each session would draw numbers in advance, so a later grant could get a smaller one: %s; ALTER SEQUENCE … CACHE 1",
+			strings.Join(cached, ", "))
+	}
+	if mayTake { // who only reads need not know which server it is
+		if err := s.inspectSource(ctx, pool, source); err != nil {
+			return err
+		}
+	}
 	if fsync != "on" || fullPages != "on" {
 		s.sayOnce(slog.LevelWarn, "a crash of the database's machine can lose grants", "fsync", fsync, "full_page_writes", fullPages)
 	}
@@ -374,6 +385,33 @@ func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
 			"default_transaction_isolation", isolation, "default_transaction_read_only", ro, "synchronous_commit", commit)
 	}
 	return nil
+}
+
+// inspectSource looks whether a failover would be noticed, and how late the server is.
+func (s *Store) inspectSource(ctx context.Context, pool *pgxpool.Pool, source string) error {
+	err := s.learn(ctx, pool)
+	if answered(err) {
+		return &sourceError{source, err}
+	}
+	if err == nil && source == "none" {
+		s.sayOnce(slog.LevelWarn, "no failover of the database is noticed (its epoch source is none): after one, tokens may go back, "+
+			"and locks whose holders live may be given to others")
+	}
+	return err
+}
+
+// sourceError is why a database cannot be used in which epochs are told by what this role may
+// not ask of this server.
+type sourceError struct {
+	source string
+	error
+}
+
+func (e *sourceError) Unwrap() error { return e.error }
+
+func (e *sourceError) Error() string {
+	return fmt.Sprintf("a failover would not be noticed: the database's epoch source is %q, and the server refuses it to this role: %v; "+
+		"grant EXECUTE, or run `SELECT locksidecar.use_epoch_source('server')` as the owner of the schema", e.source, e.error)
 }
 
 // sayOnce logs what is true each time that the server is looked at.

@@ -9,7 +9,7 @@ import (
 )
 
 // errOtherServer: who listens there hears nothing.
-var errOtherServer = errors.New("LOCKSIDECAR_LISTEN_URL leads to another server than LOCKSIDECAR_STORE_URL: both must lead to the same database")
+var errOtherServer = errors.New("LOCKSIDECAR_POSTGRES_LISTEN_URL leads to another server than LOCKSIDECAR_STORE_URL: both must lead to the same database")
 
 // whereabouts is where a connection leads. See sql/whereabouts.sql.
 type whereabouts struct {
@@ -50,7 +50,7 @@ func (e *ear) compare(ctx context.Context, conn *pgx.Conn) (own bool, err error)
 	case here.server != there.server:
 		return false, errOtherServer
 	case here.database != there.database:
-		return false, fmt.Errorf("LOCKSIDECAR_LISTEN_URL leads to the database %q, LOCKSIDECAR_STORE_URL to %q: both must lead to the same database",
+		return false, fmt.Errorf("LOCKSIDECAR_POSTGRES_LISTEN_URL leads to the database %q, LOCKSIDECAR_STORE_URL to %q: both must lead to the same database",
 			there.database, here.database)
 	}
 	return process == conn.PgConn().PID(), nil

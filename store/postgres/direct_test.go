@@ -78,9 +78,9 @@ func TestADirectListenerElsewhere(t *testing.T) {
 	through := cluster.Pooler(t, url, 3)
 	own, other := otherServer(t, url)
 	for name, test := range map[string]struct{ direct, says string }{
-		"another database":   {another, "LOCKSIDECAR_LISTEN_URL leads to the database"},
-		"another server":     {other, "LOCKSIDECAR_LISTEN_URL leads to another server"},
-		"through the pooler": {through, "is not heard at LOCKSIDECAR_LISTEN_URL"},
+		"another database":   {another, "LOCKSIDECAR_POSTGRES_LISTEN_URL leads to the database"},
+		"another server":     {other, "LOCKSIDECAR_POSTGRES_LISTEN_URL leads to another server"},
+		"through the pooler": {through, "is not heard at LOCKSIDECAR_POSTGRES_LISTEN_URL"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, text := behind(t, through, test.direct, "i")
@@ -179,7 +179,7 @@ func TestAListenerWithoutUse(t *testing.T) {
 	}
 }
 
-// Trap: where LISTEN_URL leads wrongly, to a later copy of the same system even, the store
+// Trap: where POSTGRES_LISTEN_URL leads wrongly, to a later copy of the same system even, the store
 // learns nothing from it: its own server is no old primary, and its connections stay.
 func TestAListenerElsewhereChangesNoConnections(t *testing.T) {
 	own, clone := pgtest.Start(t, pgtest.WithTCP()), pgtest.Start(t, pgtest.WithTCP())

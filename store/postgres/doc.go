@@ -1,4 +1,4 @@
-// Package postgres keeps locks in a PostgreSQL database, version 13 or later.
+// Package postgres keeps locks in a PostgreSQL database, version 14 or later.
 //
 // # Where what is decided
 //
@@ -149,6 +149,15 @@
 // sidecar reads: when it is told, and at the latest when it renews the lease (signals.go).
 // To break a lock that no session claims is to bury its lease.
 //
+// # The sweep
+//
+// The sweep reads the tables leases and locks page by page (sweep.go, sweep_step in the
+// migrations). It finds free keys whose rows are to be deleted, expired leases, locks of dead
+// leases, and marks of watches that are over. So the tables need no index for it, which
+// would make every grant more expensive, and a step takes equally long in small and in large
+// tables. One row has the next page and the time of the next step. All sidecars share that row,
+// and none waits for another. If a step fails, the next sidecar that comes repeats it.
+//
 // # The fleet
 //
 // Stats reads every lock, in one statement (sql/stats.sql), so it is for people, and for
@@ -169,7 +178,7 @@
 //
 // A promoted standby may miss what was last told, tokens and renewals among it, and
 // has another clock. The first statement that would grant, renew or bury there finds that
-// the timeline is not the one in locksidecar.meta, and fails; then tokens jump, and
+// the server is not the one in locksidecar.meta, and fails; then tokens jump, and
 // every lease gets its TTL once more (new_epoch in the migrations). What follows has
 // another name (meta.history), which each lease notes. Who renews a lease of another
 // history hears so, until it knows what rides on it (Recounted). There is no index for that.
@@ -178,6 +187,13 @@
 // of them by each statement (RidersAfter), by one sidecar at a time: an advisory lock of the
 // transaction says whose turn it is.
 //
+// All sidecars tell servers from each other by the same (meta.source): by the timeline, which
+// only a promotion or a recovery changes. Where the server refuses that, by when it was
+// started, which is the same through each connection, pooler and socket, and no other
+// server's. A false new epoch costs tokens and a TTL without burials, one that is missed costs
+// the promise. The function here asks. It is plpgsql, so that a source needs no right to the
+// functions of the others.
+//
 // Where commits wait for a synchronous standby, nothing that was told is missing after a
 // failover to it. A wait that is cancelled leaves what it has written for all to see, and
 // the outcome unknown (errors.go). So whoever finds a grant of its own by reading, in a
@@ -185,7 +201,11 @@
 //
 // The primary that was may be there again, and take writes. Without its standby it confirms
 // none. Who has seen the later one connects to the old one no more (timeline.go): it would
-// be told that it does not hold what it was granted meanwhile. Nor does who knows one of several
+// be told that it does not hold what it was granted meanwhile, and without a standby it would be
+// granted locks with tokens of before. Which of two is later, the token says after which its
+// epoch began: whatever is promoted or restored jumps beyond it. It says so on the old one
+// (outdate), for those who have not seen the later one: nobody is granted or renewed
+// anything there, until an operator says that it is the primary again (restored). Nor does who knows one of several
 // hosts go to another that is no copy of it: locks of the one are free at the other. Of
 // several hosts each has a second to answer, so that a machine that hangs does not keep
 // others from their turn.

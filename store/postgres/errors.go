@@ -20,10 +20,11 @@ const (
 	stateNoTable       = "42P01"
 	stateNoColumn      = "42703"
 	stateNoFunction    = "42883"
-	// Of our own functions: see in_epoch, in_time and may_take.
+	// Of our own functions: see in_epoch, in_time, may_take and outdate.
 	stateNewEpoch = "LS001"
 	stateTooLate  = "LS002"
 	stateTooOld   = "LS003"
+	stateOldOne   = "LS004"
 )
 
 var (

@@ -68,10 +68,11 @@ func InSession(ctx context.Context, tb testing.TB, s store.Store, sql string) st
 
 // Patient makes a store wait for rows for long, so that two-session tests can take
 // their time, and for its listener, which a busy machine may let connect late; and find no
-// commit long. Before Start.
+// commit long, no sweep too soon, and no step of it too long. Before Start.
 func Patient(s store.Store) store.Store {
 	const long = 4 * time.Second // the statement's own limit is a little more
 	s.(*Store).lockTimeout, s.(*Store).longCommit = long, time.Hour
+	s.(*Store).sweepLap, s.(*Store).sweepBudget = 0, time.Second
 	s.(*Store).ear.wait = long
 	return s
 }
@@ -86,10 +87,13 @@ func SetClock(s store.Store, ahead time.Duration) {
 	c.heard(c.now().Add(ahead))
 }
 
-// SweepAtOnce makes a store's sweeps take what just expired or became free.
+// SweepAtOnce makes a store's sweeps take what just expired or became free, lap after lap.
 func SweepAtOnce(s store.Store) {
-	s.(*Store).sweepAfter, s.(*Store).forgetAfter = 0, time.Duration(0)
+	s.(*Store).sweepAfter, s.(*Store).forgetAfter, s.(*Store).sweepLap = 0, 0, 0
 }
+
+// SweepBy sets how long a step of a store's sweeps goes on.
+func SweepBy(s store.Store, budget time.Duration) { s.(*Store).sweepBudget = budget }
 
 // Tell tells an event of a key in a namespace, as an operation does after its commit.
 func Tell(tb testing.TB, s store.Store, namespace string, e store.Event) {

@@ -131,7 +131,7 @@ func (r *renewal) extend(ctx context.Context, sql statement, leases any) error {
 		}
 	}
 	r.clock.heard(found[len(found)-1].now)
-	if found[0].misfit {
+	if found[0].misfit || len(r.Recount) > 0 { // another schema, or another epoch
 		r.doubt()
 	}
 	r.left = slices.DeleteFunc(slices.Clone(r.left), func(id store.LeaseID) bool { return kept[id] })

@@ -40,9 +40,9 @@ const (
 )
 
 var (
-	errDeaf = errors.New("LISTEN does not work: behind a transaction pooler set LOCKSIDECAR_LISTEN_URL, which leads past it, " +
-		"or LOCKSIDECAR_LISTEN=never")
-	errDeafThere = errors.New("what is sent through LOCKSIDECAR_STORE_URL is not heard at LOCKSIDECAR_LISTEN_URL: " +
+	errDeaf = errors.New("LISTEN does not work: behind a transaction pooler set LOCKSIDECAR_POSTGRES_LISTEN_URL, which leads past it, " +
+		"or LOCKSIDECAR_POSTGRES_LISTEN=never")
+	errDeafThere = errors.New("what is sent through LOCKSIDECAR_STORE_URL is not heard at LOCKSIDECAR_POSTGRES_LISTEN_URL: " +
 		"a transaction pooler must not be in between there")
 	errNoEar = errors.New("switched off")
 	errLeft  = errors.New("the store has another server by now")

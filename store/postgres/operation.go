@@ -37,6 +37,8 @@ type operation struct {
 	// handed off, because somebody keeps their rows locked.
 	blocked map[uuid.UUID]bool
 	passed  map[keyName]bool
+	// patient: the next statement waits longer for a row, see patience.
+	patient bool
 	// asked is for how many items the next statement is: it returns about as many rows.
 	asked int
 	// sent is when the last statement was sent.
@@ -128,14 +130,21 @@ func query[T any](ctx context.Context, o *operation, sql statement, args []any, 
 }
 
 // beginEpoch begins to grant on a server that was promoted, or restored, and reports whether that
-// was to be done.
+// was to be done. Whoever has begun, it is known then how late the server is.
 func (o *operation) beginEpoch(ctx context.Context) (bool, error) {
 	began, err := query(ctx, o, sqlNewEpoch, nil, scanOne[bool])
-	if err != nil || len(began) == 0 || !began[0] {
+	if err != nil {
 		if isStuck(err) { // another session is at it: no item of this operation is stuck
 			err = o.fail(errNewEpoch, false)
 		}
 		return false, err
+	}
+	if err := o.learn(ctx, o.pool); err != nil {
+		o.doubt()
+		return false, o.fail(err, false)
+	}
+	if len(began) == 0 || !began[0] {
+		return false, nil
 	}
 	o.log.Warn("the database server was promoted or restored: tokens jump, and no lease ends before its TTL has passed once more")
 	return true, nil
@@ -168,8 +177,10 @@ func try[T any](ctx context.Context, o *operation, sql statement, args []any, sc
 	}
 	began := o.begins()
 	o.sent = time.Now()
-	if o.shared() || o.then != nil {
-		err = o.inTransaction(ctx, conn, sql, args, collect)
+	patient := o.patient
+	o.patient = false // what follows in this operation is about other rows, too
+	if o.shared() || o.then != nil || patient {
+		err = o.inTransaction(ctx, conn, sql, args, collect, patient)
 	} else {
 		err = inSession(ctx, conn, sql.sql, args, collect)
 	}
@@ -196,15 +207,18 @@ func inSession(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, 
 }
 
 // inTransaction carries out a statement in a transaction that is begun and ended
-// explicitly: in a session that is shared, for it must be set up, and where something
-// follows. All goes to the server at once, so that no row stays locked for the time of a
+// explicitly: in a session that is shared, for it must be set up, where something follows,
+// and where it is patient. All goes to the server at once, so that no row stays locked for the time of a
 // round trip. What follows may fail: the statement is committed then.
-func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql statement, args []any, collect func(pgx.Rows) error) error {
+func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql statement, args []any, collect func(pgx.Rows) error, patient bool) error {
 	batch := &pgx.Batch{}
 	begin := func() {
 		batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 		if o.shared() {
 			batch.Queue(sqlConnectionSetUp.sql, o.settings(true)...)
+		}
+		if patient {
+			batch.Queue("SELECT set_config('lock_timeout', $1, true)", millis(min(patience*o.lockTimeout, statementTimeout(o.config.Timeout)/2)))
 		}
 	}
 	follows := o.then != nil && o.listens() // where nobody listens, nobody need be told at once
@@ -249,14 +263,15 @@ func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql s
 }
 
 // movedAway reports whether an error says that the server takes no writes: it was
-// demoted, or a pooler leads to another one now. In a shared session, BEGIN says so.
+// demoted, or a pooler leads to another one now. In an explicit transaction, BEGIN says so. Or it
+// is an old primary, as another sidecar has said there.
 func (o *operation) movedAway(err error) bool {
 	code := sqlState(err)
-	return code == stateReadOnly || code == stateNotSupported && o.shared()
+	return code == stateReadOnly || code == stateOldOne || code == stateNotSupported && o.shared()
 }
 
 // readOnly drops a pool's connections when one of them leads to a server that
-// takes no writes any more: they were made before a failover.
+// is not the primary any more: they were made before a failover.
 func (o *operation) readOnly(err error) error {
 	if o.movedAway(err) {
 		o.pool.Reset()

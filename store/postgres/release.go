@@ -102,7 +102,7 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 	which := make([]int, 0, len(open))
 	byKey := make(map[string]int, len(open))
 	for _, i := range open {
-		if c := &claims[i]; c.Lease != (store.LeaseID{}) && !c.Awaited && !o.sought.Contains(c.Key) {
+		if c := &claims[i]; c.Lease != (store.LeaseID{}) && !c.Awaited && !o.sought.Contains(c.Key) && !o.foundLocked(c) {
 			which = append(which, i)
 			byKey[c.Key] = i
 		}
@@ -135,6 +135,13 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 		}
 	}
 	return nil
+}
+
+// foundLocked reports whether a release found the row locked a moment ago. The statement for many
+// would leave out a row that somebody waits for, without having it.
+func (o *operation) foundLocked(c *store.Claim) bool {
+	_, locked := o.lockedRows.since(lockedBy{o.name, o.claimName(c)})
+	return locked
 }
 
 // releaseOf is the end of a grant by a release, for those who watch.

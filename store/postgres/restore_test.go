@@ -80,7 +80,7 @@ func TestARestoredDump(t *testing.T) {
 		"only the rows": func(t *testing.T, b *backedUp, _ []byte) string {
 			t.Helper()
 			exec(t, connect(t, b.url), `TRUNCATE locksidecar.meta, locksidecar.leases, locksidecar.locks, locksidecar.waiters,
-				locksidecar.signals, locksidecar.watchers, locksidecar.fleet, locksidecar.goose_db_version`)
+				locksidecar.signals, locksidecar.watchers, locksidecar.fleet, locksidecar.sweep, locksidecar.goose_db_version`)
 			cluster.Tool(t, b.custom, "pg_restore", "--exit-on-error", "--data-only", "--dbname="+b.url)
 			return b.url
 		},

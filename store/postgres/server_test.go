@@ -210,3 +210,34 @@ func TestARefusedLoginIsNotTriedWithEachCall(t *testing.T) {
 	exec(t, admin, "ALTER ROLE app PASSWORD 'first'")
 	poll(t, "it is let in", func() bool { _, err := s.Get(t.Context(), []string{"k"}); return err == nil })
 }
+
+// A sidecar that runs notices with its next sweep what somebody has changed in a way that is not
+// safe for locks, and says it until that is mended.
+func TestUnsafeChangesAreNoticed(t *testing.T) {
+	for what, change := range map[string]struct{ do, undo, says string }{
+		"tokens are drawn in advance": {
+			"ALTER SEQUENCE locksidecar.tokens CACHE 10", "ALTER SEQUENCE locksidecar.tokens CACHE 1", "tokens; ALTER SEQUENCE",
+		},
+		"places in line are drawn in advance": {
+			"ALTER SEQUENCE locksidecar.waiters_id_seq CACHE 10", "ALTER SEQUENCE locksidecar.waiters_id_seq CACHE 1",
+			"waiters_id_seq; ALTER SEQUENCE",
+		},
+		"a table is not logged": {
+			"ALTER TABLE locksidecar.locks SET UNLOGGED", "ALTER TABLE locksidecar.locks SET LOGGED", "locks; ALTER",
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			s := newScene(t)
+			exec(t, s.conn, change.do)
+			if err := s.Sweep(t.Context()); err == nil {
+				t.Error("the sweep says nothing")
+			}
+			poll(t, "the store says so", func() bool {
+				err := s.Ready()
+				return err != nil && strings.Contains(err.Error(), change.says)
+			})
+			exec(t, s.conn, change.undo)
+			awaitReady(t, s)
+		})
+	}
+}

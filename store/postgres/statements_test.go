@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -88,7 +89,7 @@ func TestStatements(t *testing.T) {
 		_, err := s.Get(ctx, []string{"one", "two"})
 		return err
 	})
-	counted("sweep with nothing to do", 6, func() error { return s.Sweep(ctx) })
+	counted("sweep with little to do", 4, func() error { return s.Sweep(ctx) })
 }
 
 // TestAReleaseExpectsWhatTheLastFound: a key that was handed over is not tried as one that
@@ -185,6 +186,19 @@ func TestSweep(t *testing.T) {
 	want(t, acquire(t, s, askFor("kept", lease)), store.Held)
 }
 
+// pagesRead is how many pages the store's statements read meanwhile.
+func pagesRead(t *testing.T, url string, do func() error) int64 {
+	t.Helper()
+	cluster.ResetStatements(t, url)
+	if err := do(); err != nil {
+		t.Fatal(err)
+	}
+	return pgtest.Query[int64](t, url, `
+		SELECT coalesce(sum(s.shared_blks_hit + s.shared_blks_read), 0)::bigint
+		FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
+		WHERE d.datname = current_database() AND s.query LIKE '/* locksidecar:%'`)
+}
+
 // The end of a lock that has a lease of its own does not look at all who wait anywhere:
 // sidecars bury such leases one by one.
 func TestABurialLooksAtItsOwnKeyOnly(t *testing.T) {
@@ -195,21 +209,10 @@ func TestABurialLooksAtItsOwnKeyOnly(t *testing.T) {
 		FROM generate_series(1, $2) n`, s.lease, many)
 	exec(t, s.conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
 		SELECT gen_random_uuid(), 'n', 'w' || n, $1 FROM generate_series(1, $2) n`, s.lease, many)
-	pages := func(do func() error) int64 {
-		t.Helper()
-		cluster.ResetStatements(t, s.url)
-		if err := do(); err != nil {
-			t.Fatal(err)
-		}
-		return pgtest.Query[int64](t, s.url, `
-			SELECT coalesce(sum(s.shared_blks_hit + s.shared_blks_read), 0)::bigint
-			FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
-			WHERE d.datname = current_database() AND s.query LIKE '/* locksidecar:bury%'`)
-	}
 	bury := func(lease store.LeaseID) func() error {
 		return func() error { return s.Bury(t.Context(), []store.LeaseID{lease}) }
 	}
-	if n := pages(bury(openLease(t, s, time.Hour))); n < many {
+	if n := pagesRead(t, s.url, bury(openLease(t, s, time.Hour))); n < many {
 		t.Fatalf("%d pages for a lease that may hold any key: this test has lost its point", n)
 	}
 
@@ -218,14 +221,14 @@ func TestABurialLooksAtItsOwnKeyOnly(t *testing.T) {
 		ask, waiter := s.holdFor(name, hold), s.holdFor(name, hold)
 		want(t, acquire(t, s, ask), store.Granted)
 		want(t, enqueue(t, s, waiter), store.Queued)
-		if n := pages(bury(ask.Lease)); n > few {
+		if n := pagesRead(t, s.url, bury(ask.Lease)); n > few {
 			t.Errorf("%d pages for a hold that is %s", n, name)
 		}
 		if hold == time.Hour {
 			continue
 		}
 		want(t, check(t, s, waiter), store.Granted)
-		if n := pages(bury(waiter.Lease)); n > few {
+		if n := pagesRead(t, s.url, bury(waiter.Lease)); n > few {
 			t.Errorf("%d pages for a hold that began with a hand-off", n)
 		}
 	}
@@ -235,7 +238,7 @@ func TestABurialLooksAtItsOwnKeyOnly(t *testing.T) {
 		want(t, acquire(t, s, byTTL), store.Granted)
 		want(t, enqueue(t, s, next), store.Queued)
 		exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE NOT renewed")
-		if n := pages(func() error { want(t, check(t, s, next), store.Granted); return nil }); n > few {
+		if n := pagesRead(t, s.url, func() error { want(t, check(t, s, next), store.Granted); return nil }); n > few {
 			t.Errorf("%d pages for a bind:ttl lock, %s", n, name)
 		}
 	}
@@ -280,5 +283,143 @@ func TestManyJoinALongLine(t *testing.T) {
 	join(long)
 	if read := join(many); read > long+5*many {
 		t.Errorf("%d waiters were read for %d more behind %d", read, many, long)
+	}
+}
+
+// An open snapshot keeps the rows of waiters that were served long ago. What a hand-off and a wait
+// cost does not grow with them.
+func TestServedWaitersAreNotReadAgain(t *testing.T) {
+	const long = 20_000
+	s := newScene(t)
+	exec(t, s.other, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+	exec(t, s.other, "SELECT count(*) FROM locksidecar.meta")
+	holder := askFor("k", s.lease)
+	token := want(t, acquire(t, s, holder), store.Granted).Token
+	exec(t, s.conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
+		SELECT gen_random_uuid(), 'n', 'k', $1 FROM generate_series(1, $2::integer)`, s.lease, long)
+	exec(t, s.conn, "DELETE FROM locksidecar.waiters")
+
+	turn := func() {
+		t.Helper()
+		next := askFor("k", s.lease)
+		want(t, enqueue(t, s, next), store.Queued)
+		if v := release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease, Awaited: true}); v.Standing != store.Holds {
+			t.Fatalf("standing %d", v.Standing)
+		}
+		token = want(t, check(t, s, next), store.Granted).Token
+	}
+	turn() // passes over them, and notes so
+	const turns, most = 10, 2000
+	pages := pagesRead(t, s.url, func() error {
+		for range turns {
+			turn()
+		}
+		return nil
+	})
+	if pages > most {
+		t.Errorf("%d pages were read for %d waits and hand-offs, want at most %d", pages, turns, most)
+	}
+
+	// A place behind them is counted from there, too, and who leaves is told it.
+	leaving := []store.Ask{askFor("k", s.lease), askFor("k", s.lease)}
+	for i, ask := range leaving {
+		if a := want(t, enqueue(t, s, ask), store.Queued); a.Position != i+1 {
+			t.Errorf("number %d has the place %d", i, a.Position)
+		}
+	}
+	answers, err := s.CancelWaits(t.Context(), []store.Attempt{leaving[1].Attempt, leaving[0].Attempt})
+	if err != nil || answers[0].Position != 2 || answers[1].Position != 1 {
+		t.Errorf("%+v, %v", answers, err)
+	}
+}
+
+// A waiter that was passed over, for its lease had expired, is served when it has renewed: it
+// stands before those that were served meanwhile.
+func TestAWaiterThatWasPassedOverIsNotForgotten(t *testing.T) {
+	s := newScene(t)
+	slow := openLease(t, s, time.Hour)
+	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
+	passed, next := askFor("k", slow), askFor("k", s.lease)
+	want(t, enqueue(t, s, passed), store.Queued)
+	want(t, enqueue(t, s, next), store.Queued)
+	// It is being renewed in that moment, so it can not be reaped.
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", slow)
+	exec(t, s.other, "COMMIT")
+	exec(t, s.other, "BEGIN")
+	exec(t, s.other, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + ttl WHERE id = $1", slow)
+	exec(t, s.conn, "SELECT locksidecar.hand_off('n', 'k', $1, $2, '')", s.lease, token)
+	exec(t, s.other, "COMMIT")
+	token = want(t, check(t, s, next), store.Granted).Token
+	want(t, check(t, s, passed), store.Queued)
+	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
+	want(t, check(t, s, passed), store.Granted)
+}
+
+// Whoever sets the sequence of the places back makes nobody wait for ever.
+func TestPlacesThatBeginAgainAreServed(t *testing.T) {
+	s := newScene(t)
+	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
+	for range 2 {
+		next := askFor("k", s.lease)
+		want(t, enqueue(t, s, next), store.Queued)
+		release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
+		token = want(t, check(t, s, next), store.Granted).Token
+		exec(t, s.conn, "ALTER TABLE locksidecar.waiters ALTER COLUMN id RESTART")
+	}
+}
+
+// Waiters that leave together are told their places, and their line is counted once.
+func TestManyLeaveALongLine(t *testing.T) {
+	const long, many = 1000, 500
+	s := newScene(t)
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+	asks := make([]store.Ask, long)
+	for i := range asks {
+		asks[i] = askFor("k", s.lease)
+	}
+	if _, err := s.Enqueue(t.Context(), asks); err != nil {
+		t.Fatal(err)
+	}
+	leaving, grants := make([]store.Attempt, many), make([][16]byte, many)
+	for i := range leaving {
+		leaving[i] = asks[2*i+1].Attempt
+		grants[i] = leaving[i].Grant
+	}
+
+	statement, err := os.ReadFile("sql/cancel_many.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := s.conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), string(statement), "n", grants, time.Now().Add(time.Hour), "i"); err != nil {
+		t.Fatal(err)
+	}
+	var read int
+	if err := tx.QueryRow(t.Context(), `SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables
+		WHERE schemaname = 'locksidecar' AND relname = 'waiters'`).Scan(&read); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if most := long + 5*many; read > most {
+		t.Errorf("%d waiters were read for %d that leave a line of %d, want at most %d", read, many, long, most)
+	}
+
+	answers, err := s.CancelWaits(t.Context(), leaving)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, a := range answers {
+		if want(t, a, store.Gone); a.Position != 2*i+2 {
+			t.Errorf("number %d had the place %d, want %d", i, a.Position, 2*i+2)
+		}
 	}
 }

@@ -54,6 +54,9 @@ type Config struct {
 	// Empty: to URL, too. ListenAgain is for it what Again is for URL.
 	ListenURL   string
 	ListenAgain func() (string, error)
+	// ForgetAfter is how long a free key keeps its row: an hour when zero, else at least ten
+	// Timeouts.
+	ForgetAfter time.Duration
 	// Logger hears of changes of the store's state. Nil: nobody does.
 	Logger *slog.Logger
 	// Tracers makes spans of statements, where the calls that they serve are recorded;
@@ -79,9 +82,9 @@ type Store struct {
 	lockTimeout time.Duration
 	// longCommit is how long a release may take that tells what it handed over. A wait for a
 	// standby that this package cancels has lasted longer.
-	longCommit  time.Duration
-	sweepAfter  time.Duration
-	forgetAfter time.Duration
+	longCommit time.Duration
+	// How the store is swept: see sweep.go.
+	sweepAfter, forgetAfter, sweepLap, sweepBudget time.Duration
 
 	mu      sync.Mutex
 	started *running
@@ -91,6 +94,7 @@ type Store struct {
 	// release asks at once who waits, instead of trying first whether nobody does.
 	sought *lru.Cache[string, struct{}]
 
+	lockedRows lockedRows
 	clock      clock
 	lines      lines
 	ear        *ear
@@ -128,38 +132,14 @@ var _ store.Store = (*Store)(nil)
 // New makes a store. It fails on a configuration that can never work, without
 // asking the server; its errors do not tell the password.
 func New(config Config) (*Store, error) {
-	if config.MaxConns == 0 {
-		config.MaxConns = defaultMaxConns
-	}
-	if config.Timeout == 0 {
-		config.Timeout = defaultTimeout
-	}
-	if config.Logger == nil {
-		config.Logger = slog.New(slog.DiscardHandler)
-	}
-	if config.TooOld == nil {
-		config.TooOld = func(error) {}
-	}
-	if config.MaxConns < minMaxConns {
-		return nil, errors.New("store/postgres: MaxConns must be at least 3: renewals and LISTEN need a connection each")
-	}
-	conns := config.MaxConns - 1
-	switch config.Listen {
-	case "":
-		config.Listen = ListenAuto
-		conns--
-	case ListenAuto, ListenAlways:
-		conns--
-	case ListenNever:
-	default:
-		return nil, fmt.Errorf("store/postgres: Listen is %q; it must be auto, always or never", config.Listen)
-	}
-	if config.Listen == ListenNever && config.ListenURL != "" {
-		return nil, errors.New("store/postgres: ListenURL is set, and Listen is never")
+	conns, err := config.complete()
+	if err != nil {
+		return nil, err
 	}
 	s := &Store{
 		config: config, news: func(store.News) {},
-		lockTimeout: lockTimeout(config.Timeout), longCommit: lockTimeout(config.Timeout), sweepAfter: sweepAfter, forgetAfter: forgetAfter,
+		lockTimeout: lockTimeout(config.Timeout), longCommit: lockTimeout(config.Timeout),
+		sweepAfter: sweepAfter, forgetAfter: config.ForgetAfter, sweepLap: min(sweepLap, config.ForgetAfter/6), sweepBudget: sweepBudget,
 		doubts: make(chan struct{}, 1), counting: make(chan struct{}, 1),
 	}
 	if config.Metrics != nil {
@@ -170,8 +150,10 @@ func New(config Config) (*Store, error) {
 	}
 	s.pooled.Store(config.Listen == ListenNever || config.ListenURL != "")
 	s.ear, s.mouth = newEar(s), &mouth{s: s}
-	var err error
 	if s.sought, err = lru.New[string, struct{}](soughtMax); err != nil {
+		return nil, err
+	}
+	if s.lockedRows, err = newLockedRows(); err != nil {
 		return nil, err
 	}
 	if s.pool, err = s.poolConfig(conns); err != nil {
@@ -192,6 +174,47 @@ func New(config Config) (*Store, error) {
 	s.log = config.Logger.With("store", "postgres", "host", first.Host, "port", first.Port, "database", first.Database)
 	s.state.Store(&state{why: errNotStarted})
 	return s, nil
+}
+
+// complete fills in the defaults, and checks the rest. It returns how many connections are shared.
+func (c *Config) complete() (conns int, err error) {
+	if c.MaxConns == 0 {
+		c.MaxConns = defaultMaxConns
+	}
+	if c.Timeout == 0 {
+		c.Timeout = defaultTimeout
+	}
+	if c.ForgetAfter == 0 {
+		c.ForgetAfter = max(forgetAfter, forgetTimeouts*c.Timeout)
+	}
+	if c.ForgetAfter < forgetTimeouts*c.Timeout {
+		return 0, fmt.Errorf("store/postgres: ForgetAfter is %s; it must be at least %d times Timeout, which is %s",
+			c.ForgetAfter, forgetTimeouts, c.Timeout)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.TooOld == nil {
+		c.TooOld = func(error) {}
+	}
+	if c.MaxConns < minMaxConns {
+		return 0, errors.New("store/postgres: MaxConns must be at least 3: renewals and LISTEN need a connection each")
+	}
+	conns = c.MaxConns - 1
+	switch c.Listen {
+	case "":
+		c.Listen = ListenAuto
+		conns--
+	case ListenAuto, ListenAlways:
+		conns--
+	case ListenNever:
+	default:
+		return 0, fmt.Errorf("store/postgres: Listen is %q; it must be auto, always or never", c.Listen)
+	}
+	if c.Listen == ListenNever && c.ListenURL != "" {
+		return 0, errors.New("store/postgres: ListenURL is set, and Listen is never")
+	}
+	return conns, nil
 }
 
 // OnNews sets who hears of grants by hand-off.

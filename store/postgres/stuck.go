@@ -3,7 +3,9 @@ package postgres
 import (
 	"context"
 	"errors"
+	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -19,10 +21,94 @@ type keyName struct{ namespace, key string }
 // no row of its keys turns out to be locked.
 const aroundAttempts = 3
 
+const (
+	// patience is for how many lock timeouts a statement waits that is only for one row which
+	// it found locked a moment ago. A row that many sidecars want at once passes from one transaction
+	// to the next in the order in which they came, so the one that gives up goes to the end of that
+	// line. The holder's release stands in it, too. A row that stays locked for twice as long is
+	// stuck: no statement is patient for it any more. One is patient at a time, because it keeps a
+	// connection from all other keys.
+	patience = 10
+	// lockedFor is for how long a row that was found locked counts as locked a moment ago.
+	lockedFor = 2 * time.Second
+	// lockedMax is how many such rows are remembered.
+	lockedMax = 1000
+)
+
+// lockedRows remembers which rows an operation found locked, since when, and when last.
+type lockedRows struct {
+	rows *lru.Cache[lockedBy, lockedRow]
+	// turn is held by the one statement that is patient.
+	turn chan struct{}
+}
+
+// lockedBy names a row and the operation that found it locked. Others have not set the key aside
+// yet: in their batches it stands beside keys that must not wait.
+type lockedBy struct {
+	operation string
+	key       keyName
+}
+
+type lockedRow struct{ since, last time.Time }
+
+func newLockedRows() (lockedRows, error) {
+	rows, err := lru.New[lockedBy, lockedRow](lockedMax)
+	return lockedRows{rows, make(chan struct{}, 1)}, err
+}
+
+// note notes that a row is locked, and returns for how long it has been found so.
+func (l lockedRows) note(by lockedBy) time.Duration {
+	now := time.Now()
+	row, ok := l.rows.Get(by)
+	if !ok || now.Sub(row.last) > lockedFor {
+		row.since = now
+	}
+	row.last = now
+	l.rows.Add(by, row)
+	return now.Sub(row.since)
+}
+
+// since is for how long a row has been found locked, if it was a moment ago.
+func (l lockedRows) since(by lockedBy) (d time.Duration, locked bool) {
+	now := time.Now()
+	row, ok := l.rows.Peek(by)
+	return now.Sub(row.since), ok && now.Sub(row.last) <= lockedFor
+}
+
+// bePatient makes the next statement patient if it is for one row that is busy. done must be
+// called with the result of that statement.
+func (o *operation) bePatient(items []int, name func(int) keyName) (done func(error)) {
+	if len(items) != 1 || o.lockedRows.rows.Len() == 0 { // nearly always
+		return func(error) {}
+	}
+	row, sent := lockedBy{o.name, name(items[0])}, o.sent
+	if since, locked := o.lockedRows.since(row); locked && since < 2*patience*o.lockTimeout {
+		select {
+		case o.lockedRows.turn <- struct{}{}:
+			o.patient = true
+			return func(err error) {
+				o.patient = false
+				<-o.lockedRows.turn
+				o.had(row, sent, err)
+			}
+		default:
+		}
+	}
+	return func(err error) { o.had(row, sent, err) }
+}
+
+// had notes that a row is not locked any more, if a statement had it.
+func (o *operation) had(row lockedBy, sent time.Time, err error) {
+	if err == nil && o.sent != sent {
+		o.lockedRows.rows.Remove(row)
+	}
+}
+
 // aroundStuck carries out a statement for some items. Should it have to wait for
 // long, somebody keeps a row locked: then it is carried out for those items whose
 // rows are free in this moment, and the others are returned. One stuck row costs
-// the others of its batch one lock_timeout.
+// the others of its batch one lock_timeout. Callers ask for the stuck ones again, without
+// the others: then the statement is patient.
 func (o *operation) aroundStuck(
 	ctx context.Context, items []int, name func(int) keyName, do func(context.Context, []int) error,
 ) (stuck []int, err error) {
@@ -36,12 +122,16 @@ func (o *operation) aroundStuckLeases(
 ) (stuck []int, err error) {
 	for tries := 0; len(items) > 0; tries++ {
 		o.asked = len(items)
+		done := o.bePatient(items, name)
 		err := do(ctx, items)
+		done(err)
 		if !isStuck(err) {
 			return stuck, err
 		}
-		o.noteStuck()
 		if len(items) == 1 || tries == aroundAttempts {
+			for _, i := range items {
+				o.noteLocked(name(i))
+			}
 			return append(stuck, items...), nil
 		}
 		locked, err := o.locked(ctx, items, name, own)
@@ -51,6 +141,7 @@ func (o *operation) aroundStuckLeases(
 		free := make([]int, 0, len(items))
 		for _, i := range items {
 			if locked[name(i)] {
+				o.noteLocked(name(i))
 				stuck = append(stuck, i)
 			} else {
 				free = append(free, i)
@@ -82,12 +173,20 @@ func (o *operation) locked(
 	return locked, nil
 }
 
+// noteLocked notes that the row of a key is locked. It is said once that lasts for as long as a
+// patient statement waits: a row that many sidecars want at once is not stuck.
+func (o *operation) noteLocked(key keyName) {
+	if o.lockedRows.note(lockedBy{o.name, key}) >= patience*o.lockTimeout {
+		o.noteStuck("key", key.key, "namespace", key.namespace)
+	}
+}
+
 // noteStuck says now and then that somebody keeps rows locked: an operator with an
 // open transaction does not know whom he holds up.
-func (o *operation) noteStuck() {
+func (o *operation) noteStuck(row ...any) {
 	if o.stuckNoted.due(seldom) {
 		o.log.Warn("a row stays locked by another database session: calls for its key wait",
-			"operation", o.name, "hint", "look for old transactions in pg_stat_activity")
+			append([]any{"operation", o.name, "hint", "look for old transactions in pg_stat_activity"}, row...)...)
 	}
 }
 

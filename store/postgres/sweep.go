@@ -10,91 +10,131 @@ import (
 )
 
 const (
-	// sweepAfter is how long a lease that nobody asked for has been expired before
-	// it is buried: long enough not to meddle with who needs its keys now.
+	// sweepAfter is how long a lease has been expired before the sweep reaps it. Callers
+	// that need its keys reap it earlier.
 	sweepAfter = 10 * time.Second
-	// forgetAfter is how long a free key keeps its row: far longer than any
-	// statement can take that has drawn a token for it (invariant 2).
-	forgetAfter = 24 * time.Hour
-	// sweepRows is how many rows one statement touches, sweepRounds how many
-	// statements of a kind one sweep sends. The next sweep goes on.
-	sweepRows   = 1000
-	sweepRounds = 20
-	// sweepLock lets one sweeper in at a time: any number that nobody else uses.
-	sweepLock = 5_120_947_233_806_114_108
+	// forgetAfter is how long a free key keeps its row. It is at least forgetTimeouts
+	// timeouts: a statement that has drawn a token for the key must be over (invariant 2).
+	forgetAfter    = time.Hour
+	forgetTimeouts = 10
+	// sweepLap is the shortest time from the begin of one lap to the begin of the next. It
+	// is a little shorter than the 9 minutes after which a sidecar comes again.
+	// sweepBudget is how long a step looks for more. A step keeps rows locked for about as
+	// long, far less than others wait for a row.
+	sweepLap    = 8 * time.Minute
+	sweepBudget = 10 * time.Millisecond
+	// sweepRows is how many rows of a table sweep_left deletes at a time.
+	sweepRows = 1000
 )
 
-// Sweep buries leases that expired a while ago, frees what dead leases left, and
-// forgets keys that have been free for a day.
+// Sweep continues the sweep that all sidecars share, to the end of its lap. It reaps leases
+// that expired a while ago, frees locks of dead leases, and deletes the rows of keys that have been
+// free for an hour. It pauses between its short steps. It returns at once when no step is due:
+// another sidecar makes the steps, or the last lap began a short while ago.
+//
+// Before that it looks at the server's settings, which somebody may have changed meanwhile.
 func (s *Store) Sweep(ctx context.Context) error {
-	var errs []error
-	for _, step := range []func(context.Context, *operation) (int, error){
-		sweepLeases, sweepDangling, sweepWaiters, sweepSignals, sweepWatched, sweepFree,
-	} {
-		for range sweepRounds {
-			rows, err := s.sweepStep(ctx, step)
-			errs = append(errs, err) // one step's trouble is not the others'
-			if err != nil || rows < sweepRows {
-				break
-			}
+	failed := s.sweepPart(ctx, func(ctx context.Context, o *operation) error { return s.inspect(ctx, o.pool) })
+	if failed != nil {
+		s.doubt()
+	}
+	for {
+		step, err := s.sweepStep(ctx)
+		if err != nil {
+			return err
+		}
+		if !step.due {
+			return failed
+		}
+		if err := s.sweepFound(ctx, step); err != nil {
+			failed = err // the next lap finds it again
+		}
+		if step.ends {
+			return failed
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(step.pause):
 		}
 	}
-	return errors.Join(errs...)
 }
 
-// sweepStep is an operation of its own, with a Timeout of its own.
-func (s *Store) sweepStep(ctx context.Context, step func(context.Context, *operation) (int, error)) (int, error) {
+// sweepStep is the result of sql/sweep_step.sql.
+type sweepStep struct {
+	due, begins, ends bool
+	pause             time.Duration
+	dead              []uuid.UUID
+	dangling          []held
+	unwatched         []keyName
+}
+
+func (s *sweepStep) scan(rows pgx.Rows) error {
+	var heldIn, keys, watchedIn, watched []string
+	var leases []uuid.UUID
+	err := rows.Scan(&s.due, &s.begins, &s.ends, &s.pause, &s.dead, &heldIn, &keys, &leases, &watchedIn, &watched)
+	for i, lease := range leases {
+		s.dangling = append(s.dangling, held{namespace: heldIn[i], key: keys[i], lease: lease})
+	}
+	for i, key := range watched {
+		s.unwatched = append(s.unwatched, keyName{watchedIn[i], key})
+	}
+	return err
+}
+
+// sweepStep makes a step.
+func (s *Store) sweepStep(ctx context.Context) (step sweepStep, err error) {
+	err = s.sweepPart(ctx, func(ctx context.Context, o *operation) error {
+		steps, err := query(ctx, o, sqlSweepStep, []any{o.sweepAfter, o.forgetAfter, o.sweepLap, o.sweepBudget},
+			func(rows pgx.Rows, step *sweepStep) error { return step.scan(rows) })
+		if err == nil {
+			step = steps[0]
+		}
+		return err
+	})
+	return step, err
+}
+
+// sweepPart runs a part of a sweep as an operation of its own, with its own Timeout.
+func (s *Store) sweepPart(ctx context.Context, do func(context.Context, *operation) error) error {
 	ctx, cancel, o, err := s.begin(ctx, "sweep")
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer cancel()
-	return step(ctx, o)
+	return do(ctx, o)
 }
 
-func sweepLeases(ctx context.Context, o *operation) (int, error) {
-	dead, err := query(ctx, o, sqlSweepLeases, []any{int64(sweepLock), o.sweepAfter, sweepRows}, scanOne[uuid.UUID])
-	if err != nil || len(dead) == 0 {
-		return 0, err
+// sweepFound does the work that a step has found. After the first step of a lap it also looks
+// at the small tables. A part that fails does not keep the others from theirs.
+func (s *Store) sweepFound(ctx context.Context, step sweepStep) error {
+	var errs []error
+	if len(step.dead) > 0 {
+		errs = append(errs, s.sweepPart(ctx, func(ctx context.Context, o *operation) error {
+			return o.bury(ctx, step.dead, false)
+		}))
 	}
-	return len(dead), o.bury(ctx, dead, false)
-}
-
-func sweepDangling(ctx context.Context, o *operation) (int, error) {
-	keys, err := query(ctx, o, sqlSweepDangling, []any{int64(sweepLock), sweepRows}, scanHeld)
-	if err != nil || len(keys) == 0 {
-		return 0, err
+	if len(step.dangling) > 0 {
+		errs = append(errs, s.sweepPart(ctx, func(ctx context.Context, o *operation) error {
+			again, expired, err := o.handOff(ctx, step.dangling)
+			if err != nil {
+				return err
+			}
+			return o.finish(ctx, again, expired)
+		}))
 	}
-	again, expired, err := o.handOff(ctx, keys)
-	if err != nil {
-		return 0, err
+	if len(step.unwatched) > 0 {
+		errs = append(errs, s.sweepPart(ctx, func(ctx context.Context, o *operation) error {
+			return o.unmark(ctx, step.unwatched)
+		}))
 	}
-	return len(keys), o.finish(ctx, again, expired)
-}
-
-func sweepWaiters(ctx context.Context, o *operation) (int, error) {
-	gone, err := query(ctx, o, sqlSweepWaiters, []any{int64(sweepLock), sweepRows}, nothing)
-	return len(gone), err
-}
-
-func sweepSignals(ctx context.Context, o *operation) (int, error) {
-	gone, err := query(ctx, o, sqlSweepSignals, []any{int64(sweepLock), sweepRows}, scanOne[int])
-	if err != nil || len(gone) == 0 {
-		return 0, err
+	for more := step.begins; more; {
+		err := s.sweepPart(ctx, func(ctx context.Context, o *operation) error {
+			gone, err := query(ctx, o, sqlSweepLeft, []any{sweepRows}, scanOne[int])
+			more = err == nil && gone[0] == sweepRows
+			return err
+		})
+		errs = append(errs, err)
 	}
-	return gone[0], nil
-}
-
-func sweepWatched(ctx context.Context, o *operation) (int, error) {
-	keys, err := query(ctx, o, sqlSweepWatched, []any{int64(sweepLock), sweepRows},
-		func(rows pgx.Rows, k *keyName) error { return rows.Scan(&k.namespace, &k.key) })
-	if err != nil || len(keys) == 0 {
-		return 0, err
-	}
-	return len(keys), o.unmark(ctx, keys)
-}
-
-func sweepFree(ctx context.Context, o *operation) (int, error) {
-	gone, err := query(ctx, o, sqlSweepFree, []any{int64(sweepLock), o.forgetAfter, sweepRows}, nothing)
-	return len(gone), err
+	return errors.Join(errs...)
 }

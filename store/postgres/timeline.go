@@ -10,32 +10,57 @@ import (
 	"sync"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// line is which server of a pair is at the other end: those of one system are copies of each
-// other, and whoever is promoted begins a timeline with a higher number.
+// line is which primary is at the other end, and how late its copy of the database is.
 type line struct {
-	system   string
-	timeline uint64
-	// host is where it was found, if the URL names several hosts.
-	host string
+	// system is the identifier that copies of one cluster share, where the URL names several
+	// hosts and the server tells it; and host where it was found.
+	system, host string
+	// server tells it from others: by its timeline, or when it was started (meta.source). mark
+	// tells its copy of the database from those that were made row by row.
+	server, mark string
+	// after is the token after which the last epoch began there, and begun whether the server
+	// is in that epoch. If not, it was promoted or restored, and its next grant begins another.
+	after int64
+	begun bool
+	// restarted: it is not, but may only have been started again.
+	restarted bool
+	// outdated: somebody has seen a later copy, and has said so there.
+	outdated bool
 }
 
-// lines knows the latest server that was seen. One that is older was the primary, takes
-// writes, and does not know that there is another: it may have been cut off or stopped. It
-// grants nothing, if it waits for its standby; but what is read there is old, and a lock that
-// it does not know would count as released.
+// before reports whether a primary is older than another that was seen. It goes on with an
+// earlier epoch, or with the one that the other was about to end. A primary that was promoted or
+// restored is not older: it begins an epoch of its own, and tokens jump.
+func (l line) before(other line) bool {
+	if l.after == other.after {
+		return l.begun && !other.begun
+	}
+	return l.after < other.after && (l.begun || l.restarted || l.outdated)
+}
+
+// lines knows the latest primary that was seen. One that is older was the primary, takes
+// writes, and does not know that there is another: it may have been cut off or stopped. If it
+// waits for its standby it grants nothing, but what is read there is old, and a lock that
+// it does not know would count as released. If not, it grants with tokens that were granted before.
 type lines struct {
-	mu     sync.Mutex
-	latest line
+	mu sync.Mutex
+	// last is where the store was connected last, latest the latest of all.
+	last, latest line
 }
 
 // oldError is why a server is refused that is older than another that was seen.
-type oldError struct{ found, latest uint64 }
+type oldError struct{ found, latest line }
 
 func (e *oldError) Error() string {
-	return fmt.Sprintf("the server is an old primary, on timeline %d; there was one on timeline %d; "+
-		"if this one is meant to be the primary again, restart the sidecar", e.found, e.latest)
+	seen := "another sidecar saw a later one"
+	if e.latest.server != "" {
+		seen = fmt.Sprintf("a later one was seen (%s, tokens after %d)", e.latest.server, e.latest.after)
+	}
+	return fmt.Sprintf("the server is an old primary (%s, tokens after %d); %s; if this one is meant to be the primary again, "+
+		"run `SELECT locksidecar.restored()` on it as the owner of the schema", e.found.server, e.found.after, seen)
 }
 
 // strangerError is why one of several hosts is refused that is no copy of the server before:
@@ -51,11 +76,14 @@ func (e *strangerError) Error() string {
 
 // judge is for who has the mutex.
 func (l *lines) judge(found line) error {
-	if found.system == l.latest.system && found.timeline < l.latest.timeline {
-		return &oldError{found.timeline, l.latest.timeline}
+	if found.system != l.last.system && found.host != "" && l.last.host != "" && found.host != l.last.host {
+		return &strangerError{found, l.last}
 	}
-	if found.system != l.latest.system && found.host != "" && l.latest.host != "" && found.host != l.latest.host {
-		return &strangerError{found, l.latest}
+	if found.before(l.latest) {
+		return &oldError{found, l.latest}
+	}
+	if found.outdated {
+		return &oldError{found: found}
 	}
 	return nil
 }
@@ -67,16 +95,27 @@ func (l *lines) isOld(found line) error {
 	return l.judge(found)
 }
 
-// saw is isOld that notes the server, and reports whether it is later than all.
-func (l *lines) saw(found line) (later bool, err error) {
+// learn is isOld that notes how late the server is.
+func (l *lines) learn(found line) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.judge(found); err != nil {
+	err := l.judge(found)
+	if err == nil && found.after >= l.latest.after {
+		l.latest = found
+	}
+	return err
+}
+
+// saw is learn that notes the server, and reports whether it is another one than the last.
+func (l *lines) saw(found line) (another bool, err error) {
+	if err := l.learn(found); err != nil {
 		return false, err
 	}
-	later = (found.system != l.latest.system || found.timeline != l.latest.timeline) && l.latest != line{}
-	l.latest = found
-	return later, nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	another = l.last.server != "" && (found.system != l.last.system || found.server != l.last.server || found.mark != l.last.mark)
+	l.last = found
+	return another, nil
 }
 
 // recognize is for each new connection, before it is used: of several hosts, another one is
@@ -86,27 +125,79 @@ func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, jud
 		if err := base(ctx, conn); err != nil {
 			return err
 		}
-		var result *pgconn.Result
-		err := s.measured(ctx, sqlTimeline, func(sql string) error {
-			result = conn.ExecParams(ctx, sql, nil, nil, nil, nil).Read()
-			return result.Err
-		})
-		if err != nil {
+		found, err := s.lineOf(ctx, conn)
+		if err != nil && !answered(err) {
 			return err
 		}
-		if len(result.Rows) != 1 || result.Rows[0][1] == nil {
-			return nil // a standby: what it says is not judged
-		}
-		timeline, err := strconv.ParseUint(string(result.Rows[0][1]), 16, 64)
-		if err != nil {
-			return err
-		}
-		found := line{system: string(result.Rows[0][0]), timeline: timeline}
 		if hosts != nil {
-			found.host = hosts.of(conn.Conn().RemoteAddr())
+			row, err := s.askRow(ctx, conn, sqlSystem)
+			if err != nil && !answered(err) {
+				return err
+			}
+			if row != nil {
+				found.system, found.host = string(row[0]), hosts.of(conn.Conn().RemoteAddr())
+			}
 		}
-		return judge(found)
+		// Nothing is known of a standby, of a database without this package's schema, and where
+		// this role may not ask. None of these grants anything.
+		if found == (line{}) {
+			return nil
+		}
+		err = judge(found)
+		old, ok := errors.AsType[*oldError](err)
+		if ok && found.after < old.latest.after && found.mark == old.latest.mark { // else it may be another database
+			// The server says it to those who do not know. If not now, then with the next connection.
+			_, _ = s.askRow(ctx, conn, sqlOutdate, strconv.FormatInt(found.after, 10), strconv.FormatInt(old.latest.after, 10))
+		}
+		return err
 	}
+}
+
+// lineOf asks which primary is at the other end; of a standby it knows nothing.
+func (s *Store) lineOf(ctx context.Context, conn *pgconn.PgConn) (found line, err error) {
+	row, err := s.askRow(ctx, conn, sqlPrimary)
+	if err != nil || row == nil {
+		return line{}, err
+	}
+	is := func(column int) bool { return string(row[column]) == "t" }
+	found = line{server: string(row[0]), mark: string(row[1]), begun: is(3), restarted: is(4), outdated: is(5)}
+	found.after, err = strconv.ParseInt(string(row[2]), 10, 64)
+	return found, err
+}
+
+// askRow carries out a statement and returns the first row as text, nil if there is none.
+func (s *Store) askRow(ctx context.Context, conn *pgconn.PgConn, sql statement, args ...string) ([][]byte, error) {
+	var params [][]byte
+	for _, arg := range args {
+		params = append(params, []byte(arg))
+	}
+	var result *pgconn.Result
+	err := s.measured(ctx, sql, func(sql string) error {
+		result = conn.ExecParams(ctx, sql, params, nil, nil, nil).Read()
+		return result.Err
+	})
+	if err != nil || len(result.Rows) == 0 {
+		return nil, err
+	}
+	return result.Rows[0], nil
+}
+
+// answered reports whether an error is the server's answer to a statement, after which the
+// connection can be used.
+func answered(err error) bool { return sqlState(err) != "" && !unknown(err) }
+
+// learn asks once more how late the server is, when an epoch may have begun there.
+func (s *Store) learn(ctx context.Context, pool *pgxpool.Pool) error {
+	conn, err := live(ctx, pool)
+	if err != nil {
+		return err
+	}
+	defer giveBack(conn)
+	found, err := s.lineOf(ctx, conn.Conn().PgConn())
+	if err != nil {
+		return err
+	}
+	return s.lines.learn(found)
 }
 
 // hostNames knows the hosts of a URL that names several by what the URL calls them: the
@@ -139,8 +230,8 @@ func (h *hostNames) of(address net.Addr) string {
 // follow judges servers for all connections but one that listens at a URL of its own: what is
 // found there is not the store's, and nothing is learnt from it.
 func (s *Store) follow(found line) error {
-	later, err := s.lines.saw(found)
-	if later {
+	another, err := s.lines.saw(found)
+	if another {
 		s.leaveOld()
 	}
 	if _, ok := errors.AsType[*strangerError](err); ok { // another host may do: then nobody else says it

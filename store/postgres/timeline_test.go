@@ -15,55 +15,203 @@ import (
 	"github.com/locksidecar/locksidecar/internal/logtest"
 	"github.com/locksidecar/locksidecar/internal/pgproxy"
 	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
+
+// pair is a primary and its standby, and a database that is on both.
+type pair struct {
+	old, standby *pgtest.Cluster
+	url, after   string // of the database on each
+	both         string // on whichever is the primary
+}
+
+// newPair makes one in which the database's owner, who is no superuser, may not call some functions.
+func newPair(t *testing.T, refused []string) *pair {
+	t.Helper()
+	p := &pair{old: pgtest.Start(t, pgtest.WithTCP()), standby: pgtest.Start(t, pgtest.WithTCP())}
+	p.url = refusing(t, p.old, refused)
+	if err := p.standby.Follow(p.old); err != nil {
+		t.Fatal(err)
+	}
+	p.after = strings.Replace(p.url, p.old.HostAndPort(), p.standby.HostAndPort(), 1)
+	p.both = strings.Replace(p.url, p.old.HostAndPort(), p.old.HostAndPort()+","+p.standby.HostAndPort(), 1)
+	return p
+}
+
+// failOver ends the old primary and promotes its standby, which has all keys that were granted.
+func (p *pair) failOver(t *testing.T, granted string) {
+	t.Helper()
+	poll(t, "the standby has it", func() bool {
+		return pgtest.Query[int64](t, p.after, "SELECT count(*) FROM locksidecar.locks WHERE key = $1", granted) == 1
+	})
+	p.old.Halt()
+	pgtest.Query[bool](t, pgtest.Admin(p.after), "SELECT pg_promote()")
+}
+
+// grants is a grant of a key, as soon as there is one, and its token.
+func grants(t *testing.T, s store.Store, key string, lease store.LeaseID) (token int64) {
+	t.Helper()
+	ask := askFor(key, lease) // one attempt: the answer to a grant may be lost
+	poll(t, "a grant of "+key, func() bool {
+		answers, err := s.Acquire(t.Context(), []store.Ask{ask})
+		if err == nil {
+			token = answers[0].Token
+		}
+		return err == nil && answers[0].Outcome == store.Granted
+	})
+	return token
+}
 
 // Trap: the old primary is there again when the new one has long granted locks. It takes
 // connections, and stands first in the URL. Who has seen the new one does not go back: the
 // old one would say that it holds nothing of what it was granted meanwhile.
 func TestAnOldPrimaryIsRefused(t *testing.T) {
-	old, standby := pgtest.Start(t, pgtest.WithTCP()), pgtest.Start(t, pgtest.WithTCP())
-	url := old.NewDatabase(t)
-	config, err := pgx.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	after := standby.URL(config.Database)
-	if err := standby.Follow(old); err != nil {
-		t.Fatal(err)
-	}
-	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
-	s := startStore(t, strings.Replace(url, old.HostAndPort(), old.HostAndPort()+","+standby.HostAndPort(), 1), id)
-	lease := openLease(t, s, time.Hour)
-	grant := func(key string) {
-		t.Helper()
-		ask := askFor(key, lease) // one attempt: the answer to a grant may be lost
-		poll(t, "a grant of "+key, func() bool {
-			answers, err := s.Acquire(t.Context(), []store.Ask{ask})
-			return err == nil && answers[0].Outcome == store.Granted
+	for _, source := range []string{"timeline", "server"} {
+		t.Run(source, func(t *testing.T) {
+			p := newPair(t, refused[source])
+			s := startStore(t, p.both, restorer)
+			lease := openLease(t, s, time.Hour)
+			before := grants(t, s, "before", lease)
+			p.failOver(t, "before")
+			if token := grants(t, s, "meanwhile", lease); token < before+jump {
+				t.Errorf("token %d after %d", token, before)
+			}
+			if err := p.old.Again(); err != nil {
+				t.Fatal(err)
+			}
+			pgtest.Terminate(t, pgtest.Admin(p.after), "%locksidecar%")
+			grants(t, s, "afterwards", lease)
+			for _, key := range []string{"meanwhile", "afterwards"} {
+				if n := pgtest.Query[int64](t, p.after, "SELECT count(*) FROM locksidecar.locks WHERE key = $1", key); n != 1 {
+					t.Errorf("%q is not known to the new primary", key)
+				}
+			}
 		})
 	}
-	grant("before")
-	poll(t, "the standby has it", func() bool {
-		return pgtest.Query[int64](t, after, "SELECT count(*) FROM locksidecar.locks WHERE key = 'before'") == 1
-	})
-	old.Halt()
-	pgtest.Query[bool](t, after, "SELECT pg_promote()")
-	grant("meanwhile")
+}
 
-	if err := old.Again(); err != nil {
-		t.Fatal(err)
+// Trap: the new primary is lost, and the old one is to serve again as it was. Its tokens are behind.
+// A sidecar that has seen the later one grants nothing there, and neither do others once it has
+// been there, though they know of no other: until an operator has said so, and without a restart.
+func TestFailBack(t *testing.T) {
+	for _, source := range []string{"timeline", "server"} {
+		t.Run(source, func(t *testing.T) {
+			p := newPair(t, refused[source])
+			s := startStore(t, p.both, restorer)
+			lease := openLease(t, s, time.Hour)
+			grants(t, s, "before", lease)
+			names := []string{pgtest.Query[string](t, p.url, "SELECT source || ' ' || locksidecar.here(source, '') FROM locksidecar.meta")}
+			p.failOver(t, "before")
+			last := grants(t, s, "meanwhile", lease)
+			names = append(names, pgtest.Query[string](t, p.after, "SELECT source || ' ' || locksidecar.here(source, '') FROM locksidecar.meta"))
+			if source == "server" {
+				names = names[1:] // the old one is started again, and has another name then
+			}
+			p.standby.Halt()
+			if err := p.old.Again(); err != nil {
+				t.Fatal(err)
+			}
+
+			poll(t, "it says which they are, and what to do", func() bool {
+				if answers, err := s.Acquire(t.Context(), []store.Ask{askFor(uuid.NewString(), lease)}); err == nil && answers[0].Outcome == store.Granted {
+					t.Fatalf("the old primary grants %d, after %d", answers[0].Token, last)
+				}
+				why := s.Ready()
+				for _, part := range append(names, "locksidecar.restored()") {
+					if why == nil || !strings.Contains(why.Error(), part) {
+						return false
+					}
+				}
+				return true
+			})
+			poll(t, "the old primary knows", func() bool { return pgtest.Query[bool](t, p.url, "SELECT outdated FROM locksidecar.meta") })
+			fresh := backend{tb: t, url: p.url}.Open(store.Identity{Namespace: "n", Instance: "fresh", Pod: "p"})
+			t.Cleanup(fresh.Stop)
+			if err := fresh.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			poll(t, "who knows no other is told, too", func() bool {
+				return strings.Contains(fresh.Ready().Error(), "another sidecar saw a later one; if this one is meant to be the primary again, run `SELECT locksidecar.restored()`")
+			})
+
+			if token := pgtest.Query[int64](t, p.url, "SELECT locksidecar.restored()"); token <= last {
+				t.Errorf("token %d after %d", token, last)
+			}
+			for _, s := range []store.Store{s, fresh} {
+				awaitReady(t, s)
+				var lease store.LeaseID
+				poll(t, "a lease", func() bool {
+					lease = uuid.New()
+					return s.OpenLeases(t.Context(), []store.NewLease{{ID: lease, TTL: time.Hour}}) == nil
+				})
+				if token := grants(t, s, uuid.NewString(), lease); token <= last {
+					t.Errorf("token %d after %d", token, last)
+				}
+			}
+		})
 	}
-	pgtest.Terminate(t, after, "%locksidecar%")
-	grant("afterwards")
-	for _, key := range []string{"meanwhile", "afterwards"} {
-		if n := pgtest.Query[int64](t, after, "SELECT count(*) FROM locksidecar.locks WHERE key = $1", key); n != 1 {
-			t.Errorf("%q is not known to the new primary", key)
-		}
+}
+
+// A sidecar that is at work on the old primary, and knows no other, is told there, too, and loses
+// what it had with its leases.
+func TestWhoIsAtAnOldPrimaryIsTold(t *testing.T) {
+	s := newScene(t)
+	want(t, acquire(t, s, askFor("held", s.lease)), store.Granted)
+	began := pgtest.Query[int64](t, s.url, "SELECT began_token FROM locksidecar.meta")
+	exec(t, s.conn, "SELECT locksidecar.outdate(began_token, began_token + 1) FROM locksidecar.meta")
+	if r, err := s.Renew(t.Context(), []store.LeaseID{s.lease}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		t.Errorf("renewed: %+v, %v", r, err)
 	}
-	// Who knows the old one only has seen no other.
-	startStore(t, url, id)
+	if a, err := s.Acquire(t.Context(), []store.Ask{askFor("k", s.lease)}); !store.Unavailable(err) || store.OutcomeUnknown(err) {
+		t.Errorf("granted: %+v, %v", a, err)
+	}
+	poll(t, "it says so", func() bool { why := s.Ready(); return why != nil && strings.Contains(why.Error(), "is an old primary") })
+	if is := pgtest.Query[int64](t, s.url, "SELECT began_token FROM locksidecar.meta"); is != began {
+		t.Errorf("an epoch began with %d, the last one with %d", is, began)
+	}
+	exec(t, s.conn, "SELECT locksidecar.restored()")
+	awaitReady(t, s)
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+	want(t, acquire(t, s, askFor("held", openLease(t, s, time.Hour))), store.Held)
+}
+
+// What a sidecar says of a server that is not behind, or was restored meanwhile, changes nothing.
+func TestOnlyAnOlderCopyIsOutdated(t *testing.T) {
+	s := newScene(t)
+	for _, args := range []string{"began_token, began_token", "began_token, began_token - 1", "began_token - 1, began_token + 1"} {
+		exec(t, s.conn, "SELECT locksidecar.outdate("+args+") FROM locksidecar.meta")
+	}
+	if pgtest.Query[bool](t, s.url, "SELECT outdated FROM locksidecar.meta") {
+		t.Error("it is outdated")
+	}
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+}
+
+// A name leads to another database for a while, by mistake, whose epoch is later. The sidecar that
+// was there refuses the right one, for tokens would go back; the others go on there.
+func TestAnUnrelatedDatabaseOutdatesNone(t *testing.T) {
+	right, wrong := pgtest.Start(t, pgtest.WithTCP(), pgroles.Template()), pgtest.Start(t, pgtest.WithTCP(), pgroles.Template())
+	url, elsewhere := right.NewDatabase(t), wrong.NewDatabase(t)
+	if configOf(t, url).Database != configOf(t, elsewhere).Database {
+		t.Fatal("the databases have different names")
+	}
+	pgtest.Query[int64](t, pgtest.Admin(elsewhere), "SELECT locksidecar.restored()")
+	proxy := pgproxy.Start(t, elsewhere)
+	s := startStore(t, proxy.URL(), restorer)
+	proxy.Lead(t, url)
+	pgtest.Terminate(t, pgtest.Admin(elsewhere), "%locksidecar%")
+	poll(t, "it is refused", func() bool {
+		_, _ = s.Get(t.Context(), []string{"k"})
+		why := s.Ready()
+		return why != nil && strings.Contains(why.Error(), "is an old primary")
+	})
+	if pgtest.Query[bool](t, url, "SELECT outdated FROM locksidecar.meta") {
+		t.Error("it keeps others from the right database")
+	}
+	other := startStore(t, url, store.Identity{Namespace: "n", Instance: "other", Pod: "p"})
+	want(t, acquire(t, other, askFor("k", openLease(t, other, time.Hour))), store.Granted)
 }
 
 // The hosts of a URL are not copies of one server, by mistake. Nothing is granted on the
@@ -208,7 +356,7 @@ func TestTheEarFollowsTheStore(t *testing.T) {
 
 // What is wrong with a server after an outage is said, though there was no connection before, either.
 func TestAnOldPrimaryAfterAnOutageIsToldOf(t *testing.T) {
-	old, standby := pgtest.Start(t, pgtest.WithTCP()), pgtest.Start(t, pgtest.WithTCP())
+	old, standby := pgtest.Start(t, pgtest.WithTCP(), pgroles.Template()), pgtest.Start(t, pgtest.WithTCP())
 	url := old.NewDatabase(t)
 	if err := standby.Follow(old); err != nil {
 		t.Fatal(err)
@@ -229,6 +377,6 @@ func TestAnOldPrimaryAfterAnOutageIsToldOf(t *testing.T) {
 	proxy.Refuse(false)
 	poll(t, "it is refused", func() bool { return strings.Contains(s.Ready().Error(), "old primary") })
 	poll(t, "the log says it, and what to do", func() bool {
-		return strings.Contains(text.String(), "is an old primary") && strings.Contains(text.String(), "restart the sidecar")
+		return strings.Contains(text.String(), "is an old primary") && strings.Contains(text.String(), "locksidecar.restored()")
 	})
 }

@@ -27,8 +27,8 @@ const (
 	clients, keys = 16, 12
 
 	ttl = 2 * time.Second
-	// longestTTL is what clients ask for at most.
-	longestTTL = 2 * ttl
+	// longestTTL is the step in which sidecars keep what clients ask for at most: twice the TTL.
+	longestTTL = 5 * time.Second
 	// contending is how long the clients contend when the traces of the last fault are gone:
 	// only there the rules for calm times are judged.
 	contending = 10 * time.Second
@@ -40,7 +40,7 @@ const (
 
 // settings are the sidecars', without their prefix.
 var settings = map[string]string{
-	"TTL": ttl.String(), "STORE_TIMEOUT": "2s", "POLL_INTERVAL": "500ms", "DRAIN_TIMEOUT": "3s", "ALLOW_FORCE": "true",
+	"TTL": ttl.String(), "STORE_TIMEOUT": "2s", "POSTGRES_POLL_INTERVAL": "500ms", "DRAIN_TIMEOUT": "3s", "ALLOW_FORCE": "true",
 }
 
 // campaign is one run: a world, a load, faults, and a judgement.

@@ -25,8 +25,8 @@ func TestImage(t *testing.T) {
 	if config.User != "65532:65532" {
 		t.Errorf("user %q, want 65532:65532: a number, so that runAsNonRoot can be checked", config.User)
 	}
-	if !slices.Equal(config.Entrypoint, []string{"/locksidecar"}) || len(config.Cmd) > 0 {
-		t.Errorf("entrypoint %q, command %q", config.Entrypoint, config.Cmd)
+	if !slices.Equal(config.Entrypoint, []string{"/locksidecar"}) || !slices.Equal(config.Cmd, []string{"serve"}) {
+		t.Errorf("entrypoint %q, command %q, want locksidecar, which serves unless it is told something else", config.Entrypoint, config.Cmd)
 	}
 	if len(config.Volumes)+len(config.Ports) > 0 {
 		t.Errorf("volumes %v, ports %v: the pod says what it wants", config.Volumes, config.Ports)

@@ -15,7 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-const label = "locksidecar.dev/inject"
+const (
+	label                = "locksidecar.dev/inject"
+	containersAnnotation = "locksidecar.dev/containers"
+)
 
 var optedIn = map[string]string{label: "true"}
 
@@ -78,6 +81,10 @@ func TestAllWaysRefuseTheSamePods(t *testing.T) {
 	ns := namespace(t, nil)
 	said := map[string]string{ // in the refusal of inject, of the webhook, and of validate.yaml
 		"annotation-containers":            "annotation locksidecar.dev/containers ",
+		"annotation-cpu":                   `annotation locksidecar.dev/cpu is "0.5": it must be millicores from 1m to 99999m, or cores from 1 to 99`,
+		"annotation-memory":                `annotation locksidecar.dev/memory is "1Gi": it must be from 64Mi to 9999Mi, in Mi`,
+		"annotation-log-level":             `annotation locksidecar.dev/log-level is "trace": it must be debug, info, warn or error`,
+		"annotation-env":                   "must be lines of NAME=value, each name once",
 		"annotation-image":                 `annotation locksidecar.dev/image is "a b": it must be the name of an image`,
 		"annotation-namespace":             `annotation locksidecar.dev/namespace is "": it must be 1 to 255 letters`,
 		"annotation-secret":                `annotation locksidecar.dev/secret is "Locks": it must be the name of a Secret`,

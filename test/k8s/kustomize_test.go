@@ -51,7 +51,7 @@ var pods = map[string]string{
 	"bare": `
 containers: [{ name: one, image: app }]`,
 	"several": `
-initContainers: [{ name: prepare, image: app }, { name: proxy, image: app, restartPolicy: Always, env: [{ name: A, value: "1" }] }]
+initContainers: [{ name: prepare, image: app }, { name: proxy, image: app, env: [{ name: A, value: "1" }] }]
 containers:
   - { name: one, image: app, env: [{ name: A, value: "1" }, { name: B, valueFrom: { fieldRef: { fieldPath: metadata.name } } }] }
   - { name: two, image: app, volumeMounts: [{ name: data, mountPath: /data }] }

@@ -39,6 +39,12 @@ func TestValidationRefusesWhatIsNotProper(t *testing.T) {
 		{"ttl", annotate("ttl", "15"), `annotation locksidecar.dev/ttl is "15": it must be a duration from 500ms to 24h, such as 15s`},
 		{"ttl too short", annotate("ttl", "499ms"), `it must be a duration from 500ms`},
 		{"ttl too long", annotate("ttl", "24h0.1s"), `it must be a duration from 500ms`},
+		{"cpu", annotate("cpu", "0"), `annotation locksidecar.dev/cpu is "0": it must be millicores from 1m to 99999m, or cores from 1 to 99`},
+		{"memory", annotate("memory", "63Mi"), `annotation locksidecar.dev/memory is "63Mi": it must be from 64Mi to 9999Mi, in Mi`},
+		{"log level", annotate("log-level", "x"), `annotation locksidecar.dev/log-level is "x": it must be debug, info, warn or error`},
+		{"environment", annotate("env", "PATH=/"), `annotation locksidecar.dev/env must be lines of NAME=value, each name once`},
+		{"environment that is the injection's", annotate("env", "OTEL_RESOURCE_ATTRIBUTES=a=b"), `annotation locksidecar.dev/env must be lines`},
+		{"environment that is twice the same", annotate("env", "OTEL_A=1\nOTEL_A=2"), `annotation locksidecar.dev/env must be lines`},
 		{"namespace", annotate("namespace", "-"), `annotation locksidecar.dev/namespace is "-": it must be 1 to 255 letters, digits, '-', '.', '_', '/' or ':'`},
 		{"namespace's end", annotate("namespace", "a b"), `it must be 1 to 255 letters`},
 		{"containers", annotate("containers", "web,app,job"), `annotation locksidecar.dev/containers names "web", "job", which the pod does not have; its containers are app`},
@@ -89,9 +95,15 @@ func TestValidationRefusesWhatIsNotProper(t *testing.T) {
 			app["env"] = append(app["env"].(list), object{"name": "LOCKSIDECAR_SOCKET", "value": "/other"})
 		}, `container "app" must set LOCKSIDECAR_SOCKET to /run/locksidecar/locksidecar.sock`},
 		{"an init container", func(pod object) {
+			annotate("containers", "first,app")(pod)
 			spec := at(pod, "spec")
 			spec["initContainers"] = append(spec["initContainers"].(list), object{"name": "first", "image": "app"})
 		}, `container "first" must mount`},
+		{"nobody has the socket", func(pod object) {
+			delete(at(pod, "metadata"), "annotations")
+			delete(at(pod, "spec", "containers", 0), "env")
+			delete(at(pod, "spec", "containers", 0), "volumeMounts")
+		}, `no container has the socket: name those that get it with the annotation locksidecar.dev/containers`},
 		{"windows", func(pod object) {
 			spec := at(pod, "spec")
 			spec["os"] = object{"name": "windows"}

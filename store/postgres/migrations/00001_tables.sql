@@ -8,6 +8,25 @@
 CREATE FUNCTION locksidecar.mark(boolean) RETURNS text
 LANGUAGE sql IMMUTABLE AS 'SELECT gen_random_uuid()::text';
 
+-- here names the server that answers, so that another one is told from it, and the mark of
+-- its meta. By its timeline, which each promotion and each recovery begins anew; or by when it
+-- was started, which no two servers share, and which any role may ask: a primary that was
+-- merely restarted then looks like another server. By nothing: no other server is ever noticed.
+-- A branch of plpgsql that is not taken needs no right to what it would call.
+-- +goose StatementBegin
+CREATE FUNCTION locksidecar.here(source text, mark text) RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF source = 'timeline' THEN
+        RETURN substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) || mark;
+    ELSIF source = 'server' THEN
+        RETURN (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint || mark;
+    END IF;
+    RETURN mark;
+END
+$$;
+-- +goose StatementEnd
+
 -- What runs on this schema. One row.
 CREATE TABLE locksidecar.meta (
     one            boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -15,9 +34,17 @@ CREATE TABLE locksidecar.meta (
     schema_version integer NOT NULL,
     -- A sidecar that was built for an older schema than this one must not run.
     oldest_version integer NOT NULL,
-    -- Where locks were granted last: the timeline of the server, which changes with every
-    -- failover and every recovery of a backup, and the mark that this row had there.
-    epoch          text NOT NULL,
+    -- Where locks were granted last: what told that server from others, and the mark that
+    -- this row had there.
+    epoch          text NOT NULL DEFAULT '',
+    -- What tells servers from each other: see here. All sidecars must do it alike, so it is
+    -- chosen once, and changed by use_epoch_source.
+    source         text NOT NULL DEFAULT 'none' CHECK (source IN ('timeline', 'server', 'none')),
+    -- The tokens of this epoch are greater. Of two copies of this database that one is the
+    -- later where it is more.
+    began_token    bigint NOT NULL DEFAULT 0,
+    -- A sidecar has seen a later copy: here nothing is granted before an operator says so.
+    outdated       boolean NOT NULL DEFAULT false,
     -- A name for what is granted since then. Of two standbys that know nothing of each
     -- other, both may be promoted to the same timeline.
     history        uuid NOT NULL DEFAULT gen_random_uuid(),
@@ -27,8 +54,27 @@ CREATE TABLE locksidecar.meta (
     -- that in its epoch. An update of other columns leaves it as it is.
     mark           text GENERATED ALWAYS AS (locksidecar.mark(one)) STORED
 );
-INSERT INTO locksidecar.meta (schema_version, oldest_version, epoch) VALUES (1, 1, '');
-UPDATE locksidecar.meta SET epoch = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) || mark;
+INSERT INTO locksidecar.meta (schema_version, oldest_version) VALUES (1, 1);
+
+-- The source is the first that the server answers. Amazon Aurora refuses its timeline, but for
+-- wal_level = logical, and whether a failover changes it there is not known.
+-- +goose StatementBegin
+DO $$
+DECLARE
+    candidate text;
+BEGIN
+    FOREACH candidate IN ARRAY ARRAY['timeline', 'server', 'none'] LOOP
+        CONTINUE WHEN candidate = 'timeline' AND EXISTS (SELECT FROM pg_proc WHERE proname = 'aurora_version');
+        BEGIN
+            UPDATE locksidecar.meta SET source = candidate, epoch = locksidecar.here(candidate, mark);
+            EXIT;
+        EXCEPTION WHEN OTHERS THEN
+            RAISE LOG 'locksidecar: the server does not answer what epochs by % need: %', candidate, SQLERRM;
+        END;
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
 
 -- A lease says "alive until expires_at". A missing lease is dead, and ids are
 -- never used again, so death is final. Half of each page is left free, and
@@ -58,17 +104,21 @@ CREATE TABLE locksidecar.leases (
     -- bind:ttl lock's, or that of a lock with a min_hold. Null: it may hold any.
     namespace  text COLLATE "C",
     key        text COLLATE "C"
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 50, vacuum_truncate = off);
 
 -- A row per key. The key is held while lease_id names a lease that exists and has
 -- not expired by this database's clock. A row whose lease_id is null is free; the
 -- columns of the holder then tell of the last grant, and grant_id says how it
 -- ended: null when it was released, not null when its lease died. (A lock whose lease
 -- stands because it was released has no grant_id either.) Rows of free
--- keys stay for a day, because a token could otherwise be overtaken: it may be
+-- keys stay for an hour, because a token could otherwise be overtaken: it may be
 -- drawn before a statement waits. No foreign key and no second index: both make
--- every grant dearer. Half of each page is left free: when all that a batch inserted into
+-- every grant dearer, so the sweep reads the table page by page (see sweep_step). Half of each page is left free: when all that a batch inserted into
 -- a page is released by one statement, these updates are HOT, too.
+--
+-- The room of deleted rows is used again only after a vacuum. It comes when a twentieth of the
+-- table is dead, instead of a fifth. It does not cut off the empty end of a table, because it
+-- would lock out all sessions meanwhile.
 CREATE TABLE locksidecar.locks (
     namespace   text COLLATE "C" NOT NULL,
     key         text COLLATE "C" NOT NULL,
@@ -93,8 +143,12 @@ CREATE TABLE locksidecar.locks (
     traceparent text NOT NULL DEFAULT '',
     handed_by   text NOT NULL DEFAULT '',
     freed_at    timestamptz,
+    -- No waiter of this key with an id up to this one waits any more. Queries of the queue begin
+    -- behind it: while somebody's old snapshot is open, the rows that were served before stay in
+    -- the index, and each hand-off would pass over all of them.
+    served      bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (namespace, key)
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 50, vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.05);
 
 -- The queues. The order of a key's queue is the order of the ids: who inserts a
 -- waiter has locked the lock row. A row with an outcome waits no more: it is there so
@@ -122,7 +176,7 @@ CREATE TABLE locksidecar.waiters (
     result      text,
     -- Namespaces know nothing of each other: the same request may come in two.
     UNIQUE (namespace, grant_id)
-);
+) WITH (vacuum_truncate = off);
 -- The key comes first, or a plan that was made while the table was small could look for a
 -- grant_id with this index, and read all that wait in the namespace.
 CREATE INDEX waiters_queue ON locksidecar.waiters (key, namespace, id);
@@ -136,3 +190,4 @@ CREATE SEQUENCE locksidecar.tokens AS bigint CACHE 1;
 -- too: see new_epoch.
 SELECT setval('locksidecar.tokens',
     floor(extract(epoch FROM clock_timestamp() - timestamptz '2020-01-01 00:00:00Z') * (1 << 20))::bigint - (1 << 30));
+UPDATE locksidecar.meta SET began_token = (SELECT last_value FROM locksidecar.tokens);

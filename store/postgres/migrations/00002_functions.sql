@@ -23,7 +23,7 @@
 CREATE FUNCTION locksidecar.in_epoch() RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF (SELECT epoch = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) || mark FROM locksidecar.meta) THEN
+    IF (SELECT epoch = locksidecar.here(source, mark) FROM locksidecar.meta) THEN
         RETURN true;
     END IF;
     RAISE EXCEPTION 'the server was promoted, or restored, since it last granted a lock' USING ERRCODE = 'LS001';
@@ -51,7 +51,8 @@ $$;
 -- tokens jump, for a few that were granted may not have reached this server: far
 -- beyond what can be granted meanwhile, and also beyond where another standby that
 -- was promoted before may have jumped to. It returns whether there was anything to
--- do. It may do what the sidecar's role may not: set the sequence.
+-- do, and fails with LS004 where a later copy of the database was seen: see outdate. It may do what
+-- the sidecar's role may not: set the sequence.
 -- +goose StatementBegin
 CREATE FUNCTION locksidecar.new_epoch() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -59,11 +60,16 @@ DECLARE
     here text;
     known text;
     since timestamptz;
+    later boolean;
+    first bigint;
 BEGIN
-    SELECT epoch, substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) || mark, began INTO known, here, since
+    SELECT epoch, locksidecar.here(source, mark), began, outdated INTO known, here, since, later
     FROM locksidecar.meta FOR UPDATE;
     IF NOT FOUND THEN -- else each statement would come here, and tokens jump each time
         RAISE EXCEPTION 'the table locksidecar.meta is empty; it must have one row';
+    END IF;
+    IF later THEN
+        RAISE EXCEPTION 'the server is an old primary: a sidecar has seen a later one' USING ERRCODE = 'LS004';
     END IF;
     IF known = here THEN
         RETURN false;
@@ -78,31 +84,59 @@ BEGIN
     SET expires_at = greatest(expires_at,
         clock_timestamp() + CASE WHEN renewed THEN ttl ELSE least(ttl, interval '1 minute') END)
     FROM due WHERE l.id = due.id;
-    UPDATE locksidecar.meta SET epoch = here, history = gen_random_uuid(), began = clock_timestamp();
-    -- Last, for a rollback does not take it back. 2^20 for each second since 2020: no
-    -- server grants a million locks a second, and 2^53, the last number that readers
-    -- of JSON know exactly, is 270 years away. Soon after another jump tokens are ahead of
-    -- that clock, so that two standbys that know nothing of each other would jump to the
+    -- 2^20 for each second since 2020: no server grants a million locks a second, and 2^53, the
+    -- last number that readers of JSON know exactly, is 270 years away. Soon after another jump
+    -- tokens are ahead of that clock, so that two standbys that know nothing of each other would jump to the
     -- same; but they are not promoted in the same moment of this history.
-    PERFORM setval('locksidecar.tokens', greatest(
+    first := greatest(
         (SELECT last_value FROM locksidecar.tokens) + (1 << 30)
             + floor(extract(epoch FROM greatest(clock_timestamp() - since, interval '0')) * (1 << 20))::bigint,
-        floor(extract(epoch FROM clock_timestamp() - timestamptz '2020-01-01 00:00:00Z'))::bigint << 20));
+        floor(extract(epoch FROM clock_timestamp() - timestamptz '2020-01-01 00:00:00Z'))::bigint << 20);
+    UPDATE locksidecar.meta
+    SET epoch = here, history = gen_random_uuid(), began = clock_timestamp(), began_token = first;
+    PERFORM setval('locksidecar.tokens', first); -- last, for a rollback does not take it back
     RETURN true;
 END
 $$;
 -- +goose StatementEnd
 
 -- restored begins a new epoch, for an operator who has put an older copy of the server's
--- files in its place: nothing here shows that. It returns a token that is greater than all
+-- files in its place, for nothing here shows that; or who lets a primary that was left serve
+-- again. It returns a token that is greater than all
 -- that were granted; later ones are greater still. Sidecars' roles may not write meta.
 -- +goose StatementBegin
 CREATE FUNCTION locksidecar.restored() RETURNS bigint
 LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE locksidecar.meta SET one = true; -- which gives it another mark
+    UPDATE locksidecar.meta SET one = true, outdated = false; -- which gives it another mark
     PERFORM locksidecar.new_epoch();
     RETURN nextval('locksidecar.tokens');
+END
+$$;
+-- +goose StatementEnd
+
+-- outdate is for who has seen a later copy of this database than this one, whose epoch began
+-- with the token known: nothing is granted here any more, neither to those who know of no
+-- other, until restored. It may do what the sidecar's role may not: write meta.
+-- +goose StatementBegin
+CREATE FUNCTION locksidecar.outdate(known bigint, later bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE locksidecar.meta SET outdated = true, epoch = ''
+    WHERE NOT outdated AND began_token = known AND known < later;
+END
+$$;
+-- +goose StatementEnd
+
+-- use_epoch_source changes by what servers are told from each other, for an operator: 'timeline',
+-- 'server' or 'none'. It begins a new epoch, and fails where the server does not answer that.
+-- Sidecars' roles may not write meta.
+-- +goose StatementBegin
+CREATE FUNCTION locksidecar.use_epoch_source(named text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE locksidecar.meta SET source = named;
+    PERFORM locksidecar.new_epoch();
 END
 $$;
 -- +goose StatementEnd
@@ -184,6 +218,7 @@ LANGUAGE sql STABLE AS $$
         SELECT q.id, q.grant_id, o.instance
         FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
         WHERE q.namespace = ns AND q.key = k AND q.outcome IS NULL
+        AND q.id > (SELECT served FROM locksidecar.locks WHERE namespace = ns AND key = k)
         AND o.expires_at > clock_timestamp() AND NOT o.standing
         ORDER BY q.id LIMIT most
     ) f
@@ -195,7 +230,7 @@ $$;
 -- is null when the lease on which the lock rides stayed as it was.
 --
 -- by_release is the trace context of the release that hands the key over, empty if none
--- does.
+-- does. w.id is null unless all waiters before this one are gone.
 --
 -- With a min_hold, that lease lives at least until the hold is over. It is used for
 -- this lock alone, and the caller has locked it: nobody has buried it.
@@ -227,8 +262,8 @@ BEGIN
     SET lease_id = rides_on, token = nextval('locksidecar.tokens'), grant_id = w.grant_id,
         contended = EXISTS (
             SELECT FROM locksidecar.waiters q
-            WHERE q.namespace = w.namespace AND q.key = w.key AND q.outcome IS NULL),
-        stopping = NULL, stop_reason = NULL, session = w.session, owner = w.owner, acquired_at = give.acquired_at,
+            WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > greatest(l.served, w.id) AND q.outcome IS NULL),
+        served = greatest(l.served, w.id), stopping = NULL, stop_reason = NULL, session = w.session, owner = w.owner, acquired_at = give.acquired_at,
         data = w.data, traceparent = w.traceparent, handed_by = by_release, freed_at = NULL
     WHERE l.namespace = w.namespace AND l.key = w.key
     RETURNING l.token INTO give.token;
@@ -335,7 +370,8 @@ BEGIN
         END IF;
 
         IF l.lease_id IS NULL OR (h.id IS NULL AND NOT (l.contended AND EXISTS (
-            SELECT FROM locksidecar.waiters q WHERE q.namespace = ns AND q.key = w.key AND q.outcome IS NULL)))
+            SELECT FROM locksidecar.waiters q
+            WHERE q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL)))
         THEN
             ask.state := 'granted';
             IF l.lease_id IS NOT NULL AND l.grant_id IS NOT NULL THEN
@@ -353,7 +389,7 @@ BEGIN
             IF counted IS DISTINCT FROM a.key THEN -- once for all who come together: a line may be long
                 counted := a.key;
                 SELECT count(*) INTO line FROM locksidecar.waiters q
-                WHERE q.namespace = ns AND q.key = w.key AND q.outcome IS NULL;
+                WHERE q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL;
             END IF;
             IF may_wait THEN
                 p := locksidecar.stand_in_line(l, w, line);
@@ -399,11 +435,14 @@ BEGIN
         VALUES (w.grant_id, w.namespace, w.key, w.lease_id, w.ttl, w.min_hold, w.skip,
             w.session, w.owner, w.data, w.traceparent)
         ON CONFLICT (namespace, grant_id) DO NOTHING RETURNING id INTO its_id;
-        IF FOUND AND NOT again THEN
+        IF its_id <= l.served THEN -- somebody has set the sequence of the ids back
+            UPDATE locksidecar.locks SET served = 0 WHERE namespace = l.namespace AND key = l.key;
+        END IF;
+        IF its_id IS NOT NULL AND NOT again THEN
             place := ahead + 1;
             RETURN;
         END IF;
-        EXIT WHEN FOUND;
+        EXIT WHEN its_id IS NOT NULL;
         again := true;
         SELECT id INTO its_id FROM locksidecar.waiters
         WHERE namespace = w.namespace AND grant_id = w.grant_id AND lease_id = w.lease_id;
@@ -414,7 +453,7 @@ BEGIN
     END LOOP;
     place := (
         SELECT count(*) FROM locksidecar.waiters q
-        WHERE q.namespace = w.namespace AND q.key = w.key AND q.outcome IS NULL AND q.id <= its_id);
+        WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > l.served AND q.id <= its_id AND q.outcome IS NULL);
 END
 $$;
 -- +goose StatementEnd
@@ -481,9 +520,10 @@ BEGIN
         -- Its lease is locked: from here on it cannot be buried.
         SELECT q AS waiter, o AS lease, EXISTS (
             SELECT FROM locksidecar.waiters p
-            WHERE p.namespace = l.namespace AND p.key = l.key AND p.id < q.id AND p.outcome IS NULL) AS passes INTO next
+            WHERE p.namespace = l.namespace AND p.key = l.key AND p.id > l.served AND p.id < q.id AND p.outcome IS NULL) AS passes
+        INTO next
         FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
-        WHERE q.namespace = l.namespace AND q.key = l.key AND q.outcome IS NULL
+        WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL
         AND o.expires_at > clock_timestamp() AND NOT o.standing
         ORDER BY q.id LIMIT 1 FOR KEY SHARE OF o;
         EXIT WHEN NOT FOUND;
@@ -493,7 +533,8 @@ BEGIN
         CONTINUE WHEN NOT FOUND; -- it cancelled
         IF next.passes THEN
             SELECT array_agg(DISTINCT q.lease_id) INTO expired FROM locksidecar.waiters q
-            WHERE q.namespace = l.namespace AND q.key = l.key AND q.id < w.id AND q.outcome IS NULL;
+            WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.id < w.id AND q.outcome IS NULL;
+            w.id := NULL;
         END IF;
 
         PERFORM locksidecar.end_lease(held);
@@ -512,10 +553,10 @@ BEGIN
         RETURN;
     END LOOP;
 
-    DELETE FROM locksidecar.waiters q WHERE q.namespace = l.namespace AND q.key = l.key
+    DELETE FROM locksidecar.waiters q WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served
     AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = q.lease_id AND NOT o.standing);
     SELECT array_agg(DISTINCT q.lease_id) INTO expired FROM locksidecar.waiters q
-    WHERE q.namespace = l.namespace AND q.key = l.key AND q.outcome IS NULL;
+    WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL;
     IF expired IS NOT NULL THEN
         outcome := 'expired';
         RETURN;
@@ -660,7 +701,7 @@ BEGIN
 
         IF c.success AND release.state = 'holds' AND l.contended THEN
             UPDATE locksidecar.waiters q SET outcome = 'success', result = c.result
-            WHERE q.namespace = ns AND q.key = c.key AND q.skip AND q.outcome IS NULL;
+            WHERE q.namespace = ns AND q.key = c.key AND q.id > l.served AND q.skip AND q.outcome IS NULL;
         END IF;
         IF release.state = 'holds' AND s.hold_until > clock_timestamp() AND NOT c.at_once THEN
             release.outcome := 'stands';
@@ -755,7 +796,7 @@ BEGIN
             s.id, s.instance, s.pod, s.renewed, s.standing, l.session, l.owner, l.data, l.traceparent,
             l.stopping, l.stop_reason, l.grant_id,
             (SELECT count(*)::integer FROM locksidecar.waiters q
-                WHERE q.namespace = ns AND q.key = c.key AND q.outcome IS NULL),
+                WHERE q.namespace = ns AND q.key = c.key AND q.id > l.served AND q.outcome IS NULL),
             amend.hints, amend.hint_instances;
     END LOOP;
 END

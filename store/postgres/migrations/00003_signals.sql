@@ -1,5 +1,6 @@
 -- What holders are asked for, and who watches which keys. Both belong to leases, and
--- are forgotten when these are dead: with the burial, or by the sweep.
+-- are forgotten when these are dead. A signal goes with its lease, in one transaction; a
+-- watcher goes with the burial. The sweep deletes what was locked then.
 
 -- +goose Up
 
@@ -17,6 +18,24 @@ CREATE TABLE locksidecar.signals (
     requested_at timestamptz NOT NULL
 );
 CREATE INDEX signals_lease ON locksidecar.signals (lease_id, key);
+
+-- Leases are deleted in several places: the trigger sees to it that none of them leaves a signal
+-- behind. An insertion has locked the lease FOR KEY SHARE before, so a deletion waits for it, and
+-- the trigger, which looks afterwards, sees the row. It waits for no signal: a foreign key would,
+-- and one that is locked would hold up all leases of a batch. A signal that is locked is being
+-- acknowledged; if that fails, the sweep deletes it.
+-- +goose StatementBegin
+CREATE FUNCTION locksidecar.drop_signals() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM locksidecar.signals
+    WHERE id IN (SELECT id FROM locksidecar.signals WHERE lease_id = OLD.id FOR UPDATE SKIP LOCKED);
+    RETURN NULL;
+END
+$$;
+-- +goose StatementEnd
+CREATE TRIGGER drop_signals AFTER DELETE ON locksidecar.leases
+FOR EACH ROW EXECUTE FUNCTION locksidecar.drop_signals();
 
 -- Which instances hear what happens to a key: those of these leases. locks.watched says
 -- that there are any.

@@ -17,7 +17,7 @@ WITH own AS MATERIALIZED (
     WHERE (by_ttl OR lease_id IN (SELECT id FROM own))
     AND (SELECT found.lease_id FROM locksidecar.locks found
         WHERE found.namespace = $1 AND found.key = a.key) IS NULL
-    AND (SELECT clock_timestamp() < $14 AND epoch = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) || mark
+    AND (SELECT clock_timestamp() < $14 AND epoch = locksidecar.here(source, mark)
         FROM locksidecar.meta WHERE oldest_version <= :schema_version)
     ORDER BY key COLLATE "C"
     ON CONFLICT (namespace, key) DO UPDATE

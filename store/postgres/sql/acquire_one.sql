@@ -15,7 +15,7 @@ FROM locksidecar.leases own
 WHERE own.id = $3 AND own.expires_at > clock_timestamp() AND NOT own.standing
 AND (SELECT lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = $2) IS NULL
 AND clock_timestamp() < $9
-AND (SELECT epoch = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) || mark FROM locksidecar.meta WHERE oldest_version <= :schema_version)
+AND (SELECT epoch = locksidecar.here(source, mark) FROM locksidecar.meta WHERE oldest_version <= :schema_version)
 ON CONFLICT (namespace, key) DO UPDATE
 SET lease_id = excluded.lease_id, token = nextval('locksidecar.tokens'), grant_id = excluded.grant_id,
     stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,

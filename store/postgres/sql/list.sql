@@ -5,7 +5,7 @@ SELECT l.key,
     l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.standing,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id,
     CASE WHEN l.contended THEN (
-        SELECT count(*)::integer FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = l.key AND q.outcome IS NULL) ELSE 0 END AS waiting
+        SELECT count(*)::integer FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting
 FROM locksidecar.locks l
 JOIN locksidecar.leases s ON s.id = l.lease_id AND s.expires_at > clock_timestamp()
 WHERE l.namespace = $1 AND l.key > $2 AND l.key >= $3 AND l.key < $4

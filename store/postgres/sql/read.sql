@@ -12,7 +12,7 @@ SELECT a.ord::integer,
     l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.standing,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id,
     CASE WHEN l.contended THEN (
-        SELECT count(*)::integer FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key AND q.outcome IS NULL) ELSE 0 END AS waiting
+        SELECT count(*)::integer FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting
 FROM unnest($2::text[], $3::uuid[], $4::uuid[]) WITH ORDINALITY AS a (key, lease_id, grant_id, ord)
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key = a.key OFFSET 0) l ON true
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s ON true

@@ -153,6 +153,15 @@ var bad = map[string]struct{ broken, text string }{
 		x line 30-31 l1:7 l2:x-3
 		h release 70-75 done t1
 		b release 85-90 done t2`},
+	"one of several is overtaken, and somebody broke a key of nobody's": {"fifo", `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-100 granted t3 u500 w-1 g7
+		a acquire 20-100 granted t4 u500 w-1 g7 kj
+		b acquire 21-80 granted t2 u500 w-1
+		x line 30-31 l1:7 l2:x-4
+		c force 40-45 done ki
+		h release 70-75 done t1
+		b release 85-90 done t2`},
 	"who asked again is overtaken": {"fifo", `
 		h acquire 0-10 granted t1 u500
 		a acquire 20-100 granted t3 u500 w-1 s- r1

@@ -16,8 +16,9 @@ import (
 // kept for as long as its lease: who was seen in another one under the same lease has
 // lost it for no reason.
 //
-// Not judged is what a fault reaches, nor where somebody breaks the lock: then who had it
-// asks again before anybody was told, and a call for several gets in line once more.
+// The rule does not judge the time of a fault, nor the time when somebody breaks the lock: its
+// holder asks again before anybody was told. The same is true for a call for several keys when
+// somebody breaks any of them: it hands the others back and goes to the end of their lines.
 func fifo(h *arranged) (broken []Violation) {
 	for _, k := range h.keys {
 		l := h.lineOf(k)
@@ -108,7 +109,7 @@ func (l *line) judge(op history.Op) (broken []Violation) {
 			find("it was told that it has the lock, and stands in line", grant, op)
 			continue
 		}
-		if to := max(grant.Return, before.Return); before.ID != "" && l.h.calm(op.Call, to) && !meets(l.k.forced, op.Call, to) {
+		if to := max(grant.Return, before.Return); before.ID != "" && l.h.calm(op.Call, to) && !l.forced(before, grant, op.Call, to) {
 			l.h.counts.Ordered++
 			if grant.Token < before.Token {
 				find("the first of these stood in line before the second, and got the lock after it", before, grant, op)
@@ -117,4 +118,10 @@ func (l *line) judge(op history.Op) (broken []Violation) {
 		before = grant
 	}
 	return broken
+}
+
+// forced tells whether somebody may have broken the key in that time, or another key of one of
+// the two calls.
+func (l *line) forced(a, b history.Op, from, to int64) bool {
+	return meets(l.k.forced, from, to) || meets(l.h.groupForced[a.Group], from, to) || meets(l.h.groupForced[b.Group], from, to)
 }

@@ -133,6 +133,15 @@ var good = map[string]string{
 		b acquire 21- w-1
 		x line 30-31 l1:7@a l2:x-2@a
 		x line 40-41 l2:x-2@a l3:7@a`,
+	"a call for several lost another key by force, and stands in line again": `
+		h acquire 0-10 granted t1 u500
+		a acquire 20-100 granted t3 u500 w-1 g7
+		a acquire 20-100 granted t4 u500 w-1 g7 kj
+		b acquire 21-80 granted t2 u500 w-1
+		x line 30-31 l1:7 l2:x-4
+		c force 40-45 done kj
+		h release 70-75 done t1
+		b release 85-90 done t2`,
 	"a place that was lost with its lease": `
 		h acquire 0-10 granted t1 u500
 		a acquire 20-100 granted t3 u500 w-1

@@ -29,7 +29,10 @@ type arranged struct {
 	slow []span
 	// unpromised is when exclusion was not promised.
 	unpromised []span
-	counts     Counts
+	// groupForced are the times when somebody broke one of the keys of a call for several, by
+	// the call's name.
+	groupForced map[string][]span
+	counts      Counts
 }
 
 type span struct{ from, to int64 }
@@ -102,8 +105,14 @@ func arrange(ops []history.Op, rules Rules) *arranged {
 	slices.SortFunc(h.keys, func(a, b *keyHistory) int { return cmp.Compare(a.key, b.key) })
 	e := endings(ops)
 	h.unpromised = e.unpromised
+	h.groupForced = make(map[string][]span)
 	for _, k := range h.keys {
 		k.arrange(h, e)
+		for _, op := range k.ops {
+			if op.Kind == history.Acquire && op.Group != "" {
+				h.groupForced[op.Group] = append(h.groupForced[op.Group], k.forced...)
+			}
+		}
 	}
 	return h
 }

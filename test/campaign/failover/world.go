@@ -21,7 +21,7 @@ const (
 )
 
 var settings = map[string]string{
-	"TTL": ttl.String(), "STORE_TIMEOUT": storeTimeout.String(), "POLL_INTERVAL": "500ms", "ALLOW_FORCE": "true", "DRAIN_TIMEOUT": "3s",
+	"TTL": ttl.String(), "STORE_TIMEOUT": storeTimeout.String(), "POSTGRES_POLL_INTERVAL": "500ms", "ALLOW_FORCE": "true", "DRAIN_TIMEOUT": "3s",
 }
 
 // pooled is the place of the sidecar behind the PgBouncer, loginRetry how long that waits

@@ -43,7 +43,7 @@ func (c *client) wait() int64 {
 	return waits[c.rng.IntN(len(waits))]
 }
 
-// ttl chooses a TTL of its own. Sessions have a lease for each, so there are not many.
+// ttl chooses a TTL of its own.
 func (c *client) ttl() int64 {
 	ttl := c.cfg.TTL.Milliseconds()
 	return max(500, []int64{0, ttl / 2, 2 * ttl}[c.rng.IntN(3)])

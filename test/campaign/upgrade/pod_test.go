@@ -56,7 +56,7 @@ func (p *pod) command(binary string, args ...string) *exec.Cmd {
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	for name, value := range map[string]string{
 		"STORE_URL": p.database, "SOCKET": p.socket, "POD": p.name, "LOG_FORMAT": "text",
-		"TTL": p.ttl.String(), "DRAIN_TIMEOUT": drain.String(), "STORE_TIMEOUT": "2s", "POLL_INTERVAL": "500ms",
+		"TTL": p.ttl.String(), "DRAIN_TIMEOUT": drain.String(), "STORE_TIMEOUT": "2s", "POSTGRES_POLL_INTERVAL": "500ms",
 	} {
 		cmd.Env = append(cmd.Env, "LOCKSIDECAR_"+name+"="+value)
 	}

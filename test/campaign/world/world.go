@@ -51,7 +51,7 @@ func Start(tb testing.TB, c Config) *World {
 	database := w.Postgres.SidecarURL()
 	if c.Pooled {
 		c.Settings = maps.Clone(c.Settings)
-		c.Settings["LISTEN_URL"] = database
+		c.Settings["POSTGRES_LISTEN_URL"] = database
 		database = w.Postgres.cluster.Pooler(tb, database, poolSize)
 	}
 	server := newToxiproxy()

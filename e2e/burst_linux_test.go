@@ -1,0 +1,87 @@
+package e2e
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+)
+
+// lastInLine is the data of the waiter that is served last.
+const lastInLine = "SELECT coalesce(data, '') FROM locksidecar.waiters ORDER BY id DESC LIMIT 1"
+
+// TestBurstStandsInLineInOrder: 300 calls come for one free key at the same time. They stand in
+// line after a few statements, and a call that comes 5 ms later is served last.
+func TestBurstStandsInLineInOrder(t *testing.T) {
+	for name, heldElsewhere := range map[string]bool{"free": false, "held elsewhere": true} {
+		t.Run(name, func(t *testing.T) { burst(t, heldElsewhere) })
+	}
+}
+
+func burst(t *testing.T, heldElsewhere bool) {
+	const (
+		calls   = 300
+		most    = 5 // statements
+		waiting = `{"wait_ms":-1}`
+	)
+	o, url := onPostgres(t)
+	o = o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll})
+	s := start(t, o)
+	warm := dial(t, s.socket)
+	warm.acquire("warm", "") // the lease is open
+	s.hears()
+	looked(t, url, 1)
+	queued := int64(calls)
+	if heldElsewhere {
+		other := start(t, o)
+		dial(t, other.socket).acquire("burst", "")
+		other.hears()
+		looked(t, url, 2)
+		queued++
+	}
+
+	apps := make([]*app, calls)
+	for i := range apps {
+		apps[i] = dial(t, s.socket)
+	}
+	late := dial(t, s.socket)
+	cluster.ResetStatements(t, url)
+	s.signal(syscall.SIGSTOP)
+	for _, a := range apps {
+		a.send("PUT", lockPath("burst"), waiting)
+	}
+	s.signal(syscall.SIGCONT)
+	for _, a := range apps {
+		awaitRead(t, a)
+	}
+	time.Sleep(5 * time.Millisecond) // so much later
+	late.send("PUT", lockPath("burst"), `{"wait_ms":-1,"data":"late"}`)
+	queueOf(t, url, queued)
+	if n := cluster.Statements(t, url, anyStatement); n > most {
+		t.Errorf("%d statements until %d calls stand in line, want at most %d", n, calls, most)
+	} else {
+		t.Logf("%d statements", n)
+	}
+	if last := pgtest.Query[string](t, url, lastInLine); last != `"late"` {
+		t.Errorf("the last in line is %q, want the call that came last", last)
+	}
+}
+
+// awaitRead waits until the sidecar has read what was sent.
+func awaitRead(t *testing.T, a *app) {
+	t.Helper()
+	raw, err := a.Conn.(syscall.Conn).SyscallConn() //nolint:forcetypeassert // a Unix socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the sidecar to read a request", func() bool {
+		unread := -1
+		if err := raw.Control(func(fd uintptr) { unread, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }); err != nil {
+			t.Fatal(err)
+		}
+		return unread == 0
+	})
+}

@@ -1,0 +1,62 @@
+package inject
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+const (
+	maxEnv     = 4 << 10 // bytes of the annotation
+	maxEnvSize = 32      // variables
+	envRule    = "lines of NAME=value, each name once, at most 32 lines and 4096 bytes of ASCII; a name is OTEL_… (but not " +
+		"OTEL_RESOURCE_ATTRIBUTES), or LOCKSIDECAR_ with RENEW_INTERVAL, STORE_TIMEOUT, CACHE_SIZE, CACHE_TTL, BATCH_MAX, " +
+		"MAX_SESSIONS, MAX_LOCKS_PER_SESSION, MAX_WAITERS, MAX_BODY, DRAIN_TIMEOUT or LOG_FORMAT"
+)
+
+// envLine has no variable with which a pod would change what the operator decides: where the
+// store is, who may ask the sidecar, and what it may do. The range in its end is all of
+// printable ASCII.
+//
+//nolint:gocritic // badRegexp: meant so
+var envLine = regexp.MustCompile(`^(OTEL_[A-Z0-9_]+|LOCKSIDECAR_(RENEW_INTERVAL|STORE_TIMEOUT|CACHE_SIZE|CACHE_TTL|BATCH_MAX|` +
+	`MAX_SESSIONS|MAX_LOCKS_PER_SESSION|MAX_WAITERS|MAX_BODY|DRAIN_TIMEOUT|LOG_FORMAT))=[ -~]*$`)
+
+// variablesIn reads the lines of EnvAnnotation. Empty lines do not count.
+func variablesIn(text string) []Variable {
+	var found []Variable
+	for line := range strings.SplitSeq(text, "\n") {
+		if line != "" {
+			name, value, _ := strings.Cut(line, "=")
+			found = append(found, Variable{name, value})
+		}
+	}
+	return found
+}
+
+func rightEnv(text string) bool {
+	var names []string
+	for line := range strings.SplitSeq(text, "\n") {
+		name, _, _ := strings.Cut(line, "=")
+		switch {
+		case line == "":
+			continue
+		case !envLine.MatchString(line), name == "OTEL_RESOURCE_ATTRIBUTES", slices.Contains(names, name):
+			return false
+		}
+		names = append(names, name)
+	}
+	return len(text) <= maxEnv && len(names) > 0 && len(names) <= maxEnvSize
+}
+
+// furtherVariables are those of the pod's annotations, and behind them the injector's own. A
+// name that the injector has, too, is the injector's.
+func furtherVariables(s settings, o Options) []Variable {
+	var found []Variable
+	for _, v := range s.env {
+		if !slices.ContainsFunc(o.Env, func(own Variable) bool { return own.Name == v.Name }) {
+			found = append(found, v)
+		}
+	}
+	return append(found, o.Env...)
+}

@@ -1,0 +1,53 @@
+package inject
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// foreign are the names of containers that well-known injectors add. Another injector counts
+// only if it comes after this one: then its containers are not in ContainersAnnotation.
+var foreign = regexp.MustCompile(`^(istio-(proxy|init|validation)|linkerd-(proxy|init|network-validator|debug)|vault-agent(-init)?|` +
+	`kuma-(sidecar|init|validation)|consul-(dataplane|connect-inject-init)|daprd|cloud-sql-proxy)$`)
+
+// ownContainers are the names of the containers that get the socket where no annotation names
+// them: the pod's own, without sidecars.
+func ownContainers(spec object) ([]string, error) {
+	var names []string
+	all := apps(spec)
+	for _, a := range all {
+		name := a.name()
+		if name == "" || strings.Contains(name, ",") {
+			return nil, fmt.Errorf("%s has no proper name", a.path)
+		}
+		native := a.init && a.object["restartPolicy"] == "Always"
+		if !native && !foreign.MatchString(name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 && len(all) > 0 {
+		return nil, errors.New("the pod has no container but sidecars: name those that get the socket with the annotation " + ContainersAnnotation)
+	}
+	return names, nil
+}
+
+// noteContainers writes down which containers get the socket, so that a container that comes
+// later, from another injector, does not.
+func noteContainers(pod object, names []string) {
+	if len(names) == 0 {
+		return
+	}
+	metadata := objectIn(pod, "metadata")
+	if metadata == nil {
+		metadata = object{}
+		pod["metadata"] = metadata
+	}
+	annotations := objectIn(metadata, "annotations")
+	if annotations == nil {
+		annotations = object{}
+		metadata["annotations"] = annotations
+	}
+	annotations[ContainersAnnotation] = strings.Join(names, ",")
+}

@@ -1,0 +1,77 @@
+package lease
+
+import (
+	"errors"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// maxBids limits how often a call that does not wait tries again after its lease
+// was lost under it.
+const maxBids = 3
+
+// The pauses of a call between its bids grow from one to the other.
+const (
+	restMin = 50 * time.Millisecond
+	restMax = time.Second
+)
+
+// mayGoOn decides whether another bid makes sense after one ended like this, or
+// could not even begin, and rests before it if the store is the reason, or if one bid after
+// the other ends like this.
+func (c *call) mayGoOn(err error) error {
+	outage := c.stood && store.Unavailable(err)
+	if !errors.Is(err, errBidLost) && (!outage || c.timed) {
+		return err
+	}
+	switch {
+	case c.ctx.Err() != nil:
+		return ErrAbandoned
+	case c.s != nil && c.s.hasEnded():
+		return ErrSessionEnded
+	case c.m.isDraining():
+		return ErrDraining
+	case c.timed:
+		return c.timeout()
+	case c.req.Wait == 0 && len(c.bids) >= maxBids:
+		return &store.Error{Op: "acquire", Err: errors.New("the lease under the lock was lost")}
+	case outage:
+		return c.waitOut()
+	case c.req.Wait != 0 && len(c.bids) > 1: // lost again
+		return c.pause()
+	default:
+		return nil
+	}
+}
+
+// waitOut rests until another bid may have better luck.
+func (c *call) waitOut() error {
+	for {
+		err := c.pause()
+		if err != nil || c.m.st.Ready() == nil { // which asks nobody, as hardly anybody should now
+			return err
+		}
+	}
+}
+
+// pause rests, longer each time.
+func (c *call) pause() error {
+	c.startTimer()
+	c.rest = max(c.rest, restMin)
+	rested := make(chan struct{})
+	timer := time.AfterFunc(jittered(c.rest), func() { close(rested) })
+	defer timer.Stop()
+	c.rest = min(2*c.rest, restMax)
+	return c.until(rested)
+}
+
+// settleLast waits until nothing can change the store on behalf of the last bid of a request
+// with an id: the next one has the same grant id, and what gives the last one back would free it.
+func (c *call) settleLast() error {
+	if len(c.bids) == 0 || !c.req.sharesGrant() {
+		return nil
+	}
+	c.startTimer()
+	return c.until(c.bids[len(c.bids)-1].settled())
+}

@@ -1,0 +1,120 @@
+package lease
+
+import (
+	"context"
+	"sync"
+)
+
+// arrivals keeps, for each key, the calls of this sidecar that wait for it and do not stand in
+// the store's line yet, in the order in which they came. The first asks for the key. Those
+// that come meanwhile ask nothing: they go into the store's line together, in their order,
+// as soon as nobody before them may still go there.
+type arrivals struct {
+	enqueue func([]*arrival)
+
+	mu   sync.Mutex
+	keys map[string]*crowd
+}
+
+// crowd are the arrivals at one key.
+type crowd struct {
+	first, last *arrival
+	// moving: somebody takes arrivals off the front.
+	moving bool
+}
+
+// arrival is the place of one attempt among those that came for the same key.
+type arrival struct {
+	at  *arrivals
+	key string
+	// behind: another attempt was there before. It need not ask: the key will hardly be free.
+	behind bool
+
+	// The mutex of arrivals guards the fields below. bid goes into line, with the trace in
+	// ctx; nil: the attempt leaves.
+	decided bool
+	bid     *bid
+	ctx     context.Context
+	next    *arrival
+}
+
+// newArrivals makes arrivals that are brought into line by enqueue: those of one key that can
+// go now, in their order. It must not block.
+func newArrivals(enqueue func([]*arrival)) *arrivals {
+	return &arrivals{enqueue: enqueue, keys: make(map[string]*crowd)}
+}
+
+// join takes the last place at the key of a request that waits; nil: it does not wait. The
+// attempt must decide or leave.
+func (as *arrivals) join(req *Request) *arrival {
+	if req.Wait == 0 {
+		return nil
+	}
+	as.mu.Lock()
+	defer as.mu.Unlock()
+	a, k := &arrival{at: as, key: req.Key}, as.keys[req.Key]
+	if k == nil {
+		as.keys[a.key] = &crowd{first: a, last: a}
+		return a
+	}
+	a.behind = true
+	if k.first == nil { // all are on their way into line in this moment
+		k.first = a
+	} else {
+		k.last.next = a
+	}
+	k.last = a
+	return a
+}
+
+// any reports whether somebody has arrived at a key.
+func (as *arrivals) any(key string) bool {
+	as.mu.Lock()
+	defer as.mu.Unlock()
+	return as.keys[key] != nil
+}
+
+// leave gives the place up, unless it was decided before. a may be nil.
+func (a *arrival) leave() {
+	if a != nil {
+		a.decide(context.Background(), nil)
+	}
+}
+
+// decide lets a bid go into line when all that came before have gone or left, perhaps at once;
+// nil: the attempt leaves. Only the first decision counts.
+func (a *arrival) decide(ctx context.Context, b *bid) {
+	as := a.at
+	as.mu.Lock()
+	defer as.mu.Unlock()
+	if a.decided {
+		return
+	}
+	a.decided, a.ctx, a.bid = true, ctx, b
+	k := as.keys[a.key]
+	if k.moving {
+		return
+	}
+	// The key has its crowd until all of them are on their way: whoever comes meanwhile comes
+	// behind them.
+	for k.moving = true; k.first != nil && k.first.decided; {
+		if ready := k.ready(); len(ready) > 0 {
+			as.mu.Unlock()
+			as.enqueue(ready)
+			as.mu.Lock()
+		}
+	}
+	if k.moving = false; k.first == nil {
+		delete(as.keys, a.key)
+	}
+}
+
+// ready takes those off the front that can go.
+func (k *crowd) ready() (ready []*arrival) {
+	for ; k.first != nil && k.first.decided; k.first = k.first.next {
+		if k.first.bid != nil {
+			ready = append(ready, k.first)
+		}
+	}
+	return ready
+}

@@ -1,0 +1,143 @@
+package lease
+
+import (
+	"context"
+	"errors"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// sharesGrant reports whether repeats of the request, here and at other sidecars, have the
+// same grant id. Repeats in a session need not: it knows what it holds.
+func (r *Request) sharesGrant() bool { return r.Bind == BindTTL && r.RequestID != uuid.Nil }
+
+// grantFor derives an id from that of a request: the same request gets the same, and
+// nobody's request meets another key's.
+func grantFor(request uuid.UUID, key string) store.GrantID {
+	return uuid.NewSHA1(request, []byte(key))
+}
+
+// acquireInTurn gets a lock for a session under the id of the request. A repeat gets what
+// became of the first, as long as the session holds it.
+func (m *Manager) acquireInTurn(ctx context.Context, c *call) (Grant, error) {
+	w, rs, req := newWithdrawal(), &c.s.requests, c.req
+	c.began, c.withdrawn = m.clk.Now(), w.over
+	r := rs.use(grantFor(req.RequestID, req.Key), w)
+	defer rs.done(r, w)
+	if err := m.takeTurn(ctx, c.s, r, req.Wait, w); err != nil {
+		return Grant{}, err
+	}
+	waited := m.clk.Now().Sub(c.began) // before what is left of the lock is reckoned
+	if g, ok := c.s.again(req.Key, req.RequestID); ok {
+		r.leave()
+		m.figures.Cached(cachedRepeat)
+		g.Waited = waited
+		return g, nil
+	}
+	g, err := m.acquireIn(ctx, c)
+	m.leaveInTurn(rs, r, c.bids, err)
+	return g, err
+}
+
+// leaveInTurn ends the turn of a call of a session: at once if it has the lock, or has not
+// asked the store for it.
+func (m *Manager) leaveInTurn(rs *requests, r *repeats, bids []*bid, err error) {
+	if err == nil || len(bids) == 0 {
+		r.leave()
+		return
+	}
+	m.leaveAfter(rs, r, bids)
+}
+
+// releaseRequest releases what calls with a request id have got: in the session, or else
+// with BindTTL. Those that are under way here end before, with [ErrWithdrawn].
+func (m *Manager) releaseRequest(ctx context.Context, s *Session, req *ReleaseRequest) (Released, error) {
+	if s != nil {
+		if out, err := m.releaseRequestOf(ctx, s, req); err != nil || !out.Nothing {
+			return out, err
+		}
+	}
+	a := store.Attempt{Key: req.Key, Grant: grantFor(req.RequestID, req.Key)}
+	r, leave, err := m.endCalls(ctx, nil, &m.requests, a.Grant)
+	if err != nil {
+		return Released{}, err
+	}
+	ans, err := submit(ctx, m.cancels, a) // what another sidecar was granted is told, too
+	if err == nil && ans.Outcome == store.Stuck {
+		err = stuck("release")
+	}
+	if err != nil {
+		leave()
+		return Released{}, err
+	}
+	nothing := Released{Key: req.Key, Nothing: true}
+	if ans.Outcome != store.Granted {
+		r.forget()
+		leave()
+		return nothing, nil
+	}
+	out, err := m.releaseForeign(ctx, claimant{"release", s, req.Key, ans.Token, req.Traceparent}, req)
+	ended := is[*NotHolderError](err) || is[*LostError](err) // in this moment
+	switch {
+	case err == nil, ended:
+		r.forget()
+		leave()
+	case store.OutcomeUnknown(err), errors.Is(err, ErrAbandoned):
+		// The release may come yet: a repeat must not be told of the grant before it is over.
+		r.forget()
+		m.free(context.Background(), store.Claim{Key: req.Key, Token: ans.Token, Outcome: req.Outcome, Result: req.Result},
+			m.within(ans.ExpiresIn), leave)
+	default:
+		leave()
+	}
+	if ended {
+		return nothing, nil
+	}
+	return out, err
+}
+
+// releaseRequestOf is releaseRequest for what a session has.
+func (m *Manager) releaseRequestOf(ctx context.Context, s *Session, req *ReleaseRequest) (Released, error) {
+	_, leave, err := m.endCalls(ctx, s, &s.requests, grantFor(req.RequestID, req.Key))
+	if err != nil {
+		return Released{}, err
+	}
+	h, now := s.has(req.Key, req.RequestID), m.clk.Now()
+	if h != nil && !h.validAt(m.clk, now) {
+		m.expire(h)
+		h = nil
+	}
+	if h == nil {
+		leave()
+		return Released{Key: req.Key, Nothing: true}, nil
+	}
+	m.linkAcquire(ctx, h.traceparent)
+	r := m.newRelease(h, req, now)
+	r.request, r.done = req.RequestID, leave // who repeats this waits until the store has confirmed it
+	switch entries, err := s.exit(h, r); {
+	case err != nil: // it was lost or released in this moment
+		leave()
+		return Released{Key: req.Key, Nothing: true}, nil //nolint:nilerr // nothing was to be released
+	case entries > 0:
+		leave()
+		return Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
+	}
+	return m.sendRelease(ctx, r)
+}
+
+// endCalls ends the calls of a request that are under way, and takes the turn, until leave
+// is called.
+func (m *Manager) endCalls(ctx context.Context, s *Session, rs *requests, id store.GrantID) (r *repeats, leave func(), err error) {
+	r = rs.use(id, nil)
+	rs.withdraw(r)
+	if err := m.takeTurn(ctx, s, r, 0, nil); err != nil {
+		rs.done(r, nil)
+		return nil, nil, err
+	}
+	return r, func() {
+		r.leave()
+		rs.done(r, nil)
+	}, nil
+}

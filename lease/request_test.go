@@ -1,0 +1,503 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// once is a session's request with an id.
+func once(wait time.Duration) Request {
+	return Request{Key: "k", Wait: wait, NoCache: true, RequestID: uuid.New()}
+}
+
+// releaseBy releases what a request has got.
+func (r *rig) releaseBy(s *Session, req Request) Released {
+	r.t.Helper()
+	out, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: req.Key, RequestID: req.RequestID})
+	r.must(err)
+	return out
+}
+
+// releasing releases beside the test what a request has got, or will have.
+func (r *rig) releasing(s *Session, req Request) (over func() Released) {
+	done := make(chan struct{})
+	var out Released
+	var err error
+	go func() {
+		defer close(done)
+		out, err = r.m.Release(context.Background(), s, ReleaseRequest{Key: req.Key, RequestID: req.RequestID})
+	}()
+	synctest.Wait()
+	return func() Released {
+		<-done
+		r.must(err)
+		return out
+	}
+}
+
+// nothingUnder checks that a request has got nothing.
+func (r *rig) nothingUnder(s *Session, req Request) {
+	r.t.Helper()
+	if out := r.releaseBy(s, req); !out.Nothing {
+		r.t.Errorf("released %+v", out)
+	}
+}
+
+func TestRepeatInASessionGetsTheSameGrant(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s, other := r.sessionOf(true), r.session()
+		req := once(0)
+		first := r.get(s, req)
+		asked := r.st.count("Acquire")
+		again := req
+		again.Wait, again.Data, again.TTL = time.Second, []byte(`1`), time.Minute // of a repeat, they do not count
+		time.Sleep(time.Second)
+		second := r.get(s, again)
+		if second.Token != first.Token || second.Reentry != 1 || !second.AcquiredAt.Equal(first.AcquiredAt) {
+			t.Errorf("got %+v, then %+v", first, second)
+		}
+		if n := r.st.count("Acquire"); n != asked {
+			t.Errorf("the store was asked %d times more", n-asked)
+		}
+		if second.Waited != 0 || r.stored("k").Holder.Data != nil {
+			t.Errorf("got %+v", second)
+		}
+
+		var held *HeldError
+		if _, err := r.m.Acquire(context.Background(), other, req); !errors.As(err, &held) { // another session's is another request
+			t.Errorf("another session was told %v", err)
+		}
+		if _, err := r.try(s, "k"); !errors.As(err, &held) {
+			t.Errorf("without an id it was told %v", err)
+		}
+		r.release(s, first) // once, however often it was told
+		if r.stored("k").Held {
+			t.Error("still held")
+		}
+		third := r.get(s, req)
+		if third.Token <= first.Token {
+			t.Error("a grant that was released was given again")
+		}
+		r.release(s, third)
+		r.nothingLeft()
+	})
+}
+
+// A repeat comes while the first call is under way, whatever it waits for.
+func TestRepeatWaitsForTheFirstCall(t *testing.T) {
+	for _, op := range []string{"", "Acquire", "Enqueue", "OpenLeases"} {
+		bubble(t, func(t *testing.T, opt option) {
+			r := newRig(t, opt)
+			s, o := r.sessionOf(true), r.session()
+			g := r.lock(o, "k")
+			proceed := func() {}
+			if op != "" {
+				proceed = r.st.holdAnswer(op)
+			}
+			req := once(WaitForever)
+			req.TTL = 20 * time.Second // of which a lease must be opened
+			var asked []*answer
+			for range 5 {
+				asked = append(asked, r.ask(context.Background(), s, req))
+			}
+			synctest.Wait()
+			proceed()
+			r.release(o, g)
+			first := asked[0].granted(t)
+			for _, a := range asked {
+				if got := a.granted(t); got.Token != first.Token || got.Reentry != 1 {
+					t.Errorf("got %+v and %+v", first, got)
+				}
+			}
+			r.mustBe(first)
+			r.release(s, first)
+			r.nothingLeft()
+		})
+	}
+}
+
+// A repeat of a call that has left gets the lock by itself, and no sooner than what the first
+// may have got is given up.
+func TestRepeatAfterTheFirstCallHasLeft(t *testing.T) {
+	for _, op := range []string{"Acquire", "Enqueue"} {
+		bubble(t, func(t *testing.T, opt option) {
+			r := newRig(t, opt)
+			s, o := r.sessionOf(true), r.session()
+			g := r.lock(o, "k")
+			proceed := r.st.holdAnswer(op)
+			req := once(time.Minute)
+			ctx, leave := context.WithCancel(context.Background())
+			first := r.ask(ctx, s, req)
+			synctest.Wait()
+			leave()
+			synctest.Wait()
+			second := r.ask(context.Background(), s, req)
+			synctest.Wait()
+			proceed()
+			r.release(o, g)
+			<-first.done
+			if first.err == nil {
+				r.m.Discard(s, first.g) // told to nobody; the second may have the same
+			}
+			got := second.granted(t)
+			time.Sleep(time.Second)
+			r.mustBe(got)
+			r.release(s, got)
+			r.nothingLeft()
+		})
+	}
+}
+
+// What is given back because one answer did not arrive stays with those whose did.
+func TestRepeatKeepsAGrantThatWasNotDelivered(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.sessionOf(true)
+		req := once(0)
+		first, second := r.get(s, req), r.get(s, req)
+		r.m.Discard(s, first)
+		synctest.Wait()
+		r.mustBe(second)
+		r.m.Discard(s, second)
+		synctest.Wait()
+		if r.stored("k").Held {
+			t.Error("held, and nobody knows of it")
+		}
+		r.nothingLeft()
+	})
+}
+
+// An outcome that is not known is decided before a repeat asks.
+func TestRepeatAfterAnUnknownOutcome(t *testing.T) {
+	for _, f := range []fault{{times: 1, lose: true}, {times: 1, forget: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			s := r.sessionOf(true)
+			r.st.set("Acquire", f)
+			r.st.set("Undo", fault{before: time.Second})
+			req := once(0)
+			if _, err := r.m.Acquire(context.Background(), s, req); !store.OutcomeUnknown(err) {
+				t.Fatalf("told %v", err)
+			}
+			if _, err := r.m.Acquire(context.Background(), s, req); !store.Unavailable(err) { // not that it is held, by itself
+				t.Errorf("told %v", err)
+			}
+			time.Sleep(20 * time.Second)
+			g := r.get(s, req)
+			time.Sleep(20 * time.Second)
+			r.mustBe(g)
+			r.release(s, g)
+			r.nothingLeft()
+		})
+	}
+}
+
+func TestRepeatOfAReentryCountsOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.sessionOf(true)
+		enter := func() Request {
+			req := once(0)
+			req.Owner, req.Reentrant = "o", true
+			return req
+		}
+		outer, inner, innermost := enter(), enter(), enter()
+		r.get(s, outer)
+		for range 3 {
+			if g := r.get(s, inner); g.Reentry != 2 {
+				t.Errorf("entered %d times", g.Reentry)
+			}
+		}
+		if g := r.get(s, outer); g.Reentry != 1 {
+			t.Errorf("entry %d", g.Reentry)
+		}
+		lost := r.get(s, innermost)
+		if out := r.releaseBy(s, innermost); out.Reentry != 2 {
+			t.Errorf("released %+v", out)
+		}
+		r.m.Discard(s, lost) // the answer, which had been lost: its entry is over
+		r.nothingUnder(s, innermost)
+		if g := r.get(s, innermost); g.Reentry != 3 {
+			t.Errorf("entry %d", g.Reentry)
+		}
+		r.m.Discard(s, lost)                                               // of the same id, so it is the same
+		if out := r.releaseBy(s, outer); out.Reentry != 2 || out.Nothing { // it ends with the one above it
+			t.Errorf("released %+v", out)
+		}
+		r.nothingUnder(s, outer)
+		if out := r.releaseBy(s, inner); out.Reentry != 0 || out.Nothing {
+			t.Errorf("released %+v", out)
+		}
+		r.nothingLeft()
+	})
+}
+
+func TestReleaseByRequestID(t *testing.T) {
+	for _, bind := range []Bind{BindSession, BindTTL} {
+		bubble(t, func(t *testing.T, opt option) {
+			r := newRig(t, opt)
+			s, other := r.sessionOf(true), r.session()
+			req := once(0)
+			req.Bind = bind
+			r.nothingUnder(s, req)
+			r.get(s, req)
+			time.Sleep(time.Second)
+			if bind == BindSession {
+				r.nothingUnder(other, req)
+				r.nothingUnder(nil, req)
+				r.mustBe(r.get(s, req))
+			}
+			if out := r.releaseBy(s, req); out.Nothing || out.Reentry != 0 || out.HeldFor != time.Second {
+				t.Errorf("released %+v", out)
+			}
+			if r.stored("k").Held {
+				t.Error("still held")
+			}
+			r.nothingUnder(s, req)
+			r.release(other, r.lock(other, "k"))
+			r.nothingLeft()
+		})
+	}
+}
+
+// A release by the id ends calls that are under way, whatever they wait for. When it has
+// answered, they hold nothing and wait for nothing.
+func TestReleaseByRequestIDEndsCalls(t *testing.T) {
+	for _, bind := range []Bind{BindSession, BindTTL} {
+		for _, op := range []string{"", "Acquire", "Enqueue", "OpenLeases"} {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				s, o := r.sessionOf(true), r.session()
+				g := r.lock(o, "k")
+				proceed := func() {}
+				if op != "" {
+					proceed = r.st.holdAnswer(op)
+				}
+				req := once(WaitForever)
+				req.Bind, req.TTL = bind, 20*time.Second
+				first, second := r.ask(context.Background(), s, req), r.ask(context.Background(), s, req)
+				synctest.Wait()
+				released := r.releasing(s, req)
+				proceed()
+				if out := released(); !out.Nothing {
+					t.Errorf("released %+v", out)
+				}
+				for _, a := range []*answer{first, second} {
+					if <-a.done; !errors.Is(a.err, ErrWithdrawn) {
+						t.Errorf("told %v", a.err)
+					}
+				}
+				if n := r.stored("k").QueueLength; n != 0 {
+					t.Errorf("%d wait", n)
+				}
+				r.release(o, g)
+				r.nothingLeft()
+			})
+		}
+	}
+}
+
+// The lock is granted while the release by the id is on its way.
+func TestReleaseByRequestIDMeetsTheGrant(t *testing.T) {
+	for _, bind := range []Bind{BindSession, BindTTL} {
+		bubble(t, func(t *testing.T, opt option) {
+			r := newRig(t, opt)
+			s := r.sessionOf(true)
+			req := once(0)
+			req.Bind = bind
+			proceed := r.st.holdAnswer("Acquire")
+			a := r.ask(context.Background(), s, req)
+			synctest.Wait()
+			released := r.releasing(s, req)
+			proceed()
+			released()
+			<-a.done
+			if r.stored("k").Held {
+				t.Errorf("held; the call was told %v", a.err)
+			}
+			r.nothingUnder(s, req)
+			r.nothingLeft()
+		})
+	}
+}
+
+// A release by the id that the store does not confirm goes on; repeats wait for it.
+func TestReleaseByRequestIDGoesOnInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.sessionOf(true)
+		req := once(0)
+		r.get(s, req)
+		r.st.set("Release", fault{lose: true})
+		release := ReleaseRequest{Key: "k", RequestID: req.RequestID}
+		for range 2 {
+			if _, err := r.m.Release(context.Background(), s, release); !store.Unavailable(err) {
+				t.Errorf("told %v", err)
+			}
+		}
+		if _, err := r.m.Acquire(context.Background(), s, req); !store.Unavailable(err) {
+			t.Errorf("told %v", err)
+		}
+		r.st.lift("Release")
+		time.Sleep(time.Second)
+		r.nothingUnder(s, req)
+		r.nothingLeft()
+	})
+}
+
+// A release by the id works while the sidecar drains, and of what is lost there is nothing.
+func TestReleaseByRequestIDInADrain(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.sessionOf(true)
+		req, lost := once(0), once(0)
+		lost.Key, lost.MaxHold = "lost", time.Second
+		r.get(s, lost)
+		r.get(s, req)
+		time.Sleep(2 * time.Second)
+		r.nothingUnder(s, lost)
+		if g := r.get(s, lost); g.Reentry != 1 { // a new one
+			t.Errorf("got %+v", g)
+		}
+		r.m.Drain()
+		for _, one := range []Request{req, lost} {
+			if out := r.releaseBy(s, one); out.Nothing {
+				t.Errorf("nothing was held under %q", one.Key)
+			}
+		}
+		r.nothingLeft()
+	})
+}
+
+func TestRepeatOfSeveralKeys(t *testing.T) {
+	for _, bind := range []Bind{BindSession, BindTTL} {
+		bubble(t, func(t *testing.T, opt option) {
+			r := newRig(t, opt)
+			s, o := r.sessionOf(true), r.session()
+			b := r.lock(o, "b")
+			req := once(WaitForever)
+			req.Bind = bind
+			first := r.askAll(context.Background(), s, req, "b", "a")
+			second := r.askAll(context.Background(), s, req, "b", "a")
+			r.release(o, b)
+			got := first.granted(t, "b", "a")
+			for i, g := range second.granted(t, "b", "a") {
+				if g.Token != got[i].Token || g.ExpiresIn <= 0 {
+					t.Errorf("got %+v and %+v", got[i], g)
+				}
+			}
+			for i, g := range got {
+				r.mustBe(g)
+				if bind == BindSession {
+					r.m.Discard(s, g) // the second was told of it
+					synctest.Wait()
+					r.mustBe(g)
+				}
+				one := req
+				one.Key = got[i].Key
+				if out := r.releaseBy(s, one); out.Nothing {
+					t.Errorf("nothing was held under %q", one.Key)
+				}
+			}
+			r.nothingLeft()
+		})
+	}
+}
+
+// A release by the id of one of the keys ends the whole call that waits for them.
+func TestReleaseByRequestIDEndsAGroup(t *testing.T) {
+	for _, bind := range []Bind{BindSession, BindTTL} {
+		for _, key := range []string{"a", "b", "c"} {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				s, o := r.sessionOf(true), r.session()
+				b := r.lock(o, "b")
+				req := once(WaitForever)
+				req.Bind = bind
+				group := r.askAll(context.Background(), s, req, "a", "b", "c")
+				req.Key = key
+				r.nothingUnder(s, req)
+				if <-group.done; !errors.Is(group.err, ErrWithdrawn) {
+					t.Errorf("told %v", group.err)
+				}
+				synctest.Wait()
+				if r.stored("a").Held {
+					t.Error("a part is still held")
+				}
+				r.release(o, b)
+				r.nothingLeft()
+			})
+		}
+	}
+}
+
+// A bind:ttl grant is released by its id from any sidecar, also if both were told of it.
+func TestReleaseByRequestIDFromAnotherSidecar(t *testing.T) {
+	for _, told := range []bool{false, true} {
+		bubble(t, func(t *testing.T, opt option) {
+			r := newRig(t, opt)
+			other := r.another(opt)
+			req := repeatable(0)
+			r.get(nil, req)
+			if told {
+				other.get(nil, req)
+			}
+			if out := other.releaseBy(nil, req); out.Nothing {
+				t.Error("nothing was found")
+			}
+			if r.stored("k").Held {
+				t.Error("still held")
+			}
+			r.nothingUnder(nil, req)
+			r.nothingLeft()
+			other.nothingKept()
+		})
+	}
+}
+
+// Sessions remember no requests that are over.
+func TestRequestsOfASessionAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, inline)
+		s := r.sessionOf(true)
+		for range 1000 {
+			req := once(0)
+			g := r.get(s, req)
+			r.get(s, req)
+			r.nothingUnder(s, once(0))
+			r.release(s, g)
+		}
+		r.nothingLeft()
+		if n := len(s.requests.inUse); n != 0 {
+			t.Errorf("%d are remembered", n)
+		}
+	})
+}
+
+// The end of the session ends calls that wait for their turn.
+func TestRepeatHearsTheEndOfTheSession(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s, o := r.sessionOf(true), r.session()
+		g := r.lock(o, "k")
+		req := once(WaitForever)
+		first, second := r.ask(context.Background(), s, req), r.ask(context.Background(), s, req)
+		synctest.Wait()
+		s.End(EndDropped)
+		for _, a := range []*answer{first, second} {
+			if <-a.done; !errors.Is(a.err, ErrSessionEnded) {
+				t.Errorf("told %v", a.err)
+			}
+		}
+		r.release(o, g)
+		r.nothingLeft()
+	})
+}

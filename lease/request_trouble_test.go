@@ -1,0 +1,145 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// After a release by the id nobody has the grant, whatever comes late of calls that had it: what
+// the next call may have got without an answer is undone.
+func TestReleaseByRequestForgetsTheGrant(t *testing.T) {
+	for name, release := range map[string]func(r *rig, req Request, g Grant){
+		"released": func(r *rig, req Request, _ Grant) { r.releaseBy(nil, req) },
+		"released before its answer was found undelivered": func(r *rig, req Request, g Grant) {
+			r.releaseBy(nil, req)
+			r.m.Discard(nil, g)
+		},
+		"released by token before": func(r *rig, req Request, g Grant) {
+			r.release(nil, g)
+			r.nothingUnder(nil, req)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				req := repeatable(0)
+				req.TTL = time.Hour
+				release(r, req, r.get(nil, req))
+				synctest.Wait()
+				r.st.set("Acquire", fault{times: 1, forget: true})
+				_, err := r.m.Acquire(context.Background(), nil, req)
+				if !store.OutcomeUnknown(err) {
+					t.Fatalf("told %v", err)
+				}
+				time.Sleep(time.Minute)
+				if r.stored("k").Held {
+					t.Errorf("nobody was told, and it is still held a minute later (%d undos)", r.st.count("Undo"))
+				}
+			})
+		})
+	}
+}
+
+// A release by the id of any key ends all calls for several keys with that id, also one that waits
+// for its turn.
+func TestReleaseByRequestEndsAGroupThatWaitsForItsTurn(t *testing.T) {
+	for _, bind := range []Bind{BindSession, BindTTL} {
+		for _, key := range []string{"a", "b", "c"} {
+			t.Run(bind.String()+" "+key, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r := newRig(t)
+					s, o := r.sessionOf(true), r.session()
+					b := r.lock(o, "b")
+					req := once(WaitForever)
+					req.Bind = bind
+					first := r.askAll(context.Background(), s, req, "a", "b", "c")
+					second := r.askAll(context.Background(), s, req, "a", "b", "c")
+					req.Key = key
+					r.nothingUnder(s, req)
+					synctest.Wait()
+					if !first.isOver() || !second.isOver() {
+						t.Fatalf("over: %t and %t", first.isOver(), second.isOver())
+					}
+					if !errors.Is(first.err, ErrWithdrawn) || !errors.Is(second.err, ErrWithdrawn) {
+						t.Errorf("told %v and %v", first.err, second.err)
+					}
+					r.release(o, b)
+				})
+			})
+		}
+	}
+}
+
+// A repeat is not told of a grant whose release may still be carried out: its caller has left, or
+// its answer was lost.
+func TestRepeatWaitsForAReleaseThatMayCome(t *testing.T) {
+	t.Run("the caller has left", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			req := repeatable(0)
+			r.get(nil, req)
+			proceed := r.st.hold("Release")
+			ctx, leave := context.WithCancel(context.Background())
+			done := make(chan error)
+			go func() {
+				_, err := r.m.Release(ctx, nil, ReleaseRequest{Key: "k", RequestID: req.RequestID})
+				done <- err
+			}()
+			synctest.Wait()
+			leave()
+			if err := <-done; !errors.Is(err, ErrAbandoned) {
+				t.Fatalf("told %v", err)
+			}
+			again := r.ask(context.Background(), nil, req)
+			synctest.Wait()
+			proceed()
+			g := again.granted(t)
+			synctest.Wait()
+			if l := r.stored("k"); !l.Held || l.Token != g.Token {
+				t.Errorf("told that it holds %d, the store has %+v", g.Token, l)
+			}
+		})
+	})
+	t.Run("the answer was lost", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			req := repeatable(0)
+			first := r.get(nil, req)
+			r.st.set("Release", fault{times: 1, lose: true})
+			_, err := r.m.Release(context.Background(), nil, ReleaseRequest{Key: "k", RequestID: req.RequestID})
+			if !store.OutcomeUnknown(err) {
+				t.Fatal(err)
+			}
+			g := r.get(nil, req)
+			if g.Token == first.Token {
+				t.Error("told of the grant that is being released")
+			}
+		})
+	})
+}
+
+// A lock that was lost before its call was told of it does not stand for its MinHold, also if its
+// session ends in that moment.
+func TestLostBeforeItIsToldInAnEndedSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		c, b := r.won(s, Request{Key: "k", TTL: 15 * time.Second, MinHold: time.Hour})
+		h := r.m.held.get("k")
+		r.m.lose(h.lease, LostStore)
+		s.End(EndDropped)
+		if _, err := c.await(b); !errors.Is(err, ErrSessionEnded) {
+			t.Errorf("told %v", err)
+		}
+		s.leave(&c.place)
+		time.Sleep(time.Minute)
+		if l := r.stored("k"); l.Held {
+			t.Errorf("the key stands for another %s", l.Holder.ExpiresIn)
+		}
+	})
+}

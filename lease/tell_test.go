@@ -1,0 +1,147 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// won is a call whose bid has won, and that has not been told yet.
+func (r *rig) won(s *Session, req Request) (*call, *bid) {
+	c := &call{m: r.m, ctx: context.Background(), s: s, req: &req, began: r.clk.Now()}
+	r.must(s.admit(&c.place))
+	l, err := c.lease()
+	r.must(err)
+	b := r.m.newBid(c, l)
+	b.start(c.ctx)
+	<-b.ends()
+	return c, b
+}
+
+// What is lost before its call is told of it is told to nobody: neither as held, nor as lost.
+func TestLostBeforeItIsTold(t *testing.T) {
+	for name, lose := range map[string]func(*rig, *heldLock){
+		"broken":                 func(r *rig, h *heldLock) { r.m.giveUp(h, LostForced) },
+		"max_hold over, noticed": func(*rig, *heldLock) { time.Sleep(time.Minute) },
+		"max_hold over":          func(r *rig, _ *heldLock) { r.clk.stop(time.Minute) },
+		"lease lost":             func(r *rig, h *heldLock) { r.m.lose(h.lease, LostStore) },
+		"past its deadline":      func(r *rig, h *heldLock) { r.clk.stop(h.lease.ttl - margin(h.lease.ttl)) },
+	} {
+		for _, hold := range []time.Duration{0, time.Second} {
+			t.Run(name, func(t *testing.T) {
+				bubble(t, func(t *testing.T, opt option) {
+					r := newRig(t, opt)
+					s := r.session()
+					c, b := r.won(s, Request{Key: "k", TTL: 15 * time.Second, MinHold: hold, MaxHold: 30 * time.Second})
+					if s.Held() != 0 || s.find("k", b.result.Token) != nil {
+						t.Error("the app holds what it was not told")
+					}
+					lose(r, r.m.held.get("k"))
+					g, err := c.await(b)
+					s.leave(&c.place)
+					if err == nil {
+						t.Errorf("told that it holds %+v", g)
+					}
+					time.Sleep(time.Minute)
+					if lost := r.losses(); len(lost) != 0 || s.Held() != 0 || len(r.tally.ended) != 0 {
+						t.Errorf("told of %v, %d held, %v counted", lost, s.Held(), r.tally.ended)
+					}
+					r.isFree("k")
+					s.End(EndDropped)
+					r.nothingLeft()
+				})
+			})
+		}
+	}
+}
+
+// Whatever is broken at any moment of an acquire: the app is told of a grant that it still has,
+// or of its loss after it was told.
+func TestBrokenAtAnyMoment(t *testing.T) {
+	for _, wait := range []time.Duration{0, WaitForever} {
+		for moment := range 20 {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, inline)
+				s := r.session()
+				r.lock(s, "warm")
+				r.clk.atRead(moment, func() {
+					if h := r.m.held.get("k"); h != nil {
+						go r.m.giveUp(h, LostForced) // the clock may be read with a mutex held
+					}
+				})
+				g, err := r.m.Acquire(context.Background(), s, Request{Key: "k", Wait: wait})
+				r.must(err)
+				r.clk.next.Store(nil)
+				synctest.Wait()
+				lost := slices.ContainsFunc(r.losses(), func(l Lost) bool { return l.Token != g.Token })
+				if told := len(r.losses()) == 1; lost || told == (s.find("k", g.Token) != nil) {
+					t.Errorf("moment %d: told of %+v and of %v", moment, g, r.losses())
+				}
+				s.End(EndDropped)
+				r.nothingLeft()
+			})
+		}
+	}
+}
+
+// A wait that is lost again and again does not spin: it rests in between, longer each time.
+func TestWaitThatIsLostAgainAndAgainRests(t *testing.T) {
+	for name, c := range map[string]struct {
+		op   string
+		lose func(*rig)
+	}{
+		"the place is gone": {"Enqueue", func(r *rig) {
+			for _, b := range r.m.queue.all() {
+				_, err := r.st.Store.CancelWaits(context.Background(), []store.Attempt{b.attempt()})
+				r.must(err)
+			}
+			r.m.queue.news(store.EveryWait)
+		}},
+		"the lease is dead": {"OpenLeases", func(r *rig) {
+			go func() { time.Sleep(time.Nanosecond); r.buryLeases() }()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				other := r.another()
+				o := other.session()
+				g := other.lock(o, "k")
+				r.st.set(c.op, fault{after: time.Millisecond, then: func() { c.lose(r) }})
+				s := r.session()
+				a := r.ask(context.Background(), s, Request{Key: "k", Wait: time.Minute})
+				time.Sleep(30 * time.Second)
+				if n := r.st.count(c.op); n > 60 {
+					t.Errorf("%d times in 30 s", n)
+				}
+				r.st.lift(c.op)
+				time.Sleep(2 * restMax)
+				other.release(o, g)
+				r.release(s, a.granted(t))
+				if a.after > 40*time.Second {
+					t.Errorf("granted after %s", a.after)
+				}
+				time.Sleep(time.Minute)
+				r.nothingLeft()
+			})
+		})
+	}
+}
+
+// The time of a wait counts while it rests.
+func TestTimeIsUpWhileAWaitRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.st.set("OpenLeases", fault{then: func() { go func() { time.Sleep(time.Nanosecond); r.buryLeases() }() }})
+		r.st.set("Acquire", fault{before: time.Millisecond})
+		a := r.ask(context.Background(), r.session(), Request{Key: "k", Wait: 10 * time.Second})
+		if <-a.done; !errors.As(a.err, new(*TimeoutError)) || a.after != 10*time.Second {
+			t.Errorf("told %v after %s", a.err, a.after)
+		}
+	})
+}

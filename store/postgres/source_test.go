@@ -1,0 +1,193 @@
+package postgres_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/internal/logtest"
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
+	"github.com/locksidecar/locksidecar/store/storetest"
+)
+
+// What a server refuses to anybody but superusers, for each epoch source that is left.
+var (
+	refusesWAL = []string{
+		"pg_current_wal_lsn()", "pg_current_wal_insert_lsn()", "pg_walfile_name(pg_lsn)", "pg_control_system()",
+		"pg_control_checkpoint()", "pg_control_recovery()", "pg_control_init()",
+	}
+	refusesAll = append([]string{"pg_postmaster_start_time()"}, refusesWAL...)
+	refused    = map[string][]string{"timeline": nil, "server": refusesWAL, "none": refusesAll}
+)
+
+// refusing makes a database of a cluster, whose owner is no superuser, and in which nobody else
+// may call some functions.
+func refusing(t *testing.T, c *pgtest.Cluster, functions []string) (url string) {
+	t.Helper()
+	made := c.NewEmptyDatabase(t)
+	admin, role := connect(t, made), "owner_"+strings.ReplaceAll(uuid.NewString(), "-", "")
+	exec(t, admin, "CREATE ROLE "+role+" LOGIN")
+	exec(t, admin, fmt.Sprintf("ALTER DATABASE %s OWNER TO %s", configOf(t, made).Database, role))
+	for _, f := range functions {
+		exec(t, admin, "REVOKE EXECUTE ON FUNCTION "+f+" FROM PUBLIC")
+	}
+	return pgtest.As(made, role)
+}
+
+// tryAs carries out a statement as the role of a URL.
+func tryAs(t *testing.T, url, sql string) error {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = conn.Exec(t.Context(), sql)
+	return errors.Join(err, conn.Close(t.Context()))
+}
+
+func sourceOf(t *testing.T, url string) string {
+	t.Helper()
+	return pgtest.Query[string](t, url, "SELECT source FROM locksidecar.meta")
+}
+
+// The first source that the server answers is chosen with the schema, and locks are what they
+// are by each of them.
+func TestConformanceByEpochSource(t *testing.T) {
+	for source, functions := range refused {
+		t.Run(source, func(t *testing.T) {
+			url := refusing(t, cluster, functions)
+			if _, _, err := postgres.Migrate(t.Context(), url); err != nil {
+				t.Fatal(err)
+			}
+			if is := sourceOf(t, url); is != source {
+				t.Errorf("the source is %s", is)
+			}
+			storetest.Run(t, func(t *testing.T) storetest.Backend { return backend{tb: t, url: url} })
+		})
+	}
+}
+
+// Aurora answers with a timeline where wal_level is logical. What it says after a failover is not known.
+func TestAuroraIsToldByItsServers(t *testing.T) {
+	url := refusing(t, cluster, nil)
+	exec(t, connect(t, url), "CREATE FUNCTION aurora_version() RETURNS text LANGUAGE sql AS $$ SELECT '15.4' $$")
+	if _, _, err := postgres.Migrate(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	if is := sourceOf(t, url); is != "server" {
+		t.Errorf("the source is %s", is)
+	}
+}
+
+// Without any source a sidecar works, and says once what it cannot promise; with one, it does not.
+func TestNoEpochSourceIsSaidOnce(t *testing.T) {
+	for source, times := range map[string]int{"server": 0, "none": 1} {
+		text := &logtest.Log{}
+		url := refusing(t, cluster, refused[source])
+		s := startWith(t, postgres.Config{
+			URL: url, Identity: restorer, AutoMigrate: true, Logger: slog.New(slog.NewTextHandler(text, nil)),
+		})
+		lease := openLease(t, s, time.Hour)
+		for range 3 {
+			exec(t, connect(t, url), "UPDATE locksidecar.meta SET epoch = 'another'") // it looks at the server again
+			want(t, acquire(t, s, askFor(uuid.NewString(), lease)), store.Granted)
+			awaitReady(t, s)
+		}
+		if n := strings.Count(text.String(), "no failover of the database is noticed"); n != times {
+			t.Errorf("%s: said %d times:\n%s", source, n, text)
+		}
+	}
+}
+
+// A right is taken away, or rows have come from a server that answered more. Nothing is granted
+// until the owner has chosen what this server answers; that is one epoch more, for all.
+func TestASourceThatIsRefused(t *testing.T) {
+	url := refusing(t, cluster, nil)
+	s := startStore(t, url, restorer)
+	lease := openLease(t, s, time.Hour)
+	before := want(t, acquire(t, s, askFor("held", lease)), store.Granted).Token
+	for _, f := range refusesWAL {
+		exec(t, connect(t, url), "REVOKE EXECUTE ON FUNCTION "+f+" FROM PUBLIC")
+	}
+	again, err := postgres.New(postgres.Config{URL: url, Identity: restorer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(again.Stop)
+	if err := again.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, "it says why, and what to do", func() bool {
+		why := again.Ready().Error()
+		return strings.Contains(why, `epoch source is "timeline"`) && strings.Contains(why, "permission denied for function pg_") &&
+			strings.Contains(why, "use_epoch_source('server')")
+	})
+	if a, err := s.Acquire(t.Context(), []store.Ask{askFor("k", lease)}); err == nil {
+		t.Errorf("granted: %+v", a)
+	}
+	if err := tryAs(t, url, "SELECT locksidecar.use_epoch_source('server')"); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, again)
+	if a := want(t, acquire(t, s, askFor("k", lease)), store.Granted); a.Token < before+jump {
+		t.Errorf("token %d after %d", a.Token, before)
+	}
+	want(t, acquire(t, again, askFor("held", openLease(t, again, time.Hour))), store.Held)
+}
+
+// Only who owns the schema chooses; and nothing that the server refuses, nor what there is not.
+func TestWhoChoosesTheSource(t *testing.T) {
+	url := cluster.NewDatabase(t) // the sidecars' role
+	for _, sql := range []string{"SELECT locksidecar.use_epoch_source('none')", "UPDATE locksidecar.meta SET source = 'none'"} {
+		if err := tryAs(t, url, sql); err == nil || !strings.Contains(err.Error(), "permission denied") {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+	own := refusing(t, cluster, refusesWAL)
+	if _, _, err := postgres.Migrate(t.Context(), own); err != nil {
+		t.Fatal(err)
+	}
+	for _, source := range []string{"timeline", "moon"} {
+		if tryAs(t, own, "SELECT locksidecar.use_epoch_source('"+source+"')") == nil {
+			t.Errorf("%s is taken", source)
+		}
+	}
+	if is := sourceOf(t, own); is != "server" {
+		t.Errorf("the source is %s", is)
+	}
+}
+
+// By its identity, one server that runs is the same through whatever connection, and another
+// one after it was started again: then tokens jump, and no lease ends before its time.
+func TestTheIdentityOfAServer(t *testing.T) {
+	own := pgtest.Start(t, pgtest.WithTCP())
+	url := refusing(t, own, refusesWAL)
+	s := startStore(t, url, restorer)
+	lease := openLease(t, s, time.Hour)
+	before := want(t, acquire(t, s, askFor("held", lease)), store.Granted).Token
+	const here = "SELECT locksidecar.here('server', '')"
+	config := configOf(t, url)
+	socket := fmt.Sprintf("postgres://%s@/%s?host=%s&port=%d", config.User, config.Database,
+		pgtest.Query[string](t, pgtest.Admin(url), "SHOW unix_socket_directories"), config.Port)
+	for name, other := range map[string]string{"socket": socket, "pooler": own.Pooler(t, url, 3), "other settings": url + "&TimeZone=Asia/Tokyo&extra_float_digits=0"} {
+		if is, was := pgtest.Query[string](t, other, here), pgtest.Query[string](t, url, here); is != was {
+			t.Errorf("through %s it is %s, not %s", name, is, was)
+		}
+	}
+	exec(t, connect(t, url), "UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
+	own.Restart(t)
+	poll(t, "it is there again", func() bool { _, err := s.Get(t.Context(), []string{"k"}); return err == nil })
+	mine := openLease(t, s, time.Hour)
+	if a := want(t, acquire(t, s, askFor("k", mine)), store.Granted); a.Token < before+jump {
+		t.Errorf("token %d after %d", a.Token, before)
+	}
+	want(t, acquire(t, s, askFor("held", mine)), store.Held)
+}

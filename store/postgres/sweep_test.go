@@ -1,0 +1,297 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
+)
+
+// freed makes rows of keys that have been free for so long.
+func (s *scene) freed(prefix string, rows int, since time.Duration) {
+	s.Helper()
+	exec(s.T, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, acquired_at, freed_at)
+		SELECT 'n', $1 || n, nextval('locksidecar.tokens'), clock_timestamp() - $3::interval, clock_timestamp() - $3::interval
+		FROM generate_series(1, $2::integer) n`, prefix, rows, since)
+}
+
+// sweeps is what the steps of the sweep read since the statements were reset.
+func (s *scene) sweeps() (steps, pages int64) {
+	s.Helper()
+	const from = ` FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
+		WHERE d.datname = current_database() AND s.query LIKE '/* locksidecar:sweep%'`
+	return pgtest.Query[int64](s.T, s.url, "SELECT coalesce(sum(calls), 0)::bigint"+from),
+		pgtest.Query[int64](s.T, s.url, "SELECT coalesce(max((shared_blks_hit + shared_blks_read) / calls), 0)::bigint"+from)
+}
+
+// A sweep reads a large table in small parts: else its statements would time out there, and
+// each next one begin at the front.
+func TestASweepReadsALargeTableInParts(t *testing.T) {
+	const rows = 50_000
+	s := newScene(t)
+	s.freed("young:", rows, time.Minute)
+	postgres.SweepBy(s.Store, 0)
+	table := pgtest.Query[int64](t, s.url, "SELECT pg_relation_size('locksidecar.locks') / 8192")
+	cluster.ResetStatements(t, s.url)
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	steps, pages := s.sweeps()
+	if pages > table/5 {
+		t.Errorf("%d pages were read by one of %d statements, and the table has %d", pages, steps, table)
+	}
+	if steps < table/32 {
+		t.Errorf("%d steps for %d pages: a part was left out", steps, table)
+	}
+}
+
+// One sweep forgets all that there is to forget, however much that is.
+func TestASweepForgetsAll(t *testing.T) {
+	const old, young = 50_000, 1000
+	s := newScene(t)
+	s.freed("young:", young, time.Minute)
+	s.freed("old:", old, 25*time.Hour)
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.count("locks", "true"); n != young {
+		t.Errorf("%d rows are left, want the %d that are young", n, young)
+	}
+}
+
+// A sweep goes on where the last one ended, whichever sidecar made that one.
+func TestASweepGoesOnWhereTheLastEnded(t *testing.T) {
+	const rows = 20_000
+	s := newScene(t)
+	s.freed("young:", rows, time.Minute)
+	postgres.SweepBy(s.Store, 0)
+	exec(t, s.conn, "UPDATE locksidecar.sweep SET walks = 'locks', page = 320, began = clock_timestamp()")
+	cluster.ResetStatements(t, s.url)
+	table := pgtest.Query[int64](t, s.url, "SELECT pg_relation_size('locksidecar.locks') / 8192")
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if steps, _ := s.sweeps(); steps != (table-320+31)/32+1 {
+		t.Errorf("%d steps for the pages from 320 to %d", steps, table)
+	}
+
+	// The end of a lap is the start of the next.
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer cancel()
+		for ctx.Err() == nil && s.count("sweep", "walks = 'locks' AND page > 0") == 0 {
+			time.Sleep(time.Millisecond) // the pause of a poll
+		}
+	}()
+	if err := s.Sweep(ctx); err == nil {
+		t.Fatal("this sweep was to be interrupted")
+	}
+	if n := s.count("sweep", "page = 0"); n != 0 {
+		t.Error("an interrupted sweep begins at the front")
+	}
+}
+
+// A table that was made smaller meanwhile, or has no pages, is at its end.
+func TestASweepWrapsAround(t *testing.T) {
+	s := newScene(t)
+	s.freed("old:", 1, 25*time.Hour)
+	exec(t, s.conn, "UPDATE locksidecar.sweep SET walks = 'locks', page = 1000000")
+	for range 2 {
+		if err := s.Sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := s.count("locks", "true"); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+}
+
+// Sidecars share a sweep: a lap that one has made is none that others make, and while one
+// is at it, others do not wait.
+func TestSidecarsShareASweep(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	var sidecars []store.Store
+	for i := range 3 {
+		s := startWith(t, postgres.Config{
+			URL: url, AutoMigrate: true, Identity: store.Identity{Namespace: "n", Instance: fmt.Sprint(i), Pod: "p"},
+		})
+		postgres.SweepBy(s, time.Minute) // a lap is a step
+		sidecars = append(sidecars, s)
+	}
+	conn := connect(t, url)
+	sweepAll := func(want int64) {
+		t.Helper()
+		cluster.ResetStatements(t, url)
+		for _, s := range sidecars {
+			if err := s.Sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := cluster.Statements(t, url, "/* locksidecar:sweep%"); n != want {
+			t.Errorf("%d statements, want %d", n, want)
+		}
+	}
+	sweepAll(4) // the first: a step, and what needs none
+	sweepAll(3)
+	exec(t, conn, "UPDATE locksidecar.sweep SET due_at = clock_timestamp() + interval '1 day'")
+	sweepAll(4) // the clock was set back
+	exec(t, conn, "UPDATE locksidecar.sweep SET due_at = '-infinity'")
+	letGo := lock(t, connect(t, url), "SELECT FROM locksidecar.sweep FOR UPDATE")
+	sweepAll(3)
+	letGo()
+	sweepAll(4)
+	exec(t, conn, "DELETE FROM locksidecar.sweep")
+	sweepAll(4) // the first finds no row, and makes it; the second goes the lap
+}
+
+// lock holds a transaction open that begins with a statement.
+func lock(t *testing.T, conn *pgx.Conn, sql string, args ...any) (letGo func()) {
+	t.Helper()
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// meetings are what apps want of a key while it is being forgotten.
+var meetings = map[string]func(s *scene, key string) int64{
+	"acquire": func(s *scene, key string) int64 {
+		return want(s.T, acquire(s.T, s, askFor(key, s.lease)), store.Granted).Token
+	},
+	"acquire, bind:ttl": func(s *scene, key string) int64 {
+		ask := askFor(key, uuid.Nil)
+		ask.TTL = time.Hour
+		return want(s.T, acquire(s.T, s, ask), store.Granted).Token
+	},
+	"acquire of two": func(s *scene, key string) int64 {
+		answers, err := s.Acquire(s.Context(), []store.Ask{askFor(key, s.lease), askFor("z", s.lease)})
+		if err != nil {
+			s.Fatal(err)
+		}
+		return want(s.T, answers[0], store.Granted).Token
+	},
+	"enqueue": func(s *scene, key string) int64 {
+		return want(s.T, enqueue(s.T, s, askFor(key, s.lease)), store.Granted).Token
+	},
+	"watch": func(s *scene, key string) int64 {
+		if err := s.Watch(s.Context(), []string{key}, s.lease); err != nil {
+			s.Fatal(err)
+		}
+		if n := s.count("locks", "watched"); n != 1 {
+			s.Errorf("%d keys are watched, want 1", n)
+		}
+		return want(s.T, acquire(s.T, s, askFor(key, s.lease)), store.Granted).Token
+	},
+}
+
+// A call for a key that is being forgotten waits for that, and its token is greater than
+// the one that was forgotten (invariant 2).
+func TestACallMeetsTheForgettingOfItsKey(t *testing.T) {
+	for name, call := range meetings {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			s.freed("k", 1, 25*time.Hour)
+			before := pgtest.Query[int64](t, s.url, "SELECT token FROM locksidecar.locks")
+			letGo := lock(t, s.other, "SELECT FROM locksidecar.sweep_step('10 s', '1 hour', '0', '1 s')")
+			done := make(chan int64, 1)
+			go func() {
+				defer close(done)
+				done <- call(s, "k1")
+			}()
+			awaitBlocked(t, s.url)
+			letGo()
+			if token := <-done; token <= before {
+				t.Errorf("token %d after %d", token, before)
+			}
+			if n := s.count("locks", "key = 'k1' AND lease_id IS NOT NULL"); n != 1 {
+				t.Errorf("%d rows of the key are held, want 1", n)
+			}
+		})
+	}
+}
+
+// The other way round: a sweep passes over a key that somebody is about to take, or to
+// watch, and does not wait. What it may do then, it may not do when that is committed.
+func TestTheForgettingOfAKeyMeetsACall(t *testing.T) {
+	for name, sql := range map[string]string{
+		"acquire": `UPDATE locksidecar.locks SET lease_id = $1, grant_id = $1, token = nextval('locksidecar.tokens'), freed_at = NULL`,
+		"enqueue": `SELECT FROM locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k1}', ARRAY[gen_random_uuid()], ARRAY[$1::uuid],
+			'{0}', '{0}', '{f}', '{""}', '{""}', '{NULL}', '{""}')`,
+		"watch": `SELECT FROM locksidecar.watch('n', 'infinity', '{k1}', $1, 'i')`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			s.freed("k", 2, 25*time.Hour)
+			letGo := lock(t, s.other, sql+map[bool]string{true: " WHERE key = 'k1'"}[name == "acquire"], [16]byte(s.lease))
+			began := time.Now()
+			if err := s.Sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(began); took > 2*time.Second {
+				t.Errorf("the sweep took %s: it has waited", took)
+			}
+			letGo()
+			if n := s.count("locks", "key = 'k2'"); n != 0 {
+				t.Error("the other key was not forgotten")
+			}
+			if err := s.Sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if n := s.count("locks", "key = 'k1' AND (lease_id IS NOT NULL OR watched)"); n != 1 {
+				t.Errorf("%d rows are left of the key, want 1", n)
+			}
+		})
+	}
+}
+
+// Vacuum does not make tables smaller from which much was deleted: it would lock everybody
+// out meanwhile.
+func TestVacuumLocksNobodyOut(t *testing.T) {
+	s := newScene(t)
+	s.freed("k", 10_000, 25*time.Hour)
+	exec(t, s.conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
+		SELECT gen_random_uuid(), 'n', 'k' || n, gen_random_uuid() FROM generate_series(1, 10000) n`)
+	exec(t, s.conn, `INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at)
+		SELECT gen_random_uuid(), 'i', 'p', false, '1 s', '-infinity' FROM generate_series(1, 10000)`)
+	for _, table := range []string{"locks", "waiters", "leases"} {
+		size := func() int64 {
+			return pgtest.Query[int64](t, s.url, "SELECT pg_relation_size('locksidecar."+table+"')")
+		}
+		before := size()
+		exec(t, s.conn, "DELETE FROM locksidecar."+table)
+		exec(t, s.conn, "VACUUM locksidecar."+table)
+		if after := size(); after < before {
+			t.Errorf("%s was %d bytes, and is %d", table, before, after)
+		}
+	}
+}
+
+// A free key keeps its row for far longer than any statement can take (invariant 2).
+func TestForgetAfterIsFarLongerThanTimeout(t *testing.T) {
+	config := postgres.Config{URL: "postgres://x/y", Timeout: time.Second, ForgetAfter: 10 * time.Second}
+	if _, err := postgres.New(config); err != nil {
+		t.Error(err)
+	}
+	config.ForgetAfter--
+	if _, err := postgres.New(config); err == nil {
+		t.Errorf("%s was accepted", config.ForgetAfter)
+	}
+}
