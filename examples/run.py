@@ -5,6 +5,7 @@ The fencing example writes to a PostgreSQL that is thrown away afterwards. Pytho
 """
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -91,7 +92,7 @@ def await_no_locks(sidecar):
         held = subprocess.run(
             ["curl", "-sS", "--unix-socket", sidecar.socket, "http://localhost/v1/locks?scope=all"], capture_output=True, text=True, check=True
         ).stdout
-        if held == '{"locks":[]}':
+        if not json.loads(held)["locks"]:
             return ""
         if time.monotonic() > deadline:
             return held

@@ -33,7 +33,8 @@ def sidecar() -> Iterator[str]:
     binary = Path(__file__).parents[2] / "bin" / "locksidecar"
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/s.sock"
-        process = subprocess.Popen([binary], env={**os.environ, "LOCKSIDECAR_SOCKET": path}, stderr=subprocess.DEVNULL)
+        env = {**os.environ, "LOCKSIDECAR_SOCKET": path}
+        process = subprocess.Popen([binary, "serve"], env=env, stderr=subprocess.DEVNULL)
         try:
             while not os.path.exists(path):
                 if process.poll() is not None:

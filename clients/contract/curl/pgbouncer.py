@@ -16,8 +16,8 @@ from processes import NotStarted, PgBouncer, Postgres
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     listen = p.add_mutually_exclusive_group()
-    listen.add_argument("--never", action="store_true", help="nobody listens (LISTEN=never); so it is without --direct")
-    listen.add_argument("--direct", action="store_true", help="the sidecar listens past PgBouncer (LISTEN_URL)")
+    listen.add_argument("--never", action="store_true", help="nobody listens (POSTGRES_LISTEN=never); so it is without --direct")
+    listen.add_argument("--direct", action="store_true", help="the sidecar listens past PgBouncer (POSTGRES_LISTEN_URL)")
     p.add_argument("command", nargs=argparse.REMAINDER)
     options = p.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
@@ -25,7 +25,7 @@ def main():
     try:
         pooler = PgBouncer(server)
         try:
-            listen = {"LISTEN_URL": server.url, "LISTEN": "always"} if options.direct else {"LISTEN": "never"}
+            listen = {"POSTGRES_LISTEN_URL": server.url, "POSTGRES_LISTEN": "always"} if options.direct else {"POSTGRES_LISTEN": "never"}
             store = json.dumps({"STORE_URL": pooler.url, **listen})
             return subprocess.run(options.command, env={**os.environ, "CONTRACT_STORE": store}).returncode
         finally:

@@ -29,6 +29,7 @@ class Player:
         self.sessions = {}  # name in the case: id
         self.streams = {}  # of sessions and watches
         self.under_way = {}
+        self.blocks = {}  # name in the case: how its lock is released
         self.saved = {}
 
     def play(self, case):
@@ -117,6 +118,18 @@ class Player:
             cursor = page.get("next_cursor")
             if cursor is None:
                 return {"keys": [lock["key"] for lock in locks], "locks": locks}
+
+    def _enter(self, a, patience):
+        grant = calls.Call(self.sidecar.socket, self._request("acquire", a)).result(patience)
+        if "token" in grant:
+            self.blocks[a["as"]] = {**a, "token": grant["token"]}
+        return grant
+
+    def _leave(self, a, patience):
+        end = calls.Call(self.sidecar.socket, self._request("release", self.blocks.pop(a["block"]))).result(patience)
+        if a.get("raise"):
+            return {"raised": True}
+        return end if "error" in end else {"left": True}
 
     def _finish(self, a, patience):
         return self.under_way.pop(a["call"]).result(patience)

@@ -27,7 +27,7 @@ class Sidecar:
         clean = {n: v for n, v in os.environ.items() if not n.startswith(("LOCKSIDECAR_", "KUBERNETES_"))}
         environment = {f"LOCKSIDECAR_{name}": value for name, value in settings.items()}
         self.process = subprocess.Popen(
-            [binary], env={**clean, **environment, "LOCKSIDECAR_SOCKET": self.socket}, stdout=self.log, stderr=self.log
+            [binary, "serve"], env={**clean, **environment, "LOCKSIDECAR_SOCKET": self.socket}, stdout=self.log, stderr=self.log
         )
         try:
             self._await("/readyz" if ready else "/v1")

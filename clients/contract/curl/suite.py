@@ -18,6 +18,8 @@ VERBS = {
     "close": ({"session"}, set()),
     "acquire": ({"key"}, ACQUIRE),
     "acquire_many": ({"keys"}, ACQUIRE),
+    "enter": ({"key", "as"}, ACQUIRE),
+    "leave": ({"block"}, {"raise"}),
     "release": ({"key", "token"}, {"session", "outcome", "result", "reentry"}),
     "force_release": ({"key"}, set()),
     "check": ({"key", "token"}, {"session", "data"}),

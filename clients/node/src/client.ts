@@ -1,7 +1,9 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import { randomUUID } from "node:crypto";
 import {
+  BadAnswerError,
   ClientClosedError,
+  ConnectionError,
   InvalidRequestError,
   LockHeldError,
   SessionEndedError,
@@ -30,8 +32,8 @@ import type {
   TryAcquireOptions,
   TryAcquireResult,
 } from "./options";
-import { brokeOff, isAway, Patience } from "./retry";
-import { Session } from "./session";
+import { abortable, brokeOff, isAway, Patience } from "./retry";
+import { type Asked, Session } from "./session";
 import { tracedAcquire, tracedRelease } from "./tracing";
 import { Transport } from "./transport";
 import type { About, Json, KeyEvent, LockInfo, LockPage } from "./types";
@@ -42,6 +44,9 @@ import { lockInfoOf, lockPath, millis, query, requireFeature, type Wire } from "
 const defaultSocket = "/run/locksidecar/locksidecar.sock";
 const defaultTimeoutMs = 10_000;
 const defaultReconnectMs = 30_000;
+
+/** What is asked of no sidecar needs no feature. */
+const nothing: About = { version: "", api: "v1", features: [] };
 
 type Run<T> = (lock: Lock) => T | PromiseLike<T>;
 
@@ -111,20 +116,22 @@ export class Client {
    */
   async acquireMany(keys: readonly string[], options: AcquireManyOptions = {}): Promise<LockGroup> {
     const fields = this.#fields(options, -1);
-    const { session, got } = await tracedAcquire(
-      keys,
-      options.signal,
-      (context) =>
-        this.#wait(fields, options.signal, (session, now) => session.acquireMany(keys, now, options.signal, context)),
-      ({ got }) => got.map(({ wire }) => wire),
+    const { session, got } = await this.#request(keys, fields, options, (what) =>
+      tracedAcquire(
+        keys,
+        options.signal,
+        (context) =>
+          this.#wait(fields, options.signal, (session, now) => session.acquireMany(what, now, options.signal, context)),
+        ({ got }) => got.map(({ wire }) => wire),
+      ),
     );
     return new LockGroup(got.map((granted) => new Lock(session, granted, options)));
   }
 
   /**
    * withLock does something under a lock, and returns what it returns. The lock is released however it ends. When it
-   * throws, that is what is thrown, whatever comes of the release; when it does not, a lock that was lost meanwhile is an
-   * error (`LockLostError`). With `reentrant`, calls to withLock inside of it enter the lock again.
+   * throws, that is what is thrown, and a release that fails is a process warning; when it does not, a lock that was lost
+   * meanwhile is an error (`LockLostError`). With `reentrant`, calls to withLock inside of it enter the lock again.
    */
   withLock<T>(key: string, run: Run<T>): Promise<T>;
   withLock<T>(key: string, options: AcquireOptions, run: Run<T>): Promise<T>;
@@ -152,30 +159,30 @@ export class Client {
 
   /**
    * once does something that need be done once: of all that call it for a key at the same time, one runs `run`, and the
-   * others wait and get its result, as JSON (at most 4 KiB). If it fails, the next in line tries. Who comes later, when
-   * nobody does it any more, does it again. Throws as acquire does, and what its own `run` throws.
+   * others wait and get its result. All get it as JSON (at most 4 KiB), its own caller too. If it fails, the next in line
+   * tries. A call that comes when nobody does it any more does it again. Throws as acquire does, and what its own `run` throws.
    */
   async once<T>(key: string, run: Run<T>, options: OnceOptions = {}): Promise<T> {
     const got = await this.#get(key, { ...options, onSuccess: "skip" }, -1);
     if (!(got instanceof Lock)) {
       return got.result as T;
     }
-    let value: T;
+    let result: Json;
     try {
-      value = await run(got);
+      result = JSON.parse(JSON.stringify(await run(got)) ?? "null"); // each caller gets the same
     } catch (error) {
       await giveUp(got);
       throw error;
     }
     try {
-      await got.release({ outcome: "success", result: value as Json | undefined });
+      await got.release({ outcome: "success", result });
     } catch (error) {
       if (error instanceof TooLargeError) {
         await giveUp(got); // the others cannot have the result, so they have to do it themselves
       }
       throw error;
     }
-    return value;
+    return result as T;
   }
 
   /**
@@ -208,12 +215,12 @@ export class Client {
 
   /** locks goes through all held locks, ordered by key, page by page. */
   async *locks(options: ListOptions = {}): AsyncGenerator<LockInfo, void, undefined> {
-    let cursor: string | undefined;
+    let cursor: string | null | undefined;
     do {
-      const page: LockPage = await this.page({ ...options, cursor });
+      const page: LockPage = await this.page({ ...options, cursor: cursor ?? undefined });
       yield* page.locks;
       cursor = page.nextCursor;
-    } while (cursor !== undefined);
+    } while (cursor !== null);
   }
 
   /** page returns one page of the held locks. `cursor` is the `nextCursor` of the page before. */
@@ -224,11 +231,10 @@ export class Client {
       requireFeature(session.about, "list", "a list of locks");
       return session.call("GET", path);
     });
-    const page: LockPage = { locks: (answer["locks"] as Wire[]).map(lockInfoOf) };
-    if (typeof answer["next_cursor"] === "string") {
-      page.nextCursor = answer["next_cursor"];
-    }
-    return page;
+    return {
+      locks: (answer["locks"] as Wire[]).map(lockInfoOf),
+      nextCursor: (answer["next_cursor"] ?? null) as string | null,
+    };
   }
 
   /** stop asks the holder of a lock, wherever it is, to come to an end. It may go on. Throws a `NotHeldError` if there is none. */
@@ -329,7 +335,7 @@ export class Client {
     try {
       value = await run();
     } catch (error) {
-      await lock[Symbol.asyncDispose]();
+      await lock.release().catch((failure) => failure === error || warn(failure)); // it may have thrown the loss
       throw error;
     }
     await lock.release();
@@ -338,12 +344,14 @@ export class Client {
 
   async #get(key: string, options: TryAcquireOptions, defaultWaitMs: number): Promise<Lock | Skipped> {
     const fields = { ...this.#fields(options, defaultWaitMs), on_success: options.onSuccess };
-    const { session, got } = await tracedAcquire(
-      [key],
-      options.signal,
-      (context) =>
-        this.#wait(fields, options.signal, (session, now) => session.acquire(key, now, options.signal, context)),
-      ({ got }) => ("grant" in got ? [got.wire] : []),
+    const { session, got } = await this.#request([key], fields, options, (what) =>
+      tracedAcquire(
+        [key],
+        options.signal,
+        (context) =>
+          this.#wait(fields, options.signal, (session, now) => session.acquire(what, now, options.signal, context)),
+        ({ got }) => ("grant" in got ? [got.wire] : []),
+      ),
     );
     if ("grant" in got) {
       return new Lock(session, got, options);
@@ -368,8 +376,31 @@ export class Client {
       max_hold_ms: millis("maxHoldMs", options.maxHoldMs),
       min_hold_ms: millis("minHoldMs", options.minHoldMs),
       data: options.data,
-      request_id: options.requestId,
+      request_id: options.requestId ?? randomUUID(),
     };
+  }
+
+  /** #request acquires something, and withdraws what was got if nobody is to have it, or no answer came. */
+  async #request<G>(
+    keys: readonly string[],
+    fields: Wire,
+    { signal, requestId, bind }: AcquireOptions,
+    acquire: (what: Asked) => Promise<G>,
+  ): Promise<G> {
+    const what: Asked = { keys, requestId: fields["request_id"] as string, granted: false };
+    try {
+      return await acquire(what);
+    } catch (error) {
+      const lost = signal?.aborted || error instanceof ConnectionError || error instanceof BadAnswerError;
+      // Of a request that the app has named, others may have been told.
+      if (!this.#closed && (what.granted || (lost && requestId === undefined))) {
+        const session = await this.#session?.catch(() => undefined);
+        if (session !== undefined || bind === "ttl") {
+          await (session ?? Session.none(this.#transport, nothing, this.#timeoutMs)).withdraw(what);
+        }
+      }
+      throw error;
+    }
   }
 
   /** #wait acquires something. A call that waits goes on after the sidecar was away, for what remains of its time. */
@@ -480,19 +511,4 @@ async function giveUp(lock: Lock): Promise<void> {
   if (lock.lost === null) {
     await lock.release({ outcome: "failure" }).catch(warn);
   }
-}
-
-/** abortable waits for something that others wait for too, so that the signal ends only the waiting. */
-function abortable<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
-  if (signal === undefined) {
-    return promise;
-  }
-  return new Promise((resolve, reject) => {
-    const abort = (): void => reject(signal.reason);
-    if (signal.aborted) {
-      abort();
-    }
-    signal.addEventListener("abort", abort, { once: true });
-    promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
-  });
 }

@@ -143,13 +143,12 @@ export class Lock {
   }
 
   /**
-   * The end of an `await using` block: releases the lock if that has not been done. It never throws, so that the error of
-   * the block is not hidden; what goes wrong is a warning of the process. Who must know releases by hand.
+   * The end of an `await using` block: releases the lock if that has not been done, and throws as `release` does, so that a
+   * block whose lock was lost does not end well. If the block has thrown too, JavaScript makes a `SuppressedError` of both:
+   * its `suppressed` is the block's error, its `error` this one.
    */
   async [Symbol.asyncDispose](): Promise<void> {
-    if (this.#released === undefined && this.lost === null) {
-      await this.release().catch(warn);
-    }
+    await this.release();
   }
 
   async #release(options: ReleaseOptions): Promise<ReleaseResult> {
@@ -235,9 +234,9 @@ export class LockGroup {
     }
   }
 
-  /** As that of a lock: never throws. */
-  async [Symbol.asyncDispose](): Promise<void> {
-    await Promise.all(this.locks.map((lock) => lock[Symbol.asyncDispose]()));
+  /** As that of a lock: releases all of them, and throws as `release` does. */
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.release();
   }
 }
 

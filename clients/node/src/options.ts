@@ -23,7 +23,10 @@ export interface AcquireOptions {
   waitMs?: number | undefined;
   /** How long the lock outlives a dead sidecar; with `bind: "ttl"`, how long it lasts at all. 500 to 86,400,000. */
   ttlMs?: number | undefined;
-  /** `session` (the default): the lock ends with this client. `ttl`: it belongs to nobody and ends after its `ttlMs`. */
+  /**
+   * `session` (the default): the lock ends with this client. `ttl`: it belongs to nobody, ends after its `ttlMs`, and obeys
+   * every caller that sends its token, which can be guessed.
+   */
   bind?: Bind | undefined;
   /** Who in this client asks, for `reentrant`; shown to others. 1 to 255 bytes. By default the task of `client.asTask`. */
   owner?: string | undefined;
@@ -35,7 +38,7 @@ export interface AcquireOptions {
   minHoldMs?: number | undefined;
   /** At most 4 KiB, shown to others as part of `holder`. */
   data?: Json | undefined;
-  /** A UUID, only with `bind: "ttl"`: the same id gets the same grant, so the call may be repeated. */
+  /** A UUID: the same id gets the same grant, in this client or with `bind: "ttl"` anywhere. By default each call has its own. */
   requestId?: string | undefined;
   /** Ends the wait: the call then throws the signal's reason. */
   signal?: AbortSignal | undefined;

@@ -42,3 +42,18 @@ export function brokeOff(error: unknown): boolean {
 export function isAway(error: unknown): boolean {
   return brokeOff(error) || error instanceof UnreachableError || error instanceof DrainingError;
 }
+
+/** abortable waits for something that others wait for too, so that the signal ends only the waiting. */
+export function abortable<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (signal === undefined) {
+    return promise;
+  }
+  return new Promise((resolve, reject) => {
+    const abort = (): void => reject(signal.reason);
+    if (signal.aborted) {
+      abort();
+    }
+    signal.addEventListener("abort", abort, { once: true });
+    promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
+  });
+}

@@ -13,6 +13,19 @@ export interface SessionOptions {
   timeoutMs: number;
 }
 
+/** Asked is what identifies an acquire, whatever tries it takes. */
+export interface Asked {
+  keys: readonly string[];
+  requestId: string;
+  /** Whether it was answered with a grant. */
+  granted: boolean;
+  /** The trace context of its calls. */
+  context?: unknown;
+}
+
+/** How long the release of what was not answered is waited for, in ms. It is carried out in any case. */
+const withdrawMs = 2000;
+
 /** A grant, and what the sidecar said with it. */
 export interface Granted {
   wire: WireGrant;
@@ -115,28 +128,33 @@ export class Session {
     return this.transport.call({ method, path, headers, timeoutMs: this.timeoutMs, ...more });
   }
 
-  /** acquire acquires one key. An aborted signal ends the wait, and a grant that came all the same is given back. */
-  async acquire(key: string, fields: Wire, signal?: AbortSignal, context?: unknown): Promise<Granted | WireSkipped> {
+  /** acquire acquires one key. An aborted signal ends the wait; a grant that came all the same is to be withdrawn. */
+  async acquire(what: Asked, fields: Wire, signal?: AbortSignal, context?: unknown): Promise<Granted | WireSkipped> {
     const asked = performance.now();
+    what.context = context;
+    const key = what.keys[0] as string;
     const answer = await this.#acquire("PUT", lockPath(key), fields, signal, { key }, context);
     if (answer["granted"] !== true) {
       signal?.throwIfAborted();
       return answer as unknown as WireSkipped;
     }
-    const [granted] = await this.#adopt([answer as unknown as WireGrant], asked, signal, context);
+    const [granted] = this.#adopt(what, [answer as unknown as WireGrant], asked, signal);
     return granted as Granted;
   }
 
   /** acquireMany acquires all keys or none. */
-  async acquireMany(
-    keys: readonly string[],
-    fields: Wire,
-    signal?: AbortSignal,
-    context?: unknown,
-  ): Promise<Granted[]> {
+  async acquireMany(what: Asked, fields: Wire, signal?: AbortSignal, context?: unknown): Promise<Granted[]> {
     const asked = performance.now();
-    const answer = await this.#acquire("POST", "/v1/locks", { keys, ...fields }, signal, {}, context);
-    return this.#adopt(answer["locks"] as WireGrant[], asked, signal, context);
+    what.context = context;
+    const body = { keys: what.keys, ...fields };
+    const answer = await this.#acquire("POST", "/v1/locks", body, signal, {}, context);
+    return this.#adopt(what, answer["locks"] as WireGrant[], asked, signal);
+  }
+
+  /** withdraw releases what an acquire has got, or may have got. What becomes of that is not told. */
+  async withdraw({ keys, requestId, context }: Asked): Promise<void> {
+    const path = (key: string): string => lockPath(key, query({ request_id: requestId }));
+    await Promise.allSettled(keys.map((key) => this.call("DELETE", path(key), { timeoutMs: withdrawMs, context })));
   }
 
   async #acquire(
@@ -163,16 +181,9 @@ export class Session {
     }
   }
 
-  async #adopt(
-    grants: WireGrant[],
-    asked: number,
-    signal: AbortSignal | undefined,
-    context: unknown,
-  ): Promise<Granted[]> {
-    if (signal?.aborted) {
-      await Promise.allSettled(grants.map(({ key, token }) => this.release(key, token, {}, context)));
-      throw signal.reason;
-    }
+  #adopt(what: Asked, grants: WireGrant[], asked: number, signal: AbortSignal | undefined): Granted[] {
+    what.granted = true;
+    signal?.throwIfAborted();
     if (this.#ended && grants.some((grant) => grant.bind === "session")) {
       throw new SessionEndedError("the session ended while it was being granted");
     }

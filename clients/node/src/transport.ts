@@ -40,6 +40,9 @@ export interface StreamListener {
 /** The longest path that fits into a socket's address on Linux. */
 const maxSocketPath = 107;
 
+/** A timer for longer than this (24.8 days) fires at once. Such a call has none; the sidecar refuses waits of more than a day. */
+const longestTimerMs = 2 ** 31 - 1;
+
 /** More idle connections than this are closed. */
 const maxIdle = 8;
 
@@ -138,7 +141,7 @@ export class Transport {
     };
     signal?.addEventListener("abort", abort, { once: true });
     let timer: NodeJS.Timeout | undefined;
-    if (timeoutMs !== undefined) {
+    if (timeoutMs !== undefined && timeoutMs <= longestTimerMs) {
       timer = setTimeout(() => {
         const what = `${call.method} ${call.path}`;
         reject(

@@ -51,10 +51,10 @@ export interface LockInfo {
   state: "free" | "held";
   /** This client's session holds it. Never true for `bind: "ttl"`. */
   mine: boolean;
-  /** The fencing token, only when `mine`. */
-  token?: number;
-  /** Only when held. */
-  holder?: Holder;
+  /** The fencing token; null unless `mine`. */
+  token: number | null;
+  /** Null when the lock is free. */
+  holder: Holder | null;
   queueLength: number;
   stopping: Stopping | null;
 }
@@ -62,8 +62,8 @@ export interface LockInfo {
 /** One page of a list. */
 export interface LockPage {
   locks: LockInfo[];
-  /** Where the next page begins; not there on the last one. */
-  nextCursor?: string;
+  /** Where the next page begins; null on the last one. */
+  nextCursor: string | null;
 }
 
 /** What happens to a key, as `client.events(key)` yields it. */

@@ -67,22 +67,16 @@ export function stoppingOf(w: Wire | null | undefined): Stopping | null {
 }
 
 export function lockInfoOf(w: Wire): LockInfo {
-  const info: LockInfo = {
+  return {
     key: w["key"] as string,
     type: w["type"] as string,
     state: w["state"] as LockInfo["state"],
     mine: w["mine"] as boolean,
+    token: (w["token"] ?? null) as number | null,
+    holder: holderOf(w["holder"] as Wire | null),
     queueLength: w["queue_length"] as number,
     stopping: stoppingOf(w["stopping"] as Wire | null),
   };
-  if (typeof w["token"] === "number") {
-    info.token = w["token"];
-  }
-  const holder = holderOf(w["holder"] as Wire | undefined);
-  if (holder) {
-    info.holder = holder;
-  }
-  return info;
 }
 
 /** keyEventOf returns null for an event that this version does not know. */
@@ -173,7 +167,7 @@ const featureOf: { [field: string]: string } = {
   wait_ms: "wait",
   bind: "bind_ttl",
   data: "data",
-  request_id: "request_id",
+  request_id: "release_by_id",
   reentrant: "reentrant",
   reentry: "reentrant",
   outcome: "outcome",

@@ -85,6 +85,11 @@ describe("acquire", () => {
     const client = sidecar.client();
     await assert.rejects(client.acquire("nan", { ttlMs: Number.NaN }), /ttlMs: NaN/);
     await assert.rejects(client.acquire("nan", { waitMs: Number.NaN }), /waitMs: NaN/);
+    // More than a timer of Node holds, which would end at once.
+    await assert.rejects(client.acquire("long", { waitMs: 2 ** 31 }), { code: "invalid_request", message: /wait_ms/ });
+    await client.acquire("long");
+    const patient = sidecar.client({ timeoutMs: 2 ** 31 });
+    await assert.rejects(patient.acquire("long", { waitMs: 50 }), WaitTimeoutError);
     await assert.rejects(client.acquire("nan", { ttlMs: 1 }), (error) => {
       assert.ok(error instanceof InvalidRequestError);
       assert.match(error.message, /ttl_ms/);
@@ -299,15 +304,40 @@ describe("the shapes", () => {
     assert.equal((await client.get("using:2")).state, "free");
   });
 
+  test("the end of an await using block tells of a loss", async () => {
+    const client = sidecar.client();
+    await assert.rejects(
+      async () => {
+        await using lock = await client.acquire("lost", { maxHoldMs: 100 });
+        await aborted(lock.signal);
+      },
+      { code: "lock_lost", reason: "max_hold" },
+    );
+    await assert.rejects(
+      async () => {
+        await using group = await client.acquireMany(["lost:1", "lost:2"]);
+        await client.release("lost:1", group.locks[0]?.token ?? 0); // so that its own release fails
+      },
+      { code: "not_holder" },
+    );
+    assert.equal((await client.get("lost:2")).state, "free");
+  });
+
   test("await using does not hide the error of the block", async () => {
     const client = sidecar.client();
-    const warning = new Promise<Error>((resolve) => process.once("warning", resolve));
-    await assert.rejects(async () => {
-      await using lock = await client.acquire("hide");
-      await client.release("hide", lock.token); // so that its own release fails
-      throw new RangeError("of the block");
-    }, RangeError);
-    assert.match((await warning).message, /could not be released/);
+    await assert.rejects(
+      async () => {
+        await using lock = await client.acquire("hide", { maxHoldMs: 100 });
+        await aborted(lock.signal);
+        throw new RangeError("of the block");
+      },
+      (both: { name: string; error: Error; suppressed: Error }) => {
+        assert.equal(both.name, "SuppressedError");
+        assert.ok(both.error instanceof LockLostError);
+        assert.ok(both.suppressed instanceof RangeError);
+        return true;
+      },
+    );
   });
 
   test("withLock returns, throws, and tells of a loss", async () => {
@@ -328,7 +358,9 @@ describe("the shapes", () => {
       await aborted(signal);
       throw new RangeError("of the body");
     });
+    const warning = new Promise<Error>((resolve) => process.once("warning", resolve));
     await assert.rejects(both, RangeError);
+    assert.match((await warning).message, /could not be released.*max_hold/);
   });
 
   test("locked makes a function that runs under a lock", async () => {
@@ -408,6 +440,19 @@ describe("once", () => {
     go();
     assert.deepEqual(await Promise.all([first, ...others]), Array(3).fill({ digest: "4711" }));
     assert.equal(runs, 1);
+  });
+
+  test("who runs it gets what the others get: JSON", async () => {
+    const client = sidecar.client();
+    assert.deepEqual(await client.once("json", () => ({ at: new Date(0), no: undefined }) as unknown), {
+      at: "1970-01-01T00:00:00.000Z",
+    });
+    assert.equal(await client.once("json", () => {}), null);
+    await assert.rejects(
+      client.once("json", () => 1n),
+      TypeError,
+    );
+    assert.equal((await client.get("json")).state, "free");
   });
 
   test("if it fails, the next in line tries", async () => {

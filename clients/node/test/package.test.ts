@@ -44,6 +44,16 @@ describe("the tarball", { concurrency: false }, () => {
     }
   });
 
+  test("says where its source is, and where faults are reported", () => {
+    const { repository, homepage, bugs } = JSON.parse(
+      readFileSync(join(folder, "node_modules/locksidecar/package.json"), "utf8"),
+    );
+    assert.equal(repository.directory, "clients/node");
+    for (const url of [repository.url, homepage, bugs.url ?? bugs]) {
+      assert.match(url, /https:\/\/github\.com\/locksidecar\/locksidecar/);
+    }
+  });
+
   test("import", () => {
     writeFileSync(
       join(folder, "app.mjs"),

@@ -47,7 +47,7 @@ class Sidecar:
 
     def start(self) -> None:
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen([BINARY], env=self._env, stderr=log)
+            self._process = subprocess.Popen([BINARY, "serve"], env=self._env, stderr=log)
         process = self._process
 
         def answers() -> bool:

@@ -42,6 +42,8 @@ def test_what_is_in_it(built: Path) -> None:
     assert any(n.endswith("/LICENSE") for n in names)
     assert {n.split("/")[0].split("-")[0] for n in names} == {"locksidecar"}
     assert "Requires-Dist" not in metadata
+    for label in ("Homepage", "Source", "Changelog", "Issues"):
+        assert f"Project-URL: {label}, https://github.com/locksidecar/locksidecar" in metadata
     [sdist] = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         assert any(n.endswith("/src/locksidecar/_core.py") for n in archive.getnames())

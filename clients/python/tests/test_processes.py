@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from conftest import LONG, Sidecar, free, line, until, waiting
-from locksidecar import AsyncClient, Client, LockLost, _sync, _wire
+from locksidecar import AsyncClient, Client, LockContext, LockLost, _sync, _wire
 
 Python = Callable[..., "subprocess.Popen[str]"]
 
@@ -140,8 +140,26 @@ def test_ctrl_c_at_any_moment(python: Python, key: str) -> None:
     assert line(python(STORM, key, "150")) == "done 0"
 
 
-@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
-def test_ctrl_c_at_every_line(client: Client, other: Client, key: str, several: bool) -> None:
+class Acquired:
+    """`acquire` and `release` as a block."""
+
+    def __init__(self, mutex: LockContext) -> None:
+        self.mutex = mutex
+
+    def __enter__(self) -> None:
+        assert self.mutex.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.mutex.release()
+
+
+@pytest.mark.parametrize("how", ["with", "acquire", "several"])
+def test_ctrl_c_at_every_line(client: Client, other: Client, key: str, how: str) -> None:
+    ways: dict[str, Callable[[], Any]] = {
+        "with": lambda: client.lock(key),
+        "acquire": lambda: Acquired(client.lock(key)),
+        "several": lambda: client.lock_many([key, f"{key}:2"]),
+    }
     client.acquire(key).release()  # so that the session is open
     package = str(Path(_sync.__file__).parent)
     for place in itertools.count():
@@ -158,7 +176,7 @@ def test_ctrl_c_at_every_line(client: Client, other: Client, key: str, several: 
                 raise KeyboardInterrupt
             return interrupt
 
-        context = client.lock_many([key, f"{key}:2"]) if several else client.lock(key)
+        context = ways[how]()
         sys.settrace(interrupt)
         try:
             with context:
@@ -215,6 +233,16 @@ def test_a_child_has_a_session_of_its_own(path: str, client: Client, key: str) -
     free(client, f"{key}:child")  # when the sidecar has seen that the child's connections have closed
     assert client._core.session is session
     assert lock.release()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_may_use_its_parent_s_mutex(client: Client, key: str) -> None:
+    mutex = client.lock(key)
+    assert in_child(lambda: (mutex.acquire(), mutex.release(), mutex.held)) == "(True, None, None)"  # type: ignore[func-returns-value]
+    assert mutex.acquire(timeout=LONG)
+    assert in_child(lambda: (mutex.held, mutex.locked(), mutex.acquire(blocking=False))) == "(None, True, False)"
+    assert in_child(lambda: mutex.release()).startswith("RuntimeError: ")
+    mutex.release()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

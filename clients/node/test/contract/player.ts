@@ -19,6 +19,8 @@ const verbs: { [verb: string]: string[] } = {
   close: ["session"],
   acquire: ["key", ...acquireArguments],
   acquire_many: ["keys", ...acquireArguments],
+  enter: ["key", "as", ...acquireArguments],
+  leave: ["block", "raise"],
   release: ["key", "token", "session", "outcome", "result", "reentry"],
   force_release: ["key"],
   check: ["key", "token", "session", "data"],
@@ -46,7 +48,16 @@ interface Started {
   cancel: AbortController;
 }
 
+/** A block of a case. */
+interface Block {
+  /** Lets it end, with an error of its own. */
+  leave(error?: Error): void;
+  /** Its end. */
+  left: Promise<void>;
+}
+
 export class Player {
+  readonly #blocks = new Map<string, Block>();
   readonly #saved: Members = {};
   readonly #parties = new Map<string, Party>();
   readonly #watches = new Map<string, AsyncIterator<KeyEvent>>();
@@ -187,6 +198,10 @@ export class Player {
         return this.#acquire(party, key, this.#options(args, signal), args["on_success"] as "skip" | undefined);
       case "acquire_many":
         return this.#acquireMany(party, args["keys"] as string[], this.#options(args, signal));
+      case "enter":
+        return this.#enter(party, key, args["as"] as string, this.#options(args, signal));
+      case "leave":
+        return this.#leave(args["block"] as string, args["raise"] === true);
       case "release":
         return this.#release(party, key, token, args);
       case "force_release":
@@ -316,6 +331,42 @@ export class Player {
       this.#follow(party, lock);
     }
     return { granted: true, locks: group.locks.map(granted) };
+  }
+
+  #enter(party: Party, key: string, as: string, options: AcquireOptions): Promise<Members> {
+    return new Promise((resolve, reject) => {
+      const block = async (leaving: Promise<void>): Promise<void> => {
+        await using lock = await party.client.acquire(key, options);
+        this.#follow(party, lock);
+        resolve(granted(lock));
+        await leaving;
+      };
+      let leave: Block["leave"] = () => {};
+      const leaving = new Promise<void>((end, fail) => {
+        leave = (error) => (error ? fail(error) : end());
+      });
+      const left = block(leaving);
+      left.catch(reject); // also of what nobody leaves
+      this.#blocks.set(as, { leave, left });
+    });
+  }
+
+  async #leave(name: string, raise: boolean): Promise<Members> {
+    const block = this.#blocks.get(name);
+    if (!block) {
+      throw new Error(`no block ${name} was entered`);
+    }
+    const mine = raise ? new Error("of the block") : undefined;
+    block.leave(mine);
+    try {
+      await block.left;
+      return { left: true };
+    } catch (error) {
+      if (mine && (error === mine || (error as { suppressed?: unknown }).suppressed === mine)) {
+        return { raised: true };
+      }
+      throw error;
+    }
   }
 
   /** #held returns the lock object of a grant, the last entry first. */

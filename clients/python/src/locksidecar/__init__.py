@@ -5,9 +5,9 @@
 
 from . import errors, types
 from ._async import AsyncClient, AsyncEventStream
-from ._async_lock import AsyncLock, AsyncLockSignal
+from ._async_lock import AsyncLock, AsyncLockContext, AsyncLockSignal
 from ._sync import Client, EventStream
-from ._sync_lock import Lock, LockSignal
+from ._sync_lock import Lock, LockContext, LockSignal
 from ._version import __version__ as __version__
 from .errors import *  # noqa: F403
 from .types import *  # noqa: F403
@@ -16,10 +16,12 @@ __all__ = [
     "AsyncClient",
     "AsyncEventStream",
     "AsyncLock",
+    "AsyncLockContext",
     "AsyncLockSignal",
     "Client",
     "EventStream",
     "Lock",
+    "LockContext",
     "LockSignal",
     *errors.__all__,
     *types.__all__,

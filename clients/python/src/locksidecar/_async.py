@@ -5,40 +5,26 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import itertools
 import os
 import socket
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
-from . import _core, _fork, _wire, errors
+from . import _core, _decorator, _fork, _wire, errors
 from ._async_connection import Closed, Conn, Connection, Stream
-from ._async_lock import AsyncLock, AsyncLockContext, AsyncLockSignal, AsyncManyContext
-from ._call import UNSET, AcquireOptions, Call, Steps
+from ._async_lock import AsyncLock, AsyncLockContext, AsyncLockSignal, AsyncManyContext, this_task
+from ._call import UNSET, AcquireOptions, Call, Steps, acquire_options
 from ._core import Core
+from ._lock import NotPickled
 from ._session import Session
-from .types import Description, Event, LockInfo, LockOptions, Outcome, Scope, Status
+from .types import Description, Duration, Event, LockInfo, LockOptions, Outcome, Scope, Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_owners = itertools.count(1)
-_tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], str] = weakref.WeakKeyDictionary()
-
-
-def _this_task() -> str:
-    # Not its id(): that of one which has ended is given to another.
-    task = asyncio.current_task()
-    if task is None:
-        raise RuntimeError("reentrant without owner needs a task to be called in")
-    if task not in _tasks:
-        _tasks[task] = f"task-{next(_owners)}"
-    return _tasks[task]
 
 
 class AsyncEventStream:
@@ -84,7 +70,7 @@ class AsyncEventStream:
             stream.abort()
 
 
-class AsyncClient:
+class AsyncClient(NotPickled):
     """A client for asyncio: one session, opened on first use, for this object, this process and one event loop.
 
     The arguments are those of `Client`. It may be made before a fork, or before the loop runs; a child opens its own
@@ -96,9 +82,9 @@ class AsyncClient:
         socket_path: str | os.PathLike[str] | None = None,
         *,
         name: str | None = None,
-        ttl: float | None = None,
-        timeout: float = 10.0,
-        reconnect: float = 30.0,
+        ttl: Duration | None = None,
+        timeout: Duration = 10.0,
+        reconnect: Duration = 30.0,
     ) -> None:
         self._core = Core(socket_path, name, ttl, timeout, reconnect, AsyncLockSignal)
         self._sockets = _fork.Sockets()
@@ -115,10 +101,13 @@ class AsyncClient:
 
         Raises `LockHeld` (with `wait=0`), `WaitTimeout`, `Skipped`, `SidecarUnavailable`, and the other `ApiError`s.
         """
-        return AsyncLock(self, *await self._run(self._core.acquire(key, self._options(options))))
+        return await self._acquire(key, self._options(options))
 
     def lock(self, key: str, **options: Unpack[LockOptions]) -> AsyncLockContext:
-        """`async with client.lock("workflow:123", wait=5, ttl=30) as lock`: see `LockOptions` and `acquire`."""
+        """`async with client.lock("workflow:123", wait=5, ttl=30) as lock`: see `LockOptions` and `acquire`.
+
+        What it returns may be kept, and used by `acquire` and `release`: see `AsyncLockContext`.
+        """
         return AsyncLockContext(self, key, options)
 
     async def try_lock(self, key: str, **options: Unpack[LockOptions]) -> AsyncLock | None:
@@ -141,10 +130,15 @@ class AsyncClient:
     def locked(
         self, key: str, **options: Unpack[LockOptions]
     ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
-        """Decorator: `@client.locked("report:{id}")` holds the lock while the function runs; `{id}` is its argument."""
+        """Decorator: `@client.locked("report:{id}")` holds the lock while the function runs; `{id}` is its argument.
+
+        Raises TypeError for what is not an `async def`, and for a generator, whose body runs later.
+        """
+        acquire_options(options)  # so that a mistake is found where it is made
 
         def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-            make_key = _core.key_maker(key, function)
+            _decorator.check(function, wants_async=True)
+            make_key = _decorator.key_maker(key, function)
 
             @functools.wraps(function)
             async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -162,8 +156,8 @@ class AsyncClient:
     async def once(self, key: str, function: Callable[[], Any], **options: Unpack[LockOptions]) -> Any:
         """Calls the function under the lock; or returns what another holder's `once` returned while this waited.
 
-        The result must be JSON of at most 4 KiB: the others get it so. When the function raises, the next in line
-        calls it.
+        The result must be JSON of at most 4 KiB, and all get it as JSON makes it: a tuple is a list. When the function
+        raises, the next in line calls it.
         """
         options["on_success"] = "skip"
         try:
@@ -173,7 +167,7 @@ class AsyncClient:
         async with lock:
             lock.outcome = "failure"  # unless the next lines succeed
             made = function()
-            result = await made if inspect.isawaitable(made) else made
+            result = _wire.as_json(await made if inspect.isawaitable(made) else made)
             await lock.release("success", result)
         return result
 
@@ -188,7 +182,7 @@ class AsyncClient:
         """Asks whether a lock is held under this token: raises `LockLost` or `NotHolder` if not."""
         return await self._run(self._core.check(key, token, None))
 
-    async def extend(self, key: str, token: int, ttl: float) -> Status:
+    async def extend(self, key: str, token: int, ttl: Duration) -> Status:
         """Sets the remaining time of a `bind="ttl"` lock by key and token, in seconds from now."""
         return await self._run(self._core.check(key, token, None, ttl))
 
@@ -251,10 +245,13 @@ class AsyncClient:
     # How calls are made.
 
     def _options(self, options: LockOptions) -> AcquireOptions:
-        made = AcquireOptions(**options)
+        made = acquire_options(options)
         if made.reentrant and made.owner is None:
-            made.owner = _this_task()
+            made.owner = this_task()
         return made
+
+    async def _acquire(self, key: str, options: AcquireOptions) -> AsyncLock:
+        return AsyncLock(self, *await self._run(self._core.acquire(key, options)))
 
     async def _run(self, steps: Steps[T]) -> T:
         """Makes the calls of an operation, in this task."""

@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from . import errors
-from ._call import UNSET
-from ._lock import BaseLock
+from ._call import UNSET, acquire_options
+from ._lock import BaseContext, BaseLock, _Held
 from ._session import Grant
 from ._signal import Signal
-from .types import LockOptions, Outcome, Status
+from .types import Duration, LockOptions, Outcome, Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ._async import AsyncClient
+
+_owners = itertools.count(1)
+_tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], str] = weakref.WeakKeyDictionary()
+
+
+def this_task() -> str:
+    """A name that no other task has, nor had."""
+    # Not its id(): that of one which has ended is given to another.
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("this must be called in a task, which is what the lock is for")
+    if task not in _tasks:
+        _tasks[task] = f"task-{next(_owners)}"
+    return _tasks[task]
 
 
 class AsyncLockSignal(Signal):
@@ -68,7 +84,7 @@ class AsyncLock(BaseLock):
         """Asks the sidecar whether the lock is still held: raises `LockLost` or `NotHolder` if not."""
         return await self._amend()
 
-    async def extend(self, ttl: float) -> Status:
+    async def extend(self, ttl: Duration) -> Status:
         """Sets the remaining time from now, in seconds. Only with `bind="ttl"`: others need no extending."""
         return await self._amend(ttl=ttl)
 
@@ -76,7 +92,7 @@ class AsyncLock(BaseLock):
         """Replaces the data that others see; None removes it."""
         return await self._amend(data=data)
 
-    async def _amend(self, ttl: float | None = None, data: Any = UNSET) -> Status:
+    async def _amend(self, ttl: Duration | None = None, data: Any = UNSET) -> Status:
         self._begin_release()
         return await self._client._run(self._client._core.check(self.key, self.token, self._grant, ttl, data))
 
@@ -97,31 +113,67 @@ class AsyncLock(BaseLock):
             self._not_released(error, failure)
 
 
-class AsyncLockContext:
-    """`async with client.lock(...) as lock`: acquires at the beginning, releases at the end."""
+class AsyncLockContext(BaseContext[AsyncLock]):
+    """A lock to be acquired: by `async with`, which gives the `AsyncLock`, or by `acquire` and `release`.
+
+    It may be used again and again, and shared between tasks: what one has acquired is its own.
+    """
+
+    _us = "task"
 
     def __init__(self, client: AsyncClient, key: str, options: LockOptions) -> None:
-        self._client, self._key, self._options = client, key, options
-        self._lock: AsyncLock | None = None
+        super().__init__(key, options)
+        self._client = client
+
+    @property
+    def held(self) -> AsyncLock | None:
+        """The lock that this task holds through this object, with its `token` and `lost`; None if there is none."""
+        one = self._last(this_task())
+        return None if one is None else one.lock
+
+    async def acquire(self, blocking: bool = True, timeout: Duration | None = -1) -> bool:
+        """Acquires the lock, and returns whether this task holds it now. See `LockContext.acquire`."""
+        try:
+            await self._take(self._waiting(blocking, timeout), block=False)
+            return True
+        except errors.LockHeld:
+            return False
+
+    async def release(self) -> None:
+        """Releases the lock that this task acquired last. See `LockContext.release`."""
+        one = self._to_release(this_task())
+        try:
+            await one.lock.__aexit__(None, None, None)
+        finally:
+            self._over(one)
+
+    async def locked(self) -> bool:
+        """Asks whether anybody holds the lock: this task, another one, or another process."""
+        return (await self._client.get(self._key)).state == "held"
 
     async def __aenter__(self) -> AsyncLock:
-        if self._lock is not None:
-            raise RuntimeError("this was entered already; call client.lock() for each `async with`")
-        self._lock = await self._client.acquire(self._key, **self._options)
-        return self._lock
+        return await self._take(self._options, block=True)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lock, self._lock = self._lock, None
-        assert lock is not None
-        await lock.__aexit__(kind, error, trace)
+        one = self._to_leave(this_task())
+        self._held.remove(one)
+        await one.lock.__aexit__(kind, error, trace)
+
+    async def _take(self, options: LockOptions, block: bool) -> AsyncLock:
+        me, made = this_task(), self._client._options(options)
+        self._may_wait(me, made)
+        lock = await self._client._acquire(self._key, made)
+        self._held.append(_Held(me, lock, made, block))
+        return lock
 
 
 class AsyncManyContext:
     """`async with client.lock_many(...) as locks`: acquires all at the beginning, releases all at the end."""
 
     def __init__(self, client: AsyncClient, keys: Sequence[str], options: LockOptions) -> None:
+        acquire_options(options)  # so that a mistake is found where it is made
         self._client, self._keys, self._options = client, keys, options
         self._stack = contextlib.AsyncExitStack()
 

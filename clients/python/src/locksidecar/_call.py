@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from functools import lru_cache
+from numbers import Real
 from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
-from . import _tracing, _wire
+from . import _tracing, _wire, errors
 from ._session import Session
-from .types import Bind, OnSuccess
+from .types import Bind, Duration, LockOptions, OnSuccess
 
 T = TypeVar("T")
 
@@ -28,7 +30,7 @@ class Call:
     """One request, and what is to be known to make it."""
 
     __slots__ = ("answer", "body", "context", "delay", "joins", "method", "needs", "repeatable", "repeated", "sent",
-                 "session", "takes", "target", "timeout")  # fmt: skip
+                 "session", "target", "timeout")  # fmt: skip
 
     def __init__(
         self,
@@ -40,7 +42,6 @@ class Call:
         joins: bool = False,
         session: Session | None = None,
         needs: Iterable[str] = (),
-        takes: bool = False,
         repeatable: bool = True,
         delay: float = 0.0,
         context: Any = None,
@@ -52,9 +53,6 @@ class Call:
         self.joins = joins  # join the client's session; it is opened if need be
         self.session = session  # the session that it joins
         self.needs = needs  # features
-        # Its answer gives something away. Its last bytes stay in the socket until `answer` is set: whoever is
-        # interrupted before that closes the connection, and the sidecar sees that the grant was not delivered.
-        self.takes = takes
         self.repeatable = repeatable  # when a connection closes before it has answered anything
         self.repeated = False
         self.delay = delay  # seconds before it is made
@@ -106,9 +104,25 @@ def lock_path(key: str, rest: str = "") -> str:
     return f"/v1/locks/{_quoted(key)}{rest}"
 
 
+LEAST_TTL = 0.5  # seconds
+_DAY = 86400.0  # seconds: the most that the sidecar takes
+
+
+def seconds(name: str, value: Duration, least: float = 0.0, most: float = _DAY) -> float:
+    """A duration in seconds. Raises TypeError, and InvalidRequest (a ValueError) when it is out of range."""
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(number, bool) or not isinstance(number, Real):
+        raise TypeError(f"{name}={value!r}: it must be a number of seconds or a timedelta, not {type(value).__name__}")
+    if not least <= number <= most:
+        limits = f"is not between {least:g} and {most:g} seconds"
+        more = " (None waits for ever)" if name == "wait" else ""
+        raise errors.InvalidRequest(400, "invalid_request", f"{name}={value!r} {limits}{more}")
+    return float(number)
+
+
 def to_ms(seconds: float) -> int:
     """A time in milliseconds."""
-    # Rounded up: who says 0.0001 does not mean "not at all". What is out of range, the sidecar refuses by name.
+    # Rounded up: 0.0001 does not mean "not at all".
     return math.ceil(round(seconds * 1000, 6))
 
 
@@ -126,24 +140,28 @@ class AcquireOptions:
     on_success: OnSuccess = "acquire"
     data: Any = None
     request_id: str | None = None
-    # The last call that was made with them: what it has got is nobody's until it is the app's.
+    # Whether the app has named the request: then others may have been told of the same grant.
+    named: bool = field(default=False, init=False)
+    # The last call that was made with them, and its keys: what it has got is nobody's until it is the app's.
     call: Call | None = field(default=None, init=False)
+    keys: Sequence[str] = field(default=(), init=False)
+    asked: bool = field(default=False, init=False)  # a call before it may have reached the sidecar
 
     def fields(self) -> tuple[dict[str, Any], list[str]]:
         """The request's members but for the wait, and the features that they need."""
         body: dict[str, Any] = {}
         needs: list[str] = []
+        # The id makes it safe to repeat the call, and to release what it got when no answer came.
+        self.named = self.request_id is not None
+        if self.request_id is None:
+            self.request_id = str(uuid4())
+        body["request_id"] = self.request_id
+        needs.append("release_by_id")
         if self.ttl is not None:
             body["ttl_ms"] = to_ms(self.ttl)
         if self.bind != "session":
             body["bind"] = self.bind
             needs.append("bind_ttl")
-            # The id makes it safe to repeat the call when a connection breaks.
-            body["request_id"] = self.request_id or str(uuid4())
-            needs.append("request_id")
-        elif self.request_id is not None:
-            body["request_id"] = self.request_id
-            needs.append("request_id")
         if self.owner is not None:
             body["owner"] = self.owner
             needs.append("reentrant")
@@ -162,3 +180,21 @@ class AcquireOptions:
             body["data"] = self.data
             needs.append("data")
         return body, needs
+
+
+_OPTIONS = tuple(option.name for option in fields(AcquireOptions) if option.init)
+_LEAST = {"wait": 0.0, "ttl": LEAST_TTL, "max_hold": 0.0, "min_hold": 0.0}
+
+
+def acquire_options(options: LockOptions) -> AcquireOptions:
+    """Checks the options of an acquire. Raises TypeError, and InvalidRequest for a duration that is out of range."""
+    made: dict[str, Any] = dict(options)
+    for name in made:
+        if name not in _OPTIONS:
+            raise TypeError(f"got an unexpected keyword argument {name!r}; the options are {', '.join(_OPTIONS)}")
+    if made.get("wait") == math.inf:
+        made["wait"] = None
+    for name, least in _LEAST.items():
+        if made.get(name) is not None:
+            made[name] = seconds(name, made[name], least)
+    return AcquireOptions(**made)

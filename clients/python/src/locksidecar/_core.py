@@ -7,35 +7,32 @@ an error of a call is thrown into it. `_sync` and `_async` differ only in how a 
 from __future__ import annotations
 
 import errno
-import inspect
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from string import Formatter
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from . import _tracing, _wire, errors
-from ._call import UNSET, AcquireOptions, Call, Look, Steps, Unset, lock_path, to_ms
+from ._call import LEAST_TTL, UNSET, AcquireOptions, Call, Look, Steps, Unset, lock_path, seconds, to_ms
 from ._session import Grant, Session
 from ._signal import Signal
-from .types import Description, Event, LockInfo, Outcome, Scope, Status
+from .types import Description, Duration, Event, LockInfo, Outcome, Scope, Status
 
 DEFAULT_SOCKET = "/run/locksidecar/locksidecar.sock"
 # The stream has a comment line every 15 s. A sidecar that says nothing for so long (seconds) is gone or hangs.
 SILENCE = 45.0
 # Idle connections that a client keeps. Each is a descriptor here and in the sidecar.
 MAX_IDLE = 16
+# How long (seconds) whoever got no answer to an acquire waits for that to the release by its id.
+RELEASE_PATIENCE = 2.0
 
 
 class _Wait:
     """A wait that may outlive an outage of the sidecar."""
 
     def __init__(self, wait: float | None, core: Core) -> None:
-        if wait is not None and math.isinf(wait) and wait > 0:
-            wait = None
         self._core = core
         self.waits = wait is None or wait != 0
         self._first = wait
@@ -76,16 +73,16 @@ class Core:
         self,
         path: str | os.PathLike[str] | None,
         name: str | None,
-        ttl: float | None,
-        timeout: float,
-        reconnect: float,
+        ttl: Duration | None,
+        timeout: Duration,
+        reconnect: Duration,
         new_signal: Callable[[], Signal],
     ) -> None:
         self.path = os.fspath(path) if path else os.environ.get("LOCKSIDECAR_SOCKET") or DEFAULT_SOCKET
-        self.timeout = timeout
-        self.reconnect = reconnect
+        self.timeout = seconds("timeout", timeout, 0.001)
+        self.reconnect = seconds("reconnect", reconnect, most=math.inf)
         self.new_signal = new_signal
-        self._name, self._ttl = name, ttl
+        self._name, self._ttl = name, None if ttl is None else seconds("ttl", ttl, LEAST_TTL)
         self.session: Session | None = None
         self.features: frozenset[str] | None = None  # of the sidecar; None: not asked yet
         self.version = ""
@@ -188,6 +185,7 @@ class Core:
     def acquire(self, key: str, options: AcquireOptions) -> Steps[tuple[Grant, Mapping[str, Any]]]:
         """Acquires one lock."""
         with _tracing.acquire([key]) as operation:
+            options.keys = [key]
             value = yield from self._acquire("PUT", lock_path(key), {}, [], options, operation)
             if not value["granted"]:
                 raise errors.Skipped(key, value.get("result"))
@@ -197,12 +195,29 @@ class Core:
         self, keys: Sequence[str], options: AcquireOptions
     ) -> Steps[list[tuple[Grant, Mapping[str, Any]]]]:
         """Acquires several locks, all or none."""
-        keys = list(keys)
+        options.keys = keys = list(keys)
         with _tracing.acquire(keys) as operation:
             value = yield from self._acquire("POST", "/v1/locks", {"keys": keys}, ["several_keys"], options, operation)
             return list(zip(value["_grants"], value["locks"], strict=True))
 
     def _acquire(
+        self,
+        method: str,
+        target: str,
+        body: dict[str, Any],
+        needs: list[str],
+        options: AcquireOptions,
+        operation: _tracing.Operation,
+    ) -> Steps[dict[str, Any]]:
+        try:
+            return (yield from self._acquire_waiting(method, target, body, needs, options, operation))
+        except GeneratorExit:
+            raise
+        except BaseException:  # also KeyboardInterrupt and a task's cancellation
+            yield from self.give_back(options)
+            raise
+
+    def _acquire_waiting(
         self,
         method: str,
         target: str,
@@ -227,10 +242,10 @@ class Core:
                 timeout=None if left is None else max(left, 0) + self.timeout,
                 joins=options.bind == "session",
                 needs=needs,
-                takes=True,
                 delay=wait.pause,
                 context=operation.context,
             )
+            options.asked = options.asked or (options.call is not None and options.call.sent > 0)
             options.call = call
             try:
                 value: dict[str, Any] = (yield call).result()
@@ -242,11 +257,6 @@ class Core:
                 wait.bridge(e, call)
             except (errors.SidecarUnavailable, errors.Draining) as e:
                 wait.bridge(e, call)
-            except GeneratorExit:
-                raise
-            except BaseException:  # also KeyboardInterrupt and a task's cancellation
-                yield from self.give_back(options)
-                raise
 
     def _hold(self, call: Call, value: Mapping[str, Any], options: AcquireOptions) -> Grant:
         if call.session is not None:
@@ -256,22 +266,29 @@ class Core:
         return grant
 
     def give_back(self, options: AcquireOptions) -> Steps[None]:
-        """Releases what an acquire has got that nobody wants any more.
-
-        The sidecar gives back what it could not deliver; this is for what was delivered just before. Where both
-        happen, the second finds nothing: hence `reentry`.
-        """
+        """Releases what an acquire has got, or may have got, that nobody wants any more."""
         call, options.call = options.call, None
-        if call is None or call.answer is None or call.answer.status != 200:
+        if call is None:
             return
-        for one in _granted(call.answer.json()):
-            if call.session is not None:
-                call.session.forget(Grant(one["key"], one["token"], None, Signal))
-            target = lock_path(one["key"], f"?token={one['token']}&reentry={one['reentry']}")
+        timeout = self.timeout
+        if call.answer is None:
+            # Nobody knows what became of it. The sidecar carries the release out, whether it is waited for or not.
+            if options.named or not (call.sent or options.asked):
+                return
+            timeout = min(timeout, RELEASE_PATIENCE)
+        else:
+            granted = _granted(call.answer.json()) if call.answer.status == 200 else []
+            if not granted:
+                return
+            for one in granted:
+                if call.session is not None:
+                    call.session.forget(Grant(one["key"], one["token"], None, Signal))
+        for key in options.keys:
+            target = lock_path(key, f"?request_id={options.request_id}")
             try:
-                yield Call("DELETE", target, timeout=self.timeout, session=call.session, context=call.context)
+                yield Call("DELETE", target, timeout=timeout, session=call.session, context=call.context)
             except errors.LocksidecarError:
-                pass  # the session's end, or its TTL, frees it; there is another exception to raise
+                return  # the session's end, or its TTL, frees it; there is another exception to raise
 
     def release(
         self,
@@ -374,7 +391,7 @@ class Core:
         key: str,
         token: int,
         grant: Grant | None,
-        ttl: float | None = None,
+        ttl: Duration | None = None,
         data: Any = UNSET,
         context: Any = None,
     ) -> Steps[Status]:
@@ -383,7 +400,7 @@ class Core:
             raise errors.lost(key, grant.lost.reason or "")
         body: dict[str, Any] = {"token": token}
         if ttl is not None:
-            body["ttl_ms"] = to_ms(ttl)
+            body["ttl_ms"] = to_ms(seconds("ttl", ttl, LEAST_TTL))
         needs = []
         if not isinstance(data, Unset):
             body["data"] = data
@@ -493,20 +510,3 @@ def watched(key: str, name: str, data: Mapping[str, Any]) -> Event:
     if name == "problem":
         raise errors.from_problem(data, int(data.get("status", 500)))
     return Event(name, key, data)
-
-
-def key_maker(template: str, function: Callable[..., Any]) -> Callable[..., str]:
-    """Makes what turns a call's arguments into a key: `"report:{id}"` takes `id` by its name in the signature."""
-    signature = inspect.signature(function)
-    for _, field, _, _ in Formatter().parse(template):
-        if field is not None and re.split(r"[.\[]", field)[0] not in signature.parameters:
-            raise ValueError(
-                f"the key {template!r} names {field!r}, but {function.__qualname__}{signature} has no such parameter"
-            )
-
-    def make(*args: Any, **kwargs: Any) -> str:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return template.format_map(bound.arguments)
-
-    return make

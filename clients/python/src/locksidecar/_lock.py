@@ -5,17 +5,27 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, NoReturn, TypeVar
 
 from . import errors
-from ._call import UNSET
+from ._call import UNSET, AcquireOptions, acquire_options, seconds
 from ._session import Grant
-from .types import Bind, Outcome
+from .types import Bind, Duration, LockOptions, Outcome
 
 log = logging.getLogger("locksidecar")
 
 
-class BaseLock:
+class NotPickled:
+    """What belongs to a connection of this process."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} cannot be pickled or copied: it belongs to this process. Make a client in each one"
+        )
+
+
+class BaseLock(NotPickled):
     """A lock that is held. `key`, and `token`: the fencing token, to be passed to whatever the lock protects.
 
     `outcome` and `result` may be set in the body of a `with`; they are told when it ends without an exception. When
@@ -69,3 +79,69 @@ class BaseLock:
     def __repr__(self) -> str:
         state = "released" if self._done else "lost" if self._grant.lost else "held"
         return f"<{type(self).__name__} {self.key!r} token={self.token} {state}>"
+
+
+L = TypeVar("L", bound=BaseLock)
+
+
+@dataclass(frozen=True, eq=False)
+class _Held(Generic[L]):
+    who: str  # the thread, or the task
+    lock: L
+    options: AcquireOptions  # of its acquire, and of no other one
+    block: bool  # the end of a `with` takes it away, and not `release`
+
+
+class BaseContext(NotPickled, Generic[L]):
+    """What `client.lock(...)` returns: it acquires and releases the lock, as often as it is asked to.
+
+    Threads (tasks) may share it, and each has its own lock then.
+    """
+
+    _us = ""  # thread, or task
+
+    def __init__(self, key: str, options: LockOptions) -> None:
+        acquire_options(options)  # so that a mistake is found where it is made
+        self._key, self._options = key, options
+        # In the order of the grants. Several threads are here at a time if one does not know yet that its lock is lost.
+        self._held: list[_Held[L]] = []
+
+    def _waiting(self, blocking: bool, timeout: Duration | None) -> LockOptions:
+        """The options of an `acquire` with these arguments."""
+        if not blocking:
+            if timeout != -1:
+                raise ValueError("a timeout is for an acquire that is blocking")
+            return {**self._options, "wait": 0}
+        if timeout == -1:
+            return self._options
+        return {**self._options, "wait": None if timeout is None else seconds("timeout", timeout)}
+
+    def _may_wait(self, me: str, options: AcquireOptions) -> None:
+        """Raises for a wait that would not end."""
+        if options.wait is not None or options.reentrant:
+            return
+        if any(one.who == me and not one.lock.released and not one.lock._grant.lost for one in self._held):
+            raise RuntimeError(
+                f"this {self._us} holds {self._key!r} through this object already, and would wait for ever: give a"
+                " `wait` or a timeout, or `reentrant=True`"
+            )
+
+    def _last(self, me: str) -> _Held[L] | None:
+        return next((one for one in reversed(self._held) if one.who == me and not one.lock.released), None)
+
+    def _to_release(self, me: str) -> _Held[L]:
+        one = self._last(me)
+        if one is None:
+            raise RuntimeError(f"{self._key!r} is not held by this {self._us} through this object")
+        return one
+
+    def _to_leave(self, me: str) -> _Held[L]:
+        # A block may end in another thread than it began in. The oldest one, then: it is never a lock that somebody
+        # got because this one was lost.
+        blocks = [one for one in self._held if one.block]
+        return next((one for one in reversed(blocks) if one.who == me), blocks[0])
+
+    def _over(self, one: _Held[L]) -> None:
+        """After a release, which may have failed."""
+        if not one.block and (one.lock.released or one.lock._grant.lost):
+            self._held.remove(one)

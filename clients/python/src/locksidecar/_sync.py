@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import itertools
 import os
 import socket
 import threading
@@ -14,28 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from . import _core, _fork, _wire, errors
-from ._call import UNSET, AcquireOptions, Call, Steps
+from . import _core, _decorator, _fork, _wire, errors
+from ._call import UNSET, AcquireOptions, Call, Steps, acquire_options
 from ._core import Core
+from ._lock import NotPickled
 from ._session import Session
-from ._sync_lock import Lock, LockContext, LockSignal, ManyContext
-from .types import Description, Event, LockInfo, LockOptions, Outcome, Scope, Status
+from ._sync_lock import Lock, LockContext, LockSignal, ManyContext, this_thread
+from .types import Description, Duration, Event, LockInfo, LockOptions, Outcome, Scope, Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_owners = itertools.count(1)
-_owner = threading.local()
-
-
-def _this_thread() -> str:
-    # Not the thread's ident: that of one which has ended is given to another.
-    if getattr(_owner, "pid", None) != os.getpid():
-        _owner.pid, _owner.name = os.getpid(), f"thread-{next(_owners)}"
-    return cast(str, _owner.name)
 
 
 class EventStream:
@@ -87,11 +77,11 @@ class _Closed(Exception):
     """The connection was closed before it has answered anything."""
 
 
-class Client:
+class Client(NotPickled):
     """A client for threads: one session, opened on first use, for this object and this process.
 
     socket_path: the sidecar's socket; by default `LOCKSIDECAR_SOCKET`, else `/run/locksidecar/locksidecar.sock`.
-    name: of the session, shown to others with its locks. ttl: the default of its locks, in seconds.
+    name: of the session, shown to others with its locks. ttl: the default of its locks, in seconds or a `timedelta`.
     timeout: how long the sidecar may take for an answer, in seconds, on top of a wait.
     reconnect: how long a call that waits bears an outage of the sidecar, such as its restart, in seconds; other
     calls raise `SidecarUnavailable` at once, and the next one tries again.
@@ -105,9 +95,9 @@ class Client:
         socket_path: str | os.PathLike[str] | None = None,
         *,
         name: str | None = None,
-        ttl: float | None = None,
-        timeout: float = 10.0,
-        reconnect: float = 30.0,
+        ttl: Duration | None = None,
+        timeout: Duration = 10.0,
+        reconnect: Duration = 30.0,
     ) -> None:
         self._core = Core(socket_path, name, ttl, timeout, reconnect, LockSignal)
         self._sockets = _fork.Sockets()
@@ -126,7 +116,10 @@ class Client:
         return self._take(key, options)
 
     def lock(self, key: str, **options: Unpack[LockOptions]) -> LockContext:
-        """`with client.lock("workflow:123", wait=5, ttl=30) as lock`: see `LockOptions` and `acquire`."""
+        """`with client.lock("workflow:123", wait=5, ttl=30) as lock`: see `LockOptions` and `acquire`.
+
+        What it returns may be kept and used like a `threading.Lock`: see `LockContext`.
+        """
         return LockContext(self, key, options)
 
     def try_lock(self, key: str, **options: Unpack[LockOptions]) -> Lock | None:
@@ -151,10 +144,15 @@ class Client:
         return ManyContext(self, keys, options)
 
     def locked(self, key: str, **options: Unpack[LockOptions]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-        """Decorator: `@client.locked("report:{id}")` holds the lock while the function runs; `{id}` is its argument."""
+        """Decorator: `@client.locked("report:{id}")` holds the lock while the function runs; `{id}` is its argument.
+
+        Raises TypeError for an `async def` and for a generator, whose bodies run later.
+        """
+        acquire_options(options)  # so that a mistake is found where it is made
 
         def decorate(function: Callable[P, T]) -> Callable[P, T]:
-            make_key = _core.key_maker(key, function)
+            _decorator.check(function, wants_async=False)
+            make_key = _decorator.key_maker(key, function)
 
             @functools.wraps(function)
             def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -168,8 +166,8 @@ class Client:
     def once(self, key: str, function: Callable[[], T], **options: Unpack[LockOptions]) -> T:
         """Calls the function under the lock; or returns what another holder's `once` returned while this waited.
 
-        The result must be JSON of at most 4 KiB: the others get it so. When the function raises, the next in line
-        calls it.
+        The result must be JSON of at most 4 KiB, and all get it as JSON makes it: a tuple is a list. When the function
+        raises, the next in line calls it.
         """
         options["on_success"] = "skip"
         try:
@@ -178,7 +176,7 @@ class Client:
             return cast(T, e.result)
         with lock:
             lock.outcome = "failure"  # unless the next two lines succeed
-            result = function()
+            result = cast(T, _wire.as_json(function()))
             lock.release("success", result)
         return result
 
@@ -192,7 +190,7 @@ class Client:
         """Asks whether a lock is held under this token: raises `LockLost` or `NotHolder` if not."""
         return self._run(self._core.check(key, token, None))
 
-    def extend(self, key: str, token: int, ttl: float) -> Status:
+    def extend(self, key: str, token: int, ttl: Duration) -> Status:
         """Sets the remaining time of a `bind="ttl"` lock by key and token, in seconds from now."""
         return self._run(self._core.check(key, token, None, ttl))
 
@@ -260,9 +258,9 @@ class Client:
     # How calls are made.
 
     def _options(self, options: LockOptions) -> AcquireOptions:
-        made = AcquireOptions(**options)
+        made = acquire_options(options)
         if made.reentrant and made.owner is None:
-            made.owner = _this_thread()
+            made.owner = this_thread()
         return made
 
     def _take(self, key: str, options: LockOptions) -> Lock:
@@ -457,16 +455,12 @@ def _exchange(sock: socket.socket, call: Call, data: bytes) -> _wire.Answer:
     try:
         sock.sendall(data)
         while True:
-            # See Call.takes: the answer is taken from the socket only when it is known here.
-            piece = sock.recv(65536, socket.MSG_PEEK if call.takes else 0)
+            piece = sock.recv(65536)
             if not piece:
                 raise ConnectionResetError("the connection was closed")
             answer = parser.feed(piece)
             if answer is not None:
                 call.answer = answer
-            if call.takes:
-                sock.recv(len(piece), socket.MSG_WAITALL)
-            if answer is not None:
                 return answer
     except (BrokenPipeError, ConnectionResetError):
         if parser.started:

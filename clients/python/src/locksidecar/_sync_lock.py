@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from . import errors
-from ._call import UNSET
-from ._lock import BaseLock
+from ._call import UNSET, AcquireOptions, acquire_options, seconds
+from ._lock import BaseContext, BaseLock, _Held
 from ._session import Grant
 from ._signal import Signal
-from .types import LockOptions, Outcome, Status
+from .types import Duration, LockOptions, Outcome, Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ._sync import Client
+
+_owners = itertools.count(1)
+_owner = threading.local()
+
+
+def this_thread() -> str:
+    """A name that no other thread has, nor had."""
+    # Not the thread's ident: that of one which has ended is given to another.
+    if getattr(_owner, "pid", None) != os.getpid():
+        _owner.pid, _owner.name = os.getpid(), f"thread-{next(_owners)}"
+    return cast(str, _owner.name)
 
 
 class LockSignal(Signal):
@@ -30,8 +43,10 @@ class LockSignal(Signal):
         super().__init__()
         self._event: threading.Event | None = None  # most locks need none
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: Duration | None = None) -> bool:
         """Waits until it happens, at most so many seconds. Returns whether it has happened."""
+        if timeout is not None:
+            timeout = seconds("timeout", timeout, most=threading.TIMEOUT_MAX)
         if self._event is None:
             self._event = threading.Event()
             self.on(self._event.set)
@@ -67,7 +82,7 @@ class Lock(BaseLock):
         """Asks the sidecar whether the lock is still held: raises `LockLost` or `NotHolder` if not."""
         return self._amend()
 
-    def extend(self, ttl: float) -> Status:
+    def extend(self, ttl: Duration) -> Status:
         """Sets the remaining time from now, in seconds. Only with `bind="ttl"`: others need no extending."""
         return self._amend(ttl=ttl)
 
@@ -75,7 +90,7 @@ class Lock(BaseLock):
         """Replaces the data that others see; None removes it."""
         return self._amend(data=data)
 
-    def _amend(self, ttl: float | None = None, data: Any = UNSET) -> Status:
+    def _amend(self, ttl: Duration | None = None, data: Any = UNSET) -> Status:
         self._begin_release()
         return self._client._run(self._client._core.check(self.key, self.token, self._grant, ttl, data))
 
@@ -96,37 +111,89 @@ class Lock(BaseLock):
             self._not_released(error, failure)
 
 
-class LockContext:
-    """`with client.lock(...) as lock`: acquires at the beginning, releases at the end."""
+class LockContext(BaseContext[Lock]):
+    """A lock to be acquired: by `with`, which gives the `Lock`, or by `acquire` and `release`, as a `threading.Lock`.
+
+    It may be used again and again, and shared between threads: what one has acquired is its own.
+    """
+
+    _us = "thread"
 
     def __init__(self, client: Client, key: str, options: LockOptions) -> None:
-        self._client, self._key, self._options = client, key, options
-        self._lock: Lock | None = None
+        super().__init__(key, options)
+        self._client = client
+
+    @property
+    def held(self) -> Lock | None:
+        """The lock that this thread holds through this object, with its `token` and `lost`; None if there is none."""
+        one = self._last(this_thread())
+        return None if one is None else one.lock
+
+    def acquire(self, blocking: bool = True, timeout: Duration | None = -1) -> bool:
+        """Acquires the lock, and returns whether this thread holds it now.
+
+        timeout: seconds; -1 waits as long as the `wait` of `client.lock`, which is for ever without one; None waits
+        for ever. Raises what `client.acquire` raises, but for `LockHeld` and `WaitTimeout`; RuntimeError instead of
+        waiting for ever for what this thread holds itself.
+        """
+        made = self._client._options(self._waiting(blocking, timeout))
+        try:
+            return self._take(made, block=False) is not None  # one line, so that Ctrl-C comes before it or after it
+        except BaseException as e:
+            self._undo(made)
+            if isinstance(e, errors.LockHeld):
+                return False
+            raise
+
+    def release(self) -> None:
+        """Releases the lock that this thread acquired last.
+
+        Raises RuntimeError if this thread holds none through this object, and what `Lock.release` raises: `LockLost` if
+        it was lost. After `SidecarUnavailable` it may be called again.
+        """
+        one = self._to_release(this_thread())
+        try:
+            one.lock.__exit__(None, None, None)
+        finally:
+            self._over(one)
+
+    def locked(self) -> bool:
+        """Asks whether anybody holds the lock: this thread, another one, or another process."""
+        return self._client.get(self._key).state == "held"
 
     def __enter__(self) -> Lock:
-        if self._lock is not None:
-            raise RuntimeError("this was entered already; call client.lock() for each `with`")
         made = self._client._options(self._options)
         try:
-            self._lock = self._client._acquire(self._key, made)
-            return self._lock
+            return self._take(made, block=True)
         except BaseException:  # from here on the body's `with` would release it
-            self._lock = None
-            self._client._give_back(made)
+            self._undo(made)
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lock, self._lock = self._lock, None
-        assert lock is not None
-        lock.__exit__(kind, error, trace)
+        one = self._to_leave(this_thread())
+        self._held.remove(one)
+        one.lock.__exit__(kind, error, trace)
+
+    def _take(self, options: AcquireOptions, block: bool) -> Lock:
+        me = this_thread()
+        self._may_wait(me, options)
+        lock = self._client._acquire(self._key, options)
+        self._held.append(_Held(me, lock, options, block))
+        return lock
+
+    def _undo(self, options: AcquireOptions) -> None:
+        for one in [one for one in self._held if one.options is options]:
+            self._held.remove(one)
+        self._client._give_back(options)
 
 
 class ManyContext:
     """`with client.lock_many(...) as locks`: acquires all at the beginning, releases all at the end."""
 
     def __init__(self, client: Client, keys: Sequence[str], options: LockOptions) -> None:
+        acquire_options(options)  # so that a mistake is found where it is made
         self._client, self._keys, self._options = client, keys, options
         self._stack = contextlib.ExitStack()
 

@@ -21,6 +21,11 @@ def dump(value: Any) -> bytes:
     return _encode(value).encode()
 
 
+def as_json(value: Any) -> Any:
+    """Returns what others read who are sent the value."""
+    return _decode(_encode(value))
+
+
 class Answer:
     """One complete answer."""
 

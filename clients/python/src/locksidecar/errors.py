@@ -6,6 +6,7 @@ code, never by the text.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -205,6 +206,10 @@ _BY_CODE: dict[str, type[ApiError]] = {
 }
 
 
+# The API's names for durations, not inside of a key.
+_IN_MS = re.compile(r"(?<![\w:/.\"-])(wait|ttl|max_hold|min_hold)_ms\b")
+
+
 def from_problem(problem: Any, status: int, retry_after: str | None = None) -> ApiError:
     """Makes the error of a problem document. A code that this version does not know is an `ApiError`."""
     if not isinstance(problem, dict):
@@ -213,7 +218,7 @@ def from_problem(problem: Any, status: int, retry_after: str | None = None) -> A
     detail = str(problem.get("detail") or problem.get("title") or f"the sidecar answered with status {status}")
     if retry_after is not None and retry_after.isdigit():
         problem = {**problem, "retry_after": float(retry_after)}
-    return _BY_CODE.get(code, ApiError)(status, code, detail, problem)
+    return _BY_CODE.get(code, ApiError)(status, code, _IN_MS.sub(r"\1 (in ms)", detail), problem)
 
 
 def lost(key: str, reason: str) -> LockLost:

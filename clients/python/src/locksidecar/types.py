@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
 __all__ = [
     "Bind",
     "Description",
+    "Duration",
     "Event",
     "Holder",
     "LockInfo",
@@ -20,6 +22,8 @@ __all__ = [
     "Stopping",
 ]
 
+Duration = float | timedelta
+"""Seconds, or a `timedelta`: what each call takes as a time."""
 Bind = Literal["session", "ttl"]
 OnSuccess = Literal["acquire", "skip"]
 Outcome = Literal["success", "failure"]
@@ -27,30 +31,31 @@ Scope = Literal["session", "pod", "all"]
 
 
 class LockOptions(TypedDict, total=False):
-    """The options of an acquire. Durations are seconds."""
+    """The options of an acquire. Durations are seconds or a `timedelta`, at most a day."""
 
-    wait: float | None
+    wait: Duration | None
     """How long to wait in line; None (the default) for ever, 0 not at all."""
-    ttl: float | None
+    ttl: Duration | None
     """How long the lock outlives a sidecar that has died; with `bind="ttl"`, how long it lasts (0.5 to a day)."""
     bind: Bind
     """`session` (the default): the lock ends with the client's session. `ttl`: it belongs to no session, outlives the
-    process, and ends after its `ttl`, or when whoever has key and token releases it."""
+    process, and ends after its `ttl`, or when any caller sends key and token, which can be guessed."""
     owner: str | None
     """Who in the session asks, shown to others; with `reentrant`, whoever says the same enters again."""
     reentrant: bool
     """Enter a lock again that this owner has. Without `owner` that is this thread (`Client`), this task
     (`AsyncClient`)."""
-    max_hold: float | None
+    max_hold: Duration | None
     """The sidecar releases the lock after so long, whatever the app does; it is then lost, reason `max_hold`."""
-    min_hold: float | None
+    min_hold: Duration | None
     """Nobody else gets the lock before so long after the grant, even if it is released."""
     on_success: OnSuccess
     """`skip`: when the holder releases with success while this waits, `Skipped` is raised with its result."""
     data: Any
     """JSON of at most 4 KiB that others see as part of the holder."""
     request_id: str | None
-    """Only with `bind="ttl"`: a UUID; the same one gets the same grant. By default each acquire has its own."""
+    """A UUID: the same one gets the same grant, in the same client or with `bind="ttl"` anywhere. By default each
+    acquire has its own."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class Stopping:
 
 @dataclass(frozen=True)
 class LockInfo:
-    """One lock, free or held. `token` is there only when it is held by this client's session (`mine`)."""
+    """One lock, free or held. `token` is None unless this client's session holds it, `holder` when the lock is free."""
 
     key: str
     type: str

@@ -62,6 +62,9 @@ class Threads:
     def enter(self, stream: Any) -> Any:
         return stream.__enter__()
 
+    def leave(self, block: Any, error: Exception | None) -> Any:
+        return block.__exit__(type(error) if error else None, error, None)
+
     def end(self) -> None:
         self._pool.shutdown()
 
@@ -100,6 +103,9 @@ class Tasks:
 
     async def enter(self, stream: Any) -> Any:
         return await stream.__aenter__()
+
+    async def leave(self, block: Any, error: Exception | None) -> Any:
+        return await block.__aexit__(type(error) if error else None, error, None)
 
     def end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

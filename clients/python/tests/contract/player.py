@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import sys
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoResult
@@ -20,6 +21,7 @@ import calls as curl  # noqa: E402
 import player as curl_player  # noqa: E402
 
 DURATIONS = {"ttl_ms": "ttl", "max_hold_ms": "max_hold", "min_hold_ms": "min_hold"}
+OUR_WORDS = re.compile(r"\b(wait|ttl|max_hold|min_hold)\b( \(in ms\))?")  # in errors, for the API's
 PLAIN = ("bind", "owner", "reentrant", "on_success", "data", "request_id")
 
 
@@ -33,6 +35,7 @@ class Player(curl_player.Player):  # type: ignore[misc]
         self._locks: dict[tuple[str | None, str, int], list[Any]] = {}
         self._events: dict[str | None, queue.Queue[dict[str, Any]]] = {}
         self._watches: dict[str, Any] = {}
+        self._blocks: dict[str, Any] = {}
         self._cancelled = {s["cancel"]["call"] for s in case["steps"] if "cancel" in s}
 
     def play(self, case: dict[str, Any]) -> None:
@@ -74,7 +77,10 @@ class Player(curl_player.Player):  # type: ignore[misc]
     # Sessions and streams.
 
     def _open(self, a: dict[str, Any], patience: float) -> Any:
-        client = self._half.client(self.sidecar.socket, **_seconds(a, {"ttl_ms": "ttl"}), **_some(a, ("name",)))
+        try:
+            client = self._half.client(self.sidecar.socket, **_seconds(a, {"ttl_ms": "ttl"}), **_some(a, ("name",)))
+        except ApiError as e:
+            return problem(e)
         self._clients[a["as"]] = client
         self._events[a["as"]] = queue.Queue()
         # A client opens its session with the first call that needs it.
@@ -109,6 +115,22 @@ class Player(curl_player.Player):  # type: ignore[misc]
 
     def _make_acquire(self, client: Any, a: dict[str, Any]) -> Any:
         return self._then(lambda: client.acquire(a["key"], **_options(a)), lambda lock: self._granted(a, lock))
+
+    def _make_enter(self, client: Any, a: dict[str, Any]) -> Any:
+        def enter() -> Any:
+            block = self._blocks[a["as"]] = client.lock(a["key"], **_options(a))
+            return self._half.enter(block)
+
+        return self._then(enter, lambda lock: self._granted(a, lock))
+
+    def _make_leave(self, _: Any, a: dict[str, Any]) -> Any:
+        block, error = self._blocks[a["block"]], _OfTheBlock() if a.get("raise") else None
+
+        def left(swallowed: bool | None) -> Any:
+            assert not swallowed
+            return {"left": True} if error is None else {"raised": True}
+
+        return self._then(lambda: self._half.leave(block, error), left)
 
     def _make_acquire_many(self, client: Any, a: dict[str, Any]) -> Any:
         def granted(locks: list[Any]) -> Any:
@@ -196,6 +218,10 @@ class Player(curl_player.Player):  # type: ignore[misc]
         return run
 
 
+class _OfTheBlock(Exception):
+    pass
+
+
 class _Started:
     """A call under way, in the words of the curl runner."""
 
@@ -258,4 +284,4 @@ def problem(e: ApiError) -> dict[str, Any]:
     more = {name: value for name, value in e.problem.items() if name not in ("type", "title", "status", "code")}
     if isinstance(e, LockHeld):
         more["holder"] = holder(e.holder)
-    return {**more, "error": e.code, "detail": e.detail}
+    return {**more, "error": e.code, "detail": OUR_WORDS.sub(r"\1_ms", e.detail)}

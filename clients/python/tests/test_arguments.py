@@ -1,0 +1,181 @@
+"""What is asked for in a wrong way is refused in the words of this package, before it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from decimal import Decimal
+from functools import partial, wraps
+from typing import Any
+
+import pytest
+
+from conftest import waiting
+from locksidecar import AsyncClient, Client, InvalidRequest, LockHeld
+from test_async import in_loop
+
+
+def in_our_words(error: pytest.ExceptionInfo[Exception]) -> None:
+    assert "_ms" not in str(error.value)
+    assert "AcquireOptions" not in str(error.value)
+
+
+@pytest.mark.parametrize("option", ["wait", "ttl", "max_hold", "min_hold"])
+@pytest.mark.parametrize("value", [-1, -0.001, 86400.001, 3e6, 1e300, float("nan"), timedelta(days=2)])
+def test_durations_out_of_range(client: Client, key: str, option: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^{option}=.* is not between .* and 86400 seconds") as error:
+        client.acquire(key, **{option: value})
+    assert isinstance(error.value, InvalidRequest)
+    in_our_words(error)
+    assert client.get(key).state == "free"
+
+
+@pytest.mark.parametrize("value", ["5", True, Decimal(5), [1]])
+def test_durations_of_another_type(client: Client, key: str, value: Any) -> None:
+    for option in ("wait", "ttl", "max_hold", "min_hold"):
+        with pytest.raises(TypeError, match=rf"^{option}=.*seconds.*timedelta"):
+            client.lock(key, **{option: value})
+    with pytest.raises(TypeError, match=r"^timeout="):
+        Client(timeout=value)
+
+
+def test_how_long_to_wait_for_ever_is_said(client: Client, key: str) -> None:
+    with pytest.raises(ValueError, match="None waits for ever"):
+        client.acquire(key, wait=-1)
+    client.acquire(key, wait=float("inf")).release()
+
+
+def test_durations_of_a_client() -> None:
+    for wrong in ({"ttl": 0.1}, {"timeout": 0}, {"timeout": -1}, {"timeout": 1e7}, {"reconnect": -1}):
+        [name] = wrong
+        for make in (Client, AsyncClient):
+            with pytest.raises(ValueError, match=rf"^{name}=") as error:
+                make(**wrong)
+            in_our_words(error)
+    Client(timeout=timedelta(seconds=1), reconnect=float("inf"), ttl=0.5)
+
+
+def test_a_timedelta_is_a_duration(path: str, client: Client, other: Client, key: str) -> None:
+    second = timedelta(seconds=1)
+    with Client(path, ttl=30 * second, timeout=10 * second, reconnect=second) as own:
+        with own.lock(key, wait=second, ttl=30 * second, min_hold=0 * second, max_hold=60 * second) as lock:
+            assert lock.expires_in > 20
+            assert not lock.lost.wait(timedelta(milliseconds=1))
+            with pytest.raises(LockHeld):
+                client.acquire(key, wait=second / 20)
+    ttl = client.acquire(key, bind="ttl", ttl=timedelta(minutes=1))
+    assert 60 < ttl.extend(timedelta(minutes=2)).expires_in <= 120
+    assert client.extend(key, ttl.token, timedelta(minutes=1)).expires_in <= 60
+    assert ttl.release()
+
+
+def test_what_the_sidecar_refuses_is_in_our_words(client: Client, key: str) -> None:
+    with client.lock(key) as lock:
+        for extend in (lock.extend, partial(client.extend, key, lock.token)):
+            with pytest.raises(InvalidRequest, match="ttl") as error:
+                extend(30)  # the sidecar renews it
+            in_our_words(error)
+            with pytest.raises(ValueError, match=r"^ttl=0.1 is not between 0.5 and 86400 seconds"):
+                extend(0.1)
+        with pytest.raises(LockHeld) as held:
+            client.acquire(key, wait=0)
+        in_our_words(held)
+    with pytest.raises(InvalidRequest, match=r"min_hold \(in ms\) is 60000") as error:
+        client.acquire(key, bind="ttl", ttl=1, min_hold=60)
+    in_our_words(error)
+    with pytest.raises(LockHeld, match="the_ttl_ms"), client.lock("the_ttl_ms"):
+        client.acquire("the_ttl_ms", wait=0)
+
+
+def test_unknown_options(client: Client, key: str) -> None:
+    async_client = AsyncClient(client._core.path)
+    calls: list[Callable[..., Any]] = [
+        client.lock, client.acquire, client.try_lock, client.acquire_many, client.lock_many, client.locked,
+        partial(client.once, function=lambda: 1), async_client.lock, async_client.lock_many, async_client.locked,
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(TypeError, match=r"unexpected keyword argument 'wiat'.*\bwait\b.*\bttl\b") as error:
+            call(key, wiat=1)  # when it is made, not when it is entered
+        in_our_words(error)
+        assert "'call'" not in str(error.value)
+
+
+def test_locked_holds_the_lock_while_the_body_runs(client: Client, key: str) -> None:
+    async def coroutine() -> None: ...
+    def generator() -> Iterator[int]:
+        yield 1
+
+    async def asynchronous_generator() -> AsyncIterator[int]:
+        yield 1
+
+    wrong: list[tuple[Any, str]] = [
+        (coroutine, "AsyncClient.locked"),
+        (partial(coroutine), "AsyncClient.locked"),
+        (generator, "`with client.lock"),
+        (asynchronous_generator, "`async with client.lock"),
+    ]
+    for function, instead in wrong:
+        name = getattr(function, "__name__", "coroutine")
+        with pytest.raises(TypeError, match=f"{name}.*released before.*{instead}"):
+            client.locked(key)(function)
+
+    @wraps(coroutine)
+    def runs_it() -> None:
+        assert client.get(key).state == "held"
+        asyncio.run(coroutine())
+
+    client.locked(key)(runs_it)()
+
+
+@in_loop
+async def test_locked_of_async_client(path: str, key: str) -> None:
+    client = AsyncClient(path)
+
+    def plain() -> int:
+        return 1
+
+    def generator() -> Iterator[int]:
+        yield 1
+
+    async def asynchronous_generator() -> AsyncIterator[int]:
+        yield 1
+
+    async def coroutine() -> str:
+        return (await client.get(key)).state
+
+    wrong: list[tuple[Any, str]] = [
+        (plain, r"plain.*not `async def`.*Client\.locked"),
+        (generator, "generator.*released before.*`with client.lock"),
+        (asynchronous_generator, "asynchronous_generator.*released before.*`async with client.lock"),
+    ]
+    for function, text in wrong:
+        with pytest.raises(TypeError, match=text):
+            client.locked(key)(function)
+
+    @wraps(coroutine)
+    def decorated() -> Any:
+        return coroutine()
+
+    assert await client.locked(key)(coroutine)() == "held"
+    assert await client.locked(key)(decorated)() == "held"
+    assert await client.locked(key)(partial(coroutine))() == "held"
+    await client.close()
+
+
+def test_once_gives_its_own_caller_what_it_gives_others(client: Client, other: Client, key: str) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def work() -> Any:
+        waiting(client, key)
+        return {1: (2, 3)}
+
+    with ThreadPoolExecutor(2) as pool:
+        results = [pool.submit(c.once, key, work) for c in (client, other)]
+        assert [r.result(60) for r in results] == [{"1": [2, 3]}] * 2
+
+    async def main() -> Any:
+        async with AsyncClient(client._core.path) as one:
+            return await one.once(key, lambda: {1: (2, 3)})
+
+    assert asyncio.run(main()) == {"1": [2, 3]}

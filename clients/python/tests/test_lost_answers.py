@@ -1,0 +1,143 @@
+"""Answers that the sidecar has delivered and the client has not got: something stands between them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import free
+from locksidecar import AsyncClient, Client, SidecarUnavailable
+
+
+class Relay:
+    """Stands between client and sidecar, and loses answers: the sidecar's side of such a connection stays open."""
+
+    def __init__(self, upstream: str, path: str) -> None:
+        self.path = path
+        self.lose = 0  # so many answers to acquires
+        self.asked: list[bytes] = []  # the first lines of the requests
+        self._upstream = upstream
+        self._sockets: list[socket.socket] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen(100)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        for sock in [self._listener, *self._sockets]:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client = self._listener.accept()[0]
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(self._upstream)
+                self._sockets += [client, server]
+                lost = threading.Event()
+                threading.Thread(target=self._ask, args=(client, server, lost), daemon=True).start()
+                threading.Thread(target=self._answer, args=(client, server, lost), daemon=True).start()
+
+    def _ask(self, client: socket.socket, server: socket.socket, lost: threading.Event) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(65536):
+                self.asked.append(data.split(b" HTTP/")[0])
+                if data.startswith((b"PUT ", b"POST /v1/locks")) and self.lose > 0:
+                    self.lose -= 1
+                    lost.set()
+                server.sendall(data)
+            if not lost.is_set():
+                server.shutdown(socket.SHUT_RDWR)
+
+    def _answer(self, client: socket.socket, server: socket.socket, lost: threading.Event) -> None:
+        with contextlib.suppress(OSError):
+            while data := server.recv(65536):
+                if lost.is_set():
+                    break
+                client.sendall(data)
+            client.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def relay(path: str) -> Iterator[Relay]:
+    with tempfile.TemporaryDirectory() as folder:
+        one = Relay(path, str(Path(folder) / "relay"))
+        yield one
+        one.close()
+
+
+def test_a_call_that_waits_asks_again_and_gets_the_same_grant(relay: Relay, key: str) -> None:
+    with Client(relay.path) as client:
+        client.acquire("other").release()
+        relay.lose = 2
+        lock = client.acquire(key)
+        assert len({line for line in relay.asked if line.startswith(b"PUT ")}) == 2
+        assert sum(line.startswith(b"PUT ") for line in relay.asked) == 4
+        assert client.get(key).mine
+        assert lock.release()
+        free(client, key)
+
+
+def test_a_repeated_reentry_is_counted_once(relay: Relay, key: str) -> None:
+    with Client(relay.path) as client, client.lock(key, reentrant=True) as outer:
+        relay.lose = 1
+        with client.lock(key, reentrant=True) as inner:
+            assert inner.reentry == 2
+        assert outer.check().reentry == 1
+
+
+@pytest.mark.parametrize("bind", ["session", "ttl"])
+def test_what_a_call_got_that_gives_up_is_released(relay: Relay, path: str, key: str, bind: str) -> None:
+    with Client(relay.path, timeout=1) as client, Client(path) as other:
+        client.acquire("other").release()
+        client._drop_idle()
+        relay.lose = 1
+        with pytest.raises(SidecarUnavailable):
+            client.acquire(key, wait=0, bind=bind)  # type: ignore[arg-type]
+        free(other, key)
+        relay.lose = 1
+        client._drop_idle()
+        with pytest.raises(SidecarUnavailable):
+            client.acquire_many([key, key + "2"], wait=0, bind=bind)  # type: ignore[arg-type]
+        free(other, key)
+        free(other, key + "2")
+
+
+def test_a_grant_under_a_name_of_the_app_stays(relay: Relay, key: str) -> None:
+    name = "0c57d5d8-4b5c-4d8e-9a52-6b3c2f0a9d01"
+    with Client(relay.path) as client:
+        first = client.acquire(key, bind="ttl", request_id=name)
+        client._drop_idle()
+        relay.lose = 1
+        with pytest.raises(SidecarUnavailable):
+            client.acquire(key, wait=0, bind="ttl", request_id=name)
+        assert first.check().reentry == 1
+        assert client.acquire(key, bind="ttl", request_id=name).token == first.token
+        first.release()
+
+
+@pytest.mark.parametrize("bind", ["session", "ttl"])
+def test_the_same_with_asyncio(relay: Relay, path: str, key: str, bind: str) -> None:
+    async def run() -> None:
+        async with AsyncClient(relay.path, timeout=1) as client:
+            await (await client.acquire("other")).release()
+            relay.lose = 2
+            lock = await client.acquire(key, bind=bind)  # type: ignore[arg-type]
+            await lock.release()
+            client._drop_idle()
+            relay.lose = 1
+            with pytest.raises(SidecarUnavailable):
+                await client.acquire(key, wait=0, bind=bind)  # type: ignore[arg-type]
+            with Client(path) as other:
+                free(other, key)
+
+    asyncio.run(run())
