@@ -7,6 +7,7 @@
 //	go run ./bench -write           writes bench/RESULTS.md, results.json and results.log too
 //	go run ./bench -check           compares with bench/results.json, and fails on a loss
 //	go run ./bench -growth          how cost grows; -write writes bench/GROWTH.md and pictures
+//	go run ./bench -sweep           whether the table of locks stops growing; -write writes bench/SWEEP.md
 //	go run ./bench -profile         where the time goes; -write writes bench/PROFILE.md
 //	go run ./bench -only overhead -against v1.2
 //	                                what being observed costs, and since that revision
@@ -32,7 +33,8 @@ import (
 type options struct {
 	only                string
 	write, check, grows bool
-	profiles            bool
+	profiles, sweep     bool
+	minutes             int // with sweep
 	rounds              int
 	length              time.Duration // of one measurement
 	// against is an older revision to measure beside this one; empty: none.
@@ -105,7 +107,9 @@ func parse() (options, error) {
 	flag.BoolVar(&o.check, "check", false, "compare with bench/results.json, and fail on a loss of more than 25%")
 	flag.BoolVar(&o.grows, "growth", false, "measure how cost grows instead of the goals")
 	flag.BoolVar(&o.profiles, "profile", false, "profile the sidecar instead of measuring the goals")
-	flag.IntVar(&o.most, "upto", 0, "with -growth: the largest step; all when 0")
+	flag.BoolVar(&o.sweep, "sweep", false, "watch how much the table of locks grows instead of measuring the goals")
+	flag.IntVar(&o.minutes, "minutes", 20, "with -sweep: how long")
+	flag.IntVar(&o.most, "upto", 0, "with -growth: the largest step, all when 0; with -sweep: how many rows there are before, ten million when 0")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of each measurement; medians are shown")
 	flag.DurationVar(&o.length, "length", 2*time.Second, "length of one measurement")
 	flag.StringVar(&o.against, "against", "", "an older revision, to compare with where that is measured")
@@ -150,6 +154,9 @@ func measure() error {
 	}
 	if o.grows {
 		return b.growth()
+	}
+	if o.sweep {
+		return b.sweeps()
 	}
 	return b.goals(before)
 }

@@ -14,69 +14,78 @@ type statement struct {
 	one bool
 	// args are its arguments in SQL, for so many lock rows and items.
 	args func(rows, asked int) []string
+	// before is what comes before it in its transaction, in SQL; empty: nothing.
+	before func(rows int) string
+	// most is how many rows it looks at if that does not depend on what it is asked; zero: it does.
+	most int
+	// scans names small tables that it is to scan.
+	scans []string
 }
 
 func (s statement) sizes() []int {
-	if s.one {
+	switch {
+	case s.most > 0:
+		return []int{s.most}
+	case s.one:
 		return []int{1}
 	}
 	return []int{1, 100, 1000}
 }
 
-// statements are those that calls of apps, waits and renewals lead to.
-var statements = []statement{
-	{"acquire_one", "a new key", true, func(rows, _ int) []string { return acquireOne(keyOf(rows, unknown, 500)) }},
-	{"acquire_one", "a free key", true, func(rows, _ int) []string { return acquireOne(keyOf(rows, free, 500)) }},
-	{"acquire_one", "a held key", true, func(rows, _ int) []string { return acquireOne(keyOf(rows, theirs, 500)) }},
-	{"acquire_many", "new keys", false, func(rows, n int) []string { return acquireMany(keys(rows, unknown, n), n, false) }},
-	{"acquire_many", "free keys", false, func(rows, n int) []string { return acquireMany(keys(rows, free, n), n, false) }},
-	{"acquire_many", "held keys", false, func(rows, n int) []string { return acquireMany(keys(rows, theirs, n), n, false) }},
-	{"acquire_many", "new keys, bind:ttl", false, func(rows, n int) []string { return acquireMany(keys(rows, unknown, n), n, true) }},
-	{"ask", "held keys, to wait", false, func(rows, n int) []string {
+// statements are those that calls of apps, waits and renewals lead to, and those of the sweep.
+var statements = append([]statement{
+	{name: "acquire_one", about: "a new key", one: true, args: func(rows, _ int) []string { return acquireOne(keyOf(rows, unknown, 500)) }},
+	{name: "acquire_one", about: "a free key", one: true, args: func(rows, _ int) []string { return acquireOne(keyOf(rows, free, 500)) }},
+	{name: "acquire_one", about: "a held key", one: true, args: func(rows, _ int) []string { return acquireOne(keyOf(rows, theirs, 500)) }},
+	{name: "acquire_many", about: "new keys", args: func(rows, n int) []string { return acquireMany(keys(rows, unknown, n), n, false) }},
+	{name: "acquire_many", about: "free keys", args: func(rows, n int) []string { return acquireMany(keys(rows, free, n), n, false) }},
+	{name: "acquire_many", about: "held keys", args: func(rows, n int) []string { return acquireMany(keys(rows, theirs, n), n, false) }},
+	{name: "acquire_many", about: "new keys, bind:ttl", args: func(rows, n int) []string { return acquireMany(keys(rows, unknown, n), n, true) }},
+	{name: "ask", about: "held keys, to wait", args: func(rows, n int) []string {
 		return []string{
 			namespace, late, "true", "'i'", "'p'", keys(rows, theirs, n), grants(5_000_000, n), same(uuid(waitsLease), n),
 			same("0", n), same("0", n), same("f", n), same("c3:1", n), same("", n), same("", n), same("", n),
 		}
 	}},
-	{"release_one", "nobody waits", true, func(rows, _ int) []string {
+	{name: "release_one", about: "nobody waits", one: true, args: func(rows, _ int) []string {
 		return []string{namespace, quote(keyOf(rows, mine, 500)), "500", quote(uuid(mineLease))}
 	}},
-	{"release_many", "nobody waits", false, func(rows, n int) []string {
+	{name: "release_many", about: "nobody waits", args: func(rows, n int) []string {
 		return []string{namespace, keys(rows, mine, n), tokens(n), same(uuid(mineLease), n)}
 	}},
-	{"release", "somebody waits for each", false, func(rows, n int) []string {
+	{name: "release", about: "somebody waits for each", args: func(rows, n int) []string {
 		return []string{
 			namespace, "'i'", keys(rows, contended, n), tokens(n), same(uuid(mineLease), n), same("f", n), same("f", n),
 			same("NULL", n), same("f", n), same("", n),
 		}
 	}},
-	{"hand_off", "of dead holders, somebody waits for each", false, func(rows, n int) []string {
+	{name: "hand_off", about: "of dead holders, somebody waits for each", args: func(rows, n int) []string {
 		return []string{same("default", n), keys(rows, dead, n), grants(deadLeases, n), tokens(n), same("", n)}
 	}},
-	{"bury_many", "expired leases", false, func(_, n int) []string { return []string{grants(deadLeases, n), "false"} }},
-	{"lease_renew_one", "a living lease", true, func(_, _ int) []string { return []string{quote(uuid(500))} }},
-	{"lease_renew", "living leases", false, func(_, n int) []string { return []string{grants(0, n)} }},
-	{"read", "held keys", false, func(rows, n int) []string {
+	{name: "bury_many", about: "expired leases", args: func(_, n int) []string { return []string{grants(deadLeases, n), "false"} }},
+	{name: "lease_renew_one", about: "a living lease", one: true, args: func(_, _ int) []string { return []string{quote(uuid(500))} }},
+	{name: "lease_renew", about: "living leases", args: func(_, n int) []string { return []string{grants(0, n)} }},
+	{name: "read", about: "held keys", args: func(rows, n int) []string {
 		return []string{namespace, keys(rows, theirs, n), same(uuid(mineLease), n), "NULL"}
 	}},
-	{"check", "waiters", false, func(rows, n int) []string {
+	{name: "check", about: "waiters", args: func(rows, n int) []string {
 		return []string{namespace, keys(rows, contended, n), grants(1_000_000*contended, n)}
 	}},
-	{"cancel_one", "a waiter", true, func(_, _ int) []string {
+	{name: "cancel_one", about: "a waiter", one: true, args: func(_, _ int) []string {
 		return []string{namespace, quote(uuid(1_000_000*contended + 500)), late, "'i9000003'"}
 	}},
-	{"cancel_many", "waiters", false, func(_, n int) []string {
+	{name: "cancel_many", about: "waiters", args: func(_, n int) []string {
 		return []string{namespace, grants(1_000_000*contended, n), late, "'i9000003'"}
 	}},
-	{"amend", "data", false, func(rows, n int) []string {
+	{name: "amend", about: "data", args: func(rows, n int) []string {
 		return []string{
 			namespace, late, keys(rows, mine, n), tokens(n), same(uuid(mineLease), n), same("0", n), same("t", n), same("7", n),
 		}
 	}},
-	{"undo", "held keys", false, func(rows, n int) []string {
+	{name: "undo", about: "held keys", args: func(rows, n int) []string {
 		return []string{namespace, late, "'i9000001'", keys(rows, mine, n), grants(0, n)}
 	}},
-}
+}, sweeps...)
 
 const (
 	namespace = "'default'"
