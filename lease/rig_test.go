@@ -21,8 +21,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // fakeClock is the bubble's clock, and can jump ahead of its timers.
 type fakeClock struct {
 	ahead, suspended atomic.Int64
-	// next, if set, runs once when the clock is read.
-	next atomic.Pointer[func()]
+	// next, if set, runs when the clock was read so many times.
+	next atomic.Pointer[alarm]
 }
 
 func (c *fakeClock) Now() time.Time {
@@ -36,23 +36,24 @@ func (c *fakeClock) Suspended(time.Time) time.Duration {
 	return time.Duration(c.suspended.Load())
 }
 
+// alarm runs something once, at the read after so many others, by whichever goroutine reads.
+type alarm struct {
+	left atomic.Int64
+	run  func()
+}
+
 func (c *fakeClock) read() {
-	if f := c.next.Swap(nil); f != nil {
-		(*f)()
+	if a := c.next.Load(); a != nil && a.left.Add(-1) == -1 {
+		a.run()
 	}
 }
 
-// atRead runs f when the clock was read so many times.
+// atRead runs f when the clock was read so many times. Reads after next is cleared do not
+// run it, whatever other goroutines read in that moment.
 func (c *fakeClock) atRead(moment int, f func()) {
-	var tick func()
-	tick = func() {
-		if moment--; moment < 0 {
-			f()
-			return
-		}
-		c.next.Store(&tick)
-	}
-	c.next.Store(&tick)
+	a := &alarm{run: f}
+	a.left.Store(int64(moment))
+	c.next.Store(a)
 }
 
 // stop is a process that stands still for so long, its timers too.
