@@ -481,9 +481,9 @@ func (b *bid) grantOf(ans *store.Answer, now time.Time) Grant {
 		Key: b.req.Key, Token: ans.Token, Bind: b.req.Bind, ExpiresIn: ans.ExpiresIn,
 		Waited: now.Sub(b.began), AcquiredAt: ans.AcquiredAt,
 	}
-	g.Reentry = 1
+	g.Reentry, g.entry = 1, 1
 	if b.req.Bind == BindSession {
-		g.Session, g.request = b.s.name, b.req.RequestID
+		g.Session = b.s.name
 	} else {
 		g.ExpiresIn = reliable(ans.ExpiresIn)
 	}

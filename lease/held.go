@@ -59,17 +59,15 @@ type terms struct {
 type changes struct {
 	data     []byte          // replaced, never changed
 	stopping *store.Stopping // replaced, never changed
-	// entries is how often its owner has entered it and not released; reentered: it
-	// was entered again at least once.
-	entries   int
-	reentered bool
-	// entered has what few entries have, by their numbers; the first is the grant.
-	entered map[int]entry
+	// entered are the living entries, by number; nil: that of the grant alone.
+	entered []entry
+	// reentries is how often it was entered again.
+	reentries int
 }
 
 var (
 	plain     = &terms{}
-	unchanged = &changes{entries: 1}
+	unchanged = &changes{}
 )
 
 // termsOf are the terms under which a bid has won.
@@ -90,7 +88,7 @@ func changesOf(b *bid) *changes {
 	if b.req.Data == nil {
 		return unchanged
 	}
-	return &changes{entries: 1, data: b.req.Data}
+	return &changes{data: b.req.Data}
 }
 
 // acquired is when the lock was granted, by the store's clock.

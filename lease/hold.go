@@ -29,6 +29,9 @@ func (m *Manager) giveUp(h *heldLock, reason LostReason) bool {
 	r.atOnce = reason == LostForced
 	h.s.mu.Lock()
 	ok := h.s.forfeitLocked(h, reason)
+	if ok {
+		h.s.freesLocked(r)
+	}
 	h.s.mu.Unlock()
 	if ok {
 		m.send(h.traced(), r)

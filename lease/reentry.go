@@ -2,44 +2,61 @@ package lease
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/google/uuid"
 )
 
-// A session's lock may be entered again by the owner that holds it: the store is
-// not asked and does not know. The lock stays as its first grant made it, but for
-// the count of its entries; each release takes one off, the last frees it. An entry
-// keeps its number, for a release may name it: one of which the answer was not
-// delivered, or that is released by its request id, ends with the one above it, or at once
-// if it is the last.
+// A session's lock may be entered again by the owner that holds it. The store is not asked
+// and does not know. The lock stays as its first grant made it, but for its entries: each
+// release takes one off, the last frees it. A release by token takes the newest. A release
+// that names a request takes the entry that this request made, wherever it is.
 
-// entry is what few entries of a lock have.
+// entry is one living entry of a lock.
 type entry struct {
-	request uuid.UUID // the id of the request that made it; the first has its own in the lock
-	again   int       // how many repeats of that were told of it, too
-	over    bool      // it ends with the one above it
+	number  int       // as its caller was told it
+	serial  int       // names the entry for as long as the lock is held; numbers are used again
+	request uuid.UUID // the id of the request that made it, zero: none
+	answers int       // how many callers were told of it
 }
 
-// set replaces what an entry has. The caller has a copy of its own.
-func (c *changes) set(number int, e entry) {
-	if c.entered == nil {
-		c.entered = make(map[int]entry)
+// entries returns the living entries of h, by number. s.mu is held.
+func (h *heldLock) entries() []entry {
+	if h.entered != nil {
+		return h.entered
 	}
-	c.entered[number] = e
+	return []entry{{number: 1, serial: 1, request: h.request, answers: 1}}
 }
 
-// entryOf is the number of the entry that a request has made and that is not over, or 0.
-// s.mu is held.
-func (h *heldLock) entryOf(request uuid.UUID) int {
-	if h.request == request && !h.entered[1].over {
-		return 1
+// depth is the number of the newest entry. s.mu is held.
+func (h *heldLock) depth() int {
+	if n := len(h.entered); n > 0 {
+		return h.entered[n-1].number
 	}
-	for number, e := range h.entered {
-		if e.request == request {
-			return number
+	return 1
+}
+
+// add makes a new entry. s.mu is held.
+func (h *heldLock) add(request uuid.UUID) entry {
+	c := h.change()
+	c.entered = h.entries()
+	c.reentries++
+	e := entry{number: h.depth() + 1, serial: 1 + c.reentries, request: request, answers: 1}
+	c.entered = append(c.entered, e)
+	return e
+}
+
+// entryOf returns the entry that a request has made. s.mu is held.
+func (h *heldLock) entryOf(request uuid.UUID) (e entry, ok bool) {
+	if h.entered == nil {
+		return entry{number: 1, serial: 1}, h.request == request && request != uuid.Nil
+	}
+	for _, e := range h.entered {
+		if e.request == request && request != uuid.Nil {
+			return e, true
 		}
 	}
-	return 0
+	return entry{}, false
 }
 
 // admits reports whether h may be entered again by whoever makes this request in
@@ -64,13 +81,8 @@ func (s *Session) enter(req *Request) (Grant, bool) {
 	if g.ExpiresIn <= 0 { // time has passed since it was valid
 		return Grant{}, false
 	}
-	c := h.change()
-	c.entries++
-	c.reentered = true
-	g.Reentry, g.request = c.entries, req.RequestID
-	if req.RequestID != uuid.Nil {
-		c.set(g.Reentry, entry{request: req.RequestID})
-	}
+	e := h.add(req.RequestID)
+	g.Reentry, g.entry = e.number, e.serial
 	return g, true
 }
 
@@ -81,7 +93,7 @@ func (s *Session) again(key string, request uuid.UUID) (Grant, bool) {
 	defer s.mu.Unlock()
 	g, ok := s.againLocked(key, request)
 	if ok {
-		s.held[key].tellAgain(g.Reentry)
+		s.held[key].tellAgain(g.entry)
 	}
 	return g, ok
 }
@@ -92,15 +104,20 @@ func (s *Session) againLocked(key string, request uuid.UUID) (Grant, bool) {
 		return Grant{}, false
 	}
 	g := s.grantLocked(h)
-	g.Reentry, g.request = h.entryOf(request), request
-	return g, g.Reentry > 0 && g.ExpiresIn > 0
+	e, ok := h.entryOf(request)
+	g.Reentry, g.entry = e.number, e.serial
+	return g, ok && g.ExpiresIn > 0
 }
 
 // tellAgain notes that a repeat is told of an entry. s.mu is held.
-func (h *heldLock) tellAgain(number int) {
-	e := h.entered[number]
-	e.again++
-	h.change().set(number, e)
+func (h *heldLock) tellAgain(serial int) {
+	c := h.change()
+	c.entered = h.entries()
+	for i := range c.entered {
+		if c.entered[i].serial == serial {
+			c.entered[i].answers++
+		}
+	}
 }
 
 // againAll is again for all locks of a request for several; nil if it has no id, or one of
@@ -121,7 +138,7 @@ func (s *Session) againAll(calls []*call, request uuid.UUID) []Grant {
 		grants = append(grants, g)
 	}
 	for _, g := range grants {
-		s.held[g.Key].tellAgain(g.Reentry)
+		s.held[g.Key].tellAgain(g.entry)
 	}
 	s.m.figures.Cached(cachedRepeat)
 	return grants
@@ -131,8 +148,10 @@ func (s *Session) againAll(calls []*call, request uuid.UUID) []Grant {
 func (s *Session) has(key string, request uuid.UUID) *heldLock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.held[key]; h != nil && !h.part && h.entryOf(request) != 0 {
-		return h
+	if h := s.held[key]; h != nil && !h.part {
+		if _, ok := h.entryOf(request); ok {
+			return h
+		}
 	}
 	return nil
 }
@@ -149,45 +168,45 @@ func (s *Session) grantOf(h *heldLock) (Grant, bool) {
 func (s *Session) grantLocked(h *heldLock) Grant {
 	return Grant{
 		Key: h.key, Token: h.token, Session: s.name, Bind: BindSession, ExpiresIn: h.remaining(s.m.clk),
-		AcquiredAt: h.acquired(), Reentry: h.entries, Stopping: h.stopping,
+		AcquiredAt: h.acquired(), Reentry: h.depth(), Stopping: h.stopping,
 	}
 }
 
-var errNotHeld = errors.New("the session does not hold the lock any more")
+var (
+	errNotHeld = errors.New("the session does not hold the lock any more")
+	errOver    = errors.New("the entry was released before")
+)
 
-// exit takes one entry off h, and h out of the session with the last: then the
-// caller sends r. It returns how many are left. Errors: errNotHeld; and when r names
-// the number of entries, and it is another, [ReentryError].
+// exit takes the entry that r means off h, and h out of the session with the last: then
+// the caller sends r. It returns the number of the newest entry that is left. Errors:
+// errNotHeld; errOver if the entry is not there; and when r names the number of entries,
+// and it is another, [ReentryError].
 func (s *Session) exit(h *heldLock, r *release) (left int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.request != uuid.Nil {
-		r.entry = h.entryOf(r.request)
-	}
-	switch n := r.reentry; {
-	case s.held[h.key] != h, r.request != uuid.Nil && r.entry == 0, r.entry > h.entries:
+	if s.held[h.key] != h {
 		return 0, errNotHeld
-	case n != 0 && n != h.entries:
-		return 0, &ReentryError{Key: h.key, Given: n, Have: h.entries}
 	}
-	if e := h.entered[r.entry]; r.untold && e.again > 0 { // a repeat was told of it
-		e.again--
-		h.change().set(r.entry, e)
-		return h.entries, nil
+	if n := r.reentry; n != 0 && n != h.depth() {
+		return 0, &ReentryError{Key: h.key, Given: n, Have: h.depth()}
 	}
-	if r.entry != 0 && r.entry < h.entries {
-		h.change().set(r.entry, entry{over: true})
-		return h.entries, nil
+	entries := h.entries()
+	i := len(entries) - 1
+	if r.means != nil {
+		i = slices.IndexFunc(entries, r.means)
 	}
-	delete(h.entered, h.entries)
-	for left = h.entries - 1; left > 0; left-- {
-		if !h.entered[left].over {
-			h.change().entries = left
-			return left, nil
-		}
-		delete(h.entered, left)
+	if i < 0 {
+		return h.depth(), errOver
 	}
-	r.atOnce = r.untold && !h.reentered // who entered again was told that it is held
+	if entries[i].answers--; r.untold && entries[i].answers > 0 { // a repeat was told of it
+		h.change().entered = entries
+		return h.depth(), nil
+	}
+	if len(entries) > 1 {
+		h.change().entered = slices.Delete(entries, i, i+1)
+		return h.depth(), nil
+	}
+	r.atOnce = r.untold && h.reentries == 0 // who entered again was told that it is held
 	s.takeLocked(h, ending{release: r})
 	return 0, nil
 }

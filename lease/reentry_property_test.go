@@ -30,11 +30,12 @@ type visit struct {
 	owner   string
 	entries int
 	g       Grant // its last one
+	all     map[int]Grant
 	untold  map[int]bool
 }
 
 func newVisit(s *Session, req Request) *visit {
-	return &visit{s: s, owner: req.Owner, untold: map[int]bool{}}
+	return &visit{s: s, owner: req.Owner, untold: map[int]bool{}, all: map[int]Grant{}}
 }
 
 // exit takes the last entry off, and those below it of which nobody was told.
@@ -100,7 +101,7 @@ func (d *doors) entered(g Grant, err error) {
 	if err != nil || g.Reentry != d.in.entries || d.in.entries > 1 && g.Token != d.in.g.Token {
 		d.wrongf("told %+v, %v, want entry %d of token %d", g, err, d.in.entries, d.in.g.Token)
 	}
-	d.in.g = g
+	d.in.g, d.in.all[g.Reentry] = g, g
 }
 
 // wait stands in line, or enters.
@@ -163,8 +164,7 @@ func (d *doors) discard() {
 	if d.in == nil {
 		return
 	}
-	g := d.in.g
-	g.Reentry = rapid.IntRange(1, d.in.entries).Draw(d.t, "entry")
+	g := d.in.all[rapid.IntRange(1, d.in.entries).Draw(d.t, "entry")]
 	if d.in.untold[g.Reentry] {
 		return
 	}
@@ -236,6 +236,7 @@ func (d *doors) handOver() {
 			d.wrongf("told %+v, %v", v.a.g, v.a.err)
 		}
 		told = append(told, v.a.g.Reentry)
+		d.in.all[v.a.g.Reentry] = v.a.g
 		return true
 	})
 	slices.Sort(told)

@@ -40,7 +40,7 @@ func TestReentry(t *testing.T) {
 		for _, wait := range []time.Duration{0, time.Second, WaitForever} {
 			g := r.get(s, as("o", "k", wait))
 			want := first
-			want.Reentry, want.ExpiresIn, want.Waited = g.Reentry, g.ExpiresIn, 0
+			want.Reentry, want.entry, want.ExpiresIn, want.Waited = g.Reentry, g.entry, g.ExpiresIn, 0
 			if g != want {
 				t.Errorf("entered as %+v, want %+v", g, want)
 			}

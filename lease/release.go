@@ -23,10 +23,8 @@ type release struct {
 	// untold: nobody was told of the grant. atOnce: a MinHold is not kept.
 	// ofSession: the session has ended.
 	untold, atOnce, ofSession bool
-	// entry is the number of the entry that is untold, or that request has made: if it is not
-	// the last, it ends with the one above it. Zero: the last is meant.
-	entry   int
-	request uuid.UUID
+	// means finds the entry that ends; nil: the newest.
+	means func(entry) bool
 	// done is called when it is settled; it may be nil.
 	done func()
 
@@ -40,15 +38,16 @@ type release struct {
 }
 
 // Release releases the lock that is held under this token, or takes one entry off
-// it if its owner has entered it more than once. s is the session that claims it; it
-// may be nil, which is enough for BindTTL locks. By a RequestID it releases what calls with
+// it if its owner has entered it more than once: the newest, or with a RequestID too, that
+// which the request has made. s is the session that claims it; it
+// may be nil, which is enough for BindTTL locks. By a RequestID alone it releases what calls with
 // that id have got, ends those that are under way in the session or, with BindTTL, at this
 // sidecar, and may be repeated: nothing under the id is no error. Errors: [NotHolderError],
 // [ReentryError], [LostError], [ErrAbandoned] when ctx ends while it waits, [ErrDraining] after Stop,
 // and those of the store: a session's release then goes on in the background.
 func (m *Manager) Release(ctx context.Context, s *Session, req ReleaseRequest) (Released, error) {
 	release := m.release
-	if req.RequestID != uuid.Nil {
+	if req.Token == 0 {
 		release = m.releaseRequest
 	}
 	out, err := release(ctx, s, &req)
@@ -72,6 +71,8 @@ func (m *Manager) release(ctx context.Context, s *Session, req *ReleaseRequest) 
 	r := m.newRelease(h, req, now)
 	entries, err := s.exit(h, r)
 	switch {
+	case errors.Is(err, errOver):
+		return Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
 	case errors.Is(err, errNotHeld):
 		// It was lost, released or ended in this moment: say which.
 		return m.release(ctx, s, req)
@@ -225,6 +226,9 @@ func (m *Manager) newEnd(h *heldLock) *release {
 // newRelease makes the release of h.
 func (m *Manager) newRelease(h *heldLock, req *ReleaseRequest, now time.Time) *release {
 	r := &release{h: h, heldFor: h.heldFor(now), reentry: req.Reentry}
+	if req.RequestID != uuid.Nil {
+		r.means = func(e entry) bool { return e.request == req.RequestID }
+	}
 	r.freeing = freeing{m: m, of: r, claim: h.claim()}
 	r.claim.Outcome, r.claim.Result, r.claim.Traceparent = req.Outcome, req.Result, req.Traceparent
 	return r
@@ -269,6 +273,7 @@ func (r *release) letGo() {
 		r.m.ended.settled(grantRef{r.claim.Key, r.claim.Token})
 	}
 	r.h.lease.unpin()
+	r.h.s.freed(r)
 	if r.done != nil {
 		r.done()
 	}
@@ -342,10 +347,13 @@ func (m *Manager) releaseAgain(ctx context.Context, r *release) (Released, error
 	limited, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
 	defer cancel()
 	released, err := r.wait(limited, r.end())
-	if last := r.failure(); err != nil && ctx.Err() == nil && last != nil {
+	if err == nil || ctx.Err() != nil {
+		return released, err
+	}
+	if last := r.failure(); last != nil {
 		return Released{}, last
 	}
-	return released, err
+	return Released{}, &store.Error{Op: "release", Err: errors.New("an earlier release is not confirmed yet")}
 }
 
 // answer returns the outcome of the first try when it is there: often at once.
@@ -385,7 +393,7 @@ func (m *Manager) Discard(s *Session, g Grant) {
 	}
 	if h := s.find(g.Key, g.Token); h != nil {
 		r := m.newEnd(h)
-		r.untold, r.entry, r.request = true, g.Reentry, g.request
+		r.untold, r.means = true, func(e entry) bool { return e.serial == g.entry }
 		if entries, err := s.exit(h, r); err == nil && entries == 0 {
 			m.send(h.traced(), r)
 		}

@@ -110,12 +110,17 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *Session, req *Release
 		h = nil
 	}
 	if h == nil {
-		leave()
+		defer leave()
+		if r := s.freeingOf(req.Key); r != nil { // perhaps of what the id has got: it is over when this is
+			if _, err := m.releaseAgain(ctx, r); err != nil {
+				return Released{}, err
+			}
+		}
 		return Released{Key: req.Key, Nothing: true}, nil
 	}
 	m.linkAcquire(ctx, h.traceparent)
 	r := m.newRelease(h, req, now)
-	r.request, r.done = req.RequestID, leave // who repeats this waits until the store has confirmed it
+	r.done = leave // who repeats this waits until the store has confirmed it
 	switch entries, err := s.exit(h, r); {
 	case err != nil: // it was lost or released in this moment
 		leave()

@@ -228,16 +228,104 @@ func TestRepeatOfAReentryCountsOnce(t *testing.T) {
 		if g := r.get(s, innermost); g.Reentry != 3 {
 			t.Errorf("entry %d", g.Reentry)
 		}
-		r.m.Discard(s, lost)                                               // of the same id, so it is the same
-		if out := r.releaseBy(s, outer); out.Reentry != 2 || out.Nothing { // it ends with the one above it
-			t.Errorf("released %+v", out)
+		r.m.Discard(s, lost) // a later entry of the same id is another one
+		for _, req := range []Request{outer, inner} {
+			if out := r.releaseBy(s, req); out.Reentry != 3 || out.Nothing { // the newest keeps its number
+				t.Errorf("released %+v", out)
+			}
+			r.nothingUnder(s, req)
 		}
-		r.nothingUnder(s, outer)
-		if out := r.releaseBy(s, inner); out.Reentry != 0 || out.Nothing {
+		if out := r.releaseBy(s, innermost); out.Reentry != 0 || out.Nothing {
 			t.Errorf("released %+v", out)
 		}
 		r.nothingLeft()
 	})
+}
+
+// A release that names the request takes the entry of this request, so another entry, whose
+// answer was lost, can still be released by its id.
+func TestReleaseOfOneEntry(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.sessionOf(true)
+		enter := func() Request {
+			req := once(0)
+			req.Owner, req.Reentrant = "o", true
+			return req
+		}
+		outer, inner := enter(), enter()
+		g := r.get(s, outer)
+		r.get(s, inner) // this answer is lost
+		for range 2 {   // the second is a repeat
+			out, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: "k", Token: g.Token, RequestID: outer.RequestID})
+			if err != nil || out.Reentry != 2 {
+				t.Errorf("released %+v, %v", out, err)
+			}
+		}
+		if out := r.releaseBy(s, inner); out.Nothing || out.Reentry != 0 {
+			t.Errorf("released %+v", out)
+		}
+		r.nothingLeft()
+	})
+}
+
+// Entries that are over are not remembered, however many there were.
+func TestEntriesThatAreOverAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, inline)
+		s := r.sessionOf(true)
+		last := once(0)
+		last.Owner, last.Reentrant = "o", true
+		r.get(s, last)
+		for range 1000 { // hand over hand
+			next := last
+			next.RequestID = uuid.New()
+			r.get(s, next)
+			r.releaseBy(s, last)
+			last = next
+		}
+		if n := len(r.m.held.get("k").entered); n != 1 {
+			t.Errorf("%d entries", n)
+		}
+		r.releaseBy(s, last)
+		r.nothingLeft()
+	})
+}
+
+// A release by the id answers that there is nothing only when nothing is left to be freed.
+func TestReleaseByRequestIDWaitsForOtherReleases(t *testing.T) {
+	releases := map[string]func(r *rig, s *Session, g Grant){
+		"by token": func(r *rig, s *Session, g Grant) {
+			if _, err := r.exit(s, g, 0); !store.Unavailable(err) {
+				r.t.Errorf("told %v", err)
+			}
+		},
+		"not delivered": func(r *rig, s *Session, g Grant) { r.m.Discard(s, g) },
+		"max_hold":      func(*rig, *Session, Grant) { time.Sleep(time.Minute) },
+	}
+	for name, release := range releases {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				s := r.sessionOf(true)
+				req := once(0)
+				req.MaxHold = time.Minute
+				g := r.get(s, req)
+				r.st.set("Release", fault{lose: true, forget: true})
+				release(r, s, g)
+				synctest.Wait()
+				if out, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: "k", RequestID: req.RequestID}); !store.Unavailable(err) {
+					t.Errorf("told %+v, %v", out, err)
+				}
+				r.st.lift("Release")
+				r.nothingUnder(s, req)
+				r.nothingLeft()
+				if n := len(s.freeing); n != 0 {
+					t.Errorf("%d releases are remembered", n)
+				}
+			})
+		})
+	}
 }
 
 func TestReleaseByRequestID(t *testing.T) {

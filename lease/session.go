@@ -31,6 +31,8 @@ type Session struct {
 	lost    map[grantRef]LostReason
 	// requests are the calls with request ids that are under way in the session.
 	requests requests
+	// freeing are the releases of the session's locks that the store has not confirmed.
+	freeing map[string]*release
 	// entrances are the waiting calls that may enter a key when its owner gets it.
 	entrances map[string]map[*entrance]struct{}
 }
@@ -252,6 +254,7 @@ func (s *Session) takeLocked(h *heldLock, e ending) bool {
 	s.leaves(h, e)
 	s.m.held.remove(h)
 	s.m.ended.add(grantRef{h.key, h.token}, e)
+	s.freesLocked(e.release)
 	if s.m.sessionLocks.Add(-1) == 0 {
 		s.m.ear.quiet()
 	}
@@ -259,6 +262,33 @@ func (s *Session) takeLocked(h *heldLock, e ending) bool {
 		h.outlived.Stop()
 	}
 	return true
+}
+
+// freesLocked notes a release until it is settled. s.mu is held.
+func (s *Session) freesLocked(r *release) {
+	if r == nil || s.ended {
+		return
+	}
+	if s.freeing == nil {
+		s.freeing = make(map[string]*release)
+	}
+	s.freeing[r.h.key] = r
+}
+
+// freed forgets a release.
+func (s *Session) freed(r *release) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.freeing[r.h.key] == r {
+		delete(s.freeing, r.h.key)
+	}
+}
+
+// freeingOf is the release of a key that is under way, or nil.
+func (s *Session) freeingOf(key string) *release {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.freeing[key]
 }
 
 // loseLock takes h from the session because its lease is lost, and the lock with

@@ -83,8 +83,9 @@ type Grant struct {
 	// Stopping is set when the holder was asked to stop (Amend).
 	Stopping *store.Stopping
 
-	// request is the id of the request. repeats are the calls with the same, with BindTTL.
-	request uuid.UUID
+	// entry is the serial of the entry, in a session. repeats are the calls with the same
+	// request id, with BindTTL.
+	entry   int
 	repeats *repeats
 }
 
@@ -93,8 +94,9 @@ type Grant struct {
 type ReleaseRequest struct {
 	Key   string
 	Token int64
-	// RequestID, if not zero, names what is released in place of Token: all that requests
-	// with this id have got in the session, or with BindTTL. See [Manager.Release].
+	// RequestID, if not zero, names what is released: with a Token that entry of the lock, and
+	// without one all that requests with this id have got in the session, or with BindTTL. See
+	// [Manager.Release].
 	RequestID uuid.UUID
 	// Reentry, if not zero, must be how often the lock is entered now: so a repeated
 	// request does not take two entries off.

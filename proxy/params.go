@@ -86,15 +86,15 @@ type argument interface {
 // releaseRequest reads what a release says, wherever it stands.
 func releaseRequest(token, id, outcome, reentry argument, result *field) (r lease.ReleaseRequest, p *problem) {
 	switch {
-	case token.given() && id.given():
-		return r, invalid("%s and %s are given; one of them says what is released", token, id)
-	case token.given():
-		r.Token, p = token.integer(1, maxToken)
-	case !id.given():
+	case !token.given() && !id.given():
 		return r, invalid("%s is missing; it is the token that the acquire answered; or give its request_id", token)
-	case reentry.given():
+	case id.given() && reentry.given():
 		return r, invalid("%s does not go with request_id, which names the entry", reentry)
-	default:
+	}
+	if token.given() {
+		r.Token, p = token.integer(1, maxToken)
+	}
+	if p == nil && id.given() {
 		r.RequestID, p = parseRequestID(id)
 	}
 	if p != nil {
