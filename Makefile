@@ -317,7 +317,7 @@ $(FUZZ_API)/.venv/installed: $(FUZZ_API)/requirements.txt
 	@touch $@
 
 fuzz-keep: ## Keep what fuzzing has found interesting, if it reaches new code, under testdata/fuzz
-	go run ./internal/fuzzkeep
+	go run ./internal/testing/fuzzkeep
 
 model: ## Search the model of the protocol further than the tests do (minutes, and gigabytes)
 	MODEL=long go test -count=1 -v -timeout 2h ./test/model

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
 const (

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
 // fleet is many sidecars on one PostgreSQL, each a process of its own with one lock

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
 // process is a server under measurement.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/pgproxy"
+	"github.com/locksidecar/locksidecar/internal/testing/pgproxy"
 )
 
 // scene is a lock and those who want it: one behind a connection that breaks, one

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
 // TestForgedWords: a role that may do nothing but connect sends a sidecar all that it could

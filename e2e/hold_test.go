@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
 // holdSlack is how much later than promised a hold may end, while somebody waits.

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/pgtest"
-	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 )
 
 // plain is for measuring: the race detector makes the sidecar several times slower.

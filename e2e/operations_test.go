@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/locksidecar/locksidecar/internal/pgtest"
-	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 )
 
 // operations is one section of docs/operations.md.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/locksidecar/locksidecar/internal/pgtest"
-	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 )
 
 // load is clients that acquire and release a few keys, through outages too.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/pgproxy"
-	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgproxy"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
 // skipped checks that a waiter was told that it is done, and with which result.

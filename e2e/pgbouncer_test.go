@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/locksidecar/locksidecar/internal/pgproxy"
+	"github.com/locksidecar/locksidecar/internal/testing/pgproxy"
 )
 
 // TestPgBouncer: behind a pooler that gives each transaction another connection,

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/certtest"
-	"github.com/locksidecar/locksidecar/internal/pgtest"
-	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
+	"github.com/locksidecar/locksidecar/internal/testing/certtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 )
 
 // hbaTrust lets in who makes databases for the tests, in front of other lines.

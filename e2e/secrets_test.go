@@ -18,8 +18,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
-	"github.com/locksidecar/locksidecar/internal/otlptest"
-	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/otlptest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
 // secrets are texts that only those may see who have them: by what they are.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/logtest"
+	"github.com/locksidecar/locksidecar/internal/testing/logtest"
 )
 
 // patience is how long the tests wait for what must happen.

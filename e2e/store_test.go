@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/locksidecar/locksidecar/internal/pgproxy"
-	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgproxy"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
 // TestStoreAppears: a database that cannot be reached at the start is used as soon

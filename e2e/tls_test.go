@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/certtest"
-	"github.com/locksidecar/locksidecar/internal/pgtest"
-	"github.com/locksidecar/locksidecar/internal/pgtest/pgroles"
+	"github.com/locksidecar/locksidecar/internal/testing/certtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 )
 
 const (

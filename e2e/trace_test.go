@@ -13,7 +13,7 @@ import (
 
 	"go.opentelemetry.io/proto/otlp/trace/v1"
 
-	"github.com/locksidecar/locksidecar/internal/otlptest"
+	"github.com/locksidecar/locksidecar/internal/testing/otlptest"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/pgproxy"
+	"github.com/locksidecar/locksidecar/internal/testing/pgproxy"
 )
 
 const announcements = "/* locksidecar:announce */%"

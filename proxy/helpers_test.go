@@ -18,7 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/locksidecar/locksidecar/api/apitest"
-	"github.com/locksidecar/locksidecar/internal/logtest"
+	"github.com/locksidecar/locksidecar/internal/testing/logtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

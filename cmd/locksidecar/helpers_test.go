@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/config"
-	"github.com/locksidecar/locksidecar/internal/logtest"
+	"github.com/locksidecar/locksidecar/internal/testing/logtest"
 )
 
 // patience is how long a test waits for what must happen.

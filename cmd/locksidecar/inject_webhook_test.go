@@ -22,7 +22,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/locksidecar/locksidecar/internal/certtest"
+	"github.com/locksidecar/locksidecar/internal/testing/certtest"
 )
 
 const injectorName = "locksidecar-injector.locksidecar.svc"

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/locksidecar/locksidecar/internal/certtest"
+	"github.com/locksidecar/locksidecar/internal/testing/certtest"
 )
 
 func TestRedact(t *testing.T) {

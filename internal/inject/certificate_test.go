@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/certtest"
+	"github.com/locksidecar/locksidecar/internal/testing/certtest"
 )
 
 func TestLoadsNoCertificate(t *testing.T) {

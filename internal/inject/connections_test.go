@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/certtest"
+	"github.com/locksidecar/locksidecar/internal/testing/certtest"
 )
 
 // halfSent begins a review on a connection of its own, and sends nearly all of its body.

@@ -18,8 +18,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/locksidecar/locksidecar/internal/certtest"
-	"github.com/locksidecar/locksidecar/internal/logtest"
+	"github.com/locksidecar/locksidecar/internal/testing/certtest"
+	"github.com/locksidecar/locksidecar/internal/testing/logtest"
 )
 
 const (

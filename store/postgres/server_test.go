@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/certtest"
-	"github.com/locksidecar/locksidecar/internal/logtest"
-	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/certtest"
+	"github.com/locksidecar/locksidecar/internal/testing/logtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/test/campaign/world"
 )
 

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/pgproxy"
+	"github.com/locksidecar/locksidecar/internal/testing/pgproxy"
 )
 
 var databaseKinds = []Kind{

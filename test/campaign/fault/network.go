@@ -3,7 +3,7 @@ package fault
 import (
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/pgproxy"
+	"github.com/locksidecar/locksidecar/internal/testing/pgproxy"
 )
 
 var networkKinds = []Kind{

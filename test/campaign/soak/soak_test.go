@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 	"github.com/locksidecar/locksidecar/test/campaign/load"
 	"github.com/locksidecar/locksidecar/test/campaign/wire"

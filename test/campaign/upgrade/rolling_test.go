@@ -14,7 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/test/campaign/check"
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 	"github.com/locksidecar/locksidecar/test/campaign/load"

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
 
-	"github.com/locksidecar/locksidecar/internal/pgproxy"
+	"github.com/locksidecar/locksidecar/internal/testing/pgproxy"
 )
 
 // Network is the way of one sidecar to the database.

@@ -3,7 +3,7 @@
 // nor the inputs kept before reach, or as often. Plain `go test` runs them from then on,
 // and the next fuzzing, on any machine, begins with them.
 //
-//	go run ./internal/fuzzkeep [folders of packages]
+//	go run ./internal/testing/fuzzkeep [folders of packages]
 package main
 
 import (
