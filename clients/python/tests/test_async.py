@@ -12,7 +12,7 @@ import pytest
 
 from conftest import LONG, Sidecar
 from locksidecar import AsyncClient, LockHeld, LockLost, NotHolder, SidecarUnavailable, Skipped, WaitTimeout
-from locksidecar._async_connection import Stream
+from locksidecar._async_transport import Stream
 
 P = ParamSpec("P")
 

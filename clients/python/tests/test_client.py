@@ -83,7 +83,7 @@ def test_threads_exclude_each_other(client: Client, key: str) -> None:
         list(pool.map(work, range(80)))
     assert most == 1
     assert tokens == sorted(set(tokens))
-    assert len(client._idle) <= 8
+    assert len(client._transport._idle) <= 8
 
 
 def test_reentrant_is_per_thread(client: Client, key: str) -> None:
@@ -316,7 +316,7 @@ def test_close_releases_before_it_returns(path: str, other: Client, key: str) ->
     assert lock.lost
     with pytest.raises(SessionEnded, match="closed"):
         client.acquire(key)
-    until("its reader has closed the stream, too", lambda: len(client._sockets) == 0)
+    until("its reader has closed the stream, too", lambda: len(client._transport._sockets) == 0)
 
 
 def test_close_ends_the_waits(path: str, client: Client, key: str) -> None:

@@ -99,13 +99,13 @@ def test_a_repeated_reentry_is_counted_once(relay: Relay, key: str) -> None:
 def test_what_a_call_got_that_gives_up_is_released(relay: Relay, path: str, key: str, bind: str) -> None:
     with Client(relay.path, timeout=1) as client, Client(path) as other:
         client.acquire("other").release()
-        client._drop_idle()
+        client._transport._drop_idle()
         relay.lose = 1
         with pytest.raises(SidecarUnavailable):
             client.acquire(key, wait=0, bind=bind)  # type: ignore[arg-type]
         free(other, key)
         relay.lose = 1
-        client._drop_idle()
+        client._transport._drop_idle()
         with pytest.raises(SidecarUnavailable):
             client.acquire_many([key, key + "2"], wait=0, bind=bind)  # type: ignore[arg-type]
         free(other, key)
@@ -116,7 +116,7 @@ def test_a_grant_under_a_name_of_the_app_stays(relay: Relay, key: str) -> None:
     name = "0c57d5d8-4b5c-4d8e-9a52-6b3c2f0a9d01"
     with Client(relay.path) as client:
         first = client.acquire(key, bind="ttl", request_id=name)
-        client._drop_idle()
+        client._transport._drop_idle()
         relay.lose = 1
         with pytest.raises(SidecarUnavailable):
             client.acquire(key, wait=0, bind="ttl", request_id=name)
@@ -133,7 +133,7 @@ def test_the_same_with_asyncio(relay: Relay, path: str, key: str, bind: str) -> 
             relay.lose = 2
             lock = await client.acquire(key, bind=bind)  # type: ignore[arg-type]
             await lock.release()
-            client._drop_idle()
+            client._transport._drop_idle()
             relay.lose = 1
             with pytest.raises(SidecarUnavailable):
                 await client.acquire(key, wait=0, bind=bind)  # type: ignore[arg-type]

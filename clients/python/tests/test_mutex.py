@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from conftest import LONG, free, until, waiting
-from locksidecar import AsyncClient, AsyncLock, Client, Lock, LockLost
+from locksidecar import AsyncClient, AsyncLock, Client, Lock, LockLost, _sync_lock
 from test_async import in_loop, two
 from test_async import waiting as async_waiting
 
@@ -246,13 +246,13 @@ def test_made_before_the_loop(path: str, key: str) -> None:
 
 def test_ctrl_c_while_acquire_waits(client: Client, other: Client, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutex = client.lock(key)
-    take = Client._acquire
+    take = _sync_lock.acquire
 
     def interrupted(*args: object) -> Lock:
         take(*args)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Client, "_acquire", interrupted)
+    monkeypatch.setattr(_sync_lock, "acquire", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mutex.acquire()
     monkeypatch.undo()

@@ -57,10 +57,10 @@ def test_an_idle_client_does_not_notice_a_restart(sidecar: Sidecar, key: str) ->
 def test_a_dead_idle_connection_is_replaced(sidecar: Sidecar, key: str) -> None:
     with Client(sidecar.path) as client:
         lock = client.acquire(key)
-        for sock in client._idle:
+        for sock in client._transport._idle:
             sock.shutdown(socket.SHUT_RDWR)
         assert client.get(key).mine
-        for sock in client._idle:
+        for sock in client._transport._idle:
             sock.shutdown(socket.SHUT_RDWR)
         assert lock.release()
 
@@ -116,7 +116,7 @@ def test_a_session_that_ends_is_replaced(sidecar: Sidecar, key: str) -> None:
         lock = client.acquire(key)
         session = client._core.session
         assert session is not None
-        other._run(other._core.end_session(session))
+        other._transport.run(other._core.end_session(session))
         assert lock.lost.wait(LONG)
         with client.lock(key, wait=0) as again:
             assert again.token > lock.token
@@ -129,7 +129,7 @@ def test_the_session_s_end_is_heard_by_an_answer(sidecar: Sidecar, key: str) -> 
         session = client._core.session
         assert session is not None
         session.ended = True  # the stream's end is not told
-        other._run(other._core.end_session(session))
+        other._transport.run(other._core.end_session(session))
         session.ended = False
         with pytest.raises(LockLost) as lost:
             lock.check()

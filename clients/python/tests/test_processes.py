@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from conftest import LONG, Sidecar, free, line, until, waiting
-from locksidecar import AsyncClient, Client, LockContext, LockLost, _sync, _wire
+from locksidecar import AsyncClient, Client, LockContext, LockLost, _sync_transport, _wire
 
 Python = Callable[..., "subprocess.Popen[str]"]
 
@@ -99,7 +99,7 @@ def test_ctrl_c_when_the_answer_is_there(client: Client, key: str, monkeypatch: 
 
 
 def test_ctrl_c_before_a_release_is_sent(client: Client, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    exchange, calls = _sync._exchange, list[str]()
+    exchange, calls = _sync_transport._exchange, list[str]()
 
     def interrupted(sock: socket.socket, call: Any, data: bytes) -> _wire.Answer:
         calls.append(call.method)
@@ -108,7 +108,7 @@ def test_ctrl_c_before_a_release_is_sent(client: Client, key: str, monkeypatch: 
         return exchange(sock, call, data)
 
     lock = client.acquire(key)
-    monkeypatch.setattr(_sync, "_exchange", interrupted)
+    monkeypatch.setattr(_sync_transport, "_exchange", interrupted)
     with pytest.raises(KeyboardInterrupt), lock:
         pass
     assert client.get(key, no_cache=True).state == "free"
@@ -161,7 +161,7 @@ def test_ctrl_c_at_every_line(client: Client, other: Client, key: str, how: str)
         "several": lambda: client.lock_many([key, f"{key}:2"]),
     }
     client.acquire(key).release()  # so that the session is open
-    package = str(Path(_sync.__file__).parent)
+    package = str(Path(_sync_transport.__file__).parent)
     for place in itertools.count():
         left = place
 
@@ -343,7 +343,7 @@ def test_fork_under_asyncio(path: str, key: str) -> None:
             await lock.release()
 
     def sockets_of(client: AsyncClient) -> int:
-        return len(client._sockets)
+        return len(client._transport._sockets)
 
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
@@ -363,7 +363,7 @@ print(sum(os.readlink(link).startswith("socket:") for link in links if os.path.l
 
 def test_exec_closes_the_descriptors(client: Client, key: str) -> None:
     client.acquire(key)
-    for sock in client._sockets._open:
+    for sock in client._transport._sockets._open:
         assert not sock.get_inheritable()
     said = subprocess.run([sys.executable, "-c", COUNT], close_fds=False, capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "0"

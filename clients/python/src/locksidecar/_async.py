@@ -6,18 +6,24 @@ import asyncio
 import functools
 import inspect
 import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from . import _core, _decorator, _fork, _wire, errors
-from ._async_connection import Closed, Conn, Connection, Stream
-from ._async_lock import AsyncLock, AsyncLockContext, AsyncLockSignal, AsyncManyContext, this_task
-from ._call import UNSET, AcquireOptions, Call, Steps, acquire_options
+from . import _core, _decorator, _wire, errors
+from ._async_lock import (
+    AsyncLock,
+    AsyncLockContext,
+    AsyncLockSignal,
+    AsyncManyContext,
+    acquire,
+    acquire_many,
+    own_options,
+)
+from ._async_transport import AsyncTransport, Stream
+from ._call import UNSET, acquire_options
 from ._core import Core
 from ._lock import NotPickled
-from ._session import Session
 from .types import Description, Duration, Event, LockInfo, LockOptions, Outcome, Scope, Status
 
 if TYPE_CHECKING:
@@ -30,13 +36,13 @@ T = TypeVar("T")
 class AsyncEventStream:
     """What happens to one key, as an async iterator of events. It holds a connection until `close`."""
 
-    def __init__(self, client: AsyncClient, key: str) -> None:
-        self._client, self._key = client, key
+    def __init__(self, transport: AsyncTransport, key: str) -> None:
+        self._transport, self._key = transport, key
         self._stream: Stream | None = None
 
     async def __aenter__(self) -> Self:
         """Returns when the key is watched; the first event is its state then."""
-        await self._fill()
+        await self._filled()
         return self
 
     async def __aexit__(
@@ -48,15 +54,16 @@ class AsyncEventStream:
         return self
 
     async def __anext__(self) -> Event:
-        stream = await self._fill()
+        stream = await self._filled()
         return _core.watched(self._key, *stream.found.pop(0))
 
-    async def _fill(self) -> Stream:
+    async def _filled(self) -> Stream:
         try:
             if self._stream is None:
-                self._stream = await self._client._stream(self._client._core.watch(self._key))
-            await self._stream.filled()
-            return self._stream
+                self._stream = await self._transport.stream(self._transport.core.watch(self._key))
+            stream = self._stream
+            await stream.filled()
+            return stream
         except asyncio.CancelledError:
             raise  # of one wait for an event; the next one goes on
         except BaseException:
@@ -87,28 +94,21 @@ class AsyncClient(NotPickled):
         reconnect: Duration = 30.0,
     ) -> None:
         self._core = Core(socket_path, name, ttl, timeout, reconnect, AsyncLockSignal)
-        self._sockets = _fork.Sockets()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._idle: list[Connection] = []
-        self._opening = asyncio.Lock()
-        self._cleanups: set[asyncio.Task[None]] = set()
-        _fork.register(self)
-
-    # The public surface.
+        self._transport = AsyncTransport(self._core)
 
     async def acquire(self, key: str, **options: Unpack[LockOptions]) -> AsyncLock:
         """Acquires a lock and returns it; `lock` is the same for an `async with`.
 
         Raises `LockHeld` (with `wait=0`), `WaitTimeout`, `Skipped`, `SidecarUnavailable`, and the other `ApiError`s.
         """
-        return await self._acquire(key, self._options(options))
+        return await acquire(self._transport, key, own_options(options))
 
     def lock(self, key: str, **options: Unpack[LockOptions]) -> AsyncLockContext:
         """`async with client.lock("workflow:123", wait=5, ttl=30) as lock`: see `LockOptions` and `acquire`.
 
         What it returns may be kept, and used by `acquire` and `release`: see `AsyncLockContext`.
         """
-        return AsyncLockContext(self, key, options)
+        return AsyncLockContext(self._transport, key, options)
 
     async def try_lock(self, key: str, **options: Unpack[LockOptions]) -> AsyncLock | None:
         """Acquires a lock if it is free; None if somebody has it."""
@@ -120,12 +120,11 @@ class AsyncClient(NotPickled):
 
     async def acquire_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> list[AsyncLock]:
         """Acquires 1 to 100 locks, all or none, without deadlocks in whatever order others name them."""
-        grants = await self._run(self._core.acquire_many(keys, self._options(options)))
-        return [AsyncLock(self, *one) for one in grants]
+        return await acquire_many(self._transport, keys, own_options(options))
 
     def lock_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> AsyncManyContext:
         """`async with client.lock_many(["account:7", "account:3"]) as locks`: see `acquire_many`."""
-        return AsyncManyContext(self, keys, options)
+        return AsyncManyContext(self._transport, keys, options)
 
     def locked(
         self, key: str, **options: Unpack[LockOptions]
@@ -175,20 +174,20 @@ class AsyncClient(NotPickled):
         self, key: str, token: int, outcome: Outcome | None = None, result: Any = UNSET, *, reentry: int | None = None
     ) -> bool:
         """Releases a lock by key and token, such as a `bind="ttl"` lock of another process. See `AsyncLock.release`."""
-        value = await self._run(self._core.release(key, token, None, outcome, result, reentry))
+        value = await self._transport.run(self._core.release(key, token, None, outcome, result, reentry))
         return bool(value["released"])
 
     async def check(self, key: str, token: int) -> Status:
         """Asks whether a lock is held under this token: raises `LockLost` or `NotHolder` if not."""
-        return await self._run(self._core.check(key, token, None))
+        return await self._transport.run(self._core.check(key, token, None))
 
     async def extend(self, key: str, token: int, ttl: Duration) -> Status:
         """Sets the remaining time of a `bind="ttl"` lock by key and token, in seconds from now."""
-        return await self._run(self._core.check(key, token, None, ttl))
+        return await self._transport.run(self._core.check(key, token, None, ttl))
 
     async def get(self, key: str, *, no_cache: bool = False) -> LockInfo:
         """Shows one lock. `no_cache` asks the store, not the sidecar's memory."""
-        return await self._run(self._core.get(key, no_cache))
+        return await self._transport.run(self._core.get(key, no_cache))
 
     async def locks(
         self, scope: Scope = "pod", *, prefix: str | None = None, type: str | None = None, page_size: int | None = None
@@ -196,7 +195,7 @@ class AsyncClient(NotPickled):
         """Lists held locks by key: of this session, of this sidecar (`pod`), or of the whole namespace (`all`)."""
         cursor = None
         while True:
-            page, cursor = await self._run(self._core.page(scope, prefix, type, page_size, cursor))
+            page, cursor = await self._transport.run(self._core.page(scope, prefix, type, page_size, cursor))
             for one in page:
                 yield one
             if cursor is None:
@@ -204,11 +203,11 @@ class AsyncClient(NotPickled):
 
     async def stop(self, key: str, reason: str | None = None) -> None:
         """Asks the holder of a lock to release it; it may go on. Raises `NotHeld`."""
-        await self._run(self._core.stop(key, reason))
+        await self._transport.run(self._core.stop(key, reason))
 
     async def force_release(self, key: str) -> None:
         """Breaks a lock, whoever has it; returns when it is free. Raises `Forbidden`, `NotHeld`."""
-        await self._run(self._core.force_release(key))
+        await self._transport.run(self._core.force_release(key))
 
     def events(self, key: str) -> AsyncEventStream:
         """Watches a key: `async with client.events(key) as events`, `async for event in events`.
@@ -216,23 +215,15 @@ class AsyncClient(NotPickled):
         The first is its state. Best effort: some events may be missing. When the stream ends, the loop raises
         `SidecarUnavailable`.
         """
-        return AsyncEventStream(self, key)
+        return AsyncEventStream(self._transport, key)
 
     async def describe(self) -> Description:
         """Asks the sidecar for its version and features."""
-        return await self._run(self._core.ask_features())
+        return await self._transport.run(self._core.ask_features())
 
     async def close(self) -> None:
         """Ends the session and releases what it holds. The client cannot be used any more. May be called twice."""
-        if self._core.closed:
-            return
-        self._core.closed = True  # whoever waits must not open another session
-        session = self._core.live_session()
-        if session is not None:
-            await self._drive(self._core.end_session(session))
-            session.end()
-        self._sockets.shut()
-        self._drop_idle()
+        await self._transport.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -241,186 +232,3 @@ class AsyncClient(NotPickled):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    # How calls are made.
-
-    def _options(self, options: LockOptions) -> AcquireOptions:
-        made = acquire_options(options)
-        if made.reentrant and made.owner is None:
-            made.owner = this_task()
-        return made
-
-    async def _acquire(self, key: str, options: AcquireOptions) -> AsyncLock:
-        return AsyncLock(self, *await self._run(self._core.acquire(key, options)))
-
-    async def _run(self, steps: Steps[T]) -> T:
-        """Makes the calls of an operation, in this task."""
-        if self._core.closed:
-            raise self._core.is_closed()
-        self._attach()
-        return await self._drive(steps)
-
-    async def _drive(self, steps: Steps[T]) -> T:
-        answer: Any = None
-        error: Exception | None = None
-        try:
-            while True:
-                try:
-                    call = steps.send(answer) if error is None else steps.throw(error)
-                    answer, error = None, None
-                    answer = await self._perform(call)
-                except StopIteration as stop:
-                    return cast(T, stop.value)
-                except GeneratorExit:
-                    raise
-                except Exception as e:
-                    if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:  # the operation itself has raised it
-                        raise
-                    error = e
-                except BaseException as e:
-                    # Cancelled. What the operation has to clean up it does in a task of its own: this one may be
-                    # cancelled again.
-                    call = steps.throw(e)
-                    cleanup = asyncio.ensure_future(self._clean_up(steps, call, e))
-                    self._cleanups.add(cleanup)
-                    cleanup.add_done_callback(self._cleanups.discard)
-                    await asyncio.shield(cleanup)
-                    raise
-        finally:
-            error = None  # it refers to this frame
-
-    async def _clean_up(self, steps: Steps[Any], call: Call, why: BaseException) -> None:
-        try:
-            while True:
-                try:
-                    answer = await self._perform(call)
-                except Exception as e:
-                    call = steps.throw(e)
-                else:
-                    call = steps.send(answer)
-        except BaseException as e:
-            if e is not why:
-                raise
-
-    async def _perform(self, call: Call) -> _wire.Answer:
-        if call.delay:
-            await asyncio.sleep(call.delay)
-        if call.joins:
-            call.session = self._core.live_session() or await self._open_session()
-        elif call.needs and self._core.features is None:
-            self._core.learn(await self._exchange(self._core.describe()))
-        self._core.require(call)
-        return await self._exchange(call)
-
-    async def _exchange(self, call: Call) -> _wire.Answer:
-        data = call.encode()
-        while True:
-            if self._idle:
-                connection, reused = self._idle.pop(), True
-            else:
-                connection, reused = await self._connect(Connection), False
-            try:
-                answer = await connection.exchange(call, data)
-            except Closed:
-                connection.abort()
-                if not call.again(reused):
-                    raise self._core.broken("closed the connection without an answer") from None
-                self._drop_idle()  # the sidecar was restarted: they are all dead
-                call.repeated = True
-                continue
-            except BaseException:  # also a cancellation: closing ends a wait at the sidecar
-                connection.abort()
-                raise
-            if answer.last or len(self._idle) >= _core.MAX_IDLE or self._core.closed:
-                connection.abort()
-            else:
-                self._idle.append(connection)
-            return answer
-
-    async def _connect(self, make: Callable[[Core, _fork.Sockets, socket.socket], Conn]) -> Conn:
-        assert self._loop is not None
-        sock = self._sockets.new()
-        try:
-            sock.setblocking(False)
-            backlog = _fork.Backlog(self._core.timeout)
-            while True:
-                try:
-                    sock.connect(self._core.path)  # on a Unix socket this is done at once
-                    break
-                except BlockingIOError as e:
-                    backlog.full(e)
-                    await asyncio.sleep(backlog.PAUSE)
-            protocol = make(self._core, self._sockets, sock)
-            await self._loop.create_unix_connection(lambda: protocol, sock=sock)
-            return protocol
-        except OSError as e:
-            self._sockets.close(sock)
-            raise self._core.unreachable(e) from e
-        except BaseException:
-            self._sockets.close(sock)
-            raise
-
-    def _drop_idle(self) -> None:
-        while self._idle:
-            self._idle.pop().abort()
-
-    async def _stream(self, call: Call) -> Stream:
-        """Makes a call whose answer is an event stream, on a connection of its own."""
-        self._attach()
-        if self._core.closed:
-            raise self._core.is_closed()
-        if call.needs and self._core.features is None:
-            self._core.learn(await self._exchange(self._core.describe()))
-        self._core.require(call)
-        stream = await self._connect(Stream)
-        stream.write(call.encode())
-        return stream
-
-    # The session.
-
-    async def _open_session(self) -> Session:
-        async with self._opening:
-            session = self._core.live_session()
-            if session is not None:
-                return session
-            self._core.learn(await self._exchange(self._core.describe()))
-            call = self._core.open_session()
-            stream = await self._stream(call)
-            # Not asyncio.wait_for: before Python 3.12, a cancellation that comes with the answer is lost in it.
-            late = asyncio.get_running_loop().call_later(self._core.timeout, stream.fail, self._core.timed_out(call))
-            try:
-                await stream.filled()
-            except BaseException:
-                stream.abort()
-                raise
-            finally:
-                late.cancel()
-            session = self._core.opened(stream.found.pop(0)[1], stream.abort)
-            stream.hear(session)
-            self._core.adopt(session)
-            return session
-
-    def _attach(self) -> None:
-        """Binds the client to the loop that runs."""
-        loop = asyncio.get_running_loop()
-        if self._loop is loop:
-            return
-        if self._loop is not None:
-            if not self._loop.is_closed():
-                raise RuntimeError("this AsyncClient is used in another event loop; make one for each loop")
-            # Its connections have ended with their loop; nobody has told the locks.
-            self._sockets.abandon()
-            session = self._core.live_session()
-            if session is not None:
-                session.end()
-        self._loop = loop
-        self._idle = []
-        self._opening = asyncio.Lock()
-        self._cleanups = set()
-
-    def _forked(self) -> None:
-        # In the child. The parent's loop is not touched: both have the same epoll descriptor, so that ending a
-        # transport here would make the parent deaf.
-        self._sockets.abandon()
-        self._loop = None
-        self._core.forked()

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from . import errors
-from ._call import UNSET, acquire_options
+from ._async_transport import AsyncTransport
+from ._call import UNSET, AcquireOptions, acquire_options
 from ._lock import BaseContext, BaseLock, _Held
 from ._session import Grant
 from ._signal import Signal
@@ -19,8 +20,6 @@ from .types import Duration, LockOptions, Outcome, Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from ._async import AsyncClient
 
 _owners = itertools.count(1)
 _tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], str] = weakref.WeakKeyDictionary()
@@ -60,9 +59,9 @@ class AsyncLock(BaseLock):
     `lost` happens when it is not held any more, with the `reason`; `stopping` when somebody asks to release it.
     """
 
-    def __init__(self, client: AsyncClient, grant: Grant, value: Mapping[str, Any]) -> None:
+    def __init__(self, transport: AsyncTransport, grant: Grant, value: Mapping[str, Any]) -> None:
         super().__init__(grant, value)
-        self._client = client
+        self._transport = transport
         self.lost = cast(AsyncLockSignal, grant.lost)
         self.stopping = cast(AsyncLockSignal, grant.stopping)
 
@@ -74,8 +73,8 @@ class AsyncLock(BaseLock):
         cancelled meanwhile releases it all the same.
         """
         self._begin_release()
-        value = await self._client._run(
-            self._client._core.release(self.key, self.token, self._grant, outcome, result, reentry)
+        value = await self._transport.run(
+            self._transport.core.release(self.key, self.token, self._grant, outcome, result, reentry)
         )
         self._done = True
         return bool(value["released"])
@@ -94,7 +93,7 @@ class AsyncLock(BaseLock):
 
     async def _amend(self, ttl: Duration | None = None, data: Any = UNSET) -> Status:
         self._begin_release()
-        return await self._client._run(self._client._core.check(self.key, self.token, self._grant, ttl, data))
+        return await self._transport.run(self._transport.core.check(self.key, self.token, self._grant, ttl, data))
 
     async def __aenter__(self) -> Self:
         return self
@@ -113,6 +112,24 @@ class AsyncLock(BaseLock):
             self._not_released(error, failure)
 
 
+def own_options(options: LockOptions) -> AcquireOptions:
+    """Checks the options of an acquire. This task is the owner of a reentrant one that names none."""
+    made = acquire_options(options)
+    if made.reentrant and made.owner is None:
+        made.owner = this_task()
+    return made
+
+
+async def acquire(transport: AsyncTransport, key: str, options: AcquireOptions) -> AsyncLock:
+    """Acquires one lock."""
+    return AsyncLock(transport, *await transport.run(transport.core.acquire(key, options)))
+
+
+async def acquire_many(transport: AsyncTransport, keys: Sequence[str], options: AcquireOptions) -> list[AsyncLock]:
+    """Acquires several locks, all or none."""
+    return [AsyncLock(transport, *one) for one in await transport.run(transport.core.acquire_many(keys, options))]
+
+
 class AsyncLockContext(BaseContext[AsyncLock]):
     """A lock to be acquired: by `async with`, which gives the `AsyncLock`, or by `acquire` and `release`.
 
@@ -121,9 +138,9 @@ class AsyncLockContext(BaseContext[AsyncLock]):
 
     _us = "task"
 
-    def __init__(self, client: AsyncClient, key: str, options: LockOptions) -> None:
+    def __init__(self, transport: AsyncTransport, key: str, options: LockOptions) -> None:
         super().__init__(key, options)
-        self._client = client
+        self._transport = transport
 
     @property
     def held(self) -> AsyncLock | None:
@@ -149,7 +166,7 @@ class AsyncLockContext(BaseContext[AsyncLock]):
 
     async def locked(self) -> bool:
         """Asks whether anybody holds the lock: this task, another one, or another process."""
-        return (await self._client.get(self._key)).state == "held"
+        return (await self._transport.run(self._transport.core.get(self._key, False))).state == "held"
 
     async def __aenter__(self) -> AsyncLock:
         return await self._take(self._options, block=True)
@@ -162,9 +179,9 @@ class AsyncLockContext(BaseContext[AsyncLock]):
         await one.lock.__aexit__(kind, error, trace)
 
     async def _take(self, options: LockOptions, block: bool) -> AsyncLock:
-        me, made = this_task(), self._client._options(options)
+        me, made = this_task(), own_options(options)
         self._may_wait(me, made)
-        lock = await self._client._acquire(self._key, made)
+        lock = await acquire(self._transport, self._key, made)
         self._held.append(_Held(me, lock, made, block))
         return lock
 
@@ -172,13 +189,13 @@ class AsyncLockContext(BaseContext[AsyncLock]):
 class AsyncManyContext:
     """`async with client.lock_many(...) as locks`: acquires all at the beginning, releases all at the end."""
 
-    def __init__(self, client: AsyncClient, keys: Sequence[str], options: LockOptions) -> None:
+    def __init__(self, transport: AsyncTransport, keys: Sequence[str], options: LockOptions) -> None:
         acquire_options(options)  # so that a mistake is found where it is made
-        self._client, self._keys, self._options = client, keys, options
+        self._transport, self._keys, self._options = transport, keys, options
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> list[AsyncLock]:
-        locks = await self._client.acquire_many(self._keys, **self._options)
+        locks = await acquire_many(self._transport, self._keys, own_options(self._options))
         for lock in locks:
             self._stack.push_async_exit(lock)
         return locks

@@ -15,12 +15,11 @@ from ._call import UNSET, AcquireOptions, acquire_options, seconds
 from ._lock import BaseContext, BaseLock, _Held
 from ._session import Grant
 from ._signal import Signal
+from ._sync_transport import Transport
 from .types import Duration, LockOptions, Outcome, Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from ._sync import Client
 
 _owners = itertools.count(1)
 _owner = threading.local()
@@ -59,9 +58,9 @@ class Lock(BaseLock):
     `lost` happens when it is not held any more, with the `reason`; `stopping` when somebody asks to release it.
     """
 
-    def __init__(self, client: Client, grant: Grant, value: Mapping[str, Any]) -> None:
+    def __init__(self, transport: Transport, grant: Grant, value: Mapping[str, Any]) -> None:
         super().__init__(grant, value)
-        self._client = client
+        self._transport = transport
         self.lost = cast(LockSignal, grant.lost)
         self.stopping = cast(LockSignal, grant.stopping)
 
@@ -72,8 +71,8 @@ class Lock(BaseLock):
         `on_success="skip"` and those who watch. Raises `LockLost`, `NotHolder`, `SidecarUnavailable`.
         """
         self._begin_release()
-        value = self._client._run(
-            self._client._core.release(self.key, self.token, self._grant, outcome, result, reentry)
+        value = self._transport.run(
+            self._transport.core.release(self.key, self.token, self._grant, outcome, result, reentry)
         )
         self._done = True
         return bool(value["released"])
@@ -92,7 +91,7 @@ class Lock(BaseLock):
 
     def _amend(self, ttl: Duration | None = None, data: Any = UNSET) -> Status:
         self._begin_release()
-        return self._client._run(self._client._core.check(self.key, self.token, self._grant, ttl, data))
+        return self._transport.run(self._transport.core.check(self.key, self.token, self._grant, ttl, data))
 
     def __enter__(self) -> Self:
         return self
@@ -111,6 +110,30 @@ class Lock(BaseLock):
             self._not_released(error, failure)
 
 
+def own_options(options: LockOptions) -> AcquireOptions:
+    """Checks the options of an acquire. This thread is the owner of a reentrant one that names none."""
+    made = acquire_options(options)
+    if made.reentrant and made.owner is None:
+        made.owner = this_thread()
+    return made
+
+
+def acquire(transport: Transport, key: str, options: AcquireOptions) -> Lock:
+    """Acquires one lock."""
+    # Ctrl-C may come at any moment until the app has what this returns: `give_back` then, with the same options.
+    return Lock(transport, *transport.run(transport.core.acquire(key, options)))
+
+
+def acquire_many(transport: Transport, keys: Sequence[str], options: AcquireOptions) -> list[Lock]:
+    """Acquires several locks, all or none."""
+    return [Lock(transport, *one) for one in transport.run(transport.core.acquire_many(keys, options))]
+
+
+def give_back(transport: Transport, options: AcquireOptions) -> None:
+    """Releases what an acquire with these options has got, if the app does not take it."""
+    transport.drive(transport.core.give_back(options))
+
+
 class LockContext(BaseContext[Lock]):
     """A lock to be acquired: by `with`, which gives the `Lock`, or by `acquire` and `release`, as a `threading.Lock`.
 
@@ -119,9 +142,9 @@ class LockContext(BaseContext[Lock]):
 
     _us = "thread"
 
-    def __init__(self, client: Client, key: str, options: LockOptions) -> None:
+    def __init__(self, transport: Transport, key: str, options: LockOptions) -> None:
         super().__init__(key, options)
-        self._client = client
+        self._transport = transport
 
     @property
     def held(self) -> Lock | None:
@@ -136,7 +159,7 @@ class LockContext(BaseContext[Lock]):
         for ever. Raises what `client.acquire` raises, but for `LockHeld` and `WaitTimeout`; RuntimeError instead of
         waiting for ever for what this thread holds itself.
         """
-        made = self._client._options(self._waiting(blocking, timeout))
+        made = own_options(self._waiting(blocking, timeout))
         try:
             return self._take(made, block=False) is not None  # one line, so that Ctrl-C comes before it or after it
         except BaseException as e:
@@ -159,10 +182,10 @@ class LockContext(BaseContext[Lock]):
 
     def locked(self) -> bool:
         """Asks whether anybody holds the lock: this thread, another one, or another process."""
-        return self._client.get(self._key).state == "held"
+        return self._transport.run(self._transport.core.get(self._key, False)).state == "held"
 
     def __enter__(self) -> Lock:
-        made = self._client._options(self._options)
+        made = own_options(self._options)
         try:
             return self._take(made, block=True)
         except BaseException:  # from here on the body's `with` would release it
@@ -179,33 +202,33 @@ class LockContext(BaseContext[Lock]):
     def _take(self, options: AcquireOptions, block: bool) -> Lock:
         me = this_thread()
         self._may_wait(me, options)
-        lock = self._client._acquire(self._key, options)
+        lock = acquire(self._transport, self._key, options)
         self._held.append(_Held(me, lock, options, block))
         return lock
 
     def _undo(self, options: AcquireOptions) -> None:
         for one in [one for one in self._held if one.options is options]:
             self._held.remove(one)
-        self._client._give_back(options)
+        give_back(self._transport, options)
 
 
 class ManyContext:
     """`with client.lock_many(...) as locks`: acquires all at the beginning, releases all at the end."""
 
-    def __init__(self, client: Client, keys: Sequence[str], options: LockOptions) -> None:
+    def __init__(self, transport: Transport, keys: Sequence[str], options: LockOptions) -> None:
         acquire_options(options)  # so that a mistake is found where it is made
-        self._client, self._keys, self._options = client, keys, options
+        self._transport, self._keys, self._options = transport, keys, options
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> list[Lock]:
-        made = self._client._options(self._options)
+        made = own_options(self._options)
         try:
-            locks = self._client._acquire_many(self._keys, made)
+            locks = acquire_many(self._transport, self._keys, made)
             for lock in locks:
                 self._stack.enter_context(lock)
             return locks
         except BaseException:
-            self._client._give_back(made)
+            give_back(self._transport, made)
             raise
 
     def __exit__(

@@ -7,10 +7,9 @@ code, never by the text.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .types import Holder
+from .types import Holder
 
 __all__ = [
     "ApiError",
@@ -140,8 +139,6 @@ class LockHeld(ApiError):
 
     @property
     def holder(self) -> Holder | None:
-        from .types import Holder  # errors are imported first
-
         return Holder.from_json(self.problem.get("holder"))
 
     @property

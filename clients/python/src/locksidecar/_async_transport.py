@@ -1,0 +1,395 @@
+"""How the client for asyncio makes calls: over transports of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from . import _core, _fork, _wire, errors
+from ._call import Call, Steps
+from ._core import Core
+from ._session import Session
+
+T = TypeVar("T")
+
+
+class Closed(Exception):
+    """The connection was closed before it has answered anything."""
+
+
+class _Protocol(asyncio.Protocol):
+    """A connection. Its socket is noted in `sockets` until it is closed."""
+
+    def __init__(self, core: Core, sockets: _fork.Sockets, sock: socket.socket) -> None:
+        self._core, self._sockets, self._sock = core, sockets, sock
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self.closed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 // asyncio's signature
+        self.closed = True
+        self._sockets.forget(self._sock)
+
+    def write(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(data)
+
+    def abort(self) -> None:
+        """Closes it, without waiting for anything."""
+        self.closed = True
+        if self._transport is not None and not self._loop.is_closed():
+            self._transport.abort()
+
+
+class Connection(_Protocol):
+    """One for calls, one after the other."""
+
+    def __init__(self, core: Core, sockets: _fork.Sockets, sock: socket.socket) -> None:
+        super().__init__(core, sockets, sock)
+        self._call: Call | None = None
+        self._parser = _wire.AnswerParser()
+        self._waiter: asyncio.Future[_wire.Answer] | None = None
+        self._deadline = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def exchange(self, call: Call, data: bytes) -> _wire.Answer:
+        if self.closed:
+            raise Closed
+        self._call, self._parser = call, _wire.AnswerParser()
+        waiter: asyncio.Future[_wire.Answer] = self._loop.create_future()
+        self._waiter = waiter
+        self._deadline = math.inf
+        if call.timeout is not None:
+            self._deadline = self._loop.time() + call.timeout
+            self._set_timer()
+        call.sent = time.monotonic()
+        self.write(data)
+        try:
+            return await waiter
+        finally:
+            self._waiter = self._call = None
+
+    def _set_timer(self) -> None:
+        # One timer serves many calls: to set and cancel one for each would take longer than the rest.
+        if self._timer is not None:
+            if self._timer.when() <= self._deadline:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._deadline, self._time)
+
+    def _time(self) -> None:
+        self._timer = None
+        if self._call is None or self._deadline == math.inf:
+            return
+        if self._loop.time() < self._deadline:
+            self._set_timer()
+        else:
+            self._fail(self._core.timed_out(self._call))
+
+    def data_received(self, data: bytes) -> None:
+        if self._call is None or self._waiter is None:
+            self.abort()  # nobody has asked
+            return
+        try:
+            answer = self._parser.feed(data)
+        except errors.LocksidecarError as e:
+            self._fail(e)
+            return
+        if answer is not None:
+            self._call.answer = answer  # also for a task that was cancelled just now
+            if not self._waiter.done():
+                self._waiter.set_result(answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._parser.started:
+            self._fail(self._core.broken(f"broke the connection ({exc or 'in the middle of an answer'})"))
+        else:
+            self._fail(Closed())
+
+    def _fail(self, error: Exception) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
+
+
+class Stream(_Protocol):
+    """One that hears events: those of a key, or of the session (then `hear` takes them)."""
+
+    def __init__(self, core: Core, sockets: _fork.Sockets, sock: socket.socket) -> None:
+        super().__init__(core, sockets, sock)
+        self._parser = _wire.StreamParser()
+        self._heard = self._loop.time()
+        self._timer = self._loop.call_later(_core.SILENCE, self._silent)
+        self._news = asyncio.Event()
+        self._error: Exception | None = None
+        self.found: list[tuple[str, Any]] = []
+        self.session: Session | None = None
+
+    async def filled(self) -> None:
+        """Returns when there is an event in `found`."""
+        while not self.found:
+            if self._error is not None:
+                raise self._error
+            self._news.clear()
+            await self._news.wait()
+
+    def fail(self, error: Exception) -> None:
+        """Ends it; whoever waits for an event gets the error."""
+        self._error = error
+        self.abort()
+
+    def hear(self, session: Session) -> None:
+        """From now on the events are the session's."""
+        self.session = session
+        found, self.found = self.found, []
+        for name, data in found:
+            session.hear(name, data)
+        if self.closed:
+            session.end()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = self._loop.time()
+        try:
+            events = self._parser.feed(data)
+        except errors.LocksidecarError as e:
+            self._error = e
+            self.abort()
+            return
+        if self.session is not None:
+            for name, value in events:
+                self.session.hear(name, value)
+        elif events:
+            self.found += events
+            self._news.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._timer.cancel()
+        if self._error is None:
+            self._error = self._core.broken(f"ended the event stream{f' ({exc})' if exc else ''}")
+        self._news.set()
+        if self.session is not None:
+            self.session.end()
+
+    def _silent(self) -> None:
+        left = self._heard + _core.SILENCE - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._silent)
+            return
+        self._error = self._core.broken(f"has said nothing for {_core.SILENCE:g} s")
+        if self.session is not None:
+            self._sockets.shut()  # the sidecar hangs: the calls that wait would wait for ever
+        self.abort()
+
+
+Conn = TypeVar("Conn", Connection, Stream)
+
+
+class AsyncTransport:
+    """The connections of one client, and its session. The client's locks refer to it, not to the client."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._sockets = _fork.Sockets()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._idle: list[Connection] = []
+        self._opening = asyncio.Lock()
+        self._cleanups: set[asyncio.Task[None]] = set()
+        _fork.register(self)
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Makes the calls of an operation, in this task."""
+        if self.core.closed:
+            raise self.core.is_closed()
+        self._attach()
+        return await self.drive(steps)
+
+    async def drive(self, steps: Steps[T]) -> T:
+        """As `run`, also when the client is closed."""
+        answer: Any = None
+        error: Exception | None = None
+        try:
+            while True:
+                try:
+                    call = steps.send(answer) if error is None else steps.throw(error)
+                    answer, error = None, None
+                    answer = await self._perform(call)
+                except StopIteration as stop:
+                    return cast(T, stop.value)
+                except GeneratorExit:
+                    raise
+                except Exception as e:
+                    if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:  # the operation itself has raised it
+                        raise
+                    error = e
+                except BaseException as e:
+                    # Cancelled. What the operation has to clean up it does in a task of its own: this one may be
+                    # cancelled again.
+                    call = steps.throw(e)
+                    cleanup = asyncio.ensure_future(self._clean_up(steps, call, e))
+                    self._cleanups.add(cleanup)
+                    cleanup.add_done_callback(self._cleanups.discard)
+                    await asyncio.shield(cleanup)
+                    raise
+        finally:
+            error = None  # it refers to this frame
+
+    async def close(self) -> None:
+        """Ends the session, and closes all connections."""
+        if self.core.closed:
+            return
+        self.core.closed = True  # whoever waits must not open another session
+        session = self.core.live_session()
+        if session is not None:
+            await self.drive(self.core.end_session(session))
+            session.end()
+        self._sockets.shut()
+        self._drop_idle()
+
+    # Calls.
+
+    async def _clean_up(self, steps: Steps[Any], call: Call, why: BaseException) -> None:
+        try:
+            while True:
+                try:
+                    answer = await self._perform(call)
+                except Exception as e:
+                    call = steps.throw(e)
+                else:
+                    call = steps.send(answer)
+        except BaseException as e:
+            if e is not why:
+                raise
+
+    async def _perform(self, call: Call) -> _wire.Answer:
+        if call.delay:
+            await asyncio.sleep(call.delay)
+        if call.joins:
+            call.session = self.core.live_session() or await self._open_session()
+        elif call.needs and self.core.features is None:
+            self.core.learn(await self._exchange(self.core.describe()))
+        self.core.require(call)
+        return await self._exchange(call)
+
+    async def _exchange(self, call: Call) -> _wire.Answer:
+        data = call.encode()
+        while True:
+            if self._idle:
+                connection, reused = self._idle.pop(), True
+            else:
+                connection, reused = await self._connect(Connection), False
+            try:
+                answer = await connection.exchange(call, data)
+            except Closed:
+                connection.abort()
+                if not call.again(reused):
+                    raise self.core.broken("closed the connection without an answer") from None
+                self._drop_idle()  # the sidecar was restarted: they are all dead
+                call.repeated = True
+                continue
+            except BaseException:  # also a cancellation: closing ends a wait at the sidecar
+                connection.abort()
+                raise
+            if answer.last or len(self._idle) >= _core.MAX_IDLE or self.core.closed:
+                connection.abort()
+            else:
+                self._idle.append(connection)
+            return answer
+
+    async def _connect(self, make: Callable[[Core, _fork.Sockets, socket.socket], Conn]) -> Conn:
+        assert self._loop is not None
+        sock = self._sockets.new()
+        try:
+            sock.setblocking(False)
+            backlog = _fork.Backlog(self.core.timeout)
+            while True:
+                try:
+                    sock.connect(self.core.path)  # on a Unix socket this is done at once
+                    break
+                except BlockingIOError as e:
+                    backlog.full(e)
+                    await asyncio.sleep(backlog.PAUSE)
+            protocol = make(self.core, self._sockets, sock)
+            await self._loop.create_unix_connection(lambda: protocol, sock=sock)
+            return protocol
+        except OSError as e:
+            self._sockets.close(sock)
+            raise self.core.unreachable(e) from e
+        except BaseException:
+            self._sockets.close(sock)
+            raise
+
+    def _drop_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().abort()
+
+    async def stream(self, call: Call) -> Stream:
+        """Makes a call whose answer is an event stream, on a connection of its own."""
+        self._attach()
+        if self.core.closed:
+            raise self.core.is_closed()
+        if call.needs and self.core.features is None:
+            self.core.learn(await self._exchange(self.core.describe()))
+        self.core.require(call)
+        stream = await self._connect(Stream)
+        stream.write(call.encode())
+        return stream
+
+    # The session.
+
+    async def _open_session(self) -> Session:
+        async with self._opening:
+            session = self.core.live_session()
+            if session is not None:
+                return session
+            self.core.learn(await self._exchange(self.core.describe()))
+            call = self.core.open_session()
+            stream = await self.stream(call)
+            # Not asyncio.wait_for: before Python 3.12, a cancellation that comes with the answer is lost in it.
+            late = asyncio.get_running_loop().call_later(self.core.timeout, stream.fail, self.core.timed_out(call))
+            try:
+                await stream.filled()
+            except BaseException:
+                stream.abort()
+                raise
+            finally:
+                late.cancel()
+            session = self.core.opened(stream.found.pop(0)[1], stream.abort)
+            stream.hear(session)
+            self.core.adopt(session)
+            return session
+
+    def _attach(self) -> None:
+        """Binds the client to the loop that runs."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self._loop is not None:
+            if not self._loop.is_closed():
+                raise RuntimeError("this AsyncClient is used in another event loop; make one for each loop")
+            # Its connections have ended with their loop; nobody has told the locks.
+            self._sockets.abandon()
+            session = self.core.live_session()
+            if session is not None:
+                session.end()
+        self._loop = loop
+        self._idle = []
+        self._opening = asyncio.Lock()
+        self._cleanups = set()
+
+    def _forked(self) -> None:
+        # In the child. The parent's loop is not touched: both have the same epoll descriptor, so that ending a
+        # transport here would make the parent deaf.
+        self._sockets.abandon()
+        self._loop = None
+        self.core.forked()

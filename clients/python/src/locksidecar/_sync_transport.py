@@ -1,0 +1,278 @@
+"""How the client for threads makes calls: over sockets, in the thread that calls."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import socket
+import threading
+import time
+from typing import Any, TypeVar
+
+from . import _core, _fork, _wire, errors
+from ._call import Call, Steps
+from ._core import Core
+from ._session import Session
+
+T = TypeVar("T")
+
+
+class Transport:
+    """The connections of one client, and its session. The client's locks refer to it, not to the client."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._sockets = _fork.Sockets()
+        self._idle: list[socket.socket] = []
+        self._opening = threading.Lock()
+        self._reader: threading.Thread | None = None
+        _fork.register(self)
+
+    def __del__(self) -> None:
+        self._sockets.shut()  # the reader sees it and goes
+        self._drop_idle()
+
+    def run(self, steps: Steps[T]) -> T:
+        """Makes the calls of an operation, in this thread."""
+        if self.core.closed:
+            raise self.core.is_closed()
+        return self.drive(steps)
+
+    def drive(self, steps: Steps[T]) -> T:
+        """As `run`, also when the client is closed."""
+        error: BaseException | None = None
+        try:
+            while True:
+                try:
+                    call = next(steps) if error is None else steps.throw(error)
+                    error = None
+                    while True:  # in the `try`: an interruption may come whenever a loop begins anew
+                        call = steps.send(self._perform(call))
+                except StopIteration as stop:
+                    value: T = stop.value
+                    return value
+                except BaseException as e:
+                    if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:  # the operation itself has raised it
+                        raise
+                    error = e
+        finally:
+            error = None  # it refers to this frame
+
+    def stream(self, call: Call) -> Stream:
+        """Makes a call whose answer is an event stream, on a connection of its own."""
+        if self.core.closed:
+            raise self.core.is_closed()
+        self._learn(call)
+        self.core.require(call)
+        sock = self._connect()
+        try:
+            sock.settimeout(call.timeout)
+            sock.sendall(call.encode())
+        except OSError as e:
+            self._sockets.close(sock)
+            raise self.core.broken(f"broke the connection ({e})") from e
+        except BaseException:
+            self._sockets.close(sock)
+            raise
+        return Stream(self.core, self._sockets, sock)
+
+    def close(self) -> None:
+        """Ends the session, and closes all connections."""
+        if self.core.closed:
+            return
+        self.core.closed = True  # whoever waits must not open another session
+        session = self.core.live_session()
+        if session is not None:
+            self.drive(self.core.end_session(session))
+            session.end()
+        self._sockets.shut()
+        self._drop_idle()
+        if self._reader is not None and self._reader is not threading.current_thread():
+            self._reader.join(1)
+
+    # Calls.
+
+    def _perform(self, call: Call) -> _wire.Answer:
+        if call.delay:
+            time.sleep(call.delay)
+        if call.joins:
+            call.session = self._open_session()
+        else:
+            self._learn(call)
+        self.core.require(call)
+        return self._exchange(call)
+
+    def _learn(self, call: Call) -> None:
+        if call.needs and self.core.features is None:
+            self.core.learn(self._exchange(self.core.describe()))
+
+    def _exchange(self, call: Call) -> _wire.Answer:
+        data = call.encode()
+        while True:
+            sock, reused = self._take_idle(), True
+            if sock is None:
+                sock, reused = self._connect(), False
+            try:
+                answer = _exchange(sock, call, data)
+            except _Closed:
+                self._sockets.close(sock)
+                if not call.again(reused):
+                    raise self.core.broken("closed the connection without an answer") from None
+                self._drop_idle()  # the sidecar was restarted: they are all dead
+                call.repeated = True
+                continue
+            except TimeoutError:
+                self._sockets.close(sock)
+                raise self.core.timed_out(call) from None
+            except OSError as e:
+                self._sockets.close(sock)
+                raise self.core.broken(f"broke the connection ({e})") from e
+            except BaseException:  # also KeyboardInterrupt: closing ends a wait at the sidecar
+                self._sockets.close(sock)
+                raise
+            if answer.last or len(self._idle) >= _core.MAX_IDLE or self.core.closed:
+                self._sockets.close(sock)
+            else:
+                self._idle.append(sock)
+            return answer
+
+    def _take_idle(self) -> socket.socket | None:
+        try:
+            return self._idle.pop()
+        except IndexError:  # no look before: another thread may take the last one
+            return None
+
+    def _connect(self) -> socket.socket:
+        sock = self._sockets.new()
+        try:
+            sock.setblocking(False)
+            backlog = _fork.Backlog(self.core.timeout)
+            while True:
+                try:
+                    sock.connect(self.core.path)
+                    return sock
+                except BlockingIOError as e:
+                    backlog.full(e)
+                    time.sleep(backlog.PAUSE)
+        except OSError as e:
+            self._sockets.close(sock)
+            raise self.core.unreachable(e) from e
+        except BaseException:
+            self._sockets.close(sock)
+            raise
+
+    def _drop_idle(self) -> None:
+        while self._idle:
+            with contextlib.suppress(IndexError):
+                self._sockets.close(self._idle.pop())
+
+    # The session.
+
+    def _open_session(self) -> Session:
+        session = self.core.live_session()
+        if session is not None:
+            return session
+        with self._opening:
+            session = self.core.live_session()
+            if session is not None:
+                return session
+            self.core.learn(self._exchange(self.core.describe()))
+            call = self.core.open_session()
+            stream = self.stream(call)
+            try:
+                stream.filled(call)
+                session = self.core.opened(stream.found.pop(0)[1], stream.shut)
+                self._reader = threading.Thread(
+                    target=stream.hear, args=(session,), name="locksidecar-session", daemon=True
+                )
+                self._reader.start()
+            except BaseException:
+                stream.abort()
+                raise
+            self.core.adopt(session)
+            return session
+
+    def _forked(self) -> None:
+        # In the child. Threads are gone, and what they had locked stays locked.
+        self._sockets.abandon()
+        self._idle = []
+        self._opening = threading.Lock()
+        self._reader = None
+        self.core.forked()
+
+
+class _Closed(Exception):
+    """The connection was closed before it has answered anything."""
+
+
+def _exchange(sock: socket.socket, call: Call, data: bytes) -> _wire.Answer:
+    parser = _wire.AnswerParser()
+    sock.settimeout(call.timeout)
+    call.sent = time.monotonic()
+    try:
+        sock.sendall(data)
+        while True:
+            piece = sock.recv(65536)
+            if not piece:
+                raise ConnectionResetError("the connection was closed")
+            answer = parser.feed(piece)
+            if answer is not None:
+                call.answer = answer
+                return answer
+    except (BrokenPipeError, ConnectionResetError):
+        if parser.started:
+            raise
+        raise _Closed from None
+
+
+class Stream:
+    """A connection that receives events: those of a key, or the session's."""
+
+    def __init__(self, core: Core, sockets: _fork.Sockets, sock: socket.socket) -> None:
+        self._core, self._sockets, self._sock = core, sockets, sock
+        self._parser = _wire.StreamParser()
+        self.found: list[tuple[str, Any]] = []
+
+    def filled(self, call: Call | None = None) -> None:
+        """Returns when there is an event in `found`. With a call, that is its answer."""
+        self._sock.settimeout(_core.SILENCE if call is None else call.timeout)
+        try:
+            while not self.found:
+                self._read()
+        except TimeoutError:
+            late = self._core.broken(f"has said nothing for {_core.SILENCE:g} s")
+            raise (late if call is None else self._core.timed_out(call)) from None
+        except OSError as e:
+            raise self._core.broken(f"broke the event stream ({e})") from e
+
+    def hear(self, session: Session) -> None:
+        """Reads the session's events until the stream ends. It does not keep the client alive."""
+        try:
+            self._sock.settimeout(_core.SILENCE)
+            while True:
+                while self.found:
+                    session.hear(*self.found.pop(0))
+                self._read()
+        except TimeoutError:
+            self._sockets.shut()  # the sidecar hangs: the calls that wait would wait for ever
+        except (OSError, errors.LocksidecarError):
+            pass  # the stream is broken, which is an end as well
+        finally:
+            session.end()
+            self._sockets.close(self._sock)
+
+    def shut(self) -> None:
+        """Ends the connection. Whoever reads from it sees that."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def abort(self) -> None:
+        """Ends the connection, and closes it."""
+        self.shut()
+        self._sockets.close(self._sock)
+
+    def _read(self) -> None:
+        data = self._sock.recv(65536)
+        if not data:
+            raise self._core.broken("ended the event stream")
+        self.found += self._parser.feed(data)
