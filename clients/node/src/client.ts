@@ -18,6 +18,7 @@ import {
   type ReleaseOptions,
   type ReleaseResult,
   releaseResultOf,
+  under,
   warn,
 } from "./lock";
 import type {
@@ -141,7 +142,7 @@ export class Client {
       return this.asTask(() => this.withLock(key, options, run));
     }
     const lock = await this.acquire(key, options);
-    return this.under(lock, () => run(lock));
+    return under(lock, () => run(lock));
   }
 
   /** request is `navigator.locks.request` of the Web Locks API, for locks of the whole fleet. */
@@ -324,22 +325,6 @@ export class Client {
   /** As close. */
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
-  }
-
-  /**
-   * under runs a function and then releases the lock.
-   * @internal
-   */
-  async under<T>(lock: Lock, run: () => T | PromiseLike<T>): Promise<T> {
-    let value: T;
-    try {
-      value = await run();
-    } catch (error) {
-      await lock.release().catch((failure) => failure === error || warn(failure)); // it may have thrown the loss
-      throw error;
-    }
-    await lock.release();
-    return value;
   }
 
   async #get(key: string, options: TryAcquireOptions, defaultWaitMs: number): Promise<Lock | Skipped> {

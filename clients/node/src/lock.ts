@@ -240,6 +240,19 @@ export class LockGroup {
   }
 }
 
+/** under runs a function and then releases the lock. */
+export async function under<T>(lock: Lock, run: () => T | PromiseLike<T>): Promise<T> {
+  let value: T;
+  try {
+    value = await run();
+  } catch (error) {
+    await lock.release().catch((failure) => failure === error || warn(failure)); // it may have thrown the loss
+    throw error;
+  }
+  await lock.release();
+  return value;
+}
+
 /** warn is for errors that have nobody to go to. */
 export function warn(error: LocksidecarError): void {
   process.emitWarning(`a lock could not be released: ${error.message}`, {

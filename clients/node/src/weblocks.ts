@@ -1,6 +1,6 @@
-import type { Client } from "./client";
 import { InvalidRequestError, NotSupportedError } from "./errors";
-import type { Lock } from "./lock";
+import { type Lock, under } from "./lock";
+import type { TryAcquireResult } from "./options";
 
 /** The options of `client.request`, as in the Web Locks API. */
 export interface LockRequestOptions {
@@ -17,9 +17,19 @@ export interface LockRequestOptions {
 /** What is done under the lock. `lock` is null only with `ifAvailable`. */
 export type LockRequestCallback<T, L> = (lock: L) => T | PromiseLike<T>;
 
+/** The calls of a client that a request makes. */
+interface Locks {
+  withLock<T>(
+    key: string,
+    options: { signal?: AbortSignal | undefined },
+    run: LockRequestCallback<T, Lock>,
+  ): Promise<T>;
+  tryAcquire(key: string): Promise<TryAcquireResult>;
+}
+
 /** request is `navigator.locks.request` with a lock of the whole fleet. */
 export async function request<T>(
-  client: Client,
+  client: Locks,
   name: string,
   options: LockRequestOptions,
   callback: LockRequestCallback<T, Lock | null>,
@@ -29,7 +39,7 @@ export async function request<T>(
     return client.withLock(name, { signal: options.signal }, callback);
   }
   const got = await client.tryAcquire(name);
-  return got.granted ? client.under(got.lock, () => callback(got.lock)) : callback(null);
+  return got.granted ? under(got.lock, () => callback(got.lock)) : callback(null);
 }
 
 function refuse(options: LockRequestOptions, callback: unknown): void {
