@@ -199,14 +199,17 @@ upgrade: test-deps ## Roll sidecars to the next release and back under load: mak
 	cd test/campaign && $(AS_RELEASED) go test -count=1 -timeout 0 -v ./upgrade -length $(LENGTH)
 
 # The clone must have the tag.
-MIGRATIONS := store/postgres/migrations
+SCHEMA := store/postgres/schema
+CODE   := store/postgres/code
 
 released: ## After a release: freeze its migrations, and test upgrades from it: make released VERSION=v1.2.3
 	@git rev-parse --verify --quiet 'refs/tags/$(VERSION)' >/dev/null || { echo "there is no tag $(VERSION)" >&2; exit 1; }
-	@{ echo '# The migrations of $(VERSION), which never change again: make released.'; \
-	for file in $$(git ls-tree --name-only $(VERSION) $(MIGRATIONS)/ | grep 'sql$$'); do \
+	@{ echo '# The migrations of $(VERSION): files of the schema never change again, the code only with another one. Written by make released.'; \
+	for file in $$(git ls-tree --name-only $(VERSION) $(SCHEMA)/ | grep 'sql$$'); do \
 	  echo "$$(git show "$(VERSION):$$file" | sha256sum | cut -d ' ' -f 1)  $${file##*/}"; \
-	done; } > $(MIGRATIONS)/released.sha256
+	done; \
+	echo "$$(for file in $$(git ls-tree --name-only $(VERSION) $(CODE)/ | grep 'sql$$'); do git show "$(VERSION):$$file"; done | sha256sum | cut -d ' ' -f 1)  code"; \
+	} > $(SCHEMA)/released.sha256
 	@echo $(VERSION) > test/campaign/upgrade/PREVIOUS
 	@echo "now run go test -run Released ./store/postgres and make upgrade, and commit"
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// statement is one of store/postgres/sql.
+// statement is one of store/postgres/queries.
 type statement struct {
 	name string
 	// about says what it is asked for.

@@ -210,7 +210,7 @@ func newStore(exemplars bool) *Store {
 	}
 }
 
-// Statement records one statement, by the name of its file, and whether it failed.
+// Statement records one statement, by its name, and whether it failed.
 func (s *Store) Statement(ctx context.Context, name string, took time.Duration, err error) {
 	if s == nil {
 		return

@@ -27,7 +27,7 @@ type held struct {
 
 func (h held) name() keyName { return keyName{h.namespace, h.key} }
 
-// handOver is what sql/hand_off.sql says of a key.
+// handOver is what the statement hand_off says of a key.
 type handOver struct {
 	namespace, key string
 	outcome        string

@@ -11,7 +11,7 @@ import (
 // errOtherServer: who listens there hears nothing.
 var errOtherServer = errors.New("LOCKSIDECAR_POSTGRES_LISTEN_URL leads to another server than LOCKSIDECAR_STORE_URL: both must lead to the same database")
 
-// whereabouts is where a connection leads. See sql/whereabouts.sql.
+// whereabouts is where a connection leads. See the statement whereabouts.
 type whereabouts struct {
 	server   int64
 	database string

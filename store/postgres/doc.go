@@ -7,9 +7,9 @@
 // before the statement that wrote it is committed and read to its end: rows of
 // RETURNING arrive before the commit. Every statement is a transaction of its own.
 // What takes more than one statement is a function in the database
-// (migrations/00002_functions.sql), so that a pod that is cut off in the middle
-// leaves no row locked. SQL stands in sql/, one statement a file, each with the
-// invariant that it serves.
+// (code/), so that a pod that is cut off in the middle leaves no row locked. The
+// statements are in queries/, each with its name and the invariant that it serves,
+// and the tables are in schema/.
 //
 // A lock whose lease is missing, or has expired, is not held. That is all there is
 // to a holder's death: burying its lease is one deleted row, however many locks
@@ -82,7 +82,7 @@
 // An attempt whose outcome is unknown is undone. It may still lie in somebody's
 // buffer, and be carried out afterwards; so every statement that takes or gives
 // something up by a grant id carries a time, by the database's clock, from which on
-// it does nothing (clock.go; in_time in the migrations). That time is the
+// it does nothing (clock.go; in_time). That time is the
 // operation's own limit. Who undoes once more when the attempt is two limits old
 // (one for the statement to begin, one for it to end) has the last word.
 //
@@ -104,7 +104,7 @@
 // own while there is something to hear (listen.go); when it breaks, everybody is told to
 // look at all waits, signals and watched keys.
 //
-// What a release hands over is told whole (sql/tell.sql), by a statement that goes to the
+// What a release hands over is told whole (the statement tell), by a statement that goes to the
 // server in one flush with the release and is carried out when that is committed. It reads
 // what is there then, as the check of the waiter would, so the waiter's sidecar need not
 // ask. Why such a word may be believed:
@@ -151,8 +151,7 @@
 //
 // # The sweep
 //
-// The sweep reads the tables leases and locks page by page (sweep.go, sweep_step in the
-// migrations). It finds free keys whose rows are to be deleted, expired leases, locks of dead
+// The sweep reads the tables leases and locks page by page (sweep.go, code/sweep.sql). It finds free keys whose rows are to be deleted, expired leases, locks of dead
 // leases, and marks of watches that are over. So the tables need no index for it, which
 // would make every grant more expensive, and a step takes equally long in small and in large
 // tables. One row has the next page and the time of the next step. All sidecars share that row,
@@ -160,14 +159,14 @@
 //
 // # The fleet
 //
-// Stats reads every lock, in one statement (sql/stats.sql), so it is for people, and for
+// Stats reads every lock, in one statement (queries/sweep.sql), so it is for people, and for
 // one instance of all: the row of the table fleet says which, until when, and its lock
 // decides between those who want to be. No lock depends on it: two that believe to be
 // elected, after a failover, count twice.
 //
 // # Figures and spans
 //
-// Every statement is measured, by the name of its file, from when there is a connection
+// Every statement is measured, by its name, from when there is a connection
 // for it (telemetry.go). It is a span where the context has one that is recorded, and only
 // there: what sidecars do by themselves begins no traces. A span has the statement's text,
 // which is the same each time, and never its arguments. When a release hands a lock over,
@@ -179,7 +178,7 @@
 // A promoted standby may miss what was last told, tokens and renewals among it, and
 // has another clock. The first statement that would grant, renew or bury there finds that
 // the server is not the one in locksidecar.meta, and fails; then tokens jump, and
-// every lease gets its TTL once more (new_epoch in the migrations). What follows has
+// every lease gets its TTL once more (new_epoch). What follows has
 // another name (meta.history), which each lease notes. Who renews a lease of another
 // history hears so, until it knows what rides on it (Recounted). There is no index for that.
 // What a sidecar believes in is read by the keys (Riders), on the renewals' connection, for
@@ -197,7 +196,7 @@
 // Where commits wait for a synchronous standby, nothing that was told is missing after a
 // failover to it. A wait that is cancelled leaves what it has written for all to see, and
 // the outcome unknown (errors.go). So whoever finds a grant of its own by reading, in a
-// repeat or a check, waits for the standby once more (replicated in the migrations).
+// repeat or a check, waits for the standby once more (replicated).
 //
 // The primary that was may be there again, and take writes. Without its standby it confirms
 // none. Who has seen the later one connects to the old one no more (timeline.go): it would

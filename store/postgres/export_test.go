@@ -126,60 +126,36 @@ var NameOf = nameOf
 // SchemaVersion is the schema that this package was written for.
 var SchemaVersion = schemaVersion
 
-// OwnMigrations are this package's.
-var OwnMigrations = own.files
+// OwnSchema and OwnCode are the migrations of this package.
+var OwnSchema, OwnCode = own.schema, own.code
 
-// MigrateUpTo applies the migrations up to a version.
-func MigrateUpTo(ctx context.Context, tb testing.TB, url string, version int) {
+// Unloaded are the statements that this package does not use.
+func Unloaded() map[string]string { return unloaded }
+
+// MigrateFurther applies one migration more than there are, and more code. busy hears when it waits.
+func MigrateFurther(ctx context.Context, tb testing.TB, url, sql, code string, busy func(error)) error {
 	tb.Helper()
-	files := fstest.MapFS{}
-	for _, name := range names(tb) {
-		if len(files) < version {
-			files[name] = &fstest.MapFile{Data: migration(tb, name)}
+	further := func(folder fs.FS, name, text string) fs.FS {
+		names, err := fs.Glob(folder, "*.sql")
+		files := fstest.MapFS{name: {Data: []byte(text)}}
+		for _, name := range names {
+			var text []byte
+			text, err = fs.ReadFile(folder, name)
+			if err != nil {
+				break
+			}
+			files[name] = &fstest.MapFile{Data: text}
 		}
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return files
 	}
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if _, _, err := migrationsIn(files).migrate(ctx, config, func(error) {}); err != nil {
-		tb.Fatal(err)
-	}
-}
-
-func names(tb testing.TB) []string {
-	tb.Helper()
-	names, err := fs.Glob(own.files, "*.sql")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return names
-}
-
-func migration(tb testing.TB, name string) []byte {
-	tb.Helper()
-	text, err := fs.ReadFile(own.files, name)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return text
-}
-
-// MigrateFurther applies one migration more than there are. busy hears when it waits.
-func MigrateFurther(ctx context.Context, tb testing.TB, url, sql string, busy func(error)) error {
-	tb.Helper()
-	files := fstest.MapFS{
-		fmt.Sprintf("%05d_further.sql", schemaVersion+1): {
-			Data: fmt.Appendf(nil, "-- +goose Up\n%s\nUPDATE locksidecar.meta SET schema_version = %d;\n", sql, schemaVersion+1),
-		},
-	}
-	for _, name := range names(tb) {
-		files[name] = &fstest.MapFile{Data: migration(tb, name)}
-	}
-	config, err := pgx.ParseConfig(url)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	_, _, err = migrationsIn(files).migrate(ctx, config, busy)
+	m := migrationsIn(further(own.schema, fmt.Sprintf("%05d_further.sql", schemaVersion+1), "-- +goose Up\n"+sql), further(own.code, "z.sql", code))
+	_, _, err = m.migrate(ctx, config, busy)
 	return err
 }

@@ -35,6 +35,14 @@ func startWith(tb testing.TB, config postgres.Config) *postgres.Store {
 	return s
 }
 
+// migrate brings a database up to date.
+func migrate(tb testing.TB, url string) {
+	tb.Helper()
+	if _, _, err := postgres.Migrate(tb.Context(), url); err != nil {
+		tb.Fatal(err)
+	}
+}
+
 func start(tb testing.TB, s store.Store) {
 	tb.Helper()
 	tb.Cleanup(s.Stop)

@@ -19,7 +19,7 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-//go:embed migrations/*.sql
+//go:embed schema/*.sql code/*.sql
 var migrationFiles embed.FS
 
 const (
@@ -37,10 +37,11 @@ const (
 	tablePause = time.Second
 )
 
-// migrations are files of SQL with ascending numbers.
+// migrations are what a database is brought up to date with.
 type migrations struct {
-	files fs.FS
-	last  int // the number of the last one
+	schema fs.FS // tables and indexes: files with ascending numbers, which never change once released
+	code   fs.FS // functions: replaced as a set, behind the last of those
+	last   int   // the number of the last file of the schema, which is the version of both
 }
 
 // own are the migrations of this package, schemaVersion is the schema that it was written
@@ -51,15 +52,16 @@ var (
 )
 
 func ownMigrations() migrations {
-	files, err := fs.Sub(migrationFiles, "migrations")
-	if err != nil {
+	tables, err := fs.Sub(migrationFiles, "schema")
+	code, err2 := fs.Sub(migrationFiles, "code")
+	if err := errors.Join(err, err2); err != nil {
 		panic(fmt.Sprintf("store/postgres: %v", err)) // embedded: cannot happen
 	}
-	return migrationsIn(files)
+	return migrationsIn(tables, code)
 }
 
-func migrationsIn(files fs.FS) migrations {
-	names, err := fs.Glob(files, "*.sql")
+func migrationsIn(tables, code fs.FS) migrations {
+	names, err := fs.Glob(tables, "*.sql")
 	if err != nil || len(names) == 0 {
 		panic("store/postgres: no migrations")
 	}
@@ -68,7 +70,7 @@ func migrationsIn(files fs.FS) migrations {
 	if err != nil {
 		panic(fmt.Sprintf("store/postgres: migration: %v", err))
 	}
-	return migrations{files, last}
+	return migrations{tables, code, last}
 }
 
 // schema is what a database has.
@@ -284,24 +286,27 @@ var errTableInUse = errors.New("another session uses a table that the migration 
 	"look for old transactions in pg_stat_activity")
 
 // apply runs the migrations that are missing, each a transaction of its own unless it says
-// otherwise. One that finds a table in use gives up at once, and is tried again: if it
-// waited, everybody would stand behind it, for as long as some report reads the table.
+// otherwise, and then replaces the code. A step that finds a table in use gives up at once, and is
+// tried again: if it waited, everybody would stand behind it, for as long as some report reads the table.
 func (m migrations) apply(ctx context.Context, config *pgx.ConnConfig, busy func(error)) (err error) {
 	db := sql.OpenDB(limited{stdlib.GetConnector(*config, stdlib.OptionAfterConnect(setUpTables), stdlib.OptionResetSession(setUpTables))})
 	defer func() { err = errors.Join(err, db.Close()) }()
 	if err := makeSchema(ctx, db); err != nil {
 		return err
 	}
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, m.files,
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, m.schema,
 		goose.WithTableName(versionTable), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return err
 	}
 	for {
 		_, err := provider.UpByOne(ctx)
+		if errors.Is(err, goose.ErrNoNextVersion) {
+			if err = m.replaceCode(ctx, db); err == nil {
+				return nil
+			}
+		}
 		switch {
-		case errors.Is(err, goose.ErrNoNextVersion):
-			return nil
 		case err == nil:
 			continue
 		case !isStuck(err) && !repeatable(err):
@@ -314,6 +319,37 @@ func (m migrations) apply(ctx context.Context, config *pgx.ConnConfig, busy func
 		case <-time.After(tablePause/2 + rand.N(tablePause/2)):
 		}
 	}
+}
+
+// replaceCode replaces the functions and notes the version, in one transaction. Until then the
+// database has the version of before, so whoever comes after a migration that was cut off goes on with it.
+func (m migrations) replaceCode(ctx context.Context, db *sql.DB) error {
+	names, err := fs.Glob(m.code, "*.sql")
+	if err != nil {
+		return err
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	for _, name := range names {
+		text, err := fs.ReadFile(m.code, name)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, string(text)); err != nil {
+			return fmt.Errorf("code/%s: %w", name, err)
+		}
+	}
+	// A new schema has version 0.
+	if _, err := tx.ExecContext(ctx, "SELECT locksidecar.choose_epoch_source() FROM locksidecar.meta WHERE schema_version = 0"); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE locksidecar.meta SET schema_version = $1", m.last); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
 
 // makeSchema makes the schema in which goose keeps its table. An operator may have

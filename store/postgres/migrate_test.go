@@ -218,7 +218,7 @@ func migrateBesideOthers(t *testing.T, through func(t *testing.T, url string) st
 	go func() {
 		ended <- postgres.MigrateFurther(ctx, t, url, `ALTER TABLE locksidecar.meta ADD COLUMN further text;
 			ALTER TABLE locksidecar.locks ADD COLUMN further text;
-			ALTER TABLE locksidecar.waiters ADD COLUMN further text;`, func(error) {
+			ALTER TABLE locksidecar.waiters ADD COLUMN further text;`, "", func(error) {
 			select {
 			case busy <- struct{}{}:
 			case <-ctx.Done():
@@ -260,8 +260,49 @@ func TestAMigrationGivesUpInTheEnd(t *testing.T) {
 	exec(t, s.other, "BEGIN; SELECT count(*) FROM locksidecar.locks")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	err := postgres.MigrateFurther(ctx, t, pgtest.Admin(s.url), "ALTER TABLE locksidecar.locks ADD COLUMN further text;", func(error) { cancel() })
+	err := postgres.MigrateFurther(ctx, t, pgtest.Admin(s.url), "ALTER TABLE locksidecar.locks ADD COLUMN further text;", "", func(error) { cancel() })
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "old transactions in pg_stat_activity") {
 		t.Error(err)
+	}
+}
+
+// The functions are replaced together, with the version, or not at all. Whoever comes after a
+// migration that was cut off before that goes on with it.
+func TestCodeIsReplacedAsASet(t *testing.T) {
+	url := cluster.NewEmptyDatabase(t)
+	conn := connect(t, url)
+	version := func() int { return pgtest.Query[int](t, url, "SELECT schema_version FROM locksidecar.meta") }
+	functions := func() string {
+		return pgtest.Query[string](t, url, `SELECT string_agg(oid::regprocedure || md5(prosrc), ' ' ORDER BY oid)
+			FROM pg_proc WHERE pronamespace = 'locksidecar'::regnamespace`)
+	}
+	const table, another = "CREATE TABLE locksidecar.further ();", `CREATE OR REPLACE FUNCTION locksidecar.in_epoch() RETURNS boolean
+		LANGUAGE sql AS 'SELECT true';`
+	fails := func() {
+		t.Helper()
+		if err := postgres.MigrateFurther(t.Context(), t, url, table, another+"no SQL", nil); err == nil || !strings.Contains(err.Error(), "code/z.sql") {
+			t.Errorf("broken code: %v", err)
+		}
+	}
+	fails()
+	if is := version(); is != 0 || strings.Contains(functions(), "in_epoch") {
+		t.Errorf("a new schema has version %d, functions\n%s", is, functions())
+	}
+	exec(t, conn, "DROP SCHEMA locksidecar CASCADE")
+	migrate(t, url)
+	source, before := sourceOf(t, url), functions()
+	exec(t, conn, "UPDATE locksidecar.meta SET source = 'none'")
+	fails()
+	if is := version(); is != postgres.SchemaVersion || functions() != before {
+		t.Errorf("after broken code: version %d, functions\n%s\nwere\n%s", is, functions(), before)
+	}
+	if err := postgres.MigrateFurther(t.Context(), t, url, table, another, nil); err != nil {
+		t.Fatal(err)
+	}
+	if is := version(); is != postgres.SchemaVersion+1 || functions() == before {
+		t.Errorf("version %d, functions\n%s", is, functions())
+	}
+	if source != "timeline" || sourceOf(t, url) != "none" {
+		t.Errorf("of the source %s, %s has become", source, sourceOf(t, url))
 	}
 }

@@ -1,16 +1,16 @@
 package postgres
 
 import (
-	"embed"
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/locksidecar/locksidecar/store/postgres/queries"
 )
 
-//go:embed sql/*.sql
-var statementFiles embed.FS
+// unloaded are the statements that no variable has yet.
+var unloaded = queries.All()
 
-// The statements, by the names of their files.
 var (
 	sqlAcquireMany     = load("acquire_many")
 	sqlAcquireOne      = load("acquire_one")
@@ -79,17 +79,12 @@ const (
 // versionMark stands in statements for the schema that this package was written for.
 const versionMark = ":schema_version"
 
-// load reads a statement and puts its name in place of its comments, for who reads
-// pg_stat_activity at 3 a.m.
+// load takes a statement, once. The mark with its name is for those who read pg_stat_activity.
 func load(name string) statement {
-	text, err := statementFiles.ReadFile("sql/" + name + ".sql")
-	if err != nil {
-		panic(fmt.Sprintf("store/postgres: %v", err)) // embedded: cannot be missing
+	text, ok := unloaded[name]
+	if !ok {
+		panic(fmt.Sprintf("store/postgres: there is no other statement %q", name)) // every test would see it
 	}
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	for len(lines) > 0 && strings.HasPrefix(lines[0], "--") {
-		lines = lines[1:]
-	}
-	sql := strings.ReplaceAll(strings.Join(lines, "\n"), versionMark, strconv.Itoa(schemaVersion))
-	return statement{name: name, sql: mark + name + markEnd + sql}
+	delete(unloaded, name)
+	return statement{name: name, sql: mark + name + markEnd + strings.ReplaceAll(text, versionMark, strconv.Itoa(schemaVersion))}
 }

@@ -32,7 +32,7 @@ func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 	return t.answers, nil
 }
 
-// waitRow is what sql/check.sql says of an attempt.
+// waitRow is what the statement check says of an attempt.
 type waitRow struct {
 	lockColumns
 	ord     int

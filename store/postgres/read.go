@@ -105,7 +105,7 @@ func grant(token zeronull.Int8, acquiredAt, expiresAt, now zeronull.Timestamptz,
 	}
 }
 
-// reading is what sql/read.sql says of a key.
+// reading is what the statement read says of a key.
 type reading struct {
 	lockColumns
 	ord        int

@@ -14,7 +14,7 @@ import (
 // else uses.
 const ridersLock = 5_120_947_233_806_114_109
 
-// riderRow is a row of riders.sql, and what riders_after.sql has besides.
+// riderRow is a row of the statement riders, and what riders_after has besides.
 type riderRow struct {
 	history      uuid.UUID
 	lease, grant zeronull.UUID

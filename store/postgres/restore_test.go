@@ -99,32 +99,18 @@ func TestARestoredDump(t *testing.T) {
 // the next statement, say what is wrong, grant nothing and renew nothing, and go on when the
 // schema is what they were built for.
 func TestAnOlderSchemaIsRestored(t *testing.T) {
-	older := func(version int) func(t *testing.T, url string) {
-		return func(t *testing.T, url string) {
-			t.Helper()
-			exec(t, connect(t, url), "DROP SCHEMA IF EXISTS locksidecar CASCADE")
-			if version > 0 {
-				postgres.MigrateUpTo(t.Context(), t, url, version)
-			}
-		}
-	}
-	for name, test := range map[string]struct {
-		restore func(t *testing.T, url string)
-		version int
-	}{
-		"none":                         {older(0), 0},
-		"without functions":            {older(1), 1},
-		"without tables":               {older(2), 2},
-		"with all that a renewal asks": {older(3), 3},
-		"without a column": {func(t *testing.T, url string) {
-			t.Helper()
-			exec(t, connect(t, url), "ALTER TABLE locksidecar.leases DROP COLUMN history; UPDATE locksidecar.meta SET schema_version = 3")
-		}, 3},
+	const none = "DROP SCHEMA locksidecar CASCADE"
+	for name, older := range map[string]string{
+		"none":                         none,
+		"without functions":            "DROP FUNCTION locksidecar.history(), locksidecar.may_take(integer)",
+		"without tables":               "DROP TABLE locksidecar.signals",
+		"without a column":             "ALTER TABLE locksidecar.leases DROP COLUMN history",
+		"with all that a renewal asks": "SELECT",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := cluster.NewEmptyDatabase(t)
-			postgres.MigrateUpTo(t.Context(), t, url, postgres.SchemaVersion)
+			migrate(t, url)
 			s, err := postgres.New(postgres.Config{URL: url, Identity: restorer})
 			if err != nil {
 				t.Fatal(err)
@@ -137,15 +123,13 @@ func TestAnOlderSchemaIsRestored(t *testing.T) {
 			lease := openLease(t, s, time.Hour)
 			want(t, acquire(t, s, askFor("held", lease)), store.Granted)
 
-			test.restore(t, url)
-			const row = "INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at) VALUES ($1, 'i', 'p', true, '1h', now() + interval '1h')"
-			if test.version == 3 && name != "without a column" {
-				exec(t, connect(t, url), "SELECT locksidecar.new_epoch()")
-				exec(t, connect(t, url), row, lease) // as the backup had it
-			}
-			says := "the database has no locksidecar schema: run `locksidecar migrate`"
-			if test.version > 0 {
-				says = fmt.Sprintf("the database's schema is version %d, this sidecar needs %d: run `locksidecar migrate`", test.version, postgres.SchemaVersion)
+			conn, says := connect(t, url), "the database has no locksidecar schema: run `locksidecar migrate`"
+			exec(t, conn, older)
+			if older != none {
+				exec(t, conn, "UPDATE locksidecar.meta SET schema_version = schema_version - 1")
+				if version := postgres.SchemaVersion - 1; version > 0 {
+					says = fmt.Sprintf("the database's schema is version %d, this sidecar needs %d: run `locksidecar migrate`", version, postgres.SchemaVersion)
+				}
 			}
 			_, _ = s.Renew(t.Context(), []store.LeaseID{lease}) // the one statement
 			poll(t, "it says what is wrong", func() bool { why := s.Ready(); return why != nil && why.Error() == says })
@@ -156,8 +140,8 @@ func TestAnOlderSchemaIsRestored(t *testing.T) {
 				t.Errorf("acquire: %+v, %v", a, err)
 			}
 
-			older(0)(t, url)
-			postgres.MigrateUpTo(t.Context(), t, url, postgres.SchemaVersion)
+			exec(t, conn, "DROP SCHEMA IF EXISTS locksidecar CASCADE")
+			migrate(t, url)
 			awaitReady(t, s)
 			want(t, acquire(t, s, askFor("k", openLease(t, s, time.Hour))), store.Granted)
 		})
@@ -228,7 +212,7 @@ func TestTokensGrowOverANewSchema(t *testing.T) {
 	exec(t, s.conn, "DROP SCHEMA locksidecar CASCADE")
 	poll(t, "the schema is there again", func() bool {
 		_, _ = s.Get(t.Context(), []string{"held"}) // which finds out that it is not
-		return pgtest.Query[bool](t, s.url, "SELECT to_regclass('locksidecar.fleet') IS NOT NULL")
+		return pgtest.Query[bool](t, s.url, "SELECT to_regproc('locksidecar.sweep_step') IS NOT NULL")
 	})
 	awaitReady(t, s)
 	lease := openLease(t, s, time.Hour)

@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/postgres"
+	"github.com/locksidecar/locksidecar/store/postgres/queries"
 )
 
 // TestStatements counts what each operation costs in its usual case.
@@ -387,10 +387,6 @@ func TestManyLeaveALongLine(t *testing.T) {
 		grants[i] = leaving[i].Grant
 	}
 
-	statement, err := os.ReadFile("sql/cancel_many.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
 	tx, err := s.conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -398,7 +394,7 @@ func TestManyLeaveALongLine(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), string(statement), "n", grants, time.Now().Add(time.Hour), "i"); err != nil {
+	if _, err := tx.Exec(t.Context(), queries.All()["cancel_many"], "n", grants, time.Now().Add(time.Hour), "i"); err != nil {
 		t.Fatal(err)
 	}
 	var read int

@@ -60,7 +60,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	}
 }
 
-// sweepStep is the result of sql/sweep_step.sql.
+// sweepStep is the result of the statement sweep_step.
 type sweepStep struct {
 	due, begins, ends bool
 	pause             time.Duration

@@ -19,7 +19,7 @@ const (
 	signalsWord = "signals"
 	// hintPrefix begins the word that tells a waiter to look.
 	hintPrefix = "look:"
-	// grantPrefix begins the word that tells a waiter of its grant: see sql/tell.sql.
+	// grantPrefix begins the word that tells a waiter of its grant: see the statement tell.
 	grantPrefix = "granted:"
 	// halfID is how much of the text of an id is its first half.
 	halfID = len("00000000-0000-0000")

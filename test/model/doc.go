@@ -10,14 +10,14 @@
 // its lock; and what is on its way. Each step names what stands behind it:
 //
 //	step                       statement or function
-//	atBegin, atTake            sql/acquire_one.sql: its view, and its ON CONFLICT DO UPDATE
-//	atLook                     sql/read.sql, tally.lookAtHolders
+//	atBegin, atTake            acquire_one: its view, and its ON CONFLICT DO UPDATE
+//	atLook                     read, tally.lookAtHolders
 //	atAsk, atAskDo             ask, stand_in_line, give
-//	atFree                     sql/release_one.sql
+//	atFree                     release_one
 //	atHand, atGive             hand_off, in hand_off_keys, release and undo
-//	atCancel, atCheck          sql/cancel_one.sql, sql/check.sql, CancelWaits, CheckWaits
+//	atCancel, atCheck          cancel_one, check, CancelWaits, CheckWaits
 //	atBury, atContended, atDrop  bury.go and its statements
-//	atOpen, atRenew, atRenewDo sql/lease_open.sql, sql/lease_renew.sql
+//	atOpen, atRenew, atRenewDo lease_open, lease_renew
 //	atEpoch                    new_epoch
 //	side.begin … side.hear     lease/bid.go, release.go, queue.go, keeper.go, manager.go
 //

@@ -1,25 +1,19 @@
-// Package sqltext reads the statements of the PostgreSQL store, which its own package
-// keeps to itself.
+// Package sqltext has the statements of the PostgreSQL store as a benchmark can use them.
 package sqltext
 
 import (
-	"os"
+	"fmt"
 	"strings"
+
+	"github.com/locksidecar/locksidecar/store/postgres/queries"
 )
 
-// Of is the statement of a file of store/postgres/sql, by its name without its ending: without
-// comments, and of a sidecar that is not too old for the schema. It is read from the
-// folder of the repository.
+// Of is the statement with a name of store/postgres/queries, of a sidecar that is not too old
+// for the schema.
 func Of(name string) (string, error) {
-	file, err := os.ReadFile("store/postgres/sql/" + name + ".sql")
-	if err != nil {
-		return "", err
+	sql, ok := queries.All()[name]
+	if !ok {
+		return "", fmt.Errorf("store/postgres/queries has no statement %q", name)
 	}
-	var lines []string
-	for line := range strings.SplitSeq(string(file), "\n") {
-		if !strings.HasPrefix(line, "--") {
-			lines = append(lines, line)
-		}
-	}
-	return strings.ReplaceAll(strings.Join(lines, "\n"), ":schema_version", "1000"), nil
+	return strings.ReplaceAll(sql, ":schema_version", "1000"), nil
 }

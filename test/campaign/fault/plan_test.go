@@ -1,11 +1,12 @@
 package fault
 
 import (
-	"os"
 	"slices"
 	"testing"
 	"testing/quick"
 	"time"
+
+	"github.com/locksidecar/locksidecar/store/postgres/queries"
 )
 
 func terms(seed uint64) Terms {
@@ -127,8 +128,8 @@ func TestFind(t *testing.T) {
 // TestStatementsExist: a name that was changed would never be cut again.
 func TestStatementsExist(t *testing.T) {
 	for _, name := range statements {
-		if _, err := os.Stat("../../../store/postgres/sql/" + name + ".sql"); err != nil {
-			t.Error(err)
+		if _, ok := queries.All()[name]; !ok {
+			t.Errorf("there is no statement %s", name)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package upgrade
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -17,7 +16,8 @@ import (
 
 const (
 	none       = "none" // in the file PREVIOUS: there is no release yet
-	migrations = "store/postgres/migrations"
+	migrations = "store/postgres/schema"
+	code       = "store/postgres/code"
 )
 
 // releases are programs: the one that runs everywhere, and the one that comes.
@@ -67,8 +67,8 @@ func compile(root, program string, more ...string) error {
 	return nil
 }
 
-// further tells the compiler of migrations behind those of the tree, and returns the schema
-// that the last one makes.
+// further tells the compiler of migrations and code behind those of the tree, and returns the
+// schema that the last one makes.
 func further(root, folder string) (overlay string, schema int, err error) {
 	there, err := filepath.Glob(filepath.Join(root, migrations, "*.sql"))
 	if err != nil || len(there) == 0 {
@@ -78,18 +78,14 @@ func further(root, folder string) (overlay string, schema int, err error) {
 	if schema, err = strconv.Atoi(number); err != nil {
 		return "", 0, err
 	}
-	files := make(map[string]string)
+	testdata, err := filepath.Abs("testdata")
+	if err != nil {
+		return "", 0, err
+	}
+	files := map[string]string{filepath.Join(root, code, "next.sql"): filepath.Join(testdata, "code.sql")}
 	for _, name := range []string{"expand.sql", "index.sql"} {
 		schema++
-		text, err := os.ReadFile(filepath.Join("testdata", name))
-		if err != nil {
-			return "", 0, err
-		}
-		file := filepath.Join(folder, name)
-		if err := os.WriteFile(file, bytes.ReplaceAll(text, []byte("@VERSION@"), []byte(strconv.Itoa(schema))), 0o644); err != nil {
-			return "", 0, err
-		}
-		files[filepath.Join(root, migrations, fmt.Sprintf("%05d_%s", schema, name))] = file
+		files[filepath.Join(root, migrations, fmt.Sprintf("%05d_%s", schema, name))] = filepath.Join(testdata, name)
 	}
 	text, err := json.Marshal(map[string]any{"Replace": files})
 	if err != nil {

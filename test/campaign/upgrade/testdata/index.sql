@@ -6,4 +6,3 @@
 SET lock_timeout = 0;
 DROP INDEX CONCURRENTLY IF EXISTS locksidecar.waiters_future;
 CREATE INDEX CONCURRENTLY waiters_future ON locksidecar.waiters (enqueued_at);
-UPDATE locksidecar.meta SET schema_version = @VERSION@;

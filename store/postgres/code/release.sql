@@ -1,0 +1,206 @@
+-- judge says how a claim on a lock stands: holds, other (session), released,
+-- expired or unknown. A session's lock is claimed by its lease; for the lock of
+-- an unrenewed lease (bind:ttl) the token is enough. Nobody claims what a hold keeps. A
+-- server that was just promoted calls nothing expired that new_epoch would prolong.
+CREATE OR REPLACE FUNCTION locksidecar.judge(
+    claimed_token bigint, claimed_lease uuid, l locksidecar.locks, s locksidecar.leases) RETURNS text
+LANGUAGE sql AS $$
+    SELECT CASE
+        WHEN l.token IS DISTINCT FROM claimed_token OR l.acquired_at IS NULL THEN 'unknown'
+        WHEN l.grant_id IS NULL THEN 'released'
+        WHEN l.lease_id IS NULL OR s.id IS NULL OR s.standing THEN 'expired'
+        WHEN s.renewed AND s.id IS DISTINCT FROM claimed_lease THEN 'other'
+        WHEN s.expires_at <= clock_timestamp() AND locksidecar.in_epoch() THEN 'expired'
+        ELSE 'holds'
+    END
+$$;
+
+-- release frees locks, and hands off the contended ones, one after the other in the
+-- order of the keys. It is for what a plain UPDATE did not take. An untold grant is
+-- left alone when another instance was granted it again: see ask. A lock whose lease
+-- has expired but is not dead is given up too: if a late renewal were under way, the
+-- lock would otherwise stay.
+--
+-- With success, the waiters that asked for it are marked: they are no waiters from
+-- here on, and the hand-off passes them over. A lock whose hold is not over is
+-- released, but kept (outcome stands), unless that is to be ignored (at_once). Told to
+-- look (hints) are those who are marked and, for they were told that the lock may
+-- end later, the first in line for what stands. A release whose answer was lost may
+-- be repeated, and with it this news, and that of the hand-off.
+CREATE OR REPLACE FUNCTION locksidecar.release(
+    ns text, its_instance text, keys text[], tokens bigint[], leases uuid[], untold boolean[],
+    successes boolean[], results text[], at_once boolean[], traceparents text[])
+RETURNS TABLE (
+    ord integer, state text, token bigint, lease_id uuid, acquired_at timestamptz, traceparent text, now timestamptz,
+    -- what became of it: stands, or see hand_off
+    outcome text, expired uuid[], next_grant uuid, next_lease uuid, next_instance text,
+    next_token bigint, next_acquired_at timestamptz, next_expires_at timestamptz,
+    hints uuid[], hint_instances text[], watched boolean)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    c record;
+    l locksidecar.locks;
+    s locksidecar.leases;
+    m record;
+BEGIN
+    PERFORM locksidecar.in_epoch();
+    FOR c IN
+        SELECT * FROM unnest(keys, tokens, leases, untold, successes, results, at_once, traceparents) WITH ORDINALITY
+            AS u (key, token, lease_id, untold, success, result, at_once, traceparent, ord)
+        ORDER BY u.key COLLATE "C"
+    LOOP
+        SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
+        SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
+        IF s.hold_until IS NOT NULL THEN -- a burial may be under way, which lets it stand
+            SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id FOR NO KEY UPDATE;
+        END IF;
+        release.ord := c.ord; release.outcome := NULL; release.expired := NULL;
+        release.hints := NULL; release.hint_instances := NULL;
+        release.token := l.token; release.lease_id := l.lease_id;
+        release.acquired_at := l.acquired_at; release.traceparent := l.traceparent;
+        release.watched := coalesce(l.watched, false); release.now := clock_timestamp();
+        release.state := locksidecar.judge(c.token, c.lease_id, l, s);
+        IF c.untold AND release.state = 'holds' AND (s.repeated OR s.instance <> its_instance) THEN
+            release.state := 'other'; -- it may have been told elsewhere
+        END IF;
+
+        IF c.success AND release.state = 'holds' AND l.contended THEN
+            UPDATE locksidecar.waiters q SET outcome = 'success', result = c.result
+            WHERE q.namespace = ns AND q.key = c.key AND q.id > l.served AND q.skip AND q.outcome IS NULL;
+        END IF;
+        IF release.state = 'holds' AND s.hold_until > clock_timestamp() AND NOT c.at_once THEN
+            release.outcome := 'stands';
+            UPDATE locksidecar.leases SET standing = true, expires_at = hold_until WHERE id = s.id;
+            UPDATE locksidecar.locks SET grant_id = NULL, stopping = NULL, stop_reason = NULL
+            WHERE namespace = ns AND key = c.key;
+        ELSIF release.state = 'holds' OR (release.state = 'expired' AND NOT coalesce(s.standing, false)
+            AND l.lease_id IS NOT NULL AND (s.id IS NOT NULL OR l.contended))
+        THEN
+            -- The time last: the next grant is not older than this.
+            SELECT h.outcome, h.expired, h.grant_id, h.lease_id, h.instance, h.token, h.acquired_at, h.expires_at,
+                h.hints, h.hint_instances, clock_timestamp()
+            INTO release.outcome, release.expired, release.next_grant, release.next_lease, release.next_instance,
+                release.next_token, release.next_acquired_at, release.next_expires_at,
+                release.hints, release.hint_instances, release.now
+            FROM locksidecar.pass_on(l, s, c.traceparent) h;
+        END IF;
+
+        IF release.outcome = 'stands' OR (release.state = 'released' AND s.standing) THEN
+            SELECT f.hints, f.hint_instances INTO release.hints, release.hint_instances
+            FROM locksidecar.first_in_line(ns, c.key, 100) f;
+        ELSIF release.state = 'unknown' AND c.token < l.token AND s.id IS NOT NULL AND l.grant_id IS NOT NULL THEN
+            release.hints := ARRAY[l.grant_id]; release.hint_instances := ARRAY[s.instance];
+        END IF;
+        IF c.success AND release.state IN ('holds', 'released', 'unknown') THEN
+            SELECT array_agg(q.grant_id) AS hints, array_agg(o.instance) AS hint_instances INTO m
+            FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
+            WHERE q.namespace = ns AND q.key = c.key AND q.outcome IS NOT NULL;
+            release.hints := m.hints || release.hints;
+            release.hint_instances := m.hint_instances || release.hint_instances;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
+-- amend checks claims, and changes what the lock carries: its data, and for the
+-- lock of an unrenewed lease its remaining time. States: see judge.
+CREATE OR REPLACE FUNCTION locksidecar.amend(
+    ns text, not_after timestamptz, keys text[], tokens bigint[], leases uuid[], ttls interval[], set_datas boolean[], datas text[])
+RETURNS TABLE (
+    ord integer, state text,
+    token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
+    lease_id uuid, instance text, pod text, renewed boolean, standing boolean,
+    session text, owner text, data text, traceparent text,
+    stopping timestamptz, stop_reason text, grant_id uuid, waiting integer,
+    -- who is first in line behind a lock whose remaining time was set
+    hints uuid[], hint_instances text[])
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    c record;
+    l locksidecar.locks;
+    s locksidecar.leases;
+BEGIN
+    FOR c IN
+        SELECT * FROM unnest(keys, tokens, leases, ttls, set_datas, datas) WITH ORDINALITY
+            AS u (key, token, lease_id, ttl, set_data, data, ord)
+        ORDER BY u.key COLLATE "C"
+    LOOP
+        IF c.set_data OR c.ttl > interval '0' THEN
+            SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
+            PERFORM locksidecar.in_time(not_after);
+        ELSE -- only a check: nothing is to be locked, so nothing is to be flushed
+            SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key;
+        END IF;
+        SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
+        amend.state := locksidecar.judge(c.token, c.lease_id, l, s);
+        amend.hints := NULL; amend.hint_instances := NULL;
+
+        IF amend.state = 'holds' AND c.ttl > interval '0' AND NOT s.renewed THEN
+            UPDATE locksidecar.leases
+            SET ttl = c.ttl, expires_at = greatest(clock_timestamp() + c.ttl, hold_until)
+            WHERE id = s.id AND expires_at > clock_timestamp() AND NOT standing
+            RETURNING * INTO s;
+            IF NOT FOUND THEN
+                amend.state := 'expired';
+            ELSIF l.contended THEN
+                SELECT f.hints, f.hint_instances INTO amend.hints, amend.hint_instances
+                FROM locksidecar.first_in_line(ns, c.key, 1) f;
+            END IF;
+        END IF;
+        IF amend.state = 'holds' AND c.set_data THEN
+            UPDATE locksidecar.locks SET data = c.data WHERE namespace = ns AND key = c.key
+            RETURNING * INTO l;
+        END IF;
+
+        RETURN QUERY
+        SELECT c.ord::integer, amend.state, l.token, l.acquired_at, s.expires_at, clock_timestamp(),
+            s.id, s.instance, s.pod, s.renewed, s.standing, l.session, l.owner, l.data, l.traceparent,
+            l.stopping, l.stop_reason, l.grant_id,
+            (SELECT count(*)::integer FROM locksidecar.waiters q
+                WHERE q.namespace = ns AND q.key = c.key AND q.id > l.served AND q.outcome IS NULL),
+            amend.hints, amend.hint_instances;
+    END LOOP;
+END
+$$;
+
+-- undo frees what attempts of unknown outcome hold, and takes them out of the
+-- queues. lock_key waits for an attempt that is still under way (invariant 7). A
+-- bind:ttl lock that another instance was granted, too, is left: see ask; and so is a
+-- place in line that another instance keeps. A hold is ignored, for nobody was told of
+-- the grant; but not when another instance was, and it is gone. lapsed: the grant had ended
+-- before, with its lease.
+CREATE OR REPLACE FUNCTION locksidecar.undo(
+    ns text, not_after timestamptz, its_instance text, keys text[], grants uuid[])
+RETURNS TABLE (
+    namespace text, key text, outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text,
+    token bigint, acquired_at timestamptz, expires_at timestamptz, hints uuid[], hint_instances text[],
+    watched boolean, ended bigint, now timestamptz, lapsed boolean)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    a record;
+    l locksidecar.locks;
+    its_lease locksidecar.leases;
+BEGIN
+    PERFORM locksidecar.in_epoch();
+    FOR a IN
+        SELECT * FROM unnest(keys, grants) AS u (key, grant_id) ORDER BY u.key COLLATE "C"
+    LOOP
+        l := locksidecar.lock_key(ns, a.key);
+        PERFORM locksidecar.in_time(not_after);
+        DELETE FROM locksidecar.waiters w WHERE w.namespace = ns AND w.grant_id = a.grant_id
+        AND NOT EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = w.lease_id AND s.instance <> its_instance);
+        SELECT * INTO its_lease FROM locksidecar.leases s WHERE s.id = l.lease_id;
+        CONTINUE WHEN (NOT its_lease.renewed OR its_lease.standing)
+            AND (its_lease.repeated OR its_lease.instance <> its_instance);
+        IF l.grant_id = a.grant_id AND l.lease_id IS NOT NULL THEN
+            RETURN QUERY SELECT ns, a.key, h.*, clock_timestamp(),
+                coalesce(its_lease.expires_at <= clock_timestamp() OR its_lease.standing, true)
+            FROM locksidecar.hand_off(ns, a.key, l.lease_id, l.token, '') h;
+        END IF;
+    END LOOP;
+END
+$$;

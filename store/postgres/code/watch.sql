@@ -1,0 +1,66 @@
+-- watch makes the instance that has a lease hear what happens to keys. It returns the
+-- keys that it watches now; none when the lease is dead. The lease is locked as in
+-- signal. What the instance watches under another lease is replaced, and what dead
+-- leases left is dropped.
+CREATE OR REPLACE FUNCTION locksidecar.watch(ns text, not_after timestamptz, keys text[], its_lease uuid, its_instance text)
+RETURNS SETOF text
+LANGUAGE plpgsql AS $$
+DECLARE
+    k text;
+    l locksidecar.locks;
+BEGIN
+    FOR k IN SELECT u.k FROM unnest(keys) AS u (k) ORDER BY u.k COLLATE "C" LOOP
+        l := locksidecar.lock_key(ns, k);
+        PERFORM locksidecar.in_time(not_after);
+        PERFORM FROM locksidecar.leases
+        WHERE id = its_lease AND expires_at > clock_timestamp() AND NOT standing FOR KEY SHARE;
+        CONTINUE WHEN NOT FOUND;
+        IF NOT l.watched THEN
+            UPDATE locksidecar.locks SET watched = true WHERE namespace = ns AND key = k;
+        END IF;
+        PERFORM locksidecar.drop_watchers(ns, k, its_instance, its_lease);
+        INSERT INTO locksidecar.watchers (namespace, key, lease_id) VALUES (ns, k, its_lease) ON CONFLICT DO NOTHING;
+        RETURN NEXT k;
+    END LOOP;
+END
+$$;
+
+-- drop_watchers drops an instance's watches of a key, and those that dead leases left,
+-- but for one lease's. The caller has locked the lock row.
+CREATE OR REPLACE FUNCTION locksidecar.drop_watchers(ns text, k text, its_instance text, but uuid) RETURNS void
+LANGUAGE sql AS $$
+    DELETE FROM locksidecar.watchers w
+    WHERE w.namespace = ns AND w.key = k AND w.lease_id IS DISTINCT FROM but
+    AND NOT EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = w.lease_id AND s.instance <> its_instance)
+$$;
+
+-- unwatch ends an instance's watches of keys, and those that dead leases left. A key
+-- that nobody watches any more is marked so: what happens to it costs nothing again.
+CREATE OR REPLACE FUNCTION locksidecar.unwatch(not_after timestamptz, namespaces text[], keys text[], its_instance text)
+RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    a record;
+BEGIN
+    FOR a IN
+        SELECT * FROM unnest(namespaces, keys) AS u (namespace, key)
+        ORDER BY u.namespace COLLATE "C", u.key COLLATE "C"
+    LOOP
+        PERFORM FROM locksidecar.locks WHERE namespace = a.namespace AND key = a.key FOR UPDATE;
+        PERFORM locksidecar.in_time(not_after);
+        PERFORM locksidecar.drop_watchers(a.namespace, a.key, its_instance, NULL);
+        UPDATE locksidecar.locks l SET watched = false
+        WHERE l.namespace = a.namespace AND l.key = a.key AND l.watched
+        AND NOT EXISTS (SELECT FROM locksidecar.watchers w WHERE w.namespace = a.namespace AND w.key = a.key);
+    END LOOP;
+END
+$$;
+
+-- channel is where an instance listens; channelOf in the sidecar is the same. It is STABLE,
+-- for convert_to is: declared as more than that, it would not be made a part of the
+-- statement that calls it, but be planned anew in each.
+CREATE OR REPLACE FUNCTION locksidecar.channel(ns text, its_instance text) RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT 'locksidecar_' || left(encode(sha256(
+        convert_to(ns, 'UTF8') || '\x00'::bytea || convert_to(its_instance, 'UTF8')), 'hex'), 32)
+$$;

@@ -1,0 +1,77 @@
+-- name: acquire_one
+-- Acquires one key for a session if it is free: the insert decides, and only while
+-- the asker's own lease lives. No row: somebody has the key, or had it when the
+-- statement began, or the lease does not live; that is read afterwards.
+-- Invariant 2: on the conflict path the token is drawn by the SET, after the row
+-- is locked; the first one was drawn before the wait and is not used there.
+-- The last condition looks first, because a conflict that is refused locks the row
+-- all the same and makes the server flush its log for a denial.
+-- It grants only in the epoch of this server (see the function in_epoch), to a sidecar that
+-- is not too old for the schema, and only in time (invariant 7).
+-- $1 namespace, $2 key, $3 lease, $4 grant, $5 session, $6 owner, $7 data, $8 traceparent, $9 not after
+INSERT INTO locksidecar.locks AS l
+    (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
+SELECT $1, $2, own.id, nextval('locksidecar.tokens'), $4, $5, $6, clock_timestamp(), $7, $8
+FROM locksidecar.leases own
+WHERE own.id = $3 AND own.expires_at > clock_timestamp() AND NOT own.standing
+AND (SELECT lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = $2) IS NULL
+AND clock_timestamp() < $9
+AND (SELECT epoch = locksidecar.here(source, mark) FROM locksidecar.meta WHERE oldest_version <= :schema_version)
+ON CONFLICT (namespace, key) DO UPDATE
+SET lease_id = excluded.lease_id, token = nextval('locksidecar.tokens'), grant_id = excluded.grant_id,
+    stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
+    acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
+    freed_at = NULL
+WHERE l.lease_id IS NULL AND clock_timestamp() < $9
+RETURNING token, acquired_at, (SELECT expires_at FROM locksidecar.leases WHERE id = $3), clock_timestamp(), watched
+
+-- name: acquire_many
+-- acquire_one for many keys, in the order of the keys, and for bind:ttl locks too:
+-- those ride on a lease that is made with the grant. Returns the keys that were granted.
+-- Invariants 1 and 2: see acquire_one. Keys and locks are not joined: the planner does not
+-- know how many rows there are, and could compare each with each. Own leases are few, one
+-- for each TTL, so they are read once, and the epoch is.
+-- $1 namespace, $2 keys, $3 leases to ride on, $4 true for a bind:ttl lock, $5 grants, $6 sessions, $7 owners,
+-- $8 datas, $9 traceparents, $10 leases to be made, $11 their ttls, $12 instance, $13 pod, $14 not after
+WITH own AS MATERIALIZED (
+    SELECT id, expires_at FROM locksidecar.leases
+    WHERE id = ANY ($3::uuid[]) AND expires_at > clock_timestamp() AND NOT standing
+), taken AS (
+    INSERT INTO locksidecar.locks AS l
+        (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
+    SELECT $1, key, lease_id, nextval('locksidecar.tokens'), grant_id, session, owner, clock_timestamp(), data, traceparent
+    FROM unnest($2::text[], $3::uuid[], $4::boolean[], $5::uuid[], $6::text[], $7::text[], $8::text[], $9::text[])
+        AS a (key, lease_id, by_ttl, grant_id, session, owner, data, traceparent)
+    WHERE (by_ttl OR lease_id IN (SELECT id FROM own))
+    AND (SELECT found.lease_id FROM locksidecar.locks found
+        WHERE found.namespace = $1 AND found.key = a.key) IS NULL
+    AND (SELECT clock_timestamp() < $14 AND epoch = locksidecar.here(source, mark)
+        FROM locksidecar.meta WHERE oldest_version <= :schema_version)
+    ORDER BY key COLLATE "C"
+    ON CONFLICT (namespace, key) DO UPDATE
+    SET lease_id = excluded.lease_id, token = nextval('locksidecar.tokens'), grant_id = excluded.grant_id,
+        stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
+        acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
+        freed_at = NULL
+    WHERE l.lease_id IS NULL AND clock_timestamp() < $14
+    RETURNING l.key, l.lease_id, l.token, l.acquired_at, l.watched
+), made AS (
+    INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at, namespace, key)
+    SELECT t.lease_id, $12, $13, false, ($11::interval[])[n], t.acquired_at + ($11::interval[])[n], $1, t.key
+    FROM taken t, array_position($10::uuid[], t.lease_id) n
+    WHERE cardinality($10::uuid[]) > 0 AND n IS NOT NULL
+)
+SELECT key, token, acquired_at, (SELECT o.expires_at FROM own o WHERE o.id = t.lease_id), clock_timestamp(), watched
+FROM taken t
+
+-- name: ask
+-- Grants free and dead keys, or stands in line (invariants 1, 2, 5 and 7): see the
+-- function. A sidecar that is too old for the schema fails here, before it is called.
+-- $1 namespace, $2 not after, $3 may wait, $4 instance, $5 pod, $6 keys, $7 grants, $8 leases,
+-- $9 ttls (0: a session's lock), $10 min_holds (0: none), $11 skips, $12 sessions, $13 owners, $14 datas,
+-- $15 traceparents
+SELECT ord, state, dead, place, result, watched, ended,
+    token, acquired_at, expires_at, now, lease_id, instance, pod, renewed, standing,
+    session, owner, data, traceparent, stopping, stop_reason, grant_id, waiting, handed_by
+FROM locksidecar.ask($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+WHERE (SELECT locksidecar.may_take(:schema_version))

@@ -1,0 +1,86 @@
+-- name: connection_check
+-- Who is at the other end of a connection. Through a pooler, the process is another
+-- one than the connection was told.
+SELECT pg_backend_pid(), current_setting('server_encoding'), current_setting('server_version_num')::integer,
+    clock_timestamp()
+
+-- name: connection_set_up
+-- Sets up a session so that a database's defaults can neither weaken locks (isolation,
+-- read only, synchronous_commit) nor stall them. Behind a pooler, where a session is
+-- shared, it is done for each transaction instead.
+-- Nearly all statements are point lookups. The planner is told to keep to them: a
+-- plan that was made while a table was almost empty would scan it when it has grown.
+-- Keep-alives end the transaction of a peer that vanished without a word.
+-- $1 statement_timeout in ms, $2 lock_timeout in ms, $3 true: for this transaction only
+SELECT set_config('default_transaction_isolation', 'read committed', $3),
+    set_config('default_transaction_read_only', 'off', $3),
+    set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+        WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, $3),
+    set_config('statement_timeout', $1::text, $3),
+    set_config('lock_timeout', $2::text, $3),
+    set_config('idle_in_transaction_session_timeout', $1::text, $3),
+    set_config('plan_cache_mode', 'force_generic_plan', $3),
+    set_config('enable_seqscan', 'off', $3),
+    set_config('enable_hashjoin', 'off', $3),
+    set_config('enable_mergejoin', 'off', $3),
+    set_config('enable_material', 'off', $3),
+    set_config('jit', 'off', $3),
+    set_config('client_min_messages', 'warning', $3),
+    set_config('tcp_keepalives_idle', '10', $3),
+    set_config('tcp_keepalives_interval', '5', $3),
+    set_config('tcp_keepalives_count', '3', $3)
+
+-- name: whereabouts
+-- Where a connection leads: when the server was started, which no two servers share, and no
+-- two runs of one; the database; and the process, which through a pooler is another one than
+-- the connection was told. It takes no right but to connect.
+SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, current_database()::text, pg_backend_pid()
+
+-- name: server
+-- What a server's settings and tables must not be. reset_val is what sessions have
+-- that set nothing.
+SELECT clock_timestamp(), pg_is_in_recovery(),
+    (SELECT setting FROM pg_settings WHERE name = 'fsync') AS fsync,
+    (SELECT setting FROM pg_settings WHERE name = 'full_page_writes') AS full_page_writes,
+    (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit') AS synchronous_commit,
+    (SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation') AS isolation,
+    (SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_read_only') AS read_only,
+    ARRAY(SELECT relname::text FROM pg_class
+        WHERE relnamespace = to_regnamespace('locksidecar') AND relkind IN ('r', 'p', 'S')
+        AND relname IN ('leases', 'locks', 'waiters', 'signals', 'watchers', 'meta', 'tokens') AND relpersistence <> 'p'
+        ORDER BY relname) AS not_logged,
+    ARRAY(SELECT c.relname::text FROM pg_sequence q JOIN pg_class c ON c.oid = q.seqrelid
+        WHERE c.relnamespace = to_regnamespace('locksidecar') AND c.relname IN ('tokens', 'waiters_id_seq') AND q.seqcache > 1
+        ORDER BY c.relname) AS cached,
+    (SELECT source FROM locksidecar.meta), has_function_privilege('locksidecar.here(text, text)', 'EXECUTE') AS may_take
+
+-- name: schema_exists
+-- Is there a schema at all?
+SELECT to_regclass('locksidecar.meta') IS NOT NULL
+
+-- name: schema_version
+-- The schema's version, and the oldest one a sidecar may have been built for.
+SELECT schema_version, oldest_version FROM locksidecar.meta
+
+-- name: new_epoch
+-- Begins to grant on a server that was promoted, or restored: see the function.
+SELECT locksidecar.new_epoch()
+
+-- name: primary
+-- What tells a primary from another one: by what servers are told from each other here
+-- (meta.source), the mark, and how late its epoch is. One that was merely started again is
+-- told from its former self only by when that was. No row: it is a standby.
+SELECT rtrim(source || ' ' || locksidecar.here(source, '')), mark, began_token, epoch = locksidecar.here(source, mark),
+    source = 'server' AND epoch <> locksidecar.here(source, mark) AND right(epoch, length(mark)) = mark, outdated
+FROM locksidecar.meta
+WHERE NOT pg_is_in_recovery()
+
+-- name: system
+-- Of which cluster a primary is: its copies share the identifier. No row: it is a standby.
+SELECT system_identifier::text FROM pg_control_system() WHERE NOT pg_is_in_recovery()
+
+-- name: outdate
+-- Says to an old primary that there was a later one, so that it grants nothing to those who do
+-- not know: see the function. No standby confirms that any more, and the next connection says it again.
+-- $1 the token with which its epoch began, $2 that of the later one
+SELECT set_config('synchronous_commit', 'local', true), locksidecar.outdate($1, $2)

@@ -1,0 +1,37 @@
+-- name: notify
+-- Tells other instances that there is something to look at. A transaction with NOTIFY
+-- holds a lock of the whole server while it commits, so it has nothing to write, and
+-- does not wait for the disk: it is only a hint.
+-- $1 channels, $2 payloads
+SELECT pg_notify(channel, payload)
+FROM unnest($1::text[], $2::text[]) AS n (channel, payload)
+WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL
+
+-- name: announce
+-- Tells other instances what happened to keys that they watch, in the order of the
+-- events. A watch is one for as long as its lease is there. One row for each event and
+-- watcher; an event of a key that nobody watches, not even who asks, has one with false.
+-- As in notify, nothing is written.
+-- $1 namespaces, $2 keys, $3 words, $4 own namespace, $5 own instance
+SELECT namespace, key, instance IS NOT NULL AS watched, CASE WHEN elsewhere
+    THEN pg_notify(locksidecar.channel(namespace, instance), word)::text END AS told
+FROM (
+    SELECT e.namespace, e.key, e.word, w.instance, (e.namespace, w.instance) <> ($4, $5) AS elsewhere
+    FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS e (namespace, key, word, ord)
+    LEFT JOIN LATERAL (
+        SELECT DISTINCT s.instance
+        FROM locksidecar.watchers w JOIN locksidecar.leases s ON s.id = w.lease_id
+        WHERE w.namespace = e.namespace AND w.key = e.key OFFSET 0) w ON true
+    ORDER BY e.ord OFFSET 0
+) a
+WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL
+
+-- name: watch
+-- Watches keys: see the function.
+-- $1 namespace, $2 not after, $3 keys, $4 lease, $5 instance
+SELECT locksidecar.watch($1, $2, $3, $4, $5)
+
+-- name: unwatch
+-- Watches keys no longer: see the function.
+-- $1 not after, $2 namespaces, $3 keys, $4 instance
+SELECT locksidecar.unwatch($1, $2, $3, $4)

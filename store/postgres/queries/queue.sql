@@ -1,0 +1,81 @@
+-- name: check
+-- What became of waiters, in one snapshot: a waiter's row and its grant are never
+-- both seen, nor neither, because the hand-off swaps them in one transaction. A
+-- waiter whose lease is dead has no place any more: nothing is given to it. One that
+-- was skipped has its outcome, for as long as its lease lives. Places are not told:
+-- counting them for everybody in a long line would be quadratic. A server that was just
+-- promoted does not judge: by its clock a grant may look as if it were over, and new_epoch
+-- would give its lease, and the lock, its TTL again, when the waiter has been told so. A
+-- grant that is found is told when the standby has it.
+-- $1 namespace, $2 keys, $3 grants
+SELECT a.ord::integer, o.id IS NOT NULL AND w.outcome IS NULL AND NOT o.standing AS queued, o.instance AS keeper,
+    o.id IS NOT NULL AND w.outcome IS NOT NULL AS skipped, w.result, l.lease_id AS rides_on, l.handed_by,
+    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.standing,
+    l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id, NULL::integer AS waiting
+FROM unnest($2::text[], $3::uuid[]) WITH ORDINALITY AS a (key, grant_id, ord)
+LEFT JOIN LATERAL (SELECT * FROM locksidecar.waiters WHERE namespace = $1 AND grant_id = a.grant_id OFFSET 0) w ON true
+LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = w.lease_id OFFSET 0) o ON true
+LEFT JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key = a.key OFFSET 0) l ON true
+LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s ON true
+WHERE (SELECT locksidecar.in_epoch())
+AND CASE WHEN l.grant_id = a.grant_id THEN locksidecar.replicated() ELSE true END
+
+-- name: told
+-- Notes that another instance than the first is told of a bind:ttl grant: none may give
+-- it back as untold then. No row: it is over. The lock row decides, also against a
+-- release that is under way.
+-- $1 namespace, $2 key, $3 grant
+WITH held AS (
+    SELECT lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = $2 AND grant_id = $3 FOR UPDATE
+)
+UPDATE locksidecar.leases l SET repeated = true FROM held
+WHERE l.id = held.lease_id AND l.expires_at > clock_timestamp() AND NOT l.standing
+RETURNING true
+
+-- name: cancel_one
+-- Takes one waiter out of its queue, and tells the place that it had. It waits for a
+-- hand-off that is under way; no row then means that it may have been granted. One that
+-- was skipped is forgotten, with its result.
+-- A place that another instance keeps, because the attempt was repeated there, stays.
+-- $1 namespace, $2 grant, $3 not after, $4 instance
+DELETE FROM locksidecar.waiters w
+WHERE namespace = $1 AND grant_id = $2 AND clock_timestamp() < $3
+AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = w.lease_id AND o.instance <> $4)
+RETURNING grant_id, outcome IS NOT NULL, result, (
+    SELECT count(*)::integer FROM locksidecar.waiters q
+    WHERE q.namespace = w.namespace AND q.key = w.key AND q.id <= w.id AND q.outcome IS NULL
+    AND q.id > (SELECT served FROM locksidecar.locks l WHERE l.namespace = w.namespace AND l.key = w.key))
+
+-- name: cancel_many
+-- Takes waiters out of their queues without waiting for any: one that somebody has
+-- locked is being granted or dropped, and is looked at alone. It tells the places
+-- that they had, and of those that were skipped, which are forgotten, their results.
+-- A place that another instance keeps, because the attempt was repeated there, stays.
+-- Each line is counted once: from one of these waiters to the next.
+-- $1 namespace, $2 grants, $3 not after, $4 instance
+WITH gone AS MATERIALIZED (
+    SELECT id, grant_id, key, outcome, result FROM locksidecar.waiters c
+    WHERE namespace = $1 AND grant_id = ANY ($2) AND clock_timestamp() < $3
+    AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = c.lease_id AND o.instance <> $4)
+    ORDER BY id FOR UPDATE SKIP LOCKED
+), deleted AS (
+    DELETE FROM locksidecar.waiters WHERE id IN (SELECT id FROM gone)
+)
+SELECT grant_id, outcome IS NOT NULL, result, (sum(since) OVER (PARTITION BY key ORDER BY id))::integer
+FROM (
+    SELECT g.*, (
+        SELECT count(*) FROM locksidecar.waiters q
+        WHERE q.namespace = $1 AND q.key = g.key AND q.id > g.before AND q.id <= g.id AND q.outcome IS NULL) AS since
+    FROM (
+        SELECT *, coalesce(lag(id) OVER (PARTITION BY key ORDER BY id), (
+            SELECT served FROM locksidecar.locks l WHERE l.namespace = $1 AND l.key = gone.key), 0) AS before
+        FROM gone) g
+) counted
+
+-- name: undo
+-- Frees what attempts of unknown outcome hold or wait for (invariant 7): see the
+-- function.
+-- $1 namespace, $2 not after, $3 instance, $4 keys, $5 grants
+SELECT namespace, key, outcome, expired, grant_id, lease_id, instance, token, acquired_at, expires_at,
+    hints, hint_instances, watched, ended, now, lapsed
+FROM locksidecar.undo($1, $2, $3, $4, $5)

@@ -1,0 +1,60 @@
+-- name: read
+-- Keys and who has them, now. OFFSET 0 keeps each lookup by itself: merged into one
+-- join, it could become a scan of all that a namespace has. A server that was just promoted
+-- judges no asker: by its clock all leases may look as if they were over.
+-- Who finds a grant of its own hears of it when the standby has it.
+-- $1 namespace, $2 keys, $3 the leases of who asks, and $4 the grants; null where nobody does
+SELECT a.ord::integer,
+    CASE WHEN a.lease_id IS NULL THEN false
+        WHEN EXISTS (SELECT FROM locksidecar.leases own WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp()
+            AND NOT own.standing) THEN true
+        ELSE NOT locksidecar.in_epoch() END AS asker_lives,
+    l.lease_id AS rides_on, coalesce(l.contended, false), l.handed_by,
+    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.standing,
+    l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id,
+    CASE WHEN l.contended THEN (
+        SELECT count(*)::integer FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting
+FROM unnest($2::text[], $3::uuid[], $4::uuid[]) WITH ORDINALITY AS a (key, lease_id, grant_id, ord)
+LEFT JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key = a.key OFFSET 0) l ON true
+LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s ON true
+WHERE CASE WHEN l.grant_id = a.grant_id THEN locksidecar.replicated() ELSE true END
+
+-- name: list
+-- Held locks in the order of their keys. Both bounds are conditions on the index,
+-- so the scan begins after the last page and ends with the prefix.
+-- $1 namespace, $2 after, $3 prefix, $4 first key behind the prefix, $5 instance or empty, $6 limit
+SELECT l.key,
+    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.standing,
+    l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id,
+    CASE WHEN l.contended THEN (
+        SELECT count(*)::integer FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting
+FROM locksidecar.locks l
+JOIN locksidecar.leases s ON s.id = l.lease_id AND s.expires_at > clock_timestamp()
+WHERE l.namespace = $1 AND l.key > $2 AND l.key >= $3 AND l.key < $4
+AND ($5 = '' OR s.instance = $5)
+ORDER BY l.key
+LIMIT $6
+
+-- name: locked
+-- Which of some keys' rows somebody has locked in this moment, or the leases of their
+-- holds, or those on which a hold is to be noted. It never waits, and what it locks itself
+-- it lets go at once.
+-- $1 namespaces, $2 keys, $3 own leases of who asks for a hold, or nulls
+WITH asked AS (
+    SELECT a.namespace, a.key, l.key IS NOT NULL AS there, s.id AS holds, own.id AS own
+    FROM unnest($1::text[], $2::text[], $3::uuid[]) AS a (namespace, key, lease_id)
+    LEFT JOIN locksidecar.locks l ON l.namespace = a.namespace AND l.key = a.key
+    LEFT JOIN locksidecar.leases s ON s.id = l.lease_id AND s.hold_until IS NOT NULL
+    LEFT JOIN locksidecar.leases own ON own.id = a.lease_id
+), free AS MATERIALIZED (
+    SELECT l.namespace, l.key FROM locksidecar.locks l, unnest($1::text[], $2::text[]) AS a (namespace, key)
+    WHERE l.namespace = a.namespace AND l.key = a.key
+    FOR UPDATE OF l SKIP LOCKED
+), free_leases AS MATERIALIZED (
+    SELECT id FROM locksidecar.leases WHERE id IN (SELECT holds FROM asked UNION ALL SELECT own FROM asked)
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT namespace, key FROM asked
+WHERE there AND (namespace, key) NOT IN (SELECT namespace, key FROM free)
+OR holds IS NOT NULL AND holds NOT IN (SELECT id FROM free_leases)
+OR own IS NOT NULL AND own NOT IN (SELECT id FROM free_leases)

@@ -1,0 +1,20 @@
+-- name: signal
+-- Asks the holders of keys for something: see the function.
+-- $1 namespace, $2 not after, $3 keys, $4 tokens (0: whoever holds it), $5 kinds, $6 reasons
+SELECT ord, held, token, watched, stopping, tell, again, buried, hints, hint_instances FROM locksidecar.signal($1, $2, $3, $4, $5, $6)
+
+-- name: signals_of
+-- What holders under some leases are asked for, the oldest first. A renewal tells that
+-- there is more. Nobody holds anything under a lease that is dead, or stands.
+-- $1 leases, $2 limit
+SELECT g.id, g.kind, g.key, g.token, g.reason, g.requested_at
+FROM locksidecar.signals g
+WHERE g.lease_id = ANY ($1) AND EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = g.lease_id AND NOT s.standing)
+ORDER BY g.id
+LIMIT $2
+
+-- name: signals_heard
+-- Forgets signals that were heard. One that is locked is being replaced or dropped.
+-- $1 signals
+DELETE FROM locksidecar.signals
+WHERE id IN (SELECT id FROM locksidecar.signals WHERE id = ANY ($1) ORDER BY id FOR UPDATE SKIP LOCKED)

@@ -1,0 +1,77 @@
+-- name: sweep_step
+-- Makes one step of the sweep: see the function.
+-- $1 how long leases have been expired, $2 how long keys have been free, $3 the shortest lap,
+-- $4 the time budget
+SELECT due, begins, ends, pause, dead, dangling_namespaces, dangling_keys, dangling_leases,
+    unwatched_namespaces, unwatched_keys
+FROM locksidecar.sweep_step($1, $2, $3, $4)
+
+-- name: sweep_left
+-- Deletes the waiters, watchers and signals of dead leases, if a reaping missed them. A lease that
+-- this snapshot does not see is dead: none of them is inserted before its lease. The
+-- sub-select looks each lease up by the index, because there may be far more leases than these
+-- rows; NOT EXISTS could read them all.
+-- $1 limit of each
+WITH waiters AS (
+    DELETE FROM locksidecar.waiters
+    WHERE id IN (
+        SELECT w.id FROM locksidecar.waiters w
+        WHERE (SELECT true FROM locksidecar.leases s WHERE s.id = w.lease_id) IS NULL
+        ORDER BY w.id LIMIT $1 FOR UPDATE SKIP LOCKED)
+    RETURNING true
+), watchers AS (
+    DELETE FROM locksidecar.watchers
+    WHERE (namespace, key, lease_id) IN (
+        SELECT w.namespace, w.key, w.lease_id FROM locksidecar.watchers w
+        WHERE (SELECT true FROM locksidecar.leases s WHERE s.id = w.lease_id) IS NULL
+        LIMIT $1 FOR UPDATE SKIP LOCKED)
+    RETURNING true
+), signals AS (
+    DELETE FROM locksidecar.signals
+    WHERE id IN (
+        SELECT g.id FROM locksidecar.signals g
+        WHERE (SELECT true FROM locksidecar.leases s WHERE s.id = g.lease_id) IS NULL
+        ORDER BY g.id LIMIT $1 FOR UPDATE SKIP LOCKED)
+    RETURNING true
+)
+SELECT greatest((SELECT count(*) FROM waiters), (SELECT count(*) FROM watchers), (SELECT count(*) FROM signals))
+
+-- name: stats
+-- What the whole database holds, by type and by pod, in one snapshot and by one reading of
+-- the clock. It only reads. A lock whose lease is missing is dead, and no line's; one that a
+-- hold keeps is held. The first lines of each list are returned, and what is left as one more.
+-- $1 lines of a list at most, $2 the name of the last line
+WITH moment AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), counted AS (
+    SELECT GROUPING(pod) = 0 AS by_pod, namespace, CASE GROUPING(pod) WHEN 0 THEN pod ELSE type END AS name,
+        count(*) FILTER (WHERE alive) AS held, count(*) FILTER (WHERE NOT alive) AS expired,
+        count(*) FILTER (WHERE alive IS NULL) AS waiting,
+        sum(held_for) FILTER (WHERE alive) AS held_for, max(held_for) FILTER (WHERE alive) AS longest
+    FROM (
+        SELECT l.namespace, CASE WHEN strpos(l.key, ':') > 0 THEN split_part(l.key, ':', 1) ELSE '' END AS type,
+            s.pod, s.expires_at > now AS alive, greatest(now - l.acquired_at, interval '0') AS held_for
+        FROM moment CROSS JOIN locksidecar.locks l JOIN locksidecar.leases s ON s.id = l.lease_id
+        UNION ALL
+        SELECT w.namespace, CASE WHEN strpos(w.key, ':') > 0 THEN split_part(w.key, ':', 1) ELSE '' END,
+            NULL, NULL, NULL
+        FROM locksidecar.waiters w WHERE w.outcome IS NULL
+    ) a
+    GROUP BY GROUPING SETS ((namespace, type), (namespace, pod))
+), ordered AS (
+    SELECT *, row_number() OVER (PARTITION BY by_pod ORDER BY held DESC, waiting + expired DESC, namespace, name) AS place
+    FROM counted
+    WHERE NOT by_pod OR name IS NOT NULL -- waiters have no pod
+)
+SELECT by_pod, CASE WHEN place <= $1::bigint THEN namespace ELSE '' END AS its_namespace,
+    CASE WHEN place <= $1 THEN name ELSE $2 END AS its_name,
+    sum(held)::bigint, sum(expired)::bigint, sum(waiting)::bigint,
+    coalesce(sum(held_for) / nullif(sum(held), 0), interval '0'), coalesce(max(longest), interval '0')
+FROM ordered
+GROUP BY by_pod, least(place, $1 + 1), its_namespace, its_name
+ORDER BY by_pod, least(place, $1 + 1)
+
+-- name: elect
+-- Makes an instance the one that reads stats for all, or hears who is: see the function.
+-- $1 instance, $2 term (0: it gives the office up)
+SELECT elected, lasts FROM locksidecar.elect($1, $2)
