@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/locksidecar/locksidecar/internal/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
