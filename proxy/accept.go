@@ -36,9 +36,9 @@ func (s *Server) accept(ln net.Listener, k kind) {
 				continue
 			}
 			c := newConn(s, nc, k)
-			s.ends.add(c)
+			s.disconnects.add(c)
 			if !s.admit(c) {
-				s.ends.remove(c)
+				s.disconnects.remove(c)
 				_ = nc.Close()
 				continue
 			}
@@ -48,11 +48,11 @@ func (s *Server) accept(ln net.Listener, k kind) {
 }
 
 // admit counts a connection in. One that must not be served is admitted as well,
-// if there are not too many of those, to hear why.
+// if there are not too many of those, to answer why.
 func (s *Server) admit(c *conn) bool {
 	admitted, refusal := s.countIn(c)
 	if refusal != nil {
-		s.log.Warn("connection refused", "reason", refusal.detail, "uid", c.peer.uid, "pid", c.peer.pid, "told", admitted)
+		s.log.Warn("connection refused", "reason", refusal.detail, "uid", c.peer.uid, "pid", c.peer.pid, "answered", admitted)
 	}
 	return admitted
 }
@@ -112,7 +112,7 @@ func (s *Server) allowed(p peer) bool {
 
 // forget counts a connection out.
 func (s *Server) forget(c *conn) {
-	s.ends.remove(c)
+	s.disconnects.remove(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)

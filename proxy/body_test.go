@@ -119,7 +119,7 @@ func TestBodies(t *testing.T) {
 	c.do("GET", "/v1/locks/a", `{}`).want(t, 200, "")
 }
 
-func TestBodiesThatAreRight(t *testing.T) {
+func TestValidBodies(t *testing.T) {
 	f := start(t)
 	c := f.dial()
 	for i, tt := range []struct {

@@ -100,7 +100,7 @@ func TestTTLLock(t *testing.T) {
 	c.do("DELETE", "/v1/locks/cron?token=1", "").want(t, 200, "")
 }
 
-func TestNeedsAConnectionThatStays(t *testing.T) {
+func TestSessionLockNeedsPersistentConnection(t *testing.T) {
 	f := start(t)
 	for _, request := range []string{
 		"PUT /v1/locks/a HTTP/1.0\r\n\r\n",
@@ -121,7 +121,7 @@ func TestNeedsAConnectionThatStays(t *testing.T) {
 	c.wantEnd()
 }
 
-func TestErrorsOfTheLockManager(t *testing.T) {
+func TestErrorsFromLease(t *testing.T) {
 	lock := store.Lock{Key: "k", Held: true, QueueLength: 3, Holder: store.Holder{Pod: "p"}}
 	for _, tt := range []struct {
 		err     error
@@ -241,7 +241,7 @@ func TestJoinedSession(t *testing.T) {
 
 	a = c.do("DELETE", "/v1/sessions/"+id, "")
 	a.want(t, 200, "")
-	if reason := hear(t, f.locks.ended, "the session's end"); reason != lease.EndDeleted {
+	if reason := receive(t, f.locks.ended, "the session's end"); reason != lease.EndDeleted {
 		t.Error(reason)
 	}
 	if name, _ := e.next(); name != "" {
@@ -318,7 +318,7 @@ func TestPanicEndsTheConnectionOnly(t *testing.T) {
 	}
 	c.do("GET", "/v1/locks/mine", "").want(t, 500, "internal")
 	c.wantEnd()
-	hear(t, f.locks.ended, "the session's end")
+	receive(t, f.locks.ended, "the session's end")
 	other.do("DELETE", "/v1/locks/other?token=1", "").want(t, 200, "")
 	if !strings.Contains(f.log.text(), "a bug") {
 		t.Error("the panic is not logged")

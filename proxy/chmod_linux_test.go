@@ -9,7 +9,7 @@ import (
 
 // On kernels that know no call for it the mode is set all the same, and of the socket alone:
 // a folder with a default ACL has a socket whose mode the umask did not make.
-func TestTheModeIsSetOnOldKernels(t *testing.T) {
+func TestModeOnOldKernels(t *testing.T) {
 	dir := t.TempDir()
 	victim, link, socket := filepath.Join(dir, "victim"), filepath.Join(dir, "link"), filepath.Join(dir, "socket")
 	if err := os.WriteFile(victim, nil, 0o600); err != nil {

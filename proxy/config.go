@@ -36,7 +36,7 @@ type Config struct {
 	AllowedUIDs []uint32
 	// TCPAddr is a loopback address to serve as well; empty: none.
 	TCPAddr string
-	// AdminAddr is an address to serve health and figures on; empty: none.
+	// AdminAddr is an address to serve health and metrics on; empty: none.
 	AdminAddr string
 
 	// TTL is the default of package lease, which a bind:ttl lock without a TTL has;
@@ -58,13 +58,13 @@ type Config struct {
 	// Tracer makes spans, Metrics counts; nil: nobody does.
 	Tracer  *tracing.Tracer
 	Metrics *metrics.Calls
-	// Figures answers GET /metrics; nil: there is nothing at that path.
-	Figures fasthttp.RequestHandler
+	// MetricsHandler answers GET /metrics; nil: there is nothing at that path.
+	MetricsHandler fasthttp.RequestHandler
 
 	// Timeouts are for tests; zero values mean the constants of this package.
 	Timeouts Timeouts
 
-	teller func() (teller, error) // instead of newTeller, in tests
+	newNotifier func() (notifier, error) // instead of newNotifier, in tests
 }
 
 // Timeouts are the times that this package waits for something.
@@ -138,8 +138,8 @@ func (c Config) withDefaults() Config {
 	or(&c.Timeouts.Linger, defaultLinger)
 	or(&c.Timeouts.Stats, defaultStats)
 	or(&c.Timeouts.Stop, defaultStopTimeout)
-	if c.teller == nil {
-		c.teller = newTeller
+	if c.newNotifier == nil {
+		c.newNotifier = newNotifier
 	}
 	return c
 }

@@ -21,7 +21,7 @@ type conn struct {
 	srv    *Server
 	kind   kind
 	raw    syscall.RawConn // nil if there is none: then it is not watched
-	number int32           // by which the server's ends know it
+	number int32           // by which the server's disconnects know it
 	peer   peer
 	born   time.Time
 	// refusal, if not nil, is the answer to every call.
@@ -52,9 +52,9 @@ type conn struct {
 	mute        bool // writes go nowhere
 	timedOut    bool // the last read came to its deadline
 	linger      bool // there may be a request that was not read to its end
-	long        bool // one of the places for long answers is taken
-	attempt     attempt
-	pending     []undelivered
+	longAnswer  bool // one of the places for long answers is taken
+	directWrite directWrite
+	undelivered []undelivered
 }
 
 // peer is who is at the other end of a Unix socket.
@@ -76,7 +76,7 @@ const (
 func newConn(s *Server, nc net.Conn, k kind) *conn {
 	c := &conn{Conn: nc, srv: s, kind: k, born: time.Now(), inHead: true, unbegun: true}
 	c.wanted = c.born.Add(s.cfg.Timeouts.First)
-	c.attempt.try = c.attempt.run
+	c.directWrite.fn = c.directWrite.run
 	c.watch.c, c.call.c, c.call.srv = c, c, s
 	if sc, ok := nc.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
@@ -100,7 +100,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	if c.srv.stopping.Load() {
 		return 0, io.EOF
 	}
-	c.answered()
+	c.releaseLongAnswer()
 	c.forgetAnswer()
 	c.asked = !c.onlyBlank(p)
 	switch {
@@ -117,7 +117,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if c.noteBlank(p[:n]) {
 		c.asked = true
-		c.confirm()
+		c.acknowledge()
 	}
 	if err != nil {
 		c.timedOut = errors.Is(err, os.ErrDeadlineExceeded)
@@ -146,7 +146,7 @@ func (c *conn) noteBlank(b []byte) (more bool) {
 }
 
 // SetReadDeadline is called by fasthttp when the head of a request is complete: see
-// tellHeadRead. The body has what is left of the request's time.
+// noteHeadRead. The body has what is left of the request's time.
 func (c *conn) SetReadDeadline(time.Time) error {
 	c.inHead = false
 	return nil
@@ -202,8 +202,8 @@ func (c *conn) Close() error {
 		return nil
 	}
 	c.closed = true
-	c.answered()
-	c.discard()
+	c.releaseLongAnswer()
+	c.handBackUnwritten()
 	c.drop()
 	if c.linger {
 		c.lingerOn()
@@ -229,10 +229,10 @@ func (c *conn) lingerOn() {
 }
 
 // cut closes the connection from outside: whoever serves it finds out. (What this process
-// closes the server's ends do not hear of.)
+// closes the server's disconnects do not report.)
 func (c *conn) cut() {
 	_ = c.Conn.Close()
-	c.watch.hangUp()
+	c.watch.peerClosed()
 }
 
 // leave asks the connection to go, from outside: at once if it is idle, else

@@ -13,7 +13,7 @@ import (
 
 // A request has its time from when a part of it is there until it is complete, however
 // many pieces it comes in; and what was sent ahead of it takes nothing of that.
-func TestTheTimeOfARequest(t *testing.T) {
+func TestRequestTimeout(t *testing.T) {
 	const limit = time.Second
 	for name, c := range map[string]struct {
 		// sends are what the client sends, one after each three fifths of the limit. Behind a "!" the next
@@ -73,7 +73,7 @@ func TestTheTimeOfARequest(t *testing.T) {
 
 // A connection that is opened ahead has a minute for its first word; then the request has
 // its own time. Who is refused has no more than that.
-func TestTheTimeOfAFreshConnection(t *testing.T) {
+func TestFirstRequestTimeout(t *testing.T) {
 	for name, c := range map[string]struct {
 		sends   map[time.Duration]string // what comes when
 		refused bool

@@ -25,23 +25,23 @@ type undelivered struct {
 	last    bool // no other answer comes after it
 }
 
-// owe remembers a grant until its answer is delivered.
-func (c *conn) owe(s Session, g lease.Grant, traceparent string) {
-	c.pending = append(c.pending, undelivered{session: s, grant: g, traceparent: traceparent, last: true})
+// trackDelivery remembers a grant until its answer is delivered.
+func (c *conn) trackDelivery(s Session, g lease.Grant, traceparent string) {
+	c.undelivered = append(c.undelivered, undelivered{session: s, grant: g, traceparent: traceparent, last: true})
 }
 
-// follow notes that another answer comes after those that are owed.
-func (c *conn) follow() {
-	for i := range c.pending {
-		c.pending[i].last = false
+// answerFollows notes that another answer comes after those that are owed.
+func (c *conn) answerFollows() {
+	for i := range c.undelivered {
+		c.undelivered[i].last = false
 	}
 }
 
 // noteWritten notes which answers are on their way, after p was written. fasthttp
 // writes when its buffer is full, so that p may end within the last answer.
 func (c *conn) noteWritten(p []byte) {
-	for i := range c.pending {
-		u := &c.pending[i]
+	for i := range c.undelivered {
+		u := &c.undelivered[i]
 		u.written = u.written || !u.last || overlap(p, c.call.sent)
 	}
 }
@@ -49,7 +49,7 @@ func (c *conn) noteWritten(p []byte) {
 // forgetAnswer lets go of the last answer, which may be long, when it is not
 // needed any more to tell whether it is written.
 func (c *conn) forgetAnswer() {
-	if !slices.ContainsFunc(c.pending, func(u undelivered) bool { return !u.written }) {
+	if !slices.ContainsFunc(c.undelivered, func(u undelivered) bool { return !u.written }) {
 		c.call.sent = nil
 	}
 }
@@ -60,14 +60,14 @@ func overlap(p, answer []byte) bool {
 	return bytes.HasSuffix(p, answer) || bytes.HasSuffix(answer, p)
 }
 
-// confirm forgets the grants whose answers were written: the client goes on.
-func (c *conn) confirm() {
-	c.pending = slices.DeleteFunc(c.pending, func(u undelivered) bool { return u.written })
+// acknowledge forgets the grants whose answers were written: the client goes on.
+func (c *conn) acknowledge() {
+	c.undelivered = slices.DeleteFunc(c.undelivered, func(u undelivered) bool { return u.written })
 }
 
-// discard gives back the grants whose answers were not written.
-func (c *conn) discard() {
-	c.giveBack(func(u undelivered) bool { return !u.written })
+// handBackUnwritten hands back the grants whose answers were not written.
+func (c *conn) handBackUnwritten() {
+	c.handBack(func(u undelivered) bool { return !u.written })
 }
 
 // noteReset hears of an error of reading: the peer may have closed with bytes
@@ -75,16 +75,16 @@ func (c *conn) discard() {
 // TCP a reset proves nothing, as any peer may send one after it has read all.
 func (c *conn) noteReset(err error) {
 	if c.kind == kindUnix && errors.Is(err, unix.ECONNRESET) {
-		c.giveBack(func(u undelivered) bool { return u.last })
+		c.handBack(func(u undelivered) bool { return u.last })
 	}
 }
 
-func (c *conn) giveBack(which func(undelivered) bool) {
-	c.pending = slices.DeleteFunc(c.pending, func(u undelivered) bool {
+func (c *conn) handBack(which func(undelivered) bool) {
+	c.undelivered = slices.DeleteFunc(c.undelivered, func(u undelivered) bool {
 		if !which(u) {
 			return false
 		}
-		c.srv.logFor(u.traceparent).Info("grant given back: its answer could not be delivered",
+		c.srv.logFor(u.traceparent).Info("grant handed back: its answer could not be delivered",
 			"key", u.grant.Key, "token", u.grant.Token)
 		c.srv.locks.Discard(u.session, u.grant)
 		return true
@@ -99,7 +99,7 @@ const settlePause = time.Millisecond
 // the close hides it, and so do we when we close first.
 func (c *conn) settle() {
 	if c.kind != kindUnix || c.raw == nil ||
-		!slices.ContainsFunc(c.pending, func(u undelivered) bool { return u.last }) {
+		!slices.ContainsFunc(c.undelivered, func(u undelivered) bool { return u.last }) {
 		return
 	}
 	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
@@ -121,7 +121,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	if c.mute {
 		return len(p), nil
 	}
-	n, err := c.attempt.write(c.raw, p)
+	n, err := c.directWrite.write(c.raw, p)
 	if err == nil && n < len(p) {
 		var more int
 		more, err = c.writeOn(p[n:])
@@ -131,7 +131,7 @@ func (c *conn) Write(p []byte) (int, error) {
 		c.noteWritten(p[:n])
 	}
 	if err != nil {
-		c.discard()
+		c.handBackUnwritten()
 	}
 	return n, err
 }
@@ -146,22 +146,22 @@ func (c *conn) writeOn(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// attempt is a write that does not wait. There is one for each connection: a
+// directWrite is a write that does not wait. There is one for each connection: a
 // closure for each answer would have to be allocated.
-type attempt struct {
+type directWrite struct {
 	p   []byte
 	n   int
 	err error
-	try func(fd uintptr) bool // run
+	fn  func(fd uintptr) bool // run
 }
 
 // write writes what the socket takes at once.
-func (a *attempt) write(raw syscall.RawConn, p []byte) (int, error) {
+func (a *directWrite) write(raw syscall.RawConn, p []byte) (int, error) {
 	if raw == nil {
 		return 0, nil
 	}
 	a.p, a.n, a.err = p, 0, nil
-	err := raw.Write(a.try)
+	err := raw.Write(a.fn)
 	a.p = nil
 	if err == nil {
 		err = a.err
@@ -170,7 +170,7 @@ func (a *attempt) write(raw syscall.RawConn, p []byte) (int, error) {
 }
 
 // run is called by the runtime, and returns true: it never waits.
-func (a *attempt) run(fd uintptr) bool {
+func (a *directWrite) run(fd uintptr) bool {
 	for {
 		n, err := syscall.Write(int(fd), a.p)
 		switch {
@@ -187,21 +187,21 @@ func (a *attempt) run(fd uintptr) bool {
 	}
 }
 
-// takePlace takes one of the places for long answers, which stand in memory until
-// they are read. answered gives it back.
-func (c *conn) takePlace() bool {
-	if c.srv.long.Add(1) > maxLong {
-		c.srv.long.Add(-1)
+// reserveLongAnswer takes one of the places for long answers, which stand in memory until
+// they are read. releaseLongAnswer frees it.
+func (c *conn) reserveLongAnswer() bool {
+	if c.srv.longAnswers.Add(1) > maxLong {
+		c.srv.longAnswers.Add(-1)
 		return false
 	}
-	c.long = true
+	c.longAnswer = true
 	return true
 }
 
-// answered is called when the last answer is written, or never will be.
-func (c *conn) answered() {
-	if c.long {
-		c.long = false
-		c.srv.long.Add(-1)
+// releaseLongAnswer is called when the last answer is written, or never will be.
+func (c *conn) releaseLongAnswer() {
+	if c.longAnswer {
+		c.longAnswer = false
+		c.srv.longAnswers.Add(-1)
 	}
 }

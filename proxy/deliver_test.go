@@ -25,7 +25,7 @@ const ttlBody = `{"bind":"ttl"}`
 func ttlRequest(key string) string { return requestText("PUT", "/v1/locks/"+key, ttlBody) }
 
 // gone waits until the server has closed all connections.
-func (f *fixture) gone() {
+func (f *fixture) allClosed() {
 	f.t.Helper()
 	eventually(f.t, "the connections are gone", func() bool { return len(f.openConns()) == 0 })
 }
@@ -54,7 +54,7 @@ var quietLeaves = map[string]struct {
 	}},
 }
 
-func TestUndeliveredGrantsOfThoseWhoLeaveQuietly(t *testing.T) {
+func TestUndeliveredGrantAfterQuietClose(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells")
 	}
@@ -67,15 +67,15 @@ func TestUndeliveredGrantsOfThoseWhoLeaveQuietly(t *testing.T) {
 				c.do("PUT", "/v1/locks/own", "").want(t, 200, "")
 				c.send(way.request)
 				waitReadable(t, c)
-				way.leave(c, func() { hear(t, f.locks.ended, "the session's end") })
+				way.leave(c, func() { receive(t, f.locks.ended, "the session's end") })
 				if read {
 					c.read().want(t, 200, "")
 				}
 				_ = c.Close()
-				f.gone()
+				f.allClosed()
 				if read {
-					silent(t, f.locks.discarded, "grant given back")
-				} else if g := hear(t, f.locks.discarded, "the grant given back"); g.Key != "a" {
+					silent(t, f.locks.discarded, "grant handed back")
+				} else if g := receive(t, f.locks.discarded, "the grant handed back"); g.Key != "a" {
 					t.Error(g)
 				}
 			})
@@ -84,19 +84,19 @@ func TestUndeliveredGrantsOfThoseWhoLeaveQuietly(t *testing.T) {
 }
 
 // Nobody waits for a reader for ever, and then the grant stays.
-func TestLateReadersKeepTheirGrants(t *testing.T) {
+func TestLateReaderKeepsGrant(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.Linger = 20 * time.Millisecond })
 	c := f.dial()
 	c.request("PUT", "/v1/locks/a", ttlBody, "Connection: close")
 	waitReadable(t, c)
-	f.gone()
+	f.allClosed()
 	c.read().want(t, 200, "")
 	c.wantEnd()
-	silent(t, f.locks.discarded, "grant given back")
+	silent(t, f.locks.discarded, "grant handed back")
 }
 
 // A reset says that something was unread: the last answer, not those before it.
-func TestResetTakesBackTheLastAnswerOnly(t *testing.T) {
+func TestResetHandsBackOnlyLastAnswer(t *testing.T) {
 	f := start(t)
 	c := f.dial()
 	c.send(ttlRequest("a") + ttlRequest("b"))
@@ -106,11 +106,11 @@ func TestResetTakesBackTheLastAnswerOnly(t *testing.T) {
 	}
 	waitReadable(t, c)
 	_ = c.Close()
-	f.gone()
-	if g := hear(t, f.locks.discarded, "the grant given back"); g.Key != "b" {
+	f.allClosed()
+	if g := receive(t, f.locks.discarded, "the grant handed back"); g.Key != "b" {
 		t.Error(g)
 	}
-	silent(t, f.locks.discarded, "grant given back")
+	silent(t, f.locks.discarded, "grant handed back")
 
 	for i, other := range []string{ // nor any when another answer came after it
 		requestText("GET", "/v1", ""), "BAD\r\n\r\n",
@@ -123,8 +123,8 @@ func TestResetTakesBackTheLastAnswerOnly(t *testing.T) {
 		}
 		waitReadable(t, c)
 		_ = c.Close()
-		f.gone()
-		silent(t, f.locks.discarded, "grant given back after "+other)
+		f.allClosed()
+		silent(t, f.locks.discarded, "grant handed back after "+other)
 	}
 }
 
@@ -135,13 +135,13 @@ func TestResetOverTCPProvesNothing(t *testing.T) {
 	c.do("PUT", "/v1/locks/a", ttlBody).want(t, 200, "")
 	_ = c.Conn.(*net.TCPConn).SetLinger(0)
 	_ = c.Close()
-	f.gone()
-	silent(t, f.locks.discarded, "grant given back")
+	f.allClosed()
+	silent(t, f.locks.discarded, "grant handed back")
 }
 
 // fasthttp writes when its buffer is full, in the middle of an answer: that one
 // was not delivered.
-func TestHalfAnAnswerIsNotDelivered(t *testing.T) {
+func TestPartialAnswerIsUndelivered(t *testing.T) {
 	f := start(t)
 	f.locks.held["taken"] = &fakeLock{token: 1000}
 	var pipeline strings.Builder
@@ -152,7 +152,7 @@ func TestHalfAnAnswerIsNotDelivered(t *testing.T) {
 	pipeline.WriteString(requestText("PUT", "/v1/locks/taken", `{"wait_ms":-1}`))
 	c := f.dial()
 	c.send(pipeline.String())
-	hear(t, f.locks.waiting, "the wait") // what fasthttp will write is written
+	receive(t, f.locks.waiting, "the wait") // what fasthttp will write is written
 	r := bufio.NewReader(bytes.NewReader(drain(t, c)))
 	complete := 0
 	for {
@@ -165,13 +165,13 @@ func TestHalfAnAnswerIsNotDelivered(t *testing.T) {
 		t.Fatalf("%d answers have come: not what is to be tested", complete)
 	}
 	_ = c.Close()
-	f.gone()
+	f.allClosed()
 	for i := complete; i < n; i++ {
-		if g := hear(t, f.locks.discarded, "the grant given back"); g.Key != fmt.Sprintf("k%d", i) {
-			t.Errorf("%s is given back after %d complete answers", g.Key, complete)
+		if g := receive(t, f.locks.discarded, "the grant handed back"); g.Key != fmt.Sprintf("k%d", i) {
+			t.Errorf("%s is handed back after %d complete answers", g.Key, complete)
 		}
 	}
-	silent(t, f.locks.discarded, "grant given back")
+	silent(t, f.locks.discarded, "grant handed back")
 }
 
 // drain reads what stands in a client's socket.
@@ -197,7 +197,7 @@ func drain(t *testing.T, c *client) (all []byte) {
 }
 
 // Who has gone is not told that it has a lock.
-func TestNoGrantForThoseWhoHaveGone(t *testing.T) {
+func TestGrantIsHandedBackWhenCallerLeft(t *testing.T) {
 	f := start(t)
 	granted := make(chan struct{})
 	f.locks.hook = func(op, _ string) error {
@@ -208,9 +208,9 @@ func TestNoGrantForThoseWhoHaveGone(t *testing.T) {
 	}
 	c := f.dial()
 	c.request("PUT", "/v1/locks/a", "")
-	eventually(t, "the watch looks", f.looking)
+	eventually(t, "a call waits", f.callWaits)
 	_ = c.Conn.(*net.UnixConn).CloseWrite()
-	hear(t, f.locks.ended, "the session's end")
+	receive(t, f.locks.ended, "the session's end")
 	close(granted)
 	c.read().want(t, 410, "session_ended")
 	c.wantEnd()
@@ -232,33 +232,33 @@ func TestDisconnectDuringAWrite(t *testing.T) {
 			c := f.dial()
 			c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
 			c.request("GET", "/v1/locks", "")
-			eventually(t, "the watch looks", f.looking)
+			eventually(t, "a call waits", f.callWaits)
 			silent(t, f.locks.ended, "end of a session")
 			leave(c)
-			hear(t, f.locks.ended, "the session's end")
+			receive(t, f.locks.ended, "the session's end")
 		})
 	}
 }
 
 // Nobody waits for ever for a reader that does not read.
-func TestAnswersThatAreNotRead(t *testing.T) {
+func TestUnreadAnswersTimeOut(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = 20 * time.Millisecond })
 	f.fill()
 	c := f.dial()
 	c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
 	c.request("GET", "/v1/locks", "")
-	hear(t, f.locks.ended, "the session's end")
-	f.gone()
-	if n := f.long.Load(); n != 0 {
+	receive(t, f.locks.ended, "the session's end")
+	f.allClosed()
+	if n := f.longAnswers.Load(); n != 0 {
 		t.Errorf("%d places for long answers are taken", n)
 	}
 }
 
 // noneLong waits until all places for long answers are free: who has read one may be ahead of
 // the server, which gives its place back when it has seen that.
-func (f *fixture) noneLong() {
+func (f *fixture) longAnswersDone() {
 	f.t.Helper()
-	eventually(f.t, "the places for long answers are free", func() bool { return f.long.Load() == 0 })
+	eventually(f.t, "the places for long answers are free", func() bool { return f.longAnswers.Load() == 0 })
 }
 
 // After an answer that had to wait, the connection is as good as before.
@@ -269,11 +269,11 @@ func TestConnectionAfterASlowAnswer(t *testing.T) {
 	c := f.dial()
 	for range 2 {
 		c.request("GET", "/v1/locks", "")
-		eventually(t, "the watch looks", f.looking)
+		eventually(t, "a call waits", f.callWaits)
 		c.request("GET", "/v1", "") // sent ahead
 		c.read().want(t, 200, "")
 		c.read().want(t, 200, "")
-		eventually(t, "the watch has ended", func() bool { return !f.looking() })
+		eventually(t, "the watch has ended", func() bool { return !f.callWaits() })
 	}
 	time.Sleep(f.cfg.Timeouts.StreamWrite)
 	c.do("GET", "/v1", "").want(t, 200, "")
@@ -289,13 +289,13 @@ func TestTooManyLongAnswers(t *testing.T) {
 		c.request("GET", "/v1/locks", "")
 		unread = append(unread, c)
 	}
-	eventually(t, "all places are taken", func() bool { return f.long.Load() == maxLong })
+	eventually(t, "all places are taken", func() bool { return f.longAnswers.Load() == maxLong })
 	c := f.dial()
 	c.do("GET", "/v1/locks", "").want(t, 429, "limit")
 	c.do("GET", "/v1/locks/fill1", "").want(t, 200, "")
 	unread[0].read().want(t, 200, "")
 	_ = unread[1].Close()
-	eventually(t, "two places are free", func() bool { return f.long.Load() == maxLong-2 })
+	eventually(t, "two places are free", func() bool { return f.longAnswers.Load() == maxLong-2 })
 	c.do("GET", "/v1/locks", "").want(t, 200, "")
 }
 

@@ -30,17 +30,17 @@ var states = map[string]func(f *fixture, c *client){
 	},
 	"waiting": func(f *fixture, c *client) {
 		c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`)
-		hear(c.t, f.locks.waiting, "the wait")
+		receive(c.t, f.locks.waiting, "the wait")
 	},
 	"waiting, bytes sent ahead": func(f *fixture, c *client) {
 		c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`)
-		hear(c.t, f.locks.waiting, "the wait")
+		receive(c.t, f.locks.waiting, "the wait")
 		c.request("GET", "/v1", "") // stands before the close in the socket
 	},
 	"waiting for another session": func(f *fixture, c *client) {
 		_, id := f.explicit()
 		c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`, "Lock-Session: "+id)
-		hear(c.t, f.locks.waiting, "the wait")
+		receive(c.t, f.locks.waiting, "the wait")
 	},
 	"event stream": func(_ *fixture, c *client) {
 		c.request("POST", "/v1/sessions", "")
@@ -70,11 +70,11 @@ func TestDisconnect(t *testing.T) {
 				enter(f, c)
 				silent(t, f.locks.ended, "end of a session")
 				leave(c)
-				if reason := hear(t, f.locks.ended, "the session's end"); reason != lease.EndDropped {
+				if reason := receive(t, f.locks.ended, "the session's end"); reason != lease.EndDropped {
 					t.Error(reason)
 				}
 				if strings.HasPrefix(state, "waiting") {
-					hearEither(t, f)
+					awaitEndOfCall(t, f)
 				}
 				if a := f.dial().do("GET", "/v1/locks/mine", ""); a.json["state"] != "free" {
 					t.Error(a.text)
@@ -91,7 +91,7 @@ func TestDisconnect(t *testing.T) {
 
 // hearEither hears that a wait is over: because the call was abandoned or, what
 // may come first, its session ended (then its connection closes).
-func hearEither(t *testing.T, f *fixture) {
+func awaitEndOfCall(t *testing.T, f *fixture) {
 	t.Helper()
 	eventually(t, "the wait is over", func() bool {
 		f.mu.Lock()
@@ -113,9 +113,9 @@ func TestDisconnectOfAJoinedCall(t *testing.T) {
 	c := f.dial()
 	c.do("PUT", "/v1/locks/a", "", "Lock-Session: "+id).want(t, 200, "")
 	c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`, "Lock-Session: "+id)
-	hear(t, f.locks.waiting, "the wait")
+	receive(t, f.locks.waiting, "the wait")
 	_ = c.Close()
-	hear(t, f.locks.abandoned, "the end of the wait")
+	receive(t, f.locks.abandoned, "the end of the wait")
 	silent(t, f.locks.ended, "end of a session")
 	if a := f.dial().do("GET", "/v1/locks/a", "", "Lock-Session: "+id); a.json["mine"] != true {
 		t.Error(a.text)
@@ -129,7 +129,7 @@ func TestSessionEndsUnderAWait(t *testing.T) {
 	_, id := f.explicit()
 	c := f.dial()
 	c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`, "Lock-Session: "+id)
-	hear(t, f.locks.waiting, "the wait")
+	receive(t, f.locks.waiting, "the wait")
 	f.dial().do("DELETE", "/v1/sessions/"+id, "").want(t, 200, "")
 	c.read().want(t, 410, "session_ended")
 	c.do("GET", "/v1", "").want(t, 200, "")
@@ -146,7 +146,7 @@ func TestConnectionAfterAWatchedCall(t *testing.T) {
 		f.locks.mu.Unlock()
 		f.wait(c, parts)
 		c.request("GET", "/healthz", "") // sent ahead
-		eventually(t, "the watch looks", func() bool { return f.looking() })
+		eventually(t, "a call waits", func() bool { return f.callWaits() })
 		f.locks.Discard(nil, lease.Grant{Key: "k", Token: 1000})
 		<-f.locks.discarded
 		a := c.read()
@@ -154,7 +154,7 @@ func TestConnectionAfterAWatchedCall(t *testing.T) {
 		c.read().want(t, 200, "")
 		c.do("DELETE", "/v1/locks/k?token="+tokenOf(a), "").want(t, 200, "")
 	}
-	silent(t, f.locks.discarded, "grant given back")
+	silent(t, f.locks.discarded, "grant handed back")
 }
 
 // wait lets a client wait for the key k. If the request comes in two parts, the
@@ -168,7 +168,7 @@ func (f *fixture) wait(c *client, parts int) {
 		text = text[len(text)-5:]
 	}
 	c.send(text)
-	hear(f.t, f.locks.waiting, "the wait")
+	receive(f.t, f.locks.waiting, "the wait")
 }
 
 // The time in which a request must arrive does not end the watch of its call.
@@ -180,7 +180,7 @@ func TestWatchOutlivesTheRequestsDeadline(t *testing.T) {
 	f.wait(c, 2)
 	time.Sleep(f.cfg.Timeouts.Request * 5 / 4)
 	_ = c.Close()
-	hear(t, f.locks.abandoned, "the end of the wait")
+	receive(t, f.locks.abandoned, "the end of the wait")
 }
 
 func tokenOf(a answer) string {
@@ -189,13 +189,13 @@ func tokenOf(a answer) string {
 	return token
 }
 
-// looking tells whether a watch looks at a socket.
-func (f *fixture) looking() bool {
+// callWaits reports whether a call waits.
+func (f *fixture) callWaits() bool {
 	for _, c := range f.openConns() {
 		c.watch.mu.Lock()
-		looking := c.watch.waiting
+		waiting := c.watch.waiting
 		c.watch.mu.Unlock()
-		if looking {
+		if waiting {
 			return true
 		}
 	}
@@ -203,7 +203,7 @@ func (f *fixture) looking() bool {
 }
 
 // Idle connections that own locks live on, however long.
-func TestIdleConnectionsLiveOn(t *testing.T) {
+func TestIdleConnectionsStayOpen(t *testing.T) {
 	t.Parallel()
 	f := start(t, func(c *Config) { c.Timeouts.Request = unhurried })
 	c := f.dial()
@@ -213,7 +213,7 @@ func TestIdleConnectionsLiveOn(t *testing.T) {
 	c.do("DELETE", "/v1/locks/a?token=1", "").want(t, 200, "")
 }
 
-// A grant for others than the connection is given back when nobody hears of it.
+// A grant for others than the connection is handed back when nobody hears of it.
 func TestUndeliveredGrants(t *testing.T) {
 	t.Run("closed while waiting", func(t *testing.T) {
 		f := start(t)
@@ -226,18 +226,18 @@ func TestUndeliveredGrants(t *testing.T) {
 		}
 		c := f.dial()
 		c.request("PUT", "/v1/locks/a", `{"bind":"ttl"}`)
-		eventually(t, "the watch looks", f.looking)
+		eventually(t, "a call waits", f.callWaits)
 		_ = c.Close()
 		eventually(t, "the watch saw the close", func() bool {
 			for _, c := range f.openConns() {
-				if c.watch.gone.Load() {
+				if c.watch.callerLeft.Load() {
 					return true
 				}
 			}
 			return false
 		})
 		close(granted)
-		if g := hear(t, f.locks.discarded, "the grant given back"); g.Key != "a" {
+		if g := receive(t, f.locks.discarded, "the grant handed back"); g.Key != "a" {
 			t.Error(g)
 		}
 	})
@@ -253,10 +253,10 @@ func TestUndeliveredGrants(t *testing.T) {
 		}
 		c := f.dial()
 		c.request("PUT", "/v1/locks/a", `{"bind":"ttl"}`)
-		hear(t, asked, "the call")
+		receive(t, asked, "the call")
 		_ = c.Close()
 		close(granted)
-		hear(t, f.locks.discarded, "the grant given back")
+		receive(t, f.locks.discarded, "the grant handed back")
 	})
 	t.Run("closed with the answer unread", func(t *testing.T) {
 		f := start(t)
@@ -265,7 +265,7 @@ func TestUndeliveredGrants(t *testing.T) {
 		c.request("PUT", "/v1/locks/a", "", "Lock-Session: "+id)
 		waitReadable(t, c)
 		_ = c.Close()
-		hear(t, f.locks.discarded, "the grant given back")
+		receive(t, f.locks.discarded, "the grant handed back")
 		silent(t, f.locks.ended, "end of a session")
 	})
 	t.Run("not when it was read", func(t *testing.T) {
@@ -275,7 +275,7 @@ func TestUndeliveredGrants(t *testing.T) {
 		c.do("PUT", "/v1/locks/a", "", "Lock-Session: "+id).want(t, 200, "")
 		_ = c.Close()
 		eventually(t, "the connection is gone", func() bool { return len(f.openConns()) == 1 })
-		silent(t, f.locks.discarded, "grant given back")
+		silent(t, f.locks.discarded, "grant handed back")
 	})
 	t.Run("not when the client went on", func(t *testing.T) {
 		f := start(t)
@@ -285,7 +285,7 @@ func TestUndeliveredGrants(t *testing.T) {
 		waitReadable(t, c)
 		_ = c.Close() // the second answer is unread, the first was read
 		eventually(t, "the connection is gone", func() bool { return len(f.openConns()) == 0 })
-		silent(t, f.locks.discarded, "grant given back")
+		silent(t, f.locks.discarded, "grant handed back")
 	})
 }
 
@@ -330,7 +330,7 @@ func TestStop(t *testing.T) {
 	stream, _ := f.explicit()
 	f.locks.held["taken"] = &fakeLock{token: 1000}
 	waiting.request("PUT", "/v1/locks/taken", `{"wait_ms":-1,"bind":"ttl"}`)
-	hear(t, f.locks.waiting, "the wait")
+	receive(t, f.locks.waiting, "the wait")
 
 	stopped := make(chan struct{})
 	go func() { f.Stop(); close(stopped) }()
@@ -339,7 +339,7 @@ func TestStop(t *testing.T) {
 	}
 	idle.wantEnd()
 	for range 2 {
-		if reason := hear(t, f.locks.ended, "a session's end"); reason != lease.EndShutdown {
+		if reason := receive(t, f.locks.ended, "a session's end"); reason != lease.EndShutdown {
 			t.Error(reason)
 		}
 	}
@@ -352,7 +352,7 @@ func TestStop(t *testing.T) {
 		t.Error("the last answer does not say that the connection closes")
 	}
 	waiting.wantEnd()
-	hear(t, stopped, "the end of Stop")
+	receive(t, stopped, "the end of Stop")
 	f.Stop()
 	if _, err := net.Dial("unix", f.cfg.Socket); err == nil {
 		t.Error("still listening")
@@ -360,12 +360,12 @@ func TestStop(t *testing.T) {
 }
 
 // Stop does not wait for ever.
-func TestStopCutsWhatIsLate(t *testing.T) {
+func TestStopCutsLateCalls(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.Stop = 20 * time.Millisecond })
 	f.locks.held["taken"] = &fakeLock{token: 1000}
 	c := f.dial()
 	c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`)
-	hear(t, f.locks.waiting, "the wait")
+	receive(t, f.locks.waiting, "the wait")
 	f.Stop()
 	if _, err := io.ReadAll(c.r); err != nil {
 		t.Error(err)

@@ -23,7 +23,7 @@
 //     that waits costs no timer, goroutine or look at the socket. Elsewhere the sockets
 //     on which a call waits are looked at each 10 ms, and so they are where the kernel
 //     has not told of a close that the server tried at its start, as in some sandboxes:
-//     one line in the log says so. See watch.go, ends.go, looks.go.
+//     one line in the log says so. See watch.go, disconnects.go, polls.go.
 //   - While an event stream is open, of a session or a key: a goroutine peeks at the
 //     socket and sleeps in the runtime's poller, from the start.
 //   - While an answer waits for its reader: the watch, and a time limit.
@@ -87,7 +87,7 @@
 // who looks for the span costs nothing. Without a Tracer a call looks at one nil
 // pointer, and hands on the traceparent as the app sent it.
 //
-// GET /metrics shows what Config.Figures makes, GET /v1/stats what the whole database
+// GET /metrics shows what Config.MetricsHandler makes, GET /v1/stats what the whole database
 // holds. The latter is counted once at a time, and told for a second: see stats.go.
 //
 // A call or connection that this package refuses has one line in the log; what an app

@@ -13,7 +13,7 @@ import (
 // may have a result of some KiB.
 const maxKeyEvents = 1 << 10
 
-// subscription makes a key's event stream hear of the key.
+// subscription subscribes a key's event stream.
 type subscription struct {
 	srv *Server
 	key string
@@ -76,8 +76,8 @@ func (u *subscription) run(ctx context.Context, s Session) {
 			u.fail(internal())
 		}
 	}()
-	hear := func(e lease.Event) { u.st.push(keyEvent(e)) }
-	v, stop, err := u.srv.locks.Watch(ctx, s, u.key, hear)
+	notify := func(e lease.Event) { u.st.push(keyEvent(e)) }
+	v, stop, err := u.srv.locks.Watch(ctx, s, u.key, notify)
 	if err != nil {
 		u.fail(u.srv.problemFor(err, "watch", u.key, u.traceparent))
 		return
@@ -119,7 +119,7 @@ type problemEvent struct {
 }
 
 func (e problemEvent) appendTo(b []byte) []byte {
-	e.srv.counted(e.code) // it is told now: a status would be counted elsewhere
+	e.srv.countProblem(e.code) // it is told now: a status would be counted elsewhere
 	return closeEvent(e.append(openEvent(b, "problem")))
 }
 

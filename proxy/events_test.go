@@ -108,7 +108,7 @@ func TestStateComesFirst(t *testing.T) {
 	c := f.dial()
 	c.request("GET", "/v1/locks/a/events", "")
 	e := c.events() // the head does not wait for the store
-	hear(t, begun, "the watch")
+	receive(t, begun, "the watch")
 	for i := range 2 * eventsPerWrite {
 		f.locks.happen(lease.Event{Kind: store.EventReleased, Key: "a", Result: fmt.Append(nil, i)})
 	}
@@ -124,7 +124,7 @@ func TestStateComesFirst(t *testing.T) {
 	}
 }
 
-func TestKeyEventsThatAreRefused(t *testing.T) {
+func TestInvalidKeyEvents(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.Subscribe = time.Hour })
 	c := f.dial()
 	c.do("GET", "/v1/locks/a/events", `{"since":1}`).want(t, 400, "invalid_request")
@@ -164,7 +164,7 @@ func TestPanicInAWatch(t *testing.T) {
 }
 
 // A failure that comes after the head is told by an event, and the stream ends.
-func TestKeyEventsThatFailLate(t *testing.T) {
+func TestKeyEventsFailLate(t *testing.T) {
 	for code, err := range map[string]error{
 		"store_unavailable": &store.Error{Op: "Watch", Err: errors.New("away")},
 		"limit":             &lease.LimitError{What: "watches", Limit: 1},
@@ -200,12 +200,12 @@ func TestDisconnectOfAKeyStream(t *testing.T) {
 			c := f.dial()
 			c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
 			c.request("GET", "/v1/locks/a/events", "")
-			hear(t, f.locks.watching, "the watch")
+			receive(t, f.locks.watching, "the watch")
 			c.events().next()
 			silent(t, f.locks.unwatched, "end of a watch")
 			leave(c)
-			hear(t, f.locks.unwatched, "the end of the watch")
-			hear(t, f.locks.ended, "the session's end")
+			receive(t, f.locks.unwatched, "the end of the watch")
+			receive(t, f.locks.ended, "the session's end")
 			if strings.Contains(f.log.text(), "too slow") {
 				t.Error(f.log.text())
 			}
@@ -214,7 +214,7 @@ func TestDisconnectOfAKeyStream(t *testing.T) {
 }
 
 // A client that goes before the watch stands leaves nothing behind.
-func TestDisconnectBeforeTheWatchStands(t *testing.T) {
+func TestDisconnectBeforeSubscription(t *testing.T) {
 	for how, leave := range closes {
 		t.Run(how, func(t *testing.T) {
 			f := start(t, func(c *Config) { c.Timeouts.Subscribe = time.Millisecond })
@@ -242,7 +242,7 @@ func TestSlowReaderOfAKeyIsDropped(t *testing.T) {
 			t.Fatal(name)
 		}
 	}
-	hear(t, f.locks.unwatched, "the end of the watch")
+	receive(t, f.locks.unwatched, "the end of the watch")
 	silent(t, f.locks.unwatched, "end of the other watch")
 }
 
@@ -254,7 +254,7 @@ func TestKeyStreamQueueIsBounded(t *testing.T) {
 	for range 3 * maxKeyEvents {
 		f.locks.happen(event)
 	}
-	hear(t, f.locks.unwatched, "the end of the watch")
+	receive(t, f.locks.unwatched, "the end of the watch")
 }
 
 // When the sidecar stops, the streams of keys end properly, also those of which the
@@ -277,7 +277,7 @@ func TestStopEndsKeyStreams(t *testing.T) {
 		}
 		e.wantEnd()
 	}
-	hear(t, f.locks.unwatched, "the end of the watch")
+	receive(t, f.locks.unwatched, "the end of the watch")
 	if f.locks.watches() != 0 {
 		t.Error("it is still watched")
 	}

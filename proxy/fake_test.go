@@ -24,22 +24,22 @@ type fakeLocks struct {
 	// hook, if set, is called by each call before it does anything.
 	hook func(op, key string) error
 	// saw, if set, gets the context of each call. count, if set, is Stats.
-	saw   func(op string, ctx context.Context)
-	count func(ctx context.Context) (store.Stats, error)
+	onContext func(op string, ctx context.Context)
+	count     func(ctx context.Context) (store.Stats, error)
 	// waiting hears of each acquire that begins to wait, ended of each session's
-	// end, discarded of each grant given back, abandoned of each wait left.
-	waiting   chan string
-	ended     chan lease.EndReason
-	discarded chan lease.Grant
-	abandoned chan string
-	ready     atomic.Pointer[error]
-	last      lease.Request
-	released  lease.ReleaseRequest // the last
-	amended   lease.AmendRequest   // the last
-	skipping  map[*fakeSkip]bool
-	hears     map[*fakeWatch]bool
-	watching  chan string // hears of each watch that stands
-	unwatched chan string // and of each end of one
+	// end, discarded of each grant handed back, abandoned of each wait left.
+	waiting     chan string
+	ended       chan lease.EndReason
+	discarded   chan lease.Grant
+	abandoned   chan string
+	ready       atomic.Pointer[error]
+	last        lease.Request
+	released    lease.ReleaseRequest // the last
+	amended     lease.AmendRequest   // the last
+	skipping    map[*fakeSkip]bool
+	subscribers map[*fakeWatch]bool
+	watching    chan string // hears of each watch that stands
+	unwatched   chan string // and of each end of one
 }
 
 type fakeLock struct {
@@ -69,14 +69,14 @@ func newFake() *fakeLocks {
 		sessions: make(map[string]*fakeSession), held: make(map[string]*fakeLock), changed: make(chan struct{}),
 		waiting: make(chan string, 100), ended: make(chan lease.EndReason, 100),
 		discarded: make(chan lease.Grant, 1000), abandoned: make(chan string, 100),
-		skipping: make(map[*fakeSkip]bool), hears: make(map[*fakeWatch]bool),
+		skipping: make(map[*fakeSkip]bool), subscribers: make(map[*fakeWatch]bool),
 		watching: make(chan string, 100), unwatched: make(chan string, 100),
 	}
 }
 
 func (f *fakeLocks) call(ctx context.Context, op, key string) error {
-	if f.saw != nil {
-		f.saw(op, ctx)
+	if f.onContext != nil {
+		f.onContext(op, ctx)
 	}
 	if f.hook != nil {
 		_ = ctx.Done() // the hook may wait
@@ -167,7 +167,7 @@ func (f *fakeLocks) await(ctx context.Context, s *fakeSession, r lease.Request, 
 			return &lease.HeldError{Lock: seen, Cached: !r.NoCache}
 		}
 		if !told {
-			tell(f.waiting, key)
+			post(f.waiting, key)
 		}
 		select {
 		case <-changed:
@@ -176,7 +176,7 @@ func (f *fakeLocks) await(ctx context.Context, s *fakeSession, r lease.Request, 
 		case <-timeout:
 			return &lease.TimeoutError{Lock: seen, Position: 2, Waited: time.Since(began)}
 		case <-ctx.Done():
-			tell(f.abandoned, key)
+			post(f.abandoned, key)
 			return lease.ErrAbandoned
 		}
 	}
@@ -323,7 +323,7 @@ func (f *fakeLocks) Discard(_ Session, g lease.Grant) {
 		f.change()
 	}
 	f.mu.Unlock()
-	tell(f.discarded, g)
+	post(f.discarded, g)
 }
 
 func (f *fakeLocks) Ready() error {
@@ -368,12 +368,12 @@ func (s *fakeSession) End(reason lease.EndReason) <-chan struct{} {
 	if s.o.OnEnd != nil {
 		s.o.OnEnd(reason)
 	}
-	tell(s.f.ended, reason)
+	post(s.f.ended, reason)
 	return s.released
 }
 
 // tell tells those who listen, and does not wait for them.
-func tell[T any](ch chan<- T, v T) {
+func post[T any](ch chan<- T, v T) {
 	select {
 	case ch <- v:
 	default:

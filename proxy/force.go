@@ -20,7 +20,7 @@ func (k *call) breakLock(key string, token int64) *problem {
 	if p != nil {
 		return p
 	}
-	k.span.speaksFor(s)
+	k.span.setSession(s)
 	v, err := k.srv.locks.Get(k.c.watch.begin(true), s, key, true)
 	k.c.watch.end()
 	if err != nil {

@@ -153,10 +153,10 @@ func lowerHex(b []byte) bool {
 	return true
 }
 
-// fromHere refuses, on TCP, what a web page may have made a browser send: a Host
+// checkHostAndOrigin refuses, on TCP, what a web page may have made a browser send: a Host
 // that is not this machine (DNS rebinding), an Origin other than this server, and, as an
 // image or a script has no Origin, what the browser says comes from another site.
-func (k *call) fromHere() *problem {
+func (k *call) checkHostAndOrigin() *problem {
 	host := string(k.ctx.Request.Header.Host())
 	if k.authority != nil {
 		host = string(k.authority)

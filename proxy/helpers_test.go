@@ -226,8 +226,8 @@ func (a answer) detail(t testing.TB, parts ...string) {
 	}
 }
 
-// hear waits for what a channel tells.
-func hear[T any](t testing.TB, ch <-chan T, what string) T {
+// receive waits for the next value of a channel.
+func receive[T any](t testing.TB, ch <-chan T, what string) T {
 	t.Helper()
 	select {
 	case v := <-ch:

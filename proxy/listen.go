@@ -19,8 +19,8 @@ import (
 // zero behind it).
 const maxSocketPath = 107
 
-// knockTimeout limits the attempt to connect to a socket that is in the way.
-const knockTimeout = time.Second
+// probeTimeout limits the attempt to connect to a socket that is in the way.
+const probeTimeout = time.Second
 
 // socketFile is a listening Unix socket, and the right to its path.
 type socketFile struct {
@@ -46,18 +46,18 @@ func checkSocketPath(path string) error {
 // listens there. The socket is never more open than mode.
 func listenUnix(ctx context.Context, path string, mode fs.FileMode) (*socketFile, error) {
 	f := &socketFile{path: path}
-	if err := f.take(ctx, mode); err != nil {
+	if err := f.claim(ctx, mode); err != nil {
 		f.close(slog.New(slog.DiscardHandler))
 		return nil, fmt.Errorf("LOCKSIDECAR_SOCKET: %w", err)
 	}
 	return f, nil
 }
 
-func (f *socketFile) take(ctx context.Context, mode fs.FileMode) error {
-	if err := needFolder(filepath.Dir(f.path)); err != nil {
+func (f *socketFile) claim(ctx context.Context, mode fs.FileMode) error {
+	if err := ensureFolder(filepath.Dir(f.path)); err != nil {
 		return err
 	}
-	if err := f.takeLock(); err != nil {
+	if err := f.lockPath(); err != nil {
 		return err
 	}
 	if err := clearPath(ctx, f.path); err != nil {
@@ -77,8 +77,8 @@ func (f *socketFile) take(ctx context.Context, mode fs.FileMode) error {
 	return nil
 }
 
-// needFolder makes the folder if only its last part is missing.
-func needFolder(dir string) error {
+// ensureFolder makes the folder if only its last part is missing.
+func ensureFolder(dir string) error {
 	info, err := os.Stat(dir)
 	switch {
 	case err == nil && !info.IsDir():
@@ -93,8 +93,8 @@ func needFolder(dir string) error {
 	return err
 }
 
-// takeLock takes the lock that says whose path it is, until the process ends.
-func (f *socketFile) takeLock() error {
+// lockPath takes the lock that says whose path it is, until the process ends.
+func (f *socketFile) lockPath() error {
 	lock, err := os.OpenFile(f.path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("cannot open the lock file: %w", err)
@@ -123,7 +123,7 @@ func clearPath(ctx context.Context, path string) error {
 	if info.Mode().Type() != fs.ModeSocket {
 		return fmt.Errorf("%s exists and is not a socket; remove it or choose another path", path)
 	}
-	d := net.Dialer{Timeout: knockTimeout}
+	d := net.Dialer{Timeout: probeTimeout}
 	nc, err := d.DialContext(ctx, "unix", path)
 	switch {
 	case err == nil:

@@ -87,7 +87,7 @@ func TestSocketMode(t *testing.T) {
 }
 
 // Who can write in the folder can put a link in the socket's place, just after it was made.
-func TestTheModeIsSetOfTheSocketAlone(t *testing.T) {
+func TestModeIsSetOnlyOnSocket(t *testing.T) {
 	dir := t.TempDir()
 	victim, link, socket := filepath.Join(dir, "victim"), filepath.Join(dir, "link"), filepath.Join(dir, "socket")
 	if err := os.WriteFile(victim, nil, 0o600); err != nil {
@@ -298,7 +298,7 @@ func TestClaimed(t *testing.T) {
 }
 
 // Whoever reads "serving" wants an address that can be copied.
-func TestServingSaysAddresses(t *testing.T) {
+func TestStartLogsAddresses(t *testing.T) {
 	var said logs
 	f := start(t, func(c *Config) {
 		c.Logger, c.AdminAddr = slog.New(slog.NewJSONHandler(&said, nil)), "127.0.0.1:0"

@@ -36,7 +36,7 @@ func (k *call) acquireAll() *problem {
 	if p != nil {
 		return p
 	}
-	k.span.several(keys)
+	k.span.setKeys(keys)
 	s, outlives, p := k.acquirer(&r)
 	if p != nil {
 		return p
@@ -82,11 +82,11 @@ func (k *call) connectionSession() (Session, *problem) {
 
 // acquireFor makes the acquire of one key.
 func (k *call) acquireFor(s Session, r lease.Request, outlives bool) *problem {
-	k.span.acquires(&r, s, k.srv.cfg.TTL)
+	k.span.setAcquire(&r, s, k.srv.cfg.TTL)
 	g, err := k.srv.locks.Acquire(k.c.watch.begin(true), s, r)
 	gone := k.c.watch.end()
 	if skipped, ok := errors.AsType[*lease.SkippedError](err); ok {
-		k.span.result(metrics.Skipped)
+		k.span.setResult(metrics.Skipped)
 		k.answer(appendSkipped(k.buffer(), skipped))
 		return nil
 	}
@@ -102,7 +102,7 @@ func (k *call) acquireFor(s Session, r lease.Request, outlives bool) *problem {
 
 // acquireAllFor makes the acquire of several keys.
 func (k *call) acquireAllFor(s Session, keys []string, r lease.Request, outlives bool) *problem {
-	k.span.acquires(&r, s, k.srv.cfg.TTL)
+	k.span.setAcquire(&r, s, k.srv.cfg.TTL)
 	all, err := k.srv.locks.AcquireAll(k.c.watch.begin(true), s, keys, r)
 	gone := k.c.watch.end()
 	if err != nil {
@@ -115,7 +115,7 @@ func (k *call) acquireAllFor(s Session, keys []string, r lease.Request, outlives
 	return nil
 }
 
-// granted remembers what is to be given back if the answer does not come through,
+// granted remembers what is to be handed back if the answer does not come through,
 // or gives it back, if the client has gone already.
 func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool, traceparent string) *problem {
 	k.span.granted(all)
@@ -125,7 +125,7 @@ func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool, tracep
 		case gone:
 			k.srv.locks.Discard(s, all[i])
 		default:
-			k.c.owe(s, all[i], traceparent)
+			k.c.trackDelivery(s, all[i], traceparent)
 		}
 	}
 	if gone {
@@ -139,7 +139,7 @@ func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool, tracep
 func (k *call) release(key string) *problem {
 	k.startSpan(spanRelease, routeKey, key)
 	r, force, p := parseRelease(k.query, k.ctx.Request.Body())
-	k.span.releases(&r, force)
+	k.span.setRelease(&r, force)
 	switch {
 	case p != nil:
 		return p
@@ -160,7 +160,7 @@ func (k *call) releasePosted(key string) *problem {
 	if p != nil {
 		return p
 	}
-	k.span.releases(&r, false)
+	k.span.setRelease(&r, false)
 	return k.releaseFor(key, r)
 }
 
@@ -170,7 +170,7 @@ func (k *call) releaseFor(key string, r lease.ReleaseRequest) *problem {
 	if p != nil {
 		return p
 	}
-	k.span.claims(r.Token, s)
+	k.span.setClaim(r.Token, s)
 	r.Key, r.Traceparent = key, k.traceparent()
 	released, err := k.srv.locks.Release(k.c.watch.begin(false), s, r)
 	k.c.watch.end()
@@ -196,7 +196,7 @@ func (k *call) amend(key string) *problem {
 	if p != nil {
 		return p
 	}
-	k.span.claims(r.Token, s)
+	k.span.setClaim(r.Token, s)
 	r.Key, r.Traceparent = key, k.traceparent()
 	g, err := k.srv.locks.Amend(k.c.watch.begin(false), s, r)
 	k.c.watch.end()
@@ -218,7 +218,7 @@ func (k *call) get(key string) *problem {
 	if p != nil {
 		return p
 	}
-	k.span.speaksFor(s)
+	k.span.setSession(s)
 	v, err := k.srv.locks.Get(k.c.watch.begin(true), s, key, k.noCache)
 	k.c.watch.end()
 	if err != nil {
@@ -242,7 +242,7 @@ func (k *call) list() *problem {
 	if p != nil {
 		return p
 	}
-	k.span.speaksFor(s)
+	k.span.setSession(s)
 	if none || r.Scope == lease.ScopeSession && s == nil {
 		k.answer(appendPage(k.buffer(), &lease.Page{}))
 		return nil
@@ -267,7 +267,7 @@ func (k *call) answerLong(b []byte) *problem {
 // roomFor refuses a long answer when too many stand in memory: a client may ask on
 // many connections, and read none of the answers.
 func (k *call) roomFor(length int) *problem {
-	if length <= maxScratch || k.c.takePlace() {
+	if length <= maxScratch || k.c.reserveLongAnswer() {
 		return nil
 	}
 	p := limitReached(fmt.Sprintf("too many long answers are not yet read by those who asked: %d", maxLong))

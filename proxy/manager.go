@@ -33,7 +33,7 @@ type Locks interface {
 	List(context.Context, Session, lease.ListRequest) (lease.Page, error)
 	AskToStop(ctx context.Context, key string, reason *string) error
 	Break(ctx context.Context, was store.Lock) error
-	Watch(ctx context.Context, s Session, key string, hear func(lease.Event)) (v lease.View, stop func(), err error)
+	Watch(ctx context.Context, s Session, key string, notify func(lease.Event)) (v lease.View, stop func(), err error)
 	Stats(context.Context) (store.Stats, error)
 	Discard(Session, lease.Grant)
 	Ready() error
@@ -98,8 +98,8 @@ func (a manager) AskToStop(ctx context.Context, key string, reason *string) erro
 
 func (a manager) Break(ctx context.Context, was store.Lock) error { return a.m.Break(ctx, was) }
 
-func (a manager) Watch(ctx context.Context, s Session, key string, hear func(lease.Event)) (lease.View, func(), error) {
-	return a.m.Watch(ctx, own(s), key, hear)
+func (a manager) Watch(ctx context.Context, s Session, key string, notify func(lease.Event)) (lease.View, func(), error) {
+	return a.m.Watch(ctx, own(s), key, notify)
 }
 
 func (a manager) Stats(ctx context.Context) (store.Stats, error) { return a.m.Stats(ctx) }

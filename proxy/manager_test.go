@@ -176,7 +176,7 @@ func TestWithManager(t *testing.T) {
 		t.Error(denied.text)
 	}
 	waiter.request("PUT", "/v1/locks/a", `{"wait_ms":-1}`)
-	eventually(t, "the watch looks", f.looking)
+	eventually(t, "a call waits", f.callWaits)
 	_ = holder.Close()
 	second := waiter.read() // granted because the holder went
 	second.want(t, 200, "")

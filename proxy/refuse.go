@@ -6,17 +6,17 @@ import (
 	"log/slog"
 )
 
-// note counts a problem that is the answer, and logs it when this package refused
+// recordProblem counts a problem that is the answer, and logs it when this package refused
 // the call: package lease logs its own refusals, and of a connection that is refused
 // there was a line when it came in.
-func (k *call) note(p *problem) {
-	k.srv.counted(p.code)
-	k.span.fails(p.code)
+func (k *call) recordProblem(p *problem) {
+	k.srv.countProblem(p.code)
+	k.span.setProblem(p.code)
 	switch {
 	case p.refusal:
-		k.logger().Warn("call refused", k.whatWasAsked(p)...)
+		k.logger().Warn("call refused", k.requestAttrs(p)...)
 	case badRequests[p.code] && k.srv.log.Enabled(context.Background(), slog.LevelDebug):
-		k.logger().Debug("bad request", k.whatWasAsked(p)...)
+		k.logger().Debug("bad request", k.requestAttrs(p)...)
 	}
 }
 
@@ -30,9 +30,9 @@ var badRequests = map[string]bool{
 // maxLogged is the most bytes of something from outside in a line of the log.
 const maxLogged = 2 * maxKey
 
-// whatWasAsked describes the call for the log, but for what is only its own: the body,
+// requestAttrs describes the call for the log, but for what is only its own: the body,
 // the query, and the id of a session.
-func (k *call) whatWasAsked(p *problem) []any {
+func (k *call) requestAttrs(p *problem) []any {
 	h := &k.ctx.Request.Header
 	args := []any{
 		"code", p.code, "reason", p.detail, "method", beginning(h.Method()), "path", k.logPath(), "by", k.c.peer,

@@ -61,7 +61,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	c := f.dial()
 	c.do("DELETE", "/v1/locks/a?force=true", "", appHeader).want(t, 403, "forbidden")
 	f.wantLine(`"call refused"`, ofApp, "LOCKSIDECAR_ALLOW_FORCE")
-	f.long.Store(maxLong)
+	f.longAnswers.Store(maxLong)
 	f.locks.mu.Lock()
 	for range 200 {
 		f.locks.grant(nil, lease.Request{Key: strings.Repeat("k", 500) + string(rune('0'+len(f.locks.held)))}, benchTime)
@@ -69,7 +69,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	f.locks.mu.Unlock()
 	c.do("GET", "/v1/locks?limit=1000", "", appHeader).want(t, 429, "limit")
 	f.wantLine(`"call refused"`, ofApp, "code=limit", "too many long answers")
-	f.long.Store(0)
+	f.longAnswers.Store(0)
 
 	// What package lease refuses it logs itself. What an app gets wrong is told the app.
 	c.do("PUT", "/v1/locks/x", "").want(t, 200, "")
@@ -79,7 +79,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	f.wantNoLine()
 }
 
-func TestConnectionsThatAreRefusedAreLogged(t *testing.T) {
+func TestRefusedConnectionsAreLogged(t *testing.T) {
 	f := start(t, func(c *Config) { c.AllowedUIDs = []uint32{uint32(os.Getuid()) + 1} })
 	c := f.dial()
 	for range 3 { // one line for the connection, not for each call
@@ -88,13 +88,13 @@ func TestConnectionsThatAreRefusedAreLogged(t *testing.T) {
 		c = f.dial()
 	}
 	eventually(t, "all are counted", func() bool { return len(f.log.lines(`"connection refused"`)) == 4 })
-	if text := f.log.text(); strings.Contains(text, "call refused") || !strings.Contains(text, "told=true") {
+	if text := f.log.text(); strings.Contains(text, "call refused") || !strings.Contains(text, "answered=true") {
 		t.Error(text)
 	}
 	for range maxRefused + 3 { // those who are not even told
 		f.dial()
 	}
-	eventually(t, "they are logged too", func() bool { return strings.Contains(f.log.text(), "told=false") })
+	eventually(t, "they are logged too", func() bool { return strings.Contains(f.log.text(), "answered=false") })
 }
 
 // At debug, bad requests are there, but nothing of what is an app's own.
@@ -131,15 +131,15 @@ func TestBadRequestsAreLogged(t *testing.T) {
 }
 
 // Lines about a call name its trace, also when they come late.
-func TestLinesNameTheTrace(t *testing.T) {
+func TestLogLinesNameTrace(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.Subscribe = patience }) // who fails hears a status
 	c := f.dial()
 	c.do("PUT", "/v1/locks/own", "").want(t, 200, "")
 	c.request("PUT", "/v1/locks/a", ttlBody, appHeader)
 	waitReadable(t, c)
 	_ = c.Close()
-	hear(t, f.locks.discarded, "the grant given back")
-	f.wantLine(`"grant given back`, ofApp, "key=a")
+	receive(t, f.locks.discarded, "the grant handed back")
+	f.wantLine(`"grant handed back`, ofApp, "key=a")
 
 	f.locks.hook = func(op, _ string) error {
 		if op == "get" {
@@ -156,7 +156,7 @@ func TestLinesNameTheTrace(t *testing.T) {
 }
 
 // With spans, it is the trace that they are part of.
-func TestLinesNameTheSpansTrace(t *testing.T) {
+func TestLogLinesNameSpanTrace(t *testing.T) {
 	f, exporter := traced(t)
 	f.locks.hook = func(string, string) error { return errPanic }
 	f.locks.count = func(context.Context) (store.Stats, error) { return store.Stats{}, errPanic }

@@ -15,7 +15,7 @@ import (
 )
 
 // A release that stands in a body is answered as one in a query, step by step.
-func TestBothWaysOfReleasing(t *testing.T) {
+func TestReleaseByDeleteAndPost(t *testing.T) {
 	const acquire, id = `{"owner":"o","reentrant":true}`, "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"
 	type step struct{ query, body, posted string }
 	var query, posted []string

@@ -130,7 +130,7 @@ func TestPaths(t *testing.T) {
 // HEAD is answered as GET is, without the body. A stream is nothing but its body.
 func TestHead(t *testing.T) {
 	f := start(t, func(c *Config) {
-		c.Figures = func(ctx *fasthttp.RequestCtx) {
+		c.MetricsHandler = func(ctx *fasthttp.RequestCtx) {
 			ctx.SetContentType("text/plain; version=0.0.4")
 			ctx.SetBodyString("x 1\n")
 		}
@@ -332,7 +332,7 @@ func TestTooManyConnections(t *testing.T) {
 	}
 }
 
-func TestTCPIsForThisMachine(t *testing.T) {
+func TestTCPServesOnlyThisMachine(t *testing.T) {
 	f := start(t, func(c *Config) { c.TCPAddr = "127.0.0.1:0" })
 	addr := f.TCPAddr().String()
 	u, _ := url.Parse("http://" + addr)
@@ -381,5 +381,5 @@ func TestTCPIsForThisMachine(t *testing.T) {
 	c := dialTo(t, "tcp", addr)
 	c.do("PUT", "/v1/locks/a", "").want(t, 200, "")
 	_ = c.Close()
-	hear(t, f.locks.ended, "the session's end")
+	receive(t, f.locks.ended, "the session's end")
 }

@@ -29,8 +29,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	c.nextHead()
 	k := &c.call
 	k.ctx, k.target = ctx, target{}
-	c.answered()
-	c.follow()
+	c.releaseLongAnswer()
+	c.answerFollows()
 	k.readHeaders()
 	defer k.finish()
 	if c.refusal != nil {
@@ -56,22 +56,22 @@ func (k *call) finish() {
 		k.problem(internal())
 		k.ctx.SetConnectionClose()
 	}
-	if k.srv.stopping.Load() || k.c.watch.gone.Load() || k.closes || k.c.kind == kindAdmin {
+	if k.srv.stopping.Load() || k.c.watch.callerLeft.Load() || k.closes || k.c.kind == kindAdmin {
 		k.ctx.SetConnectionClose()
 	}
 	k.span.end(k.ctx.Response.StatusCode())
 	k.ctx, k.span = nil, nil
 }
 
-// tellHeadRead tells the connection that a head is complete: the only way that
+// noteHeadRead tells the connection that a head is complete: the only way that
 // fasthttp has for it is a deadline, whatever it is.
-func tellHeadRead(*fasthttp.RequestHeader) fasthttp.RequestConfig {
+func noteHeadRead(*fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return fasthttp.RequestConfig{ReadTimeout: 1}
 }
 
 // expect is called before fasthttp says "100 Continue", which is an answer too.
 func expect(ctx *fasthttp.RequestCtx) int {
-	ctx.Conn().(*conn).follow()
+	ctx.Conn().(*conn).answerFollows()
 	return fasthttp.StatusContinue
 }
 
@@ -82,7 +82,7 @@ func (s *Server) handleBadRequest(ctx *fasthttp.RequestCtx, err error) {
 		c.mute = true // nobody asked anything
 		return
 	}
-	c.follow()
+	c.answerFollows()
 	c.linger = true
 	k := &c.call
 	k.ctx, k.target, k.headers = ctx, target{}, headers{}
@@ -102,7 +102,7 @@ func (k *call) admit() *problem {
 		return p
 	}
 	if k.c.kind == kindTCP {
-		return k.fromHere()
+		return k.checkHostAndOrigin()
 	}
 	return nil
 }
@@ -199,8 +199,8 @@ func (k *call) routeOperator() *problem {
 	case "/readyz":
 		return k.ready()
 	case "/metrics":
-		if k.srv.cfg.Figures != nil {
-			return k.figures()
+		if k.srv.cfg.MetricsHandler != nil {
+			return k.metrics()
 		}
 	}
 	return notFound("there is nothing at this path; the calls stand under /v1")
@@ -277,7 +277,7 @@ func (k *call) answer(b []byte) {
 }
 
 func (k *call) problem(p *problem) {
-	k.note(p)
+	k.recordProblem(p)
 	r := &k.ctx.Response
 	r.SetStatusCode(p.status())
 	if p.allow != "" {

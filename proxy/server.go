@@ -23,12 +23,12 @@ type Server struct {
 	http  *fasthttp.Server
 	about []byte // the answer of GET /v1
 
-	census  *census
-	counted func(code string) // hears of each problem
+	statsCache   *statsCache
+	countProblem func(code string) // hears of each problem
 
-	socket     *socketFile
-	tcp, admin net.Listener
-	ends       *ends // of connections
+	socket      *socketFile
+	tcp, admin  net.Listener
+	disconnects *disconnects // of connections
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
@@ -40,7 +40,7 @@ type Server struct {
 	// stopping tells calls to be the last of their connections.
 	stopping atomic.Bool
 	// long is how many places for long answers are taken.
-	long atomic.Int32
+	longAnswers atomic.Int32
 	// accepting counts accept loops, serving what serves connections.
 	accepting, serving sync.WaitGroup
 }
@@ -49,15 +49,15 @@ type Server struct {
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{cfg: cfg, locks: cfg.Locks, log: cfg.Logger, conns: make(map[*conn]struct{})}
-	s.census = newCensus(cfg.Locks, cfg.Timeouts.Stats)
-	s.counted = cfg.Metrics.Problem // a nil recorder counts nothing
+	s.statsCache = newStatsCache(cfg.Locks, cfg.Timeouts.Stats)
+	s.countProblem = cfg.Metrics.Problem // a nil recorder counts nothing
 	cfg.Metrics.Observe(s.connections)
 	s.about = appendAbout(nil, cfg.Version, cfg.AllowForce)
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,
 		ErrorHandler:                 s.handleBadRequest,
 		Logger:                       quietLogger{cfg.Logger},
-		HeaderReceived:               tellHeadRead,
+		HeaderReceived:               noteHeadRead,
 		ExpectHandler:                expect,
 		ReadBufferSize:               maxHead,
 		MaxRequestBodySize:           cfg.MaxBody,
@@ -90,7 +90,7 @@ func (s *Server) Start(ctx context.Context) error {
 		s.closeListeners()
 		return err
 	}
-	s.ends = newEnds(s.log, s.cfg.teller)
+	s.disconnects = newDisconnects(s.log, s.cfg.newNotifier)
 	s.started = true
 	s.accept(s.socket.listener, kindUnix)
 	if s.tcp != nil {
@@ -177,7 +177,7 @@ func (s *Server) Stop() {
 	})
 	defer late.Stop()
 	s.serving.Wait()
-	s.ends.close()
+	s.disconnects.close()
 }
 
 func (s *Server) openConns() []*conn {

@@ -53,7 +53,7 @@ func TestSeveralKeys(t *testing.T) {
 	f.dial().do("POST", "/v1/locks", `{"keys":["u"]}`, "Connection: close").want(t, 400, "invalid_request")
 }
 
-func TestSeveralKeysThatAreRefused(t *testing.T) {
+func TestInvalidSeveralKeys(t *testing.T) {
 	f := start(t)
 	c := f.dial()
 	keys := func(n int) string {
@@ -106,7 +106,7 @@ func TestSeveralKeysThatAreRefused(t *testing.T) {
 
 // A bind:ttl lock without a TTL has that of the session that it names, else the
 // configured one; no hold may be longer.
-func TestHoldsAgainstTheDefaultTTL(t *testing.T) {
+func TestMinHoldAgainstDefaultTTL(t *testing.T) {
 	f := start(t, func(c *Config) { c.TTL = 20 * time.Second })
 	_, id := f.explicit() // its TTL is 15 s
 	c := f.dial()
@@ -139,7 +139,7 @@ func longKeys() string {
 
 // An answer that is longer than what a connection keeps is delivered like others:
 // who has read it keeps its locks, who has gone does not.
-func TestLongGrantsAreOwed(t *testing.T) {
+func TestLongGrantsAreTracked(t *testing.T) {
 	for _, read := range []bool{true, false} {
 		f := start(t)
 		c := f.dial()
@@ -153,18 +153,18 @@ func TestLongGrantsAreOwed(t *testing.T) {
 				t.Fatalf("%d bytes are not what is to be tested", len(a.text))
 			}
 			_ = c.Close()
-			f.gone()
-			silent(t, f.locks.discarded, "grant given back")
+			f.allClosed()
+			silent(t, f.locks.discarded, "grant handed back")
 			continue
 		}
 		_ = c.Close()
-		f.gone()
+		f.allClosed()
 		back := make(map[string]bool)
 		for range maxKeys {
-			back[hear(t, f.locks.discarded, "the grant given back").Key] = true
+			back[receive(t, f.locks.discarded, "the grant handed back").Key] = true
 		}
 		if len(back) != maxKeys {
-			t.Errorf("%d keys are given back", len(back))
+			t.Errorf("%d keys are handed back", len(back))
 		}
 	}
 }
@@ -178,13 +178,13 @@ func TestDisconnectWhileWaitingForSeveral(t *testing.T) {
 			c := f.dial()
 			c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
 			c.request("POST", "/v1/locks", `{"keys":["a","taken"],"wait_ms":-1,"bind":"ttl"}`)
-			hear(t, f.locks.waiting, "the wait")
+			receive(t, f.locks.waiting, "the wait")
 			leave(c)
-			if key := hear(t, f.locks.abandoned, "the end of the wait"); key != "taken" {
+			if key := receive(t, f.locks.abandoned, "the end of the wait"); key != "taken" {
 				t.Error(key)
 			}
-			hear(t, f.locks.ended, "the session's end")
-			f.gone()
+			receive(t, f.locks.ended, "the session's end")
+			f.allClosed()
 			if !reflect.DeepEqual(f.locks.held, map[string]*fakeLock{"taken": f.locks.held["taken"]}) {
 				t.Error(f.locks.held)
 			}
@@ -192,8 +192,8 @@ func TestDisconnectWhileWaitingForSeveral(t *testing.T) {
 	}
 }
 
-// Several locks that are granted to one who has just gone are all given back.
-func TestSeveralGrantsForThoseWhoHaveGone(t *testing.T) {
+// Several locks that are granted to one who has just gone are all handed back.
+func TestSeveralGrantsAreHandedBackWhenCallerLeft(t *testing.T) {
 	f := start(t)
 	_, id := f.explicit()
 	granted := make(chan struct{})
@@ -205,12 +205,12 @@ func TestSeveralGrantsForThoseWhoHaveGone(t *testing.T) {
 	}
 	c := f.dial()
 	c.request("POST", "/v1/locks", `{"keys":["a","b","c"]}`, "Lock-Session: "+id)
-	eventually(t, "the watch looks", f.looking)
+	eventually(t, "a call waits", f.callWaits)
 	_ = c.Close()
 	eventually(t, "the close is seen", f.seen)
 	close(granted)
 	for _, key := range []string{"a", "b", "c"} {
-		if g := hear(t, f.locks.discarded, "the grant given back"); g.Key != key {
+		if g := receive(t, f.locks.discarded, "the grant handed back"); g.Key != key {
 			t.Error(g)
 		}
 	}
@@ -222,7 +222,7 @@ func (f *fixture) seen() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for c := range f.conns {
-		if c.watch.gone.Load() {
+		if c.watch.callerLeft.Load() {
 			return true
 		}
 	}

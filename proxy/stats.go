@@ -13,10 +13,10 @@ import (
 // others.
 const defaultStatLines = 20
 
-// census is what is known of the whole database. To count it may mean to read every
+// statsCache is what is known of the whole database. To count it may mean to read every
 // lock that there is, so whoever asks, and how often: it is counted once at a time,
 // and a count is told for a while.
-type census struct {
+type statsCache struct {
 	locks Locks
 	fresh time.Duration // how long a count is told at least
 	// turn is held by who counts, and by who looks whether somebody has counted. It
@@ -28,19 +28,19 @@ type census struct {
 	err   error
 }
 
-func newCensus(locks Locks, fresh time.Duration) *census {
-	return &census{locks: locks, fresh: fresh, turn: make(chan struct{}, 1)}
+func newStatsCache(locks Locks, fresh time.Duration) *statsCache {
+	return &statsCache{locks: locks, fresh: fresh, turn: make(chan struct{}, 1)}
 }
 
 // censusRest is how often as long as the counting took a count is told: at most a tenth
 // of the time is spent on it, however many ask.
-const censusRest = 9
+const statsRest = 9
 
 // count returns the last count, if it is fresh, or counts. Failures are told again as
 // well: a store that is in trouble is not asked more often. A count that has begun is
 // finished, also when who asked has gone: else whoever asks and hangs up, again and again,
 // would keep the database busy, and cost a connection each time.
-func (c *census) count(ctx context.Context) (store.Stats, error) {
+func (c *statsCache) count(ctx context.Context) (store.Stats, error) {
 	select {
 	case c.turn <- struct{}{}:
 	default:
@@ -58,7 +58,7 @@ func (c *census) count(ctx context.Context) (store.Stats, error) {
 	_ = ctx.Done() // the connection is watched: it may have locks
 	c.stats, c.err = c.locks.Stats(context.WithoutCancel(ctx))
 	ended := time.Now()
-	c.until = ended.Add(max(c.fresh, censusRest*ended.Sub(began)))
+	c.until = ended.Add(max(c.fresh, statsRest*ended.Sub(began)))
 	return c.stats, c.err
 }
 
@@ -80,7 +80,7 @@ func (k *call) stats() *problem {
 	if p := parseBody(k.ctx.Request.Body(), nil); p != nil {
 		return p
 	}
-	counted, err := k.srv.census.count(k.c.watch.begin(true))
+	counted, err := k.srv.statsCache.count(k.c.watch.begin(true))
 	k.c.watch.end()
 	if err != nil {
 		return k.failed(err)
@@ -113,7 +113,7 @@ func parseStats(query []byte) (r statsRequest, p *problem) {
 }
 
 func (s *Server) appendStats(b []byte, counted store.Stats, r statsRequest) []byte {
-	types, pods := newTally(counted.Types, r, s.cfg.Namespace), newTally(counted.Pods, r, s.cfg.Namespace)
+	types, pods := newStatsList(counted.Types, r, s.cfg.Namespace), newStatsList(counted.Pods, r, s.cfg.Namespace)
 	b = append(b, '{')
 	b = appendSums(b, &types.total, true)
 	b = append(b, `,"types":`...)
@@ -123,8 +123,8 @@ func (s *Server) appendStats(b []byte, counted store.Stats, r statsRequest) []by
 	return append(b, '}')
 }
 
-// tally is a list of stats, cut to its limit. What is left is summed up in others.
-type tally struct {
+// statsList is a list of stats, cut to its limit. What is left is summed up in others.
+type statsList struct {
 	lines         []store.Stat
 	more          bool // there are others
 	total, others store.Stat
@@ -132,8 +132,8 @@ type tally struct {
 
 // newTally counts. What the store has summed up already (see [store.Stats]) stands last,
 // and nobody knows of which namespace it is.
-func newTally(all []store.Stat, r statsRequest, namespace string) tally {
-	t := tally{others: store.Stat{Name: store.Others}}
+func newStatsList(all []store.Stat, r statsRequest, namespace string) statsList {
+	t := statsList{others: store.Stat{Name: store.Others}}
 	for i := range all {
 		line := &all[i]
 		if r.own && line.Namespace != namespace {
@@ -151,7 +151,7 @@ func newTally(all []store.Stat, r statsRequest, namespace string) tally {
 }
 
 // append appends the list. name is the member that says what each line is about.
-func (t *tally) append(b []byte, name string, waiting bool) []byte {
+func (t *statsList) append(b []byte, name string, waiting bool) []byte {
 	b = append(b, '[')
 	for i := range t.lines {
 		b = appendLine(b, &t.lines[i], name, waiting)

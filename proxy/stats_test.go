@@ -79,7 +79,7 @@ func TestStatsAddUp(t *testing.T) {
 }
 
 func TestStatsIsStrict(t *testing.T) {
-	f := start(t, withFigures)
+	f := start(t, withMetrics)
 	f.locks.count = func(context.Context) (store.Stats, error) {
 		t.Error("counted")
 		return store.Stats{}, nil
@@ -120,7 +120,7 @@ func TestStatsAreCountedOnce(t *testing.T) {
 		return c
 	}
 	first := ask()
-	hear(t, begun, "the count")
+	receive(t, begun, "the count")
 	var others []*client
 	for range 20 {
 		others = append(others, ask())
@@ -179,9 +179,9 @@ func TestStatsAreCountedAgain(t *testing.T) {
 		t.Error("counted", n, "times")
 	}
 	fails.Store(false)
-	f.census.turn <- struct{}{}
-	f.census.until = time.Time{}
-	<-f.census.turn
+	f.statsCache.turn <- struct{}{}
+	f.statsCache.until = time.Time{}
+	<-f.statsCache.turn
 	for range 3 {
 		if a := f.dial().do("GET", "/v1/stats", ""); a.json["held"] != 2.0 {
 			t.Error(a.text)
@@ -213,11 +213,11 @@ func TestLongStats(t *testing.T) {
 	if types, _ := a.json["types"].([]any); len(types) != store.StatLines {
 		t.Error(len(types))
 	}
-	f.noneLong()
-	f.long.Store(maxLong)
+	f.longAnswersDone()
+	f.longAnswers.Store(maxLong)
 	f.dial().do("GET", "/v1/stats?limit=1000", "").want(t, 429, "limit")
 	f.dial().do("GET", "/v1/stats", "").want(t, 200, "")
-	f.long.Store(0)
+	f.longAnswers.Store(0)
 }
 
 func TestStatsWithManager(t *testing.T) {

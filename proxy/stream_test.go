@@ -34,7 +34,7 @@ func TestStreamBeginsAtOnce(t *testing.T) {
 	}
 }
 
-func TestStreamTellsOfLostLocks(t *testing.T) {
+func TestStreamReportsLostLocks(t *testing.T) {
 	f := start(t)
 	e, id := f.explicit()
 	s := f.session(id)
@@ -86,7 +86,7 @@ func TestSlowReaderIsDropped(t *testing.T) {
 	for range 10_000 { // 5 MB, never blocks
 		s.o.OnLost(lost)
 	}
-	if reason := hear(t, f.locks.ended, "the session's end"); reason != lease.EndDropped {
+	if reason := receive(t, f.locks.ended, "the session's end"); reason != lease.EndDropped {
 		t.Error(reason)
 	}
 	if a := f.dial().do("GET", "/v1/locks/a", ""); a.json["state"] != "free" {
@@ -103,10 +103,10 @@ func TestStreamQueueIsBounded(t *testing.T) {
 	for range 2 * maxSessionEvents {
 		s.o.OnLost(lease.Lost{Key: "kkkkkkkkkkkkkkkkkkkkkk"})
 	}
-	hear(t, f.locks.ended, "the session's end")
+	receive(t, f.locks.ended, "the session's end")
 }
 
-func TestSessionRequestsThatAreRefused(t *testing.T) {
+func TestInvalidSessionRequests(t *testing.T) {
 	f := start(t)
 	c := f.dial()
 	for body, part := range map[string]string{
@@ -145,5 +145,5 @@ func TestStreamWithOrdinaryClient(t *testing.T) {
 		t.Errorf("%q, %v", buf[:n], err)
 	}
 	_ = resp.Body.Close()
-	hear(t, f.locks.ended, "the session's end")
+	receive(t, f.locks.ended, "the session's end")
 }

@@ -113,9 +113,9 @@ func appendType(attrs []attribute.KeyValue, name string) []attribute.KeyValue {
 // off: nobody would see what is said.
 func (x *callSpan) off() bool { return x == nil || !x.IsRecording() }
 
-// acquires tells what an acquire asks for. fallback is the TTL where neither the
+// setAcquire tells what an acquire asks for. fallback is the TTL where neither the
 // request nor a session names one.
-func (x *callSpan) acquires(r *lease.Request, s Session, fallback time.Duration) {
+func (x *callSpan) setAcquire(r *lease.Request, s Session, fallback time.Duration) {
 	if x.off() {
 		return
 	}
@@ -130,7 +130,7 @@ func (x *callSpan) acquires(r *lease.Request, s Session, fallback time.Duration)
 	or(&ttl, fallback)
 	x.SetAttributes(tracing.Bind.String(r.Bind.String()), tracing.WaitLimit.Int64(wait), tracing.TTL.Int64(ttl.Milliseconds()))
 	if r.Bind == lease.BindSession {
-		x.speaksFor(s)
+		x.setSession(s)
 	}
 }
 
@@ -138,8 +138,8 @@ func (x *callSpan) acquires(r *lease.Request, s Session, fallback time.Duration)
 // thousands when a collector hangs, and each key may have 512 bytes.
 const maxSpanKeys = 16
 
-// several tells of which keys the call is, and of their type, if it is the same.
-func (x *callSpan) several(keys []string) {
+// setKeys tells of which keys the call is, and of their type, if it is the same.
+func (x *callSpan) setKeys(keys []string) {
 	if x.off() {
 		return
 	}
@@ -152,26 +152,26 @@ func (x *callSpan) several(keys []string) {
 	x.SetAttributes(appendType([]attribute.KeyValue{tracing.Keys.StringSlice(keys[:min(len(keys), maxSpanKeys)]), tracing.KeyCount.Int(len(keys))}, name)...)
 }
 
-// speaksFor tells the session in whose name the call speaks, by its public name.
-func (x *callSpan) speaksFor(s Session) {
+// setSession tells the session in whose name the call speaks, by its public name.
+func (x *callSpan) setSession(s Session) {
 	if s != nil && !x.off() {
 		x.SetAttributes(tracing.Session.String(s.Name()))
 	}
 }
 
-// claims tells under which token something is claimed.
-func (x *callSpan) claims(token int64, s Session) {
+// setClaim tells under which token something is claimed.
+func (x *callSpan) setClaim(token int64, s Session) {
 	if x.off() {
 		return
 	}
 	if token != 0 { // else it is claimed by a request id
 		x.SetAttributes(tracing.Token.Int64(token))
 	}
-	x.speaksFor(s)
+	x.setSession(s)
 }
 
-// releases tells what a release says. force: it breaks the lock, and says nothing.
-func (x *callSpan) releases(r *lease.ReleaseRequest, force bool) {
+// setRelease tells what a release says. force: it breaks the lock, and says nothing.
+func (x *callSpan) setRelease(r *lease.ReleaseRequest, force bool) {
 	switch {
 	case x == nil:
 	case force:
@@ -193,19 +193,19 @@ func (x *callSpan) granted(all []lease.Grant) {
 		if g.Reentry > 1 {
 			result = metrics.Reentered
 		}
-		x.entries(g.Reentry)
+		x.setReentry(g.Reentry)
 	}
-	x.result(result)
+	x.setResult(result)
 }
 
 // amended tells that a grant still holds.
 func (x *callSpan) amended(g *lease.Grant) {
-	x.entries(g.Reentry)
-	x.result(metrics.Granted)
+	x.setReentry(g.Reentry)
+	x.setResult(metrics.Granted)
 }
 
-// entries tells how often the lock is entered now, if that is more than once.
-func (x *callSpan) entries(n int) {
+// setReentry tells how often the lock is entered now, if that is more than once.
+func (x *callSpan) setReentry(n int) {
 	if n > 1 && !x.off() {
 		x.SetAttributes(tracing.Reentry.Int(n))
 	}
@@ -214,21 +214,21 @@ func (x *callSpan) entries(n int) {
 // released tells what is left after a release.
 func (x *callSpan) released(r *lease.Released) {
 	if r.Reentry == 0 {
-		x.result(metrics.Released)
+		x.setResult(metrics.Released)
 		return
 	}
-	x.entries(r.Reentry)
-	x.result(metrics.Reentered)
+	x.setReentry(r.Reentry)
+	x.setResult(metrics.Reentered)
 }
 
-func (x *callSpan) result(result string) {
+func (x *callSpan) setResult(result string) {
 	if !x.off() {
 		x.SetAttributes(tracing.Result.String(result))
 	}
 }
 
-// fails notes that the answer is a problem: the last one counts.
-func (x *callSpan) fails(code string) {
+// setProblem notes that the answer is a problem: the last one counts.
+func (x *callSpan) setProblem(code string) {
 	if x != nil {
 		x.problem = code
 	}
@@ -243,7 +243,7 @@ func (x *callSpan) end(status int) {
 	if !x.off() {
 		x.SetAttributes(semconv.HTTPResponseStatusCode(status))
 		if x.problem != "" {
-			x.result(x.problem)
+			x.setResult(x.problem)
 		}
 		if status >= 500 {
 			x.SetAttributes(semconv.ErrorTypeKey.String(x.problem))

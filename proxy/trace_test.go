@@ -59,7 +59,7 @@ func attributesOf(attrs []attribute.KeyValue) map[string]string {
 
 // Each call of a lock is a span, a child of the app's. Its attributes are these and
 // no others: data and results are nobody's business.
-func TestEachCallIsASpan(t *testing.T) {
+func TestEachCallHasSpan(t *testing.T) {
 	f, exporter := traced(t, func(c *Config) { c.AllowForce = true })
 	c, stranger := f.dial(), f.dial()
 	_, id := f.explicit()
@@ -202,11 +202,11 @@ func TestSpansOfFailures(t *testing.T) {
 var errPanic = errors.New("panic")
 
 // What package lease gets leads to the call's own span: so does the row in the store.
-func TestTheCallsSpanIsHandedOn(t *testing.T) {
+func TestCallSpanIsPropagated(t *testing.T) {
 	f, exporter := traced(t)
 	var seen trace.SpanContext
 	var user string
-	f.locks.saw = func(_ string, ctx context.Context) {
+	f.locks.onContext = func(_ string, ctx context.Context) {
 		seen, user = trace.SpanContextFromContext(ctx), baggage.FromContext(ctx).Member("user").Value()
 		if x, ok := ctx.(*callContext); ok && x.armed {
 			t.Error("who reads a value from the context begins to watch the connection")
@@ -243,7 +243,7 @@ func TestTheCallsSpanIsHandedOn(t *testing.T) {
 // Without a tracer what the app sent is handed on as it came, and costs nothing.
 func TestNoSpansWithoutATracer(t *testing.T) {
 	f := start(t)
-	f.locks.saw = func(op string, ctx context.Context) {
+	f.locks.onContext = func(op string, ctx context.Context) {
 		if trace.SpanFromContext(ctx).SpanContext().IsValid() || baggage.FromContext(ctx).Len() > 0 {
 			t.Error(op, "there is a span or baggage")
 		}
@@ -266,9 +266,9 @@ func TestNoSpansWithoutATracer(t *testing.T) {
 	r, g := lease.Request{}, lease.Grant{}
 	if n := testing.AllocsPerRun(100, func() {
 		k.startSpan(spanAcquire, routeKey, "key")
-		k.span.acquires(&r, nil, 0)
+		k.span.setAcquire(&r, nil, 0)
 		k.span.granted([]lease.Grant{g})
-		k.span.fails(codeHeld)
+		k.span.setProblem(codeHeld)
 		k.span.end(200)
 	}); n != 0 || k.span != nil {
 		t.Error(n, k.span)
@@ -283,7 +283,7 @@ func TestMalformedTraceHeaders(t *testing.T) {
 		return "a=" + strings.Repeat("x", part) + ",b=" + strings.Repeat("x", part) + ",c=" + strings.Repeat("x", length-2*(part+3)-2)
 	}
 	var members int
-	f.locks.saw = func(_ string, ctx context.Context) { members = baggage.FromContext(ctx).Len() }
+	f.locks.onContext = func(_ string, ctx context.Context) { members = baggage.FromContext(ctx).Len() }
 	for _, tt := range []struct {
 		headers      []string
 		parent       bool
@@ -318,7 +318,7 @@ func TestMalformedTraceHeaders(t *testing.T) {
 }
 
 // A trace that is not recorded stays together all the same.
-func TestSpansThatAreNotRecorded(t *testing.T) {
+func TestUnrecordedSpans(t *testing.T) {
 	exporter := tracetest.NewInMemoryExporter()
 	provider := sdk.NewTracerProvider(sdk.WithSyncer(exporter), sdk.WithSampler(sdk.NeverSample()))
 	f := start(t, func(c *Config) { c.Tracer, c.AllowForce = tracing.New(provider), true })
@@ -351,7 +351,7 @@ func TestTraceparent(t *testing.T) {
 }
 
 // What is behind the part that is known may be anything. The store is not asked to keep it.
-func TestTheRestOfATraceparentIsNotHandedOn(t *testing.T) {
+func TestTraceparentSuffixIsDropped(t *testing.T) {
 	const known = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	f := start(t)
 	c := f.dial()

@@ -11,21 +11,21 @@ import (
 )
 
 // watch notices that a connection closes while nobody reads from it, because a
-// call is pending. It hears of it from the server's ends, once, at whatever time, and
+// call is pending. It hears of it from the server's disconnects, once, at whatever time, and
 // acts on it while a call waits (see callContext): after Timeouts.Watch, for most calls
 // are over by then, and who half-closes behind a request may have its answer.
 type watch struct {
 	c    *conn
 	call *callContext // the call under way, nil between calls
 
-	mu      sync.Mutex
-	waiting bool // a call waits
-	closed  bool // the peer has closed
+	mu            sync.Mutex
+	waiting       bool // a call waits
+	peerHasClosed bool // the peer has closed
 	// leaving acts on that, and left hears when it has. nil: there is nothing to act on.
-	leaving *time.Timer
-	left    chan struct{}
+	dropTimer *time.Timer
+	dropped   chan struct{}
 	// gone: the connection has closed under a call.
-	gone atomic.Bool
+	callerLeft atomic.Bool
 }
 
 var (
@@ -37,7 +37,7 @@ var (
 // when the connection closes; without, the call is carried out all the same.
 // end must follow, by the same goroutine.
 func (w *watch) begin(leaves bool) *callContext {
-	w.call = &callContext{w: w, leaves: leaves}
+	w.call = &callContext{w: w, cancelable: leaves}
 	if span := w.c.call.span; span != nil {
 		w.call.values = span.ctx
 	}
@@ -48,24 +48,24 @@ func (w *watch) begin(leaves bool) *callContext {
 // under it. After it nobody else ends the connection's session.
 func (w *watch) end() (gone bool) {
 	if w.call == nil {
-		return w.gone.Load()
+		return w.callerLeft.Load()
 	}
 	if w.call.end() {
 		w.disarm()
 	}
 	w.call = nil
-	return w.gone.Load()
+	return w.callerLeft.Load()
 }
 
 // disarm notes that no call waits any more.
 func (w *watch) disarm() {
 	w.mu.Lock()
 	w.waiting = false
-	underWay := w.leaving != nil && !w.leaving.Stop()
-	w.leaving = nil
+	underWay := w.dropTimer != nil && !w.dropTimer.Stop()
+	w.dropTimer = nil
 	w.mu.Unlock()
 	if underWay {
-		<-w.left
+		<-w.dropped
 	}
 }
 
@@ -74,30 +74,30 @@ func (w *watch) arm() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.waiting = true
-	w.leaveSoon()
+	w.scheduleDrop()
 }
 
-// hangUp hears that the peer has closed.
-func (w *watch) hangUp() {
+// peerClosed hears that the peer has closed.
+func (w *watch) peerClosed() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.closed = true
-	w.leaveSoon()
+	w.peerHasClosed = true
+	w.scheduleDrop()
 }
 
-// leaveSoon acts if a call waits and the peer has closed. w.mu is held.
-func (w *watch) leaveSoon() {
-	if !w.waiting || !w.closed || w.leaving != nil {
+// scheduleDrop acts if a call waits and the peer has closed. w.mu is held.
+func (w *watch) scheduleDrop() {
+	if !w.waiting || !w.peerHasClosed || w.dropTimer != nil {
 		return
 	}
 	call, left := w.call, make(chan struct{})
-	w.left = left
-	w.leaving = time.AfterFunc(w.c.srv.cfg.Timeouts.Watch, func() {
+	w.dropped = left
+	w.dropTimer = time.AfterFunc(w.c.srv.cfg.Timeouts.Watch, func() {
 		defer close(left)
-		w.gone.Store(true)
+		w.callerLeft.Store(true)
 		w.c.drop()
-		if call.leaves {
-			call.leave()
+		if call.cancelable {
+			call.cancel()
 		}
 	})
 }
@@ -124,7 +124,7 @@ type callContext struct {
 	done chan struct{}
 	err  error
 
-	leaves, armed, over bool // leaves stays as it is
+	cancelable, armed, over bool // leaves stays as it is
 }
 
 func (x *callContext) Done() <-chan struct{} {
@@ -159,7 +159,7 @@ func (x *callContext) Value(key any) any {
 }
 
 // leave ends the context.
-func (x *callContext) leave() {
+func (x *callContext) cancel() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.err != nil {
@@ -174,7 +174,7 @@ func (x *callContext) leave() {
 // end ends the context, as its call is over, and tells whether it has armed the watch,
 // which it will not do any more.
 func (x *callContext) end() (armed bool) {
-	x.leave()
+	x.cancel()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.over = true

@@ -17,11 +17,11 @@ func hasClosed(fd int) bool {
 		}
 		// Bytes sent ahead stand before the end. poll sees behind them, and the
 		// poller, which is edge-triggered, wakes up for the close as well.
-		return hungUp(fd)
+		return peerHungUp(fd)
 	}
 }
 
-func hungUp(fd int) bool {
+func peerHungUp(fd int) bool {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	for {
 		_, err := unix.Poll(fds, 0)

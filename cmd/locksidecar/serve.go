@@ -166,7 +166,7 @@ func proxyConfig(cfg config.Config, locks *lease.Manager, succession *succession
 		Locks: proxy.FromManager(locks), Logger: log, Version: buildVersion(),
 		Claimed: succession.begin, Namespace: cfg.Namespace,
 		TTL: cfg.TTL, AllowForce: cfg.AllowForce,
-		Tracer: tel.Tracer, Metrics: tel.Metrics.Calls, Figures: tel.Figures,
+		Tracer: tel.Tracer, Metrics: tel.Metrics.Calls, MetricsHandler: tel.Figures,
 		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
 		TCPAddr: cfg.TCPAddr, AdminAddr: cfg.AdminAddr,
 		MaxSessions: cfg.MaxSessions, MaxConns: maxConns(cfg, log), MaxBody: cfg.MaxBody,

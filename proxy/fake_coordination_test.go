@@ -109,22 +109,22 @@ func (f *fakeLocks) Break(ctx context.Context, was store.Lock) error {
 
 // fakeWatch is a subscription to a key.
 type fakeWatch struct {
-	key  string
-	hear func(lease.Event)
+	key    string
+	notify func(lease.Event)
 }
 
 func (f *fakeLocks) Watch(
-	ctx context.Context, s Session, key string, hear func(lease.Event),
+	ctx context.Context, s Session, key string, notify func(lease.Event),
 ) (v lease.View, stop func(), err error) {
-	w := &fakeWatch{key, hear}
+	w := &fakeWatch{key, notify}
 	f.mu.Lock()
-	f.hears[w] = true // also while the hook waits: what is heard then comes after the state
+	f.subscribers[w] = true // also while the hook waits: what is heard then comes after the state
 	f.mu.Unlock()
 	stop = func() {
 		f.mu.Lock()
-		delete(f.hears, w)
+		delete(f.subscribers, w)
 		f.mu.Unlock()
-		tell(f.unwatched, key)
+		post(f.unwatched, key)
 	}
 	if f.hook != nil {
 		over := make(chan error, 1)
@@ -137,27 +137,27 @@ func (f *fakeLocks) Watch(
 	}
 	if err != nil {
 		f.mu.Lock()
-		delete(f.hears, w)
+		delete(f.subscribers, w)
 		f.mu.Unlock()
 		return lease.View{}, nil, err
 	}
-	tell(f.watching, key)
+	post(f.watching, key)
 	return f.look(s, key), stop, nil
 }
 
 func (f *fakeLocks) watches() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.hears)
+	return len(f.subscribers)
 }
 
 // happen tells all who watch the key of an event.
 func (f *fakeLocks) happen(e lease.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for w := range f.hears {
+	for w := range f.subscribers {
 		if w.key == e.Key {
-			w.hear(e)
+			w.notify(e)
 		}
 	}
 }

@@ -8,16 +8,16 @@ import (
 
 const (
 	// lookEach is the time between two looks at all connections on which a call waits.
-	lookEach = 10 * time.Millisecond
+	pollInterval = 10 * time.Millisecond
 	// lookRest is how many times as long as a look took the pause behind it is at least:
-	// however many calls wait, looking takes a tenth of a processor.
-	lookRest = 9
+	// however many calls wait, polling takes a tenth of a processor.
+	pollRest = 9
 )
 
-// lookOn tells the watches which of the connections on which a call waits have closed, by
-// looking at them, again and again.
-func (e *ends) lookOn() {
-	timer := time.NewTimer(lookEach)
+// poll tells the watches which of the connections on which a call waits have closed, by
+// polling them.
+func (e *disconnects) poll() {
+	timer := time.NewTimer(pollInterval)
 	defer timer.Stop()
 	for {
 		select {
@@ -35,10 +35,10 @@ func (e *ends) lookOn() {
 				_ = c.raw.Control(func(fd uintptr) { closed = hasClosed(int(fd)) })
 			}
 			if closed {
-				c.watch.hangUp()
+				c.watch.peerClosed()
 			}
 		}
-		timer.Reset(max(lookEach, lookRest*time.Since(began)))
+		timer.Reset(max(pollInterval, pollRest*time.Since(began)))
 	}
 }
 

@@ -12,10 +12,10 @@ import (
 )
 
 // closed tells whether a connection's watch has heard that the peer closed.
-func (f *fixture) closed() bool {
+func (f *fixture) sawClose() bool {
 	for _, c := range f.openConns() {
 		c.watch.mu.Lock()
-		closed := c.watch.closed
+		closed := c.watch.peerHasClosed
 		c.watch.mu.Unlock()
 		if closed {
 			return true
@@ -31,7 +31,7 @@ func TestClosedBeforeTheCallWaits(t *testing.T) {
 			f := start(t)
 			f.locks.held["k"] = &fakeLock{token: 1000}
 			asked, goOn := make(chan struct{}), make(chan struct{})
-			f.locks.saw = func(op string, _ context.Context) {
+			f.locks.onContext = func(op string, _ context.Context) {
 				if op == "acquire" {
 					close(asked)
 					<-goOn
@@ -39,11 +39,11 @@ func TestClosedBeforeTheCallWaits(t *testing.T) {
 			}
 			c := f.dial()
 			c.request("PUT", "/v1/locks/k", `{"wait_ms":-1,"bind":"ttl"}`)
-			hear(t, asked, "the call")
+			receive(t, asked, "the call")
 			leave(c)
-			eventually(t, "the close is heard", f.closed)
+			eventually(t, "the close is heard", f.sawClose)
 			close(goOn)
-			hear(t, f.locks.abandoned, "the end of the wait")
+			receive(t, f.locks.abandoned, "the end of the wait")
 		})
 	}
 }
@@ -60,16 +60,16 @@ func TestAnswerAfterAHalfClose(t *testing.T) {
 	}
 	c := f.dial()
 	c.request("PUT", "/v1/locks/k", `{"bind":"ttl"}`)
-	eventually(t, "the watch looks", f.looking)
+	eventually(t, "a call waits", f.callWaits)
 	_ = c.Conn.(*net.UnixConn).CloseWrite()
-	eventually(t, "the close is heard", f.closed)
+	eventually(t, "the close is heard", f.sawClose)
 	close(goOn)
 	c.read().want(t, 200, "")
-	silent(t, f.locks.discarded, "grant given back")
+	silent(t, f.locks.discarded, "grant handed back")
 }
 
 // Connections that have gone are forgotten.
-func TestEndsForget(t *testing.T) {
+func TestClosedConnectionsAreForgotten(t *testing.T) {
 	f := start(t)
 	for range 3 {
 		c := f.dial()
@@ -77,16 +77,16 @@ func TestEndsForget(t *testing.T) {
 		_ = c.Close()
 	}
 	eventually(t, "all are forgotten", func() bool {
-		f.ends.mu.Lock()
-		defer f.ends.mu.Unlock()
-		return len(f.ends.conns) == 0
+		f.disconnects.mu.Lock()
+		defer f.disconnects.mu.Unlock()
+		return len(f.disconnects.conns) == 0
 	})
 }
 
 // faulty is a kernel that does not tell of all that it is asked for. A nil function leaves
 // things as they are.
 type faulty struct {
-	teller
+	notifier
 	refuses func(number int32) error
 	says    func(number int32) (times int)
 }
@@ -97,17 +97,17 @@ func (f *faulty) add(raw syscall.RawConn, number int32) error {
 			return err
 		}
 	}
-	return f.teller.add(raw, number)
+	return f.notifier.add(raw, number)
 }
 
-func (f *faulty) hear(tell func(number int32)) error {
-	return f.teller.hear(func(number int32) {
+func (f *faulty) listen(notify func(number int32)) error {
+	return f.notifier.listen(func(number int32) {
 		times := 1
 		if f.says != nil {
 			times = f.says(number)
 		}
 		for range times {
-			tell(number)
+			notify(number)
 		}
 	})
 }
@@ -122,7 +122,7 @@ func saysOnly(tries ...int32) func(number int32) int {
 	}
 }
 
-const looksWarning = "those on which a call waits are looked at"
+const pollWarning = "connections with a waiting call are polled"
 
 // However many go at a time, in whatever way, each is noticed while its call waits, by the
 // kernel's word, and as well where the kernel does not give it.
@@ -150,9 +150,9 @@ func TestStormOfCloses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := start(t, func(c *Config) {
-				c.teller = func() (teller, error) {
-					kernel, err := newTeller()
-					k.kernel.teller = kernel
+				c.newNotifier = func() (notifier, error) {
+					kernel, err := newNotifier()
+					k.kernel.notifier = kernel
 					return &k.kernel, err
 				}
 			})
@@ -162,7 +162,7 @@ func TestStormOfCloses(t *testing.T) {
 				c := f.dial()
 				c.do("PUT", fmt.Sprintf("/v1/locks/%d", i), "").want(t, 200, "")
 				c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1,"bind":"ttl"}`)
-				hear(t, f.locks.waiting, "the wait")
+				receive(t, f.locks.waiting, "the wait")
 				if i%3 == 0 {
 					c.request("GET", "/v1", "") // stands before the close in the socket
 				}
@@ -176,14 +176,14 @@ func TestStormOfCloses(t *testing.T) {
 				go closes[[]string{"close", "half-close"}[i%2]](c)
 			}
 			for range all {
-				hear(t, f.locks.abandoned, "the end of the wait")
-				hear(t, f.locks.ended, "the session's end")
+				receive(t, f.locks.abandoned, "the end of the wait")
+				receive(t, f.locks.ended, "the session's end")
 			}
 			want := 0
 			if k.looks {
 				want = 1
 			}
-			if n := strings.Count(f.log.text(), looksWarning); n != want {
+			if n := strings.Count(f.log.text(), pollWarning); n != want {
 				t.Errorf("%d lines say that connections are looked at: %s", n, f.log.text())
 			}
 		})
@@ -191,16 +191,16 @@ func TestStormOfCloses(t *testing.T) {
 }
 
 // A server without a kernel that tells begins to serve, too.
-func TestNoTeller(t *testing.T) {
-	for err, want := range map[error]int{syscall.ENOSYS: 1, errNoTeller: 0} {
-		f := start(t, func(c *Config) { c.teller = func() (teller, error) { return nil, err } })
+func TestPollingWithoutNotifier(t *testing.T) {
+	for err, want := range map[error]int{syscall.ENOSYS: 1, errNoNotifier: 0} {
+		f := start(t, func(c *Config) { c.newNotifier = func() (notifier, error) { return nil, err } })
 		f.locks.held["taken"] = &fakeLock{token: 1000}
 		c := f.dial()
 		c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1,"bind":"ttl"}`)
-		hear(t, f.locks.waiting, "the wait")
+		receive(t, f.locks.waiting, "the wait")
 		_ = c.Close()
-		hear(t, f.locks.abandoned, "the end of the wait")
-		if n := strings.Count(f.log.text(), looksWarning); n != want {
+		receive(t, f.locks.abandoned, "the end of the wait")
+		if n := strings.Count(f.log.text(), pollWarning); n != want {
 			t.Errorf("%v: %d lines say that connections are looked at", err, n)
 		}
 	}

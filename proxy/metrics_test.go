@@ -17,13 +17,13 @@ import (
 	"github.com/locksidecar/locksidecar/api/apitest"
 )
 
-const figuresText = "# TYPE locksidecar_sessions gauge\nlocksidecar_sessions 3\n"
+const metricsText = "# TYPE locksidecar_sessions gauge\nlocksidecar_sessions 3\n"
 
-// withFigures makes a server answer GET /metrics, with its query behind the figures.
-func withFigures(c *Config) {
-	c.Figures = func(ctx *fasthttp.RequestCtx) {
+// withMetrics makes a server answer GET /metrics, with its query behind the metrics.
+func withMetrics(c *Config) {
+	c.MetricsHandler = func(ctx *fasthttp.RequestCtx) {
 		ctx.SetContentType("text/plain; version=0.0.4; charset=utf-8")
-		ctx.SetBodyString(figuresText + "# " + string(ctx.QueryArgs().Peek("name[]")))
+		ctx.SetBodyString(metricsText + "# " + string(ctx.QueryArgs().Peek("name[]")))
 	}
 	c.AdminAddr, c.TCPAddr = "127.0.0.1:0", "127.0.0.1:0"
 }
@@ -32,10 +32,10 @@ func withFigures(c *Config) {
 func (c *client) scrape(query string) answer {
 	c.t.Helper()
 	c.request("GET", "/metrics"+query, "")
-	return c.figures()
+	return c.metrics()
 }
 
-func (c *client) figures() answer {
+func (c *client) metrics() answer {
 	c.t.Helper()
 	resp, err := http.ReadResponse(c.r, nil)
 	if err != nil {
@@ -50,13 +50,13 @@ func (c *client) figures() answer {
 	return answer{Response: resp, text: string(body)}
 }
 
-func TestFigures(t *testing.T) {
-	f := start(t, withFigures)
+func TestMetrics(t *testing.T) {
+	f := start(t, withMetrics)
 	for name, c := range map[string]*client{
 		"socket": f.dial(), "tcp": dialTo(t, "tcp", f.TCPAddr().String()), "admin": dialTo(t, "tcp", f.AdminAddr().String()),
 	} {
 		a := c.scrape("?name[]=x")
-		if a.StatusCode != 200 || a.text != figuresText+"# x" || !strings.HasPrefix(a.Header.Get("Content-Type"), "text/plain; version=0.0.4") {
+		if a.StatusCode != 200 || a.text != metricsText+"# x" || !strings.HasPrefix(a.Header.Get("Content-Type"), "text/plain; version=0.0.4") {
 			t.Error(name, a.Response, a.text)
 		}
 		if a.Close != (name == "admin") {
@@ -80,19 +80,19 @@ func TestFigures(t *testing.T) {
 }
 
 // The handler of Prometheus' own library works behind it, in all that it can.
-func TestFiguresOfPrometheus(t *testing.T) {
+func TestPrometheusMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "locksidecar_things_total", Help: "Things."})
 	registry.MustRegister(counter)
 	counter.(prometheus.ExemplarAdder).AddWithExemplar(2, prometheus.Labels{"trace_id": appTrace})
 	handler := promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true})
-	f := start(t, func(c *Config) { c.Figures = fasthttpadaptor.NewFastHTTPHandler(handler) })
+	f := start(t, func(c *Config) { c.MetricsHandler = fasthttpadaptor.NewFastHTTPHandler(handler) })
 	c := f.dial()
 	if a := c.scrape(""); !strings.Contains(a.text, "\nlocksidecar_things_total 2\n") {
 		t.Error(a.Header, a.text)
 	}
 	c.request("GET", "/metrics", "", "Accept: application/openmetrics-text; version=1.0.0", "Accept-Encoding: gzip")
-	a := c.figures()
+	a := c.metrics()
 	unzipped, err := gzip.NewReader(strings.NewReader(a.text))
 	if err != nil {
 		t.Fatal(err, a.Header)
@@ -107,12 +107,12 @@ func TestFiguresOfPrometheus(t *testing.T) {
 	c.do("GET", "/v1", "").want(t, 200, "") // the connection goes on
 }
 
-// To gather the figures may take a while. A connection that closes meanwhile loses
+// To gather the metrics may take a while. A connection that closes meanwhile loses
 // its locks at once, and other calls do not wait.
-func TestFiguresHoldNobodyUp(t *testing.T) {
+func TestMetricsBlockNoOtherCall(t *testing.T) {
 	asked, goOn := make(chan struct{}), make(chan struct{})
-	f := start(t, withFigures, func(c *Config) {
-		c.Figures = func(*fasthttp.RequestCtx) {
+	f := start(t, withMetrics, func(c *Config) {
+		c.MetricsHandler = func(*fasthttp.RequestCtx) {
 			asked <- struct{}{}
 			<-goOn
 		}
@@ -120,22 +120,22 @@ func TestFiguresHoldNobodyUp(t *testing.T) {
 	c := f.dial()
 	c.do("PUT", "/v1/locks/a", "").want(t, 200, "")
 	c.request("GET", "/metrics", "")
-	hear(t, asked, "the figures being asked for")
+	receive(t, asked, "the request for metrics")
 	other := f.dial()
 	other.do("PUT", "/v1/locks/b", `{"bind":"ttl"}`).want(t, 200, "")
 	_ = other.Close()
 	_ = c.Close()
-	hear(t, f.locks.ended, "the session's end")
+	receive(t, f.locks.ended, "the session's end")
 	close(goOn)
-	f.gone()
+	f.allClosed()
 }
 
 // Those who read slowly, or not at all, are cut off, and long answers that stand in
 // memory are few.
-func TestLongFigures(t *testing.T) {
+func TestLongMetrics(t *testing.T) {
 	const length = 2 << 20 // more than any socket's buffers
-	f := start(t, withFigures, func(c *Config) {
-		c.Figures = func(ctx *fasthttp.RequestCtx) {
+	f := start(t, withMetrics, func(c *Config) {
+		c.MetricsHandler = func(ctx *fasthttp.RequestCtx) {
 			ctx.SetContentType("text/plain")
 			ctx.Response.Header.Set("Content-Encoding", "identity")
 			ctx.SetBody(make([]byte, length))
@@ -145,14 +145,14 @@ func TestLongFigures(t *testing.T) {
 	if a := f.dial().scrape(""); len(a.text) != length {
 		t.Error(len(a.text))
 	}
-	f.noneLong()
+	f.longAnswersDone()
 	var idle []*client
 	for range maxLong {
 		c := f.dial()
 		c.request("GET", "/metrics", "")
 		idle = append(idle, c)
 	}
-	eventually(t, "all places are taken", func() bool { return f.long.Load() == maxLong })
+	eventually(t, "all places are taken", func() bool { return f.longAnswers.Load() == maxLong })
 	a := f.dial().do("GET", "/metrics", "")
 	a.want(t, 429, "limit")
 	if a.Header.Get("Content-Encoding") != "" {
@@ -161,31 +161,31 @@ func TestLongFigures(t *testing.T) {
 	for _, c := range idle {
 		_ = c.Close()
 	}
-	f.noneLong()
+	f.longAnswersDone()
 	if a := f.dial().scrape(""); len(a.text) != length {
 		t.Error(len(a.text))
 	}
 }
 
-func TestFiguresReaderIsDropped(t *testing.T) {
+func TestMetricsReaderIsDropped(t *testing.T) {
 	asked := make(chan struct{}, 1)
-	f := start(t, withFigures, func(c *Config) {
-		c.Figures = func(ctx *fasthttp.RequestCtx) {
+	f := start(t, withMetrics, func(c *Config) {
+		c.MetricsHandler = func(ctx *fasthttp.RequestCtx) {
 			ctx.SetBody(make([]byte, 2<<20))
 			asked <- struct{}{}
 		}
 		c.Timeouts.StreamWrite = 20 * time.Millisecond
 	})
 	f.dial().request("GET", "/metrics", "")
-	hear(t, asked, "the figures being asked for")
-	f.gone()
-	f.noneLong()
+	receive(t, asked, "the request for metrics")
+	f.allClosed()
+	f.longAnswersDone()
 }
 
-// A panic while figures are made is an answer like others.
-func TestPanicInFigures(t *testing.T) {
-	f := start(t, withFigures, func(c *Config) {
-		c.Figures = func(ctx *fasthttp.RequestCtx) {
+// A panic while metrics are made is an answer like others.
+func TestPanicInMetrics(t *testing.T) {
+	f := start(t, withMetrics, func(c *Config) {
+		c.MetricsHandler = func(ctx *fasthttp.RequestCtx) {
 			ctx.Response.Header.Set("Content-Encoding", "gzip")
 			ctx.SetBodyString("half")
 			panic("a bug")
@@ -221,7 +221,7 @@ func (c *counts) take() string {
 func TestProblemsAreCounted(t *testing.T) {
 	f := start(t, func(c *Config) { c.MaxConns = 3 })
 	var counted counts
-	f.counted = counted.add // nobody is connected yet
+	f.countProblem = counted.add // nobody is connected yet
 	c := f.dial()
 	c.do("PUT", "/v1/locks/a", "").want(t, 200, "")
 	if got := counted.take(); got != "" {
@@ -265,7 +265,7 @@ func TestProblemsAreCounted(t *testing.T) {
 func TestProblemsOfStreamsAreCounted(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.Subscribe = time.Millisecond })
 	var counted counts
-	f.counted = counted.add
+	f.countProblem = counted.add
 	goOn := make(chan struct{})
 	f.locks.hook = func(string, string) error {
 		<-goOn
@@ -282,7 +282,7 @@ func TestProblemsOfStreamsAreCounted(t *testing.T) {
 		t.Error(got)
 	}
 	f = start(t, func(c *Config) { c.Timeouts.Subscribe = patience })
-	f.counted = counted.add
+	f.countProblem = counted.add
 	f.locks.hook = func(string, string) error { return errPanic }
 	f.dial().do("GET", "/v1/locks/a/events", "").want(t, 500, "internal")
 	if got := counted.take(); got != "internal" {

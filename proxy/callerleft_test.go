@@ -40,8 +40,8 @@ func (r *remote) await(ctx context.Context, key string) {
 }
 
 // A session ends at once when its connection closes while the goroutine that serves it is
-// in the store with its call; and what that gets all the same is given back.
-func TestGoneWhileItAsksByItself(t *testing.T) {
+// in the store with its call; and what that gets all the same is handed back.
+func TestCallerLeavesDuringItsStatement(t *testing.T) {
 	t.Parallel()
 	const release = "DELETE"
 	for name, c := range map[string]struct{ method, body, ahead string }{
@@ -62,7 +62,7 @@ func TestGoneWhileItAsksByItself(t *testing.T) {
 			}
 			st.slow.Store(true)
 			holder.send(requestText(c.method, target, c.body) + c.ahead)
-			eventually(t, "the watch looks", f.looking)
+			eventually(t, "a call waits", f.callWaits)
 			_ = holder.Close()
 			eventually(t, "the session has ended", func() bool {
 				return strings.Contains(f.log.text(), "connection closed while it held locks")

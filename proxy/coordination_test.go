@@ -54,7 +54,7 @@ func TestOutcomes(t *testing.T) {
 	} {
 		token := tokenOf(holder.do("PUT", "/v1/locks/a", ""))
 		waiter.request("PUT", "/v1/locks/a", `{"wait_ms":-1,"on_success":"skip"}`)
-		hear(t, f.locks.waiting, "the wait")
+		receive(t, f.locks.waiting, "the wait")
 		holder.do("DELETE", "/v1/locks/a?token="+token+tt.query, tt.body).want(t, 200, "")
 		a := waiter.read()
 		a.want(t, 200, "")
@@ -139,11 +139,11 @@ func TestAskToStopIsCarriedOut(t *testing.T) {
 	}
 	c := f.dial()
 	c.request("POST", "/v1/locks/a/stop", "")
-	hear(t, begun, "the call")
+	receive(t, begun, "the call")
 	_ = c.Close()
 	eventually(t, "the close is seen", f.seen)
 	close(goOn)
-	f.gone()
+	f.allClosed()
 	if f.locks.held["a"].stopping == nil {
 		t.Error("nobody was asked")
 	}
@@ -218,9 +218,9 @@ func TestForceEndsWithItsConnection(t *testing.T) {
 			f.Server.locks = breakSlowly{f.locks, begun, over}
 			c := f.dial()
 			c.request("DELETE", "/v1/locks/a?force=true", "")
-			hear(t, begun, "the call")
+			receive(t, begun, "the call")
 			leave(c)
-			hear(t, over, "the end of the call")
+			receive(t, over, "the end of the call")
 		})
 	}
 }

@@ -1,14 +1,14 @@
 package proxy
 
-// figures is GET /metrics. What stands there, and in which format, is not this
-// package's: the query is for Config.Figures too. It may take its time, so the
+// metrics is GET /metrics. What stands there, and in which format, is not this
+// package's: the query is for Config.MetricsHandler too. It may take its time, so the
 // connection is watched meanwhile.
-func (k *call) figures() *problem {
+func (k *call) metrics() *problem {
 	if p := k.only(methodsGet); p != nil {
 		return p
 	}
 	k.c.watch.begin(false).Done()
-	k.srv.cfg.Figures(k.ctx)
+	k.srv.cfg.MetricsHandler(k.ctx)
 	k.c.watch.end()
 	r := &k.ctx.Response
 	if r.IsBodyStream() {

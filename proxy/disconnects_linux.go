@@ -15,8 +15,8 @@ type epoll struct {
 	raw  syscall.RawConn
 }
 
-// newTeller opens an epoll; close must follow.
-func newTeller() (teller, error) {
+// newNotifier opens an epoll; close must follow.
+func newNotifier() (notifier, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
@@ -47,7 +47,7 @@ func control(raw syscall.RawConn, do func(fd int) error) (err error) {
 	return err
 }
 
-func (p *epoll) hear(tell func(number int32)) error {
+func (p *epoll) listen(notify func(number int32)) error {
 	var events [64]unix.EpollEvent
 	var failed error
 	err := p.raw.Read(func(epoll uintptr) bool {
@@ -63,7 +63,7 @@ func (p *epoll) hear(tell func(number int32)) error {
 				return false // sleep until there is more
 			}
 			for _, event := range events[:n] {
-				tell(event.Fd)
+				notify(event.Fd)
 			}
 		}
 	})
