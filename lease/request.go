@@ -59,12 +59,12 @@ func (m *Manager) releaseRequest(ctx context.Context, s *Session, req *ReleaseRe
 			return out, err
 		}
 	}
-	a := store.Attempt{Key: req.Key, Grant: grantFor(req.RequestID, req.Key)}
+	a := store.Attempt{Key: req.Key, Grant: grantFor(req.RequestID, req.Key), Untold: true}
 	r, leave, err := m.endCalls(ctx, nil, &m.requests, a.Grant)
 	if err != nil {
 		return Released{}, err
 	}
-	ans, err := submit(ctx, m.cancels, a) // what another sidecar was granted is told, too
+	ans, err := submit(ctx, m.cancels, a) // finds what another sidecar was granted, too
 	if err == nil && ans.Outcome == store.Stuck {
 		err = stuck("release")
 	}

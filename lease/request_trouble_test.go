@@ -143,3 +143,32 @@ func TestLostBeforeItIsToldInAnEndedSession(t *testing.T) {
 		}
 	})
 }
+
+// A release by the id that fails at one sidecar tells nobody of the grant: another, which was
+// granted it and could not tell its caller, still gives it back.
+func TestFailedReleaseByRequestLeavesAGrantUntold(t *testing.T) {
+	for name, f := range map[string]fault{"refused": {refuse: true}, "lost": {lose: true}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				other := r.another(opt)
+				req := repeatable(0)
+				req.TTL = time.Hour
+				g := r.get(nil, req)
+				other.st.set("Release", f)
+				if _, err := other.m.Release(context.Background(), nil, ReleaseRequest{Key: "k", RequestID: req.RequestID}); err == nil {
+					t.Fatal("released")
+				}
+				r.m.Discard(nil, g)
+				time.Sleep(time.Second)
+				if r.stored("k").Held {
+					t.Error("nobody was told, and it is still held")
+				}
+				other.st.lift("Release")
+				time.Sleep(time.Minute)
+				r.nothingLeft()
+				other.nothingKept()
+			})
+		})
+	}
+}

@@ -230,6 +230,9 @@ type NewLease struct {
 type Attempt struct {
 	Key   string
 	Grant GrantID
+	// Untold: the caller tells nobody of a grant that it finds (CancelWaits). So another
+	// instance may still give it back as Untold.
+	Untold bool
 }
 
 // Ask is one attempt to get one key, with all that the store must know.

@@ -29,7 +29,7 @@ func (s *Store) Undo(ctx context.Context, attempts []store.Attempt) ([]store.Out
 
 // eachAttempt does something to each attempt's row, with the row's shard locked.
 func (s *Store) eachAttempt(ctx context.Context, op string, attempts []store.Attempt,
-	do func(*operation, *row, store.GrantID, moment) store.Answer,
+	do func(*operation, *row, store.Attempt, moment) store.Answer,
 ) ([]store.Answer, error) {
 	if err := s.usable(ctx, op); err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (s *Store) eachAttempt(ctx context.Context, op string, attempts []store.Att
 		sh := s.ns.shard(a.Key)
 		sh.mu.Lock()
 		if r := sh.rows[a.Key]; r != nil {
-			answers[i] = do(&o, r, a.Grant, s.ns.space.now())
+			answers[i] = do(&o, r, a, s.ns.space.now())
 		}
 		sh.mu.Unlock()
 	}
@@ -49,34 +49,34 @@ func (s *Store) eachAttempt(ctx context.Context, op string, attempts []store.Att
 	return answers, nil
 }
 
-func (s *Store) check(o *operation, r *row, grant store.GrantID, now moment) store.Answer {
-	if r.queue.find(grant) != nil {
+func (s *Store) check(o *operation, r *row, a store.Attempt, now moment) store.Answer {
+	if r.queue.find(a.Grant) != nil {
 		o.settle(r, now) // may hand the key to this waiter, or find it dead
 	}
-	if w := r.queue.find(grant); w != nil {
+	if w := r.queue.find(a.Grant); w != nil {
 		if !w.lease.gone() {
 			return r.queued(w, now)
 		}
 		r.dequeue(w)
 	}
-	return s.heldBy(r, grant, now)
+	return s.heldBy(r, a, now)
 }
 
-func (s *Store) cancel(_ *operation, r *row, grant store.GrantID, now moment) store.Answer {
-	place := s.leave(r, grant)
-	a := s.heldBy(r, grant, now)
-	if k := r.skipped[grant]; k != nil && !s.forgetSkip(r, k) && a.Outcome == store.Skipped {
-		a = store.Answer{Outcome: store.Gone} // the other instance's to know
+func (s *Store) cancel(_ *operation, r *row, a store.Attempt, now moment) store.Answer {
+	place := s.leave(r, a.Grant)
+	found := s.heldBy(r, a, now)
+	if k := r.skipped[a.Grant]; k != nil && !s.forgetSkip(r, k) && found.Outcome == store.Skipped {
+		found = store.Answer{Outcome: store.Gone} // the other instance's to know
 	}
-	a.Position = place
-	return a
+	found.Position = place
+	return found
 }
 
-func (s *Store) undo(o *operation, r *row, grant store.GrantID, now moment) store.Answer {
-	s.forgetSkip(r, r.skipped[grant])
-	s.leave(r, grant)
+func (s *Store) undo(o *operation, r *row, a store.Attempt, now moment) store.Answer {
+	s.forgetSkip(r, r.skipped[a.Grant])
+	s.leave(r, a.Grant)
 	switch {
-	case r.lease == nil || r.grant != grant || r.lease.dead() || !r.mayBeUntold(s):
+	case r.lease == nil || r.grant != a.Grant || r.lease.dead() || !r.mayBeUntold(s):
 	case r.lease.owned(now):
 		o.released(r, store.NoOutcome, nil)
 		o.free(r, now, "")
@@ -100,11 +100,14 @@ func (s *Store) leave(r *row, grant store.GrantID) (place int) {
 
 // heldBy answers an attempt that is not in line. One that was skipped may have been
 // repeated by an Acquire.
-func (s *Store) heldBy(r *row, grant store.GrantID, now moment) store.Answer {
-	if r.heldBy(grant, now) {
+func (s *Store) heldBy(r *row, a store.Attempt, now moment) store.Answer {
+	switch held := r.heldBy(a.Grant, now); {
+	case held && a.Untold:
+		return r.granted(now)
+	case held:
 		return r.grantedAgain(s, now)
 	}
-	if k := r.skipped[grant]; k != nil {
+	if k := r.skipped[a.Grant]; k != nil {
 		return k.answer()
 	}
 	return store.Answer{Outcome: store.Gone}

@@ -54,7 +54,7 @@ func (o *operation) answer(ctx context.Context, w *waitRow, wait store.Attempt) 
 		return store.Answer{Outcome: store.Skipped, Result: jsonOf(w.result)}, nil
 	case !w.heldBy(wait.Grant):
 		return store.Answer{Outcome: store.Gone}, nil
-	case w.renewedByOwner() || string(w.instance) == o.config.Identity.Instance:
+	case wait.Untold || w.renewedByOwner() || string(w.instance) == o.config.Identity.Instance:
 		return w.granted(w.handedBy), nil
 	}
 	// Another instance was granted it, by a repetition of the attempt there.

@@ -270,6 +270,7 @@ func (m *machine) check(t *rapid.T) {
 
 func (m *machine) cancel(t *rapid.T) {
 	a, by := m.someAsk(t), m.anyOf(t)
+	a.Untold = rapid.Bool().Draw(t, "untold")
 	result := m.model.lock(a.Key).skips[a.Grant].result
 	want, place := m.model.cancel(by, a.Attempt)
 	answers, err := m.stores[by].CancelWaits(m.ctx, []store.Attempt{a.Attempt})

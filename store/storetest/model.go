@@ -364,7 +364,9 @@ func (m *model) check(by int, a store.Attempt) store.Outcome {
 	case k.place(a.Grant) > 0:
 		return store.Queued
 	case m.has(k, a.Grant): // perhaps by an Acquire, though it was skipped
-		k.repeatedBy(by)
+		if !a.Untold {
+			k.repeatedBy(by)
+		}
 		return store.Granted
 	case skipped:
 		return store.Skipped

@@ -102,6 +102,18 @@ func repeatCases() []testCase {
 			a.stands(a.release(c), store.UnknownToken)
 			b.holds("k", token, 0)
 		}},
+		{"a cancel by another instance that tells nobody lets an untold grant be given back", func(f *fixture) {
+			a, b := f.pair()
+			ask := a.askTTL("k", longTTL)
+			token := a.granted(ask).Token
+			silent := ask
+			silent.Untold = true
+			if got := b.want(b.cancel(silent), store.Granted); got.Token != token {
+				f.Fatalf("tokens %d and %d of one grant", token, got.Token)
+			}
+			a.released(store.Claim{Key: "k", Token: token, Untold: true})
+			a.free("k")
+		}},
 		{"a grant that ended is not given again", func(f *fixture) {
 			in := f.instance("a")
 			ask := in.ask("k")
