@@ -246,13 +246,13 @@ def test_made_before_the_loop(path: str, key: str) -> None:
 
 def test_ctrl_c_while_acquire_waits(client: Client, other: Client, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutex = client.lock(key)
-    take = _sync_lock.acquire
+    take = _sync_lock.take
 
     def interrupted(*args: object) -> Lock:
         take(*args)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_sync_lock, "acquire", interrupted)
+    monkeypatch.setattr(_sync_lock, "take", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mutex.acquire()
     monkeypatch.undo()

@@ -11,19 +11,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from . import _core, _decorator, _wire, errors
-from ._async_lock import (
-    AsyncLock,
-    AsyncLockContext,
-    AsyncLockSignal,
-    AsyncManyContext,
-    acquire,
-    acquire_many,
-    own_options,
-)
+from ._async_lock import AsyncLock, AsyncLockContext, AsyncLockSignal, AsyncManyContext, new_acquire, take, take_all
 from ._async_transport import AsyncTransport, Stream
-from ._call import UNSET, acquire_options
+from ._call import UNSET
 from ._core import Core
 from ._lock import NotPickled
+from ._options import acquire_options
 from .types import Description, Duration, Event, LockInfo, LockOptions, Outcome, Scope, Status
 
 if TYPE_CHECKING:
@@ -101,7 +94,7 @@ class AsyncClient(NotPickled):
 
         Raises `LockHeld` (with `wait=0`), `WaitTimeout`, `Skipped`, `SidecarUnavailable`, and the other `ApiError`s.
         """
-        return await acquire(self._transport, key, own_options(options))
+        return await take(self._transport, new_acquire(self._transport, [key], options))
 
     def lock(self, key: str, **options: Unpack[LockOptions]) -> AsyncLockContext:
         """`async with client.lock("workflow:123", wait=5, ttl=30) as lock`: see `LockOptions` and `acquire`.
@@ -120,7 +113,7 @@ class AsyncClient(NotPickled):
 
     async def acquire_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> list[AsyncLock]:
         """Acquires 1 to 100 locks, all or none, without deadlocks in whatever order others name them."""
-        return await acquire_many(self._transport, keys, own_options(options))
+        return await take_all(self._transport, new_acquire(self._transport, keys, options))
 
     def lock_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> AsyncManyContext:
         """`async with client.lock_many(["account:7", "account:3"]) as locks`: see `acquire_many`."""

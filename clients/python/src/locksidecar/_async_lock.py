@@ -11,9 +11,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from . import errors
+from ._acquire import Acquire
 from ._async_transport import AsyncTransport
-from ._call import UNSET, AcquireOptions, acquire_options
+from ._call import UNSET
 from ._lock import BaseContext, BaseLock, _Held
+from ._options import acquire_options
 from ._session import Grant
 from ._signal import Signal
 from .types import Duration, LockOptions, Outcome, Status
@@ -112,22 +114,22 @@ class AsyncLock(BaseLock):
             self._not_released(error, failure)
 
 
-def own_options(options: LockOptions) -> AcquireOptions:
-    """Checks the options of an acquire. This task is the owner of a reentrant one that names none."""
+def new_acquire(transport: AsyncTransport, keys: Sequence[str], options: LockOptions) -> Acquire:
+    """Makes the acquire of some keys. This task is the owner of a reentrant one that names none."""
     made = acquire_options(options)
     if made.reentrant and made.owner is None:
         made.owner = this_task()
-    return made
+    return Acquire(transport.core, keys, made)
 
 
-async def acquire(transport: AsyncTransport, key: str, options: AcquireOptions) -> AsyncLock:
+async def take(transport: AsyncTransport, acquire: Acquire) -> AsyncLock:
     """Acquires one lock."""
-    return AsyncLock(transport, *await transport.run(transport.core.acquire(key, options)))
+    return AsyncLock(transport, *await transport.run(acquire.one()))
 
 
-async def acquire_many(transport: AsyncTransport, keys: Sequence[str], options: AcquireOptions) -> list[AsyncLock]:
+async def take_all(transport: AsyncTransport, acquire: Acquire) -> list[AsyncLock]:
     """Acquires several locks, all or none."""
-    return [AsyncLock(transport, *one) for one in await transport.run(transport.core.acquire_many(keys, options))]
+    return [AsyncLock(transport, *one) for one in await transport.run(acquire.many())]
 
 
 class AsyncLockContext(BaseContext[AsyncLock]):
@@ -179,9 +181,9 @@ class AsyncLockContext(BaseContext[AsyncLock]):
         await one.lock.__aexit__(kind, error, trace)
 
     async def _take(self, options: LockOptions, block: bool) -> AsyncLock:
-        me, made = this_task(), own_options(options)
-        self._may_wait(me, made)
-        lock = await acquire(self._transport, self._key, made)
+        me, made = this_task(), new_acquire(self._transport, [self._key], options)
+        self._may_wait(me, made.options)
+        lock = await take(self._transport, made)
         self._held.append(_Held(me, lock, made, block))
         return lock
 
@@ -195,7 +197,7 @@ class AsyncManyContext:
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> list[AsyncLock]:
-        locks = await acquire_many(self._transport, self._keys, own_options(self._options))
+        locks = await take_all(self._transport, new_acquire(self._transport, self._keys, self._options))
         for lock in locks:
             self._stack.push_async_exit(lock)
         return locks

@@ -1,20 +1,14 @@
-"""A call, and what the options of an acquire are in it."""
+"""A call: one request, and what is to be known to make it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field, fields
-from datetime import timedelta
+from collections.abc import Generator, Iterable
 from functools import lru_cache
-from numbers import Real
 from typing import Any, TypeVar
 from urllib.parse import quote
-from uuid import uuid4
 
-from . import _tracing, _wire, errors
+from . import _tracing, _wire
 from ._session import Session
-from .types import Bind, Duration, LockOptions, OnSuccess
 
 T = TypeVar("T")
 
@@ -68,6 +62,11 @@ class Call:
         """
         return reused and self.repeatable and not (self.session is not None and self.session.ended)
 
+    def session_ended(self) -> None:
+        """The sidecar has answered that the session is over."""
+        if self.session is not None:
+            self.session.end()
+
     def encode(self) -> bytes:
         """The request's bytes."""
         headers = _tracing.headers(self.context)
@@ -102,99 +101,3 @@ def _quoted(key: str) -> str:
 def lock_path(key: str, rest: str = "") -> str:
     """The path of a lock."""
     return f"/v1/locks/{_quoted(key)}{rest}"
-
-
-LEAST_TTL = 0.5  # seconds
-_DAY = 86400.0  # seconds: the most that the sidecar takes
-
-
-def seconds(name: str, value: Duration, least: float = 0.0, most: float = _DAY) -> float:
-    """A duration in seconds. Raises TypeError, and InvalidRequest (a ValueError) when it is out of range."""
-    number = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(number, bool) or not isinstance(number, Real):
-        raise TypeError(f"{name}={value!r}: it must be a number of seconds or a timedelta, not {type(value).__name__}")
-    if not least <= number <= most:
-        limits = f"is not between {least:g} and {most:g} seconds"
-        more = " (None waits for ever)" if name == "wait" else ""
-        raise errors.InvalidRequest(400, "invalid_request", f"{name}={value!r} {limits}{more}")
-    return float(number)
-
-
-def to_ms(seconds: float) -> int:
-    """A time in milliseconds."""
-    # Rounded up: 0.0001 does not mean "not at all".
-    return math.ceil(round(seconds * 1000, 6))
-
-
-@dataclass
-class AcquireOptions:
-    """The options of an acquire, as in `Client.acquire`."""
-
-    wait: float | None = None
-    ttl: float | None = None
-    bind: Bind = "session"
-    owner: str | None = None
-    reentrant: bool = False
-    max_hold: float | None = None
-    min_hold: float | None = None
-    on_success: OnSuccess = "acquire"
-    data: Any = None
-    request_id: str | None = None
-    # Whether the app has named the request: then others may have been told of the same grant.
-    named: bool = field(default=False, init=False)
-    # The last call that was made with them, and its keys: what it has got is nobody's until it is the app's.
-    call: Call | None = field(default=None, init=False)
-    keys: Sequence[str] = field(default=(), init=False)
-    asked: bool = field(default=False, init=False)  # a call before it may have reached the sidecar
-
-    def fields(self) -> tuple[dict[str, Any], list[str]]:
-        """The request's members but for the wait, and the features that they need."""
-        body: dict[str, Any] = {}
-        needs: list[str] = []
-        # The id makes it safe to repeat the call, and to release what it got when no answer came.
-        self.named = self.request_id is not None
-        if self.request_id is None:
-            self.request_id = str(uuid4())
-        body["request_id"] = self.request_id
-        needs.append("release_by_id")
-        if self.ttl is not None:
-            body["ttl_ms"] = to_ms(self.ttl)
-        if self.bind != "session":
-            body["bind"] = self.bind
-            needs.append("bind_ttl")
-        if self.owner is not None:
-            body["owner"] = self.owner
-            needs.append("reentrant")
-        if self.reentrant:
-            body["reentrant"] = True
-        if self.max_hold is not None:
-            body["max_hold_ms"] = to_ms(self.max_hold)
-            needs.append("hold")
-        if self.min_hold is not None:
-            body["min_hold_ms"] = to_ms(self.min_hold)
-            needs.append("hold")
-        if self.on_success != "acquire":
-            body["on_success"] = self.on_success
-            needs.append("outcome")
-        if self.data is not None:
-            body["data"] = self.data
-            needs.append("data")
-        return body, needs
-
-
-_OPTIONS = tuple(option.name for option in fields(AcquireOptions) if option.init)
-_LEAST = {"wait": 0.0, "ttl": LEAST_TTL, "max_hold": 0.0, "min_hold": 0.0}
-
-
-def acquire_options(options: LockOptions) -> AcquireOptions:
-    """Checks the options of an acquire. Raises TypeError, and InvalidRequest for a duration that is out of range."""
-    made: dict[str, Any] = dict(options)
-    for name in made:
-        if name not in _OPTIONS:
-            raise TypeError(f"got an unexpected keyword argument {name!r}; the options are {', '.join(_OPTIONS)}")
-    if made.get("wait") == math.inf:
-        made["wait"] = None
-    for name, least in _LEAST.items():
-        if made.get(name) is not None:
-            made[name] = seconds(name, made[name], least)
-    return AcquireOptions(**made)

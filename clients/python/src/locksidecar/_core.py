@@ -9,13 +9,13 @@ from __future__ import annotations
 import errno
 import math
 import os
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from . import _tracing, _wire, errors
-from ._call import LEAST_TTL, UNSET, AcquireOptions, Call, Look, Steps, Unset, lock_path, seconds, to_ms
+from ._call import UNSET, Call, Look, Steps, Unset, lock_path
+from ._options import LEAST_TTL, seconds, to_ms
 from ._session import Grant, Session
 from ._signal import Signal
 from .types import Description, Duration, Event, LockInfo, Outcome, Scope, Status
@@ -25,45 +25,6 @@ DEFAULT_SOCKET = "/run/locksidecar/locksidecar.sock"
 SILENCE = 45.0
 # Idle connections that a client keeps. Each is a descriptor here and in the sidecar.
 MAX_IDLE = 16
-# How long (seconds) whoever got no answer to an acquire waits for that to the release by its id.
-RELEASE_PATIENCE = 2.0
-
-
-class _Wait:
-    """A wait that may outlive an outage of the sidecar."""
-
-    def __init__(self, wait: float | None, core: Core) -> None:
-        self._core = core
-        self.waits = wait is None or wait != 0
-        self._first = wait
-        self._deadline = None if wait is None or wait <= 0 else time.monotonic() + wait
-        self._began: float | None = None  # the outage
-        self._last = 0.0  # the last failure
-        self.pause = 0.0
-        self._reopened = False
-
-    def left(self) -> float | None:
-        """Seconds; None is for ever."""
-        if self._began is None or self._deadline is None:
-            return self._first
-        return max(self._deadline - time.monotonic(), 0.001)
-
-    def bridge(self, error: errors.LocksidecarError, call: Call) -> None:
-        """Returns if the call is to be made again, after `pause`; raises the error if not."""
-        if self._core.closed:
-            raise self._core.is_closed() from error
-        if isinstance(error, errors.SessionEnded) and not self._reopened:
-            self._reopened = True  # the next one opens a new session, and nothing was granted: that is not an outage
-            return
-        if not self.waits or not self._core.reached:
-            raise error
-        now = time.monotonic()
-        if self._began is None or (call.sent and now - self._last > 5):  # it has stood in line since
-            self._began, self.pause = now, 0.0
-        self._last = now
-        self.pause = min(max(self.pause * 2, 0.05), 1.0)
-        if now - self._began >= self._core.reconnect or (self._deadline is not None and now >= self._deadline):
-            raise error
 
 
 class Core:
@@ -181,114 +142,6 @@ class Core:
         return error
 
     # Operations.
-
-    def acquire(self, key: str, options: AcquireOptions) -> Steps[tuple[Grant, Mapping[str, Any]]]:
-        """Acquires one lock."""
-        with _tracing.acquire([key]) as operation:
-            options.keys = [key]
-            value = yield from self._acquire("PUT", lock_path(key), {}, [], options, operation)
-            if not value["granted"]:
-                raise errors.Skipped(key, value.get("result"))
-            return value["_grants"][0], value
-
-    def acquire_many(
-        self, keys: Sequence[str], options: AcquireOptions
-    ) -> Steps[list[tuple[Grant, Mapping[str, Any]]]]:
-        """Acquires several locks, all or none."""
-        options.keys = keys = list(keys)
-        with _tracing.acquire(keys) as operation:
-            value = yield from self._acquire("POST", "/v1/locks", {"keys": keys}, ["several_keys"], options, operation)
-            return list(zip(value["_grants"], value["locks"], strict=True))
-
-    def _acquire(
-        self,
-        method: str,
-        target: str,
-        body: dict[str, Any],
-        needs: list[str],
-        options: AcquireOptions,
-        operation: _tracing.Operation,
-    ) -> Steps[dict[str, Any]]:
-        try:
-            return (yield from self._acquire_waiting(method, target, body, needs, options, operation))
-        except GeneratorExit:
-            raise
-        except BaseException:  # also KeyboardInterrupt and a task's cancellation
-            yield from self.give_back(options)
-            raise
-
-    def _acquire_waiting(
-        self,
-        method: str,
-        target: str,
-        body: dict[str, Any],
-        needs: list[str],
-        options: AcquireOptions,
-        operation: _tracing.Operation,
-    ) -> Steps[dict[str, Any]]:
-        fields, fields_need = options.fields()
-        needs = needs + fields_need
-        wait = _Wait(options.wait, self)
-        if wait.waits:
-            needs.append("wait")
-        while True:
-            left = wait.left()
-            if wait.waits:
-                fields["wait_ms"] = -1 if left is None else to_ms(left)
-            call = Call(
-                method,
-                target,
-                {**body, **fields},
-                timeout=None if left is None else max(left, 0) + self.timeout,
-                joins=options.bind == "session",
-                needs=needs,
-                delay=wait.pause,
-                context=operation.context,
-            )
-            options.asked = options.asked or (options.call is not None and options.call.sent > 0)
-            options.call = call
-            try:
-                value: dict[str, Any] = (yield call).result()
-                value["_grants"] = [self._hold(call, one, options) for one in _granted(value)]
-                operation.granted(_granted(value))  # here: to export a span may take long, and be interrupted
-                return value
-            except errors.SessionEnded as e:
-                _over(call)
-                wait.bridge(e, call)
-            except (errors.SidecarUnavailable, errors.Draining) as e:
-                wait.bridge(e, call)
-
-    def _hold(self, call: Call, value: Mapping[str, Any], options: AcquireOptions) -> Grant:
-        if call.session is not None:
-            return call.session.hold(value, options.reentrant, call.sent)
-        grant = Grant(value["key"], value["token"], None, self.new_signal)
-        grant.note(value, call.sent)
-        return grant
-
-    def give_back(self, options: AcquireOptions) -> Steps[None]:
-        """Releases what an acquire has got, or may have got, that nobody wants any more."""
-        call, options.call = options.call, None
-        if call is None:
-            return
-        timeout = self.timeout
-        if call.answer is None:
-            # Nobody knows what became of it. The sidecar carries the release out, whether it is waited for or not.
-            if options.named or not (call.sent or options.asked):
-                return
-            timeout = min(timeout, RELEASE_PATIENCE)
-        else:
-            granted = _granted(call.answer.json()) if call.answer.status == 200 else []
-            if not granted:
-                return
-            for one in granted:
-                if call.session is not None:
-                    call.session.forget(Grant(one["key"], one["token"], None, Signal))
-        for key in options.keys:
-            target = lock_path(key, f"?request_id={options.request_id}")
-            try:
-                yield Call("DELETE", target, timeout=timeout, session=call.session, context=call.context)
-            except errors.LocksidecarError:
-                return  # the session's end, or its TTL, frees it; there is another exception to raise
 
     def release(
         self,
@@ -457,7 +310,7 @@ class Core:
             try:
                 return (yield call).result()
             except errors.SessionEnded:
-                _over(call)
+                call.session_ended()
                 if last:
                     raise
 
@@ -483,13 +336,6 @@ class Core:
             pass  # closing its stream ends it too
 
 
-def _granted(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The grants in the answer to an acquire."""
-    if "locks" in value:
-        return list(value["locks"])
-    return [value] if value.get("granted") else []
-
-
 def _released(call: Call, answer: _wire.Answer) -> Mapping[str, Any]:
     try:
         value: Mapping[str, Any] = answer.result()
@@ -498,11 +344,6 @@ def _released(call: Call, answer: _wire.Answer) -> Mapping[str, Any]:
             return {"released": True, "reentry": 0}  # by the first try, whose answer was lost
         raise
     return value
-
-
-def _over(call: Call) -> None:
-    if call.session is not None:
-        call.session.end()
 
 
 def watched(key: str, name: str, data: Mapping[str, Any]) -> Event:

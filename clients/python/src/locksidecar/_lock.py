@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
 from . import errors
-from ._call import UNSET, AcquireOptions, acquire_options, seconds
+from ._acquire import Acquire
+from ._call import UNSET
+from ._options import AcquireOptions, acquire_options, seconds
 from ._session import Grant
 from .types import Bind, Duration, LockOptions, Outcome
 
@@ -88,7 +90,7 @@ L = TypeVar("L", bound=BaseLock)
 class _Held(Generic[L]):
     who: str  # the thread, or the task
     lock: L
-    options: AcquireOptions  # of its acquire, and of no other one
+    acquire: Acquire
     block: bool  # the end of a `with` takes it away, and not `release`
 
 

@@ -9,10 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from . import _core, _decorator, _wire, errors
-from ._call import UNSET, acquire_options
+from ._call import UNSET
 from ._core import Core
 from ._lock import NotPickled
-from ._sync_lock import Lock, LockContext, LockSignal, ManyContext, acquire, acquire_many, give_back, own_options
+from ._options import acquire_options
+from ._sync_lock import Lock, LockContext, LockSignal, ManyContext, new_acquire, take, take_all
 from ._sync_transport import Stream, Transport
 from .types import Description, Duration, Event, LockInfo, LockOptions, Outcome, Scope, Status
 
@@ -113,11 +114,11 @@ class Client(NotPickled):
 
     def acquire_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> list[Lock]:
         """Acquires 1 to 100 locks, all or none, without deadlocks in whatever order others name them."""
-        made = own_options(options)
+        made = new_acquire(self._transport, keys, options)
         try:
-            return acquire_many(self._transport, keys, made)
+            return take_all(self._transport, made)
         except BaseException:
-            give_back(self._transport, made)
+            self._transport.drive(made.withdraw())
             raise
 
     def lock_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> ManyContext:
@@ -222,9 +223,9 @@ class Client(NotPickled):
         self.close()
 
     def _take(self, key: str, options: LockOptions) -> Lock:
-        made = own_options(options)
+        made = new_acquire(self._transport, [key], options)
         try:
-            return acquire(self._transport, key, made)
+            return take(self._transport, made)
         except BaseException:
-            give_back(self._transport, made)
+            self._transport.drive(made.withdraw())
             raise

@@ -11,8 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from . import errors
-from ._call import UNSET, AcquireOptions, acquire_options, seconds
+from ._acquire import Acquire
+from ._call import UNSET
 from ._lock import BaseContext, BaseLock, _Held
+from ._options import acquire_options, seconds
 from ._session import Grant
 from ._signal import Signal
 from ._sync_transport import Transport
@@ -110,28 +112,23 @@ class Lock(BaseLock):
             self._not_released(error, failure)
 
 
-def own_options(options: LockOptions) -> AcquireOptions:
-    """Checks the options of an acquire. This thread is the owner of a reentrant one that names none."""
+def new_acquire(transport: Transport, keys: Sequence[str], options: LockOptions) -> Acquire:
+    """Makes the acquire of some keys. This thread is the owner of a reentrant one that names none."""
     made = acquire_options(options)
     if made.reentrant and made.owner is None:
         made.owner = this_thread()
-    return made
+    return Acquire(transport.core, keys, made)
 
 
-def acquire(transport: Transport, key: str, options: AcquireOptions) -> Lock:
+def take(transport: Transport, acquire: Acquire) -> Lock:
     """Acquires one lock."""
-    # Ctrl-C may come at any moment until the app has what this returns: `give_back` then, with the same options.
-    return Lock(transport, *transport.run(transport.core.acquire(key, options)))
+    # Ctrl-C may come at any moment until the app has what this returns: `withdraw` then.
+    return Lock(transport, *transport.run(acquire.one()))
 
 
-def acquire_many(transport: Transport, keys: Sequence[str], options: AcquireOptions) -> list[Lock]:
+def take_all(transport: Transport, acquire: Acquire) -> list[Lock]:
     """Acquires several locks, all or none."""
-    return [Lock(transport, *one) for one in transport.run(transport.core.acquire_many(keys, options))]
-
-
-def give_back(transport: Transport, options: AcquireOptions) -> None:
-    """Releases what an acquire with these options has got, if the app does not take it."""
-    transport.drive(transport.core.give_back(options))
+    return [Lock(transport, *one) for one in transport.run(acquire.many())]
 
 
 class LockContext(BaseContext[Lock]):
@@ -159,11 +156,11 @@ class LockContext(BaseContext[Lock]):
         for ever. Raises what `client.acquire` raises, but for `LockHeld` and `WaitTimeout`; RuntimeError instead of
         waiting for ever for what this thread holds itself.
         """
-        made = own_options(self._waiting(blocking, timeout))
+        made = new_acquire(self._transport, [self._key], self._waiting(blocking, timeout))
         try:
             return self._take(made, block=False) is not None  # one line, so that Ctrl-C comes before it or after it
         except BaseException as e:
-            self._undo(made)
+            self._withdraw(made)
             if isinstance(e, errors.LockHeld):
                 return False
             raise
@@ -185,11 +182,11 @@ class LockContext(BaseContext[Lock]):
         return self._transport.run(self._transport.core.get(self._key, False)).state == "held"
 
     def __enter__(self) -> Lock:
-        made = own_options(self._options)
+        made = new_acquire(self._transport, [self._key], self._options)
         try:
             return self._take(made, block=True)
         except BaseException:  # from here on the body's `with` would release it
-            self._undo(made)
+            self._withdraw(made)
             raise
 
     def __exit__(
@@ -199,17 +196,17 @@ class LockContext(BaseContext[Lock]):
         self._held.remove(one)
         one.lock.__exit__(kind, error, trace)
 
-    def _take(self, options: AcquireOptions, block: bool) -> Lock:
+    def _take(self, acquire: Acquire, block: bool) -> Lock:
         me = this_thread()
-        self._may_wait(me, options)
-        lock = acquire(self._transport, self._key, options)
-        self._held.append(_Held(me, lock, options, block))
+        self._may_wait(me, acquire.options)
+        lock = take(self._transport, acquire)
+        self._held.append(_Held(me, lock, acquire, block))
         return lock
 
-    def _undo(self, options: AcquireOptions) -> None:
-        for one in [one for one in self._held if one.options is options]:
+    def _withdraw(self, acquire: Acquire) -> None:
+        for one in [one for one in self._held if one.acquire is acquire]:
             self._held.remove(one)
-        give_back(self._transport, options)
+        self._transport.drive(acquire.withdraw())
 
 
 class ManyContext:
@@ -221,14 +218,14 @@ class ManyContext:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> list[Lock]:
-        made = own_options(self._options)
+        made = new_acquire(self._transport, self._keys, self._options)
         try:
-            locks = acquire_many(self._transport, self._keys, made)
+            locks = take_all(self._transport, made)
             for lock in locks:
                 self._stack.enter_context(lock)
             return locks
         except BaseException:
-            give_back(self._transport, made)
+            self._transport.drive(made.withdraw())
             raise
 
     def __exit__(

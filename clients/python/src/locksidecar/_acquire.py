@@ -1,0 +1,168 @@
+"""One acquire: its tries, its way through an outage, and the release of what its caller does not take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+from . import _tracing, errors
+from ._call import Call, Steps, lock_path
+from ._core import Core
+from ._options import AcquireOptions, to_ms
+from ._session import Grant
+from ._signal import Signal
+
+# How long (seconds) an acquire that got no answer waits for that to the release by its id.
+_RELEASE_PATIENCE = 2.0
+
+
+class Acquire:
+    """An acquire of one lock, or of several. Its id makes it safe to repeat the call, and to release what it got."""
+
+    def __init__(self, core: Core, keys: Sequence[str], options: AcquireOptions) -> None:
+        self.keys, self.options = list(keys), options
+        self._core = core
+        # Of a request that the app has named, others may have been told the same grant.
+        self._named = options.request_id is not None
+        self._request_id = options.request_id or str(uuid4())
+        self._call: Call | None = None  # the last one; what it has got is nobody's until it is the app's
+        self._asked = False  # a call before it may have reached the sidecar
+
+    def one(self) -> Steps[tuple[Grant, Mapping[str, Any]]]:
+        """Acquires its only key."""
+        [key] = self.keys
+        with _tracing.acquire(self.keys) as operation:
+            value = yield from self._run("PUT", lock_path(key), {}, [], operation)
+            if not value["granted"]:
+                raise errors.Skipped(key, value.get("result"))
+            return value["_grants"][0], value
+
+    def many(self) -> Steps[list[tuple[Grant, Mapping[str, Any]]]]:
+        """Acquires its keys, all or none."""
+        with _tracing.acquire(self.keys) as operation:
+            value = yield from self._run("POST", "/v1/locks", {"keys": self.keys}, ["several_keys"], operation)
+            return list(zip(value["_grants"], value["locks"], strict=True))
+
+    def _run(
+        self, method: str, target: str, body: dict[str, Any], needs: list[str], operation: _tracing.Operation
+    ) -> Steps[dict[str, Any]]:
+        try:
+            return (yield from self._try(method, target, body, needs, operation))
+        except GeneratorExit:
+            raise
+        except BaseException:  # also KeyboardInterrupt and a task's cancellation
+            yield from self.withdraw()
+            raise
+
+    def _try(
+        self, method: str, target: str, body: dict[str, Any], needs: list[str], operation: _tracing.Operation
+    ) -> Steps[dict[str, Any]]:
+        fields, fields_need = self.options.fields()
+        needs = [*needs, "release_by_id", *fields_need]
+        wait = _Wait(self.options.wait, self._core)
+        if wait.waits:
+            needs.append("wait")
+        while True:
+            left = wait.left()
+            if wait.waits:
+                fields["wait_ms"] = -1 if left is None else to_ms(left)
+            call = Call(
+                method,
+                target,
+                {**body, "request_id": self._request_id, **fields},
+                timeout=None if left is None else max(left, 0) + self._core.timeout,
+                joins=self.options.bind == "session",
+                needs=needs,
+                delay=wait.pause,
+                context=operation.context,
+            )
+            self._asked = self._asked or (self._call is not None and self._call.sent > 0)
+            self._call = call
+            try:
+                value: dict[str, Any] = (yield call).result()
+                value["_grants"] = [self._hold(call, one) for one in _granted(value)]
+                operation.granted(_granted(value))  # here: to export a span may take long, and be interrupted
+                return value
+            except errors.SessionEnded as e:
+                call.session_ended()
+                wait.bridge(e, call)
+            except (errors.SidecarUnavailable, errors.Draining) as e:
+                wait.bridge(e, call)
+
+    def _hold(self, call: Call, value: Mapping[str, Any]) -> Grant:
+        if call.session is not None:
+            return call.session.hold(value, self.options.reentrant, call.sent)
+        grant = Grant(value["key"], value["token"], None, self._core.new_signal)
+        grant.note(value, call.sent)
+        return grant
+
+    def withdraw(self) -> Steps[None]:
+        """Releases what it has got, or may have got, if its caller does not take it."""
+        call, self._call = self._call, None
+        if call is None:
+            return
+        timeout = self._core.timeout
+        if call.answer is None:
+            # Nobody knows what became of it. The sidecar carries the release out, whether it is waited for or not.
+            if self._named or not (call.sent or self._asked):
+                return
+            timeout = min(timeout, _RELEASE_PATIENCE)
+        else:
+            granted = _granted(call.answer.json()) if call.answer.status == 200 else []
+            if not granted:
+                return
+            for one in granted:
+                if call.session is not None:
+                    call.session.forget(Grant(one["key"], one["token"], None, Signal))
+        for key in self.keys:
+            target = lock_path(key, f"?request_id={self._request_id}")
+            try:
+                yield Call("DELETE", target, timeout=timeout, session=call.session, context=call.context)
+            except errors.LocksidecarError:
+                return  # the session's end, or its TTL, frees it; there is another exception to raise
+
+
+class _Wait:
+    """A wait that may outlive an outage of the sidecar."""
+
+    def __init__(self, wait: float | None, core: Core) -> None:
+        self._core = core
+        self.waits = wait is None or wait != 0
+        self._first = wait
+        self._deadline = None if wait is None or wait <= 0 else time.monotonic() + wait
+        self._began: float | None = None  # the outage
+        self._last = 0.0  # the last failure
+        self.pause = 0.0
+        self._reopened = False
+
+    def left(self) -> float | None:
+        """Seconds; None is for ever."""
+        if self._began is None or self._deadline is None:
+            return self._first
+        return max(self._deadline - time.monotonic(), 0.001)
+
+    def bridge(self, error: errors.LocksidecarError, call: Call) -> None:
+        """Returns if the call is to be made again, after `pause`; raises the error if not."""
+        if self._core.closed:
+            raise self._core.is_closed() from error
+        if isinstance(error, errors.SessionEnded) and not self._reopened:
+            self._reopened = True  # the next one opens a new session, and nothing was granted: that is not an outage
+            return
+        if not self.waits or not self._core.reached:
+            raise error
+        now = time.monotonic()
+        if self._began is None or (call.sent and now - self._last > 5):  # it has stood in line since
+            self._began, self.pause = now, 0.0
+        self._last = now
+        self.pause = min(max(self.pause * 2, 0.05), 1.0)
+        if now - self._began >= self._core.reconnect or (self._deadline is not None and now >= self._deadline):
+            raise error
+
+
+def _granted(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The grants in the answer to an acquire."""
+    if "locks" in value:
+        return list(value["locks"])
+    return [value] if value.get("granted") else []
