@@ -1,15 +1,7 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import { randomUUID } from "node:crypto";
-import {
-  BadAnswerError,
-  ClientClosedError,
-  ConnectionError,
-  InvalidRequestError,
-  LockHeldError,
-  SessionEndedError,
-  TooLargeError,
-  WaitTimeoutError,
-} from "./errors";
+import { acquire, acquireMany } from "./acquire";
+import { ClientClosedError, InvalidRequestError, LockHeldError, TooLargeError, WaitTimeoutError } from "./errors";
 import {
   type CheckResult,
   checkResultOf,
@@ -33,9 +25,8 @@ import type {
   TryAcquireOptions,
   TryAcquireResult,
 } from "./options";
-import { abortable, brokeOff, isAway, Patience } from "./retry";
-import { type Asked, Session } from "./session";
-import { tracedAcquire, tracedRelease } from "./tracing";
+import { Sessions } from "./sessions";
+import { tracedRelease } from "./tracing";
 import { Transport } from "./transport";
 import type { About, Json, KeyEvent, LockInfo, LockPage } from "./types";
 import { KeyWatch } from "./watch";
@@ -45,9 +36,6 @@ import { lockInfoOf, lockPath, millis, query, requireFeature, type Wire } from "
 const defaultSocket = "/run/locksidecar/locksidecar.sock";
 const defaultTimeoutMs = 10_000;
 const defaultReconnectMs = 30_000;
-
-/** What is asked of no sidecar needs no feature. */
-const nothing: About = { version: "", api: "v1", features: [] };
 
 type Run<T> = (lock: Lock) => T | PromiseLike<T>;
 
@@ -62,23 +50,19 @@ type Run<T> = (lock: Lock) => T | PromiseLike<T>;
 export class Client {
   /** The sidecar's socket. */
   readonly socketPath: string;
-  readonly #options: ClientOptions;
-  readonly #timeoutMs: number;
-  readonly #reconnectMs: number;
-  readonly #transport: Transport;
+  readonly #sessions: Sessions;
   readonly #tasks = new AsyncLocalStorage<string>();
   readonly #watches = new Set<KeyWatch>();
-  #session: Promise<Session> | undefined;
-  #connected = false;
-  #closed = false;
 
   /** Nothing is opened yet. Throws an `InvalidRequestError` for a duration that is none. */
-  constructor(options: ClientOptions = {}) {
-    this.#options = options;
-    this.socketPath = options.socketPath ?? (process.env["LOCKSIDECAR_SOCKET"] || defaultSocket);
-    this.#timeoutMs = millis("timeoutMs", options.timeoutMs) ?? defaultTimeoutMs;
-    this.#reconnectMs = millis("reconnectMs", options.reconnectMs) ?? defaultReconnectMs;
-    this.#transport = new Transport(this.socketPath);
+  constructor({ socketPath, name, ttlMs, timeoutMs, reconnectMs }: ClientOptions = {}) {
+    this.socketPath = socketPath ?? (process.env["LOCKSIDECAR_SOCKET"] || defaultSocket);
+    this.#sessions = new Sessions(new Transport(this.socketPath), {
+      name,
+      ttlMs: millis("ttlMs", ttlMs),
+      timeoutMs: millis("timeoutMs", timeoutMs) ?? defaultTimeoutMs,
+      reconnectMs: millis("reconnectMs", reconnectMs) ?? defaultReconnectMs,
+    });
   }
 
   /**
@@ -117,15 +101,7 @@ export class Client {
    */
   async acquireMany(keys: readonly string[], options: AcquireManyOptions = {}): Promise<LockGroup> {
     const fields = this.#fields(options, -1);
-    const { session, got } = await this.#request(keys, fields, options, (what) =>
-      tracedAcquire(
-        keys,
-        options.signal,
-        (context) =>
-          this.#wait(fields, options.signal, (session, now) => session.acquireMany(what, now, options.signal, context)),
-        ({ got }) => got.map(({ wire }) => wire),
-      ),
-    );
+    const { session, got } = await acquireMany(this.#sessions, keys, fields, options);
     return new LockGroup(got.map((granted) => new Lock(session, granted, options)));
   }
 
@@ -211,7 +187,9 @@ export class Client {
 
   /** get shows a lock, free or held. With `fresh` the store is asked, not what this sidecar last heard. */
   async get(key: string, options: { fresh?: boolean | undefined } = {}): Promise<LockInfo> {
-    return lockInfoOf(await this.#look((session) => session.call("GET", lockPath(key), { noCache: options.fresh })));
+    return lockInfoOf(
+      await this.#sessions.look((session) => session.call("GET", lockPath(key), { noCache: options.fresh })),
+    );
   }
 
   /** locks goes through all held locks, ordered by key, page by page. */
@@ -228,7 +206,7 @@ export class Client {
   async page(options: ListOptions & { cursor?: string | undefined } = {}): Promise<LockPage> {
     const { scope, prefix, type, limit, cursor } = options;
     const path = `/v1/locks${query({ scope, prefix, type, limit, cursor })}`;
-    const answer = await this.#look((session) => {
+    const answer = await this.#sessions.look((session) => {
       requireFeature(session.about, "list", "a list of locks");
       return session.call("GET", path);
     });
@@ -240,8 +218,8 @@ export class Client {
 
   /** stop asks the holder of a lock, wherever it is, to come to an end. It may go on. Throws a `NotHeldError` if there is none. */
   async stop(key: string, options: { reason?: string | undefined } = {}): Promise<void> {
-    requireFeature(await this.about(), "stop", "a request to stop");
-    await this.#call({
+    requireFeature(await this.#sessions.about(), "stop", "a request to stop");
+    await this.#sessions.call({
       method: "POST",
       path: lockPath(key, "/stop"),
       body: { reason: options.reason },
@@ -256,18 +234,18 @@ export class Client {
    */
   async forceRelease(key: string, options: { signal?: AbortSignal | undefined } = {}): Promise<void> {
     const path = lockPath(key, query({ force: true }));
-    await this.#call({ method: "DELETE", path, timeoutMs: undefined, signal: options.signal, about: { key } });
+    await this.#sessions.call({ method: "DELETE", path, timeoutMs: undefined, signal: options.signal, about: { key } });
   }
 
   /** release releases a lock by its token: one with `bind: "ttl"` that was acquired anywhere, or one of this client. */
   async release(key: string, token: number, options: ReleaseOptions = {}): Promise<ReleaseResult> {
-    const release = async (context: unknown) => (await this.#caller()).release(key, token, options, context);
+    const release = async (context: unknown) => (await this.#sessions.caller()).release(key, token, options, context);
     return releaseResultOf(await tracedRelease(key, token, release));
   }
 
   /** check asks whether a lock is held under its token, and replaces its data, if given. Throws as `lock.check()` does. */
   async check(key: string, token: number, options: { data?: Json | undefined } = {}): Promise<CheckResult> {
-    return checkResultOf(await this.#look((session) => session.amend(key, token, { data: options.data })));
+    return checkResultOf(await this.#sessions.look((session) => session.amend(key, token, { data: options.data })));
   }
 
   /** extend sets the remaining time of a lock with `bind: "ttl"`, by its token, in ms from now; and its data, if given. */
@@ -278,7 +256,7 @@ export class Client {
     options: { data?: Json | undefined } = {},
   ): Promise<CheckResult> {
     const fields = { ttl_ms: millis("ttlMs", ttlMs), data: options.data };
-    return checkResultOf(await this.#look((session) => session.amend(key, token, fields)));
+    return checkResultOf(await this.#sessions.look((session) => session.amend(key, token, fields)));
   }
 
   /**
@@ -287,39 +265,29 @@ export class Client {
    * acquires. It keeps the process alive only while somebody waits for an event. `state.lock.mine` is always false here.
    */
   events(key: string, options: EventsOptions = {}): AsyncIterableIterator<KeyEvent> & AsyncDisposable {
-    const check = async (): Promise<void> => requireFeature(await this.about(), "events", "an event stream");
-    const limits = { timeoutMs: this.#timeoutMs, reconnectMs: this.#reconnectMs, check };
-    const watch = new KeyWatch(this.#transport, key, limits, options.signal, () => this.#watches.delete(watch));
+    const check = async (): Promise<void> => requireFeature(await this.#sessions.about(), "events", "an event stream");
+    const { transport, options: limits } = this.#sessions;
+    const watch = new KeyWatch(transport, key, { ...limits, check }, options.signal, () => this.#watches.delete(watch));
     this.#watches.add(watch);
     return watch;
   }
 
   /** connect opens the session now, not with the first lock: so that a sidecar that is missing shows at the start. */
   async connect(): Promise<void> {
-    await this.#open();
+    await this.#sessions.open();
   }
 
   /** about tells what the sidecar can do. */
-  async about(): Promise<About> {
-    if (this.#session && !this.#closed) {
-      return (await this.#session).about;
-    }
-    return (await this.#call({ method: "GET", path: "/v1" })) as unknown as About;
+  about(): Promise<About> {
+    return this.#sessions.about();
   }
 
   /** close ends the session: its locks are released, calls that wait and event streams throw a `ClientClosedError`. */
   async close(): Promise<void> {
-    if (this.#closed) {
-      return;
-    }
-    this.#closed = true;
     for (const watch of [...this.#watches]) {
       watch.fail(new ClientClosedError());
     }
-    const session = await this.#session?.catch(() => undefined);
-    // A sidecar that is not there has ended it already.
-    await session?.close().catch(() => {});
-    this.#transport.close();
+    await this.#sessions.close();
   }
 
   /** As close. */
@@ -329,15 +297,7 @@ export class Client {
 
   async #get(key: string, options: TryAcquireOptions, defaultWaitMs: number): Promise<Lock | Skipped> {
     const fields = { ...this.#fields(options, defaultWaitMs), on_success: options.onSuccess };
-    const { session, got } = await this.#request([key], fields, options, (what) =>
-      tracedAcquire(
-        [key],
-        options.signal,
-        (context) =>
-          this.#wait(fields, options.signal, (session, now) => session.acquire(what, now, options.signal, context)),
-        ({ got }) => ("grant" in got ? [got.wire] : []),
-      ),
-    );
+    const { session, got } = await acquire(this.#sessions, key, fields, options);
     if ("grant" in got) {
       return new Lock(session, got, options);
     }
@@ -363,131 +323,6 @@ export class Client {
       data: options.data,
       request_id: options.requestId ?? randomUUID(),
     };
-  }
-
-  /** #request acquires something, and withdraws what was got if nobody is to have it, or no answer came. */
-  async #request<G>(
-    keys: readonly string[],
-    fields: Wire,
-    { signal, requestId, bind }: AcquireOptions,
-    acquire: (what: Asked) => Promise<G>,
-  ): Promise<G> {
-    const what: Asked = { keys, requestId: fields["request_id"] as string, granted: false };
-    try {
-      return await acquire(what);
-    } catch (error) {
-      const lost = signal?.aborted || error instanceof ConnectionError || error instanceof BadAnswerError;
-      // Of a request that the app has named, others may have been told.
-      if (!this.#closed && (what.granted || (lost && requestId === undefined))) {
-        const session = await this.#session?.catch(() => undefined);
-        if (session !== undefined || bind === "ttl") {
-          await (session ?? Session.none(this.#transport, nothing, this.#timeoutMs)).withdraw(what);
-        }
-      }
-      throw error;
-    }
-  }
-
-  /** #wait acquires something. A call that waits goes on after the sidecar was away, for what remains of its time. */
-  async #wait<G>(
-    fields: Wire,
-    signal: AbortSignal | undefined,
-    acquire: (session: Session, fields: Wire) => Promise<G>,
-  ): Promise<{ session: Session; got: G }> {
-    const waitMs = fields["wait_ms"] as number;
-    if (waitMs === 0) {
-      return this.#join(async (session) => ({ session, got: await acquire(session, fields) }), signal);
-    }
-    const until = waitMs < 0 ? Number.POSITIVE_INFINITY : performance.now() + waitMs;
-    const patience = new Patience(Math.min(this.#reconnectMs, waitMs < 0 ? Number.POSITIVE_INFINITY : waitMs));
-    let left = waitMs;
-    let last: Session | undefined;
-    for (;;) {
-      try {
-        const session = await abortable(this.#open(), signal);
-        if (session !== last) {
-          patience.renew();
-          last = session;
-        }
-        return { session, got: await acquire(session, { ...fields, wait_ms: left }) };
-      } catch (error) {
-        // Who has never seen a sidecar is told at once that there is none.
-        if (this.#closed || !this.#connected || !isAway(error)) {
-          throw this.#closed && isAway(error) ? new ClientClosedError() : error;
-        }
-        await patience.pause(error, signal);
-        left = waitMs < 0 ? waitMs : Math.max(1, Math.ceil(until - performance.now()));
-      }
-    }
-  }
-
-  /** #join makes a call in the session, once more in a new one if it was lost. Only for calls that may be repeated. */
-  #join<T>(call: (session: Session) => Promise<T>, signal?: AbortSignal): Promise<T> {
-    return this.#twice(() => abortable(this.#open(), signal), call);
-  }
-
-  /** #look makes a call that does not need the session, but says whose it is if there is one. It may be repeated. */
-  #look<T>(call: (session: Session) => Promise<T>): Promise<T> {
-    return this.#twice(() => this.#caller(), call);
-  }
-
-  async #twice<T>(get: () => Promise<Session>, call: (session: Session) => Promise<T>): Promise<T> {
-    let session: Session | undefined;
-    try {
-      session = await get(); // which may ask over a kept connection that has died, too
-      return await call(session);
-    } catch (error) {
-      if (this.#closed || !brokeOff(error)) {
-        throw error;
-      }
-      if (error instanceof SessionEndedError) {
-        session?.end("disconnected"); // its stream is about to say so
-      }
-      return call(await get());
-    }
-  }
-
-  /** #caller is the session, if there is one. */
-  async #caller(): Promise<Session> {
-    return this.#session && !this.#closed
-      ? this.#open()
-      : Session.none(this.#transport, await this.about(), this.#timeoutMs);
-  }
-
-  /** #open returns the session, and opens one if there is none. */
-  async #open(): Promise<Session> {
-    if (this.#closed) {
-      throw new ClientClosedError();
-    }
-    if (this.#session === undefined) {
-      const { name, ttlMs } = this.#options;
-      const opening = Session.open(this.#transport, {
-        name,
-        ttlMs: millis("ttlMs", ttlMs),
-        timeoutMs: this.#timeoutMs,
-      });
-      const forget = (): void => {
-        if (this.#session === opening) {
-          this.#session = undefined;
-        }
-      };
-      this.#session = opening;
-      opening.then((session) => {
-        this.#connected = true;
-        session.onEnd = forget;
-        if (session.ended) {
-          forget();
-        }
-      }, forget);
-    }
-    return this.#session;
-  }
-
-  #call(call: Parameters<Transport["call"]>[0]): Promise<Wire> {
-    if (this.#closed) {
-      return Promise.reject(new ClientClosedError());
-    }
-    return this.#transport.call({ timeoutMs: this.#timeoutMs, ...call });
   }
 }
 

@@ -5,12 +5,14 @@ import type { EventStream, Transport } from "./transport";
 import type { About } from "./types";
 import { lockPath, query, requireFields, type Subject, type Wire, type WireGrant, type WireSkipped } from "./wire";
 
-/** How a session is opened. */
+/** How a session is opened, and how long its calls bear with the sidecar. */
 export interface SessionOptions {
-  name?: string | undefined;
-  ttlMs?: number | undefined;
+  name: string | undefined;
+  ttlMs: number | undefined;
   /** For the calls that do not wait. */
   timeoutMs: number;
+  /** For those that do. */
+  reconnectMs: number;
 }
 
 /** Asked is what identifies an acquire, whatever tries it takes. */

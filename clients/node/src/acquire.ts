@@ -1,0 +1,110 @@
+import { BadAnswerError, ClientClosedError, ConnectionError } from "./errors";
+import type { AcquireOptions } from "./options";
+import { abortable, isAway, Patience } from "./retry";
+import type { Asked, Granted, Session } from "./session";
+import type { Sessions } from "./sessions";
+import { tracedAcquire } from "./tracing";
+import type { About } from "./types";
+import type { Wire, WireSkipped } from "./wire";
+
+/** The options that tell how an acquire is made, and not what is asked for. */
+type How = Pick<AcquireOptions, "signal" | "requestId" | "bind">;
+
+/** What an acquire got, and in which session. */
+interface Got<G> {
+  session: Session;
+  got: G;
+}
+
+/** What is asked of no sidecar needs no feature. */
+const nothing: About = { version: "", api: "v1", features: [] };
+
+/** acquire acquires one key. */
+export function acquire(sessions: Sessions, key: string, fields: Wire, how: How): Promise<Got<Granted | WireSkipped>> {
+  return withdrawing(sessions, [key], fields, how, (what) =>
+    tracedAcquire(
+      what.keys,
+      how.signal,
+      (context) =>
+        waiting(sessions, fields, how.signal, (session, now) => session.acquire(what, now, how.signal, context)),
+      ({ got }) => ("grant" in got ? [got.wire] : []),
+    ),
+  );
+}
+
+/** acquireMany acquires all keys or none. */
+export function acquireMany(
+  sessions: Sessions,
+  keys: readonly string[],
+  fields: Wire,
+  how: How,
+): Promise<Got<Granted[]>> {
+  return withdrawing(sessions, keys, fields, how, (what) =>
+    tracedAcquire(
+      keys,
+      how.signal,
+      (context) =>
+        waiting(sessions, fields, how.signal, (session, now) => session.acquireMany(what, now, how.signal, context)),
+      ({ got }) => got.map(({ wire }) => wire),
+    ),
+  );
+}
+
+/** withdrawing acquires something, and withdraws what was got if nobody is to have it, or no answer came. */
+async function withdrawing<G>(
+  sessions: Sessions,
+  keys: readonly string[],
+  fields: Wire,
+  { signal, requestId, bind }: How,
+  run: (what: Asked) => Promise<G>,
+): Promise<G> {
+  const what: Asked = { keys, requestId: fields["request_id"] as string, granted: false };
+  try {
+    return await run(what);
+  } catch (error) {
+    const lost = signal?.aborted || error instanceof ConnectionError || error instanceof BadAnswerError;
+    // Of a request that the app has named, others may have been told.
+    if (!sessions.closed && (what.granted || (lost && requestId === undefined))) {
+      const session = await sessions.opened();
+      if (session !== undefined || bind === "ttl") {
+        await (session ?? sessions.none(nothing)).withdraw(what);
+      }
+    }
+    throw error;
+  }
+}
+
+/** waiting acquires something. A call that waits goes on after the sidecar was away, for what remains of its time. */
+async function waiting<G>(
+  sessions: Sessions,
+  fields: Wire,
+  signal: AbortSignal | undefined,
+  run: (session: Session, fields: Wire) => Promise<G>,
+): Promise<Got<G>> {
+  const waitMs = fields["wait_ms"] as number;
+  if (waitMs === 0) {
+    return sessions.join(async (session) => ({ session, got: await run(session, fields) }), signal);
+  }
+  const limitMs = waitMs < 0 ? Number.POSITIVE_INFINITY : waitMs;
+  const until = performance.now() + limitMs;
+  const patience = new Patience(Math.min(sessions.options.reconnectMs, limitMs));
+  let left = waitMs;
+  let last: Session | undefined;
+  for (;;) {
+    try {
+      const session = await abortable(sessions.open(), signal);
+      if (session !== last) {
+        patience.renew();
+        last = session;
+      }
+      return { session, got: await run(session, { ...fields, wait_ms: left }) };
+    } catch (error) {
+      // Who has never seen a sidecar is told at once that there is none.
+      if (sessions.closed || !sessions.connected || !isAway(error)) {
+        throw sessions.closed && isAway(error) ? new ClientClosedError() : error;
+      }
+      await patience.pause(error, signal);
+      left = waitMs < 0 ? waitMs : Math.max(1, Math.ceil(until - performance.now()));
+    }
+  }
+}
