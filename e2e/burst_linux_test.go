@@ -13,9 +13,9 @@ import (
 // lastInLine is the data of the waiter that is served last.
 const lastInLine = "SELECT coalesce(data, '') FROM locksidecar.waiters ORDER BY id DESC LIMIT 1"
 
-// TestBurstStandsInLineInOrder: 300 calls come for one free key at the same time. They stand in
+// TestBurstIsQueuedInOrder: 300 calls come for one free key at the same time. They stand in
 // line after a few statements, and a call that comes 5 ms later is served last.
-func TestBurstStandsInLineInOrder(t *testing.T) {
+func TestBurstIsQueuedInOrder(t *testing.T) {
 	for name, heldElsewhere := range map[string]bool{"free": false, "held elsewhere": true} {
 		t.Run(name, func(t *testing.T) { burst(t, heldElsewhere) })
 	}

@@ -17,9 +17,9 @@ const (
 	stuckTime    = 4 * time.Second // longer than the statements of a stuck key may wait
 )
 
-// TestStuckRow: an operator's open transaction locks one key's row. Who asks for
+// TestLockedRow: an operator's open transaction locks one key's row. Who asks for
 // that key waits; nobody else notices.
-func TestStuckRow(t *testing.T) {
+func TestLockedRow(t *testing.T) {
 	const longest = stuckTime * 3 / 4 // of a call for another key
 	o, url := onPostgres(t)
 	s := start(t, o)

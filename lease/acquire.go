@@ -13,7 +13,7 @@ import (
 // Acquire gets a lock for a session, or with BindTTL for nobody (s is nil or
 // ignored then). It returns when the lock is granted, refused, or not to be had
 // in the time that the request waits. When ctx ends, the call has left: it returns
-// [ErrAbandoned], and what the store grants all the same is given back.
+// [ErrAbandoned], and what the store grants all the same is handed back.
 //
 // Errors: [HeldError], [TimeoutError], [SkippedError], [LimitError],
 // [ErrSessionEnded], [ErrDraining], [ErrAbandoned], [ErrWithdrawn], and those of the store.
@@ -43,14 +43,14 @@ func (m *Manager) acquireOne(ctx context.Context, s *Session, req *Request) (Gra
 func (m *Manager) acquireIn(ctx context.Context, c *call) (Grant, error) {
 	s, req := c.s, c.req
 	if g, ok := s.enter(req); ok {
-		m.figures.Cached(cachedEntry)
+		m.recorder.Cached(cachedEntry)
 		return g, nil
 	}
-	if err := s.admit(&c.place); err != nil {
+	if err := s.admit(&c.slot); err != nil {
 		return Grant{}, err
 	}
-	defer s.leave(&c.place)
-	if lock, ok := m.deniedHere(s, req); ok {
+	defer s.leave(&c.slot)
+	if lock, ok := m.heldInCache(s, req); ok {
 		return Grant{}, &HeldError{Lock: lock, Cached: true}
 	}
 	return m.acquire(ctx, c)
@@ -72,19 +72,19 @@ func (m *Manager) ttlOf(s *Session, req *Request) time.Duration {
 // that a repeat finds what became of the first.
 func (m *Manager) acquireTTL(ctx context.Context, req *Request) (Grant, error) {
 	if req.RequestID == uuid.Nil {
-		if lock, ok := m.deniedHere(nil, req); ok {
+		if lock, ok := m.heldInCache(nil, req); ok {
 			return Grant{}, &HeldError{Lock: lock, Cached: true}
 		}
 		return m.acquire(ctx, &call{req: req})
 	}
 	w := newWithdrawal()
 	c := &call{req: req, began: m.clk.Now(), withdrawn: w.over}
-	r := m.requests.use(grantFor(req.RequestID, req.Key), w)
+	r := m.requests.use(attemptIDFor(req.RequestID, req.Key), w)
 	defer m.requests.done(r, w)
 	if err := m.takeTurn(ctx, nil, r, req.Wait, w); err != nil {
 		return Grant{}, err
 	}
-	defer func() { m.leaveAfter(&m.requests, r, c.bids) }()
+	defer func() { m.leaveAfter(&m.requests, r, c.attempts) }()
 	c.shared = r.shared()
 	g, err := m.acquire(ctx, c)
 	if err == nil {
@@ -94,10 +94,10 @@ func (m *Manager) acquireTTL(ctx context.Context, req *Request) (Grant, error) {
 	return g, err
 }
 
-// deniedHere answers from what is known here that a key is held: by a session of
+// heldInCache answers from what is known here that a key is held: by a session of
 // this sidecar, or by somebody else of whom the store told a moment ago. The owner
 // that may enter the lock is not denied: it got it in this moment.
-func (m *Manager) deniedHere(s *Session, req *Request) (store.Lock, bool) {
+func (m *Manager) heldInCache(s *Session, req *Request) (store.Lock, bool) {
 	if req.Wait != 0 || req.NoCache {
 		return store.Lock{}, false
 	}
@@ -105,12 +105,12 @@ func (m *Manager) deniedHere(s *Session, req *Request) (store.Lock, bool) {
 		if h.s == s && h.admits(req) {
 			return store.Lock{}, false
 		}
-		m.figures.Cached(cachedHeld)
+		m.recorder.Cached(cachedHeld)
 		return m.lockOf(h), true
 	}
-	lock, ok := m.denials.get(req.Key)
+	lock, ok := m.heldCache.get(req.Key)
 	if ok {
-		m.figures.Cached(cachedDenial)
+		m.recorder.Cached(cachedDenied)
 	}
 	return lock, ok
 }
@@ -131,7 +131,7 @@ func (m *Manager) acquire(ctx context.Context, c *call) (Grant, error) {
 		defer m.waiters.Add(-1)
 	}
 	c.m, c.ctx, c.tr = m, ctx, m.traceOf(ctx, c.req.Key)
-	if c.began.IsZero() && (c.req.Wait != 0 || c.req.Reentrant) { // the others begin with their first bid
+	if c.began.IsZero() && (c.req.Wait != 0 || c.req.Reentrant) { // the others begin with their first attempt
 		c.began = m.clk.Now()
 	}
 	g, err := c.acquire()
@@ -153,40 +153,40 @@ func waiterLimit(limit int) error {
 	return &LimitError{What: "waiting calls", Setting: "LOCKSIDECAR_MAX_WAITERS", Limit: limit}
 }
 
-// call is what stays the same over the bids of one Acquire.
+// call is what stays the same over the attempts of one Acquire.
 type call struct {
-	m     *Manager
-	ctx   context.Context
-	s     *Session // nil with BindTTL
-	req   *Request
-	began time.Time
-	now   time.Time // when the lease of a bid was found alive: the clock was not read since
-	place place     // in the session
-	part  bool      // of a group
-	entry *entrance
-	bids  []*bid
-	one   [1]*bid // has them as long as there is one
-	tr    *callTrace
-	left  time.Duration // how long its lock could be relied on when it was revealed
+	m        *Manager
+	ctx      context.Context
+	s        *Session // nil with BindTTL
+	req      *Request
+	began    time.Time
+	now      time.Time // when the lease of an attempt was found alive: the clock was not read since
+	slot     quotaSlot // in the session
+	ofGroup  bool      // of a group
+	entry    *entrance
+	attempts []*attempt
+	one      [1]*attempt // has them as long as there is one
+	tr       *callTrace
+	left     time.Duration // how long its lock could be relied on when it was revealed
 	// shared is the grant that other calls of the same request have, or 0.
 	shared int64
 	// withdrawn is closed when a release by the request id ends the call; nil without one.
 	withdrawn <-chan struct{}
 
-	// What was last heard of the lock (nil: nothing), and the call's place in line.
+	// What was last heard of the lock (nil: nothing), and the call's queue position.
 	seen     *store.Lock
 	position int
-	// stood: the call has had a place in line. From then on an outage is no reason
-	// to give up, only to rest between its bids.
-	stood bool
-	rest  time.Duration
+	// stood: the call has had a queue position. From then on an outage is no reason
+	// to give up, only to rest between its attempts.
+	wasQueued bool
+	rest      time.Duration
 
 	timer *time.Timer
 	time  <-chan time.Time // fires when the wait is over
 	timed bool             // it has fired
 }
 
-// acquire makes bids until one wins or the call gives up.
+// acquire makes attempts until one wins or the call gives up.
 func (c *call) acquire() (Grant, error) {
 	defer c.stopTimer()
 	defer c.expectEntry()()
@@ -194,7 +194,7 @@ func (c *call) acquire() (Grant, error) {
 		if g, ok := c.enter(); ok {
 			return g, nil
 		}
-		g, err := c.bid()
+		g, err := c.try()
 		if err == nil {
 			return g, nil
 		}
@@ -207,8 +207,8 @@ func (c *call) acquire() (Grant, error) {
 	}
 }
 
-// bid makes one bid and returns its outcome.
-func (c *call) bid() (Grant, error) {
+// try makes one attempt and returns its outcome.
+func (c *call) try() (Grant, error) {
 	if err := c.settleLast(); err != nil {
 		return Grant{}, err
 	}
@@ -218,13 +218,13 @@ func (c *call) bid() (Grant, error) {
 		came.leave()
 		return Grant{}, err
 	}
-	b := c.m.newBid(c, l)
+	b := c.m.newAttempt(c, l)
 	b.arrival = came
-	if c.bids == nil {
-		c.bids = c.one[:0]
+	if c.attempts == nil {
+		c.attempts = c.one[:0]
 	}
-	c.bids = append(c.bids, b)
-	b.here = !c.m.inline && !c.mayEndEarly()
+	c.attempts = append(c.attempts, b)
+	b.runInCaller = !c.m.inline && !c.mayEndEarly()
 	b.startAt(c.ctx, c.now)
 	return c.await(b)
 }
@@ -235,9 +235,9 @@ func (c *call) bid() (Grant, error) {
 // Stop, while the store hangs, such a call hears of it with the store's timeout.)
 func (c *call) mayEndEarly() bool { return c.req.Wait != 0 || c.s != nil && c.s.explicit }
 
-// lease returns the lease that a bid needs, pinned and open, or nil for a bind:ttl
+// lease returns the lease that an attempt needs, pinned and open, or nil for a bind:ttl
 // request that does not wait.
-func (c *call) lease() (*renewed, error) {
+func (c *call) lease() (*lease, error) {
 	c.now = c.m.clk.Now()
 	if c.began.IsZero() {
 		c.began = c.now
@@ -259,14 +259,14 @@ func (c *call) lease() (*renewed, error) {
 			return l, nil
 		}
 		l.unpin()
-		c.m.lose(l, l.lossReason()) // found dead before the keeper did
+		c.m.lose(l, l.lossReason()) // found dead before the renewer did
 		c.now = c.m.clk.Now()
 	}
 }
 
-// pin returns the lease of a bid: one that many share, or with a MinHold, for which
-// it may have to stand, one of the bid's own.
-func (c *call) pin(ttl time.Duration) *renewed {
+// pin returns the lease of an attempt: one that many share, or with a MinHold, for which
+// it may have to stand, one of the attempt's own.
+func (c *call) pin(ttl time.Duration) *lease {
 	if c.req.Bind == BindSession && c.req.MinHold > 0 {
 		return c.m.pinOwn(c.ctx, ttl)
 	}
@@ -274,7 +274,7 @@ func (c *call) pin(ttl time.Duration) *renewed {
 }
 
 // opened waits until a lease is open, or the call gives up.
-func (c *call) opened(l *renewed) error {
+func (c *call) opened(l *lease) error {
 	select {
 	case <-l.opened: // nearly always
 		return l.openErr
@@ -299,7 +299,7 @@ func (c *call) until(something <-chan struct{}) error {
 		c.timed, c.time = true, nil
 		return c.timeout()
 	case <-c.ctx.Done():
-		return errors.Join(ErrAbandoned, context.Cause(c.ctx))
+		return errors.Join(ErrCallerLeft, context.Cause(c.ctx))
 	case <-ending:
 		return ErrSessionEnded
 	case <-c.withdrawn:
@@ -321,11 +321,11 @@ func (c *call) endings() (session, draining <-chan struct{}) {
 	return session, draining
 }
 
-// await returns the bid's outcome, or leaves it because the call gives up.
-func (c *call) await(b *bid) (Grant, error) {
-	if b.here && c.ctx.Err() != nil { // it left while it carried the question out itself
-		b.abandon()
-		return Grant{}, errors.Join(ErrAbandoned, context.Cause(c.ctx))
+// await returns the attempt's outcome, or leaves it because the call gives up.
+func (c *call) await(b *attempt) (Grant, error) {
+	if b.runInCaller && c.ctx.Err() != nil { // it left while it carried the question out itself
+		b.callerLeft()
+		return Grant{}, errors.Join(ErrCallerLeft, context.Cause(c.ctx))
 	}
 	if b.isOver() { // often at once; neither the timer nor the channel is free
 		return c.outcome(b)
@@ -344,12 +344,12 @@ func (c *call) await(b *bid) (Grant, error) {
 			continue
 		case <-c.entry.opens():
 			if g, ok := c.enter(); ok {
-				b.abandon() // and its place in line
+				b.callerLeft() // and its queue position
 				return g, nil
 			}
 			continue
 		case <-c.ctx.Done():
-			err = errors.Join(ErrAbandoned, context.Cause(c.ctx))
+			err = errors.Join(ErrCallerLeft, context.Cause(c.ctx))
 		case <-ending:
 			err = ErrSessionEnded
 		case <-c.withdrawn:
@@ -357,66 +357,66 @@ func (c *call) await(b *bid) (Grant, error) {
 		case <-draining:
 			err = ErrDraining
 		}
-		b.abandon()
+		b.callerLeft()
 		return Grant{}, err
 	}
 }
 
-// outcome translates how a bid ended.
-func (c *call) outcome(b *bid) (Grant, error) {
+// outcome translates how an attempt ended.
+func (c *call) outcome(b *attempt) (Grant, error) {
 	b.mu.Lock()
 	g, err := b.result, b.err
 	c.learnLocked(b)
 	b.mu.Unlock()
 	switch {
 	case err == nil:
-		return c.tell(b, g)
+		return c.deliver(b, g)
 	case errors.Is(err, errTimeUp):
 		return Grant{}, c.timeout()
 	case c.m.ctx.Err() != nil:
-		return Grant{}, ErrDraining // stopped, whatever that did to the bid
+		return Grant{}, ErrDraining // stopped, whatever that did to the attempt
 	default:
 		return Grant{}, refusal(c.ctx, err)
 	}
 }
 
-// tell returns what the bid has won, unless it is lost before this call hears of it: then it
-// is given back, and the app never knows. A part of a group is told when all are there.
-func (c *call) tell(b *bid, g Grant) (Grant, error) {
+// deliver returns what the attempt has won, unless it is lost before this call hears of it: then it
+// is handed back, and the app never knows. A part of a group is told when all are there.
+func (c *call) deliver(b *attempt, g Grant) (Grant, error) {
 	var told bool
 	switch {
 	case g.Bind == BindTTL:
 		g.ExpiresIn -= c.m.clk.Now().Sub(b.wonAt)
 		told = g.ExpiresIn > 0
-	case c.part:
-		told = c.s.hasPart(&c.place)
+	case c.ofGroup:
+		told = c.s.hasMember(&c.slot)
 	default:
-		told = c.s.reveal(c)
+		told = c.s.publish(c)
 		g.ExpiresIn = c.left
 	}
 	if told {
 		return g, nil
 	}
-	b.abandon() // also if the session has ended: the lock may have been lost before
+	b.callerLeft() // also if the session has ended: the lock may have been lost before
 	if c.s != nil && c.s.hasEnded() {
 		return Grant{}, ErrSessionEnded
 	}
-	return Grant{}, b.notKept()
+	return Grant{}, b.whyNotKept()
 }
 
-// learnLocked takes over what a bid has heard. b.mu is held.
-func (c *call) learnLocked(b *bid) {
+// learnLocked takes over what an attempt has heard. b.mu is held.
+func (c *call) learnLocked(b *attempt) {
 	c.shared = b.shared
 	if b.seen != nil && b.seen.Key != "" {
 		c.seen = b.seen
 	}
-	if b.stood {
-		c.stood, c.position = true, b.position
+	if b.wasQueued {
+		c.wasQueued, c.position = true, b.position
 	}
 }
 
 func (c *call) timeout() error {
-	// Time may be up before the call stood in line: then, where it would have.
+	// Time may be up before the call was queued: then, where it would have.
 	lock, position := store.Lock{Key: c.req.Key}, c.position
 	if c.seen != nil {
 		lock = *c.seen

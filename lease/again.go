@@ -9,43 +9,43 @@ import (
 
 // maxBids limits how often a call that does not wait tries again after its lease
 // was lost under it.
-const maxBids = 3
+const maxAttempts = 3
 
-// The pauses of a call between its bids grow from one to the other.
+// The pauses of a call between its attempts grow from one to the other.
 const (
 	restMin = 50 * time.Millisecond
 	restMax = time.Second
 )
 
-// mayGoOn decides whether another bid makes sense after one ended like this, or
-// could not even begin, and rests before it if the store is the reason, or if one bid after
+// mayGoOn decides whether another attempt makes sense after one ended like this, or
+// could not even begin, and rests before it if the store is the reason, or if one attempt after
 // the other ends like this.
 func (c *call) mayGoOn(err error) error {
-	outage := c.stood && store.Unavailable(err)
-	if !errors.Is(err, errBidLost) && (!outage || c.timed) {
+	outage := c.wasQueued && store.Unavailable(err)
+	if !errors.Is(err, errAttemptLost) && (!outage || c.timed) {
 		return err
 	}
 	switch {
 	case c.ctx.Err() != nil:
-		return ErrAbandoned
+		return ErrCallerLeft
 	case c.s != nil && c.s.hasEnded():
 		return ErrSessionEnded
 	case c.m.isDraining():
 		return ErrDraining
 	case c.timed:
 		return c.timeout()
-	case c.req.Wait == 0 && len(c.bids) >= maxBids:
+	case c.req.Wait == 0 && len(c.attempts) >= maxAttempts:
 		return &store.Error{Op: "acquire", Err: errors.New("the lease under the lock was lost")}
 	case outage:
 		return c.waitOut()
-	case c.req.Wait != 0 && len(c.bids) > 1: // lost again
+	case c.req.Wait != 0 && len(c.attempts) > 1: // lost again
 		return c.pause()
 	default:
 		return nil
 	}
 }
 
-// waitOut rests until another bid may have better luck.
+// waitOut rests until another attempt may have better luck.
 func (c *call) waitOut() error {
 	for {
 		err := c.pause()
@@ -66,12 +66,12 @@ func (c *call) pause() error {
 	return c.until(rested)
 }
 
-// settleLast waits until nothing can change the store on behalf of the last bid of a request
-// with an id: the next one has the same grant id, and what gives the last one back would free it.
+// settleLast waits until nothing can change the store on behalf of the last attempt of a request
+// with an id: the next one has the same attempt id, and what hands the last one back would free it.
 func (c *call) settleLast() error {
-	if len(c.bids) == 0 || !c.req.sharesGrant() {
+	if len(c.attempts) == 0 || !c.req.sharesGrant() {
 		return nil
 	}
 	c.startTimer()
-	return c.until(c.bids[len(c.bids)-1].settled())
+	return c.until(c.attempts[len(c.attempts)-1].cleanedUp())
 }

@@ -13,7 +13,7 @@ import (
 func (m *Manager) Amend(ctx context.Context, s *Session, req AmendRequest) (Grant, error) {
 	g, err := m.amend(ctx, s, &req)
 	if err != nil {
-		m.tellRefusal(ctx, "amend", req.Key, req.Traceparent, codeOf(err), err)
+		m.logRefusal(ctx, "amend", req.Key, req.Traceparent, codeOf(err), err)
 	}
 	return g, err
 }
@@ -40,7 +40,7 @@ func (m *Manager) amend(ctx context.Context, s *Session, req *AmendRequest) (Gra
 		return Grant{}, m.notHeldAnyMore(c)
 	}
 	if !req.SetData {
-		m.figures.Cached(cachedCheck)
+		m.recorder.Cached(cachedCheck)
 	}
 	return g, nil
 }
@@ -82,7 +82,7 @@ func (m *Manager) amendForeign(ctx context.Context, c claimant, req *AmendReques
 	if err := judged("amend", v.Standing, err); err != nil {
 		return Grant{}, err
 	}
-	m.denials.drop(req.Key)
+	m.heldCache.drop(req.Key)
 	if v.Standing != store.Holds {
 		return Grant{}, m.refusedBy(v.Standing, c)
 	}

@@ -30,10 +30,10 @@ type arrival struct {
 	// behind: another attempt was there before. It need not ask: the key will hardly be free.
 	behind bool
 
-	// The mutex of arrivals guards the fields below. bid goes into line, with the trace in
+	// The mutex of arrivals guards the fields below. attempt is queued, with the trace in
 	// ctx; nil: the attempt leaves.
 	decided bool
-	bid     *bid
+	attempt *attempt
 	ctx     context.Context
 	next    *arrival
 }
@@ -81,16 +81,16 @@ func (a *arrival) leave() {
 	}
 }
 
-// decide lets a bid go into line when all that came before have gone or left, perhaps at once;
+// decide lets an attempt be queued when all that came before have gone or left, perhaps at once;
 // nil: the attempt leaves. Only the first decision counts.
-func (a *arrival) decide(ctx context.Context, b *bid) {
+func (a *arrival) decide(ctx context.Context, b *attempt) {
 	as := a.at
 	as.mu.Lock()
 	defer as.mu.Unlock()
 	if a.decided {
 		return
 	}
-	a.decided, a.ctx, a.bid = true, ctx, b
+	a.decided, a.ctx, a.attempt = true, ctx, b
 	k := as.keys[a.key]
 	if k.moving {
 		return
@@ -112,7 +112,7 @@ func (a *arrival) decide(ctx context.Context, b *bid) {
 // ready takes those off the front that can go.
 func (k *crowd) ready() (ready []*arrival) {
 	for ; k.first != nil && k.first.decided; k.first = k.first.next {
-		if k.first.bid != nil {
+		if k.first.attempt != nil {
 			ready = append(ready, k.first)
 		}
 	}

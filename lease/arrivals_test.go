@@ -53,10 +53,10 @@ func waits() map[string]Request {
 	}
 }
 
-// A crowd comes for a key at the same time. It stands in line after a few statements, in the
+// A crowd comes for a key at the same time. It is queued after a few statements, in the
 // order in which it came, and who comes later is served later: whatever the store is doing
 // for the first of them in that moment.
-func TestBurstStandsInLineInOrder(t *testing.T) {
+func TestBurstIsQueuedInOrder(t *testing.T) {
 	const crowd = 300
 	for _, held := range []bool{false, true} {
 		for _, op := range []string{"OpenLeases", "Acquire", "Enqueue"} {
@@ -184,7 +184,7 @@ func TestArrivalLeaves(t *testing.T) {
 		want  error
 	}{
 		"session ends": {func(_ *rig, s *Session, _ context.CancelFunc) { s.End(EndDropped) }, ErrSessionEnded},
-		"caller left":  {func(_ *rig, _ *Session, cancel context.CancelFunc) { cancel() }, ErrAbandoned},
+		"caller left":  {func(_ *rig, _ *Session, cancel context.CancelFunc) { cancel() }, ErrCallerLeft},
 		"time is up":   {func(*rig, *Session, context.CancelFunc) { time.Sleep(time.Second) }, nil},
 	} {
 		for _, op := range []string{"OpenLeases", "Acquire"} {

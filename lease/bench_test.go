@@ -170,7 +170,7 @@ func BenchmarkGetOwn(b *testing.B) {
 	}
 }
 
-func BenchmarkCachedDenial(b *testing.B) {
+func BenchmarkCachedHeldAnswer(b *testing.B) {
 	m := benchManager(b)
 	ctx := context.Background()
 	if _, err := m.Acquire(ctx, nil, Request{Key: "k", Bind: BindTTL, TTL: time.Hour}); err != nil {

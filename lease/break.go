@@ -50,12 +50,12 @@ func (m *Manager) Break(ctx context.Context, was store.Lock) error {
 func (m *Manager) signal(ctx context.Context, sig store.Signal) (held bool, err error) {
 	standing, err := submit(ctx, m.requires, sig)
 	if err == nil && standing == store.NotJudged {
-		err = stuck("signal")
+		err = rowLocked("signal")
 	}
 	if err != nil {
 		return false, err
 	}
-	m.denials.drop(sig.Key)
+	m.heldCache.drop(sig.Key)
 	return standing == store.Holds, nil
 }
 
@@ -75,7 +75,7 @@ func (m *Manager) awaitBroken(ctx context.Context, was store.Lock) error {
 		case err != nil:
 			return err
 		case !lock.Held || lock.Token != was.Token:
-			m.denials.drop(was.Key)
+			m.heldCache.drop(was.Key)
 			return nil
 		case lock.Holder.Standing && !asked:
 			// Its holder has gone meanwhile and left it standing: now the store does it.
@@ -95,6 +95,6 @@ func rest(ctx context.Context, d time.Duration) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return errors.Join(ErrAbandoned, context.Cause(ctx))
+		return errors.Join(ErrCallerLeft, context.Cause(ctx))
 	}
 }

@@ -35,5 +35,5 @@ type Config struct {
 	Tracer  *tracing.Tracer
 	Metrics *metrics.Locks
 
-	figures figures // instead of Metrics, in tests
+	recorder recorder // instead of Metrics, in tests
 }

@@ -223,7 +223,7 @@ func TestSuspendedWhileTheStoreIsAsked(t *testing.T) {
 	})
 }
 
-// A caller that comes late to its granted bid must not tell of it.
+// A caller that comes late to its granted attempt must not tell of it.
 func TestALateCallTellsNoGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
@@ -231,7 +231,7 @@ func TestALateCallTellsNoGrant(t *testing.T) {
 		c := &call{m: r.m, ctx: context.Background(), s: s, req: &Request{Key: "k", TTL: s.ttl}, began: r.clk.Now()}
 		l, err := c.lease()
 		r.must(err)
-		b := r.m.newBid(c, l)
+		b := r.m.newAttempt(c, l)
 		b.start(c.ctx)
 		r.clk.stop(l.ttl)
 		if g, err := c.await(b); err == nil {
@@ -248,7 +248,7 @@ func TestALateCallTellsTheTimeThatIsLeft(t *testing.T) {
 			time.Second: 900 * time.Millisecond, 1900*time.Millisecond - 1: 1, 1900 * time.Millisecond: 0,
 		} {
 			c := &call{m: r.m, ctx: context.Background(), req: &Request{Key: "k", TTL: 2 * time.Second, Bind: BindTTL}}
-			b := r.m.newBid(c, nil)
+			b := r.m.newAttempt(c, nil)
 			b.start(c.ctx)
 			r.clk.stop(late)
 			g, err := c.await(b)
@@ -256,7 +256,7 @@ func TestALateCallTellsTheTimeThatIsLeft(t *testing.T) {
 				t.Errorf("late by %s: %+v, %v", late, g, err)
 			}
 			if err == nil {
-				r.m.Discard(nil, g)
+				r.m.HandBack(nil, g)
 			}
 			r.nothingLeft()
 		}
@@ -392,7 +392,7 @@ func TestRemainingTimeOfBindTTLThatWaited(t *testing.T) {
 	}
 }
 
-// A lease whose opening was answered after its deadline is not used, and buried.
+// A lease whose opening was answered after its deadline is not used, and revoked.
 func TestOpeningAnsweredTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

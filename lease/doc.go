@@ -26,17 +26,17 @@
 //
 // # Sessions and locks
 //
-// A [Session] owns locks and is purely local. All its locks ride on renewed
+// A [Session] owns locks and is purely local. All its locks are held under renewed
 // leases, one for each step of the TTLs in use, so that renewing 100,000 locks is one
 // statement over a handful of rows. Whoever takes a lock out of its session (a release, a
 // loss, the session's end) decides what becomes of it, once, under the session's
 // mutex; and a grant that arrives goes into the session under the same mutex, or
-// is given back when the session has ended. So a session that has ended holds
+// is handed back when the session has ended. So a session that has ended holds
 // nothing and receives nothing.
 //
 // A grant that has arrived is a part ([heldLock]) until its call looks at it and returns: the
 // app does not see it, and is not told when it is lost. What was lost before its call looked is
-// given back, and the call goes on as if it had not been granted.
+// handed back, and the call goes on as if it had not been granted.
 //
 // bind:ttl locks have a lease of their own, which nobody renews, and belong to
 // nobody here: any pod may release or extend them, so only the store knows them. Their
@@ -54,7 +54,7 @@
 // A MaxHold ends a lock like a deadline: timers see to it, reads check it. The lock is
 // lost for its session, and released until the store confirms. A MinHold is kept by
 // the store. It needs a lease that can outlive its owner, so such a session's lock
-// rides on one of its own, which is closed with it; where nobody was told of the
+// is held under one of its own, which is closed with it; where nobody was told of the
 // grant, it is freed before that closing could make the lease stand.
 //
 //	free ──grant──▶ held ──release, loss, end of the session──▶ free
@@ -62,7 +62,7 @@
 //
 // A waiter that asked for it is skipped by a success: it returns the result, and the
 // store remembers that for it until it is told to forget, or the waiter's lease is
-// dead. A bid that nobody listens to any more only makes it forget.
+// dead. An attempt that nobody listens to any more only makes it forget.
 //
 // What others ask a holder for (to stop, to give up at once) lies in the store until
 // it is heard. News and renewals say that there is something. A signal may overtake
@@ -70,19 +70,19 @@
 // Repeats are harmless: a stop is told again only for another reason, and a broken
 // lock is gone. A holder whose sidecar does not hear loses the lock with its lease.
 //
-// # Calls and bids
+// # Calls and attempts
 //
-// A call makes bids. A [bid] is one attempt under one grant id and one lease; its
-// states are in bid.go. When the call leaves (its connection closed, its session
-// ended, the sidecar drains), the bid goes on alone until its outcome is known,
-// and gives back what it wins. When the lease under a bid is lost while it waits
-// in line, the call makes another bid under a fresh lease: its place is lost, the
+// A call makes attempts. A [attempt] is one attempt under one attempt id and one lease; its
+// states are in attempt.go. When the call leaves (its connection closed, its session
+// ended, the sidecar drains), the attempt goes on alone until its outcome is known,
+// and hands back what it wins. When the lease under an attempt is lost while it waits
+// in line, the call makes another attempt under a fresh lease: its place is lost, the
 // call is not.
 //
-// Calls of one sidecar that wait for the same key stand in line in the order in which they came
-// ([arrivals]). The first asks for the key. The others ask nothing, and go into line together
+// Calls of one sidecar that wait for the same key be queued in the order in which they came
+// ([arrivals]). The first asks for the key. The others ask nothing, and are queued together
 // when the first has its answer, before those that come later. A call that comes when the key
-// is known to be held goes into line at once. A call for several keys comes when it asks for
+// is known to be held is queued at once. A call for several keys comes when it asks for
 // a key. A call that does not wait is not counted.
 //
 // A call that nothing but the store's answer can end early carries its question, or its
@@ -90,28 +90,28 @@
 // meanwhile, and its session ends without it: only its own answer waits, and nobody is
 // there to hear that any more.
 //
-// What a bid may have got and nobody wants is freed again and again for as long as
+// What an attempt may have got and nobody wants is freed again and again for as long as
 // it can last: a session's lock for as long as its lease is renewed, not only for a
-// TTL. Bids of calls with the same request id have the same grant id, so freeing it
+// TTL. Attempts of calls with the same request id have the same attempt id, so freeing it
 // for one would free it for all: such calls take turns, each begins when nothing of
 // the ones before can change the store any more, and what one of them was given is
 // not freed because another left. Whether another sidecar has given the same grant
 // to its app only the store knows: a bind:ttl grant that two instances may have told
-// is given back by none of them ([store.Claim].Untold, and Undo).
+// is handed back by none of them ([store.Claim].Untold, and Undo).
 //
 // In a session a repeat does not ask the store: the session knows which request was granted
-// what (its locks and their entries have the ids), so the bids of its calls have random grant
+// what (its locks and their entries have the ids), so the attempts of its calls have random grant
 // ids. Calls with the same id take turns there, too. An id is remembered for as long as the
 // call is under way, or the entry is held. A release by the id ([ReleaseRequest]) ends the
 // calls that are under way, takes its turn, and then releases what is there; with BindTTL it
 // asks the store for the grant, as a cancel does, so it finds that of another sidecar. A call
 // that waits at another sidecar goes on: it has a caller there.
 //
-// A call for several keys ([Manager.AcquireAll]) has a call and bids for each of them.
+// A call for several keys ([Manager.AcquireAll]) has a call and attempts for each of them.
 // It holds the keys in the order of their bytes up to the one for which it stands in
 // line, so groups never wait for each other in a circle, and it is served in its turn
 // there. Until it has all, the app does not see what it has; whatever ends the call
-// gives all of it back. A part that is lost meanwhile is got again.
+// hands all of it back. A part that is lost meanwhile is got again.
 //
 // # Watches
 //
@@ -127,33 +127,33 @@
 // News is a hint: a wait is also checked just after its holder's expiry, as often
 // as leases are renewed, and where the store's news does not come by itself for
 // now, every poll interval. Other hints make waits be checked at once. The store
-// listens while bids of this sidecar stand in line (from before the first does), while
+// listens while attempts of this sidecar be queued (from before the first does), while
 // its sessions hold locks, while keys are watched, and for a while after.
 //
 // # What is told
 //
-// Three witnesses follow a lock: spans, figures, and the log. None of them takes part:
+// Three witnesses follow a lock: spans, metrics, and the log. None of them takes part:
 // what they are told of has been decided, nothing waits for them, and where nobody
 // listens nothing is kept. See trace.go and observe.go.
 //
 // A call comes with its span in its context. What it hangs there: a lock.wait from when
-// the first of its bids goes into line until the call hears how that ended, whatever
-// bids it makes meanwhile; for a group, one for each key in whose line it stands. The
+// the first of its attempts is queued until the call hears how that ended, whatever
+// attempts it makes meanwhile; for a group, one for each key in whose line it stands. The
 // wait leads to the acquires of those who held the key as the store, or this sidecar,
 // told of them, and to the release that handed it over. A lock.held follows, for as long
 // as the session has the lock; it stands in the lock's [terms], begins when the app may
 // know of the lock (for a group: of all), and ends where it leaves the session. What the
 // store does for calls is a store.batch, also when they have left: the work of a drop
 // hangs in the lock.held that it ended; what is tried again in the background is not in
-// it. Renewals, checks and burials are nobody's, and have no spans. Calls that are not sampled have none either.
+// it. Renewals, checks and revocations are nobody's, and have no spans. Calls that are not sampled have none either.
 //
 // How a trace goes on in another sidecar: the store keeps the trace context of the
 // acquire with the lock, and gives that of the release to whoever gets the lock by it;
 // where nobody asked for the release, that of the acquire stands for it.
 //
-// Figures: each acquire of a key has one result, a group one for each of its keys when
+// Metrics: each acquire of a key has one result, a group one for each of its keys when
 // all is decided. What waits is counted where it comes and goes, what is held when
-// somebody asks, parts and bids that nobody listens to any more included, since others
+// somebody asks, parts and attempts that nobody listens to any more included, since others
 // wait for them. A hold that ends is counted with its reason, unless the app never knew of
 // it.
 //
@@ -168,25 +168,25 @@
 //     enqueueing is under way once that is known.
 //   - The store does not answer: held locks live until the deadline of their
 //     lease, then they are lost (store_lost). Acquires fail; those that may have
-//     been carried out are undone until the store confirms or their lease is dead.
+//     been carried out are withdrawn until the store confirms or their lease is dead.
 //     So are releases. Waits keep their place as long as their lease lives; then
-//     they go on waiting, and bid again under a fresh lease when the store is back.
+//     they go on waiting, and attempt again under a fresh lease when the store is back.
 //   - Somebody keeps a key's row locked: what concerns that key is asked again,
 //     alone, and fails after the store's timeout with nothing done. Releases and
-//     undos go on; no other key waits for it.
+//     withdrawals go on; no other key waits for it.
 //   - A standby is promoted that knows less than was told: the store says with a renewal
 //     that it has another history. Before the lease is trusted any longer, what is believed
-//     to ride on it is read (recount.go): what the store has not is lost (store_lost). What
-//     rides on it and is not known here, nor after twice the store's timeout, is looked for
-//     later, and undone (strays.go).
+//     to are held under it is read (reconcile.go): what the store has not is lost (store_lost). What
+//     is held under it and is not known here, nor after twice the store's timeout, is looked for
+//     later, and withdrawn (orphans.go).
 //   - The process is stopped or the machine suspended for longer than a lease
 //     lasts: the first read afterwards finds the lease past its deadline and all
 //     its locks lost (expired).
 //   - The store says that a lease is dead which is trusted here, or grants a key
 //     that is held here: the store is right; the lease, or the lock, is lost.
-//   - The sidecar stops: sessions end, waits are cancelled, leases are buried. A
+//   - The sidecar stops: sessions end, waits are cancelled, leases are revoked. A
 //     store that hangs costs a few timeouts, whatever is queued.
-//   - The sidecar dies: the next one on its socket buries its leases, and is not
-//     ready before ([Manager.Succeed]). If there is none, they expire and are buried
+//   - The sidecar dies: the next one on its socket revokes its leases, and is not
+//     ready before ([Manager.Succeed]). If there is none, they expire and are revoked
 //     by whoever wants one of its locks.
 package lease

@@ -24,7 +24,7 @@ type double struct {
 	attempts map[store.Attempt]bool
 	dropNews bool
 	listens  []listened
-	// placeless are operations that do not tell places in line.
+	// placeless are operations that do not tell queue positions.
 	placeless map[string]bool
 	isAway    bool
 	// locked are keys whose rows somebody else keeps locked.
@@ -38,7 +38,7 @@ type double struct {
 	checking, checkingMost int
 	// handOffs, if set, are known to all sidecars of a test.
 	handOffs *handOffs
-	// history is that of the store, recounted those in which leases were last counted.
+	// history is that of the store, reconciled those in which leases were last counted.
 	history   store.History
 	recounted map[store.LeaseID]store.History
 	// othersLook: other sidecars look at parts of the locks in this moment.
@@ -158,7 +158,7 @@ func (d *double) Ready() error {
 	return d.Store.Ready()
 }
 
-// noPlaces makes operations tell no places in line.
+// noPlaces makes operations tell no queue positions.
 func (d *double) noPlaces(ops ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

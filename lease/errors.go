@@ -15,22 +15,22 @@ var (
 	ErrDraining = errors.New("the sidecar is shutting down")
 	// ErrAbandoned: the call's own context ended before its outcome was known.
 	// Nothing is held for it: what the store still grants is released.
-	ErrAbandoned = errors.New("the caller has gone")
+	ErrCallerLeft = errors.New("the caller has gone")
 	// ErrWithdrawn: the call was ended by a release that names its request id.
 	ErrWithdrawn = errors.New("the request was released by its request_id before it was granted")
 )
 
 // errStuck: nothing could be done for a key, for as long as the store may take.
-var errStuck = errors.New("somebody keeps the row of this key locked")
+var errRowLocked = errors.New("somebody keeps the row of this key locked")
 
-// stuck is the error of an operation that could do nothing: trying again later
-// may help, and nothing has to be undone.
-func stuck(op string) error { return &store.Error{Op: op, Err: errStuck} }
+// rowLocked is the error of an operation that could do nothing: trying again later
+// may help, and nothing has to be withdrawn.
+func rowLocked(op string) error { return &store.Error{Op: op, Err: errRowLocked} }
 
 // judged is err, or that the store could not judge a claim.
 func judged(op string, standing store.Standing, err error) error {
 	if err == nil && standing == store.NotJudged {
-		return stuck(op)
+		return rowLocked(op)
 	}
 	return err
 }

@@ -18,9 +18,9 @@ const (
 	// often as long as the counting took it rests: 1% of the time is spent on it.
 	fleetInterval = time.Minute
 	fleetRest     = 100
-	// fleetWatched is for how long figures are kept ready after somebody looked.
+	// fleetWatched is for how long metrics are kept ready after somebody looked.
 	fleetWatched = 10 * time.Minute
-	// fleetAge is after how many intervals figures are too old to be shown.
+	// fleetAge is after how many intervals metrics are too old to be shown.
 	fleetAge = 3
 )
 
@@ -38,7 +38,7 @@ func (m *Manager) Stats(ctx context.Context) (store.Stats, error) {
 // elected to count it. It only returns what is known, and notes that somebody looks:
 // the election and the counting go on in the background, for as long as that happens.
 // Where nobody looks, no statement is sent.
-func (m *Manager) Fleet() (metrics.Fleet, bool) { return m.fleet.look() }
+func (m *Manager) Fleet() (metrics.Fleet, bool) { return m.fleet.current() }
 
 // fleet is a sidecar's part in counting what the whole fleet holds.
 type fleet struct {
@@ -53,7 +53,7 @@ type fleet struct {
 	// suspended is for how long the machine had been suspended when it began: the
 	// store's clock goes on when this one's stands still.
 	suspended time.Duration
-	// known are the figures, which may be shown until knownUntil.
+	// known are the metrics, which may be shown until knownUntil.
 	known      metrics.Fleet
 	knownUntil time.Time
 
@@ -67,16 +67,16 @@ type fleet struct {
 	failing bool
 }
 
-// shownFor is for how long the known figures may still be shown.
+// shownFor is for how long the known metrics may still be shown.
 func (f *fleet) shownFor(now time.Time) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return max(0, f.knownUntil.Sub(now))
 }
 
-// look returns the figures if they are ours to show, and sees to it that there are
+// current returns the metrics if they are ours to show, and sees to it that there are
 // some soon. It does not block.
-func (f *fleet) look() (metrics.Fleet, bool) {
+func (f *fleet) current() (metrics.Fleet, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.looked = f.m.clk.Now()

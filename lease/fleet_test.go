@@ -257,7 +257,7 @@ func TestFleetUnknownElection(t *testing.T) {
 	})
 }
 
-// TestFleetOfficeLost: figures are not shown any more once somebody else is elected,
+// TestFleetOfficeLost: metrics are not shown any more once somebody else is elected,
 // or once the term is over and nobody answers.
 func TestFleetOfficeLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -274,7 +274,7 @@ func TestFleetOfficeLost(t *testing.T) {
 
 		a.st.set("Elect", fault{refuse: true})
 		a.scrape(fleetAge*fleetInterval - 90*time.Second)
-		a.shows(1) // the office is ours until its end, the figures are not old
+		a.shows(1) // the office is ours until its end, the metrics are not old
 		a.scrape(90 * time.Second)
 		a.shows(-1)
 		a.st.lift("Elect")
@@ -314,7 +314,7 @@ func TestFleetLongTerm(t *testing.T) {
 	})
 }
 
-// TestFleetTermOver: slow counting makes figures good for long, but not for longer
+// TestFleetTermOver: slow counting makes metrics good for long, but not for longer
 // than the office is ours.
 func TestFleetTermOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -436,7 +436,7 @@ func TestFleetOf(t *testing.T) {
 }
 
 // TestFleetNamesOnce: a type that is named like one that is made up is the same line:
-// two figures with the same labels are refused by who reads them.
+// two metrics with the same labels are refused by who reads them.
 func TestFleetNamesOnce(t *testing.T) {
 	got := fleetOf(store.Stats{Types: []store.Stat{
 		{Namespace: "n", Name: "", Held: 1}, {Namespace: "n", Name: "_none", Held: 2}, {Namespace: "m", Name: "_none", Held: 9},

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// fleetLines is how many types, and pods, have figures of their own.
+	// fleetLines is how many types, and pods, have metrics of their own.
 	fleetLines = 20
 	// fleetType is the longest name of a type, in bytes, that does.
 	fleetType = 64
@@ -17,7 +17,7 @@ const (
 	fleetNone = "_none"
 )
 
-// fleetOf makes figures of what a store has counted: few enough for labels.
+// fleetOf makes metrics of what a store has counted: few enough for labels.
 func fleetOf(stats store.Stats) metrics.Fleet {
 	types := make([]store.Stat, len(stats.Types))
 	for i, s := range stats.Types {

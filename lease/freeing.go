@@ -41,7 +41,7 @@ func (f *freeing) send(call context.Context, first submitting) { f.try(call, cal
 func (f *freeing) try(ctx, call context.Context, by submitting) {
 	// Releases are not limited: what is released was held, and that is limited.
 	if err := by(ctx, f.claim, func(v store.Verdict, err error) { f.answered(call, &v, err) }); err != nil {
-		// The manager has stopped; its leases are buried with all that they hold.
+		// The manager has stopped; its leases are revoked with all that they hold.
 		f.of.wasTried(err)
 		f.of.isSettled(call)
 	}
@@ -61,7 +61,7 @@ func (f *freeing) answered(call context.Context, v *store.Verdict, err error) {
 	if err == nil && v.Standing != store.Holds {
 		f.m.log.Debug("what was released was not held any more", "key", f.claim.Key, "token", f.claim.Token)
 	}
-	f.m.denials.drop(f.claim.Key)
+	f.m.heldCache.drop(f.claim.Key)
 	f.of.wasTried(nil)
 	f.of.isSettled(call)
 }

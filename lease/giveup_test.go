@@ -16,7 +16,7 @@ func TestGiveUpAtTheReveal(t *testing.T) {
 		done, err := g.admit()
 		r.must(err)
 		defer done()
-		for len(g.parts) < 2 {
+		for len(g.members) < 2 {
 			r.must(g.advance())
 		}
 		h, over := r.m.held.get("b"), make(chan struct{})

@@ -49,7 +49,7 @@ func (m *Manager) acquireAll(ctx context.Context, s *Session, keys []string, req
 	if g.repeated != nil {
 		return inOrder(g.repeated, keys), nil
 	}
-	if lock, ok := g.deniedHere(); ok {
+	if lock, ok := g.heldInCache(); ok {
 		return nil, &HeldError{Lock: lock, Cached: true}
 	}
 	if req.Wait != 0 { // one place among the waiting calls, whatever the number of keys
@@ -60,7 +60,7 @@ func (m *Manager) acquireAll(ctx context.Context, s *Session, keys []string, req
 	}
 	if err := g.acquire(); err != nil {
 		g.endWaits(err)
-		g.giveBack(0)
+		g.handBack(0)
 		return nil, err
 	}
 	return g.grants(keys), nil
@@ -69,24 +69,24 @@ func (m *Manager) acquireAll(ctx context.Context, s *Session, keys []string, req
 // group is one call for several keys. It gets them in the order of their bytes and
 // waits in line for one at a time, while it holds only such that stand before it: so
 // groups that want the same keys never wait for each other in a circle, and each
-// stands in line where it waits, behind those that came before. Where a question to
+// is queued where it waits, behind those that came before. Where a question to
 // the store costs a round trip, it asks for all that it does not have at once, and
-// gives back what it got behind the first that is held.
+// hands back what it got behind the first that is held.
 //
-// Each key has a call and bids of its own, as if it were asked for alone. What the
-// bids win are parts: they are the session's, so that they end with it and with
+// Each key has a call and attempts of its own, as if it were asked for alone. What the
+// attempts win are parts: they are the session's, so that they end with it and with
 // their lease, but the app does not see them until all are there (see
 // [Session.reveal]).
 type group struct {
-	m     *Manager
-	ctx   context.Context
-	s     *Session
-	req   *Request
-	began time.Time
-	calls []*call // one for each key
-	parts []part  // of the first calls
-	// stood: one of the calls has had a place in line.
-	stood bool
+	m       *Manager
+	ctx     context.Context
+	s       *Session
+	req     *Request
+	began   time.Time
+	calls   []*call       // one for each key
+	members []groupMember // of the first calls
+	// stood: one of the calls has had a queue position.
+	wasQueued bool
 
 	// rounds is how often it has asked.
 	rounds int
@@ -113,7 +113,7 @@ func (m *Manager) newGroup(ctx context.Context, s *Session, keys []string, req *
 	for _, key := range keys {
 		one := *req
 		one.Key = key
-		g.calls = append(g.calls, &call{m: m, ctx: ctx, s: s, req: &one, part: true, began: g.began, tr: m.traceOf(ctx, key)})
+		g.calls = append(g.calls, &call{m: m, ctx: ctx, s: s, req: &one, ofGroup: true, began: g.began, tr: m.traceOf(ctx, key)})
 	}
 	slices.SortFunc(g.calls, func(a, b *call) int { return strings.Compare(a.req.Key, b.req.Key) })
 	if req.RequestID != uuid.Nil {
@@ -149,7 +149,7 @@ func (g *group) admit() (done func(), err error) {
 			c.stopTimer()
 			c.tr.leave()
 			if g.s != nil {
-				g.s.leave(&c.place)
+				g.s.leave(&c.slot)
 			}
 			if i < len(g.repeats) {
 				g.leave(g.repeats[i], c)
@@ -167,7 +167,7 @@ func (g *group) admit() (done func(), err error) {
 func (g *group) takeTurns() error {
 	all := make([]*repeats, len(g.calls)) // before the first turn: a release by the id of any key ends the call
 	for i, c := range g.calls {
-		all[i] = g.requests().use(grantFor(c.req.RequestID, c.req.Key), g.withdrawal)
+		all[i] = g.requests().use(attemptIDFor(c.req.RequestID, c.req.Key), g.withdrawal)
 	}
 	for i, c := range g.calls {
 		wait := g.req.Wait
@@ -189,28 +189,28 @@ func (g *group) takeTurns() error {
 // leave ends the turn of one of the keys: at once if the session has it, or if the store was
 // not asked for it.
 func (g *group) leave(r *repeats, c *call) {
-	if g.s != nil && (len(g.parts) == len(g.calls) || len(c.bids) == 0) {
+	if g.s != nil && (len(g.members) == len(g.calls) || len(c.attempts) == 0) {
 		r.leave()
 	} else {
-		g.m.leaveAfter(g.requests(), r, c.bids)
+		g.m.leaveAfter(g.requests(), r, c.attempts)
 	}
 	g.requests().done(r, g.withdrawal)
 }
 
-// deniedHere answers from what is known here that one of the keys is held.
-func (g *group) deniedHere() (store.Lock, bool) {
+// heldInCache answers from what is known here that one of the keys is held.
+func (g *group) heldInCache() (store.Lock, bool) {
 	if g.req.sharesGrant() {
 		return store.Lock{}, false
 	}
 	for _, c := range g.calls {
-		if lock, ok := g.m.deniedHere(nil, c.req); ok {
+		if lock, ok := g.m.heldInCache(nil, c.req); ok {
 			return lock, true
 		}
 	}
 	return store.Lock{}, false
 }
 
-// acquire gets all keys, or says why not. Then what it has got is to be given back.
+// acquire gets all keys, or says why not. Then what it has got is to be handed back.
 func (g *group) acquire() error {
 	for {
 		if g.dropLost() {
@@ -218,7 +218,7 @@ func (g *group) acquire() error {
 				return err
 			}
 		}
-		if len(g.parts) < len(g.calls) {
+		if len(g.members) < len(g.calls) {
 			if err := g.advance(); err != nil {
 				return err
 			}
@@ -230,12 +230,12 @@ func (g *group) acquire() error {
 	}
 }
 
-// dropLost forgets the parts that are lost, and gives back those behind the first of
+// dropLost forgets the parts that are lost, and hands back those behind the first of
 // them: they must not be held while that is waited for.
 func (g *group) dropLost() bool {
-	for i := range g.parts {
+	for i := range g.members {
 		if !g.has(i) {
-			g.giveBack(i)
+			g.handBack(i)
 			return true
 		}
 	}
@@ -244,35 +244,35 @@ func (g *group) dropLost() bool {
 
 // mayGoOn says why it makes no sense to get again what was lost.
 func (g *group) mayGoOn() error {
-	c := g.calls[len(g.parts)]
+	c := g.calls[len(g.members)]
 	if g.req.Wait > 0 && g.m.clk.Now().Sub(g.began) >= g.req.Wait {
 		return c.timeout()
 	}
-	return c.mayGoOn(errBidLost)
+	return c.mayGoOn(errAttemptLost)
 }
 
 // advance gets the first key that is missing, and with it those behind it that are
 // free in the same moment.
 func (g *group) advance() error {
-	first := len(g.parts)
+	first := len(g.members)
 	c := g.calls[first]
-	if g.stood { // an outage is no reason to give up
-		c.stood = true
+	if g.wasQueued { // an outage is no reason to give up
+		c.wasQueued = true
 	}
 	g.rounds++
-	bids, err := g.bid(g.calls[first:])
+	attempts, err := g.try(g.calls[first:])
 	if err != nil {
 		return c.mayGoOn(err)
 	}
-	for i, b := range bids {
+	for i, b := range attempts {
 		if i > 0 && b.isUnwanted() {
 			return nil // one before it had to wait
 		}
 		c := g.calls[first+i]
 		grant, err := g.await(c, b)
 		if err != nil {
-			for _, later := range bids[i+1:] {
-				later.abandon()
+			for _, later := range attempts[i+1:] {
+				later.callerLeft()
 			}
 			return c.mayGoOn(err)
 		}
@@ -281,30 +281,30 @@ func (g *group) advance() error {
 	return nil
 }
 
-// bid makes bids for calls, the first and as many of the others as the store takes
+// try makes attempts for calls, the first and as many of the others as the store takes
 // in one question.
-func (g *group) bid(calls []*call) ([]*bid, error) {
+func (g *group) try(calls []*call) ([]*attempt, error) {
 	c, count := calls[0], 1
 	c.startTimer()
 	if !g.m.inline {
 		count = g.together(calls[:min(len(calls), g.m.cfg.BatchMax)])
 	}
-	bids, err := g.newBids(calls[:count])
-	if count > 1 && len(bids) > 0 { // the token last: what comes before it may take long
+	attempts, err := g.newAttempts(calls[:count])
+	if count > 1 && len(attempts) > 0 { // the token last: what comes before it may take long
 		if err := c.until(g.m.groups); err != nil {
-			for _, b := range bids {
+			for _, b := range attempts {
 				b.finish(err)
 			}
 			return nil, err
 		}
-		g.m.askAll(bids)
+		g.m.askAll(attempts)
 	} else if err == nil {
-		bids[0].start(g.ctx)
+		attempts[0].start(g.ctx)
 	}
-	if len(bids) == 0 {
+	if len(attempts) == 0 {
 		return nil, err
 	}
-	return bids, nil
+	return attempts, nil
 }
 
 // together is for how many keys the group asks at once: not for one for which calls have come
@@ -321,62 +321,62 @@ func (g *group) together(calls []*call) int {
 	return len(calls)
 }
 
-// newBids makes bids until there is no lease for one.
-func (g *group) newBids(calls []*call) (bids []*bid, err error) {
+// newAttempts makes attempts until there is no lease for one.
+func (g *group) newAttempts(calls []*call) (attempts []*attempt, err error) {
 	for _, c := range calls {
 		if err := c.settleLast(); err != nil {
-			return bids, err
+			return attempts, err
 		}
 		l, err := c.lease()
 		if err != nil {
-			return bids, err
+			return attempts, err
 		}
-		b := g.m.newBid(c, l)
-		c.bids = append(c.bids, b)
-		bids = append(bids, b)
+		b := g.m.newAttempt(c, l)
+		c.attempts = append(c.attempts, b)
+		attempts = append(attempts, b)
 	}
-	return bids, nil
+	return attempts, nil
 }
 
-// askAll asks for the locks of bids with one question, and goes on when the call
-// leaves. The caller has a token of groups, which is given back.
-func (m *Manager) askAll(bids []*bid) {
-	asks := make([]store.Ask, len(bids))
-	for i, b := range bids {
+// askAll asks for the locks of attempts with one question, and goes on when the call
+// leaves. The caller has a token of groups, which is handed back.
+func (m *Manager) askAll(attempts []*attempt) {
+	asks := make([]store.Ask, len(attempts))
+	for i, b := range attempts {
 		b.arrival = m.arrivals.join(b.req)
-		b.mark, b.sent = m.denials.mark(b.req.Key), m.clk.Now()
+		b.cacheVersion, b.sent = m.heldCache.version(b.req.Key), m.clk.Now()
 		asks[i] = b.ask()
 	}
-	asking := len(bids) > 0 && m.spawn(func() {
+	asking := len(attempts) > 0 && m.spawn(func() {
 		defer func() { m.groups <- struct{}{} }()
 		ctx, cancel := context.WithTimeout(m.ctx, m.cfg.StoreTimeout)
 		defer cancel()
-		ctx, end := m.batchOfGroup(ctx, bids)
+		ctx, end := m.batchOfGroup(ctx, attempts)
 		answers, err := m.st.Acquire(ctx, asks)
 		end(err)
-		m.answerAll(bids, answers, err)
+		m.answerAll(attempts, answers, err)
 	})
 	if asking {
 		return
 	}
 	m.groups <- struct{}{}
-	for _, b := range bids {
+	for _, b := range attempts {
 		b.finish(batcher.ErrStopped)
 	}
 }
 
-// answerAll brings the answers to the bids of a group. All behind the first that was
+// answerAll brings the answers to the attempts of a group. All behind the first that was
 // not granted are unwanted; that is said first, for the group goes on with the next
-// bid as soon as one has won.
-func (m *Manager) answerAll(bids []*bid, answers []store.Answer, err error) {
+// attempt as soon as one has won.
+func (m *Manager) answerAll(attempts []*attempt, answers []store.Answer, err error) {
 	granted := 0
-	for err == nil && granted < len(bids) && answers[granted].Outcome == store.Granted {
+	for err == nil && granted < len(attempts) && answers[granted].Outcome == store.Granted {
 		granted++
 	}
-	for i := len(bids) - 1; i > granted; i-- {
-		bids[i].unwant()
+	for i := len(attempts) - 1; i > granted; i-- {
+		attempts[i].unwant()
 	}
-	for i, b := range bids {
+	for i, b := range attempts {
 		switch {
 		case err != nil:
 			b.onAcquire(store.Answer{}, err)
@@ -388,14 +388,14 @@ func (m *Manager) answerAll(bids []*bid, answers []store.Answer, err error) {
 	}
 }
 
-// unwant makes a bid give back what it wins.
-func (b *bid) unwant() {
+// unwant makes an attempt hand back what it wins.
+func (b *attempt) unwant() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.unwanted = true
 }
 
-func (b *bid) isUnwanted() bool {
+func (b *attempt) isUnwanted() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.unwanted
@@ -409,20 +409,20 @@ func (g *group) endWaits(err error) {
 	}
 }
 
-// await returns what a bid has won, and sees to it that the parts last meanwhile.
-func (g *group) await(c *call, b *bid) (Grant, error) {
+// await returns what an attempt has won, and sees to it that the parts last meanwhile.
+func (g *group) await(c *call, b *attempt) (Grant, error) {
 	if !b.isOver() {
 		defer g.extending()()
 	}
 	grant, err := c.await(b)
-	g.stood = g.stood || c.stood
+	g.wasQueued = g.wasQueued || c.wasQueued
 	return grant, err
 }
 
 // grants are what the group has got, in the order in which the keys were named.
 func (g *group) grants(keys []string) []Grant {
-	got := make([]Grant, len(g.parts))
-	for i, p := range g.parts {
+	got := make([]Grant, len(g.members))
+	for i, p := range g.members {
 		p.g.Waited, p.g.ExpiresIn = g.waited, g.calls[i].left
 		got[i] = p.g
 	}

@@ -158,7 +158,7 @@ func TestGroupsInOppositeOrders(t *testing.T) {
 	})
 }
 
-// A group stands in line as any other: nobody who comes later gets the key before.
+// A group is queued as any other: nobody who comes later gets the key before.
 func TestGroupIsNotOvertaken(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -181,7 +181,7 @@ func TestGroupIsNotOvertaken(t *testing.T) {
 // Whatever ends a group's waiting, it keeps nothing.
 func TestGroupLeaves(t *testing.T) {
 	for name, leave := range map[string]func(r *rig, s *Session, cancel func()) error{
-		"call":    func(_ *rig, _ *Session, cancel func()) error { cancel(); return ErrAbandoned },
+		"call":    func(_ *rig, _ *Session, cancel func()) error { cancel(); return ErrCallerLeft },
 		"session": func(_ *rig, s *Session, _ func()) error { s.End(EndDropped); return ErrSessionEnded },
 		"drain":   func(r *rig, _ *Session, _ func()) error { r.m.Drain(); return ErrDraining },
 		"time":    func(*rig, *Session, func()) error { time.Sleep(10 * time.Second); return nil },
@@ -270,7 +270,7 @@ func TestGroupLimits(t *testing.T) {
 	})
 }
 
-// Parts that are given back keep no hold: nobody was told of them.
+// Parts that are handed back keep no hold: nobody was told of them.
 func TestGroupMinHold(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -324,7 +324,7 @@ func TestGroupTTL(t *testing.T) {
 }
 
 // A group that is asked for again under its request id is told the same grants; and a
-// repeat that fails does not give back what the first was told.
+// repeat that fails does not hand back what the first was told.
 func TestGroupRepeats(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -335,7 +335,7 @@ func TestGroupRepeats(t *testing.T) {
 		if first[0].Token != again[0].Token || first[1].Token != again[1].Token {
 			t.Errorf("%+v, then %+v", first, again)
 		}
-		r.m.Discard(nil, again[0]) // the first still has it
+		r.m.HandBack(nil, again[0]) // the first still has it
 		r.isHeldUnder(first[0])
 		r.release(nil, first[1])
 		r.lock(other, "b")
@@ -347,7 +347,7 @@ func TestGroupRepeats(t *testing.T) {
 		}
 		synctest.Wait()
 		r.isHeldUnder(first[0])
-		// What nobody was told is given back, also under a request id, and got anew.
+		// What nobody was told is handed back, also under a request id, and got anew.
 		req.RequestID, req.Wait = uuid.New(), 5*time.Second
 		a = r.askAll(context.Background(), nil, req, "c", "b", "d")
 		<-a.done
@@ -366,7 +366,7 @@ func (r *rig) isHeldUnder(g Grant) {
 }
 
 // A part counts once against the limit, and nobody enters it.
-func TestGroupPart(t *testing.T) {
+func TestGroupMember(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt, with(func(c *Config) { c.MaxLocksPerSession = 3 }))
 		s, other := r.session(), r.session()
@@ -386,7 +386,7 @@ func TestGroupPart(t *testing.T) {
 	})
 }
 
-// What a repeatable group has given back has the same grant id when it is asked for
+// What a repeatable group has handed back has the same attempt id when it is asked for
 // again: not before the release is done, which would free it.
 func TestGroupAsksAfterRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -416,11 +416,11 @@ func TestGroupRevealsAllOrNone(t *testing.T) {
 		done, err := g.admit()
 		r.must(err)
 		defer done()
-		for len(g.parts) < 2 {
+		for len(g.members) < 2 {
 			r.must(g.advance())
 		}
 		r.m.giveUp(r.m.held.get("b"), LostForced)
-		if g.complete() || s.Held() != 0 || s.find("a", g.parts[0].g.Token) != nil {
+		if g.complete() || s.Held() != 0 || s.find("a", g.members[0].g.Token) != nil {
 			t.Error("shown in part")
 		}
 		synctest.Wait() // it is released

@@ -10,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// A question of which nobody knows the outcome is undone for each key.
+// A question of which nobody knows the outcome is withdrawn for each key.
 func TestGroupUnknownOutcome(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -30,7 +30,7 @@ func TestGroupUnknownOutcome(t *testing.T) {
 		a := r.askAll(ctx, s, Request{}, "a", "b")
 		cancel()
 		<-a.done
-		if !errors.Is(a.err, ErrAbandoned) || !r.stored("a").Held {
+		if !errors.Is(a.err, ErrCallerLeft) || !r.stored("a").Held {
 			t.Fatalf("%v", a.err)
 		}
 		release()
@@ -41,7 +41,7 @@ func TestGroupUnknownOutcome(t *testing.T) {
 }
 
 // A part that is lost while the group waits is got again; the app hears nothing.
-func TestGroupLosesPart(t *testing.T) {
+func TestGroupLosesMember(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s, other := r.session(), r.session()
@@ -81,7 +81,7 @@ func TestGroupLosesLease(t *testing.T) {
 		s, other := r.session(), b.session()
 		hot := b.lock(other, "b")
 		a := r.waitAll(s, "a", "b")
-		r.m.lose(r.m.book.get(15*time.Second), LostStore)
+		r.m.lose(r.m.leases.get(15*time.Second), LostStore)
 		synctest.Wait()
 		if a.isOver() {
 			t.Fatalf("%v", a.err)
@@ -95,7 +95,7 @@ func TestGroupLosesLease(t *testing.T) {
 }
 
 // A row that is kept locked is asked for again, alone, as for a single lock.
-func TestGroupStuckRow(t *testing.T) {
+func TestGroupLockedRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
@@ -118,7 +118,7 @@ func TestGroupStuckRow(t *testing.T) {
 }
 
 // A bind:ttl part that somebody else releases is got again.
-func TestGroupTTLLosesPart(t *testing.T) {
+func TestGroupTTLLosesMember(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.session()

@@ -11,14 +11,14 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// namesakes are two requests for the key k with grant ids of the same first half, which is
+// namesakes are two requests for the key k with attempt ids of the same first half, which is
 // all that a hint names. Who looks for such a pair finds one: it took 1.7 billion hashes.
 var namesakes = [2]uuid.UUID{
 	uuid.MustParse("f54e4e5c-ebba-4efa-8000-000000000000"),
 	uuid.MustParse("ed400fab-72de-48e5-8000-000000000000"),
 }
 
-// Requests whose grant ids have the same first half are no less checked, told, and
+// Requests whose attempt ids have the same first half are no less checked, told, and
 // counted than others.
 func TestNamesakesWait(t *testing.T) {
 	for _, how := range []string{"told", "hinted", "checked"} {
@@ -34,14 +34,14 @@ func TestNamesakesWait(t *testing.T) {
 					synctest.Wait()
 				}
 				all := r.m.queue.all()
-				if len(all) != 2 || all[0].grant == all[1].grant || store.HalfOf(all[0].grant) != store.HalfOf(all[1].grant) {
+				if len(all) != 2 || all[0].id == all[1].id || store.HalfOf(all[0].id) != store.HalfOf(all[1].id) {
 					t.Fatalf("%d wait, whose ids should be two with one half", len(all))
 				}
 				if n, shown := r.m.queue.length("k"), r.tally.sum(r.tally.waits); n != 2 || shown != 2 {
 					t.Errorf("%d wait, %d are shown", n, shown)
 				}
 				half := store.GrantID{}
-				copy(half[:], all[0].grant[:len(store.HalfID{})])
+				copy(half[:], all[0].id[:len(store.HalfID{})])
 				for i, a := range asked {
 					before, limit := time.Now(), time.Duration(0)
 					switch how {

@@ -17,7 +17,7 @@ type heldLock struct {
 	key   string
 	token int64
 	s     *Session
-	lease *renewed
+	lease *lease
 	// acquiredAt is the store's time, in nanoseconds since 1970; since the local one, as
 	// long after the manager's began.
 	acquiredAt  int64
@@ -27,14 +27,14 @@ type heldLock struct {
 	*terms
 
 	// read: the store has said that it is there, in the last history in which its lease was
-	// recounted. It belongs to the renewal that is under way.
+	// reconciled. It belongs to the renewal that is under way.
 	read bool
 
 	// What follows is guarded by s.mu.
 	*changes
 	// part: the app does not know of it, because its call has not been told yet, or is for
 	// several keys and does not have all.
-	part bool
+	unpublished bool
 }
 
 // terms are what few locks were asked for with. The others share plain.
@@ -47,9 +47,9 @@ type terms struct {
 	// guarded by the session's mutex.
 	until    time.Time
 	outlived *time.Timer
-	// grant and minHold are those of the bid that won it.
-	grant   store.GrantID
-	minHold time.Duration
+	// grant and minHold are those of the attempt that won it.
+	attemptID store.GrantID
+	minHold   time.Duration
 	// held is for its span, nil where the acquire is not recorded.
 	held *holding
 }
@@ -70,13 +70,13 @@ var (
 	unchanged = &changes{}
 )
 
-// termsOf are the terms under which a bid has won.
-func termsOf(b *bid) *terms {
+// termsOf are the terms under which an attempt has won.
+func termsOf(b *attempt) *terms {
 	shorter := b.req.TTL < b.lease.ttl
 	if b.req.Owner == "" && b.req.MaxHold == 0 && b.req.MinHold == 0 && !shorter {
 		return b.tr.terms(plain)
 	}
-	t := &terms{owner: b.req.Owner, until: b.until, grant: b.grant, minHold: b.req.MinHold}
+	t := &terms{owner: b.req.Owner, until: b.until, attemptID: b.id, minHold: b.req.MinHold}
 	if shorter {
 		t.ttl = b.req.TTL
 	}
@@ -84,7 +84,7 @@ func termsOf(b *bid) *terms {
 }
 
 // changesOf are those of a lock that was just granted.
-func changesOf(b *bid) *changes {
+func changesOf(b *attempt) *changes {
 	if b.req.Data == nil {
 		return unchanged
 	}
@@ -195,11 +195,11 @@ func (hs *heldSet) remove(h *heldLock) {
 	}
 }
 
-// on returns the locks that ride on a lease.
-func (hs *heldSet) on(l *renewed) []*heldLock {
+// on returns the locks that are held under a lease.
+func (hs *heldSet) on(l *lease) []*heldLock {
 	var out []*heldLock
 	if l.own() {
-		if b := l.only.Load(); b != nil {
+		if b := l.forAttempt.Load(); b != nil {
 			if h := hs.get(b.req.Key); h != nil && h.lease == l {
 				out = append(out, h)
 			}

@@ -208,7 +208,7 @@ func TestLeasesOfTheirOwn(t *testing.T) {
 			r.release(s, g)
 		}
 		synctest.Wait()
-		if n := len(r.m.book.all()); n != 1 {
+		if n := len(r.m.leases.all()); n != 1 {
 			t.Errorf("%d leases", n)
 		}
 	})
@@ -253,7 +253,7 @@ func TestABurstOfLeasesOfTheirOwn(t *testing.T) {
 }
 
 // What nobody was told of is freed, hold or not.
-func TestMinHoldUntold(t *testing.T) {
+func TestMinHoldUndelivered(t *testing.T) {
 	minute := Request{Key: "k", MinHold: time.Hour, NoCache: true}
 	for name, lose := range map[string]func(*rig, *Session){
 		"answer lost": func(r *rig, s *Session) {
@@ -282,11 +282,11 @@ func TestMinHoldUntold(t *testing.T) {
 				r.t.Error("buried before it was opened")
 			}
 		},
-		"discarded": func(r *rig, s *Session) { r.m.Discard(s, r.get(s, minute)) },
+		"discarded": func(r *rig, s *Session) { r.m.HandBack(s, r.get(s, minute)) },
 		"discarded bind:ttl": func(r *rig, _ *Session) {
 			req := minute
 			req.Bind, req.TTL = BindTTL, time.Minute
-			r.m.Discard(nil, r.get(nil, req))
+			r.m.HandBack(nil, r.get(nil, req))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -301,8 +301,8 @@ func TestMinHoldUntold(t *testing.T) {
 	}
 }
 
-// A lease of its own is lost like any other: with the lock that rides on it, or the
-// place in line that it keeps.
+// A lease of its own is lost like any other: with the lock that is held under it, or the
+// queue position that it keeps.
 func TestALeaseOfItsOwnIsLost(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -324,8 +324,8 @@ func TestALeaseOfItsOwnIsLost(t *testing.T) {
 	})
 }
 
-// Stop leaves no lease behind, also those whose burial was under way.
-func TestStopBuriesLeasesOfTheirOwn(t *testing.T) {
+// Stop leaves no lease behind, also those whose revocation was under way.
+func TestStopRevokesLeasesOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
@@ -333,7 +333,7 @@ func TestStopBuriesLeasesOfTheirOwn(t *testing.T) {
 		time.Sleep(time.Second)
 		r.st.set("Bury", fault{before: time.Minute, times: 1}) // what follows the release
 		r.m.Stop()
-		if !r.m.LeftNothing() || len(r.m.book.graves()) != 0 {
+		if !r.m.LeftNothing() || len(r.m.leases.unrevoked()) != 0 {
 			t.Error("left something")
 		}
 	})

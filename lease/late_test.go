@@ -9,9 +9,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// A question that reaches the store after it was undone (it lay in a buffer) is
-// undone once more: nobody knows that it was granted.
-func TestLateLandingIsUndone(t *testing.T) {
+// A question that reaches the store after it was withdrawn (it lay in a buffer) is
+// withdrawn once more: nobody knows that it was granted.
+func TestLateLandingIsWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
@@ -33,7 +33,7 @@ func TestLateLandingIsUndone(t *testing.T) {
 				late = a
 			}
 		}
-		ask := store.Ask{Attempt: late, Lease: r.m.book.get(r.m.cfg.TTL).id, Session: "late"}
+		ask := store.Ask{Attempt: late, Lease: r.m.leases.get(r.m.cfg.TTL).id, Session: "late"}
 		landed, err := r.st.Store.Acquire(t.Context(), []store.Ask{ask})
 		if err != nil || landed[0].Outcome != store.Granted {
 			t.Fatalf("the late landing: %+v, %v", landed, err)

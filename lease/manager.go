@@ -21,30 +21,30 @@ type Manager struct {
 	// began is when it was made.
 	began time.Time
 	log   *slog.Logger
-	// figures counts; it is never nil.
-	figures figures
+	// metrics counts; it is never nil.
+	recorder recorder
 
-	acquires *batcher.Lane[store.Ask, store.Answer]
-	enqueues *batcher.Lane[store.Ask, store.Answer]
-	cancels  *batcher.Lane[store.Attempt, store.Answer]
-	releases *batcher.Lane[store.Claim, store.Verdict]
-	amends   *batcher.Lane[store.Change, store.Verdict]
-	reads    *batcher.Lane[string, store.Lock]
-	undos    *batcher.Lane[store.Attempt, store.Outcome]
-	requires *batcher.Lane[store.Signal, store.Standing]
-	openings *batcher.Lane[store.NewLease, struct{}]
-	burials  *batcher.Lane[store.LeaseID, struct{}]
+	acquires    *batcher.Lane[store.Ask, store.Answer]
+	enqueues    *batcher.Lane[store.Ask, store.Answer]
+	cancels     *batcher.Lane[store.Attempt, store.Answer]
+	releases    *batcher.Lane[store.Claim, store.Verdict]
+	amends      *batcher.Lane[store.Change, store.Verdict]
+	reads       *batcher.Lane[string, store.Lock]
+	withdrawals *batcher.Lane[store.Attempt, store.Outcome]
+	requires    *batcher.Lane[store.Signal, store.Standing]
+	openings    *batcher.Lane[store.NewLease, struct{}]
+	revocations *batcher.Lane[store.LeaseID, struct{}]
 
-	book     *book
-	held     *heldSet
-	queue    *queue
-	arrivals *arrivals
-	ear      *ear
-	watches  *watches
-	signals  *signals
-	fleet    *fleet
-	denials  *denials
-	ended    *endings
+	leases     *leaseSet
+	held       *heldSet
+	queue      *queue
+	arrivals   *arrivals
+	subscriber *subscriber
+	watches    *watches
+	signals    *signals
+	fleet      *fleet
+	heldCache  *heldCache
+	recentEnds *recentEnds
 
 	requests requests      // those with BindTTL
 	groups   chan struct{} // a token for each question about several keys
@@ -52,12 +52,12 @@ type Manager struct {
 	sessionsMu sync.Mutex
 	sessions   map[string]*Session
 
-	sessionLocks atomic.Int64 // locks that sessions hold
-	succeeding   atomic.Bool  // predecessors are not buried yet
-	unburied     atomic.Int64 // burials that nobody tries any more, and of predecessors
-	waiters      atomic.Int64
-	sweeping     sweeping
-	strays       strays
+	sessionLocks  atomic.Int64 // locks that sessions hold
+	reaping       atomic.Bool  // the leases of predecessors are not revoked yet
+	leftUnrevoked atomic.Int64 // revocations that nobody tries any more, and of predecessors
+	waiters       atomic.Int64
+	sweeping      sweeping
+	orphans       orphans
 
 	// inline: the store answers at once, in the caller's goroutine (see its traits).
 	inline bool
@@ -77,37 +77,37 @@ type Manager struct {
 func New(cfg Config, st store.Store) (*Manager, error) {
 	m := &Manager{
 		cfg: cfg, st: st, clk: cfg.Clock, log: cfg.Logger, inline: st.Traits().Inline,
-		book: newBook(cfg.TTL), held: newHeldSet(), sessions: make(map[string]*Session),
+		leases: newLeaseSet(cfg.TTL), held: newHeldSet(), sessions: make(map[string]*Session),
 		draining: make(chan struct{}),
 	}
 	if m.clk == nil {
 		m.clk = SystemClock{}
 	}
 	m.began = m.clk.Now()
-	if m.figures = cfg.figures; m.figures == nil {
-		m.figures = cfg.Metrics
+	if m.recorder = cfg.recorder; m.recorder == nil {
+		m.recorder = cfg.Metrics
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	var err error
-	if m.denials, err = newDenials(cfg.CacheSize, cfg.CacheTTL, m.clk); err != nil {
+	if m.heldCache, err = newHeldCache(cfg.CacheSize, cfg.CacheTTL, m.clk); err != nil {
 		return nil, err
 	}
-	m.ended = newEndings()
+	m.recentEnds = newRecentEnds()
 	if err := m.requests.remember(rememberedGrants); err != nil {
 		return nil, err
 	}
 	m.queue, m.signals, m.arrivals = newQueue(m), newSignals(m), newArrivals(m.enqueueAll)
-	m.ear, m.watches, m.groups = newEar(m), newWatches(m), newGroups()
+	m.subscriber, m.watches, m.groups = newSubscriber(m), newWatches(m), newGroups()
 	m.sweeping.m, m.sweeping.began = m, m.clk.Now()
 	m.fleet = &fleet{m: m}
-	m.strays.m, m.strays.sought = m, make(map[*renewed]*recounting)
+	m.orphans.m, m.orphans.sought = m, make(map[*lease]*reconciliation)
 	m.openLanes()
 	st.OnNews(m.queue.news)
-	m.figures.Observe(m.state)
+	m.recorder.Observe(m.state)
 	return m, nil
 }
 
-// maxTogether is the most calls that stand in line by one statement. All may be for one
+// maxTogether is the most calls that be queued by one statement. All may be for one
 // key, and its row is locked until the statement is over: releases of it wait for that.
 // A thousand would keep it for about as long as a release waits for a row (0.1 s).
 const maxTogether = 250
@@ -122,7 +122,7 @@ func (m *Manager) openLanes() {
 	stuck := func(a store.Answer) bool { return a.Outcome == store.Stuck }
 	notJudged := func(v store.Verdict) bool { return v.Standing == store.NotJudged }
 	m.acquires = batcher.New(m.traced("acquire", bounded), byKey, m.st.Acquire, stuck)
-	// They stand in line one behind the other. The queue limits them: answers of another lane
+	// They be queued one behind the other. The queue limits them: answers of another lane
 	// bring some here, and must not have to wait.
 	together := lane
 	together.Together, together.Max = true, min(lane.Max, maxTogether)
@@ -134,11 +134,11 @@ func (m *Manager) openLanes() {
 	apart := lane
 	apart.Inline = false // they may hang, and have a limit of their own
 	m.openings = batcher.New(m.traced("open", apart), func(l store.NewLease) string { return string(l.ID[:]) }, forAll(m.st.OpenLeases), nil)
-	m.burials = batcher.New(m.traced("bury", apart), func(l store.LeaseID) string { return string(l[:]) }, forAll(m.st.Bury), nil)
-	// What gives something back is never refused: what was taken is bounded.
+	m.revocations = batcher.New(m.traced("bury", apart), func(l store.LeaseID) string { return string(l[:]) }, forAll(m.st.Bury), nil)
+	// What hands something back is never refused: what was taken is bounded.
 	byGrant := func(a store.Attempt) string { return string(a.Grant[:]) }
 	m.cancels = batcher.New(m.traced("cancel", lane), byGrant, m.st.CancelWaits, stuck)
-	m.undos = batcher.New(m.traced("undo", lane), byGrant, m.st.Undo, func(o store.Outcome) bool { return o == store.Stuck })
+	m.withdrawals = batcher.New(m.traced("undo", lane), byGrant, m.st.Undo, func(o store.Outcome) bool { return o == store.Stuck })
 	m.releases = batcher.New(m.traced("release", lane), func(c store.Claim) string { return c.Key }, m.st.Release, notJudged)
 	if st, ok := m.st.(store.Immediate); ok && m.inline {
 		m.acquires.Alone(st.AcquireOne)
@@ -156,22 +156,22 @@ func forAll[T any](f func(context.Context, []T) error) func(context.Context, []T
 // Start begins to renew leases and to watch the queue.
 func (m *Manager) Start(context.Context) error {
 	m.spawn(func() { m.sweeping.run(m.ctx) })
-	m.spawn(func() { m.keep(m.ctx) })
+	m.spawn(func() { m.renewLoop(m.ctx) })
 	m.spawn(func() { m.queue.watch(m.ctx) })
-	m.spawn(func() { m.watches.tend(m.ctx) })
-	m.spawn(func() { m.watches.look(m.ctx) })
+	m.spawn(func() { m.watches.sync(m.ctx) })
+	m.spawn(func() { m.watches.poll(m.ctx) })
 	m.cfg.Metrics.ObserveFleet(m.Fleet)
 	return nil
 }
 
 // Ready is nil when locks can be had, [ErrDraining] during shutdown, or why not:
-// the store cannot serve, or predecessors are not buried yet.
+// the store cannot serve, or the leases of predecessors are not revoked yet.
 func (m *Manager) Ready() error {
 	switch err := m.st.Ready(); {
 	case m.isDraining():
 		return ErrDraining
-	case err == nil && m.succeeding.Load():
-		return errSucceeding
+	case err == nil && m.reaping.Load():
+		return errReaping
 	default:
 		return err
 	}
@@ -212,27 +212,27 @@ func (m *Manager) Idle() <-chan struct{} {
 	return idle
 }
 
-// Stop ends all sessions, releases what they hold, buries the leases, and
+// Stop ends all sessions, releases what they hold, revokes the leases, and
 // returns. It takes at most a few times the store's timeout. The store is stopped
 // after it.
 func (m *Manager) Stop() {
 	m.Drain()
 	m.stop.Do(func() {
 		m.endSessions()
-		m.cancel() // before the burial: nothing renews or opens a lease any more
+		m.cancel() // before the revocation: nothing renews or opens a lease any more
 		m.background.join()
 		m.limited(func(ctx context.Context) {
 			m.openings.Stop(ctx)
-			m.burials.Stop(ctx)
+			m.revocations.Stop(ctx)
 			m.acquires.Stop(ctx)
 			m.enqueues.Stop(ctx)
-			m.queue.abandon() // their calls may not have heard of the drain yet
+			m.queue.callersLeft() // their calls may not have heard of the drain yet
 			m.cancels.Stop(ctx)
 		})
-		m.buryAll()
+		m.revokeAll()
 		m.retries.hurry()
 		m.limited(func(ctx context.Context) {
-			m.undos.Stop(ctx)
+			m.withdrawals.Stop(ctx)
 			m.amends.Stop(ctx)
 			m.reads.Stop(ctx)
 			m.requires.Stop(ctx)
@@ -242,8 +242,10 @@ func (m *Manager) Stop() {
 }
 
 // LeftNothing reports, after Stop, whether the store has confirmed that all leases
-// of this sidecar and of its predecessors are buried.
-func (m *Manager) LeftNothing() bool { return m.unburied.Load() == 0 && len(m.book.graves()) == 0 }
+// of this sidecar and of its predecessors are revoked.
+func (m *Manager) LeftNothing() bool {
+	return m.leftUnrevoked.Load() == 0 && len(m.leases.unrevoked()) == 0
+}
 
 // limited runs a part of Stop, which the store may hold up for one timeout.
 func (m *Manager) limited(part func(context.Context)) {
@@ -277,22 +279,22 @@ func (m *Manager) endSessions() {
 	}
 }
 
-// buryAll declares all leases of this sidecar dead, also those whose burial Stop
+// revokeAll declares all leases of this sidecar dead, also those whose revocation Stop
 // has interrupted.
-func (m *Manager) buryAll() {
-	for _, l := range m.book.all() {
+func (m *Manager) revokeAll() {
+	for _, l := range m.leases.all() {
 		l.lost.Store(true)
-		m.book.remove(l) // a late call must not find it again and again
+		m.leases.remove(l) // a late call must not find it again and again
 		if l.life.Load() != nil {
-			m.book.dies(l)
+			m.leases.mustRevoke(l)
 		}
 	}
-	graves := m.book.graves()
-	if len(graves) == 0 {
+	unrevoked := m.leases.unrevoked()
+	if len(unrevoked) == 0 {
 		return
 	}
-	ids := make([]store.LeaseID, len(graves))
-	for i, l := range graves {
+	ids := make([]store.LeaseID, len(unrevoked))
+	for i, l := range unrevoked {
 		ids[i] = l.id
 	}
 	m.limited(func(ctx context.Context) {
@@ -300,7 +302,7 @@ func (m *Manager) buryAll() {
 			m.log.Warn("leases not buried, their locks are free when they expire", "leases", len(ids), "error", err)
 			return
 		}
-		m.book.buried(graves...)
+		m.leases.revoked(unrevoked...)
 	})
 }
 
@@ -311,36 +313,36 @@ func (m *Manager) forget(s *Session) {
 	delete(m.sessions, s.id)
 }
 
-// pin returns the lease for a TTL, with one rider more. If it is new, it is being
+// pin returns the lease for a TTL, with one user more. If it is new, it is being
 // opened, and the trace of the call in ctx shows that.
-func (m *Manager) pin(ctx context.Context, ttl time.Duration) *renewed {
-	l, isNew := m.book.pin(ttl)
+func (m *Manager) pin(ctx context.Context, ttl time.Duration) *lease {
+	l, isNew := m.leases.pin(ttl)
 	if isNew {
 		m.startOpening(ctx, l, func() {})
 	}
 	return l
 }
 
-// pinOwn returns a lease of its own for one bid, with one rider. It is being
-// opened, and is closed as soon as nothing rides on it any more.
-func (m *Manager) pinOwn(ctx context.Context, ttl time.Duration) *renewed {
-	l := m.book.pinOwn(ttl, func(l *renewed) {
-		if m.book.remove(l) {
-			m.bury(l)
+// pinOwn returns a lease of its own for one attempt, with one user. It is being
+// opened, and is closed as soon as nothing is held under it any more.
+func (m *Manager) pinOwn(ctx context.Context, ttl time.Duration) *lease {
+	l := m.leases.pinOwn(ttl, func(l *lease) {
+		if m.leases.remove(l) {
+			m.revoke(l)
 		}
 	})
-	l.riders.Add(1) // a burial must not overtake the opening
+	l.users.Add(1) // a revocation must not overtake the opening
 	m.startOpening(ctx, l, l.unpin)
 	return l
 }
 
-func (m *Manager) startOpening(call context.Context, l *renewed, done func()) {
+func (m *Manager) startOpening(call context.Context, l *lease, done func()) {
 	opening := m.spawn(func() {
 		defer done()
 		m.open(call, l)
 	})
 	if !opening {
-		m.book.remove(l)
+		m.leases.remove(l)
 		l.openErr = ErrDraining
 		close(l.opened)
 		done()
@@ -348,14 +350,14 @@ func (m *Manager) startOpening(call context.Context, l *renewed, done func()) {
 }
 
 // open opens a lease in the store, also when the call that needs it first has left.
-func (m *Manager) open(call context.Context, l *renewed) {
+func (m *Manager) open(call context.Context, l *lease) {
 	ctx, cancel := context.WithTimeout(m.along(m.ctx, call), m.cfg.StoreTimeout)
 	defer cancel()
 	sent := m.clk.Now()
 	suspended := m.clk.Suspended(sent)
-	m.book.mu.Lock() // the keeper may look at it as soon as it is confirmed
+	m.leases.mu.Lock() // the renewer may look at it as soon as it is confirmed
 	l.renewAt = sent.Add(time.Duration(float64(interval(l.ttl, m.cfg.RenewInterval)) * jitter()))
-	m.book.mu.Unlock()
+	m.leases.mu.Unlock()
 	_, err := submit(ctx, m.openings, store.NewLease{ID: l.id, TTL: l.ttl})
 	if ctx.Err() != nil && err != nil { // it goes on all the same
 		err = &store.Error{Op: "open lease", Err: err, Unknown: true}
@@ -365,31 +367,31 @@ func (m *Manager) open(call context.Context, l *renewed) {
 		err = &store.Error{Op: "open lease", Err: context.DeadlineExceeded}
 	}
 	if err != nil {
-		m.book.remove(l)
+		m.leases.remove(l)
 		l.openErr = err
 		close(l.opened)
 		if tooLate || store.OutcomeUnknown(err) {
-			m.bury(l)
+			m.revoke(l)
 		}
 		return
 	}
 	close(l.opened)
-	m.book.opened(l)
+	m.leases.opened(l)
 }
 
 // lose declares an own lease lost: every lock on it is lost and its session is
-// told, every wait on it begins again under a fresh lease, and it is buried as
+// told, every wait on it begins again under a fresh lease, and it is revoked as
 // soon as the store answers. It is never revived.
-func (m *Manager) lose(l *renewed, reason LostReason) {
+func (m *Manager) lose(l *lease, reason LostReason) {
 	if !l.lost.CompareAndSwap(false, true) {
 		return
 	}
-	m.book.remove(l)
+	m.leases.remove(l)
 	locks := m.held.on(l)
 	for _, h := range locks {
 		h.s.loseLock(h, reason)
 	}
-	m.watches.changed(m.watches.tending) // perhaps they were under it
+	m.watches.changed(m.watches.syncWake) // perhaps they were under it
 	waits := m.queue.on(l)
 	for _, b := range waits {
 		b.leaseGone()
@@ -399,7 +401,7 @@ func (m *Manager) lose(l *renewed, reason LostReason) {
 		level = slog.LevelDebug // it stands: its lock was released before its hold was over
 	}
 	m.log.Log(m.ctx, level, "lease lost", "lease", l.id, "ttl", l.ttl.String(), "reason", string(reason), "locks", len(locks), "waits", len(waits))
-	m.bury(l)
+	m.revoke(l)
 }
 
 // submit hands one item to a lane and waits for the answer, or until the call
@@ -429,7 +431,7 @@ func submitAnd[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T, 
 	case a := <-done:
 		return a.r, refusal(ctx, a.err)
 	case <-ctx.Done():
-		return *new(R), errors.Join(ErrAbandoned, context.Cause(ctx))
+		return *new(R), errors.Join(ErrCallerLeft, context.Cause(ctx))
 	}
 }
 
@@ -441,7 +443,7 @@ func refusal(ctx context.Context, err error) error {
 	case errors.Is(err, batcher.ErrStopped):
 		return ErrDraining
 	case ctx.Err() != nil:
-		return errors.Join(ErrAbandoned, err)
+		return errors.Join(ErrCallerLeft, err)
 	default:
 		return err
 	}

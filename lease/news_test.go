@@ -26,7 +26,7 @@ func (r *rig) handOver(other *rig, key string, token int64) {
 func (r *rig) hint(key string) {
 	for _, b := range r.m.queue.all() {
 		if b.req.Key == key {
-			r.m.queue.news(store.News{Attempt: b.attempt(), Lease: b.lease.id})
+			r.m.queue.news(store.News{Attempt: b.ref(), Lease: b.lease.id})
 		}
 	}
 }
@@ -59,7 +59,7 @@ func TestHint(t *testing.T) {
 	})
 }
 
-// A hint that comes before the bid stands in line, or while it is being checked,
+// A hint that comes before the attempt is queued, or while it is being checked,
 // is not lost.
 func TestHintInBetween(t *testing.T) {
 	for _, op := range []string{"Enqueue", "CheckWaits"} {
@@ -245,12 +245,12 @@ func TestHintStorm(t *testing.T) {
 	})
 }
 
-// The store listens while somebody waits, from before the first stands in line,
+// The store listens while somebody waits, from before the first is queued,
 // and a while longer.
 func TestListen(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		heard := func(want ...bool) {
+		acknowledged := func(want ...bool) {
 			t.Helper()
 			synctest.Wait()
 			r.st.mu.Lock()
@@ -266,7 +266,7 @@ func TestListen(t *testing.T) {
 		s := r.session()
 		r.lockTTL("k", 24*time.Hour)
 		time.Sleep(time.Hour)
-		heard()
+		acknowledged()
 		for round := range 3 {
 			var want []bool
 			for range round {
@@ -274,25 +274,25 @@ func TestListen(t *testing.T) {
 			}
 			before := r.st.count("Enqueue")
 			a, b := r.wait(s, "k", time.Minute), r.wait(s, "k", time.Second)
-			heard(append(want, true)...)
+			acknowledged(append(want, true)...)
 			if got := r.st.listens[len(want)].enqueues; got != before {
 				t.Errorf("told after %d enqueues, want %d", got, before)
 			}
 			<-b.done
-			time.Sleep(silence) // one still waits
+			time.Sleep(lingerTime) // one still waits
 			<-a.done
-			time.Sleep(silence / 2)
-			heard(append(want, true)...)
+			time.Sleep(lingerTime / 2)
+			acknowledged(append(want, true)...)
 			r.wait(s, "k", time.Second)
-			time.Sleep(silence)
-			heard(append(want, true)...)
+			time.Sleep(lingerTime)
+			acknowledged(append(want, true)...)
 			time.Sleep(time.Second + time.Millisecond)
-			heard(append(want, true, false)...)
+			acknowledged(append(want, true, false)...)
 		}
 	})
 }
 
-// The place in line that a call is told at its end is the one that it gave up.
+// The queue position that a call is told at its end is the one that it gave up.
 func TestPlaceInLine(t *testing.T) {
 	for name, cancelTells := range map[string]bool{"told by the cancel": true, "last heard": false} {
 		t.Run(name, func(t *testing.T) {

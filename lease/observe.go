@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// figures is what [metrics.Locks] does, which may be nil. Tests put another one in.
-type figures interface {
+// recorder is what [metrics.Locks] does, which may be nil. Tests put another one in.
+type recorder interface {
 	Acquired(ctx context.Context, key, result string, waited time.Duration)
 	Waits(key string, change int)
 	Ended(ctx context.Context, key, reason string, held time.Duration)
@@ -26,7 +26,7 @@ type figures interface {
 
 // Kinds of answers that need no statement.
 const (
-	cachedDenial = "denial"
+	cachedDenied = "denial"
 	cachedHeld   = "held_here"
 	cachedEntry  = "entry"
 	cachedRepeat = "repeat"
@@ -46,18 +46,18 @@ var sessionEnds = map[EndReason]string{EndDropped: "dropped", EndDeleted: "delet
 // Codes of problems that have something to do with a lock, in the words of the
 // contract; but abandoned, which nobody hears.
 const (
-	codeHeld      = "held"
-	codeTimeout   = "wait_timeout"
-	codeLimit     = "limit"
-	codeSession   = "session_ended"
-	codeDraining  = "draining"
-	codeStore     = "store_unavailable"
-	codeLost      = "lock_lost"
-	codeNotHolder = "not_holder"
-	codeNotHeld   = "not_held"
-	codeInvalid   = "invalid_request"
-	codeAbandoned = "abandoned"
-	codeInternal  = "internal"
+	codeHeld       = "held"
+	codeTimeout    = "wait_timeout"
+	codeLimit      = "limit"
+	codeSession    = "session_ended"
+	codeDraining   = "draining"
+	codeStore      = "store_unavailable"
+	codeLost       = "lock_lost"
+	codeNotHolder  = "not_holder"
+	codeNotHeld    = "not_held"
+	codeInvalid    = "invalid_request"
+	codeCallerLeft = "abandoned"
+	codeInternal   = "internal"
 )
 
 // codeOf is the code of an error of this package.
@@ -69,8 +69,8 @@ func codeOf(err error) string {
 		return codeTimeout
 	case is[*SkippedError](err):
 		return metrics.Skipped
-	case errors.Is(err, ErrAbandoned), errors.Is(err, ErrWithdrawn):
-		return codeAbandoned
+	case errors.Is(err, ErrCallerLeft), errors.Is(err, ErrWithdrawn):
+		return codeCallerLeft
 	case errors.Is(err, ErrSessionEnded):
 		return codeSession
 	case errors.Is(err, ErrDraining):
@@ -134,10 +134,10 @@ func (m *Manager) acquired(ctx context.Context, req *Request, began time.Time, g
 		waited = m.clk.Now().Sub(began)
 	}
 	result := resultOf(g, err)
-	m.figures.Acquired(ctx, req.Key, result, waited)
+	m.recorder.Acquired(ctx, req.Key, result, waited)
 	if err != nil {
 		m.denied(ctx, err)
-		m.tellRefusal(ctx, "acquire", req.Key, req.Traceparent, result, err)
+		m.logRefusal(ctx, "acquire", req.Key, req.Traceparent, result, err)
 	}
 }
 
@@ -145,7 +145,7 @@ func (m *Manager) acquired(ctx context.Context, req *Request, began time.Time, g
 func (m *Manager) acquiredAll(ctx context.Context, keys []string, req *Request, began time.Time, grants []Grant, err error) {
 	if err == nil {
 		for i := range grants {
-			m.figures.Acquired(ctx, grants[i].Key, metrics.Granted, grants[i].Waited)
+			m.recorder.Acquired(ctx, grants[i].Key, metrics.Granted, grants[i].Waited)
 		}
 		return
 	}
@@ -155,10 +155,10 @@ func (m *Manager) acquiredAll(ctx context.Context, keys []string, req *Request, 
 	}
 	code := codeOf(err)
 	for _, key := range keys {
-		m.figures.Acquired(ctx, key, code, waited)
+		m.recorder.Acquired(ctx, key, code, waited)
 	}
 	m.denied(ctx, err)
-	m.tellRefusal(ctx, "acquire", keyOfRefusal(keys, err), req.Traceparent, code, err)
+	m.logRefusal(ctx, "acquire", keyOfRefusal(keys, err), req.Traceparent, code, err)
 }
 
 // keyOfRefusal is the key because of which a call for several failed, if it is known.
@@ -177,24 +177,24 @@ func (m *Manager) released(ctx context.Context, req *ReleaseRequest, out Release
 	switch {
 	case err != nil:
 		code := codeOf(err)
-		m.figures.Releases(req.Key, code)
-		m.tellRefusal(ctx, "release", req.Key, req.Traceparent, code, err)
+		m.recorder.Releases(req.Key, code)
+		m.logRefusal(ctx, "release", req.Key, req.Traceparent, code, err)
 	case out.Nothing:
 	case out.Reentry > 0:
-		m.figures.Releases(req.Key, metrics.Reentered)
+		m.recorder.Releases(req.Key, metrics.Reentered)
 	default:
-		m.figures.Releases(req.Key, metrics.Released)
+		m.recorder.Releases(req.Key, metrics.Released)
 	}
 }
 
-// tellRefusal logs that a call is refused. A claim that is wrong has its line already.
+// logRefusal logs that a call is refused. A claim that is wrong has its line already.
 // That a lock is held, and that a call gives up, is daily life.
-func (m *Manager) tellRefusal(ctx context.Context, operation, key, traceparent, code string, err error) {
+func (m *Manager) logRefusal(ctx context.Context, operation, key, traceparent, code string, err error) {
 	level := slog.LevelWarn
 	switch code {
 	case codeNotHolder, codeLost, metrics.Skipped:
 		return
-	case codeHeld, codeTimeout, codeAbandoned, codeSession, codeDraining:
+	case codeHeld, codeTimeout, codeCallerLeft, codeSession, codeDraining:
 		level = slog.LevelDebug
 	}
 	if m.log.Enabled(ctx, level) {
@@ -218,34 +218,34 @@ func (m *Manager) logIn(ctx context.Context) *slog.Logger {
 	return m.logOf(tracing.Format(tracing.SpanContext(ctx)))
 }
 
-// tellGivenBack logs that what a bid has won is given back.
-func (b *bid) tellGivenBack(token int64) {
+// traceHandedBack logs that what an attempt has won is handed back.
+func (b *attempt) traceHandedBack(token int64) {
 	if b.m.log.Enabled(b.m.ctx, slog.LevelDebug) {
 		b.m.logOf(b.req.Traceparent).Debug("grant given back, its call has left", "key", b.req.Key, "token", token)
 	}
 }
 
-// renewed tells of a renewal that was sent at that time.
-func (m *Manager) renewed(sent time.Time, due, kept int, err error) {
+// renewalDone tells of a renewal that was sent at that time.
+func (m *Manager) renewalDone(sent time.Time, due, kept int, err error) {
 	lost, failed := due-kept, 0
 	if err != nil {
 		lost, failed = 0, due-kept
 	}
-	m.figures.Renewed(m.clk.Now().Sub(sent), kept, lost, failed)
+	m.recorder.Renewed(m.clk.Now().Sub(sent), kept, lost, failed)
 }
 
-// wonLock tells that a bid has won, when it is about to be its session's.
-func (b *bid) wonLock(handedOver bool, by string, ago time.Duration) {
+// wonLock tells that an attempt has won, when it is about to be its session's.
+func (b *attempt) wonLock(handedOver bool, by string, ago time.Duration) {
 	b.tr.granted(handedOver, by)
 	if handedOver {
-		b.m.figures.HandedOff(b.tr.carry(context.Background()), ago)
+		b.m.recorder.HandedOff(b.tr.carry(context.Background()), ago)
 	}
 }
 
 // leaves tells that h is not held any more, and why. One that the app never heard of
 // is not counted as lost. s.mu is held.
-func (s *Session) leaves(h *heldLock, e ending) {
-	if h.part {
+func (s *Session) leaves(h *heldLock, e grantEnd) {
+	if h.unpublished {
 		return
 	}
 	reason, loss := endReleased, e.lost != "" && e.lost != LostShutdown
@@ -256,11 +256,11 @@ func (s *Session) leaves(h *heldLock, e ending) {
 		reason = endSession
 	}
 	h.endHeld(reason, loss)
-	s.m.figures.Ended(h.traced(), h.key, reason, s.m.heldFor(h, e))
+	s.m.recorder.Ended(h.traced(), h.key, reason, s.m.heldFor(h, e))
 }
 
 // heldFor is how long a lock was held that has just ended.
-func (m *Manager) heldFor(h *heldLock, e ending) time.Duration {
+func (m *Manager) heldFor(h *heldLock, e grantEnd) time.Duration {
 	if e.release != nil {
 		return e.release.heldFor
 	}
@@ -273,7 +273,7 @@ func (m *Manager) state() metrics.State {
 	m.sessionsMu.Lock()
 	st.Sessions = len(m.sessions)
 	m.sessionsMu.Unlock()
-	for _, l := range m.book.all() {
+	for _, l := range m.leases.all() {
 		if !l.alive(m.clk) {
 			continue
 		}
@@ -291,7 +291,7 @@ func (m *Manager) state() metrics.State {
 	return st
 }
 
-// shownTypes is how many types of held locks are counted apart: more than the figures
+// shownTypes is how many types of held locks are counted apart: more than the metrics
 // tell apart, and no more because an app makes a type of each key.
 const shownTypes = 1000
 

@@ -160,7 +160,7 @@ func TestEndsOfHolds(t *testing.T) {
 		r.must(r.m.Break(context.Background(), r.stored("force")))
 		r.lock(s, "lost")
 		time.Sleep(time.Second)
-		r.m.lose(r.m.book.get(r.m.cfg.TTL), LostStore)
+		r.m.lose(r.m.leases.get(r.m.cfg.TTL), LostStore)
 		r.lock(s, "stop")
 		time.Sleep(time.Second)
 		r.m.Stop()
@@ -255,7 +255,7 @@ func TestRenewalsAreCounted(t *testing.T) {
 		if got := r.tally.renewals(); got != [3]int{2, 0, 1} {
 			t.Errorf("renewals: %v", got)
 		}
-		r.must(r.st.Store.Bury(context.Background(), []store.LeaseID{r.m.book.get(r.m.cfg.TTL).id}))
+		r.must(r.st.Store.Bury(context.Background(), []store.LeaseID{r.m.leases.get(r.m.cfg.TTL).id}))
 		time.Sleep(6 * time.Second)
 		if got := r.tally.renewals(); got != [3]int{2, 1, 1} || len(r.losses()) != 1 {
 			t.Errorf("renewals: %v, losses %v", got, r.losses())
@@ -455,7 +455,7 @@ func TestHandOffsNameTheirCall(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		names("acquire")
 		g := lock(0)
-		r.m.Discard(s, g)
+		r.m.HandBack(s, g)
 		names("acquire")
 		g, err = r.m.Acquire(ctx, nil, Request{Key: "k", Bind: BindTTL, TTL: time.Minute, Traceparent: "acquire"})
 		r.must(err)

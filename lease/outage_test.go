@@ -77,14 +77,14 @@ func TestWaitGoesOnAfterItsLease(t *testing.T) {
 						t.Fatalf("told %v during the outage", a.err)
 					}
 					r.st.lift(everyOp...)
-					time.Sleep(3 * time.Second) // undos are still under way
+					time.Sleep(3 * time.Second) // withdrawals are still under way
 					if a.isOver() {
 						t.Fatalf("told %v after it", a.err)
 					}
 					other.release(o, g)
 					got := a.granted(t)
 					time.Sleep(time.Minute)
-					r.mustBe(got) // nothing is undone any more
+					r.mustBe(got) // nothing is withdrawn any more
 					r.release(s, got)
 					r.nothingLeft()
 				})
@@ -102,7 +102,7 @@ func TestWaitEndsDuringAnOutage(t *testing.T) {
 	}{
 		"time is up":   {func(*rig, *Session, context.CancelFunc) { time.Sleep(10 * time.Second) }, nil},
 		"session ends": {func(_ *rig, s *Session, _ context.CancelFunc) { s.End(EndDeleted) }, ErrSessionEnded},
-		"call leaves":  {func(_ *rig, _ *Session, leave context.CancelFunc) { leave() }, ErrAbandoned},
+		"call leaves":  {func(_ *rig, _ *Session, leave context.CancelFunc) { leave() }, ErrCallerLeft},
 		"drain":        {func(r *rig, _ *Session, _ context.CancelFunc) { r.m.Drain() }, ErrDraining},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -248,7 +248,7 @@ func (w *world) call(side int, m *member, req Request) {
 		switch {
 		case err != nil:
 		case ctx.Err() != nil: // as the proxy does when the answer has no reader
-			w.side[side].m.Discard(s, g)
+			w.side[side].m.HandBack(s, g)
 		default:
 			w.told(&claimed{Grant: g, side: side, owner: m})
 		}
@@ -346,7 +346,7 @@ func (w *world) amend() {
 	})
 }
 
-// discard gives back what was told, as if the answer had not been delivered.
+// discard hands back what was told, as if the answer had not been delivered.
 // Other calls of the same request may have the same grant, and keep it.
 func (w *world) discard() {
 	c := w.drawHeld()
@@ -357,7 +357,7 @@ func (w *world) discard() {
 	w.notef("%s: discarded %q %d", w.side[c.side].m.cfg.Instance, c.Key, c.Token)
 	c.over = true
 	w.mu.Unlock()
-	w.side[c.side].m.Discard(c.session(), c.Grant)
+	w.side[c.side].m.HandBack(c.session(), c.Grant)
 }
 
 func (w *world) endSession() {
@@ -470,7 +470,7 @@ func (w *world) end() {
 		p.cancel()
 	}
 	w.wg.Wait()
-	time.Sleep(2 * time.Minute) // bind:ttl locks end, undos and releases settle
+	time.Sleep(2 * time.Minute) // bind:ttl locks end, withdrawals and releases settle
 	for i, r := range w.side {
 		r.nothingKept()
 		r.nothingStored()

@@ -15,40 +15,40 @@ const (
 	// much earlier than it is due a check may come along with another.
 	checkSlack = 10 * time.Millisecond
 	// checkPause is the least time between two checks of a wait whose holder is
-	// expired and about to be buried.
+	// expired and about to be revoked.
 	checkPause = 100 * time.Millisecond
 	// hintPause is the least time between two checks of a wait because of news, so
 	// that a storm of it costs little.
 	hintPause = 50 * time.Millisecond
-	// maxChecks is the most checks at a time. One of them may have to wait, to bury
+	// maxChecks is the most checks at a time. One of them may have to wait, to revoke
 	// a holder whose row somebody keeps locked; the others must not wait for it, and
-	// those that will hardly have to bury anybody do not go with it.
+	// those that will hardly have to revoke anybody do not go with it.
 	maxChecks = 4
 )
 
-// queue has the bids that stand in line, or may: it brings news to them, and
+// queue has the attempts that be queued, or may: it brings news to them, and
 // sees to it that they are checked, for news is only a hint: just after the
 // holder's expiry; as often as leases are renewed, for whoever handed a lock on
 // may have died before it told so; and every poll interval where news of other
 // pods does not come by itself now. All that are due are checked with one
 // statement, and with them those that are due soon; but those whose holder may have
-// to be buried apart from the others.
+// to be revoked apart from the others.
 type queue struct {
 	m *Manager
 
 	mu sync.Mutex
-	// bids are by what a hint names. Ids that are derived from request_ids are the apps'
+	// attempts are by what a hint names. Ids that are derived from request_ids are the apps'
 	// choice, so several may have the same half.
-	bids   map[store.HalfID][]*bid
-	byKey  map[string]int
-	size   atomic.Int64 // how many bids, for those who ask often and hardly ever find any
-	checks int          // under way
-	wakeAt time.Time    // when watch looks next by itself
-	wake   chan struct{}
+	attempts map[store.HalfID][]*attempt
+	byKey    map[string]int
+	size     atomic.Int64 // how many attempts, for those who ask often and hardly ever find any
+	checks   int          // under way
+	wakeAt   time.Time    // when watch looks next by itself
+	wake     chan struct{}
 }
 
 func newQueue(m *Manager) *queue {
-	return &queue{m: m, bids: make(map[store.HalfID][]*bid), byKey: make(map[string]int), wake: make(chan struct{}, 1)}
+	return &queue{m: m, attempts: make(map[store.HalfID][]*attempt), byKey: make(map[string]int), wake: make(chan struct{}, 1)}
 }
 
 // every is how often a wait is checked that nothing else makes due.
@@ -59,58 +59,58 @@ func (q *queue) every() time.Duration {
 	return q.m.cfg.RenewInterval
 }
 
-// add expects news of a bid that is about to stand in line. It fails with a [LimitError] when
+// add expects news of an attempt that is about to be queued. It fails with a [LimitError] when
 // there are too many: as many as calls may wait, and as many again that their calls have left.
-func (q *queue) add(b *bid) error {
+func (q *queue) add(b *attempt) error {
 	if limit := q.m.cfg.MaxWaiters; q.size.Load() >= 2*int64(limit) {
 		return waiterLimit(limit)
 	}
 	q.mu.Lock()
-	half := store.HalfOf(b.grant)
-	q.bids[half] = append(q.bids[half], b)
+	half := store.HalfOf(b.id)
+	q.attempts[half] = append(q.attempts[half], b)
 	q.byKey[b.req.Key]++
 	q.size.Add(1)
-	q.m.figures.Waits(b.req.Key, 1) // before anybody finds it here, and counts it out
+	q.m.recorder.Waits(b.req.Key, 1) // before anybody finds it here, and counts it out
 	q.mu.Unlock()
-	q.m.ear.listen() // before the store is asked to put it in line
+	q.m.subscriber.open() // before the store is asked to put it in line
 	return nil
 }
 
-func (q *queue) remove(b *bid) {
+func (q *queue) remove(b *attempt) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.has(b) {
 		return
 	}
-	half := store.HalfOf(b.grant)
-	q.bids[half] = slices.DeleteFunc(q.bids[half], func(other *bid) bool { return other == b })
-	if len(q.bids[half]) == 0 {
-		delete(q.bids, half)
+	half := store.HalfOf(b.id)
+	q.attempts[half] = slices.DeleteFunc(q.attempts[half], func(other *attempt) bool { return other == b })
+	if len(q.attempts[half]) == 0 {
+		delete(q.attempts, half)
 	}
 	q.size.Add(-1)
-	q.m.figures.Waits(b.req.Key, -1)
+	q.m.recorder.Waits(b.req.Key, -1)
 	if q.byKey[b.req.Key]--; q.byKey[b.req.Key] == 0 {
 		delete(q.byKey, b.req.Key)
 	}
-	if len(q.bids) == 0 {
-		q.m.ear.quiet()
+	if len(q.attempts) == 0 {
+		q.m.subscriber.lostReason()
 	}
 }
 
-// has reports whether a bid stands in line, or is about to. q.mu is held.
-func (q *queue) has(b *bid) bool { return slices.Contains(q.bids[store.HalfOf(b.grant)], b) }
+// has reports whether an attempt is queued, or is about to. q.mu is held.
+func (q *queue) has(b *attempt) bool { return slices.Contains(q.attempts[store.HalfOf(b.id)], b) }
 
-// awaits reports whether a bid for a grant stands in line, or is about to.
+// awaits reports whether an attempt for a grant is queued, or is about to.
 func (q *queue) awaits(grant store.GrantID) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return slices.ContainsFunc(q.bids[store.HalfOf(grant)], func(b *bid) bool { return b.grant == grant })
+	return slices.ContainsFunc(q.attempts[store.HalfOf(grant)], func(b *attempt) bool { return b.id == grant })
 }
 
-// each runs over all bids. q.mu is held.
-func (q *queue) each(yield func(*bid) bool) {
-	for _, bids := range q.bids {
-		for _, b := range bids {
+// each runs over all attempts. q.mu is held.
+func (q *queue) each(yield func(*attempt) bool) {
+	for _, attempts := range q.attempts {
+		for _, b := range attempts {
 			if !yield(b) {
 				return
 			}
@@ -118,7 +118,7 @@ func (q *queue) each(yield func(*bid) bool) {
 	}
 }
 
-// empty reports whether no bid stands in line, or is about to.
+// empty reports whether no attempt is queued, or is about to.
 func (q *queue) empty() bool { return q.size.Load() == 0 }
 
 // length is how many calls of this sidecar wait for a key.
@@ -131,12 +131,12 @@ func (q *queue) length(key string) int {
 	return q.byKey[key]
 }
 
-// on returns the bids that stand in line under a lease.
-func (q *queue) on(l *renewed) []*bid {
+// on returns the attempts that be queued under a lease.
+func (q *queue) on(l *lease) []*attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	var out []*bid
-	if b := l.only.Load(); b != nil {
+	var out []*attempt
+	if b := l.forAttempt.Load(); b != nil {
 		if q.has(b) {
 			out = append(out, b)
 		}
@@ -150,43 +150,43 @@ func (q *queue) on(l *renewed) []*bid {
 	return out
 }
 
-// news brings a grant, or the hint to look, to its bid. A grant id that is not
-// here is of a bid whose end is known; a bid whose call has left stays here until
+// news brings a grant, or the hint to look, to its attempt. A attempt id that is not
+// here is of an attempt whose end is known; an attempt whose call has left stays here until
 // then.
 func (q *queue) news(n store.News) {
 	if n.Signals {
-		q.m.signals.look()
+		q.m.signals.poll()
 		return
 	}
 	if n.Event != nil {
-		q.m.watches.hear(*n.Event)
+		q.m.watches.receive(*n.Event)
 		return
 	}
 	if n.Attempt == store.EveryWait.Attempt {
-		q.m.signals.look()
-		q.m.watches.changed(q.m.watches.everything)
+		q.m.signals.poll()
+		q.m.watches.changed(q.m.watches.pollAllWake)
 		q.hint(q.all())
 		return
 	}
 	q.mu.Lock()
-	named := slices.Clone(q.bids[store.HalfOf(n.Grant)])
+	named := slices.Clone(q.attempts[store.HalfOf(n.Grant)])
 	q.mu.Unlock()
 	if n.Answer.Outcome == 0 {
 		q.hint(named)
 		return
 	}
 	for _, b := range named {
-		if b.grant == n.Grant { // who tells of an outcome knows all of the id
+		if b.id == n.Grant { // who tells of an outcome knows all of the id
 			b.onNews(n.Answer)
 		}
 	}
 }
 
-// hint has bids checked. Nobody is woken before all of them are marked, so that they
+// hint has attempts checked. Nobody is woken before all of them are marked, so that they
 // are checked together.
-func (q *queue) hint(bids []*bid) {
+func (q *queue) hint(attempts []*attempt) {
 	var soonest time.Time
-	for _, b := range bids {
+	for _, b := range attempts {
 		if at, waits := b.hint(); waits && (soonest.IsZero() || at.Before(soonest)) {
 			soonest = at
 		}
@@ -196,7 +196,7 @@ func (q *queue) hint(bids []*bid) {
 	}
 }
 
-// nextCheck is when to look after a bid whose key is held like that.
+// nextCheck is when to look after an attempt whose key is held like that.
 func (q *queue) nextCheck(lock store.Lock) time.Time {
 	now := q.m.clk.Now()
 	wait := max(lock.Holder.ExpiresIn+checkSlack, checkPause)
@@ -221,20 +221,20 @@ func (q *queue) changedLocked(at time.Time) {
 	}
 }
 
-func (q *queue) all() []*bid {
+func (q *queue) all() []*attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.Collect(q.each)
 }
 
-// abandon leaves all bids alone.
-func (q *queue) abandon() {
+// callersLeft leaves all attempts alone.
+func (q *queue) callersLeft() {
 	for _, b := range q.all() {
-		b.abandon()
+		b.callerLeft()
 	}
 }
 
-// watch checks the bids when they are due, until ctx ends.
+// watch checks the attempts when they are due, until ctx ends.
 func (q *queue) watch(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -244,7 +244,7 @@ func (q *queue) watch(ctx context.Context) {
 			q.m.spawn(func() { q.check(ctx, due) })
 			continue
 		}
-		timer.Reset(min(next, q.m.ear.hush()))
+		timer.Reset(min(next, q.m.subscriber.closeIfIdle()))
 		select {
 		case <-timer.C:
 		case <-q.wake:
@@ -253,12 +253,12 @@ func (q *queue) watch(ctx context.Context) {
 	}
 }
 
-// due returns the bids to be checked now, the most urgent among them, or how
+// due returns the attempts to be checked now, the most urgent among them, or how
 // long none is. A check of what it returns must follow.
-func (q *queue) due() (due []*bid, next time.Duration) {
+func (q *queue) due() (due []*attempt, next time.Duration) {
 	now, soonEnough := q.m.clk.Now(), q.every()/2
 	next = time.Hour
-	var groups [2]struct{ due, soon []*bid } // those that may bury are the second
+	var groups [2]struct{ due, soon []*attempt } // those that may revoke are the second
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.checks >= maxChecks {
@@ -300,8 +300,8 @@ func (q *queue) due() (due []*bid, next time.Duration) {
 }
 
 // checked lets others be checked.
-func (q *queue) checked(bids []*bid) {
-	for _, b := range bids {
+func (q *queue) checked(attempts []*attempt) {
+	for _, b := range attempts {
 		b.endCheck()
 	}
 	q.mu.Lock()
@@ -310,12 +310,12 @@ func (q *queue) checked(bids []*bid) {
 	q.changedLocked(time.Time{})
 }
 
-// check asks the store what became of bids.
-func (q *queue) check(ctx context.Context, due []*bid) {
+// check asks the store what became of attempts.
+func (q *queue) check(ctx context.Context, due []*attempt) {
 	defer q.checked(due)
 	waits := make([]store.Attempt, len(due))
 	for i, b := range due {
-		waits[i] = b.attempt()
+		waits[i] = b.ref()
 	}
 	ctx, cancel := context.WithTimeout(ctx, q.m.cfg.StoreTimeout)
 	defer cancel()

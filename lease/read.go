@@ -15,7 +15,7 @@ import (
 func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool) (View, error) {
 	if h := m.held.get(key); h != nil && !noCache {
 		if lock := m.lockOf(h); lock.Holder.ExpiresIn > 0 {
-			m.figures.Cached(cachedRead)
+			m.recorder.Cached(cachedRead)
 			return View{Lock: lock, Mine: h.s == s && s.find(key, h.token) == h, Cached: true}, nil
 		}
 		m.expire(h)
@@ -25,7 +25,7 @@ func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool)
 		return View{}, err
 	}
 	if !lock.Held {
-		m.denials.drop(key)
+		m.heldCache.drop(key)
 	}
 	return m.viewOf(s, lock), nil
 }
@@ -88,7 +88,7 @@ func (m *Manager) listSession(s *Session, req ListRequest) Page {
 	var held []*heldLock
 	s.mu.Lock()
 	for _, h := range s.held {
-		if !h.part && strings.HasPrefix(h.key, req.Prefix) && h.key > req.After {
+		if !h.unpublished && strings.HasPrefix(h.key, req.Prefix) && h.key > req.After {
 			held = append(held, h)
 		}
 	}

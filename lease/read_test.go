@@ -182,7 +182,7 @@ func (r *rig) denied(s *Session, key string) (cached bool) {
 	return held.Cached
 }
 
-func TestDenialsAreCached(t *testing.T) {
+func TestHeldAnswersAreCached(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
@@ -220,7 +220,7 @@ func TestDenialsAreCached(t *testing.T) {
 	})
 }
 
-func TestNoCacheOfDenials(t *testing.T) {
+func TestNoCacheOfHeldAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *Config) { c.CacheTTL = 0 }))
 		other := r.another()
@@ -235,7 +235,7 @@ func TestNoCacheOfDenials(t *testing.T) {
 }
 
 // What is heard of a key here makes an older denial useless.
-func TestDenialsAreDropped(t *testing.T) {
+func TestHeldAnswersAreDropped(t *testing.T) {
 	for name, free := range map[string]func(r, other *rig, s *Session, g Grant){
 		"by a release here": func(r, _ *rig, _ *Session, g Grant) {
 			r.must(r.free(nil, "k", g.Token))
@@ -272,7 +272,7 @@ func TestDenialsAreDropped(t *testing.T) {
 }
 
 // A denial that was on its way while the key was released is not kept.
-func TestAnOldDenialIsNotKept(t *testing.T) {
+func TestAnOldHeldAnswerIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		other := r.another()

@@ -74,7 +74,7 @@ func (s *Session) enter(req *Request) (Grant, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.held[req.Key]
-	if s.ended || h == nil || h.part || !h.admits(req) || !h.valid(s.m.clk) {
+	if s.ended || h == nil || h.unpublished || !h.admits(req) || !h.valid(s.m.clk) {
 		return Grant{}, false
 	}
 	g := s.grantLocked(h)
@@ -93,14 +93,14 @@ func (s *Session) again(key string, request uuid.UUID) (Grant, bool) {
 	defer s.mu.Unlock()
 	g, ok := s.againLocked(key, request)
 	if ok {
-		s.held[key].tellAgain(g.entry)
+		s.held[key].countAnswer(g.entry)
 	}
 	return g, ok
 }
 
 func (s *Session) againLocked(key string, request uuid.UUID) (Grant, bool) {
 	h := s.held[key]
-	if h == nil || h.part || !h.valid(s.m.clk) {
+	if h == nil || h.unpublished || !h.valid(s.m.clk) {
 		return Grant{}, false
 	}
 	g := s.grantLocked(h)
@@ -109,8 +109,8 @@ func (s *Session) againLocked(key string, request uuid.UUID) (Grant, bool) {
 	return g, ok && g.ExpiresIn > 0
 }
 
-// tellAgain notes that a repeat is told of an entry. s.mu is held.
-func (h *heldLock) tellAgain(serial int) {
+// countAnswer notes that a repeat is told of an entry. s.mu is held.
+func (h *heldLock) countAnswer(serial int) {
 	c := h.change()
 	c.entered = h.entries()
 	for i := range c.entered {
@@ -138,9 +138,9 @@ func (s *Session) againAll(calls []*call, request uuid.UUID) []Grant {
 		grants = append(grants, g)
 	}
 	for _, g := range grants {
-		s.held[g.Key].tellAgain(g.entry)
+		s.held[g.Key].countAnswer(g.entry)
 	}
-	s.m.figures.Cached(cachedRepeat)
+	s.m.recorder.Cached(cachedRepeat)
 	return grants
 }
 
@@ -148,7 +148,7 @@ func (s *Session) againAll(calls []*call, request uuid.UUID) []Grant {
 func (s *Session) has(key string, request uuid.UUID) *heldLock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.held[key]; h != nil && !h.part {
+	if h := s.held[key]; h != nil && !h.unpublished {
 		if _, ok := h.entryOf(request); ok {
 			return h
 		}
@@ -198,7 +198,7 @@ func (s *Session) exit(h *heldLock, r *release) (left int, err error) {
 	if i < 0 {
 		return h.depth(), errOver
 	}
-	if entries[i].answers--; r.untold && entries[i].answers > 0 { // a repeat was told of it
+	if entries[i].answers--; r.undelivered && entries[i].answers > 0 { // a repeat was told of it
 		h.change().entered = entries
 		return h.depth(), nil
 	}
@@ -206,8 +206,8 @@ func (s *Session) exit(h *heldLock, r *release) (left int, err error) {
 		h.change().entered = slices.Delete(entries, i, i+1)
 		return h.depth(), nil
 	}
-	r.atOnce = r.untold && h.reentries == 0 // who entered again was told that it is held
-	s.takeLocked(h, ending{release: r})
+	r.atOnce = r.undelivered && h.reentries == 0 // who entered again was told that it is held
+	s.takeLocked(h, grantEnd{release: r})
 	return 0, nil
 }
 

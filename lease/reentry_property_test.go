@@ -104,7 +104,7 @@ func (d *doors) entered(g Grant, err error) {
 	d.in.g, d.in.all[g.Reentry] = g, g
 }
 
-// wait stands in line, or enters.
+// wait is queued, or enters.
 func (d *doors) wait() {
 	s, req := d.drawVisitor()
 	req.Wait = WaitForever
@@ -159,7 +159,7 @@ func (d *doors) leave() {
 	}
 }
 
-// discard gives an entry back whose answer was not delivered: once.
+// discard hands an entry back whose answer was not delivered: once.
 func (d *doors) discard() {
 	if d.in == nil {
 		return
@@ -169,7 +169,7 @@ func (d *doors) discard() {
 		return
 	}
 	d.notef("discard %d of %d", g.Reentry, d.in.entries)
-	d.r.m.Discard(d.in.s, g)
+	d.r.m.HandBack(d.in.s, g)
 	if g.Reentry < d.in.entries {
 		d.in.untold[g.Reentry] = true
 	} else {

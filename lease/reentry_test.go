@@ -219,7 +219,7 @@ func TestEnterInsteadOfBeingDenied(t *testing.T) {
 		// Between its own look and the cache's, the owner may get the lock.
 		req := as("o", "k", 0)
 		req.NoCache = false
-		if _, denied := r.m.deniedHere(s, &req); denied {
+		if _, denied := r.m.heldInCache(s, &req); denied {
 			t.Error("denied what it may enter")
 		}
 		r.release(s, got)
@@ -278,7 +278,7 @@ func TestAllEntriesEndTogether(t *testing.T) {
 // An entry of which the answer was not delivered ends with the one above it, of which
 // the number stays what was told; the last ends at once, and those below it that were
 // not delivered either.
-func TestDiscardedEntries(t *testing.T) {
+func TestHandBackedEntries(t *testing.T) {
 	for name, c := range map[string]struct {
 		discarded []int
 		left      int
@@ -300,7 +300,7 @@ func TestDiscardedEntries(t *testing.T) {
 					g = append(g, r.get(s, as("o", "k", 0)))
 				}
 				for _, n := range c.discarded {
-					r.m.Discard(s, g[n-1])
+					r.m.HandBack(s, g[n-1])
 				}
 				synctest.Wait()
 				if c.left > 0 {
@@ -317,14 +317,14 @@ func TestDiscardedEntries(t *testing.T) {
 }
 
 // The release of the highest entry that was told frees what was not delivered below it.
-func TestReleaseAboveDiscardedEntries(t *testing.T) {
+func TestReleaseAboveHandBackedEntries(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
 		first := r.get(s, as("o", "k", 0))
 		second := r.get(s, as("o", "k", 0))
 		third := r.get(s, as("o", "k", 0))
-		r.m.Discard(s, second)
+		r.m.HandBack(s, second)
 		if got, err := r.exit(s, third, third.Reentry); err != nil || got.Reentry != 1 {
 			t.Errorf("released: %+v, %v", got, err)
 		}
@@ -333,7 +333,7 @@ func TestReleaseAboveDiscardedEntries(t *testing.T) {
 		if got, err := r.exit(s, third, third.Reentry); err != nil || got.Reentry != 2 {
 			t.Errorf("released: %+v, %v", got, err)
 		}
-		r.m.Discard(s, first)
+		r.m.HandBack(s, first)
 		if got, err := r.exit(s, second, second.Reentry); err != nil || got.Reentry != 0 {
 			t.Errorf("released: %+v, %v", got, err)
 		}

@@ -22,7 +22,7 @@ type release struct {
 	reentry int
 	// untold: nobody was told of the grant. atOnce: a MinHold is not kept.
 	// ofSession: the session has ended.
-	untold, atOnce, ofSession bool
+	undelivered, atOnce, ofSession bool
 	// means finds the entry that ends; nil: the newest.
 	means func(entry) bool
 	// done is called when it is settled; it may be nil.
@@ -59,7 +59,7 @@ func (m *Manager) release(ctx context.Context, s *Session, req *ReleaseRequest) 
 	c, now := claimant{"release", s, req.Key, req.Token, req.Traceparent}, m.clk.Now()
 	h := m.ownClaim(c, now)
 	if h == nil {
-		if e, ok := m.ended.get(c.ref()); ok && e.release.failure() != nil && req.Reentry <= 1 {
+		if e, ok := m.recentEnds.get(c.ref()); ok && e.release.failure() != nil && req.Reentry <= 1 {
 			return m.releaseAgain(ctx, e.release)
 		}
 		if err := m.claimedElsewhere(c); err != nil {
@@ -140,11 +140,11 @@ func (m *Manager) claimedElsewhere(c claimant) error {
 			return m.lostBefore(c, reason)
 		}
 	}
-	if e, ok := m.ended.get(c.ref()); ok {
+	if e, ok := m.recentEnds.get(c.ref()); ok {
 		if e.lost != "" {
 			return m.lostBefore(c, e.lost)
 		}
-		m.figures.Cached(cachedEnd)
+		m.recorder.Cached(cachedEnd)
 		return m.refused(c, ReasonReleased)
 	}
 	if h := m.held.get(c.key); h != nil && h.token == c.token && h.s != c.s {
@@ -162,7 +162,7 @@ func (m *Manager) refused(c claimant, reason NotHolderReason) error {
 
 // lostBefore makes the error of a claim on a lock that is known here to be lost.
 func (m *Manager) lostBefore(c claimant, reason LostReason) error {
-	m.figures.Cached(cachedEnd)
+	m.recorder.Cached(cachedEnd)
 	return m.lost(c, reason)
 }
 
@@ -195,7 +195,7 @@ func (m *Manager) releaseForeign(ctx context.Context, c claimant, req *ReleaseRe
 	if err := judged("release", v.Standing, err); err != nil {
 		return Released{}, err
 	}
-	m.denials.drop(c.key)
+	m.heldCache.drop(c.key)
 	if v.Standing != store.Holds {
 		return Released{}, m.refusedBy(v.Standing, c)
 	}
@@ -240,7 +240,7 @@ func (m *Manager) send(ctx context.Context, r *release) { m.sendBy(ctx, m.releas
 
 func (m *Manager) sendBy(ctx context.Context, first submitting, r *release) {
 	// A part keeps no hold: nobody was told of it. Nothing makes it more than a part any more.
-	r.claim.AtOnce = r.atOnce || r.h.part
+	r.claim.AtOnce = r.atOnce || r.h.unpublished
 	r.claim.Awaited = m.queue.length(r.claim.Key) > 0
 	r.send(ctx, first)
 }
@@ -259,10 +259,10 @@ func (r *release) wasTried(err error) {
 	}
 }
 
-// isSettled lets go of the lock, which may have to be undone before.
+// isSettled lets go of the lock, which may have to be withdrawn before.
 func (r *release) isSettled(call context.Context) {
-	if h := r.h; r.claim.AtOnce && h.grant != uuid.Nil {
-		r.m.afterwards(call, store.Attempt{Key: h.key, Grant: h.grant}, h.lease, h.minHold, r.letGo)()
+	if h := r.h; r.claim.AtOnce && h.attemptID != uuid.Nil {
+		r.m.afterwards(call, store.Attempt{Key: h.key, Grant: h.attemptID}, h.lease, h.minHold, r.letGo)()
 		return
 	}
 	r.letGo()
@@ -270,7 +270,7 @@ func (r *release) isSettled(call context.Context) {
 
 func (r *release) letGo() {
 	if r.settle() {
-		r.m.ended.settled(grantRef{r.claim.Key, r.claim.Token})
+		r.m.recentEnds.settled(grantRef{r.claim.Key, r.claim.Token})
 	}
 	r.h.lease.unpin()
 	r.h.s.freed(r)
@@ -279,31 +279,31 @@ func (r *release) letGo() {
 	}
 }
 
-// undo frees what an attempt of unknown outcome may have got. The question may
-// still lie in somebody's buffer, and be carried out after it was undone: so it is
-// undone at once, for those who wait for the key, and once more when the server
+// withdraw frees what an attempt of unknown outcome may have got. The question may
+// still lie in somebody's buffer, and be carried out after it was withdrawn: so it is
+// withdrawn at once, for those who wait for the key, and once more when the server
 // has long given up on what reached it.
-func (m *Manager) undo(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
-	m.undoOnce(ctx, a, matters, func() {
-		again := func() { m.undoOnce(ctx, a, matters, settled) }
+func (m *Manager) withdraw(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
+	m.withdrawOnce(ctx, a, matters, func() {
+		again := func() { m.withdrawOnce(ctx, a, matters, settled) }
 		if m.inline || !matters() || !m.retries.after(2*m.cfg.StoreTimeout, again) {
 			settled()
 		}
 	})
 }
 
-// undoOnce tries again and again until the store confirms it or it does not
+// withdrawOnce tries again and again until the store confirms it or it does not
 // matter any more. Then, once, settled is called.
-func (m *Manager) undoOnce(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
-	again := func() { m.undoOnce(context.Background(), a, matters, settled) }
+func (m *Manager) withdrawOnce(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
+	again := func() { m.withdrawOnce(context.Background(), a, matters, settled) }
 	answer := func(o store.Outcome, err error) {
-		m.denials.drop(a.Key)
+		m.heldCache.drop(a.Key)
 		undone := err == nil && o != store.Stuck
 		if undone || !matters() || !m.retries.after(jittered(renewRetry), again) {
 			settled()
 		}
 	}
-	if err := m.undos.Submit(ctx, a, answer); err != nil {
+	if err := m.withdrawals.Submit(ctx, a, answer); err != nil {
 		settled() // as in free
 	}
 }
@@ -376,24 +376,24 @@ func (r *release) wait(ctx context.Context, there <-chan struct{}) (Released, er
 	select {
 	case <-there:
 	case <-ctx.Done():
-		return Released{}, errors.Join(ErrAbandoned, context.Cause(ctx))
+		return Released{}, errors.Join(ErrCallerLeft, context.Cause(ctx))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return Released{Key: r.h.key, HeldFor: r.heldFor}, r.err
 }
 
-// Discard gives back a grant whose answer could not be delivered: nobody knows
+// Discard hands back a grant whose answer could not be delivered: nobody knows
 // that it is held, or that its owner has entered it once more. It works in the
 // background.
-func (m *Manager) Discard(s *Session, g Grant) {
+func (m *Manager) HandBack(s *Session, g Grant) {
 	if g.Bind == BindTTL {
-		m.giveBack(g)
+		m.handBackTTL(g)
 		return
 	}
 	if h := s.find(g.Key, g.Token); h != nil {
 		r := m.newEnd(h)
-		r.untold, r.means = true, func(e entry) bool { return e.serial == g.entry }
+		r.undelivered, r.means = true, func(e entry) bool { return e.serial == g.entry }
 		if entries, err := s.exit(h, r); err == nil && entries == 0 {
 			m.send(h.traced(), r)
 		}

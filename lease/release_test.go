@@ -89,7 +89,7 @@ func TestALeftReleaseGoesOn(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		proceed()
-		if err := <-left; err != nil && !errors.Is(err, ErrAbandoned) {
+		if err := <-left; err != nil && !errors.Is(err, ErrCallerLeft) {
 			t.Errorf("told %v", err)
 		}
 		r.nothingLeft()
@@ -211,16 +211,16 @@ func TestHowLongLossesAreRemembered(t *testing.T) {
 	})
 }
 
-func TestDiscard(t *testing.T) {
+func TestHandBack(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
 		for _, f := range []fault{{}, {times: 3, lose: true}, {times: 3, forget: true}} {
 			g, ttl := r.lock(s, "k"), r.lockTTL("ttl", time.Hour)
 			r.st.set("Release", f)
-			r.m.Discard(s, g)
-			r.m.Discard(s, g) // twice does no harm
-			r.m.Discard(nil, ttl)
+			r.m.HandBack(s, g)
+			r.m.HandBack(s, g) // twice does no harm
+			r.m.HandBack(nil, ttl)
 			time.Sleep(5 * time.Second)
 			r.nothingLeft()
 		}
@@ -228,14 +228,14 @@ func TestDiscard(t *testing.T) {
 }
 
 // A discarded grant does not free what somebody else got since.
-func TestALateDiscard(t *testing.T) {
+func TestALateHandBack(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
 		g := r.lock(s, "k")
 		r.release(s, g)
 		again := r.lock(s, "k")
-		r.m.Discard(s, g)
+		r.m.HandBack(s, g)
 		synctest.Wait()
 		r.must(r.amend(s, again))
 		r.release(s, again)

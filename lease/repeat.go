@@ -13,7 +13,7 @@ import (
 )
 
 // repeats are the calls that carry the same request id. They take turns. With BindTTL,
-// what one of them got and does not want, or may have got, is given back only if no other
+// what one of them got and does not want, or may have got, is handed back only if no other
 // was given the same grant: that one believes, rightly, to hold it. (A session knows that
 // of its locks by their entries.)
 type repeats struct {
@@ -158,20 +158,20 @@ func (m *Manager) takeTurn(ctx context.Context, s *Session, r *repeats, wait tim
 	case <-draining:
 		return ErrDraining
 	case <-ctx.Done():
-		return errors.Join(ErrAbandoned, context.Cause(ctx))
+		return errors.Join(ErrCallerLeft, context.Cause(ctx))
 	}
 }
 
 func (r *repeats) leave() { r.turn <- struct{}{} }
 
 // leaveAfter ends the turn when nothing can change the store any more on behalf
-// of the call's bids: a late clean-up would free what the next call is given.
-func (m *Manager) leaveAfter(rs *requests, r *repeats, bids []*bid) {
+// of the call's attempts: a late clean-up would free what the next call is given.
+func (m *Manager) leaveAfter(rs *requests, r *repeats, attempts []*attempt) {
 	rs.useAgain(r)
 	go func() {
 		defer rs.done(r, nil)
-		for _, b := range bids {
-			b.loose.Wait()
+		for _, b := range attempts {
+			b.inFlight.Wait()
 		}
 		r.leave()
 	}()
@@ -206,11 +206,11 @@ func (r *repeats) shared() int64 {
 	return r.token
 }
 
-// giveBack gives a bind:ttl grant back that was not delivered, unless another
+// handBackTTL gives a bind:ttl grant back that was not delivered, unless another
 // call was given it: here, or, as only the store knows, by another sidecar where
 // the request was repeated. The next call has its turn when the store has heard
 // of it.
-func (m *Manager) giveBack(g Grant) {
+func (m *Manager) handBackTTL(g Grant) {
 	c, matters := store.Claim{Key: g.Key, Token: g.Token, Untold: true, AtOnce: true}, m.within(g.ExpiresIn)
 	free := func(settled func()) { m.free(context.Background(), c, matters, settled) }
 	r := g.repeats

@@ -86,14 +86,14 @@ func TestConcurrentRepeats(t *testing.T) {
 	}
 }
 
-// A grant that could not be delivered is given back, unless a later call has it.
+// A grant that could not be delivered is handed back, unless a later call has it.
 func TestUndeliveredAndRepeated(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		ctx, req := context.Background(), repeatable(0)
 		first, err := r.m.Acquire(ctx, nil, req)
 		r.must(err)
-		r.m.Discard(nil, first)
+		r.m.HandBack(nil, first)
 		second, err := r.m.Acquire(ctx, nil, req) // before or after: it must hold what it is told
 		r.must(err)
 		time.Sleep(time.Second)
@@ -101,17 +101,17 @@ func TestUndeliveredAndRepeated(t *testing.T) {
 
 		third, err := r.m.Acquire(ctx, nil, req)
 		r.must(err)
-		r.m.Discard(nil, second) // it was given to the third, too
+		r.m.HandBack(nil, second) // it was given to the third, too
 		time.Sleep(time.Second)
 		r.mustBe(third)
-		r.m.Discard(nil, third)
+		r.m.HandBack(nil, third)
 		r.nothingLeft()
 
 		// The release is slow, and the repeat comes meanwhile.
 		fourth, err := r.m.Acquire(ctx, nil, req)
 		r.must(err)
 		proceed := r.st.hold("Release")
-		r.m.Discard(nil, fourth)
+		r.m.HandBack(nil, fourth)
 		synctest.Wait()
 		fifth := r.ask(ctx, nil, req)
 		synctest.Wait()
@@ -193,7 +193,7 @@ func TestRepeatsDoNotHang(t *testing.T) {
 	})
 }
 
-// A grant that was over when its answer came is being given back; the same call
+// A grant that was over when its answer came is being handed back; the same call
 // must not be given it again meanwhile.
 func TestAGrantThatCameTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -247,7 +247,7 @@ func TestRepeatsAmongManyOthers(t *testing.T) {
 }
 
 // The same when a grant is discarded after its request was forgotten and made again.
-func TestDiscardOfAForgottenRequest(t *testing.T) {
+func TestHandBackOfAForgottenRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
 		req := repeatable(0)
@@ -257,7 +257,7 @@ func TestDiscardOfAForgottenRequest(t *testing.T) {
 		r.m.requests.idle.Purge()
 		second, err := r.m.Acquire(context.Background(), nil, req)
 		r.must(err)
-		r.m.Discard(nil, first)
+		r.m.HandBack(nil, first)
 		synctest.Wait()
 		r.mustBe(second)
 	})
@@ -277,13 +277,13 @@ func TestARepeatDoesNotCostTheFirstItsGrant(t *testing.T) {
 			proceed()
 			<-a.done
 			if a.err == nil {
-				r.m.Discard(nil, a.g)
+				r.m.HandBack(nil, a.g)
 			}
 		},
 		"not delivered": func(r *rig, req Request) {
 			g, err := r.m.Acquire(context.Background(), nil, req)
 			r.must(err)
-			r.m.Discard(nil, g)
+			r.m.HandBack(nil, g)
 		},
 		"unknown": func(r *rig, req Request) {
 			r.st.set("Acquire", fault{times: 1, forget: true})

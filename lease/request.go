@@ -10,12 +10,12 @@ import (
 )
 
 // sharesGrant reports whether repeats of the request, here and at other sidecars, have the
-// same grant id. Repeats in a session need not: it knows what it holds.
+// same attempt id. Repeats in a session need not: it knows what it holds.
 func (r *Request) sharesGrant() bool { return r.Bind == BindTTL && r.RequestID != uuid.Nil }
 
-// grantFor derives an id from that of a request: the same request gets the same, and
+// attemptIDFor derives an id from that of a request: the same request gets the same, and
 // nobody's request meets another key's.
-func grantFor(request uuid.UUID, key string) store.GrantID {
+func attemptIDFor(request uuid.UUID, key string) store.GrantID {
 	return uuid.NewSHA1(request, []byte(key))
 }
 
@@ -24,7 +24,7 @@ func grantFor(request uuid.UUID, key string) store.GrantID {
 func (m *Manager) acquireInTurn(ctx context.Context, c *call) (Grant, error) {
 	w, rs, req := newWithdrawal(), &c.s.requests, c.req
 	c.began, c.withdrawn = m.clk.Now(), w.over
-	r := rs.use(grantFor(req.RequestID, req.Key), w)
+	r := rs.use(attemptIDFor(req.RequestID, req.Key), w)
 	defer rs.done(r, w)
 	if err := m.takeTurn(ctx, c.s, r, req.Wait, w); err != nil {
 		return Grant{}, err
@@ -32,23 +32,23 @@ func (m *Manager) acquireInTurn(ctx context.Context, c *call) (Grant, error) {
 	waited := m.clk.Now().Sub(c.began) // before what is left of the lock is reckoned
 	if g, ok := c.s.again(req.Key, req.RequestID); ok {
 		r.leave()
-		m.figures.Cached(cachedRepeat)
+		m.recorder.Cached(cachedRepeat)
 		g.Waited = waited
 		return g, nil
 	}
 	g, err := m.acquireIn(ctx, c)
-	m.leaveInTurn(rs, r, c.bids, err)
+	m.leaveInTurn(rs, r, c.attempts, err)
 	return g, err
 }
 
 // leaveInTurn ends the turn of a call of a session: at once if it has the lock, or has not
 // asked the store for it.
-func (m *Manager) leaveInTurn(rs *requests, r *repeats, bids []*bid, err error) {
-	if err == nil || len(bids) == 0 {
+func (m *Manager) leaveInTurn(rs *requests, r *repeats, attempts []*attempt, err error) {
+	if err == nil || len(attempts) == 0 {
 		r.leave()
 		return
 	}
-	m.leaveAfter(rs, r, bids)
+	m.leaveAfter(rs, r, attempts)
 }
 
 // releaseRequest releases what calls with a request id have got: in the session, or else
@@ -59,14 +59,14 @@ func (m *Manager) releaseRequest(ctx context.Context, s *Session, req *ReleaseRe
 			return out, err
 		}
 	}
-	a := store.Attempt{Key: req.Key, Grant: grantFor(req.RequestID, req.Key), Untold: true}
+	a := store.Attempt{Key: req.Key, Grant: attemptIDFor(req.RequestID, req.Key), Untold: true}
 	r, leave, err := m.endCalls(ctx, nil, &m.requests, a.Grant)
 	if err != nil {
 		return Released{}, err
 	}
 	ans, err := submit(ctx, m.cancels, a) // finds what another sidecar was granted, too
 	if err == nil && ans.Outcome == store.Stuck {
-		err = stuck("release")
+		err = rowLocked("release")
 	}
 	if err != nil {
 		leave()
@@ -84,7 +84,7 @@ func (m *Manager) releaseRequest(ctx context.Context, s *Session, req *ReleaseRe
 	case err == nil, ended:
 		r.forget()
 		leave()
-	case store.OutcomeUnknown(err), errors.Is(err, ErrAbandoned):
+	case store.OutcomeUnknown(err), errors.Is(err, ErrCallerLeft):
 		// The release may come yet: a repeat must not be told of the grant before it is over.
 		r.forget()
 		m.free(context.Background(), store.Claim{Key: req.Key, Token: ans.Token, Outcome: req.Outcome, Result: req.Result},
@@ -100,7 +100,7 @@ func (m *Manager) releaseRequest(ctx context.Context, s *Session, req *ReleaseRe
 
 // releaseRequestOf is releaseRequest for what a session has.
 func (m *Manager) releaseRequestOf(ctx context.Context, s *Session, req *ReleaseRequest) (Released, error) {
-	_, leave, err := m.endCalls(ctx, s, &s.requests, grantFor(req.RequestID, req.Key))
+	_, leave, err := m.endCalls(ctx, s, &s.requests, attemptIDFor(req.RequestID, req.Key))
 	if err != nil {
 		return Released{}, err
 	}

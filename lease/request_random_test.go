@@ -54,12 +54,12 @@ func (k *asker) step(one *Request) {
 	case n < 6 && len(k.pending) > 0:
 		k.pending[k.rng.IntN(len(k.pending))].leave()
 	case n < 8 && len(told) > 0: // its answer did not arrive
-		k.m.Discard(k.s, told[len(told)-1])
+		k.m.HandBack(k.s, told[len(told)-1])
 		k.told[req.RequestID] = told[:len(told)-1]
 	case n == 8:
 		k.giveUp(one)
 	case len(k.late) > 0: // that its answer did not arrive is only seen now
-		k.m.Discard(k.s, k.late[0])
+		k.m.HandBack(k.s, k.late[0])
 		k.late = k.late[1:]
 	}
 	if k.rng.IntN(2) == 0 {

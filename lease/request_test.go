@@ -145,7 +145,7 @@ func TestRepeatAfterTheFirstCallHasLeft(t *testing.T) {
 			r.release(o, g)
 			<-first.done
 			if first.err == nil {
-				r.m.Discard(s, first.g) // told to nobody; the second may have the same
+				r.m.HandBack(s, first.g) // told to nobody; the second may have the same
 			}
 			got := second.granted(t)
 			time.Sleep(time.Second)
@@ -156,17 +156,17 @@ func TestRepeatAfterTheFirstCallHasLeft(t *testing.T) {
 	}
 }
 
-// What is given back because one answer did not arrive stays with those whose did.
+// What is handed back because one answer did not arrive stays with those whose did.
 func TestRepeatKeepsAGrantThatWasNotDelivered(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.sessionOf(true)
 		req := once(0)
 		first, second := r.get(s, req), r.get(s, req)
-		r.m.Discard(s, first)
+		r.m.HandBack(s, first)
 		synctest.Wait()
 		r.mustBe(second)
-		r.m.Discard(s, second)
+		r.m.HandBack(s, second)
 		synctest.Wait()
 		if r.stored("k").Held {
 			t.Error("held, and nobody knows of it")
@@ -223,12 +223,12 @@ func TestRepeatOfAReentryCountsOnce(t *testing.T) {
 		if out := r.releaseBy(s, innermost); out.Reentry != 2 {
 			t.Errorf("released %+v", out)
 		}
-		r.m.Discard(s, lost) // the answer, which had been lost: its entry is over
+		r.m.HandBack(s, lost) // the answer, which had been lost: its entry is over
 		r.nothingUnder(s, innermost)
 		if g := r.get(s, innermost); g.Reentry != 3 {
 			t.Errorf("entry %d", g.Reentry)
 		}
-		r.m.Discard(s, lost) // a later entry of the same id is another one
+		r.m.HandBack(s, lost) // a later entry of the same id is another one
 		for _, req := range []Request{outer, inner} {
 			if out := r.releaseBy(s, req); out.Reentry != 3 || out.Nothing { // the newest keeps its number
 				t.Errorf("released %+v", out)
@@ -300,7 +300,7 @@ func TestReleaseByRequestIDWaitsForOtherReleases(t *testing.T) {
 				r.t.Errorf("told %v", err)
 			}
 		},
-		"not delivered": func(r *rig, s *Session, g Grant) { r.m.Discard(s, g) },
+		"not delivered": func(r *rig, s *Session, g Grant) { r.m.HandBack(s, g) },
 		"max_hold":      func(*rig, *Session, Grant) { time.Sleep(time.Minute) },
 	}
 	for name, release := range releases {
@@ -485,7 +485,7 @@ func TestRepeatOfSeveralKeys(t *testing.T) {
 			for i, g := range got {
 				r.mustBe(g)
 				if bind == BindSession {
-					r.m.Discard(s, g) // the second was told of it
+					r.m.HandBack(s, g) // the second was told of it
 					synctest.Wait()
 					r.mustBe(g)
 				}

@@ -11,13 +11,13 @@ import (
 )
 
 // After a release by the id nobody has the grant, whatever comes late of calls that had it: what
-// the next call may have got without an answer is undone.
+// the next call may have got without an answer is withdrawn.
 func TestReleaseByRequestForgetsTheGrant(t *testing.T) {
 	for name, release := range map[string]func(r *rig, req Request, g Grant){
 		"released": func(r *rig, req Request, _ Grant) { r.releaseBy(nil, req) },
 		"released before its answer was found undelivered": func(r *rig, req Request, g Grant) {
 			r.releaseBy(nil, req)
-			r.m.Discard(nil, g)
+			r.m.HandBack(nil, g)
 		},
 		"released by token before": func(r *rig, req Request, g Grant) {
 			r.release(nil, g)
@@ -92,7 +92,7 @@ func TestRepeatWaitsForAReleaseThatMayCome(t *testing.T) {
 			}()
 			synctest.Wait()
 			leave()
-			if err := <-done; !errors.Is(err, ErrAbandoned) {
+			if err := <-done; !errors.Is(err, ErrCallerLeft) {
 				t.Fatalf("told %v", err)
 			}
 			again := r.ask(context.Background(), nil, req)
@@ -136,7 +136,7 @@ func TestLostBeforeItIsToldInAnEndedSession(t *testing.T) {
 		if _, err := c.await(b); !errors.Is(err, ErrSessionEnded) {
 			t.Errorf("told %v", err)
 		}
-		s.leave(&c.place)
+		s.leave(&c.slot)
 		time.Sleep(time.Minute)
 		if l := r.stored("k"); l.Held {
 			t.Errorf("the key stands for another %s", l.Holder.ExpiresIn)

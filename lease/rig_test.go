@@ -107,7 +107,7 @@ func newRigOn(t tester, space *memory.Space, name string, opts ...option) *rig {
 		Instance: name, Pod: "pod-" + name, TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
 		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 100, CacheTTL: 100 * time.Millisecond,
 		BatchMax: 100, MaxSessions: 100, MaxLocksPerSession: 20_000, MaxWaiters: 20_000,
-		Logger: slog.New(slog.DiscardHandler), Clock: r.clk, figures: r.tally,
+		Logger: slog.New(slog.DiscardHandler), Clock: r.clk, recorder: r.tally,
 	}
 	for _, o := range opts {
 		o(&cfg, &r.st.traits)
@@ -292,26 +292,26 @@ func (r *rig) nothingKept() {
 	note("waiters", int(r.m.waiters.Load()))
 	note("locks of sessions", int(r.m.sessionLocks.Load()))
 	note("keys with arrivals", len(r.m.arrivals.keys))
-	note("bids", len(r.m.queue.bids))
+	note("bids", len(r.m.queue.attempts))
 	note("keys with bids", len(r.m.queue.byKey))
 	for i := range r.m.held.shards {
 		note("held locks", len(r.m.held.shards[i].m))
 	}
-	for _, l := range r.m.book.all() {
-		note("riders", int(l.riders.Load()))
+	for _, l := range r.m.leases.all() {
+		note("riders", int(l.users.Load()))
 	}
 	for _, s := range r.m.sessions {
 		note("pending attempts", s.pending)
 	}
 	for _, s := range r.m.sessions {
-		note("parts", s.parts)
+		note("parts", s.unpublished)
 		note("requests of sessions in use", len(s.requests.inUse))
 	}
 	shown, _ := r.m.held.count()
 	note("types of locks that are shown", len(shown))
 	note("waits that are shown", r.tally.sum(r.tally.waits))
 	note("requests in use", len(r.m.requests.inUse))
-	note("leases of single locks", len(r.m.book.own))
+	note("leases of single locks", len(r.m.leases.own))
 	if len(left) > 0 {
 		r.t.Errorf("still kept: %v", left)
 	}

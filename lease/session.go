@@ -23,12 +23,12 @@ type Session struct {
 	ending   chan struct{}
 	released chan struct{}
 
-	mu      sync.Mutex
-	ended   bool
-	held    map[string]*heldLock
-	parts   int // of held, that count as pending
-	pending int // calls that may still get a lock, for the limit
-	lost    map[grantRef]LostReason
+	mu          sync.Mutex
+	ended       bool
+	held        map[string]*heldLock
+	unpublished int // of held, that count as pending
+	pending     int // calls that may still get a lock, for the limit
+	lost        map[grantRef]LostReason
 	// requests are the calls with request ids that are under way in the session.
 	requests requests
 	// freeing are the releases of the session's locks that the store has not confirmed.
@@ -87,7 +87,7 @@ func (s *Session) TTL() time.Duration { return s.ttl }
 // ExpiresIn is how long the session's locks with the default TTL can be relied
 // on if nothing more is heard of the store.
 func (s *Session) ExpiresIn() time.Duration {
-	if l := s.m.book.get(s.ttl); l != nil && l.alive(s.m.clk) {
+	if l := s.m.leases.get(s.ttl); l != nil && l.alive(s.m.clk) {
 		return min(l.remaining(s.m.clk), reliable(s.ttl))
 	}
 	return reliable(s.ttl)
@@ -97,7 +97,7 @@ func (s *Session) ExpiresIn() time.Duration {
 func (s *Session) Held() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.held) - s.parts
+	return len(s.held) - s.unpublished
 }
 
 // End ends the session, whoever comes first. Its waits end, all that it holds is
@@ -114,7 +114,7 @@ func (s *Session) End(reason EndReason) <-chan struct{} {
 	for _, h := range s.held {
 		r := s.m.newEnd(h)
 		r.ofSession = true
-		s.takeLocked(h, ending{lost: sessionLosses[reason], release: r})
+		s.takeLocked(h, grantEnd{lost: sessionLosses[reason], release: r})
 		releases[h] = r
 	}
 	close(s.ending)
@@ -123,7 +123,7 @@ func (s *Session) End(reason EndReason) <-chan struct{} {
 	}
 	s.mu.Unlock()
 
-	s.m.figures.SessionEnded(sessionEnds[reason])
+	s.m.recorder.SessionEnded(sessionEnds[reason])
 	s.m.forget(s)
 	left := int64(len(releases))
 	if left == 0 {
@@ -148,15 +148,15 @@ var sessionLosses = map[EndReason]LostReason{
 	EndShutdown: LostShutdown,
 }
 
-// place is a call's share of its session's limit, from its admission until its
+// quotaSlot is a call's share of its session's limit, from its admission until its
 // lock counts by itself. The session's mutex guards it.
-type place struct {
+type quotaSlot struct {
 	taken bool
-	kept  *heldLock // what the call's bid has won last
+	lock  *heldLock // what the call's attempt has won last
 }
 
 // admit counts a call in, if the session may have one lock more.
-func (s *Session) admit(p *place) error {
+func (s *Session) admit(p *quotaSlot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.roomLocked(1); err != nil {
@@ -172,7 +172,7 @@ func (s *Session) roomLocked(n int) error {
 	if s.ended {
 		return ErrSessionEnded
 	}
-	if limit := s.m.cfg.MaxLocksPerSession; len(s.held)-s.parts+s.pending+n > limit {
+	if limit := s.m.cfg.MaxLocksPerSession; len(s.held)-s.unpublished+s.pending+n > limit {
 		return &LimitError{What: "locks in this session", Setting: "LOCKSIDECAR_MAX_LOCKS_PER_SESSION", Limit: limit}
 	}
 	return nil
@@ -188,24 +188,24 @@ func (s *Session) hasEnded() bool {
 }
 
 // leave counts a call out.
-func (s *Session) leave(p *place) {
+func (s *Session) leave(p *quotaSlot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leaveLocked(p)
 }
 
-func (s *Session) leaveLocked(p *place) {
+func (s *Session) leaveLocked(p *quotaSlot) {
 	if p.taken {
 		p.taken = false
 		s.pending--
 	}
 }
 
-// keep makes h the session's, as a part: the app does not know of it. It reports false when the session has ended: then
-// nobody holds h, and the caller gives it back. It returns the lock that another
+// addMember makes h the session's, as a part: the app does not know of it. It reports false when the session has ended: then
+// nobody holds h, and the caller hands it back. It returns the lock that another
 // session believes to hold under that key, if any: the store says that it is lost,
 // and the caller tells so when it holds no mutex.
-func (s *Session) keep(h *heldLock, p *place) (before *heldLock, ok bool) {
+func (s *Session) addMember(h *heldLock, p *quotaSlot) (before *heldLock, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -214,10 +214,10 @@ func (s *Session) keep(h *heldLock, p *place) (before *heldLock, ok bool) {
 	if own := s.held[h.key]; own != nil {
 		s.loseLocked(own, LostExpired)
 	}
-	h.part = true
-	s.parts++
+	h.unpublished = true
+	s.unpublished++
 	s.held[h.key] = h
-	p.kept = h
+	p.lock = h
 	s.m.sessionLocks.Add(1)
 	if !h.until.IsZero() {
 		h.outlived = time.AfterFunc(h.until.Sub(s.m.clk.Now()), func() { s.m.outlive(h) })
@@ -229,7 +229,7 @@ func (s *Session) keep(h *heldLock, p *place) (before *heldLock, ok bool) {
 func (s *Session) find(key string, token int64) *heldLock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.held[key]; h != nil && h.token == token && !h.part {
+	if h := s.held[key]; h != nil && h.token == token && !h.unpublished {
 		return h
 	}
 	return nil
@@ -237,26 +237,26 @@ func (s *Session) find(key string, token int64) *heldLock {
 
 // take takes h from the session and remembers what became of it. It reports
 // false when somebody else did so before: whoever takes a lock decides.
-func (s *Session) take(h *heldLock, e ending) bool {
+func (s *Session) take(h *heldLock, e grantEnd) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.takeLocked(h, e)
 }
 
-func (s *Session) takeLocked(h *heldLock, e ending) bool {
+func (s *Session) takeLocked(h *heldLock, e grantEnd) bool {
 	if s.held[h.key] != h {
 		return false
 	}
 	delete(s.held, h.key)
-	if h.part {
-		s.parts--
+	if h.unpublished {
+		s.unpublished--
 	}
 	s.leaves(h, e)
 	s.m.held.remove(h)
-	s.m.ended.add(grantRef{h.key, h.token}, e)
+	s.m.recentEnds.add(grantRef{h.key, h.token}, e)
 	s.freesLocked(e.release)
 	if s.m.sessionLocks.Add(-1) == 0 {
-		s.m.ear.quiet()
+		s.m.subscriber.lostReason()
 	}
 	if h.outlived != nil {
 		h.outlived.Stop()
@@ -310,10 +310,10 @@ func (s *Session) loseLocked(h *heldLock, reason LostReason) bool {
 // forfeitLocked takes h from the session and tells the app that it is lost. It
 // reports false when somebody else took it before.
 func (s *Session) forfeitLocked(h *heldLock, reason LostReason) bool {
-	if !s.takeLocked(h, ending{lost: reason}) {
+	if !s.takeLocked(h, grantEnd{lost: reason}) {
 		return false
 	}
-	if h.part {
+	if h.unpublished {
 		return true // its call finds out, the app knows nothing
 	}
 	ref := grantRef{h.key, h.token}

@@ -16,45 +16,45 @@ import (
 type signals struct {
 	m *Manager
 
-	mu      sync.Mutex
-	looking bool
-	wanted  bool
+	mu        sync.Mutex
+	polling   bool
+	pollAgain bool
 
 	// unplaced are signals for grants that are not known here, by when they were first
 	// seen: a grant may still be on its way to here. Only the look under way uses them;
 	// some: whoever gets a lock should make a look follow.
-	unplaced map[store.SignalID]time.Time
-	some     atomic.Bool
+	unmatched    map[store.SignalID]time.Time
+	hasUnmatched atomic.Bool
 }
 
 func newSignals(m *Manager) *signals {
-	return &signals{m: m, unplaced: make(map[store.SignalID]time.Time)}
+	return &signals{m: m, unmatched: make(map[store.SignalID]time.Time)}
 }
 
-// look makes the store be asked for signals soon. It does not block.
-func (sg *signals) look() {
+// poll makes the store be asked for signals soon. It does not block.
+func (sg *signals) poll() {
 	sg.mu.Lock()
 	defer sg.mu.Unlock()
-	sg.wanted = true
-	if !sg.looking {
-		sg.looking = sg.m.spawn(func() { sg.run(sg.m.ctx) })
+	sg.pollAgain = true
+	if !sg.polling {
+		sg.polling = sg.m.spawn(func() { sg.run(sg.m.ctx) })
 	}
 }
 
-// placed hears that a session has got a lock, for which there may be a signal.
-func (sg *signals) placed() {
-	if sg.some.Load() {
-		sg.look()
+// granted hears that a session has got a lock, for which there may be a signal.
+func (sg *signals) granted() {
+	if sg.hasUnmatched.Load() {
+		sg.poll()
 	}
 }
 
 // lookPause is the first pause between two looks that follow each other; it grows up
 // to hintPause, so that a storm of news costs little, and a single one hardly waits.
-const lookPause = 2 * time.Millisecond
+const signalPause = 2 * time.Millisecond
 
 // run looks until there is nothing more to look for.
 func (sg *signals) run(ctx context.Context) {
-	usual := lookPause
+	usual := signalPause
 	for sg.next() {
 		pause := usual
 		usual = min(2*usual, hintPause)
@@ -62,7 +62,7 @@ func (sg *signals) run(ctx context.Context) {
 			sg.m.log.Debug("signals not read, trying again", "error", err)
 			pause = jittered(renewRetry)
 			sg.mu.Lock()
-			sg.wanted = true
+			sg.pollAgain = true
 			sg.mu.Unlock()
 		}
 		timer := time.NewTimer(pause)
@@ -79,21 +79,21 @@ func (sg *signals) run(ctx context.Context) {
 func (sg *signals) next() bool {
 	sg.mu.Lock()
 	defer sg.mu.Unlock()
-	sg.looking = sg.wanted && sg.m.ctx.Err() == nil
-	if sg.looking && sg.m.sessionLocks.Load() == 0 {
-		sg.some.Store(true) // in case that one is on its way
-		sg.looking = sg.m.sessionLocks.Load() > 0
+	sg.polling = sg.pollAgain && sg.m.ctx.Err() == nil
+	if sg.polling && sg.m.sessionLocks.Load() == 0 {
+		sg.hasUnmatched.Store(true) // in case that one is on its way
+		sg.polling = sg.m.sessionLocks.Load() > 0
 	}
-	sg.wanted = false
-	return sg.looking
+	sg.pollAgain = false
+	return sg.polling
 }
 
 // round asks for the signals, does what they say, and tells the store which are
 // done with.
 func (sg *signals) round(ctx context.Context) error {
 	var leases []store.LeaseID
-	for _, l := range sg.m.book.all() {
-		if l.riders.Load() > 0 && l.life.Load() != nil {
+	for _, l := range sg.m.leases.all() {
+		if l.users.Load() > 0 && l.life.Load() != nil {
 			leases = append(leases, l.id)
 		}
 	}
@@ -106,45 +106,45 @@ func (sg *signals) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sg.some.Store(true) // what arrives while this goes on may be what was just not found
-	var heard []store.SignalID
-	unplaced := make(map[store.SignalID]time.Time)
+	sg.hasUnmatched.Store(true) // what arrives while this goes on may be what was just not found
+	var acknowledged []store.SignalID
+	unmatched := make(map[store.SignalID]time.Time)
 	for _, sig := range found {
-		if sg.m.obey(sig) || sg.stale(sig, unplaced) {
-			heard = append(heard, sig.ID)
+		if sg.m.applySignal(sig) || sg.stale(sig, unmatched) {
+			acknowledged = append(acknowledged, sig.ID)
 		}
 	}
-	sg.unplaced = unplaced
-	if len(unplaced) == 0 {
-		sg.some.Store(false)
+	sg.unmatched = unmatched
+	if len(unmatched) == 0 {
+		sg.hasUnmatched.Store(false)
 	}
-	if len(heard) == 0 {
+	if len(acknowledged) == 0 {
 		return nil
 	}
-	return sg.m.st.Heard(ctx, heard)
+	return sg.m.st.Heard(ctx, acknowledged)
 }
 
 // stale reports whether the grant that a signal means can not be on its way to here
 // any more; else it notes since when the signal is known. Renewals bring it again.
-func (sg *signals) stale(sig store.Signal, unplaced map[store.SignalID]time.Time) bool {
+func (sg *signals) stale(sig store.Signal, unmatched map[store.SignalID]time.Time) bool {
 	now := sg.m.clk.Now()
-	since, seen := sg.unplaced[sig.ID]
+	since, seen := sg.unmatched[sig.ID]
 	if !seen {
 		since = now
 	}
 	if now.Sub(since) > 2*sg.m.cfg.StoreTimeout && sg.m.queue.length(sig.Key) == 0 {
 		return true
 	}
-	unplaced[sig.ID] = since
+	unmatched[sig.ID] = since
 	return false
 }
 
-// obey does what a signal asks for. It reports false when the grant that is meant
+// applySignal does what a signal asks for. It reports false when the grant that is meant
 // is not known here.
-func (m *Manager) obey(sig store.Signal) bool {
+func (m *Manager) applySignal(sig store.Signal) bool {
 	h := m.held.get(sig.Key)
 	if h == nil || h.token != sig.Token {
-		_, ended := m.ended.get(grantRef{sig.Key, sig.Token})
+		_, ended := m.recentEnds.get(grantRef{sig.Key, sig.Token})
 		return ended
 	}
 	switch sig.Kind {
@@ -173,13 +173,13 @@ func (s *Session) stop(h *heldLock, sig store.Signal) bool {
 		at = h.stopping.At
 	}
 	h.change().stopping = &store.Stopping{Reason: sig.Reason, At: at}
-	if !h.part {
-		s.tellStopLocked(h)
+	if !h.unpublished {
+		s.notifyStopLocked(h)
 	}
 	return true
 }
 
-func (s *Session) tellStopLocked(h *heldLock) {
+func (s *Session) notifyStopLocked(h *heldLock) {
 	if s.onStop != nil && h.stopping != nil {
 		s.onStop(Stop{Key: h.key, Token: h.token, Reason: h.stopping.Reason})
 	}

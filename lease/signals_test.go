@@ -204,7 +204,7 @@ func TestBreakOfADeadHolder(t *testing.T) {
 		r.st.dropNews = true
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		if err := other.m.Break(ctx, other.stored("k")); !errors.Is(err, ErrAbandoned) {
+		if err := other.m.Break(ctx, other.stored("k")); !errors.Is(err, ErrCallerLeft) {
 			t.Errorf("told %v", err)
 		}
 		before := other.st.count("Get")
@@ -279,7 +279,7 @@ func TestAStaleSignal(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
 		r.lock(s, "k")
-		lease := r.m.book.get(r.m.cfg.TTL).id
+		lease := r.m.leases.get(r.m.cfg.TTL).id
 		ask := store.Ask{Attempt: store.Attempt{Key: "ghost"}, Lease: lease}
 		ask.Grant[0] = 1
 		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{ask})

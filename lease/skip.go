@@ -6,15 +6,15 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// skipped ends a bid that needs no lock any more: the holder has done what was to
-// be done. The store remembers the bid until it is told that this was heard.
-func (b *bid) skipped(ans store.Answer) {
+// skipped ends an attempt that needs no lock any more: the holder has done what was to
+// be done. The store remembers the attempt until it is told that this was heard.
+func (b *attempt) skipped(ans store.Answer) {
 	if _, first := b.close(&SkippedError{Key: b.req.Key, Result: ans.Result}); !first {
 		return
 	}
-	b.m.denials.drop(b.req.Key)
-	b.loose.Add(1)
-	b.m.forgetWait(b.tr.carry(context.Background()), b.attempt(), b.leaseLives, b.loose.Done)
+	b.m.heldCache.drop(b.req.Key)
+	b.inFlight.Add(1)
+	b.m.forgetWait(b.tr.carry(context.Background()), b.ref(), b.leaseLives, b.inFlight.Done)
 	b.end()
 }
 

@@ -161,7 +161,7 @@ func TestSkippedInTheLastMoment(t *testing.T) {
 		if timed.after != 2*time.Second {
 			t.Errorf("after %s", timed.after)
 		}
-		if <-left.done; !errors.Is(left.err, ErrAbandoned) {
+		if <-left.done; !errors.Is(left.err, ErrCallerLeft) {
 			t.Errorf("told %v", left.err)
 		}
 		before := r.st.count("CancelWaits")

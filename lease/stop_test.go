@@ -194,7 +194,7 @@ func TestStopWithAStoreThatHangs(t *testing.T) {
 	})
 }
 
-// A bid whose call comes late to hear of the drain: nobody may get a lock from it
+// An attempt whose call comes late to hear of the drain: nobody may get a lock from it
 // that outlives everything.
 func TestStopWhileACallIsSlow(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
@@ -206,7 +206,7 @@ func TestStopWhileACallIsSlow(t *testing.T) {
 			c := &call{m: r.m, ctx: context.Background(), req: &Request{Key: "k", Bind: BindTTL, TTL: time.Hour, Wait: WaitForever}}
 			l, err := c.lease()
 			r.must(err)
-			b := r.m.newBid(c, l)
+			b := r.m.newAttempt(c, l)
 			b.start(c.ctx)
 			synctest.Wait()
 			r.st.set("Bury", fault{before: time.Second})
@@ -231,9 +231,9 @@ func TestStopWhileACallIsSlow(t *testing.T) {
 	})
 }
 
-// A call leaves when the sidecar's stop sends no cancels any more: its place is undone, or
+// A call leaves when the sidecar's stop sends no cancels any more: its place is withdrawn, or
 // it would get the key and keep it.
-func TestAPlaceIsUndoneWhenCancelsHaveStopped(t *testing.T) {
+func TestAPlaceIsWithdrawnWhenCancelsHaveStopped(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
@@ -242,11 +242,11 @@ func TestAPlaceIsUndoneWhenCancelsHaveStopped(t *testing.T) {
 		c := &call{m: r.m, ctx: context.Background(), req: &Request{Key: "k", Bind: BindTTL, TTL: time.Hour, Wait: WaitForever}}
 		l, err := c.lease()
 		r.must(err)
-		b := r.m.newBid(c, l)
+		b := r.m.newAttempt(c, l)
 		b.start(c.ctx)
 		synctest.Wait()
 		r.m.cancels.Stop(context.Background())
-		b.abandon()
+		b.callerLeft()
 		synctest.Wait()
 		other.release(o, g)
 		if r.stored("k").Held {
@@ -280,8 +280,8 @@ func TestSessionsOpenedDuringStop(t *testing.T) {
 	}
 }
 
-// What a stopped manager could not give back dies with its leases.
-func TestStopBuriesWhatCannotBeReleased(t *testing.T) {
+// What a stopped manager could not hand back dies with its leases.
+func TestStopRevokesWhatCannotBeReleased(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()

@@ -10,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/metrics"
 )
 
-// tally counts what a manager tells as figures. No gauge may ever be below zero.
+// tally counts what a manager tells as metrics. No gauge may ever be below zero.
 type tally struct {
 	t  tester
 	mu sync.Mutex
@@ -134,4 +134,4 @@ func (ta *tally) SessionEnded(reason string) {
 
 func (ta *tally) Observe(state func() metrics.State) { ta.state = state }
 
-var _ figures = (*tally)(nil)
+var _ recorder = (*tally)(nil)

@@ -26,17 +26,17 @@ type callTrace struct {
 	// call has the span of the call, and nothing else of its context.
 	call context.Context
 
-	// The mutex is taken last: under a bid's, and nothing is done under it but writing
+	// The mutex is taken last: under an attempt's, and nothing is done under it but writing
 	// the span.
 	mu sync.Mutex
-	// wait is the span of the wait, nil while the call does not stand in line; at has
+	// wait is the span of the wait, nil while the call does not be queued; at has
 	// it then, else that of the call.
 	wait trace.Span
 	at   context.Context
 	// holder is the token of who held the key as last heard, holders how many did.
 	holder  int64
 	holders int
-	placed  bool // the place in line is known
+	placed  bool // the queue position is known
 	left    bool // the call has left: nobody would end another wait
 }
 
@@ -67,9 +67,9 @@ func (m *Manager) along(ctx, call context.Context) context.Context {
 	return tracing.Carry(ctx, call)
 }
 
-// standInLine begins the span of the wait, unless a bid before has, and returns ctx
+// enqueueContext begins the span of the wait, unless an attempt before has, and returns ctx
 // with it. The holder may be known from an answer, or because the key is held here.
-func (b *bid) standInLine(ctx context.Context) context.Context {
+func (b *attempt) enqueueContext(ctx context.Context) context.Context {
 	if b.tr == nil {
 		return ctx
 	}
@@ -98,7 +98,7 @@ func (t *callTrace) begin() {
 		tracing.Key.String(t.key), tracing.Type.String(store.TypeOf(t.key)))
 }
 
-// sees hears who holds the key, and the place in line: 0 if it is not known.
+// sees hears who holds the key, and the queue position: 0 if it is not known.
 func (t *callTrace) sees(lock store.Lock, position int) {
 	if t == nil {
 		return
@@ -168,7 +168,7 @@ func (t *callTrace) granted(handedOver bool, by string) {
 	}
 }
 
-// leave hears that the call is over. A bid that it has left may be about to stand in
+// leave hears that the call is over. An attempt that it has left may be about to stand in
 // line all the same.
 func (t *callTrace) leave() {
 	if t == nil {
@@ -283,9 +283,9 @@ func (m *Manager) traced(operation string, cfg batcher.Config) batcher.Config {
 }
 
 // batchOfGroup begins the trace of one question for several keys of a call.
-func (m *Manager) batchOfGroup(ctx context.Context, bids []*bid) (context.Context, func(error)) {
+func (m *Manager) batchOfGroup(ctx context.Context, attempts []*attempt) (context.Context, func(error)) {
 	if m.cfg.Tracer == nil || m.inline {
 		return ctx, func(error) {}
 	}
-	return m.cfg.Tracer.Batch(ctx, "acquire", []context.Context{bids[0].tr.carry(ctx)}, len(bids))
+	return m.cfg.Tracer.Batch(ctx, "acquire", []context.Context{attempts[0].tr.carry(ctx)}, len(attempts))
 }

@@ -145,7 +145,7 @@ func spansAcrossSidecars(t *testing.T, news bool) {
 	`)
 }
 
-// A key that came free before the call stood in line was not handed over.
+// A key that came free before the call was queued was not handed over.
 func TestSpansOfAWaitThatFoundTheKeyFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
@@ -227,7 +227,7 @@ func TestSpansOfLosses(t *testing.T) {
 		next.granted(t)
 		r.must(r.m.Break(context.Background(), r.stored("force")))
 		time.Sleep(2 * time.Second)
-		r.m.lose(r.m.book.get(r.m.cfg.TTL), LostStore)
+		r.m.lose(r.m.leases.get(r.m.cfg.TTL), LostStore)
 		synctest.Wait()
 		sp.want(`
 			lock.acquire broken
@@ -398,7 +398,7 @@ func TestSpansOfAReentry(t *testing.T) {
 
 // A call that does not wait shows who held the key, also where that is known without
 // asking.
-func TestSpansOfDenials(t *testing.T) {
+func TestSpansOfHeldAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
 		a := sp.on()

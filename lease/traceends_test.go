@@ -13,7 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/tracing"
 )
 
-// A call may leave while its bid is about to stand in line: no span begins that
+// A call may leave while its attempt is about to be queued: no span begins that
 // nobody ends.
 func TestNoWaitBeginsAfterItsCall(t *testing.T) {
 	open := &openSpans{}
@@ -24,7 +24,7 @@ func TestNoWaitBeginsAfterItsCall(t *testing.T) {
 	answer := r.st.holdAnswer("Acquire")
 	a := r.ask(ctx, o, Request{Key: "k", Wait: time.Minute, NoCache: true})
 	time.Sleep(20 * time.Millisecond)
-	shard := r.m.held.shard("k") // the bid looks there who holds the key, before it begins its span
+	shard := r.m.held.shard("k") // the attempt looks there who holds the key, before it begins its span
 	shard.mu.Lock()
 	answer()
 	time.Sleep(20 * time.Millisecond)

@@ -14,7 +14,7 @@ import (
 // buryLeases kills all leases of the sidecar behind its back.
 func (r *rig) buryLeases() {
 	r.t.Helper()
-	for _, l := range r.m.book.all() {
+	for _, l := range r.m.leases.all() {
 		r.must(r.st.Store.Bury(context.Background(), []store.LeaseID{l.id}))
 	}
 }
@@ -64,7 +64,7 @@ func TestLeaseLostWhileWaiting(t *testing.T) {
 
 // A bind:ttl call that had waited for longer than its TTL when its lease was lost
 // gets a key that has become free, for its whole TTL, less the margin.
-func TestBindTTLBidsAgainAfterALongWait(t *testing.T) {
+func TestBindTTLTriesAgainAfterALongWait(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
@@ -203,7 +203,7 @@ func TestLeaseLostAgainAndAgain(t *testing.T) {
 		if !store.Unavailable(err) {
 			t.Errorf("told %v", err)
 		}
-		if n := r.st.count("Acquire"); n != maxBids {
+		if n := r.st.count("Acquire"); n != maxAttempts {
 			t.Errorf("tried %d times", n)
 		}
 	})
@@ -232,8 +232,8 @@ func TestTimeIsUpWhenTheLeaseIsLost(t *testing.T) {
 }
 
 // However many calls come for one key at a time, its row is not kept locked until all of
-// them stand in line.
-func TestCrowdStandsInLineByParts(t *testing.T) {
+// them be queued.
+func TestCrowdIsQueuedByParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, with(func(c *Config) { c.BatchMax = 1000 }))
 		s := r.session()

@@ -31,7 +31,7 @@ func (m *Manager) Watch(ctx context.Context, s *Session, key string, hear func(E
 	case <-w.watched:
 		err = w.err
 	case <-ctx.Done():
-		err = errors.Join(ErrAbandoned, context.Cause(ctx))
+		err = errors.Join(ErrCallerLeft, context.Cause(ctx))
 	case <-m.draining:
 		err = ErrDraining
 	}
@@ -77,24 +77,24 @@ func (st *stream) begin(lock store.Lock) {
 	st.begun = true
 	st.token, st.held, st.ended, st.stopping = lock.Token, lock.Held, !lock.Held && !lock.Expired, lock.Stopping
 	for _, t := range st.early {
-		st.tellLocked(t)
+		st.notifyLocked(t)
 	}
 	st.early = nil
 }
 
-// tell brings a tiding to a stream.
-func (st *stream) tell(t tiding) {
+// notify brings a tiding to a stream.
+func (st *stream) notify(t tiding) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	switch {
 	case st.begun:
-		st.tellLocked(t)
+		st.notifyLocked(t)
 	case !t.read && len(st.early) < maxTidings: // what is too much shows in the next read
 		st.early = append(st.early, t)
 	}
 }
 
-func (st *stream) tellLocked(t tiding) {
+func (st *stream) notifyLocked(t tiding) {
 	if !st.stopped && st.newsLocked(t) {
 		st.hear(t.Event)
 	}

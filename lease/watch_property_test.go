@@ -65,7 +65,7 @@ func (o *opening) end() {
 // fail breaks an operation, or gives the watches' lease up.
 func (w *watching) fail() {
 	op := rapid.SampledFrom([]string{"Watch", "Unwatch", "Get", "OpenLeases", "Renew", "lease"}).Draw(w.t, "operation")
-	if l := w.r.m.book.get(w.r.m.cfg.TTL); op == "lease" && l != nil {
+	if l := w.r.m.leases.get(w.r.m.cfg.TTL); op == "lease" && l != nil {
 		w.r.m.lose(l, LostStore)
 		return
 	}

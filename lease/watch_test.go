@@ -53,9 +53,9 @@ func (w *watcher) want(kinds ...store.EventKind) []Event {
 	if !slices.Equal(got, kinds) {
 		w.t.Fatalf("heard %v, not %v", got, kinds)
 	}
-	heard := w.heard
+	acknowledged := w.heard
 	w.heard = nil
-	return heard
+	return acknowledged
 }
 
 const (
@@ -224,7 +224,7 @@ func TestWatchLosesLease(t *testing.T) {
 		w := r.watch(nil, "k")
 		g := b.lock(s, "k")
 		w.want(acquired)
-		r.m.lose(r.m.book.get(15*time.Second), LostStore)
+		r.m.lose(r.m.leases.get(15*time.Second), LostStore)
 		synctest.Wait()
 		if r.st.count("Watch") != 2 {
 			t.Fatalf("watched %d times", r.st.count("Watch"))
@@ -286,7 +286,7 @@ func TestWatchFails(t *testing.T) {
 		release := r.st.hold("Watch")
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(time.Second, cancel)
-		if err := ask(ctx); !errors.Is(err, ErrAbandoned) {
+		if err := ask(ctx); !errors.Is(err, ErrCallerLeft) {
 			t.Errorf("%v", err)
 		}
 		release()
@@ -316,7 +316,7 @@ func TestWatchThatFailsKeepsANewerOne(t *testing.T) {
 		answer := r.st.hold("Watch")
 		ctx, leave := context.WithCancel(context.Background())
 		time.AfterFunc(700*time.Millisecond, leave)
-		if _, _, err := r.m.Watch(ctx, nil, "k", func(Event) {}); !errors.Is(err, ErrAbandoned) {
+		if _, _, err := r.m.Watch(ctx, nil, "k", func(Event) {}); !errors.Is(err, ErrCallerLeft) {
 			t.Fatalf("%v", err)
 		}
 		opened := make(chan *watcher, 1)
@@ -360,7 +360,7 @@ func TestStreamOrder(t *testing.T) {
 		if kind == stopping {
 			tt.Stopping = &store.Stopping{}
 		}
-		st.tell(tt)
+		st.notify(tt)
 	}
 	tell(acquired, 7, false) // before it has begun
 	tell(released, 6, false)
@@ -381,7 +381,7 @@ func TestStreamOrder(t *testing.T) {
 	tell(expired, 7, false)
 	tell(stopping, 7, true)
 	want(expired)
-	tell(acquired, 7, true) // the burial was final
+	tell(acquired, 7, true) // the revocation was final
 	want()
 	tell(acquired, 8, false)
 	tell(expired, 8, true)

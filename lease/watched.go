@@ -25,10 +25,10 @@ type watched struct {
 	watched chan struct{}
 	err     error
 
-	mu      sync.Mutex
-	streams map[*stream]struct{}
-	heard   []fact
-	telling bool
+	mu        sync.Mutex
+	streams   map[*stream]struct{}
+	pending   []fact
+	notifying bool
 	// changes counts what was heard, but for reads: a read that was under way
 	// meanwhile is too old to tell that something has ended.
 	changes uint64
@@ -53,30 +53,30 @@ type fact struct {
 	changes uint64
 }
 
-// hear takes an event in. It does not block.
-func (w *watched) hear(e store.Event) {
+// receive takes an event in. It does not block.
+func (w *watched) receive(e store.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.changes++
-	w.hearLocked(fact{event: e})
+	w.receiveLocked(fact{event: e})
 }
 
 // found takes in what a read found.
 func (w *watched) found(lock store.Lock, changes uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.hearLocked(fact{lock: &lock, changes: changes})
+	w.receiveLocked(fact{lock: &lock, changes: changes})
 }
 
-func (w *watched) hearLocked(f fact) {
-	if len(w.heard) >= maxTidings {
-		w.heard = nil
+func (w *watched) receiveLocked(f fact) {
+	if len(w.pending) >= maxTidings {
+		w.pending = nil
 		w.checkLocked(hintPause)
 		return
 	}
-	w.heard = append(w.heard, f)
-	if !w.telling {
-		w.telling = w.m.spawn(w.tell)
+	w.pending = append(w.pending, f)
+	if !w.notifying {
+		w.notifying = w.m.spawn(w.notify)
 	}
 }
 
@@ -89,37 +89,37 @@ func (w *watched) begin(st *stream, lock store.Lock) {
 	w.expectLocked(lock)
 }
 
-// tell tells the streams what was heard, until there is nothing more.
-func (w *watched) tell() {
+// notify tells the streams what was heard, until there is nothing more.
+func (w *watched) notify() {
 	for {
 		w.mu.Lock()
-		if len(w.heard) == 0 {
-			w.telling = false
+		if len(w.pending) == 0 {
+			w.notifying = false
 			w.mu.Unlock()
 			return
 		}
-		f := w.heard[0]
-		w.heard = w.heard[1:]
+		f := w.pending[0]
+		w.pending = w.pending[1:]
 		w.mu.Unlock()
 		if f.lock != nil {
-			w.tellRead(f)
+			w.notifyRead(f)
 		} else {
-			w.tellEvent(f.event)
+			w.notifyEvent(f.event)
 		}
 	}
 }
 
-func (w *watched) tellAll(t tiding) {
+func (w *watched) notifyAll(t tiding) {
 	w.mu.Lock()
 	streams := slices.Collect(maps.Keys(w.streams))
 	w.mu.Unlock()
 	for _, st := range streams {
-		st.tell(t)
+		st.notify(t)
 	}
 }
 
-// tellEvent tells what the store has told.
-func (w *watched) tellEvent(e store.Event) {
+// notifyEvent tells what the store has told.
+func (w *watched) notifyEvent(e store.Event) {
 	t := tiding{token: e.Token, Event: Event{Kind: e.Kind, Key: w.key, Outcome: e.Outcome, Result: e.Result, Stopping: e.Stopping}}
 	if e.Kind == store.EventAcquired {
 		lock, err := w.holder(e.Token)
@@ -133,7 +133,7 @@ func (w *watched) tellEvent(e store.Event) {
 		w.expectLocked(lock)
 		w.mu.Unlock()
 	}
-	w.tellAll(t)
+	w.notifyAll(t)
 }
 
 // holder finds out who has acquired the key under a token. The lock is not held when
@@ -157,22 +157,22 @@ func (w *watched) holder(token int64) (store.Lock, error) {
 func (w *watched) isOver(token int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.ContainsFunc(w.heard, func(f fact) bool {
+	return slices.ContainsFunc(w.pending, func(f fact) bool {
 		e := f.event
 		return f.lock == nil && (e.Token > token || e.Token == token && (e.Kind == store.EventReleased || e.Kind == store.EventExpired))
 	})
 }
 
-// tellRead tells what a read found.
-func (w *watched) tellRead(f fact) {
+// notifyRead tells what a read found.
+func (w *watched) notifyRead(f fact) {
 	lock := *f.lock
 	if !w.believe(f) {
 		return
 	}
 	if lock.Held {
-		w.tellAll(tiding{token: lock.Token, read: true, Event: Event{Kind: store.EventAcquired, Key: w.key, Lock: lock}})
+		w.notifyAll(tiding{token: lock.Token, read: true, Event: Event{Kind: store.EventAcquired, Key: w.key, Lock: lock}})
 		if lock.Stopping != nil {
-			w.tellAll(tiding{token: lock.Token, read: true, Event: Event{Kind: store.EventStopping, Key: w.key, Stopping: lock.Stopping}})
+			w.notifyAll(tiding{token: lock.Token, read: true, Event: Event{Kind: store.EventStopping, Key: w.key, Stopping: lock.Stopping}})
 		}
 		return
 	}
@@ -180,7 +180,7 @@ func (w *watched) tellRead(f fact) {
 	if lock.Expired {
 		kind = store.EventExpired
 	}
-	w.tellAll(tiding{token: lock.Token, read: true, Event: Event{Kind: kind, Key: w.key}})
+	w.notifyAll(tiding{token: lock.Token, read: true, Event: Event{Kind: kind, Key: w.key}})
 }
 
 // believe reports whether a read is news, and to be told: not if something was heard
@@ -239,6 +239,6 @@ func (w *watched) checkLocked(in time.Duration) {
 	at := w.m.clk.Now().Add(in)
 	if w.checkAt.IsZero() || at.Before(w.checkAt) {
 		w.checkAt = at
-		w.m.watches.changed(w.m.watches.looking)
+		w.m.watches.changed(w.m.watches.pollWake)
 	}
 }

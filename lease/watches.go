@@ -25,7 +25,7 @@ type watches struct {
 	streams int
 
 	// lease and inStore are of the goroutine that keeps the store in step.
-	lease   *renewed
+	lease   *lease
 	inStore map[string]*watched
 
 	// readAll is when all keys are read next, idle: there were none. They are of the
@@ -33,13 +33,13 @@ type watches struct {
 	readAll time.Time
 	idle    bool
 	// Each wakes one of the goroutines. everything: all keys are to be read now.
-	tending, looking, everything chan struct{}
+	syncWake, pollWake, pollAllWake chan struct{}
 }
 
 func newWatches(m *Manager) *watches {
 	return &watches{
 		m: m, keys: make(map[string]*watched), inStore: make(map[string]*watched),
-		tending: make(chan struct{}, 1), looking: make(chan struct{}, 1), everything: make(chan struct{}, 1),
+		syncWake: make(chan struct{}, 1), pollWake: make(chan struct{}, 1), pollAllWake: make(chan struct{}, 1),
 	}
 }
 
@@ -65,11 +65,11 @@ func (ws *watches) add(key string, st *stream) (*watched, error) {
 		}
 		w = &watched{m: ws.m, key: key, watched: make(chan struct{}), streams: make(map[*stream]struct{})}
 		ws.keys[key] = w
-		ws.changed(ws.tending)
-		ws.changed(ws.looking)
+		ws.changed(ws.syncWake)
+		ws.changed(ws.pollWake)
 	}
 	ws.streams++
-	ws.m.ear.need()
+	ws.m.subscriber.retain()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.streams[st] = struct{}{}
@@ -84,36 +84,36 @@ func (ws *watches) remove(w *watched, st *stream) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.streams--
-	ws.m.ear.unneed()
+	ws.m.subscriber.release()
 	w.mu.Lock()
 	delete(w.streams, st)
 	last := len(w.streams) == 0
 	w.mu.Unlock()
 	if last && ws.keys[w.key] == w {
 		delete(ws.keys, w.key)
-		ws.changed(ws.tending)
+		ws.changed(ws.syncWake)
 	}
 }
 
-// hear brings an event to its key.
-func (ws *watches) hear(e store.Event) {
+// receive brings an event to its key.
+func (ws *watches) receive(e store.Event) {
 	ws.mu.Lock()
 	w := ws.keys[e.Key]
 	ws.mu.Unlock()
 	if w != nil {
-		w.hear(e)
+		w.receive(e)
 	}
 }
 
-// tend keeps the watches of the store in step, until ctx ends.
-func (ws *watches) tend(ctx context.Context) {
+// sync keeps the watches of the store in step, until ctx ends.
+func (ws *watches) sync(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		timer.Reset(ws.keepStep(ctx))
+		timer.Reset(ws.syncOnce(ctx))
 		select {
 		case <-timer.C:
-		case <-ws.tending:
+		case <-ws.syncWake:
 		case <-ctx.Done():
 			ws.fail(ws.missing(), batcher.ErrStopped)
 			return
@@ -121,12 +121,12 @@ func (ws *watches) tend(ctx context.Context) {
 	}
 }
 
-// keepStep watches and unwatches what has changed. It returns how long until it has to
+// syncOnce watches and unwatches what has changed. It returns how long until it has to
 // try again.
-func (ws *watches) keepStep(ctx context.Context) time.Duration {
+func (ws *watches) syncOnce(ctx context.Context) time.Duration {
 	if l := ws.lease; l != nil && !l.alive(ws.m.clk) { // the store drops its watches
 		ws.drop()
-		ws.m.lose(l, l.lossReason()) // perhaps before the keeper does
+		ws.m.lose(l, l.lossReason()) // perhaps before the renewer does
 	}
 	ws.unwatch(ctx)
 	missing := ws.missing()
@@ -262,8 +262,8 @@ func keysOf(all []*watched) []string {
 	return keys
 }
 
-// look reads the keys when they are due, until ctx ends.
-func (ws *watches) look(ctx context.Context) {
+// poll reads the keys when they are due, until ctx ends.
+func (ws *watches) poll(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for ctx.Err() == nil {
@@ -277,8 +277,8 @@ func (ws *watches) look(ctx context.Context) {
 		timer.Reset(next)
 		select {
 		case <-timer.C:
-		case <-ws.looking:
-		case <-ws.everything:
+		case <-ws.pollWake:
+		case <-ws.pollAllWake:
 			ws.readAll = time.Time{}
 		case <-ctx.Done():
 		}

@@ -77,7 +77,7 @@ func (f *fakeLocks) AskToStop(ctx context.Context, key string, reason *string) e
 	l := f.held[key]
 	switch {
 	case ctx.Err() != nil:
-		return lease.ErrAbandoned
+		return lease.ErrCallerLeft
 	case l == nil:
 		return &lease.NotHeldError{Key: key}
 	}
@@ -132,7 +132,7 @@ func (f *fakeLocks) Watch(
 		select {
 		case err = <-over:
 		case <-ctx.Done():
-			err = lease.ErrAbandoned
+			err = lease.ErrCallerLeft
 		}
 	}
 	if err != nil {
@@ -173,7 +173,7 @@ func (b breakSlowly) Break(ctx context.Context, _ store.Lock) error {
 	close(b.begun)
 	<-done
 	close(b.over)
-	return lease.ErrAbandoned
+	return lease.ErrCallerLeft
 }
 
 // watchPanics has a bug.

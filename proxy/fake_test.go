@@ -177,7 +177,7 @@ func (f *fakeLocks) await(ctx context.Context, s *fakeSession, r lease.Request, 
 			return &lease.TimeoutError{Lock: seen, Position: 2, Waited: time.Since(began)}
 		case <-ctx.Done():
 			post(f.abandoned, key)
-			return lease.ErrAbandoned
+			return lease.ErrCallerLeft
 		}
 	}
 }

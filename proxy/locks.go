@@ -129,7 +129,7 @@ func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool, tracep
 		}
 	}
 	if gone {
-		return k.failed(lease.ErrAbandoned)
+		return k.failed(lease.ErrCallerLeft)
 	}
 	return nil
 }

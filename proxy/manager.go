@@ -104,6 +104,6 @@ func (a manager) Watch(ctx context.Context, s Session, key string, notify func(l
 
 func (a manager) Stats(ctx context.Context) (store.Stats, error) { return a.m.Stats(ctx) }
 
-func (a manager) Discard(s Session, g lease.Grant) { a.m.Discard(own(s), g) }
+func (a manager) Discard(s Session, g lease.Grant) { a.m.HandBack(own(s), g) }
 
 func (a manager) Ready() error { return a.m.Ready() }

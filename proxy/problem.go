@@ -188,7 +188,7 @@ func problemOf(err error) *problem {
 		return &problem{code: codeWithdrawn, detail: "another call has released what this one would have got, by its request_id"}
 	case errors.Is(err, lease.ErrDraining):
 		return &problem{code: codeDraining, detail: "the sidecar is shutting down: releases still work, acquires do not"}
-	case errors.Is(err, lease.ErrAbandoned), errors.Is(err, context.Canceled):
+	case errors.Is(err, lease.ErrCallerLeft), errors.Is(err, context.Canceled):
 		return sessionEnded("the connection was closed by its client, and its session with it")
 	case store.Unavailable(err):
 		return &problem{code: codeStoreUnavailable, detail: "nothing was granted, or it is undone by itself: " + err.Error()}

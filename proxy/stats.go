@@ -47,7 +47,7 @@ func (c *statsCache) count(ctx context.Context) (store.Stats, error) {
 		select {
 		case c.turn <- struct{}{}:
 		case <-ctx.Done():
-			return store.Stats{}, lease.ErrAbandoned
+			return store.Stats{}, lease.ErrCallerLeft
 		}
 	}
 	defer func() { <-c.turn }()

@@ -26,7 +26,7 @@ func (s *succession) begin() error {
 	if n := len(predecessors); n > 0 {
 		s.log.Info("sidecars that ran here before did not stop cleanly; burying their leases", "predecessors", n)
 	}
-	s.locks.Succeed(predecessors, record.Alone)
+	s.locks.ReapPredecessors(predecessors, record.Alone)
 	return nil
 }
 

@@ -96,7 +96,7 @@ func (d *double) failover() {
 }
 
 // lease is the one on which locks of sessions ride.
-func (r *rig) lease() store.LeaseID { return r.m.book.get(r.m.cfg.TTL).id }
+func (r *rig) lease() store.LeaseID { return r.m.leases.get(r.m.cfg.TTL).id }
 
 // forget makes the store forget a grant, as an asynchronous failover does.
 func (r *rig) forget(g Grant) {
@@ -148,7 +148,7 @@ func TestAForgottenGrantIsLost(t *testing.T) {
 	})
 }
 
-// What rides on a lease is not believed before it is counted: who cannot count loses the
+// What is held under a lease is not believed before it is counted: who cannot count loses the
 // lease at the deadline that it had before.
 func TestALeaseIsNotTrustedUncounted(t *testing.T) {
 	for name, f := range map[string]fault{"refused": {refuse: true}, "hangs": {before: time.Hour}, "unheard": {forget: true}} {
@@ -228,8 +228,8 @@ func TestAForgottenGrantThatIsToldLateIsLost(t *testing.T) {
 		synctest.Wait()
 		r.st.failover()
 		r.forget(Grant{Key: "late", Token: r.stored("late").Token})
-		r.m.book.get(r.m.cfg.TTL).renewAt = time.Now()
-		r.m.book.changed()
+		r.m.leases.get(r.m.cfg.TTL).renewAt = time.Now()
+		r.m.leases.changed()
 		synctest.Wait()
 		if r.st.count("Riders") != 1 || asked.isOver() {
 			t.Fatal("not counted while the answer is on its way")
@@ -244,7 +244,7 @@ func TestAForgottenGrantThatIsToldLateIsLost(t *testing.T) {
 	})
 }
 
-// A failover brings back what was given up: a lock, and a place in line. Others get the
+// A failover brings back what was given up: a lock, and a queue position. Others get the
 // key all the same, and the lease is counted until nothing unknown is left.
 func TestWhatIsBackIsGivenUp(t *testing.T) {
 	for name, grant := range map[string]store.GrantID{"random": uuid.New(), "of a request": uuid.NewSHA1(uuid.New(), nil)} {
@@ -432,13 +432,13 @@ func TestMuchThatIsBackIsGivenUpInParts(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		mine := r.lock(r.session(), "mine")
-		asks := make([]store.Ask, suspectsMax+1)
+		asks := make([]store.Ask, candidatesMax+1)
 		for i := range asks {
 			asks[i] = store.Ask{Attempt: store.Attempt{Key: fmt.Sprintf("back/%06d", i), Grant: uuid.New()}, Lease: r.lease()}
 		}
 		_, err := r.st.Store.Acquire(context.Background(), asks)
 		r.must(err)
-		r.st.partKeys = suspectsMax / 2
+		r.st.partKeys = candidatesMax / 2
 		var parts atomic.Int64
 		r.st.set("Undo", fault{times: 1, then: func() { parts.Store(int64(r.st.count("RidersAfter"))) }})
 		r.st.failover()
@@ -474,7 +474,7 @@ func TestWhatWasReleasedLastIsLookedForFirst(t *testing.T) {
 }
 
 // Somebody keeps the row of what came back locked, for long: each count finds it again, and
-// there is one undo all the same.
+// there is one withdraw all the same.
 func TestWhatCannotBeGivenUpIsTriedByOne(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

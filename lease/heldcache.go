@@ -10,13 +10,13 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// denials is the cache of what others hold: an answer of the store that a key is
+// heldCache is the cache of what others hold: an answer of the store that a key is
 // held may be given again for a short time, never past the holder's expiry. The
 // deadline stands inside the entries and is checked on every read.
-type denials struct {
+type heldCache struct {
 	ttl     time.Duration
 	clk     Clock
-	cache   *lru.Cache[string, denial]
+	cache   *lru.Cache[string, heldEntry]
 	seed    maphash.Seed
 	stripes [256]stripe
 }
@@ -25,50 +25,50 @@ type denials struct {
 type stripe struct {
 	// heard counts what was heard of them. An answer that was on its way while something
 	// was heard is too old to be kept.
-	heard atomic.Uint64
+	version atomic.Uint64
 	// kept: there was something to be kept. Most sidecars hardly ever ask for what others
 	// hold, and do not have to look into the cache, which all calls share.
-	kept atomic.Bool
+	used atomic.Bool
 }
 
-type denial struct {
+type heldEntry struct {
 	lock  store.Lock
 	at    time.Time
 	until time.Time
 }
 
-func newDenials(size int, ttl time.Duration, clk Clock) (*denials, error) {
-	cache, err := lru.New[string, denial](size)
+func newHeldCache(size int, ttl time.Duration, clk Clock) (*heldCache, error) {
+	cache, err := lru.New[string, heldEntry](size)
 	if err != nil {
 		return nil, err
 	}
-	return &denials{ttl: ttl, clk: clk, cache: cache, seed: maphash.MakeSeed()}, nil
+	return &heldCache{ttl: ttl, clk: clk, cache: cache, seed: maphash.MakeSeed()}, nil
 }
 
-func (d *denials) stripe(key string) *stripe {
+func (d *heldCache) stripe(key string) *stripe {
 	return &d.stripes[maphash.String(d.seed, key)%uint64(len(d.stripes))]
 }
 
-// mark is taken before the store is asked, for put.
-func (d *denials) mark(key string) uint64 { return d.stripe(key).heard.Load() }
+// version is taken before the store is asked, for put.
+func (d *heldCache) version(key string) uint64 { return d.stripe(key).version.Load() }
 
 // put keeps the answer that lock.Key is held, unless something was heard of it
 // since the mark was taken.
-func (d *denials) put(lock store.Lock, mark uint64) {
+func (d *heldCache) put(lock store.Lock, mark uint64) {
 	if d.ttl <= 0 || !lock.Held {
 		return
 	}
 	now := d.clk.Now()
-	d.stripe(lock.Key).kept.Store(true) // before the mark is compared: see drop
-	d.cache.Add(lock.Key, denial{lock: lock, at: now, until: now.Add(min(d.ttl, lock.Holder.ExpiresIn))})
-	if d.mark(lock.Key) != mark {
+	d.stripe(lock.Key).used.Store(true) // before the mark is compared: see drop
+	d.cache.Add(lock.Key, heldEntry{lock: lock, at: now, until: now.Add(min(d.ttl, lock.Holder.ExpiresIn))})
+	if d.version(lock.Key) != mark {
 		d.cache.Remove(lock.Key)
 	}
 }
 
 // get returns who holds the key, with the times of now.
-func (d *denials) get(key string) (store.Lock, bool) {
-	if d.ttl <= 0 || !d.stripe(key).kept.Load() {
+func (d *heldCache) get(key string) (store.Lock, bool) {
+	if d.ttl <= 0 || !d.stripe(key).used.Load() {
 		return store.Lock{}, false
 	}
 	e, ok := d.cache.Get(key)
@@ -87,10 +87,10 @@ func (d *denials) get(key string) (store.Lock, bool) {
 }
 
 // drop forgets what is known of a key, because something else was heard.
-func (d *denials) drop(key string) {
+func (d *heldCache) drop(key string) {
 	s := d.stripe(key)
-	s.heard.Add(1)
-	if s.kept.Load() { // else a put that comes now finds the mark moved
+	s.version.Add(1)
+	if s.used.Load() { // else a put that comes now finds the mark moved
 		d.cache.Remove(key)
 	}
 }
@@ -101,8 +101,8 @@ type grantRef struct {
 	token int64
 }
 
-// ending is what became of a grant.
-type ending struct {
+// grantEnd is what became of a grant.
+type grantEnd struct {
 	// lost is why, empty when it was released.
 	lost LostReason
 	// release is under way or done, when it was released.

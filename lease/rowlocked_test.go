@@ -16,14 +16,14 @@ import (
 
 func wantStuck(t *testing.T, what string, err error) {
 	t.Helper()
-	if !errors.Is(err, errStuck) || !store.Unavailable(err) || store.OutcomeUnknown(err) {
+	if !errors.Is(err, errRowLocked) || !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("%s: told %v", what, err)
 	}
 }
 
 // Somebody keeps one key's row locked: what concerns it fails after the store's
 // timeout, with a known outcome and nothing changed; nobody else waits for it.
-func TestStuckRow(t *testing.T) {
+func TestLockedRow(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s, ctx := r.session(), context.Background()
@@ -83,7 +83,7 @@ func TestStuckRow(t *testing.T) {
 }
 
 // A row that is locked for a moment only costs that moment.
-func TestStuckForAMoment(t *testing.T) {
+func TestRowLockedForAMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		s, ctx := r.session(), context.Background()
@@ -126,8 +126,8 @@ func TestStuckForAMoment(t *testing.T) {
 	})
 }
 
-// A cancel that is stuck ends the call in time, and is undone when it can be.
-func TestStuckCancel(t *testing.T) {
+// A cancel that is stuck ends the call in time, and is withdrawn when it can be.
+func TestCancelOfALockedRow(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
@@ -155,9 +155,9 @@ func TestStuckCancel(t *testing.T) {
 	})
 }
 
-// A call that stood in line and must stand there again goes on though the row is
+// A call that was queued and must stand there again goes on though the row is
 // stuck for a while.
-func TestStuckWhileInLineAgain(t *testing.T) {
+func TestRowLockedWhileQueuedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
@@ -179,7 +179,7 @@ func TestStuckWhileInLineAgain(t *testing.T) {
 }
 
 // The stuck rows of as many groups as may ask at once stop no other group.
-func TestStuckGroups(t *testing.T) {
+func TestGroupsAndALockedRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		var held []Grant
@@ -191,7 +191,7 @@ func TestStuckGroups(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var stuck []*answers
 		for i := range maxGroupAsks {
-			// What is free behind the held key is granted, and given back in vain.
+			// What is free behind the held key is granted, and handed back in vain.
 			r.st.lockRows()
 			r.st.set("Acquire", fault{times: 1, then: func() { r.st.lockRows(rows...) }})
 			req := Request{Bind: BindTTL, TTL: time.Hour, Wait: WaitForever, RequestID: uuid.New()}

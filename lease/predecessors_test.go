@@ -11,7 +11,7 @@ import (
 )
 
 // What a sidecar that died has left is free as soon as its successor is ready.
-func TestSucceed(t *testing.T) {
+func TestReapPredecessors(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		dead := newRig(t, opt)
 		next := dead.another(opt)
@@ -21,8 +21,8 @@ func TestSucceed(t *testing.T) {
 		dead.st.setAll(fault{lose: true}) // it is no more
 		next.st.set("BuryInstance", fault{refuse: true})
 		done := false
-		next.m.Succeed([]string{"unknown", "a"}, func() { done = true })
-		if !errors.Is(next.m.Ready(), errSucceeding) {
+		next.m.ReapPredecessors([]string{"unknown", "a"}, func() { done = true })
+		if !errors.Is(next.m.Ready(), errReaping) {
 			t.Errorf("ready: %v", next.m.Ready())
 		}
 		o := next.session()
@@ -32,7 +32,7 @@ func TestSucceed(t *testing.T) {
 		if done || next.m.Ready() == nil {
 			t.Error("ready, but nothing is buried")
 		}
-		time.Sleep(5 * time.Second) // what cannot be buried expires by itself
+		time.Sleep(5 * time.Second) // what cannot be revoked expires by itself
 		if done || next.m.Ready() != nil {
 			t.Errorf("done: %v, ready: %v after many tries", done, next.m.Ready())
 		}
@@ -51,18 +51,18 @@ func TestSucceed(t *testing.T) {
 	})
 }
 
-func TestSucceedNobody(t *testing.T) {
+func TestReapNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		done := false
-		r.m.Succeed(nil, func() { done = true })
+		r.m.ReapPredecessors(nil, func() { done = true })
 		if !done || r.m.Ready() != nil || r.st.count("BuryInstance") != 0 {
 			t.Errorf("done: %v, ready: %v", done, r.m.Ready())
 		}
 	})
 }
 
-// Stop tells whether a successor has something to bury.
+// Stop tells whether a successor has something to revoke.
 func TestLeftNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		before func(*rig)
@@ -93,7 +93,7 @@ func TestLeftNothing(t *testing.T) {
 		}, false},
 		"predecessors": {func(r *rig) {
 			r.st.set("BuryInstance", fault{refuse: true})
-			r.m.Succeed([]string{"x"}, func() { r.t.Error("done") })
+			r.m.ReapPredecessors([]string{"x"}, func() { r.t.Error("done") })
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -109,9 +109,9 @@ func TestLeftNothing(t *testing.T) {
 	}
 }
 
-// A bind:ttl grant that could not be told is given back, unless the app has been
+// A bind:ttl grant that could not be told is handed back, unless the app has been
 // told of it by another sidecar.
-func TestUntoldElsewhere(t *testing.T) {
+func TestUndeliveredElsewhere(t *testing.T) {
 	for name, elsewhere := range map[string]bool{"told elsewhere": true, "told nobody": false} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
@@ -127,7 +127,7 @@ func TestUntoldElsewhere(t *testing.T) {
 						t.Fatalf("tokens %d and %d", first.Token, second.Token)
 					}
 				}
-				r.m.Discard(nil, first)
+				r.m.HandBack(nil, first)
 				time.Sleep(time.Second)
 				if held := r.stored("k").Held; held != elsewhere {
 					t.Errorf("held: %v", held)
@@ -137,9 +137,9 @@ func TestUntoldElsewhere(t *testing.T) {
 	}
 }
 
-// The same when the call has left before its bid won, and when the outcome of
-// the first is unknown and undone.
-func TestUntoldBidElsewhere(t *testing.T) {
+// The same when the call has left before its attempt won, and when the outcome of
+// the first is unknown and withdrawn.
+func TestUndeliveredAttemptElsewhere(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault fault
 		leave bool

@@ -53,15 +53,15 @@ func (l *lateWaits) Waits(key string, change int) {
 	l.tally.Waits(key, change)
 }
 
-// Whoever loses the lease of a bid that is just being counted does not count it out first.
+// Whoever loses the lease of an attempt that is just being counted does not count it out first.
 func TestWaitsAreNeverNegative(t *testing.T) {
 	late := &lateWaits{tally: newTally(t)}
-	r := newRig(t, with(func(c *Config) { c.figures = late }))
+	r := newRig(t, with(func(c *Config) { c.recorder = late }))
 	s, o := r.session(), r.session()
 	r.lock(s, "k")
 	late.lose = func() {
 		late.lose = nil
-		for _, l := range r.m.book.all() {
+		for _, l := range r.m.leases.all() {
 			r.m.lose(l, LostExpired)
 		}
 	}

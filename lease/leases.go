@@ -40,10 +40,10 @@ func margin(ttl time.Duration) time.Duration { return max(ttl/marginShare, minMa
 // app of a bind:ttl lock counts by itself, and nobody tells it when that is over.
 func reliable(left time.Duration) time.Duration { return left - margin(left) }
 
-// renewed is a lease of this sidecar, which the keeper renews while anything
-// rides on it. It lives until its deadline, which every confirmed renewal moves;
+// lease is a lease of this sidecar, which the renewer renews while anything
+// is held under it. It lives until its deadline, which every confirmed renewal moves;
 // once lost it is never revived.
-type renewed struct {
+type lease struct {
 	id  store.LeaseID
 	ttl time.Duration
 
@@ -54,24 +54,24 @@ type renewed struct {
 	// life is replaced by each confirmed renewal. nil until opened.
 	life atomic.Pointer[life]
 	lost atomic.Bool
-	// riders counts the locks and the attempts on it. It rises only under the
-	// book's mutex, so that the keeper can close a lease that has none.
-	riders atomic.Int64
-	// used: something rode on it since the keeper last looked.
+	// users counts the locks and the attempts on it. It rises only under the
+	// book's mutex, so that the renewer can close a lease that has none.
+	users atomic.Int64
+	// used: something was held under it since the renewer last looked.
 	used atomic.Bool
 
-	// unused is called when nothing rides on it any more; nil for a lease that others
-	// may ride on next. only is the bid for which such a lease was opened.
-	unused func(*renewed)
-	only   atomic.Pointer[bid]
+	// unused is called when nothing is held under it any more; nil for a lease that others
+	// may are held under next. only is the attempt for which such a lease was opened.
+	unused     func(*lease)
+	forAttempt atomic.Pointer[attempt]
 
-	// For the keeper, under the book's mutex.
+	// For the renewer, under the book's mutex.
 	renewAt  time.Time
 	renewing bool
 	// failing: the last renewal was not confirmed by the store, or not yet.
 	failing atomic.Bool
 	// recounting belongs to the renewal that is under way; nil: there was no failover.
-	recounting *recounting
+	reconciling *reconciliation
 }
 
 // life is what is known since the last confirmed renewal was sent.
@@ -82,7 +82,7 @@ type life struct {
 
 // confirm notes that a renewal (or the opening) that was sent at that time was
 // confirmed. It reports false when the lease had passed its deadline before.
-func (l *renewed) confirm(clk Clock, sent time.Time, suspendedThen time.Duration) bool {
+func (l *lease) confirm(clk Clock, sent time.Time, suspendedThen time.Duration) bool {
 	if l.life.Load() != nil && !l.alive(clk) {
 		return false
 	}
@@ -92,10 +92,10 @@ func (l *renewed) confirm(clk Clock, sent time.Time, suspendedThen time.Duration
 
 // alive reports whether the lease can be trusted now. Every read asks: a timer
 // may come late, to a process that was stopped.
-func (l *renewed) alive(clk Clock) bool { return l.aliveAt(clk, clk.Now()) }
+func (l *lease) alive(clk Clock) bool { return l.aliveAt(clk, clk.Now()) }
 
 // aliveAt is alive for who has just read the clock.
-func (l *renewed) aliveAt(clk Clock, now time.Time) bool {
+func (l *lease) aliveAt(clk Clock, now time.Time) bool {
 	if l.lost.Load() {
 		return false
 	}
@@ -104,21 +104,21 @@ func (l *renewed) aliveAt(clk Clock, now time.Time) bool {
 }
 
 // remaining is how long the lease can be trusted if it is not renewed any more.
-func (l *renewed) remaining(clk Clock) time.Duration { return l.remainingAt(clk, clk.Now()) }
+func (l *lease) remaining(clk Clock) time.Duration { return l.remainingAt(clk, clk.Now()) }
 
-func (l *renewed) remainingAt(clk Clock, now time.Time) time.Duration {
+func (l *lease) remainingAt(clk Clock, now time.Time) time.Duration {
 	if !l.aliveAt(clk, now) {
 		return 0
 	}
 	return max(l.life.Load().deadline.Sub(now), 0)
 }
 
-// own reports whether the lease exists for one bid, and the lock that it may get.
-func (l *renewed) own() bool { return l.unused != nil }
+// own reports whether the lease exists for one attempt, and the lock that it may get.
+func (l *lease) own() bool { return l.unused != nil }
 
 // unpin ends what pin began.
-func (l *renewed) unpin() {
-	if l.riders.Add(-1) == 0 && l.own() {
+func (l *lease) unpin() {
+	if l.users.Add(-1) == 0 && l.own() {
 		l.unused(l)
 	}
 }
@@ -126,32 +126,32 @@ func (l *renewed) unpin() {
 // interval is how often a lease of that TTL is renewed.
 func interval(ttl, configured time.Duration) time.Duration { return min(configured, ttl/3) }
 
-// book has the renewed leases in use: one for each step of the TTLs, and those that
-// exist for one bid whose lock has a MinHold, for which they may have to stand.
-type book struct {
+// leaseSet has the renewed leases in use: one for each step of the TTLs, and those that
+// exist for one attempt whose lock has a MinHold, for which they may have to stand.
+type leaseSet struct {
 	usual time.Duration // the configured TTL
 	mu    sync.RWMutex
-	byTTL map[time.Duration]*renewed
-	own   map[*renewed]struct{}
-	// dying are those to be buried, of which the store has not confirmed it.
-	dying map[*renewed]struct{}
-	// nextAt is when the keeper looks next.
+	byTTL map[time.Duration]*lease
+	own   map[*lease]struct{}
+	// dying are those to be revoked, of which the store has not confirmed it.
+	toRevoke map[*lease]struct{}
+	// nextAt is when the renewer looks next.
 	nextAt time.Time
-	// wake tells the keeper that the book has changed.
+	// wake tells the renewer that the book has changed.
 	wake chan struct{}
 }
 
-func newBook(usual time.Duration) *book {
-	return &book{
+func newLeaseSet(usual time.Duration) *leaseSet {
+	return &leaseSet{
 		usual: usual,
-		byTTL: make(map[time.Duration]*renewed), own: make(map[*renewed]struct{}), dying: make(map[*renewed]struct{}),
+		byTTL: make(map[time.Duration]*lease), own: make(map[*lease]struct{}), toRevoke: make(map[*lease]struct{}),
 		wake: make(chan struct{}, 1),
 	}
 }
 
 // step is the TTL of the lease for locks with this TTL: the next step, or the configured
 // TTL if that comes first.
-func (b *book) step(ttl time.Duration) time.Duration {
+func (b *leaseSet) step(ttl time.Duration) time.Duration {
 	if ttl == b.usual {
 		return ttl
 	}
@@ -166,24 +166,24 @@ func (b *book) step(ttl time.Duration) time.Duration {
 	}
 }
 
-// pin returns the lease for a TTL, with one rider more, and whether the caller
+// pin returns the lease for a TTL, with one user more, and whether the caller
 // must open it.
-func (b *book) pin(ttl time.Duration) (l *renewed, open bool) {
+func (b *leaseSet) pin(ttl time.Duration) (l *lease, open bool) {
 	ttl = b.step(ttl)
 	b.mu.RLock()
 	if l = b.byTTL[ttl]; l != nil {
-		l.riders.Add(1)
+		l.users.Add(1)
 	}
 	b.mu.RUnlock()
 	if l == nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if l = b.byTTL[ttl]; l == nil {
-			l = newRenewed(ttl)
+			l = newLease(ttl)
 			b.byTTL[ttl] = l
 			open = true
 		}
-		l.riders.Add(1)
+		l.users.Add(1)
 	}
 	if !l.used.Load() {
 		l.used.Store(true)
@@ -191,16 +191,16 @@ func (b *book) pin(ttl time.Duration) (l *renewed, open bool) {
 	return l, open
 }
 
-func newRenewed(ttl time.Duration) *renewed {
-	return &renewed{id: uuid.New(), ttl: ttl, opened: make(chan struct{})}
+func newLease(ttl time.Duration) *lease {
+	return &lease{id: uuid.New(), ttl: ttl, opened: make(chan struct{})}
 }
 
-// pinOwn returns a lease that nobody else will ride on, with one rider. unused is
+// pinOwn returns a lease that nobody else will are held under, with one user. unused is
 // called, once, when it has none any more. The caller must open it.
-func (b *book) pinOwn(ttl time.Duration, unused func(*renewed)) *renewed {
-	l := newRenewed(ttl)
+func (b *leaseSet) pinOwn(ttl time.Duration, unused func(*lease)) *lease {
+	l := newLease(ttl)
 	l.unused = unused
-	l.riders.Add(1)
+	l.users.Add(1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.own[l] = struct{}{}
@@ -208,7 +208,7 @@ func (b *book) pinOwn(ttl time.Duration, unused func(*renewed)) *renewed {
 }
 
 // get returns the lease for a TTL, or nil.
-func (b *book) get(ttl time.Duration) *renewed {
+func (b *leaseSet) get(ttl time.Duration) *lease {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.byTTL[b.step(ttl)]
@@ -216,13 +216,13 @@ func (b *book) get(ttl time.Duration) *renewed {
 
 // remove takes a lease out, so that the next pin makes a fresh one. It reports
 // false when somebody did so before.
-func (b *book) remove(l *renewed) bool {
+func (b *leaseSet) remove(l *lease) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.removeLocked(l)
 }
 
-func (b *book) removeLocked(l *renewed) bool {
+func (b *leaseSet) removeLocked(l *lease) bool {
 	if _, ok := b.own[l]; ok {
 		delete(b.own, l)
 		return true
@@ -235,14 +235,14 @@ func (b *book) removeLocked(l *renewed) bool {
 }
 
 // all returns the leases.
-func (b *book) all() []*renewed {
+func (b *leaseSet) all() []*lease {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.allLocked()
 }
 
-func (b *book) allLocked() []*renewed {
-	out := make([]*renewed, 0, len(b.byTTL)+len(b.own))
+func (b *leaseSet) allLocked() []*lease {
+	out := make([]*lease, 0, len(b.byTTL)+len(b.own))
 	for _, l := range b.byTTL {
 		out = append(out, l)
 	}
@@ -252,30 +252,30 @@ func (b *book) allLocked() []*renewed {
 	return out
 }
 
-// dies notes that a lease is to be buried, buried that the store has confirmed it.
-func (b *book) dies(l *renewed) {
+// mustRevoke notes that a lease is to be revoked, revoked that the store has confirmed it.
+func (b *leaseSet) mustRevoke(l *lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.dying[l] = struct{}{}
+	b.toRevoke[l] = struct{}{}
 }
 
-func (b *book) buried(leases ...*renewed) {
+func (b *leaseSet) revoked(leases ...*lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, l := range leases {
-		delete(b.dying, l)
+		delete(b.toRevoke, l)
 	}
 }
 
-// graves returns the leases to be buried, of which the store has not confirmed it.
-func (b *book) graves() []*renewed {
+// unrevoked returns the leases to be revoked, of which the store has not confirmed it.
+func (b *leaseSet) unrevoked() []*lease {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	return slices.Collect(maps.Keys(b.dying))
+	return slices.Collect(maps.Keys(b.toRevoke))
 }
 
-// opened tells the keeper of a lease, if it is due before the keeper looks anyway.
-func (b *book) opened(l *renewed) {
+// opened tells the renewer of a lease, if it is due before the renewer looks anyway.
+func (b *leaseSet) opened(l *lease) {
 	b.mu.RLock()
 	sooner := l.renewAt.Before(b.nextAt)
 	b.mu.RUnlock()
@@ -284,7 +284,7 @@ func (b *book) opened(l *renewed) {
 	}
 }
 
-func (b *book) changed() {
+func (b *leaseSet) changed() {
 	select {
 	case b.wake <- struct{}{}:
 	default:

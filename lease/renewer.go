@@ -18,31 +18,31 @@ const (
 	renewRetry = 250 * time.Millisecond
 )
 
-// keep renews the leases when they are due, in one statement for all, and tells
+// renewLoop renews the leases when they are due, in one statement for all, and tells
 // the losers when one has passed its deadline. It runs until ctx ends.
-func (m *Manager) keep(ctx context.Context) {
+func (m *Manager) renewLoop(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		timer.Reset(m.tend(ctx))
+		timer.Reset(m.renewTick(ctx))
 		select {
 		case <-timer.C:
-		case <-m.book.wake:
+		case <-m.leases.wake:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// tend does what is due and returns how long there is nothing to do.
-func (m *Manager) tend(ctx context.Context) time.Duration {
-	p := m.book.plan(m.clk, m.cfg.RenewInterval)
+// renewTick does what is due and returns how long there is nothing to do.
+func (m *Manager) renewTick(ctx context.Context) time.Duration {
+	p := m.leases.plan(m.clk, m.cfg.RenewInterval)
 	for _, l := range p.past {
 		m.lose(l, l.lossReason())
 	}
 	for _, l := range p.idle {
 		m.log.Debug("lease closed, nothing rides on it", "lease", l.id, "ttl", l.ttl.String())
-		m.bury(l)
+		m.revoke(l)
 	}
 	if len(p.due) > 0 {
 		m.spawn(func() { m.renew(ctx, p.due) })
@@ -50,22 +50,22 @@ func (m *Manager) tend(ctx context.Context) time.Duration {
 	return p.next
 }
 
-// plan is what the keeper has to do now.
+// plan is what the renewer has to do now.
 type plan struct {
-	past []*renewed // past their deadline: lost
-	idle []*renewed // nothing rides on them: taken out, to be closed
-	due  []*renewed // to be renewed now
+	past []*lease // past their deadline: lost
+	idle []*lease // nothing is held under them: taken out, to be closed
+	due  []*lease // to be renewed now
 	next time.Duration
 }
 
 // plan looks through the leases. When one is due, those that are due soon come
 // along: they share its statement, now and from then on.
-func (b *book) plan(clk Clock, configured time.Duration) plan {
+func (b *leaseSet) plan(clk Clock, configured time.Duration) plan {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := clk.Now()
 	p := plan{next: time.Hour}
-	var resting []*renewed
+	var resting []*lease
 	something := false
 	for _, l := range b.allLocked() {
 		switch {
@@ -85,8 +85,8 @@ func (b *book) plan(clk Clock, configured time.Duration) plan {
 		switch {
 		case !something || wait > interval(l.ttl, configured)/2:
 			p.next = min(p.next, wait)
-		case l.riders.Load() == 0 && !l.used.Swap(false):
-			b.removeLocked(l) // b.mu is held: nothing can begin to ride on it
+		case l.users.Load() == 0 && !l.used.Swap(false):
+			b.removeLocked(l) // b.mu is held: nothing can begin to are held under it
 			p.idle = append(p.idle, l)
 		default:
 			l.renewing = true
@@ -100,55 +100,55 @@ func (b *book) plan(clk Clock, configured time.Duration) plan {
 }
 
 // renew sends one renewal for all leases that are due. After a failover, what is believed
-// to ride on them is read before they are trusted.
-func (m *Manager) renew(ctx context.Context, due []*renewed) {
+// to are held under them is read before they are trusted.
+func (m *Manager) renew(ctx context.Context, due []*lease) {
 	r := renewal{m: m, sent: m.clk.Now(), early: jitter()}
 	r.suspended = m.clk.Suspended(r.sent)
-	answer, err := m.ask(ctx, due)
+	answer, err := m.sendRenewal(ctx, due)
 	kept := make(map[store.LeaseID]bool, len(answer.Kept))
 	for _, id := range answer.Kept {
 		kept[id] = true
 	}
 	if answer.Signals {
-		m.signals.look()
+		m.signals.poll()
 	}
-	var doubtful []*renewed
+	var doubtful []*lease
 	for _, l := range due {
 		if slices.Contains(answer.Recount, l.id) {
 			doubtful = append(doubtful, l)
-			delete(kept, l.id) // it is not known what rides on it
+			delete(kept, l.id) // it is not known what is held under it
 			continue
 		}
-		r.conclude(l, kept[l.id], err)
+		r.apply(l, kept[l.id], err)
 	}
-	m.book.changed()
+	m.leases.changed()
 	if len(doubtful) > 0 {
-		uncounted := m.recount(ctx, doubtful, answer.History, func(l *renewed) {
+		uncounted := m.reconcile(ctx, doubtful, answer.History, func(l *lease) {
 			kept[l.id] = true
-			r.conclude(l, true, nil)
-			m.book.changed()
+			r.apply(l, true, nil)
+			m.leases.changed()
 		})
 		for _, l := range doubtful {
 			if !kept[l.id] {
-				r.conclude(l, false, uncounted)
+				r.apply(l, false, uncounted)
 			}
 		}
-		m.book.changed()
+		m.leases.changed()
 		err = errors.Join(err, uncounted)
 	}
 	if err != nil {
 		m.log.Warn("leases not renewed, trying again", "leases", len(due), "error", err)
 	}
-	m.renewed(r.sent, len(due), len(kept), err)
+	m.renewalDone(r.sent, len(due), len(kept), err)
 }
 
-// ask asks the store for a renewal.
-func (m *Manager) ask(ctx context.Context, due []*renewed) (store.Renewal, error) {
+// sendRenewal asks the store for a renewal.
+func (m *Manager) sendRenewal(ctx context.Context, due []*lease) (store.Renewal, error) {
 	var longest time.Duration
 	for _, l := range due {
 		longest = max(longest, l.remaining(m.clk))
 	}
-	// The keeper sees to those that pass their deadline before: a lease that is too
+	// The renewer sees to those that pass their deadline before: a lease that is too
 	// short for a slow store must not cost the others their renewal.
 	ctx, cancel := context.WithTimeout(ctx, min(m.cfg.StoreTimeout, longest))
 	defer cancel()
@@ -163,9 +163,9 @@ type renewal struct {
 	early     float64
 }
 
-// conclude trusts a lease that was renewed, and sees when it is to be renewed again. One
+// apply trusts a lease that was renewed, and sees when it is to be renewed again. One
 // that was not, though there was no error, is lost.
-func (r *renewal) conclude(l *renewed, ok bool, err error) {
+func (r *renewal) apply(l *lease, ok bool, err error) {
 	m := r.m
 	next := m.clk.Now().Add(renewRetry)
 	if ok { // also when others could not be renewed
@@ -180,12 +180,12 @@ func (r *renewal) conclude(l *renewed, ok bool, err error) {
 		return
 	}
 	l.failing.Store(!ok)
-	m.book.mu.Lock()
+	m.leases.mu.Lock()
 	l.renewing, l.renewAt = false, next
-	m.book.mu.Unlock()
+	m.leases.mu.Unlock()
 }
 
-func idsOf(leases []*renewed) []store.LeaseID {
+func idsOf(leases []*lease) []store.LeaseID {
 	ids := make([]store.LeaseID, len(leases))
 	for i, l := range leases {
 		ids[i] = l.id
@@ -194,21 +194,21 @@ func idsOf(leases []*renewed) []store.LeaseID {
 }
 
 // lossReason is why a lease that is past its deadline was not renewed.
-func (l *renewed) lossReason() LostReason {
+func (l *lease) lossReason() LostReason {
 	if l.failing.Load() {
 		return LostStore
 	}
 	return LostExpired
 }
 
-// bury declares an own lease dead in the background, as soon as the store
+// revoke declares an own lease dead in the background, as soon as the store
 // answers. Should it not answer for long, the lease has expired anyway and
-// whoever wants one of its keys buries it.
-func (m *Manager) bury(l *renewed) {
-	m.book.dies(l)
+// whoever wants one of its keys revokes it.
+func (m *Manager) revoke(l *lease) {
+	m.leases.mustRevoke(l)
 	confirmed := false
 	m.inBackground(func(ctx context.Context) bool {
-		_, err := submit(ctx, m.burials, l.id)
+		_, err := submit(ctx, m.revocations, l.id)
 		confirmed = err == nil
 		return confirmed
 	}, l.ttl+time.Minute, func() {
@@ -216,9 +216,9 @@ func (m *Manager) bury(l *renewed) {
 			return // Stop tries once more
 		}
 		if !confirmed {
-			m.unburied.Add(1)
+			m.leftUnrevoked.Add(1)
 		}
-		m.book.buried(l)
+		m.leases.revoked(l)
 	})
 }
 

@@ -20,26 +20,26 @@ const (
 	partPauseMin = 100 * time.Millisecond
 	partPauseMax = 10 * time.Second
 	partRest     = 4
-	// suspectsMax is how many suspects are judged together, at least.
-	suspectsMax = 10_000
+	// suspectsMax is how many candidates are judged together, at least.
+	candidatesMax = 10_000
 	// askedMax is how many keys are asked for at a time, with a pause as after a part: the
 	// store may ask where it renews, and a slow disk must not keep renewals waiting.
 	askedMax = 200
 )
 
-// strays looks for what rides on leases and is not known here: after a failover that
+// orphans looks for what is held under leases and is not known here: after a failover that
 // forgot releases, nobody else would ever give it up. That is not urgent, for it only keeps
 // others waiting. The store finds locks by their keys and not by their leases, so all of
 // them are looked at, a part at a time.
-type strays struct {
+type orphans struct {
 	m       *Manager
 	mu      sync.Mutex
-	sought  map[*renewed]*recounting
+	sought  map[*lease]*reconciliation
 	running bool
 }
 
-// seek lets strays be looked for on a lease, unless that is done.
-func (st *strays) seek(l *renewed, what *recounting) {
+// seek lets orphans be looked for on a lease, unless that is done.
+func (st *orphans) seek(l *lease, what *reconciliation) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if what.searched.Load() {
@@ -52,7 +52,7 @@ func (st *strays) seek(l *renewed, what *recounting) {
 }
 
 // run searches until nothing is sought any more.
-func (st *strays) run() {
+func (st *orphans) run() {
 	for { // each lease is named within an interval after the failover, and one search does for all
 		if rest(st.m.ctx, jittered(st.m.cfg.RenewInterval)) != nil {
 			return
@@ -68,10 +68,10 @@ func (st *strays) run() {
 }
 
 // next is the search for what is sought now in one history, or nil.
-func (st *strays) next() *search {
+func (st *orphans) next() *search {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	s := &search{m: st.m, leases: make(map[store.LeaseID]*renewed), suspects: make(map[store.Rider]*atomic.Bool)}
+	s := &search{m: st.m, leases: make(map[store.LeaseID]*lease), candidates: make(map[store.Rider]*atomic.Bool)}
 	for l, what := range st.sought {
 		if !l.alive(st.m.clk) {
 			delete(st.sought, l)
@@ -92,7 +92,7 @@ func (st *strays) next() *search {
 }
 
 // done notes that all is known on the leases of a search. The renewals tell the store.
-func (st *strays) done(s *search) {
+func (st *orphans) done(s *search) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for _, l := range s.leases {
@@ -107,22 +107,22 @@ func (st *strays) done(s *search) {
 type search struct {
 	m       *Manager
 	history store.History
-	leases  map[store.LeaseID]*renewed
-	// suspects were not known here when they were seen, with whether they are being given
+	leases  map[store.LeaseID]*lease
+	// candidates were not known here when they were seen, with whether they are being given
 	// up. An answer may be on its way that explains them.
-	suspects map[store.Rider]*atomic.Bool
+	candidates map[store.Rider]*atomic.Bool
 }
 
 // run reports whether all was seen in one history, and nothing is left that is not known.
 func (s *search) run(ctx context.Context) bool {
 	// What was forgotten was mostly released just before: that is found first.
-	late, err := s.ride(ctx, s.m.ended.keys())
+	late, err := s.heldUnder(ctx, s.m.recentEnds.keys())
 	if err != nil {
 		s.m.log.Debug("what rides on leases is not known, trying again later", "error", err)
 		return false
 	}
-	s.suspect(late)
-	if rest(ctx, 2*s.m.cfg.StoreTimeout) != nil || !s.judge(ctx, 0) {
+	s.addCandidates(late)
+	if rest(ctx, 2*s.m.cfg.StoreTimeout) != nil || !s.resolve(ctx, 0) {
 		return false
 	}
 	after, pause := "", partPauseMin
@@ -137,13 +137,13 @@ func (s *search) run(ctx context.Context) bool {
 		case part.History != s.history:
 			return false
 		case part.Last:
-			s.suspect(part.Riders)
-			return s.judge(ctx, 2*s.m.cfg.StoreTimeout)
+			s.addCandidates(part.Riders)
+			return s.resolve(ctx, 2*s.m.cfg.StoreTimeout)
 		case part.Next == after: // others look
 			pause = min(2*pause, partPauseMax)
 		default:
-			s.suspect(part.Riders)
-			if s.pressing() && !s.judge(ctx, 2*s.m.cfg.StoreTimeout) {
+			s.addCandidates(part.Riders)
+			if s.pressing() && !s.resolve(ctx, 2*s.m.cfg.StoreTimeout) {
 				return false
 			}
 			after, pause = part.Next, max(pause/2, partPauseMin, partRest*took)
@@ -161,8 +161,8 @@ func (s *search) part(ctx context.Context, after string) (store.Part, error) {
 	return s.m.st.RidersAfter(ctx, s.ids(), after)
 }
 
-// ride asks what rides on the leases under these keys.
-func (s *search) ride(ctx context.Context, keys []string) (riders []store.Rider, err error) {
+// heldUnder asks what is held under the leases under these keys.
+func (s *search) heldUnder(ctx context.Context, keys []string) (riders []store.Rider, err error) {
 	for some := range slices.Chunk(keys, askedMax) {
 		began := s.m.clk.Now()
 		limited, cancel := context.WithTimeout(ctx, s.m.cfg.StoreTimeout)
@@ -194,39 +194,39 @@ func (s *search) alive() bool {
 	return false
 }
 
-// suspect notes what is not known here.
-func (s *search) suspect(riders []store.Rider) {
+// addCandidates notes what is not known here.
+func (s *search) addCandidates(riders []store.Rider) {
 	for _, r := range riders {
 		if s.leases[r.Lease] != nil && r.Grant != uuid.Nil && !s.m.knows(r) {
-			s.suspects[r] = new(atomic.Bool)
+			s.candidates[r] = new(atomic.Bool)
 		}
 	}
 }
 
-// pressing reports whether suspects are to be judged before more of them are looked for:
-// there are many, or one stands in line, and may get a key that nobody would use.
+// pressing reports whether candidates are to be judged before more of them are looked for:
+// there are many, or one is queued, and may get a key that nobody would use.
 func (s *search) pressing() bool {
-	for r := range s.suspects {
+	for r := range s.candidates {
 		if r.Waits {
 			return true
 		}
 	}
-	return len(s.suspects) >= suspectsMax
+	return len(s.candidates) >= candidatesMax
 }
 
-// judge gives up those suspects that are not known after a pause, when no answer can be on
+// resolve gives up those candidates that are not known after a pause, when no answer can be on
 // its way any more, and reports whether it has come to an end: whether none is there.
-func (s *search) judge(ctx context.Context, pause time.Duration) bool {
-	for ; len(s.suspects) > 0; pause = s.m.cfg.RenewInterval {
+func (s *search) resolve(ctx context.Context, pause time.Duration) bool {
+	for ; len(s.candidates) > 0; pause = s.m.cfg.RenewInterval {
 		if rest(ctx, pause) != nil || !s.alive() {
 			return false
 		}
-		keys := make([]string, 0, len(s.suspects))
-		for r := range s.suspects {
+		keys := make([]string, 0, len(s.candidates))
+		for r := range s.candidates {
 			keys = append(keys, r.Key)
 		}
 		slices.Sort(keys)
-		riders, err := s.ride(ctx, slices.Compact(keys))
+		riders, err := s.heldUnder(ctx, slices.Compact(keys))
 		if errors.Is(err, errOtherHistory) {
 			return false
 		}
@@ -235,23 +235,23 @@ func (s *search) judge(ctx context.Context, pause time.Duration) bool {
 		}
 		left := make(map[store.Rider]*atomic.Bool)
 		for _, r := range riders {
-			leaving := s.suspects[r]
-			if leaving == nil { // a place in line that nobody knows may have got the key meanwhile
-				leaving = s.suspects[store.Rider{Attempt: r.Attempt, Lease: r.Lease, Waits: true}]
+			leaving := s.candidates[r]
+			if leaving == nil { // a queue position that nobody knows may have got the key meanwhile
+				leaving = s.candidates[store.Rider{Attempt: r.Attempt, Lease: r.Lease, Waits: true}]
 			}
 			if leaving != nil && !s.m.knows(r) {
 				left[r] = leaving
-				s.m.disown(s.leases[r.Lease], r, leaving)
+				s.m.withdrawOrphan(s.leases[r.Lease], r, leaving)
 			}
 		}
-		s.suspects = left
+		s.candidates = left
 	}
 	return true
 }
 
 // knows reports whether somebody here has a grant, or waits for it. Who waits may have got
 // it, and not have heard of it for long; and what is being released may have to stand for its
-// MinHold. The queue is asked first: a bid that wins is held before it leaves the queue.
+// MinHold. The queue is asked first: an attempt that wins is held before it leaves the queue.
 func (m *Manager) knows(r store.Rider) bool {
 	if m.queue.awaits(r.Grant) {
 		return true
@@ -262,14 +262,14 @@ func (m *Manager) knows(r store.Rider) bool {
 	if h := m.held.get(r.Key); h != nil && h.token == r.Token {
 		return true
 	}
-	e, _ := m.ended.get(grantRef{r.Key, r.Token})
+	e, _ := m.recentEnds.get(grantRef{r.Key, r.Token})
 	return e.release != nil
 }
 
-// disown undoes what nobody here knows, once at a time: an undo goes on until it is
+// withdrawOrphan withdraws what nobody here knows, once at a time: an withdraw goes on until it is
 // confirmed. A grant whose id follows from a request_id may be given to a repeat of the
 // request in this moment: it takes its turn, or comes later.
-func (m *Manager) disown(l *renewed, r store.Rider, leaving *atomic.Bool) {
+func (m *Manager) withdrawOrphan(l *lease, r store.Rider, leaving *atomic.Bool) {
 	if !leaving.CompareAndSwap(false, true) {
 		return
 	}
@@ -291,7 +291,7 @@ func (m *Manager) disown(l *renewed, r store.Rider, leaving *atomic.Bool) {
 	}
 	m.log.Warn("a lock or a place in line is back that was given up before the database server was promoted: it is given up again",
 		"key", r.Key, "token", r.Token)
-	m.undoOnce(context.Background(), r.Attempt, func() bool { return l.alive(m.clk) }, settled)
+	m.withdrawOnce(context.Background(), r.Attempt, func() bool { return l.alive(m.clk) }, settled)
 }
 
 // randomID is the version of ids that follow from nothing.

@@ -14,9 +14,9 @@ func hour(key string) Request {
 	return Request{Key: key, MinHold: time.Hour, TTL: 5 * time.Second, NoCache: true}
 }
 
-// A bid is granted by a hand-off of which no news comes, and its lease is lost before
+// An attempt is granted by a hand-off of which no news comes, and its lease is lost before
 // it looks: its call does not wait for itself, and leaves nothing behind.
-func TestUntoldHandOff(t *testing.T) {
+func TestUndeliveredHandOff(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
@@ -33,14 +33,14 @@ func TestUntoldHandOff(t *testing.T) {
 		if !a.isOver() {
 			t.Fatalf("waits for itself: %+v", r.stored("k"))
 		}
-		r.m.Discard(s, a.granted(t))
+		r.m.HandBack(s, a.granted(t))
 		time.Sleep(time.Minute)
 		r.nothingLeft()
 	})
 }
 
 // The answer to an acquire is lost, and the store away for longer than the lease lasts.
-func TestUntoldInAnOutage(t *testing.T) {
+func TestUndeliveredInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
@@ -60,7 +60,7 @@ func TestUntoldInAnOutage(t *testing.T) {
 }
 
 // The lease is lost while the answer to the acquire is on its way.
-func TestUntoldLateAnswer(t *testing.T) {
+func TestUndeliveredLateAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
@@ -72,7 +72,7 @@ func TestUntoldLateAnswer(t *testing.T) {
 		answer()
 		<-a.done
 		if a.err == nil {
-			r.m.Discard(s, a.g)
+			r.m.HandBack(s, a.g)
 		}
 		time.Sleep(time.Minute)
 		r.nothingLeft()
@@ -80,7 +80,7 @@ func TestUntoldLateAnswer(t *testing.T) {
 }
 
 // A part is lost with its lease: its group does not wait for it.
-func TestUntoldPart(t *testing.T) {
+func TestUndeliveredMember(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.another(opt)
@@ -97,7 +97,7 @@ func TestUntoldPart(t *testing.T) {
 			t.Fatalf("waits for its own part: %+v", r.stored("a"))
 		}
 		for _, g := range a.granted(t, "a", "b") {
-			r.m.Discard(s, g)
+			r.m.HandBack(s, g)
 		}
 		time.Sleep(time.Minute)
 		r.nothingLeft()
@@ -105,13 +105,13 @@ func TestUntoldPart(t *testing.T) {
 }
 
 // The answer was not delivered, and the store does not hear of that while the lease lasts.
-func TestUntoldDiscard(t *testing.T) {
+func TestUndeliveredHandBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
 		g := r.get(s, hour("k"))
 		r.st.setAll(fault{lose: true})
-		r.m.Discard(s, g)
+		r.m.HandBack(s, g)
 		time.Sleep(10 * time.Second)
 		r.st.lift(everyOp...)
 		time.Sleep(30 * time.Second)
@@ -121,7 +121,7 @@ func TestUntoldDiscard(t *testing.T) {
 
 // What a repeat of the request was told is not freed with what was not delivered before:
 // rather that stands.
-func TestUntoldAndRepeated(t *testing.T) {
+func TestUndeliveredAndRepeatedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
@@ -129,7 +129,7 @@ func TestUntoldAndRepeated(t *testing.T) {
 		req.RequestID, req.MinHold = uuid.New(), time.Minute
 		undelivered := r.get(s, req)
 		r.st.setAll(fault{lose: true})
-		r.m.Discard(s, undelivered)
+		r.m.HandBack(s, undelivered)
 		time.Sleep(10 * time.Second)
 		r.st.lift(everyOp...)
 		r.st.set("Undo", fault{forget: true})

@@ -98,7 +98,7 @@ func TestShortTTLInALongRenewal(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		began := time.Now()
-		_, err = r.m.Acquire(context.Background(), s, Request{Key: "third", TTL: time.Hour}) // the keeper looks again
+		_, err = r.m.Acquire(context.Background(), s, Request{Key: "third", TTL: time.Hour}) // the renewer looks again
 		r.must(err)
 		time.Sleep(time.Second)
 		if l := r.losses(); len(l) != 1 || l[0].Key != "short" || r.at[0].Sub(began) > 450*time.Millisecond {
@@ -113,7 +113,7 @@ func TestAnIdleSidecarAsksNothing(t *testing.T) {
 		s := r.session()
 		r.release(s, r.lock(s, "k"))
 		time.Sleep(time.Minute)
-		if r.st.count("Bury") != 1 || len(r.m.book.all()) != 0 {
+		if r.st.count("Bury") != 1 || len(r.m.leases.all()) != 0 {
 			t.Error("the lease is not closed")
 		}
 		time.Sleep(3 * sweepInterval) // what the last grant left is swept

@@ -8,89 +8,89 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// part is a lock that a group has, while it may still miss others.
-type part struct {
-	b *bid
+// groupMember is a lock that a group has, while it may still miss others.
+type groupMember struct {
+	b *attempt
 	g Grant
 	// until is how long a BindTTL lock can be relied on.
 	until time.Time
 }
 
-// add takes what a bid has won into the group.
-func (g *group) add(b *bid, grant Grant) {
+// add takes what an attempt has won into the group.
+func (g *group) add(b *attempt, grant Grant) {
 	now := g.m.clk.Now()
-	if len(g.parts) == 0 {
+	if len(g.members) == 0 {
 		g.extendAt = now.Add(g.req.TTL / 3)
 	}
 	b.tr.over(&grant, nil)
-	g.parts = append(g.parts, part{b: b, g: grant, until: now.Add(grant.ExpiresIn)})
+	g.members = append(g.members, groupMember{b: b, g: grant, until: now.Add(grant.ExpiresIn)})
 }
 
 // has reports whether a part is still the group's.
 func (g *group) has(i int) bool {
 	if g.s != nil {
-		return g.s.hasPart(&g.calls[i].place)
+		return g.s.hasMember(&g.calls[i].slot)
 	}
-	return g.m.clk.Now().Before(g.parts[i].until)
+	return g.m.clk.Now().Before(g.members[i].until)
 }
 
 // complete makes the parts the app's, all at once. It reports false when one of them
 // is lost.
 func (g *group) complete() bool {
-	if g.s == nil && (g.rounds > 1 || g.stood) {
+	if g.s == nil && (g.rounds > 1 || g.wasQueued) {
 		g.extend(g.ctx) // some are older than others: all last from now on
 	}
 	now := g.m.clk.Now()
 	g.waited = now.Sub(g.began)
 	if g.s != nil {
-		return g.s.reveal(g.calls...)
+		return g.s.publish(g.calls...)
 	}
-	for i, p := range g.parts {
+	for i, p := range g.members {
 		if g.calls[i].left = p.until.Sub(now); g.calls[i].left <= 0 {
 			return false
 		}
 	}
 	for i, r := range g.repeats {
-		r.give(g.parts[i].g.Token)
-		g.parts[i].g.repeats = r
+		r.give(g.members[i].g.Token)
+		g.members[i].g.repeats = r
 	}
 	return true
 }
 
-// giveBack releases the parts from the given one on.
-func (g *group) giveBack(from int) {
-	for _, p := range g.parts[from:] {
-		p.b.givePartBack(p.g.Token)
+// handBack releases the parts from the given one on.
+func (g *group) handBack(from int) {
+	for _, p := range g.members[from:] {
+		p.b.handBackMember(p.g.Token)
 	}
-	g.parts = g.parts[:from]
+	g.members = g.members[:from]
 }
 
-// givePartBack releases what the bid has won, if it is still there.
-func (b *bid) givePartBack(token int64) {
+// handBackMember releases what the attempt has won, if it is still there.
+func (b *attempt) handBackMember(token int64) {
 	if b.req.Bind == BindTTL {
-		b.giveBack(token)
+		b.handBack(token)
 		return
 	}
 	b.s.mu.Lock()
-	h := b.place.kept
+	h := b.slot.lock
 	b.s.mu.Unlock()
 	r := b.m.newEnd(h)
-	b.loose.Add(1)
-	r.done = b.loose.Done
-	if b.s.take(h, ending{release: r}) {
+	b.inFlight.Add(1)
+	r.done = b.inFlight.Done
+	if b.s.take(h, grantEnd{release: r}) {
 		b.m.send(h.traced(), r)
 		return
 	}
 	r.done()
 	if b.lease.own() { // lost: it would stand
-		b.m.undoOnce(b.tr.carry(context.Background()), b.attempt(), b.mayGet(), b.loosen())
+		b.m.withdrawOnce(b.tr.carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
 	}
 }
 
 // extending extends the parts of a BindTTL group while it waits for others, until
 // the returned function is called. Nobody else touches the parts meanwhile.
 func (g *group) extending() (stop func()) {
-	if g.req.Bind != BindTTL || len(g.parts) == 0 {
+	if g.req.Bind != BindTTL || len(g.members) == 0 {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(g.m.ctx) // without a span: it may go on for days
@@ -122,13 +122,13 @@ func (g *group) extending() (stop func()) {
 func (g *group) extend(ctx context.Context) {
 	g.extendAt = g.m.clk.Now().Add(g.req.TTL / 3)
 	var all sync.WaitGroup
-	for i := range g.parts {
-		all.Go(func() { g.m.extendPart(ctx, &g.parts[i], g.req.TTL) })
+	for i := range g.members {
+		all.Go(func() { g.m.extendMember(ctx, &g.members[i], g.req.TTL) })
 	}
 	all.Wait()
 }
 
-func (m *Manager) extendPart(ctx context.Context, p *part, ttl time.Duration) {
+func (m *Manager) extendMember(ctx context.Context, p *groupMember, ttl time.Duration) {
 	sent := m.clk.Now()
 	v, err := submit(ctx, m.amends, store.Change{Claim: store.Claim{Key: p.g.Key, Token: p.g.Token}, TTL: ttl})
 	switch {
@@ -148,7 +148,7 @@ func (s *Session) admitAll(calls []*call) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range calls {
-		if h := s.held[c.req.Key]; h != nil && !h.part && h.valid(s.m.clk) {
+		if h := s.held[c.req.Key]; h != nil && !h.unpublished && h.valid(s.m.clk) {
 			return &HoldsError{Key: h.key}
 		}
 	}
@@ -157,43 +157,43 @@ func (s *Session) admitAll(calls []*call) error {
 	}
 	s.pending += len(calls)
 	for _, c := range calls {
-		c.place = place{taken: true}
+		c.slot = quotaSlot{taken: true}
 	}
 	return nil
 }
 
-// hasPart reports whether the session has the part of a place, and can rely on it.
-func (s *Session) hasPart(p *place) bool {
+// hasMember reports whether the session has the part of a place, and can rely on it.
+func (s *Session) hasMember(p *quotaSlot) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.hasPartLocked(p)
+	return s.hasMemberLocked(p)
 }
 
-func (s *Session) hasPartLocked(p *place) bool {
-	return p.kept != nil && s.held[p.kept.key] == p.kept && p.kept.valid(s.m.clk)
+func (s *Session) hasMemberLocked(p *quotaSlot) bool {
+	return p.lock != nil && s.held[p.lock.key] == p.lock && p.lock.valid(s.m.clk)
 }
 
-// reveal makes the parts of calls locks of the app. It does nothing and reports false when one
+// publish makes the parts of calls locks of the app. It does nothing and reports false when one
 // of them is lost. c.left is for how long each can be relied on.
-func (s *Session) reveal(calls ...*call) bool {
+func (s *Session) publish(calls ...*call) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range calls {
-		if !s.hasPartLocked(&c.place) {
+		if !s.hasMemberLocked(&c.slot) {
 			return false
 		}
-		if c.left = c.place.kept.remaining(s.m.clk); c.left <= 0 {
+		if c.left = c.slot.lock.remaining(s.m.clk); c.left <= 0 {
 			return false
 		}
 	}
 	for _, c := range calls {
-		h := c.place.kept
-		h.part = false
+		h := c.slot.lock
+		h.unpublished = false
 		h.beginHeld()
-		s.parts--
-		s.leaveLocked(&c.place)
+		s.unpublished--
+		s.leaveLocked(&c.slot)
 		s.openLocked(h)
-		s.tellStopLocked(h)
+		s.notifyStopLocked(h)
 	}
 	return true
 }

@@ -10,35 +10,35 @@ import (
 // most it is half as many more. So a late claim hears what became of the lock.
 const rememberedGrants = 10_000
 
-// endings remembers what became of the grants that ended last, whatever was asked for
+// recentEnds remembers what became of the grants that ended last, whatever was asked for
 // meanwhile: those of late first, then twice as many that ended before them.
-type endings struct {
+type recentEnds struct {
 	mu   sync.Mutex
-	ages [3]map[grantRef]ending
+	ages [3]map[grantRef]grantEnd
 }
 
-func newEndings() *endings {
-	e := &endings{}
+func newRecentEnds() *recentEnds {
+	e := &recentEnds{}
 	for i := range e.ages {
-		e.ages[i] = make(map[grantRef]ending)
+		e.ages[i] = make(map[grantRef]grantEnd)
 	}
 	return e
 }
 
-func (e *endings) add(ref grantRef, end ending) {
+func (e *recentEnds) add(ref grantRef, end grantEnd) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.ages[0]) >= rememberedGrants/2 {
 		oldest := e.ages[2]
 		clear(oldest)
-		e.ages = [3]map[grantRef]ending{oldest, e.ages[0], e.ages[1]}
+		e.ages = [3]map[grantRef]grantEnd{oldest, e.ages[0], e.ages[1]}
 	}
 	e.ages[0][ref] = end
 }
 
 // settled forgets how a grant was released: that is done. Else what it needed would stay in
 // memory for as long as the grant is remembered.
-func (e *endings) settled(ref grantRef) {
+func (e *recentEnds) settled(ref grantRef) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, known := range e.ages {
@@ -51,7 +51,7 @@ func (e *endings) settled(ref grantRef) {
 }
 
 // keys are those of the grants.
-func (e *endings) keys() []string {
+func (e *recentEnds) keys() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	keys := make(map[string]struct{})
@@ -63,7 +63,7 @@ func (e *endings) keys() []string {
 	return slices.Collect(maps.Keys(keys))
 }
 
-func (e *endings) get(ref grantRef) (ending, bool) {
+func (e *recentEnds) get(ref grantRef) (grantEnd, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, known := range e.ages {
@@ -71,5 +71,5 @@ func (e *endings) get(ref grantRef) (ending, bool) {
 			return end, true
 		}
 	}
-	return ending{}, false
+	return grantEnd{}, false
 }

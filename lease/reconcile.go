@@ -12,12 +12,12 @@ import (
 )
 
 // After a failover to a server that knew less than was told, a lease may have outlived
-// what rides on it: then a grant is lost that an app believes in, and somebody else gets
+// what is held under it: then a grant is lost that an app believes in, and somebody else gets
 // the key; or one is back that was released, and nobody ever would release it again. Who
 // renews a lease hears of that (store.Renewal). Before it trusts the lease any longer, it
 // asks for what it believes in, by the keys: so exclusion is broken for no longer than the
 // lease was trusted before. What came back only keeps others waiting. It is looked for
-// later (strays.go), and until then the store goes on to name the lease.
+// later (orphans.go), and until then the store goes on to name the lease.
 
 // believedMax is how many locks are asked for at a time: few enough for a server that has to
 // fetch each of them from a disk.
@@ -26,8 +26,8 @@ const believedMax = 2000
 // errOtherHistory: two answers came from two servers.
 var errOtherHistory = errors.New("what rides on the leases was read from another server than the one that renewed them")
 
-// recounting is what is to be counted on a lease in a history.
-type recounting struct {
+// reconciliation is what is to be counted on a lease in a history.
+type reconciliation struct {
 	history store.History
 	// until then answers of the server that was may come, with grants that this one does not
 	// know; looked is when those that are believed were last collected.
@@ -38,30 +38,30 @@ type recounting struct {
 	searched atomic.Bool
 }
 
-// recount asks the store for the locks that are believed to ride on leases. What the store
+// reconcile asks the store for the locks that are believed to are held under leases. What the store
 // has not is lost. trusted is called for each lease of which all is read, those with few
 // locks first: a lease with many must not keep the others from being renewed. What was read
 // is not read again by the next renewal.
-func (m *Manager) recount(ctx context.Context, leases []*renewed, history store.History, trusted func(*renewed)) error {
-	var known []*renewed
+func (m *Manager) reconcile(ctx context.Context, leases []*lease, history store.History, trusted func(*lease)) error {
+	var known []*lease
 	for _, l := range leases { // before the store is asked: what comes later it may not have seen
 		m.collect(l, history)
-		if l.recounting.searched.Load() {
+		if l.reconciling.searched.Load() {
 			known = append(known, l)
 		}
 	}
-	leases = slices.SortedFunc(slices.Values(leases), func(a, b *renewed) int {
-		return cmp.Compare(len(a.recounting.unread), len(b.recounting.unread))
+	leases = slices.SortedFunc(slices.Values(leases), func(a, b *lease) int {
+		return cmp.Compare(len(a.reconciling.unread), len(b.reconciling.unread))
 	})
 	for {
-		for len(leases) > 0 && (len(leases[0].recounting.unread) == 0 || !leases[0].alive(m.clk)) {
-			leases[0].recounting.unread = nil // it may have been much
-			m.strays.seek(leases[0], leases[0].recounting)
+		for len(leases) > 0 && (len(leases[0].reconciling.unread) == 0 || !leases[0].alive(m.clk)) {
+			leases[0].reconciling.unread = nil // it may have been much
+			m.orphans.seek(leases[0], leases[0].reconciling)
 			trusted(leases[0])
 			leases = leases[1:]
 		}
 		if len(leases) == 0 {
-			m.recounted(ctx, known, history)
+			m.reconciled(ctx, known, history)
 			return nil
 		}
 		if err := m.readSome(ctx, leases, history); err != nil {
@@ -70,13 +70,13 @@ func (m *Manager) recount(ctx context.Context, leases []*renewed, history store.
 	}
 }
 
-// collect notes which locks are believed to ride on a lease and were not read in a history.
-func (m *Manager) collect(l *renewed, history store.History) {
-	now, first := m.clk.Now(), l.recounting == nil || l.recounting.history != history
+// collect notes which locks are believed to are held under a lease and were not read in a history.
+func (m *Manager) collect(l *lease, history store.History) {
+	now, first := m.clk.Now(), l.reconciling == nil || l.reconciling.history != history
 	if first {
-		l.recounting = &recounting{history: history, until: now.Add(2 * m.cfg.StoreTimeout)}
+		l.reconciling = &reconciliation{history: history, until: now.Add(2 * m.cfg.StoreTimeout)}
 	}
-	rc := l.recounting
+	rc := l.reconciling
 	if !rc.looked.Before(rc.until) {
 		return
 	}
@@ -89,9 +89,9 @@ func (m *Manager) collect(l *renewed, history store.History) {
 	}
 }
 
-// recounted tells the store that nothing on leases is unknown here. It names those again
+// reconciled tells the store that nothing on leases is unknown here. It names those again
 // that it has not noted.
-func (m *Manager) recounted(ctx context.Context, leases []*renewed, history store.History) {
+func (m *Manager) reconciled(ctx context.Context, leases []*lease, history store.History) {
 	if len(leases) == 0 {
 		return
 	}
@@ -102,13 +102,13 @@ func (m *Manager) recounted(ctx context.Context, leases []*renewed, history stor
 	}
 }
 
-// readSome asks the store for the next of the locks that are believed to ride on leases.
+// readSome asks the store for the next of the locks that are believed to are held under leases.
 // Those that it has not are lost.
-func (m *Manager) readSome(ctx context.Context, leases []*renewed, history store.History) error {
+func (m *Manager) readSome(ctx context.Context, leases []*lease, history store.History) error {
 	var some []*heldLock
 	var longest time.Duration
 	for _, l := range leases {
-		unread := l.recounting.unread
+		unread := l.reconciling.unread
 		some = append(some, unread[:min(len(unread), believedMax-len(some))]...)
 		longest = max(longest, l.remaining(m.clk))
 	}
@@ -137,7 +137,7 @@ func (m *Manager) readSome(ctx context.Context, leases []*renewed, history store
 			lost++
 		}
 		h.read = true
-		h.lease.recounting.unread = h.lease.recounting.unread[1:]
+		h.lease.reconciling.unread = h.lease.reconciling.unread[1:]
 	}
 	if lost > 0 {
 		m.log.Error("locks lost: the database server was promoted and does not know them", "locks", lost)

@@ -14,7 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// stage brings a call into one state of its bid, in which it stays until
+// stage brings a call into one state of its attempt, in which it stays until
 // proceed is called.
 type stage struct {
 	name    string
@@ -48,7 +48,7 @@ func stages() []stage {
 	return all
 }
 
-// eachStage runs a test in every state of a bid. The test ends the call; then
+// eachStage runs a test in every state of an attempt. The test ends the call; then
 // everything hanging proceeds, the holder releases, and nothing may be left.
 func eachStage(t *testing.T, leave func(r *rig, s *Session, cancel context.CancelFunc), want error) {
 	for _, st := range stages() {
@@ -89,7 +89,7 @@ func eachStage(t *testing.T, leave func(r *rig, s *Session, cancel context.Cance
 						t.Errorf("%d are still in line", n)
 					}
 					if a.err == nil { // a call that does not wait may finish
-						r.m.Discard(s, a.g)
+						r.m.HandBack(s, a.g)
 					} else if !errors.Is(a.err, want) && st.request.Bind == BindSession {
 						t.Errorf("the call was told %v", a.err)
 					}
@@ -110,7 +110,7 @@ func TestSessionEndsInEveryState(t *testing.T) {
 }
 
 func TestCallerLeavesInEveryState(t *testing.T) {
-	eachStage(t, func(_ *rig, _ *Session, cancel context.CancelFunc) { cancel() }, ErrAbandoned)
+	eachStage(t, func(_ *rig, _ *Session, cancel context.CancelFunc) { cancel() }, ErrCallerLeft)
 }
 
 func TestDrainInEveryState(t *testing.T) {
@@ -133,31 +133,31 @@ func TestSessionEndsWhileItsLeaseIsBeingOpened(t *testing.T) {
 	})
 }
 
-// The call leaves in the moment in which its bid has won.
-func TestALeftBidHasWon(t *testing.T) {
+// The call leaves in the moment in which its attempt has won.
+func TestALeftAttemptHasWon(t *testing.T) {
 	for _, bind := range []Bind{BindSession, BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
 			c := &call{m: r.m, ctx: context.Background(), s: r.session(), req: &Request{Key: "k", TTL: time.Minute, Wait: 1, Bind: bind}}
 			l, err := c.lease()
 			r.must(err)
-			b := r.m.newBid(c, l)
+			b := r.m.newAttempt(c, l)
 			b.start(c.ctx)
 			<-b.ends()
-			b.abandon()
+			b.callerLeft()
 			r.nothingLeft()
 		})
 	}
 }
 
-// The session has ended and its call has not heard of it when the bid wins.
+// The session has ended and its call has not heard of it when the attempt wins.
 func TestAnEndedSessionReceivesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		c := &call{m: r.m, ctx: context.Background(), s: r.session(), req: &Request{Key: "k", TTL: time.Minute}}
 		l, err := c.lease()
 		r.must(err)
-		b := r.m.newBid(c, l)
+		b := r.m.newAttempt(c, l)
 		<-c.s.End(EndDropped)
 		b.start(c.ctx)
 		<-b.ends()
@@ -169,7 +169,7 @@ func TestAnEndedSessionReceivesNothing(t *testing.T) {
 }
 
 // The lock was handed to a waiter, the news of it was lost, and the session ends: the cancel
-// finds the grant, and it is given back.
+// finds the grant, and it is handed back.
 func TestACancelFindsAGrant(t *testing.T) {
 	for _, bind := range []Bind{BindSession, BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
@@ -196,7 +196,7 @@ func TestACancelFindsAGrant(t *testing.T) {
 }
 
 // The lease is lost at any moment between the question and the answer: whoever
-// loses it may not have seen the bid or the lock.
+// loses it may not have seen the attempt or the lock.
 func TestLeaseLostWhileALockIsKept(t *testing.T) {
 	for moment := range 15 {
 		synctest.Test(t, func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestLeaseLostWhileALockIsKept(t *testing.T) {
 			l, err := c.lease()
 			r.must(err)
 			synctest.Wait()
-			b := r.m.newBid(c, l)
+			b := r.m.newAttempt(c, l)
 			r.clk.atRead(moment, func() {
 				if !s.mu.TryLock() { // the clock is read under it
 					go r.m.lose(l, LostExpired)
@@ -248,7 +248,7 @@ func (h hook) Handle(_ context.Context, r slog.Record) error {
 }
 
 // The enqueue was carried out, its answer is lost, and in this moment the lock is
-// handed to the waiter: it is either held or undone, never told and then undone.
+// handed to the waiter: it is either held or withdrawn, never told and then withdrawn.
 func TestUnknownOutcomeMeetsNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var handOff func()
@@ -274,9 +274,9 @@ func TestUnknownOutcomeMeetsNews(t *testing.T) {
 	})
 }
 
-// An acquire of unknown outcome is undone for as long as the lease under it is
+// An acquire of unknown outcome is withdrawn for as long as the lease under it is
 // renewed: its lock would live as long.
-func TestUnknownOutcomeIsUndone(t *testing.T) {
+func TestUnknownOutcomeIsWithdrawn(t *testing.T) {
 	for _, f := range []fault{{times: 1, forget: true}, {times: 1, lose: true}} {
 		for _, bind := range []Bind{BindSession, BindTTL} {
 			bubble(t, func(t *testing.T, opt option) {
@@ -303,7 +303,7 @@ func TestUnknownOutcomeIsUndone(t *testing.T) {
 }
 
 // So is a wait whose cancel failed, in whatever way.
-func TestAFailedCancelIsUndone(t *testing.T) {
+func TestAFailedCancelIsWithdrawn(t *testing.T) {
 	for _, f := range []fault{{times: 1, refuse: true}, {times: 1, lose: true}, {times: 1, forget: true}} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
@@ -324,9 +324,9 @@ func TestAFailedCancelIsUndone(t *testing.T) {
 	}
 }
 
-// A grant that nobody wants any more is given back, however long the store
+// A grant that nobody wants any more is handed back, however long the store
 // refuses that while it renews the lease under it.
-func TestUnwantedGrantIsGivenBackInTheEnd(t *testing.T) {
+func TestUnwantedGrantIsHandedBackInTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		s, other := r.session(), r.session()
@@ -349,7 +349,7 @@ func TestUnwantedGrantIsGivenBackInTheEnd(t *testing.T) {
 }
 
 // However many outcomes are unknown, the store is asked in batches.
-func TestUndosAreBatched(t *testing.T) {
+func TestWithdrawalsAreBatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.st.set("Acquire", fault{lose: true})

@@ -11,13 +11,13 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// won is a call whose bid has won, and that has not been told yet.
-func (r *rig) won(s *Session, req Request) (*call, *bid) {
+// won is a call whose attempt has won, and that has not been told yet.
+func (r *rig) won(s *Session, req Request) (*call, *attempt) {
 	c := &call{m: r.m, ctx: context.Background(), s: s, req: &req, began: r.clk.Now()}
-	r.must(s.admit(&c.place))
+	r.must(s.admit(&c.slot))
 	l, err := c.lease()
 	r.must(err)
-	b := r.m.newBid(c, l)
+	b := r.m.newAttempt(c, l)
 	b.start(c.ctx)
 	<-b.ends()
 	return c, b
@@ -43,7 +43,7 @@ func TestLostBeforeItIsTold(t *testing.T) {
 					}
 					lose(r, r.m.held.get("k"))
 					g, err := c.await(b)
-					s.leave(&c.place)
+					s.leave(&c.slot)
 					if err == nil {
 						t.Errorf("told that it holds %+v", g)
 					}
@@ -97,7 +97,7 @@ func TestWaitThatIsLostAgainAndAgainRests(t *testing.T) {
 	}{
 		"the place is gone": {"Enqueue", func(r *rig) {
 			for _, b := range r.m.queue.all() {
-				_, err := r.st.Store.CancelWaits(context.Background(), []store.Attempt{b.attempt()})
+				_, err := r.st.Store.CancelWaits(context.Background(), []store.Attempt{b.ref()})
 				r.must(err)
 			}
 			r.m.queue.news(store.EveryWait)

@@ -13,7 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// A place in line is back, and gets the key before it is judged: then the grant is what is
+// A queue position is back, and gets the key before it is judged: then the grant is what is
 // to be given up.
 func TestAPlaceThatIsBackAndGetsTheKeyIsGivenUp(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
@@ -42,7 +42,7 @@ func TestAPlaceThatIsBackAndGetsTheKeyIsGivenUp(t *testing.T) {
 	})
 }
 
-// A place in line that came back is given up before all locks were looked at: it may get the
+// A queue position that came back is given up before all locks were looked at: it may get the
 // key any time.
 func TestAPlaceThatIsBackIsGivenUpFirst(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
@@ -125,7 +125,7 @@ func TestALookForMuchLeavesRoomForRenewals(t *testing.T) {
 }
 
 // A lock is being released, and the store does not answer for long: it stands for its MinHold.
-func TestWhatIsBeingReleasedIsNotUndone(t *testing.T) {
+func TestWhatIsBeingReleasedIsNotWithdrawn(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()

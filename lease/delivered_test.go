@@ -10,19 +10,19 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// word is what another sidecar tells of a bid's grant: no more than that.
-func (r *rig) word(b *bid) store.News {
+// word is what another sidecar tells of an attempt's grant: no more than that.
+func (r *rig) word(b *attempt) store.News {
 	lock := r.stored(b.req.Key)
 	return store.News{
-		Attempt: store.Attempt{Grant: b.grant},
+		Attempt: store.Attempt{Grant: b.id},
 		Answer: store.Answer{
 			Outcome: store.Granted, Token: lock.Token, AcquiredAt: lock.Holder.AcquiredAt, ExpiresIn: lock.Holder.ExpiresIn,
 		},
 	}
 }
 
-// waiting is a call that waits behind another sidecar, and its bid.
-func (r *rig) waiting(other *rig, s *Session, key string, wait time.Duration) (*answer, *bid, int64) {
+// waiting is a call that waits behind another sidecar, and its attempt.
+func (r *rig) waiting(other *rig, s *Session, key string, wait time.Duration) (*answer, *attempt, int64) {
 	g := other.lockTTL(key, time.Hour)
 	a := r.wait(s, key, wait)
 	synctest.Wait()
@@ -62,7 +62,7 @@ func TestHalfAnIDIsAHint(t *testing.T) {
 		time.Sleep(time.Second)
 		r.handOver(other, "k", token)
 		var half store.GrantID
-		copy(half[:8], b.grant[:8])
+		copy(half[:8], b.id[:8])
 		before := time.Now()
 		r.m.queue.news(store.News{Attempt: store.Attempt{Grant: half}})
 		if a.granted(t); time.Since(before) != 0 {
@@ -111,7 +111,7 @@ func TestWordsThatComeLate(t *testing.T) {
 }
 
 // A word that overtakes the answer of the enqueue counts, and one that meets a cancel under
-// way is not lost: the call is told of its grant, or gives it back.
+// way is not lost: the call is told of its grant, or hands it back.
 func TestAWordMeetsOtherAnswers(t *testing.T) {
 	for _, op := range []string{"Enqueue", "CancelWaits"} {
 		t.Run(op, func(t *testing.T) {

@@ -7,12 +7,12 @@ import (
 
 // The last grants are remembered, the oldest forgotten first; what is added again is
 // remembered as it ended last.
-func TestEndingsAreForgottenByAge(t *testing.T) {
+func TestRecentEndsAreForgottenByAge(t *testing.T) {
 	t.Parallel()
-	e := newEndings()
+	e := newRecentEnds()
 	ref := func(i int) grantRef { return grantRef{"k", int64(i)} }
 	for i := range 5 * rememberedGrants / 2 {
-		e.add(ref(i), ending{})
+		e.add(ref(i), grantEnd{})
 		for _, age := range []int{0, 1, 10_000 - 1} { // of so many, says the contract
 			if _, ok := e.get(ref(i - age)); !ok && i >= age {
 				t.Fatalf("after %d grants, the one %d before is forgotten", i, age)
@@ -24,7 +24,7 @@ func TestEndingsAreForgottenByAge(t *testing.T) {
 	}
 	last := 5*rememberedGrants/2 - 1
 	for _, i := range []int{last, last - rememberedGrants + 1} {
-		e.add(ref(i), ending{lost: LostExpired})
+		e.add(ref(i), grantEnd{lost: LostExpired})
 		if end, ok := e.get(ref(i)); !ok || end.lost != LostExpired {
 			t.Errorf("what was added again: %+v %v", end, ok)
 		}
@@ -44,14 +44,14 @@ func TestWhatIsReleasedIsNotKept(t *testing.T) {
 	if _, err := m.Release(context.Background(), s, ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
 		t.Fatal(err)
 	}
-	if end, ok := m.ended.get(grantRef{"k", g.Token}); !ok || end != (ending{}) {
+	if end, ok := m.recentEnds.get(grantRef{"k", g.Token}); !ok || end != (grantEnd{}) {
 		t.Errorf("remembered as %+v, %v", end, ok)
 	}
 	// Of a grant that is remembered for longer, too.
-	e := newEndings()
+	e := newRecentEnds()
 	for i, known := range e.ages {
 		ref := grantRef{"k", int64(i)}
-		known[ref] = ending{release: &release{}}
+		known[ref] = grantEnd{release: &release{}}
 		e.settled(ref)
 		if end, ok := e.get(ref); !ok || end.release != nil {
 			t.Errorf("remembered as %+v, %v", end, ok)

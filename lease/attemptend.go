@@ -1,17 +1,17 @@
 package lease
 
-// How a bid ends.
+// How an attempt ends.
 
-// finish ends a bid that has not won.
-func (b *bid) finish(err error) {
+// finish ends an attempt that has not won.
+func (b *attempt) finish(err error) {
 	if _, first := b.close(err); first {
 		b.end()
 	}
 }
 
-// close makes the bid be over without a win, and reports in which phase it was,
+// close makes the attempt be over without a win, and reports in which phase it was,
 // and whether it was not over before.
-func (b *bid) close(err error) (was phase, first bool) {
+func (b *attempt) close(err error) (was phase, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.phase == over {
@@ -21,20 +21,20 @@ func (b *bid) close(err error) (was phase, first bool) {
 	return was, true
 }
 
-// settled is closed when nothing can change the store any more on the bid's behalf.
-func (b *bid) settled() <-chan struct{} {
+// cleanedUp is closed when nothing can change the store any more on the attempt's behalf.
+func (b *attempt) cleanedUp() <-chan struct{} {
 	settled := make(chan struct{})
 	go func() {
-		b.loose.Wait()
+		b.inFlight.Wait()
 		close(settled)
 	}()
 	return settled
 }
 
-// end lets go of what a bid keeps: its place in the books, its lease.
-func (b *bid) end() {
+// end lets go of what an attempt keeps: its place in the books, its lease.
+func (b *attempt) end() {
 	b.arrival.leave()
-	if b.lined.Load() {
+	if b.inQueue.Load() {
 		b.m.queue.remove(b)
 	}
 	if b.lease != nil {
@@ -46,18 +46,18 @@ func (b *bid) end() {
 		close(b.done)
 	}
 	b.mu.Unlock()
-	b.loose.Done()
+	b.inFlight.Done()
 }
 
-// isOver reports whether a bid is over, and has ended.
-func (b *bid) isOver() bool {
+// isOver reports whether an attempt is over, and has ended.
+func (b *attempt) isOver() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.ended
 }
 
 // ends is closed when it is.
-func (b *bid) ends() <-chan struct{} {
+func (b *attempt) ends() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.done == nil {

@@ -62,7 +62,7 @@ func TestWhoAsksByItselfLeaves(t *testing.T) {
 		synctest.Wait()
 		leave()
 		proceed()
-		if <-a.done; !errors.Is(a.err, ErrAbandoned) {
+		if <-a.done; !errors.Is(a.err, ErrCallerLeft) {
 			t.Errorf("told %v", a.err)
 		}
 		synctest.Wait()
