@@ -159,7 +159,7 @@ func TestFailedReleaseByRequestLeavesAGrantUntold(t *testing.T) {
 				if _, err := other.m.Release(context.Background(), nil, ReleaseRequest{Key: "k", RequestID: req.RequestID}); err == nil {
 					t.Fatal("released")
 				}
-				r.m.Discard(nil, g)
+				r.m.HandBack(nil, g)
 				time.Sleep(time.Second)
 				if r.stored("k").Held {
 					t.Error("nobody was told, and it is still held")
