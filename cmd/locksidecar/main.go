@@ -8,15 +8,19 @@ import (
 	"os"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/internal/cli"
+	"github.com/locksidecar/locksidecar/internal/exitcode"
 )
 
+// version is set by the linker (make build).
+var version string
+
 func main() {
-	err := profiled(func() error { return execute(config.Source{}, os.Args[1:], os.Stdout, os.Stderr) })
-	if _, said := errors.AsType[statusError](err); err != nil && !said {
+	err := profiled(func() error { return cli.Execute(version, os.Args[1:], os.Stdout, os.Stderr) })
+	if _, silent := errors.AsType[exitcode.Status](err); err != nil && !silent {
 		say(err)
 	}
-	os.Exit(exitCode(err))
+	os.Exit(exitcode.Of(err))
 }
 
 // say waits for a second at most, for whoever reads standard error may hang.

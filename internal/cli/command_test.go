@@ -1,0 +1,459 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/locksidecar/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/internal/exitcode"
+)
+
+// runFromEnvironment runs `serve` as main would.
+func runFromEnvironment(t *testing.T) error {
+	t.Helper()
+	return execute(&app{source: config.Source{}}, []string{"serve"}, io.Discard, io.Discard)
+}
+
+func TestCommandsAgainstASidecar(t *testing.T) {
+	in := serve(t, map[string]string{"POD": "web-0"}, "msg=ready")
+	out, err := in.command("acquire", "dir/k", "--ttl", "60s", "--data", `{"by":"test"}`)
+	token := strings.TrimSpace(out)
+	if err != nil || token == "" {
+		t.Fatalf("%q, %v", out, err)
+	}
+	steps := []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"acquire", "dir/k", "--ttl", "60s"}, exitcode.NoLock, "held by pod web-0"},
+		{[]string{"acquire", "dir/k", "--ttl", "60s", "--wait", "5ms"}, exitcode.NoLock, "place in the queue: 1"},
+		{[]string{"get", "dir/k"}, exitcode.OK, `data      {"by":"test"}`},
+		{[]string{"get", "dir/k", "--json"}, exitcode.OK, `"pod":"web-0"`},
+		{[]string{"get", "free"}, exitcode.OK, "state     free\n"},
+		{[]string{"ls"}, exitcode.OK, "dir/k"},
+		{[]string{"ls", "--json", "--scope", "all", "--prefix", "dir/"}, exitcode.OK, `{"locks":[{"key":"dir/k"`},
+		{[]string{"ls", "--json", "--limit", "1"}, exitcode.OK, `,"next_cursor":null}`},
+		{[]string{"ls", "--json", "--prefix", "a b+c"}, exitcode.OK, `{"locks":[],"next_cursor":null}`},
+		{[]string{"ls", "--scope", "moon"}, exitcode.Usage, "scope"},
+		{[]string{"release", "dir/k", "--token", "1"}, exitcode.Refused, "unknown_token"},
+		{[]string{"release", "dir/k", "--token", token}, exitcode.OK, "released dir/k, held for "},
+		{[]string{"release", "dir/k", "--token", token}, exitcode.Refused, "released"},
+		{[]string{"acquire", "k", "--ttl", "1ms"}, exitcode.Usage, "500"},
+		{[]string{"acquire", "k", "--ttl", "1s", "--request-id", "x"}, exitcode.Usage, "request_id"},
+		{[]string{"acquire", "k", "--ttl", "60s", "--request-id", requestID}, exitcode.OK, ""},
+		{[]string{"acquire", "k", "--ttl", "60s", "--request-id", requestID}, exitcode.OK, ""},
+		{[]string{"release", "k", "--request-id", requestID}, exitcode.OK, "released k, held for "},
+		{[]string{"release", "k", "--request-id", requestID}, exitcode.OK, "nothing is held"},
+		{[]string{"release", "k", "--request-id", requestID, "--json"}, exitcode.OK, `"released":false`},
+		{[]string{"release", "k", "--request-id", "x"}, exitcode.Usage, "request_id"},
+		{[]string{"release", "k", "--request-id", requestID, "--token", "1"}, exitcode.Usage, "stands alone"},
+		{[]string{"acquire", "..", "--ttl", "60s"}, exitcode.OK, ""},
+		{[]string{"get", ".."}, exitcode.OK, "state     held"},
+		{[]string{"health"}, exitcode.OK, "healthy\n"},
+	}
+	for _, step := range steps {
+		out, err := in.command(step.args...)
+		if err != nil {
+			out += err.Error()
+		}
+		if exitcode.Of(err) != step.code || !strings.Contains(out, step.says) {
+			t.Errorf("%q: code %d, %s; want %d, %q", step.args, exitcode.Of(err), out, step.code, step.says)
+		}
+	}
+}
+
+// What is shown is what the store says, as `ls` does: of a lock of its own the sidecar may not
+// have heard yet that it is asked to stop, nor who of other pods waits for it.
+func TestGetAsksTheStore(t *testing.T) {
+	f := newFakeSidecar(t)
+	if _, err := command("--socket", f.socket, "get", "k"); err == nil || len(f.caching) != 1 || f.caching[0] != "no-cache" {
+		t.Errorf("Cache-Control %q; %v", f.caching, err)
+	}
+}
+
+// Locks that are in the way, of this sidecar and of an app's session.
+func TestStopAndForce(t *testing.T) {
+	in := serve(t, map[string]string{"ALLOW_FORCE": "true"}, "msg=ready")
+	app := dialApp(t, in.socket)
+	app.acquire("dir/mine")
+	steps := []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"stop", "free"}, exitcode.Refused, "not held"},
+		{[]string{"release", "free", "--force"}, exitcode.Refused, "not held"},
+		{[]string{"stop", "dir/mine", "--reason", "a release\nof the app"}, exitcode.Usage, "reason"},
+		{[]string{"stop", "dir/mine", "--reason", strings.Repeat("r", 256)}, exitcode.Usage, "255"},
+		{[]string{"stop", "dir/mine", "--reason", "a release"}, exitcode.OK, "asked the holder of dir/mine to stop\n"},
+		{[]string{"get", "dir/mine"}, exitcode.OK, "stopping  a release (asked at "},
+		{[]string{"release", "dir/mine", "--force", "--token", "1"}, exitcode.Refused, "not held under token 1"},
+		{[]string{"release", "dir/mine", "--force"}, exitcode.OK, "broke dir/mine, held for "},
+		{[]string{"get", "dir/mine"}, exitcode.OK, "free"},
+		{[]string{"acquire", "ttl", "--ttl", "1h"}, exitcode.OK, ""},
+		{[]string{"stop", "ttl"}, exitcode.OK, "asked"},
+		{[]string{"get", "ttl"}, exitcode.OK, "stopping  no reason given"},
+		{[]string{"release", "ttl", "--force"}, exitcode.OK, "broke ttl"},
+	}
+	for _, step := range steps {
+		out, err := in.command(step.args...)
+		if err != nil {
+			out += err.Error()
+		}
+		if exitcode.Of(err) != step.code || !strings.Contains(out, step.says) {
+			t.Errorf("%q: code %d, %s; want %d, %q", step.args, exitcode.Of(err), out, step.code, step.says)
+		}
+	}
+}
+
+func TestForceIsNotAllowed(t *testing.T) {
+	in := serve(t, nil, "msg=ready")
+	if _, err := in.command("release", "k", "--force"); exitcode.Of(err) != exitcode.Refused || !strings.Contains(err.Error(), "ALLOW_FORCE") {
+		t.Error(err)
+	}
+}
+
+func TestListReadsAllPages(t *testing.T) {
+	in := serve(t, nil, "msg=ready")
+	app := dialApp(t, in.socket)
+	for i := range pageSize + 5 {
+		app.acquire(fmt.Sprintf("k:%05d", i))
+	}
+	out, err := in.command("ls")
+	if lines := strings.Count(out, "\n"); err != nil || lines != pageSize+6 {
+		t.Errorf("%d lines, %v", lines, err)
+	}
+	out, err = in.command("ls", "--limit", "1001")
+	if lines := strings.Count(out, "\n"); err != nil || lines != 1002 || !strings.Contains(out, "k:01000") {
+		t.Errorf("%d lines, %v", lines, err)
+	}
+}
+
+// A lock of another pod is what blocks somebody, so it is listed without a flag.
+func TestListIsOfAllPods(t *testing.T) {
+	f := newFakeSidecar(t)
+	theirs := listedLock("job:1", "web-1", "s", time.Minute, 9*time.Second, 0)
+	forTime := lockView{Key: "job:2", State: "held", Holder: &lockHolder{Pod: "web-1", HeldMS: 1000, ExpiresInMS: 42_000}}
+	f.holds(theirs, forTime)
+	out, err := command("--socket", f.socket, "ls")
+	if err != nil || f.asked()[0].Get("scope") != "all" {
+		t.Fatalf("%v, asked %v", err, f.asked())
+	}
+	// A lock that its holder's sidecar renews has no end to wait for.
+	const want = "KEY    POD    SESSION  OWNER  BIND     HELD  EXPIRES  WAITING  STOPPING\n" +
+		"job:1  web-1  s        -      session  1m0s  renewed  0        -\n" +
+		"job:2  web-1  -        -      ttl      1s    in 42s   0        -\n"
+	if out != want {
+		t.Errorf("got\n%swant\n%s", out, want)
+	}
+}
+
+// --json is what the API answers: also that there are more locks, and no sign is escaped that
+// the API does not escape.
+func TestListAsJSON(t *testing.T) {
+	f := newFakeSidecar(t)
+	f.holds(lockView{Key: "a<b"}, lockView{Key: "c"})
+	for limit, wantKeys := range map[string][]string{"1": {"a<b"}, "0": {"a<b", "c"}} {
+		out, err := command("--socket", f.socket, "ls", "--json", "--limit", limit)
+		var page struct {
+			Locks []struct {
+				Key string `json:"key"`
+			} `json:"locks"`
+			Next string `json:"next_cursor"`
+		}
+		if err != nil || json.Unmarshal([]byte(out), &page) != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		var keys []string
+		for _, lock := range page.Locks {
+			keys = append(keys, lock.Key)
+		}
+		if !slices.Equal(keys, wantKeys) || !strings.Contains(out, "a<b") || (page.Next != "") != (limit == "1") {
+			t.Errorf("--limit %s: %s", limit, out)
+		}
+	}
+}
+
+// What the table shows of a lock, and that --json is one document.
+func TestListShowsWhoHoldsWhat(t *testing.T) {
+	in := serve(t, map[string]string{"POD": "web-0"}, "msg=ready")
+	app := dialApp(t, in.socket)
+	app.acquire("job:1")
+	app.acquire("other:1")
+	if _, err := in.command("stop", "job:1", "--reason", "a release"); err != nil {
+		t.Fatal(err)
+	}
+	out, err := in.command("ls", "--type", "job")
+	if err != nil || strings.Count(out, "\n") != 2 {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	for _, part := range []string{"KEY ", "SESSION", "OWNER", "BIND", "renewed", "WAITING", "STOPPING", "job:1", "web-0", "a release (asked at "} {
+		if !strings.Contains(out, part) {
+			t.Errorf("the table does not show %q:\n%s", part, out)
+		}
+	}
+	for _, args := range [][]string{
+		{"ls", "--json"}, {"get", "job:1", "--json"}, {"stop", "job:1", "--json"},
+	} {
+		out, err := in.command(args...)
+		var document map[string]any
+		if err != nil || json.Unmarshal([]byte(out), &document) != nil {
+			t.Errorf("%q: %v, %s", args, err, out)
+		}
+		// What this version of the command does not know is printed all the same.
+		if args[0] != "stop" && !strings.Contains(out, `"mine":false`) {
+			t.Errorf("%q: %s", args, out)
+		}
+	}
+}
+
+func TestReleaseAnswersJSON(t *testing.T) {
+	in := serve(t, map[string]string{"ALLOW_FORCE": "true"}, "msg=ready")
+	if _, err := in.command("acquire", "k", "--ttl", "1h"); err != nil {
+		t.Fatal(err)
+	}
+	out, err := in.command("release", "k", "--force", "--json")
+	var document struct {
+		Released bool `json:"released"`
+	}
+	if err != nil || json.Unmarshal([]byte(out), &document) != nil || !document.Released {
+		t.Errorf("%v, %s", err, out)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	defer func(was time.Duration) { completionPatience = was }(completionPatience)
+	completionPatience = patience
+	in := serve(t, nil, "msg=ready")
+	app := dialApp(t, in.socket)
+	app.acquire("job:1")
+	app.acquire("other:1")
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"get", "jo"}, "job:1\n:4\n"},
+		{[]string{"stop", ""}, "job:1\nother:1\n:4\n"},
+		{[]string{"release", "x"}, ":4\n"},
+		{[]string{"get", "job:1", ""}, ":4\n"},
+		{[]string{"run", "o"}, "other:1\n:4\n"},
+		{[]string{"run", "other:1", "--", "ba"}, ":0\n"}, // a command: the shell's own completion
+		{[]string{"run", "--on-stop", "T"}, "TERM\n"},
+		{[]string{"ls", "--scope", ""}, "all\npod\n:4\n"},
+	} {
+		out, err := in.command(append([]string{"__complete"}, test.args...)...)
+		if err != nil || !strings.HasPrefix(out, test.want) {
+			t.Errorf("%q: %v, %q, want %q", test.args, err, out, test.want)
+		}
+	}
+	if out, _ := command("--socket", "/no/such/socket", "__complete", "get", "jo"); !strings.HasPrefix(out, ":4\n") {
+		t.Errorf("without a sidecar: %q", out)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	tests := []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"--help"}, exitcode.OK, "Exit codes:"},
+		{[]string{"acquire", "--help"}, exitcode.OK, "fencing"},
+		{[]string{"acquire", "--help"}, exitcode.OK, "tokens\ncan be guessed"},
+		{[]string{"release", "--help"}, exitcode.OK, "can be guessed"},
+		{[]string{"version"}, exitcode.OK, "API v1"},
+		{[]string{"--version"}, exitcode.OK, "API v1"},
+		{nil, exitcode.OK, "Available Commands:"},
+		{[]string{"releas"}, exitcode.Usage, "`release`"},
+		{[]string{"serve", "x"}, exitcode.Usage, "usage: locksidecar serve"},
+		{[]string{"get"}, exitcode.Usage, "get KEY"},
+		{[]string{"get", "k", "--colour"}, exitcode.Usage, "--help"},
+		{[]string{"get", "k", "--json=maybe"}, exitcode.Usage, "json"},
+		{[]string{"ls", "--limit", "-1"}, exitcode.Usage, "--limit"},
+		{[]string{"acquire", "k"}, exitcode.Usage, "--ttl is missing"},
+		{[]string{"acquire", "k", "--ttl", "soon"}, exitcode.Usage, "soon"},
+		{[]string{"acquire", "k", "--ttl", "1500us"}, exitcode.Usage, "whole milliseconds"},
+		{[]string{"acquire", "k", "--ttl", "1s", "--wait=never"}, exitcode.Usage, "--wait"},
+		{[]string{"acquire", "k", "--ttl", "1s", "--wait", "-1s"}, exitcode.Usage, "--wait"},
+		{[]string{"acquire", "k", "--ttl", "1s", "--data", "text"}, exitcode.Usage, "quotes"},
+		{[]string{"release", "k"}, exitcode.Usage, "--token"},
+		{[]string{"release", "k", "--token", "0"}, exitcode.Usage, "--token"},
+		{[]string{"release", "k", "--token", "0", "--force"}, exitcode.Usage, "--token"},
+		{[]string{"release", "k", "--force=maybe"}, exitcode.Usage, "force"},
+		{[]string{"release", "--help"}, exitcode.OK, "LOCKSIDECAR_ALLOW_FORCE"},
+		{[]string{"stop"}, exitcode.Usage, "stop KEY"},
+		{[]string{"stop", "k", "--reason"}, exitcode.Usage, "--reason"},
+		{[]string{"stop", "--help"}, exitcode.OK, "exit code 77"},
+		{[]string{"run", "--help"}, exitcode.OK, "SIGKILL when it is\nnot gone after --grace (5s by default)"},
+		{[]string{"run", "--help"}, exitcode.OK, "\n  75   the lock was not to be had"},
+		{[]string{"run", "k"}, exitcode.Usage, "then --"},
+		{[]string{"run", "k", "true"}, exitcode.Usage, "then --"},
+		{[]string{"run", "k", "--"}, exitcode.Usage, "then --"},
+		{[]string{"run", "--", "true"}, exitcode.Usage, "then --"},
+		{[]string{"run", "k", "l", "--", "true"}, exitcode.Usage, "then --"},
+		{[]string{"run", "k", "--wait=never", "--", "true"}, exitcode.Usage, "--wait"},
+		{[]string{"run", "k", "--ttl", "1500us", "--", "true"}, exitcode.Usage, "--ttl"},
+		{[]string{"run", "k", "--data", "text", "--", "true"}, exitcode.Usage, "quotes"},
+		{[]string{"run", "k", "--grace", "-1s", "--", "true"}, exitcode.Usage, "--grace"},
+		{[]string{"run", "k", "--on-stop", "FOO", "--", "true"}, exitcode.Usage, "TERM"},
+		{[]string{"run", "k", "--on-stop", "0", "--", "true"}, exitcode.Usage, "TERM"},
+		{[]string{"run", "k", "--", "no-such-command"}, exitNoCommand, "not found: no-such-command"},
+		{[]string{"run", "k", "--", "/"}, exitCannotRun, "cannot be executed"},
+		{[]string{"--socket", "/no/such/socket", "run", "k", "--", "true"}, exitcode.Unavailable, "locksidecar serve"},
+		{[]string{"completion", "bash"}, exitcode.OK, "__start_locksidecar"},
+		{[]string{"completion", "zsh"}, exitcode.OK, "#compdef locksidecar"},
+		{[]string{"completion", "fish"}, exitcode.OK, "complete -c locksidecar"},
+		{[]string{"migrate"}, exitcode.Config, "memory://"},
+		{[]string{"--socket", "/no/such/socket", "get", "k"}, exitcode.Unavailable, "locksidecar serve"},
+	}
+	for _, test := range tests {
+		out, err := command(test.args...)
+		if err != nil {
+			out += err.Error()
+		}
+		if exitcode.Of(err) != test.code || !strings.Contains(out, test.says) {
+			t.Errorf("%q: code %d, %s; want %d, %q", test.args, exitcode.Of(err), out, test.code, test.says)
+		}
+	}
+}
+
+func TestConfigurationIsReported(t *testing.T) {
+	source := config.FromMap(map[string]string{"LOCKSIDECAR_TTL": "x", "LOCKSIDECAR_POSTGRES_LISTEN": "y"})
+	for _, args := range [][]string{{"serve"}, {"migrate"}} {
+		err := execute(&app{source: source}, args, io.Discard, io.Discard)
+		if exitcode.Of(err) != exitcode.Config || !strings.Contains(err.Error(), "LOCKSIDECAR_TTL") || !strings.Contains(err.Error(), "LOCKSIDECAR_POSTGRES_LISTEN") {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}
+
+func TestClientsReadTheSidecarsVariable(t *testing.T) {
+	source := config.FromMap(map[string]string{"LOCKSIDECAR_SOCKET": "/no/such/variable"})
+	err := execute(&app{source: source}, []string{"health"}, io.Discard, io.Discard)
+	if exitcode.Of(err) != exitcode.Unavailable || !strings.Contains(err.Error(), "/no/such/variable") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What stands at the path is no sidecar, or one that hangs up.
+func TestSocketsThatAreNone(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := command("--socket", file, "health"); exitcode.Of(err) != exitcode.Unavailable {
+		t.Errorf("a file: %v", err)
+	}
+	answers := map[string]string{
+		"hangs up":      "",
+		"other program": "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnope",
+		"not JSON":      "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnope",
+	}
+	for name, answer := range answers {
+		socket := answering(t, answer)
+		_, err := command("--socket", socket, "get", "k")
+		if err == nil || !strings.Contains(err.Error(), "sidecar") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// answering is a server that says one thing only.
+func answering(t *testing.T, answer string) string {
+	t.Helper()
+	socket := shortSocket(t)
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		<-ended
+	})
+	go func() {
+		defer close(ended)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 4096))
+			_, _ = io.WriteString(conn, answer)
+			_ = conn.Close()
+		}
+	}()
+	return socket
+}
+
+func TestExitCodes(t *testing.T) {
+	for code, want := range map[string]int{
+		"held": 75, "wait_timeout": 75,
+		"store_unavailable": 69, "draining": 69, "limit": 69, "request_timeout": 69,
+		"not_holder": 77, "lock_lost": 77, "not_held": 77, "forbidden": 77,
+		"invalid_request": 2, "too_large": 2, "head_too_large": 2,
+		"internal": 1, "session_ended": 1, "not_found": 1, "of_the_future": 1,
+	} {
+		if got := exitcode.Of(fmt.Errorf("wrapped: %w", &problemError{Code: code})); got != want {
+			t.Errorf("%s: %d, want %d", code, got, want)
+		}
+	}
+	if exitcode.Of(nil) != 0 || exitcode.Of(errors.New("odd")) != 1 || exitcode.With(exitcode.Config, nil) != nil {
+		t.Error("the plain cases")
+	}
+	for _, code := range []int{exitcode.Unexpected, exitcode.Usage, exitcode.Unavailable, exitcode.CannotOpen, exitcode.NoLock, exitcode.Refused, exitcode.Config} {
+		if !strings.Contains(exitcode.Help, fmt.Sprintf("\n  %-2d  ", code)) {
+			t.Errorf("the help does not explain %d", code)
+		}
+	}
+}
+
+func TestMigrateCodes(t *testing.T) {
+	for state, want := range map[string]int{
+		"28P01": 78, "3D000": 78, "42501": 78, "57P03": 69, "53300": 69, "08006": 69, "42601": 1, "": 1,
+	} {
+		if got := migrateCode(fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: state})); got != want {
+			t.Errorf("%s: %d, want %d", state, got, want)
+		}
+	}
+	source := config.FromMap(map[string]string{"LOCKSIDECAR_STORE_URL": "postgres://u:secret@127.0.0.1:1/d"})
+	err := execute(&app{source: source}, []string{"migrate"}, io.Discard, io.Discard)
+	if exitcode.Of(err) != exitcode.Unavailable || strings.Contains(err.Error(), "secret") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestJoinWait(t *testing.T) {
+	for _, test := range []struct{ in, want string }{
+		{"acquire k --wait 30s --ttl 1s", "acquire k --wait=30s --ttl 1s"},
+		{"acquire --wait k", "acquire --wait k"},
+		{"acquire k --wait", "acquire k --wait"},
+		{"acquire k --wait --ttl 1s", "acquire k --wait --ttl 1s"},
+		{"run k -- sleep --wait 1s", "run k -- sleep --wait 1s"},
+		{"acquire k --wait=2s", "acquire k --wait=2s"},
+	} {
+		if got := joinWait(strings.Fields(test.in)); !slices.Equal(got, strings.Fields(test.want)) {
+			t.Errorf("%s: %q", test.in, got)
+		}
+	}
+}
+
+func TestWaitMilliseconds(t *testing.T) {
+	for in, want := range map[string]int64{"": 0, waitForever: -1, "0s": 0, "1m": 60_000} {
+		if got, err := waitMilliseconds(in); err != nil || got != want {
+			t.Errorf("%q: %d, %v", in, got, err)
+		}
+	}
+}

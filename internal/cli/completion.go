@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// maxCompletions is how many keys are shown: who sees so many types another letter.
+const maxCompletions = 200
+
+// completionPatience: who presses TAB does not wait for a sidecar that hangs. Tests do.
+var completionPatience = time.Second
+
+// completeKey completes KEY by the keys that are held. The shell shows them as they
+// are, so one that does something to a terminal is not offered.
+func (a *app) completeKey(_ *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	c := a.newClient()
+	c.patience = completionPatience
+	query := url.Values{"scope": {"all"}, "limit": {strconv.Itoa(maxCompletions)}}
+	if begun != "" {
+		query.Set("prefix", begun)
+	}
+	page, err := c.listPage(query)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp // an error's text would be completed
+	}
+	var keys []cobra.Completion
+	for _, encoded := range page.Locks {
+		var lock lockView
+		if decode(encoded, &lock) == nil && printable(lock.Key) == lock.Key {
+			keys = append(keys, lock.Key)
+		}
+	}
+	return keys, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeKeyThenFiles is for `run`: after KEY stands a command.
+func (a *app) completeKeyThenFiles(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	return a.completeKey(cmd, args, begun)
+}
+
+// must is for what only a mistake in this program can make fail.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}

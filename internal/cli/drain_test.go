@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/memory"
+)
+
+// An app that does not let go is waited for until the drain timeout, and no longer; one that
+// does is waited for until then.
+func TestTheDrainTimeoutIsKept(t *testing.T) {
+	const limit = 25 * time.Second
+	for name, letsGo := range map[string]time.Duration{"never lets go": limit, "lets go": limit / 2} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := memory.NewSpace().Open(store.Identity{Namespace: "test", Instance: "i", Pod: "p"})
+				locks, err := lease.New(lease.Config{
+					Instance: "i", Pod: "p", TTL: time.Hour, RenewInterval: 20 * time.Minute, StoreTimeout: 5 * time.Second,
+					PollInterval: time.Second, BatchMax: 100, CacheSize: 10, MaxSessions: 10, MaxLocksPerSession: 10, MaxWaiters: 10,
+					Logger: slog.New(slog.DiscardHandler),
+				}, st)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, start := range []func(context.Context) error{st.Start, locks.Start} {
+					if err := start(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				defer st.Stop()
+				defer locks.Stop()
+				app, err := locks.OpenSession(lease.SessionOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := locks.Acquire(t.Context(), app, lease.Request{Key: "k"}); err != nil {
+					t.Fatal(err)
+				}
+				if letsGo < limit {
+					time.AfterFunc(letsGo, func() { app.End(lease.EndDropped) })
+				}
+				locks.Drain()
+				began := time.Now()
+				sidecar{locks: locks, log: slog.New(slog.DiscardHandler)}.awaitIdle(t.Context(), limit)
+				if took := time.Since(began); took < letsGo || took > min(limit, letsGo+time.Second) {
+					t.Errorf("it was waited for %s, want %s", took, letsGo)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+// fakeSidecar is a server on a socket that answers as it is told.
+type fakeSidecar struct {
+	socket string
+
+	mu      sync.Mutex
+	stats   string
+	locks   []lockView
+	queries []url.Values
+	caching []string // Cache-Control of each question
+	status  int      // if not zero: that of a refusal
+	// gate, if set, holds the next question up.
+	gate chan struct{}
+}
+
+func newFakeSidecar(t *testing.T) *fakeSidecar {
+	t.Helper()
+	f := &fakeSidecar{socket: shortSocket(t)}
+	t.Cleanup(f.serve(t))
+	return f
+}
+
+// serveHTTP serves on a socket.
+func serveHTTP(t *testing.T, handle http.HandlerFunc) (socket string) {
+	t.Helper()
+	socket = shortSocket(t)
+	t.Cleanup(serveOn(t, socket, handle))
+	return socket
+}
+
+// serve serves until the returned function is called, which may be more than once.
+func (f *fakeSidecar) serve(t *testing.T) (stop func()) {
+	t.Helper()
+	return serveOn(t, f.socket, f)
+}
+
+func serveOn(t *testing.T, socket string, handler http.Handler) (stop func()) {
+	t.Helper()
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: patience}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = server.Serve(listener)
+	}()
+	return func() {
+		_ = server.Close()
+		<-ended
+	}
+}
+
+func (f *fakeSidecar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.queries = append(f.queries, r.URL.Query())
+	f.caching = append(f.caching, r.Header.Get("Cache-Control"))
+	if gate := f.gate; gate != nil {
+		f.gate = nil
+		f.mu.Unlock()
+		select {
+		case <-gate:
+		case <-r.Context().Done():
+		}
+		f.mu.Lock()
+	}
+	switch {
+	case f.status != 0:
+		f.refuse(w, f.status, "internal", "it is\x1b]0;broken\x07 on purpose")
+	case r.URL.Path == "/v1/locks":
+		f.list(w, r.URL.Query())
+	case r.URL.Path == "/v1/stats" && f.stats != "":
+		_, _ = fmt.Fprint(w, f.stats)
+	default:
+		f.refuse(w, http.StatusNotFound, "not_found", "no such path")
+	}
+}
+
+func (f *fakeSidecar) refuse(w http.ResponseWriter, status int, code, detail string) {
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]string{"code": code, "detail": detail})
+}
+
+// list answers page by page; the cursor is the number of the next lock.
+func (f *fakeSidecar) list(w http.ResponseWriter, query url.Values) {
+	limit, _ := strconv.Atoi(query.Get("limit"))
+	from, _ := strconv.Atoi(query.Get("cursor"))
+	to := min(from+limit, len(f.locks))
+	page := map[string]any{"locks": append([]lockView{}, f.locks[from:to]...)}
+	if to < len(f.locks) {
+		page["next_cursor"] = strconv.Itoa(to)
+	}
+	answer := json.NewEncoder(w)
+	answer.SetEscapeHTML(false) // as the API does not
+	_ = answer.Encode(page)
+}
+
+// holds makes the fake hold these locks.
+func (f *fakeSidecar) holds(locks ...lockView) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.locks = locks
+}
+
+// counts makes the fake know how to count.
+func (f *fakeSidecar) counts(stats string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stats = stats
+}
+
+func (f *fakeSidecar) refuses(status int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.status = status
+}
+
+// hold holds the next question up until the returned function is called.
+func (f *fakeSidecar) hold() (goOn func()) {
+	gate := make(chan struct{})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.gate = gate
+	return func() { close(gate) }
+}
+
+func (f *fakeSidecar) asked() []url.Values {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]url.Values(nil), f.queries...)
+}
+
+// listedLock is a lock as the API shows it.
+func listedLock(key, pod, session string, age, expires time.Duration, waiters int) lockView {
+	return lockView{Key: key, State: "held", QueueLength: waiters, Holder: &lockHolder{
+		Pod: pod, Session: &session, HeldMS: age.Milliseconds(), ExpiresInMS: expires.Milliseconds(),
+	}}
+}

@@ -1,0 +1,37 @@
+package cli
+
+import (
+	"encoding/json"
+
+	"github.com/spf13/cobra"
+	"github.com/valyala/fasthttp"
+)
+
+func (a *app) getCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "get KEY",
+		Short: "Show one lock: free, or held by whom, who waits, and whether it is asked to stop",
+		Long: `Show one lock: free, or held by whom, who waits, and whether it is asked to stop.
+The store is asked, also for a lock of this pod.`,
+		Example: `  locksidecar get backup:nightly
+  locksidecar get backup:nightly --json | jq -r .holder.pod`,
+		Args:              exactly(1),
+		ValidArgsFunction: a.completeKey,
+	}
+	asJSON := addJSON(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var answer json.RawMessage
+		if err := a.newClient().call(fasthttp.MethodGet, lockPath(args[0]), nil, &answer, 0); err != nil {
+			return err
+		}
+		if *asJSON {
+			return writeJSON(cmd.OutOrStdout(), answer)
+		}
+		var lock lockView
+		if err := decode(answer, &lock); err != nil {
+			return err
+		}
+		return lock.write(cmd.OutOrStdout())
+	}
+	return cmd
+}

@@ -1,0 +1,184 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/locksidecar/locksidecar/internal/exitcode"
+	"github.com/locksidecar/locksidecar/internal/inject"
+)
+
+const injectLong = `Put the sidecar into the pods of Kubernetes manifests, and print all of them: those
+without such pods byte for byte, of the others the comments get lost.
+
+A pod is injected when it has the label locksidecar.dev/inject: "true" (in a
+Deployment and the like: in spec.template.metadata.labels), or when it names a
+namespace that has this label on its Namespace in the same manifests; its own "false"
+wins. With --all, all pods are injected but those with "false"; the label, by which
+policies select, is yours to add. In the namespaces kube-system and locksidecar only the
+pod's own label counts (a cluster's injector leaves them alone). What is injected already
+stays as it is.
+
+Annotations of the pod, all optional:
+  locksidecar.dev/image        the sidecar's image
+  locksidecar.dev/secret       the Secret with the store's URL under the key store-url
+  locksidecar.dev/containers   the containers that get the socket, as "app,worker"; without it the
+                               pod's own, and no sidecars: then injection adds the annotation
+  locksidecar.dev/socket       the socket's path (default /run/locksidecar/locksidecar.sock)
+  locksidecar.dev/ttl          the default time to live of locks, as "15s"
+  locksidecar.dev/namespace    the namespace of the locks (default: the pod's)
+  locksidecar.dev/cpu          the processor time requested for the sidecar (default 10m)
+  locksidecar.dev/memory       its limit of memory, in Mi (default 128Mi)
+  locksidecar.dev/log-level    debug, info, warn or error
+  locksidecar.dev/env          further variables of it, OTEL_ and some of LOCKSIDECAR_, a
+                               line NAME=value each; what --env sets stays
+
+Nothing is printed when a document is wrong: exit code 2, and all mistakes on standard error.`
+
+const injectExample = `  # What a pod would look like
+  locksidecar inject -f pod.yaml
+
+  # In a pipe
+  kubectl kustomize overlays/prod | locksidecar inject -f - | kubectl apply -f -
+  kubectl get deployment web -o yaml | locksidecar inject -f - --all | kubectl apply -f -
+
+  # As Helm's post-renderer: a script that calls it; from Helm 4 on, a plugin
+  printf '#!/bin/sh\nexec locksidecar inject -f -\n' > inject.sh; chmod +x inject.sh
+  helm upgrade --install web ./chart --post-renderer ./inject.sh
+
+  mkdir plugin; cat > plugin/plugin.yaml <<'END'
+  {apiVersion: v1, type: postrenderer/v1, name: locksidecar, version: 0.1.0, runtime: subprocess,
+   runtimeConfig: {platformCommand: [{command: locksidecar, args: [inject, -f, "-"]}]}}
+  END
+  helm plugin install ./plugin
+  helm upgrade --install web ./chart --post-renderer locksidecar
+
+  # As the webhook of a cluster, see deploy/injector/webhook.yaml
+  locksidecar inject --webhook --certificate tls.crt --key tls.key`
+
+func (a *app) injectCommand() *cobra.Command {
+	var names []string
+	var all bool
+	cmd := &cobra.Command{
+		Use:     "inject -f FILE | --webhook",
+		Short:   "Put the sidecar into Kubernetes manifests",
+		Long:    injectLong,
+		Example: injectExample,
+		Args:    exactly(0),
+	}
+	cmd.Flags().StringArrayVarP(&names, "filename", "f", nil, "file with manifests, YAML or JSON; - is standard input; may be repeated")
+	cmd.Flags().BoolVar(&all, "all", false, "inject pods without the label, too")
+	options, webhook := addInjectOptions(cmd), addWebhook(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		o, err := options.checked()
+		if err == nil {
+			err = webhook.check(cmd)
+		}
+		switch {
+		case err != nil:
+			return err
+		case webhook.on:
+			return a.serveWebhook(cmd, webhook, o)
+		case len(names) == 0:
+			return usagef("-f is missing: name a file with manifests, or - for standard input, as in `kubectl kustomize . | locksidecar inject -f -`; or serve with --webhook")
+		}
+		files, err := readManifests(names, cmd.InOrStdin())
+		if err != nil {
+			return exitcode.With(exitcode.Usage, err)
+		}
+		injected, err := inject.Documents(files, all, o)
+		if err != nil {
+			return exitcode.With(exitcode.Usage, err)
+		}
+		reportInjected(cmd.ErrOrStderr(), injected)
+		_, err = cmd.OutOrStdout().Write(injected.Stream)
+		return err
+	}
+	return cmd
+}
+
+// injectOptions are the flags that are the same for manifests and for the webhook.
+type injectOptions struct {
+	inject.Options
+
+	env []string
+}
+
+func addInjectOptions(cmd *cobra.Command) *injectOptions {
+	o := &injectOptions{}
+	flags := cmd.Flags()
+	flags.StringVar(&o.Image, "image", inject.DefaultImage, "the sidecar's image, where a pod has no annotation")
+	flags.StringVar(&o.Secret, "secret", inject.DefaultSecret, "the Secret with the store's URL under the key store-url, where a pod has no annotation")
+	flags.StringArrayVar(&o.env, "env", nil, "a further variable of the sidecar, NAME=VALUE; may be repeated")
+	return o
+}
+
+// checked returns the options once the flags are read.
+func (o *injectOptions) checked() (inject.Options, error) {
+	options := o.Options
+	for _, text := range o.env {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok {
+			return options, usagef("--env %q: it must be NAME=VALUE", text)
+		}
+		options.Env = append(options.Env, inject.Variable{Name: name, Value: value})
+	}
+	return options, exitcode.With(exitcode.Usage, options.Check())
+}
+
+func readManifests(names []string, stdin io.Reader) ([]inject.File, error) {
+	var files []inject.File
+	for _, name := range names {
+		content, err := readManifest(name, stdin)
+		if err != nil {
+			return nil, err
+		}
+		if name == "-" {
+			name = "standard input"
+		}
+		files = append(files, inject.File{Name: name, Content: content})
+	}
+	return files, nil
+}
+
+// readManifest reads no more than is needed to see that it is too much.
+func readManifest(name string, stdin io.Reader) ([]byte, error) {
+	const limit = inject.MaxStream + 1
+	if name == "-" {
+		return io.ReadAll(io.LimitReader(stdin, limit))
+	}
+	file, err := os.Open(name) //nolint:gosec // the file that the user names
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("-f %s: there is no such file", name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("-f %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	if info, err := file.Stat(); err == nil && info.IsDir() {
+		return nil, fmt.Errorf("-f %s is a folder: name its files, each with -f, or use `kubectl kustomize %s | locksidecar inject -f -`", name, name)
+	}
+	return io.ReadAll(io.LimitReader(file, limit))
+}
+
+// reportInjected says on standard error what was done: a stream that has no sidecar in it
+// should not go unnoticed.
+func reportInjected(w io.Writer, injected inject.Injected) {
+	for _, hint := range injected.Hints {
+		fmt.Fprintf(w, "locksidecar: %s\n", hint)
+	}
+	switch {
+	case injected.Workloads == 0:
+		fmt.Fprintln(w, "locksidecar: nothing to inject: there are no pods in these manifests")
+	case injected.OptedIn == 0:
+		fmt.Fprintf(w, "locksidecar: injected none of %d workloads: give their pods the label %s: \"true\", or use --all\n", injected.Workloads, inject.Label)
+	default:
+		fmt.Fprintf(w, "locksidecar: injected %d of %d workloads\n", injected.OptedIn, injected.Workloads)
+	}
+}

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/locksidecar/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/internal/exitcode"
+	"github.com/locksidecar/locksidecar/internal/inject"
+)
+
+// webhook is what --webhook's flags say.
+type webhook struct {
+	on                       bool
+	listen, certificate, key string
+	clientCA                 string
+	shutdownDelay            time.Duration
+}
+
+// addWebhook adds the flags with which the command serves instead.
+func addWebhook(cmd *cobra.Command) *webhook {
+	in := &webhook{}
+	flags := cmd.Flags()
+	flags.BoolVar(&in.on, "webhook", false, "serve the webhook of a cluster (POST /mutate) until SIGTERM, see deploy/injector/webhook.yaml")
+	flags.StringVar(&in.listen, "listen", ":8443", "with --webhook: host:port to listen on, TLS only")
+	flags.StringVar(&in.certificate, "certificate", "/etc/locksidecar/tls/tls.crt", "with --webhook: file with the certificate; a new one counts within a second")
+	flags.StringVar(&in.key, "key", "/etc/locksidecar/tls/tls.key", "with --webhook: file with the certificate's key")
+	flags.StringVar(&in.clientCA, "client-ca", "", "with --webhook: file with the CA of the certificates that API servers show; without it, anybody may ask")
+	flags.DurationVar(&in.shutdownDelay, "shutdown-delay", 5*time.Second, "with --webhook: go on serving so long after SIGTERM, until nobody is sent here any more")
+	return in
+}
+
+// check refuses flags that do not fit together.
+func (in *webhook) check(cmd *cobra.Command) error {
+	files, serving := []string{"filename", "all"}, []string{"listen", "certificate", "key", "client-ca", "shutdown-delay"}
+	if !in.on {
+		for _, name := range serving {
+			if cmd.Flags().Changed(name) {
+				return usagef("--%s is for --webhook", name)
+			}
+		}
+		return nil
+	}
+	for _, name := range files {
+		if cmd.Flags().Changed(name) {
+			return usagef("--%s is for manifests, and --webhook is asked for pods by a cluster: use one of them", name)
+		}
+	}
+	if _, port, err := net.SplitHostPort(in.listen); err != nil || port == "" {
+		return usagef("--listen %q: it must be host:port, such as :8443", in.listen)
+	}
+	if in.shutdownDelay < 0 {
+		return usagef("--shutdown-delay %s: it must not be negative", in.shutdownDelay)
+	}
+	return nil
+}
+
+func (a *app) serveWebhook(cmd *cobra.Command, in *webhook, o inject.Options) error {
+	s, release := onSignals(cmd.Context())
+	defer release()
+	level, format, err := config.Logging(a.source)
+	if err != nil {
+		return exitcode.With(exitcode.Config, err)
+	}
+	lines := newLog(cmd.ErrOrStderr(), level, format)
+	defer lines.Stop()
+	return in.serve(s, o, a.version, slog.New(lines))
+}
+
+// serve serves until it is asked to stop, and goes on a while: whoever routes to this
+// process learns of its end at the same time as it does.
+func (in *webhook) serve(s stopping, o inject.Options, version string, log *slog.Logger) error {
+	certificate, err := inject.LoadCertificate(in.certificate, in.key, in.clientCA, log)
+	if err != nil {
+		return exitcode.With(exitcode.Config, err)
+	}
+	server := inject.NewWebhook(inject.WebhookConfig{
+		Listen: in.listen, Certificate: certificate, Options: o, Logger: log,
+	})
+	if err := server.Start(s.stop); err != nil {
+		if s.stop.Err() != nil {
+			return nil //nolint:nilerr // whoever asked for the stop got it
+		}
+		return exitcode.With(exitcode.CannotOpen, err)
+	}
+	log.Info("the injector serves", "version", version, "address", server.Addr().String(),
+		"image", o.Image, "secret", o.Secret)
+	<-s.stop.Done()
+	log.Info("stopping", "reason", context.Cause(s.stop), "shutdown_delay", in.shutdownDelay.String())
+	select {
+	case <-time.After(in.shutdownDelay):
+	case <-s.hurry.Done():
+	}
+	server.Stop()
+	log.Info("stopped")
+	return nil
+}

@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestPrintable(t *testing.T) {
+	for in, want := range map[string]string{
+		"backup:nightly": "backup:nightly", "": "", "a b": "a b", "日本 é": "日本 é",
+		"\x1b]0;title\x07": `\x1b]0;title\x07`, "a\tb\nc\rd": `a\x09b\x0ac\x0dd`, "\x7f": `\x7f`,
+		"\u009b2J": `\u009b2J`, "\u202egnp.exe": `\u202egnp.exe`, "\u2028": `\u2028`, "\u200b": `\u200b`,
+		"\xff\x9b": `\xff\x9b`, "\ufffd": `\ufffd`, "\U000e0041": `\U000e0041`,
+	} {
+		if got := printable(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestCutAndPad(t *testing.T) {
+	for _, test := range []struct {
+		in       string
+		columns  int
+		cut, pad string
+	}{
+		{"abc", 3, "abc", "abc"},
+		{"abc", 5, "abc", "abc  "},
+		{"abcd", 3, "ab~", "ab~"},
+		{"日本語", 6, "日本語", "日本語"},
+		{"日本語", 5, "日本~", "日本~"},
+		{"日本語", 4, "日~", "日~ "},
+		{"e\u0301tude", 5, "e\u0301tude", "e\u0301tude"},
+		{"abc", 1, "~", "~"},
+		{"abc", 0, "", ""},
+		{"", 2, "", "  "},
+	} {
+		if got := cut(test.in, test.columns); got != test.cut {
+			t.Errorf("cut %q to %d: %q, want %q", test.in, test.columns, got, test.cut)
+		}
+		if got := pad(test.in, test.columns); got != test.pad {
+			t.Errorf("pad %q to %d: %q, want %q", test.in, test.columns, got, test.pad)
+		}
+	}
+}
+
+// FuzzPrintable: whatever comes in, what comes out only stands there.
+func FuzzPrintable(f *testing.F) {
+	for _, seed := range []string{"\x1b[2J", "\xc2\x9b", "ok", "\u202e", "\xf0\x9f"} {
+		f.Add(seed, 7)
+	}
+	f.Fuzz(func(t *testing.T, s string, columns int) {
+		got := printable(s)
+		if strings.ContainsFunc(got, unprintable) || !utf8.ValidString(got) {
+			t.Errorf("%q became %q", s, got)
+		}
+		if columns = min(max(columns, 0), 100); width(pad(got, columns)) != columns {
+			t.Errorf("%q padded to %d: %q", got, columns, pad(got, columns))
+		}
+	})
+}
+
+// Whatever a key, a name, a reason or data say, a table and an error only show it.
+// The API refuses what is below U+0020 in most of it, but not what turns the direction of
+// writing; in data also U+009B is allowed, which some terminals take for ESC [.
+func TestCommandsPrintWhatATerminalOnlyShows(t *testing.T) {
+	const key, shownKey = "job:\u202e1\u2028", `job:\u202e1\u2028`
+	in := serve(t, map[string]string{"POD": "web\u202e0", "ALLOW_FORCE": "true"}, "msg=ready")
+	app := dialApp(t, in.socket)
+	status, answer := app.exchange("PUT", lockPath(key), `{"owner":"o\u202e","data":{"x":"`+"\u009b2J"+`"}}`)
+	if status != http.StatusOK {
+		t.Fatal(status, answer)
+	}
+	for _, test := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"stop", key, "--reason", "be\u202ecause"}, []string{shownKey}},
+		{[]string{"ls"}, []string{shownKey, `web\u202e0`, `o\u202e`, `be\u202ecause (asked at `}},
+		{[]string{"get", key}, []string{shownKey, `web\u202e0`, `o\u202e`, `\u009b2J`, `be\u202ecause (asked at `}},
+		{[]string{"acquire", key, "--ttl", "1s"}, []string{`web\u202e0`, `o\u202e`}},
+		{[]string{"acquire", key, "--ttl", "1s", "--data", "\x1b[2J"}, []string{`\x1b[2J`}},
+		{[]string{"run", key, "--", "true"}, []string{`web\u202e0`, `o\u202e`}},
+		{[]string{"__complete", "get", ""}, []string{":4\n"}},
+		{[]string{"release", key, "--force"}, []string{shownKey}},
+	} {
+		out, err := in.command(test.args...)
+		if err != nil {
+			out += err.Error()
+		}
+		if strings.ContainsFunc(strings.ReplaceAll(out, "\n", ""), unprintable) {
+			t.Errorf("%q: %q", test.args, out)
+		}
+		for _, want := range test.want {
+			if !strings.Contains(out, want) {
+				t.Errorf("%q: %q does not show %q", test.args, out, want)
+			}
+		}
+	}
+}
+
+func TestErrorsOfASidecarArePrintable(t *testing.T) {
+	f := newFakeSidecar(t)
+	f.refuses(http.StatusInternalServerError)
+	for _, args := range [][]string{
+		{"get", "k"},
+		{"ls"},
+		{"stats"},
+		{"health"},
+		{"stop", "k"},
+		{"acquire", "k", "--ttl", "1s"},
+		{"release", "k", "--token", "1"},
+		{"run", "k", "--", "true"},
+	} {
+		_, err := command(append([]string{"--socket", f.socket}, args...)...)
+		if err == nil || !strings.Contains(err.Error(), `it is\x1b]0;broken\x07 on purpose`) {
+			t.Errorf("%q: %q", args, err)
+		}
+	}
+}
+
+func TestAnErrorIsOneLine(t *testing.T) {
+	err := newProblem(http.StatusServiceUnavailable, []byte(`{"code":"store_unavailable","detail":"failed to connect:\n\t10.0.0.1: refused\n\t10.0.0.2: refused"}`))
+	if got := err.Error(); got != "failed to connect: 10.0.0.1: refused 10.0.0.2: refused" {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,141 @@
+// Package cli has the commands: the flags of each, and what they print. `serve` is package
+// sidecar; most others are small clients of its socket.
+package cli
+
+import (
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/locksidecar/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/internal/exitcode"
+)
+
+const rootLong = `locksidecar grants distributed locks over HTTP on a Unix socket.
+
+It runs beside a pod. The apps of the pod ask it for locks; a lock of a
+connection is released when the connection closes, however it closes. The
+command "serve" is the sidecar; most others talk to a running one.
+
+The configuration is read from LOCKSIDECAR_ variables: see the README. With nothing
+set, the locks live in the process (memory://): only the apps of one sidecar exclude
+each other.`
+
+const rootExample = `  # Serve on a socket of your own
+  locksidecar serve --socket /tmp/ls.sock
+
+  # Get a lock for a minute, with curl or with this program
+  curl --unix-socket /tmp/ls.sock -X PUT http://l/v1/locks/deploy:prod \
+       -d '{"bind":"ttl","ttl_ms":60000}'
+  locksidecar --socket /tmp/ls.sock acquire deploy:prod --ttl 60s
+
+  # Hold a lock while a command runs
+  locksidecar --socket /tmp/ls.sock run report:daily --wait=30s -- ./report.sh
+
+  # Watch who holds what, and for how long
+  locksidecar --socket /tmp/ls.sock top
+
+  # Look, and give it back under the token that was printed
+  locksidecar --socket /tmp/ls.sock get deploy:prod
+  locksidecar --socket /tmp/ls.sock release deploy:prod --token 1`
+
+// app is what the commands share.
+type app struct {
+	version string
+	source  config.Source
+	// socket is the value of --socket.
+	socket string
+}
+
+// Execute runs the command line. version is what the linker has set, or empty. The error has
+// an exit code, see package exitcode.
+func Execute(version string, args []string, stdout, stderr io.Writer) error {
+	return execute(&app{version: buildVersion(version)}, args, stdout, stderr)
+}
+
+func execute(a *app, args []string, stdout, stderr io.Writer) error {
+	root := newRoot(a)
+	root.SetArgs(joinWait(args))
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	return root.Execute()
+}
+
+func newRoot(a *app) *cobra.Command {
+	var showVersion bool
+	root := &cobra.Command{
+		Use:     "locksidecar",
+		Short:   "Distributed locks for the apps of a pod, over a Unix socket",
+		Long:    rootLong + "\n\n" + exitcode.Help,
+		Example: rootExample,
+		Args:    noCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if showVersion {
+				return a.printVersion(cmd)
+			}
+			return cmd.Help()
+		},
+		// main prints the error, once; the usage would bury it.
+		SilenceErrors: true,
+		SilenceUsage:  true,
+
+		SuggestionsMinimumDistance: 2,
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usagef("%w; see `%s --help`", err, cmd.CommandPath())
+	})
+	root.PersistentFlags().StringVar(&a.socket, "socket", "",
+		"path of the sidecar's socket (default $LOCKSIDECAR_SOCKET, else "+config.DefaultSocket+")")
+	// Not cobra's own: for its template the linker keeps 6 MB.
+	root.Flags().BoolVarP(&showVersion, "version", "v", false, "print the versions, as the command does")
+	root.AddCommand(a.serveCommand(), a.migrateCommand(), a.versionCommand(),
+		a.healthCommand(), a.getCommand(), a.lsCommand(), a.topCommand(), a.statsCommand(), a.acquireCommand(), a.releaseCommand(), a.stopCommand(), a.runCommand(), a.injectCommand())
+	return root
+}
+
+// noCommand refuses a word that is no command, and says which one was meant.
+func noCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := ""
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = "; did you mean `" + strings.Join(near, "` or `") + "`?"
+	}
+	return usagef("unknown command %q%s; see `locksidecar --help`", args[0], hint)
+}
+
+// exactly wants n arguments, named in the usage line.
+func exactly(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usagef("%d arguments given; usage: %s", len(args), cmd.UseLine())
+		}
+		return nil
+	}
+}
+
+// joinWait lets --wait stand alone (wait for ever) or before its duration: the
+// flag library reads an optional value only when it is written --wait=30s.
+func joinWait(args []string) []string {
+	joined := make([]string, 0, len(args)) // for nil the library would read the process's own
+	for i := 0; i < len(args); i++ {
+		if args[i] == "--" {
+			return append(joined, args[i:]...)
+		}
+		if args[i] == "--wait" && i+1 < len(args) && isDuration(args[i+1]) {
+			joined = append(joined, "--wait="+args[i+1])
+			i++
+			continue
+		}
+		joined = append(joined, args[i])
+	}
+	return joined
+}
+
+func isDuration(s string) bool {
+	_, err := time.ParseDuration(s)
+	return err == nil
+}

@@ -1,0 +1,298 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"github.com/locksidecar/locksidecar/internal/exitcode"
+)
+
+const runLong = `Acquire a lock, run CMD while it is held, release it, and exit with CMD's code.
+
+The lock belongs to this process: whatever happens to it, kill -9 included, the
+lock is free at once. CMD has this process's standard input, output and error,
+and in its environment LOCKSIDECAR_KEY and LOCKSIDECAR_TOKEN, the fencing token:
+pass it to whatever the lock protects, and let that refuse a smaller one.
+
+Without --wait it tries once; with --wait=30s it waits so long in the queue, with
+a bare --wait for ever. Ctrl-C or SIGTERM ends the wait.
+
+Signals. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH and SIGTSTP
+are passed on to CMD's process group, which is one of its own; CMD gets the
+terminal when it wants it, and Ctrl-Z, fg and bg work as without this program.
+
+When the lock is lost (somebody broke it, the sidecar has died, or does not
+answer for a TTL), CMD's whole process group gets SIGTERM, and SIGKILL when it is
+not gone after --grace (5s by default). The exit code is then 77, whatever CMD's.
+
+When somebody asks the holder to stop ("locksidecar stop KEY"), a line says so on
+standard error and nothing else happens, unless --on-stop names a signal that
+CMD's process group then gets.
+
+The release says outcome=success when CMD exits with 0, else outcome=failure. What
+CMD leaves behind in the background is neither waited for nor ended, except when
+the lock is lost. When this process is killed with kill -9, Linux kills CMD too,
+but not CMD's own children, nor a CMD that changes its user (sudo).`
+
+const runExample = `  # Of all pods, one makes the backup; the others go on at once
+  locksidecar run backup:nightly -- pg_dump -f /backup/app.sql app
+
+  # One after the other; give up after ten minutes
+  locksidecar run deploy:prod --wait=10m --data '{"by":"ci-4711"}' -- ./deploy.sh
+
+  # A standby that takes over when the leader ends, and ends when it is asked to
+  locksidecar run leader:billing --wait --on-stop TERM -- ./billing
+
+  # The fencing token, for what the lock protects
+  locksidecar run report:daily -- sh -c 'psql -v token="$LOCKSIDECAR_TOKEN" -f report.sql'
+
+  # Somebody else has it: not an error here
+  locksidecar run cron:clean -- ./clean.sh || [ $? -eq 75 ]`
+
+// The exit codes of `run` beside those of all commands, as env(1), timeout(1) and
+// the shells have them.
+const (
+	exitCannotRun  = 126
+	exitNoCommand  = 127
+	exitSignalBase = 128
+)
+
+const runExitCodesHelp = `Exit codes: CMD's own, 128+n when signal n ended it, and
+  2    the command line, or a value in it, is wrong
+  69   no sidecar listens, or it or its store is not available now
+  75   the lock was not to be had: somebody holds it, or the wait was in vain
+  77   the lock was lost while CMD ran, or you may not use the socket
+  126  CMD cannot be executed
+  127  CMD was not found
+  128+n  signal n ended this program before CMD was started`
+
+// defaultGrace is how long CMD may take to end when the lock is lost. The lock may
+// be another one's by then, so it is short.
+const defaultGrace = 5 * time.Second
+
+type runFlags struct {
+	wait, data, onStop string
+	ttl, grace         time.Duration
+}
+
+// runOptions are the checked flags of `run`.
+type runOptions struct {
+	key     string
+	command []string
+	path    string // of the executable
+	waitMS  int64
+	ttlMS   int64 // 0: the sidecar's default
+	data    json.RawMessage
+	onStop  syscall.Signal // 0: none
+	grace   time.Duration
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var flags runFlags
+	cmd := &cobra.Command{
+		Use:     "run KEY [--wait[=30s]] [--ttl DURATION] [--data JSON] [--on-stop SIGNAL] -- CMD [ARG...]",
+		Short:   "Run a command while holding a lock",
+		Long:    runLong + "\n\n" + runExitCodesHelp,
+		Example: runExample,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if dash := cmd.ArgsLenAtDash(); dash != 1 || len(args) < 2 {
+				return usagef("one KEY, then -- and the command are wanted; for instance: locksidecar run KEY -- CMD")
+			}
+			return nil
+		},
+		// Flags after the first -- are CMD's.
+		DisableFlagsInUseLine: true,
+		ValidArgsFunction:     a.completeKeyThenFiles,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			options, err := newRunOptions(flags, args)
+			if err != nil {
+				return err
+			}
+			r := runner{options: options, client: a.newClient(), stderr: cmd.ErrOrStderr()}
+			return r.run()
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&flags.wait, "wait", "", "wait in the queue so long; alone, without a duration: for ever")
+	f.Lookup("wait").NoOptDefVal = waitForever
+	f.DurationVar(&flags.ttl, "ttl", 0, "how long the lock outlives a dead sidecar, from 500ms to 24h (default: the sidecar's)")
+	f.StringVar(&flags.data, "data", "", "JSON that others see as part of the holder")
+	f.StringVar(&flags.onStop, "on-stop", "", "the signal that CMD gets when somebody asks the holder to stop, such as TERM (default: none)")
+	f.DurationVar(&flags.grace, "grace", defaultGrace, "time from SIGTERM to SIGKILL for CMD when the lock is lost")
+	must(cmd.RegisterFlagCompletionFunc("on-stop", cobra.FixedCompletions(
+		[]cobra.Completion{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2"}, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+// newRunOptions looks for CMD, too: who mistyped it shall not have to wait for the
+// lock to learn that.
+func newRunOptions(flags runFlags, args []string) (runOptions, error) {
+	o := runOptions{key: args[0], command: args[1:], grace: flags.grace}
+	var err error
+	if o.waitMS, err = waitMilliseconds(flags.wait); err != nil {
+		return o, err
+	}
+	if o.ttlMS, err = milliseconds("--ttl", flags.ttl); err != nil {
+		return o, err
+	}
+	if o.data, err = jsonFlag("--data", flags.data); err != nil {
+		return o, err
+	}
+	if o.grace < 0 {
+		return o, usagef("--grace is %s; allowed: 0 or more", o.grace)
+	}
+	if flags.onStop != "" {
+		if o.onStop, err = parseSignal(flags.onStop); err != nil {
+			return o, err
+		}
+	}
+	if o.path, err = exec.LookPath(o.command[0]); err != nil {
+		return o, cannotRun(o.command[0], err)
+	}
+	return o, nil
+}
+
+func cannotRun(name string, err error) error {
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		return exitcode.With(exitNoCommand, fmt.Errorf("command not found: %s", name))
+	}
+	return exitcode.With(exitCannotRun, fmt.Errorf("%s cannot be executed: %w", name, err))
+}
+
+// runner is one `run`.
+type runner struct {
+	options runOptions
+	client  *client
+	stderr  interface{ Write(p []byte) (int, error) }
+}
+
+// run acquires, runs CMD, and releases. What has to be undone when it fails in
+// between is undone by the end of the process, which ends the session.
+func (r *runner) run() error {
+	signals := make(chan os.Signal, 64)
+	signal.Notify(signals, heeded(passedOn)...)
+	s, l, err := r.acquire(signals)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	// From the moment CMD is there: else this process would be stopped, and CMD go on.
+	signal.Notify(signals, syscall.SIGTSTP, syscall.SIGCONT)
+	g, err := startGroup(r.options.path, r.options.command, childEnv(os.Environ(), l))
+	if err != nil {
+		r.release(l, false)
+		return cannotRun(r.options.command[0], err)
+	}
+	sup := supervisor{runner: r, lock: l, group: g, terminal: openTerminal()}
+	code := sup.supervise(signals)
+	if sup.lost {
+		return exitcode.Status(exitcode.Refused)
+	}
+	if !r.release(l, code == 0) {
+		return exitcode.Status(exitcode.Refused)
+	}
+	if code == 0 {
+		return nil
+	}
+	return exitcode.Status(code)
+}
+
+// acquire opens a session and waits for the lock in it, or for a signal that ends the wait:
+// also at a sidecar that hangs.
+func (r *runner) acquire(signals <-chan os.Signal) (*session, *heldLock, error) {
+	type result struct {
+		session *session
+		lock    *heldLock
+		err     error
+	}
+	done := make(chan result, 1)
+	go func() {
+		s, err := openSession(r.client, r.options.ttlMS, sessionName(r.options.path))
+		if err != nil {
+			done <- result{err: err}
+			return
+		}
+		l, err := s.acquire(r.options.key, r.options.waitMS, r.options.data)
+		if err != nil {
+			s.close()
+		}
+		done <- result{s, l, err}
+	}()
+	for {
+		select {
+		case got := <-done:
+			return got.session, got.lock, got.err
+		case sig := <-signals:
+			if endsWait(sig) {
+				n := sig.(syscall.Signal)
+				return nil, nil, exitcode.With(exitSignalBase+int(n), fmt.Errorf("%s, before the lock %s was had", n, printable(r.options.key)))
+			}
+		}
+	}
+}
+
+func endsWait(sig os.Signal) bool {
+	switch sig {
+	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
+		return true
+	}
+	return false
+}
+
+// release gives the lock back, and says whether it was held until now. A release
+// that fails otherwise changes nothing: the session ends anyway.
+func (r *runner) release(l *heldLock, success bool) bool {
+	err := l.release(success)
+	if err == nil {
+		return true
+	}
+	if reason, lost := lossOf(err); lost {
+		r.logf("the lock %s was lost before CMD ended: %s", l.key, reason)
+		return false
+	}
+	r.logf("releasing %s: %v; it is free when this process has ended", l.key, err)
+	return true
+}
+
+// logf writes a line of ours between those of CMD. Reasons of others are in some.
+func (r *runner) logf(format string, args ...any) {
+	fmt.Fprintf(r.stderr, "locksidecar: %s\n", printable(fmt.Sprintf(format, args...)))
+}
+
+// sessionName is what others see as the holder's session: pg_dump[4711].
+func sessionName(path string) string {
+	name := strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) || c == unicode.ReplacementChar {
+			return '?'
+		}
+		return c
+	}, filepath.Base(path))
+	const most = 60 // characters; 255 bytes are allowed
+	if runes := []rune(name); len(runes) > most {
+		name = string(runes[:most])
+	}
+	return fmt.Sprintf("%s[%d]", name, os.Getpid())
+}
+
+// childEnv is the environment of CMD. What a `run` around this one has set is replaced.
+func childEnv(environ []string, l *heldLock) []string {
+	env := make([]string, 0, len(environ)+2)
+	for _, v := range environ {
+		if !strings.HasPrefix(v, "LOCKSIDECAR_KEY=") && !strings.HasPrefix(v, "LOCKSIDECAR_TOKEN=") {
+			env = append(env, v)
+		}
+	}
+	return append(env, "LOCKSIDECAR_KEY="+l.key, fmt.Sprintf("LOCKSIDECAR_TOKEN=%d", l.token))
+}

@@ -1,0 +1,43 @@
+package cli
+
+import (
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// passedOn are the signals that `run` passes on to CMD from its start. SIGTSTP is
+// added when the lock is had: before, it stops this process as any other.
+var passedOn = []os.Signal{
+	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
+	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,
+}
+
+// heeded leaves out those that this process was started to ignore (nohup, or & in
+// a script): CMD inherits that, as it would without us.
+func heeded(all []os.Signal) []os.Signal {
+	var out []os.Signal
+	for _, sig := range all {
+		if !signal.Ignored(sig) {
+			out = append(out, sig)
+		}
+	}
+	return out
+}
+
+// parseSignal reads TERM, SIGTERM, term or 15.
+func parseSignal(text string) (syscall.Signal, error) {
+	name := strings.ToUpper(text)
+	if n, err := strconv.Atoi(name); err == nil {
+		if unix.SignalName(syscall.Signal(n)) != "" {
+			return syscall.Signal(n), nil
+		}
+	} else if sig := unix.SignalNum("SIG" + strings.TrimPrefix(name, "SIG")); sig != 0 {
+		return sig, nil
+	}
+	return 0, usagef("--on-stop is %q; allowed: the name or the number of a signal, such as TERM, INT or USR1", text)
+}

@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// emptyPoll is how often a group whose leader has ended is looked at: nobody
+	// tells when the last of it goes.
+	emptyPoll = 10 * time.Millisecond
+	// afterKill is how long a killed group may take to be gone: processes that nobody
+	// reaps look alive.
+	afterKill = time.Second
+)
+
+// supervisor keeps CMD and the lock together: CMD hears what this process hears,
+// and does not outlive the lock.
+type supervisor struct {
+	*runner
+
+	lock     *heldLock
+	group    *group
+	terminal *terminal
+	lost     bool
+	// resuming: CMD goes on when the lock is known to be held.
+	resuming bool
+}
+
+// supervise returns CMD's exit code when it has ended; when the lock was lost, when
+// its whole group has.
+func (s *supervisor) supervise(signals chan os.Signal) int {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	w := s.lock.watch(ctx)
+	defer s.terminal.takeBack(s.group.id)
+	var grace <-chan time.Time
+	for {
+		select {
+		case sig := <-signals:
+			if sig == syscall.SIGCONT {
+				signal.Notify(signals, syscall.SIGTSTP) // see suspend
+				s.resume(w)
+				continue
+			}
+			s.signal(sig.(syscall.Signal))
+		case n := <-w.news:
+			s.take(n)
+			if n.kind == newsLost {
+				grace = time.After(s.options.grace)
+			}
+		case <-grace:
+			grace = nil
+			s.logf("%s is not gone after %s: SIGKILL", s.options.command[0], s.options.grace)
+			s.signal(syscall.SIGKILL)
+		case status := <-s.group.changes:
+			if status.Stopped() {
+				s.stopped(status.StopSignal())
+				continue
+			}
+			if s.lost {
+				s.endRest(grace)
+			}
+			return codeOf(status)
+		}
+	}
+}
+
+func codeOf(status syscall.WaitStatus) int {
+	if status.Signaled() {
+		return exitSignalBase + int(status.Signal())
+	}
+	return status.ExitStatus()
+}
+
+func (s *supervisor) signal(sig syscall.Signal) {
+	if err := s.group.signal(sig); err != nil {
+		s.logf("%s for %s: %v", unix.SignalName(sig), s.options.command[0], err)
+	}
+}
+
+// take acts on news of the lock.
+func (s *supervisor) take(n news) {
+	switch n.kind {
+	case newsLost:
+		s.lost = true
+		adoptOrphans()
+		s.logf("the lock %s is lost (%s): %s gets SIGTERM, and SIGKILL in %s", s.lock.key, n.reason, s.options.command[0], s.options.grace)
+		s.signal(syscall.SIGTERM)
+		s.signal(syscall.SIGCONT) // a process that is stopped would not hear it
+	case newsStop:
+		why := ""
+		if n.reason != "" {
+			why = ": " + n.reason
+		}
+		if s.options.onStop == 0 {
+			s.logf("somebody asks the holder of %s to stop%s", s.lock.key, why)
+			return
+		}
+		s.logf("somebody asks the holder of %s to stop%s; %s gets %s", s.lock.key, why, s.options.command[0], unix.SignalName(s.options.onStop))
+		s.signal(s.options.onStop)
+	case newsHeld:
+		if s.resuming {
+			s.resuming = false
+			s.goOn()
+		}
+	}
+}
+
+// stopped acts when CMD has been stopped.
+func (s *supervisor) stopped(by syscall.Signal) {
+	switch {
+	case s.lost:
+		s.signal(syscall.SIGCONT) // it has to end
+	case by == syscall.SIGTTIN || by == syscall.SIGTTOU:
+		if s.terminal.give(s.group.id) {
+			s.signal(syscall.SIGCONT)
+			return
+		}
+		s.suspend()
+	case by == syscall.SIGTSTP:
+		s.suspend()
+	}
+}
+
+// suspend stops our own job, as the shell expects of one whose Ctrl-Z was pressed.
+// The shell's fg or bg then continues it: see resume. We need SIGSTOP for that: a
+// signal that Go's runtime has once caught does not stop the process any more.
+func (s *supervisor) suspend() {
+	if s.terminal == nil {
+		return // no shell's job: whoever stopped CMD will continue it
+	}
+	if !s.terminal.jobControl() {
+		s.signal(syscall.SIGCONT) // nobody could
+		return
+	}
+	signal.Reset(syscall.SIGTSTP) // or we would pass on our own
+	_ = syscall.Kill(0, syscall.SIGTSTP)
+	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+}
+
+// resume continues CMD, but only when the lock is still held: what was lost while
+// this process was stopped has not been acted on.
+func (s *supervisor) resume(w *watcher) {
+	if s.lost {
+		s.signal(syscall.SIGCONT)
+		return
+	}
+	s.resuming = true
+	select {
+	case w.ask <- struct{}{}:
+	default: // asked already
+	}
+}
+
+func (s *supervisor) goOn() {
+	s.terminal.giveAgain(s.group.id)
+	s.signal(syscall.SIGCONT)
+}
+
+// endRest waits until what CMD has left behind in its group is gone, and kills it at
+// the end of the grace; nil: that has passed.
+func (s *supervisor) endRest(grace <-chan time.Time) {
+	tick := time.NewTicker(emptyPoll)
+	defer tick.Stop()
+	var enough <-chan time.Time
+	if grace == nil {
+		enough = time.After(afterKill)
+	}
+	for s.group.alive() {
+		select {
+		case <-tick.C:
+		case <-grace:
+			grace = nil
+			s.signal(syscall.SIGKILL)
+			enough = time.After(afterKill)
+		case <-enough:
+			return
+		}
+	}
+}

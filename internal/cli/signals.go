@@ -1,0 +1,52 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// stopping is how somebody asks a running sidecar to stop.
+type stopping struct {
+	// stop ends: stop gracefully. Its cause says who asked.
+	stop context.Context
+	// hurry ends: wait for nobody any more.
+	hurry context.Context
+}
+
+// onSignals takes the first SIGTERM or SIGINT as stop and the second as hurry; a
+// third ends the process the hard way. release gives these two back. SIGPIPE is ignored: when
+// whoever reads the log has ended, the next line is not written, and that is all.
+func onSignals(parent context.Context) (s stopping, release func()) {
+	stop, cancelStop := context.WithCancelCause(parent)
+	hurry, cancelHurry := context.WithCancel(parent)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	signal.Ignore(syscall.SIGPIPE)
+	released, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for range 2 {
+			select {
+			case <-released:
+				return
+			case sig := <-signals:
+				if stop.Err() != nil {
+					cancelHurry()
+					signal.Stop(signals)
+					return
+				}
+				cancelStop(fmt.Errorf("signal: %s", sig))
+			}
+		}
+	}()
+	return stopping{stop, hurry}, func() {
+		close(released)
+		<-ended
+		signal.Stop(signals)
+		cancelStop(nil)
+		cancelHurry()
+	}
+}

@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"github.com/valyala/fasthttp"
+
+	"github.com/locksidecar/locksidecar/internal/exitcode"
+)
+
+const (
+	// statLines is how many types and pods are shown, unless told otherwise;
+	// maxStatLines is the most that the API returns.
+	statLines    = 20
+	maxStatLines = 1000
+)
+
+func (a *app) statsCommand() *cobra.Command {
+	var ownNamespace bool
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "stats",
+		Short: "Count the locks of the whole database, by type and by pod",
+		Long: `Count the locks of the whole database, of all namespaces and pods, by type (the
+part of the key before the first colon) and by pod, those with the most locks first.
+
+Held are held now. Expired are those whose holder has not renewed its lease in time:
+its sidecar is gone, or cannot reach the database, and whoever wants the lock next
+gets it. Waiting stand in line. The counting reads every lock that there is: to
+watch it, scrape /metrics, where one sidecar counts for all.`,
+		Example: `  locksidecar stats
+  locksidecar stats --namespace-only --limit 5
+  locksidecar stats --json | jq '.types[] | select(.waiting > 0)'`,
+		Args: exactly(0),
+	}
+	asJSON := addJSON(cmd)
+	cmd.Flags().BoolVar(&ownNamespace, "namespace-only", false, "only the namespace of this sidecar")
+	cmd.Flags().IntVar(&limit, "limit", statLines, "show at most so many types, and pods")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if limit < 1 || limit > maxStatLines {
+			return usagef("--limit is %d; allowed: 1 to %d", limit, maxStatLines)
+		}
+		answer, err := a.newClient().stats(ownNamespace, limit)
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return writeJSON(cmd.OutOrStdout(), answer)
+		}
+		var view statsView
+		if err := decode(answer, &view); err != nil {
+			return err
+		}
+		return view.write(cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+func (c *client) stats(ownNamespace bool, limit int) (answer json.RawMessage, err error) {
+	query := url.Values{"scope": {"database"}, "limit": {strconv.Itoa(limit)}}
+	if ownNamespace {
+		query.Set("scope", "namespace")
+	}
+	err = c.call(fasthttp.MethodGet, "/v1/stats?"+query.Encode(), nil, &answer, 0)
+	if problem, ok := errors.AsType[*problemError](err); ok && problem.Code == "not_found" {
+		return nil, exitcode.With(exitcode.Unavailable, fmt.Errorf(
+			"the sidecar at %s is older than this program (%s), it cannot count; `locksidecar ls` lists the locks",
+			c.socket, c.version))
+	}
+	return answer, err
+}
+
+// counts is what is counted, of all, of a type, or of a pod.
+type counts struct {
+	Held        int64 `json:"held"`
+	Expired     int64 `json:"expired"`
+	Waiting     int64 `json:"waiting"`
+	AverageHeld int64 `json:"average_held_ms"`
+	LongestHeld int64 `json:"longest_held_ms"`
+}
+
+// statsView is what the API counts.
+type statsView struct {
+	counts
+	Types []struct {
+		counts
+		Namespace string `json:"namespace"`
+		Type      string `json:"type"`
+	} `json:"types"`
+	Pods []struct {
+		counts
+		Namespace string `json:"namespace"`
+		Pod       string `json:"pod"`
+	} `json:"pods"`
+}
+
+// write writes a table of the types, one of the pods, and a line of all.
+func (v *statsView) write(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if len(v.Types) > 0 {
+		fmt.Fprintln(table, "NAMESPACE\tTYPE\tHELD\tEXPIRED\tWAITING\tAVERAGE\tLONGEST")
+	}
+	var ofTypes, ofPods int64
+	for _, t := range v.Types {
+		ofTypes += t.Held
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n",
+			orDash(t.Namespace), typeName(t.Type), t.Held, t.Expired, t.Waiting, human(t.AverageHeld), human(t.LongestHeld))
+	}
+	writeRest(table, "types", v.Held-ofTypes)
+	if len(v.Pods) > 0 {
+		fmt.Fprintln(table, "\nNAMESPACE\tPOD\tHELD\tEXPIRED\tAVERAGE\tLONGEST")
+	}
+	for _, p := range v.Pods {
+		ofPods += p.Held
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%s\t%s\n",
+			orDash(p.Namespace), orDash(p.Pod), p.Held, p.Expired, human(p.AverageHeld), human(p.LongestHeld))
+	}
+	writeRest(table, "pods", v.Held-ofPods)
+	if len(v.Types)+len(v.Pods) > 0 {
+		fmt.Fprintln(table)
+	}
+	fmt.Fprintf(table, "%d held, %d expired, %d waiting", v.Held, v.Expired, v.Waiting)
+	if v.Held > 0 {
+		fmt.Fprintf(table, "; held for %s on average, %s at the longest", human(v.AverageHeld), human(v.LongestHeld))
+	}
+	fmt.Fprintln(table)
+	return table.Flush()
+}
+
+// writeRest says what a table does not show.
+func writeRest(w io.Writer, what string, held int64) {
+	if held > 0 {
+		fmt.Fprintf(w, "(and %d held in %s that are not shown, see --limit)\n", held, what)
+	}
+}
+
+// typeName is a type for people.
+func typeName(name string) string {
+	if name == "" {
+		return "(none)"
+	}
+	return printable(name)
+}
+
+// orDash is a name for people. What is summed up has no namespace.
+func orDash(name string) string {
+	if name == "" {
+		return none
+	}
+	return printable(name)
+}

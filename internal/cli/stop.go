@@ -1,0 +1,51 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/valyala/fasthttp"
+)
+
+type stopBody struct {
+	Reason *string `json:"reason,omitempty"`
+}
+
+func (a *app) stopCommand() *cobra.Command {
+	var reason string
+	var asJSON *bool
+	cmd := &cobra.Command{
+		Use:   "stop KEY [--reason TEXT]",
+		Short: "Ask whoever holds a lock to come to an end and release it",
+		Long: `Ask the holder of a lock, in whichever pod, to come to an end and to release it.
+It is told, and so is everybody who looks at the lock; whether it does so is its
+own decision. To wait for that, acquire the lock with --wait.
+
+Nobody holds the lock: exit code 77.`,
+		Example: `  locksidecar stop backup:nightly --reason 'the database goes down at 3:00'
+
+  # Ask, and go on when it has stopped
+  locksidecar stop backup:nightly && locksidecar run backup:nightly --wait=5m -- ./maintain`,
+		Args:              exactly(1),
+		ValidArgsFunction: a.completeKey,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var body stopBody
+			if cmd.Flags().Changed("reason") {
+				body.Reason = &reason
+			}
+			var answer json.RawMessage
+			if err := a.newClient().call(fasthttp.MethodPost, lockPath(args[0])+"/stop", body, &answer, 0); err != nil {
+				return err
+			}
+			if *asJSON {
+				return writeJSON(cmd.OutOrStdout(), answer)
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "asked the holder of %s to stop\n", printable(args[0]))
+			return err
+		},
+	}
+	asJSON = addJSON(cmd)
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for people; at most 255 bytes")
+	return cmd
+}

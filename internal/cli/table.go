@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+)
+
+// none stands in a table where there is nothing.
+const none = "-"
+
+// orNone is a text from elsewhere, for people.
+func orNone(s *string) string {
+	if s == nil {
+		return none
+	}
+	return printable(*s)
+}
+
+// writeTable writes one line a lock.
+func writeTable(w io.Writer, locks []json.RawMessage) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "KEY\tPOD\tSESSION\tOWNER\tBIND\tHELD\tEXPIRES\tWAITING\tSTOPPING")
+	for _, encoded := range locks {
+		var lock lockView
+		if err := decode(encoded, &lock); err != nil {
+			return err
+		}
+		h := lock.Holder
+		if h == nil {
+			continue
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", printable(lock.Key), printable(h.Pod), orNone(h.Session), orNone(h.Owner),
+			h.bind(), human(h.HeldMS), h.expiry(), lock.QueueLength, lock.stopping())
+	}
+	return table.Flush()
+}
+
+// write writes one lock, a line for each of its properties.
+func (l *lockView) write(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	row := func(name, value string) { fmt.Fprintf(table, "%s\t%s\n", name, value) }
+	row("key", printable(l.Key))
+	if l.Type != "" {
+		row("type", printable(l.Type))
+	}
+	row("state", printable(l.State))
+	if h := l.Holder; h != nil {
+		row("pod", printable(h.Pod))
+		row("session", orNone(h.Session))
+		row("owner", orNone(h.Owner))
+		row("bind", h.bind())
+		row("acquired", h.AcquiredAt.Format("2006-01-02 15:04:05.000 MST"))
+		row("held for", human(h.HeldMS))
+		row("expires", h.expiry())
+		if data := string(h.Data); data != "" && data != "null" {
+			row("data", printable(data))
+		}
+	}
+	row("waiting", fmt.Sprint(l.QueueLength))
+	row("stopping", l.stopping())
+	return table.Flush()
+}
+
+// stopping says whether the holder is asked to stop, and why; it is printable.
+func (l *lockView) stopping() string {
+	s := l.Stopping
+	if s == nil {
+		return none
+	}
+	reason := "no reason given"
+	if s.Reason != nil {
+		reason = printable(*s.Reason)
+	}
+	if s.RequestedAt.IsZero() {
+		return reason
+	}
+	return fmt.Sprintf("%s (asked at %s)", reason, s.RequestedAt.Format(time.TimeOnly+" MST"))
+}

@@ -1,0 +1,43 @@
+package cli
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// apiVersion is the version of the HTTP API.
+const apiVersion = "v1"
+
+// buildVersion is what this binary calls itself. The linker sets linked (make build); a plain
+// `go install` leaves it empty.
+func buildVersion(linked string) string {
+	if linked != "" {
+		return linked
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "devel"
+}
+
+// versionLine is what `version` and --version print.
+func (a *app) versionLine() string {
+	return fmt.Sprintf("locksidecar %s, %s %s/%s, API %s", a.version, runtime.Version(), runtime.GOOS, runtime.GOARCH, apiVersion)
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the versions of this program, of Go, and of the API",
+		Args:  exactly(0),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return a.printVersion(cmd) },
+	}
+}
+
+func (a *app) printVersion(cmd *cobra.Command) error {
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), a.versionLine())
+	return err
+}

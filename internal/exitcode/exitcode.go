@@ -1,0 +1,76 @@
+// Package exitcode maps errors to the exit codes of the process. An error has the code of the
+// outermost error in its chain that says one.
+package exitcode
+
+import (
+	"errors"
+	"fmt"
+)
+
+// The exit codes, by cause. Those above 60 are the usual ones of sysexits.h, so
+// that scripts can tell "try again later" from "fix something first". They are
+// documented in Help and docs/operations.md.
+const (
+	OK          = 0
+	Unexpected  = 1
+	Usage       = 2
+	Unavailable = 69
+	CannotOpen  = 73
+	NoLock      = 75
+	Refused     = 77
+	Config      = 78
+)
+
+// Help is what --help says of them.
+const Help = `Exit codes:
+  0   done
+  1   something unexpected
+  2   the command line, a value in it, or a manifest is wrong
+  69  no sidecar listens, or it or its store is not available now
+  73  the sidecar's socket (or address) cannot be opened
+  75  the lock was not to be had: somebody holds it, or the wait was in vain
+  77  refused: the lock is not yours (any more), nobody holds it, or you may not do that
+  78  the configuration is wrong: a LOCKSIDECAR_ variable, or a store that cannot work
+      or needs a newer sidecar`
+
+// coder is an error that knows its exit code.
+type coder interface {
+	error
+	ExitCode() int
+}
+
+// Of is the exit code of an error.
+func Of(err error) int {
+	if err == nil {
+		return OK
+	}
+	if c, ok := errors.AsType[coder](err); ok {
+		return c.ExitCode()
+	}
+	return Unexpected
+}
+
+// With gives err an exit code; nil stays nil.
+func With(code int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &withCode{err, code}
+}
+
+type withCode struct {
+	error
+
+	code int
+}
+
+func (e *withCode) Unwrap() error { return e.error }
+func (e *withCode) ExitCode() int { return e.code }
+
+// Status is an exit code that needs no message, such as that of the command that `run` ran.
+type Status int
+
+func (s Status) Error() string { return fmt.Sprintf("exit code %d", int(s)) }
+
+// ExitCode is the code itself.
+func (s Status) ExitCode() int { return int(s) }
