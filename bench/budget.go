@@ -18,7 +18,10 @@ type rule struct {
 	under string
 }
 
-const ours = "github.com/locksidecar/locksidecar/"
+const (
+	ours = "github.com/locksidecar/locksidecar/"
+	wire = "proxy/internal/wire/"
+)
 
 // anywhere are rules for work that the runtime does on somebody's behalf: a frame in
 // any place of the stack decides. The first rule that fits counts.
@@ -40,8 +43,8 @@ var systemCall = []string{"internal/runtime/syscall", "syscall.Syscall", "syscal
 // nearest are rules for code that works for itself: the innermost frame that any rule
 // fits decides, so that what it calls in the runtime and the library counts as its own.
 var nearest = []rule{
-	{part: "parse: the request's lock, parameters, body", frames: []string{ours + "proxy/route", ours + "proxy/target", ours + "proxy/params", ours + "proxy/body", ours + "proxy/headers", ours + "proxy/options"}},
-	{part: "answer", frames: []string{ours + "proxy/encode", ours + "proxy/deliver", ours + "proxy/problem"}},
+	{part: "parse: the request's lock, parameters, body", frames: []string{ours + "proxy/route", ours + "proxy/headers", ours + wire + "target", ours + wire + "params", ours + wire + "body", ours + wire + "headers", ours + wire + "options"}},
+	{part: "answer", frames: []string{ours + wire + "encode", ours + wire + "problem", ours + "proxy/deliver"}},
 	{part: "connections and calls", frames: []string{ours + "proxy/"}},
 	{part: "cache of denials", frames: []string{ours + "lease/memory"}},
 	{part: "sessions, leases, bids", frames: []string{ours + "lease/"}},

@@ -10,7 +10,7 @@ Type: cpu
 Duration: 1s, Total samples = 60000us ( 6%)
 -----------+-------------------------------------------------------
    10000us   runtime.memmove runtime/memmove_amd64.s:300
-             github.com/locksidecar/locksidecar/proxy.appendGrant github.com/locksidecar/locksidecar/proxy/encode.go:20
+             github.com/locksidecar/locksidecar/proxy/internal/wire.AppendGrant github.com/locksidecar/locksidecar/proxy/internal/wire/encode.go:20
              github.com/locksidecar/locksidecar/proxy.(*call).acquire github.com/locksidecar/locksidecar/proxy/locks.go:9
 -----------+-------------------------------------------------------
       key:  value
@@ -18,7 +18,7 @@ Duration: 1s, Total samples = 60000us ( 6%)
              github.com/locksidecar/locksidecar/batcher.(*Lane[go.shape.struct { A int; B string },go.shape.int]).begin github.com/locksidecar/locksidecar/batcher/batcher.go:9
 -----------+-------------------------------------------------------
    30000us   runtime.memmove runtime/memmove_amd64.s:300
-             github.com/locksidecar/locksidecar/proxy.appendGrant github.com/locksidecar/locksidecar/proxy/encode.go:20
+             github.com/locksidecar/locksidecar/proxy/internal/wire.AppendGrant github.com/locksidecar/locksidecar/proxy/internal/wire/encode.go:20
 `
 
 func TestTracesAreFolded(t *testing.T) {
@@ -31,7 +31,7 @@ func TestTracesAreFolded(t *testing.T) {
 		t.Errorf("%v of %v, want %v", parts, total, want)
 	}
 	sites, _ := fold(samples, siteOf)
-	if want := []share{{"proxy.appendGrant (encode.go:20)", 40000}, {"batcher.(*Lane).begin (batcher.go:9)", 20000}}; !slices.Equal(sites, want) {
+	if want := []share{{"proxy/internal/wire.AppendGrant (encode.go:20)", 40000}, {"batcher.(*Lane).begin (batcher.go:9)", 20000}}; !slices.Equal(sites, want) {
 		t.Errorf("%v, want %v", sites, want)
 	}
 	if _, err := parseTraces([]byte("-----\n   much   f f.go:1\n"), "us"); err == nil {

@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 	"slices"
 	"time"
+
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
 // kind is where a connection came in.
@@ -52,24 +54,24 @@ func (s *Server) accept(ln net.Listener, k kind) {
 func (s *Server) admit(c *conn) bool {
 	admitted, refusal := s.countIn(c)
 	if refusal != nil {
-		s.log.Warn("connection refused", "reason", refusal.detail, "uid", c.peer.uid, "pid", c.peer.pid, "answered", admitted)
+		s.log.Warn("connection refused", "reason", refusal.Detail, "uid", c.peer.uid, "pid", c.peer.pid, "answered", admitted)
 	}
 	return admitted
 }
 
 // countIn judges a connection. A refusal is not logged here, where others wait.
-func (s *Server) countIn(c *conn) (admitted bool, refusal *problem) {
+func (s *Server) countIn(c *conn) (admitted bool, refusal *wire.Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case c.kind == kindAdmin:
 		if s.counts[kindAdmin] >= maxAdmin && !s.makeRoom() {
-			return false, limitReached(fmt.Sprintf("too many connections to the admin address: %d are open", s.counts[kindAdmin]))
+			return false, wire.LimitReached(fmt.Sprintf("too many connections to the admin address: %d are open", s.counts[kindAdmin]))
 		}
 	case c.kind == kindUnix && !s.allowed(c.peer):
-		c.refusal = forbidden(fmt.Sprintf("this socket does not serve uid %d (LOCKSIDECAR_ALLOWED_UIDS)", c.peer.uid))
+		c.refusal = wire.Forbidden(fmt.Sprintf("this socket does not serve uid %d (LOCKSIDECAR_ALLOWED_UIDS)", c.peer.uid))
 	case s.counts[kindUnix]+s.counts[kindTCP] >= s.cfg.MaxConns:
-		c.refusal = limitReached(fmt.Sprintf("too many connections: %d are open", s.cfg.MaxConns))
+		c.refusal = wire.LimitReached(fmt.Sprintf("too many connections: %d are open", s.cfg.MaxConns))
 	}
 	if c.refusal != nil {
 		if s.refused >= maxRefused {

@@ -155,28 +155,3 @@ func benchEcho(b *testing.B) string {
 	b.Cleanup(func() { _ = s.Shutdown() })
 	return path
 }
-
-// BenchmarkParse measures the parts that are not fasthttp's.
-func BenchmarkParse(b *testing.B) {
-	b.Run("key", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			_, _ = parseKey([]byte("workflow:12345:step"))
-		}
-	})
-	b.Run("body", func(b *testing.B) {
-		body := []byte(`{"wait_ms":5000,"ttl_ms":30000}`)
-		b.ReportAllocs()
-		for b.Loop() {
-			_, _ = parseAcquire(body)
-		}
-	})
-	b.Run("grant", func(b *testing.B) {
-		g, _ := instant{}.Acquire(context.Background(), nil, lease.Request{Key: "workflow:12345:step"})
-		b.ReportAllocs()
-		var buf []byte
-		for b.Loop() {
-			buf = appendGrant(buf[:0], &g)
-		}
-	})
-}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
 func TestBodies(t *testing.T) {
@@ -208,16 +209,16 @@ func nested(n int) string { return strings.Repeat(`[{"]":`, n/2) + "1" + strings
 func TestDeepData(t *testing.T) {
 	f := start(t)
 	c := f.dial()
-	c.do("PUT", "/v1/locks/a", `{"data":`+nested(maxDepth)+`}`).want(t, 200, "")
+	c.do("PUT", "/v1/locks/a", `{"data":`+nested(wire.MaxDepth)+`}`).want(t, 200, "")
 	c.do("PUT", "/v1/locks/b", `{"data":"`+strings.Repeat("[", 4000)+`"}`).want(t, 200, "")
-	for _, depth := range []int{maxDepth + 2, 600, 12_000} {
+	for _, depth := range []int{wire.MaxDepth + 2, 600, 12_000} {
 		for method, target := range map[string]string{"PUT": "/v1/locks/c", "PATCH": "/v1/locks/a", "DELETE": "/v1/locks/a?token=1&outcome=success"} {
 			field := map[string]string{"PUT": `"data"`, "PATCH": `"token":1,"data"`, "DELETE": `"result"`}[method]
 			a := f.dial().do(method, target, "{"+field+":"+nested(depth)+"}")
 			if a.StatusCode != 400 && a.StatusCode != 413 {
 				t.Errorf("%s, %d levels: %s", method, depth, a.text)
 			}
-			if depth == maxDepth+2 {
+			if depth == wire.MaxDepth+2 {
 				a.detail(t, "nested deeper than 64 levels")
 			}
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
 // Config configures a [Server].
@@ -116,10 +117,8 @@ const (
 	// takes the place of another.
 	maxRefused = 64
 	maxAdmin   = 64
-	// maxPage is about the most bytes in an answer: where a page of a list ends,
-	// whatever its limit. maxLong is how many answers of more than maxScratch
-	// bytes may stand in memory until they are read.
-	maxPage = 1 << 20
+	// maxLong is how many answers of more than maxScratch bytes may stand in memory
+	// until they are read.
 	maxLong = 32
 )
 
@@ -180,7 +179,7 @@ func checkLoopback(addr string) error {
 	if err != nil {
 		return fmt.Errorf("LOCKSIDECAR_TCP_ADDR: %q is not host:port: %w", addr, err)
 	}
-	if !loopbackName(host) {
+	if !wire.IsLoopback(host) {
 		return fmt.Errorf("LOCKSIDECAR_TCP_ADDR: %q is not a loopback address; "+
 			"use 127.0.0.1, [::1] or localhost", addr)
 	}

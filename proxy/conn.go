@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
 // conn is a client's connection: the net.Conn that fasthttp serves, and what
@@ -25,7 +26,7 @@ type conn struct {
 	peer   peer
 	born   time.Time
 	// refusal, if not nil, is the answer to every call.
-	refusal *problem
+	refusal *wire.Problem
 
 	// session is the connection's own, nil before the first acquire.
 	session Session

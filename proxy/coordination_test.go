@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -43,7 +44,7 @@ func TestReentry(t *testing.T) {
 func TestOutcomes(t *testing.T) {
 	f := start(t)
 	holder, waiter := f.dial(), f.dial()
-	big := `"` + strings.Repeat("x", maxData-2) + `"`
+	big := `"` + strings.Repeat("x", wire.MaxData-2) + `"`
 	for _, tt := range []struct{ query, body, want string }{
 		{"", "", ""},
 		{"&outcome=failure", "", ""},

@@ -3,11 +3,9 @@ package proxy
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
 	"net"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,9 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/locksidecar/locksidecar/lease"
-	"github.com/locksidecar/locksidecar/store"
 )
 
 const ttlBody = `{"bind":"ttl"}`
@@ -297,42 +292,4 @@ func TestTooManyLongAnswers(t *testing.T) {
 	_ = unread[1].Close()
 	eventually(t, "two places are free", func() bool { return f.longAnswers.Load() == maxLong-2 })
 	c.do("GET", "/v1/locks", "").want(t, 200, "")
-}
-
-// A large page ends early, and the cursor goes on where it ended.
-func TestPageIsBounded(t *testing.T) {
-	var all []lease.View
-	for i := range maxLimit {
-		all = append(all, lease.View{Lock: store.Lock{
-			Key: fmt.Sprintf("k%03d", i), Held: true,
-			Holder: store.Holder{Data: []byte(`"` + strings.Repeat("x", maxData-2) + `"`)},
-		}})
-	}
-	var got []string
-	for rest, pages := all, 0; ; pages++ {
-		b := appendPage(nil, &lease.Page{Locks: rest, Next: "behind"})
-		if len(b) > maxPage+16<<10 {
-			t.Fatalf("a page has %d bytes", len(b))
-		}
-		page := parse(t, b)
-		for _, l := range page["locks"].([]any) {
-			got = append(got, l.(map[string]any)["key"].(string))
-		}
-		after, p := decodeCursor([]byte(page["next_cursor"].(string)))
-		if p != nil {
-			t.Fatal(p.detail)
-		}
-		if after == "behind" {
-			break
-		}
-		i := slices.IndexFunc(rest, func(v lease.View) bool { return v.Key == after })
-		if rest = rest[i+1:]; pages > maxLimit {
-			t.Fatal(errors.New("the pages do not end"))
-		}
-	}
-	for i, key := range got {
-		if len(got) != maxLimit || key != all[i].Key {
-			t.Fatalf("%d keys, number %d is %s", len(got), i, key)
-		}
-	}
 }

@@ -56,17 +56,11 @@
 //
 // # What is read strictly, and what is not
 //
-// Paths are taken raw: nothing is normalised, "%2F" and ".." are parts of keys. A
-// "+" is a plus in a path, and a space in a query, as form encoding has it. Bytes
-// from 0x80 on may stand unescaped where they form UTF-8. Query parameters and
-// JSON fields that are unknown, repeated, of the wrong type or out of range are
-// refused by name; so are those that do not go together. So are requests of which another server might read
-// the end elsewhere: with Content-Length and Transfer-Encoding, with an encoding
-// other than chunked, with a Trailer, or with headers whose lines end in LF alone or go
-// on in the next. Empty lines before a request are skipped,
-// and an idle connection stays idle. Integers are written as integers: neither 1.0 nor
-// 1e3. A null is a wrong type, but for data, result and reason, where it means none.
-// Half a surrogate pair is no text: decoded, different ones would be the same.
+// Package wire parses paths, queries and bodies strictly. A request is also refused if
+// another server might find its end elsewhere: with Content-Length and
+// Transfer-Encoding, with an encoding other than chunked, with a Trailer, or with
+// headers whose lines end in LF alone or go on in the next. Empty lines before a request
+// are skipped, and an idle connection stays idle.
 //
 // # Event streams
 //

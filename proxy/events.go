@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease"
-	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
 // maxKeyEvents is the most events that wait for the reader of a key's stream. Each
@@ -25,14 +25,14 @@ type subscription struct {
 	// done is closed when the watch stands or has failed.
 	done    chan struct{}
 	stop    func() // nil if it has failed
-	problem *problem
+	problem *wire.Problem
 }
 
 // keyEvents is GET /v1/locks/{key}/events: the connection turns into an event
 // stream. A watch is made in milliseconds, so what fails is a status like any other.
 // When it takes longer, because the store does, the stream begins without it: a
 // failure is then its only event.
-func (k *call) keyEvents(key string) *problem {
+func (k *call) keyEvents(key string) *wire.Problem {
 	if p := k.noInput(); p != nil {
 		return p
 	}
@@ -73,21 +73,21 @@ func (u *subscription) run(ctx context.Context, s Session) {
 	defer func() {
 		if v := recover(); v != nil {
 			u.srv.logFor(u.traceparent).Error("panic in a call", "key", u.key, "panic", v, "stack", string(debug.Stack()))
-			u.fail(internal())
+			u.fail(wire.Internal())
 		}
 	}()
-	notify := func(e lease.Event) { u.st.push(keyEvent(e)) }
+	notify := func(e lease.Event) { u.st.push(wire.KeyEvent(e)) }
 	v, stop, err := u.srv.locks.Watch(ctx, s, u.key, notify)
 	if err != nil {
 		u.fail(u.srv.problemFor(err, "watch", u.key, u.traceparent))
 		return
 	}
 	u.stop = stop
-	u.st.open(stateEvent(v))
+	u.st.open(wire.StateEvent(v))
 }
 
 // fail tells why there is no watch, also those who are told by a status.
-func (u *subscription) fail(p *problem) {
+func (u *subscription) fail(p *wire.Problem) {
 	u.problem = p
 	u.st.open(problemEvent{p, u.srv})
 	u.st.finish(false)
@@ -102,56 +102,13 @@ func (u *subscription) end() {
 	}
 }
 
-// stateEvent is what a key was like when the watch took effect.
-type stateEvent lease.View
-
-func (e stateEvent) appendTo(b []byte) []byte {
-	b = openEvent(b, "state")
-	v := lease.View(e)
-	b = appendView(b, &v)
-	return closeEvent(b)
-}
-
 // problemEvent is an error that came too late for a status.
 type problemEvent struct {
-	*problem
+	*wire.Problem
 	srv *Server
 }
 
-func (e problemEvent) appendTo(b []byte) []byte {
-	e.srv.countProblem(e.code) // it is told now: a status would be counted elsewhere
-	return closeEvent(e.append(openEvent(b, "problem")))
-}
-
-// keyEvent is what happened to a key.
-type keyEvent lease.Event
-
-func (e keyEvent) appendTo(b []byte) []byte {
-	switch e.Kind {
-	case store.EventAcquired:
-		b = e.begin(b, "acquired")
-		b = append(b, `,"holder":`...)
-		b = appendHolder(b, &e.Lock)
-	case store.EventReleased:
-		b = e.begin(b, "released")
-		b = append(b, `,"outcome":`...)
-		b = appendStringOrNull(b, outcomeName(e.Outcome))
-		b = append(b, `,"result":`...)
-		b = appendJSON(b, e.Result)
-	case store.EventExpired:
-		b = e.begin(b, "expired")
-	case store.EventStopping:
-		b = e.begin(b, "stopping")
-		b = append(b, ',')
-		b = appendStop(b, e.Stopping)
-	default:
-		return b
-	}
-	return closeEvent(append(b, '}'))
-}
-
-func (e keyEvent) begin(b []byte, name string) []byte {
-	b = openEvent(b, name)
-	b = append(b, `{"key":`...)
-	return appendString(b, e.Key)
+func (e problemEvent) AppendTo(b []byte) []byte {
+	e.srv.countProblem(e.Code) // it is told now: a status would be counted elsewhere
+	return e.AppendEvent(b)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -181,7 +182,7 @@ func TestKeyEventsFailLate(t *testing.T) {
 		e := c.events()
 		close(fail)
 		name, data := e.next()
-		if name != "problem" || data["code"] != code || data["type"] != problemTypes+code || data["detail"] == "" {
+		if name != "problem" || data["code"] != code || data["type"] != wire.ProblemTypes+code || data["detail"] == "" {
 			t.Error(name, data)
 		}
 		if name, _ := e.next(); name != "" {

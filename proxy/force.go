@@ -5,15 +5,16 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
 // breakLock is DELETE /v1/locks/{key}?force=true. The grant that holds the key now is
 // broken, and only if it has the token, unless that is 0. The log says who lost it, and
 // the answer how long it was held.
-func (k *call) breakLock(key string, token int64) *problem {
+func (k *call) breakLock(key string, token int64) *wire.Problem {
 	if !k.srv.cfg.AllowForce {
-		p := forbidden("force=true is not allowed here; the sidecar's LOCKSIDECAR_ALLOW_FORCE=true allows it")
-		p.refusal = true
+		p := wire.Forbidden("force=true is not allowed here; the sidecar's LOCKSIDECAR_ALLOW_FORCE=true allows it")
+		p.Refusal = true
 		return p
 	}
 	s, p := k.claimant()
@@ -39,7 +40,7 @@ func (k *call) breakLock(key string, token int64) *problem {
 	}
 	broken := lease.Released{Key: key, HeldFor: v.Holder.HeldFor + time.Since(began)}
 	k.span.released(&broken)
-	k.answer(appendReleased(k.buffer(), &broken))
+	k.answer(wire.AppendReleased(k.buffer(), &broken))
 	return nil
 }
 

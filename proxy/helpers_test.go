@@ -19,6 +19,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/api/apitest"
 	"github.com/locksidecar/locksidecar/internal/testing/logtest"
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -206,7 +207,7 @@ func (a answer) want(t testing.TB, status int, code string) {
 	wantType := "application/json"
 	if status >= 400 {
 		wantType = "application/problem+json"
-		if a.json["type"] != problemTypes+code || a.json["title"] == "" || a.json["detail"] == "" ||
+		if a.json["type"] != wire.ProblemTypes+code || a.json["title"] == "" || a.json["detail"] == "" ||
 			a.json["status"] != float64(status) {
 			t.Fatalf("not a proper problem: %s", a.text)
 		}

@@ -1,21 +1,12 @@
 package proxy
 
 import (
-	"encoding/json"
 	"io"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 )
-
-func parse(t *testing.T, b []byte) (object map[string]any) {
-	t.Helper()
-	if err := json.Unmarshal(b, &object); err != nil {
-		t.Fatal(err)
-	}
-	return object
-}
 
 // An empty line between two requests is no request: the connection is idle.
 func TestEmptyLinesBetweenRequests(t *testing.T) {

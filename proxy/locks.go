@@ -6,15 +6,16 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
 // acquire is PUT /v1/locks/{key}.
-func (k *call) acquire(key string) *problem {
+func (k *call) acquire(key string) *wire.Problem {
 	k.startSpan(spanAcquire, routeKey, key)
-	if p := parseQuery(k.query, nil); p != nil {
+	if p := wire.ParseQuery(k.Query, nil); p != nil {
 		return p
 	}
-	r, p := parseAcquire(k.ctx.Request.Body())
+	r, p := wire.ParseAcquire(k.ctx.Request.Body())
 	if p != nil {
 		return p
 	}
@@ -27,12 +28,12 @@ func (k *call) acquire(key string) *problem {
 }
 
 // acquireAll is POST /v1/locks.
-func (k *call) acquireAll() *problem {
+func (k *call) acquireAll() *wire.Problem {
 	k.startSpan(spanAcquire, routeLocks, "")
-	if p := parseQuery(k.query, nil); p != nil {
+	if p := wire.ParseQuery(k.Query, nil); p != nil {
 		return p
 	}
-	keys, r, p := parseAcquireAll(k.ctx.Request.Body())
+	keys, r, p := wire.ParseAcquireAll(k.ctx.Request.Body())
 	if p != nil {
 		return p
 	}
@@ -47,7 +48,7 @@ func (k *call) acquireAll() *problem {
 // acquirer is the session for which a lock is acquired, and completes the request
 // by what stands in the head. outlives: a grant may outlive the connection, so it
 // must not be lost on the way to the client.
-func (k *call) acquirer(r *lease.Request) (s Session, outlives bool, p *problem) {
+func (k *call) acquirer(r *lease.Request) (s Session, outlives bool, p *wire.Problem) {
 	r.NoCache, r.Traceparent = k.noCache, k.traceparent()
 	if s, p = k.joined(); p != nil {
 		return nil, false, p
@@ -56,7 +57,7 @@ func (k *call) acquirer(r *lease.Request) (s Session, outlives bool, p *problem)
 	if s != nil {
 		ttl = s.TTL()
 	}
-	if p = checkMinHold(r, ttl); p != nil {
+	if p = wire.CheckMinHold(r, ttl); p != nil {
 		return nil, false, p
 	}
 	if s != nil || r.Bind == lease.BindTTL {
@@ -68,9 +69,9 @@ func (k *call) acquirer(r *lease.Request) (s Session, outlives bool, p *problem)
 
 // connectionSession is the connection's own session, for a lock that lives as
 // long as the connection.
-func (k *call) connectionSession() (Session, *problem) {
+func (k *call) connectionSession() (Session, *wire.Problem) {
 	if k.closes {
-		return nil, invalid("the connection ends with this answer (HTTP/1.0 or Connection: close), and the lock " +
+		return nil, wire.Invalid("the connection ends with this answer (HTTP/1.0 or Connection: close), and the lock " +
 			"with it; keep the connection open, name a session in Lock-Session, or ask for \"bind\":\"ttl\"")
 	}
 	s, err := k.c.ownSession()
@@ -81,13 +82,13 @@ func (k *call) connectionSession() (Session, *problem) {
 }
 
 // acquireFor makes the acquire of one key.
-func (k *call) acquireFor(s Session, r lease.Request, outlives bool) *problem {
+func (k *call) acquireFor(s Session, r lease.Request, outlives bool) *wire.Problem {
 	k.span.setAcquire(&r, s, k.srv.cfg.TTL)
 	g, err := k.srv.locks.Acquire(k.c.watch.begin(true), s, r)
 	gone := k.c.watch.end()
 	if skipped, ok := errors.AsType[*lease.SkippedError](err); ok {
 		k.span.setResult(metrics.Skipped)
-		k.answer(appendSkipped(k.buffer(), skipped))
+		k.answer(wire.AppendSkipped(k.buffer(), skipped))
 		return nil
 	}
 	if err != nil {
@@ -96,28 +97,28 @@ func (k *call) acquireFor(s Session, r lease.Request, outlives bool) *problem {
 	if p := k.granted(s, []lease.Grant{g}, gone, outlives, r.Traceparent); p != nil {
 		return p
 	}
-	k.answer(append(appendGrant(k.buffer(), &g), '}'))
+	k.answer(append(wire.AppendGrant(k.buffer(), &g), '}'))
 	return nil
 }
 
 // acquireAllFor makes the acquire of several keys.
-func (k *call) acquireAllFor(s Session, keys []string, r lease.Request, outlives bool) *problem {
+func (k *call) acquireAllFor(s Session, keys []string, r lease.Request, outlives bool) *wire.Problem {
 	k.span.setAcquire(&r, s, k.srv.cfg.TTL)
 	all, err := k.srv.locks.AcquireAll(k.c.watch.begin(true), s, keys, r)
 	gone := k.c.watch.end()
 	if err != nil {
-		return k.failed(err).withKey(err)
+		return k.failed(err).WithKey(err)
 	}
 	if p := k.granted(s, all, gone, outlives, r.Traceparent); p != nil {
 		return p
 	}
-	k.answer(appendGrants(k.buffer(), all))
+	k.answer(wire.AppendGrants(k.buffer(), all))
 	return nil
 }
 
 // granted remembers what is to be handed back if the answer does not come through,
 // or gives it back, if the client has gone already.
-func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool, traceparent string) *problem {
+func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool, traceparent string) *wire.Problem {
 	k.span.granted(all)
 	for i := range all {
 		switch {
@@ -136,9 +137,9 @@ func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool, tracep
 
 // release is DELETE /v1/locks/{key}. It is carried out even if the connection
 // closes meanwhile: a client may well send it and go.
-func (k *call) release(key string) *problem {
+func (k *call) release(key string) *wire.Problem {
 	k.startSpan(spanRelease, routeKey, key)
-	r, force, p := parseRelease(k.query, k.ctx.Request.Body())
+	r, force, p := wire.ParseRelease(k.Query, k.ctx.Request.Body())
 	k.span.setRelease(&r, force)
 	switch {
 	case p != nil:
@@ -151,12 +152,12 @@ func (k *call) release(key string) *problem {
 
 // releasePosted is POST /v1/locks/{key}/release: the same, with all that it says in the
 // body. Some libraries and proxies drop that of DELETE.
-func (k *call) releasePosted(key string) *problem {
+func (k *call) releasePosted(key string) *wire.Problem {
 	k.startSpan(spanRelease, routeRelease, key)
-	if p := parseQuery(k.query, nil); p != nil {
+	if p := wire.ParseQuery(k.Query, nil); p != nil {
 		return p
 	}
-	r, p := parseReleaseBody(k.ctx.Request.Body())
+	r, p := wire.ParseReleaseBody(k.ctx.Request.Body())
 	if p != nil {
 		return p
 	}
@@ -165,7 +166,7 @@ func (k *call) releasePosted(key string) *problem {
 }
 
 // releaseFor makes the release.
-func (k *call) releaseFor(key string, r lease.ReleaseRequest) *problem {
+func (k *call) releaseFor(key string, r lease.ReleaseRequest) *wire.Problem {
 	s, p := k.claimant()
 	if p != nil {
 		return p
@@ -178,17 +179,17 @@ func (k *call) releaseFor(key string, r lease.ReleaseRequest) *problem {
 		return k.failed(err)
 	}
 	k.span.released(&released)
-	k.answer(appendReleased(k.buffer(), &released))
+	k.answer(wire.AppendReleased(k.buffer(), &released))
 	return nil
 }
 
 // amend is PATCH /v1/locks/{key}. As with release, it is carried out.
-func (k *call) amend(key string) *problem {
+func (k *call) amend(key string) *wire.Problem {
 	k.startSpan(spanAmend, routeKey, key)
-	if p := parseQuery(k.query, nil); p != nil {
+	if p := wire.ParseQuery(k.Query, nil); p != nil {
 		return p
 	}
-	r, p := parseAmend(k.ctx.Request.Body())
+	r, p := wire.ParseAmend(k.ctx.Request.Body())
 	if p != nil {
 		return p
 	}
@@ -204,12 +205,12 @@ func (k *call) amend(key string) *problem {
 		return k.failed(err)
 	}
 	k.span.amended(&g)
-	k.answer(appendAmended(k.buffer(), &g))
+	k.answer(wire.AppendAmended(k.buffer(), &g))
 	return nil
 }
 
 // get is GET /v1/locks/{key}.
-func (k *call) get(key string) *problem {
+func (k *call) get(key string) *wire.Problem {
 	k.startSpan(spanGet, routeKey, key)
 	if p := k.noInput(); p != nil {
 		return p
@@ -224,18 +225,18 @@ func (k *call) get(key string) *problem {
 	if err != nil {
 		return k.failed(err)
 	}
-	k.answer(appendView(k.buffer(), &v))
+	k.answer(wire.AppendView(k.buffer(), &v))
 	return nil
 }
 
 // list is GET /v1/locks.
-func (k *call) list() *problem {
+func (k *call) list() *wire.Problem {
 	k.startSpan(spanList, routeLocks, "")
-	r, none, p := parseList(k.query)
+	r, none, p := wire.ParseList(k.Query)
 	if p != nil {
 		return p
 	}
-	if p := parseBody(k.ctx.Request.Body(), nil); p != nil {
+	if p := wire.ParseBody(k.ctx.Request.Body(), nil); p != nil {
 		return p
 	}
 	s, p := k.claimant()
@@ -244,7 +245,7 @@ func (k *call) list() *problem {
 	}
 	k.span.setSession(s)
 	if none || r.Scope == lease.ScopeSession && s == nil {
-		k.answer(appendPage(k.buffer(), &lease.Page{}))
+		k.answer(wire.AppendPage(k.buffer(), &lease.Page{}))
 		return nil
 	}
 	page, err := k.srv.locks.List(k.c.watch.begin(true), s, r)
@@ -252,11 +253,11 @@ func (k *call) list() *problem {
 	if err != nil {
 		return k.failed(err)
 	}
-	return k.answerLong(appendPage(k.buffer(), &page))
+	return k.answerLong(wire.AppendPage(k.buffer(), &page))
 }
 
 // answerLong answers with what may be long, if it finds room.
-func (k *call) answerLong(b []byte) *problem {
+func (k *call) answerLong(b []byte) *wire.Problem {
 	if p := k.roomFor(len(b)); p != nil {
 		return p
 	}
@@ -266,18 +267,18 @@ func (k *call) answerLong(b []byte) *problem {
 
 // roomFor refuses a long answer when too many stand in memory: a client may ask on
 // many connections, and read none of the answers.
-func (k *call) roomFor(length int) *problem {
+func (k *call) roomFor(length int) *wire.Problem {
 	if length <= maxScratch || k.c.reserveLongAnswer() {
 		return nil
 	}
-	p := limitReached(fmt.Sprintf("too many long answers are not yet read by those who asked: %d", maxLong))
-	p.refusal = true
+	p := wire.LimitReached(fmt.Sprintf("too many long answers are not yet read by those who asked: %d", maxLong))
+	p.Refusal = true
 	return p
 }
 
 // claimant is the session in whose name a call speaks: the one that it names,
 // else the connection's own, if there is one.
-func (k *call) claimant() (Session, *problem) {
+func (k *call) claimant() (Session, *wire.Problem) {
 	joined, p := k.joined()
 	if p != nil || joined != nil {
 		return joined, p

@@ -1,9 +1,11 @@
 package proxy
 
+import "github.com/locksidecar/locksidecar/proxy/internal/wire"
+
 // metrics is GET /metrics. What stands there, and in which format, is not this
 // package's: the query is for Config.MetricsHandler too. It may take its time, so the
 // connection is watched meanwhile.
-func (k *call) metrics() *problem {
+func (k *call) metrics() *wire.Problem {
 	if p := k.only(methodsGet); p != nil {
 		return p
 	}

@@ -4,18 +4,20 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
 // recordProblem counts a problem that is the answer, and logs it when this package refused
 // the call: package lease logs its own refusals, and of a connection that is refused
 // there was a line when it came in.
-func (k *call) recordProblem(p *problem) {
-	k.srv.countProblem(p.code)
-	k.span.setProblem(p.code)
+func (k *call) recordProblem(p *wire.Problem) {
+	k.srv.countProblem(p.Code)
+	k.span.setProblem(p.Code)
 	switch {
-	case p.refusal:
+	case p.Refusal:
 		k.logger().Warn("call refused", k.requestAttrs(p)...)
-	case badRequests[p.code] && k.srv.log.Enabled(context.Background(), slog.LevelDebug):
+	case badRequests[p.Code] && k.srv.log.Enabled(context.Background(), slog.LevelDebug):
 		k.logger().Debug("bad request", k.requestAttrs(p)...)
 	}
 }
@@ -23,19 +25,19 @@ func (k *call) recordProblem(p *problem) {
 // badRequests are the codes of what an app has got wrong. It is told; the log is for
 // those who look for it.
 var badRequests = map[string]bool{
-	codeInvalidRequest: true, codeNotFound: true, codeMethodNotAllowed: true,
-	codeRequestTimeout: true, codeTooLarge: true, codeHeadTooLarge: true,
+	wire.CodeInvalidRequest: true, wire.CodeNotFound: true, wire.CodeMethodNotAllowed: true,
+	wire.CodeRequestTimeout: true, wire.CodeTooLarge: true, wire.CodeHeadTooLarge: true,
 }
 
 // maxLogged is the most bytes of something from outside in a line of the log.
-const maxLogged = 2 * maxKey
+const maxLogged = 2 * wire.MaxKey
 
 // requestAttrs describes the call for the log, but for what is only its own: the body,
 // the query, and the id of a session.
-func (k *call) requestAttrs(p *problem) []any {
+func (k *call) requestAttrs(p *wire.Problem) []any {
 	h := &k.ctx.Request.Header
 	args := []any{
-		"code", p.code, "reason", p.detail, "method", beginning(h.Method()), "path", k.logPath(), "by", k.c.peer,
+		"code", p.Code, "reason", p.Detail, "method", beginning(h.Method()), "path", k.logPath(), "by", k.c.peer,
 	}
 	if k.c.kind == kindUnix {
 		return args
@@ -48,10 +50,10 @@ func (k *call) requestAttrs(p *problem) []any {
 }
 
 func (k *call) logPath() string {
-	if bytes.HasPrefix(k.path, []byte(sessionsPath)) {
+	if bytes.HasPrefix(k.Path, []byte(sessionsPath)) {
 		return sessionsPath + "{id}"
 	}
-	return beginning(k.path)
+	return beginning(k.Path)
 }
 
 func beginning(b []byte) string { return string(b[:min(len(b), maxLogged)]) }

@@ -1,16 +1,11 @@
 package proxy
 
 import (
-	"bytes"
-	"encoding/json"
-	"fmt"
-	"net/url"
-	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -37,7 +32,7 @@ func TestReleaseByDeleteAndPost(t *testing.T) {
 			{"?token=1&outcome=failure", `{"result":1}`, `{"token":1,"outcome":"failure","result":1}`},
 			{"?token=1", `{"result":1}`, `{"token":1,"result":1}`},
 			{"?token=2", "", `{"token":2}`},
-			{"?token=1&outcome=success", `{"result":` + nested(maxDepth+2) + `}`, `{"token":1,"outcome":"success","result":` + nested(maxDepth+2) + `}`},
+			{"?token=1&outcome=success", `{"result":` + nested(wire.MaxDepth+2) + `}`, `{"token":1,"outcome":"success","result":` + nested(wire.MaxDepth+2) + `}`},
 			{"?token=1&request_id=" + id, "", `{"token":1,"request_id":"` + id + `"}`},
 			{"?reentry=1&request_id=" + id, "", `{"reentry":1,"request_id":"` + id + `"}`},
 			{"?request_id=no", "", `{"request_id":"no"}`},
@@ -100,59 +95,4 @@ func TestReleaseBodies(t *testing.T) {
 	if r := f.locks.released; r.Key != "a" || r.Token != 1 || r.Outcome != store.Failure {
 		t.Errorf("released %+v", r)
 	}
-}
-
-// A release in a body is refused, or is what encoding/json reads, and the same as one in a query.
-func FuzzReleaseBody(f *testing.F) {
-	for _, seed := range []string{
-		`{"token":1}`, `{"token":9007199254740991,"outcome":"success","result":{"a":[1,"}"]},"reentry":2147483647}`, `{"outcome":"failure","token":7}`,
-		`{"token":1,"result":null}`, `{"token":1,"outcome":"\u0073uccess"}`, `{"token":"1"}`, `{"token":1,"reentry":0}`, "", "[]", `{"token":1,"outcome":"\ud800"}`,
-		`{"request_id":"f81d4fae-7dec-11d0-a765-00a0c91e6bf6","outcome":"failure"}`,
-		`{"request_id":"f81d4fae-7dec-11d0-a765-00a0c91e6bf6","token":7}`,
-	} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		r, p := parseReleaseBody(body)
-		if p != nil {
-			if p.status() != 400 && p.status() != 413 || !json.Valid(p.append(nil)) {
-				t.Fatalf("%+v", p)
-			}
-			return
-		}
-		var lax struct {
-			Token   int64           `json:"token"`
-			Reentry int             `json:"reentry"`
-			Outcome string          `json:"outcome"`
-			Result  json.RawMessage `json:"result"`
-			ID      string          `json:"request_id"`
-		}
-		if err := json.Unmarshal(body, &lax); err != nil {
-			t.Fatalf("taken, but encoding/json says %v: %q", err, body)
-		}
-		if r.Token != lax.Token || r.Reentry != lax.Reentry || outcomeName(r.Outcome) != lax.Outcome || r.Token > maxToken || r.Token < 1 && lax.ID == "" {
-			t.Fatalf("%q: %+v", body, r)
-		}
-		query := url.Values{}
-		if r.Token != 0 {
-			query.Set("token", strconv.FormatInt(lax.Token, 10))
-		}
-		if lax.ID != "" {
-			query.Set("request_id", lax.ID)
-		}
-		if lax.Reentry != 0 {
-			query.Set("reentry", strconv.Itoa(lax.Reentry))
-		}
-		if lax.Outcome != "" {
-			query.Set("outcome", lax.Outcome)
-		}
-		var result []byte
-		if len(bytes.TrimSpace(lax.Result)) > 0 {
-			result = fmt.Appendf(nil, `{"result":%s}`, lax.Result)
-		}
-		same, force, p := parseRelease([]byte(query.Encode()), result)
-		if p != nil || force || !reflect.DeepEqual(same, r) {
-			t.Fatalf("%q: %+v, in a query %+v, %+v", body, r, same, p)
-		}
-	})
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
 // call is a request under way. There is one for each connection, used again and
@@ -15,7 +17,7 @@ type call struct {
 	srv *Server
 	c   *conn
 	ctx *fasthttp.RequestCtx
-	target
+	wire.Target
 	headers
 	span *callSpan // nil if it has none
 	out  []byte    // is used again
@@ -28,7 +30,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	c.busy.Store(true)
 	c.nextHead()
 	k := &c.call
-	k.ctx, k.target = ctx, target{}
+	k.ctx, k.Target = ctx, wire.Target{}
 	c.releaseLongAnswer()
 	c.answerFollows()
 	k.readHeaders()
@@ -53,7 +55,7 @@ func (k *call) finish() {
 		k.logger().Error("panic in a call", "method", string(k.ctx.Method()), "panic", v, "stack", string(debug.Stack()))
 		k.c.watch.end()
 		k.ctx.Response.Header.Del("Content-Encoding") // of what was to be said
-		k.problem(internal())
+		k.problem(wire.Internal())
 		k.ctx.SetConnectionClose()
 	}
 	if k.srv.stopping.Load() || k.c.watch.callerLeft.Load() || k.closes || k.c.kind == kindAdmin {
@@ -85,20 +87,20 @@ func (s *Server) handleBadRequest(ctx *fasthttp.RequestCtx, err error) {
 	c.answerFollows()
 	c.linger = true
 	k := &c.call
-	k.ctx, k.target, k.headers = ctx, target{}, headers{}
+	k.ctx, k.Target, k.headers = ctx, wire.Target{}, headers{}
 	k.problem(badRequest(c, err))
 	k.ctx = nil
 }
 
 // admit checks how the request was sent, reads the target, and refuses calls that may not be made here.
-func (k *call) admit() *problem {
+func (k *call) admit() *wire.Problem {
 	if k.badFraming {
 		k.closes, k.c.linger = true, true // where the next request begins is not certain
-		return invalid("the request has Content-Length and Transfer-Encoding, a Transfer-Encoding other than chunked, " +
+		return wire.Invalid("the request has Content-Length and Transfer-Encoding, a Transfer-Encoding other than chunked, " +
 			"a Trailer, or a line in its head that does not end in CR and LF; send Content-Length or chunks, and no trailer")
 	}
-	var p *problem
-	if k.target, p = parseTarget(k.ctx.Request.Header.RequestURI()); p != nil {
+	var p *wire.Problem
+	if k.Target, p = wire.ParseTarget(k.ctx.Request.Header.RequestURI()); p != nil {
 		return p
 	}
 	if k.c.kind == kindTCP {
@@ -117,11 +119,11 @@ const documentURL = "https://github.com/locksidecar/locksidecar/blob/main/api/op
 const methodsGet = "GET, HEAD"
 
 // route finds the call and makes it. A problem that it returns is the answer.
-func (k *call) route() *problem {
+func (k *call) route() *wire.Problem {
 	if k.c.kind == kindAdmin {
 		return k.routeOperator()
 	}
-	path := k.path
+	path := k.Path
 	switch {
 	case bytes.HasPrefix(path, []byte(locksPath)):
 		return k.routeLock(path[len(locksPath):])
@@ -139,7 +141,7 @@ func (k *call) route() *problem {
 	return k.routeOperator()
 }
 
-func (k *call) routeLock(part []byte) *problem {
+func (k *call) routeLock(part []byte) *wire.Problem {
 	if before, rest, found := bytes.Cut(part, []byte{'/'}); found {
 		switch string(rest) {
 		case "release":
@@ -150,7 +152,7 @@ func (k *call) routeLock(part []byte) *problem {
 			return k.ofLock(before, "GET", k.keyEvents)
 		}
 	}
-	key, p := parseKey(part)
+	key, p := wire.ParseKey(part)
 	if p != nil {
 		return p
 	}
@@ -168,8 +170,8 @@ func (k *call) routeLock(part []byte) *problem {
 }
 
 // ofLock makes the one call of a path behind a key.
-func (k *call) ofLock(part []byte, allow string, f func(key string) *problem) *problem {
-	key, p := parseKey(part)
+func (k *call) ofLock(part []byte, allow string, f func(key string) *wire.Problem) *wire.Problem {
+	key, p := wire.ParseKey(part)
 	if p != nil {
 		return p
 	}
@@ -179,7 +181,7 @@ func (k *call) ofLock(part []byte, allow string, f func(key string) *problem) *p
 	return f(key)
 }
 
-func (k *call) routeLocks() *problem {
+func (k *call) routeLocks() *wire.Problem {
 	switch string(k.ctx.Method()) {
 	case "GET", "HEAD":
 		return k.list()
@@ -191,8 +193,8 @@ func (k *call) routeLocks() *problem {
 
 // routeOperator finds what is for those who run the sidecar: all that there is on the
 // admin address.
-func (k *call) routeOperator() *problem {
-	switch string(k.path) {
+func (k *call) routeOperator() *wire.Problem {
+	switch string(k.Path) {
 	case "/healthz":
 		// Never asks anybody: a store that is down is no reason to be restarted.
 		return k.fixed([]byte(`{"status":"ok"}`))
@@ -203,12 +205,12 @@ func (k *call) routeOperator() *problem {
 			return k.metrics()
 		}
 	}
-	return notFound("there is nothing at this path; the calls stand under /v1")
+	return wire.NotFound("there is nothing at this path; the calls stand under /v1")
 }
 
 // ready tells why locks are not to be had, but not on the admin address: the whole network
 // may ask there, and an error of the store names hosts, users and databases.
-func (k *call) ready() *problem {
+func (k *call) ready() *wire.Problem {
 	if p := k.only(methodsGet); p != nil {
 		return p
 	}
@@ -216,18 +218,18 @@ func (k *call) ready() *problem {
 	if err == nil {
 		return k.fixed([]byte(`{"status":"ready"}`))
 	}
-	p := problemOf(err)
+	p := wire.ProblemOf(err)
 	if p == nil {
-		p = &problem{code: codeStoreUnavailable, detail: err.Error()}
+		p = &wire.Problem{Code: wire.CodeStoreUnavailable, Detail: err.Error()}
 	}
-	if k.c.kind == kindAdmin && p.code == codeStoreUnavailable {
-		p.detail = "the store cannot be used now; GET /readyz on the socket says why"
+	if k.c.kind == kindAdmin && p.Code == wire.CodeStoreUnavailable {
+		p.Detail = "the store cannot be used now; GET /readyz on the socket says why"
 	}
 	return p
 }
 
 // fixed answers a call that takes neither parameters nor a body.
-func (k *call) fixed(body []byte) *problem {
+func (k *call) fixed(body []byte) *wire.Problem {
 	if p := k.only(methodsGet); p != nil {
 		return p
 	}
@@ -239,23 +241,23 @@ func (k *call) fixed(body []byte) *problem {
 }
 
 // noInput refuses parameters and fields: the call has none.
-func (k *call) noInput() *problem {
-	if p := parseQuery(k.query, nil); p != nil {
+func (k *call) noInput() *wire.Problem {
+	if p := wire.ParseQuery(k.Query, nil); p != nil {
 		return p
 	}
-	return parseBody(k.ctx.Request.Body(), nil)
+	return wire.ParseBody(k.ctx.Request.Body(), nil)
 }
 
 // only refuses a method that is not among those that are allowed.
-func (k *call) only(allow string) *problem {
+func (k *call) only(allow string) *wire.Problem {
 	if slices.Contains(strings.Split(allow, ", "), string(k.ctx.Method())) {
 		return nil
 	}
 	return k.wrongMethod(allow)
 }
 
-func (k *call) wrongMethod(allow string) *problem {
-	return methodNotAllowed(allow, "the method "+string(k.ctx.Method())+" is not known here; known: "+allow)
+func (k *call) wrongMethod(allow string) *wire.Problem {
+	return wire.MethodNotAllowed(allow, "the method "+string(k.ctx.Method())+" is not known here; known: "+allow)
 }
 
 // json answers 200.
@@ -276,31 +278,31 @@ func (k *call) answer(b []byte) {
 	k.json(b)
 }
 
-func (k *call) problem(p *problem) {
+func (k *call) problem(p *wire.Problem) {
 	k.recordProblem(p)
 	r := &k.ctx.Response
-	r.SetStatusCode(p.status())
-	if p.allow != "" {
-		r.Header.Set("Allow", p.allow)
+	r.SetStatusCode(p.Status())
+	if p.Allow != "" {
+		r.Header.Set("Allow", p.Allow)
 	}
-	if problems[p.code].retry {
-		r.Header.Set("Retry-After", retryAfter)
+	if after := p.RetryAfter(); after != "" {
+		r.Header.Set("Retry-After", after)
 	}
-	k.answer(p.append(k.buffer()))
+	k.answer(p.Append(k.buffer()))
 	r.Header.SetContentType("application/problem+json")
 }
 
 // failed translates an error of package lease into the answer.
-func (k *call) failed(err error) *problem {
-	return k.srv.problemFor(err, string(k.ctx.Method()), string(k.path), k.traceparent())
+func (k *call) failed(err error) *wire.Problem {
+	return k.srv.problemFor(err, string(k.ctx.Method()), string(k.Path), k.traceparent())
 }
 
 // problemFor translates an error of package lease, and logs what it does not know:
 // what was called, and on what.
-func (s *Server) problemFor(err error, call, on, traceparent string) *problem {
-	if p := problemOf(err); p != nil {
+func (s *Server) problemFor(err error, call, on, traceparent string) *wire.Problem {
+	if p := wire.ProblemOf(err); p != nil {
 		return p
 	}
 	s.logFor(traceparent).Error("call failed", "call", call, "on", on, "error", err)
-	return &problem{code: codeInternal, detail: "the sidecar has logged what went wrong"}
+	return &wire.Problem{Code: wire.CodeInternal, Detail: "the sidecar has logged what went wrong"}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
 // Server serves the HTTP API. Make one with [New].
@@ -52,7 +53,7 @@ func New(cfg Config) *Server {
 	s.statsCache = newStatsCache(cfg.Locks, cfg.Timeouts.Stats)
 	s.countProblem = cfg.Metrics.Problem // a nil recorder counts nothing
 	cfg.Metrics.Observe(s.connections)
-	s.about = appendAbout(nil, cfg.Version, cfg.AllowForce)
+	s.about = wire.AppendAbout(nil, cfg.Version, cfg.AllowForce)
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,
 		ErrorHandler:                 s.handleBadRequest,

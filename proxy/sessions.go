@@ -2,9 +2,9 @@ package proxy
 
 import (
 	"bytes"
-	"strconv"
 
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
 const sessionsPath = "/v1/sessions/"
@@ -14,8 +14,8 @@ const sessionsPath = "/v1/sessions/"
 // lost at once.
 const maxSessionEvents = 1 << 17
 
-func (k *call) routeSessions() *problem {
-	id, one := bytes.CutPrefix(k.path, []byte(sessionsPath))
+func (k *call) routeSessions() *wire.Problem {
+	id, one := bytes.CutPrefix(k.Path, []byte(sessionsPath))
 	if !one {
 		if p := k.only("POST"); p != nil {
 			return p
@@ -23,7 +23,7 @@ func (k *call) routeSessions() *problem {
 		return k.openSession()
 	}
 	if len(id) == 0 || bytes.IndexByte(id, '/') >= 0 {
-		return notFound("there is nothing at this path; a session is /v1/sessions/{id}")
+		return wire.NotFound("there is nothing at this path; a session is /v1/sessions/{id}")
 	}
 	if p := k.only("DELETE"); p != nil {
 		return p
@@ -32,11 +32,11 @@ func (k *call) routeSessions() *problem {
 }
 
 // openSession is POST /v1/sessions: the connection turns into an event stream.
-func (k *call) openSession() *problem {
-	if p := parseQuery(k.query, nil); p != nil {
+func (k *call) openSession() *wire.Problem {
+	if p := wire.ParseQuery(k.Query, nil); p != nil {
 		return p
 	}
-	o, p := parseSession(k.ctx.Request.Body())
+	o, p := wire.ParseSession(k.ctx.Request.Body())
 	if p != nil {
 		return p
 	}
@@ -45,8 +45,8 @@ func (k *call) openSession() *problem {
 	}
 	c, st := k.c, newStream(k.c, maxSessionEvents)
 	o.Explicit = true
-	o.OnLost = func(l lease.Lost) { st.push(lostEvent(l)) }
-	o.OnStop = func(s lease.Stop) { st.push(stopEvent(s)) }
+	o.OnLost = func(l lease.Lost) { st.push(wire.LostEvent(l)) }
+	o.OnStop = func(s lease.Stop) { st.push(wire.StopEvent(s)) }
 	o.OnEnd = func(reason lease.EndReason) { st.finish(reason == lease.EndDropped) }
 	s, err := k.srv.locks.OpenSession(o)
 	if err != nil {
@@ -55,69 +55,28 @@ func (k *call) openSession() *problem {
 	st.log = k.logger().With("session", s.Name())
 	st.onDrop = func() { c.end(s) }
 	st.onLeave = func() { s.End(lease.EndShutdown) }
-	st.open(sessionEvent{s})
+	st.open(wire.SessionEvent{Session: s})
 	k.stream(st, nil)
 	return nil
 }
 
 // canStream refuses those who cannot read a stream.
-func (k *call) canStream() *problem {
+func (k *call) canStream() *wire.Problem {
 	if !k.ctx.Request.Header.IsHTTP11() {
-		return invalid("an event stream needs HTTP/1.1")
+		return wire.Invalid("an event stream needs HTTP/1.1")
 	}
 	return nil
 }
 
-// sessionEvent tells a session's id.
-type sessionEvent struct{ Session }
-
-func (e sessionEvent) appendTo(b []byte) []byte {
-	b = append(openEvent(b, "session"), `{"session":`...)
-	b = appendString(b, e.ID())
-	b = append(b, `,"ttl_ms":`...)
-	b = appendMillis(b, e.TTL())
-	b = append(b, `,"expires_in_ms":`...)
-	b = appendMillis(b, e.ExpiresIn())
-	return closeEvent(append(b, '}'))
-}
-
-// lostEvent tells that the session has lost a lock.
-type lostEvent lease.Lost
-
-func (e lostEvent) appendTo(b []byte) []byte {
-	b = appendLock(openEvent(b, "lost"), e.Key, e.Token)
-	b = append(b, `,"reason":`...)
-	b = appendString(b, string(e.Reason))
-	return closeEvent(append(b, '}'))
-}
-
-// stopEvent tells that somebody asks the session to stop.
-type stopEvent lease.Stop
-
-func (e stopEvent) appendTo(b []byte) []byte {
-	b = appendLock(openEvent(b, "stop"), e.Key, e.Token)
-	b = append(b, `,"reason":`...)
-	b = appendReason(b, e.Reason)
-	return closeEvent(append(b, '}'))
-}
-
-// appendLock begins the data of an event that is about a lock of the session.
-func appendLock(b []byte, key string, token int64) []byte {
-	b = append(b, `{"key":`...)
-	b = appendString(b, key)
-	b = append(b, `,"token":`...)
-	return strconv.AppendInt(b, token, 10)
-}
-
 // deleteSession is DELETE /v1/sessions/{id}. It answers when all that the
 // session held is released.
-func (k *call) deleteSession(id string) *problem {
+func (k *call) deleteSession(id string) *wire.Problem {
 	if p := k.noInput(); p != nil {
 		return p
 	}
 	s, err := k.srv.locks.Session(id)
 	if err != nil {
-		return sessionEnded("no session lives under this id")
+		return wire.SessionEnded("no session lives under this id")
 	}
 	left := k.c.watch.begin(true)
 	select {
@@ -126,7 +85,7 @@ func (k *call) deleteSession(id string) *problem {
 	}
 	k.c.watch.end()
 	b := append(k.buffer(), `{"session":`...)
-	b = appendString(b, id)
+	b = wire.AppendString(b, id)
 	k.answer(append(b, `,"ended":true}`...))
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
 func TestSeveralKeys(t *testing.T) {
@@ -131,7 +133,7 @@ func TestMinHoldAgainstDefaultTTL(t *testing.T) {
 // longKeys are a hundred keys of 512 bytes, which fit into a body.
 func longKeys() string {
 	var all []string
-	for i := range maxKeys {
+	for i := range wire.MaxKeys {
 		all = append(all, fmt.Sprintf(`"%0512d"`, i))
 	}
 	return `{"bind":"ttl","wait_ms":-1,"keys":[` + strings.Join(all, ",") + `]}`
@@ -160,10 +162,10 @@ func TestLongGrantsAreTracked(t *testing.T) {
 		_ = c.Close()
 		f.allClosed()
 		back := make(map[string]bool)
-		for range maxKeys {
+		for range wire.MaxKeys {
 			back[receive(t, f.locks.discarded, "the grant handed back").Key] = true
 		}
-		if len(back) != maxKeys {
+		if len(back) != wire.MaxKeys {
 			t.Errorf("%d keys are handed back", len(back))
 		}
 	}

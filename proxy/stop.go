@@ -1,13 +1,15 @@
 package proxy
 
+import "github.com/locksidecar/locksidecar/proxy/internal/wire"
+
 // askToStop is POST /v1/locks/{key}/stop. As with release, it is carried out. The
 // answer promises nothing: the holder decides.
-func (k *call) askToStop(key string) *problem {
+func (k *call) askToStop(key string) *wire.Problem {
 	k.startSpan(spanStop, routeStop, key)
-	if p := parseQuery(k.query, nil); p != nil {
+	if p := wire.ParseQuery(k.Query, nil); p != nil {
 		return p
 	}
-	reason, p := parseStop(k.ctx.Request.Body())
+	reason, p := wire.ParseStop(k.ctx.Request.Body())
 	if p != nil {
 		return p
 	}
@@ -17,7 +19,7 @@ func (k *call) askToStop(key string) *problem {
 		return k.failed(err)
 	}
 	b := append(k.buffer(), `{"key":`...)
-	b = appendString(b, key)
+	b = wire.AppendString(b, key)
 	k.answer(append(b, `,"requested":true}`...))
 	k.ctx.Response.SetStatusCode(statusAccepted)
 	return nil

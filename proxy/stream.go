@@ -5,30 +5,15 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
-	"strconv"
 	"sync"
 	"time"
+
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
 // eventsPerWrite is how many events are written at once; each write has the whole
 // time limit.
 const eventsPerWrite = 256
-
-// streamHead begins an answer that is a stream. The comment behind it makes proxies
-// and clients see at once that the stream is there.
-const streamHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\n" +
-	"Transfer-Encoding: chunked\r\n\r\n"
-
-const (
-	comment   = ":\n\n"
-	lastChunk = "0\r\n\r\n"
-)
-
-// event is something that a stream tells.
-type event interface {
-	// appendTo appends it as it is written: its name, its data, and an empty line.
-	appendTo(b []byte) []byte
-}
 
 // stream is an answer of server-sent events, which lasts as long as its connection.
 // Whoever has something to tell pushes it, and never waits for the reader.
@@ -42,7 +27,7 @@ type stream struct {
 	wake            chan struct{}
 
 	mu    sync.Mutex
-	queue []event
+	queue []wire.Event
 	// opened: the first event is in the queue. Nothing is taken from it before.
 	opened bool
 	// ended: nothing more is pushed. dropped: because the reader has gone. tooSlow:
@@ -55,18 +40,18 @@ func newStream(c *conn, limit int) *stream {
 }
 
 // open sets the first event; what was pushed before comes after it.
-func (st *stream) open(first event) {
+func (st *stream) open(first wire.Event) {
 	st.mu.Lock()
 	if !st.opened && !st.ended {
 		st.opened = true
-		st.queue = append([]event{first}, st.queue...)
+		st.queue = append([]wire.Event{first}, st.queue...)
 	}
 	st.mu.Unlock()
 	st.ring()
 }
 
 // push tells an event. It does not block: who reads too slowly is dropped.
-func (st *stream) push(e event) {
+func (st *stream) push(e wire.Event) {
 	st.mu.Lock()
 	full := len(st.queue) >= st.limit
 	switch {
@@ -99,7 +84,7 @@ func (st *stream) ring() {
 }
 
 // take takes some events from the queue. more: there are others, or the end.
-func (st *stream) take() (events []event, more, ended bool) {
+func (st *stream) take() (events []wire.Event, more, ended bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if !st.opened {
@@ -161,7 +146,7 @@ func (st *stream) serve() {
 }
 
 func (st *stream) run() error {
-	if ended, err := st.flush([]byte(streamHead), true); ended || err != nil {
+	if ended, err := st.flush([]byte(wire.StreamHead), true); ended || err != nil {
 		return err
 	}
 	heartbeat := time.NewTicker(st.c.srv.cfg.Timeouts.Heartbeat)
@@ -184,9 +169,9 @@ func (st *stream) run() error {
 func (st *stream) flush(head []byte, beat bool) (ended bool, err error) {
 	for {
 		events, more, ended := st.take()
-		b := appendEvents(head, events, beat)
+		b := wire.AppendEvents(head, events, beat)
 		if ended {
-			b = append(b, lastChunk...)
+			b = append(b, wire.LastChunk...)
 		}
 		if err := st.write(b); err != nil || ended || !more {
 			return ended, err
@@ -223,35 +208,3 @@ func (st *stream) wasDropped() bool {
 	defer st.mu.Unlock()
 	return st.dropped
 }
-
-// appendEvents appends one chunk with the events, nothing if there is none.
-func appendEvents(b []byte, events []event, beat bool) []byte {
-	var text []byte
-	if beat {
-		text = append(text, comment...)
-	}
-	for _, e := range events {
-		text = e.appendTo(text)
-	}
-	if len(text) == 0 {
-		return b
-	}
-	return appendChunk(b, text)
-}
-
-// appendChunk frames text as a chunk of HTTP/1.1.
-func appendChunk(b, text []byte) []byte {
-	b = strconv.AppendInt(b, int64(len(text)), 16)
-	b = append(b, "\r\n"...)
-	b = append(b, text...)
-	return append(b, "\r\n"...)
-}
-
-// openEvent and closeEvent stand around the data of an event.
-func openEvent(b []byte, name string) []byte {
-	b = append(b, "event: "...)
-	b = append(b, name...)
-	return append(b, "\ndata: "...)
-}
-
-func closeEvent(b []byte) []byte { return append(b, "\n\n"...) }

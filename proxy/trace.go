@@ -14,6 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -177,7 +178,7 @@ func (x *callSpan) setRelease(r *lease.ReleaseRequest, force bool) {
 	case force:
 		x.SetName(spanForce)
 	case r.Outcome != store.NoOutcome:
-		x.SetAttributes(tracing.Outcome.String(outcomeName(r.Outcome)))
+		x.SetAttributes(tracing.Outcome.String(wire.OutcomeName(r.Outcome)))
 	}
 }
 
@@ -261,10 +262,10 @@ func (k *call) traceparent() string {
 	if k.span != nil {
 		return k.span.traceparent
 	}
-	if k.traces != 1 || !validTraceparent(k.trace) {
+	if k.traces != 1 {
 		return ""
 	}
-	return string(k.trace[:traceparentLength])
+	return wire.Traceparent(k.trace)
 }
 
 // logger is for lines about the call: they name its trace.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -147,10 +148,10 @@ func TestEachCallHasSpan(t *testing.T) {
 func TestSpansOfFailures(t *testing.T) {
 	f, exporter := traced(t, func(c *Config) { c.TCPAddr = "127.0.0.1:0" })
 	for err, want := range map[error]string{
-		error(&store.Error{Op: "acquire", Err: errors.New("away")}): codeStoreUnavailable,
-		lease.ErrDraining:          codeDraining,
-		errors.New("what is that"): codeInternal,
-		errPanic:                   codeInternal,
+		error(&store.Error{Op: "acquire", Err: errors.New("away")}): wire.CodeStoreUnavailable,
+		lease.ErrDraining:          wire.CodeDraining,
+		errors.New("what is that"): wire.CodeInternal,
+		errPanic:                   wire.CodeInternal,
 		error(&lease.LimitError{What: "x", Limit: 1}):   "",
 		error(&lease.LostError{Lost: lease.Lost{}}):     "",
 		error(&lease.SkippedError{Key: "a"}):            "",
@@ -268,7 +269,7 @@ func TestNoSpansWithoutATracer(t *testing.T) {
 		k.startSpan(spanAcquire, routeKey, "key")
 		k.span.setAcquire(&r, nil, 0)
 		k.span.granted([]lease.Grant{g})
-		k.span.setProblem(codeHeld)
+		k.span.setProblem(wire.CodeHeld)
 		k.span.end(200)
 	}); n != 0 || k.span != nil {
 		t.Error(n, k.span)
@@ -333,20 +334,6 @@ func TestUnrecordedSpans(t *testing.T) {
 	}
 	if spans := exporter.GetSpans(); len(spans) != 0 {
 		t.Error(spans)
-	}
-}
-
-func TestTraceparent(t *testing.T) {
-	const good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-	for value, want := range map[string]bool{
-		good: true, strings.ToUpper(good): false, good + "-x": false, "01" + good[2:] + "-x": true, "01" + good[2:] + "x": false,
-		"ff" + good[2:]: false, good[:54]: false, "": false, strings.Replace(good, "4bf92f3577b34da6a3ce929d0e0e4736", strings.Repeat("0", 32), 1): false,
-		strings.Replace(good, "00f067aa0ba902b7", strings.Repeat("0", 16), 1): false, strings.Replace(good, "-", "_", 1): false,
-		strings.Replace(good, "4b", "4g", 1): false,
-	} {
-		if got := validTraceparent([]byte(value)); got != want {
-			t.Errorf("%q: %v", value, got)
-		}
 	}
 }
 

@@ -1,4 +1,4 @@
-package proxy
+package wire
 
 import (
 	"bytes"
@@ -23,27 +23,27 @@ var features = []string{
 // featureForce is only there where it is allowed.
 const featureForce = "force"
 
-func appendAbout(b []byte, version string, force bool) []byte {
+func AppendAbout(b []byte, version string, force bool) []byte {
 	b = append(b, `{"version":`...)
-	b = appendString(b, version)
+	b = AppendString(b, version)
 	b = append(b, `,"api":"v1","features":[`...)
 	for i, f := range features {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendString(b, f)
+		b = AppendString(b, f)
 	}
 	if force {
 		b = append(b, ',')
-		b = appendString(b, featureForce)
+		b = AppendString(b, featureForce)
 	}
 	return append(b, "]}"...)
 }
 
-// appendGrant appends the members of a granted acquire, without the last brace.
-func appendGrant(b []byte, g *lease.Grant) []byte {
+// AppendGrant appends the members of a granted acquire, without the last brace.
+func AppendGrant(b []byte, g *lease.Grant) []byte {
 	b = append(b, `{"granted":true,"key":`...)
-	b = appendString(b, g.Key)
+	b = AppendString(b, g.Key)
 	b = append(b, `,"token":`...)
 	b = strconv.AppendInt(b, g.Token, 10)
 	b = append(b, `,"session":`...)
@@ -60,34 +60,34 @@ func appendGrant(b []byte, g *lease.Grant) []byte {
 	return appendTime(b, g.AcquiredAt)
 }
 
-func appendGrants(b []byte, all []lease.Grant) []byte {
+func AppendGrants(b []byte, all []lease.Grant) []byte {
 	b = append(b, `{"locks":[`...)
 	for i := range all {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(appendGrant(b, &all[i]), '}')
+		b = append(AppendGrant(b, &all[i]), '}')
 	}
 	return append(b, "]}"...)
 }
 
-func appendAmended(b []byte, g *lease.Grant) []byte {
-	b = append(appendGrant(b, g), `,"stopping":`...)
+func AppendAmended(b []byte, g *lease.Grant) []byte {
+	b = append(AppendGrant(b, g), `,"stopping":`...)
 	return append(appendStopping(b, g.Stopping), '}')
 }
 
-// appendSkipped appends the answer to an acquire that wants no lock any more.
-func appendSkipped(b []byte, s *lease.SkippedError) []byte {
+// AppendSkipped appends the answer to an acquire that wants no lock any more.
+func AppendSkipped(b []byte, s *lease.SkippedError) []byte {
 	b = append(b, `{"granted":false,"key":`...)
-	b = appendString(b, s.Key)
+	b = AppendString(b, s.Key)
 	b = append(b, `,"outcome":"`...)
-	b = append(b, outcomeName(store.Success)...)
+	b = append(b, OutcomeName(store.Success)...)
 	b = append(b, `","result":`...)
 	return append(appendJSON(b, s.Result), '}')
 }
 
-// outcomeName is an outcome on the wire, empty for none.
-func outcomeName(o store.ReleaseOutcome) string {
+// OutcomeName is an outcome on the wire, empty for none.
+func OutcomeName(o store.ReleaseOutcome) string {
 	switch o {
 	case store.Success:
 		return "success"
@@ -98,9 +98,9 @@ func outcomeName(o store.ReleaseOutcome) string {
 	}
 }
 
-func appendReleased(b []byte, r *lease.Released) []byte {
+func AppendReleased(b []byte, r *lease.Released) []byte {
 	b = append(b, `{"key":`...)
-	b = appendString(b, r.Key)
+	b = AppendString(b, r.Key)
 	b = append(b, `,"released":`...)
 	b = strconv.AppendBool(b, r.Reentry == 0 && !r.Nothing)
 	b = append(b, `,"reentry":`...)
@@ -110,11 +110,11 @@ func appendReleased(b []byte, r *lease.Released) []byte {
 	return append(b, '}')
 }
 
-func appendView(b []byte, v *lease.View) []byte {
+func AppendView(b []byte, v *lease.View) []byte {
 	b = append(b, `{"key":`...)
-	b = appendString(b, v.Key)
+	b = AppendString(b, v.Key)
 	b = append(b, `,"type":`...)
-	b = appendString(b, store.TypeOf(v.Key))
+	b = AppendString(b, store.TypeOf(v.Key))
 	if v.Held {
 		b = append(b, `,"state":"held","mine":`...)
 	} else {
@@ -157,12 +157,16 @@ func appendReason(b []byte, reason *string) []byte {
 	if reason == nil {
 		return append(b, "null"...)
 	}
-	return appendString(b, *reason)
+	return AppendString(b, *reason)
 }
 
-// appendPage appends a page, or of a large one the first part: clients go on at
+// maxPage is about the most bytes in an answer: where a page of a list ends, whatever its
+// limit.
+const maxPage = 1 << 20
+
+// AppendPage appends a page, or of a large one the first part: clients go on at
 // the cursor in either case.
-func appendPage(b []byte, page *lease.Page) []byte {
+func AppendPage(b []byte, page *lease.Page) []byte {
 	next := page.Next
 	b = append(b, `{"locks":[`...)
 	for i := range page.Locks {
@@ -173,7 +177,7 @@ func appendPage(b []byte, page *lease.Page) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendView(b, &page.Locks[i])
+		b = AppendView(b, &page.Locks[i])
 	}
 	b = append(b, `],"next_cursor":`...)
 	return append(appendStringOrNull(b, encodeCursor(next)), '}')
@@ -186,9 +190,9 @@ func appendHolder(b []byte, l *store.Lock) []byte {
 	}
 	h := &l.Holder
 	b = append(b, `{"instance":`...)
-	b = appendString(b, h.Instance)
+	b = AppendString(b, h.Instance)
 	b = append(b, `,"pod":`...)
-	b = appendString(b, h.Pod)
+	b = AppendString(b, h.Pod)
 	b = append(b, `,"session":`...)
 	b = appendStringOrNull(b, h.Session)
 	b = append(b, `,"owner":`...)
@@ -240,11 +244,11 @@ func appendStringOrNull(b []byte, s string) []byte {
 	if s == "" {
 		return append(b, "null"...)
 	}
-	return appendString(b, s)
+	return AppendString(b, s)
 }
 
-// appendString appends s as a JSON string. What is not UTF-8 becomes U+FFFD.
-func appendString(b []byte, s string) []byte {
+// AppendString appends s as a JSON string. What is not UTF-8 becomes U+FFFD.
+func AppendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	start := 0
 	for i := 0; i < len(s); {

@@ -1,4 +1,4 @@
-package proxy
+package wire
 
 import (
 	"os"
@@ -14,9 +14,9 @@ import (
 )
 
 // The code, the OpenAPI document and docs/errors.md know the same codes, and the type of a
-// problem leads to a section that says what it comes from and what to do.
+// Problem leads to a section that says what it comes from and what to do.
 func TestProblemsAreDocumented(t *testing.T) {
-	sections := sectionsOf(t, "../docs/errors.md")
+	sections := sectionsOf(t, "../../../docs/errors.md")
 	documented := documentedCodes(t)
 	for code, entry := range problems {
 		section, ok := sections[code]
@@ -33,7 +33,7 @@ func TestProblemsAreDocumented(t *testing.T) {
 		if entry.retry != strings.Contains(strings.SplitN(section, "\n", 2)[0], "`Retry-After`") {
 			t.Errorf("%s: the first line does not tell of Retry-After as it is", code)
 		}
-		where, anchor, _ := strings.Cut(parse(t, (&problem{code: code}).append(nil))["type"].(string), "#")
+		where, anchor, _ := strings.Cut(parse(t, (&Problem{Code: code}).Append(nil))["type"].(string), "#")
 		if where != "https://github.com/locksidecar/locksidecar/blob/main/docs/errors.md" || sections[anchor] != section {
 			t.Errorf("%s: the type leads to %s#%s", code, where, anchor)
 		}

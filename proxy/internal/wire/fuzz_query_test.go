@@ -1,4 +1,4 @@
-package proxy
+package wire
 
 import (
 	"encoding/json"
@@ -27,9 +27,9 @@ func FuzzList(f *testing.F) {
 		f.Add([]byte(seed[0]), seed[1])
 	}
 	f.Fuzz(func(t *testing.T, query []byte, key string) {
-		r, none, p := parseList(query)
+		r, none, p := ParseList(query)
 		if p != nil {
-			if p.status() != 400 || !json.Valid(p.append(nil)) {
+			if p.Status() != 400 || !json.Valid(p.Append(nil)) {
 				t.Fatalf("%+v", p)
 			}
 			return
@@ -49,7 +49,7 @@ func FuzzList(f *testing.F) {
 		if got := !none && strings.HasPrefix(key, r.Prefix); got != want {
 			t.Fatalf("%q selects %q: %t, want %t: %+v", query, key, got, want, r)
 		}
-		again, _, p := parseList([]byte("cursor=" + encodeCursor(key)))
+		again, _, p := ParseList([]byte("cursor=" + encodeCursor(key)))
 		if p != nil || again.After != key {
 			t.Fatalf("the cursor of %q leads to %q, %+v", key, again.After, p)
 		}
@@ -64,25 +64,25 @@ func FuzzTarget(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		got, p := parseTarget(raw)
+		got, p := ParseTarget(raw)
 		if p != nil {
-			if p.status() != 400 && p.status() != 404 || !json.Valid(p.append(nil)) {
+			if p.Status() != 400 && p.Status() != 404 || !json.Valid(p.Append(nil)) {
 				t.Fatalf("%+v", p)
 			}
 			return
 		}
-		back := string(got.path)
-		if got.query != nil {
-			back += "?" + string(got.query)
+		back := string(got.Path)
+		if got.Query != nil {
+			back += "?" + string(got.Query)
 		}
-		if got.authority != nil {
+		if got.Authority != nil {
 			_, rest, _ := strings.Cut(string(raw), "//")
-			if rest = strings.TrimPrefix(rest, string(got.authority)); rest != back && (rest != "" || back != "/") {
-				t.Fatalf("%q became %q and %q", raw, got.authority, back)
+			if rest = strings.TrimPrefix(rest, string(got.Authority)); rest != back && (rest != "" || back != "/") {
+				t.Fatalf("%q became %q and %q", raw, got.Authority, back)
 			}
 			return
 		}
-		if back != string(raw) || len(got.path) > 0 && got.path[0] != '/' || strings.Contains(back, "#") {
+		if back != string(raw) || len(got.Path) > 0 && got.Path[0] != '/' || strings.Contains(back, "#") {
 			t.Fatalf("%q became %q", raw, back)
 		}
 	})
@@ -95,8 +95,7 @@ func FuzzTraceparent(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, trace []byte) {
-		k := call{headers: headers{traces: 1, trace: trace}}
-		handed := k.traceparent()
+		handed := Traceparent(trace)
 		if handed == "" {
 			return
 		}

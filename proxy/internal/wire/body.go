@@ -1,4 +1,4 @@
-package proxy
+package wire
 
 import (
 	"bytes"
@@ -16,40 +16,40 @@ type field struct {
 	raw  []byte // the value, as JSON; nil if the field is not there
 }
 
-// parseBody fills in the fields that a call knows, and refuses all others. A
+// ParseBody fills in the fields that a call knows, and refuses all others. A
 // missing or empty body is an empty object.
-func parseBody(body []byte, known []field) *problem {
+func ParseBody(body []byte, known []field) *Problem {
 	if len(body) == 0 {
 		return nil
 	}
 	if !utf8.Valid(body) {
-		return invalid("body: not valid UTF-8")
+		return Invalid("body: not valid UTF-8")
 	}
 	if !json.Valid(body) {
-		return invalid("body: not valid JSON: %s", syntaxError(body))
+		return Invalid("body: not valid JSON: %s", syntaxError(body))
 	}
 	body = bytes.Trim(body, jsonSpace)
 	if body[0] != '{' {
-		return invalid("body: it is %s; it must be a JSON object", kindOf(body))
+		return Invalid("body: it is %s; it must be a JSON object", kindOf(body))
 	}
-	return eachField(body, func(name, value []byte) *problem {
+	return eachField(body, func(name, value []byte) *Problem {
 		return setField(known, name, value)
 	})
 }
 
-func setField(known []field, name, value []byte) *problem {
+func setField(known []field, name, value []byte) *Problem {
 	for i := range known {
 		k := &known[i]
 		switch {
 		case string(name) != k.name:
 			continue
 		case k.raw != nil:
-			return invalid("field %s is given twice", name)
+			return Invalid("field %s is given twice", name)
 		}
 		k.raw = value
 		return nil
 	}
-	return invalid("field %q is not known here; known: %s", name, fieldNames(known))
+	return Invalid("field %q is not known here; known: %s", name, fieldNames(known))
 }
 
 func fieldNames(known []field) string {
@@ -76,7 +76,7 @@ const jsonSpace = " \t\r\n"
 
 // eachField walks over the members of a JSON object that is known to be valid
 // and without space around it.
-func eachField(object []byte, f func(name, value []byte) *problem) *problem {
+func eachField(object []byte, f func(name, value []byte) *Problem) *Problem {
 	rest := bytes.TrimLeft(object[1:], jsonSpace)
 	for rest[0] != '}' {
 		end := stringEnd(rest)
@@ -97,7 +97,7 @@ func eachField(object []byte, f func(name, value []byte) *problem) *problem {
 
 // eachElement walks over the elements of a JSON array that is known to be valid
 // and without space around it.
-func eachElement(array []byte, f func(value []byte) *problem) *problem {
+func eachElement(array []byte, f func(value []byte) *Problem) *Problem {
 	rest := bytes.TrimLeft(array[1:], jsonSpace)
 	for rest[0] != ']' {
 		end := valueEnd(rest)
@@ -161,7 +161,7 @@ func tooDeep(value []byte) bool {
 		case '"':
 			i += stringEnd(value[i:]) - 1
 		case '{', '[':
-			if depth++; depth > maxDepth {
+			if depth++; depth > MaxDepth {
 				return true
 			}
 		case '}', ']':
@@ -205,51 +205,51 @@ func (f *field) String() string { return "field " + f.name }
 func (f *field) given() bool { return f.raw != nil }
 
 // integer reads a field that must be an integer between low and high.
-func (f *field) integer(low, high int64) (int64, *problem) {
+func (f *field) integer(low, high int64) (int64, *Problem) {
 	n, ok := parseInteger(f.raw)
 	switch {
 	case kindOf(f.raw) != "a number":
-		return 0, invalid("field %s is %s; it must be an integer from %d to %d", f.name, kindOf(f.raw), low, high)
+		return 0, Invalid("field %s is %s; it must be an integer from %d to %d", f.name, kindOf(f.raw), low, high)
 	case !ok || n < low || n > high:
-		return 0, invalid("field %s is %.40s; it must be an integer from %d to %d, without fraction or exponent",
+		return 0, Invalid("field %s is %.40s; it must be an integer from %d to %d, without fraction or exponent",
 			f.name, f.raw, low, high)
 	}
 	return n, nil
 }
 
 // text reads a field that must be a string.
-func (f *field) text() (string, *problem) {
+func (f *field) text() (string, *Problem) {
 	if f.raw[0] != '"' {
-		return "", invalid("field %s is %s; it must be a string", f.name, kindOf(f.raw))
+		return "", Invalid("field %s is %s; it must be a string", f.name, kindOf(f.raw))
 	}
 	if halfCharacter(f.raw) {
-		return "", invalid("field %s has one half of a surrogate pair (\\uD800 to \\uDFFF), which is no character", f.name)
+		return "", Invalid("field %s has one half of a surrogate pair (\\uD800 to \\uDFFF), which is no character", f.name)
 	}
 	return unquote(f.raw), nil
 }
 
 // shortText reads a field that must be a string of low to [maxName] bytes without
 // control characters.
-func (f *field) shortText(low int) (string, *problem) {
+func (f *field) shortText(low int) (string, *Problem) {
 	text, p := f.text()
 	if p != nil {
 		return "", p
 	}
 	if len(text) < low || len(text) > maxName {
-		return "", invalid("field %s has %d bytes; it must have %d to %d", f.name, len(text), low, maxName)
+		return "", Invalid("field %s has %d bytes; it must have %d to %d", f.name, len(text), low, maxName)
 	}
 	return checkText("field "+f.name, []byte(text))
 }
 
 // boolean reads a field that must be true or false.
-func (f *field) boolean() (bool, *problem) {
+func (f *field) boolean() (bool, *Problem) {
 	switch f.raw[0] {
 	case 't':
 		return true, nil
 	case 'f':
 		return false, nil
 	}
-	return false, invalid("field %s is %s; it must be a boolean", f.name, kindOf(f.raw))
+	return false, Invalid("field %s is %s; it must be a boolean", f.name, kindOf(f.raw))
 }
 
 // halfCharacter tells whether a JSON string escapes a lone surrogate. Decoded, all

@@ -1,4 +1,4 @@
-package proxy
+package wire
 
 import (
 	"bytes"
@@ -8,27 +8,27 @@ import (
 	"unicode/utf8"
 )
 
-// maxKey is the most bytes in a key.
-const maxKey = 512
+// MaxKey is the most bytes in a key.
+const MaxKey = 512
 
-// target is a request's target, as it was sent: nothing is normalised.
-type target struct {
-	path, query []byte
+// Target is a request's target, as it was sent: nothing is normalised.
+type Target struct {
+	Path, Query []byte
 	// authority is set if the target has the form http://authority/path.
-	authority []byte
+	Authority []byte
 }
 
-func parseTarget(raw []byte) (target, *problem) {
-	var t target
+func ParseTarget(raw []byte) (Target, *Problem) {
+	var t Target
 	if len(raw) > 0 && raw[0] != '/' {
-		if t.authority, raw = cutAuthority(raw); t.authority == nil {
-			return t, notFound("the request's target is not a path")
+		if t.Authority, raw = cutAuthority(raw); t.Authority == nil {
+			return t, NotFound("the request's target is not a path")
 		}
 	}
 	if bytes.IndexByte(raw, '#') >= 0 {
-		return t, invalid("the request's target has a #; in a key or parameter it is written %%23")
+		return t, Invalid("the request's target has a #; in a key or parameter it is written %%23")
 	}
-	t.path, t.query, _ = bytes.Cut(raw, []byte{'?'})
+	t.Path, t.Query, _ = bytes.Cut(raw, []byte{'?'})
 	return t, nil
 }
 
@@ -50,46 +50,46 @@ func cutAuthority(raw []byte) (authority, rest []byte) {
 	return raw[:end], raw[end:]
 }
 
-// parseKey reads a key from the part of the path in which it stands.
-func parseKey(part []byte) (string, *problem) {
+// ParseKey reads a key from the part of the path in which it stands.
+func ParseKey(part []byte) (string, *Problem) {
 	if before, _, found := bytes.Cut(part, []byte{'/'}); found {
-		return "", notFound(fmt.Sprintf(
+		return "", NotFound(fmt.Sprintf(
 			"no such resource under the key %q; a / inside a key is written %%2F", before))
 	}
 	decoded, at := unescape(part, false)
 	if at >= 0 {
-		return "", invalid("key: bad percent escape at byte %d; a %% is written %%25", at)
+		return "", Invalid("key: bad percent escape at byte %d; a %% is written %%25", at)
 	}
 	return checkKey("key", decoded)
 }
 
 // checkKey refuses what is no key. name is what the error calls it.
-func checkKey(name string, key []byte) (string, *problem) {
+func checkKey(name string, key []byte) (string, *Problem) {
 	switch {
 	case len(key) == 0:
-		return "", invalid("%s is empty; it must have 1 to %d bytes", name, maxKey)
-	case len(key) > maxKey:
-		return "", invalid("%s has %d bytes; it must have 1 to %d", name, len(key), maxKey)
+		return "", Invalid("%s is empty; it must have 1 to %d bytes", name, MaxKey)
+	case len(key) > MaxKey:
+		return "", Invalid("%s has %d bytes; it must have 1 to %d", name, len(key), MaxKey)
 	}
 	return checkText(name, key)
 }
 
 // checkText refuses what is not UTF-8 and control characters.
-func checkText(name string, text []byte) (string, *problem) {
+func checkText(name string, text []byte) (string, *Problem) {
 	for i := 0; i < len(text); {
 		if c := text[i]; c < utf8.RuneSelf {
 			if c < 0x20 || c == 0x7f {
-				return "", invalid("%s has a control character (U+%04X) at byte %d", name, c, i)
+				return "", Invalid("%s has a control character (U+%04X) at byte %d", name, c, i)
 			}
 			i++
 			continue
 		}
 		r, size := utf8.DecodeRune(text[i:])
 		if r == utf8.RuneError && size == 1 {
-			return "", invalid("%s is not valid UTF-8 at byte %d", name, i)
+			return "", Invalid("%s is not valid UTF-8 at byte %d", name, i)
 		}
 		if r < 0xa0 {
-			return "", invalid("%s has a control character (U+%04X) at byte %d", name, r, i)
+			return "", Invalid("%s has a control character (U+%04X) at byte %d", name, r, i)
 		}
 		i += size
 	}
@@ -144,8 +144,8 @@ type param struct {
 	set   bool
 }
 
-// parseQuery fills in the parameters that a call knows, and refuses all others.
-func parseQuery(query []byte, known []param) *problem {
+// ParseQuery fills in the parameters that a call knows, and refuses all others.
+func ParseQuery(query []byte, known []param) *Problem {
 	for len(query) > 0 {
 		var part []byte
 		part, query, _ = bytes.Cut(query, []byte{'&'})
@@ -156,11 +156,11 @@ func parseQuery(query []byte, known []param) *problem {
 	return nil
 }
 
-func parseParam(part []byte, known []param) *problem {
+func parseParam(part []byte, known []param) *Problem {
 	rawName, rawValue, hasValue := bytes.Cut(part, []byte{'='})
 	name, bad := unescape(rawName, true)
 	if bad >= 0 {
-		return invalid("query: bad percent escape in a parameter's name")
+		return Invalid("query: bad percent escape in a parameter's name")
 	}
 	for i := range known {
 		k := &known[i]
@@ -168,17 +168,17 @@ func parseParam(part []byte, known []param) *problem {
 		case string(name) != k.name:
 			continue
 		case k.set:
-			return invalid("query parameter %s is given twice", k.name)
+			return Invalid("query parameter %s is given twice", k.name)
 		case !hasValue:
-			return invalid("query parameter %s has no value; write %s=...", k.name, k.name)
+			return Invalid("query parameter %s has no value; write %s=...", k.name, k.name)
 		}
 		if k.value, bad = unescape(rawValue, true); bad >= 0 {
-			return invalid("query parameter %s: bad percent escape; a %% is written %%25", k.name)
+			return Invalid("query parameter %s: bad percent escape; a %% is written %%25", k.name)
 		}
 		k.set = true
 		return nil
 	}
-	return invalid("query parameter %q is not known here; known: %s", name, namesOf(known))
+	return Invalid("query parameter %q is not known here; known: %s", name, namesOf(known))
 }
 
 func namesOf(known []param) string {
@@ -200,15 +200,15 @@ func (p *param) String() string { return "query parameter " + p.name }
 func (p *param) given() bool { return p.set }
 
 // integer reads a parameter that must be an integer between low and high.
-func (p *param) integer(low, high int64) (int64, *problem) {
+func (p *param) integer(low, high int64) (int64, *Problem) {
 	n, ok := parseInteger(p.value)
 	if !ok || n < low || n > high {
-		return 0, invalid("%s is %q; it must be an integer from %d to %d", p, p.value, low, high)
+		return 0, Invalid("%s is %q; it must be an integer from %d to %d", p, p.value, low, high)
 	}
 	return n, nil
 }
 
-func (p *param) text() (string, *problem) { return string(p.value), nil }
+func (p *param) text() (string, *Problem) { return string(p.value), nil }
 
 // parseInteger reads an integer as JSON writes it.
 func parseInteger(b []byte) (int64, bool) {
@@ -231,14 +231,14 @@ func parseInteger(b []byte) (int64, bool) {
 // A cursor is the last key of the page before it. Clients need not know that.
 func encodeCursor(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
 
-func decodeCursor(cursor []byte) (string, *problem) {
+func decodeCursor(cursor []byte) (string, *Problem) {
 	key, err := base64.RawURLEncoding.Strict().DecodeString(string(cursor))
 	if err != nil {
-		return "", invalid("query parameter cursor is not one that this server gave out")
+		return "", Invalid("query parameter cursor is not one that this server gave out")
 	}
 	after, p := checkKey("query parameter cursor", key)
 	if p != nil {
-		return "", invalid("query parameter cursor is not one that this server gave out")
+		return "", Invalid("query parameter cursor is not one that this server gave out")
 	}
 	return after, nil
 }

@@ -1,4 +1,4 @@
-package proxy
+package wire
 
 import (
 	"fmt"
@@ -14,23 +14,23 @@ const (
 	minTTLMillis = 500
 	maxToken     = 1<<53 - 1
 	maxReentry   = 1<<31 - 1
-	maxKeys      = 100
-	maxData      = 4 << 10 // of data, and of a result
-	maxDepth     = 64      // of the same: others must be able to read it, see tooDeep
+	MaxKeys      = 100
+	MaxData      = 4 << 10 // of data, and of a result
+	MaxDepth     = 64      // of the same: others must be able to read it, see tooDeep
 	maxName      = 255     // of a session's name, an owner, a reason to stop
 	maxLimit     = 1000
 	defaultLimit = 100
 )
 
-// parseAmend reads the body of a PATCH.
-func parseAmend(body []byte) (r lease.AmendRequest, p *problem) {
+// ParseAmend reads the body of a PATCH.
+func ParseAmend(body []byte) (r lease.AmendRequest, p *Problem) {
 	fields := [...]field{{name: "token"}, {name: "ttl_ms"}, {name: "data"}}
-	if p = parseBody(body, fields[:]); p != nil {
+	if p = ParseBody(body, fields[:]); p != nil {
 		return r, p
 	}
 	token, ttl, data := &fields[0], &fields[1], &fields[2]
 	if token.raw == nil {
-		return r, invalid("field token is missing; it is the token that the acquire answered")
+		return r, Invalid("field token is missing; it is the token that the acquire answered")
 	}
 	if r.Token, p = token.integer(1, maxToken); p != nil {
 		return r, p
@@ -43,15 +43,15 @@ func parseAmend(body []byte) (r lease.AmendRequest, p *problem) {
 	return r, p
 }
 
-// parseRelease reads the query and the body of a release. force: the lock is to be
+// ParseRelease reads the query and the body of a release. force: the lock is to be
 // broken, and r has at most the token of the grant that is meant.
-func parseRelease(query, body []byte) (r lease.ReleaseRequest, force bool, p *problem) {
+func ParseRelease(query, body []byte) (r lease.ReleaseRequest, force bool, p *Problem) {
 	params := [...]param{{name: "token"}, {name: "outcome"}, {name: "reentry"}, {name: "request_id"}, {name: "force"}}
-	if p = parseQuery(query, params[:]); p != nil {
+	if p = ParseQuery(query, params[:]); p != nil {
 		return r, false, p
 	}
 	fields := [...]field{{name: "result"}}
-	if p = parseBody(body, fields[:]); p != nil {
+	if p = ParseBody(body, fields[:]); p != nil {
 		return r, false, p
 	}
 	token, outcome, reentry, id, result := &params[0], &params[1], &params[2], &params[3], &fields[0]
@@ -65,10 +65,10 @@ func parseRelease(query, body []byte) (r lease.ReleaseRequest, force bool, p *pr
 	return r, force, p
 }
 
-// parseReleaseBody reads the body of a release that says all there.
-func parseReleaseBody(body []byte) (r lease.ReleaseRequest, p *problem) {
+// ParseReleaseBody reads the body of a release that says all there.
+func ParseReleaseBody(body []byte) (r lease.ReleaseRequest, p *Problem) {
 	fields := [...]field{{name: "token"}, {name: "request_id"}, {name: "outcome"}, {name: "reentry"}, {name: "result"}}
-	if p = parseBody(body, fields[:]); p != nil {
+	if p = ParseBody(body, fields[:]); p != nil {
 		return r, p
 	}
 	return releaseRequest(&fields[0], &fields[1], &fields[2], &fields[3], &fields[4])
@@ -79,17 +79,17 @@ func parseReleaseBody(body []byte) (r lease.ReleaseRequest, p *problem) {
 type argument interface {
 	fmt.Stringer // how errors call it
 	given() bool
-	integer(low, high int64) (int64, *problem)
-	text() (string, *problem)
+	integer(low, high int64) (int64, *Problem)
+	text() (string, *Problem)
 }
 
 // releaseRequest reads what a release says, wherever it stands.
-func releaseRequest(token, id, outcome, reentry argument, result *field) (r lease.ReleaseRequest, p *problem) {
+func releaseRequest(token, id, outcome, reentry argument, result *field) (r lease.ReleaseRequest, p *Problem) {
 	switch {
 	case !token.given() && !id.given():
-		return r, invalid("%s is missing; it is the token that the acquire answered; or give its request_id", token)
+		return r, Invalid("%s is missing; it is the token that the acquire answered; or give its request_id", token)
 	case id.given() && reentry.given():
-		return r, invalid("%s does not go with request_id, which names the entry", reentry)
+		return r, Invalid("%s does not go with request_id, which names the entry", reentry)
 	}
 	if token.given() {
 		r.Token, p = token.integer(1, maxToken)
@@ -111,7 +111,7 @@ func releaseRequest(token, id, outcome, reentry argument, result *field) (r leas
 		return r, p
 	}
 	if result.raw != nil && r.Outcome != store.Success {
-		return r, invalid("field result is only for outcome=success")
+		return r, Invalid("field result is only for outcome=success")
 	}
 	r.Result, p = parseData(result)
 	return r, p
@@ -119,25 +119,25 @@ func releaseRequest(token, id, outcome, reentry argument, result *field) (r leas
 
 // parseForce reads force. Beside it stands a token at most: whoever breaks a lock has
 // nothing to say about what was done under it.
-func parseForce(force *param, others []param, result *field) (bool, *problem) {
+func parseForce(force *param, others []param, result *field) (bool, *Problem) {
 	if !force.set || string(force.value) == "false" {
 		return false, nil
 	}
 	if string(force.value) != "true" {
-		return false, invalid("query parameter force is %.40q; it must be true or false", force.value)
+		return false, Invalid("query parameter force is %.40q; it must be true or false", force.value)
 	}
 	for _, other := range others {
 		if other.set {
-			return false, invalid("query parameter %s does not go with force=true", other.name)
+			return false, Invalid("query parameter %s does not go with force=true", other.name)
 		}
 	}
 	if result.raw != nil {
-		return false, invalid("field result does not go with force=true")
+		return false, Invalid("field result does not go with force=true")
 	}
 	return true, nil
 }
 
-func parseOutcome(outcome argument) (store.ReleaseOutcome, *problem) {
+func parseOutcome(outcome argument) (store.ReleaseOutcome, *Problem) {
 	if !outcome.given() {
 		return store.NoOutcome, nil
 	}
@@ -150,13 +150,13 @@ func parseOutcome(outcome argument) (store.ReleaseOutcome, *problem) {
 	case word == "failure":
 		return store.Failure, nil
 	}
-	return 0, invalid("%s is %.40q; it must be success or failure", outcome, word)
+	return 0, Invalid("%s is %.40q; it must be success or failure", outcome, word)
 }
 
-// parseStop reads the body of a stop. reason is nil if none is given.
-func parseStop(body []byte) (reason *string, p *problem) {
+// ParseStop reads the body of a stop. reason is nil if none is given.
+func ParseStop(body []byte) (reason *string, p *Problem) {
 	fields := [...]field{{name: "reason"}}
-	if p = parseBody(body, fields[:]); p != nil {
+	if p = ParseBody(body, fields[:]); p != nil {
 		return nil, p
 	}
 	given := &fields[0]
@@ -167,10 +167,10 @@ func parseStop(body []byte) (reason *string, p *problem) {
 	return &text, p
 }
 
-// parseSession reads the body of POST /v1/sessions.
-func parseSession(body []byte) (o lease.SessionOptions, p *problem) {
+// ParseSession reads the body of POST /v1/sessions.
+func ParseSession(body []byte) (o lease.SessionOptions, p *Problem) {
 	fields := [...]field{{name: "ttl_ms"}, {name: "name"}}
-	if p = parseBody(body, fields[:]); p != nil {
+	if p = ParseBody(body, fields[:]); p != nil {
 		return o, p
 	}
 	ttl, name := &fields[0], &fields[1]
@@ -181,10 +181,10 @@ func parseSession(body []byte) (o lease.SessionOptions, p *problem) {
 	return o, p
 }
 
-// parseList reads the query of a list. none says that nothing can match.
-func parseList(query []byte) (r lease.ListRequest, none bool, p *problem) {
+// ParseList reads the query of a list. none says that nothing can match.
+func ParseList(query []byte) (r lease.ListRequest, none bool, p *Problem) {
 	params := [...]param{{name: "scope"}, {name: "prefix"}, {name: "type"}, {name: "limit"}, {name: "cursor"}}
-	if p = parseQuery(query, params[:]); p != nil {
+	if p = ParseQuery(query, params[:]); p != nil {
 		return r, false, p
 	}
 	scope, prefix, kind, limit, cursor := &params[0], &params[1], &params[2], &params[3], &params[4]
@@ -210,7 +210,7 @@ func parseList(query []byte) (r lease.ListRequest, none bool, p *problem) {
 	return r, none, nil
 }
 
-func parseScope(scope *param) (lease.Scope, *problem) {
+func parseScope(scope *param) (lease.Scope, *Problem) {
 	if !scope.set {
 		return lease.ScopePod, nil
 	}
@@ -222,17 +222,17 @@ func parseScope(scope *param) (lease.Scope, *problem) {
 	case "all":
 		return lease.ScopeAll, nil
 	}
-	return 0, invalid("query parameter scope is %.40q; it must be session, pod or all", scope.value)
+	return 0, Invalid("query parameter scope is %.40q; it must be session, pod or all", scope.value)
 }
 
 // parsePrefix joins prefix and type, which stands for the prefix "type:". none
 // says that no key has both.
-func parsePrefix(prefix, kind *param) (joined string, none bool, p *problem) {
+func parsePrefix(prefix, kind *param) (joined string, none bool, p *Problem) {
 	if joined, p = checkText("query parameter prefix", prefix.value); p != nil {
 		return "", false, p
 	}
-	if len(joined) > maxKey {
-		return "", false, invalid("query parameter prefix has %d bytes; a key has at most %d", len(joined), maxKey)
+	if len(joined) > MaxKey {
+		return "", false, Invalid("query parameter prefix has %d bytes; a key has at most %d", len(joined), MaxKey)
 	}
 	if !kind.set {
 		return joined, false, nil
@@ -242,7 +242,7 @@ func parsePrefix(prefix, kind *param) (joined string, none bool, p *problem) {
 		return "", false, p
 	}
 	if strings.Contains(name, ":") {
-		return "", false, invalid("query parameter type is %.40q; a type ends before the first colon of a key", name)
+		return "", false, Invalid("query parameter type is %.40q; a type ends before the first colon of a key", name)
 	}
 	typed := name + ":"
 	switch {

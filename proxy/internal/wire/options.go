@@ -1,7 +1,8 @@
-package proxy
+package wire
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -39,22 +40,22 @@ func newOptions() options {
 	}
 }
 
-// parseAcquire reads the body of an acquire.
-func parseAcquire(body []byte) (r lease.Request, p *problem) {
+// ParseAcquire reads the body of an acquire.
+func ParseAcquire(body []byte) (r lease.Request, p *Problem) {
 	if len(body) == 0 {
 		return r, nil
 	}
 	o := newOptions()
-	if p = parseBody(body, o[:optKeys]); p != nil {
+	if p = ParseBody(body, o[:optKeys]); p != nil {
 		return r, p
 	}
 	return o.parse()
 }
 
-// parseAcquireAll reads the body of an acquire of several keys, whose order is kept.
-func parseAcquireAll(body []byte) (keys []string, r lease.Request, p *problem) {
+// ParseAcquireAll reads the body of an acquire of several keys, whose order is kept.
+func ParseAcquireAll(body []byte) (keys []string, r lease.Request, p *Problem) {
 	o := newOptions()
-	if p = parseBody(body, o[:]); p != nil {
+	if p = ParseBody(body, o[:]); p != nil {
 		return nil, r, p
 	}
 	if keys, p = parseKeys(&o[optKeys]); p != nil {
@@ -65,29 +66,29 @@ func parseAcquireAll(body []byte) (keys []string, r lease.Request, p *problem) {
 	}
 	switch {
 	case r.Reentrant:
-		return nil, r, invalid("field reentrant is only for a lock that is acquired alone")
+		return nil, r, Invalid("field reentrant is only for a lock that is acquired alone")
 	case r.Skip:
-		return nil, r, invalid("field on_success: skip is only for a lock that is acquired alone")
+		return nil, r, Invalid("field on_success: skip is only for a lock that is acquired alone")
 	case r.MaxHold > 0 && (r.Wait < 0 || r.Wait >= r.MaxHold):
 		// The first locks would be lost while the call waits for the others, and be acquired again, without end.
 		longest := r.MaxHold.Milliseconds()
-		return nil, r, invalid("field wait_ms is %.20s; with max_hold_ms, which is %d, it must be 0 to %d for several keys: "+
+		return nil, r, Invalid("field wait_ms is %.20s; with max_hold_ms, which is %d, it must be 0 to %d for several keys: "+
 			"the hold of each begins with its own grant, while the call waits for the others", o[optWait].raw, longest, longest-1)
 	}
 	return keys, r, nil
 }
 
-func parseKeys(f *field) (keys []string, p *problem) {
+func parseKeys(f *field) (keys []string, p *Problem) {
 	switch {
 	case f.raw == nil:
-		return nil, invalid("field keys is missing; it must be an array of 1 to %d keys", maxKeys)
+		return nil, Invalid("field keys is missing; it must be an array of 1 to %d keys", MaxKeys)
 	case f.raw[0] != '[':
-		return nil, invalid("field keys is %s; it must be an array of 1 to %d keys", kindOf(f.raw), maxKeys)
+		return nil, Invalid("field keys is %s; it must be an array of 1 to %d keys", kindOf(f.raw), MaxKeys)
 	}
 	seen := make(map[string]bool)
-	p = eachElement(f.raw, func(value []byte) *problem {
-		if len(keys) == maxKeys {
-			return invalid("field keys has more than %d elements", maxKeys)
+	p = eachElement(f.raw, func(value []byte) *Problem {
+		if len(keys) == MaxKeys {
+			return Invalid("field keys has more than %d elements", MaxKeys)
 		}
 		one := field{name: fmt.Sprintf("keys[%d]", len(keys)), raw: value}
 		text, p := one.text()
@@ -99,20 +100,20 @@ func parseKeys(f *field) (keys []string, p *problem) {
 		case p != nil:
 			return p
 		case seen[key]:
-			return invalid("field %s: the key %q is given twice", one.name, key)
+			return Invalid("field %s: the key %q is given twice", one.name, key)
 		}
 		seen[key] = true
 		keys = append(keys, key)
 		return nil
 	})
 	if p == nil && len(keys) == 0 {
-		p = invalid("field keys is empty; it must be an array of 1 to %d keys", maxKeys)
+		p = Invalid("field keys is empty; it must be an array of 1 to %d keys", MaxKeys)
 	}
 	return keys, p
 }
 
 // parse reads the options, and refuses what does not go together.
-func (o *options) parse() (r lease.Request, p *problem) {
+func (o *options) parse() (r lease.Request, p *Problem) {
 	if r.Wait, p = parseWait(&o[optWait]); p != nil {
 		return r, p
 	}
@@ -144,16 +145,16 @@ func (o *options) parse() (r lease.Request, p *problem) {
 }
 
 // refuseForTTL refuses what needs a session.
-func (o *options) refuseForTTL(which ...int) *problem {
+func (o *options) refuseForTTL(which ...int) *Problem {
 	for _, i := range which {
 		if o[i].raw != nil {
-			return invalid(`field %s is not for "bind":"ttl": the lock belongs to no session`, o[i].name)
+			return Invalid(`field %s is not for "bind":"ttl": the lock belongs to no session`, o[i].name)
 		}
 	}
 	return nil
 }
 
-func parseWait(f *field) (time.Duration, *problem) {
+func parseWait(f *field) (time.Duration, *Problem) {
 	if f.raw == nil {
 		return 0, nil
 	}
@@ -167,7 +168,7 @@ func parseWait(f *field) (time.Duration, *problem) {
 	return time.Duration(n) * time.Millisecond, nil
 }
 
-func parseTTL(f *field) (time.Duration, *problem) {
+func parseTTL(f *field) (time.Duration, *Problem) {
 	if f.raw == nil {
 		return 0, nil
 	}
@@ -175,7 +176,7 @@ func parseTTL(f *field) (time.Duration, *problem) {
 	return time.Duration(n) * time.Millisecond, p
 }
 
-func parseBind(f *field) (lease.Bind, *problem) {
+func parseBind(f *field) (lease.Bind, *Problem) {
 	if f.raw == nil {
 		return lease.BindSession, nil
 	}
@@ -189,30 +190,30 @@ func parseBind(f *field) (lease.Bind, *problem) {
 	case "ttl":
 		return lease.BindTTL, nil
 	}
-	return 0, invalid(`field bind is %.40q; it must be "session" or "ttl"`, text)
+	return 0, Invalid(`field bind is %.40q; it must be "session" or "ttl"`, text)
 }
 
 // parseData copies the JSON of a field in its shortest form: it outlives the
 // request. Null means none.
-func parseData(f *field) ([]byte, *problem) {
+func parseData(f *field) ([]byte, *Problem) {
 	if f.raw == nil || string(f.raw) == "null" {
 		return nil, nil
 	}
 	var compact bytes.Buffer
-	compact.Grow(min(len(f.raw), maxData))
+	compact.Grow(min(len(f.raw), MaxData))
 	if err := json.Compact(&compact, f.raw); err != nil {
-		return nil, invalid("field %s: %v", f.name, err)
+		return nil, Invalid("field %s: %v", f.name, err)
 	}
-	if compact.Len() > maxData {
-		return nil, tooLarge(fmt.Sprintf("field %s has %d bytes; at most %d are allowed", f.name, compact.Len(), maxData))
+	if compact.Len() > MaxData {
+		return nil, TooLarge(fmt.Sprintf("field %s has %d bytes; at most %d are allowed", f.name, compact.Len(), MaxData))
 	}
 	if tooDeep(f.raw) {
-		return nil, invalid("field %s is nested deeper than %d levels", f.name, maxDepth)
+		return nil, Invalid("field %s is nested deeper than %d levels", f.name, MaxDepth)
 	}
 	return compact.Bytes(), nil
 }
 
-func parseRequestID(a argument) (uuid.UUID, *problem) {
+func parseRequestID(a argument) (uuid.UUID, *Problem) {
 	if !a.given() {
 		return uuid.Nil, nil
 	}
@@ -223,13 +224,13 @@ func parseRequestID(a argument) (uuid.UUID, *problem) {
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != 36 || id == uuid.Nil {
 		// It is not shown: whoever has it can repeat the call, and is told the token.
-		return uuid.Nil, invalid("%s must be a UUID of the form f81d4fae-7dec-41d0-a765-00a0c91e6bf6 other than zero", a)
+		return uuid.Nil, Invalid("%s must be a UUID of the form f81d4fae-7dec-41d0-a765-00a0c91e6bf6 other than zero", a)
 	}
 	return id, nil
 }
 
 // parseOwner reads owner, and reentrant, which needs it.
-func (o *options) parseOwner() (owner string, reentrant bool, p *problem) {
+func (o *options) parseOwner() (owner string, reentrant bool, p *Problem) {
 	if f := &o[optOwner]; f.raw != nil {
 		if owner, p = f.shortText(1); p != nil {
 			return "", false, p
@@ -241,13 +242,13 @@ func (o *options) parseOwner() (owner string, reentrant bool, p *problem) {
 		}
 	}
 	if reentrant && owner == "" {
-		return "", false, invalid("field reentrant needs the field owner: who in the session enters again")
+		return "", false, Invalid("field reentrant needs the field owner: who in the session enters again")
 	}
 	return owner, reentrant, nil
 }
 
 // parseHolds reads max_hold_ms and min_hold_ms; a maximum of 0 is none.
-func (o *options) parseHolds() (longest, shortest time.Duration, p *problem) {
+func (o *options) parseHolds() (longest, shortest time.Duration, p *Problem) {
 	if longest, p = parseHold(&o[optMaxHold]); p != nil {
 		return 0, 0, p
 	}
@@ -255,13 +256,13 @@ func (o *options) parseHolds() (longest, shortest time.Duration, p *problem) {
 		return 0, 0, p
 	}
 	if longest > 0 && shortest > longest {
-		return 0, 0, invalid("field min_hold_ms is %d; it must not be more than max_hold_ms, which is %d",
+		return 0, 0, Invalid("field min_hold_ms is %d; it must not be more than max_hold_ms, which is %d",
 			shortest.Milliseconds(), longest.Milliseconds())
 	}
 	return longest, shortest, nil
 }
 
-func parseHold(f *field) (time.Duration, *problem) {
+func parseHold(f *field) (time.Duration, *Problem) {
 	if f.raw == nil {
 		return 0, nil
 	}
@@ -270,7 +271,7 @@ func parseHold(f *field) (time.Duration, *problem) {
 }
 
 // parseOnSuccess tells whether the call is to be skipped.
-func parseOnSuccess(f *field) (skip bool, p *problem) {
+func parseOnSuccess(f *field) (skip bool, p *Problem) {
 	if f.raw == nil {
 		return false, nil
 	}
@@ -284,16 +285,15 @@ func parseOnSuccess(f *field) (skip bool, p *problem) {
 	case "skip":
 		return true, nil
 	}
-	return false, invalid(`field on_success is %.40q; it must be "acquire" or "skip"`, text)
+	return false, Invalid(`field on_success is %.40q; it must be "acquire" or "skip"`, text)
 }
 
-// checkMinHold refuses a bind:ttl lock that would end before its hold is over.
+// CheckMinHold refuses a bind:ttl lock that would end before its hold is over.
 // fallback is the TTL of a request that names none.
-func checkMinHold(r *lease.Request, fallback time.Duration) *problem {
-	ttl := r.TTL
-	or(&ttl, fallback)
+func CheckMinHold(r *lease.Request, fallback time.Duration) *Problem {
+	ttl := cmp.Or(r.TTL, fallback)
 	if r.Bind == lease.BindTTL && r.MinHold > ttl {
-		return invalid(`field min_hold_ms is %d; with "bind":"ttl" it must not be more than ttl_ms, which is %d`,
+		return Invalid(`field min_hold_ms is %d; with "bind":"ttl" it must not be more than ttl_ms, which is %d`,
 			r.MinHold.Milliseconds(), ttl.Milliseconds())
 	}
 	return nil

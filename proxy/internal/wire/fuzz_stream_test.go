@@ -1,4 +1,4 @@
-package proxy
+package wire
 
 import (
 	"bufio"
@@ -64,22 +64,22 @@ func FuzzStream(f *testing.F) {
 		}}
 		const session, key1 = "POST /v1/sessions", "GET /v1/locks/{key}/events"
 		pushed := []struct {
-			event
+			Event
 			name, stream string
 		}{
-			{lostEvent{Key: key, Token: 1 + n&maxToken>>1, Reason: lease.LostExpired}, "lost", session},
-			{stopEvent{Key: key, Token: 1 + n&maxToken>>1, Reason: &text}, "stop", session},
-			{stateEvent(lease.View{Lock: lock}), "state", key1},
-			{keyEvent{Kind: store.EventAcquired, Key: key, Lock: lock}, "acquired", key1},
-			{keyEvent{Kind: store.EventReleased, Key: key, Outcome: store.Success, Result: data}, "released", key1},
-			{keyEvent{Kind: store.EventExpired, Key: key}, "expired", key1},
-			{keyEvent{Kind: store.EventStopping, Key: key, Stopping: stopping}, "stopping", key1},
+			{LostEvent{Key: key, Token: 1 + n&maxToken>>1, Reason: lease.LostExpired}, "lost", session},
+			{StopEvent{Key: key, Token: 1 + n&maxToken>>1, Reason: &text}, "stop", session},
+			{StateEvent(lease.View{Lock: lock}), "state", key1},
+			{KeyEvent{Kind: store.EventAcquired, Key: key, Lock: lock}, "acquired", key1},
+			{KeyEvent{Kind: store.EventReleased, Key: key, Outcome: store.Success, Result: data}, "released", key1},
+			{KeyEvent{Kind: store.EventExpired, Key: key}, "expired", key1},
+			{KeyEvent{Kind: store.EventStopping, Key: key, Stopping: stopping}, "stopping", key1},
 		}
-		wire := []byte(streamHead)
+		wire := []byte(StreamHead)
 		for i, p := range pushed {
-			wire = appendEvents(wire, []event{p.event}, i%2 == 0)
+			wire = AppendEvents(wire, []Event{p.Event}, i%2 == 0)
 		}
-		wire = append(wire, lastChunk...)
+		wire = append(wire, LastChunk...)
 		got := parseEvents(readStream(t, bytes.NewReader(wire)))
 		if again := parseEvents(readStream(t, iotest.OneByteReader(bytes.NewReader(wire)))); len(again) != len(got) {
 			t.Fatalf("%d events, cut into bytes %d", len(got), len(again))

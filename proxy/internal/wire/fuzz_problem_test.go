@@ -1,4 +1,4 @@
-package proxy
+package wire
 
 import (
 	"encoding/json"
@@ -20,7 +20,7 @@ func FuzzProblem(f *testing.F) {
 	f.Add("job:1", "pod-a", []byte(`{"a":1}`), int64(3))
 	f.Add("\xff\"\\", "\x00\n", []byte("\n[]"), int64(-1<<63))
 	f.Fuzz(func(t *testing.T, key, text string, data []byte, n int64) {
-		if key == "" || len(key) > maxKey {
+		if key == "" || len(key) > MaxKey {
 			return
 		}
 		if !json.Valid(data) || !utf8.Valid(data) {
@@ -53,16 +53,16 @@ func FuzzProblem(f *testing.F) {
 			{"DELETE /v1/locks/{key}", &lease.ReentryError{Key: key, Given: 2 + count, Have: 1 + count}},
 			{"POST /v1/locks/{key}/stop", &lease.NotHeldError{Key: key}},
 		} {
-			p := problemOf(fmt.Errorf("wrapped: %w", c.err))
+			p := ProblemOf(fmt.Errorf("wrapped: %w", c.err))
 			method, path, _ := strings.Cut(c.operation, " ")
 			if c.operation == "POST /v1/locks" {
-				p = p.withKey(c.err)
+				p = p.WithKey(c.err)
 			}
 			header := http.Header{"Content-Type": {"application/problem+json"}}
-			if problems[p.code].retry {
-				header.Set("Retry-After", retryAfter)
+			if after := p.RetryAfter(); after != "" {
+				header.Set("Retry-After", after)
 			}
-			apitest.Check(t, method, path, p.status(), header, p.append(nil))
+			apitest.Check(t, method, path, p.Status(), header, p.Append(nil))
 		}
 	})
 }

@@ -1,0 +1,34 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
+)
+
+// badRequest translates the errors with which fasthttp gives up a request.
+func badRequest(c *conn, err error) *wire.Problem {
+	var head *fasthttp.ErrSmallBuffer
+	switch {
+	case c.timedOut:
+		return &wire.Problem{Code: wire.CodeRequestTimeout, Detail: fmt.Sprintf(
+			"the request was not complete after %s", c.srv.cfg.Timeouts.Request)}
+	case errors.As(err, &head):
+		return &wire.Problem{Code: wire.CodeHeadTooLarge, Detail: fmt.Sprintf(
+			"request line and headers have more than %d bytes", maxHead)}
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		return wire.TooLarge(fmt.Sprintf("the body has more than %d bytes (LOCKSIDECAR_MAX_BODY)", c.srv.cfg.MaxBody))
+	}
+	return wire.Invalid("the request is not well-formed HTTP/1.1: %s", unquoted(err))
+}
+
+// unquoted is an error of fasthttp up to what it quotes: that is all that has arrived,
+// with the id of a session in its head, and other requests behind it.
+func unquoted(err error) string {
+	text, _, _ := strings.Cut(err.Error(), `"`)
+	return strings.TrimRight(strings.TrimSuffix(text, " in "), ": ")
+}

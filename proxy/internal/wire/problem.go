@@ -1,0 +1,239 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// The codes of the contract: what a client may rely on.
+const (
+	CodeInvalidRequest   = "invalid_request"
+	CodeForbidden        = "forbidden"
+	CodeNotFound         = "not_found"
+	CodeNotHeld          = "not_held"
+	CodeMethodNotAllowed = "method_not_allowed"
+	CodeRequestTimeout   = "request_timeout"
+	CodeNotHolder        = "not_holder"
+	CodeWithdrawn        = "withdrawn"
+	CodeLockLost         = "lock_lost"
+	CodeSessionEnded     = "session_ended"
+	CodeTooLarge         = "too_large"
+	CodeHeld             = "held"
+	CodeWaitTimeout      = "wait_timeout"
+	CodeLimit            = "limit"
+	CodeHeadTooLarge     = "head_too_large"
+	CodeInternal         = "internal"
+	CodeStoreUnavailable = "store_unavailable"
+	CodeDraining         = "draining"
+)
+
+// problems is the whole table: what each code looks like on the wire.
+var problems = map[string]struct {
+	status int
+	title  string
+	// retry: the answer has Retry-After.
+	retry bool
+}{
+	CodeInvalidRequest:   {400, "The request is not valid", false},
+	CodeForbidden:        {403, "Not allowed", false},
+	CodeNotFound:         {404, "No such resource", false},
+	CodeNotHeld:          {404, "Nobody holds the lock", false},
+	CodeMethodNotAllowed: {405, "This resource does not know the method", false},
+	CodeRequestTimeout:   {408, "The request took too long to arrive", false},
+	CodeNotHolder:        {409, "The lock is not held under this token", false},
+	CodeWithdrawn:        {409, "The request was released before it was granted", false},
+	CodeLockLost:         {410, "The lock was lost", false},
+	CodeSessionEnded:     {410, "The session has ended", false},
+	CodeTooLarge:         {413, "Too large", false},
+	CodeHeld:             {423, "The lock is held", false},
+	CodeWaitTimeout:      {423, "Waited in vain for the lock", false},
+	CodeLimit:            {429, "A limit is reached", true},
+	CodeHeadTooLarge:     {431, "The request's head is too large", false},
+	CodeInternal:         {500, "Internal error", false},
+	CodeStoreUnavailable: {503, "The lock store cannot be used now", true},
+	CodeDraining:         {503, "The sidecar is shutting down", false},
+}
+
+// Problem is an error answer (RFC 9457).
+type Problem struct {
+	Code, Detail string
+	// allow is the Allow header of a method_not_allowed.
+	Allow string
+	// refusal: this package does not allow the call, which an operator should know.
+	Refusal bool
+	// more appends the code's own members, each with a comma before it.
+	more func(b []byte) []byte
+}
+
+func (p *Problem) Status() int { return problems[p.Code].status }
+
+// RetryAfter is the Retry-After of the answer, in seconds; empty if it has none.
+func (p *Problem) RetryAfter() string {
+	if problems[p.Code].retry {
+		return "1"
+	}
+	return ""
+}
+
+// ProblemTypes is where people read of a problem: each code has a section of its name.
+const ProblemTypes = "https://github.com/locksidecar/locksidecar/blob/main/docs/errors.md#"
+
+// Append appends the problem as JSON.
+func (p *Problem) Append(b []byte) []byte {
+	entry := problems[p.Code]
+	b = append(b, `{"type":"`+ProblemTypes...)
+	b = append(b, p.Code...)
+	b = append(b, `","title":`...)
+	b = AppendString(b, entry.title)
+	b = append(b, `,"status":`...)
+	b = strconv.AppendInt(b, int64(entry.status), 10)
+	b = append(b, `,"code":"`...)
+	b = append(b, p.Code...)
+	b = append(b, `","detail":`...)
+	b = AppendString(b, p.Detail)
+	if p.more != nil {
+		b = p.more(b)
+	}
+	return append(b, '}')
+}
+
+func Invalid(format string, args ...any) *Problem {
+	return &Problem{Code: CodeInvalidRequest, Detail: fmt.Sprintf(format, args...)}
+}
+
+func NotFound(detail string) *Problem  { return &Problem{Code: CodeNotFound, Detail: detail} }
+func Forbidden(detail string) *Problem { return &Problem{Code: CodeForbidden, Detail: detail} }
+func TooLarge(detail string) *Problem  { return &Problem{Code: CodeTooLarge, Detail: detail} }
+
+func LimitReached(detail string) *Problem { return &Problem{Code: CodeLimit, Detail: detail} }
+
+func MethodNotAllowed(allow, detail string) *Problem {
+	return &Problem{Code: CodeMethodNotAllowed, Allow: allow, Detail: detail}
+}
+
+func SessionEnded(detail string) *Problem {
+	return &Problem{Code: CodeSessionEnded, Detail: detail}
+}
+
+// Internal is the answer to a call in which something panicked.
+func Internal() *Problem {
+	return &Problem{Code: CodeInternal, Detail: "this call met a bug of the sidecar, which has logged it"}
+}
+
+// WithKey adds the member "key" when one of several locks was not to be had.
+func (p *Problem) WithKey(err error) *Problem {
+	var lock store.Lock
+	if held, ok := errors.AsType[*lease.HeldError](err); ok {
+		lock = held.Lock
+	} else if timeout, ok := errors.AsType[*lease.TimeoutError](err); ok {
+		lock = timeout.Lock
+	} else {
+		return p
+	}
+	more := p.more
+	p.more = func(b []byte) []byte {
+		b = append(b, `,"key":`...)
+		return more(AppendString(b, lock.Key))
+	}
+	return p
+}
+
+// withReason adds the member "reason".
+func withReason(reason string) func([]byte) []byte {
+	return func(b []byte) []byte {
+		b = append(b, `,"reason":`...)
+		return AppendString(b, reason)
+	}
+}
+
+// ProblemOf translates the errors of package lease. It returns nil for one that
+// it does not know.
+func ProblemOf(err error) *Problem {
+	var (
+		held      *lease.HeldError
+		timeout   *lease.TimeoutError
+		notHolder *lease.NotHolderError
+		lost      *lease.LostError
+		limit     *lease.LimitError
+		onSession *lease.TTLOnSessionError
+		notHeld   *lease.NotHeldError
+		holds     *lease.HoldsError
+		reentry   *lease.ReentryError
+	)
+	switch {
+	case errors.As(err, &held):
+		return heldProblem(held)
+	case errors.As(err, &timeout):
+		return timeoutProblem(timeout)
+	case errors.As(err, &notHolder):
+		return &Problem{Code: CodeNotHolder, Detail: notHolder.Error(), more: withReason(string(notHolder.Reason))}
+	case errors.As(err, &lost):
+		return &Problem{Code: CodeLockLost, Detail: lost.Error(), more: withReason(string(lost.Lost.Reason))}
+	case errors.As(err, &limit):
+		return LimitReached(limit.Error())
+	case errors.As(err, &onSession):
+		return Invalid("field ttl_ms: %v", onSession)
+	case errors.As(err, &notHeld):
+		return &Problem{Code: CodeNotHeld, Detail: notHeld.Error()}
+	case errors.As(err, &holds):
+		return Invalid("field keys: %v", holds)
+	case errors.As(err, &reentry):
+		return reentryProblem(reentry)
+	case errors.Is(err, lease.ErrSessionEnded):
+		return SessionEnded("the session of this call has ended: its locks are released, open another one")
+	case errors.Is(err, lease.ErrWithdrawn):
+		return &Problem{Code: CodeWithdrawn, Detail: "another call has released what this one would have got, by its request_id"}
+	case errors.Is(err, lease.ErrDraining):
+		return &Problem{Code: CodeDraining, Detail: "the sidecar is shutting down: releases still work, acquires do not"}
+	case errors.Is(err, lease.ErrCallerLeft), errors.Is(err, context.Canceled):
+		return SessionEnded("the connection was closed by its client, and its session with it")
+	case store.Unavailable(err):
+		return &Problem{Code: CodeStoreUnavailable, Detail: "nothing was granted, or it is undone by itself: " + err.Error()}
+	}
+	return nil
+}
+
+// reentryProblem refuses the release of an entry that is not the last. One that was
+// released already is not held any more; a lower one cannot be released before the
+// others are.
+func reentryProblem(e *lease.ReentryError) *Problem {
+	count := func(b []byte) []byte {
+		return strconv.AppendInt(append(b, `,"reentry":`...), int64(e.Have), 10)
+	}
+	if e.Given <= e.Have {
+		p := Invalid("reentry is %d: %v", e.Given, e)
+		p.more = count
+		return p
+	}
+	reason := withReason(string(lease.ReasonReleased))
+	return &Problem{
+		Code: CodeNotHolder, Detail: "this entry was released already: " + e.Error(),
+		more: func(b []byte) []byte { return count(reason(b)) },
+	}
+}
+
+func heldProblem(e *lease.HeldError) *Problem {
+	return &Problem{Code: CodeHeld, Detail: e.Error() + ", and wait_ms is 0", more: func(b []byte) []byte {
+		b = append(b, `,"holder":`...)
+		b = appendHolder(b, &e.Lock)
+		b = append(b, `,"queue_length":`...)
+		b = strconv.AppendInt(b, int64(e.Lock.QueueLength), 10)
+		return strconv.AppendBool(append(b, `,"cached":`...), e.Cached)
+	}}
+}
+
+func timeoutProblem(e *lease.TimeoutError) *Problem {
+	return &Problem{Code: CodeWaitTimeout, Detail: e.Error(), more: func(b []byte) []byte {
+		b = append(b, `,"holder":`...)
+		b = appendHolder(b, &e.Lock)
+		b = append(b, `,"queue_position":`...)
+		b = strconv.AppendInt(b, int64(e.Position), 10)
+		b = append(b, `,"waited_ms":`...)
+		return appendMillis(b, e.Waited)
+	}}
+}
