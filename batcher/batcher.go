@@ -298,6 +298,7 @@ func (l *Lane[T, R]) next() []entry[T, R] {
 // alone runs an operation for one item, in the caller's goroutine.
 func (l *Lane[T, R]) alone(item T, done func(R, error)) {
 	defer l.work.Done()
+	defer endProcess()
 	done(l.answerTo(item))
 }
 
@@ -319,16 +320,19 @@ func (l *Lane[T, R]) answerTo(item T) (r R, err error) {
 	return r, err
 }
 
-// carryOutHere is carryOut for the item of a caller of Do. That may survive a panic, as a
-// server's calls do, which ends the process in a goroutine of the lane. It does here, too:
-// what the operation did is unknown, its item has no answer, and others would wait for ever.
+// endProcess makes a panic in the goroutine of a caller end the process, as one in a goroutine
+// of the lane does. The caller may recover, as a server does: then it would stay unknown what
+// the operation did, its item would have no answer, and others would wait for ever. To be deferred.
+func endProcess() {
+	if v := recover(); v != nil {
+		go panic(fmt.Sprintf("%v\n\n%s", v, debug.Stack())) // where nobody recovers
+		select {}
+	}
+}
+
+// carryOutHere is carryOut for the item of a caller of Do.
 func (l *Lane[T, R]) carryOutHere(e entry[T, R]) {
-	defer func() {
-		if v := recover(); v != nil {
-			go panic(fmt.Sprintf("%v\n\n%s", v, debug.Stack())) // where nobody recovers
-			select {}
-		}
-	}()
+	defer endProcess()
 	l.carryOut([]entry[T, R]{e})
 }
 
