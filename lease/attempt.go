@@ -251,8 +251,9 @@ func (b *attempt) onEnqueue(ans store.Answer, err error) {
 		b.fail(rowLocked("enqueue"))
 	default:
 		b.mu.Lock()
-		if b.phase == over { // granted by news that overtook this answer
+		if b.phase == over { // by news that overtook this answer, or because its lease was lost
 			b.mu.Unlock()
+			b.onLateAnswer()
 			return
 		}
 		b.phase, b.wasQueued = queued, true
@@ -405,6 +406,7 @@ func (b *attempt) win(ans *store.Answer, since, now time.Time) {
 	b.mu.Lock()
 	if b.phase == over {
 		b.mu.Unlock()
+		b.onLateAnswer()
 		return
 	}
 	b.since = since

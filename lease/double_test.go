@@ -66,8 +66,8 @@ type fault struct {
 	// refuse: it is not carried out, and the caller knows that. lose: it is not
 	// carried out, forget: it is, and the caller knows neither.
 	refuse, lose, forget bool
-	// then runs after the operation was carried out.
-	then func()
+	// first runs before the operation is carried out, then after it.
+	first, then func()
 }
 
 var errBroken = errors.New("broken on purpose")
@@ -337,6 +337,9 @@ func do[R any](ctx context.Context, d *double, op string, items int, f func(cont
 	}
 	if what.refuse || what.lose {
 		return none, &store.Error{Op: op, Err: errBroken, Unknown: what.lose}
+	}
+	if what.first != nil {
+		what.first()
 	}
 	r, err := f(context.WithoutCancel(ctx))
 	if what.then != nil {

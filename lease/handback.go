@@ -49,6 +49,18 @@ func (b *attempt) beginCleanup() (settled func()) {
 	}
 }
 
+// onLateAnswer hears an answer that came when the attempt was over. If the attempt's own lease was
+// lost, the store may have heard the question after the withdrawal and before the revocation.
+// Then the lock would last for its MinHold, although nobody was told of it: it is withdrawn again.
+func (b *attempt) onLateAnswer() {
+	b.mu.Lock()
+	won := b.err == nil
+	b.mu.Unlock()
+	if !won && b.lease != nil && b.lease.own() {
+		b.m.withdrawOnce(b.tr.carry(context.Background()), b.ref(), b.m.within(b.lasts()), func() {})
+	}
+}
+
 // handBack releases what the attempt has won, in the background. Nobody was told of it,
 // so its MinHold keeps it from nobody.
 func (b *attempt) handBack(token int64) {

@@ -142,3 +142,48 @@ func TestUndeliveredAndRepeatedOnce(t *testing.T) {
 		r.isHeldUnder(g)
 	})
 }
+
+// An attempt's own lease is lost when the attempt is about to queue. The store hears of the attempt
+// first, and of the lease later: the attempt keeps neither the key nor a place in the queue.
+func TestUndeliveredQuestionAfterItsLease(t *testing.T) {
+	for _, freed := range []string{"before the question", "before the revocation", "after it"} {
+		t.Run(freed, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				other := r.another(opt)
+				s, o := r.session(), other.session()
+				g := other.lock(o, "k")
+				req := hour("k")
+				req.Wait = WaitForever
+				proceed := func() {}
+				r.st.set("Enqueue", fault{times: 1, first: func() {
+					proceed = r.st.hold("Bury")
+					for _, b := range r.m.queue.all() {
+						r.m.lose(b.lease, LostStore)
+					}
+					if freed == "before the question" {
+						other.release(o, g)
+					}
+				}})
+				a := r.ask(context.Background(), s, req)
+				synctest.Wait()
+				if freed == "before the revocation" {
+					other.release(o, g)
+				}
+				synctest.Wait()
+				proceed()
+				synctest.Wait()
+				if freed == "after it" {
+					other.release(o, g)
+				}
+				time.Sleep(time.Second)
+				if !a.isOver() {
+					t.Fatalf("waits for itself: %+v", r.stored("k"))
+				}
+				r.m.HandBack(s, a.granted(t))
+				time.Sleep(time.Minute)
+				r.nothingLeft()
+			})
+		})
+	}
+}
