@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -101,14 +102,14 @@ func (m *Manager) heldInCache(s *Session, req *Request) (store.Lock, bool) {
 	if req.Wait != 0 || req.NoCache {
 		return store.Lock{}, false
 	}
-	if h := m.held.get(req.Key); h != nil && h.valid(m.clk) {
+	if h := m.held.get(req.Key); h != nil && h.valid(clock.Read(m.clk)) {
 		if h.s == s && h.admits(req) {
 			return store.Lock{}, false
 		}
 		m.recorder.Cached(cachedHeld)
 		return m.lockOf(h), true
 	}
-	lock, ok := m.heldCache.get(req.Key)
+	lock, ok := m.heldCache.Get(req.Key)
 	if ok {
 		m.recorder.Cached(cachedDenied)
 	}
@@ -119,7 +120,7 @@ func (m *Manager) heldInCache(s *Session, req *Request) (store.Lock, bool) {
 // in line for the key: then it will hardly be free.
 func (m *Manager) knownHeld(key string) bool {
 	h := m.held.get(key)
-	return h != nil && h.valid(m.clk) || m.queue.length(key) > 0
+	return h != nil && h.valid(clock.Read(m.clk)) || m.queue.length(key) > 0
 }
 
 // acquire gets a lock that is not denied here.
@@ -160,9 +161,9 @@ type call struct {
 	s        *Session // nil with BindTTL
 	req      *Request
 	began    time.Time
-	now      time.Time // when the lease of an attempt was found alive: the clock was not read since
-	slot     quotaSlot // in the session
-	ofGroup  bool      // of a group
+	tick     clock.Tick // when the lease of an attempt was found alive: the clock was not read since
+	slot     quotaSlot  // in the session
+	ofGroup  bool       // of a group
 	entry    *entrance
 	attempts []*attempt
 	one      [1]*attempt // has them as long as there is one
@@ -225,7 +226,7 @@ func (c *call) try() (Grant, error) {
 	}
 	c.attempts = append(c.attempts, b)
 	b.runInCaller = !c.m.inline && !c.mayEndEarly()
-	b.startAt(c.ctx, c.now)
+	b.start(c.ctx, c.tick.Now)
 	return c.await(b)
 }
 
@@ -238,9 +239,9 @@ func (c *call) mayEndEarly() bool { return c.req.Wait != 0 || c.s != nil && c.s.
 // lease returns the lease that an attempt needs, pinned and open, or nil for a bind:ttl
 // request that does not wait.
 func (c *call) lease() (*lease, error) {
-	c.now = c.m.clk.Now()
+	c.tick = clock.Read(c.m.clk)
 	if c.began.IsZero() {
-		c.began = c.now
+		c.began = c.tick.Now
 	}
 	ttl := c.req.TTL
 	if c.req.Bind == BindTTL {
@@ -255,12 +256,12 @@ func (c *call) lease() (*lease, error) {
 			l.unpin()
 			return nil, err
 		}
-		if l.aliveAt(c.m.clk, c.now) {
+		if l.alive(c.tick) {
 			return l, nil
 		}
 		l.unpin()
 		c.m.lose(l, l.lossReason()) // found dead before the renewer did
-		c.now = c.m.clk.Now()
+		c.tick = clock.Read(c.m.clk)
 	}
 }
 
@@ -282,7 +283,7 @@ func (c *call) opened(l *lease) error {
 	}
 	c.startTimer()
 	err := c.until(l.opened)
-	c.now = c.m.clk.Now()
+	c.tick = clock.Read(c.m.clk)
 	if err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func (m *Manager) amendForeign(ctx context.Context, c claimant, req *AmendReques
 	if err := judged("amend", v.Standing, err); err != nil {
 		return Grant{}, err
 	}
-	m.heldCache.drop(req.Key)
+	m.heldCache.Drop(req.Key)
 	if v.Standing != store.Holds {
 		return Grant{}, m.refusedBy(v.Standing, c)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/batcher"
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -127,14 +128,11 @@ func (b *attempt) ask() store.Ask {
 // another call has asked before, goes straight into the queue: the store grants a free key
 // there, too. A call that has a grant in common with other calls asks: in the queue it would
 // be denied nothing, and must not be taken for one that has nothing yet.
-func (b *attempt) start(ctx context.Context) { b.startAt(ctx, b.m.clk.Now()) }
-
-// startAt is start for who has just read the clock.
-func (b *attempt) startAt(ctx context.Context, now time.Time) {
+func (b *attempt) start(ctx context.Context, now time.Time) {
 	if b.arrival == nil {
 		b.arrival = b.m.arrivals.join(b.req)
 	}
-	b.cacheVersion, b.sent = b.m.heldCache.version(b.req.Key), now
+	b.cacheVersion, b.sent = b.m.heldCache.Version(b.req.Key), now
 	if b.arrival != nil && b.shared == 0 && (b.arrival.behind || b.m.knownHeld(b.req.Key)) {
 		b.enqueue(ctx)
 		return
@@ -214,7 +212,7 @@ func (b *attempt) onAcquire(ans store.Answer, err error) {
 	case ans.Outcome == store.Stuck:
 		b.fail(rowLocked("acquire"))
 	default:
-		b.m.heldCache.put(ans.Lock, b.cacheVersion)
+		b.m.heldCache.Put(ans.Lock, b.cacheVersion)
 		b.denied(ans.Lock)
 	}
 }
@@ -395,14 +393,15 @@ func (b *attempt) winDirectly(ans *store.Answer) {
 
 // winAsOf takes a lock of which an answer told to a question of that time.
 func (b *attempt) winAsOf(ans *store.Answer, sent time.Time) {
-	now := b.m.clk.Now()
-	ans.ExpiresIn -= now.Sub(sent)
-	b.win(ans, sent, now)
+	t := clock.Read(b.m.clk)
+	ans.ExpiresIn -= t.Now.Sub(sent)
+	b.win(ans, sent, t)
 }
 
 // win takes the lock for the session, or hands it back if nobody wants it. since is a time
-// before the grant, zero if none is known; now is when the answer was heard.
-func (b *attempt) win(ans *store.Answer, since, now time.Time) {
+// before the grant, zero if none is known; t is when the answer came.
+func (b *attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
+	now := t.Now
 	b.mu.Lock()
 	if b.phase == over {
 		b.mu.Unlock()
@@ -418,7 +417,7 @@ func (b *attempt) win(ans *store.Answer, since, now time.Time) {
 	b.result, b.wonAt = b.grantOf(ans, now), now
 	kept, before := wanted, (*heldLock)(nil)
 	if wanted {
-		before, kept = b.join(ans, now)
+		before, kept = b.join(ans, t)
 	}
 	if !kept {
 		b.err = b.whyNotKept()
@@ -430,7 +429,7 @@ func (b *attempt) win(ans *store.Answer, since, now time.Time) {
 	if before != nil {
 		before.s.loseLock(before, LostExpired)
 	}
-	b.m.heldCache.drop(b.req.Key)
+	b.m.heldCache.Drop(b.req.Key)
 	b.m.sweeping.granted(now, max(b.req.TTL, b.req.MinHold))
 	switch {
 	case !kept:
@@ -454,21 +453,21 @@ func (b *attempt) whyNotKept() error {
 // join makes the granted lock the session's. It reports false when the session
 // has ended meanwhile, or the lease: such a grant must not be told. It returns
 // who held the key here until now, which has evidently lost it. b.mu is held.
-func (b *attempt) join(ans *store.Answer, now time.Time) (before *heldLock, ok bool) {
+func (b *attempt) join(ans *store.Answer, t clock.Tick) (before *heldLock, ok bool) {
 	if b.req.Bind == BindTTL {
 		return nil, b.result.ExpiresIn > 0
 	}
 	if b.req.MaxHold > 0 {
 		if b.since.IsZero() { // by a hand-off, of which news came
-			b.since = now
+			b.since = t.Now
 		}
 		b.until = b.since.Add(b.req.MaxHold)
 	}
 	h := &heldLock{
-		key: b.req.Key, token: ans.Token, s: b.s, lease: b.lease, acquiredAt: ans.AcquiredAt.UnixNano(), since: now.Sub(b.m.began),
+		key: b.req.Key, token: ans.Token, s: b.s, lease: b.lease, acquiredAt: ans.AcquiredAt.UnixNano(), since: t.Now.Sub(b.m.began),
 		traceparent: b.req.Traceparent, terms: termsOf(b), changes: changesOf(b), request: b.req.RequestID,
 	}
-	if !h.validAt(b.m.clk, now) {
+	if !h.valid(t) {
 		return nil, false
 	}
 	b.lease.users.Add(1) // the attempt's own pin keeps the lease in the book meanwhile

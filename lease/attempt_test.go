@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -142,7 +143,7 @@ func TestALeftAttemptHasWon(t *testing.T) {
 			l, err := c.lease()
 			r.must(err)
 			b := r.m.newAttempt(c, l)
-			b.start(c.ctx)
+			b.start(c.ctx, r.clk.Now())
 			<-b.ends()
 			b.callerLeft()
 			r.nothingLeft()
@@ -159,7 +160,7 @@ func TestAnEndedSessionReceivesNothing(t *testing.T) {
 		r.must(err)
 		b := r.m.newAttempt(c, l)
 		<-c.s.End(EndDropped)
-		b.start(c.ctx)
+		b.start(c.ctx, r.clk.Now())
 		<-b.ends()
 		if n := c.s.Held(); n != 0 {
 			t.Errorf("holds %d", n)
@@ -215,14 +216,14 @@ func TestLeaseLostWhileALockIsKept(t *testing.T) {
 				s.mu.Unlock()
 				r.m.lose(l, LostExpired)
 			})
-			b.start(c.ctx)
+			b.start(c.ctx, r.clk.Now())
 			_, err = c.await(b)
 			r.clk.next.Store(nil)
 			synctest.Wait()
 			if err == nil && s.Held() == 0 && len(r.losses()) == 0 {
 				t.Errorf("moment %d: granted, and lost without a word", moment)
 			}
-			if s.Held() > 0 && !s.held["k"].lease.alive(r.clk) {
+			if s.Held() > 0 && !s.held["k"].lease.alive(clock.Read(r.clk)) {
 				t.Errorf("moment %d: kept on a lost lease", moment)
 			}
 			s.End(EndDropped)

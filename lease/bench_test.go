@@ -14,6 +14,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
 )
@@ -188,7 +189,7 @@ func BenchmarkCachedHeldAnswer(b *testing.B) {
 
 func BenchmarkSuspended(b *testing.B) {
 	for b.Loop() {
-		_ = suspended(time.Now())
+		_ = clock.Read(clock.System{}).Suspended()
 	}
 }
 

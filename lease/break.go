@@ -55,7 +55,7 @@ func (m *Manager) signal(ctx context.Context, sig store.Signal) (held bool, err 
 	if err != nil {
 		return false, err
 	}
-	m.heldCache.drop(sig.Key)
+	m.heldCache.Drop(sig.Key)
 	return standing == store.Holds, nil
 }
 
@@ -75,7 +75,7 @@ func (m *Manager) awaitBroken(ctx context.Context, was store.Lock) error {
 		case err != nil:
 			return err
 		case !lock.Held || lock.Token != was.Token:
-			m.heldCache.drop(was.Key)
+			m.heldCache.Drop(was.Key)
 			return nil
 		case lock.Holder.Standing && !asked:
 			// Its holder has gone meanwhile and left it standing: now the store does it.

@@ -3,6 +3,7 @@ package lease
 import (
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -52,7 +53,7 @@ func (b *attempt) onNews(ans store.Answer) {
 		b.skipped(ans)
 		return
 	}
-	b.win(&ans, time.Time{}, b.m.clk.Now())
+	b.win(&ans, time.Time{}, clock.Read(b.m.clk))
 }
 
 // hint hears that something may have changed for the attempt. It returns when the attempt must be

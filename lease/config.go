@@ -6,6 +6,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 )
 
 // Config configures a [Manager]. All fields up to Logger are required; package config
@@ -30,7 +31,7 @@ type Config struct {
 
 	Logger *slog.Logger
 	// Clock is the seam to time; nil: the machine's clocks.
-	Clock Clock
+	Clock clock.Clock
 	// Tracer makes spans, Metrics counts; nil: nobody does.
 	Tracer  *tracing.Tracer
 	Metrics *metrics.Locks

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -121,7 +122,7 @@ func TestReasons(t *testing.T) {
 			r.must(r.st.Store.Bury(context.Background(), []store.LeaseID{r.stored("k").Holder.Lease}))
 		}, LostExpired},
 		"the process stood still":   {func(r *rig) { r.clk.stop(time.Hour) }, LostExpired},
-		"the machine was suspended": {func(r *rig) { r.clk.suspended.Add(int64(suspendJump)) }, LostExpired},
+		"the machine was suspended": {func(r *rig) { r.clk.suspended.Add(int64(clock.SuspensionLimit)) }, LostExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -146,7 +147,7 @@ func TestReasons(t *testing.T) {
 func TestReadsSeeTheDeadline(t *testing.T) {
 	stopped := map[string]func(*rig){
 		"process stopped":   func(r *rig) { r.clk.stop(14250 * time.Millisecond) },
-		"machine suspended": func(r *rig) { r.clk.suspended.Add(int64(suspendJump)) },
+		"machine suspended": func(r *rig) { r.clk.suspended.Add(int64(clock.SuspensionLimit)) },
 	}
 	reads := map[string]func(*rig, *Session, Grant) bool{
 		"Get": func(r *rig, s *Session, g Grant) bool {
@@ -199,7 +200,7 @@ func TestSuspendedWhileTheStoreIsAsked(t *testing.T) {
 		s := r.session()
 		proceed := r.st.holdAnswer("OpenLeases")
 		a := r.wait(s, "k", WaitForever)
-		r.clk.suspended.Add(int64(suspendJump))
+		r.clk.suspended.Add(int64(clock.SuspensionLimit))
 		proceed()
 		<-a.done
 		if !store.Unavailable(a.err) {
@@ -212,7 +213,7 @@ func TestSuspendedWhileTheStoreIsAsked(t *testing.T) {
 		g := r.lock(s, "k")
 		proceed := r.st.holdAnswer("Renew")
 		time.Sleep(5 * time.Second)
-		r.clk.suspended.Add(int64(suspendJump - 1))
+		r.clk.suspended.Add(int64(clock.SuspensionLimit - 1))
 		proceed()
 		synctest.Wait()
 		r.must(r.amend(s, g))
@@ -232,7 +233,7 @@ func TestALateCallTellsNoGrant(t *testing.T) {
 		l, err := c.lease()
 		r.must(err)
 		b := r.m.newAttempt(c, l)
-		b.start(c.ctx)
+		b.start(c.ctx, r.clk.Now())
 		r.clk.stop(l.ttl)
 		if g, err := c.await(b); err == nil {
 			t.Errorf("granted %+v", g)
@@ -249,7 +250,7 @@ func TestALateCallTellsTheTimeThatIsLeft(t *testing.T) {
 		} {
 			c := &call{m: r.m, ctx: context.Background(), req: &Request{Key: "k", TTL: 2 * time.Second, Bind: BindTTL}}
 			b := r.m.newAttempt(c, nil)
-			b.start(c.ctx)
+			b.start(c.ctx, r.clk.Now())
 			r.clk.stop(late)
 			g, err := c.await(b)
 			if g.ExpiresIn != want || (err == nil) != (want > 0) {

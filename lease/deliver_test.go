@@ -18,7 +18,7 @@ func (r *rig) won(s *Session, req Request) (*call, *attempt) {
 	l, err := c.lease()
 	r.must(err)
 	b := r.m.newAttempt(c, l)
-	b.start(c.ctx)
+	b.start(c.ctx, r.clk.Now())
 	<-b.ends()
 	return c, b
 }

@@ -1,6 +1,6 @@
 // Package lease is the heart of a sidecar: sessions, leases, deadlines, and the
 // locks that are granted here. It does no I/O of its own: it puts the operations
-// of a [store.Store] in order, and reads time through one [Clock], so that all of
+// of a [store.Store] in order, and reads time through one [clock.Clock], so that all of
 // it runs under virtual time.
 //
 // # Who trusts what

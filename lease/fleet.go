@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -83,7 +84,7 @@ func (f *fleet) current() (metrics.Fleet, bool) {
 	if !f.running {
 		f.running = f.m.spawn(func() { f.run(f.m.ctx) })
 	}
-	if !f.looked.Before(f.until) || !f.looked.Before(f.knownUntil) || f.m.clk.Suspended(f.looked)-f.suspended >= suspendJump {
+	if !f.looked.Before(f.until) || !f.looked.Before(f.knownUntil) || f.m.clk.Suspended(f.looked)-f.suspended >= clock.SuspensionLimit {
 		return metrics.Fleet{}, false
 	}
 	return f.known, true

@@ -61,7 +61,7 @@ func (f *freeing) answered(call context.Context, v *store.Verdict, err error) {
 	if err == nil && v.Standing != store.Holds {
 		f.m.log.Debug("what was released was not held any more", "key", f.claim.Key, "token", f.claim.Token)
 	}
-	f.m.heldCache.drop(f.claim.Key)
+	f.m.heldCache.Drop(f.claim.Key)
 	f.of.wasTried(nil)
 	f.of.isSettled(call)
 }

@@ -299,7 +299,7 @@ func (g *group) try(calls []*call) ([]*attempt, error) {
 		}
 		g.m.askAll(attempts)
 	} else if err == nil {
-		attempts[0].start(g.ctx)
+		attempts[0].start(g.ctx, g.m.clk.Now())
 	}
 	if len(attempts) == 0 {
 		return nil, err
@@ -344,7 +344,7 @@ func (m *Manager) askAll(attempts []*attempt) {
 	asks := make([]store.Ask, len(attempts))
 	for i, b := range attempts {
 		b.arrival = m.arrivals.join(b.req)
-		b.cacheVersion, b.sent = m.heldCache.version(b.req.Key), m.clk.Now()
+		b.cacheVersion, b.sent = m.heldCache.Version(b.req.Key), m.clk.Now()
 		asks[i] = b.ask()
 	}
 	asking := len(attempts) > 0 && m.spawn(func() {
@@ -381,7 +381,7 @@ func (m *Manager) answerAll(attempts []*attempt, answers []store.Answer, err err
 		case err != nil:
 			b.onAcquire(store.Answer{}, err)
 		case i == granted && answers[i].Outcome == store.Stuck:
-			b.start(b.tr.carry(m.ctx)) // once more, alone, with the patience of a lane
+			b.start(b.tr.carry(m.ctx), m.clk.Now()) // once more, alone, with the patience of a lane
 		default:
 			b.onAcquire(answers[i], nil)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -12,7 +13,7 @@ import (
 
 // leaseLives reports whether the store keeps what the attempt has. A session's lock
 // lasts, if nobody frees it, as long as its lease is renewed, not only for a TTL.
-func (b *attempt) leaseLives() bool { return b.lease != nil && b.lease.alive(b.m.clk) }
+func (b *attempt) leaseLives() bool { return b.lease != nil && b.lease.alive(clock.Read(b.m.clk)) }
 
 // mayGet tells for how long the attempt may have something: under the lease a
 // session's lock or a queue position; and after that a bind:ttl lock for its TTL, and
@@ -84,7 +85,7 @@ func (b *attempt) handBack(token int64) {
 // if that died before the store heard of it, the lock stands, and is withdrawn.
 func (m *Manager) afterwards(ctx context.Context, a store.Attempt, l *lease, hold time.Duration, settled func()) func() {
 	return func() {
-		if !l.own() || l.alive(m.clk) {
+		if !l.own() || l.alive(clock.Read(m.clk)) {
 			settled()
 			return
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -108,11 +109,8 @@ func (h *heldLock) change() *changes {
 
 // valid reports whether the lock can be relied on now: its lease is trusted, and
 // its MaxHold is not over. Every read asks.
-func (h *heldLock) valid(clk Clock) bool { return h.validAt(clk, clk.Now()) }
-
-// validAt is valid for who has just read the clock.
-func (h *heldLock) validAt(clk Clock, now time.Time) bool {
-	return h.lease.aliveAt(clk, now) && !past(h.until, now)
+func (h *heldLock) valid(t clock.Tick) bool {
+	return h.lease.alive(t) && !past(h.until, t.Now)
 }
 
 // past reports whether a time has come; the zero time never does.
@@ -120,13 +118,12 @@ func past(until, now time.Time) bool { return !until.IsZero() && !now.Before(unt
 
 // remaining is how long the lock can be relied on if its lease is not renewed any
 // more.
-func (h *heldLock) remaining(clk Clock) time.Duration {
-	now := clk.Now()
-	left := h.lease.remainingAt(clk, now)
+func (h *heldLock) remaining(t clock.Tick) time.Duration {
+	left := h.lease.remaining(t)
 	if h.ttl != 0 {
 		left = min(left, reliable(h.ttl))
 	}
-	return untilAtMost(left, h.until, now)
+	return untilAtMost(left, h.until, t.Now)
 }
 
 // untilAtMost is d, or what is left until then if that is less.

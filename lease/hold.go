@@ -1,11 +1,13 @@
 package lease
 
+import "github.com/locksidecar/locksidecar/lease/internal/clock"
+
 // A lock's MaxHold ends like its lease: a timer sees to it, and every read checks.
 // But the lease goes on, so the lock is released as well as lost.
 
 // expire takes a lock that was found past its time out of its session.
 func (m *Manager) expire(h *heldLock) {
-	if h.lease.alive(m.clk) {
+	if h.lease.alive(clock.Read(m.clk)) {
 		m.outlive(h)
 		return
 	}

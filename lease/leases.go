@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -16,11 +17,8 @@ const (
 	// minMargin and marginShare: a lease is trusted until its TTL less 5%, at
 	// least 50 ms, after the last confirmed renewal was sent. The margin is for
 	// clocks that run at different speeds, and for telling the app in time.
-	minMargin   = 50 * time.Millisecond
+	minMargin   = clock.SuspensionLimit // a lease survives what the margin covers
 	marginShare = 20
-	// suspendJump is how much of a suspension a lease survives: what the margin
-	// covers anyway.
-	suspendJump = minMargin
 )
 
 // ttlSteps are the TTLs that shared leases have, beside the configured one. Each lease in
@@ -82,35 +80,30 @@ type life struct {
 
 // confirm notes that a renewal (or the opening) that was sent at that time was
 // confirmed. It reports false when the lease had passed its deadline before.
-func (l *lease) confirm(clk Clock, sent time.Time, suspendedThen time.Duration) bool {
-	if l.life.Load() != nil && !l.alive(clk) {
+func (l *lease) confirm(clk clock.Clock, sent time.Time, suspendedThen time.Duration) bool {
+	if l.life.Load() != nil && !l.alive(clock.Read(clk)) {
 		return false
 	}
 	l.life.Store(&life{deadline: sent.Add(l.ttl - margin(l.ttl)), suspended: suspendedThen})
-	return l.alive(clk)
+	return l.alive(clock.Read(clk))
 }
 
 // alive reports whether the lease can be trusted now. Every read asks: a timer
 // may come late, to a process that was stopped.
-func (l *lease) alive(clk Clock) bool { return l.aliveAt(clk, clk.Now()) }
-
-// aliveAt is alive for who has just read the clock.
-func (l *lease) aliveAt(clk Clock, now time.Time) bool {
+func (l *lease) alive(t clock.Tick) bool {
 	if l.lost.Load() {
 		return false
 	}
 	life := l.life.Load()
-	return life != nil && now.Before(life.deadline) && clk.Suspended(now)-life.suspended < suspendJump
+	return life != nil && t.Now.Before(life.deadline) && t.Suspended()-life.suspended < clock.SuspensionLimit
 }
 
 // remaining is how long the lease can be trusted if it is not renewed any more.
-func (l *lease) remaining(clk Clock) time.Duration { return l.remainingAt(clk, clk.Now()) }
-
-func (l *lease) remainingAt(clk Clock, now time.Time) time.Duration {
-	if !l.aliveAt(clk, now) {
+func (l *lease) remaining(t clock.Tick) time.Duration {
+	if !l.alive(t) {
 		return 0
 	}
-	return max(l.life.Load().deadline.Sub(now), 0)
+	return max(l.life.Load().deadline.Sub(t.Now), 0)
 }
 
 // own reports whether the lease exists for one attempt, and the lock that it may get.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/batcher"
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -17,7 +19,7 @@ import (
 type Manager struct {
 	cfg Config
 	st  store.Store
-	clk Clock
+	clk clock.Clock
 	// began is when it was made.
 	began time.Time
 	log   *slog.Logger
@@ -43,7 +45,7 @@ type Manager struct {
 	watches    *watches
 	signals    *signals
 	fleet      *fleet
-	heldCache  *heldCache
+	heldCache  *heldcache.Cache
 	recentEnds *recentEnds
 
 	requests requests      // those with BindTTL
@@ -81,7 +83,7 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 		draining: make(chan struct{}),
 	}
 	if m.clk == nil {
-		m.clk = SystemClock{}
+		m.clk = clock.System{}
 	}
 	m.began = m.clk.Now()
 	if m.recorder = cfg.recorder; m.recorder == nil {
@@ -89,7 +91,7 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	var err error
-	if m.heldCache, err = newHeldCache(cfg.CacheSize, cfg.CacheTTL, m.clk); err != nil {
+	if m.heldCache, err = heldcache.New(cfg.CacheSize, cfg.CacheTTL, m.clk); err != nil {
 		return nil, err
 	}
 	m.recentEnds = newRecentEnds()

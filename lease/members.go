@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -148,7 +149,7 @@ func (s *Session) admitAll(calls []*call) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range calls {
-		if h := s.held[c.req.Key]; h != nil && !h.unpublished && h.valid(s.m.clk) {
+		if h := s.held[c.req.Key]; h != nil && !h.unpublished && h.valid(clock.Read(s.m.clk)) {
 			return &HoldsError{Key: h.key}
 		}
 	}
@@ -170,7 +171,7 @@ func (s *Session) hasMember(p *quotaSlot) bool {
 }
 
 func (s *Session) hasMemberLocked(p *quotaSlot) bool {
-	return p.lock != nil && s.held[p.lock.key] == p.lock && p.lock.valid(s.m.clk)
+	return p.lock != nil && s.held[p.lock.key] == p.lock && p.lock.valid(clock.Read(s.m.clk))
 }
 
 // publish makes the parts of calls locks of the app. It does nothing and reports false when one
@@ -182,7 +183,7 @@ func (s *Session) publish(calls ...*call) bool {
 		if !s.hasMemberLocked(&c.slot) {
 			return false
 		}
-		if c.left = c.slot.lock.remaining(s.m.clk); c.left <= 0 {
+		if c.left = c.slot.lock.remaining(clock.Read(s.m.clk)); c.left <= 0 {
 			return false
 		}
 	}

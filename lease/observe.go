@@ -8,6 +8,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -274,10 +275,10 @@ func (m *Manager) state() metrics.State {
 	st.Sessions = len(m.sessions)
 	m.sessionsMu.Unlock()
 	for _, l := range m.leases.all() {
-		if !l.alive(m.clk) {
+		if !l.alive(clock.Read(m.clk)) {
 			continue
 		}
-		left := l.remaining(m.clk)
+		left := l.remaining(clock.Read(m.clk))
 		share := float64(left) / float64(l.ttl)
 		if st.Leases == 0 || left < st.LeaseExpiry {
 			st.LeaseExpiry = left

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -73,7 +74,7 @@ func (st *orphans) next() *search {
 	defer st.mu.Unlock()
 	s := &search{m: st.m, leases: make(map[store.LeaseID]*lease), candidates: make(map[store.Rider]*atomic.Bool)}
 	for l, what := range st.sought {
-		if !l.alive(st.m.clk) {
+		if !l.alive(clock.Read(st.m.clk)) {
 			delete(st.sought, l)
 			continue
 		}
@@ -187,7 +188,7 @@ func (s *search) ids() []store.LeaseID { return slices.Collect(maps.Keys(s.lease
 // alive reports whether one of the leases is trusted.
 func (s *search) alive() bool {
 	for _, l := range s.leases {
-		if l.alive(s.m.clk) {
+		if l.alive(clock.Read(s.m.clk)) {
 			return true
 		}
 	}
@@ -291,7 +292,7 @@ func (m *Manager) withdrawOrphan(l *lease, r store.Rider, leaving *atomic.Bool) 
 	}
 	m.log.Warn("a lock or a place in line is back that was given up before the database server was promoted: it is given up again",
 		"key", r.Key, "token", r.Token)
-	m.withdrawOnce(context.Background(), r.Attempt, func() bool { return l.alive(m.clk) }, settled)
+	m.withdrawOnce(context.Background(), r.Attempt, func() bool { return l.alive(clock.Read(m.clk)) }, settled)
 }
 
 // randomID is the version of ids that follow from nothing.

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
 )
@@ -130,7 +131,7 @@ func (w *world) believes(c *claimed, now time.Time) bool {
 		return now.Before(c.until)
 	}
 	h := c.owner.s.find(c.Key, c.Token)
-	return h != nil && h.lease.alive(w.side[c.side].clk)
+	return h != nil && h.lease.alive(clock.Read(w.side[c.side].clk))
 }
 
 // act does something at random. Only the test's own goroutine draws.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -25,7 +26,7 @@ func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool)
 		return View{}, err
 	}
 	if !lock.Held {
-		m.heldCache.drop(key)
+		m.heldCache.Drop(key)
 	}
 	return m.viewOf(s, lock), nil
 }
@@ -37,7 +38,7 @@ func (m *Manager) viewOf(s *Session, lock store.Lock) View {
 		return View{Lock: lock}
 	}
 	h := s.find(lock.Key, lock.Token)
-	return View{Lock: lock, Mine: h != nil && h.valid(m.clk)}
+	return View{Lock: lock, Mine: h != nil && h.valid(clock.Read(m.clk))}
 }
 
 // lockOf is a lock that is held here, as others see it, but for the calls that wait
@@ -46,12 +47,13 @@ func (m *Manager) lockOf(h *heldLock) store.Lock {
 	h.s.mu.Lock()
 	data, stopping := h.data, h.stopping
 	h.s.mu.Unlock()
+	t := clock.Read(m.clk)
 	return store.Lock{
 		Key: h.key, Held: true, Token: h.token, QueueLength: m.queue.length(h.key), Stopping: stopping,
 		Holder: store.Holder{
 			Instance: m.cfg.Instance, Pod: m.cfg.Pod, Session: h.s.name, Owner: h.owner,
 			Lease: h.lease.id, Renewed: true,
-			AcquiredAt: h.acquired(), HeldFor: h.heldFor(m.clk.Now()), ExpiresIn: h.remaining(m.clk),
+			AcquiredAt: h.acquired(), HeldFor: h.heldFor(t.Now), ExpiresIn: h.remaining(t),
 			Data: data, Traceparent: h.traceparent,
 		},
 	}
@@ -99,7 +101,7 @@ func (m *Manager) listSession(s *Session, req ListRequest) Page {
 		if len(views) > req.Limit {
 			break
 		}
-		if h.valid(m.clk) {
+		if h.valid(clock.Read(m.clk)) {
 			views = append(views, View{Lock: m.lockOf(h), Mine: true, Cached: true})
 		}
 	}

@@ -6,6 +6,20 @@ import (
 	"sync"
 )
 
+// grantRef names a grant as the app knows it.
+type grantRef struct {
+	key   string
+	token int64
+}
+
+// grantEnd is what became of a grant.
+type grantEnd struct {
+	// lost is why, empty when it was released.
+	lost LostReason
+	// release is under way or done, when it was released.
+	release *release
+}
+
 // rememberedGrants is how many ended grants of this sidecar are remembered at least; at
 // most it is half as many more. So a late claim hears what became of the lock.
 const rememberedGrants = 10_000

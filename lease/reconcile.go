@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -54,7 +55,7 @@ func (m *Manager) reconcile(ctx context.Context, leases []*lease, history store.
 		return cmp.Compare(len(a.reconciling.unread), len(b.reconciling.unread))
 	})
 	for {
-		for len(leases) > 0 && (len(leases[0].reconciling.unread) == 0 || !leases[0].alive(m.clk)) {
+		for len(leases) > 0 && (len(leases[0].reconciling.unread) == 0 || !leases[0].alive(clock.Read(m.clk))) {
 			leases[0].reconciling.unread = nil // it may have been much
 			m.orphans.seek(leases[0], leases[0].reconciling)
 			trusted(leases[0])
@@ -110,7 +111,7 @@ func (m *Manager) readSome(ctx context.Context, leases []*lease, history store.H
 	for _, l := range leases {
 		unread := l.reconciling.unread
 		some = append(some, unread[:min(len(unread), believedMax-len(some))]...)
-		longest = max(longest, l.remaining(m.clk))
+		longest = max(longest, l.remaining(clock.Read(m.clk)))
 	}
 	keys := make([]string, len(some))
 	for i, h := range some {

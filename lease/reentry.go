@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 )
 
 // A session's lock may be entered again by the owner that holds it. The store is not asked
@@ -74,7 +76,7 @@ func (s *Session) enter(req *Request) (Grant, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.held[req.Key]
-	if s.ended || h == nil || h.unpublished || !h.admits(req) || !h.valid(s.m.clk) {
+	if s.ended || h == nil || h.unpublished || !h.admits(req) || !h.valid(clock.Read(s.m.clk)) {
 		return Grant{}, false
 	}
 	g := s.grantLocked(h)
@@ -100,7 +102,7 @@ func (s *Session) again(key string, request uuid.UUID) (Grant, bool) {
 
 func (s *Session) againLocked(key string, request uuid.UUID) (Grant, bool) {
 	h := s.held[key]
-	if h == nil || h.unpublished || !h.valid(s.m.clk) {
+	if h == nil || h.unpublished || !h.valid(clock.Read(s.m.clk)) {
 		return Grant{}, false
 	}
 	g := s.grantLocked(h)
@@ -167,7 +169,7 @@ func (s *Session) grantOf(h *heldLock) (Grant, bool) {
 
 func (s *Session) grantLocked(h *heldLock) Grant {
 	return Grant{
-		Key: h.key, Token: h.token, Session: s.name, Bind: BindSession, ExpiresIn: h.remaining(s.m.clk),
+		Key: h.key, Token: h.token, Session: s.name, Bind: BindSession, ExpiresIn: h.remaining(clock.Read(s.m.clk)),
 		AcquiredAt: h.acquired(), Reentry: h.depth(), Stopping: h.stopping,
 	}
 }

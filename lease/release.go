@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -56,8 +57,8 @@ func (m *Manager) Release(ctx context.Context, s *Session, req ReleaseRequest) (
 }
 
 func (m *Manager) release(ctx context.Context, s *Session, req *ReleaseRequest) (Released, error) {
-	c, now := claimant{"release", s, req.Key, req.Token, req.Traceparent}, m.clk.Now()
-	h := m.ownClaim(c, now)
+	c, t := claimant{"release", s, req.Key, req.Token, req.Traceparent}, clock.Read(m.clk)
+	h := m.ownClaim(c, t)
 	if h == nil {
 		if e, ok := m.recentEnds.get(c.ref()); ok && e.release.failure() != nil && req.Reentry <= 1 {
 			return m.releaseAgain(ctx, e.release)
@@ -68,7 +69,7 @@ func (m *Manager) release(ctx context.Context, s *Session, req *ReleaseRequest) 
 		return m.releaseForeign(ctx, c, req)
 	}
 	m.linkAcquire(ctx, h.traceparent)
-	r := m.newRelease(h, req, now)
+	r := m.newRelease(h, req, t.Now)
 	entries, err := s.exit(h, r)
 	switch {
 	case errors.Is(err, errOver):
@@ -113,19 +114,19 @@ func (c claimant) ref() grantRef { return grantRef{c.key, c.token} }
 // when only the store can tell. What is known here is decided here: [LostError],
 // [NotHolderError].
 func (m *Manager) claimed(c claimant) (*heldLock, error) {
-	if h := m.ownClaim(c, m.clk.Now()); h != nil {
+	if h := m.ownClaim(c, clock.Read(m.clk)); h != nil {
 		return h, nil
 	}
 	return nil, m.claimedElsewhere(c) // without an error: only the store can tell
 }
 
 // ownClaim is the lock that a claim means if the claimant's session holds it now, else nil.
-func (m *Manager) ownClaim(c claimant, now time.Time) *heldLock {
+func (m *Manager) ownClaim(c claimant, t clock.Tick) *heldLock {
 	if c.s == nil {
 		return nil
 	}
 	h := c.s.find(c.key, c.token)
-	if h != nil && !h.validAt(m.clk, now) {
+	if h != nil && !h.valid(t) {
 		m.expire(h)
 		return nil
 	}
@@ -195,7 +196,7 @@ func (m *Manager) releaseForeign(ctx context.Context, c claimant, req *ReleaseRe
 	if err := judged("release", v.Standing, err); err != nil {
 		return Released{}, err
 	}
-	m.heldCache.drop(c.key)
+	m.heldCache.Drop(c.key)
 	if v.Standing != store.Holds {
 		return Released{}, m.refusedBy(v.Standing, c)
 	}
@@ -246,7 +247,7 @@ func (m *Manager) sendBy(ctx context.Context, first submitting, r *release) {
 }
 
 // matters: the lease lives.
-func (r *release) matters() bool { return r.h.lease.alive(r.m.clk) }
+func (r *release) matters() bool { return r.h.lease.alive(clock.Read(r.m.clk)) }
 
 // wasTried notes the outcome of a try.
 func (r *release) wasTried(err error) {
@@ -297,7 +298,7 @@ func (m *Manager) withdraw(ctx context.Context, a store.Attempt, matters func() 
 func (m *Manager) withdrawOnce(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
 	again := func() { m.withdrawOnce(context.Background(), a, matters, settled) }
 	answer := func(o store.Outcome, err error) {
-		m.heldCache.drop(a.Key)
+		m.heldCache.Drop(a.Key)
 		undone := err == nil && o != store.Stuck
 		if undone || !matters() || !m.retries.after(jittered(renewRetry), again) {
 			settled()

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -60,7 +61,7 @@ type plan struct {
 
 // plan looks through the leases. When one is due, those that are due soon come
 // along: they share its statement, now and from then on.
-func (b *leaseSet) plan(clk Clock, configured time.Duration) plan {
+func (b *leaseSet) plan(clk clock.Clock, configured time.Duration) plan {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := clk.Now()
@@ -70,7 +71,7 @@ func (b *leaseSet) plan(clk Clock, configured time.Duration) plan {
 	for _, l := range b.allLocked() {
 		switch {
 		case l.life.Load() == nil: // being opened; book.changed tells
-		case !l.alive(clk):
+		case !l.alive(clock.Read(clk)):
 			p.past = append(p.past, l)
 		case l.renewing:
 			p.next = min(p.next, l.life.Load().deadline.Sub(now))
@@ -146,7 +147,7 @@ func (m *Manager) renew(ctx context.Context, due []*lease) {
 func (m *Manager) sendRenewal(ctx context.Context, due []*lease) (store.Renewal, error) {
 	var longest time.Duration
 	for _, l := range due {
-		longest = max(longest, l.remaining(m.clk))
+		longest = max(longest, l.remaining(clock.Read(m.clk)))
 	}
 	// The renewer sees to those that pass their deadline before: a lease that is too
 	// short for a slow store must not cost the others their renewal.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -104,8 +105,8 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *Session, req *Release
 	if err != nil {
 		return Released{}, err
 	}
-	h, now := s.has(req.Key, req.RequestID), m.clk.Now()
-	if h != nil && !h.validAt(m.clk, now) {
+	h, t := s.has(req.Key, req.RequestID), clock.Read(m.clk)
+	if h != nil && !h.valid(t) {
 		m.expire(h)
 		h = nil
 	}
@@ -119,7 +120,7 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *Session, req *Release
 		return Released{Key: req.Key, Nothing: true}, nil
 	}
 	m.linkAcquire(ctx, h.traceparent)
-	r := m.newRelease(h, req, now)
+	r := m.newRelease(h, req, t.Now)
 	r.done = leave // who repeats this waits until the store has confirmed it
 	switch entries, err := s.exit(h, r); {
 	case err != nil: // it was lost or released in this moment

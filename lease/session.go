@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 )
 
 // Session owns locks. It ends with the connection that it belongs to, and with
@@ -87,8 +89,8 @@ func (s *Session) TTL() time.Duration { return s.ttl }
 // ExpiresIn is how long the session's locks with the default TTL can be relied
 // on if nothing more is heard of the store.
 func (s *Session) ExpiresIn() time.Duration {
-	if l := s.m.leases.get(s.ttl); l != nil && l.alive(s.m.clk) {
-		return min(l.remaining(s.m.clk), reliable(s.ttl))
+	if l := s.m.leases.get(s.ttl); l != nil && l.alive(clock.Read(s.m.clk)) {
+		return min(l.remaining(clock.Read(s.m.clk)), reliable(s.ttl))
 	}
 	return reliable(s.ttl)
 }

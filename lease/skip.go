@@ -12,7 +12,7 @@ func (b *attempt) skipped(ans store.Answer) {
 	if _, first := b.close(&SkippedError{Key: b.req.Key, Result: ans.Result}); !first {
 		return
 	}
-	b.m.heldCache.drop(b.req.Key)
+	b.m.heldCache.Drop(b.req.Key)
 	b.inFlight.Add(1)
 	b.m.forgetWait(b.tr.carry(context.Background()), b.ref(), b.leaseLives, b.inFlight.Done)
 	b.end()

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -140,7 +141,7 @@ func (w *watched) notifyEvent(e store.Event) {
 // that is over.
 func (w *watched) holder(token int64) (store.Lock, error) {
 	none := store.Lock{Key: w.key}
-	if h := w.m.held.get(w.key); h != nil && h.token == token && h.valid(w.m.clk) {
+	if h := w.m.held.get(w.key); h != nil && h.token == token && h.valid(clock.Read(w.m.clk)) {
 		return w.m.lockOf(h), nil
 	}
 	if w.isOver(token) {

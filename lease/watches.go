@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/batcher"
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -124,7 +125,7 @@ func (ws *watches) sync(ctx context.Context) {
 // syncOnce watches and unwatches what has changed. It returns how long until it has to
 // try again.
 func (ws *watches) syncOnce(ctx context.Context) time.Duration {
-	if l := ws.lease; l != nil && !l.alive(ws.m.clk) { // the store drops its watches
+	if l := ws.lease; l != nil && !l.alive(clock.Read(ws.m.clk)) { // the store drops its watches
 		ws.drop()
 		ws.m.lose(l, l.lossReason()) // perhaps before the renewer does
 	}

@@ -1,4 +1,4 @@
-package lease
+package clock
 
 import (
 	"sync/atomic"
@@ -38,7 +38,7 @@ type glance struct {
 }
 
 // glanceLasts is how long a glance is good for, and how far the clocks may drift
-// apart meanwhile: both far below suspendJump.
+// apart meanwhile: both far below SuspensionLimit.
 const glanceLasts = time.Millisecond
 
 // ahead returns what the last glance saw if it is still good, else what look returns.

@@ -1,4 +1,4 @@
-package lease
+package clock
 
 import (
 	"testing"
@@ -20,7 +20,7 @@ func TestGlances(t *testing.T) {
 		"the clocks drift":                {glanceLasts - 1, wall + glanceLasts - 1, false},
 		"some time ago":                   {glanceLasts, wall, true},
 		"long ago":                        {time.Hour, wall, true},
-		"suspended for as long as counts": {1, wall + suspendJump, true},
+		"suspended for as long as counts": {1, wall + SuspensionLimit, true},
 		"suspended for a little while":    {1, wall + glanceLasts, true},
 		"suspended for long":              {1, wall + time.Hour, true},
 		"the wall clock was set back":     {1, wall - time.Hour, true},
@@ -60,7 +60,7 @@ func TestGlanceIsReplaced(t *testing.T) {
 func TestSuspendedReadsTheClocks(t *testing.T) {
 	t.Parallel()
 	for range 1000 {
-		if s := suspended(time.Now()); s.Abs() > suspendJump/2 {
+		if s := suspended(time.Now()); s.Abs() > SuspensionLimit/2 {
 			t.Fatalf("suspended for %s", s)
 		}
 	}

@@ -1,0 +1,38 @@
+// Package clock is the one seam through which package lease reads time.
+package clock
+
+import "time"
+
+// Clock reads time.
+type Clock interface {
+	// Now has a monotonic reading that goes on while the process is stopped.
+	Now() time.Time
+	// Suspended is for how long the machine had been suspended at now, which Now has
+	// just returned, since any fixed moment. The monotonic clock of a Linux machine
+	// stands still meanwhile, the database's does not: a lease must not outlive that.
+	Suspended(now time.Time) time.Duration
+}
+
+// SuspensionLimit is the shortest suspension that counts.
+const SuspensionLimit = 50 * time.Millisecond
+
+// Tick is one reading of a clock. A call takes it once and passes it down.
+type Tick struct {
+	Now time.Time
+	clk Clock
+}
+
+// Read reads the clock.
+func Read(c Clock) Tick { return Tick{Now: c.Now(), clk: c} }
+
+// Suspended is for how long the machine had been suspended at the tick, since any fixed moment.
+func (t Tick) Suspended() time.Duration { return t.clk.Suspended(t.Now) }
+
+// System reads the machine's clocks.
+type System struct{}
+
+// Now returns the current time.
+func (System) Now() time.Time { return time.Now() }
+
+// Suspended returns how long the machine has been suspended since it started.
+func (System) Suspended(now time.Time) time.Duration { return suspended(now) }

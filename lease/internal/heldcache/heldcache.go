@@ -1,0 +1,98 @@
+// Package heldcache remembers for a short time which keys others hold.
+package heldcache
+
+import (
+	"hash/maphash"
+	"sync/atomic"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Cache has answers of the store that a key is held. An answer may be given again for
+// a short time, never past the holder's expiry. Every read checks that.
+type Cache struct {
+	ttl     time.Duration
+	clk     clock.Clock
+	cache   *lru.Cache[string, entry]
+	seed    maphash.Seed
+	stripes [256]stripe
+}
+
+// stripe is a part of the keys.
+type stripe struct {
+	// version counts the changes of the part. An answer to a question that was asked
+	// before a change is too old to be kept.
+	version atomic.Uint64
+	// used: an answer was kept. Most sidecars hardly ever ask for keys that others hold,
+	// and need not look into the cache, which all calls share.
+	used atomic.Bool
+}
+
+type entry struct {
+	lock  store.Lock
+	at    time.Time
+	until time.Time
+}
+
+// New makes a cache of at most size answers, each kept for at most ttl. A ttl of zero
+// turns the cache off. It fails when size is not above zero.
+func New(size int, ttl time.Duration, clk clock.Clock) (*Cache, error) {
+	cache, err := lru.New[string, entry](size)
+	if err != nil {
+		return nil, err
+	}
+	return &Cache{ttl: ttl, clk: clk, cache: cache, seed: maphash.MakeSeed()}, nil
+}
+
+func (c *Cache) stripe(key string) *stripe {
+	return &c.stripes[maphash.String(c.seed, key)%uint64(len(c.stripes))]
+}
+
+// Version is for Put. Call it before the store is asked.
+func (c *Cache) Version(key string) uint64 { return c.stripe(key).version.Load() }
+
+// Put keeps the answer that lock.Key is held, unless the key has changed since the version.
+func (c *Cache) Put(lock store.Lock, version uint64) {
+	if c.ttl <= 0 || !lock.Held {
+		return
+	}
+	now := c.clk.Now()
+	c.stripe(lock.Key).used.Store(true) // before the versions are compared: see Drop
+	c.cache.Add(lock.Key, entry{lock: lock, at: now, until: now.Add(min(c.ttl, lock.Holder.ExpiresIn))})
+	if c.Version(lock.Key) != version {
+		c.cache.Remove(lock.Key)
+	}
+}
+
+// Get returns who holds the key, with the times of now.
+func (c *Cache) Get(key string) (store.Lock, bool) {
+	if c.ttl <= 0 || !c.stripe(key).used.Load() {
+		return store.Lock{}, false
+	}
+	e, ok := c.cache.Get(key)
+	if !ok {
+		return store.Lock{}, false
+	}
+	now := c.clk.Now()
+	if !now.Before(e.until) {
+		c.cache.Remove(key)
+		return store.Lock{}, false
+	}
+	age := now.Sub(e.at)
+	e.lock.Holder.HeldFor += age
+	e.lock.Holder.ExpiresIn -= age
+	return e.lock, true
+}
+
+// Drop forgets the answer about a key, because the key has changed.
+func (c *Cache) Drop(key string) {
+	s := c.stripe(key)
+	s.version.Add(1)
+	if s.used.Load() { // else a Put that comes now finds another version
+		c.cache.Remove(key)
+	}
+}
