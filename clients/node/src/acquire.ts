@@ -1,4 +1,4 @@
-import { BadAnswerError, ClientClosedError, ConnectionError } from "./errors";
+import { ClientClosedError } from "./errors";
 import type { AcquireOptions } from "./options";
 import { abortable, isAway, Patience } from "./retry";
 import type { Asked, Granted, Session } from "./session";
@@ -50,21 +50,22 @@ export function acquireMany(
   );
 }
 
-/** withdrawing acquires something, and withdraws what was got if nobody is to have it, or no answer came. */
+/**
+ * withdrawing acquires something. If the caller has left or no answer came, it releases by the id what that may have got. A
+ * request that the app has named is left alone: others may hold the same grant. Its id finds it again.
+ */
 async function withdrawing<G>(
   sessions: Sessions,
   keys: readonly string[],
   fields: Wire,
-  { signal, requestId, bind }: How,
+  { requestId, bind }: How,
   run: (what: Asked) => Promise<G>,
 ): Promise<G> {
-  const what: Asked = { keys, requestId: fields["request_id"] as string, granted: false };
+  const what: Asked = { keys, requestId: fields["request_id"] as string, unanswered: false };
   try {
     return await run(what);
   } catch (error) {
-    const lost = signal?.aborted || error instanceof ConnectionError || error instanceof BadAnswerError;
-    // Of a request that the app has named, others may have been told.
-    if (!sessions.closed && (what.granted || (lost && requestId === undefined))) {
+    if (what.unanswered && requestId === undefined && !sessions.closed) {
       const session = await sessions.opened();
       if (session !== undefined || bind === "ttl") {
         await (session ?? sessions.none(nothing)).withdraw(what);

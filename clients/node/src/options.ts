@@ -38,7 +38,10 @@ export interface AcquireOptions {
   minHoldMs?: number | undefined;
   /** At most 4 KiB, shown to others as part of `holder`. */
   data?: Json | undefined;
-  /** A UUID: the same id gets the same grant, in this client or with `bind: "ttl"` anywhere. By default each call has its own. */
+  /**
+   * A UUID: the same id gets the same grant, in this client or with `bind: "ttl"` anywhere. By default each call has its own.
+   * A call with one that is aborted leaves what it got: ask again with it.
+   */
   requestId?: string | undefined;
   /** Ends the wait: the call then throws the signal's reason. */
   signal?: AbortSignal | undefined;

@@ -1,4 +1,4 @@
-import { type LostReason, SessionEndedError } from "./errors";
+import { BadAnswerError, ConnectionError, type LostReason, SessionEndedError } from "./errors";
 import { Grant } from "./grant";
 import type { ServerSentEvent } from "./sse";
 import type { EventStream, Transport } from "./transport";
@@ -19,8 +19,8 @@ export interface SessionOptions {
 export interface Asked {
   keys: readonly string[];
   requestId: string;
-  /** Whether it was answered with a grant. */
-  granted: boolean;
+  /** Whether a call got no answer: it may have got the lock. */
+  unanswered: boolean;
   /** The trace context of its calls. */
   context?: unknown;
 }
@@ -130,17 +130,16 @@ export class Session {
     return this.transport.call({ method, path, headers, timeoutMs: this.timeoutMs, ...more });
   }
 
-  /** acquire acquires one key. An aborted signal ends the wait; a grant that came all the same is to be withdrawn. */
+  /** acquire acquires one key. An aborted signal ends the wait; a grant that was under way is to be withdrawn. */
   async acquire(what: Asked, fields: Wire, signal?: AbortSignal, context?: unknown): Promise<Granted | WireSkipped> {
     const asked = performance.now();
     what.context = context;
     const key = what.keys[0] as string;
-    const answer = await this.#acquire("PUT", lockPath(key), fields, signal, { key }, context);
+    const answer = await this.#acquire(what, "PUT", lockPath(key), fields, signal, { key });
     if (answer["granted"] !== true) {
-      signal?.throwIfAborted();
       return answer as unknown as WireSkipped;
     }
-    const [granted] = this.#adopt(what, [answer as unknown as WireGrant], asked, signal);
+    const [granted] = this.#adopt([answer as unknown as WireGrant], asked);
     return granted as Granted;
   }
 
@@ -149,8 +148,8 @@ export class Session {
     const asked = performance.now();
     what.context = context;
     const body = { keys: what.keys, ...fields };
-    const answer = await this.#acquire("POST", "/v1/locks", body, signal, {}, context);
-    return this.#adopt(what, answer["locks"] as WireGrant[], asked, signal);
+    const answer = await this.#acquire(what, "POST", "/v1/locks", body, signal, {});
+    return this.#adopt(answer["locks"] as WireGrant[], asked);
   }
 
   /** withdraw releases what an acquire has got, or may have got. What becomes of that is not told. */
@@ -160,19 +159,24 @@ export class Session {
   }
 
   async #acquire(
+    what: Asked,
     method: "PUT" | "POST",
     path: string,
     body: Wire,
     signal: AbortSignal | undefined,
     about: Subject,
-    context: unknown,
   ): Promise<Wire> {
     requireFields(this.about, body);
     const waitMs = (body["wait_ms"] ?? 0) as number;
     const timeoutMs = waitMs < 0 ? undefined : waitMs + this.timeoutMs;
     this.#due++;
     try {
-      return await this.call(method, path, { body, signal, timeoutMs, about, context });
+      const answer = await this.call(method, path, { body, signal, timeoutMs, about, context: what.context });
+      signal?.throwIfAborted();
+      return answer;
+    } catch (error) {
+      what.unanswered ||= signal?.aborted || error instanceof ConnectionError || error instanceof BadAnswerError;
+      throw error;
     } finally {
       // Not before what follows has adopted the grant.
       setImmediate(() => {
@@ -183,9 +187,7 @@ export class Session {
     }
   }
 
-  #adopt(what: Asked, grants: WireGrant[], asked: number, signal: AbortSignal | undefined): Granted[] {
-    what.granted = true;
-    signal?.throwIfAborted();
+  #adopt(grants: WireGrant[], asked: number): Granted[] {
     if (this.#ended && grants.some((grant) => grant.bind === "session")) {
       throw new SessionEndedError("the session ended while it was being granted");
     }

@@ -12,7 +12,7 @@ export interface Call {
   body?: unknown;
   /** Without an answer after so long the connection is closed. No limit without it. */
   timeoutMs?: number | undefined;
-  /** Aborting it before the answer begins closes the connection; what comes later is the caller's to look at. */
+  /** Aborting it closes the connection. */
   signal?: AbortSignal | undefined;
   /** What the call is about, for its errors. */
   about?: Subject | undefined;
@@ -132,12 +132,8 @@ export class Transport {
   #limit(request: ClientRequest, call: Call, reject: (reason: unknown) => void): () => void {
     const { signal, timeoutMs } = call;
     const abort = (): void => {
-      // Once the answer has begun, the sidecar takes it for delivered, and closing would leave a grant that nobody
-      // knows of. It is complete in a moment.
-      if (responseOf(request) === undefined) {
-        reject(signal?.reason);
-        request.destroy();
-      }
+      reject(signal?.reason);
+      request.destroy();
     };
     signal?.addEventListener("abort", abort, { once: true });
     let timer: NodeJS.Timeout | undefined;
@@ -232,11 +228,6 @@ export class Transport {
     const hint = hints[cause.code ?? ""] ?? "check that the sidecar runs, and LOCKSIDECAR_SOCKET";
     return `no sidecar at ${this.socketPath} (${cause.code}): ${hint}`;
   }
-}
-
-/** responseOf is the answer of a request as soon as its head is parsed, which is before the event "response". */
-function responseOf(request: ClientRequest): IncomingMessage | undefined {
-  return (request as { res?: IncomingMessage | null }).res ?? undefined;
 }
 
 function listen(response: IncomingMessage, listener: StreamListener): void {

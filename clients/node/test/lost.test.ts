@@ -1,5 +1,6 @@
 // Answers that the sidecar has delivered and the client has not got: something stands between them.
 import assert from "node:assert/strict";
+import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { connect, createServer, type Server, type Socket } from "node:net";
 import { join } from "node:path";
 import { after, afterEach, before, test } from "node:test";
@@ -103,6 +104,13 @@ test("a grant under a request id of the app stays", async () => {
   lose = 2;
   await assert.rejects(client.acquire("named", { ...named, waitMs: 0 }), ConnectionLostError);
   assert.equal((await first.check()).token, first.token);
+  assert.equal((await client.acquire("named", named)).token, first.token);
+  const controller = new AbortController();
+  const answered = (): void => controller.abort(new RangeError("just now"));
+  const again = client.acquire("named", { ...named, signal: controller.signal });
+  subscribe("http.client.response.finish", answered);
+  await assert.rejects(again, RangeError);
+  unsubscribe("http.client.response.finish", answered);
   assert.equal((await client.acquire("named", named)).token, first.token);
   await first.release();
 });

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conftest import free
-from locksidecar import AsyncClient, Client, SidecarUnavailable
+from locksidecar import AsyncClient, Client, SidecarUnavailable, _sync_lock
 
 
 class Relay:
@@ -112,7 +112,10 @@ def test_what_a_call_got_that_gives_up_is_released(relay: Relay, path: str, key:
         free(other, key + "2")
 
 
-def test_a_grant_under_a_name_of_the_app_stays(relay: Relay, key: str) -> None:
+def test_a_grant_under_a_name_of_the_app_stays(relay: Relay, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
     name = "0c57d5d8-4b5c-4d8e-9a52-6b3c2f0a9d01"
     with Client(relay.path) as client:
         first = client.acquire(key, bind="ttl", request_id=name)
@@ -121,6 +124,9 @@ def test_a_grant_under_a_name_of_the_app_stays(relay: Relay, key: str) -> None:
         with pytest.raises(SidecarUnavailable):
             client.acquire(key, wait=0, bind="ttl", request_id=name)
         assert first.check().reentry == 1
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(_sync_lock.Lock, "__init__", interrupted)
+            client.lock(key, bind="ttl", request_id=name).acquire()
         assert client.acquire(key, bind="ttl", request_id=name).token == first.token
         first.release()
 

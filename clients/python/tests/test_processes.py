@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from conftest import LONG, Sidecar, free, line, until, waiting
-from locksidecar import AsyncClient, Client, LockContext, LockLost, _sync_transport, _wire
+from locksidecar import AsyncClient, Client, Lock, LockContext, LockLost, _sync_lock, _sync_transport, _wire
 
 Python = Callable[..., "subprocess.Popen[str]"]
 
@@ -112,6 +112,24 @@ def test_ctrl_c_before_a_release_is_sent(client: Client, key: str, monkeypatch: 
     with pytest.raises(KeyboardInterrupt), lock:
         pass
     assert client.get(key, no_cache=True).state == "free"
+
+
+def test_an_interrupted_reentry_leaves_the_outer_lock_its_news(
+    client: Client, other: Client, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = _sync_lock.take
+
+    def interrupted(*args: Any) -> Lock:
+        take(*args)
+        raise KeyboardInterrupt
+
+    outer = client.acquire(key, reentrant=True)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(_sync_lock, "take", interrupted)
+        client.lock(key, reentrant=True).acquire()
+    assert outer.check().reentry == 1
+    other.force_release(key)
+    assert outer.lost.wait(LONG)
 
 
 STORM = """

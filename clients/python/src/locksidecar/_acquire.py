@@ -12,23 +12,26 @@ from ._call import Call, Steps, lock_path
 from ._core import Core
 from ._options import AcquireOptions, to_ms
 from ._session import Grant
-from ._signal import Signal
 
-# How long (seconds) an acquire that got no answer waits for that to the release by its id.
+# How long (seconds) the answer to a release by the id is waited for. The sidecar carries it out in any case.
 _RELEASE_PATIENCE = 2.0
 
 
 class Acquire:
-    """An acquire of one lock, or of several. Its id makes it safe to repeat the call, and to release what it got."""
+    """An acquire of one lock, or of several.
+
+    All tries have the same id. It makes it safe to repeat a call, and to release what a call got whose answer is lost.
+    """
 
     def __init__(self, core: Core, keys: Sequence[str], options: AcquireOptions) -> None:
         self.keys, self.options = list(keys), options
         self._core = core
-        # Of a request that the app has named, others may have been told the same grant.
         self._named = options.request_id is not None
         self._request_id = options.request_id or str(uuid4())
-        self._call: Call | None = None  # the last one; what it has got is nobody's until it is the app's
-        self._asked = False  # a call before it may have reached the sidecar
+        # The last two tries that may have got something which the app does not have yet.
+        self._try: Call | None = None
+        self._before: Call | None = None
+        self._grants: list[Grant] = []
 
     def one(self) -> Steps[tuple[Grant, Mapping[str, Any]]]:
         """Acquires its only key."""
@@ -49,14 +52,14 @@ class Acquire:
         self, method: str, target: str, body: dict[str, Any], needs: list[str], operation: _tracing.Operation
     ) -> Steps[dict[str, Any]]:
         try:
-            return (yield from self._try(method, target, body, needs, operation))
+            return (yield from self._attempt(method, target, body, needs, operation))
         except GeneratorExit:
             raise
         except BaseException:  # also KeyboardInterrupt and a task's cancellation
             yield from self.withdraw()
             raise
 
-    def _try(
+    def _attempt(
         self, method: str, target: str, body: dict[str, Any], needs: list[str], operation: _tracing.Operation
     ) -> Steps[dict[str, Any]]:
         fields, fields_need = self.options.fields()
@@ -78,17 +81,26 @@ class Acquire:
                 delay=wait.pause,
                 context=operation.context,
             )
-            self._asked = self._asked or (self._call is not None and self._call.sent > 0)
-            self._call = call
+            if self._try is not None and self._try.sent:
+                self._before = self._try
+            self._try = call
             try:
                 value: dict[str, Any] = (yield call).result()
-                value["_grants"] = [self._hold(call, one) for one in _granted(value)]
+                self._grants = value["_grants"] = [self._hold(call, one) for one in _granted(value)]
+                if not self._grants:
+                    self._try = None  # skipped
                 operation.granted(_granted(value))  # here: to export a span may take long, and be interrupted
                 return value
             except errors.SessionEnded as e:
+                self._try = self._before = None
                 call.session_ended()
                 wait.bridge(e, call)
-            except (errors.SidecarUnavailable, errors.Draining) as e:
+            except errors.ApiError as e:
+                self._try = None
+                if not isinstance(e, errors.Draining):
+                    raise
+                wait.bridge(e, call)
+            except errors.SidecarUnavailable as e:
                 wait.bridge(e, call)
 
     def _hold(self, call: Call, value: Mapping[str, Any]) -> Grant:
@@ -99,29 +111,26 @@ class Acquire:
         return grant
 
     def withdraw(self) -> Steps[None]:
-        """Releases what it has got, or may have got, if its caller does not take it."""
-        call, self._call = self._call, None
-        if call is None:
+        """Releases what this has got, or may have got, and what its caller does not take.
+
+        A request that the app has named is left alone: others may hold the same grant. Its id finds it again.
+        """
+        tries, self._try, self._before = (self._try, self._before), None, None
+        call = next((one for one in tries if one is not None and one.sent), None)
+        if call is None or self._named:
             return
-        timeout = self._core.timeout
-        if call.answer is None:
-            # Nobody knows what became of it. The sidecar carries the release out, whether it is waited for or not.
-            if self._named or not (call.sent or self._asked):
-                return
-            timeout = min(timeout, _RELEASE_PATIENCE)
-        else:
-            granted = _granted(call.answer.json()) if call.answer.status == 200 else []
-            if not granted:
-                return
-            for one in granted:
-                if call.session is not None:
-                    call.session.forget(Grant(one["key"], one["token"], None, Signal))
+        grants = {grant.key: grant for grant in self._grants}
+        timeout = min(self._core.timeout, _RELEASE_PATIENCE)
         for key in self.keys:
             target = lock_path(key, f"?request_id={self._request_id}")
             try:
-                yield Call("DELETE", target, timeout=timeout, session=call.session, context=call.context)
+                value = (
+                    yield Call("DELETE", target, timeout=timeout, session=call.session, context=call.context)
+                ).result()
             except errors.LocksidecarError:
                 return  # the session's end, or its TTL, frees it; there is another exception to raise
+            if key in grants:
+                grants[key].released(value)
 
 
 class _Wait:

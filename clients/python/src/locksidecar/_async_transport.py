@@ -18,10 +18,6 @@ from ._session import Session
 T = TypeVar("T")
 
 
-class Closed(Exception):
-    """The connection was closed before it has answered anything."""
-
-
 class _Protocol(asyncio.Protocol):
     """A connection. Its socket is noted in `sockets` until it is closed."""
 
@@ -62,7 +58,7 @@ class Connection(_Protocol):
 
     async def exchange(self, call: Call, data: bytes) -> _wire.Answer:
         if self.closed:
-            raise Closed
+            raise ConnectionResetError("it was closed")
         self._call, self._parser = call, _wire.AnswerParser()
         waiter: asyncio.Future[_wire.Answer] = self._loop.create_future()
         self._waiter = waiter
@@ -103,19 +99,14 @@ class Connection(_Protocol):
         except errors.LocksidecarError as e:
             self._fail(e)
             return
-        if answer is not None:
-            self._call.answer = answer  # also for a task that was cancelled just now
-            if not self._waiter.done():
-                self._waiter.set_result(answer)
+        if answer is not None and not self._waiter.done():
+            self._waiter.set_result(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if self._timer is not None:
             self._timer.cancel()
-        if self._parser.started:
-            self._fail(self._core.broken(f"broke the connection ({exc or 'in the middle of an answer'})"))
-        else:
-            self._fail(Closed())
+        self._fail(ConnectionResetError(str(exc or "it was closed")))
 
     def _fail(self, error: Exception) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -290,10 +281,10 @@ class AsyncTransport:
                 connection, reused = await self._connect(Connection), False
             try:
                 answer = await connection.exchange(call, data)
-            except Closed:
+            except ConnectionError as e:
                 connection.abort()
                 if not call.again(reused):
-                    raise self.core.broken("closed the connection without an answer") from None
+                    raise self.core.broken(f"broke the connection ({e})") from e
                 self._drop_idle()  # the sidecar was restarted: they are all dead
                 call.repeated = True
                 continue

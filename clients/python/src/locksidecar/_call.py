@@ -23,7 +23,7 @@ UNSET = Unset()
 class Call:
     """One request, and what is to be known to make it."""
 
-    __slots__ = ("answer", "body", "context", "delay", "joins", "method", "needs", "repeatable", "repeated", "sent",
+    __slots__ = ("body", "context", "delay", "joins", "method", "needs", "repeatable", "repeated", "sent",
                  "session", "target", "timeout")  # fmt: skip
 
     def __init__(
@@ -47,15 +47,14 @@ class Call:
         self.joins = joins  # join the client's session; it is opened if need be
         self.session = session  # the session that it joins
         self.needs = needs  # features
-        self.repeatable = repeatable  # when a connection closes before it has answered anything
+        self.repeatable = repeatable  # when a connection breaks before the answer is complete
         self.repeated = False
         self.delay = delay  # seconds before it is made
         self.context = context  # that it goes with, for traces; None: the current one
         self.sent = 0.0  # time.monotonic() since when it may have reached the sidecar; 0.0: it was not sent
-        self.answer: _wire.Answer | None = None
 
     def again(self, reused: bool) -> bool:
-        """Whether to make it once more, on a fresh connection, when one was closed without having answered anything.
+        """Whether to make it once more, on a fresh connection, when one broke before the answer was complete.
 
         A connection that has idled may have been closed for long; a fresh one has not. When the session is over, the
         operation decides.

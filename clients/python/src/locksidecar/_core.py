@@ -191,9 +191,7 @@ class Core:
                         raise
                     entries = (yield from self.check(key, token, grant, context=context)).reentry
         if grant is not None:
-            grant.entries = value["reentry"]
-            if value["released"] and grant.session is not None:
-                grant.session.forget(grant)
+            grant.released(value)
         return value
 
     def _release_call(
@@ -230,13 +228,12 @@ class Core:
         except (Exception, GeneratorExit):
             raise
         except BaseException:
-            # Interrupted: whether it was sent is not known, and the lock must not stay held by nobody.
-            if call.answer is None:
-                call.repeated = True
-                try:
-                    yield call
-                except errors.LocksidecarError:
-                    pass
+            # Interrupted: what became of it is not known, and the lock must not stay held by nobody.
+            call.repeated = True
+            try:
+                yield call
+            except errors.LocksidecarError:
+                pass
             raise
 
     def check(

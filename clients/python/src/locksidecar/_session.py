@@ -36,6 +36,13 @@ class Grant:
         if stopping is not None:
             self.stopping.fire(stopping.get("reason"))
 
+    def released(self, value: Mapping[str, Any]) -> None:
+        """Takes over what the answer to a release says."""
+        if value["reentry"]:
+            self.entries = value["reentry"]
+        if value["released"] and self.session is not None:
+            self.session.forget(self)
+
 
 class Session:
     """An explicit session: its id, its grants, and what its stream has told.

@@ -114,19 +114,16 @@ class Transport:
                 sock, reused = self._connect(), False
             try:
                 answer = _exchange(sock, call, data)
-            except _Closed:
-                self._sockets.close(sock)
-                if not call.again(reused):
-                    raise self.core.broken("closed the connection without an answer") from None
-                self._drop_idle()  # the sidecar was restarted: they are all dead
-                call.repeated = True
-                continue
             except TimeoutError:
                 self._sockets.close(sock)
                 raise self.core.timed_out(call) from None
             except OSError as e:
                 self._sockets.close(sock)
-                raise self.core.broken(f"broke the connection ({e})") from e
+                if not call.again(reused):
+                    raise self.core.broken(f"broke the connection ({e})") from e
+                self._drop_idle()  # the sidecar was restarted: they are all dead
+                call.repeated = True
+                continue
             except BaseException:  # also KeyboardInterrupt: closing ends a wait at the sidecar
                 self._sockets.close(sock)
                 raise
@@ -201,28 +198,18 @@ class Transport:
         self.core.forked()
 
 
-class _Closed(Exception):
-    """The connection was closed before it has answered anything."""
-
-
 def _exchange(sock: socket.socket, call: Call, data: bytes) -> _wire.Answer:
     parser = _wire.AnswerParser()
     sock.settimeout(call.timeout)
     call.sent = time.monotonic()
-    try:
-        sock.sendall(data)
-        while True:
-            piece = sock.recv(65536)
-            if not piece:
-                raise ConnectionResetError("the connection was closed")
-            answer = parser.feed(piece)
-            if answer is not None:
-                call.answer = answer
-                return answer
-    except (BrokenPipeError, ConnectionResetError):
-        if parser.started:
-            raise
-        raise _Closed from None
+    sock.sendall(data)
+    while True:
+        piece = sock.recv(65536)
+        if not piece:
+            raise ConnectionResetError("it was closed")
+        answer = parser.feed(piece)
+        if answer is not None:
+            return answer
 
 
 class Stream:

@@ -91,11 +91,6 @@ class AnswerParser:
         self.status = 0
 
     @property
-    def started(self) -> bool:
-        """Whether anything of the answer has arrived."""
-        return self.status != 0 or bool(self._buffer)
-
-    @property
     def streaming(self) -> bool:
         """Whether the head is complete and a body of chunks follows: see `rest`."""
         return self._chunks is not None

@@ -55,7 +55,7 @@ class LockOptions(TypedDict, total=False):
     """JSON of at most 4 KiB that others see as part of the holder."""
     request_id: str | None
     """A UUID: the same one gets the same grant, in the same client or with `bind="ttl"` anywhere. By default each
-    acquire has its own."""
+    acquire has its own. A call with one that is interrupted or cancelled leaves what it got: ask again with it."""
 
 
 @dataclass(frozen=True)
