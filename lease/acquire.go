@@ -123,6 +123,12 @@ func (m *Manager) knownHeld(key string) bool {
 	return h != nil && h.valid(clock.Read(m.clk)) || m.queue.length(key) > 0
 }
 
+// isLate reports whether an attempt that waits need not ask for its key: calls came before, or
+// it is known to be held. One with a grant in common with other calls asks. a may be nil.
+func (m *Manager) isLate(a *arrival, shared int64) bool {
+	return a != nil && shared == 0 && (a.behind || m.knownHeld(a.key))
+}
+
 // acquire gets a lock that is not denied here.
 func (m *Manager) acquire(ctx context.Context, c *call) (Grant, error) {
 	if c.req.Wait != 0 {

@@ -67,13 +67,6 @@ func (as *arrivals) join(req *Request) *arrival {
 	return a
 }
 
-// any reports whether somebody has arrived at a key.
-func (as *arrivals) any(key string) bool {
-	as.mu.Lock()
-	defer as.mu.Unlock()
-	return as.keys[key] != nil
-}
-
 // leave gives the place up, unless it was decided before. a may be nil.
 func (a *arrival) leave() {
 	if a != nil {

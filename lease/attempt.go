@@ -133,7 +133,7 @@ func (b *attempt) start(ctx context.Context, now time.Time) {
 		b.arrival = b.m.arrivals.join(b.req)
 	}
 	b.cacheVersion, b.sent = b.m.heldCache.Version(b.req.Key), now
-	if b.arrival != nil && b.shared == 0 && (b.arrival.behind || b.m.knownHeld(b.req.Key)) {
+	if b.m.isLate(b.arrival, b.shared) {
 		b.enqueue(ctx)
 		return
 	}

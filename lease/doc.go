@@ -82,8 +82,9 @@
 // Calls of one sidecar that wait for the same key be queued in the order in which they came
 // ([arrivals]). The first asks for the key. The others ask nothing, and are queued together
 // when the first has its answer, before those that come later. A call that comes when the key
-// is known to be held is queued at once. A call for several keys comes when it asks for
-// a key. A call that does not wait is not counted.
+// is known to be held is queued at once. A call for several keys comes when it is about to
+// ask for a key; a later key for which others came before is left to them. A call that does
+// not wait is not counted.
 //
 // A call that nothing but the store's answer can end early carries its question, or its
 // release, out in its own goroutine where the lane is idle. Its connection is watched

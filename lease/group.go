@@ -70,8 +70,9 @@ func (m *Manager) acquireAll(ctx context.Context, s *Session, keys []string, req
 // waits in line for one at a time, while it holds only such that stand before it: so
 // groups that want the same keys never wait for each other in a circle, and each
 // is queued where it waits, behind those that came before. Where a question to
-// the store costs a round trip, it asks for all that it does not have at once, and
-// hands back what it got behind the first that is held.
+// the store costs a round trip, it asks for all that it does not have at once, up to
+// the first for which others came before, and hands back what it got behind the first
+// that is held.
 //
 // Each key has a call and attempts of its own, as if it were asked for alone. What the
 // attempts win are parts: they are the session's, so that they end with it and with
@@ -284,13 +285,18 @@ func (g *group) advance() error {
 // try makes attempts for calls, the first and as many of the others as the store takes
 // in one question.
 func (g *group) try(calls []*call) ([]*attempt, error) {
-	c, count := calls[0], 1
+	c, most := calls[0], 1
 	c.startTimer()
 	if !g.m.inline {
-		count = g.together(calls[:min(len(calls), g.m.cfg.BatchMax)])
+		most = min(len(calls), g.m.cfg.BatchMax)
 	}
-	attempts, err := g.newAttempts(calls[:count])
-	if count > 1 && len(attempts) > 0 { // the token last: what comes before it may take long
+	attempts, err := g.newAttempts(calls[:most])
+	switch len(attempts) {
+	case 0:
+		return nil, err
+	case 1:
+		attempts[0].start(g.ctx, g.m.clk.Now())
+	default: // the token last: what comes before it may take long
 		if err := c.until(g.m.groups); err != nil {
 			for _, b := range attempts {
 				b.finish(err)
@@ -298,42 +304,37 @@ func (g *group) try(calls []*call) ([]*attempt, error) {
 			return nil, err
 		}
 		g.m.askAll(attempts)
-	} else if err == nil {
-		attempts[0].start(g.ctx, g.m.clk.Now())
-	}
-	if len(attempts) == 0 {
-		return nil, err
 	}
 	return attempts, nil
 }
 
-// together is for how many keys the group asks at once: not for one for which calls have come
-// before that wait, unless it is the first.
-func (g *group) together(calls []*call) int {
-	if g.req.Wait == 0 {
-		return len(calls)
-	}
-	for i, c := range calls {
-		if g.m.arrivals.any(c.req.Key) {
-			return max(i, 1)
-		}
-	}
-	return len(calls)
-}
-
-// newAttempts makes attempts until there is no lease for one.
+// newAttempts makes attempts until there is no lease for one, or until calls that wait came
+// before for its key: then it is the only one, or is not made yet.
 func (g *group) newAttempts(calls []*call) (attempts []*attempt, err error) {
 	for _, c := range calls {
 		if err := c.settleLast(); err != nil {
-			return attempts, err
+			return nil, err
+		}
+	}
+	for _, c := range calls {
+		came := g.m.arrivals.join(c.req) // before the lease, as a single call
+		late := g.m.isLate(came, c.shared)
+		if late && len(attempts) > 0 {
+			came.leave()
+			break
 		}
 		l, err := c.lease()
 		if err != nil {
+			came.leave()
 			return attempts, err
 		}
 		b := g.m.newAttempt(c, l)
+		b.arrival = came
 		c.attempts = append(c.attempts, b)
 		attempts = append(attempts, b)
+		if late {
+			break
+		}
 	}
 	return attempts, nil
 }
@@ -343,7 +344,6 @@ func (g *group) newAttempts(calls []*call) (attempts []*attempt, err error) {
 func (m *Manager) askAll(attempts []*attempt) {
 	asks := make([]store.Ask, len(attempts))
 	for i, b := range attempts {
-		b.arrival = m.arrivals.join(b.req)
 		b.cacheVersion, b.sent = m.heldCache.Version(b.req.Key), m.clk.Now()
 		asks[i] = b.ask()
 	}

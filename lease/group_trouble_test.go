@@ -136,3 +136,35 @@ func TestGroupTTLLosesMember(t *testing.T) {
 		a.granted(t, "a", "b")
 	})
 }
+
+// Calls that came for a later key while a group waited for its lease get it before the group,
+// whether they ask for it or are on their way into the queue.
+func TestGroupTakesNoLaterKeyBeforeWhoCameForIt(t *testing.T) {
+	for _, op := range []string{"Acquire", "Enqueue"} {
+		t.Run(op, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				other := r.another()
+				o, s := other.session(), r.session()
+				r.lock(r.session(), "warm") // the lease of the single call is open
+				held := other.lock(o, "b")
+				opened := r.st.hold("OpenLeases")
+				group := r.askAll(context.Background(), s, Request{Wait: WaitForever, TTL: time.Minute}, "a", "b")
+				gate := make(chan struct{})
+				r.st.set(op, fault{times: 1, gate: gate})
+				single := r.wait(r.sessionOf(true), "b", WaitForever)
+				other.release(o, held)
+				opened()
+				synctest.Wait()
+				if group.isOver() {
+					t.Fatalf("the group has the key before the call: %+v %v", group.g, group.err)
+				}
+				close(gate)
+				r.inOrder([]*answer{single})
+				for _, g := range group.granted(t, "a", "b") {
+					r.release(s, g)
+				}
+			})
+		})
+	}
+}
