@@ -84,8 +84,8 @@ type Timeouts struct {
 	// StreamWrite is how long a reader may keep an event stream, or an answer,
 	// waiting.
 	StreamWrite time.Duration
-	// Linger is how long a connection that closes waits for its peer to read an
-	// answer on which something depends, or to stop sending what is refused.
+	// Linger is how long a connection that closes waits for its peer to stop sending
+	// what is refused.
 	Linger time.Duration
 	// Stats is how long what was counted for GET /v1/stats is told.
 	Stats time.Duration

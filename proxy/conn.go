@@ -55,7 +55,8 @@ type conn struct {
 	linger      bool // there may be a request that was not read to its end
 	longAnswer  bool // one of the places for long answers is taken
 	directWrite directWrite
-	undelivered []undelivered
+	unwritten   []unwrittenGrant
+	earlier     int // how many of these an answer before the last one tells of
 }
 
 // peer is who is at the other end of a Unix socket.
@@ -102,7 +103,6 @@ func (c *conn) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	c.releaseLongAnswer()
-	c.forgetAnswer()
 	c.asked = !c.onlyBlank(p)
 	switch {
 	case c.asked && c.unbegun:
@@ -118,11 +118,9 @@ func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if c.noteBlank(p[:n]) {
 		c.asked = true
-		c.acknowledge()
 	}
 	if err != nil {
 		c.timedOut = errors.Is(err, os.ErrDeadlineExceeded)
-		c.noteReset(err)
 	}
 	return n, err
 }
@@ -209,7 +207,6 @@ func (c *conn) Close() error {
 	if c.linger {
 		c.lingerOn()
 	}
-	c.settle()
 	err := c.Conn.Close()
 	c.srv.forget(c)
 	if c.onClose != nil {
@@ -225,8 +222,7 @@ func (c *conn) lingerOn() {
 		return
 	}
 	_ = c.Conn.SetReadDeadline(time.Now().Add(c.srv.cfg.Timeouts.Linger))
-	_, err := io.CopyN(io.Discard, c.Conn, lingerBytes)
-	c.noteReset(err)
+	_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
 }
 
 // cut closes the connection from outside: whoever serves it finds out. (What this process

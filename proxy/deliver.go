@@ -8,111 +8,48 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/locksidecar/locksidecar/lease"
 )
 
-// undelivered is a grant that outlives the connection and whose answer the
-// client has not confirmed.
-type undelivered struct {
-	session Session
-	grant   lease.Grant
-	// traceparent is that of the call.
-	traceparent string
-
-	written bool // the whole answer is on its way
-	last    bool // no other answer comes after it
+// unwrittenGrant is a grant that outlives the connection and whose answer is not yet
+// written.
+type unwrittenGrant struct {
+	session     Session
+	grant       lease.Grant
+	traceparent string // of the call
 }
 
-// trackDelivery remembers a grant until its answer is delivered.
+// trackDelivery remembers a grant until its answer is written.
 func (c *conn) trackDelivery(s Session, g lease.Grant, traceparent string) {
-	c.undelivered = append(c.undelivered, undelivered{session: s, grant: g, traceparent: traceparent, last: true})
+	c.unwritten = append(c.unwritten, unwrittenGrant{session: s, grant: g, traceparent: traceparent})
 }
 
-// answerFollows notes that another answer comes after those that are owed.
-func (c *conn) answerFollows() {
-	for i := range c.undelivered {
-		c.undelivered[i].last = false
-	}
-}
+// answerFollows notes that another answer comes after those of the unwritten grants.
+func (c *conn) answerFollows() { c.earlier = len(c.unwritten) }
 
-// noteWritten notes which answers are on their way, after p was written. fasthttp
-// writes when its buffer is full, so that p may end within the last answer.
+// noteWritten forgets the grants whose answers are written with p. fasthttp writes when its
+// buffer is full, so p may end within the last answer.
 func (c *conn) noteWritten(p []byte) {
-	for i := range c.undelivered {
-		u := &c.undelivered[i]
-		u.written = u.written || !u.last || overlap(p, c.call.sent)
+	if len(p) == 0 || len(c.unwritten) == 0 {
+		return
 	}
-}
-
-// forgetAnswer lets go of the last answer, which may be long, when it is not
-// needed any more to tell whether it is written.
-func (c *conn) forgetAnswer() {
-	if !slices.ContainsFunc(c.undelivered, func(u undelivered) bool { return !u.written }) {
-		c.call.sent = nil
+	written := c.earlier
+	if last := c.call.last; bytes.HasSuffix(p, last) || bytes.HasSuffix(last, p) {
+		written, c.call.last = len(c.unwritten), nil
 	}
+	c.unwritten = slices.Delete(c.unwritten, 0, written)
+	c.earlier = 0
 }
 
-// overlap tells whether p, of which the end of an answer is the last part or the
-// whole, comes to the end of that answer.
-func overlap(p, answer []byte) bool {
-	return bytes.HasSuffix(p, answer) || bytes.HasSuffix(answer, p)
-}
-
-// acknowledge forgets the grants whose answers were written: the client goes on.
-func (c *conn) acknowledge() {
-	c.undelivered = slices.DeleteFunc(c.undelivered, func(u undelivered) bool { return u.written })
-}
-
-// handBackUnwritten hands back the grants whose answers were not written.
+// handBackUnwritten hands back the grants whose answers will not be written: nobody knows
+// of them.
 func (c *conn) handBackUnwritten() {
-	c.handBack(func(u undelivered) bool { return !u.written })
-}
-
-// noteReset hears of an error of reading: the peer may have closed with bytes
-// unread. They are those of the last answer, or of more: the others are kept. On
-// TCP a reset proves nothing, as any peer may send one after it has read all.
-func (c *conn) noteReset(err error) {
-	if c.kind == kindUnix && errors.Is(err, unix.ECONNRESET) {
-		c.handBack(func(u undelivered) bool { return u.last })
-	}
-}
-
-func (c *conn) handBack(which func(undelivered) bool) {
-	c.undelivered = slices.DeleteFunc(c.undelivered, func(u undelivered) bool {
-		if !which(u) {
-			return false
-		}
-		c.srv.logFor(u.traceparent).Info("grant handed back: its answer could not be delivered",
+	for _, u := range c.unwritten {
+		c.srv.logFor(u.traceparent).Info("grant handed back: its caller left before the answer was written",
 			"key", u.grant.Key, "token", u.grant.Token)
-		c.srv.locks.Discard(u.session, u.grant)
-		return true
-	})
-}
-
-// settlePause is the time between two looks of settle.
-const settlePause = time.Millisecond
-
-// settle waits for a while to learn whether the peer reads the last answer, when
-// a grant depends on it. That no reset was seen says nothing: a half-close before
-// the close hides it, and so do we when we close first.
-func (c *conn) settle() {
-	if c.kind != kindUnix || c.raw == nil ||
-		!slices.ContainsFunc(c.undelivered, func(u undelivered) bool { return u.last }) {
-		return
+		c.srv.locks.HandBack(u.session, u.grant)
 	}
-	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		_ = h.CloseWrite() // who reads to the end goes on
-	}
-	for end := time.Now().Add(c.srv.cfg.Timeouts.Linger); time.Now().Before(end); time.Sleep(settlePause) {
-		unread, err := stillUnread(c.raw)
-		if unread {
-			continue
-		}
-		c.noteReset(err)
-		return
-	}
+	c.unwritten = nil
 }
 
 // Write is called by fasthttp with answers. Most fit into the socket's buffer,
@@ -127,9 +64,7 @@ func (c *conn) Write(p []byte) (int, error) {
 		more, err = c.writeOn(p[n:])
 		n += more
 	}
-	if n > 0 {
-		c.noteWritten(p[:n])
-	}
+	c.noteWritten(p[:n])
 	if err != nil {
 		c.handBackUnwritten()
 	}

@@ -65,7 +65,7 @@ func TestAnswerAfterAHalfClose(t *testing.T) {
 	eventually(t, "the close is heard", f.sawClose)
 	close(goOn)
 	c.read().want(t, 200, "")
-	silent(t, f.locks.discarded, "grant handed back")
+	silent(t, f.locks.handedBack, "grant handed back")
 }
 
 // Connections that have gone are forgotten.

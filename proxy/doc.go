@@ -36,19 +36,13 @@
 // locks. The pending call is over; when it had joined an explicit session, that
 // session lives on.
 //
-// # Answers that nobody read
+// # Undelivered answers
 //
-// A grant for an explicit session, or with bind:ttl, outlives its connection. If
-// its answer cannot be delivered nobody would know of it, so it is discarded:
-// when the watch saw the close, when the answer could not be written to its end,
-// and when the peer of a Unix socket closed with bytes unread (ECONNRESET) and no
-// other answer came behind. The next read tells of that; but not when the client
-// half-closed before, or when the sidecar closes (Connection: close). Then, on
-// Linux, the sidecar closes its half only and looks for at most a second whether
-// the answer is read. The peer's next request confirms the answers written before
-// it. When it is not certain that an answer was lost, as always over TCP, the
-// grant stays: better a lock that ends with its session or TTL than one taken from
-// an app that counts on it.
+// A grant for an explicit session, or with bind:ttl, outlives its connection. The server
+// hands it back if the caller is known to have left before the answer was written: the
+// watch saw the close, or the answer could not be written to its end. Nobody can know
+// whether the client read an answer that was written. The client asks again with the
+// same request_id, or releases by it.
 //
 // Answers to pipelined requests leave when the pipeline is empty or the write
 // buffer full: that is fasthttp's choice. A client that needs an answer before

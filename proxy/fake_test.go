@@ -27,10 +27,10 @@ type fakeLocks struct {
 	onContext func(op string, ctx context.Context)
 	count     func(ctx context.Context) (store.Stats, error)
 	// waiting hears of each acquire that begins to wait, ended of each session's
-	// end, discarded of each grant handed back, abandoned of each wait left.
+	// end, handedBack of each grant handed back, abandoned of each wait left.
 	waiting     chan string
 	ended       chan lease.EndReason
-	discarded   chan lease.Grant
+	handedBack  chan lease.Grant
 	abandoned   chan string
 	ready       atomic.Pointer[error]
 	last        lease.Request
@@ -68,7 +68,7 @@ func newFake() *fakeLocks {
 	return &fakeLocks{
 		sessions: make(map[string]*fakeSession), held: make(map[string]*fakeLock), changed: make(chan struct{}),
 		waiting: make(chan string, 100), ended: make(chan lease.EndReason, 100),
-		discarded: make(chan lease.Grant, 1000), abandoned: make(chan string, 100),
+		handedBack: make(chan lease.Grant, 1000), abandoned: make(chan string, 100),
 		skipping: make(map[*fakeSkip]bool), subscribers: make(map[*fakeWatch]bool),
 		watching: make(chan string, 100), unwatched: make(chan string, 100),
 	}
@@ -316,14 +316,14 @@ func (f *fakeLocks) Stats(ctx context.Context) (store.Stats, error) {
 	return f.count(ctx)
 }
 
-func (f *fakeLocks) Discard(_ Session, g lease.Grant) {
+func (f *fakeLocks) HandBack(_ Session, g lease.Grant) {
 	f.mu.Lock()
 	if l := f.held[g.Key]; l != nil && l.token == g.Token {
 		delete(f.held, g.Key)
 		f.change()
 	}
 	f.mu.Unlock()
-	post(f.discarded, g)
+	post(f.handedBack, g)
 }
 
 func (f *fakeLocks) Ready() error {

@@ -124,7 +124,7 @@ func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool, tracep
 		switch {
 		case !outlives: // the session ends with the connection, and the lock with it
 		case gone:
-			k.srv.locks.Discard(s, all[i])
+			k.srv.locks.HandBack(s, all[i])
 		default:
 			k.c.trackDelivery(s, all[i], traceparent)
 		}

@@ -35,7 +35,7 @@ type Locks interface {
 	Break(ctx context.Context, was store.Lock) error
 	Watch(ctx context.Context, s Session, key string, notify func(lease.Event)) (v lease.View, stop func(), err error)
 	Stats(context.Context) (store.Stats, error)
-	Discard(Session, lease.Grant)
+	HandBack(Session, lease.Grant)
 	Ready() error
 }
 
@@ -104,6 +104,6 @@ func (a manager) Watch(ctx context.Context, s Session, key string, notify func(l
 
 func (a manager) Stats(ctx context.Context) (store.Stats, error) { return a.m.Stats(ctx) }
 
-func (a manager) Discard(s Session, g lease.Grant) { a.m.HandBack(own(s), g) }
+func (a manager) HandBack(s Session, g lease.Grant) { a.m.HandBack(own(s), g) }
 
 func (a manager) Ready() error { return a.m.Ready() }

@@ -132,13 +132,9 @@ func TestBadRequestsAreLogged(t *testing.T) {
 
 // Lines about a call name its trace, also when they come late.
 func TestLogLinesNameTrace(t *testing.T) {
-	f := start(t, func(c *Config) { c.Timeouts.Subscribe = patience }) // who fails hears a status
-	c := f.dial()
-	c.do("PUT", "/v1/locks/own", "").want(t, 200, "")
-	c.request("PUT", "/v1/locks/a", ttlBody, appHeader)
-	waitReadable(t, c)
-	_ = c.Close()
-	receive(t, f.locks.discarded, "the grant handed back")
+	f := start(t, unwatched, func(c *Config) { c.Timeouts.Subscribe = patience }) // a failure is a status
+	f.leaveBeforeTheAnswer(appHeader)
+	receive(t, f.locks.handedBack, "the grant handed back")
 	f.wantLine(`"grant handed back`, ofApp, "key=a")
 
 	f.locks.hook = func(op, _ string) error {

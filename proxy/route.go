@@ -21,7 +21,7 @@ type call struct {
 	headers
 	span *callSpan // nil if it has none
 	out  []byte    // is used again
-	sent []byte    // the last answer, as long as it may not be written
+	last []byte    // the last answer, while there are unwritten grants
 }
 
 // handle serves one request.
@@ -274,7 +274,9 @@ func (k *call) answer(b []byte) {
 	if cap(b) <= maxScratch {
 		k.out = b
 	}
-	k.sent = b
+	if len(k.c.unwritten) > 0 {
+		k.last = b
+	}
 	k.json(b)
 }
 
