@@ -435,7 +435,6 @@ func (b *attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 	case !kept:
 		b.handBack(ans.Token)
 	case b.req.Bind == BindSession:
-		b.m.subscriber.open() // for signals
 		b.m.signals.granted()
 	}
 	b.end()

@@ -128,8 +128,8 @@
 // News is a hint: a wait is also checked just after its holder's expiry, as often
 // as leases are renewed, and where the store's news does not come by itself for
 // now, every poll interval. Other hints make waits be checked at once. The store
-// listens while attempts of this sidecar be queued (from before the first does), while
-// its sessions hold locks, while keys are watched, and for a while after.
+// listens while this sidecar has a lease, from before the first is opened: waits, locks of
+// sessions and watches all need one.
 //
 // # What is told
 //

@@ -123,9 +123,12 @@ func interval(ttl, configured time.Duration) time.Duration { return min(configur
 // exist for one attempt whose lock has a MinHold, for which they may have to stand.
 type leaseSet struct {
 	usual time.Duration // the configured TTL
-	mu    sync.RWMutex
-	byTTL map[time.Duration]*lease
-	own   map[*lease]struct{}
+	// listen tells the store whether there is a lease. Whatever the store tells of (hand-offs,
+	// signals, events) concerns waits, locks and watches, and each of these needs a lease.
+	listen func(on bool)
+	mu     sync.RWMutex
+	byTTL  map[time.Duration]*lease
+	own    map[*lease]struct{}
 	// dying are those to be revoked, of which the store has not confirmed it.
 	toRevoke map[*lease]struct{}
 	// nextAt is when the renewer looks next.
@@ -134,9 +137,9 @@ type leaseSet struct {
 	wake chan struct{}
 }
 
-func newLeaseSet(usual time.Duration) *leaseSet {
+func newLeaseSet(usual time.Duration, listen func(on bool)) *leaseSet {
 	return &leaseSet{
-		usual: usual,
+		usual: usual, listen: listen,
 		byTTL: make(map[time.Duration]*lease), own: make(map[*lease]struct{}), toRevoke: make(map[*lease]struct{}),
 		wake: make(chan struct{}, 1),
 	}
@@ -173,6 +176,7 @@ func (b *leaseSet) pin(ttl time.Duration) (l *lease, open bool) {
 		defer b.mu.Unlock()
 		if l = b.byTTL[ttl]; l == nil {
 			l = newLease(ttl)
+			b.listenFirstLocked()
 			b.byTTL[ttl] = l
 			open = true
 		}
@@ -196,6 +200,7 @@ func (b *leaseSet) pinOwn(ttl time.Duration, unused func(*lease)) *lease {
 	l.users.Add(1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.listenFirstLocked()
 	b.own[l] = struct{}{}
 	return l
 }
@@ -218,14 +223,25 @@ func (b *leaseSet) remove(l *lease) bool {
 func (b *leaseSet) removeLocked(l *lease) bool {
 	if _, ok := b.own[l]; ok {
 		delete(b.own, l)
-		return true
-	}
-	if b.byTTL[l.ttl] == l {
+	} else if b.byTTL[l.ttl] == l {
 		delete(b.byTTL, l.ttl)
-		return true
+	} else {
+		return false
 	}
-	return false
+	if b.emptyLocked() {
+		b.listen(false)
+	}
+	return true
 }
+
+// listenFirstLocked is called before a lease is added. b.mu is held.
+func (b *leaseSet) listenFirstLocked() {
+	if b.emptyLocked() {
+		b.listen(true)
+	}
+}
+
+func (b *leaseSet) emptyLocked() bool { return len(b.byTTL)+len(b.own) == 0 }
 
 // all returns the leases.
 func (b *leaseSet) all() []*lease {

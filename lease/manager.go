@@ -41,7 +41,6 @@ type Manager struct {
 	held       *heldSet
 	queue      *queue
 	arrivals   *arrivals
-	subscriber *subscriber
 	watches    *watches
 	signals    *signals
 	fleet      *fleet
@@ -79,7 +78,7 @@ type Manager struct {
 func New(cfg Config, st store.Store) (*Manager, error) {
 	m := &Manager{
 		cfg: cfg, st: st, clk: cfg.Clock, log: cfg.Logger, inline: st.Traits().Inline,
-		leases: newLeaseSet(cfg.TTL), held: newHeldSet(), sessions: make(map[string]*Session),
+		leases: newLeaseSet(cfg.TTL, st.Listen), held: newHeldSet(), sessions: make(map[string]*Session),
 		draining: make(chan struct{}),
 	}
 	if m.clk == nil {
@@ -99,7 +98,7 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 		return nil, err
 	}
 	m.queue, m.signals, m.arrivals = newQueue(m), newSignals(m), newArrivals(m.enqueueAll)
-	m.subscriber, m.watches, m.groups = newSubscriber(m), newWatches(m), newGroups()
+	m.watches, m.groups = newWatches(m), newGroups()
 	m.sweeping.m, m.sweeping.began = m, m.clk.Now()
 	m.fleet = &fleet{m: m}
 	m.orphans.m, m.orphans.sought = m, make(map[*lease]*reconciliation)

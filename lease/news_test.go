@@ -250,7 +250,7 @@ func TestHintStorm(t *testing.T) {
 func TestListen(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		acknowledged := func(want ...bool) {
+		listened := func(want ...bool) {
 			t.Helper()
 			synctest.Wait()
 			r.st.mu.Lock()
@@ -266,7 +266,7 @@ func TestListen(t *testing.T) {
 		s := r.session()
 		r.lockTTL("k", 24*time.Hour)
 		time.Sleep(time.Hour)
-		acknowledged()
+		listened()
 		for round := range 3 {
 			var want []bool
 			for range round {
@@ -274,20 +274,17 @@ func TestListen(t *testing.T) {
 			}
 			before := r.st.count("Enqueue")
 			a, b := r.wait(s, "k", time.Minute), r.wait(s, "k", time.Second)
-			acknowledged(append(want, true)...)
+			listened(append(want, true)...)
 			if got := r.st.listens[len(want)].enqueues; got != before {
 				t.Errorf("told after %d enqueues, want %d", got, before)
 			}
 			<-b.done
-			time.Sleep(lingerTime) // one still waits
 			<-a.done
-			time.Sleep(lingerTime / 2)
-			acknowledged(append(want, true)...)
+			listened(append(want, true)...)
 			r.wait(s, "k", time.Second)
-			time.Sleep(lingerTime)
-			acknowledged(append(want, true)...)
-			time.Sleep(time.Second + time.Millisecond)
-			acknowledged(append(want, true, false)...)
+			listened(append(want, true)...)
+			time.Sleep(3 * r.m.cfg.RenewInterval)
+			listened(append(want, true, false)...)
 		}
 	})
 }

@@ -72,7 +72,6 @@ func (q *queue) add(b *attempt) error {
 	q.size.Add(1)
 	q.m.recorder.Waits(b.req.Key, 1) // before anybody finds it here, and counts it out
 	q.mu.Unlock()
-	q.m.subscriber.open() // before the store is asked to put it in line
 	return nil
 }
 
@@ -91,9 +90,6 @@ func (q *queue) remove(b *attempt) {
 	q.m.recorder.Waits(b.req.Key, -1)
 	if q.byKey[b.req.Key]--; q.byKey[b.req.Key] == 0 {
 		delete(q.byKey, b.req.Key)
-	}
-	if len(q.attempts) == 0 {
-		q.m.subscriber.lostReason()
 	}
 }
 
@@ -244,7 +240,7 @@ func (q *queue) watch(ctx context.Context) {
 			q.m.spawn(func() { q.check(ctx, due) })
 			continue
 		}
-		timer.Reset(min(next, q.m.subscriber.closeIfIdle()))
+		timer.Reset(next)
 		select {
 		case <-timer.C:
 		case <-q.wake:

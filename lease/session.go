@@ -257,9 +257,7 @@ func (s *Session) takeLocked(h *heldLock, e grantEnd) bool {
 	s.m.held.remove(h)
 	s.m.recentEnds.add(grantRef{h.key, h.token}, e)
 	s.freesLocked(e.release)
-	if s.m.sessionLocks.Add(-1) == 0 {
-		s.m.subscriber.lostReason()
-	}
+	s.m.sessionLocks.Add(-1)
 	if h.outlived != nil {
 		h.outlived.Stop()
 	}

@@ -70,7 +70,6 @@ func (ws *watches) add(key string, st *stream) (*watched, error) {
 		ws.changed(ws.pollWake)
 	}
 	ws.streams++
-	ws.m.subscriber.retain()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.streams[st] = struct{}{}
@@ -85,7 +84,6 @@ func (ws *watches) remove(w *watched, st *stream) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.streams--
-	ws.m.subscriber.release()
 	w.mu.Lock()
 	delete(w.streams, st)
 	last := len(w.streams) == 0
