@@ -112,7 +112,7 @@ test-node: build test-deps ## Lint and test the Node client, and run the contrac
 	cd clients/node && npm ci --no-audit --no-fund && npm run lint && npm test && npm run contract
 
 test-python: build test-deps $(PYTHON_CLIENT)/.venv/installed ## Lint and test the Python client, and run the contract suite with it
-	cd $(PYTHON_CLIENT) && .venv/bin/ruff check && .venv/bin/ruff format --check && .venv/bin/mypy && .venv/bin/python -m pytest
+	cd $(PYTHON_CLIENT) && .venv/bin/python unasync.py --check && .venv/bin/ruff check && .venv/bin/ruff format --check && .venv/bin/mypy && .venv/bin/python -m pytest
 
 $(PYTHON_CLIENT)/.venv/installed: $(PYTHON_CLIENT)/requirements-dev.txt $(PYTHON_CLIENT)/pyproject.toml
 	@python3 -c 'import ensurepip' 2>/dev/null || $(MAKE) apt PACKAGES=python3-venv

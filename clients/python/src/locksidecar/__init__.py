@@ -5,9 +5,11 @@
 
 from . import errors, types
 from ._async import AsyncClient, AsyncEventStream
-from ._async_lock import AsyncLock, AsyncLockContext, AsyncLockSignal
+from ._async_lock import AsyncLock, AsyncLockContext
 from ._sync import Client, EventStream
-from ._sync_lock import Lock, LockContext, LockSignal
+from ._sync_lock import Lock, LockContext
+from ._tasks import AsyncLockSignal
+from ._threads import LockSignal
 from ._version import __version__ as __version__
 from .errors import *  # noqa: F403
 from .types import *  # noqa: F403

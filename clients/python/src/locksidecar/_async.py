@@ -1,22 +1,21 @@
-"""The client for asyncio. It differs from `_sync` in how calls are made, and in nothing that they say."""
+"""The client for asyncio."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from . import _core, _decorator, _wire, errors
-from ._async_lock import AsyncLock, AsyncLockContext, AsyncLockSignal, AsyncManyContext, new_acquire, take, take_all
+from ._async_lock import AsyncLock, AsyncLockContext, AsyncManyContext, new_acquire, take, take_all
 from ._async_transport import AsyncTransport, Stream
 from ._call import UNSET
 from ._core import Core
 from ._lock import NotPickled
 from ._options import acquire_options
+from ._tasks import AsyncLockSignal, call
 from .types import Description, Duration, Event, LockInfo, LockOptions, Outcome, Scope, Status
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ T = TypeVar("T")
 
 
 class AsyncEventStream:
-    """What happens to one key, as an async iterator of events. It holds a connection until `close`."""
+    """What happens to one key, event by event. It holds a connection until `close`, or the end of `async with`."""
 
     def __init__(self, transport: AsyncTransport, key: str) -> None:
         self._transport, self._key = transport, key
@@ -57,9 +56,7 @@ class AsyncEventStream:
             stream = self._stream
             await stream.filled()
             return stream
-        except asyncio.CancelledError:
-            raise  # of one wait for an event; the next one goes on
-        except BaseException:
+        except Exception:  # an interruption ends one wait for an event, and the next one goes on
             self.close()
             raise
 
@@ -71,10 +68,18 @@ class AsyncEventStream:
 
 
 class AsyncClient(NotPickled):
-    """A client for asyncio: one session, opened on first use, for this object, this process and one event loop.
+    """A client for asyncio: one session, opened on first use, for this object and this process.
 
-    The arguments are those of `Client`. It may be made before a fork, or before the loop runs; a child opens its own
-    session. For each of several loops that run at the same time, make a client of its own.
+    socket_path: the sidecar's socket; by default `LOCKSIDECAR_SOCKET`, else `/run/locksidecar/locksidecar.sock`.
+    name: of the session, shown to others with its locks. ttl: the default of its locks, in seconds or a `timedelta`.
+    timeout: how long the sidecar may take for an answer, in seconds, on top of a wait.
+    reconnect: how long a call that waits bears an outage of the sidecar, such as its restart, in seconds; other
+    calls raise `SidecarUnavailable` at once, and the next one tries again.
+
+    It may be made before a fork and used on both sides: a child opens its own session, and the parent's locks are
+    the parent's.
+
+    It belongs to one event loop, and may be made before that runs.
     """
 
     def __init__(
@@ -90,11 +95,16 @@ class AsyncClient(NotPickled):
         self._transport = AsyncTransport(self._core)
 
     async def acquire(self, key: str, **options: Unpack[LockOptions]) -> AsyncLock:
-        """Acquires a lock and returns it; `lock` is the same for an `async with`.
+        """Acquires a lock and returns it; `lock` is the same for a block.
 
         Raises `LockHeld` (with `wait=0`), `WaitTimeout`, `Skipped`, `SidecarUnavailable`, and the other `ApiError`s.
         """
-        return await take(self._transport, new_acquire(self._transport, [key], options))
+        acquire = new_acquire(self._transport, [key], options)
+        try:
+            return await take(self._transport, acquire)
+        except BaseException:
+            await self._transport.drive(acquire.withdraw())
+            raise
 
     def lock(self, key: str, **options: Unpack[LockOptions]) -> AsyncLockContext:
         """`async with client.lock("workflow:123", wait=5, ttl=30) as lock`: see `LockOptions` and `acquire`.
@@ -113,7 +123,12 @@ class AsyncClient(NotPickled):
 
     async def acquire_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> list[AsyncLock]:
         """Acquires 1 to 100 locks, all or none, without deadlocks in whatever order others name them."""
-        return await take_all(self._transport, new_acquire(self._transport, keys, options))
+        acquire = new_acquire(self._transport, keys, options)
+        try:
+            return await take_all(self._transport, acquire)
+        except BaseException:
+            await self._transport.drive(acquire.withdraw())
+            raise
 
     def lock_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> AsyncManyContext:
         """`async with client.lock_many(["account:7", "account:3"]) as locks`: see `acquire_many`."""
@@ -124,7 +139,7 @@ class AsyncClient(NotPickled):
     ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
         """Decorator: `@client.locked("report:{id}")` holds the lock while the function runs; `{id}` is its argument.
 
-        Raises TypeError for what is not an `async def`, and for a generator, whose body runs later.
+        Raises TypeError for a function whose body would not run under the lock, such as a generator.
         """
         acquire_options(options)  # so that a mistake is found where it is made
 
@@ -145,7 +160,9 @@ class AsyncClient(NotPickled):
     async def once(self, key: str, function: Callable[[], Awaitable[T]], **options: Unpack[LockOptions]) -> T: ...
     @overload
     async def once(self, key: str, function: Callable[[], T], **options: Unpack[LockOptions]) -> T: ...
-    async def once(self, key: str, function: Callable[[], Any], **options: Unpack[LockOptions]) -> Any:
+    async def once(
+        self, key: str, function: Callable[[], Awaitable[T]] | Callable[[], T], **options: Unpack[LockOptions]
+    ) -> T:
         """Calls the function under the lock; or returns what another holder's `once` returned while this waited.
 
         The result must be JSON of at most 4 KiB, and all get it as JSON makes it: a tuple is a list. When the function
@@ -155,11 +172,10 @@ class AsyncClient(NotPickled):
         try:
             lock = await self.acquire(key, **options)
         except errors.Skipped as e:
-            return e.result
+            return cast(T, e.result)
         async with lock:
-            lock.outcome = "failure"  # unless the next lines succeed
-            made = function()
-            result = _wire.as_json(await made if inspect.isawaitable(made) else made)
+            lock.outcome = "failure"  # unless the next two lines succeed
+            result = cast(T, _wire.as_json(await call(function)))
             await lock.release("success", result)
         return result
 

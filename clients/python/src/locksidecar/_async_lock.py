@@ -1,11 +1,8 @@
-"""What the client for asyncio gives: a lock, and what holds it in an `async with`."""
+"""What the client for asyncio gives: a lock, and what holds it in a block."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import itertools
-import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
@@ -17,46 +14,15 @@ from ._call import UNSET
 from ._lock import BaseContext, BaseLock, _Held
 from ._options import acquire_options
 from ._session import Grant
-from ._signal import Signal
+from ._tasks import AsyncLockSignal, this_task
 from .types import Duration, LockOptions, Outcome, Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_owners = itertools.count(1)
-_tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], str] = weakref.WeakKeyDictionary()
-
-
-def this_task() -> str:
-    """A name that no other task has, nor had."""
-    # Not its id(): that of one which has ended is given to another.
-    task = asyncio.current_task()
-    if task is None:
-        raise RuntimeError("this must be called in a task, which is what the lock is for")
-    if task not in _tasks:
-        _tasks[task] = f"task-{next(_owners)}"
-    return _tasks[task]
-
-
-class AsyncLockSignal(Signal):
-    """Something that happens to a lock once. True in a condition once it has happened."""
-
-    __slots__ = ("_event",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._event: asyncio.Event | None = None  # most locks need none
-
-    async def wait(self) -> None:
-        """Returns when it has happened."""
-        if self._event is None:
-            self._event = asyncio.Event()
-            self.on(self._event.set)
-        await self._event.wait()
-
 
 class AsyncLock(BaseLock):
-    """A lock that is held. As an async context manager it is released at the end.
+    """A lock that is held. As a context manager it is released at the end.
 
     `lost` happens when it is not held any more, with the `reason`; `stopping` when somebody asks to release it.
     """
@@ -71,8 +37,8 @@ class AsyncLock(BaseLock):
         """Releases the lock, or takes off one entry of it; returns whether it is free now.
 
         `outcome`, and with success a `result` (JSON, at most 4 KiB), are told to those who wait with
-        `on_success="skip"` and those who watch. Raises `LockLost`, `NotHolder`, `SidecarUnavailable`. A task that is
-        cancelled meanwhile releases it all the same.
+        `on_success="skip"` and those who watch. Raises `LockLost`, `NotHolder`, `SidecarUnavailable`.
+        A task that is cancelled meanwhile releases it all the same.
         """
         self._begin_release()
         value = await self._transport.run(
@@ -123,19 +89,20 @@ def new_acquire(transport: AsyncTransport, keys: Sequence[str], options: LockOpt
 
 
 async def take(transport: AsyncTransport, acquire: Acquire) -> AsyncLock:
-    """Acquires one lock."""
+    """Acquires one lock. If anything is raised until the app has it, `withdraw` what the acquire has got."""
     return AsyncLock(transport, *await transport.run(acquire.one()))
 
 
 async def take_all(transport: AsyncTransport, acquire: Acquire) -> list[AsyncLock]:
-    """Acquires several locks, all or none."""
+    """Acquires several locks, all or none. See `take`."""
     return [AsyncLock(transport, *one) for one in await transport.run(acquire.many())]
 
 
 class AsyncLockContext(BaseContext[AsyncLock]):
     """A lock to be acquired: by `async with`, which gives the `AsyncLock`, or by `acquire` and `release`.
 
-    It may be used again and again, and shared between tasks: what one has acquired is its own.
+    These two work as those of a `threading.Lock`. It may be used again and again, and shared between tasks: what one
+    has acquired is its own.
     """
 
     _us = "task"
@@ -151,15 +118,28 @@ class AsyncLockContext(BaseContext[AsyncLock]):
         return None if one is None else one.lock
 
     async def acquire(self, blocking: bool = True, timeout: Duration | None = -1) -> bool:
-        """Acquires the lock, and returns whether this task holds it now. See `LockContext.acquire`."""
+        """Acquires the lock, and returns whether this task holds it now.
+
+        timeout: seconds; -1 waits as long as the `wait` of `client.lock`, which is for ever without one; None waits
+        for ever. Raises what `client.acquire` raises, but for `LockHeld` and `WaitTimeout`; RuntimeError instead of
+        waiting for ever for what this task holds itself.
+        """
+        acquire = new_acquire(self._transport, [self._key], self._waiting(blocking, timeout))
         try:
-            await self._take(self._waiting(blocking, timeout), block=False)
-            return True
-        except errors.LockHeld:
-            return False
+            # One line, so that Ctrl-C comes before it or after it.
+            return await self._take(acquire, block=False) is not None
+        except BaseException as e:
+            await self._withdraw(acquire)
+            if isinstance(e, errors.LockHeld):
+                return False
+            raise
 
     async def release(self) -> None:
-        """Releases the lock that this task acquired last. See `LockContext.release`."""
+        """Releases the lock that this task acquired last.
+
+        Raises RuntimeError if this task holds none through this object, and what `AsyncLock.release` raises: `LockLost`
+        if it was lost. After `SidecarUnavailable` it may be called again.
+        """
         one = self._to_release(this_task())
         try:
             await one.lock.__aexit__(None, None, None)
@@ -168,10 +148,16 @@ class AsyncLockContext(BaseContext[AsyncLock]):
 
     async def locked(self) -> bool:
         """Asks whether anybody holds the lock: this task, another one, or another process."""
-        return (await self._transport.run(self._transport.core.get(self._key, False))).state == "held"
+        info = await self._transport.run(self._transport.core.get(self._key, False))
+        return info.state == "held"
 
     async def __aenter__(self) -> AsyncLock:
-        return await self._take(self._options, block=True)
+        acquire = new_acquire(self._transport, [self._key], self._options)
+        try:
+            return await self._take(acquire, block=True)
+        except BaseException:  # from here on the end of the block would release it
+            await self._withdraw(acquire)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -180,12 +166,17 @@ class AsyncLockContext(BaseContext[AsyncLock]):
         self._held.remove(one)
         await one.lock.__aexit__(kind, error, trace)
 
-    async def _take(self, options: LockOptions, block: bool) -> AsyncLock:
-        me, made = this_task(), new_acquire(self._transport, [self._key], options)
-        self._may_wait(me, made.options)
-        lock = await take(self._transport, made)
-        self._held.append(_Held(me, lock, made, block))
+    async def _take(self, acquire: Acquire, block: bool) -> AsyncLock:
+        me = this_task()
+        self._may_wait(me, acquire.options)
+        lock = await take(self._transport, acquire)
+        self._held.append(_Held(me, lock, acquire, block))
         return lock
+
+    async def _withdraw(self, acquire: Acquire) -> None:
+        for one in [one for one in self._held if one.acquire is acquire]:
+            self._held.remove(one)
+        await self._transport.drive(acquire.withdraw())
 
 
 class AsyncManyContext:
@@ -197,10 +188,15 @@ class AsyncManyContext:
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> list[AsyncLock]:
-        locks = await take_all(self._transport, new_acquire(self._transport, self._keys, self._options))
-        for lock in locks:
-            self._stack.push_async_exit(lock)
-        return locks
+        acquire = new_acquire(self._transport, self._keys, self._options)
+        try:
+            locks = await take_all(self._transport, acquire)
+            for lock in locks:
+                self._stack.push_async_exit(lock)
+            return locks
+        except BaseException:
+            await self._transport.drive(acquire.withdraw())
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -1,3 +1,4 @@
+# Made of _async.py by unasync.py.
 """The client for threads."""
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from ._call import UNSET
 from ._core import Core
 from ._lock import NotPickled
 from ._options import acquire_options
-from ._sync_lock import Lock, LockContext, LockSignal, ManyContext, new_acquire, take, take_all
+from ._sync_lock import Lock, LockContext, ManyContext, new_acquire, take, take_all
 from ._sync_transport import Stream, Transport
+from ._threads import LockSignal, call
 from .types import Description, Duration, Event, LockInfo, LockOptions, Outcome, Scope, Status
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ T = TypeVar("T")
 
 
 class EventStream:
-    """What happens to one key, as an iterator of events. It holds a connection until `close`, or the end of `with`."""
+    """What happens to one key, event by event. It holds a connection until `close`, or the end of `with`."""
 
     def __init__(self, transport: Transport, key: str) -> None:
         self._transport, self._key = transport, key
@@ -45,7 +47,8 @@ class EventStream:
         return self
 
     def __next__(self) -> Event:
-        return _core.watched(self._key, *self._filled().found.pop(0))
+        stream = self._filled()
+        return _core.watched(self._key, *stream.found.pop(0))
 
     def _filled(self) -> Stream:
         try:
@@ -54,7 +57,7 @@ class EventStream:
             stream = self._stream
             stream.filled()
             return stream
-        except BaseException:
+        except Exception:  # an interruption ends one wait for an event, and the next one goes on
             self.close()
             raise
 
@@ -91,16 +94,21 @@ class Client(NotPickled):
         self._transport = Transport(self._core)
 
     def acquire(self, key: str, **options: Unpack[LockOptions]) -> Lock:
-        """Acquires a lock and returns it; `lock` is the same for a `with`.
+        """Acquires a lock and returns it; `lock` is the same for a block.
 
         Raises `LockHeld` (with `wait=0`), `WaitTimeout`, `Skipped`, `SidecarUnavailable`, and the other `ApiError`s.
         """
-        return self._take(key, options)
+        acquire = new_acquire(self._transport, [key], options)
+        try:
+            return take(self._transport, acquire)
+        except BaseException:
+            self._transport.drive(acquire.withdraw())
+            raise
 
     def lock(self, key: str, **options: Unpack[LockOptions]) -> LockContext:
         """`with client.lock("workflow:123", wait=5, ttl=30) as lock`: see `LockOptions` and `acquire`.
 
-        What it returns may be kept and used like a `threading.Lock`: see `LockContext`.
+        What it returns may be kept, and used by `acquire` and `release`: see `LockContext`.
         """
         return LockContext(self._transport, key, options)
 
@@ -108,17 +116,17 @@ class Client(NotPickled):
         """Acquires a lock if it is free; None if somebody has it."""
         options["wait"] = 0
         try:
-            return self._take(key, options)
+            return self.acquire(key, **options)
         except errors.LockHeld:
             return None
 
     def acquire_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> list[Lock]:
         """Acquires 1 to 100 locks, all or none, without deadlocks in whatever order others name them."""
-        made = new_acquire(self._transport, keys, options)
+        acquire = new_acquire(self._transport, keys, options)
         try:
-            return take_all(self._transport, made)
+            return take_all(self._transport, acquire)
         except BaseException:
-            self._transport.drive(made.withdraw())
+            self._transport.drive(acquire.withdraw())
             raise
 
     def lock_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> ManyContext:
@@ -128,7 +136,7 @@ class Client(NotPickled):
     def locked(self, key: str, **options: Unpack[LockOptions]) -> Callable[[Callable[P, T]], Callable[P, T]]:
         """Decorator: `@client.locked("report:{id}")` holds the lock while the function runs; `{id}` is its argument.
 
-        Raises TypeError for an `async def` and for a generator, whose bodies run later.
+        Raises TypeError for a function whose body would not run under the lock, such as a generator.
         """
         acquire_options(options)  # so that a mistake is found where it is made
 
@@ -158,7 +166,7 @@ class Client(NotPickled):
             return cast(T, e.result)
         with lock:
             lock.outcome = "failure"  # unless the next two lines succeed
-            result = cast(T, _wire.as_json(function()))
+            result = cast(T, _wire.as_json(call(function)))
             lock.release("success", result)
         return result
 
@@ -166,7 +174,8 @@ class Client(NotPickled):
         self, key: str, token: int, outcome: Outcome | None = None, result: Any = UNSET, *, reentry: int | None = None
     ) -> bool:
         """Releases a lock by key and token, such as a `bind="ttl"` lock of another process. See `Lock.release`."""
-        return bool(self._transport.run(self._core.release(key, token, None, outcome, result, reentry))["released"])
+        value = self._transport.run(self._core.release(key, token, None, outcome, result, reentry))
+        return bool(value["released"])
 
     def check(self, key: str, token: int) -> Status:
         """Asks whether a lock is held under this token: raises `LockLost` or `NotHolder` if not."""
@@ -200,9 +209,10 @@ class Client(NotPickled):
         self._transport.run(self._core.force_release(key))
 
     def events(self, key: str) -> EventStream:
-        """Watches a key: `with client.events(key) as events`, `for event in events`. The first is its state.
+        """Watches a key: `with client.events(key) as events`, `for event in events`.
 
-        Best effort: some events may be missing. When the stream ends, the loop raises `SidecarUnavailable`.
+        The first is its state. Best effort: some events may be missing. When the stream ends, the loop raises
+        `SidecarUnavailable`.
         """
         return EventStream(self._transport, key)
 
@@ -221,11 +231,3 @@ class Client(NotPickled):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _take(self, key: str, options: LockOptions) -> Lock:
-        made = new_acquire(self._transport, [key], options)
-        try:
-            return take(self._transport, made)
-        except BaseException:
-            self._transport.drive(made.withdraw())
-            raise

@@ -1,11 +1,9 @@
-"""What the client for threads gives: a lock, and what holds it in a `with`."""
+# Made of _async_lock.py by unasync.py.
+"""What the client for threads gives: a lock, and what holds it in a block."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-import os
-import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
@@ -14,44 +12,14 @@ from . import errors
 from ._acquire import Acquire
 from ._call import UNSET
 from ._lock import BaseContext, BaseLock, _Held
-from ._options import acquire_options, seconds
+from ._options import acquire_options
 from ._session import Grant
-from ._signal import Signal
 from ._sync_transport import Transport
+from ._threads import LockSignal, this_thread
 from .types import Duration, LockOptions, Outcome, Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-_owners = itertools.count(1)
-_owner = threading.local()
-
-
-def this_thread() -> str:
-    """A name that no other thread has, nor had."""
-    # Not the thread's ident: that of one which has ended is given to another.
-    if getattr(_owner, "pid", None) != os.getpid():
-        _owner.pid, _owner.name = os.getpid(), f"thread-{next(_owners)}"
-    return cast(str, _owner.name)
-
-
-class LockSignal(Signal):
-    """Something that happens to a lock once. True in a condition once it has happened."""
-
-    __slots__ = ("_event",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._event: threading.Event | None = None  # most locks need none
-
-    def wait(self, timeout: Duration | None = None) -> bool:
-        """Waits until it happens, at most so many seconds. Returns whether it has happened."""
-        if timeout is not None:
-            timeout = seconds("timeout", timeout, most=threading.TIMEOUT_MAX)
-        if self._event is None:
-            self._event = threading.Event()
-            self.on(self._event.set)
-        return self.is_set() or self._event.wait(timeout)
 
 
 class Lock(BaseLock):
@@ -71,6 +39,7 @@ class Lock(BaseLock):
 
         `outcome`, and with success a `result` (JSON, at most 4 KiB), are told to those who wait with
         `on_success="skip"` and those who watch. Raises `LockLost`, `NotHolder`, `SidecarUnavailable`.
+        A thread that is interrupted meanwhile releases it all the same.
         """
         self._begin_release()
         value = self._transport.run(
@@ -121,20 +90,20 @@ def new_acquire(transport: Transport, keys: Sequence[str], options: LockOptions)
 
 
 def take(transport: Transport, acquire: Acquire) -> Lock:
-    """Acquires one lock."""
-    # Ctrl-C may come at any moment until the app has what this returns: `withdraw` then.
+    """Acquires one lock. If anything is raised until the app has it, `withdraw` what the acquire has got."""
     return Lock(transport, *transport.run(acquire.one()))
 
 
 def take_all(transport: Transport, acquire: Acquire) -> list[Lock]:
-    """Acquires several locks, all or none."""
+    """Acquires several locks, all or none. See `take`."""
     return [Lock(transport, *one) for one in transport.run(acquire.many())]
 
 
 class LockContext(BaseContext[Lock]):
-    """A lock to be acquired: by `with`, which gives the `Lock`, or by `acquire` and `release`, as a `threading.Lock`.
+    """A lock to be acquired: by `with`, which gives the `Lock`, or by `acquire` and `release`.
 
-    It may be used again and again, and shared between threads: what one has acquired is its own.
+    These two work as those of a `threading.Lock`. It may be used again and again, and shared between threads: what one
+    has acquired is its own.
     """
 
     _us = "thread"
@@ -156,11 +125,12 @@ class LockContext(BaseContext[Lock]):
         for ever. Raises what `client.acquire` raises, but for `LockHeld` and `WaitTimeout`; RuntimeError instead of
         waiting for ever for what this thread holds itself.
         """
-        made = new_acquire(self._transport, [self._key], self._waiting(blocking, timeout))
+        acquire = new_acquire(self._transport, [self._key], self._waiting(blocking, timeout))
         try:
-            return self._take(made, block=False) is not None  # one line, so that Ctrl-C comes before it or after it
+            # One line, so that Ctrl-C comes before it or after it.
+            return self._take(acquire, block=False) is not None
         except BaseException as e:
-            self._withdraw(made)
+            self._withdraw(acquire)
             if isinstance(e, errors.LockHeld):
                 return False
             raise
@@ -168,8 +138,8 @@ class LockContext(BaseContext[Lock]):
     def release(self) -> None:
         """Releases the lock that this thread acquired last.
 
-        Raises RuntimeError if this thread holds none through this object, and what `Lock.release` raises: `LockLost` if
-        it was lost. After `SidecarUnavailable` it may be called again.
+        Raises RuntimeError if this thread holds none through this object, and what `Lock.release` raises: `LockLost`
+        if it was lost. After `SidecarUnavailable` it may be called again.
         """
         one = self._to_release(this_thread())
         try:
@@ -179,14 +149,15 @@ class LockContext(BaseContext[Lock]):
 
     def locked(self) -> bool:
         """Asks whether anybody holds the lock: this thread, another one, or another process."""
-        return self._transport.run(self._transport.core.get(self._key, False)).state == "held"
+        info = self._transport.run(self._transport.core.get(self._key, False))
+        return info.state == "held"
 
     def __enter__(self) -> Lock:
-        made = new_acquire(self._transport, [self._key], self._options)
+        acquire = new_acquire(self._transport, [self._key], self._options)
         try:
-            return self._take(made, block=True)
-        except BaseException:  # from here on the body's `with` would release it
-            self._withdraw(made)
+            return self._take(acquire, block=True)
+        except BaseException:  # from here on the end of the block would release it
+            self._withdraw(acquire)
             raise
 
     def __exit__(
@@ -218,14 +189,14 @@ class ManyContext:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> list[Lock]:
-        made = new_acquire(self._transport, self._keys, self._options)
+        acquire = new_acquire(self._transport, self._keys, self._options)
         try:
-            locks = take_all(self._transport, made)
+            locks = take_all(self._transport, acquire)
             for lock in locks:
-                self._stack.enter_context(lock)
+                self._stack.push(lock)
             return locks
         except BaseException:
-            self._transport.drive(made.withdraw())
+            self._transport.drive(acquire.withdraw())
             raise
 
     def __exit__(

@@ -231,6 +231,9 @@ class Stream:
             raise (late if call is None else self._core.timed_out(call)) from None
         except OSError as e:
             raise self._core.broken(f"broke the event stream ({e})") from e
+        except BaseException:  # Ctrl-C may have lost what was read
+            self.abort()
+            raise
 
     def hear(self, session: Session) -> None:
         """Reads the session's events until the stream ends. It does not keep the client alive."""

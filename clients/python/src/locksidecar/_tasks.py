@@ -1,0 +1,51 @@
+"""What the client for asyncio needs of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from ._signal import Signal
+
+T = TypeVar("T")
+
+_owners = itertools.count(1)
+_tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], str] = weakref.WeakKeyDictionary()
+
+
+def this_task() -> str:
+    """A name that no other task has, nor had."""
+    # Not its id(): that of one which has ended is given to another.
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("this must be called in a task, which is what the lock is for")
+    if task not in _tasks:
+        _tasks[task] = f"task-{next(_owners)}"
+    return _tasks[task]
+
+
+class AsyncLockSignal(Signal):
+    """Something that happens to a lock once. True in a condition once it has happened."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._event: asyncio.Event | None = None  # most locks need none
+
+    async def wait(self) -> None:
+        """Returns when it has happened."""
+        if self._event is None:
+            self._event = asyncio.Event()
+            self.on(self._event.set)
+        await self._event.wait()
+
+
+async def call(function: Callable[[], Awaitable[T]] | Callable[[], T]) -> T:
+    """Calls an app's function, and awaits what it returns if that can be awaited."""
+    made = function()
+    return await made if inspect.isawaitable(made) else made

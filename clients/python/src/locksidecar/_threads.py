@@ -1,0 +1,50 @@
+"""What the client for threads needs of them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+from ._options import seconds
+from ._signal import Signal
+from .types import Duration
+
+T = TypeVar("T")
+
+_owners = itertools.count(1)
+_owner = threading.local()
+
+
+def this_thread() -> str:
+    """A name that no other thread has, nor had."""
+    # Not the thread's ident: that of one which has ended is given to another.
+    if getattr(_owner, "pid", None) != os.getpid():
+        _owner.pid, _owner.name = os.getpid(), f"thread-{next(_owners)}"
+    return cast(str, _owner.name)
+
+
+class LockSignal(Signal):
+    """Something that happens to a lock once. True in a condition once it has happened."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._event: threading.Event | None = None  # most locks need none
+
+    def wait(self, timeout: Duration | None = None) -> bool:
+        """Waits until it happens, at most so many seconds. Returns whether it has happened."""
+        if timeout is not None:
+            timeout = seconds("timeout", timeout, most=threading.TIMEOUT_MAX)
+        if self._event is None:
+            self._event = threading.Event()
+            self.on(self._event.set)
+        return self.is_set() or self._event.wait(timeout)
+
+
+def call(function: Callable[[], T]) -> T:
+    """Calls an app's function."""
+    return function()

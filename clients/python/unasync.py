@@ -1,0 +1,58 @@
+"""Writes the half for threads from the half for asyncio. With `--check` it fails where that was not done.
+
+The transports differ, and are written by hand. What is above them is the same in both halves.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCES = Path(__file__).parent / "src" / "locksidecar"
+FILES = {"_async.py": "_sync.py", "_async_lock.py": "_sync_lock.py"}
+
+REPLACEMENTS: list[tuple[str, str]] = [
+    (r"(?s)    @overload\n.*    @overload\n(.*?) \.\.\.\n    async def .*?\) -> T:\n", r"\1\n"),
+    (r", overload\n", "\n"),
+    (r"wants_async=True", "wants_async=False"),
+    (r"\basync (def|with|for)\b", r"\1"),
+    (r"\bawait ", ""),
+    (r"__a(enter|exit|iter|next)__", r"__\1__"),
+    (r"\bpush_async_exit\b", "push"),
+    (r"\bAsync(?=[A-Z])", ""),
+    (r"\b_async\b|_async(?=_)", "_sync"),
+    (r"(\b|_)task(s?)\b", r"\1thread\2"),
+    (r"Awaitable\[T\]|Coroutine\[Any, Any, T\]", "T"),
+    (r"Awaitable, (.*), Coroutine", r"\1"),
+    (r"for one in page:\n\s+yield one\n", "yield from page\n"),
+    # What is said of tasks alone.
+    (r"\bfor asyncio\b", "for threads"),
+    (r"\n\n    It belongs to one event loop.*", ""),
+    (r"thread that is cancelled", "thread that is interrupted"),
+]
+
+
+def half(name: str) -> str:
+    """The half for threads of a file."""
+    text = (SOURCES / name).read_text()
+    for pattern, by in REPLACEMENTS:
+        text = re.sub(pattern, by, text)
+    text = f"# Made of {name} by unasync.py.\n{text}"
+    for command in (["check", "-q", "--fix-only", "--select", "I"], ["format", "-q"]):
+        tidied = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, "--stdin-filename", SOURCES / FILES[name], "-"],
+            input=text, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        text = tidied.stdout
+    return text
+
+
+if __name__ == "__main__":
+    for source, target in FILES.items():
+        made = half(source)
+        if sys.argv[1:] != ["--check"]:
+            (SOURCES / target).write_text(made)
+        elif (SOURCES / target).read_text() != made:
+            sys.exit(f"{target} is not what unasync.py makes of {source}: run python unasync.py")
