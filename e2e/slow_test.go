@@ -92,7 +92,7 @@ func TestSlowPageQuotes(t *testing.T) {
 func sources(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	for _, dir := range []string{"internal/cli", "proxy", "lease", "batcher", "store/postgres"} {
+	for _, dir := range []string{"internal/cli", "internal/sidecar", "proxy", "lease", "batcher", "store/postgres"} {
 		files, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d files, %v", dir, len(files), err)

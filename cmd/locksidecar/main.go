@@ -17,7 +17,7 @@ var version string
 
 func main() {
 	err := profiled(func() error { return cli.Execute(version, os.Args[1:], os.Stdout, os.Stderr) })
-	if _, silent := errors.AsType[exitcode.Status](err); err != nil && !silent {
+	if _, silent := errors.AsType[exitcode.StatusError](err); err != nil && !silent {
 		say(err)
 	}
 	os.Exit(exitcode.Of(err))

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,16 +16,11 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
+	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"
 )
 
-// runFromEnvironment runs `serve` as main would.
-func runFromEnvironment(t *testing.T) error {
-	t.Helper()
-	return execute(&app{source: config.Source{}}, []string{"serve"}, io.Discard, io.Discard)
-}
-
 func TestCommandsAgainstASidecar(t *testing.T) {
-	in := serve(t, map[string]string{"POD": "web-0"}, "msg=ready")
+	in := serve(t, map[string]string{"POD": "web-0"})
 	out, err := in.command("acquire", "dir/k", "--ttl", "60s", "--data", `{"by":"test"}`)
 	token := strings.TrimSpace(out)
 	if err != nil || token == "" {
@@ -85,9 +79,9 @@ func TestGetAsksTheStore(t *testing.T) {
 
 // Locks that are in the way, of this sidecar and of an app's session.
 func TestStopAndForce(t *testing.T) {
-	in := serve(t, map[string]string{"ALLOW_FORCE": "true"}, "msg=ready")
-	app := dialApp(t, in.socket)
-	app.acquire("dir/mine")
+	in := serve(t, map[string]string{"ALLOW_FORCE": "true"})
+	app := sidecartest.Dial(t, in.Socket)
+	app.Acquire("dir/mine")
 	steps := []struct {
 		args []string
 		code int
@@ -119,17 +113,17 @@ func TestStopAndForce(t *testing.T) {
 }
 
 func TestForceIsNotAllowed(t *testing.T) {
-	in := serve(t, nil, "msg=ready")
+	in := serve(t, nil)
 	if _, err := in.command("release", "k", "--force"); exitcode.Of(err) != exitcode.Refused || !strings.Contains(err.Error(), "ALLOW_FORCE") {
 		t.Error(err)
 	}
 }
 
 func TestListReadsAllPages(t *testing.T) {
-	in := serve(t, nil, "msg=ready")
-	app := dialApp(t, in.socket)
+	in := serve(t, nil)
+	app := sidecartest.Dial(t, in.Socket)
 	for i := range pageSize + 5 {
-		app.acquire(fmt.Sprintf("k:%05d", i))
+		app.Acquire(fmt.Sprintf("k:%05d", i))
 	}
 	out, err := in.command("ls")
 	if lines := strings.Count(out, "\n"); err != nil || lines != pageSize+6 {
@@ -188,10 +182,10 @@ func TestListAsJSON(t *testing.T) {
 
 // What the table shows of a lock, and that --json is one document.
 func TestListShowsWhoHoldsWhat(t *testing.T) {
-	in := serve(t, map[string]string{"POD": "web-0"}, "msg=ready")
-	app := dialApp(t, in.socket)
-	app.acquire("job:1")
-	app.acquire("other:1")
+	in := serve(t, map[string]string{"POD": "web-0"})
+	app := sidecartest.Dial(t, in.Socket)
+	app.Acquire("job:1")
+	app.Acquire("other:1")
 	if _, err := in.command("stop", "job:1", "--reason", "a release"); err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +214,7 @@ func TestListShowsWhoHoldsWhat(t *testing.T) {
 }
 
 func TestReleaseAnswersJSON(t *testing.T) {
-	in := serve(t, map[string]string{"ALLOW_FORCE": "true"}, "msg=ready")
+	in := serve(t, map[string]string{"ALLOW_FORCE": "true"})
 	if _, err := in.command("acquire", "k", "--ttl", "1h"); err != nil {
 		t.Fatal(err)
 	}
@@ -236,10 +230,10 @@ func TestReleaseAnswersJSON(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	defer func(was time.Duration) { completionPatience = was }(completionPatience)
 	completionPatience = patience
-	in := serve(t, nil, "msg=ready")
-	app := dialApp(t, in.socket)
-	app.acquire("job:1")
-	app.acquire("other:1")
+	in := serve(t, nil)
+	app := sidecartest.Dial(t, in.Socket)
+	app.Acquire("job:1")
+	app.Acquire("other:1")
 	for _, test := range []struct {
 		args []string
 		want string
@@ -373,7 +367,7 @@ func TestSocketsThatAreNone(t *testing.T) {
 // answering is a server that says one thing only.
 func answering(t *testing.T, answer string) string {
 	t.Helper()
-	socket := shortSocket(t)
+	socket := sidecartest.Socket(t)
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -398,7 +392,7 @@ func answering(t *testing.T, answer string) string {
 	return socket
 }
 
-func TestExitCodes(t *testing.T) {
+func TestExitCodesOfTheAPI(t *testing.T) {
 	for code, want := range map[string]int{
 		"held": 75, "wait_timeout": 75,
 		"store_unavailable": 69, "draining": 69, "limit": 69, "request_timeout": 69,
@@ -408,14 +402,6 @@ func TestExitCodes(t *testing.T) {
 	} {
 		if got := exitcode.Of(fmt.Errorf("wrapped: %w", &problemError{Code: code})); got != want {
 			t.Errorf("%s: %d, want %d", code, got, want)
-		}
-	}
-	if exitcode.Of(nil) != 0 || exitcode.Of(errors.New("odd")) != 1 || exitcode.With(exitcode.Config, nil) != nil {
-		t.Error("the plain cases")
-	}
-	for _, code := range []int{exitcode.Unexpected, exitcode.Usage, exitcode.Unavailable, exitcode.CannotOpen, exitcode.NoLock, exitcode.Refused, exitcode.Config} {
-		if !strings.Contains(exitcode.Help, fmt.Sprintf("\n  %-2d  ", code)) {
-			t.Errorf("the help does not explain %d", code)
 		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"
 )
 
 // fakeSidecar is a server on a socket that answers as it is told.
@@ -28,7 +30,7 @@ type fakeSidecar struct {
 
 func newFakeSidecar(t *testing.T) *fakeSidecar {
 	t.Helper()
-	f := &fakeSidecar{socket: shortSocket(t)}
+	f := &fakeSidecar{socket: sidecartest.Socket(t)}
 	t.Cleanup(f.serve(t))
 	return f
 }
@@ -36,7 +38,7 @@ func newFakeSidecar(t *testing.T) *fakeSidecar {
 // serveHTTP serves on a socket.
 func serveHTTP(t *testing.T, handle http.HandlerFunc) (socket string) {
 	t.Helper()
-	socket = shortSocket(t)
+	socket = sidecartest.Socket(t)
 	t.Cleanup(serveOn(t, socket, handle))
 	return socket
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/exitcode"
+	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"
 )
 
 // wellAfter serves on the socket; the nth question and those after it are answered with 200.
@@ -32,7 +33,7 @@ func wellAfter(t *testing.T, socket string, nth int32) (questions *atomic.Int32)
 }
 
 func TestHealthWaits(t *testing.T) {
-	socket := shortSocket(t)
+	socket := sidecartest.Socket(t)
 	questions := wellAfter(t, socket, 3)
 	if _, err := command("--socket", socket, "health"); exitcode.Of(err) != exitcode.Unavailable {
 		t.Errorf("without --wait the first answer counts: %v", err)
@@ -47,7 +48,7 @@ func TestHealthWaits(t *testing.T) {
 
 // The socket need not be there yet.
 func TestHealthWaitsForTheSocket(t *testing.T) {
-	socket := shortSocket(t)
+	socket := sidecartest.Socket(t)
 	ended := make(chan error, 1)
 	go func() {
 		_, err := command("--socket", socket, "health", "--ready", "--wait", "10s")
@@ -61,13 +62,13 @@ func TestHealthWaitsForTheSocket(t *testing.T) {
 
 func TestHealthWaitsNoLonger(t *testing.T) {
 	const wait = 500 * time.Millisecond
-	hanging := shortSocket(t)
+	hanging := sidecartest.Socket(t)
 	listener, err := net.Listen("unix", hanging)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }()
-	for name, socket := range map[string]string{"nobody listens": shortSocket(t), "nobody answers": hanging} {
+	for name, socket := range map[string]string{"nobody listens": sidecartest.Socket(t), "nobody answers": hanging} {
 		began := time.Now()
 		_, err := command("--socket", socket, "health", "--wait", wait.String())
 		took := time.Since(began)

@@ -24,6 +24,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 	"github.com/locksidecar/locksidecar/internal/testing/certtest"
+	"github.com/locksidecar/locksidecar/internal/testing/logtest"
 )
 
 const injectorName = "locksidecar-injector.locksidecar.svc"
@@ -31,7 +32,7 @@ const injectorName = "locksidecar-injector.locksidecar.svc"
 // injector is a process that serves the webhook.
 type injector struct {
 	t     *testing.T
-	log   *logLines
+	log   *logtest.Log
 	cmd   *exec.Cmd
 	ended chan struct{}
 	url   string
@@ -40,7 +41,7 @@ type injector struct {
 // startInjector starts `locksidecar inject --webhook` as a pod does, and does not wait.
 func startInjector(t *testing.T, secret *certtest.Secret, args ...string) *injector {
 	t.Helper()
-	in := &injector{t: t, log: newLogLines(), ended: make(chan struct{})}
+	in := &injector{t: t, log: &logtest.Log{}, ended: make(chan struct{})}
 	in.cmd = exec.Command(os.Args[0], append([]string{
 		"inject", "--webhook", "--listen=127.0.0.1:0",
 		"--certificate=" + secret.CertFile(), "--key=" + secret.KeyFile(),
@@ -58,8 +59,8 @@ func startInjector(t *testing.T, secret *certtest.Secret, args ...string) *injec
 // serving waits until it serves.
 func (in *injector) serving() *injector {
 	in.t.Helper()
-	in.log.await(in.t, "the injector serves")
-	for line := range strings.Lines(in.log.text()) {
+	in.log.Await(in.t, "the injector serves")
+	for line := range strings.Lines(in.log.String()) {
 		var said struct {
 			Msg     string `json:"msg"`
 			Address string `json:"address"`
@@ -88,7 +89,7 @@ func (in *injector) exit() int {
 	case <-in.ended:
 		return in.cmd.ProcessState.ExitCode()
 	case <-time.After(patience):
-		in.t.Fatalf("it does not end; its log:\n%s", in.log.text())
+		in.t.Fatalf("it does not end; its log:\n%s", in.log.String())
 		return -1
 	}
 }
@@ -163,7 +164,7 @@ func TestInjectorAnswersToTheEnd(t *testing.T) {
 		}
 	}
 	in.signal(syscall.SIGTERM)
-	in.log.await(t, `"msg":"stopping","reason":"signal: terminated","shutdown_delay":"1h0m0s"`)
+	in.log.Await(t, `"msg":"stopping","reason":"signal: terminated","shutdown_delay":"1h0m0s"`)
 	for since := answered.Load(); answered.Load() < since+10 && !t.Failed(); {
 		if _, err := in.review(fresh); err != nil {
 			t.Fatal(err)
@@ -172,8 +173,8 @@ func TestInjectorAnswersToTheEnd(t *testing.T) {
 	done.Store(true)
 	clients.Wait()
 	in.signal(syscall.SIGTERM)
-	if code := in.exit(); code != exitcode.OK || !strings.Contains(in.log.text(), `"msg":"stopped"`) {
-		t.Errorf("exit code %d:\n%s", code, in.log.text())
+	if code := in.exit(); code != exitcode.OK || !strings.Contains(in.log.String(), `"msg":"stopped"`) {
+		t.Errorf("exit code %d:\n%s", code, in.log.String())
 	}
 }
 
@@ -185,7 +186,7 @@ func TestInjectorStops(t *testing.T) {
 	}
 	in.signal(syscall.SIGTERM)
 	if code := in.exit(); code != exitcode.OK {
-		t.Errorf("exit code %d:\n%s", code, in.log.text())
+		t.Errorf("exit code %d:\n%s", code, in.log.String())
 	}
 }
 
@@ -205,8 +206,8 @@ func TestInjectorDoesNotStart(t *testing.T) {
 		{"--key=" + secret.CertFile(), exitcode.Config, secret.CertFile()},
 	} {
 		in := startInjector(t, secret, wrong.arg)
-		if code := in.exit(); code != wrong.code || !strings.Contains(in.log.text(), "locksidecar: ") || !strings.Contains(in.log.text(), wrong.says) {
-			t.Errorf("%s: exit code %d:\n%s", wrong.arg, code, in.log.text())
+		if code := in.exit(); code != wrong.code || !strings.Contains(in.log.String(), "locksidecar: ") || !strings.Contains(in.log.String(), wrong.says) {
+			t.Errorf("%s: exit code %d:\n%s", wrong.arg, code, in.log.String())
 		}
 	}
 }

@@ -20,7 +20,7 @@ var children = map[string]func(){"command": commandProcess, "panic": panicOnTerm
 // commandProcess is what main does.
 func commandProcess() {
 	err := Execute("", os.Args[1:], os.Stdout, os.Stderr)
-	if _, silent := errors.AsType[exitcode.Status](err); err != nil && !silent {
+	if _, silent := errors.AsType[exitcode.StatusError](err); err != nil && !silent {
 		fmt.Fprintf(os.Stderr, "locksidecar: %v\n", err)
 	}
 	os.Exit(exitcode.Of(err))

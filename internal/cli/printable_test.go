@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"
 )
 
 func TestPrintable(t *testing.T) {
@@ -67,9 +69,9 @@ func FuzzPrintable(f *testing.F) {
 // writing; in data also U+009B is allowed, which some terminals take for ESC [.
 func TestCommandsPrintWhatATerminalOnlyShows(t *testing.T) {
 	const key, shownKey = "job:\u202e1\u2028", `job:\u202e1\u2028`
-	in := serve(t, map[string]string{"POD": "web\u202e0", "ALLOW_FORCE": "true"}, "msg=ready")
-	app := dialApp(t, in.socket)
-	status, answer := app.exchange("PUT", lockPath(key), `{"owner":"o\u202e","data":{"x":"`+"\u009b2J"+`"}}`)
+	in := serve(t, map[string]string{"POD": "web\u202e0", "ALLOW_FORCE": "true"})
+	app := sidecartest.Dial(t, in.Socket)
+	status, answer := app.Call("PUT", lockPath(key), `{"owner":"o\u202e","data":{"x":"`+"\u009b2J"+`"}}`)
 	if status != http.StatusOK {
 		t.Fatal(status, answer)
 	}

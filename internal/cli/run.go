@@ -198,15 +198,15 @@ func (r *runner) run() error {
 	sup := supervisor{runner: r, lock: l, group: g, terminal: openTerminal()}
 	code := sup.supervise(signals)
 	if sup.lost {
-		return exitcode.Status(exitcode.Refused)
+		return exitcode.StatusError(exitcode.Refused)
 	}
 	if !r.release(l, code == 0) {
-		return exitcode.Status(exitcode.Refused)
+		return exitcode.StatusError(exitcode.Refused)
 	}
 	if code == 0 {
 		return nil
 	}
-	return exitcode.Status(code)
+	return exitcode.StatusError(code)
 }
 
 // acquire opens a session and waits for the lock in it, or for a signal that ends the wait:

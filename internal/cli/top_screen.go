@@ -171,7 +171,7 @@ func (v *topView) signalled(sig os.Signal) error {
 	case syscall.SIGTSTP:
 		return v.suspend()
 	default:
-		return exitcode.Status(128 + int(number))
+		return exitcode.StatusError(128 + int(number))
 	}
 }
 

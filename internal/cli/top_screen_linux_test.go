@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/locksidecar/locksidecar/internal/testing/logtest"
+	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"
 )
 
 // typist is a process on a pseudo terminal, and who sits before it.
@@ -17,7 +20,7 @@ type typist struct {
 	t                *testing.T
 	cmd              *exec.Cmd
 	keyboard, screen *os.File
-	shown            *logLines
+	shown            *logtest.Log
 	before           unix.Termios
 	ended            chan struct{}
 }
@@ -31,7 +34,7 @@ func onTerminal(t *testing.T, child string, args ...string) *typist {
 // onTerminalAs runs a command line on a terminal of another kind.
 func onTerminalAs(t *testing.T, kind, child string, args ...string) *typist {
 	t.Helper()
-	term := &typist{t: t, shown: newLogLines(), ended: make(chan struct{})}
+	term := &typist{t: t, shown: &logtest.Log{}, ended: make(chan struct{})}
 	term.openTerminal()
 	term.resize(80, 24)
 	term.cmd = exec.Command(args[0], args[1:]...)
@@ -65,7 +68,7 @@ func onTerminalAs(t *testing.T, kind, child string, args ...string) *typist {
 		_ = term.keyboard.Close()
 		<-read
 		if t.Failed() {
-			t.Logf("written to the terminal:\n%q", term.shown.text())
+			t.Logf("written to the terminal:\n%q", term.shown.String())
 		}
 	})
 	return term
@@ -121,7 +124,7 @@ func (term *typist) keys(text string) {
 
 // frame is what is on the screen: what was painted last.
 func (term *typist) frame() []string {
-	text := term.shown.text()
+	text := term.shown.String()
 	end := strings.LastIndex(text, clearBelow)
 	if end < 0 {
 		return nil
@@ -135,9 +138,13 @@ func (term *typist) frame() []string {
 func (term *typist) shows(what string, enough func(lines []string) bool) {
 	term.t.Helper()
 	late := time.After(patience)
-	for !enough(term.frame()) {
+	for {
+		changed := term.shown.Changed()
+		if enough(term.frame()) {
+			return
+		}
 		select {
-		case <-term.shown.changed:
+		case <-changed:
 		case <-term.ended:
 			term.t.Fatalf("it ended before it showed %s", what)
 		case <-late:
@@ -162,7 +169,7 @@ func (term *typist) ends(code int) {
 	if got := term.cmd.ProcessState.ExitCode(); got != code {
 		term.t.Errorf("it ended with %d, want %d: %v", got, code, term.cmd.ProcessState)
 	}
-	term.shown.await(term.t, screenOff)
+	term.shown.Await(term.t, screenOff)
 	if term.mode() != term.before {
 		term.t.Errorf("the terminal's mode is %+v, was %+v", term.mode(), term.before)
 	}
@@ -174,7 +181,7 @@ func TestTopOnATerminal(t *testing.T) {
 	term := onTerminal(t, "command", "--socket", f.socket, "top", "--interval", "100ms")
 	term.says("4 held, 4 shown")
 	term.says(`evil\x1b]0;x\x07`)
-	if term.mode() == term.before || !strings.HasPrefix(term.shown.text(), screenOn) {
+	if term.mode() == term.before || !strings.HasPrefix(term.shown.String(), screenOn) {
 		t.Error("it does not have the terminal for itself")
 	}
 	term.shows("24 lines", func(lines []string) bool { return len(lines) == 24 })
@@ -197,7 +204,7 @@ func TestTopOnATerminal(t *testing.T) {
 
 	term.resize(30, 6)
 	term.shows("a small view", func(lines []string) bool { return len(lines) == 6 && width(lines[0]) == 30 })
-	if strings.ContainsAny(strings.Join(term.frame(), ""), "\x1b\x07\r") || strings.Contains(term.shown.text(), "\u009b") {
+	if strings.ContainsAny(strings.Join(term.frame(), ""), "\x1b\x07\r") || strings.Contains(term.shown.String(), "\u009b") {
 		t.Errorf("%q", term.frame())
 	}
 	term.keys("q")
@@ -206,7 +213,7 @@ func TestTopOnATerminal(t *testing.T) {
 
 // TestTopSurvivesItsSidecar: it says that there is none, and goes on when there is one.
 func TestTopSurvivesItsSidecar(t *testing.T) {
-	f := &fakeSidecar{socket: shortSocket(t)}
+	f := &fakeSidecar{socket: sidecartest.Socket(t)}
 	term := onTerminal(t, "command", "--socket", f.socket, "top", "--interval", "100ms")
 	term.says("! no sidecar listens at")
 	f.holds(threeLocks()...)
@@ -238,9 +245,9 @@ func TestTopGivesTheTerminalBack(t *testing.T) {
 	}
 	t.Run("panic", func(t *testing.T) {
 		term := onTerminal(t, "panic")
-		term.shown.await(t, "panic: dialled")
+		term.shown.Await(t, "panic: dialled")
 		term.ends(2)
-		text := term.shown.text()
+		text := term.shown.String()
 		if strings.Index(text, screenOff) > strings.Index(text, "panic: dialled") || strings.Count(text, screenOn) != 1 {
 			t.Error("the panic is not to be read")
 		}
@@ -253,9 +260,9 @@ func TestTopPrintsForADumbTerminal(t *testing.T) {
 	f.holds(threeLocks()...)
 	term := onTerminalAs(t, "dumb", "command", os.Args[0], "--socket", f.socket, "top")
 	<-term.ended
-	term.shown.await(t, "3 held, 3 shown")
-	term.shown.await(t, "other:c")
-	if strings.Contains(term.shown.text(), "\x1b") {
+	term.shown.Await(t, "3 held, 3 shown")
+	term.shown.Await(t, "other:c")
+	if strings.Contains(term.shown.String(), "\x1b") {
 		t.Error("it speaks to the terminal")
 	}
 }
@@ -304,11 +311,11 @@ echo "code $?"`)
 		},
 	} {
 		term.shows("the view", func(lines []string) bool {
-			return strings.Count(term.shown.text(), screenOn) == i+1 && strings.Contains(strings.Join(lines, ""), "3 held")
+			return strings.Count(term.shown.String(), screenOn) == i+1 && strings.Contains(strings.Join(lines, ""), "3 held")
 		})
 		stop()
 		term.awaitCount("stopped ", i+1)
-		if strings.Count(term.shown.text(), screenOff) != i+1 {
+		if strings.Count(term.shown.String(), screenOff) != i+1 {
 			t.Error("the shell has not got its screen back")
 		}
 		f.holds(threeLocks()...)
@@ -316,7 +323,7 @@ echo "code $?"`)
 	}
 	term.awaitCount(screenOn, 3)
 	term.keys("q")
-	term.shown.await(t, "code 0")
+	term.shown.Await(t, "code 0")
 	term.ends(0)
 }
 
@@ -324,9 +331,13 @@ echo "code $?"`)
 func (term *typist) awaitCount(part string, times int) {
 	term.t.Helper()
 	late := time.After(patience)
-	for strings.Count(term.shown.text(), part) < times {
+	for {
+		changed := term.shown.Changed()
+		if strings.Count(term.shown.String(), part) >= times {
+			return
+		}
 		select {
-		case <-term.shown.changed:
+		case <-changed:
 		case <-late:
 			term.t.Fatalf("%q was not written %d times", part, times)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/exitcode"
+	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"
 )
 
 func TestTopPrintsOnce(t *testing.T) {
@@ -132,9 +133,9 @@ func TestTopRepeats(t *testing.T) {
 
 // TestTopOfASidecar: what a real one answers.
 func TestTopOfASidecar(t *testing.T) {
-	in := serve(t, map[string]string{"POD": "web-0"}, "msg=ready")
-	app := dialApp(t, in.socket)
-	app.acquire("job:1")
+	in := serve(t, map[string]string{"POD": "web-0"})
+	app := sidecartest.Dial(t, in.Socket)
+	app.Acquire("job:1")
 	began := time.Now()
 	if _, err := in.command("acquire", "deploy", "--ttl", "1h"); err != nil {
 		t.Fatal(err)

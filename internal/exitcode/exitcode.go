@@ -55,22 +55,22 @@ func With(code int, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &withCode{err, code}
+	return &codedError{err, code}
 }
 
-type withCode struct {
+type codedError struct {
 	error
 
 	code int
 }
 
-func (e *withCode) Unwrap() error { return e.error }
-func (e *withCode) ExitCode() int { return e.code }
+func (e *codedError) Unwrap() error { return e.error }
+func (e *codedError) ExitCode() int { return e.code }
 
-// Status is an exit code that needs no message, such as that of the command that `run` ran.
-type Status int
+// StatusError is an exit code that needs no message, such as that of the command that `run` ran.
+type StatusError int
 
-func (s Status) Error() string { return fmt.Sprintf("exit code %d", int(s)) }
+func (s StatusError) Error() string { return fmt.Sprintf("exit code %d", int(s)) }
 
 // ExitCode is the code itself.
-func (s Status) ExitCode() int { return int(s) }
+func (s StatusError) ExitCode() int { return int(s) }

@@ -39,7 +39,7 @@ func main() {
 	}
 	for _, folder := range folders {
 		if err := keep(ctx, folder); err != nil {
-			log.Fatalf("%q: %v", folder, err) //nolint:gocritic,gosec // nothing is left to stop; folders of the repository
+			log.Fatalf("%q: %v", folder, err) //nolint:gocritic // nothing is left to stop
 		}
 	}
 }
@@ -50,7 +50,7 @@ var fuzzFunc = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`)
 func targetsIn(folder string) (targets []string) {
 	files, _ := filepath.Glob(filepath.Join(folder, "*_test.go"))
 	for _, file := range files {
-		text, err := os.ReadFile(file) //nolint:gosec // a file of the repository
+		text, err := os.ReadFile(file)
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func keep(ctx context.Context, folder string) error {
 }
 
 func output(ctx context.Context, name string, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, name, args...).Output() //nolint:gosec // fixed commands
+	out, err := exec.CommandContext(ctx, name, args...).Output()
 	return strings.TrimSpace(string(out)), err
 }
 
@@ -178,7 +178,7 @@ func inputsIn(folder string) (map[string][]byte, error) {
 	}
 	inputs := map[string][]byte{}
 	for _, e := range entries {
-		text, err := os.ReadFile(filepath.Join(folder, e.Name())) //nolint:gosec // of the corpus
+		text, err := os.ReadFile(filepath.Join(folder, e.Name()))
 		if err != nil {
 			return nil, err
 		}
@@ -188,10 +188,10 @@ func inputsIn(folder string) (map[string][]byte, error) {
 }
 
 func write(path string, text []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // part of the repository
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(path, text, 0o644) //nolint:gosec // part of the repository
+	return os.WriteFile(path, text, 0o644)
 }
 
 // run finds out what one input reaches; without a name, what the seeds do.
@@ -213,7 +213,7 @@ func (t corpus) run(ctx context.Context, name string, text []byte) (reached, err
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, out)
 	}
-	content, err := os.ReadFile(profile) //nolint:gosec // written above
+	content, err := os.ReadFile(profile)
 	if err != nil {
 		return nil, err
 	}

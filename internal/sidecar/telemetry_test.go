@@ -1,4 +1,4 @@
-package cli
+package sidecar_test
 
 import (
 	"errors"
@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/internal/testing/sidecartest"
 )
 
 // Values of the OpenTelemetry specification that this build does not have end no lock service.
@@ -30,12 +32,10 @@ func TestUnusableTelemetryStopsNoLocks(t *testing.T) {
 			for variable, value := range c.set {
 				t.Setenv(variable, value)
 			}
-			in := serve(t, c.set, "msg=ready")
-			if _, err := in.command("acquire", "k", "--ttl", "60s"); err != nil {
-				t.Error(err)
-			}
+			in := sidecartest.Start(t, c.set, "msg=ready")
+			sidecartest.Dial(t, in.Socket).Acquire("k")
 			for _, part := range c.says {
-				in.log.await(t, part)
+				in.Log.Await(t, part)
 			}
 		})
 	}
@@ -56,29 +56,29 @@ func TestTelemetryIsFlushedLast(t *testing.T) {
 	defer receiver.Close()
 	defer goOn()
 	t.Setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", receiver.URL+"/v1/metrics")
-	in := serve(t, map[string]string{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": receiver.URL + "/v1/metrics"}, "msg=ready")
+	in := sidecartest.Start(t, map[string]string{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": receiver.URL + "/v1/metrics"}, "msg=ready")
 	if n := sent.Load(); n != 0 {
 		t.Fatalf("sent %d times before the stop", n)
 	}
-	in.stop()
+	in.Stop()
 	select {
 	case <-arrived:
-	case <-time.After(patience):
-		t.Fatalf("nothing is sent:\n%s", in.log.text())
+	case <-time.After(30 * time.Second):
+		t.Fatalf("nothing is sent:\n%s", in.Log.String())
 	}
-	if _, err := os.Lstat(in.socket); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(in.Socket); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("sent while the socket is there: %v", err)
 	}
-	in.log.await(t, "msg=stopping") // lines are written beside what they tell of
-	if strings.Contains(in.log.text(), "msg=stopped") {
-		t.Errorf("sent after the end:\n%s", in.log.text())
+	in.Log.Await(t, "msg=stopping") // lines are written beside what they tell of
+	if strings.Contains(in.Log.String(), "msg=stopped") {
+		t.Errorf("sent after the end:\n%s", in.Log.String())
 	}
 	goOn()
-	if err := in.end(t); err != nil {
+	if err := in.End(t); err != nil {
 		t.Error(err)
 	}
 	if n := sent.Load(); n != 1 {
-		t.Errorf("sent %d times:\n%s", n, in.log.text())
+		t.Errorf("sent %d times:\n%s", n, in.Log.String())
 	}
 }
 
@@ -86,17 +86,15 @@ func TestTelemetryIsFlushedLast(t *testing.T) {
 func TestUnreachableCollector(t *testing.T) {
 	const nowhere = "http://127.0.0.1:1"
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", nowhere)
-	in := serve(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": nowhere}, "msg=ready")
-	if _, err := in.command("acquire", "k", "--ttl", "60s"); err != nil {
+	in := sidecartest.Start(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": nowhere}, "msg=ready")
+	sidecartest.Dial(t, in.Socket).Wants(http.StatusOK, "PUT", "/v1/locks/k", `{"bind":"ttl","ttl_ms":60000}`)
+	in.Stop()
+	if err := in.End(t); err != nil {
 		t.Error(err)
 	}
-	in.stop()
-	if err := in.end(t); err != nil {
-		t.Error(err)
-	}
-	for _, line := range []string{"telemetry is sent", "not all spans and figures were delivered before the end", "msg=stopped"} {
-		if !strings.Contains(in.log.text(), line) {
-			t.Errorf("the log does not say %q:\n%s", line, in.log.text())
+	for _, line := range []string{"telemetry is sent", "not all spans and metrics were delivered before the end", "msg=stopped"} {
+		if !strings.Contains(in.Log.String(), line) {
+			t.Errorf("the log does not say %q:\n%s", line, in.Log.String())
 		}
 	}
 }

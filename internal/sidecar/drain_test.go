@@ -1,4 +1,4 @@
-package cli
+package sidecar
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
@@ -47,7 +48,8 @@ func TestTheDrainTimeoutIsKept(t *testing.T) {
 				}
 				locks.Drain()
 				began := time.Now()
-				sidecar{locks: locks, log: slog.New(slog.DiscardHandler)}.awaitIdle(t.Context(), limit)
+				s := &sidecar{Options: Options{Config: config.Config{DrainTimeout: limit}}, locks: locks, log: slog.New(slog.DiscardHandler)}
+				s.awaitIdle(t.Context())
 				if took := time.Since(began); took < letsGo || took > min(limit, letsGo+time.Second) {
 					t.Errorf("it was waited for %s, want %s", took, letsGo)
 				}

@@ -1,0 +1,59 @@
+package sidecar
+
+import (
+	"github.com/locksidecar/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/internal/telemetry"
+	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/memory"
+	"github.com/locksidecar/locksidecar/store/postgres"
+)
+
+func (s *sidecar) telemetryOptions() telemetry.Options {
+	cfg := s.Config
+	return telemetry.Options{
+		Lookup: s.Lookup, Version: s.Version, Instance: s.instance, Pod: cfg.Pod, Namespace: cfg.Namespace,
+		MaxLinks: cfg.BatchMax, Logger: s.log,
+	}
+}
+
+// newStore makes the store. It calls tooOld if the database needs a newer sidecar.
+func (s *sidecar) newStore(tooOld func(error)) (store.Store, error) {
+	cfg := s.Config
+	id := store.Identity{Namespace: cfg.Namespace, Instance: s.instance, Pod: cfg.Pod}
+	if cfg.Store.Kind == config.Memory {
+		return memory.NewSpace().Open(id), nil
+	}
+	return postgres.New(postgres.Config{
+		URL: cfg.Store.Reveal(), Again: cfg.Store.Again, Identity: id, MaxConns: cfg.PoolMaxConns,
+		Timeout: cfg.StoreTimeout, AutoMigrate: cfg.AutoMigrate, TooOld: tooOld, Logger: s.log,
+		Listen: postgres.Listen(cfg.Listen), ListenURL: cfg.ListenURL.Reveal(), ListenAgain: cfg.ListenURL.Again,
+		Tracers: s.tel.Tracers, Metrics: s.tel.Metrics.Store,
+	})
+}
+
+func (s *sidecar) leaseConfig() lease.Config {
+	cfg := s.Config
+	return lease.Config{
+		Instance: s.instance, Pod: cfg.Pod,
+		TTL: cfg.TTL, RenewInterval: cfg.RenewInterval,
+		StoreTimeout: cfg.StoreTimeout, PollInterval: cfg.PollInterval,
+		CacheSize: cfg.CacheSize, CacheTTL: cfg.CacheTTL, BatchMax: cfg.BatchMax,
+		MaxSessions: cfg.MaxSessions, MaxLocksPerSession: cfg.MaxLocksPerSession, MaxWaiters: cfg.MaxWaiters,
+		Logger: s.log, Tracer: s.tel.Tracer, Metrics: s.tel.Metrics.Locks,
+	}
+}
+
+func (s *sidecar) proxyConfig() proxy.Config {
+	cfg := s.Config
+	return proxy.Config{
+		Locks: proxy.FromManager(s.locks), Logger: s.log, Version: s.Version,
+		Claimed: s.record.begin, Namespace: cfg.Namespace,
+		TTL: cfg.TTL, AllowForce: cfg.AllowForce,
+		Tracer: s.tel.Tracer, Metrics: s.tel.Metrics.Calls, MetricsHandler: s.tel.Figures,
+		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
+		TCPAddr: cfg.TCPAddr, AdminAddr: cfg.AdminAddr,
+		MaxSessions: cfg.MaxSessions, MaxConns: maxConns(cfg, s.log), MaxBody: cfg.MaxBody,
+	}
+}
