@@ -28,7 +28,8 @@ import (
 	"time"
 )
 
-// ErrStopped is returned for items that come after Stop.
+// ErrStopped is returned for items that come after Stop, or that wait for room when nobody may
+// ([Config].Refuse).
 var ErrStopped = errors.New("batcher: stopped")
 
 // Config describes a lane.
@@ -38,6 +39,9 @@ type Config struct {
 	// Room is the most items that wait or are under way; more wait in Submit.
 	// 0 means no limit, for items that are bounded elsewhere.
 	Room int
+	// Refuse, if set, is closed when nobody may wait for room any more: whoever would gets
+	// ErrStopped. Items for which there is room are accepted until Stop.
+	Refuse <-chan struct{}
 	// Timeout limits one operation.
 	Timeout time.Duration
 	// Together: items with the same key may share a batch, in their order. A stuck one still
@@ -136,6 +140,8 @@ func (l *Lane[T, R]) submit(ctx context.Context, item T, done func(R, error), he
 		default:
 			select {
 			case l.room <- struct{}{}:
+			case <-l.cfg.Refuse:
+				return ErrStopped
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}

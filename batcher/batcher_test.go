@@ -184,6 +184,30 @@ func TestManyCallers(t *testing.T) {
 	}
 }
 
+// A full lane that refuses makes nobody wait, and accepts what it has room for.
+func TestRefuse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r recorder
+		var a answers
+		refuse := make(chan struct{})
+		l := New(Config{Max: 1, Room: 2, Refuse: refuse, Timeout: time.Hour}, key, r.flush, nil)
+		proceed := r.hold()
+		submitAll(t, l, &a, "a", "b")
+		waiting := make(chan error, 1)
+		go func() { waiting <- l.Submit(context.Background(), "c", a.done) }()
+		synctest.Wait()
+		close(refuse)
+		if err := <-waiting; !errors.Is(err, ErrStopped) {
+			t.Errorf("told %v", err)
+		}
+		proceed()
+		synctest.Wait()
+		submitAll(t, l, &a, "d")
+		stop(l)
+		r.want(t, "[a]", "[b]", "[d]")
+	})
+}
+
 // A full lane makes its callers wait, and those that leave are not accepted.
 func TestBackPressure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

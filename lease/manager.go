@@ -122,7 +122,9 @@ func (m *Manager) openLanes() {
 	byKey := func(a store.Ask) string { return a.Key }
 	stuck := func(a store.Answer) bool { return a.Outcome == store.Stuck }
 	notJudged := func(v store.Verdict) bool { return v.Standing == store.NotJudged }
-	m.acquires = batcher.New(m.traced("acquire", bounded), byKey, m.st.Acquire, stuck)
+	acquires := bounded
+	acquires.Refuse = m.draining
+	m.acquires = batcher.New(m.traced("acquire", acquires), byKey, m.st.Acquire, stuck)
 	// They be queued one behind the other. The queue limits them: answers of another lane
 	// bring some here, and must not have to wait.
 	together := lane

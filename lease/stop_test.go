@@ -53,6 +53,31 @@ func TestDrain(t *testing.T) {
 	})
 }
 
+// A call that waits until the store can be asked hears of the drain, too.
+func TestDrainWhileTheStoreHasNoRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, with(func(c *Config) { c.BatchMax, c.MaxWaiters = 2, 2 }))
+		s := r.sessionOf(true)
+		proceed := r.st.hold("Acquire")
+		for i := range 2 {
+			r.ask(context.Background(), s, Request{Key: fmt.Sprint(i)})
+		}
+		synctest.Wait()
+		single, group := r.wait(s, "k", WaitForever), r.waitAll(s, "l")
+		r.m.Drain()
+		synctest.Wait()
+		if !single.isOver() || !group.isOver() {
+			t.Fatalf("over: %t and %t", single.isOver(), group.isOver())
+		}
+		if !errors.Is(single.err, ErrDraining) || !errors.Is(group.err, ErrDraining) {
+			t.Errorf("told %v and %v", single.err, group.err)
+		}
+		proceed()
+		s.End(EndDropped)
+		r.nothingLeft()
+	})
+}
+
 func TestStop(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -198,7 +223,7 @@ func TestStopWithAStoreThatHangs(t *testing.T) {
 // that outlives everything.
 func TestStopWhileACallIsSlow(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
-		for late := range 10 {
+		for late := range 20 { // the second half: granted before the drain
 			r := newRig(t, opt)
 			other := r.another(opt)
 			o := other.session()
@@ -210,18 +235,23 @@ func TestStopWhileACallIsSlow(t *testing.T) {
 			b.start(c.ctx, r.clk.Now())
 			synctest.Wait()
 			r.st.set("Bury", fault{before: time.Second})
+			if late >= 10 {
+				other.release(o, g)
+			}
 			stopped := make(chan struct{})
 			go func() {
 				defer close(stopped)
 				r.m.Stop()
 			}()
 			told := make(chan error, 1)
-			time.AfterFunc(time.Duration(late)*200*time.Millisecond, func() {
+			time.AfterFunc(time.Duration(late%10)*200*time.Millisecond, func() {
 				_, err := c.await(b)
 				told <- err
 			})
 			time.Sleep(time.Second / 2)
-			other.release(o, g)
+			if late < 10 {
+				other.release(o, g)
+			}
 			<-stopped
 			if err := <-told; err != nil && r.stored("k").Held {
 				t.Fatalf("told %v, but the lock is held", err)
