@@ -86,8 +86,9 @@ test-e2e: test-deps vet $(PYTHON_CLIENT)/.venv/installed
 
 test-clients: test-contract test-python test-node test-examples ## The clients and the examples, against the built sidecar
 
-# The race detector needs a C compiler; the rest of the build does not. Of Prometheus the
-# tests start one of their own, so the package's service is not left running.
+# The race detector needs a C compiler; the rest of the build does not. The tests start their
+# own Prometheus, so the package's service does not stay on. plpgsql_check comes last, because
+# its package has the server's version in its name.
 test-deps:
 	@missing=""; \
 	command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb /opt/homebrew/opt/postgresql*/bin/initdb \
@@ -105,6 +106,10 @@ test-deps:
 	echo "installing $$missing"; \
 	$$as apt-get update -qq && $$as env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing || exit; \
 	case "$$missing" in *prometheus*) [ ! -d /run/systemd/system ] || $$as systemctl disable -q --now prometheus;; esac
+	@version=$$(ls /usr/lib/postgresql 2>/dev/null | sort -n | tail -1); \
+	ls /usr/share/postgresql/$$version/extension/plpgsql_check.control /usr/pgsql-*/share/extension/plpgsql_check.control \
+	  /opt/homebrew/share/postgresql*/extension/plpgsql_check.control /usr/local/share/postgresql*/extension/plpgsql_check.control 2>/dev/null | grep -q . || \
+	  $(MAKE) apt PACKAGES="postgresql-$$version-plpgsql-check"
 
 test-node: build test-deps ## Lint and test the Node client, and run the contract suite with it (needs Node 20 or later)
 	@node -e 'process.exit(parseInt(process.versions.node) >= 20 ? 0 : 1)' && command -v npm >/dev/null || \

@@ -264,7 +264,7 @@ type asked struct {
 	ord     int
 	state   string
 	dead    zeronull.UUID
-	place   zeronull.Int4
+	place   zeronull.Int8
 	result  *string // of one that was skipped
 	watched bool
 	gone    zeronull.Int8 // the token of the dead holder's grant

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
@@ -43,5 +45,53 @@ func TestEachFunctionIsDefinedOnce(t *testing.T) {
 		WHERE pronamespace = 'locksidecar'::regnamespace AND proname NOT IN ('mark', 'drop_signals')`)
 	if !slices.Equal(names, there) {
 		t.Errorf("defined: %q\nthere:   %q", names, there)
+	}
+}
+
+// soundThoughWarned has warnings of plpgsql_check that are wrong, and why.
+var soundThoughWarned = map[string]string{
+	"in_epoch: routine is marked as VOLATILE, should be STABLE": "only a volatile function sees what was committed after its caller's statement began",
+	"may_take: routine is marked as VOLATILE, should be STABLE": "likewise",
+	"lock_key: control reached end of function without RETURN":  "its loop has no other end than RETURN",
+	"pass_on: unreachable code":                                 "EXIT WHEN leaves the loop before its RETURN",
+}
+
+// plpgsql_check finds what a function would fail on when it runs: names, types, missing casts.
+// (Functions in SQL are checked when they are made.)
+func TestFunctionsAreSound(t *testing.T) {
+	url := cluster.NewDatabase(t)
+	conn := connect(t, url)
+	if _, err := conn.Exec(t.Context(), "CREATE EXTENSION plpgsql_check"); err != nil {
+		t.Fatalf("%v\nthe tests need the package postgresql-NN-plpgsql-check: make test-deps", err)
+	}
+	functions := pgtest.Query[[]string](t, url, `SELECT array_agg(p.oid::regprocedure::text) FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+		WHERE p.pronamespace = 'locksidecar'::regnamespace AND l.lanname = 'plpgsql'`)
+	if len(functions) < 20 {
+		t.Errorf("only %q are checked", functions)
+	}
+	seen := map[string]bool{}
+	for _, function := range functions {
+		rows, err := conn.Query(t.Context(), `SELECT proname || ': ' || message, concat_ws('; ', level, 'line ' || lineno, statement, detail, hint)
+			FROM pg_proc, plpgsql_check_function_tb(oid, fatal_errors => false, all_warnings => true,
+				relid => CASE WHEN prorettype = 'trigger'::regtype THEN 'locksidecar.leases'::regclass ELSE 0 END)
+			WHERE oid = $1::regprocedure`, function)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var what, more string
+		_, err = pgx.ForEachRow(rows, []any{&what, &more}, func() error {
+			if seen[what] = true; soundThoughWarned[what] == "" {
+				t.Errorf("%s (%s)", what, more)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", function, err)
+		}
+	}
+	for what := range soundThoughWarned {
+		if !seen[what] {
+			t.Errorf("not warned of any more: %s", what)
+		}
 	}
 }

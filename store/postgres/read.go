@@ -27,7 +27,7 @@ type lockColumns struct {
 	stopping              zeronull.Timestamptz
 	stopReason            *string
 	grant                 zeronull.UUID // zero: there was none, or it was released
-	waiting               zeronull.Int4
+	waiting               zeronull.Int8
 }
 
 // with returns where to scan: columns that come first, and then the lock's.

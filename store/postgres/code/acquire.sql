@@ -99,11 +99,11 @@ CREATE OR REPLACE FUNCTION locksidecar.ask(
     keys text[], grants uuid[], leases uuid[], ttls interval[], min_holds interval[], skips boolean[],
     sessions text[], owners text[], datas text[], traceparents text[])
 RETURNS TABLE (
-    ord integer, state text, dead uuid, place integer, result text, watched boolean, ended bigint,
+    ord bigint, state text, dead uuid, place bigint, result text, watched boolean, ended bigint,
     token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
     lease_id uuid, instance text, pod text, renewed boolean, standing boolean,
     session text, owner text, data text, traceparent text,
-    stopping timestamptz, stop_reason text, grant_id uuid, waiting integer,
+    stopping timestamptz, stop_reason text, waiting bigint,
     handed_by text) -- of a grant that is found again
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -113,7 +113,7 @@ DECLARE
     l locksidecar.locks;
     h locksidecar.leases;
     counted text; -- the key whose line was counted; line is how many stand there
-    line integer;
+    line bigint;
     p record;
     queued integer := 0; -- how many stand in line who did not elsewhere
 BEGIN
@@ -222,7 +222,7 @@ $$;
 -- its place. The caller has locked the lock row, and counted the line. A waiter that comes
 -- again under another lease has lost its place: it has moved.
 CREATE OR REPLACE FUNCTION locksidecar.stand_in_line(
-    l locksidecar.locks, w locksidecar.waiters, ahead integer, OUT place integer, OUT moved boolean)
+    l locksidecar.locks, w locksidecar.waiters, ahead bigint, OUT place bigint, OUT moved boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     again boolean := false; -- it is there already, or was under another lease

@@ -31,7 +31,7 @@ CREATE OR REPLACE FUNCTION locksidecar.release(
     ns text, its_instance text, keys text[], tokens bigint[], leases uuid[], untold boolean[],
     successes boolean[], results text[], at_once boolean[], traceparents text[])
 RETURNS TABLE (
-    ord integer, state text, token bigint, lease_id uuid, acquired_at timestamptz, traceparent text, now timestamptz,
+    ord bigint, state text, token bigint, lease_id uuid, acquired_at timestamptz, traceparent text, now timestamptz,
     -- what became of it: stands, or see hand_off
     outcome text, expired uuid[], next_grant uuid, next_lease uuid, next_instance text,
     next_token bigint, next_acquired_at timestamptz, next_expires_at timestamptz,
@@ -109,11 +109,11 @@ $$;
 CREATE OR REPLACE FUNCTION locksidecar.amend(
     ns text, not_after timestamptz, keys text[], tokens bigint[], leases uuid[], ttls interval[], set_datas boolean[], datas text[])
 RETURNS TABLE (
-    ord integer, state text,
+    ord bigint, state text,
     token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
     lease_id uuid, instance text, pod text, renewed boolean, standing boolean,
     session text, owner text, data text, traceparent text,
-    stopping timestamptz, stop_reason text, grant_id uuid, waiting integer,
+    stopping timestamptz, stop_reason text, grant_id uuid, waiting bigint,
     -- who is first in line behind a lock whose remaining time was set
     hints uuid[], hint_instances text[])
 LANGUAGE plpgsql AS $$
@@ -156,10 +156,10 @@ BEGIN
         END IF;
 
         RETURN QUERY
-        SELECT c.ord::integer, amend.state, l.token, l.acquired_at, s.expires_at, clock_timestamp(),
+        SELECT c.ord, amend.state, l.token, l.acquired_at, s.expires_at, clock_timestamp(),
             s.id, s.instance, s.pod, s.renewed, s.standing, l.session, l.owner, l.data, l.traceparent,
             l.stopping, l.stop_reason, l.grant_id,
-            (SELECT count(*)::integer FROM locksidecar.waiters q
+            (SELECT count(*) FROM locksidecar.waiters q
                 WHERE q.namespace = ns AND q.key = c.key AND q.id > l.served AND q.outcome IS NULL),
             amend.hints, amend.hint_instances;
     END LOOP;

@@ -13,7 +13,7 @@
 CREATE OR REPLACE FUNCTION locksidecar.signal(
     ns text, not_after timestamptz, keys text[], tokens bigint[], kinds text[], reasons text[])
 RETURNS TABLE (
-    ord integer, held boolean, token bigint, watched boolean,
+    ord bigint, held boolean, token bigint, watched boolean,
     stopping timestamptz, -- null: no stop was noted, or nothing about it is new
     tell text, again boolean, buried uuid,
     hints uuid[], hint_instances text[]) -- who was told that the lock may end later

@@ -72,6 +72,6 @@ FROM taken t
 -- $15 traceparents
 SELECT ord, state, dead, place, result, watched, ended,
     token, acquired_at, expires_at, now, lease_id, instance, pod, renewed, standing,
-    session, owner, data, traceparent, stopping, stop_reason, grant_id, waiting, handed_by
+    session, owner, data, traceparent, stopping, stop_reason, NULL::uuid AS grant_id, waiting, handed_by
 FROM locksidecar.ask($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 WHERE (SELECT locksidecar.may_take(:schema_version))

@@ -8,10 +8,10 @@
 -- would give its lease, and the lock, its TTL again, when the waiter has been told so. A
 -- grant that is found is told when the standby has it.
 -- $1 namespace, $2 keys, $3 grants
-SELECT a.ord::integer, o.id IS NOT NULL AND w.outcome IS NULL AND NOT o.standing AS queued, o.instance AS keeper,
+SELECT a.ord, o.id IS NOT NULL AND w.outcome IS NULL AND NOT o.standing AS queued, o.instance AS keeper,
     o.id IS NOT NULL AND w.outcome IS NOT NULL AS skipped, w.result, l.lease_id AS rides_on, l.handed_by,
     l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.standing,
-    l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id, NULL::integer AS waiting
+    l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id, NULL::bigint AS waiting
 FROM unnest($2::text[], $3::uuid[]) WITH ORDINALITY AS a (key, grant_id, ord)
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.waiters WHERE namespace = $1 AND grant_id = a.grant_id OFFSET 0) w ON true
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = w.lease_id OFFSET 0) o ON true
@@ -42,7 +42,7 @@ DELETE FROM locksidecar.waiters w
 WHERE namespace = $1 AND grant_id = $2 AND clock_timestamp() < $3
 AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = w.lease_id AND o.instance <> $4)
 RETURNING grant_id, outcome IS NOT NULL, result, (
-    SELECT count(*)::integer FROM locksidecar.waiters q
+    SELECT count(*) FROM locksidecar.waiters q
     WHERE q.namespace = w.namespace AND q.key = w.key AND q.id <= w.id AND q.outcome IS NULL
     AND q.id > (SELECT served FROM locksidecar.locks l WHERE l.namespace = w.namespace AND l.key = w.key))
 
@@ -61,7 +61,7 @@ WITH gone AS MATERIALIZED (
 ), deleted AS (
     DELETE FROM locksidecar.waiters WHERE id IN (SELECT id FROM gone)
 )
-SELECT grant_id, outcome IS NOT NULL, result, (sum(since) OVER (PARTITION BY key ORDER BY id))::integer
+SELECT grant_id, outcome IS NOT NULL, result, (sum(since) OVER (PARTITION BY key ORDER BY id))::bigint
 FROM (
     SELECT g.*, (
         SELECT count(*) FROM locksidecar.waiters q

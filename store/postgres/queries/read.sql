@@ -4,7 +4,7 @@
 -- judges no asker: by its clock all leases may look as if they were over.
 -- Who finds a grant of its own hears of it when the standby has it.
 -- $1 namespace, $2 keys, $3 the leases of who asks, and $4 the grants; null where nobody does
-SELECT a.ord::integer,
+SELECT a.ord,
     CASE WHEN a.lease_id IS NULL THEN false
         WHEN EXISTS (SELECT FROM locksidecar.leases own WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp()
             AND NOT own.standing) THEN true
@@ -13,7 +13,7 @@ SELECT a.ord::integer,
     l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.standing,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id,
     CASE WHEN l.contended THEN (
-        SELECT count(*)::integer FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting
+        SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting
 FROM unnest($2::text[], $3::uuid[], $4::uuid[]) WITH ORDINALITY AS a (key, lease_id, grant_id, ord)
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key = a.key OFFSET 0) l ON true
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s ON true
@@ -27,7 +27,7 @@ SELECT l.key,
     l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.standing,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id,
     CASE WHEN l.contended THEN (
-        SELECT count(*)::integer FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting
+        SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting
 FROM locksidecar.locks l
 JOIN locksidecar.leases s ON s.id = l.lease_id AND s.expires_at > clock_timestamp()
 WHERE l.namespace = $1 AND l.key > $2 AND l.key >= $3 AND l.key < $4
