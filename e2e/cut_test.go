@@ -125,7 +125,7 @@ var scenes = []struct {
 			s.release(s.other)
 		})
 	}},
-	{"bury_one", (*scene).waitOut},
+	{"reap_one", (*scene).waitOut},
 	{"hand_off", (*scene).waitOut},
 }
 

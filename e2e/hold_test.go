@@ -104,7 +104,7 @@ func TestMinHoldRestarted(t *testing.T) {
 		t.Errorf("token %d after %d", next.int("token"), got.int("token"))
 	}
 	endedAt(t, got, next, hold)
-	if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.leases WHERE standing"); n != 0 {
+	if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.leases WHERE hold_pending"); n != 0 {
 		t.Errorf("%d leases stand after their end", n)
 	}
 }

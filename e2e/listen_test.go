@@ -78,7 +78,7 @@ func TestNewsArrives(t *testing.T) {
 		if got := pgtest.Backends(t, n.url, listening); got != 2 {
 			t.Errorf("%d connections listen, want that of the waiter's sidecar, and that of the holder's", got)
 		}
-		sent := n.proxy.On("tell", pgproxy.BeforeSend, func() {})
+		sent := n.proxy.On("notify_grants", pgproxy.BeforeSend, func() {})
 		n.holder.release("news", n.token)
 		if took := n.granted(t, sent); took > slowed(promptly) {
 			t.Errorf("want within %s", slowed(promptly))
@@ -94,7 +94,7 @@ func TestListenerKilled(t *testing.T) {
 	whereNewsIsHeard(t, func(t *testing.T, o options, url string) {
 		n := loseNews(t, o, url, time.Hour)
 		killed := int64(0)
-		fault := n.proxy.On("tell", pgproxy.BeforeSend, func() { killed += pgtest.Terminate(t, n.url, listening) })
+		fault := n.proxy.On("notify_grants", pgproxy.BeforeSend, func() { killed += pgtest.Terminate(t, n.url, listening) })
 		n.holder.release("news", n.token)
 		took := n.granted(t, fault)
 		if killed != 2 {

@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgproxy"
 )
 
-const announcements = "/* locksidecar:announce */%"
+const announcements = "/* locksidecar:notify_events */%"
 
 // sees reads events that must come in this order. Each is "name" or "name member=json".
 func (s *stream) sees(want ...string) {

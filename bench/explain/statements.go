@@ -62,7 +62,7 @@ var statements = append([]statement{
 	{name: "hand_off", about: "of dead holders, somebody waits for each", args: func(rows, n int) []string {
 		return []string{same("default", n), keys(rows, dead, n), grants(deadLeases, n), tokens(n), same("", n)}
 	}},
-	{name: "bury_many", about: "expired leases", args: func(_, n int) []string { return []string{grants(deadLeases, n), "false"} }},
+	{name: "reap_many", about: "expired leases", args: func(_, n int) []string { return []string{grants(deadLeases, n), "false"} }},
 	{name: "lease_renew_one", about: "a living lease", one: true, args: func(_, _ int) []string { return []string{quote(uuid(500))} }},
 	{name: "lease_renew", about: "living leases", args: func(_, n int) []string { return []string{grants(0, n)} }},
 	{name: "read", about: "held keys", args: func(rows, n int) []string {
@@ -82,7 +82,7 @@ var statements = append([]statement{
 			namespace, late, keys(rows, mine, n), tokens(n), same(uuid(mineLease), n), same("0", n), same("t", n), same("7", n),
 		}
 	}},
-	{name: "undo", about: "held keys", args: func(rows, n int) []string {
+	{name: "withdraw", about: "held keys", args: func(rows, n int) []string {
 		return []string{namespace, late, "'i9000001'", keys(rows, mine, n), grants(0, n)}
 	}},
 }, sweeps...)

@@ -28,12 +28,12 @@ func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 		return nil, err
 	}
 	defer cancel()
-	t := newTally(o, asks)
+	t := newBatch(o, asks)
 	if err := t.takeFree(ctx); err != nil {
 		return nil, err
 	}
 	for range acquireRounds {
-		if err := t.lookAtHolders(ctx); err != nil {
+		if err := t.readHolders(ctx); err != nil {
 			return nil, err
 		}
 		if len(t.open) == 0 {
@@ -52,8 +52,8 @@ func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 	return t.answers, nil
 }
 
-// tally keeps the answers to asks, and which are still open.
-type tally struct {
+// batch keeps the answers to asks, and which are still open.
+type batch struct {
 	*operation
 	asks    []store.Ask
 	answers []store.Answer
@@ -61,18 +61,18 @@ type tally struct {
 	dead    map[int]uuid.UUID // leases to be buried before open asks are asked again
 }
 
-func newTally(o *operation, asks []store.Ask) *tally {
-	return &tally{
+func newBatch(o *operation, asks []store.Ask) *batch {
+	return &batch{
 		operation: o, asks: asks, answers: make([]store.Answer, len(asks)), open: items(len(asks)),
 		dead: make(map[int]uuid.UUID),
 	}
 }
 
 // name is the key of an ask.
-func (t *tally) name(i int) keyName { return keyName{t.config.Identity.Namespace, t.asks[i].Key} }
+func (t *batch) name(i int) keyName { return keyName{t.config.Identity.Namespace, t.asks[i].Key} }
 
 // own is the lease of an ask on which its hold is noted.
-func (t *tally) own(i int) *store.LeaseID {
+func (t *batch) own(i int) *store.LeaseID {
 	if a := &t.asks[i]; a.MinHold > 0 {
 		return &a.Lease
 	}
@@ -80,8 +80,8 @@ func (t *tally) own(i int) *store.LeaseID {
 }
 
 // forOpen carries out a statement for the open asks, around those that are stuck.
-func (t *tally) forOpen(ctx context.Context, do func(context.Context, []int) error) error {
-	stuck, err := t.aroundStuckLeases(ctx, t.open, t.name, t.own, do)
+func (t *batch) forOpen(ctx context.Context, do func(context.Context, []int) error) error {
+	stuck, err := t.aroundLockedLeases(ctx, t.open, t.name, t.own, do)
 	if err != nil {
 		return err
 	}
@@ -94,13 +94,13 @@ func (t *tally) forOpen(ctx context.Context, do func(context.Context, []int) err
 
 // settle answers an ask. From a grant or a place in line on, the operation can no
 // longer fail as if nothing had been done.
-func (t *tally) settle(i int, a store.Answer) {
+func (t *batch) settle(i int, a store.Answer) {
 	t.answers[i] = a
 	t.partly = t.partly || a.Outcome == store.Granted || a.Outcome == store.Queued
 }
 
 // reopen leaves those asks open that are not answered.
-func (t *tally) reopen() {
+func (t *batch) reopen() {
 	open := t.open[:0]
 	for _, i := range t.open {
 		if t.answers[i].Outcome == 0 {
@@ -112,7 +112,7 @@ func (t *tally) reopen() {
 
 // takeFree takes the keys that are free, in one statement. What is asked for with a
 // hold is left to the function ask: there is more to be written for it.
-func (t *tally) takeFree(ctx context.Context) error {
+func (t *batch) takeFree(ctx context.Context) error {
 	return t.forOpen(ctx, func(ctx context.Context, which []int) error {
 		which = slices.DeleteFunc(slices.Clone(which), func(i int) bool { return t.asks[i].MinHold > 0 })
 		switch {
@@ -140,7 +140,7 @@ func (t *taken) answer() store.Answer {
 	}
 }
 
-func (t *tally) takeOne(ctx context.Context, i int) error {
+func (t *batch) takeOne(ctx context.Context, i int) error {
 	a := &t.asks[i]
 	found, err := query(ctx, t.operation, sqlAcquireOne,
 		[]any{
@@ -160,7 +160,7 @@ func (t *tally) takeOne(ctx context.Context, i int) error {
 	return nil
 }
 
-func (t *tally) takeMany(ctx context.Context, which []int) error {
+func (t *batch) takeMany(ctx context.Context, which []int) error {
 	c := newAskColumns(t.asks, which)
 	byTTL := make([]bool, len(which))
 	var made [][16]byte
@@ -201,9 +201,9 @@ func (t *tally) takeMany(ctx context.Context, which []int) error {
 	return nil
 }
 
-// lookAtHolders reads who has the open keys. Those that a living lease holds are
+// readHolders reads who has the open keys. Those that a living lease holds are
 // answered; dead holders are buried, and their keys stay open.
-func (t *tally) lookAtHolders(ctx context.Context) error {
+func (t *batch) readHolders(ctx context.Context) error {
 	if len(t.open) == 0 {
 		return nil
 	}
@@ -226,27 +226,27 @@ func (t *tally) lookAtHolders(ctx context.Context) error {
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
 		case r.held():
 			t.settle(i, store.Answer{Outcome: store.Held, Lock: r.lock(keys[n])})
-		case r.needsBurial():
-			t.dead[i] = uuid.UUID(r.ridesOn)
+		case r.needsReap():
+			t.dead[i] = uuid.UUID(r.heldUnder)
 		}
 	}
 	t.reopen()
-	return t.buryDead(ctx)
+	return t.reapDead(ctx)
 }
 
-// needsBurial reports whether a key can only be had once its holder is buried: its
+// needsReap reports whether a key can only be had once its holder is buried: its
 // lease has expired, or it is dead and left waiters that go first.
-func (r *reading) needsBurial() bool {
+func (r *reading) needsReap() bool {
 	missing := r.lease == zeronull.UUID{}
-	return r.ridesOn != zeronull.UUID{} && !r.held() && (!missing || r.contended)
+	return r.heldUnder != zeronull.UUID{} && !r.held() && (!missing || r.contended)
 }
 
-// buryDead buries the leases that stand in the way of open asks. One that somebody
+// reapDead buries the leases that stand in the way of open asks. One that somebody
 // keeps locked leaves its asks stuck.
-func (t *tally) buryDead(ctx context.Context) error {
+func (t *batch) reapDead(ctx context.Context) error {
 	dead := t.dead
 	t.dead = make(map[int]uuid.UUID)
-	if err := t.bury(ctx, unique(slices.Collect(maps.Values(dead))), false); err != nil {
+	if err := t.reap(ctx, unique(slices.Collect(maps.Values(dead))), false); err != nil {
 		return err
 	}
 	for i, lease := range dead {
@@ -261,28 +261,28 @@ func (t *tally) buryDead(ctx context.Context) error {
 // asked is a row of the function ask.
 type asked struct {
 	lockColumns
-	ord     int
-	state   string
-	dead    zeronull.UUID
-	place   zeronull.Int8
-	result  *string // of one that was skipped
-	watched bool
-	gone    zeronull.Int8 // the token of the dead holder's grant
+	ord      int
+	state    string
+	dead     zeronull.UUID
+	position zeronull.Int8
+	result   *string // of one that was skipped
+	watched  bool
+	gone     zeronull.Int8 // the token of the dead holder's grant
 	// handedBy is who handed over a grant that was found again.
 	handedBy zeronull.Text
 }
 
 // ask asks for the open keys with their rows locked, and stands in line if that is
 // wanted. Keys whose holders must be buried stay open.
-func (t *tally) ask(ctx context.Context, mayWait bool) error {
+func (t *batch) ask(ctx context.Context, mayWait bool) error {
 	err := t.forOpen(ctx, func(ctx context.Context, which []int) error { return t.askFor(ctx, which, mayWait) })
 	if err != nil {
 		return err
 	}
-	return t.buryDead(ctx)
+	return t.reapDead(ctx)
 }
 
-func (t *tally) askFor(ctx context.Context, which []int, mayWait bool) error {
+func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 	c := newAskColumns(t.asks, which)
 	id := t.config.Identity
 	found, err := query(ctx, t.operation, sqlAsk,
@@ -291,7 +291,7 @@ func (t *tally) askFor(ctx context.Context, which []int, mayWait bool) error {
 			c.minHolds, c.skips, c.sessions, c.owners, c.datas, c.traceparents,
 		},
 		func(rows pgx.Rows, r *asked) error {
-			return rows.Scan(append(r.with(&r.ord, &r.state, &r.dead, &r.place, &r.result, &r.watched, &r.gone), &r.handedBy)...)
+			return rows.Scan(append(r.with(&r.ord, &r.state, &r.dead, &r.position, &r.result, &r.watched, &r.gone), &r.handedBy)...)
 		})
 	if err != nil {
 		return err
@@ -307,14 +307,14 @@ func (t *tally) askFor(ctx context.Context, which []int, mayWait bool) error {
 				t.acquired(t.name(i), r.token)
 			}
 		case "queued":
-			t.settle(i, store.Answer{Outcome: store.Queued, Lock: r.asHeld(t.asks[i].Key), Position: int(r.place)})
+			t.settle(i, store.Answer{Outcome: store.Queued, Lock: r.asHeld(t.asks[i].Key), Position: int(r.position)})
 		case "skipped":
 			t.settle(i, store.Answer{Outcome: store.Skipped, Result: jsonOf(r.result)})
 		case "lost":
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
 		case "dead":
 			t.dead[i] = uuid.UUID(r.dead)
-		case "held": // lookAtHolders answers it
+		case "held": // readHolders answers it
 		}
 	}
 	return nil

@@ -70,7 +70,7 @@ func BenchmarkHandOff(b *testing.B) {
 			for b.Loop() {
 				h.handOff()
 			}
-			for _, kind := range []string{"release_one", "release", "tell", "ask"} {
+			for _, kind := range []string{"release_one", "release", "notify_grants", "ask"} {
 				b.ReportMetric(pgtest.Query[float64](b, url, `
 					SELECT coalesce(1000 * sum(total_exec_time) / $2, 0)::float8 FROM pg_stat_statements
 					WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database()) AND starts_with(query, $1)`, "/* locksidecar:"+kind+" */", b.N), "µs/"+kind)

@@ -90,8 +90,8 @@ func (s *Store) poolConfig(conns int) (*pgxpool.Config, error) {
 	return pool, nil
 }
 
-// connConfig is how connections to a URL are made. judge says whether to take a server.
-func (s *Store) connConfig(url string, judge func(line) error) (*pgx.ConnConfig, error) {
+// connConfig is how connections to a URL are made. accept says whether to take a server.
+func (s *Store) connConfig(url string, accept func(primary) error) (*pgx.ConnConfig, error) {
 	pool, err := pgxpool.ParseConfig(url) // it may have parameters that only a pool knows
 	if err != nil {
 		return nil, fmt.Errorf("store/postgres: %w", err) // pgx leaves the password out
@@ -110,7 +110,7 @@ func (s *Store) connConfig(url string, judge func(line) error) (*pgx.ConnConfig,
 		hosts = &hostNames{}
 		conn.LookupFunc = hosts.noting(conn.LookupFunc)
 	}
-	conn.ValidateConnect = s.recognize(conn.ValidateConnect, hosts, judge)
+	conn.ValidateConnect = s.recognize(conn.ValidateConnect, hosts, accept)
 	if _, ok := conn.RuntimeParams["application_name"]; !ok {
 		conn.RuntimeParams["application_name"] = applicationName
 	}
@@ -276,7 +276,7 @@ func (s *Store) become(why error) {
 	case was == nil:
 	case why == nil && was.why != nil:
 		s.log.Info("the store is ready")
-		s.ear.poke() // it may wait for that
+		s.listener.poke() // it may wait for that
 	case why != nil && (was.why == nil || kindOf(was.why) != kindOf(why)):
 		s.log.Warn("the store is not ready", "error", why)
 	}
@@ -338,7 +338,7 @@ func (s *Store) look(ctx context.Context, pool *pgxpool.Pool) error {
 		if from != to {
 			s.log.Info("the schema was migrated", "from", from, "to", to)
 		}
-	} else if err := found.judge(); err != nil {
+	} else if err := found.problem(); err != nil {
 		return err
 	}
 	return s.inspect(looking, pool)

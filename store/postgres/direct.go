@@ -23,7 +23,7 @@ func (s *Store) listens() bool { return s.direct != nil || !s.shared() }
 // greet looks where the connection that listens leads, when it has a URL of its own, and
 // sets the session up. Nothing else is believed of that server, not even its clock, before
 // it is known to be the store's.
-func (e *ear) greet(ctx context.Context, conn *pgx.Conn) error {
+func (e *listener) greet(ctx context.Context, conn *pgx.Conn) error {
 	own, err := e.compare(ctx, conn)
 	if err != nil || !own { // in a pooler's session, settings would stay behind
 		return err
@@ -34,7 +34,7 @@ func (e *ear) greet(ctx context.Context, conn *pgx.Conn) error {
 // compare fails when the connection that listens does not lead to where the store is. A
 // pooler, or a host of several, may lead to another server by now, while the one before
 // lives on. own: the session belongs to this connection alone, for as long as it lives.
-func (e *ear) compare(ctx context.Context, conn *pgx.Conn) (own bool, err error) {
+func (e *listener) compare(ctx context.Context, conn *pgx.Conn) (own bool, err error) {
 	var there whereabouts
 	var process uint32
 	err = e.s.measured(ctx, sqlWhereabouts, func(sql string) error {

@@ -45,8 +45,8 @@ func TestAHandOffIsHeardPastAPooler(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	through := cluster.Pooler(t, url, 3)
 	admin := adminOf(t, url)
-	makeRole(t, connect(t, admin), "ear", "LOGIN")
-	direct := strings.Replace(admin, "postgres@", "ear@", 1)
+	makeRole(t, connect(t, admin), "listener", "LOGIN")
+	direct := strings.Replace(admin, "postgres@", "listener@", 1)
 	a, _ := behind(t, through, direct, "a")
 	b, _ := behind(t, through, direct, "b")
 	b.Listen(true)
@@ -66,8 +66,8 @@ func TestAHandOffIsHeardPastAPooler(t *testing.T) {
 		}
 		release(t, b, store.Claim{Key: "k", Token: told.Token, Lease: b.lease})
 	}
-	if n := pgtest.Query[int64](t, admin, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'ear'"); n != 1 || ears(t, admin) != 1 {
-		t.Errorf("%d connections go past the pooler, and %d listen; want the one that listens", n, ears(t, admin))
+	if n := pgtest.Query[int64](t, admin, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'listener'"); n != 1 || listeners(t, admin) != 1 {
+		t.Errorf("%d connections go past the pooler, and %d listen; want the one that listens", n, listeners(t, admin))
 	}
 }
 

@@ -75,8 +75,8 @@ func repeatable(err error) bool {
 // notLetIn reports whether the server did not take the user or the password.
 func notLetIn(err error) bool { return strings.HasPrefix(sqlState(err), "28") }
 
-// isStuck reports whether a statement waited in vain for a row.
-func isStuck(err error) bool { return sqlState(err) == stateLockTimeout }
+// isRowLocked reports whether a statement waited in vain for a row.
+func isRowLocked(err error) bool { return sqlState(err) == stateLockTimeout }
 
 // suspicious reports whether an error casts doubt on the connections or the
 // server (or on what is believed of its clock, or of its schema), rather than on one

@@ -123,7 +123,7 @@ func FuzzHear(f *testing.F) {
 	s.OnNews(func(n store.News) { heard = append(heard, n) })
 	f.Fuzz(func(t *testing.T, payload string) {
 		heard = nil
-		s.ear.hear(payload, hello)
+		s.listener.hear(payload, hello)
 		for _, n := range heard {
 			hint := store.News{Attempt: store.Attempt{Grant: n.Grant}, Signals: n.Signals, Event: n.Event}
 			if !reflect.DeepEqual(n, hint) || n.Event != nil && (n.Event.Key != watched || n.Signals || n.Grant != store.GrantID{}) {
@@ -143,10 +143,10 @@ func TestEventsThatWaitAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := s.mouth
+	m := s.notifier
 	m.speaking = make(chan struct{}) // it is waiting for the database
 	for n := range eventsMax + 10 {
-		m.announce("n", store.Event{Kind: store.EventAcquired, Key: fmt.Sprint("k", n%3), Token: int64(n + 1)})
+		m.event("n", store.Event{Kind: store.EventAcquired, Key: fmt.Sprint("k", n%3), Token: int64(n + 1)})
 	}
 	var tokens []int64
 	for {

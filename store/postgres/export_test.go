@@ -45,10 +45,10 @@ func HostNames(lookup pgconn.LookupFunc) func(ctx context.Context, name string, 
 // ChannelOf is where an instance listens.
 var ChannelOf = channelOf
 
-// RidersLock is had by who looks at a part of the locks.
-const RidersLock = ridersLock
+// ReconcileLock is had by who looks at a part of the locks.
+const ReconcileLock = reconcileLock
 
-// ListenAsk is what the ear asks a silent server.
+// ListenAsk is what the listener asks a silent server.
 var ListenAsk = sqlListenAsk.sql
 
 // InSession asks in a session that the store has used, without setting anything up.
@@ -73,12 +73,12 @@ func Patient(s store.Store) store.Store {
 	const long = 4 * time.Second // the statement's own limit is a little more
 	s.(*Store).lockTimeout, s.(*Store).longCommit = long, time.Hour
 	s.(*Store).sweepLap, s.(*Store).sweepBudget = 0, time.Second
-	s.(*Store).ear.wait = long
+	s.(*Store).listener.wait = long
 	return s
 }
 
 // AskOften makes a store's listener ask often whether the other end is there. Before Start.
-func AskOften(s store.Store) { s.(*Store).ear.alive = 20 * time.Millisecond }
+func AskOften(s store.Store) { s.(*Store).listener.alive = 20 * time.Millisecond }
 
 // SetClock makes a store believe that it is so much later by the database's clock
 // than the database said.
@@ -111,7 +111,7 @@ var WordOf = wordOf
 
 // Silent reports whether a store has told all that there was to tell.
 func Silent(s store.Store) bool {
-	m := s.(*Store).mouth
+	m := s.(*Store).notifier
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.speaking == nil

@@ -157,7 +157,7 @@ func TestWhatIsKnownAfterAFailure(t *testing.T) {
 
 			ctx, cancel := context.WithCancel(t.Context())
 			failed := make(chan error, 1)
-			go func() { failed <- undo(ctx, s, ask.Attempt) }()
+			go func() { failed <- withdraw(ctx, s, ask.Attempt) }()
 			awaitBlocked(t, url)
 			test.end(t, url, cancel)
 			err := <-failed

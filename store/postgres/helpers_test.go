@@ -169,7 +169,7 @@ func dropped(tb testing.TB, admin *pgx.Conn, what string) {
 }
 
 // undo is Undo for those who only ask whether it failed.
-func undo(ctx context.Context, s store.Store, attempts ...store.Attempt) error {
+func withdraw(ctx context.Context, s store.Store, attempts ...store.Attempt) error {
 	_, err := s.Undo(ctx, attempts)
 	return err
 }

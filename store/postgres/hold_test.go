@@ -25,7 +25,7 @@ func (s *scene) holdFor(key string, hold time.Duration) store.Ask {
 func (s *scene) leaseRow(lease store.LeaseID) (standing, exact bool) {
 	s.Helper()
 	err := s.conn.QueryRow(s.Context(),
-		"SELECT standing, coalesce(expires_at = hold_until, false) FROM locksidecar.leases WHERE id = $1", lease).
+		"SELECT hold_pending, coalesce(expires_at = hold_until, false) FROM locksidecar.leases WHERE id = $1", lease).
 		Scan(&standing, &exact)
 	if err != nil {
 		s.Fatalf("the lease: %v", err)
@@ -123,7 +123,7 @@ func TestAReleaseMeetsABurialOfItsHold(t *testing.T) {
 	waiter := skipFor("k", s.lease)
 	want(t, enqueue(t, s, waiter), store.Queued)
 	exec(t, s.other, "BEGIN")
-	exec(t, s.other, "UPDATE locksidecar.leases SET standing = true, expires_at = hold_until WHERE id = $1", ask.Lease)
+	exec(t, s.other, "UPDATE locksidecar.leases SET hold_pending = true, expires_at = hold_until WHERE id = $1", ask.Lease)
 	released := make(chan store.Verdict, 1)
 	go func() { released <- release(t, s, success("k", token, ask.Lease)) }()
 	awaitBlocked(t, s.url)
@@ -145,11 +145,11 @@ func TestABurialMeetsAHold(t *testing.T) {
 			for range more {
 				leases = append(leases, openLease(t, s, time.Hour))
 			}
-			buried := make(chan error, 1)
-			go func() { buried <- s.Bury(s.Context(), leases) }()
+			revoked := make(chan error, 1)
+			go func() { revoked <- s.Bury(s.Context(), leases) }()
 			awaitBlocked(t, s.url)
 			exec(t, s.other, "COMMIT")
-			if err := <-buried; err != nil {
+			if err := <-revoked; err != nil {
 				t.Fatal(err)
 			}
 			s.mustStand(lease)
@@ -235,11 +235,11 @@ func TestAnEnqueueUnderWayHearsThatAHoldStands(t *testing.T) {
 			for range more {
 				leases = append(leases, openLease(t, s, time.Hour))
 			}
-			buried := make(chan error, 1)
-			go func() { buried <- s.Bury(t.Context(), leases) }()
-			poll(t, "the burial waits, or is over", func() bool { return len(buried) > 0 || isBlocked(t, s.url) })
+			revoked := make(chan error, 1)
+			go func() { revoked <- s.Bury(t.Context(), leases) }()
+			poll(t, "the burial waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
 			exec(t, s.other, "COMMIT")
-			if err := <-buried; err != nil {
+			if err := <-revoked; err != nil {
 				t.Fatal(err)
 			}
 			awaitHint(grant)
@@ -354,11 +354,11 @@ func TestAnUndoLeavesTheHoldsOfOthers(t *testing.T) {
 	if err := s.Bury(t.Context(), []store.LeaseID{ask.Lease}); err != nil {
 		t.Fatal(err)
 	}
-	if err := undo(t.Context(), other, ask.Attempt); err != nil {
+	if err := withdraw(t.Context(), other, ask.Attempt); err != nil {
 		t.Fatal(err)
 	}
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Held)
-	if err := undo(t.Context(), s, ask.Attempt); err != nil {
+	if err := withdraw(t.Context(), s, ask.Attempt); err != nil {
 		t.Fatal(err)
 	}
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
@@ -373,7 +373,7 @@ func TestNobodyWaitsUnderALeaseThatStands(t *testing.T) {
 	want(t, acquire(t, s, ask), store.Granted)
 	stray := askFor("k", ask.Lease)
 	want(t, enqueue(t, s, stray), store.Queued)
-	exec(t, s.conn, "UPDATE locksidecar.leases SET standing = true, expires_at = hold_until WHERE id = $1", ask.Lease)
+	exec(t, s.conn, "UPDATE locksidecar.leases SET hold_pending = true, expires_at = hold_until WHERE id = $1", ask.Lease)
 	want(t, check(t, s, stray), store.Gone)
 	if v := release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}); v.Standing != store.Holds {
 		t.Errorf("standing %d", v.Standing)
@@ -453,7 +453,7 @@ func TestATellingMeetsABurialOfItsHold(t *testing.T) {
 	ask.TTL, ask.MinHold = time.Hour, time.Hour
 	want(t, acquire(t, s, ask), store.Granted)
 	exec(t, s.other, "BEGIN")
-	exec(t, s.other, "UPDATE locksidecar.leases SET standing = true, expires_at = hold_until WHERE NOT renewed")
+	exec(t, s.other, "UPDATE locksidecar.leases SET hold_pending = true, expires_at = hold_until WHERE NOT renewed")
 	answers := make(chan store.Answer, 1)
 	go func() { answers <- check(t, other, ask) }()
 	awaitBlocked(t, s.url)
@@ -469,7 +469,7 @@ func TestWhatIsGivenBackLeavesNothingStanding(t *testing.T) {
 			release(s, s, store.Claim{Key: a.Key, Token: token, Lease: a.Lease, AtOnce: true})
 		},
 		"undone": func(s *scene, a store.Ask, _ int64) {
-			if err := undo(s.Context(), s, a.Attempt); err != nil {
+			if err := withdraw(s.Context(), s, a.Attempt); err != nil {
 				s.Error(err)
 			}
 		},

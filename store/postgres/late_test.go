@@ -61,7 +61,7 @@ func TestWhatComesTooLateDoesNothing(t *testing.T) {
 			_, err := s.Amend(ctx, []store.Change{{Claim: store.Claim{Key: "ttl", Token: token}, TTL: time.Minute}})
 			return err
 		},
-		"undo": func(ctx context.Context) error { return undo(ctx, s, session.Attempt) },
+		"undo": func(ctx context.Context) error { return withdraw(ctx, s, session.Attempt) },
 	} {
 		wrong()
 		if err := late(t.Context()); !store.Unavailable(err) || store.OutcomeUnknown(err) {
@@ -138,16 +138,16 @@ func waitsTooLong(t *testing.T, inTime time.Duration, late func(*scene, store.As
 	return waited
 }
 
-// Trap: an opening that lay in a buffer lands after the lease was buried, and what it
+// Trap: an opening that lay in a buffer lands after the lease was revoked, and what it
 // held is held again. One that comes too late does nothing.
 func TestALeaseIsNotOpenedTooLate(t *testing.T) {
 	s := newScene(t)
-	buried := openLease(t, s, time.Hour)
-	want(t, acquire(t, s, askFor("k", buried)), store.Granted)
-	if err := s.Bury(t.Context(), []store.LeaseID{buried}); err != nil {
+	revoked := openLease(t, s, time.Hour)
+	want(t, acquire(t, s, askFor("k", revoked)), store.Granted)
+	if err := s.Bury(t.Context(), []store.LeaseID{revoked}); err != nil {
 		t.Fatal(err)
 	}
-	for name, id := range map[string]store.LeaseID{"new": uuid.New(), "buried": buried} {
+	for name, id := range map[string]store.LeaseID{"new": uuid.New(), "buried": revoked} {
 		// One that no failure made look at its clock.
 		late := startStore(t, s.url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 		postgres.SetClock(late, -time.Hour)

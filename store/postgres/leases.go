@@ -53,7 +53,7 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 	r := renewal{operation: o, left: leases}
 	err = r.run(ctx)
 	if err == nil {
-		s.watches.bury(r.left)
+		s.watches.drop(r.left)
 	}
 	return r.Renewal, err
 }
@@ -95,12 +95,12 @@ func (r *renewal) renew(ctx context.Context) error {
 	for _, lease := range locked {
 		err := r.extend(ctx, sqlLeaseRenewOne, [16]byte(lease))
 		failed = errors.Join(failed, err)
-		if err != nil && !isStuck(err) {
+		if err != nil && !isRowLocked(err) {
 			break
 		}
 	}
-	if isStuck(failed) {
-		r.noteStuck()
+	if isRowLocked(failed) {
+		r.warnLocked()
 	}
 	return failed
 }

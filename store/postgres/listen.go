@@ -30,38 +30,38 @@ const (
 )
 
 const (
-	// helloLimit is how long the ear waits for its own word.
+	// helloLimit is how long the listener waits for its own word.
 	helloLimit = 3 * time.Second
-	// earAlive is how often a silent connection is asked whether it lives.
-	earAlive = 30 * time.Second
-	// listenWait is how long an Enqueue waits for the ear at most; without it the
+	// listenerAlive is how often a silent connection is asked whether it lives.
+	listenerAlive = 30 * time.Second
+	// listenWait is how long an Enqueue waits for the listener at most; without it the
 	// waiter is found by the checks.
 	listenWait = time.Second
 )
 
 var (
-	errDeaf = errors.New("LISTEN does not work: behind a transaction pooler set LOCKSIDECAR_POSTGRES_LISTEN_URL, which leads past it, " +
+	errNotHeard = errors.New("LISTEN does not work: behind a transaction pooler set LOCKSIDECAR_POSTGRES_LISTEN_URL, which leads past it, " +
 		"or LOCKSIDECAR_POSTGRES_LISTEN=never")
-	errDeafThere = errors.New("what is sent through LOCKSIDECAR_STORE_URL is not heard at LOCKSIDECAR_POSTGRES_LISTEN_URL: " +
+	errNotHeardThere = errors.New("what is sent through LOCKSIDECAR_STORE_URL is not heard at LOCKSIDECAR_POSTGRES_LISTEN_URL: " +
 		"a transaction pooler must not be in between there")
-	errNoEar = errors.New("switched off")
-	errLeft  = errors.New("the store has another server by now")
+	errListenOff = errors.New("switched off")
+	errLeft      = errors.New("the store has another server by now")
 )
 
 // sqlListenAsk asks whether the other end is there. It is empty: the server answers, and
 // executes nothing.
 var sqlListenAsk = statement{"listen", strings.TrimSpace(mark + "listen" + markEnd)}
 
-// ear hears what other instances tell this one, on a connection of its own that
+// listener hears what other instances tell this one, on a connection of its own that
 // exists while there is something to hear: grants that were handed over, hints which
 // waiters should look, that there are signals, and events of watched keys. A word to itself
 // shows that they arrive.
-type ear struct {
+type listener struct {
 	s       *Store
 	channel string
-	alive   time.Duration // see earAlive
+	alive   time.Duration // see listenerAlive
 	wait    time.Duration // see listenWait
-	hears   atomic.Bool
+	hearing atomic.Bool
 	wake    chan struct{}
 
 	mu  sync.Mutex
@@ -73,15 +73,15 @@ type ear struct {
 	letGo func()
 }
 
-func newEar(s *Store) *ear {
+func newListener(s *Store) *listener {
 	id := s.config.Identity
-	e := &ear{s: s, channel: channelOf(id.Namespace, id.Instance), alive: earAlive, wait: listenWait, wake: make(chan struct{}, 1)}
+	e := &listener{s: s, channel: channelOf(id.Namespace, id.Instance), alive: listenerAlive, wait: listenWait, wake: make(chan struct{}, 1)}
 	e.turn(s.config.Listen == ListenAlways)
 	return e
 }
 
 // poke makes run look again at what there is to do.
-func (e *ear) poke() {
+func (e *listener) poke() {
 	select {
 	case e.wake <- struct{}{}:
 	default:
@@ -89,9 +89,9 @@ func (e *ear) poke() {
 }
 
 // Listen says whether there is anything to hear.
-func (s *Store) Listen(on bool) { s.ear.turn(on || s.config.Listen == ListenAlways) }
+func (s *Store) Listen(on bool) { s.listener.turn(on || s.config.Listen == ListenAlways) }
 
-func (e *ear) turn(on bool) {
+func (e *listener) turn(on bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.on == on {
@@ -102,14 +102,14 @@ func (e *ear) turn(on bool) {
 		tried := make(chan struct{})
 		e.tried, e.letGo = tried, sync.OnceFunc(func() { close(tried) })
 	} else if e.off != nil {
-		e.off(errNoEar)
+		e.off(errListenOff)
 	}
 	e.poke()
 }
 
 // leave ends the listening on a server that the store has left: it may live on, and answer
 // whoever asks, and nothing is to be heard there. Who has a URL of its own compares. See ask.
-func (e *ear) leave() {
+func (e *listener) leave() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.off != nil && e.s.direct == nil {
@@ -117,10 +117,10 @@ func (e *ear) leave() {
 	}
 }
 
-// ready returns once the ear listens or cannot; at most after a while. From then on
+// ready returns once it listens or cannot; at most after a while. From then on
 // nothing that concerns who is enqueued, or what is watched, is missed, or it is known to
 // be: news of EveryWait follows.
-func (e *ear) ready(ctx context.Context) {
+func (e *listener) ready(ctx context.Context) {
 	e.mu.Lock()
 	on, tried := e.on, e.tried
 	e.mu.Unlock()
@@ -143,7 +143,7 @@ func (e *ear) ready(ctx context.Context) {
 
 // run listens whenever there is something to hear, until ctx ends. Errors are logged when
 // they change, not each time.
-func (e *ear) run(ctx context.Context) {
+func (e *listener) run(ctx context.Context) {
 	pause, said := firstPause, ""
 	for ctx.Err() == nil {
 		listening, off, tried := e.begin(ctx)
@@ -157,9 +157,9 @@ func (e *ear) run(ctx context.Context) {
 		began := time.Now()
 		err := e.listen(listening, tried)
 		tried()
-		switchedOff := errors.Is(context.Cause(listening), errNoEar)
+		switchedOff := errors.Is(context.Cause(listening), errListenOff)
 		off(nil)
-		heard := e.hears.Swap(false)
+		heard := e.hearing.Swap(false)
 		if heard {
 			e.s.news(store.EveryWait) // they are polled now
 		}
@@ -184,7 +184,7 @@ func (e *ear) run(ctx context.Context) {
 
 // begin makes the context of one listening, if there is something to hear. tried lets
 // those go on who wait for it.
-func (e *ear) begin(ctx context.Context) (listening context.Context, off context.CancelCauseFunc, tried func()) {
+func (e *listener) begin(ctx context.Context) (listening context.Context, off context.CancelCauseFunc, tried func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.on || !e.s.listens() || !e.s.state.Load().usable {
@@ -195,7 +195,7 @@ func (e *ear) begin(ctx context.Context) (listening context.Context, off context
 }
 
 // listen listens on a new connection until ctx ends or the connection does.
-func (e *ear) listen(ctx context.Context, tried func()) error {
+func (e *listener) listen(ctx context.Context, tried func()) error {
 	conn, err := e.connect(ctx)
 	if err != nil {
 		return err
@@ -207,7 +207,7 @@ func (e *ear) listen(ctx context.Context, tried func()) error {
 	}()
 	tried()
 	hello := "hello-" + uuid.NewString()
-	e.s.mouth.tell(e.channel, hello)
+	e.s.notifier.send(e.channel, hello)
 	for limit := helloLimit; ; limit = e.alive {
 		waiting, cancel := context.WithTimeout(ctx, limit)
 		n, err := conn.WaitForNotification(waiting)
@@ -219,8 +219,8 @@ func (e *ear) listen(ctx context.Context, tried func()) error {
 			return context.Cause(ctx)
 		case waiting.Err() == nil:
 			return err
-		case !e.hears.Load():
-			return e.deaf()
+		case !e.hearing.Load():
+			return e.notHeard()
 		default: // silence: is anybody there?
 			if err := e.ask(ctx, conn); err != nil {
 				return err
@@ -230,7 +230,7 @@ func (e *ear) listen(ctx context.Context, tried func()) error {
 }
 
 // connect makes a connection that listens: LISTEN is committed when it returns.
-func (e *ear) connect(ctx context.Context) (*pgx.Conn, error) {
+func (e *listener) connect(ctx context.Context) (*pgx.Conn, error) {
 	limited, cancel := context.WithTimeout(ctx, e.s.config.Timeout)
 	defer cancel()
 	server, setUp := e.s.server, e.s.setUp
@@ -259,7 +259,7 @@ func (e *ear) connect(ctx context.Context) (*pgx.Conn, error) {
 }
 
 // ask asks whether the other end is there, and still where the store is.
-func (e *ear) ask(ctx context.Context, conn *pgx.Conn) error {
+func (e *listener) ask(ctx context.Context, conn *pgx.Conn) error {
 	limited, cancel := context.WithTimeout(ctx, e.s.config.Timeout)
 	defer cancel()
 	if e.s.direct != nil {
@@ -270,21 +270,21 @@ func (e *ear) ask(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // deaf is why nothing is heard on a connection that should.
-func (e *ear) deaf() error {
+func (e *listener) notHeard() error {
 	if e.s.direct != nil {
-		return errDeafThere
+		return errNotHeardThere
 	}
-	return errDeaf
+	return errNotHeard
 }
 
 // hear passes a payload on. Anybody may have sent it: what is not known is ignored, a hint
 // is only a reason to look, events are only heard of keys that are watched here, and who
 // tells of a grant must know its id.
-func (e *ear) hear(payload, hello string) {
+func (e *listener) hear(payload, hello string) {
 	for word := range strings.SplitSeq(payload, " ") {
 		switch word {
 		case hello:
-			if !e.hears.Swap(true) {
+			if !e.hearing.Swap(true) {
 				e.s.log.Debug("notifications of other instances are heard")
 			}
 			e.s.news(store.EveryWait) // of what was missed before
@@ -296,7 +296,7 @@ func (e *ear) hear(payload, hello string) {
 	}
 }
 
-func (e *ear) pass(word string) {
+func (e *listener) pass(word string) {
 	if event, ok := eventOf(word); ok {
 		if e.s.watches.has(event.Key) {
 			e.s.news(store.News{Event: &event})

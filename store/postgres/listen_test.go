@@ -72,8 +72,8 @@ func isHint(n store.News, waiter store.Ask) bool {
 
 func isEveryWait(n store.News) bool { return n.Grant == uuid.Nil && !n.Signals && n.Event == nil }
 
-// ears counts the connections that listen.
-func ears(t *testing.T, url string) int64 {
+// listeners counts the connections that listen.
+func listeners(t *testing.T, url string) int64 {
 	t.Helper()
 	return pgtest.Query[int64](t, url, `SELECT count(*) FROM pg_stat_activity
 		WHERE datname = current_database() AND query LIKE '/* locksidecar:listen */%'`)
@@ -86,7 +86,7 @@ func TestAHandOffIsHeardElsewhere(t *testing.T) {
 	token := want(t, acquire(t, a, ask), store.Granted).Token
 	b.Listen(true)
 	want(t, enqueue(t, b, waiter), store.Queued)
-	if n := ears(t, url); n != 1 {
+	if n := listeners(t, url); n != 1 {
 		t.Errorf("%d connections listen when somebody stands in line, want 1", n)
 	}
 	b.awaitHearing(t)
@@ -106,7 +106,7 @@ func TestAHandOffIsHeardElsewhere(t *testing.T) {
 	}
 
 	b.Listen(false)
-	poll(t, "nobody listens where there is nothing to hear", func() bool { return ears(t, url) == 0 })
+	poll(t, "nobody listens where there is nothing to hear", func() bool { return listeners(t, url) == 0 })
 	b.await(t, "news that it must poll now", isEveryWait)
 	if !b.Traits().Polls {
 		t.Error("it says that it hears")
@@ -188,7 +188,7 @@ func TestListenAlways(t *testing.T) {
 		t.Error("ready, and does not hear")
 	}
 	s.Listen(false)
-	if n := ears(t, url); n != 1 {
+	if n := listeners(t, url); n != 1 {
 		t.Errorf("%d connections listen, want 1", n)
 	}
 }
@@ -200,7 +200,7 @@ func TestListenNever(t *testing.T) {
 	token := want(t, acquire(t, a, askFor("k", a.lease)), store.Granted).Token
 	waiter := askFor("k", b.lease)
 	want(t, enqueue(t, b, waiter), store.Queued)
-	if n := ears(t, url); n != 0 || !b.Traits().Polls {
+	if n := listeners(t, url); n != 0 || !b.Traits().Polls {
 		t.Errorf("%d connections listen", n)
 	}
 	release(t, a, store.Claim{Key: "k", Token: token, Lease: a.lease})

@@ -155,7 +155,7 @@ func useAll(t *testing.T, s store.Store) {
 	_, errList := s.List(ctx, store.Query{Limit: 10})
 	release(t, s, store.Claim{Key: "one", Token: token, Lease: lease})
 	_, errCancel := s.CancelWaits(ctx, []store.Attempt{wait.Attempt})
-	errUndo := undo(ctx, s, wait.Attempt)
+	errUndo := withdraw(ctx, s, wait.Attempt)
 	third := want(t, acquire(t, s, askFor("three", lease)), store.Granted).Token
 	release(t, s, store.Claim{Key: "three", Token: third, Lease: lease})
 	if err := errors.Join(errStats, errElect, errRenew, errSignal, errSignals, errHeard, errWatch, errUnwatch, errAmend,

@@ -97,8 +97,8 @@ type outdatedError struct{ error }
 
 func (e *outdatedError) Unwrap() error { return e.error }
 
-// judge says why this package cannot work with a schema, or nil.
-func (s schema) judge() error {
+// problem says why this package cannot work with a schema, or nil.
+func (s schema) problem() error {
 	switch {
 	case s.version == 0:
 		return &outdatedError{errors.New("the database has no locksidecar schema: run `locksidecar migrate`")}
@@ -309,7 +309,7 @@ func (m migrations) apply(ctx context.Context, config *pgx.ConnConfig, busy func
 		switch {
 		case err == nil:
 			continue
-		case !isStuck(err) && !repeatable(err):
+		case !isRowLocked(err) && !repeatable(err):
 			return err
 		}
 		busy(errTableInUse)

@@ -33,29 +33,29 @@ func channelOf(namespace, instance string) string {
 	return "locksidecar_" + hex.EncodeToString(sum[:16])
 }
 
-// mouth tells other instances, with few statements: what comes while one is under
+// notifier tells other instances, with few statements: what comes while one is under
 // way goes with the next. What it says is which waiters should look, or that there are
 // signals, or what happened to a watched key; nothing that anybody would have to trust:
 // who may connect to the database may send the same. (What a release hands over is told
 // by itself: see words.go.)
-type mouth struct {
+type notifier struct {
 	s *Store
 
 	mu       sync.Mutex
 	pending  map[string][]string // by channel
-	events   []announced         // the oldest first
+	events   []watchedEvent      // the oldest first
 	speaking chan struct{}       // closed when nothing more is to be said; nil then
 	dropped  nowAndThen
 }
 
 // announced is an event that others are to be told of.
-type announced struct {
+type watchedEvent struct {
 	keyName
 	word string
 }
 
-// tell sends a word to a channel, in the background. It may be lost.
-func (m *mouth) tell(channel, word string) {
+// send sends a word to a channel, in the background. It may be lost.
+func (m *notifier) send(channel, word string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.pending == nil {
@@ -65,9 +65,9 @@ func (m *mouth) tell(channel, word string) {
 	m.start()
 }
 
-// announce tells an event to the instances that watch its key, in the background, after
-// those that were announced before. It may be lost.
-func (m *mouth) announce(namespace string, e store.Event) {
+// event tells an event to the instances that watch its key, in the background, after
+// those that came before. It may be lost.
+func (m *notifier) event(namespace string, e store.Event) {
 	word := wordOf(e)
 	if word == "" {
 		return
@@ -80,12 +80,12 @@ func (m *mouth) announce(namespace string, e store.Event) {
 			m.s.log.Warn("events of watched keys are dropped: the database does not keep up")
 		}
 	}
-	m.events = append(m.events, announced{keyName{namespace, e.Key}, word})
+	m.events = append(m.events, watchedEvent{keyName{namespace, e.Key}, word})
 	m.start()
 }
 
 // start makes sure that what there is to say is said. m is locked.
-func (m *mouth) start() {
+func (m *notifier) start() {
 	if m.speaking == nil {
 		m.speaking = make(chan struct{})
 		go m.speak()
@@ -93,7 +93,7 @@ func (m *mouth) start() {
 }
 
 // take returns what is to be said next.
-func (m *mouth) take() (hints map[string][]string, events []announced) {
+func (m *notifier) take() (hints map[string][]string, events []watchedEvent) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	hints, m.pending = m.pending, nil
@@ -108,14 +108,14 @@ func (m *mouth) take() (hints map[string][]string, events []announced) {
 }
 
 // speak sends what there is to say until nothing is.
-func (m *mouth) speak() {
+func (m *notifier) speak() {
 	for {
 		hints, events := m.take()
 		if len(hints) == 0 && len(events) == 0 {
 			return
 		}
 		if len(hints) > 0 {
-			if err := m.send(hints); err != nil {
+			if err := m.sendHints(hints); err != nil {
 				m.s.log.Debug("other instances were not told of hand-offs and signals; they find out when they check", "error", err)
 			}
 		}
@@ -129,8 +129,8 @@ func (m *mouth) speak() {
 
 // sendEvents tells events to those who watch. A key that is marked as watched and is not
 // costs this once: the mark is taken off.
-func (m *mouth) sendEvents(events []announced) error {
-	ctx, cancel, o, err := m.s.begin(context.Background(), "announce")
+func (m *notifier) sendEvents(events []watchedEvent) error {
+	ctx, cancel, o, err := m.s.begin(context.Background(), "notify events")
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (m *mouth) sendEvents(events []announced) error {
 		keyName
 		there bool
 	}
-	found, err := query(ctx, o, sqlAnnounce, []any{namespaces, keys, words, id.Namespace, id.Instance},
+	found, err := query(ctx, o, sqlNotifyEvents, []any{namespaces, keys, words, id.Namespace, id.Instance},
 		func(rows pgx.Rows, w *watcher) error { return rows.Scan(&w.namespace, &w.key, &w.there, nil) })
 	if err != nil {
 		return err
@@ -161,7 +161,7 @@ func (m *mouth) sendEvents(events []announced) error {
 	return o.unmark(ctx, slices.Collect(maps.Keys(unwatched)))
 }
 
-func (m *mouth) send(pending map[string][]string) error {
+func (m *notifier) sendHints(pending map[string][]string) error {
 	ctx, cancel, o, err := m.s.begin(context.Background(), "notify")
 	if err != nil {
 		return err
@@ -191,8 +191,8 @@ func payloadsOf(pending map[string][]string) (channels, payloads []string) {
 	return channels, payloads
 }
 
-// silence returns when nothing more is to be said, or ctx ends.
-func (m *mouth) silence(ctx context.Context) {
+// drain returns when nothing more is to be said, or ctx ends.
+func (m *notifier) drain(ctx context.Context) {
 	m.mu.Lock()
 	speaking := m.speaking
 	m.mu.Unlock()
@@ -212,7 +212,7 @@ func (s *Store) hint(namespace, instance string, grant uuid.UUID) {
 		s.news(store.News{Attempt: store.Attempt{Grant: grant}})
 		return
 	}
-	s.mouth.tell(channelOf(namespace, instance), hintOf(grant))
+	s.notifier.send(channelOf(namespace, instance), hintOf(grant))
 }
 
 func (s *Store) isMine(namespace, instance string) bool {

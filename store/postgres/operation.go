@@ -134,7 +134,7 @@ func query[T any](ctx context.Context, o *operation, sql statement, args []any, 
 func (o *operation) beginEpoch(ctx context.Context) (bool, error) {
 	began, err := query(ctx, o, sqlNewEpoch, nil, scanOne[bool])
 	if err != nil {
-		if isStuck(err) { // another session is at it: no item of this operation is stuck
+		if isRowLocked(err) { // another session is at it: no item of this operation is stuck
 			err = o.fail(errNewEpoch, false)
 		}
 		return false, err
@@ -156,7 +156,7 @@ func try[T any](ctx context.Context, o *operation, sql statement, args []any, sc
 	if err != nil {
 		return nil, false, err
 	}
-	defer giveBack(conn)
+	defer handBack(conn)
 	pg := conn.Conn().PgConn()
 	delete(pg.CustomData(), warned)
 
@@ -305,9 +305,9 @@ func uuids(ids []uuid.UUID) [][16]byte {
 	return bare
 }
 
-// giveBack returns a connection. A broken one is taken out of the pool first: pgx
+// handBack returns a connection. A broken one is taken out of the pool first: pgx
 // closes it in the background for up to 15 s, and would keep its place for so long.
-func giveBack(conn *pgxpool.Conn) {
+func handBack(conn *pgxpool.Conn) {
 	if conn.Conn().IsClosed() {
 		conn.Hijack()
 		return
@@ -333,7 +333,7 @@ func live(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 		if err == nil {
 			return conn, nil
 		}
-		giveBack(conn)
+		handBack(conn)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}

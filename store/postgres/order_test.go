@@ -90,7 +90,7 @@ func TestABatchLocksItsRowsInTheOrderOfTheKeys(t *testing.T) {
 			for _, a := range o.asks {
 				attempts = append(attempts, a.Attempt)
 			}
-			return undo(o.Context(), o, attempts...)
+			return withdraw(o.Context(), o, attempts...)
 		}},
 		"signal": {nil, func(o *ordered) error {
 			var signals []store.Signal

@@ -22,8 +22,8 @@ func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 		return nil, err
 	}
 	defer cancel()
-	s.ear.ready(ctx)
-	t := newTally(o, asks)
+	s.listener.ready(ctx)
+	t := newBatch(o, asks)
 	for len(t.open) > 0 {
 		if err := t.ask(ctx, true); err != nil {
 			return nil, err
@@ -35,12 +35,12 @@ func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 // waitRow is what the statement check says of an attempt.
 type waitRow struct {
 	lockColumns
-	ord     int
-	queued  bool
-	keeper  zeronull.Text // the instance that keeps the place in line
-	skipped bool
-	result  *string // of one that was skipped
-	ridesOn zeronull.UUID
+	ord       int
+	queued    bool
+	keeper    zeronull.Text // the instance that keeps the place in line
+	skipped   bool
+	result    *string // of one that was skipped
+	heldUnder zeronull.UUID
 	// handedBy is the trace context of the release that handed the lock over.
 	handedBy zeronull.Text
 }
@@ -58,13 +58,13 @@ func (o *operation) answer(ctx context.Context, w *waitRow, wait store.Attempt) 
 		return w.granted(w.handedBy), nil
 	}
 	// Another instance was granted it, by a repetition of the attempt there.
-	told, err := query(ctx, o, sqlTold, []any{o.config.Identity.Namespace, wait.Key, [16]byte(wait.Grant)}, scanOne[bool])
+	delivered, err := query(ctx, o, sqlNoteDelivery, []any{o.config.Identity.Namespace, wait.Key, [16]byte(wait.Grant)}, scanOne[bool])
 	switch {
-	case isStuck(err):
+	case isRowLocked(err):
 		return store.Answer{Outcome: store.Queued, Lock: w.lock(wait.Key)}, nil // look again
 	case err != nil:
 		return store.Answer{}, err
-	case len(told) == 0:
+	case len(delivered) == 0:
 		return store.Answer{Outcome: store.Gone}, nil
 	}
 	return w.granted(w.handedBy), nil
@@ -75,7 +75,7 @@ func (o *operation) check(ctx context.Context, waits []store.Attempt) ([]waitRow
 	keys, grants := columnsOf(waits)
 	found, err := query(ctx, o, sqlCheck, []any{o.config.Identity.Namespace, keys, grants},
 		func(rows pgx.Rows, w *waitRow) error {
-			return rows.Scan(w.with(&w.ord, &w.queued, &w.keeper, &w.skipped, &w.result, &w.ridesOn, &w.handedBy)...)
+			return rows.Scan(w.with(&w.ord, &w.queued, &w.keeper, &w.skipped, &w.result, &w.heldUnder, &w.handedBy)...)
 		})
 	if err != nil {
 		return nil, err
@@ -116,8 +116,8 @@ func (s *Store) CheckWaits(ctx context.Context, waits []store.Attempt) ([]store.
 	var dead []uuid.UUID
 	var behindDead []store.Attempt
 	for i := range rows {
-		if rows[i].queued && !rows[i].held() && rows[i].ridesOn != (zeronull.UUID{}) {
-			dead = append(dead, uuid.UUID(rows[i].ridesOn))
+		if rows[i].queued && !rows[i].held() && rows[i].heldUnder != (zeronull.UUID{}) {
+			dead = append(dead, uuid.UUID(rows[i].heldUnder))
 			behindDead = append(behindDead, waits[i])
 		}
 	}
@@ -130,7 +130,7 @@ func (s *Store) CheckWaits(ctx context.Context, waits []store.Attempt) ([]store.
 	if len(behindDead) == 0 {
 		return answers, nil
 	}
-	if err := o.bury(ctx, unique(dead), false); err != nil {
+	if err := o.reap(ctx, unique(dead), false); err != nil {
 		return nil, err
 	}
 	if err := o.checkAgain(ctx, waits, behindDead, answers); err != nil {
@@ -242,19 +242,21 @@ func (o *operation) cancel(
 	ctx context.Context, gone map[store.GrantID]store.Answer, sql statement, which any,
 ) (stuck bool, err error) {
 	type cancelled struct {
-		grant   store.GrantID
-		skipped bool
-		result  *string
-		place   int
+		grant    store.GrantID
+		skipped  bool
+		result   *string
+		position int
 	}
 	found, err := query(ctx, o, sql, []any{o.config.Identity.Namespace, which, o.notAfter, o.config.Identity.Instance},
-		func(rows pgx.Rows, c *cancelled) error { return rows.Scan(&c.grant, &c.skipped, &c.result, &c.place) })
-	if isStuck(err) {
-		o.noteStuck()
+		func(rows pgx.Rows, c *cancelled) error {
+			return rows.Scan(&c.grant, &c.skipped, &c.result, &c.position)
+		})
+	if isRowLocked(err) {
+		o.warnLocked()
 		return true, nil
 	}
 	for _, c := range found {
-		gone[c.grant] = store.Answer{Outcome: store.Gone, Position: c.place}
+		gone[c.grant] = store.Answer{Outcome: store.Gone, Position: c.position}
 		if c.skipped {
 			gone[c.grant] = store.Answer{Outcome: store.Skipped, Result: jsonOf(c.result)}
 		}
@@ -268,14 +270,14 @@ func (s *Store) Undo(ctx context.Context, attempts []store.Attempt) ([]store.Out
 	if len(attempts) == 0 {
 		return nil, nil
 	}
-	ctx, cancel, o, err := s.beginBatch(ctx, "undo", len(attempts))
+	ctx, cancel, o, err := s.beginBatch(ctx, "withdraw", len(attempts))
 	if err != nil {
 		return nil, err
 	}
 	defer cancel()
 	name := func(i int) keyName { return keyName{s.config.Identity.Namespace, attempts[i].Key} }
-	stuck, err := o.aroundStuck(ctx, items(len(attempts)), name, func(ctx context.Context, which []int) error {
-		return o.undo(ctx, attempts, which)
+	stuck, err := o.aroundLocked(ctx, items(len(attempts)), name, func(ctx context.Context, which []int) error {
+		return o.withdraw(ctx, attempts, which)
 	})
 	if err != nil {
 		return nil, err
@@ -292,16 +294,16 @@ func (s *Store) Undo(ctx context.Context, attempts []store.Attempt) ([]store.Out
 	return outcomes, nil
 }
 
-func (o *operation) undo(ctx context.Context, attempts []store.Attempt, which []int) error {
+func (o *operation) withdraw(ctx context.Context, attempts []store.Attempt, which []int) error {
 	id := o.config.Identity
 	keys, grants := make([]string, len(which)), make([][16]byte, len(which))
-	givenBack := make([]held, len(which))
+	withdrawn := make([]held, len(which))
 	for n, i := range which {
 		keys[n], grants[n] = attempts[i].Key, attempts[i].Grant
-		givenBack[n] = held{namespace: id.Namespace, key: attempts[i].Key, end: releaseOf(&store.Claim{})}
+		withdrawn[n] = held{namespace: id.Namespace, key: attempts[i].Key, end: releaseOf(&store.Claim{})}
 	}
 	for {
-		done, err := query(ctx, o, sqlUndo, []any{id.Namespace, o.notAfter, id.Instance, keys, grants},
+		done, err := query(ctx, o, sqlWithdraw, []any{id.Namespace, o.notAfter, id.Instance, keys, grants},
 			func(rows pgx.Rows, h *handOver) error { return h.scan(rows, &h.lapsed) })
 		if err != nil {
 			return err
@@ -313,8 +315,8 @@ func (o *operation) undo(ctx context.Context, attempts []store.Attempt, which []
 				waiting = append(waiting, held{namespace: h.namespace, key: h.key})
 			}
 		}
-		_, expired := o.sortOut(done, givenBack)
-		if err := o.bury(ctx, expired, false); err != nil {
+		_, expired := o.sortOut(done, withdrawn)
+		if err := o.reap(ctx, expired, false); err != nil {
 			return err
 		}
 		if len(o.unblocked(expired, waiting)) == 0 {

@@ -106,7 +106,7 @@ func TestAWaiterThatIsRenewingIsNotForgotten(t *testing.T) {
 			return s.Bury(s.Context(), []store.LeaseID{first.Lease})
 		},
 		"undo": func(s *scene, first store.Ask, _ int64) error {
-			return undo(s.Context(), s, first.Attempt)
+			return withdraw(s.Context(), s, first.Attempt)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -184,11 +184,11 @@ func TestAnEnqueueUnderWayIsNotForgottenByABurial(t *testing.T) {
 	exec(t, s.other, `SELECT locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}',
 		'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}')`, grant, s.lease)
 
-	buried := make(chan error, 1)
-	go func() { buried <- s.Bury(t.Context(), []store.LeaseID{dying}) }()
-	poll(t, "the burial waits, or is over", func() bool { return len(buried) > 0 || isBlocked(t, s.url) })
+	revoked := make(chan error, 1)
+	go func() { revoked <- s.Bury(t.Context(), []store.LeaseID{dying}) }()
+	poll(t, "the burial waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
 	exec(t, s.other, "COMMIT")
-	if err := <-buried; err != nil {
+	if err := <-revoked; err != nil {
 		t.Fatal(err)
 	}
 	if got, lease, _ := holder(t, s.conn, "k"); got != grant || lease != s.lease {
@@ -311,7 +311,7 @@ func TestUndoWaitsForTheAttempt(t *testing.T) {
 	exec(t, s.other, `INSERT INTO locksidecar.locks (namespace, key, lease_id, grant_id, token, acquired_at)
 		VALUES ('n', 'k', $1, $2, nextval('locksidecar.tokens'), clock_timestamp())`, s.lease, ask.Grant)
 	done := make(chan error, 1)
-	go func() { done <- undo(t.Context(), s, ask.Attempt) }()
+	go func() { done <- withdraw(t.Context(), s, ask.Attempt) }()
 	awaitBlocked(t, s.url)
 	exec(t, s.other, "COMMIT")
 	if err := <-done; err != nil {
@@ -421,7 +421,7 @@ func mingle(t *testing.T, s store.Store, r *rand.Rand, keys int) {
 	half := len(attempts) / 2
 	_, err = s.CancelWaits(ctx, attempts[:half])
 	fail("cancel", err)
-	fail("undo", undo(ctx, s, attempts...))
+	fail("undo", withdraw(ctx, s, attempts...))
 	fail("sweep", s.Sweep(ctx))
 	fail("bury", s.Bury(ctx, leases))
 }
@@ -470,13 +470,13 @@ func TestAHandOffToAHoldLocksItsLeaseTwice(t *testing.T) {
 	poll(t, "the hand-off has the lease locked", wait(1))
 	exec(t, third, "BEGIN")
 	exec(t, third, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + ttl WHERE id = $1", waiter.Lease)
-	buried := make(chan error, 1)
-	go func() { buried <- s.Bury(t.Context(), []store.LeaseID{waiter.Lease}) }()
+	revoked := make(chan error, 1)
+	go func() { revoked <- s.Bury(t.Context(), []store.LeaseID{waiter.Lease}) }()
 	poll(t, "the burial waits for both", wait(2))
 	exec(t, s.other, "ROLLBACK")
 	poll(t, "the hand-off waits for the renewal, too", wait(2))
 	exec(t, third, "COMMIT")
-	if v, err := <-released, <-buried; v.Standing != store.Holds || err != nil {
+	if v, err := <-released, <-revoked; v.Standing != store.Holds || err != nil {
 		t.Errorf("the release stands %d, the burial: %v", v.Standing, err)
 	}
 	s.mustStand(waiter.Lease)

@@ -21,7 +21,7 @@ type lockColumns struct {
 	now                   zeronull.Timestamptz
 	lease                 zeronull.UUID // zero: there is no such lease
 	instance, pod         zeronull.Text
-	renewed, standing     *bool
+	renewed, holdPending  *bool
 	session, owner        zeronull.Text
 	data, traceparent     zeronull.Text
 	stopping              zeronull.Timestamptz
@@ -33,7 +33,7 @@ type lockColumns struct {
 // with returns where to scan: columns that come first, and then the lock's.
 func (c *lockColumns) with(first ...any) []any {
 	return append(first, &c.token, &c.acquiredAt, &c.expiresAt, &c.now, &c.lease, &c.instance, &c.pod,
-		&c.renewed, &c.standing, &c.session, &c.owner, &c.data, &c.traceparent,
+		&c.renewed, &c.holdPending, &c.session, &c.owner, &c.data, &c.traceparent,
 		&c.stopping, &c.stopReason, &c.grant, &c.waiting)
 }
 
@@ -50,12 +50,12 @@ func (c *lockColumns) renewedByOwner() bool { return c.renewed != nil && *c.rene
 
 func (c *lockColumns) held() bool { return c.expiresIn() > 0 }
 
-// stands: only a hold keeps the key. Nobody has it, and no attempt is granted it again.
-func (c *lockColumns) stands() bool { return c.standing != nil && *c.standing }
+// keptByHold: only a hold keeps the key. Nobody has it, and no attempt is granted it again.
+func (c *lockColumns) keptByHold() bool { return c.holdPending != nil && *c.holdPending }
 
 // heldBy reports whether an attempt has the lock.
 func (c *lockColumns) heldBy(grant store.GrantID) bool {
-	return c.held() && !c.stands() && store.GrantID(c.grant) == grant
+	return c.held() && !c.keptByHold() && store.GrantID(c.grant) == grant
 }
 
 // lock is what the columns say. Of a key that nobody holds they say how many wait, and
@@ -76,7 +76,7 @@ func (c *lockColumns) asHeld(key string) store.Lock {
 	l := store.Lock{Key: key, Held: true, Token: int64(c.token), QueueLength: int(c.waiting)}
 	l.Holder = store.Holder{
 		Instance: string(c.instance), Pod: string(c.pod), Session: string(c.session), Owner: string(c.owner),
-		Lease: store.LeaseID(c.lease), Renewed: c.renewedByOwner(), Standing: c.stands(),
+		Lease: store.LeaseID(c.lease), Renewed: c.renewedByOwner(), Standing: c.keptByHold(),
 		AcquiredAt: time.Time(c.acquiredAt), HeldFor: time.Time(c.now).Sub(time.Time(c.acquiredAt)),
 		ExpiresIn: c.expiresIn(), Traceparent: string(c.traceparent),
 	}
@@ -110,13 +110,13 @@ type reading struct {
 	lockColumns
 	ord        int
 	askerLives bool          // the lease of who asks is alive
-	ridesOn    zeronull.UUID // the lease that the row names; it may be dead
+	heldUnder  zeronull.UUID // the lease that the row names; it may be dead
 	contended  bool
 	handedBy   zeronull.Text
 }
 
 func (r *reading) scan(rows pgx.Rows) error {
-	return rows.Scan(r.with(&r.ord, &r.askerLives, &r.ridesOn, &r.contended, &r.handedBy)...)
+	return rows.Scan(r.with(&r.ord, &r.askerLives, &r.heldUnder, &r.contended, &r.handedBy)...)
 }
 
 // read reads keys and returns a reading for each, in their order. leases and grants are

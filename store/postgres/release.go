@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// standings are the words of the function judge.
-var standings = map[string]store.Standing{
+// claimStatuses are the words of the function judge.
+var claimStatuses = map[string]store.Standing{
 	"holds":    store.Holds,
 	"other":    store.OtherSession,
 	"released": store.Released,
@@ -48,7 +48,7 @@ func (o *operation) claimName(c *store.Claim) keyName {
 }
 
 func (v *verdictRow) verdict(key string) store.Verdict {
-	verdict := store.Verdict{Standing: standings[v.state]}
+	verdict := store.Verdict{Standing: claimStatuses[v.state]}
 	if verdict.Standing == store.Holds {
 		heldFor := max(0, time.Time(v.now).Sub(time.Time(v.acquiredAt))) // the clock may have been set back
 		verdict.Lock = store.Lock{Key: key, Token: int64(v.token), Holder: store.Holder{HeldFor: heldFor, Traceparent: string(v.traceparent)}}
@@ -70,7 +70,7 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verd
 	name := func(i int) keyName { return o.claimName(&claims[i]) }
 	steps := []func(context.Context, []int) error{
 		func(ctx context.Context, which []int) error { return o.free(ctx, claims, which, verdicts) },
-		func(ctx context.Context, which []int) error { return o.judge(ctx, claims, which, verdicts) },
+		func(ctx context.Context, which []int) error { return o.releaseRest(ctx, claims, which, verdicts) },
 	}
 	for _, step := range steps {
 		var open []int
@@ -79,7 +79,7 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verd
 				open = append(open, i)
 			}
 		}
-		stuck, err := o.aroundStuck(ctx, open, name, step)
+		stuck, err := o.aroundLocked(ctx, open, name, step)
 		if err != nil {
 			return nil, err
 		}
@@ -97,7 +97,7 @@ type freed struct {
 }
 
 // free releases the locks of sessions that hold and for which nobody waits, in one
-// statement: nearly all of them. Those for which somebody will wait are left to judge.
+// statement: nearly all of them. Those for which somebody will wait are left to releaseRest.
 func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, verdicts []store.Verdict) error {
 	which := make([]int, 0, len(open))
 	byKey := make(map[string]int, len(open))
@@ -150,29 +150,29 @@ func releaseOf(c *store.Claim) *store.Event {
 }
 
 // Outcomes of a release, besides those of a hand-off: only the hold keeps the lock now.
-const stands = "stands"
+const holdPending = "hold_pending"
 
-// judge looks at the claims that are left with their rows locked: those that hold
+// releaseRest looks at the claims that are left with their rows locked: those that hold
 // are freed or handed off, or their leases stand.
-func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int, verdicts []store.Verdict) error {
+func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest []int, verdicts []store.Verdict) error {
 	namespace := o.config.Identity.Namespace
 	keys, tokens, leases := claimColumns(rest, func(i int) store.Claim { return claims[i] })
-	untold, successes, atOnce := make([]bool, len(rest)), make([]bool, len(rest)), make([]bool, len(rest))
+	undelivered, successes, atOnce := make([]bool, len(rest)), make([]bool, len(rest)), make([]bool, len(rest))
 	results, traceparents := make([]*string, len(rest)), make([]string, len(rest))
 	for n, i := range rest {
 		c := &claims[i]
-		untold[n], successes[n], atOnce[n] = c.Untold, c.Outcome == store.Success, c.AtOnce
+		undelivered[n], successes[n], atOnce[n] = c.Untold, c.Outcome == store.Success, c.AtOnce
 		results[n], traceparents[n] = textOf(c.Result), c.Traceparent
 	}
-	o.then = o.telling(claims, rest)
+	o.then = o.notifying(claims, rest)
 	found, err := query(ctx, o, sqlRelease,
-		[]any{namespace, o.config.Identity.Instance, keys, tokens, leases, untold, successes, results, atOnce, traceparents},
+		[]any{namespace, o.config.Identity.Instance, keys, tokens, leases, undelivered, successes, results, atOnce, traceparents},
 		func(rows pgx.Rows, v *verdictRow) error {
 			return rows.Scan(&v.ord, &v.state, &v.token, &v.lease, &v.acquiredAt, &v.traceparent, &v.now, &v.outcome, &v.expired,
 				&v.nextGrant, &v.nextLease, &v.nextInstance, &v.nextToken, &v.nextAcquired, &v.nextExpiry,
 				&v.hints.grants, &v.hints.instances, &v.watched)
 		})
-	told := o.then != nil && o.then.done
+	notified := o.then != nil && o.then.done
 	o.then = nil
 	if err != nil {
 		return err
@@ -199,14 +199,14 @@ func (o *operation) judge(ctx context.Context, claims []store.Claim, rest []int,
 		}
 		k := held{
 			namespace: namespace, key: claims[n].Key, lease: uuid.UUID(v.lease), token: &claims[n].Token,
-			traceparent: claims[n].Traceparent, told: told && !byClient(&claims[n]),
+			traceparent: claims[n].Traceparent, delivered: notified && !byClient(&claims[n]),
 		}
 		if verdicts[n].Standing == store.Holds {
 			k.end = releaseOf(&claims[n])
 		}
-		o.tell(v.handOver(k), k)
+		o.deliver(v.handOver(k), k)
 		if v.outcome == expiredWaiters {
-			k.told = false // of what comes of it now
+			k.delivered = false // of what comes of it now
 			keysLeft = append(keysLeft, k)
 		}
 	}
@@ -230,17 +230,17 @@ const againEach = time.Second
 // was lost.
 func byClient(c *store.Claim) bool { return c.Lease == store.LeaseID{} }
 
-// telling is what tells other instances what a release of some claims hands over, nil
+// notifying is what tells other instances what a release of some claims hands over, nil
 // where that is only hinted at. It tells again what an earlier one has handed over, so it
 // is not for what clients repeat: each NOTIFY is a burden for the whole server.
-func (o *operation) telling(claims []store.Claim, which []int) *follower {
+func (o *operation) notifying(claims []store.Claim, which []int) *follower {
 	which = slices.DeleteFunc(slices.Clone(which), func(i int) bool { return byClient(&claims[i]) })
 	if len(which) == 0 {
 		return nil
 	}
 	keys, tokens, _ := claimColumns(which, func(i int) store.Claim { return claims[i] })
 	id := o.config.Identity
-	return &follower{sql: sqlTell, args: []any{id.Namespace, id.Instance, keys, tokens, o.longCommit}}
+	return &follower{sql: sqlNotifyGrants, args: []any{id.Namespace, id.Instance, keys, tokens, o.longCommit}}
 }
 
 // handOver is what became of the lock, as a hand-off tells it.
@@ -251,7 +251,7 @@ func (v *verdictRow) handOver(k held) handOver {
 		hints: v.hints, watched: v.watched, now: v.now,
 	}
 	switch h.outcome {
-	case handedOver, freedIt, stands:
+	case handedOver, freedIt, holdPending:
 		h.ended = v.token
 	}
 	return h
@@ -287,7 +287,7 @@ func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verd
 	defer cancel()
 	verdicts := make([]store.Verdict, len(changes))
 	name := func(i int) keyName { return o.claimName(&changes[i].Claim) }
-	stuck, err := o.aroundStuck(ctx, items(len(changes)), name, func(ctx context.Context, which []int) error {
+	stuck, err := o.aroundLocked(ctx, items(len(changes)), name, func(ctx context.Context, which []int) error {
 		return o.amend(ctx, changes, which, verdicts)
 	})
 	for _, i := range stuck {
@@ -316,7 +316,7 @@ func (o *operation) amend(ctx context.Context, changes []store.Change, which []i
 	for n := range found {
 		a := &found[n]
 		i := which[a.ord-1]
-		verdicts[i].Standing = standings[a.state]
+		verdicts[i].Standing = claimStatuses[a.state]
 		if verdicts[i].Standing == store.Holds {
 			verdicts[i].Lock = a.asHeld(changes[i].Key)
 		}

@@ -132,7 +132,7 @@ func TestARenewalAndHolds(t *testing.T) {
 			standing := openLease(t, s, time.Hour)
 			exec(t, s.conn, "UPDATE locksidecar.leases SET hold_until = clock_timestamp() + interval '1 day' WHERE id = $1", held)
 			exec(t, s.conn, "UPDATE locksidecar.leases SET hold_until = clock_timestamp() + interval '1 s' WHERE id = $1", over)
-			exec(t, s.conn, `UPDATE locksidecar.leases SET standing = true, expires_at = clock_timestamp() + interval '1 min',
+			exec(t, s.conn, `UPDATE locksidecar.leases SET hold_pending = true, expires_at = clock_timestamp() + interval '1 min',
 				hold_until = clock_timestamp() + interval '1 min' WHERE id = $1`, standing)
 			if locked {
 				exec(t, s.other, "BEGIN; SELECT FROM locksidecar.leases FOR UPDATE")

@@ -157,7 +157,7 @@ func TestAReleaseThatTookLongIsOnlyHinted(t *testing.T) {
 	held, waiter := askFor("k", openLease(t, s, time.Hour)), askFor("k", openLease(t, b, time.Hour))
 	token := want(t, acquire(t, s, held), store.Granted).Token
 	want(t, enqueue(t, b, waiter), store.Queued)
-	ear := newSpy(t, url, "b")
+	listener := newSpy(t, url, "b")
 
 	l := leaveAlone(t, url)
 	failed := make(chan error, 1)
@@ -171,7 +171,7 @@ func TestAReleaseThatTookLongIsOnlyHinted(t *testing.T) {
 	if err := <-failed; !store.OutcomeUnknown(err) {
 		t.Fatalf("%v, want an unknown outcome", err)
 	}
-	if heard := ear.next(t); !strings.HasPrefix(heard, "look:"+waiter.Grant.String()[:18]) {
+	if heard := listener.next(t); !strings.HasPrefix(heard, "look:"+waiter.Grant.String()[:18]) {
 		t.Errorf("heard %q", heard)
 	}
 	l.found()

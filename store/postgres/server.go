@@ -28,10 +28,10 @@ var errElsewhere = errors.New("it names other hosts or another database than at 
 // replaced while connections that were made before live on. What cannot be used changes
 // nothing, so that a mistake in a secret costs a line in the log.
 type server struct {
-	s     *Store
-	what  string // goes there, for the log
-	again func() (string, error)
-	judge func(line) error // of who is at the other end of a new connection
+	s      *Store
+	what   string // goes there, for the log
+	again  func() (string, error)
+	accept func(primary) error // of who is at the other end of a new connection
 
 	mu sync.Mutex
 	// good is what the URL said when it could last be used.
@@ -47,15 +47,15 @@ type server struct {
 // want a connection, and servers lock out who is refused often.
 const refusedPause = 500 * time.Millisecond
 
-func newServer(s *Store, what, url string, again func() (string, error), judge func(line) error) (*server, error) {
-	good, err := s.connConfig(url, judge)
+func newServer(s *Store, what, url string, again func() (string, error), accept func(primary) error) (*server, error) {
+	good, err := s.connConfig(url, accept)
 	if err != nil {
 		return nil, err
 	}
 	if again == nil {
 		again = func() (string, error) { return url, nil }
 	}
-	return &server{s: s, what: what, again: again, judge: judge, good: good}, nil
+	return &server{s: s, what: what, again: again, accept: accept, good: good}, nil
 }
 
 // now is how to connect now; whoever gets it may change it.
@@ -120,8 +120,8 @@ func (v *server) read(good *pgx.ConnConfig) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	next, err := v.s.connConfig(url, v.judge)
-	if err == nil && place(next) != place(good) {
+	next, err := v.s.connConfig(url, v.accept)
+	if err == nil && target(next) != target(good) {
 		err = errElsewhere
 	}
 	return next, err
@@ -181,9 +181,9 @@ func (v *server) adopt(next *pgx.ConnConfig, newLogin bool) {
 	v.s.warnUnverified(next)
 }
 
-// place is the hosts and the database to which a URL leads. Where it names no database, the
+// target is the hosts and the database to which a URL leads. Where it names no database, the
 // server takes the user's name for one.
-func place(c *pgx.ConnConfig) string {
+func target(c *pgx.ConnConfig) string {
 	var hosts []string
 	for _, h := range waysTo(c) {
 		hosts = append(hosts, net.JoinHostPort(h.Host, strconv.Itoa(int(h.Port))))

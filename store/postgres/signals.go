@@ -25,14 +25,14 @@ type signalled struct {
 	token    zeronull.Int8
 	watched  *bool
 	stopping zeronull.Timestamptz // what is new about a stop
-	tell     zeronull.Text        // the instance of the session that is to be told
+	notify   zeronull.Text        // the instance of the session that is to be told
 	again    bool                 // the same was asked for before, perhaps for another reason
-	buried   zeronull.UUID        // the lease that a break buried
+	reaped   zeronull.UUID        // the lease that a break buried
 	hints    hints                // who should look again
 }
 
 func (r *signalled) scan(rows pgx.Rows) error {
-	return rows.Scan(&r.ord, &r.held, &r.token, &r.watched, &r.stopping, &r.tell, &r.again, &r.buried, &r.hints.grants, &r.hints.instances)
+	return rows.Scan(&r.ord, &r.held, &r.token, &r.watched, &r.stopping, &r.notify, &r.again, &r.reaped, &r.hints.grants, &r.hints.instances)
 }
 
 // Signal asks holders for something.
@@ -47,7 +47,7 @@ func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.Sta
 	defer cancel()
 	found := make([]store.Standing, len(signals))
 	name := func(i int) keyName { return keyName{s.config.Identity.Namespace, signals[i].Key} }
-	stuck, err := o.aroundStuck(ctx, items(len(signals)), name, func(ctx context.Context, which []int) error {
+	stuck, err := o.aroundLocked(ctx, items(len(signals)), name, func(ctx context.Context, which []int) error {
 		return o.signal(ctx, signals, which, found)
 	})
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.Sta
 	return found, nil
 }
 
-func (o *operation) signal(ctx context.Context, signals []store.Signal, which []int, standings []store.Standing) error {
+func (o *operation) signal(ctx context.Context, signals []store.Signal, which []int, statuses []store.Standing) error {
 	keys, tokens := make([]string, len(which)), make([]int64, len(which))
 	kinds, reasons := make([]string, len(which)), make([]*string, len(which))
 	for n, i := range which {
@@ -75,23 +75,23 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 	if len(rows) != len(which) {
 		return o.fail(errShort, true)
 	}
-	told := map[string]bool{}
+	notified := map[string]bool{}
 	var broken []held
 	for n := range rows {
 		r := &rows[n]
 		i := which[r.ord-1]
 		if !r.held {
-			standings[i] = store.UnknownToken
+			statuses[i] = store.UnknownToken
 			continue
 		}
-		standings[i], o.partly = store.Holds, true
+		statuses[i], o.partly = store.Holds, true
 		o.hintAll(namespace, r.hints)
-		instance, stop := string(r.tell), time.Time(r.stopping)
+		instance, stop := string(r.notify), time.Time(r.stopping)
 		near, watched := instance == "" || o.isMine(namespace, instance), !stop.IsZero() && *r.watched
 		// What a client asks for again comes with the holder's next renewal, if not now.
 		quiet := r.again && (!near || watched) && !o.again.due(againEach)
-		if instance != "" && !told[instance] && (near || !quiet) {
-			told[instance] = true
+		if instance != "" && !notified[instance] && (near || !quiet) {
+			notified[instance] = true
 			o.hintSignals(instance)
 		}
 		if watched && !quiet {
@@ -100,9 +100,9 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 				Stopping: &store.Stopping{Reason: signals[i].Reason, At: stop},
 			})
 		}
-		if r.buried != (zeronull.UUID{}) {
+		if r.reaped != (zeronull.UUID{}) {
 			token := int64(r.token)
-			broken = append(broken, held{namespace: namespace, key: signals[i].Key, lease: uuid.UUID(r.buried), token: &token})
+			broken = append(broken, held{namespace: namespace, key: signals[i].Key, lease: uuid.UUID(r.reaped), token: &token})
 		}
 	}
 	// What is stuck now is broken all the same: its lease is dead, and who waits finds it.
@@ -117,7 +117,7 @@ func (o *operation) hintSignals(instance string) {
 		o.news(store.News{Signals: true})
 		return
 	}
-	o.mouth.tell(channelOf(namespace, instance), signalsWord)
+	o.notifier.send(channelOf(namespace, instance), signalsWord)
 }
 
 // Signals returns what holders are asked for.
@@ -149,7 +149,7 @@ func (s *Store) Heard(ctx context.Context, signals []store.SignalID) error {
 	if len(signals) == 0 {
 		return nil
 	}
-	ctx, cancel, o, err := s.beginBatch(ctx, "heard", len(signals))
+	ctx, cancel, o, err := s.beginBatch(ctx, "acknowledge signals", len(signals))
 	if err != nil {
 		return err
 	}
@@ -158,5 +158,5 @@ func (s *Store) Heard(ctx context.Context, signals []store.SignalID) error {
 	for i, id := range signals {
 		ids[i] = int64(id)
 	}
-	return execute(ctx, o, sqlSignalsHeard, ids)
+	return execute(ctx, o, sqlSignalsAcknowledged, ids)
 }

@@ -15,12 +15,12 @@ import (
 // signal sends one signal, and checks what became of it.
 func (s *scene) signal(g store.Signal, want store.Standing) {
 	s.Helper()
-	standings, err := s.Signal(s.Context(), []store.Signal{g})
+	statuses, err := s.Signal(s.Context(), []store.Signal{g})
 	if err != nil {
 		s.Fatal(err)
 	}
-	if standings[0] != want {
-		s.Fatalf("%+v stands %d, want %d", g, standings[0], want)
+	if statuses[0] != want {
+		s.Fatalf("%+v stands %d, want %d", g, statuses[0], want)
 	}
 }
 
@@ -28,12 +28,12 @@ func (s *scene) signal(g store.Signal, want store.Standing) {
 func (s *scene) signalling(g store.Signal) (done func() store.Standing) {
 	found := make(chan store.Standing, 1)
 	go func() {
-		standings, err := s.Signal(s.Context(), []store.Signal{g})
+		statuses, err := s.Signal(s.Context(), []store.Signal{g})
 		if err != nil {
 			s.Error(err)
-			standings = make([]store.Standing, 1)
+			statuses = make([]store.Standing, 1)
 		}
-		found <- standings[0]
+		found <- statuses[0]
 	}()
 	return func() store.Standing { return <-found }
 }
@@ -117,11 +117,11 @@ func TestABurialDropsASignalUnderWay(t *testing.T) {
 	dying := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", dying)), store.Granted)
 	s.stopUnderWay("k")
-	buried := make(chan error, 1)
-	go func() { buried <- s.Bury(t.Context(), []store.LeaseID{dying}) }()
-	poll(t, "the burial waits, or is over", func() bool { return len(buried) > 0 || isBlocked(t, s.url) })
+	revoked := make(chan error, 1)
+	go func() { revoked <- s.Bury(t.Context(), []store.LeaseID{dying}) }()
+	poll(t, "the burial waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
 	exec(t, s.other, "COMMIT")
-	if err := <-buried; err != nil {
+	if err := <-revoked; err != nil {
 		t.Fatal(err)
 	}
 	if n := s.count("signals", "true"); n != 0 {
@@ -189,7 +189,7 @@ func TestABreakOfALeaseThatStands(t *testing.T) {
 	hold := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", hold)), store.Granted)
 	s.signal(store.Signal{Kind: store.Stop, Key: "k"}, store.Holds)
-	exec(t, s.conn, "UPDATE locksidecar.leases SET standing = true, hold_until = expires_at WHERE id = $1", hold)
+	exec(t, s.conn, "UPDATE locksidecar.leases SET hold_pending = true, hold_until = expires_at WHERE id = $1", hold)
 	reason := "now"
 	s.signal(store.Signal{Kind: store.Stop, Key: "k", Reason: &reason}, store.Holds)
 	if n := s.count("signals", "reason IS NOT NULL"); n != 0 {
@@ -213,11 +213,11 @@ func TestASignalGoesAroundAStuckRow(t *testing.T) {
 				signals[i] = store.Signal{Kind: kind, Key: fmt.Sprintf("k%02d", i)}
 			}
 			letGo := s.operator("locks", "key = 'k07'")
-			standings, err := s.Signal(t.Context(), signals)
+			statuses, err := s.Signal(t.Context(), signals)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for i, got := range standings {
+			for i, got := range statuses {
 				if want := map[bool]store.Standing{true: store.NotJudged, false: store.Holds}[i == 7]; got != want {
 					t.Errorf("item %d stands %d, want %d", i, got, want)
 				}

@@ -55,9 +55,9 @@ func (s *Store) Elect(ctx context.Context, term time.Duration) (store.Election, 
 	found, err := query(ctx, o, sqlElect, []any{s.config.Identity.Instance, max(0, term)},
 		func(rows pgx.Rows, e *store.Election) error { return rows.Scan(&e.Elected, &e.Left) })
 	switch {
-	case isStuck(err):
-		o.noteStuck()
-		return store.Election{}, o.fail(errStuck, false)
+	case isRowLocked(err):
+		o.warnLocked()
+		return store.Election{}, o.fail(errRowLocked, false)
 	case err != nil:
 		return store.Election{}, err
 	case len(found) != 1:

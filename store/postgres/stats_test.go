@@ -153,7 +153,7 @@ func TestAHandOffAtTheSecondGlanceIsTheReleases(t *testing.T) {
 	})
 	poll(t, "the release wants to bury the waiter", func() bool {
 		return pgtest.Query[bool](t, s.url, `SELECT EXISTS (SELECT FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%locksidecar:bury_one%')`)
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%locksidecar:reap_one%')`)
 	})
 	exec(t, s.other, "COMMIT")
 	group.Wait()

@@ -94,16 +94,16 @@ type Store struct {
 	// release asks at once who waits, instead of trying first whether nobody does.
 	sought *lru.Cache[string, struct{}]
 
-	lockedRows lockedRows
-	clock      clock
-	lines      lines
-	ear        *ear
-	mouth      *mouth
-	watches    watches
-	pooled     atomic.Bool // sessions are shared: see shared
-	said       sync.Map    // what was logged once
-	stuckNoted nowAndThen
-	again      nowAndThen // what a client's repetition tells: see againEach
+	lockedRows   lockedRows
+	clock        clock
+	primaries    primaries
+	listener     *listener
+	notifier     *notifier
+	watches      watches
+	pooled       atomic.Bool // sessions are shared: see shared
+	said         sync.Map    // what was logged once
+	lockedWarned nowAndThen
+	again        nowAndThen // what a client's repetition tells: see againEach
 
 	state  atomic.Pointer[state]
 	doubts chan struct{} // holds an element when the server is to be looked at again
@@ -149,7 +149,7 @@ func New(config Config) (*Store, error) {
 		s.tracer = newTracer(config.Tracers)
 	}
 	s.pooled.Store(config.Listen == ListenNever || config.ListenURL != "")
-	s.ear, s.mouth = newEar(s), &mouth{s: s}
+	s.listener, s.notifier = newListener(s), &notifier{s: s}
 	if s.sought, err = lru.New[string, struct{}](soughtMax); err != nil {
 		return nil, err
 	}
@@ -166,7 +166,7 @@ func New(config Config) (*Store, error) {
 		return nil, err
 	}
 	if config.ListenURL != "" {
-		if s.direct, err = newServer(s, "the connection that listens", config.ListenURL, config.ListenAgain, s.lines.isOld); err != nil {
+		if s.direct, err = newServer(s, "the connection that listens", config.ListenURL, config.ListenAgain, s.primaries.isOld); err != nil {
 			return nil, err
 		}
 	}
@@ -221,13 +221,13 @@ func (c *Config) complete() (conns int, err error) {
 func (s *Store) OnNews(hear func(store.News)) { s.news = hear }
 
 // Traits: news of other instances' hand-offs arrives by itself while it is heard.
-func (s *Store) Traits() store.Traits { return store.Traits{Polls: !s.ear.hears.Load()} }
+func (s *Store) Traits() store.Traits { return store.Traits{Polls: !s.listener.hearing.Load()} }
 
 // Ready is nil when the server was there when it was last looked at.
 func (s *Store) Ready() error {
 	why := s.state.Load().why
-	if why == nil && s.config.Listen == ListenAlways && !s.ear.hears.Load() {
-		return s.ear.deaf()
+	if why == nil && s.config.Listen == ListenAlways && !s.listener.hearing.Load() {
+		return s.listener.notHeard()
 	}
 	return why
 }
@@ -260,11 +260,11 @@ func (s *Store) Start(context.Context) error {
 		s.warnUnverified(s.direct.good)
 	}
 	if s.metrics != nil {
-		s.metrics.Observe(s.figures)
+		s.metrics.Observe(s.metricsState)
 	}
 	s.state.Store(&state{why: errNotReached})
 	r.ended.Go(func() { s.watch(ctx, r) })
-	r.ended.Go(func() { s.ear.run(ctx) })
+	r.ended.Go(func() { s.listener.run(ctx) })
 	return nil
 }
 
@@ -273,7 +273,7 @@ func (s *Store) Start(context.Context) error {
 func (s *Store) Stop() {
 	silence, cancel := context.WithTimeout(context.Background(), s.config.Timeout)
 	defer cancel()
-	s.mouth.silence(silence)
+	s.notifier.drain(silence)
 	s.mu.Lock()
 	r := s.started
 	s.started, s.stopped = nil, true

@@ -111,7 +111,7 @@ func (s *Store) sweepFound(ctx context.Context, step sweepStep) error {
 	var errs []error
 	if len(step.dead) > 0 {
 		errs = append(errs, s.sweepPart(ctx, func(ctx context.Context, o *operation) error {
-			return o.bury(ctx, step.dead, false)
+			return o.reap(ctx, step.dead, false)
 		}))
 	}
 	if len(step.dangling) > 0 {

@@ -55,13 +55,13 @@ const (
 	listenerListening  = "listening"
 )
 
-// listener says what the ear does.
-func (e *ear) listener() string {
+// state says what the listener does.
+func (e *listener) state() string {
 	e.mu.Lock()
 	on := e.on
 	e.mu.Unlock()
 	switch {
-	case e.hears.Load():
+	case e.hearing.Load():
 		return listenerListening
 	case on && e.s.listens():
 		return listenerConnecting
@@ -71,8 +71,8 @@ func (e *ear) listener() string {
 }
 
 // figures is what is true of the store now. The listener's connection belongs to no pool.
-func (s *Store) figures() metrics.StoreState {
-	f := metrics.StoreState{Listener: s.ear.listener()}
+func (s *Store) metricsState() metrics.StoreState {
+	f := metrics.StoreState{Listener: s.listener.state()}
 	s.mu.Lock()
 	r := s.started
 	s.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// line is which primary is at the other end, and how late its copy of the database is.
-type line struct {
+// primary is which primary is at the other end, and how late its copy of the database is.
+type primary struct {
 	// system is the identifier that copies of one cluster share, where the URL names several
 	// hosts and the server tells it; and host where it was found.
 	system, host string
@@ -34,25 +34,25 @@ type line struct {
 // before reports whether a primary is older than another that was seen. It goes on with an
 // earlier epoch, or with the one that the other was about to end. A primary that was promoted or
 // restored is not older: it begins an epoch of its own, and tokens jump.
-func (l line) before(other line) bool {
+func (l primary) before(other primary) bool {
 	if l.after == other.after {
 		return l.begun && !other.begun
 	}
 	return l.after < other.after && (l.begun || l.restarted || l.outdated)
 }
 
-// lines knows the latest primary that was seen. One that is older was the primary, takes
+// primaries knows the latest primary that was seen. One that is older was the primary, takes
 // writes, and does not know that there is another: it may have been cut off or stopped. If it
 // waits for its standby it grants nothing, but what is read there is old, and a lock that
 // it does not know would count as released. If not, it grants with tokens that were granted before.
-type lines struct {
+type primaries struct {
 	mu sync.Mutex
 	// last is where the store was connected last, latest the latest of all.
-	last, latest line
+	last, latest primary
 }
 
 // oldError is why a server is refused that is older than another that was seen.
-type oldError struct{ found, latest line }
+type oldError struct{ found, latest primary }
 
 func (e *oldError) Error() string {
 	seen := "another sidecar saw a later one"
@@ -66,7 +66,7 @@ func (e *oldError) Error() string {
 // strangerError is why one of several hosts is refused that is no copy of the server before:
 // locks that are held there are not held here. One host may lead to another system, when its
 // server was upgraded or moved.
-type strangerError struct{ found, latest line }
+type strangerError struct{ found, latest primary }
 
 func (e *strangerError) Error() string {
 	return fmt.Sprintf("the server %s is of another cluster (system identifier %s) than the server before, %s (%s): "+
@@ -74,8 +74,8 @@ func (e *strangerError) Error() string {
 		e.found.host, e.found.system, e.latest.host, e.latest.system)
 }
 
-// judge is for who has the mutex.
-func (l *lines) judge(found line) error {
+// check is for who has the mutex.
+func (l *primaries) check(found primary) error {
 	if found.system != l.last.system && found.host != "" && l.last.host != "" && found.host != l.last.host {
 		return &strangerError{found, l.last}
 	}
@@ -89,17 +89,17 @@ func (l *lines) judge(found line) error {
 }
 
 // isOld fails for a server that is older than another that was seen.
-func (l *lines) isOld(found line) error {
+func (l *primaries) isOld(found primary) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.judge(found)
+	return l.check(found)
 }
 
 // learn is isOld that notes how late the server is.
-func (l *lines) learn(found line) error {
+func (l *primaries) learn(found primary) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err := l.judge(found)
+	err := l.check(found)
 	if err == nil && found.after >= l.latest.after {
 		l.latest = found
 	}
@@ -107,7 +107,7 @@ func (l *lines) learn(found line) error {
 }
 
 // saw is learn that notes the server, and reports whether it is another one than the last.
-func (l *lines) saw(found line) (another bool, err error) {
+func (l *primaries) saw(found primary) (another bool, err error) {
 	if err := l.learn(found); err != nil {
 		return false, err
 	}
@@ -120,12 +120,12 @@ func (l *lines) saw(found line) (another bool, err error) {
 
 // recognize is for each new connection, before it is used: of several hosts, another one is
 // tried when it fails.
-func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, judge func(line) error) pgconn.ValidateConnectFunc {
+func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, accept func(primary) error) pgconn.ValidateConnectFunc {
 	return func(ctx context.Context, conn *pgconn.PgConn) error {
 		if err := base(ctx, conn); err != nil {
 			return err
 		}
-		found, err := s.lineOf(ctx, conn)
+		found, err := s.primaryOf(ctx, conn)
 		if err != nil && !answered(err) {
 			return err
 		}
@@ -140,10 +140,10 @@ func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, jud
 		}
 		// Nothing is known of a standby, of a database without this package's schema, and where
 		// this role may not ask. None of these grants anything.
-		if found == (line{}) {
+		if found == (primary{}) {
 			return nil
 		}
-		err = judge(found)
+		err = accept(found)
 		old, ok := errors.AsType[*oldError](err)
 		if ok && found.after < old.latest.after && found.mark == old.latest.mark { // else it may be another database
 			// The server says it to those who do not know. If not now, then with the next connection.
@@ -153,14 +153,14 @@ func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, jud
 	}
 }
 
-// lineOf asks which primary is at the other end; of a standby it knows nothing.
-func (s *Store) lineOf(ctx context.Context, conn *pgconn.PgConn) (found line, err error) {
+// primaryOf asks which primary is at the other end; of a standby it knows nothing.
+func (s *Store) primaryOf(ctx context.Context, conn *pgconn.PgConn) (found primary, err error) {
 	row, err := s.askRow(ctx, conn, sqlPrimary)
 	if err != nil || row == nil {
-		return line{}, err
+		return primary{}, err
 	}
 	is := func(column int) bool { return string(row[column]) == "t" }
-	found = line{server: string(row[0]), mark: string(row[1]), begun: is(3), restarted: is(4), outdated: is(5)}
+	found = primary{server: string(row[0]), mark: string(row[1]), begun: is(3), restarted: is(4), outdated: is(5)}
 	found.after, err = strconv.ParseInt(string(row[2]), 10, 64)
 	return found, err
 }
@@ -192,12 +192,12 @@ func (s *Store) learn(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil {
 		return err
 	}
-	defer giveBack(conn)
-	found, err := s.lineOf(ctx, conn.Conn().PgConn())
+	defer handBack(conn)
+	found, err := s.primaryOf(ctx, conn.Conn().PgConn())
 	if err != nil {
 		return err
 	}
-	return s.lines.learn(found)
+	return s.primaries.learn(found)
 }
 
 // hostNames knows the hosts of a URL that names several by what the URL calls them: the
@@ -229,8 +229,8 @@ func (h *hostNames) of(address net.Addr) string {
 
 // follow judges servers for all connections but one that listens at a URL of its own: what is
 // found there is not the store's, and nothing is learnt from it.
-func (s *Store) follow(found line) error {
-	another, err := s.lines.saw(found)
+func (s *Store) follow(found primary) error {
+	another, err := s.primaries.saw(found)
 	if another {
 		s.leaveOld()
 	}
@@ -248,6 +248,6 @@ func (s *Store) leaveOld() {
 	if r != nil {
 		r.shared.Reset()
 		r.renewals.Reset()
-		s.ear.leave()
+		s.listener.leave()
 	}
 }

@@ -349,9 +349,9 @@ func TestTheEarFollowsTheStore(t *testing.T) {
 	pgtest.Query[int64](t, url, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 		WHERE application_name = 'locksidecar' AND query NOT LIKE '%LISTEN%' AND datname = $1`, name)
 	poll(t, "the store follows", func() bool { _, err := s.Get(t.Context(), []string{"k"}); return err == nil })
-	poll(t, "and so does who listens", func() bool { return ears(t, after) == 1 && !s.Traits().Polls })
+	poll(t, "and so does who listens", func() bool { return listeners(t, after) == 1 && !s.Traits().Polls })
 	// The server ends a session when it gets to it.
-	poll(t, "nobody listens to the old one", func() bool { return ears(t, url) == 0 })
+	poll(t, "nobody listens to the old one", func() bool { return listeners(t, url) == 0 })
 }
 
 // What is wrong with a server after an outage is said, though there was no connection before, either.

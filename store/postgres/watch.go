@@ -24,8 +24,8 @@ type watches struct {
 	keys map[string]store.LeaseID
 }
 
-// add adds keys, or lets them be watched under another lease. undo takes that back.
-func (w *watches) add(keys []string, lease store.LeaseID) (undo func()) {
+// add adds keys, or lets them be watched under another lease. revert takes that back.
+func (w *watches) add(keys []string, lease store.LeaseID) (revert func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.keys == nil {
@@ -63,7 +63,7 @@ func (w *watches) remove(keys []string) {
 }
 
 // bury forgets what is watched under dead leases.
-func (w *watches) bury(leases []uuid.UUID) {
+func (w *watches) drop(leases []uuid.UUID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.keys) == 0 || len(leases) == 0 {
@@ -87,7 +87,7 @@ func (w *watches) has(key string) bool {
 	return ok
 }
 
-// Watch makes this instance hear events of keys. It does not take effect before the ear
+// Watch makes this instance hear events of keys. It does not take effect before the listener
 // listens, and this instance's own events are heard from before it does.
 func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) error {
 	if len(keys) == 0 {
@@ -98,8 +98,8 @@ func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) e
 		return err
 	}
 	defer cancel()
-	s.ear.ready(ctx)
-	undo := s.watches.add(keys, lease)
+	s.listener.ready(ctx)
+	revert := s.watches.add(keys, lease)
 	id := s.config.Identity
 	err = o.eachKey(ctx, keys, func(ctx context.Context, some []string) error {
 		watched, err := query(ctx, o, sqlWatch,
@@ -111,7 +111,7 @@ func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) e
 		return err
 	})
 	if err != nil && !store.OutcomeUnknown(err) {
-		undo()
+		revert()
 	}
 	return err
 }
@@ -141,7 +141,7 @@ func (o *operation) eachKey(ctx context.Context, keys []string, do func(context.
 	var left int
 	for some := range slices.Chunk(keys, watchMax) {
 		name := func(i int) keyName { return keyName{o.config.Identity.Namespace, some[i]} }
-		stuck, err := o.aroundStuck(ctx, items(len(some)), name, func(ctx context.Context, which []int) error {
+		stuck, err := o.aroundLocked(ctx, items(len(some)), name, func(ctx context.Context, which []int) error {
 			names := make([]string, len(which))
 			for n, i := range which {
 				names[n] = some[i]
@@ -154,7 +154,7 @@ func (o *operation) eachKey(ctx context.Context, keys []string, do func(context.
 		left += len(stuck)
 	}
 	if left > 0 {
-		return o.fail(errStuck, false)
+		return o.fail(errRowLocked, false)
 	}
 	return nil
 }
@@ -166,12 +166,12 @@ func (o *operation) event(namespace string, e store.Event) {
 	if namespace == o.config.Identity.Namespace && o.watches.has(e.Key) {
 		o.news(store.News{Event: &e})
 	}
-	o.mouth.announce(namespace, e)
+	o.notifier.event(namespace, e)
 }
 
 // unmark marks keys as unwatched that nobody watches.
 func (o *operation) unmark(ctx context.Context, keys []keyName) error {
-	_, err := o.aroundStuck(ctx, items(len(keys)), func(i int) keyName { return keys[i] },
+	_, err := o.aroundLocked(ctx, items(len(keys)), func(i int) keyName { return keys[i] },
 		func(ctx context.Context, which []int) error {
 			namespaces, names := make([]string, len(which)), make([]string, len(which))
 			for n, i := range which {

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	announcements = "/* locksidecar:announce */%"
+	announcements = "/* locksidecar:notify_events */%"
 	listening     = "/* locksidecar:listen */%"
 )
 
@@ -47,9 +47,9 @@ func (l *listener) hears(t *testing.T, key string, kind store.EventKind, token i
 func (l *listener) stop(t *testing.T, key string) (reason string) {
 	t.Helper()
 	reason = uuid.NewString()
-	standings, err := l.Signal(t.Context(), []store.Signal{{Kind: store.Stop, Key: key, Reason: &reason}})
-	if err != nil || standings[0] != store.Holds {
-		t.Fatalf("%v, %v", standings, err)
+	statuses, err := l.Signal(t.Context(), []store.Signal{{Kind: store.Stop, Key: key, Reason: &reason}})
+	if err != nil || statuses[0] != store.Holds {
+		t.Fatalf("%v, %v", statuses, err)
 	}
 	return reason
 }
@@ -299,11 +299,11 @@ func TestAWatchAndABurial(t *testing.T) {
 		dying := openLease(t, s, time.Hour)
 		exec(t, s.other, "BEGIN")
 		exec(t, s.other, "SELECT locksidecar.watch('n', 'infinity', '{k}', $1, 'i')", dying)
-		buried := make(chan error, 1)
-		go func() { buried <- s.Bury(t.Context(), []store.LeaseID{dying}) }()
-		poll(t, "the burial waits, or is over", func() bool { return len(buried) > 0 || isBlocked(t, s.url) })
+		revoked := make(chan error, 1)
+		go func() { revoked <- s.Bury(t.Context(), []store.LeaseID{dying}) }()
+		poll(t, "the burial waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
 		exec(t, s.other, "COMMIT")
-		if err := <-buried; err != nil {
+		if err := <-revoked; err != nil {
 			t.Fatal(err)
 		}
 		if n := s.count("watchers", "true"); n != 0 {
@@ -482,7 +482,7 @@ func TestStatementsOfSignalsAndWatches(t *testing.T) {
 		{"break of a session's lock", 1, signal(store.Signal{Kind: store.Break, Key: "k"})},
 		{"break of a bind:ttl lock", 2, signal(store.Signal{Kind: store.Break, Key: "ttl"})},
 		{"signals", 1, func() error { _, err := s.Signals(ctx, leases); return err }},
-		{"heard", 1, func() error { return s.Heard(ctx, []store.SignalID{1, 2, 3}) }},
+		{"acknowledge", 1, func() error { return s.Heard(ctx, []store.SignalID{1, 2, 3}) }},
 		{"watch", 1, func() error { return s.Watch(ctx, []string{"a", "b", "k"}, s.lease) }},
 		{"unwatch", 1, func() error { return s.Unwatch(ctx, []string{"a", "b", "k"}) }},
 	} {

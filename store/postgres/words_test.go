@@ -174,9 +174,9 @@ func TestRepeatedStopsDoNotFlood(t *testing.T) {
 	s := newSpy(t, url, "b")
 	ask := func(kind store.SignalKind, reason string) {
 		t.Helper()
-		standings, err := a.Signal(t.Context(), []store.Signal{{Kind: kind, Key: "k", Reason: &reason}})
-		if err != nil || standings[0] != store.Holds {
-			t.Fatal(standings, err)
+		statuses, err := a.Signal(t.Context(), []store.Signal{{Kind: kind, Key: "k", Reason: &reason}})
+		if err != nil || statuses[0] != store.Holds {
+			t.Fatal(statuses, err)
 		}
 	}
 	ask(store.Stop, "first")

@@ -5,22 +5,22 @@ package model
 type step uint8
 
 const (
-	atBegin      step = iota // acquire_one.sql: what it sees before it may have to wait
+	atBegin      step = iota // acquire_one: what it sees before it may have to wait
 	atTake                   // its ON CONFLICT DO UPDATE, with the row locked
-	atLook                   // read.sql
+	atLook                   // read
 	atAsk                    // ask: the lock row, the own lease, the holder's FOR KEY SHARE
 	atAskDo                  // the rest of it; the lock row is locked
-	atFree                   // release_one.sql
-	atHand                   // hand_off, in hand_off_keys, release, undo: it chooses a waiter
+	atFree                   // release_one
+	atHand                   // hand_off, in hand_off_keys, release, withdraw: it chooses a waiter
 	atGive                   // it looks again, and gives; the lock row is locked
-	atCancel                 // cancel_one.sql
-	atCheck                  // check.sql
-	atCheckAgain             // check.sql, after a burial
-	atBury                   // bury_one.sql
-	atContended              // bury_contended.sql
-	atDrop                   // bury_drop_waiters.sql
-	atOpen                   // lease_open.sql
-	atRenew                  // lease_renew.sql: it looks, and locks the lease
+	atCancel                 // cancel_one
+	atCheck                  // check
+	atCheckAgain             // check, after a burial
+	atBury                   // reap_one
+	atContended              // reap_contended
+	atDrop                   // reap_waiters
+	atOpen                   // lease_open
+	atRenew                  // lease_renew: it looks, and locks the lease
 	atRenewDo                // its update is committed; the lease is locked
 	atEpoch                  // new_epoch
 	atAnswer                 // the answer is on its way

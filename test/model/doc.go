@@ -11,12 +11,12 @@
 //
 //	step                       statement or function
 //	atBegin, atTake            acquire_one: its view, and its ON CONFLICT DO UPDATE
-//	atLook                     read, tally.lookAtHolders
-//	atAsk, atAskDo             ask, stand_in_line, give
+//	atLook                     read, batch.readHolders
+//	atAsk, atAskDo             ask, enqueue, give
 //	atFree                     release_one
-//	atHand, atGive             hand_off, in hand_off_keys, release and undo
+//	atHand, atGive             hand_off, in hand_off_keys, release and withdraw
 //	atCancel, atCheck          cancel_one, check, CancelWaits, CheckWaits
-//	atBury, atContended, atDrop  bury.go and its statements
+//	atBury, atContended, atDrop  reap.go and its statements
 //	atOpen, atRenew, atRenewDo lease_open, lease_renew
 //	atEpoch                    new_epoch
 //	side.begin … side.hear     lease/bid.go, release.go, queue.go, keeper.go, manager.go

@@ -13,16 +13,16 @@ const (
 	Suspension            // lease/renewed.go: time that the machine slept counts
 	AfterCommit           // operation.go: nothing is told before the commit
 	NotAfter              // in_time: what comes too late does nothing
-	TokenAfterLock        // acquire_one.sql, give: the token is drawn when the row is locked
-	NoOldView             // acquire_one.sql: who waited for a row decides by it, not by an older view
-	LooksAtContended      // release_one.sql: a release frees only what nobody waits for
+	TokenAfterLock        // acquire_one, give: the token is drawn when the row is locked
+	NoOldView             // acquire_one: who waited for a row decides by it, not by an older view
+	LooksAtContended      // release_one: a release frees only what nobody waits for
 	ExpiredIsNotDead      // hand_off: a waiter that has expired is buried first
 	SeesTheWaiterGo       // hand_off: a waiter that cancels in that moment is passed over
 	WaitersFirst          // ask: a dead holder's key goes to who waits, not to who asks
 	KeyShare              // ask: no burial between the look at the holder and the place in line
-	BuryLooksAgain        // bury_one.sql: a lease is deleted only if it is still expired
+	BuryLooksAgain        // reap_one: a lease is deleted only if it is still expired
 	EpochCheck            // in_epoch: a promoted server grants and buries nothing before new_epoch
-	EpochInCheck          // check.sql: nor does it tell a waiter that its grant is over
+	EpochInCheck          // check: nor does it tell a waiter that its grant is over
 	NewTTL                // new_epoch: every lease gets its TTL again
 	TokenJump             // new_epoch: tokens jump
 	Recount               // lease/recount.go: what rides on a lease is counted after a failover

@@ -1,6 +1,6 @@
 package model
 
-// acquireBegin and acquireTake are acquire_one.sql. The source of the INSERT is read
+// acquireBegin and acquireTake are acquire_one. The source of the INSERT is read
 // before it may have to wait for the row, its DO UPDATE decides by the row as it is then.
 func (r run) acquireBegin() {
 	switch {
@@ -41,7 +41,7 @@ func (r run) grantNow(g grantID, l leaseID, token uint8, handOff bool) {
 	r.db.holder, r.db.grant, r.db.token = l, g, token
 }
 
-// look is what an acquire does that took nothing: tally.lookAtHolders.
+// look is what an acquire does that took nothing: batch.readHolders.
 func (r run) look() {
 	d := &r.db
 	switch {
@@ -84,7 +84,7 @@ func (r run) askLook() {
 	r.step = atAskDo
 }
 
-// askDo is the rest of ask: give, stand_in_line, or the answer.
+// askDo is the rest of ask: give, enqueue, or the answer.
 func (r run) askDo() {
 	d := &r.db
 	waited := d.contended && d.queue[0].grant != 0
@@ -111,7 +111,7 @@ func (r run) askDo() {
 	}
 }
 
-// free is release_one.sql, which decides by the row that it has waited for.
+// free is release_one, which decides by the row that it has waited for.
 func (r run) free() {
 	d := &r.db
 	if (d.token == r.token || !r.on(ByToken)) && d.holder == r.lease && d.lives(r.lease) && (!d.contended || !r.on(LooksAtContended)) {
@@ -263,7 +263,7 @@ func (r run) buried() {
 	}
 }
 
-// cancelOne is cancel_one.sql: it locks no lock row.
+// cancelOne is cancel_one: it locks no lock row.
 func (r run) cancelOne() {
 	if r.inTime() {
 		r.db.drop(func(w waiter) bool { return w.grant == r.me() })
@@ -275,7 +275,7 @@ func (r run) cancelOne() {
 	r.then(atCheck)
 }
 
-// checkOne is check.sql, in one snapshot, and what follows from it.
+// checkOne is check, in one snapshot, and what follows from it.
 func (r run) checkOne() {
 	d := &r.db
 	if r.on(EpochInCheck) && !r.inEpoch() {

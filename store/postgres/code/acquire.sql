@@ -48,14 +48,14 @@ CREATE OR REPLACE FUNCTION locksidecar.give(
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    rides_on uuid := w.lease_id;
+    its_lease uuid := w.lease_id;
 BEGIN
     give.acquired_at := clock_timestamp();
     IF w.ttl IS NOT NULL THEN
-        rides_on := gen_random_uuid();
+        its_lease := gen_random_uuid();
         give.expires_at := give.acquired_at + greatest(w.ttl, w.min_hold);
         INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at, hold_until, namespace, key)
-        VALUES (rides_on, its_instance, its_pod, false, w.ttl, give.expires_at, give.acquired_at + w.min_hold,
+        VALUES (its_lease, its_instance, its_pod, false, w.ttl, give.expires_at, give.acquired_at + w.min_hold,
             w.namespace, w.key);
     ELSIF w.min_hold IS NOT NULL THEN
         UPDATE locksidecar.leases s
@@ -66,7 +66,7 @@ BEGIN
         RETURNING s.expires_at INTO give.expires_at;
     END IF;
     UPDATE locksidecar.locks l
-    SET lease_id = rides_on, token = nextval('locksidecar.tokens'), grant_id = w.grant_id,
+    SET lease_id = its_lease, token = nextval('locksidecar.tokens'), grant_id = w.grant_id,
         contended = EXISTS (
             SELECT FROM locksidecar.waiters q
             WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > greatest(l.served, w.id) AND q.outcome IS NULL),
@@ -99,9 +99,9 @@ CREATE OR REPLACE FUNCTION locksidecar.ask(
     keys text[], grants uuid[], leases uuid[], ttls interval[], min_holds interval[], skips boolean[],
     sessions text[], owners text[], datas text[], traceparents text[])
 RETURNS TABLE (
-    ord bigint, state text, dead uuid, place bigint, result text, watched boolean, ended bigint,
+    ord bigint, state text, dead uuid, queue_position bigint, result text, watched boolean, ended bigint,
     token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
-    lease_id uuid, instance text, pod text, renewed boolean, standing boolean,
+    lease_id uuid, instance text, pod text, renewed boolean, hold_pending boolean,
     session text, owner text, data text, traceparent text,
     stopping timestamptz, stop_reason text, waiting bigint,
     handed_by text) -- of a grant that is found again
@@ -123,7 +123,7 @@ BEGIN
             WITH ORDINALITY AS u (key, grant_id, lease_id, ttl, min_hold, skip, session, owner, data, traceparent, ord)
         ORDER BY u.key COLLATE "C", u.ord
     LOOP
-        ask.ord := a.ord; ask.dead := NULL; ask.place := NULL; ask.ended := NULL; ask.waiting := 0;
+        ask.ord := a.ord; ask.dead := NULL; ask.queue_position := NULL; ask.ended := NULL; ask.waiting := 0;
         ask.handed_by := '';
         w.namespace := ns; w.key := a.key; w.grant_id := a.grant_id; w.lease_id := a.lease_id;
         w.ttl := NULLIF(a.ttl, interval '0'); w.min_hold := NULLIF(a.min_hold, interval '0'); w.skip := a.skip;
@@ -140,7 +140,7 @@ BEGIN
 
         -- A repeat finds its grant, whatever became of the lease by which it would wait:
         -- a bind:ttl lock rides on another one.
-        IF l.grant_id = w.grant_id AND h.expires_at > ask.now AND NOT h.standing THEN
+        IF l.grant_id = w.grant_id AND h.expires_at > ask.now AND NOT h.hold_pending THEN
             -- A bind:ttl lock that another instance was granted: either may tell
             -- somebody of it, so none must give it back because it could not.
             IF NOT h.renewed AND h.instance <> its_instance THEN
@@ -166,7 +166,7 @@ BEGIN
                 PERFORM FROM locksidecar.leases s WHERE s.id = w.lease_id FOR KEY SHARE;
             END IF;
             SELECT s.expires_at INTO ask.expires_at FROM locksidecar.leases s
-            WHERE s.id = w.lease_id AND s.expires_at > clock_timestamp() AND NOT s.standing;
+            WHERE s.id = w.lease_id AND s.expires_at > clock_timestamp() AND NOT s.hold_pending;
             IF NOT FOUND THEN
                 ask.state := 'lost';
                 RETURN NEXT;
@@ -197,17 +197,17 @@ BEGIN
                 WHERE q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL;
             END IF;
             IF may_wait THEN
-                p := locksidecar.stand_in_line(l, w, line);
-                ask.state := 'queued'; ask.place := p.place;
+                p := locksidecar.enqueue(l, w, line);
+                ask.state := 'queued'; ask.queue_position := p.queue_position;
                 IF NOT p.moved THEN
                     queued := queued + 1;
                 END IF;
-                line := greatest(line, ask.place);
+                line := greatest(line, ask.queue_position);
             END IF;
             ask.waiting := line;
             ask.token := l.token; ask.acquired_at := l.acquired_at; ask.expires_at := h.expires_at;
             ask.lease_id := h.id; ask.instance := h.instance; ask.pod := h.pod; ask.renewed := h.renewed;
-            ask.standing := h.standing; ask.stopping := l.stopping; ask.stop_reason := l.stop_reason;
+            ask.hold_pending := h.hold_pending; ask.stopping := l.stopping; ask.stop_reason := l.stop_reason;
             ask.session := l.session; ask.owner := l.owner; ask.data := l.data; ask.traceparent := l.traceparent;
         END IF;
         RETURN NEXT;
@@ -218,11 +218,11 @@ BEGIN
 END
 $$;
 
--- stand_in_line makes a waiter of an ask, unless it is one already, and returns
+-- enqueue makes a waiter of an ask, unless it is one already, and returns
 -- its place. The caller has locked the lock row, and counted the line. A waiter that comes
 -- again under another lease has lost its place: it has moved.
-CREATE OR REPLACE FUNCTION locksidecar.stand_in_line(
-    l locksidecar.locks, w locksidecar.waiters, ahead bigint, OUT place bigint, OUT moved boolean)
+CREATE OR REPLACE FUNCTION locksidecar.enqueue(
+    l locksidecar.locks, w locksidecar.waiters, ahead bigint, OUT queue_position bigint, OUT moved boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     again boolean := false; -- it is there already, or was under another lease
@@ -242,7 +242,7 @@ BEGIN
             UPDATE locksidecar.locks SET served = 0 WHERE namespace = l.namespace AND key = l.key;
         END IF;
         IF its_id IS NOT NULL AND NOT again THEN
-            place := ahead + 1;
+            queue_position := ahead + 1;
             RETURN;
         END IF;
         EXIT WHEN its_id IS NOT NULL;
@@ -254,7 +254,7 @@ BEGIN
         WHERE namespace = w.namespace AND grant_id = w.grant_id AND lease_id <> w.lease_id;
         moved := moved OR FOUND;
     END LOOP;
-    place := (
+    queue_position := (
         SELECT count(*) FROM locksidecar.waiters q
         WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > l.served AND q.id <= its_id AND q.outcome IS NULL);
 END

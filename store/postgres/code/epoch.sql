@@ -91,7 +91,7 @@ BEGIN
     END IF;
     WITH due AS (
         SELECT id FROM locksidecar.leases
-        WHERE NOT standing AND (renewed
+        WHERE NOT hold_pending AND (renewed
             OR expires_at BETWEEN clock_timestamp() - interval '1 minute' AND clock_timestamp() + interval '1 minute')
         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     )

@@ -1,5 +1,5 @@
--- first_in_line returns the first living waiters of a key: those who are told to look.
-CREATE OR REPLACE FUNCTION locksidecar.first_in_line(
+-- first_waiters returns the first living waiters of a key: those who are told to look.
+CREATE OR REPLACE FUNCTION locksidecar.first_waiters(
     ns text, k text, most integer, OUT hints uuid[], OUT hint_instances text[])
 LANGUAGE sql STABLE AS $$
     SELECT array_agg(f.grant_id ORDER BY f.id), array_agg(f.instance ORDER BY f.id)
@@ -8,7 +8,7 @@ LANGUAGE sql STABLE AS $$
         FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
         WHERE q.namespace = ns AND q.key = k AND q.outcome IS NULL
         AND q.id > (SELECT served FROM locksidecar.locks WHERE namespace = ns AND key = k)
-        AND o.expires_at > clock_timestamp() AND NOT o.standing
+        AND o.expires_at > clock_timestamp() AND NOT o.hold_pending
         ORDER BY q.id LIMIT most
     ) f
 $$;
@@ -18,10 +18,10 @@ $$;
 CREATE OR REPLACE FUNCTION locksidecar.end_hold(s locksidecar.leases) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF s.hold_until > clock_timestamp() AND s.renewed AND NOT s.standing THEN
+    IF s.hold_until > clock_timestamp() AND s.renewed AND NOT s.hold_pending THEN
         UPDATE locksidecar.leases o
         SET hold_until = NULL, expires_at = least(o.expires_at, clock_timestamp() + o.ttl)
-        WHERE o.id = s.id AND NOT o.standing;
+        WHERE o.id = s.id AND NOT o.hold_pending;
     END IF;
 END
 $$;
@@ -34,7 +34,7 @@ BEGIN
     IF s.renewed AND s.hold_until IS NULL THEN
         RETURN;
     END IF;
-    DELETE FROM locksidecar.leases o WHERE o.id = s.id AND (NOT o.renewed OR o.standing);
+    DELETE FROM locksidecar.leases o WHERE o.id = s.id AND (NOT o.renewed OR o.hold_pending);
     PERFORM locksidecar.end_hold(s);
 END
 $$;
@@ -74,7 +74,7 @@ BEGIN
         INTO next
         FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
         WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL
-        AND o.expires_at > clock_timestamp() AND NOT o.standing
+        AND o.expires_at > clock_timestamp() AND NOT o.hold_pending
         ORDER BY q.id LIMIT 1 FOR KEY SHARE OF o;
         EXIT WHEN NOT FOUND;
         w := next.waiter;
@@ -93,7 +93,7 @@ BEGIN
         pass_on.expires_at := coalesce(g.expires_at, s.expires_at);
         IF held.id IS NULL OR coalesce(w.ttl, s.ttl) < held.ttl OR held.hold_until > pass_on.expires_at THEN
             SELECT f.hints, f.hint_instances INTO pass_on.hints, pass_on.hint_instances
-            FROM locksidecar.first_in_line(l.namespace, l.key, 1) f;
+            FROM locksidecar.first_waiters(l.namespace, l.key, 1) f;
         END IF;
         outcome := 'granted'; pass_on.grant_id := w.grant_id; pass_on.lease_id := w.lease_id;
         pass_on.instance := s.instance;
@@ -104,7 +104,7 @@ BEGIN
     END LOOP;
 
     DELETE FROM locksidecar.waiters q WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served
-    AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = q.lease_id AND NOT o.standing);
+    AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = q.lease_id AND NOT o.hold_pending);
     SELECT array_agg(DISTINCT q.lease_id) INTO expired FROM locksidecar.waiters q
     WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL;
     IF expired IS NOT NULL THEN
@@ -118,7 +118,7 @@ BEGIN
     END IF;
     alive := EXISTS (
         SELECT FROM locksidecar.leases o
-        WHERE o.id = l.lease_id AND o.expires_at > clock_timestamp() AND NOT o.standing);
+        WHERE o.id = l.lease_id AND o.expires_at > clock_timestamp() AND NOT o.hold_pending);
     UPDATE locksidecar.locks
     SET lease_id = NULL, grant_id = CASE WHEN alive THEN NULL ELSE l.grant_id END,
         contended = false, stopping = NULL, stop_reason = NULL, freed_at = clock_timestamp()

@@ -1,14 +1,14 @@
--- judge says how a claim on a lock stands: holds, other (session), released,
+-- claim_status says how a claim on a lock stands: holds, other (session), released,
 -- expired or unknown. A session's lock is claimed by its lease; for the lock of
 -- an unrenewed lease (bind:ttl) the token is enough. Nobody claims what a hold keeps. A
 -- server that was just promoted calls nothing expired that new_epoch would prolong.
-CREATE OR REPLACE FUNCTION locksidecar.judge(
+CREATE OR REPLACE FUNCTION locksidecar.claim_status(
     claimed_token bigint, claimed_lease uuid, l locksidecar.locks, s locksidecar.leases) RETURNS text
 LANGUAGE sql AS $$
     SELECT CASE
         WHEN l.token IS DISTINCT FROM claimed_token OR l.acquired_at IS NULL THEN 'unknown'
         WHEN l.grant_id IS NULL THEN 'released'
-        WHEN l.lease_id IS NULL OR s.id IS NULL OR s.standing THEN 'expired'
+        WHEN l.lease_id IS NULL OR s.id IS NULL OR s.hold_pending THEN 'expired'
         WHEN s.renewed AND s.id IS DISTINCT FROM claimed_lease THEN 'other'
         WHEN s.expires_at <= clock_timestamp() AND locksidecar.in_epoch() THEN 'expired'
         ELSE 'holds'
@@ -16,7 +16,7 @@ LANGUAGE sql AS $$
 $$;
 
 -- release frees locks, and hands off the contended ones, one after the other in the
--- order of the keys. It is for what a plain UPDATE did not take. An untold grant is
+-- order of the keys. It is for what a plain UPDATE did not take. An undelivered grant is
 -- left alone when another instance was granted it again: see ask. A lock whose lease
 -- has expired but is not dead is given up too: if a late renewal were under way, the
 -- lock would otherwise stay.
@@ -28,7 +28,7 @@ $$;
 -- end later, the first in line for what stands. A release whose answer was lost may
 -- be repeated, and with it this news, and that of the hand-off.
 CREATE OR REPLACE FUNCTION locksidecar.release(
-    ns text, its_instance text, keys text[], tokens bigint[], leases uuid[], untold boolean[],
+    ns text, its_instance text, keys text[], tokens bigint[], leases uuid[], undelivered boolean[],
     successes boolean[], results text[], at_once boolean[], traceparents text[])
 RETURNS TABLE (
     ord bigint, state text, token bigint, lease_id uuid, acquired_at timestamptz, traceparent text, now timestamptz,
@@ -46,8 +46,8 @@ DECLARE
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR c IN
-        SELECT * FROM unnest(keys, tokens, leases, untold, successes, results, at_once, traceparents) WITH ORDINALITY
-            AS u (key, token, lease_id, untold, success, result, at_once, traceparent, ord)
+        SELECT * FROM unnest(keys, tokens, leases, undelivered, successes, results, at_once, traceparents) WITH ORDINALITY
+            AS u (key, token, lease_id, undelivered, success, result, at_once, traceparent, ord)
         ORDER BY u.key COLLATE "C"
     LOOP
         SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
@@ -60,8 +60,8 @@ BEGIN
         release.token := l.token; release.lease_id := l.lease_id;
         release.acquired_at := l.acquired_at; release.traceparent := l.traceparent;
         release.watched := coalesce(l.watched, false); release.now := clock_timestamp();
-        release.state := locksidecar.judge(c.token, c.lease_id, l, s);
-        IF c.untold AND release.state = 'holds' AND (s.repeated OR s.instance <> its_instance) THEN
+        release.state := locksidecar.claim_status(c.token, c.lease_id, l, s);
+        IF c.undelivered AND release.state = 'holds' AND (s.repeated OR s.instance <> its_instance) THEN
             release.state := 'other'; -- it may have been told elsewhere
         END IF;
 
@@ -70,11 +70,11 @@ BEGIN
             WHERE q.namespace = ns AND q.key = c.key AND q.id > l.served AND q.skip AND q.outcome IS NULL;
         END IF;
         IF release.state = 'holds' AND s.hold_until > clock_timestamp() AND NOT c.at_once THEN
-            release.outcome := 'stands';
-            UPDATE locksidecar.leases SET standing = true, expires_at = hold_until WHERE id = s.id;
+            release.outcome := 'hold_pending';
+            UPDATE locksidecar.leases SET hold_pending = true, expires_at = hold_until WHERE id = s.id;
             UPDATE locksidecar.locks SET grant_id = NULL, stopping = NULL, stop_reason = NULL
             WHERE namespace = ns AND key = c.key;
-        ELSIF release.state = 'holds' OR (release.state = 'expired' AND NOT coalesce(s.standing, false)
+        ELSIF release.state = 'holds' OR (release.state = 'expired' AND NOT coalesce(s.hold_pending, false)
             AND l.lease_id IS NOT NULL AND (s.id IS NOT NULL OR l.contended))
         THEN
             -- The time last: the next grant is not older than this.
@@ -86,9 +86,9 @@ BEGIN
             FROM locksidecar.pass_on(l, s, c.traceparent) h;
         END IF;
 
-        IF release.outcome = 'stands' OR (release.state = 'released' AND s.standing) THEN
+        IF release.outcome = 'hold_pending' OR (release.state = 'released' AND s.hold_pending) THEN
             SELECT f.hints, f.hint_instances INTO release.hints, release.hint_instances
-            FROM locksidecar.first_in_line(ns, c.key, 100) f;
+            FROM locksidecar.first_waiters(ns, c.key, 100) f;
         ELSIF release.state = 'unknown' AND c.token < l.token AND s.id IS NOT NULL AND l.grant_id IS NOT NULL THEN
             release.hints := ARRAY[l.grant_id]; release.hint_instances := ARRAY[s.instance];
         END IF;
@@ -105,13 +105,13 @@ END
 $$;
 
 -- amend checks claims, and changes what the lock carries: its data, and for the
--- lock of an unrenewed lease its remaining time. States: see judge.
+-- lock of an unrenewed lease its remaining time. States: see claim_status.
 CREATE OR REPLACE FUNCTION locksidecar.amend(
     ns text, not_after timestamptz, keys text[], tokens bigint[], leases uuid[], ttls interval[], set_datas boolean[], datas text[])
 RETURNS TABLE (
     ord bigint, state text,
     token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
-    lease_id uuid, instance text, pod text, renewed boolean, standing boolean,
+    lease_id uuid, instance text, pod text, renewed boolean, hold_pending boolean,
     session text, owner text, data text, traceparent text,
     stopping timestamptz, stop_reason text, grant_id uuid, waiting bigint,
     -- who is first in line behind a lock whose remaining time was set
@@ -135,19 +135,19 @@ BEGIN
             SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key;
         END IF;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
-        amend.state := locksidecar.judge(c.token, c.lease_id, l, s);
+        amend.state := locksidecar.claim_status(c.token, c.lease_id, l, s);
         amend.hints := NULL; amend.hint_instances := NULL;
 
         IF amend.state = 'holds' AND c.ttl > interval '0' AND NOT s.renewed THEN
             UPDATE locksidecar.leases
             SET ttl = c.ttl, expires_at = greatest(clock_timestamp() + c.ttl, hold_until)
-            WHERE id = s.id AND expires_at > clock_timestamp() AND NOT standing
+            WHERE id = s.id AND expires_at > clock_timestamp() AND NOT hold_pending
             RETURNING * INTO s;
             IF NOT FOUND THEN
                 amend.state := 'expired';
             ELSIF l.contended THEN
                 SELECT f.hints, f.hint_instances INTO amend.hints, amend.hint_instances
-                FROM locksidecar.first_in_line(ns, c.key, 1) f;
+                FROM locksidecar.first_waiters(ns, c.key, 1) f;
             END IF;
         END IF;
         IF amend.state = 'holds' AND c.set_data THEN
@@ -157,7 +157,7 @@ BEGIN
 
         RETURN QUERY
         SELECT c.ord, amend.state, l.token, l.acquired_at, s.expires_at, clock_timestamp(),
-            s.id, s.instance, s.pod, s.renewed, s.standing, l.session, l.owner, l.data, l.traceparent,
+            s.id, s.instance, s.pod, s.renewed, s.hold_pending, l.session, l.owner, l.data, l.traceparent,
             l.stopping, l.stop_reason, l.grant_id,
             (SELECT count(*) FROM locksidecar.waiters q
                 WHERE q.namespace = ns AND q.key = c.key AND q.id > l.served AND q.outcome IS NULL),
@@ -166,13 +166,13 @@ BEGIN
 END
 $$;
 
--- undo frees what attempts of unknown outcome hold, and takes them out of the
+-- withdraw frees what attempts of unknown outcome hold, and takes them out of the
 -- queues. lock_key waits for an attempt that is still under way (invariant 7). A
 -- bind:ttl lock that another instance was granted, too, is left: see ask; and so is a
 -- place in line that another instance keeps. A hold is ignored, for nobody was told of
 -- the grant; but not when another instance was, and it is gone. lapsed: the grant had ended
 -- before, with its lease.
-CREATE OR REPLACE FUNCTION locksidecar.undo(
+CREATE OR REPLACE FUNCTION locksidecar.withdraw(
     ns text, not_after timestamptz, its_instance text, keys text[], grants uuid[])
 RETURNS TABLE (
     namespace text, key text, outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text,
@@ -194,11 +194,11 @@ BEGIN
         DELETE FROM locksidecar.waiters w WHERE w.namespace = ns AND w.grant_id = a.grant_id
         AND NOT EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = w.lease_id AND s.instance <> its_instance);
         SELECT * INTO its_lease FROM locksidecar.leases s WHERE s.id = l.lease_id;
-        CONTINUE WHEN (NOT its_lease.renewed OR its_lease.standing)
+        CONTINUE WHEN (NOT its_lease.renewed OR its_lease.hold_pending)
             AND (its_lease.repeated OR its_lease.instance <> its_instance);
         IF l.grant_id = a.grant_id AND l.lease_id IS NOT NULL THEN
             RETURN QUERY SELECT ns, a.key, h.*, clock_timestamp(),
-                coalesce(its_lease.expires_at <= clock_timestamp() OR its_lease.standing, true)
+                coalesce(its_lease.expires_at <= clock_timestamp() OR its_lease.hold_pending, true)
             FROM locksidecar.hand_off(ns, a.key, l.lease_id, l.token, '') h;
         END IF;
     END LOOP;

@@ -13,7 +13,7 @@ INSERT INTO locksidecar.locks AS l
     (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
 SELECT $1, $2, own.id, nextval('locksidecar.tokens'), $4, $5, $6, clock_timestamp(), $7, $8
 FROM locksidecar.leases own
-WHERE own.id = $3 AND own.expires_at > clock_timestamp() AND NOT own.standing
+WHERE own.id = $3 AND own.expires_at > clock_timestamp() AND NOT own.hold_pending
 AND (SELECT lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = $2) IS NULL
 AND clock_timestamp() < $9
 AND (SELECT epoch = locksidecar.here(source, mark) FROM locksidecar.meta WHERE oldest_version <= :schema_version)
@@ -35,7 +35,7 @@ RETURNING token, acquired_at, (SELECT expires_at FROM locksidecar.leases WHERE i
 -- $8 datas, $9 traceparents, $10 leases to be made, $11 their ttls, $12 instance, $13 pod, $14 not after
 WITH own AS MATERIALIZED (
     SELECT id, expires_at FROM locksidecar.leases
-    WHERE id = ANY ($3::uuid[]) AND expires_at > clock_timestamp() AND NOT standing
+    WHERE id = ANY ($3::uuid[]) AND expires_at > clock_timestamp() AND NOT hold_pending
 ), taken AS (
     INSERT INTO locksidecar.locks AS l
         (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
@@ -70,8 +70,8 @@ FROM taken t
 -- $1 namespace, $2 not after, $3 may wait, $4 instance, $5 pod, $6 keys, $7 grants, $8 leases,
 -- $9 ttls (0: a session's lock), $10 min_holds (0: none), $11 skips, $12 sessions, $13 owners, $14 datas,
 -- $15 traceparents
-SELECT ord, state, dead, place, result, watched, ended,
-    token, acquired_at, expires_at, now, lease_id, instance, pod, renewed, standing,
+SELECT ord, state, dead, queue_position, result, watched, ended,
+    token, acquired_at, expires_at, now, lease_id, instance, pod, renewed, hold_pending,
     session, owner, data, traceparent, stopping, stop_reason, NULL::uuid AS grant_id, waiting, handed_by
 FROM locksidecar.ask($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 WHERE (SELECT locksidecar.may_take(:schema_version))

@@ -8,7 +8,7 @@ FROM unnest($1::uuid[], $2::interval[]) AS a (id, ttl)
 WHERE clock_timestamp() < $5
 ORDER BY id
 ON CONFLICT (id) DO UPDATE SET expires_at = greatest(clock_timestamp() + l.ttl, l.hold_until)
-WHERE l.expires_at > clock_timestamp() AND NOT l.standing
+WHERE l.expires_at > clock_timestamp() AND NOT l.hold_pending
 RETURNING l.id
 
 -- name: lease_renew
@@ -27,13 +27,13 @@ WITH here AS MATERIALIZED (
     SELECT locksidecar.history() AS history
 ), due AS (
     SELECT id FROM locksidecar.leases
-    WHERE id = ANY ($1) AND expires_at > clock_timestamp() AND NOT standing AND (SELECT history FROM here) IS NOT NULL
+    WHERE id = ANY ($1) AND expires_at > clock_timestamp() AND NOT hold_pending AND (SELECT history FROM here) IS NOT NULL
     ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE locksidecar.leases l
 SET expires_at = greatest(clock_timestamp() + l.ttl, l.hold_until)
 FROM due
-WHERE l.id = due.id AND l.expires_at > clock_timestamp() AND NOT l.standing
+WHERE l.id = due.id AND l.expires_at > clock_timestamp() AND NOT l.hold_pending
 RETURNING l.id, clock_timestamp(), EXISTS (SELECT FROM locksidecar.signals g WHERE g.lease_id = l.id),
     (SELECT NOT :schema_version BETWEEN oldest_version AND schema_version FROM locksidecar.meta),
     (SELECT history FROM here), l.history IS DISTINCT FROM (SELECT history FROM here)
@@ -46,7 +46,7 @@ WITH here AS MATERIALIZED (
 )
 UPDATE locksidecar.leases l
 SET expires_at = greatest(clock_timestamp() + l.ttl, l.hold_until)
-WHERE l.id = $1 AND l.expires_at > clock_timestamp() AND NOT l.standing AND (SELECT history FROM here) IS NOT NULL
+WHERE l.id = $1 AND l.expires_at > clock_timestamp() AND NOT l.hold_pending AND (SELECT history FROM here) IS NOT NULL
 RETURNING l.id, clock_timestamp(), EXISTS (SELECT FROM locksidecar.signals g WHERE g.lease_id = l.id),
     (SELECT NOT :schema_version BETWEEN oldest_version AND schema_version FROM locksidecar.meta),
     (SELECT history FROM here), l.history IS DISTINCT FROM (SELECT history FROM here)
@@ -55,9 +55,9 @@ RETURNING l.id, clock_timestamp(), EXISTS (SELECT FROM locksidecar.signals g WHE
 -- Which leases live and can be renewed. One that was not, although it is among them, is
 -- locked by somebody, or was.
 -- $1 leases
-SELECT id FROM locksidecar.leases WHERE id = ANY ($1) AND expires_at > clock_timestamp() AND NOT standing
+SELECT id FROM locksidecar.leases WHERE id = ANY ($1) AND expires_at > clock_timestamp() AND NOT hold_pending
 
--- name: riders
+-- name: held_under
 -- Which of some keys' locks ride on leases, and who stands in line for them under the leases:
 -- what a sidecar believes in, after a failover. There is no index of leases for it, since
 -- that would make every grant dearer. Each key is looked up by itself, so that no plan can
@@ -77,7 +77,7 @@ LEFT JOIN (
     WHERE w.lease_id = ANY ($3)
 ) r ON true
 
--- name: riders_after
+-- name: held_under_after
 -- What rides on leases among the 2,000 keys behind one, and, before the first, who stands in
 -- line under them: what a sidecar looks for that it does not know, after a failover. A
 -- lock keeps its key, so none is passed over that is there all the time. All sidecars look,
@@ -103,7 +103,7 @@ LEFT JOIN (
     WHERE $2 = '' AND (SELECT turn FROM mine) AND lease_id = ANY ($3)
 ) r ON true
 
--- name: recounted
+-- name: reconciled
 -- Notes that a sidecar knows all that rides on its leases, in this history. One that
 -- somebody has locked is named again by the next renewal.
 -- $1 leases, $2 history

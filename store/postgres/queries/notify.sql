@@ -7,7 +7,7 @@ SELECT pg_notify(channel, payload)
 FROM unnest($1::text[], $2::text[]) AS n (channel, payload)
 WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL
 
--- name: announce
+-- name: notify_events
 -- Tells other instances what happened to keys that they watch, in the order of the
 -- events. A watch is one for as long as its lease is there. One row for each event and
 -- watcher; an event of a key that nobody watches, not even who asks, has one with false.

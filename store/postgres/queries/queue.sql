@@ -8,9 +8,9 @@
 -- would give its lease, and the lock, its TTL again, when the waiter has been told so. A
 -- grant that is found is told when the standby has it.
 -- $1 namespace, $2 keys, $3 grants
-SELECT a.ord, o.id IS NOT NULL AND w.outcome IS NULL AND NOT o.standing AS queued, o.instance AS keeper,
-    o.id IS NOT NULL AND w.outcome IS NOT NULL AS skipped, w.result, l.lease_id AS rides_on, l.handed_by,
-    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.standing,
+SELECT a.ord, o.id IS NOT NULL AND w.outcome IS NULL AND NOT o.hold_pending AS queued, o.instance AS keeper,
+    o.id IS NOT NULL AND w.outcome IS NOT NULL AS skipped, w.result, l.lease_id AS held_under, l.handed_by,
+    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.hold_pending,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id, NULL::bigint AS waiting
 FROM unnest($2::text[], $3::uuid[]) WITH ORDINALITY AS a (key, grant_id, ord)
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.waiters WHERE namespace = $1 AND grant_id = a.grant_id OFFSET 0) w ON true
@@ -20,16 +20,16 @@ LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET
 WHERE (SELECT locksidecar.in_epoch())
 AND CASE WHEN l.grant_id = a.grant_id THEN locksidecar.replicated() ELSE true END
 
--- name: told
+-- name: note_delivery
 -- Notes that another instance than the first is told of a bind:ttl grant: none may give
--- it back as untold then. No row: it is over. The lock row decides, also against a
+-- it back as undelivered then. No row: it is over. The lock row decides, also against a
 -- release that is under way.
 -- $1 namespace, $2 key, $3 grant
 WITH held AS (
     SELECT lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = $2 AND grant_id = $3 FOR UPDATE
 )
 UPDATE locksidecar.leases l SET repeated = true FROM held
-WHERE l.id = held.lease_id AND l.expires_at > clock_timestamp() AND NOT l.standing
+WHERE l.id = held.lease_id AND l.expires_at > clock_timestamp() AND NOT l.hold_pending
 RETURNING true
 
 -- name: cancel_one
@@ -72,10 +72,10 @@ FROM (
         FROM gone) g
 ) counted
 
--- name: undo
+-- name: withdraw
 -- Frees what attempts of unknown outcome hold or wait for (invariant 7): see the
 -- function.
 -- $1 namespace, $2 not after, $3 instance, $4 keys, $5 grants
 SELECT namespace, key, outcome, expired, grant_id, lease_id, instance, token, acquired_at, expires_at,
     hints, hint_instances, watched, ended, now, lapsed
-FROM locksidecar.undo($1, $2, $3, $4, $5)
+FROM locksidecar.withdraw($1, $2, $3, $4, $5)

@@ -7,10 +7,10 @@
 SELECT a.ord,
     CASE WHEN a.lease_id IS NULL THEN false
         WHEN EXISTS (SELECT FROM locksidecar.leases own WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp()
-            AND NOT own.standing) THEN true
+            AND NOT own.hold_pending) THEN true
         ELSE NOT locksidecar.in_epoch() END AS asker_lives,
-    l.lease_id AS rides_on, coalesce(l.contended, false), l.handed_by,
-    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.standing,
+    l.lease_id AS held_under, coalesce(l.contended, false), l.handed_by,
+    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.hold_pending,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id,
     CASE WHEN l.contended THEN (
         SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting
@@ -24,7 +24,7 @@ WHERE CASE WHEN l.grant_id = a.grant_id THEN locksidecar.replicated() ELSE true 
 -- so the scan begins after the last page and ends with the prefix.
 -- $1 namespace, $2 after, $3 prefix, $4 first key behind the prefix, $5 instance or empty, $6 limit
 SELECT l.key,
-    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.standing,
+    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.hold_pending,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id,
     CASE WHEN l.contended THEN (
         SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting

@@ -40,14 +40,14 @@ RETURNING l.key, l.watched
 -- name: release
 -- Frees, hands off or keeps locks, and marks waiters that are skipped (invariant 5):
 -- see the function.
--- $1 namespace, $2 instance, $3 keys, $4 tokens, $5 leases, $6 untold, $7 success?, $8 results, $9 ignore holds?,
+-- $1 namespace, $2 instance, $3 keys, $4 tokens, $5 leases, $6 undelivered, $7 success?, $8 results, $9 ignore holds?,
 -- $10 trace contexts
 SELECT ord, state, token, lease_id, acquired_at, traceparent, now,
     outcome, expired, next_grant, next_lease, next_instance, next_token, next_acquired_at, next_expires_at,
     hints, hint_instances, watched
 FROM locksidecar.release($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
--- name: tell
+-- name: notify_grants
 -- Tells the instances to which keys were handed of the grants. It follows the release that
 -- did so, in the same flush, in a transaction of its own: that one is committed when this
 -- one reads what it wrote (invariant 4), and the disk is not waited for while the lock
@@ -73,7 +73,7 @@ AND set_config('synchronous_commit', 'off', true) IS NOT NULL
 -- Checks claims and changes data and remaining times: see the function.
 -- $1 namespace, $2 not after, $3 keys, $4 tokens, $5 leases, $6 ttls (0: unchanged), $7 replace the data?, $8 datas
 SELECT ord, state,
-    token, acquired_at, expires_at, now, lease_id, instance, pod, renewed, standing,
+    token, acquired_at, expires_at, now, lease_id, instance, pod, renewed, hold_pending,
     session, owner, data, traceparent, stopping, stop_reason, grant_id, waiting,
     hints, hint_instances
 FROM locksidecar.amend($1, $2, $3, $4, $5, $6, $7, $8)

@@ -1,7 +1,7 @@
 -- name: signal
 -- Asks the holders of keys for something: see the function.
 -- $1 namespace, $2 not after, $3 keys, $4 tokens (0: whoever holds it), $5 kinds, $6 reasons
-SELECT ord, held, token, watched, stopping, tell, again, buried, hints, hint_instances FROM locksidecar.signal($1, $2, $3, $4, $5, $6)
+SELECT ord, held, token, watched, stopping, notify, again, reaped, hints, hint_instances FROM locksidecar.signal($1, $2, $3, $4, $5, $6)
 
 -- name: signals_of
 -- What holders under some leases are asked for, the oldest first. A renewal tells that
@@ -9,11 +9,11 @@ SELECT ord, held, token, watched, stopping, tell, again, buried, hints, hint_ins
 -- $1 leases, $2 limit
 SELECT g.id, g.kind, g.key, g.token, g.reason, g.requested_at
 FROM locksidecar.signals g
-WHERE g.lease_id = ANY ($1) AND EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = g.lease_id AND NOT s.standing)
+WHERE g.lease_id = ANY ($1) AND EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = g.lease_id AND NOT s.hold_pending)
 ORDER BY g.id
 LIMIT $2
 
--- name: signals_heard
+-- name: signals_acknowledged
 -- Forgets signals that were heard. One that is locked is being replaced or dropped.
 -- $1 signals
 DELETE FROM locksidecar.signals

@@ -60,7 +60,7 @@ CREATE TABLE locksidecar.leases (
     history    uuid,
     -- That lock was released, or its owner is gone: nobody renews or claims it any
     -- more, and it ends when the hold is over.
-    standing   boolean NOT NULL DEFAULT false,
+    hold_pending   boolean NOT NULL DEFAULT false,
     -- The only key that it ever holds, so that its burial need not look for others: a
     -- bind:ttl lock's, or that of a lock with a min_hold. Null: it may hold any.
     namespace  text COLLATE "C",

@@ -82,8 +82,8 @@ func flap(s *strike) (int, error) {
 // statements are those that change who has a lock, or that others are told of it.
 var statements = []string{
 	"acquire_one", "acquire_many", "lease_open", "lease_renew", "lease_renew_one", "release_one", "release_many", "release",
-	"ask", "cancel_one", "cancel_many", "undo", "amend", "check", "told", "signal", "signals_heard",
-	"bury_one", "bury_many", "bury_existing", "bury_contended", "bury_drop_waiters", "hand_off", "locked", "notify",
+	"ask", "cancel_one", "cancel_many", "withdraw", "amend", "check", "note_delivery", "signal", "signals_acknowledged",
+	"reap_one", "reap_many", "lease_existing", "reap_contended", "reap_waiters", "hand_off", "locked", "notify",
 }
 
 // cutAt cuts connections at a stage of statements, each once or twice.

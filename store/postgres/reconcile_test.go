@@ -100,11 +100,11 @@ func TestRidersAreFoundInParts(t *testing.T) {
 			want(t, enqueue(t, s, waiter), store.Queued)
 			leases := []store.LeaseID{uuid.New(), s.lease}
 
-			exec(t, s.other, "SELECT pg_advisory_lock($1)", int64(postgres.RidersLock))
+			exec(t, s.other, "SELECT pg_advisory_lock($1)", int64(postgres.ReconcileLock))
 			if p, err := s.RidersAfter(t.Context(), leases, ""); err != nil || p.Last || p.Next != "" || len(p.Riders) > 0 {
 				t.Fatalf("while another looks: %d riders, next %q, last %v, %v", len(p.Riders), p.Next, p.Last, err)
 			}
-			exec(t, s.other, "SELECT pg_advisory_unlock($1)", int64(postgres.RidersLock))
+			exec(t, s.other, "SELECT pg_advisory_unlock($1)", int64(postgres.ReconcileLock))
 
 			seen, waits := map[string]bool{}, 0
 			for after, parts := "", 1; ; parts++ {

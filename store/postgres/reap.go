@@ -21,8 +21,8 @@ type held struct {
 	end *store.Event
 	// traceparent is the trace context of the release that ends the grant, or empty.
 	traceparent string
-	// told: if another instance is given the key, it has been told.
-	told bool
+	// delivered: if another instance is given the key, it has been told.
+	delivered bool
 }
 
 func (h held) name() keyName { return keyName{h.namespace, h.key} }
@@ -71,10 +71,10 @@ func (o *operation) hintAll(namespace string, h hints) {
 	}
 }
 
-// tell brings the news of a hand-off: of a grant to a waiter of this instance
+// deliver brings the news of a hand-off: of a grant to a waiter of this instance
 // directly, to another instance as a hint; and to those who watch how the last grant (of)
 // ended and that the next began. It is called after the commit.
-func (o *operation) tell(h handOver, of held) {
+func (o *operation) deliver(h handOver, of held) {
 	if h.watched {
 		o.ended(keyName{h.namespace, h.key}, h.ended, of.end)
 	}
@@ -86,7 +86,7 @@ func (o *operation) tell(h handOver, of held) {
 		o.acquired(keyName{h.namespace, h.key}, h.token)
 	}
 	if !o.isMine(h.namespace, string(h.instance)) {
-		if !of.told {
+		if !of.delivered {
 			o.hint(h.namespace, string(h.instance), uuid.UUID(h.grant))
 		}
 		return
@@ -100,19 +100,19 @@ func (o *operation) tell(h handOver, of held) {
 	})
 }
 
-// bury declares leases dead that have expired (with force: also others), hands off
+// bury declares leases dead that have expired (with revoke: also others), hands off
 // the keys for which somebody waits, and drops their own waiters. A waiter may turn
 // out to be expired too; it is buried in its turn, without a limit but ctx: a key
 // that somebody waits for must not become free. What somebody keeps locked is left,
 // and noted in blocked and passed: whoever waits for it finds it when it checks.
-func (o *operation) bury(ctx context.Context, leases []uuid.UUID, force bool) error {
+func (o *operation) reap(ctx context.Context, leases []uuid.UUID, revoke bool) error {
 	var keys []held
 	for len(leases) > 0 || len(keys) > 0 {
-		dead, kept, err := o.deleteLeases(ctx, leases, force)
+		dead, kept, err := o.deleteLeases(ctx, leases, revoke)
 		if err != nil {
 			return err
 		}
-		force = false // that was for the leases of the caller
+		revoke = false // that was for the leases of the caller
 		more, err := o.contended(ctx, dead)
 		if err != nil {
 			return err
@@ -124,11 +124,11 @@ func (o *operation) bury(ctx context.Context, leases []uuid.UUID, force bool) er
 			return err
 		}
 		if dropped := slices.Concat(dead, kept); len(dropped) > 0 {
-			if err := execute(ctx, o, sqlBuryDropWaiters, uuids(dropped)); err != nil {
+			if err := execute(ctx, o, sqlReapWaiters, uuids(dropped)); err != nil {
 				return err
 			}
-			o.watches.bury(dropped)
-			if err := execute(ctx, o, sqlBuryUnwatch, uuids(dropped)); err != nil {
+			o.watches.drop(dropped)
+			if err := execute(ctx, o, sqlReapWatchers, uuids(dropped)); err != nil {
 				return err
 			}
 		}
@@ -147,7 +147,7 @@ func (o *operation) hintBehind(ctx context.Context, leases []uuid.UUID) error {
 		hints     hints
 	}
 	namespaces, keys := o.heldBy(leases)
-	found, err := query(ctx, o, sqlBuryHints, []any{uuids(leases), namespaces, keys},
+	found, err := query(ctx, o, sqlReapHints, []any{uuids(leases), namespaces, keys},
 		func(rows pgx.Rows, b *behind) error {
 			return rows.Scan(&b.namespace, &b.hints.grants, &b.hints.instances)
 		})
@@ -182,21 +182,21 @@ func (o *operation) block(lease uuid.UUID) {
 		o.blocked = make(map[uuid.UUID]bool)
 	}
 	o.blocked[lease] = true
-	o.noteStuck()
+	o.warnLocked()
 }
 
-// buried is what became of a lease that was to be buried, and was there.
-type buried struct {
-	lease       uuid.UUID
-	stands, now bool // its hold is not over: it stands, or does so since now
+// reaped is what became of a lease that was to be buried, and was there.
+type reaped struct {
+	lease        uuid.UUID
+	pending, now bool // its hold is not over: it stands, or does so since now
 	// the only key that it may have held; none: any
 	namespace, key *string
 }
 
-// buryBy carries out one of the statements that bury, and notes which keys it is about.
-func (o *operation) buryBy(ctx context.Context, sql statement, leases any, force bool) ([]buried, error) {
-	done, err := query(ctx, o, sql, []any{leases, force}, func(rows pgx.Rows, b *buried) error {
-		return rows.Scan(&b.lease, &b.stands, &b.now, &b.namespace, &b.key)
+// reapBy carries out one of the statements that bury, and notes which keys it is about.
+func (o *operation) reapBy(ctx context.Context, sql statement, leases any, revoke bool) ([]reaped, error) {
+	done, err := query(ctx, o, sql, []any{leases, revoke}, func(rows pgx.Rows, b *reaped) error {
+		return rows.Scan(&b.lease, &b.pending, &b.now, &b.namespace, &b.key)
 	})
 	for _, b := range done {
 		if b.namespace == nil || b.key == nil {
@@ -226,33 +226,33 @@ func (o *operation) heldBy(leases []uuid.UUID) (namespaces, keys []string) {
 
 // deleteLeases deletes leases and returns those that are dead now, whoever deleted
 // them, and those that could not be deleted because of a hold, if they stand since now.
-func (o *operation) deleteLeases(ctx context.Context, leases []uuid.UUID, force bool) (dead, kept []uuid.UUID, err error) {
+func (o *operation) deleteLeases(ctx context.Context, leases []uuid.UUID, revoke bool) (dead, kept []uuid.UUID, err error) {
 	if len(leases) == 0 {
 		return nil, nil, nil
 	}
 	if len(leases) == 1 {
-		return o.deleteEach(ctx, leases, leases, force)
+		return o.deleteEach(ctx, leases, leases, revoke)
 	}
-	done, err := o.buryBy(ctx, sqlBuryMany, uuids(leases), force)
+	done, err := o.reapBy(ctx, sqlReapMany, uuids(leases), revoke)
 	if err != nil {
 		return nil, nil, err
 	}
-	o.partly = o.partly || force
-	left, err := query(ctx, o, sqlBuryExisting, []any{uuids(leases)}, scanOne[uuid.UUID])
+	o.partly = o.partly || revoke
+	left, err := query(ctx, o, sqlLeaseExisting, []any{uuids(leases)}, scanOne[uuid.UUID])
 	if err != nil {
 		return nil, nil, err
 	}
-	var standing []uuid.UUID
+	var pending []uuid.UUID
 	for _, b := range done {
-		if b.stands {
-			standing = append(standing, b.lease)
+		if b.pending {
+			pending = append(pending, b.lease)
 		}
 		if b.now {
 			kept = append(kept, b.lease)
 		}
 	}
-	stand := func(id uuid.UUID) bool { return slices.Contains(standing, id) }
-	dead, more, err := o.deleteEach(ctx, slices.DeleteFunc(slices.Clone(leases), stand), slices.DeleteFunc(left, stand), force)
+	isPending := func(id uuid.UUID) bool { return slices.Contains(pending, id) }
+	dead, more, err := o.deleteEach(ctx, slices.DeleteFunc(slices.Clone(leases), isPending), slices.DeleteFunc(left, isPending), revoke)
 	return dead, append(kept, more...), err
 }
 
@@ -262,7 +262,7 @@ const blockedMax = 3
 
 // deleteEach deletes what is left of some leases, one after the other, waiting for
 // whoever has locked one. It returns what deleteLeases does.
-func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, force bool) (dead, kept []uuid.UUID, err error) {
+func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, revoke bool) (dead, kept []uuid.UUID, err error) {
 	alive := map[uuid.UUID]bool{}
 	for _, lease := range left {
 		if len(o.blocked) >= blockedMax {
@@ -270,8 +270,8 @@ func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, fo
 			alive[lease] = true
 			continue
 		}
-		done, err := o.buryBy(ctx, sqlBuryOne, [16]byte(lease), force)
-		if isStuck(err) {
+		done, err := o.reapBy(ctx, sqlReapOne, [16]byte(lease), revoke)
+		if isRowLocked(err) {
 			o.block(lease)
 			alive[lease] = true
 			continue
@@ -280,14 +280,14 @@ func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, fo
 			return nil, nil, err
 		}
 		if len(done) > 0 {
-			o.partly = o.partly || force
-			alive[lease] = done[0].stands
+			o.partly = o.partly || revoke
+			alive[lease] = done[0].pending
 			if done[0].now {
 				kept = append(kept, lease)
 			}
 			continue
 		}
-		there, err := query(ctx, o, sqlBuryExisting, []any{[][16]byte{lease}}, scanOne[uuid.UUID])
+		there, err := query(ctx, o, sqlLeaseExisting, []any{[][16]byte{lease}}, scanOne[uuid.UUID])
 		if err != nil {
 			return nil, nil, err
 		}
@@ -302,7 +302,7 @@ func (o *operation) contended(ctx context.Context, dead []uuid.UUID) ([]held, er
 		return nil, nil
 	}
 	namespaces, keys := o.heldBy(dead)
-	return query(ctx, o, sqlBuryContended, []any{uuids(dead), namespaces, keys}, scanHeld)
+	return query(ctx, o, sqlReapContended, []any{uuids(dead), namespaces, keys}, scanHeld)
 }
 
 func scanHeld(rows pgx.Rows, h *held) error { return rows.Scan(&h.namespace, &h.key, &h.lease) }
@@ -315,7 +315,7 @@ const handOffMax = 500
 // only expired waiters remain, and the leases of expired waiters, to be buried.
 func (o *operation) handOff(ctx context.Context, keys []held) (again []held, expired []uuid.UUID, err error) {
 	for some := range slices.Chunk(keys, handOffMax) {
-		stuck, err := o.aroundStuck(ctx, items(len(some)), func(i int) keyName { return some[i].name() },
+		stuck, err := o.aroundLocked(ctx, items(len(some)), func(i int) keyName { return some[i].name() },
 			func(ctx context.Context, which []int) error {
 				moreAgain, moreExpired, err := o.handOffSome(ctx, some, which)
 				again, expired = append(again, moreAgain...), append(expired, moreExpired...)
@@ -364,7 +364,7 @@ func (o *operation) sortOut(done []handOver, keys []held) (again []held, expired
 		if h.lapsed {
 			k.end = nil
 		}
-		o.tell(h, k)
+		o.deliver(h, k)
 		expired = append(expired, h.expired...)
 		if h.outcome == expiredWaiters {
 			again = append(again, k)
@@ -377,7 +377,7 @@ func (o *operation) sortOut(done []handOver, keys []held) (again []held, expired
 // the keys that had no others.
 func (o *operation) finish(ctx context.Context, keys []held, expired []uuid.UUID) error {
 	for len(keys) > 0 || len(expired) > 0 {
-		if err := o.bury(ctx, expired, false); err != nil {
+		if err := o.reap(ctx, expired, false); err != nil {
 			return err
 		}
 		var err error
@@ -393,17 +393,17 @@ func (s *Store) Bury(ctx context.Context, leases []store.LeaseID) error {
 	if len(leases) == 0 {
 		return nil
 	}
-	ctx, cancel, o, err := s.beginBatch(ctx, "bury", len(leases))
+	ctx, cancel, o, err := s.beginBatch(ctx, "revoke", len(leases))
 	if err != nil {
 		return err
 	}
 	defer cancel()
-	return o.buryAll(ctx, leases)
+	return o.revoke(ctx, leases)
 }
 
 // BuryInstance buries what an instance that runs no more has left.
 func (s *Store) BuryInstance(ctx context.Context, instance string) error {
-	ctx, cancel, o, err := s.begin(ctx, "bury instance")
+	ctx, cancel, o, err := s.begin(ctx, "revoke instance")
 	if err != nil {
 		return err
 	}
@@ -412,17 +412,17 @@ func (s *Store) BuryInstance(ctx context.Context, instance string) error {
 	if err != nil {
 		return err
 	}
-	return o.buryAll(ctx, leases)
+	return o.revoke(ctx, leases)
 }
 
-// buryAll buries leases that need not have expired. What somebody keeps locked is an
+// revoke buries leases that need not have expired. What somebody keeps locked is an
 // error in the end: the caller tries again.
-func (o *operation) buryAll(ctx context.Context, leases []uuid.UUID) error {
-	if err := o.bury(ctx, leases, true); err != nil {
+func (o *operation) revoke(ctx context.Context, leases []uuid.UUID) error {
+	if err := o.reap(ctx, leases, true); err != nil {
 		return err
 	}
 	if len(o.blocked)+len(o.passed) > 0 {
-		return o.fail(errStuck, false)
+		return o.fail(errRowLocked, false)
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func TestAStuckRowIsLeftOut(t *testing.T) {
 				claims[i] = store.Claim{Key: asks[i].Key, Token: a.Token, Lease: s.lease}
 			}
 			letGo := s.operator("locks", "key = 'k07'")
-			s.standings(claims, 7)
+			s.statuses(claims, 7)
 			letGo()
 			if v := release(t, s, claims[7]); v.Standing != store.Holds {
 				t.Errorf("standing %d afterwards", v.Standing)
@@ -206,7 +206,7 @@ func (s *scene) answered(answers []store.Answer, err error, stuck int, others st
 	}
 }
 
-func (s *scene) standings(claims []store.Claim, stuck int) {
+func (s *scene) statuses(claims []store.Claim, stuck int) {
 	s.Helper()
 	verdicts, err := s.Release(s.Context(), claims)
 	s.judged(verdicts, err, stuck)
@@ -387,7 +387,7 @@ func TestAStuckLeaseOfAHoldIsLeftOut(t *testing.T) {
 	letGo()
 	letGo = stuck(holders[7])
 	s.outcomes(s.Enqueue, waiters, 7, store.Queued)
-	s.standings(claims, 7)
+	s.statuses(claims, 7)
 	letGo()
 	if v := release(t, s, claims[7]); v.Standing != store.Holds {
 		t.Errorf("standing %d afterwards", v.Standing)
@@ -429,8 +429,8 @@ func TestABusyRowIsNotStuck(t *testing.T) {
 	for what, try := range map[string]func() bool{
 		"a wait": func() bool { return enqueue(t, s, askFor("k", lease)).Outcome == store.Queued },
 		"a stop": func() bool {
-			standings, err := s.Signal(t.Context(), []store.Signal{{Kind: store.Stop, Key: "k", Token: token}})
-			return err == nil && standings[0] == store.Holds
+			statuses, err := s.Signal(t.Context(), []store.Signal{{Kind: store.Stop, Key: "k", Token: token}})
+			return err == nil && statuses[0] == store.Holds
 		},
 	} {
 		if !tried(most, try) {
@@ -521,7 +521,7 @@ func TestALockedSignalHoldsNobodyUp(t *testing.T) {
 			claims[i] = store.Claim{Key: asks[i].Key, Token: a.Token, Lease: s.lease, Awaited: true}
 		}
 		defer s.operator("signals", "true")()
-		s.standings(claims, -1)
+		s.statuses(claims, -1)
 	})
 	t.Run("break what only a hold keeps", func(t *testing.T) {
 		s := hasty(t)
@@ -536,9 +536,9 @@ func TestALockedSignalHoldsNobodyUp(t *testing.T) {
 		for i := range asks {
 			signals[i] = store.Signal{Kind: store.Break, Key: asks[i].Key}
 		}
-		standings, err := s.Signal(t.Context(), signals)
-		if err != nil || slices.ContainsFunc(standings, func(st store.Standing) bool { return st != store.Holds }) {
-			t.Errorf("%v, %v", standings, err)
+		statuses, err := s.Signal(t.Context(), signals)
+		if err != nil || slices.ContainsFunc(statuses, func(st store.Standing) bool { return st != store.Holds }) {
+			t.Errorf("%v, %v", statuses, err)
 		}
 	})
 }

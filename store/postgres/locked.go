@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// errStuck: somebody keeps rows locked for long.
-var errStuck = errors.New("another database session keeps rows of locksidecar locked")
+// errRowLocked: somebody keeps rows locked for long.
+var errRowLocked = errors.New("another database session keeps rows of locksidecar locked")
 
 // keyName is a key in its namespace.
 type keyName struct{ namespace, key string }
@@ -104,20 +104,20 @@ func (o *operation) had(row lockedBy, sent time.Time, err error) {
 	}
 }
 
-// aroundStuck carries out a statement for some items. Should it have to wait for
+// aroundLocked carries out a statement for some items. Should it have to wait for
 // long, somebody keeps a row locked: then it is carried out for those items whose
 // rows are free in this moment, and the others are returned. One stuck row costs
 // the others of its batch one lock_timeout. Callers ask for the stuck ones again, without
 // the others: then the statement is patient.
-func (o *operation) aroundStuck(
+func (o *operation) aroundLocked(
 	ctx context.Context, items []int, name func(int) keyName, do func(context.Context, []int) error,
 ) (stuck []int, err error) {
-	return o.aroundStuckLeases(ctx, items, name, func(int) *store.LeaseID { return nil }, do)
+	return o.aroundLockedLeases(ctx, items, name, func(int) *store.LeaseID { return nil }, do)
 }
 
-// aroundStuckLeases is aroundStuck for a statement that also writes to a lease of some
+// aroundLockedLeases is aroundLocked for a statement that also writes to a lease of some
 // items (own; nil: to none).
-func (o *operation) aroundStuckLeases(
+func (o *operation) aroundLockedLeases(
 	ctx context.Context, items []int, name func(int) keyName, own func(int) *store.LeaseID, do func(context.Context, []int) error,
 ) (stuck []int, err error) {
 	for tries := 0; len(items) > 0; tries++ {
@@ -125,7 +125,7 @@ func (o *operation) aroundStuckLeases(
 		done := o.bePatient(items, name)
 		err := do(ctx, items)
 		done(err)
-		if !isStuck(err) {
+		if !isRowLocked(err) {
 			return stuck, err
 		}
 		if len(items) == 1 || tries == aroundAttempts {
@@ -177,14 +177,14 @@ func (o *operation) locked(
 // patient statement waits: a row that many sidecars want at once is not stuck.
 func (o *operation) noteLocked(key keyName) {
 	if o.lockedRows.note(lockedBy{o.name, key}) >= patience*o.lockTimeout {
-		o.noteStuck("key", key.key, "namespace", key.namespace)
+		o.warnLocked("key", key.key, "namespace", key.namespace)
 	}
 }
 
-// noteStuck says now and then that somebody keeps rows locked: an operator with an
+// warnLocked says now and then that somebody keeps rows locked: an operator with an
 // open transaction does not know whom he holds up.
-func (o *operation) noteStuck(row ...any) {
-	if o.stuckNoted.due(seldom) {
+func (o *operation) warnLocked(row ...any) {
+	if o.lockedWarned.due(seldom) {
 		o.log.Warn("a row stays locked by another database session: calls for its key wait",
 			append([]any{"operation", o.name, "hint", "look for old transactions in pg_stat_activity"}, row...)...)
 	}

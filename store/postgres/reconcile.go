@@ -10,12 +10,12 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// ridersLock lets one at a time look for what rides on its leases: any number that nobody
+// reconcileLock lets one at a time look for what rides on its leases: any number that nobody
 // else uses.
-const ridersLock = 5_120_947_233_806_114_109
+const reconcileLock = 5_120_947_233_806_114_109
 
-// riderRow is a row of the statement riders, and what riders_after has besides.
-type riderRow struct {
+// heldUnderRow is a row of the statement riders, and what riders_after has besides.
+type heldUnderRow struct {
 	history      uuid.UUID
 	lease, grant zeronull.UUID
 	key          zeronull.Text
@@ -26,12 +26,12 @@ type riderRow struct {
 	next *string
 }
 
-func (r *riderRow) scan(rows pgx.Rows, more ...any) error {
+func (r *heldUnderRow) scan(rows pgx.Rows, more ...any) error {
 	return rows.Scan(append([]any{&r.history, &r.lease, &r.key, &r.token, &r.grant, &r.waits}, more...)...)
 }
 
 // countOf is what rows say. Where nothing rides, one says in which history.
-func countOf(rows []riderRow) (count store.Count) {
+func countOf(rows []heldUnderRow) (count store.Count) {
 	for i := range rows {
 		r := &rows[i]
 		count.History = r.history
@@ -52,13 +52,13 @@ func (s *Store) Riders(ctx context.Context, leases []store.LeaseID, keys []strin
 	if len(leases) == 0 || len(keys) == 0 {
 		return store.Count{}, nil
 	}
-	ctx, cancel, o, err := s.beginRenewal(ctx, "riders", len(keys))
+	ctx, cancel, o, err := s.beginRenewal(ctx, "reconcile keys", len(keys))
 	if err != nil {
 		return store.Count{}, err
 	}
 	defer cancel()
-	rows, err := query(ctx, o, sqlRiders, []any{s.config.Identity.Namespace, keys, uuids(leases)},
-		func(rows pgx.Rows, r *riderRow) error { return r.scan(rows) })
+	rows, err := query(ctx, o, sqlHeldUnder, []any{s.config.Identity.Namespace, keys, uuids(leases)},
+		func(rows pgx.Rows, r *heldUnderRow) error { return r.scan(rows) })
 	return countOf(rows), err
 }
 
@@ -69,13 +69,13 @@ func (s *Store) RidersAfter(ctx context.Context, leases []store.LeaseID, after s
 		part.Last = true
 		return part, nil
 	}
-	ctx, cancel, o, err := s.beginBatch(ctx, "riders after", len(leases))
+	ctx, cancel, o, err := s.beginBatch(ctx, "reconcile page", len(leases))
 	if err != nil {
 		return part, err
 	}
 	defer cancel()
-	rows, err := query(ctx, o, sqlRidersAfter, []any{s.config.Identity.Namespace, after, uuids(leases), int64(ridersLock)},
-		func(rows pgx.Rows, r *riderRow) error { return r.scan(rows, &r.turn, &r.next) })
+	rows, err := query(ctx, o, sqlHeldUnderAfter, []any{s.config.Identity.Namespace, after, uuids(leases), int64(reconcileLock)},
+		func(rows pgx.Rows, r *heldUnderRow) error { return r.scan(rows, &r.turn, &r.next) })
 	if err != nil || len(rows) == 0 {
 		return part, err
 	}
@@ -95,10 +95,10 @@ func (s *Store) Recounted(ctx context.Context, leases []store.LeaseID, history s
 	if len(leases) == 0 {
 		return nil
 	}
-	ctx, cancel, o, err := s.beginRenewal(ctx, "recounted", len(leases))
+	ctx, cancel, o, err := s.beginRenewal(ctx, "reconcile end", len(leases))
 	if err != nil {
 		return err
 	}
 	defer cancel()
-	return execute(ctx, o, sqlRecounted, uuids(leases), [16]byte(history))
+	return execute(ctx, o, sqlReconciled, uuids(leases), [16]byte(history))
 }

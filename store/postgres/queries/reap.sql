@@ -1,21 +1,21 @@
--- name: bury_one
--- Buries one lease, or lets it stand: see bury_many. It waits for a renewal, an enqueue
+-- name: reap_one
+-- Buries one lease, or lets it stand: see reap_many. It waits for a renewal, an enqueue
 -- or a hand-off that is under way, and decides afterwards, by the row as it then is.
 -- $1 lease, $2 true: also when it has not expired
 WITH due AS MATERIALIZED (
-    SELECT id, standing, hold_until, coalesce(hold_until > clock_timestamp(), false) AS holds, namespace, key
+    SELECT id, hold_pending, hold_until, coalesce(hold_until > clock_timestamp(), false) AS holds, namespace, key
     FROM locksidecar.leases
     WHERE id = $1 AND ($2 OR expires_at <= clock_timestamp() AND locksidecar.in_epoch())
     FOR UPDATE
 ), kept AS (
-    UPDATE locksidecar.leases l SET standing = true, expires_at = due.hold_until
-    FROM due WHERE l.id = due.id AND due.holds AND NOT due.standing
+    UPDATE locksidecar.leases l SET hold_pending = true, expires_at = due.hold_until
+    FROM due WHERE l.id = due.id AND due.holds AND NOT due.hold_pending
 ), dead AS (
     DELETE FROM locksidecar.leases l USING due WHERE l.id = due.id AND NOT due.holds
 )
-SELECT id, holds, holds AND NOT standing, namespace, key FROM due
+SELECT id, holds, holds AND NOT hold_pending, namespace, key FROM due
 
--- name: bury_many
+-- name: reap_many
 -- Buries leases without waiting for any: one that somebody has locked is skipped,
 -- for who deletes leases must not wait for one while it has another. One whose hold is
 -- not over stands from now on until it is. Tells of each whether it stands, whether it
@@ -23,24 +23,24 @@ SELECT id, holds, holds AND NOT standing, namespace, key FROM due
 -- it was locked; the table itself is seen here as it was when the statement began.
 -- $1 leases, $2 true: also those that have not expired
 WITH due AS MATERIALIZED (
-    SELECT id, standing, hold_until, coalesce(hold_until > clock_timestamp(), false) AS holds, namespace, key
+    SELECT id, hold_pending, hold_until, coalesce(hold_until > clock_timestamp(), false) AS holds, namespace, key
     FROM locksidecar.leases
     WHERE id = ANY ($1) AND ($2 OR expires_at <= clock_timestamp() AND locksidecar.in_epoch())
     ORDER BY id FOR UPDATE SKIP LOCKED
 ), kept AS (
-    UPDATE locksidecar.leases l SET standing = true, expires_at = due.hold_until
-    FROM due WHERE l.id = due.id AND due.holds AND NOT due.standing
+    UPDATE locksidecar.leases l SET hold_pending = true, expires_at = due.hold_until
+    FROM due WHERE l.id = due.id AND due.holds AND NOT due.hold_pending
 ), dead AS (
     DELETE FROM locksidecar.leases l USING due WHERE l.id = due.id AND NOT due.holds
 )
-SELECT id, holds, holds AND NOT standing, namespace, key FROM due
+SELECT id, holds, holds AND NOT hold_pending, namespace, key FROM due
 
--- name: bury_existing
+-- name: lease_existing
 -- Which leases are there. One that is not is dead, for ever.
 -- $1 leases
 SELECT id FROM locksidecar.leases WHERE id = ANY ($1)
 
--- name: bury_contended
+-- name: reap_contended
 -- The keys that dead leases hold and somebody waits for: they are to be handed off
 -- (invariant 5). In a statement after the burial's commit it sees every waiter
 -- that was inserted while the lease lived. It looks at the only keys that they may hold;
@@ -60,7 +60,7 @@ CROSS JOIN LATERAL (
     SELECT * FROM locksidecar.locks WHERE namespace = w.namespace AND key = w.key OFFSET 0) l
 WHERE l.lease_id = ANY ($1)
 
--- name: bury_hints
+-- name: reap_hints
 -- The first in line for the keys of leases that stand since now: they were told that
 -- those end later. It sees every waiter that was inserted before they stood. Who buried
 -- them and is cut off before this tells nobody, and nobody does it instead, for they
@@ -74,10 +74,10 @@ FROM (
 ) w
 CROSS JOIN LATERAL (
     SELECT * FROM locksidecar.locks WHERE namespace = w.namespace AND key = w.key OFFSET 0) l
-CROSS JOIN LATERAL locksidecar.first_in_line(l.namespace, l.key, 100) f
+CROSS JOIN LATERAL locksidecar.first_waiters(l.namespace, l.key, 100) f
 WHERE l.lease_id = ANY ($1) AND f.hints IS NOT NULL
 
--- name: bury_drop_waiters
+-- name: reap_waiters
 -- Takes the waiters of dead leases out of their queues. One that is locked is
 -- being cancelled or handed over; whoever meets a dead waiter drops it.
 -- $1 dead leases
@@ -85,7 +85,7 @@ DELETE FROM locksidecar.waiters
 WHERE id IN (
     SELECT id FROM locksidecar.waiters WHERE lease_id = ANY ($1) ORDER BY id FOR UPDATE SKIP LOCKED)
 
--- name: bury_unwatch
+-- name: reap_watchers
 -- Forgets what was watched under dead leases. A row that is locked is being dropped by
 -- somebody else, or the sweep comes after all.
 -- $1 dead leases
