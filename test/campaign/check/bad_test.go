@@ -195,6 +195,45 @@ var bad = map[string]struct{ broken, text string }{
 	"granted, and still in line": {"fifo", `
 		a acquire 0-10 granted t1 u500 w-1
 		x line 30-31 l1:x-1 l2:x-9`},
+	"granted, and the same attempt still in line, in a fault": {"fifo", `
+		h acquire 0-10 granted t1 u500
+		a acquire 20- w-1
+		b acquire 21-80 granted t2 u500 w-1
+		x fault 22-28
+		x line 30-31 t1 ah l1:x-2@a#p l2:x-3@a#q
+		h release 70-75 done t1
+		x line 86-87 t2 aq l1:x-2@a#p l2:x-3@a#q`},
+	"granted, in line again under another lease, and the same attempt still in line": {"fifo", `
+		h acquire 0-10 granted t1 u500
+		a acquire 20- w-1
+		b acquire 21-80 granted t2 u500 w-1
+		x line 30-31 t1 ah l1:x-2@a#p l2:x-3@a#q
+		x line 50-51 t1 ah l1:x-2@a#p l3:x-3@b#r
+		h release 70-75 done t1
+		x line 86-87 t2 ar l1:x-2@a#p l3:x-3@b#r`},
+	"granted, the same attempt still in line, and the lock was given up since": {"fifo", `
+		h acquire 0-10 granted t1 u500
+		a acquire 20- w-1
+		b acquire 21-80 granted t2 u500 w-1
+		x fault 22-28
+		h release 70-75 done t1
+		x line 86-87 t2 ar l3:x-2@b#p l4:x-9@b#s
+		b release 88-90 done t2
+		x line 95-96 l2:x-3@a#r l3:x-2@b#p`},
+	"granted, and an earlier attempt in line for too long": {"fifo", `
+		a acquire 20- w-1
+		b acquire 21-80 granted t2 u9000 w-1
+		x line 2000-2001 t2 ar l1:x-1@a#p l2:x-2@a#q`},
+	"granted, and an earlier attempt in line for too long after a fault": {"fifo", `
+		a acquire 20- w-1
+		b acquire 21-80 granted t2 u90000 w-1
+		x fault 22-28
+		x line 60100-60101 t2 ar l1:x-1@a#p l2:x-2@a#q`},
+	"granted, an attempt in line for too long after a fault, and nobody saw which": {"fifo", `
+		a acquire 20- w-1
+		b acquire 21-80 granted t2 u90000 w-1
+		x fault 22-28
+		x line 60100-60101 l1:x-1@a#p l2:x-2@a#q`},
 	"a line in no order": {"fifo", `
 		x line 30-31 l2:x-8 l1:x-9`},
 	"a slow hand-off": {"hand-off", `

@@ -16,7 +16,12 @@ import (
 // kept for as long as its lease: who was seen in another one under the same lease has
 // lost it for no reason.
 //
-// The rule does not judge the time of a fault, nor the time when somebody breaks the lock: its
+// A call that was told that it has the lock must not stand in line. An earlier attempt of the
+// call may: its lease was lost, or its outcome was not known, and it is being withdrawn. So the
+// attempt that stands is compared with the attempt that has the key, and the other attempt must
+// leave within the time in which an unknown outcome can still have an effect.
+//
+// The order is not judged in the time of a fault, nor in the time when somebody breaks the lock: its
 // holder asks again before anybody was told. The same is true for a call for several keys when
 // somebody breaks any of them: it hands the others back and goes to the end of their lines.
 func fifo(h *arranged) (broken []Violation) {
@@ -32,18 +37,24 @@ func fifo(h *arranged) (broken []Violation) {
 
 // line is what was seen of those who waited for a key.
 type line struct {
-	h       *arranged
-	k       *keyHistory
-	granted map[string]history.Op // by their names in line
-	several map[string]bool       // names of calls for several keys
-	again   map[string]bool       // those who were seen in another place, too
-	said    map[[2]string]bool    // pairs that were found
+	h        *arranged
+	k        *keyHistory
+	granted  map[string]history.Op // by their names in line
+	attempts map[int64]string      // that were seen to have the key, by their tokens
+	several  map[string]bool       // names of calls for several keys
+	again    map[string]bool       // those who were seen in another place, too
+	said     map[[2]string]bool    // pairs that were found
 }
 
 func (h *arranged) lineOf(k *keyHistory) *line {
 	l := &line{
 		h: h, k: k, granted: make(map[string]history.Op, len(k.terms)), several: make(map[string]bool),
-		again: make(map[string]bool), said: make(map[[2]string]bool),
+		again: make(map[string]bool), said: make(map[[2]string]bool), attempts: make(map[int64]string),
+	}
+	for _, op := range k.lines {
+		if op.Attempt != "" {
+			l.attempts[op.Token] = op.Attempt
+		}
 	}
 	for _, t := range k.terms {
 		l.granted[t.grant.InLine()] = t.grant
@@ -103,10 +114,12 @@ func (l *line) judge(op history.Op) (broken []Violation) {
 		}
 		grant, ok := l.granted[place.ID]
 		switch {
-		case !ok || l.again[place.ID]: // it left, or timed out
+		case ok && grant.Return < op.Call:
+			if !l.earlier(place, grant, op) {
+				find("it was told that it has the lock, and stands in line", grant, op)
+			}
 			continue
-		case grant.Return < op.Call:
-			find("it was told that it has the lock, and stands in line", grant, op)
+		case !ok || l.again[place.ID]: // it left, or timed out
 			continue
 		}
 		if to := max(grant.Return, before.Return); before.ID != "" && l.h.calm(op.Call, to) && !l.forced(before, grant, op.Call, to) {
@@ -118,6 +131,17 @@ func (l *line) judge(op history.Op) (broken []Violation) {
 		before = grant
 	}
 	return broken
+}
+
+// earlier tells whether a place of a call that was told of its grant may be that of an earlier
+// attempt of the call. If nobody saw which attempt has the key, there must be a reason for two.
+func (l *line) earlier(place history.Place, grant, op history.Op) bool {
+	attempt, seen := l.attempts[grant.Token]
+	other := place.Attempt != attempt
+	if !seen || place.Attempt == "" {
+		other = l.again[place.ID] || !l.h.calm(grant.Call, op.Return)
+	}
+	return other && op.Call <= l.h.effect(grant).to
 }
 
 // forced tells whether somebody may have broken the key in that time, or another key of one of

@@ -150,6 +150,32 @@ var good = map[string]string{
 		x line 40-41 l2:x-3@a l3:x-2@b
 		h release 70-75 done t1
 		b release 85-90 done t2`,
+	"granted, and an earlier attempt under a lost lease still in line": `
+		h acquire 0-10 granted t1 u500
+		a acquire 20- w-1
+		b acquire 21-80 granted t2 u500 w-1
+		x fault 22-28
+		x line 30-31 t1 ah l1:x-2@a#p l2:x-3@a#q
+		x line 50-51 t1 ah l1:x-2@a#p l2:x-3@a#q l3:x-3@b#r
+		h release 70-75 done t1
+		x line 86-87 t2 ar l1:x-2@a#p l2:x-3@a#q`,
+	"granted, an earlier attempt still in line, and the lock was given up since": `
+		h acquire 0-10 granted t1 u500
+		a acquire 20- w-1
+		b acquire 21-80 granted t2 u500 w-1
+		x fault 22-28
+		h release 70-75 done t1
+		x line 86-87 t2 ar l3:x-2@b#p l4:x-9@b#s
+		b release 88-90 done t2
+		x line 95-96 l2:x-3@a#q l3:x-2@b#p`,
+	"granted, an attempt in line in a fault, and nobody saw which": `
+		h acquire 0-10 granted t1 u500
+		a acquire 20- w-1
+		b acquire 21-80 granted t2 u500 w-1
+		x fault 22-28
+		h release 70-75 done t1
+		b release 82-84 done t2
+		x line 86-87 l1:x-2@a#p l2:x-3@a#q`,
 	"a slow hand-off on a slow machine": `
 		a acquire 0-10 granted t1 u9000
 		b acquire 5-3000 granted t2 u9000 w-1

@@ -18,8 +18,9 @@ import (
 // with times in milliseconds from 10 s on (0- has no answer), who a client that has a
 // session of its own name, and more: t7 the token, u90 until when it may be believed,
 // w-1 wait_ms (else 0), s- no session, r1 repeated once, ka the key (else k), g1 the group, n1 the sidecar,
-// c answered from the cache, l7:x-1@a a place in line, for the acquire in the first line,
-// under the lease a (or none is named), o no holder was named.
+// c answered from the cache, l7:x-1@a#p a place in line, for the acquire in the first line,
+// under the lease a, of the attempt p (or none is named), ap the attempt that has the key under
+// t7, o no holder was named.
 func script(t *testing.T, text string) (ops []history.Op) {
 	t.Helper()
 	for line := range strings.Lines(text) {
@@ -77,10 +78,13 @@ func more(t *testing.T, op *history.Op, word string) {
 		op.Cached = true
 	case 'o':
 		op.Unnamed = true
+	case 'a':
+		op.Attempt = rest
 	case 'l':
 		place, id, _ := strings.Cut(rest, ":")
+		id, attempt, _ := strings.Cut(id, "#")
 		id, lease, _ := strings.Cut(id, "@")
-		op.Line = append(op.Line, history.Place{Number: number(t, place), ID: id, Lease: lease})
+		op.Line = append(op.Line, history.Place{Number: number(t, place), ID: id, Lease: lease, Attempt: attempt})
 	default:
 		t.Fatalf("what is %q?", word)
 	}

@@ -86,6 +86,8 @@ type Op struct {
 	// this answer. Each time it stands in line anew.
 	Repeats int   `json:"repeats,omitempty"`
 	Token   int64 `json:"token,omitempty"`
+	// Attempt is, of a Line, the id of the attempt that has the key, under Token.
+	Attempt string `json:"attempt,omitempty"`
 	// Until is up to when the client may believe that it holds the lock, as far as this
 	// answer tells, reckoned from the earliest moment at which it can have been written.
 	Until int64 `json:"until,omitempty"`
@@ -101,12 +103,13 @@ type Op struct {
 	Note  string `json:"note,omitempty"`
 }
 
-// Place is a place in a key's line: its number, who has it ([Op.InLine]), and the lease
-// under which it is kept.
+// Place is a place in a key's line: its number, who has it ([Op.InLine]), the lease
+// under which it is kept, and the id of the attempt. A call can make several attempts.
 type Place struct {
-	Number int64  `json:"number"`
-	ID     string `json:"id"`
-	Lease  string `json:"lease,omitempty"`
+	Number  int64  `json:"number"`
+	ID      string `json:"id"`
+	Lease   string `json:"lease,omitempty"`
+	Attempt string `json:"attempt,omitempty"`
 }
 
 // InLine is the name under which an Acquire stands in line.

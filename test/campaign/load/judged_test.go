@@ -2,8 +2,10 @@ package load
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -63,6 +65,49 @@ func TestJudged(t *testing.T) {
 	left, err := check.Orphans(context.Background(), store, []string{pod}, longest)
 	if err != nil || len(left) > 0 {
 		t.Errorf("%v %v", left, err)
+	}
+}
+
+// TestObservedLine: a line shows the attempt that has the key, and the attempts that wait.
+func TestObservedLine(t *testing.T) {
+	store, socket := cluster.NewDatabase(t), filepath.Join(folder(t), "s.sock")
+	start(t, socket, store, "LOCKSIDECAR_TTL=1h")
+	c, err := dial(context.Background(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if a, err := c.call(context.Background(), patience, "PUT", lockPath("k"), "{}"); err != nil || a.status != 200 {
+		t.Fatal(a, err)
+	}
+	_ = pgtest.Query[int64](t, store, `WITH w AS (INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id, data)
+		SELECT gen_random_uuid(), 'default', 'k', lease_id, '{"op":"x"}' FROM locksidecar.locks, generate_series(1, 2) RETURNING 1)
+		SELECT count(*) FROM w`)
+	rec := history.NewRecorder("load", nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	defer func() { cancel(); wg.Wait() }()
+	wg.Go(func() { Observe(ctx, store, time.Millisecond, rec) })
+	var lines []history.Op
+	until(t, "a line", func() bool {
+		ops, err := rec.Ops()
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines = slices.DeleteFunc(ops, func(op history.Op) bool { return op.Kind != history.Line })
+		return len(lines) > 0
+	})
+	if len(lines) == 0 {
+		return
+	}
+	got := fmt.Sprint(lines[0].Key, lines[0].Token, lines[0].Attempt)
+	want := pgtest.Query[string](t, store, `SELECT key || token || grant_id FROM locksidecar.locks`)
+	for _, place := range lines[0].Line {
+		got += fmt.Sprint(place.Number, place.ID, place.Lease, place.Attempt)
+	}
+	want += pgtest.Query[string](t, store, `SELECT string_agg(id || 'x' || lease_id || grant_id, '' ORDER BY id) FROM locksidecar.waiters`)
+	if got != want {
+		t.Errorf("%s\nwant %s", got, want)
 	}
 }
 

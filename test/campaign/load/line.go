@@ -11,8 +11,13 @@ import (
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 )
 
-// waiting are all lines. A waiter that has an outcome waits no more.
-const waiting = `SELECT key, id, lease_id::text, coalesce(data, '{}') FROM locksidecar.waiters WHERE outcome IS NULL ORDER BY key, id`
+// waiting are all lines, with the attempts that have the keys. A waiter that has an outcome
+// waits no more.
+const waiting = `SELECT w.key, w.id, w.lease_id::text, w.grant_id::text, coalesce(w.data, '{}'),
+	coalesce(l.token, 0), coalesce(l.grant_id::text, '')
+FROM locksidecar.waiters w LEFT JOIN locksidecar.locks l
+ON l.namespace = w.namespace AND l.key = w.key AND l.lease_id IS NOT NULL AND l.grant_id IS NOT NULL
+WHERE w.outcome IS NULL ORDER BY w.key, w.id`
 
 // Observe notes who stands in line for what, as the database shows it, every so often and
 // until ctx ends. It needs a way to the database that takes no part in the faults, and
@@ -74,10 +79,12 @@ func (o *observer) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	lines := make(map[string][]history.Place)
-	var key, data string
+	lines := make(map[string]history.Op)
+	var data string
 	var place history.Place
-	_, err = pgx.ForEachRow(rows, []any{&key, &place.Number, &place.Lease, &data}, func() error {
+	line := history.Op{Kind: history.Line, Sidecar: -1, Call: asked}
+	into := []any{&line.Key, &place.Number, &place.Lease, &place.Attempt, &data, &line.Token, &line.Attempt}
+	_, err = pgx.ForEachRow(rows, into, func() error {
 		var req struct {
 			Op string `json:"op"`
 		}
@@ -85,15 +92,17 @@ func (o *observer) look(ctx context.Context) error {
 			return err
 		}
 		place.ID = req.Op
-		lines[key] = append(lines[key], place)
+		line.Line = append(lines[line.Key].Line, place)
+		lines[line.Key] = line
 		return nil
 	})
 	if err != nil {
 		return err
 	}
 	answered := history.Now()
-	for key, line := range lines {
-		o.note(history.Op{Kind: history.Line, Sidecar: -1, Key: key, Call: asked, Return: answered, Line: line})
+	for _, line := range lines {
+		line.Return = answered
+		o.note(line)
 	}
 	return nil
 }
@@ -101,7 +110,8 @@ func (o *observer) look(ctx context.Context) error {
 // note notes a line that is news, or has not been noted for a second.
 func (o *observer) note(op history.Op) {
 	last := o.noted[op.Key]
-	if len(op.Line) < 2 || slices.Equal(op.Line, last.Line) && op.Call-last.Call < int64(time.Second) {
+	news := op.Attempt != last.Attempt || !slices.Equal(op.Line, last.Line)
+	if len(op.Line) < 2 || !news && op.Call-last.Call < int64(time.Second) {
 		return
 	}
 	o.noted[op.Key] = op
