@@ -37,7 +37,7 @@ func Build(folder string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("world: the sidecar's sources: %w", err)
 	}
-	source := filepath.Join(strings.TrimSpace(string(root)), "lease", "clock_linux.go")
+	source := filepath.Join(strings.TrimSpace(string(root)), "lease", "internal", "clock", "clock_linux.go")
 	overlay, err := overlayFile(folder, source)
 	if err != nil {
 		return "", err
