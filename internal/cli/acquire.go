@@ -2,12 +2,13 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
-	"github.com/valyala/fasthttp"
 )
 
 // waitForever is what a bare --wait means.
@@ -78,13 +79,11 @@ func acquire(c *client, key string, body acquireBody, shared bool) (token int64,
 	var grant struct {
 		Token int64 `json:"token"`
 	}
-	err = c.call(fasthttp.MethodPut, lockPath(key), body, &grant, time.Duration(body.WaitMS)*time.Millisecond)
-	if !c.unanswered {
+	err = c.call(http.MethodPut, lockPath(key), body, &grant, time.Duration(body.WaitMS)*time.Millisecond)
+	if _, unanswered := errors.AsType[*unansweredError](err); !unanswered {
 		return grant.Token, err
 	}
-	release := newClient(c.socket, c.version)
-	release.patience = releasePatience
-	if !shared && release.call(fasthttp.MethodDelete, lockPath(key)+requestQuery(body.RequestID), nil, nil, 0) == nil {
+	if !shared && c.withPatience(releasePatience).call(http.MethodDelete, lockPath(key)+requestQuery(body.RequestID), nil, nil, 0) == nil {
 		return 0, err
 	}
 	return 0, fmt.Errorf("%w; it may have granted the lock: `acquire` with --request-id %s asks again, `release` gives it back",

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,13 +9,10 @@ import (
 	"io"
 	"io/fs"
 	"net"
-	"net/url"
+	"net/http"
 	"os"
-	"strings"
 	"syscall"
 	"time"
-
-	"github.com/valyala/fasthttp"
 
 	"github.com/locksidecar/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/internal/exitcode"
@@ -30,17 +28,15 @@ const (
 )
 
 // client talks to the sidecar behind a socket. Interrupting the process closes
-// its connection, which ends a call that waits.
+// its connections, which ends a call that waits. It is safe for concurrent use.
 type client struct {
 	socket  string
 	version string // of this program
-	http    *fasthttp.HostClient
+	http    http.RoundTripper
 	// session is the id of the explicit session that its calls join; empty: none.
 	session string
 	// patience is how long an answer may take that need not wait for a lock.
 	patience time.Duration
-	// unanswered: the last call may have been carried out, and no answer came.
-	unanswered bool
 }
 
 // newClient uses --socket, else the variable of the sidecar.
@@ -61,70 +57,93 @@ func (a *app) lookup(name string) (string, bool) {
 }
 
 func newClient(socket, version string) *client {
-	c := &client{socket: socket, version: version, patience: answerTimeout}
-	c.http = &fasthttp.HostClient{
-		Name: "locksidecar/" + version,
-		Addr: "locksidecar",
-		Dial: func(string) (net.Conn, error) { return c.dial() },
-		// A key may be "..": nothing may tidy up the path.
-		DisablePathNormalizing: true,
-		MaxResponseBodySize:    maxAnswer,
-		// A repeated acquire would be a second acquire.
-		MaxIdemponentCallAttempts: 1,
-	}
-	return c
+	dialer := net.Dialer{Timeout: dialTimeout}
+	return &client{socket: socket, version: version, patience: answerTimeout, http: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "unix", socket)
+		},
+		// One call, one connection: no lock of these commands hangs on it, and a call that
+		// failed is not made a second time.
+		DisableKeepAlives:  true,
+		DisableCompression: true,
+	}}
 }
 
-func (c *client) dial() (net.Conn, error) {
-	dialer := net.Dialer{Timeout: min(dialTimeout, c.patience)}
-	return dialer.DialContext(context.Background(), "unix", c.socket)
+// withPatience is the client with another patience.
+func (c *client) withPatience(patience time.Duration) *client {
+	other := *c
+	other.patience = patience
+	return &other
 }
 
 // call sends one request and decodes its answer into answer (nil: not wanted).
 // Any status but 200 and 202 is a *problemError. wait is added to the time in which the
 // answer must come; below zero there is no limit.
 func (c *client) call(method, path string, body, answer any, wait time.Duration) error {
-	req, resp := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
-	defer fasthttp.ReleaseRequest(req)
-	defer fasthttp.ReleaseResponse(resp)
-	req.Header.SetMethod(method)
-	req.SetRequestURI("http://locksidecar" + path)
-	// One call, one connection: no lock of these commands hangs on it.
-	req.SetConnectionClose()
-	// Who looks wants to know what is, not what this sidecar has last heard: that a lock is asked
-	// to stop may still be on its way to it, and who of other pods waits it is not told at all.
-	if method == fasthttp.MethodGet {
+	ctx, cancel := context.Background(), context.CancelFunc(func() {})
+	if wait >= 0 {
+		ctx, cancel = context.WithTimeout(ctx, c.patience+wait)
+	}
+	defer cancel()
+	resp, err := c.send(ctx, method, path, body)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return &unansweredError{c.explain(err)}
+	case len(text) > maxAnswer:
+		return fmt.Errorf("the answer of the sidecar at %s has more than %d bytes", c.socket, maxAnswer)
+	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusAccepted:
+		return newProblem(resp.StatusCode, text)
+	case answer == nil:
+		return nil
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		return fmt.Errorf("the answer of the sidecar at %s cannot be read: %w", c.socket, err)
+	}
+	return nil
+}
+
+// send sends a request and returns its answer, with a body that is still to be read and
+// closed. A redirection is an answer like any other.
+func (c *client) send(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	var encoded []byte
+	if body != nil {
+		var err error
+		if encoded, err = json.Marshal(body); err != nil {
+			return nil, fmt.Errorf("encoding the request: %w", err)
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://locksidecar"+path, bytes.NewReader(encoded))
+	if err != nil {
+		return nil, fmt.Errorf("making the request: %w", err)
+	}
+	req.Header.Set("User-Agent", "locksidecar/"+c.version)
+	// A command shows what is, not what this sidecar has last heard: a request to stop may still
+	// be on its way to it, and it is not told of the waiters of other pods.
+	if method == http.MethodGet {
 		req.Header.Set("Cache-Control", "no-cache")
 	}
 	if c.session != "" {
 		req.Header.Set("Lock-Session", c.session)
 	}
-	if body != nil {
-		encoded, err := json.Marshal(body)
-		if err != nil {
-			return fmt.Errorf("encoding the request: %w", err)
-		}
-		req.SetBody(encoded)
+	resp, err := c.http.RoundTrip(req)
+	if err == nil {
+		return resp, nil
 	}
-	if wait >= 0 {
-		c.http.ReadTimeout = c.patience + wait
+	if dialing, ok := errors.AsType[*net.OpError](err); ok && dialing.Op == "dial" {
+		return nil, c.explain(err)
 	}
-	if err := c.http.Do(req, resp); err != nil {
-		dialing, ok := errors.AsType[*net.OpError](err)
-		c.unanswered = !ok || dialing.Op != "dial"
-		return c.explain(err)
-	}
-	if status := resp.StatusCode(); status != fasthttp.StatusOK && status != fasthttp.StatusAccepted {
-		return newProblem(resp.StatusCode(), resp.Body())
-	}
-	if answer == nil {
-		return nil
-	}
-	if err := json.Unmarshal(resp.Body(), answer); err != nil {
-		return fmt.Errorf("the answer of the sidecar at %s cannot be read: %w", c.socket, err)
-	}
-	return nil
+	return nil, &unansweredError{c.explain(err)}
 }
+
+// unansweredError is a call that may have been carried out, and was not answered.
+type unansweredError struct{ error }
+
+func (e *unansweredError) Unwrap() error { return e.error }
 
 // explain says what a failed exchange means for whoever typed the command.
 func (c *client) explain(err error) error {
@@ -136,122 +155,11 @@ func (c *client) explain(err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return exitcode.With(exitcode.Refused, fmt.Errorf(
 			"you may not use the socket %s (its mode is %sSOCKET_MODE of the sidecar): %w", c.socket, config.Prefix, err))
-	case errors.Is(err, fasthttp.ErrConnectionClosed), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return exitcode.With(exitcode.Unavailable, fmt.Errorf(
 			"the sidecar at %s closed the connection before it answered", c.socket))
+	case errors.Is(err, context.DeadlineExceeded):
+		return exitcode.With(exitcode.Unavailable, fmt.Errorf("the sidecar at %s does not answer in time", c.socket))
 	}
 	return exitcode.With(exitcode.Unavailable, fmt.Errorf("no answer from the sidecar at %s: %w", c.socket, err))
-}
-
-// lockPath is the path of a key. The key is percent-encoded wholly.
-func lockPath(key string) string { return "/v1/locks/" + url.PathEscape(key) }
-
-// problemError is an answer that is not what was asked for: application/problem+json.
-type problemError struct {
-	Status        int         `json:"status"`
-	Code          string      `json:"code"`
-	Detail        string      `json:"detail"`
-	Reason        string      `json:"reason"`
-	Holder        *lockHolder `json:"holder"`
-	QueueLength   *int        `json:"queue_length"`
-	QueuePosition *int        `json:"queue_position"`
-}
-
-func newProblem(status int, body []byte) error {
-	var e problemError
-	if json.Unmarshal(body, &e) != nil || e.Code == "" {
-		return fmt.Errorf("the sidecar answered %d: %.200q", status, body)
-	}
-	e.Status = status
-	return &e
-}
-
-// oneLine is for the errors of the database's driver, which have a line for each address.
-var oneLine = strings.NewReplacer("\n\t", " ", "\n", " ", "\t", " ")
-
-// Error is for people, and printable.
-func (e *problemError) Error() string {
-	text := printable(oneLine.Replace(e.Detail))
-	if text == "" {
-		text = fmt.Sprintf("the sidecar answered %d %s", e.Status, printable(e.Code))
-	}
-	if e.Holder != nil {
-		text = "not granted: " + e.Holder.String()
-	}
-	if e.QueueLength != nil && *e.QueueLength > 0 {
-		text += fmt.Sprintf("; waiting: %d", *e.QueueLength)
-	}
-	if e.QueuePosition != nil {
-		text += fmt.Sprintf("; place in the queue: %d", *e.QueuePosition)
-	}
-	return text
-}
-
-// lockHolder is who has a lock.
-type lockHolder struct {
-	Pod         string          `json:"pod"`
-	Session     *string         `json:"session"`
-	Owner       *string         `json:"owner"`
-	AcquiredAt  time.Time       `json:"acquired_at"`
-	HeldMS      int64           `json:"held_ms"`
-	ExpiresInMS int64           `json:"expires_in_ms"`
-	Data        json.RawMessage `json:"data"`
-}
-
-// String is for people, and printable.
-func (h *lockHolder) String() string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "held by pod %s", printable(h.Pod))
-	if h.Session != nil {
-		fmt.Fprintf(&text, ", session %s", printable(*h.Session))
-	}
-	if h.Owner != nil {
-		fmt.Fprintf(&text, ", owner %s", printable(*h.Owner))
-	}
-	fmt.Fprintf(&text, ", for %s, ", human(h.HeldMS))
-	if !h.renewed() {
-		text.WriteString("expires ")
-	}
-	text.WriteString(h.expiry())
-	return text.String()
-}
-
-// renewed says whether the holder's sidecar renews the lock: it does for those of sessions.
-func (h *lockHolder) renewed() bool { return h.Session != nil }
-
-func (h *lockHolder) bind() string {
-	if h.renewed() {
-		return "session"
-	}
-	return "ttl"
-}
-
-// expiry is when the lock ends if nobody releases it. One that is renewed does not.
-func (h *lockHolder) expiry() string {
-	if h.renewed() {
-		return "renewed"
-	}
-	return "in " + human(h.ExpiresInMS)
-}
-
-// human writes milliseconds for people: tenths of a second are enough.
-func human(ms int64) string {
-	d := time.Duration(ms) * time.Millisecond
-	if d >= time.Second {
-		d = d.Round(100 * time.Millisecond)
-	}
-	return d.String()
-}
-
-// lockView is one lock as GET shows it.
-type lockView struct {
-	Key         string      `json:"key"`
-	Type        string      `json:"type"`
-	State       string      `json:"state"`
-	Holder      *lockHolder `json:"holder"`
-	QueueLength int         `json:"queue_length"`
-	Stopping    *struct {
-		Reason      *string   `json:"reason"`
-		RequestedAt time.Time `json:"requested_at"`
-	} `json:"stopping"`
 }

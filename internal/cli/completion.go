@@ -20,13 +20,11 @@ func (a *app) completeKey(_ *cobra.Command, args []string, begun string) ([]cobr
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	c := a.newClient()
-	c.patience = completionPatience
 	query := url.Values{"scope": {"all"}, "limit": {strconv.Itoa(maxCompletions)}}
 	if begun != "" {
 		query.Set("prefix", begun)
 	}
-	page, err := c.listPage(query)
+	page, err := a.newClient().withPatience(completionPatience).listPage(query)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp // an error's text would be completed
 	}

@@ -2,9 +2,9 @@ package cli
 
 import (
 	"encoding/json"
+	"net/http"
 
 	"github.com/spf13/cobra"
-	"github.com/valyala/fasthttp"
 )
 
 func (a *app) getCommand() *cobra.Command {
@@ -21,7 +21,7 @@ The store is asked, also for a lock of this pod.`,
 	asJSON := addJSON(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var answer json.RawMessage
-		if err := a.newClient().call(fasthttp.MethodGet, lockPath(args[0]), nil, &answer, 0); err != nil {
+		if err := a.newClient().call(http.MethodGet, lockPath(args[0]), nil, &answer, 0); err != nil {
 			return err
 		}
 		if *asJSON {

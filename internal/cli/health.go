@@ -2,10 +2,10 @@ package cli
 
 import (
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/valyala/fasthttp"
 
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 )
@@ -50,9 +50,9 @@ answer is yes, for so long at most: for whoever starts together with the sidecar
 func askUntilWell(c *client, path string, wait time.Duration) error {
 	for deadline := time.Now().Add(wait); ; {
 		if wait > 0 { // a sidecar that hangs must not use up more than the wait
-			c.patience = min(answerTimeout, max(healthPause, time.Until(deadline)))
+			c = c.withPatience(min(answerTimeout, max(healthPause, time.Until(deadline))))
 		}
-		err := c.call(fasthttp.MethodGet, path, nil, nil, 0)
+		err := c.call(http.MethodGet, path, nil, nil, 0)
 		if err == nil || time.Until(deadline) < healthPause {
 			return err
 		}

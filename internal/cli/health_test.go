@@ -68,15 +68,15 @@ func TestHealthWaitsNoLonger(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }()
-	for name, socket := range map[string]string{"nobody listens": sidecartest.Socket(t), "nobody answers": hanging} {
+	for socket, says := range map[string]string{sidecartest.Socket(t): "no sidecar listens at", hanging: "does not answer in time"} {
 		began := time.Now()
 		_, err := command("--socket", socket, "health", "--wait", wait.String())
 		took := time.Since(began)
-		if exitcode.Of(err) != exitcode.Unavailable || !strings.Contains(err.Error(), "not healthy") {
-			t.Errorf("%s: %v", name, err)
+		if exitcode.Of(err) != exitcode.Unavailable || !strings.Contains(err.Error(), "not healthy") || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", says, err)
 		}
 		if took < wait-healthPause || took > patience {
-			t.Errorf("%s: it waited %s, want %s", name, took, wait)
+			t.Errorf("%s: it waited %s, want %s", says, took, wait)
 		}
 	}
 	if _, err := command("health", "--wait", "-1s"); exitcode.Of(err) != exitcode.Usage {

@@ -2,12 +2,12 @@ package cli
 
 import (
 	"encoding/json"
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/valyala/fasthttp"
 )
 
 // pageSize is the most locks that one call of the API returns.
@@ -96,6 +96,6 @@ type lockPage struct {
 func (c *client) listPage(query url.Values) (page lockPage, err error) {
 	// A plus means a space in forms only.
 	encoded := strings.ReplaceAll(query.Encode(), "+", "%20")
-	err = c.call(fasthttp.MethodGet, "/v1/locks?"+encoded, nil, &page, 0)
+	err = c.call(http.MethodGet, "/v1/locks?"+encoded, nil, &page, 0)
 	return page, err
 }

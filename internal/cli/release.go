@@ -3,12 +3,12 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/url"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/valyala/fasthttp"
 )
 
 const releaseLong = `Release a lock of no connection (bind:ttl), under the token that its acquire
@@ -42,7 +42,7 @@ func (a *app) releaseCommand() *cobra.Command {
 				return err
 			}
 			var answer json.RawMessage
-			if err := a.newClient().call(fasthttp.MethodDelete, lockPath(args[0])+query, nil, &answer, wait); err != nil {
+			if err := a.newClient().call(http.MethodDelete, lockPath(args[0])+query, nil, &answer, wait); err != nil {
 				return err
 			}
 			if *asJSON {

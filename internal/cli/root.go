@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"time"
@@ -138,4 +139,9 @@ func joinWait(args []string) []string {
 func isDuration(s string) bool {
 	_, err := time.ParseDuration(s)
 	return err == nil
+}
+
+// usagef is a mistake in the command line.
+func usagef(format string, args ...any) error {
+	return exitcode.With(exitcode.Usage, fmt.Errorf(format, args...))
 }

@@ -2,27 +2,26 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/valyala/fasthttp"
 )
 
-// session is an explicit session of this process. It lives exactly as long as conn,
-// which no child process inherits (Go opens everything close-on-exec): so the end
-// of this process, however it ends, is the end of the session.
+// session is an explicit session of this process. It lives exactly as long as the connection
+// of its event stream, which no child process inherits (Go opens everything close-on-exec): so
+// the end of this process, however it ends, is the end of the session.
 type session struct {
 	client *client
-	conn   net.Conn
 	id     string
 	ttl    time.Duration
+	close  context.CancelFunc // closes the connection
 	// events is closed when the stream has ended.
 	events chan sessionEvent
 }
@@ -46,38 +45,27 @@ const maxEvents = 64
 // openSession opens the event stream and waits for the session's id. ttlMS 0 is the
 // sidecar's default.
 func openSession(c *client, ttlMS int64, name string) (*session, error) {
-	conn, err := c.dial()
-	if err != nil {
-		return nil, c.explain(err)
-	}
-	s := &session{client: c, conn: conn, events: make(chan sessionEvent, maxEvents)}
-	if err := s.open(sessionBody{TTLMS: ttlMS, Name: name}); err != nil {
-		_ = conn.Close()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	s := &session{client: c, close: func() { cancel(nil) }, events: make(chan sessionEvent, maxEvents)}
+	late := time.AfterFunc(answerTimeout, func() { cancel(context.DeadlineExceeded) })
+	defer late.Stop()
+	if err := s.open(ctx, sessionBody{TTLMS: ttlMS, Name: name}); err != nil {
+		s.close()
 		return nil, err
 	}
 	return s, nil
 }
 
-func (s *session) open(body sessionBody) error {
-	encoded, err := json.Marshal(body)
+func (s *session) open(ctx context.Context, body sessionBody) error {
+	resp, err := s.client.send(ctx, http.MethodPost, "/v1/sessions", body) //nolint:bodyclose // it ends with ctx
 	if err != nil {
-		return fmt.Errorf("encoding the request: %w", err)
+		return err
 	}
-	_ = s.conn.SetDeadline(time.Now().Add(answerTimeout))
-	_, err = fmt.Fprintf(s.conn, "POST /v1/sessions HTTP/1.1\r\nHost: locksidecar\r\nUser-Agent: locksidecar/%s\r\nContent-Length: %d\r\n\r\n%s",
-		s.client.version, len(encoded), encoded)
-	if err != nil {
-		return s.client.explain(err)
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+		return newProblem(resp.StatusCode, text)
 	}
-	answer, err := http.ReadResponse(bufio.NewReader(s.conn), nil) //nolint:bodyclose // it ends with the connection
-	if err != nil {
-		return s.client.explain(err)
-	}
-	if answer.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
-		return newProblem(answer.StatusCode, text)
-	}
-	lines := bufio.NewReader(answer.Body)
+	lines := bufio.NewReader(resp.Body)
 	first, data, err := nextEvent(lines)
 	if err != nil {
 		return s.client.explain(err)
@@ -90,15 +78,13 @@ func (s *session) open(body sessionBody) error {
 		return fmt.Errorf("the sidecar at %s began the session with %q %.200q", s.client.socket, first, data)
 	}
 	s.id, s.ttl = opened.Session, time.Duration(opened.TTLMS)*time.Millisecond
-	_ = s.conn.SetDeadline(time.Time{})
-	go s.read(lines)
+	go s.read(resp.Body, lines)
 	return nil
 }
 
-func (s *session) close() { _ = s.conn.Close() }
-
-func (s *session) read(lines *bufio.Reader) {
+func (s *session) read(body io.Closer, lines *bufio.Reader) {
 	defer close(s.events)
+	defer func() { _ = body.Close() }()
 	for {
 		name, data, err := nextEvent(lines)
 		if err != nil {
@@ -135,8 +121,8 @@ func nextEvent(lines *bufio.Reader) (name string, data []byte, err error) {
 // call makes a call that joins the session, on a connection of its own. It is safe
 // for concurrent use.
 func (s *session) call(method, path string, body, answer any, wait, patience time.Duration) error {
-	c := newClient(s.client.socket, s.client.version)
-	c.session, c.patience = s.id, patience
+	c := s.client.withPatience(patience)
+	c.session = s.id
 	return c.call(method, path, body, answer, wait)
 }
 
@@ -168,7 +154,7 @@ func (s *session) acquire(key string, waitMS int64, data json.RawMessage) (*held
 	var got leaseAnswer
 	body := sessionAcquireBody{WaitMS: waitMS, Data: data, RequestID: uuid.NewString()}
 	wait := time.Duration(waitMS) * time.Millisecond
-	if err := s.call(fasthttp.MethodPut, lockPath(key), body, &got, wait, answerTimeout); err != nil {
+	if err := s.call(http.MethodPut, lockPath(key), body, &got, wait, answerTimeout); err != nil {
 		return nil, err
 	}
 	if !got.Granted || got.Token == 0 {
@@ -189,7 +175,7 @@ func (l *heldLock) release(success bool) error {
 		outcome = "success"
 	}
 	path := fmt.Sprintf("%s?token=%d&outcome=%s", lockPath(l.key), l.token, outcome)
-	return l.session.call(fasthttp.MethodDelete, path, nil, nil, 0, releasePatience)
+	return l.session.call(http.MethodDelete, path, nil, nil, 0, releasePatience)
 }
 
 // lossOf tells whether an error means that the lock is not held, and why.

@@ -2,9 +2,8 @@ package cli
 
 import (
 	"context"
+	"net/http"
 	"time"
-
-	"github.com/valyala/fasthttp"
 )
 
 // news is what happens to a held lock.
@@ -181,6 +180,6 @@ func (w *watcher) judge(a checkAnswer) (n news, tell bool) {
 func (w *watcher) send() {
 	a := checkAnswer{sentAt: time.Now()}
 	body := map[string]int64{"token": w.lock.token}
-	a.err = w.lock.session.call(fasthttp.MethodPatch, lockPath(w.lock.key), body, &a.lease, 0, answerTimeout)
+	a.err = w.lock.session.call(http.MethodPatch, lockPath(w.lock.key), body, &a.lease, 0, answerTimeout)
 	w.answers <- a
 }

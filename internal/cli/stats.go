@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"strconv"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"github.com/valyala/fasthttp"
 
 	"github.com/locksidecar/locksidecar/internal/exitcode"
 )
@@ -68,7 +68,7 @@ func (c *client) stats(ownNamespace bool, limit int) (answer json.RawMessage, er
 	if ownNamespace {
 		query.Set("scope", "namespace")
 	}
-	err = c.call(fasthttp.MethodGet, "/v1/stats?"+query.Encode(), nil, &answer, 0)
+	err = c.call(http.MethodGet, "/v1/stats?"+query.Encode(), nil, &answer, 0)
 	if problem, ok := errors.AsType[*problemError](err); ok && problem.Code == "not_found" {
 		return nil, exitcode.With(exitcode.Unavailable, fmt.Errorf(
 			"the sidecar at %s is older than this program (%s), it cannot count; `locksidecar ls` lists the locks",

@@ -3,9 +3,9 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 
 	"github.com/spf13/cobra"
-	"github.com/valyala/fasthttp"
 )
 
 type stopBody struct {
@@ -35,7 +35,7 @@ Nobody holds the lock: exit code 77.`,
 				body.Reason = &reason
 			}
 			var answer json.RawMessage
-			if err := a.newClient().call(fasthttp.MethodPost, lockPath(args[0])+"/stop", body, &answer, 0); err != nil {
+			if err := a.newClient().call(http.MethodPost, lockPath(args[0])+"/stop", body, &answer, 0); err != nil {
 				return err
 			}
 			if *asJSON {

@@ -59,8 +59,7 @@ Where the output is no terminal, or with --once, it prints one table and ends; w
 		if err := flags.check(repeat); err != nil {
 			return err
 		}
-		c := a.newClient()
-		c.patience = topPatience
+		c := a.newClient().withPatience(topPatience)
 		out := cmd.OutOrStdout()
 		if file, ok := out.(*os.File); ok && !flags.once && canShow(os.Stdin, file) {
 			return watchTop(c, m, flags.interval, os.Stdin, file)

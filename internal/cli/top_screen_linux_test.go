@@ -245,10 +245,10 @@ func TestTopGivesTheTerminalBack(t *testing.T) {
 	}
 	t.Run("panic", func(t *testing.T) {
 		term := onTerminal(t, "panic")
-		term.shown.Await(t, "panic: dialled")
+		term.shown.Await(t, "panic: asked")
 		term.ends(2)
 		text := term.shown.String()
-		if strings.Index(text, screenOff) > strings.Index(text, "panic: dialled") || strings.Count(text, screenOn) != 1 {
+		if strings.Index(text, screenOff) > strings.Index(text, "panic: asked") || strings.Count(text, screenOn) != 1 {
 			t.Error("the panic is not to be read")
 		}
 	})

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -152,9 +152,13 @@ func TestTopOfASidecar(t *testing.T) {
 	}
 }
 
-// panicOnTerminal is a view whose sidecar cannot even be dialled.
+// panicOnTerminal is a view that panics when it asks.
 func panicOnTerminal() {
 	c := newClient("none", "test")
-	c.http.Dial = func(string) (net.Conn, error) { panic("dialled") }
+	c.http = panicking{}
 	_ = watchTop(c, &topModel{sort: byAge}, time.Second, os.Stdin, os.Stdout)
 }
+
+type panicking struct{}
+
+func (panicking) RoundTrip(*http.Request) (*http.Response, error) { panic("asked") }

@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// lockPath is the path of a key. The key is percent-encoded wholly.
+func lockPath(key string) string { return "/v1/locks/" + url.PathEscape(key) }
+
+// lockHolder is who has a lock.
+type lockHolder struct {
+	Pod         string          `json:"pod"`
+	Session     *string         `json:"session"`
+	Owner       *string         `json:"owner"`
+	AcquiredAt  time.Time       `json:"acquired_at"`
+	HeldMS      int64           `json:"held_ms"`
+	ExpiresInMS int64           `json:"expires_in_ms"`
+	Data        json.RawMessage `json:"data"`
+}
+
+// String is for people, and printable.
+func (h *lockHolder) String() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "held by pod %s", printable(h.Pod))
+	if h.Session != nil {
+		fmt.Fprintf(&text, ", session %s", printable(*h.Session))
+	}
+	if h.Owner != nil {
+		fmt.Fprintf(&text, ", owner %s", printable(*h.Owner))
+	}
+	fmt.Fprintf(&text, ", for %s, ", human(h.HeldMS))
+	if !h.renewed() {
+		text.WriteString("expires ")
+	}
+	text.WriteString(h.expiry())
+	return text.String()
+}
+
+// renewed says whether the holder's sidecar renews the lock: it does for those of sessions.
+func (h *lockHolder) renewed() bool { return h.Session != nil }
+
+func (h *lockHolder) bind() string {
+	if h.renewed() {
+		return "session"
+	}
+	return "ttl"
+}
+
+// expiry is when the lock ends if nobody releases it. One that is renewed does not.
+func (h *lockHolder) expiry() string {
+	if h.renewed() {
+		return "renewed"
+	}
+	return "in " + human(h.ExpiresInMS)
+}
+
+// human writes milliseconds for people: tenths of a second are enough.
+func human(ms int64) string {
+	d := time.Duration(ms) * time.Millisecond
+	if d >= time.Second {
+		d = d.Round(100 * time.Millisecond)
+	}
+	return d.String()
+}
+
+// lockView is one lock as GET shows it.
+type lockView struct {
+	Key         string      `json:"key"`
+	Type        string      `json:"type"`
+	State       string      `json:"state"`
+	Holder      *lockHolder `json:"holder"`
+	QueueLength int         `json:"queue_length"`
+	Stopping    *struct {
+		Reason      *string   `json:"reason"`
+		RequestedAt time.Time `json:"requested_at"`
+	} `json:"stopping"`
+}
