@@ -79,7 +79,7 @@
 // in line, the call makes another attempt under a fresh lease: its place is lost, the
 // call is not.
 //
-// Calls of one sidecar that wait for the same key be queued in the order in which they came
+// Calls of one sidecar that wait for the same key are queued in the order in which they came
 // ([arrivals]). The first asks for the key. The others ask nothing, and are queued together
 // when the first has its answer, before those that come later. A call that comes when the key
 // is known to be held is queued at once. A call for several keys comes when it is about to

@@ -7,10 +7,10 @@ type Rule uint8
 // The rules, and where they stand.
 const (
 	_                Rule = iota
-	Margin                // lease/renewed.go: a lease is trusted for less time than the store keeps it
-	FromSending           // lease/renewed.go: a renewal counts from when it was sent
-	NeverRevived          // lease/renewed.go: a lease past its deadline stays lost
-	Suspension            // lease/renewed.go: time that the machine slept counts
+	Margin                // lease/leases.go: a lease is trusted for less time than the store keeps it
+	FromSending           // lease/leases.go: a renewal counts from when it was sent
+	NeverRevived          // lease/leases.go: a lease past its deadline stays lost
+	Suspension            // lease/leases.go: time that the machine slept counts
 	AfterCommit           // operation.go: nothing is told before the commit
 	NotAfter              // in_time: what comes too late does nothing
 	TokenAfterLock        // acquire_one, give: the token is drawn when the row is locked
@@ -25,11 +25,11 @@ const (
 	EpochInCheck          // check: nor does it tell a waiter that its grant is over
 	NewTTL                // new_epoch: every lease gets its TTL again
 	TokenJump             // new_epoch: tokens jump
-	Recount               // lease/recount.go: what rides on a lease is counted after a failover
-	AfterOutcome          // lease/bid.go: a wait is cancelled once it is known to stand in line
+	Recount               // lease/reconcile.go: what rides on a lease is counted after a failover
+	AfterOutcome          // lease/attempt.go: a wait is cancelled once it is known to stand in line
 	CancelReads           // queue.go: a cancel that finds no row reads, and releases what was granted
-	GivesBack             // lease/bid.go: what is won for nobody is given back
-	Undo                  // lease/bid.go: what may have been done is undone
+	GivesBack             // lease/attempt.go: what is won for nobody is given back
+	Undo                  // lease/attempt.go: what may have been done is undone
 	UndoLocks             // undo: it waits for the attempt that is under way
 	LastWord              // lease/release.go: it is undone again two timeouts later
 	ByToken               // release: a claim names the token

@@ -138,7 +138,7 @@ func (s *State) forgetLease(l leaseID) bool {
 	return true
 }
 
-// renew renews the lease (keeper.go). What is done at once makes no difference to others;
+// renew renews the lease (renewer.go). What is done at once makes no difference to others;
 // that it takes long is one of the faults that there may be.
 func (s side) renew(long bool) bool {
 	l := s.current(s.who)
@@ -480,7 +480,7 @@ func (s side) hearLease(o *op) {
 }
 
 // recount compares what rides on a lease with what the sidecar knows, after a failover
-// (lease/recount.go). It waits until no answer is on its way, where the sidecar waits for
+// (lease/reconcile.go). It waits until no answer is on its way, where the sidecar waits for
 // so long that there can be none.
 func (s side) recount(l leaseID) {
 	row := &s.db.leases[l]

@@ -140,7 +140,7 @@ type sidecar struct {
 	ops    [lanes]op
 }
 
-// phase is that of a bid (lease/bid.go), and of the lock that it wins.
+// phase is that of a bid (lease/attempt.go), and of the lock that it wins.
 type phase uint8
 
 const (
@@ -154,7 +154,7 @@ const (
 	releasing
 )
 
-// belief is what a sidecar thinks of a lease of its own (lease/renewed.go).
+// belief is what a sidecar thinks of a lease of its own (lease/leases.go).
 type belief struct {
 	state trust
 	left  uint8 // ticks until the deadline, by a clock that is as slow as the margin allows
@@ -181,7 +181,7 @@ func (s *State) current(i int) leaseID {
 // believed is what the sidecar thinks of a lease of its own.
 func (s *State) believed(l leaseID) *belief { return &s.sc[l.owner()].leases[l.slot()] }
 
-// alive reports whether a lease is trusted now: every read asks (lease/renewed.go).
+// alive reports whether a lease is trusted now: every read asks (lease/leases.go).
 func (s *State) alive(l leaseID) bool {
 	if l == 0 {
 		return false

@@ -262,7 +262,7 @@ func (s *State) crash(b *Bounds, i int) bool {
 }
 
 // restart is the next sidecar on the same socket: it buries its predecessor's leases
-// (lease/succeed.go).
+// (lease/predecessors.go).
 func (s *State) restart(i int) bool {
 	s.sc[i].up = true
 	for slot := range slots {

@@ -25,7 +25,6 @@ const (
 	startLimit = time.Minute
 	stopLimit  = 10 * time.Second
 	logTail    = 2000 // bytes of the server's log that an error shows
-	lastLines  = 400  // bytes of it that tell why a server ended
 )
 
 // Cluster is a PostgreSQL server that lives in a temporary folder. Its methods
@@ -50,6 +49,7 @@ type Cluster struct {
 type process struct {
 	pid   int
 	ended chan struct{} // closed when it has ended
+	log   int64         // where its lines begin in the log; backends of a killed server may write there, too
 }
 
 // Run starts a cluster, for TestMain and for programs. The caller stops it.
@@ -241,11 +241,11 @@ func (c *Cluster) await(ctx context.Context, p *process) error {
 		}
 		select {
 		case <-p.ended:
-			tail := c.tail()
-			if bytes.Contains(tail[max(0, len(tail)-lastLines):], []byte("pre-existing shared memory block")) && ctx.Err() == nil {
+			text, err := os.ReadFile(c.log())
+			if err == nil && bytes.Contains(text[p.log:], []byte("pre-existing shared memory block")) && ctx.Err() == nil {
 				return errOldServer
 			}
-			return fmt.Errorf("pgtest: the server ended while it started:\n%s", tail)
+			return fmt.Errorf("pgtest: the server ended while it started:\n%s", c.tail())
 		case <-ctx.Done():
 			return fmt.Errorf("pgtest: the server does not answer: %w\n%s", err, c.tail())
 		case <-time.After(10 * time.Millisecond):
@@ -262,6 +262,9 @@ func (c *Cluster) spawn(cmd *exec.Cmd) (*process, error) {
 	}
 	cmd.Stdout, cmd.Stderr = log, log
 	p := &process{ended: make(chan struct{})}
+	if info, err := log.Stat(); err == nil {
+		p.log = info.Size()
+	}
 	started := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
