@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"syscall"
 	"testing"
 	"time"
@@ -17,18 +18,33 @@ const lastInLine = "SELECT coalesce(data, '') FROM locksidecar.waiters ORDER BY 
 // line after a few statements, and a call that comes 5 ms later is served last.
 func TestBurstIsQueuedInOrder(t *testing.T) {
 	for name, heldElsewhere := range map[string]bool{"free": false, "held elsewhere": true} {
-		t.Run(name, func(t *testing.T) { burst(t, heldElsewhere) })
+		t.Run(name, func(t *testing.T) {
+			// A loaded machine may run the late call's goroutine first. A sidecar that keeps no
+			// order fails each time.
+			const tries = 3
+			for try := 1; ; try++ {
+				wrong := burst(t, heldElsewhere)
+				if wrong == "" {
+					return
+				}
+				if t.Log(wrong); try == tries {
+					t.Fatalf("%d times of %d", try, tries)
+				}
+			}
+		})
 	}
 }
 
-func burst(t *testing.T, heldElsewhere bool) {
+// burst returns what was wrong with the order, or empty.
+func burst(t *testing.T, heldElsewhere bool) (wrong string) {
+	t.Helper()
 	const (
 		calls   = 300
 		most    = 5 // statements
 		waiting = `{"wait_ms":-1}`
 	)
 	o, url := onPostgres(t)
-	o = o.with(options{"TTL": "1h", "POLL_INTERVAL": noPoll})
+	o = o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll})
 	s := start(t, o)
 	warm := dial(t, s.socket)
 	warm.acquire("warm", "") // the lease is open
@@ -66,8 +82,9 @@ func burst(t *testing.T, heldElsewhere bool) {
 		t.Logf("%d statements", n)
 	}
 	if last := pgtest.Query[string](t, url, lastInLine); last != `"late"` {
-		t.Errorf("the last in line is %q, want the call that came last", last)
+		return fmt.Sprintf("the last in line is %q, want the call that came last", last)
 	}
+	return ""
 }
 
 // awaitRead waits until the sidecar has read what was sent.
