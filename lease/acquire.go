@@ -14,10 +14,10 @@ import (
 // Acquire gets a lock for a session, or with BindTTL for nobody (s is nil or
 // ignored then). It returns when the lock is granted, refused, or not to be had
 // in the time that the request waits. When ctx ends, the call has left: it returns
-// [ErrAbandoned], and what the store grants all the same is handed back.
+// [ErrCallerLeft], and what the store grants all the same is handed back.
 //
 // Errors: [HeldError], [TimeoutError], [SkippedError], [LimitError],
-// [ErrSessionEnded], [ErrDraining], [ErrAbandoned], [ErrWithdrawn], and those of the store.
+// [ErrSessionEnded], [ErrDraining], [ErrCallerLeft], [ErrWithdrawn], and those of the store.
 func (m *Manager) Acquire(ctx context.Context, s *Session, req Request) (Grant, error) {
 	began := m.begins(&req)
 	g, err := m.acquireOne(ctx, s, &req)

@@ -16,7 +16,7 @@ const (
 )
 
 // AskToStop asks whoever holds a key to stop what it does under the lock. reason is
-// for people; nil: none. Errors: [NotHeldError], [ErrAbandoned], [ErrDraining] after
+// for people; nil: none. Errors: [NotHeldError], [ErrCallerLeft], [ErrDraining] after
 // Stop, and those of the store.
 func (m *Manager) AskToStop(ctx context.Context, key string, reason *string) error {
 	held, err := m.signal(ctx, store.Signal{Kind: store.Stop, Key: key, Reason: reason})
@@ -32,7 +32,7 @@ func (m *Manager) AskToStop(ctx context.Context, key string, reason *string) err
 
 // Break takes a lock from its holder. was is the lock as [Manager.Get] told it: the grant
 // that it names is broken, and no other. Break returns when that grant is over, at the
-// latest when its lease ends. Errors: [NotHeldError], [ErrAbandoned] (it is broken all the
+// latest when its lease ends. Errors: [NotHeldError], [ErrCallerLeft] (it is broken all the
 // same), [ErrDraining] after Stop, and those of the store.
 func (m *Manager) Break(ctx context.Context, was store.Lock) error {
 	if !was.Held {

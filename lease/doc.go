@@ -188,6 +188,6 @@
 //   - The sidecar stops: sessions end, waits are cancelled, leases are revoked. A
 //     store that hangs costs a few timeouts, whatever is queued.
 //   - The sidecar dies: the next one on its socket revokes its leases, and is not
-//     ready before ([Manager.Succeed]). If there is none, they expire and are revoked
+//     ready before ([Manager.ReapPredecessors]). If there is none, they expire and are revoked
 //     by whoever wants one of its locks.
 package lease

@@ -13,7 +13,7 @@ var (
 	ErrSessionEnded = errors.New("the session has ended")
 	// ErrDraining: the sidecar shuts down; releases still work.
 	ErrDraining = errors.New("the sidecar is shutting down")
-	// ErrAbandoned: the call's own context ended before its outcome was known.
+	// ErrCallerLeft: the call's own context ended before its outcome was known.
 	// Nothing is held for it: what the store still grants is released.
 	ErrCallerLeft = errors.New("the caller has gone")
 	// ErrWithdrawn: the call was ended by a release that names its request id.

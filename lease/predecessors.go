@@ -18,7 +18,7 @@ const reapRounds = 5
 // forever is longer than any process runs.
 const forever = time.Duration(math.MaxInt64)
 
-// Succeed revokes what instances left that ran here before and run no more: their
+// ReapPredecessors revokes what instances left that ran here before and run no more: their
 // apps died with them, so nobody needs to wait until their leases expire. It works
 // in the background, for as long as the manager runs, until the store confirms; then
 // done is called. Until then, or a few tries that failed, the manager is not ready.

@@ -44,7 +44,7 @@ type release struct {
 // may be nil, which is enough for BindTTL locks. By a RequestID alone it releases what calls with
 // that id have got, ends those that are under way in the session or, with BindTTL, at this
 // sidecar, and may be repeated: nothing under the id is no error. Errors: [NotHolderError],
-// [ReentryError], [LostError], [ErrAbandoned] when ctx ends while it waits, [ErrDraining] after Stop,
+// [ReentryError], [LostError], [ErrCallerLeft] when ctx ends while it waits, [ErrDraining] after Stop,
 // and those of the store: a session's release then goes on in the background.
 func (m *Manager) Release(ctx context.Context, s *Session, req ReleaseRequest) (Released, error) {
 	release := m.release
@@ -384,7 +384,7 @@ func (r *release) wait(ctx context.Context, there <-chan struct{}) (Released, er
 	return Released{Key: r.h.key, HeldFor: r.heldFor}, r.err
 }
 
-// Discard hands back a grant whose answer could not be delivered: nobody knows
+// HandBack hands back a grant whose answer could not be delivered: nobody knows
 // that it is held, or that its owner has entered it once more. It works in the
 // background.
 func (m *Manager) HandBack(s *Session, g Grant) {

@@ -125,7 +125,7 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *Session, req *Release
 	switch entries, err := s.exit(h, r); {
 	case err != nil: // it was lost or released in this moment
 		leave()
-		return Released{Key: req.Key, Nothing: true}, nil //nolint:nilerr // nothing was to be released
+		return Released{Key: req.Key, Nothing: true}, nil
 	case entries > 0:
 		leave()
 		return Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil

@@ -15,7 +15,7 @@ const maxWatchedKeys = 1000
 // Watch tells hear what happens to a key, until stop is called. It returns the key as
 // it was when the watch took effect; what hear is told came after. hear must not block
 // and must not call back; it is called from one goroutine at a time, perhaps before
-// Watch returns, and not after stop has. Errors: [LimitError], [ErrAbandoned],
+// Watch returns, and not after stop has. Errors: [LimitError], [ErrCallerLeft],
 // [ErrDraining], and those of the store.
 func (m *Manager) Watch(ctx context.Context, s *Session, key string, hear func(Event)) (v View, stop func(), err error) {
 	if m.isDraining() {

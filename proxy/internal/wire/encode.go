@@ -23,6 +23,7 @@ var features = []string{
 // featureForce is only there where it is allowed.
 const featureForce = "force"
 
+// AppendAbout appends the answer to GET /v1.
 func AppendAbout(b []byte, version string, force bool) []byte {
 	b = append(b, `{"version":`...)
 	b = AppendString(b, version)
@@ -60,6 +61,7 @@ func AppendGrant(b []byte, g *lease.Grant) []byte {
 	return appendTime(b, g.AcquiredAt)
 }
 
+// AppendGrants appends the answer to an acquire of several keys.
 func AppendGrants(b []byte, all []lease.Grant) []byte {
 	b = append(b, `{"locks":[`...)
 	for i := range all {
@@ -71,6 +73,7 @@ func AppendGrants(b []byte, all []lease.Grant) []byte {
 	return append(b, "]}"...)
 }
 
+// AppendAmended appends the answer to a PATCH.
 func AppendAmended(b []byte, g *lease.Grant) []byte {
 	b = append(AppendGrant(b, g), `,"stopping":`...)
 	return append(appendStopping(b, g.Stopping), '}')
@@ -98,6 +101,7 @@ func OutcomeName(o store.ReleaseOutcome) string {
 	}
 }
 
+// AppendReleased appends the answer to a release.
 func AppendReleased(b []byte, r *lease.Released) []byte {
 	b = append(b, `{"key":`...)
 	b = AppendString(b, r.Key)
@@ -110,6 +114,7 @@ func AppendReleased(b []byte, r *lease.Released) []byte {
 	return append(b, '}')
 }
 
+// AppendView appends a lock as GET shows it.
 func AppendView(b []byte, v *lease.View) []byte {
 	b = append(b, `{"key":`...)
 	b = AppendString(b, v.Key)

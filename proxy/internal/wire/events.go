@@ -14,7 +14,8 @@ const StreamHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-
 	"Transfer-Encoding: chunked\r\n\r\n"
 
 const (
-	comment   = ":\n\n"
+	comment = ":\n\n"
+	// LastChunk ends a chunked body.
 	LastChunk = "0\r\n\r\n"
 )
 
@@ -65,6 +66,7 @@ type SessionEvent struct {
 	}
 }
 
+// AppendTo appends the event as a chunk of the stream.
 func (e SessionEvent) AppendTo(b []byte) []byte {
 	b = append(openEvent(b, "session"), `{"session":`...)
 	b = AppendString(b, e.Session.ID())
@@ -78,6 +80,7 @@ func (e SessionEvent) AppendTo(b []byte) []byte {
 // LostEvent tells that the session has lost a lock.
 type LostEvent lease.Lost
 
+// AppendTo appends the event as a chunk of the stream.
 func (e LostEvent) AppendTo(b []byte) []byte {
 	b = appendLock(openEvent(b, "lost"), e.Key, e.Token)
 	b = append(b, `,"reason":`...)
@@ -88,6 +91,7 @@ func (e LostEvent) AppendTo(b []byte) []byte {
 // StopEvent tells that somebody asks the session to stop.
 type StopEvent lease.Stop
 
+// AppendTo appends the event as a chunk of the stream.
 func (e StopEvent) AppendTo(b []byte) []byte {
 	b = appendLock(openEvent(b, "stop"), e.Key, e.Token)
 	b = append(b, `,"reason":`...)
@@ -106,6 +110,7 @@ func appendLock(b []byte, key string, token int64) []byte {
 // StateEvent is what a key was like when the watch took effect.
 type StateEvent lease.View
 
+// AppendTo appends the event as a chunk of the stream.
 func (e StateEvent) AppendTo(b []byte) []byte {
 	b = openEvent(b, "state")
 	v := lease.View(e)
@@ -121,6 +126,7 @@ func (p *Problem) AppendEvent(b []byte) []byte {
 // KeyEvent is what happened to a key.
 type KeyEvent lease.Event
 
+// AppendTo appends the event as a chunk of the stream.
 func (e KeyEvent) AppendTo(b []byte) []byte {
 	switch e.Kind {
 	case store.EventAcquired:

@@ -70,6 +70,7 @@ type Problem struct {
 	more func(b []byte) []byte
 }
 
+// Status is the HTTP status of the problem.
 func (p *Problem) Status() int { return problems[p.Code].status }
 
 // RetryAfter is the Retry-After of the answer, in seconds; empty if it has none.
@@ -102,20 +103,29 @@ func (p *Problem) Append(b []byte) []byte {
 	return append(b, '}')
 }
 
+// Invalid says what is wrong with a request (400).
 func Invalid(format string, args ...any) *Problem {
 	return &Problem{Code: CodeInvalidRequest, Detail: fmt.Sprintf(format, args...)}
 }
 
-func NotFound(detail string) *Problem  { return &Problem{Code: CodeNotFound, Detail: detail} }
-func Forbidden(detail string) *Problem { return &Problem{Code: CodeForbidden, Detail: detail} }
-func TooLarge(detail string) *Problem  { return &Problem{Code: CodeTooLarge, Detail: detail} }
+// NotFound says that there is nothing at this target (404).
+func NotFound(detail string) *Problem { return &Problem{Code: CodeNotFound, Detail: detail} }
 
+// Forbidden says what is not allowed (403).
+func Forbidden(detail string) *Problem { return &Problem{Code: CodeForbidden, Detail: detail} }
+
+// TooLarge says what is too large (413).
+func TooLarge(detail string) *Problem { return &Problem{Code: CodeTooLarge, Detail: detail} }
+
+// LimitReached says which limit is reached (429).
 func LimitReached(detail string) *Problem { return &Problem{Code: CodeLimit, Detail: detail} }
 
+// MethodNotAllowed names the methods of the target (405).
 func MethodNotAllowed(allow, detail string) *Problem {
 	return &Problem{Code: CodeMethodNotAllowed, Allow: allow, Detail: detail}
 }
 
+// SessionEnded says that the session of the call is over (410).
 func SessionEnded(detail string) *Problem {
 	return &Problem{Code: CodeSessionEnded, Detail: detail}
 }

@@ -16,6 +16,7 @@ type StatsRequest struct {
 	limit int
 }
 
+// ParseStats reads the query of GET /v1/stats. It fails with the Problem to answer.
 func ParseStats(query []byte) (r StatsRequest, p *Problem) {
 	params := [...]param{{name: "scope"}, {name: "limit"}}
 	if p = ParseQuery(query, params[:]); p != nil {

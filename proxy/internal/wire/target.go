@@ -18,6 +18,7 @@ type Target struct {
 	Authority []byte
 }
 
+// ParseTarget reads the target of a request. It fails with the Problem to answer.
 func ParseTarget(raw []byte) (Target, *Problem) {
 	var t Target
 	if len(raw) > 0 && raw[0] != '/' {
