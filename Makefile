@@ -14,6 +14,10 @@ BENCH        ?= .
 
 PYTHON_CLIENT := clients/python
 
+# The stores that the clients and the examples are tested on: make test-clients STORES=postgres
+STORES ?= memory postgres
+export CONTRACT_STORES = $(STORES)
+
 # The version comes from git describe; stamping fails in checkouts of other users.
 export GOFLAGS += -buildvcs=false
 
@@ -84,7 +88,7 @@ test-unit: test-deps vet
 test-e2e: test-deps vet $(PYTHON_CLIENT)/.venv/installed
 	go test -race -vet=off -count=1 ./e2e
 
-test-clients: test-contract test-python test-node test-examples ## The clients and the examples, against the built sidecar
+test-clients: test-contract test-python test-node test-examples ## The clients and the examples, against the built sidecar, on both stores (STORES=postgres: on one)
 
 # The race detector needs a C compiler; the rest of the build does not. The tests start their
 # own Prometheus, so the package's service does not stay on. plpgsql_check comes last, because
@@ -131,7 +135,7 @@ CONTRACT_PYTHON := $(CONTRACT)/.venv/bin/python
 CONTRACT_POOLED := $(CURDIR)/$(CONTRACT)/curl/pgbouncer.py
 
 # The runs wait most of the time, so those on the stores and that behind PgBouncer go side by side.
-test-contract: build test-deps $(CONTRACT)/.venv/installed ## Run the clients' contract suite with curl, on both stores, and behind PgBouncer
+test-contract: build test-deps $(CONTRACT)/.venv/installed ## Run the clients' contract suite with curl, and behind PgBouncer
 	$(CONTRACT)/.venv/bin/ruff check -q $(CONTRACT)/curl
 	$(CONTRACT)/.venv/bin/ruff format -q --check $(CONTRACT)/curl
 	cd $(CONTRACT)/curl && ../.venv/bin/python -m unittest -q
@@ -154,7 +158,7 @@ $(CONTRACT)/.venv/installed: $(CONTRACT)/curl/requirements.txt
 	@touch $@
 
 # psql and the server come with test-deps.
-test-examples: build test-deps examples/node/node_modules ## Run the programs of examples/ against a real sidecar, on both stores
+test-examples: build test-deps examples/node/node_modules ## Run the programs of examples/ against a real sidecar
 	@missing=""; for program in ruby:ruby php:php-cli; do \
 	  command -v "$${program%:*}" >/dev/null || missing="$$missing $${program#*:}"; done; \
 	[ -z "$$missing" ] || $(MAKE) apt PACKAGES="$$missing"
@@ -243,6 +247,9 @@ K8S_FLAGS := -ldflags='-s -w' -gcflags='k8s.io/...=-dwarf=false'
 
 test-k8s: build ## Test the Kubernetes manifests and the injection on a real API server (compiles 5 minutes the first time)
 	cd test/k8s && CGO_ENABLED=0 go test -count=1 -vet=off $(K8S_FLAGS) ./...
+
+nightly: FUZZ_SECONDS = 300
+nightly: vuln fuzz-api test-clients ## What runs each night: known vulnerabilities, the API's fuzzer, the clients on both stores
 
 vet:
 	$(AS_RELEASED) go vet ./...

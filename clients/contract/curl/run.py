@@ -3,7 +3,6 @@
 
 import argparse
 import copy
-import json
 import os
 import signal
 import sys
@@ -15,8 +14,6 @@ from player import Failed, Player
 from processes import NotStarted, Postgres, Sidecar
 
 ROOT = suite.FOLDER.parent.parent
-# Settings of sidecars that name a store, as JSON: it takes the place of the runner's own.
-GIVEN = json.loads(os.environ.get("CONTRACT_STORE", "{}"))
 
 
 class Totals:
@@ -34,7 +31,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     started, bad = time.monotonic(), False
     files = suite.load(options.files)
-    for store in options.stores:
+    for store in suite.STORES:
         totals = run_store(store, files, options)
         print(f"contract, curl, {store}: {totals}")
         bad |= totals.failed > 0 or (totals.not_run > 0 and not options.old_sidecar) or totals.passed == 0
@@ -45,15 +42,11 @@ def main():
 def parse():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("files", nargs="*", help="names of files, such as hold.yaml; all without")
-    p.add_argument("--store", choices=["memory", "postgres", "both"], default="both", help="without CONTRACT_STORE")
     p.add_argument("--only", default="", help="only cases whose name has this in it")
     p.add_argument("--sidecar", default=str(ROOT / "bin" / "locksidecar"), help="the binary (default: %(default)s)")
     p.add_argument("--old-sidecar", action="store_true", help="cases that need a feature which it lacks are no failure")
     p.add_argument("--red", action="store_true", help="break each expectation: every case must fail then")
     options = p.parse_args()
-    options.stores = ["memory", "postgres"] if options.store == "both" else [options.store]
-    if GIVEN:
-        options.stores = ["given"]
     if not os.access(options.sidecar, os.X_OK):
         p.error(f"there is no {options.sidecar}; `make build` makes it, or name another with --sidecar")
     return options
@@ -64,9 +57,8 @@ def run_store(store, files, options):
     postgres = Postgres() if store == "postgres" else None
     try:
         for file in files:
-            if "STORE_URL" in file.get("sidecar", {}) and store != "memory":
-                continue  # it has its own store, so it is run once
-            run_file(file, settings_of(store, postgres), options, totals)
+            if suite.runs_on(file, store):
+                run_file(file, settings_of(store, postgres), options, totals)
     finally:
         if postgres:
             postgres.stop()
@@ -75,7 +67,7 @@ def run_store(store, files, options):
 
 def settings_of(store, postgres):
     if store == "given":
-        return GIVEN
+        return suite.GIVEN
     return {"STORE_URL": postgres.url if postgres else "memory://"}
 
 

@@ -1,5 +1,7 @@
 """Loads the files of cases, and refuses what ../README.md does not describe."""
 
+import json
+import os
 from pathlib import Path
 
 import yaml
@@ -7,6 +9,10 @@ import yaml
 from match import is_operator
 
 FOLDER = Path(__file__).resolve().parent.parent
+
+# Settings of sidecars that name a store, as JSON: it takes the place of the runners' own.
+GIVEN = json.loads(os.environ.get("CONTRACT_STORE", "{}"))
+STORES = ["given"] if GIVEN else os.environ.get("CONTRACT_STORES", "memory postgres").split()
 
 ACQUIRE = {
     "session", "wait_ms", "ttl_ms", "bind", "owner", "reentrant", "max_hold_ms", "min_hold_ms", "on_success", "data", "request_id",
@@ -46,6 +52,11 @@ STEP_MEMBERS = {"expect", "until", "save", "start"}
 
 class Malformed(Exception):
     """A file of cases says something that the format does not have."""
+
+
+def runs_on(file, store):
+    """Whether a file is run on a store. One that names a store itself is run once."""
+    return not ("STORE_URL" in file.get("sidecar", {}) and (GIVEN or store != STORES[0]))
 
 
 def load(names=()):

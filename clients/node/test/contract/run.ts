@@ -1,4 +1,4 @@
-// Runs the contract suite through the client, on memory:// and on PostgreSQL.
+// Runs the contract suite through the client, on memory:// and on PostgreSQL, or on those of CONTRACT_STORES.
 // usage: run.js [folder of the suite] [part of a case's name]
 import { randomBytes } from "node:crypto";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
@@ -24,6 +24,7 @@ interface File {
 
 // Settings of sidecars that name a store: it takes the place of our own.
 const given: Record<string, string> | undefined = JSON.parse(process.env["CONTRACT_STORE"] ?? "null") ?? undefined;
+const stores = given ? ["given"] : (process.env["CONTRACT_STORES"] ?? "memory postgres").split(" ");
 
 const totals = { passed: 0, notRun: 0, failed: 0 };
 
@@ -42,13 +43,13 @@ async function main(): Promise<void> {
     .sort()
     .map((name) => ({ name, file: load(join(folder, name)) }));
   let bad = false;
-  for (const store of given ? ["given"] : ["memory", "postgres"]) {
+  for (const store of stores) {
     const postgres = store === "postgres" ? new Postgres() : undefined;
     Object.assign(totals, { passed: 0, notRun: 0, failed: 0 });
     try {
       await postgres?.start();
       for (const { name, file } of files) {
-        if (store !== "memory" && file.sidecar?.["STORE_URL"]) {
+        if (file.sidecar?.["STORE_URL"] && (given || store !== stores[0])) {
           continue; // it has its own store, so it is run once
         }
         await play(name, file, given ?? { STORE_URL: postgres?.url ?? "memory://" }, only);

@@ -1,10 +1,8 @@
-"""The contract suite through both halves of the package, on both stores."""
+"""The contract suite through both halves of the package."""
 
 from __future__ import annotations
 
 import functools
-import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,12 +16,12 @@ import player as curl_player  # isort: skip # the others
 import processes  # isort: skip # of the curl runner: contract.player knows where
 import suite  # isort: skip
 
-# Settings of sidecars that name a store: it takes the place of ours.
-GIVEN: dict[str, str] = json.loads(os.environ.get("CONTRACT_STORE", "{}"))
-FILES = [
-    file
-    for file in suite.load()
-    if file["path"].startswith("cases/") and not (GIVEN and "STORE_URL" in file.get("sidecar", {}))
+FILES = [file for file in suite.load() if file["path"].startswith("cases/")]
+RUNS = [
+    pytest.param(file, store, id=f"{file['path'].removeprefix('cases/')}-{store}")
+    for file in FILES
+    for store in suite.STORES
+    if suite.runs_on(file, store)
 ]
 
 
@@ -40,13 +38,12 @@ def _namespaces() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("half", [Threads, Tasks])
-@pytest.mark.parametrize("store", ["given"] if GIVEN else ["memory", "postgres"])
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file["path"].removeprefix("cases/"))
+@pytest.mark.parametrize(("file", "store"), RUNS)
 def test_contract(file: dict[str, Any], store: str, half: Any, request: pytest.FixtureRequest) -> None:
     settings = {"LOG_LEVEL": "warn", "NAMESPACE": next(_namespaces()), "STORE_URL": "memory://"}
     if store == "postgres":
         settings["STORE_URL"] = request.getfixturevalue("postgres").url
-    settings |= GIVEN
+    settings |= suite.GIVEN
     sidecar = processes.Sidecar(str(BINARY), {**settings, **file.get("sidecar", {})}, file.get("ready", True))
     calling = half()
     try:
