@@ -60,11 +60,12 @@ export class Lock {
 
   readonly #session: Session;
   readonly #grant: Grant;
+  readonly #entry: string | undefined;
   readonly #listener: GrantListener;
   #released: Promise<ReleaseResult> | undefined;
 
   /** @internal */
-  constructor(session: Session, { wire, grant }: Granted, listener: GrantListener = {}) {
+  constructor(session: Session, { wire, grant, entry }: Granted, listener: GrantListener = {}) {
     this.key = wire.key;
     this.token = wire.token;
     this.bind = wire.bind;
@@ -75,6 +76,7 @@ export class Lock {
     this.acquiredAt = new Date(wire.acquired_at);
     this.#session = session;
     this.#grant = grant;
+    this.#entry = entry;
     this.#listener = listener;
     grant.listen(listener);
   }
@@ -153,7 +155,7 @@ export class Lock {
 
   async #release(options: ReleaseOptions): Promise<ReleaseResult> {
     const answer = await tracedRelease(this.key, this.token, (context) =>
-      this.#ask(() => this.#session.release(this.key, this.token, options, context)),
+      this.#ask(() => this.#session.release(this.key, this.token, { ...options, entry: this.#entry }, context)),
     );
     this.#grant.ignore(this.#listener);
     if (answer["released"] === true) {

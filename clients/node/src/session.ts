@@ -32,6 +32,8 @@ const withdrawMs = 2000;
 export interface Granted {
   wire: WireGrant;
   grant: Grant;
+  /** The id of the request that made this entry, if the lock is reentrant. */
+  entry: string | undefined;
 }
 
 /**
@@ -139,7 +141,8 @@ export class Session {
     if (answer["granted"] !== true) {
       return answer as unknown as WireSkipped;
     }
-    const [granted] = this.#adopt([answer as unknown as WireGrant], asked);
+    const entry = fields["reentrant"] === true ? what.requestId : undefined;
+    const [granted] = this.#adopt([answer as unknown as WireGrant], asked, entry);
     return granted as Granted;
   }
 
@@ -187,11 +190,11 @@ export class Session {
     }
   }
 
-  #adopt(grants: WireGrant[], asked: number): Granted[] {
+  #adopt(grants: WireGrant[], asked: number, entry?: string): Granted[] {
     if (this.#ended && grants.some((grant) => grant.bind === "session")) {
       throw new SessionEndedError("the session ended while it was being granted");
     }
-    return grants.map((wire) => ({ wire, grant: this.#grantOf(wire, asked) }));
+    return grants.map((wire) => ({ wire, grant: this.#grantOf(wire, asked), entry }));
   }
 
   #grantOf(wire: WireGrant, asked: number): Grant {
@@ -220,16 +223,22 @@ export class Session {
     return this.call("PATCH", lockPath(key), { body: { token, ...fields }, about: { key, token } });
   }
 
-  /** release releases one entry. The grant is forgotten with the last one. */
+  /** release releases one entry: the one that the request `entry` has made, else the newest. The grant is forgotten with the last one. */
   async release(
     key: string,
     token: number,
-    options: { outcome?: string | undefined; reentry?: number | undefined; result?: unknown } = {},
+    options: {
+      outcome?: string | undefined;
+      reentry?: number | undefined;
+      result?: unknown;
+      entry?: string | undefined;
+    } = {},
     context?: unknown,
   ): Promise<Wire> {
     const { outcome, reentry, result } = options;
-    requireFields(this.about, { outcome, reentry, result });
-    const path = lockPath(key, query({ token, outcome, reentry }));
+    const request_id = options.entry;
+    requireFields(this.about, { outcome, reentry, result, request_id });
+    const path = lockPath(key, query({ token, outcome, reentry, request_id }));
     const body = result === undefined ? undefined : { result };
     const answer = await this.call("DELETE", path, { body, about: { key, token }, context });
     if (answer["released"] === true) {

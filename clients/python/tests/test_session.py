@@ -17,18 +17,18 @@ def test_news_that_comes_before_the_answer() -> None:
     session.hear("stop", {"key": "a", "token": 7, "reason": "deploy"})
     session.hear("lost", {"key": "a", "token": 7, "reason": "max_hold"})
     session.hear("of a newer sidecar", {})
-    early = session.hold(grant(7), False, 0.0)
+    early = session.hold(grant(7), 0.0)
     assert (early.stopping.reason, early.lost.reason) == ("deploy", "max_hold")
-    assert not session.hold(grant(8), False, 0.0).lost
+    assert not session.hold(grant(8), 0.0).lost
 
 
 def test_an_answer_that_comes_after_the_end() -> None:
     ended: list[int] = []
     session = Session("id", Signal, lambda: ended.append(1))
-    before = session.hold(grant(7), False, 0.0)
+    before = session.hold(grant(7), 0.0)
     session.end()
     session.end("again")
-    after = session.hold(grant(8), False, 0.0)
+    after = session.hold(grant(8), 0.0)
     assert (before.lost.reason, after.lost.reason) == ("disconnected", "disconnected")
     assert ended == [1]
 
@@ -38,9 +38,9 @@ def test_early_news_is_bounded() -> None:
     for token in range(2000):
         session.hear("lost", {"key": "a", "token": token, "reason": "forced"})
     assert len(session._early) == 1000
-    assert session.hold(grant(1999), False, 0.0).lost
+    assert session.hold(grant(1999), 0.0).lost
 
 
 def test_time_counts_from_the_question() -> None:
     session = Session("id", Signal, lambda: None)
-    assert session.hold(grant(7), False, 100.0).expires_at == 101.5
+    assert session.hold(grant(7), 100.0).expires_at == 101.5

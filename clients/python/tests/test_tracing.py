@@ -243,20 +243,7 @@ def test_keys_that_are_none(app: App, client: Client) -> None:
     assert about(none)["error.type"] == "TypeError"
 
 
-def test_an_entry_that_another_thread_released_is_one_release(
-    app: App, sent: list[Sent], client: Client, key: str
-) -> None:
-    # The client believes in two entries, and there is one: it is refused, and asks again.
-    lock = client.acquire(key, owner="me", reentrant=True)
-    lock._grant.entries = 2
-    lock.release()
-    _, release = app.spans()
-    assert about(release)["lock.result"] == "released"
-    assert len(sent[1:]) > 1
-    assert all(one.by(release) for one in sent[1:])
-
-
-def test_a_release_that_has_to_look_is_one_span(app: App, sent: list[Sent], client: Client, key: str) -> None:
+def test_a_release_of_an_entry_that_is_over_is_one_span(app: App, sent: list[Sent], client: Client, key: str) -> None:
     lock = client.acquire(key, owner="me", reentrant=True)
     client.release(key, lock.token)
     app.spans()
@@ -264,7 +251,7 @@ def test_a_release_that_has_to_look_is_one_span(app: App, sent: list[Sent], clie
         lock.release()
     [release] = app.spans()
     assert about(release)["lock.result"] == "not_holder"
-    assert [one.method for one in sent[2:]] == ["DELETE", "PATCH"]
+    assert [one.method for one in sent[2:]] == ["DELETE"]
     assert all(one.by(release) for one in sent[2:])
 
 

@@ -88,7 +88,7 @@ func releaseRequest(token, id, outcome, reentry argument, result *field) (r leas
 	switch {
 	case !token.given() && !id.given():
 		return r, Invalid("%s is missing; it is the token that the acquire answered; or give its request_id", token)
-	case id.given() && reentry.given():
+	case !token.given() && reentry.given():
 		return r, Invalid("%s does not go with request_id, which names the entry", reentry)
 	}
 	if token.given() {

@@ -40,6 +40,8 @@ class Acquire:
             value = yield from self._run("PUT", lock_path(key), {}, [], operation)
             if not value["granted"]:
                 raise errors.Skipped(key, value.get("result"))
+            if self.options.reentrant:
+                value["_entry"] = self._request_id
             return value["_grants"][0], value
 
     def many(self) -> Steps[list[tuple[Grant, Mapping[str, Any]]]]:
@@ -105,7 +107,7 @@ class Acquire:
 
     def _hold(self, call: Call, value: Mapping[str, Any]) -> Grant:
         if call.session is not None:
-            return call.session.hold(value, self.options.reentrant, call.sent)
+            return call.session.hold(value, call.sent)
         grant = Grant(value["key"], value["token"], None, self._core.new_signal)
         grant.note(value, call.sent)
         return grant

@@ -151,10 +151,14 @@ class Core:
         outcome: Outcome | None,
         result: Any,
         reentry: int | None,
+        entry: str | None = None,
     ) -> Steps[Mapping[str, Any]]:
-        """Releases a lock, or one entry of it. `grant` is what the client knows of it, if it does."""
+        """Releases a lock, or one entry of it: that which the request `entry` has made, else the newest.
+
+        `grant` is what the client knows of it, if it does.
+        """
         with _tracing.release(key, token) as operation:
-            value = yield from self._release(key, token, grant, outcome, result, reentry, operation.context)
+            value = yield from self._release(key, token, grant, outcome, result, reentry, entry, operation.context)
             operation.released()
             return value
 
@@ -166,30 +170,17 @@ class Core:
         outcome: Outcome | None,
         result: Any,
         reentry: int | None,
+        entry: str | None,
         context: Any,
     ) -> Steps[Mapping[str, Any]]:
         if grant is not None and grant.lost:
             raise errors.lost(key, grant.lost.reason or "")
-        entries = reentry
-        if entries is None and grant is not None and grant.reentrant:
-            entries = grant.entries
-        while True:
-            call = self._release_call(key, token, grant, outcome, result, entries, context)
-            try:
-                value = yield from self._release_once(call)
-                break
-            except errors.ApiError as e:
-                if entries is None or reentry is not None or call.repeated:
-                    self._lost_by(grant, e)
-                    raise
-                # Has another thread of the same owner entered or released meanwhile? If so, it is told how often
-                # the lock is entered, or that the entry was released, which a lock that is not held is told too.
-                entries = e.problem.get("reentry")
-                if entries is None:
-                    if not (isinstance(e, errors.NotHolder) and e.reason == "released"):
-                        self._lost_by(grant, e)
-                        raise
-                    entries = (yield from self.check(key, token, grant, context=context)).reentry
+        call = self._release_call(key, token, grant, outcome, result, reentry, entry, context)
+        try:
+            value = yield from self._release_once(call)
+        except errors.ApiError as e:
+            self._lost_by(grant, e)
+            raise
         if grant is not None:
             grant.released(value)
         return value
@@ -201,7 +192,8 @@ class Core:
         grant: Grant | None,
         outcome: Outcome | None,
         result: Any,
-        entries: int | None,
+        reentry: int | None,
+        entry: str | None,
         context: Any,
     ) -> Call:
         target = lock_path(key, f"?token={token}")
@@ -209,9 +201,12 @@ class Core:
         if outcome is not None:
             target += f"&outcome={quote(outcome, safe='')}"
             needs.append("outcome")
-        if entries is not None:
-            target += f"&reentry={entries}"
+        if reentry is not None:
+            target += f"&reentry={reentry}"
             needs.append("reentrant")
+        if entry is not None:
+            target += f"&request_id={entry}"
+            needs.append("release_by_id")
         return Call(
             "DELETE",
             target,

@@ -37,6 +37,7 @@ class BaseLock(NotPickled):
     def __init__(self, grant: Grant, value: Mapping[str, Any]) -> None:
         self._grant = grant
         self._done = False  # this entry was released
+        self._entry: str | None = value.get("_entry")  # the request that made it, if the lock is reentrant
         self.key = grant.key
         self.token = grant.token
         self.bind: Bind = value["bind"]

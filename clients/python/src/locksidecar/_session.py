@@ -16,13 +16,12 @@ _MAX_EARLY = 1000
 class Grant:
     """One grant of the sidecar. Several locks of the app share it when its owner has entered more than once."""
 
-    __slots__ = ("entries", "expires_at", "key", "lost", "reentrant", "session", "stopping", "token")
+    __slots__ = ("entries", "expires_at", "key", "lost", "session", "stopping", "token")
 
     def __init__(self, key: str, token: int, session: Session | None, new_signal: Callable[[], Signal]) -> None:
         self.key = key
         self.token = token
         self.session = session  # None: bind="ttl"
-        self.reentrant = False
         self.entries = 1
         self.expires_at = 0.0  # time.monotonic()
         self.lost = new_signal()
@@ -38,8 +37,7 @@ class Grant:
 
     def released(self, value: Mapping[str, Any]) -> None:
         """Takes over what the answer to a release says."""
-        if value["reentry"]:
-            self.entries = value["reentry"]
+        self.entries = value["reentry"]
         if value["released"] and self.session is not None:
             self.session.forget(self)
 
@@ -61,7 +59,7 @@ class Session:
         self._grants: dict[tuple[str, int], Grant] = {}
         self._early: OrderedDict[tuple[str, int], dict[str, str | None]] = OrderedDict()
 
-    def hold(self, value: Mapping[str, Any], reentrant: bool, asked: float) -> Grant:
+    def hold(self, value: Mapping[str, Any], asked: float) -> Grant:
         """Notes a grant of the sidecar, and when it was asked for."""
         name = (value["key"], value["token"])
         with self._mutex:
@@ -69,7 +67,6 @@ class Session:
             grant = self._grants.get(name)
             if grant is None:
                 grant = self._grants[name] = Grant(*name, self, self._new_signal)
-            grant.reentrant = reentrant
             if self.ended:
                 early["lost"] = self._reason
             if "lost" in early:

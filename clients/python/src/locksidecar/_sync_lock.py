@@ -43,7 +43,7 @@ class Lock(BaseLock):
         """
         self._begin_release()
         value = self._transport.run(
-            self._transport.core.release(self.key, self.token, self._grant, outcome, result, reentry)
+            self._transport.core.release(self.key, self.token, self._grant, outcome, result, reentry, self._entry)
         )
         self._done = True
         return bool(value["released"])

@@ -164,8 +164,8 @@ class Player(curl_player.Player):  # type: ignore[misc]
         lock, more = self._held(a), _some(a, ("outcome", "result", "reentry"))
 
         def released(free: bool) -> Any:
-            grant = lock._grant.entries if lock is not None else 0
-            return {"key": a["key"], "released": free, "reentry": 0 if free else grant}
+            entries = lock._grant.entries if lock is not None else 0
+            return {"key": a["key"], "released": free, "reentry": 0 if free else entries}
 
         if lock is not None:
             return self._then(lambda: lock.release(**more), released)
