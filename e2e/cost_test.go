@@ -226,7 +226,7 @@ func TestIdleCostsNothing(t *testing.T) {
 	a.release("once", token)
 	// The lease is closed once nothing has ridden on it for an interval; dropping its
 	// waiters is the last statement of that.
-	s.await("the lease to be closed", func() bool { return cluster.Statements(t, url, "/* locksidecar:reap_waiters */%") > 0 })
+	s.await("the lease to be closed", func() bool { return cluster.Statements(t, url, "/* locksidecar:reap_rest */%") > 0 })
 	cluster.ResetStatements(t, url)
 	const quiet = 2 * time.Second
 	time.Sleep(quiet) // it is the absence of statements that is measured

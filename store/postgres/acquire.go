@@ -14,8 +14,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// acquireRounds is how often an acquire looks again at a key that changed hands
-// while it was looking. After that somebody else has it.
+// acquireRounds is how often an acquire looks again at a key that changes hands meanwhile. Then it
+// counts as held.
 const acquireRounds = 5
 
 // Acquire takes keys that are free or whose holders are dead.
@@ -52,13 +52,13 @@ func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 	return t.answers, nil
 }
 
-// batch keeps the answers to asks, and which are still open.
+// batch keeps the answers to the asks of a call, and which asks are open.
 type batch struct {
 	*operation
 	asks    []store.Ask
 	answers []store.Answer
 	open    []int
-	dead    map[int]uuid.UUID // leases to be buried before open asks are asked again
+	dead    map[int]uuid.UUID // leases to be reaped before open asks are tried again
 }
 
 func newBatch(o *operation, asks []store.Ask) *batch {
@@ -71,7 +71,7 @@ func newBatch(o *operation, asks []store.Ask) *batch {
 // name is the key of an ask.
 func (t *batch) name(i int) keyName { return keyName{t.config.Identity.Namespace, t.asks[i].Key} }
 
-// own is the lease of an ask on which its hold is noted.
+// own is the lease on which the min_hold of an ask is noted, or nil.
 func (t *batch) own(i int) *store.LeaseID {
 	if a := &t.asks[i]; a.MinHold > 0 {
 		return &a.Lease
@@ -79,27 +79,27 @@ func (t *batch) own(i int) *store.LeaseID {
 	return nil
 }
 
-// forOpen carries out a statement for the open asks, around those that are stuck.
+// forOpen runs a statement for the open asks, and answers those whose rows are locked.
 func (t *batch) forOpen(ctx context.Context, do func(context.Context, []int) error) error {
-	stuck, err := t.aroundLockedLeases(ctx, t.open, t.name, t.own, do)
+	locked, err := t.aroundLockedLeases(ctx, t.open, t.name, t.own, do)
 	if err != nil {
 		return err
 	}
-	for _, i := range stuck {
+	for _, i := range locked {
 		t.settle(i, store.Answer{Outcome: store.Stuck})
 	}
 	t.reopen()
 	return nil
 }
 
-// settle answers an ask. From a grant or a place in line on, the operation can no
-// longer fail as if nothing had been done.
+// settle answers an ask. After a grant or a queue position, a failure of the operation leaves the
+// outcome unknown.
 func (t *batch) settle(i int, a store.Answer) {
 	t.answers[i] = a
 	t.partly = t.partly || a.Outcome == store.Granted || a.Outcome == store.Queued
 }
 
-// reopen leaves those asks open that are not answered.
+// reopen keeps the asks open that have no answer.
 func (t *batch) reopen() {
 	open := t.open[:0]
 	for _, i := range t.open {
@@ -110,8 +110,8 @@ func (t *batch) reopen() {
 	t.open = open
 }
 
-// takeFree takes the keys that are free, in one statement. What is asked for with a
-// hold is left to the function ask: there is more to be written for it.
+// takeFree takes free keys in one statement. Asks with a min_hold are left to the function ask,
+// which writes more for them.
 func (t *batch) takeFree(ctx context.Context) error {
 	return t.forOpen(ctx, func(ctx context.Context, which []int) error {
 		which = slices.DeleteFunc(slices.Clone(which), func(i int) bool { return t.asks[i].MinHold > 0 })
@@ -201,8 +201,8 @@ func (t *batch) takeMany(ctx context.Context, which []int) error {
 	return nil
 }
 
-// readHolders reads who has the open keys. Those that a living lease holds are
-// answered; dead holders are buried, and their keys stay open.
+// readHolders reads who has the open keys. It answers those that a living lease holds, and reaps
+// dead holders, whose keys stay open.
 func (t *batch) readHolders(ctx context.Context) error {
 	if len(t.open) == 0 {
 		return nil
@@ -221,7 +221,7 @@ func (t *batch) readHolders(ctx context.Context) error {
 		case r.heldBy(t.asks[i].Grant): // a repeat
 			if r.renewedByOwner() || string(r.instance) == t.config.Identity.Instance {
 				t.settle(i, r.granted(r.handedBy))
-			} // else the function ask notes that it was told here
+			} // else the function ask notes the second delivery
 		case t.asks[i].TTL == 0 && !r.askerLives:
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
 		case r.held():
@@ -234,15 +234,15 @@ func (t *batch) readHolders(ctx context.Context) error {
 	return t.reapDead(ctx)
 }
 
-// needsReap reports whether a key can only be had once its holder is buried: its
-// lease has expired, or it is dead and left waiters that go first.
+// needsReap reports whether the holder must be reaped first: its lease has expired, or is gone and
+// left waiters.
 func (r *reading) needsReap() bool {
 	missing := r.lease == zeronull.UUID{}
 	return r.heldUnder != zeronull.UUID{} && !r.held() && (!missing || r.contended)
 }
 
-// reapDead buries the leases that stand in the way of open asks. One that somebody
-// keeps locked leaves its asks stuck.
+// reapDead reaps the leases that block open asks. If another session keeps one locked, its asks are
+// answered so.
 func (t *batch) reapDead(ctx context.Context) error {
 	dead := t.dead
 	t.dead = make(map[int]uuid.UUID)
@@ -268,12 +268,12 @@ type asked struct {
 	result   *string // of one that was skipped
 	watched  bool
 	gone     zeronull.Int8 // the token of the dead holder's grant
-	// handedBy is who handed over a grant that was found again.
+	// handedBy is the trace context of the release that handed over a grant that is found again.
 	handedBy zeronull.Text
 }
 
-// ask asks for the open keys with their rows locked, and stands in line if that is
-// wanted. Keys whose holders must be buried stay open.
+// ask asks for the open keys with their rows locked, and enqueues with mayWait. Keys whose holders
+// must be reaped stay open.
 func (t *batch) ask(ctx context.Context, mayWait bool) error {
 	err := t.forOpen(ctx, func(ctx context.Context, which []int) error { return t.askFor(ctx, which, mayWait) })
 	if err != nil {
@@ -320,7 +320,7 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 	return nil
 }
 
-// askColumns are asks as the arrays that statements take.
+// askColumns has asks as the arrays that statements take.
 type askColumns struct {
 	keys, sessions, owners, traceparents []string
 	grants, leases                       [][16]byte
@@ -345,7 +345,7 @@ func newAskColumns(asks []store.Ask, which []int) askColumns {
 	return c
 }
 
-// textOf is JSON as the database keeps it: text, or null for none.
+// textOf is JSON as the database keeps it: text, or null.
 func textOf(data []byte) *string {
 	if data == nil {
 		return nil
@@ -354,8 +354,8 @@ func textOf(data []byte) *string {
 	return &text
 }
 
-// jsonOf is the reverse of textOf. It stands in answers as it is, so what is no JSON is
-// none: somebody has edited the row by hand.
+// jsonOf is the reverse of textOf. Answers contain it as it is, so text that is no JSON (somebody
+// edited the row) counts as none.
 func jsonOf(text *string) []byte {
 	if text == nil || !json.Valid([]byte(*text)) {
 		return nil
@@ -363,7 +363,7 @@ func jsonOf(text *string) []byte {
 	return []byte(*text)
 }
 
-// unique drops ids that stand twice.
+// unique drops repeated ids.
 func unique(ids []uuid.UUID) []uuid.UUID {
 	seen := make(map[uuid.UUID]bool, len(ids))
 	kept := ids[:0]

@@ -59,7 +59,7 @@ func benchmarkDirect(b *testing.B, url string) {
 }
 
 // BenchmarkHandOff is what it takes to release a lock to a waiter of another instance, and
-// to stand in line again, behind as many others. µs/release and so on are the time of the
+// to wait again, behind as many others. µs/release and so on are the time of the
 // statements in the database, without the flush of the commit.
 func BenchmarkHandOff(b *testing.B) {
 	for _, others := range []int{0, 30} {
@@ -79,7 +79,7 @@ func BenchmarkHandOff(b *testing.B) {
 	}
 }
 
-// handOffs are two instances whose calls stand in line for one key in turns.
+// handOffs are two instances whose calls wait for one key in turns.
 type handOffs struct {
 	b      *testing.B
 	stores [2]store.Store
@@ -120,7 +120,7 @@ func (h *handOffs) join(whose int) store.Answer {
 	return enqueue(h.b, h.stores[whose], h.line[len(h.line)-1])
 }
 
-// handOff releases the lock to the next in line, and lets who released it go to the end.
+// handOff releases the lock to the next in the queue, and lets who released it go to the end.
 func (h *handOffs) handOff() {
 	release(h.b, h.stores[h.turn], store.Claim{Key: "k", Token: h.token, Lease: h.leases[h.turn]})
 	n := <-h.news

@@ -23,11 +23,10 @@ const (
 	// lifetime moves connections to where a load balancer wants them by now.
 	lifetime = time.Hour
 
-	oldestServer = 140000 // a part of a table is read by its pages: see sweep_step
+	oldestServer = 140000 // see sweep_step: it reads a table by pages
 
-	// hostPatience is how long one of several hosts may take to connect, if the URL does not
-	// say: the machine of a primary that failed may take connections and never answer, and
-	// the one that was promoted must have its turn.
+	// hostPatience is how long one of several hosts may take to connect, unless the URL says it. The
+	// machine of a failed primary can accept connections and never answer.
 	hostPatience = time.Second
 
 	// The pause between two attempts to reach a server.
@@ -37,20 +36,18 @@ const (
 
 var (
 	errNotReached = errors.New("the database has not been reached yet")
-	// errShared: the first connection showed that there is a pooler in between. The
-	// next one is made accordingly.
+	// errShared: the first connection has shown a pooler. The next one is made accordingly.
 	errShared = errors.New("there is a connection pooler between here and the database")
 )
 
-// statementTimeout is below the operation's timeout, so that the server gives up
-// first: what it ends is known to be undone.
+// statementTimeout is shorter than the operation's timeout, so that the server gives up first: what
+// it ends is known to be undone.
 func statementTimeout(timeout time.Duration) time.Duration { return timeout * 9 / 10 }
 
-// lockTimeout is how long a statement waits for one row, which somebody else may
-// keep for whatever reason: a batch stands still for no longer, then it goes on
-// without that row. Our own transactions have a row for a few milliseconds. It is
-// below the server's deadlock_timeout, so a deadlock would end here, unnamed; the
-// tests look for deadlocks on servers whose deadlock_timeout is shorter.
+// lockTimeout is how long a statement waits for a row. Another session can keep one for hours; this
+// package keeps it for milliseconds. A batch waits no longer, and goes on without the row. It is
+// shorter than the server's deadlock_timeout, so a deadlock would end here without its name. The
+// tests look for deadlocks on servers with a shorter deadlock_timeout.
 func lockTimeout(timeout time.Duration) time.Duration { return min(100*time.Millisecond, timeout/10) }
 
 func (s *Store) poolConfig(conns int) (*pgxpool.Config, error) {
@@ -66,7 +63,7 @@ func (s *Store) poolConfig(conns int) (*pgxpool.Config, error) {
 	pool.HealthCheckPeriod = idleTime / 2
 	pool.MaxConnLifetime = lifetime
 	pool.MaxConnLifetimeJitter = lifetime / 10
-	// A ping that hangs must leave time for another connection: see live.
+	// A ping that hangs leaves time for another connection: see live.
 	pool.PingTimeout = config.Timeout / 5
 	pool.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool {
 		if p.IdleDuration > time.Second {
@@ -90,7 +87,7 @@ func (s *Store) poolConfig(conns int) (*pgxpool.Config, error) {
 	return pool, nil
 }
 
-// connConfig is how connections to a URL are made. accept says whether to take a server.
+// connConfig is how connections to a URL are made. accept says whether to use a server.
 func (s *Store) connConfig(url string, accept func(primary) error) (*pgx.ConnConfig, error) {
 	pool, err := pgxpool.ParseConfig(url) // it may have parameters that only a pool knows
 	if err != nil {
@@ -121,7 +118,7 @@ func (s *Store) connConfig(url string, accept func(primary) error) (*pgx.ConnCon
 	return conn, nil
 }
 
-// hostsOf is how many servers a URL names.
+// hostsOf is the number of servers in a URL.
 func hostsOf(conn *pgx.ConnConfig) int {
 	hosts := map[string]bool{}
 	for _, w := range waysTo(conn) { // also the same without TLS
@@ -130,23 +127,21 @@ func hostsOf(conn *pgx.ConnConfig) int {
 	return len(hosts)
 }
 
-// shared reports whether sessions are shared with others, by a pooler that gives
-// each transaction to whichever is free: then nothing is kept in one, but for that of
-// who listens past the pooler.
+// shared reports whether a pooler gives each transaction to any session. Then nothing is kept in a
+// session, except in that of a listener with its own URL.
 func (s *Store) shared() bool { return s.pooled.Load() }
 
-// suit makes statements unnamed where sessions are shared: a name would be looked
-// for in another session than the one that knows it.
+// suit makes statements unnamed if sessions are shared: another session would not know the name.
 func (s *Store) suit(conn *pgx.ConnConfig) {
 	if s.shared() {
 		conn.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 }
 
-// setUp looks at who is at the other end of a new connection, and sets the session
-// up. (Where it is shared, each transaction is: see try.)
+// setUp checks the other end of a new connection and sets the session up. Shared sessions are set
+// up for each transaction: see try.
 func (s *Store) setUp(ctx context.Context, conn *pgx.Conn) error {
-	// The pool's context has no end, and the renewals' pool has no second connection.
+	// The pool's context has no deadline, and the renewals' pool has no second connection.
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	var (
@@ -179,7 +174,7 @@ func (s *Store) setUp(ctx context.Context, conn *pgx.Conn) error {
 	return s.setUpSession(ctx, conn)
 }
 
-// setUpSession sets up a session that is nobody else's.
+// setUpSession sets up a session that is not shared.
 func (s *Store) setUpSession(ctx context.Context, conn *pgx.Conn) error {
 	return s.measured(ctx, sqlConnectionSetUp, func(sql string) error {
 		_, err := conn.Exec(ctx, sql, append([]any{pgx.QueryExecModeExec}, s.settings(false)...)...)
@@ -187,8 +182,7 @@ func (s *Store) setUpSession(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// settings are the arguments of the statement that sets up a session or, with
-// local, a transaction.
+// settings are the arguments of the statement that sets up a session, or with local a transaction.
 func (s *Store) settings(local bool) []any {
 	return []any{millis(statementTimeout(s.config.Timeout)), millis(s.lockTimeout), local}
 }
@@ -200,18 +194,18 @@ func millis(d time.Duration) string {
 // warned is set in a connection's custom data by noteWarning.
 const warned = "locksidecar.warned"
 
-// rested is set on a connection that has been idle.
+// rested is set in a connection's custom data if it was idle.
 const rested = "locksidecar.rested"
 
-// noteWarning notes that the server stopped waiting for a synchronous standby: it
-// then reports success for what may not survive.
+// noteWarning notes that the server stopped its wait for a synchronous standby. It reports success
+// then, although a failover can lose the commit.
 func noteWarning(conn *pgconn.PgConn, notice *pgconn.Notice) {
 	if notice.Routine == "SyncRepWaitForLSN" { // it has no SQLSTATE of its own
 		conn.CustomData()[warned] = true
 	}
 }
 
-// doubt asks for a look at the server. It does not wait.
+// doubt asks for a check of the server. It does not wait.
 func (s *Store) doubt() {
 	select {
 	case s.doubts <- struct{}{}:
@@ -219,8 +213,7 @@ func (s *Store) doubt() {
 	}
 }
 
-// watch reaches the server and brings the schema up to date, again and again until
-// it succeeds, and once more whenever somebody doubts it.
+// watch connects and brings the schema up to date until that succeeds, and again after each doubt.
 func (s *Store) watch(ctx context.Context, r *running) {
 	for {
 		s.reach(ctx, r)
@@ -232,11 +225,10 @@ func (s *Store) watch(ctx context.Context, r *running) {
 	}
 }
 
-// reach looks at the server until it can be used. Errors are logged when they
-// change, not each time. The connections of before a failure are dropped: each would
-// fail one more operation, with an unknown outcome. But that of the renewals is kept until
-// another can be had: while a password is replaced, who is in stays in, and nobody else
-// comes in.
+// reach checks the server until it can be used. It logs errors when they change. After a failure it
+// drops the old connections: each would fail one more operation with an unknown outcome. The
+// renewals keep theirs until another can be made, because while a password is being replaced no new
+// connection may be let in.
 func (s *Store) reach(ctx context.Context, r *running) {
 	broken := false
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
@@ -269,10 +261,10 @@ func (s *Store) reach(ctx context.Context, r *running) {
 	}
 }
 
-// become notes what is known of the server now.
+// become notes a new state.
 func (s *Store) become(why error) {
 	was := s.enter(why)
-	switch { // without the mutex: every operation takes it, and a log may be slow
+	switch { // without the mutex: every operation takes it, and a log can be slow
 	case was == nil:
 	case why == nil && was.why != nil:
 		s.log.Info("the store is ready")
@@ -282,7 +274,7 @@ func (s *Store) become(why error) {
 	}
 }
 
-// enter notes a state and returns the one before, nil when the store has stopped.
+// enter notes a state and returns the one before, nil if the store has stopped.
 func (s *Store) enter(why error) (was *state) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -295,13 +287,13 @@ func (s *Store) enter(why error) (was *state) {
 	return was
 }
 
-// kindOf says what kind of trouble an error is. Its text would not do: that of a
-// connection names another local port each time.
+// kindOf is the kind of an error. Its text would not do: a broken connection has another local port
+// each time.
 func kindOf(err error) string {
 	if code := sqlState(err); code != "" {
 		return code
 	}
-	// What nobody mends who waits is told also after an outage.
+	// These need an operator, so they are logged again after an outage.
 	if _, ok := errors.AsType[*oldError](err); ok {
 		return "old primary"
 	}
@@ -317,8 +309,7 @@ func kindOf(err error) string {
 	return err.Error()
 }
 
-// look asks the server for the schema, and migrates it when that is allowed and
-// needed.
+// look reads the schema's version, and migrates the schema if that is needed and allowed.
 func (s *Store) look(ctx context.Context, pool *pgxpool.Pool) error {
 	looking, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
@@ -344,7 +335,7 @@ func (s *Store) look(ctx context.Context, pool *pgxpool.Pool) error {
 	return s.inspect(looking, pool)
 }
 
-// inspect looks for settings of the server that would weaken locks.
+// inspect looks for settings of the server that weaken locks.
 func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
 	var (
 		now                                     time.Time
@@ -372,7 +363,7 @@ func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
 		return fmt.Errorf("each session would draw numbers in advance, so a later grant could get a smaller one: %s; ALTER SEQUENCE … CACHE 1",
 			strings.Join(cached, ", "))
 	}
-	if mayTake { // who only reads need not know which server it is
+	if mayTake { // a role that only reads need not know the server
 		if err := s.inspectSource(ctx, pool, source); err != nil {
 			return err
 		}
@@ -387,7 +378,7 @@ func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// inspectSource looks whether a failover would be noticed, and how late the server is.
+// inspectSource checks whether a failover would be noticed, and how late the server is.
 func (s *Store) inspectSource(ctx context.Context, pool *pgxpool.Pool, source string) error {
 	err := s.learn(ctx, pool)
 	if answered(err) {
@@ -400,8 +391,7 @@ func (s *Store) inspectSource(ctx context.Context, pool *pgxpool.Pool, source st
 	return err
 }
 
-// sourceError is why a database cannot be used in which epochs are told by what this role may
-// not ask of this server.
+// sourceError: this role may not read what tells epochs apart (meta.source).
 type sourceError struct {
 	source string
 	error
@@ -414,7 +404,7 @@ func (e *sourceError) Error() string {
 		"grant EXECUTE, or run `SELECT locksidecar.use_epoch_source('server')` as the owner of the schema", e.source, e.error)
 }
 
-// sayOnce logs what is true each time that the server is looked at.
+// sayOnce logs something once, although each check finds it.
 func (s *Store) sayOnce(level slog.Level, text string, args ...any) {
 	if _, said := s.said.LoadOrStore(text+fmt.Sprint(args...), true); !said {
 		s.log.Log(context.Background(), level, text, args...) //nolint:sloglint // constants of the callers

@@ -8,21 +8,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// errOtherServer: who listens there hears nothing.
+// errOtherServer: a listener there hears nothing.
 var errOtherServer = errors.New("LOCKSIDECAR_POSTGRES_LISTEN_URL leads to another server than LOCKSIDECAR_STORE_URL: both must lead to the same database")
 
-// whereabouts is where a connection leads. See the statement whereabouts.
+// whereabouts is where a connection leads: see the statement.
 type whereabouts struct {
 	server   int64
 	database string
 }
 
-// listens reports whether this store can listen at all.
+// listens reports whether this store can listen.
 func (s *Store) listens() bool { return s.direct != nil || !s.shared() }
 
-// greet looks where the connection that listens leads, when it has a URL of its own, and
-// sets the session up. Nothing else is believed of that server, not even its clock, before
-// it is known to be the store's.
+// greet checks where a listener's URL of its own leads, and sets the session up. Nothing else of
+// that server is trusted before, not even its clock.
 func (e *listener) greet(ctx context.Context, conn *pgx.Conn) error {
 	own, err := e.compare(ctx, conn)
 	if err != nil || !own { // in a pooler's session, settings would stay behind
@@ -31,9 +30,9 @@ func (e *listener) greet(ctx context.Context, conn *pgx.Conn) error {
 	return e.s.setUpSession(ctx, conn)
 }
 
-// compare fails when the connection that listens does not lead to where the store is. A
-// pooler, or a host of several, may lead to another server by now, while the one before
-// lives on. own: the session belongs to this connection alone, for as long as it lives.
+// compare fails if the listener's connection does not lead to the store's database. A pooler or
+// another of several hosts can lead to a new server, while the old one lives. own: the session
+// belongs to this connection for its whole life.
 func (e *listener) compare(ctx context.Context, conn *pgx.Conn) (own bool, err error) {
 	var there whereabouts
 	var process uint32

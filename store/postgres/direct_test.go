@@ -41,7 +41,7 @@ func behind(t *testing.T, pooler, direct, instance string, before ...func(store.
 
 // Who listens past a pooler hears of a grant itself, and needs no right there but to
 // connect. Nothing else goes that way.
-func TestAHandOffIsHeardPastAPooler(t *testing.T) {
+func TestListenURLReceivesHandOffsPastAPooler(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	through := cluster.Pooler(t, url, 3)
 	admin := adminOf(t, url)

@@ -17,7 +17,7 @@ import (
 const jump = 1 << 30
 
 // Trap: after a failover sequence values go back, and another clock judges the
-// expiries. Tokens grow over it, whatever comes first, and no lease is buried before
+// expiries. Tokens grow over it, whatever comes first, and no lease is reaped before
 // its holder can have renewed it: a renewal may not have reached this server.
 func TestPromotion(t *testing.T) {
 	own := pgtest.Start(t, pgroles.Template())

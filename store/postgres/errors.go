@@ -20,7 +20,7 @@ const (
 	stateNoTable       = "42P01"
 	stateNoColumn      = "42703"
 	stateNoFunction    = "42883"
-	// Of our own functions: see in_epoch, in_time, may_take and outdate.
+	// Of our own functions: in_epoch, in_time, may_take, new_epoch.
 	stateNewEpoch = "LS001"
 	stateTooLate  = "LS002"
 	stateTooOld   = "LS003"
@@ -32,21 +32,19 @@ var (
 	errNewEpoch   = errors.New("the database server was promoted or restored, and another session is preparing it")
 	errStandby    = errors.New("the database server is a standby")
 	errStopped    = errors.New("the store is stopped")
-	// errNotReplicated: the server gave up waiting for a synchronous standby, said
-	// so in a warning, and reported success.
+	// errNotReplicated: the server gave up its wait for a synchronous standby, and reported success
+	// with a warning.
 	errNotReplicated = errors.New("committed, but the synchronous standby has not confirmed it")
 )
 
-// translate is the one place that judges errors of the database. sent is false
-// when no connection was had; partly is true when an earlier statement of the
-// same operation was carried out.
+// translate is the one place that judges errors of the database. sent is false if there was no
+// connection. partly is true if an earlier statement of the operation did something.
 func translate(op string, err error, sent, partly bool) *store.Error {
 	return &store.Error{Op: op, Err: err, Unknown: partly || sent && unknown(err)}
 }
 
-// unknown reports whether a statement may have been carried out although it
-// failed. An error that the server sent ends the transaction, so nothing was done.
-// FATAL ends the connection too, and may come after the commit.
+// unknown reports whether a failed statement may have done something. An ERROR of the server ends
+// the transaction, so nothing was done. FATAL ends the connection, and can come after the commit.
 func unknown(err error) bool {
 	if pgconn.SafeToRetry(err) {
 		return false
@@ -65,22 +63,20 @@ func sqlState(err error) string {
 	return ""
 }
 
-// repeatable reports whether the server undid a statement only because of others
-// that ran beside it.
+// repeatable reports whether the server undid a statement because of concurrent ones.
 func repeatable(err error) bool {
 	code := sqlState(err)
 	return code == stateDeadlock || code == stateSerialization
 }
 
-// notLetIn reports whether the server did not take the user or the password.
+// notLetIn reports whether the server refused the user or the password.
 func notLetIn(err error) bool { return strings.HasPrefix(sqlState(err), "28") }
 
-// isRowLocked reports whether a statement waited in vain for a row.
+// isRowLocked reports whether a statement waited too long for a row.
 func isRowLocked(err error) bool { return sqlState(err) == stateLockTimeout }
 
-// suspicious reports whether an error casts doubt on the connections or the
-// server (or on what is believed of its clock, or of its schema), rather than on one
-// statement.
+// suspicious reports whether an error casts doubt on the connections, the server, its clock or its
+// schema, not only on one statement.
 func suspicious(err error) bool {
 	switch sqlState(err) {
 	case stateReadOnly, stateTooLate, stateTooOld, stateNoSchema, stateNoTable, stateNoColumn, stateNoFunction:

@@ -13,8 +13,8 @@ import (
 // eventPrefix begins the word of an event.
 const eventPrefix = "event:"
 
-// message is an event as notifications carry it: compact JSON without a space or
-// anything that is not ASCII, because what apps wrote is base64 in it.
+// message is an event in a notification: compact JSON without a space or non-ASCII character. Texts
+// of apps are base64 in it.
 type message struct {
 	Kind     string    `json:"kind"`
 	Key      []byte    `json:"key"`
@@ -47,8 +47,8 @@ func turned[K comparable](words map[K]string) map[string]K {
 	return by
 }
 
-// wordOf is the word that tells an event. What would make it too long for a notification
-// is left out: the result, then the reason. Empty: it cannot be told.
+// wordOf is the word for an event. If it is too long for a notification, it loses the result, then
+// the reason. Empty: it cannot be sent.
 func wordOf(e store.Event) string {
 	m := message{
 		Kind: eventKinds[e.Kind], Key: []byte(e.Key), Token: e.Token,
@@ -79,8 +79,8 @@ func wordOf(e store.Event) string {
 	return ""
 }
 
-// eventOf reads a word that tells an event. Anybody may have sent it: what this package
-// would not have written is no event.
+// eventOf reads the word for an event. Anybody can have sent it, so only what this package would
+// write is an event.
 func eventOf(word string) (store.Event, bool) {
 	text, ok := strings.CutPrefix(word, eventPrefix)
 	var m message

@@ -117,7 +117,7 @@ func Silent(s store.Store) bool {
 	return m.speaking == nil
 }
 
-// Measure lets a store tell its figures to who is not a [metrics.Store]. Before Start.
+// Measure lets a store tell its metrics to who is not a [metrics.Store]. Before Start.
 func Measure(s store.Store, to recorder) { s.(*Store).metrics = to }
 
 // NameOf is the name of a span.

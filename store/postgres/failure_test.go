@@ -210,7 +210,7 @@ func TestNothingIsGrantedBeforeTheCommit(t *testing.T) {
 }
 
 // The same rows arrive before a commit that fails. Nothing has been done then.
-func TestWhatFailsAtItsCommitIsNotTold(t *testing.T) {
+func TestFailedCommitIsNotAnswered(t *testing.T) {
 	for name, do := range map[string]func(s *scene, held store.Claim) error{
 		"one": func(s *scene, _ store.Claim) error {
 			_, err := s.Acquire(s.Context(), alone(askFor("new", s.lease)))
@@ -263,7 +263,7 @@ func TestConnectionsAreSetUp(t *testing.T) {
 	ask := askFor("k", lease)
 	granted := want(t, acquire(t, s, ask), store.Granted)
 	if v := release(t, s, store.Claim{Key: "k", Token: granted.Token, Lease: lease}); v.Standing != store.Holds {
-		t.Errorf("standing %d", v.Standing)
+		t.Errorf("status %d", v.Standing)
 	}
 	var isolation, commit, lock string
 	for name, into := range map[string]*string{

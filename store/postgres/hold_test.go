@@ -21,23 +21,23 @@ func (s *scene) holdFor(key string, hold time.Duration) store.Ask {
 	return ask
 }
 
-// leaseRow reads a lease: whether it stands, and ends exactly with its hold.
-func (s *scene) leaseRow(lease store.LeaseID) (standing, exact bool) {
+// leaseRow reads whether a lease has hold_pending, and ends exactly with its hold.
+func (s *scene) leaseRow(lease store.LeaseID) (pending, exact bool) {
 	s.Helper()
 	err := s.conn.QueryRow(s.Context(),
 		"SELECT hold_pending, coalesce(expires_at = hold_until, false) FROM locksidecar.leases WHERE id = $1", lease).
-		Scan(&standing, &exact)
+		Scan(&pending, &exact)
 	if err != nil {
 		s.Fatalf("the lease: %v", err)
 	}
-	return standing, exact
+	return pending, exact
 }
 
-// mustStand checks that a lease stands until its hold is over.
-func (s *scene) mustStand(lease store.LeaseID) {
+// mustBePending checks that a lease lasts until its min_hold is over.
+func (s *scene) mustBePending(lease store.LeaseID) {
 	s.Helper()
-	if standing, exact := s.leaseRow(lease); !standing || !exact {
-		s.Errorf("stands: %v, until its hold is over: %v", standing, exact)
+	if pending, exact := s.leaseRow(lease); !pending || !exact {
+		s.Errorf("pending: %v, until its hold is over: %v", pending, exact)
 	}
 }
 
@@ -71,7 +71,7 @@ func hearing(t *testing.T) (s *scene, awaitHint func(store.GrantID)) {
 // handOffIn hands a key off in a session's open transaction.
 func handOffIn(t *testing.T, conn *pgx.Conn, key string, from store.LeaseID) {
 	t.Helper()
-	exec(t, conn, "SELECT locksidecar.hand_off('n', $1, $2, NULL, '')", key, from)
+	exec(t, conn, "SELECT locksidecar.hand_off('{n}', ARRAY[$1::text], ARRAY[$2::uuid], '{NULL}', '{\"\"}')", key, from)
 }
 
 // A lock that is given up at once leaves no hold behind, whether somebody waits for it or not.
@@ -93,7 +93,7 @@ func TestALockThatIsGivenUpAtOnceEndsItsHold(t *testing.T) {
 	}
 }
 
-// A renewal that is under way when the lock is released does not prolong the hold.
+// A renewal that is in flight when the lock is released does not prolong the hold.
 func TestAReleaseWithAHoldMeetsARenewal(t *testing.T) {
 	s := newScene(t)
 	ask := s.holdFor("k", time.Minute)
@@ -106,17 +106,17 @@ func TestAReleaseWithAHoldMeetsARenewal(t *testing.T) {
 	awaitBlocked(t, s.url)
 	exec(t, s.other, "COMMIT")
 	if v := <-released; v.Standing != store.Holds {
-		t.Fatalf("standing %d", v.Standing)
+		t.Fatalf("status %d", v.Standing)
 	}
-	s.mustStand(ask.Lease)
+	s.mustBePending(ask.Lease)
 	if grant, lease, _ := holder(t, s.conn, "k"); grant != uuid.Nil || lease != ask.Lease {
 		t.Errorf("the key is kept by lease %s under grant %s, want no grant", lease, grant)
 	}
 }
 
-// A burial that is under way decides: the grant has expired, and its late release
+// A reap that is in flight decides: the grant has expired, and its late release
 // skips nobody.
-func TestAReleaseMeetsABurialOfItsHold(t *testing.T) {
+func TestReleaseDuringReapOfItsHold(t *testing.T) {
 	s := newScene(t)
 	ask := s.holdFor("k", time.Hour)
 	token := want(t, acquire(t, s, ask), store.Granted).Token
@@ -129,7 +129,7 @@ func TestAReleaseMeetsABurialOfItsHold(t *testing.T) {
 	awaitBlocked(t, s.url)
 	exec(t, s.other, "COMMIT")
 	if v := <-released; v.Standing != store.Expired {
-		t.Errorf("standing %d, want expired", v.Standing)
+		t.Errorf("status %d, want expired", v.Standing)
 	}
 	want(t, check(t, s, waiter), store.Queued)
 	if grant, _, _ := holder(t, s.conn, "k"); grant != ask.Grant {
@@ -137,8 +137,8 @@ func TestAReleaseMeetsABurialOfItsHold(t *testing.T) {
 	}
 }
 
-// A burial waits for a release or for a hand-off that is under way, and finds a hold.
-func TestABurialMeetsAHold(t *testing.T) {
+// A reap waits for a release or for a hand-off that is in flight, and finds a hold.
+func TestReapDuringChangeOfAHold(t *testing.T) {
 	for name, more := range map[string]int{"one": 0, "many": 3} {
 		buries := func(t *testing.T, s *scene, lease store.LeaseID) {
 			leases := []store.LeaseID{lease}
@@ -152,7 +152,7 @@ func TestABurialMeetsAHold(t *testing.T) {
 			if err := <-revoked; err != nil {
 				t.Fatal(err)
 			}
-			s.mustStand(lease)
+			s.mustBePending(lease)
 			if n := pgtest.Query[int64](t, s.url, "SELECT count(*) FROM locksidecar.leases WHERE id <> ALL ($1)",
 				[]uuid.UUID{lease, s.lease}); n != 0 {
 				t.Errorf("%d leases without a hold are left", n)
@@ -186,9 +186,9 @@ func TestABurialMeetsAHold(t *testing.T) {
 	}
 }
 
-// The other order: the waiter whose lease is buried in the moment of the hand-off gets
+// The other order: the waiter whose lease is reaped in the moment of the hand-off gets
 // neither the lock nor a hold.
-func TestAHandOffToAHoldMeetsABurial(t *testing.T) {
+func TestHandOffToAHoldDuringReap(t *testing.T) {
 	s := newScene(t)
 	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
 	dying, next := s.holdFor("k", time.Hour), askFor("k", s.lease)
@@ -206,9 +206,9 @@ func TestAHandOffToAHoldMeetsABurial(t *testing.T) {
 	}
 }
 
-// An own lease that is buried while a lock with a hold is asked for under it is not
+// An own lease that is reaped while a lock with a hold is asked for under it is not
 // brought back to life by the hold.
-func TestAnAskWithAHoldMeetsABurial(t *testing.T) {
+func TestAcquireWithAHoldDuringReap(t *testing.T) {
 	s := newScene(t)
 	ask := s.holdFor("k", time.Hour)
 	exec(t, s.other, "BEGIN")
@@ -220,8 +220,8 @@ func TestAnAskWithAHoldMeetsABurial(t *testing.T) {
 	want(t, <-answers, store.LeaseLost)
 }
 
-// Who is just standing in line behind a hold is told that it ends earlier than it read.
-func TestAnEnqueueUnderWayHearsThatAHoldStands(t *testing.T) {
+// Who is just waiting behind a hold is told that it ends earlier than it read.
+func TestEnqueueDuringReapWaitsForTheHold(t *testing.T) {
 	for name, more := range map[string]int{"one": 0, "many": 3} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -237,7 +237,7 @@ func TestAnEnqueueUnderWayHearsThatAHoldStands(t *testing.T) {
 			}
 			revoked := make(chan error, 1)
 			go func() { revoked <- s.Bury(t.Context(), leases) }()
-			poll(t, "the burial waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
+			poll(t, "the reap waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
 			exec(t, s.other, "COMMIT")
 			if err := <-revoked; err != nil {
 				t.Fatal(err)
@@ -247,7 +247,7 @@ func TestAnEnqueueUnderWayHearsThatAHoldStands(t *testing.T) {
 	}
 }
 
-// A hold that is cut short: the first in line is served, and the next one hears that its
+// A hold that is cut short: the first in the queue is served, and the next one hears that its
 // new holder may end earlier.
 func TestAHoldThatIsCutShortTellsTheNext(t *testing.T) {
 	s, awaitHint := hearing(t)
@@ -288,7 +288,7 @@ func TestTheHoldsOfADeadInstance(t *testing.T) {
 			t.Errorf("%d statements, want a few for all", n)
 		}
 		for _, lease := range leases {
-			s.mustStand(lease)
+			s.mustBePending(lease)
 		}
 	}
 	if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.leases WHERE instance = 'dead'"); n != many {
@@ -364,9 +364,9 @@ func TestAnUndoLeavesTheHoldsOfOthers(t *testing.T) {
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 }
 
-// Nobody stands in line, or is granted anything, under a lease that stands. (Its
+// Nobody waits, or is granted anything, under a lease that stands. (Its
 // sidecar would not ask so; a row that was left so must not go round for ever.)
-func TestNobodyWaitsUnderALeaseThatStands(t *testing.T) {
+func TestNobodyWaitsUnderALeaseWithAPendingHold(t *testing.T) {
 	s := newScene(t)
 	ask := s.holdFor("held", time.Hour)
 	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
@@ -376,7 +376,7 @@ func TestNobodyWaitsUnderALeaseThatStands(t *testing.T) {
 	exec(t, s.conn, "UPDATE locksidecar.leases SET hold_pending = true, expires_at = hold_until WHERE id = $1", ask.Lease)
 	want(t, check(t, s, stray), store.Gone)
 	if v := release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}); v.Standing != store.Holds {
-		t.Errorf("standing %d", v.Standing)
+		t.Errorf("status %d", v.Standing)
 	}
 	want(t, acquire(t, s, askFor("held", s.lease)), store.Held)
 	want(t, acquire(t, s, askFor("held", ask.Lease)), store.LeaseLost)
@@ -385,7 +385,7 @@ func TestNobodyWaitsUnderALeaseThatStands(t *testing.T) {
 	if err := s.OpenLeases(t.Context(), []store.NewLease{{ID: ask.Lease, TTL: time.Hour}}); !store.Unavailable(err) {
 		t.Errorf("a lease that stands was opened again: %v", err)
 	}
-	s.mustStand(ask.Lease)
+	s.mustBePending(ask.Lease)
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 	if n := waiterRows(t, s.url, stray.Grant); n != 0 {
 		t.Error("its row is left")
@@ -441,12 +441,12 @@ func TestAPromotionProlongsNoHold(t *testing.T) {
 	if after := want(t, acquire(t, s, askFor("after", s.lease)), store.Granted); after.ExpiresIn < time.Minute {
 		t.Fatalf("expires in %s: this test has lost its point", after.ExpiresIn)
 	}
-	s.mustStand(ask.Lease)
+	s.mustBePending(ask.Lease)
 }
 
 // A bind:ttl grant of which another instance would tell, in the moment in which its lease
 // begins to stand, is over.
-func TestATellingMeetsABurialOfItsHold(t *testing.T) {
+func TestDeliveryNoteDuringReapOfItsHold(t *testing.T) {
 	s := newScene(t)
 	other := startStore(t, s.url, store.Identity{Namespace: "n", Instance: "other", Pod: "p"})
 	ask := askFor("k", s.lease)
@@ -463,7 +463,7 @@ func TestATellingMeetsABurialOfItsHold(t *testing.T) {
 
 // A hold that was given back, at once or because nobody was told of it, leaves no lease
 // that stands for a day and holds nothing; nor one that lives as long, if its sidecar dies.
-func TestWhatIsGivenBackLeavesNothingStanding(t *testing.T) {
+func TestHandedBackHoldLeavesNoLease(t *testing.T) {
 	for name, end := range map[string]func(*scene, store.Ask, int64){
 		"at once": func(s *scene, a store.Ask, token int64) {
 			release(s, s, store.Claim{Key: a.Key, Token: token, Lease: a.Lease, AtOnce: true})

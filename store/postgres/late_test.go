@@ -32,7 +32,7 @@ func TestWhatComesTooLateDoesNothing(t *testing.T) {
 	}
 	before := table()
 	// Whose clock is wrong, looks at it, and once more if another call failed meanwhile. So
-	// each case has a store of its own, which has no such look under way.
+	// each case has a store of its own, which has no such look in flight.
 	wrong := func() {
 		s.Store = startStore(t, s.url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 		postgres.SetClock(s.Store, -time.Hour)
@@ -210,7 +210,7 @@ func TestAReleaseThatWaitedJudgesTheLeaseAfterwards(t *testing.T) {
 	exec(t, s.other, "ROLLBACK")
 	for i, v := range <-verdicts {
 		if v.Standing != store.Expired {
-			t.Errorf("%s: standing %d, want expired", claims[i].Key, v.Standing)
+			t.Errorf("%s: status %d, want expired", claims[i].Key, v.Standing)
 		}
 	}
 }

@@ -29,18 +29,17 @@ func (s *Store) OpenLeases(ctx context.Context, leases []store.NewLease) error {
 	made, err := query(ctx, o, sqlLeaseOpen,
 		[]any{ids, ttls, s.config.Identity.Instance, s.config.Identity.Pod, o.notAfter}, scanOne[uuid.UUID])
 	if err == nil && len(made) < len(leases) {
-		o.doubt() // too late by a clock that may be known wrongly
+		o.doubt() // perhaps the clock is known wrongly
 		err = o.fail(errPast, false)
 	}
 	return err
 }
 
-// errPast: a lease that was to be opened exists, and is past its expiry; or the
-// statement came too late.
+// errPast: a lease that was to be opened exists and has expired, or the statement came too late.
 var errPast = errors.New("a lease with this id has expired, or it was opened too late")
 
-// Renew extends leases that are alive, by one statement on a connection of its own.
-// Those that somebody has locked follow, one after the other.
+// Renew extends leases that are alive, by one statement on a connection of its own. Locked ones
+// follow one by one.
 func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error) {
 	if len(leases) == 0 {
 		return store.Renewal{}, nil
@@ -58,7 +57,7 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 	return r.Renewal, err
 }
 
-// renewal is a Renew under way.
+// renewal is a Renew in flight.
 type renewal struct {
 	*operation
 	store.Renewal
@@ -70,8 +69,8 @@ func (r *renewal) run(ctx context.Context) error {
 	if err != nil || len(r.left) == 0 {
 		return err
 	}
-	// A server that was just promoted may not know of the last renewal. Where nothing seems
-	// to be alive, nothing has asked it yet whether it was.
+	// A server that was just promoted can miss the last renewal. If no lease seems alive, nothing has
+	// asked it yet whether it was promoted.
 	began, err := r.beginEpoch(ctx)
 	if err != nil || !began {
 		return err
@@ -79,9 +78,8 @@ func (r *renewal) run(ctx context.Context) error {
 	return r.renew(ctx)
 }
 
-// renew extends what is left: what nobody has locked at once, then the others. It never
-// waits for a lease while it has another locked: who hands locks over locks leases, too,
-// in any order.
+// renew extends what is left: first what nobody has locked, then the others. It never waits for a
+// lease while it has another locked, because a hand-off locks leases in any order.
 func (r *renewal) renew(ctx context.Context) error {
 	if err := r.extend(ctx, sqlLeaseRenew, uuids(r.left)); err != nil || len(r.left) == 0 {
 		return err
@@ -90,10 +88,10 @@ func (r *renewal) renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Those that somebody keeps locked are the error: they are not known to be dead.
+	// Leases that stay locked are an error, because they are not known to be dead.
 	var failed error
 	for _, lease := range locked {
-		err := r.extend(ctx, sqlLeaseRenewOne, [16]byte(lease))
+		err := r.extend(ctx, sqlLeaseRenewOne, [][16]byte{lease})
 		failed = errors.Join(failed, err)
 		if err != nil && !isRowLocked(err) {
 			break
@@ -105,13 +103,13 @@ func (r *renewal) renew(ctx context.Context) error {
 	return failed
 }
 
-// extend carries out one of the statements that renew, and notes what it has renewed.
-func (r *renewal) extend(ctx context.Context, sql statement, leases any) error {
+// extend runs one of the statements that renew.
+func (r *renewal) extend(ctx context.Context, sql statement, leases [][16]byte) error {
 	type extended struct {
 		lease     store.LeaseID
 		now       time.Time
 		signalled bool
-		misfit    bool // of the schema and this package
+		misfit    bool // the schema is too old for this package, or too new
 		history   store.History
 		recount   bool
 	}

@@ -19,13 +19,11 @@ import (
 type Listen string
 
 const (
-	// ListenAuto hears while there is something to hear, and polls where that does
-	// not work: behind a pooler.
+	// ListenAuto listens while there is something to hear, and polls behind a pooler.
 	ListenAuto Listen = "auto"
-	// ListenAlways hears all the time; the store is not ready while it cannot.
+	// ListenAlways listens all the time. The store is not ready while it cannot.
 	ListenAlways Listen = "always"
-	// ListenNever is for connections through a pooler in transaction mode: nothing
-	// is kept in a session.
+	// ListenNever is for a pooler in transaction mode: nothing is kept in a session.
 	ListenNever Listen = "never"
 )
 
@@ -34,8 +32,7 @@ const (
 	helloLimit = 3 * time.Second
 	// listenerAlive is how often a silent connection is asked whether it lives.
 	listenerAlive = 30 * time.Second
-	// listenWait is how long an Enqueue waits for the listener at most; without it the
-	// waiter is found by the checks.
+	// listenWait is how long an Enqueue waits for the listener. Without it, checks find the grant.
 	listenWait = time.Second
 )
 
@@ -48,14 +45,12 @@ var (
 	errLeft      = errors.New("the store has another server by now")
 )
 
-// sqlListenAsk asks whether the other end is there. It is empty: the server answers, and
-// executes nothing.
+// sqlListenAsk checks whether the other end is there. It is empty: the server answers, and runs
+// nothing.
 var sqlListenAsk = statement{"listen", strings.TrimSpace(mark + "listen" + markEnd)}
 
-// listener hears what other instances tell this one, on a connection of its own that
-// exists while there is something to hear: grants that were handed over, hints which
-// waiters should look, that there are signals, and events of watched keys. A word to itself
-// shows that they arrive.
+// listener receives words of other instances on its own connection while there is something to
+// hear: grants, hints, signals, events. A word to itself shows that they arrive.
 type listener struct {
 	s       *Store
 	channel string
@@ -67,8 +62,7 @@ type listener struct {
 	mu  sync.Mutex
 	on  bool
 	off context.CancelCauseFunc // ends the listening that is under way
-	// tried is closed, by letGo, when LISTEN is committed, or has failed, since it was
-	// switched on.
+	// tried is closed by letGo when LISTEN is committed, or has failed, since it was switched on.
 	tried chan struct{}
 	letGo func()
 }
@@ -80,7 +74,7 @@ func newListener(s *Store) *listener {
 	return e
 }
 
-// poke makes run look again at what there is to do.
+// poke wakes run.
 func (e *listener) poke() {
 	select {
 	case e.wake <- struct{}{}:
@@ -88,7 +82,7 @@ func (e *listener) poke() {
 	}
 }
 
-// Listen says whether there is anything to hear.
+// Listen says whether there is something to hear.
 func (s *Store) Listen(on bool) { s.listener.turn(on || s.config.Listen == ListenAlways) }
 
 func (e *listener) turn(on bool) {
@@ -107,8 +101,8 @@ func (e *listener) turn(on bool) {
 	e.poke()
 }
 
-// leave ends the listening on a server that the store has left: it may live on, and answer
-// whoever asks, and nothing is to be heard there. Who has a URL of its own compares. See ask.
+// leave ends a connection to a server that the store has left. That server can live on and answer.
+// A listener with its own URL compares by itself: see ask.
 func (e *listener) leave() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -117,9 +111,8 @@ func (e *listener) leave() {
 	}
 }
 
-// ready returns once it listens or cannot; at most after a while. From then on
-// nothing that concerns who is enqueued, or what is watched, is missed, or it is known to
-// be: news of EveryWait follows.
+// ready returns when the listener listens or cannot, or after a while. From then on no news is
+// missed, or news of EveryWait follows.
 func (e *listener) ready(ctx context.Context) {
 	e.mu.Lock()
 	on, tried := e.on, e.tried
@@ -141,8 +134,7 @@ func (e *listener) ready(ctx context.Context) {
 	}
 }
 
-// run listens whenever there is something to hear, until ctx ends. Errors are logged when
-// they change, not each time.
+// run listens whenever there is something to hear, until ctx ends. It logs errors when they change.
 func (e *listener) run(ctx context.Context) {
 	pause, said := firstPause, ""
 	for ctx.Err() == nil {
@@ -161,7 +153,7 @@ func (e *listener) run(ctx context.Context) {
 		off(nil)
 		heard := e.hearing.Swap(false)
 		if heard {
-			e.s.news(store.EveryWait) // they are polled now
+			e.s.news(store.EveryWait) // polls from now on
 		}
 		if switchedOff || ctx.Err() != nil {
 			continue
@@ -182,8 +174,8 @@ func (e *listener) run(ctx context.Context) {
 	}
 }
 
-// begin makes the context of one listening, if there is something to hear. tried lets
-// those go on who wait for it.
+// begin makes the context of one connection, if there is something to hear. tried ends the wait of
+// ready.
 func (e *listener) begin(ctx context.Context) (listening context.Context, off context.CancelCauseFunc, tried func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -194,7 +186,7 @@ func (e *listener) begin(ctx context.Context) (listening context.Context, off co
 	return listening, e.off, e.letGo
 }
 
-// listen listens on a new connection until ctx ends or the connection does.
+// listen listens on a new connection until that or ctx ends.
 func (e *listener) listen(ctx context.Context, tried func()) error {
 	conn, err := e.connect(ctx)
 	if err != nil {
@@ -221,7 +213,7 @@ func (e *listener) listen(ctx context.Context, tried func()) error {
 			return err
 		case !e.hearing.Load():
 			return e.notHeard()
-		default: // silence: is anybody there?
+		default: // silence
 			if err := e.ask(ctx, conn); err != nil {
 				return err
 			}
@@ -229,7 +221,7 @@ func (e *listener) listen(ctx context.Context, tried func()) error {
 	}
 }
 
-// connect makes a connection that listens: LISTEN is committed when it returns.
+// connect makes a connection that listens. LISTEN is committed when it returns.
 func (e *listener) connect(ctx context.Context) (*pgx.Conn, error) {
 	limited, cancel := context.WithTimeout(ctx, e.s.config.Timeout)
 	defer cancel()
@@ -258,7 +250,7 @@ func (e *listener) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// ask asks whether the other end is there, and still where the store is.
+// ask checks that the other end is there, and still is the store's server.
 func (e *listener) ask(ctx context.Context, conn *pgx.Conn) error {
 	limited, cancel := context.WithTimeout(ctx, e.s.config.Timeout)
 	defer cancel()
@@ -269,7 +261,7 @@ func (e *listener) ask(ctx context.Context, conn *pgx.Conn) error {
 	return e.s.measured(limited, sqlListenAsk, func(sql string) error { _, err := conn.Exec(limited, sql); return err })
 }
 
-// deaf is why nothing is heard on a connection that should.
+// notHeard is the error if no words arrive.
 func (e *listener) notHeard() error {
 	if e.s.direct != nil {
 		return errNotHeardThere
@@ -277,9 +269,8 @@ func (e *listener) notHeard() error {
 	return errNotHeard
 }
 
-// hear passes a payload on. Anybody may have sent it: what is not known is ignored, a hint
-// is only a reason to look, events are only heard of keys that are watched here, and who
-// tells of a grant must know its id.
+// hear passes a payload on. Anybody can have sent it. Unknown words are ignored, a hint is only a
+// reason to look, events count for watched keys, and a grant must have its id.
 func (e *listener) hear(payload, hello string) {
 	for word := range strings.SplitSeq(payload, " ") {
 		switch word {
@@ -287,7 +278,7 @@ func (e *listener) hear(payload, hello string) {
 			if !e.hearing.Swap(true) {
 				e.s.log.Debug("notifications of other instances are heard")
 			}
-			e.s.news(store.EveryWait) // of what was missed before
+			e.s.news(store.EveryWait) // some were missed before
 		case signalsWord:
 			e.s.news(store.News{Signals: true})
 		default:

@@ -79,7 +79,7 @@ func listeners(t *testing.T, url string) int64 {
 		WHERE datname = current_database() AND query LIKE '/* locksidecar:listen */%'`)
 }
 
-func TestAHandOffIsHeardElsewhere(t *testing.T) {
+func TestHandOffReachesAnotherInstance(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	ask, waiter := askFor("k", a.lease), askFor("k", b.lease)
@@ -217,7 +217,7 @@ func TestListenNever(t *testing.T) {
 	}
 }
 
-// Nobody is put in line before LISTEN is committed: what comes between would not be
+// Nobody is put in the queue before LISTEN is committed: what comes between would not be
 // heard.
 func TestAnEnqueueWaitsForTheEar(t *testing.T) {
 	url := cluster.NewDatabase(t)
@@ -242,7 +242,7 @@ func TestAnEnqueueWaitsForTheEar(t *testing.T) {
 	want(t, <-done, store.Granted)
 }
 
-// Nobody is put in line before LISTEN is committed, also when it was switched off a
+// Nobody is put in the queue before LISTEN is committed, also when it was switched off a
 // moment ago and is not ended yet.
 func TestAnEnqueueWaitsForTheNextEar(t *testing.T) {
 	url := cluster.NewDatabase(t)

@@ -11,27 +11,26 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// errRowLocked: somebody keeps rows locked for long.
+// errRowLocked: another session keeps rows locked for long.
 var errRowLocked = errors.New("another database session keeps rows of locksidecar locked")
 
 // keyName is a key in its namespace.
 type keyName struct{ namespace, key string }
 
-// aroundAttempts is how often a statement that waited in vain is tried again when
-// no row of its keys turns out to be locked.
+// aroundAttempts is how often a statement that waited too long is repeated while none of its rows
+// turns out to be locked.
 const aroundAttempts = 3
 
 const (
-	// patience is for how many lock timeouts a statement waits that is only for one row which
-	// it found locked a moment ago. A row that many sidecars want at once passes from one transaction
-	// to the next in the order in which they came, so the one that gives up goes to the end of that
-	// line. The holder's release stands in it, too. A row that stays locked for twice as long is
-	// stuck: no statement is patient for it any more. One is patient at a time, because it keeps a
-	// connection from all other keys.
+	// patience is for how many lock timeouts a statement waits if it is only for one row that was
+	// locked a moment ago. Transactions get a row that many sidecars want in the order in which they
+	// came, so one that gives up goes to the end, and the holder's release waits there, too. A row that
+	// stays locked for twice as long gets no patience any more. One statement is patient at a time,
+	// because it keeps a connection from all other keys.
 	patience = 10
-	// lockedFor is for how long a row that was found locked counts as locked a moment ago.
+	// lockedFor is for how long a row counts as locked a moment ago.
 	lockedFor = 2 * time.Second
-	// lockedMax is how many such rows are remembered.
+	// lockedMax is the number of such rows.
 	lockedMax = 1000
 )
 
@@ -42,8 +41,8 @@ type lockedRows struct {
 	turn chan struct{}
 }
 
-// lockedBy names a row and the operation that found it locked. Others have not set the key aside
-// yet: in their batches it stands beside keys that must not wait.
+// lockedBy names a row and an operation that found it locked. For others the key is still in
+// batches with keys that must not wait.
 type lockedBy struct {
 	operation string
 	key       keyName
@@ -56,7 +55,7 @@ func newLockedRows() (lockedRows, error) {
 	return lockedRows{rows, make(chan struct{}, 1)}, err
 }
 
-// note notes that a row is locked, and returns for how long it has been found so.
+// note notes a locked row, and returns for how long it has been so.
 func (l lockedRows) note(by lockedBy) time.Duration {
 	now := time.Now()
 	row, ok := l.rows.Get(by)
@@ -75,8 +74,8 @@ func (l lockedRows) since(by lockedBy) (d time.Duration, locked bool) {
 	return now.Sub(row.since), ok && now.Sub(row.last) <= lockedFor
 }
 
-// bePatient makes the next statement patient if it is for one row that is busy. done must be
-// called with the result of that statement.
+// bePatient makes the next statement patient if it is for one row that is busy. done must be called
+// with the result of that statement.
 func (o *operation) bePatient(items []int, name func(int) keyName) (done func(error)) {
 	if len(items) != 1 || o.lockedRows.rows.Len() == 0 { // nearly always
 		return func(error) {}
@@ -97,42 +96,40 @@ func (o *operation) bePatient(items []int, name func(int) keyName) (done func(er
 	return func(err error) { o.had(row, sent, err) }
 }
 
-// had notes that a row is not locked any more, if a statement had it.
+// had forgets a locked row if a statement has locked it since.
 func (o *operation) had(row lockedBy, sent time.Time, err error) {
 	if err == nil && o.sent != sent {
 		o.lockedRows.rows.Remove(row)
 	}
 }
 
-// aroundLocked carries out a statement for some items. Should it have to wait for
-// long, somebody keeps a row locked: then it is carried out for those items whose
-// rows are free in this moment, and the others are returned. One stuck row costs
-// the others of its batch one lock_timeout. Callers ask for the stuck ones again, without
-// the others: then the statement is patient.
+// aroundLocked runs a statement for some items. If it waits too long for a row, it is repeated for
+// the items whose rows are free, and the others are returned. So one locked row costs its batch one
+// lock_timeout. Callers ask again for the locked ones alone. Then the statement is patient.
 func (o *operation) aroundLocked(
 	ctx context.Context, items []int, name func(int) keyName, do func(context.Context, []int) error,
-) (stuck []int, err error) {
+) (left []int, err error) {
 	return o.aroundLockedLeases(ctx, items, name, func(int) *store.LeaseID { return nil }, do)
 }
 
-// aroundLockedLeases is aroundLocked for a statement that also writes to a lease of some
-// items (own; nil: to none).
+// aroundLockedLeases is aroundLocked for a statement that also writes to a lease of some items
+// (own; nil: to none).
 func (o *operation) aroundLockedLeases(
 	ctx context.Context, items []int, name func(int) keyName, own func(int) *store.LeaseID, do func(context.Context, []int) error,
-) (stuck []int, err error) {
+) (left []int, err error) {
 	for tries := 0; len(items) > 0; tries++ {
 		o.asked = len(items)
 		done := o.bePatient(items, name)
 		err := do(ctx, items)
 		done(err)
 		if !isRowLocked(err) {
-			return stuck, err
+			return left, err
 		}
 		if len(items) == 1 || tries == aroundAttempts {
 			for _, i := range items {
 				o.noteLocked(name(i))
 			}
-			return append(stuck, items...), nil
+			return append(left, items...), nil
 		}
 		locked, err := o.locked(ctx, items, name, own)
 		if err != nil {
@@ -142,17 +139,17 @@ func (o *operation) aroundLockedLeases(
 		for _, i := range items {
 			if locked[name(i)] {
 				o.noteLocked(name(i))
-				stuck = append(stuck, i)
+				left = append(left, i)
 			} else {
 				free = append(free, i)
 			}
 		}
 		items = free
 	}
-	return stuck, nil
+	return left, nil
 }
 
-// locked reads which of the items' rows, or own leases, somebody has locked in this moment.
+// locked returns the items whose rows, or own leases, another session has locked now.
 func (o *operation) locked(
 	ctx context.Context, items []int, name func(int) keyName, own func(int) *store.LeaseID,
 ) (map[keyName]bool, error) {
@@ -173,16 +170,16 @@ func (o *operation) locked(
 	return locked, nil
 }
 
-// noteLocked notes that the row of a key is locked. It is said once that lasts for as long as a
-// patient statement waits: a row that many sidecars want at once is not stuck.
+// noteLocked notes that the row of a key is locked. It logs that after the time of a patient
+// statement, because a row that many sidecars want is normal.
 func (o *operation) noteLocked(key keyName) {
 	if o.lockedRows.note(lockedBy{o.name, key}) >= patience*o.lockTimeout {
 		o.warnLocked("key", key.key, "namespace", key.namespace)
 	}
 }
 
-// warnLocked says now and then that somebody keeps rows locked: an operator with an
-// open transaction does not know whom he holds up.
+// warnLocked logs now and then that another session keeps rows locked: an operator with an open
+// transaction does not know that.
 func (o *operation) warnLocked(row ...any) {
 	if o.lockedWarned.due(seldom) {
 		o.log.Warn("a row stays locked by another database session: calls for its key wait",

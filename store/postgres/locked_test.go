@@ -58,9 +58,9 @@ func (s *scene) operator(table, where string) (letGo func()) {
 	return func() { exec(s.T, s.other, "ROLLBACK") }
 }
 
-// Trap: one stuck row stalls a whole batch. It costs the others one lock_timeout, and
+// Trap: one locked row stalls a whole batch. It costs the others one lock_timeout, and
 // is answered as what it is.
-func TestAStuckRowIsLeftOut(t *testing.T) {
+func TestLockedRowIsLeftOut(t *testing.T) {
 	t.Run("acquire", func(t *testing.T) {
 		s := hasty(t)
 		want(t, acquire(t, s, askFor("k07", s.lease)), store.Granted)
@@ -105,7 +105,7 @@ func TestAStuckRowIsLeftOut(t *testing.T) {
 			s.statuses(claims, 7)
 			letGo()
 			if v := release(t, s, claims[7]); v.Standing != store.Holds {
-				t.Errorf("standing %d afterwards", v.Standing)
+				t.Errorf("status %d afterwards", v.Standing)
 			}
 		}
 	})
@@ -144,7 +144,7 @@ func TestAStuckRowIsLeftOut(t *testing.T) {
 		}
 		letGo()
 		if n := pgtest.Query[int64](t, s.url, "SELECT count(*) FROM locksidecar.locks WHERE lease_id IS NOT NULL"); n != 1 {
-			t.Errorf("%d locks are held, want the stuck one", n)
+			t.Errorf("%d locks are held, want the locked one", n)
 		}
 	})
 	t.Run("cancel", func(t *testing.T) {
@@ -179,54 +179,54 @@ func (s *scene) twenty(ttl time.Duration) []store.Ask {
 
 type asking func(context.Context, []store.Ask) ([]store.Answer, error)
 
-// outcomes asks, and checks that one is stuck (unless it is -1) and how the others
+// outcomes asks, and checks that one is locked (unless it is -1) and how the others
 // fared. A key that is held by who asks for it first counts as granted.
-func (s *scene) outcomes(do asking, asks []store.Ask, stuck int, others store.Outcome) {
+func (s *scene) outcomes(do asking, asks []store.Ask, locked int, others store.Outcome) {
 	s.Helper()
 	before := s.vain.n.Load()
 	answers, err := do(s.Context(), asks)
-	s.answered(answers, err, stuck, others)
+	s.answered(answers, err, locked, others)
 	if n := s.vain.n.Load() - before; n > 1 {
-		s.Errorf("%d statements waited for the stuck row", n)
+		s.Errorf("%d statements waited for the locked row", n)
 	}
 }
 
-func (s *scene) answered(answers []store.Answer, err error, stuck int, others store.Outcome) {
+func (s *scene) answered(answers []store.Answer, err error, locked int, others store.Outcome) {
 	s.Helper()
 	if err != nil {
 		s.Fatal(err)
 	}
 	for i, a := range answers {
 		switch {
-		case i == stuck && a.Outcome != store.Stuck && a.Outcome != store.Held:
+		case i == locked && a.Outcome != store.Stuck && a.Outcome != store.Held:
 			s.Errorf("item %d, whose row is locked: outcome %d", i, a.Outcome)
-		case i != stuck && a.Outcome != others:
+		case i != locked && a.Outcome != others:
 			s.Errorf("item %d: outcome %d, want %d", i, a.Outcome, others)
 		}
 	}
 }
 
-func (s *scene) statuses(claims []store.Claim, stuck int) {
+func (s *scene) statuses(claims []store.Claim, locked int) {
 	s.Helper()
 	verdicts, err := s.Release(s.Context(), claims)
-	s.judged(verdicts, err, stuck)
+	s.judged(verdicts, err, locked)
 }
 
-func (s *scene) judged(verdicts []store.Verdict, err error, stuck int) {
+func (s *scene) judged(verdicts []store.Verdict, err error, locked int) {
 	s.Helper()
 	if err != nil {
 		s.Fatal(err)
 	}
 	for i, v := range verdicts {
-		if want := map[bool]store.Standing{true: store.NotJudged, false: store.Holds}[i == stuck]; v.Standing != want {
-			s.Errorf("item %d: standing %d, want %d", i, v.Standing, want)
+		if want := map[bool]store.Standing{true: store.NotJudged, false: store.Holds}[i == locked]; v.Standing != want {
+			s.Errorf("item %d: status %d, want %d", i, v.Standing, want)
 		}
 	}
 }
 
-// A dead holder's keys are handed off although one of them is stuck; that one, when it
+// A dead holder's keys are handed off although one of them is locked; that one, when it
 // can be had.
-func TestABurialGoesAroundAStuckKey(t *testing.T) {
+func TestReapGoesAroundALockedKey(t *testing.T) {
 	s := hasty(t)
 	dying := openLease(t, s, time.Hour)
 	var waits []store.Ask
@@ -247,8 +247,8 @@ func TestABurialGoesAroundAStuckKey(t *testing.T) {
 	want(t, check(t, s, waits[1]), store.Granted)
 }
 
-// A lease that somebody keeps locked can be neither buried nor be waited for without end.
-func TestAStuckLease(t *testing.T) {
+// A lease that somebody keeps locked can be neither reaped nor be waited for without end.
+func TestLockedLease(t *testing.T) {
 	s := hasty(t)
 	dead := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", dead)), store.Granted)
@@ -306,22 +306,22 @@ func TestASweepGoesAroundALockedSignal(t *testing.T) {
 
 // A lease whose row somebody keeps locked does not cost the others their lives. It is
 // not said to be dead either: it is left out, with an error.
-func TestARenewalGoesAroundAStuckLease(t *testing.T) {
+func TestRenewalGoesAroundALockedLease(t *testing.T) {
 	s := hasty(t)
 	leases := []store.LeaseID{s.lease}
 	for range 4 {
 		leases = append(leases, openLease(t, s, time.Hour))
 	}
 	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + interval '1 min'")
-	stuck := leases[2]
-	others := slices.DeleteFunc(slices.Clone(leases), func(id store.LeaseID) bool { return id == stuck })
-	letGo := s.operator("leases", "id = '"+stuck.String()+"'")
-	for _, c := range []struct{ renewed, kept []store.LeaseID }{{leases, others}, {[]store.LeaseID{stuck}, nil}} {
+	locked := leases[2]
+	others := slices.DeleteFunc(slices.Clone(leases), func(id store.LeaseID) bool { return id == locked })
+	letGo := s.operator("leases", "id = '"+locked.String()+"'")
+	for _, c := range []struct{ renewed, kept []store.LeaseID }{{leases, others}, {[]store.LeaseID{locked}, nil}} {
 		began := time.Now()
 		renewal, err := s.Renew(t.Context(), c.renewed)
 		kept := renewal.Kept
 		if !store.Unavailable(err) {
-			t.Errorf("%d renewed, one of them stuck: %v, want an error", len(c.renewed), err)
+			t.Errorf("%d renewed, one of them locked: %v, want an error", len(c.renewed), err)
 		}
 		slices.SortFunc(kept, compareIDs)
 		slices.SortFunc(c.kept, compareIDs)
@@ -343,8 +343,8 @@ func TestARenewalGoesAroundAStuckLease(t *testing.T) {
 
 func compareIDs(a, b store.LeaseID) int { return bytes.Compare(a[:], b[:]) }
 
-// A burial that fails half-way does not say that nothing was done.
-func TestBuryHalfWay(t *testing.T) {
+// A reap that fails half-way does not say that nothing was done.
+func TestRevokeHalfWay(t *testing.T) {
 	s := newScene(t)
 	dying := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", dying)), store.Granted)
@@ -355,13 +355,13 @@ func TestBuryHalfWay(t *testing.T) {
 		t.Fatal("the lease is still there: this test has lost its point")
 	}
 	if !store.OutcomeUnknown(err) {
-		t.Errorf("the lease is dead, its keys are stuck: %v, want an unknown outcome", err)
+		t.Errorf("the lease is dead, its keys are locked: %v, want an unknown outcome", err)
 	}
 }
 
 // The lease of a hold that somebody keeps locked is that lock's trouble alone, as its row
-// would be: there is a hold to be noted, to be ended, or to stand in line behind.
-func TestAStuckLeaseOfAHoldIsLeftOut(t *testing.T) {
+// would be: there is a hold to be noted, to be ended, or to wait behind.
+func TestLockedLeaseOfAHoldIsLeftOut(t *testing.T) {
 	s := hasty(t)
 	twenty := func() []store.Ask {
 		asks := s.twenty(0)
@@ -370,9 +370,9 @@ func TestAStuckLeaseOfAHoldIsLeftOut(t *testing.T) {
 		}
 		return asks
 	}
-	stuck := func(a store.Ask) (letGo func()) { return s.operator("leases", "id = '"+a.Lease.String()+"'") }
+	locked := func(a store.Ask) (letGo func()) { return s.operator("leases", "id = '"+a.Lease.String()+"'") }
 	holders, waiters := twenty(), twenty()
-	letGo := stuck(holders[7])
+	letGo := locked(holders[7])
 	s.outcomes(s.Acquire, holders, 7, store.Granted)
 	letGo()
 	answers, err := s.Acquire(t.Context(), holders)
@@ -382,22 +382,22 @@ func TestAStuckLeaseOfAHoldIsLeftOut(t *testing.T) {
 		claims[i] = store.Claim{Key: holders[i].Key, Token: a.Token, Lease: holders[i].Lease}
 	}
 
-	letGo = stuck(waiters[7])
+	letGo = locked(waiters[7])
 	s.outcomes(s.Enqueue, waiters, 7, store.Queued)
 	letGo()
-	letGo = stuck(holders[7])
+	letGo = locked(holders[7])
 	s.outcomes(s.Enqueue, waiters, 7, store.Queued)
 	s.statuses(claims, 7)
 	letGo()
 	if v := release(t, s, claims[7]); v.Standing != store.Holds {
-		t.Errorf("standing %d afterwards", v.Standing)
+		t.Errorf("status %d afterwards", v.Standing)
 	}
 	want(t, enqueue(t, s, waiters[7]), store.Queued)
 }
 
-// A row that many sessions want at once is not stuck: it passes from one to the next. A statement
+// A row that many sessions want at once is not locked: it passes from one to the next. A statement
 // that has lost its place in that line once keeps it the next time, and nobody is warned.
-func TestABusyRowIsNotStuck(t *testing.T) {
+func TestBusyRowIsServedPatiently(t *testing.T) {
 	const sessions, turn = 14, "0.01" // in seconds: more than a lock_timeout in all
 	var said logtest.Log
 	url := cluster.NewDatabase(t)
@@ -434,17 +434,17 @@ func TestABusyRowIsNotStuck(t *testing.T) {
 		},
 	} {
 		if !tried(most, try) {
-			t.Errorf("%s found the row stuck %d times", what, most)
+			t.Errorf("%s found the row locked %d times", what, most)
 		}
 	}
 	released := func() bool {
 		return release(t, s, store.Claim{Key: "k", Token: token, Lease: lease, Awaited: true}).Standing == store.Holds
 	}
 	if !tried(most, released) {
-		t.Errorf("a release found the row stuck %d times", most)
+		t.Errorf("a release found the row locked %d times", most)
 	}
 	if strings.Contains(said.String(), "stays locked") {
-		t.Errorf("a busy row was called stuck:\n%s", said.String())
+		t.Errorf("a busy row was called locked:\n%s", said.String())
 	}
 }
 
@@ -458,7 +458,7 @@ func tried(most int, try func() bool) bool {
 }
 
 // A row that stays locked is said to be, with its key, once.
-func TestAStuckRowIsNamed(t *testing.T) {
+func TestLockedRowIsNamed(t *testing.T) {
 	var said logtest.Log
 	url := cluster.NewDatabase(t)
 	s := startWith(t, postgres.Config{
@@ -543,19 +543,19 @@ func TestALockedSignalHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// Keys beside a stuck one do not wait for as long as a statement is patient: neither in a batch
+// Keys beside a locked one do not wait for as long as a statement is patient: neither in a batch
 // of a lane that has not found the row locked yet, nor beside it when it is asked for again.
 func TestPatienceIsForOneRowAlone(t *testing.T) {
 	s := hasty(t)
-	for _, key := range []string{"stuck", "other"} {
+	for _, key := range []string{"locked", "other"} {
 		want(t, acquire(t, s, askFor(key, s.lease)), store.Granted)
 	}
-	defer s.operator("locks", "key = 'stuck'")()
-	want(t, enqueue(t, s, askFor("stuck", s.lease)), store.Stuck) // a first one, which is not patient
+	defer s.operator("locks", "key = 'locked'")()
+	want(t, enqueue(t, s, askFor("locked", s.lease)), store.Stuck) // a first one, which is not patient
 	before := s.vain.n.Load()
 	for range 3 {
 		began := time.Now()
-		answers, err := s.Enqueue(t.Context(), []store.Ask{askFor("stuck", s.lease), askFor("other", s.lease)})
+		answers, err := s.Enqueue(t.Context(), []store.Ask{askFor("locked", s.lease), askFor("other", s.lease)})
 		if err != nil || answers[0].Outcome != store.Stuck || answers[1].Outcome != store.Queued {
 			t.Fatalf("%+v, %v", answers, err)
 		}

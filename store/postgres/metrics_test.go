@@ -19,7 +19,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// figures takes what a store tells of itself.
+// metrics takes what a store tells of itself.
 type figures struct {
 	mu      sync.Mutex
 	calls   map[string]int
@@ -61,7 +61,7 @@ func (f *figures) all() map[string]int {
 	return maps.Clone(f.calls)
 }
 
-// measured starts a store whose figures are taken.
+// measured starts a store whose metrics are taken.
 func measured(t *testing.T, config postgres.Config) (store.Store, *figures) {
 	t.Helper()
 	config.Identity = store.Identity{Namespace: "n", Instance: uuid.NewString(), Pod: "p"}

@@ -24,28 +24,26 @@ var migrationFiles embed.FS
 
 const (
 	versionTable = "locksidecar.goose_db_version"
-	// migrationLock is the advisory lock of migrations: any number that nobody
-	// else uses.
+	// migrationLock is the advisory lock of migrations: any number that nobody else uses.
 	migrationLock = 5_120_947_233_806_114_107
-	// migrationLimit bounds a migration, and the wait for another pod's.
+	// migrationLimit limits a migration, and the wait for that of another pod.
 	migrationLimit = 10 * time.Minute
 
-	// tableWait is how long a migration waits for a table that somebody uses. All who want
-	// the table stand behind it meanwhile, so it is shorter than a sidecar's lockTimeout.
+	// tableWait is how long a migration waits for a table in use. All others queue behind it meanwhile,
+	// so it is shorter than a sidecar's lockTimeout.
 	tableWait = 50 * time.Millisecond
-	// tablePause is for how long it then lets them work, at most.
+	// tablePause is the longest pause after that.
 	tablePause = time.Second
 )
 
-// migrations are what a database is brought up to date with.
+// migrations bring a database up to date.
 type migrations struct {
-	schema fs.FS // tables and indexes: files with ascending numbers, which never change once released
-	code   fs.FS // functions: replaced as a set, behind the last of those
-	last   int   // the number of the last file of the schema, which is the version of both
+	schema fs.FS // tables and indexes: numbered files that never change once released
+	code   fs.FS // functions: replaced as a set after the last of those
+	last   int   // the version: the number of the schema's last file
 }
 
-// own are the migrations of this package, schemaVersion is the schema that it was written
-// for.
+// own are the migrations of this package. schemaVersion is the schema that it was written for.
 var (
 	own           = ownMigrations()
 	schemaVersion = own.last
@@ -73,7 +71,7 @@ func migrationsIn(tables, code fs.FS) migrations {
 	return migrations{tables, code, last}
 }
 
-// schema is what a database has.
+// schema is the state of a database's schema.
 type schema struct {
 	version int // 0: none
 	oldest  int // the oldest version that a sidecar may have been built for
@@ -81,7 +79,7 @@ type schema struct {
 
 func (s schema) outdated() bool { return s.version < schemaVersion }
 
-// TooOldError says that a schema needs a newer package than this one. It stays so.
+// TooOldError says that the schema needs a newer package than this one. That stays so.
 type TooOldError struct {
 	// Version is what this package was written for, Oldest what the schema needs at least.
 	Version, Oldest int
@@ -92,12 +90,12 @@ func (e *TooOldError) Error() string {
 		"run a newer release of locksidecar", e.Version, e.Oldest)
 }
 
-// outdatedError is why a schema that is older than this package, or missing, is not used (yet).
+// outdatedError says why a schema that is older than this package, or missing, is not used (yet).
 type outdatedError struct{ error }
 
 func (e *outdatedError) Unwrap() error { return e.error }
 
-// problem says why this package cannot work with a schema, or nil.
+// problem says why this package cannot work with a schema, or is nil.
 func (s schema) problem() error {
 	switch {
 	case s.version == 0:
@@ -116,8 +114,8 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// findSchema asks with plain SELECTs: a current schema needs no right to change it. s
-// records them; nil: nobody does.
+// findSchema reads the version with plain SELECTs, because a current schema needs no right to
+// change it. s records them unless it is nil.
 func findSchema(ctx context.Context, db querier, s *Store) (schema, error) {
 	ask := func(sql statement, into ...any) error {
 		do := func(sql string) error { return db.QueryRow(ctx, sql).Scan(into...) }
@@ -151,10 +149,9 @@ func Migrate(ctx context.Context, url string) (from, to int, err error) {
 	return own.migrate(ctx, config, func(error) {})
 }
 
-// migrate lets one migrator after the other in, by an advisory lock that a
-// transaction of its own holds for as long as the migrations run on another
-// connection: it ends with the process, and a pooler cannot lose it. busy hears when a
-// migration waits for others.
+// migrate lets one migrator at a time in. A transaction of its own has the advisory lock while the
+// migrations run on another connection: it ends with the process, and a pooler cannot lose it. busy
+// is called when a migration waits for other sessions.
 func (m migrations) migrate(ctx context.Context, config *pgx.ConnConfig, busy func(error)) (from, to int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, migrationLimit)
 	defer cancel()
@@ -185,8 +182,8 @@ func (m migrations) migrate(ctx context.Context, config *pgx.ConnConfig, busy fu
 	return found.version, m.last, nil
 }
 
-// look is findSchema in a transaction that goes on. It keeps no table locked: a migration
-// may change meta, too.
+// look is findSchema in a transaction that goes on. It leaves no table locked, because a migration
+// can change meta, too.
 func (m migrations) look(ctx context.Context, tx pgx.Tx) (schema, error) {
 	part, err := tx.Begin(ctx)
 	if err != nil {
@@ -196,12 +193,11 @@ func (m migrations) look(ctx context.Context, tx pgx.Tx) (schema, error) {
 	return found, errors.Join(err, part.Rollback(ctx))
 }
 
-// turnPause is how long a migrator waits before it asks again whether it is its turn.
+// turnPause is the pause between two tries for the advisory lock.
 const turnPause = 100 * time.Millisecond
 
-// myTurn returns a transaction that has the advisory lock. It does not wait in the
-// server: as many migrators as a pooler has connections would keep the one whose turn
-// it is from getting its second.
+// myTurn returns a transaction that has the advisory lock. It does not wait in the server: waiting
+// migrators could take all connections of a pooler, and the one that has the lock needs a second.
 func myTurn(ctx context.Context, conn *pgx.Conn) (pgx.Tx, error) {
 	for {
 		tx, err := conn.Begin(ctx)
@@ -224,9 +220,8 @@ func myTurn(ctx context.Context, conn *pgx.Conn) (pgx.Tx, error) {
 	}
 }
 
-// setUpMigration takes a database's defaults out of a migration's way, in a session
-// that is nobody else's, and lets the server notice soon that its client has vanished:
-// until then, what it has locked stays so.
+// setUpMigration replaces a database's defaults in a session that is not shared, and lets the
+// server notice soon if its client is gone, because its row locks stay until then.
 func setUpMigration(ctx context.Context, conn *pgx.Conn, more ...string) error {
 	var process uint32
 	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&process); err != nil || process != conn.PgConn().PID() {
@@ -244,7 +239,7 @@ func setUpMigration(ctx context.Context, conn *pgx.Conn, more ...string) error {
 	return nil
 }
 
-// tableLimits bound what a session that changes tables may take from others.
+// tableLimits limit a session that changes tables.
 var tableLimits = []string{fmt.Sprintf("lock_timeout = %d", tableWait.Milliseconds()), "idle_in_transaction_session_timeout = '10s'"}
 
 // setUpTables is setUpMigration for the session that changes tables.
@@ -252,8 +247,8 @@ func setUpTables(ctx context.Context, conn *pgx.Conn) error {
 	return setUpMigration(ctx, conn, tableLimits...)
 }
 
-// limited connects to where tables are changed. Behind a pooler each transaction has another
-// session, which nothing has set up: so each sets its own limits.
+// limited connects for changes of tables. Behind a pooler each transaction has another session, so
+// each sets its own limits.
 type limited struct{ driver.Connector }
 
 type limitedConn struct{ *stdlib.Conn }
@@ -281,13 +276,13 @@ func (l limitedConn) BeginTx(ctx context.Context, options driver.TxOptions) (dri
 	return tx, nil
 }
 
-// errTableInUse: the report, the backup or the forgotten session must end first.
+// errTableInUse: the report, backup or forgotten session must end first.
 var errTableInUse = errors.New("another session uses a table that the migration must have to itself for a moment: " +
 	"look for old transactions in pg_stat_activity")
 
-// apply runs the migrations that are missing, each a transaction of its own unless it says
-// otherwise, and then replaces the code. A step that finds a table in use gives up at once, and is
-// tried again: if it waited, everybody would stand behind it, for as long as some report reads the table.
+// apply runs the missing migrations, each as a transaction of its own unless it says otherwise, and
+// then replaces the code. If a step finds a table in use, it gives up at once and is repeated: if
+// it waited, all sidecars would queue behind it for as long as some report reads the table.
 func (m migrations) apply(ctx context.Context, config *pgx.ConnConfig, busy func(error)) (err error) {
 	db := sql.OpenDB(limited{stdlib.GetConnector(*config, stdlib.OptionAfterConnect(setUpTables), stdlib.OptionResetSession(setUpTables))})
 	defer func() { err = errors.Join(err, db.Close()) }()
@@ -321,8 +316,8 @@ func (m migrations) apply(ctx context.Context, config *pgx.ConnConfig, busy func
 	}
 }
 
-// replaceCode replaces the functions and notes the version, in one transaction. Until then the
-// database has the version of before, so whoever comes after a migration that was cut off goes on with it.
+// replaceCode replaces the functions and notes the version in one transaction. If a migration is
+// cut off before that, the database has the old version, and the next migrator goes on.
 func (m migrations) replaceCode(ctx context.Context, db *sql.DB) error {
 	names, err := fs.Glob(m.code, "*.sql")
 	if err != nil {
@@ -352,8 +347,8 @@ func (m migrations) replaceCode(ctx context.Context, db *sql.DB) error {
 	return tx.Commit()
 }
 
-// makeSchema makes the schema in which goose keeps its table. An operator may have
-// made it beforehand for a role that may not.
+// makeSchema makes the schema, where goose keeps its table. An operator can make it beforehand for
+// a role that may not.
 func makeSchema(ctx context.Context, db *sql.DB) error {
 	var exists bool
 	err := db.QueryRowContext(ctx, "SELECT to_regnamespace('locksidecar') IS NOT NULL").Scan(&exists)

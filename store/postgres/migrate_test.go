@@ -149,7 +149,7 @@ func hearTooOld(t *testing.T, told <-chan error) {
 
 // Trap: a migration while old and new sidecars run. From the moment on in which one is too
 // old it takes nothing, in whatever way. It goes on to renew and to release what it has.
-func TestWhoIsTooOldTakesNothing(t *testing.T) {
+func TestTooOldSidecarTakesNothing(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	s, told := mayBeTooOld(t, url)
 	awaitReady(t, s)
@@ -183,7 +183,7 @@ func TestWhoIsTooOldTakesNothing(t *testing.T) {
 }
 
 // Who only holds asks for nothing, and hears of it all the same.
-func TestARenewalTellsWhoIsTooOld(t *testing.T) {
+func TestRenewalTellsTooOldSidecar(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	s, told := mayBeTooOld(t, url)
 	awaitReady(t, s)
@@ -233,7 +233,7 @@ func migrateBesideOthers(t *testing.T, through func(t *testing.T, url string) st
 			t.Fatalf("it did not wait for the table: %v", err)
 		default:
 		}
-		// On a busy machine one may take the table for a stuck row, and is asked again.
+		// On a busy machine one may take the table for a locked row, and is asked again.
 		ask, began := askFor(fmt.Sprint("k", n), s.lease), time.Now()
 		for a := acquire(t, s, ask); a.Outcome != store.Granted; a = acquire(t, s, ask) {
 			if took := time.Since(began); a.Outcome != store.Stuck || took > patience/2 {

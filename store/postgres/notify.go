@@ -18,43 +18,40 @@ import (
 const (
 	// maxPayload is how long a payload may be: PostgreSQL takes less than 8,000 bytes.
 	maxPayload = 7900
-	// eventsMax is how many events wait to be told to others. When there are more, the
-	// database is away or slow: the oldest are dropped, because who watches wants to know
-	// how things are. eventsAtOnce is how many of them one statement tells.
+	// eventsMax is how many events wait to be sent. If there are more, the database is away or slow,
+	// and the oldest are dropped, because watchers want the present state. eventsAtOnce is how many
+	// of them one statement sends.
 	eventsMax    = 2000
 	eventsAtOnce = 200
 )
 
-// channelOf is the channel on which an instance is told what to look at. Names of
-// channels end at 63 bytes, those of instances do not. The function channel in the
-// database is the same.
+// channelOf is the channel on which an instance listens. Channel names end at 63 bytes, instances'
+// names do not. The function channel in the database is the same.
 func channelOf(namespace, instance string) string {
 	sum := sha256.Sum256([]byte(namespace + "\x00" + instance))
 	return "locksidecar_" + hex.EncodeToString(sum[:16])
 }
 
-// notifier tells other instances, with few statements: what comes while one is under
-// way goes with the next. What it says is which waiters should look, or that there are
-// signals, or what happened to a watched key; nothing that anybody would have to trust:
-// who may connect to the database may send the same. (What a release hands over is told
-// by itself: see words.go.)
+// notifier sends words to other instances with few statements: words that come during one go with
+// the next. They are hints and events. Nobody has to trust them, because everybody who may connect
+// to the database can send the same. (A release delivers grants by itself: see words.go.)
 type notifier struct {
 	s *Store
 
 	mu       sync.Mutex
 	pending  map[string][]string // by channel
 	events   []watchedEvent      // the oldest first
-	speaking chan struct{}       // closed when nothing more is to be said; nil then
+	speaking chan struct{}       // closed when all is sent; nil then
 	dropped  nowAndThen
 }
 
-// announced is an event that others are to be told of.
+// watchedEvent is an event for other instances.
 type watchedEvent struct {
 	keyName
 	word string
 }
 
-// send sends a word to a channel, in the background. It may be lost.
+// send sends a word to a channel in the background. It can be lost.
 func (m *notifier) send(channel, word string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -65,8 +62,8 @@ func (m *notifier) send(channel, word string) {
 	m.start()
 }
 
-// event tells an event to the instances that watch its key, in the background, after
-// those that came before. It may be lost.
+// event sends an event to the instances that watch its key, in the background and after earlier
+// ones. It can be lost.
 func (m *notifier) event(namespace string, e store.Event) {
 	word := wordOf(e)
 	if word == "" {
@@ -84,7 +81,7 @@ func (m *notifier) event(namespace string, e store.Event) {
 	m.start()
 }
 
-// start makes sure that what there is to say is said. m is locked.
+// start starts the background work. m is locked.
 func (m *notifier) start() {
 	if m.speaking == nil {
 		m.speaking = make(chan struct{})
@@ -92,7 +89,7 @@ func (m *notifier) start() {
 	}
 }
 
-// take returns what is to be said next.
+// take returns what is to be sent next.
 func (m *notifier) take() (hints map[string][]string, events []watchedEvent) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -107,7 +104,7 @@ func (m *notifier) take() (hints map[string][]string, events []watchedEvent) {
 	return hints, events
 }
 
-// speak sends what there is to say until nothing is.
+// speak sends all that there is.
 func (m *notifier) speak() {
 	for {
 		hints, events := m.take()
@@ -116,19 +113,19 @@ func (m *notifier) speak() {
 		}
 		if len(hints) > 0 {
 			if err := m.sendHints(hints); err != nil {
-				m.s.log.Debug("other instances were not told of hand-offs and signals; they find out when they check", "error", err)
+				m.s.log.Debug("hand-offs and signals were not sent to other instances; their checks find them", "error", err)
 			}
 		}
 		if len(events) > 0 {
 			if err := m.sendEvents(events); err != nil {
-				m.s.log.Debug("other instances were not told what happened to keys that they watch", "error", err)
+				m.s.log.Debug("events of watched keys were not sent to other instances", "error", err)
 			}
 		}
 	}
 }
 
-// sendEvents tells events to those who watch. A key that is marked as watched and is not
-// costs this once: the mark is taken off.
+// sendEvents sends events to those who watch. A key that is marked as watched and is not costs this
+// once: then the mark goes.
 func (m *notifier) sendEvents(events []watchedEvent) error {
 	ctx, cancel, o, err := m.s.begin(context.Background(), "notify events")
 	if err != nil {
@@ -191,7 +188,7 @@ func payloadsOf(pending map[string][]string) (channels, payloads []string) {
 	return channels, payloads
 }
 
-// drain returns when nothing more is to be said, or ctx ends.
+// drain returns when all is sent, or ctx ends.
 func (m *notifier) drain(ctx context.Context) {
 	m.mu.Lock()
 	speaking := m.speaking
@@ -205,8 +202,7 @@ func (m *notifier) drain(ctx context.Context) {
 	}
 }
 
-// hint tells an instance, which may be this one, that a waiter of its own should be
-// checked.
+// hint tells an instance, perhaps this one, to check a waiter.
 func (s *Store) hint(namespace, instance string, grant uuid.UUID) {
 	if s.isMine(namespace, instance) {
 		s.news(store.News{Attempt: store.Attempt{Grant: grant}})

@@ -15,42 +15,39 @@ import (
 )
 
 const (
-	// attempts is how often a statement is tried that the server undid because of
-	// others that ran beside it.
+	// attempts is how often a statement is tried if the server undoes it because of concurrent ones.
 	attempts = 4
 	// retryPause is the longest pause before the second attempt.
 	retryPause = 10 * time.Millisecond
 )
 
-// operation is one call of the store: what its statements have in common.
+// operation is a call of the store: the state that its statements share.
 type operation struct {
 	*Store
-	name string // its first word is what figures know it by
+	name string // metrics use its first word
 	pool *pgxpool.Pool
-	// partly: something was carried out that the caller must hear of. From then on
-	// a failure leaves the outcome unknown.
+	// partly: something was done, so a failure leaves the outcome unknown.
 	partly bool
-	// notAfter is the database's time from which on it refuses what this operation
-	// asked for: the operation has failed by then.
+	// notAfter is the database's time from which on it refuses this operation's statements.
 	notAfter time.Time
-	// blocked are leases that could not be buried, passed keys that could not be
-	// handed off, because somebody keeps their rows locked.
+	// blocked are leases that could not be reaped, passed are keys that could not be handed off,
+	// because another session keeps their rows locked.
 	blocked map[uuid.UUID]bool
 	passed  map[keyName]bool
 	// patient: the next statement waits longer for a row, see patience.
 	patient bool
-	// asked is for how many items the next statement is: it returns about as many rows.
+	// asked is the number of items of the next statement, which returns about as many rows.
 	asked int
 	// sent is when the last statement was sent.
 	sent time.Time
-	// single are the keys of leases that were buried here and can hold no others.
+	// single has the only keys of leases that this operation has reaped.
 	single map[uuid.UUID]keyName
-	// then is what the next statement is followed by, nil: nothing.
+	// then follows the next statement; nil: nothing does.
 	then *follower
 }
 
-// follower is a statement that goes to the server in one flush with another, and is a
-// transaction of its own: it is carried out when that one is committed, and only then.
+// follower is a statement in the same flush after another, and a transaction of its own: it runs if
+// that one is committed, and only then.
 type follower struct {
 	sql  statement
 	args []any
@@ -101,8 +98,8 @@ func (o *operation) fail(err error, sent bool) error {
 	return translate(o.name, err, sent, o.partly)
 }
 
-// query carries out one statement, a transaction of its own, and returns its rows
-// only when the server has confirmed the commit: rows arrive before it (invariant 4).
+// query runs one statement, a transaction of its own, and returns its rows only when the server has
+// confirmed the commit, because rows arrive before it (invariant 4).
 func query[T any](ctx context.Context, o *operation, sql statement, args []any, scan func(pgx.Rows, *T) error) ([]T, error) {
 	for attempt := 1; ; attempt++ {
 		found, sent, err := try(ctx, o, sql, args, scan)
@@ -129,12 +126,12 @@ func query[T any](ctx context.Context, o *operation, sql statement, args []any, 
 	}
 }
 
-// beginEpoch begins to grant on a server that was promoted, or restored, and reports whether that
-// was to be done. Whoever has begun, it is known then how late the server is.
+// beginEpoch begins to grant on a server that was promoted or restored, and reports whether it did.
+// It also learns how late the server is, whoever has begun.
 func (o *operation) beginEpoch(ctx context.Context) (bool, error) {
 	began, err := query(ctx, o, sqlNewEpoch, nil, scanOne[bool])
 	if err != nil {
-		if isRowLocked(err) { // another session is at it: no item of this operation is stuck
+		if isRowLocked(err) { // another session begins it; no item of this operation is locked
 			err = o.fail(errNewEpoch, false)
 		}
 		return false, err
@@ -150,7 +147,7 @@ func (o *operation) beginEpoch(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// try carries out a statement once. sent is false when no connection was had.
+// try runs a statement once. sent is false if there was no connection.
 func try[T any](ctx context.Context, o *operation, sql statement, args []any, scan func(pgx.Rows, *T) error) (found []T, sent bool, err error) {
 	conn, err := live(ctx, o.pool)
 	if err != nil {
@@ -178,7 +175,7 @@ func try[T any](ctx context.Context, o *operation, sql statement, args []any, sc
 	began := o.begins()
 	o.sent = time.Now()
 	patient := o.patient
-	o.patient = false // what follows in this operation is about other rows, too
+	o.patient = false // the next statements are for other rows, too
 	if o.shared() || o.then != nil || patient {
 		err = o.inTransaction(ctx, conn, sql, args, collect, patient)
 	} else {
@@ -196,8 +193,7 @@ func try[T any](ctx context.Context, o *operation, sql statement, args []any, sc
 	return found, true, nil
 }
 
-// inSession carries out a statement, a transaction by itself, in a session that was
-// set up.
+// inSession runs a statement as a transaction by itself, in a session that was set up.
 func inSession(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, collect func(pgx.Rows) error) error {
 	rows, err := conn.Query(ctx, sql, args...)
 	if err != nil {
@@ -206,10 +202,10 @@ func inSession(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, 
 	return collect(rows)
 }
 
-// inTransaction carries out a statement in a transaction that is begun and ended
-// explicitly: in a session that is shared, for it must be set up, where something follows,
-// and where it is patient. All goes to the server at once, so that no row stays locked for the time of a
-// round trip. What follows may fail: the statement is committed then.
+// inTransaction runs a statement in an explicit transaction: if the session is shared and must be
+// set up, if another statement follows, or if this one is patient. All goes to the server at once,
+// so that no row stays locked for a round trip. If the follower fails, the statement is committed
+// all the same.
 func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql statement, args []any, collect func(pgx.Rows) error, patient bool) error {
 	batch := &pgx.Batch{}
 	begin := func() {
@@ -221,7 +217,7 @@ func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql s
 			batch.Queue("SELECT set_config('lock_timeout', $1, true)", millis(min(patience*o.lockTimeout, statementTimeout(o.config.Timeout)/2)))
 		}
 	}
-	follows := o.then != nil && o.listens() // where nobody listens, nobody need be told at once
+	follows := o.then != nil && o.listens() // without listeners, polls find it
 	begin()
 	var committed bool
 	var since time.Time
@@ -262,16 +258,14 @@ func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql s
 	return err
 }
 
-// movedAway reports whether an error says that the server takes no writes: it was
-// demoted, or a pooler leads to another one now. In an explicit transaction, BEGIN says so. Or it
-// is an old primary, as another sidecar has said there.
+// movedAway reports whether an error says that the server takes no writes: it was demoted, or a
+// pooler leads to another one (BEGIN says so), or another sidecar has called it an old primary.
 func (o *operation) movedAway(err error) bool {
 	code := sqlState(err)
 	return code == stateReadOnly || code == stateOldOne || code == stateNotSupported && o.shared()
 }
 
-// readOnly drops a pool's connections when one of them leads to a server that
-// is not the primary any more: they were made before a failover.
+// readOnly drops a pool's connections if one leads to a server that is no primary any more.
 func (o *operation) readOnly(err error) error {
 	if o.movedAway(err) {
 		o.pool.Reset()
@@ -280,23 +274,22 @@ func (o *operation) readOnly(err error) error {
 	return err
 }
 
-// execute is query for a statement that gives no rows.
+// execute is query for a statement without rows.
 func execute(ctx context.Context, o *operation, sql statement, args ...any) error {
 	_, err := query(ctx, o, sql, args, nothing)
 	return err
 }
 
-// nothing reads nothing of a row: it counts.
+// nothing reads nothing of a row.
 func nothing(pgx.Rows, *struct{}) error { return nil }
 
 // scanOne reads rows of one column.
 func scanOne[T any](rows pgx.Rows, value *T) error { return rows.Scan(value) }
 
-// errShort: a statement that must answer every item did not. A defect here.
+// errShort: a statement did not answer every item. A defect here.
 var errShort = errors.New("the database answered fewer items than were asked")
 
-// uuids are ids as pgx encodes them best: it knows bare arrays, and would have to
-// ask each uuid.UUID for its text.
+// uuids are ids as pgx encodes them best: it would ask each uuid.UUID for its text.
 func uuids(ids []uuid.UUID) [][16]byte {
 	bare := make([][16]byte, len(ids))
 	for i, id := range ids {
@@ -305,8 +298,8 @@ func uuids(ids []uuid.UUID) [][16]byte {
 	return bare
 }
 
-// handBack returns a connection. A broken one is taken out of the pool first: pgx
-// closes it in the background for up to 15 s, and would keep its place for so long.
+// handBack returns a connection. It takes a broken one out of the pool first, because pgx closes it
+// in the background for up to 15 s and would keep its place.
 func handBack(conn *pgxpool.Conn) {
 	if conn.Conn().IsClosed() {
 		conn.Hijack()
@@ -315,7 +308,7 @@ func handBack(conn *pgxpool.Conn) {
 	conn.Release()
 }
 
-// live is a connection that answers, or that was used a moment ago.
+// live is a connection that answers, or was used a moment ago.
 func live(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	for {
 		conn, err := pool.Acquire(ctx)
@@ -340,7 +333,7 @@ func live(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	}
 }
 
-// nowAndThen is for what should be said, but not each time.
+// nowAndThen limits what is said repeatedly.
 type nowAndThen struct{ last atomic.Int64 }
 
 const seldom = 10 * time.Second

@@ -49,7 +49,7 @@ func (o *ordered) others() []store.Ask {
 func (o *ordered) release() error { _, err := o.Release(o.Context(), o.claims); return err }
 func (o *ordered) enqueue() error { _, err := o.Enqueue(o.Context(), o.others()); return err }
 
-// enqueueElsewhere lets others stand in line under another lease.
+// enqueueElsewhere lets others wait under another lease.
 func (o *ordered) enqueueElsewhere() error {
 	asks, lease := o.others(), openLease(o.T, o, time.Hour)
 	for i := range asks {

@@ -39,7 +39,7 @@ func waiterRows(t *testing.T, url string, grant store.GrantID) int64 {
 	return pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.waiters WHERE grant_id = $1", grant)
 }
 
-// A release that nobody seems to wait for meets somebody who is just standing in line.
+// A release that nobody seems to wait for meets somebody who is just waiting.
 func TestASuccessSeesAnEnqueueUnderWay(t *testing.T) {
 	for name, others := range map[string][]string{"one": nil, "many": {"z"}} {
 		t.Run(name, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestASuccessMeetsACancelUnderWay(t *testing.T) {
 	awaitBlocked(t, s.url)
 	exec(t, s.other, "COMMIT")
 	if v := <-released; v.Standing != store.Holds {
-		t.Fatalf("standing %d", v.Standing)
+		t.Fatalf("status %d", v.Standing)
 	}
 	want(t, check(t, s, gone), store.Gone)
 	want(t, check(t, s, skipped), store.Skipped)
@@ -133,7 +133,7 @@ func TestACancelMeetsASuccessUnderWay(t *testing.T) {
 
 // A skipped waiter is said to be forgotten only when it is, also where somebody has its
 // row locked.
-func TestAStuckRowOfWhoWasSkipped(t *testing.T) {
+func TestLockedRowOfASkippedWaiter(t *testing.T) {
 	s := hasty(t)
 	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
 	waiter := skipFor("k", s.lease)
@@ -161,9 +161,9 @@ func TestAStuckRowOfWhoWasSkipped(t *testing.T) {
 	}
 }
 
-// A waiter whose lease is buried while it is being skipped: the burial does not wait
+// A waiter whose lease is reaped while it is being skipped: the reap does not wait
 // for its row, and whatever is left of it means nothing.
-func TestABurialMeetsASkipUnderWay(t *testing.T) {
+func TestReapDuringASkip(t *testing.T) {
 	s := newScene(t)
 	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
 	waiter := skipFor("k", openLease(t, s, time.Hour))
@@ -186,7 +186,7 @@ func TestABurialMeetsASkipUnderWay(t *testing.T) {
 }
 
 // Who was skipped stands in nobody's way: a hand-off that meets only such waiters frees
-// the key, and a burial does not look for others behind them.
+// the key, and a reap does not look for others behind them.
 func TestTheSkippedAreNoWaiters(t *testing.T) {
 	s := newScene(t)
 	dying := openLease(t, s, time.Hour)

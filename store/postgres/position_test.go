@@ -12,10 +12,10 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// Who only stands in line keeps the lock row for no longer than it takes: its commit waits
+// Who only waits keeps the lock row for no longer than it takes: its commit waits
 // for no flush, of which a standby that does not come is one without an end. Whatever grants
-// anything waits (invariant 4), whoever stands in line beside it.
-func TestOnlyAPlaceInLineIsNotWaitedFor(t *testing.T) {
+// anything waits (invariant 4), whoever waits beside it.
+func TestOnlyQueueingSkipsTheFlush(t *testing.T) {
 	own := pgtest.Start(t)
 	url := own.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
@@ -69,7 +69,7 @@ func TestOnlyAPlaceInLineIsNotWaitedFor(t *testing.T) {
 // A place that moves to another instance, where the attempt is repeated, is flushed: the
 // first one cancels no more then, and writes nothing when it finds that out. A crash that
 // forgot the move would bring back a waiter for whom nobody waits.
-func TestAPlaceThatMovedIsNotForgotten(t *testing.T) {
+func TestMovedPositionIsFlushed(t *testing.T) {
 	own := pgtest.Start(t)
 	url := own.NewDatabase(t)
 	one := startStore(t, url, store.Identity{Namespace: "n", Instance: "one", Pod: "p"})

@@ -8,22 +8,14 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres/queries"
 )
 
-// unloaded are the statements that no variable has yet.
+// unloaded has the statements that no variable has yet.
 var unloaded = queries.All()
 
 var (
 	sqlAcquireMany         = load("acquire_many")
 	sqlAcquireOne          = load("acquire_one")
 	sqlAmend               = load("amend")
-	sqlNotifyEvents        = load("notify_events")
 	sqlAsk                 = load("ask")
-	sqlReapContended       = load("reap_contended")
-	sqlReapWatchers        = load("reap_watchers")
-	sqlReapWaiters         = load("reap_waiters")
-	sqlLeaseExisting       = load("lease_existing")
-	sqlReapHints           = load("reap_hints")
-	sqlReapMany            = load("reap_many")
-	sqlReapOne             = load("reap_one")
 	sqlCancelMany          = load("cancel_many")
 	sqlCancelOne           = load("cancel_one")
 	sqlCheck               = load("check")
@@ -31,6 +23,9 @@ var (
 	sqlConnectionSetUp     = load("connection_set_up")
 	sqlElect               = load("elect")
 	sqlHandOff             = load("hand_off")
+	sqlHeldUnder           = load("held_under")
+	sqlHeldUnderAfter      = load("held_under_after")
+	sqlLeaseExisting       = load("lease_existing")
 	sqlLeaseLiving         = load("lease_living")
 	sqlLeaseOpen           = load("lease_open")
 	sqlLeaseRenew          = load("lease_renew")
@@ -39,16 +34,21 @@ var (
 	sqlList                = load("list")
 	sqlLocked              = load("locked")
 	sqlNewEpoch            = load("new_epoch")
+	sqlNoteDelivery        = load("note_delivery")
 	sqlNotify              = load("notify")
+	sqlNotifyEvents        = load("notify_events")
+	sqlNotifyGrants        = load("notify_grants")
 	sqlOutdate             = load("outdate")
 	sqlPrimary             = load("primary")
 	sqlRead                = load("read")
+	sqlReapMany            = load("reap_many")
+	sqlReapOne             = load("reap_one")
+	sqlReapRest            = load("reap_rest")
+	sqlReapWaited          = load("reap_waited")
 	sqlReconciled          = load("reconciled")
 	sqlRelease             = load("release")
 	sqlReleaseMany         = load("release_many")
 	sqlReleaseOne          = load("release_one")
-	sqlHeldUnder           = load("held_under")
-	sqlHeldUnderAfter      = load("held_under_after")
 	sqlSchemaExists        = load("schema_exists")
 	sqlSchemaVersion       = load("schema_version")
 	sqlServer              = load("server")
@@ -59,27 +59,25 @@ var (
 	sqlSweepLeft           = load("sweep_left")
 	sqlSweepStep           = load("sweep_step")
 	sqlSystem              = load("system")
-	sqlNotifyGrants        = load("notify_grants")
-	sqlNoteDelivery        = load("note_delivery")
-	sqlWithdraw            = load("withdraw")
 	sqlUnwatch             = load("unwatch")
 	sqlWatch               = load("watch")
 	sqlWhereabouts         = load("whereabouts")
+	sqlWithdraw            = load("withdraw")
 )
 
-// statement is a statement of SQL, and the name by which figures and spans know it.
+// statement is a statement of SQL with the name for metrics and spans.
 type statement struct{ name, sql string }
 
-// mark begins each statement of this package, with its name and markEnd behind it.
+// mark begins each statement of this package. The name and markEnd follow.
 const (
 	mark    = "/* locksidecar:"
 	markEnd = " */ "
 )
 
-// versionMark stands in statements for the schema that this package was written for.
+// versionMark stands for the schema that this package was written for.
 const versionMark = ":schema_version"
 
-// load takes a statement, once. The mark with its name is for those who read pg_stat_activity.
+// load takes a statement once. Its mark is for readers of pg_stat_activity.
 func load(name string) statement {
 	text, ok := unloaded[name]
 	if !ok {

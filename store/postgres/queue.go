@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Enqueue takes keys that are free or whose holders are dead, and stands in line
-// for the others. It goes on, until ctx ends it, while holders die in its way.
+// Enqueue takes keys that are free or whose holders are dead, and enqueues for the others. It goes
+// on until ctx ends while holders die in its way.
 func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	if len(asks) == 0 {
 		return nil, nil
@@ -32,12 +32,12 @@ func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 	return t.answers, nil
 }
 
-// waitRow is what the statement check says of an attempt.
+// waitRow is a row of the statement check.
 type waitRow struct {
 	lockColumns
 	ord       int
 	queued    bool
-	keeper    zeronull.Text // the instance that keeps the place in line
+	keeper    zeronull.Text // the instance that keeps the queue position
 	skipped   bool
 	result    *string // of one that was skipped
 	heldUnder zeronull.UUID
@@ -45,7 +45,7 @@ type waitRow struct {
 	handedBy zeronull.Text
 }
 
-// answer says what became of the attempt.
+// answer says what became of an attempt.
 func (o *operation) answer(ctx context.Context, w *waitRow, wait store.Attempt) (store.Answer, error) {
 	switch {
 	case w.queued:
@@ -57,7 +57,7 @@ func (o *operation) answer(ctx context.Context, w *waitRow, wait store.Attempt) 
 	case wait.Untold || w.renewedByOwner() || string(w.instance) == o.config.Identity.Instance:
 		return w.granted(w.handedBy), nil
 	}
-	// Another instance was granted it, by a repetition of the attempt there.
+	// The attempt was repeated at another instance, which was granted the lock.
 	delivered, err := query(ctx, o, sqlNoteDelivery, []any{o.config.Identity.Namespace, wait.Key, [16]byte(wait.Grant)}, scanOne[bool])
 	switch {
 	case isRowLocked(err):
@@ -98,8 +98,8 @@ func columnsOf(attempts []store.Attempt) (keys []string, grants [][16]byte) {
 	return keys, grants
 }
 
-// CheckWaits tells what became of waiters. It is also what makes up for a granter
-// that died half-way: a dead holder with waiters is handed off here.
+// CheckWaits tells what became of waiters. If a holder is dead and nobody has handed its key off,
+// this does.
 func (s *Store) CheckWaits(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
 	if len(waits) == 0 {
 		return nil, nil
@@ -159,8 +159,8 @@ func (o *operation) checkAgain(ctx context.Context, waits, which []store.Attempt
 	return nil
 }
 
-// CancelWaits takes waiters out of their queues. One whose row is gone may have
-// been granted: that is read, not guessed.
+// CancelWaits deletes waiters. If a row is gone, the lock may be granted, so this reads what became
+// of it.
 func (s *Store) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
 	if len(waits) == 0 {
 		return nil, nil
@@ -176,9 +176,9 @@ func (s *Store) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store
 		if _, err := o.cancel(ctx, gone, sqlCancelMany, grants); err != nil {
 			return nil, err
 		}
-	} else if stuck, err := o.cancel(ctx, gone, sqlCancelOne, [16]byte(waits[0].Grant)); err != nil {
+	} else if locked, err := o.cancel(ctx, gone, sqlCancelOne, [16]byte(waits[0].Grant)); err != nil {
 		return nil, err
-	} else if stuck {
+	} else if locked {
 		return []store.Answer{{Outcome: store.Stuck}}, nil
 	}
 	rows, err := o.check(ctx, waits)
@@ -196,7 +196,7 @@ func (s *Store) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store
 		case found != store.Queued && found != store.Skipped:
 		case elsewhere:
 			answers[i] = store.Answer{Outcome: store.Gone}
-		default: // somebody had it locked
+		default: // it was locked
 			left = append(left, waits[i])
 		}
 	}
@@ -211,8 +211,7 @@ func (s *Store) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store
 	return answers, nil
 }
 
-// cancelLeft cancels, one by one, waiters that somebody had locked, and replaces the
-// answers to them.
+// cancelLeft cancels waiters one by one that were locked, and replaces the answers to them.
 func (o *operation) cancelLeft(
 	ctx context.Context, waits, left []store.Attempt, answers []store.Answer, gone map[store.GrantID]store.Answer,
 ) error {
@@ -229,18 +228,17 @@ func (o *operation) cancelLeft(
 	}
 	for i := range answers {
 		if (answers[i].Outcome == store.Queued || answers[i].Outcome == store.Skipped) && slices.Contains(left, waits[i]) {
-			answers[i] = store.Answer{Outcome: store.Stuck} // it is there still
+			answers[i] = store.Answer{Outcome: store.Stuck}
 		}
 	}
 	return nil
 }
 
-// cancel takes waiters out of their queues, by one of the statements for that, and
-// notes what they were: the places that they had, or that they were skipped. stuck:
-// somebody kept one locked for long.
+// cancel deletes waiters by one of the statements for that, and notes their positions, or that they
+// were skipped. locked: another session keeps one locked.
 func (o *operation) cancel(
 	ctx context.Context, gone map[store.GrantID]store.Answer, sql statement, which any,
-) (stuck bool, err error) {
+) (locked bool, err error) {
 	type cancelled struct {
 		grant    store.GrantID
 		skipped  bool
@@ -265,7 +263,7 @@ func (o *operation) cancel(
 	return false, err
 }
 
-// Undo frees what attempts hold or wait for.
+// Undo withdraws attempts: it frees what they hold or wait for.
 func (s *Store) Undo(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
 	if len(attempts) == 0 {
 		return nil, nil
@@ -276,14 +274,14 @@ func (s *Store) Undo(ctx context.Context, attempts []store.Attempt) ([]store.Out
 	}
 	defer cancel()
 	name := func(i int) keyName { return keyName{s.config.Identity.Namespace, attempts[i].Key} }
-	stuck, err := o.aroundLocked(ctx, items(len(attempts)), name, func(ctx context.Context, which []int) error {
+	locked, err := o.aroundLocked(ctx, items(len(attempts)), name, func(ctx context.Context, which []int) error {
 		return o.withdraw(ctx, attempts, which)
 	})
 	if err != nil {
 		return nil, err
 	}
 	outcomes := slices.Repeat([]store.Outcome{store.Gone}, len(attempts))
-	for _, i := range stuck {
+	for _, i := range locked {
 		outcomes[i] = store.Stuck
 	}
 	for i := range outcomes {
@@ -309,7 +307,7 @@ func (o *operation) withdraw(ctx context.Context, attempts []store.Attempt, whic
 			return err
 		}
 		o.partly = true
-		var waiting []held // keys that only expired waiters want
+		var waiting []held // keys that have only expired waiters
 		for _, h := range done {
 			if h.outcome == expiredWaiters {
 				waiting = append(waiting, held{namespace: h.namespace, key: h.key})

@@ -122,7 +122,7 @@ func TestAWaiterThatIsRenewingIsNotForgotten(t *testing.T) {
 
 			done := make(chan error, 1)
 			go func() { done <- let(s, first, token) }()
-			awaitBlocked(t, s.url) // the burial waits for the renewal
+			awaitBlocked(t, s.url) // the reap waits for the renewal
 			exec(t, s.other, "COMMIT")
 			if err := <-done; err != nil {
 				t.Fatal(err)
@@ -174,8 +174,8 @@ func TestAHolderThatIsRenewingKeepsItsLock(t *testing.T) {
 	}
 }
 
-// Trap: an enqueue under way when its holder is buried.
-func TestAnEnqueueUnderWayIsNotForgottenByABurial(t *testing.T) {
+// Trap: an enqueue in flight when its holder is reaped.
+func TestReapSeesAnEnqueueInFlight(t *testing.T) {
 	s := newScene(t)
 	dying := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", dying)), store.Granted)
@@ -186,7 +186,7 @@ func TestAnEnqueueUnderWayIsNotForgottenByABurial(t *testing.T) {
 
 	revoked := make(chan error, 1)
 	go func() { revoked <- s.Bury(t.Context(), []store.LeaseID{dying}) }()
-	poll(t, "the burial waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
+	poll(t, "the reap waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
 	exec(t, s.other, "COMMIT")
 	if err := <-revoked; err != nil {
 		t.Fatal(err)
@@ -196,8 +196,8 @@ func TestAnEnqueueUnderWayIsNotForgottenByABurial(t *testing.T) {
 	}
 }
 
-// The other order: the burial is under way when somebody wants to stand in line.
-func TestAnEnqueueWaitsForABurialUnderWay(t *testing.T) {
+// The other order: the reap is in flight when somebody wants to wait.
+func TestEnqueueWaitsForAReapInFlight(t *testing.T) {
 	s := newScene(t)
 	dying := openLease(t, s, time.Hour)
 	first := want(t, acquire(t, s, askFor("k", dying)), store.Granted)
@@ -236,9 +236,9 @@ func TestATakeOverThatWaitedDoesNotSteal(t *testing.T) {
 	}
 }
 
-// A waiter whose lease is being buried in the moment of the hand-off gets nothing: the
+// A waiter whose lease is being reaped in the moment of the hand-off gets nothing: the
 // one behind it would wait for a holder that is dead already.
-func TestAWaiterThatIsBeingBuriedIsPassedOver(t *testing.T) {
+func TestWaiterBeingReapedIsPassedOver(t *testing.T) {
 	s := newScene(t)
 	first, dying, next := askFor("k", s.lease), askFor("k", openLease(t, s, time.Hour)), askFor("k", s.lease)
 	token := want(t, acquire(t, s, first), store.Granted).Token
@@ -251,7 +251,7 @@ func TestAWaiterThatIsBeingBuriedIsPassedOver(t *testing.T) {
 	poll(t, "the hand-off waits, or is over", func() bool { return len(released) > 0 || isBlocked(t, s.url) })
 	exec(t, s.other, "COMMIT")
 	if v := <-released; v.Standing != store.Holds {
-		t.Fatalf("standing %d", v.Standing)
+		t.Fatalf("status %d", v.Standing)
 	}
 	if grant, _, _ := holder(t, s.conn, "k"); grant != next.Grant {
 		t.Errorf("the key is held under grant %s, want the second waiter's", grant)
@@ -272,7 +272,7 @@ func TestACancelUnderWayIsPassedOver(t *testing.T) {
 	awaitBlocked(t, s.url)
 	exec(t, s.other, "COMMIT")
 	if v := <-released; v.Standing != store.Holds {
-		t.Fatalf("standing %d", v.Standing)
+		t.Fatalf("status %d", v.Standing)
 	}
 	if grant, _, _ := holder(t, s.conn, "k"); grant != next.Grant {
 		t.Errorf("the key is held under grant %s, want the second waiter's", grant)
@@ -303,7 +303,7 @@ func TestADeadHolderWithoutWaitersIsTakenOver(t *testing.T) {
 	}
 }
 
-// An attempt under way is waited for, whatever it inserts.
+// An attempt in flight is waited for, whatever it inserts.
 func TestUndoWaitsForTheAttempt(t *testing.T) {
 	s := newScene(t)
 	ask := askFor("k", s.lease)
@@ -450,8 +450,8 @@ func TestSameGrantInTwoNamespaces(t *testing.T) {
 	want(t, check(t, a, waitA), store.Granted)
 }
 
-// Trap: a hand-off has a waiter's lease locked, so that nobody buries it, and locks it more
-// to note the hold, behind a renewal that is under way and before a burial that waits.
+// Trap: a hand-off has a waiter's lease locked, so that nobody reaps it, and locks it more
+// to note the hold, behind a renewal that is in flight and before a reap that waits.
 func TestAHandOffToAHoldLocksItsLeaseTwice(t *testing.T) {
 	s := newScene(t)
 	third := connect(t, s.url)
@@ -479,7 +479,7 @@ func TestAHandOffToAHoldLocksItsLeaseTwice(t *testing.T) {
 	if v, err := <-released, <-revoked; v.Standing != store.Holds || err != nil {
 		t.Errorf("the release stands %d, the burial: %v", v.Standing, err)
 	}
-	s.mustStand(waiter.Lease)
+	s.mustBePending(waiter.Lease)
 	if grant, _, _ := holder(t, s.conn, "k"); grant != waiter.Grant {
 		t.Errorf("the key is held under grant %s, want the waiter's", grant)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// lockColumns are the columns that tell of a lock and its lease, in the order in
-// which every statement returns them. What is missing is zero.
+// lockColumns are the columns of a lock and its lease, in the order of every statement. What is
+// missing is zero.
 type lockColumns struct {
 	token                 zeronull.Int8
 	acquiredAt, expiresAt zeronull.Timestamptz
@@ -30,14 +30,14 @@ type lockColumns struct {
 	waiting               zeronull.Int8
 }
 
-// with returns where to scan: columns that come first, and then the lock's.
+// with returns where to scan: first columns, then the lock's.
 func (c *lockColumns) with(first ...any) []any {
 	return append(first, &c.token, &c.acquiredAt, &c.expiresAt, &c.now, &c.lease, &c.instance, &c.pod,
 		&c.renewed, &c.holdPending, &c.session, &c.owner, &c.data, &c.traceparent,
 		&c.stopping, &c.stopReason, &c.grant, &c.waiting)
 }
 
-// expiresIn is how long the lease lasts, zero or less when it is over or missing.
+// expiresIn is how long the lease lasts; zero or less if it is over or missing.
 func (c *lockColumns) expiresIn() time.Duration {
 	if c.lease == (zeronull.UUID{}) {
 		return 0
@@ -45,12 +45,12 @@ func (c *lockColumns) expiresIn() time.Duration {
 	return time.Time(c.expiresAt).Sub(time.Time(c.now))
 }
 
-// renewedByOwner: the lock rides on the lease of a sidecar, it is no bind:ttl lock.
+// renewedByOwner: the lock is held under a sidecar's renewed lease. It is no bind:ttl lock.
 func (c *lockColumns) renewedByOwner() bool { return c.renewed != nil && *c.renewed }
 
 func (c *lockColumns) held() bool { return c.expiresIn() > 0 }
 
-// keptByHold: only a hold keeps the key. Nobody has it, and no attempt is granted it again.
+// keptByHold: only a min_hold keeps the key. Nobody has the lock, and no attempt finds it again.
 func (c *lockColumns) keptByHold() bool { return c.holdPending != nil && *c.holdPending }
 
 // heldBy reports whether an attempt has the lock.
@@ -58,8 +58,8 @@ func (c *lockColumns) heldBy(grant store.GrantID) bool {
 	return c.held() && !c.keptByHold() && store.GrantID(c.grant) == grant
 }
 
-// lock is what the columns say. Of a key that nobody holds they say how many wait, and
-// how the last grant ended.
+// lock is what the columns say. If nobody holds the key, that is how many wait, and how the last
+// grant ended.
 func (c *lockColumns) lock(key string) store.Lock {
 	if c.held() {
 		return c.asHeld(key)
@@ -89,14 +89,13 @@ func (c *lockColumns) asHeld(key string) store.Lock {
 	return l
 }
 
-// granted is the answer of a grant that the columns describe, and that a release handed
-// over, if handedBy is not empty.
+// granted is the answer for a grant that the columns describe. handedBy is empty unless a release
+// handed it over.
 func (c *lockColumns) granted(handedBy zeronull.Text) store.Answer {
 	return grant(c.token, c.acquiredAt, c.expiresAt, c.now, handedBy)
 }
 
-// grant is the answer of a grant that somebody hears of now. The server's clock may have
-// been set back since.
+// grant is the answer for a grant. The server's clock may have gone back since.
 func grant(token zeronull.Int8, acquiredAt, expiresAt, now zeronull.Timestamptz, handedBy zeronull.Text) store.Answer {
 	return store.Answer{
 		Outcome: store.Granted, Token: int64(token), AcquiredAt: time.Time(acquiredAt),
@@ -105,7 +104,7 @@ func grant(token zeronull.Int8, acquiredAt, expiresAt, now zeronull.Timestamptz,
 	}
 }
 
-// reading is what the statement read says of a key.
+// reading is a row of the statement read.
 type reading struct {
 	lockColumns
 	ord        int
@@ -119,8 +118,7 @@ func (r *reading) scan(rows pgx.Rows) error {
 	return rows.Scan(r.with(&r.ord, &r.askerLives, &r.heldUnder, &r.contended, &r.handedBy)...)
 }
 
-// read reads keys and returns a reading for each, in their order. leases and grants are
-// those of who asks, if anybody asks for the keys.
+// read reads keys in their order. leases and grants are the asker's, if there is one.
 func (o *operation) read(ctx context.Context, keys []string, leases, grants [][16]byte) ([]reading, error) {
 	o.asked = len(keys)
 	found, err := query(ctx, o, sqlRead, []any{o.config.Identity.Namespace, keys, leases, grants},

@@ -12,39 +12,39 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// held names a key by whose grant it is to end.
+// held is a key whose grant is to end.
 type held struct {
 	namespace, key string
 	lease          uuid.UUID
-	token          *int64 // nil: whatever grant rides on the lease
-	// end is how the grant ends, for those who watch; nil: its lease is buried.
+	token          *int64 // nil: any
+	// end is how the grant ends, for those who watch. nil: its lease is reaped.
 	end *store.Event
 	// traceparent is the trace context of the release that ends the grant, or empty.
 	traceparent string
-	// delivered: if another instance is given the key, it has been told.
+	// delivered: if another instance gets the key, it knows.
 	delivered bool
 }
 
 func (h held) name() keyName { return keyName{h.namespace, h.key} }
 
-// handOver is what the statement hand_off says of a key.
+// handOver is a row of the statement hand_off.
 type handOver struct {
 	namespace, key string
-	outcome        string
-	expired        []uuid.UUID // leases of waiters that stand in the way, or were passed over
+	outcome        zeronull.Text
+	expired        []uuid.UUID // of waiters in the way, or passed over
 	grant, lease   zeronull.UUID
 	instance       zeronull.Text
 	token          zeronull.Int8
 	acquiredAt     zeronull.Timestamptz
 	expiresAt      zeronull.Timestamptz
-	hints          hints // who should look again
+	hints          hints
 	watched        bool
-	ended          zeronull.Int8 // the token of the grant that ended, if that is to be told
+	ended          zeronull.Int8 // the token of the grant that ended, if that is news
 	now            zeronull.Timestamptz
 	lapsed         bool // that grant had ended before, with its lease
 }
 
-// hints are waiters that should look, and the instances to which they belong.
+// hints are waiters that should look again, and their instances.
 type hints struct {
 	grants    []uuid.UUID
 	instances []string
@@ -57,23 +57,23 @@ func (h *handOver) scan(rows pgx.Rows, more ...any) error {
 	}, more...)...)
 }
 
-// Outcomes of a hand-off, besides that somebody else has the key.
+// Outcomes of a hand-off.
 const (
 	handedOver     = "granted"
 	freedIt        = "freed"
 	expiredWaiters = "expired"
 )
 
-// hintAll tells waiters to look.
+// hintAll sends hints to waiters.
 func (o *operation) hintAll(namespace string, h hints) {
 	for i, grant := range h.grants {
 		o.hint(namespace, h.instances[i], grant)
 	}
 }
 
-// deliver brings the news of a hand-off: of a grant to a waiter of this instance
-// directly, to another instance as a hint; and to those who watch how the last grant (of)
-// ended and that the next began. It is called after the commit.
+// deliver sends the news of a hand-off after the commit: the grant to a waiter of this instance, or
+// a hint to another instance; and to those who watch, how the grant before (of) ended and that the
+// next began.
 func (o *operation) deliver(h handOver, of held) {
 	if h.watched {
 		o.ended(keyName{h.namespace, h.key}, h.ended, of.end)
@@ -92,19 +92,18 @@ func (o *operation) deliver(h handOver, of held) {
 		return
 	}
 	answer := grant(h.token, h.acquiredAt, h.expiresAt, h.now, zeronull.Text(of.traceparent))
-	// The server said so at some time since it was asked. The waiter does not know when
-	// that was.
+	// The answer can be as old as the question. The waiter does not know when that was.
 	answer.ExpiresIn -= time.Since(o.sent)
 	o.news(store.News{
 		Attempt: store.Attempt{Key: h.key, Grant: store.GrantID(h.grant)}, Lease: store.LeaseID(h.lease), Answer: answer,
 	})
 }
 
-// bury declares leases dead that have expired (with revoke: also others), hands off
-// the keys for which somebody waits, and drops their own waiters. A waiter may turn
-// out to be expired too; it is buried in its turn, without a limit but ctx: a key
-// that somebody waits for must not become free. What somebody keeps locked is left,
-// and noted in blocked and passed: whoever waits for it finds it when it checks.
+// reap declares expired leases dead; with revoke, also others. Then it hands off the keys for which
+// somebody waits, and deletes what waits or watches under the leases. A waiter can have expired,
+// too. Its lease is reaped in its turn, limited only by ctx, because a key with waiters must not
+// become free. If another session keeps a row locked, the lease or key is noted in blocked or
+// passed, and its waiters find it with their next check.
 func (o *operation) reap(ctx context.Context, leases []uuid.UUID, revoke bool) error {
 	var keys []held
 	for len(leases) > 0 || len(keys) > 0 {
@@ -113,22 +112,16 @@ func (o *operation) reap(ctx context.Context, leases []uuid.UUID, revoke bool) e
 			return err
 		}
 		revoke = false // that was for the leases of the caller
-		more, err := o.contended(ctx, dead)
+		more, err := o.waited(ctx, dead, kept)
 		if err != nil {
 			return err
 		}
 		if keys, leases, err = o.handOff(ctx, append(o.unblocked(leases, keys), more...)); err != nil {
 			return err
 		}
-		if err := o.hintBehind(ctx, kept); err != nil {
-			return err
-		}
-		if dropped := slices.Concat(dead, kept); len(dropped) > 0 {
-			if err := execute(ctx, o, sqlReapWaiters, uuids(dropped)); err != nil {
-				return err
-			}
-			o.watches.drop(dropped)
-			if err := execute(ctx, o, sqlReapWatchers, uuids(dropped)); err != nil {
+		if ended := slices.Concat(dead, kept); len(ended) > 0 {
+			o.watches.drop(ended)
+			if err := execute(ctx, o, sqlReapRest, uuids(ended)); err != nil {
 				return err
 			}
 		}
@@ -136,30 +129,33 @@ func (o *operation) reap(ctx context.Context, leases []uuid.UUID, revoke bool) e
 	return nil
 }
 
-// hintBehind tells those to look who wait for what is kept by leases that stand since
-// now: they were told that those end later.
-func (o *operation) hintBehind(ctx context.Context, leases []uuid.UUID) error {
+// waited reads the keys held under dead leases for which somebody waits. It also sends hints to
+// those who wait for what kept leases hold: they know a later end.
+func (o *operation) waited(ctx context.Context, dead, kept []uuid.UUID) (keys []held, err error) {
+	leases := slices.Concat(dead, kept)
 	if len(leases) == 0 {
-		return nil
+		return nil, nil
 	}
-	type behind struct {
-		namespace string
-		hints     hints
+	type waitedFor struct {
+		held
+		hints hints
 	}
-	namespaces, keys := o.heldBy(leases)
-	found, err := query(ctx, o, sqlReapHints, []any{uuids(leases), namespaces, keys},
-		func(rows pgx.Rows, b *behind) error {
-			return rows.Scan(&b.namespace, &b.hints.grants, &b.hints.instances)
+	namespaces, names := o.onlyKeys(leases)
+	found, err := query(ctx, o, sqlReapWaited, []any{uuids(leases), uuids(kept), namespaces, names},
+		func(rows pgx.Rows, w *waitedFor) error {
+			return rows.Scan(&w.namespace, &w.key, &w.lease, &w.hints.grants, &w.hints.instances)
 		})
-	for _, b := range found {
-		o.hintAll(b.namespace, b.hints)
+	for _, w := range found {
+		o.hintAll(w.namespace, w.hints)
+		if slices.Contains(dead, w.lease) {
+			keys = append(keys, w.held)
+		}
 	}
-	return err
+	return keys, err
 }
 
-// unblocked returns the keys that may be handed off after the burial of some leases:
-// all, unless one of the leases could not be buried. Then there is no telling whose
-// turn it is, and they are passed.
+// unblocked returns the keys that may be handed off after a reap of some leases: none if one of the
+// leases could not be reaped, because then the next waiter is not known. These keys are passed.
 func (o *operation) unblocked(leases []uuid.UUID, keys []held) []held {
 	if !slices.ContainsFunc(leases, func(id uuid.UUID) bool { return o.blocked[id] }) {
 		return keys
@@ -185,16 +181,16 @@ func (o *operation) block(lease uuid.UUID) {
 	o.warnLocked()
 }
 
-// reaped is what became of a lease that was to be buried, and was there.
+// reaped is a lease that a reap has found.
 type reaped struct {
 	lease        uuid.UUID
-	pending, now bool // its hold is not over: it stands, or does so since now
-	// the only key that it may have held; none: any
+	pending, now bool // its min_hold is pending, or since now
+	// the only key that can be held under it; nil: any
 	namespace, key *string
 }
 
-// reapBy carries out one of the statements that bury, and notes which keys it is about.
-func (o *operation) reapBy(ctx context.Context, sql statement, leases any, revoke bool) ([]reaped, error) {
+// reapBy runs one of the statements that reap, and notes the leases that are for one key.
+func (o *operation) reapBy(ctx context.Context, sql statement, leases [][16]byte, revoke bool) ([]reaped, error) {
 	done, err := query(ctx, o, sql, []any{leases, revoke}, func(rows pgx.Rows, b *reaped) error {
 		return rows.Scan(&b.lease, &b.pending, &b.now, &b.namespace, &b.key)
 	})
@@ -210,9 +206,9 @@ func (o *operation) reapBy(ctx context.Context, sql statement, leases any, revok
 	return done, err
 }
 
-// heldBy returns the only keys that buried leases may hold; nil when one of them may hold
-// any, or was buried by somebody else.
-func (o *operation) heldBy(leases []uuid.UUID) (namespaces, keys []string) {
+// onlyKeys returns the only keys that reaped leases can hold. It returns nil if one of them can
+// hold any, or another session reaped it.
+func (o *operation) onlyKeys(leases []uuid.UUID) (namespaces, keys []string) {
 	namespaces, keys = make([]string, len(leases)), make([]string, len(leases))
 	for i, lease := range leases {
 		name, ok := o.single[lease]
@@ -224,8 +220,8 @@ func (o *operation) heldBy(leases []uuid.UUID) (namespaces, keys []string) {
 	return namespaces, keys
 }
 
-// deleteLeases deletes leases and returns those that are dead now, whoever deleted
-// them, and those that could not be deleted because of a hold, if they stand since now.
+// deleteLeases deletes leases. It returns those that are dead now, whoever deleted them, and those
+// whose min_hold is pending since now.
 func (o *operation) deleteLeases(ctx context.Context, leases []uuid.UUID, revoke bool) (dead, kept []uuid.UUID, err error) {
 	if len(leases) == 0 {
 		return nil, nil, nil
@@ -256,12 +252,12 @@ func (o *operation) deleteLeases(ctx context.Context, leases []uuid.UUID, revoke
 	return dead, append(kept, more...), err
 }
 
-// blockedMax is for how many locked leases one operation waits; the others count as
-// locked, too, and are come back to.
+// blockedMax is for how many locked leases an operation waits. Further ones count as locked without
+// a wait.
 const blockedMax = 3
 
-// deleteEach deletes what is left of some leases, one after the other, waiting for
-// whoever has locked one. It returns what deleteLeases does.
+// deleteEach deletes some leases (left) one by one, and waits for locked ones. It returns what
+// deleteLeases does.
 func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, revoke bool) (dead, kept []uuid.UUID, err error) {
 	alive := map[uuid.UUID]bool{}
 	for _, lease := range left {
@@ -270,7 +266,7 @@ func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, re
 			alive[lease] = true
 			continue
 		}
-		done, err := o.reapBy(ctx, sqlReapOne, [16]byte(lease), revoke)
+		done, err := o.reapBy(ctx, sqlReapOne, [][16]byte{lease}, revoke)
 		if isRowLocked(err) {
 			o.block(lease)
 			alive[lease] = true
@@ -296,26 +292,15 @@ func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, re
 	return slices.DeleteFunc(slices.Clone(leases), func(id uuid.UUID) bool { return alive[id] }), kept, nil
 }
 
-// contended reads the keys that dead leases hold and somebody waits for.
-func (o *operation) contended(ctx context.Context, dead []uuid.UUID) ([]held, error) {
-	if len(dead) == 0 {
-		return nil, nil
-	}
-	namespaces, keys := o.heldBy(dead)
-	return query(ctx, o, sqlReapContended, []any{uuids(dead), namespaces, keys}, scanHeld)
-}
-
-func scanHeld(rows pgx.Rows, h *held) error { return rows.Scan(&h.namespace, &h.key, &h.lease) }
-
-// handOffMax is how many keys one statement hands off: a transaction should not keep
-// thousands of rows locked.
+// handOffMax is how many keys one statement hands off, so that no transaction keeps thousands of
+// rows locked.
 const handOffMax = 500
 
-// handOff gives keys to their first living waiters. It returns the keys for which
-// only expired waiters remain, and the leases of expired waiters, to be buried.
+// handOff gives keys to their first living waiters. It returns the keys that have only expired
+// waiters, and the leases of expired waiters, for a reap.
 func (o *operation) handOff(ctx context.Context, keys []held) (again []held, expired []uuid.UUID, err error) {
 	for some := range slices.Chunk(keys, handOffMax) {
-		stuck, err := o.aroundLocked(ctx, items(len(some)), func(i int) keyName { return some[i].name() },
+		locked, err := o.aroundLocked(ctx, items(len(some)), func(i int) keyName { return some[i].name() },
 			func(ctx context.Context, which []int) error {
 				moreAgain, moreExpired, err := o.handOffSome(ctx, some, which)
 				again, expired = append(again, moreAgain...), append(expired, moreExpired...)
@@ -324,7 +309,7 @@ func (o *operation) handOff(ctx context.Context, keys []held) (again []held, exp
 		if err != nil {
 			return nil, nil, err
 		}
-		for _, i := range stuck {
+		for _, i := range locked {
 			o.pass(some[i])
 		}
 	}
@@ -345,15 +330,13 @@ func (o *operation) handOffSome(ctx context.Context, keys []held, which []int) (
 	if err != nil {
 		return nil, nil, err
 	}
-	// One of these may be the caller's own: from now on it is not true that nothing
-	// was done.
+	// One of these can be the caller's own, so something was done.
 	o.partly = true
 	again, expired = o.sortOut(done, keys)
 	return again, expired, nil
 }
 
-// sortOut tells the news of hand-offs, and returns what must be done again once
-// some leases are buried.
+// sortOut delivers the news of hand-offs. It returns what handOff does.
 func (o *operation) sortOut(done []handOver, keys []held) (again []held, expired []uuid.UUID) {
 	byName := make(map[keyName]held, len(keys))
 	for _, k := range keys {
@@ -373,8 +356,8 @@ func (o *operation) sortOut(done []handOver, keys []held) (again []held, expired
 	return again, unique(expired)
 }
 
-// finish does what a first hand-off left: it buries expired waiters, and hands off
-// the keys that had no others.
+// finish completes a first hand-off: it reaps the leases of expired waiters, and hands off the keys
+// that had no others.
 func (o *operation) finish(ctx context.Context, keys []held, expired []uuid.UUID) error {
 	for len(keys) > 0 || len(expired) > 0 {
 		if err := o.reap(ctx, expired, false); err != nil {
@@ -388,7 +371,7 @@ func (o *operation) finish(ctx context.Context, keys []held, expired []uuid.UUID
 	return nil
 }
 
-// Bury declares an instance's own leases dead.
+// Bury revokes an instance's own leases.
 func (s *Store) Bury(ctx context.Context, leases []store.LeaseID) error {
 	if len(leases) == 0 {
 		return nil
@@ -401,7 +384,7 @@ func (s *Store) Bury(ctx context.Context, leases []store.LeaseID) error {
 	return o.revoke(ctx, leases)
 }
 
-// BuryInstance buries what an instance that runs no more has left.
+// BuryInstance revokes the leases of an instance that runs no more.
 func (s *Store) BuryInstance(ctx context.Context, instance string) error {
 	ctx, cancel, o, err := s.begin(ctx, "revoke instance")
 	if err != nil {
@@ -415,8 +398,8 @@ func (s *Store) BuryInstance(ctx context.Context, instance string) error {
 	return o.revoke(ctx, leases)
 }
 
-// revoke buries leases that need not have expired. What somebody keeps locked is an
-// error in the end: the caller tries again.
+// revoke reaps leases that need not have expired. It fails if another session keeps a row locked,
+// so that the caller tries again.
 func (o *operation) revoke(ctx context.Context, leases []uuid.UUID) error {
 	if err := o.reap(ctx, leases, true); err != nil {
 		return err

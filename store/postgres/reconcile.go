@@ -10,11 +10,11 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// reconcileLock lets one at a time look for what rides on its leases: any number that nobody
-// else uses.
+// reconcileLock lets one sidecar at a time page through the locks: any number that nobody else
+// uses.
 const reconcileLock = 5_120_947_233_806_114_109
 
-// heldUnderRow is a row of the statement riders, and what riders_after has besides.
+// heldUnderRow is a row of the statement held_under, with what held_under_after has besides.
 type heldUnderRow struct {
 	history      uuid.UUID
 	lease, grant zeronull.UUID
@@ -30,7 +30,7 @@ func (r *heldUnderRow) scan(rows pgx.Rows, more ...any) error {
 	return rows.Scan(append([]any{&r.history, &r.lease, &r.key, &r.token, &r.grant, &r.waits}, more...)...)
 }
 
-// countOf is what rows say. Where nothing rides, one says in which history.
+// countOf is what rows say. If nothing is held, one row says in which history.
 func countOf(rows []heldUnderRow) (count store.Count) {
 	for i := range rows {
 		r := &rows[i]
@@ -46,8 +46,8 @@ func countOf(rows []heldUnderRow) (count store.Count) {
 	return count
 }
 
-// Riders reads what rides on leases under some keys. No lease is renewed without it after
-// a failover, when everybody comes at once: it has the renewals' connection.
+// Riders reads which of some keys are held under leases. It has the renewals' connection: after a
+// failover no lease is renewed without it, and all sidecars come at once.
 func (s *Store) Riders(ctx context.Context, leases []store.LeaseID, keys []string) (store.Count, error) {
 	if len(leases) == 0 || len(keys) == 0 {
 		return store.Count{}, nil
@@ -62,7 +62,7 @@ func (s *Store) Riders(ctx context.Context, leases []store.LeaseID, keys []strin
 	return countOf(rows), err
 }
 
-// RidersAfter reads a part of the locks. Nobody waits for it.
+// RidersAfter reads a page of the locks. Nobody waits for it.
 func (s *Store) RidersAfter(ctx context.Context, leases []store.LeaseID, after string) (store.Part, error) {
 	part := store.Part{Next: after}
 	if len(leases) == 0 {
@@ -90,7 +90,7 @@ func (s *Store) RidersAfter(ctx context.Context, leases []store.LeaseID, after s
 	return part, nil
 }
 
-// Recounted notes that what rides on leases is known.
+// Recounted notes that the locks under leases are reconciled.
 func (s *Store) Recounted(ctx context.Context, leases []store.LeaseID, history store.History) error {
 	if len(leases) == 0 {
 		return nil

@@ -15,7 +15,7 @@ import (
 
 // Trap: a standby that was behind is promoted. It knows the lease, and not what was
 // granted or released last. Who renews the lease hears that it must count.
-func TestALeaseIsRecountedAfterAPromotion(t *testing.T) {
+func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	own := pgtest.Start(t)
 	url := own.NewDatabase(t)
 	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
@@ -65,7 +65,7 @@ func TestALeaseIsRecountedAfterAPromotion(t *testing.T) {
 	}
 	slices.Sort(keys)
 	if !slices.Equal(keys, []string{"back", "kept", "kept"}) {
-		t.Errorf("riders %q", keys)
+		t.Errorf("held under the leases: %q", keys)
 	}
 	believed, err := s.Riders(t.Context(), []store.LeaseID{lease}, []string{"kept", "lost"})
 	if err != nil || believed.History != r.History || len(believed.Riders) != 2 || believed.Riders[0].Key != "kept" || believed.Riders[1].Key != "kept" {
@@ -87,7 +87,7 @@ func TestALeaseIsRecountedAfterAPromotion(t *testing.T) {
 
 // All locks are looked at, so many by a statement that each is short, and by one sidecar at
 // a time.
-func TestRidersAreFoundInParts(t *testing.T) {
+func TestLocksUnderLeasesArePaged(t *testing.T) {
 	const part = 2000
 	for _, n := range []int{part - 1, part, 2*part + 1} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -233,7 +233,7 @@ func TestHistoriesOfOneTimelineDiffer(t *testing.T) {
 }
 
 // Trap: by the clock of a promoted server the asker's own lease may have expired. Were
-// that told, the sidecar would give up all that rides on it.
+// that told, the sidecar would give up all that is held under it.
 func TestAnAskerIsNotJudgedByANewClock(t *testing.T) {
 	s := newScene(t)
 	holder := openLease(t, s, time.Hour)

@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// claimStatuses are the words of the function judge.
+// claimStatuses are the words of the function claim_status.
 var claimStatuses = map[string]store.Standing{
 	"holds":    store.Holds,
 	"other":    store.OtherSession,
@@ -23,23 +23,13 @@ var claimStatuses = map[string]store.Standing{
 
 // verdictRow is a row of the function release.
 type verdictRow struct {
-	ord             int
-	state           string
-	token           zeronull.Int8
-	lease           zeronull.UUID
-	acquiredAt, now zeronull.Timestamptz
-	traceparent     zeronull.Text
-
-	// What became of it, if anything did.
-	outcome                  zeronull.Text
-	expired                  []uuid.UUID
-	nextGrant, nextLease     zeronull.UUID
-	nextInstance             zeronull.Text
-	nextToken                zeronull.Int8
-	nextAcquired, nextExpiry zeronull.Timestamptz
-
-	hints   hints
-	watched bool
+	ord         int
+	state       string
+	token       zeronull.Int8
+	lease       zeronull.UUID
+	acquiredAt  zeronull.Timestamptz
+	traceparent zeronull.Text
+	handOver    handOver // what became of the lock; without an outcome, nothing did
 }
 
 // claimName is the key of a claim.
@@ -50,7 +40,7 @@ func (o *operation) claimName(c *store.Claim) keyName {
 func (v *verdictRow) verdict(key string) store.Verdict {
 	verdict := store.Verdict{Standing: claimStatuses[v.state]}
 	if verdict.Standing == store.Holds {
-		heldFor := max(0, time.Time(v.now).Sub(time.Time(v.acquiredAt))) // the clock may have been set back
+		heldFor := max(0, time.Time(v.handOver.now).Sub(time.Time(v.acquiredAt))) // the clock may have been set back
 		verdict.Lock = store.Lock{Key: key, Token: int64(v.token), Holder: store.Holder{HeldFor: heldFor, Traceparent: string(v.traceparent)}}
 	}
 	return verdict
@@ -79,11 +69,11 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verd
 				open = append(open, i)
 			}
 		}
-		stuck, err := o.aroundLocked(ctx, open, name, step)
+		locked, err := o.aroundLocked(ctx, open, name, step)
 		if err != nil {
 			return nil, err
 		}
-		for _, i := range stuck {
+		for _, i := range locked {
 			verdicts[i].Standing = store.NotJudged
 		}
 	}
@@ -96,8 +86,8 @@ type freed struct {
 	watched bool
 }
 
-// free releases the locks of sessions that hold and for which nobody waits, in one
-// statement: nearly all of them. Those for which somebody will wait are left to releaseRest.
+// free releases, in one statement, sessions' locks for which nobody waits: nearly all. Keys that
+// will have waiters are left to releaseRest.
 func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, verdicts []store.Verdict) error {
 	which := make([]int, 0, len(open))
 	byKey := make(map[string]int, len(open))
@@ -138,22 +128,23 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 }
 
 // foundLocked reports whether a release found the row locked a moment ago. The statement for many
-// would leave out a row that somebody waits for, without having it.
+// would wait for it and then leave it out.
 func (o *operation) foundLocked(c *store.Claim) bool {
 	_, locked := o.lockedRows.since(lockedBy{o.name, o.claimName(c)})
 	return locked
 }
 
-// releaseOf is the end of a grant by a release, for those who watch.
+// releaseOf is the event of a release.
 func releaseOf(c *store.Claim) *store.Event {
 	return &store.Event{Kind: store.EventReleased, Outcome: c.Outcome, Result: c.Result}
 }
 
-// Outcomes of a release, besides those of a hand-off: only the hold keeps the lock now.
+// holdPending is the outcome of a release if the min_hold keeps the key. The others are those of a
+// hand-off.
 const holdPending = "hold_pending"
 
-// releaseRest looks at the claims that are left with their rows locked: those that hold
-// are freed or handed off, or their leases stand.
+// releaseRest judges the remaining claims with their rows locked. It frees or hands off locks, or
+// sets hold_pending.
 func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest []int, verdicts []store.Verdict) error {
 	namespace := o.config.Identity.Namespace
 	keys, tokens, leases := claimColumns(rest, func(i int) store.Claim { return claims[i] })
@@ -168,9 +159,9 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 	found, err := query(ctx, o, sqlRelease,
 		[]any{namespace, o.config.Identity.Instance, keys, tokens, leases, undelivered, successes, results, atOnce, traceparents},
 		func(rows pgx.Rows, v *verdictRow) error {
-			return rows.Scan(&v.ord, &v.state, &v.token, &v.lease, &v.acquiredAt, &v.traceparent, &v.now, &v.outcome, &v.expired,
-				&v.nextGrant, &v.nextLease, &v.nextInstance, &v.nextToken, &v.nextAcquired, &v.nextExpiry,
-				&v.hints.grants, &v.hints.instances, &v.watched)
+			h := &v.handOver
+			return rows.Scan(&v.ord, &v.state, &v.token, &v.lease, &v.acquiredAt, &v.traceparent, &h.now, &h.outcome, &h.expired,
+				&h.grant, &h.lease, &h.instance, &h.token, &h.acquiredAt, &h.expiresAt, &h.hints.grants, &h.hints.instances, &h.watched)
 		})
 	notified := o.then != nil && o.then.done
 	o.then = nil
@@ -186,27 +177,33 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 		v := &found[i]
 		n := rest[v.ord-1]
 		verdicts[n] = v.verdict(claims[n].Key)
-		o.partly = o.partly || v.outcome != ""
-		switch v.outcome {
+		h := &v.handOver
+		h.namespace, h.key = namespace, claims[n].Key
+		switch h.outcome {
 		case handedOver:
-			o.sought.Add(claims[n].Key, struct{}{})
+			o.sought.Add(h.key, struct{}{})
 		case freedIt:
-			o.sought.Remove(claims[n].Key)
+			o.sought.Remove(h.key)
+		case "":
+			if len(h.hints.grants) > 0 && byClient(&claims[n]) && !o.again.due(againEach) { // a repeat
+				h.hints = hints{}
+			}
 		}
-		expired = append(expired, v.expired...)
-		if repeated := v.outcome == "" && len(v.hints.grants) > 0; repeated && byClient(&claims[n]) && !o.again.due(againEach) {
-			v.hints = hints{}
+		if h.outcome != "" && h.outcome != expiredWaiters {
+			h.ended = v.token
 		}
+		o.partly = o.partly || h.outcome != ""
+		expired = append(expired, h.expired...)
 		k := held{
-			namespace: namespace, key: claims[n].Key, lease: uuid.UUID(v.lease), token: &claims[n].Token,
+			namespace: namespace, key: h.key, lease: uuid.UUID(v.lease), token: &claims[n].Token,
 			traceparent: claims[n].Traceparent, delivered: notified && !byClient(&claims[n]),
 		}
 		if verdicts[n].Standing == store.Holds {
 			k.end = releaseOf(&claims[n])
 		}
-		o.deliver(v.handOver(k), k)
-		if v.outcome == expiredWaiters {
-			k.delivered = false // of what comes of it now
+		o.deliver(*h, k)
+		if h.outcome == expiredWaiters {
+			k.delivered = false // the next hand-off is not
 			keysLeft = append(keysLeft, k)
 		}
 	}
@@ -221,18 +218,17 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 	return nil
 }
 
-// againEach is how often an instance tells others again what a client repeats: the news of
-// a release, or that a holder is asked for something.
+// againEach limits what a client's repeats send to other instances: the news of a release, or a
+// request to a holder.
 const againEach = time.Second
 
-// byClient: a claim without a lease is as a client has made it, and a client may repeat
-// one as often as it likes. Any other is a sidecar's own: it is repeated when an answer
-// was lost.
+// byClient: a claim without a lease comes from a client, which can repeat it as often as it likes.
+// A sidecar repeats its own claims only if an answer was lost.
 func byClient(c *store.Claim) bool { return c.Lease == store.LeaseID{} }
 
-// notifying is what tells other instances what a release of some claims hands over, nil
-// where that is only hinted at. It tells again what an earlier one has handed over, so it
-// is not for what clients repeat: each NOTIFY is a burden for the whole server.
+// notifying is the follower that delivers the grants of a release's hand-offs; nil if hints do. A
+// repeat delivers them again, so it is not for claims of clients: each NOTIFY is a burden for the
+// whole server.
 func (o *operation) notifying(claims []store.Claim, which []int) *follower {
 	which = slices.DeleteFunc(slices.Clone(which), func(i int) bool { return byClient(&claims[i]) })
 	if len(which) == 0 {
@@ -241,20 +237,6 @@ func (o *operation) notifying(claims []store.Claim, which []int) *follower {
 	keys, tokens, _ := claimColumns(which, func(i int) store.Claim { return claims[i] })
 	id := o.config.Identity
 	return &follower{sql: sqlNotifyGrants, args: []any{id.Namespace, id.Instance, keys, tokens, o.longCommit}}
-}
-
-// handOver is what became of the lock, as a hand-off tells it.
-func (v *verdictRow) handOver(k held) handOver {
-	h := handOver{
-		namespace: k.namespace, key: k.key, outcome: string(v.outcome), grant: v.nextGrant, lease: v.nextLease,
-		instance: v.nextInstance, token: v.nextToken, acquiredAt: v.nextAcquired, expiresAt: v.nextExpiry,
-		hints: v.hints, watched: v.watched, now: v.now,
-	}
-	switch h.outcome {
-	case handedOver, freedIt, holdPending:
-		h.ended = v.token
-	}
-	return h
 }
 
 // claimColumns are claims as the arrays that statements take.
@@ -272,7 +254,7 @@ type amended struct {
 	lockColumns
 	ord   int
 	state string
-	hints hints // who is first in line behind a lock whose remaining time was set
+	hints hints // the first waiter for a lock whose remaining time was set
 }
 
 // Amend checks claims, and changes data and remaining times.
@@ -287,10 +269,10 @@ func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verd
 	defer cancel()
 	verdicts := make([]store.Verdict, len(changes))
 	name := func(i int) keyName { return o.claimName(&changes[i].Claim) }
-	stuck, err := o.aroundLocked(ctx, items(len(changes)), name, func(ctx context.Context, which []int) error {
+	locked, err := o.aroundLocked(ctx, items(len(changes)), name, func(ctx context.Context, which []int) error {
 		return o.amend(ctx, changes, which, verdicts)
 	})
-	for _, i := range stuck {
+	for _, i := range locked {
 		verdicts[i].Standing = store.NotJudged
 	}
 	return verdicts, err
@@ -320,7 +302,7 @@ func (o *operation) amend(ctx context.Context, changes []store.Change, which []i
 		if verdicts[i].Standing == store.Holds {
 			verdicts[i].Lock = a.asHeld(changes[i].Key)
 		}
-		o.hintAll(namespace, a.hints) // the lock may end earlier than they believe
+		o.hintAll(namespace, a.hints) // the lock can end earlier than they know
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ func (s *scene) renewing(leases ...store.LeaseID) (done func() store.Renewal) {
 
 // Trap: a renewal that has one lease and waits for another, and a hand-off that has this
 // one and wants the first.
-func TestARenewalAndWhoLocksLeasesInAnotherOrder(t *testing.T) {
+func TestRenewalBesideLeasesLockedInAnotherOrder(t *testing.T) {
 	s := newScene(t)
 	a, b := s.pairOfLeases()
 	const touch = "UPDATE locksidecar.leases SET repeated = true WHERE id = $1"
@@ -109,8 +109,8 @@ func TestARenewalWaitsForNoAcquires(t *testing.T) {
 	}
 }
 
-// A lease that is buried while its renewal waits is not kept, and that is no error.
-func TestARenewalAndABurialUnderWay(t *testing.T) {
+// A lease that is reaped while its renewal waits is not kept, and that is no error.
+func TestRenewalDuringAReap(t *testing.T) {
 	s := newScene(t)
 	a, b := s.pairOfLeases()
 	exec(t, s.other, "BEGIN")
@@ -129,15 +129,15 @@ func TestARenewalAndHolds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
 			held, over := s.pairOfLeases()
-			standing := openLease(t, s, time.Hour)
+			pending := openLease(t, s, time.Hour)
 			exec(t, s.conn, "UPDATE locksidecar.leases SET hold_until = clock_timestamp() + interval '1 day' WHERE id = $1", held)
 			exec(t, s.conn, "UPDATE locksidecar.leases SET hold_until = clock_timestamp() + interval '1 s' WHERE id = $1", over)
 			exec(t, s.conn, `UPDATE locksidecar.leases SET hold_pending = true, expires_at = clock_timestamp() + interval '1 min',
-				hold_until = clock_timestamp() + interval '1 min' WHERE id = $1`, standing)
+				hold_until = clock_timestamp() + interval '1 min' WHERE id = $1`, pending)
 			if locked {
 				exec(t, s.other, "BEGIN; SELECT FROM locksidecar.leases FOR UPDATE")
 			}
-			done := s.renewing(held, over, standing)
+			done := s.renewing(held, over, pending)
 			if locked {
 				awaitBlocked(t, s.url)
 				exec(t, s.other, "COMMIT")
@@ -157,7 +157,7 @@ func TestARenewalAndHolds(t *testing.T) {
 			if d := ends(over); d < 50*time.Minute || d > time.Hour {
 				t.Errorf("a lease whose hold is nearly over ends in %s", d)
 			}
-			if d := ends(standing); d > time.Minute {
+			if d := ends(pending); d > time.Minute {
 				t.Errorf("a lease that stands ends in %s", d)
 			}
 		})

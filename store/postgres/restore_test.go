@@ -45,7 +45,7 @@ func (b *backedUp) goesOn() (last int64) {
 }
 
 // isSafe holds a restored database to the rules: tokens go on growing, and no lease of the
-// backup is buried before its holder could have renewed it.
+// backup is reaped before its holder could have renewed it.
 func (b *backedUp) isSafe(url string, last int64) {
 	b.t.Helper()
 	s := startStore(b.t, url, restorer)

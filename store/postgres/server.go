@@ -20,13 +20,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// errElsewhere: to follow the URL would be to keep some locks here and others there.
+// errElsewhere: some locks would be here and others there.
 var errElsewhere = errors.New("it names other hosts or another database than at the start; who means that starts the sidecar again")
 
-// server is where the database is, and how one is let in. Its URL is read before each new
-// connection, and with it the files that it names, of certificates and passwords: all may be
-// replaced while connections that were made before live on. What cannot be used changes
-// nothing, so that a mistake in a secret costs a line in the log.
+// server is where the database is, and the login. Its URL is read before each new connection, with
+// the files of certificates and passwords that it names. All can be replaced while older
+// connections live. What cannot be used changes nothing, so a mistake in a secret costs a line in
+// the log.
 type server struct {
 	s      *Store
 	what   string // goes there, for the log
@@ -36,15 +36,15 @@ type server struct {
 	mu sync.Mutex
 	// good is what the URL said when it could last be used.
 	good *pgx.ConnConfig
-	// wrong is what was wrong with it when it was last read, and was logged; or empty.
+	// wrong is what was wrong with it when it was last read, and is logged; or empty.
 	wrong string
-	// refused is why nobody was let in, last, and refusedAt when. Nil: somebody was since.
+	// refused is the last refusal, and refusedAt its time. Nil: a login was accepted since.
 	refused   error
 	refusedAt time.Time
 }
 
-// refusedPause is how long nobody tries to log in after somebody was refused: each call may
-// want a connection, and servers lock out who is refused often.
+// refusedPause is the pause after a refused login. Each call may want a connection, and servers
+// lock out a user that is refused often.
 const refusedPause = 500 * time.Millisecond
 
 func newServer(s *Store, what, url string, again func() (string, error), accept func(primary) error) (*server, error) {
@@ -58,7 +58,7 @@ func newServer(s *Store, what, url string, again func() (string, error), accept 
 	return &server{s: s, what: what, again: again, accept: accept, good: good}, nil
 }
 
-// now is how to connect now; whoever gets it may change it.
+// now is how to connect now. The caller may change it.
 func (v *server) now(ctx context.Context) (*pgx.ConnConfig, error) {
 	good, err := v.before()
 	if err != nil {
@@ -68,7 +68,7 @@ func (v *server) now(ctx context.Context) (*pgx.ConnConfig, error) {
 	newLogin := err == nil && (next.User != good.User || next.Password != good.Password)
 	newTLS := err == nil && !sameTLS(next.TLSConfig, good.TLSConfig)
 	if newLogin || newTLS {
-		// The server may learn of it later than we, so that what was before is still right.
+		// The server may learn of it later, so the old one can still be right.
 		err = knock(ctx, next)
 		if err != nil && !refuses(err) {
 			return nil, err
@@ -82,7 +82,7 @@ func (v *server) now(ctx context.Context) (*pgx.ConnConfig, error) {
 	return v.noting(next), nil
 }
 
-// before is how connections were made until now. It fails when that was refused just now.
+// before is how connections were made until now. It fails if that was refused just now.
 func (v *server) before() (*pgx.ConnConfig, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -92,7 +92,7 @@ func (v *server) before() (*pgx.ConnConfig, error) {
 	return v.good, nil
 }
 
-// noting makes a copy of how to connect that notes whether somebody is let in.
+// noting copies a configuration, and notes whether the login is accepted.
 func (v *server) noting(config *pgx.ConnConfig) *pgx.ConnConfig {
 	note := func(refused error) {
 		v.mu.Lock()
@@ -127,7 +127,7 @@ func (v *server) read(good *pgx.ConnConfig) (*pgx.ConnConfig, error) {
 	return next, err
 }
 
-// knock tries whether a user is let in.
+// knock tries a login.
 func knock(ctx context.Context, config *pgx.ConnConfig) error {
 	config = config.Copy()
 	config.Tracer = nil
@@ -139,8 +139,8 @@ func knock(ctx context.Context, config *pgx.ConnConfig) error {
 	return nil
 }
 
-// refuses reports whether an error says that the server was there, and it or we did not want
-// to go on: the login, or a certificate, is wrong.
+// refuses reports whether the server answered, and one side refused: the login or a certificate is
+// wrong.
 func refuses(err error) bool {
 	_, answered := errors.AsType[*pgconn.PgError](err)
 	_, unverified := errors.AsType[*tls.CertificateVerificationError](err)
@@ -159,7 +159,7 @@ func sameTLS(a, b *tls.Config) bool {
 	})
 }
 
-// note logs what is wrong with the URL, when it is not what was wrong before.
+// note logs what is wrong with the URL, if that is new.
 func (v *server) note(err error) {
 	v.mu.Lock()
 	known := v.wrong == err.Error()
@@ -175,14 +175,14 @@ func (v *server) adopt(next *pgx.ConnConfig, newLogin bool) {
 	first := newLogin && (v.good.User != next.User || v.good.Password != next.Password)
 	v.good, v.wrong = next, ""
 	v.mu.Unlock()
-	if first { // others may have found it at the same time
+	if first { // another connection can have found it at the same time
 		v.s.log.Info("the store's URL has another user or password: new connections use it", "of", v.what, "user", next.User)
 	}
 	v.s.warnUnverified(next)
 }
 
-// target is the hosts and the database to which a URL leads. Where it names no database, the
-// server takes the user's name for one.
+// target is the hosts and the database of a URL. If it names no database, the server takes the
+// user's name.
 func target(c *pgx.ConnConfig) string {
 	var hosts []string
 	for _, h := range waysTo(c) {
@@ -196,7 +196,7 @@ func waysTo(c *pgx.ConnConfig) []*pgconn.FallbackConfig {
 	return append([]*pgconn.FallbackConfig{{Host: c.Host, Port: c.Port, TLSConfig: c.TLSConfig}}, c.Fallbacks...)
 }
 
-// warnUnverified says once that whoever comes between here and the server may be taken for it.
+// warnUnverified logs once that a stranger could pretend to be the server.
 func (s *Store) warnUnverified(c *pgx.ConnConfig) {
 	for _, h := range waysTo(c) {
 		if !local(h) && (h.TLSConfig == nil || h.TLSConfig.InsecureSkipVerify) {

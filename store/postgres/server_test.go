@@ -120,7 +120,7 @@ func complaints(log string) (found []string) {
 }
 
 // Whoever answers in the server's place would be told the password: that is said once.
-func TestAnUnverifiedServerIsToldOf(t *testing.T) {
+func TestUnverifiedServerIsLogged(t *testing.T) {
 	for url, want := range map[string]int{
 		"postgres://u@db.invalid/d":                            1,
 		"postgres://u@db.invalid/d?sslmode=disable":            1,

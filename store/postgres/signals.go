@@ -11,11 +11,10 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// signalsMax is how many signals one look returns. Each renewal tells that there are
-// more.
+// signalsMax limits the signals of one read. Each renewal tells that there are more.
 const signalsMax = 10_000
 
-// signalKinds are the words for what holders are asked for, in the table signals.
+// signalKinds are the words of the table signals.
 var signalKinds = map[store.SignalKind]string{store.Stop: "stop", store.Break: "break"}
 
 // signalled is a row of the function signal.
@@ -25,17 +24,17 @@ type signalled struct {
 	token    zeronull.Int8
 	watched  *bool
 	stopping zeronull.Timestamptz // what is new about a stop
-	notify   zeronull.Text        // the instance of the session that is to be told
-	again    bool                 // the same was asked for before, perhaps for another reason
-	reaped   zeronull.UUID        // the lease that a break buried
-	hints    hints                // who should look again
+	notify   zeronull.Text        // the instance that is to read the signal
+	again    bool                 // the same was asked before, perhaps for another reason
+	reaped   zeronull.UUID        // the lease that a break has deleted
+	hints    hints
 }
 
 func (r *signalled) scan(rows pgx.Rows) error {
 	return rows.Scan(&r.ord, &r.held, &r.token, &r.watched, &r.stopping, &r.notify, &r.again, &r.reaped, &r.hints.grants, &r.hints.instances)
 }
 
-// Signal asks holders for something.
+// Signal sends requests to holders.
 func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.Standing, error) {
 	if len(signals) == 0 {
 		return nil, nil
@@ -47,13 +46,13 @@ func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.Sta
 	defer cancel()
 	found := make([]store.Standing, len(signals))
 	name := func(i int) keyName { return keyName{s.config.Identity.Namespace, signals[i].Key} }
-	stuck, err := o.aroundLocked(ctx, items(len(signals)), name, func(ctx context.Context, which []int) error {
+	locked, err := o.aroundLocked(ctx, items(len(signals)), name, func(ctx context.Context, which []int) error {
 		return o.signal(ctx, signals, which, found)
 	})
 	if err != nil {
 		return nil, err
 	}
-	for _, i := range stuck {
+	for _, i := range locked {
 		found[i] = store.NotJudged
 	}
 	return found, nil
@@ -88,7 +87,7 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 		o.hintAll(namespace, r.hints)
 		instance, stop := string(r.notify), time.Time(r.stopping)
 		near, watched := instance == "" || o.isMine(namespace, instance), !stop.IsZero() && *r.watched
-		// What a client asks for again comes with the holder's next renewal, if not now.
+		// A client's repeat can wait for the holder's next renewal.
 		quiet := r.again && (!near || watched) && !o.again.due(againEach)
 		if instance != "" && !notified[instance] && (near || !quiet) {
 			notified[instance] = true
@@ -105,12 +104,11 @@ func (o *operation) signal(ctx context.Context, signals []store.Signal, which []
 			broken = append(broken, held{namespace: namespace, key: signals[i].Key, lease: uuid.UUID(r.reaped), token: &token})
 		}
 	}
-	// What is stuck now is broken all the same: its lease is dead, and who waits finds it.
+	// If a row is locked now, the lock is broken all the same: its lease is dead, and checks find it.
 	return o.finish(ctx, broken, nil)
 }
 
-// hintSignals tells an instance of this namespace, which may be this one, to look at its
-// signals.
+// hintSignals tells an instance of this namespace, perhaps this one, to read its signals.
 func (o *operation) hintSignals(instance string) {
 	namespace := o.config.Identity.Namespace
 	if o.isMine(namespace, instance) {
@@ -120,7 +118,7 @@ func (o *operation) hintSignals(instance string) {
 	o.notifier.send(channelOf(namespace, instance), signalsWord)
 }
 
-// Signals returns what holders are asked for.
+// Signals returns the requests to holders under leases.
 func (s *Store) Signals(ctx context.Context, leases []store.LeaseID) ([]store.Signal, error) {
 	if len(leases) == 0 {
 		return nil, nil
@@ -143,8 +141,7 @@ func (s *Store) Signals(ctx context.Context, leases []store.LeaseID) ([]store.Si
 	})
 }
 
-// Heard forgets signals. One that somebody has locked in this moment is left, to be heard
-// once more.
+// Heard deletes signals that were read. A locked one is left, and comes again.
 func (s *Store) Heard(ctx context.Context, signals []store.SignalID) error {
 	if len(signals) == 0 {
 		return nil

@@ -63,12 +63,12 @@ func TestAStopWaitsForAHandOffUnderWay(t *testing.T) {
 				token := want(t, acquire(t, s, first), store.Granted).Token
 				want(t, enqueue(t, s, next), store.Queued)
 				exec(t, s.other, "BEGIN")
-				exec(t, s.other, "SELECT locksidecar.hand_off('n', 'k', lease_id, token, '') FROM locksidecar.locks")
+				exec(t, s.other, "SELECT locksidecar.hand_off('{n}', '{k}', ARRAY[lease_id], ARRAY[token], '{\"\"}') FROM locksidecar.locks")
 				done := s.signalling(store.Signal{Kind: kind, Key: "k", Token: token})
 				awaitBlocked(t, s.url)
 				exec(t, s.other, "COMMIT")
 				if got := done(); got != store.UnknownToken {
-					t.Errorf("standing %d", got)
+					t.Errorf("status %d", got)
 				}
 				want(t, check(t, s, next), store.Granted)
 				if n := s.count("locks", "stopping IS NOT NULL") + s.count("signals", "true"); n != 0 {
@@ -79,7 +79,7 @@ func TestAStopWaitsForAHandOffUnderWay(t *testing.T) {
 	}
 }
 
-// The other order: the stop is under way when its holder releases.
+// The other order: the stop is in flight when its holder releases.
 func TestAReleaseWaitsForAStopUnderWay(t *testing.T) {
 	for _, contended := range []bool{false, true} {
 		t.Run(fmt.Sprint("contended: ", contended), func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestAReleaseWaitsForAStopUnderWay(t *testing.T) {
 			awaitBlocked(t, s.url)
 			exec(t, s.other, "COMMIT")
 			if v := <-released; v.Standing != store.Holds {
-				t.Fatalf("standing %d", v.Standing)
+				t.Fatalf("status %d", v.Standing)
 			}
 			if !contended {
 				want(t, acquire(t, s, next), store.Granted)
@@ -111,15 +111,15 @@ func TestAReleaseWaitsForAStopUnderWay(t *testing.T) {
 	}
 }
 
-// Trap: a signal that is under way when its lease is buried would stay for ever.
-func TestABurialDropsASignalUnderWay(t *testing.T) {
+// Trap: a signal that is in flight when its lease is reaped would stay for ever.
+func TestReapDropsASignalInFlight(t *testing.T) {
 	s := newScene(t)
 	dying := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", dying)), store.Granted)
 	s.stopUnderWay("k")
 	revoked := make(chan error, 1)
 	go func() { revoked <- s.Bury(t.Context(), []store.LeaseID{dying}) }()
-	poll(t, "the burial waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
+	poll(t, "the reap waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
 	exec(t, s.other, "COMMIT")
 	if err := <-revoked; err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestABurialDropsASignalUnderWay(t *testing.T) {
 }
 
 // The other order: nobody is there to be asked.
-func TestASignalWaitsForABurialUnderWay(t *testing.T) {
+func TestSignalWaitsForAReapInFlight(t *testing.T) {
 	for _, kind := range []store.SignalKind{store.Stop, store.Break} {
 		s := newScene(t)
 		dying := openLease(t, s, time.Hour)
@@ -141,7 +141,7 @@ func TestASignalWaitsForABurialUnderWay(t *testing.T) {
 		awaitBlocked(t, s.url)
 		exec(t, s.other, "COMMIT")
 		if got := done(); got != store.UnknownToken {
-			t.Errorf("standing %d", got)
+			t.Errorf("status %d", got)
 		}
 		if n := s.count("locks", "stopping IS NOT NULL") + s.count("signals", "true"); n != 0 {
 			t.Error("a dead holder is asked for something")
@@ -150,7 +150,7 @@ func TestASignalWaitsForABurialUnderWay(t *testing.T) {
 }
 
 // A break of a lock that no session claims hands it to the first living waiter, past
-// expired ones, which are buried; it frees it only when there is none.
+// expired ones, which are reaped; it frees it only when there is none.
 func TestABreakHandsOff(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		t.Run(fmt.Sprint("somebody waits: ", waits), func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestABreakHandsOff(t *testing.T) {
 }
 
 // The sidecar of a lock that stands has given it up: it is broken as a bind:ttl lock is.
-func TestABreakOfALeaseThatStands(t *testing.T) {
+func TestBreakOfAPendingHold(t *testing.T) {
 	s := newScene(t)
 	hold := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", hold)), store.Granted)
@@ -202,8 +202,8 @@ func TestABreakOfALeaseThatStands(t *testing.T) {
 	}
 }
 
-// One stuck row is its own key's trouble.
-func TestASignalGoesAroundAStuckRow(t *testing.T) {
+// One locked row is its own key's trouble.
+func TestSignalGoesAroundALockedRow(t *testing.T) {
 	for _, kind := range []store.SignalKind{store.Stop, store.Break} {
 		for _, ttl := range []time.Duration{0, time.Hour} {
 			s := hasty(t)
@@ -291,7 +291,7 @@ func TestSignalsDoNotPileUp(t *testing.T) {
 }
 
 // A signal that is being replaced is heard once more, not never.
-func TestASignalIsReplacedWhileItIsHeard(t *testing.T) {
+func TestSignalIsReplacedDuringItsAcknowledgement(t *testing.T) {
 	s := newScene(t)
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 	s.signal(store.Signal{Kind: store.Stop, Key: "k"}, store.Holds)
@@ -431,7 +431,7 @@ func TestARepeatedStopHintsAgain(t *testing.T) {
 	}
 }
 
-// TestSweepForgetsWhatDeadLeasesLeft looks at rows that a burial missed.
+// TestSweepForgetsWhatDeadLeasesLeft looks at rows that a reap missed.
 func TestSweepForgetsWhatDeadLeasesLeft(t *testing.T) {
 	s := newScene(t)
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)

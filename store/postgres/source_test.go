@@ -76,7 +76,7 @@ func TestConformanceByEpochSource(t *testing.T) {
 }
 
 // Aurora answers with a timeline where wal_level is logical. What it says after a failover is not known.
-func TestAuroraIsToldByItsServers(t *testing.T) {
+func TestAuroraUsesTheServerSource(t *testing.T) {
 	url := refusing(t, cluster, nil)
 	exec(t, connect(t, url), "CREATE FUNCTION aurora_version() RETURNS text LANGUAGE sql AS $$ SELECT '15.4' $$")
 	if _, _, err := postgres.Migrate(t.Context(), url); err != nil {
@@ -144,7 +144,7 @@ func TestASourceThatIsRefused(t *testing.T) {
 }
 
 // Only who owns the schema chooses; and nothing that the server refuses, nor what there is not.
-func TestWhoChoosesTheSource(t *testing.T) {
+func TestOnlyTheOwnerChoosesTheSource(t *testing.T) {
 	url := cluster.NewDatabase(t) // the sidecars' role
 	for _, sql := range []string{"SELECT locksidecar.use_epoch_source('none')", "UPDATE locksidecar.meta SET source = 'none'"} {
 		if err := tryAs(t, url, sql); err == nil || !strings.Contains(err.Error(), "permission denied") {

@@ -103,7 +103,7 @@ func TestAReleaseExpectsWhatTheLastFound(t *testing.T) {
 		token := want(t, check(t, s, held), store.Granted).Token
 		cluster.ResetStatements(t, s.url)
 		if v := release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}); v.Standing != store.Holds {
-			t.Errorf("%s: standing %d", state, v.Standing)
+			t.Errorf("%s: status %d", state, v.Standing)
 		}
 		if n := cluster.Statements(t, s.url, "%locksidecar%"); n != statements {
 			t.Errorf("%s: %d statements, want %d", state, n, statements)
@@ -165,7 +165,7 @@ func TestSweep(t *testing.T) {
 	want(t, acquire(t, s, kept), store.Granted)
 	token := want(t, acquire(t, s, freed), store.Granted).Token
 	release(t, s, store.Claim{Key: "freed", Token: token, Lease: lease})
-	// A holder that vanished, and a waiter whose enqueue a burial did not see.
+	// A holder that vanished, and a waiter whose enqueue a reap did not see.
 	exec(t, conn, "UPDATE locksidecar.locks SET lease_id = $1 WHERE key = 'dead'", dying)
 	exec(t, conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
 		VALUES (gen_random_uuid(), 'n', 'kept', gen_random_uuid())`)
@@ -200,8 +200,8 @@ func pagesRead(t *testing.T, url string, do func() error) int64 {
 }
 
 // The end of a lock that has a lease of its own does not look at all who wait anywhere:
-// sidecars bury such leases one by one.
-func TestABurialLooksAtItsOwnKeyOnly(t *testing.T) {
+// sidecars reap such leases one by one.
+func TestReapLooksAtItsOwnKeyOnly(t *testing.T) {
 	const many = 10_000
 	s := newScene(t)
 	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, lease_id, grant_id, acquired_at, contended)
@@ -247,7 +247,7 @@ func TestABurialLooksAtItsOwnKeyOnly(t *testing.T) {
 // Who comes with many others to a long line costs as little as who comes alone to a short
 // one: the line is read once, and no plan that was made while it was empty reads it again
 // for each.
-func TestManyJoinALongLine(t *testing.T) {
+func TestManyJoinALongQueue(t *testing.T) {
 	const long, many = 500, 200
 	url := cluster.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
@@ -268,7 +268,7 @@ func TestManyJoinALongLine(t *testing.T) {
 				array_fill(interval '0', ARRAY[$1]), array_fill(interval '0', ARRAY[$1]), array_fill(false, ARRAY[$1]),
 				array_fill(''::text, ARRAY[$1]), array_fill(''::text, ARRAY[$1]), array_fill(NULL::text, ARRAY[$1]),
 				array_fill(''::text, ARRAY[$1]))`, n, [16]byte(lease)).Scan(&queued); err != nil || queued != n {
-			t.Fatalf("%d of %d stand in line: %v", queued, n, err)
+			t.Fatalf("%d of %d wait: %v", queued, n, err)
 		}
 		if err := tx.QueryRow(t.Context(), `SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables
 			WHERE schemaname = 'locksidecar' AND relname = 'waiters'`).Scan(&read); err != nil {
@@ -304,7 +304,7 @@ func TestServedWaitersAreNotReadAgain(t *testing.T) {
 		next := askFor("k", s.lease)
 		want(t, enqueue(t, s, next), store.Queued)
 		if v := release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease, Awaited: true}); v.Standing != store.Holds {
-			t.Fatalf("standing %d", v.Standing)
+			t.Fatalf("status %d", v.Standing)
 		}
 		token = want(t, check(t, s, next), store.Granted).Token
 	}
@@ -324,7 +324,7 @@ func TestServedWaitersAreNotReadAgain(t *testing.T) {
 	leaving := []store.Ask{askFor("k", s.lease), askFor("k", s.lease)}
 	for i, ask := range leaving {
 		if a := want(t, enqueue(t, s, ask), store.Queued); a.Position != i+1 {
-			t.Errorf("number %d has the place %d", i, a.Position)
+			t.Errorf("number %d has the position %d", i, a.Position)
 		}
 	}
 	answers, err := s.CancelWaits(t.Context(), []store.Attempt{leaving[1].Attempt, leaving[0].Attempt})
@@ -348,7 +348,7 @@ func TestAWaiterThatWasPassedOverIsNotForgotten(t *testing.T) {
 	exec(t, s.other, "COMMIT")
 	exec(t, s.other, "BEGIN")
 	exec(t, s.other, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + ttl WHERE id = $1", slow)
-	exec(t, s.conn, "SELECT locksidecar.hand_off('n', 'k', $1, $2, '')", s.lease, token)
+	exec(t, s.conn, "SELECT locksidecar.hand_off('{n}', '{k}', ARRAY[$1::uuid], ARRAY[$2::bigint], '{\"\"}')", s.lease, token)
 	exec(t, s.other, "COMMIT")
 	token = want(t, check(t, s, next), store.Granted).Token
 	want(t, check(t, s, passed), store.Queued)
@@ -357,7 +357,7 @@ func TestAWaiterThatWasPassedOverIsNotForgotten(t *testing.T) {
 }
 
 // Whoever sets the sequence of the places back makes nobody wait for ever.
-func TestPlacesThatBeginAgainAreServed(t *testing.T) {
+func TestRestartedPositionsAreServed(t *testing.T) {
 	s := newScene(t)
 	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
 	for range 2 {
@@ -370,7 +370,7 @@ func TestPlacesThatBeginAgainAreServed(t *testing.T) {
 }
 
 // Waiters that leave together are told their places, and their line is counted once.
-func TestManyLeaveALongLine(t *testing.T) {
+func TestManyLeaveALongQueue(t *testing.T) {
 	const long, many = 1000, 500
 	s := newScene(t)
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
@@ -415,7 +415,7 @@ func TestManyLeaveALongLine(t *testing.T) {
 	}
 	for i, a := range answers {
 		if want(t, a, store.Gone); a.Position != 2*i+2 {
-			t.Errorf("number %d had the place %d, want %d", i, a.Position, 2*i+2)
+			t.Errorf("number %d had the position %d, want %d", i, a.Position, 2*i+2)
 		}
 	}
 }

@@ -9,9 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Stats counts what the database holds, by one statement that reads every lock. It does
-// not use the connection of renewals, and only one of the shared ones, whoever else counts
-// at the same time: acquires need what is left.
+// Stats counts what the database holds, by one statement that reads every lock. It uses one of the
+// shared connections, however many callers there are: acquires need the others.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	ctx, cancel, o, err := s.begin(ctx, "stats")
 	if err != nil {

@@ -122,7 +122,7 @@ func TestAnElectionThatWaitedIsLost(t *testing.T) {
 	group.Wait()
 }
 
-func TestAStuckElectionSaysSo(t *testing.T) {
+func TestLockedElectionSaysSo(t *testing.T) {
 	s := newScene(t)
 	impatient := startWith(t, postgres.Config{URL: s.url, Identity: store.Identity{Namespace: "n", Instance: "j", Pod: "p"}})
 	exec(t, s.conn, "BEGIN")
@@ -163,7 +163,7 @@ func TestAHandOffAtTheSecondGlanceIsTheReleases(t *testing.T) {
 }
 
 // Operators see in the row by which release a lock was handed over.
-func TestHandedByStandsInTheRow(t *testing.T) {
+func TestHandedByIsInTheRow(t *testing.T) {
 	s := newScene(t)
 	first, second := askFor("k", s.lease), askFor("k", s.lease)
 	token := want(t, acquire(t, s, first), store.Granted).Token

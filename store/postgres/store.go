@@ -26,43 +26,36 @@ const (
 	soughtMax = 1000
 )
 
-// Config says which database, for whom, and how.
+// Config of a store.
 type Config struct {
 	// URL is a connection string of pgx: postgres://…, several hosts allowed.
 	URL string
-	// Again is asked before each new connection what the URL is now: its user and password
-	// may be replaced, its hosts and its database not. Nil: URL, for ever.
+	// Again returns the URL for each new connection. Its user and password may change, its hosts and
+	// its database not. Nil: URL.
 	Again    func() (string, error)
 	Identity store.Identity
-	// MaxConns is the most connections, those of renewals and LISTEN included: at
-	// least 3, 4 when zero.
+	// MaxConns limits all connections: at least 3; zero: 4.
 	MaxConns int
-	// Timeout limits each operation, 5 s when zero.
+	// Timeout limits each operation; zero: 5 s.
 	Timeout time.Duration
-	// AutoMigrate: bring an old schema, or none, up to date. Otherwise the store
-	// is not ready until somebody has.
+	// AutoMigrate: bring the schema up to date. Otherwise the store waits until somebody has.
 	AutoMigrate bool
-	// TooOld hears that the schema needs a newer package: the store will never be ready
-	// again, and grants nothing any more. What it has granted it goes on to renew and to
-	// release. It may be told more than once. Nil: nobody is.
+	// TooOld is called, perhaps repeatedly, if the schema needs a newer package. The store is never
+	// ready again and grants nothing, but still renews and releases. Nil: no call.
 	TooOld func(error)
-	// Listen says whether hand-offs of other instances are heard by LISTEN or polled
-	// for. Auto when empty.
+	// Listen says whether LISTEN is used for hand-offs of other instances. Empty: auto.
 	Listen Listen
-	// ListenURL is where the connection goes that listens, and nothing else. To be set
-	// where URL leads through a pooler that gives each transaction to another session.
-	// Empty: to URL, too. ListenAgain is for it what Again is for URL.
+	// ListenURL is the URL of the connection that listens, if URL leads through a pooler that gives each
+	// transaction to another session. Empty: URL. ListenAgain is its Again.
 	ListenURL   string
 	ListenAgain func() (string, error)
-	// ForgetAfter is how long a free key keeps its row: an hour when zero, else at least ten
-	// Timeouts.
+	// ForgetAfter is how long a free key keeps its row: at least ten Timeouts; zero: an hour.
 	ForgetAfter time.Duration
-	// Logger hears of changes of the store's state. Nil: nobody does.
+	// Logger logs changes of the store's state. Nil: none.
 	Logger *slog.Logger
-	// Tracers makes spans of statements, where the calls that they serve are recorded;
-	// nil: none.
+	// Tracers makes spans of statements of recorded calls. Nil: none.
 	Tracers trace.TracerProvider
-	// Metrics counts and times statements; nil: nobody does.
+	// Metrics counts and times statements. Nil: none.
 	Metrics *metrics.Store
 }
 
@@ -74,14 +67,14 @@ type Store struct {
 	server *server
 	direct *server // of the connection that listens, nil: as of the others
 	log    *slog.Logger
-	// metrics and tracer are nil where nobody wants figures, or spans.
+	// metrics and tracer can be nil.
 	metrics recorder
 	tracer  pgx.QueryTracer
 	news    func(store.News)
 
 	lockTimeout time.Duration
-	// longCommit is how long a release may take that tells what it handed over. A wait for a
-	// standby that this package cancels has lasted longer.
+	// longCommit limits the time of a release whose grants are delivered. A wait for a standby that this
+	// package cancels has lasted longer.
 	longCommit time.Duration
 	// How the store is swept: see sweep.go.
 	sweepAfter, forgetAfter, sweepLap, sweepBudget time.Duration
@@ -90,8 +83,8 @@ type Store struct {
 	started *running
 	stopped bool
 
-	// sought has the keys that were handed over when they were last released here: the next
-	// release asks at once who waits, instead of trying first whether nobody does.
+	// sought has keys that were handed over at their last release here. The next release calls the
+	// function at once, without a try for keys that nobody waits for.
 	sought *lru.Cache[string, struct{}]
 
 	lockedRows   lockedRows
@@ -103,11 +96,11 @@ type Store struct {
 	pooled       atomic.Bool // sessions are shared: see shared
 	said         sync.Map    // what was logged once
 	lockedWarned nowAndThen
-	again        nowAndThen // what a client's repetition tells: see againEach
+	again        nowAndThen // see againEach
 
 	state  atomic.Pointer[state]
-	doubts chan struct{} // holds an element when the server is to be looked at again
-	// counting is held by the one call of Stats that is under way.
+	doubts chan struct{} // has an element if the server is to be checked
+	// counting is held by the one call of Stats in flight.
 	counting chan struct{}
 }
 
@@ -115,8 +108,8 @@ type Store struct {
 type state struct {
 	// why the store is not ready, nil when it is.
 	why error
-	// usable: operations may try their luck. It stays once the schema was seen, but for when
-	// an older one is there now: a backup, in which they may mean something else.
+	// usable: operations may try. It stays once the schema was seen, unless there is an older one now:
+	// in a backup, statements can mean something else.
 	usable bool
 }
 
@@ -129,8 +122,8 @@ type running struct {
 
 var _ store.Store = (*Store)(nil)
 
-// New makes a store. It fails on a configuration that can never work, without
-// asking the server; its errors do not tell the password.
+// New makes a store. It fails on a configuration that can never work, without a question to the
+// server. Its errors do not contain the password.
 func New(config Config) (*Store, error) {
 	conns, err := config.complete()
 	if err != nil {
@@ -176,7 +169,7 @@ func New(config Config) (*Store, error) {
 	return s, nil
 }
 
-// complete fills in the defaults, and checks the rest. It returns how many connections are shared.
+// complete sets the defaults and checks the rest. It returns the number of shared connections.
 func (c *Config) complete() (conns int, err error) {
 	if c.MaxConns == 0 {
 		c.MaxConns = defaultMaxConns
@@ -217,13 +210,13 @@ func (c *Config) complete() (conns int, err error) {
 	return conns, nil
 }
 
-// OnNews sets who hears of grants by hand-off.
+// OnNews sets the receiver of news.
 func (s *Store) OnNews(hear func(store.News)) { s.news = hear }
 
-// Traits: news of other instances' hand-offs arrives by itself while it is heard.
+// Traits: without a listener, hand-offs of other instances are polled for.
 func (s *Store) Traits() store.Traits { return store.Traits{Polls: !s.listener.hearing.Load()} }
 
-// Ready is nil when the server was there when it was last looked at.
+// Ready is nil if the last check reached the server.
 func (s *Store) Ready() error {
 	why := s.state.Load().why
 	if why == nil && s.config.Listen == ListenAlways && !s.listener.hearing.Load() {
@@ -268,8 +261,8 @@ func (s *Store) Start(context.Context) error {
 	return nil
 }
 
-// Stop says what there is to say to others, waits for operations that are under
-// way, which Timeout limits, and closes all connections.
+// Stop sends the remaining words, waits for operations in flight (Timeout limits them), and closes
+// all connections.
 func (s *Store) Stop() {
 	silence, cancel := context.WithTimeout(context.Background(), s.config.Timeout)
 	defer cancel()

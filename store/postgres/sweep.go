@@ -10,29 +10,25 @@ import (
 )
 
 const (
-	// sweepAfter is how long a lease has been expired before the sweep reaps it. Callers
-	// that need its keys reap it earlier.
+	// sweepAfter is how long a lease has been expired before the sweep reaps it. Acquires reap earlier.
 	sweepAfter = 10 * time.Second
 	// forgetAfter is how long a free key keeps its row. It is at least forgetTimeouts
 	// timeouts: a statement that has drawn a token for the key must be over (invariant 2).
 	forgetAfter    = time.Hour
 	forgetTimeouts = 10
-	// sweepLap is the shortest time from the begin of one lap to the begin of the next. It
-	// is a little shorter than the 9 minutes after which a sidecar comes again.
-	// sweepBudget is how long a step looks for more. A step keeps rows locked for about as
-	// long, far less than others wait for a row.
+	// sweepLap is the shortest time between the begins of two laps, a little shorter than the 9 minutes
+	// after which a sidecar comes again. sweepBudget is how long a step looks for more. It keeps rows
+	// locked for about as long, far less than others wait for a row.
 	sweepLap    = 8 * time.Minute
 	sweepBudget = 10 * time.Millisecond
 	// sweepRows is how many rows of a table sweep_left deletes at a time.
 	sweepRows = 1000
 )
 
-// Sweep continues the sweep that all sidecars share, to the end of its lap. It reaps leases
-// that expired a while ago, frees locks of dead leases, and deletes the rows of keys that have been
-// free for an hour. It pauses between its short steps. It returns at once when no step is due:
-// another sidecar makes the steps, or the last lap began a short while ago.
-//
-// Before that it looks at the server's settings, which somebody may have changed meanwhile.
+// Sweep continues the sweep that all sidecars share, to the end of its lap. It reaps leases that
+// expired a while ago, frees locks of dead leases, and deletes rows of keys that have been free for
+// an hour, in short steps with pauses. If no step is due it returns at once: another sidecar makes
+// the steps, or the last lap is recent. First it checks the server's settings, which can change.
 func (s *Store) Sweep(ctx context.Context) error {
 	failed := s.sweepPart(ctx, func(ctx context.Context, o *operation) error { return s.inspect(ctx, o.pool) })
 	if failed != nil {
@@ -60,7 +56,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	}
 }
 
-// sweepStep is the result of the statement sweep_step.
+// sweepStep is the row of the statement sweep_step.
 type sweepStep struct {
 	due, begins, ends bool
 	pause             time.Duration
@@ -95,7 +91,7 @@ func (s *Store) sweepStep(ctx context.Context) (step sweepStep, err error) {
 	return step, err
 }
 
-// sweepPart runs a part of a sweep as an operation of its own, with its own Timeout.
+// sweepPart runs a part of a sweep as an operation with its own Timeout.
 func (s *Store) sweepPart(ctx context.Context, do func(context.Context, *operation) error) error {
 	ctx, cancel, o, err := s.begin(ctx, "sweep")
 	if err != nil {
@@ -105,8 +101,8 @@ func (s *Store) sweepPart(ctx context.Context, do func(context.Context, *operati
 	return do(ctx, o)
 }
 
-// sweepFound does the work that a step has found. After the first step of a lap it also looks
-// at the small tables. A part that fails does not keep the others from theirs.
+// sweepFound does the work that a step has found. After the first step of a lap it also looks at
+// the small tables. A failed part does not stop the others.
 func (s *Store) sweepFound(ctx context.Context, step sweepStep) error {
 	var errs []error
 	if len(step.dead) > 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/metrics"
 )
 
-// recorder takes the figures of a store: see [metrics.Store].
+// recorder takes the metrics of a store: see [metrics.Store].
 type recorder interface {
 	Statement(ctx context.Context, name string, took time.Duration, err error)
 	Batch(operation string, items int)
@@ -24,8 +24,7 @@ type recorder interface {
 
 var _ recorder = (*metrics.Store)(nil)
 
-// begins is when a statement begins, on a connection that is had already; zero when
-// nobody wants to know.
+// begins is when a statement begins on a connection; zero without metrics.
 func (s *Store) begins() time.Time {
 	if s.metrics == nil {
 		return time.Time{}
@@ -33,14 +32,14 @@ func (s *Store) begins() time.Time {
 	return time.Now()
 }
 
-// ends records a statement that began.
+// ends records a statement.
 func (s *Store) ends(ctx context.Context, name string, began time.Time, err error) {
 	if s.metrics != nil {
 		s.metrics.Statement(ctx, name, time.Since(began), err)
 	}
 }
 
-// measured carries out a statement that belongs to no operation, and records it.
+// measured runs and records a statement that belongs to no operation.
 func (s *Store) measured(ctx context.Context, sql statement, do func(sql string) error) error {
 	began := s.begins()
 	err := do(sql.sql)
@@ -70,7 +69,7 @@ func (e *listener) state() string {
 	}
 }
 
-// figures is what is true of the store now. The listener's connection belongs to no pool.
+// metricsState is the present state for metrics. The listener's connection belongs to no pool.
 func (s *Store) metricsState() metrics.StoreState {
 	f := metrics.StoreState{Listener: s.listener.state()}
 	s.mu.Lock()
@@ -91,14 +90,13 @@ func (s *Store) metricsState() metrics.StoreState {
 	return f
 }
 
-// newTracer makes spans of statements and of new connections, where there is a recorded
-// span in their context and nowhere else. It is only those two of all that pgx can tell:
-// a statement is one span, whether it had to be prepared first, and also where it takes a
-// transaction of several (see inTransaction). Arguments stand in no span.
+// newTracer makes spans of statements and new connections, only if the context has a recorded span.
+// pgx could tell more. A statement is one span, even if it is prepared first, or takes an explicit
+// transaction (see inTransaction). Spans have no arguments.
 func newTracer(spans trace.TracerProvider) pgx.QueryTracer {
 	t := otelpgx.NewTracer(
 		otelpgx.WithTracerProvider(spans),
-		otelpgx.WithMeterProvider(metricnoop.NewMeterProvider()), // figures are made here
+		otelpgx.WithMeterProvider(metricnoop.NewMeterProvider()), // metrics are made elsewhere
 		otelpgx.WithSpanNameFunc(nameOf),
 	)
 	return struct {
@@ -107,7 +105,7 @@ func newTracer(spans trace.TracerProvider) pgx.QueryTracer {
 	}{t, t}
 }
 
-// nameOf is the name of a statement of this package, else its first word.
+// nameOf is the name of a statement of this package, or else its first word.
 func nameOf(sql string) string {
 	text, ours := strings.CutPrefix(sql, mark)
 	name, _, _ := strings.Cut(text, " ")
@@ -117,9 +115,8 @@ func nameOf(sql string) string {
 	return name
 }
 
-// span makes one span of a statement that takes a transaction of several, which are to be
-// sent with the context that it returns: pgx tells of them, too, and would end the span
-// before the commit.
+// span makes one span of an explicit transaction. Its statements are to be sent with the returned
+// context: pgx would make spans of them, too, and end the span before the commit.
 func (s *Store) span(ctx context.Context, conn *pgx.Conn, sql statement) (quiet context.Context, end func(pgconn.CommandTag, error)) {
 	if s.tracer == nil {
 		return ctx, func(pgconn.CommandTag, error) {}

@@ -13,27 +13,26 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// primary is which primary is at the other end, and how late its copy of the database is.
+// primary is a server that takes writes, and how late its copy of the database is.
 type primary struct {
-	// system is the identifier that copies of one cluster share, where the URL names several
-	// hosts and the server tells it; and host where it was found.
+	// system is the identifier that copies of one cluster share, and host where it was found, if the URL
+	// names several hosts and the server answers.
 	system, host string
-	// server tells it from others: by its timeline, or when it was started (meta.source). mark
-	// tells its copy of the database from those that were made row by row.
+	// server is its name (see here), and mark tells its copy of the database from row-by-row copies.
 	server, mark string
-	// after is the token after which the last epoch began there, and begun whether the server
-	// is in that epoch. If not, it was promoted or restored, and its next grant begins another.
+	// after is the token that began the last epoch there, and begun whether the server is in that epoch.
+	// If not, it was promoted or restored, and its next grant begins another.
 	after int64
 	begun bool
-	// restarted: it is not, but may only have been started again.
+	// restarted: it is not in that epoch, but perhaps was only started again.
 	restarted bool
-	// outdated: somebody has seen a later copy, and has said so there.
+	// outdated: a sidecar has seen a later copy, and noted that there.
 	outdated bool
 }
 
-// before reports whether a primary is older than another that was seen. It goes on with an
-// earlier epoch, or with the one that the other was about to end. A primary that was promoted or
-// restored is not older: it begins an epoch of its own, and tokens jump.
+// before reports whether a primary is older than another: its epoch is an earlier one, or the one
+// that the other was about to end. A primary that was promoted or restored is not older, because it
+// begins its own epoch, and tokens jump.
 func (l primary) before(other primary) bool {
 	if l.after == other.after {
 		return l.begun && !other.begun
@@ -41,17 +40,17 @@ func (l primary) before(other primary) bool {
 	return l.after < other.after && (l.begun || l.restarted || l.outdated)
 }
 
-// primaries knows the latest primary that was seen. One that is older was the primary, takes
-// writes, and does not know that there is another: it may have been cut off or stopped. If it
-// waits for its standby it grants nothing, but what is read there is old, and a lock that
-// it does not know would count as released. If not, it grants with tokens that were granted before.
+// primaries knows the latest primary that was seen. An older one takes writes and does not know the
+// later one: it was cut off or stopped. If it waits for its standby it grants nothing, but reads
+// there are old, and a lock that it does not know would count as released. If not, it grants old
+// tokens.
 type primaries struct {
 	mu sync.Mutex
-	// last is where the store was connected last, latest the latest of all.
+	// last is the last one that the store connected to, latest the latest of all.
 	last, latest primary
 }
 
-// oldError is why a server is refused that is older than another that was seen.
+// oldError refuses a server that is older than another that was seen.
 type oldError struct{ found, latest primary }
 
 func (e *oldError) Error() string {
@@ -63,9 +62,9 @@ func (e *oldError) Error() string {
 		"run `SELECT locksidecar.restored()` on it as the owner of the schema", e.found.server, e.found.after, seen)
 }
 
-// strangerError is why one of several hosts is refused that is no copy of the server before:
-// locks that are held there are not held here. One host may lead to another system, when its
-// server was upgraded or moved.
+// strangerError refuses one of several hosts that is no copy of the server before: locks that are
+// held there are not held here. A single host may lead to another system, after an upgrade or a
+// move.
 type strangerError struct{ found, latest primary }
 
 func (e *strangerError) Error() string {
@@ -74,7 +73,7 @@ func (e *strangerError) Error() string {
 		e.found.host, e.found.system, e.latest.host, e.latest.system)
 }
 
-// check is for who has the mutex.
+// check needs the mutex.
 func (l *primaries) check(found primary) error {
 	if found.system != l.last.system && found.host != "" && l.last.host != "" && found.host != l.last.host {
 		return &strangerError{found, l.last}
@@ -95,7 +94,7 @@ func (l *primaries) isOld(found primary) error {
 	return l.check(found)
 }
 
-// learn is isOld that notes how late the server is.
+// learn is isOld, and notes how late the server is.
 func (l *primaries) learn(found primary) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +105,7 @@ func (l *primaries) learn(found primary) error {
 	return err
 }
 
-// saw is learn that notes the server, and reports whether it is another one than the last.
+// saw is learn, notes the server, and reports whether it differs from the last one.
 func (l *primaries) saw(found primary) (another bool, err error) {
 	if err := l.learn(found); err != nil {
 		return false, err
@@ -118,8 +117,7 @@ func (l *primaries) saw(found primary) (another bool, err error) {
 	return another, nil
 }
 
-// recognize is for each new connection, before it is used: of several hosts, another one is
-// tried when it fails.
+// recognize checks each new connection before its use. If it fails, the next host is tried.
 func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, accept func(primary) error) pgconn.ValidateConnectFunc {
 	return func(ctx context.Context, conn *pgconn.PgConn) error {
 		if err := base(ctx, conn); err != nil {
@@ -138,22 +136,21 @@ func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, acc
 				found.system, found.host = string(row[0]), hosts.of(conn.Conn().RemoteAddr())
 			}
 		}
-		// Nothing is known of a standby, of a database without this package's schema, and where
-		// this role may not ask. None of these grants anything.
+		// A standby, a database without the schema, or no right to read it: none of these grants.
 		if found == (primary{}) {
 			return nil
 		}
 		err = accept(found)
 		old, ok := errors.AsType[*oldError](err)
 		if ok && found.after < old.latest.after && found.mark == old.latest.mark { // else it may be another database
-			// The server says it to those who do not know. If not now, then with the next connection.
+			// If this fails, the next connection repeats it.
 			_, _ = s.askRow(ctx, conn, sqlOutdate, strconv.FormatInt(found.after, 10), strconv.FormatInt(old.latest.after, 10))
 		}
 		return err
 	}
 }
 
-// primaryOf asks which primary is at the other end; of a standby it knows nothing.
+// primaryOf reads which primary is at the other end. It is zero for a standby.
 func (s *Store) primaryOf(ctx context.Context, conn *pgconn.PgConn) (found primary, err error) {
 	row, err := s.askRow(ctx, conn, sqlPrimary)
 	if err != nil || row == nil {
@@ -165,7 +162,7 @@ func (s *Store) primaryOf(ctx context.Context, conn *pgconn.PgConn) (found prima
 	return found, err
 }
 
-// askRow carries out a statement and returns the first row as text, nil if there is none.
+// askRow runs a statement and returns the first row as text, or nil.
 func (s *Store) askRow(ctx context.Context, conn *pgconn.PgConn, sql statement, args ...string) ([][]byte, error) {
 	var params [][]byte
 	for _, arg := range args {
@@ -182,11 +179,10 @@ func (s *Store) askRow(ctx context.Context, conn *pgconn.PgConn, sql statement, 
 	return result.Rows[0], nil
 }
 
-// answered reports whether an error is the server's answer to a statement, after which the
-// connection can be used.
+// answered reports whether an error is the server's answer, after which the connection can be used.
 func answered(err error) bool { return sqlState(err) != "" && !unknown(err) }
 
-// learn asks once more how late the server is, when an epoch may have begun there.
+// learn reads how late the server is, after an epoch may have begun.
 func (s *Store) learn(ctx context.Context, pool *pgxpool.Pool) error {
 	conn, err := live(ctx, pool)
 	if err != nil {
@@ -200,8 +196,8 @@ func (s *Store) learn(ctx context.Context, pool *pgxpool.Pool) error {
 	return s.primaries.learn(found)
 }
 
-// hostNames knows the hosts of a URL that names several by what the URL calls them: the
-// address behind a name changes, as that of a pod does whenever it starts.
+// hostNames knows hosts by their names in a URL of several: addresses change, as those of pods do
+// at each start.
 type hostNames struct{ names sync.Map } // by address
 
 // noting is lookup, and notes what it finds.
@@ -227,8 +223,8 @@ func (h *hostNames) of(address net.Addr) string {
 	return net.JoinHostPort(host, port)
 }
 
-// follow judges servers for all connections but one that listens at a URL of its own: what is
-// found there is not the store's, and nothing is learnt from it.
+// follow checks servers for all connections except a listener's with its own URL, from which
+// nothing is learnt.
 func (s *Store) follow(found primary) error {
 	another, err := s.primaries.saw(found)
 	if another {
@@ -240,7 +236,7 @@ func (s *Store) follow(found primary) error {
 	return err
 }
 
-// leaveOld drops the connections that may lead to a server that is not the primary any more.
+// leaveOld drops the connections that can lead to a server that is no primary any more.
 func (s *Store) leaveOld() {
 	s.mu.Lock()
 	r := s.started

@@ -156,7 +156,7 @@ func TestFailBack(t *testing.T) {
 
 // A sidecar that is at work on the old primary, and knows no other, is told there, too, and loses
 // what it had with its leases.
-func TestWhoIsAtAnOldPrimaryIsTold(t *testing.T) {
+func TestSidecarAtAnOldPrimaryIsStopped(t *testing.T) {
 	s := newScene(t)
 	want(t, acquire(t, s, askFor("held", s.lease)), store.Granted)
 	began := pgtest.Query[int64](t, s.url, "SELECT began_token FROM locksidecar.meta")
@@ -330,7 +330,7 @@ func TestAHostThatHangsIsPassedOver(t *testing.T) {
 
 // Trap: the old primary lives on, with connections that were made before: who listens there
 // hears nothing.
-func TestTheEarFollowsTheStore(t *testing.T) {
+func TestListenerFollowsTheStore(t *testing.T) {
 	old, standby := pgtest.Start(t, pgtest.WithTCP()), pgtest.Start(t, pgtest.WithTCP())
 	url := old.NewDatabase(t)
 	name := configOf(t, url).Database
@@ -355,7 +355,7 @@ func TestTheEarFollowsTheStore(t *testing.T) {
 }
 
 // What is wrong with a server after an outage is said, though there was no connection before, either.
-func TestAnOldPrimaryAfterAnOutageIsToldOf(t *testing.T) {
+func TestOldPrimaryAfterAnOutageIsLogged(t *testing.T) {
 	old, standby := pgtest.Start(t, pgtest.WithTCP(), pgroles.Template()), pgtest.Start(t, pgtest.WithTCP())
 	url := old.NewDatabase(t)
 	if err := standby.Follow(old); err != nil {

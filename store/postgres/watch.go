@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -17,14 +18,14 @@ const watchMax = 500
 // errWatch: a watch that would hear nothing.
 var errWatch = errors.New("the lease under which keys are to be watched is dead")
 
-// watches are the keys that this instance watches, and under which leases. They decide
-// what it hears; the table watchers decides what others tell it.
+// watches are the keys that this instance watches, with their leases. They decide which events it
+// takes. The table watchers decides what others send.
 type watches struct {
 	mu   sync.Mutex
 	keys map[string]store.LeaseID
 }
 
-// add adds keys, or lets them be watched under another lease. revert takes that back.
+// add adds keys, or moves them to another lease. revert undoes that.
 func (w *watches) add(keys []string, lease store.LeaseID) (revert func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,7 +63,7 @@ func (w *watches) remove(keys []string) {
 	}
 }
 
-// bury forgets what is watched under dead leases.
+// drop forgets what is watched under dead leases.
 func (w *watches) drop(leases []uuid.UUID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,8 +88,8 @@ func (w *watches) has(key string) bool {
 	return ok
 }
 
-// Watch makes this instance hear events of keys. It does not take effect before the listener
-// listens, and this instance's own events are heard from before it does.
+// Watch makes this instance receive events of keys. It waits for the listener first. This
+// instance's own events count from before that.
 func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) error {
 	if len(keys) == 0 {
 		return nil
@@ -116,7 +117,7 @@ func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) e
 	return err
 }
 
-// Unwatch ends that. What is under way is not heard any more.
+// Unwatch ends that. Events in flight are ignored.
 func (s *Store) Unwatch(ctx context.Context, keys []string) error {
 	if len(keys) == 0 {
 		return nil
@@ -135,13 +136,13 @@ func (s *Store) Unwatch(ctx context.Context, keys []string) error {
 	})
 }
 
-// eachKey carries out a statement for keys of this namespace. Rows that somebody keeps
-// locked are an error in the end: the caller tries again.
+// eachKey runs a statement for keys of this namespace. It fails if another session keeps rows
+// locked, so that the caller tries again.
 func (o *operation) eachKey(ctx context.Context, keys []string, do func(context.Context, []string) error) error {
 	var left int
 	for some := range slices.Chunk(keys, watchMax) {
 		name := func(i int) keyName { return keyName{o.config.Identity.Namespace, some[i]} }
-		stuck, err := o.aroundLocked(ctx, items(len(some)), name, func(ctx context.Context, which []int) error {
+		locked, err := o.aroundLocked(ctx, items(len(some)), name, func(ctx context.Context, which []int) error {
 			names := make([]string, len(which))
 			for n, i := range which {
 				names[n] = some[i]
@@ -151,7 +152,7 @@ func (o *operation) eachKey(ctx context.Context, keys []string, do func(context.
 		if err != nil {
 			return err
 		}
-		left += len(stuck)
+		left += len(locked)
 	}
 	if left > 0 {
 		return o.fail(errRowLocked, false)
@@ -159,9 +160,8 @@ func (o *operation) eachKey(ctx context.Context, keys []string, do func(context.
 	return nil
 }
 
-// event tells what happened to a key whose row says that it is watched, of whatever
-// namespace: burials and sweeps end grants in all of them. It is called after the
-// commit, in the order of what happened, and does not block.
+// event sends what happened to a watched key of any namespace: reaps and sweeps end grants in all.
+// It is called after the commit, in the order of events, and does not block.
 func (o *operation) event(namespace string, e store.Event) {
 	if namespace == o.config.Identity.Namespace && o.watches.has(e.Key) {
 		o.news(store.News{Event: &e})
@@ -169,7 +169,7 @@ func (o *operation) event(namespace string, e store.Event) {
 	o.notifier.event(namespace, e)
 }
 
-// unmark marks keys as unwatched that nobody watches.
+// unmark takes the mark off keys that nobody watches.
 func (o *operation) unmark(ctx context.Context, keys []keyName) error {
 	_, err := o.aroundLocked(ctx, items(len(keys)), func(i int) keyName { return keys[i] },
 		func(ctx context.Context, which []int) error {
@@ -181,4 +181,26 @@ func (o *operation) unmark(ctx context.Context, keys []keyName) error {
 			return execute(ctx, o, sqlUnwatch, o.notAfter, namespaces, names, nobody)
 		})
 	return err
+}
+
+// Events of watched keys are sent after the commit. Statements that grant or end grants say whether
+// the key is watched.
+
+// acquired sends the event that a key was granted.
+func (o *operation) acquired(k keyName, token zeronull.Int8) {
+	o.event(k.namespace, store.Event{Kind: store.EventAcquired, Key: k.key, Token: int64(token)})
+}
+
+// ended sends the event that a grant ended: as how says, or, if that is nil, because its lease was
+// reaped. Without a token nothing ended.
+func (o *operation) ended(k keyName, token zeronull.Int8, how *store.Event) {
+	if token == 0 {
+		return
+	}
+	e := store.Event{Kind: store.EventExpired}
+	if how != nil {
+		e = *how
+	}
+	e.Key, e.Token = k.key, int64(token)
+	o.event(k.namespace, e)
 }

@@ -66,7 +66,7 @@ func acquired(token int64, key string) store.Event {
 
 // What happens when Watch has returned is heard, also right after LISTEN was switched on,
 // or off and on again.
-func TestAnEventRightAfterWatchIsHeard(t *testing.T) {
+func TestEventRightAfterWatchArrives(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	for n := range 20 {
@@ -110,7 +110,7 @@ func TestAWatchWaitsForTheEar(t *testing.T) {
 
 // What happens to keys that nobody watches costs no statement and no notification; of the
 // others each event is told once to each who watches, and not to who did it.
-func TestOnlyWatchedKeysAreTold(t *testing.T) {
+func TestOnlyEventsOfWatchedKeysAreSent(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	a := newListener(t, url, "a", postgres.ListenAuto)
 	raw := connect(t, url)
@@ -217,7 +217,7 @@ func TestOwnEvents(t *testing.T) {
 	}
 }
 
-// Another namespace's watchers hear of a burial there, whoever buries.
+// Another namespace's watchers hear of a reap there, whoever reaps.
 func TestEventsOfAnotherNamespace(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	a := newListener(t, url, "a", postgres.ListenAuto)
@@ -242,7 +242,7 @@ func TestTheMarkOfAKeyThatNobodyWatchesIsTakenOff(t *testing.T) {
 	if err := s.Watch(t.Context(), []string{"k"}, gone); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, s.conn, "DELETE FROM locksidecar.leases WHERE id = $1", gone) // its burial was cut off
+	exec(t, s.conn, "DELETE FROM locksidecar.leases WHERE id = $1", gone) // its reap was cut off
 	s.signal(store.Signal{Kind: store.Stop, Key: "k"}, store.Holds)
 	poll(t, "the mark is taken off", func() bool { return s.count("locks", "watched") == 0 })
 	if n := s.count("watchers", "true"); n != 0 {
@@ -292,8 +292,8 @@ func TestAnUnwatchAndAWatchUnderWay(t *testing.T) {
 	}
 }
 
-// A watch under way when its lease is buried is dropped; one that comes after is refused.
-func TestAWatchAndABurial(t *testing.T) {
+// A watch in flight when its lease is reaped is dropped; one that comes after is refused.
+func TestWatchDuringAReap(t *testing.T) {
 	t.Run("the watch first", func(t *testing.T) {
 		s := newScene(t)
 		dying := openLease(t, s, time.Hour)
@@ -301,7 +301,7 @@ func TestAWatchAndABurial(t *testing.T) {
 		exec(t, s.other, "SELECT locksidecar.watch('n', 'infinity', '{k}', $1, 'i')", dying)
 		revoked := make(chan error, 1)
 		go func() { revoked <- s.Bury(t.Context(), []store.LeaseID{dying}) }()
-		poll(t, "the burial waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
+		poll(t, "the reap waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
 		exec(t, s.other, "COMMIT")
 		if err := <-revoked; err != nil {
 			t.Fatal(err)
@@ -328,7 +328,7 @@ func TestAWatchAndABurial(t *testing.T) {
 	})
 }
 
-// A lease that is not kept takes its watches with it, whoever buried it.
+// A lease that is not kept takes its watches with it, whoever reaped it.
 func TestAWatchEndsWithALeaseThatIsNotRenewed(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	a := newListener(t, url, "a", postgres.ListenNever)
@@ -351,8 +351,8 @@ func TestAWatchEndsWithALeaseThatIsNotRenewed(t *testing.T) {
 	})
 }
 
-// A key whose row is stuck is an error; the others are watched.
-func TestAWatchGoesAroundAStuckRow(t *testing.T) {
+// A key whose row is locked is an error; the others are watched.
+func TestWatchGoesAroundALockedRow(t *testing.T) {
 	s := hasty(t)
 	keys := []string{"a", "b", "c"}
 	for _, key := range keys {

@@ -10,18 +10,18 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// The words of notifications, but for events (event.go). Anybody who may connect to the
-// database may send any word, and hear all that are sent. So a hint, which is sent while
-// its waiter waits, names only the first half of its grant id; and the word of a grant,
-// which is sent when the waiter waits no more, is believed because it names all of it.
+// The words of notifications, except for events (event.go). Everybody who may connect to the
+// database can send and hear them. A hint is sent while its waiter waits, so it has only the first
+// half of the grant id. The word of a grant is sent when the waiter waits no more, and is believed
+// because it has the whole id.
 const (
-	// signalsWord tells an instance to look at its signals.
+	// signalsWord tells an instance to read its signals.
 	signalsWord = "signals"
 	// hintPrefix begins the word that tells a waiter to look.
 	hintPrefix = "look:"
-	// grantPrefix begins the word that tells a waiter of its grant: see the statement tell.
+	// grantPrefix begins the word of a grant: see the statement notify_grants.
 	grantPrefix = "granted:"
-	// halfID is how much of the text of an id is its first half.
+	// halfID is the length of an id's first half.
 	halfID = len("00000000-0000-0000")
 	// secretHalf completes that to an id.
 	secretHalf = "-0000-000000000000"
@@ -40,9 +40,9 @@ func hintedOf(word string) (store.GrantID, bool) {
 	return id, err == nil && id != uuid.Nil
 }
 
-// grantOf reads the word of a grant: its id, its token, when it was made, when its lease
-// ends, when that was told, all by the database's clock in microseconds, and the trace
-// context of the release. An id that is not random could be guessed: it is no secret.
+// grantOf reads the word of a grant: its id; its token; the times of the grant, of the lease's end
+// and of the word, by the database's clock in microseconds; and the trace context of the release.
+// An id that is not random could be guessed, so it is refused.
 func (s *Store) grantOf(word string) (store.News, bool) {
 	text, ok := strings.CutPrefix(word, grantPrefix)
 	parts := strings.SplitN(text, ",", 6)
@@ -59,8 +59,8 @@ func (s *Store) grantOf(word string) (store.News, bool) {
 			return store.News{}, false
 		}
 	}
-	acquired, expires, told := time.UnixMicro(numbers[1]), time.UnixMicro(numbers[2]), time.UnixMicro(numbers[3])
-	heard := told // or later, if that is known
+	acquired, expires, sent := time.UnixMicro(numbers[1]), time.UnixMicro(numbers[2]), time.UnixMicro(numbers[3])
+	heard := sent // or later, if that is known
 	if now := s.clock.now(); now.After(heard) {
 		heard = now
 	}

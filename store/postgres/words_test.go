@@ -206,7 +206,7 @@ func TestRepeatedStopsDoNotFlood(t *testing.T) {
 	}
 }
 
-// What rides on a lease of its own, and what is granted under an id that others can
+// What is held under a lease of its own, and what is granted under an id that others can
 // derive, is not told whole: its waiter looks.
 func TestRareGrantsAreHints(t *testing.T) {
 	url := cluster.NewDatabase(t)
@@ -266,7 +266,7 @@ func TestABatchTellsAll(t *testing.T) {
 
 // A hand-off that comes after the release's own statements is told, too: the waiter was
 // renewing, and looked expired, when the statement that tells went with the first.
-func TestALaterHandOffIsTold(t *testing.T) {
+func TestLaterHandOffIsSent(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	b.Listen(true)
@@ -283,7 +283,7 @@ func TestALaterHandOffIsTold(t *testing.T) {
 		_, err := a.Release(t.Context(), []store.Claim{{Key: "k", Token: token, Lease: a.lease}})
 		done <- err
 	}()
-	awaitBlocked(t, url) // the burial waits for the renewal
+	awaitBlocked(t, url) // the reap waits for the renewal
 	exec(t, renewal, "COMMIT")
 	if err := <-done; err != nil {
 		t.Fatal(err)

@@ -11,14 +11,14 @@ const (
 	atAsk                    // ask: the lock row, the own lease, the holder's FOR KEY SHARE
 	atAskDo                  // the rest of it; the lock row is locked
 	atFree                   // release_one
-	atHand                   // hand_off, in hand_off_keys, release, withdraw: it chooses a waiter
+	atHand                   // pass_on, in hand_off, release, withdraw: it chooses a waiter
 	atGive                   // it looks again, and gives; the lock row is locked
 	atCancel                 // cancel_one
 	atCheck                  // check
 	atCheckAgain             // check, after a burial
 	atBury                   // reap_one
-	atContended              // reap_contended
-	atDrop                   // reap_waiters
+	atContended              // reap_waited
+	atDrop                   // reap_rest
 	atOpen                   // lease_open
 	atRenew                  // lease_renew: it looks, and locks the lease
 	atRenewDo                // its update is committed; the lease is locked

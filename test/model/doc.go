@@ -14,7 +14,7 @@
 //	atLook                     read, batch.readHolders
 //	atAsk, atAskDo             ask, enqueue, give
 //	atFree                     release_one
-//	atHand, atGive             hand_off, in hand_off_keys, release and withdraw
+//	atHand, atGive             pass_on, in hand_off, release and withdraw
 //	atCancel, atCheck          cancel_one, check, CancelWaits, CheckWaits
 //	atBury, atContended, atDrop  reap.go and its statements
 //	atOpen, atRenew, atRenewDo lease_open, lease_renew

@@ -6,7 +6,7 @@
 //
 //	# Rule: nothing is told before the commit.
 //	# From: invariant 4; trap "rows arrive before the commit"
-//	# Test: ./store/postgres TestWhatFailsAtItsCommitIsNotTold/one
+//	# Test: ./store/postgres TestFailedCommitIsNotAnswered/one
 //
 // The program works on a copy of the repository, as it lies there with all that is not
 // committed. It sees that the tests are green as things are; then it applies each patch,

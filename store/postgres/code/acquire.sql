@@ -1,20 +1,5 @@
--- What takes more than one statement is a function: a sidecar that is cut off in
--- the middle of it then leaves no row locked, because the call arrives as a whole
--- or not at all.
---
--- In READ COMMITTED each statement of a function sees what was committed before
--- that statement began. The functions rely on it: they lock a row in one
--- statement and look in the next one. A statement that waits for a row lock must
--- not also decide by another table: it re-checks the row, but keeps its old view
--- of the rest.
---
--- Lock order: lock rows by key, then waiters, then leases. Who locks waiters or
--- deletes leases without having locked the lock row never waits for a second one
--- while it has the first (cancel, bury, renew), so functions may lock waiters and
--- leases in any order behind their lock rows.
-
--- lock_key locks the row of a key and makes it, free, if there is none. An
--- insertion of the same key that is still under way is waited for.
+-- lock_key locks the row of a key. If there is none it makes one that is free. It waits for an
+-- insertion of the key that is in flight.
 CREATE OR REPLACE FUNCTION locksidecar.lock_key(ns text, k text) RETURNS locksidecar.locks
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -32,16 +17,15 @@ BEGIN
 END
 $$;
 
--- give grants a key, whose row the caller has locked, to who asked for it. (An
--- ask is a waiter that need not wait.) The token is drawn here, after the row is
--- locked: tokens of a key grow in the order of its grants (invariant 2). expires_at
--- is null when the lease on which the lock rides stayed as it was.
+-- give grants a key to an attempt w, which need not be a row of waiters. The caller has locked the
+-- lock row. The token is drawn after that, so the tokens of a key grow in the order of its grants
+-- (invariant 2). expires_at is null if the lease stays as it was.
 --
--- by_release is the trace context of the release that hands the key over, empty if none
--- does. w.id is null unless all waiters before this one are gone.
+-- w.id must be null unless all earlier waiters are gone. by_release is the trace context of the
+-- release that hands the key over, or empty.
 --
--- With a min_hold, that lease lives at least until the hold is over. It is used for
--- this lock alone, and the caller has locked it: nobody has buried it.
+-- If there is a min_hold, the caller has locked the lease, and nothing else is held under it. It
+-- lives at least until the hold is over.
 CREATE OR REPLACE FUNCTION locksidecar.give(
     w locksidecar.waiters, its_instance text, its_pod text, by_release text,
     OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz)
@@ -70,30 +54,32 @@ BEGIN
         contended = EXISTS (
             SELECT FROM locksidecar.waiters q
             WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > greatest(l.served, w.id) AND q.outcome IS NULL),
-        served = greatest(l.served, w.id), stopping = NULL, stop_reason = NULL, session = w.session, owner = w.owner, acquired_at = give.acquired_at,
+        served = greatest(l.served, w.id), stopping = NULL, stop_reason = NULL,
+        session = w.session, owner = w.owner, acquired_at = give.acquired_at,
         data = w.data, traceparent = w.traceparent, handed_by = by_release, freed_at = NULL
     WHERE l.namespace = w.namespace AND l.key = w.key
     RETURNING l.token INTO give.token;
 END
 $$;
 
--- ask grants keys that are free or whose holder's lease is dead, in the order of
--- the keys, and of the asks for the same one. For one that is held it says so, or with may_wait stands in line.
--- States: granted, queued, held, lost (the asker's lease does not live), and dead:
--- the holder's lease has expired, or is dead and left waiters behind. It must be
--- buried, in a transaction of its own, and the ask be repeated. A waiter that comes
--- again and was skipped meanwhile hears skipped, with the result. Who takes a dead
--- holder's key tells those who watch it that the grant ended (ended: its token).
+-- ask grants keys that are free or whose holder is dead. It goes in the order of the keys, and for
+-- one key in the order of the asks. If a key is held it says so, or with may_wait enqueues the
+-- attempt. The states:
 --
--- A waiter is inserted while its holder's lease is locked FOR KEY SHARE: a burial
--- either waits and then sees the waiter, or was before and is seen here. Without
--- it the burial would run in between and forget the waiter (invariant 5).
+-- granted, queued, held; lost: the asker's lease does not live; skipped: a waiter that was skipped
+-- meanwhile asks again; dead: the holder's lease has expired, or is gone and left waiters. Then the
+-- caller reaps the lease in a transaction of its own and asks again. ended is the token of a dead
+-- holder's grant that ends here, for those who watch.
 --
--- Where all that came only stands in line, the commit waits neither for the disk nor for a
--- standby: the lock row would be kept from releases for so long. A crash forgets the last
--- commits and none before them, so it can forget these places, and whatever was told besides
--- is there: see doc.go. Any grant waits (invariant 4), also one that is found again, and so
--- does a place that moves: whose it was cancels no more, and writes nothing when it finds that out.
+-- A waiter is inserted while the holder's lease is locked FOR KEY SHARE. A reap waits for that and
+-- sees the waiter, or it came before and this sees it. Without the lock the reap could run in
+-- between, and nobody would serve the waiter (invariant 5).
+--
+-- If all attempts are only enqueued, the commit waits neither for the disk nor for a standby,
+-- because releases need the lock row meanwhile. A crash can then forget queue positions, but
+-- nothing that was committed before them: see doc.go. A grant waits, even one that is found again
+-- (invariant 4). A position that moves to another lease waits, too, because the instance before
+-- cancels it no more.
 CREATE OR REPLACE FUNCTION locksidecar.ask(
     ns text, not_after timestamptz, may_wait boolean, its_instance text, its_pod text,
     keys text[], grants uuid[], leases uuid[], ttls interval[], min_holds interval[], skips boolean[],
@@ -112,10 +98,10 @@ DECLARE
     w locksidecar.waiters;
     l locksidecar.locks;
     h locksidecar.leases;
-    counted text; -- the key whose line was counted; line is how many stand there
-    line bigint;
+    counted text; -- the last key whose queue was counted
+    length bigint; -- of that queue
     p record;
-    queued integer := 0; -- how many stand in line who did not elsewhere
+    queued integer := 0; -- waiters that did not wait before
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR a IN
@@ -138,15 +124,15 @@ BEGIN
         END IF;
         ask.now := clock_timestamp();
 
-        -- A repeat finds its grant, whatever became of the lease by which it would wait:
-        -- a bind:ttl lock rides on another one.
+        -- A repeat finds its grant, even if the lease under which it would wait is dead: a bind:ttl
+        -- lock has another one.
         IF l.grant_id = w.grant_id AND h.expires_at > ask.now AND NOT h.hold_pending THEN
-            -- A bind:ttl lock that another instance was granted: either may tell
-            -- somebody of it, so none must give it back because it could not.
+            -- Another instance was granted this bind:ttl lock. Both may deliver it, so neither may
+            -- hand it back as undelivered.
             IF NOT h.renewed AND h.instance <> its_instance THEN
                 UPDATE locksidecar.leases SET repeated = true WHERE id = h.id;
             END IF;
-            ask.state := 'granted'; ask.watched := false; -- it was told
+            ask.state := 'granted'; ask.watched := false; -- the event was sent before
             ask.token := l.token; ask.acquired_at := l.acquired_at; ask.expires_at := h.expires_at;
             ask.handed_by := l.handed_by;
             RETURN NEXT;
@@ -162,7 +148,7 @@ BEGIN
             END IF;
         END IF;
         IF may_wait OR w.ttl IS NULL THEN
-            IF w.min_hold IS NOT NULL THEN -- from here on it cannot be buried: see give
+            IF w.min_hold IS NOT NULL THEN -- no reap from here on: see give
                 PERFORM FROM locksidecar.leases s WHERE s.id = w.lease_id FOR KEY SHARE;
             END IF;
             SELECT s.expires_at INTO ask.expires_at FROM locksidecar.leases s
@@ -191,20 +177,20 @@ BEGIN
             ask.dead := l.lease_id;
         ELSE
             ask.state := 'held';
-            IF counted IS DISTINCT FROM a.key THEN -- once for all who come together: a line may be long
+            IF counted IS DISTINCT FROM a.key THEN -- once for all attempts of a batch: a queue can be long
                 counted := a.key;
-                SELECT count(*) INTO line FROM locksidecar.waiters q
+                SELECT count(*) INTO length FROM locksidecar.waiters q
                 WHERE q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL;
             END IF;
             IF may_wait THEN
-                p := locksidecar.enqueue(l, w, line);
+                p := locksidecar.enqueue(l, w, length);
                 ask.state := 'queued'; ask.queue_position := p.queue_position;
                 IF NOT p.moved THEN
                     queued := queued + 1;
                 END IF;
-                line := greatest(line, ask.queue_position);
+                length := greatest(length, ask.queue_position);
             END IF;
-            ask.waiting := line;
+            ask.waiting := length;
             ask.token := l.token; ask.acquired_at := l.acquired_at; ask.expires_at := h.expires_at;
             ask.lease_id := h.id; ask.instance := h.instance; ask.pod := h.pod; ask.renewed := h.renewed;
             ask.hold_pending := h.hold_pending; ask.stopping := l.stopping; ask.stop_reason := l.stop_reason;
@@ -218,14 +204,14 @@ BEGIN
 END
 $$;
 
--- enqueue makes a waiter of an ask, unless it is one already, and returns
--- its place. The caller has locked the lock row, and counted the line. A waiter that comes
--- again under another lease has lost its place: it has moved.
+-- enqueue makes a waiter of an attempt, unless it is one already, and returns its queue position.
+-- The caller has locked the lock row and counted the queue (ahead). moved: the attempt waited under
+-- another lease, and has lost that position.
 CREATE OR REPLACE FUNCTION locksidecar.enqueue(
     l locksidecar.locks, w locksidecar.waiters, ahead bigint, OUT queue_position bigint, OUT moved boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
-    again boolean := false; -- it is there already, or was under another lease
+    again boolean := false; -- it waits already, or did under another lease
     its_id bigint;
 BEGIN
     moved := false;
@@ -238,7 +224,7 @@ BEGIN
         VALUES (w.grant_id, w.namespace, w.key, w.lease_id, w.ttl, w.min_hold, w.skip,
             w.session, w.owner, w.data, w.traceparent)
         ON CONFLICT (namespace, grant_id) DO NOTHING RETURNING id INTO its_id;
-        IF its_id <= l.served THEN -- somebody has set the sequence of the ids back
+        IF its_id <= l.served THEN -- somebody has set the sequence back
             UPDATE locksidecar.locks SET served = 0 WHERE namespace = l.namespace AND key = l.key;
         END IF;
         IF its_id IS NOT NULL AND NOT again THEN

@@ -1,7 +1,6 @@
--- elect elects an instance for a term from now on, if no other is elected, or if it was
--- itself; it gives the office up when the term is zero. lasts is how long who is elected
--- then stays so, zero if nobody is. The row's lock decides: who waited for it looks
--- again, by the clock as it is then. Who is not elected writes nothing.
+-- elect elects an instance for a term if no other is elected. A term of zero ends its own. lasts is
+-- how long the elected instance, if any, stays so. The row's lock decides: a statement that waited
+-- for it checks again, by the clock as it is then. An instance that is not elected writes nothing.
 CREATE OR REPLACE FUNCTION locksidecar.elect(its_instance text, term interval, OUT elected boolean, OUT lasts interval)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -17,7 +16,7 @@ BEGIN
         UPDATE locksidecar.fleet f SET elected_until = '-infinity'
         WHERE f.instance = its_instance AND f.elected_until > clock_timestamp();
     END IF;
-    IF NOT elected THEN -- a statement of its own sees what was waited for
+    IF NOT elected THEN -- another statement sees the row as it is after the wait
         SELECT f.elected_until INTO til FROM locksidecar.fleet f;
     END IF;
     lasts := CASE WHEN til > clock_timestamp() THEN til - clock_timestamp() ELSE interval '0' END;

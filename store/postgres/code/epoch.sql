@@ -1,8 +1,7 @@
--- here names the server that answers, so that another one is told from it, and the mark of
--- its meta. By its timeline, which each promotion and each recovery begins anew; or by when it
--- was started, which no two servers share, and which any role may ask: a primary that was
--- merely restarted then looks like another server. By nothing: no other server is ever noticed.
--- A branch of plpgsql that is not taken needs no right to what it would call.
+-- here names this server, to tell it from others, with the mark of its meta. The name is the
+-- timeline, which each promotion and recovery begins anew; or the time of the server's start, which
+-- every role may read, but which a restart changes, too; or nothing, so that no failover is
+-- noticed. plpgsql needs no rights to the functions of a branch that is not taken.
 CREATE OR REPLACE FUNCTION locksidecar.here(source text, mark text) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -15,9 +14,9 @@ BEGIN
 END
 $$;
 
--- choose_epoch_source is for a new schema. The source is the first that the server answers. Amazon
--- Aurora refuses its timeline, but for wal_level = logical, and whether a failover changes it there
--- is not known.
+-- choose_epoch_source is for a new schema. It takes the first source that the server answers.
+-- Amazon Aurora refuses its timeline unless wal_level is logical, and whether a failover changes it
+-- there is not known.
 CREATE OR REPLACE FUNCTION locksidecar.choose_epoch_source() RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -35,10 +34,10 @@ BEGIN
 END
 $$;
 
--- in_epoch is true, or fails with LS001 when the server is another one than that
--- which granted last, or these tables are: a standby was promoted, or a backup restored, and
--- what they know may be older than what was told. Then new_epoch comes first. Statements that grant, and those that
--- bury expired leases, ask it.
+-- in_epoch is true on the server that granted last, with the tables as they were. Otherwise it
+-- fails with LS001: a standby was promoted or a backup restored, and what it knows can be older
+-- than what was confirmed. Then new_epoch comes first. Statements that grant locks or reap expired
+-- leases ask this.
 CREATE OR REPLACE FUNCTION locksidecar.in_epoch() RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -49,7 +48,7 @@ BEGIN
 END
 $$;
 
--- history names what this server grants, once it may grant; or it fails as in_epoch does.
+-- history names the epoch of this server, or fails as in_epoch does.
 CREATE OR REPLACE FUNCTION locksidecar.history() RETURNS uuid
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -58,17 +57,17 @@ BEGIN
 END
 $$;
 
--- new_epoch begins to grant on a server that was promoted, or restored. No lease ends before its
--- holder can have renewed it: the last renewal may be missing, and this server's
--- clock is another one. (The lease of a bind:ttl lock is not renewed; one that would
--- end about now gets a minute, for the clock.) A lease that somebody has locked is
--- being renewed, or it has to do without: all locks of all pods wait for this. One that
--- stands has no holder who could be wrong about it. Then
--- tokens jump, for a few that were granted may not have reached this server: far
--- beyond what can be granted meanwhile, and also beyond where another standby that
--- was promoted before may have jumped to. It returns whether there was anything to
--- do, and fails with LS004 where a later copy of the database was seen: see outdate. It may do what
--- the sidecar's role may not: set the sequence.
+-- new_epoch begins to grant on a server that was promoted or restored. It returns whether there was
+-- anything to do, and fails with LS004 if a later copy of the database was seen: see outdate. It
+-- has the owner's rights, because sidecars may not set the sequence.
+--
+-- No lease ends before its holder can have renewed it, because the last renewal can be missing, and
+-- this server has another clock. A bind:ttl lease, which is not renewed, gets a minute if it would
+-- end about now. A lease with a pending min_hold has no holder, and is left. A locked lease is
+-- left, too: all sidecars wait for this.
+--
+-- Then tokens jump, because the last ones can be missing here: far beyond what can be granted
+-- meanwhile, and beyond the jump of another standby.
 CREATE OR REPLACE FUNCTION locksidecar.new_epoch() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -100,36 +99,36 @@ BEGIN
         clock_timestamp() + CASE WHEN renewed THEN ttl ELSE least(ttl, interval '1 minute') END)
     FROM due WHERE l.id = due.id;
     -- 2^20 for each second since 2020: no server grants a million locks a second, and 2^53, the
-    -- last number that readers of JSON know exactly, is 270 years away. Soon after another jump
-    -- tokens are ahead of that clock, so that two standbys that know nothing of each other would jump to the
-    -- same; but they are not promoted in the same moment of this history.
+    -- last integer that JSON readers know exactly, is 270 years away. Soon after another jump
+    -- tokens are ahead of that clock. Then the age of the epoch (began) keeps two standbys from the
+    -- same jump, because they are not promoted in the same moment.
     first := greatest(
         (SELECT last_value FROM locksidecar.tokens) + (1 << 30)
             + floor(extract(epoch FROM greatest(clock_timestamp() - since, interval '0')) * (1 << 20))::bigint,
         floor(extract(epoch FROM clock_timestamp() - timestamptz '2020-01-01 00:00:00Z'))::bigint << 20);
     UPDATE locksidecar.meta
     SET epoch = here, history = gen_random_uuid(), began = clock_timestamp(), began_token = first;
-    PERFORM setval('locksidecar.tokens', first); -- last, for a rollback does not take it back
+    PERFORM setval('locksidecar.tokens', first); -- last: a rollback does not undo it
     RETURN true;
 END
 $$;
 
--- restored begins a new epoch, for an operator who has put an older copy of the server's
--- files in its place, for nothing here shows that; or who lets a primary that was left serve
--- again. It returns a token that is greater than all
--- that were granted; later ones are greater still. Sidecars' roles may not write meta.
+-- restored begins a new epoch for an operator, who has put back an older copy of the server's
+-- files, which nothing shows, or lets an old primary serve again. It returns a token that is
+-- greater than all that were granted. Later ones are greater still. Sidecars' roles may not write
+-- meta.
 CREATE OR REPLACE FUNCTION locksidecar.restored() RETURNS bigint
 LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE locksidecar.meta SET one = true, outdated = false; -- which gives it another mark
+    UPDATE locksidecar.meta SET one = true, outdated = false; -- makes another mark
     PERFORM locksidecar.new_epoch();
     RETURN nextval('locksidecar.tokens');
 END
 $$;
 
--- outdate is for who has seen a later copy of this database than this one, whose epoch began
--- with the token known: nothing is granted here any more, neither to those who know of no
--- other, until restored. It may do what the sidecar's role may not: write meta.
+-- outdate is called by a sidecar that knows a later copy of this database. The token known began
+-- this one's epoch. Nothing is granted here until restored, not even to sidecars that do not know.
+-- It has the owner's rights, because sidecars may not write meta.
 CREATE OR REPLACE FUNCTION locksidecar.outdate(known bigint, later bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -138,9 +137,9 @@ BEGIN
 END
 $$;
 
--- use_epoch_source changes by what servers are told from each other, for an operator: 'timeline',
--- 'server' or 'none'. It begins a new epoch, and fails where the server does not answer that.
--- Sidecars' roles may not write meta.
+-- use_epoch_source changes how servers are told apart, for an operator: 'timeline', 'server' or
+-- 'none'. It begins a new epoch, and fails if the server does not answer that. Sidecars' roles may
+-- not write meta.
 CREATE OR REPLACE FUNCTION locksidecar.use_epoch_source(named text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -149,12 +148,11 @@ BEGIN
 END
 $$;
 
--- replicated is true, and makes the statement's end wait for a synchronous standby, where
--- there is one, although it only reads: for all that was committed before (invariant 4). A
--- grant is there for all to see when nobody has confirmed it, once somebody has cancelled
--- the wait for that; and on a server that was cut off from its standby, which may be the
--- primary by now, it must not be told. A message in the log of which nobody hears makes
--- the transaction one that writes.
+-- replicated is true, and makes the end of a reading statement wait for the synchronous standby, if
+-- there is one (invariant 4). If somebody cancels a commit's wait for the standby, all can see the
+-- grant and nobody has confirmed it. On a server that was cut off from its standby, which may be
+-- the primary by now, such a grant must not be delivered. The message makes this a transaction that
+-- writes. Nobody reads it.
 CREATE OR REPLACE FUNCTION locksidecar.replicated() RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -165,9 +163,8 @@ BEGIN
 END
 $$;
 
--- in_time is true, or fails with LS002 when a statement comes so late that its
--- sidecar has given it up: it lay in a buffer. (Invariant 7: what was undone must
--- not come after.)
+-- in_time is true, or fails with LS002 if its sidecar has given the statement up, because it lay in
+-- a buffer (invariant 7: nothing follows a withdrawal).
 CREATE OR REPLACE FUNCTION locksidecar.in_time(not_after timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -178,8 +175,8 @@ BEGIN
 END
 $$;
 
--- may_take is true, or fails with LS003 when a sidecar was built for an older schema than
--- one that may take locks here. It may go on to renew and to release what it has.
+-- may_take is true, or fails with LS003 if the sidecar was built for a schema that is too old to
+-- take locks here. It still renews and releases.
 CREATE OR REPLACE FUNCTION locksidecar.may_take(built_for integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN

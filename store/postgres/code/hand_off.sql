@@ -1,4 +1,4 @@
--- first_waiters returns the first living waiters of a key: those who are told to look.
+-- first_waiters returns the first living waiters of a key, which are to look again.
 CREATE OR REPLACE FUNCTION locksidecar.first_waiters(
     ns text, k text, most integer, OUT hints uuid[], OUT hint_instances text[])
 LANGUAGE sql STABLE AS $$
@@ -13,8 +13,8 @@ LANGUAGE sql STABLE AS $$
     ) f
 $$;
 
--- end_hold makes the lease of a session's lock one that holds nothing: the lock was given
--- back, or is being broken. It ends as any other does, when it is buried or not renewed.
+-- end_hold takes the min_hold off the lease of a session's lock that was released, or is being
+-- broken. Nothing is held under the lease then. It ends when it is reaped or not renewed.
 CREATE OR REPLACE FUNCTION locksidecar.end_hold(s locksidecar.leases) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -26,8 +26,8 @@ BEGIN
 END
 $$;
 
--- end_lease ends the lease, as it was read, of a lock that comes to an end, if nothing else
--- rides on it. A lease without a hold that sidecars renew never gets one, and is left.
+-- end_lease ends the lease of a lock that ends, if it is of this lock alone. The caller has read it
+-- before. A renewed lease without a min_hold never gets one, and is left.
 CREATE OR REPLACE FUNCTION locksidecar.end_lease(s locksidecar.leases) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -39,18 +39,18 @@ BEGIN
 END
 $$;
 
--- pass_on ends the grant of a key, whose row the caller has locked and read, and then the
--- lease that held it, and gives the key to the first living waiter; it frees the key only
--- when no waiter remains (invariant 5). Outcomes: granted, freed, and expired: only waiters
--- with expired leases remain. Expired is not dead, they may be renewing in this moment: they
--- must be buried in transactions of their own, and the key be handed off again.
--- "expired" names their leases, and after a grant those that were passed over.
--- Whoever is first in line afterwards is to be told (hints, hint_instances) when the
--- new holder's lease may end before the old one's would have: it looks again when
--- that one ends. Leases of the same TTL are renewed too often for that. ended is the
--- token of the grant that came to an end here, if nobody who watches was told of that
--- before: the grant of a lock that was released, and kept by its hold, had ended then.
--- by_release is the trace context of the release that is the reason, or empty.
+-- pass_on ends the grant of a key and its lease, and gives the key to the first living waiter. The
+-- caller has locked the lock row and read the lease. The key becomes free only if no waiter remains
+-- (invariant 5). Outcomes:
+--
+-- granted; freed; expired: only waiters with expired leases remain. Expired is not dead, because a
+-- renewal may be in flight. The caller reaps these leases in transactions of their own and hands
+-- the key off again. After a grant, "expired" has the leases of waiters that were passed over.
+--
+-- If the new holder's lease can end earlier than the old one, the next first waiter must look again
+-- then (hints). Leases with the same TTL are renewed too often for that. ended is the token of the
+-- grant that ends here, for those who watch. It is null if that was released before, and only its
+-- min_hold was pending. by_release is the trace context of the release, or empty.
 CREATE OR REPLACE FUNCTION locksidecar.pass_on(
     l locksidecar.locks, held locksidecar.leases, by_release text,
     OUT outcome text, OUT expired uuid[], OUT grant_id uuid, OUT lease_id uuid, OUT instance text,
@@ -67,7 +67,7 @@ DECLARE
 BEGIN
     pass_on.watched := l.watched;
     LOOP
-        -- Its lease is locked: from here on it cannot be buried.
+        -- The lock on its lease keeps it from being reaped.
         SELECT q AS waiter, o AS lease, EXISTS (
             SELECT FROM locksidecar.waiters p
             WHERE p.namespace = l.namespace AND p.key = l.key AND p.id > l.served AND p.id < q.id AND p.outcome IS NULL) AS passes
@@ -80,7 +80,7 @@ BEGIN
         w := next.waiter;
         s := next.lease;
         DELETE FROM locksidecar.waiters q WHERE q.id = w.id;
-        CONTINUE WHEN NOT FOUND; -- it cancelled
+        CONTINUE WHEN NOT FOUND; -- cancelled
         IF next.passes THEN
             SELECT array_agg(DISTINCT q.lease_id) INTO expired FROM locksidecar.waiters q
             WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.id < w.id AND q.outcome IS NULL;
@@ -127,33 +127,9 @@ BEGIN
 END
 $$;
 
--- hand_off is pass_on for a key that is held by from_lease (under from_token, unless that
--- is null). Otherwise its outcome is other: somebody else has it, nothing changed.
+-- hand_off passes on keys that are held under these leases, and under these tokens unless they are
+-- null. The key of another holder stays as it is, and has no row.
 CREATE OR REPLACE FUNCTION locksidecar.hand_off(
-    ns text, k text, from_lease uuid, from_token bigint, by_release text,
-    OUT outcome text, OUT expired uuid[], OUT grant_id uuid, OUT lease_id uuid, OUT instance text,
-    OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz,
-    OUT hints uuid[], OUT hint_instances text[], OUT watched boolean, OUT ended bigint)
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    l locksidecar.locks;
-    held locksidecar.leases;
-BEGIN
-    SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = k FOR UPDATE;
-    IF NOT FOUND OR l.lease_id IS DISTINCT FROM from_lease OR l.token <> from_token THEN
-        outcome := 'other'; hand_off.watched := false;
-        RETURN;
-    END IF;
-    SELECT * INTO held FROM locksidecar.leases s WHERE s.id = l.lease_id;
-    SELECT * INTO outcome, expired, hand_off.grant_id, hand_off.lease_id, hand_off.instance, hand_off.token,
-        hand_off.acquired_at, hand_off.expires_at, hand_off.hints, hand_off.hint_instances, hand_off.watched, ended
-    FROM locksidecar.pass_on(l, held, by_release);
-END
-$$;
-
--- hand_off_keys hands off several keys.
-CREATE OR REPLACE FUNCTION locksidecar.hand_off_keys(
     namespaces text[], keys text[], leases uuid[], tokens bigint[], traceparents text[])
 RETURNS TABLE (
     namespace text, key text, outcome text, expired uuid[], grant_id uuid, lease_id uuid, instance text,
@@ -163,6 +139,8 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     a record;
+    l locksidecar.locks;
+    s locksidecar.leases;
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR a IN
@@ -170,8 +148,11 @@ BEGIN
             AS u (namespace, key, lease_id, token, traceparent)
         ORDER BY u.namespace COLLATE "C", u.key COLLATE "C"
     LOOP
+        SELECT * INTO l FROM locksidecar.locks WHERE namespace = a.namespace AND key = a.key FOR UPDATE;
+        CONTINUE WHEN l.lease_id IS DISTINCT FROM a.lease_id OR l.token <> a.token;
+        SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
         RETURN QUERY SELECT a.namespace, a.key, h.*, clock_timestamp()
-        FROM locksidecar.hand_off(a.namespace, a.key, a.lease_id, a.token, a.traceparent) h;
+        FROM locksidecar.pass_on(l, s, a.traceparent) h;
     END LOOP;
 END
 $$;

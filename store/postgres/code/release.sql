@@ -1,7 +1,7 @@
--- claim_status says how a claim on a lock stands: holds, other (session), released,
--- expired or unknown. A session's lock is claimed by its lease; for the lock of
--- an unrenewed lease (bind:ttl) the token is enough. Nobody claims what a hold keeps. A
--- server that was just promoted calls nothing expired that new_epoch would prolong.
+-- claim_status judges a claim on a lock: holds, other (session), released, expired, unknown. A
+-- session claims its lock by the lease. For the lock of an unrenewed lease (bind:ttl) the token is
+-- enough. Nobody claims a lock whose min_hold is pending. A server that was just promoted calls
+-- nothing expired, because new_epoch would prolong it.
 CREATE OR REPLACE FUNCTION locksidecar.claim_status(
     claimed_token bigint, claimed_lease uuid, l locksidecar.locks, s locksidecar.leases) RETURNS text
 LANGUAGE sql AS $$
@@ -15,24 +15,22 @@ LANGUAGE sql AS $$
     END
 $$;
 
--- release frees locks, and hands off the contended ones, one after the other in the
--- order of the keys. It is for what a plain UPDATE did not take. An undelivered grant is
--- left alone when another instance was granted it again: see ask. A lock whose lease
--- has expired but is not dead is given up too: if a late renewal were under way, the
--- lock would otherwise stay.
+-- release frees locks, or passes contended ones on, in the order of the keys. It is for claims that
+-- a plain UPDATE did not take. It leaves an undelivered grant alone if another instance was granted
+-- the lock, too: see ask. It also frees a lock whose lease has expired and is not dead, because a
+-- late renewal could otherwise keep it.
 --
--- With success, the waiters that asked for it are marked: they are no waiters from
--- here on, and the hand-off passes them over. A lock whose hold is not over is
--- released, but kept (outcome stands), unless that is to be ignored (at_once). Told to
--- look (hints) are those who are marked and, for they were told that the lock may
--- end later, the first in line for what stands. A release whose answer was lost may
--- be repeated, and with it this news, and that of the hand-off.
+-- A release with success marks the waiters that asked for the result. They wait no more, and the
+-- hand-off skips them. If the min_hold is not over, the lock is released but keeps the key (outcome
+-- hold_pending), unless at_once. Then the first waiters look again (hints), because they know a
+-- later end; so do the marked ones. A repeated release sends these hints again, and that of the
+-- hand-off, because its answer was lost.
 CREATE OR REPLACE FUNCTION locksidecar.release(
     ns text, its_instance text, keys text[], tokens bigint[], leases uuid[], undelivered boolean[],
     successes boolean[], results text[], at_once boolean[], traceparents text[])
 RETURNS TABLE (
     ord bigint, state text, token bigint, lease_id uuid, acquired_at timestamptz, traceparent text, now timestamptz,
-    -- what became of it: stands, or see hand_off
+    -- hold_pending, or as in pass_on
     outcome text, expired uuid[], next_grant uuid, next_lease uuid, next_instance text,
     next_token bigint, next_acquired_at timestamptz, next_expires_at timestamptz,
     hints uuid[], hint_instances text[], watched boolean)
@@ -52,7 +50,7 @@ BEGIN
     LOOP
         SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
-        IF s.hold_until IS NOT NULL THEN -- a burial may be under way, which lets it stand
+        IF s.hold_until IS NOT NULL THEN -- a reap in flight can set hold_pending
             SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id FOR NO KEY UPDATE;
         END IF;
         release.ord := c.ord; release.outcome := NULL; release.expired := NULL;
@@ -62,7 +60,7 @@ BEGIN
         release.watched := coalesce(l.watched, false); release.now := clock_timestamp();
         release.state := locksidecar.claim_status(c.token, c.lease_id, l, s);
         IF c.undelivered AND release.state = 'holds' AND (s.repeated OR s.instance <> its_instance) THEN
-            release.state := 'other'; -- it may have been told elsewhere
+            release.state := 'other'; -- another instance may have delivered it
         END IF;
 
         IF c.success AND release.state = 'holds' AND l.contended THEN
@@ -77,7 +75,7 @@ BEGIN
         ELSIF release.state = 'holds' OR (release.state = 'expired' AND NOT coalesce(s.hold_pending, false)
             AND l.lease_id IS NOT NULL AND (s.id IS NOT NULL OR l.contended))
         THEN
-            -- The time last: the next grant is not older than this.
+            -- The time comes last, so the next grant is not younger.
             SELECT h.outcome, h.expired, h.grant_id, h.lease_id, h.instance, h.token, h.acquired_at, h.expires_at,
                 h.hints, h.hint_instances, clock_timestamp()
             INTO release.outcome, release.expired, release.next_grant, release.next_lease, release.next_instance,
@@ -104,8 +102,8 @@ BEGIN
 END
 $$;
 
--- amend checks claims, and changes what the lock carries: its data, and for the
--- lock of an unrenewed lease its remaining time. States: see claim_status.
+-- amend checks claims, and changes the data of locks, and the remaining time of unrenewed leases.
+-- States: see claim_status.
 CREATE OR REPLACE FUNCTION locksidecar.amend(
     ns text, not_after timestamptz, keys text[], tokens bigint[], leases uuid[], ttls interval[], set_datas boolean[], datas text[])
 RETURNS TABLE (
@@ -114,7 +112,7 @@ RETURNS TABLE (
     lease_id uuid, instance text, pod text, renewed boolean, hold_pending boolean,
     session text, owner text, data text, traceparent text,
     stopping timestamptz, stop_reason text, grant_id uuid, waiting bigint,
-    -- who is first in line behind a lock whose remaining time was set
+    -- the first waiter for a lock whose remaining time was set
     hints uuid[], hint_instances text[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -131,7 +129,7 @@ BEGIN
         IF c.set_data OR c.ttl > interval '0' THEN
             SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
             PERFORM locksidecar.in_time(not_after);
-        ELSE -- only a check: nothing is to be locked, so nothing is to be flushed
+        ELSE -- a check locks nothing, so its commit flushes nothing
             SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key;
         END IF;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
@@ -166,12 +164,11 @@ BEGIN
 END
 $$;
 
--- withdraw frees what attempts of unknown outcome hold, and takes them out of the
--- queues. lock_key waits for an attempt that is still under way (invariant 7). A
--- bind:ttl lock that another instance was granted, too, is left: see ask; and so is a
--- place in line that another instance keeps. A hold is ignored, for nobody was told of
--- the grant; but not when another instance was, and it is gone. lapsed: the grant had ended
--- before, with its lease.
+-- withdraw frees what attempts of unknown outcome hold, and deletes their waiters. lock_key waits
+-- for an attempt that is in flight (invariant 7). A bind:ttl lock that another instance was
+-- granted, too, stays (see ask), and so does a queue position that another instance keeps. A
+-- min_hold does not count, because nobody was told of the grant; unless another instance was, which
+-- is gone. lapsed: the lease of the grant had expired before.
 CREATE OR REPLACE FUNCTION locksidecar.withdraw(
     ns text, not_after timestamptz, its_instance text, keys text[], grants uuid[])
 RETURNS TABLE (
@@ -199,7 +196,7 @@ BEGIN
         IF l.grant_id = a.grant_id AND l.lease_id IS NOT NULL THEN
             RETURN QUERY SELECT ns, a.key, h.*, clock_timestamp(),
                 coalesce(its_lease.expires_at <= clock_timestamp() OR its_lease.hold_pending, true)
-            FROM locksidecar.hand_off(ns, a.key, l.lease_id, l.token, '') h;
+            FROM locksidecar.pass_on(l, its_lease, '') h;
         END IF;
     END LOOP;
 END

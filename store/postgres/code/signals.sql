@@ -1,22 +1,22 @@
--- signal asks the holders of keys for something, in the order of the keys. A stop is
--- noted in the lock row; its time is that of the first one. The session that holds the
--- lock is to be told (by the row in signals; the instance is returned for a hint), of a
--- stop only if that is new; and so are those who watch, unless the lock was released and
--- only a hold keeps it: then there is no holder. Who asks again, for another reason or not,
--- hears so: others need not be told each time. Nobody claims the lock of an unrenewed
--- lease, or of one that stands, in a way that could be interrupted: a break buries that
--- lease here, and returns it, for the key is to be handed off as after any burial. The
--- grant is not released then, so later claims of it hear that it ended (see claim_status).
+-- signal sends requests to the holders of keys, in the order of the keys. A stop is noted in the
+-- lock row with the time of the first one. A row in signals tells the session's sidecar, and its
+-- instance is returned for a hint (notify): of a stop only if it is new. Those who watch are told
+-- of that, too, unless the lock was released and only its min_hold is pending. again: the same was
+-- asked before, perhaps for another reason, so others need not be told each time.
 --
--- The lease is locked FOR KEY SHARE, as in ask: a burial either waits, and then sees the
--- signal and drops it, or was before, and there is nobody to ask.
+-- Nobody claims the lock of an unrenewed lease, or of one with a pending min_hold, in a way that
+-- could be interrupted. So a break deletes that lease and returns it (reaped), and the caller hands
+-- the key off. The grant counts as ended, not as released (see claim_status).
+--
+-- The lease is locked FOR KEY SHARE, as in ask: a reap waits, and then deletes the signal, or it
+-- came before and there is no holder.
 CREATE OR REPLACE FUNCTION locksidecar.signal(
     ns text, not_after timestamptz, keys text[], tokens bigint[], kinds text[], reasons text[])
 RETURNS TABLE (
     ord bigint, held boolean, token bigint, watched boolean,
     stopping timestamptz, -- null: no stop was noted, or nothing about it is new
     notify text, again boolean, reaped uuid,
-    hints uuid[], hint_instances text[]) -- who was told that the lock may end later
+    hints uuid[], hint_instances text[]) -- waiters that know a later end
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -47,7 +47,7 @@ BEGIN
         END IF;
         IF signal.held AND s.renewed AND NOT s.hold_pending THEN
             IF a.kind = 'break' OR signal.stopping IS NOT NULL THEN
-                DELETE FROM locksidecar.signals g -- what was not heard yet is out of date
+                DELETE FROM locksidecar.signals g -- a newer one replaces it
                 WHERE g.lease_id = s.id AND g.namespace = ns AND g.key = a.key AND g.token = l.token AND g.kind = a.kind;
                 INSERT INTO locksidecar.signals (lease_id, namespace, key, token, kind, reason, requested_at)
                 VALUES (s.id, ns, a.key, l.token, a.kind, a.reason, coalesce(signal.stopping, clock_timestamp()));
@@ -55,11 +55,11 @@ BEGIN
             ELSIF EXISTS (
                 SELECT FROM locksidecar.signals g
                 WHERE g.lease_id = s.id AND g.namespace = ns AND g.key = a.key AND g.token = l.token AND g.kind = a.kind)
-            THEN -- a repeat, for the answer to the first was lost, and with it the hint
+            THEN -- a repeat: the answer was lost, and perhaps the hint
                 signal.notify := s.instance;
             END IF;
             IF a.kind = 'break' AND s.hold_until > clock_timestamp() THEN
-                -- Its sidecar may be gone: then the lease ends within its TTL, not with the hold.
+                -- If its sidecar is gone, the lease ends within its TTL, not with the hold.
                 PERFORM locksidecar.end_hold(s);
                 SELECT f.hints, f.hint_instances INTO signal.hints, signal.hint_instances
                 FROM locksidecar.first_waiters(ns, a.key, 100) f;

@@ -1,19 +1,19 @@
--- sweep_step makes one step of the sweep, if one is due and no other session makes it. It reads
--- a few pages after the other until its time budget is spent, so a step takes equally long in
--- small and in large tables. It skips rows that are locked, and never waits.
+-- sweep_step makes one step of the sweep, if one is due and no other session makes it. It reads a
+-- few pages after the other until its time budget is spent, so a step takes equally long in small
+-- and in large tables. It skips rows that are locked, and never waits.
 --
--- It deletes leases that expired before expired_for, and keys that became free before free_for.
--- It returns the rest of the work, which the caller does after the commit: the leases that it
--- deleted, keys that are held under leases that do not exist, and keys that are marked as
--- watched without a watcher.
+-- It deletes leases that expired before expired_for, and keys that became free before free_for. It
+-- returns the rest of the work, which the caller does after the commit: the leases that it deleted,
+-- keys that are held under leases that do not exist, and keys that are marked as watched without a
+-- watcher.
 --
 -- A statement may still be under way that has drawn a token for a key whose row is deleted. Its
 -- token would be too small afterwards, so free_for is far longer than any statement can take
 -- (invariant 2). Each DELETE decides by the row that it has locked.
 --
--- A lease is inserted before, or with, the first lock under it. So if a lock names a lease, and
--- a later statement does not find that lease, the lease was deleted. The caller hands such a key
--- off by the id of that lease, never because "no living lease" has it (invariant 1).
+-- A lease is inserted before, or with, the first lock under it. So if a lock names a lease, and a
+-- later statement does not find that lease, the lease was deleted. The caller hands such a key off
+-- by the id of that lease, never because "no living lease" has it (invariant 1).
 --
 -- The commit does not wait for the disk: after a crash the next lap finds the rows again.
 CREATE OR REPLACE FUNCTION locksidecar.sweep_step(
@@ -24,7 +24,7 @@ CREATE OR REPLACE FUNCTION locksidecar.sweep_step(
 LANGUAGE plpgsql AS $$
 DECLARE
     chunk CONSTANT integer := 32; -- pages at a time
-    most CONSTANT integer := 1000; -- rows that the caller gets in one step, about
+    most CONSTANT integer := 1000; -- about so many rows for the caller in one step
     since CONSTANT timestamptz := clock_timestamp();
     at locksidecar.sweep;
     pages bigint;
@@ -37,11 +37,11 @@ BEGIN
     dangling_namespaces := '{}'; dangling_keys := '{}'; dangling_leases := '{}';
     unwatched_namespaces := '{}'; unwatched_keys := '{}';
     SELECT * INTO at FROM locksidecar.sweep
-    WHERE due_at <= since OR due_at > since + interval '1 hour' -- the clock was set back
+    WHERE due_at <= since OR due_at > since + interval '1 hour' -- the clock went back
     FOR UPDATE SKIP LOCKED;
     due := FOUND;
     IF NOT due THEN
-        INSERT INTO locksidecar.sweep (one) -- a restore may have left the row out
+        INSERT INTO locksidecar.sweep (one) -- a restore can leave the row out
         SELECT true WHERE NOT EXISTS (SELECT FROM locksidecar.sweep) ON CONFLICT DO NOTHING;
         RETURN;
     END IF;

@@ -1,7 +1,6 @@
--- watch makes the instance that has a lease hear what happens to keys. It returns the
--- keys that it watches now; none when the lease is dead. The lease is locked as in
--- signal. What the instance watches under another lease is replaced, and what dead
--- leases left is dropped.
+-- watch makes the instance of a lease hear what happens to keys. It returns the keys that are
+-- watched, none if the lease is dead. The lease is locked as in signal. This replaces the
+-- instance's watches under other leases, and deletes those of dead leases.
 CREATE OR REPLACE FUNCTION locksidecar.watch(ns text, not_after timestamptz, keys text[], its_lease uuid, its_instance text)
 RETURNS SETOF text
 LANGUAGE plpgsql AS $$
@@ -25,8 +24,8 @@ BEGIN
 END
 $$;
 
--- drop_watchers drops an instance's watches of a key, and those that dead leases left,
--- but for one lease's. The caller has locked the lock row.
+-- drop_watchers deletes the watches of an instance and of dead leases, except those of one lease.
+-- The caller has locked the lock row.
 CREATE OR REPLACE FUNCTION locksidecar.drop_watchers(ns text, k text, its_instance text, but uuid) RETURNS void
 LANGUAGE sql AS $$
     DELETE FROM locksidecar.watchers w
@@ -34,8 +33,8 @@ LANGUAGE sql AS $$
     AND NOT EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = w.lease_id AND s.instance <> its_instance)
 $$;
 
--- unwatch ends an instance's watches of keys, and those that dead leases left. A key
--- that nobody watches any more is marked so: what happens to it costs nothing again.
+-- unwatch deletes the watches of an instance and of dead leases. If nobody watches a key any more,
+-- its mark goes, and its changes cost nothing again.
 CREATE OR REPLACE FUNCTION locksidecar.unwatch(not_after timestamptz, namespaces text[], keys text[], its_instance text)
 RETURNS void
 LANGUAGE plpgsql AS $$
@@ -56,9 +55,8 @@ BEGIN
 END
 $$;
 
--- channel is where an instance listens; channelOf in the sidecar is the same. It is STABLE,
--- for convert_to is: declared as more than that, it would not be made a part of the
--- statement that calls it, but be planned anew in each.
+-- channel is where an instance listens; channelOf in the sidecar is the same. It is STABLE, as
+-- convert_to is: otherwise it could not be inlined, and would be planned in each statement.
 CREATE OR REPLACE FUNCTION locksidecar.channel(ns text, its_instance text) RETURNS text
 LANGUAGE sql STABLE AS $$
     SELECT 'locksidecar_' || left(encode(sha256(

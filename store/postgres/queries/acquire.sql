@@ -1,13 +1,14 @@
 -- name: acquire_one
--- Acquires one key for a session if it is free: the insert decides, and only while
--- the asker's own lease lives. No row: somebody has the key, or had it when the
--- statement began, or the lease does not live; that is read afterwards.
--- Invariant 2: on the conflict path the token is drawn by the SET, after the row
--- is locked; the first one was drawn before the wait and is not used there.
--- The last condition looks first, because a conflict that is refused locks the row
--- all the same and makes the server flush its log for a denial.
--- It grants only in the epoch of this server (see the function in_epoch), to a sidecar that
--- is not too old for the schema, and only in time (invariant 7).
+-- Acquires one key for a session if it is free: the insert decides, and only while the asker's own
+-- lease lives. No row: the key is held, or was when the statement began, or the lease does not
+-- live. The caller then reads which.
+--
+-- Invariant 2: on the conflict path the SET draws the token after the row is locked. The first
+-- token was drawn before the wait, and is not used there.
+--
+-- The sub-select looks at the lock row first, because a refused conflict would lock the row and
+-- flush the server's log. The last conditions: only in time (invariant 7), only in this server's
+-- epoch (see in_epoch), and only if the sidecar is not too old for the schema.
 -- $1 namespace, $2 key, $3 lease, $4 grant, $5 session, $6 owner, $7 data, $8 traceparent, $9 not after
 INSERT INTO locksidecar.locks AS l
     (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
@@ -26,13 +27,12 @@ WHERE l.lease_id IS NULL AND clock_timestamp() < $9
 RETURNING token, acquired_at, (SELECT expires_at FROM locksidecar.leases WHERE id = $3), clock_timestamp(), watched
 
 -- name: acquire_many
--- acquire_one for many keys, in the order of the keys, and for bind:ttl locks too:
--- those ride on a lease that is made with the grant. Returns the keys that were granted.
--- Invariants 1 and 2: see acquire_one. Keys and locks are not joined: the planner does not
--- know how many rows there are, and could compare each with each. Own leases are few, one
--- for each TTL, so they are read once, and the epoch is.
--- $1 namespace, $2 keys, $3 leases to ride on, $4 true for a bind:ttl lock, $5 grants, $6 sessions, $7 owners,
--- $8 datas, $9 traceparents, $10 leases to be made, $11 their ttls, $12 instance, $13 pod, $14 not after
+-- acquire_one for many keys, in the order of the keys, and for bind:ttl locks, whose leases are
+-- made with the grants. Returns the granted keys. Keys and locks are not joined, because the
+-- planner does not know the numbers of rows, and could compare each with each. Own leases are few,
+-- one for each TTL, so they are read once, and so is the epoch.
+-- $1 namespace, $2 keys, $3 leases, $4 true for a bind:ttl lock, $5 grants, $6 sessions, $7 owners, $8 datas,
+-- $9 traceparents, $10 leases to be made, $11 their ttls, $12 instance, $13 pod, $14 not after
 WITH own AS MATERIALIZED (
     SELECT id, expires_at FROM locksidecar.leases
     WHERE id = ANY ($3::uuid[]) AND expires_at > clock_timestamp() AND NOT hold_pending
@@ -65,8 +65,8 @@ SELECT key, token, acquired_at, (SELECT o.expires_at FROM own o WHERE o.id = t.l
 FROM taken t
 
 -- name: ask
--- Grants free and dead keys, or stands in line (invariants 1, 2, 5 and 7): see the
--- function. A sidecar that is too old for the schema fails here, before it is called.
+-- Grants free and dead keys, or enqueues (invariants 1, 2, 5 and 7): see the function. If the
+-- sidecar is too old for the schema, the condition fails before the function is called.
 -- $1 namespace, $2 not after, $3 may wait, $4 instance, $5 pod, $6 keys, $7 grants, $8 leases,
 -- $9 ttls (0: a session's lock), $10 min_holds (0: none), $11 skips, $12 sessions, $13 owners, $14 datas,
 -- $15 traceparents

@@ -1,16 +1,17 @@
 -- name: connection_check
--- Who is at the other end of a connection. Through a pooler, the process is another
--- one than the connection was told.
+-- Describes the other end of a connection. Through a pooler, the process is not the one that the
+-- connection named at first.
 SELECT pg_backend_pid(), current_setting('server_encoding'), current_setting('server_version_num')::integer,
     clock_timestamp()
 
 -- name: connection_set_up
--- Sets up a session so that a database's defaults can neither weaken locks (isolation,
--- read only, synchronous_commit) nor stall them. Behind a pooler, where a session is
--- shared, it is done for each transaction instead.
--- Nearly all statements are point lookups. The planner is told to keep to them: a
--- plan that was made while a table was almost empty would scan it when it has grown.
--- Keep-alives end the transaction of a peer that vanished without a word.
+-- Sets up a session, so that a database's defaults can neither weaken locks (isolation, read only,
+-- synchronous_commit) nor stall them. Behind a pooler, sessions are shared, so each transaction
+-- does it.
+--
+-- Nearly all statements are point lookups, and the planner must keep to them: a plan from the time
+-- of an almost empty table would scan the table later. Keep-alives end the transaction of a peer
+-- that is gone.
 -- $1 statement_timeout in ms, $2 lock_timeout in ms, $3 true: for this transaction only
 SELECT set_config('default_transaction_isolation', 'read committed', $3),
     set_config('default_transaction_read_only', 'off', $3),
@@ -31,14 +32,13 @@ SELECT set_config('default_transaction_isolation', 'read committed', $3),
     set_config('tcp_keepalives_count', '3', $3)
 
 -- name: whereabouts
--- Where a connection leads: when the server was started, which no two servers share, and no
--- two runs of one; the database; and the process, which through a pooler is another one than
--- the connection was told. It takes no right but to connect.
+-- Tells where a connection leads: when the server was started, which no two servers and no two runs
+-- of one share; the database; and the process. It needs no right except to connect.
 SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, current_database()::text, pg_backend_pid()
 
 -- name: server
--- What a server's settings and tables must not be. reset_val is what sessions have
--- that set nothing.
+-- Reads settings and tables of the server that could weaken locks. reset_val is the value for
+-- sessions that set nothing.
 SELECT clock_timestamp(), pg_is_in_recovery(),
     (SELECT setting FROM pg_settings WHERE name = 'fsync') AS fsync,
     (SELECT setting FROM pg_settings WHERE name = 'full_page_writes') AS full_page_writes,
@@ -55,32 +55,31 @@ SELECT clock_timestamp(), pg_is_in_recovery(),
     (SELECT source FROM locksidecar.meta), has_function_privilege('locksidecar.here(text, text)', 'EXECUTE') AS may_take
 
 -- name: schema_exists
--- Is there a schema at all?
+-- Tells whether there is a schema.
 SELECT to_regclass('locksidecar.meta') IS NOT NULL
 
 -- name: schema_version
--- The schema's version, and the oldest one a sidecar may have been built for.
+-- Reads the schema's version, and the oldest one that a sidecar may be built for.
 SELECT schema_version, oldest_version FROM locksidecar.meta
 
 -- name: new_epoch
--- Begins to grant on a server that was promoted, or restored: see the function.
+-- Begins to grant on a server that was promoted or restored: see the function.
 SELECT locksidecar.new_epoch()
 
 -- name: primary
--- What tells a primary from another one: by what servers are told from each other here
--- (meta.source), the mark, and how late its epoch is. One that was merely started again is
--- told from its former self only by when that was. No row: it is a standby.
+-- Tells one primary from another: its name by meta.source, its mark, and how late its epoch is. The
+-- name of a server that was merely started again differs only by the start time. No row: a standby.
 SELECT rtrim(source || ' ' || locksidecar.here(source, '')), mark, began_token, epoch = locksidecar.here(source, mark),
     source = 'server' AND epoch <> locksidecar.here(source, mark) AND right(epoch, length(mark)) = mark, outdated
 FROM locksidecar.meta
 WHERE NOT pg_is_in_recovery()
 
 -- name: system
--- Of which cluster a primary is: its copies share the identifier. No row: it is a standby.
+-- Tells which cluster a primary belongs to. Its copies share the identifier. No row: a standby.
 SELECT system_identifier::text FROM pg_control_system() WHERE NOT pg_is_in_recovery()
 
 -- name: outdate
--- Says to an old primary that there was a later one, so that it grants nothing to those who do
--- not know: see the function. No standby confirms that any more, and the next connection says it again.
+-- Tells an old primary that a later one exists, so that it grants nothing to sidecars that do not
+-- know: see the function. No standby confirms that any more, and the next connection repeats it.
 -- $1 the token with which its epoch began, $2 that of the later one
 SELECT set_config('synchronous_commit', 'local', true), locksidecar.outdate($1, $2)

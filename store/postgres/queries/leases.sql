@@ -1,6 +1,6 @@
 -- name: lease_open
--- Makes renewed leases. A repeat extends one that is still alive, and gives no row
--- for one that is not; nor when it comes too late: a buried lease must not rise again.
+-- Makes renewed leases. A repeat extends a lease that is still alive. It returns no row for a dead
+-- one, nor if it comes too late, because a reaped lease must not exist again.
 -- $1 leases, $2 ttls, $3 instance, $4 pod, $5 not after
 INSERT INTO locksidecar.leases AS l (id, instance, pod, renewed, ttl, expires_at, history)
 SELECT id, $3, $4, true, ttl, clock_timestamp() + ttl, (SELECT locksidecar.history())
@@ -12,16 +12,16 @@ WHERE l.expires_at > clock_timestamp() AND NOT l.hold_pending
 RETURNING l.id
 
 -- name: lease_renew
--- Renews leases that are alive, whatever the number of their locks. An expired one
--- is never revived: somebody may be burying it in this moment (invariant 3). Nor one
--- that stands: it ends with its hold. What somebody has locked is left out, for who has
--- locked one lease must not wait for another: others lock leases in any order. With it
--- comes whether a lease's holders are asked for something, whether this sidecar has
--- become too old for the schema, or the schema too old for it (an older one was restored), and
--- whether what rides on the lease must be counted again. A
--- server that was just promoted renews nothing (see history): what a sidecar hears of a
--- lease would else not tell it that there was a failover. It asks before it locks anything,
--- for new_epoch, which somebody else may begin in this moment, passes by what is locked.
+-- Renews leases that are alive, whatever the number of their locks. An expired lease is never
+-- revived, because a reap can be in flight (invariant 3), nor one whose min_hold is pending. A
+-- locked lease is skipped: this must not wait for one lease while it has another, because other
+-- statements lock leases in any order.
+--
+-- The answer also tells whether there are signals for the lease; whether this sidecar is too old
+-- for the schema, or the schema for it (an older one was restored); and whether the locks under the
+-- lease must be reconciled. A server that was just promoted renews nothing (see history), so the
+-- sidecar learns of the failover. It asks that before it locks any lease, because new_epoch skips
+-- locked ones.
 -- $1 leases
 WITH here AS MATERIALIZED (
     SELECT locksidecar.history() AS history
@@ -33,35 +33,24 @@ WITH here AS MATERIALIZED (
 UPDATE locksidecar.leases l
 SET expires_at = greatest(clock_timestamp() + l.ttl, l.hold_until)
 FROM due
-WHERE l.id = due.id AND l.expires_at > clock_timestamp() AND NOT l.hold_pending
+WHERE l.id = due.id
 RETURNING l.id, clock_timestamp(), EXISTS (SELECT FROM locksidecar.signals g WHERE g.lease_id = l.id),
     (SELECT NOT :schema_version BETWEEN oldest_version AND schema_version FROM locksidecar.meta),
     (SELECT history FROM here), l.history IS DISTINCT FROM (SELECT history FROM here)
 
 -- name: lease_renew_one
--- lease_renew for one lease, for which it waits.
--- $1 lease
-WITH here AS MATERIALIZED (
-    SELECT locksidecar.history() AS history
-)
-UPDATE locksidecar.leases l
-SET expires_at = greatest(clock_timestamp() + l.ttl, l.hold_until)
-WHERE l.id = $1 AND l.expires_at > clock_timestamp() AND NOT l.hold_pending AND (SELECT history FROM here) IS NOT NULL
-RETURNING l.id, clock_timestamp(), EXISTS (SELECT FROM locksidecar.signals g WHERE g.lease_id = l.id),
-    (SELECT NOT :schema_version BETWEEN oldest_version AND schema_version FROM locksidecar.meta),
-    (SELECT history FROM here), l.history IS DISTINCT FROM (SELECT history FROM here)
+-- Does the same for one lease, and waits for it.
+-- waits: lease_renew
 
 -- name: lease_living
--- Which leases live and can be renewed. One that was not, although it is among them, is
--- locked by somebody, or was.
+-- Returns the leases that live and can be renewed. One that lease_renew skipped is locked, or was.
 -- $1 leases
 SELECT id FROM locksidecar.leases WHERE id = ANY ($1) AND expires_at > clock_timestamp() AND NOT hold_pending
 
 -- name: held_under
--- Which of some keys' locks ride on leases, and who stands in line for them under the leases:
--- what a sidecar believes in, after a failover. There is no index of leases for it, since
--- that would make every grant dearer. Each key is looked up by itself, so that no plan can
--- scan the table.
+-- Returns which of some keys' locks are held under leases, and which waiters wait under them: what
+-- a sidecar believes in after a failover. An index by lease would make every grant more expensive.
+-- So each key is looked up by itself, and no plan can scan the table.
 -- $1 namespace, $2 keys, $3 leases
 SELECT m.history, r.lease_id, r.key, r.token, r.grant_id, r.waits
 FROM locksidecar.meta m
@@ -78,13 +67,14 @@ LEFT JOIN (
 ) r ON true
 
 -- name: held_under_after
--- What rides on leases among the 2,000 keys behind one, and, before the first, who stands in
--- line under them: what a sidecar looks for that it does not know, after a failover. A
--- lock keeps its key, so none is passed over that is there all the time. All sidecars look,
--- at the same time, and one reads at a time: the others get no rows, and try again.
--- Where the planner knows nothing of the table, as in one that was just restored, it takes few
--- rows to be of one namespace, and would read and sort all behind the key to give the first.
--- Of a range it expects many, and reads the index in its order where many are there.
+-- Pages through 2,000 locks in key order, starting after a key, and returns those held under the
+-- leases. The first page also returns waiters. After a failover, a sidecar finds grants here that
+-- it does not know. A lock keeps its key, so no page misses a lock that exists all the time. All
+-- sidecars read at the same time. One reads a page, and the others get no rows and try again.
+--
+-- The second bound on the namespace makes the planner expect many rows and read the index in order.
+-- Without statistics, as after a restore, it would expect few, and sort all rows after the key to
+-- give the first.
 -- $1 namespace, $2 after, $3 leases, $4 advisory lock
 WITH mine AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock($4) AS turn
@@ -104,8 +94,8 @@ LEFT JOIN (
 ) r ON true
 
 -- name: reconciled
--- Notes that a sidecar knows all that rides on its leases, in this history. One that
--- somebody has locked is named again by the next renewal.
+-- Notes that a sidecar knows all locks under its leases in this history. The next renewal names a
+-- locked lease again.
 -- $1 leases, $2 history
 WITH due AS (
     SELECT id FROM locksidecar.leases WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED

@@ -1,20 +1,18 @@
 -- name: notify
--- Tells other instances that there is something to look at. A transaction with NOTIFY
--- holds a lock of the whole server while it commits, so it has nothing to write, and
--- does not wait for the disk: it is only a hint.
+-- Sends hints to other instances. A transaction with NOTIFY locks the whole server during its
+-- commit. So it writes nothing, and does not wait for the disk.
 -- $1 channels, $2 payloads
 SELECT pg_notify(channel, payload)
 FROM unnest($1::text[], $2::text[]) AS n (channel, payload)
 WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL
 
 -- name: notify_events
--- Tells other instances what happened to keys that they watch, in the order of the
--- events. A watch is one for as long as its lease is there. One row for each event and
--- watcher; an event of a key that nobody watches, not even who asks, has one with false.
--- As in notify, nothing is written.
+-- Tells other instances what happened to keys that they watch, in the order of the events. A watch
+-- counts while its lease exists. One row for each event and watcher. If nobody watches a key, not
+-- even the asker, its row has false. As in notify, nothing is written.
 -- $1 namespaces, $2 keys, $3 words, $4 own namespace, $5 own instance
 SELECT namespace, key, instance IS NOT NULL AS watched, CASE WHEN elsewhere
-    THEN pg_notify(locksidecar.channel(namespace, instance), word)::text END AS told
+    THEN pg_notify(locksidecar.channel(namespace, instance), word)::text END AS sent
 FROM (
     SELECT e.namespace, e.key, e.word, w.instance, (e.namespace, w.instance) <> ($4, $5) AS elsewhere
     FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS e (namespace, key, word, ord)
@@ -32,6 +30,6 @@ WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL
 SELECT locksidecar.watch($1, $2, $3, $4, $5)
 
 -- name: unwatch
--- Watches keys no longer: see the function.
+-- Ends watches of keys: see the function.
 -- $1 not after, $2 namespaces, $3 keys, $4 instance
 SELECT locksidecar.unwatch($1, $2, $3, $4)

@@ -1,7 +1,7 @@
 // Package queries has the statements of the PostgreSQL store.
 //
-// A file has the statements of one flow. A line `-- name: …` begins each of them; comments
-// follow it, then the statement.
+// A file has the statements of one flow. Each begins with a line `-- name: …`. Comments follow, then
+// the statement. A line `-- waits: …` stands for another statement with its SKIP LOCKED left out.
 package queries
 
 import (
@@ -14,8 +14,11 @@ import (
 //go:embed *.sql
 var files embed.FS
 
-// nameMark begins the line before a statement. Its name follows.
-const nameMark = "-- name: "
+const (
+	nameMark  = "-- name: "
+	waitsMark = "-- waits: "
+	skip      = " SKIP LOCKED"
+)
 
 // All returns the statements by their names, without the comments before them.
 func All() map[string]string {
@@ -32,7 +35,7 @@ func parse(folder fs.FS) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := make(map[string]string)
+	all, waits := make(map[string]string), make(map[string]string)
 	for _, file := range names {
 		text, err := fs.ReadFile(folder, file)
 		if err != nil {
@@ -45,14 +48,24 @@ func parse(folder fs.FS) (map[string]string, error) {
 		for part := range strings.SplitSeq(rest, "\n"+nameMark) {
 			name, sql, _ := strings.Cut(part, "\n")
 			for strings.HasPrefix(sql, "--") {
-				_, sql, _ = strings.Cut(sql, "\n")
+				var comment string
+				comment, sql, _ = strings.Cut(sql, "\n")
+				if like, ok := strings.CutPrefix(comment, waitsMark); ok {
+					waits[name] = like
+				}
 			}
 			sql = strings.TrimSpace(sql)
-			if _, twice := all[name]; twice || name == "" || sql == "" {
+			if _, twice := all[name]; twice || name == "" || (sql == "") != (waits[name] != "") {
 				return nil, fmt.Errorf("%s: the name %q is there twice, or has no statement", file, name)
 			}
 			all[name] = sql
 		}
+	}
+	for name, like := range waits {
+		if strings.Count(all[like], skip) != 1 {
+			return nil, fmt.Errorf("%s waits like %q, which skips nothing", name, like)
+		}
+		all[name] = strings.Replace(all[like], skip, "", 1)
 	}
 	return all, nil
 }

@@ -1,12 +1,11 @@
 -- name: check
--- What became of waiters, in one snapshot: a waiter's row and its grant are never
--- both seen, nor neither, because the hand-off swaps them in one transaction. A
--- waiter whose lease is dead has no place any more: nothing is given to it. One that
--- was skipped has its outcome, for as long as its lease lives. Places are not told:
--- counting them for everybody in a long line would be quadratic. A server that was just
--- promoted does not judge: by its clock a grant may look as if it were over, and new_epoch
--- would give its lease, and the lock, its TTL again, when the waiter has been told so. A
--- grant that is found is told when the standby has it.
+-- Tells what became of waiters, in one snapshot: it sees either a waiter's row or its grant,
+-- because the hand-off swaps them in one transaction. A waiter whose lease is dead has no position
+-- any more. A skipped waiter has its outcome while its lease exists. Positions are not counted,
+-- because for a long queue that would be quadratic.
+--
+-- A server that was just promoted answers nothing: by its clock a grant could look expired, and
+-- new_epoch would then prolong its lease. A grant is returned when the standby has it.
 -- $1 namespace, $2 keys, $3 grants
 SELECT a.ord, o.id IS NOT NULL AND w.outcome IS NULL AND NOT o.hold_pending AS queued, o.instance AS keeper,
     o.id IS NOT NULL AND w.outcome IS NOT NULL AS skipped, w.result, l.lease_id AS held_under, l.handed_by,
@@ -21,9 +20,8 @@ WHERE (SELECT locksidecar.in_epoch())
 AND CASE WHEN l.grant_id = a.grant_id THEN locksidecar.replicated() ELSE true END
 
 -- name: note_delivery
--- Notes that another instance than the first is told of a bind:ttl grant: none may give
--- it back as undelivered then. No row: it is over. The lock row decides, also against a
--- release that is under way.
+-- Notes that a second instance delivers a bind:ttl grant, so that none may hand it back as
+-- undelivered. No row: the grant is over. The lock row decides, also against a release in flight.
 -- $1 namespace, $2 key, $3 grant
 WITH held AS (
     SELECT lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = $2 AND grant_id = $3 FOR UPDATE
@@ -33,10 +31,9 @@ WHERE l.id = held.lease_id AND l.expires_at > clock_timestamp() AND NOT l.hold_p
 RETURNING true
 
 -- name: cancel_one
--- Takes one waiter out of its queue, and tells the place that it had. It waits for a
--- hand-off that is under way; no row then means that it may have been granted. One that
--- was skipped is forgotten, with its result.
--- A place that another instance keeps, because the attempt was repeated there, stays.
+-- Deletes one waiter, and tells the position that it had. It waits for a hand-off that is in
+-- flight; if there is no row then, the lock may be granted. A skipped waiter is deleted with its
+-- result. A position that another instance keeps, because the attempt was repeated there, stays.
 -- $1 namespace, $2 grant, $3 not after, $4 instance
 DELETE FROM locksidecar.waiters w
 WHERE namespace = $1 AND grant_id = $2 AND clock_timestamp() < $3
@@ -47,11 +44,8 @@ RETURNING grant_id, outcome IS NOT NULL, result, (
     AND q.id > (SELECT served FROM locksidecar.locks l WHERE l.namespace = w.namespace AND l.key = w.key))
 
 -- name: cancel_many
--- Takes waiters out of their queues without waiting for any: one that somebody has
--- locked is being granted or dropped, and is looked at alone. It tells the places
--- that they had, and of those that were skipped, which are forgotten, their results.
--- A place that another instance keeps, because the attempt was repeated there, stays.
--- Each line is counted once: from one of these waiters to the next.
+-- cancel_one for many waiters, without a wait. A locked waiter is being granted or dropped, so the
+-- caller cancels it alone. Each queue is counted once: from one of these waiters to the next.
 -- $1 namespace, $2 grants, $3 not after, $4 instance
 WITH gone AS MATERIALIZED (
     SELECT id, grant_id, key, outcome, result FROM locksidecar.waiters c
@@ -73,8 +67,7 @@ FROM (
 ) counted
 
 -- name: withdraw
--- Frees what attempts of unknown outcome hold or wait for (invariant 7): see the
--- function.
+-- Frees what attempts of unknown outcome hold or wait for (invariant 7): see the function.
 -- $1 namespace, $2 not after, $3 instance, $4 keys, $5 grants
 SELECT namespace, key, outcome, expired, grant_id, lease_id, instance, token, acquired_at, expires_at,
     hints, hint_instances, watched, ended, now, lapsed

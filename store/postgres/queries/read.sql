@@ -1,9 +1,9 @@
 -- name: read
--- Keys and who has them, now. OFFSET 0 keeps each lookup by itself: merged into one
--- join, it could become a scan of all that a namespace has. A server that was just promoted
--- judges no asker: by its clock all leases may look as if they were over.
--- Who finds a grant of its own hears of it when the standby has it.
--- $1 namespace, $2 keys, $3 the leases of who asks, and $4 the grants; null where nobody does
+-- Reads keys and their holders. OFFSET 0 keeps each lookup by itself: merged into one join, it
+-- could become a scan of the namespace. A server that was just promoted does not judge the asker's
+-- lease, because by its clock all could look expired. An asker's own grant is returned when the
+-- standby has it.
+-- $1 namespace, $2 keys, $3 the asker's leases, $4 the asker's grants, or nulls
 SELECT a.ord,
     CASE WHEN a.lease_id IS NULL THEN false
         WHEN EXISTS (SELECT FROM locksidecar.leases own WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp()
@@ -20,9 +20,9 @@ LEFT JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET
 WHERE CASE WHEN l.grant_id = a.grant_id THEN locksidecar.replicated() ELSE true END
 
 -- name: list
--- Held locks in the order of their keys. Both bounds are conditions on the index,
--- so the scan begins after the last page and ends with the prefix.
--- $1 namespace, $2 after, $3 prefix, $4 first key behind the prefix, $5 instance or empty, $6 limit
+-- Lists held locks in the order of their keys. Both bounds are conditions on the index, so the scan
+-- begins after the last page and ends with the prefix.
+-- $1 namespace, $2 after, $3 prefix, $4 first key after the prefix, $5 instance or empty, $6 limit
 SELECT l.key,
     l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.hold_pending,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id,
@@ -36,10 +36,9 @@ ORDER BY l.key
 LIMIT $6
 
 -- name: locked
--- Which of some keys' rows somebody has locked in this moment, or the leases of their
--- holds, or those on which a hold is to be noted. It never waits, and what it locks itself
--- it lets go at once.
--- $1 namespaces, $2 keys, $3 own leases of who asks for a hold, or nulls
+-- Returns the keys whose rows another session has locked now, or the leases of their min_holds, or
+-- those on which a min_hold is to be noted. It never waits, and its own locks end at once.
+-- $1 namespaces, $2 keys, $3 the asker's leases for a min_hold, or nulls
 WITH asked AS (
     SELECT a.namespace, a.key, l.key IS NOT NULL AS there, s.id AS holds, own.id AS own
     FROM unnest($1::text[], $2::text[], $3::uuid[]) AS a (namespace, key, lease_id)

@@ -1,16 +1,15 @@
 -- name: sweep_step
 -- Makes one step of the sweep: see the function.
--- $1 how long leases have been expired, $2 how long keys have been free, $3 the shortest lap,
--- $4 the time budget
+-- $1 how long leases have been expired, $2 how long keys have been free, $3 the shortest lap, $4 the time budget
 SELECT due, begins, ends, pause, dead, dangling_namespaces, dangling_keys, dangling_leases,
     unwatched_namespaces, unwatched_keys
 FROM locksidecar.sweep_step($1, $2, $3, $4)
 
 -- name: sweep_left
--- Deletes the waiters, watchers and signals of dead leases, if a reaping missed them. A lease that
--- this snapshot does not see is dead: none of them is inserted before its lease. The
--- sub-select looks each lease up by the index, because there may be far more leases than these
--- rows; NOT EXISTS could read them all.
+-- Deletes the waiters, watchers and signals of dead leases, if a reap has skipped them. A lease
+-- that this snapshot does not see is dead, because it is inserted before them. The sub-select looks
+-- each lease up by the index: there may be far more leases than these rows, and NOT EXISTS could
+-- read them all.
 -- $1 limit of each
 WITH waiters AS (
     DELETE FROM locksidecar.waiters
@@ -37,9 +36,9 @@ WITH waiters AS (
 SELECT greatest((SELECT count(*) FROM waiters), (SELECT count(*) FROM watchers), (SELECT count(*) FROM signals))
 
 -- name: stats
--- What the whole database holds, by type and by pod, in one snapshot and by one reading of
--- the clock. It only reads. A lock whose lease is missing is dead, and no line's; one that a
--- hold keeps is held. The first lines of each list are returned, and what is left as one more.
+-- Counts what the whole database holds, by type and by pod, in one snapshot and by one reading of
+-- the clock. It only reads. A lock whose lease is missing is in no line. A lock with a pending
+-- min_hold counts as held. Returns the first lines of each list, and the rest as one more line.
 -- $1 lines of a list at most, $2 the name of the last line
 WITH moment AS MATERIALIZED (
     SELECT clock_timestamp() AS now
@@ -72,6 +71,7 @@ GROUP BY by_pod, least(place, $1 + 1), its_namespace, its_name
 ORDER BY by_pod, least(place, $1 + 1)
 
 -- name: elect
--- Makes an instance the one that reads stats for all, or hears who is: see the function.
--- $1 instance, $2 term (0: it gives the office up)
+-- Makes an instance the one that reads statistics for all, or tells for how long another is: see
+-- the function.
+-- $1 instance, $2 term (0: ends its own)
 SELECT elected, lasts FROM locksidecar.elect($1, $2)

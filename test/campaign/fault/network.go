@@ -83,7 +83,7 @@ func flap(s *strike) (int, error) {
 var statements = []string{
 	"acquire_one", "acquire_many", "lease_open", "lease_renew", "lease_renew_one", "release_one", "release_many", "release",
 	"ask", "cancel_one", "cancel_many", "withdraw", "amend", "check", "note_delivery", "signal", "signals_acknowledged",
-	"reap_one", "reap_many", "lease_existing", "reap_contended", "reap_waiters", "hand_off", "locked", "notify",
+	"reap_one", "reap_many", "lease_existing", "reap_waited", "reap_rest", "hand_off", "locked", "notify",
 }
 
 // cutAt cuts connections at a stage of statements, each once or twice.
