@@ -63,7 +63,7 @@ var statements = append([]statement{
 		return []string{same("default", n), keys(rows, dead, n), grants(deadLeases, n), tokens(n), same("", n)}
 	}},
 	{name: "reap_many", about: "expired leases", args: func(_, n int) []string { return []string{grants(deadLeases, n), "false"} }},
-	{name: "lease_renew_one", about: "a living lease", one: true, args: func(_, _ int) []string { return []string{quote(uuid(500))} }},
+	{name: "lease_renew_one", about: "a living lease", one: true, args: func(_, _ int) []string { return []string{grants(499, 1)} }},
 	{name: "lease_renew", about: "living leases", args: func(_, n int) []string { return []string{grants(0, n)} }},
 	{name: "read", about: "held keys", args: func(rows, n int) []string {
 		return []string{namespace, keys(rows, theirs, n), same(uuid(mineLease), n), "NULL"}

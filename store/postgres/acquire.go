@@ -68,7 +68,6 @@ func newBatch(o *operation, asks []store.Ask) *batch {
 	}
 }
 
-// name is the key of an ask.
 func (t *batch) name(i int) keyName { return keyName{t.config.Identity.Namespace, t.asks[i].Key} }
 
 // own is the lease on which the min_hold of an ask is noted, or nil.
@@ -363,7 +362,6 @@ func jsonOf(text *string) []byte {
 	return []byte(*text)
 }
 
-// unique drops repeated ids.
 func unique(ids []uuid.UUID) []uuid.UUID {
 	seen := make(map[uuid.UUID]bool, len(ids))
 	kept := ids[:0]

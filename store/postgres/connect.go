@@ -118,7 +118,6 @@ func (s *Store) connConfig(url string, accept func(primary) error) (*pgx.ConnCon
 	return conn, nil
 }
 
-// hostsOf is the number of servers in a URL.
 func hostsOf(conn *pgx.ConnConfig) int {
 	hosts := map[string]bool{}
 	for _, w := range waysTo(conn) { // also the same without TLS
@@ -174,7 +173,6 @@ func (s *Store) setUp(ctx context.Context, conn *pgx.Conn) error {
 	return s.setUpSession(ctx, conn)
 }
 
-// setUpSession sets up a session that is not shared.
 func (s *Store) setUpSession(ctx context.Context, conn *pgx.Conn) error {
 	return s.measured(ctx, sqlConnectionSetUp, func(sql string) error {
 		_, err := conn.Exec(ctx, sql, append([]any{pgx.QueryExecModeExec}, s.settings(false)...)...)
@@ -191,7 +189,6 @@ func millis(d time.Duration) string {
 	return fmt.Sprint(max(1, d.Milliseconds())) // 0 would mean no limit
 }
 
-// warned is set in a connection's custom data by noteWarning.
 const warned = "locksidecar.warned"
 
 // rested is set in a connection's custom data if it was idle.
@@ -261,7 +258,6 @@ func (s *Store) reach(ctx context.Context, r *running) {
 	}
 }
 
-// become notes a new state.
 func (s *Store) become(why error) {
 	was := s.enter(why)
 	switch { // without the mutex: every operation takes it, and a log can be slow

@@ -74,7 +74,6 @@ func newListener(s *Store) *listener {
 	return e
 }
 
-// poke wakes run.
 func (e *listener) poke() {
 	select {
 	case e.wake <- struct{}{}:

@@ -14,7 +14,6 @@ import (
 // errRowLocked: another session keeps rows locked for long.
 var errRowLocked = errors.New("another database session keeps rows of locksidecar locked")
 
-// keyName is a key in its namespace.
 type keyName struct{ namespace, key string }
 
 // aroundAttempts is how often a statement that waited too long is repeated while none of its rows
@@ -105,7 +104,7 @@ func (o *operation) had(row lockedBy, sent time.Time, err error) {
 
 // aroundLocked runs a statement for some items. If it waits too long for a row, it is repeated for
 // the items whose rows are free, and the others are returned. So one locked row costs its batch one
-// lock_timeout. Callers ask again for the locked ones alone. Then the statement is patient.
+// lock_timeout. Callers ask again for the locked ones alone.
 func (o *operation) aroundLocked(
 	ctx context.Context, items []int, name func(int) keyName, do func(context.Context, []int) error,
 ) (left []int, err error) {
@@ -187,7 +186,6 @@ func (o *operation) warnLocked(row ...any) {
 	}
 }
 
-// items numbers n items.
 func items(n int) []int {
 	all := make([]int, n)
 	for i := range all {

@@ -71,7 +71,6 @@ func migrationsIn(tables, code fs.FS) migrations {
 	return migrations{tables, code, last}
 }
 
-// schema is the state of a database's schema.
 type schema struct {
 	version int // 0: none
 	oldest  int // the oldest version that a sidecar may have been built for
@@ -109,7 +108,6 @@ func (s schema) problem() error {
 	return nil
 }
 
-// querier is a connection or a pool.
 type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
@@ -149,9 +147,9 @@ func Migrate(ctx context.Context, url string) (from, to int, err error) {
 	return own.migrate(ctx, config, func(error) {})
 }
 
-// migrate lets one migrator at a time in. A transaction of its own has the advisory lock while the
-// migrations run on another connection: it ends with the process, and a pooler cannot lose it. busy
-// is called when a migration waits for other sessions.
+// migrate lets one migrator at a time in, by an advisory lock of a transaction on another
+// connection than the migrations': it ends with the process, and a pooler cannot lose it. busy is
+// called when a migration waits for other sessions.
 func (m migrations) migrate(ctx context.Context, config *pgx.ConnConfig, busy func(error)) (from, to int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, migrationLimit)
 	defer cancel()
@@ -197,7 +195,7 @@ func (m migrations) look(ctx context.Context, tx pgx.Tx) (schema, error) {
 const turnPause = 100 * time.Millisecond
 
 // myTurn returns a transaction that has the advisory lock. It does not wait in the server: waiting
-// migrators could take all connections of a pooler, and the one that has the lock needs a second.
+// migrators could take all connections of a pooler.
 func myTurn(ctx context.Context, conn *pgx.Conn) (pgx.Tx, error) {
 	for {
 		tx, err := conn.Begin(ctx)
@@ -242,7 +240,6 @@ func setUpMigration(ctx context.Context, conn *pgx.Conn, more ...string) error {
 // tableLimits limit a session that changes tables.
 var tableLimits = []string{fmt.Sprintf("lock_timeout = %d", tableWait.Milliseconds()), "idle_in_transaction_session_timeout = '10s'"}
 
-// setUpTables is setUpMigration for the session that changes tables.
 func setUpTables(ctx context.Context, conn *pgx.Conn) error {
 	return setUpMigration(ctx, conn, tableLimits...)
 }
@@ -281,8 +278,8 @@ var errTableInUse = errors.New("another session uses a table that the migration 
 	"look for old transactions in pg_stat_activity")
 
 // apply runs the missing migrations, each as a transaction of its own unless it says otherwise, and
-// then replaces the code. If a step finds a table in use, it gives up at once and is repeated: if
-// it waited, all sidecars would queue behind it for as long as some report reads the table.
+// then replaces the code. A step that finds a table in use gives up at once and is repeated,
+// because all sidecars would queue behind it.
 func (m migrations) apply(ctx context.Context, config *pgx.ConnConfig, busy func(error)) (err error) {
 	db := sql.OpenDB(limited{stdlib.GetConnector(*config, stdlib.OptionAfterConnect(setUpTables), stdlib.OptionResetSession(setUpTables))})
 	defer func() { err = errors.Join(err, db.Close()) }()

@@ -38,8 +38,7 @@ type operation struct {
 	patient bool
 	// asked is the number of items of the next statement, which returns about as many rows.
 	asked int
-	// sent is when the last statement was sent.
-	sent time.Time
+	sent  time.Time
 	// single has the only keys of leases that this operation has reaped.
 	single map[uuid.UUID]keyName
 	// then follows the next statement; nil: nothing does.
@@ -63,7 +62,6 @@ func (s *Store) beginBatch(ctx context.Context, name string, items int) (context
 	return s.begin(ctx, name)
 }
 
-// begin starts an operation, on the shared connections.
 func (s *Store) begin(ctx context.Context, name string) (context.Context, context.CancelFunc, *operation, error) {
 	s.mu.Lock()
 	r := s.started
@@ -93,7 +91,6 @@ func (s *Store) beginRenewal(ctx context.Context, name string, items int) (conte
 	return ctx, cancel, o, nil
 }
 
-// fail is the error with which the operation ends.
 func (o *operation) fail(err error, sent bool) error {
 	return translate(o.name, err, sent, o.partly)
 }
@@ -274,16 +271,13 @@ func (o *operation) readOnly(err error) error {
 	return err
 }
 
-// execute is query for a statement without rows.
 func execute(ctx context.Context, o *operation, sql statement, args ...any) error {
 	_, err := query(ctx, o, sql, args, nothing)
 	return err
 }
 
-// nothing reads nothing of a row.
 func nothing(pgx.Rows, *struct{}) error { return nil }
 
-// scanOne reads rows of one column.
 func scanOne[T any](rows pgx.Rows, value *T) error { return rows.Scan(value) }
 
 // errShort: a statement did not answer every item. A defect here.

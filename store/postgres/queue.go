@@ -32,7 +32,6 @@ func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 	return t.answers, nil
 }
 
-// waitRow is a row of the statement check.
 type waitRow struct {
 	lockColumns
 	ord       int

@@ -64,7 +64,6 @@ const (
 	expiredWaiters = "expired"
 )
 
-// hintAll sends hints to waiters.
 func (o *operation) hintAll(namespace string, h hints) {
 	for i, grant := range h.grants {
 		o.hint(namespace, h.instances[i], grant)

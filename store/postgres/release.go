@@ -32,7 +32,6 @@ type verdictRow struct {
 	handOver    handOver // what became of the lock; without an outcome, nothing did
 }
 
-// claimName is the key of a claim.
 func (o *operation) claimName(c *store.Claim) keyName {
 	return keyName{o.config.Identity.Namespace, c.Key}
 }

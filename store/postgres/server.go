@@ -114,7 +114,6 @@ func (v *server) noting(config *pgx.ConnConfig) *pgx.ConnConfig {
 	return config
 }
 
-// read is what the URL says.
 func (v *server) read(good *pgx.ConnConfig) (*pgx.ConnConfig, error) {
 	url, err := v.again()
 	if err != nil {
@@ -127,7 +126,6 @@ func (v *server) read(good *pgx.ConnConfig) (*pgx.ConnConfig, error) {
 	return next, err
 }
 
-// knock tries a login.
 func knock(ctx context.Context, config *pgx.ConnConfig) error {
 	config = config.Copy()
 	config.Tracer = nil

@@ -32,7 +32,6 @@ func (s *Store) begins() time.Time {
 	return time.Now()
 }
 
-// ends records a statement.
 func (s *Store) ends(ctx context.Context, name string, began time.Time, err error) {
 	if s.metrics != nil {
 		s.metrics.Statement(ctx, name, time.Since(began), err)
@@ -54,7 +53,6 @@ const (
 	listenerListening  = "listening"
 )
 
-// state says what the listener does.
 func (e *listener) state() string {
 	e.mu.Lock()
 	on := e.on

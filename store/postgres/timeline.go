@@ -40,10 +40,9 @@ func (l primary) before(other primary) bool {
 	return l.after < other.after && (l.begun || l.restarted || l.outdated)
 }
 
-// primaries knows the latest primary that was seen. An older one takes writes and does not know the
-// later one: it was cut off or stopped. If it waits for its standby it grants nothing, but reads
-// there are old, and a lock that it does not know would count as released. If not, it grants old
-// tokens.
+// primaries knows the latest primary that was seen. An older one was cut off or stopped, and takes
+// writes. If it waits for its standby it grants nothing, but a lock that it does not know would
+// count as released. If not, it grants old tokens.
 type primaries struct {
 	mu sync.Mutex
 	// last is the last one that the store connected to, latest the latest of all.

@@ -27,7 +27,6 @@ const (
 	secretHalf = "-0000-000000000000"
 )
 
-// hintOf is the word that tells a waiter to look.
 func hintOf(grant uuid.UUID) string { return hintPrefix + grant.String()[:halfID] }
 
 // hintedOf reads a hint. The id has only its first half.

@@ -62,23 +62,21 @@ BEGIN
 END
 $$;
 
--- ask grants keys that are free or whose holder is dead. It goes in the order of the keys, and for
--- one key in the order of the asks. If a key is held it says so, or with may_wait enqueues the
--- attempt. The states:
---
--- granted, queued, held; lost: the asker's lease does not live; skipped: a waiter that was skipped
--- meanwhile asks again; dead: the holder's lease has expired, or is gone and left waiters. Then the
--- caller reaps the lease in a transaction of its own and asks again. ended is the token of a dead
--- holder's grant that ends here, for those who watch.
+-- ask grants keys that are free or whose holder is dead, in the order of the keys, and for one key
+-- in that of the asks. If a key is held it says so, or with may_wait enqueues the attempt. States:
+-- granted, queued, held; lost: the asker's lease does not live; skipped: a skipped waiter asks
+-- again; dead: the holder's lease has expired, or is gone and left waiters. Then the caller reaps
+-- it in a transaction of its own and asks again. ended is the token of a dead holder's grant that
+-- ends here, for those who watch.
 --
 -- A waiter is inserted while the holder's lease is locked FOR KEY SHARE. A reap waits for that and
--- sees the waiter, or it came before and this sees it. Without the lock the reap could run in
--- between, and nobody would serve the waiter (invariant 5).
+-- sees the waiter, or it came before and this sees it. Otherwise it could run in between, and
+-- nobody would serve the waiter (invariant 5).
 --
 -- If all attempts are only enqueued, the commit waits neither for the disk nor for a standby,
 -- because releases need the lock row meanwhile. A crash can then forget queue positions, but
--- nothing that was committed before them: see doc.go. A grant waits, even one that is found again
--- (invariant 4). A position that moves to another lease waits, too, because the instance before
+-- nothing that was committed before: see doc.go. A grant waits, even one that is found again
+-- (invariant 4), and so does a position that moves to another lease, because the first instance
 -- cancels it no more.
 CREATE OR REPLACE FUNCTION locksidecar.ask(
     ns text, not_after timestamptz, may_wait boolean, its_instance text, its_pod text,

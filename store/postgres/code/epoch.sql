@@ -1,7 +1,7 @@
--- here names this server, to tell it from others, with the mark of its meta. The name is the
--- timeline, which each promotion and recovery begins anew; or the time of the server's start, which
--- every role may read, but which a restart changes, too; or nothing, so that no failover is
--- noticed. plpgsql needs no rights to the functions of a branch that is not taken.
+-- here names this server, with the mark of its meta: by the timeline, which each promotion and
+-- recovery begins anew; by the time of its start, which every role may read, but which a restart
+-- changes, too; or not at all, so that no failover is noticed. plpgsql needs no rights to the
+-- functions of a branch that is not taken.
 CREATE OR REPLACE FUNCTION locksidecar.here(source text, mark text) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -35,9 +35,8 @@ END
 $$;
 
 -- in_epoch is true on the server that granted last, with the tables as they were. Otherwise it
--- fails with LS001: a standby was promoted or a backup restored, and what it knows can be older
--- than what was confirmed. Then new_epoch comes first. Statements that grant locks or reap expired
--- leases ask this.
+-- fails with LS001: what a promoted or restored server knows can be older than what was confirmed,
+-- so new_epoch comes first. Statements that grant locks or reap expired leases ask this.
 CREATE OR REPLACE FUNCTION locksidecar.in_epoch() RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -61,13 +60,12 @@ $$;
 -- anything to do, and fails with LS004 if a later copy of the database was seen: see outdate. It
 -- has the owner's rights, because sidecars may not set the sequence.
 --
--- No lease ends before its holder can have renewed it, because the last renewal can be missing, and
--- this server has another clock. A bind:ttl lease, which is not renewed, gets a minute if it would
--- end about now. A lease with a pending min_hold has no holder, and is left. A locked lease is
--- left, too: all sidecars wait for this.
+-- No lease ends before its holder can have renewed it: the last renewal can be missing, and this
+-- server has another clock. A bind:ttl lease that would end about now gets a minute. A lease
+-- without a holder (hold_pending) is left, and so is a locked one, because all sidecars wait for
+-- this.
 --
--- Then tokens jump, because the last ones can be missing here: far beyond what can be granted
--- meanwhile, and beyond the jump of another standby.
+-- Then tokens jump beyond all that can be missing here, and beyond the jump of another standby.
 CREATE OR REPLACE FUNCTION locksidecar.new_epoch() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -149,10 +147,9 @@ END
 $$;
 
 -- replicated is true, and makes the end of a reading statement wait for the synchronous standby, if
--- there is one (invariant 4). If somebody cancels a commit's wait for the standby, all can see the
--- grant and nobody has confirmed it. On a server that was cut off from its standby, which may be
--- the primary by now, such a grant must not be delivered. The message makes this a transaction that
--- writes. Nobody reads it.
+-- there is one (invariant 4). After a cancelled wait, all can see a grant that nobody has
+-- confirmed. A server that was cut off from its standby must not deliver it. The message makes this
+-- a transaction that writes.
 CREATE OR REPLACE FUNCTION locksidecar.replicated() RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN

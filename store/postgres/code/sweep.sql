@@ -1,19 +1,17 @@
 -- sweep_step makes one step of the sweep, if one is due and no other session makes it. It reads a
--- few pages after the other until its time budget is spent, so a step takes equally long in small
--- and in large tables. It skips rows that are locked, and never waits.
+-- few pages after the other until its time budget is spent. It skips locked rows, and never waits.
 --
 -- It deletes leases that expired before expired_for, and keys that became free before free_for. It
--- returns the rest of the work, which the caller does after the commit: the leases that it deleted,
--- keys that are held under leases that do not exist, and keys that are marked as watched without a
--- watcher.
+-- returns the work for the caller after the commit: the deleted leases, keys that are held under
+-- missing leases, and keys with the mark of a watch and without a watcher.
 --
--- A statement may still be under way that has drawn a token for a key whose row is deleted. Its
--- token would be too small afterwards, so free_for is far longer than any statement can take
--- (invariant 2). Each DELETE decides by the row that it has locked.
+-- free_for is far longer than any statement can take: one in flight can have drawn a token for a
+-- deleted key, which would be too small afterwards (invariant 2). Each DELETE decides by the row
+-- that it has locked.
 --
--- A lease is inserted before, or with, the first lock under it. So if a lock names a lease, and a
--- later statement does not find that lease, the lease was deleted. The caller hands such a key off
--- by the id of that lease, never because "no living lease" has it (invariant 1).
+-- A lease is inserted before the first lock under it. So if a later statement does not find a
+-- lock's lease, it was deleted. The caller hands the key off by the id of that lease, never because
+-- "no living lease" has it (invariant 1).
 --
 -- The commit does not wait for the disk: after a crash the next lap finds the rows again.
 CREATE OR REPLACE FUNCTION locksidecar.sweep_step(

@@ -12,16 +12,14 @@ WHERE l.expires_at > clock_timestamp() AND NOT l.hold_pending
 RETURNING l.id
 
 -- name: lease_renew
--- Renews leases that are alive, whatever the number of their locks. An expired lease is never
--- revived, because a reap can be in flight (invariant 3), nor one whose min_hold is pending. A
--- locked lease is skipped: this must not wait for one lease while it has another, because other
--- statements lock leases in any order.
+-- Renews leases that are alive. An expired lease is never revived, because a reap can be in flight
+-- (invariant 3), nor one without a holder (hold_pending). A locked lease is skipped: this must not
+-- wait for one lease while it has another, because other statements lock leases in any order.
 --
--- The answer also tells whether there are signals for the lease; whether this sidecar is too old
--- for the schema, or the schema for it (an older one was restored); and whether the locks under the
--- lease must be reconciled. A server that was just promoted renews nothing (see history), so the
--- sidecar learns of the failover. It asks that before it locks any lease, because new_epoch skips
--- locked ones.
+-- The answer also tells whether there are signals for the lease, whether the schema and this
+-- sidecar fit each other, and whether the locks under the lease must be reconciled. A server that
+-- was just promoted renews nothing (see history), so the sidecar learns of the failover. That is
+-- asked before any lease is locked, because new_epoch skips locked ones.
 -- $1 leases
 WITH here AS MATERIALIZED (
     SELECT locksidecar.history() AS history
@@ -49,8 +47,8 @@ SELECT id FROM locksidecar.leases WHERE id = ANY ($1) AND expires_at > clock_tim
 
 -- name: held_under
 -- Returns which of some keys' locks are held under leases, and which waiters wait under them: what
--- a sidecar believes in after a failover. An index by lease would make every grant more expensive.
--- So each key is looked up by itself, and no plan can scan the table.
+-- a sidecar believes in after a failover. Each key is looked up by itself, so that no plan can scan
+-- the table.
 -- $1 namespace, $2 keys, $3 leases
 SELECT m.history, r.lease_id, r.key, r.token, r.grant_id, r.waits
 FROM locksidecar.meta m
@@ -68,13 +66,12 @@ LEFT JOIN (
 
 -- name: held_under_after
 -- Pages through 2,000 locks in key order, starting after a key, and returns those held under the
--- leases. The first page also returns waiters. After a failover, a sidecar finds grants here that
--- it does not know. A lock keeps its key, so no page misses a lock that exists all the time. All
--- sidecars read at the same time. One reads a page, and the others get no rows and try again.
+-- leases. The first page also returns waiters. A sidecar finds grants here that a failover brought
+-- back. All sidecars read at the same time: one gets a page, and the others get no rows and try
+-- again.
 --
 -- The second bound on the namespace makes the planner expect many rows and read the index in order.
--- Without statistics, as after a restore, it would expect few, and sort all rows after the key to
--- give the first.
+-- Without statistics, as after a restore, it would sort all rows after the key to give the first.
 -- $1 namespace, $2 after, $3 leases, $4 advisory lock
 WITH mine AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock($4) AS turn

@@ -1,11 +1,9 @@
 -- name: check
 -- Tells what became of waiters, in one snapshot: it sees either a waiter's row or its grant,
--- because the hand-off swaps them in one transaction. A waiter whose lease is dead has no position
--- any more. A skipped waiter has its outcome while its lease exists. Positions are not counted,
--- because for a long queue that would be quadratic.
---
--- A server that was just promoted answers nothing: by its clock a grant could look expired, and
--- new_epoch would then prolong its lease. A grant is returned when the standby has it.
+-- because the hand-off swaps them in one transaction. A waiter under a dead lease has no position
+-- any more. Positions are not counted: for a long queue that would be quadratic. A server that was
+-- just promoted answers nothing, because by its clock a grant could look expired. A grant is
+-- returned when the standby has it.
 -- $1 namespace, $2 keys, $3 grants
 SELECT a.ord, o.id IS NOT NULL AND w.outcome IS NULL AND NOT o.hold_pending AS queued, o.instance AS keeper,
     o.id IS NOT NULL AND w.outcome IS NOT NULL AS skipped, w.result, l.lease_id AS held_under, l.handed_by,

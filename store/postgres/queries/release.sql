@@ -14,7 +14,7 @@ RETURNING l.key, l.watched
 -- release_one for many keys. It locks the rows first, in the order of the keys, because an UPDATE
 -- has no order. Each key is looked up by itself, which keeps the order and allows no scan. If a row
 -- changes while this waits for it, it is left to the function. Leases are few, so they are read
--- once. Whether one lives is judged when the lock row is locked.
+-- once, and judged when the lock row is locked.
 -- $1 namespace, $2 keys, $3 tokens, $4 leases
 WITH own AS MATERIALIZED (
     SELECT id, expires_at FROM locksidecar.leases
@@ -47,13 +47,10 @@ FROM locksidecar.release($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: notify_grants
 -- Delivers grants to the instances whose waiters got the keys. It follows the release in the same
--- flush, as a transaction of its own. So the release is committed when this reads its rows
--- (invariant 4), and NOTIFY's lock on the whole server is not held during a flush. grantOf reads
--- the word.
---
--- Only a session's grant under its waiter's own renewed lease, with a random id (version 4), is
--- sent in full. Otherwise the waiter is told to look. That is also so if the release took long,
--- because its wait for a standby could have been cancelled. The look waits for one.
+-- flush, as a transaction of its own. So it reads committed rows (invariant 4), and NOTIFY's lock
+-- on the whole server is not held during a flush. grantOf reads the word. Only a session's grant
+-- under its waiter's own renewed lease, with a random id (version 4), is sent in full. Otherwise,
+-- or if the release took long, the waiter is told to look: see doc.go.
 -- $1 namespace, $2 instance, $3 keys, $4 tokens that ended, $5 a long release
 SELECT pg_notify(locksidecar.channel($1, s.instance), CASE
     WHEN s.renewed AND s.hold_until IS NULL AND substr(l.grant_id::text, 15, 1) = '4'

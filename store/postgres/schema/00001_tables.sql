@@ -7,7 +7,7 @@
 CREATE FUNCTION locksidecar.mark(boolean) RETURNS text
 LANGUAGE sql IMMUTABLE AS 'SELECT gen_random_uuid()::text';
 
--- The state of the schema and of the server. One row.
+-- The schema and the server. One row.
 CREATE TABLE locksidecar.meta (
     one            boolean PRIMARY KEY DEFAULT true CHECK (one),
     -- The last migration whose code was applied, too. 0: none.
@@ -16,8 +16,7 @@ CREATE TABLE locksidecar.meta (
     oldest_version integer NOT NULL,
     -- The server that granted last: its name (see here) with the mark that this row had there.
     epoch          text NOT NULL DEFAULT '',
-    -- How servers are told apart: see here. All sidecars must do it alike, so it is chosen once,
-    -- and changed by use_epoch_source.
+    -- How servers are told apart, by all sidecars alike: see here.
     source         text NOT NULL DEFAULT 'none' CHECK (source IN ('timeline', 'server', 'none')),
     -- All tokens of this epoch are greater. Of two copies of a database, the one with the greater
     -- value is the later one.
@@ -34,9 +33,9 @@ CREATE TABLE locksidecar.meta (
 );
 INSERT INTO locksidecar.meta (schema_version, oldest_version) VALUES (0, 1);
 
--- A lease says "alive until expires_at". A missing lease is dead. Ids are never used again, so
--- death is final. Half of each page stays free and expires_at has no index, so a renewal is a HOT
--- update: it touches one page and no index.
+-- A lease says "alive until expires_at". A missing lease is dead for ever, because ids are never
+-- used again. Half of each page stays free and expires_at has no index, so a renewal is a HOT
+-- update.
 CREATE TABLE locksidecar.leases (
     id           uuid PRIMARY KEY,
     instance     text NOT NULL,
@@ -54,8 +53,8 @@ CREATE TABLE locksidecar.leases (
     -- Of a renewed lease: the meta.history in which its sidecar last compared its locks with the
     -- database. In another history, grants may be missing.
     history      uuid,
-    -- The lock was released, or its owner is gone. Nobody renews or claims it any more. The lease
-    -- ends when the min_hold is over.
+    -- The lock was released, or its owner is gone. Nobody renews or claims it, and it ends with the
+    -- min_hold.
     hold_pending boolean NOT NULL DEFAULT false,
     -- The only key that can be held under this lease (bind:ttl, min_hold), so a reap looks at no
     -- others. Null: any key.
@@ -73,15 +72,15 @@ CREATE TABLE locksidecar.leases (
 -- expensive, so the sweep reads the table page by page (see sweep_step). Half of each page stays
 -- free, so that releases of a whole page are HOT updates, too.
 --
--- Only a vacuum makes room of deleted rows. It comes when 5% of the table is dead instead of 20%.
--- It does not truncate the table, because that would lock out all sessions.
+-- Vacuum comes when 5% of the table is dead instead of 20%. It does not truncate the table, because
+-- that would lock out all sessions.
 CREATE TABLE locksidecar.locks (
     namespace   text COLLATE "C" NOT NULL,
     key         text COLLATE "C" NOT NULL,
     lease_id    uuid,
     token       bigint NOT NULL,
     grant_id    uuid,
-    -- Somebody waits: a release must hand the lock over instead of freeing it.
+    -- Somebody waits: a release hands the lock over.
     contended   boolean NOT NULL DEFAULT false,
     -- Somebody watches the key.
     watched     boolean NOT NULL DEFAULT false,
@@ -91,7 +90,7 @@ CREATE TABLE locksidecar.locks (
     session     text NOT NULL DEFAULT '',
     owner       text NOT NULL DEFAULT '',
     acquired_at timestamptz,
-    -- JSON as text. The database never parses it, so bad JSON cannot break a batch.
+    -- JSON as text, so bad JSON cannot break a batch.
     data        text,
     -- The trace contexts of the acquire, and of the release that handed the key over. handed_by is
     -- empty if no release did.
