@@ -128,7 +128,7 @@
 // News is a hint: a wait is also checked just after its holder's expiry, as often
 // as leases are renewed, and where the store's news does not come by itself for
 // now, every poll interval. Other hints make waits be checked at once. The store
-// listens while this sidecar has a lease, from before the first is opened: waits, locks of
+// listens while this sidecar has a lease, from before the first is opened, and a while longer: waits, locks of
 // sessions and watches all need one.
 //
 // # What is told
@@ -177,7 +177,7 @@
 //     withdrawals go on; no other key waits for it.
 //   - A standby is promoted that knows less than was told: the store says with a renewal
 //     that it has another history. Before the lease is trusted any longer, what is believed
-//     to are held under it is read (reconcile.go): what the store has not is lost (store_lost). What
+//     to be held under it is read (reconcile.go): what the store has not is lost (store_lost). What
 //     is held under it and is not known here, nor after twice the store's timeout, is looked for
 //     later, and withdrawn (orphans.go).
 //   - The process is stopped or the machine suspended for longer than a lease

@@ -59,7 +59,7 @@ type lease struct {
 	used atomic.Bool
 
 	// unused is called when nothing is held under it any more; nil for a lease that others
-	// may are held under next. only is the attempt for which such a lease was opened.
+	// may use next. only is the attempt for which such a lease was opened.
 	unused     func(*lease)
 	forAttempt atomic.Pointer[attempt]
 
@@ -125,10 +125,12 @@ type leaseSet struct {
 	usual time.Duration // the configured TTL
 	// listen tells the store whether there is a lease. Whatever the store tells of (hand-offs,
 	// signals, events) concerns waits, locks and watches, and each of these needs a lease.
-	listen func(on bool)
-	mu     sync.RWMutex
-	byTTL  map[time.Duration]*lease
-	own    map[*lease]struct{}
+	listen    func(on bool)
+	listening bool
+	emptied   time.Time // when the last lease went
+	mu        sync.RWMutex
+	byTTL     map[time.Duration]*lease
+	own       map[*lease]struct{}
 	// dying are those to be revoked, of which the store has not confirmed it.
 	toRevoke map[*lease]struct{}
 	// nextAt is when the renewer looks next.
@@ -176,7 +178,7 @@ func (b *leaseSet) pin(ttl time.Duration) (l *lease, open bool) {
 		defer b.mu.Unlock()
 		if l = b.byTTL[ttl]; l == nil {
 			l = newLease(ttl)
-			b.listenFirstLocked()
+			b.listenLocked()
 			b.byTTL[ttl] = l
 			open = true
 		}
@@ -192,7 +194,7 @@ func newLease(ttl time.Duration) *lease {
 	return &lease{id: uuid.New(), ttl: ttl, opened: make(chan struct{})}
 }
 
-// pinOwn returns a lease that nobody else will are held under, with one user. unused is
+// pinOwn returns a lease that nobody else uses, with one user. unused is
 // called, once, when it has none any more. The caller must open it.
 func (b *leaseSet) pinOwn(ttl time.Duration, unused func(*lease)) *lease {
 	l := newLease(ttl)
@@ -200,7 +202,7 @@ func (b *leaseSet) pinOwn(ttl time.Duration, unused func(*lease)) *lease {
 	l.users.Add(1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.listenFirstLocked()
+	b.listenLocked()
 	b.own[l] = struct{}{}
 	return l
 }
@@ -229,16 +231,40 @@ func (b *leaseSet) removeLocked(l *lease) bool {
 		return false
 	}
 	if b.emptyLocked() {
-		b.listen(false)
+		b.emptied = time.Time{} // the renewer notes when
+		b.changed()
 	}
 	return true
 }
 
-// listenFirstLocked is called before a lease is added. b.mu is held.
-func (b *leaseSet) listenFirstLocked() {
-	if b.emptyLocked() {
+// lingerTime is how long the store goes on to listen when there is no lease. To begin again
+// costs a connection, and leases of single locks come and go.
+const lingerTime = 30 * time.Second
+
+// listenLocked is called before a lease is added. b.mu is held.
+func (b *leaseSet) listenLocked() {
+	if !b.listening {
+		b.listening = true
 		b.listen(true)
 	}
+}
+
+// lingerLocked ends the listening if there has been no lease for long. It returns how long
+// until it has to look again. b.mu is held.
+func (b *leaseSet) lingerLocked(now time.Time) time.Duration {
+	if !b.listening || !b.emptyLocked() {
+		return time.Hour
+	}
+	if b.emptied.IsZero() {
+		b.emptied = now
+	}
+	left := lingerTime - now.Sub(b.emptied)
+	if left <= 0 {
+		b.listening = false
+		b.listen(false)
+		return time.Hour
+	}
+	return left
 }
 
 func (b *leaseSet) emptyLocked() bool { return len(b.byTTL)+len(b.own) == 0 }

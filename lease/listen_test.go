@@ -1,12 +1,14 @@
 package lease
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// The store listens while there is a lease. Locks that come and go do not change that.
+// The store listens while there is a lease, and a while longer. Locks that come and go do not
+// change that.
 func TestListensWhileLocksAreHeld(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -36,8 +38,29 @@ func TestListensWhileLocksAreHeld(t *testing.T) {
 			r.release(s, r.lock(s, "k")) // while the lease is still open
 			time.Sleep(r.m.cfg.RenewInterval / 2)
 			listens(changes+1, true)
-			time.Sleep(2 * r.m.cfg.RenewInterval)
+			time.Sleep(lingerTime)
+			listens(changes+1, true)
+			time.Sleep(3 * r.m.cfg.RenewInterval)
 			listens(changes+2, false)
+		}
+	})
+}
+
+// A lock with a MinHold has a lease of its own. Such locks do not begin and end the listening.
+func TestListeningDoesNotFlap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		s := r.session()
+		for range 50 {
+			g, err := r.m.Acquire(context.Background(), s, Request{Key: "k", NoCache: true, MinHold: time.Millisecond})
+			r.must(err)
+			time.Sleep(10 * time.Millisecond)
+			r.release(s, g)
+			time.Sleep(10 * time.Millisecond)
+		}
+		synctest.Wait()
+		if n := len(r.st.listens); n != 1 {
+			t.Errorf("listening changed %d times", n)
 		}
 	})
 }

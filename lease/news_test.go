@@ -283,7 +283,7 @@ func TestListen(t *testing.T) {
 			listened(append(want, true)...)
 			r.wait(s, "k", time.Second)
 			listened(append(want, true)...)
-			time.Sleep(3 * r.m.cfg.RenewInterval)
+			time.Sleep(lingerTime + 3*r.m.cfg.RenewInterval)
 			listened(append(want, true, false)...)
 		}
 	})

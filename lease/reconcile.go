@@ -39,7 +39,7 @@ type reconciliation struct {
 	searched atomic.Bool
 }
 
-// reconcile asks the store for the locks that are believed to are held under leases. What the store
+// reconcile asks the store for the locks that are believed to be held under leases. What the store
 // has not is lost. trusted is called for each lease of which all is read, those with few
 // locks first: a lease with many must not keep the others from being renewed. What was read
 // is not read again by the next renewal.
@@ -71,7 +71,7 @@ func (m *Manager) reconcile(ctx context.Context, leases []*lease, history store.
 	}
 }
 
-// collect notes which locks are believed to are held under a lease and were not read in a history.
+// collect notes which locks are believed to be held under a lease and were not read in a history.
 func (m *Manager) collect(l *lease, history store.History) {
 	now, first := m.clk.Now(), l.reconciling == nil || l.reconciling.history != history
 	if first {
@@ -103,7 +103,7 @@ func (m *Manager) reconciled(ctx context.Context, leases []*lease, history store
 	}
 }
 
-// readSome asks the store for the next of the locks that are believed to are held under leases.
+// readSome asks the store for the next of the locks that are believed to be held under leases.
 // Those that it has not are lost.
 func (m *Manager) readSome(ctx context.Context, leases []*lease, history store.History) error {
 	var some []*heldLock

@@ -87,7 +87,7 @@ func (b *leaseSet) plan(clk clock.Clock, configured time.Duration) plan {
 		case !something || wait > interval(l.ttl, configured)/2:
 			p.next = min(p.next, wait)
 		case l.users.Load() == 0 && !l.used.Swap(false):
-			b.removeLocked(l) // b.mu is held: nothing can begin to are held under it
+			b.removeLocked(l) // b.mu is held: nothing can begin to use it
 			p.idle = append(p.idle, l)
 		default:
 			l.renewing = true
@@ -95,13 +95,13 @@ func (b *leaseSet) plan(clk clock.Clock, configured time.Duration) plan {
 			p.due = append(p.due, l)
 		}
 	}
-	p.next = max(p.next, 0)
+	p.next = max(min(p.next, b.lingerLocked(now)), 0)
 	b.nextAt = now.Add(p.next)
 	return p
 }
 
 // renew sends one renewal for all leases that are due. After a failover, what is believed
-// to are held under them is read before they are trusted.
+// to be held under them is read before they are trusted.
 func (m *Manager) renew(ctx context.Context, due []*lease) {
 	r := renewal{m: m, sent: m.clk.Now(), early: jitter()}
 	r.suspended = m.clk.Suspended(r.sent)

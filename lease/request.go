@@ -65,7 +65,8 @@ func (m *Manager) releaseRequest(ctx context.Context, s *Session, req *ReleaseRe
 	if err != nil {
 		return Released{}, err
 	}
-	ans, err := submit(ctx, m.cancels, a) // finds what another sidecar was granted, too
+	// The turn lasts until the store has answered: a late cancel would end the next call.
+	ans, err := submit(context.WithoutCancel(ctx), m.cancels, a) // finds what another sidecar was granted, too
 	if err == nil && ans.Outcome == store.Stuck {
 		err = rowLocked("release")
 	}
@@ -112,25 +113,31 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *Session, req *Release
 	}
 	if h == nil {
 		defer leave()
-		if r := s.freeingOf(req.Key); r != nil { // perhaps of what the id has got: it is over when this is
-			if _, err := m.releaseAgain(ctx, r); err != nil {
-				return Released{}, err
-			}
-		}
-		return Released{Key: req.Key, Nothing: true}, nil
+		return m.nothingOnceFreed(ctx, s, req.Key)
 	}
 	m.linkAcquire(ctx, h.traceparent)
 	r := m.newRelease(h, req, t.Now)
 	r.done = leave // who repeats this waits until the store has confirmed it
 	switch entries, err := s.exit(h, r); {
 	case err != nil: // it was lost or released in this moment
-		leave()
-		return Released{Key: req.Key, Nothing: true}, nil
+		defer leave()
+		return m.nothingOnceFreed(ctx, s, req.Key)
 	case entries > 0:
 		leave()
 		return Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
 	}
 	return m.sendRelease(ctx, r)
+}
+
+// nothingOnceFreed answers that nothing is held, when no release of the key is under way in
+// the session: it may be that of what the id has got.
+func (m *Manager) nothingOnceFreed(ctx context.Context, s *Session, key string) (Released, error) {
+	if r := s.freeingOf(key); r != nil {
+		if _, err := m.releaseAgain(ctx, r); err != nil {
+			return Released{}, err
+		}
+	}
+	return Released{Key: key, Nothing: true}, nil
 }
 
 // endCalls ends the calls of a request that are under way, and takes the turn, until leave

@@ -172,3 +172,77 @@ func TestFailedReleaseByRequestLeavesAGrantUntold(t *testing.T) {
 		})
 	}
 }
+
+// A release by the id does not say that there is nothing while a release by token, which came
+// in that moment, is under way.
+func TestReleaseByIDMeetsAReleaseByToken(t *testing.T) {
+	for moment := range 12 {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			s := r.sessionOf(true)
+			req := once(0)
+			g := r.get(s, req)
+			proceed := r.st.hold("Release")
+			byToken, byID, began := make(chan struct{}), make(chan struct{}), false
+			r.clk.atRead(moment, func() {
+				began = true
+				go func() {
+					defer close(byToken)
+					_, _ = r.m.Release(context.Background(), s, ReleaseRequest{Key: "k", Token: g.Token})
+				}()
+				time.Sleep(time.Millisecond) // the release is under way
+			})
+			go func() {
+				defer close(byID)
+				_, _ = r.m.Release(context.Background(), s, ReleaseRequest{Key: "k", RequestID: req.RequestID})
+			}()
+			time.Sleep(10 * time.Millisecond)
+			synctest.Wait()
+			r.clk.next.Store(nil)
+			select {
+			case <-byID:
+				if r.stored("k").Held {
+					t.Errorf("moment %d: answered while the key is held", moment)
+				}
+			default:
+			}
+			proceed()
+			<-byID
+			if began {
+				<-byToken
+			}
+		})
+	}
+}
+
+// A release by the id whose caller has left keeps its turn until the store has answered, so
+// its cancel does not end a later call.
+func TestLateCancelOfAReleaseByID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		o := r.session()
+		g := r.lock(o, "k")
+		req := repeatable(WaitForever)
+		proceed := r.st.hold("CancelWaits")
+		ctx, leave := context.WithCancel(context.Background())
+		released := make(chan struct{})
+		go func() {
+			defer close(released)
+			_, _ = r.m.Release(ctx, nil, ReleaseRequest{Key: "k", RequestID: req.RequestID})
+		}()
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		first := r.ask(context.Background(), nil, req)
+		synctest.Wait()
+		proceed()
+		<-released
+		synctest.Wait()
+		second := r.wait(r.session(), "k", WaitForever)
+		r.release(o, g)
+		synctest.Wait()
+		if !first.isOver() || second.isOver() {
+			t.Errorf("first over: %t, second over: %t", first.isOver(), second.isOver())
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -46,6 +47,9 @@ type WebhookConfig struct {
 	Certificate *Certificate
 	Options     Options
 	Logger      *slog.Logger
+
+	// readTimeout is longer in tests on slow machines; zero: the usual one.
+	readTimeout time.Duration
 }
 
 // Webhook is the server of a MutatingAdmissionWebhook: POST /mutate. It asks nobody; who
@@ -63,14 +67,15 @@ type Webhook struct {
 // NewWebhook makes a webhook; Start makes it serve.
 func NewWebhook(cfg WebhookConfig) *Webhook {
 	w := &Webhook{cfg: cfg, log: cfg.Logger, reviews: make(chan struct{}, maxReviews), large: make(chan struct{}, 1)}
+	patience := cmp.Or(cfg.readTimeout, readTimeout)
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /mutate", w.mutate)
 	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprintln(rw, "well") })
 	mux.HandleFunc("GET /readyz", w.ready)
 	w.server = &http.Server{
 		Handler:           w.survive(mux),
-		ReadHeaderTimeout: readTimeout,
-		ReadTimeout:       readTimeout,
+		ReadHeaderTimeout: patience,
+		ReadTimeout:       patience,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,

@@ -41,11 +41,17 @@ type cluster struct {
 // start starts a webhook with a certificate until notAfter, looked at whenever it is used.
 func start(t *testing.T, notAfter time.Time) *cluster {
 	t.Helper()
-	return startFor(t, notAfter, "")
+	return startWith(t, notAfter, "", 0)
 }
 
 // startFor starts a webhook that only clients of a CA may ask, unless the file is empty.
 func startFor(t *testing.T, notAfter time.Time, clientCA string) *cluster {
+	t.Helper()
+	return startWith(t, notAfter, clientCA, 0)
+}
+
+// startWith starts a webhook that gives requests so long to arrive; zero: as usual.
+func startWith(t *testing.T, notAfter time.Time, clientCA string, timeout time.Duration) *cluster {
 	t.Helper()
 	t.Cleanup(func() { goleak.VerifyNone(t) }) // the last one
 	c := &cluster{t: t, ca: certtest.New(t), log: &logText{}}
@@ -58,7 +64,8 @@ func startFor(t *testing.T, notAfter time.Time, clientCA string) *cluster {
 	certificate.every = 0
 	c.webhook = NewWebhook(WebhookConfig{
 		Listen: "127.0.0.1:0", Certificate: certificate, Logger: log,
-		Options: Options{Image: DefaultImage, Secret: DefaultSecret},
+		Options:     Options{Image: DefaultImage, Secret: DefaultSecret},
+		readTimeout: timeout,
 	})
 	if err := c.webhook.Start(t.Context()); err != nil {
 		t.Fatal(err)
