@@ -138,13 +138,9 @@ func releaseOf(c *store.Claim) *store.Event {
 	return &store.Event{Kind: store.EventReleased, Outcome: c.Outcome, Result: c.Result}
 }
 
-// holdPending is the outcome of a release if the min_hold keeps the key. The others are those of a
-// hand-off.
-const holdPending = "hold_pending"
-
 // releaseRest judges the remaining claims with their rows locked. It frees or hands off locks, or
 // sets hold_pending.
-func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest []int, verdicts []store.Verdict) error {
+func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest []int, verdicts []store.Verdict) error { //nolint:funlen // one round trip after the other, to be read in one place
 	namespace := o.config.Identity.Namespace
 	keys, tokens, leases := claimColumns(rest, func(i int) store.Claim { return claims[i] })
 	undelivered, successes, atOnce := make([]bool, len(rest)), make([]bool, len(rest)), make([]bool, len(rest))
