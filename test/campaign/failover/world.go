@@ -216,10 +216,14 @@ func (c *connects) slowest() time.Duration {
 	return c.most
 }
 
-// faithful asks the old primary for locks, by a sidecar that knows no other, for so long.
+// faithful asks the old primary for locks, by a sidecar that knows no other, for so long. The sidecar
+// is not ready if one that knows both has come first and marked that server as old.
 func (s *scene) faithful(old int, lasts time.Duration) error {
 	s.loyals++
-	sc := world.Serve(s.tb, s.config, 100+s.loyals, s.url(old))
+	sc := world.Launch(s.tb, s.config, 100+s.loyals, s.url(old))
+	if err := sc.ReadyOrRefused("the server is an old primary"); err != nil {
+		return err
+	}
 	end := time.Now().Add(lasts)
 	c := &client{socket: sc.Socket()}
 	defer c.close()

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -31,6 +33,16 @@ type Sidecar struct {
 // and waits until it is ready. It ends with the test.
 func Serve(tb testing.TB, c Config, index int, database string) *Sidecar {
 	tb.Helper()
+	s := Launch(tb, c, index, database)
+	if err := s.Ready(); err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+// Launch is Serve without waiting until the sidecar is ready.
+func Launch(tb testing.TB, c Config, index int, database string) *Sidecar {
+	tb.Helper()
 	s, err := newSidecar(c, index, database)
 	if err != nil {
 		tb.Fatal(err)
@@ -43,9 +55,6 @@ func Serve(tb testing.TB, c Config, index int, database string) *Sidecar {
 			tb.Error(err)
 		}
 	})
-	if err := s.Ready(); err != nil {
-		tb.Fatal(err)
-	}
 	return s
 }
 
@@ -103,6 +112,21 @@ func (s *Sidecar) Drain() error {
 // Ready waits until the sidecar says that it is.
 func (s *Sidecar) Ready() error {
 	return await(s.name+" is ready", func() error { return s.ask("/readyz") })
+}
+
+// ReadyOrRefused waits until the sidecar says that it is ready, or why not, with this text in its log.
+func (s *Sidecar) ReadyOrRefused(why string) error {
+	return await(s.name+" is ready, or says "+strconv.Quote(why), func() error {
+		err := s.ask("/readyz")
+		if err == nil {
+			return nil
+		}
+		text, logErr := os.ReadFile(s.log)
+		if strings.Contains(string(text), why) {
+			return nil
+		}
+		return errors.Join(err, logErr)
+	})
 }
 
 func (s *Sidecar) ask(path string) error {
