@@ -92,7 +92,8 @@ func (o *observer) look(ctx context.Context) error {
 			return err
 		}
 		place.ID = req.Op
-		line.Line = append(lines[line.Key].Line, place)
+		known := lines[line.Key].Line
+		line.Line = append(known, place)
 		lines[line.Key] = line
 		return nil
 	})
