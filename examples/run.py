@@ -42,7 +42,7 @@ def main():
     forgotten = {str(f.relative_to(HERE)) for f in HERE.glob("*/*") if f.suffix in (".sh", ".rb", ".php", ".py", ".mjs")} - set(EXAMPLES)
     if forgotten:
         p.error(f"nothing runs {', '.join(forgotten)}: add it to EXAMPLES")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the finally blocks
     stores = os.environ.get("CONTRACT_STORES", "memory postgres").split()
     started, failed = time.monotonic(), []
     postgres = Postgres()

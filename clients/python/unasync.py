@@ -1,6 +1,6 @@
-"""Writes the half for threads from the half for asyncio. With `--check` it fails where that was not done.
+"""Writes the half for threads from the half for asyncio. With `--check` it only fails where they differ.
 
-The transports differ, and are written by hand. What is above them is the same in both halves.
+The transports differ, and are written by hand. Above them both halves are the same.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ REPLACEMENTS: list[tuple[str, str]] = [
     (r"Awaitable\[T\]|Coroutine\[Any, Any, T\]", "T"),
     (r"Awaitable, (.*), Coroutine", r"\1"),
     (r"for one in page:\n\s+yield one\n", "yield from page\n"),
-    # What is said of tasks alone.
+    # Sentences about tasks alone.
     (r"\bfor asyncio\b", "for threads"),
     (r"\n\n    It belongs to one event loop.*", ""),
-    (r"thread that is cancelled", "thread that is interrupted"),
+    (r"A cancelled thread", "An interrupted thread"),
 ]
 
 
@@ -39,7 +39,7 @@ def half(name: str) -> str:
     text = (SOURCES / name).read_text()
     for pattern, by in REPLACEMENTS:
         text = re.sub(pattern, by, text)
-    text = f"# Made of {name} by unasync.py.\n{text}"
+    text = f"# Written by unasync.py: change {name}.\n{text}"
     for command in (["check", "-q", "--fix-only", "--select", "I"], ["format", "-q"]):
         tidied = subprocess.run(
             [sys.executable, "-m", "ruff", *command, "--stdin-filename", SOURCES / FILES[name], "-"],

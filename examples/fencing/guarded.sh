@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# A guarded write: why the fencing token matters, and what to do with it in SQL.
+# A guarded write: why the fencing token matters, and how to use it in SQL.
 #
-# No lock service can stop a process that sleeps past its lease and then writes. Here one does:
-# it is paused (SIGSTOP, as a full CPU, a suspended machine or a long garbage collection may do)
-# between "I hold the lock" and its write. The table refuses the late write, because it has seen a
-# greater token. The same table without the guard takes it, and loses money.
+# No lock service can stop a process that sleeps past its lease and then writes. Here a process is
+# paused between "I hold the lock" and its write (SIGSTOP; a full CPU, a suspended machine or a long
+# garbage collection does the same). The table refuses the late write, because it has seen a greater
+# token. The same table without the guard accepts it, and loses money.
 #
-# Needs curl, and psql with the usual PGHOST, PGUSER, PGDATABASE of a database that may be written to.
+# Needs curl, and psql with PGHOST, PGUSER and PGDATABASE of a database for writing.
 set -euo pipefail
 socket=${LOCKSIDECAR_SOCKET:-/run/locksidecar/locksidecar.sock}
-[ -S "$socket" ] || { echo "guarded: no sidecar listens at $socket; is it running, and LOCKSIDECAR_SOCKET right?" >&2; exit 1; }
+[ -S "$socket" ] || { echo "guarded: there is no sidecar at $socket; is it running, and is LOCKSIDECAR_SOCKET right?" >&2; exit 1; }
 
 sql() { psql -XqtA -v ON_ERROR_STOP=1 "$@"; }
 lock() { curl -sS --fail-with-body --unix-socket "$socket" -X "$1" "http://localhost/v1/locks/$2" "${@:3}"; }
@@ -31,7 +31,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# Prints how many rows were written: 1, or 0 when a greater token has been here.
+# Prints the number of written rows: 1, or 0 after a greater token.
 guarded_write() { # BALANCE TOKEN
   sql -v balance="$1" -v t="$2" <<'SQL'
 WITH written AS (
@@ -53,13 +53,13 @@ worker_a() {
   new=$(($(balance 1) - 30))
   echo "A: I hold the lock, fencing token $token; the balance will be $new"
   echo "$token" > "$dir/ready"
-  kill -STOP "$BASHPID" # the pause: the process knows nothing of it
+  kill -STOP "$BASHPID" # the pause, which the process does not notice
   unguarded_write "$new"
   guarded_write "$new" "$token" > "$dir/rows"
 }
 worker_a &
 paused=$!
-# Stopped, not only about to be: field 3 of stat is its state.
+# Wait until it is stopped: field 3 of stat is its state.
 until [ -s "$dir/ready" ] && [ "$(cut -d' ' -f3 "/proc/$paused/stat")" = T ]; do sleep 0.01; done
 echo "A is paused, its lease runs out"
 
@@ -74,7 +74,7 @@ kill -CONT "$paused"
 wait "$paused"
 paused=''
 [ "$token_b" -gt "$(cat "$dir/ready")" ] || { echo "the token did not grow" >&2; exit 1; }
-echo "A goes on, and writes what it had in mind: $(cat "$dir/rows") rows with WHERE last_token <= token"
-echo "with the guard the balance is $(balance 1): B's; A is refused, and can begin anew"
-echo "without it the balance is $(balance 2): A's, and what B took is lost"
-[ "$(cat "$dir/rows")" = 0 ] && [ "$(balance 1)" = 50 ] && [ "$(balance 2)" = 70 ] || { echo "that is not what this example is to show" >&2; exit 1; }
+echo "A goes on, and writes its old result: $(cat "$dir/rows") rows with WHERE last_token <= token"
+echo "with the guard the balance is $(balance 1): B's; A is refused, and can begin again"
+echo "without the guard the balance is $(balance 2): A's, and B's withdrawal is lost"
+[ "$(cat "$dir/rows")" = 0 ] && [ "$(balance 1)" = 50 ] && [ "$(balance 2)" = 70 ] || { echo "this is not the expected result" >&2; exit 1; }

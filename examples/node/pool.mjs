@@ -1,5 +1,5 @@
-// Worker processes that share out orders with the Node client: whoever gets an order's lock handles it, and
-// the others go on to the next one. Install the client with `npm install locksidecar`.
+// Worker processes that share orders with the Node client: the worker with the lock of an order handles it,
+// the others go on to the next order. Install the client with `npm install locksidecar`.
 import { fork } from "node:child_process";
 import { once } from "node:events";
 import { appendFile, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
@@ -15,11 +15,11 @@ async function worker(folder) {
   const client = new Client({ name: "pool.mjs" });
   for (const order of ORDERS) {
     const attempt = await client.tryAcquire(order);
-    if (!attempt.granted) continue; // another worker is at it
+    if (!attempt.granted) continue; // another worker handles it
     const { lock } = attempt;
     try {
       const done = await readFile(join(folder, "done"), "utf8");
-      if (done.includes(`${order}\n`)) continue; // another worker was here
+      if (done.includes(`${order}\n`)) continue; // another worker has handled it
       lock.signal.throwIfAborted(); // the lock could be lost by now
       await appendFile(join(folder, "done"), `${order}\n`);
     } finally {

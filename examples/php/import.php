@@ -1,12 +1,12 @@
 <?php
-// PHP with streams from its standard library: a long import that comes to an end when it is asked to.
+// PHP with streams from its standard library: a long import that stops on request.
 //
-// PHP's http:// wrapper cannot speak to a Unix socket, and would close the connection after each answer.
-// So this opens the socket as a stream and keeps it: the connection is the session, and whatever
-// happens to this process, its lock is free.
+// PHP's http:// wrapper cannot use a Unix socket, and would close the connection after each answer. So this
+// program opens the socket as a stream and keeps it. The connection is the session: if this process dies,
+// its lock is free.
 declare(strict_types=1);
 
-/** What the sidecar says no with. $problem['code'] is stable; decide by it. */
+/** A refusal of the sidecar. $problem['code'] is stable; decide by it. */
 final class Refused extends RuntimeException
 {
     public function __construct(public readonly array $problem)
@@ -26,15 +26,15 @@ final class Sidecar
         $path = getenv('LOCKSIDECAR_SOCKET') ?: '/run/locksidecar/locksidecar.sock';
         $stream = @stream_socket_client("unix://$path", $errno, $error, 5);
         if ($stream === false) {
-            throw new RuntimeException("no sidecar listens at $path ($error); is it running, and LOCKSIDECAR_SOCKET right?");
+            throw new RuntimeException("there is no sidecar at $path ($error); is it running, and is LOCKSIDECAR_SOCKET right?");
         }
         $this->stream = $stream;
     }
 
-    /** Returns the decoded answer. $waitMs is what the call may wait at the sidecar; -1: for ever. */
+    /** Returns the decoded answer. $waitMs is how long the call may wait at the sidecar; -1: for ever. */
     public function call(string $method, string $path, array $body = [], int $waitMs = 0): array
     {
-        // default_socket_timeout (60 s) counts for the first byte of an answer, too: a call that waits needs more.
+        // default_socket_timeout (60 s) also limits the wait for the first byte, so a call that waits needs more.
         stream_set_timeout($this->stream, $waitMs < 0 ? 10 * 86400 : intdiv($waitMs, 1000) + 10);
         $json = json_encode((object) $body, JSON_THROW_ON_ERROR);
         $this->write("$method /v1/$path HTTP/1.1\r\nHost: localhost\r\nContent-Length: " . strlen($json) . "\r\n\r\n$json");
@@ -51,7 +51,7 @@ final class Sidecar
         return $status < 300 ? $answer : throw new Refused($answer);
     }
 
-    // fwrite may write a part only.
+    // fwrite may write only a part.
     private function write(string $bytes): void
     {
         while ($bytes !== '') {
@@ -86,29 +86,29 @@ final class Sidecar
 
 const CHUNKS = 20_000;
 
-$key = rawurlencode('import:customers'); // a key may have any character, so it is encoded
+$key = rawurlencode('import:customers'); // a key may have any character
 
 $import = new Sidecar();
 $lock = $import->call('PUT', "locks/$key", ['wait_ms' => 30000, 'data' => ['file' => 'customers.csv']], 30000);
 echo "import:customers is mine, fencing token {$lock['token']}\n";
 
-$operator = new Sidecar(); // another connection is another session, as if it were another pod
+$operator = new Sidecar(); // another connection is another session, as in another pod
 try {
     $operator->call('PUT', "locks/$key");
-    fwrite(STDERR, "somebody else got the lock, too\n");
+    fwrite(STDERR, "another caller got the lock, too\n");
     exit(1);
 } catch (Refused $refusal) {
-    echo "the operator is told: {$refusal->problem['code']}, by an import of {$refusal->problem['holder']['data']['file']}\n";
+    echo "the operator gets {$refusal->problem['code']}, by an import of {$refusal->problem['holder']['data']['file']}\n";
 }
 
 for ($chunk = 1; $chunk <= CHUNKS; $chunk++) {
-    // A safe point between two chunks. The check costs the database nothing, and throws when the lock is lost.
+    // A safe point between two chunks. The check does not ask the database, and throws if the lock is lost.
     $state = $import->call('PATCH', "locks/$key", ['token' => $lock['token']]);
     if ($state['stopping'] !== null) {
         echo "asked to stop, before chunk $chunk: {$state['stopping']['reason']}\n";
         break;
     }
-    usleep(1000); // stands for the work
+    usleep(1000); // the work
     if ($chunk === 3) {
         $operator->call('POST', "locks/$key/stop", ['reason' => 'maintenance']);
         echo "the operator asks to stop\n";

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A pool of worker processes that share one account, with the Python client.
 
-The client is made before the fork: each child opens a session of its own on first use, so a worker that
-is killed takes only its own locks with it. Install the client with `pip install locksidecar`.
+The client is made before the fork. Each child opens a session of its own on first use, so a killed worker
+loses only its own locks. Install the client with `pip install locksidecar`.
 """
 
 import json
@@ -19,12 +19,12 @@ client = Client(name="pool.py")
 
 
 def deposit(account: Path) -> None:
-    """Reads, thinks, writes: two at the same time would lose a deposit."""
+    """Reads and writes. Two at the same time would lose a deposit."""
     with client.lock("account:1", wait=30) as lock:
         state = json.loads(account.read_text())
-        # The guard that counts: what the lock protects refuses a token smaller than it has seen.
+        # The guard: the protected resource refuses a smaller token than it has seen.
         if lock.token < state["last_token"]:
-            raise RuntimeError("somebody else had the lock meanwhile")
+            raise RuntimeError("another worker had the lock meanwhile")
         account.write_text(json.dumps({"balance": state["balance"] + 1, "last_token": lock.token}))
 
 

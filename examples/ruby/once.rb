@@ -1,8 +1,8 @@
 #!/usr/bin/env ruby
 # frozen_string_literal: true
 
-# Ruby with net/http from its standard library: three workers want an image; one pulls it, and the
-# others receive what it pulled. They share one explicit session, as the threads of an app do.
+# Ruby with net/http from its standard library: three workers want an image. One pulls it, and the
+# others get its result. They share one explicit session, as the threads of an app do.
 require "json"
 require "net/http"
 require "socket"
@@ -13,11 +13,11 @@ SOCKET = ENV.fetch("LOCKSIDECAR_SOCKET", "/run/locksidecar/locksidecar.sock")
 class UnixHTTP < Net::HTTP
   def initialize(...)
     super
-    # Net::HTTP sends PUT and DELETE again by itself when a connection breaks. A second acquire would
-    # be a stranger to the first one, so whoever calls decides.
+    # Net::HTTP repeats PUT and DELETE by itself when a connection breaks. The sidecar would take the
+    # second acquire for another one, so the caller decides.
     self.max_retries = 0
-    # By default it replaces a connection after 2 idle seconds. For calls that name a session that is
-    # only a waste; a lock without one would be released by it.
+    # By default it replaces a connection after 2 idle seconds. This would release the locks of a
+    # connection's own session.
     self.keep_alive_timeout = 86_400
   end
 
@@ -25,11 +25,11 @@ class UnixHTTP < Net::HTTP
     @socket = Net::BufferedIO.new(UNIXSocket.new(SOCKET), read_timeout: read_timeout)
     on_connect
   rescue SystemCallError => e
-    abort "once.rb: no sidecar listens at #{SOCKET}; is it running, and LOCKSIDECAR_SOCKET right? (#{e.message})"
+    abort "once.rb: there is no sidecar at #{SOCKET}; is it running, and is LOCKSIDECAR_SOCKET right? (#{e.message})"
   end
 end
 
-# What the sidecar says no with. `code` is stable; decide by it.
+# A refusal of the sidecar. `code` is stable; decide by it.
 class Refused < StandardError
   attr_reader :code
 
@@ -47,11 +47,11 @@ class Session
     opened = Queue.new
     @reader = Thread.new { read_events(name, opened) }
     @reader.report_on_exception = false
-    @id = opened.pop or @reader.value # raises what went wrong
+    @id = opened.pop or @reader.value # raises the error of the reader
   end
 
-  # Waits for the lock, does the block, and says how it went. Or returns what somebody else's block,
-  # for which it has waited, has returned.
+  # Waits for the lock, runs the block, and releases with its outcome. Or returns the result of another
+  # caller's block after a wait.
   def once(key)
     answer = call(Net::HTTP::Put, key, { wait_ms: -1, on_success: "skip" })
     return answer["result"] unless answer["granted"]
@@ -66,7 +66,7 @@ class Session
     result
   end
 
-  def look(key)
+  def get(key)
     request = Net::HTTP::Get.new("/v1/locks/#{key}", "Cache-Control" => "no-cache")
     JSON.parse(UnixHTTP.new("localhost").start { |http| http.request(request) }.body)
   end
@@ -90,7 +90,7 @@ class Session
 
   def read_events(name, opened)
     http = UnixHTTP.new("localhost")
-    http.read_timeout = 40 # a comment comes every 15 s; without one, the sidecar is gone
+    http.read_timeout = 40 # a comment comes every 15 s, so a silent sidecar is gone
     http.start do
       http.request(Net::HTTP::Post.new("/v1/sessions", "Content-Type" => "application/json"), JSON.generate(name: name)) do |answer|
         raise Refused, JSON.parse(answer.read_body) unless answer.is_a?(Net::HTTPSuccess)
@@ -99,16 +99,16 @@ class Session
         answer.read_body do |part|
           buffer << part
           while (event = buffer.slice!(/\A.*?\n\n/m))
-            hear(event[/^event: (.*)/, 1], event[/^data: (.*)/, 1], opened)
+            receive(event[/^event: (.*)/, 1], event[/^data: (.*)/, 1], opened)
           end
         end
       end
     end
   ensure
-    opened << nil # nobody waits for a session that did not come
+    opened << nil # ends the wait for a session that was not opened
   end
 
-  def hear(event, data, opened)
+  def receive(event, data, opened)
     case event
     when "session" then opened << JSON.parse(data)["session"]
     when "lost", "stop" then warn "#{event}: #{data}" # an app stops its work here
@@ -123,8 +123,8 @@ results = 3.times.map do |i|
     session.once("pull:img") do |token|
       pulls << i
       puts "worker #{i} pulls the image, fencing token #{token}"
-      # The work: it takes until the others stand in line. (no-cache: as the store knows it.)
-      sleep 0.01 until session.look("pull:img")["queue_length"] == 2
+      # The work: it lasts until the others wait. (no-cache: asks the store.)
+      sleep 0.01 until session.get("pull:img")["queue_length"] == 2
       { "digest" => "sha256:4711" }
     end
   end

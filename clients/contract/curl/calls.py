@@ -1,4 +1,4 @@
-"""The verbs of the cases, as calls of curl. Each shows what goes over the wire, and what a client makes of the answer."""
+"""The verbs of the cases, as calls of curl: the request on the wire, and the result of its answer."""
 
 import json
 import queue
@@ -12,12 +12,12 @@ OPTIONS = ("wait_ms", "ttl_ms", "bind", "owner", "reentrant", "max_hold_ms", "mi
 
 
 class NoAnswer(Exception):
-    """curl failed, or had no answer in time."""
+    """curl failed, or got no answer in time."""
 
 
 @dataclass
 class Request:
-    """One request, and how its answer becomes a result."""
+    """One request, and the result of its answer."""
 
     method: str
     path: str
@@ -55,7 +55,7 @@ class Call:
             self.process.stdin.write(request.sent())
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # curl has ended; what it printed says why
+            pass  # curl has ended; its output says why
         try:
             self.process.stdin.close()
         except BrokenPipeError:
@@ -63,7 +63,7 @@ class Call:
         self.process.stdin = None
 
     def result(self, patience):
-        """Waits for the answer, at most so many seconds."""
+        """Waits for the answer, at most `patience` seconds."""
         try:
             out, err = self.process.communicate(timeout=patience)
         except subprocess.TimeoutExpired:
@@ -77,13 +77,13 @@ class Call:
         return self.request.result(body) if status < 300 else refusal(body)
 
     def cancel(self):
-        """Ends curl; its connection closes."""
+        """Ends curl, which closes its connection."""
         self.process.kill()
         self.process.communicate()
 
 
 def parse(out):
-    """Returns status, headers and body (decoded, if it is JSON) of what curl -i printed."""
+    """Returns status, headers and body (decoded, if it is JSON) from the output of curl -i."""
     head, _, body = out.partition(b"\r\n\r\n")
     status_line, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
@@ -92,12 +92,12 @@ def parse(out):
 
 
 def refusal(problem):
-    """The result that stands for a problem document."""
+    """The result of a problem document."""
     return {"error": problem["code"], **{name: value for name, value in problem.items() if name not in ("type", "title", "status", "code")}}
 
 
 class Stream:
-    """An event stream: a process of curl that stays, and the events that it printed and nobody took yet."""
+    """An event stream: a process of curl, and its events that were not read yet."""
 
     def __init__(self, socket, request):
         self.call = Call(socket, request)
@@ -129,7 +129,7 @@ class Stream:
         self.events.put({"event": "end"})
 
     def opened(self, patience):
-        """Returns None when the stream has begun, or the result that stands for the refusal."""
+        """Returns None when the stream has begun, or the result of a refusal."""
         try:
             status = self.status.get(timeout=patience)
         except queue.Empty:
@@ -146,7 +146,7 @@ class Stream:
             raise NoAnswer("no further event in time") from None
 
     def close(self):
-        """Ends curl; its connection closes."""
+        """Ends curl, which closes its connection."""
         self.call.process.kill()
         self.call.process.wait()
 
@@ -161,7 +161,7 @@ def chosen(arguments, names):
 
 
 def granted(answer):
-    """A grant, or a skip: the holder has done what was to be done."""
+    """A grant, or a skip: the holder has done the work."""
     return answer if answer["granted"] else {"skipped": True, "key": answer["key"], "result": answer["result"]}
 
 

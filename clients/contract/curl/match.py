@@ -1,4 +1,4 @@
-"""Compares a result with what a case expects. The rules stand in ../README.md, "Matching"."""
+"""Compares a result with the expectation of a case: ../README.md, "Matching"."""
 
 COMPARISONS = {
     "$gt": lambda got, n: got > n,
@@ -14,7 +14,7 @@ class UnknownWord(Exception):
 
 
 def fill_in(value, saved):
-    """Returns the value with each $name replaced by what was saved under the name, and each {$long: n} by a text of n letters."""
+    """Returns the value with each $name replaced by its saved value, and each {$long: n} by a text of n letters."""
     if isinstance(value, dict):
         if list(value) == ["$long"]:
             return "a" * value["$long"]
@@ -29,7 +29,7 @@ def fill_in(value, saved):
 
 
 def difference(want, got, at="result"):
-    """Returns what is wrong with got, or None if it matches."""
+    """Returns the difference, or None if got matches."""
     if is_operator(want):
         [(name, argument)] = want.items()
         return difference_by_operator(name, argument, got, at)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs a command with CONTRACT_STORE, which names a PostgreSQL behind PgBouncer in transaction mode.
 
-Every runner of the suite takes that store instead of its own."""
+Every runner of the suite uses this store in place of its own."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ def main():
     listen.add_argument("--direct", action="store_true", help="the sidecar listens past PgBouncer (POSTGRES_LISTEN_URL)")
     p.add_argument("command", nargs=argparse.REMAINDER)
     options = p.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the finally blocks
     server = Postgres()
     try:
         pooler = PgBouncer(server)

@@ -8,21 +8,21 @@ from match import difference, fill_in
 from suite import SILENT, verb_of
 
 PATIENCE = 60.0  # seconds for one step
-HASTE = 0.5  # seconds for one that cannot succeed
-PAUSE = 0.005  # seconds between two looks of an `until`
+HASTE = 0.5  # seconds for a step that cannot succeed
+PAUSE = 0.005  # seconds between two calls of an `until`
 
-SUCCESS = {"open": {"opened": True}, "watch": {"watching": True}}  # expected where a case says nothing
+SUCCESS = {"open": {"opened": True}, "watch": {"watching": True}}  # the default expectations
 
 
 class Failed(Exception):
-    """A step had another result than the case expects."""
+    """The result of a step does not match."""
 
 
 class Player:
-    """Plays one case: its sessions and watches, its calls under way, and what it saved."""
+    """Plays one case: its sessions and watches, its calls under way, and its saved values."""
 
     def __init__(self, sidecar, hasty_step=None):
-        """hasty_step is the number of a step that is broken on purpose, so that there is nothing to wait for."""
+        """hasty_step is the number of a step that is broken on purpose, and does not wait."""
         self.sidecar = sidecar
         self.hasty_step = hasty_step
         self.prefix = f"c{uuid.uuid4().hex[:12]}-"
@@ -57,7 +57,7 @@ class Player:
             return
         deadline = time.monotonic() + patience
         while True:
-            # A look that has begun may end; only an event may not come at all.
+            # A call under way may end. Only an event may not come at all.
             left = deadline - time.monotonic() if verb == "next" else PATIENCE
             result = self._without_prefix(self._do(verb, arguments, left))
             if verb in SILENT:
@@ -83,7 +83,7 @@ class Player:
     def _session(self, a):
         if "session" not in a:
             return None
-        # What was never opened is an id that never was: http/ asks for such ones.
+        # A session that was not opened gives an unknown id, which http/ needs.
         return self.sessions.get(a["session"], a["session"])
 
     # The verbs that are more than one request.
@@ -141,7 +141,7 @@ class Player:
         self.sidecar.terminate()
         return {"sent": True}
 
-    # The prefix that makes the keys of this run its own.
+    # The prefix of the keys of this run.
 
     def _with_prefix(self, verb, a):
         if verb == "raw":

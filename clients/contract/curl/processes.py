@@ -14,14 +14,14 @@ STOP_LIMIT = 60.0  # seconds
 
 
 class NotStarted(Exception):
-    """A process that the suite needs did not come up."""
+    """A process that the suite needs did not start."""
 
 
 class Sidecar:
     """A running sidecar on a socket of its own. `settings` are environment variables without their prefix."""
 
     def __init__(self, binary, settings, ready=True):
-        self.folder = tempfile.mkdtemp(prefix="lsc")  # short: a socket's path has at most 107 bytes
+        self.folder = tempfile.mkdtemp(prefix="lsc")  # short, because a socket's path has at most 107 bytes
         self.socket = os.path.join(self.folder, "s.sock")
         self.log = open(os.path.join(self.folder, "log"), "w+", encoding="utf-8")
         clean = {n: v for n, v in os.environ.items() if not n.startswith(("LOCKSIDECAR_", "KUBERNETES_"))}
@@ -51,7 +51,7 @@ class Sidecar:
         return int(status or 0), body
 
     def features(self):
-        """What GET /v1 names."""
+        """The features of GET /v1."""
         return json.loads(self._ask("/v1")[1])["features"]
 
     def tail(self):
@@ -102,7 +102,7 @@ class Server:
         return f"postgres://postgres@/postgres?host={self.folder}"
 
     def _prepare(self):
-        """Makes what it needs in its folder, and returns the command that starts it."""
+        """Prepares its folder, and returns the command that starts it."""
         raise NotImplementedError
 
     def _await(self):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the contract suite with curl against the real sidecar. What the cases mean stands in ../README.md."""
+"""Runs the contract suite with curl against the real sidecar. ../README.md explains the cases."""
 
 import argparse
 import copy
@@ -17,7 +17,7 @@ ROOT = suite.FOLDER.parent.parent
 
 
 class Totals:
-    """What happened to the cases on one store."""
+    """The results of the cases on one store."""
 
     def __init__(self):
         self.passed, self.not_run, self.failed = 0, 0, 0
@@ -28,7 +28,7 @@ class Totals:
 
 def main():
     options = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the finally blocks
     started, bad = time.monotonic(), False
     files = suite.load(options.files)
     for store in suite.STORES:

@@ -1,4 +1,4 @@
-"""Loads the files of cases, and refuses what ../README.md does not describe."""
+"""Loads the files of cases, and refuses all that ../README.md does not describe."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from match import is_operator
 
 FOLDER = Path(__file__).resolve().parent.parent
 
-# Settings of sidecars that name a store, as JSON: it takes the place of the runners' own.
+# Settings that name a store, as JSON, in place of the runners' own.
 GIVEN = json.loads(os.environ.get("CONTRACT_STORE", "{}"))
 STORES = ["given"] if GIVEN else os.environ.get("CONTRACT_STORES", "memory postgres").split()
 
@@ -18,7 +18,7 @@ ACQUIRE = {
     "session", "wait_ms", "ttl_ms", "bind", "owner", "reentrant", "max_hold_ms", "min_hold_ms", "on_success", "data", "request_id",
 }  # fmt: skip
 
-# The arguments of each verb: those that must be given, and the others.
+# The required and the optional arguments of each verb.
 VERBS = {
     "open": ({"as"}, {"name", "ttl_ms"}),
     "close": ({"session"}, set()),
@@ -51,16 +51,16 @@ STEP_MEMBERS = {"expect", "until", "save", "start"}
 
 
 class Malformed(Exception):
-    """A file of cases says something that the format does not have."""
+    """A file of cases does not follow the format."""
 
 
 def runs_on(file, store):
-    """Whether a file is run on a store. One that names a store itself is run once."""
+    """Whether a file runs on a store. A file that names a store itself runs once."""
     return not ("STORE_URL" in file.get("sidecar", {}) and (GIVEN or store != STORES[0]))
 
 
 def load(names=()):
-    """Returns the files as dicts, each with its `path`; all of them, or those with the given names."""
+    """Returns the files as dicts, each with its `path`: all files, or those with the given names."""
     paths = sorted(FOLDER.glob("cases/*.yaml")) + sorted(FOLDER.glob("http/*.yaml"))
     if unknown := set(names) - {p.name for p in paths}:
         raise Malformed(f"no such file: {', '.join(unknown)}; there are: {', '.join(p.name for p in paths)}")

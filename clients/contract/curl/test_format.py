@@ -1,4 +1,4 @@
-"""The runner refuses what the format does not have, and compares as ../README.md says."""
+"""The runner refuses wrong formats, and compares as ../README.md says."""
 
 import unittest
 

@@ -7,19 +7,17 @@ import { tracedAcquire } from "./tracing";
 import type { About } from "./types";
 import type { Wire, WireSkipped } from "./wire";
 
-/** The options that tell how an acquire is made, and not what is asked for. */
+/** The options of an acquire that are not sent as they are. */
 type How = Pick<AcquireOptions, "signal" | "requestId" | "bind">;
 
-/** What an acquire got, and in which session. */
 interface Got<G> {
   session: Session;
   got: G;
 }
 
-/** What is asked of no sidecar needs no feature. */
+/** For a withdrawal, which needs no feature. */
 const nothing: About = { version: "", api: "v1", features: [] };
 
-/** acquire acquires one key. */
 export function acquire(sessions: Sessions, key: string, fields: Wire, how: How): Promise<Got<Granted | WireSkipped>> {
   return withdrawing(sessions, [key], fields, how, (what) =>
     tracedAcquire(
@@ -32,7 +30,6 @@ export function acquire(sessions: Sessions, key: string, fields: Wire, how: How)
   );
 }
 
-/** acquireMany acquires all keys or none. */
 export function acquireMany(
   sessions: Sessions,
   keys: readonly string[],
@@ -51,8 +48,8 @@ export function acquireMany(
 }
 
 /**
- * withdrawing acquires something. If the caller has left or no answer came, it releases by the id what that may have got. A
- * request that the app has named is left alone: others may hold the same grant. Its id finds it again.
+ * withdrawing acquires, and releases by the request id if the caller has left or an answer was lost. If the app has named the
+ * request, other parts of it may hold the grant. Then the grant stays, and the id finds it.
  */
 async function withdrawing<G>(
   sessions: Sessions,
@@ -75,7 +72,7 @@ async function withdrawing<G>(
   }
 }
 
-/** waiting acquires something. A call that waits goes on after the sidecar was away, for what remains of its time. */
+/** waiting acquires. A call that waits goes on after an outage of the sidecar, for the rest of its time. */
 async function waiting<G>(
   sessions: Sessions,
   fields: Wire,
@@ -100,7 +97,7 @@ async function waiting<G>(
       }
       return { session, got: await run(session, { ...fields, wait_ms: left }) };
     } catch (error) {
-      // Who has never seen a sidecar is told at once that there is none.
+      // A client that has never had a session does not wait for a sidecar.
       if (sessions.closed || !sessions.connected || !isAway(error)) {
         throw sessions.closed && isAway(error) ? new ClientClosedError() : error;
       }

@@ -42,10 +42,9 @@ type Run<T> = (lock: Lock) => T | PromiseLike<T>;
 /**
  * Client gets locks from the sidecar of this pod.
  *
- * It has one session, which is opened with the first call and owns its locks: when the process dies, however it dies, they
- * are free at once. When the session is lost (the sidecar was restarted), all of them say so, and the next call opens
- * another one. A client that is idle does not keep the process alive, also while it holds locks. Each process, and each
- * worker thread, has a client of its own.
+ * It has one session, opened by the first call, which owns its locks. When the process dies, they are free at once. When the
+ * session is lost, as in a restart of the sidecar, its locks are lost, and the next call opens another session. An idle client
+ * does not keep the process alive, also while it holds locks. Make one client for each process and each worker thread.
  */
 export class Client {
   /** The sidecar's socket. */
@@ -54,7 +53,7 @@ export class Client {
   readonly #tasks = new AsyncLocalStorage<string>();
   readonly #watches = new Set<KeyWatch>();
 
-  /** Nothing is opened yet. Throws an `InvalidRequestError` for a duration that is none. */
+  /** Opens nothing yet. Throws an `InvalidRequestError` for NaN and Infinity. */
   constructor({ socketPath, name, ttlMs, timeoutMs, reconnectMs }: ClientOptions = {}) {
     this.socketPath = socketPath ?? (process.env["LOCKSIDECAR_SOCKET"] || defaultSocket);
     this.#sessions = new Sessions(new Transport(this.socketPath), {
@@ -66,10 +65,10 @@ export class Client {
   }
 
   /**
-   * acquire waits for a lock, and returns it when it is held. Use it with `await using`, or release it in a `finally`.
+   * acquire waits for a lock. Use it with `await using`, or release it in a `finally`.
    *
-   * Throws a `WaitTimeoutError` after `waitMs`, with 0 a `LockHeldError`; both say who has it. A wait outlives a restart of
-   * the sidecar (its place in line is lost). Throws an `UnreachableError` if there is no sidecar, and the signal's reason.
+   * Throws a `WaitTimeoutError` after `waitMs`, and with 0 a `LockHeldError`. Both have the holder. A wait goes on after a restart
+   * of the sidecar, at the end of the queue. Throws an `UnreachableError` if there is no sidecar, and the signal's reason.
    */
   async acquire(key: string, options: AcquireOptions = {}): Promise<Lock> {
     const got = await this.#get(key, options, -1);
@@ -79,7 +78,7 @@ export class Client {
     throw new InvalidRequestError('onSuccess: "skip" has no lock to return; use client.once or client.tryAcquire');
   }
 
-  /** tryAcquire is acquire for those who expect a no: what `acquire` throws as `NotGrantedError` is a result. */
+  /** tryAcquire returns a result where `acquire` throws a `NotGrantedError`. By default it does not wait. */
   tryAcquire(key: string, options?: AcquireOptions): Promise<TryAcquireResult>;
   tryAcquire(key: string, options: TryAcquireOptions): Promise<TryAcquireResult | Skipped>;
   async tryAcquire(key: string, options: TryAcquireOptions = {}): Promise<TryAcquireResult | Skipped> {
@@ -96,8 +95,8 @@ export class Client {
   }
 
   /**
-   * acquireMany acquires 1 to 100 different keys, all or none, without deadlocks whatever order others name them in.
-   * Throws as acquire does; `error.key` is the first key that was not to be had.
+   * acquireMany acquires 1 to 100 different keys, all or none. There are no deadlocks, whatever the order of the keys. Throws as
+   * `acquire`; `error.key` is the first held key.
    */
   async acquireMany(keys: readonly string[], options: AcquireManyOptions = {}): Promise<LockGroup> {
     const fields = this.#fields(options, -1);
@@ -106,9 +105,9 @@ export class Client {
   }
 
   /**
-   * withLock does something under a lock, and returns what it returns. The lock is released however it ends. When it
-   * throws, that is what is thrown, and a release that fails is a process warning; when it does not, a lock that was lost
-   * meanwhile is an error (`LockLostError`). With `reentrant`, calls to withLock inside of it enter the lock again.
+   * withLock runs a function under a lock, returns its result, and releases the lock. If the function throws, its error goes on,
+   * and a failed release is a process warning. If not, a lost lock is a `LockLostError`. With `reentrant`, calls to withLock inside
+   * of the function enter the lock again.
    */
   withLock<T>(key: string, run: Run<T>): Promise<T>;
   withLock<T>(key: string, options: AcquireOptions, run: Run<T>): Promise<T>;
@@ -135,9 +134,9 @@ export class Client {
   }
 
   /**
-   * once does something that need be done once: of all that call it for a key at the same time, one runs `run`, and the
-   * others wait and get its result. All get it as JSON (at most 4 KiB), its own caller too. If it fails, the next in line
-   * tries. A call that comes when nobody does it any more does it again. Throws as acquire does, and what its own `run` throws.
+   * once does work once: of all concurrent calls for a key, one runs `run`, and the others wait for its result. All get it as JSON
+   * of at most 4 KiB. If `run` fails, the next waiter runs its own. A later call runs again. Throws as `acquire`, and what its own
+   * `run` throws.
    */
   async once<T>(key: string, run: Run<T>, options: OnceOptions = {}): Promise<T> {
     const got = await this.#get(key, { ...options, onSuccess: "skip" }, -1);
@@ -146,26 +145,23 @@ export class Client {
     }
     let result: Json;
     try {
-      result = JSON.parse(JSON.stringify(await run(got)) ?? "null"); // each caller gets the same
+      result = JSON.parse(JSON.stringify(await run(got)) ?? "null"); // all callers get the same
     } catch (error) {
-      await giveUp(got);
+      await releaseFailed(got);
       throw error;
     }
     try {
       await got.release({ outcome: "success", result });
     } catch (error) {
       if (error instanceof TooLargeError) {
-        await giveUp(got); // the others cannot have the result, so they have to do it themselves
+        await releaseFailed(got); // the others cannot get the result, so the next one runs its own
       }
       throw error;
     }
     return result as T;
   }
 
-  /**
-   * locked makes a function that runs under a lock. `key` may depend on the arguments:
-   * `client.locked((id) => "report:" + id, render)`.
-   */
+  /** locked makes a function that runs under a lock: `client.locked((id) => "report:" + id, render)`. */
   locked<A extends unknown[], T>(
     key: string | ((...args: A) => string),
     run: (...args: A) => T | PromiseLike<T>,
@@ -175,8 +171,8 @@ export class Client {
   }
 
   /**
-   * asTask runs a function as a task: everything it calls and awaits has the same identity, which `reentrant` uses as the
-   * `owner`. Without a name it is a random one; a task inside a task is a task of its own.
+   * asTask runs a function as a task: all that it calls and awaits has the same `owner` for `reentrant`. By default the owner is
+   * random. A task inside a task is another task.
    */
   asTask<T>(run: () => T): T;
   asTask<T>(owner: string, run: () => T): T;
@@ -185,14 +181,14 @@ export class Client {
     return this.#tasks.run(owner, run);
   }
 
-  /** get shows a lock, free or held. With `fresh` the store is asked, not what this sidecar last heard. */
+  /** get shows a lock, free or held. With `fresh` the sidecar asks the store. */
   async get(key: string, options: { fresh?: boolean | undefined } = {}): Promise<LockInfo> {
     return lockInfoOf(
-      await this.#sessions.look((session) => session.call("GET", lockPath(key), { noCache: options.fresh })),
+      await this.#sessions.read((session) => session.call("GET", lockPath(key), { noCache: options.fresh })),
     );
   }
 
-  /** locks goes through all held locks, ordered by key, page by page. */
+  /** locks lists all held locks by key. */
   async *locks(options: ListOptions = {}): AsyncGenerator<LockInfo, void, undefined> {
     let cursor: string | null | undefined;
     do {
@@ -202,11 +198,11 @@ export class Client {
     } while (cursor !== null);
   }
 
-  /** page returns one page of the held locks. `cursor` is the `nextCursor` of the page before. */
+  /** page returns one page of the list. `cursor` is the `nextCursor` of the page before. */
   async page(options: ListOptions & { cursor?: string | undefined } = {}): Promise<LockPage> {
     const { scope, prefix, type, limit, cursor } = options;
     const path = `/v1/locks${query({ scope, prefix, type, limit, cursor })}`;
-    const answer = await this.#sessions.look((session) => {
+    const answer = await this.#sessions.read((session) => {
       requireFeature(session.about, "list", "a list of locks");
       return session.call("GET", path);
     });
@@ -216,7 +212,7 @@ export class Client {
     };
   }
 
-  /** stop asks the holder of a lock, wherever it is, to come to an end. It may go on. Throws a `NotHeldError` if there is none. */
+  /** stop asks the holder of a lock in any pod to stop. It may go on. Throws a `NotHeldError` if there is none. */
   async stop(key: string, options: { reason?: string | undefined } = {}): Promise<void> {
     requireFeature(await this.#sessions.about(), "stop", "a request to stop");
     await this.#sessions.call({
@@ -228,27 +224,26 @@ export class Client {
   }
 
   /**
-   * forceRelease breaks a lock, whoever holds it, and returns when it is free, at the latest when its lease ends. Its holder
-   * may still be working. Throws a `ForbiddenError` unless the sidecar has `LOCKSIDECAR_ALLOW_FORCE`, a `NotHeldError` if there
-   * is nothing to break.
+   * forceRelease breaks a lock of any holder. It returns when the lock is free, at the latest when its lease ends. The holder may
+   * still be working. Throws a `ForbiddenError` without `LOCKSIDECAR_ALLOW_FORCE`, and a `NotHeldError` if there is no holder.
    */
   async forceRelease(key: string, options: { signal?: AbortSignal | undefined } = {}): Promise<void> {
     const path = lockPath(key, query({ force: true }));
     await this.#sessions.call({ method: "DELETE", path, timeoutMs: undefined, signal: options.signal, about: { key } });
   }
 
-  /** release releases a lock by its token: one with `bind: "ttl"` that was acquired anywhere, or one of this client. */
+  /** release releases a lock by its token: one with `bind: "ttl"` from anywhere, or one of this client. */
   async release(key: string, token: number, options: ReleaseOptions = {}): Promise<ReleaseResult> {
     const release = async (context: unknown) => (await this.#sessions.caller()).release(key, token, options, context);
     return releaseResultOf(await tracedRelease(key, token, release));
   }
 
-  /** check asks whether a lock is held under its token, and replaces its data, if given. Throws as `lock.check()` does. */
+  /** check asks whether a lock is held under its token, and sets its data if given. Throws as `lock.check()`. */
   async check(key: string, token: number, options: { data?: Json | undefined } = {}): Promise<CheckResult> {
-    return checkResultOf(await this.#sessions.look((session) => session.amend(key, token, { data: options.data })));
+    return checkResultOf(await this.#sessions.read((session) => session.amend(key, token, { data: options.data })));
   }
 
-  /** extend sets the remaining time of a lock with `bind: "ttl"`, by its token, in ms from now; and its data, if given. */
+  /** extend sets the remaining time of a lock with `bind: "ttl"` by its token, in ms from now, and its data if given. */
   async extend(
     key: string,
     token: number,
@@ -256,13 +251,13 @@ export class Client {
     options: { data?: Json | undefined } = {},
   ): Promise<CheckResult> {
     const fields = { ttl_ms: millis("ttlMs", ttlMs), data: options.data };
-    return checkResultOf(await this.#sessions.look((session) => session.amend(key, token, fields)));
+    return checkResultOf(await this.#sessions.read((session) => session.amend(key, token, fields)));
   }
 
   /**
-   * events tells what happens to a key, whichever pod does it: `for await (const event of client.events(key))`. First its
-   * `state`, and again after each reconnection. Best effort: some events may be missing; who must know asks with `get`, or
-   * acquires. It keeps the process alive only while somebody waits for an event. `state.lock.mine` is always false here.
+   * events yields the events of a key from all pods: `for await (const event of client.events(key))`. The first is its `state`,
+   * also after each reconnection. Delivery is best effort. It keeps the process alive only while a `next()` waits.
+   * `state.lock.mine` is always false.
    */
   events(key: string, options: EventsOptions = {}): AsyncIterableIterator<KeyEvent> & AsyncDisposable {
     const check = async (): Promise<void> => requireFeature(await this.#sessions.about(), "events", "an event stream");
@@ -272,17 +267,17 @@ export class Client {
     return watch;
   }
 
-  /** connect opens the session now, not with the first lock: so that a sidecar that is missing shows at the start. */
+  /** connect opens the session now, so a missing sidecar shows at the start. */
   async connect(): Promise<void> {
     await this.#sessions.open();
   }
 
-  /** about tells what the sidecar can do. */
+  /** about returns the version and the features of the sidecar. */
   about(): Promise<About> {
     return this.#sessions.about();
   }
 
-  /** close ends the session: its locks are released, calls that wait and event streams throw a `ClientClosedError`. */
+  /** close ends the session and releases its locks. Waiting calls and event streams throw a `ClientClosedError`. */
   async close(): Promise<void> {
     for (const watch of [...this.#watches]) {
       watch.fail(new ClientClosedError());
@@ -290,7 +285,7 @@ export class Client {
     await this.#sessions.close();
   }
 
-  /** As close. */
+  /** As `close`. */
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }
@@ -326,8 +321,8 @@ export class Client {
   }
 }
 
-/** giveUp releases a lock under which something failed. That it failed is what is told, not what comes of the release. */
-async function giveUp(lock: Lock): Promise<void> {
+/** releaseFailed releases a lock whose work failed. The error of the work goes on, so that of the release is a warning. */
+async function releaseFailed(lock: Lock): Promise<void> {
   if (lock.lost === null) {
     await lock.release({ outcome: "failure" }).catch(warn);
   }

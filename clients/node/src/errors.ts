@@ -1,6 +1,6 @@
 import type { Holder } from "./types";
 
-/** Why a lock was lost. The last two are the client's own: the session's connection ended; `client.close()`. */
+/** The reason of a loss. The last two are the client's own: the connection of the session ended; `client.close()`. */
 export type LostReason =
   | "expired"
   | "forced"
@@ -11,22 +11,19 @@ export type LostReason =
   | "closed"
   | (string & {});
 
-/** Options of every error: where it comes from. */
+/** The source of an error. */
 export interface ErrorDetails {
   /** The HTTP status, if a sidecar answered. */
   status?: number | undefined;
   cause?: unknown;
 }
 
-/**
- * Every error of this package. Decide by `code`, which is stable and the same as in the HTTP API where the sidecar gave
- * it; or by `instanceof`.
- */
+/** The root of all errors of this package. Decide by `code`, which is stable and the API's own, or by `instanceof`. */
 export class LocksidecarError extends Error {
   override name = "LocksidecarError";
   /** Stable. */
   readonly code: string;
-  /** The HTTP status of the sidecar's answer; undefined if none came. */
+  /** The HTTP status; undefined without an answer. */
   readonly status: number | undefined;
 
   constructor(code: string, message: string, details: ErrorDetails = {}) {
@@ -36,10 +33,10 @@ export class LocksidecarError extends Error {
   }
 }
 
-/** `invalid_request`: an option is not what it must be; the message names it. */
+/** `invalid_request`: an option is invalid. The message names it. */
 export class InvalidRequestError extends LocksidecarError {
   override name = "InvalidRequestError";
-  /** How many times the lock is entered, when a release named a lower number. */
+  /** The number of entries, if a release named a lower one. */
   readonly reentry: number | undefined;
   constructor(message: string, details: ErrorDetails & { reentry?: number | undefined } = {}) {
     super("invalid_request", message, details);
@@ -47,7 +44,7 @@ export class InvalidRequestError extends LocksidecarError {
   }
 }
 
-/** `unsupported`: the sidecar is older than this client and does not know what was asked for; nothing was sent. */
+/** `unsupported`: the sidecar is older than this client and lacks a feature. Nothing was sent. */
 export class UnsupportedError extends LocksidecarError {
   override name = "UnsupportedError";
   constructor(message: string) {
@@ -55,7 +52,7 @@ export class UnsupportedError extends LocksidecarError {
   }
 }
 
-/** `not_supported`: something of the Web Locks API that a distributed lock cannot do. Named as browsers name it. */
+/** `not_supported`: a part of the Web Locks API that a distributed lock cannot do. The name is that of browsers. */
 export class NotSupportedError extends LocksidecarError {
   override name = "NotSupportedError";
   constructor(message: string) {
@@ -63,7 +60,7 @@ export class NotSupportedError extends LocksidecarError {
   }
 }
 
-/** `forbidden`: breaking locks is not allowed here, or this user may not use the socket. */
+/** `forbidden`: the sidecar does not allow this (force, or this user). */
 export class ForbiddenError extends LocksidecarError {
   override name = "ForbiddenError";
   constructor(message: string, details: ErrorDetails = {}) {
@@ -79,12 +76,12 @@ export class NotHeldError extends LocksidecarError {
   }
 }
 
-/** `not_holder`: this token does not hold the key here and now. Nothing has changed. */
+/** `not_holder`: this token does not hold the key. Nothing has changed. */
 export class NotHolderError extends LocksidecarError {
   override name = "NotHolderError";
   /** `other_session`, `released` or `unknown_token`. */
   readonly reason: string;
-  /** How many times the lock is entered, when a release named a higher number. */
+  /** The number of entries, if a release named a higher one. */
   readonly reentry: number | undefined;
   constructor(message: string, reason: string, details: ErrorDetails & { reentry?: number | undefined } = {}) {
     super("not_holder", message, details);
@@ -93,7 +90,7 @@ export class NotHolderError extends LocksidecarError {
   }
 }
 
-/** `lock_lost`: it was held under this token, and is no longer. Stop what is done under it. */
+/** `lock_lost`: the lock was held under this token, and is lost. Stop the work under it. */
 export class LockLostError extends LocksidecarError {
   override name = "LockLostError";
   readonly reason: LostReason;
@@ -115,7 +112,7 @@ export class SessionEndedError extends LocksidecarError {
   }
 }
 
-/** `too_large`: the data or the result has more than 4 KiB, or the whole call more than the sidecar takes. */
+/** `too_large`: the data or the result has more than 4 KiB, or the whole call is too large. */
 export class TooLargeError extends LocksidecarError {
   override name = "TooLargeError";
   constructor(message: string, details: ErrorDetails = {}) {
@@ -123,11 +120,11 @@ export class TooLargeError extends LocksidecarError {
   }
 }
 
-/** Somebody else has the lock: `held` or `wait_timeout`. */
+/** Another caller holds the lock: `held` or `wait_timeout`. */
 export class NotGrantedError extends LocksidecarError {
   override name = "NotGrantedError";
   readonly key: string;
-  /** Who has it; null when it has just become free. */
+  /** Null if the lock has just become free. */
   readonly holder: Holder | null;
   constructor(code: string, key: string, holder: Holder | null, message: string, details: ErrorDetails = {}) {
     super(code, message, details);
@@ -136,11 +133,11 @@ export class NotGrantedError extends LocksidecarError {
   }
 }
 
-/** `held`: somebody has the lock, and the call did not want to wait. */
+/** `held`: the lock is held, and the call does not wait. */
 export class LockHeldError extends NotGrantedError {
   override name = "LockHeldError";
   readonly queueLength: number;
-  /** The sidecar's cache answered. */
+  /** The answer is from the sidecar's cache. */
   readonly cached: boolean;
   constructor(
     key: string,
@@ -154,10 +151,10 @@ export class LockHeldError extends NotGrantedError {
   }
 }
 
-/** `wait_timeout`: the wait was as long as `waitMs` allowed. */
+/** `wait_timeout`: the call waited for `waitMs` without success. */
 export class WaitTimeoutError extends NotGrantedError {
   override name = "WaitTimeoutError";
-  /** How far it came in the line; 1 is the next. */
+  /** The last position in the queue; 1 is the next. */
   readonly queuePosition: number;
   readonly waitedMs: number;
   constructor(
@@ -172,10 +169,10 @@ export class WaitTimeoutError extends NotGrantedError {
   }
 }
 
-/** `limit`, `store_unavailable`, `draining`: not now. */
+/** `limit`, `store_unavailable`, `draining`: try again later. */
 export class UnavailableError extends LocksidecarError {
   override name = "UnavailableError";
-  /** After so many ms a further try makes sense, if the sidecar said it. */
+  /** The time until another try is useful, if the sidecar says it. */
   readonly retryAfterMs: number | undefined;
   constructor(code: string, message: string, details: ErrorDetails & { retryAfterMs?: number | undefined } = {}) {
     super(code, message, details);
@@ -188,7 +185,7 @@ export class LimitError extends UnavailableError {
   override name = "LimitError";
 }
 
-/** `store_unavailable`: the sidecar cannot reach its database. Nothing was granted. */
+/** `store_unavailable`: the sidecar cannot reach its database. Nothing was granted, or the sidecar withdraws it. */
 export class StoreUnavailableError extends UnavailableError {
   override name = "StoreUnavailableError";
 }
@@ -209,12 +206,12 @@ export class ConnectionError extends LocksidecarError {
   }
 }
 
-/** `unreachable`: nobody listens at the socket. The message says what to check. */
+/** `unreachable`: there is no sidecar at the socket. The message says what to check. */
 export class UnreachableError extends ConnectionError {
   override name = "UnreachableError";
 }
 
-/** `connection_lost`: the connection broke before the answer came. Whether the call was carried out is not known. */
+/** `connection_lost`: the connection broke before the answer. The outcome of the call is unknown. */
 export class ConnectionLostError extends ConnectionError {
   override name = "ConnectionLostError";
 }
@@ -224,7 +221,7 @@ export class TimeoutError extends ConnectionError {
   override name = "TimeoutError";
 }
 
-/** `bad_answer`: what listens at the socket does not speak the API. */
+/** `bad_answer`: something else listens at the socket. */
 export class BadAnswerError extends LocksidecarError {
   override name = "BadAnswerError";
   constructor(message: string, details: ErrorDetails = {}) {
@@ -232,7 +229,7 @@ export class BadAnswerError extends LocksidecarError {
   }
 }
 
-/** `session_ended`, because `client.close()` was called. */
+/** `session_ended`, by `client.close()`. */
 export class ClientClosedError extends SessionEndedError {
   override name = "ClientClosedError";
   constructor() {
@@ -240,11 +237,11 @@ export class ClientClosedError extends SessionEndedError {
   }
 }
 
-/** `stop_requested`: the reason of `lock.stopSignal`. Nothing is lost yet: come to an end and release. */
+/** `stop_requested`: the reason of `lock.stopSignal`. The lock is still held: finish the work and release it. */
 export class StopRequestedError extends LocksidecarError {
   override name = "StopRequestedError";
   readonly key: string;
-  /** Why, for people. */
+  /** For people. */
   readonly reason: string | null;
   constructor(key: string, reason: string | null) {
     super("stop_requested", `the holder of ${JSON.stringify(key)} was asked to stop${reason ? `: ${reason}` : ""}`);

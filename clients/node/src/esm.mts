@@ -1,3 +1,2 @@
-// One implementation for both module systems: an app that loads the package with
-// `import` and with `require` gets the same classes, so `instanceof` works across them.
+// `import` and `require` give the same classes, so `instanceof` works in an app that uses both.
 export * from "./index.js";

@@ -2,28 +2,27 @@ import { LockLostError, type LostReason, StopRequestedError } from "./errors";
 import type { Stopping } from "./types";
 import type { WireGrant } from "./wire";
 
-/** What a holder wants to be told. */
 export interface GrantListener {
   onLost?: ((error: LockLostError) => void) | undefined;
   onStop?: ((stopping: Stopping) => void) | undefined;
 }
 
 /**
- * Grant is one grant of one key: what all the Lock objects share that entered it. It hears of its end from its session,
- * from the answers of calls, and, if it is bound to its time alone, from the clock.
+ * Grant is one grant of one key. All entries of its owner share it. Its end comes from the session, from the answer of a call,
+ * or, with `bind: "ttl"`, from the clock.
  */
 export class Grant {
   readonly key: string;
   readonly token: number;
   stopping: Stopping | null = null;
   #lost: LockLostError | null = null;
-  // Made when they are asked for: most locks are held for a moment by somebody who never asks.
+  // Made on first use, because most apps use neither.
   #lostController: AbortController | undefined;
   #stopController: AbortController | undefined;
   #expiry: NodeJS.Timeout | undefined;
   readonly #listeners = new Set<GrantListener>();
-  // Requests to stop that were heard when nobody listened yet.
-  readonly #untold: Stopping[] = [];
+  // Requests to stop that came before the first listener.
+  readonly #undelivered: Stopping[] = [];
 
   constructor(wire: Pick<WireGrant, "key" | "token">) {
     this.key = wire.key;
@@ -54,15 +53,15 @@ export class Grant {
     return this.#stopController.signal;
   }
 
-  /** listen tells the listener from now on. The first one is also told what came before the grant. */
+  /** listen adds a listener. The first one also gets the news from before the grant. */
   listen(listener: GrantListener): void {
     this.#listeners.add(listener);
-    for (const stopping of this.#untold.splice(0)) {
-      tell(() => listener.onStop?.(stopping));
+    for (const stopping of this.#undelivered.splice(0)) {
+      deliver(() => listener.onStop?.(stopping));
     }
     const lost = this.#lost;
     if (lost) {
-      tell(() => listener.onLost?.(lost));
+      deliver(() => listener.onLost?.(lost));
     }
   }
 
@@ -78,7 +77,7 @@ export class Grant {
     this.#lost = error;
     this.#lostController?.abort(error);
     for (const listener of this.#listeners) {
-      tell(() => listener.onLost?.(error));
+      deliver(() => listener.onLost?.(error));
     }
     return error;
   }
@@ -86,33 +85,29 @@ export class Grant {
   askToStop(stopping: Stopping): void {
     this.stopping = stopping;
     if (this.#listeners.size === 0) {
-      this.#untold.push(stopping);
+      this.#undelivered.push(stopping);
     }
     this.#stopController?.abort(new StopRequestedError(this.key, stopping.reason));
     for (const listener of this.#listeners) {
-      tell(() => listener.onStop?.(stopping));
+      deliver(() => listener.onStop?.(stopping));
     }
   }
 
-  /**
-   * expire is for a lock that no session owns: nobody else says when its time is over. It counts from when the sidecar
-   * was asked, by performance.now(): the answer may have been read late.
-   */
+  /** expire sets the end of a lock without a session. It counts from the question, because an answer may be read late. */
   expire(asked: number, ms: number): void {
     clearTimeout(this.#expiry);
     this.#expiry = setTimeout(() => this.lose("expired"), Math.max(asked + ms - performance.now(), 0));
     this.#expiry.unref();
   }
 
-  /** end is called when the lock is released: there is nothing left to lose. */
   end(): void {
     clearTimeout(this.#expiry);
     this.#listeners.clear();
   }
 }
 
-/** tell calls an app's function. What it throws is the app's own, and must not keep the news from the others. */
-function tell(call: () => void): void {
+/** deliver calls a function of the app. If it throws, the other listeners still get the news. */
+function deliver(call: () => void): void {
   try {
     call();
   } catch (error) {

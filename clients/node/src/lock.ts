@@ -7,53 +7,50 @@ import { millis, stoppingOf, type Wire } from "./wire";
 
 /** How a lock is released. */
 export interface ReleaseOptions {
-  /** What is said about the work, to those who wait with `onSuccess: "skip"` and those who watch. */
+  /** For waiters with `onSuccess: "skip"`, and for watchers. */
   outcome?: Outcome | undefined;
-  /** Only with `outcome: "success"`: JSON of at most 4 KiB for them. */
+  /** JSON of at most 4 KiB for them, only with `outcome: "success"`. */
   result?: Json | undefined;
-  /** The release is refused unless the lock is entered so many times now. */
+  /** The release is refused unless the lock has this number of entries. */
   reentry?: number | undefined;
 }
 
-/** What a release did. */
+/** The answer to a release. */
 export interface ReleaseResult {
   key: string;
-  /** False while the lock has been entered more often than released. */
+  /** False while entries remain. */
   released: boolean;
-  /** How many entries remain. */
+  /** The number of remaining entries. */
   reentry: number;
   heldMs: number;
 }
 
-/** What the sidecar knows of a lock that is held. */
+/** The state of a held lock. */
 export interface CheckResult {
   key: string;
   token: number;
-  /** How many times its owner has entered it. */
+  /** The number of its owner's entries. */
   reentry: number;
-  /** How long it may be relied on if the sidecar is not heard of any more. */
+  /** How long an app may rely on the lock without news from the sidecar. */
   expiresInMs: number;
   stopping: Stopping | null;
 }
 
-/**
- * Lock is a lock that is held: what `client.acquire` returns. `await using` releases it at the end of the block; without
- * it, call `release()`.
- */
+/** Lock is a held lock. The end of an `await using` block releases it. Elsewhere call `release()`. */
 export class Lock {
   readonly key: string;
-  /** The fencing token: strictly grows for a key, for ever. Hand it to whatever the lock protects. */
+  /** The fencing token. It strictly grows for a key. Pass it to the resource that the lock protects. */
   readonly token: number;
   readonly bind: Bind;
-  /** The session's public name; null with `bind: "ttl"`. */
+  /** The public name of the session; null with `bind: "ttl"`. */
   readonly session: string | null;
-  /** How many times its owner had entered it with this one. */
+  /** The number of this entry of its owner. */
   readonly reentry: number;
-  /** How long it waited in line, in ms. */
+  /** The wait in the queue, in ms. */
   readonly waitedMs: number;
-  /** How long it could be relied on without the sidecar when it was granted, in ms. `check()` tells it of now. */
+  /** For how many ms an app could rely on the grant without news from the sidecar. `check()` has the present value. */
   readonly expiresInMs: number;
-  /** By the clock of the store; informative. */
+  /** By the store's clock; informative. */
   readonly acquiredAt: Date;
   /** As in the Web Locks API. */
   readonly mode = "exclusive";
@@ -81,60 +78,52 @@ export class Lock {
     grant.listen(listener);
   }
 
-  /** The key, under the name that it has in the Web Locks API. */
+  /** The key, as in the Web Locks API. */
   get name(): string {
     return this.key;
   }
 
-  /**
-   * Aborted when the lock is lost, with a `LockLostError` as its reason: hand it to `fetch`, to timers, to whatever is
-   * done under the lock. A release does not abort it.
-   */
+  /** Aborted with a `LockLostError` when the lock is lost, not by a release. Pass it to `fetch`, timers and other work. */
   get signal(): AbortSignal {
     return this.#grant.signal;
   }
 
-  /** Why the lock is lost; null as long as it is not known to be. */
+  /** The loss, or null if none is known. */
   get lost(): LockLostError | null {
     return this.#grant.lost;
   }
 
-  /** Somebody asked to stop; null when nobody did. Not heard with `bind: "ttl"`, where `check()` tells it. */
+  /** The request to stop, or null. With `bind: "ttl"` only `check()` sets it. */
   get stopping(): Stopping | null {
     return this.#grant.stopping;
   }
 
-  /** Aborted when somebody asks to stop, with a `StopRequestedError` as its reason. The lock is held until it is released. */
+  /** Aborted with a `StopRequestedError` when somebody asks to stop. The lock is held until its release. */
   get stopSignal(): AbortSignal {
     return this.#grant.stopSignal;
   }
 
-  /**
-   * check asks the sidecar whether the lock is held still.
-   * Throws a `LockLostError` if it is not, a `NotHolderError` if it was released.
-   */
+  /** check asks whether the lock is still held. Throws a `LockLostError`, or after a release a `NotHolderError`. */
   check(): Promise<CheckResult> {
     return this.#amend({});
   }
 
   /**
-   * extend sets the remaining time of a lock with `bind: "ttl"`, in ms from now. Throws as `check` does, and an
-   * `InvalidRequestError` for a session's lock: the sidecar renews that as long as the session lives. `data`, if given,
-   * replaces what others see.
+   * extend sets the remaining time of a lock with `bind: "ttl"`, in ms from now, and its `data` if given. Throws as `check` does,
+   * and an `InvalidRequestError` for the lock of a session, which the sidecar renews.
    */
   async extend(ttlMs: number, options: { data?: Json | undefined } = {}): Promise<CheckResult> {
     return this.#amend({ ttl_ms: millis("ttlMs", ttlMs), data: options.data });
   }
 
-  /** setData replaces what others see as `holder.data`; null removes it. Throws as `check` does. */
+  /** setData replaces `holder.data`. Null removes it. Throws as `check` does. */
   setData(data: Json): Promise<CheckResult> {
     return this.#amend({ data });
   }
 
   /**
-   * release takes off this entry of the lock, which frees it if it is the last one. A second call returns what the
-   * first did; one that failed may be repeated. Throws a `LockLostError` if the lock was lost: then others may have had it
-   * meanwhile.
+   * release releases this entry of the lock. The last entry frees it. A second call returns the same answer; a failed one may be
+   * repeated. Throws a `LockLostError` if the lock was lost.
    */
   release(options: ReleaseOptions = {}): Promise<ReleaseResult> {
     this.#released ??= this.#release(options).catch((error) => {
@@ -145,9 +134,8 @@ export class Lock {
   }
 
   /**
-   * The end of an `await using` block: releases the lock if that has not been done, and throws as `release` does, so that a
-   * block whose lock was lost does not end well. If the block has thrown too, JavaScript makes a `SuppressedError` of both:
-   * its `suppressed` is the block's error, its `error` this one.
+   * The end of an `await using` block. It releases the lock, and throws as `release` does. If the block has thrown too, JavaScript
+   * makes a `SuppressedError`: its `suppressed` is the error of the block, its `error` that of the release.
    */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.release();
@@ -174,9 +162,9 @@ export class Lock {
     return result;
   }
 
-  /** #ask makes a call about this lock, and notes when it says that the lock is lost. */
+  /** #ask makes a call about this lock, and notes a loss. */
   async #ask(call: () => Promise<Wire>): Promise<Wire> {
-    // The store decides about a lock that no session owns, whatever the clock here says.
+    // For a lock without a session the store decides, not the clock here.
     if (this.lost && this.bind === "session") {
       throw this.lost;
     }
@@ -195,17 +183,17 @@ export class Lock {
   }
 }
 
-/** LockGroup is several locks that were granted together: what `client.acquireMany` returns. */
+/** LockGroup is the result of `client.acquireMany`. */
 export class LockGroup {
   #signal: AbortSignal | undefined;
 
   /** @internal */
   constructor(
-    /** In the order in which the keys were named. */
+    /** In the order of the keys. */
     readonly locks: readonly Lock[],
   ) {}
 
-  /** Aborted when one of them is lost, with its `LockLostError` as the reason. */
+  /** Aborted with a `LockLostError` when one of them is lost. */
   get signal(): AbortSignal {
     if (this.#signal === undefined) {
       const any = new AbortController();
@@ -221,12 +209,12 @@ export class LockGroup {
     return this.#signal;
   }
 
-  /** get returns the lock of a key, or undefined if it is not one of them. */
+  /** get returns the lock of a key, or undefined. */
   get(key: string): Lock | undefined {
     return this.locks.find((lock) => lock.key === key);
   }
 
-  /** release releases all of them, and then throws the first error, if there was one. */
+  /** release releases all, and then throws the first error. */
   async release(options: Omit<ReleaseOptions, "reentry"> = {}): Promise<void> {
     const all = await Promise.allSettled(this.locks.map((lock) => lock.release(options)));
     for (const one of all) {
@@ -236,7 +224,7 @@ export class LockGroup {
     }
   }
 
-  /** As that of a lock: releases all of them, and throws as `release` does. */
+  /** As `release`. */
   [Symbol.asyncDispose](): Promise<void> {
     return this.release();
   }
@@ -248,14 +236,14 @@ export async function under<T>(lock: Lock, run: () => T | PromiseLike<T>): Promi
   try {
     value = await run();
   } catch (error) {
-    await lock.release().catch((failure) => failure === error || warn(failure)); // it may have thrown the loss
+    await lock.release().catch((failure) => failure === error || warn(failure)); // it may be the loss that the function threw
     throw error;
   }
   await lock.release();
   return value;
 }
 
-/** warn is for errors that have nobody to go to. */
+/** warn is for errors that no caller gets. */
 export function warn(error: LocksidecarError): void {
   process.emitWarning(`a lock could not be released: ${error.message}`, {
     type: "LocksidecarWarning",

@@ -1,107 +1,106 @@
-// What the client's calls take, and what they return when there is no lock.
 import type { LockLostError, NotGrantedError } from "./errors";
 import type { Lock } from "./lock";
 import type { Bind, Holder, Json, Stopping } from "./types";
 
-/** How a client reaches its sidecar. All durations are in ms. */
+/** The options of a client. All durations are in ms. */
 export interface ClientOptions {
   /** The sidecar's Unix socket; by default `LOCKSIDECAR_SOCKET`, else `/run/locksidecar/locksidecar.sock`. */
   socketPath?: string | undefined;
-  /** Shown to others as the holder's session, 1 to 255 bytes; by default a short random id. */
+  /** The public name of the session, 1 to 255 bytes; by default a short random id. */
   name?: string | undefined;
-  /** The default `ttlMs` of its locks: how long they outlive a dead sidecar. 500 to 86,400,000. */
+  /** The default `ttlMs` of its locks. 500 to 86,400,000. */
   ttlMs?: number | undefined;
-  /** How long the sidecar may take to answer, beyond what a call is allowed to wait for. 10,000 by default. */
+  /** The most time for an answer, in addition to a wait. 10,000 by default. */
   timeoutMs?: number | undefined;
-  /** How long calls that wait, and event streams, bear with a sidecar that has gone away. 30,000 by default. */
+  /** How long waiting calls and event streams go on in an outage of the sidecar. 30,000 by default. */
   reconnectMs?: number | undefined;
 }
 
-/** How a lock is acquired. All durations are in ms. */
+/** The options of an acquire. All durations are in ms. */
 export interface AcquireOptions {
-  /** How long to wait in line: 0 tries once, without it (or with Infinity or -1) for ever. At most 86,400,000. */
+  /** How long to wait in the queue: 0 tries once; -1, Infinity and the default wait for ever. At most 86,400,000. */
   waitMs?: number | undefined;
-  /** How long the lock outlives a dead sidecar; with `bind: "ttl"`, how long it lasts at all. 500 to 86,400,000. */
+  /** How long the lock outlives a dead sidecar. With `bind: "ttl"`, how long it lasts. 500 to 86,400,000. */
   ttlMs?: number | undefined;
   /**
-   * `session` (the default): the lock ends with this client. `ttl`: it belongs to nobody, ends after its `ttlMs`, and obeys
-   * every caller that sends its token, which can be guessed.
+   * `session` (the default): the lock ends with this client. `ttl`: it outlives the process and ends after its `ttlMs`. Any caller
+   * with key and token can release it, and tokens can be guessed.
    */
   bind?: Bind | undefined;
-  /** Who in this client asks, for `reentrant`; shown to others. 1 to 255 bytes. By default the task of `client.asTask`. */
+  /** The owner in this client, for `reentrant`; shown to others. 1 to 255 bytes. By default the task of `client.asTask`. */
   owner?: string | undefined;
-  /** The same owner enters a lock again that it holds. Everybody else waits, this client included. */
+  /** The owner may enter its lock again. All others wait, also in this client. */
   reentrant?: boolean | undefined;
-  /** After so long the sidecar takes the lock, whatever is being done. At most 86,400,000. */
+  /** After this time the sidecar releases the lock. At most 86,400,000. */
   maxHoldMs?: number | undefined;
-  /** Nobody else gets the lock before so long after the grant, even if it is released. At most 86,400,000. */
+  /** Until this time after the grant nobody else gets the lock, even if it is released. At most 86,400,000. */
   minHoldMs?: number | undefined;
   /** At most 4 KiB, shown to others as part of `holder`. */
   data?: Json | undefined;
   /**
-   * A UUID: the same id gets the same grant, in this client or with `bind: "ttl"` anywhere. By default each call has its own.
-   * A call with one that is aborted leaves what it got: ask again with it.
+   * A UUID. The same one gets the same grant: in this client, with `bind: "ttl"` anywhere. By default each call has its own. If a
+   * call that names one is aborted, its grant stays: ask again with the same UUID.
    */
   requestId?: string | undefined;
-  /** Ends the wait: the call then throws the signal's reason. */
+  /** Ends the wait. The call throws the signal's reason. */
   signal?: AbortSignal | undefined;
-  /** Called when the lock is lost, as `lock.signal` is aborted. */
+  /** Called when the lock is lost. */
   onLost?: ((error: LockLostError) => void) | undefined;
-  /** Called each time somebody asks to stop. */
+  /** Called for each request to stop. */
   onStop?: ((stopping: Stopping) => void) | undefined;
 }
 
-/** How several locks are acquired. */
+/** The options of `client.acquireMany`. */
 export type AcquireManyOptions = Omit<AcquireOptions, "reentrant">;
 
-/** How a lock is tried. `waitMs` is 0 by default. */
+/** The options of `client.tryAcquire`. `waitMs` is 0 by default. */
 export interface TryAcquireOptions extends AcquireOptions {
-  /** `skip`: when the holder releases with `outcome: "success"` while this call waits, hear of it instead of getting the lock. */
+  /** `skip`: if the holder releases with `outcome: "success"` while this call waits, return its result and no lock. */
   onSuccess?: "acquire" | "skip" | undefined;
 }
 
-/** Somebody else has the lock. */
+/** Another caller holds the lock. */
 export interface NotGranted {
   granted: false;
   /** Whether the call waited. */
   reason: "held" | "wait_timeout";
   key: string;
-  /** Who has it; null when it has just become free. */
+  /** Null if the lock has just become free. */
   holder: Holder | null;
-  /** What `client.acquire` would have thrown: a `LockHeldError` or a `WaitTimeoutError`. */
+  /** The error that `client.acquire` would throw. */
   error: NotGrantedError;
 }
 
-/** The holder did what was to be done while this call waited. */
+/** The holder did the work while this call waited. */
 export interface Skipped {
   granted: false;
   reason: "skipped";
   key: string;
   holder: null;
-  /** What it released with; null for nothing. */
+  /** The result of its release, or null. */
   result: Json;
 }
 
-/** What `client.tryAcquire` returns. */
+/** The result of `client.tryAcquire`. */
 export type TryAcquireResult = { granted: true; lock: Lock } | NotGranted;
 
-/** How `client.once` waits, and holds the lock. */
+/** The options of `client.once`. */
 export type OnceOptions = Omit<AcquireOptions, "bind" | "requestId" | "reentrant">;
 
-/** Which locks are listed. */
+/** The options of a list. */
 export interface ListOptions {
-  /** `pod` (the default): those that this sidecar granted; `session`: this client's; `all`: of the whole namespace. */
+  /** `pod` (the default): locks that this sidecar granted; `session`: those of this client; `all`: of the whole namespace. */
   scope?: "session" | "pod" | "all" | undefined;
-  /** Only keys that begin with it. */
+  /** Only keys with this prefix. */
   prefix?: string | undefined;
-  /** Only keys whose part before the first `:` is this. */
+  /** Only keys of this type, the part before the first `:`. */
   type?: string | undefined;
-  /** The most locks of one page: 1 to 1000, by default 100. */
+  /** The most locks of a page: 1 to 1000, by default 100. */
   limit?: number | undefined;
 }
 
-/** How a key is watched. */
+/** The options of `client.events`. */
 export interface EventsOptions {
-  /** Ends the iteration, which then throws the signal's reason. */
+  /** Ends the iteration, which throws the signal's reason. */
   signal?: AbortSignal | undefined;
 }

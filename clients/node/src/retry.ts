@@ -4,14 +4,14 @@ import { ConnectionLostError, DrainingError, SessionEndedError, UnreachableError
 const firstPauseMs = 20;
 const longestPauseMs = 1000;
 
-/** Patience is how long a call that goes on for long bears with a sidecar that is away, as when it is restarted. */
+/** Patience limits how long a call goes on in an outage of the sidecar, such as its restart. */
 export class Patience {
   #until: number | undefined;
   #pauseMs = firstPauseMs;
 
   constructor(readonly limitMs: number) {}
 
-  /** pause waits before the next try. Throws the cause when it has lasted too long, and the signal's reason. */
+  /** pause waits before the next try. Throws the cause after the limit, or the signal's reason. */
   async pause(cause: unknown, signal?: AbortSignal): Promise<void> {
     this.#until ??= performance.now() + this.limitMs;
     const left = this.#until - performance.now();
@@ -26,24 +26,23 @@ export class Patience {
     this.#pauseMs = Math.min(this.#pauseMs * 2, longestPauseMs);
   }
 
-  /** renew is called when the sidecar has answered: what comes next is new trouble. */
   renew(): void {
     this.#until = undefined;
     this.#pauseMs = firstPauseMs;
   }
 }
 
-/** brokeOff tells whether a call failed because its connection or its session ended: nothing was granted, or it is taken back. */
+/** brokeOff says whether a call failed by the end of its connection or session. */
 export function brokeOff(error: unknown): boolean {
   return error instanceof SessionEndedError || error instanceof ConnectionLostError;
 }
 
-/** isAway tells whether a call failed because the sidecar is just not there, or about to go. */
+/** isAway says whether a call failed because the sidecar is not there, or shuts down. */
 export function isAway(error: unknown): boolean {
   return brokeOff(error) || error instanceof UnreachableError || error instanceof DrainingError;
 }
 
-/** abortable waits for something that others wait for too, so that the signal ends only the waiting. */
+/** abortable waits for a shared promise. The signal ends the wait only. */
 export function abortable<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   if (signal === undefined) {
     return promise;

@@ -5,53 +5,47 @@ import type { EventStream, Transport } from "./transport";
 import type { About } from "./types";
 import { lockPath, query, requireFields, type Subject, type Wire, type WireGrant, type WireSkipped } from "./wire";
 
-/** How a session is opened, and how long its calls bear with the sidecar. */
+/** How a session is opened, and the limits of its calls. */
 export interface SessionOptions {
   name: string | undefined;
   ttlMs: number | undefined;
-  /** For the calls that do not wait. */
   timeoutMs: number;
-  /** For those that do. */
   reconnectMs: number;
 }
 
-/** Asked is what identifies an acquire, whatever tries it takes. */
+/** Asked identifies an acquire with all its calls. */
 export interface Asked {
   keys: readonly string[];
   requestId: string;
-  /** Whether a call got no answer: it may have got the lock. */
+  /** A call got no answer, so it may have got the lock. */
   unanswered: boolean;
-  /** The trace context of its calls. */
   context?: unknown;
 }
 
-/** How long the release of what was not answered is waited for, in ms. It is carried out in any case. */
+/** How long to wait for the answer to a withdrawal, in ms. The sidecar carries it out in any case. */
 const withdrawMs = 2000;
 
-/** A grant, and what the sidecar said with it. */
 export interface Granted {
   wire: WireGrant;
   grant: Grant;
-  /** The id of the request that made this entry, if the lock is reentrant. */
+  /** The request of this entry, if the lock is reentrant. */
   entry: string | undefined;
 }
 
 /**
- * Session is an explicit session at the sidecar. It lives as long as its event stream, the one connection on which the
- * sidecar tells of lost locks; when that ends, for whatever reason, the locks are lost. Its calls go over other
- * connections and name it. The stream does not keep the process alive.
+ * Session is an explicit session. It lives as long as its event stream, a connection of its own: when that ends, the locks are
+ * lost. Its calls use other connections. The stream does not keep the process alive.
  */
 export class Session {
-  /** Called once, when the session is over. */
+  /** Called once, at the end of the session. */
   onEnd: () => void = () => {};
   #id: string | undefined;
   #ended = false;
   #stream: EventStream | undefined;
   readonly #grants = new Map<string, Grant>();
-  // The stream may tell of a grant before the answer that brings it has been read. What is told while an answer is due
-  // is kept until it is there.
+  // The stream may have news of a grant before its answer is read. The news waits here for the answers that are due.
   #due = 0;
-  readonly #early = new Map<string, ((grant: Grant) => void)[]>();
+  readonly #undelivered = new Map<string, ((grant: Grant) => void)[]>();
 
   private constructor(
     readonly transport: Transport,
@@ -59,7 +53,7 @@ export class Session {
     readonly timeoutMs: number,
   ) {}
 
-  /** open asks what the sidecar can do, and opens a session. Throws what Transport.call throws. */
+  /** open asks for the sidecar's features, and opens a session. Throws as Transport.call does. */
   static async open(transport: Transport, options: SessionOptions): Promise<Session> {
     const { timeoutMs } = options;
     const about = (await transport.call({ method: "GET", path: "/v1", timeoutMs })) as unknown as About;
@@ -68,7 +62,7 @@ export class Session {
     return session;
   }
 
-  /** none is for calls of no session: of those who only look, and those who have a token. */
+  /** none is for calls without a session: reads, and calls with a token. */
   static none(transport: Transport, about: About, timeoutMs: number): Session {
     return new Session(transport, about, timeoutMs);
   }
@@ -96,7 +90,7 @@ export class Session {
                 resolve();
               }, reject);
             } else {
-              this.#hear(event);
+              this.#receive(event);
             }
           },
           onEnd: () => {
@@ -109,7 +103,6 @@ export class Session {
     });
   }
 
-  /** call makes a call of this session. */
   call(
     method: "GET" | "PUT" | "POST" | "PATCH" | "DELETE",
     path: string,
@@ -132,7 +125,7 @@ export class Session {
     return this.transport.call({ method, path, headers, timeoutMs: this.timeoutMs, ...more });
   }
 
-  /** acquire acquires one key. An aborted signal ends the wait; a grant that was under way is to be withdrawn. */
+  /** acquire acquires one key. After an abort, the caller withdraws the grant that may be under way. */
   async acquire(what: Asked, fields: Wire, signal?: AbortSignal, context?: unknown): Promise<Granted | WireSkipped> {
     const asked = performance.now();
     what.context = context;
@@ -146,7 +139,6 @@ export class Session {
     return granted as Granted;
   }
 
-  /** acquireMany acquires all keys or none. */
   async acquireMany(what: Asked, fields: Wire, signal?: AbortSignal, context?: unknown): Promise<Granted[]> {
     const asked = performance.now();
     what.context = context;
@@ -155,7 +147,7 @@ export class Session {
     return this.#adopt(answer["locks"] as WireGrant[], asked);
   }
 
-  /** withdraw releases what an acquire has got, or may have got. What becomes of that is not told. */
+  /** withdraw releases the grant that an acquire has or may have. Errors are ignored. */
   async withdraw({ keys, requestId, context }: Asked): Promise<void> {
     const path = (key: string): string => lockPath(key, query({ request_id: requestId }));
     await Promise.allSettled(keys.map((key) => this.call("DELETE", path(key), { timeoutMs: withdrawMs, context })));
@@ -181,10 +173,10 @@ export class Session {
       what.unanswered ||= signal?.aborted || error instanceof ConnectionError || error instanceof BadAnswerError;
       throw error;
     } finally {
-      // Not before what follows has adopted the grant.
+      // After #adopt, which runs in the same turn.
       setImmediate(() => {
         if (--this.#due === 0) {
-          this.#early.clear();
+          this.#undelivered.clear();
         }
       }).unref();
     }
@@ -209,21 +201,21 @@ export class Session {
       grant = new Grant(wire);
       this.#grants.set(id, grant);
     }
-    const early = this.#early.get(id) ?? [];
-    this.#early.delete(id); // it is told once, also where the owner enters again
+    const early = this.#undelivered.get(id) ?? [];
+    this.#undelivered.delete(id); // delivered once, also if the owner enters again
     for (const news of early) {
       news(grant);
     }
     return grant;
   }
 
-  /** amend is PATCH: check, and change what the fields say. */
+  /** amend is PATCH: it checks, and changes the fields. */
   amend(key: string, token: number, fields: Wire = {}): Promise<Wire> {
     requireFields(this.about, fields);
     return this.call("PATCH", lockPath(key), { body: { token, ...fields }, about: { key, token } });
   }
 
-  /** release releases one entry: the one that the request `entry` has made, else the newest. The grant is forgotten with the last one. */
+  /** release releases the entry of the request `entry`, by default the newest. */
   async release(
     key: string,
     token: number,
@@ -249,7 +241,7 @@ export class Session {
     return answer;
   }
 
-  /** close ends the session at the sidecar. Its locks are free when it returns. */
+  /** close ends the session. When it returns, the locks are free. */
   async close(): Promise<void> {
     const over = this.#ended;
     this.end("closed");
@@ -259,7 +251,7 @@ export class Session {
     this.#stream?.close();
   }
 
-  /** end is called when the session is over, or believed to be: every lock of it is lost. */
+  /** end notes the end of the session: its locks are lost. */
   end(reason: LostReason): void {
     if (this.#ended) {
       return;
@@ -272,7 +264,7 @@ export class Session {
     this.onEnd();
   }
 
-  #hear({ name, data }: ServerSentEvent): void {
+  #receive({ name, data }: ServerSentEvent): void {
     if (name !== "lost" && name !== "stop") {
       return; // of a newer sidecar
     }
@@ -290,7 +282,7 @@ export class Session {
     if (grant) {
       news(grant);
     } else if (this.#due > 0) {
-      this.#early.set(id, [...(this.#early.get(id) ?? []), news]);
+      this.#undelivered.set(id, [...(this.#undelivered.get(id) ?? []), news]);
     }
   }
 }

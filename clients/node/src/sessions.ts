@@ -5,7 +5,7 @@ import type { Call, Transport } from "./transport";
 import type { About } from "./types";
 import type { Wire } from "./wire";
 
-/** Sessions opens the client's session when a call needs one, and another one when that was lost. */
+/** Sessions opens the client's session when a call needs it, and another one after a loss. */
 export class Sessions {
   #session: Promise<Session> | undefined;
   #connected = false;
@@ -16,7 +16,7 @@ export class Sessions {
     readonly options: SessionOptions,
   ) {}
 
-  /** Whether a sidecar has opened a session before. */
+  /** Whether this client has had a session. */
   get connected(): boolean {
     return this.#connected;
   }
@@ -49,48 +49,45 @@ export class Sessions {
     return this.#session;
   }
 
-  /** opened returns the session that is open or about to be; undefined if there is none. */
   async opened(): Promise<Session | undefined> {
     return this.#session?.catch(() => undefined);
   }
 
-  /** caller returns the session if there is one, else what makes calls without one. */
+  /** caller returns the session if there is one, else one for calls without a session. */
   async caller(): Promise<Session> {
     return this.#session && !this.#closed ? this.open() : this.none(await this.about());
   }
 
-  /** none makes calls that belong to no session. */
   none(about: About): Session {
     return Session.none(this.transport, about, this.options.timeoutMs);
   }
 
-  /** join makes a call in the session, once more in a new one if it was lost. Only for calls that may be repeated. */
+  /** join makes a repeatable call in the session, and repeats it in a new one after a loss. */
   join<T>(call: (session: Session) => Promise<T>, signal?: AbortSignal): Promise<T> {
     return this.#twice(() => abortable(this.open(), signal), call);
   }
 
-  /** look makes a call that does not need the session, but says whose it is if there is one. It may be repeated. */
-  look<T>(call: (session: Session) => Promise<T>): Promise<T> {
+  /** read makes a repeatable call that does not need the session, but names it if there is one. */
+  read<T>(call: (session: Session) => Promise<T>): Promise<T> {
     return this.#twice(() => this.caller(), call);
   }
 
   async #twice<T>(get: () => Promise<Session>, call: (session: Session) => Promise<T>): Promise<T> {
     let session: Session | undefined;
     try {
-      session = await get(); // which may ask over a kept connection that has died, too
+      session = await get(); // may fail over a dead kept connection, too
       return await call(session);
     } catch (error) {
       if (this.#closed || !brokeOff(error)) {
         throw error;
       }
       if (error instanceof SessionEndedError) {
-        session?.end("disconnected"); // its stream is about to say so
+        session?.end("disconnected"); // before the stream ends
       }
       return call(await get());
     }
   }
 
-  /** about returns what the sidecar can do. */
   async about(): Promise<About> {
     if (this.#session && !this.#closed) {
       return (await this.#session).about;
@@ -98,7 +95,6 @@ export class Sessions {
     return (await this.call({ method: "GET", path: "/v1" })) as unknown as About;
   }
 
-  /** call makes a call of no session. */
   call(call: Call): Promise<Wire> {
     if (this.#closed) {
       return Promise.reject(new ClientClosedError());
@@ -106,14 +102,13 @@ export class Sessions {
     return this.transport.call({ timeoutMs: this.options.timeoutMs, ...call });
   }
 
-  /** close ends the session, and all calls. */
   async close(): Promise<void> {
     if (this.#closed) {
       return;
     }
     this.#closed = true;
     const session = await this.#session?.catch(() => undefined);
-    // A sidecar that is not there has ended it already.
+    // If the sidecar is gone, so is the session.
     await session?.close().catch(() => {});
     this.transport.close();
   }

@@ -1,17 +1,13 @@
 import { StringDecoder } from "node:string_decoder";
 
-/** An event of a stream. */
 export interface ServerSentEvent {
   name: string;
   data: string;
 }
 
-/**
- * EventParser takes the bytes of a stream of server-sent events as they come, and returns the events that they complete.
- * Comments, and fields that the API does not use (`id`, `retry`), are left out.
- */
+/** EventParser parses server-sent events in pieces. It ignores comments, `id` and `retry`. */
 export class EventParser {
-  // A character may be cut by the end of a chunk.
+  // A chunk may end inside a character.
   readonly #decoder = new StringDecoder("utf8");
   #rest = "";
   #name = "";

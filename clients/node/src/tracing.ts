@@ -1,6 +1,5 @@
 import { BadAnswerError, ConnectionError, LocksidecarError } from "./errors";
 
-/** The part of @opentelemetry/api that is used. */
 interface TracingApi {
   context: { active(): unknown };
   propagation: { inject(context: unknown, carrier: Record<string, string>): void };
@@ -12,7 +11,7 @@ interface TracingApi {
 }
 interface TracerProvider {
   getTracer(name: string, version: string): Tracer;
-  /** Of the API's own provider, which stands for the SDK's: undefined as long as there is none. */
+  /** Only of the API's own provider. Undefined until the app has an SDK. */
   getDelegateTracer?(name: string, version: string): Tracer | undefined;
 }
 interface Tracer {
@@ -24,25 +23,22 @@ interface Span {
   end(): void;
 }
 
-/** What a span tells. */
 type Attributes = { [name: string]: string | number | string[] };
 
-/** What a grant tells. */
 interface Grant {
   token: number;
   reentry: number;
 }
 
-/** As in package.json, which a bundler may leave behind. */
+/** As in package.json, which a bundler may leave out. */
 const version = "0.1.0";
 const kindClient = 2;
 const statusError = 2;
-/** The most characters of a key; the sidecar refuses one of more bytes. */
+/** The most characters of a key, which may have so many bytes. */
 const maxKey = 512;
 
 let api: TracingApi | null | undefined;
 
-/** load finds @opentelemetry/api if the app has it. It is not a dependency. */
 function load(): TracingApi | null {
   try {
     return require("@opentelemetry/api") as TracingApi;
@@ -61,7 +57,7 @@ function theApi(): TracingApi | null {
   return api;
 }
 
-/** traceHeaders are the headers that carry a context, by default the active one: traceparent, tracestate, baggage. */
+/** traceHeaders are the headers of a context, by default of the active one. */
 export function traceHeaders(context?: unknown): Record<string, string> {
   const otel = theApi();
   const headers: Record<string, string> = {};
@@ -70,10 +66,9 @@ export function traceHeaders(context?: unknown): Record<string, string> {
 }
 
 /**
- * traced does something as a span of the app's trace, whatever tries it takes. `run` is told the context that its calls go
- * with: it is never the active one, so that nothing of it leaks into what the app does meanwhile, and needs no context
- * manager. `outcome` says what the result tells. The span has no text of an error: that may tell what an app keeps in a
- * lock. Without the SDK it is just done.
+ * traced runs something in a span of the app's trace, if there is an SDK. `run` gets the context of the span for its calls. The
+ * span never becomes the active one, so it does not leak into the app. `outcome` returns the attributes of the result. The span has
+ * no texts of errors, because they may contain an app's data.
  */
 function traced<T>(
   name: "lock.acquire" | "lock.release",
@@ -87,7 +82,7 @@ function traced<T>(
   return otel && tracer ? inSpan(otel, tracer, name, attributes(), run, outcome, signal) : run();
 }
 
-/** tracerOf is the SDK's tracer; undefined if the app has none, which may come later. */
+/** tracerOf is the tracer of the SDK. Undefined until the app has one. */
 function tracerOf(provider: TracerProvider): Tracer | undefined {
   return provider.getDelegateTracer
     ? provider.getDelegateTracer("locksidecar", version)
@@ -116,7 +111,7 @@ async function inSpan<T>(
   return value;
 }
 
-/** end ends a span. An exporter of the app that throws must not cost it the lock. */
+/** end ends a span. An exporter that throws must not cost the app its lock. */
 function end(otel: TracingApi, span: Span, attributes: Attributes): void {
   try {
     span.setAttributes(attributes);
@@ -129,7 +124,7 @@ function end(otel: TracingApi, span: Span, attributes: Attributes): void {
   }
 }
 
-/** judge tells what an error is; `error.type` only of those that somebody has to look at. */
+/** judge returns the attributes of an error, with `error.type` if it needs attention. */
 function judge(error: unknown, signal: AbortSignal | undefined): Attributes {
   if (signal?.aborted && error === signal.reason) {
     return { "lock.result": "abandoned" };
@@ -142,7 +137,7 @@ function judge(error: unknown, signal: AbortSignal | undefined): Attributes {
   return failed ? { "lock.result": code, "error.type": code } : { "lock.result": code };
 }
 
-/** aboutKeys is what a span tells about keys, those of JavaScript included that are none and fail later. */
+/** aboutKeys returns the attributes of keys. A key that is no text fails later. */
 function aboutKeys(keys: readonly string[]): Attributes {
   const given: unknown[] = Array.isArray(keys) ? keys : [];
   const texts = given.filter((key) => typeof key === "string").map((key) => key.slice(0, maxKey));
@@ -155,12 +150,12 @@ function aboutKeys(keys: readonly string[]): Attributes {
   return about;
 }
 
-/** typeOf is the part of a key before the first colon; empty if there is none. */
+/** typeOf is the part of a key before the first colon, or empty. */
 function typeOf(key: string): string {
   return key.slice(0, Math.max(key.indexOf(":"), 0));
 }
 
-/** aboutGrants is what a span tells about the answer to an acquire. */
+/** aboutGrants returns the attributes of the answer to an acquire. */
 function aboutGrants(grants: readonly Grant[]): Attributes {
   if (grants.length === 0) {
     return { "lock.result": "skipped" };
@@ -172,7 +167,7 @@ function aboutGrants(grants: readonly Grant[]): Attributes {
   return about;
 }
 
-/** tracedAcquire does an acquire as a span of the app's trace. `grantsOf` finds the grants in the result; none: skipped. */
+/** tracedAcquire runs an acquire in a span. `grantsOf` finds the grants in the result. Without grants it was skipped. */
 export function tracedAcquire<T>(
   keys: readonly string[],
   signal: AbortSignal | undefined,
@@ -188,7 +183,6 @@ export function tracedAcquire<T>(
   );
 }
 
-/** tracedRelease does a release as a span of the app's trace. */
 export function tracedRelease<T>(key: string, token: number, run: (context?: unknown) => Promise<T>): Promise<T> {
   return traced(
     "lock.release",

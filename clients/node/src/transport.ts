@@ -4,69 +4,64 @@ import { EventParser, type ServerSentEvent } from "./sse";
 import { traceHeaders } from "./tracing";
 import { errorOf, type Subject, type Wire } from "./wire";
 
-/** A call of the API. */
 export interface Call {
   method: "GET" | "PUT" | "POST" | "PATCH" | "DELETE";
   path: string;
   headers?: Record<string, string> | undefined;
   body?: unknown;
-  /** Without an answer after so long the connection is closed. No limit without it. */
+  /** After this time without an answer, the connection is closed. By default there is no limit. */
   timeoutMs?: number | undefined;
   /** Aborting it closes the connection. */
   signal?: AbortSignal | undefined;
-  /** What the call is about, for its errors. */
   about?: Subject | undefined;
-  /** The trace context that it goes with; by default the active one. */
+  /** The trace context; by default the active one. */
   context?: unknown;
 }
 
-/** An answer that goes on. */
+/** An answer that is a stream of events. */
 export interface EventStream {
-  /** Whether waiting for the next event keeps the process alive. */
   ref(): void;
   unref(): void;
-  /** pause lets the sidecar wait, and drop us at last; resume goes on. */
+  /** pause stops reading, until resume. After a time the sidecar drops a paused stream. */
   pause(): void;
   resume(): void;
   close(): void;
 }
 
-/** Who hears a stream. onEnd is called once, with what ended it if it was an error. */
+/** Receives a stream. onEnd is called once, with the error if there was one. */
 export interface StreamListener {
   onEvent(event: ServerSentEvent): void;
   onEnd(error?: Error): void;
 }
 
-/** The longest path that fits into a socket's address on Linux. */
+/** The limit of Linux. */
 const maxSocketPath = 107;
 
-/** A timer for longer than this (24.8 days) fires at once. Such a call has none; the sidecar refuses waits of more than a day. */
+/** A longer timer (24.8 days) would fire at once, so such a call has none. The sidecar refuses waits of more than a day. */
 const longestTimerMs = 2 ** 31 - 1;
 
-/** More idle connections than this are closed. */
 const maxIdle = 8;
 
 /**
- * Transport makes calls to the sidecar over a pool of connections. Each call has its connection for itself until it is
- * answered; so a call that waits is ended by closing its connection, and nothing else is. The pool's idle connections do
- * not keep the process alive (node:http sees to that), calls under way do.
+ * Transport makes calls over a pool of connections. Each call has a connection of its own until the answer, so closing that
+ * ends only this call. Calls under way keep the process alive, idle connections do not.
  */
 export class Transport {
   readonly #agent = new Agent({ keepAlive: true, maxFreeSockets: maxIdle, scheduling: "lifo" });
 
   constructor(readonly socketPath: string) {}
 
-  /** call makes a call and returns its JSON. Throws the error of a problem document, or a ConnectionError. */
+  /** call returns the JSON of the answer. Throws the error of a problem document, or a ConnectionError. */
   async call(call: Call): Promise<Wire> {
     const response = await this.#send(call);
     const text = await this.#read(response);
     return this.#judge(call, response, text);
   }
 
-  /** stream makes a call whose answer is a stream of events. Throws as call does. */
+  /** stream makes a call whose answer is a stream of events. Throws as `call` does. */
   async stream(call: Call, listener: StreamListener): Promise<EventStream> {
     const response = await this.#send(call, (answer) => {
-      // In the same tick as the head: what comes with it is not missed.
+      // In the same tick as the head, so no event is missed.
       if (answer.statusCode === 200) {
         listen(answer, listener);
       }
@@ -88,12 +83,11 @@ export class Transport {
     };
   }
 
-  /** close closes all connections, also those of calls under way. */
   close(): void {
     this.#agent.destroy();
   }
 
-  /** #send returns the answer when its head is there. With onHead, which is told first, the limits end with the head. */
+  /** #send returns the answer when its head is there. With onHead, which is called first, the limits end then. */
   #send(call: Call, onHead?: (response: IncomingMessage) => void): Promise<IncomingMessage> {
     call.signal?.throwIfAborted();
     this.#checkPath();
@@ -128,7 +122,7 @@ export class Transport {
     });
   }
 
-  /** #limit ends a call at its timeout, or when its signal is aborted. Returns what ends the watch over both. */
+  /** #limit ends a call at its timeout or abort. Returns a function that removes both limits. */
   #limit(request: ClientRequest, call: Call, reject: (reason: unknown) => void): () => void {
     const { signal, timeoutMs } = call;
     const abort = (): void => {
@@ -197,7 +191,7 @@ export class Transport {
     }
   }
 
-  /** #failure makes an error of this package of one of node:http. */
+  /** #failure translates an error of node:http. */
   #failure(cause: NodeJS.ErrnoException): Error {
     if (cause.syscall === "connect") {
       return new UnreachableError("unreachable", this.socketPath, this.#whatToCheck(cause), { cause });

@@ -1,59 +1,59 @@
-/** What JSON can say. */
+/** A value of JSON. */
 export type Json = null | boolean | number | string | Json[] | { [member: string]: Json };
 
-/** What a lock is bound to: the client's session, or only its time to live. */
+/** A lock ends with the client's session, or after its time to live. */
 export type Bind = "session" | "ttl";
 
-/** What the holder says about the work that was done under the lock. */
+/** The outcome of the work under a lock. */
 export type Outcome = "success" | "failure";
 
-/** What a sidecar can do (`GET /v1`). */
+/** The sidecar's version and features (`GET /v1`). */
 export interface About {
   /** The sidecar's version. */
   version: string;
   /** The API's version, `v1`. */
   api: string;
-  /** The stable names of its features. The client sends nothing that is not named there. */
+  /** The stable names of its features. The client uses no others. */
   features: string[];
 }
 
-/** Who holds a lock. */
+/** The holder of a lock. */
 export interface Holder {
-  /** The holder's sidecar: its pod and something random. */
+  /** The holder's sidecar: its pod and a random part. */
   instance: string;
   pod: string;
-  /** The session's public name; null for a lock with `bind: "ttl"`. */
+  /** The public name of the session; null with `bind: "ttl"`. */
   session: string | null;
   owner: string | null;
-  /** By the clock of the store; informative. */
+  /** By the store's clock; informative. */
   acquiredAt: Date;
   heldMs: number;
   expiresInMs: number;
-  /** What the holder gave as `data`. */
+  /** The holder's `data`. */
   data: Json;
-  /** The W3C trace context of the call that acquired it. */
+  /** The W3C trace context of its acquire. */
   traceparent: string | null;
 }
 
-/** Somebody asked the holder to stop. */
+/** A request to the holder to stop. */
 export interface Stopping {
-  /** Why, for people. */
+  /** For people. */
   reason: string | null;
-  /** Null as long as only the session's event was heard, which does not tell it; `check()` does. */
+  /** Null in an event of the session. `check()` sets it. */
   requestedAt: Date | null;
 }
 
-/** A lock as everybody sees it. */
+/** A lock as all callers see it. */
 export interface LockInfo {
   key: string;
-  /** The part of the key before its first `:`; empty if it has none. */
+  /** The part of the key before its first `:`, or empty. */
   type: string;
   state: "free" | "held";
-  /** This client's session holds it. Never true for `bind: "ttl"`. */
+  /** The session of this client holds it. False with `bind: "ttl"`. */
   mine: boolean;
   /** The fencing token; null unless `mine`. */
   token: number | null;
-  /** Null when the lock is free. */
+  /** Null if the lock is free. */
   holder: Holder | null;
   queueLength: number;
   stopping: Stopping | null;
@@ -62,17 +62,17 @@ export interface LockInfo {
 /** One page of a list. */
 export interface LockPage {
   locks: LockInfo[];
-  /** Where the next page begins; null on the last one. */
+  /** The start of the next page; null on the last one. */
   nextCursor: string | null;
 }
 
-/** What happens to a key, as `client.events(key)` yields it. */
+/** An event of `client.events(key)`. */
 export type KeyEvent =
-  /** The first event, and the first after each reconnection: what the key is like now. */
+  /** The first event, also after each reconnection. */
   | { type: "state"; key: string; lock: LockInfo }
-  /** `holder` is null when the lock has changed hands again meanwhile. */
+  /** `holder` is null if the lock has another holder by now. */
   | { type: "acquired"; key: string; holder: Holder | null }
   | { type: "released"; key: string; outcome: Outcome | null; result: Json }
-  /** The holder's lease ended without a release. */
+  /** The lease of the holder ended without a release. */
   | { type: "expired"; key: string }
   | { type: "stopping"; key: string; reason: string | null; requestedAt: Date | null };

@@ -5,7 +5,7 @@ import type { EventStream, Transport } from "./transport";
 import type { KeyEvent } from "./types";
 import { errorOf, keyEventOf, lockPath, type Wire } from "./wire";
 
-/** So many events wait for their reader before the sidecar is made to wait, which in the end drops us. */
+/** The most events that wait for their reader. Then the stream is paused, and after a time the sidecar drops it. */
 const maxWaiting = 1024;
 
 interface Reader {
@@ -14,8 +14,8 @@ interface Reader {
 }
 
 /**
- * KeyWatch is an event stream of one key as an iterator. It begins with the first `next()`, and keeps the process alive
- * only while somebody waits for an event. It is no generator because a generator cannot be ended while it waits.
+ * KeyWatch is an iterator over the events of one key. It begins with the first `next()`, and keeps the process alive only
+ * while a `next()` waits. It is no generator, because a generator cannot be ended while it waits.
  */
 export class KeyWatch implements AsyncIterableIterator<KeyEvent> {
   readonly #events: KeyEvent[] = [];
@@ -29,7 +29,6 @@ export class KeyWatch implements AsyncIterableIterator<KeyEvent> {
   constructor(
     readonly transport: Transport,
     readonly key: string,
-    /** check throws if the sidecar has no event streams. */
     readonly options: { timeoutMs: number; reconnectMs: number; check: () => Promise<void> },
     readonly signal?: AbortSignal,
     readonly onOver: () => void = () => {},
@@ -58,7 +57,7 @@ export class KeyWatch implements AsyncIterableIterator<KeyEvent> {
     }
     if (this.#failure) {
       const { error } = this.#failure;
-      this.#failure = undefined; // an iterator throws once, then it is done
+      this.#failure = undefined; // an iterator throws once
       return Promise.reject(error);
     }
     if (this.#over) {
@@ -79,7 +78,6 @@ export class KeyWatch implements AsyncIterableIterator<KeyEvent> {
     this.#finish();
   }
 
-  /** fail ends the watch with an error for its reader. */
   fail(error: unknown): void {
     if (this.#over) {
       return;
@@ -106,7 +104,7 @@ export class KeyWatch implements AsyncIterableIterator<KeyEvent> {
     this.onOver();
   }
 
-  /** #run keeps a stream open. Each one begins with the key's state, so its reader misses nothing that still counts. */
+  /** #run keeps a stream open. Each begins with the state of the key. */
   async #run(): Promise<void> {
     const patience = new Patience(this.options.reconnectMs);
     let connected = false;
@@ -132,7 +130,7 @@ export class KeyWatch implements AsyncIterableIterator<KeyEvent> {
     }
   }
 
-  /** #listen reads one stream to its end, and returns why it ended. */
+  /** #listen reads one stream, and returns the reason of its end. */
   #listen(onState: () => void): Promise<unknown> {
     const { transport, key } = this;
     let problem: unknown;
@@ -182,7 +180,7 @@ export class KeyWatch implements AsyncIterableIterator<KeyEvent> {
     }
   }
 
-  /** #keepAlive lets the process end while nobody waits for an event. */
+  /** #keepAlive keeps the process alive while a `next()` waits. */
   #keepAlive(): void {
     if (this.#readers.length > 0) {
       this.#stream?.ref();

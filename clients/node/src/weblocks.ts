@@ -6,15 +6,15 @@ import type { TryAcquireResult } from "./options";
 export interface LockRequestOptions {
   /** Only `exclusive`. */
   mode?: "exclusive" | "shared" | undefined;
-  /** Do not wait: the callback gets null if somebody has the lock. Not together with `signal`. */
+  /** Do not wait: the callback gets null if the lock is held. Not together with `signal`. */
   ifAvailable?: boolean | undefined;
-  /** Refused: a lock cannot be taken from a process elsewhere. See `client.stop` and `client.forceRelease`. */
+  /** Refused: another process cannot lose its lock without harm. See `client.stop` and `client.forceRelease`. */
   steal?: boolean | undefined;
   /** Ends the wait. */
   signal?: AbortSignal | undefined;
 }
 
-/** What is done under the lock. `lock` is null only with `ifAvailable`. */
+/** The work under the lock. `lock` is null only with `ifAvailable`. */
 export type LockRequestCallback<T, L> = (lock: L) => T | PromiseLike<T>;
 
 /** The calls of a client that a request makes. */

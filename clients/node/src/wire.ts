@@ -1,5 +1,4 @@
-// Between the API's snake_case and this package's camelCase. Only what is known is taken over: members that a newer
-// sidecar adds are ignored.
+// Translates between the API's snake_case and this package's camelCase. Members that a newer sidecar adds are ignored.
 import {
   BadAnswerError,
   DrainingError,
@@ -19,10 +18,8 @@ import {
 } from "./errors";
 import type { About, Bind, Holder, Json, KeyEvent, LockInfo, Stopping } from "./types";
 
-/** A JSON object as it came. */
 export type Wire = { [member: string]: unknown };
 
-/** A grant as it came. */
 export interface WireGrant {
   granted: true;
   key: string;
@@ -35,7 +32,6 @@ export interface WireGrant {
   acquired_at: string;
 }
 
-/** The answer of an acquire that was skipped. */
 export interface WireSkipped {
   granted: false;
   key: string;
@@ -79,7 +75,7 @@ export function lockInfoOf(w: Wire): LockInfo {
   };
 }
 
-/** keyEventOf returns null for an event that this version does not know. */
+/** keyEventOf returns null for an unknown event. */
 export function keyEventOf(name: string, w: Wire): KeyEvent | null {
   const key = w["key"] as string;
   switch (name) {
@@ -100,13 +96,11 @@ export function keyEventOf(name: string, w: Wire): KeyEvent | null {
   }
 }
 
-/** What a call was about, for errors that carry it. */
 export interface Subject {
   key?: string;
   token?: number;
 }
 
-/** errorOf makes the error of a problem document (RFC 9457). */
 export function errorOf(
   w: Wire,
   status: number,
@@ -157,12 +151,12 @@ export function errorOf(
       return new StoreUnavailableError(code, message, details);
     case "draining":
       return new DrainingError(code, message, details);
-    default: // not_found, method_not_allowed, internal, … and what a newer sidecar may say
+    default: // not_found, method_not_allowed, internal, and codes of a newer sidecar
       return new LocksidecarError(code, message, details);
   }
 }
 
-/** Which feature of `GET /v1` a field of a call belongs to. What is not here has always been there. */
+/** The feature of `GET /v1` that each field needs. Other fields need none. */
 const featureOf: { [field: string]: string } = {
   wait_ms: "wait",
   bind: "bind_ttl",
@@ -178,10 +172,7 @@ const featureOf: { [field: string]: string } = {
   keys: "several_keys",
 };
 
-/**
- * requireFields throws an UnsupportedError if the sidecar does not know a field; sending it all the same would be a 400
- * at best, and a lock without what was asked for at worst.
- */
+/** requireFields throws an UnsupportedError if the sidecar does not know a field, which it might refuse or ignore. */
 export function requireFields(about: About, fields: Wire): void {
   for (const [field, value] of Object.entries(fields)) {
     const feature = featureOf[field];
@@ -191,7 +182,7 @@ export function requireFields(about: About, fields: Wire): void {
   }
 }
 
-/** requireFeature throws an UnsupportedError unless the sidecar has the feature. `what` needs it. */
+/** requireFeature throws an UnsupportedError if the sidecar lacks the feature that `what` needs. */
 export function requireFeature(about: About, feature: string, what: string): void {
   if (!about.features.includes(feature)) {
     throw new UnsupportedError(
@@ -201,7 +192,7 @@ export function requireFeature(about: About, feature: string, what: string): voi
   }
 }
 
-/** lockPath is the path of a key's calls. Throws an InvalidRequestError for what is not UTF-8. */
+/** lockPath is the path of a key. Throws an InvalidRequestError if the key is not UTF-8. */
 export function lockPath(key: string, tail = ""): string {
   if (typeof key !== "string" || key === "") {
     throw new InvalidRequestError(`key: ${JSON.stringify(key) ?? typeof key} is not a text of 1 to 512 bytes`);
@@ -215,7 +206,6 @@ export function lockPath(key: string, tail = ""): string {
   }
 }
 
-/** query builds a query string of what is not undefined. */
 export function query(params: { [name: string]: string | number | boolean | undefined }): string {
   const pairs = Object.entries(params)
     .filter(([, value]) => value !== undefined)
@@ -223,7 +213,7 @@ export function query(params: { [name: string]: string | number | boolean | unde
   return pairs.length === 0 ? "" : `?${pairs.join("&")}`;
 }
 
-/** millis checks a duration: JSON has no NaN and no Infinity, so the sidecar would never see the mistake. */
+/** millis refuses NaN and Infinity, which JSON turns into null. */
 export function millis(name: string, value: number | undefined): number | undefined {
   if (value !== undefined && !Number.isFinite(value)) {
     throw new InvalidRequestError(`${name}: ${String(value)} is not a number of milliseconds`);

@@ -52,11 +52,11 @@ describe("acquire", () => {
   test("without waitMs it waits for ever, with it for so long", async () => {
     const [a, b] = [sidecar.client(), sidecar.client()];
     const lock = await a.acquire("wait");
-    await until("its place is told", async () => {
+    await until("the error has its position", async () => {
       const error = await b.acquire("wait", { waitMs: 60 }).catch((error) => error);
       assert.ok(error instanceof WaitTimeoutError);
       assert.ok(error.waitedMs >= 60);
-      return error.queuePosition === 1; // none: its time was up before it stood in line
+      return error.queuePosition === 1; // none: its time ended before it was in the queue
     });
     const waiting = b.acquire("wait");
     await queued(a, "wait", 1);
@@ -80,11 +80,11 @@ describe("acquire", () => {
     await assert.rejects(client.acquire("\ud800"), /key: .*surrogate/);
   });
 
-  test("what is no number never leaves", async () => {
+  test("invalid durations are refused", async () => {
     const client = sidecar.client();
     await assert.rejects(client.acquire("nan", { ttlMs: Number.NaN }), /ttlMs: NaN/);
     await assert.rejects(client.acquire("nan", { waitMs: Number.NaN }), /waitMs: NaN/);
-    // More than a timer of Node holds, which would end at once.
+    // A timer of Node cannot be this long, and would end at once.
     await assert.rejects(client.acquire("long", { waitMs: 2 ** 31 }), { code: "invalid_request", message: /wait_ms/ });
     await client.acquire("long");
     const patient = sidecar.client({ timeoutMs: 2 ** 31 });
@@ -114,8 +114,8 @@ describe("acquire", () => {
 describe("a held lock", () => {
   test("check, setData and stop", async () => {
     const [a, b] = [sidecar.client(), sidecar.client()];
-    const heard: (string | null)[] = [];
-    const lock = await a.acquire("stop", { onStop: ({ reason }) => heard.push(reason) });
+    const received: (string | null)[] = [];
+    const lock = await a.acquire("stop", { onStop: ({ reason }) => received.push(reason) });
     const state = await lock.check();
     assert.equal(state.token, lock.token);
     assert.equal(state.stopping, null);
@@ -131,31 +131,31 @@ describe("a held lock", () => {
     assert.equal(stopping?.reason, "deploy");
     assert.ok(stopping?.requestedAt instanceof Date);
     await b.stop("stop", { reason: "now" });
-    await until("both were heard", () => heard.length === 2);
-    assert.deepEqual(heard, ["deploy", "now"]);
+    await until("both were received", () => received.length === 2);
+    assert.deepEqual(received, ["deploy", "now"]);
     await lock.release();
     await assert.rejects(b.stop("stop"), NotHeldError);
   });
 
   test("is lost after maxHoldMs: signal, callback, check, release", async () => {
     const client = sidecar.client();
-    const told: LockLostError[] = [];
-    const lock = await client.acquire("max", { maxHoldMs: 300, onLost: (error) => told.push(error) });
+    const delivered: LockLostError[] = [];
+    const lock = await client.acquire("max", { maxHoldMs: 300, onLost: (error) => delivered.push(error) });
     const reason = await aborted(lock.signal);
     assert.ok(reason instanceof LockLostError);
     assert.equal(reason.reason, "max_hold");
     assert.equal(reason.token, lock.token);
     assert.equal(lock.lost, reason);
-    assert.deepEqual(told, [reason]);
+    assert.deepEqual(delivered, [reason]);
     await assert.rejects(lock.check(), LockLostError);
     await assert.rejects(lock.release(), LockLostError);
   });
 
-  test("is lost even if the news comes before the grant", async () => {
+  test("is lost also if the news comes before the grant", async () => {
     const client = sidecar.client();
     const reasons = await Promise.all(
       Array.from({ length: 300 }, async (_, i) => {
-        // It may be over before the sidecar has answered, which is a no.
+        // The hold may end before the answer. Then the acquire is refused.
         const lock = await client.acquire(`soon:${i}`, { maxHoldMs: 3 }).catch((error) => error);
         return lock instanceof Lock ? ((await aborted(lock.signal)) as LockLostError).reason : lock.code;
       }),
@@ -175,15 +175,15 @@ describe("a held lock", () => {
       throw new RangeError("of the app");
     };
     await client.acquire("listener", { ...options, onLost: fail });
-    const told: LockLostError[] = [];
-    await client.acquire("listener", { ...options, onLost: (error) => told.push(error) });
+    const delivered: LockLostError[] = [];
+    await client.acquire("listener", { ...options, onLost: (error) => delivered.push(error) });
     await client.forceRelease("listener");
     assert.ok((await thrown) instanceof RangeError);
     process.setUncaughtExceptionCaptureCallback(null);
-    assert.equal(told[0]?.reason, "forced");
+    assert.equal(delivered[0]?.reason, "forced");
   });
 
-  test("that was lost before anybody asked for its signal says so", async () => {
+  test("its signal is aborted if the loss came before the first use", async () => {
     const client = sidecar.client();
     const lock = await client.acquire("late", { maxHoldMs: 300 });
     await until("it is lost", () => lock.lost !== null);
@@ -198,16 +198,16 @@ describe("a held lock", () => {
     await assert.rejects(b.forceRelease("force"), NotHeldError);
   });
 
-  test("bind ttl: its time counts from when it was asked for, however late the answer is read", async () => {
+  test("bind ttl: its time counts from the question, also if the answer is read late", async () => {
     const client = sidecar.client();
-    await client.acquire("first", { bind: "ttl", ttlMs: 60_000 }); // from now on nothing comes before the call
+    await client.acquire("first", { bind: "ttl", ttlMs: 60_000 }); // so the next request is the acquire
     const asking = client.acquire("late", { bind: "ttl", ttlMs: 3000 });
     await new Promise(setImmediate);
     for (const began = performance.now(); performance.now() - began < 3000; ) {
-      // an app that is busy
+      // a busy app
     }
     const lock = await asking;
-    // A timer, and no clock: of two that are due it is always the earlier one that comes first.
+    // A timer and no clock, because of two due timers the earlier one runs first.
     const late = sleep(2500, "it counts from the answer", { ref: false });
     const first = await Promise.race([aborted(lock.signal), late]);
     assert.ok(first instanceof LockLostError, "the sidecar granted it three seconds ago");
@@ -261,7 +261,7 @@ describe("reentrancy", () => {
     assert.deepEqual((await two.release()).released, true);
   });
 
-  test("the task is the owner, by choice", async () => {
+  test("asTask makes the task the owner", async () => {
     const client = sidecar.client();
     await assert.rejects(client.acquire("task", { reentrant: true }), /owner/);
     await client.asTask(async () => {

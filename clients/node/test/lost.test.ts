@@ -1,4 +1,4 @@
-// Answers that the sidecar has delivered and the client has not got: something stands between them.
+// Answers that are lost between the sidecar and the client.
 import assert from "node:assert/strict";
 import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { connect, createServer, type Server, type Socket } from "node:net";
@@ -60,7 +60,7 @@ async function free(key: string): Promise<void> {
 }
 
 for (const bind of ["session", "ttl"] as const) {
-  test(`a call asks again and gets the same grant: ${bind}`, async () => {
+  test(`a call is repeated and gets the same grant: ${bind}`, async () => {
     const client = sidecar.client({ socketPath: path });
     await client.connect();
     for (const waitMs of [undefined, 0]) {
@@ -73,7 +73,7 @@ for (const bind of ["session", "ttl"] as const) {
     assert.equal(asked.filter((line) => line.startsWith("PUT ")).length, 4);
   });
 
-  test(`what a call got that gives up is released: ${bind}`, async () => {
+  test(`a call without an answer withdraws its grant: ${bind}`, async () => {
     const client = sidecar.client({ socketPath: path });
     await client.connect();
     lose = 2; // it asks twice

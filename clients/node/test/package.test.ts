@@ -1,4 +1,4 @@
-// The tarball, in a folder that has nothing else.
+// The tarball, in an empty folder.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
@@ -35,7 +35,7 @@ describe("the tarball", { concurrency: false }, () => {
     rmSync(folder, { recursive: true });
   });
 
-  test("brings nothing along, and its documents", () => {
+  test("has no dependencies, and has its documents", () => {
     const installed = run("ls", "node_modules").split("\n").filter(Boolean);
     assert.deepEqual(installed, ["locksidecar"]);
     const files = run("ls", "node_modules/locksidecar").split("\n");
@@ -44,7 +44,7 @@ describe("the tarball", { concurrency: false }, () => {
     }
   });
 
-  test("says where its source is, and where faults are reported", () => {
+  test("names its source and where to report faults", () => {
     const { repository, homepage, bugs } = JSON.parse(
       readFileSync(join(folder, "node_modules/locksidecar/package.json"), "utf8"),
     );
@@ -120,7 +120,7 @@ describe("the tarball", { concurrency: false }, () => {
   });
 
   test("Symbol.asyncDispose is filled in where Node lacks it", () => {
-    // Node's own cannot be removed, so another Symbol stands in for it, as in Node 20.0.
+    // Node's own cannot be removed, so another Symbol replaces it, as in Node 20.0.
     writeFileSync(
       join(folder, "old.cjs"),
       `const own = Symbol;

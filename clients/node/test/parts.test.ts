@@ -1,4 +1,4 @@
-// Parts that a real sidecar cannot be brought to show.
+// Parts that a real sidecar cannot test.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { UnsupportedError } from "locksidecar";
@@ -6,7 +6,7 @@ import { Grant } from "../dist/grant";
 import { EventParser } from "../dist/sse";
 import { errorOf, requireFeature, requireFields } from "../dist/wire";
 
-test("a stream may be cut anywhere, also inside of a character", () => {
+test("a stream is parsed in pieces of any size, also inside a character", () => {
   const text = ':\n\nevent: stop\r\ndata: {"key":"é🔒"}\r\n\r\nevent:lost\ndata:1\ndata: 2\nid: 7\n\ndata\n\n';
   const bytes = Buffer.from(text);
   const expected = [
@@ -24,25 +24,25 @@ test("a stream may be cut anywhere, also inside of a character", () => {
   }
 });
 
-test("an event without its empty line is not there yet", () => {
+test("an event is complete with its empty line", () => {
   assert.deepEqual(new EventParser().push(Buffer.from("event: lost\ndata: {}\n")), []);
 });
 
-test("a request to stop that was read before the grant is told to its holder, and to nobody else", () => {
+test("a request to stop from before the grant is delivered to its holder once", () => {
   const grant = new Grant({ key: "early", token: 7 });
   grant.askToStop({ reason: "deploy", requestedAt: null });
-  const told: [string, string | null][] = [];
-  grant.listen({ onStop: ({ reason }) => told.push(["first", reason]) });
-  grant.listen({ onStop: ({ reason }) => told.push(["again", reason]) });
-  assert.deepEqual(told, [["first", "deploy"]]);
+  const delivered: [string, string | null][] = [];
+  grant.listen({ onStop: ({ reason }) => delivered.push(["first", reason]) });
+  grant.listen({ onStop: ({ reason }) => delivered.push(["again", reason]) });
+  assert.deepEqual(delivered, [["first", "deploy"]]);
   grant.askToStop({ reason: "now", requestedAt: null });
-  assert.deepEqual(told.slice(1), [
+  assert.deepEqual(delivered.slice(1), [
     ["first", "now"],
     ["again", "now"],
   ]);
 });
 
-test("nothing is sent that the sidecar does not name", () => {
+test("a feature that the sidecar does not name is not used", () => {
   const old = { version: "v0.0.1", api: "v1", features: ["wait", "sessions"] };
   requireFields(old, { wait_ms: 1, ttl_ms: 1, owner: "x", max_hold_ms: undefined });
   assert.throws(
@@ -64,7 +64,7 @@ test("a code of a newer sidecar is an error with this code", () => {
   assert.deepEqual([error.name, error.code, error.message, error.status], ["LocksidecarError", "on_strike", "no", 499]);
 });
 
-test("Retry-After is there in ms", () => {
+test("Retry-After is given in ms", () => {
   const error = errorOf({ code: "limit", detail: "full" }, 429, 2000);
   assert.equal((error as { retryAfterMs?: number }).retryAfterMs, 2000);
 });

@@ -9,7 +9,7 @@ import { patienceMs, Sidecar } from "./sidecar";
 
 let sidecar: Sidecar;
 before(async () => {
-  sidecar = await Sidecar.start({ TTL: "1h" }); // so that nothing is freed by an expiry
+  sidecar = await Sidecar.start({ TTL: "1h" }); // so no lock expires during a test
 });
 after(() => sidecar.remove());
 
@@ -38,7 +38,7 @@ test("kill -9 of a process that holds a lock frees it at once", limited, async (
   assert.ok((await waiting).token > token); // the lease would last an hour
 });
 
-test("a client that is idle, with a lock and a watch, lets its process end", limited, async () => {
+test("an idle client with a lock and a watch does not keep the process alive", limited, async () => {
   const idle = child("idle", sidecar.socketPath);
   const exit = once(idle, "exit");
   assert.equal(await line(idle), "idle");

@@ -1,4 +1,4 @@
-// The ways to hold a lock in a program, to do something once, and to look.
+// The ways to hold a lock in a program, to do work once, and to read.
 import assert from "node:assert/strict";
 import { after, afterEach, before, describe, test } from "node:test";
 import { LockHeldError, LockLostError, TooLargeError } from "locksidecar";
@@ -26,7 +26,7 @@ describe("the shapes", () => {
     assert.equal((await client.get("using:2")).state, "free");
   });
 
-  test("the end of an await using block tells of a loss", async () => {
+  test("the end of an await using block throws the loss", async () => {
     const client = sidecar.client();
     await assert.rejects(
       async () => {
@@ -62,7 +62,7 @@ describe("the shapes", () => {
     );
   });
 
-  test("withLock returns, throws, and tells of a loss", async () => {
+  test("withLock returns, throws, and throws the loss", async () => {
     const client = sidecar.client();
     assert.equal(await client.withLock("with", (lock) => lock.key), "with");
     const failing = client.withLock("with", { waitMs: 0 }, async () => {
@@ -75,7 +75,7 @@ describe("the shapes", () => {
       client.withLock("with", options, ({ signal }) => aborted(signal)),
       LockLostError,
     );
-    // The holder is told first, and then the lock is released: who comes next may have to wait.
+    // The holder gets the news before the lock is free, so the next acquire may have to wait.
     const both = client.withLock("with", { ...options, waitMs: 60_000 }, async ({ signal }) => {
       await aborted(signal);
       throw new RangeError("of the body");
@@ -105,7 +105,7 @@ describe("the shapes", () => {
       await queued(client, "web", 1);
       controller.abort();
       await assert.rejects(waiting, { name: "AbortError" });
-      await queued(client, "web", 0); // else the release may hand it the lock, for a moment
+      await queued(client, "web", 0); // else the release may grant it the lock for a moment
     });
     assert.equal(await client.request("web", { ifAvailable: true }, (lock) => lock?.name), "web");
     assert.equal((await client.get("web")).state, "free");
@@ -164,7 +164,7 @@ describe("once", () => {
     assert.equal(runs, 1);
   });
 
-  test("who runs it gets what the others get: JSON", async () => {
+  test("all callers get the result as JSON, also the one that runs", async () => {
     const client = sidecar.client();
     assert.deepEqual(await client.once("json", () => ({ at: new Date(0), no: undefined }) as unknown), {
       at: "1970-01-01T00:00:00.000Z",
@@ -177,11 +177,11 @@ describe("once", () => {
     assert.equal((await client.get("json")).state, "free");
   });
 
-  test("if it fails, the next in line tries", async () => {
+  test("if it fails, the next waiter runs", async () => {
     const [a, b] = [sidecar.client(), sidecar.client()];
     let fail: (() => void) | undefined;
     const first = a.once("fails", () => new Promise((_, reject) => (fail = () => reject(new RangeError("no")))));
-    await until("the first does it", () => fail !== undefined); // that the lock is held others may hear before it
+    await until("the first does it", () => fail !== undefined); // others may see the held lock before that
     const second = b.once("fails", () => "done");
     await queued(a, "fails", 1);
     fail?.();
@@ -199,7 +199,7 @@ describe("once", () => {
   });
 });
 
-describe("looking", () => {
+describe("reading", () => {
   test("get and locks, page by page", async () => {
     const client = sidecar.client();
     await client.acquireMany(["look:1", "look:2", "look:3"]);
@@ -226,7 +226,7 @@ describe("looking", () => {
       }
       return undefined;
     })();
-    await until("the watch stands", () => seen.length === 1);
+    await until("the watch is open", () => seen.length === 1);
     const lock = await a.acquire("watched");
     await a.stop("watched", { reason: "r" });
     await lock.release({ outcome: "success", result: [1] });

@@ -10,10 +10,10 @@ import { Client, type ClientOptions } from "locksidecar";
 
 const binary = process.env["LOCKSIDECAR_BINARY"] ?? resolve(__dirname, "../../../bin/locksidecar");
 
-/** How long the tests wait for what must happen. */
+/** The limit for every wait of a test. */
 export const patienceMs = 60_000;
 
-// Also a test that is broken off leaves nothing running.
+// An interrupted test leaves no process, too.
 const running = new Set<ChildProcess>();
 process.once("exit", () => {
   for (const child of running) {
@@ -84,7 +84,7 @@ export class Sidecar {
     this.#become("T");
   }
 
-  /** #become waits until the process is in a state, with all its threads: a dead one has let go of its sockets. Linux. */
+  /** #become waits until all threads of the process are in a state. A dead process has closed its sockets. Linux only. */
   #become(state: string): void {
     const pause = new Int32Array(new SharedArrayBuffer(4));
     const folder = `/proc/${this.#process?.pid}`;
@@ -129,7 +129,7 @@ export class Sidecar {
   }
 }
 
-/** until waits until something is so. */
+/** until waits for a condition. */
 export async function until(what: string, is: () => Promise<boolean> | boolean): Promise<void> {
   const end = performance.now() + patienceMs;
   while (!(await is())) {
@@ -140,7 +140,7 @@ export async function until(what: string, is: () => Promise<boolean> | boolean):
   }
 }
 
-/** queued waits until so many stand in line for a key, as the store sees it: the sidecar counts who is about to, too. */
+/** queued waits for a number of waiters in the store. The sidecar itself also counts those that are about to wait. */
 export function queued(client: Client, key: string, length: number): Promise<void> {
   return until(
     `${length} wait for ${key}`,

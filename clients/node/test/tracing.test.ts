@@ -46,7 +46,7 @@ before(async () => {
 afterEach(() => sidecar.closeClients());
 after(() => sidecar.remove());
 
-/** The requests about locks, as they are sent. */
+/** The sent requests about locks. */
 const sent: { method: string; path: string; traceparent: string }[] = [];
 const started = "http.client.request.start";
 function note(message: unknown): void {
@@ -69,7 +69,7 @@ function traceparent(span: Pick<Span, "spanContext">): string {
   return `00-${traceId}-${spanId}-0${traceFlags.toString(16)}`;
 }
 
-test("without the SDK, what the app's propagator writes goes with the calls", async () => {
+test("without the SDK, calls have the headers of the app's propagator", async () => {
   const remote = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
   const propagator: TextMapPropagator = {
     inject: (_context, carrier, setter) => setter.set(carrier, "traceparent", remote),
@@ -85,7 +85,7 @@ test("without the SDK, what the app's propagator writes goes with the calls", as
   propagation.disable();
 });
 
-test("without the SDK, the active span goes with the calls", async () => {
+test("without the SDK, calls have the context of the active span", async () => {
   propagation.setGlobalPropagator(new W3CTraceContextPropagator());
   context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
   const remote = { traceId: "0af7651916cd43dd8448eb211c80319c", spanId: "b7ad6b7169203331", traceFlags: 1 };
@@ -122,15 +122,15 @@ function disable(): void {
   context.disable();
 }
 
-/** spans are those that have ended since the last time. */
+/** spans returns the spans that ended since the last call. */
 function spans(): ReadableSpan[] {
   const found = [...exporter.getFinishedSpans()];
   exporter.reset();
   return found;
 }
 
-/** told is what they tell, but for keys and tokens: name, result, and the type of the error. */
-function told(): string[] {
+/** results returns their names, results and types of errors. */
+function results(): string[] {
   return spans().map(({ name, attributes, status, events }) => {
     const type = attributes["error.type"];
     assert.equal(status.code, type === undefined ? SpanStatusCode.UNSET : SpanStatusCode.ERROR);
@@ -140,7 +140,7 @@ function told(): string[] {
   });
 }
 
-/** inWork does something in a span of the app. */
+/** inWork runs something in a span of the app. */
 async function inWork<T>(run: (work: Span) => Promise<T>): Promise<T> {
   return trace.getTracer("app").startActiveSpan("work", run);
 }
@@ -191,7 +191,7 @@ describe("with the SDK", () => {
     );
   });
 
-  test("other calls go with the app's own span", async () => {
+  test("other calls have the context of the app's span", async () => {
     const client = sidecar.client();
     const work = await inWork(async (work) => {
       await client.get("look");
@@ -201,10 +201,10 @@ describe("with the SDK", () => {
       sent.map((one) => one.traceparent),
       [traceparent(work)],
     );
-    assert.deepEqual(told(), []);
+    assert.deepEqual(results(), []);
   });
 
-  test("without a context manager, the calls go with the span all the same", async () => {
+  test("without a context manager, the calls have the context of the span", async () => {
     disable();
     enable({ contextManager: false });
     const client = sidecar.client();
@@ -221,7 +221,7 @@ describe("with the SDK", () => {
     const [a, b] = [sidecar.client(), sidecar.client()];
     const lock = await a.acquire("results", { owner: "me", reentrant: true });
     await a.withLock("results", { owner: "me", reentrant: true }, () => {});
-    assert.deepEqual(told(), ["lock.acquire granted", "lock.acquire reentered", "lock.release released"]);
+    assert.deepEqual(results(), ["lock.acquire granted", "lock.acquire reentered", "lock.release released"]);
 
     assert.equal((await b.tryAcquire("results")).granted, false);
     await assert.rejects(b.acquire("results", { waitMs: 10 }), WaitTimeoutError);
@@ -229,7 +229,7 @@ describe("with the SDK", () => {
     assert.equal(await b.request("results", { ifAvailable: true }, (got) => got), null);
     const refused = ["held", "wait_timeout", "held", "held"];
     assert.deepEqual(
-      told(),
+      results(),
       refused.map((code) => `lock.acquire ${code}`),
     );
 
@@ -237,7 +237,7 @@ describe("with the SDK", () => {
     await queued(a, "results", 1);
     await lock.release({ outcome: "success", result: 2 });
     assert.equal(await once, 2);
-    assert.deepEqual(told().sort(), ["lock.acquire skipped", "lock.release released"]);
+    assert.deepEqual(results().sort(), ["lock.acquire skipped", "lock.release released"]);
 
     await assert.rejects(b.release("results", lock.token), NotHolderError);
     await assert.rejects(a.acquire(""), InvalidRequestError);
@@ -246,7 +246,7 @@ describe("with the SDK", () => {
     await a.request("results", () => {});
     await a.locked("results", () => {})();
     const works = ["lock.acquire granted", "lock.release released"];
-    assert.deepEqual(told(), [
+    assert.deepEqual(results(), [
       ...["lock.release not_holder", ...Array(3).fill("lock.acquire invalid_request")],
       ...works,
       ...works,
@@ -256,7 +256,7 @@ describe("with the SDK", () => {
     await a.forceRelease("results");
     await aborted(broken.signal);
     await assert.rejects(broken.release(), LockLostError);
-    assert.deepEqual(told(), ["lock.acquire granted", "lock.release lock_lost"]);
+    assert.deepEqual(results(), ["lock.acquire granted", "lock.release lock_lost"]);
   });
 
   test("several keys", async () => {
@@ -274,7 +274,7 @@ describe("with the SDK", () => {
     assert.equal(spans()[0]?.attributes["lock.type"], undefined);
   });
 
-  test("a wait that is aborted is abandoned, whatever the reason", async () => {
+  test("an aborted wait is abandoned, for any reason", async () => {
     const [a, b] = [sidecar.client(), sidecar.client()];
     await a.acquire("abort");
     spans();
@@ -284,17 +284,17 @@ describe("with the SDK", () => {
       await queued(a, "abort", 1);
       controller.abort(reason);
       await assert.rejects(waiting, reason);
-      assert.deepEqual(told(), ["lock.acquire abandoned"]);
+      assert.deepEqual(results(), ["lock.acquire abandoned"]);
       await queued(a, "abort", 0);
     }
   });
 
-  test("a grant that is given back goes with the acquire", async () => {
+  test("a withdrawal has the context of its acquire", async () => {
     const client = sidecar.client();
-    await client.connect(); // so that the next answer is that of the acquire
+    await client.connect(); // so the next answer is that of the acquire
     const controller = new AbortController();
     const answered = (): void => controller.abort(new RangeError("just now"));
-    const name = "http.client.response.finish"; // published when the head is parsed, before anybody hears of it
+    const name = "http.client.response.finish"; // published when the head is parsed
     const got = client.acquire("just", { signal: controller.signal });
     subscribe(name, answered);
     await assert.rejects(got, RangeError);
@@ -308,7 +308,7 @@ describe("with the SDK", () => {
     );
   });
 
-  test("one span over all tries", async () => {
+  test("one span for all calls of an acquire", async () => {
     const own = await Sidecar.start();
     try {
       const [a, b] = [own.client(), own.client()];
@@ -334,7 +334,7 @@ describe("with the SDK", () => {
   test("no answer is an error", async () => {
     const away = new Client({ socketPath: join(sidecar.folder, "none") });
     await assert.rejects(away.acquire("away"), UnreachableError);
-    assert.deepEqual(told(), ["lock.acquire unreachable error: unreachable"]);
+    assert.deepEqual(results(), ["lock.acquire unreachable error: unreachable"]);
 
     const own = await Sidecar.start();
     try {
@@ -343,14 +343,14 @@ describe("with the SDK", () => {
       spans();
       own.suspend();
       await assert.rejects(hasty.release("suspended", lock.token), TimeoutError);
-      assert.deepEqual(told(), ["lock.release timeout error: timeout"]);
+      assert.deepEqual(results(), ["lock.release timeout error: timeout"]);
     } finally {
       own.signal("SIGCONT");
       await own.remove();
     }
   });
 
-  test("answers of something else are errors, and of the sidecar those from 500", async () => {
+  test("answers of another server are errors, and those of the sidecar from 500", async () => {
     const problem = (status: number, code: string): string => {
       const body = JSON.stringify({ code, detail: "the database is away" });
       return `HTTP/1.1 ${status} No\r\nContent-Length: ${body.length}\r\nConnection: close\r\n\r\n${body}`;
@@ -366,20 +366,20 @@ describe("with the SDK", () => {
     await assert.rejects(client.acquire("other"), { code: "store_unavailable" });
     await assert.rejects(client.acquire("other"), { code: "limit" });
     server.close();
-    assert.deepEqual(told(), [
+    assert.deepEqual(results(), [
       "lock.acquire bad_answer error: bad_answer",
       "lock.acquire store_unavailable error: store_unavailable",
       "lock.acquire limit",
     ]);
   });
 
-  test("a sidecar that is too old is no error of the call", async () => {
+  test("an old sidecar is no error of the call", async () => {
     const client = sidecar.client();
     await client.connect();
     const about = await client.about();
     about.features = about.features.filter((feature) => feature !== "hold");
     await assert.rejects(client.acquire("old", { maxHoldMs: 1000 }), UnsupportedError);
-    assert.deepEqual(told(), ["lock.acquire unsupported"]);
+    assert.deepEqual(results(), ["lock.acquire unsupported"]);
   });
 
   test("an exporter that throws costs no lock", async () => {
@@ -395,11 +395,11 @@ describe("with the SDK", () => {
     assert.equal((await lock.release()).released, true);
   });
 
-  test("a trace that is not sampled says so", async () => {
+  test("a trace without sampling is marked", async () => {
     disable();
     enable({ sampler: new AlwaysOffSampler() });
     await (await sidecar.client().acquire("unsampled")).release();
-    assert.deepEqual(told(), []);
+    assert.deepEqual(results(), []);
     for (const one of sent) {
       assert.match(one.traceparent, /-00$/);
     }

@@ -22,8 +22,8 @@ before(async () => {
 afterEach(() => sidecar.closeClients());
 after(() => sidecar.remove());
 
-describe("a wait that is aborted", () => {
-  test("leaves the line and throws the signal's reason", async () => {
+describe("an aborted wait", () => {
+  test("leaves the queue and throws the signal's reason", async () => {
     const [a, b] = [sidecar.client(), sidecar.client()];
     const lock = await a.acquire("abort");
     const controller = new AbortController();
@@ -38,7 +38,7 @@ describe("a wait that is aborted", () => {
     assert.equal((await a.get("abort")).state, "free");
   });
 
-  test("leaks no grant, whenever it is aborted", async () => {
+  test("leaves no grant, at any moment", async () => {
     const [a, b] = [sidecar.client(), sidecar.client()];
     let granted = 0;
     for (let i = 0; i < 60; i++) {
@@ -63,12 +63,12 @@ describe("a wait that is aborted", () => {
     assert.ok(granted < 60, "it was never aborted in time");
   });
 
-  test("gives back a grant whose answer has come already", async () => {
+  test("withdraws a grant whose answer has arrived", async () => {
     const client = sidecar.client();
-    await client.connect(); // so that the next answer is that of the acquire
+    await client.connect(); // so the next answer is that of the acquire
     const controller = new AbortController();
     const answered = (): void => controller.abort(new RangeError("just now"));
-    const name = "http.client.response.finish"; // published when the head is parsed, before anybody hears of it
+    const name = "http.client.response.finish"; // published when the head is parsed
     assert.equal(channel(name).hasSubscribers, false);
     const got = client.acquire("just", { signal: controller.signal });
     subscribe(name, answered);
@@ -78,7 +78,7 @@ describe("a wait that is aborted", () => {
   });
 });
 
-describe("a session that is lost", () => {
+describe("a lost session", () => {
   test("a restart under a waiting client: its locks are lost, its wait goes on", async () => {
     const own = await Sidecar.start();
     try {
@@ -123,10 +123,10 @@ describe("a session that is lost", () => {
       const ended = own.end("SIGTERM");
       await until("acquires are refused", async () => {
         const answer = await a.tryAcquire("drain:2").catch((error) => error);
-        await answer.lock?.release(); // it was not draining yet
+        await answer.lock?.release(); // the drain had not begun
         return answer.code === "draining";
       });
-      await held.release(); // which still works
+      await held.release(); // still works
       await ended;
       await own.start();
       assert.equal((await waiting).lost, null);
@@ -135,20 +135,20 @@ describe("a session that is lost", () => {
     }
   });
 
-  test("a kept connection that has died is no error of the next call", async () => {
+  test("the next call replaces a dead kept connection", async () => {
     const own = await Sidecar.start();
     try {
       const client = own.client();
       await client.acquire("stale");
       own.endNow();
-      // Not a ConnectionLostError: it is asked again, over a new connection.
+      // Not a ConnectionLostError, because the call is repeated over a new connection.
       await assert.rejects(client.get("stale"), UnreachableError);
     } finally {
       await own.remove();
     }
   });
 
-  test("nor of the next call of a client that has no session", async () => {
+  test("also the next call without a session", async () => {
     const own = await Sidecar.start();
     try {
       const client = own.client();
@@ -160,7 +160,7 @@ describe("a session that is lost", () => {
     }
   });
 
-  test("a wait does not bear it for longer than reconnectMs", async () => {
+  test("a wait ends after an outage of reconnectMs", async () => {
     const own = await Sidecar.start();
     try {
       const client = own.client({ reconnectMs: 100 });
@@ -206,7 +206,7 @@ describe("no sidecar", () => {
     });
   }
 
-  test("says the path and what to check", async () => {
+  test("the error has the path and what to check", async () => {
     const missing = join(folder, "missing.sock");
     await unreachable(missing, new RegExp(missing), /no such file/, /LOCKSIDECAR_SOCKET/, /mount/);
     await unreachable(`/${"x".repeat(120)}`, /121 bytes/, /107/);
@@ -215,7 +215,7 @@ describe("no sidecar", () => {
     await unreachable(file, /nobody listens|not a socket/);
   });
 
-  test("a sidecar that was killed leaves its socket", async () => {
+  test("a killed sidecar leaves its socket", async () => {
     const own = await Sidecar.start();
     await own.end();
     try {
@@ -245,14 +245,14 @@ describe("no sidecar", () => {
     assert.equal(new Client().socketPath, "/run/locksidecar/locksidecar.sock");
   });
 
-  test("something else listens there", async () => {
+  test("another server listens there", async () => {
     const path = join(folder, "echo.sock");
     const server = createServer((socket) => socket.end("220 mail.example ESMTP\r\n")).listen(path);
     await assert.rejects(new Client({ socketPath: path }).acquire("key"), BadAnswerError);
     server.close();
   });
 
-  test("a sidecar that is suspended", async () => {
+  test("a suspended sidecar", async () => {
     const own = await Sidecar.start();
     try {
       const lock = await own.client().acquire("suspended");

@@ -1,4 +1,4 @@
-// What must compile, and what must not. tsc is the test.
+// Code that must compile, and code that must not. tsc is the test.
 import {
   Client,
   type Holder,

@@ -1,4 +1,4 @@
-"""Every test talks to a real sidecar, a process of its own."""
+"""Every test uses a real sidecar, in a process of its own."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from locksidecar import Client, SidecarUnavailable
 
 T = TypeVar("T")
 BINARY = Path(__file__).parents[3] / "bin" / "locksidecar"
-LONG = 60.0  # seconds; how long tests wait for what must happen
+LONG = 60.0  # seconds; the limit for every wait of a test
 
-# What a shell starts in the background ignores SIGINT, and so does all that it starts.
+# A shell makes its background processes ignore SIGINT, and their children inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def until(what: str, look: Callable[[], T], seconds: float = LONG) -> T:
-    """Looks again and again until there is something to see."""
+    """Calls `look` until its result is true."""
     end = time.monotonic() + seconds
     while not (seen := look()):
         if time.monotonic() > end:
@@ -73,7 +73,7 @@ class Sidecar:
     def signal(self, number: int) -> None:
         assert self._process is not None
         self._process.send_signal(number)
-        if number == signal.SIGSTOP:  # its threads stop one after the other
+        if number == signal.SIGSTOP:  # its threads do not stop at the same time
             tasks = Path(f"/proc/{self._process.pid}/task")
 
             def stopped() -> bool:
@@ -87,7 +87,7 @@ class Sidecar:
 
 @pytest.fixture(scope="session")
 def shared() -> Iterator[Sidecar]:
-    """One that all tests use which leave it running. What is free in less than an hour was not freed by an expiry."""
+    """The sidecar of all tests that do not stop it. Its TTL is an hour, so no lock expires during a test."""
     if not BINARY.exists():
         pytest.exit(f"{BINARY} is not there: run `make build`", returncode=2)
     with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +99,7 @@ def shared() -> Iterator[Sidecar]:
 
 @pytest.fixture
 def sidecar() -> Iterator[Sidecar]:
-    """One of the test's own."""
+    """A sidecar for one test."""
     with tempfile.TemporaryDirectory() as folder:
         sidecar = Sidecar(folder, DRAIN_TIMEOUT="0s")
         sidecar.start()
@@ -132,7 +132,7 @@ def other(path: str) -> Iterator[Client]:
 
 @pytest.fixture
 def python(path: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts Python processes that use the sidecar; what they print can be read."""
+    """Starts Python processes that use the sidecar. Their output can be read."""
     started: list[subprocess.Popen[str]] = []
 
     def start(code: str, *args: str) -> subprocess.Popen[str]:
@@ -163,12 +163,12 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def waiting(client: Client, key: str, count: int = 1) -> None:
-    """Returns when so many wait for the key."""
+    """Returns when the key has this number of waiters."""
     until(f"{count} wait for {key}", lambda: client.get(key, no_cache=True).queue_length == count)
 
 
 def free(client: Client, key: str) -> None:
-    """Returns when the key is free and nobody waits."""
+    """Returns when the key is free and has no waiters."""
 
     def look() -> bool:
         info = client.get(key, no_cache=True)

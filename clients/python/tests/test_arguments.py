@@ -1,4 +1,4 @@
-"""What is asked for in a wrong way is refused in the words of this package, before it is sent."""
+"""Invalid arguments are refused before a call is sent, in the words of this package."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_durations_of_another_type(client: Client, key: str, value: Any) -> None
         Client(timeout=value)
 
 
-def test_how_long_to_wait_for_ever_is_said(client: Client, key: str) -> None:
+def test_the_error_names_the_way_to_wait_for_ever(client: Client, key: str) -> None:
     with pytest.raises(ValueError, match="None waits for ever"):
         client.acquire(key, wait=-1)
     client.acquire(key, wait=float("inf")).release()
@@ -70,7 +70,7 @@ def test_a_timedelta_is_a_duration(path: str, client: Client, other: Client, key
     assert ttl.release()
 
 
-def test_what_the_sidecar_refuses_is_in_our_words(client: Client, key: str) -> None:
+def test_refusals_use_the_words_of_this_package(client: Client, key: str) -> None:
     with client.lock(key) as lock:
         for extend in (lock.extend, partial(client.extend, key, lock.token)):
             with pytest.raises(InvalidRequest, match="ttl") as error:
@@ -96,7 +96,7 @@ def test_unknown_options(client: Client, key: str) -> None:
     ]  # fmt: skip
     for call in calls:
         with pytest.raises(TypeError, match=r"unexpected keyword argument 'wiat'.*\bwait\b.*\bttl\b") as error:
-            call(key, wiat=1)  # when it is made, not when it is entered
+            call(key, wiat=1)  # at its creation, not at its start
         in_our_words(error)
         assert "'call'" not in str(error.value)
 
@@ -163,7 +163,7 @@ async def test_locked_of_async_client(path: str, key: str) -> None:
     await client.close()
 
 
-def test_once_gives_its_own_caller_what_it_gives_others(client: Client, other: Client, key: str) -> None:
+def test_once_returns_the_same_result_to_all(client: Client, other: Client, key: str) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     def work() -> Any:

@@ -89,7 +89,7 @@ async def test_tasks_exclude_each_other(path: str, key: str) -> None:
 
 
 @in_loop
-async def test_a_cancelled_wait_leaves_the_line(path: str, key: str) -> None:
+async def test_a_cancelled_wait_leaves_the_queue(path: str, key: str) -> None:
     async with two(path) as (one, other):
         async with one.lock(key):
             waiter = asyncio.create_task(other.acquire(key))
@@ -106,7 +106,7 @@ async def test_a_cancelled_wait_leaves_the_line(path: str, key: str) -> None:
 async def test_a_grant_that_comes_with_the_cancellation_is_withdrawn(
     path: str, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # In each round the answer is there, in this process, when the task is cancelled.
+    # In each round the answer has arrived in this process when the task is cancelled.
     granted, received = asyncio.Event(), Connection.data_received
 
     def data_received(self: Connection, data: bytes) -> None:
@@ -132,20 +132,20 @@ async def test_a_grant_that_comes_with_the_cancellation_is_withdrawn(
 
 @in_loop
 async def test_a_cancellation_that_comes_with_the_session(path: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[Stream] = []
-    received = Stream.data_received
+    received: list[Stream] = []
+    receive = Stream.data_received
 
     def data_received(self: Stream, data: bytes) -> None:
-        received(self, data)
-        heard.append(self)
+        receive(self, data)
+        received.append(self)
 
     monkeypatch.setattr(Stream, "data_received", data_received)
     async with AsyncClient(path) as other, other.lock(key):
-        for rounds in range(4):  # of the loop, until the task knows of the session
-            heard.clear()
+        for rounds in range(4):  # of the loop, until the task has the session
+            received.clear()
             async with AsyncClient(path) as client:
                 task = asyncio.create_task(client.acquire(key))
-                while not heard:  # noqa: ASYNC110 // in that round of the loop, not in the next one
+                while not received:  # noqa: ASYNC110 // in that round of the loop, not in the next one
                     await asyncio.sleep(0)
                 for _ in range(rounds):
                     await asyncio.sleep(0)

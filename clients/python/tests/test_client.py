@@ -35,7 +35,7 @@ def test_held_in_the_body_and_free_after_it(client: Client, other: Client, key: 
     assert other.get(key).state == "free"
 
 
-def test_a_held_lock_says_who_has_it(client: Client, other: Client, key: str) -> None:
+def test_an_error_names_the_holder(client: Client, other: Client, key: str) -> None:
     with client.lock(key, data={"by": "me"}):
         with pytest.raises(LockHeld) as held:
             other.acquire(key, wait=0)
@@ -48,9 +48,9 @@ def test_a_held_lock_says_who_has_it(client: Client, other: Client, key: str) ->
             with pytest.raises(WaitTimeout) as timeout:
                 other.acquire(key, wait=0.05)
             assert timeout.value.waited >= 0.05
-            return timeout.value.queue_position == 1  # none: its time was up before it stood in line
+            return timeout.value.queue_position == 1  # none: its time ended before it was in the queue
 
-        until("its place is told", timed_out)
+        until("the error has its position", timed_out)
     lock = other.try_lock(key)
     assert lock is not None
     with lock:
@@ -100,7 +100,7 @@ def test_entries_may_be_released_in_any_order(client: Client, key: str) -> None:
     outer, inner = (client.acquire(key, owner="workflow", reentrant=True) for _ in range(2))
     assert not outer.release()
     with pytest.raises(NotHolder):
-        outer.release()  # it would take off the other entry
+        outer.release()  # it would release the other entry
     assert client.get(key).mine
     assert inner.release()
 
@@ -111,7 +111,7 @@ def test_entries_that_threads_share(client: Client, key: str) -> None:
         assert sorted(pool.map(Lock.release, locks)) == [False] * 7 + [True]
 
 
-def test_the_body_s_exception_is_not_hidden(client: Client, other: Client, key: str) -> None:
+def test_the_exception_of_the_body_goes_on(client: Client, other: Client, key: str) -> None:
     with pytest.raises(ZeroDivisionError) as raised:
         with client.lock(key) as lock:
             other.force_release(key)
@@ -120,7 +120,7 @@ def test_the_body_s_exception_is_not_hidden(client: Client, other: Client, key: 
     assert any("forced" in note for note in getattr(raised.value, "__notes__", ["forced"]))
 
 
-def test_a_body_that_ends_well_hears_of_the_loss(client: Client, other: Client, key: str) -> None:
+def test_a_loss_is_raised_at_the_end_of_the_body(client: Client, other: Client, key: str) -> None:
     with pytest.raises(LockLost) as lost:
         with client.lock(key):
             other.force_release(key)
@@ -130,7 +130,7 @@ def test_a_body_that_ends_well_hears_of_the_loss(client: Client, other: Client, 
 def test_lost_is_an_event_and_a_callback(client: Client, other: Client, key: str) -> None:
     called = threading.Event()
     lock = client.acquire(key)
-    lock.lost.on(lambda: 1 / 0)  # is logged, and stops nobody
+    lock.lost.on(lambda: 1 / 0)  # is logged, and the next callback runs
     lock.lost.on(called.set)
     assert not lock.lost
     assert not lock.lost.wait(0.01)
@@ -189,7 +189,7 @@ def test_ttl_locks_outlive_the_session(client: Client, other: Client, path: str,
         other.check(key, lock.token)
 
 
-def test_outcome_and_result_reach_those_who_skip(client: Client, other: Client, key: str) -> None:
+def test_skipping_waiters_get_the_result(client: Client, other: Client, key: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         with client.lock(key) as lock:
             waiter = pool.submit(other.acquire, key, on_success="skip")
@@ -219,7 +219,7 @@ def test_once(client: Client, other: Client, key: str) -> None:
     assert calls == [1]
 
 
-def test_once_that_fails_is_done_by_the_next(client: Client, other: Client, key: str) -> None:
+def test_the_next_waiter_calls_a_once_that_failed(client: Client, other: Client, key: str) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def fail() -> int:
@@ -241,7 +241,7 @@ def test_once_that_fails_is_done_by_the_next(client: Client, other: Client, key:
 
 
 @pytest.mark.parametrize(("result", "error"), [("x" * 5000, TooLarge), (float("nan"), ValueError), (set(), TypeError)])
-def test_once_with_a_result_that_cannot_be_told(client: Client, key: str, result: object, error: type) -> None:
+def test_once_refuses_a_result_that_is_no_small_json(client: Client, key: str, result: object, error: type) -> None:
     with pytest.raises(error):
         client.once(key, lambda: result)
     assert client.get(key).state == "free"
@@ -330,13 +330,13 @@ def test_close_ends_the_waits(path: str, client: Client, key: str) -> None:
             waiter.result(LONG)
 
 
-def test_a_client_that_is_dropped_ends_its_session(path: str, other: Client, key: str) -> None:
+def test_a_deleted_client_ends_its_session(path: str, other: Client, key: str) -> None:
     Client(path).acquire(key)
     free(other, key)
     until("its thread has ended", lambda: "locksidecar-session" not in {t.name for t in threading.enumerate()})
 
 
-def test_a_feature_that_the_sidecar_lacks(client: Client, key: str) -> None:
+def test_a_missing_feature_is_an_error(client: Client, key: str) -> None:
     client.acquire(key).release()
     assert client._core.features is not None
     client._core.features -= {"reentrant", "hold"}

@@ -1,4 +1,4 @@
-"""The package's files import downwards only: a file can be read without those that use it."""
+"""The files of the package do not import in a circle."""
 
 from __future__ import annotations
 

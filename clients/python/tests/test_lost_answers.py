@@ -1,4 +1,4 @@
-"""Answers that the sidecar has delivered and the client has not got: something stands between them."""
+"""Answers that are lost between the sidecar and the client."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from locksidecar import AsyncClient, Client, SidecarUnavailable, _sync_lock
 
 
 class Relay:
-    """Stands between client and sidecar, and loses answers: the sidecar's side of such a connection stays open."""
+    """A relay that loses answers. The sidecar's side of such a connection stays open."""
 
     def __init__(self, upstream: str, path: str) -> None:
         self.path = path
-        self.lose = 0  # so many answers to acquires
+        self.lose = 0  # the number of answers to acquires that it loses
         self.asked: list[bytes] = []  # the first lines of the requests
         self._upstream = upstream
         self._sockets: list[socket.socket] = []
@@ -75,7 +75,7 @@ def relay(path: str) -> Iterator[Relay]:
         one.close()
 
 
-def test_a_call_that_waits_asks_again_and_gets_the_same_grant(relay: Relay, key: str) -> None:
+def test_a_waiting_call_is_repeated_and_gets_the_same_grant(relay: Relay, key: str) -> None:
     with Client(relay.path) as client:
         client.acquire("other").release()
         relay.lose = 2
@@ -96,7 +96,7 @@ def test_a_repeated_reentry_is_counted_once(relay: Relay, key: str) -> None:
 
 
 @pytest.mark.parametrize("bind", ["session", "ttl"])
-def test_what_a_call_got_that_gives_up_is_released(relay: Relay, path: str, key: str, bind: str) -> None:
+def test_a_call_without_an_answer_withdraws_its_grant(relay: Relay, path: str, key: str, bind: str) -> None:
     with Client(relay.path, timeout=1) as client, Client(path) as other:
         client.acquire("other").release()
         client._transport._drop_idle()
@@ -112,7 +112,7 @@ def test_what_a_call_got_that_gives_up_is_released(relay: Relay, path: str, key:
         free(other, key + "2")
 
 
-def test_a_grant_under_a_name_of_the_app_stays(relay: Relay, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grant_with_a_request_id_of_the_app_stays(relay: Relay, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -49,7 +49,7 @@ def test_acquire_waits_as_long_as_the_lock_says(client: Client, other: Client, k
             assert isinstance(forever.result(LONG), Lock)
 
 
-def test_acquire_refuses_what_threading_refuses(client: Client, key: str) -> None:
+def test_acquire_refuses_the_same_arguments_as_threading(client: Client, key: str) -> None:
     with pytest.raises(ValueError, match="timeout"):
         client.lock(key).acquire(False, 1)
     with pytest.raises(ValueError, match="timeout"):
@@ -58,7 +58,7 @@ def test_acquire_refuses_what_threading_refuses(client: Client, key: str) -> Non
         client.lock(key).acquire(timeout="5")  # type: ignore[arg-type]
 
 
-def test_release_of_what_is_not_held(client: Client, key: str) -> None:
+def test_release_without_a_lock(client: Client, key: str) -> None:
     mutex = client.lock(key)
     with pytest.raises(RuntimeError, match="not held"):
         mutex.release()
@@ -70,7 +70,7 @@ def test_release_of_what_is_not_held(client: Client, key: str) -> None:
         mutex.release()
 
 
-def test_release_of_what_was_lost(client: Client, other: Client, key: str) -> None:
+def test_release_of_a_lost_lock(client: Client, other: Client, key: str) -> None:
     mutex = client.lock(key)
     assert mutex.acquire()
     other.force_release(key)
@@ -106,7 +106,7 @@ def test_threads_share_one_object(client: Client, other: Client, key: str) -> No
     assert not mutex._held
 
 
-def test_a_thread_whose_lock_is_lost_releases_no_other_one_s(client: Client, other: Client, key: str) -> None:
+def test_a_thread_with_a_lost_lock_does_not_release_another_one(client: Client, other: Client, key: str) -> None:
     mutex = client.lock(key)
     lost, go_on = threading.Event(), threading.Event()
 
@@ -143,7 +143,7 @@ def test_release_in_a_block(client: Client, key: str) -> None:
             mutex.release()
             working = pool.submit(work)
             assert held.wait(LONG)
-        # Its end has released nothing of the other thread.
+        # The end of the block has not released the lock of the other thread.
         assert mutex.locked()
         go_on.set()
         working.result(LONG)
@@ -154,7 +154,7 @@ def test_a_block_may_end_in_another_thread(client: Client, other: Client, key: s
     mutex = client.lock(key)
     assert mutex.acquire()
     other.force_release(key)
-    with ThreadPoolExecutor(1) as pool:  # as web frameworks do with what is between the two halves of a generator
+    with ThreadPoolExecutor(1) as pool:  # as web frameworks do with generators
         pool.submit(mutex.__enter__).result(LONG)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(mutex.__exit__, None, None, None).result(LONG)
@@ -256,5 +256,5 @@ def test_ctrl_c_while_acquire_waits(client: Client, other: Client, key: str, mon
     with pytest.raises(KeyboardInterrupt):
         mutex.acquire()
     monkeypatch.undo()
-    until("it is given back", lambda: other.get(key, no_cache=True).state == "free")
+    until("it is withdrawn", lambda: other.get(key, no_cache=True).state == "free")
     assert mutex.held is None

@@ -86,7 +86,7 @@ def test_a_wait_in_an_outage_ends_in_time(sidecar: Sidecar, key: str, wait: floa
         sidecar.kill()
         with pytest.raises((SidecarUnavailable, WaitTimeout)) as ended:
             waiter.result(LONG)
-    if ended.type is WaitTimeout:  # its time was up before the sidecar was killed
+    if ended.type is WaitTimeout:  # its time ended before the sidecar was killed
         assert wait < LONG
         sidecar.start()
         test_a_wait_in_an_outage_ends_in_time(sidecar, key, 10 * wait)
@@ -95,7 +95,7 @@ def test_a_wait_in_an_outage_ends_in_time(sidecar: Sidecar, key: str, wait: floa
 def test_a_sidecar_that_hangs(sidecar: Sidecar, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadPoolExecutor(1) as pool, Client(sidecar.path) as patient, Client(sidecar.path, reconnect=0) as client:
         blocked = patient.acquire(f"{key}:blocked")
-        monkeypatch.setattr(_core, "SILENCE", 0.5)  # of what is opened from now on
+        monkeypatch.setattr(_core, "SILENCE", 0.5)  # for streams that are opened from now on
         lock = client.acquire(key)
         waiter = pool.submit(client.acquire, f"{key}:blocked")
         until("it waits", lambda: waiter.done() or patient.get(f"{key}:blocked", no_cache=True).queue_length == 1)
@@ -122,13 +122,13 @@ def test_a_session_that_ends_is_replaced(sidecar: Sidecar, key: str) -> None:
             assert again.token > lock.token
 
 
-def test_the_session_s_end_is_heard_by_an_answer(sidecar: Sidecar, key: str) -> None:
-    # The reader may not have heard of it yet: the 410 of a call says it too.
+def test_an_answer_ends_the_session(sidecar: Sidecar, key: str) -> None:
+    # A call may get its 410 before the reader sees the end of the stream.
     with Client(sidecar.path) as client, Client(sidecar.path) as other:
         lock = client.acquire(key)
         session = client._core.session
         assert session is not None
-        session.ended = True  # the stream's end is not told
+        session.ended = True  # so the end of the stream has no effect
         other._transport.run(other._core.end_session(session))
         session.ended = False
         with pytest.raises(LockLost) as lost:
@@ -146,12 +146,12 @@ def test_the_sidecar_is_missing(tmp_path: Path) -> None:
         Client(tmp_path / "s.sock").acquire("x")
     assert missing.value.path == str(tmp_path / "s.sock")
     assert missing.value.path in str(missing.value)
-    assert time.monotonic() - started < 25  # nobody waits 30 s for it to come back
+    assert time.monotonic() - started < 25  # it does not wait for the 30 s of an outage
     with pytest.raises(SidecarUnavailable, match="at most 107 bytes"):
         Client("/" + "x" * 200).get("x")
 
 
-def test_nobody_listens(sidecar: Sidecar) -> None:
+def test_a_socket_without_a_listener(sidecar: Sidecar) -> None:
     sidecar.kill()
     with pytest.raises(SidecarUnavailable, match="nobody listens"):
         Client(sidecar.path).get("x")

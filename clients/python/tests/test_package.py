@@ -1,4 +1,4 @@
-"""What is built can be installed where there is nothing else, and works there."""
+"""The built package works in an empty environment."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ asyncio.run(main())
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dist")
-    # Both from the source, the wheel by way of the sdist, so that the sdist is complete.
+    # The wheel is built from the sdist, which shows that the sdist is complete.
     subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT], check=True, stdout=subprocess.DEVNULL
     )
     return out
 
 
-def test_what_is_in_it(built: Path) -> None:
+def test_the_content_of_the_package(built: Path) -> None:
     [wheel] = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()

@@ -145,10 +145,10 @@ for n in range(int(sys.argv[2])):
         threading.Thread(target=interrupt).start()
         with client.lock(sys.argv[1]):
             while True:
-                time.sleep(0.001)  # a signal that comes just before a sleep does not end it
+                time.sleep(0.001)  # a signal just before a sleep does not end it
     except KeyboardInterrupt:
         pass
-    # Whatever the signal has hit, nothing is left behind.
+    # No lock is left, whatever the signal interrupted.
     client.acquire(sys.argv[1], wait=60).release()
 print("done", len(list(client.locks("session"))))
 """
@@ -187,7 +187,7 @@ def test_ctrl_c_at_every_line(client: Client, other: Client, key: str, how: str)
             nonlocal left
             if not frame.f_code.co_filename.startswith(package):
                 return None
-            # A `with` that lets go of a mutex is a line, too, and none in which Ctrl-C comes.
+            # The release of a mutex at the end of a `with` counts as a line, but Ctrl-C cannot come there.
             within = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
             left -= event == "line" and not within
             if event == "line" and left < 0:
@@ -199,7 +199,7 @@ def test_ctrl_c_at_every_line(client: Client, other: Client, key: str, how: str)
         try:
             with context:
                 sys.settrace(None)
-                break  # it came to no line that was not tried
+                break  # all lines were tried
         except KeyboardInterrupt:
             sys.settrace(None)
         free(other, key)
@@ -208,11 +208,11 @@ def test_ctrl_c_at_every_line(client: Client, other: Client, key: str, how: str)
 
 
 def in_child(function: Callable[[], object]) -> str:
-    """What the function returns in a child of a plain fork; the name of what it raises."""
+    """The result of the function in a forked child, or its exception."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        signal.alarm(round(LONG))  # a child that hangs is a failure, not a test that never ends
+        signal.alarm(round(LONG))  # ends a child that hangs
         try:
             said = str(function())
         except BaseException as e:
@@ -242,19 +242,19 @@ def test_a_child_has_a_session_of_its_own(path: str, client: Client, key: str) -
     called: list[int] = []
     lock.lost.on(lambda: called.append(1))
     assert in_child(lambda: (bool(lock.lost), lock.lost.reason, called)) == "(True, 'forked', [])"
-    assert in_child(lambda: client.try_lock(key)) == "None"  # a stranger to its parent's lock
+    assert in_child(lambda: client.try_lock(key)) == "None"  # its session is another one
     assert in_child(lambda: client.acquire(f"{key}:child").check().session != session.id) == "True"
     assert in_child(lambda: lock.release()).startswith("LockLost: ")
     assert not lock.lost
     assert client.get(key).mine
     assert lock.check().token == lock.token
-    free(client, f"{key}:child")  # when the sidecar has seen that the child's connections have closed
+    free(client, f"{key}:child")  # after the sidecar has seen the end of the child's connections
     assert client._core.session is session
     assert lock.release()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_child_may_use_its_parent_s_mutex(client: Client, key: str) -> None:
+def test_a_child_may_use_a_mutex_of_its_parent(client: Client, key: str) -> None:
     mutex = client.lock(key)
     assert in_child(lambda: (mutex.acquire(), mutex.release(), mutex.held)) == "(True, None, None)"  # type: ignore[func-returns-value]
     assert mutex.acquire(timeout=LONG)
@@ -266,7 +266,9 @@ def test_a_child_may_use_its_parent_s_mutex(client: Client, key: str) -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_keeps_no_descriptor_of_its_parent(path: str, client: Client, key: str) -> None:
     lock = client.acquire(key)
-    waiter = threading.Thread(target=lambda: Client(path).acquire(key, wait=LONG))  # one that waits is inherited too
+    waiter = threading.Thread(
+        target=lambda: Client(path).acquire(key, wait=LONG)
+    )  # a waiting connection is inherited too
     waiter.start()
     waiting(client, key)
     before = sockets()
@@ -288,7 +290,7 @@ time.sleep(60)
 """
 
 
-def test_a_child_that_lives_on_does_not_keep_its_parent_s_locks(python: Python, client: Client, key: str) -> None:
+def test_a_surviving_child_does_not_keep_locks_of_its_parent(python: Python, client: Client, key: str) -> None:
     process = python(CHILD_LIVES_ON, key)
     assert line(process) == "held"
     assert client.get(key).state == "held"
@@ -336,7 +338,7 @@ def test_multiprocessing_with_fork(client: Client, key: str) -> None:
     tokens = [out.get(timeout=LONG) for _ in processes]
     for process in processes:
         process.join()
-    # Each was granted once; into the queue they come in any order, written by threads of the children.
+    # Each was granted once. Threads of the children write the queue in any order.
     assert len(set(tokens)) == 3
     assert min(tokens) > lock.token
 
@@ -349,11 +351,11 @@ def test_fork_under_asyncio(path: str, key: str) -> None:
     async def main() -> None:
         async with AsyncClient(path) as client:
             lock = await client.acquire(key)
-            asyncio.events._set_running_loop(None)  # what a child of multiprocessing does not have either
+            asyncio.events._set_running_loop(None)  # as in a child of multiprocessing
             said = in_child(lambda: (bool(lock.lost), sockets_of(client), asyncio.run(child(client))))
             asyncio.events._set_running_loop(asyncio.get_event_loop_policy().get_event_loop())
             assert said == "(True, 0, True)"
-            # The loop still hears: the child has not taken the sockets from its epoll.
+            # The loop still receives: the child has not removed the sockets from its epoll.
             assert (await lock.check()).token == lock.token
             async with AsyncClient(path) as other:
                 await other.stop(key, "why")
@@ -443,14 +445,14 @@ def test_gunicorn_with_preload(path: str, client: Client, key: str) -> None:
             os.kill(server.pid, signal.SIGKILL)
             client.acquire(f"{key}:preload", wait=LONG)  # although the workers live on
         finally:
-            # By their group, before the server is waited for: the number of a worker that has gone by itself may
-            # be another process's by now.
+            # The whole group, and before the wait for the server: later another process may have the number of a
+            # worker.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(server.pid, signal.SIGKILL)
             server.wait()
 
 
-def test_a_lost_lock_in_the_body_ends_with_it(shared: Sidecar, client: Client, key: str) -> None:
+def test_a_lock_lost_in_the_body_is_raised_at_its_end(shared: Sidecar, client: Client, key: str) -> None:
     with pytest.raises(LockLost) as lost:
         with client.lock(key, max_hold=2) as lock:
             assert lock.lost.wait(LONG)

@@ -1,4 +1,4 @@
-"""What the stream tells before the answer that it is about was read."""
+"""News of the stream that arrives before the answer with the grant."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ def grant(token: int) -> dict[str, Any]:
     return {"key": "a", "token": token, "waited_ms": 500, "expires_in_ms": 1000, "reentry": 1}
 
 
-def test_news_that_comes_before_the_answer() -> None:
+def test_news_before_the_answer_is_delivered_with_it() -> None:
     session = Session("id", Signal, lambda: None)
-    session.hear("stop", {"key": "a", "token": 7, "reason": "deploy"})
-    session.hear("lost", {"key": "a", "token": 7, "reason": "max_hold"})
-    session.hear("of a newer sidecar", {})
+    session.receive("stop", {"key": "a", "token": 7, "reason": "deploy"})
+    session.receive("lost", {"key": "a", "token": 7, "reason": "max_hold"})
+    session.receive("of a newer sidecar", {})
     early = session.hold(grant(7), 0.0)
     assert (early.stopping.reason, early.lost.reason) == ("deploy", "max_hold")
     assert not session.hold(grant(8), 0.0).lost
 
 
-def test_an_answer_that_comes_after_the_end() -> None:
+def test_a_grant_after_the_end_of_the_session_is_lost() -> None:
     ended: list[int] = []
     session = Session("id", Signal, lambda: ended.append(1))
     before = session.hold(grant(7), 0.0)
@@ -33,11 +33,11 @@ def test_an_answer_that_comes_after_the_end() -> None:
     assert ended == [1]
 
 
-def test_early_news_is_bounded() -> None:
+def test_undelivered_news_is_bounded() -> None:
     session = Session("id", Signal, lambda: None)
     for token in range(2000):
-        session.hear("lost", {"key": "a", "token": token, "reason": "forced"})
-    assert len(session._early) == 1000
+        session.receive("lost", {"key": "a", "token": token, "reason": "forced"})
+    assert len(session._undelivered) == 1000
     assert session.hold(grant(1999), 0.0).lost
 
 

@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class App:
-    """An app with the SDK, and the spans that it has ended."""
+    """An app with the SDK, and its ended spans."""
 
     def __init__(self, sampler: Sampler | None = None) -> None:
         self.exporter = InMemorySpanExporter()
@@ -53,13 +53,13 @@ class App:
         self.tracer = self.provider.get_tracer("app")
 
     def spans(self) -> list[ReadableSpan]:
-        """Those of the client, since the last time."""
+        """The ended spans of the client since the last call."""
         found = [one for one in self.exporter.get_finished_spans() if one.name != "work"]
         self.exporter.clear()
         return found
 
-    def told(self) -> list[dict[str, Any]]:
-        """What the client's spans tell, but for tokens and keys."""
+    def results(self) -> list[dict[str, Any]]:
+        """The attributes of the client's spans, without tokens and keys."""
         hidden = ("lock.key", "lock.keys", "lock.type", "lock.token")
         return [{k: v for k, v in about(one).items() if k not in hidden} for one in self.spans()]
 
@@ -70,7 +70,7 @@ def about(span: ReadableSpan) -> dict[str, Any]:
     return {"name": span.name, "error": span.status.status_code is StatusCode.ERROR, **(span.attributes or {})}
 
 
-def told(name: str, result: str, error: str | None = None) -> dict[str, Any]:
+def span(name: str, result: str, error: str | None = None) -> dict[str, Any]:
     more = {} if error is None else {"error.type": error}
     return {"name": name, "error": error is not None, "lock.result": result, **more}
 
@@ -93,7 +93,7 @@ def traceparent(span: Any) -> str:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, app: App) -> App:
-    # Not the process's own provider: that can be set only once, and other tests have none.
+    # Not the provider of the process, which can be set only once. Other tests need none.
     monkeypatch.setattr(_tracing, "_provider", lambda: app.provider)
     return app
 
@@ -120,7 +120,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Sent]:
 
 
 def submit(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
-    """Does it in another thread, in the context of this one."""
+    """Calls it in another thread, in the context of this one."""
     return pool.submit(contextvars.copy_context().run, work)
 
 
@@ -166,7 +166,7 @@ def test_the_same_with_asyncio(app: App, sent: list[Sent], path: str, key: str) 
     assert sent[1].by(release)
 
 
-def test_what_was_done_under_the_lock_is_no_child_of_the_acquire(app: App, client: Client, key: str) -> None:
+def test_spans_under_the_lock_are_no_children_of_the_acquire(app: App, client: Client, key: str) -> None:
     with client.lock(key):
         app.tracer.start_span("inside").end()
     acquire, inside, release = app.spans()
@@ -174,42 +174,42 @@ def test_what_was_done_under_the_lock_is_no_child_of_the_acquire(app: App, clien
 
 
 def test_results(app: App, client: Client, other: Client, key: str) -> None:
-    granted, released = told("lock.acquire", "granted"), told("lock.release", "released")
+    granted, released = span("lock.acquire", "granted"), span("lock.release", "released")
 
     lock = client.acquire(key, reentrant=True)
     with client.lock(key, reentrant=True):
         pass
-    assert app.told() == [granted, told("lock.acquire", "reentered"), released]
+    assert app.results() == [granted, span("lock.acquire", "reentered"), released]
 
     assert other.try_lock(key) is None
     with pytest.raises(WaitTimeout):
         other.acquire(key, wait=0.01)
     with pytest.raises(LockHeld):
         other.acquire_many([f"{key}:more", key], wait=0)
-    refused = [told("lock.acquire", one) for one in ("held", "wait_timeout", "held")]
-    assert app.told() == refused
+    refused = [span("lock.acquire", one) for one in ("held", "wait_timeout", "held")]
+    assert app.results() == refused
 
     with ThreadPoolExecutor(1) as pool:
         waiter = pool.submit(other.once, key, lambda: 1)
         waiting(client, key)
         lock.release("success", 2)
         assert waiter.result(60) == 2
-    assert sorted(app.told(), key=str) == [told("lock.acquire", "skipped"), released]
+    assert sorted(app.results(), key=str) == [span("lock.acquire", "skipped"), released]
 
     with pytest.raises(NotHolder):
         other.release(key, lock.token)
     with pytest.raises(InvalidRequest):
         client.acquire("")
     client.locked(key)(lambda: None)()
-    refused = [told("lock.release", "not_holder"), told("lock.acquire", "invalid_request")]
-    assert app.told() == [*refused, granted, released]
+    refused = [span("lock.release", "not_holder"), span("lock.acquire", "invalid_request")]
+    assert app.results() == [*refused, granted, released]
 
     lock = client.acquire(key)
     client.force_release(key)
     assert lock.lost.wait(10)
     with pytest.raises(LockLost):
         lock.release()
-    assert app.told() == [granted, told("lock.release", "lock_lost")]
+    assert app.results() == [granted, span("lock.release", "lock_lost")]
 
 
 def test_several_keys(app: App, client: Client, key: str) -> None:
@@ -227,7 +227,7 @@ def test_several_keys(app: App, client: Client, key: str) -> None:
     assert "lock.type" not in (app.spans()[0].attributes or {})
 
 
-def test_keys_that_are_none(app: App, client: Client) -> None:
+def test_keys_that_are_invalid(app: App, client: Client) -> None:
     with pytest.raises(UnicodeEncodeError):
         client.acquire("half:\ud800")
     with pytest.raises(TypeError):
@@ -280,7 +280,7 @@ def test_one_span_over_all_tries(app: App, sent: list[Sent], sidecar: Sidecar, k
 def test_no_answer_is_an_error(app: App, sidecar: Sidecar, key: str, tmp_path: Path) -> None:
     with pytest.raises(SidecarUnavailable):
         Client(str(tmp_path / "none")).acquire(key)
-    assert app.told() == [told("lock.acquire", "unreachable", "unreachable")]
+    assert app.results() == [span("lock.acquire", "unreachable", "unreachable")]
 
     with Client(sidecar.path) as client:
         lock = client.acquire(key)
@@ -289,11 +289,11 @@ def test_no_answer_is_an_error(app: App, sidecar: Sidecar, key: str, tmp_path: P
         client._core.timeout = 0.2
         with pytest.raises(SidecarUnavailable):
             lock.release()
-        assert app.told() == [told("lock.release", "timeout", "timeout")]
+        assert app.results() == [span("lock.release", "timeout", "timeout")]
 
 
 @pytest.mark.parametrize(("said", "result"), [(b"220 smtp\r\n\r\n", "bad_answer"), (b"", "connection_lost")])
-def test_no_sidecar_listens(app: App, key: str, said: bytes, result: str) -> None:
+def test_another_server_listens(app: App, key: str, said: bytes, result: str) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         socket.socket(socket.AF_UNIX) as server,
@@ -310,7 +310,7 @@ def test_no_sidecar_listens(app: App, key: str, said: bytes, result: str) -> Non
         pool.submit(answer)
         with pytest.raises((ProtocolError, SidecarUnavailable)):
             Client(f"{folder}/s").acquire(key)
-    assert app.told() == [told("lock.acquire", result, result)]
+    assert app.results() == [span("lock.acquire", result, result)]
 
 
 def test_problems_of_the_sidecar(app: App, client: Client, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +321,7 @@ def test_problems_of_the_sidecar(app: App, client: Client, key: str, monkeypatch
     with pytest.raises(FeatureMissing):
         client.acquire(key, max_hold=1)
     client._core.features = features
-    assert app.told()[1:] == [told("lock.acquire", "unsupported")]
+    assert app.results()[1:] == [span("lock.acquire", "unsupported")]
 
     def problem(self: _wire.Answer) -> Mapping[str, Any]:
         raise StoreUnavailable(503, "store_unavailable", "the database is away")
@@ -329,7 +329,7 @@ def test_problems_of_the_sidecar(app: App, client: Client, key: str, monkeypatch
     with monkeypatch.context() as patch, pytest.raises(StoreUnavailable):
         patch.setattr(_wire.Answer, "result", problem)
         client.acquire(key)
-    assert app.told() == [told("lock.acquire", "store_unavailable", "store_unavailable")]
+    assert app.results() == [span("lock.acquire", "store_unavailable", "store_unavailable")]
 
 
 def test_a_cancelled_wait_is_abandoned(app: App, path: str, key: str) -> None:
@@ -338,12 +338,12 @@ def test_a_cancelled_wait_is_abandoned(app: App, path: str, key: str) -> None:
             app.spans()
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(other.acquire(key), 0.05)
-            assert app.told() == [told("lock.acquire", "abandoned")]
+            assert app.results() == [span("lock.acquire", "abandoned")]
 
     asyncio.run(main())
 
 
-def test_what_is_given_back_goes_with_the_acquire(
+def test_a_withdrawal_has_the_context_of_its_acquire(
     app: App, sent: list[Sent], client: Client, other: Client, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*args: Any) -> None:
@@ -371,7 +371,7 @@ def test_an_interrupted_export_leaves_no_lock_behind(app: App, client: Client, o
     free(other, key)
 
 
-def test_a_trace_that_is_not_sampled_says_so(
+def test_a_trace_without_sampling_is_marked(
     monkeypatch: pytest.MonkeyPatch, sent: list[Sent], client: Client, key: str
 ) -> None:
     app = use(monkeypatch, App(ALWAYS_OFF))
@@ -391,7 +391,7 @@ def test_other_calls_go_with_the_app_s_span(app: App, sent: list[Sent], client: 
 
 @pytest.fixture
 def remote() -> Iterator[str]:
-    """The app has got a span from elsewhere, and has no SDK."""
+    """An app without the SDK, in a span from elsewhere."""
     span = trace.NonRecordingSpan(trace.SpanContext(1, 2, True, trace.TraceFlags(1)))
     token = context.attach(trace.set_span_in_context(span))
     yield traceparent(span)
@@ -399,7 +399,7 @@ def remote() -> Iterator[str]:
 
 
 def test_without_the_sdk_the_app_s_context_goes_on(sent: list[Sent], client: Client, key: str, remote: str) -> None:
-    assert _tracing.acquire([key]) is _tracing._OFF  # no SDK: nothing is made
+    assert _tracing.acquire([key]) is _tracing._OFF  # no span without the SDK
     client.acquire(key).release()
     assert [one.traceparent for one in sent] == [remote, remote]
 

@@ -1,4 +1,4 @@
-"""An app with the real exporter: e2e/testdata/traced.py, which the sidecar's own end-to-end tests run, too."""
+"""An app with the real exporter: e2e/testdata/traced.py, which the end-to-end tests run too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAM = Path(__file__).parents[3] / "e2e" / "testdata" / "traced.py"
 
 
 class Receiver:
-    """An OTLP receiver. `spans` are by name, with the scope that has made them."""
+    """An OTLP receiver. `spans` has each span and its scope by name."""
 
     def __init__(self) -> None:
         self.spans: dict[str, tuple[str, Span]] = {}

@@ -1,4 +1,4 @@
-"""Bytes in and out, however they are cut."""
+"""Bytes in and out, in pieces of any size."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_a_stream_that_is_refused() -> None:
 @pytest.mark.parametrize(
     "said", [b"220 smtp", b"HTTP/1.1 abc\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"H" * 99, b"HTTP/1.1 " + b"x" * 99999]
 )
-def test_what_is_no_answer(said: bytes) -> None:
+def test_bytes_that_are_no_answer(said: bytes) -> None:
     with pytest.raises(ProtocolError, match="is this the socket of a locksidecar"):
         _wire.AnswerParser().feed(said)
 
 
-def test_what_is_no_stream() -> None:
+def test_bytes_that_are_no_stream() -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     for said in (b"xyz\r\n", b"10\r\ndata: no JSON\n\n00\r\n"):
         with pytest.raises(ProtocolError, match="is this the socket of a locksidecar"):

@@ -7,7 +7,7 @@ async function main(): Promise<void> {
   const client = new Client({ socketPath, name: "holder" });
   const lock = await client.acquire(key);
   process.stdout.write(`${lock.token}\n`);
-  setInterval(() => {}, 1000); // the client alone would let the process end
+  setInterval(() => {}, 1000); // the client does not keep the process alive
 }
 
 void main();

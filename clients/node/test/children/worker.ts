@@ -1,5 +1,5 @@
-// Counts under a lock, as a worker thread or as a worker of a cluster: reads a number from a file, lets others run, and
-// writes it back plus one. Without mutual exclusion some counts are lost.
+// Counts under a lock, in a worker thread or a worker of a cluster: reads a number from a file, yields, and writes it plus
+// one. Without mutual exclusion some counts are lost.
 import { readFileSync, writeFileSync } from "node:fs";
 import { Client } from "locksidecar";
 

@@ -1,4 +1,4 @@
-// What a case expects against what came. The rules stand in clients/contract/README.md, "Matching".
+// Compares a result with the expectation of a case: clients/contract/README.md, "Matching".
 import { isDeepStrictEqual } from "node:util";
 
 export type Value = unknown;

@@ -1,4 +1,4 @@
-// Carries out the steps of a case through the client. What they mean stands in clients/contract/README.md.
+// Carries out the steps of a case through the client: clients/contract/README.md.
 import { setTimeout as sleep } from "node:timers/promises";
 import type { AcquireOptions, Client, KeyEvent, ListOptions, Lock, ReleaseOptions } from "locksidecar";
 import type { Sidecar } from "../sidecar";
@@ -13,7 +13,7 @@ const acquireArguments = [
   ...["data", "request_id"],
 ];
 
-/** The arguments that each verb knows. */
+/** The arguments of each verb. */
 const verbs: { [verb: string]: string[] } = {
   open: ["as", "name", "ttl_ms"],
   close: ["session"],
@@ -36,7 +36,7 @@ const verbs: { [verb: string]: string[] } = {
   features: [],
 };
 
-/** A session of a case: a client, and what it heard of its locks. */
+/** A session of a case: a client, and the news of its locks. */
 interface Party {
   client: Client;
   locks: Lock[];
@@ -50,7 +50,7 @@ interface Started {
 
 /** A block of a case. */
 interface Block {
-  /** Lets it end, with an error of its own. */
+  /** Ends it, or makes it throw. */
   leave(error?: Error): void;
   /** Its end. */
   left: Promise<void>;
@@ -62,7 +62,7 @@ export class Player {
   readonly #parties = new Map<string, Party>();
   readonly #watches = new Map<string, AsyncIterator<KeyEvent>>();
   readonly #started = new Map<string, Started>();
-  /** For the calls that belong to no session. */
+  /** For calls without a session. */
   readonly #nobody: Party;
 
   constructor(
@@ -106,7 +106,7 @@ export class Player {
     if (step["start"] !== undefined) {
       const cancel = new AbortController();
       const result = this.#do(verb, given, cancel.signal);
-      result.catch(() => {}); // heard by finish
+      result.catch(() => {}); // finish gets it
       this.#started.set(step["start"] as string, { result, cancel });
       return undefined;
     }
@@ -248,7 +248,7 @@ export class Player {
   }
 
   #party(options: { name?: string; ttlMs?: number }): Party {
-    // A wait that bears no restart shows what the sidecar answers when it ends.
+    // Without reconnection a wait ends with the sidecar's answer.
     return { client: this.sidecar.client({ ...options, reconnectMs: 0 }), locks: [], events: [] };
   }
 
@@ -276,7 +276,7 @@ export class Player {
     return options as AcquireOptions;
   }
 
-  /** #follow makes a lock's news the events of its session. */
+  /** #follow adds the news of a lock to the events of its session. */
   #follow(party: Party, lock: Lock): void {
     party.locks.push(lock);
     const lost = (): void => {
@@ -298,14 +298,14 @@ export class Player {
   async #acquire(party: Party, key: string, options: AcquireOptions, onSuccess: "skip" | undefined): Promise<Members> {
     let lock: Lock | undefined;
     const early: (string | null)[] = []; // read before the grant
-    const heard = ({ reason }: { reason: string | null }): void => {
+    const received = ({ reason }: { reason: string | null }): void => {
       if (lock) {
         party.events.push({ event: "stop", key: lock.key, token: lock.token, reason });
       } else {
         early.push(reason);
       }
     };
-    const mine = { ...options, onStop: heard };
+    const mine = { ...options, onStop: received };
     if (onSuccess === undefined) {
       lock = await party.client.acquire(key, mine);
     } else {
@@ -319,7 +319,7 @@ export class Player {
       lock = got.lock;
     }
     for (const reason of early) {
-      heard({ reason });
+      received({ reason });
     }
     this.#follow(party, lock);
     return granted(lock);
@@ -346,7 +346,7 @@ export class Player {
         leave = (error) => (error ? fail(error) : end());
       });
       const left = block(leaving);
-      left.catch(reject); // also of what nobody leaves
+      left.catch(reject); // also if no step leaves the block
       this.#blocks.set(as, { leave, left });
     });
   }

@@ -48,7 +48,7 @@ export class Postgres {
   }
 }
 
-/** user is who runs the server, which refuses to run as root. */
+/** user runs the server, which refuses to run as root. */
 function user(): { uid: number; gid: number } | undefined {
   if (process.getuid?.() !== 0) {
     return undefined;

@@ -62,7 +62,7 @@ export function happened(event: KeyEvent): Members {
   }
 }
 
-/** refused is the result of a call that threw. What is none of the client's errors is thrown on. */
+/** refused is the result of a call that threw. Other errors are thrown again. */
 export function refused(error: unknown): Members {
   if (!(error instanceof LocksidecarError)) {
     throw error;

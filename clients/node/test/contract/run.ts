@@ -22,7 +22,7 @@ interface File {
   cases: Case[];
 }
 
-// Settings of sidecars that name a store: it takes the place of our own.
+// Settings that name a store, in place of our own.
 const given: Record<string, string> | undefined = JSON.parse(process.env["CONTRACT_STORE"] ?? "null") ?? undefined;
 const stores = given ? ["given"] : (process.env["CONTRACT_STORES"] ?? "memory postgres").split(" ");
 
@@ -50,7 +50,7 @@ async function main(): Promise<void> {
       await postgres?.start();
       for (const { name, file } of files) {
         if (file.sidecar?.["STORE_URL"] && (given || store !== stores[0])) {
-          continue; // it has its own store, so it is run once
+          continue; // it names its own store, so it runs once
         }
         await play(name, file, given ?? { STORE_URL: postgres?.url ?? "memory://" }, only);
       }

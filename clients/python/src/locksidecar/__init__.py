@@ -1,6 +1,6 @@
 """Distributed locks through a locksidecar, for threads (`Client`) and asyncio (`AsyncClient`).
 
-`with Client().lock("workflow:123", wait=5) as lock` holds a lock in its body; `lock.token` is its fencing token.
+`with Client().lock("workflow:123", wait=5) as lock` holds a lock in its body. `lock.token` is its fencing token.
 """
 
 from . import errors, types

@@ -1,4 +1,4 @@
-"""One acquire: its tries, its way through an outage, and the release of what its caller does not take."""
+"""One acquire: its calls, also through an outage, and the release of a grant that its caller does not take."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ._core import Core
 from ._options import AcquireOptions, to_ms
 from ._session import Grant
 
-# How long (seconds) the answer to a release by the id is waited for. The sidecar carries it out in any case.
-_RELEASE_PATIENCE = 2.0
+# Seconds to wait for the answer to a withdrawal. The sidecar carries it out in any case.
+_WITHDRAW_PATIENCE = 2.0
 
 
 class Acquire:
     """An acquire of one lock, or of several.
 
-    All tries have the same id. It makes it safe to repeat a call, and to release what a call got whose answer is lost.
+    All its calls have one request id. So a call may be repeated, and its grant released although the answer was lost.
     """
 
     def __init__(self, core: Core, keys: Sequence[str], options: AcquireOptions) -> None:
@@ -28,8 +28,8 @@ class Acquire:
         self._core = core
         self._named = options.request_id is not None
         self._request_id = options.request_id or str(uuid4())
-        # The last two tries that may have got something which the app does not have yet.
-        self._try: Call | None = None
+        # The last two calls that may have got a grant.
+        self._call: Call | None = None
         self._before: Call | None = None
         self._grants: list[Grant] = []
 
@@ -66,12 +66,12 @@ class Acquire:
     ) -> Steps[dict[str, Any]]:
         fields, fields_need = self.options.fields()
         needs = [*needs, "release_by_id", *fields_need]
-        wait = _Wait(self.options.wait, self._core)
-        if wait.waits:
+        patience = _Patience(self.options.wait, self._core)
+        if patience.waits:
             needs.append("wait")
         while True:
-            left = wait.left()
-            if wait.waits:
+            left = patience.left()
+            if patience.waits:
                 fields["wait_ms"] = -1 if left is None else to_ms(left)
             call = Call(
                 method,
@@ -80,30 +80,30 @@ class Acquire:
                 timeout=None if left is None else max(left, 0) + self._core.timeout,
                 joins=self.options.bind == "session",
                 needs=needs,
-                delay=wait.pause,
+                delay=patience.pause,
                 context=operation.context,
             )
-            if self._try is not None and self._try.sent:
-                self._before = self._try
-            self._try = call
+            if self._call is not None and self._call.sent:
+                self._before = self._call
+            self._call = call
             try:
                 value: dict[str, Any] = (yield call).result()
                 self._grants = value["_grants"] = [self._hold(call, one) for one in _granted(value)]
                 if not self._grants:
-                    self._try = None  # skipped
-                operation.granted(_granted(value))  # here: to export a span may take long, and be interrupted
+                    self._call = None  # skipped
+                operation.granted(_granted(value))  # here, because Ctrl-C may interrupt an exporter
                 return value
             except errors.SessionEnded as e:
-                self._try = self._before = None
+                self._call = self._before = None
                 call.session_ended()
-                wait.bridge(e, call)
+                patience.bridge(e, call)
             except errors.ApiError as e:
-                self._try = None
+                self._call = None
                 if not isinstance(e, errors.Draining):
                     raise
-                wait.bridge(e, call)
+                patience.bridge(e, call)
             except errors.SidecarUnavailable as e:
-                wait.bridge(e, call)
+                patience.bridge(e, call)
 
     def _hold(self, call: Call, value: Mapping[str, Any]) -> Grant:
         if call.session is not None:
@@ -113,16 +113,16 @@ class Acquire:
         return grant
 
     def withdraw(self) -> Steps[None]:
-        """Releases what this has got, or may have got, and what its caller does not take.
+        """Releases the grant that this has, or may have.
 
-        A request that the app has named is left alone: others may hold the same grant. Its id finds it again.
+        If the app has named the request, other parts of the app may hold the grant. Then it stays, and the id finds it.
         """
-        tries, self._try, self._before = (self._try, self._before), None, None
-        call = next((one for one in tries if one is not None and one.sent), None)
+        calls, self._call, self._before = (self._call, self._before), None, None
+        call = next((one for one in calls if one is not None and one.sent), None)
         if call is None or self._named:
             return
         grants = {grant.key: grant for grant in self._grants}
-        timeout = min(self._core.timeout, _RELEASE_PATIENCE)
+        timeout = min(self._core.timeout, _WITHDRAW_PATIENCE)
         for key in self.keys:
             target = lock_path(key, f"?request_id={self._request_id}")
             try:
@@ -130,13 +130,13 @@ class Acquire:
                     yield Call("DELETE", target, timeout=timeout, session=call.session, context=call.context)
                 ).result()
             except errors.LocksidecarError:
-                return  # the session's end, or its TTL, frees it; there is another exception to raise
+                return  # the end of the session, or the TTL, frees it; another exception is under way
             if key in grants:
                 grants[key].released(value)
 
 
-class _Wait:
-    """A wait that may outlive an outage of the sidecar."""
+class _Patience:
+    """How long an acquire goes on, also through an outage of the sidecar."""
 
     def __init__(self, wait: float | None, core: Core) -> None:
         self._core = core
@@ -149,22 +149,22 @@ class _Wait:
         self._reopened = False
 
     def left(self) -> float | None:
-        """Seconds; None is for ever."""
+        """Seconds; None: for ever."""
         if self._began is None or self._deadline is None:
             return self._first
         return max(self._deadline - time.monotonic(), 0.001)
 
     def bridge(self, error: errors.LocksidecarError, call: Call) -> None:
-        """Returns if the call is to be made again, after `pause`; raises the error if not."""
+        """Returns if the call is to be made again after `pause`. Raises the error if not."""
         if self._core.closed:
             raise self._core.is_closed() from error
         if isinstance(error, errors.SessionEnded) and not self._reopened:
-            self._reopened = True  # the next one opens a new session, and nothing was granted: that is not an outage
+            self._reopened = True  # no outage: the next call opens a new session
             return
         if not self.waits or not self._core.reached:
             raise error
         now = time.monotonic()
-        if self._began is None or (call.sent and now - self._last > 5):  # it has stood in line since
+        if self._began is None or (call.sent and now - self._last > 5):  # it has waited in the queue since
             self._began, self.pause = now, 0.0
         self._last = now
         self.pause = min(max(self.pause * 2, 0.05), 1.0)

@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 
 class AsyncEventStream:
-    """What happens to one key, event by event. It holds a connection until `close`, or the end of `async with`."""
+    """The events of one key. It holds a connection until `close` or the end of `async with`."""
 
     def __init__(self, transport: AsyncTransport, key: str) -> None:
         self._transport, self._key = transport, key
         self._stream: Stream | None = None
 
     async def __aenter__(self) -> Self:
-        """Returns when the key is watched; the first event is its state then."""
+        """Returns when the key is watched. The first event is its state then."""
         await self._filled()
         return self
 
@@ -56,28 +56,27 @@ class AsyncEventStream:
             stream = self._stream
             await stream.filled()
             return stream
-        except Exception:  # an interruption ends one wait for an event, and the next one goes on
+        except Exception:  # an interruption ends the wait, not the stream
             self.close()
             raise
 
     def close(self) -> None:
-        """Ends it. Another task that waits for the next event gets `SidecarUnavailable`."""
+        """Ends the stream. A task that waits for the next event gets `SidecarUnavailable`."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.abort()
 
 
 class AsyncClient(NotPickled):
-    """A client for asyncio: one session, opened on first use, for this object and this process.
+    """A client for asyncio. It has one session in each process, opened on first use.
 
     socket_path: the sidecar's socket; by default `LOCKSIDECAR_SOCKET`, else `/run/locksidecar/locksidecar.sock`.
-    name: of the session, shown to others with its locks. ttl: the default of its locks, in seconds or a `timedelta`.
-    timeout: how long the sidecar may take for an answer, in seconds, on top of a wait.
-    reconnect: how long a call that waits bears an outage of the sidecar, such as its restart, in seconds; other
-    calls raise `SidecarUnavailable` at once, and the next one tries again.
+    name: the public name of the session. ttl: the default of its locks, in seconds or a `timedelta`.
+    timeout: the most seconds for an answer, in addition to a wait.
+    reconnect: the most seconds that a waiting call goes on in an outage of the sidecar, such as its restart. Other
+    calls raise `SidecarUnavailable` at once.
 
-    It may be made before a fork and used on both sides: a child opens its own session, and the parent's locks are
-    the parent's.
+    It may be made before a fork. The child opens its own session, and the parent keeps its locks.
 
     It belongs to one event loop, and may be made before that runs.
     """
@@ -95,7 +94,7 @@ class AsyncClient(NotPickled):
         self._transport = AsyncTransport(self._core)
 
     async def acquire(self, key: str, **options: Unpack[LockOptions]) -> AsyncLock:
-        """Acquires a lock and returns it; `lock` is the same for a block.
+        """Acquires a lock and returns it. Use `lock` for a block.
 
         Raises `LockHeld` (with `wait=0`), `WaitTimeout`, `Skipped`, `SidecarUnavailable`, and the other `ApiError`s.
         """
@@ -109,12 +108,12 @@ class AsyncClient(NotPickled):
     def lock(self, key: str, **options: Unpack[LockOptions]) -> AsyncLockContext:
         """`async with client.lock("workflow:123", wait=5, ttl=30) as lock`: see `LockOptions` and `acquire`.
 
-        What it returns may be kept, and used by `acquire` and `release`: see `AsyncLockContext`.
+        The result also has `acquire` and `release`: see `AsyncLockContext`.
         """
         return AsyncLockContext(self._transport, key, options)
 
     async def try_lock(self, key: str, **options: Unpack[LockOptions]) -> AsyncLock | None:
-        """Acquires a lock if it is free; None if somebody has it."""
+        """Acquires a lock if it is free. Returns None if it is held."""
         options["wait"] = 0
         try:
             return await self.acquire(key, **options)
@@ -122,7 +121,7 @@ class AsyncClient(NotPickled):
             return None
 
     async def acquire_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> list[AsyncLock]:
-        """Acquires 1 to 100 locks, all or none, without deadlocks in whatever order others name them."""
+        """Acquires 1 to 100 locks, all or none. There are no deadlocks, whatever the order of the keys."""
         acquire = new_acquire(self._transport, keys, options)
         try:
             return await take_all(self._transport, acquire)
@@ -137,11 +136,11 @@ class AsyncClient(NotPickled):
     def locked(
         self, key: str, **options: Unpack[LockOptions]
     ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
-        """Decorator: `@client.locked("report:{id}")` holds the lock while the function runs; `{id}` is its argument.
+        """Decorator: `@client.locked("report:{id}")` holds the lock while the function runs. `{id}` is its argument.
 
         Raises TypeError for a function whose body would not run under the lock, such as a generator.
         """
-        acquire_options(options)  # so that a mistake is found where it is made
+        acquire_options(options)  # so that a mistake is found here
 
         def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
             _decorator.check(function, wants_async=True)
@@ -163,10 +162,10 @@ class AsyncClient(NotPickled):
     async def once(
         self, key: str, function: Callable[[], Awaitable[T]] | Callable[[], T], **options: Unpack[LockOptions]
     ) -> T:
-        """Calls the function under the lock; or returns what another holder's `once` returned while this waited.
+        """Calls the function under the lock, or returns the result of another holder's `once` after a wait.
 
-        The result must be JSON of at most 4 KiB, and all get it as JSON makes it: a tuple is a list. When the function
-        raises, the next in line calls it.
+        The result must be JSON of at most 4 KiB. All callers get it as JSON makes it: a tuple is a list. If the
+        function raises, the next waiter calls it.
         """
         options["on_success"] = "skip"
         try:
@@ -187,7 +186,7 @@ class AsyncClient(NotPickled):
         return bool(value["released"])
 
     async def check(self, key: str, token: int) -> Status:
-        """Asks whether a lock is held under this token: raises `LockLost` or `NotHolder` if not."""
+        """Checks that a lock is held under this token. Raises `LockLost` or `NotHolder` if not."""
         return await self._transport.run(self._core.check(key, token, None))
 
     async def extend(self, key: str, token: int, ttl: Duration) -> Status:
@@ -195,7 +194,7 @@ class AsyncClient(NotPickled):
         return await self._transport.run(self._core.check(key, token, None, ttl))
 
     async def get(self, key: str, *, no_cache: bool = False) -> LockInfo:
-        """Shows one lock. `no_cache` asks the store, not the sidecar's memory."""
+        """Shows one lock. With `no_cache` the sidecar asks the store."""
         return await self._transport.run(self._core.get(key, no_cache))
 
     async def locks(
@@ -211,17 +210,17 @@ class AsyncClient(NotPickled):
                 return
 
     async def stop(self, key: str, reason: str | None = None) -> None:
-        """Asks the holder of a lock to release it; it may go on. Raises `NotHeld`."""
+        """Asks the holder of a lock to release it. The holder may go on. Raises `NotHeld`."""
         await self._transport.run(self._core.stop(key, reason))
 
     async def force_release(self, key: str) -> None:
-        """Breaks a lock, whoever has it; returns when it is free. Raises `Forbidden`, `NotHeld`."""
+        """Breaks a lock of any holder. Returns when it is free. Raises `Forbidden`, `NotHeld`."""
         await self._transport.run(self._core.force_release(key))
 
     def events(self, key: str) -> AsyncEventStream:
         """Watches a key: `async with client.events(key) as events`, `async for event in events`.
 
-        The first is its state. Best effort: some events may be missing. When the stream ends, the loop raises
+        The first event is the state. Delivery is best effort: events may be missing. The end of the stream raises
         `SidecarUnavailable`.
         """
         return AsyncEventStream(self._transport, key)
@@ -231,7 +230,7 @@ class AsyncClient(NotPickled):
         return await self._transport.run(self._core.ask_features())
 
     async def close(self) -> None:
-        """Ends the session and releases what it holds. The client cannot be used any more. May be called twice."""
+        """Ends the session and releases its locks. The client cannot be used after that. May be called twice."""
         await self._transport.close()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What the client for asyncio gives: a lock, and what holds it in a block."""
+"""The locks of the client for asyncio."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class AsyncLock(BaseLock):
-    """A lock that is held. As a context manager it is released at the end.
+    """A held lock. As a context manager, it is released at the end.
 
-    `lost` happens when it is not held any more, with the `reason`; `stopping` when somebody asks to release it.
+    `lost` happens with a `reason` when the lock is lost, `stopping` when somebody asks to release it.
     """
 
     def __init__(self, transport: AsyncTransport, grant: Grant, value: Mapping[str, Any]) -> None:
@@ -34,11 +34,10 @@ class AsyncLock(BaseLock):
         self.stopping = cast(AsyncLockSignal, grant.stopping)
 
     async def release(self, outcome: Outcome | None = None, result: Any = UNSET, *, reentry: int | None = None) -> bool:
-        """Releases the lock, or takes off one entry of it; returns whether it is free now.
+        """Releases the lock, or one entry of it. Returns whether it is free now.
 
-        `outcome`, and with success a `result` (JSON, at most 4 KiB), are told to those who wait with
-        `on_success="skip"` and those who watch. Raises `LockLost`, `NotHolder`, `SidecarUnavailable`.
-        A task that is cancelled meanwhile releases it all the same.
+        Waiters with `on_success="skip"` and watchers get the `outcome`, and with success the `result` (JSON, at most
+        4 KiB). Raises `LockLost`, `NotHolder`, `SidecarUnavailable`. A cancelled task still releases.
         """
         self._begin_release()
         value = await self._transport.run(
@@ -48,15 +47,15 @@ class AsyncLock(BaseLock):
         return bool(value["released"])
 
     async def check(self) -> Status:
-        """Asks the sidecar whether the lock is still held: raises `LockLost` or `NotHolder` if not."""
+        """Checks that the lock is still held. Raises `LockLost` or `NotHolder` if not."""
         return await self._amend()
 
     async def extend(self, ttl: Duration) -> Status:
-        """Sets the remaining time from now, in seconds. Only with `bind="ttl"`: others need no extending."""
+        """Sets the remaining time from now, in seconds. Only with `bind="ttl"`, because the sidecar renews others."""
         return await self._amend(ttl=ttl)
 
     async def update(self, data: Any) -> Status:
-        """Replaces the data that others see; None removes it."""
+        """Replaces the data that others see. None removes it."""
         return await self._amend(data=data)
 
     async def _amend(self, ttl: Duration | None = None, data: Any = UNSET) -> Status:
@@ -71,7 +70,7 @@ class AsyncLock(BaseLock):
     ) -> None:
         if self._done:
             return
-        outcome, result = self._ending(error)
+        outcome, result = self._outcome_at_end(error)
         try:
             await self.release(outcome, result)
         except errors.LocksidecarError as failure:
@@ -81,7 +80,7 @@ class AsyncLock(BaseLock):
 
 
 def new_acquire(transport: AsyncTransport, keys: Sequence[str], options: LockOptions) -> Acquire:
-    """Makes the acquire of some keys. This task is the owner of a reentrant one that names none."""
+    """Makes an acquire. By default this task is the owner of a reentrant one."""
     made = acquire_options(options)
     if made.reentrant and made.owner is None:
         made.owner = this_task()
@@ -89,7 +88,7 @@ def new_acquire(transport: AsyncTransport, keys: Sequence[str], options: LockOpt
 
 
 async def take(transport: AsyncTransport, acquire: Acquire) -> AsyncLock:
-    """Acquires one lock. If anything is raised until the app has it, `withdraw` what the acquire has got."""
+    """Acquires one lock. If an exception comes before the app has it, the caller calls `acquire.withdraw`."""
     return AsyncLock(transport, *await transport.run(acquire.one()))
 
 
@@ -99,10 +98,9 @@ async def take_all(transport: AsyncTransport, acquire: Acquire) -> list[AsyncLoc
 
 
 class AsyncLockContext(BaseContext[AsyncLock]):
-    """A lock to be acquired: by `async with`, which gives the `AsyncLock`, or by `acquire` and `release`.
+    """A lock to acquire by `async with`, which gives the `AsyncLock`, or by `acquire` and `release`.
 
-    These two work as those of a `threading.Lock`. It may be used again and again, and shared between tasks: what one
-    has acquired is its own.
+    These two work as those of `threading.Lock`. It may be used again, and shared: each task has its own lock.
     """
 
     _us = "task"
@@ -113,20 +111,20 @@ class AsyncLockContext(BaseContext[AsyncLock]):
 
     @property
     def held(self) -> AsyncLock | None:
-        """The lock that this task holds through this object, with its `token` and `lost`; None if there is none."""
+        """The lock that this task holds through this object, or None."""
         one = self._last(this_task())
         return None if one is None else one.lock
 
     async def acquire(self, blocking: bool = True, timeout: Duration | None = -1) -> bool:
-        """Acquires the lock, and returns whether this task holds it now.
+        """Acquires the lock. Returns whether this task holds it now.
 
-        timeout: seconds; -1 waits as long as the `wait` of `client.lock`, which is for ever without one; None waits
-        for ever. Raises what `client.acquire` raises, but for `LockHeld` and `WaitTimeout`; RuntimeError instead of
-        waiting for ever for what this task holds itself.
+        timeout: seconds. -1 waits as long as the `wait` of `client.lock`, which is for ever by default; None waits for
+        ever. Raises as `client.acquire`, without `LockHeld` and `WaitTimeout`. Raises RuntimeError if this task would
+        wait for ever for its own lock.
         """
         acquire = new_acquire(self._transport, [self._key], self._waiting(blocking, timeout))
         try:
-            # One line, so that Ctrl-C comes before it or after it.
+            # One line, so that Ctrl-C comes before or after it.
             return await self._take(acquire, block=False) is not None
         except BaseException as e:
             await self._withdraw(acquire)
@@ -137,8 +135,8 @@ class AsyncLockContext(BaseContext[AsyncLock]):
     async def release(self) -> None:
         """Releases the lock that this task acquired last.
 
-        Raises RuntimeError if this task holds none through this object, and what `AsyncLock.release` raises: `LockLost`
-        if it was lost. After `SidecarUnavailable` it may be called again.
+        Raises RuntimeError if this task holds none through this object, else as `AsyncLock.release`. After
+        `SidecarUnavailable` it may be called again.
         """
         one = self._to_release(this_task())
         try:
@@ -147,7 +145,7 @@ class AsyncLockContext(BaseContext[AsyncLock]):
             self._over(one)
 
     async def locked(self) -> bool:
-        """Asks whether anybody holds the lock: this task, another one, or another process."""
+        """Asks the sidecar whether anybody holds the lock."""
         info = await self._transport.run(self._transport.core.get(self._key, False))
         return info.state == "held"
 
@@ -155,7 +153,7 @@ class AsyncLockContext(BaseContext[AsyncLock]):
         acquire = new_acquire(self._transport, [self._key], self._options)
         try:
             return await self._take(acquire, block=True)
-        except BaseException:  # from here on the end of the block would release it
+        except BaseException:  # the end of the block would release it only later
             await self._withdraw(acquire)
             raise
 
@@ -180,10 +178,10 @@ class AsyncLockContext(BaseContext[AsyncLock]):
 
 
 class AsyncManyContext:
-    """`async with client.lock_many(...) as locks`: acquires all at the beginning, releases all at the end."""
+    """`async with client.lock_many(...) as locks`: acquires and releases all locks."""
 
     def __init__(self, transport: AsyncTransport, keys: Sequence[str], options: LockOptions) -> None:
-        acquire_options(options)  # so that a mistake is found where it is made
+        acquire_options(options)  # so that a mistake is found here
         self._transport, self._keys, self._options = transport, keys, options
         self._stack = contextlib.AsyncExitStack()
 

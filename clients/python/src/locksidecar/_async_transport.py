@@ -1,4 +1,4 @@
-"""How the client for asyncio makes calls: over transports of the event loop."""
+"""How the client for asyncio makes calls: over the transports of its event loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _Protocol(asyncio.Protocol):
-    """A connection. Its socket is noted in `sockets` until it is closed."""
+    """A connection. `sockets` has its socket until it is closed."""
 
     def __init__(self, core: Core, sockets: _fork.Sockets, sock: socket.socket) -> None:
         self._core, self._sockets, self._sock = core, sockets, sock
@@ -39,14 +39,14 @@ class _Protocol(asyncio.Protocol):
         self._transport.write(data)
 
     def abort(self) -> None:
-        """Closes it, without waiting for anything."""
+        """Closes it at once."""
         self.closed = True
         if self._transport is not None and not self._loop.is_closed():
             self._transport.abort()
 
 
 class Connection(_Protocol):
-    """One for calls, one after the other."""
+    """A connection for calls, one after the other."""
 
     def __init__(self, core: Core, sockets: _fork.Sockets, sock: socket.socket) -> None:
         super().__init__(core, sockets, sock)
@@ -74,7 +74,7 @@ class Connection(_Protocol):
             self._waiter = self._call = None
 
     def _set_timer(self) -> None:
-        # One timer serves many calls: to set and cancel one for each would take longer than the rest.
+        # One timer serves many calls, because a timer for each would take longer than the call.
         if self._timer is not None:
             if self._timer.when() <= self._deadline:
                 return
@@ -92,7 +92,7 @@ class Connection(_Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._call is None or self._waiter is None:
-            self.abort()  # nobody has asked
+            self.abort()  # there is no call
             return
         try:
             answer = self._parser.feed(data)
@@ -114,12 +114,12 @@ class Connection(_Protocol):
 
 
 class Stream(_Protocol):
-    """One that hears events: those of a key, or of the session (then `hear` takes them)."""
+    """A connection that receives events: those of a key, or those of a session."""
 
     def __init__(self, core: Core, sockets: _fork.Sockets, sock: socket.socket) -> None:
         super().__init__(core, sockets, sock)
         self._parser = _wire.StreamParser()
-        self._heard = self._loop.time()
+        self._last = self._loop.time()
         self._timer = self._loop.call_later(_core.SILENCE, self._silent)
         self._news = asyncio.Event()
         self._error: Exception | None = None
@@ -127,7 +127,7 @@ class Stream(_Protocol):
         self.session: Session | None = None
 
     async def filled(self) -> None:
-        """Returns when there is an event in `found`."""
+        """Returns when `found` has an event."""
         while not self.found:
             if self._error is not None:
                 raise self._error
@@ -135,21 +135,21 @@ class Stream(_Protocol):
             await self._news.wait()
 
     def fail(self, error: Exception) -> None:
-        """Ends it; whoever waits for an event gets the error."""
+        """Ends it. A task that waits for an event gets the error."""
         self._error = error
         self.abort()
 
-    def hear(self, session: Session) -> None:
-        """From now on the events are the session's."""
+    def deliver_to(self, session: Session) -> None:
+        """Delivers all events to the session."""
         self.session = session
         found, self.found = self.found, []
         for name, data in found:
-            session.hear(name, data)
+            session.receive(name, data)
         if self.closed:
             session.end()
 
     def data_received(self, data: bytes) -> None:
-        self._heard = self._loop.time()
+        self._last = self._loop.time()
         try:
             events = self._parser.feed(data)
         except errors.LocksidecarError as e:
@@ -158,7 +158,7 @@ class Stream(_Protocol):
             return
         if self.session is not None:
             for name, value in events:
-                self.session.hear(name, value)
+                self.session.receive(name, value)
         elif events:
             self.found += events
             self._news.set()
@@ -173,13 +173,13 @@ class Stream(_Protocol):
             self.session.end()
 
     def _silent(self) -> None:
-        left = self._heard + _core.SILENCE - self._loop.time()
+        left = self._last + _core.SILENCE - self._loop.time()
         if left > 0:
             self._timer = self._loop.call_later(left, self._silent)
             return
         self._error = self._core.broken(f"has said nothing for {_core.SILENCE:g} s")
         if self.session is not None:
-            self._sockets.shut()  # the sidecar hangs: the calls that wait would wait for ever
+            self._sockets.shut()  # the sidecar hangs, so waiting calls would not end
         self.abort()
 
 
@@ -187,7 +187,7 @@ Conn = TypeVar("Conn", Connection, Stream)
 
 
 class AsyncTransport:
-    """The connections of one client, and its session. The client's locks refer to it, not to the client."""
+    """The connections of one client, and its session. Locks refer to it, not to the client."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -199,14 +199,14 @@ class AsyncTransport:
         _fork.register(self)
 
     async def run(self, steps: Steps[T]) -> T:
-        """Makes the calls of an operation, in this task."""
+        """Makes the calls of an operation."""
         if self.core.closed:
             raise self.core.is_closed()
         self._attach()
         return await self.drive(steps)
 
     async def drive(self, steps: Steps[T]) -> T:
-        """As `run`, also when the client is closed."""
+        """As `run`, also for a closed client."""
         answer: Any = None
         error: Exception | None = None
         try:
@@ -220,12 +220,11 @@ class AsyncTransport:
                 except GeneratorExit:
                     raise
                 except Exception as e:
-                    if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:  # the operation itself has raised it
+                    if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:  # the operation itself raised it
                         raise
                     error = e
                 except BaseException as e:
-                    # Cancelled. What the operation has to clean up it does in a task of its own: this one may be
-                    # cancelled again.
+                    # Cancelled. The operation cleans up in a task of its own, because this one may be cancelled again.
                     call = steps.throw(e)
                     cleanup = asyncio.ensure_future(self._clean_up(steps, call, e))
                     self._cleanups.add(cleanup)
@@ -239,7 +238,7 @@ class AsyncTransport:
         """Ends the session, and closes all connections."""
         if self.core.closed:
             return
-        self.core.closed = True  # whoever waits must not open another session
+        self.core.closed = True  # a waiting call must not open another session
         session = self.core.live_session()
         if session is not None:
             await self.drive(self.core.end_session(session))
@@ -285,10 +284,10 @@ class AsyncTransport:
                 connection.abort()
                 if not call.again(reused):
                     raise self.core.broken(f"broke the connection ({e})") from e
-                self._drop_idle()  # the sidecar was restarted: they are all dead
+                self._drop_idle()  # after a restart of the sidecar all are dead
                 call.repeated = True
                 continue
-            except BaseException:  # also a cancellation: closing ends a wait at the sidecar
+            except BaseException:  # also a cancellation: the close ends a wait at the sidecar
                 connection.abort()
                 raise
             if answer.last or len(self._idle) >= _core.MAX_IDLE or self.core.closed:
@@ -305,7 +304,7 @@ class AsyncTransport:
             backlog = _fork.Backlog(self.core.timeout)
             while True:
                 try:
-                    sock.connect(self.core.path)  # on a Unix socket this is done at once
+                    sock.connect(self.core.path)  # immediate on a Unix socket
                     break
                 except BlockingIOError as e:
                     backlog.full(e)
@@ -346,7 +345,7 @@ class AsyncTransport:
             self.core.learn(await self._exchange(self.core.describe()))
             call = self.core.open_session()
             stream = await self.stream(call)
-            # Not asyncio.wait_for: before Python 3.12, a cancellation that comes with the answer is lost in it.
+            # Before Python 3.12, asyncio.wait_for loses a cancellation that comes with the answer.
             late = asyncio.get_running_loop().call_later(self.core.timeout, stream.fail, self.core.timed_out(call))
             try:
                 await stream.filled()
@@ -356,20 +355,20 @@ class AsyncTransport:
             finally:
                 late.cancel()
             session = self.core.opened(stream.found.pop(0)[1], stream.abort)
-            stream.hear(session)
+            stream.deliver_to(session)
             self.core.adopt(session)
             return session
 
     def _attach(self) -> None:
-        """Binds the client to the loop that runs."""
+        """Binds the client to the running loop."""
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             return
         if self._loop is not None:
             if not self._loop.is_closed():
                 raise RuntimeError("this AsyncClient is used in another event loop; make one for each loop")
-            # Its connections have ended with their loop; nobody has told the locks.
-            self._sockets.abandon()
+            # The connections ended with their loop, without news to the locks.
+            self._sockets.close_copies()
             session = self.core.live_session()
             if session is not None:
                 session.end()
@@ -379,8 +378,8 @@ class AsyncTransport:
         self._cleanups = set()
 
     def _forked(self) -> None:
-        # In the child. The parent's loop is not touched: both have the same epoll descriptor, so that ending a
-        # transport here would make the parent deaf.
-        self._sockets.abandon()
+        # In the child. It shares the epoll descriptor of the parent's loop. If a transport ended here, the parent would
+        # receive nothing from it.
+        self._sockets.close_copies()
         self._loop = None
         self.core.forked()

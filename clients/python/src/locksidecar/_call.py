@@ -1,4 +1,4 @@
-"""A call: one request, and what is to be known to make it."""
+"""A call: one request, and how it is made."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 class Unset:
-    """The type of an argument that was not given, where None means something."""
+    """The type of an argument that was not given, where None has a meaning."""
 
 
 UNSET = Unset()
 
 
 class Call:
-    """One request, and what is to be known to make it."""
+    """One request, and how it is made."""
 
     __slots__ = ("body", "context", "delay", "joins", "method", "needs", "repeatable", "repeated", "sent",
                  "session", "target", "timeout")  # fmt: skip
@@ -44,25 +44,24 @@ class Call:
         self.target = target
         self.body = b"" if body is None else _wire.dump(body)
         self.timeout = timeout  # seconds for the answer; None: for ever
-        self.joins = joins  # join the client's session; it is opened if need be
+        self.joins = joins  # join the client's session, and open one if there is none
         self.session = session  # the session that it joins
         self.needs = needs  # features
-        self.repeatable = repeatable  # when a connection breaks before the answer is complete
+        self.repeatable = repeatable  # if a connection breaks before the answer is complete
         self.repeated = False
         self.delay = delay  # seconds before it is made
-        self.context = context  # that it goes with, for traces; None: the current one
-        self.sent = 0.0  # time.monotonic() since when it may have reached the sidecar; 0.0: it was not sent
+        self.context = context  # of its trace; None: the current one
+        self.sent = 0.0  # time.monotonic() when it was sent; 0.0: not yet
 
     def again(self, reused: bool) -> bool:
-        """Whether to make it once more, on a fresh connection, when one broke before the answer was complete.
+        """Whether to make it again, on a new connection, after one broke before the answer was complete.
 
-        A connection that has idled may have been closed for long; a fresh one has not. When the session is over, the
-        operation decides.
+        A reused connection may have been closed before the call. If the session is over, the operation decides.
         """
         return reused and self.repeatable and not (self.session is not None and self.session.ended)
 
     def session_ended(self) -> None:
-        """The sidecar has answered that the session is over."""
+        """Notes the answer that the session is over."""
         if self.session is not None:
             self.session.end()
 
@@ -74,7 +73,7 @@ class Call:
         return _wire.request(self.method, self.target, headers, self.body)
 
 
-class Look(Call):
+class Read(Call):
     """A call that only reads."""
 
     __slots__ = ("_no_cache",)

@@ -1,7 +1,6 @@
-"""What a client does, without doing it: both halves of the package run this.
+"""The operations of a client, without I/O. Both halves of the package run them.
 
-Each operation is a generator. It yields the calls that it wants made, is sent their answers, and returns its result;
-an error of a call is thrown into it. `_sync` and `_async` differ only in how a call is made.
+An operation is a generator. It yields calls, is sent their answers or thrown their errors, and returns its result.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from . import _tracing, _wire, errors
-from ._call import UNSET, Call, Look, Steps, Unset, lock_path
+from ._call import UNSET, Call, Read, Steps, Unset, lock_path
 from ._options import LEAST_TTL, seconds, to_ms
 from ._session import Grant, Session
 from ._signal import Signal
 from .types import Description, Duration, Event, LockInfo, Outcome, Scope, Status
 
 DEFAULT_SOCKET = "/run/locksidecar/locksidecar.sock"
-# The stream has a comment line every 15 s. A sidecar that says nothing for so long (seconds) is gone or hangs.
+# Seconds. A stream has a comment line every 15 s, so a sidecar that is silent for this long is gone or hangs.
 SILENCE = 45.0
-# Idle connections that a client keeps. Each is a descriptor here and in the sidecar.
+# The most idle connections of a client.
 MAX_IDLE = 16
 
 
 class Core:
-    """What both clients know and decide."""
+    """The settings of a client, its session, the sidecar's features, and the operations."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class Core:
         self.new_signal = new_signal
         self._name, self._ttl = name, None if ttl is None else seconds("ttl", ttl, LEAST_TTL)
         self.session: Session | None = None
-        self.features: frozenset[str] | None = None  # of the sidecar; None: not asked yet
+        self.features: frozenset[str] | None = None  # of the sidecar; None: not known yet
         self.version = ""
         self.reached = False  # a session was opened in this process
         self.closed = False
@@ -58,11 +57,11 @@ class Core:
         return Description(version=value["version"], api=value["api"], features=frozenset(value["features"]))
 
     def describe(self) -> Call:
-        """The call whose answer `learn` takes."""
+        """The call for `learn`."""
         return Call("GET", "/v1", timeout=self.timeout)
 
     def learn(self, answer: _wire.Answer) -> None:
-        """Notes what the sidecar can do."""
+        """Notes the sidecar's features."""
         value = answer.result()
         self.version, self.features = str(value["version"]), frozenset(value["features"])
 
@@ -76,11 +75,11 @@ class Core:
         return Call("POST", "/v1/sessions", body, timeout=self.timeout, needs=["sessions"])
 
     def opened(self, data: Mapping[str, Any], on_end: Callable[[], None]) -> Session:
-        """Makes the session of which this is the first event; `adopt` it when its stream is being listened to."""
+        """Makes a session of its first event. `adopt` it when its stream is read."""
         return Session(data["session"], self.new_signal, on_end)
 
     def adopt(self, session: Session) -> None:
-        """From now on it is the client's session."""
+        """Makes it the session of the client."""
         self.session = session
         self.reached = True
 
@@ -90,13 +89,13 @@ class Core:
         return None if session is None or session.ended else session
 
     def forked(self) -> None:
-        """In the child of a fork: what is known is the parent's."""
+        """In the child of a fork: forgets the parent's session."""
         if self.session is not None:
             self.session.forked()
         self.session, self.features, self.reached = None, None, False
 
     def require(self, call: Call) -> None:
-        """Raises for a call that the sidecar does not know."""
+        """Raises if the sidecar lacks a feature that the call needs."""
         for feature in call.needs:
             if self.features is not None and feature not in self.features:
                 raise errors.FeatureMissing(feature, self.version)
@@ -104,11 +103,11 @@ class Core:
     # Errors.
 
     def is_closed(self) -> errors.SessionEnded:
-        """The error of a client that was closed."""
+        """The error of a closed client."""
         return errors.SessionEnded(410, "session_ended", "this client was closed; make another")
 
     def unreachable(self, cause: OSError) -> errors.SidecarUnavailable:
-        """The error of a connection that was not to be had."""
+        """The error if a connection cannot be made."""
         if cause.errno == errno.ENOENT:
             what = (
                 "there is no such socket. Check that the sidecar runs, that LOCKSIDECAR_SOCKET is the same for it and"
@@ -130,13 +129,13 @@ class Core:
         return error
 
     def broken(self, what: str) -> errors.SidecarUnavailable:
-        """The error of a call that got no answer."""
+        """The error if the answer did not come."""
         return errors.SidecarUnavailable(
             f"the sidecar at {self.path} {what}. Check that it still runs, and its log", self.path
         )
 
     def timed_out(self, call: Call) -> errors.SidecarUnavailable:
-        """The error of an answer that did not come."""
+        """The error if the answer did not come in time."""
         error = self.broken(f"did not answer {call.method} {call.target} within {call.timeout:g} s")
         error._code = "timeout"
         return error
@@ -153,9 +152,9 @@ class Core:
         reentry: int | None,
         entry: str | None = None,
     ) -> Steps[Mapping[str, Any]]:
-        """Releases a lock, or one entry of it: that which the request `entry` has made, else the newest.
+        """Releases a lock, or one entry of it: the entry of the request `entry`, by default the newest.
 
-        `grant` is what the client knows of it, if it does.
+        `grant` is None if the client does not know it.
         """
         with _tracing.release(key, token) as operation:
             value = yield from self._release(key, token, grant, outcome, result, reentry, entry, operation.context)
@@ -223,7 +222,7 @@ class Core:
         except (Exception, GeneratorExit):
             raise
         except BaseException:
-            # Interrupted: what became of it is not known, and the lock must not stay held by nobody.
+            # Interrupted, so the outcome is unknown. The lock must not stay held.
             call.repeated = True
             try:
                 yield call
@@ -240,7 +239,7 @@ class Core:
         data: Any = UNSET,
         context: Any = None,
     ) -> Steps[Status]:
-        """Asks whether the lock is held; sets its time (`bind="ttl"`) or its data."""
+        """Checks that the lock is held. Sets its time (`bind="ttl"`) or its data."""
         if grant is not None and grant.lost:
             raise errors.lost(key, grant.lost.reason or "")
         body: dict[str, Any] = {"token": token}
@@ -269,7 +268,7 @@ class Core:
         return Status.from_json(value)
 
     def _lost_by(self, grant: Grant | None, error: errors.ApiError) -> None:
-        """Takes from an error that a lock is not held any more."""
+        """Notes the loss of a lock if an error says it."""
         if grant is None:
             return
         if isinstance(error, (errors.LockLost, errors.NotHolder)) and "reentry" not in error.problem:
@@ -282,23 +281,23 @@ class Core:
 
     def get(self, key: str, no_cache: bool) -> Steps[LockInfo]:
         """Shows one lock."""
-        value = yield from self._look(lock_path(key), no_cache=no_cache)
+        value = yield from self._read(lock_path(key), no_cache=no_cache)
         return LockInfo.from_json(value)
 
     def page(
         self, scope: Scope, prefix: str | None, type_: str | None, limit: int | None, cursor: str | None
     ) -> Steps[tuple[list[LockInfo], str | None]]:
-        """Lists one page of the locks that are held, and says where the next begins."""
+        """Lists one page of the held locks, and where the next page begins."""
         query = {"scope": scope, "prefix": prefix, "type": type_, "limit": limit, "cursor": cursor}
         target = "/v1/locks?" + urlencode({k: v for k, v in query.items() if v is not None}, quote_via=quote, safe="")
-        value = yield from self._look(target, needs=["list"], joins=scope == "session")
+        value = yield from self._read(target, needs=["list"], joins=scope == "session")
         return [LockInfo.from_json(one) for one in value["locks"]], value.get("next_cursor")
 
-    def _look(
+    def _read(
         self, target: str, *, no_cache: bool = False, needs: Iterable[str] = (), joins: bool = False
     ) -> Steps[Any]:
         for last in (False, True):
-            call = Look(target, no_cache, timeout=self.timeout, session=self.live_session(), needs=needs, joins=joins)
+            call = Read(target, no_cache, timeout=self.timeout, session=self.live_session(), needs=needs, joins=joins)
             try:
                 return (yield call).result()
             except errors.SessionEnded:
@@ -313,19 +312,19 @@ class Core:
 
     def force_release(self, key: str) -> Steps[None]:
         """Breaks a lock."""
-        # It answers when the lock is free, at the latest when its lease ends: the answer may take long.
+        # The answer comes when the lock is free, at the latest when its lease ends.
         (yield Call("DELETE", lock_path(key, "?force=true"), timeout=None, repeatable=False)).result()
 
     def watch(self, key: str) -> Call:
-        """The call that streams what happens to a key."""
+        """The call whose answer is the event stream of a key."""
         return Call("GET", lock_path(key, "/events"), timeout=self.timeout, needs=["events"])
 
     def end_session(self, session: Session) -> Steps[None]:
-        """Ends the session; when it has returned, its locks are free."""
+        """Ends the session. When this returns, its locks are free."""
         try:
             yield Call("DELETE", f"/v1/sessions/{quote(session.id, safe='')}", timeout=self.timeout, repeatable=False)
         except errors.LocksidecarError:
-            pass  # closing its stream ends it too
+            pass  # the end of its stream ends it too
 
 
 def _released(call: Call, answer: _wire.Answer) -> Mapping[str, Any]:
@@ -333,13 +332,13 @@ def _released(call: Call, answer: _wire.Answer) -> Mapping[str, Any]:
         value: Mapping[str, Any] = answer.result()
     except errors.NotHolder as e:
         if call.repeated and e.reason == "released" and "reentry" not in e.problem:
-            return {"released": True, "reentry": 0}  # by the first try, whose answer was lost
+            return {"released": True, "reentry": 0}  # by the first call, whose answer was lost
         raise
     return value
 
 
 def watched(key: str, name: str, data: Mapping[str, Any]) -> Event:
-    """Makes an event of a watched key. The stream's last may be a `problem`, which is raised."""
+    """Makes an event of a watched key. Raises a `problem`, which may end the stream."""
     if name == "problem":
         raise errors.from_problem(data, int(data.get("status", 500)))
     return Event(name, key, data)

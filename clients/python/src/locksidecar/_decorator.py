@@ -1,4 +1,4 @@
-"""What `locked` asks of the function that it decorates."""
+"""Checks and keys of the decorator `locked`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def check(function: Callable[..., Any], wants_async: bool) -> None:
-    """Raises TypeError for a function whose body would not run under the lock. It says what to use."""
+    """Raises TypeError if the function's body would not run under the lock. The message says what to use."""
     if inspect.isasyncgenfunction(function):
         what, instead = "an async generator", "`async with client.lock(...)` of an AsyncClient in its body"
     elif inspect.isgeneratorfunction(function):
@@ -31,7 +31,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def key_maker(template: str, function: Callable[..., Any]) -> Callable[..., str]:
-    """Makes what turns a call's arguments into a key: `"report:{id}"` takes `id` by its name in the signature."""
+    """Makes a function from the arguments of a call to its key: `"report:{id}"` takes the parameter `id`."""
     signature = inspect.signature(function)
     for _, field, _, _ in Formatter().parse(template):
         if field is not None and re.split(r"[.\[]", field)[0] not in signature.parameters:

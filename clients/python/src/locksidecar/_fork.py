@@ -1,8 +1,7 @@
-"""Sockets, and what becomes of them when the process forks.
+"""Sockets that a child process closes after a fork.
 
-A session lives as long as its connection, and a connection as long as any process has its descriptor. So a child
-closes what it inherits: its descriptor of the parent's connection, not the connection. And it must not miss one: each
-socket is noted from its birth, and no fork comes between.
+A connection, and so its session, lives as long as any process has its descriptor. So a child closes its copies of the
+parent's descriptors, which does not end the connections. No fork comes between the creation of a socket and its note.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _guard = threading.RLock()
 
 
 def register(client: _Forks) -> None:
-    """`client._forked()` is called in the child of each fork, before anything else runs there."""
+    """Calls `client._forked()` in the child of each fork, before anything else runs there."""
     with _guard:
         _clients.add(client)
 
@@ -38,7 +37,7 @@ def _child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # The lambdas look _guard up anew: a child has another one.
+    # Lambdas, because a child has another _guard.
     os.register_at_fork(
         before=lambda: _guard.acquire(), after_in_parent=lambda: _guard.release(), after_in_child=_child
     )
@@ -51,32 +50,32 @@ class Sockets:
         self._open: set[socket.socket] = set()
 
     def new(self) -> socket.socket:
-        """Makes one that is not connected yet. Like all of Python's, it is closed on exec."""
+        """Makes an unconnected socket. Python makes it close-on-exec."""
         with _guard:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._open.add(sock)
         return sock
 
     def close(self, sock: socket.socket) -> None:
-        """Closes one, and forgets it."""
+        """Closes a socket."""
         with _guard:
             self._open.discard(sock)
             sock.close()
 
     def forget(self, sock: socket.socket) -> None:
-        """Somebody else has closed it."""
+        """Notes that a socket was closed elsewhere."""
         with _guard:
             self._open.discard(sock)
 
     def shut(self) -> None:
-        """Ends all connections; those who read from them see the end, and close them."""
+        """Ends all connections. Their readers see the end, and close them."""
         with _guard:
             for sock in self._open:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
 
-    def abandon(self) -> None:
-        """Closes all descriptors here, and leaves the connections to those who have them too."""
+    def close_copies(self) -> None:
+        """Closes all descriptors of this process. The connections stay open if the parent has them too."""
         for sock in self._open:
             with contextlib.suppress(OSError):
                 sock.close()
@@ -87,7 +86,7 @@ class Sockets:
 
 
 class Backlog:
-    """How long to try when the sidecar's line of new connections is full, which a Unix socket says by EAGAIN."""
+    """How long to try if the sidecar's backlog is full (EAGAIN)."""
 
     PAUSE = 0.01
 
@@ -95,6 +94,6 @@ class Backlog:
         self._end = time.monotonic() + timeout
 
     def full(self, error: BlockingIOError) -> None:
-        """Returns for another try; raises the error when there was time enough."""
+        """Returns for another try. Raises the error after the timeout."""
         if time.monotonic() >= self._end:
             raise error

@@ -1,4 +1,4 @@
-"""What a lock of `Client` and one of `AsyncClient` have in common."""
+"""The common part of the locks of `Client` and `AsyncClient`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("locksidecar")
 
 
 class NotPickled:
-    """What belongs to a connection of this process."""
+    """An object that belongs to this process."""
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -28,21 +28,21 @@ class NotPickled:
 
 
 class BaseLock(NotPickled):
-    """A lock that is held. `key`, and `token`: the fencing token, to be passed to whatever the lock protects.
+    """A held lock. `token` is the fencing token: pass it to the resource that the lock protects.
 
-    `outcome` and `result` may be set in the body of a `with`; they are told when it ends without an exception. When
-    it ends with one, an outcome that was set becomes `failure`.
+    `outcome` and `result` may be set in the body of a `with`. Its end sends them. If the body raises, an outcome that
+    was set becomes `failure`.
     """
 
     def __init__(self, grant: Grant, value: Mapping[str, Any]) -> None:
         self._grant = grant
         self._done = False  # this entry was released
-        self._entry: str | None = value.get("_entry")  # the request that made it, if the lock is reentrant
+        self._entry: str | None = value.get("_entry")  # the request of this entry, if the lock is reentrant
         self.key = grant.key
         self.token = grant.token
         self.bind: Bind = value["bind"]
-        self.session: str | None = value.get("session")  # as others see it
-        self.reentry: int = value["reentry"]  # 1, or the how manieth entry of its owner this is
+        self.session: str | None = value.get("session")  # its public name
+        self.reentry: int = value["reentry"]  # the number of this entry of its owner, from 1
         self.waited: float = value["waited_ms"] / 1000
         self.acquired_at: str = value["acquired_at"]
         self.outcome: Outcome | None = None
@@ -50,15 +50,14 @@ class BaseLock(NotPickled):
 
     @property
     def released(self) -> bool:
-        """Whether this was released (this entry of it, if it was entered several times)."""
+        """Whether this entry of the lock was released."""
         return self._done
 
     @property
     def expires_in(self) -> float:
-        """Seconds until the time that the sidecar's last answer named, on this process's own clock; never negative.
+        """Seconds until the end that the sidecar's last answer named, by this process's clock. Never negative.
 
-        With `bind="ttl"` the lock is not to be relied on any more then, and ends a little later. A session's lock is
-        renewed by the sidecar: ask it (`check`).
+        A lock with `bind="ttl"` ends a little later. The sidecar renews a session's lock: `check` has the new value.
         """
         return max(0.0, self._grant.expires_at - time.monotonic())
 
@@ -66,14 +65,14 @@ class BaseLock(NotPickled):
         if self._done:
             raise errors.NotHolder(409, "not_holder", f"lock {self.key!r} was released already", {"reason": "released"})
 
-    def _ending(self, error: BaseException | None) -> tuple[Outcome | None, Any]:
-        """What the end of a `with` says about the work."""
+    def _outcome_at_end(self, error: BaseException | None) -> tuple[Outcome | None, Any]:
+        """The outcome and the result that the end of a `with` sends."""
         if error is None:
             return self.outcome, self.result
         return ("failure" if self.outcome is not None else None), UNSET
 
     def _not_released(self, body: BaseException, failure: errors.LocksidecarError) -> None:
-        """The body has raised, and the release too: the body's exception goes on, and says so."""
+        """Adds the error of the release to the exception of the body, which goes on."""
         text = f"lock {self.key!r} could not be released after that: {failure}"
         if hasattr(body, "add_note"):
             body.add_note(text)
@@ -89,24 +88,24 @@ L = TypeVar("L", bound=BaseLock)
 
 @dataclass(frozen=True, eq=False)
 class _Held(Generic[L]):
-    who: str  # the thread, or the task
+    who: str  # the thread or task
     lock: L
     acquire: Acquire
-    block: bool  # the end of a `with` takes it away, and not `release`
+    block: bool  # the end of a `with` removes it, not `release`
 
 
 class BaseContext(NotPickled, Generic[L]):
-    """What `client.lock(...)` returns: it acquires and releases the lock, as often as it is asked to.
+    """The result of `client.lock(...)`, which acquires and releases the lock any number of times.
 
-    Threads (tasks) may share it, and each has its own lock then.
+    Threads (tasks) may share it. Each has its own lock then.
     """
 
     _us = ""  # thread, or task
 
     def __init__(self, key: str, options: LockOptions) -> None:
-        acquire_options(options)  # so that a mistake is found where it is made
+        acquire_options(options)  # so that a mistake is found here
         self._key, self._options = key, options
-        # In the order of the grants. Several threads are here at a time if one does not know yet that its lock is lost.
+        # In the order of the grants. Several threads have one at a time if a loss is not known yet.
         self._held: list[_Held[L]] = []
 
     def _waiting(self, blocking: bool, timeout: Duration | None) -> LockOptions:
@@ -120,7 +119,7 @@ class BaseContext(NotPickled, Generic[L]):
         return {**self._options, "wait": None if timeout is None else seconds("timeout", timeout)}
 
     def _may_wait(self, me: str, options: AcquireOptions) -> None:
-        """Raises for a wait that would not end."""
+        """Raises if the wait would not end."""
         if options.wait is not None or options.reentrant:
             return
         if any(one.who == me and not one.lock.released and not one.lock._grant.lost for one in self._held):
@@ -139,12 +138,12 @@ class BaseContext(NotPickled, Generic[L]):
         return one
 
     def _to_leave(self, me: str) -> _Held[L]:
-        # A block may end in another thread than it began in. The oldest one, then: it is never a lock that somebody
-        # got because this one was lost.
+        # A block may end in another thread than it began in. Then it is the oldest one, because a later one may have
+        # been granted after the loss of this one.
         blocks = [one for one in self._held if one.block]
         return next((one for one in reversed(blocks) if one.who == me), blocks[0])
 
     def _over(self, one: _Held[L]) -> None:
-        """After a release, which may have failed."""
+        """Removes a lock after its release, which may have failed."""
         if not one.block and (one.lock.released or one.lock._grant.lost):
             self._held.remove(one)

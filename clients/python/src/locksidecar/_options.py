@@ -1,4 +1,4 @@
-"""What an app may say about an acquire, and how it says durations."""
+"""The options of an acquire, and durations."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from . import errors
 from .types import Bind, Duration, LockOptions, OnSuccess
 
 LEAST_TTL = 0.5  # seconds
-_DAY = 86400.0  # seconds: the most that the sidecar takes
+_DAY = 86400.0  # seconds; the sidecar's limit
 
 
 def seconds(name: str, value: Duration, least: float = 0.0, most: float = _DAY) -> float:
-    """A duration in seconds. Raises TypeError, and InvalidRequest (a ValueError) when it is out of range."""
+    """A duration in seconds. Raises TypeError, and InvalidRequest (a ValueError) if it is out of range."""
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, Real):
         raise TypeError(f"{name}={value!r}: it must be a number of seconds or a timedelta, not {type(value).__name__}")
@@ -29,7 +29,7 @@ def seconds(name: str, value: Duration, least: float = 0.0, most: float = _DAY) 
 
 def to_ms(seconds: float) -> int:
     """A time in milliseconds."""
-    # Rounded up: 0.0001 does not mean "not at all".
+    # Rounded up, because 0 means "not at all".
     return math.ceil(round(seconds * 1000, 6))
 
 
@@ -49,7 +49,7 @@ class AcquireOptions:
     request_id: str | None = None
 
     def fields(self) -> tuple[dict[str, Any], list[str]]:
-        """The request's members without the wait and the id, and the features that they need."""
+        """The members of the request, without the wait and the id, and the features that they need."""
         body: dict[str, Any] = {}
         needs: list[str] = []
         if self.ttl is not None:
@@ -82,7 +82,7 @@ _LEAST = {"wait": 0.0, "ttl": LEAST_TTL, "max_hold": 0.0, "min_hold": 0.0}
 
 
 def acquire_options(options: LockOptions) -> AcquireOptions:
-    """Checks the options of an acquire. Raises TypeError, and InvalidRequest for a duration that is out of range."""
+    """Checks the options of an acquire. Raises TypeError, and InvalidRequest if a duration is out of range."""
     made: dict[str, Any] = dict(options)
     for name in made:
         if name not in _OPTIONS:

@@ -1,4 +1,4 @@
-"""The state of a session and of what it holds, as far as the client knows it. No I/O."""
+"""A session and its grants, as far as the client knows them. No I/O."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from ._signal import Signal
 
-# News of grants whose answer is still on its way is kept for so many locks.
-_MAX_EARLY = 1000
+# The most locks with undelivered news: their grants were not read yet.
+_MAX_UNDELIVERED = 1000
 
 
 class Grant:
-    """One grant of the sidecar. Several locks of the app share it when its owner has entered more than once."""
+    """One grant of the sidecar. Entries of the same owner share it."""
 
     __slots__ = ("entries", "expires_at", "key", "lost", "session", "stopping", "token")
 
@@ -28,7 +28,7 @@ class Grant:
         self.stopping = new_signal()
 
     def note(self, value: Mapping[str, Any], asked: float) -> None:
-        """Takes over what an answer says about it. Times count from when it was asked: an answer may be read late."""
+        """Takes over an answer about it. Times count from the question, because an answer may be read late."""
         self.expires_at = asked + (value["waited_ms"] + value["expires_in_ms"]) / 1000
         self.entries = value["reentry"]
         stopping = value.get("stopping")
@@ -36,16 +36,16 @@ class Grant:
             self.stopping.fire(stopping.get("reason"))
 
     def released(self, value: Mapping[str, Any]) -> None:
-        """Takes over what the answer to a release says."""
+        """Takes over the answer to a release."""
         self.entries = value["reentry"]
         if value["released"] and self.session is not None:
             self.session.forget(self)
 
 
 class Session:
-    """An explicit session: its id, its grants, and what its stream has told.
+    """An explicit session: its id, and its grants.
 
-    The stream may tell of a lock before the answer that grants it was read: such news is kept until then.
+    The stream may have news of a lock before the answer with its grant is read. Such news is kept until then.
     """
 
     def __init__(self, session_id: str, new_signal: Callable[[], Signal], on_end: Callable[[], None]) -> None:
@@ -57,22 +57,22 @@ class Session:
         self._reason = ""
         self._mutex = threading.Lock()
         self._grants: dict[tuple[str, int], Grant] = {}
-        self._early: OrderedDict[tuple[str, int], dict[str, str | None]] = OrderedDict()
+        self._undelivered: OrderedDict[tuple[str, int], dict[str, str | None]] = OrderedDict()
 
     def hold(self, value: Mapping[str, Any], asked: float) -> Grant:
-        """Notes a grant of the sidecar, and when it was asked for."""
+        """Notes a grant, and when it was asked for."""
         name = (value["key"], value["token"])
         with self._mutex:
-            early = self._early.pop(name, {})
+            news = self._undelivered.pop(name, {})
             grant = self._grants.get(name)
             if grant is None:
                 grant = self._grants[name] = Grant(*name, self, self._new_signal)
             if self.ended:
-                early["lost"] = self._reason
-            if "lost" in early:
+                news["lost"] = self._reason
+            if "lost" in news:
                 self._grants.pop(name, None)
         grant.note(value, asked)
-        self._tell(grant, early)
+        self._deliver(grant, news)
         return grant
 
     def forget(self, grant: Grant) -> None:
@@ -80,8 +80,8 @@ class Session:
         with self._mutex:
             self._grants.pop((grant.key, grant.token), None)
 
-    def hear(self, event: str, data: Mapping[str, Any]) -> None:
-        """Takes an event of the stream. Those that a newer sidecar has are none of ours."""
+    def receive(self, event: str, data: Mapping[str, Any]) -> None:
+        """Takes an event of the stream. Events of a newer sidecar are ignored."""
         if event not in ("lost", "stop"):
             return
         name = (data["key"], data["token"])
@@ -89,14 +89,14 @@ class Session:
         with self._mutex:
             grant = self._grants.pop(name, None) if event == "lost" else self._grants.get(name)
             if grant is None:
-                self._early.setdefault(name, {}).update(news)
-                if len(self._early) > _MAX_EARLY:
-                    self._early.popitem(last=False)
+                self._undelivered.setdefault(name, {}).update(news)
+                if len(self._undelivered) > _MAX_UNDELIVERED:
+                    self._undelivered.popitem(last=False)
         if grant is not None:
-            self._tell(grant, news)
+            self._deliver(grant, news)
 
     def end(self, reason: str = "disconnected") -> None:
-        """The session is over: all that it holds is lost."""
+        """The session is over, and its locks are lost."""
         with self._mutex:
             if self.ended:
                 return
@@ -108,14 +108,14 @@ class Session:
             grant.lost.fire(reason)
 
     def forked(self) -> None:
-        """In the child of a fork: the session is the parent's. The mutex may be locked for ever there."""
+        """In the child of a fork: the session is the parent's. Another thread may have held the mutex."""
         self._mutex = threading.Lock()
         self.ended, self._reason = True, "forked"
         for grant in list(self._grants.values()):
             grant.lost.fire("forked", silently=True)
         self._grants.clear()
 
-    def _tell(self, grant: Grant, news: Mapping[str, str | None]) -> None:
+    def _deliver(self, grant: Grant, news: Mapping[str, str | None]) -> None:
         if "stop" in news:
             grant.stopping.fire(news["stop"])
         if "lost" in news:

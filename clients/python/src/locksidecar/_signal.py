@@ -1,4 +1,4 @@
-"""Something that happens to a lock once, such as its loss."""
+"""An event in the life of a lock, such as its loss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ log = logging.getLogger("locksidecar")
 
 
 class Signal:
-    """Happens at most once, with a reason. True in a condition once it has happened."""
+    """Happens at most once, with a reason. In a condition it is true after that."""
 
     __slots__ = ("_callbacks", "_happened", "reason")
 
@@ -25,18 +25,17 @@ class Signal:
     __bool__ = is_set
 
     def on(self, callback: Callable[[], object]) -> None:
-        """Calls back once it happens; at once if it has happened.
+        """Calls back when it happens, or at once if it has happened.
 
-        `Client` calls from the thread that hears the sidecar, `AsyncClient` in its event loop: return soon. What it
-        raises is logged.
+        `Client` calls from the thread that reads the session's events, `AsyncClient` in its event loop: return soon. An
+        exception of the callback is logged.
         """
         self._callbacks.append(callback)
         if self._happened:
             self._call_back()
 
     def fire(self, reason: str | None, silently: bool = False) -> None:
-        # Not part of the public surface: the locks' own. silently: without the callbacks, which are the parent
-        # process's when a fork is why.
+        # For this package only. silently: without callbacks, because after a fork they are the parent process's.
         if self._happened:
             return
         self.reason = reason
@@ -45,8 +44,8 @@ class Signal:
             self._call_back()
 
     def _call_back(self) -> None:
-        # `on` in one thread and `fire` in another may both come here: pop gives each callback to one of them, so
-        # no mutex is needed that a fork could leave locked.
+        # `on` and `fire` may run here in two threads. pop gives each callback to one of them, so there is no mutex
+        # that a fork could leave locked.
         while True:
             try:
                 callback = self._callbacks.pop(0)

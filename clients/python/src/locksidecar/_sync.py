@@ -1,4 +1,4 @@
-# Made of _async.py by unasync.py.
+# Written by unasync.py: change _async.py.
 """The client for threads."""
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 
 class EventStream:
-    """What happens to one key, event by event. It holds a connection until `close`, or the end of `with`."""
+    """The events of one key. It holds a connection until `close` or the end of `with`."""
 
     def __init__(self, transport: Transport, key: str) -> None:
         self._transport, self._key = transport, key
         self._stream: Stream | None = None
 
     def __enter__(self) -> Self:
-        """Returns when the key is watched; the first event is its state then."""
+        """Returns when the key is watched. The first event is its state then."""
         self._filled()
         return self
 
@@ -57,28 +57,27 @@ class EventStream:
             stream = self._stream
             stream.filled()
             return stream
-        except Exception:  # an interruption ends one wait for an event, and the next one goes on
+        except Exception:  # an interruption ends the wait, not the stream
             self.close()
             raise
 
     def close(self) -> None:
-        """Ends it. Another thread that waits for the next event gets `SidecarUnavailable`."""
+        """Ends the stream. A thread that waits for the next event gets `SidecarUnavailable`."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.abort()
 
 
 class Client(NotPickled):
-    """A client for threads: one session, opened on first use, for this object and this process.
+    """A client for threads. It has one session in each process, opened on first use.
 
     socket_path: the sidecar's socket; by default `LOCKSIDECAR_SOCKET`, else `/run/locksidecar/locksidecar.sock`.
-    name: of the session, shown to others with its locks. ttl: the default of its locks, in seconds or a `timedelta`.
-    timeout: how long the sidecar may take for an answer, in seconds, on top of a wait.
-    reconnect: how long a call that waits bears an outage of the sidecar, such as its restart, in seconds; other
-    calls raise `SidecarUnavailable` at once, and the next one tries again.
+    name: the public name of the session. ttl: the default of its locks, in seconds or a `timedelta`.
+    timeout: the most seconds for an answer, in addition to a wait.
+    reconnect: the most seconds that a waiting call goes on in an outage of the sidecar, such as its restart. Other
+    calls raise `SidecarUnavailable` at once.
 
-    It may be made before a fork and used on both sides: a child opens its own session, and the parent's locks are
-    the parent's.
+    It may be made before a fork. The child opens its own session, and the parent keeps its locks.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class Client(NotPickled):
         self._transport = Transport(self._core)
 
     def acquire(self, key: str, **options: Unpack[LockOptions]) -> Lock:
-        """Acquires a lock and returns it; `lock` is the same for a block.
+        """Acquires a lock and returns it. Use `lock` for a block.
 
         Raises `LockHeld` (with `wait=0`), `WaitTimeout`, `Skipped`, `SidecarUnavailable`, and the other `ApiError`s.
         """
@@ -108,12 +107,12 @@ class Client(NotPickled):
     def lock(self, key: str, **options: Unpack[LockOptions]) -> LockContext:
         """`with client.lock("workflow:123", wait=5, ttl=30) as lock`: see `LockOptions` and `acquire`.
 
-        What it returns may be kept, and used by `acquire` and `release`: see `LockContext`.
+        The result also has `acquire` and `release`: see `LockContext`.
         """
         return LockContext(self._transport, key, options)
 
     def try_lock(self, key: str, **options: Unpack[LockOptions]) -> Lock | None:
-        """Acquires a lock if it is free; None if somebody has it."""
+        """Acquires a lock if it is free. Returns None if it is held."""
         options["wait"] = 0
         try:
             return self.acquire(key, **options)
@@ -121,7 +120,7 @@ class Client(NotPickled):
             return None
 
     def acquire_many(self, keys: Sequence[str], **options: Unpack[LockOptions]) -> list[Lock]:
-        """Acquires 1 to 100 locks, all or none, without deadlocks in whatever order others name them."""
+        """Acquires 1 to 100 locks, all or none. There are no deadlocks, whatever the order of the keys."""
         acquire = new_acquire(self._transport, keys, options)
         try:
             return take_all(self._transport, acquire)
@@ -134,11 +133,11 @@ class Client(NotPickled):
         return ManyContext(self._transport, keys, options)
 
     def locked(self, key: str, **options: Unpack[LockOptions]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-        """Decorator: `@client.locked("report:{id}")` holds the lock while the function runs; `{id}` is its argument.
+        """Decorator: `@client.locked("report:{id}")` holds the lock while the function runs. `{id}` is its argument.
 
         Raises TypeError for a function whose body would not run under the lock, such as a generator.
         """
-        acquire_options(options)  # so that a mistake is found where it is made
+        acquire_options(options)  # so that a mistake is found here
 
         def decorate(function: Callable[P, T]) -> Callable[P, T]:
             _decorator.check(function, wants_async=False)
@@ -154,10 +153,10 @@ class Client(NotPickled):
         return decorate
 
     def once(self, key: str, function: Callable[[], T], **options: Unpack[LockOptions]) -> T:
-        """Calls the function under the lock; or returns what another holder's `once` returned while this waited.
+        """Calls the function under the lock, or returns the result of another holder's `once` after a wait.
 
-        The result must be JSON of at most 4 KiB, and all get it as JSON makes it: a tuple is a list. When the function
-        raises, the next in line calls it.
+        The result must be JSON of at most 4 KiB. All callers get it as JSON makes it: a tuple is a list. If the
+        function raises, the next waiter calls it.
         """
         options["on_success"] = "skip"
         try:
@@ -178,7 +177,7 @@ class Client(NotPickled):
         return bool(value["released"])
 
     def check(self, key: str, token: int) -> Status:
-        """Asks whether a lock is held under this token: raises `LockLost` or `NotHolder` if not."""
+        """Checks that a lock is held under this token. Raises `LockLost` or `NotHolder` if not."""
         return self._transport.run(self._core.check(key, token, None))
 
     def extend(self, key: str, token: int, ttl: Duration) -> Status:
@@ -186,7 +185,7 @@ class Client(NotPickled):
         return self._transport.run(self._core.check(key, token, None, ttl))
 
     def get(self, key: str, *, no_cache: bool = False) -> LockInfo:
-        """Shows one lock. `no_cache` asks the store, not the sidecar's memory."""
+        """Shows one lock. With `no_cache` the sidecar asks the store."""
         return self._transport.run(self._core.get(key, no_cache))
 
     def locks(
@@ -201,17 +200,17 @@ class Client(NotPickled):
                 return
 
     def stop(self, key: str, reason: str | None = None) -> None:
-        """Asks the holder of a lock to release it; it may go on. Raises `NotHeld`."""
+        """Asks the holder of a lock to release it. The holder may go on. Raises `NotHeld`."""
         self._transport.run(self._core.stop(key, reason))
 
     def force_release(self, key: str) -> None:
-        """Breaks a lock, whoever has it; returns when it is free. Raises `Forbidden`, `NotHeld`."""
+        """Breaks a lock of any holder. Returns when it is free. Raises `Forbidden`, `NotHeld`."""
         self._transport.run(self._core.force_release(key))
 
     def events(self, key: str) -> EventStream:
         """Watches a key: `with client.events(key) as events`, `for event in events`.
 
-        The first is its state. Best effort: some events may be missing. When the stream ends, the loop raises
+        The first event is the state. Delivery is best effort: events may be missing. The end of the stream raises
         `SidecarUnavailable`.
         """
         return EventStream(self._transport, key)
@@ -221,7 +220,7 @@ class Client(NotPickled):
         return self._transport.run(self._core.ask_features())
 
     def close(self) -> None:
-        """Ends the session and releases what it holds. The client cannot be used any more. May be called twice."""
+        """Ends the session and releases its locks. The client cannot be used after that. May be called twice."""
         self._transport.close()
 
     def __enter__(self) -> Self:

@@ -1,5 +1,5 @@
-# Made of _async_lock.py by unasync.py.
-"""What the client for threads gives: a lock, and what holds it in a block."""
+# Written by unasync.py: change _async_lock.py.
+"""The locks of the client for threads."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Lock(BaseLock):
-    """A lock that is held. As a context manager it is released at the end.
+    """A held lock. As a context manager, it is released at the end.
 
-    `lost` happens when it is not held any more, with the `reason`; `stopping` when somebody asks to release it.
+    `lost` happens with a `reason` when the lock is lost, `stopping` when somebody asks to release it.
     """
 
     def __init__(self, transport: Transport, grant: Grant, value: Mapping[str, Any]) -> None:
@@ -35,11 +35,10 @@ class Lock(BaseLock):
         self.stopping = cast(LockSignal, grant.stopping)
 
     def release(self, outcome: Outcome | None = None, result: Any = UNSET, *, reentry: int | None = None) -> bool:
-        """Releases the lock, or takes off one entry of it; returns whether it is free now.
+        """Releases the lock, or one entry of it. Returns whether it is free now.
 
-        `outcome`, and with success a `result` (JSON, at most 4 KiB), are told to those who wait with
-        `on_success="skip"` and those who watch. Raises `LockLost`, `NotHolder`, `SidecarUnavailable`.
-        A thread that is interrupted meanwhile releases it all the same.
+        Waiters with `on_success="skip"` and watchers get the `outcome`, and with success the `result` (JSON, at most
+        4 KiB). Raises `LockLost`, `NotHolder`, `SidecarUnavailable`. An interrupted thread still releases.
         """
         self._begin_release()
         value = self._transport.run(
@@ -49,15 +48,15 @@ class Lock(BaseLock):
         return bool(value["released"])
 
     def check(self) -> Status:
-        """Asks the sidecar whether the lock is still held: raises `LockLost` or `NotHolder` if not."""
+        """Checks that the lock is still held. Raises `LockLost` or `NotHolder` if not."""
         return self._amend()
 
     def extend(self, ttl: Duration) -> Status:
-        """Sets the remaining time from now, in seconds. Only with `bind="ttl"`: others need no extending."""
+        """Sets the remaining time from now, in seconds. Only with `bind="ttl"`, because the sidecar renews others."""
         return self._amend(ttl=ttl)
 
     def update(self, data: Any) -> Status:
-        """Replaces the data that others see; None removes it."""
+        """Replaces the data that others see. None removes it."""
         return self._amend(data=data)
 
     def _amend(self, ttl: Duration | None = None, data: Any = UNSET) -> Status:
@@ -72,7 +71,7 @@ class Lock(BaseLock):
     ) -> None:
         if self._done:
             return
-        outcome, result = self._ending(error)
+        outcome, result = self._outcome_at_end(error)
         try:
             self.release(outcome, result)
         except errors.LocksidecarError as failure:
@@ -82,7 +81,7 @@ class Lock(BaseLock):
 
 
 def new_acquire(transport: Transport, keys: Sequence[str], options: LockOptions) -> Acquire:
-    """Makes the acquire of some keys. This thread is the owner of a reentrant one that names none."""
+    """Makes an acquire. By default this thread is the owner of a reentrant one."""
     made = acquire_options(options)
     if made.reentrant and made.owner is None:
         made.owner = this_thread()
@@ -90,7 +89,7 @@ def new_acquire(transport: Transport, keys: Sequence[str], options: LockOptions)
 
 
 def take(transport: Transport, acquire: Acquire) -> Lock:
-    """Acquires one lock. If anything is raised until the app has it, `withdraw` what the acquire has got."""
+    """Acquires one lock. If an exception comes before the app has it, the caller calls `acquire.withdraw`."""
     return Lock(transport, *transport.run(acquire.one()))
 
 
@@ -100,10 +99,9 @@ def take_all(transport: Transport, acquire: Acquire) -> list[Lock]:
 
 
 class LockContext(BaseContext[Lock]):
-    """A lock to be acquired: by `with`, which gives the `Lock`, or by `acquire` and `release`.
+    """A lock to acquire by `with`, which gives the `Lock`, or by `acquire` and `release`.
 
-    These two work as those of a `threading.Lock`. It may be used again and again, and shared between threads: what one
-    has acquired is its own.
+    These two work as those of `threading.Lock`. It may be used again, and shared: each thread has its own lock.
     """
 
     _us = "thread"
@@ -114,20 +112,20 @@ class LockContext(BaseContext[Lock]):
 
     @property
     def held(self) -> Lock | None:
-        """The lock that this thread holds through this object, with its `token` and `lost`; None if there is none."""
+        """The lock that this thread holds through this object, or None."""
         one = self._last(this_thread())
         return None if one is None else one.lock
 
     def acquire(self, blocking: bool = True, timeout: Duration | None = -1) -> bool:
-        """Acquires the lock, and returns whether this thread holds it now.
+        """Acquires the lock. Returns whether this thread holds it now.
 
-        timeout: seconds; -1 waits as long as the `wait` of `client.lock`, which is for ever without one; None waits
-        for ever. Raises what `client.acquire` raises, but for `LockHeld` and `WaitTimeout`; RuntimeError instead of
-        waiting for ever for what this thread holds itself.
+        timeout: seconds. -1 waits as long as the `wait` of `client.lock`, which is for ever by default; None waits for
+        ever. Raises as `client.acquire`, without `LockHeld` and `WaitTimeout`. Raises RuntimeError if this thread would
+        wait for ever for its own lock.
         """
         acquire = new_acquire(self._transport, [self._key], self._waiting(blocking, timeout))
         try:
-            # One line, so that Ctrl-C comes before it or after it.
+            # One line, so that Ctrl-C comes before or after it.
             return self._take(acquire, block=False) is not None
         except BaseException as e:
             self._withdraw(acquire)
@@ -138,8 +136,8 @@ class LockContext(BaseContext[Lock]):
     def release(self) -> None:
         """Releases the lock that this thread acquired last.
 
-        Raises RuntimeError if this thread holds none through this object, and what `Lock.release` raises: `LockLost`
-        if it was lost. After `SidecarUnavailable` it may be called again.
+        Raises RuntimeError if this thread holds none through this object, else as `Lock.release`. After
+        `SidecarUnavailable` it may be called again.
         """
         one = self._to_release(this_thread())
         try:
@@ -148,7 +146,7 @@ class LockContext(BaseContext[Lock]):
             self._over(one)
 
     def locked(self) -> bool:
-        """Asks whether anybody holds the lock: this thread, another one, or another process."""
+        """Asks the sidecar whether anybody holds the lock."""
         info = self._transport.run(self._transport.core.get(self._key, False))
         return info.state == "held"
 
@@ -156,7 +154,7 @@ class LockContext(BaseContext[Lock]):
         acquire = new_acquire(self._transport, [self._key], self._options)
         try:
             return self._take(acquire, block=True)
-        except BaseException:  # from here on the end of the block would release it
+        except BaseException:  # the end of the block would release it only later
             self._withdraw(acquire)
             raise
 
@@ -181,10 +179,10 @@ class LockContext(BaseContext[Lock]):
 
 
 class ManyContext:
-    """`with client.lock_many(...) as locks`: acquires all at the beginning, releases all at the end."""
+    """`with client.lock_many(...) as locks`: acquires and releases all locks."""
 
     def __init__(self, transport: Transport, keys: Sequence[str], options: LockOptions) -> None:
-        acquire_options(options)  # so that a mistake is found where it is made
+        acquire_options(options)  # so that a mistake is found here
         self._transport, self._keys, self._options = transport, keys, options
         self._stack = contextlib.ExitStack()
 

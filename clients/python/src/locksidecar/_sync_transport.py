@@ -1,4 +1,4 @@
-"""How the client for threads makes calls: over sockets, in the thread that calls."""
+"""How the client for threads makes calls: over sockets, in the calling thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Transport:
-    """The connections of one client, and its session. The client's locks refer to it, not to the client."""
+    """The connections of one client, and its session. Locks refer to it, not to the client."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -29,30 +29,30 @@ class Transport:
         _fork.register(self)
 
     def __del__(self) -> None:
-        self._sockets.shut()  # the reader sees it and goes
+        self._sockets.shut()  # its reader ends
         self._drop_idle()
 
     def run(self, steps: Steps[T]) -> T:
-        """Makes the calls of an operation, in this thread."""
+        """Makes the calls of an operation."""
         if self.core.closed:
             raise self.core.is_closed()
         return self.drive(steps)
 
     def drive(self, steps: Steps[T]) -> T:
-        """As `run`, also when the client is closed."""
+        """As `run`, also for a closed client."""
         error: BaseException | None = None
         try:
             while True:
                 try:
                     call = next(steps) if error is None else steps.throw(error)
                     error = None
-                    while True:  # in the `try`: an interruption may come whenever a loop begins anew
+                    while True:  # inside the `try`, because Ctrl-C may come when a loop goes on
                         call = steps.send(self._perform(call))
                 except StopIteration as stop:
                     value: T = stop.value
                     return value
                 except BaseException as e:
-                    if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:  # the operation itself has raised it
+                    if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:  # the operation itself raised it
                         raise
                     error = e
         finally:
@@ -80,7 +80,7 @@ class Transport:
         """Ends the session, and closes all connections."""
         if self.core.closed:
             return
-        self.core.closed = True  # whoever waits must not open another session
+        self.core.closed = True  # a waiting call must not open another session
         session = self.core.live_session()
         if session is not None:
             self.drive(self.core.end_session(session))
@@ -121,10 +121,10 @@ class Transport:
                 self._sockets.close(sock)
                 if not call.again(reused):
                     raise self.core.broken(f"broke the connection ({e})") from e
-                self._drop_idle()  # the sidecar was restarted: they are all dead
+                self._drop_idle()  # after a restart of the sidecar all are dead
                 call.repeated = True
                 continue
-            except BaseException:  # also KeyboardInterrupt: closing ends a wait at the sidecar
+            except BaseException:  # also KeyboardInterrupt: the close ends a wait at the sidecar
                 self._sockets.close(sock)
                 raise
             if answer.last or len(self._idle) >= _core.MAX_IDLE or self.core.closed:
@@ -136,7 +136,7 @@ class Transport:
     def _take_idle(self) -> socket.socket | None:
         try:
             return self._idle.pop()
-        except IndexError:  # no look before: another thread may take the last one
+        except IndexError:  # another thread may take the last one
             return None
 
     def _connect(self) -> socket.socket:
@@ -180,7 +180,7 @@ class Transport:
                 stream.filled(call)
                 session = self.core.opened(stream.found.pop(0)[1], stream.shut)
                 self._reader = threading.Thread(
-                    target=stream.hear, args=(session,), name="locksidecar-session", daemon=True
+                    target=stream.deliver_to, args=(session,), name="locksidecar-session", daemon=True
                 )
                 self._reader.start()
             except BaseException:
@@ -190,8 +190,8 @@ class Transport:
             return session
 
     def _forked(self) -> None:
-        # In the child. Threads are gone, and what they had locked stays locked.
-        self._sockets.abandon()
+        # In the child. The other threads are gone, and their mutexes stay locked.
+        self._sockets.close_copies()
         self._idle = []
         self._opening = threading.Lock()
         self._reader = None
@@ -221,7 +221,7 @@ class Stream:
         self.found: list[tuple[str, Any]] = []
 
     def filled(self, call: Call | None = None) -> None:
-        """Returns when there is an event in `found`. With a call, that is its answer."""
+        """Returns when `found` has an event. With `call`, it is the answer to that."""
         self._sock.settimeout(_core.SILENCE if call is None else call.timeout)
         try:
             while not self.found:
@@ -231,33 +231,33 @@ class Stream:
             raise (late if call is None else self._core.timed_out(call)) from None
         except OSError as e:
             raise self._core.broken(f"broke the event stream ({e})") from e
-        except BaseException:  # Ctrl-C may have lost what was read
+        except BaseException:  # Ctrl-C may have lost data
             self.abort()
             raise
 
-    def hear(self, session: Session) -> None:
-        """Reads the session's events until the stream ends. It does not keep the client alive."""
+    def deliver_to(self, session: Session) -> None:
+        """Reads events until the stream ends. This does not keep the client alive."""
         try:
             self._sock.settimeout(_core.SILENCE)
             while True:
                 while self.found:
-                    session.hear(*self.found.pop(0))
+                    session.receive(*self.found.pop(0))
                 self._read()
         except TimeoutError:
-            self._sockets.shut()  # the sidecar hangs: the calls that wait would wait for ever
+            self._sockets.shut()  # the sidecar hangs, so waiting calls would not end
         except (OSError, errors.LocksidecarError):
-            pass  # the stream is broken, which is an end as well
+            pass  # a broken stream ends too
         finally:
             session.end()
             self._sockets.close(self._sock)
 
     def shut(self) -> None:
-        """Ends the connection. Whoever reads from it sees that."""
+        """Ends the connection, so its reader ends too."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def abort(self) -> None:
-        """Ends the connection, and closes it."""
+        """Ends the connection, and closes its descriptor."""
         self.shut()
         self._sockets.close(self._sock)
 

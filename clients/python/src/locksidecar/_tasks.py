@@ -1,4 +1,4 @@
-"""What the client for asyncio needs of tasks."""
+"""Names of tasks, and waiting in them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], str] = weakref.WeakKeyDicti
 
 
 def this_task() -> str:
-    """A name that no other task has, nor had."""
-    # Not its id(): that of one which has ended is given to another.
+    """A name that no other task has or had."""
+    # Not its id(), which a later task may have too.
     task = asyncio.current_task()
     if task is None:
         raise RuntimeError("this must be called in a task, which is what the lock is for")
@@ -29,7 +29,7 @@ def this_task() -> str:
 
 
 class AsyncLockSignal(Signal):
-    """Something that happens to a lock once. True in a condition once it has happened."""
+    """An event in the life of a lock, such as its loss. In a condition it is true after that."""
 
     __slots__ = ("_event",)
 
@@ -46,6 +46,6 @@ class AsyncLockSignal(Signal):
 
 
 async def call(function: Callable[[], Awaitable[T]] | Callable[[], T]) -> T:
-    """Calls an app's function, and awaits what it returns if that can be awaited."""
+    """Calls an app's function, and awaits an awaitable result."""
     made = function()
     return await made if inspect.isawaitable(made) else made

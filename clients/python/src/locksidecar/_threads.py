@@ -1,4 +1,4 @@
-"""What the client for threads needs of them."""
+"""Names of threads, and waiting in them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _owner = threading.local()
 
 
 def this_thread() -> str:
-    """A name that no other thread has, nor had."""
-    # Not the thread's ident: that of one which has ended is given to another.
+    """A name that no other thread has or had."""
+    # Not its ident, which a later thread may have too.
     if getattr(_owner, "pid", None) != os.getpid():
         _owner.pid, _owner.name = os.getpid(), f"thread-{next(_owners)}"
     return cast(str, _owner.name)
 
 
 class LockSignal(Signal):
-    """Something that happens to a lock once. True in a condition once it has happened."""
+    """An event in the life of a lock, such as its loss. In a condition it is true after that."""
 
     __slots__ = ("_event",)
 
@@ -36,7 +36,7 @@ class LockSignal(Signal):
         self._event: threading.Event | None = None  # most locks need none
 
     def wait(self, timeout: Duration | None = None) -> bool:
-        """Waits until it happens, at most so many seconds. Returns whether it has happened."""
+        """Waits until it happens, at most `timeout` seconds. Returns whether it has happened."""
         if timeout is not None:
             timeout = seconds("timeout", timeout, most=threading.TIMEOUT_MAX)
         if self._event is None:

@@ -1,7 +1,6 @@
-"""The app's traces: its context goes with the calls, and acquires and releases are spans in them.
+"""Traces, if the app has OpenTelemetry: spans of acquires and releases, and the context of each call.
 
-Only where the app has OpenTelemetry. No span is ever the current one: each call is told the context that it goes with,
-so nothing of it can leak into the body of a `with`, or into another task.
+No span becomes the current one, so none leaks into the body of a `with` or into another task.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ try:
 except ImportError:  # the app has none
     _inject = None
 
-# What the sidecar reads; a propagator may write others.
+# The headers that the sidecar reads. A propagator may write more.
 _NAMES = ("traceparent", "tracestate", "baggage")
-# The most characters of a key, which is refused beyond that many bytes.
+# The most bytes of a key, and the most characters of one in a span.
 _MAX_KEY = 512
 
-# To ask for the provider looks into the environment each time, as long as the app has set none: that would be most of
-# what an app without the SDK pays. So that is done once, if it can be.
+# get_tracer_provider() reads the environment at each call until the app sets a provider. This is most of the cost in an
+# app without the SDK, so it is avoided.
 _peek = _inject is not None and hasattr(_trace, "_TRACER_PROVIDER") and "OTEL_PYTHON_TRACER_PROVIDER" not in os.environ
-_known: tuple[Any, Any] = (None, None)  # a provider and its tracer; None for the one that makes no spans
+_known: tuple[Any, Any] = (None, None)  # a provider and its tracer, None if it makes no spans
 
 
 def headers(context: Any = None) -> str:
-    """The header lines that carry a context to the sidecar, by default the current one; none without OpenTelemetry."""
+    """The header lines of a context, by default the current one. Empty without OpenTelemetry."""
     if _inject is None:
         return ""
     if context is None:
         context = _current()
-        if not context:  # to ask takes less time than to inject nothing
+        if not context:  # faster than to inject nothing
             return ""
     carrier: dict[str, str] = {}
     _inject(carrier, context)
@@ -55,15 +54,15 @@ def headers(context: Any = None) -> str:
 
 
 class Operation(Protocol):
-    """An acquire or a release, from its beginning to the end of the `with`, whatever tries it takes."""
+    """An acquire or a release with all its calls, for the time of a `with`."""
 
-    context: Any  # what its calls go with; None: the current one
+    context: Any  # of its calls; None: the current one
 
     def granted(self, grants: Iterable[Mapping[str, Any]]) -> None:
-        """It ends with these grants; with none, go on."""
+        """Ends it with these grants, if there are any."""
 
     def released(self) -> None:
-        """It ends with the release."""
+        """Ends it with the release."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -72,13 +71,13 @@ class Operation(Protocol):
 
 
 def acquire(keys: Sequence[str]) -> Operation:
-    """The acquire of one lock, or of several."""
+    """Begins an acquire of one lock or several."""
     tracer = _tracer()
     return _OFF if tracer is None else _Span(tracer, "lock.acquire", _about(keys))
 
 
 def release(key: str, token: int) -> Operation:
-    """The release of a lock."""
+    """Begins a release."""
     tracer = _tracer()
     return _OFF if tracer is None else _Span(tracer, "lock.release", {**_about([key]), "lock.token": token})
 
@@ -88,7 +87,7 @@ def _provider() -> Any:
 
 
 def _tracer() -> Any:
-    """The tracer of the app's provider; None as long as it has set none, which may come later."""
+    """The tracer of the app's provider. None until the app sets one."""
     global _known
     if _inject is None:
         return None
@@ -103,8 +102,7 @@ def _tracer() -> Any:
 
 
 def _about(keys: Sequence[str]) -> dict[str, Any]:
-    # A key that is none fails by itself, later; and an exporter that fails over half of a surrogate pair would lose the
-    # app's other spans, too.
+    # A key that is no text fails later. A lone surrogate could make an exporter lose the app's other spans.
     texts = [key[:_MAX_KEY].encode("utf-8", "replace").decode() for key in keys if isinstance(key, str)]
     about: dict[str, Any] = {"lock.keys": texts}
     if len(texts) == 1:
@@ -140,7 +138,7 @@ _OFF = _Off()
 
 
 class _Span:
-    """A span. It has no events and no text of an error: these may tell what an app keeps in a lock."""
+    """A span, without events and texts of errors, because they may contain an app's data."""
 
     __slots__ = ("_span", "context")
 
@@ -169,7 +167,7 @@ class _Span:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None or not self._span.is_recording():  # it has ended, or nobody records it
+        if error is None or not self._span.is_recording():  # it has ended, or is not recorded
             return
         result, failure = _judge(error)
         if result is not None:
@@ -181,7 +179,7 @@ class _Span:
 
 
 def _judge(error: BaseException) -> tuple[str | None, str | None]:
-    """The result that an error is, and the type of error if it is one of those that somebody has to look at."""
+    """The result for an error, and the error type if it needs attention."""
     if isinstance(error, errors.Skipped):
         return "skipped", None
     if isinstance(error, errors.ApiError):

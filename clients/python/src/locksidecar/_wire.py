@@ -1,6 +1,6 @@
-"""HTTP/1.1 and server-sent events as bytes in and bytes out. Nothing here reads, writes or waits.
+"""HTTP/1.1 and server-sent events, as bytes in and bytes out. No I/O.
 
-It knows as much of HTTP as the sidecar speaks: one request after the other, answers with a length or in chunks.
+Only what the sidecar speaks: one request after the other, and answers with a length or in chunks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from . import errors
 
 _MAX_HEAD = 64 * 1024
-# json.loads and json.dumps with arguments would look for the encoding, and make an encoder, each time.
+# Made once: json.loads and json.dumps would detect the encoding and make an encoder for each call.
 _decode = json.JSONDecoder().decode
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
@@ -22,7 +22,7 @@ def dump(value: Any) -> bytes:
 
 
 def as_json(value: Any) -> Any:
-    """Returns what others read who are sent the value."""
+    """Returns the value as its receivers read it."""
     return _decode(_encode(value))
 
 
@@ -37,7 +37,7 @@ class Answer:
         self.body = body
 
     def header(self, name: bytes) -> str:
-        """The value of a header, of which the name is given in lower case; empty if there is none."""
+        """The value of a header; empty if there is none. `name` is in lower case."""
         return _header(self.head, name)
 
     @property
@@ -63,7 +63,7 @@ class Answer:
 
 
 def _header(head: bytes, name: bytes) -> str:
-    # Only a few of them mean something here: no need to read them all.
+    # Only a few headers matter, so they are not all parsed.
     start = head.lower().find(b"\r\n" + name + b":")
     if start < 0:
         return ""
@@ -73,30 +73,30 @@ def _header(head: bytes, name: bytes) -> str:
 
 
 def request(method: str, target: str, headers: str, body: bytes) -> bytes:
-    """Builds a request. `headers` are further lines, each with its end."""
+    """Builds a request. `headers` are more lines, each with its line end."""
     length = f"Content-Length: {len(body)}\r\n" if body or method != "GET" else ""
     return f"{method} {target} HTTP/1.1\r\nHost: localhost\r\n{headers}{length}\r\n".encode("ascii") + body
 
 
 class AnswerParser:
-    """Takes the bytes of one answer as they come."""
+    """Parses one answer as its bytes arrive."""
 
     __slots__ = ("_buffer", "_chunks", "_head", "_length", "status")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._length = -1  # of the body; -1 while the head is not complete
+        self._length = -1  # of the body; -1 until the head is complete
         self._chunks: ChunkDecoder | None = None
         self._head = b""
         self.status = 0
 
     @property
     def streaming(self) -> bool:
-        """Whether the head is complete and a body of chunks follows: see `rest`."""
+        """Whether the head is complete and a body in chunks follows: see `rest`."""
         return self._chunks is not None
 
     def feed(self, data: bytes) -> Answer | None:
-        """Takes more bytes; the answer once it is complete."""
+        """Takes more bytes. Returns the answer when it is complete."""
         self._buffer += data
         if self._length < 0 and not self._read_head():
             return None
@@ -107,7 +107,7 @@ class AnswerParser:
         return Answer(self.status, self._head, bytes(self._buffer[: self._length]))
 
     def rest(self) -> bytes:
-        """What has arrived of a body of chunks, decoded, since it was last asked for."""
+        """The part of a body in chunks that arrived since the last call, decoded."""
         assert self._chunks is not None
         data = self._chunks.feed(bytes(self._buffer))
         self._buffer.clear()
@@ -141,17 +141,17 @@ def _not_http(data: bytes | bytearray) -> errors.ProtocolError:
 
 
 class ChunkDecoder:
-    """Takes the framing off a body of chunks. `ended` after the last one."""
+    """Removes the framing from a body in chunks."""
 
     __slots__ = ("_buffer", "_left", "ended")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._left = 0  # bytes of the chunk under way, with its line end
+        self._left = 0  # bytes left of this chunk and its line end
         self.ended = False
 
     def feed(self, data: bytes) -> bytes:
-        """Takes more bytes, returns what they carry."""
+        """Takes more bytes. Returns their content."""
         self._buffer += data
         out = bytearray()
         while not self.ended:
@@ -176,7 +176,7 @@ class ChunkDecoder:
 
 
 class EventParser:
-    """Takes the text of an event stream, returns events: names and their JSON."""
+    """Parses an event stream into names and their JSON."""
 
     __slots__ = ("_buffer",)
 
@@ -184,7 +184,7 @@ class EventParser:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[str, Any]]:
-        """Takes more bytes; the events that they complete. Comments are none."""
+        """Takes more bytes. Returns the events that they complete, without comments."""
         self._buffer += data
         found: list[tuple[str, Any]] = []
         while (end := self._buffer.find(b"\n\n")) >= 0:
@@ -204,7 +204,7 @@ class EventParser:
 
 
 class StreamParser:
-    """Takes the bytes of an answer that is an event stream."""
+    """Parses an answer that is an event stream."""
 
     __slots__ = ("_events", "_head")
 
@@ -213,7 +213,7 @@ class StreamParser:
         self._events = EventParser()
 
     def feed(self, data: bytes) -> list[tuple[str, Any]]:
-        """Takes more bytes; the events that they complete. Raises the error of an answer that is a problem."""
+        """Takes more bytes. Returns the events that they complete. Raises the error if the answer is a problem."""
         answer = self._head.feed(data)
         if answer is not None:
             answer.result()

@@ -1,7 +1,6 @@
-"""Everything that this package raises, in one tree under `LocksidecarError`.
+"""The exceptions of this package, in one tree under `LocksidecarError`.
 
-Errors that the sidecar answered with are `ApiError`s and carry its stable `code`; decide by the class or by the
-code, never by the text.
+An `ApiError` is an answer of the sidecar, with its stable `code`. Decide by the class or the code, never by the text.
 """
 
 from __future__ import annotations
@@ -35,17 +34,16 @@ __all__ = [
 
 
 class LocksidecarError(Exception):
-    """The root of the tree: whatever goes wrong with a lock, and is not a wrong use of this package."""
+    """The root of the tree. A wrong use of this package is a TypeError or ValueError."""
 
 
 class SidecarUnavailable(LocksidecarError):
     """The sidecar could not be reached, went away during a call, or did not answer in time.
 
-    `path` is its socket. What a call that got this did is unknown, but for an acquire: a grant whose answer did not
-    arrive is released by the sidecar.
+    `path` is its socket. The outcome of the call is unknown. An acquire that raises this withdraws its grant.
     """
 
-    _code = "connection_lost"  # or unreachable, or timeout: what traces say
+    _code = "connection_lost"  # or unreachable, or timeout; for traces
 
     def __init__(self, message: str, path: str) -> None:
         super().__init__(message)
@@ -53,11 +51,11 @@ class SidecarUnavailable(LocksidecarError):
 
 
 class ProtocolError(LocksidecarError):
-    """The answer is not one of a locksidecar: something else listens on the socket."""
+    """The answer is not from a locksidecar. Something else listens on the socket."""
 
 
 class FeatureMissing(LocksidecarError):
-    """The sidecar is too old for what was asked for. `feature` is the name that its `GET /v1` lacks."""
+    """The sidecar is too old for the call. Its `GET /v1` lacks the name `feature`."""
 
     def __init__(self, feature: str, version: str) -> None:
         super().__init__(
@@ -68,10 +66,10 @@ class FeatureMissing(LocksidecarError):
 
 
 class Skipped(LocksidecarError):
-    """The holder has done what was to be done (`on_success="skip"`); `result` is what it released the lock with."""
+    """The holder did the work (`on_success="skip"`). `result` is that of its release."""
 
     def __init__(self, key: str, result: Any) -> None:
-        super().__init__(f"lock {key!r} was released with success by the one who had it; there is nothing left to do")
+        super().__init__(f"the holder of lock {key!r} released it with success; there is nothing left to do")
         self.key = key
         self.result = result
 
@@ -79,7 +77,7 @@ class Skipped(LocksidecarError):
 class ApiError(LocksidecarError):
     """The sidecar answered with a problem.
 
-    `status` is HTTP's, `code` the stable code, `detail` the sentence for people, `problem` the whole answer.
+    `status` is the HTTP status, `code` the stable code, `detail` a text for people, `problem` the whole answer.
     """
 
     def __init__(self, status: int, code: str, detail: str, problem: dict[str, Any] | None = None) -> None:
@@ -91,7 +89,7 @@ class ApiError(LocksidecarError):
 
 
 class InvalidRequest(ApiError, ValueError):
-    """The request is wrong; the detail names the field and what was wrong with it."""
+    """The request is wrong. The detail names the field and the reason."""
 
 
 class Forbidden(ApiError):
@@ -99,7 +97,7 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """There is no such call: a sidecar that is older than the client's `GET /v1` said, or a wrong path."""
+    """There is no such call: the sidecar is older than its `GET /v1` said, or the path is wrong."""
 
 
 class NotHeld(ApiError):
@@ -111,7 +109,7 @@ class TooLarge(ApiError):
 
 
 class SessionEnded(ApiError):
-    """The session is over, and with it all its locks. The next call of the client opens a new one."""
+    """The session and its locks are over. The next call of the client opens a new session."""
 
 
 class NotHolder(ApiError):
@@ -123,10 +121,10 @@ class NotHolder(ApiError):
 
 
 class LockLost(ApiError):
-    """The lock was held under this token and is not any more.
+    """The lock was held under this token, and is lost.
 
     `reason` is the sidecar's (`expired`, `forced`, `max_hold`, `store_lost`, `disconnected`, `shutdown`), or `forked`
-    for a lock of the parent process that a child looks at.
+    in a child process, for a lock of its parent.
     """
 
     @property
@@ -135,7 +133,7 @@ class LockLost(ApiError):
 
 
 class LockHeld(ApiError):
-    """Somebody else has the lock. `holder` says who; None when it has just become free."""
+    """Another caller holds the lock. `holder` is None if the lock has just become free."""
 
     @property
     def holder(self) -> Holder | None:
@@ -143,34 +141,34 @@ class LockHeld(ApiError):
 
     @property
     def key(self) -> str | None:
-        """With several locks: the first that was not to be had."""
+        """With several locks: the first that was held."""
         key = self.problem.get("key")
         return None if key is None else str(key)
 
     @property
     def queue_length(self) -> int | None:
-        """How many wait for it; None after a wait, see `WaitTimeout.queue_position`."""
+        """The number of waiters. None after a wait, see `WaitTimeout.queue_position`."""
         return self.problem.get("queue_length")
 
 
 class WaitTimeout(LockHeld):
-    """The wait was as long as it was allowed to be, and somebody else still has the lock."""
+    """The call waited without success: another caller still holds the lock."""
 
     @property
     def queue_position(self) -> int | None:
-        """How far the wait came: 1 is the next to get the lock."""
+        """The last position in the queue; 1 is the next."""
         return self.problem.get("queue_position")
 
     @property
     def waited(self) -> float:
-        """How long it waited, in seconds."""
+        """The wait in seconds."""
         return float(self.problem.get("waited_ms", 0)) / 1000
 
 
 class _Later(ApiError):
     @property
     def retry_after(self) -> float | None:
-        """After how many seconds another try makes sense; None if the sidecar does not say."""
+        """Seconds until another try is useful. None if the sidecar does not say."""
         return self.problem.get("retry_after")
 
 
@@ -179,11 +177,11 @@ class LimitReached(_Later):
 
 
 class StoreUnavailable(_Later):
-    """The sidecar cannot reach its database. Nothing was granted, or the sidecar undoes it by itself."""
+    """The sidecar cannot reach its database. Nothing was granted, or the sidecar withdraws it."""
 
 
 class Draining(_Later):
-    """The sidecar shuts down: releases still work, acquires do not."""
+    """The sidecar shuts down. Releases still work, acquires do not."""
 
 
 _BY_CODE: dict[str, type[ApiError]] = {
@@ -203,12 +201,12 @@ _BY_CODE: dict[str, type[ApiError]] = {
 }
 
 
-# The API's names for durations, not inside of a key.
+# The API's names of durations, not inside a key.
 _IN_MS = re.compile(r"(?<![\w:/.\"-])(wait|ttl|max_hold|min_hold)_ms\b")
 
 
 def from_problem(problem: Any, status: int, retry_after: str | None = None) -> ApiError:
-    """Makes the error of a problem document. A code that this version does not know is an `ApiError`."""
+    """Makes the error of a problem document. An unknown code is an `ApiError`."""
     if not isinstance(problem, dict):
         problem = {}
     code = str(problem.get("code", f"http_{status}"))
@@ -219,6 +217,6 @@ def from_problem(problem: Any, status: int, retry_after: str | None = None) -> A
 
 
 def lost(key: str, reason: str) -> LockLost:
-    """Makes the error of a lock of which the client knows that it is lost."""
+    """Makes the error of a lost lock."""
     problem = {"code": "lock_lost", "reason": reason, "key": key}
     return LockLost(410, "lock_lost", f"lock {key!r} is lost, reason: {reason}", problem)

@@ -1,4 +1,4 @@
-"""What the sidecar tells about locks. Durations are seconds; members that a newer sidecar adds are ignored."""
+"""The types of the API. Durations are seconds. Members that a newer sidecar adds are ignored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 Duration = float | timedelta
-"""Seconds, or a `timedelta`: what each call takes as a time."""
+"""Seconds, or a `timedelta`: each call takes both."""
 Bind = Literal["session", "ttl"]
 OnSuccess = Literal["acquire", "skip"]
 Outcome = Literal["success", "failure"]
@@ -34,33 +34,32 @@ class LockOptions(TypedDict, total=False):
     """The options of an acquire. Durations are seconds or a `timedelta`, at most a day."""
 
     wait: Duration | None
-    """How long to wait in line; None (the default) for ever, 0 not at all."""
+    """How long to wait in the queue: None (the default) for ever, 0 not at all."""
     ttl: Duration | None
-    """How long the lock outlives a sidecar that has died; with `bind="ttl"`, how long it lasts (0.5 to a day)."""
+    """How long the lock outlives a dead sidecar. With `bind="ttl"`, how long it lasts. 0.5 s to a day."""
     bind: Bind
-    """`session` (the default): the lock ends with the client's session. `ttl`: it belongs to no session, outlives the
-    process, and ends after its `ttl`, or when any caller sends key and token, which can be guessed."""
+    """`session` (the default): the lock ends with the client's session. `ttl`: it outlives the process and ends after
+    its `ttl`. Any caller with key and token can release it, and tokens can be guessed."""
     owner: str | None
-    """Who in the session asks, shown to others; with `reentrant`, whoever says the same enters again."""
+    """The owner in the session, shown to others. With `reentrant`, the same owner enters again."""
     reentrant: bool
-    """Enter a lock again that this owner has. Without `owner` that is this thread (`Client`), this task
-    (`AsyncClient`)."""
+    """The owner may enter its lock again. The default owner is this thread (`Client`) or task (`AsyncClient`)."""
     max_hold: Duration | None
-    """The sidecar releases the lock after so long, whatever the app does; it is then lost, reason `max_hold`."""
+    """After this time the sidecar releases the lock. It is then lost, with the reason `max_hold`."""
     min_hold: Duration | None
-    """Nobody else gets the lock before so long after the grant, even if it is released."""
+    """Until this time after the grant nobody else gets the lock, even if it is released."""
     on_success: OnSuccess
-    """`skip`: when the holder releases with success while this waits, `Skipped` is raised with its result."""
+    """`skip`: if the holder releases with success while this waits, it raises `Skipped` with the result."""
     data: Any
-    """JSON of at most 4 KiB that others see as part of the holder."""
+    """JSON of at most 4 KiB, which others see as part of the holder."""
     request_id: str | None
-    """A UUID: the same one gets the same grant, in the same client or with `bind="ttl"` anywhere. By default each
-    acquire has its own. A call with one that is interrupted or cancelled leaves what it got: ask again with it."""
+    """A UUID. The same one gets the same grant: in the same client, with `bind="ttl"` anywhere. By default each
+    acquire has its own. If a call that names one is interrupted, its grant stays: ask again with the same UUID."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock. `held` and `expires_in` are seconds, `acquired_at` is RFC 3339 and informative."""
+    """The holder of a lock. `held` and `expires_in` are seconds, `acquired_at` is RFC 3339 and informative."""
 
     instance: str
     pod: str
@@ -74,7 +73,7 @@ class Holder:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> Holder | None:
-        """Reads the API's form; None stays None."""
+        """Reads the API's form. None stays None."""
         if value is None:
             return None
         return cls(
@@ -92,20 +91,20 @@ class Holder:
 
 @dataclass(frozen=True)
 class Stopping:
-    """Somebody asked the holder to stop."""
+    """A request to the holder to stop."""
 
     reason: str | None
     requested_at: str
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> Stopping | None:
-        """Reads the API's form; None stays None."""
+        """Reads the API's form. None stays None."""
         return None if value is None else cls(reason=value.get("reason"), requested_at=value["requested_at"])
 
 
 @dataclass(frozen=True)
 class LockInfo:
-    """One lock, free or held. `token` is None unless this client's session holds it, `holder` when the lock is free."""
+    """One lock. `token` is None unless this client's session holds it. `holder` is None if the lock is free."""
 
     key: str
     type: str
@@ -133,7 +132,7 @@ class LockInfo:
 
 @dataclass(frozen=True)
 class Description:
-    """What a sidecar is: its version, and the features that calls may use."""
+    """The version of a sidecar, and its features."""
 
     version: str
     api: str
@@ -142,10 +141,10 @@ class Description:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a key that is watched.
+    """An event of a watched key.
 
-    `type` is `state` (the first one), `acquired`, `released`, `expired` or `stopping`, or one that a newer sidecar
-    has; `data` is what the API says with it.
+    `type` is `state` (the first one), `acquired`, `released`, `expired`, `stopping`, or one of a newer sidecar. `data`
+    has the API's members.
     """
 
     type: str
@@ -155,9 +154,9 @@ class Event:
 
 @dataclass(frozen=True)
 class Status:
-    """What the sidecar says about a lock that is held: the answer to check, extend and update.
+    """The state of a held lock: the answer to check, extend and update.
 
-    `expires_in` (seconds) is how long the lock may be relied on if the sidecar is not heard of any more.
+    `expires_in` is for how many seconds an app may rely on the lock without news from the sidecar.
     """
 
     key: str

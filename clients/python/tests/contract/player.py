@@ -232,7 +232,7 @@ class _Started:
         return self._player._result(self._future, patience)
 
     def cancel(self) -> None:
-        # What a failed case has left under way ends with its client.
+        # A call that a failed case has left under way ends with its client.
         if self._name in self._player._cancelled:
             self._player._half.cancel(self._future)
 
