@@ -305,7 +305,7 @@ func TestAHoldIsTakenOverAtItsEnd(t *testing.T) {
 		"release": func(s *scene, ask store.Ask, token int64) {
 			release(s, s, store.Claim{Key: ask.Key, Token: token, Lease: ask.Lease})
 		},
-		"burial": func(s *scene, ask store.Ask, _ int64) {
+		"reap": func(s *scene, ask store.Ask, _ int64) {
 			if err := s.Bury(s.Context(), []store.LeaseID{ask.Lease}); err != nil {
 				s.Error(err)
 			}
@@ -426,7 +426,7 @@ func TestStatementsOfAHold(t *testing.T) {
 		}
 		return err
 	})
-	counted("burial", 3, func() error { return s.Bury(t.Context(), leases) })
+	counted("reap", 3, func() error { return s.Bury(t.Context(), leases) })
 }
 
 // A promoted server prolongs leases for holders whose renewal may be missing. What

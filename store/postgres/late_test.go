@@ -61,7 +61,7 @@ func TestWhatComesTooLateDoesNothing(t *testing.T) {
 			_, err := s.Amend(ctx, []store.Change{{Claim: store.Claim{Key: "ttl", Token: token}, TTL: time.Minute}})
 			return err
 		},
-		"undo": func(ctx context.Context) error { return withdraw(ctx, s, session.Attempt) },
+		"withdraw": func(ctx context.Context) error { return withdraw(ctx, s, session.Attempt) },
 	} {
 		wrong()
 		if err := late(t.Context()); !store.Unavailable(err) || store.OutcomeUnknown(err) {
@@ -147,7 +147,7 @@ func TestALeaseIsNotOpenedTooLate(t *testing.T) {
 	if err := s.Bury(t.Context(), []store.LeaseID{revoked}); err != nil {
 		t.Fatal(err)
 	}
-	for name, id := range map[string]store.LeaseID{"new": uuid.New(), "buried": revoked} {
+	for name, id := range map[string]store.LeaseID{"new": uuid.New(), "revoked": revoked} {
 		// One that no failure made look at its clock.
 		late := startStore(t, s.url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 		postgres.SetClock(late, -time.Hour)
@@ -160,7 +160,7 @@ func TestALeaseIsNotOpenedTooLate(t *testing.T) {
 		}
 	}
 	if locks, err := s.Get(t.Context(), []string{"k"}); err != nil || locks[0].Held {
-		t.Errorf("what a buried lease held: %+v, %v", locks, err)
+		t.Errorf("what a revoked lease held: %+v, %v", locks, err)
 	}
 }
 

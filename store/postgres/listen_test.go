@@ -292,7 +292,7 @@ func TestAHandOffToAShorterLeaseHintsTheNext(t *testing.T) {
 			_, err := a.Release(context.Background(), []store.Claim{c})
 			return err
 		},
-		"bury": func(a *listener, c store.Claim) error {
+		"revoke": func(a *listener, c store.Claim) error {
 			return a.Bury(context.Background(), []store.LeaseID{c.Lease})
 		},
 	} {

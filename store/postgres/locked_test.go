@@ -120,7 +120,7 @@ func TestLockedRowIsLeftOut(t *testing.T) {
 		verdicts, err := s.Amend(t.Context(), changes)
 		s.judged(verdicts, err, 7)
 	})
-	t.Run("undo", func(t *testing.T) {
+	t.Run("withdraw", func(t *testing.T) {
 		s := hasty(t)
 		asks := s.twenty(0)
 		s.outcomes(s.Acquire, asks, -1, store.Granted)
@@ -237,7 +237,7 @@ func TestReapGoesAroundALockedKey(t *testing.T) {
 		want(t, check(t, s, waits[i]), outcome)
 	}
 	if err := s.Bury(t.Context(), []store.LeaseID{dying}); !store.Unavailable(err) {
-		t.Errorf("a burial that left a key: %v, want an error, so that it is tried again", err)
+		t.Errorf("a reap that left a key: %v, want an error, so that it is tried again", err)
 	}
 	letGo()
 	want(t, check(t, s, waits[1]), store.Granted)

@@ -73,10 +73,10 @@ func TestABatchLocksItsRowsInTheOrderOfTheKeys(t *testing.T) {
 			_, err := o.Acquire(o.Context(), asks)
 			return err
 		}},
-		"enqueue":             {nil, (*ordered).enqueue},
-		"release":             {nil, (*ordered).release},
-		"release contended":   {(*ordered).enqueue, (*ordered).release},
-		"burial with waiters": {(*ordered).enqueueElsewhere, func(o *ordered) error { return o.Bury(o.Context(), []store.LeaseID{o.lease}) }},
+		"enqueue":           {nil, (*ordered).enqueue},
+		"release":           {nil, (*ordered).release},
+		"release contended": {(*ordered).enqueue, (*ordered).release},
+		"reap with waiters": {(*ordered).enqueueElsewhere, func(o *ordered) error { return o.Bury(o.Context(), []store.LeaseID{o.lease}) }},
 		"amend": {nil, func(o *ordered) error {
 			var changes []store.Change
 			for _, c := range o.claims {
@@ -85,7 +85,7 @@ func TestABatchLocksItsRowsInTheOrderOfTheKeys(t *testing.T) {
 			_, err := o.Amend(o.Context(), changes)
 			return err
 		}},
-		"undo": {nil, func(o *ordered) error {
+		"withdraw": {nil, func(o *ordered) error {
 			var attempts []store.Attempt
 			for _, a := range o.asks {
 				attempts = append(attempts, a.Attempt)

@@ -209,7 +209,7 @@ func TestTheSkippedAreNoWaiters(t *testing.T) {
 	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 	if n := waiterRows(t, s.url, waiter.Grant); n != 1 {
-		t.Error("somebody buried it on the way, for nothing")
+		t.Error("somebody reaped it on the way, for nothing")
 	}
 }
 

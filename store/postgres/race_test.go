@@ -102,10 +102,10 @@ func TestAWaiterThatIsRenewingIsNotForgotten(t *testing.T) {
 			_, err := s.Release(s.Context(), []store.Claim{{Key: "k", Token: token, Lease: first.Lease}})
 			return err
 		},
-		"bury": func(s *scene, first store.Ask, _ int64) error {
+		"revoke": func(s *scene, first store.Ask, _ int64) error {
 			return s.Bury(s.Context(), []store.LeaseID{first.Lease})
 		},
-		"undo": func(s *scene, first store.Ask, _ int64) error {
+		"withdraw": func(s *scene, first store.Ask, _ int64) error {
 			return withdraw(s.Context(), s, first.Attempt)
 		},
 	} {
@@ -421,9 +421,9 @@ func mingle(t *testing.T, s store.Store, r *rand.Rand, keys int) {
 	half := len(attempts) / 2
 	_, err = s.CancelWaits(ctx, attempts[:half])
 	fail("cancel", err)
-	fail("undo", withdraw(ctx, s, attempts...))
+	fail("withdraw", withdraw(ctx, s, attempts...))
 	fail("sweep", s.Sweep(ctx))
-	fail("bury", s.Bury(ctx, leases))
+	fail("revoke", s.Bury(ctx, leases))
 }
 
 // Namespaces know nothing of each other, not even when the same request comes in
@@ -472,12 +472,12 @@ func TestAHandOffToAHoldLocksItsLeaseTwice(t *testing.T) {
 	exec(t, third, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + ttl WHERE id = $1", waiter.Lease)
 	revoked := make(chan error, 1)
 	go func() { revoked <- s.Bury(t.Context(), []store.LeaseID{waiter.Lease}) }()
-	poll(t, "the burial waits for both", wait(2))
+	poll(t, "the reap waits for both", wait(2))
 	exec(t, s.other, "ROLLBACK")
 	poll(t, "the hand-off waits for the renewal, too", wait(2))
 	exec(t, third, "COMMIT")
 	if v, err := <-released, <-revoked; v.Standing != store.Holds || err != nil {
-		t.Errorf("the release stands %d, the burial: %v", v.Standing, err)
+		t.Errorf("the release has status %d, the reap: %v", v.Standing, err)
 	}
 	s.mustBePending(waiter.Lease)
 	if grant, _, _ := holder(t, s.conn, "k"); grant != waiter.Grant {

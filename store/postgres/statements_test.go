@@ -209,10 +209,10 @@ func TestReapLooksAtItsOwnKeyOnly(t *testing.T) {
 		FROM generate_series(1, $2) n`, s.lease, many)
 	exec(t, s.conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
 		SELECT gen_random_uuid(), 'n', 'w' || n, $1 FROM generate_series(1, $2) n`, s.lease, many)
-	bury := func(lease store.LeaseID) func() error {
+	revoke := func(lease store.LeaseID) func() error {
 		return func() error { return s.Bury(t.Context(), []store.LeaseID{lease}) }
 	}
-	if n := pagesRead(t, s.url, bury(openLease(t, s, time.Hour))); n < many {
+	if n := pagesRead(t, s.url, revoke(openLease(t, s, time.Hour))); n < many {
 		t.Fatalf("%d pages for a lease that may hold any key: this test has lost its point", n)
 	}
 
@@ -221,14 +221,14 @@ func TestReapLooksAtItsOwnKeyOnly(t *testing.T) {
 		ask, waiter := s.holdFor(name, hold), s.holdFor(name, hold)
 		want(t, acquire(t, s, ask), store.Granted)
 		want(t, enqueue(t, s, waiter), store.Queued)
-		if n := pagesRead(t, s.url, bury(ask.Lease)); n > few {
+		if n := pagesRead(t, s.url, revoke(ask.Lease)); n > few {
 			t.Errorf("%d pages for a hold that is %s", n, name)
 		}
 		if hold == time.Hour {
 			continue
 		}
 		want(t, check(t, s, waiter), store.Granted)
-		if n := pagesRead(t, s.url, bury(waiter.Lease)); n > few {
+		if n := pagesRead(t, s.url, revoke(waiter.Lease)); n > few {
 			t.Errorf("%d pages for a hold that began with a hand-off", n)
 		}
 	}

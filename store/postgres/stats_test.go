@@ -151,7 +151,7 @@ func TestAHandOffAtTheSecondGlanceIsTheReleases(t *testing.T) {
 	group.Go(func() {
 		release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease, Traceparent: "00-the-release"})
 	})
-	poll(t, "the release wants to bury the waiter", func() bool {
+	poll(t, "the release wants to reap the waiter", func() bool {
 		return pgtest.Query[bool](t, s.url, `SELECT EXISTS (SELECT FROM pg_stat_activity
 			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%locksidecar:reap_one%')`)
 	})

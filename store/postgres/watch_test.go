@@ -310,7 +310,7 @@ func TestWatchDuringAReap(t *testing.T) {
 			t.Error("a dead lease watches")
 		}
 	})
-	t.Run("the burial first", func(t *testing.T) {
+	t.Run("the reap first", func(t *testing.T) {
 		s := newScene(t)
 		dying := openLease(t, s, time.Hour)
 		exec(t, s.other, "BEGIN")
