@@ -267,6 +267,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"acquire", "--help"}, exitcode.OK, "fencing"},
 		{[]string{"acquire", "--help"}, exitcode.OK, "tokens\ncan be guessed"},
 		{[]string{"release", "--help"}, exitcode.OK, "can be guessed"},
+		{[]string{"serve", "--help"}, exitcode.OK, "  LOCKSIDECAR_DRAIN_TIMEOUT             25s\n"},
 		{[]string{"version"}, exitcode.OK, "API v1"},
 		{[]string{"--version"}, exitcode.OK, "API v1"},
 		{nil, exitcode.OK, "Available Commands:"},

@@ -24,7 +24,7 @@ that may create tables, sidecars need no such right (LOCKSIDECAR_AUTO_MIGRATE=fa
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			signals, release := onSignals(cmd.Context())
 			defer release()
-			cfg, _, err := config.Load(signals.stop, a.source)
+			cfg, _, err := config.Load(a.source)
 			if err != nil {
 				return exitcode.With(exitcode.Config, err)
 			}

@@ -20,9 +20,9 @@ It runs beside a pod. The apps of the pod ask it for locks; a lock of a
 connection is released when the connection closes, however it closes. The
 command "serve" is the sidecar; most others talk to a running one.
 
-The configuration is read from LOCKSIDECAR_ variables: see the README. With nothing
-set, the locks live in the process (memory://): only the apps of one sidecar exclude
-each other.`
+The configuration is read from LOCKSIDECAR_ variables, which "serve --help" lists.
+With nothing set, the locks live in the process (memory://): only the apps of one
+sidecar exclude each other.`
 
 const rootExample = `  # Serve on a socket of your own
   locksidecar serve --socket /tmp/ls.sock

@@ -25,7 +25,9 @@ locksidecar it grants nothing more, and exits with 78 when no session holds a lo
 Figures are at GET /metrics. Traces and figures go to a collector when the standard
 OTEL_ variables say so, such as OTEL_EXPORTER_OTLP_ENDPOINT.
 
-It listens at --socket, else at LOCKSIDECAR_SOCKET. All other settings are variables.`,
+It listens at --socket, else at LOCKSIDECAR_SOCKET. All other settings are variables:
+
+` + config.Help(),
 		Example: `  locksidecar serve --socket /tmp/ls.sock
   LOCKSIDECAR_STORE_URL=postgres://app@db:5432/app locksidecar serve
 
@@ -43,7 +45,7 @@ It listens at --socket, else at LOCKSIDECAR_SOCKET. All other settings are varia
 				}
 				source = source.With("SOCKET", path)
 			}
-			cfg, warnings, err := config.Load(s.stop, source)
+			cfg, warnings, err := config.Load(source)
 			if err != nil {
 				return exitcode.With(exitcode.Config, err)
 			}

@@ -8,13 +8,13 @@
 package config
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sethvargo/go-envconfig"
@@ -57,7 +57,7 @@ type Config struct {
 	ListenURL    StoreURL
 	PollInterval time.Duration
 	CacheSize    int
-	// CacheTTL is how long a denial is remembered; 0: not at all.
+	// CacheTTL is how long the held cache keeps an answer; 0: not at all.
 	CacheTTL time.Duration
 	BatchMax int
 
@@ -127,65 +127,148 @@ func (src Source) With(variable, value string) Source {
 	return src
 }
 
-// raw is the environment before it is judged. All fields are strings: envconfig
-// stops at the first value that it cannot decode, and we want to report them all.
-type raw struct {
-	Socket             string `env:"SOCKET,default=/run/locksidecar/locksidecar.sock"`
-	SocketMode         string `env:"SOCKET_MODE,default=0660"`
-	AllowedUIDs        string `env:"ALLOWED_UIDS"`
-	TCPAddr            string `env:"TCP_ADDR"`
-	AdminAddr          string `env:"ADMIN_ADDR"`
-	StoreURL           string `env:"STORE_URL"`
-	StoreURLFile       string `env:"STORE_URL_FILE"`
-	Namespace          string `env:"NAMESPACE,default=default"`
-	Pod                string `env:"POD"`
-	TTL                string `env:"TTL,default=15s"`
-	RenewInterval      string `env:"RENEW_INTERVAL"`
-	StoreTimeout       string `env:"STORE_TIMEOUT,default=5s"`
-	PoolMaxConns       string `env:"POOL_MAX_CONNS,default=4"`
-	Listen             string `env:"POSTGRES_LISTEN,default=auto"`
-	ListenURL          string `env:"POSTGRES_LISTEN_URL"`
-	ListenURLFile      string `env:"POSTGRES_LISTEN_URL_FILE"`
-	PollInterval       string `env:"POSTGRES_POLL_INTERVAL,default=1s"`
-	CacheSize          string `env:"CACHE_SIZE,default=10000"`
-	CacheTTL           string `env:"CACHE_TTL,default=100ms"`
-	BatchMax           string `env:"BATCH_MAX,default=1000"`
-	MaxSessions        string `env:"MAX_SESSIONS,default=1000"`
-	MaxLocksPerSession string `env:"MAX_LOCKS_PER_SESSION,default=100000"`
-	MaxWaiters         string `env:"MAX_WAITERS,default=10000"`
-	MaxBody            string `env:"MAX_BODY,default=64KiB"`
-	DrainTimeout       string `env:"DRAIN_TIMEOUT,default=25s"`
-	AutoMigrate        string `env:"AUTO_MIGRATE,default=true"`
-	AllowForce         string `env:"ALLOW_FORCE,default=false"`
-	LogLevel           string `env:"LOG_LEVEL,default=info"`
-	LogFormat          string `env:"LOG_FORMAT,default=json"`
-}
-
 // Load reads and checks the configuration. The warnings are complete sentences about
 // what may not be what was wanted; the error joins all that was wrong.
-func Load(ctx context.Context, src Source) (Config, []string, error) {
-	src = src.withDefaults()
-	var in raw
-	err := envconfig.ProcessWith(ctx, &envconfig.Config{
-		Target:   &in,
-		Lookuper: envconfig.PrefixLookuper(Prefix, src.Lookuper),
-	})
-	if err != nil {
-		return Config{}, nil, fmt.Errorf("reading the environment: %w", err)
-	}
-	var c check
-	cfg := judge(&c, in, src)
-	return cfg, append(byDefault(in), unknown(src.Environ)...), errors.Join(c.errs...)
+func Load(src Source) (Config, []string, error) {
+	l := newLoader(src)
+	l.read(Variables()...)
+	l.relate()
+	return l.cfg, append(l.byDefault(), unknown(l.src.Environ)...), errors.Join(l.errs...)
 }
 
-// byDefault warns of a store that nobody has chosen: whoever forgets the URL in one of two
-// pods would believe that they exclude each other.
-func byDefault(in raw) []string {
-	if in.StoreURL != "" || in.StoreURLFile != "" {
+// Logging reads the level and format of the log, for a process that is no sidecar and
+// needs nothing else of its configuration.
+func Logging(src Source) (slog.Level, LogFormat, error) {
+	l := newLoader(src)
+	l.read(Prefix+"LOG_LEVEL", Prefix+"LOG_FORMAT")
+	return l.cfg.LogLevel, l.cfg.LogFormat, errors.Join(l.errs...)
+}
+
+// loader reads one configuration and collects what is wrong with it.
+type loader struct {
+	src  Source
+	cfg  Config
+	urls urls
+	errs []error
+}
+
+// urls are the values of the variables that lead to a StoreURL.
+type urls struct{ store, storeFile, listen, listenFile string }
+
+func newLoader(src Source) *loader { return &loader{src: src.withDefaults()} }
+
+// value is what a variable is set to, or else its default.
+func (l *loader) value(v *variable) string {
+	if set, ok := l.src.Lookuper.Lookup(Prefix + v.name); ok {
+		return set
+	}
+	if strings.HasPrefix(v.standard, "(") {
+		return ""
+	}
+	return v.standard
+}
+
+// read reads the variables with these full names, each by itself.
+func (l *loader) read(names ...string) {
+	for _, v := range l.table() {
+		if value := l.value(&v); value != "" && slices.Contains(names, Prefix+v.name) && !v.set(value) {
+			l.bad(v.name, value, v.allowed)
+		}
+	}
+}
+
+// bad notes that a variable's value is not what is allowed.
+func (l *loader) bad(name, value, allowed string) {
+	l.errs = append(l.errs, refused(Prefix+name, value, allowed))
+}
+
+func refused(variable, value, allowed string) error {
+	return fmt.Errorf("%s is %q; allowed: %s", variable, value, allowed)
+}
+
+// relate checks what the variables say about each other, and fills in what follows from others.
+func (l *loader) relate() {
+	l.pod()
+	l.renewInterval()
+	l.listeners()
+	l.store()
+	l.listenURL()
+}
+
+// pod is what others see of where a holder runs.
+func (l *loader) pod() {
+	if _, ok := l.src.Lookuper.Lookup(Prefix + "POD"); ok {
+		return
+	}
+	variable := "POD_NAME"
+	value, ok := l.src.Lookuper.Lookup(variable)
+	if !ok {
+		variable = Prefix + "POD"
+		var err error
+		if value, err = l.src.Hostname(); err != nil {
+			l.errs = append(l.errs, fmt.Errorf("%s is not set, and the host name cannot be read: %w", variable, err))
+			return
+		}
+	}
+	pod := into(&l.cfg.Pod, text(maxPodBytes))
+	if !pod.set(value) {
+		l.errs = append(l.errs, refused(variable, value, pod.allowed))
+	}
+}
+
+// renewInterval leaves room for a second renewal before the lease ends, so that
+// one that fails is not yet a lost lock.
+func (l *loader) renewInterval() {
+	set, ok := l.src.Lookuper.Lookup(Prefix + "RENEW_INTERVAL")
+	switch ttl := l.cfg.TTL; {
+	case !ok:
+		l.cfg.RenewInterval = ttl / 3
+	case ttl > 0 && l.cfg.RenewInterval > ttl/2: // 0: the TTL was refused
+		l.bad("RENEW_INTERVAL", set, fmt.Sprintf(
+			"at most %s, half of %sTTL (%s): a renewal that fails must be able to come again before the lease ends",
+			short(ttl/2), Prefix, short(ttl)))
+	}
+}
+
+// listeners checks what the listeners' settings say about each other.
+func (l *loader) listeners() {
+	tcp, admin := l.cfg.TCPAddr, l.cfg.AdminAddr
+	if uids, ok := l.src.Lookuper.Lookup(Prefix + "ALLOWED_UIDS"); ok && tcp != "" {
+		l.bad("TCP_ADDR", tcp, fmt.Sprintf(
+			"not together with %sALLOWED_UIDS (%q): a TCP peer has no user id that could be checked", Prefix, uids))
+	}
+	if tcp != "" && tcp == admin && !strings.HasSuffix(tcp, ":0") {
+		l.bad("ADMIN_ADDR", admin, fmt.Sprintf("another address than %sTCP_ADDR", Prefix))
+	}
+}
+
+// byDefault warns of a store that nobody has chosen: two pods of which one has no URL would not
+// exclude each other.
+func (l *loader) byDefault() []string {
+	if l.urls.store != "" || l.urls.storeFile != "" {
 		return nil
 	}
 	return []string{Prefix + "STORE_URL is not set, so the locks live in this process (memory://): " +
 		"only the apps of this sidecar exclude each other"}
+}
+
+// unknown lists LOCKSIDECAR_ variables that mean nothing to the sidecar, in one
+// sentence. It is a warning only: Kubernetes injects such variables for a
+// service of that name. Values are not shown, they may be secret.
+func unknown(environ []string) []string {
+	known := Variables()
+	var names []string
+	for _, entry := range environ {
+		name, _, _ := strings.Cut(entry, "=")
+		if strings.HasPrefix(name, Prefix) && !slices.Contains(known, name) {
+			names = append(names, name)
+		}
+	}
+	if names == nil {
+		return nil
+	}
+	slices.Sort(names)
+	return []string{fmt.Sprintf("these variables are not known and have no effect: %s", strings.Join(names, ", "))}
 }
 
 // Socket reads the one variable that client commands share with the sidecar.

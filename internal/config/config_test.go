@@ -15,11 +15,11 @@ import (
 )
 
 func TestDefaults(t *testing.T) {
-	got, warnings, err := config.Load(t.Context(), config.FromMap(nil))
+	got, warnings, err := config.Load(config.FromMap(nil))
 	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "only the apps of this sidecar exclude each other") {
 		t.Fatalf("err %v, warnings %q", err, warnings)
 	}
-	_, warnings, err = config.Load(t.Context(), config.FromMap(map[string]string{"LOCKSIDECAR_STORE_URL": "memory://"}))
+	_, warnings, err = config.Load(config.FromMap(map[string]string{"LOCKSIDECAR_STORE_URL": "memory://"}))
 	if err != nil || len(warnings) != 0 {
 		t.Fatalf("memory:// is asked for: err %v, warnings %q", err, warnings)
 	}
@@ -214,7 +214,7 @@ func TestEachVariable(t *testing.T) {
 		full := config.Prefix + variable
 		for _, v := range test.values {
 			t.Run(variable+"="+v.set, func(t *testing.T) {
-				cfg, _, err := config.Load(t.Context(), config.FromMap(map[string]string{full: v.set}))
+				cfg, _, err := config.Load(config.FromMap(map[string]string{full: v.set}))
 				if v.want == nil {
 					refused(t, err, full)
 					return
@@ -266,7 +266,7 @@ func TestRelationsNameBothVariables(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := config.Load(t.Context(), config.FromMap(test.env))
+			_, _, err := config.Load(config.FromMap(test.env))
 			refused(t, err, test.says...)
 			if strings.Contains(err.Error(), "secret") {
 				t.Errorf("shows the password: %v", err)
@@ -283,7 +283,7 @@ func TestListenURL(t *testing.T) {
 	}
 	const pooled, direct = "postgres://u:p@pooler:6432/d", "postgres://u:secret@direct/d"
 	load := func(env map[string]string) (config.Config, error) {
-		cfg, _, err := config.Load(t.Context(), config.FromMap(env))
+		cfg, _, err := config.Load(config.FromMap(env))
 		return cfg, err
 	}
 	for _, listen := range []string{"", "auto", "always"} {
@@ -338,7 +338,7 @@ func TestListenURL(t *testing.T) {
 }
 
 func TestAllMistakesAtOnce(t *testing.T) {
-	_, _, err := config.Load(t.Context(), config.FromMap(map[string]string{
+	_, _, err := config.Load(config.FromMap(map[string]string{
 		"LOCKSIDECAR_TTL": "never", "LOCKSIDECAR_SOCKET": "x", "LOCKSIDECAR_LOG_LEVEL": "loud",
 	}))
 	refused(t, err, "LOCKSIDECAR_TTL", `"never"`, "LOCKSIDECAR_SOCKET", `"x"`, "LOCKSIDECAR_LOG_LEVEL", `"loud"`)
@@ -348,7 +348,7 @@ func TestAllMistakesAtOnce(t *testing.T) {
 }
 
 func TestEmptyIsUnset(t *testing.T) {
-	cfg, _, err := config.Load(t.Context(), config.FromMap(map[string]string{
+	cfg, _, err := config.Load(config.FromMap(map[string]string{
 		"LOCKSIDECAR_TTL": "", "LOCKSIDECAR_STORE_URL": "", "LOCKSIDECAR_STORE_URL_FILE": "",
 	}))
 	if err != nil || cfg.TTL != 15*time.Second || cfg.Store.Kind != config.Memory {
@@ -358,25 +358,25 @@ func TestEmptyIsUnset(t *testing.T) {
 
 func TestPodFallsBack(t *testing.T) {
 	src := config.FromMap(map[string]string{"POD_NAME": "web-1"})
-	if cfg, _, err := config.Load(t.Context(), src); err != nil || cfg.Pod != "web-1" {
+	if cfg, _, err := config.Load(src); err != nil || cfg.Pod != "web-1" {
 		t.Errorf("pod %q, %v", cfg.Pod, err)
 	}
-	_, _, err := config.Load(t.Context(), config.FromMap(map[string]string{"POD_NAME": "a\tb"}))
+	_, _, err := config.Load(config.FromMap(map[string]string{"POD_NAME": "a\tb"}))
 	refused(t, err, "POD_NAME")
 	src = config.FromMap(nil)
 	src.Hostname = func() (string, error) { return "", errors.New("no name") }
-	if _, _, err := config.Load(t.Context(), src); err == nil || !strings.Contains(err.Error(), "LOCKSIDECAR_POD") {
+	if _, _, err := config.Load(src); err == nil || !strings.Contains(err.Error(), "LOCKSIDECAR_POD") {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestKubernetesNeedsAStore(t *testing.T) {
 	env := map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
-	if _, _, err := config.Load(t.Context(), config.FromMap(env)); err == nil || !strings.Contains(err.Error(), "LOCKSIDECAR_STORE_URL is not set") {
+	if _, _, err := config.Load(config.FromMap(env)); err == nil || !strings.Contains(err.Error(), "LOCKSIDECAR_STORE_URL is not set") {
 		t.Errorf("got %v", err)
 	}
 	env["LOCKSIDECAR_STORE_URL"] = "memory://"
-	if _, _, err := config.Load(t.Context(), config.FromMap(env)); err != nil {
+	if _, _, err := config.Load(config.FromMap(env)); err != nil {
 		t.Errorf("memory on purpose: %v", err)
 	}
 }
@@ -391,7 +391,7 @@ func TestStoreURLFile(t *testing.T) {
 		return path
 	}
 	load := func(path string) (config.Config, error) {
-		cfg, _, err := config.Load(t.Context(), config.FromMap(map[string]string{"LOCKSIDECAR_STORE_URL_FILE": path}))
+		cfg, _, err := config.Load(config.FromMap(map[string]string{"LOCKSIDECAR_STORE_URL_FILE": path}))
 		return cfg, err
 	}
 	cfg, err := load(write("good", "\n postgres://u:p@h/d \n"))
@@ -415,7 +415,7 @@ func TestStoreURLFile(t *testing.T) {
 }
 
 func TestUnknownVariablesWarnInOneLine(t *testing.T) {
-	_, warnings, err := config.Load(t.Context(), config.FromMap(map[string]string{
+	_, warnings, err := config.Load(config.FromMap(map[string]string{
 		"LOCKSIDECAR_TLL": "s3cret", "LOCKSIDECAR_PORT_80_TCP": "x", "OTHER": "y", "LOCKSIDECAR_TTL": "1s",
 		"LOCKSIDECAR_STORE_URL": "memory://", "LOCKSIDECAR_LISTEN": "never", // without POSTGRES_ it means nothing
 	}))

@@ -1,31 +1,65 @@
 package config
 
 import (
+	"flag"
 	"os"
-	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 )
 
-// The table of variables in the README has each one that is read, with its default, and no other.
+var update = flag.Bool("update", false, "write the table of README.md anew")
+
+// README.md has the table of variables. With -update the test writes it.
 func TestTheTableOfVariables(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
+	const readme, head = "../../README.md", "| variable | default | allowed | meaning |\n|---|---|---|---|\n"
+	text, err := os.ReadFile(readme)
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := map[string]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\|(.*?)\\|").FindAllStringSubmatch(string(text), -1) {
-		told[row[1]] = strings.TrimSpace(row[2])
+	before, rest, ok := strings.Cut(string(text), head)
+	_, after, ended := strings.Cut(rest, "\n\n")
+	if !ok || !ended {
+		t.Fatalf("README.md has no table that begins with\n%s", head)
 	}
-	for field := range reflect.TypeFor[raw]().Fields() {
-		name, value, hasDefault := strings.Cut(field.Tag.Get("env"), ",default=")
-		if is, ok := told[name]; !ok || hasDefault && is != "`"+value+"`" {
-			t.Errorf("%s, whose default is %q: the README has %q", name, value, is)
+	link := regexp.MustCompile(`docs/\w+\.md(#\w+)?`)
+	var rows []string
+	for _, v := range new(loader).table() {
+		standard, described := strings.CutPrefix(v.standard, "(")
+		if described {
+			standard = strings.TrimSuffix(standard, ")")
+		} else if standard != "" {
+			standard = "`" + standard + "`"
 		}
-		delete(told, name)
+		help := link.ReplaceAllStringFunc(v.help, func(to string) string {
+			name, _, _ := strings.Cut(to, "#")
+			return "[" + name + "](" + to + ")"
+		})
+		rows = append(rows, "| `"+v.name+"` | "+standard+" | "+v.allowed+" | "+help+" |")
 	}
-	for name := range told {
-		t.Errorf("the README has %s, which is not read", name)
+	want := before + head + strings.Join(rows, "\n") + "\n\n" + after
+	switch {
+	case want == string(text):
+	case *update:
+		if err := os.WriteFile(readme, []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Error("the table of README.md is not that of the program: go test ./internal/config -update")
+	}
+}
+
+// --help has all variables, in lines that a terminal shows.
+func TestHelp(t *testing.T) {
+	help := Help()
+	for _, name := range Variables() {
+		if !strings.Contains(help, "\n  "+name+" ") && !strings.HasPrefix(help, "  "+name+" ") && !strings.Contains(help, "\n  "+name+"\n") {
+			t.Errorf("no %s in\n%s", name, help)
+		}
+	}
+	for line := range strings.Lines(help) {
+		if len(line) > 100 || strings.Contains(line, "`") {
+			t.Errorf("a line of the help: %q", line)
+		}
 	}
 }

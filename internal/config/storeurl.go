@@ -51,13 +51,11 @@ func (u StoreURL) Again() (string, error) {
 	if u.file == "" {
 		return u.url, nil
 	}
-	var c check
 	if info, err := os.Stat(u.file); err == nil && (!info.Mode().IsRegular() || info.Size() > maxURLFile) {
-		c.bad(u.variable, u.file, "a regular file of one URL") // a pipe would keep who reads it
-		return "", errors.Join(c.errs...)
+		return "", refused(Prefix+u.variable, u.file, "a regular file of one URL") // a pipe would keep who reads it
 	}
-	now := c.urlFile(u.variable, u.file)
-	return now.url, errors.Join(c.errs...)
+	now, err := urlFile(u.variable, u.file)
+	return now.url, err
 }
 
 // The rules that messages show.
@@ -75,93 +73,97 @@ func allowedIn(variable string) string {
 }
 
 // store finds the store's URL in one of its two variables.
-func (c *check) store(in raw, src Source) StoreURL {
-	if in.StoreURL != "" || in.StoreURLFile != "" {
-		return c.eitherURL("STORE_URL", in.StoreURL, in.StoreURLFile)
-	}
+func (l *loader) store() {
 	// In a cluster a forgotten URL must not silently become locks that only this
 	// pod knows of.
-	if _, ok := src.Lookuper.Lookup("KUBERNETES_SERVICE_HOST"); ok {
-		c.errs = append(c.errs, fmt.Errorf(
+	_, kubernetes := l.src.Lookuper.Lookup("KUBERNETES_SERVICE_HOST")
+	switch set := l.urls.store != "" || l.urls.storeFile != ""; {
+	case set:
+		l.cfg.Store = l.eitherURL("STORE_URL", l.urls.store, l.urls.storeFile)
+	case kubernetes:
+		l.errs = append(l.errs, fmt.Errorf(
 			"%[1]sSTORE_URL is not set; under Kubernetes it must be (or %[1]sSTORE_URL_FILE), even to %[2]s",
 			Prefix, allowedStores))
-		return StoreURL{}
+	default:
+		l.cfg.Store = StoreURL{Kind: Memory, url: "memory://"}
 	}
-	return StoreURL{Kind: Memory, url: "memory://"}
 }
 
 // listenURL finds the URL of the connection that listens, if there is one.
-func (c *check) listenURL(cfg Config, in raw) StoreURL {
-	variable, value := "POSTGRES_LISTEN_URL", redact(in.ListenURL)
+func (l *loader) listenURL() {
+	variable, value := "POSTGRES_LISTEN_URL", redact(l.urls.listen)
 	switch {
-	case in.ListenURLFile != "":
-		variable, value = "POSTGRES_LISTEN_URL_FILE", in.ListenURLFile
-	case in.ListenURL == "":
-		return StoreURL{}
+	case l.urls.listenFile != "":
+		variable, value = "POSTGRES_LISTEN_URL_FILE", l.urls.listenFile
+	case l.urls.listen == "":
+		return
 	}
-	u := c.eitherURL("POSTGRES_LISTEN_URL", in.ListenURL, in.ListenURLFile)
+	u := l.eitherURL("POSTGRES_LISTEN_URL", l.urls.listen, l.urls.listenFile)
 	switch {
 	case u.Kind == Memory:
-		c.bad(variable, u.String(), allowedIn(variable))
-	case cfg.Store.Kind == Memory:
-		c.bad(variable, value, "only with a store of PostgreSQL: the one in "+cfg.Store.String()+" needs no connection to hear")
-	case cfg.Listen == ListenNever:
-		c.bad(variable, value, fmt.Sprintf(
+		l.bad(variable, u.String(), allowedIn(variable))
+	case l.cfg.Store.Kind == Memory:
+		l.bad(variable, value, "only with a store of PostgreSQL: the one in "+l.cfg.Store.String()+" needs no connection to hear")
+	case l.cfg.Listen == ListenNever:
+		l.bad(variable, value, fmt.Sprintf(
 			"not together with %[1]sPOSTGRES_LISTEN=never: it is there to listen; leave %[1]sPOSTGRES_LISTEN unset, and the rest goes through the pooler all the same", Prefix))
+	}
+	l.cfg.ListenURL = u
+}
+
+// eitherURL reads a URL from the one of its two variables that is set.
+func (l *loader) eitherURL(variable, value, file string) (u StoreURL) {
+	var err error
+	switch {
+	case value != "" && file != "":
+		err = refused(Prefix+variable+"_FILE", file, fmt.Sprintf("not together with %s%s", Prefix, variable))
+	case file != "":
+		u, err = urlFile(variable+"_FILE", file)
+	default:
+		u, err = storeURL(variable, value)
+	}
+	if err != nil {
+		l.errs = append(l.errs, err)
 	}
 	return u
 }
 
-// eitherURL reads a URL from the one of its two variables that is set.
-func (c *check) eitherURL(variable, value, file string) StoreURL {
-	switch {
-	case value != "" && file != "":
-		c.bad(variable+"_FILE", file, fmt.Sprintf("not together with %s%s", Prefix, variable))
-		return StoreURL{}
-	case file != "":
-		return c.urlFile(variable+"_FILE", file)
-	}
-	return c.storeURL(variable, value)
-}
-
 // urlFile reads the URL in the file that a variable names.
-func (c *check) urlFile(variable, path string) StoreURL {
+func urlFile(variable, path string) (StoreURL, error) {
 	info, err := os.Stat(path)
 	var content []byte
 	if err == nil {
 		content, err = os.ReadFile(path) //nolint:gosec // the operator names the file
 	}
 	if err != nil {
-		c.bad(variable, path, "a file that can be read: "+err.Error())
-		return StoreURL{}
+		return StoreURL{}, refused(Prefix+variable, path, "a file that can be read: "+err.Error())
 	}
 	raw := strings.TrimSpace(string(content))
 	if raw == "" {
-		c.bad(variable, path, "a file that holds a URL; this one is empty")
-		return StoreURL{}
+		return StoreURL{}, refused(Prefix+variable, path, "a file that holds a URL; this one is empty")
 	}
-	u := c.storeURL(variable, raw)
-	if info.Mode().IsRegular() { // a pipe is read once
+	u, err := storeURL(variable, raw)
+	if err == nil && info.Mode().IsRegular() { // a pipe is read once
 		u.variable, u.file = variable, path
 	}
-	return u
+	return u, err
 }
 
-func (c *check) storeURL(variable, raw string) StoreURL {
+func storeURL(variable, raw string) (StoreURL, error) {
+	why := ""
 	switch scheme, rest, _ := strings.Cut(raw, "://"); scheme {
 	case "memory":
 		if rest == "" && strings.HasSuffix(raw, "://") {
-			return StoreURL{Kind: Memory, url: raw}
+			return StoreURL{Kind: Memory, url: raw}, nil
 		}
 	case "postgres", "postgresql":
-		if _, err := pgconn.ParseConfig(raw); err != nil {
-			c.bad(variable, redact(raw), allowedIn(variable)+explain(err, raw))
-			return StoreURL{}
+		_, err := pgconn.ParseConfig(raw)
+		if err == nil {
+			return StoreURL{Kind: Postgres, url: raw}, nil
 		}
-		return StoreURL{Kind: Postgres, url: raw}
+		why = explain(err, raw)
 	}
-	c.bad(variable, redact(raw), allowedIn(variable))
-	return StoreURL{}
+	return StoreURL{}, refused(Prefix+variable, redact(raw), allowedIn(variable)+why)
 }
 
 // explain adds the parser's own words when they are certain not to repeat a

@@ -109,7 +109,7 @@ func TestTheSidecarTakesItsVariables(t *testing.T) {
 		}
 		variables["LOCKSIDECAR_STORE_URL_FILE"] = secret
 		variables["POD_NAME"] = "web-0"
-		if _, warnings, err := config.Load(t.Context(), config.FromMap(variables)); err != nil || len(warnings) > 0 {
+		if _, warnings, err := config.Load(config.FromMap(variables)); err != nil || len(warnings) > 0 {
 			t.Errorf("%s: %v, %q", annotations, err, warnings)
 		}
 	}

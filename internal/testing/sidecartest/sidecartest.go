@@ -48,7 +48,7 @@ func Run(t testing.TB, env map[string]string) *Sidecar {
 		}
 		full[name] = value
 	}
-	cfg, _, err := config.Load(t.Context(), config.FromMap(full))
+	cfg, _, err := config.Load(config.FromMap(full))
 	if err != nil {
 		t.Fatal(err)
 	}
