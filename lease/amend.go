@@ -50,17 +50,17 @@ func (m *Manager) setData(ctx context.Context, h *heldLock, data []byte) error {
 	change := store.Change{Claim: h.claim(), SetData: true, Data: data}
 	// In the lane, so that the last change there is the last one here, too.
 	v, err := submitAnd(ctx, m.amends, change, func(v store.Verdict) {
-		switch v.Standing {
+		switch v.Status {
 		case store.Holds:
 			h.s.mu.Lock()
 			defer h.s.mu.Unlock()
 			h.change().data = data
-		case store.NotJudged: // nothing has changed
+		case store.ClaimRowLocked: // nothing has changed
 		default:
 			h.s.loseLock(h, LostExpired) // the store is right
 		}
 	})
-	return judged("amend", v.Standing, err)
+	return judged("amend", v.Status, err)
 }
 
 // notHeldAnyMore says why a lock is not held any more that was a moment ago.
@@ -79,12 +79,12 @@ func (m *Manager) amendForeign(ctx context.Context, c claimant, req *AmendReques
 		Claim: store.Claim{Key: req.Key, Token: req.Token},
 		TTL:   req.TTL, SetData: req.SetData, Data: req.Data,
 	})
-	if err := judged("amend", v.Standing, err); err != nil {
+	if err := judged("amend", v.Status, err); err != nil {
 		return Grant{}, err
 	}
 	m.heldCache.Drop(req.Key)
-	if v.Standing != store.Holds {
-		return Grant{}, m.refusedBy(v.Standing, c)
+	if v.Status != store.Holds {
+		return Grant{}, m.refusedBy(v.Status, c)
 	}
 	m.sweeping.granted(m.clk.Now(), req.TTL)
 	// The store counts from some moment since it was asked: from then, to be safe.

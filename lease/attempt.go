@@ -31,7 +31,7 @@ type attempt struct {
 	slot        *quotaSlot // of the call, in the session
 	req         *Request
 	lease       *lease // nil for BindTTL that does not wait
-	id          store.GrantID
+	id          store.AttemptID
 	tr          *callTrace // of the call
 	began       time.Time  // of the call, for Waited
 	sent        time.Time  // of the question that is under way
@@ -107,7 +107,7 @@ func (m *Manager) newAttempt(c *call, l *lease) *attempt {
 	return b
 }
 
-func (b *attempt) ref() store.Attempt { return store.Attempt{Key: b.req.Key, Grant: b.id} }
+func (b *attempt) ref() store.Attempt { return store.Attempt{Key: b.req.Key, ID: b.id} }
 
 func (b *attempt) ask() store.Ask {
 	a := store.Ask{
@@ -209,7 +209,7 @@ func (b *attempt) onAcquire(ans store.Answer, err error) {
 		b.skipped(ans)
 	case ans.Outcome == store.LeaseLost:
 		b.leaseLost()
-	case ans.Outcome == store.Stuck:
+	case ans.Outcome == store.RowLocked:
 		b.fail(rowLocked("acquire"))
 	default:
 		b.m.heldCache.Put(ans.Lock, b.cacheVersion)
@@ -245,7 +245,7 @@ func (b *attempt) onEnqueue(ans store.Answer, err error) {
 		b.skipped(ans)
 	case ans.Outcome == store.LeaseLost:
 		b.leaseLost()
-	case ans.Outcome == store.Stuck:
+	case ans.Outcome == store.RowLocked:
 		b.fail(rowLocked("enqueue"))
 	default:
 		b.mu.Lock()
@@ -337,7 +337,7 @@ func (b *attempt) onCancel(ans store.Answer, err error) {
 		b.winDirectly(&ans)
 	case ans.Outcome == store.Skipped: // and forgotten by the store
 		b.finish(&SkippedError{Key: b.req.Key, Result: ans.Result})
-	case ans.Outcome == store.Stuck:
+	case ans.Outcome == store.RowLocked:
 		b.fail(rowLocked("cancel"))
 	default:
 		b.mu.Lock()

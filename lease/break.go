@@ -49,7 +49,7 @@ func (m *Manager) Break(ctx context.Context, was store.Lock) error {
 // the token that the signal names.
 func (m *Manager) signal(ctx context.Context, sig store.Signal) (held bool, err error) {
 	standing, err := submit(ctx, m.requires, sig)
-	if err == nil && standing == store.NotJudged {
+	if err == nil && standing == store.ClaimRowLocked {
 		err = rowLocked("signal")
 	}
 	if err != nil {
@@ -63,7 +63,7 @@ func (m *Manager) signal(ctx context.Context, sig store.Signal) (held bool, err 
 // store has done it where nobody needs to be asked; else the holder's sidecar hears
 // of it in a moment, or with its next renewal.
 func (m *Manager) awaitBroken(ctx context.Context, was store.Lock) error {
-	asked := !was.Holder.Renewed || was.Holder.Standing // whom nobody claims
+	asked := !was.Holder.Renewed || was.Holder.HoldPending // whom nobody claims
 	for pause := breakPauseMin; ; pause = min(2*pause, breakPauseMax) {
 		if !asked || pause > breakPauseMin {
 			if err := rest(ctx, pause); err != nil {
@@ -77,7 +77,7 @@ func (m *Manager) awaitBroken(ctx context.Context, was store.Lock) error {
 		case !lock.Held || lock.Token != was.Token:
 			m.heldCache.Drop(was.Key)
 			return nil
-		case lock.Holder.Standing && !asked:
+		case lock.Holder.HoldPending && !asked:
 			// Its holder has gone meanwhile and left it standing: now the store does it.
 			asked = true
 			if _, err := m.signal(ctx, store.Signal{Kind: store.Break, Key: was.Key, Token: was.Token}); err != nil {

@@ -119,7 +119,7 @@ func TestReasons(t *testing.T) {
 		"the store refuses": {func(r *rig) { r.st.set("Renew", fault{refuse: true}) }, LostStore},
 		"the store hangs":   {func(r *rig) { r.st.hold("Renew") }, LostStore},
 		"the store says dead": {func(r *rig) {
-			r.must(r.st.Store.Bury(context.Background(), []store.LeaseID{r.stored("k").Holder.Lease}))
+			r.must(r.st.Store.Revoke(context.Background(), []store.LeaseID{r.stored("k").Holder.Lease}))
 		}, LostExpired},
 		"the process stood still":   {func(r *rig) { r.clk.stop(time.Hour) }, LostExpired},
 		"the machine was suspended": {func(r *rig) { r.clk.suspended.Add(int64(clock.SuspensionLimit)) }, LostExpired},

@@ -97,7 +97,7 @@ func TestWaitThatIsLostAgainAndAgainRests(t *testing.T) {
 	}{
 		"the place is gone": {"Enqueue", func(r *rig) {
 			for _, b := range r.m.queue.all() {
-				_, err := r.st.Store.CancelWaits(context.Background(), []store.Attempt{b.ref()})
+				_, err := r.st.Store.Cancel(context.Background(), []store.Attempt{b.ref()})
 				r.must(err)
 			}
 			r.m.queue.news(store.EveryWait)

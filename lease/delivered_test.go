@@ -14,7 +14,7 @@ import (
 func (r *rig) word(b *attempt) store.News {
 	lock := r.stored(b.req.Key)
 	return store.News{
-		Attempt: store.Attempt{Grant: b.id},
+		Attempt: store.Attempt{ID: b.id},
 		Answer: store.Answer{
 			Outcome: store.Granted, Token: lock.Token, AcquiredAt: lock.Holder.AcquiredAt, ExpiresIn: lock.Holder.ExpiresIn,
 		},
@@ -36,7 +36,7 @@ func TestToldOfAGrant(t *testing.T) {
 		other, s := r.another(opt), r.session()
 		a, b, token := r.waiting(other, s, "k", WaitForever)
 		forged := r.word(b)
-		copy(forged.Grant[8:], uuid.NewString())
+		copy(forged.ID[8:], uuid.NewString())
 		r.m.queue.news(forged)
 		if synctest.Wait(); a.isOver() {
 			t.Fatal("believed a word that does not know the grant's id")
@@ -61,10 +61,10 @@ func TestHalfAnIDIsAHint(t *testing.T) {
 		a, b, token := r.waiting(other, s, "k", WaitForever)
 		time.Sleep(time.Second)
 		r.handOver(other, "k", token)
-		var half store.GrantID
+		var half store.AttemptID
 		copy(half[:8], b.id[:8])
 		before := time.Now()
-		r.m.queue.news(store.News{Attempt: store.Attempt{Grant: half}})
+		r.m.queue.news(store.News{Attempt: store.Attempt{ID: half}})
 		if a.granted(t); time.Since(before) != 0 {
 			t.Errorf("granted %s after the hint", time.Since(before))
 		}

@@ -379,8 +379,8 @@ func (d *double) remember(asks []store.Ask) {
 	}
 }
 
-func (d *double) Bury(ctx context.Context, leases []store.LeaseID) error {
-	_, err := do(ctx, d, "Bury", len(leases), func(ctx context.Context) (int, error) { return 0, d.Store.Bury(ctx, leases) })
+func (d *double) Revoke(ctx context.Context, leases []store.LeaseID) error {
+	_, err := do(ctx, d, "Bury", len(leases), func(ctx context.Context) (int, error) { return 0, d.Store.Revoke(ctx, leases) })
 	return err
 }
 
@@ -392,7 +392,7 @@ func (d *double) Sweep(ctx context.Context) error {
 func (d *double) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	d.remember(asks)
 	return do(ctx, d, "Acquire", len(asks), func(ctx context.Context) ([]store.Answer, error) {
-		return unlessLocked(d, asks, func(a store.Ask) string { return a.Key }, store.Answer{Outcome: store.Stuck},
+		return unlessLocked(d, asks, func(a store.Ask) string { return a.Key }, store.Answer{Outcome: store.RowLocked},
 			func(asks []store.Ask) ([]store.Answer, error) { return d.Store.Acquire(ctx, asks) })
 	})
 }
@@ -400,17 +400,17 @@ func (d *double) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer,
 func (d *double) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	d.remember(asks)
 	return do(ctx, d, "Enqueue", len(asks), func(ctx context.Context) ([]store.Answer, error) {
-		return unlessLocked(d, asks, func(a store.Ask) string { return a.Key }, store.Answer{Outcome: store.Stuck},
+		return unlessLocked(d, asks, func(a store.Ask) string { return a.Key }, store.Answer{Outcome: store.RowLocked},
 			func(asks []store.Ask) ([]store.Answer, error) { return d.Store.Enqueue(ctx, asks) })
 	})
 }
 
-func (d *double) CheckWaits(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
+func (d *double) Check(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
 	return do(ctx, d, "CheckWaits", len(waits), func(unlimited context.Context) ([]store.Answer, error) {
 		if err := d.awaitBlocked(ctx, waits); err != nil {
 			return nil, &store.Error{Op: "CheckWaits", Err: err}
 		}
-		answers, err := d.Store.CheckWaits(unlimited, waits)
+		answers, err := d.Store.Check(unlimited, waits)
 		for i := range answers {
 			d.handOffs.tell(waits[i].Key, &answers[i])
 		}
@@ -418,25 +418,25 @@ func (d *double) CheckWaits(ctx context.Context, waits []store.Attempt) ([]store
 	})
 }
 
-func (d *double) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
+func (d *double) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
 	return do(ctx, d, "CancelWaits", len(waits), func(ctx context.Context) ([]store.Answer, error) {
-		return unlessLocked(d, waits, keyOf, store.Answer{Outcome: store.Stuck},
+		return unlessLocked(d, waits, keyOf, store.Answer{Outcome: store.RowLocked},
 			func(waits []store.Attempt) ([]store.Answer, error) {
-				answers, err := d.Store.CancelWaits(ctx, waits)
+				answers, err := d.Store.Cancel(ctx, waits)
 				return d.unplaced("CancelWaits", answers, err)
 			})
 	})
 }
 
-func (d *double) Undo(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
+func (d *double) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
 	return do(ctx, d, "Undo", len(attempts), func(ctx context.Context) ([]store.Outcome, error) {
-		return unlessLocked(d, attempts, keyOf, store.Stuck,
-			func(attempts []store.Attempt) ([]store.Outcome, error) { return d.Store.Undo(ctx, attempts) })
+		return unlessLocked(d, attempts, keyOf, store.RowLocked,
+			func(attempts []store.Attempt) ([]store.Outcome, error) { return d.Store.Withdraw(ctx, attempts) })
 	})
 }
 
-func (d *double) BuryInstance(ctx context.Context, instance string) error {
-	_, err := do(ctx, d, "BuryInstance", 0, func(ctx context.Context) (int, error) { return 0, d.Store.BuryInstance(ctx, instance) })
+func (d *double) ReapInstance(ctx context.Context, instance string) error {
+	_, err := do(ctx, d, "BuryInstance", 0, func(ctx context.Context) (int, error) { return 0, d.Store.ReapInstance(ctx, instance) })
 	return err
 }
 
@@ -448,7 +448,7 @@ func (d *double) Listen(on bool) {
 
 func (d *double) Release(ctx context.Context, claims []store.Claim) ([]store.Verdict, error) {
 	return do(ctx, d, "Release", len(claims), func(ctx context.Context) ([]store.Verdict, error) {
-		return unlessLocked(d, claims, func(c store.Claim) string { return c.Key }, store.Verdict{Standing: store.NotJudged},
+		return unlessLocked(d, claims, func(c store.Claim) string { return c.Key }, store.Verdict{Status: store.ClaimRowLocked},
 			func(claims []store.Claim) ([]store.Verdict, error) {
 				d.handOffs.note(claims)
 				return d.Store.Release(ctx, claims)
@@ -458,7 +458,7 @@ func (d *double) Release(ctx context.Context, claims []store.Claim) ([]store.Ver
 
 func (d *double) Amend(ctx context.Context, changes []store.Change) ([]store.Verdict, error) {
 	return do(ctx, d, "Amend", len(changes), func(ctx context.Context) ([]store.Verdict, error) {
-		return unlessLocked(d, changes, func(c store.Change) string { return c.Key }, store.Verdict{Standing: store.NotJudged},
+		return unlessLocked(d, changes, func(c store.Change) string { return c.Key }, store.Verdict{Status: store.ClaimRowLocked},
 			func(changes []store.Change) ([]store.Verdict, error) { return d.Store.Amend(ctx, changes) })
 	})
 }
@@ -481,10 +481,10 @@ func (d *double) Unwatch(ctx context.Context, keys []string) error {
 	return err
 }
 
-func (d *double) Signal(ctx context.Context, signals []store.Signal) ([]store.Standing, error) {
-	return do(ctx, d, "Signal", len(signals), func(ctx context.Context) ([]store.Standing, error) {
-		return unlessLocked(d, signals, func(s store.Signal) string { return s.Key }, store.NotJudged,
-			func(signals []store.Signal) ([]store.Standing, error) { return d.Store.Signal(ctx, signals) })
+func (d *double) Signal(ctx context.Context, signals []store.Signal) ([]store.ClaimStatus, error) {
+	return do(ctx, d, "Signal", len(signals), func(ctx context.Context) ([]store.ClaimStatus, error) {
+		return unlessLocked(d, signals, func(s store.Signal) string { return s.Key }, store.ClaimRowLocked,
+			func(signals []store.Signal) ([]store.ClaimStatus, error) { return d.Store.Signal(ctx, signals) })
 	})
 }
 
@@ -492,7 +492,7 @@ func (d *double) Signals(ctx context.Context, leases []store.LeaseID) ([]store.S
 	return do(ctx, d, "Signals", len(leases), func(ctx context.Context) ([]store.Signal, error) { return d.Store.Signals(ctx, leases) })
 }
 
-func (d *double) Heard(ctx context.Context, signals []store.SignalID) error {
-	_, err := do(ctx, d, "Heard", len(signals), func(ctx context.Context) (int, error) { return 0, d.Store.Heard(ctx, signals) })
+func (d *double) Acknowledge(ctx context.Context, signals []store.SignalID) error {
+	_, err := do(ctx, d, "Heard", len(signals), func(ctx context.Context) (int, error) { return 0, d.Store.Acknowledge(ctx, signals) })
 	return err
 }

@@ -28,8 +28,8 @@ var errRowLocked = errors.New("somebody keeps the row of this key locked")
 func rowLocked(op string) error { return &store.Error{Op: op, Err: errRowLocked} }
 
 // judged is err, or that the store could not judge a claim.
-func judged(op string, standing store.Standing, err error) error {
-	if err == nil && standing == store.NotJudged {
+func judged(op string, standing store.ClaimStatus, err error) error {
+	if err == nil && standing == store.ClaimRowLocked {
 		return rowLocked(op)
 	}
 	return err

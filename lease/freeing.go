@@ -49,7 +49,7 @@ func (f *freeing) try(ctx, call context.Context, by submitting) {
 
 // answered hears the answer to a try.
 func (f *freeing) answered(call context.Context, v *store.Verdict, err error) {
-	err = judged("release", v.Standing, err)
+	err = judged("release", v.Status, err)
 	if err != nil && f.of.matters() {
 		f.of.wasTried(err)
 		again := func() { f.try(context.Background(), call, f.m.releases.Submit) }
@@ -58,7 +58,7 @@ func (f *freeing) answered(call context.Context, v *store.Verdict, err error) {
 		}
 		return
 	}
-	if err == nil && v.Standing != store.Holds {
+	if err == nil && v.Status != store.Holds {
 		f.m.log.Debug("what was released was not held any more", "key", f.claim.Key, "token", f.claim.Token)
 	}
 	f.m.heldCache.Drop(f.claim.Key)

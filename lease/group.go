@@ -380,7 +380,7 @@ func (m *Manager) answerAll(attempts []*attempt, answers []store.Answer, err err
 		switch {
 		case err != nil:
 			b.onAcquire(store.Answer{}, err)
-		case i == granted && answers[i].Outcome == store.Stuck:
+		case i == granted && answers[i].Outcome == store.RowLocked:
 			b.start(b.tr.carry(m.ctx), m.clk.Now()) // once more, alone, with the patience of a lane
 		default:
 			b.onAcquire(answers[i], nil)

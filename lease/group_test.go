@@ -289,7 +289,7 @@ func TestGroupMinHold(t *testing.T) {
 		g := r.askAll(context.Background(), s, Request{MinHold: time.Hour}, "x", "y").granted(t, "x", "y")
 		r.release(s, g[0])
 		synctest.Wait()
-		if l := r.stored("x"); !l.Held || !l.Holder.Standing {
+		if l := r.stored("x"); !l.Held || !l.Holder.HoldPending {
 			t.Errorf("%+v", l)
 		}
 	})

@@ -40,7 +40,7 @@ func TestNamesakesWait(t *testing.T) {
 				if n, shown := r.m.queue.length("k"), r.tally.sum(r.tally.waits); n != 2 || shown != 2 {
 					t.Errorf("%d wait, %d are shown", n, shown)
 				}
-				half := store.GrantID{}
+				half := store.AttemptID{}
 				copy(half[:], all[0].id[:len(store.HalfID{})])
 				for i, a := range asked {
 					before, limit := time.Now(), time.Duration(0)
@@ -50,7 +50,7 @@ func TestNamesakesWait(t *testing.T) {
 						r.must(err)
 					case "hinted":
 						r.handOver(other, "k", token)
-						r.m.queue.news(store.News{Attempt: store.Attempt{Grant: half}})
+						r.m.queue.news(store.News{Attempt: store.Attempt{ID: half}})
 						limit = hintPause
 						synctest.Wait()
 						if n := r.st.asked("CheckWaits"); i == 0 && n != 2 {

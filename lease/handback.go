@@ -73,7 +73,7 @@ func (b *attempt) handBack(token int64) {
 		c.Lease = b.lease.id
 		settled = b.m.afterwards(b.tr.carry(context.Background()), b.ref(), b.lease, b.req.MinHold, b.beginCleanup())
 	} else {
-		c.Untold = true
+		c.Undelivered = true
 		matters = b.m.within(b.lasts())
 		b.inFlight.Add(1)
 	}

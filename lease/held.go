@@ -49,7 +49,7 @@ type terms struct {
 	until    time.Time
 	outlived *time.Timer
 	// grant and minHold are those of the attempt that won it.
-	attemptID store.GrantID
+	attemptID store.AttemptID
 	minHold   time.Duration
 	// held is for its span, nil where the acquire is not recorded.
 	held *holding

@@ -33,7 +33,7 @@ type Manager struct {
 	amends      *batcher.Lane[store.Change, store.Verdict]
 	reads       *batcher.Lane[string, store.Lock]
 	withdrawals *batcher.Lane[store.Attempt, store.Outcome]
-	requires    *batcher.Lane[store.Signal, store.Standing]
+	requires    *batcher.Lane[store.Signal, store.ClaimStatus]
 	openings    *batcher.Lane[store.NewLease, struct{}]
 	revocations *batcher.Lane[store.LeaseID, struct{}]
 
@@ -120,8 +120,8 @@ func (m *Manager) openLanes() {
 	bounded := lane
 	bounded.Room = max(m.cfg.MaxWaiters, m.cfg.BatchMax)
 	byKey := func(a store.Ask) string { return a.Key }
-	stuck := func(a store.Answer) bool { return a.Outcome == store.Stuck }
-	notJudged := func(v store.Verdict) bool { return v.Standing == store.NotJudged }
+	stuck := func(a store.Answer) bool { return a.Outcome == store.RowLocked }
+	notJudged := func(v store.Verdict) bool { return v.Status == store.ClaimRowLocked }
 	acquires := bounded
 	acquires.Refuse = m.draining
 	m.acquires = batcher.New(m.traced("acquire", acquires), byKey, m.st.Acquire, stuck)
@@ -133,15 +133,15 @@ func (m *Manager) openLanes() {
 	m.amends = batcher.New(m.traced("amend", bounded), func(c store.Change) string { return c.Key }, m.st.Amend, notJudged)
 	m.reads = batcher.New(m.traced("get", bounded), func(key string) string { return key }, m.st.Get, nil)
 	m.requires = batcher.New(m.traced("signal", bounded), func(s store.Signal) string { return s.Key }, m.st.Signal,
-		func(s store.Standing) bool { return s == store.NotJudged })
+		func(s store.ClaimStatus) bool { return s == store.ClaimRowLocked })
 	apart := lane
 	apart.Inline = false // they may hang, and have a limit of their own
 	m.openings = batcher.New(m.traced("open", apart), func(l store.NewLease) string { return string(l.ID[:]) }, forAll(m.st.OpenLeases), nil)
-	m.revocations = batcher.New(m.traced("bury", apart), func(l store.LeaseID) string { return string(l[:]) }, forAll(m.st.Bury), nil)
+	m.revocations = batcher.New(m.traced("bury", apart), func(l store.LeaseID) string { return string(l[:]) }, forAll(m.st.Revoke), nil)
 	// What hands something back is never refused: what was taken is bounded.
-	byGrant := func(a store.Attempt) string { return string(a.Grant[:]) }
-	m.cancels = batcher.New(m.traced("cancel", lane), byGrant, m.st.CancelWaits, stuck)
-	m.withdrawals = batcher.New(m.traced("undo", lane), byGrant, m.st.Undo, func(o store.Outcome) bool { return o == store.Stuck })
+	byGrant := func(a store.Attempt) string { return string(a.ID[:]) }
+	m.cancels = batcher.New(m.traced("cancel", lane), byGrant, m.st.Cancel, stuck)
+	m.withdrawals = batcher.New(m.traced("undo", lane), byGrant, m.st.Withdraw, func(o store.Outcome) bool { return o == store.RowLocked })
 	m.releases = batcher.New(m.traced("release", lane), func(c store.Claim) string { return c.Key }, m.st.Release, notJudged)
 	if st, ok := m.st.(store.Immediate); ok && m.inline {
 		m.acquires.Alone(st.AcquireOne)
@@ -301,7 +301,7 @@ func (m *Manager) revokeAll() {
 		ids[i] = l.id
 	}
 	m.limited(func(ctx context.Context) {
-		if err := m.st.Bury(ctx, ids); err != nil {
+		if err := m.st.Revoke(ctx, ids); err != nil {
 			m.log.Warn("leases not buried, their locks are free when they expire", "leases", len(ids), "error", err)
 			return
 		}

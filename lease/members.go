@@ -133,8 +133,8 @@ func (m *Manager) extendMember(ctx context.Context, p *groupMember, ttl time.Dur
 	sent := m.clk.Now()
 	v, err := submit(ctx, m.amends, store.Change{Claim: store.Claim{Key: p.g.Key, Token: p.g.Token}, TTL: ttl})
 	switch {
-	case judged("amend", v.Standing, err) != nil: // it lasts as long as before
-	case v.Standing == store.Holds:
+	case judged("amend", v.Status, err) != nil: // it lasts as long as before
+	case v.Status == store.Holds:
 		p.until = sent.Add(reliable(v.Lock.Holder.ExpiresIn))
 		m.sweeping.granted(m.clk.Now(), ttl)
 	default:

@@ -255,7 +255,7 @@ func TestRenewalsAreCounted(t *testing.T) {
 		if got := r.tally.renewals(); got != [3]int{2, 0, 1} {
 			t.Errorf("renewals: %v", got)
 		}
-		r.must(r.st.Store.Bury(context.Background(), []store.LeaseID{r.m.leases.get(r.m.cfg.TTL).id}))
+		r.must(r.st.Store.Revoke(context.Background(), []store.LeaseID{r.m.leases.get(r.m.cfg.TTL).id}))
 		time.Sleep(6 * time.Second)
 		if got := r.tally.renewals(); got != [3]int{2, 1, 1} || len(r.losses()) != 1 {
 			t.Errorf("renewals: %v, losses %v", got, r.losses())

@@ -72,7 +72,7 @@ func (st *orphans) run() {
 func (st *orphans) next() *search {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	s := &search{m: st.m, leases: make(map[store.LeaseID]*lease), candidates: make(map[store.Rider]*atomic.Bool)}
+	s := &search{m: st.m, leases: make(map[store.LeaseID]*lease), candidates: make(map[store.HeldGrant]*atomic.Bool)}
 	for l, what := range st.sought {
 		if !l.alive(clock.Read(st.m.clk)) {
 			delete(st.sought, l)
@@ -111,7 +111,7 @@ type search struct {
 	leases  map[store.LeaseID]*lease
 	// candidates were not known here when they were seen, with whether they are being given
 	// up. An answer may be on its way that explains them.
-	candidates map[store.Rider]*atomic.Bool
+	candidates map[store.HeldGrant]*atomic.Bool
 }
 
 // run reports whether all was seen in one history, and nothing is left that is not known.
@@ -138,12 +138,12 @@ func (s *search) run(ctx context.Context) bool {
 		case part.History != s.history:
 			return false
 		case part.Last:
-			s.addCandidates(part.Riders)
+			s.addCandidates(part.Grants)
 			return s.resolve(ctx, 2*s.m.cfg.StoreTimeout)
 		case part.Next == after: // others look
 			pause = min(2*pause, partPauseMax)
 		default:
-			s.addCandidates(part.Riders)
+			s.addCandidates(part.Grants)
 			if s.pressing() && !s.resolve(ctx, 2*s.m.cfg.StoreTimeout) {
 				return false
 			}
@@ -159,15 +159,15 @@ func (s *search) run(ctx context.Context) bool {
 func (s *search) part(ctx context.Context, after string) (store.Part, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.m.cfg.StoreTimeout)
 	defer cancel()
-	return s.m.st.RidersAfter(ctx, s.ids(), after)
+	return s.m.st.HeldUnderAfter(ctx, s.ids(), after)
 }
 
 // heldUnder asks what is held under the leases under these keys.
-func (s *search) heldUnder(ctx context.Context, keys []string) (riders []store.Rider, err error) {
+func (s *search) heldUnder(ctx context.Context, keys []string) (riders []store.HeldGrant, err error) {
 	for some := range slices.Chunk(keys, askedMax) {
 		began := s.m.clk.Now()
 		limited, cancel := context.WithTimeout(ctx, s.m.cfg.StoreTimeout)
-		count, err := s.m.st.Riders(limited, s.ids(), some)
+		count, err := s.m.st.HeldUnder(limited, s.ids(), some)
 		cancel()
 		if err == nil && count.History != s.history {
 			err = errOtherHistory
@@ -175,7 +175,7 @@ func (s *search) heldUnder(ctx context.Context, keys []string) (riders []store.R
 		if err != nil {
 			return nil, err
 		}
-		riders = append(riders, count.Riders...)
+		riders = append(riders, count.Grants...)
 		if err := rest(ctx, partRest*s.m.clk.Now().Sub(began)); err != nil {
 			return nil, err
 		}
@@ -196,9 +196,9 @@ func (s *search) alive() bool {
 }
 
 // addCandidates notes what is not known here.
-func (s *search) addCandidates(riders []store.Rider) {
+func (s *search) addCandidates(riders []store.HeldGrant) {
 	for _, r := range riders {
-		if s.leases[r.Lease] != nil && r.Grant != uuid.Nil && !s.m.knows(r) {
+		if s.leases[r.Lease] != nil && r.ID != uuid.Nil && !s.m.knows(r) {
 			s.candidates[r] = new(atomic.Bool)
 		}
 	}
@@ -208,7 +208,7 @@ func (s *search) addCandidates(riders []store.Rider) {
 // there are many, or one is queued, and may get a key that nobody would use.
 func (s *search) pressing() bool {
 	for r := range s.candidates {
-		if r.Waits {
+		if r.Waiting {
 			return true
 		}
 	}
@@ -234,11 +234,11 @@ func (s *search) resolve(ctx context.Context, pause time.Duration) bool {
 		if err != nil {
 			continue
 		}
-		left := make(map[store.Rider]*atomic.Bool)
+		left := make(map[store.HeldGrant]*atomic.Bool)
 		for _, r := range riders {
 			leaving := s.candidates[r]
 			if leaving == nil { // a queue position that nobody knows may have got the key meanwhile
-				leaving = s.candidates[store.Rider{Attempt: r.Attempt, Lease: r.Lease, Waits: true}]
+				leaving = s.candidates[store.HeldGrant{Attempt: r.Attempt, Lease: r.Lease, Waiting: true}]
 			}
 			if leaving != nil && !s.m.knows(r) {
 				left[r] = leaving
@@ -253,11 +253,11 @@ func (s *search) resolve(ctx context.Context, pause time.Duration) bool {
 // knows reports whether somebody here has a grant, or waits for it. Who waits may have got
 // it, and not have heard of it for long; and what is being released may have to stand for its
 // MinHold. The queue is asked first: an attempt that wins is held before it leaves the queue.
-func (m *Manager) knows(r store.Rider) bool {
-	if m.queue.awaits(r.Grant) {
+func (m *Manager) knows(r store.HeldGrant) bool {
+	if m.queue.awaits(r.ID) {
 		return true
 	}
-	if r.Waits {
+	if r.Waiting {
 		return false
 	}
 	if h := m.held.get(r.Key); h != nil && h.token == r.Token {
@@ -270,13 +270,13 @@ func (m *Manager) knows(r store.Rider) bool {
 // withdrawOrphan withdraws what nobody here knows, once at a time: an withdraw goes on until it is
 // confirmed. A grant whose id follows from a request_id may be given to a repeat of the
 // request in this moment: it takes its turn, or comes later.
-func (m *Manager) withdrawOrphan(l *lease, r store.Rider, leaving *atomic.Bool) {
+func (m *Manager) withdrawOrphan(l *lease, r store.HeldGrant, leaving *atomic.Bool) {
 	if !leaving.CompareAndSwap(false, true) {
 		return
 	}
 	settled := func() { leaving.Store(false) }
-	if r.Grant.Version() != randomID {
-		calls := m.requests.use(r.Grant, nil)
+	if r.ID.Version() != randomID {
+		calls := m.requests.use(r.ID, nil)
 		settled = func() { m.requests.done(calls, nil); leaving.Store(false) }
 		select {
 		case <-calls.turn:

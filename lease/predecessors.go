@@ -50,7 +50,7 @@ func (m *Manager) ReapPredecessors(instances []string, done func()) {
 
 // reapInstance revokes what one instance left.
 func (m *Manager) reapInstance(ctx context.Context, instance string) bool {
-	err := m.st.BuryInstance(ctx, instance)
+	err := m.st.ReapInstance(ctx, instance)
 	if err != nil {
 		m.log.Warn("a predecessor's leases are not buried, trying again", "instance", instance, "error", err)
 	}

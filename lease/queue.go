@@ -97,7 +97,7 @@ func (q *queue) remove(b *attempt) {
 func (q *queue) has(b *attempt) bool { return slices.Contains(q.attempts[store.HalfOf(b.id)], b) }
 
 // awaits reports whether an attempt for a grant is queued, or is about to.
-func (q *queue) awaits(grant store.GrantID) bool {
+func (q *queue) awaits(grant store.AttemptID) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.ContainsFunc(q.attempts[store.HalfOf(grant)], func(b *attempt) bool { return b.id == grant })
@@ -165,14 +165,14 @@ func (q *queue) news(n store.News) {
 		return
 	}
 	q.mu.Lock()
-	named := slices.Clone(q.attempts[store.HalfOf(n.Grant)])
+	named := slices.Clone(q.attempts[store.HalfOf(n.ID)])
 	q.mu.Unlock()
 	if n.Answer.Outcome == 0 {
 		q.hint(named)
 		return
 	}
 	for _, b := range named {
-		if b.id == n.Grant { // who tells of an outcome knows all of the id
+		if b.id == n.ID { // who tells of an outcome knows all of the id
 			b.onNews(n.Answer)
 		}
 	}
@@ -316,7 +316,7 @@ func (q *queue) check(ctx context.Context, due []*attempt) {
 	ctx, cancel := context.WithTimeout(ctx, q.m.cfg.StoreTimeout)
 	defer cancel()
 	sent := q.m.clk.Now()
-	answers, err := q.m.st.CheckWaits(ctx, waits)
+	answers, err := q.m.st.Check(ctx, waits)
 	if err != nil {
 		q.m.log.Debug("waits not checked, trying again", "waits", len(due), "error", err)
 		later := q.m.clk.Now().Add(jittered(q.m.cfg.PollInterval))

@@ -98,7 +98,7 @@ func (m *Manager) reconciled(ctx context.Context, leases []*lease, history store
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
 	defer cancel()
-	if err := m.st.Recounted(ctx, idsOf(leases), history); err != nil {
+	if err := m.st.Reconciled(ctx, idsOf(leases), history); err != nil {
 		m.log.Debug("the store will say once more that leases are to be counted", "error", err)
 	}
 }
@@ -119,16 +119,16 @@ func (m *Manager) readSome(ctx context.Context, leases []*lease, history store.H
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(m.cfg.StoreTimeout, longest))
 	defer cancel()
-	count, err := m.st.Riders(ctx, idsOf(leases), keys)
+	count, err := m.st.HeldUnder(ctx, idsOf(leases), keys)
 	if err == nil && count.History != history {
 		err = errOtherHistory
 	}
 	if err != nil {
 		return err
 	}
-	there := make(map[grantRef]store.LeaseID, len(count.Riders))
-	for _, r := range count.Riders {
-		if !r.Waits {
+	there := make(map[grantRef]store.LeaseID, len(count.Grants))
+	for _, r := range count.Grants {
+		if !r.Waiting {
 			there[grantRef{r.Key, r.Token}] = r.Lease
 		}
 	}

@@ -33,16 +33,16 @@ func (d *double) Renew(ctx context.Context, leases []store.LeaseID) (store.Renew
 		renewal.History = d.history
 		for _, id := range renewal.Kept {
 			if d.recounted[id] != d.history {
-				renewal.Recount = append(renewal.Recount, id)
+				renewal.Reconcile = append(renewal.Reconcile, id)
 			}
 		}
 		return renewal, err
 	})
 }
 
-func (d *double) Riders(ctx context.Context, leases []store.LeaseID, keys []string) (store.Count, error) {
+func (d *double) HeldUnder(ctx context.Context, leases []store.LeaseID, keys []string) (store.Count, error) {
 	return do(ctx, d, "Riders", len(keys), func(ctx context.Context) (store.Count, error) {
-		count, err := d.Store.Riders(ctx, leases, keys)
+		count, err := d.Store.HeldUnder(ctx, leases, keys)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		count.History = d.history
@@ -51,24 +51,24 @@ func (d *double) Riders(ctx context.Context, leases []store.LeaseID, keys []stri
 }
 
 // RidersAfter tells of one key in each part, or of so many, and of who waits in the first.
-func (d *double) RidersAfter(ctx context.Context, leases []store.LeaseID, after string) (store.Part, error) {
+func (d *double) HeldUnderAfter(ctx context.Context, leases []store.LeaseID, after string) (store.Part, error) {
 	return do(ctx, d, "RidersAfter", len(leases), func(ctx context.Context) (store.Part, error) {
-		all, err := d.Store.RidersAfter(ctx, leases, "")
+		all, err := d.Store.HeldUnderAfter(ctx, leases, "")
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		part := store.Part{Count: store.Count{History: d.history}, Next: after}
 		if d.othersLook {
 			return part, err
 		}
-		slices.SortFunc(all.Riders, func(a, b store.Rider) int { return cmp.Compare(a.Key, b.Key) })
+		slices.SortFunc(all.Grants, func(a, b store.HeldGrant) int { return cmp.Compare(a.Key, b.Key) })
 		keys := 0
-		for _, r := range all.Riders {
+		for _, r := range all.Grants {
 			switch {
-			case r.Waits && after == "":
-				part.Riders = append(part.Riders, r)
-			case !r.Waits && r.Key > after && keys < max(d.partKeys, 1):
+			case r.Waiting && after == "":
+				part.Grants = append(part.Grants, r)
+			case !r.Waiting && r.Key > after && keys < max(d.partKeys, 1):
 				keys++
-				part.Riders, part.Next = append(part.Riders, r), r.Key
+				part.Grants, part.Next = append(part.Grants, r), r.Key
 			}
 		}
 		part.Last = keys == 0
@@ -76,7 +76,7 @@ func (d *double) RidersAfter(ctx context.Context, leases []store.LeaseID, after 
 	})
 }
 
-func (d *double) Recounted(ctx context.Context, leases []store.LeaseID, history store.History) error {
+func (d *double) Reconciled(ctx context.Context, leases []store.LeaseID, history store.History) error {
 	_, err := do(ctx, d, "Recounted", len(leases), func(context.Context) (int, error) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -103,7 +103,7 @@ func (r *rig) forget(g Grant) {
 	r.t.Helper()
 	verdicts, err := r.st.Store.Release(context.Background(), []store.Claim{{Key: g.Key, Token: g.Token, Lease: r.lease()}})
 	r.must(err)
-	if verdicts[0].Standing != store.Holds {
+	if verdicts[0].Status != store.Holds {
 		r.t.Fatalf("%q is not held", g.Key)
 	}
 }
@@ -247,7 +247,7 @@ func TestAForgottenGrantThatIsToldLateIsLost(t *testing.T) {
 // A failover brings back what was given up: a lock, and a queue position. Others get the
 // key all the same, and the lease is counted until nothing unknown is left.
 func TestWhatIsBackIsGivenUp(t *testing.T) {
-	for name, grant := range map[string]store.GrantID{"random": uuid.New(), "of a request": uuid.NewSHA1(uuid.New(), nil)} {
+	for name, grant := range map[string]store.AttemptID{"random": uuid.New(), "of a request": uuid.NewSHA1(uuid.New(), nil)} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
@@ -257,11 +257,11 @@ func TestWhatIsBackIsGivenUp(t *testing.T) {
 				theirs := other.lock(o, "line")
 				ctx := context.Background()
 				ask := func(key string) store.Ask {
-					return store.Ask{Attempt: store.Attempt{Key: key, Grant: grant}, Lease: r.lease()}
+					return store.Ask{Attempt: store.Attempt{Key: key, ID: grant}, Lease: r.lease()}
 				}
 				_, err := r.st.Store.Acquire(ctx, []store.Ask{ask("back")})
 				r.must(err)
-				_, err = r.st.Store.Enqueue(ctx, []store.Ask{{Attempt: store.Attempt{Key: "line", Grant: uuid.New()}, Lease: r.lease()}})
+				_, err = r.st.Store.Enqueue(ctx, []store.Ask{{Attempt: store.Attempt{Key: "line", ID: uuid.New()}, Lease: r.lease()}})
 				r.must(err)
 				r.st.failover()
 				back := other.wait(o, "back", WaitForever)
@@ -403,7 +403,7 @@ func TestWhatIsBackIsLookedForUntilItIsFound(t *testing.T) {
 				r := newRig(t, opt)
 				s := r.session()
 				mine := r.lock(s, "mine")
-				_, err := r.st.Store.Acquire(context.Background(), []store.Ask{{Attempt: store.Attempt{Key: "back", Grant: uuid.New()}, Lease: r.lease()}})
+				_, err := r.st.Store.Acquire(context.Background(), []store.Ask{{Attempt: store.Attempt{Key: "back", ID: uuid.New()}, Lease: r.lease()}})
 				r.must(err)
 				hinder(r.st, true)
 				r.st.failover()
@@ -434,7 +434,7 @@ func TestMuchThatIsBackIsGivenUpInParts(t *testing.T) {
 		mine := r.lock(r.session(), "mine")
 		asks := make([]store.Ask, candidatesMax+1)
 		for i := range asks {
-			asks[i] = store.Ask{Attempt: store.Attempt{Key: fmt.Sprintf("back/%06d", i), Grant: uuid.New()}, Lease: r.lease()}
+			asks[i] = store.Ask{Attempt: store.Attempt{Key: fmt.Sprintf("back/%06d", i), ID: uuid.New()}, Lease: r.lease()}
 		}
 		_, err := r.st.Store.Acquire(context.Background(), asks)
 		r.must(err)
@@ -461,7 +461,7 @@ func TestWhatWasReleasedLastIsLookedForFirst(t *testing.T) {
 		s := r.session()
 		r.lock(s, "mine")
 		r.release(s, r.lock(s, "back"))
-		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{{Attempt: store.Attempt{Key: "back", Grant: uuid.New()}, Lease: r.lease()}})
+		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{{Attempt: store.Attempt{Key: "back", ID: uuid.New()}, Lease: r.lease()}})
 		r.must(err)
 		r.st.set("RidersAfter", fault{refuse: true})
 		r.st.failover()
@@ -480,7 +480,7 @@ func TestWhatCannotBeGivenUpIsTriedByOne(t *testing.T) {
 		r := newRig(t, opt)
 		s := r.session()
 		r.lock(s, "mine")
-		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{{Attempt: store.Attempt{Key: "back", Grant: uuid.New()}, Lease: r.lease()}})
+		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{{Attempt: store.Attempt{Key: "back", ID: uuid.New()}, Lease: r.lease()}})
 		r.must(err)
 		r.st.set("Undo", fault{refuse: true})
 		r.st.failover()

@@ -193,12 +193,12 @@ func (m *Manager) releaseForeign(ctx context.Context, c claimant, req *ReleaseRe
 	v, err := submit(ctx, m.releases, store.Claim{
 		Key: c.key, Token: c.token, Outcome: req.Outcome, Result: req.Result, Traceparent: req.Traceparent,
 	})
-	if err := judged("release", v.Standing, err); err != nil {
+	if err := judged("release", v.Status, err); err != nil {
 		return Released{}, err
 	}
 	m.heldCache.Drop(c.key)
-	if v.Standing != store.Holds {
-		return Released{}, m.refusedBy(v.Standing, c)
+	if v.Status != store.Holds {
+		return Released{}, m.refusedBy(v.Status, c)
 	}
 	m.linkAcquire(ctx, v.Lock.Holder.Traceparent)
 	m.heldUntilNow(&v.Lock, c.token)
@@ -206,7 +206,7 @@ func (m *Manager) releaseForeign(ctx context.Context, c claimant, req *ReleaseRe
 }
 
 // refusedBy translates the store's verdict on a claim.
-func (m *Manager) refusedBy(standing store.Standing, c claimant) error {
+func (m *Manager) refusedBy(standing store.ClaimStatus, c claimant) error {
 	switch standing {
 	case store.OtherSession:
 		return m.refused(c, ReasonOtherSession)
@@ -263,7 +263,7 @@ func (r *release) wasTried(err error) {
 // isSettled lets go of the lock, which may have to be withdrawn before.
 func (r *release) isSettled(call context.Context) {
 	if h := r.h; r.claim.AtOnce && h.attemptID != uuid.Nil {
-		r.m.afterwards(call, store.Attempt{Key: h.key, Grant: h.attemptID}, h.lease, h.minHold, r.letGo)()
+		r.m.afterwards(call, store.Attempt{Key: h.key, ID: h.attemptID}, h.lease, h.minHold, r.letGo)()
 		return
 	}
 	r.letGo()
@@ -299,7 +299,7 @@ func (m *Manager) withdrawOnce(ctx context.Context, a store.Attempt, matters fun
 	again := func() { m.withdrawOnce(context.Background(), a, matters, settled) }
 	answer := func(o store.Outcome, err error) {
 		m.heldCache.Drop(a.Key)
-		undone := err == nil && o != store.Stuck
+		undone := err == nil && o != store.RowLocked
 		if undone || !matters() || !m.retries.after(jittered(renewRetry), again) {
 			settled()
 		}

@@ -115,7 +115,7 @@ func (m *Manager) renew(ctx context.Context, due []*lease) {
 	}
 	var doubtful []*lease
 	for _, l := range due {
-		if slices.Contains(answer.Recount, l.id) {
+		if slices.Contains(answer.Reconcile, l.id) {
 			doubtful = append(doubtful, l)
 			delete(kept, l.id) // it is not known what is held under it
 			continue

@@ -17,7 +17,7 @@ import (
 // was given the same grant: that one believes, rightly, to hold it. (A session knows that
 // of its locks by their entries.)
 type repeats struct {
-	id   store.GrantID
+	id   store.AttemptID
 	turn chan struct{} // holds one token
 	// token is the grant that was given last, given how many calls have it.
 	// Guarded by turn.
@@ -42,18 +42,18 @@ func newWithdrawal() *withdrawal { return &withdrawal{over: make(chan struct{})}
 // are remembered until as many others have come as there are endings.
 type requests struct {
 	mu    sync.Mutex
-	inUse map[store.GrantID]*repeats
-	idle  *lru.Cache[store.GrantID, *repeats] // nil: nothing is remembered
+	inUse map[store.AttemptID]*repeats
+	idle  *lru.Cache[store.AttemptID, *repeats] // nil: nothing is remembered
 }
 
 // remember makes requests remember so many that are not in use.
 func (rs *requests) remember(most int) (err error) {
-	rs.idle, err = lru.New[store.GrantID, *repeats](most)
+	rs.idle, err = lru.New[store.AttemptID, *repeats](most)
 	return err
 }
 
 // use finds the calls of a request. w ends this one, if it can be ended. done must follow.
-func (rs *requests) use(id store.GrantID, w *withdrawal) *repeats {
+func (rs *requests) use(id store.AttemptID, w *withdrawal) *repeats {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	r := rs.inUse[id]
@@ -90,7 +90,7 @@ func (rs *requests) useAgain(r *repeats) bool {
 func (rs *requests) retainLocked(r *repeats) {
 	r.users++
 	if rs.inUse == nil {
-		rs.inUse = make(map[store.GrantID]*repeats)
+		rs.inUse = make(map[store.AttemptID]*repeats)
 	}
 	rs.inUse[r.id] = r
 	if rs.idle != nil {
@@ -211,7 +211,7 @@ func (r *repeats) shared() int64 {
 // the request was repeated. The next call has its turn when the store has heard
 // of it.
 func (m *Manager) handBackTTL(g Grant) {
-	c, matters := store.Claim{Key: g.Key, Token: g.Token, Untold: true, AtOnce: true}, m.within(g.ExpiresIn)
+	c, matters := store.Claim{Key: g.Key, Token: g.Token, Undelivered: true, AtOnce: true}, m.within(g.ExpiresIn)
 	free := func(settled func()) { m.free(context.Background(), c, matters, settled) }
 	r := g.repeats
 	if r == nil { // a request without an id has no repeats

@@ -16,7 +16,7 @@ func (r *Request) sharesGrant() bool { return r.Bind == BindTTL && r.RequestID !
 
 // attemptIDFor derives an id from that of a request: the same request gets the same, and
 // nobody's request meets another key's.
-func attemptIDFor(request uuid.UUID, key string) store.GrantID {
+func attemptIDFor(request uuid.UUID, key string) store.AttemptID {
 	return uuid.NewSHA1(request, []byte(key))
 }
 
@@ -60,14 +60,14 @@ func (m *Manager) releaseRequest(ctx context.Context, s *Session, req *ReleaseRe
 			return out, err
 		}
 	}
-	a := store.Attempt{Key: req.Key, Grant: attemptIDFor(req.RequestID, req.Key), Untold: true}
-	r, leave, err := m.endCalls(ctx, nil, &m.requests, a.Grant)
+	a := store.Attempt{Key: req.Key, ID: attemptIDFor(req.RequestID, req.Key), Undelivered: true}
+	r, leave, err := m.endCalls(ctx, nil, &m.requests, a.ID)
 	if err != nil {
 		return Released{}, err
 	}
 	// The turn lasts until the store has answered: a late cancel would end the next call.
 	ans, err := submit(context.WithoutCancel(ctx), m.cancels, a) // finds what another sidecar was granted, too
-	if err == nil && ans.Outcome == store.Stuck {
+	if err == nil && ans.Outcome == store.RowLocked {
 		err = rowLocked("release")
 	}
 	if err != nil {
@@ -142,7 +142,7 @@ func (m *Manager) nothingOnceFreed(ctx context.Context, s *Session, key string) 
 
 // endCalls ends the calls of a request that are under way, and takes the turn, until leave
 // is called.
-func (m *Manager) endCalls(ctx context.Context, s *Session, rs *requests, id store.GrantID) (r *repeats, leave func(), err error) {
+func (m *Manager) endCalls(ctx context.Context, s *Session, rs *requests, id store.AttemptID) (r *repeats, leave func(), err error) {
 	r = rs.use(id, nil)
 	rs.withdraw(r)
 	if err := m.takeTurn(ctx, s, r, 0, nil); err != nil {

@@ -271,7 +271,7 @@ func (r *rig) nothingStored() {
 		all = append(all, a)
 	}
 	r.st.mu.Unlock()
-	answers, err := r.st.Store.CheckWaits(ctx, all)
+	answers, err := r.st.Store.Check(ctx, all)
 	r.must(err)
 	for i, a := range answers {
 		if a.Outcome != store.Gone {

@@ -121,7 +121,7 @@ func (sg *signals) round(ctx context.Context) error {
 	if len(acknowledged) == 0 {
 		return nil
 	}
-	return sg.m.st.Heard(ctx, acknowledged)
+	return sg.m.st.Acknowledge(ctx, acknowledged)
 }
 
 // stale reports whether the grant that a signal means can not be on its way to here

@@ -281,7 +281,7 @@ func TestAStaleSignal(t *testing.T) {
 		r.lock(s, "k")
 		lease := r.m.leases.get(r.m.cfg.TTL).id
 		ask := store.Ask{Attempt: store.Attempt{Key: "ghost"}, Lease: lease}
-		ask.Grant[0] = 1
+		ask.ID[0] = 1
 		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{ask})
 		r.must(err)
 		r.must(r.another().m.AskToStop(context.Background(), "ghost", nil))

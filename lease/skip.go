@@ -24,7 +24,7 @@ func (b *attempt) skipped(ans store.Answer) {
 func (m *Manager) forgetWait(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
 	again := func() { m.forgetWait(context.Background(), a, matters, settled) }
 	answer := func(ans store.Answer, err error) {
-		forgotten := err == nil && ans.Outcome != store.Stuck
+		forgotten := err == nil && ans.Outcome != store.RowLocked
 		if forgotten || !matters() || !m.retries.after(jittered(renewRetry), again) {
 			settled()
 		}

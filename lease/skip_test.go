@@ -33,7 +33,7 @@ var skipping = Request{Key: "k", Wait: WaitForever, Skip: true, TTL: time.Hour}
 func (r *rig) nobodyIsSkipped() {
 	r.t.Helper()
 	for a := range r.st.attempts {
-		answers, err := r.st.Store.CheckWaits(context.Background(), []store.Attempt{a})
+		answers, err := r.st.Store.Check(context.Background(), []store.Attempt{a})
 		if r.must(err); answers[0].Outcome == store.Skipped {
 			r.t.Errorf("one of %q is remembered", a.Key)
 		}

@@ -15,7 +15,7 @@ import (
 func (r *rig) buryLeases() {
 	r.t.Helper()
 	for _, l := range r.m.leases.all() {
-		r.must(r.st.Store.Bury(context.Background(), []store.LeaseID{l.id}))
+		r.must(r.st.Store.Revoke(context.Background(), []store.LeaseID{l.id}))
 	}
 }
 

@@ -158,7 +158,7 @@ func (st *stream) differs(lock store.Lock) bool {
 // alive reports whether a holder that seemed to have expired has renewed in time
 // after all.
 func (st *stream) alive(lock store.Lock) bool {
-	return lock.Token == st.token && !st.held && !st.ended && !lock.Holder.Standing
+	return lock.Token == st.token && !st.held && !st.ended && !lock.Holder.HoldPending
 }
 
 // stop makes the stream be told nothing any more. It reports whether it was not

@@ -52,13 +52,13 @@ type LeaseID = uuid.UUID
 
 // GrantID names one attempt to get one key, from before the store is asked until
 // the grant ends. It is random, or derived from a request_id.
-type GrantID = uuid.UUID
+type AttemptID = uuid.UUID
 
 // HalfID is the first half of a GrantID, by which a waiter is told to look.
 type HalfID [8]byte
 
 // HalfOf is the first half of a grant's id.
-func HalfOf(id GrantID) HalfID { return HalfID(id[:8]) }
+func HalfOf(id AttemptID) HalfID { return HalfID(id[:8]) }
 
 // Identity is the sidecar that uses a store.
 type Identity struct {
@@ -107,23 +107,23 @@ type Store interface {
 	// Riders returns which of these keys' locks ride on leases of this instance, and who
 	// stands in line for them under the leases. It is for leases that a Renewal says are
 	// to be recounted.
-	Riders(ctx context.Context, leases []LeaseID, keys []string) (Count, error)
+	HeldUnder(ctx context.Context, leases []LeaseID, keys []string) (Count, error)
 	// RidersAfter looks for all that rides on leases of this instance, at a part of the
 	// locks at a time: in the order of the bytes of their keys, behind this one; empty:
 	// from the start, and then also for who stands in line under the leases. A part may be
 	// empty, when others look in this moment.
-	RidersAfter(ctx context.Context, leases []LeaseID, after string) (Part, error)
+	HeldUnderAfter(ctx context.Context, leases []LeaseID, after string) (Part, error)
 	// Recounted notes that the sidecar knows all that rides on leases, as it was told in
 	// that history.
-	Recounted(ctx context.Context, leases []LeaseID, history History) error
+	Reconciled(ctx context.Context, leases []LeaseID, history History) error
 	// Bury declares leases dead, and hands off or frees what they held. It is
 	// for a sidecar's own leases: they need not have expired. The waiters that
 	// stood in line under them are dropped. A lease whose hold is not over (MinHold)
 	// stands from now on until it is.
-	Bury(ctx context.Context, leases []LeaseID) error
+	Revoke(ctx context.Context, leases []LeaseID) error
 	// BuryInstance buries the renewed leases of an instance that runs no more, as
 	// Bury does.
-	BuryInstance(ctx context.Context, instance string) error
+	ReapInstance(ctx context.Context, instance string) error
 	// Sweep buries leases that expired a while ago and tidies up what only costs
 	// space. It may take minutes where there is much, in small steps with pauses between
 	// them, and ends with ctx. It is cheap when another instance does it in this moment, or did
@@ -140,12 +140,12 @@ type Store interface {
 	// CheckWaits tells what became of waiters, and buries expired leases that
 	// hold the keys they wait for. Outcomes: Granted, Queued, Skipped, Gone. A waiter
 	// that was skipped is remembered, with the result, until CancelWaits.
-	CheckWaits(ctx context.Context, waits []Attempt) ([]Answer, error)
+	Check(ctx context.Context, waits []Attempt) ([]Answer, error)
 	// CancelWaits takes waiters out of their queues. Outcomes: Gone; Granted for one
 	// that got its lock before: it holds it then, and the caller decides; Skipped
 	// for one that was skipped before: it is forgotten now; or Stuck. What another
 	// instance keeps of the same attempt, repeated there, is left alone: that is Gone here.
-	CancelWaits(ctx context.Context, waits []Attempt) ([]Answer, error)
+	Cancel(ctx context.Context, waits []Attempt) ([]Answer, error)
 	// Undo frees what attempts hold or wait for, for attempts whose outcome is
 	// unknown. It blocks until an attempt that is under way in the store is decided.
 	// One that has not reached the store yet is not seen: callers undo once more,
@@ -154,7 +154,7 @@ type Store interface {
 	// place in line, a bind:ttl lock of which it may have told somebody, and a lock that
 	// its hold keeps because it is gone. A grant whose lease had ended before has expired,
 	// for whoever asks. Outcomes: Gone, Stuck.
-	Undo(ctx context.Context, attempts []Attempt) ([]Outcome, error)
+	Withdraw(ctx context.Context, attempts []Attempt) ([]Outcome, error)
 
 	// Release frees locks, or hands them to the first living waiter. With the Outcome
 	// Success, waiters that asked for it are skipped, in one transaction with the
@@ -174,12 +174,12 @@ type Store interface {
 	// session claims, because it is bind:ttl or its lease stands, is done), UnknownToken
 	// (nobody holds the key), NotJudged. A Break of a session's lock ends its MinHold at
 	// once, so that it is free at its lease's end even if its sidecar is gone.
-	Signal(ctx context.Context, signals []Signal) ([]Standing, error)
+	Signal(ctx context.Context, signals []Signal) ([]ClaimStatus, error)
 	// Signals returns what holders under these leases of this instance are asked for.
 	// It returns them again and again until they are Heard or their lease is dead.
 	Signals(ctx context.Context, leases []LeaseID) ([]Signal, error)
 	// Heard forgets signals. Those that are not there any more are no error.
-	Heard(ctx context.Context, signals []SignalID) error
+	Acknowledge(ctx context.Context, signals []SignalID) error
 
 	// Watch makes this instance hear, as news, the events of keys, until Unwatch or
 	// until the lease is dead: those of its own doing it may hear until it knows that. It
@@ -228,11 +228,11 @@ type NewLease struct {
 
 // Attempt names one attempt to get one key.
 type Attempt struct {
-	Key   string
-	Grant GrantID
+	Key string
+	ID  AttemptID
 	// Untold: the caller tells nobody of a grant that it finds (CancelWaits). So another
 	// instance may still give it back as Untold.
-	Untold bool
+	Undelivered bool
 }
 
 // Ask is one attempt to get one key, with all that the store must know.
@@ -274,7 +274,7 @@ const (
 	// LeaseLost: the asker's own lease is expired or dead; nothing changed.
 	LeaseLost
 	// Stuck: somebody keeps the key's row locked; nothing changed.
-	Stuck
+	RowLocked
 	// Skipped: the attempt waited, and its holder released with Success: what was
 	// to be done under the lock is done.
 	Skipped
@@ -336,7 +336,7 @@ type Renewal struct {
 	// Recount are those of the Kept that are of another history: what the store has
 	// forgotten since, only Riders tells, and what it remembers again, only RidersAfter.
 	// They are named each time, until they are Recounted.
-	Recount []LeaseID
+	Reconcile []LeaseID
 }
 
 // History names all that a store has granted since it last may have forgotten something
@@ -345,7 +345,7 @@ type History = uuid.UUID
 
 // Count is what Riders found, and in which history.
 type Count struct {
-	Riders  []Rider
+	Grants  []HeldGrant
 	History History
 }
 
@@ -359,11 +359,11 @@ type Part struct {
 }
 
 // Rider is a grant that rides on a renewed lease, or, if it Waits, a place in line.
-type Rider struct {
+type HeldGrant struct {
 	Attempt // without Grant where a hold is all that is left of it
 	Lease   LeaseID
 	Token   int64 // of a grant
-	Waits   bool
+	Waiting bool
 }
 
 // ReleaseOutcome is what a holder says about what it did under the lock.
@@ -451,7 +451,7 @@ type Claim struct {
 	// Untold: this instance was granted the lock (bind:ttl) and could not tell
 	// anybody. If the attempt was repeated at another instance, either may have told
 	// somebody: the claim is refused as OtherSession, and the lock lasts for its TTL.
-	Untold bool
+	Undelivered bool
 	// Outcome and Result (JSON, or nil) are for those who wait or watch (Release).
 	Outcome ReleaseOutcome
 	Result  []byte
@@ -476,11 +476,11 @@ type Change struct {
 }
 
 // Standing says how a claim stands.
-type Standing uint8
+type ClaimStatus uint8
 
 const (
 	// Holds: the claim was right, and what was asked is done.
-	Holds Standing = iota + 1
+	Holds ClaimStatus = iota + 1
 	// OtherSession: key and token are right, but the lock belongs to a session,
 	// and the claim does not come from it.
 	OtherSession
@@ -491,12 +491,12 @@ const (
 	// UnknownToken: the key is not held under this token.
 	UnknownToken
 	// NotJudged: somebody keeps the key's row locked; nothing changed.
-	NotJudged
+	ClaimRowLocked
 )
 
 // Verdict answers a claim.
 type Verdict struct {
-	Standing Standing
+	Status ClaimStatus
 	// Lock is the lock as it is now (Amend), when it Holds. Release tells key and token, and, of
 	// a claim without a lease, how long it was held and the trace context of its acquire: who
 	// holds the lease knows the rest.
@@ -528,7 +528,7 @@ type Holder struct {
 	Renewed bool
 	// Standing: it was released, or its owner is gone, and the key is kept because
 	// its hold (MinHold) is not over.
-	Standing    bool
+	HoldPending bool
 	AcquiredAt  time.Time
 	HeldFor     time.Duration
 	ExpiresIn   time.Duration

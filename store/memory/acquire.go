@@ -46,10 +46,10 @@ func (o *operation) ask(s *Store, ask *store.Ask, wait bool) store.Answer {
 	defer sh.mu.Unlock()
 	now := o.ns.space.now()
 	if r := sh.rows[ask.Key]; r != nil {
-		if r.heldBy(ask.Grant, now) {
+		if r.heldBy(ask.ID, now) {
 			return r.grantedAgain(s, now)
 		}
-		if k := r.skipped[ask.Grant]; k != nil && wait {
+		if k := r.skipped[ask.ID]; k != nil && wait {
 			return k.answer()
 		}
 	}
@@ -65,7 +65,7 @@ func (o *operation) ask(s *Store, ask *store.Ask, wait bool) store.Answer {
 			return store.Answer{Outcome: store.LeaseLost}
 		}
 		return r.granted(now)
-	case r.heldBy(ask.Grant, now):
+	case r.heldBy(ask.ID, now):
 		return r.grantedAgain(s, now) // it was the first in line when the holder was buried
 	case wait:
 		return o.wait(s, r, ask, own, now)
@@ -87,7 +87,7 @@ func (o *operation) ownLease(ask *store.Ask, wait bool, now moment) (*lease, boo
 // wait puts an asker in line, or finds it there. A place under a lease that has
 // ended is lost: an asker that comes back under another one stands at the end.
 func (o *operation) wait(s *Store, r *row, ask *store.Ask, own *lease, now moment) store.Answer {
-	w := r.queue.find(ask.Grant)
+	w := r.queue.find(ask.ID)
 	if w != nil && (w.lease != own || !w.lease.owned(now)) {
 		r.dequeue(w)
 		w = nil

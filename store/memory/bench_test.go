@@ -30,7 +30,7 @@ func open(tb testing.TB, space *memory.Space, name string) (*memory.Store, store
 }
 
 func ask(key string, lease store.LeaseID) store.Ask {
-	return store.Ask{Attempt: store.Attempt{Key: key, Grant: uuid.New()}, Lease: lease}
+	return store.Ask{Attempt: store.Attempt{Key: key, ID: uuid.New()}, Lease: lease}
 }
 
 // pair acquires and releases one key.
@@ -41,7 +41,7 @@ func pair(ctx context.Context, s *memory.Store, asks []store.Ask, claims []store
 	}
 	claims[0] = store.Claim{Key: asks[0].Key, Token: answers[0].Token, Lease: asks[0].Lease}
 	verdicts, err := s.Release(ctx, claims)
-	if err != nil || verdicts[0].Standing != store.Holds {
+	if err != nil || verdicts[0].Status != store.Holds {
 		return fmt.Errorf("%+v, %w", verdicts, err)
 	}
 	return nil

@@ -41,7 +41,7 @@ func TestSameKeyNeedsNoMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask := func(ttl time.Duration) store.Ask {
-		return store.Ask{Attempt: store.Attempt{Key: "k", Grant: uuid.New()}, Lease: lease, TTL: ttl}
+		return store.Ask{Attempt: store.Attempt{Key: "k", ID: uuid.New()}, Lease: lease, TTL: ttl}
 	}
 	for i := range 1000 {
 		holder := ask([]time.Duration{0, time.Minute, 1}[i%3])
@@ -54,12 +54,12 @@ func TestSameKeyNeedsNoMore(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := s.CancelWaits(ctx, []store.Attempt{waiters[2].Attempt}); err != nil {
+		if _, err := s.Cancel(ctx, []store.Attempt{waiters[2].Attempt}); err != nil {
 			t.Fatal(err)
 		}
 		attempts := []store.Attempt{waiters[2].Attempt, holder.Attempt, waiters[0].Attempt, waiters[1].Attempt}
 		for _, a := range attempts {
-			if _, err := s.Undo(ctx, []store.Attempt{a}); err != nil {
+			if _, err := s.Withdraw(ctx, []store.Attempt{a}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -82,7 +82,7 @@ func TestSweepGivesBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range 100 { // every second one waits
-			ask := store.Ask{Attempt: store.Attempt{Key: fmt.Sprint(i / 2), Grant: uuid.New()}, Lease: lease}
+			ask := store.Ask{Attempt: store.Attempt{Key: fmt.Sprint(i / 2), ID: uuid.New()}, Lease: lease}
 			if i%4 == 0 {
 				ask.TTL = time.Second
 			}

@@ -146,7 +146,7 @@ func (l *lease) killLocked() bool {
 
 // bury marks the lease dead, if it has expired by now or in any case. If its hold is
 // not over, it stands from now on instead. Exactly one caller is told of either.
-func (l *lease) bury(now moment, anyway bool) (died, stands bool) {
+func (l *lease) reap(now moment, anyway bool) (died, stands bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {

@@ -15,20 +15,20 @@ func TestAHoldStandsWhoeverEndsItFirst(t *testing.T) {
 	if !l.keep("k", now, time.Second) {
 		t.Fatal("not kept")
 	}
-	if died, stands := l.bury(now, true); died || !stands {
+	if died, stands := l.reap(now, true); died || !stands {
 		t.Fatalf("buried: died %v, stands %v", died, stands)
 	}
 	if !l.stand(now) {
 		t.Error("a release that comes second would free the key")
 	}
-	if died, stands := l.bury(now, true); died || stands {
+	if died, stands := l.reap(now, true); died || stands {
 		t.Errorf("buried again: died %v, stands %v", died, stands)
 	}
 	end := moment{at: now.at + int64(time.Second)}
 	if l.stand(end) {
 		t.Error("stands after its hold")
 	}
-	if died, _ := l.bury(end, false); !died {
+	if died, _ := l.reap(end, false); !died {
 		t.Error("not buried after its hold")
 	}
 }

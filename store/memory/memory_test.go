@@ -67,13 +67,13 @@ func enqueue(t *testing.T, s *memory.Store, ask store.Ask) {
 	}
 }
 
-func release(t *testing.T, s *memory.Store, ask store.Ask, token int64) store.Standing {
+func release(t *testing.T, s *memory.Store, ask store.Ask, token int64) store.ClaimStatus {
 	t.Helper()
 	verdicts, err := s.Release(t.Context(), []store.Claim{{Key: ask.Key, Token: token, Lease: ask.Lease}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return verdicts[0].Standing
+	return verdicts[0].Status
 }
 
 func TestTokensGrowThroughRestarts(t *testing.T) {
@@ -231,7 +231,7 @@ func abandon(ctx context.Context, s *memory.Store, key, how int) error {
 			return fmt.Errorf("never served: %+v", answers[0])
 		}
 		time.Sleep(50 * time.Microsecond) // between two questions
-		answers, err = s.CheckWaits(ctx, []store.Attempt{k.Attempt})
+		answers, err = s.Check(ctx, []store.Attempt{k.Attempt})
 	}
 	if err != nil {
 		return err
@@ -243,7 +243,7 @@ func abandon(ctx context.Context, s *memory.Store, key, how int) error {
 	case ttl != time.Minute:
 		return nil // expires by itself
 	case how%4 == 0:
-		return s.Bury(ctx, []store.LeaseID{lease})
+		return s.Revoke(ctx, []store.LeaseID{lease})
 	default:
 		_, err := s.Release(ctx, []store.Claim{{Key: k.Key, Token: answers[0].Token, Lease: lease}})
 		return err

@@ -23,7 +23,7 @@ type waiter struct {
 type queue struct {
 	line  []*waiter
 	last  uint64
-	index map[store.GrantID]*waiter // nil in a short queue
+	index map[store.AttemptID]*waiter // nil in a short queue
 }
 
 func (q *queue) len() int { return len(q.line) }
@@ -43,7 +43,7 @@ func (q *queue) push(a *asker) *waiter {
 	case q.index != nil:
 		q.index[w.grant] = w
 	case len(q.line) > indexAbove:
-		q.index = make(map[store.GrantID]*waiter, 2*len(q.line))
+		q.index = make(map[store.AttemptID]*waiter, 2*len(q.line))
 		for _, w := range q.line {
 			q.index[w.grant] = w
 		}
@@ -51,7 +51,7 @@ func (q *queue) push(a *asker) *waiter {
 	return w
 }
 
-func (q *queue) find(grant store.GrantID) *waiter {
+func (q *queue) find(grant store.AttemptID) *waiter {
 	if q.index != nil {
 		return q.index[grant]
 	}

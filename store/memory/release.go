@@ -38,12 +38,12 @@ func (o *operation) release(s *Store, c *store.Claim) store.Verdict {
 	defer sh.mu.Unlock()
 	now := o.ns.space.now()
 	r := sh.rows[c.Key]
-	v := store.Verdict{Standing: standing(r, c, now)}
-	if v.Standing == store.Holds && c.Untold && !r.mayBeUntold(s) {
-		v.Standing = store.OtherSession
+	v := store.Verdict{Status: standing(r, c, now)}
+	if v.Status == store.Holds && c.Undelivered && !r.mayBeUndelivered(s) {
+		v.Status = store.OtherSession
 	}
 	switch {
-	case v.Standing == store.Holds:
+	case v.Status == store.Holds:
 		if v.Lock = (store.Lock{Key: c.Key, Token: c.Token}); c.Lease == (store.LeaseID{}) {
 			was := r.occupied(now).Holder
 			v.Lock.Holder = store.Holder{HeldFor: was.HeldFor, Traceparent: was.Traceparent}
@@ -53,16 +53,16 @@ func (o *operation) release(s *Store, c *store.Claim) store.Verdict {
 		}
 		o.released(r, c.Outcome, c.Result)
 		o.giveUp(r, now, c)
-	case v.Standing == store.Expired && !r.lease.gone():
+	case v.Status == store.Expired && !r.lease.gone():
 		o.lapse(r, now, c.Traceparent) // a renewal that is under way must not keep it
-	case c.Outcome == store.Success && c.Lease != (store.LeaseID{}) && isPast(r, v.Standing, c):
+	case c.Outcome == store.Success && c.Lease != (store.LeaseID{}) && isPast(r, v.Status, c):
 		o.tellSkipped(r, now) // a repetition: those who were skipped may not have heard
 	}
 	return v
 }
 
 // isPast reports whether a claim is of a grant that was released.
-func isPast(r *row, s store.Standing, c *store.Claim) bool {
+func isPast(r *row, s store.ClaimStatus, c *store.Claim) bool {
 	return s == store.Released || s == store.UnknownToken && r != nil && c.Token < r.token
 }
 
@@ -73,7 +73,7 @@ func (o *operation) giveUp(r *row, now moment, c *store.Claim) {
 		o.free(r, now, c.Traceparent)
 		return
 	}
-	r.grant = store.GrantID{} // ended, unlike that of an owner who is gone
+	r.grant = store.AttemptID{} // ended, unlike that of an owner who is gone
 	r.released, r.stopping = true, nil
 	o.tellAll(r, now)
 }
@@ -130,14 +130,14 @@ func (o *operation) amend(c *store.Change) store.Verdict {
 	defer sh.mu.Unlock()
 	now := o.ns.space.now()
 	r := sh.rows[c.Key]
-	v := store.Verdict{Standing: standing(r, &c.Claim, now)}
-	if v.Standing != store.Holds {
+	v := store.Verdict{Status: standing(r, &c.Claim, now)}
+	if v.Status != store.Holds {
 		return v
 	}
 	if c.TTL > 0 && !r.lease.renewed {
 		before := r.lease.remaining(now)
 		if extended, _ := r.lease.extend(now, c.TTL); !extended {
-			v.Standing = store.Expired // it was buried in this moment
+			v.Status = store.Expired // it was buried in this moment
 			return v
 		}
 		if r.lease.remaining(now) < before {
@@ -172,7 +172,7 @@ func (o *operation) tellAll(r *row, now moment) {
 }
 
 // standing judges a claim on a row, which may be nil.
-func standing(r *row, c *store.Claim, now moment) store.Standing {
+func standing(r *row, c *store.Claim, now moment) store.ClaimStatus {
 	switch {
 	case r == nil || r.token != c.Token || r.token == 0:
 		return store.UnknownToken

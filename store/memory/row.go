@@ -9,7 +9,7 @@ import (
 
 // asker is who wants or has a key.
 type asker struct {
-	grant store.GrantID
+	grant store.AttemptID
 	// by is the instance that asked.
 	by *Store
 	// lease is the asker's renewed lease; in a row, the lease that holds the key.
@@ -25,7 +25,7 @@ type asker struct {
 // asker takes over what must be remembered of an ask.
 func (s *Store) asker(ask *store.Ask, own *lease) asker {
 	return asker{
-		grant:       ask.Grant,
+		grant:       ask.ID,
 		by:          s,
 		lease:       own,
 		ttl:         ask.TTL,
@@ -64,7 +64,7 @@ type row struct {
 	freed int64
 	queue queue
 	// skipped are waiters whose holder succeeded, until they are cancelled.
-	skipped map[store.GrantID]*skip
+	skipped map[store.AttemptID]*skip
 	// watchers are the instances that hear events, each under a lease.
 	watchers map[*Store]*lease
 }
@@ -73,7 +73,7 @@ type row struct {
 func (r *row) held(now moment) bool { return r.lease != nil && r.lease.alive(now) }
 
 // heldBy reports whether an attempt has the key.
-func (r *row) heldBy(grant store.GrantID, now moment) bool {
+func (r *row) heldBy(grant store.AttemptID, now moment) bool {
 	return r.grant == grant && r.lease != nil && r.lease.owned(now)
 }
 
@@ -128,7 +128,7 @@ func (r *row) grantedAgain(s *Store, now moment) store.Answer {
 
 // mayBeUntold reports whether an instance may give the lock back because nobody has
 // heard of it: not when another instance may have told somebody.
-func (r *row) mayBeUntold(s *Store) bool {
+func (r *row) mayBeUndelivered(s *Store) bool {
 	if r.lease.renewed {
 		return r.by == s || !r.lease.stands.Load()
 	}
@@ -167,7 +167,7 @@ func (r *row) occupied(now moment) store.Lock {
 			Owner:       r.owner,
 			Lease:       r.lease.id,
 			Renewed:     r.lease.renewed,
-			Standing:    r.lease.stands.Load(),
+			HoldPending: r.lease.stands.Load(),
 			AcquiredAt:  r.acquired,
 			HeldFor:     max(0, now.wall.Sub(r.acquired)),
 			ExpiresIn:   r.lease.remaining(now),

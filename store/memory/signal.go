@@ -8,12 +8,12 @@ import (
 )
 
 // Signal asks holders for something, whoever they are.
-func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.Standing, error) {
+func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.ClaimStatus, error) {
 	if err := s.usable(ctx, "Signal"); err != nil {
 		return nil, err
 	}
 	o := operation{ns: s.ns}
-	standings := make([]store.Standing, len(signals))
+	standings := make([]store.ClaimStatus, len(signals))
 	for i := range signals {
 		standings[i] = o.signal(signals[i])
 	}
@@ -21,7 +21,7 @@ func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.Sta
 	return standings, nil
 }
 
-func (o *operation) signal(g store.Signal) store.Standing {
+func (o *operation) signal(g store.Signal) store.ClaimStatus {
 	sh := o.ns.shard(g.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -102,7 +102,7 @@ func (s *Store) Signals(ctx context.Context, leases []store.LeaseID) ([]store.Si
 }
 
 // Heard forgets signals to holders of this instance.
-func (s *Store) Heard(ctx context.Context, signals []store.SignalID) error {
+func (s *Store) Acknowledge(ctx context.Context, signals []store.SignalID) error {
 	if err := s.usable(ctx, "Heard"); err != nil {
 		return err
 	}

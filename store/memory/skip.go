@@ -25,7 +25,7 @@ func (o *operation) skipWaiters(r *row, result []byte) {
 			return false
 		}
 		if r.skipped == nil {
-			r.skipped = map[store.GrantID]*skip{}
+			r.skipped = map[store.AttemptID]*skip{}
 		}
 		k := &skip{waiter: w, result: result}
 		r.skipped[w.grant] = k

@@ -26,7 +26,7 @@ func statsOf(t *testing.T, heldFor time.Duration, keys []string) (found store.St
 			t.Fatal(err)
 		}
 		for _, key := range keys {
-			acquire(t, s, store.Ask{Attempt: store.Attempt{Key: key, Grant: uuid.New()}, Lease: lease})
+			acquire(t, s, store.Ask{Attempt: store.Attempt{Key: key, ID: uuid.New()}, Lease: lease})
 		}
 		time.Sleep(heldFor)
 		var err error

@@ -97,13 +97,13 @@ type delivery struct {
 // that it should look.
 func (o *operation) tell(r *row, w *waiter, a store.Answer) {
 	o.news = append(o.news, delivery{w.by, store.News{
-		Attempt: store.Attempt{Key: r.key, Grant: w.grant}, Lease: w.lease.id, Answer: a,
+		Attempt: store.Attempt{Key: r.key, ID: w.grant}, Lease: w.lease.id, Answer: a,
 	}})
 }
 
 // finish completes burials and tells the news. No mutex is held.
 func (o *operation) finish() {
-	o.visitBuried()
+	o.visitReaped()
 	for _, d := range o.news {
 		if d.to.news != nil && d.to.state.Load() == started {
 			d.to.news(d.news)

@@ -7,19 +7,19 @@ import (
 )
 
 // CheckWaits tells what became of waiters.
-func (s *Store) CheckWaits(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
+func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
 	return s.eachAttempt(ctx, "CheckWaits", waits, s.check)
 }
 
 // CancelWaits takes waiters out of their queues.
-func (s *Store) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
+func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
 	return s.eachAttempt(ctx, "CancelWaits", waits, s.cancel)
 }
 
 // Undo frees what attempts hold or wait for. In memory no attempt's outcome is
 // ever unknown; callers need not know that.
-func (s *Store) Undo(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
-	answers, err := s.eachAttempt(ctx, "Undo", attempts, s.undo)
+func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
+	answers, err := s.eachAttempt(ctx, "Undo", attempts, s.withdraw)
 	outcomes := make([]store.Outcome, len(answers))
 	for i, a := range answers {
 		outcomes[i] = a.Outcome
@@ -50,10 +50,10 @@ func (s *Store) eachAttempt(ctx context.Context, op string, attempts []store.Att
 }
 
 func (s *Store) check(o *operation, r *row, a store.Attempt, now moment) store.Answer {
-	if r.queue.find(a.Grant) != nil {
+	if r.queue.find(a.ID) != nil {
 		o.settle(r, now) // may hand the key to this waiter, or find it dead
 	}
-	if w := r.queue.find(a.Grant); w != nil {
+	if w := r.queue.find(a.ID); w != nil {
 		if !w.lease.gone() {
 			return r.queued(w, now)
 		}
@@ -63,20 +63,20 @@ func (s *Store) check(o *operation, r *row, a store.Attempt, now moment) store.A
 }
 
 func (s *Store) cancel(_ *operation, r *row, a store.Attempt, now moment) store.Answer {
-	place := s.leave(r, a.Grant)
+	place := s.leave(r, a.ID)
 	found := s.heldBy(r, a, now)
-	if k := r.skipped[a.Grant]; k != nil && !s.forgetSkip(r, k) && found.Outcome == store.Skipped {
+	if k := r.skipped[a.ID]; k != nil && !s.forgetSkip(r, k) && found.Outcome == store.Skipped {
 		found = store.Answer{Outcome: store.Gone} // the other instance's to know
 	}
 	found.Position = place
 	return found
 }
 
-func (s *Store) undo(o *operation, r *row, a store.Attempt, now moment) store.Answer {
-	s.forgetSkip(r, r.skipped[a.Grant])
-	s.leave(r, a.Grant)
+func (s *Store) withdraw(o *operation, r *row, a store.Attempt, now moment) store.Answer {
+	s.forgetSkip(r, r.skipped[a.ID])
+	s.leave(r, a.ID)
 	switch {
-	case r.lease == nil || r.grant != a.Grant || r.lease.dead() || !r.mayBeUntold(s):
+	case r.lease == nil || r.grant != a.ID || r.lease.dead() || !r.mayBeUndelivered(s):
 	case r.lease.owned(now):
 		o.released(r, store.NoOutcome, nil)
 		o.free(r, now, "")
@@ -88,7 +88,7 @@ func (s *Store) undo(o *operation, r *row, a store.Attempt, now moment) store.An
 
 // leave takes a waiter out of the line and returns the place that it had. A place
 // that another instance keeps, because the attempt was repeated there, is its own.
-func (s *Store) leave(r *row, grant store.GrantID) (place int) {
+func (s *Store) leave(r *row, grant store.AttemptID) (place int) {
 	w := r.queue.find(grant)
 	if w == nil || w.by != s && !w.lease.gone() {
 		return 0
@@ -101,13 +101,13 @@ func (s *Store) leave(r *row, grant store.GrantID) (place int) {
 // heldBy answers an attempt that is not in line. One that was skipped may have been
 // repeated by an Acquire.
 func (s *Store) heldBy(r *row, a store.Attempt, now moment) store.Answer {
-	switch held := r.heldBy(a.Grant, now); {
-	case held && a.Untold:
+	switch held := r.heldBy(a.ID, now); {
+	case held && a.Undelivered:
 		return r.granted(now)
 	case held:
 		return r.grantedAgain(s, now)
 	}
-	if k := r.skipped[a.Grant]; k != nil {
+	if k := r.skipped[a.ID]; k != nil {
 		return k.answer()
 	}
 	return store.Answer{Outcome: store.Gone}

@@ -85,7 +85,7 @@ func (t *batch) forOpen(ctx context.Context, do func(context.Context, []int) err
 		return err
 	}
 	for _, i := range locked {
-		t.settle(i, store.Answer{Outcome: store.Stuck})
+		t.settle(i, store.Answer{Outcome: store.RowLocked})
 	}
 	t.reopen()
 	return nil
@@ -143,7 +143,7 @@ func (t *batch) takeOne(ctx context.Context, i int) error {
 	a := &t.asks[i]
 	found, err := query(ctx, t.operation, sqlAcquireOne,
 		[]any{
-			t.config.Identity.Namespace, a.Key, [16]byte(a.Lease), [16]byte(a.Grant), a.Session, a.Owner,
+			t.config.Identity.Namespace, a.Key, [16]byte(a.Lease), [16]byte(a.ID), a.Session, a.Owner,
 			textOf(a.Data), a.Traceparent, t.notAfter,
 		},
 		func(rows pgx.Rows, r *taken) error {
@@ -208,7 +208,7 @@ func (t *batch) readHolders(ctx context.Context) error {
 	}
 	keys, leases, grants := make([]string, len(t.open)), make([][16]byte, len(t.open)), make([][16]byte, len(t.open))
 	for n, i := range t.open {
-		keys[n], leases[n], grants[n] = t.asks[i].Key, t.asks[i].Lease, t.asks[i].Grant
+		keys[n], leases[n], grants[n] = t.asks[i].Key, t.asks[i].Lease, t.asks[i].ID
 	}
 	readings, err := t.read(ctx, keys, leases, grants)
 	if err != nil {
@@ -217,7 +217,7 @@ func (t *batch) readHolders(ctx context.Context) error {
 	for n, i := range t.open {
 		r := &readings[n]
 		switch {
-		case r.heldBy(t.asks[i].Grant): // a repeat
+		case r.heldBy(t.asks[i].ID): // a repeat
 			if r.renewedByOwner() || string(r.instance) == t.config.Identity.Instance {
 				t.settle(i, r.granted(r.handedBy))
 			} // else the function ask notes the second delivery
@@ -250,7 +250,7 @@ func (t *batch) reapDead(ctx context.Context) error {
 	}
 	for i, lease := range dead {
 		if t.blocked[lease] || t.passed[t.name(i)] {
-			t.settle(i, store.Answer{Outcome: store.Stuck})
+			t.settle(i, store.Answer{Outcome: store.RowLocked})
 		}
 	}
 	t.reopen()
@@ -337,7 +337,7 @@ func newAskColumns(asks []store.Ask, which []int) askColumns {
 	}
 	for n, i := range which {
 		a := &asks[i]
-		c.keys[n], c.grants[n], c.leases[n], c.ttls[n] = a.Key, a.Grant, a.Lease, a.TTL
+		c.keys[n], c.grants[n], c.leases[n], c.ttls[n] = a.Key, a.ID, a.Lease, a.TTL
 		c.sessions[n], c.owners[n], c.traceparents[n] = a.Session, a.Owner, a.Traceparent
 		c.datas[n], c.minHolds[n], c.skips[n] = textOf(a.Data), a.MinHold, a.Skip
 	}

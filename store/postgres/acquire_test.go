@@ -78,7 +78,7 @@ func TestAnAcquireThatWaitedDoesNotSteal(t *testing.T) {
 			rival := askFor("k", openLease(t, s, time.Hour))
 			exec(t, s.other, "BEGIN")
 			exec(t, s.other, `UPDATE locksidecar.locks SET lease_id = $1, grant_id = $2, token = nextval('locksidecar.tokens'),
-				acquired_at = clock_timestamp(), freed_at = NULL`, rival.Lease, rival.Grant)
+				acquired_at = clock_timestamp(), freed_at = NULL`, rival.Lease, rival.ID)
 			answers := make(chan []store.Answer, 1)
 			go func() {
 				a, err := s.Acquire(t.Context(), asks(askFor("k", s.lease)))
@@ -93,7 +93,7 @@ func TestAnAcquireThatWaitedDoesNotSteal(t *testing.T) {
 			if a := (<-answers)[0]; a.Outcome != store.Held {
 				t.Errorf("outcome %d: the lock was stolen", a.Outcome)
 			}
-			if grant, lease, _ := holder(t, s.conn, "k"); grant != rival.Grant || lease != rival.Lease {
+			if grant, lease, _ := holder(t, s.conn, "k"); grant != rival.ID || lease != rival.Lease {
 				t.Errorf("the key is held by lease %s under grant %s", lease, grant)
 			}
 		})

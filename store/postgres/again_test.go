@@ -23,7 +23,7 @@ func releasesLookAgain(t *testing.T, keys []string) {
 	t.Helper()
 	for name, c := range map[string]struct {
 		change   string // of the row of k; $1 is another lease, $2 another grant
-		standing store.Standing
+		standing store.ClaimStatus
 	}{
 		"somebody waits now": {
 			`WITH marked AS (UPDATE locksidecar.locks SET contended = true WHERE key = 'k' RETURNING namespace, key)
@@ -45,7 +45,7 @@ func releasesLookAgain(t *testing.T, keys []string) {
 				claims = append(claims, store.Claim{Key: key, Token: token, Lease: s.lease})
 			}
 			exec(t, s.other, "BEGIN")
-			exec(t, s.other, c.change, next.Lease, next.Grant)
+			exec(t, s.other, c.change, next.Lease, next.ID)
 			released := make(chan []store.Verdict, 1)
 			go func() {
 				v, err := s.Release(t.Context(), claims)
@@ -58,11 +58,11 @@ func releasesLookAgain(t *testing.T, keys []string) {
 			awaitBlocked(t, s.url)
 			exec(t, s.other, "COMMIT")
 			for i, v := range <-released {
-				if standing := []store.Standing{c.standing, store.Holds}[i]; v.Standing != standing {
-					t.Errorf("%s: told %v, want %v", keys[i], v.Standing, standing)
+				if standing := []store.ClaimStatus{c.standing, store.Holds}[i]; v.Status != standing {
+					t.Errorf("%s: told %v, want %v", keys[i], v.Status, standing)
 				}
 			}
-			if grant, lease, _ := holder(t, s.conn, "k"); grant != next.Grant || lease != next.Lease {
+			if grant, lease, _ := holder(t, s.conn, "k"); grant != next.ID || lease != next.Lease {
 				t.Errorf("the key is held by lease %s under grant %s", lease, grant)
 			}
 		})

@@ -28,7 +28,7 @@ func BenchmarkPair(b *testing.B) {
 			for round := 0; b.Loop(); round++ {
 				for i := range asks {
 					key := fmt.Sprintf("job:%s:%d:%d", prefix[:8], round, i)
-					asks[i] = store.Ask{Attempt: store.Attempt{Key: key, Grant: uuid.New()}, Lease: lease}
+					asks[i] = store.Ask{Attempt: store.Attempt{Key: key, ID: uuid.New()}, Lease: lease}
 				}
 				answers, err := s.Acquire(b.Context(), asks)
 				if err != nil {
@@ -124,7 +124,7 @@ func (h *handOffs) join(whose int) store.Answer {
 func (h *handOffs) handOff() {
 	release(h.b, h.stores[h.turn], store.Claim{Key: "k", Token: h.token, Lease: h.leases[h.turn]})
 	n := <-h.news
-	if n.Grant != h.line[1].Grant {
+	if n.ID != h.line[1].ID {
 		h.b.Fatal("another one was granted the lock")
 	}
 	h.token, h.line = n.Answer.Token, h.line[1:]

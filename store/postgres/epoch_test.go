@@ -50,7 +50,7 @@ func TestPromotion(t *testing.T) {
 			return err
 		},
 		"check waits": func(s store.Store, _ store.LeaseID) error {
-			_, err := s.CheckWaits(t.Context(), []store.Attempt{waiter.Attempt})
+			_, err := s.Check(t.Context(), []store.Attempt{waiter.Attempt})
 			return err
 		},
 		"release with hand-off": func(s store.Store, _ store.LeaseID) error {
@@ -112,10 +112,10 @@ func TestARenewalFirstAfterAPromotion(t *testing.T) {
 func TestAGrantIsNotOverAfterAPromotion(t *testing.T) {
 	for name, ask := range map[string]func(store.Store, store.Attempt) ([]store.Answer, error){
 		"check": func(s store.Store, a store.Attempt) ([]store.Answer, error) {
-			return s.CheckWaits(t.Context(), []store.Attempt{a})
+			return s.Check(t.Context(), []store.Attempt{a})
 		},
 		"cancel": func(s store.Store, a store.Attempt) ([]store.Answer, error) {
-			return s.CancelWaits(t.Context(), []store.Attempt{a})
+			return s.Cancel(t.Context(), []store.Attempt{a})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

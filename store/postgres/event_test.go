@@ -125,8 +125,8 @@ func FuzzHear(f *testing.F) {
 		heard = nil
 		s.listener.hear(payload, hello)
 		for _, n := range heard {
-			hint := store.News{Attempt: store.Attempt{Grant: n.Grant}, Signals: n.Signals, Event: n.Event}
-			if !reflect.DeepEqual(n, hint) || n.Event != nil && (n.Event.Key != watched || n.Signals || n.Grant != store.GrantID{}) {
+			hint := store.News{Attempt: store.Attempt{ID: n.ID}, Signals: n.Signals, Event: n.Event}
+			if !reflect.DeepEqual(n, hint) || n.Event != nil && (n.Event.Key != watched || n.Signals || n.ID != store.AttemptID{}) {
 				t.Fatalf("%q is heard as %+v", payload, n)
 			}
 			if reflect.DeepEqual(n, store.EveryWait) && !strings.Contains(payload, hello) {

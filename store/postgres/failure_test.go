@@ -240,7 +240,7 @@ func TestFailedCommitIsNotAnswered(t *testing.T) {
 			if !store.Unavailable(err) || store.OutcomeUnknown(err) {
 				t.Errorf("%v, want a failure that did nothing", err)
 			}
-			if grant, _, _ := holder(t, s.conn, "k"); grant != held.Grant {
+			if grant, _, _ := holder(t, s.conn, "k"); grant != held.ID {
 				t.Errorf("the key is held under grant %s", grant)
 			}
 		})
@@ -262,8 +262,8 @@ func TestConnectionsAreSetUp(t *testing.T) {
 	lease := openLease(t, s, time.Minute)
 	ask := askFor("k", lease)
 	granted := want(t, acquire(t, s, ask), store.Granted)
-	if v := release(t, s, store.Claim{Key: "k", Token: granted.Token, Lease: lease}); v.Standing != store.Holds {
-		t.Errorf("status %d", v.Standing)
+	if v := release(t, s, store.Claim{Key: "k", Token: granted.Token, Lease: lease}); v.Status != store.Holds {
+		t.Errorf("status %d", v.Status)
 	}
 	var isolation, commit, lock string
 	for name, into := range map[string]*string{

@@ -77,7 +77,7 @@ func openLease(tb testing.TB, s store.Store, ttl time.Duration) store.LeaseID {
 }
 
 func askFor(key string, lease store.LeaseID) store.Ask {
-	return store.Ask{Attempt: store.Attempt{Key: key, Grant: uuid.New()}, Lease: lease}
+	return store.Ask{Attempt: store.Attempt{Key: key, ID: uuid.New()}, Lease: lease}
 }
 
 // answer is the outcome of a call with one item.
@@ -106,7 +106,7 @@ func enqueue(tb testing.TB, s store.Store, ask store.Ask) store.Answer {
 
 func check(tb testing.TB, s store.Store, ask store.Ask) store.Answer {
 	tb.Helper()
-	answers, err := s.CheckWaits(tb.Context(), []store.Attempt{ask.Attempt})
+	answers, err := s.Check(tb.Context(), []store.Attempt{ask.Attempt})
 	return answer(tb, answers, err)
 }
 
@@ -170,6 +170,6 @@ func dropped(tb testing.TB, admin *pgx.Conn, what string) {
 
 // undo is Undo for those who only ask whether it failed.
 func withdraw(ctx context.Context, s store.Store, attempts ...store.Attempt) error {
-	_, err := s.Undo(ctx, attempts)
+	_, err := s.Withdraw(ctx, attempts)
 	return err
 }

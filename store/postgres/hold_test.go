@@ -42,18 +42,18 @@ func (s *scene) mustBePending(lease store.LeaseID) {
 }
 
 // hearing is a scene that hears: awaitHint waits until a waiter is to look.
-func hearing(t *testing.T) (s *scene, awaitHint func(store.GrantID)) {
+func hearing(t *testing.T) (s *scene, awaitHint func(store.AttemptID)) {
 	url := cluster.NewDatabase(t)
-	heard := make(chan store.GrantID, 100)
+	heard := make(chan store.AttemptID, 100)
 	i := backend{tb: t, url: url}.Open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	t.Cleanup(i.Stop)
-	i.OnNews(func(n store.News) { heard <- n.Grant })
+	i.OnNews(func(n store.News) { heard <- n.ID })
 	if err := i.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	awaitReady(t, i)
 	s = &scene{t, i, url, connect(t, url), connect(t, url), openLease(t, i, time.Hour), nil}
-	return s, func(grant store.GrantID) {
+	return s, func(grant store.AttemptID) {
 		t.Helper()
 		for {
 			select {
@@ -105,8 +105,8 @@ func TestAReleaseWithAHoldMeetsARenewal(t *testing.T) {
 	go func() { released <- release(t, s, store.Claim{Key: "k", Token: token, Lease: ask.Lease}) }()
 	awaitBlocked(t, s.url)
 	exec(t, s.other, "COMMIT")
-	if v := <-released; v.Standing != store.Holds {
-		t.Fatalf("status %d", v.Standing)
+	if v := <-released; v.Status != store.Holds {
+		t.Fatalf("status %d", v.Status)
 	}
 	s.mustBePending(ask.Lease)
 	if grant, lease, _ := holder(t, s.conn, "k"); grant != uuid.Nil || lease != ask.Lease {
@@ -128,11 +128,11 @@ func TestReleaseDuringReapOfItsHold(t *testing.T) {
 	go func() { released <- release(t, s, success("k", token, ask.Lease)) }()
 	awaitBlocked(t, s.url)
 	exec(t, s.other, "COMMIT")
-	if v := <-released; v.Standing != store.Expired {
-		t.Errorf("status %d, want expired", v.Standing)
+	if v := <-released; v.Status != store.Expired {
+		t.Errorf("status %d, want expired", v.Status)
 	}
 	want(t, check(t, s, waiter), store.Queued)
-	if grant, _, _ := holder(t, s.conn, "k"); grant != ask.Grant {
+	if grant, _, _ := holder(t, s.conn, "k"); grant != ask.ID {
 		t.Error("the grant was forgotten: later claims hear that it was released")
 	}
 }
@@ -146,7 +146,7 @@ func TestReapDuringChangeOfAHold(t *testing.T) {
 				leases = append(leases, openLease(t, s, time.Hour))
 			}
 			revoked := make(chan error, 1)
-			go func() { revoked <- s.Bury(s.Context(), leases) }()
+			go func() { revoked <- s.Revoke(s.Context(), leases) }()
 			awaitBlocked(t, s.url)
 			exec(t, s.other, "COMMIT")
 			if err := <-revoked; err != nil {
@@ -178,7 +178,7 @@ func TestReapDuringChangeOfAHold(t *testing.T) {
 			exec(t, s.other, "BEGIN")
 			handOffIn(t, s.other, "k", s.lease)
 			buries(t, s, waiter.Lease)
-			if a := want(t, check(t, s, behind), store.Queued); !a.Lock.Holder.Standing || a.Lock.Holder.Lease != waiter.Lease {
+			if a := want(t, check(t, s, behind), store.Queued); !a.Lock.Holder.HoldPending || a.Lock.Holder.Lease != waiter.Lease {
 				t.Errorf("held by %+v, want a lease that stands", a.Lock.Holder)
 			}
 			want(t, check(t, s, waiter), store.Gone)
@@ -201,7 +201,7 @@ func TestHandOffToAHoldDuringReap(t *testing.T) {
 	awaitBlocked(t, s.url)
 	exec(t, s.other, "COMMIT")
 	<-released
-	if grant, _, _ := holder(t, s.conn, "k"); grant != next.Grant {
+	if grant, _, _ := holder(t, s.conn, "k"); grant != next.ID {
 		t.Errorf("the key is held under grant %s, want the second waiter's", grant)
 	}
 }
@@ -236,7 +236,7 @@ func TestEnqueueDuringReapWaitsForTheHold(t *testing.T) {
 				leases = append(leases, openLease(t, s, time.Hour))
 			}
 			revoked := make(chan error, 1)
-			go func() { revoked <- s.Bury(t.Context(), leases) }()
+			go func() { revoked <- s.Revoke(t.Context(), leases) }()
 			poll(t, "the reap waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
 			exec(t, s.other, "COMMIT")
 			if err := <-revoked; err != nil {
@@ -258,7 +258,7 @@ func TestAHoldThatIsCutShortTellsTheNext(t *testing.T) {
 	want(t, enqueue(t, s, first), store.Queued)
 	want(t, enqueue(t, s, second), store.Queued)
 	release(t, s, claim)
-	awaitHint(second.Grant)
+	awaitHint(second.ID)
 	want(t, check(t, s, first), store.Granted)
 }
 
@@ -281,7 +281,7 @@ func TestTheHoldsOfADeadInstance(t *testing.T) {
 	dead.Stop()
 	for range 2 { // the second finds them as they are
 		cluster.ResetStatements(t, url)
-		if err := heir.BuryInstance(t.Context(), "dead"); err != nil {
+		if err := heir.ReapInstance(t.Context(), "dead"); err != nil {
 			t.Fatal(err)
 		}
 		if n := cluster.Statements(t, url, "%locksidecar%"); n > 10 {
@@ -294,7 +294,7 @@ func TestTheHoldsOfADeadInstance(t *testing.T) {
 	if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.leases WHERE instance = 'dead'"); n != many {
 		t.Errorf("%d leases are left, want those with a hold", n)
 	}
-	if n := waiterRows(t, url, stray.Grant); n != 0 {
+	if n := waiterRows(t, url, stray.ID); n != 0 {
 		t.Error("a waiter of the dead instance is left in line")
 	}
 }
@@ -306,7 +306,7 @@ func TestAHoldIsTakenOverAtItsEnd(t *testing.T) {
 			release(s, s, store.Claim{Key: ask.Key, Token: token, Lease: ask.Lease})
 		},
 		"reap": func(s *scene, ask store.Ask, _ int64) {
-			if err := s.Bury(s.Context(), []store.LeaseID{ask.Lease}); err != nil {
+			if err := s.Revoke(s.Context(), []store.LeaseID{ask.Lease}); err != nil {
 				s.Error(err)
 			}
 		},
@@ -351,7 +351,7 @@ func TestAnUndoLeavesTheHoldsOfOthers(t *testing.T) {
 	other := startStore(t, s.url, store.Identity{Namespace: "n", Instance: "other", Pod: "p"})
 	ask := s.holdFor("k", time.Hour)
 	want(t, acquire(t, s, ask), store.Granted)
-	if err := s.Bury(t.Context(), []store.LeaseID{ask.Lease}); err != nil {
+	if err := s.Revoke(t.Context(), []store.LeaseID{ask.Lease}); err != nil {
 		t.Fatal(err)
 	}
 	if err := withdraw(t.Context(), other, ask.Attempt); err != nil {
@@ -375,8 +375,8 @@ func TestNobodyWaitsUnderALeaseWithAPendingHold(t *testing.T) {
 	want(t, enqueue(t, s, stray), store.Queued)
 	exec(t, s.conn, "UPDATE locksidecar.leases SET hold_pending = true, expires_at = hold_until WHERE id = $1", ask.Lease)
 	want(t, check(t, s, stray), store.Gone)
-	if v := release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}); v.Standing != store.Holds {
-		t.Errorf("status %d", v.Standing)
+	if v := release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}); v.Status != store.Holds {
+		t.Errorf("status %d", v.Status)
 	}
 	want(t, acquire(t, s, askFor("held", s.lease)), store.Held)
 	want(t, acquire(t, s, askFor("held", ask.Lease)), store.LeaseLost)
@@ -387,7 +387,7 @@ func TestNobodyWaitsUnderALeaseWithAPendingHold(t *testing.T) {
 	}
 	s.mustBePending(ask.Lease)
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
-	if n := waiterRows(t, s.url, stray.Grant); n != 0 {
+	if n := waiterRows(t, s.url, stray.ID); n != 0 {
 		t.Error("its row is left")
 	}
 }
@@ -421,12 +421,12 @@ func TestStatementsOfAHold(t *testing.T) {
 	})
 	counted("release", 3, func() error {
 		verdicts, err := s.Release(t.Context(), claims)
-		if slices.ContainsFunc(verdicts, func(v store.Verdict) bool { return v.Standing != store.Holds }) {
+		if slices.ContainsFunc(verdicts, func(v store.Verdict) bool { return v.Status != store.Holds }) {
 			t.Errorf("%+v", verdicts)
 		}
 		return err
 	})
-	counted("reap", 3, func() error { return s.Bury(t.Context(), leases) })
+	counted("reap", 3, func() error { return s.Revoke(t.Context(), leases) })
 }
 
 // A promoted server prolongs leases for holders whose renewal may be missing. What
@@ -486,7 +486,7 @@ func TestHandedBackHoldLeavesNoLease(t *testing.T) {
 				if n := s.count("leases", "expires_at > clock_timestamp() + ttl"); n != 0 {
 					t.Error("its lease lives as long as the hold would have lasted")
 				}
-				if err := s.Bury(t.Context(), []store.LeaseID{ask.Lease}); err != nil {
+				if err := s.Revoke(t.Context(), []store.LeaseID{ask.Lease}); err != nil {
 					t.Fatal(err)
 				}
 				if n := s.count("leases", "id = $1", ask.Lease); n != 0 {

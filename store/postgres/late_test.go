@@ -77,10 +77,10 @@ func TestWhatComesTooLateDoesNothing(t *testing.T) {
 		})
 	}
 	for name, waits := range map[string][]store.Attempt{
-		"one": {waiter.Attempt}, "many": {waiter.Attempt, {Key: "nothing", Grant: uuid.New()}},
+		"one": {waiter.Attempt}, "many": {waiter.Attempt, {Key: "nothing", ID: uuid.New()}},
 	} {
 		wrong()
-		if answers, err := s.CancelWaits(t.Context(), waits); err == nil && answers[0].Outcome == store.Gone {
+		if answers, err := s.Cancel(t.Context(), waits); err == nil && answers[0].Outcome == store.Gone {
 			t.Errorf("cancel %s: %+v", name, answers[0])
 		}
 		want(t, check(t, s, waiter), store.Queued)
@@ -144,7 +144,7 @@ func TestALeaseIsNotOpenedTooLate(t *testing.T) {
 	s := newScene(t)
 	revoked := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", revoked)), store.Granted)
-	if err := s.Bury(t.Context(), []store.LeaseID{revoked}); err != nil {
+	if err := s.Revoke(t.Context(), []store.LeaseID{revoked}); err != nil {
 		t.Fatal(err)
 	}
 	for name, id := range map[string]store.LeaseID{"new": uuid.New(), "revoked": revoked} {
@@ -209,8 +209,8 @@ func TestAReleaseThatWaitedJudgesTheLeaseAfterwards(t *testing.T) {
 	})
 	exec(t, s.other, "ROLLBACK")
 	for i, v := range <-verdicts {
-		if v.Standing != store.Expired {
-			t.Errorf("%s: status %d, want expired", claims[i].Key, v.Standing)
+		if v.Status != store.Expired {
+			t.Errorf("%s: status %d, want expired", claims[i].Key, v.Status)
 		}
 	}
 }

@@ -125,11 +125,11 @@ func (r *renewal) extend(ctx context.Context, sql statement, leases [][16]byte) 
 		kept[e.lease] = true
 		r.History = e.history
 		if e.recount {
-			r.Recount = append(r.Recount, e.lease)
+			r.Reconcile = append(r.Reconcile, e.lease)
 		}
 	}
 	r.clock.heard(found[len(found)-1].now)
-	if found[0].misfit || len(r.Recount) > 0 { // another schema, or another epoch
+	if found[0].misfit || len(r.Reconcile) > 0 { // another schema, or another epoch
 		r.doubt()
 	}
 	r.left = slices.DeleteFunc(slices.Clone(r.left), func(id store.LeaseID) bool { return kept[id] })

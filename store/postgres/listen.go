@@ -294,7 +294,7 @@ func (e *listener) pass(word string) {
 		return
 	}
 	if grant, ok := hintedOf(word); ok {
-		e.s.news(store.News{Attempt: store.Attempt{Grant: grant}})
+		e.s.news(store.News{Attempt: store.Attempt{ID: grant}})
 	}
 	if news, ok := e.s.grantOf(word); ok {
 		e.s.news(news)

@@ -55,7 +55,7 @@ func (l *listener) awaitGrant(t *testing.T, waiter store.Ask) (told store.Answer
 	t.Helper()
 	l.await(t, "the grant of a waiter", func(n store.News) bool {
 		told = n.Answer
-		return n.Grant == waiter.Grant && n.Answer.Outcome == store.Granted
+		return n.ID == waiter.ID && n.Answer.Outcome == store.Granted
 	})
 	return told
 }
@@ -67,10 +67,10 @@ func (l *listener) awaitHearing(t *testing.T) {
 
 // isHint reports whether news tells a waiter to look. It does not name it whole.
 func isHint(n store.News, waiter store.Ask) bool {
-	return n.Answer.Outcome == 0 && store.HalfOf(n.Grant) == store.HalfOf(waiter.Grant)
+	return n.Answer.Outcome == 0 && store.HalfOf(n.ID) == store.HalfOf(waiter.ID)
 }
 
-func isEveryWait(n store.News) bool { return n.Grant == uuid.Nil && !n.Signals && n.Event == nil }
+func isEveryWait(n store.News) bool { return n.ID == uuid.Nil && !n.Signals && n.Event == nil }
 
 // listeners counts the connections that listen.
 func listeners(t *testing.T, url string) int64 {
@@ -124,16 +124,16 @@ func TestAStopTellsWhatItHandedOver(t *testing.T) {
 		want(t, acquire(t, a, askFor(key, a.lease)), store.Granted)
 		waiter := askFor(key, b.lease)
 		want(t, enqueue(t, b, waiter), store.Queued)
-		waiters[store.HalfOf(waiter.Grant)] = true
+		waiters[store.HalfOf(waiter.ID)] = true
 	}
-	if err := a.Bury(t.Context(), []store.LeaseID{a.lease}); err != nil {
+	if err := a.Revoke(t.Context(), []store.LeaseID{a.lease}); err != nil {
 		t.Fatal(err)
 	}
 	a.Stop()
 	for len(waiters) > 0 {
 		b.await(t, "hints for all waiters", func(n store.News) bool {
-			known := waiters[store.HalfOf(n.Grant)]
-			delete(waiters, store.HalfOf(n.Grant))
+			known := waiters[store.HalfOf(n.ID)]
+			delete(waiters, store.HalfOf(n.ID))
 			return known
 		})
 	}
@@ -277,7 +277,7 @@ func TestAShortenedLockHintsTheFirstLivingWaiter(t *testing.T) {
 	exec(t, connect(t, url), "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", dead)
 
 	verdicts, err := a.Amend(t.Context(), []store.Change{{Claim: store.Claim{Key: "k", Token: token}, TTL: time.Minute}})
-	if err != nil || verdicts[0].Standing != store.Holds {
+	if err != nil || verdicts[0].Status != store.Holds {
 		t.Fatalf("%+v, %v", verdicts, err)
 	}
 	a.await(t, "a hint for the living waiter", func(n store.News) bool {
@@ -293,7 +293,7 @@ func TestAHandOffToAShorterLeaseHintsTheNext(t *testing.T) {
 			return err
 		},
 		"revoke": func(a *listener, c store.Claim) error {
-			return a.Bury(context.Background(), []store.LeaseID{c.Lease})
+			return a.Revoke(context.Background(), []store.LeaseID{c.Lease})
 		},
 	} {
 		for _, byTTL := range []bool{false, true} {

@@ -100,8 +100,8 @@ func TestLockedRowIsLeftOut(t *testing.T) {
 			letGo := s.operator("locks", "key = 'k07'")
 			s.statuses(claims, 7)
 			letGo()
-			if v := release(t, s, claims[7]); v.Standing != store.Holds {
-				t.Errorf("status %d afterwards", v.Standing)
+			if v := release(t, s, claims[7]); v.Status != store.Holds {
+				t.Errorf("status %d afterwards", v.Status)
 			}
 		}
 	})
@@ -129,12 +129,12 @@ func TestLockedRowIsLeftOut(t *testing.T) {
 		for i, a := range asks {
 			attempts[i] = a.Attempt
 		}
-		outcomes, err := s.Undo(t.Context(), attempts)
+		outcomes, err := s.Withdraw(t.Context(), attempts)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i, o := range outcomes {
-			if (o == store.Stuck) != (i == 7) {
+			if (o == store.RowLocked) != (i == 7) {
 				t.Errorf("item %d: outcome %d", i, o)
 			}
 		}
@@ -153,12 +153,12 @@ func TestLockedRowIsLeftOut(t *testing.T) {
 			attempts[i] = a.Attempt
 		}
 		letGo := s.operator("waiters", "key = 'k07'")
-		answers, err := s.CancelWaits(t.Context(), attempts)
+		answers, err := s.Cancel(t.Context(), attempts)
 		s.answered(answers, err, 7, store.Gone)
-		answers, err = s.CancelWaits(t.Context(), attempts[7:8])
-		want(t, answer(t, answers, err), store.Stuck)
+		answers, err = s.Cancel(t.Context(), attempts[7:8])
+		want(t, answer(t, answers, err), store.RowLocked)
 		letGo()
-		answers, err = s.CancelWaits(t.Context(), attempts[7:8])
+		answers, err = s.Cancel(t.Context(), attempts[7:8])
 		want(t, answer(t, answers, err), store.Gone)
 	})
 }
@@ -194,7 +194,7 @@ func (s *scene) answered(answers []store.Answer, err error, locked int, others s
 	}
 	for i, a := range answers {
 		switch {
-		case i == locked && a.Outcome != store.Stuck && a.Outcome != store.Held:
+		case i == locked && a.Outcome != store.RowLocked && a.Outcome != store.Held:
 			s.Errorf("item %d, whose row is locked: outcome %d", i, a.Outcome)
 		case i != locked && a.Outcome != others:
 			s.Errorf("item %d: outcome %d, want %d", i, a.Outcome, others)
@@ -214,8 +214,8 @@ func (s *scene) judged(verdicts []store.Verdict, err error, locked int) {
 		s.Fatal(err)
 	}
 	for i, v := range verdicts {
-		if want := map[bool]store.Standing{true: store.NotJudged, false: store.Holds}[i == locked]; v.Standing != want {
-			s.Errorf("item %d: status %d, want %d", i, v.Standing, want)
+		if want := map[bool]store.ClaimStatus{true: store.ClaimRowLocked, false: store.Holds}[i == locked]; v.Status != want {
+			s.Errorf("item %d: status %d, want %d", i, v.Status, want)
 		}
 	}
 }
@@ -236,7 +236,7 @@ func TestReapGoesAroundALockedKey(t *testing.T) {
 	for i, outcome := range []store.Outcome{store.Granted, store.Queued, store.Granted} {
 		want(t, check(t, s, waits[i]), outcome)
 	}
-	if err := s.Bury(t.Context(), []store.LeaseID{dying}); !store.Unavailable(err) {
+	if err := s.Revoke(t.Context(), []store.LeaseID{dying}); !store.Unavailable(err) {
 		t.Errorf("a reap that left a key: %v, want an error, so that it is tried again", err)
 	}
 	letGo()
@@ -250,8 +250,8 @@ func TestLockedLease(t *testing.T) {
 	want(t, acquire(t, s, askFor("k", dead)), store.Granted)
 	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", dead)
 	letGo := s.operator("leases", "id = '"+dead.String()+"'")
-	want(t, acquire(t, s, askFor("k", s.lease)), store.Stuck)
-	want(t, enqueue(t, s, askFor("k", s.lease)), store.Stuck)
+	want(t, acquire(t, s, askFor("k", s.lease)), store.RowLocked)
+	want(t, enqueue(t, s, askFor("k", s.lease)), store.RowLocked)
 	want(t, acquire(t, s, askFor("other", s.lease)), store.Granted)
 	letGo()
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
@@ -346,7 +346,7 @@ func TestRevokeHalfWay(t *testing.T) {
 	want(t, acquire(t, s, askFor("k", dying)), store.Granted)
 	want(t, enqueue(t, s, askFor("k", s.lease)), store.Queued)
 	exec(t, s.other, "BEGIN; SELECT FROM locksidecar.locks FOR UPDATE")
-	err := s.Bury(t.Context(), []store.LeaseID{dying})
+	err := s.Revoke(t.Context(), []store.LeaseID{dying})
 	if n := pgtest.Query[int64](t, s.url, "SELECT count(*) FROM locksidecar.leases WHERE id = $1", dying); n != 0 {
 		t.Fatal("the lease is still there: this test has lost its point")
 	}
@@ -385,8 +385,8 @@ func TestLockedLeaseOfAHoldIsLeftOut(t *testing.T) {
 	s.outcomes(s.Enqueue, waiters, 7, store.Queued)
 	s.statuses(claims, 7)
 	letGo()
-	if v := release(t, s, claims[7]); v.Standing != store.Holds {
-		t.Errorf("status %d afterwards", v.Standing)
+	if v := release(t, s, claims[7]); v.Status != store.Holds {
+		t.Errorf("status %d afterwards", v.Status)
 	}
 	want(t, enqueue(t, s, waiters[7]), store.Queued)
 }

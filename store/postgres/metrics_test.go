@@ -147,19 +147,19 @@ func useAll(t *testing.T, s store.Store) {
 	_, errRenew := s.Renew(ctx, []store.LeaseID{lease, uuid.New()})
 	_, errSignal := s.Signal(ctx, []store.Signal{{Kind: store.Stop, Key: "one"}})
 	_, errSignals := s.Signals(ctx, []store.LeaseID{lease})
-	errHeard := s.Heard(ctx, []store.SignalID{1})
+	errHeard := s.Acknowledge(ctx, []store.SignalID{1})
 	errWatch := s.Watch(ctx, []string{"one"}, lease)
 	errUnwatch := s.Unwatch(ctx, []string{"one"})
 	_, errAmend := s.Amend(ctx, []store.Change{{Claim: store.Claim{Key: "one", Token: token, Lease: lease}}})
 	_, errMany := s.Acquire(ctx, []store.Ask{askFor("a", lease), askFor("b", lease)})
 	_, errList := s.List(ctx, store.Query{Limit: 10})
 	release(t, s, store.Claim{Key: "one", Token: token, Lease: lease})
-	_, errCancel := s.CancelWaits(ctx, []store.Attempt{wait.Attempt})
+	_, errCancel := s.Cancel(ctx, []store.Attempt{wait.Attempt})
 	errUndo := withdraw(ctx, s, wait.Attempt)
 	third := want(t, acquire(t, s, askFor("three", lease)), store.Granted).Token
 	release(t, s, store.Claim{Key: "three", Token: third, Lease: lease})
 	if err := errors.Join(errStats, errElect, errRenew, errSignal, errSignals, errHeard, errWatch, errUnwatch, errAmend,
-		errMany, errList, errCancel, errUndo, s.Bury(ctx, []store.LeaseID{other}), s.BuryInstance(ctx, "nobody"), s.Sweep(ctx)); err != nil {
+		errMany, errList, errCancel, errUndo, s.Revoke(ctx, []store.LeaseID{other}), s.ReapInstance(ctx, "nobody"), s.Sweep(ctx)); err != nil {
 		t.Fatal(err)
 	}
 	poll(t, "all is told", func() bool { return postgres.Silent(s) })
@@ -206,7 +206,7 @@ func TestBatchesAreMeasured(t *testing.T) {
 		release(t, s, store.Claim{Key: asks[i].Key, Token: a.Token, Lease: lease})
 	}
 	want(t, check(t, s, asks[2]), store.Granted)
-	_, cancelled := s.CancelWaits(t.Context(), []store.Attempt{asks[0].Attempt, asks[1].Attempt})
+	_, cancelled := s.Cancel(t.Context(), []store.Attempt{asks[0].Attempt, asks[1].Attempt})
 	_, renewed := s.Renew(t.Context(), []store.LeaseID{lease})
 	_, got := s.Get(t.Context(), []string{"a", "b"})
 	_, none := s.Acquire(t.Context(), nil)

@@ -176,7 +176,7 @@ func TestTooOldSidecarTakesNothing(t *testing.T) {
 	if r, err := s.Renew(t.Context(), []store.LeaseID{lease}); err != nil || len(r.Kept) != 1 {
 		t.Errorf("renewal: %+v, %v", r, err)
 	}
-	if v := release(t, s, store.Claim{Key: "held", Token: held.Token, Lease: lease}); v.Standing != store.Holds {
+	if v := release(t, s, store.Claim{Key: "held", Token: held.Token, Lease: lease}); v.Status != store.Holds {
 		t.Errorf("release: %+v", v)
 	}
 	want(t, check(t, s, waits), store.Granted)
@@ -236,7 +236,7 @@ func migrateBesideOthers(t *testing.T, through func(t *testing.T, url string) st
 		// On a busy machine one may take the table for a locked row, and is asked again.
 		ask, began := askFor(fmt.Sprint("k", n), s.lease), time.Now()
 		for a := acquire(t, s, ask); a.Outcome != store.Granted; a = acquire(t, s, ask) {
-			if took := time.Since(began); a.Outcome != store.Stuck || took > patience/2 {
+			if took := time.Since(began); a.Outcome != store.RowLocked || took > patience/2 {
 				t.Fatalf("after %s an acquire is told: %+v", took, a)
 			}
 		}
@@ -248,7 +248,7 @@ func migrateBesideOthers(t *testing.T, through func(t *testing.T, url string) st
 	// Connections know the tables as they were. They go on.
 	first, second := want(t, acquire(t, s, askFor("after", s.lease)), store.Granted), askFor("after", s.lease)
 	want(t, enqueue(t, s, second), store.Queued)
-	if v := release(t, s, store.Claim{Key: "after", Token: first.Token, Lease: s.lease}); v.Standing != store.Holds {
+	if v := release(t, s, store.Claim{Key: "after", Token: first.Token, Lease: s.lease}); v.Status != store.Holds {
 		t.Errorf("release: %+v", v)
 	}
 	want(t, check(t, s, second), store.Granted)

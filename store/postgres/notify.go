@@ -205,7 +205,7 @@ func (m *notifier) drain(ctx context.Context) {
 // hint tells an instance, perhaps this one, to check a waiter.
 func (s *Store) hint(namespace, instance string, grant uuid.UUID) {
 	if s.isMine(namespace, instance) {
-		s.news(store.News{Attempt: store.Attempt{Grant: grant}})
+		s.news(store.News{Attempt: store.Attempt{ID: grant}})
 		return
 	}
 	s.notifier.send(channelOf(namespace, instance), hintOf(grant))

@@ -76,7 +76,7 @@ func TestABatchLocksItsRowsInTheOrderOfTheKeys(t *testing.T) {
 		"enqueue":           {nil, (*ordered).enqueue},
 		"release":           {nil, (*ordered).release},
 		"release contended": {(*ordered).enqueue, (*ordered).release},
-		"reap with waiters": {(*ordered).enqueueElsewhere, func(o *ordered) error { return o.Bury(o.Context(), []store.LeaseID{o.lease}) }},
+		"reap with waiters": {(*ordered).enqueueElsewhere, func(o *ordered) error { return o.Revoke(o.Context(), []store.LeaseID{o.lease}) }},
 		"amend": {nil, func(o *ordered) error {
 			var changes []store.Change
 			for _, c := range o.claims {

@@ -34,7 +34,7 @@ func releaseIn(t *testing.T, conn *pgx.Conn, key string, token int64, lease stor
 }
 
 // waiterRows counts what is left of an attempt that waited.
-func waiterRows(t *testing.T, url string, grant store.GrantID) int64 {
+func waiterRows(t *testing.T, url string, grant store.AttemptID) int64 {
 	t.Helper()
 	return pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.waiters WHERE grant_id = $1", grant)
 }
@@ -52,7 +52,7 @@ func TestASuccessSeesAnEnqueueUnderWay(t *testing.T) {
 			waiter := skipFor("k", s.lease)
 			exec(t, s.other, "BEGIN")
 			exec(t, s.other, `SELECT locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}',
-				'{0}', '{true}', '{s}', '{o}', '{NULL}', '{t}')`, waiter.Grant, s.lease)
+				'{0}', '{true}', '{s}', '{o}', '{NULL}', '{t}')`, waiter.ID, s.lease)
 			released := make(chan error, 1)
 			go func() {
 				_, err := s.Release(s.Context(), claims)
@@ -81,13 +81,13 @@ func TestASuccessMeetsACancelUnderWay(t *testing.T) {
 		want(t, enqueue(t, s, ask), store.Queued)
 	}
 	exec(t, s.other, "BEGIN")
-	exec(t, s.other, "DELETE FROM locksidecar.waiters WHERE grant_id = $1", gone.Grant)
+	exec(t, s.other, "DELETE FROM locksidecar.waiters WHERE grant_id = $1", gone.ID)
 	released := make(chan store.Verdict, 1)
 	go func() { released <- release(t, s, success("k", token, s.lease)) }()
 	awaitBlocked(t, s.url)
 	exec(t, s.other, "COMMIT")
-	if v := <-released; v.Standing != store.Holds {
-		t.Fatalf("status %d", v.Standing)
+	if v := <-released; v.Status != store.Holds {
+		t.Fatalf("status %d", v.Status)
 	}
 	want(t, check(t, s, gone), store.Gone)
 	want(t, check(t, s, skipped), store.Skipped)
@@ -106,13 +106,13 @@ func TestACancelMeetsASuccessUnderWay(t *testing.T) {
 			want(t, enqueue(t, s, waiter), store.Queued)
 			cancelled := []store.Attempt{waiter.Attempt}
 			for range more {
-				cancelled = append(cancelled, store.Attempt{Key: "other", Grant: uuid.New()})
+				cancelled = append(cancelled, store.Attempt{Key: "other", ID: uuid.New()})
 			}
 			exec(t, s.other, "BEGIN")
 			releaseIn(t, s.other, "k", token, s.lease)
 			answers := make(chan store.Answer, 1)
 			go func() {
-				a, err := s.CancelWaits(s.Context(), cancelled)
+				a, err := s.Cancel(s.Context(), cancelled)
 				if err != nil {
 					t.Error(err)
 					a = make([]store.Answer, 1)
@@ -124,7 +124,7 @@ func TestACancelMeetsASuccessUnderWay(t *testing.T) {
 			if a := want(t, <-answers, store.Skipped); string(a.Result) != "1" {
 				t.Errorf("result %q", a.Result)
 			}
-			if n := waiterRows(t, s.url, waiter.Grant); n != 0 {
+			if n := waiterRows(t, s.url, waiter.ID); n != 0 {
 				t.Error("it is not forgotten")
 			}
 		})
@@ -141,22 +141,22 @@ func TestLockedRowOfASkippedWaiter(t *testing.T) {
 	release(t, s, success("k", token, s.lease))
 	letGo := s.operator("waiters", "key = 'k'")
 	one := []store.Attempt{waiter.Attempt}
-	many := []store.Attempt{waiter.Attempt, {Key: "other", Grant: uuid.New()}}
+	many := []store.Attempt{waiter.Attempt, {Key: "other", ID: uuid.New()}}
 	for _, cancelled := range [][]store.Attempt{one, many} {
-		answers, err := s.CancelWaits(t.Context(), cancelled)
+		answers, err := s.Cancel(t.Context(), cancelled)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want(t, answers[0], store.Stuck)
+		want(t, answers[0], store.RowLocked)
 	}
 	want(t, check(t, s, waiter), store.Skipped)
 	letGo()
-	answers, err := s.CancelWaits(t.Context(), many)
+	answers, err := s.Cancel(t.Context(), many)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want(t, answers[0], store.Skipped)
-	if n := waiterRows(t, s.url, waiter.Grant); n != 0 {
+	if n := waiterRows(t, s.url, waiter.ID); n != 0 {
 		t.Error("it is not forgotten")
 	}
 }
@@ -170,7 +170,7 @@ func TestReapDuringASkip(t *testing.T) {
 	want(t, enqueue(t, s, waiter), store.Queued)
 	exec(t, s.other, "BEGIN")
 	releaseIn(t, s.other, "k", token, s.lease)
-	if err := s.Bury(t.Context(), []store.LeaseID{waiter.Lease}); err != nil {
+	if err := s.Revoke(t.Context(), []store.LeaseID{waiter.Lease}); err != nil {
 		t.Fatal(err)
 	}
 	exec(t, s.other, "COMMIT")
@@ -180,7 +180,7 @@ func TestReapDuringASkip(t *testing.T) {
 	if err := s.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := waiterRows(t, s.url, waiter.Grant); n != 0 {
+	if n := waiterRows(t, s.url, waiter.ID); n != 0 {
 		t.Error("its row was not swept")
 	}
 }
@@ -208,7 +208,7 @@ func TestTheSkippedAreNoWaiters(t *testing.T) {
 	}
 	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
-	if n := waiterRows(t, s.url, waiter.Grant); n != 1 {
+	if n := waiterRows(t, s.url, waiter.ID); n != 1 {
 		t.Error("somebody reaped it on the way, for nothing")
 	}
 }
@@ -224,7 +224,7 @@ func TestManyAreSkippedByFewStatements(t *testing.T) {
 		s := backend{tb: t, url: url}.Open(store.Identity{Namespace: "n", Instance: name, Pod: "p"})
 		t.Cleanup(s.Stop)
 		s.OnNews(func(n store.News) {
-			if n.Grant != (store.GrantID{}) {
+			if n.ID != (store.AttemptID{}) {
 				told[i].Add(1)
 			}
 		})
@@ -260,7 +260,7 @@ func TestManyAreSkippedByFewStatements(t *testing.T) {
 	}
 	cluster.ResetStatements(t, url)
 	for i, s := range stores {
-		for _, do := range []func(context.Context, []store.Attempt) ([]store.Answer, error){s.CheckWaits, s.CancelWaits} {
+		for _, do := range []func(context.Context, []store.Attempt) ([]store.Answer, error){s.Check, s.Cancel} {
 			answers, err := do(t.Context(), waits[i])
 			if err != nil {
 				t.Fatal(err)

@@ -58,7 +58,7 @@ func TestBusyRowIsServedPatiently(t *testing.T) {
 		}
 	}
 	released := func() bool {
-		return release(t, s, store.Claim{Key: "k", Token: token, Lease: lease, Awaited: true}).Standing == store.Holds
+		return release(t, s, store.Claim{Key: "k", Token: token, Lease: lease, Awaited: true}).Status == store.Holds
 	}
 	if !tried(most, released) {
 		t.Errorf("a release found the row locked %d times", most)
@@ -90,7 +90,7 @@ func TestLockedRowIsNamed(t *testing.T) {
 	conn := connect(t, url)
 	exec(t, conn, "BEGIN; SELECT FROM locksidecar.locks WHERE key = 'k' FOR UPDATE")
 	for range 3 {
-		want(t, enqueue(t, s, askFor("k", lease)), store.Stuck)
+		want(t, enqueue(t, s, askFor("k", lease)), store.RowLocked)
 	}
 	exec(t, conn, "ROLLBACK")
 	if n := strings.Count(said.String(), "stays locked"); n != 1 || !strings.Contains(said.String(), "key=k") {
@@ -119,7 +119,7 @@ func TestALockedSignalHoldsNobodyUp(t *testing.T) {
 		dying, other := openLease(t, s, time.Hour), openLease(t, s, time.Hour)
 		signalled(s, "k", dying)
 		defer s.operator("signals", "true")()
-		if err := s.Bury(t.Context(), []store.LeaseID{dying, other}); err != nil {
+		if err := s.Revoke(t.Context(), []store.LeaseID{dying, other}); err != nil {
 			t.Error(err)
 		}
 		if n := s.count("leases", "id <> $1", s.lease); n != 0 {
@@ -157,7 +157,7 @@ func TestALockedSignalHoldsNobodyUp(t *testing.T) {
 			signals[i] = store.Signal{Kind: store.Break, Key: asks[i].Key}
 		}
 		statuses, err := s.Signal(t.Context(), signals)
-		if err != nil || slices.ContainsFunc(statuses, func(st store.Standing) bool { return st != store.Holds }) {
+		if err != nil || slices.ContainsFunc(statuses, func(st store.ClaimStatus) bool { return st != store.Holds }) {
 			t.Errorf("%v, %v", statuses, err)
 		}
 	})
@@ -171,12 +171,12 @@ func TestPatienceIsForOneRowAlone(t *testing.T) {
 		want(t, acquire(t, s, askFor(key, s.lease)), store.Granted)
 	}
 	defer s.operator("locks", "key = 'locked'")()
-	want(t, enqueue(t, s, askFor("locked", s.lease)), store.Stuck) // a first one, which is not patient
+	want(t, enqueue(t, s, askFor("locked", s.lease)), store.RowLocked) // a first one, which is not patient
 	before := s.vain.n.Load()
 	for range 3 {
 		began := time.Now()
 		answers, err := s.Enqueue(t.Context(), []store.Ask{askFor("locked", s.lease), askFor("other", s.lease)})
-		if err != nil || answers[0].Outcome != store.Stuck || answers[1].Outcome != store.Queued {
+		if err != nil || answers[0].Outcome != store.RowLocked || answers[1].Outcome != store.Queued {
 			t.Fatalf("%+v, %v", answers, err)
 		}
 		if took := time.Since(began); took >= time.Second {

@@ -87,7 +87,7 @@ func TestMovedPositionIsFlushed(t *testing.T) {
 	}
 	ask.Lease = second
 	moved, err := two.Enqueue(t.Context(), []store.Ask{ask})
-	cancelled, err2 := one.CancelWaits(t.Context(), []store.Attempt{ask.Attempt})
+	cancelled, err2 := one.Cancel(t.Context(), []store.Attempt{ask.Attempt})
 	_ = syscall.Kill(writer, syscall.SIGKILL) // the server ends all other processes, and recovers
 	want(t, answer(t, moved, err), store.Queued)
 	want(t, answer(t, cancelled, err2), store.Gone)

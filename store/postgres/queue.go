@@ -49,15 +49,15 @@ func (o *operation) answer(ctx context.Context, w *waitRow, wait store.Attempt) 
 	switch {
 	case w.queued:
 		return store.Answer{Outcome: store.Queued, Lock: w.lock(wait.Key)}, nil
-	case w.skipped && !w.heldBy(wait.Grant): // else it was repeated by an Acquire
+	case w.skipped && !w.heldBy(wait.ID): // else it was repeated by an Acquire
 		return store.Answer{Outcome: store.Skipped, Result: jsonOf(w.result)}, nil
-	case !w.heldBy(wait.Grant):
+	case !w.heldBy(wait.ID):
 		return store.Answer{Outcome: store.Gone}, nil
-	case wait.Untold || w.renewedByOwner() || string(w.instance) == o.config.Identity.Instance:
+	case wait.Undelivered || w.renewedByOwner() || string(w.instance) == o.config.Identity.Instance:
 		return w.granted(w.handedBy), nil
 	}
 	// The attempt was repeated at another instance, which was granted the lock.
-	delivered, err := query(ctx, o, sqlNoteDelivery, []any{o.config.Identity.Namespace, wait.Key, [16]byte(wait.Grant)}, scanOne[bool])
+	delivered, err := query(ctx, o, sqlNoteDelivery, []any{o.config.Identity.Namespace, wait.Key, [16]byte(wait.ID)}, scanOne[bool])
 	switch {
 	case isRowLocked(err):
 		return store.Answer{Outcome: store.Queued, Lock: w.lock(wait.Key)}, nil // look again
@@ -92,14 +92,14 @@ func (o *operation) check(ctx context.Context, waits []store.Attempt) ([]waitRow
 func columnsOf(attempts []store.Attempt) (keys []string, grants [][16]byte) {
 	keys, grants = make([]string, len(attempts)), make([][16]byte, len(attempts))
 	for i, a := range attempts {
-		keys[i], grants[i] = a.Key, a.Grant
+		keys[i], grants[i] = a.Key, a.ID
 	}
 	return keys, grants
 }
 
 // CheckWaits tells what became of waiters. If a holder is dead and nobody has handed its key off,
 // this does.
-func (s *Store) CheckWaits(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
+func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
 	if len(waits) == 0 {
 		return nil, nil
 	}
@@ -144,14 +144,14 @@ func (o *operation) checkAgain(ctx context.Context, waits, which []store.Attempt
 	if err != nil {
 		return err
 	}
-	byGrant := make(map[store.GrantID]store.Answer, len(which))
+	byGrant := make(map[store.AttemptID]store.Answer, len(which))
 	for n := range rows {
-		if byGrant[which[n].Grant], err = o.answer(ctx, &rows[n], which[n]); err != nil {
+		if byGrant[which[n].ID], err = o.answer(ctx, &rows[n], which[n]); err != nil {
 			return err
 		}
 	}
 	for i, w := range waits {
-		if a, ok := byGrant[w.Grant]; ok {
+		if a, ok := byGrant[w.ID]; ok {
 			answers[i] = a
 		}
 	}
@@ -160,7 +160,7 @@ func (o *operation) checkAgain(ctx context.Context, waits, which []store.Attempt
 
 // CancelWaits deletes waiters. If a row is gone, the lock may be granted, so this reads what became
 // of it.
-func (s *Store) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
+func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
 	if len(waits) == 0 {
 		return nil, nil
 	}
@@ -169,16 +169,16 @@ func (s *Store) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store
 		return nil, err
 	}
 	defer cancel()
-	gone := make(map[store.GrantID]store.Answer, len(waits))
+	gone := make(map[store.AttemptID]store.Answer, len(waits))
 	if len(waits) > 1 {
 		_, grants := columnsOf(waits)
 		if _, err := o.cancel(ctx, gone, sqlCancelMany, grants); err != nil {
 			return nil, err
 		}
-	} else if locked, err := o.cancel(ctx, gone, sqlCancelOne, [16]byte(waits[0].Grant)); err != nil {
+	} else if locked, err := o.cancel(ctx, gone, sqlCancelOne, [16]byte(waits[0].ID)); err != nil {
 		return nil, err
 	} else if locked {
-		return []store.Answer{{Outcome: store.Stuck}}, nil
+		return []store.Answer{{Outcome: store.RowLocked}}, nil
 	}
 	rows, err := o.check(ctx, waits)
 	if err != nil {
@@ -203,7 +203,7 @@ func (s *Store) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store
 		return nil, err
 	}
 	for i := range answers {
-		if was, ok := gone[waits[i].Grant]; ok && answers[i].Outcome == store.Gone {
+		if was, ok := gone[waits[i].ID]; ok && answers[i].Outcome == store.Gone {
 			answers[i] = was
 		}
 	}
@@ -212,13 +212,13 @@ func (s *Store) CancelWaits(ctx context.Context, waits []store.Attempt) ([]store
 
 // cancelLeft cancels waiters one by one that were locked, and replaces the answers to them.
 func (o *operation) cancelLeft(
-	ctx context.Context, waits, left []store.Attempt, answers []store.Answer, gone map[store.GrantID]store.Answer,
+	ctx context.Context, waits, left []store.Attempt, answers []store.Answer, gone map[store.AttemptID]store.Answer,
 ) error {
 	if len(left) == 0 {
 		return nil
 	}
 	for _, wait := range left {
-		if _, err := o.cancel(ctx, gone, sqlCancelOne, [16]byte(wait.Grant)); err != nil {
+		if _, err := o.cancel(ctx, gone, sqlCancelOne, [16]byte(wait.ID)); err != nil {
 			return err
 		}
 	}
@@ -227,7 +227,7 @@ func (o *operation) cancelLeft(
 	}
 	for i := range answers {
 		if (answers[i].Outcome == store.Queued || answers[i].Outcome == store.Skipped) && slices.Contains(left, waits[i]) {
-			answers[i] = store.Answer{Outcome: store.Stuck}
+			answers[i] = store.Answer{Outcome: store.RowLocked}
 		}
 	}
 	return nil
@@ -236,10 +236,10 @@ func (o *operation) cancelLeft(
 // cancel deletes waiters by one of the statements for that, and notes their positions, or that they
 // were skipped. locked: another session keeps one locked.
 func (o *operation) cancel(
-	ctx context.Context, gone map[store.GrantID]store.Answer, sql statement, which any,
+	ctx context.Context, gone map[store.AttemptID]store.Answer, sql statement, which any,
 ) (locked bool, err error) {
 	type cancelled struct {
-		grant    store.GrantID
+		grant    store.AttemptID
 		skipped  bool
 		result   *string
 		position int
@@ -263,7 +263,7 @@ func (o *operation) cancel(
 }
 
 // Undo withdraws attempts: it frees what they hold or wait for.
-func (s *Store) Undo(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
+func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
 	if len(attempts) == 0 {
 		return nil, nil
 	}
@@ -281,11 +281,11 @@ func (s *Store) Undo(ctx context.Context, attempts []store.Attempt) ([]store.Out
 	}
 	outcomes := slices.Repeat([]store.Outcome{store.Gone}, len(attempts))
 	for _, i := range locked {
-		outcomes[i] = store.Stuck
+		outcomes[i] = store.RowLocked
 	}
 	for i := range outcomes {
 		if o.passed[name(i)] {
-			outcomes[i] = store.Stuck
+			outcomes[i] = store.RowLocked
 		}
 	}
 	return outcomes, nil
@@ -296,7 +296,7 @@ func (o *operation) withdraw(ctx context.Context, attempts []store.Attempt, whic
 	keys, grants := make([]string, len(which)), make([][16]byte, len(which))
 	withdrawn := make([]held, len(which))
 	for n, i := range which {
-		keys[n], grants[n] = attempts[i].Key, attempts[i].Grant
+		keys[n], grants[n] = attempts[i].Key, attempts[i].ID
 		withdrawn[n] = held{namespace: id.Namespace, key: attempts[i].Key, end: releaseOf(&store.Claim{})}
 	}
 	for {

@@ -61,7 +61,7 @@ func TestTokenIsDrawnAfterTheRowIsLocked(t *testing.T) {
 	for name, more := range map[string][]store.Ask{
 		"one": {},
 		"many": {
-			{Attempt: store.Attempt{Key: "z", Grant: uuid.New()}},
+			{Attempt: store.Attempt{Key: "z", ID: uuid.New()}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestAWaiterThatIsRenewingIsNotForgotten(t *testing.T) {
 			return err
 		},
 		"revoke": func(s *scene, first store.Ask, _ int64) error {
-			return s.Bury(s.Context(), []store.LeaseID{first.Lease})
+			return s.Revoke(s.Context(), []store.LeaseID{first.Lease})
 		},
 		"withdraw": func(s *scene, first store.Ask, _ int64) error {
 			return withdraw(s.Context(), s, first.Attempt)
@@ -127,7 +127,7 @@ func TestAWaiterThatIsRenewingIsNotForgotten(t *testing.T) {
 			if err := <-done; err != nil {
 				t.Fatal(err)
 			}
-			if grant, lease, _ := holder(t, s.conn, "k"); grant != waiter.Grant || lease != waiter.Lease {
+			if grant, lease, _ := holder(t, s.conn, "k"); grant != waiter.ID || lease != waiter.Lease {
 				t.Errorf("the key is held by lease %s under grant %s, want the waiter's", lease, grant)
 			}
 		})
@@ -167,7 +167,7 @@ func TestAHolderThatIsRenewingKeepsItsLock(t *testing.T) {
 			if a := <-answers; a.Outcome != store.Held && a.Outcome != store.Queued {
 				t.Errorf("outcome %d: the lock was stolen", a.Outcome)
 			}
-			if grant, lease, _ := holder(t, s.conn, "k"); grant != ask.Grant || lease != ask.Lease {
+			if grant, lease, _ := holder(t, s.conn, "k"); grant != ask.ID || lease != ask.Lease {
 				t.Errorf("the key is held by lease %s under grant %s", lease, grant)
 			}
 		})
@@ -185,7 +185,7 @@ func TestReapSeesAnEnqueueInFlight(t *testing.T) {
 		'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}')`, grant, s.lease)
 
 	revoked := make(chan error, 1)
-	go func() { revoked <- s.Bury(t.Context(), []store.LeaseID{dying}) }()
+	go func() { revoked <- s.Revoke(t.Context(), []store.LeaseID{dying}) }()
 	poll(t, "the reap waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
 	exec(t, s.other, "COMMIT")
 	if err := <-revoked; err != nil {
@@ -218,7 +218,7 @@ func TestATakeOverThatWaitedDoesNotSteal(t *testing.T) {
 	s := newScene(t)
 	dead := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", dead)), store.Granted)
-	if err := s.Bury(t.Context(), []store.LeaseID{dead}); err != nil {
+	if err := s.Revoke(t.Context(), []store.LeaseID{dead}); err != nil {
 		t.Fatal(err)
 	}
 	exec(t, s.other, "BEGIN")
@@ -250,10 +250,10 @@ func TestWaiterBeingReapedIsPassedOver(t *testing.T) {
 	go func() { released <- release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}) }()
 	poll(t, "the hand-off waits, or is over", func() bool { return len(released) > 0 || isBlocked(t, s.url) })
 	exec(t, s.other, "COMMIT")
-	if v := <-released; v.Standing != store.Holds {
-		t.Fatalf("status %d", v.Standing)
+	if v := <-released; v.Status != store.Holds {
+		t.Fatalf("status %d", v.Status)
 	}
-	if grant, _, _ := holder(t, s.conn, "k"); grant != next.Grant {
+	if grant, _, _ := holder(t, s.conn, "k"); grant != next.ID {
 		t.Errorf("the key is held under grant %s, want the second waiter's", grant)
 	}
 }
@@ -266,15 +266,15 @@ func TestACancelUnderWayIsPassedOver(t *testing.T) {
 	want(t, enqueue(t, s, gone), store.Queued)
 	want(t, enqueue(t, s, next), store.Queued)
 	exec(t, s.other, "BEGIN")
-	exec(t, s.other, "DELETE FROM locksidecar.waiters WHERE grant_id = $1", gone.Grant)
+	exec(t, s.other, "DELETE FROM locksidecar.waiters WHERE grant_id = $1", gone.ID)
 	released := make(chan store.Verdict, 1)
 	go func() { released <- release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}) }()
 	awaitBlocked(t, s.url)
 	exec(t, s.other, "COMMIT")
-	if v := <-released; v.Standing != store.Holds {
-		t.Fatalf("status %d", v.Standing)
+	if v := <-released; v.Status != store.Holds {
+		t.Fatalf("status %d", v.Status)
 	}
-	if grant, _, _ := holder(t, s.conn, "k"); grant != next.Grant {
+	if grant, _, _ := holder(t, s.conn, "k"); grant != next.ID {
 		t.Errorf("the key is held under grant %s, want the second waiter's", grant)
 	}
 }
@@ -292,9 +292,9 @@ func TestADeadHolderWithoutWaitersIsTakenOver(t *testing.T) {
 			first, waiter := askFor("k", openLease(t, s, time.Hour)), askFor("k", s.lease)
 			want(t, acquire(t, s, first), store.Granted)
 			want(t, enqueue(t, s, waiter), store.Queued)
-			cancelled, err := s.CancelWaits(t.Context(), []store.Attempt{waiter.Attempt})
+			cancelled, err := s.Cancel(t.Context(), []store.Attempt{waiter.Attempt})
 			want(t, answer(t, cancelled, err), store.Gone)
-			if err := s.Bury(t.Context(), []store.LeaseID{first.Lease}); err != nil {
+			if err := s.Revoke(t.Context(), []store.LeaseID{first.Lease}); err != nil {
 				t.Fatal(err)
 			}
 			answers, err := try(s, []store.Ask{askFor("k", s.lease)})
@@ -309,7 +309,7 @@ func TestUndoWaitsForTheAttempt(t *testing.T) {
 	ask := askFor("k", s.lease)
 	exec(t, s.other, "BEGIN")
 	exec(t, s.other, `INSERT INTO locksidecar.locks (namespace, key, lease_id, grant_id, token, acquired_at)
-		VALUES ('n', 'k', $1, $2, nextval('locksidecar.tokens'), clock_timestamp())`, s.lease, ask.Grant)
+		VALUES ('n', 'k', $1, $2, nextval('locksidecar.tokens'), clock_timestamp())`, s.lease, ask.ID)
 	done := make(chan error, 1)
 	go func() { done <- withdraw(t.Context(), s, ask.Attempt) }()
 	awaitBlocked(t, s.url)
@@ -414,16 +414,16 @@ func mingle(t *testing.T, s store.Store, r *rand.Rand, keys int) {
 	}
 	_, err = s.Amend(ctx, changes)
 	fail("amend", err)
-	_, err = s.CheckWaits(ctx, attempts)
+	_, err = s.Check(ctx, attempts)
 	fail("check", err)
 	_, err = s.Release(ctx, claims)
 	fail("release", err)
 	half := len(attempts) / 2
-	_, err = s.CancelWaits(ctx, attempts[:half])
+	_, err = s.Cancel(ctx, attempts[:half])
 	fail("cancel", err)
 	fail("withdraw", withdraw(ctx, s, attempts...))
 	fail("sweep", s.Sweep(ctx))
-	fail("revoke", s.Bury(ctx, leases))
+	fail("revoke", s.Revoke(ctx, leases))
 }
 
 // Namespaces know nothing of each other, not even when the same request comes in
@@ -436,14 +436,14 @@ func TestSameGrantInTwoNamespaces(t *testing.T) {
 	held := want(t, acquire(t, a, askFor("k", inA)), store.Granted)
 	want(t, acquire(t, b, askFor("k", inB)), store.Granted)
 	waitA, waitB := askFor("k", inA), askFor("k", inB)
-	waitB.Grant = waitA.Grant
+	waitB.ID = waitA.ID
 	want(t, enqueue(t, a, waitA), store.Queued)
 	want(t, enqueue(t, b, waitB), store.Queued)
 	want(t, check(t, a, waitA), store.Queued)
-	if _, err := b.CancelWaits(t.Context(), []store.Attempt{waitB.Attempt}); err != nil {
+	if _, err := b.Cancel(t.Context(), []store.Attempt{waitB.Attempt}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Undo(t.Context(), []store.Attempt{waitB.Attempt}); err != nil {
+	if _, err := b.Withdraw(t.Context(), []store.Attempt{waitB.Attempt}); err != nil {
 		t.Fatal(err)
 	}
 	release(t, a, store.Claim{Key: "k", Token: held.Token, Lease: inA})
@@ -471,16 +471,16 @@ func TestAHandOffToAHoldLocksItsLeaseTwice(t *testing.T) {
 	exec(t, third, "BEGIN")
 	exec(t, third, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + ttl WHERE id = $1", waiter.Lease)
 	revoked := make(chan error, 1)
-	go func() { revoked <- s.Bury(t.Context(), []store.LeaseID{waiter.Lease}) }()
+	go func() { revoked <- s.Revoke(t.Context(), []store.LeaseID{waiter.Lease}) }()
 	poll(t, "the reap waits for both", wait(2))
 	exec(t, s.other, "ROLLBACK")
 	poll(t, "the hand-off waits for the renewal, too", wait(2))
 	exec(t, third, "COMMIT")
-	if v, err := <-released, <-revoked; v.Standing != store.Holds || err != nil {
-		t.Errorf("the release has status %d, the reap: %v", v.Standing, err)
+	if v, err := <-released, <-revoked; v.Status != store.Holds || err != nil {
+		t.Errorf("the release has status %d, the reap: %v", v.Status, err)
 	}
 	s.mustBePending(waiter.Lease)
-	if grant, _, _ := holder(t, s.conn, "k"); grant != waiter.Grant {
+	if grant, _, _ := holder(t, s.conn, "k"); grant != waiter.ID {
 		t.Errorf("the key is held under grant %s, want the waiter's", grant)
 	}
 	s.Stop()

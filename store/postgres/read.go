@@ -54,8 +54,8 @@ func (c *lockColumns) held() bool { return c.expiresIn() > 0 }
 func (c *lockColumns) keptByHold() bool { return c.holdPending != nil && *c.holdPending }
 
 // heldBy reports whether an attempt has the lock.
-func (c *lockColumns) heldBy(grant store.GrantID) bool {
-	return c.held() && !c.keptByHold() && store.GrantID(c.grant) == grant
+func (c *lockColumns) heldBy(grant store.AttemptID) bool {
+	return c.held() && !c.keptByHold() && store.AttemptID(c.grant) == grant
 }
 
 // lock is what the columns say. If nobody holds the key, that is how many wait, and how the last
@@ -76,7 +76,7 @@ func (c *lockColumns) asHeld(key string) store.Lock {
 	l := store.Lock{Key: key, Held: true, Token: int64(c.token), QueueLength: int(c.waiting)}
 	l.Holder = store.Holder{
 		Instance: string(c.instance), Pod: string(c.pod), Session: string(c.session), Owner: string(c.owner),
-		Lease: store.LeaseID(c.lease), Renewed: c.renewedByOwner(), Standing: c.keptByHold(),
+		Lease: store.LeaseID(c.lease), Renewed: c.renewedByOwner(), HoldPending: c.keptByHold(),
 		AcquiredAt: time.Time(c.acquiredAt), HeldFor: time.Time(c.now).Sub(time.Time(c.acquiredAt)),
 		ExpiresIn: c.expiresIn(), Traceparent: string(c.traceparent),
 	}

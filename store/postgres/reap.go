@@ -94,7 +94,7 @@ func (o *operation) deliver(h handOver, of held) {
 	// The answer can be as old as the question. The waiter does not know when that was.
 	answer.ExpiresIn -= time.Since(o.sent)
 	o.news(store.News{
-		Attempt: store.Attempt{Key: h.key, Grant: store.GrantID(h.grant)}, Lease: store.LeaseID(h.lease), Answer: answer,
+		Attempt: store.Attempt{Key: h.key, ID: store.AttemptID(h.grant)}, Lease: store.LeaseID(h.lease), Answer: answer,
 	})
 }
 
@@ -371,7 +371,7 @@ func (o *operation) finish(ctx context.Context, keys []held, expired []uuid.UUID
 }
 
 // Bury revokes an instance's own leases.
-func (s *Store) Bury(ctx context.Context, leases []store.LeaseID) error {
+func (s *Store) Revoke(ctx context.Context, leases []store.LeaseID) error {
 	if len(leases) == 0 {
 		return nil
 	}
@@ -384,7 +384,7 @@ func (s *Store) Bury(ctx context.Context, leases []store.LeaseID) error {
 }
 
 // BuryInstance revokes the leases of an instance that runs no more.
-func (s *Store) BuryInstance(ctx context.Context, instance string) error {
+func (s *Store) ReapInstance(ctx context.Context, instance string) error {
 	ctx, cancel, o, err := s.begin(ctx, "revoke instance")
 	if err != nil {
 		return err

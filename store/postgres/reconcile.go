@@ -38,9 +38,9 @@ func countOf(rows []heldUnderRow) (count store.Count) {
 		if r.lease == (zeronull.UUID{}) {
 			continue
 		}
-		count.Riders = append(count.Riders, store.Rider{
-			Lease: store.LeaseID(r.lease), Attempt: store.Attempt{Key: string(r.key), Grant: store.GrantID(r.grant)},
-			Token: int64(r.token), Waits: r.waits != nil && *r.waits,
+		count.Grants = append(count.Grants, store.HeldGrant{
+			Lease: store.LeaseID(r.lease), Attempt: store.Attempt{Key: string(r.key), ID: store.AttemptID(r.grant)},
+			Token: int64(r.token), Waiting: r.waits != nil && *r.waits,
 		})
 	}
 	return count
@@ -48,7 +48,7 @@ func countOf(rows []heldUnderRow) (count store.Count) {
 
 // Riders reads which of some keys are held under leases. It has the renewals' connection: after a
 // failover no lease is renewed without it, and all sidecars come at once.
-func (s *Store) Riders(ctx context.Context, leases []store.LeaseID, keys []string) (store.Count, error) {
+func (s *Store) HeldUnder(ctx context.Context, leases []store.LeaseID, keys []string) (store.Count, error) {
 	if len(leases) == 0 || len(keys) == 0 {
 		return store.Count{}, nil
 	}
@@ -63,7 +63,7 @@ func (s *Store) Riders(ctx context.Context, leases []store.LeaseID, keys []strin
 }
 
 // RidersAfter reads a page of the locks. Nobody waits for it.
-func (s *Store) RidersAfter(ctx context.Context, leases []store.LeaseID, after string) (store.Part, error) {
+func (s *Store) HeldUnderAfter(ctx context.Context, leases []store.LeaseID, after string) (store.Part, error) {
 	part := store.Part{Next: after}
 	if len(leases) == 0 {
 		part.Last = true
@@ -91,7 +91,7 @@ func (s *Store) RidersAfter(ctx context.Context, leases []store.LeaseID, after s
 }
 
 // Recounted notes that the locks under leases are reconciled.
-func (s *Store) Recounted(ctx context.Context, leases []store.LeaseID, history store.History) error {
+func (s *Store) Reconciled(ctx context.Context, leases []store.LeaseID, history store.History) error {
 	if len(leases) == 0 {
 		return nil
 	}

@@ -29,7 +29,7 @@ func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	grant(s, back)
 	want(t, enqueue(t, s, waiter), store.Queued)
 	before := renewed(t, s, lease)
-	if len(before.Recount) != 0 {
+	if len(before.Reconcile) != 0 {
 		t.Fatalf("%+v", before)
 	}
 	s.Stop()
@@ -40,7 +40,7 @@ func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	grant(s, lost)
 	release(t, s, store.Claim{Key: "back", Token: tokens["back"], Lease: lease})
 	want(t, acquire(t, s, lost), store.Granted)
-	if r := renewed(t, s, lease); len(r.Recount) != 0 || r.History != before.History {
+	if r := renewed(t, s, lease); len(r.Reconcile) != 0 || r.History != before.History {
 		t.Fatalf("nothing has happened: %+v, before %+v", r, before)
 	}
 	s.Stop()
@@ -49,17 +49,17 @@ func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 
 	s = startStore(t, url, id)
 	r := renewed(t, s, lease)
-	if !slices.Equal(r.Recount, []store.LeaseID{lease}) || r.History == before.History {
+	if !slices.Equal(r.Reconcile, []store.LeaseID{lease}) || r.History == before.History {
 		t.Fatalf("%+v, before %+v", r, before)
 	}
-	count, err := s.RidersAfter(t.Context(), []store.LeaseID{lease}, "")
+	count, err := s.HeldUnderAfter(t.Context(), []store.LeaseID{lease}, "")
 	if err != nil || !count.Last || count.History != r.History {
 		t.Fatalf("%+v, %v, renewed in %s", count, err, r.History)
 	}
 	var keys []string
-	for _, rider := range count.Riders {
+	for _, rider := range count.Grants {
 		keys = append(keys, rider.Key)
-		if !rider.Waits && rider.Token != tokens[rider.Key] {
+		if !rider.Waiting && rider.Token != tokens[rider.Key] {
 			t.Errorf("%+v, granted under %d", rider, tokens[rider.Key])
 		}
 	}
@@ -67,20 +67,20 @@ func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	if !slices.Equal(keys, []string{"back", "kept", "kept"}) {
 		t.Errorf("held under the leases: %q", keys)
 	}
-	believed, err := s.Riders(t.Context(), []store.LeaseID{lease}, []string{"kept", "lost"})
-	if err != nil || believed.History != r.History || len(believed.Riders) != 2 || believed.Riders[0].Key != "kept" || believed.Riders[1].Key != "kept" {
+	believed, err := s.HeldUnder(t.Context(), []store.LeaseID{lease}, []string{"kept", "lost"})
+	if err != nil || believed.History != r.History || len(believed.Grants) != 2 || believed.Grants[0].Key != "kept" || believed.Grants[1].Key != "kept" {
 		t.Errorf("believed %+v, %v", believed, err)
 	}
-	if again := renewed(t, s, lease); !slices.Equal(again.Recount, r.Recount) {
+	if again := renewed(t, s, lease); !slices.Equal(again.Reconcile, r.Reconcile) {
 		t.Errorf("nobody has counted: %+v", again)
 	}
-	if err := s.Recounted(t.Context(), []store.LeaseID{lease}, count.History); err != nil {
+	if err := s.Reconciled(t.Context(), []store.LeaseID{lease}, count.History); err != nil {
 		t.Fatal(err)
 	}
-	if again := renewed(t, s, lease); len(again.Recount) != 0 {
+	if again := renewed(t, s, lease); len(again.Reconcile) != 0 {
 		t.Errorf("counted, and %+v", again)
 	}
-	if again := renewed(t, s, openLease(t, s, time.Hour)); len(again.Recount) != 0 {
+	if again := renewed(t, s, openLease(t, s, time.Hour)); len(again.Reconcile) != 0 {
 		t.Errorf("a lease of this history: %+v", again)
 	}
 }
@@ -101,20 +101,20 @@ func TestLocksUnderLeasesArePaged(t *testing.T) {
 			leases := []store.LeaseID{uuid.New(), s.lease}
 
 			exec(t, s.other, "SELECT pg_advisory_lock($1)", int64(postgres.ReconcileLock))
-			if p, err := s.RidersAfter(t.Context(), leases, ""); err != nil || p.Last || p.Next != "" || len(p.Riders) > 0 {
-				t.Fatalf("while another looks: %d riders, next %q, last %v, %v", len(p.Riders), p.Next, p.Last, err)
+			if p, err := s.HeldUnderAfter(t.Context(), leases, ""); err != nil || p.Last || p.Next != "" || len(p.Grants) > 0 {
+				t.Fatalf("while another looks: %d riders, next %q, last %v, %v", len(p.Grants), p.Next, p.Last, err)
 			}
 			exec(t, s.other, "SELECT pg_advisory_unlock($1)", int64(postgres.ReconcileLock))
 
 			seen, waits := map[string]bool{}, 0
 			for after, parts := "", 1; ; parts++ {
-				p, err := s.RidersAfter(t.Context(), leases, after)
+				p, err := s.HeldUnderAfter(t.Context(), leases, after)
 				if err != nil {
 					t.Fatal(err)
 				}
 				grants := 0
-				for _, r := range p.Riders {
-					if r.Waits {
+				for _, r := range p.Grants {
+					if r.Waiting {
 						waits++
 						continue
 					}
@@ -137,8 +137,8 @@ func TestLocksUnderLeasesArePaged(t *testing.T) {
 			if len(seen) != n+1 || waits != 1 {
 				t.Errorf("%d grants and %d waits", len(seen), waits)
 			}
-			if p, err := s.RidersAfter(t.Context(), leases[:1], ""); err != nil || len(p.Riders) > 0 {
-				t.Errorf("on a lease with nothing: %d riders, %v", len(p.Riders), err)
+			if p, err := s.HeldUnderAfter(t.Context(), leases[:1], ""); err != nil || len(p.Grants) > 0 {
+				t.Errorf("on a lease with nothing: %d riders, %v", len(p.Grants), err)
 			}
 		})
 	}
@@ -154,8 +154,8 @@ func TestAPartCostsWhatItHas(t *testing.T) {
 	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, grant_id, lease_id)
 		SELECT 'n', to_char(n, '00000000'), n, gen_random_uuid(), $1 FROM generate_series(1, $2) n`, s.lease, rows)
 	cluster.ResetStatements(t, s.url)
-	if p, err := s.RidersAfter(t.Context(), []store.LeaseID{s.lease}, ""); err != nil || len(p.Riders) != 2000 {
-		t.Fatalf("%d riders, %v", len(p.Riders), err)
+	if p, err := s.HeldUnderAfter(t.Context(), []store.LeaseID{s.lease}, ""); err != nil || len(p.Grants) != 2000 {
+		t.Fatalf("%d riders, %v", len(p.Grants), err)
 	}
 	if n := pgtest.Query[int64](t, s.url, `SELECT sum(shared_blks_hit + shared_blks_read)::bigint FROM pg_stat_statements
 		WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -186,7 +186,7 @@ func TestARenewalBeginsTheEpoch(t *testing.T) {
 			exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
 			before := lastToken(t, s.url)
 			r, err := s.Renew(t.Context(), leases)
-			if err != nil || len(r.Kept) != n || len(r.Recount) != n || r.History == uuid.Nil {
+			if err != nil || len(r.Kept) != n || len(r.Reconcile) != n || r.History == uuid.Nil {
 				t.Fatalf("%+v, %v", r, err)
 			}
 			if last := lastToken(t, s.url); last < before+jump {
@@ -253,7 +253,7 @@ func TestAClaimIsNotJudgedByANewClock(t *testing.T) {
 	claim := store.Claim{Key: "k", Token: want(t, acquire(t, s, ask), store.Granted).Token}
 	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'; UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 s'")
 	verdicts, err := s.Amend(t.Context(), []store.Change{{Claim: claim}})
-	if err != nil || verdicts[0].Standing != store.Holds {
+	if err != nil || verdicts[0].Status != store.Holds {
 		t.Errorf("%+v, %v", verdicts, err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // claimStatuses are the words of the function claim_status.
-var claimStatuses = map[string]store.Standing{
+var claimStatuses = map[string]store.ClaimStatus{
 	"holds":    store.Holds,
 	"other":    store.OtherSession,
 	"released": store.Released,
@@ -37,8 +37,8 @@ func (o *operation) claimName(c *store.Claim) keyName {
 }
 
 func (v *verdictRow) verdict(key string) store.Verdict {
-	verdict := store.Verdict{Standing: claimStatuses[v.state]}
-	if verdict.Standing == store.Holds {
+	verdict := store.Verdict{Status: claimStatuses[v.state]}
+	if verdict.Status == store.Holds {
 		heldFor := max(0, time.Time(v.handOver.now).Sub(time.Time(v.acquiredAt))) // the clock may have been set back
 		verdict.Lock = store.Lock{Key: key, Token: int64(v.token), Holder: store.Holder{HeldFor: heldFor, Traceparent: string(v.traceparent)}}
 	}
@@ -64,7 +64,7 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verd
 	for _, step := range steps {
 		var open []int
 		for i := range verdicts {
-			if verdicts[i].Standing == 0 {
+			if verdicts[i].Status == 0 {
 				open = append(open, i)
 			}
 		}
@@ -73,7 +73,7 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verd
 			return nil, err
 		}
 		for _, i := range locked {
-			verdicts[i].Standing = store.NotJudged
+			verdicts[i].Status = store.ClaimRowLocked
 		}
 	}
 	return verdicts, nil
@@ -118,7 +118,7 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 		f := &found[i]
 		n := byKey[f.key]
 		c := &claims[n]
-		verdicts[n] = store.Verdict{Standing: store.Holds, Lock: store.Lock{Key: c.Key, Token: c.Token}}
+		verdicts[n] = store.Verdict{Status: store.Holds, Lock: store.Lock{Key: c.Key, Token: c.Token}}
 		if f.watched {
 			o.ended(o.claimName(c), zeronull.Int8(c.Token), releaseOf(c))
 		}
@@ -147,7 +147,7 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 	results, traceparents := make([]*string, len(rest)), make([]string, len(rest))
 	for n, i := range rest {
 		c := &claims[i]
-		undelivered[n], successes[n], atOnce[n] = c.Untold, c.Outcome == store.Success, c.AtOnce
+		undelivered[n], successes[n], atOnce[n] = c.Undelivered, c.Outcome == store.Success, c.AtOnce
 		results[n], traceparents[n] = textOf(c.Result), c.Traceparent
 	}
 	o.then = o.notifying(claims, rest)
@@ -193,7 +193,7 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 			namespace: namespace, key: h.key, lease: uuid.UUID(v.lease), token: &claims[n].Token,
 			traceparent: claims[n].Traceparent, delivered: notified && !byClient(&claims[n]),
 		}
-		if verdicts[n].Standing == store.Holds {
+		if verdicts[n].Status == store.Holds {
 			k.end = releaseOf(&claims[n])
 		}
 		o.deliver(*h, k)
@@ -207,7 +207,7 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 	}
 	for _, n := range rest {
 		if o.passed[o.claimName(&claims[n])] {
-			verdicts[n] = store.Verdict{Standing: store.NotJudged}
+			verdicts[n] = store.Verdict{Status: store.ClaimRowLocked}
 		}
 	}
 	return nil
@@ -268,7 +268,7 @@ func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verd
 		return o.amend(ctx, changes, which, verdicts)
 	})
 	for _, i := range locked {
-		verdicts[i].Standing = store.NotJudged
+		verdicts[i].Status = store.ClaimRowLocked
 	}
 	return verdicts, err
 }
@@ -293,8 +293,8 @@ func (o *operation) amend(ctx context.Context, changes []store.Change, which []i
 	for n := range found {
 		a := &found[n]
 		i := which[a.ord-1]
-		verdicts[i].Standing = claimStatuses[a.state]
-		if verdicts[i].Standing == store.Holds {
+		verdicts[i].Status = claimStatuses[a.state]
+		if verdicts[i].Status == store.Holds {
 			verdicts[i].Lock = a.asHeld(changes[i].Key)
 		}
 		o.hintAll(namespace, a.hints) // the lock can end earlier than they know

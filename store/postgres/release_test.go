@@ -27,9 +27,9 @@ func TestABatchOfReleasesLooksAtEachLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, standing := range []store.Standing{store.Holds, store.Expired, store.Holds} {
-		if v := verdicts[i]; v.Standing != standing || standing == store.Holds && v.Lock.Token != claims[i].Token {
-			t.Errorf("%s: status %d of token %d, want %d of %d", claims[i].Key, v.Standing, v.Lock.Token, standing, claims[i].Token)
+	for i, standing := range []store.ClaimStatus{store.Holds, store.Expired, store.Holds} {
+		if v := verdicts[i]; v.Status != standing || standing == store.Holds && v.Lock.Token != claims[i].Token {
+			t.Errorf("%s: status %d of token %d, want %d of %d", claims[i].Key, v.Status, v.Lock.Token, standing, claims[i].Token)
 		}
 	}
 	if n := pgtest.Query[int](t, s.url, "SELECT count(*) FROM locksidecar.leases WHERE NOT renewed"); n > 0 {

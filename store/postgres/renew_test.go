@@ -95,9 +95,9 @@ func TestARenewalWaitsForNoAcquires(t *testing.T) {
 	if r, err := s.Renew(t.Context(), []store.LeaseID{s.lease}); err != nil || len(r.Kept) != 1 {
 		t.Errorf("kept %v, %v", r.Kept, err)
 	}
-	if count, err := s.Riders(t.Context(), []store.LeaseID{s.lease}, []string{"k"}); err != nil {
+	if count, err := s.HeldUnder(t.Context(), []store.LeaseID{s.lease}, []string{"k"}); err != nil {
 		t.Errorf("riders: %v", err)
-	} else if err := s.Recounted(t.Context(), []store.LeaseID{s.lease}, count.History); err != nil {
+	} else if err := s.Reconciled(t.Context(), []store.LeaseID{s.lease}, count.History); err != nil {
 		t.Errorf("recounted: %v", err)
 	}
 	if len(answered) > 0 {

@@ -117,8 +117,8 @@ func TestAGrantIsFoundWhenTheStandbyHasIt(t *testing.T) {
 	}
 	for what, find := range map[string]func() ([]store.Answer, error){
 		"repeat": func() ([]store.Answer, error) { return s.Acquire(t.Context(), alone(ask)) },
-		"check":  func() ([]store.Answer, error) { return s.CheckWaits(t.Context(), []store.Attempt{waiter.Attempt}) },
-		"cancel": func() ([]store.Answer, error) { return s.CancelWaits(t.Context(), []store.Attempt{waiter.Attempt}) },
+		"check":  func() ([]store.Answer, error) { return s.Check(t.Context(), []store.Attempt{waiter.Attempt}) },
+		"cancel": func() ([]store.Answer, error) { return s.Cancel(t.Context(), []store.Attempt{waiter.Attempt}) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			type found struct {
@@ -171,7 +171,7 @@ func TestAReleaseThatTookLongIsOnlyHinted(t *testing.T) {
 	if err := <-failed; !store.OutcomeUnknown(err) {
 		t.Fatalf("%v, want an unknown outcome", err)
 	}
-	if heard := listener.next(t); !strings.HasPrefix(heard, "look:"+waiter.Grant.String()[:18]) {
+	if heard := listener.next(t); !strings.HasPrefix(heard, "look:"+waiter.ID.String()[:18]) {
 		t.Errorf("heard %q", heard)
 	}
 	l.found()

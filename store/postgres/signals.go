@@ -35,7 +35,7 @@ func (r *signalled) scan(rows pgx.Rows) error {
 }
 
 // Signal sends requests to holders.
-func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.Standing, error) {
+func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.ClaimStatus, error) {
 	if len(signals) == 0 {
 		return nil, nil
 	}
@@ -44,7 +44,7 @@ func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.Sta
 		return nil, err
 	}
 	defer cancel()
-	found := make([]store.Standing, len(signals))
+	found := make([]store.ClaimStatus, len(signals))
 	name := func(i int) keyName { return keyName{s.config.Identity.Namespace, signals[i].Key} }
 	locked, err := o.aroundLocked(ctx, items(len(signals)), name, func(ctx context.Context, which []int) error {
 		return o.signal(ctx, signals, which, found)
@@ -53,12 +53,12 @@ func (s *Store) Signal(ctx context.Context, signals []store.Signal) ([]store.Sta
 		return nil, err
 	}
 	for _, i := range locked {
-		found[i] = store.NotJudged
+		found[i] = store.ClaimRowLocked
 	}
 	return found, nil
 }
 
-func (o *operation) signal(ctx context.Context, signals []store.Signal, which []int, statuses []store.Standing) error {
+func (o *operation) signal(ctx context.Context, signals []store.Signal, which []int, statuses []store.ClaimStatus) error {
 	keys, tokens := make([]string, len(which)), make([]int64, len(which))
 	kinds, reasons := make([]string, len(which)), make([]*string, len(which))
 	for n, i := range which {
@@ -142,7 +142,7 @@ func (s *Store) Signals(ctx context.Context, leases []store.LeaseID) ([]store.Si
 }
 
 // Heard deletes signals that were read. A locked one is left, and comes again.
-func (s *Store) Heard(ctx context.Context, signals []store.SignalID) error {
+func (s *Store) Acknowledge(ctx context.Context, signals []store.SignalID) error {
 	if len(signals) == 0 {
 		return nil
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // signal sends one signal, and checks what became of it.
-func (s *scene) signal(g store.Signal, want store.Standing) {
+func (s *scene) signal(g store.Signal, want store.ClaimStatus) {
 	s.Helper()
 	statuses, err := s.Signal(s.Context(), []store.Signal{g})
 	if err != nil {
@@ -25,17 +25,17 @@ func (s *scene) signal(g store.Signal, want store.Standing) {
 }
 
 // signalling sends one signal in the background.
-func (s *scene) signalling(g store.Signal) (done func() store.Standing) {
-	found := make(chan store.Standing, 1)
+func (s *scene) signalling(g store.Signal) (done func() store.ClaimStatus) {
+	found := make(chan store.ClaimStatus, 1)
 	go func() {
 		statuses, err := s.Signal(s.Context(), []store.Signal{g})
 		if err != nil {
 			s.Error(err)
-			statuses = make([]store.Standing, 1)
+			statuses = make([]store.ClaimStatus, 1)
 		}
 		found <- statuses[0]
 	}()
-	return func() store.Standing { return <-found }
+	return func() store.ClaimStatus { return <-found }
 }
 
 // count counts the rows of a table.
@@ -95,8 +95,8 @@ func TestAReleaseWaitsForAStopUnderWay(t *testing.T) {
 			go func() { released <- release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}) }()
 			awaitBlocked(t, s.url)
 			exec(t, s.other, "COMMIT")
-			if v := <-released; v.Standing != store.Holds {
-				t.Fatalf("status %d", v.Standing)
+			if v := <-released; v.Status != store.Holds {
+				t.Fatalf("status %d", v.Status)
 			}
 			if !contended {
 				want(t, acquire(t, s, next), store.Granted)
@@ -118,7 +118,7 @@ func TestReapDropsASignalInFlight(t *testing.T) {
 	want(t, acquire(t, s, askFor("k", dying)), store.Granted)
 	s.stopUnderWay("k")
 	revoked := make(chan error, 1)
-	go func() { revoked <- s.Bury(t.Context(), []store.LeaseID{dying}) }()
+	go func() { revoked <- s.Revoke(t.Context(), []store.LeaseID{dying}) }()
 	poll(t, "the reap waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
 	exec(t, s.other, "COMMIT")
 	if err := <-revoked; err != nil {
@@ -173,8 +173,8 @@ func TestABreakHandsOff(t *testing.T) {
 				want(t, check(t, s, living), store.Granted)
 				return
 			}
-			if v := release(t, s, store.Claim{Key: "k", Token: token}); v.Standing != store.Expired {
-				t.Errorf("a later claim stands %d, want expired", v.Standing)
+			if v := release(t, s, store.Claim{Key: "k", Token: token}); v.Status != store.Expired {
+				t.Errorf("a later claim stands %d, want expired", v.Status)
 			}
 			if n := s.count("locks", "lease_id IS NULL AND NOT contended"); n != 1 {
 				t.Error("the key was not freed")
@@ -218,7 +218,7 @@ func TestSignalGoesAroundALockedRow(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, got := range statuses {
-				if want := map[bool]store.Standing{true: store.NotJudged, false: store.Holds}[i == 7]; got != want {
+				if want := map[bool]store.ClaimStatus{true: store.ClaimRowLocked, false: store.Holds}[i == 7]; got != want {
 					t.Errorf("item %d stands %d, want %d", i, got, want)
 				}
 			}
@@ -281,7 +281,7 @@ func TestSignalsDoNotPileUp(t *testing.T) {
 	}
 
 	// Heard once, a stop for the same reason is nothing new.
-	if err := s.Heard(t.Context(), []store.SignalID{signals[0].ID, signals[1].ID}); err != nil {
+	if err := s.Acknowledge(t.Context(), []store.SignalID{signals[0].ID, signals[1].ID}); err != nil {
 		t.Fatal(err)
 	}
 	s.signal(store.Signal{Kind: store.Stop, Key: "k", Reason: signals[0].Reason}, store.Holds)
@@ -300,7 +300,7 @@ func TestSignalIsReplacedDuringItsAcknowledgement(t *testing.T) {
 		t.Fatalf("%+v, %v", signals, err)
 	}
 	s.stopUnderWay("k") // with a reason
-	if err := s.Heard(t.Context(), []store.SignalID{signals[0].ID}); err != nil {
+	if err := s.Acknowledge(t.Context(), []store.SignalID{signals[0].ID}); err != nil {
 		t.Fatal(err)
 	}
 	exec(t, s.other, "COMMIT")
@@ -321,7 +321,7 @@ func TestSignalsEndWithTheirLease(t *testing.T) {
 		end     func(s *scene, token int64, lease uuid.UUID)
 	}{
 		{"revoked", 0, false, func(s *scene, _ int64, lease uuid.UUID) {
-			if err := s.Bury(s.Context(), []store.LeaseID{lease}); err != nil {
+			if err := s.Revoke(s.Context(), []store.LeaseID{lease}); err != nil {
 				s.Fatal(err)
 			}
 		}},
@@ -329,7 +329,7 @@ func TestSignalsEndWithTheirLease(t *testing.T) {
 			exec(s.T, s.other, "BEGIN")
 			exec(s.T, s.other, "DELETE FROM locksidecar.signals")
 			revoked := make(chan error, 1)
-			go func() { revoked <- s.Bury(s.Context(), []store.LeaseID{lease}) }()
+			go func() { revoked <- s.Revoke(s.Context(), []store.LeaseID{lease}) }()
 			poll(s.T, "the revocation waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(s.T, s.url) })
 			exec(s.T, s.other, "ROLLBACK")
 			if err := <-revoked; err != nil {
@@ -418,7 +418,7 @@ func TestARepeatedStopHintsAgain(t *testing.T) {
 	if err != nil || len(signals) != 1 {
 		t.Fatalf("%+v, %v", signals, err)
 	}
-	if err := a.Heard(t.Context(), []store.SignalID{signals[0].ID}); err != nil {
+	if err := a.Acknowledge(t.Context(), []store.SignalID{signals[0].ID}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.Signal(t.Context(), stop); err != nil { // it would hear itself at once

@@ -63,7 +63,7 @@ func TestStatements(t *testing.T) {
 		return err
 	})
 	counted("check of a wait", 1, func() error {
-		_, err := s.CheckWaits(ctx, []store.Attempt{one.Attempt})
+		_, err := s.Check(ctx, []store.Attempt{one.Attempt})
 		return err
 	})
 	// The one for nearly all, the function, and in the same flush who tells others.
@@ -102,8 +102,8 @@ func TestAReleaseExpectsWhatTheLastFound(t *testing.T) {
 		t.Helper()
 		token := want(t, check(t, s, held), store.Granted).Token
 		cluster.ResetStatements(t, s.url)
-		if v := release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}); v.Standing != store.Holds {
-			t.Errorf("%s: status %d", state, v.Standing)
+		if v := release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}); v.Status != store.Holds {
+			t.Errorf("%s: status %d", state, v.Status)
 		}
 		if n := cluster.Statements(t, s.url, "%locksidecar%"); n != statements {
 			t.Errorf("%s: %d statements, want %d", state, n, statements)
@@ -210,7 +210,7 @@ func TestReapLooksAtItsOwnKeyOnly(t *testing.T) {
 	exec(t, s.conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
 		SELECT gen_random_uuid(), 'n', 'w' || n, $1 FROM generate_series(1, $2) n`, s.lease, many)
 	revoke := func(lease store.LeaseID) func() error {
-		return func() error { return s.Bury(t.Context(), []store.LeaseID{lease}) }
+		return func() error { return s.Revoke(t.Context(), []store.LeaseID{lease}) }
 	}
 	if n := pagesRead(t, s.url, revoke(openLease(t, s, time.Hour))); n < many {
 		t.Fatalf("%d pages for a lease that may hold any key: this test has lost its point", n)
@@ -303,8 +303,8 @@ func TestServedWaitersAreNotReadAgain(t *testing.T) {
 		t.Helper()
 		next := askFor("k", s.lease)
 		want(t, enqueue(t, s, next), store.Queued)
-		if v := release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease, Awaited: true}); v.Standing != store.Holds {
-			t.Fatalf("status %d", v.Standing)
+		if v := release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease, Awaited: true}); v.Status != store.Holds {
+			t.Fatalf("status %d", v.Status)
 		}
 		token = want(t, check(t, s, next), store.Granted).Token
 	}
@@ -327,7 +327,7 @@ func TestServedWaitersAreNotReadAgain(t *testing.T) {
 			t.Errorf("number %d has the position %d", i, a.Position)
 		}
 	}
-	answers, err := s.CancelWaits(t.Context(), []store.Attempt{leaving[1].Attempt, leaving[0].Attempt})
+	answers, err := s.Cancel(t.Context(), []store.Attempt{leaving[1].Attempt, leaving[0].Attempt})
 	if err != nil || answers[0].Position != 2 || answers[1].Position != 1 {
 		t.Errorf("%+v, %v", answers, err)
 	}
@@ -384,7 +384,7 @@ func TestManyLeaveALongQueue(t *testing.T) {
 	leaving, grants := make([]store.Attempt, many), make([][16]byte, many)
 	for i := range leaving {
 		leaving[i] = asks[2*i+1].Attempt
-		grants[i] = leaving[i].Grant
+		grants[i] = leaving[i].ID
 	}
 
 	tx, err := s.conn.Begin(t.Context())
@@ -409,7 +409,7 @@ func TestManyLeaveALongQueue(t *testing.T) {
 		t.Errorf("%d waiters were read for %d that leave a line of %d, want at most %d", read, many, long, most)
 	}
 
-	answers, err := s.CancelWaits(t.Context(), leaving)
+	answers, err := s.Cancel(t.Context(), leaving)
 	if err != nil {
 		t.Fatal(err)
 	}

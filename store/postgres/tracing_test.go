@@ -154,7 +154,7 @@ func TestAFailedStatementIsAFailedSpan(t *testing.T) {
 				verdicts, err := s.Amend(ctx, []store.Change{{
 					Claim: store.Claim{Key: "k", Token: token, Lease: lease}, SetData: true, Data: []byte(secret),
 				}})
-				if err != nil || verdicts[0].Standing != store.NotJudged {
+				if err != nil || verdicts[0].Status != store.ClaimRowLocked {
 					t.Errorf("%v, %v", verdicts, err)
 				}
 			})

@@ -300,7 +300,7 @@ func TestWatchDuringAReap(t *testing.T) {
 		exec(t, s.other, "BEGIN")
 		exec(t, s.other, "SELECT locksidecar.watch('n', 'infinity', '{k}', $1, 'i')", dying)
 		revoked := make(chan error, 1)
-		go func() { revoked <- s.Bury(t.Context(), []store.LeaseID{dying}) }()
+		go func() { revoked <- s.Revoke(t.Context(), []store.LeaseID{dying}) }()
 		poll(t, "the reap waits, or is over", func() bool { return len(revoked) > 0 || isBlocked(t, s.url) })
 		exec(t, s.other, "COMMIT")
 		if err := <-revoked; err != nil {
@@ -482,7 +482,7 @@ func TestStatementsOfSignalsAndWatches(t *testing.T) {
 		{"break of a session's lock", 1, signal(store.Signal{Kind: store.Break, Key: "k"})},
 		{"break of a bind:ttl lock", 2, signal(store.Signal{Kind: store.Break, Key: "ttl"})},
 		{"signals", 1, func() error { _, err := s.Signals(ctx, leases); return err }},
-		{"acknowledge", 1, func() error { return s.Heard(ctx, []store.SignalID{1, 2, 3}) }},
+		{"acknowledge", 1, func() error { return s.Acknowledge(ctx, []store.SignalID{1, 2, 3}) }},
 		{"watch", 1, func() error { return s.Watch(ctx, []string{"a", "b", "k"}, s.lease) }},
 		{"unwatch", 1, func() error { return s.Unwatch(ctx, []string{"a", "b", "k"}) }},
 	} {

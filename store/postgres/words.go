@@ -30,10 +30,10 @@ const (
 func hintOf(grant uuid.UUID) string { return hintPrefix + grant.String()[:halfID] }
 
 // hintedOf reads a hint. The id has only its first half.
-func hintedOf(word string) (store.GrantID, bool) {
+func hintedOf(word string) (store.AttemptID, bool) {
 	half, ok := strings.CutPrefix(word, hintPrefix)
 	if !ok || len(half) != halfID {
-		return store.GrantID{}, false
+		return store.AttemptID{}, false
 	}
 	id, err := uuid.Parse(half + secretHalf)
 	return id, err == nil && id != uuid.Nil
@@ -63,7 +63,7 @@ func (s *Store) grantOf(word string) (store.News, bool) {
 	if now := s.clock.now(); now.After(heard) {
 		heard = now
 	}
-	return store.News{Attempt: store.Attempt{Grant: id}, Answer: store.Answer{
+	return store.News{Attempt: store.Attempt{ID: id}, Answer: store.Answer{
 		Outcome: store.Granted, Token: numbers[0], AcquiredAt: acquired,
 		ExpiresIn: expires.Sub(heard), GrantedFor: max(0, heard.Sub(acquired)), HandedBy: parts[5],
 	}}, true

@@ -64,7 +64,7 @@ func TestForgedNotifications(t *testing.T) {
 		if n.Answer.Outcome != 0 {
 			t.Errorf("a notification became an answer: %+v", n)
 		}
-		return isHint(n, store.Ask{Attempt: store.Attempt{Grant: id}})
+		return isHint(n, store.Ask{Attempt: store.Attempt{ID: id}})
 	})
 	if b.Traits().Polls {
 		t.Error("it does not hear any more")
@@ -85,16 +85,16 @@ func TestHintsKeepTheSecret(t *testing.T) {
 	if _, err := a.Amend(t.Context(), []store.Change{{Claim: store.Claim{Key: "k", Token: token}, TTL: time.Minute}}); err != nil {
 		t.Fatal(err)
 	}
-	secret := waiter.Grant.String()[18:]
+	secret := waiter.ID.String()[18:]
 	if heard := s.next(t); !strings.HasPrefix(heard, "look:") || strings.Contains(heard, secret) {
-		t.Errorf("a hint says %q to everybody, of %s", heard, waiter.Grant)
+		t.Errorf("a hint says %q to everybody, of %s", heard, waiter.ID)
 	}
 	held, next := askFor("l", a.lease), askFor("l", b.lease)
 	token = want(t, acquire(t, a, held), store.Granted).Token
 	want(t, enqueue(t, b, next), store.Queued)
 	release(t, a, store.Claim{Key: "l", Token: token, Lease: a.lease})
-	if heard := s.next(t); !strings.HasPrefix(heard, "granted:"+next.Grant.String()) {
-		t.Errorf("the grant of %s was told as %q", next.Grant, heard)
+	if heard := s.next(t); !strings.HasPrefix(heard, "granted:"+next.ID.String()) {
+		t.Errorf("the grant of %s was told as %q", next.ID, heard)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestRepeatedReleasesDoNotFlood(t *testing.T) {
 	byTTL := askFor("ttl", uuid.Nil)
 	byTTL.TTL = time.Hour
 	kept := byTTL
-	kept.Attempt, kept.MinHold = store.Attempt{Key: "kept", Grant: uuid.New()}, time.Hour
+	kept.Attempt, kept.MinHold = store.Attempt{Key: "kept", ID: uuid.New()}, time.Hour
 	var claims []store.Claim
 	for _, ask := range []store.Ask{askFor("session", a.lease), byTTL, kept} {
 		token := want(t, acquire(t, a, ask), store.Granted).Token
@@ -135,7 +135,7 @@ func TestRepeatedReleasesDoNotFlood(t *testing.T) {
 	}
 	s := newSpy(t, url, "b")
 	for i, c := range claims {
-		if v := release(t, a, c); v.Standing != store.Holds {
+		if v := release(t, a, c); v.Status != store.Holds {
 			t.Fatalf("%s: %+v", c.Key, v)
 		}
 		if heard := s.all(t, a); len(heard) != 1 {
@@ -216,7 +216,7 @@ func TestRareGrantsAreHints(t *testing.T) {
 	for name, change := range map[string]func(*store.Ask){
 		"bind:ttl":   func(w *store.Ask) { w.TTL = time.Minute },
 		"min_hold":   func(w *store.Ask) { w.MinHold, w.Lease = time.Minute, openLease(t, b, time.Hour) },
-		"request_id": func(w *store.Ask) { w.Grant = uuid.NewSHA1(uuid.New(), []byte(w.Key)) },
+		"request_id": func(w *store.Ask) { w.ID = uuid.NewSHA1(uuid.New(), []byte(w.Key)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			waiter := askFor(name, b.lease)
@@ -243,22 +243,22 @@ func TestABatchTellsAll(t *testing.T) {
 	b.Listen(true)
 	b.awaitHearing(t)
 	var claims []store.Claim
-	waiting := map[store.GrantID]bool{}
+	waiting := map[store.AttemptID]bool{}
 	for i := range many {
 		key := fmt.Sprint("k", i)
 		token := want(t, acquire(t, a, askFor(key, a.lease)), store.Granted).Token
 		claims = append(claims, store.Claim{Key: key, Token: token, Lease: a.lease, Traceparent: handedBy})
 		waiter := askFor(key, b.lease)
 		want(t, enqueue(t, b, waiter), store.Queued)
-		waiting[waiter.Grant] = true
+		waiting[waiter.ID] = true
 	}
 	if _, err := a.Release(t.Context(), claims); err != nil {
 		t.Fatal(err)
 	}
 	for len(waiting) > 0 {
 		b.await(t, "all grants", func(n store.News) bool {
-			known := waiting[n.Grant] && n.Answer.Outcome == store.Granted
-			delete(waiting, n.Grant)
+			known := waiting[n.ID] && n.Answer.Outcome == store.Granted
+			delete(waiting, n.ID)
 			return known
 		})
 	}
@@ -316,7 +316,7 @@ func TestWhereTellingFailsAHintIsSent(t *testing.T) {
 					FOR EACH ROW EXECUTE FUNCTION locksidecar.fails();
 				CREATE OR REPLACE FUNCTION locksidecar.channel(ns text, its_instance text) RETURNS text
 					LANGUAGE plpgsql VOLATILE AS $$ BEGIN `+fail+`; END $$`)
-			if v := release(t, a, store.Claim{Key: "k", Token: token, Lease: a.lease}); v.Standing != store.Holds {
+			if v := release(t, a, store.Claim{Key: "k", Token: token, Lease: a.lease}); v.Status != store.Holds {
 				t.Fatalf("%+v", v)
 			}
 			b.await(t, "a hint", func(n store.News) bool { return isHint(n, waiter) })

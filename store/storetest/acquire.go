@@ -59,7 +59,7 @@ func acquireCases() []testCase {
 			a, b := f.pair()
 			a.granted(a.ask("k1"))
 			a.granted(a.ask("k2"))
-			a.bury(a.lease)
+			a.revoke(a.lease)
 			a.free("k1")
 			b.granted(b.ask("k1"))
 			b.granted(b.ask("k2"))
@@ -75,7 +75,7 @@ func acquireCases() []testCase {
 			copy(ask.Data, `[9,9,9]`)
 			copy(waiter.Data, `[8,8,8]`)
 			f.sameJSON(b.get("k").Holder.Data, `{"n":1}`)
-			a.bury(a.lease)
+			a.revoke(a.lease)
 			f.sameJSON(b.get("k").Holder.Data, `{"n":2}`)
 		}},
 		{"data of any JSON kind comes back", func(f *fixture) {
@@ -143,7 +143,7 @@ func bindTTLGrant(f *fixture) {
 	if h.Renewed || h.Lease == (store.LeaseID{}) || h.Lease == a.lease || h.Session != "" || h.Instance != a.id.Instance {
 		f.Errorf("holder %+v of a bind:ttl lock", h)
 	}
-	a.bury(a.lease)
+	a.revoke(a.lease)
 	b.holds("k", grant.Token, 0)
 }
 

@@ -32,7 +32,7 @@ func batchCases() []testCase {
 			if alive := in.renew(ids...); len(alive) != batchSize {
 				f.Fatalf("%d renewed, want %d", len(alive), batchSize)
 			}
-			in.bury(ids[:batchSize/2]...)
+			in.revoke(ids[:batchSize/2]...)
 			if alive := in.renew(ids...); len(alive) != batchSize/2 {
 				f.Fatalf("%d renewed, want %d", len(alive), batchSize/2)
 			}
@@ -52,9 +52,9 @@ func emptyBatches(f *fixture) {
 	count("Acquire", len(answers), err)
 	answers, err = in.Enqueue(ctx, nil)
 	count("Enqueue", len(answers), err)
-	answers, err = in.CheckWaits(ctx, nil)
+	answers, err = in.Check(ctx, nil)
 	count("CheckWaits", len(answers), err)
-	answers, err = in.CancelWaits(ctx, nil)
+	answers, err = in.Cancel(ctx, nil)
 	count("CancelWaits", len(answers), err)
 	verdicts, err := in.Release(ctx, nil)
 	count("Release", len(verdicts), err)
@@ -65,9 +65,9 @@ func emptyBatches(f *fixture) {
 	locks, err := in.Get(ctx, nil)
 	count("Get", len(locks), err)
 	count("OpenLeases", 0, in.OpenLeases(ctx, nil))
-	count("Bury", 0, in.Bury(ctx, nil))
-	count("BuryInstance", 0, in.BuryInstance(ctx, "nobody"))
-	outcomes, err := in.Undo(ctx, nil)
+	count("Revoke", 0, in.Revoke(ctx, nil))
+	count("ReapInstance", 0, in.ReapInstance(ctx, "nobody"))
+	outcomes, err := in.Withdraw(ctx, nil)
 	count("Undo", len(outcomes), err)
 }
 
@@ -108,7 +108,7 @@ func batchAcquire(f *fixture) {
 		tokens[theirs[i].Key] = b.want(answer, store.Granted).Token
 	}
 	dead := a.openLease(longTTL)
-	a.bury(dead)
+	a.revoke(dead)
 	asks := a.batchOf(batchSize)
 	for i := range asks {
 		switch i % 3 {
@@ -182,11 +182,11 @@ func batchWaits(f *fixture) {
 	for i, w := range waits {
 		attempts[i] = w.Attempt
 	}
-	checked, err := b.CheckWaits(f.ctx(), attempts)
+	checked, err := b.Check(f.ctx(), attempts)
 	if err != nil {
 		f.Fatal(err)
 	}
-	cancelled, err := b.CancelWaits(f.ctx(), attempts)
+	cancelled, err := b.Cancel(f.ctx(), attempts)
 	if err != nil || len(checked) != size || len(cancelled) != size {
 		f.Fatalf("%d checked, %d cancelled, %v", len(checked), len(cancelled), err)
 	}
@@ -197,7 +197,7 @@ func batchWaits(f *fixture) {
 			f.Fatalf("place %d: tokens %d and %d of one grant", i, checked[i].Token, cancelled[i].Token)
 		}
 	}
-	undone, err := b.Undo(f.ctx(), attempts)
+	undone, err := b.Withdraw(f.ctx(), attempts)
 	if err != nil || len(undone) != size {
 		f.Fatalf("%d undone, %v", len(undone), err)
 	}
@@ -224,7 +224,7 @@ func batchRelease(f *fixture) {
 		}
 		changes[i] = store.Change{Claim: claims[i], SetData: true, Data: fmt.Appendf(nil, "%d", i)}
 	}
-	want := []store.Standing{store.Holds, store.OtherSession, store.UnknownToken}
+	want := []store.ClaimStatus{store.Holds, store.OtherSession, store.UnknownToken}
 	amended, err := a.Amend(f.ctx(), changes)
 	if err != nil || len(amended) != batchSize {
 		f.Fatalf("Amend: %d verdicts, %v", len(amended), err)
@@ -248,7 +248,7 @@ func batchRelease(f *fixture) {
 		f.Fatal(err)
 	}
 	for i := range claims {
-		a.stands(again[i], []store.Standing{store.Released, store.OtherSession, store.UnknownToken}[i%3])
+		a.stands(again[i], []store.ClaimStatus{store.Released, store.OtherSession, store.UnknownToken}[i%3])
 	}
 }
 

@@ -12,11 +12,11 @@ func coordinationRaceCases() []testCase {
 	return []testCase{
 		{"at most one holder in a storm with outcomes", stormWithOutcomes},
 		{"a success, an enqueue and a cancel that meet leave each waiter one end", successMeetsQueue},
-		{"a success and a burial of who is skipped agree", successMeetsBurial},
+		{"a success and a burial of who is skipped agree", successMeetsReap},
 		{"a stop and a release that meet leave the next holder alone", stopMeetsRelease},
-		{"a stop and a release with a hold that meet leave no signal for the next holder", stopMeetsStanding},
+		{"a stop and a release with a hold that meet leave no signal for the next holder", stopMeetsPendingHold},
 		{"a break and a release that meet end one grant only", breakMeetsRelease},
-		{"a release with a hold, a renewal and a burial that meet keep the hold", holdMeetsBurial},
+		{"a release with a hold, a renewal and a burial that meet keep the hold", holdMeetsReap},
 		{"a watch and a grant that meet: it is read or heard", watchMeetsGrant},
 	}
 }
@@ -45,7 +45,7 @@ func successMeetsQueue(f *fixture) {
 				_, err := a.Release(f.Context(), []store.Claim{success(claim(holder, token), `1`)})
 				return err
 			},
-			func() error { return keep(&left)(b.CancelWaits(f.Context(), []store.Attempt{leaves.Attempt})) },
+			func() error { return keep(&left)(b.Cancel(f.Context(), []store.Attempt{leaves.Attempt})) },
 			func() error { return keep(&came)(a.Enqueue(f.Context(), []store.Ask{comes})) },
 			func() error { return keep(&lateCame)(a.Enqueue(f.Context(), []store.Ask{late})) },
 			func() error {
@@ -103,7 +103,7 @@ func keep(answer *store.Answer) func([]store.Answer, error) error {
 
 // successMeetsBurial: a skip-waiter's lease is buried while it is skipped. Nothing of
 // it remains, and the one behind it is granted.
-func successMeetsBurial(f *fixture) {
+func successMeetsReap(f *fixture) {
 	a, b := f.pair()
 	f.rounds(200, func(round int) {
 		key := fmt.Sprintf("buried:%d", round)
@@ -118,7 +118,7 @@ func successMeetsBurial(f *fixture) {
 				_, err := a.Release(f.Context(), []store.Claim{success(claim(holder, token), `1`)})
 				return err
 			},
-			func() error { return b.Bury(f.Context(), []store.LeaseID{skip.Lease}) },
+			func() error { return b.Revoke(f.Context(), []store.LeaseID{skip.Lease}) },
 		)
 		grant := b.awaitNews(plain)
 		b.want(b.check(skip), store.Gone)
@@ -140,7 +140,7 @@ func stopMeetsRelease(f *fixture) {
 		}
 		s := stop(key, "x")
 		s.Token = token
-		var stood []store.Standing
+		var stood []store.ClaimStatus
 		f.together(
 			func() error {
 				_, err := a.Release(f.Context(), []store.Claim{claim(holder, token)})
@@ -170,7 +170,7 @@ func stopMeetsRelease(f *fixture) {
 
 // stopMeetsStanding: whatever came first, the lease that stands is told nothing that
 // its key's next holder would hear.
-func stopMeetsStanding(f *fixture) {
+func stopMeetsPendingHold(f *fixture) {
 	a, b := f.pair()
 	f.rounds(100, func(round int) {
 		key := fmt.Sprintf("standing:%d", round)
@@ -212,7 +212,7 @@ func breakMeetsRelease(f *fixture) {
 		a.queued(second, 2)
 		s := store.Signal{Kind: store.Break, Key: key, Token: token}
 		var verdict store.Verdict
-		var stood store.Standing
+		var stood store.ClaimStatus
 		f.together(
 			func() error {
 				verdicts, err := a.Release(f.Context(), []store.Claim{claim(holder, token)})
@@ -229,8 +229,8 @@ func breakMeetsRelease(f *fixture) {
 				return err
 			},
 		)
-		if (verdict.Standing == store.Holds) == (stood == store.Holds) {
-			f.Fatalf("release stands %s, break %s", standing(verdict.Standing), standing(stood))
+		if (verdict.Status == store.Holds) == (stood == store.Holds) {
+			f.Fatalf("release stands %s, break %s", standing(verdict.Status), standing(stood))
 		}
 		grant := b.awaitNews(first)
 		b.holds(key, grant.Token, 1)
@@ -241,7 +241,7 @@ func breakMeetsRelease(f *fixture) {
 
 // holdMeetsBurial makes many holds stand in every way at once, and waits for all of
 // them together.
-func holdMeetsBurial(f *fixture) {
+func holdMeetsReap(f *fixture) {
 	a, b := f.pair()
 	const n = 40
 	firsts, waiters := make([]store.Answer, n), make([]store.Ask, n)
@@ -263,13 +263,13 @@ func holdMeetsBurial(f *fixture) {
 				if i%2 == 0 {
 					return nil
 				}
-				return a.Bury(f.Context(), []store.LeaseID{holder.Lease})
+				return a.Revoke(f.Context(), []store.LeaseID{holder.Lease})
 			},
 		)
 		if kept := a.renew(holder.Lease); len(kept) != 0 && time.Since(firsts[i].AcquiredAt) < shortHoldTime/2 {
 			f.Fatal("a lease that stands was renewed")
 		}
-		if v := a.release(claim(holder, firsts[i].Token)); v.Standing == store.Holds {
+		if v := a.release(claim(holder, firsts[i].Token)); v.Status == store.Holds {
 			f.Fatal("released twice")
 		}
 	}

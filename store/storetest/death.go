@@ -17,7 +17,7 @@ func deathCases() []testCase {
 			first, second := b.ask("k"), b.ask("k")
 			b.queued(first, 1)
 			b.queued(second, 2)
-			a.bury(a.lease)
+			a.revoke(a.lease)
 			lock := b.get("k")
 			if !lock.Held || lock.Token <= token || lock.QueueLength != 1 {
 				f.Fatalf("after the burial: %+v", lock)
@@ -27,7 +27,7 @@ func deathCases() []testCase {
 			}
 			b.want(b.check(second), store.Queued)
 		}},
-		{"a burial hands off or frees every key", burialOfManyKeys},
+		{"a burial hands off or frees every key", reapOfManyKeys},
 		{"a burial drops the waiters of the dead lease", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.ask("k")
@@ -36,7 +36,7 @@ func deathCases() []testCase {
 			first, second := b.askUnder(dead, "k"), b.ask("k")
 			b.queued(first, 1)
 			b.queued(second, 2)
-			b.bury(dead)
+			b.revoke(dead)
 			a.holds("k", token, 1)
 			b.want(b.check(first), store.Gone)
 			b.queued(second, 1)
@@ -52,41 +52,41 @@ func deathCases() []testCase {
 			theirs := b.granted(b.ask("k3"))
 			waiter := a.askUnder(other, "k3")
 			a.queued(waiter, 1)
-			a.bury(a.lease)
+			a.revoke(a.lease)
 			a.free("k1")
 			a.holds("k2", kept.Token, 0)
 			a.holds("k3", theirs.Token, 1)
 			a.want(a.check(waiter), store.Queued)
 		}},
-		{"burying twice, or what never was, changes nothing", func(f *fixture) {
+		{"revoking twice, or what never was, changes nothing", func(f *fixture) {
 			a, b := f.pair()
 			a.granted(a.ask("k"))
-			a.bury(a.lease)
+			a.revoke(a.lease)
 			grant := b.granted(b.ask("k"))
-			a.bury(a.lease, uuid.New())
+			a.revoke(a.lease, uuid.New())
 			b.holds("k", grant.Token, 0)
 		}},
-		{"an instance that runs no more is buried with all its renewed leases", instanceBurial},
-		{"burying an instance drops its waiters", func(f *fixture) {
+		{"an instance that runs no more is buried with all its renewed leases", instanceIsReaped},
+		{"reaping an instance drops its waiters", func(f *fixture) {
 			a, b := f.pair()
 			ask := b.ask("k")
 			token := b.granted(ask).Token
 			first, second := a.ask("k"), b.ask("k")
 			a.queued(first, 1)
 			b.queued(second, 2)
-			b.buryInstance(a.id.Instance)
+			b.reapInstance(a.id.Instance)
 			b.want(b.check(first), store.Gone)
 			b.queued(second, 1)
 			b.holds("k", token, 1)
 		}},
-		{"burying an instance that is not known, or twice, changes nothing", func(f *fixture) {
+		{"reaping an instance that is not known, or twice, changes nothing", func(f *fixture) {
 			a, b := f.pair()
 			kept := a.granted(a.ask("k"))
-			b.buryInstance("unknown-" + uuid.NewString())
-			b.buryInstance("")
+			b.reapInstance("unknown-" + uuid.NewString())
+			b.reapInstance("")
 			a.holds("k", kept.Token, 0)
-			b.buryInstance(a.id.Instance)
-			b.buryInstance(a.id.Instance)
+			b.reapInstance(a.id.Instance)
+			b.reapInstance(a.id.Instance)
 			a.want(a.acquire(a.ask("k")), store.LeaseLost)
 			b.granted(b.ask("k"))
 		}},
@@ -178,7 +178,7 @@ func (in *instance) shortWait(key string, position int) (store.LeaseID, store.As
 	return ask.Lease, ask
 }
 
-func burialOfManyKeys(f *fixture) {
+func reapOfManyKeys(f *fixture) {
 	a, b := f.pair()
 	const n = 40
 	tokens := make([]int64, n)
@@ -191,7 +191,7 @@ func burialOfManyKeys(f *fixture) {
 			b.queued(waiters[i], 1)
 		}
 	}
-	a.bury(a.lease)
+	a.revoke(a.lease)
 	for i := range n {
 		if i%2 == 1 {
 			b.free(key(i))
@@ -203,15 +203,15 @@ func burialOfManyKeys(f *fixture) {
 	}
 }
 
-// buryInstance buries what an instance left.
-func (in *instance) buryInstance(instance string) {
+// reapInstance reaps what an instance left.
+func (in *instance) reapInstance(instance string) {
 	in.Helper()
-	if err := in.BuryInstance(in.ctx(), instance); err != nil {
-		in.Fatalf("BuryInstance: %v", err)
+	if err := in.ReapInstance(in.ctx(), instance); err != nil {
+		in.Fatalf("ReapInstance: %v", err)
 	}
 }
 
-func instanceBurial(f *fixture) {
+func instanceIsReaped(f *fixture) {
 	a, b := f.pair()
 	other := a.openLease(2 * longTTL)
 	free, contended := a.ask("free"), a.askUnder(other, "contended")
@@ -224,7 +224,7 @@ func instanceBurial(f *fixture) {
 	b.queued(patient, 1)
 	a.Stop()
 
-	b.buryInstance(a.id.Instance)
+	b.reapInstance(a.id.Instance)
 	b.free("free")
 	if got := b.awaitNews(waiter); got.Token <= token {
 		f.Errorf("tokens %d, then %d", token, got.Token)
@@ -259,7 +259,7 @@ func expiredWaiterSkipped(f *fixture) {
 	for _, w := range waiters {
 		b.want(b.check(w), store.Gone)
 		select {
-		case n := <-b.newsOf(w.Grant):
+		case n := <-b.newsOf(w.ID):
 			f.Errorf("a waiter whose lease had expired was granted: %+v", n)
 		default:
 		}

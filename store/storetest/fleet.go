@@ -64,7 +64,7 @@ func fleetCases() []testCase {
 				f.Errorf("counted %+v", got)
 			}
 			a.released(claim(freed, token))
-			a.bury(dead.Lease)
+			a.revoke(dead.Lease)
 			if got := b.typeLine("job"); got.Held != some+1 || got.Expired != 0 {
 				f.Errorf("counted %+v", got)
 			}
@@ -81,7 +81,7 @@ func fleetCases() []testCase {
 			if got := b.podLine("pod-a"); got.Held != some || got.Expired != 1 {
 				f.Errorf("counted %+v", got)
 			}
-			b.bury(ask.Lease)
+			b.revoke(ask.Lease)
 			if got := b.typeLine("job"); got.Held != some || got.Expired != 0 {
 				f.Errorf("counted %+v", got)
 			}

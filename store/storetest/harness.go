@@ -131,18 +131,18 @@ func (in *instance) hear(n store.News) {
 		return
 	}
 	select {
-	case in.earFor(heardOf{store.HalfOf(n.Grant), n.Answer.Outcome == 0}) <- n:
+	case in.earFor(heardOf{store.HalfOf(n.ID), n.Answer.Outcome == 0}) <- n:
 	default: // it was heard before
 	}
 }
 
 // newsOf is where news of a hand-off arrives, hintsOf where it arrives that a
 // waiter should look.
-func (in *instance) newsOf(grant store.GrantID) chan store.News {
+func (in *instance) newsOf(grant store.AttemptID) chan store.News {
 	return in.earFor(heardOf{store.HalfOf(grant), false})
 }
 
-func (in *instance) hintsOf(grant store.GrantID) chan store.News {
+func (in *instance) hintsOf(grant store.AttemptID) chan store.News {
 	return in.earFor(heardOf{store.HalfOf(grant), true})
 }
 
@@ -177,11 +177,11 @@ func (in *instance) renew(leases ...store.LeaseID) []store.LeaseID {
 	return renewal.Kept
 }
 
-// bury buries leases.
-func (in *instance) bury(leases ...store.LeaseID) {
+// revoke revokes leases.
+func (in *instance) revoke(leases ...store.LeaseID) {
 	in.Helper()
-	if err := in.Bury(in.ctx(), leases); err != nil {
-		in.Fatalf("Bury: %v", err)
+	if err := in.Revoke(in.ctx(), leases); err != nil {
+		in.Fatalf("Revoke: %v", err)
 	}
 }
 
@@ -191,12 +191,12 @@ func (in *instance) ask(key string) store.Ask {
 }
 
 func (in *instance) askUnder(lease store.LeaseID, key string) store.Ask {
-	return store.Ask{Attempt: store.Attempt{Key: key, Grant: uuid.New()}, Lease: lease}
+	return store.Ask{Attempt: store.Attempt{Key: key, ID: uuid.New()}, Lease: lease}
 }
 
 // askTTL is a new attempt to get a key as a bind:ttl lock.
 func (in *instance) askTTL(key string, ttl time.Duration) store.Ask {
-	return store.Ask{Attempt: store.Attempt{Key: key, Grant: uuid.New()}, TTL: ttl}
+	return store.Ask{Attempt: store.Attempt{Key: key, ID: uuid.New()}, TTL: ttl}
 }
 
 func (in *instance) acquire(ask store.Ask) store.Answer {
@@ -213,19 +213,19 @@ func (in *instance) enqueue(ask store.Ask) store.Answer {
 
 func (in *instance) check(ask store.Ask) store.Answer {
 	in.Helper()
-	answers, err := in.CheckWaits(in.ctx(), []store.Attempt{ask.Attempt})
+	answers, err := in.Check(in.ctx(), []store.Attempt{ask.Attempt})
 	return in.only(answers, err)
 }
 
 func (in *instance) cancel(ask store.Ask) store.Answer {
 	in.Helper()
-	answers, err := in.CancelWaits(in.ctx(), []store.Attempt{ask.Attempt})
+	answers, err := in.Cancel(in.ctx(), []store.Attempt{ask.Attempt})
 	return in.only(answers, err)
 }
 
-func (in *instance) undo(ask store.Ask) {
+func (in *instance) withdraw(ask store.Ask) {
 	in.Helper()
-	outcomes, err := in.Undo(in.ctx(), []store.Attempt{ask.Attempt})
+	outcomes, err := in.Withdraw(in.ctx(), []store.Attempt{ask.Attempt})
 	if err != nil || len(outcomes) != 1 || outcomes[0] != store.Gone {
 		in.Fatalf("Undo: %v, %v", outcomes, err)
 	}
@@ -274,7 +274,7 @@ func (in *instance) want(a store.Answer, outcome store.Outcome) store.Answer {
 func name(o store.Outcome) string {
 	names := map[store.Outcome]string{
 		store.Held: "Held", store.Granted: "Granted", store.Queued: "Queued",
-		store.Gone: "Gone", store.LeaseLost: "LeaseLost", store.Stuck: "Stuck", store.Skipped: "Skipped",
+		store.Gone: "Gone", store.LeaseLost: "LeaseLost", store.RowLocked: "Stuck", store.Skipped: "Skipped",
 	}
 	if n, ok := names[o]; ok {
 		return n
@@ -292,12 +292,12 @@ func (in *instance) awaitNews(ask store.Ask) store.Answer {
 	late := time.After(patience)
 	for {
 		select {
-		case n := <-in.newsOf(ask.Grant):
-			if n.Grant != ask.Grant || n.Key != "" && (n.Key != ask.Key || n.Lease != ask.Lease) {
+		case n := <-in.newsOf(ask.ID):
+			if n.ID != ask.ID || n.Key != "" && (n.Key != ask.Key || n.Lease != ask.Lease) {
 				in.Fatalf("news of another attempt: %+v, waited for %+v", n, ask)
 			}
 			return in.want(n.Answer, store.Granted)
-		case <-in.hintsOf(ask.Grant):
+		case <-in.hintsOf(ask.ID):
 			if found := in.check(ask); found.Outcome == store.Granted {
 				return in.want(found, store.Granted)
 			}
@@ -311,8 +311,8 @@ func (in *instance) awaitNews(ask store.Ask) store.Answer {
 func (in *instance) awaitAnyNews(ask store.Ask) {
 	in.Helper()
 	select {
-	case <-in.newsOf(ask.Grant):
-	case <-in.hintsOf(ask.Grant):
+	case <-in.newsOf(ask.ID):
+	case <-in.hintsOf(ask.ID):
 	case <-time.After(patience):
 		in.Fatalf("nothing heard of %q", ask.Key)
 	}
@@ -380,19 +380,19 @@ func (in *instance) released(c store.Claim) store.Verdict {
 }
 
 // stands checks a standing.
-func (in *instance) stands(v store.Verdict, want store.Standing) store.Verdict {
+func (in *instance) stands(v store.Verdict, want store.ClaimStatus) store.Verdict {
 	in.Helper()
-	if v.Standing != want {
-		in.Fatalf("standing %s, want %s: %+v", standing(v.Standing), standing(want), v)
+	if v.Status != want {
+		in.Fatalf("standing %s, want %s: %+v", standing(v.Status), standing(want), v)
 	}
 	return v
 }
 
-func standing(s store.Standing) string {
-	names := map[store.Standing]string{
+func standing(s store.ClaimStatus) string {
+	names := map[store.ClaimStatus]string{
 		store.Holds: "Holds", store.OtherSession: "OtherSession", store.Released: "Released",
 		store.Expired: "Expired", store.UnknownToken: "UnknownToken",
-		store.NotJudged: "NotJudged",
+		store.ClaimRowLocked: "NotJudged",
 	}
 	if n, ok := names[s]; ok {
 		return n

@@ -18,7 +18,7 @@ const (
 
 func holdCases() []testCase {
 	return []testCase{
-		{"a release keeps the key until the hold is over", releaseStands},
+		{"a release keeps the key until the hold is over", releaseLeavesTheHold},
 		{"whoever waits gets the key when the hold is over, and is told that it ends early", standingEnds},
 		{"a released hold that ended is released, not expired", func(f *fixture) {
 			a, b := f.pair()
@@ -38,8 +38,8 @@ func holdCases() []testCase {
 			token := a.granted(ask).Token
 			waiter := b.ask("k")
 			b.queued(waiter, 1)
-			a.bury(ask.Lease)
-			a.bury(ask.Lease)
+			a.revoke(ask.Lease)
+			a.revoke(ask.Lease)
 			b.standing("k", token, 1, longHold)
 			b.want(b.check(waiter), store.Queued)
 			a.notClaimable(ask, token, store.Expired)
@@ -52,7 +52,7 @@ func holdCases() []testCase {
 			waiter := b.ask("ended")
 			b.queued(waiter, 1)
 			a.Stop()
-			b.buryInstance(a.id.Instance)
+			b.reapInstance(a.id.Instance)
 			if !b.Traits().Polls {
 				b.awaitAnyNews(waiter) // it was told that the lease lasts for minutes
 			}
@@ -67,7 +67,7 @@ func holdCases() []testCase {
 			released, buried := a.askHold("released", longTTL, longHold), a.askHold("buried", longTTL, longHold)
 			tokens := []int64{a.granted(released).Token, a.granted(buried).Token}
 			a.released(claim(released, tokens[0]))
-			a.bury(buried.Lease)
+			a.revoke(buried.Lease)
 			f.sweep(a)
 			f.sweep(b)
 			b.standing("released", tokens[0], 0, longHold)
@@ -98,8 +98,8 @@ func holdCases() []testCase {
 			a.granted(bindTTL)
 			waiter := b.ask("k2")
 			b.queued(waiter, 1)
-			a.undo(session)
-			a.undo(bindTTL)
+			a.withdraw(session)
+			a.withdraw(bindTTL)
 			a.free("k1")
 			b.awaitNews(waiter)
 		}},
@@ -137,7 +137,7 @@ func holdCases() []testCase {
 			waiter := b.ask("k")
 			queued := b.queued(waiter, 1)
 			for _, l := range []store.Lock{queued.Lock, b.want(b.acquire(b.ask("k")), store.Held).Lock} {
-				if !l.Holder.Standing || l.Token != token || l.Holder.ExpiresIn <= 0 {
+				if !l.Holder.HoldPending || l.Token != token || l.Holder.ExpiresIn <= 0 {
 					f.Errorf("behind a lease that stands: %+v", l)
 				}
 			}
@@ -161,13 +161,13 @@ func (in *instance) askHold(key string, ttl, hold time.Duration) store.Ask {
 func (in *instance) standing(key string, token int64, waiting int, hold time.Duration) {
 	in.Helper()
 	l := in.holds(key, token, waiting)
-	if !l.Holder.Standing || l.Expired || l.Holder.ExpiresIn > hold || l.Holder.ExpiresIn <= hold-2*patience {
+	if !l.Holder.HoldPending || l.Expired || l.Holder.ExpiresIn > hold || l.Holder.ExpiresIn <= hold-2*patience {
 		in.Fatalf("does not stand for %v: %+v", hold, l)
 	}
 }
 
 // notClaimable checks that a grant whose lease stands is its holder's no more.
-func (in *instance) notClaimable(ask store.Ask, token int64, want store.Standing) {
+func (in *instance) notClaimable(ask store.Ask, token int64, want store.ClaimStatus) {
 	in.Helper()
 	in.stands(in.release(claim(ask, token)), want)
 	atOnce := claim(ask, token)
@@ -186,7 +186,7 @@ func (in *instance) notClaimable(ask store.Ask, token int64, want store.Standing
 		}
 		in.want(in.acquire(in.askUnder(ask.Lease, "another")), store.LeaseLost)
 	}
-	if l := in.get(ask.Key); l.Token != token || !l.Held || !l.Holder.Standing {
+	if l := in.get(ask.Key); l.Token != token || !l.Held || !l.Holder.HoldPending {
 		in.Fatalf("stands no more: %+v", l)
 	}
 }
@@ -202,7 +202,7 @@ func (in *instance) after(first store.Answer, hold time.Duration, next store.Ans
 	}
 }
 
-func releaseStands(f *fixture) {
+func releaseLeavesTheHold(f *fixture) {
 	a, b := f.pair()
 	ask := a.askHold("k", longTTL, longHold)
 	ask.Data = []byte(`{"a":1}`)
@@ -211,14 +211,14 @@ func releaseStands(f *fixture) {
 		f.Errorf("the lock as it was: %+v", was)
 	}
 	b.standing("k", token, 0, longHold)
-	if l := b.lists(store.Query{Limit: 1}, "k")[0]; !l.Holder.Standing || l.Token != token {
+	if l := b.lists(store.Query{Limit: 1}, "k")[0]; !l.Holder.HoldPending || l.Token != token {
 		f.Errorf("listed: %+v", l)
 	}
 	a.notClaimable(ask, token, store.Released)
-	a.bury(ask.Lease) // as its sidecar does, which need not know
+	a.revoke(ask.Lease) // as its sidecar does, which need not know
 	b.standing("k", token, 0, longHold)
 	a.stands(a.release(claim(ask, token)), store.Released)
-	a.undo(ask) // the grant has ended; so there is nothing to undo
+	a.withdraw(ask) // the grant has ended; so there is nothing to undo
 	b.standing("k", token, 0, longHold)
 }
 
@@ -274,7 +274,7 @@ func holdIsOver(f *fixture) {
 	if kept := a.renew(released.Lease); len(kept) != 1 {
 		f.Error("a lease whose lock was released after its hold is dead")
 	}
-	a.bury(buried.Lease)
+	a.revoke(buried.Lease)
 	b.free("buried")
 	if l := b.get("buried"); !l.Expired {
 		f.Errorf("buried: %+v", l)
@@ -322,8 +322,8 @@ func holdOfAWaiter(f *fixture) {
 		a.granted(buried)
 		wait("buried"+suffix, bindTTL)
 		a.released(c)
-		a.undo(undone)
-		a.bury(buried.Lease)
+		a.withdraw(undone)
+		a.revoke(buried.Lease)
 	}
 	for key, waiter := range waiters {
 		grant := b.awaitGrant(waiter)
@@ -376,7 +376,7 @@ func holdsInABatch(f *fixture) {
 	b.queued(waiters[0], 1)
 	b.queued(waiters[1], 1)
 	verdicts, err := a.Release(f.ctx(), claims)
-	if err != nil || len(verdicts) != 2 || verdicts[0].Standing != store.Holds || verdicts[1].Standing != store.Holds {
+	if err != nil || len(verdicts) != 2 || verdicts[0].Status != store.Holds || verdicts[1].Status != store.Holds {
 		f.Fatalf("release: %+v, %v", verdicts, err)
 	}
 	b.awaitNews(waiters[0])

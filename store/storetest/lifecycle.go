@@ -52,23 +52,23 @@ func operationsAfterStop(f *fixture) {
 			return a.OpenLeases(ctx, []store.NewLease{{ID: uuid.New(), TTL: longTTL}})
 		},
 		"Renew":        func() error { _, err := a.Renew(ctx, []store.LeaseID{a.lease}); return err },
-		"Bury":         func() error { return a.Bury(ctx, []store.LeaseID{a.lease}) },
-		"BuryInstance": func() error { return a.BuryInstance(ctx, b.id.Instance) },
+		"Revoke":       func() error { return a.Revoke(ctx, []store.LeaseID{a.lease}) },
+		"ReapInstance": func() error { return a.ReapInstance(ctx, b.id.Instance) },
 		"Sweep":        func() error { return a.Sweep(ctx) },
 		"Acquire":      func() error { _, err := a.Acquire(ctx, []store.Ask{ask}); return err },
 		"Enqueue":      func() error { _, err := a.Enqueue(ctx, []store.Ask{ask}); return err },
-		"CheckWaits":   func() error { _, err := a.CheckWaits(ctx, attempts); return err },
-		"CancelWaits":  func() error { _, err := a.CancelWaits(ctx, attempts); return err },
-		"Undo":         func() error { _, err := a.Undo(ctx, attempts); return err },
+		"CheckWaits":   func() error { _, err := a.Check(ctx, attempts); return err },
+		"CancelWaits":  func() error { _, err := a.Cancel(ctx, attempts); return err },
+		"Undo":         func() error { _, err := a.Withdraw(ctx, attempts); return err },
 		"Release":      func() error { _, err := a.Release(ctx, claims); return err },
 		"Amend":        func() error { _, err := a.Amend(ctx, []store.Change{{Claim: claims[0]}}); return err },
 		"Get":          func() error { _, err := a.Get(ctx, []string{"k"}); return err },
 		"Signal":       func() error { _, err := a.Signal(ctx, []store.Signal{{Kind: store.Stop, Key: "k"}}); return err },
 		"Signals":      func() error { _, err := a.Signals(ctx, []store.LeaseID{a.lease}); return err },
-		"Riders":       func() error { _, err := a.Riders(ctx, []store.LeaseID{a.lease}, []string{"k"}); return err },
-		"RidersAfter":  func() error { _, err := a.RidersAfter(ctx, []store.LeaseID{a.lease}, ""); return err },
-		"Recounted":    func() error { return a.Recounted(ctx, []store.LeaseID{a.lease}, uuid.New()) },
-		"Heard":        func() error { return a.Heard(ctx, []store.SignalID{1}) },
+		"Riders":       func() error { _, err := a.HeldUnder(ctx, []store.LeaseID{a.lease}, []string{"k"}); return err },
+		"RidersAfter":  func() error { _, err := a.HeldUnderAfter(ctx, []store.LeaseID{a.lease}, ""); return err },
+		"Recounted":    func() error { return a.Reconciled(ctx, []store.LeaseID{a.lease}, uuid.New()) },
+		"Heard":        func() error { return a.Acknowledge(ctx, []store.SignalID{1}) },
 		"Watch":        func() error { return a.Watch(ctx, []string{"k"}, a.lease) },
 		"Unwatch":      func() error { return a.Unwatch(ctx, []string{"k"}) },
 		"List":         func() error { _, err := a.List(ctx, store.Query{Limit: 1}); return err },
@@ -92,7 +92,7 @@ func endedContext(f *fixture) {
 		f.Fatalf("Acquire with an ended context: %v; want a store.Error", err)
 	}
 	if store.OutcomeUnknown(err) {
-		a.undo(ask)
+		a.withdraw(ask)
 	}
 	b.granted(b.ask("k"))
 }
@@ -103,7 +103,7 @@ func leaseCases() []testCase {
 		{"Renew names the living leases and no others", func(f *fixture) {
 			in := f.instance("a")
 			first, buried, last := in.openLease(longTTL), in.openLease(longTTL), in.openLease(longTTL)
-			in.bury(buried)
+			in.revoke(buried)
 			alive := in.renew(first, buried, uuid.New(), last)
 			got := map[store.LeaseID]bool{}
 			for _, id := range alive {
@@ -125,7 +125,7 @@ func leaseCases() []testCase {
 		{"a buried lease is never revived", func(f *fixture) {
 			in := f.instance("a")
 			lease := in.openLease(longTTL)
-			in.bury(lease)
+			in.revoke(lease)
 			if alive := in.renew(lease); len(alive) != 0 {
 				f.Fatal("a buried lease was renewed")
 			}
@@ -142,7 +142,7 @@ func leaseCases() []testCase {
 			a, b := f.pair()
 			grant := a.granted(a.ask("k"))
 			lease := b.openLease(longTTL)
-			b.bury(lease)
+			b.revoke(lease)
 			b.want(b.enqueue(b.askUnder(lease, "k")), store.LeaseLost)
 			bindTTL := b.askUnder(lease, "k")
 			bindTTL.TTL = longTTL

@@ -35,8 +35,8 @@ func RunModel(t rapid.TB, tick time.Duration, open func() Aging) {
 			"":          m.compare,
 			"openLease": m.openLease,
 			"renew":     m.renew,
-			"bury":      m.bury,
-			"buryAll":   m.buryInstance,
+			"revoke":    m.revoke,
+			"reap":      m.reapInstance,
 			"wait":      m.wait,
 			"sweep":     m.sweep,
 			"acquire":   func(t *rapid.T) { m.ask(t, false) },
@@ -46,7 +46,7 @@ func RunModel(t rapid.TB, tick time.Duration, open func() Aging) {
 			"enqueue4":  func(t *rapid.T) { m.ask(t, true) },
 			"check":     m.check,
 			"cancel":    m.cancel,
-			"undo":      m.undo,
+			"withdraw":  m.withdraw,
 			"release":   m.release,
 			"release2":  m.release,
 			"amend":     m.amend,
@@ -98,7 +98,7 @@ func newMachine(t *rapid.T, tick time.Duration, backend Aging) *machine {
 // stop leaves nothing behind that would make the next run slower.
 func (m *machine) stop(t *rapid.T) {
 	for i, s := range m.stores {
-		must(t, s.BuryInstance(m.ctx, m.ids[i].Instance))
+		must(t, s.ReapInstance(m.ctx, m.ids[i].Instance))
 		s.Stop()
 	}
 }
@@ -175,16 +175,16 @@ func (m *machine) renew(t *rapid.T) {
 	}
 }
 
-func (m *machine) bury(t *rapid.T) {
+func (m *machine) revoke(t *rapid.T) {
 	id := m.lease(t)
 	if len(m.own) > 0 && rapid.Bool().Draw(t, "own") {
 		id = m.own[len(m.own)-rapid.IntRange(1, min(len(m.own), 4)).Draw(t, "lease")]
 	}
-	m.model.bury(m.model.leases[id])
-	must(t, m.any(t).Bury(m.ctx, []store.LeaseID{id}))
+	m.model.revoke(m.model.leases[id])
+	must(t, m.any(t).Revoke(m.ctx, []store.LeaseID{id}))
 }
 
-func (m *machine) buryInstance(t *rapid.T) {
+func (m *machine) reapInstance(t *rapid.T) {
 	if rapid.IntRange(0, 3).Draw(t, "seldom") > 0 {
 		t.Skip("much would end at once")
 	}
@@ -195,8 +195,8 @@ func (m *machine) buryInstance(t *rapid.T) {
 			theirs = append(theirs, m.model.leases[id])
 		}
 	}
-	m.model.bury(theirs...)
-	must(t, m.any(t).BuryInstance(m.ctx, m.ids[by].Instance))
+	m.model.revoke(theirs...)
+	must(t, m.any(t).ReapInstance(m.ctx, m.ids[by].Instance))
 }
 
 func (m *machine) sweep(t *rapid.T) {
@@ -209,7 +209,7 @@ func (m *machine) ask(t *rapid.T, wait bool) {
 	a := m.newAsk(t)
 	if len(m.asks) > 0 && rapid.IntRange(0, 3).Draw(t, "repeat") == 0 {
 		a = m.someAsk(t)
-		if k := m.model.lock(a.Key); a.TTL > 0 && k.holder.Grant == a.Grant && m.model.has(k, a.Grant) {
+		if k := m.model.lock(a.Key); a.TTL > 0 && k.holder.ID == a.ID && m.model.has(k, a.ID) {
 			a.by = m.anyOf(t)
 		}
 	} else {
@@ -234,7 +234,7 @@ func (m *machine) ask(t *rapid.T, wait bool) {
 
 func (m *machine) newAsk(t *rapid.T) modelAsker {
 	key := m.key(t)
-	a := store.Ask{Attempt: store.Attempt{Key: key, Grant: uuid.New()}, Lease: m.lease(t)}
+	a := store.Ask{Attempt: store.Attempt{Key: key, ID: uuid.New()}, Lease: m.lease(t)}
 	if rapid.IntRange(0, 3).Draw(t, "bind") == 0 {
 		a.TTL = m.duration(t, "ttl")
 	}
@@ -246,7 +246,7 @@ func (m *machine) newAsk(t *rapid.T) modelAsker {
 		}
 	}
 	a.Skip = rapid.IntRange(0, 2).Draw(t, "skip") == 0
-	a.Data = fmt.Appendf(nil, "%q", a.Grant)
+	a.Data = fmt.Appendf(nil, "%q", a.ID)
 	return modelAsker{a, m.owner[a.Lease]}
 }
 
@@ -262,7 +262,7 @@ func (m *machine) someAsk(t *rapid.T) modelAsker {
 func (m *machine) check(t *rapid.T) {
 	a, by := m.someAsk(t), m.anyOf(t)
 	want := m.model.check(by, a.Attempt)
-	answers, err := m.stores[by].CheckWaits(m.ctx, []store.Attempt{a.Attempt})
+	answers, err := m.stores[by].Check(m.ctx, []store.Attempt{a.Attempt})
 	must(t, err)
 	m.listen(t)
 	m.judge(t, a.Attempt, answers[0], want)
@@ -270,10 +270,10 @@ func (m *machine) check(t *rapid.T) {
 
 func (m *machine) cancel(t *rapid.T) {
 	a, by := m.someAsk(t), m.anyOf(t)
-	a.Untold = rapid.Bool().Draw(t, "untold")
-	result := m.model.lock(a.Key).skips[a.Grant].result
+	a.Undelivered = rapid.Bool().Draw(t, "untold")
+	result := m.model.lock(a.Key).skips[a.ID].result
 	want, place := m.model.cancel(by, a.Attempt)
-	answers, err := m.stores[by].CancelWaits(m.ctx, []store.Attempt{a.Attempt})
+	answers, err := m.stores[by].Cancel(m.ctx, []store.Attempt{a.Attempt})
 	must(t, err)
 	if answers[0].Position != place {
 		t.Fatalf("gave up place %d, want %d", answers[0].Position, place)
@@ -284,10 +284,10 @@ func (m *machine) cancel(t *rapid.T) {
 	m.judge(t, a.Attempt, answers[0], want)
 }
 
-func (m *machine) undo(t *rapid.T) {
+func (m *machine) withdraw(t *rapid.T) {
 	a, by := m.someAsk(t), m.anyOf(t)
-	m.model.undo(by, a.Attempt)
-	outcomes, err := m.stores[by].Undo(m.ctx, []store.Attempt{a.Attempt})
+	m.model.withdraw(by, a.Attempt)
+	outcomes, err := m.stores[by].Withdraw(m.ctx, []store.Attempt{a.Attempt})
 	must(t, err)
 	if !slices.Equal(outcomes, []store.Outcome{store.Gone}) {
 		t.Fatalf("undone: %v", outcomes)
@@ -312,8 +312,8 @@ func (m *machine) claim(t *rapid.T) store.Claim {
 
 func (m *machine) release(t *rapid.T) {
 	c, by := m.claim(t), m.anyOf(t)
-	c.Untold, c.AtOnce = rapid.Bool().Draw(t, "untold"), rapid.IntRange(0, 3).Draw(t, "atonce") == 0
-	c.Untold = c.Untold && m.model.lock(c.Key).holder.TTL > 0 // a session's lock is released by its own instance
+	c.Undelivered, c.AtOnce = rapid.Bool().Draw(t, "untold"), rapid.IntRange(0, 3).Draw(t, "atonce") == 0
+	c.Undelivered = c.Undelivered && m.model.lock(c.Key).holder.TTL > 0 // a session's lock is released by its own instance
 	c.Outcome = store.ReleaseOutcome(rapid.IntRange(0, 2).Draw(t, "outcome"))
 	c.Result = fmt.Append(nil, c.Token) // JSON
 	k := m.model.lock(c.Key)
@@ -345,10 +345,10 @@ func (m *machine) amend(t *rapid.T) {
 	m.judgeClaim(t, k, c.Claim, verdicts[0], want)
 }
 
-func (m *machine) judgeClaim(t *rapid.T, k *modelLock, c store.Claim, v store.Verdict, want store.Standing) {
-	forgotten := k.swept && v.Standing == store.UnknownToken && (want == store.Released || want == store.Expired)
-	if v.Standing != want && !forgotten {
-		t.Fatalf("claim %+v stands %d, want %d", c, v.Standing, want)
+func (m *machine) judgeClaim(t *rapid.T, k *modelLock, c store.Claim, v store.Verdict, want store.ClaimStatus) {
+	forgotten := k.swept && v.Status == store.UnknownToken && (want == store.Released || want == store.Expired)
+	if v.Status != want && !forgotten {
+		t.Fatalf("claim %+v stands %d, want %d", c, v.Status, want)
 	}
 	if want == store.Holds && v.Lock.Token != c.Token {
 		t.Fatalf("claim %+v is answered with %+v", c, v.Lock)
@@ -367,11 +367,11 @@ func (m *machine) judge(t *rapid.T, a store.Attempt, got store.Answer, want stor
 		}
 	case store.Queued:
 		unknown := got.Position == 0 && !m.exact() // only an Enqueue must tell it
-		if got.Position != k.place(a.Grant) && !unknown || got.Lock.Token != k.token {
-			t.Fatalf("%+v: queued %+v, want place %d behind %d", a, got, k.place(a.Grant), k.token)
+		if got.Position != k.place(a.ID) && !unknown || got.Lock.Token != k.token {
+			t.Fatalf("%+v: queued %+v, want place %d behind %d", a, got, k.place(a.ID), k.token)
 		}
 	case store.Skipped:
-		if w := k.skips[a.Grant]; w.Grant == a.Grant && w.result != string(got.Result) {
+		if w := k.skips[a.ID]; w.ID == a.ID && w.result != string(got.Result) {
 			t.Fatalf("%+v: skipped %+v, want the result %q", a, got, w.result)
 		}
 	case store.Held:
@@ -390,7 +390,7 @@ func (m *machine) learn(t *rapid.T, k *modelLock, token int64) {
 		t.Fatalf("token %d of a grant that had %d, after %d", token, k.token, k.last)
 	}
 	k.token, k.last = token, token
-	m.model.granted[modelGrant{k.holder.Grant, token}] = true
+	m.model.granted[modelGrant{k.holder.ID, token}] = true
 }
 
 // compare looks at everything that can be seen.
@@ -404,7 +404,7 @@ func (m *machine) compare(t *rapid.T) {
 		if got.Held != held || got.QueueLength != len(k.line) || held && got.Token != k.token {
 			t.Fatalf("%+v\nwant held %v under %d, %d waiting", got, held, k.token, len(k.line))
 		}
-		if got.Expired != (!held && k.token != 0 && !k.released) && !k.swept || held && got.Holder.Standing != k.lease.stands {
+		if got.Expired != (!held && k.token != 0 && !k.released) && !k.swept || held && got.Holder.HoldPending != k.lease.stands {
 			t.Fatalf("%+v\nwant standing as %+v, released %v", got, k.lease, k.released)
 		}
 		if held && !bytes.Equal(got.Holder.Data, k.holder.Data) {

@@ -24,20 +24,20 @@ func (e *modelEar) hear(n store.News) {
 	switch {
 	case n.Event != nil:
 		e.events = append(e.events, *n.Event)
-	case n.Grant != store.GrantID{}:
+	case n.ID != store.AttemptID{}:
 		e.news = append(e.news, n)
 	}
 }
 
 // has reports whether a waiter was told something: what it wants to know, or to look.
-func (e *modelEar) has(grant store.GrantID, outcome store.Outcome) (n store.News, ok bool) {
+func (e *modelEar) has(grant store.AttemptID, outcome store.Outcome) (n store.News, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if i := slices.IndexFunc(e.news, func(n store.News) bool { return n.Grant == grant && n.Answer.Outcome == outcome }); i >= 0 {
+	if i := slices.IndexFunc(e.news, func(n store.News) bool { return n.ID == grant && n.Answer.Outcome == outcome }); i >= 0 {
 		return e.news[i], true
 	}
 	i := slices.IndexFunc(e.news, func(n store.News) bool {
-		return n.Answer.Outcome == 0 && store.HalfOf(n.Grant) == store.HalfOf(grant)
+		return n.Answer.Outcome == 0 && store.HalfOf(n.ID) == store.HalfOf(grant)
 	})
 	if i < 0 {
 		return store.News{}, false
@@ -79,9 +79,9 @@ func (m *machine) listen(t *rapid.T) {
 // told waits until a waiter was told something, and looks where it was told to.
 func (m *machine) told(t *rapid.T, w modelAsker, outcome store.Outcome) {
 	ear := &m.ears[w.by]
-	n, heard := ear.has(w.Grant, outcome)
+	n, heard := ear.has(w.ID, outcome)
 	if !heard && !m.deaf() {
-		m.until(t, "news of "+w.Grant.String(), func() bool { n, heard = ear.has(w.Grant, outcome); return heard })
+		m.until(t, "news of "+w.ID.String(), func() bool { n, heard = ear.has(w.ID, outcome); return heard })
 	}
 	if outcome == 0 {
 		return
@@ -91,28 +91,28 @@ func (m *machine) told(t *rapid.T, w modelAsker, outcome store.Outcome) {
 	}
 	answer := n.Answer
 	if answer.Outcome == 0 {
-		answers, err := m.stores[w.by].CheckWaits(m.ctx, []store.Attempt{w.Attempt})
+		answers, err := m.stores[w.by].Check(m.ctx, []store.Attempt{w.Attempt})
 		must(t, err)
 		answer = answers[0]
-	} else if n.Grant != w.Grant || n.Key != "" && (n.Key != w.Key || n.Lease != w.Lease) {
+	} else if n.ID != w.ID || n.Key != "" && (n.Key != w.Key || n.Lease != w.Lease) {
 		t.Fatalf("heard %+v of %+v", n, w)
 	}
 	if outcome == store.Granted && answer.Outcome == store.Granted {
 		m.learn(t, m.model.lock(w.Key), answer.Token)
 	}
 	m.judge(t, w.Attempt, answer, outcome)
-	if outcome == store.Skipped && string(answer.Result) != m.model.results[w.Grant] {
-		t.Fatalf("heard of a skip: %+v, want the result %q", answer, m.model.results[w.Grant])
+	if outcome == store.Skipped && string(answer.Result) != m.model.results[w.ID] {
+		t.Fatalf("heard of a skip: %+v, want the result %q", answer, m.model.results[w.ID])
 	}
-	ear.mark(w.Grant, outcome)
+	ear.mark(w.ID, outcome)
 }
 
 // mark notes that it was right to tell a waiter of an outcome.
-func (e *modelEar) mark(grant store.GrantID, outcome store.Outcome) {
+func (e *modelEar) mark(grant store.AttemptID, outcome store.Outcome) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i := range e.news {
-		if e.news[i].Grant == grant && e.news[i].Answer.Outcome == outcome {
+		if e.news[i].ID == grant && e.news[i].Answer.Outcome == outcome {
 			e.news[i].Answer.Outcome = 0
 			return
 		}
@@ -127,7 +127,7 @@ func (m *machine) nothingElse(t *rapid.T, e *modelEar, told *int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, n := range e.news {
-		again := n.Answer.Outcome == store.Granted && m.model.granted[modelGrant{n.Grant, n.Answer.Token}]
+		again := n.Answer.Outcome == store.Granted && m.model.granted[modelGrant{n.ID, n.Answer.Token}]
 		if n.Answer.Outcome != 0 && (m.exact() || !again) {
 			t.Fatalf("heard %+v", n)
 		}

@@ -35,7 +35,7 @@ func (m *machine) signal(t *rapid.T) {
 	want := m.model.signal(g)
 	got, err := m.any(t).Signal(m.ctx, []store.Signal{g})
 	must(t, err)
-	if !slices.Equal(got, []store.Standing{want}) {
+	if !slices.Equal(got, []store.ClaimStatus{want}) {
 		t.Fatalf("%+v: %v, want %s", g, got, standing(want))
 	}
 }
@@ -52,7 +52,7 @@ func (m *machine) hearSignals(t *rapid.T) {
 	for _, g := range m.signals(t, k) {
 		ids = append(ids, g.ID)
 	}
-	must(t, m.stores[by].Heard(m.ctx, ids))
+	must(t, m.stores[by].Acknowledge(m.ctx, ids))
 	maps.DeleteFunc(l.signals, func(g modelSignal, _ *string) bool { return g.key == k.key })
 }
 

@@ -27,12 +27,12 @@ type model struct {
 	// until then some stores tell it of its own doings.
 	unsure, lapsed map[modelWatch]bool
 	// results of those who were skipped.
-	results map[store.GrantID]string
+	results map[store.AttemptID]string
 	granted map[modelGrant]bool // all that ever were
 }
 
 type modelGrant struct {
-	grant store.GrantID
+	grant store.AttemptID
 	token int64
 }
 
@@ -64,7 +64,7 @@ type modelLock struct {
 	// released: the last grant was; with a lease that stands, it is not nil then.
 	released bool
 	// skips are waiters that were skipped, with the result.
-	skips map[store.GrantID]modelSkip
+	skips map[store.AttemptID]modelSkip
 	// repeated: another instance than the first was told of the grant.
 	repeated bool
 	swept    bool // a sweep may have forgotten the last token
@@ -87,14 +87,14 @@ type modelSkip struct {
 func newModel() *model {
 	return &model{
 		clock: time.Unix(1<<30, 0), leases: map[store.LeaseID]*modelLease{}, locks: map[string]*modelLock{},
-		unsure: map[modelWatch]bool{}, lapsed: map[modelWatch]bool{}, results: map[store.GrantID]string{}, granted: map[modelGrant]bool{},
+		unsure: map[modelWatch]bool{}, lapsed: map[modelWatch]bool{}, results: map[store.AttemptID]string{}, granted: map[modelGrant]bool{},
 	}
 }
 
 func (m *model) lock(key string) *modelLock {
 	if m.locks[key] == nil {
 		m.locks[key] = &modelLock{
-			key: key, skips: map[store.GrantID]modelSkip{}, watchers: map[int]store.LeaseID{}, since: map[int]modelPast{}, expired: map[int]map[int64]bool{},
+			key: key, skips: map[store.AttemptID]modelSkip{}, watchers: map[int]store.LeaseID{}, since: map[int]modelPast{}, expired: map[int]map[int64]bool{},
 			again: map[int64][]*string{},
 		}
 	}
@@ -117,7 +117,7 @@ func (m *model) stand(l *modelLease) bool {
 
 // bury declares leases dead and lets that have all its consequences: all are dead
 // before any lock changes hands.
-func (m *model) bury(leases ...*modelLease) {
+func (m *model) revoke(leases ...*modelLease) {
 	var stand []*modelLease // since now
 	for _, l := range leases {
 		if before := l.stands; !m.stand(l) {
@@ -157,7 +157,7 @@ func (m *model) consequences() {
 				}
 				return m.gone(id)
 			})
-			maps.DeleteFunc(k.skips, func(_ store.GrantID, w modelSkip) bool { return m.gone(w.Lease) })
+			maps.DeleteFunc(k.skips, func(_ store.AttemptID, w modelSkip) bool { return m.gone(w.Lease) })
 			changed = changed || len(k.line) != n
 			if k.lease != nil && k.lease.dead && len(k.line) > 0 {
 				m.handOff(k)
@@ -187,8 +187,8 @@ func (m *model) hint(l *modelLease) {
 func (m *model) skip(k *modelLock, result string) {
 	k.line = slices.DeleteFunc(k.line, func(w modelAsker) bool {
 		if w.Skip {
-			k.skips[w.Grant] = modelSkip{w, result}
-			m.results[w.Grant] = result
+			k.skips[w.ID] = modelSkip{w, result}
+			m.results[w.ID] = result
 			m.skipped = append(m.skipped, w)
 		}
 		return w.Skip
@@ -198,7 +198,7 @@ func (m *model) skip(k *modelLock, result string) {
 // tellSkipped tells those again who were skipped.
 func (m *model) tellSkipped(k *modelLock) {
 	for _, w := range k.skips {
-		if !m.has(k, w.Grant) {
+		if !m.has(k, w.ID) {
 			m.skipped = append(m.skipped, w.modelAsker)
 		}
 	}
@@ -208,7 +208,7 @@ func (m *model) tellSkipped(k *modelLock) {
 func (m *model) handOff(k *modelLock) {
 	first := m.leases[k.line[0].Lease]
 	if !m.alive(first) {
-		m.bury(first)
+		m.revoke(first)
 		return
 	}
 	m.handedOff = append(m.handedOff, k.line[0])
@@ -285,17 +285,17 @@ func (m *model) lapse(k *modelLock) {
 // meet buries the holder of a lock if it has expired.
 func (m *model) meet(k *modelLock) {
 	if k.lease != nil && !k.lease.dead && !m.alive(k.lease) {
-		m.bury(k.lease)
+		m.revoke(k.lease)
 	}
 }
 
 func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 	k := m.lock(a.Key)
-	if m.has(k, a.Grant) {
+	if m.has(k, a.ID) {
 		k.repeatedBy(a.by)
 		return store.Granted
 	}
-	if _, skipped := k.skips[a.Grant]; skipped && wait {
+	if _, skipped := k.skips[a.ID]; skipped && wait {
 		return store.Skipped
 	}
 	if (wait || a.TTL == 0) && !m.owned(m.leases[a.Lease]) {
@@ -303,7 +303,7 @@ func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 	}
 	m.meet(k)
 	switch {
-	case m.has(k, a.Grant):
+	case m.has(k, a.ID):
 		k.repeatedBy(a.by)
 		return store.Granted
 	case !m.alive(k.lease):
@@ -312,18 +312,18 @@ func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 	case !wait:
 		return store.Held
 	}
-	if i := k.place(a.Grant); i > 0 && k.line[i-1].Lease != a.Lease {
+	if i := k.place(a.ID); i > 0 && k.line[i-1].Lease != a.Lease {
 		k.line = slices.Delete(k.line, i-1, i)
 	}
-	if k.place(a.Grant) == 0 {
+	if k.place(a.ID) == 0 {
 		k.line = append(k.line, a)
 	}
 	return store.Queued
 }
 
 // has: the attempt has the lock, and nothing ended that.
-func (m *model) has(k *modelLock, grant store.GrantID) bool {
-	return k.holder.Grant == grant && !k.released && m.owned(k.lease)
+func (m *model) has(k *modelLock, grant store.AttemptID) bool {
+	return k.holder.ID == grant && !k.released && m.owned(k.lease)
 }
 
 // repeatedBy notes which instance may have told somebody of a lock.
@@ -350,21 +350,21 @@ func (m *model) firstAlive(k *modelLock) []modelAsker {
 }
 
 // place is 1 for the first in line, zero for nobody.
-func (k *modelLock) place(grant store.GrantID) int {
-	return 1 + slices.IndexFunc(k.line, func(w modelAsker) bool { return w.Grant == grant })
+func (k *modelLock) place(grant store.AttemptID) int {
+	return 1 + slices.IndexFunc(k.line, func(w modelAsker) bool { return w.ID == grant })
 }
 
 func (m *model) check(by int, a store.Attempt) store.Outcome {
 	k := m.lock(a.Key)
-	if k.place(a.Grant) > 0 {
+	if k.place(a.ID) > 0 {
 		m.meet(k)
 	}
-	_, skipped := k.skips[a.Grant]
+	_, skipped := k.skips[a.ID]
 	switch {
-	case k.place(a.Grant) > 0:
+	case k.place(a.ID) > 0:
 		return store.Queued
-	case m.has(k, a.Grant): // perhaps by an Acquire, though it was skipped
-		if !a.Untold {
+	case m.has(k, a.ID): // perhaps by an Acquire, though it was skipped
+		if !a.Undelivered {
 			k.repeatedBy(by)
 		}
 		return store.Granted
@@ -379,18 +379,18 @@ func (m *model) check(by int, a store.Attempt) store.Outcome {
 // at another instance is that one's.
 func (m *model) cancel(by int, a store.Attempt) (outcome store.Outcome, place int) {
 	k := m.lock(a.Key)
-	if k.place(a.Grant) > 0 {
-		return store.Gone, k.leave(by, a.Grant)
+	if k.place(a.ID) > 0 {
+		return store.Gone, k.leave(by, a.ID)
 	}
-	if outcome = m.check(by, a); outcome == store.Skipped && k.skips[a.Grant].by != by {
+	if outcome = m.check(by, a); outcome == store.Skipped && k.skips[a.ID].by != by {
 		outcome = store.Gone
 	}
-	return outcome, k.leave(by, a.Grant)
+	return outcome, k.leave(by, a.ID)
 }
 
 // leave takes an instance's waiter out of the line, and returns its place; or forgets
 // that it was skipped.
-func (k *modelLock) leave(by int, grant store.GrantID) (place int) {
+func (k *modelLock) leave(by int, grant store.AttemptID) (place int) {
 	if k.skips[grant].by == by {
 		delete(k.skips, grant)
 	}
@@ -402,11 +402,11 @@ func (k *modelLock) leave(by int, grant store.GrantID) (place int) {
 	return i
 }
 
-func (m *model) undo(by int, a store.Attempt) {
+func (m *model) withdraw(by int, a store.Attempt) {
 	k := m.lock(a.Key)
-	k.leave(by, a.Grant)
+	k.leave(by, a.ID)
 	switch {
-	case k.holder.Grant != a.Grant || k.released || k.lease == nil || k.lease.dead || !k.mayBeUntold(by):
+	case k.holder.ID != a.ID || k.released || k.lease == nil || k.lease.dead || !k.mayBeUntold(by):
 	case m.owned(k.lease):
 		m.tell(k, store.Event{Kind: store.EventReleased, Token: k.token})
 		m.giveUp(k, true)
@@ -415,7 +415,7 @@ func (m *model) undo(by int, a store.Attempt) {
 	}
 }
 
-func (m *model) release(by int, c store.Claim) store.Standing {
+func (m *model) release(by int, c store.Claim) store.ClaimStatus {
 	k := m.lock(c.Key)
 	standing := m.standing(by, c)
 	switch {
@@ -433,7 +433,7 @@ func (m *model) release(by int, c store.Claim) store.Standing {
 	return standing
 }
 
-func (m *model) standing(by int, c store.Claim) store.Standing {
+func (m *model) standing(by int, c store.Claim) store.ClaimStatus {
 	k := m.lock(c.Key)
 	switch {
 	case k.token == 0 || k.token != c.Token:
@@ -446,7 +446,7 @@ func (m *model) standing(by int, c store.Claim) store.Standing {
 		return store.OtherSession
 	case !m.alive(k.lease):
 		return store.Expired
-	case c.Untold && !k.mayBeUntold(by):
+	case c.Undelivered && !k.mayBeUntold(by):
 		return store.OtherSession
 	default:
 		return store.Holds
@@ -465,7 +465,7 @@ func (m *model) renew(id store.LeaseID) bool {
 func (m *model) sweep() {
 	for _, l := range m.leases {
 		if !l.dead && !m.alive(l) {
-			m.bury(l)
+			m.revoke(l)
 		}
 	}
 	for _, k := range m.locks {

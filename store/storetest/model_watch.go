@@ -50,7 +50,7 @@ func (m *model) tell(k *modelLock, e store.Event) {
 }
 
 // signal asks a holder for something.
-func (m *model) signal(g store.Signal) store.Standing {
+func (m *model) signal(g store.Signal) store.ClaimStatus {
 	k := m.lock(g.Key)
 	if !m.alive(k.lease) || g.Token != 0 && g.Token != k.token {
 		return store.UnknownToken

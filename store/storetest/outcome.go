@@ -38,7 +38,7 @@ func outcomeCases() []testCase {
 			a.granted(a.ask("k"))
 			waiter := b.askSkip("k")
 			b.queued(waiter, 1)
-			a.bury(a.lease)
+			a.revoke(a.lease)
 			b.awaitNews(waiter)
 		}},
 		{"who would rather skip gets a free key like any other", func(f *fixture) {
@@ -75,7 +75,7 @@ func outcomeCases() []testCase {
 			b.queued(atB, 1)
 			a.released(success(claim(holder, token), `1`))
 			a.want(a.cancel(atA), store.Gone)
-			a.undo(atA)
+			a.withdraw(atA)
 			b.skipped(b.check(atB), `1`)
 			b.skipped(b.cancel(atB), `1`)
 		}},
@@ -92,7 +92,7 @@ func outcomeCases() []testCase {
 		{"an undo forgets a skipped waiter", func(f *fixture) {
 			in := f.instance("a")
 			waiter := in.skippedWaiter("k", ``)
-			in.undo(waiter)
+			in.withdraw(waiter)
 			in.want(in.check(waiter), store.Gone)
 		}},
 		{"a skipped waiter is forgotten with its lease", func(f *fixture) {
@@ -104,7 +104,7 @@ func outcomeCases() []testCase {
 			b.queued(waiter, 1)
 			a.released(success(claim(holder, token), `1`))
 			b.skipped(b.check(waiter), `1`)
-			b.bury(waiter.Lease)
+			b.revoke(waiter.Lease)
 			b.want(b.check(waiter), store.Gone)
 		}},
 		{"a repeated success does not touch who came later", func(f *fixture) {

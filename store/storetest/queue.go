@@ -150,7 +150,7 @@ func queueCases() []testCase {
 			a.released(claim(ask, token))
 			b.awaitNews(waiter)
 			select {
-			case n := <-a.newsOf(waiter.Grant):
+			case n := <-a.newsOf(waiter.ID):
 				f.Errorf("the releasing instance heard %+v", n)
 			default:
 			}
@@ -256,7 +256,7 @@ func bindTTLWaiter(f *fixture) {
 	if h.Renewed || h.Lease == b.lease || h.Lease == (store.LeaseID{}) || h.Instance != b.id.Instance {
 		f.Errorf("holder %+v", h)
 	}
-	b.bury(b.lease) // kept the place, is not the lock's
+	b.revoke(b.lease) // kept the place, is not the lock's
 	a.holds("k", grant.Token, 0)
 	a.released(store.Claim{Key: "k", Token: grant.Token})
 }

@@ -19,7 +19,7 @@ func raceCases() []testCase {
 	return []testCase{
 		{"at most one holder in a storm of several instances", storm},
 		{"a cancel and a grant that meet agree", cancelMeetsGrant},
-		{"a burial and a cancel and a release that meet forget nobody", burialMeetsQueue},
+		{"a burial and a cancel and a release that meet forget nobody", reapMeetsQueue},
 		{"an enqueue and a release that meet forget nobody", enqueueMeetsRelease},
 		{"repetitions that meet find one grant", repetitionsMeet},
 	}
@@ -113,7 +113,7 @@ func cancelMeetsGrant(f *fixture) {
 				return err
 			},
 			func() error {
-				answers, err := b.CancelWaits(f.Context(), []store.Attempt{first.Attempt})
+				answers, err := b.Cancel(f.Context(), []store.Attempt{first.Attempt})
 				if err == nil {
 					cancelled = answers[0]
 				}
@@ -140,7 +140,7 @@ func cancelMeetsGrant(f *fixture) {
 
 // burialMeetsQueue buries the holder's lease and the first waiter's, while the
 // second waiter cancels. The third must get the key.
-func burialMeetsQueue(f *fixture) {
+func reapMeetsQueue(f *fixture) {
 	a, b := f.pair()
 	f.rounds(150, func(int) {
 		holding, waiting := a.openLease(longTTL), b.openLease(longTTL)
@@ -152,14 +152,14 @@ func burialMeetsQueue(f *fixture) {
 		b.queued(third, 3)
 		var cancelled store.Answer
 		f.together(
-			func() error { return a.Bury(f.Context(), []store.LeaseID{holding}) },
-			func() error { return b.Bury(f.Context(), []store.LeaseID{waiting}) },
+			func() error { return a.Revoke(f.Context(), []store.LeaseID{holding}) },
+			func() error { return b.Revoke(f.Context(), []store.LeaseID{waiting}) },
 			func() error {
 				_, err := a.Release(f.Context(), []store.Claim{claim(holder, last)})
 				return err
 			},
 			func() error {
-				answers, err := a.CancelWaits(f.Context(), []store.Attempt{second.Attempt})
+				answers, err := a.Cancel(f.Context(), []store.Attempt{second.Attempt})
 				if err == nil {
 					cancelled = answers[0]
 				}
@@ -191,7 +191,7 @@ func enqueueMeetsRelease(f *fixture) {
 		f.together(
 			func() error {
 				if round%2 == 0 {
-					return a.Bury(f.Context(), []store.LeaseID{lease})
+					return a.Revoke(f.Context(), []store.LeaseID{lease})
 				}
 				_, err := a.Release(f.Context(), []store.Claim{claim(holder, last)})
 				return err
@@ -365,8 +365,8 @@ func (w *stormWorker) round(ctx context.Context, key *stormKey) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("release: %w", err)
 	}
-	if verdicts[0].Standing != store.Holds {
-		return 0, fmt.Errorf("release of a held lock: %s", standing(verdicts[0].Standing))
+	if verdicts[0].Status != store.Holds {
+		return 0, fmt.Errorf("release of a held lock: %s", standing(verdicts[0].Status))
 	}
 	return 1, nil
 }
@@ -376,10 +376,10 @@ func (w *stormWorker) forget(ctx context.Context, ask store.Ask) error {
 	if !ask.Skip {
 		return fmt.Errorf("skipped, but wanted the lock: %s", ask.Key)
 	}
-	if _, err := w.in.CancelWaits(ctx, []store.Attempt{ask.Attempt}); err != nil {
+	if _, err := w.in.Cancel(ctx, []store.Attempt{ask.Attempt}); err != nil {
 		return fmt.Errorf("cancel: %w", err)
 	}
-	answers, err := w.in.CheckWaits(ctx, []store.Attempt{ask.Attempt})
+	answers, err := w.in.Check(ctx, []store.Attempt{ask.Attempt})
 	if err == nil && answers[0].Outcome != store.Gone {
 		err = fmt.Errorf("a forgotten waiter is %s", name(answers[0].Outcome))
 	}
@@ -391,11 +391,11 @@ func (w *stormWorker) wait(ctx context.Context, ask store.Ask) (store.Answer, er
 	limit := time.NewTimer(time.Duration(w.random(20)) * time.Millisecond)
 	defer limit.Stop()
 	select {
-	case n := <-w.in.newsOf(ask.Grant):
+	case n := <-w.in.newsOf(ask.ID):
 		return n.Answer, nil
 	case <-limit.C:
 	}
-	answers, err := w.in.CancelWaits(ctx, []store.Attempt{ask.Attempt})
+	answers, err := w.in.Cancel(ctx, []store.Attempt{ask.Attempt})
 	if err != nil {
 		return store.Answer{}, fmt.Errorf("cancel: %w", err)
 	}

@@ -75,7 +75,7 @@ func readCases() []testCase {
 			a.lists(store.Query{Limit: 10, Instance: a.id.Instance}, "k1", "k3")
 			a.lists(store.Query{Limit: 10, Instance: b.id.Instance}, "k2")
 			a.lists(store.Query{Limit: 10, Instance: "nobody"})
-			a.bury(a.lease)
+			a.revoke(a.lease)
 			b.awaitNews(waiter)
 			b.lists(store.Query{Limit: 10, Instance: b.id.Instance}, "k1", "k2")
 			b.lists(store.Query{Limit: 10}, "k1", "k2", "k3")
@@ -201,7 +201,7 @@ func lastGrant(f *fixture) {
 	}
 	undone := a.ask("undone")
 	a.granted(undone)
-	a.undo(undone)
+	a.withdraw(undone)
 	if l := b.get("undone"); l.Held || l.Expired {
 		f.Errorf("after an undo: %+v", l)
 	}
@@ -210,7 +210,7 @@ func lastGrant(f *fixture) {
 		"buried":   a.granted(a.ask("buried")).Token,
 		"regained": a.granted(a.ask("regained")).Token,
 	}
-	a.bury(a.lease)
+	a.revoke(a.lease)
 	for key, token := range ended {
 		b.poll("the end of "+key, func() bool { return !b.get(key).Held })
 		if l := b.get(key); !l.Expired || l.Token != token {

@@ -97,7 +97,7 @@ func releaseCases() []testCase {
 			in := f.instance("a")
 			ask := in.ask("k")
 			token := in.granted(ask).Token
-			in.bury(in.lease)
+			in.revoke(in.lease)
 			in.stands(in.release(claim(ask, token)), store.Expired)
 		}},
 		{"a late release does not touch the next holder", func(f *fixture) {

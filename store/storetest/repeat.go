@@ -38,7 +38,7 @@ func repeatCases() []testCase {
 			ask := in.askUnder(in.openLease(longTTL), "k")
 			ask.TTL = longTTL
 			first := in.want(in.enqueue(ask), store.Granted)
-			in.bury(ask.Lease)
+			in.revoke(ask.Lease)
 			in.sameGrant(first, in.enqueue(ask))
 			in.sameGrant(first, in.acquire(ask))
 			another := in.ask("another")
@@ -51,7 +51,7 @@ func repeatCases() []testCase {
 			ask := a.askTTL("k", longTTL)
 			token := a.granted(ask).Token
 			b.granted(ask)
-			f.nobodyUndoes(ask, token, a, b)
+			f.nobodyWithdraws(ask, token, a, b)
 			b.released(store.Claim{Key: "k", Token: token})
 			a.free("k")
 		}},
@@ -72,7 +72,7 @@ func repeatCases() []testCase {
 				if got := b.want(again(waiter), store.Granted); got.Token != token {
 					f.Fatalf("%s: tokens %d and %d of one grant", name, token, got.Token)
 				}
-				f.nobodyUndoes(waiter, token, a, b)
+				f.nobodyWithdraws(waiter, token, a, b)
 			}
 		}},
 		{"a place in line is of the instance that asked last", func(f *fixture) {
@@ -85,7 +85,7 @@ func repeatCases() []testCase {
 			a.queued(atA, 1)
 			b.queued(atB, 1)
 			a.want(a.cancel(atA), store.Gone)
-			a.undo(atA)
+			a.withdraw(atA)
 			b.want(b.check(atB), store.Queued)
 			b.want(b.cancel(atB), store.Gone)
 			a.holds("k", token, 0)
@@ -93,7 +93,7 @@ func repeatCases() []testCase {
 		{"a bind:ttl lock of which nobody was told is given back", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askTTL("k", longTTL)
-			c := store.Claim{Key: "k", Token: a.granted(ask).Token, Untold: true}
+			c := store.Claim{Key: "k", Token: a.granted(ask).Token, Undelivered: true}
 			waiter := b.ask("k")
 			b.queued(waiter, 1)
 			a.granted(ask) // told again by the same
@@ -107,11 +107,11 @@ func repeatCases() []testCase {
 			ask := a.askTTL("k", longTTL)
 			token := a.granted(ask).Token
 			silent := ask
-			silent.Untold = true
+			silent.Undelivered = true
 			if got := b.want(b.cancel(silent), store.Granted); got.Token != token {
 				f.Fatalf("tokens %d and %d of one grant", token, got.Token)
 			}
-			a.released(store.Claim{Key: "k", Token: token, Untold: true})
+			a.released(store.Claim{Key: "k", Token: token, Undelivered: true})
 			a.free("k")
 		}},
 		{"a grant that ended is not given again", func(f *fixture) {
@@ -172,11 +172,11 @@ func repeatCases() []testCase {
 			session, bindTTL := a.ask("k1"), a.askTTL("k2", longTTL)
 			a.granted(session)
 			a.granted(bindTTL)
-			a.undo(session)
-			a.undo(bindTTL)
+			a.withdraw(session)
+			a.withdraw(bindTTL)
 			a.free("k1")
 			b.granted(b.ask("k2"))
-			a.undo(bindTTL) // somebody else's by now
+			a.withdraw(bindTTL) // somebody else's by now
 			a.want(a.acquire(a.ask("k2")), store.Held)
 		}},
 		{"an undo hands off", func(f *fixture) {
@@ -185,7 +185,7 @@ func repeatCases() []testCase {
 			token := a.granted(ask).Token
 			waiter := b.ask("k")
 			b.queued(waiter, 1)
-			a.undo(ask)
+			a.withdraw(ask)
 			if got := b.awaitNews(waiter); got.Token <= token {
 				f.Errorf("tokens %d, then %d", token, got.Token)
 			}
@@ -196,7 +196,7 @@ func repeatCases() []testCase {
 			first, second := b.ask("k"), b.ask("k")
 			b.queued(first, 1)
 			b.queued(second, 2)
-			b.undo(first)
+			b.withdraw(first)
 			b.want(b.check(first), store.Gone)
 			b.queued(second, 1)
 			a.holds("k", token, 1)
@@ -204,22 +204,22 @@ func repeatCases() []testCase {
 		{"an undo of what never was changes nothing", func(f *fixture) {
 			in := f.instance("a")
 			ask := in.ask("k")
-			in.undo(ask)
+			in.withdraw(ask)
 			in.free("k")
 			grant := in.granted(ask)
-			in.undo(store.Ask{Attempt: store.Attempt{Key: "k", Grant: uuid.New()}})
-			in.undo(store.Ask{Attempt: store.Attempt{Key: "other", Grant: ask.Grant}})
+			in.withdraw(store.Ask{Attempt: store.Attempt{Key: "k", ID: uuid.New()}})
+			in.withdraw(store.Ask{Attempt: store.Attempt{Key: "other", ID: ask.ID}})
 			in.holds("k", grant.Token, 0)
 		}},
 	}
 }
 
 // nobodyUndoes checks that none of the instances can free a bind:ttl lock as untold.
-func (f *fixture) nobodyUndoes(ask store.Ask, token int64, instances ...*instance) {
+func (f *fixture) nobodyWithdraws(ask store.Ask, token int64, instances ...*instance) {
 	f.Helper()
 	for _, in := range instances {
-		in.stands(in.release(store.Claim{Key: ask.Key, Token: token, Untold: true}), store.OtherSession)
-		in.undo(ask)
+		in.stands(in.release(store.Claim{Key: ask.Key, Token: token, Undelivered: true}), store.OtherSession)
+		in.withdraw(ask)
 		in.holds(ask.Key, token, 0)
 	}
 }
@@ -263,14 +263,14 @@ func tokensGrow(f *fixture) {
 	grows("hand-off", b.awaitNews(waiter))
 	waiter = a.ask("k")
 	a.queued(waiter, 1)
-	b.bury(b.lease)
+	b.revoke(b.lease)
 	grows("hand-off by burial", a.awaitNews(waiter))
-	a.bury(a.lease)
+	a.revoke(a.lease)
 	a.lease, b.lease = a.openLease(longTTL), b.openLease(longTTL)
 	grows("burial", b.granted(b.askTTL("k", shortTTL)))
 	ask = a.ask("k")
 	grows("expiry", a.takeOver(ask))
-	a.undo(ask)
+	a.withdraw(ask)
 	f.sweep(a)
 	ask = a.ask("k")
 	grows("sweep", a.granted(ask))

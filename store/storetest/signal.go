@@ -17,7 +17,7 @@ func signalCases() []testCase {
 			a.released(claim(ask, a.granted(ask).Token))
 			a.granted(a.ask("buried"))
 			a.granted(a.askTTL("expired", shortTTL))
-			a.bury(a.lease)
+			a.revoke(a.lease)
 			b.poll("the end of the lock", func() bool { return !b.get("expired").Held })
 			for _, key := range []string{"never", "released", "buried", "expired"} {
 				for _, kind := range []store.SignalKind{store.Stop, store.Break} {
@@ -73,7 +73,7 @@ func signalCases() []testCase {
 			waiter := b.ask("released")
 			b.queued(waiter, 1)
 			a.released(claim(released, tokens[0]))
-			a.bury(buried.Lease)
+			a.revoke(buried.Lease)
 			for _, key := range []string{"released", "buried"} {
 				b.signalled(store.Signal{Kind: store.Break, Key: key}, store.Holds)
 			}
@@ -87,7 +87,7 @@ func signalCases() []testCase {
 			a, b := f.pair()
 			ask := a.askHold("k", longTTL, longHold)
 			token := a.granted(ask).Token
-			a.bury(ask.Lease)
+			a.revoke(ask.Lease)
 			b.signalled(stop("k", "why"), store.Holds)
 			a.hasSignals(0, ask.Lease)
 			b.standing("k", token, 0, longHold)
@@ -111,9 +111,9 @@ func signalCases() []testCase {
 			b.signalled(stop("k1", ""), store.Holds)
 			b.signalled(stop("k2", ""), store.Holds)
 			a.hasSignals(2, one, other)
-			a.bury(one)
+			a.revoke(one)
 			a.hasSignals(1, one, other)
-			a.buryInstance(a.id.Instance)
+			a.reapInstance(a.id.Instance)
 			a.hasSignals(0, one, other)
 		}},
 		{"signals are answered in their order, each on its own", signalsInABatch},
@@ -137,7 +137,7 @@ func stop(key, reason string) store.Signal {
 }
 
 // signalled sends one signal, and checks what became of it.
-func (in *instance) signalled(s store.Signal, want store.Standing) {
+func (in *instance) signalled(s store.Signal, want store.ClaimStatus) {
 	in.Helper()
 	standings, err := in.Signal(in.ctx(), []store.Signal{s})
 	if err != nil || len(standings) != 1 {
@@ -164,7 +164,7 @@ func (in *instance) hasSignals(n int, leases ...store.LeaseID) []store.Signal {
 // forget tells that signals were heard.
 func (in *instance) forget(ids ...store.SignalID) {
 	in.Helper()
-	if err := in.Heard(in.ctx(), ids); err != nil {
+	if err := in.Acknowledge(in.ctx(), ids); err != nil {
 		in.Fatalf("Heard: %v", err)
 	}
 }
@@ -290,8 +290,8 @@ func stopDiesWithItsGrant(f *fixture) {
 	a, b := f.pair()
 	ways := map[string]func(ask store.Ask, token int64){
 		"release": func(ask store.Ask, token int64) { a.released(claim(ask, token)) },
-		"undo":    func(ask store.Ask, _ int64) { a.undo(ask) },
-		"burial":  func(ask store.Ask, _ int64) { a.bury(ask.Lease) },
+		"undo":    func(ask store.Ask, _ int64) { a.withdraw(ask) },
+		"burial":  func(ask store.Ask, _ int64) { a.revoke(ask.Lease) },
 	}
 	for how, end := range ways {
 		for _, waits := range []bool{false, true} {
@@ -414,14 +414,14 @@ func breakEndsTheHold(f *fixture) {
 		b.awaitAnyNews(waiter) // it was told that the lease lasts as long as the hold
 	}
 	for range 2 {
-		if l := b.holds("renewed", token, 1); l.Holder.Standing || l.Holder.ExpiresIn > longTTL {
+		if l := b.holds("renewed", token, 1); l.Holder.HoldPending || l.Holder.ExpiresIn > longTTL {
 			f.Errorf("after the break: %+v", l)
 		}
 		if kept := a.renew(ask.Lease); len(kept) != 1 {
 			f.Fatal("not renewed")
 		}
 	}
-	a.bury(ask.Lease)
+	a.revoke(ask.Lease)
 	b.awaitNews(waiter)
 
 	for _, key := range []string{"free", "contended"} {
@@ -437,7 +437,7 @@ func breakEndsTheHold(f *fixture) {
 		}
 		b.poll("its lease would have ended", func() bool { return b.get(key).Holder.HeldFor > shortTTL })
 		breakUp(key)
-		if l := b.get(key); l.Held && (l.Holder.Standing || l.Holder.ExpiresIn > shortTTL) {
+		if l := b.get(key); l.Held && (l.Holder.HoldPending || l.Holder.ExpiresIn > shortTTL) {
 			f.Errorf("after the break: %+v", l)
 		}
 		if key == "contended" {
@@ -466,7 +466,7 @@ func signalsInABatch(f *fixture) {
 	if err != nil || len(standings) != 5 {
 		f.Fatalf("Signal: %v, %v", standings, err)
 	}
-	want := []store.Standing{store.Holds, store.UnknownToken, store.Holds, store.Holds, store.UnknownToken}
+	want := []store.ClaimStatus{store.Holds, store.UnknownToken, store.Holds, store.Holds, store.UnknownToken}
 	for i, got := range standings {
 		if got != want[i] {
 			f.Errorf("signal %d stands %s, want %s", i, standing(got), standing(want[i]))

@@ -91,7 +91,7 @@ func groups() []group {
 		{"tokens", tokenCases()},
 		{"read", readCases()},
 		{"fleet", fleetCases()},
-		{"recount", recountCases()},
+		{"recount", reconcileCases()},
 		{"batch", batchCases()},
 		{"races", raceCases()},
 		{"coordination races", coordinationRaceCases()},

@@ -71,7 +71,7 @@ func traceCases() []testCase {
 			a.queued(third, 2)
 			a.released(claims)
 			b.handed(b.awaitNews(second), oneTrace)
-			b.bury(second.Lease)
+			b.revoke(second.Lease)
 			a.handed(a.awaitNews(third), "")
 		}},
 		{"a waiter hears how long ago it was granted", func(f *fixture) {

@@ -30,7 +30,7 @@ func watchCases() []testCase {
 				in.watch(lease, "k")
 				in.watch(in.lease, "k")
 				in.watch(in.lease, "k")
-				in.bury(lease)
+				in.revoke(lease)
 				ask := by.ask("k")
 				token := by.granted(ask).Token
 				in.hears("k", event(store.EventAcquired, token))
@@ -43,7 +43,7 @@ func watchCases() []testCase {
 		{"a watch under a dead lease fails, and leaves the one before as it was", func(f *fixture) {
 			f.watchPair(func(in, by *instance) {
 				dead := in.openLease(longTTL)
-				in.bury(dead)
+				in.revoke(dead)
 				in.watch(in.lease, "k")
 				if err := in.Watch(in.ctx(), []string{"k", "l"}, dead); !store.Unavailable(err) || store.OutcomeUnknown(err) {
 					f.Errorf("Watch under a dead lease: %v", err)
@@ -62,7 +62,7 @@ func watchCases() []testCase {
 				ask, grant := by.shortHold("k")
 				in.hears("k", event(store.EventAcquired, grant.Token))
 				by.awaitExpiry(ask.Lease, shortTTL)
-				by.undo(ask)
+				by.withdraw(ask)
 				in.hears("k", event(store.EventExpired, grant.Token))
 				by.stands(by.release(claim(ask, grant.Token)), store.Expired)
 			})
@@ -190,7 +190,7 @@ func watchHears(f *fixture) {
 		}
 		ask := by.askTTL("k", longTTL)
 		token := by.want(by.acquire(ask), store.Granted).Token
-		by.undo(ask)
+		by.withdraw(ask)
 		in.hears("k", event(store.EventAcquired, token), event(store.EventReleased, token))
 	})
 }
@@ -203,7 +203,7 @@ func watchHandOff(f *fixture) {
 		token := by.granted(first).Token
 		by.queued(second, 1)
 		by.queued(third, 2)
-		by.bury(first.Lease)
+		by.revoke(first.Lease)
 		next := by.awaitNews(second).Token
 		in.hears("k", event(store.EventAcquired, token), event(store.EventExpired, token), event(store.EventAcquired, next))
 		by.released(success(claim(second, next), `1`))
@@ -213,7 +213,7 @@ func watchHandOff(f *fixture) {
 			f.Errorf("heard %+v", e)
 		}
 		in.hears("k", event(store.EventAcquired, last))
-		by.undo(third)
+		by.withdraw(third)
 		in.hears("k", event(store.EventReleased, last))
 	})
 }
@@ -284,7 +284,7 @@ func watchDies(f *fixture) {
 		lease := in.openLease(longTTL)
 		in.watch(lease, "k")
 		in.watch(in.lease, "kept")
-		in.bury(lease)
+		in.revoke(lease)
 		by.granted(by.ask("k"))
 		in.hears("kept", event(store.EventAcquired, by.granted(by.ask("kept")).Token))
 		in.marker(by)

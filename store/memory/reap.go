@@ -43,7 +43,7 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 }
 
 // Bury declares leases dead and hands off what they held.
-func (s *Store) Bury(ctx context.Context, leases []store.LeaseID) error {
+func (s *Store) Revoke(ctx context.Context, leases []store.LeaseID) error {
 	if err := s.usable(ctx, "Bury"); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (s *Store) Bury(ctx context.Context, leases []store.LeaseID) error {
 	now := s.ns.space.now()
 	for _, id := range leases {
 		if l := s.ns.leases.get(id); l != nil {
-			o.bury(l, now, true)
+			o.reap(l, now, true)
 		}
 	}
 	o.finish()
@@ -59,14 +59,14 @@ func (s *Store) Bury(ctx context.Context, leases []store.LeaseID) error {
 }
 
 // BuryInstance declares the renewed leases of an instance dead.
-func (s *Store) BuryInstance(ctx context.Context, instance string) error {
+func (s *Store) ReapInstance(ctx context.Context, instance string) error {
 	if err := s.usable(ctx, "BuryInstance"); err != nil {
 		return err
 	}
 	o := operation{ns: s.ns}
 	now := s.ns.space.now()
 	for _, l := range s.ns.leases.renewedBy(instance) {
-		o.bury(l, now, true)
+		o.reap(l, now, true)
 	}
 	o.finish()
 	return nil
@@ -85,7 +85,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	o := operation{ns: s.ns}
 	now := s.ns.space.now()
 	for _, l := range s.ns.leases.expired(now) {
-		o.bury(l, now, false)
+		o.reap(l, now, false)
 	}
 	o.finish()
 	for i := range s.ns.shards {
@@ -112,8 +112,8 @@ func (sh *shard) forget(space *Space) {
 
 // bury declares a lease dead, if it has expired or in any case. One whose hold is not
 // over stands instead. What it held is visited when the operation holds no shard.
-func (o *operation) bury(l *lease, now moment, anyway bool) {
-	died, stands := l.bury(now, anyway)
+func (o *operation) reap(l *lease, now moment, anyway bool) {
+	died, stands := l.reap(now, anyway)
 	if died {
 		o.ns.leases.remove(l.id)
 	}
@@ -133,7 +133,7 @@ func (o *operation) settle(r *row, now moment) (free bool) {
 		return false
 	}
 	if !r.lease.dead() {
-		o.bury(r.lease, now, false)
+		o.reap(r.lease, now, false)
 		if !r.lease.dead() {
 			return false // a renewal came first
 		}
@@ -168,7 +168,7 @@ func (o *operation) grant(r *row, a *asker, now moment) bool {
 func (o *operation) handOff(r *row, now moment, by string) bool {
 	for w := r.queue.first(); w != nil; w = r.queue.first() {
 		if !w.lease.alive(now) {
-			o.bury(w.lease, now, false)
+			o.reap(w.lease, now, false)
 		}
 		r.dequeue(w)
 		if w.lease.gone() || !o.grant(r, &w.asker, now) {
@@ -184,7 +184,7 @@ func (o *operation) handOff(r *row, now moment, by string) bool {
 // visitBuried hands off what dead leases held, and drops who waited or watched under
 // them. That may bury more leases: those of waiters whose turn it was. At last those
 // are told who wait for what leases keep that stand now.
-func (o *operation) visitBuried() {
+func (o *operation) visitReaped() {
 	var standing []*lease
 	for len(o.buried) > 0 {
 		buried := o.buried
@@ -205,7 +205,7 @@ func (o *operation) visitBuried() {
 		}
 	}
 	for _, l := range standing {
-		o.visitStanding(l)
+		o.visitHoldPending(l)
 	}
 }
 
@@ -220,7 +220,7 @@ func (o *operation) visitKey(key string) {
 
 // visitStanding tells those who wait for a lease that it ends earlier than they were
 // told.
-func (o *operation) visitStanding(l *lease) {
+func (o *operation) visitHoldPending(l *lease) {
 	sh := o.ns.shard(l.heldKey) // written no more, as the lease stands
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

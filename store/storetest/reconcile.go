@@ -9,9 +9,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-func recountCases() []testCase {
+func reconcileCases() []testCase {
 	return []testCase{
-		{"Riders names what rides on leases, and who stands in line under them", ridersOfLeases},
+		{"Riders names what rides on leases, and who stands in line under them", heldUnderLeases},
 		{"what was released, taken over or cancelled rides on nothing", func(f *fixture) {
 			a, b := f.pair()
 			released, cancelled, handed := a.ask("released"), a.ask("k"), a.ask("handed")
@@ -24,33 +24,33 @@ func recountCases() []testCase {
 			b.queued(waiter, 1)
 			a.released(claim(handed, token))
 			b.awaitNews(waiter)
-			a.hasRiders([]store.LeaseID{a.lease})
+			a.hasHeldUnder([]store.LeaseID{a.lease})
 		}},
 		{"leases that nothing rides on, or that are dead, have no riders", func(f *fixture) {
 			a := f.instance("a")
 			ask := a.ask("k")
 			a.granted(ask)
-			a.bury(a.lease)
-			a.hasRiders([]store.LeaseID{a.openLease(longTTL), uuid.New()})
-			a.hasRiders(nil)
+			a.revoke(a.lease)
+			a.hasHeldUnder([]store.LeaseID{a.openLease(longTTL), uuid.New()})
+			a.hasHeldUnder(nil)
 		}},
 		{"a store that forgot nothing wants nothing counted, and hears that it was", func(f *fixture) {
 			a := f.instance("a")
 			renewal, err := a.Renew(a.ctx(), []store.LeaseID{a.lease})
-			if err != nil || len(renewal.Kept) != 1 || len(renewal.Recount) != 0 {
+			if err != nil || len(renewal.Kept) != 1 || len(renewal.Reconcile) != 0 {
 				f.Fatalf("%+v, %v", renewal, err)
 			}
-			if count := a.hasRiders([]store.LeaseID{a.lease}); count.History != renewal.History {
+			if count := a.hasHeldUnder([]store.LeaseID{a.lease}); count.History != renewal.History {
 				f.Errorf("renewed in the history %s, counted in %s", renewal.History, count.History)
 			}
-			if err := a.Recounted(a.ctx(), []store.LeaseID{a.lease, uuid.New()}, renewal.History); err != nil {
+			if err := a.Reconciled(a.ctx(), []store.LeaseID{a.lease, uuid.New()}, renewal.History); err != nil {
 				f.Error(err)
 			}
 		}},
 	}
 }
 
-func ridersOfLeases(f *fixture) {
+func heldUnderLeases(f *fixture) {
 	a, b := f.pair()
 	second := a.openLease(longTTL)
 	one, two, other, waiter := a.ask("one"), a.askUnder(second, "two"), a.askTTL("ttl", longTTL), a.ask("theirs")
@@ -59,50 +59,50 @@ func ridersOfLeases(f *fixture) {
 	a.granted(other)
 	tokens["theirs"] = b.granted(theirs).Token
 	a.queued(waiter, 1)
-	rider := func(ask store.Ask) store.Rider {
-		return store.Rider{Attempt: ask.Attempt, Lease: ask.Lease, Token: tokens[ask.Key]}
+	rider := func(ask store.Ask) store.HeldGrant {
+		return store.HeldGrant{Attempt: ask.Attempt, Lease: ask.Lease, Token: tokens[ask.Key]}
 	}
-	inLine := store.Rider{Attempt: waiter.Attempt, Lease: a.lease, Waits: true}
-	a.hasRiders([]store.LeaseID{a.lease, second}, rider(one), inLine, rider(two))
-	a.hasRiders([]store.LeaseID{second}, rider(two))
-	b.hasRiders([]store.LeaseID{b.lease}, rider(theirs))
+	inLine := store.HeldGrant{Attempt: waiter.Attempt, Lease: a.lease, Waiting: true}
+	a.hasHeldUnder([]store.LeaseID{a.lease, second}, rider(one), inLine, rider(two))
+	a.hasHeldUnder([]store.LeaseID{second}, rider(two))
+	b.hasHeldUnder([]store.LeaseID{b.lease}, rider(theirs))
 }
 
 // hasRiders checks what rides on leases, in the order of the keys, and that it is the same
 // for who asks by the keys.
-func (in *instance) hasRiders(leases []store.LeaseID, want ...store.Rider) store.Count {
+func (in *instance) hasHeldUnder(leases []store.LeaseID, want ...store.HeldGrant) store.Count {
 	in.Helper()
-	count := in.ridersAfter(leases, "")
-	byKey := func(riders []store.Rider) []store.Rider {
-		return slices.SortedFunc(slices.Values(riders), func(a, b store.Rider) int { return cmp.Compare(a.Key, b.Key) })
+	count := in.heldUnderAfter(leases, "")
+	byKey := func(riders []store.HeldGrant) []store.HeldGrant {
+		return slices.SortedFunc(slices.Values(riders), func(a, b store.HeldGrant) int { return cmp.Compare(a.Key, b.Key) })
 	}
-	if found := byKey(count.Riders); !slices.Equal(found, want) {
+	if found := byKey(count.Grants); !slices.Equal(found, want) {
 		in.Fatalf("riders\n got %+v\nwant %+v", found, want)
 	}
 	keys := []string{"unknown"}
 	for _, r := range want {
 		keys = append(keys, r.Key)
 	}
-	some, err := in.Riders(in.ctx(), leases, keys)
-	if found := byKey(some.Riders); err != nil || !slices.Equal(found, want) {
+	some, err := in.HeldUnder(in.ctx(), leases, keys)
+	if found := byKey(some.Grants); err != nil || !slices.Equal(found, want) {
 		in.Fatalf("riders under %q: %v\n got %+v\nwant %+v", keys, err, found, want)
 	}
-	if some, err = in.Riders(in.ctx(), leases, keys[:1]); err != nil || len(some.Riders) > 0 {
+	if some, err = in.HeldUnder(in.ctx(), leases, keys[:1]); err != nil || len(some.Grants) > 0 {
 		in.Fatalf("riders under %q: %+v, %v", keys[:1], some, err)
 	}
 	return count
 }
 
 // ridersAfter returns what rides on leases behind a key, part by part.
-func (in *instance) ridersAfter(leases []store.LeaseID, after string) (count store.Count) {
+func (in *instance) heldUnderAfter(leases []store.LeaseID, after string) (count store.Count) {
 	in.Helper()
 	in.poll("the last part", func() bool {
 		for {
-			part, err := in.RidersAfter(in.ctx(), leases, after)
+			part, err := in.HeldUnderAfter(in.ctx(), leases, after)
 			if err != nil {
 				in.Fatalf("RidersAfter %q: %v", after, err)
 			}
-			count.History, count.Riders = part.History, append(count.Riders, part.Riders...)
+			count.History, count.Grants = part.History, append(count.Grants, part.Grants...)
 			if part.Last || part.Next == after { // others look in this moment
 				return part.Last
 			}
