@@ -121,7 +121,7 @@ func TestTimeoutMeetsGrant(t *testing.T) {
 			s := r.session()
 			g := r.lock(s, "k")
 			if i%2 == 0 {
-				r.st.set("CancelWaits", fault{before: time.Millisecond})
+				r.st.set("Cancel", fault{before: time.Millisecond})
 			}
 			a := r.wait(s, "k", time.Second)
 			time.Sleep(time.Second)

@@ -42,7 +42,7 @@ func stages() []stage {
 				stage{"asking in vain" + suffix, forever, true, "Acquire", after},
 				stage{"enqueuing" + suffix, forever, true, "Enqueue", after},
 				stage{"queued" + suffix, forever, true, "", after},
-				stage{"cancelling" + suffix, Request{Key: "k", Wait: time.Millisecond, Bind: bind, TTL: time.Hour}, true, "CancelWaits", after},
+				stage{"cancelling" + suffix, Request{Key: "k", Wait: time.Millisecond, Bind: bind, TTL: time.Hour}, true, "Cancel", after},
 			)
 		}
 	}
@@ -285,13 +285,13 @@ func TestUnknownOutcomeIsWithdrawn(t *testing.T) {
 				s := r.session()
 				anchor := r.lock(s, "anchor") // keeps the lease in use
 				r.st.set("Acquire", f)
-				r.st.set("Undo", fault{refuse: true})
+				r.st.set("Withdraw", fault{refuse: true})
 				_, err := r.m.Acquire(context.Background(), s, Request{Key: "k", Bind: bind, TTL: 15 * time.Second, NoCache: true})
 				if !store.OutcomeUnknown(err) {
 					t.Fatalf("told %v", err)
 				}
 				time.Sleep(5 * time.Minute)
-				r.st.lift("Undo")
+				r.st.lift("Withdraw")
 				time.Sleep(time.Second)
 				if r.stored("k").Held {
 					t.Error("still held")
@@ -310,7 +310,7 @@ func TestAFailedCancelIsWithdrawn(t *testing.T) {
 			r := newRig(t, opt)
 			s := r.session()
 			g := r.lock(s, "k")
-			r.st.set("CancelWaits", f)
+			r.st.set("Cancel", f)
 			a := r.wait(s, "k", time.Second)
 			if <-a.done; !store.Unavailable(a.err) {
 				t.Errorf("told %v", a.err)
@@ -354,7 +354,7 @@ func TestWithdrawalsAreBatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.st.set("Acquire", fault{lose: true})
-		r.st.set("Undo", fault{refuse: true})
+		r.st.set("Withdraw", fault{refuse: true})
 		var asked []*answer
 		for range 500 {
 			asked = append(asked, r.ask(context.Background(), nil, Request{Key: uuid.NewString(), Bind: BindTTL, TTL: time.Hour}))
@@ -364,10 +364,10 @@ func TestWithdrawalsAreBatched(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		r.st.lift("Acquire")
-		r.st.set("Undo", fault{before: 5 * time.Millisecond})
-		before := r.st.count("Undo")
+		r.st.set("Withdraw", fault{before: 5 * time.Millisecond})
+		before := r.st.count("Withdraw")
 		time.Sleep(10 * time.Second)
-		if n := r.st.count("Undo") - before; n > 100 {
+		if n := r.st.count("Withdraw") - before; n > 100 {
 			t.Errorf("500 undos took %d calls", n)
 		}
 		r.nothingLeft()

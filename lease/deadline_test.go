@@ -373,13 +373,13 @@ func TestRemainingTimeOfBindTTL(t *testing.T) {
 
 // Found by a check or a cancel whose answer came late, too.
 func TestRemainingTimeOfBindTTLThatWaited(t *testing.T) {
-	for _, op := range []string{"CheckWaits", "CancelWaits"} {
+	for _, op := range []string{"Check", "Cancel"} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t)
 			s := r.session()
 			g := r.lock(s, "k")
 			r.st.dropNews = true
-			wait := map[string]time.Duration{"CheckWaits": WaitForever, "CancelWaits": time.Second}[op]
+			wait := map[string]time.Duration{"Check": WaitForever, "Cancel": time.Second}[op]
 			a := r.ask(context.Background(), nil, Request{Key: "k", Bind: BindTTL, TTL: time.Minute, Wait: wait})
 			synctest.Wait()
 			r.release(s, g)
@@ -404,7 +404,7 @@ func TestOpeningAnsweredTooLate(t *testing.T) {
 			t.Errorf("told %v", err)
 		}
 		synctest.Wait()
-		if r.st.count("Bury") != 1 {
+		if r.st.count("Revoke") != 1 {
 			t.Error("the lease is not buried")
 		}
 	})

@@ -42,11 +42,11 @@ func TestToldOfAGrant(t *testing.T) {
 			t.Fatal("believed a word that does not know the grant's id")
 		}
 		r.handOver(other, "k", token)
-		checks := r.st.count("CheckWaits")
+		checks := r.st.count("Check")
 		r.m.queue.news(r.word(b))
 		synctest.Wait()
-		if g := a.granted(t); g.Token != r.stored("k").Token || r.st.count("CheckWaits") != checks {
-			t.Errorf("granted %+v after %d checks", g, r.st.count("CheckWaits")-checks)
+		if g := a.granted(t); g.Token != r.stored("k").Token || r.st.count("Check") != checks {
+			t.Errorf("granted %+v after %d checks", g, r.st.count("Check")-checks)
 		}
 		s.End(EndDropped)
 		r.nothingLeft()
@@ -113,7 +113,7 @@ func TestWordsThatComeLate(t *testing.T) {
 // A word that overtakes the answer of the enqueue counts, and one that meets a cancel under
 // way is not lost: the call is told of its grant, or hands it back.
 func TestAWordMeetsOtherAnswers(t *testing.T) {
-	for _, op := range []string{"Enqueue", "CancelWaits"} {
+	for _, op := range []string{"Enqueue", "Cancel"} {
 		t.Run(op, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
@@ -123,7 +123,7 @@ func TestAWordMeetsOtherAnswers(t *testing.T) {
 					proceed = r.st.holdAnswer(op)
 				}
 				a, b, token := r.waiting(other, s, "k", 10*time.Second)
-				if op == "CancelWaits" {
+				if op == "Cancel" {
 					proceed = r.st.holdAnswer(op)
 					r.handOver(other, "k", token)
 					time.Sleep(11 * time.Second)

@@ -227,8 +227,8 @@ func (d *double) lift(ops ...string) {
 
 // every operation that a manager uses.
 var everyOp = []string{
-	"OpenLeases", "Renew", "Bury", "BuryInstance", "Sweep", "Acquire", "Enqueue", "CheckWaits", "CancelWaits", "Undo",
-	"Release", "Amend", "Get", "List", "Signal", "Signals", "Heard", "Watch", "Unwatch", "Riders", "RidersAfter", "Recounted",
+	"OpenLeases", "Renew", "Revoke", "ReapInstance", "Sweep", "Acquire", "Enqueue", "Check", "Cancel", "Withdraw",
+	"Release", "Amend", "Get", "List", "Signal", "Signals", "Heard", "Watch", "Unwatch", "HeldUnder", "HeldUnderAfter", "Reconciled",
 }
 
 func (d *double) setAll(f fault) {
@@ -380,7 +380,7 @@ func (d *double) remember(asks []store.Ask) {
 }
 
 func (d *double) Revoke(ctx context.Context, leases []store.LeaseID) error {
-	_, err := do(ctx, d, "Bury", len(leases), func(ctx context.Context) (int, error) { return 0, d.Store.Revoke(ctx, leases) })
+	_, err := do(ctx, d, "Revoke", len(leases), func(ctx context.Context) (int, error) { return 0, d.Store.Revoke(ctx, leases) })
 	return err
 }
 
@@ -406,37 +406,37 @@ func (d *double) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer,
 }
 
 func (d *double) Check(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
-	return do(ctx, d, "CheckWaits", len(waits), func(unlimited context.Context) ([]store.Answer, error) {
+	return do(ctx, d, "Check", len(waits), func(unlimited context.Context) ([]store.Answer, error) {
 		if err := d.awaitBlocked(ctx, waits); err != nil {
-			return nil, &store.Error{Op: "CheckWaits", Err: err}
+			return nil, &store.Error{Op: "Check", Err: err}
 		}
 		answers, err := d.Store.Check(unlimited, waits)
 		for i := range answers {
 			d.handOffs.tell(waits[i].Key, &answers[i])
 		}
-		return d.unplaced("CheckWaits", answers, err)
+		return d.unplaced("Check", answers, err)
 	})
 }
 
 func (d *double) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
-	return do(ctx, d, "CancelWaits", len(waits), func(ctx context.Context) ([]store.Answer, error) {
+	return do(ctx, d, "Cancel", len(waits), func(ctx context.Context) ([]store.Answer, error) {
 		return unlessLocked(d, waits, keyOf, store.Answer{Outcome: store.RowLocked},
 			func(waits []store.Attempt) ([]store.Answer, error) {
 				answers, err := d.Store.Cancel(ctx, waits)
-				return d.unplaced("CancelWaits", answers, err)
+				return d.unplaced("Cancel", answers, err)
 			})
 	})
 }
 
 func (d *double) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
-	return do(ctx, d, "Undo", len(attempts), func(ctx context.Context) ([]store.Outcome, error) {
+	return do(ctx, d, "Withdraw", len(attempts), func(ctx context.Context) ([]store.Outcome, error) {
 		return unlessLocked(d, attempts, keyOf, store.RowLocked,
 			func(attempts []store.Attempt) ([]store.Outcome, error) { return d.Store.Withdraw(ctx, attempts) })
 	})
 }
 
 func (d *double) ReapInstance(ctx context.Context, instance string) error {
-	_, err := do(ctx, d, "BuryInstance", 0, func(ctx context.Context) (int, error) { return 0, d.Store.ReapInstance(ctx, instance) })
+	_, err := do(ctx, d, "ReapInstance", 0, func(ctx context.Context) (int, error) { return 0, d.Store.ReapInstance(ctx, instance) })
 	return err
 }
 

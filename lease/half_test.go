@@ -53,7 +53,7 @@ func TestNamesakesWait(t *testing.T) {
 						r.m.queue.news(store.News{Attempt: store.Attempt{ID: half}})
 						limit = hintPause
 						synctest.Wait()
-						if n := r.st.asked("CheckWaits"); i == 0 && n != 2 {
+						if n := r.st.asked("Check"); i == 0 && n != 2 {
 							t.Errorf("%d were checked, the hint is for both", n)
 						}
 					case "checked":

@@ -244,7 +244,7 @@ func TestABurstOfLeasesOfTheirOwn(t *testing.T) {
 		quick("while they are closed")
 		<-released
 		time.Sleep(time.Second)
-		for _, op := range []string{"OpenLeases", "Bury"} {
+		for _, op := range []string{"OpenLeases", "Revoke"} {
 			if n := r.st.count(op); n > burst/10 || r.st.asked(op) < burst {
 				t.Errorf("%s: %d statements for %d leases", op, n, r.st.asked(op))
 			}
@@ -258,7 +258,7 @@ func TestMinHoldUndelivered(t *testing.T) {
 	for name, lose := range map[string]func(*rig, *Session){
 		"answer lost": func(r *rig, s *Session) {
 			r.st.set("Acquire", fault{times: 1, forget: true})
-			r.st.set("Undo", fault{times: 2, lose: true})
+			r.st.set("Withdraw", fault{times: 2, lose: true})
 			_, _ = r.m.Acquire(context.Background(), s, minute)
 		},
 		"call left": func(r *rig, s *Session) {
@@ -278,7 +278,7 @@ func TestMinHoldUndelivered(t *testing.T) {
 			cancel()
 			<-a.done
 			synctest.Wait()
-			if r.st.count("Bury") != 0 {
+			if r.st.count("Revoke") != 0 {
 				r.t.Error("buried before it was opened")
 			}
 		},
@@ -331,7 +331,7 @@ func TestStopRevokesLeasesOfTheirOwn(t *testing.T) {
 		s := r.session()
 		r.get(s, Request{Key: "k", MinHold: time.Millisecond})
 		time.Sleep(time.Second)
-		r.st.set("Bury", fault{before: time.Minute, times: 1}) // what follows the release
+		r.st.set("Revoke", fault{before: time.Minute, times: 1}) // what follows the release
 		r.m.Stop()
 		if !r.m.LeftNothing() || len(r.m.leases.unrevoked()) != 0 {
 			t.Error("left something")

@@ -20,7 +20,7 @@ func TestLateLandingIsWithdrawn(t *testing.T) {
 		if _, err := r.try(s, "k"); !store.OutcomeUnknown(err) {
 			t.Fatalf("the lost question: %v", err)
 		}
-		for r.st.count("Undo") == 0 {
+		for r.st.count("Withdraw") == 0 {
 			time.Sleep(time.Millisecond)
 		}
 		synctest.Wait()

@@ -137,11 +137,11 @@ func (m *Manager) openLanes() {
 	apart := lane
 	apart.Inline = false // they may hang, and have a limit of their own
 	m.openings = batcher.New(m.traced("open", apart), func(l store.NewLease) string { return string(l.ID[:]) }, forAll(m.st.OpenLeases), nil)
-	m.revocations = batcher.New(m.traced("bury", apart), func(l store.LeaseID) string { return string(l[:]) }, forAll(m.st.Revoke), nil)
+	m.revocations = batcher.New(m.traced("revoke", apart), func(l store.LeaseID) string { return string(l[:]) }, forAll(m.st.Revoke), nil)
 	// What hands something back is never refused: what was taken is bounded.
 	byGrant := func(a store.Attempt) string { return string(a.ID[:]) }
 	m.cancels = batcher.New(m.traced("cancel", lane), byGrant, m.st.Cancel, stuck)
-	m.withdrawals = batcher.New(m.traced("undo", lane), byGrant, m.st.Withdraw, func(o store.Outcome) bool { return o == store.RowLocked })
+	m.withdrawals = batcher.New(m.traced("withdraw", lane), byGrant, m.st.Withdraw, func(o store.Outcome) bool { return o == store.RowLocked })
 	m.releases = batcher.New(m.traced("release", lane), func(c store.Claim) string { return c.Key }, m.st.Release, notJudged)
 	if st, ok := m.st.(store.Immediate); ok && m.inline {
 		m.acquires.Alone(st.AcquireOne)

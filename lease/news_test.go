@@ -62,7 +62,7 @@ func TestHint(t *testing.T) {
 // A hint that comes before the attempt is queued, or while it is being checked,
 // is not lost.
 func TestHintInBetween(t *testing.T) {
-	for _, op := range []string{"Enqueue", "CheckWaits"} {
+	for _, op := range []string{"Enqueue", "Check"} {
 		t.Run(op, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
@@ -115,13 +115,13 @@ func TestPollingComesAndGoes(t *testing.T) {
 		if asked[3].granted(t); time.Since(before) != 0 {
 			t.Errorf("granted %s after", time.Since(before))
 		}
-		if n := r.st.asked("CheckWaits"); n != 100 || r.st.count("CheckWaits") != 1 {
-			t.Errorf("%d checked in %d statements", n, r.st.count("CheckWaits"))
+		if n := r.st.asked("Check"); n != 100 || r.st.count("Check") != 1 {
+			t.Errorf("%d checked in %d statements", n, r.st.count("Check"))
 		}
 		rate := func() int {
-			before := r.st.count("CheckWaits")
+			before := r.st.count("Check")
 			time.Sleep(20 * time.Second)
-			return r.st.count("CheckWaits") - before
+			return r.st.count("Check") - before
 		}
 		if n := rate(); n > 5 {
 			t.Errorf("checked %d times in 20 s, though all news comes by itself", n)
@@ -232,14 +232,14 @@ func TestHintStorm(t *testing.T) {
 			other.lockTTL(fmt.Sprint(i), time.Hour)
 			r.wait(s, fmt.Sprint(i), WaitForever)
 		}
-		r.st.set("CheckWaits", fault{before: 5 * time.Millisecond})
+		r.st.set("Check", fault{before: 5 * time.Millisecond})
 		for range 1000 {
 			for i := range 50 {
 				r.hint(fmt.Sprint(i))
 			}
 			time.Sleep(time.Millisecond)
 		}
-		if n := r.st.count("CheckWaits"); n > 100 {
+		if n := r.st.count("Check"); n > 100 {
 			t.Errorf("a second of hints took %d statements", n)
 		}
 	})
@@ -298,9 +298,9 @@ func TestPlaceInLine(t *testing.T) {
 				other := r.another()
 				s := r.session()
 				other.lockTTL("k", time.Hour)
-				r.st.noPlaces("CheckWaits")
+				r.st.noPlaces("Check")
 				if !cancelTells {
-					r.st.noPlaces("CheckWaits", "CancelWaits")
+					r.st.noPlaces("Check", "Cancel")
 				}
 				first := r.wait(s, "k", 20*time.Second)
 				second := r.wait(s, "k", 40*time.Second)

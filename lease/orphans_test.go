@@ -26,7 +26,7 @@ func TestAPlaceThatIsBackAndGetsTheKeyIsGivenUp(t *testing.T) {
 		_, err := r.st.Store.Enqueue(context.Background(), []store.Ask{stray})
 		r.must(err)
 		r.st.failover()
-		for r.st.count("RidersAfter") == 0 {
+		for r.st.count("HeldUnderAfter") == 0 {
 			time.Sleep(time.Second)
 		}
 		synctest.Wait()
@@ -58,8 +58,8 @@ func TestAPlaceThatIsBackIsGivenUpFirst(t *testing.T) {
 		r.must(err)
 		r.st.partKeys = 1
 		var parts atomic.Int64
-		r.st.set("CancelWaits", fault{times: 1, then: func() { parts.Store(int64(r.st.count("RidersAfter"))) }})
-		r.st.set("Undo", fault{times: 1, then: func() { parts.Store(int64(r.st.count("RidersAfter"))) }})
+		r.st.set("Cancel", fault{times: 1, then: func() { parts.Store(int64(r.st.count("HeldUnderAfter"))) }})
+		r.st.set("Withdraw", fault{times: 1, then: func() { parts.Store(int64(r.st.count("HeldUnderAfter"))) }})
 		r.st.failover()
 		time.Sleep(2 * time.Minute)
 		if n := parts.Load(); n != 1 {
@@ -79,18 +79,18 @@ func TestAGrantToWhoWaitsIsNotGivenUp(t *testing.T) {
 		theirs := other.lock(o, "line")
 		waiting := r.wait(s, "line", WaitForever)
 		synctest.Wait()
-		r.st.set("CheckWaits", fault{refuse: true})
+		r.st.set("Check", fault{refuse: true})
 		r.st.mu.Lock()
 		r.st.dropNews = true
 		r.st.mu.Unlock()
 		r.st.failover()
 		other.release(o, theirs)
-		undo := r.st.hold("Undo")
+		undo := r.st.hold("Withdraw")
 		time.Sleep(time.Minute)
-		if n := r.st.asked("Undo"); n > 0 {
+		if n := r.st.asked("Withdraw"); n > 0 {
 			t.Errorf("%d undos", n)
 		}
-		r.st.lift("CheckWaits")
+		r.st.lift("Check")
 		got := waiting.granted(t)
 		undo()
 		synctest.Wait()
@@ -112,13 +112,13 @@ func TestALookForMuchLeavesRoomForRenewals(t *testing.T) {
 			r.release(s, r.lock(s, fmt.Sprint("k", i)))
 		}
 		mine := r.lock(s, "mine")
-		r.st.set("Riders", fault{after: 100 * time.Millisecond})
+		r.st.set("HeldUnder", fault{after: 100 * time.Millisecond})
 		r.st.failover()
 		time.Sleep(2 * time.Minute)
-		if n, asked := r.st.largest("Riders"), r.st.asked("Riders"); n > askedMax || asked < many {
+		if n, asked := r.st.largest("HeldUnder"), r.st.asked("HeldUnder"); n > askedMax || asked < many {
 			t.Errorf("asked for %d keys, %d at a time", asked, n)
 		}
-		r.st.lift("Riders")
+		r.st.lift("HeldUnder")
 		r.must(r.amend(s, mine))
 		r.isCounted()
 	})
@@ -140,8 +140,8 @@ func TestWhatIsBeingReleasedIsNotWithdrawn(t *testing.T) {
 		time.Sleep(time.Minute)
 		r.st.lift("Release")
 		time.Sleep(time.Minute)
-		if l := r.stored("k"); !l.Held || r.st.count("Undo") > 0 {
-			t.Errorf("%d undos, and the store has %+v", r.st.count("Undo"), l)
+		if l := r.stored("k"); !l.Held || r.st.count("Withdraw") > 0 {
+			t.Errorf("%d undos, and the store has %+v", r.st.count("Withdraw"), l)
 		}
 		r.isCounted()
 	})

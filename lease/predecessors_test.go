@@ -19,7 +19,7 @@ func TestReapPredecessors(t *testing.T) {
 		dead.lock(s, "k")
 		kept := dead.lockTTL("ttl", time.Hour)
 		dead.st.setAll(fault{lose: true}) // it is no more
-		next.st.set("BuryInstance", fault{refuse: true})
+		next.st.set("ReapInstance", fault{refuse: true})
 		done := false
 		next.m.ReapPredecessors([]string{"unknown", "a"}, func() { done = true })
 		if !errors.Is(next.m.Ready(), errReaping) {
@@ -36,7 +36,7 @@ func TestReapPredecessors(t *testing.T) {
 		if done || next.m.Ready() != nil {
 			t.Errorf("done: %v, ready: %v after many tries", done, next.m.Ready())
 		}
-		next.st.lift("BuryInstance")
+		next.st.lift("ReapInstance")
 		time.Sleep(retryPauseMax)
 		synctest.Wait()
 		if !done || next.m.Ready() != nil {
@@ -56,7 +56,7 @@ func TestReapNobody(t *testing.T) {
 		r := newRig(t)
 		done := false
 		r.m.ReapPredecessors(nil, func() { done = true })
-		if !done || r.m.Ready() != nil || r.st.count("BuryInstance") != 0 {
+		if !done || r.m.Ready() != nil || r.st.count("ReapInstance") != 0 {
 			t.Errorf("done: %v, ready: %v", done, r.m.Ready())
 		}
 	})
@@ -70,29 +70,29 @@ func TestLeftNothing(t *testing.T) {
 	}{
 		"nothing used": {func(*rig) {}, true},
 		"all buried":   {func(r *rig) { r.lock(r.session(), "k") }, true},
-		"not buried":   {func(r *rig) { r.lock(r.session(), "k"); r.st.set("Bury", fault{refuse: true}) }, false},
+		"not buried":   {func(r *rig) { r.lock(r.session(), "k"); r.st.set("Revoke", fault{refuse: true}) }, false},
 		"lost before, buried in the end": {func(r *rig) {
 			r.lock(r.session(), "k")
-			r.st.set("Bury", fault{times: 3, refuse: true})
+			r.st.set("Revoke", fault{times: 3, refuse: true})
 			r.clk.stop(time.Minute)
 			time.Sleep(20 * time.Second)
 		}, true},
 		"lost, still not buried": {func(r *rig) {
 			r.lock(r.session(), "k")
-			r.st.set("Bury", fault{refuse: true})
+			r.st.set("Revoke", fault{refuse: true})
 			r.clk.stop(time.Minute)
 			time.Sleep(20 * time.Second)
 		}, false},
 		"opening, who knows": {func(r *rig) {
 			r.st.set("OpenLeases", fault{forget: true})
-			r.st.set("Bury", fault{refuse: true})
+			r.st.set("Revoke", fault{refuse: true})
 			_, err := r.try(r.session(), "k")
 			if !store.OutcomeUnknown(err) {
 				r.t.Errorf("told %v", err)
 			}
 		}, false},
 		"predecessors": {func(r *rig) {
-			r.st.set("BuryInstance", fault{refuse: true})
+			r.st.set("ReapInstance", fault{refuse: true})
 			r.m.ReapPredecessors([]string{"x"}, func() { r.t.Error("done") })
 		}, false},
 	} {
@@ -153,7 +153,7 @@ func TestUndeliveredAttemptElsewhere(t *testing.T) {
 				other := r.another()
 				req := repeatable(0)
 				r.st.set("Acquire", c.fault)
-				r.st.set("Undo", fault{before: time.Second})
+				r.st.set("Withdraw", fault{before: time.Second})
 				ctx, leave := context.WithCancel(context.Background())
 				defer leave()
 				a := r.ask(ctx, nil, req)

@@ -41,7 +41,7 @@ func (d *double) Renew(ctx context.Context, leases []store.LeaseID) (store.Renew
 }
 
 func (d *double) HeldUnder(ctx context.Context, leases []store.LeaseID, keys []string) (store.Count, error) {
-	return do(ctx, d, "Riders", len(keys), func(ctx context.Context) (store.Count, error) {
+	return do(ctx, d, "HeldUnder", len(keys), func(ctx context.Context) (store.Count, error) {
 		count, err := d.Store.HeldUnder(ctx, leases, keys)
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -50,9 +50,9 @@ func (d *double) HeldUnder(ctx context.Context, leases []store.LeaseID, keys []s
 	})
 }
 
-// RidersAfter tells of one key in each part, or of so many, and of who waits in the first.
+// HeldUnderAfter tells of one key in each part, or of so many, and of who waits in the first.
 func (d *double) HeldUnderAfter(ctx context.Context, leases []store.LeaseID, after string) (store.Part, error) {
-	return do(ctx, d, "RidersAfter", len(leases), func(ctx context.Context) (store.Part, error) {
+	return do(ctx, d, "HeldUnderAfter", len(leases), func(ctx context.Context) (store.Part, error) {
 		all, err := d.Store.HeldUnderAfter(ctx, leases, "")
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -77,7 +77,7 @@ func (d *double) HeldUnderAfter(ctx context.Context, leases []store.LeaseID, aft
 }
 
 func (d *double) Reconciled(ctx context.Context, leases []store.LeaseID, history store.History) error {
-	_, err := do(ctx, d, "Recounted", len(leases), func(context.Context) (int, error) {
+	_, err := do(ctx, d, "Reconciled", len(leases), func(context.Context) (int, error) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		for _, id := range leases {
@@ -111,11 +111,11 @@ func (r *rig) forget(g Grant) {
 // isCounted checks that the leases are counted, and nothing is asked any more.
 func (r *rig) isCounted() {
 	r.t.Helper()
-	asked := func() int { return r.st.count("Riders") + r.st.count("RidersAfter") + r.st.count("Recounted") }
+	asked := func() int { return r.st.count("HeldUnder") + r.st.count("HeldUnderAfter") + r.st.count("Reconciled") }
 	before := asked()
 	time.Sleep(time.Minute)
-	if n := asked() - before; n > 0 || r.st.count("Recounted") == 0 {
-		r.t.Errorf("asked %d times in a minute, recounted %d times", n, r.st.count("Recounted"))
+	if n := asked() - before; n > 0 || r.st.count("Reconciled") == 0 {
+		r.t.Errorf("asked %d times in a minute, recounted %d times", n, r.st.count("Reconciled"))
 	}
 }
 
@@ -159,7 +159,7 @@ func TestALeaseIsNotTrustedUncounted(t *testing.T) {
 				g := r.lock(r.session(), "k")
 				r.forget(g)
 				r.st.failover()
-				r.st.set("Riders", f)
+				r.st.set("HeldUnder", f)
 				time.Sleep(20 * time.Second)
 				if got := r.losses(); len(got) != 1 || got[0].Reason != LostStore {
 					t.Fatalf("lost %+v", got)
@@ -167,7 +167,7 @@ func TestALeaseIsNotTrustedUncounted(t *testing.T) {
 				if at := r.at[0].Sub(began); at > r.m.cfg.TTL-margin(r.m.cfg.TTL) {
 					t.Errorf("told after %s", at)
 				}
-				r.st.lift("Riders")
+				r.st.lift("HeldUnder")
 			})
 		})
 	}
@@ -189,7 +189,7 @@ func TestACountOfAnotherHistoryCountsNothing(t *testing.T) {
 		if got := r.losses(); len(got) != 1 || got[0].Reason != LostStore {
 			t.Fatalf("lost %+v", got)
 		}
-		if n := r.st.count("Riders"); n != 2 {
+		if n := r.st.count("HeldUnder"); n != 2 {
 			t.Errorf("counted %d times, want once in vain and once more", n)
 		}
 	})
@@ -202,7 +202,7 @@ func TestAGrantDuringTheCountIsKept(t *testing.T) {
 		s := r.session()
 		early := r.lock(s, "early")
 		r.st.failover()
-		proceed := r.st.holdAnswer("Riders")
+		proceed := r.st.holdAnswer("HeldUnder")
 		time.Sleep(r.m.cfg.RenewInterval)
 		synctest.Wait()
 		late := r.lock(s, "late")
@@ -231,7 +231,7 @@ func TestAForgottenGrantThatIsToldLateIsLost(t *testing.T) {
 		r.m.leases.get(r.m.cfg.TTL).renewAt = time.Now()
 		r.m.leases.changed()
 		synctest.Wait()
-		if r.st.count("Riders") != 1 || asked.isOver() {
+		if r.st.count("HeldUnder") != 1 || asked.isOver() {
 			t.Fatal("not counted while the answer is on its way")
 		}
 		late := asked.granted(t)
@@ -306,7 +306,7 @@ func TestAnAnswerOnItsWayIsWaitedFor(t *testing.T) {
 		r.st.set("Acquire", fault{times: 1, after: r.m.cfg.StoreTimeout - time.Millisecond})
 		asked := r.ask(context.Background(), s, Request{Key: "k"})
 		got := asked.granted(t)
-		if r.st.count("RidersAfter") == 0 {
+		if r.st.count("HeldUnderAfter") == 0 {
 			t.Fatal("nothing was looked for meanwhile")
 		}
 		time.Sleep(time.Minute)
@@ -359,14 +359,14 @@ func TestFewLocksAreCountedFirst(t *testing.T) {
 				s := r.session()
 				few := r.lock(s, "few")
 				r.locks(s, 10*time.Second, many)
-				r.st.set("Riders", fault{times: 1, then: func() { r.st.set("Riders", fault{refuse: true}) }})
+				r.st.set("HeldUnder", fault{times: 1, then: func() { r.st.set("HeldUnder", fault{refuse: true}) }})
 				r.st.failover()
 				time.Sleep(r.m.cfg.RenewInterval + time.Second)
-				if n := r.st.largest("Riders"); n != believedMax {
+				if n := r.st.largest("HeldUnder"); n != believedMax {
 					t.Fatalf("%d read at a time", n)
 				}
 				if heals {
-					r.st.lift("Riders")
+					r.st.lift("HeldUnder")
 				}
 				time.Sleep(14 * time.Second)
 				lost := 0
@@ -377,7 +377,7 @@ func TestFewLocksAreCountedFirst(t *testing.T) {
 					t.Errorf("%d lost, want %d", n, lost)
 				}
 				r.must(r.amend(s, few))
-				r.st.lift("Riders")
+				r.st.lift("HeldUnder")
 			})
 		})
 	}
@@ -388,8 +388,8 @@ func TestFewLocksAreCountedFirst(t *testing.T) {
 func TestWhatIsBackIsLookedForUntilItIsFound(t *testing.T) {
 	for name, hinder := range map[string]func(*double, bool){
 		"the store fails": func(d *double, on bool) {
-			if d.lift("RidersAfter"); on {
-				d.set("RidersAfter", fault{refuse: true})
+			if d.lift("HeldUnderAfter"); on {
+				d.set("HeldUnderAfter", fault{refuse: true})
 			}
 		},
 		"others look": func(d *double, on bool) {
@@ -408,10 +408,10 @@ func TestWhatIsBackIsLookedForUntilItIsFound(t *testing.T) {
 				hinder(r.st, true)
 				r.st.failover()
 				time.Sleep(2 * time.Minute)
-				if n := r.st.count("RidersAfter"); n < 10 || n > 30 {
+				if n := r.st.count("HeldUnderAfter"); n < 10 || n > 30 {
 					t.Errorf("asked %d times in two minutes", n)
 				}
-				if r.st.count("Recounted") > 0 || !r.stored("back").Held {
+				if r.st.count("Reconciled") > 0 || !r.stored("back").Held {
 					t.Error("counted, though nobody could look")
 				}
 				hinder(r.st, false)
@@ -440,7 +440,7 @@ func TestMuchThatIsBackIsGivenUpInParts(t *testing.T) {
 		r.must(err)
 		r.st.partKeys = candidatesMax / 2
 		var parts atomic.Int64
-		r.st.set("Undo", fault{times: 1, then: func() { parts.Store(int64(r.st.count("RidersAfter"))) }})
+		r.st.set("Withdraw", fault{times: 1, then: func() { parts.Store(int64(r.st.count("HeldUnderAfter"))) }})
 		r.st.failover()
 		time.Sleep(2 * time.Minute)
 		if n := parts.Load(); n != 2 {
@@ -463,13 +463,13 @@ func TestWhatWasReleasedLastIsLookedForFirst(t *testing.T) {
 		r.release(s, r.lock(s, "back"))
 		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{{Attempt: store.Attempt{Key: "back", ID: uuid.New()}, Lease: r.lease()}})
 		r.must(err)
-		r.st.set("RidersAfter", fault{refuse: true})
+		r.st.set("HeldUnderAfter", fault{refuse: true})
 		r.st.failover()
 		time.Sleep(time.Minute)
 		if r.stored("back").Held {
 			t.Error("what came back is kept")
 		}
-		r.st.lift("RidersAfter")
+		r.st.lift("HeldUnderAfter")
 	})
 }
 
@@ -482,15 +482,15 @@ func TestWhatCannotBeGivenUpIsTriedByOne(t *testing.T) {
 		r.lock(s, "mine")
 		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{{Attempt: store.Attempt{Key: "back", ID: uuid.New()}, Lease: r.lease()}})
 		r.must(err)
-		r.st.set("Undo", fault{refuse: true})
+		r.st.set("Withdraw", fault{refuse: true})
 		r.st.failover()
 		time.Sleep(time.Minute)
-		before := r.st.count("Undo")
+		before := r.st.count("Withdraw")
 		time.Sleep(time.Minute)
-		if n := r.st.count("Undo") - before; n < 60 || n > 300 {
+		if n := r.st.count("Withdraw") - before; n < 60 || n > 300 {
 			t.Errorf("%d undos in a minute, want one each %s", n, renewRetry)
 		}
-		r.st.lift("Undo")
+		r.st.lift("Withdraw")
 		time.Sleep(time.Minute)
 		if r.stored("back").Held {
 			t.Error("what came back is kept")

@@ -113,7 +113,7 @@ func TestAnIdleSidecarAsksNothing(t *testing.T) {
 		s := r.session()
 		r.release(s, r.lock(s, "k"))
 		time.Sleep(time.Minute)
-		if r.st.count("Bury") != 1 || len(r.m.leases.all()) != 0 {
+		if r.st.count("Revoke") != 1 || len(r.m.leases.all()) != 0 {
 			t.Error("the lease is not closed")
 		}
 		time.Sleep(3 * sweepInterval) // what the last grant left is swept

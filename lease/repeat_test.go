@@ -138,7 +138,7 @@ func TestUnknownAndRepeated(t *testing.T) {
 						g = r.lock(s, "k")
 					}
 					r.st.set(op, f)
-					r.st.set("Undo", undo)
+					r.st.set("Withdraw", undo)
 					first := r.ask(ctx, nil, req)
 					<-first.done
 					if !store.OutcomeUnknown(first.err) {
@@ -167,7 +167,7 @@ func TestRepeatsDoNotHang(t *testing.T) {
 		r := newRig(t, opt)
 		req := repeatable(0)
 		r.st.set("Acquire", fault{lose: true})
-		r.st.set("Undo", fault{refuse: true})
+		r.st.set("Withdraw", fault{refuse: true})
 		_, err := r.m.Acquire(context.Background(), nil, req)
 		if !store.OutcomeUnknown(err) {
 			t.Fatalf("told %v", err)

@@ -119,7 +119,7 @@ func TestRequestsInAnyOrder(t *testing.T) {
 				requests[i].Owner, requests[i].Reentrant = "o", i >= 2
 				requests[i].Data = nil
 			}
-			for _, op := range []string{"Acquire", "Enqueue", "CancelWaits", "Release", "Undo"} {
+			for _, op := range []string{"Acquire", "Enqueue", "Cancel", "Release", "Withdraw"} {
 				r.st.set(op, fault{before: time.Duration(k.rng.IntN(3)) * time.Millisecond, after: time.Duration(k.rng.IntN(3)) * time.Millisecond})
 			}
 			for range 6 {

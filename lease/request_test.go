@@ -182,7 +182,7 @@ func TestRepeatAfterAnUnknownOutcome(t *testing.T) {
 			r := newRig(t)
 			s := r.sessionOf(true)
 			r.st.set("Acquire", f)
-			r.st.set("Undo", fault{before: time.Second})
+			r.st.set("Withdraw", fault{before: time.Second})
 			req := once(0)
 			if _, err := r.m.Acquire(context.Background(), s, req); !store.OutcomeUnknown(err) {
 				t.Fatalf("told %v", err)

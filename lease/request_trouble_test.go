@@ -38,7 +38,7 @@ func TestReleaseByRequestForgetsTheGrant(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				if r.stored("k").Held {
-					t.Errorf("nobody was told, and it is still held a minute later (%d undos)", r.st.count("Undo"))
+					t.Errorf("nobody was told, and it is still held a minute later (%d undos)", r.st.count("Withdraw"))
 				}
 			})
 		})
@@ -223,7 +223,7 @@ func TestLateCancelOfAReleaseByID(t *testing.T) {
 		o := r.session()
 		g := r.lock(o, "k")
 		req := repeatable(WaitForever)
-		proceed := r.st.hold("CancelWaits")
+		proceed := r.st.hold("Cancel")
 		ctx, leave := context.WithCancel(context.Background())
 		released := make(chan struct{})
 		go func() {

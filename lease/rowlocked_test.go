@@ -62,7 +62,7 @@ func TestLockedRow(t *testing.T) {
 		}
 		_, err = r.m.Release(ctx, nil, ReleaseRequest{Key: "ttl", Token: ttl.Token})
 		wantStuck(t, "release ttl", err)
-		if r.st.count("Undo") != 0 {
+		if r.st.count("Withdraw") != 0 {
 			t.Error("undone what is known not to have been done")
 		}
 
@@ -120,7 +120,7 @@ func TestRowLockedForAMoment(t *testing.T) {
 		if took := time.Since(began); took > 2*time.Second {
 			t.Errorf("took %s", took)
 		}
-		if n := r.st.count("Undo"); n != 0 {
+		if n := r.st.count("Withdraw"); n != 0 {
 			t.Errorf("undone %d times", n)
 		}
 	})

@@ -46,8 +46,8 @@ func TestSkip(t *testing.T) {
 	for name, change := range map[string]func(*rig){
 		"by news":            func(*rig) {},
 		"by a check":         func(r *rig) { r.st.dropNews = true },
-		"forgetting fails":   func(r *rig) { r.st.set("CancelWaits", fault{times: 3, lose: true}) },
-		"forgetting unheard": func(r *rig) { r.st.set("CancelWaits", fault{times: 3, forget: true}) },
+		"forgetting fails":   func(r *rig) { r.st.set("Cancel", fault{times: 3, lose: true}) },
+		"forgetting unheard": func(r *rig) { r.st.set("Cancel", fault{times: 3, forget: true}) },
 		"row locked":         func(r *rig) { r.st.lockRows("k"); time.AfterFunc(8*time.Second, func() { r.st.lockRows() }) },
 	} {
 		for _, bind := range []Bind{BindSession, BindTTL} {
@@ -164,9 +164,9 @@ func TestSkippedInTheLastMoment(t *testing.T) {
 		if <-left.done; !errors.Is(left.err, ErrCallerLeft) {
 			t.Errorf("told %v", left.err)
 		}
-		before := r.st.count("CancelWaits")
+		before := r.st.count("Cancel")
 		time.Sleep(10 * time.Second)
-		if n := r.st.count("CancelWaits"); n != before {
+		if n := r.st.count("Cancel"); n != before {
 			t.Errorf("forgotten again: %d times", n-before)
 		}
 		r.nothingLeft()

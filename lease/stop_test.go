@@ -234,7 +234,7 @@ func TestStopWhileACallIsSlow(t *testing.T) {
 			b := r.m.newAttempt(c, l)
 			b.start(c.ctx, r.clk.Now())
 			synctest.Wait()
-			r.st.set("Bury", fault{before: time.Second})
+			r.st.set("Revoke", fault{before: time.Second})
 			if late >= 10 {
 				other.release(o, g)
 			}

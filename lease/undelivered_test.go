@@ -45,7 +45,7 @@ func TestUndeliveredInAnOutage(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
 		r.st.set("Acquire", fault{times: 1, forget: true, then: func() {
-			for _, op := range []string{"Undo", "Renew", "Bury"} {
+			for _, op := range []string{"Withdraw", "Renew", "Revoke"} {
 				r.st.set(op, fault{lose: true})
 			}
 		}})
@@ -53,7 +53,7 @@ func TestUndeliveredInAnOutage(t *testing.T) {
 			t.Errorf("told %+v", g)
 		}
 		time.Sleep(20 * time.Second)
-		r.st.lift("Undo", "Renew", "Bury")
+		r.st.lift("Withdraw", "Renew", "Revoke")
 		time.Sleep(time.Minute)
 		r.nothingLeft()
 	})
@@ -132,12 +132,12 @@ func TestUndeliveredAndRepeatedOnce(t *testing.T) {
 		r.m.HandBack(s, undelivered)
 		time.Sleep(10 * time.Second)
 		r.st.lift(everyOp...)
-		r.st.set("Undo", fault{forget: true})
+		r.st.set("Withdraw", fault{forget: true})
 		for r.stored("k").Held {
 			time.Sleep(10 * time.Millisecond)
 		}
 		g := r.get(s, req)
-		r.st.lift("Undo")
+		r.st.lift("Withdraw")
 		time.Sleep(20 * time.Second)
 		r.isHeldUnder(g)
 	})
@@ -157,7 +157,7 @@ func TestUndeliveredQuestionAfterItsLease(t *testing.T) {
 				req.Wait = WaitForever
 				proceed := func() {}
 				r.st.set("Enqueue", fault{times: 1, first: func() {
-					proceed = r.st.hold("Bury")
+					proceed = r.st.hold("Revoke")
 					for _, b := range r.m.queue.all() {
 						r.m.lose(b.lease, LostStore)
 					}

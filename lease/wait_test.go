@@ -27,9 +27,9 @@ func TestLeaseLostWhileWaiting(t *testing.T) {
 			"past its deadline":   func(r *rig) { r.clk.stop(time.Minute) },
 			"machine suspended":   func(r *rig) { r.clk.suspended.Add(int64(time.Minute)) },
 			"renewals refused":    func(r *rig) { r.st.set("Renew", fault{refuse: true}) },
-			"cancels fail, too":   func(r *rig) { r.clk.stop(time.Minute); r.st.set("CancelWaits", fault{times: 1, lose: true}) },
-			"burials refused":     func(r *rig) { r.clk.stop(time.Minute); r.st.set("Bury", fault{times: 5, refuse: true}) },
-			"while it is checked": func(r *rig) { r.st.set("CheckWaits", fault{after: 3 * time.Second}); r.clk.stop(time.Minute) },
+			"cancels fail, too":   func(r *rig) { r.clk.stop(time.Minute); r.st.set("Cancel", fault{times: 1, lose: true}) },
+			"burials refused":     func(r *rig) { r.clk.stop(time.Minute); r.st.set("Revoke", fault{times: 5, refuse: true}) },
+			"while it is checked": func(r *rig) { r.st.set("Check", fault{after: 3 * time.Second}); r.clk.stop(time.Minute) },
 		} {
 			if bind == BindTTL && name == "cancels fail, too" {
 				continue // it is told that the store failed
@@ -44,7 +44,7 @@ func TestLeaseLostWhileWaiting(t *testing.T) {
 					time.Sleep(10 * time.Second)
 					lose(r)
 					time.Sleep(30 * time.Second)
-					r.st.lift("Renew", "CheckWaits")
+					r.st.lift("Renew", "Check")
 					if a.isOver() {
 						t.Fatalf("told %+v, %v", a.g, a.err)
 					}
@@ -150,9 +150,9 @@ func TestChecksAreCoalesced(t *testing.T) {
 			time.Sleep(7 * time.Millisecond)
 		}
 		time.Sleep(10 * time.Second)
-		before := r.st.count("CheckWaits")
+		before := r.st.count("Check")
 		time.Sleep(10 * time.Second)
-		if n := r.st.count("CheckWaits") - before; n > 25 {
+		if n := r.st.count("Check") - before; n > 25 {
 			t.Errorf("10 s of polling every second took %d calls", n)
 		}
 		s.End(EndDropped)
@@ -185,7 +185,7 @@ func TestHolderDies(t *testing.T) {
 		other.lock(other.session(), "k")
 		a := r.wait(r.session(), "k", WaitForever)
 		other.st.set("Renew", fault{lose: true})
-		other.st.set("Bury", fault{lose: true})
+		other.st.set("Revoke", fault{lose: true})
 		a.granted(t)
 		if a.after < 15*time.Second || a.after > 15*time.Second+2*checkPause {
 			t.Errorf("granted after %s", a.after)
@@ -217,7 +217,7 @@ func TestTimeIsUpWhenTheLeaseIsLost(t *testing.T) {
 		g := other.lockTTL("k", time.Hour)
 		a := r.wait(r.session(), "k", 20*time.Second)
 		r.st.set("Renew", fault{refuse: true})
-		r.st.set("CancelWaits", fault{before: time.Second})
+		r.st.set("Cancel", fault{before: time.Second})
 		time.Sleep(12 * time.Second)
 		r.st.hold("Enqueue")
 		<-a.done

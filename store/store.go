@@ -6,8 +6,8 @@
 // A lease says "alive until T". Any number of locks ride on one renewed lease;
 // each bind:ttl lock has an unrenewed lease of its own. A lock is a key that is
 // free, or held by a lease under a grant. A grant is one successful acquisition:
-// a fencing token, and a GrantID that the asker made before it asked. A waiter
-// is an asker in a key's FIFO queue, known by the same GrantID.
+// a fencing token, and a AttemptID that the asker made before it asked. A waiter
+// is an asker in a key's FIFO queue, known by the same AttemptID.
 //
 // A lease that is missing is dead; ids are never used again, so death is final.
 // A lease that is past its expiry is not dead yet: its holder may be renewing it
@@ -26,16 +26,16 @@
 //  4. A key with living waiters is never free: a release, a cancel or a burial
 //     hands it to the first of them (the hand-off). A waiter that was skipped
 //     waits no more.
-//  5. An operation may be repeated. Repeated with the same GrantID, an Acquire or
+//  5. An operation may be repeated. Repeated with the same AttemptID, an Acquire or
 //     an Enqueue finds what the first one did; a repeated Release finds the lock
 //     released or in other hands and changes nothing.
 //
 // Every operation takes many items at once and answers each, in the order of the
 // items. A key may stand only once among the items of one call, but for Enqueue,
-// CheckWaits, CancelWaits and Undo, where several attempts may name the same key; callers
+// Check, Cancel and Withdraw, where several attempts may name the same key; callers
 // see to that. Those of an Enqueue stand in line in their order. Where somebody else keeps
 // an item's row locked for long (an operator's open transaction), only that item is
-// answered with Stuck or NotJudged: nothing was done for it, and it is asked again, alone.
+// answered with Stuck or ClaimRowLocked: nothing was done for it, and it is asked again, alone.
 // One conformance suite, store/storetest, holds every store to this page.
 package store
 
@@ -50,11 +50,11 @@ import (
 // names no lease.
 type LeaseID = uuid.UUID
 
-// GrantID names one attempt to get one key, from before the store is asked until
+// AttemptID names one attempt to get one key, from before the store is asked until
 // the grant ends. It is random, or derived from a request_id.
 type AttemptID = uuid.UUID
 
-// HalfID is the first half of a GrantID, by which a waiter is told to look.
+// HalfID is the first half of a AttemptID, by which a waiter is told to look.
 type HalfID [8]byte
 
 // HalfOf is the first half of a grant's id.
@@ -76,7 +76,7 @@ type Store interface {
 	// OnNews sets the function that hears news: of hand-offs to waiters, of signals
 	// to holders, of events of watched keys. It is called after the commit, from any
 	// goroutine, must not block, and must be set before Start. News is a hint that
-	// may be lost; CheckWaits, Signals and Get are the truth.
+	// may be lost; Check, Signals and Get are the truth.
 	OnNews(func(News))
 	// Listen says whether there is anything to hear: whether this instance has
 	// waiters, locks or watches, or soon will have. It does not block. An Enqueue or
@@ -104,25 +104,25 @@ type Store interface {
 	// them although there was no error is expired or dead, or it stands: it must
 	// never be trusted again.
 	Renew(ctx context.Context, leases []LeaseID) (Renewal, error)
-	// Riders returns which of these keys' locks ride on leases of this instance, and who
+	// HeldUnder returns which of these keys' locks ride on leases of this instance, and who
 	// stands in line for them under the leases. It is for leases that a Renewal says are
 	// to be recounted.
 	HeldUnder(ctx context.Context, leases []LeaseID, keys []string) (Count, error)
-	// RidersAfter looks for all that rides on leases of this instance, at a part of the
+	// HeldUnderAfter looks for all that rides on leases of this instance, at a part of the
 	// locks at a time: in the order of the bytes of their keys, behind this one; empty:
 	// from the start, and then also for who stands in line under the leases. A part may be
 	// empty, when others look in this moment.
 	HeldUnderAfter(ctx context.Context, leases []LeaseID, after string) (Part, error)
-	// Recounted notes that the sidecar knows all that rides on leases, as it was told in
+	// Reconciled notes that the sidecar knows all that rides on leases, as it was told in
 	// that history.
 	Reconciled(ctx context.Context, leases []LeaseID, history History) error
-	// Bury declares leases dead, and hands off or frees what they held. It is
+	// Revoke declares leases dead, and hands off or frees what they held. It is
 	// for a sidecar's own leases: they need not have expired. The waiters that
 	// stood in line under them are dropped. A lease whose hold is not over (MinHold)
 	// stands from now on until it is.
 	Revoke(ctx context.Context, leases []LeaseID) error
-	// BuryInstance buries the renewed leases of an instance that runs no more, as
-	// Bury does.
+	// ReapInstance buries the renewed leases of an instance that runs no more, as
+	// Revoke does.
 	ReapInstance(ctx context.Context, instance string) error
 	// Sweep buries leases that expired a while ago and tidies up what only costs
 	// space. It may take minutes where there is much, in small steps with pauses between
@@ -131,29 +131,29 @@ type Store interface {
 	Sweep(ctx context.Context) error
 
 	// Acquire takes each key that is free, or whose holder's lease is dead or can
-	// be buried. Outcomes: Granted, Held, LeaseLost, Stuck.
+	// be buried. Outcomes: Granted, Held, LeaseLost, RowLocked.
 	Acquire(ctx context.Context, asks []Ask) ([]Answer, error)
 	// Enqueue does the same, but stands in line for a key that is held. Outcomes:
-	// Granted, Queued, LeaseLost, Stuck. An Ask of an Enqueue needs a living Lease, for
+	// Granted, Queued, LeaseLost, RowLocked. An Ask of an Enqueue needs a living Lease, for
 	// bind:ttl too: it keeps the place in the queue.
 	Enqueue(ctx context.Context, asks []Ask) ([]Answer, error)
-	// CheckWaits tells what became of waiters, and buries expired leases that
+	// Check tells what became of waiters, and buries expired leases that
 	// hold the keys they wait for. Outcomes: Granted, Queued, Skipped, Gone. A waiter
-	// that was skipped is remembered, with the result, until CancelWaits.
+	// that was skipped is remembered, with the result, until Cancel.
 	Check(ctx context.Context, waits []Attempt) ([]Answer, error)
-	// CancelWaits takes waiters out of their queues. Outcomes: Gone; Granted for one
+	// Cancel takes waiters out of their queues. Outcomes: Gone; Granted for one
 	// that got its lock before: it holds it then, and the caller decides; Skipped
-	// for one that was skipped before: it is forgotten now; or Stuck. What another
+	// for one that was skipped before: it is forgotten now; or RowLocked. What another
 	// instance keeps of the same attempt, repeated there, is left alone: that is Gone here.
 	Cancel(ctx context.Context, waits []Attempt) ([]Answer, error)
-	// Undo frees what attempts hold or wait for, for attempts whose outcome is
+	// Withdraw frees what attempts hold or wait for, for attempts whose outcome is
 	// unknown. It blocks until an attempt that is under way in the store is decided.
 	// One that has not reached the store yet is not seen: callers undo once more,
 	// twice the store's timeout after the attempt; by then the store refuses it. What
 	// another instance has of the same attempt, repeated there, is left alone: its
 	// place in line, a bind:ttl lock of which it may have told somebody, and a lock that
 	// its hold keeps because it is gone. A grant whose lease had ended before has expired,
-	// for whoever asks. Outcomes: Gone, Stuck.
+	// for whoever asks. Outcomes: Gone, RowLocked.
 	Withdraw(ctx context.Context, attempts []Attempt) ([]Outcome, error)
 
 	// Release frees locks, or hands them to the first living waiter. With the Outcome
@@ -172,7 +172,7 @@ type Store interface {
 	// Stop if there is a holder, for a hold alone may keep the lock, but perhaps not of one
 	// that only has another reason than the one before; a Break of a lock that no
 	// session claims, because it is bind:ttl or its lease stands, is done), UnknownToken
-	// (nobody holds the key), NotJudged. A Break of a session's lock ends its MinHold at
+	// (nobody holds the key), ClaimRowLocked. A Break of a session's lock ends its MinHold at
 	// once, so that it is free at its lease's end even if its sidecar is gone.
 	Signal(ctx context.Context, signals []Signal) ([]ClaimStatus, error)
 	// Signals returns what holders under these leases of this instance are asked for.
@@ -230,7 +230,7 @@ type NewLease struct {
 type Attempt struct {
 	Key string
 	ID  AttemptID
-	// Untold: the caller tells nobody of a grant that it finds (CancelWaits). So another
+	// Untold: the caller tells nobody of a grant that it finds (Cancel). So another
 	// instance may still give it back as Untold.
 	Undelivered bool
 }
@@ -273,7 +273,7 @@ const (
 	Gone
 	// LeaseLost: the asker's own lease is expired or dead; nothing changed.
 	LeaseLost
-	// Stuck: somebody keeps the key's row locked; nothing changed.
+	// RowLocked: somebody keeps the key's row locked; nothing changed.
 	RowLocked
 	// Skipped: the attempt waited, and its holder released with Success: what was
 	// to be done under the lock is done.
@@ -293,7 +293,7 @@ type Answer struct {
 	// or less: the holder's lease is about to be buried.
 	Lock Lock
 	// Position is the place in line, 1 for the first: of an Enqueue (Queued), or
-	// the one that a CancelWaits gave up (Gone). Zero: not known.
+	// the one that a Cancel gave up (Gone). Zero: not known.
 	Position int
 	// Result is JSON, or nil: what the holder released with (Skipped).
 	Result []byte
@@ -334,8 +334,8 @@ type Renewal struct {
 	// History is in which history they were extended, where there can be more than one.
 	History History
 	// Recount are those of the Kept that are of another history: what the store has
-	// forgotten since, only Riders tells, and what it remembers again, only RidersAfter.
-	// They are named each time, until they are Recounted.
+	// forgotten since, only HeldUnder tells, and what it remembers again, only HeldUnderAfter.
+	// They are named each time, until they are Reconciled.
 	Reconcile []LeaseID
 }
 
@@ -343,13 +343,13 @@ type Renewal struct {
 // that it had told: since a failover to a server that knew less.
 type History = uuid.UUID
 
-// Count is what Riders found, and in which history.
+// Count is what HeldUnder found, and in which history.
 type Count struct {
 	Grants  []HeldGrant
 	History History
 }
 
-// Part is what RidersAfter found in a part of the locks.
+// Part is what HeldUnderAfter found in a part of the locks.
 type Part struct {
 	Count
 	// Next is behind which key the next part begins; it is After itself where nothing was
@@ -490,7 +490,7 @@ const (
 	Expired
 	// UnknownToken: the key is not held under this token.
 	UnknownToken
-	// NotJudged: somebody keeps the key's row locked; nothing changed.
+	// ClaimRowLocked: somebody keeps the key's row locked; nothing changed.
 	ClaimRowLocked
 )
 

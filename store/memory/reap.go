@@ -42,9 +42,9 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 	return found, nil
 }
 
-// Bury declares leases dead and hands off what they held.
+// Revoke declares leases dead and hands off what they held.
 func (s *Store) Revoke(ctx context.Context, leases []store.LeaseID) error {
-	if err := s.usable(ctx, "Bury"); err != nil {
+	if err := s.usable(ctx, "Revoke"); err != nil {
 		return err
 	}
 	o := operation{ns: s.ns}
@@ -58,9 +58,9 @@ func (s *Store) Revoke(ctx context.Context, leases []store.LeaseID) error {
 	return nil
 }
 
-// BuryInstance declares the renewed leases of an instance dead.
+// ReapInstance declares the renewed leases of an instance dead.
 func (s *Store) ReapInstance(ctx context.Context, instance string) error {
-	if err := s.usable(ctx, "BuryInstance"); err != nil {
+	if err := s.usable(ctx, "ReapInstance"); err != nil {
 		return err
 	}
 	o := operation{ns: s.ns}

@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Riders returns what rides on leases of this instance under these keys. Nothing is ever
+// HeldUnder returns what rides on leases of this instance under these keys. Nothing is ever
 // forgotten here, so nobody needs to ask.
 func (s *Store) HeldUnder(ctx context.Context, leases []store.LeaseID, keys []string) (store.Count, error) {
 	part, err := s.HeldUnderAfter(ctx, leases, "")
@@ -18,9 +18,9 @@ func (s *Store) HeldUnder(ctx context.Context, leases []store.LeaseID, keys []st
 	return store.Count{Grants: slices.DeleteFunc(part.Grants, func(r store.HeldGrant) bool { return !asked[r.Key] })}, err
 }
 
-// RidersAfter returns all that rides on leases of this instance: the first part is the last.
+// HeldUnderAfter returns all that rides on leases of this instance: the first part is the last.
 func (s *Store) HeldUnderAfter(ctx context.Context, leases []store.LeaseID, after string) (store.Part, error) {
-	if err := s.usable(ctx, "RidersAfter"); err != nil {
+	if err := s.usable(ctx, "HeldUnderAfter"); err != nil {
 		return store.Part{}, err
 	}
 	part := store.Part{Next: after, Last: true}
@@ -49,7 +49,7 @@ func (sh *shard) heldUnder(by *Store, leases []store.LeaseID) (found []store.Hel
 	return found
 }
 
-// Recounted has nothing to note.
+// Reconciled has nothing to note.
 func (s *Store) Reconciled(ctx context.Context, _ []store.LeaseID, _ store.History) error {
-	return s.usable(ctx, "Recounted")
+	return s.usable(ctx, "Reconciled")
 }

@@ -6,20 +6,20 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// CheckWaits tells what became of waiters.
+// Check tells what became of waiters.
 func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
-	return s.eachAttempt(ctx, "CheckWaits", waits, s.check)
+	return s.eachAttempt(ctx, "Check", waits, s.check)
 }
 
-// CancelWaits takes waiters out of their queues.
+// Cancel takes waiters out of their queues.
 func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
-	return s.eachAttempt(ctx, "CancelWaits", waits, s.cancel)
+	return s.eachAttempt(ctx, "Cancel", waits, s.cancel)
 }
 
-// Undo frees what attempts hold or wait for. In memory no attempt's outcome is
+// Withdraw frees what attempts hold or wait for. In memory no attempt's outcome is
 // ever unknown; callers need not know that.
 func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
-	answers, err := s.eachAttempt(ctx, "Undo", attempts, s.withdraw)
+	answers, err := s.eachAttempt(ctx, "Withdraw", attempts, s.withdraw)
 	outcomes := make([]store.Outcome, len(answers))
 	for i, a := range answers {
 		outcomes[i] = a.Outcome

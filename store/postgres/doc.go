@@ -159,10 +159,10 @@
 // The first statement that would grant, renew or reap there finds that the server is not the one
 // in locksidecar.meta, and fails. Then tokens jump, and every lease gets its TTL once more
 // (new_epoch). The epoch has a new name (meta.history), which each lease notes. A renewal of a
-// lease with another history says so until its sidecar has reconciled it (Recounted). There is no
-// index by lease. So the sidecar reads the locks that it believes in by their keys (Riders), on
+// lease with another history says so until its sidecar has reconciled it (Reconciled). There is no
+// index by lease. So the sidecar reads the locks that it believes in by their keys (HeldUnder), on
 // the renewals' connection, because no lease is trusted before. It seeks locks that it does not
-// know among all keys, a page at a time (RidersAfter). An advisory lock lets one sidecar at a time
+// know among all keys, a page at a time (HeldUnderAfter). An advisory lock lets one sidecar at a time
 // read.
 //
 // All sidecars tell servers apart in one way (meta.source): by the timeline, which only a

@@ -49,7 +49,7 @@ func TestPromotion(t *testing.T) {
 			_, err := s.Enqueue(t.Context(), []store.Ask{askFor("held", mine)})
 			return err
 		},
-		"check waits": func(s store.Store, _ store.LeaseID) error {
+		"check": func(s store.Store, _ store.LeaseID) error {
 			_, err := s.Check(t.Context(), []store.Attempt{waiter.Attempt})
 			return err
 		},

@@ -168,7 +168,7 @@ func dropped(tb testing.TB, admin *pgx.Conn, what string) {
 	}
 }
 
-// undo is Undo for those who only ask whether it failed.
+// undo is Withdraw for those who only ask whether it failed.
 func withdraw(ctx context.Context, s store.Store, attempts ...store.Attempt) error {
 	_, err := s.Withdraw(ctx, attempts)
 	return err

@@ -97,13 +97,13 @@ func columnsOf(attempts []store.Attempt) (keys []string, grants [][16]byte) {
 	return keys, grants
 }
 
-// CheckWaits tells what became of waiters. If a holder is dead and nobody has handed its key off,
+// Check tells what became of waiters. If a holder is dead and nobody has handed its key off,
 // this does.
 func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
 	if len(waits) == 0 {
 		return nil, nil
 	}
-	ctx, cancel, o, err := s.beginBatch(ctx, "check waits", len(waits))
+	ctx, cancel, o, err := s.beginBatch(ctx, "check", len(waits))
 	if err != nil {
 		return nil, err
 	}
@@ -158,13 +158,13 @@ func (o *operation) checkAgain(ctx context.Context, waits, which []store.Attempt
 	return nil
 }
 
-// CancelWaits deletes waiters. If a row is gone, the lock may be granted, so this reads what became
+// Cancel deletes waiters. If a row is gone, the lock may be granted, so this reads what became
 // of it.
 func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
 	if len(waits) == 0 {
 		return nil, nil
 	}
-	ctx, cancel, o, err := s.beginBatch(ctx, "cancel waits", len(waits))
+	ctx, cancel, o, err := s.beginBatch(ctx, "cancel", len(waits))
 	if err != nil {
 		return nil, err
 	}
@@ -262,7 +262,7 @@ func (o *operation) cancel(
 	return false, err
 }
 
-// Undo withdraws attempts: it frees what they hold or wait for.
+// Withdraw withdraws attempts: it frees what they hold or wait for.
 func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
 	if len(attempts) == 0 {
 		return nil, nil

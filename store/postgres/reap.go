@@ -370,7 +370,7 @@ func (o *operation) finish(ctx context.Context, keys []held, expired []uuid.UUID
 	return nil
 }
 
-// Bury revokes an instance's own leases.
+// Revoke revokes an instance's own leases.
 func (s *Store) Revoke(ctx context.Context, leases []store.LeaseID) error {
 	if len(leases) == 0 {
 		return nil
@@ -383,7 +383,7 @@ func (s *Store) Revoke(ctx context.Context, leases []store.LeaseID) error {
 	return o.revoke(ctx, leases)
 }
 
-// BuryInstance revokes the leases of an instance that runs no more.
+// ReapInstance revokes the leases of an instance that runs no more.
 func (s *Store) ReapInstance(ctx context.Context, instance string) error {
 	ctx, cancel, o, err := s.begin(ctx, "revoke instance")
 	if err != nil {

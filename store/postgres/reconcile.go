@@ -46,7 +46,7 @@ func countOf(rows []heldUnderRow) (count store.Count) {
 	return count
 }
 
-// Riders reads which of some keys are held under leases. It has the renewals' connection: after a
+// HeldUnder reads which of some keys are held under leases. It has the renewals' connection: after a
 // failover no lease is renewed without it, and all sidecars come at once.
 func (s *Store) HeldUnder(ctx context.Context, leases []store.LeaseID, keys []string) (store.Count, error) {
 	if len(leases) == 0 || len(keys) == 0 {
@@ -62,7 +62,7 @@ func (s *Store) HeldUnder(ctx context.Context, leases []store.LeaseID, keys []st
 	return countOf(rows), err
 }
 
-// RidersAfter reads a page of the locks. Nobody waits for it.
+// HeldUnderAfter reads a page of the locks. Nobody waits for it.
 func (s *Store) HeldUnderAfter(ctx context.Context, leases []store.LeaseID, after string) (store.Part, error) {
 	part := store.Part{Next: after}
 	if len(leases) == 0 {
@@ -90,7 +90,7 @@ func (s *Store) HeldUnderAfter(ctx context.Context, leases []store.LeaseID, afte
 	return part, nil
 }
 
-// Recounted notes that the locks under leases are reconciled.
+// Reconciled notes that the locks under leases are reconciled.
 func (s *Store) Reconciled(ctx context.Context, leases []store.LeaseID, history store.History) error {
 	if len(leases) == 0 {
 		return nil

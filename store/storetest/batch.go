@@ -53,9 +53,9 @@ func emptyBatches(f *fixture) {
 	answers, err = in.Enqueue(ctx, nil)
 	count("Enqueue", len(answers), err)
 	answers, err = in.Check(ctx, nil)
-	count("CheckWaits", len(answers), err)
+	count("Check", len(answers), err)
 	answers, err = in.Cancel(ctx, nil)
-	count("CancelWaits", len(answers), err)
+	count("Cancel", len(answers), err)
 	verdicts, err := in.Release(ctx, nil)
 	count("Release", len(verdicts), err)
 	verdicts, err = in.Amend(ctx, nil)
@@ -68,7 +68,7 @@ func emptyBatches(f *fixture) {
 	count("Revoke", 0, in.Revoke(ctx, nil))
 	count("ReapInstance", 0, in.ReapInstance(ctx, "nobody"))
 	outcomes, err := in.Withdraw(ctx, nil)
-	count("Undo", len(outcomes), err)
+	count("Withdraw", len(outcomes), err)
 }
 
 // batchKey spreads neighbours over the order of keys, so that a store that sorts

@@ -227,7 +227,7 @@ func (in *instance) withdraw(ask store.Ask) {
 	in.Helper()
 	outcomes, err := in.Withdraw(in.ctx(), []store.Attempt{ask.Attempt})
 	if err != nil || len(outcomes) != 1 || outcomes[0] != store.Gone {
-		in.Fatalf("Undo: %v, %v", outcomes, err)
+		in.Fatalf("Withdraw: %v, %v", outcomes, err)
 	}
 }
 
@@ -274,7 +274,7 @@ func (in *instance) want(a store.Answer, outcome store.Outcome) store.Answer {
 func name(o store.Outcome) string {
 	names := map[store.Outcome]string{
 		store.Held: "Held", store.Granted: "Granted", store.Queued: "Queued",
-		store.Gone: "Gone", store.LeaseLost: "LeaseLost", store.RowLocked: "Stuck", store.Skipped: "Skipped",
+		store.Gone: "Gone", store.LeaseLost: "LeaseLost", store.RowLocked: "RowLocked", store.Skipped: "Skipped",
 	}
 	if n, ok := names[o]; ok {
 		return n
@@ -392,7 +392,7 @@ func standing(s store.ClaimStatus) string {
 	names := map[store.ClaimStatus]string{
 		store.Holds: "Holds", store.OtherSession: "OtherSession", store.Released: "Released",
 		store.Expired: "Expired", store.UnknownToken: "UnknownToken",
-		store.ClaimRowLocked: "NotJudged",
+		store.ClaimRowLocked: "ClaimRowLocked",
 	}
 	if n, ok := names[s]; ok {
 		return n

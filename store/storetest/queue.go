@@ -129,7 +129,7 @@ func queueCases() []testCase {
 			in.want(in.check(ask), store.Gone)
 			in.want(in.cancel(ask), store.Gone)
 		}},
-		{"CheckWaits tells the grant that the news tells", func(f *fixture) {
+		{"Check tells the grant that the news tells", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.ask("k")
 			token := a.granted(ask).Token

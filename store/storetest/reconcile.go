@@ -11,7 +11,7 @@ import (
 
 func reconcileCases() []testCase {
 	return []testCase{
-		{"Riders names what rides on leases, and who stands in line under them", heldUnderLeases},
+		{"HeldUnder names what rides on leases, and who stands in line under them", heldUnderLeases},
 		{"what was released, taken over or cancelled rides on nothing", func(f *fixture) {
 			a, b := f.pair()
 			released, cancelled, handed := a.ask("released"), a.ask("k"), a.ask("handed")
@@ -100,7 +100,7 @@ func (in *instance) heldUnderAfter(leases []store.LeaseID, after string) (count 
 		for {
 			part, err := in.HeldUnderAfter(in.ctx(), leases, after)
 			if err != nil {
-				in.Fatalf("RidersAfter %q: %v", after, err)
+				in.Fatalf("HeldUnderAfter %q: %v", after, err)
 			}
 			count.History, count.Grants = part.History, append(count.Grants, part.Grants...)
 			if part.Last || part.Next == after { // others look in this moment

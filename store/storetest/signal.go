@@ -289,9 +289,9 @@ func signalWithAToken(f *fixture) {
 func stopDiesWithItsGrant(f *fixture) {
 	a, b := f.pair()
 	ways := map[string]func(ask store.Ask, token int64){
-		"release": func(ask store.Ask, token int64) { a.released(claim(ask, token)) },
-		"undo":    func(ask store.Ask, _ int64) { a.withdraw(ask) },
-		"burial":  func(ask store.Ask, _ int64) { a.revoke(ask.Lease) },
+		"release":  func(ask store.Ask, token int64) { a.released(claim(ask, token)) },
+		"withdraw": func(ask store.Ask, _ int64) { a.withdraw(ask) },
+		"burial":   func(ask store.Ask, _ int64) { a.revoke(ask.Lease) },
 	}
 	for how, end := range ways {
 		for _, waits := range []bool{false, true} {
