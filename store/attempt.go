@@ -1,0 +1,102 @@
+package store
+
+import "time"
+
+// Attempt names one attempt to get one key.
+type Attempt struct {
+	Key string
+	ID  AttemptID
+	// Untold: the caller tells nobody of a grant that it finds (Cancel). So another
+	// instance may still give it back as Untold.
+	Undelivered bool
+}
+
+// Ask is one attempt to get one key, with all that the store must know.
+type Ask struct {
+	Attempt
+	// Lease is the asker's renewed lease. A session's lock rides on it; a bind:ttl
+	// waiter keeps its place by it. An Acquire with a TTL does not look at it.
+	Lease LeaseID
+	// TTL above zero asks for a bind:ttl lock: the grant makes an unrenewed lease
+	// that lasts so long. Zero: the lock rides on Lease.
+	TTL time.Duration
+	// MinHold above zero keeps the key for so long after the grant, whatever becomes
+	// of its holder. A session's lock with a MinHold rides on a Lease of its own: one
+	// that was opened for this ask, and that no other ask names.
+	MinHold time.Duration
+	// Skip: as a waiter it wants no lock, but the result, when the holder releases
+	// with the Outcome Success.
+	Skip bool
+	// Session and Owner are shown to others as part of the holder.
+	Session, Owner string
+	// Data is JSON (valid UTF-8), or nil.
+	Data []byte
+	// Traceparent is the W3C trace context of the call, or empty.
+	Traceparent string
+}
+
+// Outcome is what became of an attempt.
+type Outcome uint8
+
+const (
+	// Held: somebody else has the lock; nothing changed.
+	Held Outcome = iota + 1
+	// Granted: the lock is the attempt's.
+	Granted
+	// Queued: the attempt stands in line.
+	Queued
+	// Gone: the attempt has neither the lock nor a place in line.
+	Gone
+	// LeaseLost: the asker's own lease is expired or dead; nothing changed.
+	LeaseLost
+	// RowLocked: somebody keeps the key's row locked; nothing changed.
+	RowLocked
+	// Skipped: the attempt waited, and its holder released with Success: what was
+	// to be done under the lock is done.
+	Skipped
+)
+
+// Answer tells what became of an attempt.
+type Answer struct {
+	Outcome Outcome
+	// Token and AcquiredAt are those of the grant (Granted).
+	Token      int64
+	AcquiredAt time.Time
+	// ExpiresIn is how long the grant's lease lasts (Granted), at least: in an answer from
+	// when the store was asked, in news from now.
+	ExpiresIn time.Duration
+	// Lock is who has it (Held, Queued). For Queued, Holder.ExpiresIn may be zero
+	// or less: the holder's lease is about to be buried.
+	Lock Lock
+	// Position is the place in line, 1 for the first: of an Enqueue (Queued), or
+	// the one that a Cancel gave up (Gone). Zero: not known.
+	Position int
+	// Result is JSON, or nil: what the holder released with (Skipped).
+	Result []byte
+	// HandedBy is the W3C trace context of the release that handed the lock over to
+	// this waiter (Granted), empty if there is none, or it was no release.
+	HandedBy string
+	// GrantedFor is how long ago, by the store's clock, the grant was made (Granted),
+	// when a waiter hears of it.
+	GrantedFor time.Duration
+}
+
+// News tells that a waiter was granted its lock by a hand-off, or was skipped; or,
+// when the Answer has no Outcome, that the waiter should be checked now: then only the
+// first half of Grant need be there (HalfID). With Signals or an Event it is about
+// something else. A grant of which another instance tells, and nobody else can, comes
+// with the Grant only, without Key and Lease.
+type News struct {
+	Attempt
+	// Lease is the lease under which it waited.
+	Lease  LeaseID
+	Answer Answer
+	// Signals: there are signals for holders of this instance.
+	Signals bool
+	// Event is what happened to a key that this instance watches.
+	Event *Event
+}
+
+// EveryWait is the news that something may have been missed: every wait, every
+// watched key and the signals should be checked now.
+var EveryWait = News{}

@@ -1,0 +1,77 @@
+package store
+
+import "time"
+
+// Claim is a lock that somebody says to hold.
+type Claim struct {
+	Key   string
+	Token int64
+	// Lease is the lease on which the claimed lock rides. Zero: whoever claims
+	// has only key and token, which is enough for bind:ttl locks and no other.
+	Lease LeaseID
+	// Untold: this instance was granted the lock (bind:ttl) and could not tell
+	// anybody. If the attempt was repeated at another instance, either may have told
+	// somebody: the claim is refused as OtherSession, and the lock lasts for its TTL.
+	Undelivered bool
+	// Outcome and Result (JSON, or nil) are for those who wait or watch (Release).
+	Outcome ReleaseOutcome
+	Result  []byte
+	// AtOnce: a hold that is not over (MinHold) does not keep the key (Release).
+	AtOnce bool
+	// Awaited: somebody is known to wait for the key, so that it will have to be handed
+	// over (Release). It only saves time.
+	Awaited bool
+	// Traceparent is the W3C trace context of the release, or empty: for the waiter
+	// that gets the lock by it.
+	Traceparent string
+}
+
+// Change is a claim and what to change in the lock.
+type Change struct {
+	Claim
+	// TTL above zero sets the remaining time of a bind:ttl lock, from now.
+	TTL time.Duration
+	// SetData replaces the data by Data (nil removes it).
+	SetData bool
+	Data    []byte
+}
+
+// ReleaseOutcome is what a holder says about what it did under the lock.
+type ReleaseOutcome uint8
+
+const (
+	// NoOutcome: it says nothing.
+	NoOutcome ReleaseOutcome = iota
+	// Success: it is done; waiters that asked for it are skipped.
+	Success
+	// Failure: somebody else should do it.
+	Failure
+)
+
+// Standing says how a claim stands.
+type ClaimStatus uint8
+
+const (
+	// Holds: the claim was right, and what was asked is done.
+	Holds ClaimStatus = iota + 1
+	// OtherSession: key and token are right, but the lock belongs to a session,
+	// and the claim does not come from it.
+	OtherSession
+	// Released: the lock was held under this token and is released.
+	Released
+	// Expired: the lock was held under this token until its lease ended.
+	Expired
+	// UnknownToken: the key is not held under this token.
+	UnknownToken
+	// ClaimRowLocked: somebody keeps the key's row locked; nothing changed.
+	ClaimRowLocked
+)
+
+// Verdict answers a claim.
+type Verdict struct {
+	Status ClaimStatus
+	// Lock is the lock as it is now (Amend), when it Holds. Release tells key and token, and, of
+	// a claim without a lease, how long it was held and the trace context of its acquire: who
+	// holds the lease knows the rest.
+	Lock Lock
+}

@@ -1,0 +1,48 @@
+package store
+
+import "time"
+
+// Lock is what is known of a key.
+type Lock struct {
+	Key string
+	// Held: a living lease holds it. The rest of the holder is only set then.
+	Held        bool
+	Token       int64
+	Holder      Holder
+	QueueLength int
+	// Stopping is set when the holder was asked to stop.
+	Stopping *Stopping
+	// Expired: the key is not held, and the grant under Token was not released: its
+	// lease ended. Zero Token: there was none that is remembered.
+	Expired bool
+}
+
+// Holder is who has a lock.
+type Holder struct {
+	Instance, Pod string
+	// Session is the session's public name, empty for bind:ttl.
+	Session, Owner string
+	// Lease is the lease that holds the lock; Renewed is false for bind:ttl.
+	Lease   LeaseID
+	Renewed bool
+	// Standing: it was released, or its owner is gone, and the key is kept because
+	// its hold (MinHold) is not over.
+	HoldPending bool
+	AcquiredAt  time.Time
+	HeldFor     time.Duration
+	ExpiresIn   time.Duration
+	Data        []byte
+	Traceparent string
+}
+
+// Query selects held locks.
+type Query struct {
+	// Instance limits to locks granted by that instance; empty: all.
+	Instance string
+	// Prefix limits to keys that begin with it.
+	Prefix string
+	// After limits to keys behind this one; empty: from the start.
+	After string
+	// Limit is the most locks to return, at least 1.
+	Limit int
+}
