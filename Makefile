@@ -251,7 +251,7 @@ test-k8s: build ## Test the Kubernetes manifests and the injection on a real API
 	cd test/k8s && CGO_ENABLED=0 go test -count=1 -vet=off $(K8S_FLAGS) ./...
 
 nightly: FUZZ_SECONDS = 300
-nightly: vuln fuzz-api test-clients ## What runs each night: known vulnerabilities, the API's fuzzer, the clients on both stores
+nightly: vuln fuzz-api test-clients mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients on both stores, broken rules
 
 vet:
 	$(AS_RELEASED) go vet ./...
