@@ -61,6 +61,7 @@ func (s *sidecar) none() {
 // TestWebPages: whatever a page makes a browser send to the TCP listener, it neither gets a
 // lock nor learns of one; and on the admin listener there is nothing to be had.
 func TestWebPages(t *testing.T) {
+	t.Parallel()
 	s := start(t, options{"STORE_URL": "memory://", "TCP_ADDR": "127.0.0.1:0", "ADMIN_ADDR": "127.0.0.1:0", "ALLOW_FORCE": "true"})
 	tcp, admin := s.listening()
 	_, port, _ := net.SplitHostPort(tcp)
@@ -118,6 +119,7 @@ func TestWebPages(t *testing.T) {
 // TestSmuggledRequests: where two servers could read the end of a request in two ways, there is
 // an error, and what stands behind is no request.
 func TestSmuggledRequests(t *testing.T) {
+	t.Parallel()
 	s := start(t, options{"STORE_URL": "memory://"})
 	lock := `{"bind":"ttl","ttl_ms":60000}`
 	hidden := fmt.Sprintf("PUT /v1/locks/hidden HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(lock), lock)
@@ -157,6 +159,7 @@ func TestSmuggledRequests(t *testing.T) {
 // TestLinesOfTheLog: what comes from outside begins no line of its own, in either format, and
 // moves nothing on a terminal.
 func TestLinesOfTheLog(t *testing.T) {
+	t.Parallel()
 	for _, format := range []string{"text", "json"} {
 		t.Run(format, func(t *testing.T) {
 			s := start(t, options{"STORE_URL": "memory://", "TCP_ADDR": "127.0.0.1:0", "ALLOW_FORCE": "true", "LOG_FORMAT": format})
@@ -197,6 +200,7 @@ func TestLinesOfTheLog(t *testing.T) {
 
 // TestNobodyReadsTheLog: when whoever reads the log has ended, the sidecar goes on.
 func TestNobodyReadsTheLog(t *testing.T) {
+	t.Parallel()
 	socket := filepath.Join(folder(t), "s.sock")
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -234,6 +238,7 @@ func TestNobodyReadsTheLog(t *testing.T) {
 // TestOtherApps: what one app that uses the socket can do to another's locks, and what not.
 // The tokens come from one sequence, so they prove nothing: knowing one must not be enough.
 func TestOtherApps(t *testing.T) {
+	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
 		s := start(t, o)
 		session := openSession(t, s.socket, `{"name":"workers"}`)

@@ -14,6 +14,7 @@ const requestID = "7f1b5c9e-4a43-4a27-9f4b-2f5d8f3c6a11"
 // TestCalls walks through the contract, call by call, on each store. Every answer
 // is held against the OpenAPI document on the way.
 func TestCalls(t *testing.T) {
+	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
 		s := start(t, o.with(options{"POD": "pod-1", "MAX_LOCKS_PER_SESSION": "5", "MAX_WAITERS": "1"}))
 		t.Run("bind:ttl", func(t *testing.T) { callsTTL(t, s) })
@@ -26,6 +27,7 @@ func TestCalls(t *testing.T) {
 
 // TestManyTTLs: however many different TTLs locks have, there are few leases to be renewed.
 func TestManyTTLs(t *testing.T) {
+	t.Parallel()
 	const most = 22 // 21 steps, and the configured TTL
 	o, url := onPostgres(t)
 	s := start(t, o)
@@ -47,6 +49,7 @@ func TestManyTTLs(t *testing.T) {
 // TestReleaseByRequestID: what a request got is released by its id, whatever its caller has
 // heard; in the session, and with bind:ttl at any sidecar.
 func TestReleaseByRequestID(t *testing.T) {
+	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
 		s := start(t, o)
 		elsewhere := s
@@ -219,6 +222,7 @@ func (ans answer) status4xx() {
 
 // TestCommands runs the binary as its own client.
 func TestCommands(t *testing.T) {
+	t.Parallel()
 	s := start(t, nil)
 	run := func(code int, args ...string) string {
 		t.Helper()

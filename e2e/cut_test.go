@@ -149,6 +149,7 @@ func (s *scene) waitOut() {
 // statement that changes who has a lock. Whatever the client was told is true, and
 // what it was not told is undone.
 func TestCutConnections(t *testing.T) {
+	t.Parallel()
 	o, url := onPostgres(t)
 	proxy := pgproxy.Start(t, url)
 	// A lease that lasts: nothing may depend on its end.

@@ -82,6 +82,7 @@ func (d dashboard) expressions() map[string]string {
 // TestDashboard: the panels say what they show, ask the data source that was chosen,
 // do not cover each other, and their expressions can be read.
 func TestDashboard(t *testing.T) {
+	t.Parallel()
 	d := readDashboard(t)
 	if d.SchemaVersion < 39 {
 		t.Errorf("schema version %d", d.SchemaVersion)
@@ -180,6 +181,7 @@ func checkExpressions(t *testing.T, all map[string]string) {
 // TestAlertRules: promtool accepts the rules and the examples, and the unit tests of
 // the rules pass; each rule has one.
 func TestAlertRules(t *testing.T) {
+	t.Parallel()
 	promtool(t, "check", "rules", "alerts.yaml")
 	promtool(t, "check", "config", "prometheus.yaml")
 	promtool(t, "test", "rules", "alerts_test.yaml")

@@ -34,6 +34,7 @@ func waitsElsewhere(t *testing.T, s *sidecar, a *app) {
 // doing when it ended, all its locks are free a moment later, and a waiter has
 // its lock.
 func TestDropFreesAll(t *testing.T) {
+	t.Parallel()
 	states := []struct {
 		name string
 		// drop brings a connection that holds the locks into a state and ends it.
@@ -131,6 +132,7 @@ func (s *sidecar) awaitQueue(key string, n int64) {
 
 // TestKilledAppFreesAll: SIGKILL gives an app no chance to say anything.
 func TestKilledAppFreesAll(t *testing.T) {
+	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
 		s := start(t, o.with(nothingHelps))
 		names := keys("killed", dropLocks)
@@ -140,6 +142,7 @@ func TestKilledAppFreesAll(t *testing.T) {
 
 // TestEventStreamDrop: an explicit session lives exactly as long as its stream.
 func TestEventStreamDrop(t *testing.T) {
+	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
 		s := start(t, o.with(nothingHelps))
 		session := openSession(t, s.socket, "")
@@ -154,6 +157,7 @@ func TestEventStreamDrop(t *testing.T) {
 
 // TestManyDropsAtOnce drops many sessions in one moment.
 func TestManyDropsAtOnce(t *testing.T) {
+	t.Parallel()
 	const sessions, each = 100, 20
 	stores(t, func(t *testing.T, o options) {
 		s := start(t, o)
@@ -179,6 +183,7 @@ func TestManyDropsAtOnce(t *testing.T) {
 // TestSessionsExclude: two threads of one explicit session exclude each other,
 // and the end of a joined connection does not end the session.
 func TestSessionsExclude(t *testing.T) {
+	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
 		s := start(t, o)
 		session := openSession(t, s.socket, `{"name":"workers"}`)

@@ -15,6 +15,7 @@ const stopSignal = syscall.SIGSTOP
 // TestStoppedSidecar: a sidecar that slept past its TTL never says "held" again,
 // although nobody told it anything.
 func TestStoppedSidecar(t *testing.T) {
+	t.Parallel()
 	o, _ := onPostgres(t)
 	o = o.with(options{"TTL": "1s"})
 	first, second := start(t, o), start(t, o)
@@ -55,6 +56,7 @@ func TestStoppedSidecar(t *testing.T) {
 // TestTwoSidecarsExclude lets many clients behind two sidecars fight for a few
 // keys and checks, from outside, that no two ever hold one at a time.
 func TestTwoSidecarsExclude(t *testing.T) {
+	t.Parallel()
 	const clients, each, names, leastGrants = 12, 40, 3, 300
 	o, _ := onPostgres(t)
 	o = o.with(options{"POSTGRES_POLL_INTERVAL": "50ms"})
@@ -108,6 +110,7 @@ func TestTwoSidecarsExclude(t *testing.T) {
 
 // TestTokensGrow: through releases, concurrent first acquisitions and restarts.
 func TestTokensGrow(t *testing.T) {
+	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
 		dir := folder(t)
 		last := int64(0)
@@ -143,6 +146,7 @@ func TestTokensGrow(t *testing.T) {
 // TestGracefulStop: not ready, acquires refused, waits ended, releases work, the
 // connections stay until their locks are gone.
 func TestGracefulStop(t *testing.T) {
+	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
 		s := start(t, o.with(options{"DRAIN_TIMEOUT": "1h"}))
 		holder, waiter, other := dial(t, s.socket), dial(t, s.socket), dial(t, s.socket)
@@ -176,6 +180,7 @@ func TestGracefulStop(t *testing.T) {
 
 // TestDrainLimit: an app that does not let go is not waited for without end.
 func TestDrainLimit(t *testing.T) {
+	t.Parallel()
 	o, _ := onPostgres(t)
 	s := start(t, o.with(options{"DRAIN_TIMEOUT": "100ms"}))
 	session := openSession(t, s.socket, "")
@@ -191,6 +196,7 @@ func TestDrainLimit(t *testing.T) {
 
 // TestOneSidecarASocket: a live socket is not taken over, a stale one is.
 func TestOneSidecarASocket(t *testing.T) {
+	t.Parallel()
 	dir := folder(t)
 	first := startIn(t, dir, nil)
 	dial(t, first.socket).acquire("x", "")
@@ -209,6 +215,7 @@ func TestOneSidecarASocket(t *testing.T) {
 
 // TestUnreachableStore: a database that is not there does not stop the start.
 func TestUnreachableStore(t *testing.T) {
+	t.Parallel()
 	dir := folder(t)
 	s := launch(t, dir, options{"STORE_URL": "postgres://nobody@127.0.0.1:1/none", "STORE_TIMEOUT": "500ms"})
 	s.await("an answer", func() bool {

@@ -76,6 +76,7 @@ func inLine(keep func(i int) bool) (places []int) {
 
 // TestFirstInFirstOut: the order of the queue holds across sidecars.
 func TestFirstInFirstOut(t *testing.T) {
+	t.Parallel()
 	o, url := onPostgres(t)
 	one, two := start(t, o), start(t, o)
 	holder := dial(t, one.socket)
@@ -93,6 +94,7 @@ func TestFirstInFirstOut(t *testing.T) {
 // TestLineSkipsTheDead: clients that went and a sidecar that was killed do not keep
 // the others waiting, but for the TTL of the killed one.
 func TestLineSkipsTheDead(t *testing.T) {
+	t.Parallel()
 	t.Run("same TTL", func(t *testing.T) { lineSkipsTheDead(t, 5*time.Second, 5*time.Second) })
 	// These stood in line behind a holder whose lease ends much later: when the dead
 	// one becomes the holder, its end comes earlier than they were told.
@@ -130,6 +132,7 @@ func lineSkipsTheDead(t *testing.T, dead, others time.Duration) {
 
 // TestLineSkipsTheVanished: clients that went cost no time at all, whatever the TTL.
 func TestLineSkipsTheVanished(t *testing.T) {
+	t.Parallel()
 	limit := slowed(2 * time.Second) // 80 hand-offs; the TTL is an hour
 	o, url := onPostgres(t)
 	o = o.with(options{"TTL": "1h"})

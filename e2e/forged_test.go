@@ -16,6 +16,7 @@ import (
 // hear, and a flood of it. Nobody is granted a lock by that, none is lost, hand-offs go on,
 // and the memory stays bounded.
 func TestForgedWords(t *testing.T) {
+	t.Parallel()
 	const flood, words = 50, 100
 	o, database := onPostgres(t)
 	o = o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll})
@@ -88,6 +89,7 @@ func TestForgedWords(t *testing.T) {
 // TestRowsEditedByHand: what an operator has written into a lock's row is shown as well as it
 // can be, and spoils no answer: each is held against the document.
 func TestRowsEditedByHand(t *testing.T) {
+	t.Parallel()
 	o, database := onPostgres(t)
 	s, other := start(t, o), start(t, o)
 	holder, watching := dial(t, s.socket), dial(t, other.socket)

@@ -20,6 +20,7 @@ import (
 // TestFencing: the examples of docs/guarantees.md do what the page says. What stands in no
 // terminal is typed into both.
 func TestFencing(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../docs/guarantees.md")
 	if err != nil {
 		t.Fatal(err)
@@ -82,6 +83,7 @@ func (o *object) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // TestPromises: every sentence that is numbered names its tests. (That they exist is seen
 // to in test/mutants.)
 func TestPromises(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../docs/guarantees.md")
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 // TestGuide: every command in docs/guide.md does what the page says, on both stores.
 func TestGuide(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../docs/guide.md")
 	if err != nil {
 		t.Fatal(err)

@@ -31,6 +31,7 @@ func endedAt(t *testing.T, before, after answer, want time.Duration) {
 
 // TestMinHold: nobody gets the lock until the hold is over, however its holder ends.
 func TestMinHold(t *testing.T) {
+	t.Parallel()
 	const hold = 5 * time.Second
 	body := fmt.Sprintf(`{"min_hold_ms":%d}`, hold.Milliseconds())
 	ends := map[string]func(t *testing.T, s *sidecar, a *app, token int64){
@@ -87,6 +88,7 @@ func TestMinHold(t *testing.T) {
 // TestMinHoldRestarted: a sidecar that comes back in the folder of one that was killed
 // does not end what that one's locks promised.
 func TestMinHoldRestarted(t *testing.T) {
+	t.Parallel()
 	const hold = 3 * time.Second
 	o, url := onPostgres(t)
 	o = o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll})
@@ -112,6 +114,7 @@ func TestMinHoldRestarted(t *testing.T) {
 // TestMaxHold: the sidecar takes the lock from an app that holds it for too long, and
 // says so; if the sidecar dies before, its lease ends the lock.
 func TestMaxHold(t *testing.T) {
+	t.Parallel()
 	const hold = time.Second
 	body := fmt.Sprintf(`{"max_hold_ms":%d}`, hold.Milliseconds())
 	stores(t, func(t *testing.T, o options) {
@@ -159,6 +162,7 @@ func TestMaxHold(t *testing.T) {
 // TestBindTTL: a lock of nobody's session outlives its connection, ends on time while
 // somebody waits, and whoever has key and token extends and releases it, from any pod.
 func TestBindTTL(t *testing.T) {
+	t.Parallel()
 	const ttl = time.Second
 	o, url := onPostgres(t)
 	o = o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll})

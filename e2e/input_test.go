@@ -14,6 +14,7 @@ import (
 // TestBadInput: whatever a client sends, it hears a clear error, the memory stays
 // bounded, and nobody else's lock is harmed.
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	s := start(t, options{"MAX_BODY": "16KiB"})
 	holder := dial(t, s.socket)
 	token := holder.acquire("safe", "")

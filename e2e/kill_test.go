@@ -59,6 +59,7 @@ func waitFor(t *testing.T, s *sidecar, url string, names []string) []*app {
 // TestKilledAppAcrossSidecars: waiters behind another sidecar have the locks of an
 // app that was killed at once, without a poll.
 func TestKilledAppAcrossSidecars(t *testing.T) {
+	t.Parallel()
 	const waiters = 20
 	limit := slowed(dropLimit)
 	o, url := onPostgres(t)
@@ -85,6 +86,7 @@ func TestKilledAppAcrossSidecars(t *testing.T) {
 // TestKilledSidecar: the locks of a sidecar that was killed go to others when its
 // lease has ended by the database's clock, not earlier, and not much later.
 func TestKilledSidecar(t *testing.T) {
+	t.Parallel()
 	const ttl = 4 * time.Second
 	limit := ttl + slowed(250*time.Millisecond)
 	o, url := onPostgres(t)
@@ -123,6 +125,7 @@ func TestKilledSidecar(t *testing.T) {
 // TestRestartedSidecar: a sidecar that starts in the folder of one that was killed
 // frees what that one held, long before its lease ends.
 func TestRestartedSidecar(t *testing.T) {
+	t.Parallel()
 	limit := slowed(2 * time.Second) // the TTL is a minute
 	o, url := onPostgres(t)
 	o = o.with(options{"TTL": "60s"})

@@ -73,6 +73,7 @@ func (n *lostNews) granted(t *testing.T, fault *pgproxy.Hook) time.Duration {
 
 // TestNewsArrives: the good case, without which the others prove nothing.
 func TestNewsArrives(t *testing.T) {
+	t.Parallel()
 	whereNewsIsHeard(t, func(t *testing.T, o options, url string) {
 		n := loseNews(t, o, url, time.Hour)
 		if got := pgtest.Backends(t, n.url, listening); got != 2 {
@@ -90,6 +91,7 @@ func TestNewsArrives(t *testing.T) {
 // It hears again soon, and then looks what it missed; it does not wait for the next
 // renewal, which is minutes away.
 func TestListenerKilled(t *testing.T) {
+	t.Parallel()
 	limit := slowed(2 * time.Second) // to connect anew, with its pause
 	whereNewsIsHeard(t, func(t *testing.T, o options, url string) {
 		n := loseNews(t, o, url, time.Hour)
@@ -113,6 +115,7 @@ const deafen = `CREATE OR REPLACE FUNCTION locksidecar.channel(ns text, its_inst
 // TestGranterKilled: the granter dies before it hears that its release is committed, and
 // nobody tells the waiter, ever. The check that comes with its renewals finds the grant.
 func TestGranterKilled(t *testing.T) {
+	t.Parallel()
 	const ttl = 6 * time.Second
 	limit := ttl/3 + slowed(time.Second) // the renewal interval, and slack
 	o, url := onPostgres(t)

@@ -32,6 +32,7 @@ func fullPipe(t *testing.T) (reader, writer *os.File) {
 // TestLogReaderHangs: nobody reads the log, from the first line on. Locks are granted and
 // renewed; when it is read again, it says how many lines are missing.
 func TestLogReaderHangs(t *testing.T) {
+	t.Parallel()
 	o, url := onPostgres(t)
 	unread, stderr := fullPipe(t)
 	s := launchTo(t, folder(t), o.with(options{"RENEW_INTERVAL": "500ms"}), nil, stderr)
@@ -64,6 +65,7 @@ func TestLogReaderHangs(t *testing.T) {
 
 // TestEndsThoughNobodyReadsTheLog: a reader that hangs keeps no process from its end.
 func TestEndsThoughNobodyReadsTheLog(t *testing.T) {
+	t.Parallel()
 	_, stderr := fullPipe(t)
 	s := launchTo(t, folder(t), options{"STORE_URL": "memory://"}, nil, stderr)
 	s.await("ready", func() bool { return s.tryReady() })

@@ -12,6 +12,7 @@ import (
 // that is held all the time, once and in order, whatever else is acquired and released
 // meanwhile.
 func TestPagesWhileLocksChange(t *testing.T) {
+	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
 		s := start(t, o.with(options{"LOG_LEVEL": "info"}))
 		holder := dial(t, s.socket)

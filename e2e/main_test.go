@@ -3,6 +3,7 @@ package e2e
 import (
 	"flag"
 	"fmt"
+	"log"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -18,6 +19,11 @@ import (
 
 // plain is for measuring: the race detector makes the sidecar several times slower.
 var plain = flag.Bool("plain", false, "build the sidecar without the race detector, and allow the times that are promised without it")
+
+// atOnce is how many tests run at a time, if -parallel does not say. They wait more than they
+// compute. Tests that measure times under load, or count statements in a time, are not parallel:
+// go runs them first, one by one.
+const atOnce = "4"
 
 // raceCost is how much longer than promised something may take with the race detector.
 const raceCost = 5
@@ -57,7 +63,13 @@ func TestMain(m *testing.M) {
 		runListener() // or a command that `locksidecar run` started
 		return
 	}
+	if err := flag.Set("test.parallel", atOnce); err != nil {
+		log.Fatal(err)
+	}
 	flag.Parse()
+	if *plain { // it measures
+		_ = flag.Set("test.parallel", "1")
+	}
 	catchIgnored()
 	os.Exit(run(m))
 }

@@ -56,6 +56,7 @@ func (s *sidecar) command(args ...string) string {
 
 // TestFiguresCount: what happens to locks is counted, exactly, and goes back to zero.
 func TestFiguresCount(t *testing.T) {
+	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
 		s := start(t, o)
 		a, b := dial(t, s.socket), dial(t, s.socket)
@@ -108,6 +109,7 @@ func TestFiguresCount(t *testing.T) {
 // TestFiguresAreBounded: whatever apps ask for, no key becomes a label, and types are
 // few.
 func TestFiguresAreBounded(t *testing.T) {
+	t.Parallel()
 	const types = 300
 	s := start(t, options{"STORE_URL": "memory://"})
 	a := dial(t, s.socket)
@@ -133,6 +135,7 @@ func TestFiguresAreBounded(t *testing.T) {
 // TestLogsNameTheTrace: a refusal can be found from the trace of its call, and a flood
 // of them neither fills the log nor goes unsaid.
 func TestLogsNameTheTrace(t *testing.T) {
+	t.Parallel()
 	const flood = 2000
 	s := start(t, options{"STORE_URL": "memory://"})
 	a := dial(t, s.socket)
@@ -156,6 +159,7 @@ func TestLogsNameTheTrace(t *testing.T) {
 
 // TestStats: the whole database, with all namespaces, counted by SQL.
 func TestStats(t *testing.T) {
+	t.Parallel()
 	o, _ := onPostgres(t)
 	one := start(t, o.with(options{"POD": "pod-one", "NAMESPACE": "shop"}))
 	two := start(t, o.with(options{"POD": "pod-two", "NAMESPACE": "stock"}))
@@ -216,6 +220,7 @@ func TestStats(t *testing.T) {
 // TestFleetFigures: of all sidecars whose figures are read, one shows those of the
 // whole database; one that nobody reads sends no statement.
 func TestFleetFigures(t *testing.T) {
+	t.Parallel()
 	o, _ := onPostgres(t)
 	all := []*sidecar{start(t, o), start(t, o), start(t, o)}
 	dial(t, all[0].socket).acquire("order:1", "")

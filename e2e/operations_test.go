@@ -30,6 +30,7 @@ func operations(t *testing.T, heading string) string {
 // another one, where sidecars go on with greater tokens; and so they do after it was said
 // that files were put back.
 func TestBackup(t *testing.T) {
+	t.Parallel()
 	commands := steps(shellBlocks, operations(t, "Backup and restore"), "\n")
 	if len(commands) != 4 {
 		t.Fatalf("%d commands, want those of the backup, the roles, the restore, and of what follows the restore of files:\n%s",
@@ -84,6 +85,7 @@ func TestBackup(t *testing.T) {
 // TestOperationsSQL: the statements of docs/operations.md that look after the tables and the
 // connections say something.
 func TestOperationsSQL(t *testing.T) {
+	t.Parallel()
 	o, url := onPostgres(t)
 	dial(t, start(t, o).socket).acquire("k", "")
 	for _, heading := range []string{"Vacuum", "How many connections"} {

@@ -94,6 +94,7 @@ func (l *load) goesOn(more int64) {
 // TestDatabaseKilled: PostgreSQL is killed under load and comes back within the TTL:
 // what was held is held, who waited waits, and clients go on by themselves.
 func TestDatabaseKilled(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t, pgroles.Template())
 	url := own.NewDatabase(t)
 	o := options{"STORE_URL": url, "TTL": "20s"}
@@ -141,6 +142,7 @@ func TestDatabaseKilled(t *testing.T) {
 // TestDatabaseGoneForLong: an outage longer than the TTL costs the locks, at their
 // deadline and not before.
 func TestDatabaseGoneForLong(t *testing.T) {
+	t.Parallel()
 	const ttl = 5 * time.Second
 	own := pgtest.Start(t, pgroles.Template())
 	url := own.NewDatabase(t)
@@ -203,6 +205,7 @@ func TestDatabaseGoneForLong(t *testing.T) {
 // a crash can forget it, and nothing before it. It stands in line again, by news of the
 // connection that listens, or where there is none when it looks: no renewal comes here.
 func TestACrashForgetsPlaces(t *testing.T) {
+	t.Parallel()
 	// Nothing but the statements here flushes: the server does nothing by itself.
 	own := pgtest.Start(t, pgroles.Template(), pgtest.WithSetting("autovacuum", "off"), pgtest.WithSetting("bgwriter_lru_maxpages", "0"))
 	for name, o := range map[string]options{"listening": {}, "polling": {"POSTGRES_LISTEN": "never"}} {

@@ -25,6 +25,7 @@ func (ans answer) skipped(result string) {
 // go on in their order; on failure the next has the lock at once. What is done to a
 // resource under another type is another lock.
 func TestOutcomes(t *testing.T) {
+	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
 		s := start(t, o.with(options{"POSTGRES_POLL_INTERVAL": noPoll, "TTL": "1h"}))
 		holder := dial(t, s.socket)
@@ -104,6 +105,7 @@ func TestSkipIsQuick(t *testing.T) {
 // way. Whatever became of the release, no waiter is lost: either it was carried out
 // and the waiters hear so, or the lock is the first one's when the lease ends.
 func TestReleaserKilled(t *testing.T) {
+	t.Parallel()
 	const ttl = 4 * time.Second
 	for _, stage := range []pgproxy.Stage{pgproxy.BeforeSend, pgproxy.AfterSend, pgproxy.AfterCommandComplete} {
 		t.Run(stage.String(), func(t *testing.T) {
@@ -144,6 +146,7 @@ func TestReleaserKilled(t *testing.T) {
 // TestSkippedSidecarKilled: what was left for the waiters of a sidecar that died does
 // not stay for ever.
 func TestSkippedSidecarKilled(t *testing.T) {
+	t.Parallel()
 	o, url := onPostgres(t)
 	o = o.with(options{"TTL": "1h"})
 	dir := folder(t)

@@ -18,6 +18,7 @@ import (
 // locks work; only the news of other pods has to be polled for. A sidecar that is
 // not told that it may not listen finds out.
 func TestPgBouncer(t *testing.T) {
+	t.Parallel()
 	for _, listen := range []string{"never", "auto"} {
 		t.Run(listen, func(t *testing.T) {
 			url := cluster.NewDatabase(t)
@@ -169,6 +170,7 @@ func (s *sidecar) listener(state string) bool {
 // TestListenURLOfNoUse: where a listener cannot be had, one line says why, and hand-offs
 // are polled for, until it can be had.
 func TestListenURLOfNoUse(t *testing.T) {
+	t.Parallel()
 	o, url := pastPgBouncer(t)
 	proxy := pgproxy.Start(t, url)
 	proxy.Refuse(true)

@@ -13,6 +13,7 @@ func entry(owner string, wait int) string {
 // TestReentry: the same owner in the same session enters again, for nothing; only its
 // last release frees the lock; others wait, in the same session too.
 func TestReentry(t *testing.T) {
+	t.Parallel()
 	o, url := onPostgres(t)
 	s := start(t, o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll}))
 	session := openSession(t, s.socket, "")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -39,9 +40,15 @@ func psqlScript(database string, before ...string) *exec.Cmd {
 	return exec.Command("psql", append(args, "-f", "../deploy/roles.sql", database)...)
 }
 
+// makingRoles: roles are the whole server's, and two sessions that look for one at a time would
+// both make it.
+var makingRoles sync.Mutex
+
 // makeRole makes a role, unless it is there, that has rights on the database.
 func makeRole(t *testing.T, database, name, options, rights string) {
 	t.Helper()
+	makingRoles.Lock()
+	defer makingRoles.Unlock()
 	execute(t, database, fmt.Sprintf(`DO $$ BEGIN
 		IF to_regrole('%[1]s') IS NULL THEN CREATE ROLE %[1]s %[2]s; END IF;
 		EXECUTE format('GRANT %[3]s ON DATABASE %%I TO %[1]s WITH GRANT OPTION', current_database());

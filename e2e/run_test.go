@@ -168,6 +168,7 @@ func runListener() {
 }
 
 func TestRunExitCodes(t *testing.T) {
+	t.Parallel()
 	s := start(t, nil)
 	holder := dial(t, s.socket)
 	holder.acquire("taken", "")
@@ -208,6 +209,7 @@ func TestRunExitCodes(t *testing.T) {
 
 // TestRunOutcome: who waits for the result of the work is told whether it was done.
 func TestRunOutcome(t *testing.T) {
+	t.Parallel()
 	s := start(t, nil)
 	watch, _ := watchKey(t, s.socket, "k")
 	for command, want := range map[string]string{"true": "success", "false": "failure"} {
@@ -222,6 +224,7 @@ func TestRunOutcome(t *testing.T) {
 // TestRunHandsOver: CMD has what it would have without `run`, the token and the key,
 // and nothing of the session.
 func TestRunHandsOver(t *testing.T) {
+	t.Parallel()
 	s := start(t, nil)
 	a := dial(t, s.socket)
 	before := a.acquire("dir/k", "")
@@ -260,6 +263,7 @@ func TestRunHandsOver(t *testing.T) {
 // TestRunLeavesNoTrace: no descriptor of the session gets to CMD, which would keep
 // the lock alive, and no signal is blocked or ignored that was not.
 func TestRunLeavesNoTrace(t *testing.T) {
+	t.Parallel()
 	s := start(t, nil)
 	const look = `grep -E "^Sig(Blk|Ign)" /proc/self/status; ls -l /proc/$$/fd | grep -c socket:`
 	alone, _ := exec.Command("sh", "-c", look).Output()
@@ -278,6 +282,7 @@ func TestRunLeavesNoTrace(t *testing.T) {
 }
 
 func TestRunForwardsSignals(t *testing.T) {
+	t.Parallel()
 	s := start(t, nil)
 	// Two listeners: the signals are for the whole group.
 	r := startRun(t, s, "k", "--", "sh", "-c", `echo group $$; "$0" & exec "$0"`, os.Args[0])
@@ -298,6 +303,7 @@ func TestRunForwardsSignals(t *testing.T) {
 
 // TestRunStopsAndGoesOn: a SIGTSTP and a SIGCONT are passed on, too.
 func TestRunStopsAndGoesOn(t *testing.T) {
+	t.Parallel()
 	s := start(t, nil)
 	r := startRun(t, s, "k", "--", "sh", "-c", `echo group $$; read line; echo "$line"`)
 	group := r.group()
@@ -322,6 +328,7 @@ func processState(pid int) string {
 const stubborn = `echo group $$; sh -c 'trap "" TERM; echo deaf; while :; do sleep 60; done' & exec sleep 60`
 
 func TestRunEndsTheGroupOnLoss(t *testing.T) {
+	t.Parallel()
 	const ttl = 4 * time.Second
 	losses := []struct {
 		name        string
@@ -385,6 +392,7 @@ func TestRunEndsTheGroupOnLoss(t *testing.T) {
 
 // TestRunHoldsOn: a lock that is not lost is not taken for lost, for longer than two TTLs.
 func TestRunHoldsOn(t *testing.T) {
+	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
 		t.Parallel()
 		s := start(t, o.with(options{"TTL": "1h", "RENEW_INTERVAL": "500ms"}))
@@ -401,6 +409,7 @@ func TestRunHoldsOn(t *testing.T) {
 
 // TestRunKilled: kill -9 frees the lock at once, and CMD does not go on without it.
 func TestRunKilled(t *testing.T) {
+	t.Parallel()
 	s := start(t, options{"TTL": "1h"})
 	r := startRun(t, s, "k", "--", "sh", "-c", `echo group $$; exec sleep 60`)
 	group := r.group()
@@ -418,6 +427,7 @@ func TestRunKilled(t *testing.T) {
 
 // TestRunWaiting: what waits can be ended, and its place in the queue is free.
 func TestRunWaiting(t *testing.T) {
+	t.Parallel()
 	s := start(t, nil)
 	holder := dial(t, s.socket)
 	token := holder.acquire("k", "")
@@ -453,6 +463,7 @@ func TestRunWaiting(t *testing.T) {
 
 // TestRunEndsAtASidecarThatHangs: a signal ends it also before it has a session.
 func TestRunEndsAtASidecarThatHangs(t *testing.T) {
+	t.Parallel()
 	s := &sidecar{socket: filepath.Join(folder(t), "s.sock")}
 	hangs, err := net.Listen("unix", s.socket)
 	if err != nil {
@@ -474,6 +485,7 @@ func TestRunEndsAtASidecarThatHangs(t *testing.T) {
 }
 
 func TestRunOnStop(t *testing.T) {
+	t.Parallel()
 	s := start(t, nil)
 	a := dial(t, s.socket)
 	r := startRun(t, s, "k", "--", os.Args[0])

@@ -121,6 +121,7 @@ func (r *rotation) renews() {
 // server and the file, then the role itself, while all connections break. Nothing is lost,
 // and nothing is started again.
 func TestNewPassword(t *testing.T) {
+	t.Parallel()
 	r := newRotation(t)
 
 	// The file first: the server does not know the new one yet.
@@ -187,6 +188,7 @@ func (r *rotation) end() {
 
 // TestBadSecret: a file that cannot be used changes nothing but the log, by one line.
 func TestBadSecret(t *testing.T) {
+	t.Parallel()
 	r := newRotation(t)
 	elsewhere := strings.Replace(string(r.file(pgroles.Sidecar, "s3cret-first")[urlFile]), "?", "_other?", 1)
 	for i, content := range []string{"", elsewhere, "s3cret"} {

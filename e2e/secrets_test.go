@@ -68,6 +68,7 @@ func secretEnv(more ...string) []string {
 // TestSecretsOfWorkingSidecars: what apps and operators trust a sidecar with is in no line
 // of its log at debug, in no span, no figure, and in no answer to others.
 func TestSecretsOfWorkingSidecars(t *testing.T) {
+	t.Parallel()
 	r := otlptest.Start(t)
 	database := cluster.NewDatabase(t)
 	o := options{"STORE_URL": withSecrets(t, database), "ADMIN_ADDR": "127.0.0.1:0"}
@@ -269,6 +270,7 @@ func refuse(c net.Conn, heard chan<- string) {
 // TestSecretsOfSidecarsInTrouble: the same while a sidecar cannot work: apps, the network, the
 // log and the commands are told why, and not with what.
 func TestSecretsOfSidecarsInTrouble(t *testing.T) {
+	t.Parallel()
 	address, told := refusing(t)
 	database := cluster.NewEmptyDatabase(t)
 	makeRole(t, database, "powerless", "LOGIN", "CONNECT")
@@ -332,6 +334,7 @@ func commandWith(t *testing.T, env []string, args ...string) (int, string) {
 // TestSecretsOfWrongSettings: a value that is refused is named, and what may be secret in it
 // is not shown.
 func TestSecretsOfWrongSettings(t *testing.T) {
+	t.Parallel()
 	password, query, header := operators["the password of the store's URL"], operators["the query of the store's URL"], operators["a header for the collector"]
 	collector := operators["the password of the collector's URL"]
 	file := func(content string) string {

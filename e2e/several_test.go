@@ -40,6 +40,7 @@ func (ans answer) grantedAll(names []string) map[string]int64 {
 
 // TestSeveralKeys: all or nothing, and each lock by itself afterwards.
 func TestSeveralKeys(t *testing.T) {
+	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
 		s := start(t, o)
 		a, other := dial(t, s.socket), dial(t, s.socket)
@@ -144,6 +145,7 @@ func TestSeveralKeysNeverDeadlock(t *testing.T) {
 // TestSeveralKeysKilled: what a call for several keys has got of them while it waits
 // for the rest goes with its app, and with its sidecar.
 func TestSeveralKeysKilled(t *testing.T) {
+	t.Parallel()
 	o, url := onPostgres(t)
 	one, two := start(t, o), start(t, o.with(options{"TTL": "1s"}))
 	holder := dial(t, one.socket)

@@ -23,6 +23,7 @@ var (
 // TestSlowPage: every command and every statement in docs/slow.md works as it stands
 // there, while a lock is held and waited for; the statements by who may only read.
 func TestSlowPage(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../docs/slow.md")
 	if err != nil {
 		t.Fatal(err)
@@ -69,6 +70,7 @@ var quotedMessages = regexp.MustCompile("`((?:[a-z-]+,? ){2,}[a-z-]+)`")
 
 // TestSlowPageQuotes: the messages that docs/slow.md names are those of the code.
 func TestSlowPageQuotes(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../docs/slow.md")
 	if err != nil {
 		t.Fatal(err)

@@ -29,6 +29,7 @@ func (ans answer) stopping(reason string) {
 // TestStop: anybody may ask the holder to stop, from any pod; it hears so at once, and
 // it is asked no more when the lock is another one's.
 func TestStop(t *testing.T) {
+	t.Parallel()
 	o, url := onPostgres(t)
 	o = o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll})
 	one, two := start(t, o), start(t, o)
@@ -93,6 +94,7 @@ func TestStop(t *testing.T) {
 
 // TestStopWithoutListen: without notifications the renewal brings it.
 func TestStopWithoutListen(t *testing.T) {
+	t.Parallel()
 	const interval = time.Second
 	o, _ := onPostgres(t)
 	o = o.with(options{"POSTGRES_LISTEN": "never", "POSTGRES_POLL_INTERVAL": noPoll, "TTL": "1h", "RENEW_INTERVAL": interval.String()})
@@ -112,6 +114,7 @@ func TestStopWithoutListen(t *testing.T) {
 // TestForce: a lock is only broken where that is allowed. The holder hears that it
 // has lost it before anybody else can have it.
 func TestForce(t *testing.T) {
+	t.Parallel()
 	o, url := onPostgres(t)
 	o = o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll})
 	one, two, plain := start(t, o), start(t, o.with(options{"ALLOW_FORCE": "true"})), start(t, o)
@@ -163,6 +166,7 @@ func TestForce(t *testing.T) {
 // TestRefusalsAreLogged: who releases what it does not hold is found in the log, with
 // the reason.
 func TestRefusalsAreLogged(t *testing.T) {
+	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
 		s := start(t, o)
 		a, b := dial(t, s.socket), dial(t, s.socket)

@@ -15,6 +15,7 @@ import (
 // TestStoreAppears: a database that cannot be reached at the start is used as soon
 // as it can, and the log says once why not yet.
 func TestStoreAppears(t *testing.T) {
+	t.Parallel()
 	const (
 		outage = 3 * time.Second  // several tries: the pause between them begins at 50 ms
 		limit  = 10 * time.Second // the longest pause, and slack
@@ -51,6 +52,7 @@ func TestStoreAppears(t *testing.T) {
 // TestReadOnlyByDefault: a database whose transactions are read-only unless they ask
 // does not hurt; every connection asks, that of the migration too.
 func TestReadOnlyByDefault(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewEmptyDatabase(t)
 	o := options{"STORE_URL": url}
 	conn, err := pgx.Connect(context.Background(), url)

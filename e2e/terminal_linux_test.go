@@ -88,6 +88,7 @@ const (
 
 // TestRunOnATerminal: CMD reads what is typed, also in a pipeline; Ctrl-C is its.
 func TestRunOnATerminal(t *testing.T) {
+	t.Parallel()
 	s := start(t, nil)
 	term := onTerminal(t, s, `
 $RUN k -- bash -c 'read -p "name? " x; echo hello $x' | cat
@@ -119,6 +120,7 @@ read -p "again? " y; echo back $y`)
 // TestRunCtrlZ: Ctrl-Z stops the job, fg continues it, with the terminal, and the
 // lock is held meanwhile, longer than its TTL.
 func TestRunCtrlZ(t *testing.T) {
+	t.Parallel()
 	const ttl = 4 * time.Second
 	s := start(t, options{"TTL": ttl.String(), "RENEW_INTERVAL": "500ms"})
 	term := onTerminal(t, s, `
@@ -143,6 +145,7 @@ echo code $?`)
 
 // TestRunLostWhileStopped: fg does not continue a command whose lock was lost.
 func TestRunLostWhileStopped(t *testing.T) {
+	t.Parallel()
 	s := start(t, options{"ALLOW_FORCE": "true"})
 	term := onTerminal(t, s, `
 $RUN k -- "$LISTENER"

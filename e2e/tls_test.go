@@ -68,6 +68,7 @@ const encrypted = `SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING 
 // TestTLS: with sslmode=verify-full nothing is told to a server that is not the one that
 // is meant, and the log says why.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	s := newSecure(t)
 	good := s.ca.Issue("localhost", time.Now().Add(time.Hour))
 	refused := func(name string, o options, why string) {
@@ -109,6 +110,7 @@ func TestTLS(t *testing.T) {
 // TestTLSCertificates: a sidecar that is known by a certificate. The files of all of them may
 // be replaced: new connections use what is there.
 func TestTLSCertificates(t *testing.T) {
+	t.Parallel()
 	s := newSecure(t)
 	s.Put(t, "pg_hba.conf", []byte(hbaCert))
 	client := s.ca.IssueClient(pgroles.Sidecar)

@@ -220,6 +220,7 @@ func (p *pythonApp) end() {
 // with the Python client: whoever opens the trace of the app sees what it waited for,
 // and a link to the trace of who held it.
 func TestTraceTree(t *testing.T) {
+	t.Parallel()
 	for _, shell := range []string{"sync", "async"} {
 		t.Run(shell, func(t *testing.T) { traceTree(t, shell) })
 	}
@@ -348,6 +349,7 @@ func wantBatch(t *testing.T, f *forest, s otlptest.Span) {
 // TestTracedBatches: many calls at a time share batches, and every batch has links to
 // all of them.
 func TestTracedBatches(t *testing.T) {
+	t.Parallel()
 	const apps = 200
 	r := otlptest.Start(t)
 	o, _ := onPostgres(t)
@@ -387,6 +389,7 @@ func TestTracedBatches(t *testing.T) {
 // TestTracedDrop: the trace of a lock whose app was killed says so, and the waiter's
 // leads to it.
 func TestTracedDrop(t *testing.T) {
+	t.Parallel()
 	r := otlptest.Start(t)
 	o, _ := onPostgres(t)
 	one, two := traced(t, r, "sidecar-one", o), traced(t, r, "sidecar-two", o)
@@ -416,6 +419,7 @@ func TestTracedDrop(t *testing.T) {
 // TestTracingHonoursTheApp: what the app does not record is not recorded, and nothing
 // is sent when nothing was asked for.
 func TestTracingHonoursTheApp(t *testing.T) {
+	t.Parallel()
 	r := otlptest.Start(t)
 	o, url := onPostgres(t)
 	s := traced(t, r, "sidecar", o)
@@ -449,6 +453,7 @@ func TestTracingHonoursTheApp(t *testing.T) {
 
 // TestTracedMetrics: the same variables send the figures, too.
 func TestTracedMetrics(t *testing.T) {
+	t.Parallel()
 	r := otlptest.Start(t)
 	s := traced(t, r, "sidecar", options{"STORE_URL": "memory://"})
 	dial(t, s.socket).acquire("figure:1", "")

@@ -31,6 +31,7 @@ func (s *stream) sees(want ...string) {
 
 // TestEvents: who watches a key sees what happens to it, whichever pod does it.
 func TestEvents(t *testing.T) {
+	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
 		o = o.with(options{"TTL": "1h", "POSTGRES_POLL_INTERVAL": noPoll})
 		one := start(t, o)
@@ -88,6 +89,7 @@ func TestEvents(t *testing.T) {
 // TestWatchersSeeExpiry: the holder's pod dies, and nobody wants the key; those who
 // watch it hear so within a second of the lease's end.
 func TestWatchersSeeExpiry(t *testing.T) {
+	t.Parallel()
 	const ttl = 4 * time.Second
 	limit := ttl + slowed(time.Second)
 	o, _ := onPostgres(t)
@@ -110,6 +112,7 @@ func TestWatchersSeeExpiry(t *testing.T) {
 // TestStreamOpenedDuringAnOutage: while the database does not answer, a stream is opened
 // and closed, and another one is opened. The second one begins when the database is back.
 func TestStreamOpenedDuringAnOutage(t *testing.T) {
+	t.Parallel()
 	o, url := onPostgres(t)
 	proxy := pgproxy.Start(t, url)
 	frozen, back := make(chan struct{}), make(chan struct{})
