@@ -56,7 +56,7 @@ type conn struct {
 	longAnswer  bool // one of the places for long answers is taken
 	directWrite directWrite
 	unwritten   []unwrittenGrant
-	earlier     int // how many of these an answer before the last one tells of
+	delivery    delivery
 }
 
 // peer is who is at the other end of a Unix socket.
@@ -79,7 +79,7 @@ func newConn(s *Server, nc net.Conn, k kind) *conn {
 	c := &conn{Conn: nc, srv: s, kind: k, born: time.Now(), inHead: true, unbegun: true}
 	c.wanted = c.born.Add(s.cfg.Timeouts.First)
 	c.directWrite.fn = c.directWrite.run
-	c.watch.c, c.call.c, c.call.srv = c, c, s
+	c.watch.c, c.delivery.c, c.call.c, c.call.srv = c, c, c, s
 	if sc, ok := nc.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
 			c.raw = raw

@@ -1,10 +1,10 @@
 package proxy
 
 import (
-	"bytes"
+	"bufio"
 	"errors"
+	"io"
 	"os"
-	"slices"
 	"syscall"
 	"time"
 
@@ -24,22 +24,30 @@ func (c *conn) trackDelivery(s Session, g lease.Grant, traceparent string) {
 	c.unwritten = append(c.unwritten, unwrittenGrant{session: s, grant: g, traceparent: traceparent})
 }
 
-// answerFollows notes that another answer comes after those of the unwritten grants.
-func (c *conn) answerFollows() { c.earlier = len(c.unwritten) }
-
-// noteWritten forgets the grants whose answers are written with p. fasthttp writes when its
-// buffer is full, so p may end within the last answer.
-func (c *conn) noteWritten(p []byte) {
-	if len(p) == 0 || len(c.unwritten) == 0 {
-		return
-	}
-	written := c.earlier
-	if last := c.call.last; bytes.HasSuffix(p, last) || bytes.HasSuffix(last, p) {
-		written, c.call.last = len(c.unwritten), nil
-	}
-	c.unwritten = slices.Delete(c.unwritten, 0, written)
-	c.earlier = 0
+// delivery is the body of an answer with unwritten grants. It is written at once: fasthttp
+// would keep it until the pipeline is empty, and a write of several answers does not tell
+// which of them were written.
+type delivery struct {
+	c    *conn
+	body []byte
 }
+
+// WriteTo is called by fasthttp, with its buffer.
+func (d *delivery) WriteTo(w io.Writer) (int64, error) {
+	n, err := w.Write(d.body)
+	if err == nil {
+		err = w.(*bufio.Writer).Flush()
+	}
+	if err == nil {
+		clear(d.c.unwritten)
+		d.c.unwritten = d.c.unwritten[:0]
+	}
+	d.body = nil
+	return int64(n), err
+}
+
+// Read is not called: there is WriteTo.
+func (*delivery) Read([]byte) (int, error) { return 0, io.EOF }
 
 // handBackUnwritten hands back the grants whose answers will not be written: nobody knows
 // of them.
@@ -63,10 +71,6 @@ func (c *conn) Write(p []byte) (int, error) {
 		var more int
 		more, err = c.writeOn(p[n:])
 		n += more
-	}
-	c.noteWritten(p[:n])
-	if err != nil {
-		c.handBackUnwritten()
 	}
 	return n, err
 }

@@ -44,9 +44,9 @@
 // whether the client read an answer that was written. The client asks again with the
 // same request_id, or releases by it.
 //
-// Answers to pipelined requests leave when the pipeline is empty or the write
-// buffer full: that is fasthttp's choice. A client that needs an answer before
-// the next call blocks sends that call on another connection.
+// An answer with such a grant is written at once. fasthttp writes other answers to
+// pipelined requests when the pipeline is empty or its buffer is full: a client that needs
+// one of these before the next call blocks sends that call on another connection.
 //
 // # What is read strictly, and what is not
 //

@@ -97,7 +97,7 @@ func (k *call) acquireFor(s Session, r lease.Request, outlives bool) *wire.Probl
 	if p := k.granted(s, []lease.Grant{g}, gone, outlives, r.Traceparent); p != nil {
 		return p
 	}
-	k.answer(append(wire.AppendGrant(k.buffer(), &g), '}'))
+	k.answerGrants(append(wire.AppendGrant(k.buffer(), &g), '}'))
 	return nil
 }
 
@@ -112,7 +112,7 @@ func (k *call) acquireAllFor(s Session, keys []string, r lease.Request, outlives
 	if p := k.granted(s, all, gone, outlives, r.Traceparent); p != nil {
 		return p
 	}
-	k.answer(wire.AppendGrants(k.buffer(), all))
+	k.answerGrants(wire.AppendGrants(k.buffer(), all))
 	return nil
 }
 

@@ -21,7 +21,6 @@ type call struct {
 	headers
 	span *callSpan // nil if it has none
 	out  []byte    // is used again
-	last []byte    // the last answer, while there are unwritten grants
 }
 
 // handle serves one request.
@@ -32,7 +31,6 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	k := &c.call
 	k.ctx, k.Target = ctx, wire.Target{}
 	c.releaseLongAnswer()
-	c.answerFollows()
 	k.readHeaders()
 	defer k.finish()
 	if c.refusal != nil {
@@ -71,12 +69,6 @@ func noteHeadRead(*fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return fasthttp.RequestConfig{ReadTimeout: 1}
 }
 
-// expect is called before fasthttp says "100 Continue", which is an answer too.
-func expect(ctx *fasthttp.RequestCtx) int {
-	ctx.Conn().(*conn).answerFollows()
-	return fasthttp.StatusContinue
-}
-
 // handleBadRequest answers a request that fasthttp could not read.
 func (s *Server) handleBadRequest(ctx *fasthttp.RequestCtx, err error) {
 	c := ctx.Conn().(*conn)
@@ -84,7 +76,6 @@ func (s *Server) handleBadRequest(ctx *fasthttp.RequestCtx, err error) {
 		c.mute = true // nobody asked anything
 		return
 	}
-	c.answerFollows()
 	c.linger = true
 	k := &c.call
 	k.ctx, k.Target, k.headers = ctx, wire.Target{}, headers{}
@@ -274,10 +265,16 @@ func (k *call) answer(b []byte) {
 	if cap(b) <= maxScratch {
 		k.out = b
 	}
-	if len(k.c.unwritten) > 0 {
-		k.last = b
-	}
 	k.json(b)
+}
+
+// answerGrants answers as answer does. The grants are delivered when it is written.
+func (k *call) answerGrants(b []byte) {
+	k.answer(b)
+	if len(k.c.unwritten) > 0 {
+		k.c.delivery.body = b
+		k.ctx.Response.SetBodyStream(&k.c.delivery, len(b))
+	}
 }
 
 func (k *call) problem(p *wire.Problem) {

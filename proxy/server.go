@@ -59,7 +59,6 @@ func New(cfg Config) *Server {
 		ErrorHandler:                 s.handleBadRequest,
 		Logger:                       quietLogger{cfg.Logger},
 		HeaderReceived:               noteHeadRead,
-		ExpectHandler:                expect,
 		ReadBufferSize:               maxHead,
 		MaxRequestBodySize:           cfg.MaxBody,
 		DisablePreParseMultipartForm: true,
