@@ -149,7 +149,7 @@ func (b *bench) sweeper(url string) (*sweeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := st.Start(b.ctx); err != nil {
+	if err := st.Start(b.ctx, nil); err != nil {
 		return nil, err
 	}
 	s := &sweeper{st: st, inBackground: inBackground{done: make(chan struct{})}}

@@ -241,7 +241,7 @@ func roleSweeps(t *testing.T, database string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Start(t.Context()); err != nil {
+	if err := s.Start(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	defer s.Stop()

@@ -124,6 +124,12 @@ func (b *attempt) ask() store.Ask {
 	return a
 }
 
+func (b *attempt) askToWait() store.Ask {
+	a := b.ask()
+	a.Wait = true
+	return a
+}
+
 // start asks the store. A call that waits for a key that is known to be held, or for which
 // another call has asked before, goes straight into the queue: the store grants a free key
 // there, too. A call that has a grant in common with other calls asks: in the queue it would
@@ -167,7 +173,7 @@ func (m *Manager) enqueueAll(all []*arrival) {
 	attempts := make([]*attempt, 0, len(all))
 	for _, a := range all {
 		if b := a.attempt; b.beginEnqueue() {
-			asks = append(asks, batcher.Submission[store.Ask, store.Answer]{Ctx: b.enqueueContext(a.ctx), Item: b.ask(), Done: b.onEnqueue})
+			asks = append(asks, batcher.Submission[store.Ask, store.Answer]{Ctx: b.enqueueContext(a.ctx), Item: b.askToWait(), Done: b.onEnqueue})
 			attempts = append(attempts, b)
 		}
 	}

@@ -37,7 +37,7 @@ func benchTraced(b testing.TB, tracer *tracing.Tracer) *Manager {
 	if err != nil {
 		b.Fatal(err)
 	}
-	_ = st.Start(context.Background())
+	_ = st.Start(context.Background(), m.News)
 	_ = m.Start(context.Background())
 	b.Cleanup(m.Stop)
 	return m

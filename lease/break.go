@@ -59,6 +59,15 @@ func (m *Manager) signal(ctx context.Context, sig store.Signal) (held bool, err 
 	return standing == store.Holds, nil
 }
 
+// signalHolders sends signals.
+func (m *Manager) signalHolders(ctx context.Context, signals []store.Signal) ([]store.ClaimStatus, error) {
+	signaler, err := store.As[store.Signaler](m.st, store.FeatureStop)
+	if err != nil {
+		return nil, err
+	}
+	return signaler.Signal(ctx, signals)
+}
+
 // awaitBroken waits until the key of a lock is not held any more as it was. The
 // store has done it where nobody needs to be asked; else the holder's sidecar hears
 // of it in a moment, or with its next renewal.

@@ -198,8 +198,8 @@ func (d *double) blockChecks(keys ...string) (unblock func()) {
 	}
 }
 
-func (d *double) OnNews(hear func(store.News)) {
-	d.Store.OnNews(func(n store.News) {
+func (d *double) Start(ctx context.Context, hear func(store.News)) error {
+	return d.Store.Start(ctx, func(n store.News) {
 		d.mu.Lock()
 		drop := d.dropNews
 		d.mu.Unlock()
@@ -391,17 +391,13 @@ func (d *double) Sweep(ctx context.Context) error {
 
 func (d *double) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	d.remember(asks)
-	return do(ctx, d, "Acquire", len(asks), func(ctx context.Context) ([]store.Answer, error) {
+	op := "Acquire"
+	if len(asks) > 0 && asks[0].Wait {
+		op = "Enqueue"
+	}
+	return do(ctx, d, op, len(asks), func(ctx context.Context) ([]store.Answer, error) {
 		return unlessLocked(d, asks, func(a store.Ask) string { return a.Key }, store.Answer{Outcome: store.RowLocked},
 			func(asks []store.Ask) ([]store.Answer, error) { return d.Store.Acquire(ctx, asks) })
-	})
-}
-
-func (d *double) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-	d.remember(asks)
-	return do(ctx, d, "Enqueue", len(asks), func(ctx context.Context) ([]store.Answer, error) {
-		return unlessLocked(d, asks, func(a store.Ask) string { return a.Key }, store.Answer{Outcome: store.RowLocked},
-			func(asks []store.Ask) ([]store.Answer, error) { return d.Store.Enqueue(ctx, asks) })
 	})
 }
 

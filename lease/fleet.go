@@ -29,10 +29,14 @@ const (
 // lock that there is: it is for people, and limited by the store's timeout, and by the
 // end of this sidecar.
 func (m *Manager) Stats(ctx context.Context) (store.Stats, error) {
+	census, err := store.As[store.Census](m.st, store.FeatureStats)
+	if err != nil {
+		return store.Stats{}, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
 	defer cancel()
 	defer context.AfterFunc(m.ctx, cancel)()
-	return m.st.Stats(ctx)
+	return census.Stats(ctx)
 }
 
 // Fleet is what the whole database holds, if this sidecar is the one of all that is
@@ -43,7 +47,8 @@ func (m *Manager) Fleet() (metrics.Fleet, bool) { return m.fleet.current() }
 
 // fleet is a sidecar's part in counting what the whole fleet holds.
 type fleet struct {
-	m *Manager
+	m      *Manager
+	census store.Census // nil if the engine cannot count
 
 	mu      sync.Mutex
 	running bool
@@ -68,6 +73,11 @@ type fleet struct {
 	failing bool
 }
 
+func newFleet(m *Manager) *fleet {
+	census, _ := m.st.(store.Census)
+	return &fleet{m: m, census: census}
+}
+
 // shownFor is for how long the known metrics may still be shown.
 func (f *fleet) shownFor(now time.Time) time.Duration {
 	f.mu.Lock()
@@ -81,7 +91,7 @@ func (f *fleet) current() (metrics.Fleet, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.looked = f.m.clk.Now()
-	if !f.running {
+	if !f.running && f.census != nil {
 		f.running = f.m.spawn(func() { f.run(f.m.ctx) })
 	}
 	if !f.looked.Before(f.until) || !f.looked.Before(f.knownUntil) || f.m.clk.Suspended(f.looked)-f.suspended >= clock.SuspensionLimit {
@@ -117,7 +127,7 @@ func (f *fleet) rest() {
 	f.hold(time.Time{}, 0)
 	if f.ours {
 		f.m.limited(func(ctx context.Context) {
-			if _, err := f.m.st.Elect(ctx, 0); err != nil {
+			if _, err := f.census.Elect(ctx, 0); err != nil {
 				f.m.log.Debug("the office of counting the fleet's locks is not given up, it ends by itself", "error", err)
 			}
 		})
@@ -153,7 +163,7 @@ func (f *fleet) elect(ctx context.Context) (left time.Duration, err error) {
 	defer cancel()
 	sent := f.m.clk.Now()
 	suspended := f.m.clk.Suspended(sent)
-	election, err := f.m.st.Elect(ctx, fleetTerm)
+	election, err := f.census.Elect(ctx, fleetTerm)
 	switch {
 	case err != nil:
 		f.ours = f.ours || store.OutcomeUnknown(err)
@@ -182,7 +192,7 @@ func (f *fleet) count(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, f.m.cfg.StoreTimeout)
 	defer cancel()
 	began := f.m.clk.Now()
-	stats, err := f.m.st.Stats(ctx)
+	stats, err := f.census.Stats(ctx)
 	ended := f.m.clk.Now()
 	interval := max(fleetInterval, fleetRest*ended.Sub(began))
 	f.countAt = ended.Add(interval)

@@ -78,7 +78,7 @@ type Manager struct {
 func New(cfg Config, st store.Store) (*Manager, error) {
 	m := &Manager{
 		cfg: cfg, st: st, clk: cfg.Clock, log: cfg.Logger, inline: st.Traits().Inline,
-		leases: newLeaseSet(cfg.TTL, st.Listen), held: newHeldSet(), sessions: make(map[string]*Session),
+		leases: newLeaseSet(cfg.TTL, listen(st)), held: newHeldSet(), sessions: make(map[string]*Session),
 		draining: make(chan struct{}),
 	}
 	if m.clk == nil {
@@ -100,10 +100,9 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 	m.queue, m.signals, m.arrivals = newQueue(m), newSignals(m), newArrivals(m.enqueueAll)
 	m.watches, m.groups = newWatches(m), newGroups()
 	m.sweeping.m, m.sweeping.began = m, m.clk.Now()
-	m.fleet = &fleet{m: m}
+	m.fleet = newFleet(m)
 	m.orphans.m, m.orphans.sought = m, make(map[*lease]*reconciliation)
 	m.openLanes()
-	st.OnNews(m.queue.news)
 	m.recorder.Observe(m.state)
 	return m, nil
 }
@@ -129,10 +128,10 @@ func (m *Manager) openLanes() {
 	// bring some here, and must not have to wait.
 	together := lane
 	together.Together, together.Max = true, min(lane.Max, maxTogether)
-	m.enqueues = batcher.New(m.traced("enqueue", together), byKey, m.st.Enqueue, stuck)
+	m.enqueues = batcher.New(m.traced("enqueue", together), byKey, m.st.Acquire, stuck)
 	m.amends = batcher.New(m.traced("amend", bounded), func(c store.Change) string { return c.Key }, m.st.Amend, notJudged)
 	m.reads = batcher.New(m.traced("get", bounded), func(key string) string { return key }, m.st.Get, nil)
-	m.requires = batcher.New(m.traced("signal", bounded), func(s store.Signal) string { return s.Key }, m.st.Signal,
+	m.requires = batcher.New(m.traced("signal", bounded), func(s store.Signal) string { return s.Key }, m.signalHolders,
 		func(s store.ClaimStatus) bool { return s == store.ClaimRowLocked })
 	apart := lane
 	apart.Inline = false // they may hang, and have a limit of their own
@@ -155,6 +154,17 @@ func forAll[T any](f func(context.Context, []T) error) func(context.Context, []T
 		return make([]struct{}, len(items)), f(ctx, items)
 	}
 }
+
+// listen is how the manager tells an engine whether it needs news.
+func listen(st store.Store) func(on bool) {
+	if l, ok := st.(store.Listener); ok {
+		return l.Listen
+	}
+	return func(bool) {}
+}
+
+// News takes the store's news: see [store.Store.Start]. It does not block.
+func (m *Manager) News(n store.News) { m.queue.news(n) }
 
 // Start begins to renew leases and to watch the queue.
 func (m *Manager) Start(context.Context) error {

@@ -159,7 +159,7 @@ func (s *search) run(ctx context.Context) bool {
 func (s *search) part(ctx context.Context, after string) (store.Part, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.m.cfg.StoreTimeout)
 	defer cancel()
-	return s.m.st.HeldUnderAfter(ctx, s.ids(), after)
+	return s.m.reconciler().HeldUnderAfter(ctx, s.ids(), after)
 }
 
 // heldUnder asks what is held under the leases under these keys.
@@ -167,7 +167,7 @@ func (s *search) heldUnder(ctx context.Context, keys []string) (riders []store.H
 	for some := range slices.Chunk(keys, askedMax) {
 		began := s.m.clk.Now()
 		limited, cancel := context.WithTimeout(ctx, s.m.cfg.StoreTimeout)
-		count, err := s.m.st.HeldUnder(limited, s.ids(), some)
+		count, err := s.m.reconciler().HeldUnder(limited, s.ids(), some)
 		cancel()
 		if err == nil && count.History != s.history {
 			err = errOtherHistory

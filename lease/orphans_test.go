@@ -22,8 +22,8 @@ func TestAPlaceThatIsBackAndGetsTheKeyIsGivenUp(t *testing.T) {
 		s, o := r.session(), other.session()
 		r.lock(s, "mine")
 		theirs := other.lock(o, "line")
-		stray := store.Ask{Attempt: store.Attempt{Key: "line", ID: uuid.New()}, Lease: r.lease()}
-		_, err := r.st.Store.Enqueue(context.Background(), []store.Ask{stray})
+		stray := store.Ask{Attempt: store.Attempt{Key: "line", ID: uuid.New()}, Lease: r.lease(), Wait: true}
+		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{stray})
 		r.must(err)
 		r.st.failover()
 		for r.st.count("HeldUnderAfter") == 0 {
@@ -53,8 +53,8 @@ func TestAPlaceThatIsBackIsGivenUpFirst(t *testing.T) {
 		for i := range 20 {
 			other.lock(o, fmt.Sprintf("line/%02d", i))
 		}
-		stray := store.Ask{Attempt: store.Attempt{Key: "line/19", ID: uuid.New()}, Lease: r.lease()}
-		_, err := r.st.Store.Enqueue(context.Background(), []store.Ask{stray})
+		stray := store.Ask{Attempt: store.Attempt{Key: "line/19", ID: uuid.New()}, Lease: r.lease(), Wait: true}
+		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{stray})
 		r.must(err)
 		r.st.partKeys = 1
 		var parts atomic.Int64

@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/locksidecar/locksidecar/store"
 )
 
 var errReaping = errors.New("burying the leases of the sidecar that ran here before")
@@ -50,7 +52,11 @@ func (m *Manager) ReapPredecessors(instances []string, done func()) {
 
 // reapInstance revokes what one instance left.
 func (m *Manager) reapInstance(ctx context.Context, instance string) bool {
-	err := m.st.ReapInstance(ctx, instance)
+	reaper, ok := m.st.(store.Reaper)
+	if !ok {
+		return true // they expire by themselves
+	}
+	err := reaper.ReapInstance(ctx, instance)
 	if err != nil {
 		m.log.Warn("a predecessor's leases are not buried, trying again", "instance", instance, "error", err)
 	}

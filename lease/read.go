@@ -71,7 +71,11 @@ func (m *Manager) List(ctx context.Context, s *Session, req ListRequest) (Page, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
 	defer cancel()
-	locks, err := m.st.List(ctx, q)
+	lister, err := store.As[store.Lister](m.st, store.FeatureList)
+	if err != nil {
+		return Page{}, err
+	}
+	locks, err := lister.List(ctx, q)
 	if err != nil {
 		return Page{}, err
 	}

@@ -98,10 +98,13 @@ func (m *Manager) reconciled(ctx context.Context, leases []*lease, history store
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
 	defer cancel()
-	if err := m.st.Reconciled(ctx, idsOf(leases), history); err != nil {
+	if err := m.reconciler().Reconciled(ctx, idsOf(leases), history); err != nil {
 		m.log.Debug("the store will say once more that leases are to be counted", "error", err)
 	}
 }
+
+// reconciler is the engine, if it has said that leases are to be reconciled.
+func (m *Manager) reconciler() store.Reconciler { return m.st.(store.Reconciler) }
 
 // readSome asks the store for the next of the locks that are believed to be held under leases.
 // Those that it has not are lost.
@@ -119,7 +122,7 @@ func (m *Manager) readSome(ctx context.Context, leases []*lease, history store.H
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(m.cfg.StoreTimeout, longest))
 	defer cancel()
-	count, err := m.st.HeldUnder(ctx, idsOf(leases), keys)
+	count, err := m.reconciler().HeldUnder(ctx, idsOf(leases), keys)
 	if err == nil && count.History != history {
 		err = errOtherHistory
 	}

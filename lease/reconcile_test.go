@@ -261,7 +261,7 @@ func TestWhatIsBackIsGivenUp(t *testing.T) {
 				}
 				_, err := r.st.Store.Acquire(ctx, []store.Ask{ask("back")})
 				r.must(err)
-				_, err = r.st.Store.Enqueue(ctx, []store.Ask{{Attempt: store.Attempt{Key: "line", ID: uuid.New()}, Lease: r.lease()}})
+				_, err = r.st.Store.Acquire(ctx, []store.Ask{{Attempt: store.Attempt{Key: "line", ID: uuid.New()}, Lease: r.lease(), Wait: true}})
 				r.must(err)
 				r.st.failover()
 				back := other.wait(o, "back", WaitForever)

@@ -115,7 +115,7 @@ func newRigOn(t tester, space *memory.Space, name string, opts ...option) *rig {
 	m, err := New(cfg, r.st)
 	r.must(err)
 	r.m = m
-	r.must(r.st.Start(context.Background()))
+	r.must(r.st.Start(context.Background(), m.News))
 	r.must(m.Start(context.Background()))
 	if tb, ok := t.(testing.TB); ok {
 		tb.Cleanup(m.Stop)

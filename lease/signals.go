@@ -102,7 +102,11 @@ func (sg *signals) round(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, sg.m.cfg.StoreTimeout)
 	defer cancel()
-	found, err := sg.m.st.Signals(ctx, leases)
+	signaler, err := store.As[store.Signaler](sg.m.st, store.FeatureStop)
+	if err != nil {
+		return nil // nobody can be asked for anything
+	}
+	found, err := signaler.Signals(ctx, leases)
 	if err != nil {
 		return err
 	}
@@ -121,7 +125,7 @@ func (sg *signals) round(ctx context.Context) error {
 	if len(acknowledged) == 0 {
 		return nil
 	}
-	return sg.m.st.Acknowledge(ctx, acknowledged)
+	return signaler.Acknowledge(ctx, acknowledged)
 }
 
 // stale reports whether the grant that a signal means can not be on its way to here

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/locksidecar/locksidecar/store"
 )
 
 // sweepInterval is how long a sidecar pauses before it tidies the store again. How much there is to
@@ -36,6 +38,10 @@ func (s *sweeping) granted(now time.Time, ttl time.Duration) {
 
 // run sweeps now and then, until ctx ends.
 func (s *sweeping) run(ctx context.Context) {
+	reaper, ok := s.m.st.(store.Reaper)
+	if !ok {
+		return
+	}
 	for {
 		timer := time.NewTimer(jittered(sweepInterval))
 		select {
@@ -47,7 +53,7 @@ func (s *sweeping) run(ctx context.Context) {
 		if int64(s.m.clk.Now().Sub(s.began)) > s.until.Load() {
 			continue
 		}
-		if err := s.m.st.Sweep(ctx); err != nil && ctx.Err() == nil {
+		if err := reaper.Sweep(ctx); err != nil && ctx.Err() == nil {
 			s.m.log.Warn("the store was not swept, trying again later", "error", err)
 		}
 	}

@@ -21,6 +21,9 @@ func (m *Manager) Watch(ctx context.Context, s *Session, key string, hear func(E
 	if m.isDraining() {
 		return View{}, nil, ErrDraining
 	}
+	if _, err := store.As[store.Watcher](m.st, store.FeatureEvents); err != nil {
+		return View{}, nil, err
+	}
 	st := &stream{hear: hear}
 	w, err := m.watches.add(key, st)
 	if err != nil {

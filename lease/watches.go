@@ -19,7 +19,8 @@ import (
 // leases are renewed, when the store says that something may have been missed, and
 // where its news does not come by itself for now, every poll interval.
 type watches struct {
-	m *Manager
+	m      *Manager
+	engine store.Watcher // nil if the engine cannot tell of events
 
 	mu      sync.Mutex
 	keys    map[string]*watched
@@ -38,8 +39,9 @@ type watches struct {
 }
 
 func newWatches(m *Manager) *watches {
+	engine, _ := m.st.(store.Watcher)
 	return &watches{
-		m: m, keys: make(map[string]*watched), inStore: make(map[string]*watched),
+		m: m, engine: engine, keys: make(map[string]*watched), inStore: make(map[string]*watched),
 		syncWake: make(chan struct{}, 1), pollWake: make(chan struct{}, 1), pollAllWake: make(chan struct{}, 1),
 	}
 }
@@ -199,7 +201,7 @@ func (ws *watches) drop() {
 func (ws *watches) watch(ctx context.Context, part []*watched) error {
 	ctx, cancel := context.WithTimeout(ctx, ws.m.cfg.StoreTimeout)
 	defer cancel()
-	if err := ws.m.st.Watch(ctx, keysOf(part), ws.lease.id); err != nil {
+	if err := ws.engine.Watch(ctx, keysOf(part), ws.lease.id); err != nil {
 		return err
 	}
 	for _, w := range part {
@@ -226,7 +228,7 @@ func (ws *watches) unwatch(ctx context.Context) {
 	ws.mu.Unlock()
 	for part := range slices.Chunk(gone, ws.m.cfg.BatchMax) {
 		limited, cancel := context.WithTimeout(ctx, ws.m.cfg.StoreTimeout)
-		if err := ws.m.st.Unwatch(limited, part); err != nil {
+		if err := ws.engine.Unwatch(limited, part); err != nil {
 			ws.m.log.Debug("keys not unwatched", "keys", len(part), "error", err)
 		}
 		cancel()

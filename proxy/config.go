@@ -23,6 +23,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Version is what GET /v1 shows.
 	Version string
+	// Lacking are the features that the store does not have: GET /v1 leaves them out.
+	Lacking []string
 
 	// Socket is the path of the Unix socket, at most 107 bytes; required.
 	Socket string

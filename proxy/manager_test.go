@@ -21,15 +21,15 @@ func withManager(t *testing.T, change ...func(*Config)) (*fixture, *lease.Manage
 
 func withManagerOn(t *testing.T, st store.Store, change ...func(*Config)) (*fixture, *lease.Manager) {
 	t.Helper()
-	if err := st.Start(context.Background()); err != nil {
-		t.Fatal(err)
-	}
 	m, err := lease.New(lease.Config{
 		Instance: "pod-1/1", Pod: "pod-1", TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
 		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 100, CacheTTL: 100 * time.Millisecond,
 		BatchMax: 100, MaxSessions: 10, MaxLocksPerSession: 100, MaxWaiters: 100, Logger: slog.New(slog.DiscardHandler),
 	}, st)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Start(context.Background(), m.News); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Start(context.Background()); err != nil {

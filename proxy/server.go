@@ -53,7 +53,7 @@ func New(cfg Config) *Server {
 	s.statsCache = newStatsCache(cfg.Locks, cfg.Timeouts.Stats)
 	s.countProblem = cfg.Metrics.Problem // a nil recorder counts nothing
 	cfg.Metrics.Observe(s.connections)
-	s.about = wire.AppendAbout(nil, cfg.Version, cfg.AllowForce)
+	s.about = wire.AppendAbout(nil, cfg.Version, cfg.AllowForce, cfg.Lacking)
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,
 		ErrorHandler:                 s.handleBadRequest,

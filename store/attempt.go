@@ -24,6 +24,8 @@ type Ask struct {
 	// of its holder. A session's lock with a MinHold rides on a Lease of its own: one
 	// that was opened for this ask, and that no other ask names.
 	MinHold time.Duration
+	// Wait: if the key is held, the attempt is queued.
+	Wait bool
 	// Skip: as a waiter it wants no lock, but the result, when the holder releases
 	// with the Outcome Success.
 	Skip bool

@@ -31,17 +31,22 @@
 //     released or in other hands and changes nothing.
 //
 // Every operation takes many items at once and answers each, in the order of the
-// items. A key may stand only once among the items of one call, but for Enqueue,
-// Check, Cancel and Withdraw, where several attempts may name the same key; callers
-// see to that. Those of an Enqueue stand in line in their order. Where somebody else keeps
-// an item's row locked for long (an operator's open transaction), only that item is
-// answered with Stuck or ClaimRowLocked: nothing was done for it, and it is asked again, alone.
-// One conformance suite, store/storetest, holds every store to this page.
+// items. Callers name a key only once among the items of one call. Asks that wait, Check, Cancel
+// and Withdraw are the exceptions: there, several attempts may name the same key, and asks that
+// wait are queued in their order. If somebody else keeps an item's row locked for long (an
+// operator's open transaction), only that item is answered with RowLocked or ClaimRowLocked:
+// nothing was done for it, and the caller asks again for it alone.
+//
+// # Core and capabilities
+//
+// Every engine implements [Store]. What only some engines can do is an interface of its own: see
+// [Lister], [Signaler], [Watcher], [Reconciler], [Reaper], [Census], [Listener] and [Immediate].
+// Callers ask for them with [As]. One conformance suite, store/storetest, tests every engine
+// against this page; it runs the cases of a capability if the engine has it.
 package store
 
 import (
 	"context"
-	"time"
 
 	"github.com/google/uuid"
 )
@@ -70,152 +75,80 @@ type Identity struct {
 	Pod string
 }
 
-// Store grants locks. All methods are safe for concurrent use. Errors are
-// judged with [Unavailable] and [OutcomeUnknown].
+// Store is what every engine can do: it grants locks. All methods are safe for concurrent use.
+// Errors are judged with [Unavailable] and [OutcomeUnknown].
 type Store interface {
-	// OnNews sets the function that hears news: of hand-offs to waiters, of signals
-	// to holders, of events of watched keys. It is called after the commit, from any
-	// goroutine, must not block, and must be set before Start. News is a hint that
-	// may be lost; Check, Signals and Get are the truth.
-	OnNews(func(News))
-	// Listen says whether there is anything to hear: whether this instance has
-	// waiters, locks or watches, or soon will have. It does not block. An Enqueue or
-	// a Watch that follows does not take effect before this instance hears, if it can.
-	Listen(on bool)
-
-	// Start makes the store usable. It fails at once on what can never work; a
-	// server that cannot be reached is not such a thing: the store goes on trying
-	// and Ready says so. ctx limits Start only.
-	Start(ctx context.Context) error
-	// Stop ends what runs in the background and gives up all connections. It
-	// blocks, may be called more than once, and before Start.
+	// Start makes the store usable. It fails at once on what can never work. A server that
+	// cannot be reached is no such thing: the store goes on trying, and Ready says so. ctx
+	// limits Start only.
+	//
+	// news is called with hand-offs to waiters, signals to holders and events of watched keys.
+	// It is called after the commit, from any goroutine, and must not block. News is a hint that
+	// may be lost; Check, Signals and Get are the truth. nil: nobody needs news.
+	Start(ctx context.Context, news func(News)) error
+	// Stop ends what runs in the background and gives up all connections. It blocks, and may be
+	// called more than once, and before Start.
 	Stop()
-	// Ready is nil when operations have a chance to succeed, else why not. It
-	// does not ask the server.
+	// Ready is nil if operations have a chance to succeed, else why not. It does not ask the
+	// server.
 	Ready() error
-	// Traits tells callers how to use this store well, now: Polls may change. When
-	// it does, news of [EveryWait] follows.
+	// Traits tells callers how to use this store well now. Polls may change: then news of
+	// [EveryWait] follows.
 	Traits() Traits
 
 	// OpenLeases makes renewed leases that live for their TTL from now on.
 	OpenLeases(ctx context.Context, leases []NewLease) error
-	// Renew extends the leases that are alive by their TTL, in one statement, and
-	// returns those that it extended, also with an error. A lease that is not among
-	// them although there was no error is expired or dead, or it stands: it must
-	// never be trusted again.
+	// Renew extends the leases that are alive by their TTL, in one statement. It returns those
+	// that it extended, also with an error. If there was no error, a lease that is not among
+	// them is expired or dead, or only a MinHold keeps it: it must never be trusted again.
 	Renew(ctx context.Context, leases []LeaseID) (Renewal, error)
-	// HeldUnder returns which of these keys' locks ride on leases of this instance, and who
-	// stands in line for them under the leases. It is for leases that a Renewal says are
-	// to be recounted.
-	HeldUnder(ctx context.Context, leases []LeaseID, keys []string) (Count, error)
-	// HeldUnderAfter looks for all that rides on leases of this instance, at a part of the
-	// locks at a time: in the order of the bytes of their keys, behind this one; empty:
-	// from the start, and then also for who stands in line under the leases. A part may be
-	// empty, when others look in this moment.
-	HeldUnderAfter(ctx context.Context, leases []LeaseID, after string) (Part, error)
-	// Reconciled notes that the sidecar knows all that rides on leases, as it was told in
-	// that history.
-	Reconciled(ctx context.Context, leases []LeaseID, history History) error
-	// Revoke declares leases dead, and hands off or frees what they held. It is
-	// for a sidecar's own leases: they need not have expired. The waiters that
-	// stood in line under them are dropped. A lease whose hold is not over (MinHold)
-	// stands from now on until it is.
+	// Revoke declares a sidecar's own leases dead, and hands off or frees what they held. They
+	// need not have expired. The waiters that were queued under them are dropped. A lease whose
+	// MinHold is not over is kept until it is.
 	Revoke(ctx context.Context, leases []LeaseID) error
-	// ReapInstance buries the renewed leases of an instance that runs no more, as
-	// Revoke does.
-	ReapInstance(ctx context.Context, instance string) error
-	// Sweep buries leases that expired a while ago and tidies up what only costs
-	// space. It may take minutes where there is much, in small steps with pauses between
-	// them, and ends with ctx. It is cheap when another instance does it in this moment, or did
-	// a short while ago.
-	Sweep(ctx context.Context) error
 
-	// Acquire takes each key that is free, or whose holder's lease is dead or can
-	// be buried. Outcomes: Granted, Held, LeaseLost, RowLocked.
+	// Acquire takes each key that is free, or whose holder's lease is dead or can be reaped.
+	// An ask that waits is queued if its key is held; it needs a living Lease, also for bind:ttl,
+	// which keeps the queue position. The asks of one call all wait, or none does. Outcomes:
+	// Granted, Held or (if it waits) Queued, LeaseLost, RowLocked.
 	Acquire(ctx context.Context, asks []Ask) ([]Answer, error)
-	// Enqueue does the same, but stands in line for a key that is held. Outcomes:
-	// Granted, Queued, LeaseLost, RowLocked. An Ask of an Enqueue needs a living Lease, for
-	// bind:ttl too: it keeps the place in the queue.
-	Enqueue(ctx context.Context, asks []Ask) ([]Answer, error)
-	// Check tells what became of waiters, and buries expired leases that
-	// hold the keys they wait for. Outcomes: Granted, Queued, Skipped, Gone. A waiter
-	// that was skipped is remembered, with the result, until Cancel.
+	// Check tells what became of waiters, and reaps expired leases that hold the keys they wait
+	// for. Outcomes: Granted, Queued, Skipped, Gone. A waiter that was skipped is remembered,
+	// with the result, until Cancel.
 	Check(ctx context.Context, waits []Attempt) ([]Answer, error)
-	// Cancel takes waiters out of their queues. Outcomes: Gone; Granted for one
-	// that got its lock before: it holds it then, and the caller decides; Skipped
-	// for one that was skipped before: it is forgotten now; or RowLocked. What another
-	// instance keeps of the same attempt, repeated there, is left alone: that is Gone here.
+	// Cancel takes waiters out of their queues. Outcomes: Gone; Granted for one that got its
+	// lock before: it holds it then, and the caller decides; Skipped for one that was skipped
+	// before: it is forgotten now; or RowLocked. If the same attempt was repeated through
+	// another instance, what that instance keeps is left alone: that is Gone here.
 	Cancel(ctx context.Context, waits []Attempt) ([]Answer, error)
-	// Withdraw frees what attempts hold or wait for, for attempts whose outcome is
-	// unknown. It blocks until an attempt that is under way in the store is decided.
-	// One that has not reached the store yet is not seen: callers undo once more,
-	// twice the store's timeout after the attempt; by then the store refuses it. What
-	// another instance has of the same attempt, repeated there, is left alone: its
-	// place in line, a bind:ttl lock of which it may have told somebody, and a lock that
-	// its hold keeps because it is gone. A grant whose lease had ended before has expired,
-	// for whoever asks. Outcomes: Gone, RowLocked.
+	// Withdraw frees what attempts hold or wait for, if their outcome is unknown. It blocks
+	// until an attempt that is in flight in the store is decided. It does not see an attempt
+	// that has not reached the store yet: callers withdraw once more, twice the store's timeout
+	// after the attempt; by then the store refuses it. If the same attempt was repeated through
+	// another instance, what that instance has is left alone: its queue position, a bind:ttl
+	// lock that it may have delivered, and a key that its MinHold keeps. A grant whose lease had
+	// ended before counts as expired. Outcomes: Gone, RowLocked.
 	Withdraw(ctx context.Context, attempts []Attempt) ([]Outcome, error)
 
-	// Release frees locks, or hands them to the first living waiter. With the Outcome
-	// Success, waiters that asked for it are skipped, in one transaction with the
-	// release. A lock with a hold that is not over is released, but kept: its lease
-	// stands. A claim that is right but for its lease, which has Expired, ends the grant,
-	// too: a renewal that is under way must not keep the lock for nobody. Repeated with
-	// its Lease, a Release sends its news again; without one, it may.
+	// Release frees locks, or hands them to the first living waiter. With the Outcome Success,
+	// waiters that asked for it are skipped, in one transaction with the release. If the MinHold
+	// of a lock is not over, the lock is released and the key is kept. If a claim is right and
+	// its lease has Expired, Release ends the grant too: a renewal in flight must not keep the
+	// lock for nobody. Repeated with its Lease, a Release sends its news again; without one, it
+	// may.
 	Release(ctx context.Context, claims []Claim) ([]Verdict, error)
-	// Amend checks that locks are held under their tokens, and changes their data
-	// and, for bind:ttl locks, their remaining time.
+	// Amend checks that locks are held under their tokens. It changes their data and, for
+	// bind:ttl locks, their remaining time.
 	Amend(ctx context.Context, changes []Change) ([]Verdict, error)
-
-	// Signal asks holders for something, whoever they are. Standings: Holds (a Stop is
-	// noted in the lock; a session's holder will be told, and those who watch hear of a
-	// Stop if there is a holder, for a hold alone may keep the lock, but perhaps not of one
-	// that only has another reason than the one before; a Break of a lock that no
-	// session claims, because it is bind:ttl or its lease stands, is done), UnknownToken
-	// (nobody holds the key), ClaimRowLocked. A Break of a session's lock ends its MinHold at
-	// once, so that it is free at its lease's end even if its sidecar is gone.
-	Signal(ctx context.Context, signals []Signal) ([]ClaimStatus, error)
-	// Signals returns what holders under these leases of this instance are asked for.
-	// It returns them again and again until they are Heard or their lease is dead.
-	Signals(ctx context.Context, leases []LeaseID) ([]Signal, error)
-	// Heard forgets signals. Those that are not there any more are no error.
-	Acknowledge(ctx context.Context, signals []SignalID) error
-
-	// Watch makes this instance hear, as news, the events of keys, until Unwatch or
-	// until the lease is dead: those of its own doing it may hear until it knows that. It
-	// may be repeated, also under another lease. It fails when the lease does not live.
-	Watch(ctx context.Context, keys []string, lease LeaseID) error
-	// Unwatch ends that.
-	Unwatch(ctx context.Context, keys []string) error
-
 	// Get reads locks.
 	Get(ctx context.Context, keys []string) ([]Lock, error)
-	// List reads held locks, ordered by the bytes of their keys.
-	List(ctx context.Context, query Query) ([]Lock, error)
-
-	// Stats counts what the whole database holds, in all namespaces. It may read every
-	// lock that there is, so it is for people and for one sidecar of many: see Elect.
-	Stats(ctx context.Context) (Stats, error)
-	// Elect makes one instance of all that use the database, whatever their namespace,
-	// the one that reads Stats for all. It is elected, or elected again, for the term
-	// from now on; or it hears how long another instance still is. A term of zero gives
-	// the office up.
-	Elect(ctx context.Context, term time.Duration) (Election, error)
 }
 
-// Traits are differences between stores that their users may profit from.
+// Traits are differences between engines that their users may profit from.
 type Traits struct {
-	// Inline: operations take microseconds and never block; batching would only
-	// add a detour.
+	// Inline: operations take microseconds and never block; batching would only add a detour.
 	Inline bool
-	// Polls: news of waiters that were granted by other instances does not
-	// arrive by itself now, so waits must be checked every poll interval.
+	// Polls: news of waiters that were granted by other instances does not arrive by itself
+	// now, so waits must be checked every poll interval.
 	Polls bool
-}
-
-// Immediate is what a store whose operations are Inline may offer besides: the most
-// frequent of them for a single item, without the slices.
-type Immediate interface {
-	AcquireOne(ctx context.Context, ask Ask) (Answer, error)
-	ReleaseOne(ctx context.Context, claim Claim) (Verdict, error)
 }

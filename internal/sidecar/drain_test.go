@@ -1,7 +1,7 @@
 package sidecar
 
 import (
-	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -29,10 +29,8 @@ func TestTheDrainTimeoutIsKept(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, start := range []func(context.Context) error{st.Start, locks.Start} {
-					if err := start(t.Context()); err != nil {
-						t.Fatal(err)
-					}
+				if err := errors.Join(st.Start(t.Context(), locks.News), locks.Start(t.Context())); err != nil {
+					t.Fatal(err)
 				}
 				defer st.Stop()
 				defer locks.Stop()

@@ -50,7 +50,7 @@ func (s *sidecar) proxyConfig() proxy.Config {
 	return proxy.Config{
 		Locks: proxy.FromManager(s.locks), Logger: s.log, Version: s.Version,
 		Claimed: s.record.begin, Namespace: cfg.Namespace,
-		TTL: cfg.TTL, AllowForce: cfg.AllowForce,
+		TTL: cfg.TTL, AllowForce: cfg.AllowForce, Lacking: store.Lacking(s.store),
 		Tracer: s.tel.Tracer, Metrics: s.tel.Metrics.Calls, MetricsHandler: s.tel.Figures,
 		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
 		TCPAddr: cfg.TCPAddr, AdminAddr: cfg.AdminAddr,

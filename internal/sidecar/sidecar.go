@@ -104,7 +104,7 @@ func (s *sidecar) start(ctx context.Context) (err error) {
 			s.store.Stop()
 		}
 	}()
-	if err := s.store.Start(ctx); err != nil {
+	if err := s.store.Start(ctx, s.locks.News); err != nil {
 		return exitcode.With(exitcode.Config, fmt.Errorf("the store cannot work: %w", err))
 	}
 	if err := s.locks.Start(ctx); err != nil {

@@ -21,7 +21,9 @@ type brokenStore struct {
 	stopped int
 }
 
-func (s *brokenStore) Start(context.Context) error { return errors.New("of another age") }
+func (s *brokenStore) Start(context.Context, func(store.News)) error {
+	return errors.New("of another age")
+}
 
 func (s *brokenStore) Stop() {
 	s.stopped++

@@ -8,7 +8,16 @@ import (
 
 // Acquire takes each key that can be had now.
 func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-	return s.askAll(ctx, "Acquire", asks, false)
+	if err := s.usable(ctx, "Acquire"); err != nil {
+		return nil, err
+	}
+	o := operation{ns: s.ns}
+	answers := make([]store.Answer, len(asks))
+	for i := range asks {
+		answers[i] = o.ask(s, &asks[i])
+	}
+	o.finish()
+	return answers, nil
 }
 
 // AcquireOne is Acquire for one key.
@@ -17,30 +26,12 @@ func (s *Store) AcquireOne(ctx context.Context, ask store.Ask) (store.Answer, er
 		return store.Answer{}, err
 	}
 	o := operation{ns: s.ns}
-	answer := o.ask(s, &ask, false)
+	answer := o.ask(s, &ask)
 	o.finish()
 	return answer, nil
 }
 
-// Enqueue takes each key that can be had now, and waits for the others.
-func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-	return s.askAll(ctx, "Enqueue", asks, true)
-}
-
-func (s *Store) askAll(ctx context.Context, op string, asks []store.Ask, wait bool) ([]store.Answer, error) {
-	if err := s.usable(ctx, op); err != nil {
-		return nil, err
-	}
-	o := operation{ns: s.ns}
-	answers := make([]store.Answer, len(asks))
-	for i := range asks {
-		answers[i] = o.ask(s, &asks[i], wait)
-	}
-	o.finish()
-	return answers, nil
-}
-
-func (o *operation) ask(s *Store, ask *store.Ask, wait bool) store.Answer {
+func (o *operation) ask(s *Store, ask *store.Ask) store.Answer {
 	sh := o.ns.shard(ask.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -49,11 +40,11 @@ func (o *operation) ask(s *Store, ask *store.Ask, wait bool) store.Answer {
 		if r.heldBy(ask.ID, now) {
 			return r.grantedAgain(s, now)
 		}
-		if k := r.skipped[ask.ID]; k != nil && wait {
+		if k := r.skipped[ask.ID]; k != nil && ask.Wait {
 			return k.answer()
 		}
 	}
-	own, ok := o.ownLease(ask, wait, now) // nil: none is needed
+	own, ok := o.ownLease(ask, now) // nil: none is needed
 	if !ok {
 		return store.Answer{Outcome: store.LeaseLost}
 	}
@@ -67,7 +58,7 @@ func (o *operation) ask(s *Store, ask *store.Ask, wait bool) store.Answer {
 		return r.granted(now)
 	case r.heldBy(ask.ID, now):
 		return r.grantedAgain(s, now) // it was the first in line when the holder was buried
-	case wait:
+	case ask.Wait:
 		return o.wait(s, r, ask, own, now)
 	default:
 		return store.Answer{Outcome: store.Held, Lock: r.occupied(now)}
@@ -76,8 +67,8 @@ func (o *operation) ask(s *Store, ask *store.Ask, wait bool) store.Answer {
 
 // ownLease finds the asker's lease, and reports whether the ask may go on: only
 // an Acquire of a bind:ttl lock needs none.
-func (o *operation) ownLease(ask *store.Ask, wait bool, now moment) (*lease, bool) {
-	if ask.TTL > 0 && !wait {
+func (o *operation) ownLease(ask *store.Ask, now moment) (*lease, bool) {
+	if ask.TTL > 0 && !ask.Wait {
 		return nil, true
 	}
 	own := o.ns.leases.get(ask.Lease)

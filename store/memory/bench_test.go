@@ -17,7 +17,7 @@ import (
 func open(tb testing.TB, space *memory.Space, name string) (*memory.Store, store.LeaseID) {
 	tb.Helper()
 	s := space.Open(store.Identity{Namespace: "default", Instance: name, Pod: "pod-" + name})
-	if err := s.Start(context.Background()); err != nil {
+	if err := s.Start(context.Background(), nil); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(s.Stop)

@@ -33,7 +33,7 @@ func (ns *namespace) sizes() (n sizes) {
 func TestSameKeyNeedsNoMore(t *testing.T) {
 	ctx := t.Context()
 	s := NewSpace().Open(store.Identity{})
-	if err := s.Start(ctx); err != nil {
+	if err := s.Start(ctx, nil); err != nil {
 		t.Fatal(err)
 	}
 	lease := uuid.New()
@@ -74,7 +74,7 @@ func TestSweepGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		s := NewSpace().Open(store.Identity{})
-		if err := s.Start(ctx); err != nil {
+		if err := s.Start(ctx, nil); err != nil {
 			t.Fatal(err)
 		}
 		lease := uuid.New()

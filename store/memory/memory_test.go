@@ -38,6 +38,16 @@ func TestConformance(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Backend { return backend{memory.NewSpace()} })
 }
 
+// An engine need not have more than the core: what that promises does not depend on capabilities.
+func TestConformanceOfTheCore(t *testing.T) {
+	storetest.Run(t, func(*testing.T) storetest.Backend { return core{backend{memory.NewSpace()}} })
+}
+
+// core opens instances without capabilities.
+type core struct{ backend }
+
+func (c core) Open(id store.Identity) store.Store { return struct{ store.Store }{c.backend.Open(id)} }
+
 // Age implements [storetest.Aging].
 func (backend) Age(d time.Duration) { time.Sleep(d) } // virtual
 

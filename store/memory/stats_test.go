@@ -19,7 +19,7 @@ func statsOf(t *testing.T, heldFor time.Duration, keys []string) (found store.St
 		s := memory.NewSpace().Open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 		defer s.Stop()
 		lease := uuid.New()
-		if err := s.Start(t.Context()); err != nil {
+		if err := s.Start(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.OpenLeases(t.Context(), []store.NewLease{{ID: lease, TTL: 2 * heldFor}}); err != nil {

@@ -30,19 +30,22 @@ type Store struct {
 }
 
 var (
-	_ store.Store     = (*Store)(nil)
-	_ store.Immediate = (*Store)(nil)
+	_ store.Store      = (*Store)(nil)
+	_ store.Lister     = (*Store)(nil)
+	_ store.Signaler   = (*Store)(nil)
+	_ store.Watcher    = (*Store)(nil)
+	_ store.Reconciler = (*Store)(nil)
+	_ store.Reaper     = (*Store)(nil)
+	_ store.Census     = (*Store)(nil)
+	_ store.Immediate  = (*Store)(nil)
 )
 
-// OnNews sets the function that hears news. It is called by the goroutine that
-// caused it, before that one's own operation returns, and may call the store.
-func (s *Store) OnNews(f func(store.News)) { s.news = f }
-
-// Listen has nothing to do: news always arrives.
-func (s *Store) Listen(bool) {}
-
-// Start makes the store usable. It fails after Stop.
-func (s *Store) Start(context.Context) error {
+// Start makes the store usable. It fails after Stop. news is called by the goroutine that caused
+// it, before that one's own operation returns, and may call the store.
+func (s *Store) Start(_ context.Context, news func(store.News)) error {
+	if s.state.Load() == fresh {
+		s.news = news
+	}
 	if !s.state.CompareAndSwap(fresh, started) && s.state.Load() == stopped {
 		return &store.Error{Op: "Start", Err: errStopped}
 	}

@@ -18,10 +18,14 @@ import (
 // counts as held.
 const acquireRounds = 5
 
-// Acquire takes keys that are free or whose holders are dead.
+// Acquire takes keys that are free or whose holders are dead, and enqueues asks that wait for the
+// others.
 func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-	if len(asks) == 0 {
+	switch {
+	case len(asks) == 0:
 		return nil, nil
+	case asks[0].Wait: // so do the others
+		return s.enqueue(ctx, asks)
 	}
 	ctx, cancel, o, err := s.beginBatch(ctx, "acquire", len(asks))
 	if err != nil {

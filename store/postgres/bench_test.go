@@ -10,6 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest/pgroles"
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
 // BenchmarkPair is an acquire and a release of as many fresh keys as one batch
@@ -82,7 +83,7 @@ func BenchmarkHandOff(b *testing.B) {
 // handOffs are two instances whose calls wait for one key in turns.
 type handOffs struct {
 	b      *testing.B
-	stores [2]store.Store
+	stores [2]*postgres.Store
 	leases [2]store.LeaseID
 	line   []store.Ask // the first has the lock
 	turn   int         // whose the first is
@@ -93,17 +94,13 @@ type handOffs struct {
 func newHandOffs(b *testing.B, url string, calls int) *handOffs {
 	h := &handOffs{b: b, news: make(chan store.News, 100)}
 	for i := range h.stores {
-		h.stores[i] = backend{tb: b, url: url}.Open(store.Identity{Namespace: "bench", Instance: fmt.Sprint(i), Pod: "p"})
-		h.stores[i].OnNews(func(n store.News) {
+		h.stores[i] = backend{tb: b, url: url}.open(store.Identity{Namespace: "bench", Instance: fmt.Sprint(i), Pod: "p"})
+		b.Cleanup(h.stores[i].Stop)
+		start(b, h.stores[i], func(n store.News) {
 			if n.Answer.Outcome == store.Granted {
 				h.news <- n
 			}
 		})
-		b.Cleanup(h.stores[i].Stop)
-		if err := h.stores[i].Start(b.Context()); err != nil {
-			b.Fatal(err)
-		}
-		awaitReady(b, h.stores[i])
 		h.leases[i] = openLease(b, h.stores[i], time.Hour)
 		h.stores[i].Listen(true)
 	}

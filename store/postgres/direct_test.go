@@ -18,7 +18,7 @@ import (
 )
 
 // behind opens an instance behind a pooler that listens past it, and what it logs.
-func behind(t *testing.T, pooler, direct, instance string, before ...func(store.Store)) (*listener, *logtest.Log) {
+func behind(t *testing.T, pooler, direct, instance string, before ...func(*postgres.Store)) (*listener, *logtest.Log) {
 	t.Helper()
 	text := &logtest.Log{}
 	s, err := postgres.New(postgres.Config{
@@ -30,11 +30,10 @@ func behind(t *testing.T, pooler, direct, instance string, before ...func(store.
 	}
 	postgres.Patient(s) // else a hand-off that takes long is told by a hint only
 	l := &listener{Store: s, news: make(chan store.News, 10_000)}
-	l.OnNews(func(n store.News) { l.news <- n })
 	for _, f := range before {
 		f(s)
 	}
-	start(t, l)
+	start(t, l.Store, func(n store.News) { l.news <- n })
 	l.lease = openLease(t, l, time.Hour)
 	return l, text
 }

@@ -32,33 +32,33 @@ func TestPromotion(t *testing.T) {
 	want(t, enqueue(t, s, waiter), store.Queued)
 	want(t, enqueue(t, s, askFor("contended", first)), store.Queued)
 
-	for name, first := range map[string]func(s store.Store, mine store.LeaseID) error{
-		"acquire": func(s store.Store, mine store.LeaseID) error {
+	for name, first := range map[string]func(s engine, mine store.LeaseID) error{
+		"acquire": func(s engine, mine store.LeaseID) error {
 			_, err := s.Acquire(t.Context(), []store.Ask{askFor(uuid.NewString(), mine)})
 			return err
 		},
-		"take-over": func(s store.Store, mine store.LeaseID) error {
+		"take-over": func(s engine, mine store.LeaseID) error {
 			_, err := s.Acquire(t.Context(), []store.Ask{askFor("held", mine)})
 			return err
 		},
-		"many": func(s store.Store, mine store.LeaseID) error {
+		"many": func(s engine, mine store.LeaseID) error {
 			_, err := s.Acquire(t.Context(), []store.Ask{askFor("held", mine), askFor(uuid.NewString(), mine)})
 			return err
 		},
-		"enqueue": func(s store.Store, mine store.LeaseID) error {
+		"enqueue": func(s engine, mine store.LeaseID) error {
 			_, err := s.Enqueue(t.Context(), []store.Ask{askFor("held", mine)})
 			return err
 		},
-		"check": func(s store.Store, _ store.LeaseID) error {
+		"check": func(s engine, _ store.LeaseID) error {
 			_, err := s.Check(t.Context(), []store.Attempt{waiter.Attempt})
 			return err
 		},
-		"release with hand-off": func(s store.Store, _ store.LeaseID) error {
+		"release with hand-off": func(s engine, _ store.LeaseID) error {
 			token := pgtest.Query[int64](t, url, "SELECT token FROM locksidecar.locks WHERE key = 'contended'")
 			_, err := s.Release(t.Context(), []store.Claim{{Key: "contended", Token: token, Lease: held.Lease}})
 			return err
 		},
-		"sweep": func(s store.Store, _ store.LeaseID) error { return s.Sweep(t.Context()) },
+		"sweep": func(s engine, _ store.LeaseID) error { return s.Sweep(t.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := pgtest.Query[int64](t, url, "SELECT greatest(last_value, (SELECT max(token) FROM locksidecar.locks)) FROM locksidecar.tokens")
@@ -110,11 +110,11 @@ func TestARenewalFirstAfterAPromotion(t *testing.T) {
 // waiter would be gone, and the lock held for nobody once new_epoch gives the lease its
 // TTL again, for as long as it is renewed.
 func TestAGrantIsNotOverAfterAPromotion(t *testing.T) {
-	for name, ask := range map[string]func(store.Store, store.Attempt) ([]store.Answer, error){
-		"check": func(s store.Store, a store.Attempt) ([]store.Answer, error) {
+	for name, ask := range map[string]func(engine, store.Attempt) ([]store.Answer, error){
+		"check": func(s engine, a store.Attempt) ([]store.Answer, error) {
 			return s.Check(t.Context(), []store.Attempt{a})
 		},
-		"cancel": func(s store.Store, a store.Attempt) ([]store.Answer, error) {
+		"cancel": func(s engine, a store.Attempt) ([]store.Answer, error) {
 			return s.Cancel(t.Context(), []store.Attempt{a})
 		},
 	} {

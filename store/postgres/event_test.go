@@ -120,7 +120,7 @@ func FuzzHear(f *testing.F) {
 	}
 	s.watches.add([]string{watched}, store.LeaseID{1})
 	var heard []store.News
-	s.OnNews(func(n store.News) { heard = append(heard, n) })
+	s.news = func(n store.News) { heard = append(heard, n) }
 	f.Fuzz(func(t *testing.T, payload string) {
 		heard = nil
 		s.listener.hear(payload, hello)

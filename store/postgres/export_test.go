@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"slices"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -16,9 +17,9 @@ import (
 )
 
 // Setting asks for a server setting on a connection of a store.
-func Setting(ctx context.Context, tb testing.TB, s store.Store, name string) string {
+func Setting(ctx context.Context, tb testing.TB, s *Store, name string) string {
 	tb.Helper()
-	ctx, cancel, o, err := s.(*Store).begin(ctx, "setting")
+	ctx, cancel, o, err := s.begin(ctx, "setting")
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -31,7 +32,7 @@ func Setting(ctx context.Context, tb testing.TB, s store.Store, name string) str
 }
 
 // SharedConns is how many connections there are at most for all but renewals and LISTEN.
-func SharedConns(s store.Store) int64 { return int64(s.(*Store).pool.MaxConns) }
+func SharedConns(s *Store) int64 { return int64(s.pool.MaxConns) }
 
 // HostNames says what a host is called that was looked up by its name, and then found at an address.
 func HostNames(lookup pgconn.LookupFunc) func(ctx context.Context, name string, at net.Addr) string {
@@ -52,9 +53,9 @@ const ReconcileLock = reconcileLock
 var ListenAsk = sqlListenAsk.sql
 
 // InSession asks in a session that the store has used, without setting anything up.
-func InSession(ctx context.Context, tb testing.TB, s store.Store, sql string) string {
+func InSession(ctx context.Context, tb testing.TB, s *Store, sql string) string {
 	tb.Helper()
-	conn, err := s.(*Store).started.shared.Acquire(ctx)
+	conn, err := s.started.shared.Acquire(ctx)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -69,36 +70,36 @@ func InSession(ctx context.Context, tb testing.TB, s store.Store, sql string) st
 // Patient makes a store wait for rows for long, so that two-session tests can take
 // their time, and for its listener, which a busy machine may let connect late; and find no
 // commit long, no sweep too soon, and no step of it too long. Before Start.
-func Patient(s store.Store) store.Store {
+func Patient(s *Store) *Store {
 	const long = 4 * time.Second // the statement's own limit is a little more
-	s.(*Store).lockTimeout, s.(*Store).longCommit = long, time.Hour
-	s.(*Store).sweepLap, s.(*Store).sweepBudget = 0, time.Second
-	s.(*Store).listener.wait = long
+	s.lockTimeout, s.longCommit = long, time.Hour
+	s.sweepLap, s.sweepBudget = 0, time.Second
+	s.listener.wait = long
 	return s
 }
 
 // AskOften makes a store's listener ask often whether the other end is there. Before Start.
-func AskOften(s store.Store) { s.(*Store).listener.alive = 20 * time.Millisecond }
+func AskOften(s *Store) { s.listener.alive = 20 * time.Millisecond }
 
 // SetClock makes a store believe that it is so much later by the database's clock
 // than the database said.
-func SetClock(s store.Store, ahead time.Duration) {
-	c := &s.(*Store).clock
+func SetClock(s *Store, ahead time.Duration) {
+	c := &s.clock
 	c.heard(c.now().Add(ahead))
 }
 
 // SweepAtOnce makes a store's sweeps take what just expired or became free, lap after lap.
-func SweepAtOnce(s store.Store) {
-	s.(*Store).sweepAfter, s.(*Store).forgetAfter, s.(*Store).sweepLap = 0, 0, 0
+func SweepAtOnce(s *Store) {
+	s.sweepAfter, s.forgetAfter, s.sweepLap = 0, 0, 0
 }
 
 // SweepBy sets how long a step of a store's sweeps goes on.
-func SweepBy(s store.Store, budget time.Duration) { s.(*Store).sweepBudget = budget }
+func SweepBy(s *Store, budget time.Duration) { s.sweepBudget = budget }
 
 // Tell tells an event of a key in a namespace, as an operation does after its commit.
-func Tell(tb testing.TB, s store.Store, namespace string, e store.Event) {
+func Tell(tb testing.TB, s *Store, namespace string, e store.Event) {
 	tb.Helper()
-	_, cancel, o, err := s.(*Store).begin(tb.Context(), "tell")
+	_, cancel, o, err := s.begin(tb.Context(), "tell")
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -110,15 +111,15 @@ func Tell(tb testing.TB, s store.Store, namespace string, e store.Event) {
 var WordOf = wordOf
 
 // Silent reports whether a store has told all that there was to tell.
-func Silent(s store.Store) bool {
-	m := s.(*Store).notifier
+func Silent(s *Store) bool {
+	m := s.notifier
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.speaking == nil
 }
 
 // Measure lets a store tell its metrics to who is not a [metrics.Store]. Before Start.
-func Measure(s store.Store, to recorder) { s.(*Store).metrics = to }
+func Measure(s *Store, to recorder) { s.metrics = to }
 
 // NameOf is the name of a span.
 var NameOf = nameOf
@@ -158,4 +159,13 @@ func MigrateFurther(ctx context.Context, tb testing.TB, url, sql, code string, b
 	m := migrationsIn(further(own.schema, fmt.Sprintf("%05d_further.sql", schemaVersion+1), "-- +goose Up\n"+sql), further(own.code, "z.sql", code))
 	_, _, err = m.migrate(ctx, config, busy)
 	return err
+}
+
+// Enqueue is Acquire for asks that wait.
+func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
+	asks = slices.Clone(asks)
+	for i := range asks {
+		asks[i].Wait = true
+	}
+	return s.Acquire(ctx, asks)
 }

@@ -56,7 +56,7 @@ func TestUnreachableServerDoesNotFailStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Stop)
-	if err := s.Start(t.Context()); err != nil {
+	if err := s.Start(t.Context(), nil); err != nil {
 		t.Fatalf("Start: %v", err)
 	}
 	if s.Ready() == nil {

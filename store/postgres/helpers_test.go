@@ -17,10 +17,10 @@ import (
 const patience = 20 * time.Second
 
 // startStore opens and starts an instance that is stopped when the test ends.
-func startStore(tb testing.TB, url string, id store.Identity) store.Store {
+func startStore(tb testing.TB, url string, id store.Identity) *postgres.Store {
 	tb.Helper()
-	s := backend{tb: tb, url: url}.Open(id)
-	start(tb, s)
+	s := backend{tb: tb, url: url}.open(id)
+	start(tb, s, nil)
 	return s
 }
 
@@ -31,7 +31,7 @@ func startWith(tb testing.TB, config postgres.Config) *postgres.Store {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	start(tb, s)
+	start(tb, s, nil)
 	return s
 }
 
@@ -43,16 +43,17 @@ func migrate(tb testing.TB, url string) {
 	}
 }
 
-func start(tb testing.TB, s store.Store) {
+// start starts an instance. news is nil if nobody needs it.
+func start(tb testing.TB, s engine, news func(store.News)) {
 	tb.Helper()
 	tb.Cleanup(s.Stop)
-	if err := s.Start(tb.Context()); err != nil {
+	if err := s.Start(tb.Context(), news); err != nil {
 		tb.Fatal(err)
 	}
 	awaitReady(tb, s)
 }
 
-func awaitReady(tb testing.TB, s store.Store) {
+func awaitReady(tb testing.TB, s engine) {
 	tb.Helper()
 	poll(tb, "the store is ready", func() bool { return s.Ready() == nil })
 }
@@ -67,7 +68,7 @@ func poll(tb testing.TB, what string, yes func() bool) {
 	}
 }
 
-func openLease(tb testing.TB, s store.Store, ttl time.Duration) store.LeaseID {
+func openLease(tb testing.TB, s engine, ttl time.Duration) store.LeaseID {
 	tb.Helper()
 	id := uuid.New()
 	if err := s.OpenLeases(tb.Context(), []store.NewLease{{ID: id, TTL: ttl}}); err != nil {
@@ -92,19 +93,19 @@ func answer(tb testing.TB, answers []store.Answer, err error) store.Answer {
 	return answers[0]
 }
 
-func acquire(tb testing.TB, s store.Store, ask store.Ask) store.Answer {
+func acquire(tb testing.TB, s engine, ask store.Ask) store.Answer {
 	tb.Helper()
 	answers, err := s.Acquire(tb.Context(), []store.Ask{ask})
 	return answer(tb, answers, err)
 }
 
-func enqueue(tb testing.TB, s store.Store, ask store.Ask) store.Answer {
+func enqueue(tb testing.TB, s engine, ask store.Ask) store.Answer {
 	tb.Helper()
 	answers, err := s.Enqueue(tb.Context(), []store.Ask{ask})
 	return answer(tb, answers, err)
 }
 
-func check(tb testing.TB, s store.Store, ask store.Ask) store.Answer {
+func check(tb testing.TB, s engine, ask store.Ask) store.Answer {
 	tb.Helper()
 	answers, err := s.Check(tb.Context(), []store.Attempt{ask.Attempt})
 	return answer(tb, answers, err)
@@ -119,7 +120,7 @@ func want(tb testing.TB, a store.Answer, outcome store.Outcome) store.Answer {
 	return a
 }
 
-func release(tb testing.TB, s store.Store, claim store.Claim) store.Verdict {
+func release(tb testing.TB, s engine, claim store.Claim) store.Verdict {
 	tb.Helper()
 	verdicts, err := s.Release(tb.Context(), []store.Claim{claim})
 	if err != nil {
@@ -169,7 +170,20 @@ func dropped(tb testing.TB, admin *pgx.Conn, what string) {
 }
 
 // undo is Withdraw for those who only ask whether it failed.
-func withdraw(ctx context.Context, s store.Store, attempts ...store.Attempt) error {
+func withdraw(ctx context.Context, s engine, attempts ...store.Attempt) error {
 	_, err := s.Withdraw(ctx, attempts)
 	return err
+}
+
+// engine is a *postgres.Store, or what embeds one.
+type engine interface {
+	store.Store
+	store.Lister
+	store.Signaler
+	store.Watcher
+	store.Reconciler
+	store.Reaper
+	store.Census
+	store.Listener
+	Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error)
 }

@@ -45,13 +45,9 @@ func (s *scene) mustBePending(lease store.LeaseID) {
 func hearing(t *testing.T) (s *scene, awaitHint func(store.AttemptID)) {
 	url := cluster.NewDatabase(t)
 	heard := make(chan store.AttemptID, 100)
-	i := backend{tb: t, url: url}.Open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	i := backend{tb: t, url: url}.open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	t.Cleanup(i.Stop)
-	i.OnNews(func(n store.News) { heard <- n.ID })
-	if err := i.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	awaitReady(t, i)
+	start(t, i, func(n store.News) { heard <- n.ID })
 	s = &scene{t, i, url, connect(t, url), connect(t, url), openLease(t, i, time.Hour), nil}
 	return s, func(grant store.AttemptID) {
 		t.Helper()

@@ -17,7 +17,7 @@ import (
 
 // listener is an instance that hears.
 type listener struct {
-	store.Store
+	*postgres.Store
 	news  chan store.News
 	lease store.LeaseID
 }
@@ -25,11 +25,10 @@ type listener struct {
 func newListener(t *testing.T, url, instance string, listen postgres.Listen) *listener {
 	t.Helper()
 	l := &listener{
-		Store: backend{t, url, listen}.Open(store.Identity{Namespace: "n", Instance: instance, Pod: "p"}),
+		Store: backend{t, url, listen}.open(store.Identity{Namespace: "n", Instance: instance, Pod: "p"}),
 		news:  make(chan store.News, 10_000),
 	}
-	l.OnNews(func(n store.News) { l.news <- n })
-	start(t, l)
+	start(t, l.Store, func(n store.News) { l.news <- n })
 	l.lease = openLease(t, l, time.Hour)
 	return l
 }

@@ -30,7 +30,7 @@ func hasty(t *testing.T) *scene {
 	}
 	vain := &vainWaits{}
 	postgres.Measure(s, vain)
-	start(t, s)
+	start(t, s, nil)
 	return &scene{t, s, url, connect(t, url), connect(t, url), openLease(t, s, time.Hour), vain}
 }
 

@@ -55,7 +55,9 @@ type backend struct {
 	listen postgres.Listen
 }
 
-func (b backend) Open(id store.Identity) store.Store {
+func (b backend) Open(id store.Identity) store.Store { return b.open(id) }
+
+func (b backend) open(id store.Identity) *postgres.Store {
 	b.tb.Helper()
 	s, err := postgres.New(postgres.Config{URL: b.url, Identity: id, Listen: b.listen, AutoMigrate: true})
 	if err != nil {
@@ -78,7 +80,7 @@ type aging struct {
 }
 
 func (a aging) Open(id store.Identity) store.Store {
-	s := a.backend.Open(id)
+	s := a.backend.open(id)
 	postgres.SweepAtOnce(s)
 	return s
 }

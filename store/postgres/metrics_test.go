@@ -62,7 +62,7 @@ func (f *figures) all() map[string]int {
 }
 
 // measured starts a store whose metrics are taken.
-func measured(t *testing.T, config postgres.Config) (store.Store, *figures) {
+func measured(t *testing.T, config postgres.Config) (*postgres.Store, *figures) {
 	t.Helper()
 	config.Identity = store.Identity{Namespace: "n", Instance: uuid.NewString(), Pod: "p"}
 	config.AutoMigrate = true
@@ -73,7 +73,7 @@ func measured(t *testing.T, config postgres.Config) (store.Store, *figures) {
 	f := &figures{}
 	f.reset()
 	postgres.Measure(postgres.Patient(s), f)
-	start(t, s)
+	start(t, s, nil)
 	return s, f
 }
 
@@ -132,7 +132,7 @@ func TestEveryStatementIsMeasured(t *testing.T) {
 }
 
 // useAll uses a store in most of the ways that there are.
-func useAll(t *testing.T, s store.Store) {
+func useAll(t *testing.T, s *postgres.Store) {
 	t.Helper()
 	ctx := t.Context()
 	lease, other := openLease(t, s, time.Hour), openLease(t, s, time.Hour)

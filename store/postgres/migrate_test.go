@@ -51,11 +51,11 @@ func TestManyMigrateAtOnce(t *testing.T) {
 
 func TestManyStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 	url := cluster.NewEmptyDatabase(t)
-	stores := make([]store.Store, 20)
+	stores := make([]*postgres.Store, 20)
 	for i := range stores {
-		stores[i] = backend{tb: t, url: url}.Open(store.Identity{Namespace: "n", Instance: uuid.NewString(), Pod: "p"})
+		stores[i] = backend{tb: t, url: url}.open(store.Identity{Namespace: "n", Instance: uuid.NewString(), Pod: "p"})
 		t.Cleanup(stores[i].Stop)
-		if err := stores[i].Start(t.Context()); err != nil {
+		if err := stores[i].Start(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -72,7 +72,7 @@ func TestOldSchemaWithoutAutoMigrateIsNotReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Stop)
-	if err := s.Start(t.Context()); err != nil {
+	if err := s.Start(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	poll(t, "it says what to do", func() bool {
@@ -113,7 +113,7 @@ func outgrow(t *testing.T, url string) {
 }
 
 // mayBeTooOld starts a store. told is told when it is too old.
-func mayBeTooOld(t *testing.T, url string) (s store.Store, told chan error) {
+func mayBeTooOld(t *testing.T, url string) (s *postgres.Store, told chan error) {
 	t.Helper()
 	told = make(chan error, 1)
 	s, err := postgres.New(postgres.Config{
@@ -129,7 +129,7 @@ func mayBeTooOld(t *testing.T, url string) (s store.Store, told chan error) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Stop)
-	if err := s.Start(t.Context()); err != nil {
+	if err := s.Start(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	return s, told

@@ -12,6 +12,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
 // skipFor is an ask of one who would rather have the result.
@@ -217,21 +218,17 @@ func TestTheSkippedAreNoWaiters(t *testing.T) {
 func TestManyAreSkippedByFewStatements(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	const each = 100
-	var stores []store.Store
+	var stores []*postgres.Store
 	var leases []store.LeaseID
 	var told [2]atomic.Int64
 	for i, name := range []string{"a", "b"} {
-		s := backend{tb: t, url: url}.Open(store.Identity{Namespace: "n", Instance: name, Pod: "p"})
+		s := backend{tb: t, url: url}.open(store.Identity{Namespace: "n", Instance: name, Pod: "p"})
 		t.Cleanup(s.Stop)
-		s.OnNews(func(n store.News) {
+		start(t, s, func(n store.News) {
 			if n.ID != (store.AttemptID{}) {
 				told[i].Add(1)
 			}
 		})
-		if err := s.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		awaitReady(t, s)
 		s.Listen(true)
 		poll(t, "it hears", func() bool { return !s.Traits().Polls })
 		stores, leases = append(stores, s), append(leases, openLease(t, s, time.Hour))

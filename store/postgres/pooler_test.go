@@ -50,9 +50,9 @@ func TestConformanceBehindPgBouncer(t *testing.T) {
 func TestAStandbyBehindAPoolerIsNotReady(t *testing.T) {
 	own := pgtest.Start(t, pgroles.Template())
 	url := own.NewDatabase(t)
-	s := backend{t, own.Pooler(t, url, 5), postgres.ListenNever}.Open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+	s := backend{t, own.Pooler(t, url, 5), postgres.ListenNever}.open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	t.Cleanup(s.Stop)
-	if err := s.Start(t.Context()); err != nil {
+	if err := s.Start(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	awaitReady(t, s)

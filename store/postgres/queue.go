@@ -11,12 +11,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Enqueue takes keys that are free or whose holders are dead, and enqueues for the others. It goes
+// enqueue takes keys that are free or whose holders are dead, and enqueues for the others. It goes
 // on until ctx ends while holders die in its way.
-func (s *Store) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
-	if len(asks) == 0 {
-		return nil, nil
-	}
+func (s *Store) enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	ctx, cancel, o, err := s.beginBatch(ctx, "enqueue", len(asks))
 	if err != nil {
 		return nil, err

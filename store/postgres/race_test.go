@@ -12,6 +12,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
 // The tests here hold a transaction open in a session of their own, let the store
@@ -37,7 +38,7 @@ func holder(t *testing.T, conn *pgx.Conn, key string) (grant, lease uuid.UUID, t
 
 type scene struct {
 	*testing.T
-	store.Store
+	*postgres.Store
 	url   string
 	conn  *pgx.Conn // looks
 	other *pgx.Conn // holds a transaction
@@ -325,7 +326,7 @@ func TestUndoWaitsForTheAttempt(t *testing.T) {
 func TestNoDeadlocks(t *testing.T) {
 	url := cluster.NewDatabase(t)
 	const instances, workers, rounds, keys = 3, 3, 25, 24
-	stores := make([]store.Store, instances)
+	stores := make([]*postgres.Store, instances)
 	for i := range stores {
 		stores[i] = startStore(t, url, store.Identity{Namespace: "n", Instance: fmt.Sprint(i), Pod: "p"})
 	}
@@ -359,7 +360,7 @@ func mustHaveNoDeadlocks(t *testing.T, url string) {
 }
 
 // mingle does a bit of everything with many keys in any order.
-func mingle(t *testing.T, s store.Store, r *rand.Rand, keys int) {
+func mingle(t *testing.T, s engine, r *rand.Rand, keys int) {
 	ctx := t.Context()
 	leases := []store.LeaseID{uuid.New(), uuid.New()}
 	fail := func(what string, err error) {

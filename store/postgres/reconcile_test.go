@@ -24,7 +24,9 @@ func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	kept, back, lost := askFor("kept", lease), askFor("back", lease), askFor("lost", lease)
 	waiter := askFor("kept", lease)
 	tokens := map[string]int64{}
-	grant := func(s store.Store, ask store.Ask) { tokens[ask.Key] = want(t, acquire(t, s, ask), store.Granted).Token }
+	grant := func(s engine, ask store.Ask) {
+		tokens[ask.Key] = want(t, acquire(t, s, ask), store.Granted).Token
+	}
 	grant(s, kept)
 	grant(s, back)
 	want(t, enqueue(t, s, waiter), store.Queued)
@@ -164,7 +166,7 @@ func TestAPartCostsWhatItHas(t *testing.T) {
 	}
 }
 
-func renewed(t *testing.T, s store.Store, lease store.LeaseID) store.Renewal {
+func renewed(t *testing.T, s engine, lease store.LeaseID) store.Renewal {
 	t.Helper()
 	r, err := s.Renew(t.Context(), []store.LeaseID{lease})
 	if err != nil || len(r.Kept) != 1 {

@@ -18,7 +18,7 @@ type backedUp struct {
 	t      *testing.T
 	url    string
 	held   store.LeaseID
-	s      store.Store
+	s      *postgres.Store
 	custom []byte // a dump of it
 }
 
@@ -116,7 +116,7 @@ func TestAnOlderSchemaIsRestored(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(s.Stop)
-			if err := s.Start(t.Context()); err != nil {
+			if err := s.Start(t.Context(), nil); err != nil {
 				t.Fatal(err)
 			}
 			awaitReady(t, s)

@@ -86,7 +86,7 @@ func TestAWrongCAChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Stop)
-	if err := s.Start(t.Context()); err != nil {
+	if err := s.Start(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	awaitReady(t, s)
@@ -139,7 +139,7 @@ func TestUnverifiedServerIsLogged(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = s.Start(t.Context())
+		err = s.Start(t.Context(), nil)
 		s.Stop()
 		if n := strings.Count(text.String(), "it is not verified"); err != nil || n != want {
 			t.Errorf("%s: %v, said %d times, want %d", url, err, n, want)

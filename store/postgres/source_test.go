@@ -122,7 +122,7 @@ func TestASourceThatIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(again.Stop)
-	if err := again.Start(t.Context()); err != nil {
+	if err := again.Start(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	poll(t, "it says why, and what to do", func() bool {

@@ -120,7 +120,16 @@ type running struct {
 	ended            sync.WaitGroup
 }
 
-var _ store.Store = (*Store)(nil)
+var (
+	_ store.Store      = (*Store)(nil)
+	_ store.Lister     = (*Store)(nil)
+	_ store.Signaler   = (*Store)(nil)
+	_ store.Watcher    = (*Store)(nil)
+	_ store.Reconciler = (*Store)(nil)
+	_ store.Reaper     = (*Store)(nil)
+	_ store.Census     = (*Store)(nil)
+	_ store.Listener   = (*Store)(nil)
+)
 
 // New makes a store. It fails on a configuration that can never work, without a question to the
 // server. Its errors do not contain the password.
@@ -210,9 +219,6 @@ func (c *Config) complete() (conns int, err error) {
 	return conns, nil
 }
 
-// OnNews sets the receiver of news.
-func (s *Store) OnNews(hear func(store.News)) { s.news = hear }
-
 // Traits: without a listener, hand-offs of other instances are polled for.
 func (s *Store) Traits() store.Traits { return store.Traits{Polls: !s.listener.hearing.Load()} }
 
@@ -226,7 +232,7 @@ func (s *Store) Ready() error {
 }
 
 // Start connects in the background, for ever.
-func (s *Store) Start(context.Context) error {
+func (s *Store) Start(_ context.Context, news func(store.News)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
@@ -234,6 +240,9 @@ func (s *Store) Start(context.Context) error {
 	}
 	if s.started != nil {
 		return nil
+	}
+	if news != nil {
+		s.news = news
 	}
 	ctx, cancel := context.WithCancel(context.Background()) // Start's ctx limits Start only
 	r := &running{cancel: cancel}

@@ -117,7 +117,7 @@ func TestASweepWrapsAround(t *testing.T) {
 // is at it, others do not wait.
 func TestSidecarsShareASweep(t *testing.T) {
 	url := cluster.NewDatabase(t)
-	var sidecars []store.Store
+	var sidecars []*postgres.Store
 	for i := range 3 {
 		s := startWith(t, postgres.Config{
 			URL: url, AutoMigrate: true, Identity: store.Identity{Namespace: "n", Instance: fmt.Sprint(i), Pod: "p"},

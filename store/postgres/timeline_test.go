@@ -51,7 +51,7 @@ func (p *pair) failOver(t *testing.T, granted string) {
 }
 
 // grants is a grant of a key, as soon as there is one, and its token.
-func grants(t *testing.T, s store.Store, key string, lease store.LeaseID) (token int64) {
+func grants(t *testing.T, s engine, key string, lease store.LeaseID) (token int64) {
 	t.Helper()
 	ask := askFor(key, lease) // one attempt: the answer to a grant may be lost
 	poll(t, "a grant of "+key, func() bool {
@@ -127,9 +127,9 @@ func TestFailBack(t *testing.T) {
 				return true
 			})
 			poll(t, "the old primary knows", func() bool { return pgtest.Query[bool](t, p.url, "SELECT outdated FROM locksidecar.meta") })
-			fresh := backend{tb: t, url: p.url}.Open(store.Identity{Namespace: "n", Instance: "fresh", Pod: "p"})
+			fresh := backend{tb: t, url: p.url}.open(store.Identity{Namespace: "n", Instance: "fresh", Pod: "p"})
 			t.Cleanup(fresh.Stop)
-			if err := fresh.Start(t.Context()); err != nil {
+			if err := fresh.Start(t.Context(), nil); err != nil {
 				t.Fatal(err)
 			}
 			poll(t, "who knows no other is told, too", func() bool {
@@ -139,7 +139,7 @@ func TestFailBack(t *testing.T) {
 			if token := pgtest.Query[int64](t, p.url, "SELECT locksidecar.restored()"); token <= last {
 				t.Errorf("token %d after %d", token, last)
 			}
-			for _, s := range []store.Store{s, fresh} {
+			for _, s := range []*postgres.Store{s, fresh} {
 				awaitReady(t, s)
 				var lease store.LeaseID
 				poll(t, "a lease", func() bool {
@@ -232,7 +232,7 @@ func TestHostsOfDifferentClusters(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Stop)
-	if err := s.Start(t.Context()); err != nil {
+	if err := s.Start(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	awaitReady(t, s)
@@ -313,7 +313,7 @@ func TestAHostThatHangsIsPassedOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer s.Stop()
-			if err := s.Start(t.Context()); err != nil {
+			if err := s.Start(t.Context(), nil); err != nil {
 				t.Fatal(err)
 			}
 			if !c.works {

@@ -20,7 +20,7 @@ import (
 
 // traced is a store whose statements make spans.
 type traced struct {
-	store.Store
+	*postgres.Store
 	spans    *tracetest.InMemoryExporter
 	provider *sdktrace.TracerProvider
 }

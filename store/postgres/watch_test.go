@@ -55,7 +55,7 @@ func (l *listener) stop(t *testing.T, key string) (reason string) {
 }
 
 // quiet waits until everything was told that there was to tell.
-func quiet(t *testing.T, s store.Store) {
+func quiet(t *testing.T, s *postgres.Store) {
 	t.Helper()
 	poll(t, "nothing is left to be told", func() bool { return postgres.Silent(s) })
 }

@@ -130,6 +130,7 @@ func successMeetsReap(f *fixture) {
 // stopMeetsRelease: the session that holds next, on the same lease, was not asked.
 func stopMeetsRelease(f *fixture) {
 	a, b := f.pair()
+	needs[store.Signaler](a)
 	f.rounds(200, func(round int) {
 		key := fmt.Sprintf("stop:%d", round)
 		holder, next := a.ask(key), a.ask(key)
@@ -172,6 +173,7 @@ func stopMeetsRelease(f *fixture) {
 // its key's next holder would hear.
 func stopMeetsPendingHold(f *fixture) {
 	a, b := f.pair()
+	needs[store.Signaler](a)
 	f.rounds(100, func(round int) {
 		key := fmt.Sprintf("standing:%d", round)
 		holder, next := a.askHold(key, longTTL, longHold), b.ask(key)
@@ -202,6 +204,7 @@ func stopMeetsPendingHold(f *fixture) {
 // wait, ends that grant and not the next.
 func breakMeetsRelease(f *fixture) {
 	a, b := f.pair()
+	needs[store.Signaler](a)
 	f.rounds(200, func(round int) {
 		key := fmt.Sprintf("break:%d", round)
 		holder := a.askTTL(key, longTTL)

@@ -45,7 +45,7 @@ func (f *fixture) instance(name string) *instance {
 func (f *fixture) instanceIn(namespace, name string) *instance {
 	f.Helper()
 	in := f.unstarted(namespace, name)
-	if err := in.Start(f.ctx()); err != nil {
+	if err := in.start(); err != nil {
 		f.Fatalf("Start: %v", err)
 	}
 	in.poll("ready", func() bool { return in.Ready() == nil })
@@ -59,10 +59,9 @@ func (f *fixture) unstarted(namespace, name string) *instance {
 	f.Helper()
 	id := store.Identity{Namespace: namespace, Instance: name + "-" + uuid.NewString(), Pod: "pod-" + name}
 	in := &instance{
-		Store: f.backend.Open(id), fixture: f, id: id,
+		engine: engineOf(f, f.backend.Open(id)), fixture: f, id: id,
 		heard: map[heardOf]chan store.News{}, signals: make(chan struct{}, 1),
 	}
-	in.OnNews(in.hear)
 	f.Cleanup(in.Stop)
 	return in
 }
@@ -94,7 +93,7 @@ func (f *fixture) poll(what string, yes func() bool) {
 // instance is a store as one sidecar sees it. Its methods end the test when the
 // store fails; the tests' own goroutines use the store itself.
 type instance struct {
-	store.Store
+	engine
 	*fixture
 	id    store.Identity
 	lease store.LeaseID
@@ -113,8 +112,9 @@ type heardOf struct {
 	hint  bool
 }
 
-// Name, Run and the like of testing.T stay reachable through fixture.
 var _ store.Store = (*instance)(nil)
+
+func (in *instance) start() error { return in.Start(in.ctx(), in.hear) }
 
 func (in *instance) hear(n store.News) {
 	if n.Event != nil {

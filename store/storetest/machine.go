@@ -62,7 +62,7 @@ type machine struct {
 	model   *model
 	backend Aging
 	tick    time.Duration
-	stores  []store.Store
+	stores  []engine
 	leases  []store.LeaseID
 	owner   map[store.LeaseID]int
 	asks    []modelAsker
@@ -84,9 +84,8 @@ func newMachine(t *rapid.T, tick time.Duration, backend Aging) *machine {
 	namespace := "model-" + uuid.NewString()
 	for i := range m.ears {
 		m.ids = append(m.ids, store.Identity{Namespace: namespace, Instance: fmt.Sprint(namespace, i)})
-		s := backend.Open(m.ids[i])
-		s.OnNews(m.ears[i].hear)
-		must(t, s.Start(m.ctx))
+		s := engineOf(t, backend.Open(m.ids[i]))
+		must(t, s.Start(m.ctx, m.ears[i].hear))
 		m.until(t, "ready", func() bool { return s.Ready() == nil })
 		s.Listen(true)
 		m.stores = append(m.stores, s)
@@ -122,7 +121,7 @@ func (m *machine) duration(t *rapid.T, what string) time.Duration {
 	return time.Duration(rapid.IntRange(1, 8).Draw(t, what)) * 4 * m.tick
 }
 
-func (m *machine) any(t *rapid.T) store.Store {
+func (m *machine) any(t *rapid.T) engine {
 	return m.stores[m.anyOf(t)]
 }
 

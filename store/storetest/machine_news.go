@@ -47,7 +47,7 @@ func (e *modelEar) has(grant store.AttemptID, outcome store.Outcome) (n store.Ne
 
 // deaf: news of other instances does not arrive by itself.
 func (m *machine) deaf() bool {
-	return slices.ContainsFunc(m.stores, func(s store.Store) bool { return s.Traits().Polls })
+	return slices.ContainsFunc(m.stores, func(s engine) bool { return s.Traits().Polls })
 }
 
 // exact: all that is told is told at once, whole, and nothing else.

@@ -87,6 +87,7 @@ func watchCases() []testCase {
 func (f *fixture) watchPair(run func(in, by *instance)) {
 	f.Helper()
 	in := f.instance("alone")
+	needs[store.Watcher](in)
 	run(in, in)
 	if in.Traits().Polls {
 		return // events of other instances are read, not heard

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -23,12 +24,15 @@ var features = []string{
 // featureForce is only there where it is allowed.
 const featureForce = "force"
 
-// AppendAbout appends the answer to GET /v1.
-func AppendAbout(b []byte, version string, force bool) []byte {
+// AppendAbout appends the answer to GET /v1, without the features that the store lacks.
+func AppendAbout(b []byte, version string, force bool, lacking []string) []byte {
 	b = append(b, `{"version":`...)
 	b = AppendString(b, version)
 	b = append(b, `,"api":"v1","features":[`...)
 	for i, f := range features {
+		if slices.Contains(lacking, f) {
+			continue
+		}
 		if i > 0 {
 			b = append(b, ',')
 		}

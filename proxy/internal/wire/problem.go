@@ -28,6 +28,7 @@ const (
 	CodeLimit            = "limit"
 	CodeHeadTooLarge     = "head_too_large"
 	CodeInternal         = "internal"
+	CodeUnsupported      = "unsupported"
 	CodeStoreUnavailable = "store_unavailable"
 	CodeDraining         = "draining"
 )
@@ -55,6 +56,7 @@ var problems = map[string]struct {
 	CodeLimit:            {429, "A limit is reached", true},
 	CodeHeadTooLarge:     {431, "The request's head is too large", false},
 	CodeInternal:         {500, "Internal error", false},
+	CodeUnsupported:      {501, "The lock store cannot do this", false},
 	CodeStoreUnavailable: {503, "The lock store cannot be used now", true},
 	CodeDraining:         {503, "The sidecar is shutting down", false},
 }
@@ -174,6 +176,7 @@ func ProblemOf(err error) *Problem {
 		notHeld   *lease.NotHeldError
 		holds     *lease.HoldsError
 		reentry   *lease.ReentryError
+		lacks     *store.UnsupportedError
 	)
 	switch {
 	case errors.As(err, &held):
@@ -194,6 +197,8 @@ func ProblemOf(err error) *Problem {
 		return Invalid("field keys: %v", holds)
 	case errors.As(err, &reentry):
 		return reentryProblem(reentry)
+	case errors.As(err, &lacks):
+		return &Problem{Code: CodeUnsupported, Detail: lacks.Error() + ": see the features of GET /v1"}
 	case errors.Is(err, lease.ErrSessionEnded):
 		return SessionEnded("the session of this call has ended: its locks are released, open another one")
 	case errors.Is(err, lease.ErrWithdrawn):

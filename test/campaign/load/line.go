@@ -92,8 +92,7 @@ func (o *observer) look(ctx context.Context) error {
 			return err
 		}
 		place.ID = req.Op
-		known := lines[line.Key].Line
-		line.Line = append(known, place)
+		line.Line = slices.Concat(lines[line.Key].Line, []history.Place{place})
 		lines[line.Key] = line
 		return nil
 	})

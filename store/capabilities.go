@@ -1,0 +1,137 @@
+package store
+
+import (
+	"context"
+	"time"
+)
+
+// As returns a store's capability, or an [UnsupportedError] with its name.
+func As[Capability any](s Store, name string) (Capability, error) {
+	c, ok := s.(Capability)
+	if !ok {
+		return c, &UnsupportedError{Capability: name}
+	}
+	return c, nil
+}
+
+// Lacking returns the names of the capabilities that a store does not have, as GET /v1 names them.
+func Lacking(s Store) []string {
+	var names []string
+	if _, ok := s.(Lister); !ok {
+		names = append(names, FeatureList)
+	}
+	if _, ok := s.(Signaler); !ok {
+		names = append(names, FeatureStop)
+	}
+	if _, ok := s.(Watcher); !ok {
+		names = append(names, FeatureEvents)
+	}
+	if _, ok := s.(Census); !ok {
+		names = append(names, FeatureStats)
+	}
+	return names
+}
+
+// The names of capabilities among the features of GET /v1.
+const (
+	FeatureList   = "list"   // Lister
+	FeatureStop   = "stop"   // Signaler
+	FeatureEvents = "events" // Watcher
+	FeatureStats  = "stats"  // Census
+)
+
+// UnsupportedError says that an engine lacks a capability.
+type UnsupportedError struct {
+	// Capability is its name among the features of GET /v1.
+	Capability string
+}
+
+func (e *UnsupportedError) Error() string {
+	return "this store does not support " + e.Capability
+}
+
+// Lister is an engine that can read locks in the order of their keys.
+type Lister interface {
+	// List reads held locks, ordered by the bytes of their keys.
+	List(ctx context.Context, query Query) ([]Lock, error)
+}
+
+// Signaler is an engine that can tell a holder something.
+type Signaler interface {
+	// Signal asks the holders of keys for something. Claim statuses: Holds, UnknownToken (nobody
+	// holds the key), ClaimRowLocked. If it Holds:
+	//   - a Stop is noted in the lock. A session's holder will be told, and watchers hear of it
+	//     if there is a holder (a MinHold alone may keep the key). Watchers may not hear of one
+	//     that only gives another reason than the one before.
+	//   - a Break of a lock that no session claims (bind:ttl, or kept by its MinHold) is done. A
+	//     Break of a session's lock ends its MinHold at once, so that it is free at its lease's
+	//     end even if its sidecar is gone.
+	Signal(ctx context.Context, signals []Signal) ([]ClaimStatus, error)
+	// Signals returns what holders under these leases of this instance are asked for. It returns
+	// them again until they are acknowledged or their lease is dead.
+	Signals(ctx context.Context, leases []LeaseID) ([]Signal, error)
+	// Acknowledge forgets signals. Those that are not there any more are no error.
+	Acknowledge(ctx context.Context, signals []SignalID) error
+}
+
+// Watcher is an engine that can tell what happens to a key.
+type Watcher interface {
+	// Watch makes this instance hear, as news, the events of keys, until Unwatch or until the
+	// lease is dead: those of its own doing it may hear until it knows that. It may be repeated,
+	// also under another lease. It fails if the lease does not live.
+	Watch(ctx context.Context, keys []string, lease LeaseID) error
+	// Unwatch ends that.
+	Unwatch(ctx context.Context, keys []string) error
+}
+
+// Reconciler is an engine that may forget what it had told, after a failover to a server that knew
+// less. Its Renewal names the leases to be reconciled.
+type Reconciler interface {
+	// HeldUnder returns which of these keys' locks are held under leases of this instance, and
+	// the waiters that are queued for them under the leases. It is for leases that a Renewal
+	// says are to be reconciled.
+	HeldUnder(ctx context.Context, leases []LeaseID, keys []string) (Count, error)
+	// HeldUnderAfter pages through all locks in the order of the bytes of their keys, behind
+	// the key after, and returns those held under leases of this instance. The first page
+	// (after is empty) also returns waiters. A page may be empty if others read in this moment.
+	HeldUnderAfter(ctx context.Context, leases []LeaseID, after string) (Part, error)
+	// Reconciled notes that the sidecar knows all that is held under leases, as it was told in
+	// that history.
+	Reconciled(ctx context.Context, leases []LeaseID, history History) error
+}
+
+// Reaper is an engine whose expired leases do not vanish by themselves.
+type Reaper interface {
+	// ReapInstance revokes the renewed leases of an instance that runs no more.
+	ReapInstance(ctx context.Context, instance string) error
+	// Sweep reaps leases that expired a while ago and deletes what only costs space. If there is
+	// much, it may take minutes, in small steps with pauses between them; it ends with ctx. It
+	// is cheap if another instance does it in this moment, or did a short while ago.
+	Sweep(ctx context.Context) error
+}
+
+// Census is an engine that can count what it holds.
+type Census interface {
+	// Stats counts what the whole database holds, in all namespaces. It may read every lock, so
+	// it is for people and for one sidecar of many: see Elect.
+	Stats(ctx context.Context) (Stats, error)
+	// Elect makes one instance of all that use the database, whatever their namespace, the one
+	// that reads Stats for all. It is elected, or elected again, for the term from now on; or it
+	// hears how long another instance still is. A term of zero gives the office up.
+	Elect(ctx context.Context, term time.Duration) (Election, error)
+}
+
+// Listener is an engine that pays for news, for instance with a connection.
+type Listener interface {
+	// Listen says whether this instance has leases, or soon will have: waiters, locks and
+	// watches need one. It does not block. An ask that waits, or a Watch, that follows does not
+	// take effect before this instance hears news, if it can.
+	Listen(on bool)
+}
+
+// Immediate is an engine with the Trait Inline that takes single items: the most frequent
+// operations without the slices.
+type Immediate interface {
+	AcquireOne(ctx context.Context, ask Ask) (Answer, error)
+	ReleaseOne(ctx context.Context, claim Claim) (Verdict, error)
+}

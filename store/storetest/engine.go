@@ -1,0 +1,113 @@
+package storetest
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// engine is a store with all capabilities. A call of one that it lacks ends the test as skipped.
+type engine struct {
+	store.Store
+	store.Lister
+	store.Signaler
+	store.Watcher
+	store.Reconciler
+	store.Reaper
+	store.Census
+	store.Listener
+}
+
+// tester is a test, or a run of a state machine.
+type tester interface {
+	Helper()
+	Skipf(format string, args ...any)
+}
+
+func engineOf(t tester, s store.Store) engine {
+	lacks := lacking{t}
+	return engine{
+		Store: s, Lister: capability[store.Lister](s, lacks), Signaler: capability[store.Signaler](s, lacks),
+		Watcher: capability[store.Watcher](s, lacks), Reconciler: capability[store.Reconciler](s, lacks),
+		Reaper: capability[store.Reaper](s, lacks), Census: capability[store.Census](s, lacks),
+		Listener: capability[store.Listener](s, lacks),
+	}
+}
+
+func capability[C any](s store.Store, lacks C) C {
+	if c, ok := s.(C); ok {
+		return c
+	}
+	return lacks
+}
+
+// needs skips a case that uses a capability in goroutines of its own, if the engine lacks it.
+func needs[C any](in *instance) {
+	in.Helper()
+	if _, ok := in.Store.(C); !ok {
+		in.Skipf("the engine is no %T", *new(C))
+	}
+}
+
+// Enqueue is Acquire for asks that wait.
+func (e engine) Enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
+	asks = slices.Clone(asks)
+	for i := range asks {
+		asks[i].Wait = true
+	}
+	return e.Acquire(ctx, asks)
+}
+
+// lacking is what an engine cannot do.
+type lacking struct{ t tester }
+
+func (l lacking) skip(capability string) error {
+	l.t.Helper()
+	l.t.Skipf("the engine is no store.%s", capability)
+	return nil
+}
+
+func (l lacking) List(context.Context, store.Query) ([]store.Lock, error) {
+	return nil, l.skip("Lister")
+}
+
+func (l lacking) Signal(context.Context, []store.Signal) ([]store.ClaimStatus, error) {
+	return nil, l.skip("Signaler")
+}
+
+func (l lacking) Signals(context.Context, []store.LeaseID) ([]store.Signal, error) {
+	return nil, l.skip("Signaler")
+}
+
+func (l lacking) Acknowledge(context.Context, []store.SignalID) error { return l.skip("Signaler") }
+
+func (l lacking) Watch(context.Context, []string, store.LeaseID) error { return l.skip("Watcher") }
+
+func (l lacking) Unwatch(context.Context, []string) error { return l.skip("Watcher") }
+
+func (l lacking) HeldUnder(context.Context, []store.LeaseID, []string) (store.Count, error) {
+	return store.Count{}, l.skip("Reconciler")
+}
+
+func (l lacking) HeldUnderAfter(context.Context, []store.LeaseID, string) (store.Part, error) {
+	return store.Part{}, l.skip("Reconciler")
+}
+
+func (l lacking) Reconciled(context.Context, []store.LeaseID, store.History) error {
+	return l.skip("Reconciler")
+}
+
+func (l lacking) ReapInstance(context.Context, string) error { return l.skip("Reaper") }
+
+func (l lacking) Sweep(context.Context) error { return l.skip("Reaper") }
+
+func (l lacking) Stats(context.Context) (store.Stats, error) { return store.Stats{}, l.skip("Census") }
+
+func (l lacking) Elect(context.Context, time.Duration) (store.Election, error) {
+	return store.Election{}, l.skip("Census")
+}
+
+// Listen does nothing: news costs such an engine nothing.
+func (lacking) Listen(bool) {}
