@@ -21,10 +21,10 @@ func (c *Cluster) Tool(tb testing.TB, stdin []byte, name string, args ...string)
 		cmd.Path, cmd.Err = path, nil
 	}
 	cmd.Stdin = bytes.NewReader(stdin)
-	var out, problems bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &problems
-	if err := cmd.Run(); err != nil {
-		tb.Fatalf("pgtest: %s %v: %v\n%s", name, args, err, problems.Bytes())
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	if problems, err := toItsEnd(cmd); err != nil {
+		tb.Fatalf("pgtest: %s %v: %v\n%s", name, args, err, problems)
 	}
 	return out.Bytes()
 }

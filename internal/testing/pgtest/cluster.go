@@ -122,7 +122,7 @@ func (c *Cluster) setUp(files []file) error {
 	}
 	initdb := c.command("initdb", "--pgdata="+c.data(), "--username=postgres", "--auth=trust",
 		"--no-sync", "--no-instructions", "--encoding=UTF8", "--locale=C")
-	if out, err := initdb.CombinedOutput(); err != nil {
+	if out, err := toItsEnd(initdb); err != nil {
 		return fmt.Errorf("pgtest: initdb: %w\n%s", err, out)
 	}
 	for _, f := range files {

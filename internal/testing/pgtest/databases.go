@@ -91,7 +91,7 @@ func (c *Cluster) Put(tb testing.TB, name string, content []byte) {
 		tb.Fatal(err)
 	}
 	// What new connections say is when the server read them that made these.
-	read := func() time.Time { return Query[time.Time](tb, c.URL("postgres"), "SELECT pg_conf_load_time()") }
+	read := func() time.Time { return newQuery[time.Time](tb, c.URL("postgres"), "SELECT pg_conf_load_time()") }
 	before := read()
 	Query[bool](tb, c.URL("postgres"), "SELECT pg_reload_conf()")
 	for began := time.Now(); !read().After(before); time.Sleep(time.Millisecond) {

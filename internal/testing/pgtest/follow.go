@@ -18,7 +18,7 @@ func (c *Cluster) Follow(primary *Cluster) error {
 	from := fmt.Sprintf("host=127.0.0.1 port=%d user=postgres", primary.port)
 	backup := c.command("pg_basebackup", "--pgdata="+c.data(), "--dbname="+from, "--write-recovery-conf",
 		"--checkpoint=fast", "--wal-method=stream", "--no-sync")
-	if out, err := backup.CombinedOutput(); err != nil {
+	if out, err := toItsEnd(backup); err != nil {
 		return fmt.Errorf("pgtest: pg_basebackup: %w\n%s", err, out)
 	}
 	return c.launch()

@@ -28,7 +28,7 @@ func (c *Cluster) Demote(tb testing.TB) {
 // Lead promotes a server that Demote made a standby. Connections stay.
 func (c *Cluster) Lead(tb testing.TB) {
 	tb.Helper()
-	if out, err := c.command("pg_ctl", "promote", "-D", c.data(), "-w", "-s").CombinedOutput(); err != nil {
+	if out, err := toItsEnd(c.command("pg_ctl", "promote", "-D", c.data(), "-w", "-s")); err != nil {
 		tb.Fatalf("pgtest: promote: %v\n%s", err, out)
 	}
 }
