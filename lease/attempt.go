@@ -382,7 +382,7 @@ func (b *attempt) fail(err error) {
 		return
 	}
 	if (store.OutcomeUnknown(err) || was == cancelling) && b.shared == 0 {
-		b.m.logOf(b.req.Traceparent).Warn("the outcome of an acquire is unknown, undoing it", "key", b.req.Key, "error", err)
+		b.m.logOf(b.req.Traceparent).Warn("the outcome of an acquire is unknown, withdrawing it", "key", b.req.Key, "error", err)
 		b.m.withdraw(b.tr.carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
 	}
 	b.end()
