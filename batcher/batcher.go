@@ -15,7 +15,7 @@
 // Some answers only say that nothing could be done for an item, because somebody
 // else is in its way for now. Such an item is asked again, alone, beside the
 // batches, and whatever came for its key after it waits behind it: one that is
-// stuck delays nobody else. See slow.go.
+// locked item delays nobody else. See slow.go.
 package batcher
 
 import (
@@ -44,7 +44,7 @@ type Config struct {
 	Refuse <-chan struct{}
 	// Timeout limits one operation.
 	Timeout time.Duration
-	// Together: items with the same key may share a batch, in their order. A stuck one still
+	// Together: items with the same key may share a batch, in their order. A locked one still
 	// has those behind it that came later.
 	Together bool
 	// Inline runs each item at once, alone, in the caller's goroutine. It is for
@@ -59,13 +59,13 @@ type Config struct {
 
 // Lane coalesces items of one kind.
 type Lane[T, R any] struct {
-	cfg   Config
-	key   func(T) string
-	flush func(context.Context, []T) ([]R, error)
-	stuck func(R) bool
-	one   func(context.Context, T) (R, error) // of Alone, nil without it
-	room  chan struct{}
-	ones  sync.Pool // of *[1]T, for Inline
+	cfg    Config
+	key    func(T) string
+	flush  func(context.Context, []T) ([]R, error)
+	locked func(R) bool
+	one    func(context.Context, T) (R, error) // of Alone, nil without it
+	room   chan struct{}
+	ones   sync.Pool // of *[1]T, for Inline
 
 	// ctx ends when Stop gives up.
 	ctx    context.Context
@@ -89,7 +89,7 @@ type Lane[T, R any] struct {
 type entry[T, R any] struct {
 	item T
 	done func(R, error)
-	// since is when it first went out, or began to stand behind a stuck one.
+	// since is when it first went out, or began to stand behind a locked one.
 	since time.Time
 	// ctx is the one of the Submit, for Trace, and nil without it. Nobody waits for it.
 	ctx context.Context
@@ -97,11 +97,11 @@ type entry[T, R any] struct {
 
 // New makes a lane. key tells which items must not share a batch; flush carries
 // a batch out and returns one answer for each item in the same order, or an error
-// for all; it keeps nothing of the items' slice. stuck tells which answers mean that
+// for all; it keeps nothing of the items' slice. locked tells which answers mean that
 // nothing was done and the item is to be asked again, alone, for at most the lane's
 // timeout: then that is its answer. It may be nil, and is not asked where operations are Inline, which never block.
-func New[T, R any](cfg Config, key func(T) string, flush func(context.Context, []T) ([]R, error), stuck func(R) bool) *Lane[T, R] {
-	l := &Lane[T, R]{cfg: cfg, key: key, flush: flush, stuck: stuck, later: make(map[string][]entry[T, R])}
+func New[T, R any](cfg Config, key func(T) string, flush func(context.Context, []T) ([]R, error), locked func(R) bool) *Lane[T, R] {
+	l := &Lane[T, R]{cfg: cfg, key: key, flush: flush, locked: locked, later: make(map[string][]entry[T, R])}
 	l.slow.init()
 	l.ones.New = func() any { return new([1]T) }
 	l.ctx, l.giveUp = context.WithCancel(context.Background()) //nolint:gosec // Stop calls it
@@ -125,7 +125,7 @@ func (l *Lane[T, R]) Submit(ctx context.Context, item T, done func(R, error)) er
 
 // Do is Submit by a caller that has nothing to do before it has its answer. Where the
 // lane is idle it carries its item out itself, alone, and done is called before Do
-// returns (unless the item is stuck): no other goroutine has to be woken up, which is
+// returns (unless the item is locked): no other goroutine has to be woken up, which is
 // most of what a lone call costs here. What comes meanwhile is carried out by others
 // as soon as this is. A caller that may have to leave before the operation ends, after
 // at most the lane's Timeout, must not use it.

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// The pauses between two questions for the same stuck item grow from one to the
+// The pauses between two questions for the same locked item grow from one to the
 // other.
 const (
 	againMin = 20 * time.Millisecond
 	againMax = 500 * time.Millisecond
 )
 
-// slowPath has the stuck items of a lane, and one goroutine while there are any:
+// slowPath has the locked items of a lane, and one goroutine while there are any:
 // it asks for those whose pause is over with one operation, so that however many are
-// stuck, they take no more than one connection from the others, and the one that has
+// locked, they take no more than one connection from the others, and the one that has
 // come free does not wait for the others' turns. Everything is guarded by the lane's
 // mutex.
 type slowPath[T, R any] struct {
@@ -27,7 +27,7 @@ type slowPath[T, R any] struct {
 	wake chan struct{}
 }
 
-// line is a stuck item and what came for the same key after it.
+// line is an item whose row is locked, and what came for the same key after it.
 type line[T, R any] struct {
 	key     string
 	entries []entry[T, R]
@@ -49,23 +49,23 @@ func (ln *line[T, R]) join(entries ...entry[T, R]) {
 }
 
 // later puts the next question off. The pause is shorter by up to a half, so that
-// the sidecars that are stuck at the same row do not ask in step.
+// the sidecars that wait for the same row do not ask in step.
 func (ln *line[T, R]) later() {
 	ln.pause = min(2*ln.pause, againMax)
 	ln.at = time.Now().Add(ln.pause/2 + rand.N(ln.pause/2))
 }
 
-// setAside takes the stuck items out of a batch that was sent at that time. It
+// setAside takes the locked items out of a batch that was sent at that time. It
 // returns the others with their answers.
 func (l *Lane[T, R]) setAside(batch []entry[T, R], answers []R, sent time.Time) ([]entry[T, R], []R) {
-	if l.stuck == nil || !slices.ContainsFunc(answers, l.stuck) {
+	if l.locked == nil || !slices.ContainsFunc(answers, l.locked) {
 		return batch, answers
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := 0
 	for i, e := range batch {
-		if l.stuck(answers[i]) {
+		if l.locked(answers[i]) {
 			e.since = sent
 			k := l.key(e.item)
 			if ln := l.slow.lines[k]; ln != nil { // one before it in this batch
@@ -86,7 +86,7 @@ func (l *Lane[T, R]) setAside(batch []entry[T, R], answers []R, sent time.Time) 
 	return batch[:n], answers[:n]
 }
 
-// moveBehind takes out of the queue what must not overtake a stuck item. l.mu is
+// moveBehind takes out of the queue what must not overtake a locked item. l.mu is
 // held.
 func (l *Lane[T, R]) moveBehind() {
 	l.queue = slices.DeleteFunc(l.queue, func(e entry[T, R]) bool {
@@ -115,7 +115,7 @@ func (l *Lane[T, R]) goOnSlowly() {
 	}
 }
 
-// runSlowly asks for stuck items, each when its pause is over, until there are
+// runSlowly asks for locked items, each when its pause is over, until there are
 // none. When Stop gives up, their pauses are over.
 func (l *Lane[T, R]) runSlowly() {
 	timer := time.NewTimer(0)
@@ -178,15 +178,15 @@ func (l *Lane[T, R]) askAgain(due []*line[T, R]) {
 	}
 }
 
-// settle answers the first of a line unless it is stuck and still has time. What
+// settle answers the first of a line unless it is locked and still has time. What
 // came later may go on when that one has heard its answer, not before: answers of a
 // key are in the order of its items. After an error it may, too: that the store does
-// not answer does not mean that the key is stuck.
+// not answer does not mean that the key is locked.
 func (l *Lane[T, R]) settle(ln *line[T, R], r R, err error) {
-	stuck := err == nil && l.stuck(r)
+	locked := err == nil && l.locked(r)
 	l.mu.Lock()
 	n := 1
-	if stuck {
+	if locked {
 		n = ln.late(l.cfg.Timeout)
 	}
 	answered := slices.Clone(ln.entries[:n])
@@ -199,7 +199,7 @@ func (l *Lane[T, R]) settle(ln *line[T, R], r R, err error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !stuck || len(ln.entries) == 0 {
+	if !locked || len(ln.entries) == 0 {
 		l.dissolve(ln)
 	} else {
 		ln.later()
@@ -216,7 +216,7 @@ func (ln *line[T, R]) late(timeout time.Duration) int {
 	return n
 }
 
-// dissolve gives what stood behind an item that is not stuck any more back to
+// dissolve gives what stood behind an item that is not locked any more back to
 // the queue. l.mu is held.
 func (l *Lane[T, R]) dissolve(ln *line[T, R]) {
 	delete(l.slow.lines, ln.key)

@@ -105,14 +105,14 @@ func nothingKept(t *testing.T, l *Lane[string, string]) {
 	}
 }
 
-// One stuck key delays no other, and is answered when its row is free.
-func TestStuckKeyDelaysNobody(t *testing.T) {
+// One locked key delays no other, and is answered when its row is free.
+func TestLockedKeyDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rows{takes: 10 * time.Millisecond}
-		r.lock("stuck")
-		var a, stuck answers
+		r.lock("locked")
+		var a, locked answers
 		l := slowLane(&r, Config{Max: 100, Room: 1000, Timeout: 5 * time.Second})
-		submitAll(t, l, &stuck, "stuck-1")
+		submitAll(t, l, &locked, "locked-1")
 		time.Sleep(time.Second)
 		began := time.Now()
 		for i := range 500 {
@@ -124,13 +124,13 @@ func TestStuckKeyDelaysNobody(t *testing.T) {
 		if strings.Count(a.all(), " ") != 499 || time.Since(began) != 0 {
 			t.Errorf("%s answered after %s", a.all(), time.Since(began))
 		}
-		if stuck.all() != "[]" {
-			t.Errorf("answered %v", stuck.got)
+		if locked.all() != "[]" {
+			t.Errorf("answered %v", locked.got)
 		}
 		r.lock()
 		time.Sleep(againMax)
-		if stuck.all() != "[stuck-1]" {
-			t.Errorf("answered %v, %v", stuck.got, stuck.err)
+		if locked.all() != "[locked-1]" {
+			t.Errorf("answered %v, %v", locked.got, locked.err)
 		}
 		nothingKept(t, l)
 		stop(l)
@@ -138,7 +138,7 @@ func TestStuckKeyDelaysNobody(t *testing.T) {
 }
 
 // The pauses grow, and no question is asked in between.
-func TestStuckKeyIsAskedSeldom(t *testing.T) {
+func TestLockedKeyIsAskedSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r rows
 		r.lock("k")
@@ -158,9 +158,9 @@ func TestStuckKeyIsAskedSeldom(t *testing.T) {
 	})
 }
 
-// An item that stays stuck is told so after the lane's timeout, and with it those
+// An item that stays locked is told so after the lane's timeout, and with it those
 // that have stood behind it as long.
-func TestStuckForTooLong(t *testing.T) {
+func TestLockedForTooLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r rows
 		r.lock("k")
@@ -188,8 +188,8 @@ func TestStuckForTooLong(t *testing.T) {
 	})
 }
 
-// Several stuck keys take turns, each is answered when its row is free.
-func TestTwoStuckKeys(t *testing.T) {
+// Several locked keys take turns, each is answered when its row is free.
+func TestTwoLockedKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rows{takes: 200 * time.Millisecond}
 		r.lock("a", "b")
@@ -215,9 +215,9 @@ func TestTwoStuckKeys(t *testing.T) {
 	})
 }
 
-// What comes for a stuck key stays behind it, in its order, wherever it stood
-// when the key got stuck.
-func TestStuckKeyKeepsItsOrder(t *testing.T) {
+// What comes for a locked key stays behind it, in its order, wherever it stood
+// when the key got locked.
+func TestLockedKeyKeepsItsOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rows{takes: 50 * time.Millisecond}
 		r.lock("k")
@@ -243,7 +243,7 @@ func TestStuckKeyKeepsItsOrder(t *testing.T) {
 }
 
 // A row that is locked again as soon as one item was done.
-func TestStuckAgain(t *testing.T) {
+func TestLockedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rows{relock: "k-1"}
 		r.lock("k")
@@ -265,7 +265,7 @@ func TestStuckAgain(t *testing.T) {
 	})
 }
 
-// Stop waits for stuck items while it may, and answers them when it gives up.
+// Stop waits for locked items while it may, and answers them when it gives up.
 func TestStopDuringSlowPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r rows
@@ -290,8 +290,8 @@ func TestStopDuringSlowPath(t *testing.T) {
 	})
 }
 
-// A stuck item takes its room until it is answered.
-func TestStuckItemsTakeRoom(t *testing.T) {
+// A locked item takes its room until it is answered.
+func TestLockedItemsTakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r rows
 		r.lock("k")
@@ -315,9 +315,9 @@ func TestStuckItemsTakeRoom(t *testing.T) {
 	})
 }
 
-// However many keys are stuck, none is answered long after the timeout, and the one that
+// However many keys are locked, none is answered long after the timeout, and the one that
 // has come free does not wait for the others.
-func TestManyStuckKeys(t *testing.T) {
+func TestManyLockedKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout, oneWait = time.Second, 100 * time.Millisecond
 		var freed atomic.Bool
@@ -329,12 +329,12 @@ func TestManyStuckKeys(t *testing.T) {
 			}
 			return answers, nil
 		}
-		l := New(Config{Max: 1000, Timeout: timeout}, strconv.Itoa, ask, func(stuck bool) bool { return stuck })
+		l := New(Config{Max: 1000, Timeout: timeout}, strconv.Itoa, ask, func(locked bool) bool { return locked })
 		began, took := time.Now(), make(chan time.Duration, 500)
 		free := make(chan time.Duration, 1)
 		for key := range cap(took) {
-			err := l.Submit(t.Context(), key, func(stuck bool, err error) {
-				if !stuck && err == nil {
+			err := l.Submit(t.Context(), key, func(locked bool, err error) {
+				if !locked && err == nil {
 					free <- time.Since(began)
 				}
 				took <- time.Since(began)
@@ -357,8 +357,8 @@ func TestManyStuckKeys(t *testing.T) {
 	})
 }
 
-// What waits behind a stuck item is not held up by a store that does not answer.
-func TestStuckThenOutage(t *testing.T) {
+// What waits behind a locked item is not held up by a store that does not answer.
+func TestLockedThenOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout, keys = time.Second, 20
 		var away atomic.Bool
@@ -369,7 +369,7 @@ func TestStuckThenOutage(t *testing.T) {
 			}
 			return slices.Repeat([]bool{true}, len(keys)), nil
 		}
-		l := New(Config{Max: 1000, Timeout: timeout}, strconv.Itoa, ask, func(stuck bool) bool { return stuck })
+		l := New(Config{Max: 1000, Timeout: timeout}, strconv.Itoa, ask, func(locked bool) bool { return locked })
 		began, done := time.Now(), make(chan struct{}, keys)
 		for key := range keys {
 			if err := l.Submit(t.Context(), key, func(bool, error) { done <- struct{}{} }); err != nil {
@@ -388,15 +388,15 @@ func TestStuckThenOutage(t *testing.T) {
 	})
 }
 
-// Who carries an item out itself does not wait for a stuck row, nor overtake one.
-func TestDoWithAStuckKey(t *testing.T) {
+// Who carries an item out itself does not wait for a locked row, nor overtake one.
+func TestDoWithALockedKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rows{takes: 10 * time.Millisecond}
-		r.lock("stuck")
+		r.lock("locked")
 		var a answers
 		l := slowLane(&r, Config{Max: 100, Room: 1000, Timeout: 5 * time.Second})
 		began := time.Now()
-		for _, item := range []string{"stuck-1", "stuck-2"} {
+		for _, item := range []string{"locked-1", "locked-2"} {
 			if err := l.Do(context.Background(), item, a.done); err != nil {
 				t.Fatal(err)
 			}
@@ -406,7 +406,7 @@ func TestDoWithAStuckKey(t *testing.T) {
 		}
 		r.lock()
 		time.Sleep(2 * againMax)
-		if got := a.all(); got != "[stuck-1 stuck-2]" {
+		if got := a.all(); got != "[locked-1 locked-2]" {
 			t.Errorf("answered %s", got)
 		}
 		nothingKept(t, l)
@@ -414,7 +414,7 @@ func TestDoWithAStuckKey(t *testing.T) {
 	})
 }
 
-// Where items of one key share a batch, they do so in their order; once they are stuck,
+// Where items of one key share a batch, they do so in their order; once they are locked,
 // they are asked for one by one, still in it, and what comes later waits behind them.
 func TestTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -461,7 +461,7 @@ func TestTogether(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if want := []string{"c", "a-1", "a-2", "b-1", "a-3", "b-2", "b-3"}; !slices.Equal(answered, want) {
-			t.Errorf("answered %q while a is stuck, want %q", answered, want)
+			t.Errorf("answered %q while a is locked, want %q", answered, want)
 		}
 		r.lock()
 		time.Sleep(time.Second)

@@ -84,7 +84,7 @@ func TestTraceOfABatch(t *testing.T) {
 }
 
 // What is asked again, alone, is traced too.
-func TestTraceOfAStuckItem(t *testing.T) {
+func TestTraceOfALockedItem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r rows
 		var a answers

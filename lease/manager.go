@@ -119,16 +119,16 @@ func (m *Manager) openLanes() {
 	bounded := lane
 	bounded.Room = max(m.cfg.MaxWaiters, m.cfg.BatchMax)
 	byKey := func(a store.Ask) string { return a.Key }
-	stuck := func(a store.Answer) bool { return a.Outcome == store.RowLocked }
+	locked := func(a store.Answer) bool { return a.Outcome == store.RowLocked }
 	notJudged := func(v store.Verdict) bool { return v.Status == store.ClaimRowLocked }
 	acquires := bounded
 	acquires.Refuse = m.draining
-	m.acquires = batcher.New(m.traced("acquire", acquires), byKey, m.st.Acquire, stuck)
+	m.acquires = batcher.New(m.traced("acquire", acquires), byKey, m.st.Acquire, locked)
 	// They be queued one behind the other. The queue limits them: answers of another lane
 	// bring some here, and must not have to wait.
 	together := lane
 	together.Together, together.Max = true, min(lane.Max, maxTogether)
-	m.enqueues = batcher.New(m.traced("enqueue", together), byKey, m.st.Acquire, stuck)
+	m.enqueues = batcher.New(m.traced("enqueue", together), byKey, m.st.Acquire, locked)
 	m.amends = batcher.New(m.traced("amend", bounded), func(c store.Change) string { return c.Key }, m.st.Amend, notJudged)
 	m.reads = batcher.New(m.traced("get", bounded), func(key string) string { return key }, m.st.Get, nil)
 	m.requires = batcher.New(m.traced("signal", bounded), func(s store.Signal) string { return s.Key }, m.signalHolders,
@@ -139,7 +139,7 @@ func (m *Manager) openLanes() {
 	m.revocations = batcher.New(m.traced("revoke", apart), func(l store.LeaseID) string { return string(l[:]) }, forAll(m.st.Revoke), nil)
 	// What hands something back is never refused: what was taken is bounded.
 	byGrant := func(a store.Attempt) string { return string(a.ID[:]) }
-	m.cancels = batcher.New(m.traced("cancel", lane), byGrant, m.st.Cancel, stuck)
+	m.cancels = batcher.New(m.traced("cancel", lane), byGrant, m.st.Cancel, locked)
 	m.withdrawals = batcher.New(m.traced("withdraw", lane), byGrant, m.st.Withdraw, func(o store.Outcome) bool { return o == store.RowLocked })
 	m.releases = batcher.New(m.traced("release", lane), func(c store.Claim) string { return c.Key }, m.st.Release, notJudged)
 	if st, ok := m.st.(store.Immediate); ok && m.inline {
