@@ -23,6 +23,7 @@ var statementsThatTake = map[string]func(store.Ask) []store.Ask{"one": alone, "m
 
 // Nothing is taken under a lease that does not live, whatever others of the batch have.
 func TestNothingIsTakenUnderADeadLease(t *testing.T) {
+	t.Parallel()
 	for name, asks := range statementsThatTake {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,6 +70,7 @@ func wantUnder(t *testing.T, s *scene, ask store.Ask, a store.Answer) {
 // A key that was free when the statement began, and was taken while it waited for the row,
 // is somebody else's.
 func TestAnAcquireThatWaitedDoesNotSteal(t *testing.T) {
+	t.Parallel()
 	for name, asks := range statementsThatTake {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -102,6 +104,7 @@ func TestAnAcquireThatWaitedDoesNotSteal(t *testing.T) {
 
 // On a server that was promoted, tokens jump before anything is taken.
 func TestNothingIsTakenInAnotherEpoch(t *testing.T) {
+	t.Parallel()
 	for name, asks := range statementsThatTake {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

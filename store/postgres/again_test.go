@@ -10,6 +10,7 @@ import (
 // A release, alone or in a batch, waits for a row that changes meanwhile: what it had found
 // there does not count any more.
 func TestAReleaseThatWaitedLooksAgain(t *testing.T) {
+	t.Parallel()
 	for batch, keys := range map[string][]string{"one": {"k"}, "many": {"k", "l"}} {
 		t.Run(batch, func(t *testing.T) {
 			t.Parallel()

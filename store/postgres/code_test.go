@@ -14,6 +14,7 @@ import (
 
 // Every statement of queries/ is used, and by one name: load refuses the rest.
 func TestEveryStatementIsUsed(t *testing.T) {
+	t.Parallel()
 	for name := range postgres.Unloaded() {
 		t.Errorf("nobody uses the statement %s", name)
 	}
@@ -22,6 +23,7 @@ func TestEveryStatementIsUsed(t *testing.T) {
 // Each function has one definition, which replaces that of before. One with the same name and
 // other arguments would stand beside it, and one with another result is refused.
 func TestEachFunctionIsDefinedOnce(t *testing.T) {
+	t.Parallel()
 	files, err := fs.Glob(postgres.OwnCode, "*.sql")
 	if err != nil {
 		t.Fatal(err)
@@ -59,6 +61,7 @@ var soundThoughWarned = map[string]string{
 // plpgsql_check finds what a function would fail on when it runs: names, types, missing casts.
 // (Functions in SQL are checked when they are made.)
 func TestFunctionsAreSound(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	conn := connect(t, url)
 	if _, err := conn.Exec(t.Context(), "CREATE EXTENSION plpgsql_check"); err != nil {

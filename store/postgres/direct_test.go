@@ -41,6 +41,7 @@ func behind(t *testing.T, pooler, direct, instance string, before ...func(*postg
 // Who listens past a pooler hears of a grant itself, and needs no right there but to
 // connect. Nothing else goes that way.
 func TestListenURLReceivesHandOffsPastAPooler(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	through := cluster.Pooler(t, url, 3)
 	admin := adminOf(t, url)
@@ -73,6 +74,7 @@ func TestListenURLReceivesHandOffsPastAPooler(t *testing.T) {
 // A listener that leads elsewhere says so, once, and locks go on without it. Of several
 // hosts, the one that takes writes is listened to.
 func TestADirectListenerElsewhere(t *testing.T) {
+	t.Parallel()
 	url, another := cluster.NewDatabase(t), cluster.NewDatabase(t)
 	through := cluster.Pooler(t, url, 3)
 	own, other := otherServer(t, url)
@@ -136,6 +138,7 @@ func ofHosts(t *testing.T, first, second string) string {
 // Trap: a pooler leads to another server by now, and the one before lives on. Who listens
 // there hears nothing, and must know it.
 func TestAListenerThatTheStoreHasLeft(t *testing.T) {
+	t.Parallel()
 	url := adminOf(t, cluster.NewDatabase(t)) // whom the other server knows, too
 	_, other := otherServer(t, url)
 	proxy := pgproxy.Start(t, url)
@@ -151,6 +154,7 @@ func TestAListenerThatTheStoreHasLeft(t *testing.T) {
 
 // A listener that cannot connect is no reason not to be ready; the log says so once.
 func TestADirectListenerThatIsRefused(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	attempts := make(chan struct{}, 1)
 	s, text := behind(t, cluster.Pooler(t, url, 3), "postgres://u:"+password+"@"+refuse(t, attempts)+"/db?sslmode=disable", "i")
@@ -168,6 +172,7 @@ func TestADirectListenerThatIsRefused(t *testing.T) {
 }
 
 func TestAListenerWithoutUse(t *testing.T) {
+	t.Parallel()
 	for _, config := range []postgres.Config{
 		{URL: "postgres://h/db", ListenURL: "postgres://h/db", Listen: postgres.ListenNever},
 		{URL: "postgres://h/db", ListenURL: "postgres://u:" + password + "@h:port/db"},
@@ -181,6 +186,7 @@ func TestAListenerWithoutUse(t *testing.T) {
 // Trap: where POSTGRES_LISTEN_URL leads wrongly, to a later copy of the same system even, the store
 // learns nothing from it: its own server is no old primary, and its connections stay.
 func TestAListenerElsewhereChangesNoConnections(t *testing.T) {
+	t.Parallel()
 	own, clone := pgtest.Start(t, pgtest.WithTCP()), pgtest.Start(t, pgtest.WithTCP())
 	url := own.NewDatabase(t)
 	if err := clone.Follow(own); err != nil {

@@ -20,6 +20,7 @@ const jump = 1 << 30
 // expiries. Tokens grow over it, whatever comes first, and no lease is reaped before
 // its holder can have renewed it: a renewal may not have reached this server.
 func TestPromotion(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t, pgroles.Template())
 	url := own.NewDatabase(t)
 	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
@@ -86,6 +87,7 @@ func TestPromotion(t *testing.T) {
 // Trap: on a server that was just promoted a lease looks expired, for its last renewal
 // is missing there. A renewal that comes first does not say that it is dead.
 func TestARenewalFirstAfterAPromotion(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t, pgroles.Template())
 	url := own.NewDatabase(t)
 	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
@@ -110,6 +112,7 @@ func TestARenewalFirstAfterAPromotion(t *testing.T) {
 // waiter would be gone, and the lock held for nobody once new_epoch gives the lease its
 // TTL again, for as long as it is renewed.
 func TestAGrantIsNotOverAfterAPromotion(t *testing.T) {
+	t.Parallel()
 	for name, ask := range map[string]func(engine, store.Attempt) ([]store.Answer, error){
 		"check": func(s engine, a store.Attempt) ([]store.Answer, error) {
 			return s.Check(t.Context(), []store.Attempt{a})
@@ -139,6 +142,7 @@ func TestAGrantIsNotOverAfterAPromotion(t *testing.T) {
 // However many are first on a promoted server, tokens jump once. A lease that an
 // operator keeps locked holds nobody up.
 func TestAPromotionIsNotHeldUp(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t, deadlocks, pgroles.Template())
 	url := own.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
@@ -183,6 +187,7 @@ func lastToken(t *testing.T, url string) int64 {
 // Trap: one standby is promoted and dies, then another that never heard of the first.
 // Both jump from the same token, on timelines of the same number.
 func TestTokensGrowOverTwoStandbys(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t, pgroles.Template())
 	url := own.NewDatabase(t)
 	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
@@ -213,6 +218,7 @@ func TestTokensGrowOverTwoStandbys(t *testing.T) {
 // Two sessions find at the same time that the server was promoted: one prepares it, the
 // other waits and finds it done.
 func TestOnePreparesAPromotedServer(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
 	exec(t, s.other, "BEGIN; SELECT locksidecar.new_epoch()")
@@ -229,6 +235,7 @@ func TestOnePreparesAPromotedServer(t *testing.T) {
 // Somebody has emptied meta, as before a restore of its rows. Nothing is granted, and neither
 // do tokens jump nor leases last longer with each statement that finds it so.
 func TestNoEpochWithoutItsRow(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min'")
 	exec(t, s.conn, "DELETE FROM locksidecar.meta")

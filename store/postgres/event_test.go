@@ -11,6 +11,7 @@ import (
 )
 
 func TestEventsAsWords(t *testing.T) {
+	t.Parallel()
 	reason, empty := `a "reason" of two words`, ""
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678_000, time.UTC)
 	for _, e := range []store.Event{
@@ -35,6 +36,7 @@ func TestEventsAsWords(t *testing.T) {
 
 // The server fails the whole statement for one payload that is too long.
 func TestEventsFit(t *testing.T) {
+	t.Parallel()
 	const longest = 512
 	for _, key := range []string{strings.Repeat(`"`, longest), strings.Repeat("\u0001", longest), strings.Repeat("\U0010FFFF", longest/4)} {
 		for size, whole := range map[int]bool{4 << 10: true, 6 << 10: false, 1 << 20: false} {
@@ -58,6 +60,7 @@ func TestEventsFit(t *testing.T) {
 }
 
 func TestWhatIsNoEvent(t *testing.T) {
+	t.Parallel()
 	good := wordOf(store.Event{Kind: store.EventReleased, Key: "k", Token: 1, Result: []byte("{}")})
 	if _, ok := eventOf(good); !ok {
 		t.Fatal(good)
@@ -139,6 +142,7 @@ func FuzzHear(f *testing.F) {
 // A database that is away costs no more memory than a bounded number of events, the last
 // ones.
 func TestEventsThatWaitAreBounded(t *testing.T) {
+	t.Parallel()
 	s, err := New(Config{URL: "postgres://nobody@localhost/nothing", Identity: store.Identity{Namespace: "n", Instance: "i"}})
 	if err != nil {
 		t.Fatal(err)

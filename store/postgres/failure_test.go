@@ -27,6 +27,7 @@ import (
 const password = "do-not-tell"
 
 func TestBadURLFailsNewWithoutThePassword(t *testing.T) {
+	t.Parallel()
 	for _, url := range []string{
 		"postgres://u:" + password + "@host:port/db",
 		"postgres://u:" + password + "@host/db?connect_timeout=x",
@@ -45,6 +46,7 @@ func TestBadURLFailsNewWithoutThePassword(t *testing.T) {
 }
 
 func TestUnreachableServerDoesNotFailStart(t *testing.T) {
+	t.Parallel()
 	attempts := make(chan struct{}, 1)
 	nobody := refuse(t, attempts)
 	var text logtest.Log
@@ -104,6 +106,7 @@ func refuse(t *testing.T, attempts chan<- struct{}) (address string) {
 }
 
 func TestOutageAndReturn(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t, pgroles.Template())
 	s := startStore(t, own.NewDatabase(t), store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease := openLease(t, s, time.Hour)
@@ -125,6 +128,7 @@ func TestOutageAndReturn(t *testing.T) {
 
 // A statement that waits for a row shows what each kind of end leaves behind.
 func TestWhatIsKnownAfterAFailure(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		end     func(t *testing.T, url string, cancel context.CancelFunc)
 		unknown bool
@@ -175,6 +179,7 @@ func TestWhatIsKnownAfterAFailure(t *testing.T) {
 // Rows of RETURNING arrive before the commit, and a commit that waits for a
 // synchronous standby can be cancelled, which the server reports as a success.
 func TestNothingIsGrantedBeforeTheCommit(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t, pgroles.Template())
 	url := own.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
@@ -211,6 +216,7 @@ func TestNothingIsGrantedBeforeTheCommit(t *testing.T) {
 
 // The same rows arrive before a commit that fails. Nothing has been done then.
 func TestFailedCommitIsNotAnswered(t *testing.T) {
+	t.Parallel()
 	for name, do := range map[string]func(s *scene, held store.Claim) error{
 		"one": func(s *scene, _ store.Claim) error {
 			_, err := s.Acquire(s.Context(), alone(askFor("new", s.lease)))
@@ -249,6 +255,7 @@ func TestFailedCommitIsNotAnswered(t *testing.T) {
 
 // A DBA's defaults must not weaken locks.
 func TestConnectionsAreSetUp(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	admin := connect(t, url)
 	for _, setting := range []string{
@@ -292,6 +299,7 @@ func awaitBlocked(tb testing.TB, url string) {
 // A database whose default hides warnings does not hide that a commit was not
 // replicated.
 func TestHiddenWarning(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t, pgroles.Template())
 	url := own.NewDatabase(t)
 	admin := connect(t, url)
@@ -314,6 +322,7 @@ func TestHiddenWarning(t *testing.T) {
 // One connection that hangs, with a renewal in it or when it is tried before one,
 // does not stop the renewals: leases would die although the server is fine.
 func TestHungRenewalConnection(t *testing.T) {
+	t.Parallel()
 	const timeout = 2 * time.Second
 	for name, rest := range map[string]time.Duration{"in the statement": 0, "before it": 1200 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
@@ -358,6 +367,7 @@ func (s *scene) failWith(code string, times int) {
 
 // What the server undid because of others that ran beside it is tried again.
 func TestDeadlocksAndSerializationFailuresAreRepeated(t *testing.T) {
+	t.Parallel()
 	for _, code := range []string{"40P01", "40001"} {
 		t.Run(code, func(t *testing.T) {
 			t.Parallel()
@@ -371,6 +381,7 @@ func TestDeadlocksAndSerializationFailuresAreRepeated(t *testing.T) {
 // Trap: target_session_attrs is checked at connect only. A connection that leads to a
 // server which takes no writes any more is not used again.
 func TestAReadOnlyServerIsLeft(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	sessions := func() []string {
 		return strings.Fields(pgtest.Query[string](t, s.url, `SELECT coalesce(string_agg(pid::text, ' '), '') FROM pg_stat_activity
@@ -389,6 +400,7 @@ func TestAReadOnlyServerIsLeft(t *testing.T) {
 
 // Trap: a server hangs just after the login. The pool's own context has no end.
 func TestAServerThatHangsAfterTheLogin(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	proxy := pgproxy.Start(t, url)
 	s := startWith(t, postgres.Config{
@@ -411,6 +423,7 @@ func TestAServerThatHangsAfterTheLogin(t *testing.T) {
 
 // While no connection can be had, that of the renewals is kept: who is in stays in.
 func TestRenewalsKeepTheirConnection(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	proxy := pgproxy.Start(t, url)
 	s := startStore(t, proxy.URL(), store.Identity{Namespace: "n", Instance: "i", Pod: "p"})

@@ -72,6 +72,7 @@ func handOffIn(t *testing.T, conn *pgx.Conn, key string, from store.LeaseID) {
 
 // A lock that is given up at once leaves no hold behind, whether somebody waits for it or not.
 func TestALockThatIsGivenUpAtOnceEndsItsHold(t *testing.T) {
+	t.Parallel()
 	for waiters, outcome := range []string{"it is free", "it is handed over"} {
 		t.Run(outcome, func(t *testing.T) {
 			s := newScene(t)
@@ -91,6 +92,7 @@ func TestALockThatIsGivenUpAtOnceEndsItsHold(t *testing.T) {
 
 // A renewal that is in flight when the lock is released does not prolong the hold.
 func TestAReleaseWithAHoldMeetsARenewal(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	ask := s.holdFor("k", time.Minute)
 	token := want(t, acquire(t, s, ask), store.Granted).Token
@@ -113,6 +115,7 @@ func TestAReleaseWithAHoldMeetsARenewal(t *testing.T) {
 // A reap that is in flight decides: the grant has expired, and its late release
 // skips nobody.
 func TestReleaseDuringReapOfItsHold(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	ask := s.holdFor("k", time.Hour)
 	token := want(t, acquire(t, s, ask), store.Granted).Token
@@ -135,6 +138,7 @@ func TestReleaseDuringReapOfItsHold(t *testing.T) {
 
 // A reap waits for a release or for a hand-off that is in flight, and finds a hold.
 func TestReapDuringChangeOfAHold(t *testing.T) {
+	t.Parallel()
 	for name, more := range map[string]int{"one": 0, "many": 3} {
 		buries := func(t *testing.T, s *scene, lease store.LeaseID) {
 			leases := []store.LeaseID{lease}
@@ -185,6 +189,7 @@ func TestReapDuringChangeOfAHold(t *testing.T) {
 // The other order: the waiter whose lease is reaped in the moment of the hand-off gets
 // neither the lock nor a hold.
 func TestHandOffToAHoldDuringReap(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
 	dying, next := s.holdFor("k", time.Hour), askFor("k", s.lease)
@@ -205,6 +210,7 @@ func TestHandOffToAHoldDuringReap(t *testing.T) {
 // An own lease that is reaped while a lock with a hold is asked for under it is not
 // brought back to life by the hold.
 func TestAcquireWithAHoldDuringReap(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	ask := s.holdFor("k", time.Hour)
 	exec(t, s.other, "BEGIN")
@@ -218,6 +224,7 @@ func TestAcquireWithAHoldDuringReap(t *testing.T) {
 
 // Who is just waiting behind a hold is told that it ends earlier than it read.
 func TestEnqueueDuringReapWaitsForTheHold(t *testing.T) {
+	t.Parallel()
 	for name, more := range map[string]int{"one": 0, "many": 3} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -246,6 +253,7 @@ func TestEnqueueDuringReapWaitsForTheHold(t *testing.T) {
 // A hold that is cut short: the first in the queue is served, and the next one hears that its
 // new holder may end earlier.
 func TestAHoldThatIsCutShortTellsTheNext(t *testing.T) {
+	t.Parallel()
 	s, awaitHint := hearing(t)
 	ask := s.holdFor("k", 24*time.Hour)
 	claim := store.Claim{Key: "k", Lease: ask.Lease, AtOnce: true}
@@ -261,6 +269,7 @@ func TestAHoldThatIsCutShortTellsTheNext(t *testing.T) {
 // A sidecar that died with many holds: they stand, after a few statements, and
 // whatever waited under their leases is dropped.
 func TestTheHoldsOfADeadInstance(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	dead := startStore(t, url, store.Identity{Namespace: "n", Instance: "dead", Pod: "p"})
 	heir := startStore(t, url, store.Identity{Namespace: "n", Instance: "heir", Pod: "p"})
@@ -297,6 +306,7 @@ func TestTheHoldsOfADeadInstance(t *testing.T) {
 
 // Whoever waits looks when the lease ends, as it was told, and has the key at once.
 func TestAHoldIsTakenOverAtItsEnd(t *testing.T) {
+	t.Parallel()
 	ends := map[string]func(s *scene, ask store.Ask, token int64){
 		"release": func(s *scene, ask store.Ask, token int64) {
 			release(s, s, store.Claim{Key: ask.Key, Token: token, Lease: ask.Lease})
@@ -343,6 +353,7 @@ func TestAHoldIsTakenOverAtItsEnd(t *testing.T) {
 // An undo ends a hold of which nobody was told. Where another instance has it of the
 // same attempt, somebody may have been.
 func TestAnUndoLeavesTheHoldsOfOthers(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	other := startStore(t, s.url, store.Identity{Namespace: "n", Instance: "other", Pod: "p"})
 	ask := s.holdFor("k", time.Hour)
@@ -363,6 +374,7 @@ func TestAnUndoLeavesTheHoldsOfOthers(t *testing.T) {
 // Nobody waits, or is granted anything, under a lease that stands. (Its
 // sidecar would not ask so; a row that was left so must not go round for ever.)
 func TestNobodyWaitsUnderALeaseWithAPendingHold(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	ask := s.holdFor("held", time.Hour)
 	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
@@ -390,6 +402,7 @@ func TestNobodyWaitsUnderALeaseWithAPendingHold(t *testing.T) {
 
 // What a hold costs.
 func TestStatementsOfAHold(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	var asks []store.Ask
 	for n := range 100 {
@@ -428,6 +441,7 @@ func TestStatementsOfAHold(t *testing.T) {
 // A promoted server prolongs leases for holders whose renewal may be missing. What
 // stands has no holder.
 func TestAPromotionProlongsNoHold(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	ask := s.holdFor("k", time.Minute)
 	token := want(t, acquire(t, s, ask), store.Granted).Token
@@ -443,6 +457,7 @@ func TestAPromotionProlongsNoHold(t *testing.T) {
 // A bind:ttl grant of which another instance would tell, in the moment in which its lease
 // begins to stand, is over.
 func TestDeliveryNoteDuringReapOfItsHold(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	other := startStore(t, s.url, store.Identity{Namespace: "n", Instance: "other", Pod: "p"})
 	ask := askFor("k", s.lease)
@@ -460,6 +475,7 @@ func TestDeliveryNoteDuringReapOfItsHold(t *testing.T) {
 // A hold that was given back, at once or because nobody was told of it, leaves no lease
 // that stands for a day and holds nothing; nor one that lives as long, if its sidecar dies.
 func TestHandedBackHoldLeavesNoLease(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(*scene, store.Ask, int64){
 		"at once": func(s *scene, a store.Ask, token int64) {
 			release(s, s, store.Claim{Key: a.Key, Token: token, Lease: a.Lease, AtOnce: true})

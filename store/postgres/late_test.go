@@ -16,6 +16,7 @@ import (
 // Trap: a statement in somebody's buffer lands after it was given up and undone. Here
 // each lands an hour late: it must fail, having done nothing.
 func TestWhatComesTooLateDoesNothing(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	session, byTTL := askFor("session", s.lease), askFor("ttl", s.lease)
 	byTTL.TTL = time.Hour
@@ -89,6 +90,7 @@ func TestWhatComesTooLateDoesNothing(t *testing.T) {
 
 // The same for one that came in time, and waited for a row until it was too late.
 func TestWhatWaitedTooLongDoesNothing(t *testing.T) {
+	t.Parallel()
 	for name, late := range map[string]func(*scene, store.Ask) error{
 		"one": func(s *scene, ask store.Ask) error { _, err := s.Acquire(s.Context(), []store.Ask{ask}); return err },
 		"many": func(s *scene, ask store.Ask) error {
@@ -141,6 +143,7 @@ func waitsTooLong(t *testing.T, inTime time.Duration, late func(*scene, store.As
 // Trap: an opening that lay in a buffer lands after the lease was revoked, and what it
 // held is held again. One that comes too late does nothing.
 func TestALeaseIsNotOpenedTooLate(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	revoked := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", revoked)), store.Granted)
@@ -166,6 +169,7 @@ func TestALeaseIsNotOpenedTooLate(t *testing.T) {
 
 // Was it the clock that was wrong, it is looked at again: the next opening is in time.
 func TestALateOpeningLooksAtTheClock(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	postgres.SetClock(s.Store, -time.Hour)
 	poll(t, "a lease is opened", func() bool {
@@ -175,6 +179,7 @@ func TestALateOpeningLooksAtTheClock(t *testing.T) {
 
 // A lease that is past its expiry is not opened again.
 func TestOpenExpired(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	lease := openLease(t, s, time.Hour)
 	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp()")
@@ -185,6 +190,7 @@ func TestOpenExpired(t *testing.T) {
 
 // A lease that ends while a release waits for a row is judged as it is then.
 func TestAReleaseThatWaitedJudgesTheLeaseAfterwards(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	short := openLease(t, s, time.Hour)
 	var claims []store.Claim
@@ -218,6 +224,7 @@ func TestAReleaseThatWaitedJudgesTheLeaseAfterwards(t *testing.T) {
 // A waiter of the same instance hears of its grant when the answer to the release is here.
 // What is left of the grant counts from when the server was asked.
 func TestTheNewsOfALateAnswer(t *testing.T) {
+	t.Parallel()
 	const late = 300 * time.Millisecond
 	proxy := pgproxy.Start(t, cluster.NewDatabase(t))
 	s := newListener(t, proxy.URL(), "b", postgres.ListenAuto)

@@ -79,6 +79,7 @@ func listeners(t *testing.T, url string) int64 {
 }
 
 func TestHandOffReachesAnotherInstance(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	ask, waiter := askFor("k", a.lease), askFor("k", b.lease)
@@ -114,6 +115,7 @@ func TestHandOffReachesAnotherInstance(t *testing.T) {
 
 // What a store that stops has just handed over is told before it goes.
 func TestAStopTellsWhatItHandedOver(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	b.Listen(true)
@@ -140,6 +142,7 @@ func TestAStopTellsWhatItHandedOver(t *testing.T) {
 
 // Trap: payloads are lost while nobody listens. Who listens again looks at everything.
 func TestAKilledEarListensAgain(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	b.Listen(true)
@@ -161,6 +164,7 @@ func TestAKilledEarListensAgain(t *testing.T) {
 
 // The question whether the other end is there is answered, and no statement.
 func TestTheEarsQuestionIsNoStatement(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	conn := connect(t, url)
 	cluster.ResetStatements(t, url)
@@ -171,6 +175,7 @@ func TestTheEarsQuestionIsNoStatement(t *testing.T) {
 }
 
 func TestChannelNamesFit(t *testing.T) {
+	t.Parallel()
 	name := postgres.ChannelOf(strings.Repeat("n", 300), strings.Repeat("pod-", 100))
 	if len(name) > 63 {
 		t.Errorf("%d bytes; PostgreSQL cuts at 63", len(name))
@@ -181,6 +186,7 @@ func TestChannelNamesFit(t *testing.T) {
 }
 
 func TestListenAlways(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	s := newListener(t, url, "a", postgres.ListenAlways) // waits until it is ready
 	if s.Traits().Polls {
@@ -193,6 +199,7 @@ func TestListenAlways(t *testing.T) {
 }
 
 func TestListenNever(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenNever), newListener(t, url, "b", postgres.ListenNever)
 	b.Listen(true)
@@ -219,6 +226,7 @@ func TestListenNever(t *testing.T) {
 // Nobody is put in the queue before LISTEN is committed: what comes between would not be
 // heard.
 func TestAnEnqueueWaitsForTheEar(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	proxy := pgproxy.Start(t, url)
 	s := newListener(t, proxy.URL(), "b", postgres.ListenAuto)
@@ -244,6 +252,7 @@ func TestAnEnqueueWaitsForTheEar(t *testing.T) {
 // Nobody is put in the queue before LISTEN is committed, also when it was switched off a
 // moment ago and is not ended yet.
 func TestAnEnqueueWaitsForTheNextEar(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	const idle = "FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE '/* locksidecar:listen */%'"
 	b := newListener(t, url, "b", postgres.ListenAuto)
@@ -264,6 +273,7 @@ func TestAnEnqueueWaitsForTheNextEar(t *testing.T) {
 // Who waits looks again when the lock ends. Is that to be earlier, the first is told
 // who can have it then; a dead waiter in front of it cannot.
 func TestAShortenedLockHintsTheFirstLivingWaiter(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a := newListener(t, url, "a", postgres.ListenAuto)
 	holder := askFor("k", a.lease)
@@ -286,6 +296,7 @@ func TestAShortenedLockHintsTheFirstLivingWaiter(t *testing.T) {
 
 // The same when the next holder's lease may end before the last one's would have.
 func TestAHandOffToAShorterLeaseHintsTheNext(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(*listener, store.Claim) error{
 		"release": func(a *listener, c store.Claim) error {
 			_, err := a.Release(context.Background(), []store.Claim{c})

@@ -57,6 +57,7 @@ func (s *scene) operator(table, where string) (letGo func()) {
 // Trap: one locked row stalls a whole batch. It costs the others one lock_timeout, and
 // is answered as what it is.
 func TestLockedRowIsLeftOut(t *testing.T) {
+	t.Parallel()
 	t.Run("acquire", func(t *testing.T) {
 		s := hasty(t)
 		want(t, acquire(t, s, askFor("k07", s.lease)), store.Granted)
@@ -223,6 +224,7 @@ func (s *scene) judged(verdicts []store.Verdict, err error, locked int) {
 // A dead holder's keys are handed off although one of them is locked; that one, when it
 // can be had.
 func TestReapGoesAroundALockedKey(t *testing.T) {
+	t.Parallel()
 	s := hasty(t)
 	dying := openLease(t, s, time.Hour)
 	var waits []store.Ask
@@ -245,6 +247,7 @@ func TestReapGoesAroundALockedKey(t *testing.T) {
 
 // A lease that somebody keeps locked can be neither reaped nor be waited for without end.
 func TestLockedLease(t *testing.T) {
+	t.Parallel()
 	s := hasty(t)
 	dead := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", dead)), store.Granted)
@@ -259,6 +262,7 @@ func TestLockedLease(t *testing.T) {
 
 // What one step of a sweep cannot do does not keep the others from theirs.
 func TestASweepGoesOn(t *testing.T) {
+	t.Parallel()
 	s := hasty(t)
 	dead := uuid.New()
 	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, lease_id, grant_id, acquired_at)
@@ -275,6 +279,7 @@ func TestASweepGoesOn(t *testing.T) {
 
 // A signal goes with its lease. If its row stays locked, the sweep goes on, and the next one deletes it.
 func TestASweepGoesAroundALockedSignal(t *testing.T) {
+	t.Parallel()
 	s := hasty(t)
 	exec(t, s.conn, `WITH dead AS (
 			INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at)
@@ -303,6 +308,7 @@ func TestASweepGoesAroundALockedSignal(t *testing.T) {
 // A lease whose row somebody keeps locked does not cost the others their lives. It is
 // not said to be dead either: it is left out, with an error.
 func TestRenewalGoesAroundALockedLease(t *testing.T) {
+	t.Parallel()
 	s := hasty(t)
 	leases := []store.LeaseID{s.lease}
 	for range 4 {
@@ -341,6 +347,7 @@ func compareIDs(a, b store.LeaseID) int { return bytes.Compare(a[:], b[:]) }
 
 // A reap that fails half-way does not say that nothing was done.
 func TestRevokeHalfWay(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	dying := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", dying)), store.Granted)
@@ -358,6 +365,7 @@ func TestRevokeHalfWay(t *testing.T) {
 // The lease of a hold that somebody keeps locked is that lock's trouble alone, as its row
 // would be: there is a hold to be noted, to be ended, or to wait behind.
 func TestLockedLeaseOfAHoldIsLeftOut(t *testing.T) {
+	t.Parallel()
 	s := hasty(t)
 	twenty := func() []store.Ask {
 		asks := s.twenty(0)

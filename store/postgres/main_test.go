@@ -69,6 +69,7 @@ func (b backend) open(id store.Identity) *postgres.Store {
 // TestConformance runs the suite on one database: each test has a namespace of its
 // own, as the users of a shared database have.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	storetest.Run(t, func(t *testing.T) storetest.Backend { return backend{tb: t, url: url} })
 }
@@ -91,6 +92,7 @@ func (a aging) Age(d time.Duration) {
 }
 
 func TestModel(t *testing.T) {
+	t.Parallel()
 	for _, listen := range []postgres.Listen{postgres.ListenAlways, postgres.ListenNever} {
 		t.Run(string(listen), func(t *testing.T) {
 			url := cluster.NewDatabase(t)

@@ -94,6 +94,7 @@ func executed(t *testing.T, url string) map[string]int {
 
 // The server's own count is the judge: each statement that it executed is measured.
 func TestEveryStatementIsMeasured(t *testing.T) {
+	t.Parallel()
 	for name, listen := range map[string]postgres.Listen{"own sessions": postgres.ListenAuto, "shared sessions": postgres.ListenNever} {
 		t.Run(name, func(t *testing.T) {
 			url := cluster.NewDatabase(t)
@@ -166,6 +167,7 @@ func useAll(t *testing.T, s *postgres.Store) {
 }
 
 func TestFailedStatementsAreMeasured(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	s, f := measured(t, postgres.Config{URL: url})
 	lease := openLease(t, s, time.Hour)
@@ -195,6 +197,7 @@ func TestFailedStatementsAreMeasured(t *testing.T) {
 }
 
 func TestBatchesAreMeasured(t *testing.T) {
+	t.Parallel()
 	s, f := measured(t, postgres.Config{URL: cluster.NewDatabase(t)})
 	lease := openLease(t, s, time.Hour)
 	asks := []store.Ask{askFor("a", lease), askFor("b", lease), askFor("c", lease)}
@@ -228,6 +231,7 @@ func TestBatchesAreMeasured(t *testing.T) {
 }
 
 func TestStateOfTheListener(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	proxy := pgproxy.Start(t, url)
 	s, f := measured(t, postgres.Config{URL: proxy.URL()})
@@ -237,7 +241,7 @@ func TestStateOfTheListener(t *testing.T) {
 	s.Listen(true)
 	poll(t, "it listens", func() bool { return f.state().Listener == "listening" })
 	proxy.Refuse(true) // so that it connects for as long as it takes to see that
-	exec(t, connect(t, url), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%LISTEN%' AND pid <> pg_backend_pid()")
+	exec(t, connect(t, url), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%LISTEN%' AND pid <> pg_backend_pid()")
 	poll(t, "it connects again", func() bool { return f.state().Listener == "connecting" })
 	proxy.Refuse(false)
 	poll(t, "it listens again", func() bool { return f.state().Listener == "listening" })
@@ -257,6 +261,7 @@ func TestStateOfTheListener(t *testing.T) {
 }
 
 func TestStateOfThePools(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	s, f := measured(t, postgres.Config{URL: url, MaxConns: 3}) // 1 for renewals, 1 for LISTEN
 	lease := openLease(t, s, time.Hour)

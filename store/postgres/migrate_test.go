@@ -17,6 +17,7 @@ import (
 )
 
 func TestManyMigrateAtOnce(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewEmptyDatabase(t)
 	const pods = 30
 	type result struct {
@@ -50,6 +51,7 @@ func TestManyMigrateAtOnce(t *testing.T) {
 }
 
 func TestManyStartAtOnceOnAnEmptyDatabase(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewEmptyDatabase(t)
 	stores := make([]*postgres.Store, 20)
 	for i := range stores {
@@ -66,6 +68,7 @@ func TestManyStartAtOnceOnAnEmptyDatabase(t *testing.T) {
 }
 
 func TestOldSchemaWithoutAutoMigrateIsNotReady(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewEmptyDatabase(t)
 	s, err := postgres.New(postgres.Config{URL: url, Identity: store.Identity{Namespace: "n", Instance: "i", Pod: "p"}})
 	if err != nil {
@@ -93,6 +96,7 @@ func TestOldSchemaWithoutAutoMigrateIsNotReady(t *testing.T) {
 }
 
 func TestTooOldForTheSchemaIsNotReady(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	outgrow(t, url)
 	s, told := mayBeTooOld(t, url)
@@ -150,6 +154,7 @@ func hearTooOld(t *testing.T, told <-chan error) {
 // Trap: a migration while old and new sidecars run. From the moment on in which one is too
 // old it takes nothing, in whatever way. It goes on to renew and to release what it has.
 func TestTooOldSidecarTakesNothing(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	s, told := mayBeTooOld(t, url)
 	awaitReady(t, s)
@@ -184,6 +189,7 @@ func TestTooOldSidecarTakesNothing(t *testing.T) {
 
 // Who only holds asks for nothing, and hears of it all the same.
 func TestRenewalTellsTooOldSidecar(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	s, told := mayBeTooOld(t, url)
 	awaitReady(t, s)
@@ -199,6 +205,7 @@ func TestRenewalTellsTooOldSidecar(t *testing.T) {
 // wants it for itself, and acquires go on. It may change the table that says how far
 // migrations are, too.
 func TestAMigrationDoesNotStallOthers(t *testing.T) {
+	t.Parallel()
 	for name, through := range map[string]func(t *testing.T, url string) string{
 		"directly":          func(_ *testing.T, url string) string { return url },
 		"through PgBouncer": func(t *testing.T, url string) string { t.Helper(); return cluster.Pooler(t, url, 5) },
@@ -256,6 +263,7 @@ func migrateBesideOthers(t *testing.T, through func(t *testing.T, url string) st
 
 // A migration that finds a table in use for too long says what to look for.
 func TestAMigrationGivesUpInTheEnd(t *testing.T) {
+	t.Parallel()
 	s := hasty(t)
 	exec(t, s.other, "BEGIN; SELECT count(*) FROM locksidecar.locks")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -269,6 +277,7 @@ func TestAMigrationGivesUpInTheEnd(t *testing.T) {
 // The functions are replaced together, with the version, or not at all. Whoever comes after a
 // migration that was cut off before that goes on with it.
 func TestCodeIsReplacedAsASet(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewEmptyDatabase(t)
 	conn := connect(t, url)
 	version := func() int { return pgtest.Query[int](t, url, "SELECT schema_version FROM locksidecar.meta") }

@@ -63,6 +63,7 @@ func (o *ordered) enqueueElsewhere() error {
 // batch waits for the row of a key in the middle: what it has locked then are the rows of
 // the keys before it.
 func TestABatchLocksItsRowsInTheOrderOfTheKeys(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ before, batch func(*ordered) error }{
 		"acquire": {(*ordered).release, func(o *ordered) error { _, err := o.Acquire(o.Context(), o.others()); return err }},
 		"acquire bind:ttl": {(*ordered).release, func(o *ordered) error {

@@ -42,6 +42,7 @@ func waiterRows(t *testing.T, url string, grant store.AttemptID) int64 {
 
 // A release that nobody seems to wait for meets somebody who is just waiting.
 func TestASuccessSeesAnEnqueueUnderWay(t *testing.T) {
+	t.Parallel()
 	for name, others := range map[string][]string{"one": nil, "many": {"z"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -75,6 +76,7 @@ func TestASuccessSeesAnEnqueueUnderWay(t *testing.T) {
 // A waiter that cancels in the moment of the success is not skipped, and the one behind
 // it is served.
 func TestASuccessMeetsACancelUnderWay(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
 	gone, skipped, next := skipFor("k", s.lease), skipFor("k", s.lease), askFor("k", s.lease)
@@ -98,6 +100,7 @@ func TestASuccessMeetsACancelUnderWay(t *testing.T) {
 // The other order: who cancels while it is being skipped hears of that, and leaves
 // nothing behind.
 func TestACancelMeetsASuccessUnderWay(t *testing.T) {
+	t.Parallel()
 	for name, more := range map[string]int{"one": 0, "many": 2} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -135,6 +138,7 @@ func TestACancelMeetsASuccessUnderWay(t *testing.T) {
 // A skipped waiter is said to be forgotten only when it is, also where somebody has its
 // row locked.
 func TestLockedRowOfASkippedWaiter(t *testing.T) {
+	t.Parallel()
 	s := hasty(t)
 	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
 	waiter := skipFor("k", s.lease)
@@ -165,6 +169,7 @@ func TestLockedRowOfASkippedWaiter(t *testing.T) {
 // A waiter whose lease is reaped while it is being skipped: the reap does not wait
 // for its row, and whatever is left of it means nothing.
 func TestReapDuringASkip(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
 	waiter := skipFor("k", openLease(t, s, time.Hour))
@@ -189,6 +194,7 @@ func TestReapDuringASkip(t *testing.T) {
 // Who was skipped stands in nobody's way: a hand-off that meets only such waiters frees
 // the key, and a reap does not look for others behind them.
 func TestTheSkippedAreNoWaiters(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	dying := openLease(t, s, time.Hour)
 	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
@@ -216,6 +222,7 @@ func TestTheSkippedAreNoWaiters(t *testing.T) {
 
 // However many are skipped, it takes a few statements, and each of them is told.
 func TestManyAreSkippedByFewStatements(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	const each = 100
 	var stores []*postgres.Store

@@ -18,6 +18,7 @@ import (
 // Many sessions that want a row get it in turn. A statement that gave up once waits longer the next
 // time, and nothing is logged.
 func TestBusyRowIsServedPatiently(t *testing.T) {
+	t.Parallel()
 	const sessions, turn = 14, "0.01" // in seconds: more than a lock_timeout in all
 	var said logtest.Log
 	url := cluster.NewDatabase(t)
@@ -79,6 +80,7 @@ func tried(most int, try func() bool) bool {
 
 // A row that stays locked is said to be, with its key, once.
 func TestLockedRowIsNamed(t *testing.T) {
+	t.Parallel()
 	var said logtest.Log
 	url := cluster.NewDatabase(t)
 	s := startWith(t, postgres.Config{
@@ -100,6 +102,7 @@ func TestLockedRowIsNamed(t *testing.T) {
 
 // A signal that stays locked holds nobody up, and its lease ends all the same.
 func TestALockedSignalHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
 	why := "why"
 	signalled := func(s *scene, key string, lease store.LeaseID) {
 		want(t, acquire(t, s, askFor(key, lease)), store.Granted)
@@ -166,6 +169,7 @@ func TestALockedSignalHoldsNobodyUp(t *testing.T) {
 // Keys beside a locked one do not wait for as long as a statement is patient: neither in a batch
 // of a lane that has not found the row locked yet, nor beside it when it is asked for again.
 func TestPatienceIsForOneRowAlone(t *testing.T) {
+	t.Parallel()
 	s := hasty(t)
 	for _, key := range []string{"locked", "other"} {
 		want(t, acquire(t, s, askFor(key, s.lease)), store.Granted)

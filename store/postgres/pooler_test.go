@@ -36,6 +36,7 @@ func (p pooled) Open(id store.Identity) store.Store {
 // TestConformanceBehindPgBouncer runs the suite through a real one, in transaction mode,
 // with fewer connections than the instances have: polled, and with who listens directly.
 func TestConformanceBehindPgBouncer(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	through := cluster.Pooler(t, url, 6)
 	for name, direct := range map[string]string{"never": "", "direct": url} {
@@ -48,6 +49,7 @@ func TestConformanceBehindPgBouncer(t *testing.T) {
 // Trap: a pooler's connections outlive a failover, and lead to a standby. Without
 // sessions of its own a store is told by another error, and is not ready either.
 func TestAStandbyBehindAPoolerIsNotReady(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t, pgroles.Template())
 	url := own.NewDatabase(t)
 	s := backend{t, own.Pooler(t, url, 5), postgres.ListenNever}.open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
@@ -76,6 +78,7 @@ func TestAStandbyBehindAPoolerIsNotReady(t *testing.T) {
 // Trap: a migrator needs two connections, and those who wait for their turn must leave
 // it the second one.
 func TestMigrationsThroughASmallPooler(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewEmptyDatabase(t)
 	through := cluster.Pooler(t, url, 2)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

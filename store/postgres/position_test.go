@@ -16,6 +16,7 @@ import (
 // for no flush, of which a standby that does not come is one without an end. Whatever grants
 // anything waits (invariant 4), whoever waits beside it.
 func TestOnlyQueueingSkipsTheFlush(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t)
 	url := own.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
@@ -70,6 +71,7 @@ func TestOnlyQueueingSkipsTheFlush(t *testing.T) {
 // first one cancels no more then, and writes nothing when it finds that out. A crash that
 // forgot the move would bring back a waiter for whom nobody waits.
 func TestMovedPositionIsFlushed(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t)
 	url := own.NewDatabase(t)
 	one := startStore(t, url, store.Identity{Namespace: "n", Instance: "one", Pod: "p"})

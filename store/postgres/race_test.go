@@ -59,6 +59,7 @@ func newSceneOn(t *testing.T, url string) *scene {
 
 // Trap: nextval in VALUES is drawn before the wait for a conflicting row.
 func TestTokenIsDrawnAfterTheRowIsLocked(t *testing.T) {
+	t.Parallel()
 	for name, more := range map[string][]store.Ask{
 		"one": {},
 		"many": {
@@ -98,6 +99,7 @@ func TestTokenIsDrawnAfterTheRowIsLocked(t *testing.T) {
 
 // Trap: the hand-off's waiter is renewing in that moment and looks expired.
 func TestAWaiterThatIsRenewingIsNotForgotten(t *testing.T) {
+	t.Parallel()
 	for name, let := range map[string]func(s *scene, first store.Ask, token int64) error{
 		"release": func(s *scene, first store.Ask, token int64) error {
 			_, err := s.Release(s.Context(), []store.Claim{{Key: "k", Token: token, Lease: first.Lease}})
@@ -138,6 +140,7 @@ func TestAWaiterThatIsRenewingIsNotForgotten(t *testing.T) {
 // A holder that is renewing looks expired to who wants its lock. It has half a minute
 // then, which is little to whom a lease is dead a little before its end.
 func TestAHolderThatIsRenewingKeepsItsLock(t *testing.T) {
+	t.Parallel()
 	for name, try := range map[string]func(s *scene) ([]store.Answer, error){
 		"acquire": func(s *scene) ([]store.Answer, error) {
 			return s.Acquire(s.Context(), []store.Ask{askFor("k", s.lease)})
@@ -177,6 +180,7 @@ func TestAHolderThatIsRenewingKeepsItsLock(t *testing.T) {
 
 // Trap: an enqueue in flight when its holder is reaped.
 func TestReapSeesAnEnqueueInFlight(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	dying := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", dying)), store.Granted)
@@ -199,6 +203,7 @@ func TestReapSeesAnEnqueueInFlight(t *testing.T) {
 
 // The other order: the reap is in flight when somebody wants to wait.
 func TestEnqueueWaitsForAReapInFlight(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	dying := openLease(t, s, time.Hour)
 	first := want(t, acquire(t, s, askFor("k", dying)), store.Granted)
@@ -216,6 +221,7 @@ func TestEnqueueWaitsForAReapInFlight(t *testing.T) {
 // Trap: a statement that waits for a lock row and decides by the absence of a lease
 // looks with the eyes it had before it waited.
 func TestATakeOverThatWaitedDoesNotSteal(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	dead := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", dead)), store.Granted)
@@ -240,6 +246,7 @@ func TestATakeOverThatWaitedDoesNotSteal(t *testing.T) {
 // A waiter whose lease is being reaped in the moment of the hand-off gets nothing: the
 // one behind it would wait for a holder that is dead already.
 func TestWaiterBeingReapedIsPassedOver(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	first, dying, next := askFor("k", s.lease), askFor("k", openLease(t, s, time.Hour)), askFor("k", s.lease)
 	token := want(t, acquire(t, s, first), store.Granted).Token
@@ -261,6 +268,7 @@ func TestWaiterBeingReapedIsPassedOver(t *testing.T) {
 
 // A waiter that cancels in the moment of the hand-off is passed over.
 func TestACancelUnderWayIsPassedOver(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	first, gone, next := askFor("k", s.lease), askFor("k", s.lease), askFor("k", s.lease)
 	token := want(t, acquire(t, s, first), store.Granted).Token
@@ -283,6 +291,7 @@ func TestACancelUnderWayIsPassedOver(t *testing.T) {
 // A key that was waited for, until the waiter cancelled and the holder died, is marked
 // as contended and has no waiters: nothing is to be handed off, and nobody to wait for.
 func TestADeadHolderWithoutWaitersIsTakenOver(t *testing.T) {
+	t.Parallel()
 	for name, try := range map[string]func(*scene, []store.Ask) ([]store.Answer, error){
 		"acquire": func(s *scene, asks []store.Ask) ([]store.Answer, error) { return s.Acquire(s.Context(), asks) },
 		"enqueue": func(s *scene, asks []store.Ask) ([]store.Answer, error) { return s.Enqueue(s.Context(), asks) },
@@ -306,6 +315,7 @@ func TestADeadHolderWithoutWaitersIsTakenOver(t *testing.T) {
 
 // An attempt in flight is waited for, whatever it inserts.
 func TestUndoWaitsForTheAttempt(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	ask := askFor("k", s.lease)
 	exec(t, s.other, "BEGIN")
@@ -324,6 +334,7 @@ func TestUndoWaitsForTheAttempt(t *testing.T) {
 // TestNoDeadlocks lets shuffled batches meet. A deadlock would be retried and not be
 // seen, so the server is asked.
 func TestNoDeadlocks(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	const instances, workers, rounds, keys = 3, 3, 25, 24
 	stores := make([]*postgres.Store, instances)
@@ -430,6 +441,7 @@ func mingle(t *testing.T, s engine, r *rand.Rand, keys int) {
 // Namespaces know nothing of each other, not even when the same request comes in
 // two of them: neither takes the other's waiter out of its queue.
 func TestSameGrantInTwoNamespaces(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a := startStore(t, url, store.Identity{Namespace: "a", Instance: "a", Pod: "p"})
 	b := startStore(t, url, store.Identity{Namespace: "b", Instance: "b", Pod: "p"})
@@ -454,6 +466,7 @@ func TestSameGrantInTwoNamespaces(t *testing.T) {
 // Trap: a hand-off has a waiter's lease locked, so that nobody reaps it, and locks it more
 // to note the hold, behind a renewal that is in flight and before a reap that waits.
 func TestAHandOffToAHoldLocksItsLeaseTwice(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	third := connect(t, s.url)
 	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token

@@ -6,6 +6,7 @@ import (
 )
 
 func TestBehindIsBehindAllKeysWithThePrefix(t *testing.T) {
+	t.Parallel()
 	last := "\U0010FFFF"
 	for prefix, want := range map[string]string{
 		"":             behindAll,
@@ -29,6 +30,7 @@ func TestBehindIsBehindAllKeysWithThePrefix(t *testing.T) {
 
 // Who edits a row by hand writes what he likes, and it stands in answers as it is.
 func TestWhatIsNoJSONIsNotShown(t *testing.T) {
+	t.Parallel()
 	for text, shown := range map[string]bool{
 		`{"a":[1,"}"]}`: true, "1": true, `""`: true, "null": true, "{\n}": true,
 		"no": false, "": false, " ": false, `{"a":`: false, `1,"forged":true`: false, "{}{}": false, "\"\x00\"": false,

@@ -16,6 +16,7 @@ import (
 // Trap: a standby that was behind is promoted. It knows the lease, and not what was
 // granted or released last. Who renews the lease hears that it must count.
 func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t)
 	url := own.NewDatabase(t)
 	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
@@ -90,6 +91,7 @@ func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 // All locks are looked at, so many by a statement that each is short, and by one sidecar at
 // a time.
 func TestLocksUnderLeasesArePaged(t *testing.T) {
+	t.Parallel()
 	const part = 2000
 	for _, n := range []int{part - 1, part, 2*part + 1} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -149,6 +151,7 @@ func TestLocksUnderLeasesArePaged(t *testing.T) {
 // A part costs as much as it has, however many come after it: also where the planner knows
 // nothing of the table, as after a backup was restored.
 func TestAPartCostsWhatItHas(t *testing.T) {
+	t.Parallel()
 	const rows, few = 200_000, 500
 	s := newScene(t)
 	admin := connect(t, pgtest.Admin(s.url))
@@ -178,6 +181,7 @@ func renewed(t *testing.T, s engine, lease store.LeaseID) store.Renewal {
 // Trap: the first to come to a promoted server renews a lease that is alive there, too.
 // Were that confirmed as ever, its sidecar would not count before it renews again.
 func TestARenewalBeginsTheEpoch(t *testing.T) {
+	t.Parallel()
 	for name, n := range map[string]int{"one": 1, "many": 2} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
@@ -202,6 +206,7 @@ func TestARenewalBeginsTheEpoch(t *testing.T) {
 // A renewal that finds that it must come first has none of them locked meanwhile: it is
 // undone, and another server's clock may judge the lease before it comes again.
 func TestARenewalAsksForTheEpochBeforeItLocks(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	a, b := s.pairOfLeases()
 	exec(t, s.conn, `CREATE OR REPLACE FUNCTION locksidecar.in_epoch() RETURNS boolean LANGUAGE plpgsql AS
@@ -223,6 +228,7 @@ func TestARenewalAsksForTheEpochBeforeItLocks(t *testing.T) {
 // Two standbys that know nothing of each other are promoted to the same timeline. What
 // follows has another name all the same.
 func TestHistoriesOfOneTimelineDiffer(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	seen := map[store.History]bool{}
 	for range 3 {
@@ -237,6 +243,7 @@ func TestHistoriesOfOneTimelineDiffer(t *testing.T) {
 // Trap: by the clock of a promoted server the asker's own lease may have expired. Were
 // that told, the sidecar would give up all that is held under it.
 func TestAnAskerIsNotJudgedByANewClock(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	holder := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", holder)), store.Granted)
@@ -249,6 +256,7 @@ func TestAnAskerIsNotJudgedByANewClock(t *testing.T) {
 // Trap: the same for a claim. A holder that is told that its lock has expired, and whose
 // lease then gets its time once more, has a lock that it does not believe in.
 func TestAClaimIsNotJudgedByANewClock(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	ask := askFor("k", store.LeaseID{})
 	ask.TTL = time.Hour

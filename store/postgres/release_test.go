@@ -12,6 +12,7 @@ import (
 
 // Each claim of a batch is judged by its own lease. That of a bind:ttl lock goes with it.
 func TestABatchOfReleasesLooksAtEachLease(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	expired, byTTL := askFor("expired", openLease(t, s, time.Hour)), askFor("ttl", uuid.Nil)
 	byTTL.TTL = time.Hour

@@ -18,6 +18,7 @@ import (
 // schema never change again, and the code changes only with another file. `make released` writes
 // the list.
 func TestReleasedMigrationsStay(t *testing.T) {
+	t.Parallel()
 	list, err := os.ReadFile("schema/released.sha256")
 	if err != nil {
 		t.Fatal(err)
@@ -75,6 +76,7 @@ func sumOf(folder fs.FS) (string, error) {
 }
 
 func TestAChangedMigrationIsSeen(t *testing.T) {
+	t.Parallel()
 	const (
 		sumOfX  = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
 		sumOfY  = "a1fce4363854ff888cff4b8e7875d600c2682390412a8cf79b37d0b11148b0fa"

@@ -45,6 +45,7 @@ func (s *scene) renewing(leases ...store.LeaseID) (done func() store.Renewal) {
 // Trap: a renewal that has one lease and waits for another, and a hand-off that has this
 // one and wants the first.
 func TestRenewalBesideLeasesLockedInAnotherOrder(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	a, b := s.pairOfLeases()
 	const touch = "UPDATE locksidecar.leases SET repeated = true WHERE id = $1"
@@ -62,6 +63,7 @@ func TestRenewalBesideLeasesLockedInAnotherOrder(t *testing.T) {
 
 // One that is locked for a moment costs the others nothing, and is renewed, too.
 func TestARenewalWaitsForALeaseAfterTheOthers(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	a, b := s.pairOfLeases()
 	exec(t, s.other, "BEGIN")
@@ -80,6 +82,7 @@ func TestARenewalWaitsForALeaseAfterTheOthers(t *testing.T) {
 // Trap: renewals queue behind a burst of acquires, and leases die. They have a connection
 // that nothing else takes.
 func TestARenewalWaitsForNoAcquires(t *testing.T) {
+	t.Parallel()
 	const burst = 8
 	s := newScene(t)
 	exec(t, s.other, "BEGIN")
@@ -111,6 +114,7 @@ func TestARenewalWaitsForNoAcquires(t *testing.T) {
 
 // A lease that is reaped while its renewal waits is not kept, and that is no error.
 func TestRenewalDuringAReap(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	a, b := s.pairOfLeases()
 	exec(t, s.other, "BEGIN")
@@ -125,6 +129,7 @@ func TestRenewalDuringAReap(t *testing.T) {
 
 // A lease with a hold lasts as long as the hold at least; one that stands, and not longer.
 func TestARenewalAndHolds(t *testing.T) {
+	t.Parallel()
 	for name, locked := range map[string]bool{"at once": false, "after a wait": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
@@ -166,6 +171,7 @@ func TestARenewalAndHolds(t *testing.T) {
 
 // What holders are asked for comes with the renewal, and costs no further statement.
 func TestARenewalTellsOfSignals(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	a, b := s.pairOfLeases()
 	if _, err := s.Renew(t.Context(), []store.LeaseID{a}); err != nil { // connects

@@ -90,6 +90,7 @@ func (l lonely) cancel() {
 // see, and that a failover forgets. Whoever finds it, by a repeat, a check or a cancel,
 // is told of it when the standby has it.
 func TestAGrantIsFoundWhenTheStandbyHasIt(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t)
 	url := own.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
@@ -148,6 +149,7 @@ func TestAGrantIsFoundWhenTheStandbyHasIt(t *testing.T) {
 
 // Such a grant is not told by a notification either: the waiter is told to look.
 func TestAReleaseThatTookLongIsOnlyHinted(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t)
 	url := own.NewDatabase(t)
 	s := startWith(t, postgres.Config{

@@ -63,6 +63,7 @@ func (b *backedUp) isSafe(url string, last int64) {
 // A dump takes tokens back with it. However it is restored, that is noticed before anything
 // is granted.
 func TestARestoredDump(t *testing.T) {
+	t.Parallel()
 	for name, restore := range map[string]func(t *testing.T, b *backedUp, dump []byte) (url string){
 		"into another server": func(t *testing.T, _ *backedUp, dump []byte) string {
 			t.Helper()
@@ -99,6 +100,7 @@ func TestARestoredDump(t *testing.T) {
 // the next statement, say what is wrong, grant nothing and renew nothing, and go on when the
 // schema is what they were built for.
 func TestAnOlderSchemaIsRestored(t *testing.T) {
+	t.Parallel()
 	const none = "DROP SCHEMA locksidecar CASCADE"
 	for name, older := range map[string]string{
 		"none":                         none,
@@ -152,6 +154,7 @@ func TestAnOlderSchemaIsRestored(t *testing.T) {
 // shows nothing of that, and takes tokens back. So an operator says so. Who recovers from a
 // base backup need not: the server is on a new timeline.
 func TestARestoredCopy(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t, pgtest.WithSetting("restore_command", "false"))
 	for name, again := range map[string]func(t *testing.T, url string, last int64){
 		"started": func(t *testing.T, url string, last int64) {
@@ -185,6 +188,7 @@ func TestARestoredCopy(t *testing.T) {
 
 // Each call begins an epoch of its own, also when nothing was granted since.
 func TestRestoredTwice(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	epoch := func() string { return pgtest.Query[string](t, s.url, "SELECT epoch FROM locksidecar.meta") }
 	restored := func() int64 { return pgtest.Query[int64](t, s.url, "SELECT locksidecar.restored()") }
@@ -207,6 +211,7 @@ func TestRestoredTwice(t *testing.T) {
 // Whoever drops the schema, or moves to an empty database, has tokens that grow, too. A
 // sidecar that runs makes it anew by itself.
 func TestTokensGrowOverANewSchema(t *testing.T) {
+	t.Parallel()
 	s := newSceneOn(t, cluster.NewEmptyDatabase(t)) // whose owner may make it
 	last := want(t, acquire(t, s, askFor("held", s.lease)), store.Granted).Token
 	exec(t, s.conn, "DROP SCHEMA locksidecar CASCADE")

@@ -19,6 +19,7 @@ import (
 
 // The URL is read again for each new connection, and what cannot be used changes nothing.
 func TestTheURLIsReadAgain(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	makeRole(t, connect(t, url), "another", "LOGIN IN ROLE locksidecar")
 	var text logtest.Log
@@ -71,6 +72,7 @@ func TestTheURLIsReadAgain(t *testing.T) {
 // Certificates are replaced in files that the URL names. A CA that has not signed the server's
 // certificate is tried and not used: the one before is right. One that has is.
 func TestAWrongCAChangesNothing(t *testing.T) {
+	t.Parallel()
 	ca, next := certtest.New(t), certtest.New(t)
 	pair := ca.Issue("localhost", time.Now().Add(time.Hour))
 	own := pgtest.Start(t, pgtest.WithTCP(), pgtest.WithoutFsync(), pgtest.WithFile("postgresql.auto.conf", []byte("ssl = on\n")),
@@ -121,6 +123,7 @@ func complaints(log string) (found []string) {
 
 // Whoever answers in the server's place would be told the password: that is said once.
 func TestUnverifiedServerIsLogged(t *testing.T) {
+	t.Parallel()
 	for url, want := range map[string]int{
 		"postgres://u@db.invalid/d":                            1,
 		"postgres://u@db.invalid/d?sslmode=disable":            1,
@@ -149,6 +152,7 @@ func TestUnverifiedServerIsLogged(t *testing.T) {
 
 // What the tests of this package prove, they prove for who may not change the schema.
 func TestStoresMayNotChangeTheSchema(t *testing.T) {
+	t.Parallel()
 	s := startStore(t, cluster.NewDatabase(t), store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	got := postgres.InSession(t.Context(), t, s, `SELECT concat_ws(',', rolname, rolsuper, rolcreaterole, rolcreatedb,
 			has_schema_privilege('locksidecar', 'CREATE'), has_database_privilege(current_database(), 'CREATE'))
@@ -161,6 +165,7 @@ func TestStoresMayNotChangeTheSchema(t *testing.T) {
 // Trap: where a URL names no database, the server takes the user's name for one, so that
 // another user's locks would be elsewhere.
 func TestAnotherUserIsNoOtherDatabase(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	admin := connect(t, url)
 	makeDatabase(t, admin, "locksidecar")
@@ -184,6 +189,7 @@ func TestAnotherUserIsNoOtherDatabase(t *testing.T) {
 
 // Who is not let in does not knock with each call: servers lock out who is refused often.
 func TestARefusedLoginIsNotTriedWithEachCall(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t, pgtest.WithTCP(), pgtest.WithFile("pg_hba.conf",
 		[]byte("host all postgres all trust\nhost all all all scram-sha-256\nlocal all all trust\n"))) //nolint:dupword // pg_hba.conf says so
 	url := own.NewDatabase(t)
@@ -214,6 +220,7 @@ func TestARefusedLoginIsNotTriedWithEachCall(t *testing.T) {
 // A sidecar that runs notices with its next sweep what somebody has changed in a way that is not
 // safe for locks, and says it until that is mended.
 func TestUnsafeChangesAreNoticed(t *testing.T) {
+	t.Parallel()
 	for what, change := range map[string]struct{ do, undo, says string }{
 		"tokens are drawn in advance": {
 			"ALTER SEQUENCE locksidecar.tokens CACHE 10", "ALTER SEQUENCE locksidecar.tokens CACHE 1", "tokens; ALTER SEQUENCE",

@@ -53,6 +53,7 @@ func (s *scene) stopUnderWay(key string) {
 
 // A stop meets a hand-off: it means the holder that was meant, and no other.
 func TestAStopWaitsForAHandOffUnderWay(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []store.SignalKind{store.Stop, store.Break} {
 		for _, ttl := range []time.Duration{0, time.Hour} {
 			t.Run(fmt.Sprint(kind, ttl), func(t *testing.T) {
@@ -81,6 +82,7 @@ func TestAStopWaitsForAHandOffUnderWay(t *testing.T) {
 
 // The other order: the stop is in flight when its holder releases.
 func TestAReleaseWaitsForAStopUnderWay(t *testing.T) {
+	t.Parallel()
 	for _, contended := range []bool{false, true} {
 		t.Run(fmt.Sprint("contended: ", contended), func(t *testing.T) {
 			t.Parallel()
@@ -113,6 +115,7 @@ func TestAReleaseWaitsForAStopUnderWay(t *testing.T) {
 
 // Trap: a signal that is in flight when its lease is reaped would stay for ever.
 func TestReapDropsASignalInFlight(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	dying := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", dying)), store.Granted)
@@ -131,6 +134,7 @@ func TestReapDropsASignalInFlight(t *testing.T) {
 
 // The other order: nobody is there to be asked.
 func TestSignalWaitsForAReapInFlight(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []store.SignalKind{store.Stop, store.Break} {
 		s := newScene(t)
 		dying := openLease(t, s, time.Hour)
@@ -152,6 +156,7 @@ func TestSignalWaitsForAReapInFlight(t *testing.T) {
 // A break of a lock that no session claims hands it to the first living waiter, past
 // expired ones, which are reaped; it frees it only when there is none.
 func TestABreakHandsOff(t *testing.T) {
+	t.Parallel()
 	for _, waits := range []bool{false, true} {
 		t.Run(fmt.Sprint("somebody waits: ", waits), func(t *testing.T) {
 			s := newScene(t)
@@ -185,6 +190,7 @@ func TestABreakHandsOff(t *testing.T) {
 
 // The sidecar of a lock that stands has given it up: it is broken as a bind:ttl lock is.
 func TestBreakOfAPendingHold(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	hold := openLease(t, s, time.Hour)
 	want(t, acquire(t, s, askFor("k", hold)), store.Granted)
@@ -204,6 +210,7 @@ func TestBreakOfAPendingHold(t *testing.T) {
 
 // One locked row is its own key's trouble.
 func TestSignalGoesAroundALockedRow(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []store.SignalKind{store.Stop, store.Break} {
 		for _, ttl := range []time.Duration{0, time.Hour} {
 			s := hasty(t)
@@ -230,6 +237,7 @@ func TestSignalGoesAroundALockedRow(t *testing.T) {
 
 // What lay in somebody's buffer meets another holder than was meant.
 func TestASignalThatComesTooLateDoesNothing(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	byTTL := askFor("ttl", s.lease)
 	byTTL.TTL = time.Hour
@@ -262,6 +270,7 @@ func TestASignalThatComesTooLateDoesNothing(t *testing.T) {
 // However often a holder is asked, there is one signal of each kind that it has not heard,
 // and it is the last one.
 func TestSignalsDoNotPileUp(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 	for i := range 20 {
@@ -292,6 +301,7 @@ func TestSignalsDoNotPileUp(t *testing.T) {
 
 // A signal that is being replaced is heard once more, not never.
 func TestSignalIsReplacedDuringItsAcknowledgement(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 	s.signal(store.Signal{Kind: store.Stop, Key: "k"}, store.Holds)
@@ -313,6 +323,7 @@ func TestSignalIsReplacedDuringItsAcknowledgement(t *testing.T) {
 // A signal goes with its lease, whichever statement ends that. One that is locked in that moment
 // stays until the sweep.
 func TestSignalsEndWithTheirLease(t *testing.T) {
+	t.Parallel()
 	reason := "why"
 	for _, ends := range []struct {
 		name    string
@@ -370,6 +381,7 @@ func TestSignalsEndWithTheirLease(t *testing.T) {
 // The holder's instance hears that there are signals: the own one at once, another by a
 // notification.
 func TestAHolderHearsOfSignals(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	want(t, acquire(t, a, askFor("k", a.lease)), store.Granted)
@@ -403,6 +415,7 @@ func TestAHolderHearsOfSignals(t *testing.T) {
 // A stop whose answer was lost, and with it the hint, is repeated: the holder has not heard
 // of it yet. Once it has, there is nothing to hear.
 func TestARepeatedStopHintsAgain(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	want(t, acquire(t, a, askFor("k", a.lease)), store.Granted)
@@ -433,6 +446,7 @@ func TestARepeatedStopHintsAgain(t *testing.T) {
 
 // TestSweepForgetsWhatDeadLeasesLeft looks at rows that a reap missed.
 func TestSweepForgetsWhatDeadLeasesLeft(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 	s.signal(store.Signal{Kind: store.Stop, Key: "k"}, store.Holds)

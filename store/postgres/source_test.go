@@ -61,6 +61,7 @@ func sourceOf(t *testing.T, url string) string {
 // The first source that the server answers is chosen with the schema, and locks are what they
 // are by each of them.
 func TestConformanceByEpochSource(t *testing.T) {
+	t.Parallel()
 	for source, functions := range refused {
 		t.Run(source, func(t *testing.T) {
 			url := refusing(t, cluster, functions)
@@ -77,6 +78,7 @@ func TestConformanceByEpochSource(t *testing.T) {
 
 // Aurora answers with a timeline where wal_level is logical. What it says after a failover is not known.
 func TestAuroraUsesTheServerSource(t *testing.T) {
+	t.Parallel()
 	url := refusing(t, cluster, nil)
 	exec(t, connect(t, url), "CREATE FUNCTION aurora_version() RETURNS text LANGUAGE sql AS $$ SELECT '15.4' $$")
 	if _, _, err := postgres.Migrate(t.Context(), url); err != nil {
@@ -89,6 +91,7 @@ func TestAuroraUsesTheServerSource(t *testing.T) {
 
 // Without any source a sidecar works, and says once what it cannot promise; with one, it does not.
 func TestNoEpochSourceIsSaidOnce(t *testing.T) {
+	t.Parallel()
 	for source, times := range map[string]int{"server": 0, "none": 1} {
 		text := &logtest.Log{}
 		url := refusing(t, cluster, refused[source])
@@ -110,6 +113,7 @@ func TestNoEpochSourceIsSaidOnce(t *testing.T) {
 // A right is taken away, or rows have come from a server that answered more. Nothing is granted
 // until the owner has chosen what this server answers; that is one epoch more, for all.
 func TestASourceThatIsRefused(t *testing.T) {
+	t.Parallel()
 	url := refusing(t, cluster, nil)
 	s := startStore(t, url, restorer)
 	lease := openLease(t, s, time.Hour)
@@ -145,6 +149,7 @@ func TestASourceThatIsRefused(t *testing.T) {
 
 // Only who owns the schema chooses; and nothing that the server refuses, nor what there is not.
 func TestOnlyTheOwnerChoosesTheSource(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t) // the sidecars' role
 	for _, sql := range []string{"SELECT locksidecar.use_epoch_source('none')", "UPDATE locksidecar.meta SET source = 'none'"} {
 		if err := tryAs(t, url, sql); err == nil || !strings.Contains(err.Error(), "permission denied") {
@@ -168,6 +173,7 @@ func TestOnlyTheOwnerChoosesTheSource(t *testing.T) {
 // By its identity, one server that runs is the same through whatever connection, and another
 // one after it was started again: then tokens jump, and no lease ends before its time.
 func TestTheIdentityOfAServer(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t, pgtest.WithTCP())
 	url := refusing(t, own, refusesWAL)
 	s := startStore(t, url, restorer)

@@ -15,6 +15,7 @@ import (
 
 // TestStatements counts what each operation costs in its usual case.
 func TestStatements(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease := openLease(t, s, time.Hour)
@@ -95,6 +96,7 @@ func TestStatements(t *testing.T) {
 // TestAReleaseExpectsWhatTheLastFound: a key that was handed over is not tried as one that
 // nobody waits for, until it was freed again.
 func TestAReleaseExpectsWhatTheLastFound(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	held := askFor("k", s.lease)
 	want(t, acquire(t, s, held), store.Granted)
@@ -124,6 +126,7 @@ func TestAReleaseExpectsWhatTheLastFound(t *testing.T) {
 // TestADenialWritesNothing: a conflict that is refused would lock the row, and make
 // the server flush its log for it.
 func TestADenialWritesNothing(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease := openLease(t, s, time.Hour)
@@ -145,6 +148,7 @@ func TestADenialWritesNothing(t *testing.T) {
 
 // TestSweep looks at the rows, which no caller of the store can see.
 func TestSweep(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	lease := openLease(t, s, time.Hour)
@@ -202,6 +206,7 @@ func pagesRead(t *testing.T, url string, do func() error) int64 {
 // The end of a lock that has a lease of its own does not look at all who wait anywhere:
 // sidecars reap such leases one by one.
 func TestReapLooksAtItsOwnKeyOnly(t *testing.T) {
+	t.Parallel()
 	const many = 10_000
 	s := newScene(t)
 	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, lease_id, grant_id, acquired_at, contended)
@@ -248,6 +253,7 @@ func TestReapLooksAtItsOwnKeyOnly(t *testing.T) {
 // one: the line is read once, and no plan that was made while it was empty reads it again
 // for each.
 func TestManyJoinALongQueue(t *testing.T) {
+	t.Parallel()
 	const long, many = 500, 200
 	url := cluster.NewDatabase(t)
 	s := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
@@ -289,6 +295,7 @@ func TestManyJoinALongQueue(t *testing.T) {
 // An open snapshot keeps the rows of waiters that were served long ago. What a hand-off and a wait
 // cost does not grow with them.
 func TestServedWaitersAreNotReadAgain(t *testing.T) {
+	t.Parallel()
 	const long = 20_000
 	s := newScene(t)
 	exec(t, s.other, "BEGIN ISOLATION LEVEL REPEATABLE READ")
@@ -336,6 +343,7 @@ func TestServedWaitersAreNotReadAgain(t *testing.T) {
 // A waiter that was passed over, for its lease had expired, is served when it has renewed: it
 // stands before those that were served meanwhile.
 func TestAWaiterThatWasPassedOverIsNotForgotten(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	slow := openLease(t, s, time.Hour)
 	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
@@ -358,6 +366,7 @@ func TestAWaiterThatWasPassedOverIsNotForgotten(t *testing.T) {
 
 // Whoever sets the sequence of the places back makes nobody wait for ever.
 func TestRestartedPositionsAreServed(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
 	for range 2 {
@@ -371,6 +380,7 @@ func TestRestartedPositionsAreServed(t *testing.T) {
 
 // Waiters that leave together are told their places, and their line is counted once.
 func TestManyLeaveALongQueue(t *testing.T) {
+	t.Parallel()
 	const long, many = 1000, 500
 	s := newScene(t)
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)

@@ -25,6 +25,7 @@ func (s *scene) hold(t *testing.T, n int, heldFor string) {
 }
 
 func TestStatsHaveAnEnd(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	s.hold(t, store.StatLines+7, "1 hour")
 	exec(t, s.conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
@@ -53,6 +54,7 @@ func TestStatsHaveAnEnd(t *testing.T) {
 
 // The sum of these times is no duration any more.
 func TestStatsOfVeryLongHolds(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	s.hold(t, 1, "200 years") // ten times
 	found, err := s.Stats(t.Context())
@@ -66,6 +68,7 @@ func TestStatsOfVeryLongHolds(t *testing.T) {
 
 // Who may only read may count, and need not read the ids of grants, which prove hand-offs.
 func TestStatsNeedNoMoreThanReading(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	writer := startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	want(t, acquire(t, writer, askFor("job:1", openLease(t, writer, time.Hour))), store.Granted)
@@ -84,6 +87,7 @@ func TestStatsNeedNoMoreThanReading(t *testing.T) {
 // The sidecars of a fleet ask all the time: those who are not elected must not make the
 // database write.
 func TestALostElectionWritesNothing(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	other := startStore(t, s.url, store.Identity{Namespace: "n2", Instance: "other", Pod: "p"})
 	if e, err := s.Elect(t.Context(), time.Hour); err != nil || !e.Elected {
@@ -105,6 +109,7 @@ func TestALostElectionWritesNothing(t *testing.T) {
 
 // Who waits for the row decides by what it says then, and tells what it says then.
 func TestAnElectionThatWaitedIsLost(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	exec(t, s.conn, "BEGIN")
 	exec(t, s.conn, "UPDATE locksidecar.fleet SET instance = 'first', elected_until = clock_timestamp() + interval '1 hour'")
@@ -123,6 +128,7 @@ func TestAnElectionThatWaitedIsLost(t *testing.T) {
 }
 
 func TestLockedElectionSaysSo(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	impatient := startWith(t, postgres.Config{URL: s.url, Identity: store.Identity{Namespace: "n", Instance: "j", Pod: "p"}})
 	exec(t, s.conn, "BEGIN")
@@ -139,6 +145,7 @@ func TestLockedElectionSaysSo(t *testing.T) {
 // A release that found only expired waiters hands over, by another statement, to one that
 // renews just then.
 func TestAHandOffAtTheSecondGlanceIsTheReleases(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	waits := openLease(t, s, time.Hour)
 	first, second := askFor("k", s.lease), askFor("k", waits)
@@ -164,6 +171,7 @@ func TestAHandOffAtTheSecondGlanceIsTheReleases(t *testing.T) {
 
 // Operators see in the row by which release a lock was handed over.
 func TestHandedByIsInTheRow(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	first, second := askFor("k", s.lease), askFor("k", s.lease)
 	token := want(t, acquire(t, s, first), store.Granted).Token
@@ -182,6 +190,7 @@ func TestHandedByIsInTheRow(t *testing.T) {
 
 // A count may take seconds. Several of them leave a connection for who wants locks.
 func TestStatsLeaveAConnection(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	exec(t, s.conn, "BEGIN")
 	exec(t, s.conn, "LOCK TABLE locksidecar.waiters") // no acquire of a free key looks there

@@ -34,6 +34,7 @@ func (s *scene) sweeps() (steps, pages int64) {
 // A sweep reads a large table in small parts: else its statements would time out there, and
 // each next one begin at the front.
 func TestASweepReadsALargeTableInParts(t *testing.T) {
+	t.Parallel()
 	const rows = 50_000
 	s := newScene(t)
 	s.freed("young:", rows, time.Minute)
@@ -54,6 +55,7 @@ func TestASweepReadsALargeTableInParts(t *testing.T) {
 
 // One sweep forgets all that there is to forget, however much that is.
 func TestASweepForgetsAll(t *testing.T) {
+	t.Parallel()
 	const old, young = 50_000, 1000
 	s := newScene(t)
 	s.freed("young:", young, time.Minute)
@@ -68,6 +70,7 @@ func TestASweepForgetsAll(t *testing.T) {
 
 // A sweep goes on where the last one ended, whichever sidecar made that one.
 func TestASweepGoesOnWhereTheLastEnded(t *testing.T) {
+	t.Parallel()
 	const rows = 20_000
 	s := newScene(t)
 	s.freed("young:", rows, time.Minute)
@@ -100,6 +103,7 @@ func TestASweepGoesOnWhereTheLastEnded(t *testing.T) {
 
 // A table that was made smaller meanwhile, or has no pages, is at its end.
 func TestASweepWrapsAround(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	s.freed("old:", 1, 25*time.Hour)
 	exec(t, s.conn, "UPDATE locksidecar.sweep SET walks = 'locks', page = 1000000")
@@ -116,6 +120,7 @@ func TestASweepWrapsAround(t *testing.T) {
 // Sidecars share a sweep: a lap that one has made is none that others make, and while one
 // is at it, others do not wait.
 func TestSidecarsShareASweep(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	var sidecars []*postgres.Store
 	for i := range 3 {
@@ -203,6 +208,7 @@ var meetings = map[string]func(s *scene, key string) int64{
 // A call for a key that is being forgotten waits for that, and its token is greater than
 // the one that was forgotten (invariant 2).
 func TestACallMeetsTheForgettingOfItsKey(t *testing.T) {
+	t.Parallel()
 	for name, call := range meetings {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -230,6 +236,7 @@ func TestACallMeetsTheForgettingOfItsKey(t *testing.T) {
 // The other way round: a sweep passes over a key that somebody is about to take, or to
 // watch, and does not wait. What it may do then, it may not do when that is committed.
 func TestTheForgettingOfAKeyMeetsACall(t *testing.T) {
+	t.Parallel()
 	for name, sql := range map[string]string{
 		"acquire": `UPDATE locksidecar.locks SET lease_id = $1, grant_id = $1, token = nextval('locksidecar.tokens'), freed_at = NULL`,
 		"enqueue": `SELECT FROM locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k1}', ARRAY[gen_random_uuid()], ARRAY[$1::uuid],
@@ -265,6 +272,7 @@ func TestTheForgettingOfAKeyMeetsACall(t *testing.T) {
 // Vacuum does not make tables smaller from which much was deleted: it would lock everybody
 // out meanwhile.
 func TestVacuumLocksNobodyOut(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	s.freed("k", 10_000, 25*time.Hour)
 	exec(t, s.conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
@@ -286,6 +294,7 @@ func TestVacuumLocksNobodyOut(t *testing.T) {
 
 // A free key keeps its row for far longer than any statement can take (invariant 2).
 func TestForgetAfterIsFarLongerThanTimeout(t *testing.T) {
+	t.Parallel()
 	config := postgres.Config{URL: "postgres://x/y", Timeout: time.Second, ForgetAfter: 10 * time.Second}
 	if _, err := postgres.New(config); err != nil {
 		t.Error(err)

@@ -68,6 +68,7 @@ func grants(t *testing.T, s engine, key string, lease store.LeaseID) (token int6
 // connections, and stands first in the URL. Who has seen the new one does not go back: the
 // old one would say that it holds nothing of what it was granted meanwhile.
 func TestAnOldPrimaryIsRefused(t *testing.T) {
+	t.Parallel()
 	for _, source := range []string{"timeline", "server"} {
 		t.Run(source, func(t *testing.T) {
 			p := newPair(t, refused[source])
@@ -96,6 +97,7 @@ func TestAnOldPrimaryIsRefused(t *testing.T) {
 // A sidecar that has seen the later one grants nothing there, and neither do others once it has
 // been there, though they know of no other: until an operator has said so, and without a restart.
 func TestFailBack(t *testing.T) {
+	t.Parallel()
 	for _, source := range []string{"timeline", "server"} {
 		t.Run(source, func(t *testing.T) {
 			p := newPair(t, refused[source])
@@ -157,6 +159,7 @@ func TestFailBack(t *testing.T) {
 // A sidecar that is at work on the old primary, and knows no other, is told there, too, and loses
 // what it had with its leases.
 func TestSidecarAtAnOldPrimaryIsStopped(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	want(t, acquire(t, s, askFor("held", s.lease)), store.Granted)
 	began := pgtest.Query[int64](t, s.url, "SELECT began_token FROM locksidecar.meta")
@@ -179,6 +182,7 @@ func TestSidecarAtAnOldPrimaryIsStopped(t *testing.T) {
 
 // What a sidecar says of a server that is not behind, or was restored meanwhile, changes nothing.
 func TestOnlyAnOlderCopyIsOutdated(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	for _, args := range []string{"began_token, began_token", "began_token, began_token - 1", "began_token - 1, began_token + 1"} {
 		exec(t, s.conn, "SELECT locksidecar.outdate("+args+") FROM locksidecar.meta")
@@ -192,6 +196,7 @@ func TestOnlyAnOlderCopyIsOutdated(t *testing.T) {
 // A name leads to another database for a while, by mistake, whose epoch is later. The sidecar that
 // was there refuses the right one, for tokens would go back; the others go on there.
 func TestAnUnrelatedDatabaseOutdatesNone(t *testing.T) {
+	t.Parallel()
 	right, wrong := pgtest.Start(t, pgtest.WithTCP(), pgroles.Template()), pgtest.Start(t, pgtest.WithTCP(), pgroles.Template())
 	url, elsewhere := right.NewDatabase(t), wrong.NewDatabase(t)
 	if configOf(t, url).Database != configOf(t, elsewhere).Database {
@@ -217,6 +222,7 @@ func TestAnUnrelatedDatabaseOutdatesNone(t *testing.T) {
 // The hosts of a URL are not copies of one server, by mistake. Nothing is granted on the
 // second one when the first is away, nor is a schema made there; it is said which they are.
 func TestHostsOfDifferentClusters(t *testing.T) {
+	t.Parallel()
 	one, other := pgtest.Start(t, pgtest.WithTCP()), pgtest.Start(t, pgtest.WithTCP())
 	url := one.NewDatabase(t)
 	name := configOf(t, url).Database
@@ -269,6 +275,7 @@ func TestHostsOfDifferentClusters(t *testing.T) {
 
 // A host of the URL is still the same when its address is another.
 func TestAHostMayMove(t *testing.T) {
+	t.Parallel()
 	found := "10.0.0.1"
 	of := postgres.HostNames(func(context.Context, string) ([]string, error) { return []string{found}, nil })
 	at := func(name string) string {
@@ -289,6 +296,7 @@ func TestAHostMayMove(t *testing.T) {
 
 // Of several hosts one takes connections and never answers, as a machine does that hangs.
 func TestAHostThatHangsIsPassedOver(t *testing.T) {
+	t.Parallel()
 	own := pgtest.Start(t, pgtest.WithTCP())
 	url := own.NewDatabase(t)
 	hung, err := net.Listen("tcp", "127.0.0.1:0")
@@ -331,6 +339,7 @@ func TestAHostThatHangsIsPassedOver(t *testing.T) {
 // Trap: the old primary lives on, with connections that were made before: who listens there
 // hears nothing.
 func TestListenerFollowsTheStore(t *testing.T) {
+	t.Parallel()
 	old, standby := pgtest.Start(t, pgtest.WithTCP()), pgtest.Start(t, pgtest.WithTCP())
 	url := old.NewDatabase(t)
 	name := configOf(t, url).Database
@@ -356,6 +365,7 @@ func TestListenerFollowsTheStore(t *testing.T) {
 
 // What is wrong with a server after an outage is said, though there was no connection before, either.
 func TestOldPrimaryAfterAnOutageIsLogged(t *testing.T) {
+	t.Parallel()
 	old, standby := pgtest.Start(t, pgtest.WithTCP(), pgroles.Template()), pgtest.Start(t, pgtest.WithTCP())
 	url := old.NewDatabase(t)
 	if err := standby.Follow(old); err != nil {

@@ -63,6 +63,7 @@ func (s traced) call(t *testing.T, do func(context.Context)) []tracetest.SpanStu
 const secret = `{"secret":"7f3a91"}`
 
 func TestStatementsAreSpansOfTheirCalls(t *testing.T) {
+	t.Parallel()
 	for name, listen := range map[string]postgres.Listen{"own sessions": postgres.ListenAuto, "shared sessions": postgres.ListenNever} {
 		t.Run(name, func(t *testing.T) {
 			s := newTraced(t, postgres.Config{URL: cluster.NewDatabase(t), Listen: listen})
@@ -141,6 +142,7 @@ func tellsNoArguments(t *testing.T, spans []tracetest.SpanStub) {
 
 // What failed says so, and why, but not with what.
 func TestAFailedStatementIsAFailedSpan(t *testing.T) {
+	t.Parallel()
 	for name, listen := range map[string]postgres.Listen{"own sessions": postgres.ListenAuto, "shared sessions": postgres.ListenNever} {
 		t.Run(name, func(t *testing.T) {
 			url := cluster.NewDatabase(t)
@@ -171,6 +173,7 @@ func TestAFailedStatementIsAFailedSpan(t *testing.T) {
 // What no recorded call asks for makes no spans: no roots, nothing below calls that are
 // not sampled.
 func TestWhatNobodyRecordsMakesNoSpans(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	s := newTraced(t, postgres.Config{URL: url})
 	s.Listen(true)
@@ -192,6 +195,7 @@ func TestWhatNobodyRecordsMakesNoSpans(t *testing.T) {
 
 // Where tracing is off, a recorded span of the caller's has nothing below it.
 func TestWithoutTracersThereAreNoSpans(t *testing.T) {
+	t.Parallel()
 	spans := tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
 	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
@@ -208,6 +212,7 @@ func TestWithoutTracersThereAreNoSpans(t *testing.T) {
 
 // A call that needs a new connection shows what that takes.
 func TestConnectingIsASpan(t *testing.T) {
+	t.Parallel()
 	s := newTraced(t, postgres.Config{URL: cluster.NewDatabase(t)})
 	lease := openLease(t, s, time.Hour)
 	found := s.call(t, func(ctx context.Context) { // the connection of renewals is made now
@@ -225,6 +230,7 @@ func TestConnectingIsASpan(t *testing.T) {
 }
 
 func TestNamesOfSpans(t *testing.T) {
+	t.Parallel()
 	for sql, want := range map[string]string{
 		"/* locksidecar:acquire_one */ INSERT INTO x": "acquire_one",
 		"BEGIN ISOLATION LEVEL READ COMMITTED":        "BEGIN",

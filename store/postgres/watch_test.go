@@ -67,6 +67,7 @@ func acquired(token int64, key string) store.Event {
 // What happens when Watch has returned is heard, also right after LISTEN was switched on,
 // or off and on again.
 func TestEventRightAfterWatchArrives(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	for n := range 20 {
@@ -85,6 +86,7 @@ func TestEventRightAfterWatchArrives(t *testing.T) {
 
 // A watch is not there before LISTEN is.
 func TestAWatchWaitsForTheEar(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	proxy := pgproxy.Start(t, url)
 	s := newListener(t, proxy.URL(), "b", postgres.ListenAuto)
@@ -111,6 +113,7 @@ func TestAWatchWaitsForTheEar(t *testing.T) {
 // What happens to keys that nobody watches costs no statement and no notification; of the
 // others each event is told once to each who watches, and not to who did it.
 func TestOnlyEventsOfWatchedKeysAreSent(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a := newListener(t, url, "a", postgres.ListenAuto)
 	raw := connect(t, url)
@@ -159,6 +162,7 @@ func TestOnlyEventsOfWatchedKeysAreSent(t *testing.T) {
 
 // Events of a key leave in the order in which they happened here, however many there are.
 func TestEventsKeepTheirOrder(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	b.Listen(true)
@@ -176,6 +180,7 @@ func TestEventsKeepTheirOrder(t *testing.T) {
 
 // The longest key and the longest result arrive as they are.
 func TestALongEventArrives(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	key := strings.Repeat(`"`, 511) + "\u0001"
@@ -194,6 +199,7 @@ func TestALongEventArrives(t *testing.T) {
 // An instance's own events need no LISTEN; those of other namespaces are not its own,
 // though keys and instances have the same names.
 func TestOwnEvents(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a := newListener(t, url, "a", postgres.ListenNever)
 	a.watch(t, "k")
@@ -219,6 +225,7 @@ func TestOwnEvents(t *testing.T) {
 
 // Another namespace's watchers hear of a reap there, whoever reaps.
 func TestEventsOfAnotherNamespace(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a := newListener(t, url, "a", postgres.ListenAuto)
 	b := startStore(t, url, store.Identity{Namespace: "another", Instance: "a", Pod: "p"})
@@ -236,6 +243,7 @@ func TestEventsOfAnotherNamespace(t *testing.T) {
 
 // A mark that nobody is left for costs one statement more, and then nothing.
 func TestTheMarkOfAKeyThatNobodyWatchesIsTakenOff(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 	gone := openLease(t, s, time.Hour)
@@ -260,6 +268,7 @@ func TestTheMarkOfAKeyThatNobodyWatchesIsTakenOff(t *testing.T) {
 
 // The mark goes with the last who watches. Who comes in that moment keeps it.
 func TestAnUnwatchAndAWatchUnderWay(t *testing.T) {
+	t.Parallel()
 	for _, comes := range []bool{true, false} {
 		s := newScene(t)
 		b := startStore(t, s.url, store.Identity{Namespace: "n", Instance: "b", Pod: "p"})
@@ -294,6 +303,7 @@ func TestAnUnwatchAndAWatchUnderWay(t *testing.T) {
 
 // A watch in flight when its lease is reaped is dropped; one that comes after is refused.
 func TestWatchDuringAReap(t *testing.T) {
+	t.Parallel()
 	t.Run("the watch first", func(t *testing.T) {
 		s := newScene(t)
 		dying := openLease(t, s, time.Hour)
@@ -330,6 +340,7 @@ func TestWatchDuringAReap(t *testing.T) {
 
 // A lease that is not kept takes its watches with it, whoever reaped it.
 func TestAWatchEndsWithALeaseThatIsNotRenewed(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a := newListener(t, url, "a", postgres.ListenNever)
 	lost := openLease(t, a, time.Hour)
@@ -353,6 +364,7 @@ func TestAWatchEndsWithALeaseThatIsNotRenewed(t *testing.T) {
 
 // A key whose row is locked is an error; the others are watched.
 func TestWatchGoesAroundALockedRow(t *testing.T) {
+	t.Parallel()
 	s := hasty(t)
 	keys := []string{"a", "b", "c"}
 	for _, key := range keys {
@@ -379,6 +391,7 @@ func TestWatchGoesAroundALockedRow(t *testing.T) {
 
 // Events are lost with the connection that listens: whoever hears again is told to look.
 func TestEventsAfterAKilledEar(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	keys := []string{"x", "y", "z"}
@@ -402,6 +415,7 @@ func TestEventsAfterAKilledEar(t *testing.T) {
 // Whoever may connect to the database may send events. Of keys that are not watched here,
 // and what is no event, is not passed on; nothing breaks.
 func TestForgedEvents(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	b := newListener(t, url, "b", postgres.ListenAuto)
 	b.Listen(true)
@@ -439,6 +453,7 @@ func TestForgedEvents(t *testing.T) {
 
 // The database computes the same channels.
 func TestChannelsInTheDatabase(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	startStore(t, url, store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
 	conn := connect(t, url)
@@ -463,6 +478,7 @@ func TestChannelsInTheDatabase(t *testing.T) {
 
 // TestStatementsOfSignalsAndWatches counts what they cost in their usual case.
 func TestStatementsOfSignalsAndWatches(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	byTTL := askFor("ttl", s.lease)
 	byTTL.TTL = time.Hour

@@ -42,6 +42,7 @@ func (s spy) next(t *testing.T) string {
 // Whoever may connect to the database may send notifications. What does not name a
 // grant's whole, random id is a hint at most, and nothing breaks.
 func TestForgedNotifications(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	b := newListener(t, url, "b", postgres.ListenAuto)
 	b.Listen(true)
@@ -74,6 +75,7 @@ func TestForgedNotifications(t *testing.T) {
 // The id of a grant proves that its word is true. So nobody who listens may learn it while
 // its waiter waits.
 func TestHintsKeepTheSecret(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	holder := askFor("k", a.lease)
@@ -119,6 +121,7 @@ func (s spy) all(t *testing.T, senders ...*listener) (heard []string) {
 // server notify at will; but the news of a release that is repeated because its answer was
 // lost is told again.
 func TestRepeatedReleasesDoNotFlood(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	b.Listen(true)
@@ -165,6 +168,7 @@ func TestRepeatedReleasesDoNotFlood(t *testing.T) {
 // Nor by asking a holder to stop for ever new reasons. It hears of the first one at once, and of
 // the last one with its next renewal.
 func TestRepeatedStopsDoNotFlood(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	want(t, acquire(t, b, askFor("k", b.lease)), store.Granted)
@@ -209,6 +213,7 @@ func TestRepeatedStopsDoNotFlood(t *testing.T) {
 // What is held under a lease of its own, and what is granted under an id that others can
 // derive, is not told whole: its waiter looks.
 func TestRareGrantsAreHints(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	b.Listen(true)
@@ -237,6 +242,7 @@ func TestRareGrantsAreHints(t *testing.T) {
 
 // Many keys that are released at once go to their waiters, each by a word of its own.
 func TestABatchTellsAll(t *testing.T) {
+	t.Parallel()
 	const many = 300
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
@@ -267,6 +273,7 @@ func TestABatchTellsAll(t *testing.T) {
 // A hand-off that comes after the release's own statements is told, too: the waiter was
 // renewing, and looked expired, when the statement that tells went with the first.
 func TestLaterHandOffIsSent(t *testing.T) {
+	t.Parallel()
 	url := cluster.NewDatabase(t)
 	a, b := newListener(t, url, "a", postgres.ListenAuto), newListener(t, url, "b", postgres.ListenAuto)
 	b.Listen(true)
@@ -295,6 +302,7 @@ func TestLaterHandOffIsSent(t *testing.T) {
 // Where telling fails, be it as late as with its commit, the release is done all the same,
 // and its waiter is told to look.
 func TestWhereTellingFailsAHintIsSent(t *testing.T) {
+	t.Parallel()
 	for name, fail := range map[string]string{
 		"at once": `RAISE EXCEPTION 'on purpose'`,
 		"late":    `INSERT INTO locksidecar.failing VALUES (0); RETURN 'x'`,
