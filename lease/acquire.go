@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -44,7 +45,7 @@ func (m *Manager) acquireOne(ctx context.Context, s *Session, req *Request) (Gra
 func (m *Manager) acquireIn(ctx context.Context, c *call) (Grant, error) {
 	s, req := c.s, c.req
 	if g, ok := s.enter(req); ok {
-		m.recorder.Cached(cachedEntry)
+		m.obs.Cached(observe.CachedEntry)
 		return g, nil
 	}
 	if err := s.admit(&c.slot); err != nil {
@@ -106,12 +107,12 @@ func (m *Manager) heldInCache(s *Session, req *Request) (store.Lock, bool) {
 		if h.s == s && h.admits(req) {
 			return store.Lock{}, false
 		}
-		m.recorder.Cached(cachedHeld)
+		m.obs.Cached(observe.CachedHeld)
 		return m.lockOf(h), true
 	}
 	lock, ok := m.heldCache.Get(req.Key)
 	if ok {
-		m.recorder.Cached(cachedDenied)
+		m.obs.Cached(observe.CachedDenial)
 	}
 	return lock, ok
 }
@@ -137,13 +138,13 @@ func (m *Manager) acquire(ctx context.Context, c *call) (Grant, error) {
 		}
 		defer m.waiters.Add(-1)
 	}
-	c.m, c.ctx, c.tr = m, ctx, m.traceOf(ctx, c.req.Key)
+	c.m, c.ctx, c.tr = m, ctx, m.obs.Call(ctx, c.req.Key)
 	if c.began.IsZero() && (c.req.Wait != 0 || c.req.Reentrant) { // the others begin with their first attempt
 		c.began = m.clk.Now()
 	}
 	g, err := c.acquire()
-	c.tr.leave()
-	c.tr.over(&g, err)
+	c.tr.Leave()
+	c.tr.EndWait(resultOf(&g, err))
 	return g, err
 }
 
@@ -173,7 +174,7 @@ type call struct {
 	entry    *entrance
 	attempts []*attempt
 	one      [1]*attempt // has them as long as there is one
-	tr       *callTrace
+	tr       *observe.Call
 	left     time.Duration // how long its lock could be relied on when it was revealed
 	// shared is the grant that other calls of the same request have, or 0.
 	shared int64

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -13,7 +14,7 @@ import (
 func (m *Manager) Amend(ctx context.Context, s *Session, req AmendRequest) (Grant, error) {
 	g, err := m.amend(ctx, s, &req)
 	if err != nil {
-		m.logRefusal(ctx, "amend", req.Key, req.Traceparent, codeOf(err), err)
+		m.obs.Refused(ctx, observe.Refusal{Operation: "amend", Key: req.Key, Traceparent: req.Traceparent, Code: codeOf(err), Err: err})
 	}
 	return g, err
 }
@@ -40,7 +41,7 @@ func (m *Manager) amend(ctx context.Context, s *Session, req *AmendRequest) (Gra
 		return Grant{}, m.notHeldAnyMore(c)
 	}
 	if !req.SetData {
-		m.recorder.Cached(cachedCheck)
+		m.obs.Cached(observe.CachedCheck)
 	}
 	return g, nil
 }

@@ -3,6 +3,8 @@ package lease
 import (
 	"context"
 	"sync"
+
+	"github.com/locksidecar/locksidecar/store"
 )
 
 // arrivals keeps, for each key, the calls of this sidecar that wait for it and do not stand in
@@ -110,4 +112,23 @@ func (k *crowd) ready() (ready []*arrival) {
 		}
 	}
 	return ready
+}
+
+// enqueueContext begins the span of the wait, unless an earlier attempt has begun it, and
+// returns ctx with it. The holder is known from an answer, or because the key is held here.
+func (b *attempt) enqueueContext(ctx context.Context) context.Context {
+	if b.tr == nil {
+		return ctx
+	}
+	var lock store.Lock
+	b.mu.Lock()
+	if b.seen != nil {
+		lock = *b.seen
+	}
+	b.mu.Unlock()
+	if h := b.m.held.get(b.req.Key); lock.Key == "" && h != nil {
+		lock = b.m.lockOf(h)
+	}
+	b.tr.Enqueue(&lock)
+	return b.tr.Carry(ctx)
 }

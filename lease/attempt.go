@@ -11,6 +11,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/batcher"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -32,9 +33,9 @@ type attempt struct {
 	req         *Request
 	lease       *lease // nil for BindTTL that does not wait
 	id          store.AttemptID
-	tr          *callTrace // of the call
-	began       time.Time  // of the call, for Waited
-	sent        time.Time  // of the question that is under way
+	tr          *observe.Call // of the call
+	began       time.Time     // of the call, for Waited
+	sent        time.Time     // of the question that is under way
 	wonAt       time.Time
 	runInCaller bool // the call carries the first question out itself: see batcher.Lane.Do
 	// arrival is its place among the calls that came for the key; nil: the call does not wait.
@@ -302,7 +303,7 @@ func (b *attempt) leaseGone() {
 	if b.req.Bind == BindSession {
 		if _, first := b.close(errAttemptLost); first {
 			if b.lease.own() { // what it may have won would stand for its MinHold
-				b.m.withdraw(b.tr.carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
+				b.m.withdraw(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
 			}
 			b.end()
 		}
@@ -330,7 +331,7 @@ func (b *attempt) cancel() {
 	}
 	b.phase, b.sent = cancelling, b.m.clk.Now()
 	b.mu.Unlock()
-	if err := b.m.cancels.Submit(b.tr.carry(context.Background()), b.ref(), b.onCancel); err != nil {
+	if err := b.m.cancels.Submit(b.tr.Carry(context.Background()), b.ref(), b.onCancel); err != nil {
 		b.fail(err) // the sidecar stops: its place may get the key before the lease is revoked
 	}
 }
@@ -382,8 +383,8 @@ func (b *attempt) fail(err error) {
 		return
 	}
 	if (store.OutcomeUnknown(err) || was == cancelling) && b.shared == 0 {
-		b.m.logOf(b.req.Traceparent).Warn("the outcome of an acquire is unknown, withdrawing it", "key", b.req.Key, "error", err)
-		b.m.withdraw(b.tr.carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
+		b.m.obs.OutcomeUnknown(b.req.Key, b.req.Traceparent, err)
+		b.m.withdraw(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
 	}
 	b.end()
 }
@@ -429,8 +430,11 @@ func (b *attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 		b.err = b.whyNotKept()
 	}
 	b.mu.Unlock()
-	if kept {
-		b.wonLock(handedOver, ans.HandedBy, ans.GrantedFor)
+	switch {
+	case kept && handedOver:
+		b.m.obs.HandedOver(b.tr, ans.HandedBy, ans.GrantedFor)
+	case kept:
+		b.tr.FoundFree()
 	}
 	if before != nil {
 		before.s.loseLock(before, LostExpired)

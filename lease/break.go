@@ -26,7 +26,7 @@ func (m *Manager) AskToStop(ctx context.Context, key string, reason *string) err
 	case !held:
 		return &NotHeldError{Key: key}
 	}
-	m.logIn(ctx).Info("the holder of a lock is asked to stop", "key", key, "instance", m.cfg.Instance)
+	m.obs.StopSent(ctx, key, m.cfg.Instance)
 	return nil
 }
 

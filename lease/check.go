@@ -14,7 +14,7 @@ func (b *attempt) note(ans store.Answer) {
 	if ans.Position > 0 { // not every answer tells it
 		b.position = ans.Position
 	}
-	b.tr.sees(ans.Lock, ans.Position)
+	b.tr.See(&lock, ans.Position)
 	b.holderExpiry = b.m.clk.Now().Add(ans.Lock.Holder.ExpiresIn)
 	b.checkAt = b.m.queue.nextCheck(ans.Lock)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 )
 
 // Config configures a [Manager]. All fields up to Logger are required; package config
@@ -36,5 +37,5 @@ type Config struct {
 	Tracer  *tracing.Tracer
 	Metrics *metrics.Locks
 
-	recorder recorder // instead of Metrics, in tests
+	recorder observe.Recorder // instead of Metrics, in tests
 }

@@ -133,34 +133,8 @@
 //
 // # What is told
 //
-// Three witnesses follow a lock: spans, metrics, and the log. None of them takes part:
-// what they are told of has been decided, nothing waits for them, and where nobody
-// listens nothing is kept. See trace.go and observe.go.
-//
-// A call comes with its span in its context. What it hangs there: a lock.wait from when
-// the first of its attempts is queued until the call hears how that ended, whatever
-// attempts it makes meanwhile; for a group, one for each key in whose line it stands. The
-// wait leads to the acquires of those who held the key as the store, or this sidecar,
-// told of them, and to the release that handed it over. A lock.held follows, for as long
-// as the session has the lock; it stands in the lock's [terms], begins when the app may
-// know of the lock (for a group: of all), and ends where it leaves the session. What the
-// store does for calls is a store.batch, also when they have left: the work of a drop
-// hangs in the lock.held that it ended; what is tried again in the background is not in
-// it. Renewals, checks and revocations are nobody's, and have no spans. Calls that are not sampled have none either.
-//
-// How a trace goes on in another sidecar: the store keeps the trace context of the
-// acquire with the lock, and gives that of the release to whoever gets the lock by it;
-// where nobody asked for the release, that of the acquire stands for it.
-//
-// Metrics: each acquire of a key has one result, a group one for each of its keys when
-// all is decided. What waits is counted where it comes and goes, what is held when
-// somebody asks, parts and attempts that nobody listens to any more included, since others
-// wait for them. A hold that ends is counted with its reason, unless the app never knew of
-// it.
-//
-// The log has one line for each refusal that should not happen: of claims, limits, an
-// outage. That a lock is held, and that a call leaves, is daily life, for those who want
-// to know all. Where a call has a trace, its lines name it.
+// Package observe makes spans, metrics and log lines of what has been decided. Nothing waits
+// for it.
 //
 // # What happens in each failure
 //

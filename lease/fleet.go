@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -43,7 +43,7 @@ func (m *Manager) Stats(ctx context.Context) (store.Stats, error) {
 // elected to count it. It only returns what is known, and notes that somebody looks:
 // the election and the counting go on in the background, for as long as that happens.
 // Where nobody looks, no statement is sent.
-func (m *Manager) Fleet() (metrics.Fleet, bool) { return m.fleet.current() }
+func (m *Manager) Fleet() (observe.Fleet, bool) { return m.fleet.current() }
 
 // fleet is a sidecar's part in counting what the whole fleet holds.
 type fleet struct {
@@ -60,7 +60,7 @@ type fleet struct {
 	// store's clock goes on when this one's stands still.
 	suspended time.Duration
 	// known are the metrics, which may be shown until knownUntil.
-	known      metrics.Fleet
+	known      observe.Fleet
 	knownUntil time.Time
 
 	// What follows is used by the loop alone.
@@ -87,7 +87,7 @@ func (f *fleet) shownFor(now time.Time) time.Duration {
 
 // current returns the metrics if they are ours to show, and sees to it that there are
 // some soon. It does not block.
-func (f *fleet) current() (metrics.Fleet, bool) {
+func (f *fleet) current() (observe.Fleet, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.looked = f.m.clk.Now()
@@ -95,7 +95,7 @@ func (f *fleet) current() (metrics.Fleet, bool) {
 		f.running = f.m.spawn(func() { f.run(f.m.ctx) })
 	}
 	if !f.looked.Before(f.until) || !f.looked.Before(f.knownUntil) || f.m.clk.Suspended(f.looked)-f.suspended >= clock.SuspensionLimit {
-		return metrics.Fleet{}, false
+		return observe.Fleet{}, false
 	}
 	return f.known, true
 }
@@ -183,7 +183,7 @@ func (f *fleet) hold(until time.Time, suspended time.Duration) {
 	defer f.mu.Unlock()
 	f.until, f.suspended = until, suspended
 	if until.IsZero() {
-		f.known, f.knownUntil = metrics.Fleet{}, time.Time{}
+		f.known, f.knownUntil = observe.Fleet{}, time.Time{}
 	}
 }
 
@@ -212,5 +212,5 @@ func (f *fleet) count(ctx context.Context) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known, f.knownUntil = fleetOf(stats), ended.Add(fleetAge*interval)
+	f.known, f.knownUntil = observe.FleetOf(stats), ended.Add(fleetAge*interval)
 }

@@ -114,7 +114,7 @@ func (m *Manager) newGroup(ctx context.Context, s *Session, keys []string, req *
 	for _, key := range keys {
 		one := *req
 		one.Key = key
-		g.calls = append(g.calls, &call{m: m, ctx: ctx, s: s, req: &one, ofGroup: true, began: g.began, tr: m.traceOf(ctx, key)})
+		g.calls = append(g.calls, &call{m: m, ctx: ctx, s: s, req: &one, ofGroup: true, began: g.began, tr: m.obs.Call(ctx, key)})
 	}
 	slices.SortFunc(g.calls, func(a, b *call) int { return strings.Compare(a.req.Key, b.req.Key) })
 	if req.RequestID != uuid.Nil {
@@ -148,7 +148,7 @@ func (g *group) admit() (done func(), err error) {
 	done = func() {
 		for i, c := range g.calls {
 			c.stopTimer()
-			c.tr.leave()
+			c.tr.Leave()
 			if g.s != nil {
 				g.s.leave(&c.slot)
 			}
@@ -351,7 +351,7 @@ func (m *Manager) askAll(attempts []*attempt) {
 		defer func() { m.groups <- struct{}{} }()
 		ctx, cancel := context.WithTimeout(m.ctx, m.cfg.StoreTimeout)
 		defer cancel()
-		ctx, end := m.batchOfGroup(ctx, attempts)
+		ctx, end := m.obs.Batch(ctx, "acquire", attempts[0].tr, len(attempts))
 		answers, err := m.st.Acquire(ctx, asks)
 		end(err)
 		m.answerAll(attempts, answers, err)
@@ -381,7 +381,7 @@ func (m *Manager) answerAll(attempts []*attempt, answers []store.Answer, err err
 		case err != nil:
 			b.onAcquire(store.Answer{}, err)
 		case i == granted && answers[i].Outcome == store.RowLocked:
-			b.start(b.tr.carry(m.ctx), m.clk.Now()) // once more, alone, with the patience of a lane
+			b.start(b.tr.Carry(m.ctx), m.clk.Now()) // once more, alone, with the patience of a lane
 		default:
 			b.onAcquire(answers[i], nil)
 		}
@@ -403,9 +403,10 @@ func (b *attempt) isUnwanted() bool {
 
 // endWaits ends the spans of the waits of a group that failed.
 func (g *group) endWaits(err error) {
+	code := codeOf(err)
 	for _, c := range g.calls {
-		c.tr.leave()
-		c.tr.over(nil, err)
+		c.tr.Leave()
+		c.tr.EndWait(code)
 	}
 }
 

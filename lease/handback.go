@@ -58,7 +58,7 @@ func (b *attempt) onLateAnswer() {
 	won := b.err == nil
 	b.mu.Unlock()
 	if !won && b.lease != nil && b.lease.own() {
-		b.m.withdrawOnce(b.tr.carry(context.Background()), b.ref(), b.m.within(b.lasts()), func() {})
+		b.m.withdrawOnce(b.tr.Carry(context.Background()), b.ref(), b.m.within(b.lasts()), func() {})
 	}
 }
 
@@ -71,14 +71,14 @@ func (b *attempt) handBack(token int64) {
 	c, matters, settled := store.Claim{Key: b.req.Key, Token: token, AtOnce: true, Traceparent: b.req.Traceparent}, b.leaseLives, b.inFlight.Done
 	if b.req.Bind == BindSession {
 		c.Lease = b.lease.id
-		settled = b.m.afterwards(b.tr.carry(context.Background()), b.ref(), b.lease, b.req.MinHold, b.beginCleanup())
+		settled = b.m.afterwards(b.tr.Carry(context.Background()), b.ref(), b.lease, b.req.MinHold, b.beginCleanup())
 	} else {
 		c.Undelivered = true
 		matters = b.m.within(b.lasts())
 		b.inFlight.Add(1)
 	}
-	b.traceHandedBack(token)
-	b.m.free(b.tr.carry(context.Background()), c, matters, settled)
+	b.m.obs.HandedBack(b.req.Key, token, b.req.Traceparent)
+	b.m.free(b.tr.Carry(context.Background()), c, matters, settled)
 }
 
 // afterwards is for what is freed at once, hold or not, and is held under a lease of its own:

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -51,8 +52,8 @@ type terms struct {
 	// grant and minHold are those of the attempt that won it.
 	attemptID store.AttemptID
 	minHold   time.Duration
-	// held is for its span, nil where the acquire is not recorded.
-	held *holding
+	// span is nil where the acquire is not recorded.
+	span *observe.Hold
 }
 
 // changes are what happens to few locks while they are held, and their data, which few
@@ -75,13 +76,23 @@ var (
 func termsOf(b *attempt) *terms {
 	shorter := b.req.TTL < b.lease.ttl
 	if b.req.Owner == "" && b.req.MaxHold == 0 && b.req.MinHold == 0 && !shorter {
-		return b.tr.terms(plain)
+		return withSpan(plain, b.tr.Hold())
 	}
 	t := &terms{owner: b.req.Owner, until: b.until, attemptID: b.id, minHold: b.req.MinHold}
 	if shorter {
 		t.ttl = b.req.TTL
 	}
-	return b.tr.terms(t)
+	return withSpan(t, b.tr.Hold())
+}
+
+// withSpan returns the terms with a span, if there is one: a copy, for plain is shared.
+func withSpan(t *terms, span *observe.Hold) *terms {
+	if span == nil {
+		return t
+	}
+	own := *t
+	own.span = span
+	return &own
 }
 
 // changesOf are those of a lock that was just granted.
@@ -214,4 +225,29 @@ func (hs *heldSet) on(l *lease) []*heldLock {
 		sh.mu.Unlock()
 	}
 	return out
+}
+
+// shownTypes is how many types of held locks are counted apart: more than the metrics tell
+// apart, but not one for each key.
+const shownTypes = 1000
+
+// count counts the locks by the type of their keys, and tells how long the one is held that
+// is held longest; zero if none is. now is how long after the manager's begin. Counting at each
+// reading of the metrics costs less than counting at each call.
+func (hs *heldSet) count(now time.Duration) (byType map[string]int64, longest time.Duration) {
+	byType = make(map[string]int64)
+	for i := range hs.shards {
+		sh := &hs.shards[i]
+		sh.mu.Lock()
+		for _, h := range sh.m {
+			name := store.TypeOf(h.key)
+			if _, known := byType[name]; !known && len(byType) >= shownTypes {
+				name = store.Others
+			}
+			byType[name]++
+			longest = max(longest, now-h.since)
+		}
+		sh.mu.Unlock()
+	}
+	return byType, longest
 }

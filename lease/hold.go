@@ -19,7 +19,7 @@ func (m *Manager) expire(h *heldLock) {
 // outlive ends a lock whose MaxHold is over.
 func (m *Manager) outlive(h *heldLock) {
 	if m.giveUp(h, LostMaxHold) {
-		m.logOf(h.traceparent).Warn("lock held for its max_hold, released", "key", h.key, "token", h.token, "session", h.s.name, "owner", h.owner)
+		m.obs.MaxHoldOver(h.observed())
 	}
 }
 
@@ -36,7 +36,7 @@ func (m *Manager) giveUp(h *heldLock, reason LostReason) bool {
 	}
 	h.s.mu.Unlock()
 	if ok {
-		m.send(h.traced(), r)
+		m.send(h.span.Context(), r)
 	}
 	return ok
 }

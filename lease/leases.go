@@ -325,3 +325,23 @@ func (b *leaseSet) changed() {
 	default:
 	}
 }
+
+// left counts the living leases. It tells for how long the one that ends first is still
+// trusted, and the smallest share of its TTL for which one is.
+func (b *leaseSet) left(t clock.Tick) (living int, expiry time.Duration, share float64) {
+	for _, l := range b.all() {
+		if !l.alive(t) {
+			continue
+		}
+		left := l.remaining(t)
+		part := float64(left) / float64(l.ttl)
+		if living == 0 || left < expiry {
+			expiry = left
+		}
+		if living == 0 || part < share {
+			share = part
+		}
+		living++
+	}
+	return living, expiry, share
+}

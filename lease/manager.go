@@ -11,6 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/batcher"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -23,8 +24,7 @@ type Manager struct {
 	// began is when it was made.
 	began time.Time
 	log   *slog.Logger
-	// metrics counts; it is never nil.
-	recorder recorder
+	obs   *observe.Observer
 
 	acquires    *batcher.Lane[store.Ask, store.Answer]
 	enqueues    *batcher.Lane[store.Ask, store.Answer]
@@ -85,9 +85,11 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 		m.clk = clock.System{}
 	}
 	m.began = m.clk.Now()
-	if m.recorder = cfg.recorder; m.recorder == nil {
-		m.recorder = cfg.Metrics
+	recorder := cfg.recorder
+	if recorder == nil {
+		recorder = cfg.Metrics
 	}
+	m.obs = observe.New(cfg.Logger, recorder, cfg.Tracer, m.inline)
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	var err error
 	if m.heldCache, err = heldcache.New(cfg.CacheSize, cfg.CacheTTL, m.clk); err != nil {
@@ -103,7 +105,7 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 	m.fleet = newFleet(m)
 	m.orphans.m, m.orphans.sought = m, make(map[*lease]*reconciliation)
 	m.openLanes()
-	m.recorder.Observe(m.state)
+	m.obs.Observe(m.state)
 	return m, nil
 }
 
@@ -123,25 +125,25 @@ func (m *Manager) openLanes() {
 	notJudged := func(v store.Verdict) bool { return v.Status == store.ClaimRowLocked }
 	acquires := bounded
 	acquires.Refuse = m.draining
-	m.acquires = batcher.New(m.traced("acquire", acquires), byKey, m.st.Acquire, locked)
+	m.acquires = batcher.New(m.obs.Lane("acquire", acquires), byKey, m.st.Acquire, locked)
 	// They be queued one behind the other. The queue limits them: answers of another lane
 	// bring some here, and must not have to wait.
 	together := lane
 	together.Together, together.Max = true, min(lane.Max, maxTogether)
-	m.enqueues = batcher.New(m.traced("enqueue", together), byKey, m.st.Acquire, locked)
-	m.amends = batcher.New(m.traced("amend", bounded), func(c store.Change) string { return c.Key }, m.st.Amend, notJudged)
-	m.reads = batcher.New(m.traced("get", bounded), func(key string) string { return key }, m.st.Get, nil)
-	m.requires = batcher.New(m.traced("signal", bounded), func(s store.Signal) string { return s.Key }, m.signalHolders,
+	m.enqueues = batcher.New(m.obs.Lane("enqueue", together), byKey, m.st.Acquire, locked)
+	m.amends = batcher.New(m.obs.Lane("amend", bounded), func(c store.Change) string { return c.Key }, m.st.Amend, notJudged)
+	m.reads = batcher.New(m.obs.Lane("get", bounded), func(key string) string { return key }, m.st.Get, nil)
+	m.requires = batcher.New(m.obs.Lane("signal", bounded), func(s store.Signal) string { return s.Key }, m.signalHolders,
 		func(s store.ClaimStatus) bool { return s == store.ClaimRowLocked })
 	apart := lane
 	apart.Inline = false // they may hang, and have a limit of their own
-	m.openings = batcher.New(m.traced("open", apart), func(l store.NewLease) string { return string(l.ID[:]) }, forAll(m.st.OpenLeases), nil)
-	m.revocations = batcher.New(m.traced("revoke", apart), func(l store.LeaseID) string { return string(l[:]) }, forAll(m.st.Revoke), nil)
+	m.openings = batcher.New(m.obs.Lane("open", apart), func(l store.NewLease) string { return string(l.ID[:]) }, forAll(m.st.OpenLeases), nil)
+	m.revocations = batcher.New(m.obs.Lane("revoke", apart), func(l store.LeaseID) string { return string(l[:]) }, forAll(m.st.Revoke), nil)
 	// What hands something back is never refused: what was taken is bounded.
 	byGrant := func(a store.Attempt) string { return string(a.ID[:]) }
-	m.cancels = batcher.New(m.traced("cancel", lane), byGrant, m.st.Cancel, locked)
-	m.withdrawals = batcher.New(m.traced("withdraw", lane), byGrant, m.st.Withdraw, func(o store.Outcome) bool { return o == store.RowLocked })
-	m.releases = batcher.New(m.traced("release", lane), func(c store.Claim) string { return c.Key }, m.st.Release, notJudged)
+	m.cancels = batcher.New(m.obs.Lane("cancel", lane), byGrant, m.st.Cancel, locked)
+	m.withdrawals = batcher.New(m.obs.Lane("withdraw", lane), byGrant, m.st.Withdraw, func(o store.Outcome) bool { return o == store.RowLocked })
+	m.releases = batcher.New(m.obs.Lane("release", lane), func(c store.Claim) string { return c.Key }, m.st.Release, notJudged)
 	if st, ok := m.st.(store.Immediate); ok && m.inline {
 		m.acquires.Alone(st.AcquireOne)
 		m.releases.Alone(st.ReleaseOne)
@@ -173,7 +175,7 @@ func (m *Manager) Start(context.Context) error {
 	m.spawn(func() { m.queue.watch(m.ctx) })
 	m.spawn(func() { m.watches.sync(m.ctx) })
 	m.spawn(func() { m.watches.poll(m.ctx) })
-	m.cfg.Metrics.ObserveFleet(m.Fleet)
+	m.obs.ObserveFleet(m.Fleet)
 	return nil
 }
 
@@ -364,7 +366,7 @@ func (m *Manager) startOpening(call context.Context, l *lease, done func()) {
 
 // open opens a lease in the store, also when the call that needs it first has left.
 func (m *Manager) open(call context.Context, l *lease) {
-	ctx, cancel := context.WithTimeout(m.along(m.ctx, call), m.cfg.StoreTimeout)
+	ctx, cancel := context.WithTimeout(m.obs.Along(m.ctx, call), m.cfg.StoreTimeout)
 	defer cancel()
 	sent := m.clk.Now()
 	suspended := m.clk.Suspended(sent)

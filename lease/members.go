@@ -23,7 +23,7 @@ func (g *group) add(b *attempt, grant Grant) {
 	if len(g.members) == 0 {
 		g.extendAt = now.Add(g.req.TTL / 3)
 	}
-	b.tr.over(&grant, nil)
+	b.tr.EndWait(resultOf(&grant, nil))
 	g.members = append(g.members, groupMember{b: b, g: grant, until: now.Add(grant.ExpiresIn)})
 }
 
@@ -79,12 +79,12 @@ func (b *attempt) handBackMember(token int64) {
 	b.inFlight.Add(1)
 	r.done = b.inFlight.Done
 	if b.s.take(h, grantEnd{release: r}) {
-		b.m.send(h.traced(), r)
+		b.m.send(h.span.Context(), r)
 		return
 	}
 	r.done()
 	if b.lease.own() { // lost: it would stand
-		b.m.withdrawOnce(b.tr.carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
+		b.m.withdrawOnce(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
 	}
 }
 
@@ -190,7 +190,7 @@ func (s *Session) publish(calls ...*call) bool {
 	for _, c := range calls {
 		h := c.slot.lock
 		h.unpublished = false
-		h.beginHeld()
+		h.span.Begin(h.key, h.token, s.name)
 		s.unpublished--
 		s.leaveLocked(&c.slot)
 		s.openLocked(h)

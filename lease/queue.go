@@ -70,7 +70,7 @@ func (q *queue) add(b *attempt) error {
 	q.attempts[half] = append(q.attempts[half], b)
 	q.byKey[b.req.Key]++
 	q.size.Add(1)
-	q.m.recorder.Waits(b.req.Key, 1) // before anybody finds it here, and counts it out
+	q.m.obs.Waits(b.req.Key, 1) // before anybody finds it here, and counts it out
 	q.mu.Unlock()
 	return nil
 }
@@ -87,7 +87,7 @@ func (q *queue) remove(b *attempt) {
 		delete(q.attempts, half)
 	}
 	q.size.Add(-1)
-	q.m.recorder.Waits(b.req.Key, -1)
+	q.m.obs.Waits(b.req.Key, -1)
 	if q.byKey[b.req.Key]--; q.byKey[b.req.Key] == 0 {
 		delete(q.byKey, b.req.Key)
 	}

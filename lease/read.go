@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -16,7 +17,7 @@ import (
 func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool) (View, error) {
 	if h := m.held.get(key); h != nil && !noCache {
 		if lock := m.lockOf(h); lock.Holder.ExpiresIn > 0 {
-			m.recorder.Cached(cachedRead)
+			m.obs.Cached(observe.CachedRead)
 			return View{Lock: lock, Mine: h.s == s && s.find(key, h.token) == h, Cached: true}, nil
 		}
 		m.expire(h)

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 )
 
 // A session's lock may be entered again by the owner that holds it. The store is not asked
@@ -142,7 +143,7 @@ func (s *Session) againAll(calls []*call, request uuid.UUID) []Grant {
 	for _, g := range grants {
 		s.held[g.Key].countAnswer(g.entry)
 	}
-	s.m.recorder.Cached(cachedRepeat)
+	s.m.obs.Cached(observe.CachedRepeat)
 	return grants
 }
 

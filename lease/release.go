@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -68,7 +69,7 @@ func (m *Manager) release(ctx context.Context, s *Session, req *ReleaseRequest) 
 		}
 		return m.releaseForeign(ctx, c, req)
 	}
-	m.linkAcquire(ctx, h.traceparent)
+	m.obs.LinkAcquire(ctx, h.traceparent)
 	r := m.newRelease(h, req, t.Now)
 	entries, err := s.exit(h, r)
 	switch {
@@ -94,7 +95,7 @@ func (m *Manager) sendRelease(ctx context.Context, r *release) (Released, error)
 	if !m.inline {
 		_ = ctx.Done() // as in start: it waits from here on
 	}
-	m.sendBy(m.along(context.Background(), ctx), m.releases.Do, r)
+	m.sendBy(m.obs.Along(context.Background(), ctx), m.releases.Do, r)
 	return r.answer(ctx)
 }
 
@@ -145,7 +146,7 @@ func (m *Manager) claimedElsewhere(c claimant) error {
 		if e.lost != "" {
 			return m.lostBefore(c, e.lost)
 		}
-		m.recorder.Cached(cachedEnd)
+		m.obs.Cached(observe.CachedEnd)
 		return m.refused(c, ReasonReleased)
 	}
 	if h := m.held.get(c.key); h != nil && h.token == c.token && h.s != c.s {
@@ -163,7 +164,7 @@ func (m *Manager) refused(c claimant, reason NotHolderReason) error {
 
 // lostBefore makes the error of a claim on a lock that is known here to be lost.
 func (m *Manager) lostBefore(c claimant, reason LostReason) error {
-	m.recorder.Cached(cachedEnd)
+	m.obs.Cached(observe.CachedEnd)
 	return m.lost(c, reason)
 }
 
@@ -173,12 +174,11 @@ func (m *Manager) lost(c claimant, reason LostReason) error {
 }
 
 func (m *Manager) logRefused(c claimant, reason string) {
-	session := ""
+	claim := observe.Claim{Operation: c.op, Key: c.key, Token: c.token, Traceparent: c.traceparent}
 	if c.s != nil {
-		session = c.s.name
+		claim.Session = c.s.name
 	}
-	m.logOf(c.traceparent).Warn("claim refused", "operation", c.op, "key", c.key, "token", c.token, "session", session,
-		"reason", reason)
+	m.obs.ClaimRefused(claim, reason)
 }
 
 // releaseForeign releases a lock that no session here holds: a bind:ttl lock, or
@@ -200,8 +200,8 @@ func (m *Manager) releaseForeign(ctx context.Context, c claimant, req *ReleaseRe
 	if v.Status != store.Holds {
 		return Released{}, m.refusedBy(v.Status, c)
 	}
-	m.linkAcquire(ctx, v.Lock.Holder.Traceparent)
-	m.heldUntilNow(&v.Lock, c.token)
+	m.obs.LinkAcquire(ctx, v.Lock.Holder.Traceparent)
+	m.obs.HeldUntilNow(&v.Lock, c.token)
 	return Released{Key: c.key, HeldFor: v.Lock.Holder.HeldFor}, nil
 }
 
@@ -396,7 +396,7 @@ func (m *Manager) HandBack(s *Session, g Grant) {
 		r := m.newEnd(h)
 		r.undelivered, r.means = true, func(e entry) bool { return e.serial == g.entry }
 		if entries, err := s.exit(h, r); err == nil && entries == 0 {
-			m.send(h.traced(), r)
+			m.send(h.span.Context(), r)
 		}
 	}
 }

@@ -140,7 +140,7 @@ func (m *Manager) renew(ctx context.Context, due []*lease) {
 	if err != nil {
 		m.log.Warn("leases not renewed, trying again", "leases", len(due), "error", err)
 	}
-	m.renewalDone(r.sent, len(due), len(kept), err)
+	m.obs.Renewal(m.clk.Now().Sub(r.sent), len(due), len(kept), err)
 }
 
 // sendRenewal asks the store for a renewal.

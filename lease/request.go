@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -33,7 +34,7 @@ func (m *Manager) acquireInTurn(ctx context.Context, c *call) (Grant, error) {
 	waited := m.clk.Now().Sub(c.began) // before what is left of the lock is reckoned
 	if g, ok := c.s.again(req.Key, req.RequestID); ok {
 		r.leave()
-		m.recorder.Cached(cachedRepeat)
+		m.obs.Cached(observe.CachedRepeat)
 		g.Waited = waited
 		return g, nil
 	}
@@ -115,7 +116,7 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *Session, req *Release
 		defer leave()
 		return m.nothingOnceFreed(ctx, s, req.Key)
 	}
-	m.linkAcquire(ctx, h.traceparent)
+	m.obs.LinkAcquire(ctx, h.traceparent)
 	r := m.newRelease(h, req, t.Now)
 	r.done = leave // who repeats this waits until the store has confirmed it
 	switch entries, err := s.exit(h, r); {

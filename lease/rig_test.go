@@ -307,7 +307,7 @@ func (r *rig) nothingKept() {
 		note("parts", s.unpublished)
 		note("requests of sessions in use", len(s.requests.inUse))
 	}
-	shown, _ := r.m.held.count()
+	shown, _ := r.m.held.count(0)
 	note("types of locks that are shown", len(shown))
 	note("waits that are shown", r.tally.sum(r.tally.waits))
 	note("requests in use", len(r.m.requests.inUse))

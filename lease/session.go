@@ -125,7 +125,7 @@ func (s *Session) End(reason EndReason) <-chan struct{} {
 	}
 	s.mu.Unlock()
 
-	s.m.recorder.SessionEnded(sessionEnds[reason])
+	s.m.obs.SessionEnded(sessionEnds[reason])
 	s.m.forget(s)
 	left := int64(len(releases))
 	if left == 0 {
@@ -137,7 +137,7 @@ func (s *Session) End(reason EndReason) <-chan struct{} {
 				close(s.released)
 			}
 		}
-		s.m.send(h.traced(), r)
+		s.m.send(h.span.Context(), r)
 	}
 	return s.released
 }
@@ -253,7 +253,7 @@ func (s *Session) takeLocked(h *heldLock, e grantEnd) bool {
 	if h.unpublished {
 		s.unpublished--
 	}
-	s.leaves(h, e)
+	s.observeEnd(h, e)
 	s.m.held.remove(h)
 	s.m.recentEnds.add(grantRef{h.key, h.token}, e)
 	s.freesLocked(e.release)

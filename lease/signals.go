@@ -154,11 +154,11 @@ func (m *Manager) applySignal(sig store.Signal) bool {
 	switch sig.Kind {
 	case store.Stop:
 		if h.s.stop(h, sig) {
-			m.logOf(h.traceparent).Info("holder asked to stop", "key", h.key, "token", h.token, "session", h.s.name, "owner", h.owner)
+			m.obs.AskedToStop(h.observed())
 		}
 	case store.Break:
 		if m.giveUp(h, LostForced) {
-			m.logOf(h.traceparent).Warn("lock broken, somebody asked for it", "key", h.key, "token", h.token, "session", h.s.name, "owner", h.owner)
+			m.obs.Broken(h.observed())
 		}
 	}
 	return true

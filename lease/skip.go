@@ -14,7 +14,7 @@ func (b *attempt) skipped(ans store.Answer) {
 	}
 	b.m.heldCache.Drop(b.req.Key)
 	b.inFlight.Add(1)
-	b.m.forgetWait(b.tr.carry(context.Background()), b.ref(), b.leaseLives, b.inFlight.Done)
+	b.m.forgetWait(b.tr.Carry(context.Background()), b.ref(), b.leaseLives, b.inFlight.Done)
 	b.end()
 }
 

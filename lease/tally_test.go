@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/metrics"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 )
 
 // tally counts what a manager tells as metrics. No gauge may ever be below zero.
@@ -21,7 +21,7 @@ type tally struct {
 	handOffs                             []time.Duration
 	kept, lost, failed                   int
 	waited                               time.Duration // of the last acquire
-	state                                func() metrics.State
+	state                                func() observe.State
 }
 
 type endedHold struct {
@@ -132,6 +132,8 @@ func (ta *tally) SessionEnded(reason string) {
 	ta.sessions[reason]++
 }
 
-func (ta *tally) Observe(state func() metrics.State) { ta.state = state }
+func (ta *tally) Observe(state func() observe.State) { ta.state = state }
 
-var _ recorder = (*tally)(nil)
+func (*tally) ObserveFleet(func() (observe.Fleet, bool)) {}
+
+var _ observe.Recorder = (*tally)(nil)

@@ -1,4 +1,4 @@
-package lease
+package observe
 
 import (
 	"cmp"
@@ -17,8 +17,11 @@ const (
 	fleetNone = "_none"
 )
 
-// fleetOf makes metrics of what a store has counted: few enough for labels.
-func fleetOf(stats store.Stats) metrics.Fleet {
+// Fleet is what the whole database holds, few enough lines for labels.
+type Fleet = metrics.Fleet
+
+// FleetOf makes metrics of what a store has counted.
+func FleetOf(stats store.Stats) Fleet {
 	types := make([]store.Stat, len(stats.Types))
 	for i, s := range stats.Types {
 		switch {
@@ -29,7 +32,7 @@ func fleetOf(stats store.Stats) metrics.Fleet {
 		}
 		types[i] = s
 	}
-	return metrics.Fleet{Types: topLines(types), Pods: topLines(stats.Pods)}
+	return Fleet{Types: topLines(types), Pods: topLines(stats.Pods)}
 }
 
 // topLines returns the lines with the most locks, and one with the sum of the others

@@ -1,0 +1,97 @@
+package observe
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/locksidecar/locksidecar/internal/tracing"
+)
+
+// in is the log, with the trace of a call if it has one.
+func (o *Observer) in(traceparent string) *slog.Logger {
+	if id := tracing.TraceID(traceparent); id != "" {
+		return o.log.With("trace_id", id)
+	}
+	return o.log
+}
+
+// Refusal is a call that is refused.
+type Refusal struct {
+	Operation, Key, Traceparent string
+	// Code is that of Err.
+	Code string
+	Err  error
+}
+
+// Refused logs a refusal. A wrong claim has its line already. It is normal that a lock is
+// held, and that a call gives up.
+func (o *Observer) Refused(ctx context.Context, r Refusal) {
+	level := slog.LevelWarn
+	switch r.Code {
+	case NotHolder, Lost, Skipped:
+		return
+	case Held, Timeout, CallerLeft, SessionEnded, Draining:
+		level = slog.LevelDebug
+	}
+	if o.log.Enabled(ctx, level) {
+		o.in(r.Traceparent).Log(ctx, level, "call refused", "operation", r.Operation, "key", r.Key, "code", r.Code, "error", r.Err)
+	}
+}
+
+// Claim is what a call says to hold.
+type Claim struct {
+	Operation, Key string
+	Token          int64
+	Session        string // empty: none
+	Traceparent    string // of the call
+}
+
+// ClaimRefused logs a claim on a lock that is not held so.
+func (o *Observer) ClaimRefused(c Claim, reason string) {
+	o.in(c.Traceparent).Warn("claim refused", "operation", c.Operation, "key", c.Key, "token", c.Token, "session", c.Session,
+		"reason", reason)
+}
+
+// Lock is a lock that a session holds or held.
+type Lock struct {
+	Key            string
+	Token          int64
+	Session, Owner string
+	Traceparent    string // of its acquire
+}
+
+// MaxHoldOver logs that a lock is released because its max_hold is over.
+func (o *Observer) MaxHoldOver(l Lock) {
+	o.lock(slog.LevelWarn, "lock held for its max_hold, released", l)
+}
+
+// AskedToStop logs that the holder of a lock is asked to stop.
+func (o *Observer) AskedToStop(l Lock) { o.lock(slog.LevelInfo, "holder asked to stop", l) }
+
+// Broken logs that a lock is broken.
+func (o *Observer) Broken(l Lock) { o.lock(slog.LevelWarn, "lock broken, somebody asked for it", l) }
+
+func (o *Observer) lock(level slog.Level, message string, l Lock) {
+	o.in(l.Traceparent).Log(context.Background(), level, message, "key", l.Key, "token", l.Token, "session", l.Session, "owner", l.Owner)
+}
+
+// StopSent logs that a call has asked the holder of a key to stop. instance is this sidecar.
+func (o *Observer) StopSent(ctx context.Context, key, instance string) {
+	log := o.log
+	if o.tracer != nil {
+		log = o.in(tracing.Format(tracing.SpanContext(ctx)))
+	}
+	log.Info("the holder of a lock is asked to stop", "key", key, "instance", instance)
+}
+
+// OutcomeUnknown logs that an acquire is withdrawn, because nobody knows what became of it.
+func (o *Observer) OutcomeUnknown(key, traceparent string, err error) {
+	o.in(traceparent).Warn("the outcome of an acquire is unknown, withdrawing it", "key", key, "error", err)
+}
+
+// HandedBack logs that a grant is handed back.
+func (o *Observer) HandedBack(key string, token int64, traceparent string) {
+	if o.log.Enabled(context.Background(), slog.LevelDebug) {
+		o.in(traceparent).Debug("grant given back, its call has left", "key", key, "token", token)
+	}
+}

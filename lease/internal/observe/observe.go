@@ -1,0 +1,194 @@
+// Package observe makes the spans, metrics and log lines of package lease. Events carry
+// values: keys, tokens, times, codes, trace contexts. The package knows no other part of
+// lease and reads nothing back. Only here package lease meets OpenTelemetry. Every event has
+// been decided before, and nothing waits for an observer.
+//
+// # Spans
+//
+// A call comes with its span in its context. If that span is not recorded, its [Call] and the
+// [Hold] of its lock are nil, and their methods do nothing.
+//
+// lock.wait lasts from the moment when the first attempt of a call is queued until the call
+// hears the outcome, over all attempts between. A call for several keys has one for each key
+// in whose queue it is. Links lead from it to the acquires of those who held the key, and to
+// the release that handed the lock over.
+//
+// lock.held begins when the app may know of the lock; of several keys, when it has all. It
+// ends when the lock leaves the session.
+//
+// store.batch is one operation of the store for calls, also for calls that have left. The
+// releases after a dropped connection belong to the lock.held that ended. Retries in the
+// background, renewals, checks and revocations have no span.
+//
+// A trace goes on in another sidecar because the store keeps the trace context of the acquire
+// with the lock, and gives the trace context of the release to the next holder. If nobody
+// asked for the release, the acquire's stands for it.
+//
+// # Metrics
+//
+// Each acquire of a key has one result. A call for several keys has one for each key, once all
+// is decided. Waits are counted when they come and go. Held locks are counted when the metrics
+// are read, with those that the app does not know of yet, because others wait for them. The
+// end of a hold is counted with its reason, unless the app never knew of the lock.
+//
+// # Log
+//
+// Each refusal that should not happen has one line: of a claim, by a limit, in an outage. It is
+// normal that a lock is held, or that a caller leaves, so these are debug lines. If a call has
+// a trace, its lines name it. Lines of background work are written where the work is done.
+package observe
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/locksidecar/locksidecar/batcher"
+	"github.com/locksidecar/locksidecar/internal/metrics"
+	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Recorder is what [metrics.Locks] does. Tests use another one.
+type Recorder interface {
+	Acquired(ctx context.Context, key, result string, waited time.Duration)
+	Waits(key string, change int)
+	Ended(ctx context.Context, key, reason string, held time.Duration)
+	Releases(key, result string)
+	HandedOff(ctx context.Context, took time.Duration)
+	Cached(kind string)
+	Renewed(took time.Duration, kept, lost, failed int)
+	SessionEnded(reason string)
+	Observe(state func() State)
+	ObserveFleet(fleet func() (Fleet, bool))
+}
+
+// State is what the gauges show. It is asked for when metrics are read.
+type State = metrics.State
+
+// Observer makes the spans, metrics and log lines. What is only counted goes to its Recorder.
+type Observer struct {
+	Recorder
+
+	log    *slog.Logger
+	tracer *tracing.Tracer // nil: no spans
+	// batches: an operation of the store has a span.
+	batches bool
+}
+
+// New makes an observer. A nil tracer makes no spans. With inline, an operation of the store
+// takes no time and has no span.
+func New(log *slog.Logger, recorder Recorder, tracer *tracing.Tracer, inline bool) *Observer {
+	return &Observer{Recorder: recorder, log: log, tracer: tracer, batches: tracer != nil && !inline}
+}
+
+// Results of calls that succeed.
+const (
+	Granted   = metrics.Granted
+	Reentered = metrics.Reentered
+	Released  = metrics.Released
+)
+
+// Codes of problems that have to do with a lock, as in the contract. Nobody is told of
+// CallerLeft.
+const (
+	Held        = "held"
+	Timeout     = "wait_timeout"
+	Skipped     = metrics.Skipped
+	Limit       = "limit"
+	Draining    = "draining"
+	Unavailable = "store_unavailable"
+	Lost        = "lock_lost"
+	NotHolder   = "not_holder"
+	NotHeld     = "not_held"
+	Invalid     = "invalid_request"
+	CallerLeft  = "abandoned"
+	Internal    = "internal"
+)
+
+// Reasons for the end of a session's lock that are no losses. SessionEnded is also the code
+// of a problem.
+const (
+	SessionEnded = "session_ended"
+	Shutdown     = "shutdown"
+)
+
+// Kinds of answers that need no statement.
+const (
+	CachedDenial = "denial"
+	CachedHeld   = "held_here"
+	CachedEntry  = "entry"
+	CachedRepeat = "repeat"
+	CachedRead   = "read"
+	CachedCheck  = "check"
+	CachedEnd    = "ended"
+)
+
+// recorded reports whether spans are made for the call in ctx.
+func (o *Observer) recorded(ctx context.Context) bool {
+	return o.tracer != nil && tracing.Recorded(ctx)
+}
+
+// Along returns ctx, which does not end with a call, with the span of the call.
+func (o *Observer) Along(ctx, call context.Context) context.Context {
+	if !o.recorded(call) {
+		return ctx
+	}
+	return tracing.Carry(ctx, call)
+}
+
+// Denied shows in the span of a call that did not wait who holds the key.
+func (o *Observer) Denied(ctx context.Context, lock *store.Lock) {
+	if o.recorded(ctx) {
+		span := trace.SpanFromContext(ctx)
+		span.SetAttributes(holderOf(lock)...)
+		linkHolder(span, lock)
+	}
+}
+
+// LinkAcquire leads from the span of a release to the acquire of its lock.
+func (o *Observer) LinkAcquire(ctx context.Context, traceparent string) {
+	if !o.recorded(ctx) {
+		return
+	}
+	if link, ok := tracing.LinkTo(traceparent, tracing.LinkAcquire); ok {
+		trace.SpanFromContext(ctx).AddLink(link)
+	}
+}
+
+// HandedOver tells that an attempt has won its lock by a hand-off: how long ago, and by which
+// release.
+func (o *Observer) HandedOver(c *Call, by string, ago time.Duration) {
+	c.granted("hand_off", by)
+	o.HandedOff(c.Carry(context.Background()), ago)
+}
+
+// Renewal tells of a renewal of leases: how long it took, how many were due, and how many the
+// store has confirmed.
+func (o *Observer) Renewal(took time.Duration, due, kept int, err error) {
+	lost, failed := due-kept, 0
+	if err != nil {
+		lost, failed = 0, due-kept
+	}
+	o.Renewed(took, kept, lost, failed)
+}
+
+// Lane is cfg for the lane of an operation, with spans.
+func (o *Observer) Lane(operation string, cfg batcher.Config) batcher.Config {
+	if o.batches {
+		cfg.Trace = func(ctx context.Context, calls []context.Context) (context.Context, func(error)) {
+			return o.tracer.Batch(ctx, operation, calls, len(calls))
+		}
+	}
+	return cfg
+}
+
+// Batch begins the span of an operation that carries out so many items for one call.
+func (o *Observer) Batch(ctx context.Context, operation string, of *Call, items int) (context.Context, func(error)) {
+	if !o.batches {
+		return ctx, func(error) {}
+	}
+	return o.tracer.Batch(ctx, operation, []context.Context{of.Carry(ctx)}, items)
+}

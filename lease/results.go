@@ -1,0 +1,187 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// codeOf is the code of an error of this package, in the words of the contract.
+func codeOf(err error) string {
+	switch {
+	case is[*HeldError](err): // the most frequent first
+		return observe.Held
+	case is[*TimeoutError](err):
+		return observe.Timeout
+	case is[*SkippedError](err):
+		return observe.Skipped
+	case errors.Is(err, ErrCallerLeft), errors.Is(err, ErrWithdrawn):
+		return observe.CallerLeft
+	case errors.Is(err, ErrSessionEnded):
+		return observe.SessionEnded
+	case errors.Is(err, ErrDraining):
+		return observe.Draining
+	case is[*LimitError](err):
+		return observe.Limit
+	case is[*LostError](err):
+		return observe.Lost
+	case is[*NotHolderError](err):
+		return observe.NotHolder
+	case is[*NotHeldError](err):
+		return observe.NotHeld
+	case is[*ReentryError](err):
+		return codeOfReentry(err)
+	case is[*HoldsError](err), is[*TTLOnSessionError](err):
+		return observe.Invalid
+	case store.Unavailable(err):
+		return observe.Unavailable
+	default:
+		return observe.Internal
+	}
+}
+
+// codeOfReentry tells a repeated release from one that comes too early.
+func codeOfReentry(err error) string {
+	if wrong, _ := errors.AsType[*ReentryError](err); wrong.Given > wrong.Have {
+		return observe.NotHolder
+	}
+	return observe.Invalid
+}
+
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}
+
+// resultOf is how an acquire ended.
+func resultOf(g *Grant, err error) string {
+	switch {
+	case err != nil:
+		return codeOf(err)
+	case g.Reentry > 1:
+		return observe.Reentered
+	default:
+		return observe.Granted
+	}
+}
+
+// begins is when a call begins that may wait. The others are refused at once, or know.
+func (m *Manager) begins(req *Request) (began time.Time) {
+	if req.Wait != 0 {
+		began = m.clk.Now()
+	}
+	return began
+}
+
+// sinceBegin is how long a call has taken that began then; zero if it does not wait.
+func (m *Manager) sinceBegin(began time.Time) time.Duration {
+	if began.IsZero() {
+		return 0
+	}
+	return m.clk.Now().Sub(began)
+}
+
+// acquired tells how an acquire of one key ended.
+func (m *Manager) acquired(ctx context.Context, req *Request, began time.Time, g *Grant, err error) {
+	result := resultOf(g, err)
+	if err == nil {
+		m.obs.Acquired(ctx, req.Key, result, g.Waited)
+		return
+	}
+	m.obs.Acquired(ctx, req.Key, result, m.sinceBegin(began))
+	m.acquireRefused(ctx, req.Key, req.Traceparent, result, err)
+}
+
+// acquiredAll tells how a call for several keys ended: for each of them, as all or none.
+func (m *Manager) acquiredAll(ctx context.Context, keys []string, req *Request, began time.Time, grants []Grant, err error) {
+	if err == nil {
+		for i := range grants {
+			m.obs.Acquired(ctx, grants[i].Key, observe.Granted, grants[i].Waited)
+		}
+		return
+	}
+	waited, code := m.sinceBegin(began), codeOf(err)
+	for _, key := range keys {
+		m.obs.Acquired(ctx, key, code, waited)
+	}
+	m.acquireRefused(ctx, keyOfRefusal(keys, err), req.Traceparent, code, err)
+}
+
+func (m *Manager) acquireRefused(ctx context.Context, key, traceparent, code string, err error) {
+	if held, ok := errors.AsType[*HeldError](err); ok {
+		m.obs.Denied(ctx, &held.Lock)
+	}
+	m.obs.Refused(ctx, observe.Refusal{Operation: "acquire", Key: key, Traceparent: traceparent, Code: code, Err: err})
+}
+
+// keyOfRefusal is the key because of which a call for several failed, if it is known.
+func keyOfRefusal(keys []string, err error) string {
+	if held, ok := errors.AsType[*HeldError](err); ok {
+		return held.Lock.Key
+	}
+	if timeout, ok := errors.AsType[*TimeoutError](err); ok {
+		return timeout.Lock.Key
+	}
+	return keys[0]
+}
+
+// released tells how a release ended.
+func (m *Manager) released(ctx context.Context, req *ReleaseRequest, out Released, err error) {
+	switch {
+	case err != nil:
+		code := codeOf(err)
+		m.obs.Releases(req.Key, code)
+		m.obs.Refused(ctx, observe.Refusal{Operation: "release", Key: req.Key, Traceparent: req.Traceparent, Code: code, Err: err})
+	case out.Nothing:
+	case out.Reentry > 0:
+		m.obs.Releases(req.Key, observe.Reentered)
+	default:
+		m.obs.Releases(req.Key, observe.Released)
+	}
+}
+
+var sessionEnds = map[EndReason]string{EndDropped: "dropped", EndDeleted: "deleted", EndShutdown: "shutdown"}
+
+// observeEnd tells that h has left its session, and why. s.mu is held. The app never knew of
+// an unpublished lock, so its end is not counted.
+func (s *Session) observeEnd(h *heldLock, e grantEnd) {
+	if h.unpublished {
+		return
+	}
+	reason := observe.Released
+	switch {
+	case e.lost != "":
+		reason = string(e.lost)
+	case e.release != nil && e.release.ofSession:
+		reason = observe.SessionEnded
+	}
+	s.m.obs.HoldEnded(h.span, h.key, reason, s.m.heldFor(h, e))
+}
+
+// heldFor is how long a lock was held that has just ended.
+func (m *Manager) heldFor(h *heldLock, e grantEnd) time.Duration {
+	if e.release != nil {
+		return e.release.heldFor
+	}
+	return h.heldFor(m.clk.Now())
+}
+
+// observed is what the log says of a lock.
+func (h *heldLock) observed() observe.Lock {
+	return observe.Lock{Key: h.key, Token: h.token, Session: h.s.name, Owner: h.owner, Traceparent: h.traceparent}
+}
+
+// state is what the gauges show.
+func (m *Manager) state() observe.State {
+	st := observe.State{Ready: m.Ready() == nil, Draining: m.isDraining()}
+	m.sessionsMu.Lock()
+	st.Sessions = len(m.sessions)
+	m.sessionsMu.Unlock()
+	st.Leases, st.LeaseExpiry, st.LeaseLeft = m.leases.left(clock.Read(m.clk))
+	st.Held, st.OldestHold = m.held.count(m.clk.Now().Sub(m.began))
+	return st
+}
