@@ -14,7 +14,7 @@
 //
 // Some answers only say that nothing could be done for an item, because somebody
 // else is in its way for now. Such an item is asked again, alone, beside the
-// batches, and whatever came for its key after it waits behind it: one that is
+// batches, and whatever came for its key after it waits behind it: a
 // locked item delays nobody else. See slow.go.
 package batcher
 

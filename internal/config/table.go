@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// variable is a row of the table of variables. The loader reads it, README.md and
+// variable is a row of the table of variables. The loader reads it, docs/configuration.md and
 // `serve --help` show it.
 type variable struct {
 	name     string // without Prefix
@@ -25,7 +25,7 @@ const (
 	maxSocketBytes = 107
 )
 
-// table is the variables, as README.md has them. The ranges keep out what can only be a
+// table is the variables, as docs/configuration.md has them. The ranges keep out what can only be a
 // mistake.
 func (l *loader) table() []variable {
 	c := &l.cfg

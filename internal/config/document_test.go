@@ -8,19 +8,19 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the table of README.md anew")
+var update = flag.Bool("update", false, "write the table of docs/configuration.md anew")
 
-// README.md has the table of variables. With -update the test writes it.
+// docs/configuration.md has the table of variables. With -update the test writes it.
 func TestTheTableOfVariables(t *testing.T) {
-	const readme, head = "../../README.md", "| variable | default | allowed | meaning |\n|---|---|---|---|\n"
-	text, err := os.ReadFile(readme)
+	const document, head = "../../docs/configuration.md", "| variable | default | allowed | meaning |\n|---|---|---|---|\n"
+	text, err := os.ReadFile(document)
 	if err != nil {
 		t.Fatal(err)
 	}
 	before, rest, ok := strings.Cut(string(text), head)
 	_, after, ended := strings.Cut(rest, "\n\n")
 	if !ok || !ended {
-		t.Fatalf("README.md has no table that begins with\n%s", head)
+		t.Fatalf("docs/configuration.md has no table that begins with\n%s", head)
 	}
 	link := regexp.MustCompile(`docs/\w+\.md(#\w+)?`)
 	var rows []string
@@ -33,7 +33,7 @@ func TestTheTableOfVariables(t *testing.T) {
 		}
 		help := link.ReplaceAllStringFunc(v.help, func(to string) string {
 			name, _, _ := strings.Cut(to, "#")
-			return "[" + name + "](" + to + ")"
+			return "[" + name + "](" + strings.TrimPrefix(to, "docs/") + ")"
 		})
 		rows = append(rows, "| `"+v.name+"` | "+standard+" | "+v.allowed+" | "+help+" |")
 	}
@@ -41,11 +41,11 @@ func TestTheTableOfVariables(t *testing.T) {
 	switch {
 	case want == string(text):
 	case *update:
-		if err := os.WriteFile(readme, []byte(want), 0o600); err != nil {
+		if err := os.WriteFile(document, []byte(want), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	default:
-		t.Error("the table of README.md is not that of the program: go test ./internal/config -update")
+		t.Error("the table of docs/configuration.md is not that of the program: go test ./internal/config -update")
 	}
 }
 
