@@ -76,11 +76,15 @@ test: test-go test-clients ## Install what the tests need and run all of them
 
 test-go: test-unit test-e2e ## The sidecar alone: unit, store and end-to-end tests (installs PostgreSQL, PgBouncer, Prometheus)
 
+# Packages that start no goroutine. The race detector has nothing to say of them.
+ONE_GOROUTINE := api bench/explain bench/internal/plot internal/exitcode internal/tracing proxy/internal/wire store/postgres/queries \
+  test/model test/mutants test/vuln
+
 # Vetted already, and not once more with the race detector. That would let each package sleep for
-# a second behind its tests.
+# a second behind its tests. The longest package is named first, so that it begins first.
 test-unit: test-deps vet
-	GORACE=atexit_sleep_ms=0 go test -race -vet=off $$(go list ./... | grep -v -e /e2e$$ -e /test/model$$)
-	$(AS_RELEASED) go test -vet=off ./test/model
+	GORACE=atexit_sleep_ms=0 go test -race -vet=off ./store/postgres $$(go list ./... | grep -v -e /e2e$$ -e /store/postgres$$ $(ONE_GOROUTINE:%=-e locksidecar/%$$))
+	$(AS_RELEASED) go test -vet=off $(ONE_GOROUTINE:%=./%)
 
 # The end-to-end tests measure times, so nothing else runs beside them; and the test
 # cache does not know that they build the binary, so it is not asked (-count=1). One
@@ -88,7 +92,16 @@ test-unit: test-deps vet
 test-e2e: test-deps vet $(PYTHON_CLIENT)/.venv/installed
 	go test -race -vet=off -count=1 ./e2e
 
-test-clients: test-contract test-python test-node test-examples ## The clients and the examples, against the built sidecar, on both stores (STORES=postgres: on one)
+# Two at a time, since they wait most of the time. The examples use what test-node builds.
+test-clients: build client-deps ## The clients and the examples, against the built sidecar, on both stores (STORES=postgres: on one)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target AFTER=test-node test-python test-node test-contract test-examples
+
+# All packages at once: apt-get runs once at a time.
+client-deps: test-deps
+	@missing=""; python3 -c 'import ensurepip' 2>/dev/null || missing="python3-venv"; \
+	for program in ruby:ruby php:php-cli; do command -v "$${program%:*}" >/dev/null || missing="$$missing $${program#*:}"; done; \
+	[ -z "$$missing" ] || $(MAKE) apt PACKAGES="$$missing"
+	@$(MAKE) --no-print-directory --jobs=2 $(PYTHON_CLIENT)/.venv/installed $(CONTRACT)/.venv/installed clients/node/node_modules/installed
 
 # The race detector needs a C compiler; the rest of the build does not. The tests start their
 # own Prometheus, so the package's service does not stay on. plpgsql_check comes last, because
@@ -115,10 +128,15 @@ test-deps:
 	  /opt/homebrew/share/postgresql*/extension/plpgsql_check.control /usr/local/share/postgresql*/extension/plpgsql_check.control 2>/dev/null | grep -q . || \
 	  $(MAKE) apt PACKAGES="postgresql-$$version-plpgsql-check"
 
-test-node: build test-deps ## Lint and test the Node client, and run the contract suite with it (needs Node 20 or later)
+test-node: build test-deps clients/node/node_modules/installed ## Lint and test the Node client, and run the contract suite with it (needs Node 20 or later)
 	@node -e 'process.exit(parseInt(process.versions.node) >= 20 ? 0 : 1)' && command -v npm >/dev/null || \
 	{ echo "the Node client needs Node 20 or later, and npm: see https://nodejs.org/en/download" >&2; exit 1; }
-	cd clients/node && npm ci --no-audit --no-fund && npm run lint && npm test && npm run contract
+	cd clients/node && npm run lint && npm test && npm run contract
+
+clients/node/node_modules/installed: clients/node/package-lock.json
+	@command -v npm >/dev/null || { echo "the Node client needs Node 20 or later, and npm: see https://nodejs.org/en/download" >&2; exit 1; }
+	cd clients/node && npm ci --no-audit --no-fund
+	@touch $@
 
 test-python: build test-deps $(PYTHON_CLIENT)/.venv/installed ## Lint and test the Python client, and run the contract suite with it
 	cd $(PYTHON_CLIENT) && .venv/bin/python unasync.py --check && .venv/bin/ruff check && .venv/bin/ruff format --check && .venv/bin/mypy && .venv/bin/python -m pytest
@@ -143,12 +161,12 @@ test-contract: build test-deps $(CONTRACT)/.venv/installed ## Run the clients' c
 	$(CONTRACT_PYTHON) $(CONTRACT)/curl/run.py; stores=$$?; wait $$pooled && exit $$stores
 
 # Twice each: where hand-offs are polled for, and with a listener past the pooler.
-test-contract-pooled: build test-deps $(CONTRACT)/.venv/installed $(PYTHON_CLIENT)/.venv/installed ## Run the contract suite behind PgBouncer, with curl, Python and Node
+test-contract-pooled: build test-deps $(CONTRACT)/.venv/installed $(PYTHON_CLIENT)/.venv/installed clients/node/node_modules/installed ## Run the contract suite behind PgBouncer, with curl, Python and Node
 	for listen in --never --direct; do \
 	  $(CONTRACT_POOLED) $$listen $(CONTRACT_PYTHON) $(CONTRACT)/curl/run.py || exit; \
 	  (cd $(PYTHON_CLIENT) && $(CONTRACT_POOLED) $$listen .venv/bin/python -m pytest -q tests/contract) || exit; \
 	done
-	cd clients/node && npm ci --no-audit --no-fund && npm test && \
+	cd clients/node && npm test && \
 	  $(CONTRACT_POOLED) --never npm run contract && $(CONTRACT_POOLED) --direct npm run contract
 
 $(CONTRACT)/.venv/installed: $(CONTRACT)/curl/requirements.txt
@@ -165,9 +183,8 @@ test-examples: build test-deps examples/node/node_modules ## Run the programs of
 	examples/run.py
 
 # The client as it is in the repository: npm makes a link to it.
-examples/node/node_modules: examples/node/package.json $(wildcard clients/node/src/*)
-	@command -v npm >/dev/null || { echo "the Node example needs Node 20 or later, and npm: see https://nodejs.org/en/download" >&2; exit 1; }
-	cd clients/node && npm ci --no-audit --no-fund --silent && npm run --silent build
+examples/node/node_modules: examples/node/package.json $(wildcard clients/node/src/*) clients/node/node_modules/installed | $(AFTER)
+	cd clients/node && npm run --silent build
 	cd examples/node && npm install --no-audit --no-fund --no-package-lock --silent
 	@touch $@
 
@@ -247,11 +264,25 @@ apt:
 # sources, so not with -trimpath.
 K8S_FLAGS := -ldflags='-s -w' -gcflags='k8s.io/...=-dwarf=false'
 
+# All that these tests look at. PASSED has the sum of what has passed them: as long as it is that of
+# the tree, they would pass again.
+K8S_INPUTS := cmd deploy go.mod go.sum internal/cli internal/config internal/exitcode internal/inject test/k8s
+K8S_PASSED := test/k8s/PASSED
+K8S_SUM    := git ls-files -z --cached --others --exclude-standard -- $(K8S_INPUTS) ':!$(K8S_PASSED)' | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
+
 test-k8s: build ## Test the Kubernetes manifests and the injection on a real API server (compiles 5 minutes the first time)
 	cd test/k8s && CGO_ENABLED=0 go test -count=1 -vet=off $(K8S_FLAGS) ./...
+	@! git rev-parse --git-dir >/dev/null 2>&1 || $(K8S_SUM) > $(K8S_PASSED)
+
+test-k8s-changed: ## Do this unless the same inputs have passed: test/k8s/PASSED, which is committed
+	@if $(MAKE) --no-print-directory -s k8s-passed 2>/dev/null; then echo "test-k8s: the same inputs have passed ($(K8S_PASSED))"; else $(MAKE) test-k8s; fi
+
+# Fails where the sum is another one, or cannot be told.
+k8s-passed:
+	@git rev-parse --git-dir >/dev/null 2>&1 && [ -s $(K8S_PASSED) ] && [ "$$($(K8S_SUM))" = "$$(cat $(K8S_PASSED))" ]
 
 nightly: FUZZ_SECONDS = 300
-nightly: vuln fuzz-api test-clients mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients on both stores, broken rules
+nightly: vuln fuzz-api test-clients test-k8s mutants ## What runs each night: known vulnerabilities, the API's fuzzer, the clients on both stores, Kubernetes, broken rules
 
 vet:
 	$(AS_RELEASED) go vet ./...
@@ -300,14 +331,14 @@ $(VULN):
 COMPILE := go list -export -f '{{""}}'
 
 ahead:
-	for module in bench/peers test/campaign test/image test/k8s; do \
+	for module in bench/peers test/campaign test/image $$($(MAKE) -s k8s-passed 2>/dev/null || echo test/k8s); do \
 	  (cd $$module && go list -deps -test -f '{{""}}' ./...) || exit; done
 	$(MAKE) $(LINT)
 	cd test/image && $(AS_RELEASED) $(COMPILE) -test ./...
 	for arch in amd64 arm64; do GOARCH=$$arch $(AS_RELEASED) $(COMPILE) ./cmd/locksidecar || exit; done
-	cd test/k8s && CGO_ENABLED=0 $(COMPILE) -test $(K8S_FLAGS) ./...
 	cd test/campaign && $(AS_RELEASED) $(COMPILE) -test ./...
 	$(MAKE) vet-darwin lint
+	$(MAKE) -s k8s-passed 2>/dev/null || (cd test/k8s && CGO_ENABLED=0 $(COMPILE) -test $(K8S_FLAGS) ./...)
 
 fmt: $(LINT) ## Format all Go files
 	$(LINT) fmt
