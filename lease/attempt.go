@@ -146,7 +146,6 @@ func (b *attempt) start(ctx context.Context, now time.Time) {
 	}
 	submit := b.m.acquires.Submit
 	if b.runInCaller {
-		_ = ctx.Done() // who waits says so: from then on its connection is watched
 		submit = b.m.acquires.Do
 	}
 	if err := submit(ctx, b.ask(), b.onAcquire); err != nil {

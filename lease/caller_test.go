@@ -3,53 +3,10 @@ package lease
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
-
-// minding is a context that notes that somebody waits for its end: from then on a
-// connection is watched.
-type minding struct {
-	context.Context //nolint:containedctx // it is one
-	asked           atomic.Bool
-}
-
-func (x *minding) Done() <-chan struct{} {
-	x.asked.Store(true)
-	return x.Context.Done()
-}
-
-// Who carries out the own question is watched meanwhile, like everybody who waits.
-func TestWhoAsksByItselfIsWatched(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		s := r.sessionOf(false)
-		r.lock(s, "the lease is open")
-		proceed := r.st.hold("Acquire")
-		ctx := &minding{Context: context.Background()}
-		a := r.ask(ctx, s, Request{Key: "k"})
-		synctest.Wait()
-		if !ctx.asked.Load() {
-			t.Error("nobody watches who acquires")
-		}
-		proceed()
-		g := a.granted(t)
-		proceed = r.st.hold("Release")
-		ctx, released := &minding{Context: context.Background()}, make(chan error)
-		go func() {
-			_, err := r.m.Release(ctx, s, ReleaseRequest{Key: "k", Token: g.Token})
-			released <- err
-		}()
-		synctest.Wait()
-		if !ctx.asked.Load() {
-			t.Error("nobody watches who releases")
-		}
-		proceed()
-		r.must(<-released)
-	})
-}
 
 // A call that left while it carried its question out has left, and keeps nothing.
 func TestWhoAsksByItselfLeaves(t *testing.T) {

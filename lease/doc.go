@@ -87,9 +87,9 @@
 // not wait is not counted.
 //
 // A call that nothing but the store's answer can end early carries its question, or its
-// release, out in its own goroutine where the lane is idle. Its connection is watched
-// meanwhile, and its session ends without it: only its own answer waits, and nobody is
-// there to hear that any more.
+// release, out in its own goroutine where the lane is idle. If its caller leaves meanwhile,
+// its session ends without it: only its own answer waits, and nobody is there to hear that
+// any more.
 //
 // What an attempt may have got and nobody wants is freed again and again for as long as
 // it can last: a session's lock for as long as its lease is renewed, not only for a

@@ -92,9 +92,6 @@ func (m *Manager) release(ctx context.Context, s *Session, req *ReleaseRequest) 
 // sendRelease sends a release that somebody waits for, and returns the outcome of the
 // first try.
 func (m *Manager) sendRelease(ctx context.Context, r *release) (Released, error) {
-	if !m.inline {
-		_ = ctx.Done() // as in start: it waits from here on
-	}
 	m.sendBy(m.obs.Along(context.Background(), ctx), m.releases.Do, r)
 	return r.answer(ctx)
 }

@@ -38,9 +38,7 @@ func (s *Server) accept(ln net.Listener, k kind) {
 				continue
 			}
 			c := newConn(s, nc, k)
-			s.disconnects.add(c)
 			if !s.admit(c) {
-				s.disconnects.remove(c)
 				_ = nc.Close()
 				continue
 			}
@@ -114,7 +112,6 @@ func (s *Server) allowed(p peer) bool {
 
 // forget counts a connection out.
 func (s *Server) forget(c *conn) {
-	s.disconnects.remove(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)

@@ -66,8 +66,6 @@ type Config struct {
 
 	// Timeouts are for tests; zero values mean the constants of this package.
 	Timeouts Timeouts
-
-	newNotifier func() (notifier, error) // instead of newNotifier, in tests
 }
 
 // Timeouts are the times that this package waits for something.
@@ -75,9 +73,9 @@ type Timeouts struct {
 	// First is how long a fresh connection may stay without a word: pools open some
 	// ahead. Request is how long a request may take to arrive, from its first byte.
 	First, Request time.Duration
-	// Watch is how long after its client has closed, and it waits, a call goes on. Most
-	// are over by then, and who half-closes behind a request may have its answer.
-	Watch time.Duration
+	// Poll is the time between two polls of a connection with a call under way. A call that
+	// is over sooner has its answer, also if its client half-closed behind the request.
+	Poll time.Duration
 	// Subscribe is how long the head of a key's event stream waits for the store,
 	// so that what fails soon fails with a status.
 	Subscribe time.Duration
@@ -98,7 +96,7 @@ type Timeouts struct {
 const (
 	defaultFirst          = time.Minute
 	defaultRequestTimeout = 10 * time.Second
-	defaultWatchDelay     = time.Millisecond
+	defaultPoll           = 25 * time.Millisecond
 	defaultSubscribe      = 100 * time.Millisecond
 	defaultHeartbeat      = 15 * time.Second
 	defaultStreamWrite    = 5 * time.Second
@@ -131,7 +129,7 @@ func (c Config) withDefaults() Config {
 	or(&c.MaxConns, 4*c.MaxSessions+64)
 	or(&c.Timeouts.First, defaultFirst)
 	or(&c.Timeouts.Request, defaultRequestTimeout)
-	or(&c.Timeouts.Watch, defaultWatchDelay)
+	or(&c.Timeouts.Poll, defaultPoll)
 	or(&c.TTL, defaultTTL)
 	or(&c.Timeouts.Subscribe, defaultSubscribe)
 	or(&c.Timeouts.Heartbeat, defaultHeartbeat)
@@ -139,9 +137,6 @@ func (c Config) withDefaults() Config {
 	or(&c.Timeouts.Linger, defaultLinger)
 	or(&c.Timeouts.Stats, defaultStats)
 	or(&c.Timeouts.Stop, defaultStopTimeout)
-	if c.newNotifier == nil {
-		c.newNotifier = newNotifier
-	}
 	return c
 }
 

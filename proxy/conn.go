@@ -19,12 +19,12 @@ import (
 // only one that calls Read, Write and Close, except where it says otherwise.
 type conn struct {
 	net.Conn
-	srv    *Server
-	kind   kind
-	raw    syscall.RawConn // nil if there is none: then it is not watched
-	number int32           // by which the server's disconnects know it
-	peer   peer
-	born   time.Time
+	srv  *Server
+	kind kind
+	raw  syscall.RawConn // nil if there is none: then it is not watched
+	fd   int32           // for poll(2); a closed connection's may be another one's
+	peer peer
+	born time.Time
 	// refusal, if not nil, is the answer to every call.
 	refusal *wire.Problem
 
@@ -83,6 +83,7 @@ func newConn(s *Server, nc net.Conn, k kind) *conn {
 	if sc, ok := nc.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
 			c.raw = raw
+			_ = raw.Control(func(fd uintptr) { c.fd = int32(fd) })
 		}
 	}
 	if c.raw != nil && k == kindUnix {
@@ -225,11 +226,10 @@ func (c *conn) lingerOn() {
 	_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
 }
 
-// cut closes the connection from outside: whoever serves it finds out. (What this process
-// closes the server's disconnects do not report.)
+// cut closes the connection from outside. The goroutine that serves it finds out, or the
+// guard of its call does.
 func (c *conn) cut() {
 	_ = c.Conn.Close()
-	c.watch.peerClosed()
 }
 
 // leave asks the connection to go, from outside: at once if it is idle, else

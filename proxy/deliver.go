@@ -78,7 +78,7 @@ func (c *conn) Write(p []byte) (int, error) {
 // writeOn waits for the reader, but not for long. The watch looks meanwhile, so
 // that a client that closes without reading does not keep its locks.
 func (c *conn) writeOn(p []byte) (int, error) {
-	c.watch.begin(false).Done()
+	c.watch.begin(false)
 	defer c.watch.end()
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(c.srv.cfg.Timeouts.StreamWrite))
 	defer func() { _ = c.Conn.SetWriteDeadline(noDeadline) }()

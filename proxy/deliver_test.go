@@ -103,7 +103,7 @@ func TestDisconnectDuringAWrite(t *testing.T) {
 			c := f.dial()
 			c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
 			c.request("GET", "/v1/locks", "")
-			eventually(t, "a call waits", f.callWaits)
+			eventually(t, "a long answer is written", func() bool { return f.longAnswers.Load() == 1 })
 			silent(t, f.locks.ended, "end of a session")
 			leave(c)
 			receive(t, f.locks.ended, "the session's end")
@@ -140,7 +140,7 @@ func TestConnectionAfterASlowAnswer(t *testing.T) {
 	c := f.dial()
 	for range 2 {
 		c.request("GET", "/v1/locks", "")
-		eventually(t, "a call waits", f.callWaits)
+		eventually(t, "a long answer is written", func() bool { return f.longAnswers.Load() == 1 })
 		c.request("GET", "/v1", "") // sent ahead
 		c.read().want(t, 200, "")
 		c.read().want(t, 200, "")

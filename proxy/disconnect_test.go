@@ -189,17 +189,18 @@ func tokenOf(a answer) string {
 	return token
 }
 
-// callWaits reports whether a call waits.
-func (f *fixture) callWaits() bool {
+// callWaits reports whether a call is under way.
+func (f *fixture) callWaits() bool { return f.callsUnderWay() > 0 }
+
+func (f *fixture) callsUnderWay() (n int) {
 	for _, c := range f.openConns() {
 		c.watch.mu.Lock()
-		waiting := c.watch.waiting
-		c.watch.mu.Unlock()
-		if waiting {
-			return true
+		if c.watch.call != nil {
+			n++
 		}
+		c.watch.mu.Unlock()
 	}
-	return false
+	return n
 }
 
 // Idle connections that own locks live on, however long.
@@ -262,7 +263,7 @@ func TestUndeliveredGrants(t *testing.T) {
 }
 
 // unwatched makes a server that does not see a close while a call is under way.
-func unwatched(c *Config) { c.Timeouts.Watch = time.Hour }
+func unwatched(c *Config) { c.Timeouts.Poll = time.Hour }
 
 // leaveBeforeTheAnswer acquires a, bound to a TTL, and closes before the grant. So the answer
 // cannot be written.

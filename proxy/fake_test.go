@@ -79,7 +79,6 @@ func (f *fakeLocks) call(ctx context.Context, op, key string) error {
 		f.onContext(op, ctx)
 	}
 	if f.hook != nil {
-		_ = ctx.Done() // the hook may wait
 		return f.hook(op, key)
 	}
 	return nil
@@ -210,6 +209,13 @@ func (f *fakeLocks) view(key string, l *fakeLock) store.Lock {
 		h.Session = l.session.name
 	}
 	return store.Lock{Key: key, Held: true, Token: l.token, Holder: h, QueueLength: 1, Stopping: l.stopping}
+}
+
+// granted is how many grants there were.
+func (f *fakeLocks) granted() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.token
 }
 
 // change is called with f.mu held.

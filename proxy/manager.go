@@ -19,9 +19,7 @@ type Session interface {
 }
 
 // Locks is what this package needs of a [lease.Manager]; see there for what the
-// methods do and how they fail. A nil Session stands for none. A method that
-// waits, for whatever it may be, asks for its context's Done before: that is when
-// this package begins to watch the connection.
+// methods do and how they fail. A nil Session stands for none.
 type Locks interface {
 	OpenSession(lease.SessionOptions) (Session, error)
 	Session(id string) (Session, error)

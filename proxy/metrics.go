@@ -9,7 +9,7 @@ func (k *call) metrics() *wire.Problem {
 	if p := k.only(methodsGet); p != nil {
 		return p
 	}
-	k.c.watch.begin(false).Done()
+	k.c.watch.begin(false)
 	k.srv.cfg.MetricsHandler(k.ctx)
 	k.c.watch.end()
 	r := &k.ctx.Response

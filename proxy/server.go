@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,7 +31,7 @@ type Server struct {
 
 	socket      *socketFile
 	tcp, admin  net.Listener
-	disconnects *disconnects // of connections
+	disconnects *disconnects
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
@@ -90,7 +92,7 @@ func (s *Server) Start(ctx context.Context) error {
 		s.closeListeners()
 		return err
 	}
-	s.disconnects = newDisconnects(s.log, s.cfg.newNotifier)
+	s.disconnects = newDisconnects(s)
 	s.started = true
 	s.accept(s.socket.listener, kindUnix)
 	if s.tcp != nil {
@@ -177,17 +179,12 @@ func (s *Server) Stop() {
 	})
 	defer late.Stop()
 	s.serving.Wait()
-	s.disconnects.close()
 }
 
 func (s *Server) openConns() []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		all = append(all, c)
-	}
-	return all
+	return slices.Collect(maps.Keys(s.conns))
 }
 
 // connections is how many connections of apps are open.

@@ -51,7 +51,6 @@ func (c *statsCache) count(ctx context.Context) (store.Stats, error) {
 	if began.Before(c.until) {
 		return c.stats, c.err
 	}
-	_ = ctx.Done() // the connection is watched: it may have locks
 	c.stats, c.err = c.locks.Stats(context.WithoutCancel(ctx))
 	ended := time.Now()
 	c.until = ended.Add(max(c.fresh, statsRest*ended.Sub(began)))

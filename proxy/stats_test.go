@@ -125,7 +125,7 @@ func TestStatsAreCountedOnce(t *testing.T) {
 	for range 20 {
 		others = append(others, ask())
 	}
-	eventually(t, "all wait", func() bool { return f.watching() == 21 })
+	eventually(t, "all wait", func() bool { return f.callsUnderWay() == 21 })
 	silent(t, begun, "second count")
 	// Who waits goes: nobody cares. Who counts goes: the others get its count.
 	_ = others[0].Close()
@@ -145,18 +145,6 @@ func TestStatsAreCountedOnce(t *testing.T) {
 	if n := counted.Load(); n != 1 {
 		t.Error("counted", n, "times")
 	}
-}
-
-// watching counts connections that are watched, or about to be.
-func (f *fixture) watching() (n int) {
-	for _, c := range f.openConns() {
-		c.watch.mu.Lock()
-		if c.watch.waiting {
-			n++
-		}
-		c.watch.mu.Unlock()
-	}
-	return n
 }
 
 // A count is told for a while, and so is a failure; then it is counted again.

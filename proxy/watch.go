@@ -10,21 +10,15 @@ import (
 	"time"
 )
 
-// watch notices that a connection closes while nobody reads from it, because a
-// call is pending. It hears of it from the server's disconnects, once, at whatever time, and
-// acts on it while a call waits (see callContext): after Timeouts.Watch, for most calls
-// are over by then, and who half-closes behind a request may have its answer.
+// watch notices that the caller leaves while a call is under way. Nobody reads from the
+// connection then.
 type watch struct {
-	c    *conn
-	call *callContext // the call under way, nil between calls
+	c *conn
 
-	mu            sync.Mutex
-	waiting       bool // a call waits
-	peerHasClosed bool // the peer has closed
-	// leaving acts on that, and left hears when it has. nil: there is nothing to act on.
-	dropTimer *time.Timer
-	dropped   chan struct{}
-	// gone: the connection has closed under a call.
+	mu    sync.Mutex
+	call  *callContext  // under way; nil between calls
+	guard chan struct{} // closed when the guard of the call has ended; nil without one
+
 	callerLeft atomic.Bool
 }
 
@@ -33,73 +27,93 @@ var (
 	pastDeadline = time.Unix(1, 0)
 )
 
-// begin returns the context of a call that begins. With leaves, the context ends
-// when the connection closes; without, the call is carried out all the same.
-// end must follow, by the same goroutine.
-func (w *watch) begin(leaves bool) *callContext {
-	w.call = &callContext{w: w, cancelable: leaves}
+// begin returns the context of a call that begins. A cancelable one ends when the
+// connection closes; any other call is carried out all the same. end must follow, by the
+// same goroutine.
+func (w *watch) begin(cancelable bool) *callContext {
+	call := &callContext{cancelable: cancelable}
 	if span := w.c.call.span; span != nil {
-		w.call.values = span.ctx
+		call.values = span.ctx
 	}
-	return w.call
+	w.mu.Lock()
+	w.call = call
+	w.mu.Unlock()
+	w.c.srv.disconnects.callBegins()
+	return call
 }
 
-// end ends the call, if there is one, and reports whether the connection has closed
-// under it. After it nobody else ends the connection's session.
-func (w *watch) end() (gone bool) {
-	if w.call == nil {
-		return w.callerLeft.Load()
+// end ends the call, if there is one, and reports whether the caller has left. After it
+// nobody else ends the connection's session.
+func (w *watch) end() (callerLeft bool) {
+	w.mu.Lock()
+	call, guard := w.call, w.guard
+	w.call, w.guard = nil, nil
+	w.mu.Unlock()
+	if call != nil {
+		call.cancel()
 	}
-	if w.call.end() {
-		w.disarm()
+	if guard != nil {
+		_ = w.c.setDeadlineNow(pastDeadline) // wakes the guard
+		<-guard
 	}
-	w.call = nil
 	return w.callerLeft.Load()
 }
 
-// disarm notes that no call waits any more.
-func (w *watch) disarm() {
+// poll returns the call if its connection is to be polled now. A call that is new, so most
+// likely over soon, is only counted, and one that lasts gets a guard instead.
+func (w *watch) poll() (now *callContext, isNew bool) {
 	w.mu.Lock()
-	w.waiting = false
-	underWay := w.dropTimer != nil && !w.dropTimer.Stop()
-	w.dropTimer = nil
-	w.mu.Unlock()
-	if underWay {
-		<-w.dropped
+	defer w.mu.Unlock()
+	call := w.call
+	if call == nil || w.guard != nil || w.c.raw == nil {
+		return nil, false
+	}
+	call.polls++
+	switch {
+	case call.polls == 1:
+		return nil, true
+	case call.polls > guardAfter:
+		w.startGuard(call)
+		return nil, false
+	}
+	return call, false
+}
+
+// leaveIfClosed ends the call if its connection has closed.
+func (w *watch) leaveIfClosed(call *callContext) {
+	closed := false
+	err := w.c.raw.Control(func(fd uintptr) { closed = hasClosed(int(fd)) })
+	if closed || err != nil { // the error: cut has closed it
+		w.leave(call)
 	}
 }
 
-// arm notes that the call waits.
-func (w *watch) arm() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.waiting = true
-	w.scheduleDrop()
+// startGuard starts a goroutine that sleeps in the runtime's poller until the caller
+// leaves. w.mu is held.
+func (w *watch) startGuard(call *callContext) {
+	_ = w.c.Conn.SetReadDeadline(noDeadline) // the request's may be set
+	guard := make(chan struct{})
+	w.guard = guard
+	go func() {
+		defer close(guard)
+		if awaitClose(w.c.raw) {
+			w.leave(call)
+		}
+	}()
 }
 
-// peerClosed hears that the peer has closed.
-func (w *watch) peerClosed() {
+// leave ends the connection's sessions while its call is under way, and the call if it is
+// cancelable.
+func (w *watch) leave(call *callContext) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.peerHasClosed = true
-	w.scheduleDrop()
-}
-
-// scheduleDrop acts if a call waits and the peer has closed. w.mu is held.
-func (w *watch) scheduleDrop() {
-	if !w.waiting || !w.peerHasClosed || w.dropTimer != nil {
+	if w.call != call || w.callerLeft.Swap(true) {
 		return
 	}
-	call, left := w.call, make(chan struct{})
-	w.dropped = left
-	w.dropTimer = time.AfterFunc(w.c.srv.cfg.Timeouts.Watch, func() {
-		defer close(left)
-		w.callerLeft.Store(true)
-		w.c.drop()
-		if call.cancelable {
-			call.cancel()
-		}
-	})
+	w.c.drop()
+	if call.cancelable {
+		call.cancel()
+	}
 }
 
 // awaitClose sleeps until the connection closes, and reports true; or until its
@@ -113,18 +127,17 @@ func awaitClose(raw syscall.RawConn) bool {
 	return closed || !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// callContext is the context of a call. Whoever asks for its Done is about to
-// wait, and that arms the watch: a call that is answered at once never asks.
+// callContext is the context of a call. Few calls ask for its channel, so that is made
+// when it is asked for.
 type callContext struct {
-	w *watch
+	cancelable bool
+	polls      int // how often it was polled; watch.mu guards it
 	// values has what the call carries, its span above all; nil for nothing.
 	values context.Context
 
 	mu   sync.Mutex
 	done chan struct{}
 	err  error
-
-	cancelable, armed, over bool // leaves stays as it is
 }
 
 func (x *callContext) Done() <-chan struct{} {
@@ -135,10 +148,6 @@ func (x *callContext) Done() <-chan struct{} {
 		if x.err != nil {
 			close(x.done)
 		}
-	}
-	if !x.armed && !x.over {
-		x.armed = true
-		x.w.arm()
 	}
 	return x.done
 }
@@ -158,7 +167,7 @@ func (x *callContext) Value(key any) any {
 	return x.values.Value(key)
 }
 
-// leave ends the context.
+// cancel ends the context.
 func (x *callContext) cancel() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -169,14 +178,4 @@ func (x *callContext) cancel() {
 	if x.done != nil {
 		close(x.done)
 	}
-}
-
-// end ends the context, as its call is over, and tells whether it has armed the watch,
-// which it will not do any more.
-func (x *callContext) end() (armed bool) {
-	x.cancel()
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.over = true
-	return x.armed
 }

@@ -2,6 +2,10 @@ package proxy
 
 import "golang.org/x/sys/unix"
 
+// pollEvents are those of poll(2) after which a connection may have closed. gVisor, by its
+// source, has no RDHUP.
+const pollEvents = unix.POLLIN | unix.POLLRDHUP
+
 // hasClosed tells whether the peer has closed or half-closed the socket.
 func hasClosed(fd int) bool {
 	var b [1]byte

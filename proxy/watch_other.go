@@ -4,6 +4,9 @@ package proxy
 
 import "golang.org/x/sys/unix"
 
+// pollEvents are those of poll(2) after which a connection may have closed.
+const pollEvents = unix.POLLIN
+
 // hasClosed tells whether the peer has closed the socket. A close behind bytes
 // that were sent ahead is not seen: there is no POLLRDHUP here.
 func hasClosed(fd int) bool {
