@@ -141,7 +141,7 @@ func (s *Store) Signals(ctx context.Context, leases []store.LeaseID) ([]store.Si
 	})
 }
 
-// Heard deletes signals that were read. A locked one is left, and comes again.
+// Acknowledge deletes signals that were read. A locked one is left, and comes again.
 func (s *Store) Acknowledge(ctx context.Context, signals []store.SignalID) error {
 	if len(signals) == 0 {
 		return nil
