@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
@@ -49,16 +50,16 @@ func (s *Server) accept(ln net.Listener, k kind) {
 
 // admit counts a connection in. One that must not be served is admitted as well,
 // if there are not too many of those, to answer why.
-func (s *Server) admit(c *conn) bool {
+func (s *Server) admit(c *connection) bool {
 	admitted, refusal := s.countIn(c)
 	if refusal != nil {
-		s.log.Warn("connection refused", "reason", refusal.Detail, "uid", c.peer.uid, "pid", c.peer.pid, "answered", admitted)
+		s.log.Warn("connection refused", "reason", refusal.Detail, "uid", c.peer.UID, "pid", c.peer.PID, "answered", admitted)
 	}
 	return admitted
 }
 
 // countIn judges a connection. A refusal is not logged here, where others wait.
-func (s *Server) countIn(c *conn) (admitted bool, refusal *wire.Problem) {
+func (s *Server) countIn(c *connection) (admitted bool, refusal *wire.Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -67,7 +68,7 @@ func (s *Server) countIn(c *conn) (admitted bool, refusal *wire.Problem) {
 			return false, wire.LimitReached(fmt.Sprintf("too many connections to the admin address: %d are open", s.counts[kindAdmin]))
 		}
 	case c.kind == kindUnix && !s.allowed(c.peer):
-		c.refusal = wire.Forbidden(fmt.Sprintf("this socket does not serve uid %d (LOCKSIDECAR_ALLOWED_UIDS)", c.peer.uid))
+		c.refusal = wire.Forbidden(fmt.Sprintf("this socket does not serve uid %d (LOCKSIDECAR_ALLOWED_UIDS)", c.peer.UID))
 	case s.counts[kindUnix]+s.counts[kindTCP] >= s.cfg.MaxConns:
 		c.refusal = wire.LimitReached(fmt.Sprintf("too many connections: %d are open", s.cfg.MaxConns))
 	}
@@ -91,7 +92,7 @@ func (s *Server) makeRoom() bool {
 	if s.counts[kindAdmin] >= 2*maxAdmin {
 		return false
 	}
-	var oldest *conn
+	var oldest *connection
 	for c := range s.conns {
 		if c.kind == kindAdmin && !c.evicted && !c.busy.Load() && (oldest == nil || c.born.Before(oldest.born)) {
 			oldest = c
@@ -106,12 +107,12 @@ func (s *Server) makeRoom() bool {
 }
 
 // allowed judges by LOCKSIDECAR_ALLOWED_UIDS; who is unknown is not allowed.
-func (s *Server) allowed(p peer) bool {
-	return len(s.cfg.AllowedUIDs) == 0 || p.known && slices.Contains(s.cfg.AllowedUIDs, p.uid)
+func (s *Server) allowed(p conn.Peer) bool {
+	return len(s.cfg.AllowedUIDs) == 0 || p.Known && slices.Contains(s.cfg.AllowedUIDs, p.UID)
 }
 
 // forget counts a connection out.
-func (s *Server) forget(c *conn) {
+func (s *Server) forget(c *connection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
@@ -123,7 +124,7 @@ func (s *Server) forget(c *conn) {
 }
 
 // serve serves a connection until it closes, or an event stream takes it over.
-func (s *Server) serve(c *conn) {
+func (s *Server) serve(c *connection) {
 	defer func() {
 		if v := recover(); v != nil {
 			s.log.Error("panic while serving a connection", "panic", v, "stack", string(debug.Stack()))

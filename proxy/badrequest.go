@@ -11,7 +11,7 @@ import (
 )
 
 // badRequest translates the errors with which fasthttp gives up a request.
-func badRequest(c *conn, err error) *wire.Problem {
+func badRequest(c *connection, err error) *wire.Problem {
 	var head *fasthttp.ErrSmallBuffer
 	switch {
 	case c.timedOut:

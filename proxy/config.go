@@ -12,6 +12,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
@@ -152,11 +153,11 @@ func (c Config) check() error {
 	if c.Locks == nil || c.Logger == nil {
 		return errors.New("proxy: Locks and Logger are required")
 	}
-	if err := checkSocketPath(c.Socket); err != nil {
+	if err := conn.CheckSocketPath(c.Socket); err != nil {
 		return err
 	}
 	if len(c.AllowedUIDs) > 0 {
-		if !knowsPeers {
+		if !conn.KnowsPeers {
 			return errors.New("LOCKSIDECAR_ALLOWED_UIDS: this system does not tell who connects; leave it out")
 		}
 		if c.TCPAddr != "" {

@@ -11,19 +11,20 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
-// conn is a client's connection: the net.Conn that fasthttp serves, and what
+// connection is a client's connection: the net.Conn that fasthttp serves, and what
 // belongs to it. Its fields belong to the goroutine that serves it, which is the
 // only one that calls Read, Write and Close, except where it says otherwise.
-type conn struct {
+type connection struct {
 	net.Conn
 	srv  *Server
 	kind kind
 	raw  syscall.RawConn // nil if there is none: then it is not watched
 	fd   int32           // for poll(2); a closed connection's may be another one's
-	peer peer
+	peer conn.Peer
 	born time.Time
 	// refusal, if not nil, is the answer to every call.
 	refusal *wire.Problem
@@ -59,13 +60,6 @@ type conn struct {
 	delivery    delivery
 }
 
-// peer is who is at the other end of a Unix socket.
-type peer struct {
-	known bool
-	uid   uint32
-	pid   int32
-}
-
 const (
 	// lingerBytes is the most that is taken from a client that still sends what
 	// is refused.
@@ -75,8 +69,8 @@ const (
 	maxScratch = 64 << 10
 )
 
-func newConn(s *Server, nc net.Conn, k kind) *conn {
-	c := &conn{Conn: nc, srv: s, kind: k, born: time.Now(), inHead: true, unbegun: true}
+func newConn(s *Server, nc net.Conn, k kind) *connection {
+	c := &connection{Conn: nc, srv: s, kind: k, born: time.Now(), inHead: true, unbegun: true}
 	c.wanted = c.born.Add(s.cfg.Timeouts.First)
 	c.directWrite.fn = c.directWrite.run
 	c.watch.c, c.delivery.c, c.call.c, c.call.srv = c, c, c, s
@@ -87,7 +81,7 @@ func newConn(s *Server, nc net.Conn, k kind) *conn {
 		}
 	}
 	if c.raw != nil && k == kindUnix {
-		c.peer = peerOf(c.raw)
+		c.peer = conn.PeerOf(c.raw)
 	}
 	return c
 }
@@ -98,7 +92,7 @@ func newConn(s *Server, nc net.Conn, k kind) *conn {
 // when a part of it is there and the rest has to be waited for: most come in one piece,
 // and never need a clock. So fasthttp has no timeouts of its own: it would read the
 // clock three times more for each request.
-func (c *conn) Read(p []byte) (int, error) {
+func (c *connection) Read(p []byte) (int, error) {
 	c.busy.Store(false)
 	if c.srv.stopping.Load() {
 		return 0, io.EOF
@@ -129,13 +123,13 @@ func (c *conn) Read(p []byte) (int, error) {
 // onlyBlank tells whether fasthttp has nothing of the next request but empty
 // lines. It reads a head into what is free of a buffer of maxHead bytes: what it
 // has are the bytes that came last.
-func (c *conn) onlyBlank(p []byte) bool {
+func (c *connection) onlyBlank(p []byte) bool {
 	return c.inHead && maxHead-len(p) <= c.blank
 }
 
 // noteBlank counts the empty lines behind all else, and tells whether there is
 // anything else in b.
-func (c *conn) noteBlank(b []byte) (more bool) {
+func (c *connection) noteBlank(b []byte) (more bool) {
 	n := len(b) - len(bytes.TrimRight(b, "\r\n"))
 	if n < len(b) {
 		c.blank = n
@@ -147,22 +141,22 @@ func (c *conn) noteBlank(b []byte) (more bool) {
 
 // SetReadDeadline is called by fasthttp when the head of a request is complete: see
 // noteHeadRead. The body has what is left of the request's time.
-func (c *conn) SetReadDeadline(time.Time) error {
+func (c *connection) SetReadDeadline(time.Time) error {
 	c.inHead = false
 	return nil
 }
 
 // nextHead notes that what is read next is the head of another request, of which a part
 // may be there already.
-func (c *conn) nextHead() { c.inHead, c.kept, c.unbegun = true, true, true }
+func (c *connection) nextHead() { c.inHead, c.kept, c.unbegun = true, true, true }
 
-func (c *conn) setDeadlineNow(t time.Time) error {
+func (c *connection) setDeadlineNow(t time.Time) error {
 	c.set = t
 	return c.Conn.SetReadDeadline(t)
 }
 
 // ownSession returns the connection's session, and opens it if there is none.
-func (c *conn) ownSession() (Session, error) {
+func (c *connection) ownSession() (Session, error) {
 	if c.session == nil {
 		s, err := c.srv.locks.OpenSession(lease.SessionOptions{})
 		if err != nil {
@@ -175,14 +169,14 @@ func (c *conn) ownSession() (Session, error) {
 
 // drop ends the connection's sessions and its stream: it has closed. The watch calls it while
 // the serving goroutine is blocked; once more does no harm.
-func (c *conn) drop() {
+func (c *connection) drop() {
 	c.end(c.session)
 	if st := c.stream.Load(); st != nil {
 		st.onDrop()
 	}
 }
 
-func (c *conn) end(s Session) {
+func (c *connection) end(s Session) {
 	if s == nil {
 		return
 	}
@@ -191,13 +185,13 @@ func (c *conn) end(s Session) {
 	if held > 0 {
 		c.srv.log.Warn("connection closed while it held locks: they are released",
 			"locks", held, "session", s.Name(), "age", time.Since(c.born).Round(time.Millisecond).String(),
-			"pid", c.peer.pid, "uid", c.peer.uid, "stopping", c.srv.stopping.Load())
+			"pid", c.peer.PID, "uid", c.peer.UID, "stopping", c.srv.stopping.Load())
 	}
 }
 
 // Close ends all that belongs to the connection. fasthttp calls it, whatever the
 // reason; so does a stream's end.
-func (c *conn) Close() error {
+func (c *connection) Close() error {
 	if c.closed {
 		return nil
 	}
@@ -218,7 +212,7 @@ func (c *conn) Close() error {
 
 // lingerOn lets a client that is still sending read our answer: closing now
 // would reset the connection.
-func (c *conn) lingerOn() {
+func (c *connection) lingerOn() {
 	if h, ok := c.Conn.(interface{ CloseWrite() error }); !ok || h.CloseWrite() != nil {
 		return
 	}
@@ -228,13 +222,13 @@ func (c *conn) lingerOn() {
 
 // cut closes the connection from outside. The goroutine that serves it finds out, or the
 // guard of its call does.
-func (c *conn) cut() {
+func (c *connection) cut() {
 	_ = c.Conn.Close()
 }
 
 // leave asks the connection to go, from outside: at once if it is idle, else
 // when its call is answered.
-func (c *conn) leave() {
+func (c *connection) leave() {
 	if st := c.stream.Load(); st != nil {
 		st.onLeave()
 		return

@@ -20,7 +20,7 @@ type unwrittenGrant struct {
 }
 
 // trackDelivery remembers a grant until its answer is written.
-func (c *conn) trackDelivery(s Session, g lease.Grant, traceparent string) {
+func (c *connection) trackDelivery(s Session, g lease.Grant, traceparent string) {
 	c.unwritten = append(c.unwritten, unwrittenGrant{session: s, grant: g, traceparent: traceparent})
 }
 
@@ -28,7 +28,7 @@ func (c *conn) trackDelivery(s Session, g lease.Grant, traceparent string) {
 // would keep it until the pipeline is empty, and a write of several answers does not tell
 // which of them were written.
 type delivery struct {
-	c    *conn
+	c    *connection
 	body []byte
 }
 
@@ -51,7 +51,7 @@ func (*delivery) Read([]byte) (int, error) { return 0, io.EOF }
 
 // handBackUnwritten hands back the grants whose answers will not be written: nobody knows
 // of them.
-func (c *conn) handBackUnwritten() {
+func (c *connection) handBackUnwritten() {
 	for _, u := range c.unwritten {
 		c.srv.logFor(u.traceparent).Info("grant handed back: its caller left before the answer was written",
 			"key", u.grant.Key, "token", u.grant.Token)
@@ -62,7 +62,7 @@ func (c *conn) handBackUnwritten() {
 
 // Write is called by fasthttp with answers. Most fit into the socket's buffer,
 // and cost neither a timer nor a watch.
-func (c *conn) Write(p []byte) (int, error) {
+func (c *connection) Write(p []byte) (int, error) {
 	if c.mute {
 		return len(p), nil
 	}
@@ -77,7 +77,7 @@ func (c *conn) Write(p []byte) (int, error) {
 
 // writeOn waits for the reader, but not for long. The watch looks meanwhile, so
 // that a client that closes without reading does not keep its locks.
-func (c *conn) writeOn(p []byte) (int, error) {
+func (c *connection) writeOn(p []byte) (int, error) {
 	c.watch.begin(false)
 	defer c.watch.end()
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(c.srv.cfg.Timeouts.StreamWrite))
@@ -128,7 +128,7 @@ func (a *directWrite) run(fd uintptr) bool {
 
 // reserveLongAnswer takes one of the places for long answers, which stand in memory until
 // they are read. releaseLongAnswer frees it.
-func (c *conn) reserveLongAnswer() bool {
+func (c *connection) reserveLongAnswer() bool {
 	if c.srv.longAnswers.Add(1) > maxLong {
 		c.srv.longAnswers.Add(-1)
 		return false
@@ -138,7 +138,7 @@ func (c *conn) reserveLongAnswer() bool {
 }
 
 // releaseLongAnswer is called when the last answer is written, or never will be.
-func (c *conn) releaseLongAnswer() {
+func (c *connection) releaseLongAnswer() {
 	if c.longAnswer {
 		c.longAnswer = false
 		c.srv.longAnswers.Add(-1)

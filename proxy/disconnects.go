@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"golang.org/x/sys/unix"
 )
 
@@ -56,14 +57,14 @@ func (d *disconnects) tick() {
 // poll polls the connections, and reports whether a call is to be polled again. One poll(2)
 // for all costs a tenth of a peek at each. A descriptor in it may be another file's by now,
 // and bytes that were sent ahead make a connection readable, too: leaveIfClosed decides.
-func poll(conns []*conn) (again bool) {
+func poll(conns []*connection) (again bool) {
 	var fds []unix.PollFd
 	var polled []polledCall
 	for _, c := range conns {
 		call, once := c.watch.poll()
 		again = again || once || call != nil
 		if call != nil {
-			fds = append(fds, unix.PollFd{Fd: c.fd, Events: pollEvents})
+			fds = append(fds, unix.PollFd{Fd: c.fd, Events: conn.PollEvents})
 			polled = append(polled, polledCall{&c.watch, call})
 		}
 	}

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"log/slog"
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease"
@@ -42,12 +41,4 @@ func (k *call) breakLock(key string, token int64) *wire.Problem {
 	k.span.released(&broken)
 	k.answer(wire.AppendReleased(k.buffer(), &broken))
 	return nil
-}
-
-// LogValue shows who is at the other end, as far as the system tells.
-func (p peer) LogValue() slog.Value {
-	if !p.known {
-		return slog.StringValue("unknown")
-	}
-	return slog.GroupValue(slog.Int64("pid", int64(p.pid)), slog.Int64("uid", int64(p.uid)))
 }

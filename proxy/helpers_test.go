@@ -19,6 +19,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/api/apitest"
 	"github.com/locksidecar/locksidecar/internal/testing/logtest"
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
@@ -41,8 +42,8 @@ func (l *logs) text() string { return l.String() }
 // process has the umask for that, and a folder that is made then could not be entered.
 func tempDir(t testing.TB) string {
 	t.Helper()
-	umaskMu.Lock()
-	defer umaskMu.Unlock()
+	conn.UmaskMu.Lock()
+	defer conn.UmaskMu.Unlock()
 	return t.TempDir()
 }
 

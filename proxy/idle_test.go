@@ -78,7 +78,7 @@ func TestAdminConnections(t *testing.T) {
 
 // serves tells whether the server has a connection of a client, over TCP.
 func (f *fixture) serves(c *client) bool {
-	return slices.ContainsFunc(f.openConns(), func(s *conn) bool { return s.RemoteAddr().String() == c.LocalAddr().String() })
+	return slices.ContainsFunc(f.openConns(), func(s *connection) bool { return s.RemoteAddr().String() == c.LocalAddr().String() })
 }
 
 // What a proxy before this server may read in another way is refused.

@@ -86,30 +86,6 @@ func TestSocketMode(t *testing.T) {
 	}
 }
 
-// Who can write in the folder can put a link in the socket's place, just after it was made.
-func TestModeIsSetOnlyOnSocket(t *testing.T) {
-	dir := t.TempDir()
-	victim, link, socket := filepath.Join(dir, "victim"), filepath.Join(dir, "link"), filepath.Join(dir, "socket")
-	if err := os.WriteFile(victim, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("victim", link); err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range []string{link, victim} {
-		wantError(t, setMode(path, 0o666), "in the socket's place")
-	}
-	if info, err := os.Stat(victim); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v: what the link points to was opened", info.Mode(), err)
-	}
-	stale(t, socket)
-	if err := setMode(socket, 0o640); err != nil {
-		t.Error(err)
-	} else if info, _ := os.Stat(socket); info.Mode().Perm() != 0o640 {
-		t.Errorf("mode %v", info.Mode())
-	}
-}
-
 func TestSocketInTheWay(t *testing.T) {
 	t.Run("file", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "s")
@@ -259,7 +235,7 @@ func TestAllowedUIDs(t *testing.T) {
 	f := start(t, func(c *Config) { c.AllowedUIDs = []uint32{me + 1, me} })
 	f.dial().do("GET", "/v1", "").want(t, 200, "")
 	for c := range f.conns {
-		if !c.peer.known || c.peer.uid != me || c.peer.pid != int32(os.Getpid()) {
+		if !c.peer.Known || c.peer.UID != me || c.peer.PID != int32(os.Getpid()) {
 			t.Errorf("%+v", c.peer)
 		}
 	}

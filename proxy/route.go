@@ -15,7 +15,7 @@ import (
 // again.
 type call struct {
 	srv *Server
-	c   *conn
+	c   *connection
 	ctx *fasthttp.RequestCtx
 	wire.Target
 	headers
@@ -25,7 +25,7 @@ type call struct {
 
 // handle serves one request.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
-	c := ctx.Conn().(*conn)
+	c := ctx.Conn().(*connection)
 	c.busy.Store(true)
 	c.nextHead()
 	k := &c.call
@@ -71,7 +71,7 @@ func noteHeadRead(*fasthttp.RequestHeader) fasthttp.RequestConfig {
 
 // handleBadRequest answers a request that fasthttp could not read.
 func (s *Server) handleBadRequest(ctx *fasthttp.RequestCtx, err error) {
-	c := ctx.Conn().(*conn)
+	c := ctx.Conn().(*connection)
 	if !c.asked {
 		c.mute = true // nobody asked anything
 		return

@@ -15,6 +15,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
@@ -29,12 +30,12 @@ type Server struct {
 	statsCache   *statsCache
 	countProblem func(code string) // hears of each problem
 
-	socket      *socketFile
+	socket      *conn.Socket
 	tcp, admin  net.Listener
 	disconnects *disconnects
 
 	mu      sync.Mutex
-	conns   map[*conn]struct{}
+	conns   map[*connection]struct{}
 	counts  [kinds]int
 	refused int
 	started bool
@@ -51,7 +52,7 @@ type Server struct {
 // New makes a server; Start makes it serve.
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
-	s := &Server{cfg: cfg, locks: cfg.Locks, log: cfg.Logger, conns: make(map[*conn]struct{})}
+	s := &Server{cfg: cfg, locks: cfg.Locks, log: cfg.Logger, conns: make(map[*connection]struct{})}
 	s.statsCache = newStatsCache(cfg.Locks, cfg.Timeouts.Stats)
 	s.countProblem = cfg.Metrics.Problem // a nil recorder counts nothing
 	cfg.Metrics.Observe(s.connections)
@@ -94,7 +95,7 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	s.disconnects = newDisconnects(s)
 	s.started = true
-	s.accept(s.socket.listener, kindUnix)
+	s.accept(s.socket.Listener, kindUnix)
 	if s.tcp != nil {
 		s.accept(s.tcp, kindTCP)
 	}
@@ -106,7 +107,7 @@ func (s *Server) Start(ctx context.Context) error {
 }
 
 func (s *Server) listen(ctx context.Context) (err error) {
-	if s.socket, err = listenUnix(ctx, s.cfg.Socket, s.cfg.SocketMode); err != nil {
+	if s.socket, err = conn.Listen(ctx, s.cfg.Socket, s.cfg.SocketMode); err != nil {
 		return err
 	}
 	var lc net.ListenConfig
@@ -125,7 +126,7 @@ func (s *Server) listen(ctx context.Context) (err error) {
 
 func (s *Server) closeListeners() {
 	if s.socket != nil {
-		s.socket.close(s.log)
+		s.socket.Close(s.log)
 	}
 	for _, ln := range []net.Listener{s.tcp, s.admin} {
 		if ln != nil {
@@ -181,7 +182,7 @@ func (s *Server) Stop() {
 	s.serving.Wait()
 }
 
-func (s *Server) openConns() []*conn {
+func (s *Server) openConns() []*connection {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.conns))

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
@@ -18,7 +19,7 @@ const eventsPerWrite = 256
 // stream is an answer of server-sent events, which lasts as long as its connection.
 // Whoever has something to tell pushes it, and never waits for the reader.
 type stream struct {
-	c     *conn
+	c     *connection
 	log   *slog.Logger // says what it is about
 	limit int          // the most events that wait for the reader
 	// onDrop is called when the reader has gone, onLeave when the sidecar stops.
@@ -35,7 +36,7 @@ type stream struct {
 	ended, dropped, tooSlow bool
 }
 
-func newStream(c *conn, limit int) *stream {
+func newStream(c *connection, limit int) *stream {
 	return &stream{c: c, limit: limit, wake: make(chan struct{}, 1)}
 }
 
@@ -130,7 +131,7 @@ func (st *stream) serve() {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		if st.c.raw != nil && awaitClose(st.c.raw) {
+		if st.c.raw != nil && conn.AwaitClose(st.c.raw) {
 			st.c.drop()
 		}
 	}()

@@ -2,18 +2,17 @@ package proxy
 
 import (
 	"context"
-	"errors"
-	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
+
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 )
 
 // watch notices that the caller leaves while a call is under way. Nobody reads from the
 // connection then.
 type watch struct {
-	c *conn
+	c *connection
 
 	mu    sync.Mutex
 	call  *callContext  // under way; nil between calls
@@ -82,7 +81,7 @@ func (w *watch) poll() (now *callContext, isNew bool) {
 // leaveIfClosed ends the call if its connection has closed.
 func (w *watch) leaveIfClosed(call *callContext) {
 	closed := false
-	err := w.c.raw.Control(func(fd uintptr) { closed = hasClosed(int(fd)) })
+	err := w.c.raw.Control(func(fd uintptr) { closed = conn.HasClosed(int(fd)) })
 	if closed || err != nil { // the error: cut has closed it
 		w.leave(call)
 	}
@@ -96,7 +95,7 @@ func (w *watch) startGuard(call *callContext) {
 	w.guard = guard
 	go func() {
 		defer close(guard)
-		if awaitClose(w.c.raw) {
+		if conn.AwaitClose(w.c.raw) {
 			w.leave(call)
 		}
 	}()
@@ -114,17 +113,6 @@ func (w *watch) leave(call *callContext) {
 	if call.cancelable {
 		call.cancel()
 	}
-}
-
-// awaitClose sleeps until the connection closes, and reports true; or until its
-// read deadline passes, and reports false. It does not take bytes from it.
-func awaitClose(raw syscall.RawConn) bool {
-	closed := false
-	err := raw.Read(func(fd uintptr) bool {
-		closed = hasClosed(int(fd))
-		return closed // false: sleep until the poller has news
-	})
-	return closed || !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // callContext is the context of a call. Few calls ask for its channel, so that is made

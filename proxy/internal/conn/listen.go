@@ -1,4 +1,4 @@
-package proxy
+package conn
 
 import (
 	"context"
@@ -22,16 +22,18 @@ const maxSocketPath = 107
 // probeTimeout limits the attempt to connect to a socket that is in the way.
 const probeTimeout = time.Second
 
-// socketFile is a listening Unix socket, and the right to its path.
-type socketFile struct {
-	listener *net.UnixListener
-	path     string
-	lock     *os.File
-	made     fs.FileInfo // the file that was made: another one is not ours
-	once     sync.Once
+// Socket is a listening Unix socket, and the right to its path.
+type Socket struct {
+	// Listener accepts the connections.
+	Listener *net.UnixListener
+
+	path string
+	lock *os.File
+	made fs.FileInfo // the file that was made: another one is not ours
+	once sync.Once
 }
 
-func checkSocketPath(path string) error {
+func CheckSocketPath(path string) error {
 	switch {
 	case path == "":
 		return errors.New("LOCKSIDECAR_SOCKET is empty; it must be the path of the socket to make")
@@ -42,18 +44,18 @@ func checkSocketPath(path string) error {
 	return nil
 }
 
-// listenUnix takes the path's lock, clears the path of a stale socket, and
+// Listen takes the path's lock, clears the path of a stale socket, and
 // listens there. The socket is never more open than mode.
-func listenUnix(ctx context.Context, path string, mode fs.FileMode) (*socketFile, error) {
-	f := &socketFile{path: path}
+func Listen(ctx context.Context, path string, mode fs.FileMode) (*Socket, error) {
+	f := &Socket{path: path}
 	if err := f.claim(ctx, mode); err != nil {
-		f.close(slog.New(slog.DiscardHandler))
+		f.Close(slog.New(slog.DiscardHandler))
 		return nil, fmt.Errorf("LOCKSIDECAR_SOCKET: %w", err)
 	}
 	return f, nil
 }
 
-func (f *socketFile) claim(ctx context.Context, mode fs.FileMode) error {
+func (f *Socket) claim(ctx context.Context, mode fs.FileMode) error {
 	if err := ensureFolder(filepath.Dir(f.path)); err != nil {
 		return err
 	}
@@ -94,7 +96,7 @@ func ensureFolder(dir string) error {
 }
 
 // lockPath takes the lock that says whose path it is, until the process ends.
-func (f *socketFile) lockPath() error {
+func (f *Socket) lockPath() error {
 	lock, err := os.OpenFile(f.path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("cannot open the lock file: %w", err)
@@ -141,21 +143,21 @@ func clearPath(ctx context.Context, path string) error {
 	}
 }
 
-// umaskMu guards the umask, which belongs to the whole process.
-var umaskMu sync.Mutex
+// UmaskMu guards the umask, which belongs to the whole process: lock it to make other files.
+var UmaskMu sync.Mutex
 
-func (f *socketFile) bind(ctx context.Context, mode fs.FileMode) error {
-	umaskMu.Lock()
+func (f *Socket) bind(ctx context.Context, mode fs.FileMode) error {
+	UmaskMu.Lock()
 	old := unix.Umask(int(0o777 &^ mode.Perm()))
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "unix", f.path)
 	unix.Umask(old)
-	umaskMu.Unlock()
+	UmaskMu.Unlock()
 	if err != nil {
 		return err
 	}
-	f.listener = ln.(*net.UnixListener)
-	f.listener.SetUnlinkOnClose(false) // close does it, if the file is still ours
+	f.Listener = ln.(*net.UnixListener)
+	f.Listener.SetUnlinkOnClose(false) // Close does it, if the file is still ours
 	return nil
 }
 
@@ -177,9 +179,9 @@ func setMode(path string, mode fs.FileMode) error {
 
 var errNotTheSocket = errors.New("somebody has put something else in the socket's place")
 
-// close removes the socket's file, if it is still the one that was made, and
+// Close removes the socket's file, if it is still the one that was made, and
 // gives the path free.
-func (f *socketFile) close(log *slog.Logger) {
+func (f *Socket) Close(log *slog.Logger) {
 	f.once.Do(func() {
 		if f.made != nil {
 			now, err := os.Lstat(f.path)
@@ -190,8 +192,8 @@ func (f *socketFile) close(log *slog.Logger) {
 				log.Warn("cannot remove the socket", "socket", f.path, "error", err)
 			}
 		}
-		if f.listener != nil {
-			_ = f.listener.Close()
+		if f.Listener != nil {
+			_ = f.Listener.Close()
 		}
 		if f.lock != nil {
 			_ = f.lock.Close() // and with it the flock

@@ -1,15 +1,15 @@
 //go:build !linux
 
-package proxy
+package conn
 
 import "golang.org/x/sys/unix"
 
-// pollEvents are those of poll(2) after which a connection may have closed.
-const pollEvents = unix.POLLIN
+// PollEvents are those of poll(2) after which a connection may have closed.
+const PollEvents = unix.POLLIN
 
-// hasClosed tells whether the peer has closed the socket. A close behind bytes
+// HasClosed tells whether the peer has closed the socket. A close behind bytes
 // that were sent ahead is not seen: there is no POLLRDHUP here.
-func hasClosed(fd int) bool {
+func HasClosed(fd int) bool {
 	var b [1]byte
 	for {
 		n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)

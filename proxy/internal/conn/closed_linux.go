@@ -1,13 +1,13 @@
-package proxy
+package conn
 
 import "golang.org/x/sys/unix"
 
-// pollEvents are those of poll(2) after which a connection may have closed. gVisor, by its
+// PollEvents are those of poll(2) after which a connection may have closed. gVisor, by its
 // source, has no RDHUP.
-const pollEvents = unix.POLLIN | unix.POLLRDHUP
+const PollEvents = unix.POLLIN | unix.POLLRDHUP
 
-// hasClosed tells whether the peer has closed or half-closed the socket.
-func hasClosed(fd int) bool {
+// HasClosed tells whether the peer has closed or half-closed the socket.
+func HasClosed(fd int) bool {
 	var b [1]byte
 	for {
 		n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)

@@ -1,0 +1,18 @@
+package conn
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+// AwaitClose sleeps until the connection closes, and reports true; or until its
+// read deadline passes, and reports false. It does not take bytes from it.
+func AwaitClose(raw syscall.RawConn) bool {
+	closed := false
+	err := raw.Read(func(fd uintptr) bool {
+		closed = HasClosed(int(fd))
+		return closed // false: sleep until the poller has news
+	})
+	return closed || !errors.Is(err, os.ErrDeadlineExceeded)
+}

@@ -1,0 +1,21 @@
+package conn
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// KnowsPeers: the system tells who is at the other end of a Unix socket.
+const KnowsPeers = true
+
+// PeerOf asks who is at the other end of a Unix socket.
+func PeerOf(raw syscall.RawConn) Peer {
+	var p Peer
+	_ = raw.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			p = Peer{Known: true, UID: cred.Uid, PID: cred.Pid}
+		}
+	})
+	return p
+}
