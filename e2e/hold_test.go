@@ -106,8 +106,8 @@ func TestMinHoldRestarted(t *testing.T) {
 		t.Errorf("token %d after %d", next.int("token"), got.int("token"))
 	}
 	endedAt(t, got, next, hold)
-	if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.leases WHERE hold_pending"); n != 0 {
-		t.Errorf("%d leases stand after their end", n)
+	if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.locks WHERE hold_until IS NOT NULL"); n != 0 {
+		t.Errorf("%d holds are left after their end", n)
 	}
 }
 

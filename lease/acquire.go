@@ -258,7 +258,7 @@ func (c *call) lease() (*lease, error) {
 		ttl = c.m.cfg.TTL // keeps the place in the queue
 	}
 	for {
-		l := c.pin(ttl)
+		l := c.m.pin(c.ctx, ttl)
 		if err := c.opened(l); err != nil {
 			l.unpin()
 			return nil, err
@@ -270,15 +270,6 @@ func (c *call) lease() (*lease, error) {
 		c.m.lose(l, l.lossReason()) // found dead before the renewer did
 		c.tick = clock.Read(c.m.clk)
 	}
-}
-
-// pin returns the lease of an attempt: one that many share, or with a MinHold, for which
-// it may have to stand, one of the attempt's own.
-func (c *call) pin(ttl time.Duration) *lease {
-	if c.req.Bind == BindSession && c.req.MinHold > 0 {
-		return c.m.pinOwn(c.ctx, ttl)
-	}
-	return c.m.pin(c.ctx, ttl)
 }
 
 // opened waits until a lease is open, or the call gives up.

@@ -97,9 +97,6 @@ var (
 func (m *Manager) newAttempt(c *call, l *lease) *attempt {
 	b := &attempt{m: m, s: c.s, slot: &c.slot, req: c.req, lease: l, began: c.began, shared: c.shared, tr: c.tr}
 	b.inFlight.Add(1)
-	if l != nil && l.own() {
-		l.forAttempt.Store(b)
-	}
 	if c.req.sharesGrant() {
 		b.id = attemptIDFor(c.req.RequestID, c.req.Key)
 	} else {
@@ -301,7 +298,7 @@ func (b *attempt) callerLeft() {
 func (b *attempt) leaseGone() {
 	if b.req.Bind == BindSession {
 		if _, first := b.close(errAttemptLost); first {
-			if b.lease.own() { // what it may have won would stand for its MinHold
+			if b.keepsKey() {
 				b.m.withdraw(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
 			}
 			b.end()

@@ -72,9 +72,9 @@ func (m *Manager) signalHolders(ctx context.Context, signals []store.Signal) ([]
 // store has done it where nobody needs to be asked; else the holder's sidecar hears
 // of it in a moment, or with its next renewal.
 func (m *Manager) awaitBroken(ctx context.Context, was store.Lock) error {
-	asked := !was.Holder.Renewed || was.Holder.HoldPending // whom nobody claims
+	asked := was.Holder.Renewed
 	for pause := breakPauseMin; ; pause = min(2*pause, breakPauseMax) {
-		if !asked || pause > breakPauseMin {
+		if asked || pause > breakPauseMin {
 			if err := rest(ctx, pause); err != nil {
 				return err
 			}
@@ -86,12 +86,6 @@ func (m *Manager) awaitBroken(ctx context.Context, was store.Lock) error {
 		case !lock.Held || lock.Token != was.Token:
 			m.heldCache.Drop(was.Key)
 			return nil
-		case lock.Holder.HoldPending && !asked:
-			// Its holder has gone meanwhile and left it standing: now the store does it.
-			asked = true
-			if _, err := m.signal(ctx, store.Signal{Kind: store.Break, Key: was.Key, Token: was.Token}); err != nil {
-				return err
-			}
 		}
 	}
 }

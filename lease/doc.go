@@ -53,12 +53,11 @@
 //
 // A MaxHold ends a lock like a deadline: timers see to it, reads check it. The lock is
 // lost for its session, and released until the store confirms. A MinHold is kept by
-// the store. It needs a lease that can outlive its owner, so such a session's lock
-// is held under one of its own, which is closed with it; where nobody was told of the
-// grant, it is freed before that closing could make the lease stand.
+// the store, also after the lease of the lock. If nobody was told of the grant, it is
+// handed back with its hold, even if the lease is dead by then.
 //
 //	free ──grant──▶ held ──release, loss, end of the session──▶ free
-//	                  └──before its MinHold is over──▶ standing ──the hold is over──▶ free
+//	                  └──before its MinHold is over──▶ hold pending ──the hold is over──▶ free
 //
 // A waiter that asked for it is skipped by a success: it returns the result, and the
 // store remembers that for it until it is told to forget, or the waiter's lease is

@@ -23,7 +23,7 @@ type freed interface {
 	// wasTried hears the outcome of each try.
 	wasTried(err error)
 	// isSettled is called once, when no more tries follow.
-	isSettled(call context.Context)
+	isSettled()
 }
 
 // submitting is one of the ways into the lane of releases.
@@ -35,26 +35,24 @@ func (m *Manager) free(ctx context.Context, c store.Claim, matters func() bool, 
 	f.send(ctx, m.releases.Submit)
 }
 
-// send sends the claim, the first time by this way. call has the span of who frees it.
-func (f *freeing) send(call context.Context, first submitting) { f.try(call, call, first) }
-
-func (f *freeing) try(ctx, call context.Context, by submitting) {
+// send sends the claim, this time by this way. ctx has the span of whoever frees it.
+func (f *freeing) send(ctx context.Context, by submitting) {
 	// Releases are not limited: what is released was held, and that is limited.
-	if err := by(ctx, f.claim, func(v store.Verdict, err error) { f.answered(call, &v, err) }); err != nil {
+	if err := by(ctx, f.claim, func(v store.Verdict, err error) { f.answered(&v, err) }); err != nil {
 		// The manager has stopped; its leases are revoked with all that they hold.
 		f.of.wasTried(err)
-		f.of.isSettled(call)
+		f.of.isSettled()
 	}
 }
 
 // answered hears the answer to a try.
-func (f *freeing) answered(call context.Context, v *store.Verdict, err error) {
+func (f *freeing) answered(v *store.Verdict, err error) {
 	err = judged("release", v.Status, err)
 	if err != nil && f.of.matters() {
 		f.of.wasTried(err)
-		again := func() { f.try(context.Background(), call, f.m.releases.Submit) }
+		again := func() { f.send(context.Background(), f.m.releases.Submit) }
 		if !f.m.retries.after(jittered(renewRetry), again) {
-			f.of.isSettled(call)
+			f.of.isSettled()
 		}
 		return
 	}
@@ -63,7 +61,7 @@ func (f *freeing) answered(call context.Context, v *store.Verdict, err error) {
 	}
 	f.m.heldCache.Drop(f.claim.Key)
 	f.of.wasTried(nil)
-	f.of.isSettled(call)
+	f.of.isSettled()
 }
 
 // unwatched is what is freed where nobody asks how it went.
@@ -72,6 +70,6 @@ type unwatched struct {
 	done  func()
 }
 
-func (u unwatched) matters() bool             { return u.lives() }
-func (unwatched) wasTried(error)              {}
-func (u unwatched) isSettled(context.Context) { u.done() }
+func (u unwatched) matters() bool { return u.lives() }
+func (unwatched) wasTried(error)  {}
+func (u unwatched) isSettled()    { u.done() }

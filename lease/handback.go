@@ -8,8 +8,11 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// What nobody was told of is handed back, for as long as the store may keep it. A lock
-// that has a MinHold does not end with its lease, but stands: then it is withdrawn.
+// What nobody was told of is handed back, for as long as the store may keep it. A lock with a
+// MinHold keeps its key after its lease.
+
+// keepsKey reports whether a lock of a session keeps its key after its lease, for its MinHold.
+func (b *attempt) keepsKey() bool { return b.req.Bind == BindSession && b.req.MinHold > 0 }
 
 // leaseLives reports whether the store keeps what the attempt has. A session's lock
 // lasts, if nobody frees it, as long as its lease is renewed, not only for a TTL.
@@ -17,9 +20,9 @@ func (b *attempt) leaseLives() bool { return b.lease != nil && b.lease.alive(clo
 
 // mayGet tells for how long the attempt may have something: under the lease a
 // session's lock or a queue position; and after that a bind:ttl lock for its TTL, and
-// what stands for its MinHold.
+// a key for its MinHold.
 func (b *attempt) mayGet() func() bool {
-	if b.req.Bind == BindSession && !b.lease.own() {
+	if b.req.Bind == BindSession && !b.keepsKey() {
 		return b.leaseLives
 	}
 	lasts := b.m.within(b.lasts())
@@ -35,29 +38,21 @@ func (b *attempt) mayGet() func() bool {
 func (b *attempt) lasts() time.Duration { return max(b.req.TTL, b.req.MinHold) }
 
 // beginCleanup notes that something may change the store on the attempt's behalf until the
-// returned function is called. A lease of the attempt's own is kept until then: its revocation
-// would make the lock stand for its MinHold, though nobody was told of it. The attempt
-// must not be over, or must have been closed but not ended.
+// returned function is called. The attempt must not be over, or must have been closed but not
+// ended.
 func (b *attempt) beginCleanup() (settled func()) {
 	b.inFlight.Add(1)
-	if b.lease == nil || !b.lease.own() {
-		return b.inFlight.Done
-	}
-	b.lease.users.Add(1)
-	return func() {
-		b.lease.unpin()
-		b.inFlight.Done()
-	}
+	return b.inFlight.Done
 }
 
-// onLateAnswer hears an answer that came when the attempt was over. If the attempt's own lease was
-// lost, the store may have heard the question after the withdrawal and before the revocation.
-// Then the lock would last for its MinHold, although nobody was told of it: it is withdrawn again.
+// onLateAnswer hears an answer that came when the attempt was over. If its lease was lost, the
+// store may have heard the question after the withdrawal and before the revocation. Then the
+// lock would keep its key for its MinHold, although nobody was told of it: it is withdrawn again.
 func (b *attempt) onLateAnswer() {
 	b.mu.Lock()
 	won := b.err == nil
 	b.mu.Unlock()
-	if !won && b.lease != nil && b.lease.own() {
+	if !won && b.keepsKey() {
 		b.m.withdrawOnce(b.tr.Carry(context.Background()), b.ref(), b.m.within(b.lasts()), func() {})
 	}
 }
@@ -68,29 +63,15 @@ func (b *attempt) handBack(token int64) {
 	if token == b.shared {
 		return
 	}
-	c, matters, settled := store.Claim{Key: b.req.Key, Token: token, AtOnce: true, Traceparent: b.req.Traceparent}, b.leaseLives, b.inFlight.Done
+	c, matters := store.Claim{Key: b.req.Key, Token: token, AtOnce: true, Traceparent: b.req.Traceparent}, b.mayGet()
 	if b.req.Bind == BindSession {
 		c.Lease = b.lease.id
-		settled = b.m.afterwards(b.tr.Carry(context.Background()), b.ref(), b.lease, b.req.MinHold, b.beginCleanup())
 	} else {
 		c.Undelivered = true
 		matters = b.m.within(b.lasts())
-		b.inFlight.Add(1)
 	}
 	b.m.obs.HandedBack(b.req.Key, token, b.req.Traceparent)
-	b.m.free(b.tr.Carry(context.Background()), c, matters, settled)
-}
-
-// afterwards is for what is freed at once, hold or not, and is held under a lease of its own:
-// if that died before the store heard of it, the lock stands, and is withdrawn.
-func (m *Manager) afterwards(ctx context.Context, a store.Attempt, l *lease, hold time.Duration, settled func()) func() {
-	return func() {
-		if !l.own() || l.alive(clock.Read(m.clk)) {
-			settled()
-			return
-		}
-		m.withdrawOnce(ctx, a, m.within(hold), settled)
-	}
+	b.m.free(b.tr.Carry(context.Background()), c, matters, b.beginCleanup())
 }
 
 // within reports true for so long.

@@ -49,9 +49,8 @@ type terms struct {
 	// guarded by the session's mutex.
 	until    time.Time
 	outlived *time.Timer
-	// grant and minHold are those of the attempt that won it.
-	attemptID store.AttemptID
-	minHold   time.Duration
+	// minHold is that of the attempt that won it.
+	minHold time.Duration
 	// span is nil where the acquire is not recorded.
 	span *observe.Hold
 }
@@ -78,7 +77,7 @@ func termsOf(b *attempt) *terms {
 	if b.req.Owner == "" && b.req.MaxHold == 0 && b.req.MinHold == 0 && !shorter {
 		return withSpan(plain, b.tr.Hold())
 	}
-	t := &terms{owner: b.req.Owner, until: b.until, attemptID: b.id, minHold: b.req.MinHold}
+	t := &terms{owner: b.req.Owner, until: b.until, minHold: b.req.MinHold}
 	if shorter {
 		t.ttl = b.req.TTL
 	}
@@ -206,14 +205,6 @@ func (hs *heldSet) remove(h *heldLock) {
 // on returns the locks that are held under a lease.
 func (hs *heldSet) on(l *lease) []*heldLock {
 	var out []*heldLock
-	if l.own() {
-		if b := l.forAttempt.Load(); b != nil {
-			if h := hs.get(b.req.Key); h != nil && h.lease == l {
-				out = append(out, h)
-			}
-		}
-		return out
-	}
 	for i := range hs.shards {
 		sh := &hs.shards[i]
 		sh.mu.Lock()

@@ -2,8 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -174,81 +172,27 @@ func TestMinHold(t *testing.T) {
 	}
 }
 
-// Each session's lock with a MinHold has a lease of its own, which is closed with
-// it; they are renewed together. A denied try
-// opens none.
-func TestLeasesOfTheirOwn(t *testing.T) {
+// Locks with a MinHold are held under the same lease as others, which goes on when they are
+// released.
+func TestMinHoldUnderASharedLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
 		var held []Grant
-		const count = 30
-		for i := range count {
-			held = append(held, r.get(s, Request{Key: string(rune('a' + i)), MinHold: time.Second}))
+		for i := range 30 {
+			held = append(held, r.get(s, Request{Key: string(rune('a' + i)), MinHold: time.Minute}))
 		}
-		opened := r.st.count("OpenLeases")
-		if opened != count {
-			t.Errorf("%d opened", opened)
-		}
-		var denied *HeldError
-		if _, err := r.m.Acquire(context.Background(), s, Request{Key: "a", MinHold: time.Second}); !errors.As(err, &denied) {
-			t.Errorf("told %v", err)
-		}
-		if n := r.st.count("OpenLeases"); n != opened {
-			t.Errorf("a denied try opened %d", n-opened)
-		}
-		r.lock(s, "shared")
-		before := r.st.count("Renew")
-		time.Sleep(50 * time.Second)
-		if n := r.st.count("Renew") - before; n > 12 {
-			t.Errorf("renewed in %d statements", n)
-		}
+		plain := r.lock(s, "plain")
 		for _, g := range held {
-			r.must(r.amend(s, g))
 			r.release(s, g)
 		}
-		synctest.Wait()
-		if n := len(r.m.leases.all()); n != 1 {
-			t.Errorf("%d leases", n)
+		if n := r.st.asked("OpenLeases"); n != 1 {
+			t.Errorf("%d leases opened", n)
 		}
-	})
-}
-
-// Many leases of single locks that are opened or closed at once leave the store's
-// connections to others.
-func TestABurstOfLeasesOfTheirOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const burst = 3000
-		r := newRig(t, with(func(c *Config) { c.MaxLocksPerSession = burst }))
-		r.st.pool(3)
-		s, o := r.session(), r.session()
-		r.lock(o, "before")
-		quick := func(when string) {
-			time.Sleep(10 * time.Millisecond)
-			began := time.Now()
-			if r.lock(o, when); time.Since(began) > 200*time.Millisecond {
-				t.Errorf("%s: took %s", when, time.Since(began))
-			}
-		}
-		var asked []*answer
-		for i := range burst {
-			req := Request{Key: fmt.Sprint(i), MinHold: time.Millisecond, TTL: time.Minute, NoCache: true}
-			asked = append(asked, r.ask(context.Background(), s, req))
-		}
-		quick("while they are opened")
-		for _, a := range asked {
-			a.granted(t)
-		}
-		time.Sleep(time.Minute)
-		released := s.End(EndDropped)
-		quick("while they are closed")
-		<-released
-		time.Sleep(time.Second)
-		for _, op := range []string{"OpenLeases", "Revoke"} {
-			if n := r.st.count(op); n > burst/10 || r.st.asked(op) < burst {
-				t.Errorf("%s: %d statements for %d leases", op, n, r.st.asked(op))
-			}
-		}
+		time.Sleep(50 * time.Second)
+		r.release(s, plain)
+		time.Sleep(15 * time.Second)
+		r.nothingLeft()
 	})
 }
 
@@ -270,17 +214,20 @@ func TestMinHoldUndelivered(t *testing.T) {
 			cancel()
 			<-a.done
 		},
-		"lease not opened": func(r *rig, s *Session) {
-			r.st.set("OpenLeases", fault{before: time.Second, times: 1})
+		"lease lost before the answer": func(r *rig, s *Session) {
+			r.st.set("Acquire", fault{after: 2 * time.Second, times: 1})
 			ctx, cancel := context.WithCancel(context.Background())
 			a := r.ask(ctx, s, minute)
-			synctest.Wait()
+			time.Sleep(time.Second)
+			r.buryLeases()
 			cancel()
 			<-a.done
-			synctest.Wait()
-			if r.st.count("Revoke") != 0 {
-				r.t.Error("buried before it was opened")
-			}
+		},
+		"lease lost before it is handed back": func(r *rig, s *Session) {
+			g := r.get(s, minute)
+			r.st.set("Release", fault{refuse: true, times: 2})
+			r.buryLeases()
+			r.m.HandBack(s, g)
 		},
 		"discarded": func(r *rig, s *Session) { r.m.HandBack(s, r.get(s, minute)) },
 		"discarded bind:ttl": func(r *rig, _ *Session) {
@@ -299,42 +246,4 @@ func TestMinHoldUndelivered(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A lease of its own is lost like any other: with the lock that is held under it, or the
-// queue position that it keeps.
-func TestALeaseOfItsOwnIsLost(t *testing.T) {
-	bubble(t, func(t *testing.T, opt option) {
-		r := newRig(t, opt)
-		other := r.another(opt)
-		s := r.session()
-		g := r.get(s, Request{Key: "k", MinHold: time.Second})
-		ttl := other.lockTTL("l", time.Hour)
-		a := r.ask(context.Background(), s, Request{Key: "l", MinHold: time.Second, Wait: WaitForever})
-		time.Sleep(2 * time.Second)
-		r.buryLeases()
-		time.Sleep(10 * time.Second)
-		if reason := lostReason(r.free(s, "k", g.Token)); reason != LostExpired {
-			t.Errorf("told %q", reason)
-		}
-		other.release(nil, ttl)
-		r.release(s, a.granted(t))
-		time.Sleep(time.Second)
-		r.nothingLeft()
-	})
-}
-
-// Stop leaves no lease behind, also those whose revocation was under way.
-func TestStopRevokesLeasesOfTheirOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		s := r.session()
-		r.get(s, Request{Key: "k", MinHold: time.Millisecond})
-		time.Sleep(time.Second)
-		r.st.set("Revoke", fault{before: time.Minute, times: 1}) // what follows the release
-		r.m.Stop()
-		if !r.m.LeftNothing() || len(r.m.leases.unrevoked()) != 0 {
-			t.Error("left something")
-		}
-	})
 }

@@ -58,11 +58,6 @@ type lease struct {
 	// used: something was held under it since the renewer last looked.
 	used atomic.Bool
 
-	// unused is called when nothing is held under it any more; nil for a lease that others
-	// may use next. only is the attempt for which such a lease was opened.
-	unused     func(*lease)
-	forAttempt atomic.Pointer[attempt]
-
 	// For the renewer, under the book's mutex.
 	renewAt  time.Time
 	renewing bool
@@ -106,21 +101,13 @@ func (l *lease) remaining(t clock.Tick) time.Duration {
 	return max(l.life.Load().deadline.Sub(t.Now), 0)
 }
 
-// own reports whether the lease exists for one attempt, and the lock that it may get.
-func (l *lease) own() bool { return l.unused != nil }
-
 // unpin ends what pin began.
-func (l *lease) unpin() {
-	if l.users.Add(-1) == 0 && l.own() {
-		l.unused(l)
-	}
-}
+func (l *lease) unpin() { l.users.Add(-1) }
 
 // interval is how often a lease of that TTL is renewed.
 func interval(ttl, configured time.Duration) time.Duration { return min(configured, ttl/3) }
 
-// leaseSet has the renewed leases in use: one for each step of the TTLs, and those that
-// exist for one attempt whose lock has a MinHold, for which they may have to stand.
+// leaseSet has the renewed leases in use: one for each step of the TTLs.
 type leaseSet struct {
 	usual time.Duration // the configured TTL
 	// listen tells the store whether there is a lease. Whatever the store tells of (hand-offs,
@@ -130,7 +117,6 @@ type leaseSet struct {
 	emptied   time.Time // when the last lease went
 	mu        sync.RWMutex
 	byTTL     map[time.Duration]*lease
-	own       map[*lease]struct{}
 	// dying are those to be revoked, of which the store has not confirmed it.
 	toRevoke map[*lease]struct{}
 	// nextAt is when the renewer looks next.
@@ -142,7 +128,7 @@ type leaseSet struct {
 func newLeaseSet(usual time.Duration, listen func(on bool)) *leaseSet {
 	return &leaseSet{
 		usual: usual, listen: listen,
-		byTTL: make(map[time.Duration]*lease), own: make(map[*lease]struct{}), toRevoke: make(map[*lease]struct{}),
+		byTTL: make(map[time.Duration]*lease), toRevoke: make(map[*lease]struct{}),
 		wake: make(chan struct{}, 1),
 	}
 }
@@ -194,19 +180,6 @@ func newLease(ttl time.Duration) *lease {
 	return &lease{id: uuid.New(), ttl: ttl, opened: make(chan struct{})}
 }
 
-// pinOwn returns a lease that nobody else uses, with one user. unused is
-// called, once, when it has none any more. The caller must open it.
-func (b *leaseSet) pinOwn(ttl time.Duration, unused func(*lease)) *lease {
-	l := newLease(ttl)
-	l.unused = unused
-	l.users.Add(1)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.listenLocked()
-	b.own[l] = struct{}{}
-	return l
-}
-
 // get returns the lease for a TTL, or nil.
 func (b *leaseSet) get(ttl time.Duration) *lease {
 	b.mu.RLock()
@@ -223,14 +196,11 @@ func (b *leaseSet) remove(l *lease) bool {
 }
 
 func (b *leaseSet) removeLocked(l *lease) bool {
-	if _, ok := b.own[l]; ok {
-		delete(b.own, l)
-	} else if b.byTTL[l.ttl] == l {
-		delete(b.byTTL, l.ttl)
-	} else {
+	if b.byTTL[l.ttl] != l {
 		return false
 	}
-	if b.emptyLocked() {
+	delete(b.byTTL, l.ttl)
+	if len(b.byTTL) == 0 {
 		b.emptied = time.Time{} // the renewer notes when
 		b.changed()
 	}
@@ -252,7 +222,7 @@ func (b *leaseSet) listenLocked() {
 // lingerLocked ends the listening if there has been no lease for long. It returns how long
 // until it has to look again. b.mu is held.
 func (b *leaseSet) lingerLocked(now time.Time) time.Duration {
-	if !b.listening || !b.emptyLocked() {
+	if !b.listening || len(b.byTTL) > 0 {
 		return time.Hour
 	}
 	if b.emptied.IsZero() {
@@ -267,8 +237,6 @@ func (b *leaseSet) lingerLocked(now time.Time) time.Duration {
 	return left
 }
 
-func (b *leaseSet) emptyLocked() bool { return len(b.byTTL)+len(b.own) == 0 }
-
 // all returns the leases.
 func (b *leaseSet) all() []*lease {
 	b.mu.RLock()
@@ -276,16 +244,7 @@ func (b *leaseSet) all() []*lease {
 	return b.allLocked()
 }
 
-func (b *leaseSet) allLocked() []*lease {
-	out := make([]*lease, 0, len(b.byTTL)+len(b.own))
-	for _, l := range b.byTTL {
-		out = append(out, l)
-	}
-	for l := range b.own {
-		out = append(out, l)
-	}
-	return out
-}
+func (b *leaseSet) allLocked() []*lease { return slices.Collect(maps.Values(b.byTTL)) }
 
 // mustRevoke notes that a lease is to be revoked, revoked that the store has confirmed it.
 func (b *leaseSet) mustRevoke(l *lease) {

@@ -333,34 +333,16 @@ func (m *Manager) forget(s *Session) {
 func (m *Manager) pin(ctx context.Context, ttl time.Duration) *lease {
 	l, isNew := m.leases.pin(ttl)
 	if isNew {
-		m.startOpening(ctx, l, func() {})
+		m.startOpening(ctx, l)
 	}
 	return l
 }
 
-// pinOwn returns a lease of its own for one attempt, with one user. It is being
-// opened, and is closed as soon as nothing is held under it any more.
-func (m *Manager) pinOwn(ctx context.Context, ttl time.Duration) *lease {
-	l := m.leases.pinOwn(ttl, func(l *lease) {
-		if m.leases.remove(l) {
-			m.revoke(l)
-		}
-	})
-	l.users.Add(1) // a revocation must not overtake the opening
-	m.startOpening(ctx, l, l.unpin)
-	return l
-}
-
-func (m *Manager) startOpening(call context.Context, l *lease, done func()) {
-	opening := m.spawn(func() {
-		defer done()
-		m.open(call, l)
-	})
-	if !opening {
+func (m *Manager) startOpening(call context.Context, l *lease) {
+	if !m.spawn(func() { m.open(call, l) }) {
 		m.leases.remove(l)
 		l.openErr = ErrDraining
 		close(l.opened)
-		done()
 	}
 }
 
@@ -411,11 +393,7 @@ func (m *Manager) lose(l *lease, reason LostReason) {
 	for _, b := range waits {
 		b.leaseGone()
 	}
-	level := slog.LevelError
-	if l.own() && len(locks)+len(waits) == 0 {
-		level = slog.LevelDebug // it stands: its lock was released before its hold was over
-	}
-	m.log.Log(m.ctx, level, "lease lost", "lease", l.id, "ttl", l.ttl.String(), "reason", string(reason), "locks", len(locks), "waits", len(waits))
+	m.log.Error("lease lost", "lease", l.id, "ttl", l.ttl.String(), "reason", string(reason), "locks", len(locks), "waits", len(waits))
 	m.revoke(l)
 }
 

@@ -83,7 +83,7 @@ func (b *attempt) handBackMember(token int64) {
 		return
 	}
 	r.done()
-	if b.lease.own() { // lost: it would stand
+	if b.keepsKey() { // lost
 		b.m.withdrawOnce(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
 	}
 }

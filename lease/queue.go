@@ -132,12 +132,6 @@ func (q *queue) on(l *lease) []*attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var out []*attempt
-	if b := l.forAttempt.Load(); b != nil {
-		if q.has(b) {
-			out = append(out, b)
-		}
-		return out
-	}
 	for b := range q.each {
 		if b.lease == l {
 			out = append(out, b)

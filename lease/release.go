@@ -243,8 +243,11 @@ func (m *Manager) sendBy(ctx context.Context, first submitting, r *release) {
 	r.send(ctx, first)
 }
 
-// matters: the lease lives.
-func (r *release) matters() bool { return r.h.lease.alive(clock.Read(r.m.clk)) }
+// matters: the lease lives, or a MinHold that is to end at once would keep the key.
+func (r *release) matters() bool {
+	t := clock.Read(r.m.clk)
+	return r.h.lease.alive(t) || r.claim.AtOnce && r.h.heldFor(t.Now) < r.h.minHold
+}
 
 // wasTried notes the outcome of a try.
 func (r *release) wasTried(err error) {
@@ -257,16 +260,8 @@ func (r *release) wasTried(err error) {
 	}
 }
 
-// isSettled lets go of the lock, which may have to be withdrawn before.
-func (r *release) isSettled(call context.Context) {
-	if h := r.h; r.claim.AtOnce && h.attemptID != uuid.Nil {
-		r.m.afterwards(call, store.Attempt{Key: h.key, ID: h.attemptID}, h.lease, h.minHold, r.letGo)()
-		return
-	}
-	r.letGo()
-}
-
-func (r *release) letGo() {
+// isSettled lets go of the lock.
+func (r *release) isSettled() {
 	if r.settle() {
 		r.m.recentEnds.settled(grantRef{r.claim.Key, r.claim.Token})
 	}

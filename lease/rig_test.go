@@ -311,7 +311,6 @@ func (r *rig) nothingKept() {
 	note("types of locks that are shown", len(shown))
 	note("waits that are shown", r.tally.sum(r.tally.waits))
 	note("requests in use", len(r.m.requests.inUse))
-	note("leases of single locks", len(r.m.leases.own))
 	if len(left) > 0 {
 		r.t.Errorf("still kept: %v", left)
 	}

@@ -21,8 +21,7 @@ type Ask struct {
 	// that lasts so long. Zero: the lock rides on Lease.
 	TTL time.Duration
 	// MinHold above zero keeps the key for so long after the grant, whatever becomes
-	// of its holder. A session's lock with a MinHold rides on a Lease of its own: one
-	// that was opened for this ask, and that no other ask names.
+	// of its holder.
 	MinHold time.Duration
 	// Wait: if the key is held, the attempt is queued.
 	Wait bool
@@ -64,8 +63,8 @@ type Answer struct {
 	// Token and AcquiredAt are those of the grant (Granted).
 	Token      int64
 	AcquiredAt time.Time
-	// ExpiresIn is how long the grant's lease lasts (Granted), at least: in an answer from
-	// when the store was asked, in news from now.
+	// ExpiresIn is how long the grant's lease or its hold lasts (Granted), at least: in an
+	// answer from when the store was asked, in news from now.
 	ExpiresIn time.Duration
 	// Lock is who has it (Held, Queued). For Queued, Holder.ExpiresIn may be zero
 	// or less: the holder's lease is about to be buried.

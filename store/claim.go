@@ -16,7 +16,8 @@ type Claim struct {
 	// Outcome and Result (JSON, or nil) are for those who wait or watch (Release).
 	Outcome ReleaseOutcome
 	Result  []byte
-	// AtOnce: a hold that is not over (MinHold) does not keep the key (Release).
+	// AtOnce: a hold that is not over (MinHold) does not keep the key, even if the claimed
+	// Lease is dead (Release).
 	AtOnce bool
 	// Awaited: somebody is known to wait for the key, so that it will have to be handed
 	// over (Release). It only saves time.

@@ -47,7 +47,7 @@ type Part struct {
 
 // Rider is a grant that rides on a renewed lease, or, if it Waits, a place in line.
 type HeldGrant struct {
-	Attempt // without Grant where a hold is all that is left of it
+	Attempt
 	Lease   LeaseID
 	Token   int64 // of a grant
 	Waiting bool

@@ -5,7 +5,7 @@ import "time"
 // Lock is what is known of a key.
 type Lock struct {
 	Key string
-	// Held: a living lease holds it. The rest of the holder is only set then.
+	// Held: a living lease holds it, or a hold keeps it. The rest of the holder is only set then.
 	Held        bool
 	Token       int64
 	Holder      Holder
@@ -25,11 +25,12 @@ type Holder struct {
 	// Lease is the lease that holds the lock; Renewed is false for bind:ttl.
 	Lease   LeaseID
 	Renewed bool
-	// Standing: it was released, or its owner is gone, and the key is kept because
-	// its hold (MinHold) is not over.
+	// HoldPending: it was released, or its lease has ended, and the key is kept because
+	// its hold (MinHold) is not over. ExpiresIn is then until the end of the hold.
 	HoldPending bool
 	AcquiredAt  time.Time
 	HeldFor     time.Duration
+	// ExpiresIn is how long the key is kept if nobody renews or releases anything.
 	ExpiresIn   time.Duration
 	Data        []byte
 	Traceparent string

@@ -14,9 +14,9 @@
 // in this moment. To bury a lease is to declare it dead, and that is the only way
 // in which locks leave an owner that did not release them.
 //
-// A lease that stands is the exception: the lock that rides on it was granted with a
-// MinHold, and was released, or its owner is gone. Nobody renews or claims it any
-// more; it keeps the key until the hold is over, and is buried then, as others are.
+// A lock with a MinHold keeps its key until the hold is over, even if it was released or
+// its lease is dead. The hold is pending then: the key counts as held, though nobody can
+// claim it, and goes to the first living waiter when the hold is over.
 //
 // # What every store promises
 //
@@ -100,11 +100,11 @@ type Store interface {
 	OpenLeases(ctx context.Context, leases []NewLease) error
 	// Renew extends the leases that are alive by their TTL, in one statement. It returns those
 	// that it extended, also with an error. If there was no error, a lease that is not among
-	// them is expired or dead, or only a MinHold keeps it: it must never be trusted again.
+	// them is expired or dead: it must never be trusted again.
 	Renew(ctx context.Context, leases []LeaseID) (Renewal, error)
 	// Revoke declares a sidecar's own leases dead, and hands off or frees what they held. They
-	// need not have expired. The waiters that were queued under them are dropped. A lease whose
-	// MinHold is not over is kept until it is.
+	// need not have expired. The waiters that were queued under them are dropped. A key
+	// whose MinHold is not over is kept until it is.
 	Revoke(ctx context.Context, leases []LeaseID) error
 
 	// Acquire takes each key that is free, or whose holder's lease is dead or can be reaped.

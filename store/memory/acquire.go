@@ -52,9 +52,7 @@ func (o *operation) ask(s *Store, ask *store.Ask) store.Answer {
 	switch {
 	case o.settle(r, now):
 		a := s.asker(ask, own)
-		if !o.grant(r, &a, now) {
-			return store.Answer{Outcome: store.LeaseLost}
-		}
+		o.grant(r, &a, now)
 		return r.granted(now)
 	case r.heldBy(ask.ID, now):
 		return r.grantedAgain(s, now) // it was the first in line when the holder was buried
@@ -72,14 +70,14 @@ func (o *operation) ownLease(ask *store.Ask, now moment) (*lease, bool) {
 		return nil, true
 	}
 	own := o.ns.leases.get(ask.Lease)
-	return own, own != nil && own.renewed && own.owned(now)
+	return own, own != nil && own.renewed && own.alive(now)
 }
 
 // wait puts an asker in line, or finds it there. A place under a lease that has
 // ended is lost: an asker that comes back under another one stands at the end.
 func (o *operation) wait(s *Store, r *row, ask *store.Ask, own *lease, now moment) store.Answer {
 	w := r.queue.find(ask.ID)
-	if w != nil && (w.lease != own || !w.lease.owned(now)) {
+	if w != nil && (w.lease != own || !w.lease.alive(now)) {
 		r.dequeue(w)
 		w = nil
 	}

@@ -28,10 +28,10 @@
 // moment. The mark comes before the visit and the visit takes the mutex, so the
 // visit finds the waiter, and the next asker finds the dead holder.
 //
-// A lease with a hold that is not over (MinHold) is not marked when it is buried
-// before its end: it stands, its expiry becomes the hold's end, and the visit tells
-// those who wait. A release does the same with the row locked, and takes the grant out
-// of the row, so that a later claim is told that it was released.
+// A hold (MinHold) is a time in the row, and nobody settles the row before it. The visit
+// of a dead lease tells those who wait for such a row to look when the hold is over. A release
+// before that takes lease and grant out of the row, so that a later claim is told that it was
+// released.
 //
 // Nothing runs in the background. Expired leases are buried when an operation
 // meets them, or by Sweep.

@@ -15,8 +15,8 @@ import (
 // is also an expired one.
 const dead = math.MinInt64
 
-// deadLease stands for the lease of a grant that ended with it. That one need not be dead:
-// a claim, or an undo, ends a grant when its lease has expired.
+// deadLease stands for the lease of a grant that ended with it, or that was released before
+// its hold was over. The lease itself need not be dead: others may be held under it.
 var deadLease = func() *lease {
 	var l lease
 	l.expires.Store(dead)
@@ -39,12 +39,6 @@ type lease struct {
 	mu sync.Mutex
 	// expires is in nanoseconds on the space's clock, or dead. It is read without mu.
 	expires atomic.Int64
-	// hold is until when a MinHold keeps heldKey, in nanoseconds on the space's clock;
-	// zero: there is none. expires is never before it.
-	hold    int64
-	heldKey string
-	// stands: the hold is all that the lease is still good for.
-	stands atomic.Bool
 	// signals are on their way to holders under this lease.
 	signals []store.Signal
 }
@@ -52,13 +46,6 @@ type lease struct {
 func (l *lease) alive(now moment) bool { return l.expires.Load() > now.at }
 
 func (l *lease) dead() bool { return l.expires.Load() == dead }
-
-// owned reports whether the lease is somebody's: alive, and does not stand.
-func (l *lease) owned(now moment) bool { return l.alive(now) && !l.stands.Load() }
-
-// gone reports whether the lease has no owner any more, for ever. Who waited or
-// watched under it is dropped.
-func (l *lease) gone() bool { return l.dead() || l.stands.Load() }
 
 // remaining is how long the lease lasts; zero or less when it has expired.
 func (l *lease) remaining(now moment) time.Duration {
@@ -69,66 +56,19 @@ func (l *lease) remaining(now moment) time.Duration {
 	return time.Duration(e - now.at)
 }
 
-// extend lets a living lease end ttl from now, or with its hold if that is later. It
-// refuses an expired one: what is past its end is never revived; and one that stands.
-// It reports whether there are signals, too.
-func (l *lease) extend(now moment, ttl time.Duration) (extended, signals bool) {
+// extend lets a living lease end at another time. It refuses an expired one: what is past
+// its end is never revived. It reports whether there are signals, too.
+func (l *lease) extend(now moment, until int64) (extended, signals bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.owned(now) {
+	if !l.alive(now) {
 		return false, false
 	}
-	l.expires.Store(max(now.at+int64(ttl), l.hold))
+	l.expires.Store(until)
 	return true, len(l.signals) > 0
 }
 
-// keep makes the lease last for a hold at least. It refuses a dead one.
-func (l *lease) keep(key string, now moment, hold time.Duration) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.gone() {
-		return false
-	}
-	l.hold, l.heldKey = now.at+int64(hold), key
-	l.expires.Store(max(l.expires.Load(), l.hold))
-	return true
-}
-
-// stand ends a lease for its owner, but not its hold. It reports whether there is
-// anything left of the hold, and the lease stands; if not, it changes nothing.
-func (l *lease) stand(now moment) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.standLocked(now)
-}
-
-func (l *lease) standLocked(now moment) bool {
-	if !l.alive(now) || l.hold <= now.at {
-		return false
-	}
-	l.expires.Store(l.hold)
-	l.stands.Store(true)
-	l.signals = nil
-	return true
-}
-
-// endHold lets nothing be kept any more: the lease ends as any other does. It reports
-// whether there was anything left of the hold.
-func (l *lease) endHold(space *Space) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.gone() {
-		return false
-	}
-	now := space.now() // not before a renewal that came first
-	left := l.hold > now.at
-	l.hold = 0
-	l.expires.Store(min(l.expires.Load(), now.at+int64(l.ttl)))
-	return left
-}
-
-// kill marks the lease dead, also if its hold is not over. Exactly one caller is told
-// that it did.
+// kill marks the lease dead. Exactly one caller is told that it did.
 func (l *lease) kill() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,21 +84,12 @@ func (l *lease) killLocked() bool {
 	return true
 }
 
-// bury marks the lease dead, if it has expired by now or in any case. If its hold is
-// not over, it stands from now on instead. Exactly one caller is told of either.
-func (l *lease) reap(now moment, anyway bool) (died, stands bool) {
+// reap marks the lease dead, if it has expired by now or in any case. Exactly one caller is
+// told that it did.
+func (l *lease) reap(now moment, anyway bool) (died bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case !l.alive(now):
-		return l.killLocked(), false
-	case !anyway || l.stands.Load():
-		return false, false
-	case l.standLocked(now):
-		return false, true
-	default:
-		return l.killLocked(), false
-	}
+	return (anyway || !l.alive(now)) && l.killLocked()
 }
 
 // leaseIndex finds leases by id. Dead leases are not in it.
@@ -197,7 +128,7 @@ func (x *leaseIndex) open(id store.LeaseID, by *Store, ttl time.Duration, now mo
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if l := p.byID[id]; l != nil {
-		l.extend(now, ttl)
+		l.extend(now, now.at+int64(ttl))
 		return
 	}
 	l := &lease{id: id, renewed: true, by: by, ttl: ttl}

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -34,7 +35,7 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 		if l == nil || !l.renewed {
 			continue
 		}
-		if extended, signals := l.extend(now, l.ttl); extended {
+		if extended, signals := l.extend(now, now.at+int64(l.ttl)); extended {
 			found.Kept = append(found.Kept, id)
 			found.Signals = found.Signals || signals
 		}
@@ -87,37 +88,35 @@ func (s *Store) Sweep(ctx context.Context) error {
 	for _, l := range s.ns.leases.expired(now) {
 		o.reap(l, now, false)
 	}
-	o.finish()
 	for i := range s.ns.shards {
-		s.ns.shards[i].forget(s.ns.space)
+		o.forget(&s.ns.shards[i])
 	}
+	o.finish()
 	return nil
 }
 
-// forget drops the rows of keys that have been free for long.
-func (sh *shard) forget(space *Space) {
+// forget drops the rows of keys that have been free for long, and settles those that nobody
+// has looked at since their holders were gone.
+func (o *operation) forget(sh *shard) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	now := space.now()
+	now := o.ns.space.now()
 	for key, r := range sh.rows {
 		switch {
-		case r.lease != nil && !r.lease.dead() || r.wanted():
-		case r.freed == 0: // its lease was buried, and nobody looked since
-			r.vacate(now)
-		case now.at-r.freed >= int64(forgetAfter):
+		case r.lease != nil && !r.lease.dead() || r.kept(now):
+		case r.lease != nil && r.freed == 0:
+			o.settle(r, now)
+		case now.at-r.freed >= int64(forgetAfter) && !r.wanted():
 			delete(sh.rows, key)
 		}
 	}
 }
 
-// bury declares a lease dead, if it has expired or in any case. One whose hold is not
-// over stands instead. What it held is visited when the operation holds no shard.
+// reap declares a lease dead, if it has expired or in any case. What it held is visited when
+// the operation holds no shard.
 func (o *operation) reap(l *lease, now moment, anyway bool) {
-	died, stands := l.reap(now, anyway)
-	if died {
+	if l.reap(now, anyway) {
 		o.ns.leases.remove(l.id)
-	}
-	if died || stands {
 		o.buried = append(o.buried, l)
 	}
 }
@@ -129,7 +128,7 @@ func (o *operation) settle(r *row, now moment) (free bool) {
 	if r.lease == nil {
 		return true
 	}
-	if r.lease.alive(now) {
+	if r.held(now) {
 		return false
 	}
 	if !r.lease.dead() {
@@ -152,13 +151,10 @@ func (o *operation) settle(r *row, now moment) (free bool) {
 	return true
 }
 
-// grant gives the key to an asker. It reports whether that could be.
-func (o *operation) grant(r *row, a *asker, now moment) bool {
-	if !r.grantTo(a, o.ns, now) {
-		return false
-	}
+// grant gives the key to an asker.
+func (o *operation) grant(r *row, a *asker, now moment) {
+	r.grantTo(a, o.ns, now)
 	o.event(r, store.Event{Kind: store.EventAcquired})
-	return true
 }
 
 // handOff gives the key to the first living waiter. A waiter whose lease has
@@ -171,9 +167,10 @@ func (o *operation) handOff(r *row, now moment, by string) bool {
 			o.reap(w.lease, now, false)
 		}
 		r.dequeue(w)
-		if w.lease.gone() || !o.grant(r, &w.asker, now) {
+		if w.lease.dead() {
 			continue
 		}
+		o.grant(r, &w.asker, now)
 		r.handedBy = by
 		o.tell(r, w, r.granted(now))
 		return true
@@ -181,31 +178,23 @@ func (o *operation) handOff(r *row, now moment, by string) bool {
 	return false
 }
 
-// visitBuried hands off what dead leases held, and drops who waited or watched under
-// them. That may bury more leases: those of waiters whose turn it was. At last those
-// are told who wait for what leases keep that stand now.
+// visitReaped hands off what dead leases held, and drops who waited or watched under
+// them. That may bury more leases: those of waiters whose turn it was.
 func (o *operation) visitReaped() {
-	var standing []*lease
 	for len(o.buried) > 0 {
 		buried := o.buried
 		o.buried = nil
-		everywhere := false
+		var everywhere []*lease
 		for _, l := range buried {
 			if l.renewed {
-				everywhere = true
+				everywhere = append(everywhere, l)
 			} else {
 				o.visitKey(l.key)
 			}
-			if !l.dead() {
-				standing = append(standing, l)
-			}
 		}
-		if everywhere {
-			o.visitEverywhere()
+		if len(everywhere) > 0 {
+			o.visitEverywhere(everywhere)
 		}
-	}
-	for _, l := range standing {
-		o.visitHoldPending(l)
 	}
 }
 
@@ -218,26 +207,22 @@ func (o *operation) visitKey(key string) {
 	}
 }
 
-// visitStanding tells those who wait for a lease that it ends earlier than they were
-// told.
-func (o *operation) visitHoldPending(l *lease) {
-	sh := o.ns.shard(l.heldKey) // written no more, as the lease stands
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if r := sh.rows[l.heldKey]; r != nil && r.lease == l {
-		o.tellAll(r, o.ns.space.now())
-	}
-}
-
-func (o *operation) visitEverywhere() {
+// visitEverywhere settles what leases held that are dead now. If a hold keeps a key, those who
+// wait are told to look when it is over, because they may know a later end.
+func (o *operation) visitEverywhere(buried []*lease) {
 	for i := range o.ns.shards {
 		sh := &o.ns.shards[i]
 		sh.mu.Lock()
 		for r := range sh.visited {
 			r.dropGone()
-			if r.lease != nil && r.lease.dead() {
-				o.settle(r, o.ns.space.now())
+			if !slices.Contains(buried, r.lease) {
+				continue
 			}
+			now := o.ns.space.now()
+			if r.kept(now) {
+				o.tellAll(r, now)
+			}
+			o.settle(r, now)
 		}
 		sh.mu.Unlock()
 	}

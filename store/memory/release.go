@@ -39,7 +39,7 @@ func (o *operation) release(s *Store, c *store.Claim) store.Verdict {
 	now := o.ns.space.now()
 	r := sh.rows[c.Key]
 	v := store.Verdict{Status: standing(r, c, now)}
-	if v.Status == store.Holds && c.Undelivered && !r.mayBeUndelivered(s) {
+	if v.Status == store.Holds && c.Undelivered && !r.mayBeUndelivered(s, now) {
 		v.Status = store.OtherSession
 	}
 	switch {
@@ -53,8 +53,12 @@ func (o *operation) release(s *Store, c *store.Claim) store.Verdict {
 		}
 		o.released(r, c.Outcome, c.Result)
 		o.giveUp(r, now, c)
-	case v.Status == store.Expired && !r.lease.gone():
-		o.lapse(r, now, c.Traceparent) // a renewal that is under way must not keep it
+	case v.Status == store.Expired && r.kept(now) && !(c.AtOnce && r.lease.renewed && r.lease.id == c.Lease):
+		if !r.lease.dead() {
+			r.lease = deadLease // a renewal that is under way must not keep it
+		}
+	case v.Status == store.Expired && (r.kept(now) || !r.lease.dead()):
+		o.lapse(r, now, c.Traceparent)
 	case c.Outcome == store.Success && c.Lease != (store.LeaseID{}) && isPast(r, v.Status, c):
 		o.tellSkipped(r, now) // a repetition: those who were skipped may not have heard
 	}
@@ -69,10 +73,11 @@ func isPast(r *row, s store.ClaimStatus, c *store.Claim) bool {
 // giveUp ends a grant that its holder no longer wants. A hold that is not over keeps
 // the key, if not at once.
 func (o *operation) giveUp(r *row, now moment, c *store.Claim) {
-	if c.AtOnce || r.hold == 0 || !r.lease.stand(now) {
+	if c.AtOnce || !r.kept(now) {
 		o.free(r, now, c.Traceparent)
 		return
 	}
+	o.leaveLease(r)
 	r.grant = store.AttemptID{} // ended, unlike that of an owner who is gone
 	r.released, r.stopping = true, nil
 	o.tellAll(r, now)
@@ -96,18 +101,18 @@ func (o *operation) lapse(r *row, now moment, by string) {
 // end lets the key go to whoever waits first, and frees it if nobody does. What was
 // only good for this grant is dead then.
 func (o *operation) end(r *row, now moment, by string) {
-	l := r.lease
-	switch {
-	case !l.renewed || l.stands.Load():
-		if l.kill() {
-			o.ns.leases.remove(l.id)
-		}
-	case r.hold > 0:
-		l.endHold(o.ns.space)
-	}
+	o.leaveLease(r)
 	if !o.handOff(r, now, by) {
 		r.vacate(now)
 	}
+}
+
+// leaveLease ends what was only good for the grant of a row.
+func (o *operation) leaveLease(r *row) {
+	if l := r.lease; !l.renewed && l.kill() {
+		o.ns.leases.remove(l.id)
+	}
+	r.lease = deadLease
 }
 
 // Amend confirms locks, and changes their data and remaining time.
@@ -136,7 +141,7 @@ func (o *operation) amend(c *store.Change) store.Verdict {
 	}
 	if c.TTL > 0 && !r.lease.renewed {
 		before := r.lease.remaining(now)
-		if extended, _ := r.lease.extend(now, c.TTL); !extended {
+		if extended, _ := r.lease.extend(now, max(now.at+int64(c.TTL), r.holdUntil)); !extended {
 			v.Status = store.Expired // it was buried in this moment
 			return v
 		}
@@ -155,7 +160,7 @@ func (o *operation) amend(c *store.Change) store.Verdict {
 // earlier than it was told.
 func (o *operation) tellFirst(r *row, now moment) {
 	for _, w := range r.queue.line {
-		if w.lease.owned(now) {
+		if w.lease.alive(now) {
 			o.tell(r, w, store.Answer{})
 			return
 		}
@@ -165,7 +170,7 @@ func (o *operation) tellFirst(r *row, now moment) {
 // tellAll tells all living waiters to look when the lock ends.
 func (o *operation) tellAll(r *row, now moment) {
 	for _, w := range r.queue.line {
-		if w.lease.owned(now) {
+		if w.lease.alive(now) {
 			o.tell(r, w, store.Answer{})
 		}
 	}
@@ -178,7 +183,7 @@ func standing(r *row, c *store.Claim, now moment) store.ClaimStatus {
 		return store.UnknownToken
 	case r.released:
 		return store.Released
-	case r.lease.gone():
+	case r.lease.dead():
 		return store.Expired
 	case r.lease.renewed && r.lease.id != c.Lease:
 		return store.OtherSession

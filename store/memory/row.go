@@ -46,6 +46,9 @@ type row struct {
 	// and may be an expired or dead one. Its grant is zero when a hold keeps the key
 	// after the release.
 	asker
+	// holdUntil is until when a MinHold keeps the key, in nanoseconds on the space's clock;
+	// zero: there is none.
+	holdUntil int64
 	// token and acquired are those of the last grant.
 	token    int64
 	acquired time.Time
@@ -69,30 +72,31 @@ type row struct {
 	watchers map[*Store]*lease
 }
 
-// held reports whether a living lease holds the key.
-func (r *row) held(now moment) bool { return r.lease != nil && r.lease.alive(now) }
+// held reports whether a living lease holds the key, or a hold keeps it.
+func (r *row) held(now moment) bool { return r.lease != nil && r.lease.alive(now) || r.kept(now) }
+
+// kept reports whether a hold keeps the key, with a holder or without.
+func (r *row) kept(now moment) bool { return r.holdUntil > now.at }
 
 // heldBy reports whether an attempt has the key.
 func (r *row) heldBy(grant store.AttemptID, now moment) bool {
-	return r.grant == grant && r.lease != nil && r.lease.owned(now)
+	return r.grant == grant && r.lease != nil && r.lease.alive(now)
 }
 
-// grantTo gives the key to an asker, unless a hold is asked for and the asker's lease
-// died in this moment.
-func (r *row) grantTo(a *asker, ns *namespace, now moment) bool {
+// grantTo gives the key to an asker. A bind:ttl lock lasts for its hold at least.
+func (r *row) grantTo(a *asker, ns *namespace, now moment) {
 	holder := a.lease
 	if a.ttl > 0 {
-		holder = ns.leases.openFor(r.key, a.ttl, now)
-	}
-	if a.hold > 0 && !holder.keep(r.key, now, a.hold) {
-		return false
+		holder = ns.leases.openFor(r.key, max(a.ttl, a.hold), now)
 	}
 	r.asker = *a
 	r.lease = holder
+	if r.holdUntil = 0; a.hold > 0 {
+		r.holdUntil = now.at + int64(a.hold)
+	}
 	r.token = ns.space.tokens.Add(1)
 	r.acquired = now.wall
 	r.released, r.stopping, r.repeated, r.freed, r.handedBy = false, nil, false, 0, ""
-	return true
 }
 
 // vacate forgets a holder. What remains is the token, and with it a dead lease if not a
@@ -103,7 +107,7 @@ func (r *row) vacate(now moment) {
 		ended = nil
 	}
 	r.asker = asker{lease: ended}
-	r.stopping = nil
+	r.stopping, r.holdUntil = nil, 0
 	r.freed = now.at
 }
 
@@ -113,7 +117,7 @@ func (r *row) granted(now moment) store.Answer {
 		Outcome:    store.Granted,
 		Token:      r.token,
 		AcquiredAt: r.acquired,
-		ExpiresIn:  r.lease.remaining(now),
+		ExpiresIn:  max(r.lease.remaining(now), time.Duration(r.holdUntil-now.at)),
 		HandedBy:   r.handedBy,
 		GrantedFor: max(0, now.wall.Sub(r.acquired)),
 	}
@@ -128,9 +132,9 @@ func (r *row) grantedAgain(s *Store, now moment) store.Answer {
 
 // mayBeUntold reports whether an instance may give the lock back because nobody has
 // heard of it: not when another instance may have told somebody.
-func (r *row) mayBeUndelivered(s *Store) bool {
-	if r.lease.renewed {
-		return r.by == s || !r.lease.stands.Load()
+func (r *row) mayBeUndelivered(s *Store, now moment) bool {
+	if r.lease.renewed || r.lease.dead() {
+		return r.by == s || !r.kept(now)
 	}
 	return r.by == s && !r.repeated
 }
@@ -167,10 +171,10 @@ func (r *row) occupied(now moment) store.Lock {
 			Owner:       r.owner,
 			Lease:       r.lease.id,
 			Renewed:     r.lease.renewed,
-			HoldPending: r.lease.stands.Load(),
+			HoldPending: !r.lease.alive(now) && r.kept(now),
 			AcquiredAt:  r.acquired,
 			HeldFor:     max(0, now.wall.Sub(r.acquired)),
-			ExpiresIn:   r.lease.remaining(now),
+			ExpiresIn:   max(r.lease.remaining(now), time.Duration(r.holdUntil-now.at)),
 			Data:        r.data, // never written to; replaced as a whole
 			Traceparent: r.traceparent,
 		},
@@ -192,14 +196,14 @@ func (r *row) dequeue(w *waiter) {
 // dropGone drops whoever waits, was skipped, or watches under a lease that is
 // nobody's any more.
 func (r *row) dropGone() {
-	r.queue.removeAll(func(w *waiter) bool { return w.lease.gone() })
+	r.queue.removeAll(func(w *waiter) bool { return w.lease.dead() })
 	for grant, k := range r.skipped {
-		if k.lease.gone() {
+		if k.lease.dead() {
 			delete(r.skipped, grant)
 		}
 	}
 	for s, lease := range r.watchers {
-		if lease.gone() {
+		if lease.dead() {
 			delete(r.watchers, s)
 		}
 	}

@@ -36,14 +36,15 @@ func (o *operation) signal(g store.Signal) store.ClaimStatus {
 		if !o.noteStop(r, &g) {
 			return store.Holds // it was told before
 		}
-	case !r.lease.renewed || r.lease.stands.Load():
+	case !r.lease.renewed || r.lease.dead():
 		o.lapse(r, now, "") // nobody can be asked to give it up
 		return store.Holds
 	}
 	if r.lease.renewed && r.lease.signal(g, o.ns) {
 		o.news = append(o.news, delivery{r.lease.by, store.News{Signals: true}})
 	}
-	if g.Kind == store.Break && r.hold > 0 && r.lease.endHold(o.ns.space) {
+	if g.Kind == store.Break && r.kept(now) {
+		r.holdUntil = 0
 		o.tellAll(r, now) // they were told that it ends with the hold
 	}
 	return store.Holds
@@ -74,7 +75,7 @@ func sameReason(a, b *string) bool { return a == b || a != nil && b != nil && *a
 func (l *lease) signal(g store.Signal, ns *namespace) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.gone() {
+	if l.dead() {
 		return false
 	}
 	l.signals = slices.DeleteFunc(l.signals, func(before store.Signal) bool {

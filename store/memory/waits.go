@@ -54,7 +54,7 @@ func (s *Store) check(o *operation, r *row, a store.Attempt, now moment) store.A
 		o.settle(r, now) // may hand the key to this waiter, or find it dead
 	}
 	if w := r.queue.find(a.ID); w != nil {
-		if !w.lease.gone() {
+		if !w.lease.dead() {
 			return r.queued(w, now)
 		}
 		r.dequeue(w)
@@ -76,8 +76,8 @@ func (s *Store) withdraw(o *operation, r *row, a store.Attempt, now moment) stor
 	s.forgetSkip(r, r.skipped[a.ID])
 	s.leave(r, a.ID)
 	switch {
-	case r.lease == nil || r.grant != a.ID || r.lease.dead() || !r.mayBeUndelivered(s):
-	case r.lease.owned(now):
+	case r.lease == nil || r.grant != a.ID || r.lease.dead() && !r.kept(now) || !r.mayBeUndelivered(s, now):
+	case r.lease.alive(now):
 		o.released(r, store.NoOutcome, nil)
 		o.free(r, now, "")
 	default:
@@ -90,7 +90,7 @@ func (s *Store) withdraw(o *operation, r *row, a store.Attempt, now moment) stor
 // that another instance keeps, because the attempt was repeated there, is its own.
 func (s *Store) leave(r *row, grant store.AttemptID) (place int) {
 	w := r.queue.find(grant)
-	if w == nil || w.by != s && !w.lease.gone() {
+	if w == nil || w.by != s && !w.lease.dead() {
 		return 0
 	}
 	place = r.queue.position(w)

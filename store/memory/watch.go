@@ -16,13 +16,13 @@ func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) e
 		return err
 	}
 	l := s.ns.leases.get(lease)
-	if l == nil || !l.owned(s.ns.space.now()) {
+	if l == nil || !l.alive(s.ns.space.now()) {
 		return &store.Error{Op: "Watch", Err: errLeaseLost}
 	}
 	for _, key := range keys {
 		s.watch(key, l)
 	}
-	if l.gone() { // a burial may have come by before
+	if l.dead() { // a burial may have come by before
 		s.unwatch(keys, l)
 		return &store.Error{Op: "Watch", Err: errLeaseLost}
 	}

@@ -63,6 +63,7 @@ type batch struct {
 	answers []store.Answer
 	open    []int
 	dead    map[int]uuid.UUID // leases to be reaped before open asks are tried again
+	left    []held            // open keys whose leases are gone, to be handed off before that
 }
 
 func newBatch(o *operation, asks []store.Ask) *batch {
@@ -74,17 +75,9 @@ func newBatch(o *operation, asks []store.Ask) *batch {
 
 func (t *batch) name(i int) keyName { return keyName{t.config.Identity.Namespace, t.asks[i].Key} }
 
-// own is the lease on which the min_hold of an ask is noted, or nil.
-func (t *batch) own(i int) *store.LeaseID {
-	if a := &t.asks[i]; a.MinHold > 0 {
-		return &a.Lease
-	}
-	return nil
-}
-
 // forOpen runs a statement for the open asks, and answers those whose rows are locked.
 func (t *batch) forOpen(ctx context.Context, do func(context.Context, []int) error) error {
-	locked, err := t.aroundLockedLeases(ctx, t.open, t.name, t.own, do)
+	locked, err := t.aroundLocked(ctx, t.open, t.name, do)
 	if err != nil {
 		return err
 	}
@@ -229,27 +222,31 @@ func (t *batch) readHolders(ctx context.Context) error {
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
 		case r.held():
 			t.settle(i, store.Answer{Outcome: store.Held, Lock: r.lock(keys[n])})
-		case r.needsReap():
-			t.dead[i] = uuid.UUID(r.heldUnder)
+		case r.heldUnder == zeronull.UUID{}: // free
+		case r.lease != zeronull.UUID{} || r.contended: // else the function ask takes it
+			t.behindDead(i, r.heldUnder, r.lease)
 		}
 	}
 	t.reopen()
 	return t.reapDead(ctx)
 }
 
-// needsReap reports whether the holder must be reaped first: its lease has expired, or is gone and
-// left waiters.
-func (r *reading) needsReap() bool {
-	missing := r.lease == zeronull.UUID{}
-	return r.heldUnder != zeronull.UUID{} && !r.held() && (!missing || r.contended)
+// behindDead notes that the holder of an open key must be reaped, or its key handed off if the lease
+// (found) is gone and left waiters.
+func (t *batch) behindDead(i int, lease, found zeronull.UUID) {
+	t.dead[i] = uuid.UUID(lease)
+	if found == (zeronull.UUID{}) {
+		delete(t.dead, i)
+		t.left = append(t.left, held{namespace: t.name(i).namespace, key: t.asks[i].Key, lease: uuid.UUID(lease)})
+	}
 }
 
-// reapDead reaps the leases that block open asks. If another session keeps one locked, its asks are
-// answered so.
+// reapDead reaps the leases that block open asks, and hands off the keys whose leases are gone. If
+// another session keeps a row locked, its asks are answered so.
 func (t *batch) reapDead(ctx context.Context) error {
-	dead := t.dead
-	t.dead = make(map[int]uuid.UUID)
-	if err := t.reap(ctx, unique(slices.Collect(maps.Values(dead))), false); err != nil {
+	dead, left := t.dead, t.left
+	t.dead, t.left = make(map[int]uuid.UUID), nil
+	if err := t.reapAndHandOff(ctx, slices.Collect(maps.Values(dead)), left); err != nil {
 		return err
 	}
 	for i, lease := range dead {
@@ -316,7 +313,7 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 		case "lost":
 			t.settle(i, store.Answer{Outcome: store.LeaseLost})
 		case "dead":
-			t.dead[i] = uuid.UUID(r.dead)
+			t.behindDead(i, r.dead, r.lease)
 		case "held": // readHolders answers it
 		}
 	}
@@ -366,13 +363,13 @@ func jsonOf(text *string) []byte {
 	return []byte(*text)
 }
 
-func unique(ids []uuid.UUID) []uuid.UUID {
-	seen := make(map[uuid.UUID]bool, len(ids))
-	kept := ids[:0]
-	for _, id := range ids {
-		if !seen[id] {
-			seen[id] = true
-			kept = append(kept, id)
+func unique[T comparable](items []T) []T {
+	seen := make(map[T]bool, len(items))
+	kept := items[:0]
+	for _, item := range items {
+		if !seen[item] {
+			seen[item] = true
+			kept = append(kept, item)
 		}
 	}
 	return kept

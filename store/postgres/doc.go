@@ -9,7 +9,7 @@
 // so that a pod that is cut off leaves no row locked. Statements are in queries/ by their names,
 // tables in schema/.
 //
-// A lock is not held if its lease is missing or has expired. So the death of a holder is one
+// A lock is not held if its lease is missing or has expired, and no min_hold keeps the key. So the death of a holder is one
 // deleted row, however many locks are held under the lease. Only keys with waiters need more, the
 // hand-off. The next acquire or the sweep finds the others.
 //
@@ -68,13 +68,19 @@
 // A successful release marks the waiters that it skips, in its transaction. They wait no more, and
 // their rows stay until their sidecars have read them or their leases are dead.
 //
-// A lease with a min_hold is not deleted before the hold is over. A release or a reap sets
-// hold_pending instead. Then the lease expires when the hold is over, and is reaped like any
-// other. Only this one lock is held under it, so it is locked after the lock row. A release
-// forgets the grant and a reap does not, so later claims hear the difference. The statements for
-// sessions' locks leave such locks to the functions. A lease for one key (min_hold, bind:ttl)
-// notes it, so a reap does not look at all keys with waiters. A break of a session's lock first
-// ends its hold: if its sidecar is gone, the lock is free when the lease ends.
+// A min_hold is a time in the lock row (hold_until). Until then the key counts as held, also if the
+// lease is dead. A release before that moves the lock to a lease id that does not exist: the key is
+// then like that of a dead holder, and nothing but the time keeps it. All that ends a hold early
+// has the lock row locked: a break, a withdrawal, a release at once. The others leave it: a reap
+// deletes the lease as always, and the hand-off that follows finds the time and leaves the key.
+//
+// Waiters are told the later of the two ends, so their check is due when the hold is over, and
+// hands the key to the first of them. If a release or a revocation ends the lease before that, the
+// waiters get a hint, because they may know a later end. The sweep finds keys without any check.
+//
+// A release forgets the grant and a reap does not, so later claims hear the difference. The
+// statements for sessions' locks leave locks with a min_hold to the functions. The lease of a
+// bind:ttl lock notes its key, so a reap does not look at all keys with waiters.
 //
 // # What comes too late
 //
@@ -113,8 +119,8 @@
 //   - A late or repeated word finds no waiter: the attempt has an id of its own, and its end
 //     releases the grant.
 //   - The lock is held under the waiter's own renewed lease, and the sidecar trusts that until its
-//     own deadline. If the lease was reaped meanwhile, that is past. Of a lock under another lease
-//     (bind:ttl, min_hold) only a hint is sent, because its time runs from the grant.
+//     own deadline. If the lease was reaped meanwhile, that is past. Of a bind:ttl lock only a hint is
+//     sent, because its time runs from the grant.
 //   - A break between the grant and the word leaves a signal, which waits for the grant.
 //
 // All else is a hint: what a reap or a withdrawal hands over, what a release of a bind:ttl lock

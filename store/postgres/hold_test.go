@@ -11,9 +11,10 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// holdFor is an ask with a hold, under a fresh lease of its own.
+// holdFor is an ask with a hold, under a fresh lease.
 func (s *scene) holdFor(key string, hold time.Duration) store.Ask {
 	s.Helper()
 	ask := askFor(key, openLease(s, s, time.Hour))
@@ -21,24 +22,25 @@ func (s *scene) holdFor(key string, hold time.Duration) store.Ask {
 	return ask
 }
 
-// leaseRow reads whether a lease has hold_pending, and ends exactly with its hold.
-func (s *scene) leaseRow(lease store.LeaseID) (pending, exact bool) {
+// mustBePending checks that a hold alone keeps a key, until the end that its grant gave it.
+func (s *scene) mustBePending(key string, token int64, hold time.Duration) {
 	s.Helper()
-	err := s.conn.QueryRow(s.Context(),
-		"SELECT hold_pending, coalesce(expires_at = hold_until, false) FROM locksidecar.leases WHERE id = $1", lease).
-		Scan(&pending, &exact)
+	locks, err := s.Get(s.Context(), []string{key})
 	if err != nil {
-		s.Fatalf("the lease: %v", err)
+		s.Fatal(err)
 	}
-	return pending, exact
+	if l := locks[0]; !l.Held || !l.Holder.HoldPending || l.Token != token || l.Holder.Pod != "p" {
+		s.Errorf("not kept by a hold: %+v", l)
+	}
+	if n := s.count("locks", "key = $1 AND hold_until = acquired_at + $2::interval", key, hold); n != 1 {
+		s.Error("the hold does not end when it should")
+	}
 }
 
-// mustBePending checks that a lease lasts until its min_hold is over.
-func (s *scene) mustBePending(lease store.LeaseID) {
+// holdEnds lets the holds of all keys be over now.
+func (s *scene) holdEnds() {
 	s.Helper()
-	if pending, exact := s.leaseRow(lease); !pending || !exact {
-		s.Errorf("pending: %v, until its hold is over: %v", pending, exact)
-	}
+	exec(s.T, s.conn, "UPDATE locksidecar.locks SET hold_until = clock_timestamp() WHERE hold_until IS NOT NULL")
 }
 
 // hearing is a scene that hears: awaitHint waits until a waiter is to look.
@@ -73,7 +75,7 @@ func handOffIn(t *testing.T, conn *pgx.Conn, key string, from store.LeaseID) {
 // A lock that is given up at once leaves no hold behind, whether somebody waits for it or not.
 func TestALockThatIsGivenUpAtOnceEndsItsHold(t *testing.T) {
 	t.Parallel()
-	for waiters, outcome := range []string{"it is free", "it is handed over"} {
+	for waiters, outcome := range []string{"it is free", "it is handed over", "it is free behind expired waiters"} {
 		t.Run(outcome, func(t *testing.T) {
 			s := newScene(t)
 			ask := s.holdFor("k", 24*time.Hour)
@@ -81,145 +83,227 @@ func TestALockThatIsGivenUpAtOnceEndsItsHold(t *testing.T) {
 			for range waiters {
 				want(t, enqueue(t, s, askFor("k", s.lease)), store.Queued)
 			}
+			if waiters == 2 {
+				exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", s.lease)
+			}
 			release(t, s, store.Claim{Key: "k", Token: token, Lease: ask.Lease, AtOnce: true})
-			if !pgtest.Query[bool](t, s.url, `SELECT hold_until IS NULL AND expires_at <= clock_timestamp() + ttl
-				FROM locksidecar.leases WHERE id = $1`, ask.Lease) {
-				t.Error("its lease still has the hold")
+			if n := s.count("locks", "hold_until IS NOT NULL"); n != 0 {
+				t.Error("the hold is left")
+			}
+			if n := s.count("locks", "lease_id IS NULL"); (n == 0) != (waiters == 1) {
+				t.Errorf("%d keys are free", n)
 			}
 		})
 	}
 }
 
-// A renewal that is in flight when the lock is released does not prolong the hold.
-func TestAReleaseWithAHoldMeetsARenewal(t *testing.T) {
+// A release with a hold meets an enqueue. Whichever comes first, the waiter knows when the hold
+// is over.
+func TestAReleaseWithAHoldMeetsAnEnqueue(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
-	ask := s.holdFor("k", time.Minute)
-	token := want(t, acquire(t, s, ask), store.Granted).Token
-	exec(t, s.other, "BEGIN")
-	exec(t, s.other, `UPDATE locksidecar.leases SET expires_at = greatest(clock_timestamp() + ttl, hold_until)
-		WHERE id = $1`, ask.Lease)
-	released := make(chan store.Verdict, 1)
-	go func() { released <- release(t, s, store.Claim{Key: "k", Token: token, Lease: ask.Lease}) }()
-	awaitBlocked(t, s.url)
-	exec(t, s.other, "COMMIT")
-	if v := <-released; v.Status != store.Holds {
-		t.Fatalf("status %d", v.Status)
+	begin := func(t *testing.T, s *scene) (ask store.Ask, token int64, grant uuid.UUID, enqueueIn func()) {
+		ask, grant = s.holdFor("k", time.Minute), uuid.New()
+		token = want(t, acquire(t, s, ask), store.Granted).Token
+		exec(t, s.other, "BEGIN")
+		return ask, token, grant, func() {
+			exec(t, s.other, `SELECT locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k}', ARRAY[$1::uuid], ARRAY[$2::uuid], '{0}',
+				'{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}')`, grant, s.lease)
+		}
 	}
-	s.mustBePending(ask.Lease)
-	if grant, lease, _ := holder(t, s.conn, "k"); grant != uuid.Nil || lease != ask.Lease {
-		t.Errorf("the key is kept by lease %s under grant %s, want no grant", lease, grant)
+	t.Run("enqueue, release", func(t *testing.T) {
+		s, awaitHint := hearing(t)
+		ask, token, grant, enqueueIn := begin(t, s)
+		enqueueIn()
+		released := make(chan store.Verdict, 1)
+		go func() { released <- release(t, s, store.Claim{Key: "k", Token: token, Lease: ask.Lease}) }()
+		awaitBlocked(t, s.url)
+		exec(t, s.other, "COMMIT")
+		if v := <-released; v.Status != store.Holds {
+			t.Fatalf("status %d", v.Status)
+		}
+		awaitHint(grant)
+		s.mustBePending("k", token, time.Minute)
+	})
+	t.Run("release, enqueue", func(t *testing.T) {
+		s := newScene(t)
+		ask, token, _, _ := begin(t, s)
+		releaseIn(t, s.other, "k", token, ask.Lease)
+		waiter := askFor("k", s.lease)
+		answers := make(chan store.Answer, 1)
+		go func() { answers <- enqueue(t, s, waiter) }()
+		awaitBlocked(t, s.url)
+		exec(t, s.other, "COMMIT")
+		if l := want(t, <-answers, store.Queued).Lock; !l.Holder.HoldPending || l.Holder.ExpiresIn > time.Minute || l.Holder.ExpiresIn < time.Second {
+			t.Errorf("the waiter does not know when the hold is over: %+v", l)
+		}
+		s.holdEnds()
+		want(t, check(t, s, waiter), store.Granted)
+	})
+}
+
+// An acquire meets the release or the reap of a holder, and does not take the key before its hold
+// is over.
+func TestAcquireDuringTheEndOfAHolder(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(s *scene, ask store.Ask, token int64){
+		"release": func(s *scene, ask store.Ask, token int64) { releaseIn(s.T, s.other, "k", token, ask.Lease) },
+		"reap": func(s *scene, ask store.Ask, _ int64) {
+			exec(s.T, s.other, "DELETE FROM locksidecar.leases WHERE id = $1", ask.Lease)
+		},
+	} {
+		for _, ttl := range []time.Duration{0, time.Hour} {
+			t.Run(fmt.Sprint(name, ttl), func(t *testing.T) {
+				t.Parallel()
+				s := newScene(t)
+				ask := s.holdFor("k", time.Hour)
+				token := want(t, acquire(t, s, ask), store.Granted).Token
+				exec(t, s.other, "BEGIN")
+				end(s, ask, token)
+				// It looks as if it had seen a dead holder before.
+				grant := uuid.New()
+				state := make(chan string, 1)
+				go func() {
+					state <- pgtest.Query[string](t, s.url, `SELECT state FROM locksidecar.ask('n', 'infinity', false, 'i', 'p', '{k}',
+						ARRAY[$1::uuid], ARRAY[$2::uuid], ARRAY[$3::interval], '{0}', '{false}', '{s}', '{o}', '{NULL}', '{t}')`, grant, s.lease, ttl)
+				}()
+				poll(t, "the acquire waits", func() bool {
+					return pgtest.Query[int64](t, s.url, "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0") > 0
+				})
+				exec(t, s.other, "COMMIT")
+				if got := <-state; got != "held" {
+					t.Errorf("the key is %s before its hold is over", got)
+				}
+				s.mustBePending("k", token, time.Hour)
+				next := askFor("k", s.lease)
+				next.TTL = ttl
+				want(t, acquire(t, s, next), store.Held)
+				s.holdEnds()
+				want(t, acquire(t, s, next), store.Granted)
+			})
+		}
 	}
 }
 
-// A reap that is in flight decides: the grant has expired, and its late release
-// skips nobody.
-func TestReleaseDuringReapOfItsHold(t *testing.T) {
+// A break meets a release. Whichever comes first, the hold is over afterwards, and the first waiter
+// has the key.
+func TestABreakMeetsAReleaseWithAHold(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
-	ask := s.holdFor("k", time.Hour)
-	token := want(t, acquire(t, s, ask), store.Granted).Token
-	waiter := skipFor("k", s.lease)
-	want(t, enqueue(t, s, waiter), store.Queued)
-	exec(t, s.other, "BEGIN")
-	exec(t, s.other, "UPDATE locksidecar.leases SET hold_pending = true, expires_at = hold_until WHERE id = $1", ask.Lease)
-	released := make(chan store.Verdict, 1)
-	go func() { released <- release(t, s, success("k", token, ask.Lease)) }()
-	awaitBlocked(t, s.url)
-	exec(t, s.other, "COMMIT")
-	if v := <-released; v.Status != store.Expired {
-		t.Errorf("status %d, want expired", v.Status)
-	}
-	want(t, check(t, s, waiter), store.Queued)
-	if grant, _, _ := holder(t, s.conn, "k"); grant != ask.ID {
-		t.Error("the grant was forgotten: later claims hear that it was released")
-	}
-}
-
-// A reap waits for a release or for a hand-off that is in flight, and finds a hold.
-func TestReapDuringChangeOfAHold(t *testing.T) {
-	t.Parallel()
-	for name, more := range map[string]int{"one": 0, "many": 3} {
-		buries := func(t *testing.T, s *scene, lease store.LeaseID) {
-			leases := []store.LeaseID{lease}
-			for range more {
-				leases = append(leases, openLease(t, s, time.Hour))
-			}
-			revoked := make(chan error, 1)
-			go func() { revoked <- s.Revoke(s.Context(), leases) }()
+	for _, ttl := range []time.Duration{0, time.Hour} {
+		begin := func(t *testing.T) (s *scene, claim store.Claim, waiter store.Ask) {
+			s = newScene(t)
+			ask := s.holdFor("k", time.Hour)
+			ask.TTL = ttl
+			claim = store.Claim{Key: "k", Token: want(t, acquire(t, s, ask), store.Granted).Token, Lease: ask.Lease}
+			waiter = askFor("k", s.lease)
+			want(t, enqueue(t, s, waiter), store.Queued)
+			exec(t, s.other, "BEGIN")
+			return s, claim, waiter
+		}
+		t.Run(fmt.Sprint("break, release ", ttl), func(t *testing.T) {
+			t.Parallel()
+			s, claim, waiter := begin(t)
+			exec(t, s.other, "SELECT locksidecar.signal('n', 'infinity', '{k}', '{0}', '{break}', '{why}')")
+			released := make(chan store.Verdict, 1)
+			go func() { released <- release(t, s, claim) }()
 			awaitBlocked(t, s.url)
 			exec(t, s.other, "COMMIT")
-			if err := <-revoked; err != nil {
-				t.Fatal(err)
+			if v := <-released; (v.Status == store.Holds) != (ttl == 0) {
+				t.Errorf("status %d", v.Status)
 			}
-			s.mustBePending(lease)
-			if n := pgtest.Query[int64](t, s.url, "SELECT count(*) FROM locksidecar.leases WHERE id <> ALL ($1)",
-				[]uuid.UUID{lease, s.lease}); n != 0 {
-				t.Errorf("%d leases without a hold are left", n)
-			}
-		}
-		t.Run("release, "+name, func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t)
-			ask := s.holdFor("k", time.Hour)
-			token := want(t, acquire(t, s, ask), store.Granted).Token
-			exec(t, s.other, "BEGIN")
-			releaseIn(t, s.other, "k", token, ask.Lease)
-			buries(t, s, ask.Lease)
-			want(t, acquire(t, s, askFor("k", s.lease)), store.Held)
+			want(t, check(t, s, waiter), store.Granted)
 		})
-		t.Run("hand-off, "+name, func(t *testing.T) {
+		t.Run(fmt.Sprint("release, break ", ttl), func(t *testing.T) {
 			t.Parallel()
-			s := newScene(t)
-			want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
-			waiter, behind := s.holdFor("k", time.Hour), askFor("k", s.lease)
-			want(t, enqueue(t, s, waiter), store.Queued)
-			want(t, enqueue(t, s, behind), store.Queued)
-			exec(t, s.other, "BEGIN")
-			handOffIn(t, s.other, "k", s.lease)
-			buries(t, s, waiter.Lease)
-			if a := want(t, check(t, s, behind), store.Queued); !a.Lock.Holder.HoldPending || a.Lock.Holder.Lease != waiter.Lease {
-				t.Errorf("held by %+v, want a lease that stands", a.Lock.Holder)
+			s, claim, waiter := begin(t)
+			releaseIn(t, s.other, "k", claim.Token, claim.Lease)
+			done := s.signalling(store.Signal{Kind: store.Break, Key: "k", Token: claim.Token})
+			awaitBlocked(t, s.url)
+			exec(t, s.other, "COMMIT")
+			if got := done(); got != store.Holds {
+				t.Errorf("status %d", got)
 			}
-			want(t, check(t, s, waiter), store.Gone)
+			want(t, check(t, s, waiter), store.Granted)
 		})
 	}
 }
 
-// The other order: the waiter whose lease is reaped in the moment of the hand-off gets
-// neither the lock nor a hold.
-func TestHandOffToAHoldDuringReap(t *testing.T) {
+// A hand-off to a waiter with a hold meets the reap of its lease: the key is kept, or the next in
+// line has it.
+func TestAHandOffToAHoldMeetsAReap(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
-	dying, next := s.holdFor("k", time.Hour), askFor("k", s.lease)
-	want(t, enqueue(t, s, dying), store.Queued)
-	want(t, enqueue(t, s, next), store.Queued)
+	waiter, behind := s.holdFor("k", time.Hour), askFor("k", s.lease)
+	want(t, enqueue(t, s, waiter), store.Queued)
+	want(t, enqueue(t, s, behind), store.Queued)
 	exec(t, s.other, "BEGIN")
-	exec(t, s.other, "DELETE FROM locksidecar.leases WHERE id = $1", dying.Lease)
-	released := make(chan store.Verdict, 1)
-	go func() { released <- release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}) }()
+	exec(t, s.other, "SELECT locksidecar.hand_off('{n}', '{k}', ARRAY[$1::uuid], ARRAY[$2::bigint], '{\"\"}')", s.lease, token)
+	revoked := make(chan error, 1)
+	go func() { revoked <- s.Revoke(t.Context(), []store.LeaseID{waiter.Lease}) }()
 	awaitBlocked(t, s.url)
 	exec(t, s.other, "COMMIT")
-	<-released
-	if grant, _, _ := holder(t, s.conn, "k"); grant != next.ID {
-		t.Errorf("the key is held under grant %s, want the second waiter's", grant)
+	if err := <-revoked; err != nil {
+		t.Fatal(err)
 	}
+	_, _, token = holder(t, s.conn, "k")
+	s.mustBePending("k", token, time.Hour)
+	want(t, check(t, s, waiter), store.Gone)
+	want(t, check(t, s, behind), store.Queued)
+	s.holdEnds()
+	want(t, check(t, s, behind), store.Granted)
 }
 
-// An own lease that is reaped while a lock with a hold is asked for under it is not
-// brought back to life by the hold.
-func TestAcquireWithAHoldDuringReap(t *testing.T) {
+// A release whose lease has expired, and may be renewed in this moment, ends the grant and not the
+// hold.
+func TestALateReleaseMeetsARenewal(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	ask := s.holdFor("k", time.Hour)
-	exec(t, s.other, "BEGIN")
-	exec(t, s.other, "DELETE FROM locksidecar.leases WHERE id = $1", ask.Lease)
-	answers := make(chan store.Answer, 1)
-	go func() { answers <- enqueue(t, s, ask) }()
-	awaitBlocked(t, s.url)
-	exec(t, s.other, "COMMIT")
-	want(t, <-answers, store.LeaseLost)
+	token := want(t, acquire(t, s, ask), store.Granted).Token
+	exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() WHERE id = $1", ask.Lease)
+	claim := store.Claim{Key: "k", Token: token, Lease: ask.Lease}
+	for range 2 {
+		if v := release(t, s, claim); v.Status != store.Expired {
+			t.Errorf("status %d", v.Status)
+		}
+		exec(t, s.conn, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + ttl WHERE id = $1", ask.Lease)
+		s.mustBePending("k", token, time.Hour)
+	}
+	s.holdEnds()
+	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
+}
+
+// The first in line gets the key when the hold is over, even if its own check is lost: the sweep
+// hands it over. Before that, no sweep does.
+func TestTheSweepHandsOffAtTheEndOfAHold(t *testing.T) {
+	t.Parallel()
+	for _, released := range []bool{true, false} {
+		t.Run(fmt.Sprint("released: ", released), func(t *testing.T) {
+			s := newScene(t)
+			postgres.SweepAtOnce(s.Store)
+			ask := s.holdFor("k", time.Hour)
+			token := want(t, acquire(t, s, ask), store.Granted).Token
+			want(t, enqueue(t, s, askFor("k", s.lease)), store.Queued)
+			if released {
+				release(t, s, store.Claim{Key: "k", Token: token, Lease: ask.Lease})
+			} else if err := s.Revoke(t.Context(), []store.LeaseID{ask.Lease}); err != nil {
+				t.Fatal(err)
+			}
+			sweep := func() {
+				t.Helper()
+				if err := s.Sweep(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			sweep()
+			s.mustBePending("k", token, time.Hour)
+			s.holdEnds()
+			sweep()
+			if _, lease, next := holder(t, s.conn, "k"); lease != s.lease || next <= token {
+				t.Errorf("held under %s, token %d after %d", lease, next, token)
+			}
+		})
+	}
 }
 
 // Who is just waiting behind a hold is told that it ends earlier than it read.
@@ -266,40 +350,42 @@ func TestAHoldThatIsCutShortTellsTheNext(t *testing.T) {
 	want(t, check(t, s, first), store.Granted)
 }
 
-// A sidecar that died with many holds: they stand, after a few statements, and
-// whatever waited under their leases is dropped.
+// A sidecar that died with many holds: they keep their keys, after a few statements, and whatever
+// waited under its leases is dropped.
 func TestTheHoldsOfADeadInstance(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
 	dead := startStore(t, url, store.Identity{Namespace: "n", Instance: "dead", Pod: "p"})
-	heir := startStore(t, url, store.Identity{Namespace: "n", Instance: "heir", Pod: "p"})
+	heir := startStore(t, url, store.Identity{Namespace: "n", Instance: "heir", Pod: "q"})
 	s := &scene{t, dead, url, connect(t, url), connect(t, url), openLease(t, dead, time.Hour), nil}
 	const many = 50
-	var leases []uuid.UUID
-	for n := range many {
-		ask := s.holdFor(fmt.Sprintf("k%d", n), time.Minute)
-		want(t, acquire(t, dead, ask), store.Granted)
-		leases = append(leases, ask.Lease)
+	asks := make([]store.Ask, many)
+	for n := range asks {
+		asks[n] = askFor(fmt.Sprintf("k%d", n), s.lease)
+		asks[n].MinHold = time.Minute
 	}
-	stray := askFor("k0", leases[1])
-	want(t, enqueue(t, dead, stray), store.Queued)
+	answers, err := dead.Acquire(t.Context(), asks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := askFor("k0", s.lease)
+	want(t, enqueue(t, dead, left), store.Queued)
 	dead.Stop()
-	for range 2 { // the second finds them as they are
-		cluster.ResetStatements(t, url)
-		if err := heir.ReapInstance(t.Context(), "dead"); err != nil {
-			t.Fatal(err)
-		}
-		if n := cluster.Statements(t, url, "%locksidecar%"); n > 10 {
-			t.Errorf("%d statements, want a few for all", n)
-		}
-		for _, lease := range leases {
-			s.mustBePending(lease)
-		}
+	cluster.ResetStatements(t, url)
+	if err := heir.ReapInstance(t.Context(), "dead"); err != nil {
+		t.Fatal(err)
 	}
-	if n := pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.leases WHERE instance = 'dead'"); n != many {
-		t.Errorf("%d leases are left, want those with a hold", n)
+	if n := cluster.Statements(t, url, "%locksidecar%"); n > 10 {
+		t.Errorf("%d statements, want a few for all", n)
 	}
-	if n := waiterRows(t, url, stray.ID); n != 0 {
+	s.Store = heir
+	for n, a := range answers {
+		s.mustBePending(asks[n].Key, a.Token, time.Minute)
+	}
+	if locks, err := heir.List(t.Context(), store.Query{Instance: "dead", Limit: many + 1}); err != nil || len(locks) != many {
+		t.Errorf("%d locks of the dead instance, %v; want %d", len(locks), err, many)
+	}
+	if n := waiterRows(t, url, left.ID); n != 0 {
 		t.Error("a waiter of the dead instance is left in line")
 	}
 }
@@ -350,9 +436,9 @@ func TestAHoldIsTakenOverAtItsEnd(t *testing.T) {
 	}
 }
 
-// An undo ends a hold of which nobody was told. Where another instance has it of the
+// An withdrawal ends a hold of which nobody was told. Where another instance has it of the
 // same attempt, somebody may have been.
-func TestAnUndoLeavesTheHoldsOfOthers(t *testing.T) {
+func TestAWithdrawalLeavesTheHoldsOfOthers(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	other := startStore(t, s.url, store.Identity{Namespace: "n", Instance: "other", Pod: "p"})
@@ -369,35 +455,6 @@ func TestAnUndoLeavesTheHoldsOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
-}
-
-// Nobody waits, or is granted anything, under a lease that stands. (Its
-// sidecar would not ask so; a row that was left so must not go round for ever.)
-func TestNobodyWaitsUnderALeaseWithAPendingHold(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	ask := s.holdFor("held", time.Hour)
-	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
-	want(t, acquire(t, s, ask), store.Granted)
-	stray := askFor("k", ask.Lease)
-	want(t, enqueue(t, s, stray), store.Queued)
-	exec(t, s.conn, "UPDATE locksidecar.leases SET hold_pending = true, expires_at = hold_until WHERE id = $1", ask.Lease)
-	want(t, check(t, s, stray), store.Gone)
-	if v := release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}); v.Status != store.Holds {
-		t.Errorf("status %d", v.Status)
-	}
-	want(t, acquire(t, s, askFor("held", s.lease)), store.Held)
-	want(t, acquire(t, s, askFor("held", ask.Lease)), store.LeaseLost)
-	want(t, enqueue(t, s, askFor("k2", ask.Lease)), store.LeaseLost)
-	want(t, acquire(t, s, askFor("k2", ask.Lease)), store.LeaseLost)
-	if err := s.OpenLeases(t.Context(), []store.NewLease{{ID: ask.Lease, TTL: time.Hour}}); !store.Unavailable(err) {
-		t.Errorf("a lease that stands was opened again: %v", err)
-	}
-	s.mustBePending(ask.Lease)
-	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
-	if n := waiterRows(t, s.url, stray.ID); n != 0 {
-		t.Error("its row is left")
-	}
 }
 
 // What a hold costs.
@@ -419,12 +476,10 @@ func TestStatementsOfAHold(t *testing.T) {
 		}
 	}
 	claims := make([]store.Claim, len(asks))
-	leases := make([]store.LeaseID, len(asks))
 	counted("acquire", 2, func() error {
 		answers, err := s.Acquire(t.Context(), asks)
 		for i, a := range answers {
 			claims[i] = store.Claim{Key: asks[i].Key, Token: a.Token, Lease: asks[i].Lease}
-			leases[i] = asks[i].Lease
 		}
 		return err
 	})
@@ -435,11 +490,9 @@ func TestStatementsOfAHold(t *testing.T) {
 		}
 		return err
 	})
-	counted("reap", 3, func() error { return s.Revoke(t.Context(), leases) })
 }
 
-// A promoted server prolongs leases for holders whose renewal may be missing. What
-// stands has no holder.
+// A promoted server prolongs leases for holders whose renewal may be missing. It prolongs no hold.
 func TestAPromotionProlongsNoHold(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -451,58 +504,40 @@ func TestAPromotionProlongsNoHold(t *testing.T) {
 	if after := want(t, acquire(t, s, askFor("after", s.lease)), store.Granted); after.ExpiresIn < time.Minute {
 		t.Fatalf("expires in %s: this test has lost its point", after.ExpiresIn)
 	}
-	s.mustBePending(ask.Lease)
+	s.mustBePending("k", token, time.Minute)
 }
 
-// A bind:ttl grant of which another instance would tell, in the moment in which its lease
-// begins to stand, is over.
-func TestDeliveryNoteDuringReapOfItsHold(t *testing.T) {
+// What nobody was told of is withdrawn with its hold, even if its lease is dead. Nothing else of
+// the lease is touched.
+func TestAWithdrawalEndsTheHold(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
-	other := startStore(t, s.url, store.Identity{Namespace: "n", Instance: "other", Pod: "p"})
-	ask := askFor("k", s.lease)
-	ask.TTL, ask.MinHold = time.Hour, time.Hour
-	want(t, acquire(t, s, ask), store.Granted)
-	exec(t, s.other, "BEGIN")
-	exec(t, s.other, "UPDATE locksidecar.leases SET hold_pending = true, expires_at = hold_until WHERE NOT renewed")
-	answers := make(chan store.Answer, 1)
-	go func() { answers <- check(t, other, ask) }()
-	awaitBlocked(t, s.url)
-	exec(t, s.other, "COMMIT")
-	want(t, <-answers, store.Gone)
-}
-
-// A hold that was given back, at once or because nobody was told of it, leaves no lease
-// that stands for a day and holds nothing; nor one that lives as long, if its sidecar dies.
-func TestHandedBackHoldLeavesNoLease(t *testing.T) {
-	t.Parallel()
-	for name, end := range map[string]func(*scene, store.Ask, int64){
-		"at once": func(s *scene, a store.Ask, token int64) {
-			release(s, s, store.Claim{Key: a.Key, Token: token, Lease: a.Lease, AtOnce: true})
-		},
-		"undone": func(s *scene, a store.Ask, _ int64) {
-			if err := withdraw(s.Context(), s, a.Attempt); err != nil {
-				s.Error(err)
-			}
-		},
-	} {
+	for _, reaped := range []bool{false, true} {
 		for _, contended := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, ", contended: ", contended), func(t *testing.T) {
+			t.Run(fmt.Sprint("reaped: ", reaped, ", contended: ", contended), func(t *testing.T) {
 				s := newScene(t)
 				ask := s.holdFor("k", 24*time.Hour)
-				token := want(t, acquire(t, s, ask), store.Granted).Token
+				want(t, acquire(t, s, ask), store.Granted)
+				other := askFor("other", ask.Lease)
+				want(t, acquire(t, s, other), store.Granted)
+				waiter := askFor("k", s.lease)
 				if contended {
-					want(t, enqueue(t, s, askFor("k", s.lease)), store.Queued)
+					want(t, enqueue(t, s, waiter), store.Queued)
 				}
-				end(s, ask, token)
-				if n := s.count("leases", "expires_at > clock_timestamp() + ttl"); n != 0 {
-					t.Error("its lease lives as long as the hold would have lasted")
+				if reaped {
+					if err := s.Revoke(t.Context(), []store.LeaseID{ask.Lease}); err != nil {
+						t.Fatal(err)
+					}
 				}
-				if err := s.Revoke(t.Context(), []store.LeaseID{ask.Lease}); err != nil {
+				if err := withdraw(t.Context(), s, ask.Attempt); err != nil {
 					t.Fatal(err)
 				}
-				if n := s.count("leases", "id = $1", ask.Lease); n != 0 {
-					t.Error("its lease stands, and holds nothing")
+				if contended {
+					want(t, check(t, s, waiter), store.Granted)
+				} else {
+					want(t, acquire(t, s, waiter), store.Granted)
+				}
+				if n := s.count("leases", "id = $1", ask.Lease); (n == 0) != reaped {
+					t.Errorf("%d leases are left", n)
 				}
 			})
 		}

@@ -7,8 +7,6 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5"
-
-	"github.com/locksidecar/locksidecar/store"
 )
 
 // errRowLocked: another session keeps rows locked for long.
@@ -108,14 +106,6 @@ func (o *operation) had(row lockedBy, sent time.Time, err error) {
 func (o *operation) aroundLocked(
 	ctx context.Context, items []int, name func(int) keyName, do func(context.Context, []int) error,
 ) (left []int, err error) {
-	return o.aroundLockedLeases(ctx, items, name, func(int) *store.LeaseID { return nil }, do)
-}
-
-// aroundLockedLeases is aroundLocked for a statement that also writes to a lease of some items
-// (own; nil: to none).
-func (o *operation) aroundLockedLeases(
-	ctx context.Context, items []int, name func(int) keyName, own func(int) *store.LeaseID, do func(context.Context, []int) error,
-) (left []int, err error) {
 	for tries := 0; len(items) > 0; tries++ {
 		o.asked = len(items)
 		done := o.bePatient(items, name)
@@ -130,7 +120,7 @@ func (o *operation) aroundLockedLeases(
 			}
 			return append(left, items...), nil
 		}
-		locked, err := o.locked(ctx, items, name, own)
+		locked, err := o.locked(ctx, items, name)
 		if err != nil {
 			return nil, err
 		}
@@ -148,16 +138,13 @@ func (o *operation) aroundLockedLeases(
 	return left, nil
 }
 
-// locked returns the items whose rows, or own leases, another session has locked now.
-func (o *operation) locked(
-	ctx context.Context, items []int, name func(int) keyName, own func(int) *store.LeaseID,
-) (map[keyName]bool, error) {
+// locked returns the items whose rows another session has locked now.
+func (o *operation) locked(ctx context.Context, items []int, name func(int) keyName) (map[keyName]bool, error) {
 	namespaces, keys := make([]string, len(items)), make([]string, len(items))
-	leases := make([]*[16]byte, len(items))
 	for n, i := range items {
-		namespaces[n], keys[n], leases[n] = name(i).namespace, name(i).key, (*[16]byte)(own(i))
+		namespaces[n], keys[n] = name(i).namespace, name(i).key
 	}
-	found, err := query(ctx, o, sqlLocked, []any{namespaces, keys, leases},
+	found, err := query(ctx, o, sqlLocked, []any{namespaces, keys},
 		func(rows pgx.Rows, k *keyName) error { return rows.Scan(&k.namespace, &k.key) })
 	if err != nil {
 		return nil, err

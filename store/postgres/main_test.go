@@ -88,7 +88,8 @@ func (a aging) Open(id store.Identity) store.Store {
 
 // Age implements [storetest.Aging].
 func (a aging) Age(d time.Duration) {
-	exec(a.tb, a.conn, "UPDATE locksidecar.leases SET expires_at = expires_at - $1::interval, hold_until = hold_until - $1::interval", d)
+	exec(a.tb, a.conn, "UPDATE locksidecar.leases SET expires_at = expires_at - $1::interval", d)
+	exec(a.tb, a.conn, "UPDATE locksidecar.locks SET hold_until = hold_until - $1::interval WHERE hold_until IS NOT NULL", d)
 }
 
 func TestModel(t *testing.T) {

@@ -109,12 +109,19 @@ func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answe
 	if err != nil {
 		return nil, err
 	}
-	var dead []uuid.UUID
+	var dead []uuid.UUID // expired
+	var left []held      // their leases are gone
 	var behindDead []store.Attempt
 	for i := range rows {
-		if rows[i].queued && !rows[i].held() && rows[i].heldUnder != (zeronull.UUID{}) {
-			dead = append(dead, uuid.UUID(rows[i].heldUnder))
-			behindDead = append(behindDead, waits[i])
+		w := &rows[i]
+		if !w.queued || w.held() || w.heldUnder == (zeronull.UUID{}) {
+			continue
+		}
+		behindDead = append(behindDead, waits[i])
+		if w.lease != (zeronull.UUID{}) {
+			dead = append(dead, uuid.UUID(w.heldUnder))
+		} else {
+			left = append(left, held{namespace: o.config.Identity.Namespace, key: waits[i].Key, lease: uuid.UUID(w.heldUnder)})
 		}
 	}
 	answers := make([]store.Answer, len(waits))
@@ -126,7 +133,7 @@ func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answe
 	if len(behindDead) == 0 {
 		return answers, nil
 	}
-	if err := o.reap(ctx, unique(dead), false); err != nil {
+	if err := o.reapAndHandOff(ctx, dead, left); err != nil {
 		return nil, err
 	}
 	if err := o.checkAgain(ctx, waits, behindDead, answers); err != nil {

@@ -391,18 +391,13 @@ func mingle(t *testing.T, s engine, r *rand.Rand, keys int) {
 		}
 		return asks
 	}
-	// withHolds gives some of the asks a hold, on leases of their own.
+	// withHolds gives some of the asks a hold.
 	withHolds := func(asks []store.Ask) []store.Ask {
-		var own []store.NewLease
 		for i := range asks {
 			if r.IntN(3) == 0 {
 				asks[i].MinHold = time.Duration(1+r.IntN(50)) * time.Millisecond
-				asks[i].Lease = uuid.New()
-				own = append(own, store.NewLease{ID: asks[i].Lease, TTL: time.Hour})
-				leases = append(leases, asks[i].Lease)
 			}
 		}
-		fail("open", s.OpenLeases(ctx, own))
 		return asks
 	}
 	acquired, waiting := withHolds(batch()), withHolds(batch())
@@ -461,42 +456,4 @@ func TestSameGrantInTwoNamespaces(t *testing.T) {
 	}
 	release(t, a, store.Claim{Key: "k", Token: held.Token, Lease: inA})
 	want(t, check(t, a, waitA), store.Granted)
-}
-
-// Trap: a hand-off has a waiter's lease locked, so that nobody reaps it, and locks it more
-// to note the hold, behind a renewal that is in flight and before a reap that waits.
-func TestAHandOffToAHoldLocksItsLeaseTwice(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	third := connect(t, s.url)
-	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
-	waiter := s.holdFor("k", time.Hour)
-	want(t, enqueue(t, s, waiter), store.Queued)
-	wait := func(n int64) func() bool {
-		return func() bool {
-			return n == pgtest.Query[int64](t, s.url,
-				"SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0 AND "+blocked)
-		}
-	}
-	exec(t, s.other, "BEGIN; SELECT FROM locksidecar.waiters FOR UPDATE") // a cancel, which fails in the end
-	released := make(chan store.Verdict, 1)
-	go func() { released <- release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease}) }()
-	poll(t, "the hand-off has the lease locked", wait(1))
-	exec(t, third, "BEGIN")
-	exec(t, third, "UPDATE locksidecar.leases SET expires_at = clock_timestamp() + ttl WHERE id = $1", waiter.Lease)
-	revoked := make(chan error, 1)
-	go func() { revoked <- s.Revoke(t.Context(), []store.LeaseID{waiter.Lease}) }()
-	poll(t, "the reap waits for both", wait(2))
-	exec(t, s.other, "ROLLBACK")
-	poll(t, "the hand-off waits for the renewal, too", wait(2))
-	exec(t, third, "COMMIT")
-	if v, err := <-released, <-revoked; v.Status != store.Holds || err != nil {
-		t.Errorf("the release has status %d, the reap: %v", v.Status, err)
-	}
-	s.mustBePending(waiter.Lease)
-	if grant, _, _ := holder(t, s.conn, "k"); grant != waiter.ID {
-		t.Errorf("the key is held under grant %s, want the waiter's", grant)
-	}
-	s.Stop()
-	mustHaveNoDeadlocks(t, s.url)
 }

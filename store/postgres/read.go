@@ -17,7 +17,7 @@ import (
 // missing is zero.
 type lockColumns struct {
 	token                 zeronull.Int8
-	acquiredAt, expiresAt zeronull.Timestamptz
+	acquiredAt, expiresAt zeronull.Timestamptz // expiresAt is not before the end of a min_hold
 	now                   zeronull.Timestamptz
 	lease                 zeronull.UUID // zero: there is no such lease
 	instance, pod         zeronull.Text
@@ -37,9 +37,9 @@ func (c *lockColumns) with(first ...any) []any {
 		&c.stopping, &c.stopReason, &c.grant, &c.waiting)
 }
 
-// expiresIn is how long the lease lasts; zero or less if it is over or missing.
+// expiresIn is how long the key is kept without a renewal; zero or less if nothing keeps it.
 func (c *lockColumns) expiresIn() time.Duration {
-	if c.lease == (zeronull.UUID{}) {
+	if time.Time(c.expiresAt).IsZero() {
 		return 0
 	}
 	return time.Time(c.expiresAt).Sub(time.Time(c.now))

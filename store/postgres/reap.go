@@ -106,21 +106,21 @@ func (o *operation) deliver(h handOver, of held) {
 func (o *operation) reap(ctx context.Context, leases []uuid.UUID, revoke bool) error {
 	var keys []held
 	for len(leases) > 0 || len(keys) > 0 {
-		dead, kept, err := o.deleteLeases(ctx, leases, revoke)
+		dead, err := o.deleteLeases(ctx, leases, revoke)
 		if err != nil {
 			return err
 		}
 		revoke = false // that was for the leases of the caller
-		more, err := o.waited(ctx, dead, kept)
+		more, err := o.waited(ctx, dead)
 		if err != nil {
 			return err
 		}
 		if keys, leases, err = o.handOff(ctx, append(o.unblocked(leases, keys), more...)); err != nil {
 			return err
 		}
-		if ended := slices.Concat(dead, kept); len(ended) > 0 {
-			o.watches.drop(ended)
-			if err := execute(ctx, o, sqlReapRest, uuids(ended)); err != nil {
+		if len(dead) > 0 {
+			o.watches.drop(dead)
+			if err := execute(ctx, o, sqlReapRest, uuids(dead)); err != nil {
 				return err
 			}
 		}
@@ -128,29 +128,14 @@ func (o *operation) reap(ctx context.Context, leases []uuid.UUID, revoke bool) e
 	return nil
 }
 
-// waited reads the keys held under dead leases for which somebody waits. It also sends hints to
-// those who wait for what kept leases hold: they know a later end.
-func (o *operation) waited(ctx context.Context, dead, kept []uuid.UUID) (keys []held, err error) {
-	leases := slices.Concat(dead, kept)
-	if len(leases) == 0 {
+// waited reads the keys held under dead leases for which somebody waits.
+func (o *operation) waited(ctx context.Context, dead []uuid.UUID) ([]held, error) {
+	if len(dead) == 0 {
 		return nil, nil
 	}
-	type waitedFor struct {
-		held
-		hints hints
-	}
-	namespaces, names := o.onlyKeys(leases)
-	found, err := query(ctx, o, sqlReapWaited, []any{uuids(leases), uuids(kept), namespaces, names},
-		func(rows pgx.Rows, w *waitedFor) error {
-			return rows.Scan(&w.namespace, &w.key, &w.lease, &w.hints.grants, &w.hints.instances)
-		})
-	for _, w := range found {
-		o.hintAll(w.namespace, w.hints)
-		if slices.Contains(dead, w.lease) {
-			keys = append(keys, w.held)
-		}
-	}
-	return keys, err
+	namespaces, names := o.onlyKeys(dead)
+	return query(ctx, o, sqlReapWaited, []any{uuids(dead), namespaces, names},
+		func(rows pgx.Rows, h *held) error { return rows.Scan(&h.namespace, &h.key, &h.lease) })
 }
 
 // unblocked returns the keys that may be handed off after a reap of some leases: none if one of the
@@ -180,29 +165,20 @@ func (o *operation) block(lease uuid.UUID) {
 	o.warnLocked()
 }
 
-// reaped is a lease that a reap has found.
-type reaped struct {
-	lease        uuid.UUID
-	pending, now bool // its min_hold is pending, or since now
-	// the only key that can be held under it; nil: any
-	namespace, key *string
-}
-
-// reapBy runs one of the statements that reap, and notes the leases that are for one key.
-func (o *operation) reapBy(ctx context.Context, sql statement, leases [][16]byte, revoke bool) ([]reaped, error) {
-	done, err := query(ctx, o, sql, []any{leases, revoke}, func(rows pgx.Rows, b *reaped) error {
-		return rows.Scan(&b.lease, &b.pending, &b.now, &b.namespace, &b.key)
-	})
-	for _, b := range done {
-		if b.namespace == nil || b.key == nil {
-			continue
+// reapBy runs one of the statements that reap. It returns the leases that were reaped, and notes
+// those that are for one key.
+func (o *operation) reapBy(ctx context.Context, sql statement, leases [][16]byte, revoke bool) ([]uuid.UUID, error) {
+	return query(ctx, o, sql, []any{leases, revoke}, func(rows pgx.Rows, lease *uuid.UUID) error {
+		var namespace, key *string
+		if err := rows.Scan(lease, &namespace, &key); err != nil || namespace == nil || key == nil {
+			return err
 		}
 		if o.single == nil {
 			o.single = make(map[uuid.UUID]keyName)
 		}
-		o.single[b.lease] = keyName{*b.namespace, *b.key}
-	}
-	return done, err
+		o.single[*lease] = keyName{*namespace, *key}
+		return nil
+	})
 }
 
 // onlyKeys returns the only keys that reaped leases can hold. It returns nil if one of them can
@@ -219,36 +195,20 @@ func (o *operation) onlyKeys(leases []uuid.UUID) (namespaces, keys []string) {
 	return namespaces, keys
 }
 
-// deleteLeases deletes leases. It returns those that are dead now, whoever deleted them, and those
-// whose min_hold is pending since now.
-func (o *operation) deleteLeases(ctx context.Context, leases []uuid.UUID, revoke bool) (dead, kept []uuid.UUID, err error) {
-	if len(leases) == 0 {
-		return nil, nil, nil
-	}
-	if len(leases) == 1 {
+// deleteLeases deletes leases. It returns those that are dead now, whoever deleted them.
+func (o *operation) deleteLeases(ctx context.Context, leases []uuid.UUID, revoke bool) (dead []uuid.UUID, err error) {
+	if len(leases) <= 1 {
 		return o.deleteEach(ctx, leases, leases, revoke)
 	}
-	done, err := o.reapBy(ctx, sqlReapMany, uuids(leases), revoke)
-	if err != nil {
-		return nil, nil, err
+	if _, err := o.reapBy(ctx, sqlReapMany, uuids(leases), revoke); err != nil {
+		return nil, err
 	}
 	o.partly = o.partly || revoke
 	left, err := query(ctx, o, sqlLeaseExisting, []any{uuids(leases)}, scanOne[uuid.UUID])
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	var pending []uuid.UUID
-	for _, b := range done {
-		if b.pending {
-			pending = append(pending, b.lease)
-		}
-		if b.now {
-			kept = append(kept, b.lease)
-		}
-	}
-	isPending := func(id uuid.UUID) bool { return slices.Contains(pending, id) }
-	dead, more, err := o.deleteEach(ctx, slices.DeleteFunc(slices.Clone(leases), isPending), slices.DeleteFunc(left, isPending), revoke)
-	return dead, append(kept, more...), err
+	return o.deleteEach(ctx, leases, left, revoke)
 }
 
 // blockedMax is for how many locked leases an operation waits. Further ones count as locked without
@@ -257,7 +217,7 @@ const blockedMax = 3
 
 // deleteEach deletes some leases (left) one by one, and waits for locked ones. It returns what
 // deleteLeases does.
-func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, revoke bool) (dead, kept []uuid.UUID, err error) {
+func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, revoke bool) (dead []uuid.UUID, err error) {
 	alive := map[uuid.UUID]bool{}
 	for _, lease := range left {
 		if len(o.blocked) >= blockedMax {
@@ -272,23 +232,19 @@ func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, re
 			continue
 		}
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if len(done) > 0 {
 			o.partly = o.partly || revoke
-			alive[lease] = done[0].pending
-			if done[0].now {
-				kept = append(kept, lease)
-			}
 			continue
 		}
 		there, err := query(ctx, o, sqlLeaseExisting, []any{[][16]byte{lease}}, scanOne[uuid.UUID])
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		alive[lease] = len(there) > 0
 	}
-	return slices.DeleteFunc(slices.Clone(leases), func(id uuid.UUID) bool { return alive[id] }), kept, nil
+	return slices.DeleteFunc(slices.Clone(leases), func(id uuid.UUID) bool { return alive[id] }), nil
 }
 
 // handOffMax is how many keys one statement hands off, so that no transaction keeps thousands of
@@ -368,6 +324,15 @@ func (o *operation) finish(ctx context.Context, keys []held, expired []uuid.UUID
 		}
 	}
 	return nil
+}
+
+// reapAndHandOff reaps expired leases, and hands off keys whose leases are gone. A min_hold keeps a
+// key after its lease, so such a key is handed off by a waiter that looks when the hold is over.
+func (o *operation) reapAndHandOff(ctx context.Context, expired []uuid.UUID, left []held) error {
+	if err := o.reap(ctx, unique(expired), false); err != nil {
+		return err
+	}
+	return o.finish(ctx, unique(left), nil)
 }
 
 // Revoke revokes an instance's own leases.

@@ -127,48 +127,6 @@ func TestRenewalDuringAReap(t *testing.T) {
 	}
 }
 
-// A lease with a hold lasts as long as the hold at least; one that stands, and not longer.
-func TestARenewalAndHolds(t *testing.T) {
-	t.Parallel()
-	for name, locked := range map[string]bool{"at once": false, "after a wait": true} {
-		t.Run(name, func(t *testing.T) {
-			s := newScene(t)
-			held, over := s.pairOfLeases()
-			pending := openLease(t, s, time.Hour)
-			exec(t, s.conn, "UPDATE locksidecar.leases SET hold_until = clock_timestamp() + interval '1 day' WHERE id = $1", held)
-			exec(t, s.conn, "UPDATE locksidecar.leases SET hold_until = clock_timestamp() + interval '1 s' WHERE id = $1", over)
-			exec(t, s.conn, `UPDATE locksidecar.leases SET hold_pending = true, expires_at = clock_timestamp() + interval '1 min',
-				hold_until = clock_timestamp() + interval '1 min' WHERE id = $1`, pending)
-			if locked {
-				exec(t, s.other, "BEGIN; SELECT FROM locksidecar.leases FOR UPDATE")
-			}
-			done := s.renewing(held, over, pending)
-			if locked {
-				awaitBlocked(t, s.url)
-				exec(t, s.other, "COMMIT")
-			}
-			r := done()
-			slices.SortFunc(r.Kept, compareIDs)
-			if !slices.Equal(r.Kept, []store.LeaseID{held, over}) {
-				t.Errorf("kept %v, want all but the one that stands", r.Kept)
-			}
-			ends := func(lease store.LeaseID) time.Duration {
-				return time.Duration(pgtest.Query[float64](t, s.url,
-					"SELECT extract(epoch FROM expires_at - clock_timestamp())::float8 FROM locksidecar.leases WHERE id = $1", lease) * 1e9)
-			}
-			if d := ends(held); d < 23*time.Hour {
-				t.Errorf("the hold is over before the lease that ends in %s", d)
-			}
-			if d := ends(over); d < 50*time.Minute || d > time.Hour {
-				t.Errorf("a lease whose hold is nearly over ends in %s", d)
-			}
-			if d := ends(pending); d > time.Minute {
-				t.Errorf("a lease that stands ends in %s", d)
-			}
-		})
-	}
-}
-
 // What holders are asked for comes with the renewal, and costs no further statement.
 func TestARenewalTellsOfSignals(t *testing.T) {
 	t.Parallel()

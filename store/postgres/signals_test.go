@@ -188,14 +188,18 @@ func TestABreakHandsOff(t *testing.T) {
 	}
 }
 
-// The sidecar of a lock that stands has given it up: it is broken as a bind:ttl lock is.
+// The sidecar of a lock whose hold is pending has given it up: it is broken as a bind:ttl lock is.
 func TestBreakOfAPendingHold(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	hold := openLease(t, s, time.Hour)
-	want(t, acquire(t, s, askFor("k", hold)), store.Granted)
+	ask := askFor("k", hold)
+	ask.MinHold = time.Hour
+	want(t, acquire(t, s, ask), store.Granted)
 	s.signal(store.Signal{Kind: store.Stop, Key: "k"}, store.Holds)
-	exec(t, s.conn, "UPDATE locksidecar.leases SET hold_pending = true, hold_until = expires_at WHERE id = $1", hold)
+	if err := s.Revoke(t.Context(), []store.LeaseID{hold}); err != nil {
+		t.Fatal(err)
+	}
 	reason := "now"
 	s.signal(store.Signal{Kind: store.Stop, Key: "k", Reason: &reason}, store.Holds)
 	if n := s.count("signals", "reason IS NOT NULL"); n != 0 {
@@ -326,17 +330,16 @@ func TestSignalsEndWithTheirLease(t *testing.T) {
 	t.Parallel()
 	reason := "why"
 	for _, ends := range []struct {
-		name    string
-		minHold time.Duration
-		swept   bool
-		end     func(s *scene, token int64, lease uuid.UUID)
+		name  string
+		swept bool
+		end   func(s *scene, lease uuid.UUID)
 	}{
-		{"revoked", 0, false, func(s *scene, _ int64, lease uuid.UUID) {
+		{"revoked", false, func(s *scene, lease uuid.UUID) {
 			if err := s.Revoke(s.Context(), []store.LeaseID{lease}); err != nil {
 				s.Fatal(err)
 			}
 		}},
-		{"revoked while the signals are being acknowledged in vain", 0, true, func(s *scene, _ int64, lease uuid.UUID) {
+		{"revoked while the signals are being acknowledged in vain", true, func(s *scene, lease uuid.UUID) {
 			exec(s.T, s.other, "BEGIN")
 			exec(s.T, s.other, "DELETE FROM locksidecar.signals")
 			revoked := make(chan error, 1)
@@ -347,22 +350,16 @@ func TestSignalsEndWithTheirLease(t *testing.T) {
 				s.Fatal(err)
 			}
 		}},
-		{"released with a hold, then broken", time.Hour, false, func(s *scene, token int64, lease uuid.UUID) {
-			release(s.T, s, store.Claim{Key: "k", Token: token, Lease: lease})
-			s.signal(store.Signal{Kind: store.Break, Key: "k"}, store.Holds)
-		}},
 	} {
 		t.Run(ends.name, func(t *testing.T) {
 			s := newScene(t)
 			lease := openLease(t, s, time.Hour)
-			ask := askFor("k", lease)
-			ask.MinHold = ends.minHold
-			token := want(t, acquire(t, s, ask), store.Granted).Token
+			want(t, acquire(t, s, askFor("k", lease)), store.Granted)
 			s.signal(store.Signal{Kind: store.Stop, Key: "k", Reason: &reason}, store.Holds)
 			if n := s.count("signals", "true"); n != 1 {
 				t.Fatalf("there are %d signals, want 1", n)
 			}
-			ends.end(s, token, lease)
+			ends.end(s, lease)
 			if n := s.count("leases", "id = $1", lease); n != 0 {
 				t.Fatal("the lease did not end")
 			}

@@ -220,7 +220,6 @@ func TestRareGrantsAreHints(t *testing.T) {
 	b.awaitHearing(t)
 	for name, change := range map[string]func(*store.Ask){
 		"bind:ttl":   func(w *store.Ask) { w.TTL = time.Minute },
-		"min_hold":   func(w *store.Ask) { w.MinHold, w.Lease = time.Minute, openLease(t, b, time.Hour) },
 		"request_id": func(w *store.Ask) { w.ID = uuid.NewSHA1(uuid.New(), []byte(w.Key)) },
 	} {
 		t.Run(name, func(t *testing.T) {

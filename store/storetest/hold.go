@@ -19,7 +19,7 @@ const (
 func holdCases() []testCase {
 	return []testCase{
 		{"a release keeps the key until the hold is over", releaseLeavesTheHold},
-		{"whoever waits gets the key when the hold is over, and is told that it ends early", standingEnds},
+		{"a waiter gets the key when the hold is over, and is told that it ends early", pendingHoldEnds},
 		{"a released hold that ended is released, not expired", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askHold("k", longTTL, shortHoldTime)
@@ -40,7 +40,7 @@ func holdCases() []testCase {
 			b.queued(waiter, 1)
 			a.revoke(ask.Lease)
 			a.revoke(ask.Lease)
-			b.standing("k", token, 1, longHold)
+			b.keptByHold("k", token, 1, longHold)
 			b.want(b.check(waiter), store.Queued)
 			a.notClaimable(ask, token, store.Expired)
 		}},
@@ -56,13 +56,13 @@ func holdCases() []testCase {
 			if !b.Traits().Polls {
 				b.awaitAnyNews(waiter) // it was told that the lease lasts for minutes
 			}
-			b.standing("kept", token, 0, longHold)
+			b.keptByHold("kept", token, 0, longHold)
 			if got := b.granted(b.ask("plain")); got.Token <= plain {
 				f.Errorf("tokens %d, then %d", plain, got.Token)
 			}
 			b.after(first, shortHoldTime, b.awaitGrant(waiter))
 		}},
-		{"a lease that stands is touched by no sweep", func(f *fixture) {
+		{"a pending hold is touched by no sweep", func(f *fixture) {
 			a, b := f.pair()
 			released, buried := a.askHold("released", longTTL, longHold), a.askHold("buried", longTTL, longHold)
 			tokens := []int64{a.granted(released).Token, a.granted(buried).Token}
@@ -70,8 +70,8 @@ func holdCases() []testCase {
 			a.revoke(buried.Lease)
 			f.sweep(a)
 			f.sweep(b)
-			b.standing("released", tokens[0], 0, longHold)
-			b.standing("buried", tokens[1], 0, longHold)
+			b.keptByHold("released", tokens[0], 0, longHold)
+			b.keptByHold("buried", tokens[1], 0, longHold)
 		}},
 		{"a holder that is gone keeps the key until its hold is over", holdOutlivesTheTTL},
 		{"a renewal does not end a hold early", func(f *fixture) {
@@ -126,10 +126,10 @@ func holdCases() []testCase {
 			b.queued(plain, 2)
 			a.released(success(claim(ask, token), `3`))
 			b.awaitSkip(skip, `3`)
-			b.standing("k", token, 1, longHold)
+			b.keptByHold("k", token, 1, longHold)
 			b.queued(plain, 1)
 		}},
-		{"a waiter that comes to a lease that stands waits", func(f *fixture) {
+		{"a waiter that comes to a pending hold waits", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askHold("k", longTTL, longHold)
 			token := a.granted(ask).Token
@@ -138,17 +138,19 @@ func holdCases() []testCase {
 			queued := b.queued(waiter, 1)
 			for _, l := range []store.Lock{queued.Lock, b.want(b.acquire(b.ask("k")), store.Held).Lock} {
 				if !l.Holder.HoldPending || l.Token != token || l.Holder.ExpiresIn <= 0 {
-					f.Errorf("behind a lease that stands: %+v", l)
+					f.Errorf("behind a pending hold: %+v", l)
 				}
 			}
 			b.gaveUp(b.cancel(waiter), 1)
-			b.standing("k", token, 0, longHold)
+			b.keptByHold("k", token, 0, longHold)
 		}},
-		{"a release that stands hands off in a batch, too", holdsInABatch},
+		{"releases in a batch keep the holds and hand off the others", holdsInABatch},
+		{"a hold and the other locks of its lease do not concern each other", holdUnderASharedLease},
+		{"an expired holder cannot end its hold, but its sidecar can hand it back", handBackOfAHold},
 	}
 }
 
-// askHold is a new attempt with a hold, under a fresh lease of its own.
+// askHold is a new attempt with a hold, under a fresh lease.
 func (in *instance) askHold(key string, ttl, hold time.Duration) store.Ask {
 	in.Helper()
 	ask := in.askUnder(in.openLease(ttl), key)
@@ -156,23 +158,24 @@ func (in *instance) askHold(key string, ttl, hold time.Duration) store.Ask {
 	return ask
 }
 
-// standing checks that a key is kept by a lease that stands, for a long hold that
-// began a moment ago.
-func (in *instance) standing(key string, token int64, waiting int, hold time.Duration) {
+// keptByHold checks that a pending hold keeps a key: a long one that began a moment ago.
+func (in *instance) keptByHold(key string, token int64, waiting int, hold time.Duration) {
 	in.Helper()
 	l := in.holds(key, token, waiting)
 	if !l.Holder.HoldPending || l.Expired || l.Holder.ExpiresIn > hold || l.Holder.ExpiresIn <= hold-2*patience {
-		in.Fatalf("does not stand for %v: %+v", hold, l)
+		in.Fatalf("not kept for %v: %+v", hold, l)
 	}
 }
 
-// notClaimable checks that a grant whose lease stands is its holder's no more.
+// notClaimable checks that a grant whose hold is pending is its holder's no more.
 func (in *instance) notClaimable(ask store.Ask, token int64, want store.ClaimStatus) {
 	in.Helper()
 	in.stands(in.release(claim(ask, token)), want)
-	atOnce := claim(ask, token)
-	atOnce.AtOnce = true
-	in.stands(in.release(atOnce), want)
+	if want == store.Released {
+		atOnce := claim(ask, token)
+		atOnce.AtOnce = true
+		in.stands(in.release(atOnce), want)
+	}
 	in.stands(in.amend(store.Change{Claim: claim(ask, token), SetData: true, Data: []byte(`1`)}), want)
 	if again := in.acquire(ask); again.Outcome == store.Granted {
 		in.Fatalf("a repetition was granted: %+v", again)
@@ -180,14 +183,8 @@ func (in *instance) notClaimable(ask store.Ask, token int64, want store.ClaimSta
 	if again := in.check(ask); again.Outcome != store.Gone {
 		in.Fatalf("a check found %s", name(again.Outcome))
 	}
-	if ask.TTL == 0 {
-		if kept := in.renew(ask.Lease); len(kept) != 0 {
-			in.Fatal("a lease that stands was renewed")
-		}
-		in.want(in.acquire(in.askUnder(ask.Lease, "another")), store.LeaseLost)
-	}
 	if l := in.get(ask.Key); l.Token != token || !l.Held || !l.Holder.HoldPending {
-		in.Fatalf("stands no more: %+v", l)
+		in.Fatalf("kept no more: %+v", l)
 	}
 }
 
@@ -210,20 +207,22 @@ func releaseLeavesTheHold(f *fixture) {
 	if was := a.released(claim(ask, token)).Lock; was.Key != "k" || was.Token != token {
 		f.Errorf("the lock as it was: %+v", was)
 	}
-	b.standing("k", token, 0, longHold)
+	b.keptByHold("k", token, 0, longHold)
 	if l := b.lists(store.Query{Limit: 1}, "k")[0]; !l.Holder.HoldPending || l.Token != token {
 		f.Errorf("listed: %+v", l)
 	}
 	a.notClaimable(ask, token, store.Released)
-	a.revoke(ask.Lease) // as its sidecar does, which need not know
-	b.standing("k", token, 0, longHold)
+	a.renew(ask.Lease)
+	b.keptByHold("k", token, 0, longHold)
+	a.revoke(ask.Lease)
+	b.keptByHold("k", token, 0, longHold)
 	a.stands(a.release(claim(ask, token)), store.Released)
 	a.withdraw(ask) // the grant has ended; so there is nothing to undo
-	b.standing("k", token, 0, longHold)
+	b.keptByHold("k", token, 0, longHold)
 }
 
-// standingEnds: the waiter's sidecar was told that the lease lasts for minutes.
-func standingEnds(f *fixture) {
+// pendingHoldEnds: the waiter's sidecar was told that the lease lasts for minutes.
+func pendingHoldEnds(f *fixture) {
 	a, b := f.pair()
 	ask := a.askHold("k", longTTL, shortHoldTime)
 	first := a.granted(ask)
@@ -331,7 +330,7 @@ func holdOfAWaiter(f *fixture) {
 			f.Errorf("%s: expires in %v, want the hold's %v", key, grant.ExpiresIn, longHold)
 		}
 		b.released(claim(waiter, grant.Token))
-		a.standing(key, grant.Token, 0, longHold)
+		a.keptByHold(key, grant.Token, 0, longHold)
 		b.notClaimable(waiter, grant.Token, store.Released)
 	}
 }
@@ -356,7 +355,7 @@ func bindTTLHold(f *fixture) {
 		f.Errorf("expires in %v, want %v", longer.Lock.Holder.ExpiresIn, 2*longHold)
 	}
 	b.released(c)
-	b.standing("k", grant.Token, 0, longHold)
+	b.keptByHold("k", grant.Token, 0, longHold)
 	b.notClaimable(ask, grant.Token, store.Released)
 
 	short := a.askTTL("short", longTTL)
@@ -380,6 +379,52 @@ func holdsInABatch(f *fixture) {
 		f.Fatalf("release: %+v, %v", verdicts, err)
 	}
 	b.awaitNews(waiters[0])
-	b.standing("held", claims[1].Token, 1, longHold)
+	b.keptByHold("held", claims[1].Token, 1, longHold)
 	b.want(b.check(waiters[1]), store.Queued)
+}
+
+// holdUnderASharedLease: a lease with a hold is as any other, before and after the release.
+func holdUnderASharedLease(f *fixture) {
+	a, b := f.pair()
+	kept, plain := a.ask("kept"), a.ask("plain")
+	kept.MinHold = longHold
+	token, other := a.granted(kept).Token, a.granted(plain).Token
+	a.released(claim(kept, token))
+	if renewed := a.renew(a.lease); len(renewed) != 1 {
+		f.Fatal("not renewed")
+	}
+	b.keptByHold("kept", token, 0, longHold)
+	if l := b.holds("plain", other, 0); l.Holder.HoldPending || l.Holder.ExpiresIn > longTTL {
+		f.Errorf("under the lease of a hold: %+v", l)
+	}
+	a.released(claim(plain, other))
+	again := a.ask("kept")
+	a.want(a.acquire(again), store.Held)
+	a.queued(again, 1)
+	a.granted(a.ask("third"))
+	a.revoke(a.lease)
+	b.free("third")
+	b.keptByHold("kept", token, 0, longHold)
+	b.want(b.check(again), store.Gone)
+}
+
+// handBackOfAHold: a grant that nobody was told of is handed back at once, even if its lease
+// died first. Other claims of it end nothing.
+func handBackOfAHold(f *fixture) {
+	a, b := f.pair()
+	ask, waiter := a.askHold("k", longTTL, longHold), b.ask("k")
+	token := a.granted(ask).Token
+	b.queued(waiter, 1)
+	a.revoke(ask.Lease)
+	b.keptByHold("k", token, 1, longHold)
+	a.notClaimable(ask, token, store.Expired)
+	c := claim(ask, token)
+	c.AtOnce, c.Lease = true, a.lease
+	a.stands(a.release(c), store.Expired)
+	b.keptByHold("k", token, 1, longHold)
+	c.Lease = ask.Lease
+	a.stands(a.release(c), store.Expired)
+	grant := b.awaitNews(waiter)
+	a.stands(a.release(c), store.UnknownToken)
+	b.holds("k", grant.Token, 0)
 }

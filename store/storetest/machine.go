@@ -66,7 +66,6 @@ type machine struct {
 	leases  []store.LeaseID
 	owner   map[store.LeaseID]int
 	asks    []modelAsker
-	own     []store.LeaseID // of asks with a hold
 	ctx     context.Context
 	ears    [2]modelEar
 	ids     []store.Identity
@@ -152,14 +151,13 @@ func (m *machine) lease(t *rapid.T) store.LeaseID {
 
 func (m *machine) renew(t *rapid.T) {
 	var want []store.LeaseID
-	all := slices.Concat(m.leases, m.own)
-	for _, id := range all {
+	for _, id := range m.leases {
 		if m.model.renew(id) {
 			want = append(want, id)
 		}
 	}
 	by := m.anyOf(t)
-	got, err := m.stores[by].Renew(m.ctx, all)
+	got, err := m.stores[by].Renew(m.ctx, m.leases)
 	must(t, err)
 	for key, k := range m.model.locks {
 		if id, watches := k.watchers[by]; watches && !slices.Contains(want, id) && !m.exact() {
@@ -176,9 +174,6 @@ func (m *machine) renew(t *rapid.T) {
 
 func (m *machine) revoke(t *rapid.T) {
 	id := m.lease(t)
-	if len(m.own) > 0 && rapid.Bool().Draw(t, "own") {
-		id = m.own[len(m.own)-rapid.IntRange(1, min(len(m.own), 4)).Draw(t, "lease")]
-	}
 	m.model.revoke(m.model.leases[id])
 	must(t, m.any(t).Revoke(m.ctx, []store.LeaseID{id}))
 }
@@ -189,7 +184,7 @@ func (m *machine) reapInstance(t *rapid.T) {
 	}
 	by := m.anyOf(t)
 	var theirs []*modelLease
-	for _, id := range slices.Concat(m.leases, m.own) {
+	for _, id := range m.leases {
 		if m.owner[id] == by {
 			theirs = append(theirs, m.model.leases[id])
 		}
@@ -239,10 +234,6 @@ func (m *machine) newAsk(t *rapid.T) modelAsker {
 	}
 	if rapid.IntRange(0, 3).Draw(t, "hold") == 0 {
 		a.MinHold = m.duration(t, "min")
-		if a.TTL == 0 {
-			a.Lease = m.open(t, m.owner[a.Lease])
-			m.own = append(m.own, a.Lease)
-		}
 	}
 	a.Skip = rapid.IntRange(0, 2).Draw(t, "skip") == 0
 	a.Data = fmt.Appendf(nil, "%q", a.ID)
@@ -332,7 +323,8 @@ func (m *machine) amend(t *rapid.T) {
 	if want == store.Holds {
 		if c.TTL > 0 && !k.lease.renewed {
 			before := k.lease.expires
-			k.lease.extend(m.model.clock.Add(c.TTL))
+			k.lease.expires = m.model.clock.Add(c.TTL)
+			k.lease.expires = k.end()
 			if k.lease.expires.Before(before) {
 				m.model.hinted = m.model.firstAlive(k)
 			}
@@ -361,8 +353,8 @@ func (m *machine) judge(t *rapid.T, a store.Attempt, got store.Answer, want stor
 	k := m.model.lock(a.Key)
 	switch want {
 	case store.Granted:
-		if got.Token != k.token || !m.lasts(got.ExpiresIn, k.lease.expires) {
-			t.Fatalf("%+v: granted %+v, want token %d until %v", a, got, k.token, k.lease.expires)
+		if got.Token != k.token || !m.lasts(got.ExpiresIn, k.end()) {
+			t.Fatalf("%+v: granted %+v, want token %d until %v", a, got, k.token, k.end())
 		}
 	case store.Queued:
 		unknown := got.Position == 0 && !m.exact() // only an Enqueue must tell it
@@ -399,12 +391,12 @@ func (m *machine) compare(t *rapid.T) {
 	must(t, err)
 	for i, key := range modelKeys {
 		k, got := m.model.lock(key), locks[i]
-		held := m.model.alive(k.lease)
+		held := m.model.isHeld(k)
 		if got.Held != held || got.QueueLength != len(k.line) || held && got.Token != k.token {
 			t.Fatalf("%+v\nwant held %v under %d, %d waiting", got, held, k.token, len(k.line))
 		}
-		if got.Expired != (!held && k.token != 0 && !k.released) && !k.swept || held && got.Holder.HoldPending != k.lease.stands {
-			t.Fatalf("%+v\nwant standing as %+v, released %v", got, k.lease, k.released)
+		if got.Expired != (!held && k.token != 0 && !k.released) && !k.swept || held && got.Holder.HoldPending == m.model.alive(k.lease) {
+			t.Fatalf("%+v\nwant hold until %v, lease %+v, released %v", got, k.hold, k.lease, k.released)
 		}
 		if held && !bytes.Equal(got.Holder.Data, k.holder.Data) {
 			t.Fatalf("data %q, want %q", got.Holder.Data, k.holder.Data)

@@ -44,7 +44,7 @@ func (m *machine) signal(t *rapid.T) {
 func (m *machine) hearSignals(t *rapid.T) {
 	k := m.model.lock(m.key(t))
 	l := k.lease
-	if l == nil || !l.renewed || !m.model.owned(l) {
+	if l == nil || !l.renewed || !m.model.alive(l) {
 		t.Skip("nobody hears")
 	}
 	by := m.owner[k.holder.Lease]
@@ -68,7 +68,7 @@ func (m *machine) compareSignals(t *rapid.T, k *modelLock, got store.Lock) {
 	if (got.Stopping != nil) != (k.stopping != nil) || k.stopping != nil && !sameReason(got.Stopping.Reason, k.stopping.reason) {
 		t.Fatalf("%+v\nwant stopping %+v", got, k.stopping)
 	}
-	if !k.lease.renewed || !m.model.owned(k.lease) {
+	if !k.lease.renewed || !m.model.alive(k.lease) {
 		return
 	}
 	found := map[modelSignal]*string{}
@@ -85,7 +85,7 @@ func (m *machine) compareSignals(t *rapid.T, k *modelLock, got store.Lock) {
 func (m *machine) watch(t *rapid.T) {
 	id, key := m.lease(t), m.key(t)
 	by := m.owner[id]
-	if !m.model.owned(m.model.leases[id]) {
+	if !m.model.alive(m.model.leases[id]) {
 		if err := m.stores[by].Watch(m.ctx, []string{key}, id); !store.Unavailable(err) || store.OutcomeUnknown(err) {
 			t.Fatalf("watches under a dead lease: %v", err)
 		}

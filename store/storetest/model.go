@@ -41,10 +41,6 @@ type modelLease struct {
 	ttl     time.Duration
 	expires time.Time
 	dead    bool
-	// hold is until when the lease lasts at least; it stands when it does no more
-	// than that.
-	hold   time.Time
-	stands bool
 	// signals are those to the holders of now, by key and kind.
 	signals map[modelSignal]*string
 }
@@ -58,10 +54,11 @@ type modelLock struct {
 	key    string
 	holder modelAsker
 	lease  *modelLease // nil: released, or never held
+	hold   time.Time   // until when the key is kept, whatever becomes of the lease
 	token  int64       // zero: granted, but nobody told the token yet
 	last   int64       // the highest token that was told
 	line   []modelAsker
-	// released: the last grant was; with a lease that stands, it is not nil then.
+	// released: the last grant was; if a hold is pending, lease is not nil then.
 	released bool
 	// skips are waiters that were skipped, with the result.
 	skips map[store.AttemptID]modelSkip
@@ -103,32 +100,38 @@ func (m *model) lock(key string) *modelLock {
 
 func (m *model) alive(l *modelLease) bool { return l != nil && !l.dead && l.expires.After(m.clock) }
 
-// owned: the lease lives, and is its owner's.
-func (m *model) owned(l *modelLease) bool { return m.alive(l) && !l.stands }
+// kept: a hold keeps the key, with a holder or without.
+func (m *model) kept(k *modelLock) bool { return k.hold.After(m.clock) }
 
-// stand ends a lease for its owner if its hold is not over.
-func (m *model) stand(l *modelLease) bool {
-	if !m.alive(l) || !l.hold.After(m.clock) {
-		return false
+func (m *model) isHeld(k *modelLock) bool { return m.alive(k.lease) || m.kept(k) }
+
+// end is until when the key is kept if nothing happens.
+func (k *modelLock) end() time.Time {
+	if k.hold.After(k.lease.expires) {
+		return k.hold
 	}
-	l.stands, l.expires, l.signals = true, l.hold, nil
-	return true
+	return k.lease.expires
 }
 
-// bury declares leases dead and lets that have all its consequences: all are dead
+// revoke declares leases dead and lets that have all its consequences: all are dead
 // before any lock changes hands.
 func (m *model) revoke(leases ...*modelLease) {
-	var stand []*modelLease // since now
+	var kept []*modelLock
 	for _, l := range leases {
-		if before := l.stands; !m.stand(l) {
-			m.kill(l)
-		} else if !before {
-			stand = append(stand, l)
+		for _, k := range m.locks {
+			switch {
+			case k.lease != l || l.dead:
+			case m.kept(k):
+				kept = append(kept, k)
+			default:
+				k.hold = time.Time{}
+			}
 		}
+		m.kill(l)
 	}
 	m.consequences()
-	for _, l := range stand {
-		m.hint(l)
+	for _, k := range kept {
+		m.hint(k)
 	}
 }
 
@@ -150,16 +153,16 @@ func (m *model) consequences() {
 		changed = false
 		for _, k := range m.locks {
 			n := len(k.line)
-			k.line = slices.DeleteFunc(k.line, func(w modelAsker) bool { return m.gone(w.Lease) })
+			k.line = slices.DeleteFunc(k.line, func(w modelAsker) bool { return m.leases[w.Lease].dead })
 			maps.DeleteFunc(k.watchers, func(by int, id store.LeaseID) bool {
-				if m.gone(id) {
+				if m.leases[id].dead {
 					m.unsure[modelWatch{by, k.key}], m.lapsed[modelWatch{by, k.key}] = true, true
 				}
-				return m.gone(id)
+				return m.leases[id].dead
 			})
-			maps.DeleteFunc(k.skips, func(_ store.AttemptID, w modelSkip) bool { return m.gone(w.Lease) })
+			maps.DeleteFunc(k.skips, func(_ store.AttemptID, w modelSkip) bool { return m.leases[w.Lease].dead })
 			changed = changed || len(k.line) != n
-			if k.lease != nil && k.lease.dead && len(k.line) > 0 {
+			if k.lease != nil && k.lease.dead && k.hold.IsZero() && len(k.line) > 0 {
 				m.handOff(k)
 				changed = true
 			}
@@ -167,18 +170,11 @@ func (m *model) consequences() {
 	}
 }
 
-func (m *model) gone(id store.LeaseID) bool { return m.leases[id].dead || m.leases[id].stands }
-
-// hint tells those who wait for what a lease holds that it ends early.
-func (m *model) hint(l *modelLease) {
-	for _, k := range m.locks {
-		if k.lease != l {
-			continue
-		}
-		for _, w := range k.line {
-			if m.owned(m.leases[w.Lease]) {
-				m.hinted = append(m.hinted, w)
-			}
+// hint tells those who wait for a key that a hold alone keeps it.
+func (m *model) hint(k *modelLock) {
+	for _, w := range k.line {
+		if m.alive(m.leases[w.Lease]) {
+			m.hinted = append(m.hinted, w)
 		}
 	}
 }
@@ -219,30 +215,13 @@ func (m *model) handOff(k *modelLock) {
 func (m *model) grant(k *modelLock, a modelAsker) {
 	k.holder, k.token, k.lease, k.swept, k.repeated = a, 0, m.leases[a.Lease], false, false
 	if a.TTL > 0 {
-		k.lease = &modelLease{ttl: a.TTL, expires: m.clock.Add(a.TTL)}
+		k.lease = &modelLease{ttl: a.TTL, expires: m.clock.Add(max(a.TTL, a.MinHold))}
 	}
-	k.released, k.stopping = false, nil
+	k.released, k.stopping, k.hold = false, nil, time.Time{}
 	m.tell(k, store.Event{Kind: store.EventAcquired})
 	if a.MinHold > 0 {
-		k.lease.hold = m.clock.Add(a.MinHold)
-		k.lease.extend(k.lease.expires)
+		k.hold = m.clock.Add(a.MinHold)
 	}
-}
-
-// extend moves the end of a lease, but not before its hold's.
-func (l *modelLease) extend(expires time.Time) {
-	l.expires = expires
-	if l.hold.After(expires) {
-		l.expires = l.hold
-	}
-}
-
-// endHold lets a lease end as if there had been no hold.
-func (l *modelLease) endHold(now time.Time) {
-	if soon := now.Add(l.ttl); l.hold.After(now) && l.expires.After(soon) {
-		l.expires = soon
-	}
-	l.hold = time.Time{}
 }
 
 // giveUp ends a grant; the first living waiter gets the lock, at once or when the hold
@@ -252,21 +231,27 @@ func (m *model) giveUp(k *modelLock, atOnce bool) {
 	for kind := range 3 {
 		delete(k.lease.signals, modelSignal{k.holder.Key, store.SignalKind(kind)})
 	}
-	if !atOnce && m.stand(k.lease) {
-		k.stopping = nil
-		m.hint(k.lease)
+	if atOnce || !m.kept(k) {
+		m.pass(k)
 		return
 	}
-	if k.lease.stands || !k.lease.renewed {
+	k.stopping = nil
+	m.leave(k)
+	m.hint(k)
+}
+
+// leave takes a lock from its lease, which others may be held under.
+func (m *model) leave(k *modelLock) {
+	if !k.lease.renewed {
 		m.kill(k.lease)
 	}
-	k.lease.endHold(m.clock)
-	m.pass(k)
+	k.lease = &modelLease{dead: true}
 }
 
 // pass takes a lock from its holder, and gives it to the first living waiter.
 func (m *model) pass(k *modelLock) {
-	k.lease = nil
+	m.leave(k)
+	k.lease, k.hold = nil, time.Time{}
 	for k.lease == nil && len(k.line) > 0 {
 		m.handOff(k)
 	}
@@ -275,16 +260,17 @@ func (m *model) pass(k *modelLock) {
 // lapse ends a grant whose lease has ended: it was not released.
 func (m *model) lapse(k *modelLock) {
 	k.expire()
-	if k.lease.stands || !k.lease.renewed {
-		m.kill(k.lease)
-	}
-	k.lease.endHold(m.clock)
 	m.pass(k)
 }
 
-// meet buries the holder of a lock if it has expired.
+// meet ends the hold of a key if it is over, and reaps the holder if it has expired.
 func (m *model) meet(k *modelLock) {
-	if k.lease != nil && !k.lease.dead && !m.alive(k.lease) {
+	switch {
+	case k.lease == nil || m.isHeld(k):
+	case k.lease.dead:
+		k.hold = time.Time{}
+		m.consequences()
+	default:
 		m.revoke(k.lease)
 	}
 }
@@ -298,7 +284,7 @@ func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 	if _, skipped := k.skips[a.ID]; skipped && wait {
 		return store.Skipped
 	}
-	if (wait || a.TTL == 0) && !m.owned(m.leases[a.Lease]) {
+	if (wait || a.TTL == 0) && !m.alive(m.leases[a.Lease]) {
 		return store.LeaseLost
 	}
 	m.meet(k)
@@ -306,7 +292,7 @@ func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 	case m.has(k, a.ID):
 		k.repeatedBy(a.by)
 		return store.Granted
-	case !m.alive(k.lease):
+	case !m.isHeld(k):
 		m.grant(k, a)
 		return store.Granted
 	case !wait:
@@ -323,7 +309,7 @@ func (m *model) ask(a modelAsker, wait bool) store.Outcome {
 
 // has: the attempt has the lock, and nothing ended that.
 func (m *model) has(k *modelLock, grant store.AttemptID) bool {
-	return k.holder.ID == grant && !k.released && m.owned(k.lease)
+	return k.holder.ID == grant && !k.released && m.alive(k.lease)
 }
 
 // repeatedBy notes which instance may have told somebody of a lock.
@@ -332,9 +318,9 @@ func (k *modelLock) repeatedBy(instance int) {
 }
 
 // mayBeUntold: only who alone has heard of a bind:ttl lock may say that nobody has.
-func (k *modelLock) mayBeUntold(instance int) bool {
+func (m *model) mayBeUntold(k *modelLock, instance int) bool {
 	if k.holder.TTL == 0 {
-		return k.holder.by == instance || !k.lease.stands
+		return k.holder.by == instance || !m.kept(k)
 	}
 	return k.holder.by == instance && !k.repeated
 }
@@ -342,7 +328,7 @@ func (k *modelLock) mayBeUntold(instance int) bool {
 // firstAlive is the first in line whose lease lives, if there is one.
 func (m *model) firstAlive(k *modelLock) []modelAsker {
 	for _, w := range k.line {
-		if m.owned(m.leases[w.Lease]) {
+		if m.alive(m.leases[w.Lease]) {
 			return []modelAsker{w}
 		}
 	}
@@ -406,8 +392,8 @@ func (m *model) withdraw(by int, a store.Attempt) {
 	k := m.lock(a.Key)
 	k.leave(by, a.ID)
 	switch {
-	case k.holder.ID != a.ID || k.released || k.lease == nil || k.lease.dead || !k.mayBeUntold(by):
-	case m.owned(k.lease):
+	case k.holder.ID != a.ID || k.released || k.lease == nil || k.lease.dead && !m.kept(k) || !m.mayBeUntold(k, by):
+	case m.alive(k.lease):
 		m.tell(k, store.Event{Kind: store.EventReleased, Token: k.token})
 		m.giveUp(k, true)
 	default:
@@ -425,7 +411,12 @@ func (m *model) release(by int, c store.Claim) store.ClaimStatus {
 		}
 		m.tell(k, store.Event{Kind: store.EventReleased, Token: k.token, Outcome: c.Outcome, Result: c.Result})
 		m.giveUp(k, c.AtOnce)
-	case standing == store.Expired && k.lease != nil && !k.lease.dead && !k.lease.stands:
+	case standing == store.Expired && m.kept(k) && !(c.AtOnce && k.lease.renewed && k.holder.Lease == c.Lease):
+		if !k.lease.dead {
+			k.expire()
+			k.lease = &modelLease{dead: true} // nobody renews it for this lock
+		}
+	case standing == store.Expired && k.lease != nil && (m.kept(k) || !k.lease.dead):
 		m.lapse(k)
 	case c.Outcome == store.Success && c.Lease != store.LeaseID{} && (standing == store.Released || c.Token < k.token):
 		m.tellSkipped(k)
@@ -440,13 +431,13 @@ func (m *model) standing(by int, c store.Claim) store.ClaimStatus {
 		return store.UnknownToken
 	case k.released:
 		return store.Released
-	case k.lease == nil || k.lease.dead || k.lease.stands:
+	case k.lease == nil || k.lease.dead:
 		return store.Expired
 	case k.lease.renewed && k.holder.Lease != c.Lease:
 		return store.OtherSession
 	case !m.alive(k.lease):
 		return store.Expired
-	case c.Undelivered && !k.mayBeUntold(by):
+	case c.Undelivered && !m.mayBeUntold(k, by):
 		return store.OtherSession
 	default:
 		return store.Holds
@@ -455,10 +446,10 @@ func (m *model) standing(by int, c store.Claim) store.ClaimStatus {
 
 func (m *model) renew(id store.LeaseID) bool {
 	l := m.leases[id]
-	if !m.owned(l) {
+	if !m.alive(l) {
 		return false
 	}
-	l.extend(m.clock.Add(l.ttl))
+	l.expires = m.clock.Add(l.ttl)
 	return true
 }
 
@@ -478,7 +469,7 @@ func (m *model) sweep() {
 func (m *model) held() []string {
 	var keys []string
 	for key, k := range m.locks {
-		if m.alive(k.lease) {
+		if m.isHeld(k) {
 			keys = append(keys, key)
 		}
 	}

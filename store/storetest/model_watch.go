@@ -1,6 +1,10 @@
 package storetest
 
-import "github.com/locksidecar/locksidecar/store"
+import (
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
 
 type modelSignal struct {
 	key  string
@@ -52,11 +56,11 @@ func (m *model) tell(k *modelLock, e store.Event) {
 // signal asks a holder for something.
 func (m *model) signal(g store.Signal) store.ClaimStatus {
 	k := m.lock(g.Key)
-	if !m.alive(k.lease) || g.Token != 0 && g.Token != k.token {
+	if !m.isHeld(k) || g.Token != 0 && g.Token != k.token {
 		return store.UnknownToken
 	}
 	l := k.lease
-	asked := l.renewed && !l.stands
+	asked := l.renewed && !l.dead
 	switch {
 	case g.Kind == store.Stop:
 		if k.stopping != nil && sameReason(k.stopping.reason, g.Reason) {
@@ -70,11 +74,13 @@ func (m *model) signal(g store.Signal) store.ClaimStatus {
 			m.tell(k, store.Event{Kind: store.EventStopping, Token: k.token, Stopping: &store.Stopping{Reason: g.Reason}})
 		}
 	case !asked:
-		m.kill(l)
-		m.consequences()
-	case l.hold.After(m.clock):
-		l.endHold(m.clock)
-		m.hint(l)
+		if !k.released {
+			k.expire()
+		}
+		m.pass(k)
+	case m.kept(k):
+		k.hold = time.Time{}
+		m.hint(k)
 	}
 	if asked {
 		if l.signals == nil {

@@ -90,7 +90,7 @@ func signalCases() []testCase {
 			a.revoke(ask.Lease)
 			b.signalled(stop("k", "why"), store.Holds)
 			a.hasSignals(0, ask.Lease)
-			b.standing("k", token, 0, longHold)
+			b.keptByHold("k", token, 0, longHold)
 		}},
 		{"a stop ends with the release, also when a hold keeps the key", func(f *fixture) {
 			a, b := f.pair()
@@ -98,7 +98,7 @@ func signalCases() []testCase {
 			token := a.granted(ask).Token
 			b.signalled(stop("k", ""), store.Holds)
 			a.released(claim(ask, token))
-			b.standing("k", token, 0, longHold)
+			b.keptByHold("k", token, 0, longHold)
 			if l := b.get("k"); l.Stopping != nil {
 				f.Errorf("stopping, though it was released: %+v", l)
 			}

@@ -19,13 +19,12 @@ $$;
 
 -- give grants a key to an attempt w, which need not be a row of waiters. The caller has locked the
 -- lock row. The token is drawn after that, so the tokens of a key grow in the order of its grants
--- (invariant 2). expires_at is null if the lease stays as it was.
+-- (invariant 2). expires_at is until when the grant lasts even if w.lease_id ends, or null.
 --
 -- w.id must be null unless all earlier waiters are gone. by_release is the trace context of the
 -- release that hands the key over, or empty.
 --
--- If there is a min_hold, the caller has locked the lease, and nothing else is held under it. It
--- lives at least until the hold is over.
+-- A bind:ttl lock lasts at least as long as its min_hold.
 CREATE OR REPLACE FUNCTION locksidecar.give(
     w locksidecar.waiters, its_instance text, its_pod text, by_release text,
     OUT token bigint, OUT acquired_at timestamptz, OUT expires_at timestamptz)
@@ -35,19 +34,11 @@ DECLARE
     its_lease uuid := w.lease_id;
 BEGIN
     give.acquired_at := clock_timestamp();
+    give.expires_at := give.acquired_at + greatest(w.ttl, w.min_hold);
     IF w.ttl IS NOT NULL THEN
         its_lease := gen_random_uuid();
-        give.expires_at := give.acquired_at + greatest(w.ttl, w.min_hold);
-        INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at, hold_until, namespace, key)
-        VALUES (its_lease, its_instance, its_pod, false, w.ttl, give.expires_at, give.acquired_at + w.min_hold,
-            w.namespace, w.key);
-    ELSIF w.min_hold IS NOT NULL THEN
-        UPDATE locksidecar.leases s
-        SET hold_until = give.acquired_at + w.min_hold,
-            expires_at = greatest(s.expires_at, give.acquired_at + w.min_hold),
-            namespace = w.namespace, key = w.key
-        WHERE s.id = w.lease_id
-        RETURNING s.expires_at INTO give.expires_at;
+        INSERT INTO locksidecar.leases (id, instance, pod, renewed, ttl, expires_at, namespace, key)
+        VALUES (its_lease, its_instance, its_pod, false, w.ttl, give.expires_at, w.namespace, w.key);
     END IF;
     UPDATE locksidecar.locks l
     SET lease_id = its_lease, token = nextval('locksidecar.tokens'), grant_id = w.grant_id,
@@ -56,7 +47,10 @@ BEGIN
             WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > greatest(l.served, w.id) AND q.outcome IS NULL),
         served = greatest(l.served, w.id), stopping = NULL, stop_reason = NULL,
         session = w.session, owner = w.owner, acquired_at = give.acquired_at,
-        data = w.data, traceparent = w.traceparent, handed_by = by_release, freed_at = NULL
+        data = w.data, traceparent = w.traceparent, handed_by = by_release, freed_at = NULL,
+        hold_until = give.acquired_at + w.min_hold,
+        hold_instance = CASE WHEN w.min_hold IS NOT NULL THEN its_instance END,
+        hold_pod = CASE WHEN w.min_hold IS NOT NULL THEN its_pod END
     WHERE l.namespace = w.namespace AND l.key = w.key
     RETURNING l.token INTO give.token;
 END
@@ -65,9 +59,10 @@ $$;
 -- ask grants keys that are free or whose holder is dead, in the order of the keys, and for one key
 -- in that of the asks. If a key is held it says so, or with may_wait enqueues the attempt. States:
 -- granted, queued, held; lost: the asker's lease does not live; skipped: a skipped waiter asks
--- again; dead: the holder's lease has expired, or is gone and left waiters. Then the caller reaps
--- it in a transaction of its own and asks again. ended is the token of a dead holder's grant that
--- ends here, for those who watch.
+-- again; dead: the holder's lease has expired, or is gone (lease_id is null) and left waiters. Then
+-- the caller reaps it, or hands the key off, in a transaction of its own and asks again. ended is
+-- the token of a dead holder's grant that ends here, for those who watch. A pending min_hold counts
+-- as held.
 --
 -- A waiter is inserted while the holder's lease is locked FOR KEY SHARE. A reap waits for that and
 -- sees the waiter, or it came before and this sees it. Otherwise it could run in between, and
@@ -100,6 +95,8 @@ DECLARE
     length bigint; -- of that queue
     p record;
     queued integer := 0; -- waiters that did not wait before
+    alive boolean; -- the holder's lease lives
+    kept boolean; -- a min_hold keeps the key, with a holder or without
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR a IN
@@ -121,17 +118,20 @@ BEGIN
             SELECT * INTO h FROM locksidecar.leases s WHERE s.id = l.lease_id FOR KEY SHARE;
         END IF;
         ask.now := clock_timestamp();
+        alive := coalesce(h.expires_at > ask.now, false);
+        kept := coalesce(l.hold_until > ask.now, false);
 
         -- A repeat finds its grant, even if the lease under which it would wait is dead: a bind:ttl
         -- lock has another one.
-        IF l.grant_id = w.grant_id AND h.expires_at > ask.now AND NOT h.hold_pending THEN
+        IF l.grant_id = w.grant_id AND alive THEN
             -- Another instance was granted this bind:ttl lock. Both may deliver it, so neither may
             -- hand it back as undelivered.
             IF NOT h.renewed AND h.instance <> its_instance THEN
                 UPDATE locksidecar.leases SET repeated = true WHERE id = h.id;
             END IF;
             ask.state := 'granted'; ask.watched := false; -- the event was sent before
-            ask.token := l.token; ask.acquired_at := l.acquired_at; ask.expires_at := h.expires_at;
+            ask.token := l.token; ask.acquired_at := l.acquired_at;
+            ask.expires_at := greatest(h.expires_at, l.hold_until);
             ask.handed_by := l.handed_by;
             RETURN NEXT;
             CONTINUE;
@@ -146,11 +146,8 @@ BEGIN
             END IF;
         END IF;
         IF may_wait OR w.ttl IS NULL THEN
-            IF w.min_hold IS NOT NULL THEN -- no reap from here on: see give
-                PERFORM FROM locksidecar.leases s WHERE s.id = w.lease_id FOR KEY SHARE;
-            END IF;
             SELECT s.expires_at INTO ask.expires_at FROM locksidecar.leases s
-            WHERE s.id = w.lease_id AND s.expires_at > clock_timestamp() AND NOT s.hold_pending;
+            WHERE s.id = w.lease_id AND s.expires_at > clock_timestamp();
             IF NOT FOUND THEN
                 ask.state := 'lost';
                 RETURN NEXT;
@@ -158,7 +155,7 @@ BEGIN
             END IF;
         END IF;
 
-        IF l.lease_id IS NULL OR (h.id IS NULL AND NOT (l.contended AND EXISTS (
+        IF l.lease_id IS NULL OR (h.id IS NULL AND NOT kept AND NOT (l.contended AND EXISTS (
             SELECT FROM locksidecar.waiters q
             WHERE q.namespace = ns AND q.key = w.key AND q.id > l.served AND q.outcome IS NULL)))
         THEN
@@ -166,13 +163,13 @@ BEGIN
             IF l.lease_id IS NOT NULL AND l.grant_id IS NOT NULL THEN
                 ask.ended := l.token;
             END IF;
-            SELECT g.token, g.acquired_at, coalesce(g.expires_at, ask.expires_at)
+            SELECT g.token, g.acquired_at, CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, ask.expires_at) ELSE g.expires_at END
             INTO ask.token, ask.acquired_at, ask.expires_at
             FROM locksidecar.give(w, its_instance, its_pod, '') g;
             ask.now := clock_timestamp();
-        ELSIF h.id IS NULL OR h.expires_at <= ask.now THEN
+        ELSIF NOT alive AND NOT kept THEN
             ask.state := 'dead';
-            ask.dead := l.lease_id;
+            ask.dead := l.lease_id; ask.lease_id := h.id;
         ELSE
             ask.state := 'held';
             IF counted IS DISTINCT FROM a.key THEN -- once for all attempts of a batch: a queue can be long
@@ -189,9 +186,11 @@ BEGIN
                 length := greatest(length, ask.queue_position);
             END IF;
             ask.waiting := length;
-            ask.token := l.token; ask.acquired_at := l.acquired_at; ask.expires_at := h.expires_at;
-            ask.lease_id := h.id; ask.instance := h.instance; ask.pod := h.pod; ask.renewed := h.renewed;
-            ask.hold_pending := h.hold_pending; ask.stopping := l.stopping; ask.stop_reason := l.stop_reason;
+            ask.token := l.token; ask.acquired_at := l.acquired_at;
+            ask.expires_at := greatest(h.expires_at, l.hold_until); ask.hold_pending := NOT alive;
+            ask.lease_id := h.id; ask.instance := coalesce(h.instance, l.hold_instance);
+            ask.pod := coalesce(h.pod, l.hold_pod); ask.renewed := h.renewed;
+            ask.stopping := l.stopping; ask.stop_reason := l.stop_reason;
             ask.session := l.session; ask.owner := l.owner; ask.data := l.data; ask.traceparent := l.traceparent;
         END IF;
         RETURN NEXT;

@@ -61,9 +61,8 @@ $$;
 -- has the owner's rights, because sidecars may not set the sequence.
 --
 -- No lease ends before its holder can have renewed it: the last renewal can be missing, and this
--- server has another clock. A bind:ttl lease that would end about now gets a minute. A lease
--- without a holder (hold_pending) is left, and so is a locked one, because all sidecars wait for
--- this.
+-- server has another clock. A bind:ttl lease that would end about now gets a minute. A locked lease
+-- is left, because all sidecars wait for this.
 --
 -- Then tokens jump beyond all that can be missing here, and beyond the jump of another standby.
 CREATE OR REPLACE FUNCTION locksidecar.new_epoch() RETURNS boolean
@@ -88,8 +87,8 @@ BEGIN
     END IF;
     WITH due AS (
         SELECT id FROM locksidecar.leases
-        WHERE NOT hold_pending AND (renewed
-            OR expires_at BETWEEN clock_timestamp() - interval '1 minute' AND clock_timestamp() + interval '1 minute')
+        WHERE renewed
+            OR expires_at BETWEEN clock_timestamp() - interval '1 minute' AND clock_timestamp() + interval '1 minute'
         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE locksidecar.leases l

@@ -8,39 +8,14 @@ LANGUAGE sql STABLE AS $$
         FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
         WHERE q.namespace = ns AND q.key = k AND q.outcome IS NULL
         AND q.id > (SELECT served FROM locksidecar.locks WHERE namespace = ns AND key = k)
-        AND o.expires_at > clock_timestamp() AND NOT o.hold_pending
+        AND o.expires_at > clock_timestamp()
         ORDER BY q.id LIMIT most
     ) f
 $$;
 
--- end_hold takes the min_hold off the lease of a session's lock that was released, or is being
--- broken. Nothing is held under the lease then. It ends when it is reaped or not renewed.
-CREATE OR REPLACE FUNCTION locksidecar.end_hold(s locksidecar.leases) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    IF s.hold_until > clock_timestamp() AND s.renewed AND NOT s.hold_pending THEN
-        UPDATE locksidecar.leases o
-        SET hold_until = NULL, expires_at = least(o.expires_at, clock_timestamp() + o.ttl)
-        WHERE o.id = s.id AND NOT o.hold_pending;
-    END IF;
-END
-$$;
-
--- end_lease ends the lease of a lock that ends, if it is of this lock alone. The caller has read it
--- before. A renewed lease without a min_hold never gets one, and is left.
-CREATE OR REPLACE FUNCTION locksidecar.end_lease(s locksidecar.leases) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    IF s.renewed AND s.hold_until IS NULL THEN
-        RETURN;
-    END IF;
-    DELETE FROM locksidecar.leases o WHERE o.id = s.id AND (NOT o.renewed OR o.hold_pending);
-    PERFORM locksidecar.end_hold(s);
-END
-$$;
-
--- pass_on ends the grant of a key and its lease, and gives the key to the first living waiter. The
--- caller has locked the lock row and read the lease. The key becomes free only if no waiter remains
+-- pass_on ends the grant of a key, and its lease if that is of this lock alone, and gives the key to
+-- the first living waiter. The caller has locked the lock row and read the lease, and no min_hold
+-- keeps the key. The key becomes free only if no waiter remains
 -- (invariant 5). Outcomes:
 --
 -- granted; freed; expired: only waiters with expired leases remain. Expired is not dead, because a
@@ -74,7 +49,7 @@ BEGIN
         INTO next
         FROM locksidecar.waiters q JOIN locksidecar.leases o ON o.id = q.lease_id
         WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL
-        AND o.expires_at > clock_timestamp() AND NOT o.hold_pending
+        AND o.expires_at > clock_timestamp()
         ORDER BY q.id LIMIT 1 FOR KEY SHARE OF o;
         EXIT WHEN NOT FOUND;
         w := next.waiter;
@@ -87,11 +62,11 @@ BEGIN
             w.id := NULL;
         END IF;
 
-        PERFORM locksidecar.end_lease(held);
+        DELETE FROM locksidecar.leases o WHERE o.id = held.id AND NOT o.renewed;
         g := locksidecar.give(w, s.instance, s.pod, by_release);
         pass_on.token := g.token; pass_on.acquired_at := g.acquired_at;
-        pass_on.expires_at := coalesce(g.expires_at, s.expires_at);
-        IF held.id IS NULL OR coalesce(w.ttl, s.ttl) < held.ttl OR held.hold_until > pass_on.expires_at THEN
+        pass_on.expires_at := CASE WHEN w.ttl IS NULL THEN greatest(g.expires_at, s.expires_at) ELSE g.expires_at END;
+        IF held.id IS NULL OR coalesce(w.ttl, s.ttl) < held.ttl OR l.hold_until > pass_on.expires_at THEN
             SELECT f.hints, f.hint_instances INTO pass_on.hints, pass_on.hint_instances
             FROM locksidecar.first_waiters(l.namespace, l.key, 1) f;
         END IF;
@@ -104,7 +79,7 @@ BEGIN
     END LOOP;
 
     DELETE FROM locksidecar.waiters q WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served
-    AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = q.lease_id AND NOT o.hold_pending);
+    AND NOT EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = q.lease_id);
     SELECT array_agg(DISTINCT q.lease_id) INTO expired FROM locksidecar.waiters q
     WHERE q.namespace = l.namespace AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL;
     IF expired IS NOT NULL THEN
@@ -116,19 +91,18 @@ BEGIN
     IF l.grant_id IS NOT NULL THEN
         ended := l.token;
     END IF;
-    alive := EXISTS (
-        SELECT FROM locksidecar.leases o
-        WHERE o.id = l.lease_id AND o.expires_at > clock_timestamp() AND NOT o.hold_pending);
+    alive := EXISTS (SELECT FROM locksidecar.leases o WHERE o.id = l.lease_id AND o.expires_at > clock_timestamp());
     UPDATE locksidecar.locks
     SET lease_id = NULL, grant_id = CASE WHEN alive THEN NULL ELSE l.grant_id END,
-        contended = false, stopping = NULL, stop_reason = NULL, freed_at = clock_timestamp()
+        contended = false, stopping = NULL, stop_reason = NULL, freed_at = clock_timestamp(), hold_until = NULL
     WHERE namespace = l.namespace AND key = l.key;
-    PERFORM locksidecar.end_lease(held);
+    DELETE FROM locksidecar.leases o WHERE o.id = held.id AND NOT o.renewed;
 END
 $$;
 
 -- hand_off passes on keys that are held under these leases, and under these tokens unless they are
--- null. The key of another holder stays as it is, and has no row.
+-- null. The key of another holder stays as it is, and has no row. If a min_hold keeps the key, its
+-- first waiters look again when that is over (hints), because they may know a later end.
 CREATE OR REPLACE FUNCTION locksidecar.hand_off(
     namespaces text[], keys text[], leases uuid[], tokens bigint[], traceparents text[])
 RETURNS TABLE (
@@ -150,6 +124,14 @@ BEGIN
     LOOP
         SELECT * INTO l FROM locksidecar.locks WHERE namespace = a.namespace AND key = a.key FOR UPDATE;
         CONTINUE WHEN l.lease_id IS DISTINCT FROM a.lease_id OR l.token <> a.token;
+        IF l.hold_until > clock_timestamp() THEN
+            hand_off.namespace := a.namespace; hand_off.key := a.key; hand_off.outcome := 'hold_pending';
+            hand_off.watched := false;
+            SELECT f.hints, f.hint_instances INTO hand_off.hints, hand_off.hint_instances
+            FROM locksidecar.first_waiters(a.namespace, a.key, 100) f;
+            RETURN NEXT;
+            CONTINUE;
+        END IF;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
         RETURN QUERY SELECT a.namespace, a.key, h.*, clock_timestamp()
         FROM locksidecar.pass_on(l, s, a.traceparent) h;

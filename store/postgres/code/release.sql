@@ -1,6 +1,6 @@
 -- claim_status judges a claim on a lock: holds, other (session), released, expired, unknown. A
 -- session claims its lock by the lease. For the lock of an unrenewed lease (bind:ttl) the token is
--- enough. Nobody claims a lock whose min_hold is pending. A server that was just promoted calls
+-- enough. A server that was just promoted calls
 -- nothing expired, because new_epoch would prolong it.
 CREATE OR REPLACE FUNCTION locksidecar.claim_status(
     claimed_token bigint, claimed_lease uuid, l locksidecar.locks, s locksidecar.leases) RETURNS text
@@ -8,7 +8,7 @@ LANGUAGE sql AS $$
     SELECT CASE
         WHEN l.token IS DISTINCT FROM claimed_token OR l.acquired_at IS NULL THEN 'unknown'
         WHEN l.grant_id IS NULL THEN 'released'
-        WHEN l.lease_id IS NULL OR s.id IS NULL OR s.hold_pending THEN 'expired'
+        WHEN l.lease_id IS NULL OR s.id IS NULL THEN 'expired'
         WHEN s.renewed AND s.id IS DISTINCT FROM claimed_lease THEN 'other'
         WHEN s.expires_at <= clock_timestamp() AND locksidecar.in_epoch() THEN 'expired'
         ELSE 'holds'
@@ -22,8 +22,9 @@ $$;
 --
 -- A release with success marks the waiters that asked for the result. They wait no more, and the
 -- hand-off skips them. If the min_hold is not over, the lock is released but keeps the key (outcome
--- hold_pending), unless at_once. Then the first waiters look again (hints), because they know a
--- later end; so do the marked ones. A repeated release sends these hints again, and that of the
+-- hold_pending). Then the first waiters look again (hints), because they know a later end; so do
+-- the marked ones. at_once ends the min_hold, for the sidecar that has the lease of the grant, or
+-- had it: nobody was told of the grant, or it is broken. A repeated release sends these hints again, and that of the
 -- hand-off, because its answer was lost.
 CREATE OR REPLACE FUNCTION locksidecar.release(
     ns text, its_instance text, keys text[], tokens bigint[], leases uuid[], undelivered boolean[],
@@ -41,6 +42,8 @@ DECLARE
     l locksidecar.locks;
     s locksidecar.leases;
     m record;
+    kept boolean; -- a min_hold keeps the key
+    ends_hold boolean;
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR c IN
@@ -50,9 +53,6 @@ BEGIN
     LOOP
         SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key FOR UPDATE;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
-        IF s.hold_until IS NOT NULL THEN -- a reap in flight can set hold_pending
-            SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id FOR NO KEY UPDATE;
-        END IF;
         release.ord := c.ord; release.outcome := NULL; release.expired := NULL;
         release.hints := NULL; release.hint_instances := NULL;
         release.token := l.token; release.lease_id := l.lease_id;
@@ -67,12 +67,20 @@ BEGIN
             UPDATE locksidecar.waiters q SET outcome = 'success', result = c.result
             WHERE q.namespace = ns AND q.key = c.key AND q.id > l.served AND q.skip AND q.outcome IS NULL;
         END IF;
-        IF release.state = 'holds' AND s.hold_until > clock_timestamp() AND NOT c.at_once THEN
+        kept := coalesce(l.hold_until > clock_timestamp(), false);
+        ends_hold := kept AND c.at_once AND (release.state = 'holds' OR (release.state = 'expired' AND l.lease_id = c.lease_id));
+        IF ends_hold THEN
+            UPDATE locksidecar.locks SET hold_until = NULL WHERE namespace = ns AND key = c.key;
+        END IF;
+        IF kept AND NOT ends_hold AND release.state = 'holds' THEN
             release.outcome := 'hold_pending';
-            UPDATE locksidecar.leases SET hold_pending = true, expires_at = hold_until WHERE id = s.id;
-            UPDATE locksidecar.locks SET grant_id = NULL, stopping = NULL, stop_reason = NULL
+            UPDATE locksidecar.locks
+            SET lease_id = gen_random_uuid(), grant_id = NULL, stopping = NULL, stop_reason = NULL
             WHERE namespace = ns AND key = c.key;
-        ELSIF release.state = 'holds' OR (release.state = 'expired' AND NOT coalesce(s.hold_pending, false)
+            DELETE FROM locksidecar.leases WHERE id = s.id AND NOT renewed;
+        ELSIF kept AND NOT ends_hold AND release.state = 'expired' AND s.id IS NOT NULL THEN
+            UPDATE locksidecar.locks SET lease_id = gen_random_uuid() WHERE namespace = ns AND key = c.key;
+        ELSIF release.state = 'holds' OR ends_hold OR (release.state = 'expired' AND NOT kept
             AND l.lease_id IS NOT NULL AND (s.id IS NOT NULL OR l.contended))
         THEN
             -- The time comes last, so the next grant is not younger.
@@ -84,7 +92,7 @@ BEGIN
             FROM locksidecar.pass_on(l, s, c.traceparent) h;
         END IF;
 
-        IF release.outcome = 'hold_pending' OR (release.state = 'released' AND s.hold_pending) THEN
+        IF release.outcome = 'hold_pending' OR (release.state = 'released' AND kept) THEN
             SELECT f.hints, f.hint_instances INTO release.hints, release.hint_instances
             FROM locksidecar.first_waiters(ns, c.key, 100) f;
         ELSIF release.state = 'unknown' AND c.token < l.token AND s.id IS NOT NULL AND l.grant_id IS NOT NULL THEN
@@ -138,8 +146,8 @@ BEGIN
 
         IF amend.state = 'holds' AND c.ttl > interval '0' AND NOT s.renewed THEN
             UPDATE locksidecar.leases
-            SET ttl = c.ttl, expires_at = greatest(clock_timestamp() + c.ttl, hold_until)
-            WHERE id = s.id AND expires_at > clock_timestamp() AND NOT hold_pending
+            SET ttl = c.ttl, expires_at = greatest(clock_timestamp() + c.ttl, l.hold_until)
+            WHERE id = s.id AND expires_at > clock_timestamp()
             RETURNING * INTO s;
             IF NOT FOUND THEN
                 amend.state := 'expired';
@@ -154,8 +162,8 @@ BEGIN
         END IF;
 
         RETURN QUERY
-        SELECT c.ord, amend.state, l.token, l.acquired_at, s.expires_at, clock_timestamp(),
-            s.id, s.instance, s.pod, s.renewed, s.hold_pending, l.session, l.owner, l.data, l.traceparent,
+        SELECT c.ord, amend.state, l.token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(),
+            s.id, s.instance, s.pod, s.renewed, false, l.session, l.owner, l.data, l.traceparent,
             l.stopping, l.stop_reason, l.grant_id,
             (SELECT count(*) FROM locksidecar.waiters q
                 WHERE q.namespace = ns AND q.key = c.key AND q.id > l.served AND q.outcome IS NULL),
@@ -166,9 +174,9 @@ $$;
 
 -- withdraw frees what attempts of unknown outcome hold, and deletes their waiters. lock_key waits
 -- for an attempt that is in flight (invariant 7). A bind:ttl lock that another instance was
--- granted, too, stays (see ask), and so does a queue position that another instance keeps. A
--- min_hold does not count, because nobody was told of the grant; unless another instance was, which
--- is gone. lapsed: the lease of the grant had expired before.
+-- granted, too, stays (see ask), and so do a queue position and a min_hold of another instance. An
+-- own min_hold ends, because nobody was told of the grant. lapsed: the lease of the grant had expired
+-- before.
 CREATE OR REPLACE FUNCTION locksidecar.withdraw(
     ns text, not_after timestamptz, its_instance text, keys text[], grants uuid[])
 RETURNS TABLE (
@@ -191,11 +199,11 @@ BEGIN
         DELETE FROM locksidecar.waiters w WHERE w.namespace = ns AND w.grant_id = a.grant_id
         AND NOT EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = w.lease_id AND s.instance <> its_instance);
         SELECT * INTO its_lease FROM locksidecar.leases s WHERE s.id = l.lease_id;
-        CONTINUE WHEN (NOT its_lease.renewed OR its_lease.hold_pending)
-            AND (its_lease.repeated OR its_lease.instance <> its_instance);
+        CONTINUE WHEN NOT its_lease.renewed AND (its_lease.repeated OR its_lease.instance <> its_instance)
+            OR l.hold_until > clock_timestamp() AND l.hold_instance <> its_instance;
         IF l.grant_id = a.grant_id AND l.lease_id IS NOT NULL THEN
             RETURN QUERY SELECT ns, a.key, h.*, clock_timestamp(),
-                coalesce(its_lease.expires_at <= clock_timestamp() OR its_lease.hold_pending, true)
+                coalesce(its_lease.expires_at <= clock_timestamp(), true)
             FROM locksidecar.pass_on(l, its_lease, '') h;
         END IF;
     END LOOP;

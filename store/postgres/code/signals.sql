@@ -4,9 +4,10 @@
 -- of that, too, unless the lock was released and only its min_hold is pending. again: the same was
 -- asked before, perhaps for another reason, so others need not be told each time.
 --
--- Nobody claims the lock of an unrenewed lease, or of one with a pending min_hold, in a way that
--- could be interrupted. So a break deletes that lease and returns it (reaped), and the caller hands
--- the key off. The grant counts as ended, not as released (see claim_status).
+-- Nobody claims the lock of an unrenewed lease, or one whose min_hold is pending, in a way that could
+-- be interrupted. So a break deletes that lease and returns its id (reaped), and the caller hands
+-- the key off. The grant counts as ended, not as released (see claim_status). A break always ends
+-- the min_hold, so the lock is free when the lease ends, even if its sidecar is gone.
 --
 -- The lease is locked FOR KEY SHARE, as in ask: a reap waits, and then deletes the signal, or it
 -- came before and there is no holder.
@@ -23,6 +24,7 @@ DECLARE
     a record;
     l locksidecar.locks;
     s locksidecar.leases;
+    kept boolean; -- a min_hold keeps the key
 BEGIN
     PERFORM locksidecar.in_epoch();
     FOR a IN
@@ -38,14 +40,20 @@ BEGIN
         signal.again := CASE a.kind WHEN 'stop' THEN l.stopping IS NOT NULL ELSE EXISTS (
             SELECT FROM locksidecar.signals g
             WHERE g.lease_id = s.id AND g.namespace = ns AND g.key = a.key AND g.token = l.token AND g.kind = a.kind) END;
-        signal.held := s.id IS NOT NULL AND s.expires_at > clock_timestamp() AND a.token IN (0, l.token);
+        kept := coalesce(l.hold_until > clock_timestamp(), false);
+        signal.held := (kept OR coalesce(s.expires_at > clock_timestamp(), false)) AND a.token IN (0, l.token);
         IF signal.held AND a.kind = 'stop' THEN
             UPDATE locksidecar.locks
             SET stopping = coalesce(stopping, clock_timestamp()), stop_reason = a.reason
             WHERE namespace = ns AND key = a.key AND (stopping IS NULL OR stop_reason IS DISTINCT FROM a.reason)
             RETURNING stopping INTO signal.stopping;
         END IF;
-        IF signal.held AND s.renewed AND NOT s.hold_pending THEN
+        IF signal.held AND kept AND a.kind = 'break' THEN
+            UPDATE locksidecar.locks SET hold_until = NULL WHERE namespace = ns AND key = a.key;
+            SELECT f.hints, f.hint_instances INTO signal.hints, signal.hint_instances
+            FROM locksidecar.first_waiters(ns, a.key, 100) f;
+        END IF;
+        IF signal.held AND s.renewed THEN
             IF a.kind = 'break' OR signal.stopping IS NOT NULL THEN
                 DELETE FROM locksidecar.signals g -- a newer one replaces it
                 WHERE g.lease_id = s.id AND g.namespace = ns AND g.key = a.key AND g.token = l.token AND g.kind = a.kind;
@@ -58,15 +66,9 @@ BEGIN
             THEN -- a repeat: the answer was lost, and perhaps the hint
                 signal.notify := s.instance;
             END IF;
-            IF a.kind = 'break' AND s.hold_until > clock_timestamp() THEN
-                -- If its sidecar is gone, the lease ends within its TTL, not with the hold.
-                PERFORM locksidecar.end_hold(s);
-                SELECT f.hints, f.hint_instances INTO signal.hints, signal.hint_instances
-                FROM locksidecar.first_waiters(ns, a.key, 100) f;
-            END IF;
         ELSIF signal.held AND a.kind = 'break' THEN
             DELETE FROM locksidecar.leases WHERE id = s.id;
-            signal.reaped := s.id;
+            signal.reaped := l.lease_id;
         END IF;
         RETURN NEXT;
     END LOOP;

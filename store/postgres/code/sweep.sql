@@ -3,7 +3,7 @@
 --
 -- It deletes leases that expired before expired_for, and keys that became free before free_for. It
 -- returns the work for the caller after the commit: the deleted leases, keys that are held under
--- missing leases, and keys with the mark of a watch and without a watcher.
+-- missing leases and that no min_hold keeps, and keys with the mark of a watch and without a watcher.
 --
 -- free_for is far longer than any statement can take: one in flight can have drawn a token for a
 -- deleted key, which would be too small afterwards (invariant 2). Each DELETE decides by the row
@@ -90,7 +90,8 @@ BEGIN
             IF cardinality(gone) > 0 THEN
                 SELECT dangling_namespaces || array_agg(namespace), dangling_keys || array_agg(key), dangling_leases || array_agg(lease_id)
                 INTO dangling_namespaces, dangling_keys, dangling_leases
-                FROM locksidecar.locks WHERE ctid >= here AND ctid < behind AND lease_id = ANY (gone);
+                FROM locksidecar.locks WHERE ctid >= here AND ctid < behind AND lease_id = ANY (gone)
+                AND (hold_until > clock_timestamp()) IS NOT TRUE;
             END IF;
             IF seen.watched THEN
                 SELECT unwatched_namespaces || array_agg(l.namespace), unwatched_keys || array_agg(l.key)

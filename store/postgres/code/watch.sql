@@ -12,7 +12,7 @@ BEGIN
         l := locksidecar.lock_key(ns, k);
         PERFORM locksidecar.in_time(not_after);
         PERFORM FROM locksidecar.leases
-        WHERE id = its_lease AND expires_at > clock_timestamp() AND NOT hold_pending FOR KEY SHARE;
+        WHERE id = its_lease AND expires_at > clock_timestamp() FOR KEY SHARE;
         CONTINUE WHEN NOT FOUND;
         IF NOT l.watched THEN
             UPDATE locksidecar.locks SET watched = true WHERE namespace = ns AND key = k;

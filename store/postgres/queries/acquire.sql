@@ -14,7 +14,7 @@ INSERT INTO locksidecar.locks AS l
     (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
 SELECT $1, $2, own.id, nextval('locksidecar.tokens'), $4, $5, $6, clock_timestamp(), $7, $8
 FROM locksidecar.leases own
-WHERE own.id = $3 AND own.expires_at > clock_timestamp() AND NOT own.hold_pending
+WHERE own.id = $3 AND own.expires_at > clock_timestamp()
 AND (SELECT lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = $2) IS NULL
 AND clock_timestamp() < $9
 AND (SELECT epoch = locksidecar.here(source, mark) FROM locksidecar.meta WHERE oldest_version <= :schema_version)
@@ -35,7 +35,7 @@ RETURNING token, acquired_at, (SELECT expires_at FROM locksidecar.leases WHERE i
 -- $9 traceparents, $10 leases to be made, $11 their ttls, $12 instance, $13 pod, $14 not after
 WITH own AS MATERIALIZED (
     SELECT id, expires_at FROM locksidecar.leases
-    WHERE id = ANY ($3::uuid[]) AND expires_at > clock_timestamp() AND NOT hold_pending
+    WHERE id = ANY ($3::uuid[]) AND expires_at > clock_timestamp()
 ), taken AS (
     INSERT INTO locksidecar.locks AS l
         (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)

@@ -7,13 +7,13 @@ SELECT id, $3, $4, true, ttl, clock_timestamp() + ttl, (SELECT locksidecar.histo
 FROM unnest($1::uuid[], $2::interval[]) AS a (id, ttl)
 WHERE clock_timestamp() < $5
 ORDER BY id
-ON CONFLICT (id) DO UPDATE SET expires_at = greatest(clock_timestamp() + l.ttl, l.hold_until)
-WHERE l.expires_at > clock_timestamp() AND NOT l.hold_pending
+ON CONFLICT (id) DO UPDATE SET expires_at = clock_timestamp() + l.ttl
+WHERE l.expires_at > clock_timestamp()
 RETURNING l.id
 
 -- name: lease_renew
 -- Renews leases that are alive. An expired lease is never revived, because a reap can be in flight
--- (invariant 3), nor one without a holder (hold_pending). A locked lease is skipped: this must not
+-- (invariant 3). A locked lease is skipped: this must not
 -- wait for one lease while it has another, because other statements lock leases in any order.
 --
 -- The answer also tells whether there are signals for the lease, whether the schema and this
@@ -25,11 +25,11 @@ WITH here AS MATERIALIZED (
     SELECT locksidecar.history() AS history
 ), due AS (
     SELECT id FROM locksidecar.leases
-    WHERE id = ANY ($1) AND expires_at > clock_timestamp() AND NOT hold_pending AND (SELECT history FROM here) IS NOT NULL
+    WHERE id = ANY ($1) AND expires_at > clock_timestamp() AND (SELECT history FROM here) IS NOT NULL
     ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE locksidecar.leases l
-SET expires_at = greatest(clock_timestamp() + l.ttl, l.hold_until)
+SET expires_at = clock_timestamp() + l.ttl
 FROM due
 WHERE l.id = due.id
 RETURNING l.id, clock_timestamp(), EXISTS (SELECT FROM locksidecar.signals g WHERE g.lease_id = l.id),
@@ -43,7 +43,7 @@ RETURNING l.id, clock_timestamp(), EXISTS (SELECT FROM locksidecar.signals g WHE
 -- name: lease_living
 -- Returns the leases that live and can be renewed. One that lease_renew skipped is locked, or was.
 -- $1 leases
-SELECT id FROM locksidecar.leases WHERE id = ANY ($1) AND expires_at > clock_timestamp() AND NOT hold_pending
+SELECT id FROM locksidecar.leases WHERE id = ANY ($1) AND expires_at > clock_timestamp()
 
 -- name: held_under
 -- Returns which of some keys' locks are held under leases, and which waiters wait under them: what

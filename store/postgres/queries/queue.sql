@@ -5,9 +5,11 @@
 -- just promoted answers nothing, because by its clock a grant could look expired. A grant is
 -- returned when the standby has it.
 -- $1 namespace, $2 keys, $3 grants
-SELECT a.ord, o.id IS NOT NULL AND w.outcome IS NULL AND NOT o.hold_pending AS queued, o.instance AS keeper,
+SELECT a.ord, o.id IS NOT NULL AND w.outcome IS NULL AS queued, o.instance AS keeper,
     o.id IS NOT NULL AND w.outcome IS NOT NULL AS skipped, w.result, l.lease_id AS held_under, l.handed_by,
-    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.hold_pending,
+    l.token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(), s.id,
+    coalesce(s.instance, l.hold_instance), coalesce(s.pod, l.hold_pod), s.renewed,
+    l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id, NULL::bigint AS waiting
 FROM unnest($2::text[], $3::uuid[]) WITH ORDINALITY AS a (key, grant_id, ord)
 LEFT JOIN LATERAL (SELECT * FROM locksidecar.waiters WHERE namespace = $1 AND grant_id = a.grant_id OFFSET 0) w ON true
@@ -25,7 +27,7 @@ WITH held AS (
     SELECT lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = $2 AND grant_id = $3 FOR UPDATE
 )
 UPDATE locksidecar.leases l SET repeated = true FROM held
-WHERE l.id = held.lease_id AND l.expires_at > clock_timestamp() AND NOT l.hold_pending
+WHERE l.id = held.lease_id AND l.expires_at > clock_timestamp()
 RETURNING true
 
 -- name: cancel_one

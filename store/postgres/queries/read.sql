@@ -2,15 +2,17 @@
 -- Reads keys and their holders. OFFSET 0 keeps each lookup by itself: merged into one join, it
 -- could become a scan of the namespace. A server that was just promoted does not judge the asker's
 -- lease, because by its clock all could look expired. An asker's own grant is returned when the
--- standby has it.
+-- standby has it. A min_hold keeps the key after the death of the lease.
 -- $1 namespace, $2 keys, $3 the asker's leases, $4 the asker's grants, or nulls
 SELECT a.ord,
     CASE WHEN a.lease_id IS NULL THEN false
-        WHEN EXISTS (SELECT FROM locksidecar.leases own WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp()
-            AND NOT own.hold_pending) THEN true
+        WHEN EXISTS (SELECT FROM locksidecar.leases own WHERE own.id = a.lease_id AND own.expires_at > clock_timestamp())
+            THEN true
         ELSE NOT locksidecar.in_epoch() END AS asker_lives,
     l.lease_id AS held_under, coalesce(l.contended, false), l.handed_by,
-    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.hold_pending,
+    l.token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(), s.id,
+    coalesce(s.instance, l.hold_instance), coalesce(s.pod, l.hold_pod), s.renewed,
+    l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id,
     CASE WHEN l.contended THEN (
         SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = a.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting
@@ -24,36 +26,28 @@ WHERE CASE WHEN l.grant_id = a.grant_id THEN locksidecar.replicated() ELSE true 
 -- begins after the last page and ends with the prefix.
 -- $1 namespace, $2 after, $3 prefix, $4 first key after the prefix, $5 instance or empty, $6 limit
 SELECT l.key,
-    l.token, l.acquired_at, s.expires_at, clock_timestamp(), s.id, s.instance, s.pod, s.renewed, s.hold_pending,
+    l.token, l.acquired_at, greatest(s.expires_at, l.hold_until), clock_timestamp(), s.id,
+    coalesce(s.instance, l.hold_instance), coalesce(s.pod, l.hold_pod), s.renewed,
+    l.hold_until > clock_timestamp() AND (s.expires_at > clock_timestamp()) IS NOT TRUE,
     l.session, l.owner, l.data, l.traceparent, l.stopping, l.stop_reason, l.grant_id,
     CASE WHEN l.contended THEN (
         SELECT count(*) FROM locksidecar.waiters q WHERE q.namespace = $1 AND q.key = l.key AND q.id > l.served AND q.outcome IS NULL) ELSE 0 END AS waiting
 FROM locksidecar.locks l
-JOIN locksidecar.leases s ON s.id = l.lease_id AND s.expires_at > clock_timestamp()
+LEFT JOIN locksidecar.leases s ON s.id = l.lease_id
 WHERE l.namespace = $1 AND l.key > $2 AND l.key >= $3 AND l.key < $4
-AND ($5 = '' OR s.instance = $5)
+AND greatest(s.expires_at, l.hold_until) > clock_timestamp()
+AND ($5 = '' OR coalesce(s.instance, l.hold_instance) = $5)
 ORDER BY l.key
 LIMIT $6
 
 -- name: locked
--- Returns the keys whose rows another session has locked now, or the leases of their min_holds, or
--- those on which a min_hold is to be noted. It never waits, and its own locks end at once.
--- $1 namespaces, $2 keys, $3 the asker's leases for a min_hold, or nulls
-WITH asked AS (
-    SELECT a.namespace, a.key, l.key IS NOT NULL AS there, s.id AS holds, own.id AS own
-    FROM unnest($1::text[], $2::text[], $3::uuid[]) AS a (namespace, key, lease_id)
-    LEFT JOIN locksidecar.locks l ON l.namespace = a.namespace AND l.key = a.key
-    LEFT JOIN locksidecar.leases s ON s.id = l.lease_id AND s.hold_until IS NOT NULL
-    LEFT JOIN locksidecar.leases own ON own.id = a.lease_id
-), free AS MATERIALIZED (
+-- Returns the keys whose rows another session has locked now. It never waits, and its own locks end
+-- at once.
+-- $1 namespaces, $2 keys
+WITH free AS MATERIALIZED (
     SELECT l.namespace, l.key FROM locksidecar.locks l, unnest($1::text[], $2::text[]) AS a (namespace, key)
     WHERE l.namespace = a.namespace AND l.key = a.key
     FOR UPDATE OF l SKIP LOCKED
-), free_leases AS MATERIALIZED (
-    SELECT id FROM locksidecar.leases WHERE id IN (SELECT holds FROM asked UNION ALL SELECT own FROM asked)
-    FOR NO KEY UPDATE SKIP LOCKED
 )
-SELECT namespace, key FROM asked
-WHERE there AND (namespace, key) NOT IN (SELECT namespace, key FROM free)
-OR holds IS NOT NULL AND holds NOT IN (SELECT id FROM free_leases)
-OR own IS NOT NULL AND own NOT IN (SELECT id FROM free_leases)
+SELECT l.namespace, l.key FROM locksidecar.locks l, unnest($1::text[], $2::text[]) AS a (namespace, key)
+WHERE l.namespace = a.namespace AND l.key = a.key AND (l.namespace, l.key) NOT IN (SELECT namespace, key FROM free)

@@ -1,22 +1,17 @@
 -- name: reap_many
 -- Reaps expired leases, or revokes own ones, without a wait: a locked lease is skipped, because a
--- statement that deletes leases must not wait for one while it has another. If a min_hold is not
--- over, the lease stays until then as hold_pending. Tells for each lease whether that is so,
--- whether since now, and the only key that can be held under it. "due" has the rows as they were
--- locked. The statement sees the table itself as it was at its begin.
+-- statement that deletes leases must not wait for one while it has another. Tells the only key that
+-- can be held under a lease. "due" has the rows as they were locked. The statement sees the table
+-- itself as it was at its begin.
 -- $1 leases, $2 true: also those that have not expired
 WITH due AS MATERIALIZED (
-    SELECT id, hold_pending, hold_until, coalesce(hold_until > clock_timestamp(), false) AS holds, namespace, key
-    FROM locksidecar.leases
+    SELECT id, namespace, key FROM locksidecar.leases
     WHERE id = ANY ($1) AND ($2 OR expires_at <= clock_timestamp() AND locksidecar.in_epoch())
     ORDER BY id FOR UPDATE SKIP LOCKED
-), kept AS (
-    UPDATE locksidecar.leases l SET hold_pending = true, expires_at = due.hold_until
-    FROM due WHERE l.id = due.id AND due.holds AND NOT due.hold_pending
 ), dead AS (
-    DELETE FROM locksidecar.leases l USING due WHERE l.id = due.id AND NOT due.holds
+    DELETE FROM locksidecar.leases l USING due WHERE l.id = due.id
 )
-SELECT id, holds, holds AND NOT hold_pending, namespace, key FROM due
+SELECT id, namespace, key FROM due
 
 -- name: reap_one
 -- Does the same for one lease. It waits for a renewal, an enqueue or a hand-off that is in flight,
@@ -24,27 +19,22 @@ SELECT id, holds, holds AND NOT hold_pending, namespace, key FROM due
 -- waits: reap_many
 
 -- name: reap_waited
--- Reads the keys held under reaped leases for which somebody waits. Those of dead leases are to be
--- handed off (invariant 5). For those whose min_hold is pending since now, the first waiters are to
--- look again, because they know a later end (hints). After the commit of the reap this sees every
--- waiter that was inserted while the lease lived. If a sidecar is cut off before it sends the
--- hints, waiters find out with their next check.
--- $1 leases, $2 those of them with hold_pending, $3 namespaces, $4 the only keys that they can hold; both
--- null: any
-SELECT l.namespace, l.key, l.lease_id, f.hints, f.hint_instances
+-- Reads the keys held under reaped leases for which somebody waits. They are to be handed off
+-- (invariant 5). After the commit of the reap this sees every waiter that was inserted while the
+-- lease lived.
+-- $1 leases, $2 namespaces, $3 the only keys that they can hold; both null: any
+SELECT l.namespace, l.key, l.lease_id
 FROM (
-    (SELECT DISTINCT namespace, key FROM locksidecar.waiters WHERE $3::text[] IS NULL AND outcome IS NULL)
+    (SELECT DISTINCT namespace, key FROM locksidecar.waiters WHERE $2::text[] IS NULL AND outcome IS NULL)
     UNION ALL
     SELECT k.namespace COLLATE "C", k.key COLLATE "C"
-    FROM unnest($3::text[], $4::text[]) AS k (namespace, key)
+    FROM unnest($2::text[], $3::text[]) AS k (namespace, key)
     CROSS JOIN LATERAL (
         SELECT FROM locksidecar.waiters
         WHERE namespace = k.namespace AND key = k.key AND outcome IS NULL LIMIT 1) waits
 ) w
 CROSS JOIN LATERAL (
     SELECT * FROM locksidecar.locks WHERE namespace = w.namespace AND key = w.key OFFSET 0) l
-LEFT JOIN LATERAL (
-    SELECT * FROM locksidecar.first_waiters(l.namespace, l.key, 100) WHERE l.lease_id = ANY ($2) OFFSET 0) f ON true
 WHERE l.lease_id = ANY ($1)
 
 -- name: reap_rest

@@ -7,7 +7,7 @@ UPDATE locksidecar.locks l
 SET lease_id = NULL, grant_id = NULL, freed_at = clock_timestamp()
 FROM locksidecar.leases s
 WHERE l.namespace = $1 AND l.key = $2 AND l.token = $3 AND l.lease_id = $4 AND NOT l.contended AND l.stopping IS NULL
-AND s.id = $4 AND s.renewed AND s.expires_at > clock_timestamp() AND s.hold_until IS NULL
+AND l.hold_until IS NULL AND s.id = $4 AND s.renewed AND s.expires_at > clock_timestamp()
 RETURNING l.key, l.watched
 
 -- name: release_many
@@ -18,7 +18,7 @@ RETURNING l.key, l.watched
 -- $1 namespace, $2 keys, $3 tokens, $4 leases
 WITH own AS MATERIALIZED (
     SELECT id, expires_at FROM locksidecar.leases
-    WHERE id = ANY ($4::uuid[]) AND renewed AND hold_until IS NULL
+    WHERE id = ANY ($4::uuid[]) AND renewed
 ), locked AS MATERIALIZED (
     SELECT l.at, c.token, c.lease_id, clock_timestamp() AS had
     FROM (
@@ -32,7 +32,7 @@ UPDATE locksidecar.locks l
 SET lease_id = NULL, grant_id = NULL, freed_at = clock_timestamp()
 FROM locked s, own o
 WHERE l.ctid = s.at AND l.token = s.token AND l.lease_id = s.lease_id AND NOT l.contended AND l.stopping IS NULL
-AND o.id = s.lease_id AND o.expires_at > s.had
+AND l.hold_until IS NULL AND o.id = s.lease_id AND o.expires_at > s.had
 RETURNING l.key, l.watched
 
 -- name: release
@@ -53,10 +53,10 @@ FROM locksidecar.release($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 -- or if the release took long, the waiter is told to look: see doc.go.
 -- $1 namespace, $2 instance, $3 keys, $4 tokens that ended, $5 a long release
 SELECT pg_notify(locksidecar.channel($1, s.instance), CASE
-    WHEN s.renewed AND s.hold_until IS NULL AND substr(l.grant_id::text, 15, 1) = '4'
+    WHEN s.renewed AND substr(l.grant_id::text, 15, 1) = '4'
         AND clock_timestamp() < l.acquired_at + $5 THEN concat_ws(',',
         'granted:' || l.grant_id, l.token, (extract(epoch FROM l.acquired_at) * 1000000)::bigint,
-        (extract(epoch FROM s.expires_at) * 1000000)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+        (extract(epoch FROM greatest(s.expires_at, l.hold_until)) * 1000000)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
         l.handed_by)
     ELSE 'look:' || left(l.grant_id::text, 18) END)
 FROM unnest($3::text[], $4::bigint[]) AS c (key, token)

@@ -5,11 +5,11 @@ SELECT ord, held, token, watched, stopping, notify, again, reaped, hints, hint_i
 
 -- name: signals_of
 -- Returns requests to holders under some leases, the oldest first. Each renewal tells that there
--- are more. Nobody holds a lock under a lease that is dead or whose min_hold is pending.
+-- are more. Nobody holds a lock under a dead lease.
 -- $1 leases, $2 limit
 SELECT g.id, g.kind, g.key, g.token, g.reason, g.requested_at
 FROM locksidecar.signals g
-WHERE g.lease_id = ANY ($1) AND EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = g.lease_id AND NOT s.hold_pending)
+WHERE g.lease_id = ANY ($1) AND EXISTS (SELECT FROM locksidecar.leases s WHERE s.id = g.lease_id)
 ORDER BY g.id
 LIMIT $2
 

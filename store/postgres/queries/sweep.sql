@@ -49,8 +49,9 @@ WITH moment AS MATERIALIZED (
         sum(held_for) FILTER (WHERE alive) AS held_for, max(held_for) FILTER (WHERE alive) AS longest
     FROM (
         SELECT l.namespace, CASE WHEN strpos(l.key, ':') > 0 THEN split_part(l.key, ':', 1) ELSE '' END AS type,
-            s.pod, s.expires_at > now AS alive, greatest(now - l.acquired_at, interval '0') AS held_for
-        FROM moment CROSS JOIN locksidecar.locks l JOIN locksidecar.leases s ON s.id = l.lease_id
+            coalesce(s.pod, l.hold_pod) AS pod, greatest(s.expires_at, l.hold_until) > now AS alive, greatest(now - l.acquired_at, interval '0') AS held_for
+        FROM moment CROSS JOIN locksidecar.locks l LEFT JOIN locksidecar.leases s ON s.id = l.lease_id
+        WHERE s.id IS NOT NULL OR l.hold_until > now
         UNION ALL
         SELECT w.namespace, CASE WHEN strpos(w.key, ':') > 0 THEN split_part(w.key, ':', 1) ELSE '' END,
             NULL, NULL, NULL

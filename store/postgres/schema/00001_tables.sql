@@ -37,35 +37,33 @@ INSERT INTO locksidecar.meta (schema_version, oldest_version) VALUES (0, 1);
 -- used again. Half of each page stays free and expires_at has no index, so a renewal is a HOT
 -- update.
 CREATE TABLE locksidecar.leases (
-    id           uuid PRIMARY KEY,
-    instance     text NOT NULL,
-    pod          text NOT NULL,
+    id         uuid PRIMARY KEY,
+    instance   text NOT NULL,
+    pod        text NOT NULL,
     -- false: the lease of one bind:ttl lock. It ends with that lock.
-    renewed      boolean NOT NULL,
-    ttl          interval NOT NULL,
-    expires_at   timestamptz NOT NULL,
+    renewed    boolean NOT NULL,
+    ttl        interval NOT NULL,
+    expires_at timestamptz NOT NULL,
     -- Of an unrenewed lease: the attempt was repeated at another instance, and the grant was
     -- delivered there, too.
-    repeated     boolean NOT NULL DEFAULT false,
-    -- The lock under this lease has a min_hold: it keeps the key until then, even without a holder.
-    -- expires_at is never earlier.
-    hold_until   timestamptz,
+    repeated   boolean NOT NULL DEFAULT false,
     -- Of a renewed lease: the meta.history in which its sidecar last compared its locks with the
     -- database. In another history, grants may be missing.
-    history      uuid,
-    -- The lock was released, or its owner is gone. Nobody renews or claims it, and it ends with the
-    -- min_hold.
-    hold_pending boolean NOT NULL DEFAULT false,
-    -- The only key that can be held under this lease (bind:ttl, min_hold), so a reap looks at no
-    -- others. Null: any key.
-    namespace    text COLLATE "C",
-    key          text COLLATE "C"
+    history    uuid,
+    -- The only key that can be held under this lease (bind:ttl), so a reap looks at no others. Null:
+    -- any key.
+    namespace  text COLLATE "C",
+    key        text COLLATE "C"
 ) WITH (fillfactor = 50, vacuum_truncate = off);
 
 -- One row per key. The key is held if the lease of lease_id exists and has not expired by this
 -- database's clock. It is free if lease_id is null. The columns of the holder then describe the
--- last grant. grant_id is null if that was released (also if the min_hold is pending), and not null
+-- last grant. grant_id is null if that was released (also if its min_hold is pending), and not null
 -- if its lease died.
+--
+-- A min_hold keeps the key until hold_until, even if the lease is dead. A release before that moves
+-- the lock to a lease id that does not exist, so the hold is pending: lease_id stays set, and no
+-- statement that takes free keys has to know of holds.
 --
 -- Rows of free keys stay for an hour, because a statement can draw a token and then wait: a later
 -- grant could get a smaller token. A foreign key or a second index would make every grant more
@@ -97,6 +95,11 @@ CREATE TABLE locksidecar.locks (
     traceparent text NOT NULL DEFAULT '',
     handed_by   text NOT NULL DEFAULT '',
     freed_at    timestamptz,
+    -- The end of the min_hold. Null: there is none, or the key is free. The instance and the pod
+    -- that it was granted to, because their lease can be gone before.
+    hold_until    timestamptz,
+    hold_instance text,
+    hold_pod      text,
     -- No waiter with an id up to this one waits any more. Statements read the queue after it: an
     -- open snapshot keeps dead rows of earlier waiters in the index, and each hand-off would read
     -- all of them.
