@@ -52,8 +52,11 @@ func TestLogReaderHangs(t *testing.T) {
 	go func() { _, _ = io.Copy(s.log, unread) }()
 	lost := func() []string { return s.logged("log lines lost", `"count":`) }
 	s.await("a line that says how many are lost", func() bool { return len(lost()) == 1 })
-	a.call("DELETE", lockPath("k")+"?token=1", "").want(409, "not_holder")
-	s.await("lines after it", func() bool { return len(s.logged("claim refused", `"key":"k"`)) > 0 })
+	// A message that did not come yet: of those above there were so many that the next may be left out.
+	dropped := dial(t, s.socket)
+	dropped.acquire("dropped", "")
+	dropped.close()
+	s.await("lines after it", func() bool { return len(s.logged("connection closed while it held locks")) > 0 })
 	if v, _ := s.figures().value("locksidecar_log_lines_dropped_total"); v == 0 {
 		t.Error("no lines are counted as dropped")
 	}

@@ -47,9 +47,9 @@ func prepare(url string) error {
 	return nil
 }
 
-// makeAdmin makes who may run the script in this database.
+// makeAdmin makes who may run the script in this database, unless a test has made it before.
 const makeAdmin = `DO $$ BEGIN
-	CREATE ROLE ` + Admin + ` LOGIN CREATEROLE;
+	IF to_regrole('` + Admin + `') IS NULL THEN CREATE ROLE ` + Admin + ` LOGIN CREATEROLE; END IF;
 	EXECUTE format('GRANT CREATE, CONNECT ON DATABASE %I TO ` + Admin + ` WITH GRANT OPTION', current_database());
 END $$`
 
