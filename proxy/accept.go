@@ -22,8 +22,7 @@ const (
 	kinds
 )
 
-// acceptPause is how long an accept loop rests after an error that may pass, as
-// when there are no more file descriptors.
+// acceptPause is the pause after an error that may pass, such as a lack of descriptors.
 const acceptPause = 50 * time.Millisecond
 
 func (s *Server) accept(ln net.Listener, k kind) {
@@ -48,8 +47,7 @@ func (s *Server) accept(ln net.Listener, k kind) {
 	})
 }
 
-// admit counts a connection in. One that must not be served is admitted as well,
-// if there are not too many of those, to answer why.
+// admit counts a connection in. A refused one is admitted to hear why, up to a limit.
 func (s *Server) admit(c *connection) bool {
 	admitted, refusal := s.countIn(c)
 	if refusal != nil {
@@ -58,7 +56,7 @@ func (s *Server) admit(c *connection) bool {
 	return admitted
 }
 
-// countIn judges a connection. A refusal is not logged here, where others wait.
+// countIn decides about a connection. It does not log, because others wait for s.mu.
 func (s *Server) countIn(c *connection) (admitted bool, refusal *wire.Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +75,7 @@ func (s *Server) countIn(c *connection) (admitted bool, refusal *wire.Problem) {
 			return false, c.refusal
 		}
 		s.refused++
-		c.wanted = c.born.Add(s.cfg.Timeouts.Request) // there are few places to be told no
+		c.wanted = c.born.Add(s.cfg.Timeouts.Request) // refusals have few places
 	} else {
 		s.counts[c.kind]++
 	}
@@ -85,9 +83,8 @@ func (s *Server) countIn(c *connection) (admitted bool, refusal *wire.Problem) {
 	return true, c.refusal
 }
 
-// makeRoom closes the oldest idle connection on the admin address: nobody owns
-// anything there, and a probe must not fail because of what others left open. It
-// fails when those that were closed have not gone yet. It is called with s.mu held.
+// makeRoom closes the oldest idle connection on the admin address: a probe must not fail
+// because of others. It fails if those that it closed are still there. s.mu is held.
 func (s *Server) makeRoom() bool {
 	if s.counts[kindAdmin] >= 2*maxAdmin {
 		return false
@@ -106,7 +103,7 @@ func (s *Server) makeRoom() bool {
 	return true
 }
 
-// allowed judges by LOCKSIDECAR_ALLOWED_UIDS; who is unknown is not allowed.
+// allowed decides by LOCKSIDECAR_ALLOWED_UIDS. An unknown peer is not allowed.
 func (s *Server) allowed(p conn.Peer) bool {
 	return len(s.cfg.AllowedUIDs) == 0 || p.Known && slices.Contains(s.cfg.AllowedUIDs, p.UID)
 }

@@ -26,8 +26,8 @@ func badRequest(c *connection, err error) *wire.Problem {
 	return wire.Invalid("the request is not well-formed HTTP/1.1: %s", unquoted(err))
 }
 
-// unquoted is an error of fasthttp up to what it quotes: that is all that has arrived,
-// with the id of a session in its head, and other requests behind it.
+// unquoted is an error of fasthttp without the request that it quotes, which may have the
+// id of a session.
 func unquoted(err error) string {
 	text, _, _ := strings.Cut(err.Error(), `"`)
 	return strings.TrimRight(strings.TrimSuffix(text, " in "), ": ")

@@ -29,66 +29,61 @@ type Config struct {
 
 	// Socket is the path of the Unix socket, at most 107 bytes; required.
 	Socket string
-	// Claimed is called once the socket's path belongs to this process alone, by
-	// its lock file, and before anybody is served. When it fails, Start does. It
-	// may be nil.
+	// Claimed is called once the lock file gives this process the path, before anybody is
+	// served. If it fails, Start fails. It may be nil.
 	Claimed func() error
 	// SocketMode is the socket's file mode; 0 means 0660.
 	SocketMode fs.FileMode
-	// AllowedUIDs, if not empty, limits who is served on the Unix socket, by the
-	// credentials of the peer. Only on Linux.
+	// AllowedUIDs, if not empty, limits the users who are served on the Unix socket. Only
+	// on Linux.
 	AllowedUIDs []uint32
 	// TCPAddr is a loopback address to serve as well; empty: none.
 	TCPAddr string
 	// AdminAddr is an address to serve health and metrics on; empty: none.
 	AdminAddr string
 
-	// TTL is the default of package lease, which a bind:ttl lock without a TTL has;
-	// 0 means 15 seconds.
+	// TTL is package lease's default, for a bind:ttl lock without one; 0 means 15 seconds.
 	TTL time.Duration
 	// Namespace is the one of the locks, for GET /v1/stats.
 	Namespace string
 	// AllowForce lets clients break locks, whoever holds them.
 	AllowForce bool
 
-	// MaxSessions is the limit that package lease keeps; it is only used for the
-	// default of MaxConns.
+	// MaxSessions is the limit of package lease. The default of MaxConns depends on it.
 	MaxSessions int
 	// MaxConns limits open connections; 0 means four for each session and 64.
 	MaxConns int
 	// MaxBody is the most bytes in a request's body; 0 means 64 KiB.
 	MaxBody int
 
-	// Tracer makes spans, Metrics counts; nil: nobody does.
+	// Tracer makes spans, Metrics counts; both may be nil.
 	Tracer  *tracing.Tracer
 	Metrics *metrics.Calls
-	// MetricsHandler answers GET /metrics; nil: there is nothing at that path.
+	// MetricsHandler answers GET /metrics; nil: the path does not exist.
 	MetricsHandler fasthttp.RequestHandler
 
-	// Timeouts are for tests; zero values mean the constants of this package.
+	// Timeouts are for tests; zero values mean the defaults.
 	Timeouts Timeouts
 }
 
 // Timeouts are the times that this package waits for something.
 type Timeouts struct {
-	// First is how long a fresh connection may stay without a word: pools open some
-	// ahead. Request is how long a request may take to arrive, from its first byte.
+	// First is how long a fresh connection may stay silent. Request is how long a request
+	// may take, from its first byte.
 	First, Request time.Duration
 	// Poll is the time between two polls of a connection with a call under way. A call that
-	// is over sooner has its answer, also if its client half-closed behind the request.
+	// is over sooner has its answer, also after a half-close.
 	Poll time.Duration
-	// Subscribe is how long the head of a key's event stream waits for the store,
-	// so that what fails soon fails with a status.
+	// Subscribe is how long the head of a key's event stream waits for the store, so an
+	// early failure is a status.
 	Subscribe time.Duration
 	// Heartbeat is the time between two comment lines of an event stream.
 	Heartbeat time.Duration
-	// StreamWrite is how long a reader may keep an event stream, or an answer,
-	// waiting.
+	// StreamWrite is how long a reader may keep an event stream or an answer waiting.
 	StreamWrite time.Duration
-	// Linger is how long a connection that closes waits for its peer to stop sending
-	// what is refused.
+	// Linger is how long a connection that closes waits for its peer to stop sending.
 	Linger time.Duration
-	// Stats is how long what was counted for GET /v1/stats is told.
+	// Stats is how long a count for GET /v1/stats is repeated.
 	Stats time.Duration
 	// Stop is how long Stop waits for pending calls.
 	Stop time.Duration
@@ -110,20 +105,17 @@ const (
 	defaultSocketMode fs.FileMode = 0o660
 	defaultMaxBody                = 64 << 10
 
-	// maxHead is the most bytes in a request's head. It is the size of each
-	// connection's read buffer.
+	// maxHead is the most bytes of a request's head, and the size of the read buffer.
 	maxHead = 16 << 10
-	// maxRefused and maxAdmin limit connections that are only there to be told
-	// no, and those on the admin address. When there are maxAdmin, each one more
-	// takes the place of another.
+	// maxRefused limits connections that are only refused, maxAdmin those on the admin
+	// address: one more takes the place of an idle one.
 	maxRefused = 64
 	maxAdmin   = 64
-	// maxLong is how many answers of more than maxScratch bytes may stand in memory
-	// until they are read.
+	// maxLong is how many answers of more than maxScratch bytes may wait for their readers.
 	maxLong = 32
 )
 
-// withDefaults fills in what is left out.
+// withDefaults fills in the defaults.
 func (c Config) withDefaults() Config {
 	or(&c.SocketMode, defaultSocketMode)
 	or(&c.MaxBody, defaultMaxBody)
@@ -148,7 +140,7 @@ func or[T comparable](v *T, fallback T) {
 	}
 }
 
-// check refuses what cannot work, by the name of the variable.
+// check refuses bad values, by the name of the variable.
 func (c Config) check() error {
 	if c.Locks == nil || c.Logger == nil {
 		return errors.New("proxy: Locks and Logger are required")
@@ -171,7 +163,7 @@ func (c Config) check() error {
 	return nil
 }
 
-// checkLoopback refuses addresses that others than this machine can reach.
+// checkLoopback refuses addresses that other machines can reach.
 func checkLoopback(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

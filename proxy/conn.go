@@ -15,9 +15,9 @@ import (
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
-// connection is a client's connection: the net.Conn that fasthttp serves, and what
-// belongs to it. Its fields belong to the goroutine that serves it, which is the
-// only one that calls Read, Write and Close, except where it says otherwise.
+// connection is a client's connection, as fasthttp serves it. Only the goroutine that
+// serves it uses its fields and calls Read, Write and Close, except where it says
+// otherwise.
 type connection struct {
 	net.Conn
 	srv  *Server
@@ -29,11 +29,11 @@ type connection struct {
 	// refusal, if not nil, is the answer to every call.
 	refusal *wire.Problem
 
-	// session is the connection's own, nil before the first acquire.
+	// session is the connection's own; nil before the first acquire.
 	session Session
 	// stream is set when the connection is an event stream. Stop reads it.
 	stream atomic.Pointer[stream]
-	// busy: a call is pending, or its answer is not yet written. Stop reads it.
+	// busy: a call is under way, or its answer is not written. Stop reads it.
 	busy   atomic.Bool
 	watch  watch
 	call   call
@@ -43,8 +43,7 @@ type connection struct {
 	// onClose is called at the end of Close; it may be nil.
 	onClose func()
 
-	// wanted is the read deadline of what is under way, set the one that the socket
-	// has. Zero: none.
+	// wanted is the read deadline that is due, set the one that the socket has. Zero: none.
 	wanted, set time.Time
 	unbegun     bool // the time of the next request has not begun
 	inHead      bool // the head of the next request is not complete
@@ -61,8 +60,7 @@ type connection struct {
 }
 
 const (
-	// lingerBytes is the most that is taken from a client that still sends what
-	// is refused.
+	// lingerBytes is the most that is read from a client that still sends.
 	lingerBytes = 8 << 20
 
 	// maxScratch is the most memory that a connection keeps for answers.
@@ -86,12 +84,10 @@ func newConn(s *Server, nc net.Conn, k kind) *connection {
 	return c
 }
 
-// Read is called by fasthttp when the connection is idle or a request not yet
-// complete. Before its first request a connection has the time of its first word. An idle
-// one has no deadline at all, also when empty lines arrive: some clients send one behind a request's body. The time of a request begins
-// when a part of it is there and the rest has to be waited for: most come in one piece,
-// and never need a clock. So fasthttp has no timeouts of its own: it would read the
-// clock three times more for each request.
+// Read is called by fasthttp between requests and within one. The first request has
+// Timeouts.First. An idle connection has no deadline, also when empty lines arrive. The
+// time of a request begins when a part has arrived and the rest has to be waited for: most
+// come in one piece and need no clock.
 func (c *connection) Read(p []byte) (int, error) {
 	c.busy.Store(false)
 	if c.srv.stopping.Load() {
@@ -120,15 +116,14 @@ func (c *connection) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// onlyBlank tells whether fasthttp has nothing of the next request but empty
-// lines. It reads a head into what is free of a buffer of maxHead bytes: what it
-// has are the bytes that came last.
+// onlyBlank reports whether fasthttp has only empty lines of the next request. It reads a
+// head into the free part of a buffer of maxHead bytes, so the rest has the last bytes.
 func (c *connection) onlyBlank(p []byte) bool {
 	return c.inHead && maxHead-len(p) <= c.blank
 }
 
-// noteBlank counts the empty lines behind all else, and tells whether there is
-// anything else in b.
+// noteBlank counts the empty lines at the end of b, and reports whether b has anything
+// else.
 func (c *connection) noteBlank(b []byte) (more bool) {
 	n := len(b) - len(bytes.TrimRight(b, "\r\n"))
 	if n < len(b) {
@@ -139,15 +134,14 @@ func (c *connection) noteBlank(b []byte) (more bool) {
 	return false
 }
 
-// SetReadDeadline is called by fasthttp when the head of a request is complete: see
-// noteHeadRead. The body has what is left of the request's time.
+// SetReadDeadline is called by fasthttp when a head is complete: see noteHeadRead. The body
+// has the rest of the time.
 func (c *connection) SetReadDeadline(time.Time) error {
 	c.inHead = false
 	return nil
 }
 
-// nextHead notes that what is read next is the head of another request, of which a part
-// may be there already.
+// nextHead notes that the next bytes are of another head.
 func (c *connection) nextHead() { c.inHead, c.kept, c.unbegun = true, true, true }
 
 func (c *connection) setDeadlineNow(t time.Time) error {
@@ -167,8 +161,8 @@ func (c *connection) ownSession() (Session, error) {
 	return c.session, nil
 }
 
-// drop ends the connection's sessions and its stream: it has closed. The watch calls it while
-// the serving goroutine is blocked; once more does no harm.
+// drop ends the connection's sessions and stream. The watch may call it while the serving
+// goroutine is blocked.
 func (c *connection) drop() {
 	c.end(c.session)
 	if st := c.stream.Load(); st != nil {
@@ -189,8 +183,7 @@ func (c *connection) end(s Session) {
 	}
 }
 
-// Close ends all that belongs to the connection. fasthttp calls it, whatever the
-// reason; so does a stream's end.
+// Close ends everything of the connection. fasthttp calls it, or the end of a stream.
 func (c *connection) Close() error {
 	if c.closed {
 		return nil
@@ -210,8 +203,8 @@ func (c *connection) Close() error {
 	return err
 }
 
-// lingerOn lets a client that is still sending read our answer: closing now
-// would reset the connection.
+// lingerOn lets a client that still sends read the answer: a close at once would reset the
+// connection.
 func (c *connection) lingerOn() {
 	if h, ok := c.Conn.(interface{ CloseWrite() error }); !ok || h.CloseWrite() != nil {
 		return
@@ -220,14 +213,13 @@ func (c *connection) lingerOn() {
 	_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
 }
 
-// cut closes the connection from outside. The goroutine that serves it finds out, or the
-// guard of its call does.
+// cut closes the connection from outside. Its serving goroutine or the watch of its call
+// notices.
 func (c *connection) cut() {
 	_ = c.Conn.Close()
 }
 
-// leave asks the connection to go, from outside: at once if it is idle, else
-// when its call is answered.
+// leave ends the connection from outside: now if it is idle, else after its answer.
 func (c *connection) leave() {
 	if st := c.stream.Load(); st != nil {
 		st.onLeave()

@@ -75,8 +75,8 @@ func (c *connection) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// writeOn waits for the reader, but not for long. The watch looks meanwhile, so
-// that a client that closes without reading does not keep its locks.
+// writeOn waits for the reader, but not for long. It is polled like a call: a client that
+// closes without reading does not keep its locks.
 func (c *connection) writeOn(p []byte) (int, error) {
 	c.watch.begin(false)
 	defer c.watch.end()

@@ -42,33 +42,31 @@
 //
 // # Requests
 //
-// Package wire parses paths, queries and bodies strictly. A request is also refused if
-// another server might find its end elsewhere: with Content-Length and
-// Transfer-Encoding, with an encoding other than chunked, with a Trailer, or with
-// headers whose lines end in LF alone or go on in the next. Empty lines before a request
-// are skipped, and an idle connection stays idle.
+// Package wire parses paths, queries and bodies strictly. A request whose end another
+// server might find elsewhere is refused: with Content-Length and Transfer-Encoding, an
+// encoding other than chunked, a Trailer, or header lines that end in LF alone or go on in
+// the next. Empty lines before a request are skipped.
 //
 // # Event streams
 //
 // A stream has a bounded queue and one goroutine that writes it. Sessions and
 // subscriptions push events into the queue and never wait. The head of a session's stream
 // is sent at once. The head of a key's stream waits up to 100 ms for the subscription, so
-// a limit, a drain or a store that fails at once is a status. What fails later is the
+// a limit, a drain or a store that fails at once is a status. A later failure is the
 // stream's only event, problem. Events that arrive before the state are sent after it.
 // Streams of keys go on while the sidecar drains, and end when it stops.
 //
 // # Traces, metrics, logs
 //
-// With a Tracer, each call of a lock is a span, a child of what the app sent: see
-// trace.go. It begins when the call is known and ends when the answer is built. A request
-// without a key, a refused request and an event stream have none.
+// With a Tracer, each call of a lock is a span, a child of the app's, until its answer is
+// built. A request without a key, a refused request and an event stream have none.
 //
 // Config.MetricsHandler answers GET /metrics. GET /v1/stats counts the whole database,
 // once at a time, and repeats the count for a second: see stats.go.
 //
-// A call or connection that this package refuses has one line in the log. An app's mistake
-// has one at debug. Package lease logs its own refusals. Lines about a call name its
-// trace. None has a body, a query, or the id of a session in it.
+// A refused call or connection has one line in the log, an app's mistake one at debug.
+// Package lease logs its own refusals. Lines about a call name its trace. None has a body,
+// a query, or the id of a session.
 //
 // # Limits
 //
@@ -82,7 +80,7 @@
 // # Socket
 //
 // The sidecar holds a file SOCKET.lock with flock(2) for its life, so two sidecars never
-// share a path. The file is left in place: a lock file that is removed can be locked
-// twice. With the lock held, a stale socket is removed, and anything else at the path is
-// refused. The folder is made (mode 0755) if only its last part is missing.
+// share a path. The file stays: a removed lock file can be locked twice. With the lock
+// held, a stale socket is removed, and anything else at the path is refused. The last part
+// of the folder is made (mode 0755) if it is missing.
 package proxy

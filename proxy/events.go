@@ -9,8 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
-// maxKeyEvents is the most events that wait for the reader of a key's stream. Each
-// may have a result of some KiB.
+// maxKeyEvents limits the queue of a key's stream. Each event may have some KiB.
 const maxKeyEvents = 1 << 10
 
 // subscription subscribes a key's event stream.
@@ -22,16 +21,14 @@ type subscription struct {
 
 	st     *stream
 	cancel context.CancelFunc
-	// done is closed when the watch stands or has failed.
+	// done is closed when the watch is effective or has failed.
 	done    chan struct{}
 	stop    func() // nil if it has failed
 	problem *wire.Problem
 }
 
-// keyEvents is GET /v1/locks/{key}/events: the connection turns into an event
-// stream. A watch is made in milliseconds, so what fails is a status like any other.
-// When it takes longer, because the store does, the stream begins without it: a
-// failure is then its only event.
+// keyEvents is GET /v1/locks/{key}/events: the connection becomes an event stream. A
+// failure is a status, or after Timeouts.Subscribe the only event.
 func (k *call) keyEvents(key string) *wire.Problem {
 	if p := k.noInput(); p != nil {
 		return p
@@ -67,7 +64,7 @@ func (k *call) keyEvents(key string) *wire.Problem {
 	return nil
 }
 
-// run makes the watch. What is heard before it stands is told after its state.
+// run makes the watch. Earlier events come after its state.
 func (u *subscription) run(ctx context.Context, s Session) {
 	defer close(u.done)
 	defer func() {
@@ -86,7 +83,7 @@ func (u *subscription) run(ctx context.Context, s Session) {
 	u.st.open(wire.StateEvent(v))
 }
 
-// fail tells why there is no watch, also those who are told by a status.
+// fail notes why there is no watch.
 func (u *subscription) fail(p *wire.Problem) {
 	u.problem = p
 	u.st.open(problemEvent{p, u.srv})
@@ -109,6 +106,6 @@ type problemEvent struct {
 }
 
 func (e problemEvent) AppendTo(b []byte) []byte {
-	e.srv.countProblem(e.Code) // it is told now: a status would be counted elsewhere
+	e.srv.countProblem(e.Code) // a status is counted elsewhere
 	return e.AppendEvent(b)
 }

@@ -9,29 +9,27 @@ import (
 
 // headers are those of a request that mean something here.
 type headers struct {
-	// sessions is how many Lock-Session there are, session the last of them.
+	// sessions counts Lock-Session; session is the last.
 	sessions int
 	session  []byte
-	// traces is how many traceparents there are, trace the last of them. state and
-	// baggage are the rest of the W3C trace context.
+	// traces counts traceparent; trace is the last. state and baggage belong to the W3C
+	// trace context.
 	traces         int
 	trace          []byte
 	state, baggage []byte
-	// noCache: the call wants to skip the local cache.
+	// noCache: the call skips the local cache.
 	noCache bool
-	// closes: the connection ends with this call's answer.
+	// closes: the connection ends with this answer.
 	closes bool
-	// badFraming: proxies may not agree on where the request ends, or what
-	// belongs to its head.
+	// badFraming: proxies may not agree where the request or its head ends.
 	badFraming bool
-	// origins are the values of Origin, sites those of Sec-Fetch-Site: what a browser
-	// says of who made it send the request.
+	// origins are the values of Origin, sites those of Sec-Fetch-Site: how a browser names
+	// the sender.
 	origins, sites []string
 }
 
-// readHeaders looks at each header once: asking fasthttp for each by its name
-// would take longer than the rest of the parsing. It reads the head as it was
-// sent: fasthttp drops what it does not need, and adds trailers.
+// readHeaders reads each header once: fasthttp by name is slower than all other parsing. It
+// reads the head as sent: fasthttp drops lines and adds trailers.
 func (k *call) readHeaders() {
 	h := &k.ctx.Request.Header
 	k.headers = headers{closes: h.ConnectionClose() || !h.IsHTTP11()}
@@ -69,7 +67,7 @@ func (k *call) readHeaders() {
 	k.badFraming = k.badFraming || length && encoding
 }
 
-// joined is the explicit session that the call names, nil if it names none.
+// joined is the explicit session of the call, nil without one.
 func (k *call) joined() (Session, *wire.Problem) {
 	switch {
 	case k.sessions == 0:
@@ -77,8 +75,8 @@ func (k *call) joined() (Session, *wire.Problem) {
 	case k.sessions > 1:
 		return nil, wire.Invalid("header Lock-Session is given twice")
 	case len(k.session) == 0:
-		// Empty is not absent: an app that lost its id must not be given locks
-		// that end with this connection.
+		// Empty is not absent: an app that lost its id must not get locks of this
+		// connection.
 		return nil, wire.Invalid("header Lock-Session is empty; it must be the id of a session, or be left out")
 	}
 	s, err := k.srv.locks.Session(string(k.session))
@@ -88,9 +86,8 @@ func (k *call) joined() (Session, *wire.Problem) {
 	return s, nil
 }
 
-// checkHostAndOrigin refuses, on TCP, what a web page may have made a browser send: a Host
-// that is not this machine (DNS rebinding), an Origin other than this server, and, as an
-// image or a script has no Origin, what the browser says comes from another site.
+// checkHostAndOrigin refuses, on TCP, the calls of web pages: a foreign Host (DNS
+// rebinding), a foreign Origin, and, as an image or a script has no Origin, a foreign site.
 func (k *call) checkHostAndOrigin() *wire.Problem {
 	host := string(k.ctx.Request.Header.Host())
 	if k.Authority != nil {
@@ -116,7 +113,7 @@ func (k *call) checkHostAndOrigin() *wire.Problem {
 	return nil
 }
 
-// foreign refuses a call that another site may have made a browser send.
+// foreign refuses a call that another site may have sent.
 func foreign(detail string) *wire.Problem {
 	p := wire.Forbidden(detail)
 	p.Refusal = true

@@ -45,9 +45,8 @@ func (k *call) acquireAll() *wire.Problem {
 	return k.acquireAllFor(s, keys, r, outlives)
 }
 
-// acquirer is the session for which a lock is acquired, and completes the request
-// by what stands in the head. outlives: a grant may outlive the connection, so it
-// must not be lost on the way to the client.
+// acquirer returns the session of an acquire, and completes the request from the head.
+// outlives: a grant may outlive the connection.
 func (k *call) acquirer(r *lease.Request) (s Session, outlives bool, p *wire.Problem) {
 	r.NoCache, r.Traceparent = k.noCache, k.traceparent()
 	if s, p = k.joined(); p != nil {
@@ -67,8 +66,7 @@ func (k *call) acquirer(r *lease.Request) (s Session, outlives bool, p *wire.Pro
 	return s, false, p
 }
 
-// connectionSession is the connection's own session, for a lock that lives as
-// long as the connection.
+// connectionSession is the connection's own session.
 func (k *call) connectionSession() (Session, *wire.Problem) {
 	if k.closes {
 		return nil, wire.Invalid("the connection ends with this answer (HTTP/1.0 or Connection: close), and the lock " +
@@ -116,8 +114,8 @@ func (k *call) acquireAllFor(s Session, keys []string, r lease.Request, outlives
 	return nil
 }
 
-// granted remembers what is to be handed back if the answer does not come through,
-// or gives it back, if the client has gone already.
+// granted remembers the grants until their answer is written, or hands them back if the
+// client has left.
 func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool, traceparent string) *wire.Problem {
 	k.span.granted(all)
 	for i := range all {
@@ -135,8 +133,7 @@ func (k *call) granted(s Session, all []lease.Grant, gone, outlives bool, tracep
 	return nil
 }
 
-// release is DELETE /v1/locks/{key}. It is carried out even if the connection
-// closes meanwhile: a client may well send it and go.
+// release is DELETE /v1/locks/{key}. It is carried out even if the client leaves meanwhile.
 func (k *call) release(key string) *wire.Problem {
 	k.startSpan(spanRelease, routeKey, key)
 	r, force, p := wire.ParseRelease(k.Query, k.ctx.Request.Body())
@@ -150,8 +147,8 @@ func (k *call) release(key string) *wire.Problem {
 	return k.releaseFor(key, r)
 }
 
-// releasePosted is POST /v1/locks/{key}/release: the same, with all that it says in the
-// body. Some libraries and proxies drop that of DELETE.
+// releasePosted is POST /v1/locks/{key}/release: release by a body, which some libraries
+// drop from DELETE.
 func (k *call) releasePosted(key string) *wire.Problem {
 	k.startSpan(spanRelease, routeRelease, key)
 	if p := wire.ParseQuery(k.Query, nil); p != nil {
@@ -256,7 +253,7 @@ func (k *call) list() *wire.Problem {
 	return k.answerLong(wire.AppendPage(k.buffer(), &page))
 }
 
-// answerLong answers with what may be long, if it finds room.
+// answerLong answers if there is room for a long answer.
 func (k *call) answerLong(b []byte) *wire.Problem {
 	if p := k.roomFor(len(b)); p != nil {
 		return p
@@ -265,8 +262,7 @@ func (k *call) answerLong(b []byte) *wire.Problem {
 	return nil
 }
 
-// roomFor refuses a long answer when too many stand in memory: a client may ask on
-// many connections, and read none of the answers.
+// roomFor refuses a long answer if too many wait for their readers.
 func (k *call) roomFor(length int) *wire.Problem {
 	if length <= maxScratch || k.c.reserveLongAnswer() {
 		return nil
@@ -276,8 +272,7 @@ func (k *call) roomFor(length int) *wire.Problem {
 	return p
 }
 
-// claimant is the session in whose name a call speaks: the one that it names,
-// else the connection's own, if there is one.
+// claimant is the session that the call names, else the connection's own; it may be nil.
 func (k *call) claimant() (Session, *wire.Problem) {
 	joined, p := k.joined()
 	if p != nil || joined != nil {

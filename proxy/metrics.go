@@ -2,9 +2,8 @@ package proxy
 
 import "github.com/locksidecar/locksidecar/proxy/internal/wire"
 
-// metrics is GET /metrics. What stands there, and in which format, is not this
-// package's: the query is for Config.MetricsHandler too. It may take its time, so the
-// connection is watched meanwhile.
+// metrics is GET /metrics. Config.MetricsHandler has the query, too. It may take long, so
+// the connection is polled meanwhile.
 func (k *call) metrics() *wire.Problem {
 	if p := k.only(methodsGet); p != nil {
 		return p

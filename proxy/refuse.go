@@ -8,9 +8,8 @@ import (
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
-// recordProblem counts a problem that is the answer, and logs it when this package refused
-// the call: package lease logs its own refusals, and of a connection that is refused
-// there was a line when it came in.
+// recordProblem counts a problem, and logs it if this package refused the call: package
+// lease logs its own, and admit a refused connection.
 func (k *call) recordProblem(p *wire.Problem) {
 	k.srv.countProblem(p.Code)
 	k.span.setProblem(p.Code)
@@ -22,18 +21,16 @@ func (k *call) recordProblem(p *wire.Problem) {
 	}
 }
 
-// badRequests are the codes of what an app has got wrong. It is told; the log is for
-// those who look for it.
+// badRequests are the codes of an app's mistakes, which are logged at debug.
 var badRequests = map[string]bool{
 	wire.CodeInvalidRequest: true, wire.CodeNotFound: true, wire.CodeMethodNotAllowed: true,
 	wire.CodeRequestTimeout: true, wire.CodeTooLarge: true, wire.CodeHeadTooLarge: true,
 }
 
-// maxLogged is the most bytes of something from outside in a line of the log.
+// maxLogged is the most bytes of foreign text in a line.
 const maxLogged = 2 * wire.MaxKey
 
-// requestAttrs describes the call for the log, but for what is only its own: the body,
-// the query, and the id of a session.
+// requestAttrs describes the call for the log, without its body, query and session.
 func (k *call) requestAttrs(p *wire.Problem) []any {
 	h := &k.ctx.Request.Header
 	args := []any{

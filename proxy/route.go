@@ -11,8 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
-// call is a request under way. There is one for each connection, used again and
-// again.
+// call is a request under way. Each connection has one and uses it again.
 type call struct {
 	srv *Server
 	c   *connection
@@ -63,8 +62,8 @@ func (k *call) finish() {
 	k.ctx, k.span = nil, nil
 }
 
-// noteHeadRead tells the connection that a head is complete: the only way that
-// fasthttp has for it is a deadline, whatever it is.
+// noteHeadRead tells the connection that a head is complete. A deadline is the only way
+// that fasthttp has.
 func noteHeadRead(*fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return fasthttp.RequestConfig{ReadTimeout: 1}
 }
@@ -83,7 +82,7 @@ func (s *Server) handleBadRequest(ctx *fasthttp.RequestCtx, err error) {
 	k.ctx = nil
 }
 
-// admit checks how the request was sent, reads the target, and refuses calls that may not be made here.
+// admit checks the framing, reads the target, and refuses forbidden calls.
 func (k *call) admit() *wire.Problem {
 	if k.badFraming {
 		k.closes, k.c.linger = true, true // where the next request begins is not certain
@@ -102,14 +101,14 @@ func (k *call) admit() *wire.Problem {
 
 const locksPath = "/v1/locks/"
 
-// documentURL is where people and generators find the OpenAPI document.
+// documentURL is the OpenAPI document.
 const documentURL = "https://github.com/locksidecar/locksidecar/blob/main/api/openapi.yaml"
 
-// methodsGet are those of a path that can only be read. fasthttp leaves out the body of an
-// answer to HEAD.
+// methodsGet are those of a path that can only be read. fasthttp leaves out the body for
+// HEAD.
 const methodsGet = "GET, HEAD"
 
-// route finds the call and makes it. A problem that it returns is the answer.
+// route makes the call. The problem that it returns is the answer.
 func (k *call) route() *wire.Problem {
 	if k.c.kind == kindAdmin {
 		return k.routeOperator()
@@ -182,12 +181,11 @@ func (k *call) routeLocks() *wire.Problem {
 	return k.wrongMethod(methodsGet + ", POST")
 }
 
-// routeOperator finds what is for those who run the sidecar: all that there is on the
-// admin address.
+// routeOperator makes the calls for operators: the only ones on the admin address.
 func (k *call) routeOperator() *wire.Problem {
 	switch string(k.Path) {
 	case "/healthz":
-		// Never asks anybody: a store that is down is no reason to be restarted.
+		// It asks nobody: a store that is down is no reason for a restart.
 		return k.fixed([]byte(`{"status":"ok"}`))
 	case "/readyz":
 		return k.ready()
@@ -199,8 +197,8 @@ func (k *call) routeOperator() *wire.Problem {
 	return wire.NotFound("there is nothing at this path; the calls stand under /v1")
 }
 
-// ready tells why locks are not to be had, but not on the admin address: the whole network
-// may ask there, and an error of the store names hosts, users and databases.
+// ready reports why locks cannot be had, but not on the admin address: an error of the
+// store names hosts, users and databases.
 func (k *call) ready() *wire.Problem {
 	if p := k.only(methodsGet); p != nil {
 		return p
@@ -231,7 +229,7 @@ func (k *call) fixed(body []byte) *wire.Problem {
 	return nil
 }
 
-// noInput refuses parameters and fields: the call has none.
+// noInput refuses parameters and fields.
 func (k *call) noInput() *wire.Problem {
 	if p := wire.ParseQuery(k.Query, nil); p != nil {
 		return p
@@ -239,7 +237,7 @@ func (k *call) noInput() *wire.Problem {
 	return wire.ParseBody(k.ctx.Request.Body(), nil)
 }
 
-// only refuses a method that is not among those that are allowed.
+// only refuses other methods.
 func (k *call) only(allow string) *wire.Problem {
 	if slices.Contains(strings.Split(allow, ", "), string(k.ctx.Method())) {
 		return nil
@@ -257,10 +255,10 @@ func (k *call) json(body []byte) {
 	k.ctx.Response.SetBodyRaw(body)
 }
 
-// buffer is where an answer is built. It is written before the next call.
+// buffer is the memory for an answer. It is written before the next call.
 func (k *call) buffer() []byte { return k.out[:0] }
 
-// answer answers 200 with what was appended to the buffer.
+// answer answers 200 with the appended buffer.
 func (k *call) answer(b []byte) {
 	if cap(b) <= maxScratch {
 		k.out = b
@@ -268,7 +266,7 @@ func (k *call) answer(b []byte) {
 	k.json(b)
 }
 
-// answerGrants answers as answer does. The grants are delivered when it is written.
+// answerGrants is answer for grants, which are delivered when it is written.
 func (k *call) answerGrants(b []byte) {
 	k.answer(b)
 	if len(k.c.unwritten) > 0 {
@@ -291,13 +289,12 @@ func (k *call) problem(p *wire.Problem) {
 	r.Header.SetContentType("application/problem+json")
 }
 
-// failed translates an error of package lease into the answer.
+// failed makes the answer of an error of package lease.
 func (k *call) failed(err error) *wire.Problem {
 	return k.srv.problemFor(err, string(k.ctx.Method()), string(k.Path), k.traceparent())
 }
 
-// problemFor translates an error of package lease, and logs what it does not know:
-// what was called, and on what.
+// problemFor makes the answer of an error of package lease, and logs an unknown one.
 func (s *Server) problemFor(err error, call, on, traceparent string) *wire.Problem {
 	if p := wire.ProblemOf(err); p != nil {
 		return p

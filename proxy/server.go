@@ -28,7 +28,7 @@ type Server struct {
 	about []byte // the answer of GET /v1
 
 	statsCache   *statsCache
-	countProblem func(code string) // hears of each problem
+	countProblem func(code string) // counts each problem
 
 	socket      *conn.Socket
 	tcp, admin  net.Listener
@@ -41,7 +41,7 @@ type Server struct {
 	started bool
 	stopped bool
 
-	// stopping tells calls to be the last of their connections.
+	// stopping makes each call the last of its connection.
 	stopping atomic.Bool
 	// long is how many places for long answers are taken.
 	longAnswers atomic.Int32
@@ -69,13 +69,13 @@ func New(cfg Config) *Server {
 		NoDefaultDate:                true,
 		NoDefaultContentType:         true,
 		SecureErrorLogMessage:        true,
-		// The limit is kept in admit, where a refusal can be a proper answer.
+		// admit keeps the limit: its refusal is a proper answer.
 		Concurrency: cfg.MaxConns + 2*maxAdmin + maxRefused + 1,
 	}
 	return s
 }
 
-// Start listens and serves. It fails at once, and then leaves nothing behind.
+// Start listens and serves. If it fails, it leaves nothing behind.
 func (s *Server) Start(ctx context.Context) error {
 	if err := s.cfg.check(); err != nil {
 		return err
@@ -135,13 +135,13 @@ func (s *Server) closeListeners() {
 	}
 }
 
-// TCPAddr is where the TCP listener listens, nil when there is none.
+// TCPAddr is the address of the TCP listener, or nil.
 func (s *Server) TCPAddr() net.Addr { return addrOf(s.tcp) }
 
-// AdminAddr is where the admin listener listens, nil when there is none.
+// AdminAddr is the address of the admin listener, or nil.
 func (s *Server) AdminAddr() net.Addr { return addrOf(s.admin) }
 
-// textOf is an address for the log, where JSON would show its parts. nil: none.
+// textOf is an address for the log, where JSON would show its parts.
 func textOf(a net.Addr) any {
 	if a == nil {
 		return nil
@@ -156,10 +156,9 @@ func addrOf(ln net.Listener) net.Addr {
 	return ln.Addr()
 }
 
-// Stop takes no more connections, lets pending calls have their answer for a
-// little while, ends event streams properly, and closes what is left. Whoever
-// wants clients to leave by themselves drains package lease before; package
-// lease must still work: it hears of each session's end.
+// Stop accepts no more connections, lets pending calls have their answer for a while, ends
+// event streams, and closes the rest. To let clients leave by themselves, drain package
+// lease before. Stop package lease after it: it hears of each end.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	s.stopping.Store(true)
@@ -195,7 +194,7 @@ func (s *Server) connections() int {
 	return s.counts[kindUnix] + s.counts[kindTCP]
 }
 
-// endReason is why sessions end whose connection closes now.
+// endReason is why sessions end now.
 func (s *Server) endReason() lease.EndReason {
 	if s.stopping.Load() {
 		return lease.EndShutdown
@@ -203,7 +202,7 @@ func (s *Server) endReason() lease.EndReason {
 	return lease.EndDropped
 }
 
-// quietLogger takes what fasthttp logs: connection errors, which are daily life.
+// quietLogger takes the log of fasthttp: connection errors.
 type quietLogger struct{ log *slog.Logger }
 
 func (l quietLogger) Printf(format string, args ...any) {

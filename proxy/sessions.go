@@ -9,9 +9,8 @@ import (
 
 const sessionsPath = "/v1/sessions/"
 
-// maxSessionEvents is the most events that wait for the reader of a session's
-// stream: more than the locks that a session may hold by default, as all may be
-// lost at once.
+// maxSessionEvents limits the queue of a session's stream: more than its locks by default,
+// as all may be lost at once.
 const maxSessionEvents = 1 << 17
 
 func (k *call) routeSessions() *wire.Problem {
@@ -60,7 +59,7 @@ func (k *call) openSession() *wire.Problem {
 	return nil
 }
 
-// canStream refuses those who cannot read a stream.
+// canStream refuses clients that cannot read a stream.
 func (k *call) canStream() *wire.Problem {
 	if !k.ctx.Request.Header.IsHTTP11() {
 		return wire.Invalid("an event stream needs HTTP/1.1")
@@ -68,8 +67,7 @@ func (k *call) canStream() *wire.Problem {
 	return nil
 }
 
-// deleteSession is DELETE /v1/sessions/{id}. It answers when all that the
-// session held is released.
+// deleteSession is DELETE /v1/sessions/{id}. It answers when everything is released.
 func (k *call) deleteSession(id string) *wire.Problem {
 	if p := k.noInput(); p != nil {
 		return p

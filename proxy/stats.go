@@ -9,17 +9,15 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// statsCache is what is known of the whole database. To count it may mean to read every
-// lock that there is, so whoever asks, and how often: it is counted once at a time,
-// and a count is told for a while.
+// statsCache has the counts of the whole database. A count may read every lock, so there is
+// one at a time, and it is repeated for a while.
 type statsCache struct {
 	locks Locks
-	fresh time.Duration // how long a count is told at least
-	// turn is held by who counts, and by who looks whether somebody has counted. It
-	// guards what stands below.
+	fresh time.Duration // a count is repeated at least so long
+	// turn is held to count, or to look at the last count. It guards the fields below.
 	turn chan struct{}
 
-	until time.Time // how long it is told
+	until time.Time // the end of its time
 	stats store.Stats
 	err   error
 }
@@ -28,14 +26,13 @@ func newStatsCache(locks Locks, fresh time.Duration) *statsCache {
 	return &statsCache{locks: locks, fresh: fresh, turn: make(chan struct{}, 1)}
 }
 
-// censusRest is how often as long as the counting took a count is told: at most a tenth
-// of the time is spent on it, however many ask.
+// statsRest is how many times its own duration a count is repeated: at most a tenth
+// of the time is spent on it.
 const statsRest = 9
 
-// count returns the last count, if it is fresh, or counts. Failures are told again as
-// well: a store that is in trouble is not asked more often. A count that has begun is
-// finished, also when who asked has gone: else whoever asks and hangs up, again and again,
-// would keep the database busy, and cost a connection each time.
+// count returns the last count if it is fresh, or counts. Failures are repeated, too. A
+// count that has begun is finished: callers that ask and hang up must not keep the database
+// busy.
 func (c *statsCache) count(ctx context.Context) (store.Stats, error) {
 	select {
 	case c.turn <- struct{}{}:

@@ -12,27 +12,27 @@ import (
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
-// eventsPerWrite is how many events are written at once; each write has the whole
-// time limit.
+// eventsPerWrite is how many events are written at once; each write has the whole time
+// limit.
 const eventsPerWrite = 256
 
-// stream is an answer of server-sent events, which lasts as long as its connection.
-// Whoever has something to tell pushes it, and never waits for the reader.
+// stream is an answer of server-sent events, as long as its connection. A push never waits
+// for the reader.
 type stream struct {
 	c     *connection
 	log   *slog.Logger // says what it is about
 	limit int          // the most events that wait for the reader
-	// onDrop is called when the reader has gone, onLeave when the sidecar stops.
-	// Both see to it that the stream is finished; they may be called more than once.
+	// onDrop is called when the reader has left, onLeave when the sidecar stops. Both let
+	// the stream be finished, perhaps more than once.
 	onDrop, onLeave func()
 	wake            chan struct{}
 
 	mu    sync.Mutex
 	queue []wire.Event
-	// opened: the first event is in the queue. Nothing is taken from it before.
+	// opened: the queue has the first event. Nothing is taken before.
 	opened bool
-	// ended: nothing more is pushed. dropped: because the reader has gone. tooSlow:
-	// it did not take what was pushed, and was cut off for it.
+	// ended: nothing more is pushed. dropped: the reader has left. tooSlow: it was cut off
+	// because it did not read.
 	ended, dropped, tooSlow bool
 }
 
@@ -40,7 +40,7 @@ func newStream(c *connection, limit int) *stream {
 	return &stream{c: c, limit: limit, wake: make(chan struct{}, 1)}
 }
 
-// open sets the first event; what was pushed before comes after it.
+// open sets the first event. Earlier pushes come after it.
 func (st *stream) open(first wire.Event) {
 	st.mu.Lock()
 	if !st.opened && !st.ended {
@@ -51,7 +51,7 @@ func (st *stream) open(first wire.Event) {
 	st.ring()
 }
 
-// push tells an event. It does not block: who reads too slowly is dropped.
+// push adds an event. It does not block: a reader that is too slow is dropped.
 func (st *stream) push(e wire.Event) {
 	st.mu.Lock()
 	full := len(st.queue) >= st.limit
@@ -84,7 +84,7 @@ func (st *stream) ring() {
 	}
 }
 
-// take takes some events from the queue. more: there are others, or the end.
+// take takes some events. more: the queue has others.
 func (st *stream) take() (events []wire.Event, more, ended bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -99,14 +99,14 @@ func (st *stream) take() (events []wire.Event, more, ended bool) {
 	return events, len(st.queue) > 0, st.ended && len(st.queue) == 0
 }
 
-// stream turns the connection into an event stream. closed is called when the
-// connection has closed; it may be nil.
+// stream turns the connection into an event stream. closed, if not nil, is called when it
+// has closed.
 func (k *call) stream(st *stream, closed func()) {
 	k.c.stream.Store(st)
 	if k.srv.stopping.Load() { // Stop may not have seen the stream
 		st.onLeave()
 	}
-	// The connection is fasthttp's no more, but Stop still waits for it.
+	// fasthttp has left the connection, but Stop still waits for it.
 	served := make(chan struct{})
 	k.srv.serving.Go(func() { <-served })
 	k.c.onClose = func() {
@@ -119,8 +119,8 @@ func (k *call) stream(st *stream, closed func()) {
 	k.ctx.Hijack(func(net.Conn) { st.serve() })
 }
 
-// serve writes the stream until it is finished or the reader has gone. The
-// connection closes when it returns.
+// serve writes the stream until it is finished or the reader has left. The connection
+// closes then.
 func (st *stream) serve() {
 	log := st.log
 	defer func() {
@@ -165,8 +165,8 @@ func (st *stream) run() error {
 	}
 }
 
-// flush writes head, then all that is queued, with a comment line before it if it
-// is time, and the end of the stream when there is nothing more to come.
+// flush writes head and the queue, with a comment line before it if beat is set, and the
+// end if nothing follows.
 func (st *stream) flush(head []byte, beat bool) (ended bool, err error) {
 	for {
 		events, more, ended := st.take()
@@ -203,7 +203,7 @@ func (st *stream) wasTooSlow() bool {
 	return st.tooSlow
 }
 
-// wasDropped tells whether the stream has ended because its reader went.
+// wasDropped reports whether the reader has left.
 func (st *stream) wasDropped() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()

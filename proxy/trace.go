@@ -35,20 +35,20 @@ const (
 	routeRelease = "/v1/locks/{key}/release"
 )
 
-// callSpan is the span of a call. Its methods do nothing when there is none (nil),
-// which is so without a Tracer, and for calls that are not about locks.
+// callSpan is the span of a call about locks. nil, as without a Tracer: its methods do
+// nothing.
 type callSpan struct {
 	trace.Span
-	// ctx holds the span, and the baggage of the call.
+	// ctx has the span, and the baggage of the call.
 	ctx context.Context
-	// traceparent names the span, for those to whom the call leads.
+	// traceparent is the span's.
 	traceparent string
-	// problem is the code of the answer, empty if it is none.
+	// problem is the code of the answer, empty for none.
 	problem string
 }
 
-// startSpan begins the span of the call, if there is a Tracer. key is empty for a
-// call that is not about one key.
+// startSpan begins the span of the call, if there is a Tracer. key is empty for several
+// keys.
 func (k *call) startSpan(name, route, key string) {
 	if k.srv.cfg.Tracer != nil {
 		k.span = k.newSpan(name, route, key)
@@ -66,13 +66,12 @@ func (k *call) newSpan(name, route, key string) *callSpan {
 	return &callSpan{Span: span, ctx: ctx, traceparent: tracing.Format(span.SpanContext())}
 }
 
-// maxState is the most bytes of a tracestate that are handed on, as many as the standard
-// asks for. Each span of the call keeps it, and each batch that carries the call: of long
-// ones, one app could make more than a collector takes.
+// maxState is the most bytes of a tracestate, as the standard asks for. Each span and each
+// batch keeps it, so one app could make more than a collector takes.
 const maxState = 512
 
-// remote is what the call tells of where it comes from. What is malformed counts as
-// absent, says the standard; so does a traceparent that is given twice.
+// remote is the context that the app sent. A malformed traceparent, or two, count as
+// absent.
 func (k *call) remote() context.Context {
 	ctx := context.Background()
 	if len(k.baggage) > 0 {
@@ -111,11 +110,11 @@ func appendType(attrs []attribute.KeyValue, name string) []attribute.KeyValue {
 	return append(attrs, tracing.Type.String(name))
 }
 
-// off: nobody would see what is said.
+// off: nothing is recorded.
 func (x *callSpan) off() bool { return x == nil || !x.IsRecording() }
 
-// setAcquire tells what an acquire asks for. fallback is the TTL where neither the
-// request nor a session names one.
+// setAcquire notes the request. fallback is the TTL if neither the request nor a session
+// has one.
 func (x *callSpan) setAcquire(r *lease.Request, s Session, fallback time.Duration) {
 	if x.off() {
 		return
@@ -135,11 +134,11 @@ func (x *callSpan) setAcquire(r *lease.Request, s Session, fallback time.Duratio
 	}
 }
 
-// maxSpanKeys is how many keys of a call its span shows: spans stand in a queue of
-// thousands when a collector hangs, and each key may have 512 bytes.
+// maxSpanKeys is how many keys a span shows: thousands of spans wait when a collector
+// hangs.
 const maxSpanKeys = 16
 
-// setKeys tells of which keys the call is, and of their type, if it is the same.
+// setKeys notes the keys, and their type if it is the same.
 func (x *callSpan) setKeys(keys []string) {
 	if x.off() {
 		return
@@ -153,14 +152,14 @@ func (x *callSpan) setKeys(keys []string) {
 	x.SetAttributes(appendType([]attribute.KeyValue{tracing.Keys.StringSlice(keys[:min(len(keys), maxSpanKeys)]), tracing.KeyCount.Int(len(keys))}, name)...)
 }
 
-// setSession tells the session in whose name the call speaks, by its public name.
+// setSession notes the public name of the session.
 func (x *callSpan) setSession(s Session) {
 	if s != nil && !x.off() {
 		x.SetAttributes(tracing.Session.String(s.Name()))
 	}
 }
 
-// setClaim tells under which token something is claimed.
+// setClaim notes the token of a claim.
 func (x *callSpan) setClaim(token int64, s Session) {
 	if x.off() {
 		return
@@ -171,7 +170,7 @@ func (x *callSpan) setClaim(token int64, s Session) {
 	x.setSession(s)
 }
 
-// setRelease tells what a release says. force: it breaks the lock, and says nothing.
+// setRelease notes the request. force: it breaks the lock.
 func (x *callSpan) setRelease(r *lease.ReleaseRequest, force bool) {
 	switch {
 	case x == nil:
@@ -182,7 +181,7 @@ func (x *callSpan) setRelease(r *lease.ReleaseRequest, force bool) {
 	}
 }
 
-// granted tells what was granted: one lock, or several.
+// granted notes the grants.
 func (x *callSpan) granted(all []lease.Grant) {
 	if x.off() {
 		return
@@ -199,20 +198,20 @@ func (x *callSpan) granted(all []lease.Grant) {
 	x.setResult(result)
 }
 
-// amended tells that a grant still holds.
+// amended notes that a grant still holds.
 func (x *callSpan) amended(g *lease.Grant) {
 	x.setReentry(g.Reentry)
 	x.setResult(metrics.Granted)
 }
 
-// setReentry tells how often the lock is entered now, if that is more than once.
+// setReentry notes the entries of a lock that is entered more than once.
 func (x *callSpan) setReentry(n int) {
 	if n > 1 && !x.off() {
 		x.SetAttributes(tracing.Reentry.Int(n))
 	}
 }
 
-// released tells what is left after a release.
+// released notes what is left after a release.
 func (x *callSpan) released(r *lease.Released) {
 	if r.Reentry == 0 {
 		x.setResult(metrics.Released)
@@ -235,8 +234,7 @@ func (x *callSpan) setProblem(code string) {
 	}
 }
 
-// end ends the span: the answer is built. What an app does wrong, or does not get,
-// is no error; what the sidecar cannot do is.
+// end ends the span: the answer is built. Only a failure of the sidecar is an error.
 func (x *callSpan) end(status int) {
 	if x == nil {
 		return
@@ -254,10 +252,9 @@ func (x *callSpan) end(status int) {
 	x.End()
 }
 
-// traceparent is the W3C trace context that the call hands on: that of its span; or
-// without one the app's, empty if there is none or it is not valid. What a later version
-// has behind it is left out: it may be anything, and as long as a head, and the store's
-// batch with the calls of others would fail at what is no UTF-8.
+// traceparent is the trace context that the call hands on: its span's, or else the app's if
+// it is valid. The rest of a later version is left out: it may be long or no UTF-8, and
+// fail the batch with other calls.
 func (k *call) traceparent() string {
 	if k.span != nil {
 		return k.span.traceparent

@@ -6,7 +6,7 @@ import "golang.org/x/sys/unix"
 // source, has no RDHUP.
 const PollEvents = unix.POLLIN | unix.POLLRDHUP
 
-// HasClosed tells whether the peer has closed or half-closed the socket.
+// HasClosed reports whether the peer has closed or half-closed the socket.
 func HasClosed(fd int) bool {
 	var b [1]byte
 	for {

@@ -7,7 +7,7 @@ import "golang.org/x/sys/unix"
 // PollEvents are those of poll(2) after which a connection may have closed.
 const PollEvents = unix.POLLIN
 
-// HasClosed tells whether the peer has closed the socket. A close behind bytes
+// HasClosed reports whether the peer has closed the socket. A close behind bytes
 // that were sent ahead is not seen: there is no POLLRDHUP here.
 func HasClosed(fd int) bool {
 	var b [1]byte

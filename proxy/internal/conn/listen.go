@@ -15,8 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSocketPath is the most bytes in a Unix socket's path (sun_path, and the
-// zero behind it).
+// maxSocketPath is the most bytes of a Unix socket's path (sun_path has a zero, too).
 const maxSocketPath = 107
 
 // probeTimeout limits the attempt to connect to a socket that is in the way.
@@ -79,7 +78,7 @@ func (f *Socket) claim(ctx context.Context, mode fs.FileMode) error {
 	return nil
 }
 
-// ensureFolder makes the folder if only its last part is missing.
+// ensureFolder makes the last part of the path if it is missing.
 func ensureFolder(dir string) error {
 	info, err := os.Stat(dir)
 	switch {
@@ -95,7 +94,7 @@ func ensureFolder(dir string) error {
 	return err
 }
 
-// lockPath takes the lock that says whose path it is, until the process ends.
+// lockPath locks the path until the process ends.
 func (f *Socket) lockPath() error {
 	lock, err := os.OpenFile(f.path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -112,8 +111,7 @@ func (f *Socket) lockPath() error {
 	return nil
 }
 
-// clearPath removes a socket that nobody serves. It refuses everything else: a
-// file is somebody's, and so is a socket that answers or may not be tried.
+// clearPath removes a socket that nobody serves, and refuses everything else.
 func clearPath(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -161,9 +159,8 @@ func (f *Socket) bind(ctx context.Context, mode fs.FileMode) error {
 	return nil
 }
 
-// setMode sets the mode where the umask alone did not, as where a folder has a default
-// ACL. It follows no link: whoever may write in the folder could put one in the socket's
-// place, and have a file of this user's opened.
+// setMode sets the mode where the umask did not, as in a folder with a default ACL. It
+// follows no link: another user of the folder could have any file opened.
 func setMode(path string, mode fs.FileMode) error {
 	info, err := os.Lstat(path)
 	switch {

@@ -9,7 +9,7 @@ type Peer struct {
 	PID   int32
 }
 
-// LogValue shows the process, as far as the system tells.
+// LogValue shows the process, or that it is unknown.
 func (p Peer) LogValue() slog.Value {
 	if !p.Known {
 		return slog.StringValue("unknown")

@@ -6,10 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KnowsPeers: the system tells who is at the other end of a Unix socket.
+// KnowsPeers: the system knows the peer of a Unix socket.
 const KnowsPeers = true
 
-// PeerOf asks who is at the other end of a Unix socket.
+// PeerOf returns the peer of a Unix socket.
 func PeerOf(raw syscall.RawConn) Peer {
 	var p Peer
 	_ = raw.Control(func(fd uintptr) {
