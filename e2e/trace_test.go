@@ -457,5 +457,5 @@ func TestTracedMetrics(t *testing.T) {
 	r := otlptest.Start(t)
 	s := traced(t, r, "sidecar", options{"STORE_URL": "memory://"})
 	dial(t, s.socket).acquire("figure:1", "")
-	eventually(t, "figures", func() bool { return r.Metrics()["locksidecar.acquires"] && r.Metrics()["locksidecar.locks_held"] })
+	eventually(t, "figures", func() bool { return r.Metrics()["locksidecar_acquires_total"] && r.Metrics()["locksidecar_locks_held"] })
 }

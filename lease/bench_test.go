@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
@@ -32,7 +33,7 @@ func benchTraced(b testing.TB, tracer *tracing.Tracer) *Manager {
 		Instance: "a", Pod: "a", TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
 		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 10_000, CacheTTL: time.Hour,
 		BatchMax: 1000, MaxSessions: 1000, MaxLocksPerSession: 100_000, MaxWaiters: 100_000,
-		Logger: slog.New(slog.DiscardHandler), Tracer: tracer,
+		Logger: slog.New(slog.DiscardHandler), Tracer: tracer, Metrics: metrics.New("", tracer != nil).Locks,
 	}, st)
 	if err != nil {
 		b.Fatal(err)

@@ -14,7 +14,7 @@ func pair(ctx context.Context, l *Locks, key string) {
 }
 
 func BenchmarkPair(b *testing.B) {
-	l := newLocks(false)
+	l := New("", false).Locks
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
@@ -25,7 +25,7 @@ func BenchmarkPair(b *testing.B) {
 
 // What tracing adds where the span of the call is not sampled.
 func BenchmarkPairExemplars(b *testing.B) {
-	l := newLocks(true)
+	l := New("", true).Locks
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
@@ -35,7 +35,7 @@ func BenchmarkPairExemplars(b *testing.B) {
 }
 
 func BenchmarkPairOtherTypes(b *testing.B) {
-	l := newLocks(false)
+	l := New("", false).Locks
 	for i := range 2 * maxTypes {
 		l.Waits(string(rune('a'+i))+":", 0)
 	}

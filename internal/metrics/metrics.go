@@ -1,12 +1,13 @@
-// Package metrics has the instruments of the sidecar. Others record; package
-// telemetry decides where the figures go.
+// Package metrics counts what happens in the sidecar, with the client library of Prometheus.
+// Others record; package telemetry decides where the metrics go.
 //
-// Cardinality is bounded: a key is never a label, types are capped (see typeset.go),
-// every other label has few values that stand here or in the contract.
+// Cardinality is bounded: a key is never a label, types are capped (see table.go), every
+// other label has few values that stand here or in the contract.
 //
-// To record costs a look-up and atomic additions, no lock and no memory: recorders are
-// on the path of each call. Counters and gauges are read by instruments of OpenTelemetry
-// ([Set.Register]); histograms are brought to its readers as they are ([Set.Produce]).
+// Recording costs a look-up and atomic additions, no lock and no memory, because recorders
+// are on the path of each call: 0.13 µs of CPU time for an acquire and its release, of about
+// 7 µs in all (go test -bench Pair, and -bench AcquireReleaseParallel in package lease).
+// Gauges are read from the other parts when the metrics are read (state.go).
 //
 // A nil recorder records nothing.
 package metrics
@@ -16,23 +17,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/locksidecar/locksidecar/store"
 )
 
-// The labels.
-const (
-	typeLabel      = attribute.Key("type")
-	resultLabel    = attribute.Key("result")
-	reasonLabel    = attribute.Key("reason")
-	kindLabel      = attribute.Key("kind")
-	stateLabel     = attribute.Key("state")
-	codeLabel      = attribute.Key("code")
-	statementLabel = attribute.Key("statement")
-	operationLabel = attribute.Key("operation")
-	namespaceLabel = attribute.Key("lock.namespace")
-	podLabel       = attribute.Key("lock.pod")
-	versionLabel   = attribute.Key("version")
-)
+// prefix begins the name of each metric.
+const prefix = "locksidecar_"
 
 // Results of an acquire that are no codes of problems.
 const (
@@ -57,33 +49,97 @@ var (
 	connectionStates = []string{"used", "idle", "max"}
 )
 
-// Locks records what happens to locks, for package lease.
-type Locks struct {
-	exemplars bool
-	types     table[typed]
-	handOffs  *histogram
-	renewals  *histogram
-	renewed   counters
-	cached    counters
-	sessions  counters
-	state     atomic.Pointer[func() State]
-	fleet     atomic.Pointer[func() (Fleet, bool)]
+// Set is all recorders of a sidecar.
+type Set struct {
+	// Registry has all metrics of the set.
+	Registry *prometheus.Registry
+
+	Locks *Locks
+	Store *Store
+	Calls *Calls
+
+	linesDropped atomic.Pointer[func() int64]
 }
 
-func newLocks(exemplars bool) *Locks {
-	l := &Locks{
-		exemplars: exemplars,
-		handOffs:  newHistogram(handOffBounds, exemplars),
-		renewals:  newHistogram(statementBounds, false),
-		renewed:   counters{label: resultLabel},
-		cached:    counters{label: kindLabel},
-		sessions:  counters{label: reasonLabel},
-	}
-	l.renewed.start(renewalResults...)
-	l.cached.start(cacheKinds...)
-	l.sessions.start(sessionReasons...)
-	return l
+// New makes a set of recorders. With exemplars, histograms remember the spans of some values.
+func New(version string, exemplars bool) *Set {
+	registry := prometheus.NewRegistry()
+	f := factory{promauto.With(registry)}
+	s := &Set{Registry: registry, Locks: newLocks(f, exemplars), Store: newStore(f, exemplars), Calls: newCalls(f)}
+	f.gauges("build_info", "1, with the version of the sidecar.", "version").WithLabelValues(version).Set(1)
+	registry.MustRegister(s)
+	return s
 }
+
+// ObserveLog makes the counter of log lines that were left out.
+func (s *Set) ObserveLog(dropped func() int64) { s.linesDropped.Store(&dropped) }
+
+// factory makes and registers metrics.
+type factory struct{ promauto.Factory }
+
+func (f factory) counters(name, help string, labels ...string) *prometheus.CounterVec {
+	return f.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
+}
+
+func (f factory) gauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	return f.NewGaugeVec(prometheus.GaugeOpts{Name: prefix + name, Help: help}, labels)
+}
+
+func (f factory) histograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	return f.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: buckets}, labels)
+}
+
+// Locks records what happens to locks, for package lease.
+type Locks struct {
+	types                     *table[*typed]
+	handOffs                  *histogram
+	renewals                  *histogram
+	renewed, cached, sessions *table[prometheus.Counter]
+	state                     atomic.Pointer[func() State]
+	fleet                     atomic.Pointer[func() (Fleet, bool)]
+}
+
+// typed is what is counted for each type of keys.
+type typed struct {
+	waits, holds             *histogram
+	waiters                  prometheus.Gauge
+	granted, released        prometheus.Counter // the most frequent results
+	acquires, releases, lost *table[prometheus.Counter]
+}
+
+func newLocks(f factory, exemplars bool) *Locks {
+	acquires := f.counters("acquires_total", "Acquires that came to an end, by the type of the key and the result: granted, reentered, skipped, or the code of the problem.", "type", "result")
+	releases := f.counters("releases_total", "Releases, by the type of the key and the result: released, reentered, or the code of the problem.", "type", "result")
+	lost := f.counters("lost_total", "Locks of sessions that were lost, by the type of the key and the reason.", "type", "reason")
+	waits := f.histograms("wait_duration_seconds", "How long acquires that were granted took, by the type of the key.", lockBuckets, "type")
+	holds := f.histograms("hold_duration_seconds", "How long locks of sessions were held, by the type of the key.", lockBuckets, "type")
+	waiters := f.gauges("waiters", "Calls of this sidecar that wait for a lock, by the type of the key.", "type")
+	handOffs := f.histograms("hand_off_duration_seconds", "From the commit of a hand-off until the waiter's sidecar knew of it.", handOffBuckets)
+	renewals := f.histograms("renewal_duration_seconds", "How long a renewal of leases took.", statementBuckets)
+	return &Locks{
+		types: newTable(maxTypes, func(name string) *typed {
+			of := prometheus.Labels{"type": name}
+			t := &typed{
+				waits:    newHistogram(waits.WithLabelValues(name), lockBuckets, exemplars),
+				holds:    newHistogram(holds.WithLabelValues(name), lockBuckets, exemplars),
+				waiters:  waiters.WithLabelValues(name),
+				acquires: newCounters(acquires.MustCurryWith(of), Granted),
+				releases: newCounters(releases.MustCurryWith(of), Released),
+				lost:     newCounters(lost.MustCurryWith(of), lostReasons...),
+			}
+			t.granted, t.released = t.acquires.of(Granted), t.releases.of(Released)
+			return t
+		}),
+		handOffs: newHistogram(handOffs.WithLabelValues(), handOffBuckets, exemplars),
+		renewals: newHistogram(renewals.WithLabelValues(), statementBuckets, false),
+		renewed:  newCounters(f.counters("renewals_total", "Leases in renewals, by the result: kept, lost, or failed (not heard of; tried again).", "result"), renewalResults...),
+		cached:   newCounters(f.counters("cache_hits_total", "Answers that needed no statement, by what was known.", "kind"), cacheKinds...),
+		sessions: newCounters(f.counters("sessions_ended_total", "Sessions that ended, by the reason.", "reason"), sessionReasons...),
+	}
+}
+
+// of finds what is counted for a key's type.
+func (l *Locks) of(key string) *typed { return l.types.of(label(store.TypeOf(key))) }
 
 // Acquired records the end of an acquire of one key: the result is one of the words
 // above, or the code of the problem, and waited how long the call took. ctx may hold
@@ -94,15 +150,16 @@ func (l *Locks) Acquired(ctx context.Context, key, result string, waited time.Du
 	}
 	if t := l.of(key); result == Granted {
 		t.waits.took(ctx, waited)
+		t.granted.Inc()
 	} else {
-		t.acquires.add(result, 1)
+		t.acquires.of(result).Inc()
 	}
 }
 
 // Waits records that one call more waits for this key, or one less.
 func (l *Locks) Waits(key string, change int) {
 	if l != nil {
-		l.of(key).waiting.Add(int64(change))
+		l.of(key).waiters.Add(float64(change))
 	}
 }
 
@@ -115,7 +172,7 @@ func (l *Locks) Ended(ctx context.Context, key, reason string, held time.Duratio
 	t := l.of(key)
 	t.holds.took(ctx, held)
 	if reason != Released && reason != sessionEnded {
-		t.lost.add(reason, 1)
+		t.lost.of(reason).Inc()
 	}
 }
 
@@ -126,9 +183,9 @@ func (l *Locks) Releases(key, result string) {
 		return
 	}
 	if t := l.of(key); result == Released {
-		t.released.Add(1)
+		t.released.Inc()
 	} else {
-		t.releases.add(result, 1)
+		t.releases.of(result).Inc()
 	}
 }
 
@@ -145,7 +202,7 @@ func (l *Locks) HandedOff(ctx context.Context, took time.Duration) {
 // (GET), check (PATCH), ended (a claim on a lock whose end is remembered).
 func (l *Locks) Cached(kind string) {
 	if l != nil {
-		l.cached.add(kind, 1)
+		l.cached.of(kind).Inc()
 	}
 }
 
@@ -157,34 +214,15 @@ func (l *Locks) Renewed(took time.Duration, kept, lost, failed int) {
 	}
 	l.renewals.took(context.Background(), took)
 	for i, n := range []int{kept, lost, failed} {
-		l.renewed.add(renewalResults[i], int64(n))
+		l.renewed.of(renewalResults[i]).Add(float64(n))
 	}
 }
 
 // SessionEnded records why a session ended: dropped, deleted, shutdown.
 func (l *Locks) SessionEnded(reason string) {
 	if l != nil {
-		l.sessions.add(reason, 1)
+		l.sessions.of(reason).Inc()
 	}
-}
-
-// State is what is true of the locks now, for gauges. It is asked for whenever the
-// figures are read, and may take a few milliseconds.
-type State struct {
-	Sessions int
-	Leases   int
-	// LeaseExpiry is how long the lease that ends first is still trusted; zero when
-	// there is none.
-	LeaseExpiry time.Duration
-	// LeaseLeft is for which share of its TTL the lease is still trusted that has the
-	// least of it left.
-	LeaseLeft float64
-	// Held is how many locks sessions hold, by the type of their keys ([store.TypeOf]).
-	Held map[string]int64
-	// OldestHold is how long the session's lock is held that is held longest.
-	OldestHold time.Duration
-	// Ready: locks can be had.
-	Ready, Draining bool
 }
 
 // Observe makes the gauges of what state returns.
@@ -194,19 +232,31 @@ func (l *Locks) Observe(state func() State) {
 	}
 }
 
+// ObserveFleet makes the gauges of the fleet. fleet reports false where another
+// sidecar is elected: then only that is shown.
+func (l *Locks) ObserveFleet(fleet func() (Fleet, bool)) {
+	if l != nil {
+		l.fleet.Store(&fleet)
+	}
+}
+
 // Store records what a store does, for package store/postgres.
 type Store struct {
-	statements histograms
-	failed     counters
-	batches    histograms
+	statements *table[*histogram]
+	failed     *table[prometheus.Counter]
+	batches    *table[prometheus.Observer]
 	state      atomic.Pointer[func() StoreState]
 }
 
-func newStore(exemplars bool) *Store {
+func newStore(f factory, exemplars bool) *Store {
+	statements := f.histograms("statement_duration_seconds", "How long a statement took, by its name.", statementBuckets, "statement")
+	batches := f.histograms("batch_size", "How many calls one operation of the store carried out.", batchBuckets, "operation")
 	return &Store{
-		statements: histograms{label: statementLabel, scale: statementBounds, exemplars: exemplars},
-		failed:     counters{label: statementLabel},
-		batches:    histograms{label: operationLabel, scale: batchBounds},
+		statements: newTable(maxNames, func(name string) *histogram {
+			return newHistogram(statements.WithLabelValues(name), statementBuckets, exemplars)
+		}),
+		failed:  newCounters(f.counters("statement_errors_total", "Statements that failed, by their name.", "statement")),
+		batches: newTable(maxNames, func(name string) prometheus.Observer { return batches.WithLabelValues(name) }),
 	}
 }
 
@@ -215,31 +265,18 @@ func (s *Store) Statement(ctx context.Context, name string, took time.Duration, 
 	if s == nil {
 		return
 	}
-	s.statements.took(ctx, name, took)
-	failed := int64(0)
+	s.statements.of(name).took(ctx, took)
+	failed := s.failed.of(name) // it is there before it grows
 	if err != nil {
-		failed = 1
+		failed.Inc()
 	}
-	s.failed.add(name, failed) // zero, too, so that it is there before it grows
 }
 
 // Batch records how many items one operation carried out.
 func (s *Store) Batch(operation string, items int) {
 	if s != nil {
-		s.batches.record(context.Background(), operation, int64(items))
+		s.batches.of(operation).Observe(float64(items))
 	}
-}
-
-// StoreState is what is true of the store now, for gauges.
-type StoreState struct {
-	// Connections of the pools: in use, idle, and how many there may be.
-	Used, Idle, Max int
-	// Waited is how often a statement waited for a connection, WaitedFor how long in
-	// all.
-	Waited    int64
-	WaitedFor time.Duration
-	// Listener is off, connecting, or listening.
-	Listener string
 }
 
 // Observe makes the gauges of what state returns.
@@ -251,14 +288,18 @@ func (s *Store) Observe(state func() StoreState) {
 
 // Calls records what the HTTP side sees, for package proxy.
 type Calls struct {
-	problems    counters
+	problems    *table[prometheus.Counter]
 	connections atomic.Pointer[func() int]
+}
+
+func newCalls(f factory) *Calls {
+	return &Calls{problems: newCounters(f.counters("problems_total", "Answers that are problems, by their code.", "code"))}
 }
 
 // Problem records an answer that is a problem, by its code.
 func (c *Calls) Problem(code string) {
 	if c != nil {
-		c.problems.add(code, 1)
+		c.problems.of(code).Inc()
 	}
 }
 
@@ -266,27 +307,5 @@ func (c *Calls) Problem(code string) {
 func (c *Calls) Observe(connections func() int) {
 	if c != nil {
 		c.connections.Store(&connections)
-	}
-}
-
-// Fleet is what the whole database holds, as the elected sidecar knows it. Types and
-// Pods have at most twenty entries and what is left of the others.
-type Fleet struct {
-	Types []FleetLine
-	Pods  []FleetLine
-}
-
-// FleetLine is the locks of a type, or of a pod, in one namespace.
-type FleetLine struct {
-	Namespace, Name          string
-	Held, Expired, Waiting   int64
-	AverageHold, LongestHold time.Duration
-}
-
-// ObserveFleet makes the gauges of the fleet. fleet reports false where another
-// sidecar is elected: then only that is shown.
-func (l *Locks) ObserveFleet(fleet func() (Fleet, bool)) {
-	if l != nil {
-		l.fleet.Store(&fleet)
 	}
 }

@@ -13,10 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
-	otelprom "go.opentelemetry.io/otel/exporters/prometheus"
-	sdk "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/locksidecar/locksidecar/store"
@@ -27,18 +24,7 @@ var update = flag.Bool("update", false, "write testdata/exposition.txt")
 // exposed returns what Prometheus would scrape, by name.
 func exposed(t *testing.T, s *Set) map[string]*dto.MetricFamily {
 	t.Helper()
-	registry := prometheus.NewRegistry()
-	reader, err := otelprom.New(otelprom.WithRegisterer(registry), otelprom.WithoutScopeInfo(),
-		otelprom.WithoutTargetInfo(), otelprom.WithProducer(s))
-	if err != nil {
-		t.Fatal(err)
-	}
-	provider := sdk.NewMeterProvider(sdk.WithReader(reader))
-	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
-	if err := s.Register(provider); err != nil {
-		t.Fatal(err)
-	}
-	families, err := registry.Gather()
+	families, err := s.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +267,7 @@ func TestExemplars(t *testing.T) {
 
 	off := New("", false)
 	off.Locks.Acquired(in(sampled), "a:b", Granted, time.Second)
-	if off.Locks.of("a:b").waits.exemplars != nil {
+	if off.Locks.of("a:b").waits.kept != nil {
 		t.Error("without tracing nothing is kept")
 	}
 }
@@ -319,30 +305,28 @@ func TestTheFleetIsShownByItsLeaderOnly(t *testing.T) {
 	}
 }
 
-func TestNilAndZeroRecorders(t *testing.T) {
-	for _, s := range []*Set{{}, {Locks: &Locks{}, Store: &Store{}, Calls: &Calls{}}} {
-		ctx := t.Context()
-		s.Locks.Acquired(ctx, "k", Granted, time.Second)
-		s.Locks.Waits("k", 1)
-		s.Locks.Ended(ctx, "k", "expired", time.Second)
-		s.Locks.Releases("k", Released)
-		s.Locks.HandedOff(ctx, time.Second)
-		s.Locks.Cached("denial")
-		s.Locks.Renewed(time.Second, 1, 1, 1)
-		s.Locks.SessionEnded("dropped")
-		s.Locks.Observe(nil)
-		s.Locks.ObserveFleet(nil)
-		s.Store.Statement(ctx, "get", time.Second, nil)
-		s.Store.Batch("get", 1)
-		s.Store.Observe(nil)
-		s.Calls.Problem("held")
-		s.Calls.Observe(nil)
-	}
+func TestNilRecorders(t *testing.T) {
+	s, ctx := &Set{}, t.Context()
+	s.Locks.Acquired(ctx, "k", Granted, time.Second)
+	s.Locks.Waits("k", 1)
+	s.Locks.Ended(ctx, "k", "expired", time.Second)
+	s.Locks.Releases("k", Released)
+	s.Locks.HandedOff(ctx, time.Second)
+	s.Locks.Cached("denial")
+	s.Locks.Renewed(time.Second, 1, 1, 1)
+	s.Locks.SessionEnded("dropped")
+	s.Locks.Observe(nil)
+	s.Locks.ObserveFleet(nil)
+	s.Store.Statement(ctx, "get", time.Second, nil)
+	s.Store.Batch("get", 1)
+	s.Store.Observe(nil)
+	s.Calls.Problem("held")
+	s.Calls.Observe(nil)
 }
 
 // Recording is on the path of each call.
 func TestRecordingTakesNoMemory(t *testing.T) {
-	l, ctx := newLocks(true), t.Context()
+	l, ctx := New("", true).Locks, t.Context()
 	pair(ctx, l, "deploy:prod")
 	l.Acquired(ctx, "deploy:prod", "held", time.Second)
 	for name, f := range map[string]func(){
@@ -358,14 +342,11 @@ func TestRecordingTakesNoMemory(t *testing.T) {
 // A type may be part of a key that lies in a buffer of the connection.
 func TestNamesAreCopied(t *testing.T) {
 	buffer := []byte("abc:def")
-	l := newLocks(false)
+	l := New("", false).Locks
 	l.Waits(unsafeString(buffer), 1)
 	copy(buffer, "xyz:xyz")
-	if l.types.get("abc") == nil || l.types.get("xyz") != nil {
-		t.Errorf("%v", l.types.all())
-	}
-	if got, _ := l.types.get("abc").set.Value(typeLabel); got.AsString() != "abc" {
-		t.Error(got)
+	if all := l.types.all(); all["abc"] == nil || all["xyz"] != nil {
+		t.Errorf("%v", all)
 	}
 	if store.Others != "_others" {
 		t.Error("the docs say _others")
@@ -379,7 +360,7 @@ func TestNoneHasAPlace(t *testing.T) {
 		l.Waits(fmt.Sprintf("type%d:", i), 1)
 	}
 	l.Waits("no type", 1)
-	if got := l.of("no type").waiting.Load(); got != 1 || l.of("no type") == l.of("another:") {
-		t.Errorf("%d waiters have no type", got)
+	if l.of("no type") == l.of("another:") || l.of("no type") != l.types.all()[none] {
+		t.Error("keys without a type have no series of their own")
 	}
 }

@@ -5,89 +5,105 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"unicode/utf8"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/locksidecar/locksidecar/store"
+)
+
+// Apps choose the types of keys, so their number and length are limited: the first maxTypes
+// that are seen have series of their own, the others share them. The values of other labels
+// stand in the code, so maxNames is only reached by a mistake.
+const (
+	maxTypes     = 50
+	maxTypeBytes = 64
+	maxNames     = 100
 )
 
 // none is the label of what has no name, such as keys without a type.
 const none = "_none"
 
-// maxNames is how many values a label may have that is no type: those of the code are
-// fewer, so this is only reached by a mistake.
-const maxNames = 100
-
-// table finds what belongs to the value of a label. It grows by few entries and is read
-// without a lock: adding one replaces the whole map. Once it is full, all that is new
-// shares one entry, named [store.Others].
+// table has what belongs to each value of a label. It is read without a lock: adding a value
+// replaces the map. Once there are limit values, all new ones share that of [store.Others].
 type table[V any] struct {
-	entries atomic.Pointer[entries[V]]
-	mu      sync.Mutex // guards the replacing
+	limit  int
+	create func(name string) V
+
+	byName atomic.Pointer[map[string]V]
+	full   atomic.Bool
+	mu     sync.Mutex // guards the replacing, and own
+	own    int        // names that are not reserved
 }
 
-type entries[V any] struct {
-	byName map[string]*V
-	// others is nil until the table is full.
-	others *V
+func newTable[V any](limit int, create func(name string) V) *table[V] {
+	t := &table[V]{limit: limit, create: create}
+	t.byName.Store(&map[string]V{})
+	return t
 }
 
-// get is nil where add is needed.
-func (t *table[V]) get(name string) *V {
-	e := t.entries.Load()
-	if e == nil {
-		return nil
+// newCounters makes a table of counters, those of these values at zero: a rate is only seen of
+// a counter that was there before it grew.
+func newCounters(of *prometheus.CounterVec, values ...string) *table[prometheus.Counter] {
+	t := newTable(maxNames, func(value string) prometheus.Counter { return of.WithLabelValues(value) })
+	for _, value := range values {
+		t.of(value)
 	}
-	if v, ok := e.byName[name]; ok {
-		return v
-	}
-	if name == none { // it has a place of its own, whenever it comes
-		return nil
-	}
-	return e.others
+	return t
 }
 
-// add returns the entry of a name, which it makes unless there are as many as may be.
-func (t *table[V]) add(name string, limit int, create func(name string) *V) *V {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if v := t.get(name); v != nil {
-		return v
+// of returns what belongs to a name.
+func (t *table[V]) of(name string) V {
+	all := *t.byName.Load()
+	v, ok := all[name]
+	if !ok && name != none && t.full.Load() {
+		v, ok = all[store.Others]
 	}
-	next := entries[V]{byName: map[string]*V{}}
-	if e := t.entries.Load(); e != nil {
-		maps.Copy(next.byName, e.byName)
+	if !ok {
+		v = t.add(name)
 	}
-	full := name != none && name != store.Others && next.own() >= limit
-	if full {
-		name = store.Others
-	}
-	v := next.byName[name]
-	if v == nil {
-		name = strings.Clone(name) // it may be part of a key, which is gone when its call is
-		v = create(name)
-		next.byName[name] = v
-	}
-	if full {
-		next.others = v
-	}
-	t.entries.Store(&next)
 	return v
 }
 
-// own counts the names that are none of this package's.
-func (e *entries[V]) own() int {
-	n := len(e.byName)
-	for _, reserved := range []string{none, store.Others} {
-		if _, ok := e.byName[reserved]; ok {
-			n--
-		}
+func (t *table[V]) add(name string) V {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := *t.byName.Load()
+	if v, ok := all[name]; ok { // another call was faster
+		return v
 	}
-	return n
+	own := name != none && name != store.Others && utf8.ValidString(name)
+	full := own && t.own >= t.limit
+	if own && !full {
+		t.own++
+	} else if name != none {
+		name = store.Others
+	}
+	v, ok := all[name]
+	if !ok {
+		name = strings.Clone(name) // it may be a part of a key, which is gone when its call is
+		v = t.create(name)
+		all = maps.Clone(all)
+		all[name] = v
+		t.byName.Store(&all)
+	}
+	if full { // now there are others
+		t.full.Store(true)
+	}
+	return v
 }
 
 // all is what the table has now, to be read only.
-func (t *table[V]) all() map[string]*V {
-	if e := t.entries.Load(); e != nil {
-		return e.byName
+func (t *table[V]) all() map[string]V { return *t.byName.Load() }
+
+// label is what a type is called.
+func label(name string) string {
+	switch {
+	case name == "":
+		return none
+	case len(name) > maxTypeBytes:
+		return store.Others
+	default:
+		return name
 	}
-	return nil
 }

@@ -51,7 +51,7 @@ func (s *sidecar) proxyConfig() proxy.Config {
 		Locks: proxy.FromManager(s.locks), Logger: s.log, Version: s.Version,
 		Claimed: s.record.begin, Namespace: cfg.Namespace,
 		TTL: cfg.TTL, AllowForce: cfg.AllowForce, Lacking: store.Lacking(s.store),
-		Tracer: s.tel.Tracer, Metrics: s.tel.Metrics.Calls, MetricsHandler: s.tel.Figures,
+		Tracer: s.tel.Tracer, Metrics: s.tel.Metrics.Calls, MetricsHandler: s.tel.Scrape,
 		Socket: cfg.Socket, SocketMode: cfg.SocketMode, AllowedUIDs: cfg.AllowedUIDs,
 		TCPAddr: cfg.TCPAddr, AdminAddr: cfg.AdminAddr,
 		MaxSessions: cfg.MaxSessions, MaxConns: maxConns(cfg, s.log), MaxBody: cfg.MaxBody,

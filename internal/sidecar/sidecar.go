@@ -59,9 +59,7 @@ func Run(ctx, hurry context.Context, o Options) error {
 		s.log.Info("notifications of other instances have a URL of their own", "listen", o.Config.ListenURL)
 	}
 
-	if s.tel, err = telemetry.Start(ctx, s.telemetryOptions()); err != nil {
-		return err
-	}
+	s.tel = telemetry.Start(ctx, s.telemetryOptions())
 	s.flush = sync.OnceFunc(s.sendRest)
 	defer s.flush()
 	s.tel.Metrics.ObserveLog(o.Log.Dropped)

@@ -13,12 +13,9 @@ import (
 
 // A scrape of as many series as there may be: fifty types with ten results each.
 func BenchmarkScrape(b *testing.B) {
-	tel, err := Start(b.Context(), Options{
+	tel := Start(b.Context(), Options{
 		Lookup: func(string) (string, bool) { return "", false }, Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
 	for i := range 500 {
 		key := fmt.Sprintf("type%d:k", i%50)
 		tel.Metrics.Locks.Acquired(b.Context(), key, metrics.Granted, time.Second)
@@ -28,7 +25,7 @@ func BenchmarkScrape(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		ctx.Response.Reset()
-		tel.Figures(&ctx)
+		tel.Scrape(&ctx)
 	}
 	b.ReportMetric(float64(len(ctx.Response.Body())), "bytes")
 }

@@ -20,8 +20,8 @@ func (e env) get(name string) string {
 type signal string
 
 const (
-	traces  signal = "TRACES"
-	figures signal = "METRICS"
+	traces        signal = "TRACES"
+	metricsSignal signal = "METRICS"
 )
 
 // exporter is OTEL_TRACES_EXPORTER and so on, otlp OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and so on.

@@ -1,22 +1,22 @@
-// Package telemetry decides where spans and figures go: it makes the providers of
+// Package telemetry decides where spans and metrics go: it makes the providers of
 // OpenTelemetry from the standard OTEL_ variables.
 //
 // # What turns what on
 //
 // Spans are made when OTEL_TRACES_EXPORTER (but none), OTEL_EXPORTER_OTLP_ENDPOINT or
-// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set; figures are sent when the same is set for
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set; metrics are sent when the same is set for
 // METRICS. OTEL_SDK_DISABLED=true turns both off. Off means that nothing is made: no
-// tracer, no queue, no goroutine. The figures of GET /metrics are there in any case;
-// they cost something only when they are read.
+// tracer, no queue, no goroutine. GET /metrics is there in any case.
 //
 // Exporters, sampler, limits and intervals are what the SDK reads from the standard
 // variables. Others often set these for all containers of a cluster. So a value that the
 // SDK does not take never stops a lock service: a warning names it, and the signal is off,
-// or the SDK's default is used. The trace context of calls is W3C's (traceparent, tracestate, baggage), whatever
-// OTEL_PROPAGATORS says: it also stands in the lock rows, where every pod must read it.
+// or the SDK's default is used. The trace context of calls is W3C's (traceparent, tracestate,
+// baggage), whatever OTEL_PROPAGATORS says: it also stands in the lock rows, where every pod
+// must read it.
 //
-// Histograms are sent as they are kept here: cumulative, with their own buckets, whatever
-// temporality and aggregation of metrics the environment prefers. The other figures follow it.
+// Metrics are sent as /metrics shows them: with the names of Prometheus, cumulative, and with
+// their own buckets.
 //
 // A collector that cannot be reached stops nothing and slows nothing: spans that find
 // the queue full are dropped, and the log says, now and then, what went wrong. The end
@@ -36,7 +36,6 @@ import (
 	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
-	otelprom "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -60,41 +59,36 @@ type Options struct {
 	Logger   *slog.Logger
 }
 
-// Telemetry is what spans and figures go to.
+// Telemetry is what spans and metrics go to.
 type Telemetry struct {
 	// Tracer makes the sidecar's spans, Tracers those of libraries; both are nil when
 	// tracing is off.
 	Tracer  *tracing.Tracer
 	Tracers trace.TracerProvider
-	// Metrics are the recorders of figures.
+	// Metrics are the recorders.
 	Metrics *metrics.Set
 
-	log      *slog.Logger
-	registry *prometheus.Registry
-	scrape   sync.Mutex // is held while figures are read for GET /metrics
-	stops    []func(context.Context) error
-	once     sync.Once
-	stopped  error
+	log     *slog.Logger
+	process *prometheus.Registry // of Go and the process
+	scrape  sync.Mutex           // is held while the metrics are read for GET /metrics
+	stops   []func(context.Context) error
+	once    sync.Once
+	stopped error
 }
 
 // Start makes what the environment asks for. What cannot be made of it is a warning and is
-// left out. An error is a mistake in this program.
-func Start(ctx context.Context, o Options) (*Telemetry, error) {
+// left out.
+func Start(ctx context.Context, o Options) *Telemetry {
 	e := env{lookup: o.Lookup}
 	report(o.Logger)
-	t := &Telemetry{log: o.Logger, registry: prometheus.NewRegistry()}
+	t := &Telemetry{log: o.Logger, process: prometheus.NewRegistry()}
 	about, err := describe(ctx, e, o)
 	if err != nil {
 		o.Logger.Warn("OTEL_RESOURCE_ATTRIBUTES is not understood in full", "error", err)
 	}
 	t.startTraces(ctx, e, o, about)
-	sent, err := t.startMetrics(ctx, e, o, about)
-	if err != nil {
-		_ = t.Stop(ctx)
-		return nil, err
-	}
-	t.say(e, sent)
-	return t, nil
+	t.say(e, t.startMetrics(ctx, e, o, about))
+	return t
 }
 
 // say tells what is on, for nobody sees it otherwise before the first span is missed.
@@ -106,7 +100,7 @@ func (t *Telemetry) say(e env, sent bool) {
 		t.log.Warn("OTEL_PROPAGATORS is ignored: the trace context of calls is read as W3C tracecontext and baggage only", "value", value)
 	}
 	if value := e.get(producers); sent && value != "" && !e.lists(producers, producerName) {
-		t.log.Warn(producers+" leaves out the sidecar's histograms: add "+producerName+" to it", "value", value)
+		t.log.Warn(producers+" leaves out the sidecar's metrics: add "+producerName+" to it", "value", value)
 	}
 }
 
@@ -170,30 +164,22 @@ func (t *Telemetry) workable(o *sdktrace.BatchSpanProcessorOptions) {
 	}
 }
 
-// startMetrics returns whether figures are sent.
-func (t *Telemetry) startMetrics(ctx context.Context, e env, o Options, about *resource.Resource) (sent bool, err error) {
+// startMetrics returns whether metrics are sent.
+func (t *Telemetry) startMetrics(ctx context.Context, e env, o Options, about *resource.Resource) (sent bool) {
 	// Without spans there is nothing that an exemplar could lead to.
 	t.Metrics = metrics.New(o.Version, t.Tracer != nil && e.get("OTEL_METRICS_EXEMPLAR_FILTER") != "always_off")
-	scraped, err := otelprom.New(otelprom.WithRegisterer(t.registry), otelprom.WithoutScopeInfo(), otelprom.WithProducer(t.Metrics))
+	t.process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if !e.on(metricsSignal) {
+		return false
+	}
+	reader, err := newReader(ctx, t.Metrics.Registry)
 	if err != nil {
-		return false, err
+		t.notSent(e, metricsSignal, err)
+		return false
 	}
-	readers := []metric.Option{metric.WithResource(about), metric.WithReader(scraped)}
-	if e.on(figures) {
-		reader, err := newReader(ctx, t.Metrics)
-		if sent = err == nil; sent {
-			readers = append(readers, metric.WithReader(reader))
-		} else {
-			t.notSent(e, figures, err)
-		}
-	}
-	provider := metric.NewMeterProvider(readers...)
+	provider := metric.NewMeterProvider(metric.WithResource(about), metric.WithReader(reader))
 	t.stops = append(t.stops, provider.Shutdown)
-	return sent, errors.Join(
-		t.Metrics.Register(provider),
-		t.registry.Register(collectors.NewGoCollector()),
-		t.registry.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})),
-	)
+	return true
 }
 
 // notSent warns that a signal is off although it was asked for. It names the variables, for

@@ -39,13 +39,10 @@ func mustStart(t *testing.T, variables map[string]string) (*Telemetry, *logtest.
 		t.Setenv(name, value)
 	}
 	log := &logtest.Log{}
-	tel, err := Start(t.Context(), Options{
+	tel := Start(t.Context(), Options{
 		Lookup: os.LookupEnv, Version: "1.2.3", Instance: "web-1-abcd", Pod: "web-1", Namespace: "orders",
 		MaxLinks: 1000, Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() { _ = stop(t, tel, time.Second) })
 	return tel, log
 }
@@ -81,8 +78,8 @@ func TestWhatTurnsWhatOn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := env{lookup: func(name string) (string, bool) { v, ok := c.set[name]; return v, ok }}
-			if e.on(traces) != c.traces || e.on(figures) != c.figures {
-				t.Errorf("traces %v, metrics %v", e.on(traces), e.on(figures))
+			if e.on(traces) != c.traces || e.on(metricsSignal) != c.figures {
+				t.Errorf("traces %v, metrics %v", e.on(traces), e.on(metricsSignal))
 			}
 		})
 	}
@@ -128,14 +125,14 @@ func TestSent(t *testing.T) {
 	if of := words(to.spans[0].GetAttributes()); of["lock.key"] != "k" || of["lock.namespace"] != "orders" {
 		t.Error(of)
 	}
-	wait := to.metrics["locksidecar.wait.duration"].GetHistogram().GetDataPoints()
+	wait := to.metrics["locksidecar_wait_duration_seconds"].GetHistogram().GetDataPoints()
 	if len(wait) != 1 || wait[0].GetSum() != 3 || wait[0].GetCount() != 1 || words(wait[0].GetAttributes())["type"] != "deploy" {
 		t.Fatalf("%v", wait)
 	}
 	if e := wait[0].GetExemplars(); len(e) != 1 || trace.TraceID(e[0].GetTraceId()) != traceID {
 		t.Errorf("the exemplar leads elsewhere: %v", e)
 	}
-	if acquires := to.metrics["locksidecar.acquires"].GetSum(); !acquires.GetIsMonotonic() || acquires.GetDataPoints()[0].GetAsInt() != 1 {
+	if acquires := to.metrics["locksidecar_acquires_total"].GetSum(); !acquires.GetIsMonotonic() || acquires.GetDataPoints()[0].GetAsDouble() != 1 {
 		t.Errorf("%v", acquires)
 	}
 	for name, want := range map[string]string{

@@ -21,7 +21,7 @@ import (
 func scrape(tel *Telemetry, accept string) (contentType, body string) {
 	var ctx fasthttp.RequestCtx
 	ctx.Request.Header.Set("Accept", accept)
-	tel.Figures(&ctx)
+	tel.Scrape(&ctx)
 	return string(ctx.Response.Header.ContentType()), string(ctx.Response.Body())
 }
 
@@ -39,7 +39,7 @@ func TestScrape(t *testing.T) {
 	}
 	for _, name := range []string{
 		"locksidecar_wait_duration_seconds", "locksidecar_acquires_total", "locksidecar_build_info",
-		"target_info", "go_goroutines", "process_resident_memory_bytes",
+		"go_goroutines", "process_resident_memory_bytes",
 	} {
 		if families[name] == nil {
 			t.Errorf("%s is missing", name)
@@ -91,10 +91,10 @@ func (c *crowd) Collect(chan<- prometheus.Metric) {
 func TestScrapesTakeTurns(t *testing.T) {
 	tel, _ := mustStart(t, nil)
 	c := &crowd{}
-	tel.registry.MustRegister(c)
+	tel.process.MustRegister(c)
 	var scrapes sync.WaitGroup
 	for range 100 {
-		scrapes.Go(func() { tel.Figures(&fasthttp.RequestCtx{}) })
+		scrapes.Go(func() { tel.Scrape(&fasthttp.RequestCtx{}) })
 	}
 	scrapes.Wait()
 	if n := c.most.Load(); n != 1 {

@@ -1,0 +1,180 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// State is what is true of the locks now, for gauges. It is asked for whenever the
+// metrics are read, and may take a few milliseconds.
+type State struct {
+	Sessions int
+	Leases   int
+	// LeaseExpiry is how long the lease that ends first is still trusted; zero when
+	// there is none.
+	LeaseExpiry time.Duration
+	// LeaseLeft is for which share of its TTL the lease is still trusted that has the
+	// least of it left.
+	LeaseLeft float64
+	// Held is how many locks sessions hold, by the type of their keys ([store.TypeOf]).
+	Held map[string]int64
+	// OldestHold is how long the session's lock is held that is held longest.
+	OldestHold time.Duration
+	// Ready: locks can be had.
+	Ready, Draining bool
+}
+
+// StoreState is what is true of the store now, for gauges.
+type StoreState struct {
+	// Connections of the pools: in use, idle, and how many there may be.
+	Used, Idle, Max int
+	// Waited is how often a statement waited for a connection, WaitedFor how long in
+	// all.
+	Waited    int64
+	WaitedFor time.Duration
+	// Listener is off, connecting, or listening.
+	Listener string
+}
+
+// Fleet is what the whole database holds, as the elected sidecar knows it. Types and
+// Pods have at most twenty entries and what is left of the others.
+type Fleet struct {
+	Types []FleetLine
+	Pods  []FleetLine
+}
+
+// FleetLine is the locks of a type, or of a pod, in one namespace.
+type FleetLine struct {
+	Namespace, Name          string
+	Held, Expired, Waiting   int64
+	AverageHold, LongestHold time.Duration
+}
+
+// family is a metric that is read from what another part says of itself.
+type family struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+}
+
+func gauge(name, help string, labels ...string) family {
+	return family{prometheus.NewDesc(prefix+name, help, labels, nil), prometheus.GaugeValue}
+}
+
+func counter(name, help string) family {
+	return family{prometheus.NewDesc(prefix+name, help, nil, nil), prometheus.CounterValue}
+}
+
+var (
+	locksHeld        = gauge("locks_held", "Locks that sessions of this sidecar hold, by the type of the key.", "type")
+	oldestHold       = gauge("oldest_hold_seconds", "How long the session's lock is held that is held longest.")
+	sessions         = gauge("sessions", "Sessions that are open.")
+	connections      = gauge("connections", "Connections of apps that are open.")
+	leases           = gauge("leases", "Leases of this sidecar.")
+	leaseExpiry      = gauge("lease_expiry_seconds", "How long the lease that ends first is still trusted; missing when there is none.")
+	leaseLeft        = gauge("lease_left_ratio", "Share of its TTL for which the lease is still trusted that has the least left; missing when there is none.")
+	storeReady       = gauge("store_ready", "1 when locks can be had.")
+	draining         = gauge("draining", "1 when the sidecar stops.")
+	poolConnections  = gauge("pool_connections", "Connections to the database, by state; max: how many there may be.", "state")
+	poolWaits        = counter("pool_waits_total", "How often a statement waited for a connection to the database.")
+	poolWait         = counter("pool_wait_seconds_total", "How long statements waited for a connection to the database, in all.")
+	listener         = gauge("listener", "1 for the state of the connection that hears of hand-offs.", "state")
+	logLinesDropped  = counter("log_lines_dropped_total", "Log lines that were not written: too many of one kind, or nobody read them.")
+	fleetLeader      = gauge("fleet_leader", "1 when this sidecar shows the metrics of the whole database.")
+	fleetLocks       = gauge("fleet_locks", "Locks held in the whole database, by namespace and type.", "lock_namespace", "type")
+	fleetExpired     = gauge("fleet_expired", "Locks in the whole database whose holder is dead, but nobody wanted them yet.", "lock_namespace", "type")
+	fleetWaiters     = gauge("fleet_waiters", "Waiters in the whole database, by namespace and type.", "lock_namespace", "type")
+	fleetHoldAverage = gauge("fleet_hold_average_seconds", "How long the locks that are held in the whole database are held, on average.", "lock_namespace", "type")
+	fleetHoldLongest = gauge("fleet_hold_longest_seconds", "How long the lock is held that is held longest in the whole database.", "lock_namespace", "type")
+	fleetPodLocks    = gauge("fleet_pod_locks", "Locks held in the whole database, by namespace and pod.", "lock_namespace", "lock_pod")
+)
+
+// values are the metrics of one reading.
+type values chan<- prometheus.Metric
+
+// add adds a value. A label that is not UTF-8 makes the reading fail for this metric only.
+func (to values) add(f family, value float64, labels ...string) {
+	m, err := prometheus.NewConstMetric(f.desc, f.kind, value, labels...)
+	if err != nil {
+		m = prometheus.NewInvalidMetric(f.desc, err)
+	}
+	to <- m
+}
+
+func (to values) addIf(f family, on bool, labels ...string) {
+	value := 0.0
+	if on {
+		value = 1
+	}
+	to.add(f, value, labels...)
+}
+
+// Describe implements [prometheus.Collector]. It describes nothing: what there is depends on
+// what the other parts say.
+func (*Set) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements [prometheus.Collector].
+func (s *Set) Collect(to chan<- prometheus.Metric) {
+	if dropped := s.linesDropped.Load(); dropped != nil {
+		values(to).add(logLinesDropped, float64((*dropped)()))
+	}
+	if open := s.Calls.connections.Load(); open != nil {
+		values(to).add(connections, float64((*open)()))
+	}
+	if state := s.Store.state.Load(); state != nil {
+		(*state)().collect(to)
+	}
+	if state := s.Locks.state.Load(); state != nil {
+		(*state)().collect(to, s.Locks)
+	}
+	if fleet := s.Locks.fleet.Load(); fleet != nil {
+		f, leads := (*fleet)()
+		values(to).addIf(fleetLeader, leads)
+		if leads {
+			f.collect(to)
+		}
+	}
+}
+
+func (s StoreState) collect(to values) {
+	to.add(poolWaits, float64(s.Waited))
+	to.add(poolWait, s.WaitedFor.Seconds())
+	for n, connections := range []int{s.Used, s.Idle, s.Max} {
+		to.add(poolConnections, float64(connections), connectionStates[n])
+	}
+	for _, one := range listenerStates {
+		to.addIf(listener, s.Listener == one, one)
+	}
+}
+
+func (s State) collect(to values, l *Locks) {
+	held := map[*typed]int64{}
+	for name, n := range s.Held {
+		held[l.types.of(label(name))] += n
+	}
+	for name, t := range l.types.all() {
+		to.add(locksHeld, float64(held[t]), name)
+	}
+	to.add(sessions, float64(s.Sessions))
+	to.add(leases, float64(s.Leases))
+	if s.Leases > 0 {
+		to.add(leaseExpiry, s.LeaseExpiry.Seconds())
+		to.add(leaseLeft, s.LeaseLeft)
+	}
+	to.add(oldestHold, s.OldestHold.Seconds())
+	to.addIf(storeReady, s.Ready)
+	to.addIf(draining, s.Draining)
+}
+
+func (f Fleet) collect(to values) {
+	for _, line := range f.Types {
+		to.add(fleetLocks, float64(line.Held), line.Namespace, line.Name)
+		to.add(fleetExpired, float64(line.Expired), line.Namespace, line.Name)
+		to.add(fleetWaiters, float64(line.Waiting), line.Namespace, line.Name)
+		to.add(fleetHoldAverage, line.AverageHold.Seconds(), line.Namespace, line.Name)
+		to.add(fleetHoldLongest, line.LongestHold.Seconds(), line.Namespace, line.Name)
+	}
+	for _, line := range f.Pods {
+		to.add(fleetPodLocks, float64(line.Held), line.Namespace, line.Name)
+	}
+}
