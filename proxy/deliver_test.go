@@ -6,12 +6,9 @@ import (
 	"io"
 	"net"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/iotest"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const ttlBody = `{"bind":"ttl"}`
@@ -43,28 +40,6 @@ func TestPipelinedGrantsAreAnsweredAtOnce(t *testing.T) {
 	_ = c.Close()
 	f.allClosed()
 	silent(t, f.locks.handedBack, "grant handed back")
-}
-
-// drain reads what stands in a client's socket.
-func drain(t *testing.T, c *client) (all []byte) {
-	t.Helper()
-	raw, err := c.Conn.(syscall.Conn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := make([]byte, 64<<10)
-	if err := raw.Read(func(fd uintptr) bool {
-		for {
-			n, _, err := unix.Recvfrom(int(fd), b, unix.MSG_DONTWAIT)
-			if err != nil || n == 0 {
-				return true
-			}
-			all = append(all, b[:n]...)
-		}
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return all
 }
 
 // Who has gone is not told that it has a lock.

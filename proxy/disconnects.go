@@ -4,8 +4,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"golang.org/x/sys/unix"
+
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 )
 
 const (

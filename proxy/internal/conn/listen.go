@@ -32,6 +32,7 @@ type Socket struct {
 	once sync.Once
 }
 
+// CheckSocketPath refuses a path that no socket can have.
 func CheckSocketPath(path string) error {
 	switch {
 	case path == "":
