@@ -100,7 +100,7 @@ func TestWaitThatIsLostAgainAndAgainRests(t *testing.T) {
 				_, err := r.st.Store.Cancel(context.Background(), []store.Attempt{b.ref()})
 				r.must(err)
 			}
-			r.m.queue.news(store.EveryWait)
+			r.m.News(store.EveryWait)
 		}},
 		"the lease is dead": {"OpenLeases", func(r *rig) {
 			go func() { time.Sleep(time.Nanosecond); r.buryLeases() }()

@@ -37,13 +37,13 @@ func TestToldOfAGrant(t *testing.T) {
 		a, b, token := r.waiting(other, s, "k", WaitForever)
 		forged := r.word(b)
 		copy(forged.ID[8:], uuid.NewString())
-		r.m.queue.news(forged)
+		r.m.News(forged)
 		if synctest.Wait(); a.isOver() {
 			t.Fatal("believed a word that does not know the grant's id")
 		}
 		r.handOver(other, "k", token)
 		checks := r.st.count("Check")
-		r.m.queue.news(r.word(b))
+		r.m.News(r.word(b))
 		synctest.Wait()
 		if g := a.granted(t); g.Token != r.stored("k").Token || r.st.count("Check") != checks {
 			t.Errorf("granted %+v after %d checks", g, r.st.count("Check")-checks)
@@ -64,7 +64,7 @@ func TestHalfAnIDIsAHint(t *testing.T) {
 		var half store.AttemptID
 		copy(half[:8], b.id[:8])
 		before := time.Now()
-		r.m.queue.news(store.News{Attempt: store.Attempt{ID: half}})
+		r.m.News(store.News{Attempt: store.Attempt{ID: half}})
 		if a.granted(t); time.Since(before) != 0 {
 			t.Errorf("granted %s after the hint", time.Since(before))
 		}
@@ -77,7 +77,7 @@ func TestHalfAnIDIsAHint(t *testing.T) {
 func TestWordsThatComeLate(t *testing.T) {
 	for name, before := range map[string]func(*rig, *Session, *answer, store.News){
 		"again": func(r *rig, s *Session, a *answer, word store.News) {
-			r.m.queue.news(word)
+			r.m.News(word)
 			r.release(s, a.granted(r.t))
 		},
 		"after the session's end": func(_ *rig, s *Session, _ *answer, _ store.News) { s.End(EndDropped) },
@@ -97,7 +97,7 @@ func TestWordsThatComeLate(t *testing.T) {
 				r.handOver(other, "k", token)
 				word := r.word(b)
 				before(r, s, a, word)
-				r.m.queue.news(word)
+				r.m.News(word)
 				synctest.Wait()
 				if h := r.m.held.get("k"); h != nil && h.token == word.Answer.Token {
 					t.Errorf("holds the grant of the late word: %+v", h)
@@ -130,7 +130,7 @@ func TestAWordMeetsOtherAnswers(t *testing.T) {
 				} else {
 					r.handOver(other, "k", token)
 				}
-				r.m.queue.news(r.word(b))
+				r.m.News(r.word(b))
 				synctest.Wait()
 				proceed()
 				if g := a.granted(t); g.Token != r.stored("k").Token {

@@ -115,12 +115,7 @@
 //
 // # Watches
 //
-// A key is watched once in the store, whoever watches it here ([Manager.Watch]). What
-// the store tells is best effort; reads fill the gaps: as often as leases are renewed,
-// and just after the holder's expiry, so that the end of a holder that died is told
-// within a second. A read alone is told only when a second one, 100 ms later, finds the
-// same. Each stream takes what is news to it by the token, so nothing is told twice
-// and nothing after something later.
+// [Manager.Watch] tells streams what happens to a key. Package lease/internal/watch says how.
 //
 // # News
 //

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -129,20 +130,7 @@ func (e *NotHolderError) Error() string {
 }
 
 // LimitError: one of the configured limits is reached.
-type LimitError struct {
-	// What is limited, in words.
-	What string
-	// Setting is the environment variable that sets it, empty if it is fixed.
-	Setting string
-	Limit   int
-}
-
-func (e *LimitError) Error() string {
-	if e.Setting == "" {
-		return fmt.Sprintf("too many %s: the limit is %d", e.What, e.Limit)
-	}
-	return fmt.Sprintf("too many %s: %s is %d", e.What, e.Setting, e.Limit)
-}
+type LimitError = types.LimitError
 
 // TTLOnSessionError: an AmendRequest sets the TTL of a session's lock, which is
 // renewed for as long as the session lives.

@@ -50,7 +50,7 @@ func TestNamesakesWait(t *testing.T) {
 						r.must(err)
 					case "hinted":
 						r.handOver(other, "k", token)
-						r.m.queue.news(store.News{Attempt: store.Attempt{ID: half}})
+						r.m.News(store.News{Attempt: store.Attempt{ID: half}})
 						limit = hintPause
 						synctest.Wait()
 						if n := r.st.asked("Check"); i == 0 && n != 2 {

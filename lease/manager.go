@@ -12,6 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/watch"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -41,7 +42,7 @@ type Manager struct {
 	held       *heldSet
 	queue      *queue
 	arrivals   *arrivals
-	watches    *watches
+	watches    *watch.Watches
 	signals    *signals
 	fleet      *fleet
 	heldCache  *heldcache.Cache
@@ -100,7 +101,7 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 		return nil, err
 	}
 	m.queue, m.signals, m.arrivals = newQueue(m), newSignals(m), newArrivals(m.enqueueAll)
-	m.watches, m.groups = newWatches(m), newGroups()
+	m.watches, m.groups = m.newWatches(), newGroups()
 	m.sweeping.m, m.sweeping.began = m, m.clk.Now()
 	m.fleet = newFleet(m)
 	m.orphans.m, m.orphans.sought = m, make(map[*lease]*reconciliation)
@@ -165,17 +166,31 @@ func listen(st store.Store) func(on bool) {
 	return func(bool) {}
 }
 
-// News takes the store's news: see [store.Store.Start]. It does not block.
-func (m *Manager) News(n store.News) { m.queue.news(n) }
+// News takes the store's news to the part that it is for: see [store.Store.Start]. It does
+// not block.
+func (m *Manager) News(n store.News) {
+	switch {
+	case n.Signals:
+		m.signals.poll()
+	case n.Event != nil:
+		m.watches.Receive(*n.Event)
+	case n.Attempt == store.EveryWait.Attempt:
+		m.signals.poll()
+		m.watches.Recheck()
+		m.queue.hint(m.queue.all())
+	default:
+		m.queue.news(n)
+	}
+}
 
 // Start begins to renew leases and to watch the queue.
 func (m *Manager) Start(context.Context) error {
 	m.spawn(func() { m.sweeping.run(m.ctx) })
 	m.spawn(func() { m.renewLoop(m.ctx) })
 	m.spawn(func() { m.queue.watch(m.ctx) })
-	m.spawn(func() { m.watches.sync(m.ctx) })
-	m.spawn(func() { m.watches.poll(m.ctx) })
 	m.obs.ObserveFleet(m.Fleet)
+	m.spawn(func() { m.watches.Keep(m.ctx) })
+	m.spawn(func() { m.watches.Look(m.ctx) })
 	return nil
 }
 
@@ -388,7 +403,7 @@ func (m *Manager) lose(l *lease, reason LostReason) {
 	for _, h := range locks {
 		h.s.loseLock(h, reason)
 	}
-	m.watches.changed(m.watches.syncWake) // perhaps they were under it
+	m.watches.LeaseLost()
 	waits := m.queue.on(l)
 	for _, b := range waits {
 		b.leaseGone()

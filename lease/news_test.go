@@ -26,7 +26,7 @@ func (r *rig) handOver(other *rig, key string, token int64) {
 func (r *rig) hint(key string) {
 	for _, b := range r.m.queue.all() {
 		if b.req.Key == key {
-			r.m.queue.news(store.News{Attempt: b.ref(), Lease: b.lease.id})
+			r.m.News(store.News{Attempt: b.ref(), Lease: b.lease.id})
 		}
 	}
 }
@@ -111,7 +111,7 @@ func TestPollingComesAndGoes(t *testing.T) {
 		time.Sleep(time.Second)
 		r.handOver(other, "3", tokens[3])
 		before := time.Now()
-		r.m.queue.news(store.EveryWait)
+		r.m.News(store.EveryWait)
 		if asked[3].granted(t); time.Since(before) != 0 {
 			t.Errorf("granted %s after", time.Since(before))
 		}
@@ -127,12 +127,12 @@ func TestPollingComesAndGoes(t *testing.T) {
 			t.Errorf("checked %d times in 20 s, though all news comes by itself", n)
 		}
 		r.st.polls(true)
-		r.m.queue.news(store.EveryWait)
+		r.m.News(store.EveryWait)
 		if n := rate(); n < 19 || n > 30 {
 			t.Errorf("checked %d times in 20 s, every second is right", n)
 		}
 		r.st.polls(false)
-		r.m.queue.news(store.EveryWait)
+		r.m.News(store.EveryWait)
 		if n := rate(); n > 6 {
 			t.Errorf("checked %d times in 20 s, when all news comes again", n)
 		}

@@ -424,7 +424,7 @@ func (w *world) news() {
 	r := w.side[w.drawSide()]
 	switch rapid.IntRange(0, 2).Draw(w.t, "news") {
 	case 0:
-		r.m.queue.news(store.EveryWait)
+		r.m.News(store.EveryWait)
 	case 1:
 		r.hint(w.drawKey())
 	case 2:

@@ -144,20 +144,6 @@ func (q *queue) on(l *lease) []*attempt {
 // here is of an attempt whose end is known; an attempt whose call has left stays here until
 // then.
 func (q *queue) news(n store.News) {
-	if n.Signals {
-		q.m.signals.poll()
-		return
-	}
-	if n.Event != nil {
-		q.m.watches.receive(*n.Event)
-		return
-	}
-	if n.Attempt == store.EveryWait.Attempt {
-		q.m.signals.poll()
-		q.m.watches.changed(q.m.watches.pollAllWake)
-		q.hint(q.all())
-		return
-	}
 	q.mu.Lock()
 	named := slices.Clone(q.attempts[store.HalfOf(n.ID)])
 	q.mu.Unlock()

@@ -302,8 +302,8 @@ func TestSignalsStorm(t *testing.T) {
 		storm := func() (looks int) {
 			before := r.st.count("Signals")
 			for range 1000 {
-				r.m.queue.news(store.News{Signals: true})
-				r.m.queue.news(store.EveryWait)
+				r.m.News(store.News{Signals: true})
+				r.m.News(store.EveryWait)
 				time.Sleep(time.Millisecond)
 			}
 			return r.st.count("Signals") - before

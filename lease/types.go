@@ -187,21 +187,6 @@ type Stop struct {
 	Reason *string // nil: none was given
 }
 
-// Event is what a watcher of a key is told. Events of a key come in the order of its
-// grants; some may be missing.
-type Event struct {
-	Kind store.EventKind
-	Key  string
-	// Lock is who acquired it (EventAcquired). It is not held when that grant has ended
-	// already.
-	Lock store.Lock
-	// Outcome and Result are those of the release (EventReleased).
-	Outcome store.ReleaseOutcome
-	Result  []byte
-	// Stopping is set by a EventStopping.
-	Stopping *store.Stopping
-}
-
 // LostReason says why a lock was lost. The values are those of the wire.
 type LostReason string
 

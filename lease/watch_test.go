@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -57,6 +56,9 @@ func (w *watcher) want(kinds ...store.EventKind) []Event {
 	w.heard = nil
 	return acknowledged
 }
+
+// settle is how long a read waits until another one confirms it.
+const settle = 100 * time.Millisecond
 
 const (
 	acquired = store.EventAcquired
@@ -191,25 +193,25 @@ func TestWatchMissesNews(t *testing.T) {
 		s := b.session()
 		g := b.lock(s, "k")
 		w.want()
-		time.Sleep(5*time.Second + 2*checkPause) // as often as leases are renewed
+		time.Sleep(5*time.Second + 2*settle) // as often as leases are renewed
 		if e := w.want(acquired)[0]; e.Lock.Token != g.Token {
 			t.Errorf("%+v", e)
 		}
 		r.must(b.m.AskToStop(context.Background(), "k", nil))
-		r.m.queue.news(store.EveryWait) // the store says so
+		r.m.News(store.EveryWait) // the store says so
 		time.Sleep(2 * checkPause)
 		w.want(stopping)
 		b.release(s, g)
-		r.m.queue.news(store.EveryWait)
+		r.m.News(store.EveryWait)
 		time.Sleep(2 * checkPause)
 		if e := w.want(released)[0]; e.Outcome != store.NoOutcome {
 			t.Errorf("%+v", e)
 		}
 		r.st.polls(true)
-		r.m.queue.news(store.EveryWait)
+		r.m.News(store.EveryWait)
 		synctest.Wait()
 		b.lock(s, "k")
-		time.Sleep(time.Second + 2*checkPause) // the poll interval
+		time.Sleep(time.Second + 2*settle) // the poll interval
 		w.want(acquired)
 		w.stop()
 	})
@@ -234,31 +236,6 @@ func TestWatchLosesLease(t *testing.T) {
 		w.stop()
 		s.End(EndDeleted)
 		r.nothingLeft()
-	})
-}
-
-// A read alone is not believed at once: the holder may be renewing, and what the
-// store tells knows more. It is read again, as long as it takes.
-func TestWatchSightings(t *testing.T) {
-	bubble(t, func(t *testing.T, opt option) {
-		r := newRig(t, opt)
-		s := r.session()
-		w := r.watch(nil, "k")
-		g := r.lock(s, "k")
-		w.want(acquired)
-		k := r.m.watches.keys["k"]
-		k.found(store.Lock{Key: "k", Token: g.Token, Expired: true}, k.changes)
-		w.want()
-		time.Sleep(time.Second)
-		w.want()
-		k.found(store.Lock{Key: "k", Token: g.Token}, k.changes)
-		w.want()
-		_, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: "k", Token: g.Token, Outcome: store.Failure})
-		r.must(err)
-		if e := w.want(released)[0]; e.Outcome != store.Failure {
-			t.Errorf("%+v", e)
-		}
-		w.stop()
 	})
 }
 
@@ -338,61 +315,4 @@ func TestWatchThatFailsKeepsANewerOne(t *testing.T) {
 		}
 		r.nothingLeft()
 	})
-}
-
-// A stream is told each thing once, in the order of the grants, whatever arrives.
-func TestStreamOrder(t *testing.T) {
-	var got []string
-	st := &stream{hear: func(e Event) { got = append(got, fmt.Sprint(e.Kind)) }}
-	want := func(kinds ...store.EventKind) {
-		t.Helper()
-		var texts []string
-		for _, k := range kinds {
-			texts = append(texts, fmt.Sprint(k))
-		}
-		if fmt.Sprint(got) != fmt.Sprint(texts) {
-			t.Fatalf("%v, not %v", got, texts)
-		}
-		got = nil
-	}
-	tell := func(kind store.EventKind, token int64, read bool) {
-		tt := tiding{token: token, read: read, Event: Event{Kind: kind, Lock: store.Lock{Token: token, Held: true}}}
-		if kind == stopping {
-			tt.Stopping = &store.Stopping{}
-		}
-		st.notify(tt)
-	}
-	tell(acquired, 7, false) // before it has begun
-	tell(released, 6, false)
-	tell(released, 5, true)
-	want()
-	st.begin(store.Lock{Token: 6, Held: true})
-	want(acquired) // the end of 6 was overtaken
-	tell(acquired, 7, false)
-	tell(acquired, 6, false)
-	tell(released, 6, false)
-	tell(expired, 6, true)
-	want()
-	tell(stopping, 7, false)
-	tell(stopping, 7, true)
-	tell(stopping, 6, true)
-	want(stopping)
-	tell(expired, 7, true)
-	tell(expired, 7, false)
-	tell(stopping, 7, true)
-	want(expired)
-	tell(acquired, 7, true) // the revocation was final
-	want()
-	tell(acquired, 8, false)
-	tell(expired, 8, true)
-	tell(acquired, 8, false)
-	want(acquired, expired)
-	tell(acquired, 8, true) // it was renewed in time after all
-	tell(expired, 0, true)  // forgotten by the store
-	want(acquired, expired)
-	tell(released, 9, false) // its beginning was missed
-	tell(stopping, 10, false)
-	tell(released, 10, false)
-	tell(acquired, 10, true)
-	want(released, stopping, released)
 }

@@ -1,0 +1,88 @@
+package watch
+
+import (
+	"context"
+	"time"
+)
+
+// Keep makes the store watch the keys that have streams, and no others, until ctx ends.
+func (ws *Watches) Keep(ctx context.Context) { run(ctx, ws.keepNow, ws.keep) }
+
+func (ws *Watches) keep(ctx context.Context) (again time.Duration) {
+	gone, missing, waiting := ws.plan()
+	if len(gone) > 0 {
+		ws.unwatch(ctx, gone)
+		return 0
+	}
+	if len(missing) == 0 {
+		return time.Hour
+	}
+	if err := ws.watch(ctx, missing); err != nil {
+		ws.fail(waiting, err)
+		ws.cfg.Log.Debug("keys not watched, trying again", "error", err)
+		return ws.cfg.Retry()
+	}
+	return 0
+}
+
+// plan returns the keys that the store watches for no stream any more, and those that it
+// does not watch yet, with the streams that wait for that. A stream that comes while the
+// store is asked is not among them: if the store fails, the stream must not fail, too.
+func (ws *Watches) plan() (gone []string, missing []*key, waiting []*Stream) {
+	lost := ws.lease != nil && !ws.lease.Alive() // the store drops what was watched under it
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for name, k := range ws.keys {
+		k.watched = k.watched && !lost
+		switch {
+		case len(k.streams) == 0 && !k.watched:
+			delete(ws.keys, name)
+		case len(k.streams) == 0 && len(gone) < ws.cfg.BatchMax:
+			delete(ws.keys, name)
+			gone = append(gone, name)
+		case !k.watched && len(missing) < ws.cfg.BatchMax:
+			missing = append(missing, k)
+			waiting = append(waiting, k.waiting()...)
+		}
+	}
+	if lost || ws.lease != nil && len(ws.keys) == 0 {
+		ws.lease.Unpin()
+		ws.lease = nil
+	}
+	return gone, missing, waiting
+}
+
+// watch makes the store watch keys. They are read then: something may have been missed
+// before.
+func (ws *Watches) watch(ctx context.Context, keys []*key) (err error) {
+	if ws.lease == nil {
+		if ws.lease, err = ws.cfg.Pin(ctx); err != nil {
+			return err
+		}
+	}
+	names := make([]string, len(keys))
+	for i, k := range keys {
+		names[i] = k.name
+	}
+	ctx, cancel := context.WithTimeout(ctx, ws.cfg.Timeout)
+	defer cancel()
+	if err := ws.cfg.Store.Watch(ctx, names, ws.lease.ID()); err != nil {
+		return err
+	}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for _, k := range keys {
+		k.watched = true
+		ws.lookIn(k, 0)
+	}
+	return nil
+}
+
+// unwatch ends watches. If the store does not do it, they end with the lease.
+func (ws *Watches) unwatch(ctx context.Context, names []string) {
+	ctx, cancel := context.WithTimeout(ctx, ws.cfg.Timeout)
+	defer cancel()
+	if err := ws.cfg.Store.Unwatch(ctx, names); err != nil {
+		ws.cfg.Log.Debug("keys not unwatched", "keys", len(names), "error", err)
+	}
+}

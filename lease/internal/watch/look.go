@@ -1,0 +1,112 @@
+package watch
+
+import (
+	"context"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+const (
+	// expirySlack is how long after its holder's expiry a key is read.
+	expirySlack = 10 * time.Millisecond
+	// settle is the least time between two reads that confirm each other.
+	settle = 100 * time.Millisecond
+)
+
+// read is a read that is under way: of which key, after how many pushes, and for which
+// streams to begin with.
+type read struct {
+	*key
+	pushes  uint64
+	joining []*Stream
+}
+
+// Look reads the keys when they are due, until ctx ends.
+func (ws *Watches) Look(ctx context.Context) { run(ctx, ws.lookNow, ws.look) }
+
+func (ws *Watches) look(ctx context.Context) time.Duration {
+	reads, next := ws.due()
+	if len(reads) == 0 {
+		return next
+	}
+	names := make([]string, len(reads))
+	for i, r := range reads {
+		names[i] = r.name
+	}
+	ctx, cancel := context.WithTimeout(ctx, ws.cfg.Timeout)
+	defer cancel()
+	locks, err := ws.cfg.Get(ctx, names)
+	if err != nil {
+		ws.cfg.Log.Debug("watched keys not read, trying again", "keys", len(reads), "error", err)
+	}
+	for i, r := range reads {
+		if err != nil {
+			ws.fail(r.joining, err)
+		}
+		ws.mu.Lock()
+		if err != nil {
+			ws.lookIn(r.key, ws.cfg.Retry())
+		} else {
+			ws.found(r, locks[i])
+		}
+		ws.mu.Unlock()
+	}
+	return 0
+}
+
+// due returns the keys to be read now, and with them those that are due soon. If there is
+// none, it returns after which time there is one.
+func (ws *Watches) due() (reads []read, next time.Duration) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	now, every := ws.cfg.Clock.Now(), ws.cfg.Every()
+	next = time.Hour
+	var soon []*key
+	for _, k := range ws.keys {
+		if wait := k.lookAt.Sub(now); !k.lookAt.IsZero() && len(k.streams) > 0 {
+			next = min(next, wait)
+			if wait <= every/2 {
+				soon = append(soon, k)
+			}
+		}
+	}
+	if next > 0 {
+		return nil, next
+	}
+	for _, k := range soon[:min(len(soon), ws.cfg.BatchMax)] {
+		r := read{key: k, pushes: k.pushes}
+		if k.watched {
+			r.joining = k.waiting()
+		}
+		reads = append(reads, r)
+		k.lookAt = now.Add(every)
+	}
+	return reads, 0
+}
+
+// found takes what a read found. ws.mu is held.
+func (ws *Watches) found(r read, lock store.Lock) {
+	if lock.Held {
+		ws.lookIn(r.key, max(lock.Holder.ExpiresIn+expirySlack, settle))
+	}
+	if yes, again := r.mayTell(lock, ws.cfg.Clock.Now()); yes {
+		r.tell(lock)
+	} else if again > 0 {
+		ws.lookIn(r.key, again)
+	}
+	for _, st := range r.joining {
+		if !st.closed && st.join(lock, r.pushes != r.key.pushes) {
+			ws.lookIn(r.key, 0)
+		}
+	}
+}
+
+// lookIn makes a key be read after that time, or before. ws.mu is held.
+func (ws *Watches) lookIn(k *key, wait time.Duration) {
+	at := ws.cfg.Clock.Now().Add(wait)
+	if k.lookAt.IsZero() || at.Before(k.lookAt) {
+		k.lookAt = at
+		wake(ws.lookNow)
+	}
+}
