@@ -372,7 +372,7 @@ fuzz-keep: ## Keep what fuzzing has found interesting, if it reaches new code, u
 model: ## Search the model of the protocol further than the tests do (minutes, and gigabytes)
 	MODEL=long go test -count=1 -v -timeout 2h ./test/model
 
-# Some of them: make mutants ONLY=bury-early,no-epoch
+# Some of them: make mutants ONLY=reap-early,no-epoch
 mutants: test-deps ## Break one rule after the other, see a test turn red each time, and write test/mutants/TABLE.md (long: each is compiled)
 	go run ./test/mutants $(if $(ONLY),-only '$(ONLY)')
 

@@ -45,7 +45,7 @@ func TestPartsOfTheBudget(t *testing.T) {
 		pgxRead  = "github.com/jackc/pgx/v5/pgconn.(*PgConn).receiveMessage github.com/jackc/pgx/v5@v5.12.0/pgconn/pgconn.go:500"
 		fasthttp = "github.com/valyala/fasthttp.(*Server).serveConn github.com/valyala/fasthttp@v1.74.0/server.go:2000"
 		ask      = ours + "lease.(*Manager).ask " + ours + "lease/acquire.go:30"
-		denial   = ours + "lease.(*denials).get " + ours + "lease/memory.go:50"
+		refusal  = ours + "lease.(*denied).get " + ours + "lease/memory.go:50"
 		malloc   = "runtime.mallocgc runtime/malloc.go:1100"
 		poll     = "internal/poll.(*FD).Read internal/poll/fd_unix.go:160"
 	)
@@ -59,8 +59,8 @@ func TestPartsOfTheBudget(t *testing.T) {
 		{"garbage collector", []string{"runtime.scanobject runtime/mgcmark.go:1", "runtime.gcAssistAlloc runtime/mgcmark.go:2", malloc, ask}},
 		{"allocation", []string{"runtime.memclr runtime/x.s:1", malloc, ask}},
 		{"clocks", []string{syscall6, "golang.org/x/sys/unix.ClockGettime golang.org/x/sys/unix/z.go:1", ask}},
-		{"sessions, leases, bids", []string{"runtime.mapaccess1 runtime/map.go:1", ask, fasthttp}},
-		{"cache of denials", []string{denial, ask}},
+		{"sessions, leases, attempts", []string{"runtime.mapaccess1 runtime/map.go:1", ask, fasthttp}},
+		{"held cache", []string{refusal, ask}},
 		{"encode and decode (pgx)", []string{"strconv.ParseInt strconv/atoi.go:1", pgxRead, ask}},
 		{"Go's sockets and poller", []string{poll, pgxRead, ask}},
 		{otherPart, []string{"main.main cmd/main.go:1"}},

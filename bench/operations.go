@@ -18,7 +18,7 @@ var operations = map[string]func(c *conn, i int) (func() error, error){
 	"get":     readsOwn,
 	"patch":   amends,
 	"reentry": reenters,
-	"denied":  denials,
+	"denied":  refusals,
 }
 
 // echoes is the same request again and again.
@@ -127,8 +127,8 @@ func reenters(c *conn, i int) (func() error, error) {
 // deniedKey is held behind another sidecar.
 func deniedKey(i int) string { return fmt.Sprintf("bench:elsewhere:%d", i) }
 
-// denials asks for a lock that an app in another pod holds.
-func denials(c *conn, i int) (func() error, error) {
+// refusals asks for a lock that an app in another pod holds.
+func refusals(c *conn, i int) (func() error, error) {
 	const tries = 100
 	key, request := deniedKey(i), make([]byte, 0, 256)
 	denied := func() (err error) {

@@ -16,11 +16,11 @@ var locals = []local{
 	{"get", "`GET` of my lock", 1},
 	{"patch", "`PATCH` of a session lock", 1},
 	{"reentry", "reentry, in and out", 2},
-	{"denied", "cached denial", 1},
+	{"denied", "cached refusal", 1},
 }
 
 // p4 measures the answers that need no SQL, in turns with an echo. The TTL and the
-// cache's are so long that neither renewals nor the end of a denial come between:
+// cache's are so long that neither renewals nor the end of a refusal come between:
 // exactly no statement may be executed.
 func (b *bench) p4() ([]result, error) {
 	const many = 64 // connections

@@ -205,7 +205,7 @@ func TestOwnLocksCostNothing(t *testing.T) {
 	dial(t, elsewhere.socket).acquire("theirs", "")
 	first := a.call("PUT", lockPath("theirs"), "").want(423, "held")
 	if first.json["cached"] != false {
-		t.Errorf("the first denial says it is cached: %s", first.body)
+		t.Errorf("the first refusal says it is cached: %s", first.body)
 	}
 	elsewhere.hears()
 	looked(t, url, 2)
@@ -218,11 +218,11 @@ func TestOwnLocksCostNothing(t *testing.T) {
 		}
 		a.call("PATCH", lockPath("mine"), fmt.Sprintf(`{"token":%d}`, token)).want(200, "")
 		if d := a.call("PUT", lockPath("theirs"), "").want(423, "held"); d.json["cached"] != true {
-			t.Fatalf("a repeated denial is not cached: %s", d.body)
+			t.Fatalf("a repeated refusal is not cached: %s", d.body)
 		}
 	}
 	if n := cluster.Statements(t, url, anyStatement); n != 0 {
-		t.Errorf("%d statements for 500 GETs, PATCHes and denials, want 0", n)
+		t.Errorf("%d statements for 500 GETs, PATCHes and refusals, want 0", n)
 	}
 	// Who does not trust the cache asks the store.
 	if d := a.call("PUT", lockPath("theirs"), "", "Cache-Control: no-cache").want(423, "held"); d.json["cached"] != false {

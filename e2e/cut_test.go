@@ -147,7 +147,7 @@ func (s *scene) waitOut() {
 
 // TestCutConnections cuts the connection to the database at each stage of each
 // statement that changes who has a lock. Whatever the client was told is true, and
-// what it was not told is undone.
+// what it was not told is withdrawn.
 func TestCutConnections(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)

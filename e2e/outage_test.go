@@ -265,7 +265,7 @@ func TestACrashForgetsPlaces(t *testing.T) {
 	}
 }
 
-// waitingGrants are the grant ids of all who wait, by their order; nobody's while the server is away.
+// waitingGrants are the attempt ids of all who wait, by their order; nobody's while the server is away.
 func waitingGrants(url string) (grants []string) {
 	ctx := context.Background()
 	conn, err := pgx.Connect(ctx, url)

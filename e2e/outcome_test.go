@@ -164,7 +164,7 @@ func TestSkippedSidecarKilled(t *testing.T) {
 	// The key is free all the same.
 	next := holder.acquire("job", "")
 	two.kill()
-	startIn(t, dir, o) // the next one there buries what that one left
+	startIn(t, dir, o) // the next one there reaps what that one left
 	holder.release("job", next)
 	nothingLeft(t, url)
 }

@@ -200,7 +200,7 @@ func roleWorks(t *testing.T, early *sidecar, o options) {
 	b.call("DELETE", lockPath("cron:1")+"?force=true", "").want(200, "")
 	a.call("DELETE", fmt.Sprintf("%s?token=%d", lockPath("cron:1"), cron), "").status4xx()
 
-	// A dead sidecar's lock is had by who waits for it: its lease is buried.
+	// A dead sidecar's lock is had by who waits for it: its lease is reaped.
 	holder := dial(t, one.socket)
 	left := holder.acquire("left", "")
 	waiter := dial(t, early.socket)

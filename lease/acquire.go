@@ -112,7 +112,7 @@ func (m *Manager) heldInCache(s *Session, req *Request) (store.Lock, bool) {
 	}
 	lock, ok := m.heldCache.Get(req.Key)
 	if ok {
-		m.obs.Cached(observe.CachedDenial)
+		m.obs.Cached(observe.CachedDenied)
 	}
 	return lock, ok
 }

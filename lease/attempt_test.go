@@ -368,7 +368,7 @@ func TestWithdrawalsAreBatched(t *testing.T) {
 		before := r.st.count("Withdraw")
 		time.Sleep(10 * time.Second)
 		if n := r.st.count("Withdraw") - before; n > 100 {
-			t.Errorf("500 undos took %d calls", n)
+			t.Errorf("500 withdrawals took %d calls", n)
 		}
 		r.nothingLeft()
 	})

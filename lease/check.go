@@ -29,7 +29,7 @@ func (b *attempt) dueAt() time.Time {
 
 // untilCheck is how long until the attempt must be checked, if it is queued and
 // is not being checked; and whether the check may have to revoke the holder.
-func (b *attempt) untilCheck(now time.Time) (wait time.Duration, burial, can bool) {
+func (b *attempt) untilCheck(now time.Time) (wait time.Duration, reaps, can bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return max(b.dueAt().Sub(now), 0), !now.Before(b.holderExpiry), b.phase == queued && !b.checking

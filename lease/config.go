@@ -22,7 +22,7 @@ type Config struct {
 	StoreTimeout time.Duration
 	// PollInterval is how often waits are checked where news may be missed.
 	PollInterval time.Duration
-	// CacheSize and CacheTTL limit the cache of denials; CacheTTL 0: no cache.
+	// CacheSize and CacheTTL limit the held cache; CacheTTL 0: no cache.
 	CacheSize int
 	CacheTTL  time.Duration
 	// BatchMax is the most items in one operation of the store.

@@ -405,7 +405,7 @@ func TestOpeningAnsweredTooLate(t *testing.T) {
 		}
 		synctest.Wait()
 		if r.st.count("Revoke") != 1 {
-			t.Error("the lease is not buried")
+			t.Error("the lease is not revoked")
 		}
 	})
 }

@@ -48,8 +48,8 @@ func TestLostBeforeItIsTold(t *testing.T) {
 						t.Errorf("told that it holds %+v", g)
 					}
 					time.Sleep(time.Minute)
-					if lost := r.losses(); len(lost) != 0 || s.Held() != 0 || len(r.tally.ended) != 0 {
-						t.Errorf("told of %v, %d held, %v counted", lost, s.Held(), r.tally.ended)
+					if lost := r.losses(); len(lost) != 0 || s.Held() != 0 || len(r.counts.ended) != 0 {
+						t.Errorf("told of %v, %d held, %v counted", lost, s.Held(), r.counts.ended)
 					}
 					r.isFree("k")
 					s.End(EndDropped)

@@ -97,7 +97,7 @@
 // the ones before can change the store any more, and what one of them was given is
 // not freed because another left. Whether another sidecar has given the same grant
 // to its app only the store knows: a bind:ttl grant that two instances may have told
-// is handed back by none of them ([store.Claim].Untold, and Withdraw).
+// is handed back by none of them ([store.Claim].Undelivered, and Withdraw).
 //
 // In a session a repeat does not ask the store: the session knows which request was granted
 // what (its locks and their entries have the ids), so the attempts of its calls have random grant

@@ -39,8 +39,8 @@ type double struct {
 	// handOffs, if set, are known to all sidecars of a test.
 	handOffs *handOffs
 	// history is that of the store, reconciled those in which leases were last counted.
-	history   store.History
-	recounted map[store.LeaseID]store.History
+	history    store.History
+	reconciled map[store.LeaseID]store.History
 	// othersLook: other sidecars look at parts of the locks in this moment.
 	othersLook bool
 	// partKeys is of how many keys a part tells; 0: of one.
@@ -75,7 +75,7 @@ var errBroken = errors.New("broken on purpose")
 func newDouble(inner *memory.Store) *double {
 	return &double{
 		Store: inner, faults: map[string]*fault{}, calls: map[string]int{}, items: map[string]int{},
-		most: map[string]int{}, attempts: map[store.Attempt]bool{}, recounted: map[store.LeaseID]store.History{},
+		most: map[string]int{}, attempts: map[store.Attempt]bool{}, reconciled: map[store.LeaseID]store.History{},
 	}
 }
 

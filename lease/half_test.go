@@ -37,7 +37,7 @@ func TestNamesakesWait(t *testing.T) {
 				if len(all) != 2 || all[0].id == all[1].id || store.HalfOf(all[0].id) != store.HalfOf(all[1].id) {
 					t.Fatalf("%d wait, whose ids should be two with one half", len(all))
 				}
-				if n, shown := r.m.queue.length("k"), r.tally.sum(r.tally.waits); n != 2 || shown != 2 {
+				if n, shown := r.m.queue.length("k"), r.counts.sum(r.counts.waits); n != 2 || shown != 2 {
 					t.Errorf("%d wait, %d are shown", n, shown)
 				}
 				half := store.AttemptID{}

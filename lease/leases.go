@@ -63,7 +63,7 @@ type lease struct {
 	renewing bool
 	// failing: the last renewal was not confirmed by the store, or not yet.
 	failing atomic.Bool
-	// recounting belongs to the renewal that is under way; nil: there was no failover.
+	// reconciling belongs to the renewal that is under way; nil: there was no failover.
 	reconciling *reconciliation
 }
 

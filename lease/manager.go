@@ -123,7 +123,7 @@ func (m *Manager) openLanes() {
 	bounded.Room = max(m.cfg.MaxWaiters, m.cfg.BatchMax)
 	byKey := func(a store.Ask) string { return a.Key }
 	locked := func(a store.Answer) bool { return a.Outcome == store.RowLocked }
-	notJudged := func(v store.Verdict) bool { return v.Status == store.ClaimRowLocked }
+	claimLocked := func(v store.Verdict) bool { return v.Status == store.ClaimRowLocked }
 	acquires := bounded
 	acquires.Refuse = m.draining
 	m.acquires = batcher.New(m.obs.Lane("acquire", acquires), byKey, m.st.Acquire, locked)
@@ -132,7 +132,7 @@ func (m *Manager) openLanes() {
 	together := lane
 	together.Together, together.Max = true, min(lane.Max, maxTogether)
 	m.enqueues = batcher.New(m.obs.Lane("enqueue", together), byKey, m.st.Acquire, locked)
-	m.amends = batcher.New(m.obs.Lane("amend", bounded), func(c store.Change) string { return c.Key }, m.st.Amend, notJudged)
+	m.amends = batcher.New(m.obs.Lane("amend", bounded), func(c store.Change) string { return c.Key }, m.st.Amend, claimLocked)
 	m.reads = batcher.New(m.obs.Lane("get", bounded), func(key string) string { return key }, m.st.Get, nil)
 	m.requires = batcher.New(m.obs.Lane("signal", bounded), func(s store.Signal) string { return s.Key }, m.signalHolders,
 		func(s store.ClaimStatus) bool { return s == store.ClaimRowLocked })
@@ -144,7 +144,7 @@ func (m *Manager) openLanes() {
 	byGrant := func(a store.Attempt) string { return string(a.ID[:]) }
 	m.cancels = batcher.New(m.obs.Lane("cancel", lane), byGrant, m.st.Cancel, locked)
 	m.withdrawals = batcher.New(m.obs.Lane("withdraw", lane), byGrant, m.st.Withdraw, func(o store.Outcome) bool { return o == store.RowLocked })
-	m.releases = batcher.New(m.obs.Lane("release", lane), func(c store.Claim) string { return c.Key }, m.st.Release, notJudged)
+	m.releases = batcher.New(m.obs.Lane("release", lane), func(c store.Claim) string { return c.Key }, m.st.Release, claimLocked)
 	if st, ok := m.st.(store.Immediate); ok && m.inline {
 		m.acquires.Alone(st.AcquireOne)
 		m.releases.Alone(st.ReleaseOne)
@@ -303,7 +303,7 @@ func (m *Manager) endSessions() {
 		select {
 		case <-done:
 		case <-timer.C:
-			m.log.Warn("not all locks were released in time, their leases are buried now")
+			m.log.Warn("not all locks were released in time, their leases are revoked now")
 			return
 		}
 	}
@@ -329,7 +329,7 @@ func (m *Manager) revokeAll() {
 	}
 	m.limited(func(ctx context.Context) {
 		if err := m.st.Revoke(ctx, ids); err != nil {
-			m.log.Warn("leases not buried, their locks are free when they expire", "leases", len(ids), "error", err)
+			m.log.Warn("leases not revoked, their locks are free when they expire", "leases", len(ids), "error", err)
 			return
 		}
 		m.leases.revoked(unrevoked...)

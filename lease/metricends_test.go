@@ -29,7 +29,7 @@ func TestARepeatIsNoHandOff(t *testing.T) {
 		if again.Token != first.Token {
 			t.Fatal("another grant")
 		}
-		if d := r.tally.delays(); len(d) != 1 {
+		if d := r.counts.delays(); len(d) != 1 {
 			t.Errorf("hand-offs: %v", d)
 		}
 	})
@@ -37,7 +37,7 @@ func TestARepeatIsNoHandOff(t *testing.T) {
 
 // lateWaits counts a wait when somebody has done something else.
 type lateWaits struct {
-	*tally
+	*counts
 	lose func()
 }
 
@@ -50,12 +50,12 @@ func (l *lateWaits) Waits(key string, change int) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	l.tally.Waits(key, change)
+	l.counts.Waits(key, change)
 }
 
 // Whoever loses the lease of an attempt that is just being counted does not count it out first.
 func TestWaitsAreNeverNegative(t *testing.T) {
-	late := &lateWaits{tally: newTally(t)}
+	late := &lateWaits{counts: newCounts(t)}
 	r := newRig(t, with(func(c *Config) { c.recorder = late }))
 	s, o := r.session(), r.session()
 	r.lock(s, "k")

@@ -19,14 +19,14 @@ import (
 
 func (r *rig) counted(what string, of map[string]int, want ...string) {
 	r.t.Helper()
-	if got := r.tally.take(of); !slices.Equal(got, want) {
+	if got := r.counts.take(of); !slices.Equal(got, want) {
 		r.t.Errorf("%s: %q, not %q", what, got, want)
 	}
 }
 
 func (r *rig) acquired(want ...string) {
 	r.t.Helper()
-	r.counted("acquired", r.tally.acquired, want...)
+	r.counted("acquired", r.counts.acquired, want...)
 }
 
 // Each acquire has one result, in the words of the contract.
@@ -42,8 +42,8 @@ func TestResultsOfAcquires(t *testing.T) {
 		r.acquired("k held")
 		_, _ = r.m.Acquire(ctx, o, Request{Key: "k", Wait: time.Second})
 		r.acquired("k wait_timeout")
-		if r.tally.waited != time.Second {
-			t.Errorf("waited %s", r.tally.waited)
+		if r.counts.waited != time.Second {
+			t.Errorf("waited %s", r.counts.waited)
 		}
 
 		leaving, leave := context.WithCancel(ctx)
@@ -53,7 +53,7 @@ func TestResultsOfAcquires(t *testing.T) {
 		r.acquired("k limit") // of waiting calls
 		leave()
 		<-gone.done
-		r.acquired("k abandoned")
+		r.acquired("k caller_left")
 		time.Sleep(time.Second)
 
 		skips := r.ask(ctx, o, Request{Key: "k", Wait: time.Minute, Skip: true})
@@ -120,7 +120,7 @@ func TestResultsOfReleases(t *testing.T) {
 		released := func(s *Session, g Grant, reentry int, want string) {
 			t.Helper()
 			_, _ = r.m.Release(context.Background(), s, ReleaseRequest{Key: g.Key, Token: g.Token, Reentry: reentry})
-			r.counted("released", r.tally.released, g.Key+" "+want)
+			r.counted("released", r.counts.released, g.Key+" "+want)
 		}
 		own := Request{Key: "k", Owner: "me", Reentrant: true}
 		g, err := r.m.Acquire(context.Background(), s, own)
@@ -167,7 +167,7 @@ func TestEndsOfHolds(t *testing.T) {
 		want := "deleted session_ended, drop disconnected, force forced, lost store_lost, max max_hold, mine released, stop shutdown"
 		var got []string
 		synctest.Wait()
-		for _, e := range r.tally.ended {
+		for _, e := range r.counts.ended {
 			got = append(got, e.key+" "+e.reason)
 			if d := e.held.Round(100 * time.Millisecond); d != time.Second {
 				t.Errorf("%s: held for %s", e.key, d)
@@ -177,7 +177,7 @@ func TestEndsOfHolds(t *testing.T) {
 		if strings.Join(got, ", ") != want {
 			t.Errorf("ended: %q", got)
 		}
-		r.counted("sessions", r.tally.sessions, "deleted", "dropped", "shutdown")
+		r.counted("sessions", r.counts.sessions, "deleted", "dropped", "shutdown")
 	})
 }
 
@@ -189,7 +189,7 @@ func TestCachedAnswers(t *testing.T) {
 		ctx := context.Background()
 		cached := func(want ...string) {
 			t.Helper()
-			r.counted("cached", r.tally.cached, want...)
+			r.counted("cached", r.counts.cached, want...)
 		}
 		g, err := r.m.Acquire(ctx, s, Request{Key: "k", Owner: "me", Reentrant: true})
 		r.must(err)
@@ -201,7 +201,7 @@ func TestCachedAnswers(t *testing.T) {
 		_, _ = r.m.Acquire(ctx, o, Request{Key: "far"})
 		cached()
 		_, _ = r.m.Acquire(ctx, o, Request{Key: "far"})
-		cached("denial")
+		cached("held_cache")
 		_, _ = r.m.Acquire(ctx, s, Request{Key: "k", Owner: "me", Reentrant: true})
 		cached("entry")
 		_, _ = r.m.Get(ctx, s, "k", false)
@@ -231,11 +231,11 @@ func TestHandOffsAreTimed(t *testing.T) {
 			a := other.wait(o, "k", time.Minute)
 			r.release(s, g)
 			other.release(o, a.granted(t))
-			if got := other.tally.delays(); len(got) != i+1 || got[i] != grantedAgo {
+			if got := other.counts.delays(); len(got) != i+1 || got[i] != grantedAgo {
 				t.Errorf("hand-offs: %v", got)
 			}
 		}
-		if got := r.tally.delays(); len(got) != 0 {
+		if got := r.counts.delays(); len(got) != 0 {
 			t.Errorf("hand-offs: %v", got)
 		}
 	})
@@ -247,17 +247,17 @@ func TestRenewalsAreCounted(t *testing.T) {
 		s := r.session()
 		r.lock(s, "k")
 		time.Sleep(6 * time.Second)
-		if got := r.tally.renewals(); got != [3]int{1, 0, 0} {
+		if got := r.counts.renewals(); got != [3]int{1, 0, 0} {
 			t.Errorf("renewals: %v", got)
 		}
 		r.st.set("Renew", fault{refuse: true, times: 1})
 		time.Sleep(5 * time.Second)
-		if got := r.tally.renewals(); got != [3]int{2, 0, 1} {
+		if got := r.counts.renewals(); got != [3]int{2, 0, 1} {
 			t.Errorf("renewals: %v", got)
 		}
 		r.must(r.st.Store.Revoke(context.Background(), []store.LeaseID{r.m.leases.get(r.m.cfg.TTL).id}))
 		time.Sleep(6 * time.Second)
-		if got := r.tally.renewals(); got != [3]int{2, 1, 1} || len(r.losses()) != 1 {
+		if got := r.counts.renewals(); got != [3]int{2, 1, 1} || len(r.losses()) != 1 {
 			t.Errorf("renewals: %v, losses %v", got, r.losses())
 		}
 	})
@@ -267,7 +267,7 @@ func TestRenewalsAreCounted(t *testing.T) {
 func TestState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		if st := r.tally.state(); !st.Ready || st.Sessions+st.Leases != 0 || st.OldestHold+st.LeaseExpiry != 0 {
+		if st := r.counts.state(); !st.Ready || st.Sessions+st.Leases != 0 || st.OldestHold+st.LeaseExpiry != 0 {
 			t.Errorf("nothing is held: %+v", st)
 		}
 		s := r.session()
@@ -276,7 +276,7 @@ func TestState(t *testing.T) {
 		_, err := r.m.Acquire(context.Background(), s, Request{Key: "short", TTL: 2 * time.Second})
 		r.must(err)
 		time.Sleep(500 * time.Millisecond)
-		st := r.tally.state()
+		st := r.counts.state()
 		if st.Sessions != 1 || st.Leases != 2 || st.Held[""] != 2 || st.OldestHold != 1500*time.Millisecond {
 			t.Errorf("state: %+v", st)
 		}
@@ -287,15 +287,15 @@ func TestState(t *testing.T) {
 			t.Errorf("of a lease %v of its TTL is left, not %v", st.LeaseLeft, want)
 		}
 		r.release(s, old)
-		if st := r.tally.state(); st.OldestHold != 500*time.Millisecond {
+		if st := r.counts.state(); st.OldestHold != 500*time.Millisecond {
 			t.Errorf("state: %+v", st)
 		}
 		r.st.away(true)
-		if r.tally.state().Ready {
+		if r.counts.state().Ready {
 			t.Error("ready without a store")
 		}
 		r.m.Drain()
-		if st := r.tally.state(); !st.Draining || st.Ready {
+		if st := r.counts.state(); !st.Draining || st.Ready {
 			t.Errorf("state: %+v", st)
 		}
 	})

@@ -119,7 +119,7 @@ func (s *search) run(ctx context.Context) bool {
 	// What was forgotten was mostly released just before: that is found first.
 	late, err := s.heldUnder(ctx, s.m.recentEnds.keys())
 	if err != nil {
-		s.m.log.Debug("what rides on leases is not known, trying again later", "error", err)
+		s.m.log.Debug("what is held under leases is not known, trying again later", "error", err)
 		return false
 	}
 	s.addCandidates(late)
@@ -133,7 +133,7 @@ func (s *search) run(ctx context.Context) bool {
 		took := s.m.clk.Now().Sub(began)
 		switch {
 		case err != nil:
-			s.m.log.Debug("what rides on leases is not known, trying again later", "error", err)
+			s.m.log.Debug("what is held under leases is not known, trying again later", "error", err)
 			pause = partPauseMax
 		case part.History != s.history:
 			return false
@@ -163,7 +163,7 @@ func (s *search) part(ctx context.Context, after string) (store.Part, error) {
 }
 
 // heldUnder asks what is held under the leases under these keys.
-func (s *search) heldUnder(ctx context.Context, keys []string) (riders []store.HeldGrant, err error) {
+func (s *search) heldUnder(ctx context.Context, keys []string) (grants []store.HeldGrant, err error) {
 	for some := range slices.Chunk(keys, askedMax) {
 		began := s.m.clk.Now()
 		limited, cancel := context.WithTimeout(ctx, s.m.cfg.StoreTimeout)
@@ -175,12 +175,12 @@ func (s *search) heldUnder(ctx context.Context, keys []string) (riders []store.H
 		if err != nil {
 			return nil, err
 		}
-		riders = append(riders, count.Grants...)
+		grants = append(grants, count.Grants...)
 		if err := rest(ctx, partRest*s.m.clk.Now().Sub(began)); err != nil {
 			return nil, err
 		}
 	}
-	return riders, nil
+	return grants, nil
 }
 
 func (s *search) ids() []store.LeaseID { return slices.Collect(maps.Keys(s.leases)) }
@@ -196,8 +196,8 @@ func (s *search) alive() bool {
 }
 
 // addCandidates notes what is not known here.
-func (s *search) addCandidates(riders []store.HeldGrant) {
-	for _, r := range riders {
+func (s *search) addCandidates(grants []store.HeldGrant) {
+	for _, r := range grants {
 		if s.leases[r.Lease] != nil && r.ID != uuid.Nil && !s.m.knows(r) {
 			s.candidates[r] = new(atomic.Bool)
 		}
@@ -227,7 +227,7 @@ func (s *search) resolve(ctx context.Context, pause time.Duration) bool {
 			keys = append(keys, r.Key)
 		}
 		slices.Sort(keys)
-		riders, err := s.heldUnder(ctx, slices.Compact(keys))
+		grants, err := s.heldUnder(ctx, slices.Compact(keys))
 		if errors.Is(err, errOtherHistory) {
 			return false
 		}
@@ -235,7 +235,7 @@ func (s *search) resolve(ctx context.Context, pause time.Duration) bool {
 			continue
 		}
 		left := make(map[store.HeldGrant]*atomic.Bool)
-		for _, r := range riders {
+		for _, r := range grants {
 			leaving := s.candidates[r]
 			if leaving == nil { // a queue position that nobody knows may have got the key meanwhile
 				leaving = s.candidates[store.HeldGrant{Attempt: r.Attempt, Lease: r.Lease, Waiting: true}]

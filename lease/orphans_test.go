@@ -22,8 +22,8 @@ func TestAPlaceThatIsBackAndGetsTheKeyIsGivenUp(t *testing.T) {
 		s, o := r.session(), other.session()
 		r.lock(s, "mine")
 		theirs := other.lock(o, "line")
-		stray := store.Ask{Attempt: store.Attempt{Key: "line", ID: uuid.New()}, Lease: r.lease(), Wait: true}
-		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{stray})
+		orphan := store.Ask{Attempt: store.Attempt{Key: "line", ID: uuid.New()}, Lease: r.lease(), Wait: true}
+		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{orphan})
 		r.must(err)
 		r.st.failover()
 		for r.st.count("HeldUnderAfter") == 0 {
@@ -53,8 +53,8 @@ func TestAPlaceThatIsBackIsGivenUpFirst(t *testing.T) {
 		for i := range 20 {
 			other.lock(o, fmt.Sprintf("line/%02d", i))
 		}
-		stray := store.Ask{Attempt: store.Attempt{Key: "line/19", ID: uuid.New()}, Lease: r.lease(), Wait: true}
-		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{stray})
+		orphan := store.Ask{Attempt: store.Attempt{Key: "line/19", ID: uuid.New()}, Lease: r.lease(), Wait: true}
+		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{orphan})
 		r.must(err)
 		r.st.partKeys = 1
 		var parts atomic.Int64
@@ -85,14 +85,14 @@ func TestAGrantToWhoWaitsIsNotGivenUp(t *testing.T) {
 		r.st.mu.Unlock()
 		r.st.failover()
 		other.release(o, theirs)
-		undo := r.st.hold("Withdraw")
+		withdraw := r.st.hold("Withdraw")
 		time.Sleep(time.Minute)
 		if n := r.st.asked("Withdraw"); n > 0 {
-			t.Errorf("%d undos", n)
+			t.Errorf("%d withdrawals", n)
 		}
 		r.st.lift("Check")
 		got := waiting.granted(t)
-		undo()
+		withdraw()
 		synctest.Wait()
 		if l := r.stored("line"); !l.Held || l.Token != got.Token {
 			t.Errorf("told as held, and the store has %+v", l)
@@ -141,7 +141,7 @@ func TestWhatIsBeingReleasedIsNotWithdrawn(t *testing.T) {
 		r.st.lift("Release")
 		time.Sleep(time.Minute)
 		if l := r.stored("k"); !l.Held || r.st.count("Withdraw") > 0 {
-			t.Errorf("%d undos, and the store has %+v", r.st.count("Withdraw"), l)
+			t.Errorf("%d withdrawals, and the store has %+v", r.st.count("Withdraw"), l)
 		}
 		r.isCounted()
 	})

@@ -10,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-var errReaping = errors.New("burying the leases of the sidecar that ran here before")
+var errReaping = errors.New("reaping the leases of the sidecar that ran here before")
 
 // succeedRounds is how often revoking the predecessors is tried, with a store that
 // answers, before the manager is ready without: somebody keeps a row of theirs locked,
@@ -58,7 +58,7 @@ func (m *Manager) reapInstance(ctx context.Context, instance string) bool {
 	}
 	err := reaper.ReapInstance(ctx, instance)
 	if err != nil {
-		m.log.Warn("a predecessor's leases are not buried, trying again", "instance", instance, "error", err)
+		m.log.Warn("a predecessor's leases are not reaped, trying again", "instance", instance, "error", err)
 	}
 	return err == nil
 }

@@ -30,7 +30,7 @@ func TestReapPredecessors(t *testing.T) {
 		next.release(o, g)
 		time.Sleep(500 * time.Millisecond)
 		if done || next.m.Ready() == nil {
-			t.Error("ready, but nothing is buried")
+			t.Error("ready, but nothing is revoked")
 		}
 		time.Sleep(5 * time.Second) // what cannot be revoked expires by itself
 		if done || next.m.Ready() != nil {
@@ -69,15 +69,15 @@ func TestLeftNothing(t *testing.T) {
 		want   bool
 	}{
 		"nothing used": {func(*rig) {}, true},
-		"all buried":   {func(r *rig) { r.lock(r.session(), "k") }, true},
-		"not buried":   {func(r *rig) { r.lock(r.session(), "k"); r.st.set("Revoke", fault{refuse: true}) }, false},
-		"lost before, buried in the end": {func(r *rig) {
+		"all revoked":  {func(r *rig) { r.lock(r.session(), "k") }, true},
+		"not revoked":  {func(r *rig) { r.lock(r.session(), "k"); r.st.set("Revoke", fault{refuse: true}) }, false},
+		"lost before, revoked in the end": {func(r *rig) {
 			r.lock(r.session(), "k")
 			r.st.set("Revoke", fault{times: 3, refuse: true})
 			r.clk.stop(time.Minute)
 			time.Sleep(20 * time.Second)
 		}, true},
-		"lost, still not buried": {func(r *rig) {
+		"lost, still not revoked": {func(r *rig) {
 			r.lock(r.session(), "k")
 			r.st.set("Revoke", fault{refuse: true})
 			r.clk.stop(time.Minute)

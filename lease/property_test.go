@@ -475,7 +475,7 @@ func (w *world) end() {
 	for i, r := range w.side {
 		r.nothingKept()
 		r.nothingStored()
-		r.tally.told(int(w.asked[i].Load()))
+		r.counts.told(int(w.asked[i].Load()))
 	}
 	w.open.none(w.t)
 }

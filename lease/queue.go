@@ -242,12 +242,12 @@ func (q *queue) due() (due []*attempt, next time.Duration) {
 		return nil, next
 	}
 	for b := range q.each {
-		wait, burial, can := b.untilCheck(now)
+		wait, reaps, can := b.untilCheck(now)
 		if !can {
 			continue
 		}
 		g := &groups[0]
-		if burial {
+		if reaps {
 			g = &groups[1]
 		}
 		switch {

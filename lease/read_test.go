@@ -190,7 +190,7 @@ func TestHeldAnswersAreCached(t *testing.T) {
 		s := r.session()
 		asked := func() int { return r.st.count("Acquire") }
 		if r.denied(s, "k") || !r.denied(s, "k") || asked() != 1 {
-			t.Fatal("the second denial must come from the cache")
+			t.Fatal("the second refusal must come from the cache")
 		}
 		time.Sleep(99 * time.Millisecond)
 		_, err := r.m.Acquire(context.Background(), s, Request{Key: "k"})
@@ -234,7 +234,7 @@ func TestNoCacheOfHeldAnswers(t *testing.T) {
 	})
 }
 
-// What is heard of a key here makes an older denial useless.
+// What is heard of a key here makes an older refusal useless.
 func TestHeldAnswersAreDropped(t *testing.T) {
 	for name, free := range map[string]func(r, other *rig, s *Session, g Grant){
 		"by a release here": func(r, _ *rig, _ *Session, g Grant) {
@@ -271,7 +271,7 @@ func TestHeldAnswersAreDropped(t *testing.T) {
 	}
 }
 
-// A denial that was on its way while the key was released is not kept.
+// A refusal that was on its way while the key was released is not kept.
 func TestAnOldHeldAnswerIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

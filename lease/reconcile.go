@@ -25,7 +25,7 @@ import (
 const believedMax = 2000
 
 // errOtherHistory: two answers came from two servers.
-var errOtherHistory = errors.New("what rides on the leases was read from another server than the one that renewed them")
+var errOtherHistory = errors.New("what is held under the leases was read from another server than the one that renewed them")
 
 // reconciliation is what is to be counted on a lease in a history.
 type reconciliation struct {

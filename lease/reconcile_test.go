@@ -20,7 +20,7 @@ func (d *double) OpenLeases(ctx context.Context, leases []store.NewLease) error 
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, l := range leases {
-		d.recounted[l.ID] = d.history
+		d.reconciled[l.ID] = d.history
 	}
 	return err
 }
@@ -32,7 +32,7 @@ func (d *double) Renew(ctx context.Context, leases []store.LeaseID) (store.Renew
 		defer d.mu.Unlock()
 		renewal.History = d.history
 		for _, id := range renewal.Kept {
-			if d.recounted[id] != d.history {
+			if d.reconciled[id] != d.history {
 				renewal.Reconcile = append(renewal.Reconcile, id)
 			}
 		}
@@ -81,7 +81,7 @@ func (d *double) Reconciled(ctx context.Context, leases []store.LeaseID, history
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		for _, id := range leases {
-			d.recounted[id] = history
+			d.reconciled[id] = history
 		}
 		return 0, nil
 	})
@@ -115,7 +115,7 @@ func (r *rig) isCounted() {
 	before := asked()
 	time.Sleep(time.Minute)
 	if n := asked() - before; n > 0 || r.st.count("Reconciled") == 0 {
-		r.t.Errorf("asked %d times in a minute, recounted %d times", n, r.st.count("Reconciled"))
+		r.t.Errorf("asked %d times in a minute, reconciled %d times", n, r.st.count("Reconciled"))
 	}
 }
 
@@ -488,7 +488,7 @@ func TestWhatCannotBeGivenUpIsTriedByOne(t *testing.T) {
 		before := r.st.count("Withdraw")
 		time.Sleep(time.Minute)
 		if n := r.st.count("Withdraw") - before; n < 60 || n > 300 {
-			t.Errorf("%d undos in a minute, want one each %s", n, renewRetry)
+			t.Errorf("%d withdrawals in a minute, want one each %s", n, renewRetry)
 		}
 		r.st.lift("Withdraw")
 		time.Sleep(time.Minute)

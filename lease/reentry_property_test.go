@@ -26,22 +26,22 @@ type doors struct {
 
 // visit is a grant.
 type visit struct {
-	s       *Session
-	owner   string
-	entries int
-	g       Grant // its last one
-	all     map[int]Grant
-	untold  map[int]bool
+	s           *Session
+	owner       string
+	entries     int
+	g           Grant // its last one
+	all         map[int]Grant
+	undelivered map[int]bool
 }
 
 func newVisit(s *Session, req Request) *visit {
-	return &visit{s: s, owner: req.Owner, untold: map[int]bool{}, all: map[int]Grant{}}
+	return &visit{s: s, owner: req.Owner, undelivered: map[int]bool{}, all: map[int]Grant{}}
 }
 
 // exit takes the last entry off, and those below it of which nobody was told.
 func (v *visit) exit() {
-	for v.entries--; v.untold[v.entries]; v.entries-- {
-		delete(v.untold, v.entries)
+	for v.entries--; v.undelivered[v.entries]; v.entries-- {
+		delete(v.undelivered, v.entries)
 	}
 }
 
@@ -165,13 +165,13 @@ func (d *doors) discard() {
 		return
 	}
 	g := d.in.all[rapid.IntRange(1, d.in.entries).Draw(d.t, "entry")]
-	if d.in.untold[g.Reentry] {
+	if d.in.undelivered[g.Reentry] {
 		return
 	}
 	d.notef("discard %d of %d", g.Reentry, d.in.entries)
 	d.r.m.HandBack(d.in.s, g)
 	if g.Reentry < d.in.entries {
-		d.in.untold[g.Reentry] = true
+		d.in.undelivered[g.Reentry] = true
 	} else {
 		d.in.exit()
 	}

@@ -22,7 +22,7 @@ type release struct {
 	heldFor time.Duration
 	// reentry is how often the lock must be entered, 0 if that does not matter.
 	reentry int
-	// untold: nobody was told of the grant. atOnce: a MinHold is not kept.
+	// undelivered: nobody was told of the grant. atOnce: a MinHold is not kept.
 	// ofSession: the session has ended.
 	undelivered, atOnce, ofSession bool
 	// means finds the entry that ends; nil: the newest.
@@ -291,8 +291,8 @@ func (m *Manager) withdrawOnce(ctx context.Context, a store.Attempt, matters fun
 	again := func() { m.withdrawOnce(context.Background(), a, matters, settled) }
 	answer := func(o store.Outcome, err error) {
 		m.heldCache.Drop(a.Key)
-		undone := err == nil && o != store.RowLocked
-		if undone || !matters() || !m.retries.after(jittered(renewRetry), again) {
+		withdrawn := err == nil && o != store.RowLocked
+		if withdrawn || !matters() || !m.retries.after(jittered(renewRetry), again) {
 			settled()
 		}
 	}

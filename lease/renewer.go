@@ -42,7 +42,7 @@ func (m *Manager) renewTick(ctx context.Context) time.Duration {
 		m.lose(l, l.lossReason())
 	}
 	for _, l := range p.idle {
-		m.log.Debug("lease closed, nothing rides on it", "lease", l.id, "ttl", l.ttl.String())
+		m.log.Debug("lease closed, nothing is held under it", "lease", l.id, "ttl", l.ttl.String())
 		m.revoke(l)
 	}
 	if len(p.due) > 0 {

@@ -128,7 +128,7 @@ func TestUndeliveredAndRepeated(t *testing.T) {
 func TestUnknownAndRepeated(t *testing.T) {
 	for _, f := range []fault{{times: 1, lose: true}, {times: 1, forget: true}} {
 		for _, op := range []string{"Acquire", "Enqueue"} {
-			for _, undo := range []fault{{}, {before: 100 * time.Millisecond}, {times: 5, refuse: true}} {
+			for _, withdraw := range []fault{{}, {before: 100 * time.Millisecond}, {times: 5, refuse: true}} {
 				bubble(t, func(t *testing.T, opt option) {
 					r := newRig(t, opt)
 					ctx, req := context.Background(), repeatable(WaitForever)
@@ -138,7 +138,7 @@ func TestUnknownAndRepeated(t *testing.T) {
 						g = r.lock(s, "k")
 					}
 					r.st.set(op, f)
-					r.st.set("Withdraw", undo)
+					r.st.set("Withdraw", withdraw)
 					first := r.ask(ctx, nil, req)
 					<-first.done
 					if !store.OutcomeUnknown(first.err) {

@@ -38,7 +38,7 @@ func TestReleaseByRequestForgetsTheGrant(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				if r.stored("k").Held {
-					t.Errorf("nobody was told, and it is still held a minute later (%d undos)", r.st.count("Withdraw"))
+					t.Errorf("nobody was told, and it is still held a minute later (%d withdrawals)", r.st.count("Withdraw"))
 				}
 			})
 		})

@@ -61,12 +61,12 @@ func (c *fakeClock) stop(d time.Duration) { c.ahead.Add(int64(d)) }
 
 // rig is a sidecar's manager on a store that can be broken.
 type rig struct {
-	t     tester
-	space *memory.Space
-	st    *double
-	clk   *fakeClock
-	m     *Manager
-	tally *tally
+	t      tester
+	space  *memory.Space
+	st     *double
+	clk    *fakeClock
+	m      *Manager
+	counts *counts
 
 	sessions atomic.Int64
 
@@ -101,13 +101,13 @@ func (r *rig) another(opts ...option) *rig { return newRigOn(r.t, r.space, "b", 
 
 func newRigOn(t tester, space *memory.Space, name string, opts ...option) *rig {
 	t.Helper()
-	r := &rig{t: t, space: space, clk: &fakeClock{}, tally: newTally(t)}
+	r := &rig{t: t, space: space, clk: &fakeClock{}, counts: newCounts(t)}
 	r.st = newDouble(space.Open(store.Identity{Namespace: "test", Instance: name, Pod: "pod-" + name}))
 	cfg := Config{
 		Instance: name, Pod: "pod-" + name, TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
 		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 100, CacheTTL: 100 * time.Millisecond,
 		BatchMax: 100, MaxSessions: 100, MaxLocksPerSession: 20_000, MaxWaiters: 20_000,
-		Logger: slog.New(slog.DiscardHandler), Clock: r.clk, recorder: r.tally,
+		Logger: slog.New(slog.DiscardHandler), Clock: r.clk, recorder: r.counts,
 	}
 	for _, o := range opts {
 		o(&cfg, &r.st.traits)
@@ -292,13 +292,13 @@ func (r *rig) nothingKept() {
 	note("waiters", int(r.m.waiters.Load()))
 	note("locks of sessions", int(r.m.sessionLocks.Load()))
 	note("keys with arrivals", len(r.m.arrivals.keys))
-	note("bids", len(r.m.queue.attempts))
-	note("keys with bids", len(r.m.queue.byKey))
+	note("attempts", len(r.m.queue.attempts))
+	note("keys with attempts", len(r.m.queue.byKey))
 	for i := range r.m.held.shards {
 		note("held locks", len(r.m.held.shards[i].m))
 	}
 	for _, l := range r.m.leases.all() {
-		note("riders", int(l.users.Load()))
+		note("grants", int(l.users.Load()))
 	}
 	for _, s := range r.m.sessions {
 		note("pending attempts", s.pending)
@@ -309,7 +309,7 @@ func (r *rig) nothingKept() {
 	}
 	shown, _ := r.m.held.count(0)
 	note("types of locks that are shown", len(shown))
-	note("waits that are shown", r.tally.sum(r.tally.waits))
+	note("waits that are shown", r.counts.sum(r.counts.waits))
 	note("requests in use", len(r.m.requests.inUse))
 	if len(left) > 0 {
 		r.t.Errorf("still kept: %v", left)

@@ -63,7 +63,7 @@ func TestLockedRow(t *testing.T) {
 		_, err = r.m.Release(ctx, nil, ReleaseRequest{Key: "ttl", Token: ttl.Token})
 		wantStuck(t, "release ttl", err)
 		if r.st.count("Withdraw") != 0 {
-			t.Error("undone what is known not to have been done")
+			t.Error("withdrawn what is known not to have been done")
 		}
 
 		// A session's release goes on until it is done.
@@ -121,7 +121,7 @@ func TestRowLockedForAMoment(t *testing.T) {
 			t.Errorf("took %s", took)
 		}
 		if n := r.st.count("Withdraw"); n != 0 {
-			t.Errorf("undone %d times", n)
+			t.Errorf("withdrawn %d times", n)
 		}
 	})
 }
@@ -178,7 +178,7 @@ func TestRowLockedWhileQueuedAgain(t *testing.T) {
 	})
 }
 
-// The stuck rows of as many groups as may ask at once stop no other group.
+// The locked rows of as many groups as may ask at once stop no other group.
 func TestGroupsAndALockedRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

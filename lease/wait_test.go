@@ -28,7 +28,7 @@ func TestLeaseLostWhileWaiting(t *testing.T) {
 			"machine suspended":   func(r *rig) { r.clk.suspended.Add(int64(time.Minute)) },
 			"renewals refused":    func(r *rig) { r.st.set("Renew", fault{refuse: true}) },
 			"cancels fail, too":   func(r *rig) { r.clk.stop(time.Minute); r.st.set("Cancel", fault{times: 1, lose: true}) },
-			"burials refused":     func(r *rig) { r.clk.stop(time.Minute); r.st.set("Revoke", fault{times: 5, refuse: true}) },
+			"revocations refused": func(r *rig) { r.clk.stop(time.Minute); r.st.set("Revoke", fault{times: 5, refuse: true}) },
 			"while it is checked": func(r *rig) { r.st.set("Check", fault{after: 3 * time.Second}); r.clk.stop(time.Minute) },
 		} {
 			if bind == BindTTL && name == "cancels fail, too" {

@@ -6,19 +6,19 @@ import "time"
 type Attempt struct {
 	Key string
 	ID  AttemptID
-	// Untold: the caller tells nobody of a grant that it finds (Cancel). So another
-	// instance may still give it back as Untold.
+	// Undelivered: the caller tells nobody of a grant that it finds (Cancel). So another
+	// instance may still give it back as Undelivered.
 	Undelivered bool
 }
 
 // Ask is one attempt to get one key, with all that the store must know.
 type Ask struct {
 	Attempt
-	// Lease is the asker's renewed lease. A session's lock rides on it; a bind:ttl
+	// Lease is the asker's renewed lease. A session's lock is held under it; a bind:ttl
 	// waiter keeps its place by it. An Acquire with a TTL does not look at it.
 	Lease LeaseID
 	// TTL above zero asks for a bind:ttl lock: the grant makes an unrenewed lease
-	// that lasts so long. Zero: the lock rides on Lease.
+	// that lasts so long. Zero: the lock is held under Lease.
 	TTL time.Duration
 	// MinHold above zero keeps the key for so long after the grant, whatever becomes
 	// of its holder.
@@ -67,7 +67,7 @@ type Answer struct {
 	// answer from when the store was asked, in news from now.
 	ExpiresIn time.Duration
 	// Lock is who has it (Held, Queued). For Queued, Holder.ExpiresIn may be zero
-	// or less: the holder's lease is about to be buried.
+	// or less: the holder's lease is about to be reaped.
 	Lock Lock
 	// Position is the place in line, 1 for the first: of an Enqueue (Queued), or
 	// the one that a Cancel gave up (Gone). Zero: not known.

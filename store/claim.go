@@ -9,7 +9,7 @@ type Claim struct {
 	// Lease is the lease on which the claimed lock rides. Zero: whoever claims
 	// has only key and token, which is enough for bind:ttl locks and no other.
 	Lease LeaseID
-	// Untold: this instance was granted the lock (bind:ttl) and could not tell
+	// Undelivered: this instance was granted the lock (bind:ttl) and could not tell
 	// anybody. If the attempt was repeated at another instance, either may have told
 	// somebody: the claim is refused as OtherSession, and the lock lasts for its TTL.
 	Undelivered bool

@@ -32,7 +32,7 @@ func Unavailable(err error) bool {
 
 // OutcomeUnknown reports whether the operation that failed with err may have
 // been carried out all the same. Such an attempt is repeated with the same
-// AttemptID, or undone.
+// AttemptID, or withdrawn.
 func OutcomeUnknown(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Unknown

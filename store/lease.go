@@ -20,7 +20,7 @@ type Renewal struct {
 	Signals bool
 	// History is in which history they were extended, where there can be more than one.
 	History History
-	// Recount are those of the Kept that are of another history: what the store has
+	// Reconcile are those of the Kept that are of another history: what the store has
 	// forgotten since, only HeldUnder tells, and what it remembers again, only HeldUnderAfter.
 	// They are named each time, until they are Reconciled.
 	Reconcile []LeaseID
@@ -45,7 +45,7 @@ type Part struct {
 	Last bool
 }
 
-// Rider is a grant that rides on a renewed lease, or, if it Waits, a place in line.
+// HeldGrant is a grant that is held under a renewed lease, or, if it Waits, a place in line.
 type HeldGrant struct {
 	Attempt
 	Lease   LeaseID

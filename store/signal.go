@@ -46,7 +46,7 @@ const (
 	EventAcquired EventKind = iota + 1
 	// EventReleased: its holder released it. It may still be kept: see MinHold.
 	EventReleased
-	// EventExpired: its holder's lease was buried.
+	// EventExpired: its holder's lease was reaped.
 	EventExpired
 	// EventStopping: its holder was asked to stop.
 	EventStopping

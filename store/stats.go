@@ -35,7 +35,7 @@ type Stat struct {
 	// pod.
 	Namespace, Name string
 	// Held are held now. Expired are those whose holder's lease is past its end, and
-	// is not buried yet. Waiting stand in line.
+	// is not reaped yet. Waiting stand in line.
 	Held, Expired, Waiting int64
 	// Average is for how long those that are Held are held, on average, Longest for how
 	// long the oldest is.

@@ -3,7 +3,7 @@
 //
 // # Words
 //
-// A lease says "alive until T". Any number of locks ride on one renewed lease;
+// A lease says "alive until T". Any number of locks are held under one renewed lease;
 // each bind:ttl lock has an unrenewed lease of its own. A lock is a key that is
 // free, or held by a lease under a grant. A grant is one successful acquisition:
 // a fencing token, and a AttemptID that the asker made before it asked. A waiter
@@ -11,7 +11,7 @@
 //
 // A lease that is missing is dead; ids are never used again, so death is final.
 // A lease that is past its expiry is not dead yet: its holder may be renewing it
-// in this moment. To bury a lease is to declare it dead, and that is the only way
+// in this moment. To reap a lease is to declare it dead, and that is the only way
 // in which locks leave an owner that did not release them.
 //
 // A lock with a MinHold keeps its key until the hold is over, even if it was released or
@@ -23,7 +23,7 @@
 //  1. At most one unexpired grant of a key, judged by the store's own clock.
 //  2. The tokens of a key strictly grow, through releases, restarts and sweeps.
 //  3. Nothing is reported as granted before it is committed.
-//  4. A key with living waiters is never free: a release, a cancel or a burial
+//  4. A key with living waiters is never free: a release, a cancel or a reap
 //     hands it to the first of them (the hand-off). A waiter that was skipped
 //     waits no more.
 //  5. An operation may be repeated. Repeated with the same AttemptID, an Acquire or

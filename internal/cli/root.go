@@ -78,7 +78,7 @@ func newRoot(a *app) *cobra.Command {
 			}
 			return cmd.Help()
 		},
-		// main prints the error, once; the usage would bury it.
+		// main prints the error, once; the usage would hide it.
 		SilenceErrors: true,
 		SilenceUsage:  true,
 

@@ -178,8 +178,8 @@ type runner struct {
 	stderr  interface{ Write(p []byte) (int, error) }
 }
 
-// run acquires, runs CMD, and releases. What has to be undone when it fails in
-// between is undone by the end of the process, which ends the session.
+// run acquires, runs CMD, and releases. What has to be taken back when it fails in
+// between is taken back by the end of the process, which ends the session.
 func (r *runner) run() error {
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, heeded(passedOn)...)

@@ -100,7 +100,7 @@ type topView struct {
 	answers chan topAnswer
 	asking  bool
 	bytes   chan []byte
-	// panics of the other goroutines: the terminal is given back before the process
+	// panics of the other goroutines: the terminal is handed back before the process
 	// ends.
 	panics chan any
 	parser keyParser

@@ -298,7 +298,7 @@ func TestLimitsReviews(t *testing.T) {
 	if out := <-waiting; !out.Allowed {
 		t.Errorf("got %+v", out)
 	}
-	for range maxReviews { // a place is given back
+	for range maxReviews { // a place is handed back
 		c.review("CREATE", "Pod", asked)
 	}
 }

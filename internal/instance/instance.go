@@ -76,8 +76,8 @@ func Open(path, own string, log *slog.Logger) (*Record, []string, error) {
 // Alone notes that the predecessors have left nothing any more.
 func (r *Record) Alone() {
 	if err := r.write([]string{r.own}); err != nil {
-		// Burying them once more is all that can come of it.
-		r.log.Warn("cannot note that the predecessors are buried", "file", r.path, "error", err)
+		// Reaping them once more is all that can come of it.
+		r.log.Warn("cannot note that the predecessors are reaped", "file", r.path, "error", err)
 	}
 }
 

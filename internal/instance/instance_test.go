@@ -83,7 +83,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// Each run finds those before it that nobody has buried.
+// Each run finds those before it that nobody has reaped.
 func TestPredecessors(t *testing.T) {
 	t.Parallel()
 	f := newFile(t)

@@ -44,7 +44,7 @@ var (
 	lostReasons      = []string{"expired", "store_lost", "disconnected", "max_hold", "forced", "shutdown"}
 	sessionReasons   = []string{"dropped", "deleted", "shutdown"}
 	renewalResults   = []string{"kept", "lost", "failed"}
-	cacheKinds       = []string{"denial", "held_here", "entry", "repeat", "read", "check", "ended"}
+	cacheKinds       = []string{"held_cache", "held_here", "entry", "repeat", "read", "check", "ended"}
 	listenerStates   = []string{"off", "connecting", "listening"}
 	connectionStates = []string{"used", "idle", "max"}
 )
@@ -197,8 +197,8 @@ func (l *Locks) HandedOff(ctx context.Context, took time.Duration) {
 	}
 }
 
-// Cached records that an answer needed no statement. Kinds: denial (the cache of
-// denials), held_here (held by a session of this sidecar), entry (a reentry), read
+// Cached records that an answer needed no statement. Kinds: held_cache (the held cache
+// held_cache), held_here (held by a session of this sidecar), entry (a reentry), read
 // (GET), check (PATCH), ended (a claim on a lock whose end is remembered).
 func (l *Locks) Cached(kind string) {
 	if l != nil {

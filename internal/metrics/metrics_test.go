@@ -72,7 +72,7 @@ func everything() *Set {
 	l.Releases("report", Released)
 	l.Releases("report", "not_holder")
 	l.HandedOff(ctx, 2*time.Millisecond)
-	l.Cached("denial")
+	l.Cached("held_cache")
 	l.Renewed(4*time.Millisecond, 3, 2, 1)
 	l.SessionEnded("dropped")
 	l.Observe(func() State {
@@ -281,7 +281,7 @@ func TestCountersAreThereBeforeTheyGrow(t *testing.T) {
 	for _, want := range []string{
 		`lost_total{reason="expired",type="a"} counter 0`, `renewals_total{result="failed"} counter 0`,
 		`statement_errors_total{statement="get"} counter 0`, `sessions_ended_total{reason="dropped"} counter 0`,
-		`cache_hits_total{kind="denial"} counter 0`, `acquires_total{result="granted",type="a"} counter 0`,
+		`cache_hits_total{kind="held_cache"} counter 0`, `acquires_total{result="granted",type="a"} counter 0`,
 	} {
 		if !strings.Contains(all, "locksidecar_"+want+"\n") {
 			t.Errorf("missing: %s\n%s", want, all)
@@ -312,7 +312,7 @@ func TestNilRecorders(t *testing.T) {
 	s.Locks.Ended(ctx, "k", "expired", time.Second)
 	s.Locks.Releases("k", Released)
 	s.Locks.HandedOff(ctx, time.Second)
-	s.Locks.Cached("denial")
+	s.Locks.Cached("held_cache")
 	s.Locks.Renewed(time.Second, 1, 1, 1)
 	s.Locks.SessionEnded("dropped")
 	s.Locks.Observe(nil)
@@ -331,7 +331,7 @@ func TestRecordingTakesNoMemory(t *testing.T) {
 	l.Acquired(ctx, "deploy:prod", "held", time.Second)
 	for name, f := range map[string]func(){
 		"pair":   func() { pair(ctx, l, "deploy:prod") },
-		"denied": func() { l.Acquired(ctx, "deploy:prod", "held", time.Second); l.Cached("denial") },
+		"denied": func() { l.Acquired(ctx, "deploy:prod", "held", time.Second); l.Cached("held_cache") },
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)

@@ -55,7 +55,7 @@ func (o *operation) ask(s *Store, ask *store.Ask) store.Answer {
 		o.grant(r, &a, now)
 		return r.granted(now)
 	case r.heldBy(ask.ID, now):
-		return r.grantedAgain(s, now) // it was the first in line when the holder was buried
+		return r.grantedAgain(s, now) // it was the first in line when the holder was reaped
 	case ask.Wait:
 		return o.wait(s, r, ask, own, now)
 	default:

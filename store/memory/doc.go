@@ -12,12 +12,12 @@
 // and who watches. Different keys rarely meet on a mutex, and no operation holds two
 // shards at once. Leases live in an index of their own. Whether a lease lives is one
 // atomic word to read; whoever changes a lease holds its mutex, where renewals,
-// burials and signals meet, so exactly one wins. A lock order follows: a shard, then
+// reaps and signals meet, so exactly one wins. A lock order follows: a shard, then
 // the lease index, then a lease, never the other way round.
 //
 // # Death
 //
-// To bury a lease is first to put the mark of death in the place of its expiry, once
+// To reap a lease is first to put the mark of death in the place of its expiry, once
 // and for ever, and then to visit what it held. Between the two, rows may still name the
 // dead lease. That is harmless: whoever meets such a row under its mutex settles
 // it first, by the same hand-off. So the key goes to the first living waiter
@@ -33,7 +33,7 @@
 // before that takes lease and grant out of the row, so that a later claim is told that it was
 // released.
 //
-// Nothing runs in the background. Expired leases are buried when an operation
+// Nothing runs in the background. Expired leases are reaped when an operation
 // meets them, or by Sweep.
 //
 // # Time

@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// dead is the expiry of a buried lease. No clock is before it, so a dead lease
+// dead is the expiry of a reaped lease. No clock is before it, so a dead lease
 // is also an expired one.
 const dead = math.MinInt64
 
@@ -34,7 +34,7 @@ type lease struct {
 	by  *Store
 	ttl time.Duration
 
-	// mu is held by whoever changes the rest, so that renewals and burials meet.
+	// mu is held by whoever changes the rest, so that renewals and reaps meet.
 	// Nothing else is locked under it.
 	mu sync.Mutex
 	// expires is in nanoseconds on the space's clock, or dead. It is read without mu.

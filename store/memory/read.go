@@ -33,7 +33,7 @@ func (o *operation) get(key string) store.Lock {
 	}
 	now := o.ns.space.now()
 	if r.queue.len() > 0 && r.holdUntil == 0 && r.lease.dead() {
-		// A burial is under way elsewhere and has not come here yet. Without this,
+		// A reap is under way elsewhere and has not come here yet. Without this,
 		// a reader could see a key free that others wait for.
 		o.settle(r, now)
 	}

@@ -73,7 +73,7 @@ func (s *Store) ReapInstance(ctx context.Context, instance string) error {
 	return nil
 }
 
-// Sweep buries every lease that has expired, and forgets keys that have been
+// Sweep reaps every lease that has expired, and forgets keys that have been
 // free for a while. It does nothing when another one is at it.
 func (s *Store) Sweep(ctx context.Context) error {
 	if err := s.usable(ctx, "Sweep"); err != nil {
@@ -117,12 +117,12 @@ func (o *operation) forget(sh *shard) {
 func (o *operation) reap(l *lease, now moment, anyway bool) {
 	if l.reap(now, anyway) {
 		o.ns.leases.remove(l.id)
-		o.buried = append(o.buried, l)
+		o.reaped = append(o.reaped, l)
 	}
 }
 
 // settle makes a row say the truth about its holder. An expired holder is
-// buried; the key of a dead one goes to the first living waiter. It reports
+// reaped; the key of a dead one goes to the first living waiter. It reports
 // whether the key is free: nobody has it, and nobody waits for it.
 func (o *operation) settle(r *row, now moment) (free bool) {
 	if r.lease == nil {
@@ -158,7 +158,7 @@ func (o *operation) grant(r *row, a *asker, now moment) {
 }
 
 // handOff gives the key to the first living waiter. A waiter whose lease has
-// expired is not dead yet: burying the lease decides. It reports whether
+// expired is not dead yet: reaping the lease decides. It reports whether
 // somebody got the key; if not, nobody waits. by is the trace context of the release
 // that is the reason, or empty.
 func (o *operation) handOff(r *row, now moment, by string) bool {
@@ -179,13 +179,13 @@ func (o *operation) handOff(r *row, now moment, by string) bool {
 }
 
 // visitReaped hands off what dead leases held, and drops who waited or watched under
-// them. That may bury more leases: those of waiters whose turn it was.
+// them. That may reap more leases: those of waiters whose turn it was.
 func (o *operation) visitReaped() {
-	for len(o.buried) > 0 {
-		buried := o.buried
-		o.buried = nil
+	for len(o.reaped) > 0 {
+		reaped := o.reaped
+		o.reaped = nil
 		var everywhere []*lease
-		for _, l := range buried {
+		for _, l := range reaped {
 			if l.renewed {
 				everywhere = append(everywhere, l)
 			} else {
@@ -209,13 +209,13 @@ func (o *operation) visitKey(key string) {
 
 // visitEverywhere settles what leases held that are dead now. If a hold keeps a key, those who
 // wait are told to look when it is over, because they may know a later end.
-func (o *operation) visitEverywhere(buried []*lease) {
+func (o *operation) visitEverywhere(reaped []*lease) {
 	for i := range o.ns.shards {
 		sh := &o.ns.shards[i]
 		sh.mu.Lock()
 		for r := range sh.visited {
 			r.dropGone()
-			if !slices.Contains(buried, r.lease) {
+			if !slices.Contains(reaped, r.lease) {
 				continue
 			}
 			now := o.ns.space.now()

@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// HeldUnder returns what rides on leases of this instance under these keys. Nothing is ever
+// HeldUnder returns what is held under leases of this instance under these keys. Nothing is ever
 // forgotten here, so nobody needs to ask.
 func (s *Store) HeldUnder(ctx context.Context, leases []store.LeaseID, keys []string) (store.Count, error) {
 	part, err := s.HeldUnderAfter(ctx, leases, "")
@@ -18,7 +18,7 @@ func (s *Store) HeldUnder(ctx context.Context, leases []store.LeaseID, keys []st
 	return store.Count{Grants: slices.DeleteFunc(part.Grants, func(r store.HeldGrant) bool { return !asked[r.Key] })}, err
 }
 
-// HeldUnderAfter returns all that rides on leases of this instance: the first part is the last.
+// HeldUnderAfter returns all that is held under leases of this instance: the first part is the last.
 func (s *Store) HeldUnderAfter(ctx context.Context, leases []store.LeaseID, after string) (store.Part, error) {
 	if err := s.usable(ctx, "HeldUnderAfter"); err != nil {
 		return store.Part{}, err

@@ -142,7 +142,7 @@ func (o *operation) amend(c *store.Change) store.Verdict {
 	if c.TTL > 0 && !r.lease.renewed {
 		before := r.lease.remaining(now)
 		if extended, _ := r.lease.extend(now, max(now.at+int64(c.TTL), r.holdUntil)); !extended {
-			v.Status = store.Expired // it was buried in this moment
+			v.Status = store.Expired // it was reaped in this moment
 			return v
 		}
 		if r.lease.remaining(now) < before {

@@ -156,7 +156,7 @@ func (r *row) lock(now moment) store.Lock {
 }
 
 // occupied tells who has the key, also when the lease is at its end but not
-// buried yet.
+// reaped yet.
 func (r *row) occupied(now moment) store.Lock {
 	return store.Lock{
 		Key:         r.key,
@@ -226,5 +226,5 @@ func (r *row) tidy() {
 	}
 }
 
-// wanted reports whether a burial must look at the row.
+// wanted reports whether a reap must look at the row.
 func (r *row) wanted() bool { return r.queue.len()+len(r.skipped)+len(r.watchers) > 0 }

@@ -94,7 +94,7 @@ func (ns *namespace) shard(key string) *shard {
 type shard struct {
 	mu   sync.Mutex
 	rows map[string]*row
-	// visited are the rows that burials visit: somebody waits, was skipped, or watches.
+	// visited are the rows that reaps visit: somebody waits, was skipped, or watches.
 	visited map[*row]struct{}
 
 	_ [40]byte // neighbours do not share a cache line

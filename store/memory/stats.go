@@ -17,7 +17,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	if err := s.usable(ctx, "Stats"); err != nil {
 		return store.Stats{}, err
 	}
-	types, pods := tally{}, tally{}
+	types, pods := counts{}, counts{}
 	for name, ns := range s.ns.space.all() {
 		for i := range ns.shards {
 			ns.shards[i].count(name, ns.space, types, pods)
@@ -33,7 +33,7 @@ func (s *Space) all() map[string]*namespace {
 	return maps.Clone(s.namespaces)
 }
 
-func (sh *shard) count(namespace string, space *Space, types, pods tally) {
+func (sh *shard) count(namespace string, space *Space, types, pods counts) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := space.now()
@@ -55,10 +55,10 @@ func (sh *shard) count(namespace string, space *Space, types, pods tally) {
 	}
 }
 
-// tally counts by namespace and name.
-type tally map[[2]string]*store.Stat
+// counts counts by namespace and name.
+type counts map[[2]string]*store.Stat
 
-func (t tally) add(namespace, name string, more store.Stat) {
+func (t counts) add(namespace, name string, more store.Stat) {
 	line := [2]string{namespace, name}
 	if t[line] == nil {
 		t[line] = &store.Stat{Namespace: namespace, Name: name}
@@ -67,7 +67,7 @@ func (t tally) add(namespace, name string, more store.Stat) {
 }
 
 // lines are the counts in their order, those beyond the limit summed up in the last.
-func (t tally) lines() []store.Stat {
+func (t counts) lines() []store.Stat {
 	all := make([]store.Stat, 0, len(t))
 	for _, s := range t {
 		all = append(all, *s)

@@ -86,8 +86,8 @@ func (s *Store) usable(ctx context.Context, op string) error {
 // longer holds a shard.
 type operation struct {
 	ns *namespace
-	// buried are leases that were declared dead, whose keys were not visited yet.
-	buried []*lease
+	// reaped are leases that were declared dead, whose keys were not visited yet.
+	reaped []*lease
 	news   []delivery
 }
 
@@ -104,7 +104,7 @@ func (o *operation) tell(r *row, w *waiter, a store.Answer) {
 	}})
 }
 
-// finish completes burials and tells the news. No mutex is held.
+// finish completes reaps and tells the news. No mutex is held.
 func (o *operation) finish() {
 	o.visitReaped()
 	for _, d := range o.news {

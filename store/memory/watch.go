@@ -22,7 +22,7 @@ func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) e
 	for _, key := range keys {
 		s.watch(key, l)
 	}
-	if l.dead() { // a burial may have come by before
+	if l.dead() { // a reap may have come by before
 		s.unwatch(keys, l)
 		return &store.Error{Op: "Watch", Err: errLeaseLost}
 	}

@@ -41,7 +41,7 @@ var (
 )
 
 // statementTimeout is shorter than the operation's timeout, so that the server gives up first: what
-// it ends is known to be undone.
+// it ends is known to be withdrawn.
 func statementTimeout(timeout time.Duration) time.Duration { return timeout * 9 / 10 }
 
 // lockTimeout is how long a statement waits for a row. Another session can keep one for hours; this

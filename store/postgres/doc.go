@@ -27,9 +27,9 @@
 //   - Expired is not dead. A renewal may be in flight. To reap (reap.go) is to delete the lease if
 //     it is still expired when its row is locked.
 //   - Not deleted is not alive. Another session may have reaped it: look.
-//   - Failed is not undone. An error from the server means that nothing was done. A connection that
+//   - Failed is not withdrawn. An error from the server means that nothing was done. A connection that
 //     breaks after the statement was sent means nothing at all (errors.go). A repeat with the same
-//     grant id finds out.
+//     attempt id finds out.
 //
 // # Acquire
 //
@@ -39,7 +39,7 @@
 // looks for the holder's lease. Ask also enqueues. A statement that waits for a lock row never
 // decides by the absence of a lease: it would steal a live lock.
 //
-// A repeat with the same grant id waits for the attempt that may be in flight, and is refused by
+// A repeat with the same attempt id waits for the attempt that may be in flight, and is refused by
 // the first statement like any other. Then the read finds its grant, with token, lease and time as
 // they were.
 //
@@ -85,7 +85,7 @@
 // # What comes too late
 //
 // An attempt of unknown outcome is withdrawn. Its statement may still lie in a buffer and run
-// later. So each statement that takes something, or gives something up by a grant id, has a time
+// later. So each statement that takes something, or gives something up by a attempt id, has a time
 // of the database's clock after which it does nothing (clock.go, in_time): the limit of its
 // operation. A withdrawal is final if it is repeated when the attempt is two limits old, one for
 // the statement to begin and one for it to end.
@@ -112,7 +112,7 @@
 //     standby has confirmed counts, too, if its wait was cancelled: see Failover. So a release of
 //     more than 100 ms sends a hint, because this package cancels no shorter wait. If another
 //     session does (pg_cancel_backend), a waiter can hear of a grant that a failover forgets.
-//   - While its waiter waits, only readers of the rows know the whole grant id, 122 random bits.
+//   - While its waiter waits, only readers of the rows know the whole attempt id, 122 random bits.
 //     Hints name the first half (words.go). When the whole id is sent, the lock is granted. Ids
 //     that others can derive from a request_id are not sent in full. A role that may read grant_id
 //     could forge a grant; see Rights.

@@ -169,7 +169,7 @@ func dropped(tb testing.TB, admin *pgx.Conn, what string) {
 	}
 }
 
-// undo is Withdraw for those who only ask whether it failed.
+// withdraw is Withdraw for those who only ask whether it failed.
 func withdraw(ctx context.Context, s engine, attempts ...store.Attempt) error {
 	_, err := s.Withdraw(ctx, attempts)
 	return err

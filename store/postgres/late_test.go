@@ -13,7 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// Trap: a statement in somebody's buffer lands after it was given up and undone. Here
+// Trap: a statement in somebody's buffer lands after it was given up and withdrawn. Here
 // each lands an hour late: it must fail, having done nothing.
 func TestWhatComesTooLateDoesNothing(t *testing.T) {
 	t.Parallel()

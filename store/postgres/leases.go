@@ -111,10 +111,10 @@ func (r *renewal) extend(ctx context.Context, sql statement, leases [][16]byte) 
 		signalled bool
 		misfit    bool // the schema is too old for this package, or too new
 		history   store.History
-		recount   bool
+		reconcile bool
 	}
 	found, err := query(ctx, r.operation, sql, []any{leases}, func(rows pgx.Rows, e *extended) error {
-		return rows.Scan(&e.lease, &e.now, &e.signalled, &e.misfit, &e.history, &e.recount)
+		return rows.Scan(&e.lease, &e.now, &e.signalled, &e.misfit, &e.history, &e.reconcile)
 	})
 	if err != nil || len(found) == 0 {
 		return err
@@ -124,7 +124,7 @@ func (r *renewal) extend(ctx context.Context, sql statement, leases [][16]byte) 
 		r.Kept, r.Signals = append(r.Kept, e.lease), r.Signals || e.signalled
 		kept[e.lease] = true
 		r.History = e.history
-		if e.recount {
+		if e.reconcile {
 			r.Reconcile = append(r.Reconcile, e.lease)
 		}
 	}

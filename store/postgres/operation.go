@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// attempts is how often a statement is tried if the server undoes it because of concurrent ones.
+	// attempts is how often a statement is tried if the server withdraws it because of concurrent ones.
 	attempts = 4
 	// retryPause is the longest pause before the second attempt.
 	retryPause = 10 * time.Millisecond

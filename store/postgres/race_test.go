@@ -21,14 +21,14 @@ import (
 // holder reads who has a key, from the table.
 func holder(t *testing.T, conn *pgx.Conn, key string) (grant, lease uuid.UUID, token int64) {
 	t.Helper()
-	var grantID, leaseID *uuid.UUID
+	var attemptID, leaseID *uuid.UUID
 	err := conn.QueryRow(t.Context(), "SELECT grant_id, lease_id, token FROM locksidecar.locks WHERE key = $1", key).
-		Scan(&grantID, &leaseID, &token)
+		Scan(&attemptID, &leaseID, &token)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if grantID != nil {
-		grant = *grantID
+	if attemptID != nil {
+		grant = *attemptID
 	}
 	if leaseID != nil {
 		lease = *leaseID
@@ -314,7 +314,7 @@ func TestADeadHolderWithoutWaitersIsTakenOver(t *testing.T) {
 }
 
 // An attempt in flight is waited for, whatever it inserts.
-func TestUndoWaitsForTheAttempt(t *testing.T) {
+func TestWithdrawalWaitsForTheAttempt(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	ask := askFor("k", s.lease)

@@ -60,10 +60,10 @@ func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 		t.Fatalf("%+v, %v, renewed in %s", count, err, r.History)
 	}
 	var keys []string
-	for _, rider := range count.Grants {
-		keys = append(keys, rider.Key)
-		if !rider.Waiting && rider.Token != tokens[rider.Key] {
-			t.Errorf("%+v, granted under %d", rider, tokens[rider.Key])
+	for _, heldGrant := range count.Grants {
+		keys = append(keys, heldGrant.Key)
+		if !heldGrant.Waiting && heldGrant.Token != tokens[heldGrant.Key] {
+			t.Errorf("%+v, granted under %d", heldGrant, tokens[heldGrant.Key])
 		}
 	}
 	slices.Sort(keys)
@@ -106,7 +106,7 @@ func TestLocksUnderLeasesArePaged(t *testing.T) {
 
 			exec(t, s.other, "SELECT pg_advisory_lock($1)", int64(postgres.ReconcileLock))
 			if p, err := s.HeldUnderAfter(t.Context(), leases, ""); err != nil || p.Last || p.Next != "" || len(p.Grants) > 0 {
-				t.Fatalf("while another looks: %d riders, next %q, last %v, %v", len(p.Grants), p.Next, p.Last, err)
+				t.Fatalf("while another looks: %d grants, next %q, last %v, %v", len(p.Grants), p.Next, p.Last, err)
 			}
 			exec(t, s.other, "SELECT pg_advisory_unlock($1)", int64(postgres.ReconcileLock))
 
@@ -142,7 +142,7 @@ func TestLocksUnderLeasesArePaged(t *testing.T) {
 				t.Errorf("%d grants and %d waits", len(seen), waits)
 			}
 			if p, err := s.HeldUnderAfter(t.Context(), leases[:1], ""); err != nil || len(p.Grants) > 0 {
-				t.Errorf("on a lease with nothing: %d riders, %v", len(p.Grants), err)
+				t.Errorf("on a lease with nothing: %d grants, %v", len(p.Grants), err)
 			}
 		})
 	}
@@ -160,7 +160,7 @@ func TestAPartCostsWhatItHas(t *testing.T) {
 		SELECT 'n', to_char(n, '00000000'), n, gen_random_uuid(), $1 FROM generate_series(1, $2) n`, s.lease, rows)
 	cluster.ResetStatements(t, s.url)
 	if p, err := s.HeldUnderAfter(t.Context(), []store.LeaseID{s.lease}, ""); err != nil || len(p.Grants) != 2000 {
-		t.Fatalf("%d riders, %v", len(p.Grants), err)
+		t.Fatalf("%d grants, %v", len(p.Grants), err)
 	}
 	if n := pgtest.Query[int64](t, s.url, `SELECT sum(shared_blks_hit + shared_blks_read)::bigint FROM pg_stat_statements
 		WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -204,7 +204,7 @@ func TestARenewalBeginsTheEpoch(t *testing.T) {
 
 // Trap: new_epoch passes by the leases that somebody has locked, for they are being renewed.
 // A renewal that finds that it must come first has none of them locked meanwhile: it is
-// undone, and another server's clock may judge the lease before it comes again.
+// withdrawn, and another server's clock may judge the lease before it comes again.
 func TestARenewalAsksForTheEpochBeforeItLocks(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

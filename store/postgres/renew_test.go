@@ -99,9 +99,9 @@ func TestARenewalWaitsForNoAcquires(t *testing.T) {
 		t.Errorf("kept %v, %v", r.Kept, err)
 	}
 	if count, err := s.HeldUnder(t.Context(), []store.LeaseID{s.lease}, []string{"k"}); err != nil {
-		t.Errorf("riders: %v", err)
+		t.Errorf("grants: %v", err)
 	} else if err := s.Reconciled(t.Context(), []store.LeaseID{s.lease}, count.History); err != nil {
-		t.Errorf("recounted: %v", err)
+		t.Errorf("reconciled: %v", err)
 	}
 	if len(answered) > 0 {
 		t.Error("the acquires did not wait for so long: this test has lost its point")

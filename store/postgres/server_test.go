@@ -221,7 +221,7 @@ func TestARefusedLoginIsNotTriedWithEachCall(t *testing.T) {
 // safe for locks, and says it until that is mended.
 func TestUnsafeChangesAreNoticed(t *testing.T) {
 	t.Parallel()
-	for what, change := range map[string]struct{ do, undo, says string }{
+	for what, change := range map[string]struct{ do, withdraw, says string }{
 		"tokens are drawn in advance": {
 			"ALTER SEQUENCE locksidecar.tokens CACHE 10", "ALTER SEQUENCE locksidecar.tokens CACHE 1", "tokens; ALTER SEQUENCE",
 		},
@@ -243,7 +243,7 @@ func TestUnsafeChangesAreNoticed(t *testing.T) {
 				err := s.Ready()
 				return err != nil && strings.Contains(err.Error(), change.says)
 			})
-			exec(t, s.conn, change.undo)
+			exec(t, s.conn, change.withdraw)
 			awaitReady(t, s)
 		})
 	}

@@ -48,7 +48,7 @@ func TestStatements(t *testing.T) {
 		rest, err = s.Acquire(ctx, all)
 		return err
 	})
-	counted("denial", 2, func() error {
+	counted("held_cache", 2, func() error {
 		_, err := s.Acquire(ctx, []store.Ask{askFor("one", lease)})
 		return err
 	})

@@ -86,7 +86,7 @@ func TestStatementsAreSpansOfTheirCalls(t *testing.T) {
 					_, err := s.Enqueue(ctx, []store.Ask{wait})
 					return err
 				}},
-				{[]string{"acquire_one", "read"}, 1, func(ctx context.Context) error { // a denial
+				{[]string{"acquire_one", "read"}, 1, func(ctx context.Context) error { // a refusal
 					_, err := s.Acquire(ctx, []store.Ask{askFor("k", lease)})
 					return err
 				}},

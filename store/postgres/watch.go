@@ -25,7 +25,7 @@ type watches struct {
 	keys map[string]store.LeaseID
 }
 
-// add adds keys, or moves them to another lease. revert undoes that.
+// add adds keys, or moves them to another lease. revert withdraws that.
 func (w *watches) add(keys []string, lease store.LeaseID) (revert func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

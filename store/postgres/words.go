@@ -12,7 +12,7 @@ import (
 
 // The words of notifications, except for events (event.go). Everybody who may connect to the
 // database can send and hear them. A hint is sent while its waiter waits, so it has only the first
-// half of the grant id. The word of a grant is sent when the waiter waits no more, and is believed
+// half of the attempt id. The word of a grant is sent when the waiter waits no more, and is believed
 // because it has the whole id.
 const (
 	// signalsWord tells an instance to read its signals.

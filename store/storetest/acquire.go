@@ -55,7 +55,7 @@ func acquireCases() []testCase {
 				f.Fatal("a lease was renewed after its lock was taken over")
 			}
 		}},
-		{"the locks of a buried lease are free at once", func(f *fixture) {
+		{"the locks of a reaped lease are free at once", func(f *fixture) {
 			a, b := f.pair()
 			a.granted(a.ask("k1"))
 			a.granted(a.ask("k2"))

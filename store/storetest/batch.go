@@ -18,7 +18,7 @@ func batchCases() []testCase {
 		{"a thousand waits and cancels are answered in their order", batchWaits},
 		{"a thousand releases are judged in their order", batchRelease},
 		{"a batch of releases hands off where somebody waits", batchHandsOff},
-		{"a thousand leases are opened, renewed, and buried", func(f *fixture) {
+		{"a thousand leases are opened, renewed, and reaped", func(f *fixture) {
 			in := f.instance("a")
 			leases := make([]store.NewLease, batchSize)
 			ids := make([]store.LeaseID, batchSize)
@@ -197,13 +197,13 @@ func batchWaits(f *fixture) {
 			f.Fatalf("place %d: tokens %d and %d of one grant", i, checked[i].Token, cancelled[i].Token)
 		}
 	}
-	undone, err := b.Withdraw(f.ctx(), attempts)
-	if err != nil || len(undone) != size {
-		f.Fatalf("%d undone, %v", len(undone), err)
+	withdrawn, err := b.Withdraw(f.ctx(), attempts)
+	if err != nil || len(withdrawn) != size {
+		f.Fatalf("%d withdrawn, %v", len(withdrawn), err)
 	}
-	for i, outcome := range undone {
+	for i, outcome := range withdrawn {
 		if outcome != store.Gone {
-			f.Fatalf("place %d: undone: %s", i, name(outcome))
+			f.Fatalf("place %d: withdrawn: %s", i, name(outcome))
 		}
 	}
 	b.lists(store.Query{Limit: 1, Instance: b.id.Instance})

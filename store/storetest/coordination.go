@@ -11,11 +11,11 @@ func coordinationRaceCases() []testCase {
 	return []testCase{
 		{"at most one holder in a storm with outcomes", stormWithOutcomes},
 		{"a success, an enqueue and a cancel that meet leave each waiter one end", successMeetsQueue},
-		{"a success and a burial of who is skipped agree", successMeetsReap},
+		{"a success and a reap of who is skipped agree", successMeetsReap},
 		{"a stop and a release that meet leave the next holder alone", stopMeetsRelease},
 		{"a stop and a release with a hold that meet leave no signal for the next holder", stopMeetsPendingHold},
 		{"a break and a release that meet end one grant only", breakMeetsRelease},
-		{"a release with a hold, a renewal and a burial that meet keep the hold", holdMeetsReap},
+		{"a release with a hold, a renewal and a reap that meet keep the hold", holdMeetsReap},
 		{"a watch and a grant that meet: it is read or heard", watchMeetsGrant},
 	}
 }
@@ -100,12 +100,12 @@ func keep(answer *store.Answer) func([]store.Answer, error) error {
 	}
 }
 
-// successMeetsBurial: a skip-waiter's lease is buried while it is skipped. Nothing of
+// successMeetsReap: a skip-waiter's lease is reaped while it is skipped. Nothing of
 // it remains, and the one behind it is granted.
 func successMeetsReap(f *fixture) {
 	a, b := f.pair()
 	f.rounds(200, func(round int) {
-		key := fmt.Sprintf("buried:%d", round)
+		key := fmt.Sprintf("reaped:%d", round)
 		holder, plain := a.ask(key), b.ask(key)
 		skip := b.askUnder(b.openLease(longTTL), key)
 		skip.Skip = true
@@ -241,7 +241,7 @@ func breakMeetsRelease(f *fixture) {
 	})
 }
 
-// holdMeetsBurial makes many holds stand in every way at once, and waits for all of
+// holdMeetsReap makes many holds stand in every way at once, and waits for all of
 // them together.
 func holdMeetsReap(f *fixture) {
 	a, b := f.pair()

@@ -11,7 +11,7 @@ import (
 
 func deathCases() []testCase {
 	return []testCase{
-		{"a burial hands off to the first waiter", func(f *fixture) {
+		{"a reap hands off to the first waiter", func(f *fixture) {
 			a, b := f.pair()
 			token := a.granted(a.ask("k")).Token
 			first, second := b.ask("k"), b.ask("k")
@@ -20,15 +20,15 @@ func deathCases() []testCase {
 			a.revoke(a.lease)
 			lock := b.get("k")
 			if !lock.Held || lock.Token <= token || lock.QueueLength != 1 {
-				f.Fatalf("after the burial: %+v", lock)
+				f.Fatalf("after the reap: %+v", lock)
 			}
 			if got := b.awaitNews(first); got.Token != lock.Token {
 				f.Errorf("news of token %d, the lock has %d", got.Token, lock.Token)
 			}
 			b.want(b.check(second), store.Queued)
 		}},
-		{"a burial hands off or frees every key", reapOfManyKeys},
-		{"a burial drops the waiters of the dead lease", func(f *fixture) {
+		{"a reap hands off or frees every key", reapOfManyKeys},
+		{"a reap drops the waiters of the dead lease", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.ask("k")
 			token := a.granted(ask).Token
@@ -44,7 +44,7 @@ func deathCases() []testCase {
 			a.released(claim(ask, token))
 			b.awaitNews(second)
 		}},
-		{"a burial leaves other leases alone", func(f *fixture) {
+		{"a reap leaves other leases alone", func(f *fixture) {
 			a, b := f.pair()
 			other := a.openLease(longTTL)
 			a.granted(a.ask("k1"))
@@ -66,7 +66,7 @@ func deathCases() []testCase {
 			a.revoke(a.lease, uuid.New())
 			b.holds("k", grant.Token, 0)
 		}},
-		{"an instance that runs no more is buried with all its renewed leases", instanceIsReaped},
+		{"an instance that runs no more is reaped with all its renewed leases", instanceIsReaped},
 		{"reaping an instance drops its waiters", func(f *fixture) {
 			a, b := f.pair()
 			ask := b.ask("k")

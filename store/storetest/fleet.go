@@ -69,7 +69,7 @@ func fleetCases() []testCase {
 				f.Errorf("counted %+v", got)
 			}
 		}},
-		{"an expired lock is told apart, until it is buried", func(f *fixture) {
+		{"an expired lock is told apart, until it is reaped", func(f *fixture) {
 			a, b := f.pair()
 			a.holdSome("job:")
 			ask, _ := a.shortHold("job:short")

@@ -32,7 +32,7 @@ func holdCases() []testCase {
 			a.stands(a.release(claim(ask, first.Token)), store.Released)
 			b.after(first, shortHoldTime, b.granted(b.ask("k")))
 		}},
-		{"a burial keeps the key until the hold is over", func(f *fixture) {
+		{"a reap keeps the key until the hold is over", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askHold("k", longTTL, longHold)
 			token := a.granted(ask).Token
@@ -44,7 +44,7 @@ func holdCases() []testCase {
 			b.want(b.check(waiter), store.Queued)
 			a.notClaimable(ask, token, store.Expired)
 		}},
-		{"the burial of an instance keeps its holds until they are over", func(f *fixture) {
+		{"the reap of an instance keeps its holds until they are over", func(f *fixture) {
 			a, b := f.pair()
 			kept, ended := a.askHold("kept", longTTL, longHold), a.askHold("ended", longTTL, shortHoldTime)
 			token, first := a.granted(kept).Token, a.granted(ended)
@@ -64,14 +64,14 @@ func holdCases() []testCase {
 		}},
 		{"a pending hold is touched by no sweep", func(f *fixture) {
 			a, b := f.pair()
-			released, buried := a.askHold("released", longTTL, longHold), a.askHold("buried", longTTL, longHold)
-			tokens := []int64{a.granted(released).Token, a.granted(buried).Token}
+			released, reaped := a.askHold("released", longTTL, longHold), a.askHold("reaped", longTTL, longHold)
+			tokens := []int64{a.granted(released).Token, a.granted(reaped).Token}
 			a.released(claim(released, tokens[0]))
-			a.revoke(buried.Lease)
+			a.revoke(reaped.Lease)
 			f.sweep(a)
 			f.sweep(b)
 			b.keptByHold("released", tokens[0], 0, longHold)
-			b.keptByHold("buried", tokens[1], 0, longHold)
+			b.keptByHold("reaped", tokens[1], 0, longHold)
 		}},
 		{"a holder that is gone keeps the key until its hold is over", holdOutlivesTheTTL},
 		{"a renewal does not end a hold early", func(f *fixture) {
@@ -90,7 +90,7 @@ func holdCases() []testCase {
 		{"a hold that is over keeps nothing", holdIsOver},
 		{"a hold begins with the hand-off, whatever it was that handed off", holdOfAWaiter},
 		{"a bind:ttl lock lasts for its hold at least", bindTTLHold},
-		{"an undo ignores the hold", func(f *fixture) {
+		{"a withdrawal ignores the hold", func(f *fixture) {
 			a, b := f.pair()
 			session, bindTTL := a.askHold("k1", longTTL, longHold), a.askTTL("k2", longTTL)
 			bindTTL.MinHold = longHold
@@ -217,7 +217,7 @@ func releaseLeavesTheHold(f *fixture) {
 	a.revoke(ask.Lease)
 	b.keptByHold("k", token, 0, longHold)
 	a.stands(a.release(claim(ask, token)), store.Released)
-	a.withdraw(ask) // the grant has ended; so there is nothing to undo
+	a.withdraw(ask) // the grant has ended; so there is nothing to withdraw
 	b.keptByHold("k", token, 0, longHold)
 }
 
@@ -242,7 +242,7 @@ func pendingHoldEnds(f *fixture) {
 	a.stands(a.release(claim(ask, first.Token)), store.UnknownToken)
 }
 
-// holdOutlivesTheTTL: nobody renews the lease, and nobody buries it before its end.
+// holdOutlivesTheTTL: nobody renews the lease, and nobody reaps it before its end.
 func holdOutlivesTheTTL(f *fixture) {
 	a, b := f.pair()
 	const hold = shortHoldTime + shortTTL
@@ -264,19 +264,19 @@ func holdOutlivesTheTTL(f *fixture) {
 func holdIsOver(f *fixture) {
 	a, b := f.pair()
 	const hold = 20 * time.Millisecond
-	released, buried := a.askHold("released", longTTL, hold), a.askHold("buried", longTTL, hold)
+	released, reaped := a.askHold("released", longTTL, hold), a.askHold("reaped", longTTL, hold)
 	token := a.granted(released).Token
-	a.granted(buried)
-	a.poll("the end of the holds", func() bool { return a.get("buried").Holder.HeldFor > 2*hold })
+	a.granted(reaped)
+	a.poll("the end of the holds", func() bool { return a.get("reaped").Holder.HeldFor > 2*hold })
 	a.released(claim(released, token))
 	b.free("released")
 	if kept := a.renew(released.Lease); len(kept) != 1 {
 		f.Error("a lease whose lock was released after its hold is dead")
 	}
-	a.revoke(buried.Lease)
-	b.free("buried")
-	if l := b.get("buried"); !l.Expired {
-		f.Errorf("buried: %+v", l)
+	a.revoke(reaped.Lease)
+	b.free("reaped")
+	if l := b.get("reaped"); !l.Expired {
+		f.Errorf("reaped: %+v", l)
 	}
 }
 
@@ -311,18 +311,18 @@ func holdOfAWaiter(f *fixture) {
 	}
 	for _, bindTTL := range []bool{false, true} {
 		suffix := map[bool]string{false: "", true: ":ttl"}[bindTTL]
-		released, undone := a.ask("released"+suffix), a.ask("undone"+suffix)
-		buried := a.askUnder(a.openLease(longTTL), "buried"+suffix)
+		released, withdrawn := a.ask("released"+suffix), a.ask("withdrawn"+suffix)
+		reaped := a.askUnder(a.openLease(longTTL), "reaped"+suffix)
 		waitForExpiry("expired"+suffix, bindTTL)
 		c := claim(released, a.granted(released).Token)
 		wait("released"+suffix, bindTTL)
-		a.granted(undone)
-		wait("undone"+suffix, bindTTL)
-		a.granted(buried)
-		wait("buried"+suffix, bindTTL)
+		a.granted(withdrawn)
+		wait("withdrawn"+suffix, bindTTL)
+		a.granted(reaped)
+		wait("reaped"+suffix, bindTTL)
 		a.released(c)
-		a.withdraw(undone)
-		a.revoke(buried.Lease)
+		a.withdraw(withdrawn)
+		a.revoke(reaped.Lease)
 	}
 	for key, waiter := range waiters {
 		grant := b.awaitGrant(waiter)

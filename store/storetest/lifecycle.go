@@ -102,9 +102,9 @@ func leaseCases() []testCase {
 		{"a lease that is renewed outlives its TTL", renewedLeaseLives},
 		{"Renew names the living leases and no others", func(f *fixture) {
 			in := f.instance("a")
-			first, buried, last := in.openLease(longTTL), in.openLease(longTTL), in.openLease(longTTL)
-			in.revoke(buried)
-			alive := in.renew(first, buried, uuid.New(), last)
+			first, reaped, last := in.openLease(longTTL), in.openLease(longTTL), in.openLease(longTTL)
+			in.revoke(reaped)
+			alive := in.renew(first, reaped, uuid.New(), last)
 			got := map[store.LeaseID]bool{}
 			for _, id := range alive {
 				got[id] = true
@@ -122,12 +122,12 @@ func leaseCases() []testCase {
 			}
 			in.want(in.acquire(in.askUnder(lease, "k")), store.LeaseLost)
 		}},
-		{"a buried lease is never revived", func(f *fixture) {
+		{"a reaped lease is never revived", func(f *fixture) {
 			in := f.instance("a")
 			lease := in.openLease(longTTL)
 			in.revoke(lease)
 			if alive := in.renew(lease); len(alive) != 0 {
-				f.Fatal("a buried lease was renewed")
+				f.Fatal("a reaped lease was renewed")
 			}
 			in.want(in.acquire(in.askUnder(lease, "k")), store.LeaseLost)
 			in.free("k")
@@ -149,7 +149,7 @@ func leaseCases() []testCase {
 			b.want(b.enqueue(bindTTL), store.LeaseLost)
 			b.holds("k", grant.Token, 0)
 		}},
-		{"locks ride on their lease's renewals", func(f *fixture) {
+		{"locks are held under their lease's renewals", func(f *fixture) {
 			in := f.instance("a")
 			in.granted(in.ask("k"))
 			before := in.get("k").Holder.ExpiresIn

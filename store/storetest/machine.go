@@ -260,7 +260,7 @@ func (m *machine) check(t *rapid.T) {
 
 func (m *machine) cancel(t *rapid.T) {
 	a, by := m.someAsk(t), m.anyOf(t)
-	a.Undelivered = rapid.Bool().Draw(t, "untold")
+	a.Undelivered = rapid.Bool().Draw(t, "undelivered")
 	result := m.model.lock(a.Key).skips[a.ID].result
 	want, place := m.model.cancel(by, a.Attempt)
 	answers, err := m.stores[by].Cancel(m.ctx, []store.Attempt{a.Attempt})
@@ -280,7 +280,7 @@ func (m *machine) withdraw(t *rapid.T) {
 	outcomes, err := m.stores[by].Withdraw(m.ctx, []store.Attempt{a.Attempt})
 	must(t, err)
 	if !slices.Equal(outcomes, []store.Outcome{store.Gone}) {
-		t.Fatalf("undone: %v", outcomes)
+		t.Fatalf("withdrawn: %v", outcomes)
 	}
 }
 
@@ -302,7 +302,7 @@ func (m *machine) claim(t *rapid.T) store.Claim {
 
 func (m *machine) release(t *rapid.T) {
 	c, by := m.claim(t), m.anyOf(t)
-	c.Undelivered, c.AtOnce = rapid.Bool().Draw(t, "untold"), rapid.IntRange(0, 3).Draw(t, "atonce") == 0
+	c.Undelivered, c.AtOnce = rapid.Bool().Draw(t, "undelivered"), rapid.IntRange(0, 3).Draw(t, "atonce") == 0
 	c.Undelivered = c.Undelivered && m.model.lock(c.Key).holder.TTL > 0 // a session's lock is released by its own instance
 	c.Outcome = store.ReleaseOutcome(rapid.IntRange(0, 2).Draw(t, "outcome"))
 	c.Result = fmt.Append(nil, c.Token) // JSON

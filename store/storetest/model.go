@@ -200,7 +200,7 @@ func (m *model) tellSkipped(k *modelLock) {
 	}
 }
 
-// handOff gives a lock to the first in line, or buries that one if it is expired.
+// handOff gives a lock to the first in line, or reaps that one if it is expired.
 func (m *model) handOff(k *modelLock) {
 	first := m.leases[k.line[0].Lease]
 	if !m.alive(first) {

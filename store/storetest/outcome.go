@@ -33,7 +33,7 @@ func outcomeCases() []testCase {
 				b.released(claim(waiter, b.awaitNews(waiter).Token))
 			}
 		}},
-		{"a burial skips nobody", func(f *fixture) {
+		{"a reap skips nobody", func(f *fixture) {
 			a, b := f.pair()
 			a.granted(a.ask("k"))
 			waiter := b.askSkip("k")
@@ -89,7 +89,7 @@ func outcomeCases() []testCase {
 			in.released(claim(waiter, first.Token))
 			in.want(in.check(waiter), store.Gone) // the cancel has forgotten the rest
 		}},
-		{"an undo forgets a skipped waiter", func(f *fixture) {
+		{"a withdrawal forgets a skipped waiter", func(f *fixture) {
 			in := f.instance("a")
 			waiter := in.skippedWaiter("k", ``)
 			in.withdraw(waiter)

@@ -19,7 +19,7 @@ func raceCases() []testCase {
 	return []testCase{
 		{"at most one holder in a storm of several instances", storm},
 		{"a cancel and a grant that meet agree", cancelMeetsGrant},
-		{"a burial and a cancel and a release that meet forget nobody", reapMeetsQueue},
+		{"a reap and a cancel and a release that meet forget nobody", reapMeetsQueue},
 		{"an enqueue and a release that meet forget nobody", enqueueMeetsRelease},
 		{"repetitions that meet find one grant", repetitionsMeet},
 	}
@@ -138,7 +138,7 @@ func cancelMeetsGrant(f *fixture) {
 	})
 }
 
-// burialMeetsQueue buries the holder's lease and the first waiter's, while the
+// burialMeetsQueue reaps the holder's lease and the first waiter's, while the
 // second waiter cancels. The third must get the key.
 func reapMeetsQueue(f *fixture) {
 	a, b := f.pair()
@@ -180,7 +180,7 @@ func reapMeetsQueue(f *fixture) {
 }
 
 // enqueueMeetsRelease lets a waiter come while the holder goes, by a release or
-// by a burial.
+// by a reap.
 func enqueueMeetsRelease(f *fixture) {
 	a, b := f.pair()
 	f.rounds(300, func(round int) {

@@ -199,15 +199,15 @@ func lastGrant(f *fixture) {
 	if l := b.get("never"); l.Held || l.Expired || l.Token != 0 {
 		f.Errorf("of a key that nobody had: %+v", l)
 	}
-	undone := a.ask("undone")
-	a.granted(undone)
-	a.withdraw(undone)
-	if l := b.get("undone"); l.Held || l.Expired {
-		f.Errorf("after an undo: %+v", l)
+	withdrawn := a.ask("withdrawn")
+	a.granted(withdrawn)
+	a.withdraw(withdrawn)
+	if l := b.get("withdrawn"); l.Held || l.Expired {
+		f.Errorf("after a withdrawal: %+v", l)
 	}
 	ended := map[string]int64{
 		"expired":  a.granted(a.askTTL("expired", shortTTL)).Token,
-		"buried":   a.granted(a.ask("buried")).Token,
+		"reaped":   a.granted(a.ask("reaped")).Token,
 		"regained": a.granted(a.ask("regained")).Token,
 	}
 	a.revoke(a.lease)

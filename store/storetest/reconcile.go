@@ -11,8 +11,8 @@ import (
 
 func reconcileCases() []testCase {
 	return []testCase{
-		{"HeldUnder names what rides on leases, and who stands in line under them", heldUnderLeases},
-		{"what was released, taken over or cancelled rides on nothing", func(f *fixture) {
+		{"HeldUnder names what is held under leases, and who stands in line under them", heldUnderLeases},
+		{"what was released, taken over or cancelled is held under nothing", func(f *fixture) {
 			a, b := f.pair()
 			released, cancelled, handed := a.ask("released"), a.ask("k"), a.ask("handed")
 			a.released(claim(released, a.granted(released).Token))
@@ -26,7 +26,7 @@ func reconcileCases() []testCase {
 			b.awaitNews(waiter)
 			a.hasHeldUnder([]store.LeaseID{a.lease})
 		}},
-		{"leases that nothing rides on, or that are dead, have no riders", func(f *fixture) {
+		{"leases that nothing is held under, or that are dead, holds nothing", func(f *fixture) {
 			a := f.instance("a")
 			ask := a.ask("k")
 			a.granted(ask)
@@ -59,25 +59,25 @@ func heldUnderLeases(f *fixture) {
 	a.granted(other)
 	tokens["theirs"] = b.granted(theirs).Token
 	a.queued(waiter, 1)
-	rider := func(ask store.Ask) store.HeldGrant {
+	heldGrant := func(ask store.Ask) store.HeldGrant {
 		return store.HeldGrant{Attempt: ask.Attempt, Lease: ask.Lease, Token: tokens[ask.Key]}
 	}
 	inLine := store.HeldGrant{Attempt: waiter.Attempt, Lease: a.lease, Waiting: true}
-	a.hasHeldUnder([]store.LeaseID{a.lease, second}, rider(one), inLine, rider(two))
-	a.hasHeldUnder([]store.LeaseID{second}, rider(two))
-	b.hasHeldUnder([]store.LeaseID{b.lease}, rider(theirs))
+	a.hasHeldUnder([]store.LeaseID{a.lease, second}, heldGrant(one), inLine, heldGrant(two))
+	a.hasHeldUnder([]store.LeaseID{second}, heldGrant(two))
+	b.hasHeldUnder([]store.LeaseID{b.lease}, heldGrant(theirs))
 }
 
-// hasRiders checks what rides on leases, in the order of the keys, and that it is the same
+// hasRiders checks what is held under leases, in the order of the keys, and that it is the same
 // for who asks by the keys.
 func (in *instance) hasHeldUnder(leases []store.LeaseID, want ...store.HeldGrant) store.Count {
 	in.Helper()
 	count := in.heldUnderAfter(leases, "")
-	byKey := func(riders []store.HeldGrant) []store.HeldGrant {
-		return slices.SortedFunc(slices.Values(riders), func(a, b store.HeldGrant) int { return cmp.Compare(a.Key, b.Key) })
+	byKey := func(grants []store.HeldGrant) []store.HeldGrant {
+		return slices.SortedFunc(slices.Values(grants), func(a, b store.HeldGrant) int { return cmp.Compare(a.Key, b.Key) })
 	}
 	if found := byKey(count.Grants); !slices.Equal(found, want) {
-		in.Fatalf("riders\n got %+v\nwant %+v", found, want)
+		in.Fatalf("held\n got %+v\nwant %+v", found, want)
 	}
 	keys := []string{"unknown"}
 	for _, r := range want {
@@ -85,15 +85,15 @@ func (in *instance) hasHeldUnder(leases []store.LeaseID, want ...store.HeldGrant
 	}
 	some, err := in.HeldUnder(in.ctx(), leases, keys)
 	if found := byKey(some.Grants); err != nil || !slices.Equal(found, want) {
-		in.Fatalf("riders under %q: %v\n got %+v\nwant %+v", keys, err, found, want)
+		in.Fatalf("held under %q: %v\n got %+v\nwant %+v", keys, err, found, want)
 	}
 	if some, err = in.HeldUnder(in.ctx(), leases, keys[:1]); err != nil || len(some.Grants) > 0 {
-		in.Fatalf("riders under %q: %+v, %v", keys[:1], some, err)
+		in.Fatalf("held under %q: %+v, %v", keys[:1], some, err)
 	}
 	return count
 }
 
-// ridersAfter returns what rides on leases behind a key, part by part.
+// ridersAfter returns what is held under leases behind a key, part by part.
 func (in *instance) heldUnderAfter(leases []store.LeaseID, after string) (count store.Count) {
 	in.Helper()
 	in.poll("the last part", func() bool {

@@ -93,7 +93,7 @@ func releaseCases() []testCase {
 			in.poll("the end of the lock", func() bool { return !in.get("k").Held })
 			in.stands(in.release(store.Claim{Key: "k", Token: token}), store.Expired)
 		}},
-		{"a lock whose lease was buried is expired", func(f *fixture) {
+		{"a lock whose lease was reaped is expired", func(f *fixture) {
 			in := f.instance("a")
 			ask := in.ask("k")
 			token := in.granted(ask).Token

@@ -46,7 +46,7 @@ func repeatCases() []testCase {
 			in.granted(another) // an acquire does not look at it
 			in.want(in.enqueue(in.askUnder(ask.Lease, "k")), store.LeaseLost)
 		}},
-		{"a bind:ttl lock that two instances may have told is given back by none", func(f *fixture) {
+		{"a bind:ttl lock that two instances may have told is handed back by none", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askTTL("k", longTTL)
 			token := a.granted(ask).Token
@@ -90,7 +90,7 @@ func repeatCases() []testCase {
 			b.want(b.cancel(atB), store.Gone)
 			a.holds("k", token, 0)
 		}},
-		{"a bind:ttl lock of which nobody was told is given back", func(f *fixture) {
+		{"a bind:ttl lock of which nobody was told is handed back", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askTTL("k", longTTL)
 			c := store.Claim{Key: "k", Token: a.granted(ask).Token, Undelivered: true}
@@ -102,7 +102,7 @@ func repeatCases() []testCase {
 			a.stands(a.release(c), store.UnknownToken)
 			b.holds("k", token, 0)
 		}},
-		{"a cancel by another instance that tells nobody lets an untold grant be given back", func(f *fixture) {
+		{"a cancel by another instance that tells nobody lets an undelivered grant be handed back", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.askTTL("k", longTTL)
 			token := a.granted(ask).Token
@@ -167,7 +167,7 @@ func repeatCases() []testCase {
 			a.stands(a.release(claim(holder, token)), store.UnknownToken)
 			a.holds("k", grant.Token, 1)
 		}},
-		{"an undo frees what the attempt holds", func(f *fixture) {
+		{"a withdrawal frees what the attempt holds", func(f *fixture) {
 			a, b := f.pair()
 			session, bindTTL := a.ask("k1"), a.askTTL("k2", longTTL)
 			a.granted(session)
@@ -179,7 +179,7 @@ func repeatCases() []testCase {
 			a.withdraw(bindTTL) // somebody else's by now
 			a.want(a.acquire(a.ask("k2")), store.Held)
 		}},
-		{"an undo hands off", func(f *fixture) {
+		{"a withdrawal hands off", func(f *fixture) {
 			a, b := f.pair()
 			ask := a.ask("k")
 			token := a.granted(ask).Token
@@ -190,7 +190,7 @@ func repeatCases() []testCase {
 				f.Errorf("tokens %d, then %d", token, got.Token)
 			}
 		}},
-		{"an undo takes a waiter out of its queue", func(f *fixture) {
+		{"a withdrawal takes a waiter out of its queue", func(f *fixture) {
 			a, b := f.pair()
 			token := a.granted(a.ask("k")).Token
 			first, second := b.ask("k"), b.ask("k")
@@ -201,7 +201,7 @@ func repeatCases() []testCase {
 			b.queued(second, 1)
 			a.holds("k", token, 1)
 		}},
-		{"an undo of what never was changes nothing", func(f *fixture) {
+		{"a withdrawal of what never was changes nothing", func(f *fixture) {
 			in := f.instance("a")
 			ask := in.ask("k")
 			in.withdraw(ask)
@@ -214,7 +214,7 @@ func repeatCases() []testCase {
 	}
 }
 
-// nobodyUndoes checks that none of the instances can free a bind:ttl lock as untold.
+// nobodyWithdraws checks that none of the instances can free a bind:ttl lock as undelivered.
 func (f *fixture) nobodyWithdraws(ask store.Ask, token int64, instances ...*instance) {
 	f.Helper()
 	for _, in := range instances {
@@ -264,10 +264,10 @@ func tokensGrow(f *fixture) {
 	waiter = a.ask("k")
 	a.queued(waiter, 1)
 	b.revoke(b.lease)
-	grows("hand-off by burial", a.awaitNews(waiter))
+	grows("hand-off by reap", a.awaitNews(waiter))
 	a.revoke(a.lease)
 	a.lease, b.lease = a.openLease(longTTL), b.openLease(longTTL)
-	grows("burial", b.granted(b.askTTL("k", shortTTL)))
+	grows("reap", b.granted(b.askTTL("k", shortTTL)))
 	ask = a.ask("k")
 	grows("expiry", a.takeOver(ask))
 	a.withdraw(ask)

@@ -15,11 +15,11 @@ func signalCases() []testCase {
 			a, b := f.pair()
 			ask := a.ask("released")
 			a.released(claim(ask, a.granted(ask).Token))
-			a.granted(a.ask("buried"))
+			a.granted(a.ask("reaped"))
 			a.granted(a.askTTL("expired", shortTTL))
 			a.revoke(a.lease)
 			b.poll("the end of the lock", func() bool { return !b.get("expired").Held })
-			for _, key := range []string{"never", "released", "buried", "expired"} {
+			for _, key := range []string{"never", "released", "reaped", "expired"} {
 				for _, kind := range []store.SignalKind{store.Stop, store.Break} {
 					b.signalled(store.Signal{Kind: kind, Key: key}, store.UnknownToken)
 				}
@@ -68,20 +68,20 @@ func signalCases() []testCase {
 		}},
 		{"a break ends a hold whose holder is gone", func(f *fixture) {
 			a, b := f.pair()
-			released, buried := a.askHold("released", longTTL, longHold), a.askHold("buried", longTTL, longHold)
-			tokens := []int64{a.granted(released).Token, a.granted(buried).Token}
+			released, reaped := a.askHold("released", longTTL, longHold), a.askHold("reaped", longTTL, longHold)
+			tokens := []int64{a.granted(released).Token, a.granted(reaped).Token}
 			waiter := b.ask("released")
 			b.queued(waiter, 1)
 			a.released(claim(released, tokens[0]))
-			a.revoke(buried.Lease)
-			for _, key := range []string{"released", "buried"} {
+			a.revoke(reaped.Lease)
+			for _, key := range []string{"released", "reaped"} {
 				b.signalled(store.Signal{Kind: store.Break, Key: key}, store.Holds)
 			}
 			if got := b.awaitNews(waiter); got.Token <= tokens[0] {
 				f.Errorf("tokens %d, then %d", tokens[0], got.Token)
 			}
-			a.stands(a.release(claim(buried, tokens[1])), store.Expired)
-			b.granted(b.ask("buried"))
+			a.stands(a.release(claim(reaped, tokens[1])), store.Expired)
+			b.granted(b.ask("reaped"))
 		}},
 		{"a stop of a hold whose holder is gone tells nobody", func(f *fixture) {
 			a, b := f.pair()
@@ -291,7 +291,7 @@ func stopDiesWithItsGrant(f *fixture) {
 	ways := map[string]func(ask store.Ask, token int64){
 		"release":  func(ask store.Ask, token int64) { a.released(claim(ask, token)) },
 		"withdraw": func(ask store.Ask, _ int64) { a.withdraw(ask) },
-		"burial":   func(ask store.Ask, _ int64) { a.revoke(ask.Lease) },
+		"reap":     func(ask store.Ask, _ int64) { a.revoke(ask.Lease) },
 	}
 	for how, end := range ways {
 		for _, waits := range []bool{false, true} {

@@ -16,7 +16,7 @@
 // news, or for the store's own answer to change. The only sleep is the pause
 // between two questions. Leases that must expire live for [shortTTL]; a test that
 // needs such a lease still alive asks again with a fresh one if it was too slow.
-// Everything else rides on leases that outlive the test. Tests run in parallel,
+// Everything else is held under leases that outlive the test. Tests run in parallel,
 // so that their waiting overlaps.
 //
 // # The model
@@ -91,7 +91,7 @@ func groups() []group {
 		{"tokens", tokenCases()},
 		{"read", readCases()},
 		{"fleet", fleetCases()},
-		{"recount", reconcileCases()},
+		{"reconcile", reconcileCases()},
 		{"batch", batchCases()},
 		{"races", raceCases()},
 		{"coordination races", coordinationRaceCases()},

@@ -61,7 +61,7 @@ func traceCases() []testCase {
 			b.handed(b.want(b.enqueue(fourth), store.Granted), "")
 		}},
 		{"a key that was free was handed over by nobody, whoever released it before", notHandedOver},
-		{"a lock that a burial hands over was handed over by no release", func(f *fixture) {
+		{"a lock that a reap hands over was handed over by no release", func(f *fixture) {
 			a, b := f.pair()
 			claims, second := a.handedTo(b, oneTrace)
 			second.Lease = b.openLease(longTTL)

@@ -56,7 +56,7 @@ func watchCases() []testCase {
 				in.heardNothing("l")
 			})
 		}},
-		{"an undo of a grant whose lease expired is heard as an expiry", func(f *fixture) {
+		{"a withdrawal of a grant whose lease expired is heard as an expiry", func(f *fixture) {
 			f.watchPair(func(in, by *instance) {
 				in.watch(in.lease, "k")
 				ask, grant := by.shortHold("k")

@@ -7,9 +7,9 @@ import (
 
 // An asynchronous standby may miss what was told. Tokens grow all the same; but two may
 // hold the key, and this says for how long: no longer than for a TTL, because who renews a
-// lease counts what rides on it. What comes back is given up then.
+// lease counts what is held under it. What comes back is given up then.
 func TestAsynchronousFailover(t *testing.T) {
-	behind := with(func(b *Bounds) { b.Failovers, b.Asynchronous, b.Bids = 1, true, 2 })
+	behind := with(func(b *Bounds) { b.Failovers, b.Asynchronous, b.Attempts = 1, true, 2 })
 	without := func(r Rule, b Bounds) Bounds {
 		b.Off = r
 		return b
@@ -17,7 +17,7 @@ func TestAsynchronousFailover(t *testing.T) {
 	// From the beginning that would be many millions of states.
 	forgot := func(what forgotten) Bounds {
 		b := behind
-		b.Forgot, b.Bids = what, 1
+		b.Forgot, b.Attempts = what, 1
 		return b
 	}
 	tokens := func(s *State, _ *Bounds) Invariant {
@@ -37,7 +37,7 @@ func TestAsynchronousFailover(t *testing.T) {
 			return Fine
 		}
 		for _, row := range s.db.leases {
-			if row.old && b.on(Recount) {
+			if row.old && b.on(Reconcile) {
 				return Fine // it will be counted
 			}
 		}
@@ -51,9 +51,9 @@ func TestAsynchronousFailover(t *testing.T) {
 		"without the jump, tokens do not grow": {without(TokenJump, behind), tokens, TokensGrow},
 		"tokens grow":                          {forgot(aGrant), tokens, Fine},
 		"two hold the key for a TTL at most":   {forgot(aGrant), exclusion, Fine},
-		"uncounted, two hold it for longer":    {without(Recount, forgot(aGrant)), exclusion, Exclusion},
+		"uncounted, two hold it for longer":    {without(Reconcile, forgot(aGrant)), exclusion, Exclusion},
 		"what comes back is given up":          {forgot(aRelease), orphan, Fine},
-		"uncounted, what comes back is not":    {without(Recount, forgot(aRelease)), orphan, Orphan},
+		"uncounted, what comes back is not":    {without(Reconcile, forgot(aRelease)), orphan, Orphan},
 	} {
 		if c.finds == Fine && !long {
 			continue

@@ -82,13 +82,13 @@ func (s *State) renamed(to *[most]int, swapped int) State {
 		}
 	}
 	names[gone] = gone
-	grants := [former + 1]grantID{1: grantID(1 + to[0]), 2: grantID(1 + to[1]), 3: grantID(1 + to[2]), former: former}
+	grants := [former + 1]attemptID{1: attemptID(1 + to[0]), 2: attemptID(1 + to[1]), 3: attemptID(1 + to[2]), former: former}
 
 	n := *s
 	n.db, n.standby = s.db.renamed(&names, &grants), s.standby.renamed(&names, &grants)
 	for i := range s.sc {
 		c := s.sc[i]
-		c.rides = names[c.rides]
+		c.heldUnder = names[c.heldUnder]
 		for l := range c.ops {
 			o := &c.ops[l]
 			o.lease, o.from, o.dead, o.next = names[o.lease], names[o.from], names[o.dead], grants[o.next]
@@ -101,7 +101,7 @@ func (s *State) renamed(to *[most]int, swapped int) State {
 	return n
 }
 
-func (d *database) renamed(leases *[gone + 1]leaseID, grants *[former + 1]grantID) database {
+func (d *database) renamed(leases *[gone + 1]leaseID, grants *[former + 1]attemptID) database {
 	n := *d
 	n.holder, n.grant = leases[d.holder], grants[d.grant]
 	for l := range d.leases {

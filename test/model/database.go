@@ -15,7 +15,7 @@ const (
 	atGive                   // it looks again, and gives; the lock row is locked
 	atCancel                 // cancel_one
 	atCheck                  // check
-	atCheckAgain             // check, after a burial
+	atCheckAgain             // check, after a reap
 	atBury                   // reap_one
 	atContended              // reap_waited
 	atDrop                   // reap_rest
@@ -34,7 +34,7 @@ type run struct {
 	who int
 }
 
-func (r run) me() grantID { return grantID(r.who + 1) }
+func (r run) me() attemptID { return attemptID(r.who + 1) }
 
 // rowLocked reports whether a transaction has the lock row.
 func (s *State) rowLocked() bool {
@@ -71,7 +71,7 @@ func (r run) blocked() bool {
 	case atTake, atAsk, atFree:
 		return r.rowLocked()
 	case atHand:
-		return r.rowLocked() && (r.kind != undo || r.on(UndoLocks))
+		return r.rowLocked() && (r.kind != withdraw || r.on(WithdrawLocks))
 	case atBury:
 		return r.exists(r.dead) && r.leaseLocked(r.Bounds, r.dead)
 	case atRenew:
@@ -116,7 +116,7 @@ func (r run) advance() {
 	case atCheck, atCheckAgain:
 		r.checkOne()
 	case atBury, atContended, atDrop:
-		r.buryStep()
+		r.reapStep()
 	case atOpen, atRenew, atRenewDo:
 		r.leaseStep()
 	case atEpoch:
@@ -141,8 +141,8 @@ func (r run) say(a answer) {
 	if r.deaf {
 		*r.op = op{}
 	}
-	if o := *r.op; o.kind == grave || o.kind == sweep { // there is nothing about it that could come late
-		r.side(r.Bounds, r.who).hear(graves, true)
+	if o := *r.op; o.kind == reaped || o.kind == sweep { // there is nothing about it that could come late
+		r.side(r.Bounds, r.who).hear(reaping, true)
 	}
 }
 

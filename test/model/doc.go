@@ -6,7 +6,7 @@
 //
 // The lock row, leases, waiters, the sequence, and whether the server was promoted;
 // each operation of the store as the statements, and the parts of statements between two
-// row locks, of which it consists; what each sidecar believes of its lease, its bid, and
+// row locks, of which it consists; what each sidecar believes of its lease, its attempt, and
 // its lock; and what is on its way. Each step names what stands behind it:
 //
 //	step                       statement or function
@@ -32,18 +32,18 @@
 //
 // # What is left out
 //
-//   - bind:ttl locks, and repeats of a request under one grant id from outside; holds,
-//     outcomes, signals, watches, groups, re-entry. Within a bid the same grant id is asked
+//   - bind:ttl locks, and repeats of a request under one attempt id from outside; holds,
+//     outcomes, signals, watches, groups, re-entry. Within a attempt the same attempt id is asked
 //     for again and again.
 //   - A second key, batches, and the order of locks: deadlocks are not looked for.
-//   - A second bid of a sidecar at the same time, and a next one while anything but a
+//   - A second attempt of a sidecar at the same time, and a next one while anything but a
 //     release of the one before is under way.
 //   - News: a check may happen at any time, so a hint makes no difference; and news that says
 //     what was granted is a check whose answer comes late.
-//   - A lock row that is not there yet, and its sweep; stuck rows (55P03).
-//   - acquire_one, release_one, cancel_one and burials keep their row locks for one step.
+//   - A lock row that is not there yet, and its sweep; locked rows (55P03).
+//   - acquire_one, release_one, cancel_one and reaps keep their row locks for one step.
 //   - The middle of a commit. What was cut off before a commit stands for it.
-//   - Leases that nothing rides on are closed at once, when they are due.
+//   - Leases that nothing is held under are closed at once, when they are due.
 //
 // # Teeth
 //

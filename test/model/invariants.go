@@ -38,9 +38,9 @@ func (s *State) check(b *Bounds) Invariant {
 		}
 		c := &s.sc[i]
 		switch {
-		case s.db.holder != c.rides || s.db.token != c.token:
+		case s.db.holder != c.heldUnder || s.db.token != c.token:
 			return Committed
-		case !s.db.lives(c.rides) && (!s.db.promoted || !s.db.exists(c.rides)):
+		case !s.db.lives(c.heldUnder) && (!s.db.promoted || !s.db.exists(c.heldUnder)):
 			return Deadline // a clock that was just made the judge has no say before new_epoch
 		}
 	}
@@ -65,13 +65,13 @@ func (s *State) believers(b *Bounds) (n int) {
 	return n
 }
 
-// attended reports whether somebody who has buried the holder goes on with that.
+// attended reports whether somebody who has reaped the holder goes on with that.
 func (s *State) attended(b *Bounds) bool {
 	for i := range b.Sidecars {
 		for l := range s.sc[i].ops {
 			o := &s.sc[i].ops[l]
-			buries := o.kind != nothing && o.step != atAnswer && (o.dead == s.db.holder || o.from == s.db.holder)
-			if buries && (!o.cut || o.step == atGive) {
+			reaps := o.kind != nothing && o.step != atAnswer && (o.dead == s.db.holder || o.from == s.db.holder)
+			if reaps && (!o.cut || o.step == atGive) {
 				return true
 			}
 		}
@@ -95,9 +95,9 @@ func (s *State) orphanedLock() bool {
 	case idle:
 		return true
 	case held, releasing:
-		return c.rides != l || c.token != s.db.token
-	default: // its bid will hear of it
-		return s.db.grant != grantID(l.owner()+1)
+		return c.heldUnder != l || c.token != s.db.token
+	default: // its attempt will hear of it
+		return s.db.grant != attemptID(l.owner()+1)
 	}
 }
 
@@ -115,7 +115,7 @@ func (s *State) orphanedWaiter() bool {
 	return false
 }
 
-// calm is where everything ends that goes on without new wishes and faults: no bid is
+// calm is where everything ends that goes on without new wishes and faults: no attempt is
 // open, nobody waits, and the key is free, or will be when somebody asks.
 func (s *State) calm(b *Bounds) bool {
 	for i := range b.Sidecars {

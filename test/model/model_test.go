@@ -23,25 +23,25 @@ const far = 40_000_000
 var long = os.Getenv("MODEL") == "long"
 
 // TestModel goes through all states within bounds: without a bound of the
-// bids where nothing goes wrong, else with few.
+// attempts where nothing goes wrong, else with few.
 func TestModel(t *testing.T) {
 	searches := map[string]Bounds{
 		"nothing goes wrong": small,
-		"a fault":            with(func(b *Bounds) { b.Faults, b.Bids = 1, 2 }),
-		"a crash":            with(func(b *Bounds) { b.Crashes, b.Bids = 1, 2 }),
-		"a failover":         with(func(b *Bounds) { b.Failovers, b.Bids = 1, 1 }),
-		"three sidecars":     with(func(b *Bounds) { b.Sidecars, b.Bids = 3, 2 }),
+		"a fault":            with(func(b *Bounds) { b.Faults, b.Attempts = 1, 2 }),
+		"a crash":            with(func(b *Bounds) { b.Crashes, b.Attempts = 1, 2 }),
+		"a failover":         with(func(b *Bounds) { b.Failovers, b.Attempts = 1, 1 }),
+		"three sidecars":     with(func(b *Bounds) { b.Sidecars, b.Attempts = 3, 2 }),
 	}
 	if long {
 		searches = map[string]Bounds{
 			"a fault":                 with(func(b *Bounds) { b.Faults = 1 }),
 			"a crash":                 with(func(b *Bounds) { b.Crashes = 1 }),
-			"a failover":              with(func(b *Bounds) { b.Failovers, b.Bids = 1, 2 }),
-			"two faults":              with(func(b *Bounds) { b.Faults, b.Bids = 2, 3 }),
-			"a fault and a crash":     with(func(b *Bounds) { b.Faults, b.Crashes, b.Bids = 1, 1, 3 }),
-			"a fault and a failover":  with(func(b *Bounds) { b.Faults, b.Failovers, b.Bids = 1, 1, 2 }),
-			"three sidecars, a fault": with(func(b *Bounds) { b.Sidecars, b.Faults, b.Bids = 3, 1, 3 }),
-			"longer leases, a fault":  with(func(b *Bounds) { b.TTL, b.Faults, b.Bids = 3, 1, 3 }),
+			"a failover":              with(func(b *Bounds) { b.Failovers, b.Attempts = 1, 2 }),
+			"two faults":              with(func(b *Bounds) { b.Faults, b.Attempts = 2, 3 }),
+			"a fault and a crash":     with(func(b *Bounds) { b.Faults, b.Crashes, b.Attempts = 1, 1, 3 }),
+			"a fault and a failover":  with(func(b *Bounds) { b.Faults, b.Failovers, b.Attempts = 1, 1, 2 }),
+			"three sidecars, a fault": with(func(b *Bounds) { b.Sidecars, b.Faults, b.Attempts = 3, 1, 3 }),
+			"longer leases, a fault":  with(func(b *Bounds) { b.TTL, b.Faults, b.Attempts = 3, 1, 3 }),
 		}
 	}
 	for name, b := range searches {

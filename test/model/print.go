@@ -6,14 +6,14 @@ import (
 )
 
 var verbNames = map[verb]string{
-	opens: "opens a lease", opensNot: "loses the connection of its open", slow: "sends a renewal, slowly", bids: "begins an acquire", waits: "begins to wait at once", leaves: "its app leaves, or releases",
-	checks: "checks its wait", renewal: "sends a renewal", burial: "sends a burial", goes: "sends what its phase asks for",
+	opens: "opens a lease", opensNot: "loses the connection of its open", slow: "sends a renewal, slowly", attempts: "begins an acquire", waits: "begins to wait at once", leaves: "its app leaves, or releases",
+	checks: "checks its wait", renewal: "sends a renewal", reap: "sends a reap", goes: "sends what its phase asks for",
 	loses: "loses its lease", restarts: "is started again", crashes: "crashes",
 }
 
 var (
 	kindNames = [...]string{
-		"nothing", "acquire", "enqueue", "check", "cancel", "release", "undo", "open", "renew", "burial", "sweep",
+		"nothing", "acquire", "enqueue", "check", "cancel", "release", "withdraw", "open", "renew", "reap", "sweep",
 	}
 	stepNames = [...]string{
 		"acquire_one looks", "acquire_one updates", "reads", "ask locks the row and looks", "ask decides, commits",
@@ -22,7 +22,7 @@ var (
 	}
 	answerNames = [...]string{"done", "granted", "held", "in line", "lease lost", "not there", "failed, nothing done"}
 	phaseNames  = [...]string{
-		"idle", "asking", "enqueuing", "queued", "cancelling", "undoing", "HELD", "releasing",
+		"idle", "asking", "enqueuing", "queued", "cancelling", "withdrawing", "HELD", "releasing",
 	}
 	trustNames = [...]string{"", "trusted", "lost"}
 )
@@ -98,9 +98,9 @@ func (s *State) describe(b *Bounds) string {
 	return w.String()
 }
 
-func grantName(g grantID) string {
+func grantName(g attemptID) string {
 	if g == former {
-		return "a former bid"
+		return "a former attempt"
 	}
 	return name(int(g) - 1)
 }

@@ -16,22 +16,22 @@ const (
 	TokenAfterLock        // acquire_one, give: the token is drawn when the row is locked
 	NoOldView             // acquire_one: who waited for a row decides by it, not by an older view
 	LooksAtContended      // release_one: a release frees only what nobody waits for
-	ExpiredIsNotDead      // hand_off: a waiter that has expired is buried first
+	ExpiredIsNotDead      // hand_off: a waiter that has expired is reaped first
 	SeesTheWaiterGo       // hand_off: a waiter that cancels in that moment is passed over
 	WaitersFirst          // ask: a dead holder's key goes to who waits, not to who asks
-	KeyShare              // ask: no burial between the look at the holder and the place in line
+	KeyShare              // ask: no reap between the look at the holder and the place in line
 	BuryLooksAgain        // reap_one: a lease is deleted only if it is still expired
-	EpochCheck            // in_epoch: a promoted server grants and buries nothing before new_epoch
+	EpochCheck            // in_epoch: a promoted server grants and reaps nothing before new_epoch
 	EpochInCheck          // check: nor does it tell a waiter that its grant is over
 	NewTTL                // new_epoch: every lease gets its TTL again
 	TokenJump             // new_epoch: tokens jump
-	Recount               // lease/reconcile.go: what rides on a lease is counted after a failover
+	Reconcile             // lease/reconcile.go: what is held under a lease is counted after a failover
 	AfterOutcome          // lease/attempt.go: a wait is cancelled once it is known to stand in line
 	CancelReads           // queue.go: a cancel that finds no row reads, and releases what was granted
-	GivesBack             // lease/attempt.go: what is won for nobody is given back
-	Undo                  // lease/attempt.go: what may have been done is undone
-	UndoLocks             // undo: it waits for the attempt that is under way
-	LastWord              // lease/release.go: it is undone again two timeouts later
+	GivesBack             // lease/attempt.go: what is won for nobody is handed back
+	Withdraw              // lease/attempt.go: what may have been done is withdrawn
+	WithdrawLocks         // withdraw: it waits for the attempt that is under way
+	LastWord              // lease/release.go: it is withdrawn again two timeouts later
 	ByToken               // release: a claim names the token
 	AgainUntilHeard       // lease/release.go: a release is repeated until it is confirmed
 	rules
@@ -40,7 +40,7 @@ const (
 var ruleNames = [rules]string{
 	"", "Margin", "FromSending", "NeverRevived", "Suspension", "AfterCommit", "NotAfter", "TokenAfterLock", "NoOldView",
 	"LooksAtContended", "ExpiredIsNotDead", "SeesTheWaiterGo", "WaitersFirst", "KeyShare", "BuryLooksAgain",
-	"EpochCheck", "EpochInCheck", "NewTTL", "TokenJump", "Recount", "AfterOutcome", "CancelReads", "GivesBack", "Undo", "UndoLocks",
+	"EpochCheck", "EpochInCheck", "NewTTL", "TokenJump", "Reconcile", "AfterOutcome", "CancelReads", "GivesBack", "Withdraw", "WithdrawLocks",
 	"LastWord", "ByToken", "AgainUntilHeard",
 }
 
@@ -54,8 +54,8 @@ type Bounds struct {
 	// Faults is how many operations are cut off, by a lost connection or a timeout, and
 	// how many leases are not renewed in time.
 	Faults, Crashes, Failovers uint8
-	// Bids is how many there are, of all sidecars together; 0: any number.
-	Bids uint8
+	// Attempts is how many there are, of all sidecars together; 0: any number.
+	Attempts uint8
 	// Asynchronous: the standby may be behind when it is promoted.
 	Asynchronous bool
 	// Forgot is what it does not know when all begins; 0: nothing.

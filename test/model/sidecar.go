@@ -37,21 +37,21 @@ func (s side) busy(k kind) bool {
 	return false
 }
 
-// begin makes a bid (bid.start). A key that is known to be held is waited for at once.
+// begin makes a attempt (attempt.start). A key that is known to be held is waited for at once.
 func (s side) begin(k kind) bool {
 	l := s.current(s.who)
 	last := &s.ops[gives] // a release that was repeated may still come
 	if s.phase != idle || !s.alive(l) || s.ops[asks].kind != nothing || last.kind != nothing && (!last.cut || last.kind != release) {
 		return false
 	}
-	if s.Bids > 0 {
-		if s.bids == 0 {
+	if s.Attempts > 0 {
+		if s.attempts == 0 {
 			return false
 		}
-		s.bids--
+		s.attempts--
 	}
-	s.State.forgetGrant(grantID(s.who + 1))
-	s.phase, s.wanted, s.rides = asking, true, l
+	s.State.forgetGrant(attemptID(s.who + 1))
+	s.phase, s.wanted, s.heldUnder = asking, true, l
 	first := op{kind: acquire, step: atBegin, lease: l}
 	if k == enqueue {
 		s.phase, first = enqueuing, op{kind: enqueue, step: atAsk, lease: l}
@@ -60,9 +60,9 @@ func (s side) begin(k kind) bool {
 	return true
 }
 
-// forgetGrant makes a grant id a new one: who has the old one has one that nobody knows.
+// forgetGrant makes a attempt id a new one: who has the old one has one that nobody knows.
 // Nothing of the old one is under way.
-func (s *State) forgetGrant(g grantID) {
+func (s *State) forgetGrant(g attemptID) {
 	for _, d := range []*database{&s.db, &s.standby} {
 		if d.grant == g {
 			d.grant = former
@@ -149,7 +149,7 @@ func (s side) renew(long bool) bool {
 	switch {
 	case atOnce && !long:
 		s.db.leases[l].left = s.TTL
-		s.recount(l)
+		s.reconcile(l)
 		s.believed(l).left = s.trustFor(0)
 		return true
 	case atOnce && s.faults == 0, long && !atOnce:
@@ -162,11 +162,11 @@ func (s side) renew(long bool) bool {
 	return true
 }
 
-// lose is Manager.lose: what rides on the lease is lost, its waits are over, it is to
-// be buried. What is under way is not heard any more; the burial sees to it.
+// lose is Manager.lose: what is held under the lease is lost, its waits are over, it is to
+// be reaped. What is under way is not heard any more; the reap sees to it.
 func (s side) lose(l leaseID) {
 	*s.believed(l) = belief{state: lost}
-	if s.phase != idle && s.rides == l {
+	if s.phase != idle && s.heldUnder == l {
 		s.over()
 		s.deafen(asks)
 		s.deafen(gives)
@@ -176,7 +176,7 @@ func (s side) lose(l leaseID) {
 	}
 }
 
-// deafen: the bid, or the lease, for which something is under way is over.
+// deafen: the attempt, or the lease, for which something is under way is over.
 func (s side) deafen(lane int) {
 	o := &s.ops[lane]
 	o.deaf = o.kind != nothing
@@ -186,7 +186,7 @@ func (s side) deafen(lane int) {
 }
 
 // loses gives the current lease up: past its deadline; a bit earlier by a fast clock; or
-// because nothing rides on it.
+// because nothing is held under it.
 func (s side) loses() bool {
 	l := s.current(s.who)
 	if l == 0 || s.believed(l).state != trusted {
@@ -207,21 +207,21 @@ func (s side) loses() bool {
 }
 
 func (s side) over() {
-	s.phase, s.wanted, s.token, s.rides, s.pause, s.undone = idle, false, 0, 0, 0, 0
+	s.phase, s.wanted, s.token, s.heldUnder, s.pause, s.withdrawn = idle, false, 0, 0, 0, 0
 }
 
-// bury sends the burial of a lost lease, or sweeps away one of which nobody knows.
-func (s side) bury() bool {
-	if s.ops[graves].kind != nothing {
+// reap sends the reap of a lost lease, or sweeps away one of which nobody knows.
+func (s side) reap() bool {
+	if s.ops[reaping].kind != nothing {
 		return false
 	}
 	for slot, b := range s.leases {
 		switch l := idOf(s.who, slot); {
 		case b.state == lost:
-			s.start(graves, op{kind: grave, step: atBury, lease: l, dead: l})
+			s.start(reaping, op{kind: reaped, step: atBury, lease: l, dead: l})
 			return true
 		case b.state == unused && s.db.exists(l) && !s.db.lives(l): // of a former life
-			s.start(graves, op{kind: sweep, step: atBury, lease: l, dead: l})
+			s.start(reaping, op{kind: sweep, step: atBury, lease: l, dead: l})
 			return true
 		}
 	}
@@ -253,7 +253,7 @@ func (s side) leave() bool {
 	}
 }
 
-// cancels takes the bid out of the line.
+// cancels takes the attempt out of the line.
 func (s side) cancels() bool {
 	lane, ok := s.room()
 	if !ok {
@@ -264,7 +264,7 @@ func (s side) cancels() bool {
 	return true
 }
 
-// goesOn does what a phase asks for: a cancel, a release, an undo, again and again.
+// goesOn does what a phase asks for: a cancel, a release, a withdrawal, again and again.
 func (s side) goesOn() bool {
 	lane, ok := s.room()
 	if !ok {
@@ -274,30 +274,30 @@ func (s side) goesOn() bool {
 	case s.phase == queued && !s.wanted:
 		return s.cancels()
 	case s.phase == releasing && !s.busy(release):
-		s.start(lane, op{kind: release, step: atFree, lease: s.rides, token: s.token})
-	case s.phase == undoing && !s.busy(undo) && s.pause == 0:
-		s.start(lane, op{kind: undo, step: atHand})
+		s.start(lane, op{kind: release, step: atFree, lease: s.heldUnder, token: s.token})
+	case s.phase == withdrawing && !s.busy(withdraw) && s.pause == 0:
+		s.start(lane, op{kind: withdraw, step: atHand})
 	default:
 		return false
 	}
 	return true
 }
 
-// win is bid.win: the lock is the app's, or is given back if nobody wants it, or the
+// win is attempt.win: the lock is the app's, or is handed back if nobody wants it, or the
 // lease is not trusted any more.
 func (s side) win(token uint8) {
 	s.token = token
 	switch {
 	case !s.on(GivesBack) && !s.wanted:
 		s.over()
-	case s.wanted && s.alive(s.rides):
+	case s.wanted && s.alive(s.heldUnder):
 		s.phase = held
 	default:
 		s.phase, s.wanted = releasing, false
 	}
 }
 
-// fail is what becomes of an operation that is cut off: bid.fail, renewed.failing.
+// fail is what becomes of an operation that is cut off: attempt.fail, renewed.failing.
 func (s side) fail(k kind) {
 	switch k {
 	case acquire, enqueue:
@@ -309,21 +309,21 @@ func (s side) fail(k kind) {
 			s.unknown()
 		}
 	case release:
-		if s.phase == releasing && (!s.alive(s.rides) || !s.on(AgainUntilHeard)) {
+		if s.phase == releasing && (!s.alive(s.heldUnder) || !s.on(AgainUntilHeard)) {
 			s.over()
 		}
-	case undo:
-		if s.phase == undoing && !s.alive(s.rides) {
+	case withdraw:
+		if s.phase == withdrawing && !s.alive(s.heldUnder) {
 			s.over()
 		}
 	default: // it is sent again
 	}
 }
 
-// unknown is the outcome of the bid: it is undone.
+// unknown is the outcome of the attempt: it is withdrawn.
 func (s side) unknown() {
-	s.phase, s.wanted = undoing, false
-	if !s.on(Undo) {
+	s.phase, s.wanted = withdrawing, false
+	if !s.on(Withdraw) {
 		s.over()
 	}
 }
@@ -342,7 +342,7 @@ func (s side) silence(lane int) {
 	}
 }
 
-// excuse notes that nobody goes on with a burial that has begun.
+// excuse notes that nobody goes on with a reap that has begun.
 func (s *State) excuse(o *op) {
 	for _, l := range []leaseID{o.dead, o.from} {
 		if l != 0 && !s.db.exists(l) {
@@ -365,7 +365,7 @@ func (s side) forget(o *op) {
 			*o = op{}
 		}
 	case atHand:
-		if late && o.kind == undo {
+		if late && o.kind == withdraw {
 			*o = op{}
 		}
 	default:
@@ -396,9 +396,9 @@ func (s side) hear(lane int, waits bool) {
 		if s.phase == releasing {
 			s.over()
 		}
-	case undo:
-		s.hearUndo(&o)
-	case grave:
+	case withdraw:
+		s.hearWithdrawal(&o)
+	case reaped:
 		*s.believed(o.lease) = belief{}
 	case sweep:
 	default:
@@ -419,11 +419,11 @@ func (s side) hearBid(o *op, waits bool) {
 			return
 		}
 		s.phase = enqueuing
-		s.start(asks, op{kind: enqueue, step: atAsk, lease: s.rides})
+		s.start(asks, op{kind: enqueue, step: atAsk, lease: s.heldUnder})
 	case inLine:
 		s.phase = queued
 	case leaseLost:
-		s.lose(s.rides)
+		s.lose(s.heldUnder)
 	default:
 		s.over()
 	}
@@ -452,13 +452,13 @@ func (s side) hearCancel(o *op) {
 	}
 }
 
-// hearUndo is Manager.undo: once more when the attempt is two timeouts old.
-func (s side) hearUndo(o *op) {
-	if s.phase != undoing || o.answer == failed {
+// hearWithdrawal is Manager.withdraw: once more when the attempt is two timeouts old.
+func (s side) hearWithdrawal(o *op) {
+	if s.phase != withdrawing || o.answer == failed {
 		return
 	}
-	s.undone++
-	if s.undone == 2 || !s.alive(s.rides) || !s.on(LastWord) {
+	s.withdrawn++
+	if s.withdrawn == 2 || !s.alive(s.heldUnder) || !s.on(LastWord) {
 		s.over()
 		return
 	}
@@ -474,27 +474,27 @@ func (s side) hearLease(o *op) {
 		return
 	}
 	if o.kind == renew {
-		s.recount(o.lease)
+		s.reconcile(o.lease)
 	}
 	b.left = left
 }
 
-// recount compares what rides on a lease with what the sidecar knows, after a failover
+// reconcile compares what is held under a lease with what the sidecar knows, after a failover
 // (lease/reconcile.go). It waits until no answer is on its way, where the sidecar waits for
 // so long that there can be none.
-func (s side) recount(l leaseID) {
+func (s side) reconcile(l leaseID) {
 	row := &s.db.leases[l]
-	if !row.old || !s.on(Recount) {
+	if !row.old || !s.on(Reconcile) {
 		return
 	}
-	if s.phase == held && s.rides == l && (s.db.holder != l || s.db.token != s.token) {
+	if s.phase == held && s.heldUnder == l && (s.db.holder != l || s.db.token != s.token) {
 		s.over()
 	}
 	lane, ok := s.room()
 	if !ok || s.phase != idle && s.phase != held && s.phase != queued || s.ops[asks].kind != nothing || s.ops[gives].kind != nothing {
 		return
 	}
-	me := grantID(s.who + 1)
+	me := attemptID(s.who + 1)
 	s.db.drop(func(w waiter) bool { return w.lease == l && (w.grant != me || s.phase != queued) })
 	if s.db.holder == l && (s.phase == idle || s.phase == queued && s.db.grant != me) {
 		s.start(lane, op{kind: release, step: atFree, lease: l, token: s.db.token, deaf: true})

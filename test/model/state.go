@@ -1,7 +1,7 @@
 package model
 
 // most is how many sidecars there can be, slots how many leases each may have at a
-// time: one that it trusts, and one that it has lost and wants to see buried.
+// time: one that it trusts, and one that it has lost and wants to see reaped.
 const (
 	most  = 3
 	slots = 2
@@ -18,12 +18,12 @@ func idOf(sidecar, slot int) leaseID { return leaseID(1 + slots*sidecar + slot) 
 func (l leaseID) owner() int         { return int(l-1) / slots }
 func (l leaseID) slot() int          { return int(l-1) % slots }
 
-// grantID is 0 for none that matters, or 1 + the sidecar whose bid it is of. A sidecar
-// has one bid at a time, and begins none while anything of the one before is under way.
-type grantID uint8
+// attemptID is 0 for none that matters, or 1 + the sidecar whose attempt it is of. A sidecar
+// has one attempt at a time, and begins none while anything of the one before is under way.
+type attemptID uint8
 
-// former is the grant of a bid that is over, and that nobody knows any more.
-const former grantID = 1 + most
+// former is the grant of a attempt that is over, and that nobody knows any more.
+const former attemptID = 1 + most
 
 // State is all that there is: what the database has, what the sidecars believe, and what
 // is on the way between them. Time is what is left of it, and tokens are ranks, so that
@@ -37,7 +37,7 @@ type State struct {
 
 	// What may still go wrong.
 	faults, crashes, failovers uint8
-	bids                       uint8 // how many more begin, where that is bounded
+	attempts                   uint8 // how many more begin, where that is bounded
 
 	// For the invariants alone; nothing is decided by these.
 	top     uint8     // the largest token that was granted
@@ -50,7 +50,7 @@ type State struct {
 type database struct {
 	// The lock row.
 	holder    leaseID // locks.lease_id
-	grant     grantID
+	grant     attemptID
 	token     uint8
 	contended bool
 
@@ -68,7 +68,7 @@ type leaseRow struct {
 }
 
 type waiter struct {
-	grant grantID
+	grant attemptID
 	lease leaseID
 }
 
@@ -127,20 +127,20 @@ func down(n *uint8) {
 	}
 }
 
-// sidecar is what one knows and does, with the one app whose bid it is.
+// sidecar is what one knows and does, with the one app whose attempt it is.
 type sidecar struct {
-	up     bool
-	phase  phase
-	wanted bool  // the app still waits for the bid's outcome
-	token  uint8 // of what is held or being released
-	rides  leaseID
-	pause  uint8 // ticks until the last undo
-	undone uint8 // undos that the store has confirmed
-	leases [slots]belief
-	ops    [lanes]op
+	up        bool
+	phase     phase
+	wanted    bool  // the app still waits for the attempt's outcome
+	token     uint8 // of what is held or being released
+	heldUnder leaseID
+	pause     uint8 // ticks until the last withdraw
+	withdrawn uint8 // withdrawals that the store has confirmed
+	leases    [slots]belief
+	ops       [lanes]op
 }
 
-// phase is that of a bid (lease/attempt.go), and of the lock that it wins.
+// phase is that of a attempt (lease/attempt.go), and of the lock that it wins.
 type phase uint8
 
 const (
@@ -149,7 +149,7 @@ const (
 	enqueuing
 	queued
 	cancelling
-	undoing
+	withdrawing
 	held // the app was told so
 	releasing
 )
@@ -165,7 +165,7 @@ type trust uint8
 const (
 	unused trust = iota
 	trusted
-	lost // to be buried
+	lost // to be reaped
 )
 
 // current is the lease that is trusted, or past its deadline unnoticed; 0 if there is none.
@@ -192,15 +192,15 @@ func (s *State) alive(l leaseID) bool {
 
 // believes reports whether the app of a sidecar is told, if it asks, that it holds the key.
 func (s *State) believes(i int) bool {
-	return s.sc[i].up && s.sc[i].phase == held && s.alive(s.sc[i].rides)
+	return s.sc[i].up && s.sc[i].phase == held && s.alive(s.sc[i].heldUnder)
 }
 
 // The lanes of a sidecar: at most one operation at a time is under way in each.
 const (
-	asks   = iota // acquire, enqueue, check
-	gives         // cancel, release, undo
-	renews        // open, renew
-	graves        // the burial of what was lost
+	asks    = iota // acquire, enqueue, check
+	gives          // cancel, release, withdraw
+	renews         // open, renew
+	reaping        // the reap of what was lost
 	lanes
 )
 
@@ -212,16 +212,16 @@ type op struct {
 	// cut: nobody will hear of it. What is left of the statement may still be carried
 	// out, at any time, and no other follows.
 	cut bool
-	// deaf: it goes on, but its bid is over.
+	// deaf: it goes on, but its attempt is over.
 	deaf   bool
 	due    uint8   // ticks until not_after; of a renewal: what it is about to write
 	age    uint8   // ticks since a renewal was sent
-	lease  leaseID // of who asks; that is claimed, opened, renewed or buried
+	lease  leaseID // of who asks; that is claimed, opened, renewed or reaped
 	token  uint8   // that is claimed; or granted
 	seen   sight
-	from   leaseID // the holder whose grant is to be handed off
-	dead   leaseID // that is being buried
-	next   grantID // the waiter that the hand-off has chosen
+	from   leaseID   // the holder whose grant is to be handed off
+	dead   leaseID   // that is being reaped
+	next   attemptID // the waiter that the hand-off has chosen
 	answer answer
 }
 
@@ -234,10 +234,10 @@ const (
 	check
 	cancel
 	release
-	undo
+	withdraw
 	open
 	renew
-	grave
+	reaped
 	sweep
 )
 

@@ -29,7 +29,7 @@ func (r run) acquireTake() {
 }
 
 // grantNow writes a grant into the lock row.
-func (r run) grantNow(g grantID, l leaseID, token uint8, handOff bool) {
+func (r run) grantNow(g attemptID, l leaseID, token uint8, handOff bool) {
 	if token <= r.top {
 		r.broken = TokensGrow
 	}
@@ -122,7 +122,7 @@ func (r run) free() {
 	r.then(atHand)
 }
 
-// choose is the first part of a hand-off: whose turn is it? In a release and an undo it
+// choose is the first part of a hand-off: whose turn is it? In a release and a withdrawal it
 // comes after what these look at in the lock row.
 func (r run) choose() {
 	d := &r.db
@@ -130,7 +130,7 @@ func (r run) choose() {
 		return
 	}
 	switch r.kind {
-	case undo:
+	case withdraw:
 		if !r.inTime() {
 			r.say(failed)
 			return
@@ -176,7 +176,7 @@ func (r run) chooseNext() {
 	r.handedOff()
 }
 
-// give is the rest of hand_off. A waiter that was renewed, buried or cancelled since it
+// give is the rest of hand_off. A waiter that was renewed, reaped or cancelled since it
 // was chosen is looked at again.
 func (r run) give() {
 	d := &r.db
@@ -205,7 +205,7 @@ func (r run) handTo(w waiter) {
 
 // handedOff goes on when a hand-off has an outcome other than expired.
 func (r run) handedOff() {
-	if r.kind == release || r.kind == undo {
+	if r.kind == release || r.kind == withdraw {
 		r.from = 0
 		r.say(done)
 		return
@@ -214,13 +214,13 @@ func (r run) handedOff() {
 	r.then(atDrop)
 }
 
-// buryStep is operation.bury. from is not 0 when it is a waiter's lease that is buried
+// reapStep is operation.reap. from is not 0 when it is a waiter's lease that is reaped
 // in the middle of a hand-off.
-func (r run) buryStep() {
+func (r run) reapStep() {
 	d := &r.db
 	switch r.step {
 	case atBury:
-		force := r.kind == grave && r.dead == r.lease && r.from == 0
+		force := r.kind == reaped && r.dead == r.lease && r.from == 0
 		if d.exists(r.dead) && !force && !d.lives(r.dead) && !r.inEpoch() {
 			return
 		}
@@ -229,7 +229,7 @@ func (r run) buryStep() {
 		}
 		switch {
 		case d.exists(r.dead):
-			r.buried() // it lives
+			r.reaped() // it lives
 		case r.from != 0:
 			r.then(atDrop)
 		default:
@@ -244,12 +244,12 @@ func (r run) buryStep() {
 		r.then(atDrop)
 	default:
 		d.drop(func(w waiter) bool { return w.lease == r.dead })
-		r.buried()
+		r.reaped()
 	}
 }
 
-// buried goes on after a burial.
-func (r run) buried() {
+// reaped goes on after a reap.
+func (r run) reaped() {
 	r.dead = 0
 	switch {
 	case r.from != 0:

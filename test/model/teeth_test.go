@@ -14,11 +14,11 @@ type tooth struct {
 }
 
 func teeth() map[Rule]tooth {
-	faults := func(n, bids uint8) Bounds { return with(func(b *Bounds) { b.Faults, b.Bids = n, bids }) }
-	promotion := with(func(b *Bounds) { b.Failovers, b.Bids = 1, 2 })
+	faults := func(n, attempts uint8) Bounds { return with(func(b *Bounds) { b.Faults, b.Attempts = n, attempts }) }
+	promotion := with(func(b *Bounds) { b.Failovers, b.Attempts = 1, 2 })
 	return map[Rule]tooth{
 		Margin:           {small, Deadline},
-		FromSending:      {with(func(b *Bounds) { b.TTL, b.Faults, b.Bids = 3, 1, 1 }), Deadline},
+		FromSending:      {with(func(b *Bounds) { b.TTL, b.Faults, b.Attempts = 3, 1, 1 }), Deadline},
 		NeverRevived:     {faults(2, 2), Orphan},
 		Suspension:       {small, Deadline},
 		AfterCommit:      {small, Committed},
@@ -37,8 +37,8 @@ func teeth() map[Rule]tooth {
 		AfterOutcome:     {small, Orphan},
 		CancelReads:      {small, Orphan},
 		GivesBack:        {small, Orphan},
-		Undo:             {faults(1, 1), Orphan},
-		UndoLocks:        {faults(1, 2), InTurn},
+		Withdraw:         {faults(1, 1), Orphan},
+		WithdrawLocks:    {faults(1, 2), InTurn},
 		LastWord:         {faults(1, 1), Orphan},
 		ByToken:          {faults(1, 2), Committed},
 		AgainUntilHeard:  {faults(1, 1), Orphan},
@@ -48,7 +48,7 @@ func teeth() map[Rule]tooth {
 // TestTeeth turns off each rule. The search must find what it is there for.
 func TestTeeth(t *testing.T) {
 	for rule := Rule(1); rule < rules; rule++ {
-		if rule == TokenJump || rule == Recount {
+		if rule == TokenJump || rule == Reconcile {
 			continue // TestAsynchronousFailover
 		}
 		if !long && (rule == NeverRevived || rule == EpochInCheck) {

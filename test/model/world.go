@@ -6,18 +6,18 @@ type verb uint8
 const (
 	opens verb = iota
 	opensNot
-	bids
-	waits // a bid that goes into line at once
+	attempts
+	waits // a attempt that goes into line at once
 	leaves
 	checks
 	renewal
 	slow // a renewal that takes long
-	burial
-	goes // a cancel, release or undo is sent
+	reap
+	goes // a cancel, release or withdraw is sent
 	loses
 	steps   // a statement takes a step
 	hears   // an answer arrives
-	hearsNo // a denial arrives, and the call does not wait
+	hearsNo // a refusal arrives, and the call does not wait
 	early   // an answer arrives before the commit: see AfterCommit
 	drops   // what was cut off is never carried out
 	cuts
@@ -39,7 +39,7 @@ type action struct {
 // progress reports whether an action is none of those that go wrong, and no new wish.
 func (a action) progress() bool {
 	switch a.verb {
-	case leaves, checks, renewal, burial, goes, steps, hearsNo, drops, ticks, loses, hears:
+	case leaves, checks, renewal, reap, goes, steps, hearsNo, drops, ticks, loses, hears:
 		return true
 	default:
 		return false
@@ -82,7 +82,7 @@ func eager(s *State, b *Bounds, try tryFunc) (found bool) {
 				return found
 			})
 		}
-		if first(burial, side.bury); found {
+		if first(reap, side.reap); found {
 			return true
 		}
 		if first(goes, side.goesOn); found {
@@ -107,7 +107,7 @@ func sidecarActions(s *State, b *Bounds, i int, try tryFunc) {
 	at := func(n *State) side { return n.side(b, i) }
 	try(action{opens, who, 0}, func(n *State) bool { return at(n).open(false) })
 	try(action{opensNot, who, 0}, func(n *State) bool { return at(n).open(true) })
-	try(action{bids, who, 0}, func(n *State) bool { return at(n).begin(acquire) })
+	try(action{attempts, who, 0}, func(n *State) bool { return at(n).begin(acquire) })
 	try(action{waits, who, 0}, func(n *State) bool { return n.otherHolds(i) && at(n).begin(enqueue) })
 	try(action{leaves, who, 0}, func(n *State) bool { return at(n).leave() })
 	try(action{checks, who, 0}, func(n *State) bool { return at(n).check() })
@@ -120,7 +120,7 @@ func sidecarActions(s *State, b *Bounds, i int, try tryFunc) {
 }
 
 // otherHolds keeps enqueues for where there may be somebody to wait for.
-func (s *State) otherHolds(i int) bool { return s.db.holder != 0 && s.db.grant != grantID(i+1) }
+func (s *State) otherHolds(i int) bool { return s.db.holder != 0 && s.db.grant != attemptID(i+1) }
 
 func laneActions(s *State, b *Bounds, i, l int, try tryFunc) {
 	o := &s.sc[i].ops[l]
@@ -214,7 +214,7 @@ func (s *State) tick(b *Bounds, asleep int) bool {
 	return true
 }
 
-// age is a tick of a sidecar's clock. That a lease ends on which something rides is one
+// age is a tick of a sidecar's clock. That a lease ends on which something heldUnder is one
 // of the faults that there may be: it was not renewed in time.
 func (s side) age() bool {
 	for slot := range s.leases {
@@ -224,7 +224,7 @@ func (s side) age() bool {
 		case l.state != trusted || l.left != 1:
 		case s.phase == idle && s.unridden(id): // it is closed
 			*l, s.db.leases[id] = belief{}, leaseRow{}
-		case s.phase != idle && s.rides == id:
+		case s.phase != idle && s.heldUnder == id:
 			if s.faults == 0 {
 				return false
 			}
@@ -235,7 +235,7 @@ func (s side) age() bool {
 	return true
 }
 
-// unridden reports whether nothing rides on a lease, and nothing that is under way may.
+// unridden reports whether nothing is held under a lease, and nothing that is under way may.
 func (s side) unridden(l leaseID) bool {
 	for _, w := range s.db.queue {
 		if w.lease == l {
@@ -261,7 +261,7 @@ func (s *State) crash(b *Bounds, i int) bool {
 	return true
 }
 
-// restart is the next sidecar on the same socket: it buries its predecessor's leases
+// restart is the next sidecar on the same socket: it reaps its predecessor's leases
 // (lease/predecessors.go).
 func (s *State) restart(i int) bool {
 	s.sc[i].up = true
@@ -314,7 +314,7 @@ func initial(b *Bounds) State {
 		s.sc[i].up = true
 	}
 	s.faults, s.crashes, s.failovers = b.Faults, b.Crashes, b.Failovers
-	s.bids = b.Bids
+	s.attempts = b.Attempts
 	if b.Forgot != 0 {
 		s.forget(b)
 	}
@@ -336,5 +336,5 @@ func (s *State) forget(b *Bounds) {
 	}
 	free.drawn = 0
 	s.db, s.standby = taken, free
-	s.sc[0].phase, s.sc[0].wanted, s.sc[0].token, s.sc[0].rides = held, true, 1, mine
+	s.sc[0].phase, s.sc[0].wanted, s.sc[0].token, s.sc[0].heldUnder = held, true, 1, mine
 }

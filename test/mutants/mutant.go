@@ -106,8 +106,8 @@ func (m *mutant) apply(ctx context.Context, top string, check bool) error {
 	return nil
 }
 
-// undo takes the files of a copy from where it was copied.
-func (m *mutant) undo(from, top string) error {
+// restore takes the files of a copy from where it was copied.
+func (m *mutant) restore(from, top string) error {
 	for _, file := range m.files {
 		if err := copyFile(from, top, file); err != nil {
 			return err

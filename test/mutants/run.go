@@ -97,7 +97,7 @@ func (v *verdict) judge(out string, ended error) error {
 
 // bite breaks a rule, and lets its test see it.
 func (g *ground) bite(ctx context.Context, m *mutant) (v verdict, err error) {
-	defer func() { err = errors.Join(err, m.undo(g.from, g.top)) }()
+	defer func() { err = errors.Join(err, m.restore(g.from, g.top)) }()
 	if err := m.apply(ctx, g.top, false); err != nil {
 		return v, err
 	}

@@ -127,7 +127,7 @@ function end(otel: TracingApi, span: Span, attributes: Attributes): void {
 /** judge returns the attributes of an error, with `error.type` if it needs attention. */
 function judge(error: unknown, signal: AbortSignal | undefined): Attributes {
   if (signal?.aborted && error === signal.reason) {
-    return { "lock.result": "abandoned" };
+    return { "lock.result": "caller_left" };
   }
   if (!(error instanceof LocksidecarError)) {
     return { "error.type": error instanceof Error ? error.name : typeof error };

@@ -274,7 +274,7 @@ describe("with the SDK", () => {
     assert.equal(spans()[0]?.attributes["lock.type"], undefined);
   });
 
-  test("an aborted wait is abandoned, for any reason", async () => {
+  test("an aborted wait is caller_left, for any reason", async () => {
     const [a, b] = [sidecar.client(), sidecar.client()];
     await a.acquire("abort");
     spans();
@@ -284,7 +284,7 @@ describe("with the SDK", () => {
       await queued(a, "abort", 1);
       controller.abort(reason);
       await assert.rejects(waiting, reason);
-      assert.deepEqual(results(), ["lock.acquire abandoned"]);
+      assert.deepEqual(results(), ["lock.acquire caller_left"]);
       await queued(a, "abort", 0);
     }
   });
@@ -301,7 +301,7 @@ describe("with the SDK", () => {
     unsubscribe(name, answered);
     const [acquire, ...more] = spans();
     assert.deepEqual(more, []);
-    assert.equal(acquire?.attributes["lock.result"], "abandoned");
+    assert.equal(acquire?.attributes["lock.result"], "caller_left");
     assert.deepEqual(
       sent.map(({ method, traceparent }) => [method, traceparent]),
       ["PUT", "DELETE"].map((method) => [method, traceparent(acquire as ReadableSpan)]),

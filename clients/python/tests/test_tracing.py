@@ -338,7 +338,7 @@ def test_a_cancelled_wait_is_abandoned(app: App, path: str, key: str) -> None:
             app.spans()
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(other.acquire(key), 0.05)
-            assert app.results() == [span("lock.acquire", "abandoned")]
+            assert app.results() == [span("lock.acquire", "caller_left")]
 
     asyncio.run(main())
 
@@ -354,7 +354,7 @@ def test_a_withdrawal_has_the_context_of_its_acquire(
         with pytest.raises(KeyboardInterrupt):
             client.acquire(key)
     [acquire] = app.spans()
-    assert about(acquire)["lock.result"] == "abandoned"
+    assert about(acquire)["lock.result"] == "caller_left"
     assert [one.method for one in sent] == ["PUT", "DELETE"]
     assert all(one.by(acquire) for one in sent)
     free(other, key)

@@ -40,7 +40,7 @@ type Switch struct {
 }
 
 // Point makes it lead to a cluster that has TCP. Connections to the one before end when
-// they are given back.
+// they are handed back.
 func (s *Switch) Point(to *Cluster) error {
 	if err := s.write("127.0.0.1", to.port); err != nil {
 		return err

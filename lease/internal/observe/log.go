@@ -92,6 +92,6 @@ func (o *Observer) OutcomeUnknown(key, traceparent string, err error) {
 // HandedBack logs that a grant is handed back.
 func (o *Observer) HandedBack(key string, token int64, traceparent string) {
 	if o.log.Enabled(context.Background(), slog.LevelDebug) {
-		o.in(traceparent).Debug("grant given back, its call has left", "key", key, "token", token)
+		o.in(traceparent).Debug("grant handed back, its call has left", "key", key, "token", token)
 	}
 }

@@ -104,7 +104,7 @@ const (
 	NotHolder   = "not_holder"
 	NotHeld     = "not_held"
 	Invalid     = "invalid_request"
-	CallerLeft  = "abandoned"
+	CallerLeft  = "caller_left"
 	Internal    = "internal"
 )
 
@@ -117,7 +117,7 @@ const (
 
 // Kinds of answers that need no statement.
 const (
-	CachedDenial = "denial"
+	CachedDenied = "held_cache"
 	CachedHeld   = "held_here"
 	CachedEntry  = "entry"
 	CachedRepeat = "repeat"

@@ -208,7 +208,7 @@ func ProblemOf(err error) *Problem {
 	case errors.Is(err, lease.ErrCallerLeft), errors.Is(err, context.Canceled):
 		return SessionEnded("the connection was closed by its client, and its session with it")
 	case store.Unavailable(err):
-		return &Problem{Code: CodeStoreUnavailable, Detail: "nothing was granted, or it is undone by itself: " + err.Error()}
+		return &Problem{Code: CodeStoreUnavailable, Detail: "nothing was granted, or it is withdrawn by itself: " + err.Error()}
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ type Rules struct {
 	// Handoff is the longest time from the answer to a release to the answer to who waits.
 	Handoff time.Duration
 	// Recovery is how long after a fault was healed its traces can be seen: leases that
-	// were not renewed in time expire, waits stand in line again, what is unknown is undone.
+	// were not renewed in time expire, waits stand in line again, what is unknown is withdrawn.
 	Recovery time.Duration
 	// Cache is the sidecars' LOCKSIDECAR_CACHE_TTL.
 	Cache time.Duration

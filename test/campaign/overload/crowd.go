@@ -16,8 +16,8 @@ import (
 	"github.com/locksidecar/locksidecar/test/campaign/wire"
 )
 
-// tally counts what became of calls.
-type tally struct {
+// counts counts what became of calls.
+type counts struct {
 	mu    sync.Mutex
 	n     map[string]int
 	wrong []string
@@ -32,7 +32,7 @@ const (
 )
 
 // note counts an answer, and whether it is an honest one.
-func (t *tally) note(a wire.Answer, err error) (what string) {
+func (t *counts) note(a wire.Answer, err error) (what string) {
 	what = strings.TrimSpace(fmt.Sprint(a.Status, " ", a.Code))
 	wrong := ""
 	switch {
@@ -60,13 +60,13 @@ func (t *tally) note(a wire.Answer, err error) (what string) {
 	return what
 }
 
-func (t *tally) of(what string) int {
+func (t *counts) of(what string) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.n[what]
 }
 
-func (t *tally) String() string {
+func (t *counts) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var parts []string
@@ -111,7 +111,7 @@ const callLimit = 20 * time.Second
 type crowd struct {
 	socket  string
 	permits <-chan struct{}
-	tally   tally
+	counts  counts
 
 	mu      sync.Mutex
 	conns   map[*wire.Conn]struct{}
@@ -180,11 +180,11 @@ func (c *crowd) connect(n int, call func(conn *wire.Conn, i int) (wire.Answer, e
 		<-c.permits
 		conn, err := c.dial()
 		if err != nil {
-			c.tally.note(wire.Answer{}, err)
+			c.counts.note(wire.Answer{}, err)
 			continue
 		}
 		a, err := call(conn, i)
-		if c.tally.note(a, err); a.Status != 200 {
+		if c.counts.note(a, err); a.Status != 200 {
 			c.hangUp(conn)
 		}
 	}
@@ -205,7 +205,7 @@ func (c *crowd) wait(n, calls int, send func(conn *wire.Conn, client int) error)
 					return
 				}
 				c.refused.Add(1)
-				c.tally.note(a, err)
+				c.counts.note(a, err)
 				if conn != nil && (err != nil || a.Closes) {
 					c.hangUp(conn)
 					conn = nil

@@ -27,9 +27,9 @@ func TestTally(t *testing.T) {
 		"no answer within a time": {wire.Answer{}, context.DeadlineExceeded, false},
 		"nonsense":                {wire.Answer{}, errors.New("malformed HTTP response"), false},
 	} {
-		var tally tally
-		if tally.note(c.answer, c.err); (len(tally.wrong) == 0) != c.honest {
-			t.Errorf("%s: %q", name, tally.wrong)
+		var counts counts
+		if counts.note(c.answer, c.err); (len(counts.wrong) == 0) != c.honest {
+			t.Errorf("%s: %q", name, counts.wrong)
 		}
 	}
 }

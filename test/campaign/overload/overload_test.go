@@ -124,14 +124,14 @@ func (s *scene) phase(what string, rate int, do func(*crowd)) {
 		c := newCrowd(s.over.Socket(), pace(ctx, rate))
 		began := time.Now()
 		during := s.bystanders(func() { do(c) })
-		took, answers := time.Since(began), c.tally.String()
+		took, answers := time.Since(began), c.counts.String()
 		c.leave()
 		gone := s.gone()
 		undisturbed = append(undisturbed, s.bystanders(func() { time.Sleep(quiet) })...)
-		for _, wrong := range c.tally.wrong {
+		for _, wrong := range c.counts.wrong {
 			t.Error(wrong)
 		}
-		if n := c.tally.of("503 store_unavailable"); n > 0 {
+		if n := c.counts.of("503 store_unavailable"); n > 0 {
 			t.Errorf("%d calls were told that the database is not available: it is", n)
 		}
 		if most := s.memory(); most > s.plan.memory {
@@ -193,7 +193,7 @@ func (s *scene) sessions(c *crowd) {
 		return conn.Call(callLimit, "PUT", fmt.Sprintf("/v1/locks/own:%d", i), "{}")
 	})
 	s.expectOpen(c, min(maxSessions, s.conns-1))
-	if n, held := c.tally.of("429 limit"), s.count("SELECT count(*) FROM locksidecar.locks WHERE lease_id IS NOT NULL AND key LIKE 'own:%'"); n == 0 || held != c.open() {
+	if n, held := c.counts.of("429 limit"), s.count("SELECT count(*) FROM locksidecar.locks WHERE lease_id IS NOT NULL AND key LIKE 'own:%'"); n == 0 || held != c.open() {
 		s.t.Errorf("%d calls were refused, %d locks are held", n, held)
 	}
 }
@@ -253,12 +253,12 @@ func (s *scene) churn(c *crowd) {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				<-c.permits
-				c.tally.note(c.openAndDrop(i))
+				c.counts.note(c.openAndDrop(i))
 			}
 		})
 	}
 	wg.Wait()
-	if n := c.tally.of("200"); n < 100 {
+	if n := c.counts.of("200"); n < 100 {
 		s.t.Errorf("only %d sessions", n)
 	}
 }

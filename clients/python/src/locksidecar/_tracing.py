@@ -192,4 +192,4 @@ def _judge(error: BaseException) -> tuple[str | None, str | None]:
         return "bad_answer", "bad_answer"
     if isinstance(error, Exception):
         return None, type(error).__qualname__
-    return "abandoned", None  # a task's cancellation, KeyboardInterrupt
+    return "caller_left", None  # a task's cancellation, KeyboardInterrupt

@@ -10,8 +10,8 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 )
 
-// tally counts what a manager tells as metrics. No gauge may ever be below zero.
-type tally struct {
+// counts counts what a manager tells as metrics. No gauge may ever be below zero.
+type counts struct {
 	t  tester
 	mu sync.Mutex
 
@@ -29,12 +29,12 @@ type endedHold struct {
 	held        time.Duration
 }
 
-func newTally(t tester) *tally {
+func newCounts(t tester) *counts {
 	none := func() map[string]int { return map[string]int{} }
-	return &tally{t: t, acquired: none(), released: none(), cached: none(), sessions: none(), waits: none()}
+	return &counts{t: t, acquired: none(), released: none(), cached: none(), sessions: none(), waits: none()}
 }
 
-func (ta *tally) sum(of map[string]int) (sum int) {
+func (ta *counts) sum(of map[string]int) (sum int) {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
 	for n := range maps.Values(of) {
@@ -44,7 +44,7 @@ func (ta *tally) sum(of map[string]int) (sum int) {
 }
 
 // take returns what was counted in a map, by sorted words, and begins anew.
-func (ta *tally) take(of map[string]int) (words []string) {
+func (ta *counts) take(of map[string]int) (words []string) {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
 	for _, word := range slices.Sorted(maps.Keys(of)) {
@@ -55,7 +55,7 @@ func (ta *tally) take(of map[string]int) (words []string) {
 }
 
 // told checks that so many acquires had one result each.
-func (ta *tally) told(acquires int) {
+func (ta *counts) told(acquires int) {
 	ta.t.Helper()
 	if n := ta.sum(ta.acquired); n != acquires {
 		ta.t.Errorf("%d acquires, %d results", acquires, n)
@@ -63,27 +63,27 @@ func (ta *tally) told(acquires int) {
 }
 
 // renewals are how many leases were kept, lost, and not heard of.
-func (ta *tally) renewals() [3]int {
+func (ta *counts) renewals() [3]int {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
 	return [3]int{ta.kept, ta.lost, ta.failed}
 }
 
 // delays are how long the hand-offs took.
-func (ta *tally) delays() []time.Duration {
+func (ta *counts) delays() []time.Duration {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
 	return slices.Clone(ta.handOffs)
 }
 
-func (ta *tally) Acquired(_ context.Context, key, result string, waited time.Duration) {
+func (ta *counts) Acquired(_ context.Context, key, result string, waited time.Duration) {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
 	ta.acquired[key+" "+result]++
 	ta.waited = waited
 }
 
-func (ta *tally) gauge(what string, of map[string]int, key string, change int) {
+func (ta *counts) gauge(what string, of map[string]int, key string, change int) {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
 	if of[key] += change; of[key] < 0 || change != 1 && change != -1 {
@@ -91,9 +91,9 @@ func (ta *tally) gauge(what string, of map[string]int, key string, change int) {
 	}
 }
 
-func (ta *tally) Waits(key string, change int) { ta.gauge("waits", ta.waits, key, change) }
+func (ta *counts) Waits(key string, change int) { ta.gauge("waits", ta.waits, key, change) }
 
-func (ta *tally) Ended(_ context.Context, key, reason string, held time.Duration) {
+func (ta *counts) Ended(_ context.Context, key, reason string, held time.Duration) {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
 	ta.ended = append(ta.ended, endedHold{key, reason, held})
@@ -102,38 +102,38 @@ func (ta *tally) Ended(_ context.Context, key, reason string, held time.Duration
 	}
 }
 
-func (ta *tally) Releases(key, result string) {
+func (ta *counts) Releases(key, result string) {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
 	ta.released[key+" "+result]++
 }
 
-func (ta *tally) HandedOff(_ context.Context, took time.Duration) {
+func (ta *counts) HandedOff(_ context.Context, took time.Duration) {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
 	ta.handOffs = append(ta.handOffs, took)
 }
 
-func (ta *tally) Cached(kind string) {
+func (ta *counts) Cached(kind string) {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
 	ta.cached[kind]++
 }
 
-func (ta *tally) Renewed(_ time.Duration, kept, lost, failed int) {
+func (ta *counts) Renewed(_ time.Duration, kept, lost, failed int) {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
 	ta.kept, ta.lost, ta.failed = ta.kept+kept, ta.lost+lost, ta.failed+failed
 }
 
-func (ta *tally) SessionEnded(reason string) {
+func (ta *counts) SessionEnded(reason string) {
 	ta.mu.Lock()
 	defer ta.mu.Unlock()
 	ta.sessions[reason]++
 }
 
-func (ta *tally) Observe(state func() observe.State) { ta.state = state }
+func (ta *counts) Observe(state func() observe.State) { ta.state = state }
 
-func (*tally) ObserveFleet(func() (observe.Fleet, bool)) {}
+func (*counts) ObserveFleet(func() (observe.Fleet, bool)) {}
 
-var _ observe.Recorder = (*tally)(nil)
+var _ observe.Recorder = (*counts)(nil)

@@ -14,7 +14,7 @@ import (
 const (
 	stuckClients = 16
 	stuckKeys    = 500
-	stuckTime    = 4 * time.Second // longer than the statements of a stuck key may wait
+	stuckTime    = 4 * time.Second // longer than the statements of a locked key may wait
 )
 
 // TestLockedRow: an operator's open transaction locks one key's row. Who asks for
