@@ -208,7 +208,7 @@ func (b *leaseSet) removeLocked(l *lease) bool {
 }
 
 // lingerTime is how long the store goes on to listen when there is no lease. To begin again
-// costs a connection, and leases of single locks come and go.
+// costs a connection, and leases of short locks come and go.
 const lingerTime = 30 * time.Second
 
 // listenLocked is called before a lease is added. b.mu is held.

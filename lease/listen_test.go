@@ -46,7 +46,7 @@ func TestListensWhileLocksAreHeld(t *testing.T) {
 	})
 }
 
-// A lock with a MinHold has a lease of its own. Such locks do not begin and end the listening.
+// Short locks do not begin and end the listening.
 func TestListeningDoesNotFlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

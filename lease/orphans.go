@@ -251,7 +251,7 @@ func (s *search) resolve(ctx context.Context, pause time.Duration) bool {
 }
 
 // knows reports whether somebody here has a grant, or waits for it. Who waits may have got
-// it, and not have heard of it for long; and what is being released may have to stand for its
+// it, and not have heard of it for long; and what is being released may keep its key for its
 // MinHold. The queue is asked first: an attempt that wins is held before it leaves the queue.
 func (m *Manager) knows(r store.HeldGrant) bool {
 	if m.queue.awaits(r.ID) {

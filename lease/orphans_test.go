@@ -124,7 +124,7 @@ func TestALookForMuchLeavesRoomForRenewals(t *testing.T) {
 	})
 }
 
-// A lock is being released, and the store does not answer for long: it stands for its MinHold.
+// A lock is being released, and the store does not answer for long: its MinHold keeps the key.
 func TestWhatIsBeingReleasedIsNotWithdrawn(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

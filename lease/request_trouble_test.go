@@ -123,8 +123,8 @@ func TestRepeatWaitsForAReleaseThatMayCome(t *testing.T) {
 	})
 }
 
-// A lock that was lost before its call was told of it does not stand for its MinHold, also if its
-// session ends in that moment.
+// A lock that was lost before its call was told of it does not keep its key for its MinHold, also if
+// its session ends in that moment.
 func TestLostBeforeItIsToldInAnEndedSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

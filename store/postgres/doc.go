@@ -9,9 +9,9 @@
 // so that a pod that is cut off leaves no row locked. Statements are in queries/ by their names,
 // tables in schema/.
 //
-// A lock is not held if its lease is missing or has expired, and no min_hold keeps the key. So the death of a holder is one
-// deleted row, however many locks are held under the lease. Only keys with waiters need more, the
-// hand-off. The next acquire or the sweep finds the others.
+// A lock is not held if its lease is missing or has expired, and no min_hold keeps the key. So the
+// death of a holder is one deleted row, however many locks are held under the lease. Only keys with
+// waiters need more, the hand-off. The next acquire or the sweep finds the others.
 //
 // In READ COMMITTED each statement of a function sees what was committed before it began. So
 // functions lock a row in one statement and look in the next. A statement that waits for a row

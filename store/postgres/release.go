@@ -139,7 +139,7 @@ func releaseOf(c *store.Claim) *store.Event {
 }
 
 // releaseRest judges the remaining claims with their rows locked. It frees or hands off locks, or
-// sets hold_pending.
+// leaves keys to their min_hold.
 func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest []int, verdicts []store.Verdict) error { //nolint:funlen // one round trip after the other, to be read in one place
 	namespace := o.config.Identity.Namespace
 	keys, tokens, leases := claimColumns(rest, func(i int) store.Claim { return claims[i] })

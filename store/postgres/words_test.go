@@ -210,7 +210,7 @@ func TestRepeatedStopsDoNotFlood(t *testing.T) {
 	}
 }
 
-// What is held under a lease of its own, and what is granted under an id that others can
+// A bind:ttl lock, and what is granted under an id that others can
 // derive, is not told whole: its waiter looks.
 func TestRareGrantsAreHints(t *testing.T) {
 	t.Parallel()

@@ -168,7 +168,7 @@ func stopMeetsRelease(f *fixture) {
 	})
 }
 
-// stopMeetsStanding: whatever came first, the lease that stands is told nothing that
+// stopMeetsStanding: whatever came first, the pending hold is told nothing that
 // its key's next holder would hear.
 func stopMeetsPendingHold(f *fixture) {
 	a, b := f.pair()

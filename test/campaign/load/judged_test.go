@@ -155,7 +155,7 @@ func TestOrphans(t *testing.T) {
 			t.Fatal(a, err)
 		}
 	}
-	found("two locks and a lease of its own", 3)
+	found("two locks and the lease of one", 3)
 	_ = pgtest.Query[int64](t, store, `WITH w AS (INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
 		SELECT gen_random_uuid(), 'default', 'other', lease_id FROM locksidecar.locks WHERE key = 'session' RETURNING 1) SELECT count(*) FROM w`)
 	found("a waiter, too", 4)
