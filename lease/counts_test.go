@@ -10,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 )
 
-// counts counts what a manager tells as metrics. No gauge may ever be below zero.
+// counts has what a manager tells as metrics. No gauge may ever be below zero.
 type counts struct {
 	t  tester
 	mu sync.Mutex

@@ -31,9 +31,6 @@ type double struct {
 	locked map[string]bool
 	// blocked holds checks up in which such a key stands.
 	blocked map[string]chan struct{}
-	// conns, if set, has a token for each connection; an operation takes one for a
-	// millisecond.
-	conns chan struct{}
 	// checking is how many checks are under way, checkingMost how many were.
 	checking, checkingMost int
 	// handOffs, if set, are known to all sidecars of a test.
@@ -329,9 +326,6 @@ func pause(ctx context.Context, d time.Duration, gate chan struct{}) error {
 func do[R any](ctx context.Context, d *double, op string, items int, f func(context.Context) (R, error)) (R, error) {
 	what := d.begin(op, items)
 	var none R
-	if err := d.connect(ctx); err != nil {
-		return none, &store.Error{Op: op, Err: err}
-	}
 	if err := pause(ctx, what.before, what.gate); err != nil {
 		return none, &store.Error{Op: op, Err: err, Unknown: true} // on its way, perhaps
 	}
@@ -352,23 +346,6 @@ func do[R any](ctx context.Context, d *double, op string, items int, f func(cont
 		return none, &store.Error{Op: op, Err: errBroken, Unknown: true}
 	}
 	return r, err
-}
-
-// pool gives the store so many connections. It is called before the first operation.
-func (d *double) pool(connections int) { d.conns = make(chan struct{}, connections) }
-
-// connect takes a connection for as long as an operation takes.
-func (d *double) connect(ctx context.Context) error {
-	if d.conns == nil {
-		return nil
-	}
-	select {
-	case d.conns <- struct{}{}:
-		defer func() { <-d.conns }()
-		return pause(ctx, time.Millisecond, nil)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 func (d *double) remember(asks []store.Ask) {

@@ -187,24 +187,22 @@ func (b *leaseSet) get(ttl time.Duration) *lease {
 	return b.byTTL[b.step(ttl)]
 }
 
-// remove takes a lease out, so that the next pin makes a fresh one. It reports
-// false when somebody did so before.
-func (b *leaseSet) remove(l *lease) bool {
+// remove takes a lease out, if it is there, so that the next pin makes a fresh one.
+func (b *leaseSet) remove(l *lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.removeLocked(l)
+	b.removeLocked(l)
 }
 
-func (b *leaseSet) removeLocked(l *lease) bool {
+func (b *leaseSet) removeLocked(l *lease) {
 	if b.byTTL[l.ttl] != l {
-		return false
+		return
 	}
 	delete(b.byTTL, l.ttl)
 	if len(b.byTTL) == 0 {
 		b.emptied = time.Time{} // the renewer notes when
 		b.changed()
 	}
-	return true
 }
 
 // lingerTime is how long the store goes on to listen when there is no lease. To begin again

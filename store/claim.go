@@ -49,7 +49,7 @@ const (
 	Failure
 )
 
-// Standing says how a claim stands.
+// ClaimStatus says whether a claim is right.
 type ClaimStatus uint8
 
 const (

@@ -53,7 +53,7 @@ func (o *operation) release(s *Store, c *store.Claim) store.Verdict {
 		}
 		o.released(r, c.Outcome, c.Result)
 		o.giveUp(r, now, c)
-	case v.Status == store.Expired && r.kept(now) && !(c.AtOnce && r.lease.renewed && r.lease.id == c.Lease):
+	case v.Status == store.Expired && r.kept(now) && (!c.AtOnce || !r.lease.renewed || r.lease.id != c.Lease):
 		if !r.lease.dead() {
 			r.lease = deadLease // a renewal that is under way must not keep it
 		}

@@ -102,7 +102,7 @@ func (s *Store) Signals(ctx context.Context, leases []store.LeaseID) ([]store.Si
 	return found, nil
 }
 
-// Heard forgets signals to holders of this instance.
+// Acknowledge forgets signals to holders of this instance.
 func (s *Store) Acknowledge(ctx context.Context, signals []store.SignalID) error {
 	if err := s.usable(ctx, "Heard"); err != nil {
 		return err

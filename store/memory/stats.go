@@ -55,7 +55,7 @@ func (sh *shard) count(namespace string, space *Space, types, pods counts) {
 	}
 }
 
-// counts counts by namespace and name.
+// counts are by namespace and name.
 type counts map[[2]string]*store.Stat
 
 func (t counts) add(namespace, name string, more store.Stat) {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/store"
@@ -64,12 +63,6 @@ func hearing(t *testing.T) (s *scene, awaitHint func(store.AttemptID)) {
 			}
 		}
 	}
-}
-
-// handOffIn hands a key off in a session's open transaction.
-func handOffIn(t *testing.T, conn *pgx.Conn, key string, from store.LeaseID) {
-	t.Helper()
-	exec(t, conn, "SELECT locksidecar.hand_off('{n}', ARRAY[$1::text], ARRAY[$2::uuid], '{NULL}', '{\"\"}')", key, from)
 }
 
 // A lock that is given up at once leaves no hold behind, whether somebody waits for it or not.

@@ -411,7 +411,7 @@ func (m *model) release(by int, c store.Claim) store.ClaimStatus {
 		}
 		m.tell(k, store.Event{Kind: store.EventReleased, Token: k.token, Outcome: c.Outcome, Result: c.Result})
 		m.giveUp(k, c.AtOnce)
-	case standing == store.Expired && m.kept(k) && !(c.AtOnce && k.lease.renewed && k.holder.Lease == c.Lease):
+	case standing == store.Expired && m.kept(k) && (!c.AtOnce || !k.lease.renewed || k.holder.Lease != c.Lease):
 		if !k.lease.dead {
 			k.expire()
 			k.lease = &modelLease{dead: true} // nobody renews it for this lock

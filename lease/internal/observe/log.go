@@ -62,17 +62,21 @@ type Lock struct {
 
 // MaxHoldOver logs that a lock is released because its max_hold is over.
 func (o *Observer) MaxHoldOver(l Lock) {
-	o.lock(slog.LevelWarn, "lock held for its max_hold, released", l)
+	o.in(l.Traceparent).Warn("lock held for its max_hold, released", l.attributes()...)
 }
 
 // AskedToStop logs that the holder of a lock is asked to stop.
-func (o *Observer) AskedToStop(l Lock) { o.lock(slog.LevelInfo, "holder asked to stop", l) }
+func (o *Observer) AskedToStop(l Lock) {
+	o.in(l.Traceparent).Info("holder asked to stop", l.attributes()...)
+}
 
 // Broken logs that a lock is broken.
-func (o *Observer) Broken(l Lock) { o.lock(slog.LevelWarn, "lock broken, somebody asked for it", l) }
+func (o *Observer) Broken(l Lock) {
+	o.in(l.Traceparent).Warn("lock broken, somebody asked for it", l.attributes()...)
+}
 
-func (o *Observer) lock(level slog.Level, message string, l Lock) {
-	o.in(l.Traceparent).Log(context.Background(), level, message, "key", l.Key, "token", l.Token, "session", l.Session, "owner", l.Owner)
+func (l Lock) attributes() []any {
+	return []any{"key", l.Key, "token", l.Token, "session", l.Session, "owner", l.Owner}
 }
 
 // StopSent logs that a call has asked the holder of a key to stop. instance is this sidecar.
