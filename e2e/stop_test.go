@@ -56,7 +56,12 @@ func TestStop(t *testing.T) {
 	a.call("GET", lockPath("job"), "").stopping("deploy")
 	b.call("GET", lockPath("job"), "", "Cache-Control: no-cache").stopping("deploy")
 
-	// Asked again, it hears another reason, and not the same one twice.
+	// Asked again, it hears another reason, and not the same one twice. A repeat before the holder's
+	// sidecar has acknowledged the first request would count as one of a client, whose next repeat
+	// may wait for a renewal.
+	eventually(t, "the first request to be acknowledged", func() bool {
+		return pgtest.Query[int64](t, url, "SELECT count(*) FROM locksidecar.signals") == 0
+	})
 	b.call("POST", stopPath("job"), `{"reason":"deploy"}`).want(202, "")
 	b.call("POST", stopPath("job"), `{"reason":"at once"}`).want(202, "")
 	if again := session.want("stop"); again.data["reason"] != "at once" {

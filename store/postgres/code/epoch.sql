@@ -105,7 +105,7 @@ BEGIN
         floor(extract(epoch FROM clock_timestamp() - timestamptz '2020-01-01 00:00:00Z'))::bigint << 20);
     UPDATE locksidecar.meta
     SET epoch = here, history = gen_random_uuid(), began = clock_timestamp(), began_token = first;
-    PERFORM setval('locksidecar.tokens', first); -- last: a rollback does not withdraw it
+    PERFORM setval('locksidecar.tokens', first); -- last: a rollback leaves it as it is
     RETURN true;
 END
 $$;
