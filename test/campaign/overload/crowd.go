@@ -16,7 +16,7 @@ import (
 	"github.com/locksidecar/locksidecar/test/campaign/wire"
 )
 
-// counts counts what became of calls.
+// counts has what became of calls.
 type counts struct {
 	mu    sync.Mutex
 	n     map[string]int
