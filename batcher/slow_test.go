@@ -215,7 +215,7 @@ func TestTwoLockedKeys(t *testing.T) {
 	})
 }
 
-// What comes for a locked key stays behind it, in its order, wherever it stood
+// Items that come for a locked key stay behind it, in their order, wherever they stood
 // when the key got locked.
 func TestLockedKeyKeepsItsOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -357,7 +357,7 @@ func TestManyLockedKeys(t *testing.T) {
 	})
 }
 
-// What waits behind a locked item is not held up by a store that does not answer.
+// A store that does not answer does not hold up the items behind a locked one.
 func TestLockedThenOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout, keys = time.Second, 20
@@ -388,7 +388,7 @@ func TestLockedThenOutage(t *testing.T) {
 	})
 }
 
-// Who carries an item out itself does not wait for a locked row, nor overtake one.
+// A caller that runs its item itself does not wait for a locked row, and overtakes none.
 func TestDoWithALockedKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rows{takes: 10 * time.Millisecond}

@@ -181,7 +181,7 @@ type call struct {
 	// withdrawn is closed when a release by the request id ends the call; nil without one.
 	withdrawn <-chan struct{}
 
-	// What was last heard of the lock (nil: nothing), and the call's queue position.
+	// seen is the last known state of the lock (nil: unknown), position the call's queue position.
 	seen     *store.Lock
 	position int
 	// stood: the call has had a queue position. From then on an outage is no reason

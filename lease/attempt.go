@@ -67,10 +67,10 @@ type attempt struct {
 	// nil until somebody waits for it.
 	ended bool
 	done  chan struct{}
-	// lined: it may be in the queue's books.
+	// inQueue: the queue may know it.
 	inQueue atomic.Bool
 
-	// loose counts what may still change the store on the attempt's behalf: the attempt
+	// inFlight counts what may still change the store on the attempt's behalf: the attempt
 	// itself until it is over, and what is handed back or withdrawn after it.
 	inFlight sync.WaitGroup
 }
@@ -89,7 +89,7 @@ const (
 var (
 	// errTimeUp ends an attempt whose call waited in vain.
 	errTimeUp = errors.New("waited in vain")
-	// errBidLost ends an attempt whose lease or queue position is gone: the call may
+	// errAttemptLost ends an attempt whose lease or queue position is gone: the call may
 	// make another.
 	errAttemptLost = errors.New("the lease or the place in line is gone")
 )
@@ -412,7 +412,7 @@ func (b *attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 		return
 	}
 	b.since = since
-	// What the first question finds is not handed over: it may have been, long ago, to an
+	// A grant that the first question finds is not handed over: it may have been, long ago, to an
 	// earlier call of a request that is repeated.
 	handedOver := b.wasQueued || b.since.IsZero() || b.phase != asking && ans.HandedBy != ""
 	b.phase = over

@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// What nobody was told of is handed back, for as long as the store may keep it. A lock with a
+// A grant that was not delivered is handed back, for as long as the store may keep it. A lock with a
 // MinHold keeps its key after its lease.
 
 // keepsKey reports whether a lock of a session keeps its key after its lease, for its MinHold.

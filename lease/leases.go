@@ -53,12 +53,12 @@ type lease struct {
 	life atomic.Pointer[life]
 	lost atomic.Bool
 	// users counts the locks and the attempts on it. It rises only under the
-	// book's mutex, so that the renewer can close a lease that has none.
+	// lease set's mutex, so that the renewer can close a lease that has none.
 	users atomic.Int64
 	// used: something was held under it since the renewer last looked.
 	used atomic.Bool
 
-	// For the renewer, under the book's mutex.
+	// For the renewer, under the lease set's mutex.
 	renewAt  time.Time
 	renewing bool
 	// failing: the last renewal was not confirmed by the store, or not yet.
@@ -117,11 +117,11 @@ type leaseSet struct {
 	emptied   time.Time // when the last lease went
 	mu        sync.RWMutex
 	byTTL     map[time.Duration]*lease
-	// dying are those to be revoked, of which the store has not confirmed it.
+	// toRevoke are leases whose revocation the store has not confirmed.
 	toRevoke map[*lease]struct{}
 	// nextAt is when the renewer looks next.
 	nextAt time.Time
-	// wake tells the renewer that the book has changed.
+	// wake tells the renewer that the lease set has changed.
 	wake chan struct{}
 }
 

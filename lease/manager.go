@@ -110,7 +110,7 @@ func New(cfg Config, st store.Store) (*Manager, error) {
 	return m, nil
 }
 
-// maxTogether is the most calls that be queued by one statement. All may be for one
+// maxTogether is the most calls that one statement enqueues. All may be for one
 // key, and its row is locked until the statement is over: releases of it wait for that.
 // A thousand would keep it for about as long as a release waits for a row (0.1 s).
 const maxTogether = 250
@@ -127,8 +127,8 @@ func (m *Manager) openLanes() {
 	acquires := bounded
 	acquires.Refuse = m.draining
 	m.acquires = batcher.New(m.obs.Lane("acquire", acquires), byKey, m.st.Acquire, locked)
-	// They be queued one behind the other. The queue limits them: answers of another lane
-	// bring some here, and must not have to wait.
+	// Enqueues of one key share a statement, in their order. The queue limits them: answers of
+	// another lane submit some, and must not have to wait.
 	together := lane
 	together.Together, together.Max = true, min(lane.Max, maxTogether)
 	m.enqueues = batcher.New(m.obs.Lane("enqueue", together), byKey, m.st.Acquire, locked)
@@ -140,7 +140,7 @@ func (m *Manager) openLanes() {
 	apart.Inline = false // they may hang, and have a limit of their own
 	m.openings = batcher.New(m.obs.Lane("open", apart), func(l store.NewLease) string { return string(l.ID[:]) }, forAll(m.st.OpenLeases), nil)
 	m.revocations = batcher.New(m.obs.Lane("revoke", apart), func(l store.LeaseID) string { return string(l[:]) }, forAll(m.st.Revoke), nil)
-	// What hands something back is never refused: what was taken is bounded.
+	// A lane that hands something back refuses nothing: the grants that it frees are bounded.
 	byGrant := func(a store.Attempt) string { return string(a.ID[:]) }
 	m.cancels = batcher.New(m.obs.Lane("cancel", lane), byGrant, m.st.Cancel, locked)
 	m.withdrawals = batcher.New(m.obs.Lane("withdraw", lane), byGrant, m.st.Withdraw, func(o store.Outcome) bool { return o == store.RowLocked })

@@ -12,7 +12,7 @@ import (
 
 var errReaping = errors.New("reaping the leases of the sidecar that ran here before")
 
-// succeedRounds is how often revoking the predecessors is tried, with a store that
+// reapRounds is how often revoking the predecessors is tried, with a store that
 // answers, before the manager is ready without: somebody keeps a row of theirs locked,
 // and the leases expire by themselves.
 const reapRounds = 5

@@ -234,7 +234,7 @@ func TestNoCacheOfHeldAnswers(t *testing.T) {
 	})
 }
 
-// What is heard of a key here makes an older refusal useless.
+// News of a key makes an older entry of the held cache useless.
 func TestHeldAnswersAreDropped(t *testing.T) {
 	for name, free := range map[string]func(r, other *rig, s *Session, g Grant){
 		"by a release here": func(r, _ *rig, _ *Session, g Grant) {

@@ -20,9 +20,9 @@ type signals struct {
 	polling   bool
 	pollAgain bool
 
-	// unplaced are signals for grants that are not known here, by when they were first
+	// unmatched are signals for grants that are not known here, by when they were first
 	// seen: a grant may still be on its way to here. Only the look under way uses them;
-	// some: whoever gets a lock should make a look follow.
+	// hasUnmatched: a session that gets a lock makes another poll follow.
 	unmatched    map[store.SignalID]time.Time
 	hasUnmatched atomic.Bool
 }
@@ -48,11 +48,11 @@ func (sg *signals) granted() {
 	}
 }
 
-// lookPause is the first pause between two looks that follow each other; it grows up
+// signalPause is the first pause between two polls that follow each other; it grows up
 // to hintPause, so that a storm of news costs little, and a single one hardly waits.
 const signalPause = 2 * time.Millisecond
 
-// run looks until there is nothing more to look for.
+// run polls until nobody has asked for another poll.
 func (sg *signals) run(ctx context.Context) {
 	usual := signalPause
 	for sg.next() {

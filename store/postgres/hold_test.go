@@ -500,7 +500,7 @@ func TestAPromotionProlongsNoHold(t *testing.T) {
 	s.mustBePending("k", token, time.Minute)
 }
 
-// What nobody was told of is withdrawn with its hold, even if its lease is dead. Nothing else of
+// A grant that was not delivered is withdrawn with its hold, even if its lease is dead. Nothing else of
 // the lease is touched.
 func TestAWithdrawalEndsTheHold(t *testing.T) {
 	t.Parallel()

@@ -5,7 +5,7 @@ import "fmt"
 
 // LimitError: one of the configured limits is reached.
 type LimitError struct {
-	// What is limited, in words.
+	// What names the limited thing in words.
 	What string
 	// Setting is the environment variable that sets it, empty if it is fixed.
 	Setting string

@@ -267,7 +267,7 @@ func TestReadsAreConfirmed(t *testing.T) {
 	})
 }
 
-// What no push says is told by two reads.
+// Two reads tell what no push says.
 func TestReadsTellWhatPushesMissed(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		r := b.begin()
