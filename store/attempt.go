@@ -69,7 +69,7 @@ type Answer struct {
 	// Lock is who has it (Held, Queued). For Queued, Holder.ExpiresIn may be zero
 	// or less: the holder's lease is about to be reaped.
 	Lock Lock
-	// Position is the place in line, 1 for the first: of an Enqueue (Queued), or
+	// Position is the place in line, 1 for the first: of an ask that waits (Queued), or
 	// the one that a Cancel gave up (Gone). Zero: not known.
 	Position int
 	// Result is JSON, or nil: what the holder released with (Skipped).

@@ -6,7 +6,7 @@
 // A lease says "alive until T". Any number of locks are held under one renewed lease;
 // each bind:ttl lock has an unrenewed lease of its own. A lock is a key that is
 // free, or held by a lease under a grant. A grant is one successful acquisition:
-// a fencing token, and a AttemptID that the asker made before it asked. A waiter
+// a fencing token, and an AttemptID that the asker made before it asked. A waiter
 // is an asker in a key's FIFO queue, known by the same AttemptID.
 //
 // A lease that is missing is dead; ids are never used again, so death is final.
@@ -26,8 +26,8 @@
 //  4. A key with living waiters is never free: a release, a cancel or a reap
 //     hands it to the first of them (the hand-off). A waiter that was skipped
 //     waits no more.
-//  5. An operation may be repeated. Repeated with the same AttemptID, an Acquire or
-//     an Enqueue finds what the first one did; a repeated Release finds the lock
+//  5. An operation may be repeated. Repeated with the same AttemptID, an Acquire finds
+//     what the first one did; a repeated Release finds the lock
 //     released or in other hands and changes nothing.
 //
 // Every operation takes many items at once and answers each, in the order of the
@@ -59,7 +59,7 @@ type LeaseID = uuid.UUID
 // the grant ends. It is random, or derived from a request_id.
 type AttemptID = uuid.UUID
 
-// HalfID is the first half of a AttemptID, by which a waiter is told to look.
+// HalfID is the first half of an AttemptID, by which a waiter is told to look.
 type HalfID [8]byte
 
 // HalfOf is the first half of a grant's id.

@@ -32,7 +32,7 @@ const (
 	helloLimit = 3 * time.Second
 	// listenerAlive is how often a silent connection is asked whether it lives.
 	listenerAlive = 30 * time.Second
-	// listenWait is how long an Enqueue waits for the listener. Without it, checks find the grant.
+	// listenWait is how long an ask that waits is held up for the listener. Without it, checks find the grant.
 	listenWait = time.Second
 )
 
