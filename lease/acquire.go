@@ -9,6 +9,8 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/repeat"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -19,19 +21,19 @@ import (
 //
 // Errors: [HeldError], [TimeoutError], [SkippedError], [LimitError],
 // [ErrSessionEnded], [ErrDraining], [ErrCallerLeft], [ErrWithdrawn], and those of the store.
-func (m *Manager) Acquire(ctx context.Context, s *Session, req Request) (Grant, error) {
+func (m *Manager) Acquire(ctx context.Context, s *Session, req types.Request) (types.Grant, error) {
 	began := m.begins(&req)
 	g, err := m.acquireOne(ctx, s, &req)
 	m.acquired(ctx, &req, began, &g, err)
 	return g, err
 }
 
-func (m *Manager) acquireOne(ctx context.Context, s *Session, req *Request) (Grant, error) {
+func (m *Manager) acquireOne(ctx context.Context, s *Session, req *types.Request) (types.Grant, error) {
 	if m.isDraining() {
-		return Grant{}, ErrDraining
+		return types.Grant{}, types.ErrDraining
 	}
 	req.TTL = m.ttlOf(s, req)
-	if req.Bind == BindTTL {
+	if req.Bind == types.BindTTL {
 		return m.acquireTTL(ctx, req)
 	}
 	c := &call{s: s, req: req}
@@ -42,28 +44,28 @@ func (m *Manager) acquireOne(ctx context.Context, s *Session, req *Request) (Gra
 }
 
 // acquireIn gets a lock for the session of a call.
-func (m *Manager) acquireIn(ctx context.Context, c *call) (Grant, error) {
+func (m *Manager) acquireIn(ctx context.Context, c *call) (types.Grant, error) {
 	s, req := c.s, c.req
 	if g, ok := s.enter(req); ok {
 		m.obs.Cached(observe.CachedEntry)
 		return g, nil
 	}
 	if err := s.admit(&c.slot); err != nil {
-		return Grant{}, err
+		return types.Grant{}, err
 	}
 	defer s.leave(&c.slot)
 	if lock, ok := m.heldInCache(s, req); ok {
-		return Grant{}, &HeldError{Lock: lock, Cached: true}
+		return types.Grant{}, &types.HeldError{Lock: lock, Cached: true}
 	}
 	return m.acquire(ctx, c)
 }
 
 // ttlOf is the TTL that a request asks for, or the default.
-func (m *Manager) ttlOf(s *Session, req *Request) time.Duration {
+func (m *Manager) ttlOf(s *Session, req *types.Request) time.Duration {
 	switch {
 	case req.TTL != 0:
 		return req.TTL
-	case s != nil && req.Bind == BindSession:
+	case s != nil && req.Bind == types.BindSession:
 		return s.ttl
 	default:
 		return m.cfg.TTL
@@ -72,26 +74,26 @@ func (m *Manager) ttlOf(s *Session, req *Request) time.Duration {
 
 // acquireTTL gets a bind:ttl lock. Calls with the same request id take turns, so
 // that a repeat finds what became of the first.
-func (m *Manager) acquireTTL(ctx context.Context, req *Request) (Grant, error) {
+func (m *Manager) acquireTTL(ctx context.Context, req *types.Request) (types.Grant, error) {
 	if req.RequestID == uuid.Nil {
 		if lock, ok := m.heldInCache(nil, req); ok {
-			return Grant{}, &HeldError{Lock: lock, Cached: true}
+			return types.Grant{}, &types.HeldError{Lock: lock, Cached: true}
 		}
 		return m.acquire(ctx, &call{req: req})
 	}
-	w := newWithdrawal()
-	c := &call{req: req, began: m.clk.Now(), withdrawn: w.over}
-	r := m.requests.use(attemptIDFor(req.RequestID, req.Key), w)
-	defer m.requests.done(r, w)
+	w := repeat.NewWithdrawal()
+	c := &call{req: req, began: m.clk.Now(), withdrawn: w.Ended()}
+	r := m.requests.Use(repeat.AttemptID(req.RequestID, req.Key), w)
+	defer m.requests.Done(r, w)
 	if err := m.takeTurn(ctx, nil, r, req.Wait, w); err != nil {
-		return Grant{}, err
+		return types.Grant{}, err
 	}
 	defer func() { m.leaveAfter(&m.requests, r, c.attempts) }()
-	c.shared = r.shared()
+	c.shared = r.Shared()
 	g, err := m.acquire(ctx, c)
 	if err == nil {
-		g.repeats = r
-		r.give(g.Token)
+		g.Repeats = r
+		r.Give(g.Token)
 	}
 	return g, err
 }
@@ -99,7 +101,7 @@ func (m *Manager) acquireTTL(ctx context.Context, req *Request) (Grant, error) {
 // heldInCache answers from what is known here that a key is held: by a session of
 // this sidecar, or by somebody else of whom the store told a moment ago. The owner
 // that may enter the lock is not denied: it got it in this moment.
-func (m *Manager) heldInCache(s *Session, req *Request) (store.Lock, bool) {
+func (m *Manager) heldInCache(s *Session, req *types.Request) (store.Lock, bool) {
 	if req.Wait != 0 || req.NoCache {
 		return store.Lock{}, false
 	}
@@ -131,10 +133,10 @@ func (m *Manager) isLate(a *arrival, shared int64) bool {
 }
 
 // acquire gets a lock that is not denied here.
-func (m *Manager) acquire(ctx context.Context, c *call) (Grant, error) {
+func (m *Manager) acquire(ctx context.Context, c *call) (types.Grant, error) {
 	if c.req.Wait != 0 {
 		if err := m.addWaiter(); err != nil {
-			return Grant{}, err
+			return types.Grant{}, err
 		}
 		defer m.waiters.Add(-1)
 	}
@@ -166,7 +168,7 @@ type call struct {
 	m        *Manager
 	ctx      context.Context
 	s        *Session // nil with BindTTL
-	req      *Request
+	req      *types.Request
 	began    time.Time
 	tick     clock.Tick // when the lease of an attempt was found alive: the clock was not read since
 	slot     quotaSlot  // in the session
@@ -195,7 +197,7 @@ type call struct {
 }
 
 // acquire makes attempts until one wins or the call gives up.
-func (c *call) acquire() (Grant, error) {
+func (c *call) acquire() (types.Grant, error) {
 	defer c.stopTimer()
 	defer c.expectEntry()()
 	for {
@@ -210,21 +212,21 @@ func (c *call) acquire() (Grant, error) {
 			return g, nil
 		}
 		if err := c.mayGoOn(err); err != nil {
-			return Grant{}, err
+			return types.Grant{}, err
 		}
 	}
 }
 
 // try makes one attempt and returns its outcome.
-func (c *call) try() (Grant, error) {
+func (c *call) try() (types.Grant, error) {
 	if err := c.settleLast(); err != nil {
-		return Grant{}, err
+		return types.Grant{}, err
 	}
 	came := c.m.arrivals.join(c.req) // before the lease, for which it may have to wait
 	l, err := c.lease()
 	if err != nil {
 		came.leave()
-		return Grant{}, err
+		return types.Grant{}, err
 	}
 	b := c.m.newAttempt(c, l)
 	b.arrival = came
@@ -251,7 +253,7 @@ func (c *call) lease() (*lease, error) {
 		c.began = c.tick.Now
 	}
 	ttl := c.req.TTL
-	if c.req.Bind == BindTTL {
+	if c.req.Bind == types.BindTTL {
 		if c.req.Wait == 0 {
 			return nil, nil //nolint:nilnil // no lease is needed
 		}
@@ -298,13 +300,13 @@ func (c *call) until(something <-chan struct{}) error {
 		c.timed, c.time = true, nil
 		return c.timeout()
 	case <-c.ctx.Done():
-		return errors.Join(ErrCallerLeft, context.Cause(c.ctx))
+		return errors.Join(types.ErrCallerLeft, context.Cause(c.ctx))
 	case <-ending:
-		return ErrSessionEnded
+		return types.ErrSessionEnded
 	case <-c.withdrawn:
-		return ErrWithdrawn
+		return types.ErrWithdrawn
 	case <-draining:
-		return ErrDraining
+		return types.ErrDraining
 	}
 }
 
@@ -321,10 +323,10 @@ func (c *call) endings() (session, draining <-chan struct{}) {
 }
 
 // await returns the attempt's outcome, or leaves it because the call gives up.
-func (c *call) await(b *attempt) (Grant, error) {
+func (c *call) await(b *attempt) (types.Grant, error) {
 	if b.runInCaller && c.ctx.Err() != nil { // it left while it carried the question out itself
 		b.callerLeft()
-		return Grant{}, errors.Join(ErrCallerLeft, context.Cause(c.ctx))
+		return types.Grant{}, errors.Join(types.ErrCallerLeft, context.Cause(c.ctx))
 	}
 	if b.isOver() { // often at once; neither the timer nor the channel is free
 		return c.outcome(b)
@@ -348,21 +350,21 @@ func (c *call) await(b *attempt) (Grant, error) {
 			}
 			continue
 		case <-c.ctx.Done():
-			err = errors.Join(ErrCallerLeft, context.Cause(c.ctx))
+			err = errors.Join(types.ErrCallerLeft, context.Cause(c.ctx))
 		case <-ending:
-			err = ErrSessionEnded
+			err = types.ErrSessionEnded
 		case <-c.withdrawn:
-			err = ErrWithdrawn
+			err = types.ErrWithdrawn
 		case <-draining:
-			err = ErrDraining
+			err = types.ErrDraining
 		}
 		b.callerLeft()
-		return Grant{}, err
+		return types.Grant{}, err
 	}
 }
 
 // outcome translates how an attempt ended.
-func (c *call) outcome(b *attempt) (Grant, error) {
+func (c *call) outcome(b *attempt) (types.Grant, error) {
 	b.mu.Lock()
 	g, err := b.result, b.err
 	c.learnLocked(b)
@@ -371,20 +373,20 @@ func (c *call) outcome(b *attempt) (Grant, error) {
 	case err == nil:
 		return c.deliver(b, g)
 	case errors.Is(err, errTimeUp):
-		return Grant{}, c.timeout()
+		return types.Grant{}, c.timeout()
 	case c.m.ctx.Err() != nil:
-		return Grant{}, ErrDraining // stopped, whatever that did to the attempt
+		return types.Grant{}, types.ErrDraining // stopped, whatever that did to the attempt
 	default:
-		return Grant{}, refusal(c.ctx, err)
+		return types.Grant{}, refusal(c.ctx, err)
 	}
 }
 
 // deliver returns what the attempt has won, unless it is lost before this call hears of it: then it
 // is handed back, and the app never knows. A part of a group is told when all are there.
-func (c *call) deliver(b *attempt, g Grant) (Grant, error) {
+func (c *call) deliver(b *attempt, g types.Grant) (types.Grant, error) {
 	var told bool
 	switch {
-	case g.Bind == BindTTL:
+	case g.Bind == types.BindTTL:
 		g.ExpiresIn -= c.m.clk.Now().Sub(b.wonAt)
 		told = g.ExpiresIn > 0
 	case c.ofGroup:
@@ -398,9 +400,9 @@ func (c *call) deliver(b *attempt, g Grant) (Grant, error) {
 	}
 	b.callerLeft() // also if the session has ended: the lock may have been lost before
 	if c.s != nil && c.s.hasEnded() {
-		return Grant{}, ErrSessionEnded
+		return types.Grant{}, types.ErrSessionEnded
 	}
-	return Grant{}, b.whyNotKept()
+	return types.Grant{}, b.whyNotKept()
 }
 
 // learnLocked takes over what an attempt has heard. b.mu is held.
@@ -423,7 +425,7 @@ func (c *call) timeout() error {
 	if position == 0 {
 		position = lock.QueueLength + 1
 	}
-	return &TimeoutError{Lock: lock, Position: position, Waited: c.m.clk.Now().Sub(c.began)}
+	return &types.TimeoutError{Lock: lock, Position: position, Waited: c.m.clk.Now().Sub(c.began)}
 }
 
 func (c *call) startTimer() {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 func TestAcquireAndRelease(t *testing.T) {
@@ -21,11 +23,11 @@ func TestAcquireAndRelease(t *testing.T) {
 				t.Fatalf("token %d after %d", g.Token, last)
 			}
 			last = g.Token
-			if g.Session != s.Name() || g.ExpiresIn != (14250*time.Millisecond-time.Since(began)) || g.Bind != BindSession {
+			if g.Session != s.Name() || g.ExpiresIn != (14250*time.Millisecond-time.Since(began)) || g.Bind != types.BindSession {
 				t.Errorf("granted %+v", g)
 			}
 			time.Sleep(time.Second)
-			released, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: "k", Token: g.Token})
+			released, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", Token: g.Token})
 			r.must(err)
 			if released.HeldFor != time.Second {
 				t.Errorf("held for %s", released.HeldFor)
@@ -40,11 +42,11 @@ func TestThreadsOfASessionExcludeEachOther(t *testing.T) {
 		r := newRig(t, opt)
 		s := r.session()
 		g := r.lock(s, "k")
-		var held *HeldError
+		var held *types.HeldError
 		if _, err := r.try(s, "k"); !errors.As(err, &held) {
 			t.Fatalf("the second thread was told %v", err)
 		}
-		second := r.wait(s, "k", WaitForever)
+		second := r.wait(s, "k", types.WaitForever)
 		if second.isOver() {
 			t.Fatalf("the second thread was told %v", second.err)
 		}
@@ -66,9 +68,9 @@ func TestFirstComeFirstServed(t *testing.T) {
 		var line []*answer
 		for i := range 10 {
 			if i%2 == 0 {
-				line = append(line, r.wait(s, "k", WaitForever))
+				line = append(line, r.wait(s, "k", types.WaitForever))
 			} else {
-				line = append(line, other.wait(o, "k", WaitForever))
+				line = append(line, other.wait(o, "k", types.WaitForever))
 			}
 		}
 		r.release(s, g)
@@ -96,10 +98,10 @@ func TestWaitingInVain(t *testing.T) {
 		r := newRig(t, opt)
 		s := r.session()
 		g := r.lock(s, "k")
-		first := r.wait(s, "k", WaitForever)
+		first := r.wait(s, "k", types.WaitForever)
 		a := r.wait(s, "k", 10*time.Second)
 		<-a.done
-		var timeout *TimeoutError
+		var timeout *types.TimeoutError
 		if !errors.As(a.err, &timeout) {
 			t.Fatalf("told %v", a.err)
 		}
@@ -146,17 +148,17 @@ func TestABindTTLLockBelongsToNobody(t *testing.T) {
 		r := newRig(t, opt)
 		other := r.another(opt)
 		g := r.lockTTL("k", time.Minute)
-		if g.Session != "" || g.Bind != BindTTL || g.ExpiresIn != 57*time.Second {
+		if g.Session != "" || g.Bind != types.BindTTL || g.ExpiresIn != 57*time.Second {
 			t.Errorf("granted %+v", g)
 		}
-		waiting := other.ask(context.Background(), nil, Request{Key: "k", Bind: BindTTL, TTL: time.Second, Wait: WaitForever})
+		waiting := other.ask(context.Background(), nil, types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Second, Wait: types.WaitForever})
 		synctest.Wait()
-		amended, err := other.m.Amend(context.Background(), nil, AmendRequest{Key: "k", Token: g.Token, TTL: time.Hour})
+		amended, err := other.m.Amend(context.Background(), nil, types.AmendRequest{Key: "k", Token: g.Token, TTL: time.Hour})
 		r.must(err)
 		if amended.ExpiresIn != 57*time.Minute {
 			t.Errorf("amended %+v", amended)
 		}
-		if _, err := other.m.Release(context.Background(), nil, ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
+		if _, err := other.m.Release(context.Background(), nil, types.ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
 			t.Fatal(err)
 		}
 		if got := waiting.granted(t); got.ExpiresIn != 950*time.Millisecond {
@@ -170,7 +172,7 @@ func TestABindTTLLockBelongsToNobody(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
-		r := newRig(t, opt, with(func(c *Config) { c.MaxSessions, c.MaxLocksPerSession, c.MaxWaiters = 2, 3, 2 }))
+		r := newRig(t, opt, with(func(c *types.Config) { c.MaxSessions, c.MaxLocksPerSession, c.MaxWaiters = 2, 3, 2 }))
 		limited := func(err error, setting string) {
 			t.Helper()
 			var limit *LimitError
@@ -179,9 +181,9 @@ func TestLimits(t *testing.T) {
 			}
 		}
 		s, o := r.session(), r.session()
-		_, err := r.m.OpenSession(SessionOptions{})
+		_, err := r.m.OpenSession(types.SessionOptions{})
 		limited(err, "LOCKSIDECAR_MAX_SESSIONS")
-		o.End(EndDeleted)
+		o.End(types.EndDeleted)
 		o = r.session()
 
 		for i := range 3 {
@@ -189,22 +191,22 @@ func TestLimits(t *testing.T) {
 		}
 		_, err = r.try(s, "more")
 		limited(err, "LOCKSIDECAR_MAX_LOCKS_PER_SESSION")
-		r.wait(o, "0", WaitForever)
-		r.wait(o, "1", WaitForever)
-		third := r.wait(o, "2", WaitForever)
+		r.wait(o, "0", types.WaitForever)
+		r.wait(o, "1", types.WaitForever)
+		third := r.wait(o, "2", types.WaitForever)
 		<-third.done
 		limited(third.err, "LOCKSIDECAR_MAX_WAITERS")
 
-		s.End(EndDropped)
-		o.End(EndDropped)
+		s.End(types.EndDropped)
+		o.End(types.EndDropped)
 		r.nothingLeft()
 		s, o = r.session(), r.session()
 		for i := range 3 {
 			r.lock(s, fmt.Sprint(i))
 			r.lock(o, fmt.Sprint("other", i))
 		}
-		s.End(EndDropped)
-		o.End(EndDropped)
+		s.End(types.EndDropped)
+		o.End(types.EndDropped)
 		r.nothingLeft()
 	})
 }
@@ -213,19 +215,19 @@ func TestLimits(t *testing.T) {
 // once, also in the moment in which it arrives.
 func TestTheLimitCountsALockOnce(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, inline, with(func(c *Config) { c.MaxLocksPerSession = 2 }))
+	r := newRig(t, inline, with(func(c *types.Config) { c.MaxLocksPerSession = 2 }))
 	for range 300 {
 		s := r.session()
 		results := make(chan error, 2)
 		for i := range 2 {
 			go func() {
-				_, err := r.m.Acquire(context.Background(), s, Request{Key: fmt.Sprint(i), NoCache: true, Wait: time.Minute})
+				_, err := r.m.Acquire(context.Background(), s, types.Request{Key: fmt.Sprint(i), NoCache: true, Wait: time.Minute})
 				results <- err
 			}()
 		}
 		for range 2 {
 			r.must(<-results)
 		}
-		<-s.End(EndDeleted)
+		<-s.End(types.EndDeleted)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -27,11 +28,11 @@ func (c *call) mayGoOn(err error) error {
 	}
 	switch {
 	case c.ctx.Err() != nil:
-		return ErrCallerLeft
+		return types.ErrCallerLeft
 	case c.s != nil && c.s.hasEnded():
-		return ErrSessionEnded
+		return types.ErrSessionEnded
 	case c.m.isDraining():
-		return ErrDraining
+		return types.ErrDraining
 	case c.timed:
 		return c.timeout()
 	case c.req.Wait == 0 && len(c.attempts) >= maxAttempts:
@@ -69,7 +70,7 @@ func (c *call) pause() error {
 // settleLast waits until nothing can change the store on behalf of the last attempt of a request
 // with an id: the next one has the same attempt id, and what hands the last one back would free it.
 func (c *call) settleLast() error {
-	if len(c.attempts) == 0 || !c.req.sharesGrant() {
+	if len(c.attempts) == 0 || !c.req.SharesGrant() {
 		return nil
 	}
 	c.startTimer()

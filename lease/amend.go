@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -11,7 +12,7 @@ import (
 // and (BindTTL) its remaining time where asked. A session's lock that is only
 // checked is answered without the store. Errors: [TTLOnSessionError] and those of
 // [Manager.Release].
-func (m *Manager) Amend(ctx context.Context, s *Session, req AmendRequest) (Grant, error) {
+func (m *Manager) Amend(ctx context.Context, s *Session, req types.AmendRequest) (types.Grant, error) {
 	g, err := m.amend(ctx, s, &req)
 	if err != nil {
 		m.obs.Refused(ctx, observe.Refusal{Operation: "amend", Key: req.Key, Traceparent: req.Traceparent, Code: codeOf(err), Err: err})
@@ -19,26 +20,26 @@ func (m *Manager) Amend(ctx context.Context, s *Session, req AmendRequest) (Gran
 	return g, err
 }
 
-func (m *Manager) amend(ctx context.Context, s *Session, req *AmendRequest) (Grant, error) {
+func (m *Manager) amend(ctx context.Context, s *Session, req *types.AmendRequest) (types.Grant, error) {
 	c := claimant{"amend", s, req.Key, req.Token, req.Traceparent}
 	h, err := m.claimed(c)
 	if err != nil {
-		return Grant{}, err
+		return types.Grant{}, err
 	}
 	if h == nil {
 		return m.amendForeign(ctx, c, req)
 	}
 	if req.TTL > 0 {
-		return Grant{}, &TTLOnSessionError{Key: req.Key}
+		return types.Grant{}, &types.TTLOnSessionError{Key: req.Key}
 	}
 	if req.SetData {
 		if err := m.setData(ctx, h, req.Data); err != nil {
-			return Grant{}, err
+			return types.Grant{}, err
 		}
 	}
 	g, held := s.grantOf(h)
 	if !held { // time has passed since it was claimed
-		return Grant{}, m.notHeldAnyMore(c)
+		return types.Grant{}, m.notHeldAnyMore(c)
 	}
 	if !req.SetData {
 		m.obs.Cached(observe.CachedCheck)
@@ -58,43 +59,43 @@ func (m *Manager) setData(ctx context.Context, h *heldLock, data []byte) error {
 			h.change().data = data
 		case store.ClaimRowLocked: // nothing has changed
 		default:
-			h.s.loseLock(h, LostExpired) // the store is right
+			h.s.loseLock(h, types.LostExpired) // the store is right
 		}
 	})
-	return judged("amend", v.Status, err)
+	return types.Judged("amend", v.Status, err)
 }
 
 // notHeldAnyMore says why a lock is not held any more that was a moment ago.
 func (m *Manager) notHeldAnyMore(c claimant) error {
 	now, err := m.claimed(c)
 	if err == nil && now == nil {
-		err = m.refused(c, ReasonUnknownToken)
+		err = m.refused(c, types.ReasonUnknownToken)
 	}
 	return err
 }
 
 // amendForeign amends a bind:ttl lock; of any other the store knows why not.
-func (m *Manager) amendForeign(ctx context.Context, c claimant, req *AmendRequest) (Grant, error) {
+func (m *Manager) amendForeign(ctx context.Context, c claimant, req *types.AmendRequest) (types.Grant, error) {
 	sent := m.clk.Now()
 	v, err := submit(ctx, m.amends, store.Change{
 		Claim: store.Claim{Key: req.Key, Token: req.Token},
 		TTL:   req.TTL, SetData: req.SetData, Data: req.Data,
 	})
-	if err := judged("amend", v.Status, err); err != nil {
-		return Grant{}, err
+	if err := types.Judged("amend", v.Status, err); err != nil {
+		return types.Grant{}, err
 	}
 	m.heldCache.Drop(req.Key)
 	if v.Status != store.Holds {
-		return Grant{}, m.refusedBy(v.Status, c)
+		return types.Grant{}, m.refusedBy(v.Status, c)
 	}
 	m.sweeping.granted(m.clk.Now(), req.TTL)
 	// The store counts from some moment since it was asked: from then, to be safe.
 	left := reliable(v.Lock.Holder.ExpiresIn) - m.clk.Now().Sub(sent)
 	if left <= 0 {
-		return Grant{}, m.refusedBy(store.Expired, c)
+		return types.Grant{}, m.refusedBy(store.Expired, c)
 	}
-	return Grant{
-		Key: req.Key, Token: req.Token, Bind: BindTTL, Reentry: 1,
+	return types.Grant{
+		Key: req.Key, Token: req.Token, Bind: types.BindTTL, Reentry: 1,
 		ExpiresIn: left, AcquiredAt: v.Lock.Holder.AcquiredAt, Stopping: v.Lock.Stopping,
 	}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -48,7 +49,7 @@ func newArrivals(enqueue func([]*arrival)) *arrivals {
 
 // join takes the last place at the key of a request that waits; nil: it does not wait. The
 // attempt must decide or leave.
-func (as *arrivals) join(req *Request) *arrival {
+func (as *arrivals) join(req *types.Request) *arrival {
 	if req.Wait == 0 {
 		return nil
 	}

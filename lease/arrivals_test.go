@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -24,7 +25,7 @@ func (r *rig) inOrder(calls []*answer) {
 			}
 		}
 		g := a.granted(r.t)
-		_, err := r.m.Release(context.Background(), a.s, ReleaseRequest{Key: g.Key, Token: g.Token})
+		_, err := r.m.Release(context.Background(), a.s, types.ReleaseRequest{Key: g.Key, Token: g.Token})
 		r.must(err)
 	}
 }
@@ -36,20 +37,20 @@ func whereHeld(t *testing.T, op string, test func(t *testing.T, opt option)) {
 		bubble(t, test)
 		return
 	}
-	synctest.Test(t, func(t *testing.T) { test(t, func(*Config, *store.Traits) {}) })
+	synctest.Test(t, func(t *testing.T) { test(t, func(*types.Config, *store.Traits) {}) })
 }
 
 // waits are kinds of requests that wait for a key.
-func waits() map[string]Request {
-	return map[string]Request{
+func waits() map[string]types.Request {
+	return map[string]types.Request{
 		"plain":                 {},
 		"no-cache":              {NoCache: true},
 		"another TTL":           {TTL: time.Minute},
 		"with a hold":           {MinHold: time.Nanosecond},
 		"skipped":               {Skip: true},
 		"reentrant":             {Reentrant: true, Owner: "o"},
-		"bind:ttl":              {Bind: BindTTL, TTL: time.Hour},
-		"bind:ttl, with a name": {Bind: BindTTL, TTL: time.Hour, RequestID: uuid.New()},
+		"bind:ttl":              {Bind: types.BindTTL, TTL: time.Hour},
+		"bind:ttl, with a name": {Bind: types.BindTTL, TTL: time.Hour, RequestID: uuid.New()},
 	}
 }
 
@@ -62,23 +63,23 @@ func TestBurstIsQueuedInOrder(t *testing.T) {
 		for _, op := range []string{"OpenLeases", "Acquire", "Enqueue"} {
 			t.Run(fmt.Sprintf("%s, held %v", op, held), func(t *testing.T) {
 				whereHeld(t, op, func(t *testing.T, opt option) {
-					r := newRig(t, opt, with(func(c *Config) { c.BatchMax, c.MaxSessions = 1000, 1000 }))
+					r := newRig(t, opt, with(func(c *types.Config) { c.BatchMax, c.MaxSessions = 1000, 1000 }))
 					other := r.another(opt)
 					o := other.session()
-					var g Grant
+					var g types.Grant
 					if held {
 						g = other.lock(o, "k")
 					}
 					proceed := r.st.holdAnswer(op)
 					var calls []*answer
 					for range crowd {
-						calls = append(calls, r.wait(r.sessionOf(true), "k", WaitForever))
+						calls = append(calls, r.wait(r.sessionOf(true), "k", types.WaitForever))
 					}
 					if op != "OpenLeases" {
 						time.Sleep(5 * time.Millisecond)
 					}
 					proceed()
-					calls = append(calls, r.wait(r.session(), "k", WaitForever))
+					calls = append(calls, r.wait(r.session(), "k", types.WaitForever))
 					if n := r.st.count("Acquire") + r.st.count("Enqueue"); op != "OpenLeases" && n > 5 { // with the last
 						t.Errorf("%d questions until %d stand in line", n, crowd)
 					}
@@ -104,11 +105,11 @@ func TestArrivalsOfAllKindsKeepTheirOrder(t *testing.T) {
 						r.lock(r.session(), "warm") // its TTL has an open lease
 						proceed := r.st.hold(op)
 						var calls []*answer
-						for _, req := range []Request{ahead, behind, ahead, behind} {
+						for _, req := range []types.Request{ahead, behind, ahead, behind} {
 							if req.RequestID != uuid.Nil {
 								req.RequestID = uuid.New()
 							}
-							req.Key, req.Wait = "k", WaitForever
+							req.Key, req.Wait = "k", types.WaitForever
 							calls = append(calls, r.ask(context.Background(), r.sessionOf(true), req))
 							synctest.Wait()
 						}
@@ -136,7 +137,7 @@ func TestGroupArrivesBeforeACrowd(t *testing.T) {
 			group := r.waitAll(s, "a", "b", "c")
 			var calls []*answer
 			for range 10 {
-				calls = append(calls, r.wait(r.sessionOf(true), key, WaitForever))
+				calls = append(calls, r.wait(r.sessionOf(true), key, types.WaitForever))
 			}
 			proceed()
 			synctest.Wait()
@@ -159,7 +160,7 @@ func TestGroupArrivesBehindACrowd(t *testing.T) {
 			proceed := r.st.hold("OpenLeases")
 			var calls []*answer
 			for range 10 {
-				calls = append(calls, r.ask(context.Background(), r.sessionOf(true), Request{Key: key, Wait: WaitForever, TTL: time.Minute}))
+				calls = append(calls, r.ask(context.Background(), r.sessionOf(true), types.Request{Key: key, Wait: types.WaitForever, TTL: time.Minute}))
 				synctest.Wait()
 			}
 			s := r.session()
@@ -183,8 +184,8 @@ func TestArrivalLeaves(t *testing.T) {
 		leave func(r *rig, s *Session, cancel context.CancelFunc)
 		want  error
 	}{
-		"session ends": {func(_ *rig, s *Session, _ context.CancelFunc) { s.End(EndDropped) }, ErrSessionEnded},
-		"caller left":  {func(_ *rig, _ *Session, cancel context.CancelFunc) { cancel() }, ErrCallerLeft},
+		"session ends": {func(_ *rig, s *Session, _ context.CancelFunc) { s.End(types.EndDropped) }, types.ErrSessionEnded},
+		"caller left":  {func(_ *rig, _ *Session, cancel context.CancelFunc) { cancel() }, types.ErrCallerLeft},
 		"time is up":   {func(*rig, *Session, context.CancelFunc) { time.Sleep(time.Second) }, nil},
 	} {
 		for _, op := range []string{"OpenLeases", "Acquire"} {
@@ -192,19 +193,19 @@ func TestArrivalLeaves(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					r := newRig(t)
 					proceed := r.st.hold(op)
-					first := r.wait(r.session(), "k", WaitForever)
+					first := r.wait(r.session(), "k", types.WaitForever)
 					s := r.session()
 					ctx, cancel := context.WithCancel(context.Background())
 					defer cancel()
-					leaves := r.ask(ctx, s, Request{Key: "k", Wait: time.Second})
+					leaves := r.ask(ctx, s, types.Request{Key: "k", Wait: time.Second})
 					synctest.Wait()
-					last := r.wait(r.session(), "k", WaitForever)
+					last := r.wait(r.session(), "k", types.WaitForever)
 					c.leave(r, s, cancel)
 					synctest.Wait()
 					if !leaves.isOver() {
 						t.Fatal("it waits for the question of another call")
 					}
-					if timeout := new(*TimeoutError); c.want == nil && !errors.As(leaves.err, timeout) || c.want != nil && !errors.Is(leaves.err, c.want) {
+					if timeout := new(*types.TimeoutError); c.want == nil && !errors.As(leaves.err, timeout) || c.want != nil && !errors.Is(leaves.err, c.want) {
 						t.Errorf("told %v", leaves.err)
 					}
 					proceed()
@@ -224,9 +225,9 @@ func TestFirstArrivalFails(t *testing.T) {
 				r := newRig(t, opt)
 				f.before = time.Second
 				r.st.set(op, f)
-				first := r.ask(context.Background(), r.sessionOf(true), Request{Key: "k", Wait: WaitForever, TTL: time.Minute})
+				first := r.ask(context.Background(), r.sessionOf(true), types.Request{Key: "k", Wait: types.WaitForever, TTL: time.Minute})
 				time.Sleep(time.Millisecond)
-				calls := []*answer{r.wait(r.sessionOf(true), "k", WaitForever), r.wait(r.sessionOf(true), "k", WaitForever)}
+				calls := []*answer{r.wait(r.sessionOf(true), "k", types.WaitForever), r.wait(r.sessionOf(true), "k", types.WaitForever)}
 				if <-first.done; first.err == nil {
 					t.Fatalf("told %+v", first.g)
 				}
@@ -244,7 +245,7 @@ func TestFirstArrivalFails(t *testing.T) {
 func TestFullLineDelaysNoAcquires(t *testing.T) {
 	const limit = 10
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, with(func(c *Config) { c.MaxWaiters, c.BatchMax = limit, limit }))
+		r := newRig(t, with(func(c *types.Config) { c.MaxWaiters, c.BatchMax = limit, limit }))
 		other, s := r.another(), r.session()
 		other.lockTTL("a", time.Hour)
 		other.lockTTL("b", time.Hour)
@@ -253,7 +254,7 @@ func TestFullLineDelaysNoAcquires(t *testing.T) {
 			ctx, leave := context.WithCancel(context.Background())
 			defer leave()
 			for range limit {
-				r.ask(ctx, s, Request{Key: "a", Wait: WaitForever})
+				r.ask(ctx, s, types.Request{Key: "a", Wait: types.WaitForever})
 				synctest.Wait()
 			}
 		}
@@ -261,9 +262,9 @@ func TestFullLineDelaysNoAcquires(t *testing.T) {
 			comeAndLeave()
 			synctest.Wait()
 		}
-		crowded := r.ask(context.Background(), s, Request{Key: "b", Wait: WaitForever})
+		crowded := r.ask(context.Background(), s, types.Request{Key: "b", Wait: types.WaitForever})
 		synctest.Wait()
-		free := r.ask(context.Background(), s, Request{Key: "free"})
+		free := r.ask(context.Background(), s, types.Request{Key: "free"})
 		synctest.Wait()
 		if !free.isOver() || free.err != nil {
 			t.Errorf("a free key is not had: %v", free.err)
@@ -273,7 +274,7 @@ func TestFullLineDelaysNoAcquires(t *testing.T) {
 		}
 		proceed()
 		synctest.Wait()
-		s.End(EndDropped)
+		s.End(types.EndDropped)
 		synctest.Wait()
 		if n := r.m.queue.size.Load(); n != 0 {
 			t.Errorf("%d still stand in line", n)

@@ -12,6 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/batcher"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/repeat"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -30,7 +32,7 @@ type attempt struct {
 	m           *Manager
 	s           *Session   // nil with BindTTL
 	slot        *quotaSlot // of the call, in the session
-	req         *Request
+	req         *types.Request
 	lease       *lease // nil for BindTTL that does not wait
 	id          store.AttemptID
 	tr          *observe.Call // of the call
@@ -61,7 +63,7 @@ type attempt struct {
 	hinted, checking   bool
 
 	shared int64 // the grant that belongs to other calls, too, or 0
-	result Grant
+	result types.Grant
 	err    error
 	// ended: the attempt is over, and has let go of what it kept. done is closed then; it is
 	// nil until somebody waits for it.
@@ -97,8 +99,8 @@ var (
 func (m *Manager) newAttempt(c *call, l *lease) *attempt {
 	b := &attempt{m: m, s: c.s, slot: &c.slot, req: c.req, lease: l, began: c.began, shared: c.shared, tr: c.tr}
 	b.inFlight.Add(1)
-	if c.req.sharesGrant() {
-		b.id = attemptIDFor(c.req.RequestID, c.req.Key)
+	if c.req.SharesGrant() {
+		b.id = repeat.AttemptID(c.req.RequestID, c.req.Key)
 	} else {
 		b.id = uuid.New()
 	}
@@ -114,7 +116,7 @@ func (b *attempt) ask() store.Ask {
 	if b.lease != nil {
 		a.Lease = b.lease.id
 	}
-	if b.req.Bind == BindTTL {
+	if b.req.Bind == types.BindTTL {
 		a.TTL = b.req.TTL
 	} else {
 		a.Session, a.Owner = b.s.name, b.req.Owner
@@ -213,7 +215,7 @@ func (b *attempt) onAcquire(ans store.Answer, err error) {
 	case ans.Outcome == store.LeaseLost:
 		b.leaseLost()
 	case ans.Outcome == store.RowLocked:
-		b.fail(rowLocked("acquire"))
+		b.fail(types.RowLocked("acquire"))
 	default:
 		b.m.heldCache.Put(ans.Lock, b.cacheVersion)
 		b.denied(ans.Lock)
@@ -233,7 +235,7 @@ func (b *attempt) denied(lock store.Lock) {
 	case timeUp:
 		b.finish(errTimeUp)
 	default:
-		b.finish(&HeldError{Lock: lock})
+		b.finish(&types.HeldError{Lock: lock})
 	}
 }
 
@@ -249,7 +251,7 @@ func (b *attempt) onEnqueue(ans store.Answer, err error) {
 	case ans.Outcome == store.LeaseLost:
 		b.leaseLost()
 	case ans.Outcome == store.RowLocked:
-		b.fail(rowLocked("enqueue"))
+		b.fail(types.RowLocked("enqueue"))
 	default:
 		b.mu.Lock()
 		if b.phase == over { // by news that overtook this answer, or because its lease was lost
@@ -296,7 +298,7 @@ func (b *attempt) callerLeft() {
 // the waiter, and with it a session's lock that it may still win. A bind:ttl lock
 // would outlive the lease: such an attempt learns what became of it first.
 func (b *attempt) leaseGone() {
-	if b.req.Bind == BindSession {
+	if b.req.Bind == types.BindSession {
 		if _, first := b.close(errAttemptLost); first {
 			if b.keepsKey() {
 				b.m.withdraw(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
@@ -339,9 +341,9 @@ func (b *attempt) onCancel(ans store.Answer, err error) {
 	case ans.Outcome == store.Granted:
 		b.winDirectly(&ans)
 	case ans.Outcome == store.Skipped: // and forgotten by the store
-		b.finish(&SkippedError{Key: b.req.Key, Result: ans.Result})
+		b.finish(&types.SkippedError{Key: b.req.Key, Result: ans.Result})
 	case ans.Outcome == store.RowLocked:
-		b.fail(rowLocked("cancel"))
+		b.fail(types.RowLocked("cancel"))
 	default:
 		b.mu.Lock()
 		if ans.Position > 0 {
@@ -364,7 +366,7 @@ func (b *attempt) leftLineLocked() error {
 // leaseLost hears from the store that the lease under the attempt is dead.
 func (b *attempt) leaseLost() {
 	if b.lease != nil {
-		b.m.lose(b.lease, LostExpired)
+		b.m.lose(b.lease, types.LostExpired)
 	}
 	b.finish(errAttemptLost)
 }
@@ -433,14 +435,14 @@ func (b *attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 		b.tr.FoundFree()
 	}
 	if before != nil {
-		before.s.loseLock(before, LostExpired)
+		before.s.loseLock(before, types.LostExpired)
 	}
 	b.m.heldCache.Drop(b.req.Key)
 	b.m.sweeping.granted(now, max(b.req.TTL, b.req.MinHold))
 	switch {
 	case !kept:
 		b.handBack(ans.Token)
-	case b.req.Bind == BindSession:
+	case b.req.Bind == types.BindSession:
 		b.m.signals.granted()
 	}
 	b.end()
@@ -449,7 +451,7 @@ func (b *attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 // whyNotKept is why a call does not get what its attempt has won. Another attempt of a
 // repeatable request would be under the same grant, which is being handed back.
 func (b *attempt) whyNotKept() error {
-	if b.req.Bind == BindTTL || past(b.until, b.m.clk.Now()) {
+	if b.req.Bind == types.BindTTL || past(b.until, b.m.clk.Now()) {
 		return &store.Error{Op: "acquire", Err: errors.New("the grant was over when the store's answer came")}
 	}
 	return errAttemptLost
@@ -459,7 +461,7 @@ func (b *attempt) whyNotKept() error {
 // has ended meanwhile, or the lease: such a grant must not be told. It returns
 // who held the key here until now, which has evidently lost it. b.mu is held.
 func (b *attempt) join(ans *store.Answer, t clock.Tick) (before *heldLock, ok bool) {
-	if b.req.Bind == BindTTL {
+	if b.req.Bind == types.BindTTL {
 		return nil, b.result.ExpiresIn > 0
 	}
 	if b.req.MaxHold > 0 {
@@ -482,13 +484,13 @@ func (b *attempt) join(ans *store.Answer, t clock.Tick) (before *heldLock, ok bo
 	return before, ok // whoever loses the lease now may not see h: tell does
 }
 
-func (b *attempt) grantOf(ans *store.Answer, now time.Time) Grant {
-	g := Grant{
+func (b *attempt) grantOf(ans *store.Answer, now time.Time) types.Grant {
+	g := types.Grant{
 		Key: b.req.Key, Token: ans.Token, Bind: b.req.Bind, ExpiresIn: ans.ExpiresIn,
 		Waited: now.Sub(b.began), AcquiredAt: ans.AcquiredAt,
 	}
-	g.Reentry, g.entry = 1, 1
-	if b.req.Bind == BindSession {
+	g.Reentry, g.Entry = 1, 1
+	if b.req.Bind == types.BindSession {
 		g.Session = b.s.name
 	} else {
 		g.ExpiresIn = reliable(ans.ExpiresIn)

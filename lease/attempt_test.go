@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -19,7 +20,7 @@ import (
 // proceed is called.
 type stage struct {
 	name    string
-	request Request
+	request types.Request
 	// occupied: somebody holds the key meanwhile.
 	occupied bool
 	// held is the operation that hangs, before it is carried out or after it.
@@ -29,10 +30,10 @@ type stage struct {
 
 func stages() []stage {
 	var all []stage
-	for _, bind := range []Bind{BindSession, BindTTL} {
+	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		for _, after := range []bool{false, true} {
 			suffix := " " + bind.String() + map[bool]string{true: " answer"}[after]
-			forever := Request{Key: "k", Wait: WaitForever, Bind: bind, TTL: time.Hour}
+			forever := types.Request{Key: "k", Wait: types.WaitForever, Bind: bind, TTL: time.Hour}
 			once := forever
 			once.Wait = 0
 			all = append(all,
@@ -42,7 +43,7 @@ func stages() []stage {
 				stage{"asking in vain" + suffix, forever, true, "Acquire", after},
 				stage{"enqueuing" + suffix, forever, true, "Enqueue", after},
 				stage{"queued" + suffix, forever, true, "", after},
-				stage{"cancelling" + suffix, Request{Key: "k", Wait: time.Millisecond, Bind: bind, TTL: time.Hour}, true, "Cancel", after},
+				stage{"cancelling" + suffix, types.Request{Key: "k", Wait: time.Millisecond, Bind: bind, TTL: time.Hour}, true, "Cancel", after},
 			)
 		}
 	}
@@ -60,7 +61,7 @@ func eachStage(t *testing.T, leave func(r *rig, s *Session, cancel context.Cance
 					// Another sidecar holds, so that the waiter goes all the way.
 					other := r.another()
 					o, s := other.session(), r.session()
-					var g Grant
+					var g types.Grant
 					if st.occupied {
 						g = other.lock(o, "k")
 					}
@@ -91,13 +92,13 @@ func eachStage(t *testing.T, leave func(r *rig, s *Session, cancel context.Cance
 					}
 					if a.err == nil { // a call that does not wait may finish
 						r.m.HandBack(s, a.g)
-					} else if !errors.Is(a.err, want) && st.request.Bind == BindSession {
+					} else if !errors.Is(a.err, want) && st.request.Bind == types.BindSession {
 						t.Errorf("the call was told %v", a.err)
 					}
 					if st.occupied && freed == "released late" {
 						other.release(o, g)
 					}
-					s.End(EndDropped)
+					s.End(types.EndDropped)
 					r.nothingLeft()
 					other.nothingLeft()
 				})
@@ -107,15 +108,15 @@ func eachStage(t *testing.T, leave func(r *rig, s *Session, cancel context.Cance
 }
 
 func TestSessionEndsInEveryState(t *testing.T) {
-	eachStage(t, func(_ *rig, s *Session, _ context.CancelFunc) { s.End(EndDropped) }, ErrSessionEnded)
+	eachStage(t, func(_ *rig, s *Session, _ context.CancelFunc) { s.End(types.EndDropped) }, types.ErrSessionEnded)
 }
 
 func TestCallerLeavesInEveryState(t *testing.T) {
-	eachStage(t, func(_ *rig, _ *Session, cancel context.CancelFunc) { cancel() }, ErrCallerLeft)
+	eachStage(t, func(_ *rig, _ *Session, cancel context.CancelFunc) { cancel() }, types.ErrCallerLeft)
 }
 
 func TestDrainInEveryState(t *testing.T) {
-	eachStage(t, func(r *rig, _ *Session, _ context.CancelFunc) { r.m.Drain() }, ErrDraining)
+	eachStage(t, func(r *rig, _ *Session, _ context.CancelFunc) { r.m.Drain() }, types.ErrDraining)
 }
 
 func TestSessionEndsWhileItsLeaseIsBeingOpened(t *testing.T) {
@@ -123,10 +124,10 @@ func TestSessionEndsWhileItsLeaseIsBeingOpened(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
 		proceed := r.st.hold("OpenLeases")
-		a := r.wait(s, "k", WaitForever)
-		s.End(EndDropped)
+		a := r.wait(s, "k", types.WaitForever)
+		s.End(types.EndDropped)
 		<-a.done
-		if !errors.Is(a.err, ErrSessionEnded) || a.after != 0 {
+		if !errors.Is(a.err, types.ErrSessionEnded) || a.after != 0 {
 			t.Errorf("told %v after %s", a.err, a.after)
 		}
 		proceed()
@@ -136,10 +137,10 @@ func TestSessionEndsWhileItsLeaseIsBeingOpened(t *testing.T) {
 
 // The call leaves in the moment in which its attempt has won.
 func TestALeftAttemptHasWon(t *testing.T) {
-	for _, bind := range []Bind{BindSession, BindTTL} {
+	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
-			c := &call{m: r.m, ctx: context.Background(), s: r.session(), req: &Request{Key: "k", TTL: time.Minute, Wait: 1, Bind: bind}}
+			c := &call{m: r.m, ctx: context.Background(), s: r.session(), req: &types.Request{Key: "k", TTL: time.Minute, Wait: 1, Bind: bind}}
 			l, err := c.lease()
 			r.must(err)
 			b := r.m.newAttempt(c, l)
@@ -155,11 +156,11 @@ func TestALeftAttemptHasWon(t *testing.T) {
 func TestAnEndedSessionReceivesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		c := &call{m: r.m, ctx: context.Background(), s: r.session(), req: &Request{Key: "k", TTL: time.Minute}}
+		c := &call{m: r.m, ctx: context.Background(), s: r.session(), req: &types.Request{Key: "k", TTL: time.Minute}}
 		l, err := c.lease()
 		r.must(err)
 		b := r.m.newAttempt(c, l)
-		<-c.s.End(EndDropped)
+		<-c.s.End(types.EndDropped)
 		b.start(c.ctx, r.clk.Now())
 		<-b.ends()
 		if n := c.s.Held(); n != 0 {
@@ -172,7 +173,7 @@ func TestAnEndedSessionReceivesNothing(t *testing.T) {
 // The lock was handed to a waiter, the news of it was lost, and the session ends: the cancel
 // finds the grant, and it is handed back.
 func TestACancelFindsAGrant(t *testing.T) {
-	for _, bind := range []Bind{BindSession, BindTTL} {
+	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
 			other := r.another(opt)
@@ -181,7 +182,7 @@ func TestACancelFindsAGrant(t *testing.T) {
 			g := other.lock(o, "k")
 			r.st.dropNews = true
 			ctx, leave := context.WithCancel(context.Background())
-			a := r.ask(ctx, s, Request{Key: "k", Wait: WaitForever, Bind: bind, TTL: time.Hour})
+			a := r.ask(ctx, s, types.Request{Key: "k", Wait: types.WaitForever, Bind: bind, TTL: time.Hour})
 			synctest.Wait()
 			other.release(o, g)
 			leave()
@@ -190,7 +191,7 @@ func TestACancelFindsAGrant(t *testing.T) {
 			if r.stored("k").Held {
 				t.Error("still held")
 			}
-			s.End(EndDropped)
+			s.End(types.EndDropped)
 			r.nothingLeft()
 		})
 	}
@@ -203,18 +204,18 @@ func TestLeaseLostWhileALockIsKept(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, inline)
 			s := r.session()
-			c := &call{m: r.m, ctx: context.Background(), s: s, req: &Request{Key: "k", TTL: time.Minute}}
+			c := &call{m: r.m, ctx: context.Background(), s: s, req: &types.Request{Key: "k", TTL: time.Minute}}
 			l, err := c.lease()
 			r.must(err)
 			synctest.Wait()
 			b := r.m.newAttempt(c, l)
 			r.clk.atRead(moment, func() {
 				if !s.mu.TryLock() { // the clock is read under it
-					go r.m.lose(l, LostExpired)
+					go r.m.lose(l, types.LostExpired)
 					return
 				}
 				s.mu.Unlock()
-				r.m.lose(l, LostExpired)
+				r.m.lose(l, types.LostExpired)
 			})
 			b.start(c.ctx, r.clk.Now())
 			_, err = c.await(b)
@@ -226,7 +227,7 @@ func TestLeaseLostWhileALockIsKept(t *testing.T) {
 			if s.Held() > 0 && !s.held["k"].lease.alive(clock.Read(r.clk)) {
 				t.Errorf("moment %d: kept on a lost lease", moment)
 			}
-			s.End(EndDropped)
+			s.End(types.EndDropped)
 			r.nothingLeft()
 		})
 	}
@@ -254,7 +255,7 @@ func TestUnknownOutcomeMeetsNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var handOff func()
 		log := slog.New(hook{Handler: slog.DiscardHandler, on: "outcome", run: func() { handOff() }})
-		r := newRig(t, with(func(c *Config) { c.Logger = log }))
+		r := newRig(t, with(func(c *types.Config) { c.Logger = log }))
 		holder, s := r.session(), r.session()
 		g := r.lock(holder, "k")
 		handOff = func() {
@@ -262,7 +263,7 @@ func TestUnknownOutcomeMeetsNews(t *testing.T) {
 			r.must(err)
 		}
 		r.st.set("Enqueue", fault{times: 1, forget: true})
-		a := r.wait(s, "k", WaitForever)
+		a := r.wait(s, "k", types.WaitForever)
 		<-a.done
 		time.Sleep(time.Minute)
 		if a.err == nil {
@@ -279,14 +280,14 @@ func TestUnknownOutcomeMeetsNews(t *testing.T) {
 // renewed: its lock would live as long.
 func TestUnknownOutcomeIsWithdrawn(t *testing.T) {
 	for _, f := range []fault{{times: 1, forget: true}, {times: 1, lose: true}} {
-		for _, bind := range []Bind{BindSession, BindTTL} {
+		for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
 				s := r.session()
 				anchor := r.lock(s, "anchor") // keeps the lease in use
 				r.st.set("Acquire", f)
 				r.st.set("Withdraw", fault{refuse: true})
-				_, err := r.m.Acquire(context.Background(), s, Request{Key: "k", Bind: bind, TTL: 15 * time.Second, NoCache: true})
+				_, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", Bind: bind, TTL: 15 * time.Second, NoCache: true})
 				if !store.OutcomeUnknown(err) {
 					t.Fatalf("told %v", err)
 				}
@@ -333,8 +334,8 @@ func TestUnwantedGrantIsHandedBackInTheEnd(t *testing.T) {
 		s, other := r.session(), r.session()
 		anchor := r.lock(other, "anchor")
 		proceed := r.st.holdAnswer("Acquire")
-		a := r.wait(s, "k", WaitForever)
-		s.End(EndDropped)
+		a := r.wait(s, "k", types.WaitForever)
+		s.End(types.EndDropped)
 		<-a.done
 		r.st.set("Release", fault{refuse: true})
 		proceed()
@@ -357,7 +358,7 @@ func TestWithdrawalsAreBatched(t *testing.T) {
 		r.st.set("Withdraw", fault{refuse: true})
 		var asked []*answer
 		for range 500 {
-			asked = append(asked, r.ask(context.Background(), nil, Request{Key: uuid.NewString(), Bind: BindTTL, TTL: time.Hour}))
+			asked = append(asked, r.ask(context.Background(), nil, types.Request{Key: uuid.NewString(), Bind: types.BindTTL, TTL: time.Hour}))
 		}
 		for _, a := range asked {
 			<-a.done
@@ -381,7 +382,7 @@ func TestTheStoreIsRight(t *testing.T) {
 		r := newRig(t, opt)
 		s, other := r.session(), r.session()
 		first := r.lock(s, "k")
-		forget := func(g Grant) {
+		forget := func(g types.Grant) {
 			claim := store.Claim{Key: "k", Token: g.Token, Lease: r.stored("k").Holder.Lease}
 			_, err := r.st.Store.Release(context.Background(), []store.Claim{claim})
 			r.must(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
 )
@@ -29,7 +30,7 @@ func benchManager(b testing.TB) *Manager {
 func benchTraced(b testing.TB, tracer *tracing.Tracer) *Manager {
 	b.Helper()
 	st := memory.NewSpace().Open(store.Identity{Namespace: "test", Instance: "a", Pod: "a"})
-	m, err := New(Config{
+	m, err := New(types.Config{
 		Instance: "a", Pod: "a", TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
 		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 10_000, CacheTTL: time.Hour,
 		BatchMax: 1000, MaxSessions: 1000, MaxLocksPerSession: 100_000, MaxWaiters: 100_000,
@@ -46,7 +47,7 @@ func benchTraced(b testing.TB, tracer *tracing.Tracer) *Manager {
 
 func benchSession(b testing.TB, m *Manager) *Session {
 	b.Helper()
-	s, err := m.OpenSession(SessionOptions{})
+	s, err := m.OpenSession(types.SessionOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -59,11 +60,11 @@ func BenchmarkAcquireRelease(b *testing.B) {
 	ctx := context.Background()
 	b.ReportAllocs()
 	for b.Loop() {
-		g, err := m.Acquire(ctx, s, Request{Key: "k"})
+		g, err := m.Acquire(ctx, s, types.Request{Key: "k"})
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := m.Release(ctx, s, ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
+		if _, err := m.Release(ctx, s, types.ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -76,11 +77,11 @@ func BenchmarkAcquireReleaseRequestID(b *testing.B) {
 	ctx, id := context.Background(), uuid.New()
 	b.ReportAllocs()
 	for b.Loop() {
-		g, err := m.Acquire(ctx, s, Request{Key: "k", RequestID: id})
+		g, err := m.Acquire(ctx, s, types.Request{Key: "k", RequestID: id})
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := m.Release(ctx, s, ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
+		if _, err := m.Release(ctx, s, types.ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -95,11 +96,11 @@ func BenchmarkAcquireReleaseTraced(b *testing.B) {
 			s := benchSession(b, m)
 			b.ReportAllocs()
 			for b.Loop() {
-				g, err := m.Acquire(ctx, s, Request{Key: "k"})
+				g, err := m.Acquire(ctx, s, types.Request{Key: "k"})
 				if err != nil {
 					b.Fatal(err)
 				}
-				if _, err := m.Release(ctx, s, ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
+				if _, err := m.Release(ctx, s, types.ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -115,18 +116,18 @@ func BenchmarkAcquireReleaseParallel(b *testing.B) {
 	b.SetParallelism(50)
 	b.RunParallel(func(pb *testing.PB) {
 		key := fmt.Sprint(n.Add(1))
-		s, err := m.OpenSession(SessionOptions{})
+		s, err := m.OpenSession(types.SessionOptions{})
 		if err != nil {
 			b.Error(err)
 			return
 		}
 		for pb.Next() {
-			g, err := m.Acquire(ctx, s, Request{Key: key})
+			g, err := m.Acquire(ctx, s, types.Request{Key: key})
 			if err != nil {
 				b.Error(err)
 				return
 			}
-			if _, err := m.Release(ctx, s, ReleaseRequest{Key: key, Token: g.Token}); err != nil {
+			if _, err := m.Release(ctx, s, types.ReleaseRequest{Key: key, Token: g.Token}); err != nil {
 				b.Error(err)
 			}
 		}
@@ -139,18 +140,18 @@ func BenchmarkHotKey(b *testing.B) {
 	ctx := context.Background()
 	b.SetParallelism(50)
 	b.RunParallel(func(pb *testing.PB) {
-		s, err := m.OpenSession(SessionOptions{})
+		s, err := m.OpenSession(types.SessionOptions{})
 		if err != nil {
 			b.Error(err)
 			return
 		}
 		for pb.Next() {
-			g, err := m.Acquire(ctx, s, Request{Key: "k", Wait: WaitForever})
+			g, err := m.Acquire(ctx, s, types.Request{Key: "k", Wait: types.WaitForever})
 			if err != nil {
 				b.Error(err)
 				return
 			}
-			if _, err := m.Release(ctx, s, ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
+			if _, err := m.Release(ctx, s, types.ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
 				b.Error(err)
 			}
 		}
@@ -161,7 +162,7 @@ func BenchmarkGetOwn(b *testing.B) {
 	m := benchManager(b)
 	s := benchSession(b, m)
 	ctx := context.Background()
-	if _, err := m.Acquire(ctx, s, Request{Key: "k"}); err != nil {
+	if _, err := m.Acquire(ctx, s, types.Request{Key: "k"}); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
@@ -175,14 +176,14 @@ func BenchmarkGetOwn(b *testing.B) {
 func BenchmarkCachedHeldAnswer(b *testing.B) {
 	m := benchManager(b)
 	ctx := context.Background()
-	if _, err := m.Acquire(ctx, nil, Request{Key: "k", Bind: BindTTL, TTL: time.Hour}); err != nil {
+	if _, err := m.Acquire(ctx, nil, types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour}); err != nil {
 		b.Fatal(err)
 	}
 	s := benchSession(b, m)
-	var held *HeldError
+	var held *types.HeldError
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := m.Acquire(ctx, s, Request{Key: "k"}); !errors.As(err, &held) {
+		if _, err := m.Acquire(ctx, s, types.Request{Key: "k"}); !errors.As(err, &held) {
 			b.Fatal(err)
 		}
 	}
@@ -207,7 +208,7 @@ func BenchmarkHeld(b *testing.B) {
 		}
 		before := liveBytes()
 		for _, key := range keys {
-			if _, err := m.Acquire(context.Background(), s, Request{Key: key}); err != nil {
+			if _, err := m.Acquire(context.Background(), s, types.Request{Key: key}); err != nil {
 				b.Fatal(err)
 			}
 		}

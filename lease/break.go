@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -24,7 +25,7 @@ func (m *Manager) AskToStop(ctx context.Context, key string, reason *string) err
 	case err != nil:
 		return err
 	case !held:
-		return &NotHeldError{Key: key}
+		return &types.NotHeldError{Key: key}
 	}
 	m.obs.StopSent(ctx, key, m.cfg.Instance)
 	return nil
@@ -36,7 +37,7 @@ func (m *Manager) AskToStop(ctx context.Context, key string, reason *string) err
 // same), [ErrDraining] after Stop, and those of the store.
 func (m *Manager) Break(ctx context.Context, was store.Lock) error {
 	if !was.Held {
-		return &NotHeldError{Key: was.Key}
+		return &types.NotHeldError{Key: was.Key}
 	}
 	held, err := m.signal(ctx, store.Signal{Kind: store.Break, Key: was.Key, Token: was.Token})
 	if err != nil || !held {
@@ -50,7 +51,7 @@ func (m *Manager) Break(ctx context.Context, was store.Lock) error {
 func (m *Manager) signal(ctx context.Context, sig store.Signal) (held bool, err error) {
 	standing, err := submit(ctx, m.requires, sig)
 	if err == nil && standing == store.ClaimRowLocked {
-		err = rowLocked("signal")
+		err = types.RowLocked("signal")
 	}
 	if err != nil {
 		return false, err
@@ -98,6 +99,6 @@ func rest(ctx context.Context, d time.Duration) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return errors.Join(ErrCallerLeft, context.Cause(ctx))
+		return errors.Join(types.ErrCallerLeft, context.Cause(ctx))
 	}
 }

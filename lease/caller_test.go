@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // A call that left while it carried its question out has left, and keeps nothing.
@@ -15,11 +17,11 @@ func TestWhoAsksByItselfLeaves(t *testing.T) {
 		s := r.sessionOf(false)
 		proceed := r.st.hold("Acquire")
 		ctx, leave := context.WithCancel(context.Background())
-		a := r.ask(ctx, s, Request{Key: "k"})
+		a := r.ask(ctx, s, types.Request{Key: "k"})
 		synctest.Wait()
 		leave()
 		proceed()
-		if <-a.done; !errors.Is(a.err, ErrCallerLeft) {
+		if <-a.done; !errors.Is(a.err, types.ErrCallerLeft) {
 			t.Errorf("told %v", a.err)
 		}
 		synctest.Wait()
@@ -38,15 +40,15 @@ func TestWhoMayEndEarlyDoesNotAskByItself(t *testing.T) {
 		end      func(*Manager, *Session)
 		told     error
 	}{
-		"its session is ended": {true, 0, func(_ *Manager, s *Session) { s.End(EndDeleted) }, ErrSessionEnded},
-		"the sidecar drains":   {false, time.Hour, func(m *Manager, _ *Session) { m.Drain() }, ErrDraining},
+		"its session is ended": {true, 0, func(_ *Manager, s *Session) { s.End(types.EndDeleted) }, types.ErrSessionEnded},
+		"the sidecar drains":   {false, time.Hour, func(m *Manager, _ *Session) { m.Drain() }, types.ErrDraining},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t)
 			s := r.sessionOf(c.explicit)
 			proceed := r.st.hold("Acquire")
 			defer proceed()
-			a := r.ask(context.Background(), s, Request{Key: "k", Wait: c.wait})
+			a := r.ask(context.Background(), s, types.Request{Key: "k", Wait: c.wait})
 			synctest.Wait()
 			c.end(r.m, s)
 			synctest.Wait()

@@ -10,16 +10,17 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
-func (r *rig) amend(s *Session, g Grant) error {
-	_, err := r.m.Amend(context.Background(), s, AmendRequest{Key: g.Key, Token: g.Token})
+func (r *rig) amend(s *Session, g types.Grant) error {
+	_, err := r.m.Amend(context.Background(), s, types.AmendRequest{Key: g.Key, Token: g.Token})
 	return err
 }
 
-func lostReason(err error) LostReason {
-	if lost, ok := errors.AsType[*LostError](err); ok {
+func lostReason(err error) types.LostReason {
+	if lost, ok := errors.AsType[*types.LostError](err); ok {
 		return lost.Lost.Reason
 	}
 	return ""
@@ -42,7 +43,7 @@ func TestDeadline(t *testing.T) {
 					r.st.set("OpenLeases", slow)
 					r.st.set("Renew", fault{refuse: true})
 					sent := time.Now()
-					g, err := r.m.Acquire(context.Background(), s, Request{Key: "k", TTL: ttl})
+					g, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", TTL: ttl})
 					r.must(err)
 					if want := ttl - margin - 100*time.Millisecond; g.ExpiresIn != want {
 						t.Errorf("expires in %s, want %s", g.ExpiresIn, want)
@@ -52,7 +53,7 @@ func TestDeadline(t *testing.T) {
 					r.must(r.amend(s, g))
 					time.Sleep(time.Nanosecond)
 					synctest.Wait()
-					if reason := lostReason(r.amend(s, g)); reason != LostStore {
+					if reason := lostReason(r.amend(s, g)); reason != types.LostStore {
 						t.Errorf("lost with reason %q", reason)
 					}
 					if len(r.losses()) != 1 || !r.at[0].Equal(sent.Add(ttl-margin)) || !r.at[0].Before(expiry) {
@@ -91,7 +92,7 @@ func TestSlowRenewal(t *testing.T) {
 // though the store has extended it.
 func TestNoRevival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, with(func(c *Config) { c.StoreTimeout = time.Minute }))
+		r := newRig(t, with(func(c *types.Config) { c.StoreTimeout = time.Minute }))
 		s := r.session()
 		g := r.lock(s, "k")
 		proceed := r.st.holdAnswer("Renew")
@@ -114,21 +115,21 @@ func TestNoRevival(t *testing.T) {
 func TestReasons(t *testing.T) {
 	for name, c := range map[string]struct {
 		broken  func(*rig)
-		outcome LostReason
+		outcome types.LostReason
 	}{
-		"the store refuses": {func(r *rig) { r.st.set("Renew", fault{refuse: true}) }, LostStore},
-		"the store hangs":   {func(r *rig) { r.st.hold("Renew") }, LostStore},
+		"the store refuses": {func(r *rig) { r.st.set("Renew", fault{refuse: true}) }, types.LostStore},
+		"the store hangs":   {func(r *rig) { r.st.hold("Renew") }, types.LostStore},
 		"the store says dead": {func(r *rig) {
 			r.must(r.st.Store.Revoke(context.Background(), []store.LeaseID{r.stored("k").Holder.Lease}))
-		}, LostExpired},
-		"the process stood still":   {func(r *rig) { r.clk.stop(time.Hour) }, LostExpired},
-		"the machine was suspended": {func(r *rig) { r.clk.suspended.Add(int64(clock.SuspensionLimit)) }, LostExpired},
+		}, types.LostExpired},
+		"the process stood still":   {func(r *rig) { r.clk.stop(time.Hour) }, types.LostExpired},
+		"the machine was suspended": {func(r *rig) { r.clk.suspended.Add(int64(clock.SuspensionLimit)) }, types.LostExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
 				s := r.session()
-				g, err := r.m.Acquire(context.Background(), s, Request{Key: "k", TTL: time.Second})
+				g, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", TTL: time.Second})
 				r.must(err)
 				c.broken(r)
 				time.Sleep(time.Second)
@@ -149,30 +150,30 @@ func TestReadsSeeTheDeadline(t *testing.T) {
 		"process stopped":   func(r *rig) { r.clk.stop(14250 * time.Millisecond) },
 		"machine suspended": func(r *rig) { r.clk.suspended.Add(int64(clock.SuspensionLimit)) },
 	}
-	reads := map[string]func(*rig, *Session, Grant) bool{
-		"Get": func(r *rig, s *Session, g Grant) bool {
+	reads := map[string]func(*rig, *Session, types.Grant) bool{
+		"Get": func(r *rig, s *Session, g types.Grant) bool {
 			v, err := r.m.Get(context.Background(), s, g.Key, false)
 			r.must(err)
 			return v.Mine
 		},
-		"Get no-cache": func(r *rig, s *Session, g Grant) bool {
+		"Get no-cache": func(r *rig, s *Session, g types.Grant) bool {
 			v, err := r.m.Get(context.Background(), s, g.Key, true)
 			r.must(err)
 			return v.Mine
 		},
-		"List pod": func(r *rig, s *Session, _ Grant) bool {
-			p, err := r.m.List(context.Background(), s, ListRequest{Limit: 10})
+		"List pod": func(r *rig, s *Session, _ types.Grant) bool {
+			p, err := r.m.List(context.Background(), s, types.ListRequest{Limit: 10})
 			r.must(err)
 			return len(p.Locks) > 0 && p.Locks[0].Mine
 		},
-		"List session": func(r *rig, s *Session, _ Grant) bool {
-			p, err := r.m.List(context.Background(), s, ListRequest{Limit: 10, Scope: ScopeSession})
+		"List session": func(r *rig, s *Session, _ types.Grant) bool {
+			p, err := r.m.List(context.Background(), s, types.ListRequest{Limit: 10, Scope: types.ScopeSession})
 			r.must(err)
 			return len(p.Locks) > 0
 		},
-		"Amend": func(r *rig, s *Session, g Grant) bool { return r.amend(s, g) == nil },
-		"Release": func(r *rig, s *Session, g Grant) bool {
-			_, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: g.Key, Token: g.Token})
+		"Amend": func(r *rig, s *Session, g types.Grant) bool { return r.amend(s, g) == nil },
+		"Release": func(r *rig, s *Session, g types.Grant) bool {
+			_, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: g.Key, Token: g.Token})
 			return err == nil
 		},
 	}
@@ -199,7 +200,7 @@ func TestSuspendedWhileTheStoreIsAsked(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
 		proceed := r.st.holdAnswer("OpenLeases")
-		a := r.wait(s, "k", WaitForever)
+		a := r.wait(s, "k", types.WaitForever)
 		r.clk.suspended.Add(int64(clock.SuspensionLimit))
 		proceed()
 		<-a.done
@@ -229,7 +230,7 @@ func TestALateCallTellsNoGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
 		s := r.session()
-		c := &call{m: r.m, ctx: context.Background(), s: s, req: &Request{Key: "k", TTL: s.ttl}, began: r.clk.Now()}
+		c := &call{m: r.m, ctx: context.Background(), s: s, req: &types.Request{Key: "k", TTL: s.ttl}, began: r.clk.Now()}
 		l, err := c.lease()
 		r.must(err)
 		b := r.m.newAttempt(c, l)
@@ -248,7 +249,7 @@ func TestALateCallTellsTheTimeThatIsLeft(t *testing.T) {
 		for late, want := range map[time.Duration]time.Duration{
 			time.Second: 900 * time.Millisecond, 1900*time.Millisecond - 1: 1, 1900 * time.Millisecond: 0,
 		} {
-			c := &call{m: r.m, ctx: context.Background(), req: &Request{Key: "k", TTL: 2 * time.Second, Bind: BindTTL}}
+			c := &call{m: r.m, ctx: context.Background(), req: &types.Request{Key: "k", TTL: 2 * time.Second, Bind: types.BindTTL}}
 			b := r.m.newAttempt(c, nil)
 			b.start(c.ctx, r.clk.Now())
 			r.clk.stop(late)
@@ -268,7 +269,7 @@ func TestALateCallTellsTheTimeThatIsLeft(t *testing.T) {
 // as held has time left.
 func TestTheDeadlinePassesWhileTelling(t *testing.T) {
 	both := []string{"x", "y"}
-	least := func(g []Grant, err error) (bool, time.Duration) {
+	least := func(g []types.Grant, err error) (bool, time.Duration) {
 		if err != nil {
 			return false, 0
 		}
@@ -276,32 +277,32 @@ func TestTheDeadlinePassesWhileTelling(t *testing.T) {
 	}
 	for moment := range 60 {
 		synctest.Test(t, func(t *testing.T) {
-			for name, told := range map[string]func(*rig, *Session, Grant) (held bool, left time.Duration){
-				"Amend": func(r *rig, s *Session, g Grant) (bool, time.Duration) {
-					g, err := r.m.Amend(context.Background(), s, AmendRequest{Key: g.Key, Token: g.Token})
+			for name, told := range map[string]func(*rig, *Session, types.Grant) (held bool, left time.Duration){
+				"Amend": func(r *rig, s *Session, g types.Grant) (bool, time.Duration) {
+					g, err := r.m.Amend(context.Background(), s, types.AmendRequest{Key: g.Key, Token: g.Token})
 					return err == nil, g.ExpiresIn
 				},
-				"Get": func(r *rig, s *Session, g Grant) (bool, time.Duration) {
+				"Get": func(r *rig, s *Session, g types.Grant) (bool, time.Duration) {
 					v, err := r.m.Get(context.Background(), s, g.Key, false)
 					r.must(err)
 					return v.Mine, v.Holder.ExpiresIn
 				},
-				"Acquire": func(r *rig, s *Session, _ Grant) (bool, time.Duration) {
+				"Acquire": func(r *rig, s *Session, _ types.Grant) (bool, time.Duration) {
 					g, err := r.try(s, "another")
 					return err == nil, g.ExpiresIn
 				},
-				"enter": func(r *rig, s *Session, _ Grant) (bool, time.Duration) {
+				"enter": func(r *rig, s *Session, _ types.Grant) (bool, time.Duration) {
 					g, err := r.m.Acquire(context.Background(), s, as("o", "k", 0))
 					return err == nil, g.ExpiresIn
 				},
-				"AcquireAll": func(r *rig, s *Session, _ Grant) (bool, time.Duration) {
-					return least(r.m.AcquireAll(context.Background(), s, both, Request{}))
+				"AcquireAll": func(r *rig, s *Session, _ types.Grant) (bool, time.Duration) {
+					return least(r.m.AcquireAll(context.Background(), s, both, types.Request{}))
 				},
-				"AcquireAll with MaxHold": func(r *rig, s *Session, _ Grant) (bool, time.Duration) {
-					return least(r.m.AcquireAll(context.Background(), s, both, Request{MaxHold: 15 * time.Second}))
+				"AcquireAll with MaxHold": func(r *rig, s *Session, _ types.Grant) (bool, time.Duration) {
+					return least(r.m.AcquireAll(context.Background(), s, both, types.Request{MaxHold: 15 * time.Second}))
 				},
-				"AcquireAll bind:ttl": func(r *rig, _ *Session, _ Grant) (bool, time.Duration) {
-					return least(r.m.AcquireAll(context.Background(), nil, both, Request{Bind: BindTTL, TTL: 15 * time.Second}))
+				"AcquireAll bind:ttl": func(r *rig, _ *Session, _ types.Grant) (bool, time.Duration) {
+					return least(r.m.AcquireAll(context.Background(), nil, both, types.Request{Bind: types.BindTTL, TTL: 15 * time.Second}))
 				},
 			} {
 				r := newRig(t, inline)
@@ -324,12 +325,12 @@ func TestAmendAcrossTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
-		g, err := r.m.Acquire(context.Background(), s, Request{Key: "k", TTL: time.Second})
+		g, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", TTL: time.Second})
 		r.must(err)
 		r.st.set("Renew", fault{refuse: true})
 		r.st.set("Amend", fault{after: 2 * time.Second})
-		_, err = r.m.Amend(context.Background(), s, AmendRequest{Key: "k", Token: g.Token, SetData: true, Data: []byte("1")})
-		if lostReason(err) != LostStore {
+		_, err = r.m.Amend(context.Background(), s, types.AmendRequest{Key: "k", Token: g.Token, SetData: true, Data: []byte("1")})
+		if lostReason(err) != types.LostStore {
 			t.Errorf("told %v", err)
 		}
 	})
@@ -341,31 +342,31 @@ func TestRemainingTimeOfBindTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.st.set("Acquire", fault{times: 1, after: 400 * time.Millisecond})
-		g, err := r.m.Acquire(context.Background(), nil, Request{Key: "k", Bind: BindTTL, TTL: time.Second})
+		g, err := r.m.Acquire(context.Background(), nil, types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Second})
 		r.must(err)
 		if g.ExpiresIn != 550*time.Millisecond {
 			t.Errorf("acquired: %s", g.ExpiresIn)
 		}
 		r.st.set("Amend", fault{after: 400 * time.Millisecond})
-		g, err = r.m.Amend(context.Background(), nil, AmendRequest{Key: "k", Token: g.Token, TTL: 500 * time.Millisecond})
+		g, err = r.m.Amend(context.Background(), nil, types.AmendRequest{Key: "k", Token: g.Token, TTL: 500 * time.Millisecond})
 		r.must(err)
 		if g.ExpiresIn != 50*time.Millisecond {
 			t.Errorf("amended: %s", g.ExpiresIn)
 		}
 		r.st.set("Amend", fault{after: 400 * time.Millisecond})
-		g, err = r.m.Amend(context.Background(), nil, AmendRequest{Key: "k", Token: g.Token, TTL: 10 * time.Second})
+		g, err = r.m.Amend(context.Background(), nil, types.AmendRequest{Key: "k", Token: g.Token, TTL: 10 * time.Second})
 		r.must(err)
 		if g.ExpiresIn != 9100*time.Millisecond {
 			t.Errorf("amended for longer: %s", g.ExpiresIn)
 		}
 		time.Sleep(9100*time.Millisecond - 1)
 		r.st.set("Amend", fault{})
-		g, err = r.m.Amend(context.Background(), nil, AmendRequest{Key: "k", Token: g.Token})
+		g, err = r.m.Amend(context.Background(), nil, types.AmendRequest{Key: "k", Token: g.Token})
 		if left := r.stored("k").Holder.ExpiresIn; err != nil || g.ExpiresIn > left-minMargin {
 			t.Errorf("%s before the store's end: told %s, %v", left, g.ExpiresIn, err)
 		}
 		r.st.set("Amend", fault{after: 500 * time.Millisecond})
-		if _, err = r.m.Amend(context.Background(), nil, AmendRequest{Key: "k", Token: g.Token}); lostReason(err) != LostExpired {
+		if _, err = r.m.Amend(context.Background(), nil, types.AmendRequest{Key: "k", Token: g.Token}); lostReason(err) != types.LostExpired {
 			t.Errorf("told %v", err)
 		}
 	})
@@ -379,8 +380,8 @@ func TestRemainingTimeOfBindTTLThatWaited(t *testing.T) {
 			s := r.session()
 			g := r.lock(s, "k")
 			r.st.dropNews = true
-			wait := map[string]time.Duration{"Check": WaitForever, "Cancel": time.Second}[op]
-			a := r.ask(context.Background(), nil, Request{Key: "k", Bind: BindTTL, TTL: time.Minute, Wait: wait})
+			wait := map[string]time.Duration{"Check": types.WaitForever, "Cancel": time.Second}[op]
+			a := r.ask(context.Background(), nil, types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Minute, Wait: wait})
 			synctest.Wait()
 			r.release(s, g)
 			granted := time.Now()
@@ -399,7 +400,7 @@ func TestOpeningAnsweredTooLate(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
 		r.st.set("OpenLeases", fault{times: 1, after: time.Second})
-		_, err := r.m.Acquire(context.Background(), s, Request{Key: "k", TTL: time.Second})
+		_, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", TTL: time.Second})
 		if !store.Unavailable(err) {
 			t.Errorf("told %v", err)
 		}
@@ -415,29 +416,31 @@ func TestOpeningAnsweredTooLate(t *testing.T) {
 // add up to more than there was.
 func TestStoppedWhileTelling(t *testing.T) {
 	const ttl = 15 * time.Second
-	all := func(r *rig, s *Session, req Request) ([]Grant, error) {
+	all := func(r *rig, s *Session, req types.Request) ([]types.Grant, error) {
 		return r.m.AcquireAll(context.Background(), s, []string{"x", "y"}, req)
 	}
 	for moment := range 60 {
 		synctest.Test(t, func(t *testing.T) {
-			for name, ask := range map[string]func(*rig, *Session) ([]Grant, error){
-				"Acquire": func(r *rig, s *Session) ([]Grant, error) {
+			for name, ask := range map[string]func(*rig, *Session) ([]types.Grant, error){
+				"Acquire": func(r *rig, s *Session) ([]types.Grant, error) {
 					g, err := r.try(s, "x")
-					return []Grant{g}, err
+					return []types.Grant{g}, err
 				},
-				"bind:ttl": func(r *rig, _ *Session) ([]Grant, error) {
-					g, err := r.m.Acquire(context.Background(), nil, Request{Key: "x", Bind: BindTTL, TTL: ttl})
-					return []Grant{g}, err
+				"bind:ttl": func(r *rig, _ *Session) ([]types.Grant, error) {
+					g, err := r.m.Acquire(context.Background(), nil, types.Request{Key: "x", Bind: types.BindTTL, TTL: ttl})
+					return []types.Grant{g}, err
 				},
-				"wait and enter": func(r *rig, s *Session) ([]Grant, error) {
-					one, two := r.ask(context.Background(), s, as("o", "k", WaitForever)), r.ask(context.Background(), s, as("o", "k", WaitForever))
+				"wait and enter": func(r *rig, s *Session) ([]types.Grant, error) {
+					one, two := r.ask(context.Background(), s, as("o", "k", types.WaitForever)), r.ask(context.Background(), s, as("o", "k", types.WaitForever))
 					synctest.Wait()
-					_, err := r.m.Release(context.Background(), nil, ReleaseRequest{Key: "k", Token: r.stored("k").Token})
+					_, err := r.m.Release(context.Background(), nil, types.ReleaseRequest{Key: "k", Token: r.stored("k").Token})
 					r.must(err)
-					return []Grant{one.granted(t), two.granted(t)}, nil
+					return []types.Grant{one.granted(t), two.granted(t)}, nil
 				},
-				"AcquireAll":          func(r *rig, s *Session) ([]Grant, error) { return all(r, s, Request{}) },
-				"AcquireAll bind:ttl": func(r *rig, _ *Session) ([]Grant, error) { return all(r, nil, Request{Bind: BindTTL, TTL: ttl}) },
+				"AcquireAll": func(r *rig, s *Session) ([]types.Grant, error) { return all(r, s, types.Request{}) },
+				"AcquireAll bind:ttl": func(r *rig, _ *Session) ([]types.Grant, error) {
+					return all(r, nil, types.Request{Bind: types.BindTTL, TTL: ttl})
+				},
 			} {
 				r := newRig(t, inline)
 				s := r.session()
@@ -454,7 +457,7 @@ func TestStoppedWhileTelling(t *testing.T) {
 				r.must(err)
 				for _, g := range grants {
 					most := ttl - margin(g.ExpiresIn) // its session's lease began to count now
-					if g.Bind == BindTTL {
+					if g.Bind == types.BindTTL {
 						most += time.Duration(began.Load())
 					}
 					if sum := g.Waited + g.ExpiresIn; g.Token == 0 || sum > most {

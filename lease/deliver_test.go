@@ -8,11 +8,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
 // won is a call whose attempt has won, and that has not been told yet.
-func (r *rig) won(s *Session, req Request) (*call, *attempt) {
+func (r *rig) won(s *Session, req types.Request) (*call, *attempt) {
 	c := &call{m: r.m, ctx: context.Background(), s: s, req: &req, began: r.clk.Now()}
 	r.must(s.admit(&c.slot))
 	l, err := c.lease()
@@ -26,10 +27,10 @@ func (r *rig) won(s *Session, req Request) (*call, *attempt) {
 // What is lost before its call is told of it is told to nobody: neither as held, nor as lost.
 func TestLostBeforeItIsTold(t *testing.T) {
 	for name, lose := range map[string]func(*rig, *heldLock){
-		"broken":                 func(r *rig, h *heldLock) { r.m.giveUp(h, LostForced) },
+		"broken":                 func(r *rig, h *heldLock) { r.m.giveUp(h, types.LostForced) },
 		"max_hold over, noticed": func(*rig, *heldLock) { time.Sleep(time.Minute) },
 		"max_hold over":          func(r *rig, _ *heldLock) { r.clk.stop(time.Minute) },
-		"lease lost":             func(r *rig, h *heldLock) { r.m.lose(h.lease, LostStore) },
+		"lease lost":             func(r *rig, h *heldLock) { r.m.lose(h.lease, types.LostStore) },
 		"past its deadline":      func(r *rig, h *heldLock) { r.clk.stop(h.lease.ttl - margin(h.lease.ttl)) },
 	} {
 		for _, hold := range []time.Duration{0, time.Second} {
@@ -37,7 +38,7 @@ func TestLostBeforeItIsTold(t *testing.T) {
 				bubble(t, func(t *testing.T, opt option) {
 					r := newRig(t, opt)
 					s := r.session()
-					c, b := r.won(s, Request{Key: "k", TTL: 15 * time.Second, MinHold: hold, MaxHold: 30 * time.Second})
+					c, b := r.won(s, types.Request{Key: "k", TTL: 15 * time.Second, MinHold: hold, MaxHold: 30 * time.Second})
 					if s.Held() != 0 || s.find("k", b.result.Token) != nil {
 						t.Error("the app holds what it was not told")
 					}
@@ -52,7 +53,7 @@ func TestLostBeforeItIsTold(t *testing.T) {
 						t.Errorf("told of %v, %d held, %v counted", lost, s.Held(), r.counts.ended)
 					}
 					r.isFree("k")
-					s.End(EndDropped)
+					s.End(types.EndDropped)
 					r.nothingLeft()
 				})
 			})
@@ -63,7 +64,7 @@ func TestLostBeforeItIsTold(t *testing.T) {
 // Whatever is broken at any moment of an acquire: the app is told of a grant that it still has,
 // or of its loss after it was told.
 func TestBrokenAtAnyMoment(t *testing.T) {
-	for _, wait := range []time.Duration{0, WaitForever} {
+	for _, wait := range []time.Duration{0, types.WaitForever} {
 		for moment := range 20 {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, inline)
@@ -71,18 +72,18 @@ func TestBrokenAtAnyMoment(t *testing.T) {
 				r.lock(s, "warm")
 				r.clk.atRead(moment, func() {
 					if h := r.m.held.get("k"); h != nil {
-						go r.m.giveUp(h, LostForced) // the clock may be read with a mutex held
+						go r.m.giveUp(h, types.LostForced) // the clock may be read with a mutex held
 					}
 				})
-				g, err := r.m.Acquire(context.Background(), s, Request{Key: "k", Wait: wait})
+				g, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", Wait: wait})
 				r.must(err)
 				r.clk.next.Store(nil)
 				synctest.Wait()
-				lost := slices.ContainsFunc(r.losses(), func(l Lost) bool { return l.Token != g.Token })
+				lost := slices.ContainsFunc(r.losses(), func(l types.Lost) bool { return l.Token != g.Token })
 				if told := len(r.losses()) == 1; lost || told == (s.find("k", g.Token) != nil) {
 					t.Errorf("moment %d: told of %+v and of %v", moment, g, r.losses())
 				}
-				s.End(EndDropped)
+				s.End(types.EndDropped)
 				r.nothingLeft()
 			})
 		}
@@ -114,7 +115,7 @@ func TestWaitThatIsLostAgainAndAgainRests(t *testing.T) {
 				g := other.lock(o, "k")
 				r.st.set(c.op, fault{after: time.Millisecond, then: func() { c.lose(r) }})
 				s := r.session()
-				a := r.ask(context.Background(), s, Request{Key: "k", Wait: time.Minute})
+				a := r.ask(context.Background(), s, types.Request{Key: "k", Wait: time.Minute})
 				time.Sleep(30 * time.Second)
 				if n := r.st.count(c.op); n > 60 {
 					t.Errorf("%d times in 30 s", n)
@@ -139,8 +140,8 @@ func TestTimeIsUpWhileAWaitRests(t *testing.T) {
 		r := newRig(t)
 		r.st.set("OpenLeases", fault{then: func() { go func() { time.Sleep(time.Nanosecond); r.buryLeases() }() }})
 		r.st.set("Acquire", fault{before: time.Millisecond})
-		a := r.ask(context.Background(), r.session(), Request{Key: "k", Wait: 10 * time.Second})
-		if <-a.done; !errors.As(a.err, new(*TimeoutError)) || a.after != 10*time.Second {
+		a := r.ask(context.Background(), r.session(), types.Request{Key: "k", Wait: 10 * time.Second})
+		if <-a.done; !errors.As(a.err, new(*types.TimeoutError)) || a.after != 10*time.Second {
 			t.Errorf("told %v after %s", a.err, a.after)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -34,7 +35,7 @@ func TestToldOfAGrant(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other, s := r.another(opt), r.session()
-		a, b, token := r.waiting(other, s, "k", WaitForever)
+		a, b, token := r.waiting(other, s, "k", types.WaitForever)
 		forged := r.word(b)
 		copy(forged.ID[8:], uuid.NewString())
 		r.m.News(forged)
@@ -48,7 +49,7 @@ func TestToldOfAGrant(t *testing.T) {
 		if g := a.granted(t); g.Token != r.stored("k").Token || r.st.count("Check") != checks {
 			t.Errorf("granted %+v after %d checks", g, r.st.count("Check")-checks)
 		}
-		s.End(EndDropped)
+		s.End(types.EndDropped)
 		r.nothingLeft()
 	})
 }
@@ -58,7 +59,7 @@ func TestHalfAnIDIsAHint(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other, s := r.another(opt), r.session()
-		a, b, token := r.waiting(other, s, "k", WaitForever)
+		a, b, token := r.waiting(other, s, "k", types.WaitForever)
 		time.Sleep(time.Second)
 		r.handOver(other, "k", token)
 		var half store.AttemptID
@@ -68,7 +69,7 @@ func TestHalfAnIDIsAHint(t *testing.T) {
 		if a.granted(t); time.Since(before) != 0 {
 			t.Errorf("granted %s after the hint", time.Since(before))
 		}
-		s.End(EndDropped)
+		s.End(types.EndDropped)
 		r.nothingLeft()
 	})
 }
@@ -80,7 +81,7 @@ func TestWordsThatComeLate(t *testing.T) {
 			r.m.News(word)
 			r.release(s, a.granted(r.t))
 		},
-		"after the session's end": func(_ *rig, s *Session, _ *answer, _ store.News) { s.End(EndDropped) },
+		"after the session's end": func(_ *rig, s *Session, _ *answer, _ store.News) { s.End(types.EndDropped) },
 		"after the lease's end": func(r *rig, _ *Session, _ *answer, _ store.News) {
 			r.buryLeases()
 			time.Sleep(6 * time.Second) // a renewal finds out
@@ -93,7 +94,7 @@ func TestWordsThatComeLate(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
 				other, s := r.another(opt), r.session()
-				a, b, token := r.waiting(other, s, "k", WaitForever)
+				a, b, token := r.waiting(other, s, "k", types.WaitForever)
 				r.handOver(other, "k", token)
 				word := r.word(b)
 				before(r, s, a, word)
@@ -102,7 +103,7 @@ func TestWordsThatComeLate(t *testing.T) {
 				if h := r.m.held.get("k"); h != nil && h.token == word.Answer.Token {
 					t.Errorf("holds the grant of the late word: %+v", h)
 				}
-				s.End(EndDropped)
+				s.End(types.EndDropped)
 				time.Sleep(time.Minute)
 				r.nothingLeft()
 			})
@@ -136,7 +137,7 @@ func TestAWordMeetsOtherAnswers(t *testing.T) {
 				if g := a.granted(t); g.Token != r.stored("k").Token {
 					t.Errorf("granted %+v", g)
 				}
-				s.End(EndDropped)
+				s.End(types.EndDropped)
 				r.nothingLeft()
 			})
 		})

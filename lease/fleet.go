@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/store"
@@ -25,30 +27,14 @@ const (
 	fleetAge = 3
 )
 
-// Stats counts what the whole database holds, in all namespaces. It may read every
-// lock that there is: it is for people, and limited by the store's timeout, and by the
-// end of this sidecar.
-func (m *Manager) Stats(ctx context.Context) (store.Stats, error) {
-	census, err := store.As[store.Census](m.st, store.FeatureStats)
-	if err != nil {
-		return store.Stats{}, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
-	defer cancel()
-	defer context.AfterFunc(m.ctx, cancel)()
-	return census.Stats(ctx)
-}
-
-// Fleet is what the whole database holds, if this sidecar is the one of all that is
-// elected to count it. It only returns what is known, and notes that somebody looks:
-// the election and the counting go on in the background, for as long as that happens.
-// Where nobody looks, no statement is sent.
-func (m *Manager) Fleet() (observe.Fleet, bool) { return m.fleet.current() }
-
 // fleet is a sidecar's part in counting what the whole fleet holds.
 type fleet struct {
-	m      *Manager
-	census store.Census // nil if the engine cannot count
+	census  store.Census // nil if the engine cannot count
+	clk     clock.Clock
+	log     *slog.Logger
+	timeout time.Duration // of an operation of the store
+	ctx     context.Context
+	spawn   func(func()) bool
 
 	mu      sync.Mutex
 	running bool
@@ -73,9 +59,10 @@ type fleet struct {
 	failing bool
 }
 
-func newFleet(m *Manager) *fleet {
-	census, _ := m.st.(store.Census)
-	return &fleet{m: m, census: census}
+// newFleet makes a fleet that counts until ctx ends. spawn runs it.
+func newFleet(ctx context.Context, cfg types.Config, st store.Store, spawn func(func()) bool) *fleet {
+	census, _ := st.(store.Census)
+	return &fleet{census: census, clk: cfg.Clock, log: cfg.Logger, timeout: cfg.StoreTimeout, ctx: ctx, spawn: spawn}
 }
 
 // shownFor is for how long the known metrics may still be shown.
@@ -90,11 +77,11 @@ func (f *fleet) shownFor(now time.Time) time.Duration {
 func (f *fleet) current() (observe.Fleet, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.looked = f.m.clk.Now()
+	f.looked = f.clk.Now()
 	if !f.running && f.census != nil {
-		f.running = f.m.spawn(func() { f.run(f.m.ctx) })
+		f.running = f.spawn(func() { f.run(f.ctx) })
 	}
-	if !f.looked.Before(f.until) || !f.looked.Before(f.knownUntil) || f.m.clk.Suspended(f.looked)-f.suspended >= clock.SuspensionLimit {
+	if !f.looked.Before(f.until) || !f.looked.Before(f.knownUntil) || f.clk.Suspended(f.looked)-f.suspended >= clock.SuspensionLimit {
 		return observe.Fleet{}, false
 	}
 	return f.known, true
@@ -118,7 +105,7 @@ func (f *fleet) run(ctx context.Context) {
 func (f *fleet) watched() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.m.clk.Now().Before(f.looked.Add(fleetWatched))
+	return f.clk.Now().Before(f.looked.Add(fleetWatched))
 }
 
 // rest gives the office up. Another sidecar that is looked at need not wait for the
@@ -126,11 +113,11 @@ func (f *fleet) watched() bool {
 func (f *fleet) rest() {
 	f.hold(time.Time{}, 0)
 	if f.ours {
-		f.m.limited(func(ctx context.Context) {
-			if _, err := f.census.Elect(ctx, 0); err != nil {
-				f.m.log.Debug("the office of counting the fleet's locks is not given up, it ends by itself", "error", err)
-			}
-		})
+		ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
+		defer cancel()
+		if _, err := f.census.Elect(ctx, 0); err != nil {
+			f.log.Debug("the office of counting the fleet's locks is not given up, it ends by itself", "error", err)
+		}
 	}
 	f.ours, f.countAt = false, time.Time{}
 	f.mu.Lock()
@@ -143,26 +130,26 @@ func (f *fleet) rest() {
 func (f *fleet) round(ctx context.Context) time.Duration {
 	left, err := f.elect(ctx)
 	if err != nil {
-		f.m.log.Debug("no election of who counts the fleet's locks, trying again later", "error", err)
+		f.log.Debug("no election of who counts the fleet's locks, trying again later", "error", err)
 		return jittered(fleetInterval)
 	}
 	if !f.ours { // the losers do not all come in the same moment
 		// What is longer than a term is of a store whose clock was wrong.
 		return min(max(left, 0), fleetTerm) + rand.N(fleetInterval)
 	}
-	if !f.m.clk.Now().Before(f.countAt) {
+	if !f.clk.Now().Before(f.countAt) {
 		f.count(ctx)
 	}
 	// The office is prolonged while the counting rests.
-	return min(max(f.countAt.Sub(f.m.clk.Now()), 0), fleetTerm/2)
+	return min(max(f.countAt.Sub(f.clk.Now()), 0), fleetTerm/2)
 }
 
 // elect returns how long another's term lasts, if this sidecar is not elected.
 func (f *fleet) elect(ctx context.Context) (left time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, f.m.cfg.StoreTimeout)
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
-	sent := f.m.clk.Now()
-	suspended := f.m.clk.Suspended(sent)
+	sent := f.clk.Now()
+	suspended := f.clk.Suspended(sent)
 	election, err := f.census.Elect(ctx, fleetTerm)
 	switch {
 	case err != nil:
@@ -189,11 +176,11 @@ func (f *fleet) hold(until time.Time, suspended time.Duration) {
 
 // count asks the store, and keeps what it says.
 func (f *fleet) count(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, f.m.cfg.StoreTimeout)
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
-	began := f.m.clk.Now()
+	began := f.clk.Now()
 	stats, err := f.census.Stats(ctx)
-	ended := f.m.clk.Now()
+	ended := f.clk.Now()
 	interval := max(fleetInterval, fleetRest*ended.Sub(began))
 	f.countAt = ended.Add(interval)
 	if err != nil {
@@ -202,13 +189,13 @@ func (f *fleet) count(ctx context.Context) {
 			level = slog.LevelWarn
 		}
 		f.failing = true
-		f.m.log.Log(ctx, level, "the fleet's locks cannot be counted, so its metrics become old, and are missing after a while",
+		f.log.Log(ctx, level, "the fleet's locks cannot be counted, so its metrics become old, and are missing after a while",
 			"error", err, "shown_for", f.shownFor(ended).String(), "next_try_in", interval.String())
 		return
 	}
 	if f.failing {
 		f.failing = false
-		f.m.log.Info("the fleet's locks are counted again")
+		f.log.Info("the fleet's locks are counted again")
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

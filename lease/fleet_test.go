@@ -12,6 +12,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/testing/logtest"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
 )
@@ -95,7 +96,7 @@ func newCounter(t *testing.T, o *office, name string) *counter {
 	t.Helper()
 	st := counting{newDouble(memory.NewSpace().Open(store.Identity{Namespace: "test", Instance: name, Pod: name})), name, o}
 	clk, log := &fakeClock{}, &logtest.Log{}
-	m, err := New(Config{
+	m, err := New(types.Config{
 		Clock: clk, Instance: name, Pod: name, TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
 		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 1, BatchMax: 1,
 		MaxSessions: 1, MaxLocksPerSession: 1, MaxWaiters: 1, Logger: slog.New(slog.NewTextHandler(log, nil)),

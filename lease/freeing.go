@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -47,7 +48,7 @@ func (f *freeing) send(ctx context.Context, by submitting) {
 
 // answered hears the answer to a try.
 func (f *freeing) answered(v *store.Verdict, err error) {
-	err = judged("release", v.Status, err)
+	err = types.Judged("release", v.Status, err)
 	if err != nil && f.of.matters() {
 		f.of.wasTried(err)
 		again := func() { f.send(context.Background(), f.m.releases.Submit) }

@@ -3,6 +3,8 @@ package lease
 import (
 	"context"
 	"testing"
+
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // A lock may be given up in the moment in which its group is complete: whether it is a
@@ -12,7 +14,7 @@ func TestGiveUpAtTheReveal(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
-		g := r.m.newGroup(context.Background(), s, []string{"a", "b"}, &Request{TTL: s.TTL()})
+		g := r.m.newGroup(context.Background(), s, []string{"a", "b"}, &types.Request{TTL: s.TTL()})
 		done, err := g.admit()
 		r.must(err)
 		defer done()
@@ -22,7 +24,7 @@ func TestGiveUpAtTheReveal(t *testing.T) {
 		h, over := r.m.held.get("b"), make(chan struct{})
 		go func() {
 			defer close(over)
-			r.m.giveUp(h, LostMaxHold)
+			r.m.giveUp(h, types.LostMaxHold)
 		}()
 		g.complete()
 		<-over

@@ -9,6 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/batcher"
+	"github.com/locksidecar/locksidecar/lease/internal/repeat"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -28,16 +30,16 @@ func newGroups() chan struct{} {
 // req.Key is ignored. The grants are in the order of the keys. A MaxHold counts from
 // the grant of each lock, which may be before the last is granted: the caller has checked
 // that Wait is shorter. Errors: those of Acquire, where a key that is not to be had is named, and [HoldsError].
-func (m *Manager) AcquireAll(ctx context.Context, s *Session, keys []string, req Request) ([]Grant, error) {
+func (m *Manager) AcquireAll(ctx context.Context, s *Session, keys []string, req types.Request) ([]types.Grant, error) {
 	began := m.begins(&req)
 	grants, err := m.acquireAll(ctx, s, keys, &req)
 	m.acquiredAll(ctx, keys, &req, began, grants, err)
 	return grants, err
 }
 
-func (m *Manager) acquireAll(ctx context.Context, s *Session, keys []string, req *Request) ([]Grant, error) {
+func (m *Manager) acquireAll(ctx context.Context, s *Session, keys []string, req *types.Request) ([]types.Grant, error) {
 	if m.isDraining() {
-		return nil, ErrDraining
+		return nil, types.ErrDraining
 	}
 	req.TTL = m.ttlOf(s, req)
 	g := m.newGroup(ctx, s, keys, req)
@@ -50,7 +52,7 @@ func (m *Manager) acquireAll(ctx context.Context, s *Session, keys []string, req
 		return inOrder(g.repeated, keys), nil
 	}
 	if lock, ok := g.heldInCache(); ok {
-		return nil, &HeldError{Lock: lock, Cached: true}
+		return nil, &types.HeldError{Lock: lock, Cached: true}
 	}
 	if req.Wait != 0 { // one place among the waiting calls, whatever the number of keys
 		if err := m.addWaiter(); err != nil {
@@ -82,7 +84,7 @@ type group struct {
 	m       *Manager
 	ctx     context.Context
 	s       *Session
-	req     *Request
+	req     *types.Request
 	began   time.Time
 	calls   []*call       // one for each key
 	members []groupMember // of the first calls
@@ -98,16 +100,16 @@ type group struct {
 
 	// For a request with an id: repeats are those of each key, withdrawal ends all of it, and
 	// repeated is what the session has got by it before.
-	repeats    []*repeats
-	withdrawal *withdrawal
-	repeated   []Grant
+	repeats    []*repeat.Request
+	withdrawal *repeat.Withdrawal
+	repeated   []types.Grant
 
 	// For BindTTL: extendAt is when the parts must be extended if others are still missing.
 	extendAt time.Time
 }
 
-func (m *Manager) newGroup(ctx context.Context, s *Session, keys []string, req *Request) *group {
-	if req.Bind == BindTTL {
+func (m *Manager) newGroup(ctx context.Context, s *Session, keys []string, req *types.Request) *group {
+	if req.Bind == types.BindTTL {
 		s = nil
 	}
 	g := &group{m: m, ctx: ctx, s: s, req: req, began: m.clk.Now()}
@@ -118,16 +120,16 @@ func (m *Manager) newGroup(ctx context.Context, s *Session, keys []string, req *
 	}
 	slices.SortFunc(g.calls, func(a, b *call) int { return strings.Compare(a.req.Key, b.req.Key) })
 	if req.RequestID != uuid.Nil {
-		g.withdrawal = newWithdrawal()
+		g.withdrawal = repeat.NewWithdrawal()
 		for _, c := range g.calls {
-			c.withdrawn = g.withdrawal.over
+			c.withdrawn = g.withdrawal.Ended()
 		}
 	}
 	return g
 }
 
 // requests are those among which the group has its turns.
-func (g *group) requests() *requests {
+func (g *group) requests() *repeat.Requests {
 	if g.s != nil {
 		return &g.s.requests
 	}
@@ -166,9 +168,9 @@ func (g *group) admit() (done func(), err error) {
 // takeTurns waits for the turn of each key among the calls with the same request
 // id; in the order of the keys, as everything here.
 func (g *group) takeTurns() error {
-	all := make([]*repeats, len(g.calls)) // before the first turn: a release by the id of any key ends the call
+	all := make([]*repeat.Request, len(g.calls)) // before the first turn: a release by the id of any key ends the call
 	for i, c := range g.calls {
-		all[i] = g.requests().use(attemptIDFor(c.req.RequestID, c.req.Key), g.withdrawal)
+		all[i] = g.requests().Use(repeat.AttemptID(c.req.RequestID, c.req.Key), g.withdrawal)
 	}
 	for i, c := range g.calls {
 		wait := g.req.Wait
@@ -177,30 +179,30 @@ func (g *group) takeTurns() error {
 		}
 		if err := g.m.takeTurn(g.ctx, g.s, all[i], wait, g.withdrawal); err != nil {
 			for _, r := range all[i:] {
-				g.requests().done(r, g.withdrawal)
+				g.requests().Done(r, g.withdrawal)
 			}
 			return err
 		}
 		g.repeats = append(g.repeats, all[i])
-		c.shared = all[i].shared()
+		c.shared = all[i].Shared()
 	}
 	return nil
 }
 
 // leave ends the turn of one of the keys: at once if the session has it, or if the store was
 // not asked for it.
-func (g *group) leave(r *repeats, c *call) {
+func (g *group) leave(r *repeat.Request, c *call) {
 	if g.s != nil && (len(g.members) == len(g.calls) || len(c.attempts) == 0) {
-		r.leave()
+		r.Leave()
 	} else {
 		g.m.leaveAfter(g.requests(), r, c.attempts)
 	}
-	g.requests().done(r, g.withdrawal)
+	g.requests().Done(r, g.withdrawal)
 }
 
 // heldInCache answers from what is known here that one of the keys is held.
 func (g *group) heldInCache() (store.Lock, bool) {
-	if g.req.sharesGrant() {
+	if g.req.SharesGrant() {
 		return store.Lock{}, false
 	}
 	for _, c := range g.calls {
@@ -411,7 +413,7 @@ func (g *group) endWaits(err error) {
 }
 
 // await returns what an attempt has won, and sees to it that the parts last meanwhile.
-func (g *group) await(c *call, b *attempt) (Grant, error) {
+func (g *group) await(c *call, b *attempt) (types.Grant, error) {
 	if !b.isOver() {
 		defer g.extending()()
 	}
@@ -421,8 +423,8 @@ func (g *group) await(c *call, b *attempt) (Grant, error) {
 }
 
 // grants are what the group has got, in the order in which the keys were named.
-func (g *group) grants(keys []string) []Grant {
-	got := make([]Grant, len(g.members))
+func (g *group) grants(keys []string) []types.Grant {
+	got := make([]types.Grant, len(g.members))
 	for i, p := range g.members {
 		p.g.Waited, p.g.ExpiresIn = g.waited, g.calls[i].left
 		got[i] = p.g
@@ -431,12 +433,12 @@ func (g *group) grants(keys []string) []Grant {
 }
 
 // inOrder puts the grants of keys into their order.
-func inOrder(grants []Grant, keys []string) []Grant {
-	byKey := make(map[string]Grant, len(keys))
+func inOrder(grants []types.Grant, keys []string) []types.Grant {
+	byKey := make(map[string]types.Grant, len(keys))
 	for _, g := range grants {
 		byKey[g.Key] = g
 	}
-	out := make([]Grant, len(keys))
+	out := make([]types.Grant, len(keys))
 	for i, key := range keys {
 		out[i] = byKey[key]
 	}

@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store/memory"
 )
 
@@ -26,7 +27,7 @@ func TestGroupProperties(t *testing.T) {
 			if rapid.Bool().Draw(rt, "inline") {
 				sides[i] = append(sides[i], inline)
 			}
-			sides[i] = append(sides[i], with(func(c *Config) { c.BatchMax = 3 }))
+			sides[i] = append(sides[i], with(func(c *types.Config) { c.BatchMax = 3 }))
 		}
 		var open openSpans
 		if rapid.Bool().Draw(rt, "traced") {
@@ -54,17 +55,17 @@ func TestGroupProperties(t *testing.T) {
 						wanted := slices.Clone(keys)
 						random.Shuffle(len(wanted), func(i, j int) { wanted[i], wanted[j] = wanted[j], wanted[i] })
 						wanted = wanted[:1+random.IntN(len(keys))]
-						req := Request{Wait: 20 * time.Second}
+						req := types.Request{Wait: 20 * time.Second}
 						owner := s
 						if random.IntN(3) == 0 {
-							req.Bind, req.TTL, owner = BindTTL, time.Second, nil
+							req.Bind, req.TTL, owner = types.BindTTL, time.Second, nil
 						}
 						began := time.Now()
-						var grants []Grant
+						var grants []types.Grant
 						var err error
 						if len(wanted) == 1 {
 							req.Key = wanted[0]
-							grants = make([]Grant, 1)
+							grants = make([]types.Grant, 1)
 							grants[0], err = r.m.Acquire(sampledCall(), owner, req)
 						} else {
 							grants, err = r.m.AcquireAll(sampledCall(), owner, wanted, req)
@@ -87,7 +88,7 @@ func TestGroupProperties(t *testing.T) {
 							mu.Lock()
 							holder[g.Key] = 0
 							mu.Unlock()
-							if _, err := r.m.Release(context.Background(), owner, ReleaseRequest{Key: g.Key, Token: g.Token}); err != nil {
+							if _, err := r.m.Release(context.Background(), owner, types.ReleaseRequest{Key: g.Key, Token: g.Token}); err != nil {
 								mu.Lock()
 								complain("caller %d: %v", n, err)
 								mu.Unlock()
@@ -99,7 +100,7 @@ func TestGroupProperties(t *testing.T) {
 			all.Wait()
 			for _, r := range rigs {
 				for _, s := range r.m.sessions {
-					s.End(EndDeleted)
+					s.End(types.EndDeleted)
 				}
 			}
 			time.Sleep(time.Minute)

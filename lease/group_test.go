@@ -8,16 +8,17 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // answers is what an AcquireAll that runs beside the test returns.
 type answers struct {
-	g    []Grant
+	g    []types.Grant
 	err  error
 	done chan struct{}
 }
 
-func (r *rig) askAll(ctx context.Context, s *Session, req Request, keys ...string) *answers {
+func (r *rig) askAll(ctx context.Context, s *Session, req types.Request, keys ...string) *answers {
 	a := &answers{done: make(chan struct{})}
 	go func() {
 		defer close(a.done)
@@ -29,7 +30,7 @@ func (r *rig) askAll(ctx context.Context, s *Session, req Request, keys ...strin
 
 // waitAll waits for several keys beside the test.
 func (r *rig) waitAll(s *Session, keys ...string) *answers {
-	return r.askAll(context.Background(), s, Request{Wait: WaitForever}, keys...)
+	return r.askAll(context.Background(), s, types.Request{Wait: types.WaitForever}, keys...)
 }
 
 func (a *answers) isOver() bool {
@@ -41,7 +42,7 @@ func (a *answers) isOver() bool {
 	}
 }
 
-func (a *answers) granted(t tester, keys ...string) []Grant {
+func (a *answers) granted(t tester, keys ...string) []types.Grant {
 	t.Helper()
 	<-a.done
 	if a.err != nil {
@@ -70,7 +71,7 @@ func TestGroupAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s, other := r.session(), r.session()
-		a := r.askAll(context.Background(), s, Request{Owner: "o"}, "c", "a", "b")
+		a := r.askAll(context.Background(), s, types.Request{Owner: "o"}, "c", "a", "b")
 		for _, g := range a.granted(t, "c", "a", "b") {
 			if h := r.stored(g.Key); h.Token != g.Token || h.Holder.Owner != "o" {
 				t.Errorf("%+v", h)
@@ -83,15 +84,15 @@ func TestGroupAtOnce(t *testing.T) {
 			t.Errorf("%d questions", n)
 		}
 		// All or nothing, and the missing key is named.
-		a = r.askAll(context.Background(), other, Request{NoCache: true}, "x", "b", "z")
+		a = r.askAll(context.Background(), other, types.Request{NoCache: true}, "x", "b", "z")
 		<-a.done
-		var held *HeldError
+		var held *types.HeldError
 		if !errors.As(a.err, &held) || held.Lock.Key != "b" || !held.Lock.Held {
 			t.Fatalf("%v", a.err)
 		}
 		r.isFree("x", "z")
-		s.End(EndDeleted)
-		other.End(EndDeleted)
+		s.End(types.EndDeleted)
+		other.End(types.EndDeleted)
 		r.nothingLeft()
 	})
 }
@@ -111,13 +112,13 @@ func TestGroupWaits(t *testing.T) {
 		if v, err := r.m.Get(context.Background(), s, "a", false); err != nil || v.Mine || s.Held() != 0 {
 			t.Errorf("shown: %+v, %d held, %v", v, s.Held(), err)
 		}
-		if p, _ := r.m.List(context.Background(), s, ListRequest{Scope: ScopeSession, Limit: 10}); len(p.Locks) != 0 {
+		if p, _ := r.m.List(context.Background(), s, types.ListRequest{Scope: types.ScopeSession, Limit: 10}); len(p.Locks) != 0 {
 			t.Errorf("listed: %+v", p)
 		}
-		if p, _ := r.m.List(context.Background(), s, ListRequest{Scope: ScopeAll, Limit: 10}); p.Locks[0].Mine {
+		if p, _ := r.m.List(context.Background(), s, types.ListRequest{Scope: types.ScopeAll, Limit: 10}); p.Locks[0].Mine {
 			t.Errorf("listed as mine: %+v", p)
 		}
-		if _, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: "a", Token: part.Token}); err == nil {
+		if _, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "a", Token: part.Token}); err == nil {
 			t.Error("a part was released")
 		}
 		r.release(other, b)
@@ -146,14 +147,14 @@ func TestGroupsInOppositeOrders(t *testing.T) {
 		r := newRig(t, opt)
 		holder, one, other := r.session(), r.session(), r.session()
 		a, b := r.lock(holder, "a"), r.lock(holder, "b")
-		first := r.askAll(context.Background(), one, Request{Wait: time.Minute}, "a", "b")
-		second := r.askAll(context.Background(), other, Request{Wait: time.Minute}, "b", "a")
+		first := r.askAll(context.Background(), one, types.Request{Wait: time.Minute}, "a", "b")
+		second := r.askAll(context.Background(), other, types.Request{Wait: time.Minute}, "b", "a")
 		r.release(holder, a)
 		r.release(holder, b)
 		first.granted(t, "a", "b")
-		one.End(EndDeleted)
+		one.End(types.EndDeleted)
 		second.granted(t, "b", "a")
-		other.End(EndDeleted)
+		other.End(types.EndDeleted)
 		r.nothingLeft()
 	})
 }
@@ -166,7 +167,7 @@ func TestGroupIsNotOvertaken(t *testing.T) {
 		s, other := r.session(), b.session()
 		hot := b.lock(other, "hot")
 		a := r.waitAll(s, "a", "hot", "z")
-		later := b.wait(other, "hot", WaitForever)
+		later := b.wait(other, "hot", types.WaitForever)
 		b.release(other, hot)
 		g := a.granted(t, "a", "hot", "z")
 		synctest.Wait()
@@ -181,9 +182,9 @@ func TestGroupIsNotOvertaken(t *testing.T) {
 // Whatever ends a group's waiting, it keeps nothing.
 func TestGroupLeaves(t *testing.T) {
 	for name, leave := range map[string]func(r *rig, s *Session, cancel func()) error{
-		"call":    func(_ *rig, _ *Session, cancel func()) error { cancel(); return ErrCallerLeft },
-		"session": func(_ *rig, s *Session, _ func()) error { s.End(EndDropped); return ErrSessionEnded },
-		"drain":   func(r *rig, _ *Session, _ func()) error { r.m.Drain(); return ErrDraining },
+		"call":    func(_ *rig, _ *Session, cancel func()) error { cancel(); return types.ErrCallerLeft },
+		"session": func(_ *rig, s *Session, _ func()) error { s.End(types.EndDropped); return types.ErrSessionEnded },
+		"drain":   func(r *rig, _ *Session, _ func()) error { r.m.Drain(); return types.ErrDraining },
 		"time":    func(*rig, *Session, func()) error { time.Sleep(10 * time.Second); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -193,14 +194,14 @@ func TestGroupLeaves(t *testing.T) {
 				r.lock(other, "b")
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
-				a := r.askAll(ctx, s, Request{Wait: 10 * time.Second}, "a", "b", "c")
-				ttl := r.askAll(ctx, nil, Request{Wait: 10 * time.Second, Bind: BindTTL, TTL: time.Minute}, "A", "b", "c")
+				a := r.askAll(ctx, s, types.Request{Wait: 10 * time.Second}, "a", "b", "c")
+				ttl := r.askAll(ctx, nil, types.Request{Wait: 10 * time.Second, Bind: types.BindTTL, TTL: time.Minute}, "A", "b", "c")
 				want := leave(r, s, cancel)
 				<-a.done
 				if name != "session" {
 					<-ttl.done
 				}
-				var timeout *TimeoutError
+				var timeout *types.TimeoutError
 				switch {
 				case want != nil && !errors.Is(a.err, want):
 					t.Errorf("%v", a.err)
@@ -216,8 +217,8 @@ func TestGroupLeaves(t *testing.T) {
 				}
 				cancel()
 				<-ttl.done
-				s.End(EndDropped)
-				other.End(EndDropped)
+				s.End(types.EndDropped)
+				other.End(types.EndDropped)
 				r.nothingLeft()
 			})
 		})
@@ -226,19 +227,19 @@ func TestGroupLeaves(t *testing.T) {
 
 func TestGroupLimits(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
-		r := newRig(t, opt, with(func(c *Config) { c.MaxLocksPerSession, c.MaxWaiters = 3, 1 }))
+		r := newRig(t, opt, with(func(c *types.Config) { c.MaxLocksPerSession, c.MaxWaiters = 3, 1 }))
 		s, other := r.session(), r.session()
 		x := r.lock(s, "x")
 		var limit *LimitError
 		ask := func(keys ...string) error {
-			_, err := r.m.AcquireAll(context.Background(), s, keys, Request{})
+			_, err := r.m.AcquireAll(context.Background(), s, keys, types.Request{})
 			return err
 		}
 		if err := ask("a", "b", "c"); !errors.As(err, &limit) || limit.Limit != 3 {
 			t.Errorf("%v", err)
 		}
 		asked := r.st.count("Acquire")
-		var holds *HoldsError
+		var holds *types.HoldsError
 		if err := ask("a", "x"); !errors.As(err, &holds) || holds.Key != "x" || r.st.count("Acquire") != asked {
 			t.Errorf("%v", err)
 		}
@@ -248,7 +249,7 @@ func TestGroupLimits(t *testing.T) {
 		if _, err := r.try(s, "y"); !errors.As(err, &limit) {
 			t.Errorf("%v", err)
 		}
-		if w := r.wait(other, "a", WaitForever); !w.isOver() || !errors.As(w.err, &limit) || limit.Setting != "LOCKSIDECAR_MAX_WAITERS" {
+		if w := r.wait(other, "a", types.WaitForever); !w.isOver() || !errors.As(w.err, &limit) || limit.Setting != "LOCKSIDECAR_MAX_WAITERS" {
 			t.Errorf("%v", w.err)
 		}
 		r.release(s, x)
@@ -264,8 +265,8 @@ func TestGroupLimits(t *testing.T) {
 		if err := ask("z"); !errors.As(err, &limit) {
 			t.Errorf("%v", err)
 		}
-		s.End(EndDeleted)
-		other.End(EndDeleted)
+		s.End(types.EndDeleted)
+		other.End(types.EndDeleted)
 		r.nothingLeft()
 	})
 }
@@ -276,8 +277,8 @@ func TestGroupMinHold(t *testing.T) {
 		r := newRig(t, opt)
 		s, other := r.session(), r.session()
 		r.lock(other, "b")
-		for _, bind := range []Bind{BindSession, BindTTL} {
-			req := Request{Wait: time.Second, MinHold: time.Hour, Bind: bind, TTL: 2 * time.Hour}
+		for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
+			req := types.Request{Wait: time.Second, MinHold: time.Hour, Bind: bind, TTL: 2 * time.Hour}
 			a := r.askAll(context.Background(), s, req, "a", "b", "c")
 			r.isFree("c")
 			if !r.stored("a").Held {
@@ -286,7 +287,7 @@ func TestGroupMinHold(t *testing.T) {
 			<-a.done
 			r.isFree("a")
 		}
-		g := r.askAll(context.Background(), s, Request{MinHold: time.Hour}, "x", "y").granted(t, "x", "y")
+		g := r.askAll(context.Background(), s, types.Request{MinHold: time.Hour}, "x", "y").granted(t, "x", "y")
 		r.release(s, g[0])
 		synctest.Wait()
 		if l := r.stored("x"); !l.Held || !l.Holder.HoldPending {
@@ -302,7 +303,7 @@ func TestGroupTTL(t *testing.T) {
 		r := newRig(t, opt)
 		other := r.session()
 		b, d := r.lock(other, "b"), r.lock(other, "d")
-		a := r.askAll(context.Background(), nil, Request{Wait: WaitForever, Bind: BindTTL, TTL: 3 * time.Second}, "a", "b", "c", "d")
+		a := r.askAll(context.Background(), nil, types.Request{Wait: types.WaitForever, Bind: types.BindTTL, TTL: 3 * time.Second}, "a", "b", "c", "d")
 		part := r.stored("a")
 		time.Sleep(10 * time.Second)
 		r.release(other, b)
@@ -318,7 +319,7 @@ func TestGroupTTL(t *testing.T) {
 			}
 			r.release(nil, g)
 		}
-		other.End(EndDeleted)
+		other.End(types.EndDeleted)
 		r.nothingLeft()
 	})
 }
@@ -329,7 +330,7 @@ func TestGroupRepeats(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		other := r.session()
-		req := Request{Bind: BindTTL, TTL: time.Minute, RequestID: uuid.New(), NoCache: true}
+		req := types.Request{Bind: types.BindTTL, TTL: time.Minute, RequestID: uuid.New(), NoCache: true}
 		first := r.askAll(context.Background(), nil, req, "a", "b").granted(t, "a", "b")
 		again := r.askAll(context.Background(), nil, req, "a", "b").granted(t, "a", "b")
 		if first[0].Token != again[0].Token || first[1].Token != again[1].Token {
@@ -341,7 +342,7 @@ func TestGroupRepeats(t *testing.T) {
 		r.lock(other, "b")
 		a := r.askAll(context.Background(), nil, req, "a", "b")
 		<-a.done
-		var held *HeldError
+		var held *types.HeldError
 		if !errors.As(a.err, &held) || held.Lock.Key != "b" {
 			t.Fatalf("%v", a.err)
 		}
@@ -352,12 +353,12 @@ func TestGroupRepeats(t *testing.T) {
 		a = r.askAll(context.Background(), nil, req, "c", "b", "d")
 		<-a.done
 		r.isFree("d", "c")
-		other.End(EndDeleted)
+		other.End(types.EndDeleted)
 		r.askAll(context.Background(), nil, req, "c", "b", "d").granted(t, "c", "b", "d")
 	})
 }
 
-func (r *rig) isHeldUnder(g Grant) {
+func (r *rig) isHeldUnder(g types.Grant) {
 	r.t.Helper()
 	synctest.Wait()
 	if l := r.stored(g.Key); l.Token != g.Token || !l.Held {
@@ -368,12 +369,12 @@ func (r *rig) isHeldUnder(g Grant) {
 // A part counts once against the limit, and nobody enters it.
 func TestGroupMember(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
-		r := newRig(t, opt, with(func(c *Config) { c.MaxLocksPerSession = 3 }))
+		r := newRig(t, opt, with(func(c *types.Config) { c.MaxLocksPerSession = 3 }))
 		s, other := r.session(), r.session()
 		b := r.lock(other, "b")
-		a := r.askAll(context.Background(), s, Request{Wait: WaitForever, Owner: "o"}, "a", "b")
-		enter := Request{Key: "a", Owner: "o", Reentrant: true, NoCache: true}
-		var held *HeldError
+		a := r.askAll(context.Background(), s, types.Request{Wait: types.WaitForever, Owner: "o"}, "a", "b")
+		enter := types.Request{Key: "a", Owner: "o", Reentrant: true, NoCache: true}
+		var held *types.HeldError
 		if _, err := r.m.Acquire(context.Background(), s, enter); !errors.As(err, &held) {
 			t.Errorf("%v", err)
 		}
@@ -395,7 +396,7 @@ func TestGroupAsksAfterRelease(t *testing.T) {
 		other := far.session()
 		b := far.lock(other, "b")
 		release := r.st.hold("Release")
-		req := Request{Bind: BindTTL, TTL: time.Minute, RequestID: uuid.New(), Wait: WaitForever}
+		req := types.Request{Bind: types.BindTTL, TTL: time.Minute, RequestID: uuid.New(), Wait: types.WaitForever}
 		a := r.askAll(context.Background(), nil, req, "a", "b", "c")
 		far.release(other, b)
 		time.Sleep(time.Second)
@@ -412,14 +413,14 @@ func TestGroupRevealsAllOrNone(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
-		g := r.m.newGroup(context.Background(), s, []string{"a", "b"}, &Request{TTL: s.TTL()})
+		g := r.m.newGroup(context.Background(), s, []string{"a", "b"}, &types.Request{TTL: s.TTL()})
 		done, err := g.admit()
 		r.must(err)
 		defer done()
 		for len(g.members) < 2 {
 			r.must(g.advance())
 		}
-		r.m.giveUp(r.m.held.get("b"), LostForced)
+		r.m.giveUp(r.m.held.get("b"), types.LostForced)
 		if g.complete() || s.Held() != 0 || s.find("a", g.members[0].g.Token) != nil {
 			t.Error("shown in part")
 		}

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -16,7 +17,7 @@ func TestGroupUnknownOutcome(t *testing.T) {
 		r := newRig(t, opt)
 		s := r.session()
 		r.st.set("Acquire", fault{times: 1, forget: true})
-		if _, err := r.m.AcquireAll(context.Background(), s, []string{"a", "b"}, Request{}); !store.OutcomeUnknown(err) {
+		if _, err := r.m.AcquireAll(context.Background(), s, []string{"a", "b"}, types.Request{}); !store.OutcomeUnknown(err) {
 			t.Fatalf("%v", err)
 		}
 		time.Sleep(time.Minute)
@@ -27,15 +28,15 @@ func TestGroupUnknownOutcome(t *testing.T) {
 		// The call leaves while the question is under way.
 		release := r.st.holdAnswer("Acquire")
 		ctx, cancel := context.WithCancel(context.Background())
-		a := r.askAll(ctx, s, Request{}, "a", "b")
+		a := r.askAll(ctx, s, types.Request{}, "a", "b")
 		cancel()
 		<-a.done
-		if !errors.Is(a.err, ErrCallerLeft) || !r.stored("a").Held {
+		if !errors.Is(a.err, types.ErrCallerLeft) || !r.stored("a").Held {
 			t.Fatalf("%v", a.err)
 		}
 		release()
 		r.isFree("a", "b")
-		s.End(EndDeleted)
+		s.End(types.EndDeleted)
 		r.nothingLeft()
 	})
 }
@@ -49,7 +50,7 @@ func TestGroupLosesMember(t *testing.T) {
 		a := r.waitAll(s, "a", "b", "c")
 		part := r.stored("a")
 		h := r.m.held.get("a")
-		if !r.m.giveUp(h, LostForced) {
+		if !r.m.giveUp(h, types.LostForced) {
 			t.Fatal("not held")
 		}
 		synctest.Wait()
@@ -81,7 +82,7 @@ func TestGroupLosesLease(t *testing.T) {
 		s, other := r.session(), b.session()
 		hot := b.lock(other, "b")
 		a := r.waitAll(s, "a", "b")
-		r.m.lose(r.m.leases.get(15*time.Second), LostStore)
+		r.m.lose(r.m.leases.get(15*time.Second), types.LostStore)
 		synctest.Wait()
 		if a.isOver() {
 			t.Fatalf("%v", a.err)
@@ -100,7 +101,7 @@ func TestGroupLockedRow(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
 		r.st.lockRows("b")
-		a := r.askAll(context.Background(), s, Request{}, "a", "b", "c")
+		a := r.askAll(context.Background(), s, types.Request{}, "a", "b", "c")
 		time.Sleep(time.Second)
 		if a.isOver() {
 			t.Fatalf("%v", a.err)
@@ -108,7 +109,7 @@ func TestGroupLockedRow(t *testing.T) {
 		r.st.lockRows()
 		a.granted(t, "a", "b", "c")
 		r.st.lockRows("e")
-		a = r.askAll(context.Background(), s, Request{}, "d", "e", "f")
+		a = r.askAll(context.Background(), s, types.Request{}, "d", "e", "f")
 		<-a.done
 		if !store.Unavailable(a.err) {
 			t.Errorf("%v", a.err)
@@ -123,9 +124,9 @@ func TestGroupTTLLosesMember(t *testing.T) {
 		r := newRig(t, opt)
 		other := r.session()
 		b := r.lock(other, "b")
-		a := r.askAll(context.Background(), nil, Request{Wait: WaitForever, Bind: BindTTL, TTL: 3 * time.Second}, "a", "b")
+		a := r.askAll(context.Background(), nil, types.Request{Wait: types.WaitForever, Bind: types.BindTTL, TTL: 3 * time.Second}, "a", "b")
 		part := r.stored("a")
-		r.release(nil, Grant{Key: "a", Token: part.Token})
+		r.release(nil, types.Grant{Key: "a", Token: part.Token})
 		taken := r.lock(other, "a")
 		r.release(other, b)
 		synctest.Wait()
@@ -149,10 +150,10 @@ func TestGroupTakesNoLaterKeyBeforeWhoCameForIt(t *testing.T) {
 				r.lock(r.session(), "warm") // the lease of the single call is open
 				held := other.lock(o, "b")
 				opened := r.st.hold("OpenLeases")
-				group := r.askAll(context.Background(), s, Request{Wait: WaitForever, TTL: time.Minute}, "a", "b")
+				group := r.askAll(context.Background(), s, types.Request{Wait: types.WaitForever, TTL: time.Minute}, "a", "b")
 				gate := make(chan struct{})
 				r.st.set(op, fault{times: 1, gate: gate})
-				single := r.wait(r.sessionOf(true), "b", WaitForever)
+				single := r.wait(r.sessionOf(true), "b", types.WaitForever)
 				other.release(o, held)
 				opened()
 				synctest.Wait()

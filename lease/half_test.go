@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -30,7 +31,7 @@ func TestNamesakesWait(t *testing.T) {
 				var asked []*answer
 				for _, id := range namesakes {
 					asked = append(asked, r.ask(context.Background(), nil,
-						Request{Key: "k", Wait: WaitForever, Bind: BindTTL, TTL: time.Hour, RequestID: id}))
+						types.Request{Key: "k", Wait: types.WaitForever, Bind: types.BindTTL, TTL: time.Hour, RequestID: id}))
 					synctest.Wait()
 				}
 				all := r.m.queue.all()
@@ -46,7 +47,7 @@ func TestNamesakesWait(t *testing.T) {
 					before, limit := time.Now(), time.Duration(0)
 					switch how {
 					case "told":
-						_, err := other.m.Release(context.Background(), nil, ReleaseRequest{Key: "k", Token: token})
+						_, err := other.m.Release(context.Background(), nil, types.ReleaseRequest{Key: "k", Token: token})
 						r.must(err)
 					case "hinted":
 						r.handOver(other, "k", token)
@@ -70,7 +71,7 @@ func TestNamesakesWait(t *testing.T) {
 					}
 					token = g.Token
 				}
-				_, err := other.m.Release(context.Background(), nil, ReleaseRequest{Key: "k", Token: token})
+				_, err := other.m.Release(context.Background(), nil, types.ReleaseRequest{Key: "k", Token: token})
 				r.must(err)
 				r.nothingLeft()
 			})

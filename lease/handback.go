@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -12,7 +13,7 @@ import (
 // MinHold keeps its key after its lease.
 
 // keepsKey reports whether a lock of a session keeps its key after its lease, for its MinHold.
-func (b *attempt) keepsKey() bool { return b.req.Bind == BindSession && b.req.MinHold > 0 }
+func (b *attempt) keepsKey() bool { return b.req.Bind == types.BindSession && b.req.MinHold > 0 }
 
 // leaseLives reports whether the store keeps what the attempt has. A session's lock
 // lasts, if nobody frees it, as long as its lease is renewed, not only for a TTL.
@@ -22,7 +23,7 @@ func (b *attempt) leaseLives() bool { return b.lease != nil && b.lease.alive(clo
 // session's lock or a queue position; and after that a bind:ttl lock for its TTL, and
 // a key for its MinHold.
 func (b *attempt) mayGet() func() bool {
-	if b.req.Bind == BindSession && !b.keepsKey() {
+	if b.req.Bind == types.BindSession && !b.keepsKey() {
 		return b.leaseLives
 	}
 	lasts := b.m.within(b.lasts())
@@ -64,7 +65,7 @@ func (b *attempt) handBack(token int64) {
 		return
 	}
 	c, matters := store.Claim{Key: b.req.Key, Token: token, AtOnce: true, Traceparent: b.req.Traceparent}, b.mayGet()
-	if b.req.Bind == BindSession {
+	if b.req.Bind == types.BindSession {
 		c.Lease = b.lease.id
 	} else {
 		c.Undelivered = true

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // What few locks have stands apart, and the others share what is empty: nothing of one
@@ -13,16 +15,16 @@ func TestLocksShareNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
-		with := r.get(s, Request{Key: "with", Data: []byte(`"a"`)})
+		with := r.get(s, types.Request{Key: "with", Data: []byte(`"a"`)})
 		amended, without := r.lock(s, "amended"), r.lock(s, "without")
-		_, err := r.m.Amend(context.Background(), s, AmendRequest{Key: "amended", Token: amended.Token, SetData: true, Data: []byte(`"b"`)})
+		_, err := r.m.Amend(context.Background(), s, types.AmendRequest{Key: "amended", Token: amended.Token, SetData: true, Data: []byte(`"b"`)})
 		r.must(err)
 		for key, want := range map[string]string{"with": `"a"`, "amended": `"b"`, "without": ""} {
 			if v, err := r.m.Get(context.Background(), s, key, false); err != nil || string(v.Holder.Data) != want {
 				t.Errorf("%s has the data %q (%v), want %q", key, v.Holder.Data, err, want)
 			}
 		}
-		for _, g := range []Grant{with, amended, without} {
+		for _, g := range []types.Grant{with, amended, without} {
 			r.release(s, g)
 		}
 	})
@@ -46,7 +48,7 @@ func TestHeldForOnALongRunningSidecar(t *testing.T) {
 		if st := r.m.state(); st.OldestHold != 2*time.Second {
 			t.Errorf("the oldest is held for %s, want 2s", st.OldestHold)
 		}
-		released, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: "k", Token: g.Token})
+		released, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", Token: g.Token})
 		r.must(err)
 		if released.HeldFor != time.Second {
 			t.Errorf("was held for %s, want 1s", released.HeldFor)

@@ -1,6 +1,9 @@
 package lease
 
-import "github.com/locksidecar/locksidecar/lease/internal/clock"
+import (
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+)
 
 // A lock's MaxHold ends like its lease: a timer sees to it, and every read checks.
 // But the lease goes on, so the lock is released as well as lost.
@@ -18,7 +21,7 @@ func (m *Manager) expire(h *heldLock) {
 
 // outlive ends a lock whose MaxHold is over.
 func (m *Manager) outlive(h *heldLock) {
-	if m.giveUp(h, LostMaxHold) {
+	if m.giveUp(h, types.LostMaxHold) {
 		m.obs.MaxHoldOver(h.observed())
 	}
 }
@@ -26,9 +29,9 @@ func (m *Manager) outlive(h *heldLock) {
 // giveUp takes a lock from its session, which is told that it is lost, and releases
 // it. It reports false when the session does not hold it any more. Where it is
 // broken, its MinHold is not kept.
-func (m *Manager) giveUp(h *heldLock, reason LostReason) bool {
+func (m *Manager) giveUp(h *heldLock, reason types.LostReason) bool {
 	r := m.newEnd(h)
-	r.atOnce = reason == LostForced
+	r.atOnce = reason == types.LostForced
 	h.s.mu.Lock()
 	ok := h.s.forfeitLocked(h, reason)
 	if ok {

@@ -6,13 +6,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
 // A lock is released, and lost, when its MaxHold is over, and the claims of its
 // holder are told so for as long as its session lives.
 func TestMaxHold(t *testing.T) {
-	for name, wait := range map[string]time.Duration{"free key": 0, "hand-off": WaitForever} {
+	for name, wait := range map[string]time.Duration{"free key": 0, "hand-off": types.WaitForever} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
@@ -21,23 +22,23 @@ func TestMaxHold(t *testing.T) {
 				if wait == 0 {
 					r.release(nil, before)
 				}
-				a := r.ask(context.Background(), s, Request{Key: "k", Wait: wait, MaxHold: 10 * time.Second, Owner: "o"})
+				a := r.ask(context.Background(), s, types.Request{Key: "k", Wait: wait, MaxHold: 10 * time.Second, Owner: "o"})
 				g := a.granted(t)
 				if g.ExpiresIn > 10*time.Second {
 					t.Errorf("to be relied on for %s", g.ExpiresIn)
 				}
 				r.get(s, as("o", "k", 0))
 				granted := a.at
-				next := r.wait(o, "k", WaitForever)
+				next := r.wait(o, "k", types.WaitForever)
 				got := next.granted(t)
 				if held := next.at.Sub(granted); held > 10*time.Second || held < 9*time.Second {
 					t.Errorf("held for %s", held)
 				}
-				if l := r.losses(); len(l) != 1 || l[0] != (Lost{"k", g.Token, LostMaxHold}) {
+				if l := r.losses(); len(l) != 1 || l[0] != (types.Lost{Key: "k", Token: g.Token, Reason: types.LostMaxHold}) {
 					t.Errorf("told %+v", l)
 				}
 				time.Sleep(time.Hour)
-				if reason := lostReason(r.free(s, "k", g.Token)); reason != LostMaxHold {
+				if reason := lostReason(r.free(s, "k", g.Token)); reason != types.LostMaxHold {
 					t.Errorf("claim: %q", reason)
 				}
 				r.release(o, got)
@@ -50,16 +51,18 @@ func TestMaxHold(t *testing.T) {
 // A timer may come late: every read sees that a MaxHold is over.
 func TestMaxHoldIsCheckedOnEveryRead(t *testing.T) {
 	ctx := context.Background()
-	for name, read := range map[string]func(*rig, *Session, Grant) bool{
-		"amend":   func(r *rig, s *Session, g Grant) bool { return lostReason(r.amend(s, g)) == LostMaxHold },
-		"release": func(r *rig, s *Session, g Grant) bool { return lostReason(r.free(s, "k", g.Token)) == LostMaxHold },
-		"get":     func(r *rig, s *Session, _ Grant) bool { v, _ := r.m.Get(ctx, s, "k", false); return !v.Mine },
-		"fresh":   func(r *rig, s *Session, _ Grant) bool { v, _ := r.m.Get(ctx, s, "k", true); return !v.Mine },
-		"list": func(r *rig, s *Session, _ Grant) bool {
-			p, _ := r.m.List(ctx, s, ListRequest{Scope: ScopeSession, Limit: 1})
+	for name, read := range map[string]func(*rig, *Session, types.Grant) bool{
+		"amend": func(r *rig, s *Session, g types.Grant) bool { return lostReason(r.amend(s, g)) == types.LostMaxHold },
+		"release": func(r *rig, s *Session, g types.Grant) bool {
+			return lostReason(r.free(s, "k", g.Token)) == types.LostMaxHold
+		},
+		"get":   func(r *rig, s *Session, _ types.Grant) bool { v, _ := r.m.Get(ctx, s, "k", false); return !v.Mine },
+		"fresh": func(r *rig, s *Session, _ types.Grant) bool { v, _ := r.m.Get(ctx, s, "k", true); return !v.Mine },
+		"list": func(r *rig, s *Session, _ types.Grant) bool {
+			p, _ := r.m.List(ctx, s, types.ListRequest{Scope: types.ScopeSession, Limit: 1})
 			return len(p.Locks) == 0
 		},
-		"enter": func(r *rig, s *Session, _ Grant) bool {
+		"enter": func(r *rig, s *Session, _ types.Grant) bool {
 			_, err := r.m.Acquire(ctx, s, as("o", "k", 0))
 			return err != nil
 		},
@@ -68,7 +71,7 @@ func TestMaxHoldIsCheckedOnEveryRead(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
 				s := r.session()
-				g := r.get(s, Request{Key: "k", MaxHold: 2 * time.Second, Owner: "o"})
+				g := r.get(s, types.Request{Key: "k", MaxHold: 2 * time.Second, Owner: "o"})
 				r.st.set("Release", fault{refuse: true})
 				r.clk.stop(2 * time.Second)
 				if !read(r, s, g) {
@@ -90,13 +93,13 @@ func TestMaxHoldOverBeforeTheAnswer(t *testing.T) {
 		s := r.session()
 		r.lock(s, "other")
 		r.st.set("Acquire", fault{after: time.Second})
-		if g := r.get(s, Request{Key: "k", MaxHold: 3 * time.Second, NoCache: true}); g.ExpiresIn != 2*time.Second {
+		if g := r.get(s, types.Request{Key: "k", MaxHold: 3 * time.Second, NoCache: true}); g.ExpiresIn != 2*time.Second {
 			t.Errorf("to be relied on for %s", g.ExpiresIn)
 		}
-		if _, err := r.m.Acquire(context.Background(), s, Request{Key: "l", MaxHold: time.Second}); !store.Unavailable(err) {
+		if _, err := r.m.Acquire(context.Background(), s, types.Request{Key: "l", MaxHold: time.Second}); !store.Unavailable(err) {
 			t.Errorf("told %v", err)
 		}
-		s.End(EndDropped)
+		s.End(types.EndDropped)
 		time.Sleep(time.Second)
 		r.nothingLeft()
 	})
@@ -107,8 +110,8 @@ func TestReleasedBeforeMaxHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
-		r.release(s, r.get(s, Request{Key: "k", MaxHold: time.Second}))
-		g := r.get(s, Request{Key: "k"})
+		r.release(s, r.get(s, types.Request{Key: "k", MaxHold: time.Second}))
+		g := r.get(s, types.Request{Key: "k"})
 		time.Sleep(time.Minute)
 		if l := r.losses(); len(l) != 0 {
 			t.Errorf("told %+v", l)
@@ -120,16 +123,16 @@ func TestReleasedBeforeMaxHold(t *testing.T) {
 // Nobody gets a key before its MinHold is over, whatever becomes of its holder, and
 // whoever waits gets it just then.
 func TestMinHold(t *testing.T) {
-	for name, end := range map[string]func(*rig, *Session, Grant){
-		"released":      func(r *rig, s *Session, g Grant) { r.release(s, g) },
-		"session ended": func(_ *rig, s *Session, _ Grant) { s.End(EndDropped) },
-		"kept":          func(*rig, *Session, Grant) {},
-		"lease lost":    func(r *rig, _ *Session, _ Grant) { r.clk.stop(time.Minute) },
-		"stopped":       func(r *rig, _ *Session, _ Grant) { r.m.Stop() },
-		"max_hold":      func(*rig, *Session, Grant) { time.Sleep(25 * time.Second) },
+	for name, end := range map[string]func(*rig, *Session, types.Grant){
+		"released":      func(r *rig, s *Session, g types.Grant) { r.release(s, g) },
+		"session ended": func(_ *rig, s *Session, _ types.Grant) { s.End(types.EndDropped) },
+		"kept":          func(*rig, *Session, types.Grant) {},
+		"lease lost":    func(r *rig, _ *Session, _ types.Grant) { r.clk.stop(time.Minute) },
+		"stopped":       func(r *rig, _ *Session, _ types.Grant) { r.m.Stop() },
+		"max_hold":      func(*rig, *Session, types.Grant) { time.Sleep(25 * time.Second) },
 	} {
-		for _, bind := range []Bind{BindSession, BindTTL} {
-			if bind == BindTTL && name != "released" {
+		for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
+			if bind == types.BindTTL && name != "released" {
 				continue
 			}
 			t.Run(name+" "+bind.String(), func(t *testing.T) {
@@ -137,13 +140,13 @@ func TestMinHold(t *testing.T) {
 					r := newRig(t, opt)
 					other := r.another(opt)
 					s, o := r.session(), other.session()
-					req := Request{Key: "k", MinHold: 30 * time.Second, TTL: 2 * time.Second, Bind: bind}
+					req := types.Request{Key: "k", MinHold: 30 * time.Second, TTL: 2 * time.Second, Bind: bind}
 					if name == "max_hold" {
 						req.MinHold, req.MaxHold = 25*time.Second, 25*time.Second
 					}
 					g := r.get(s, req)
 					hold := req.MinHold
-					a := other.wait(o, "k", WaitForever)
+					a := other.wait(o, "k", types.WaitForever)
 					time.Sleep(time.Second)
 					switch end(r, s, g); name {
 					case "kept":
@@ -154,7 +157,7 @@ func TestMinHold(t *testing.T) {
 						r.release(s, g)
 						hold = time.Minute + time.Second
 					case "released":
-						if reason := refusedFor(r.free(s, "k", g.Token)); reason != ReasonReleased {
+						if reason := refusedFor(r.free(s, "k", g.Token)); reason != types.ReasonReleased {
 							t.Errorf("released again: %q", reason)
 						}
 					}
@@ -163,7 +166,7 @@ func TestMinHold(t *testing.T) {
 						t.Errorf("granted after %s", a.after)
 					}
 					other.release(o, got)
-					s.End(EndDropped)
+					s.End(types.EndDropped)
 					time.Sleep(time.Minute)
 					r.nothingLeft()
 				})
@@ -178,9 +181,9 @@ func TestMinHoldUnderASharedLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
-		var held []Grant
+		var held []types.Grant
 		for i := range 30 {
-			held = append(held, r.get(s, Request{Key: string(rune('a' + i)), MinHold: time.Minute}))
+			held = append(held, r.get(s, types.Request{Key: string(rune('a' + i)), MinHold: time.Minute}))
 		}
 		plain := r.lock(s, "plain")
 		for _, g := range held {
@@ -198,7 +201,7 @@ func TestMinHoldUnderASharedLease(t *testing.T) {
 
 // What nobody was told of is freed, hold or not.
 func TestMinHoldUndelivered(t *testing.T) {
-	minute := Request{Key: "k", MinHold: time.Hour, NoCache: true}
+	minute := types.Request{Key: "k", MinHold: time.Hour, NoCache: true}
 	for name, lose := range map[string]func(*rig, *Session){
 		"answer lost": func(r *rig, s *Session) {
 			r.st.set("Acquire", fault{times: 1, forget: true})
@@ -232,7 +235,7 @@ func TestMinHoldUndelivered(t *testing.T) {
 		"discarded": func(r *rig, s *Session) { r.m.HandBack(s, r.get(s, minute)) },
 		"discarded bind:ttl": func(r *rig, _ *Session) {
 			req := minute
-			req.Bind, req.TTL = BindTTL, time.Minute
+			req.Bind, req.TTL = types.BindTTL, time.Minute
 			r.m.HandBack(nil, r.get(nil, req))
 		},
 	} {

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -38,7 +39,7 @@ func TestLateLandingIsWithdrawn(t *testing.T) {
 		if err != nil || landed[0].Outcome != store.Granted {
 			t.Fatalf("the late landing: %+v, %v", landed, err)
 		}
-		var held *HeldError
+		var held *types.HeldError
 		if _, err := r.try(s, "k"); !errors.As(err, &held) {
 			t.Fatalf("k: %v, want held", err)
 		}

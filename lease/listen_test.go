@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // The store listens while there is a lease, and a while longer. Locks that come and go do not
@@ -52,7 +54,7 @@ func TestListeningDoesNotFlap(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
 		for range 50 {
-			g, err := r.m.Acquire(context.Background(), s, Request{Key: "k", NoCache: true, MinHold: time.Millisecond})
+			g, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", NoCache: true, MinHold: time.Millisecond})
 			r.must(err)
 			time.Sleep(10 * time.Millisecond)
 			r.release(s, g)

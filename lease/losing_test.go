@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // A claim that comes while another goroutine is losing the lease, and has not come
@@ -17,9 +19,9 @@ func TestClaimWhileLosing(t *testing.T) {
 		h := s.find("k", g.Token)
 		h.lease.lost.Store(true) // as lose does first
 
-		_, err := r.m.Release(t.Context(), s, ReleaseRequest{Key: "k", Token: g.Token})
-		var lost *LostError
-		if !errors.As(err, &lost) || lost.Lost.Reason != LostExpired {
+		_, err := r.m.Release(t.Context(), s, types.ReleaseRequest{Key: "k", Token: g.Token})
+		var lost *types.LostError
+		if !errors.As(err, &lost) || lost.Lost.Reason != types.LostExpired {
 			t.Errorf("the release: %v, want lost, expired", err)
 		}
 		if v, err := r.m.Get(t.Context(), s, "k", false); err != nil || v.Mine {

@@ -12,6 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/repeat"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/lease/internal/watch"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -19,7 +21,7 @@ import (
 // Manager is the heart of a sidecar: it knows the sessions, the leases and the
 // locks granted here, and puts the store's operations in order.
 type Manager struct {
-	cfg Config
+	cfg types.Config
 	st  store.Store
 	clk clock.Clock
 	// began is when it was made.
@@ -48,8 +50,8 @@ type Manager struct {
 	heldCache  *heldcache.Cache
 	recentEnds *recentEnds
 
-	requests requests      // those with BindTTL
-	groups   chan struct{} // a token for each question about several keys
+	requests repeat.Requests // those with BindTTL
+	groups   chan struct{}   // a token for each question about several keys
 
 	sessionsMu sync.Mutex
 	sessions   map[string]*Session
@@ -58,7 +60,7 @@ type Manager struct {
 	reaping       atomic.Bool  // the leases of predecessors are not revoked yet
 	leftUnrevoked atomic.Int64 // revocations that nobody tries any more, and of predecessors
 	waiters       atomic.Int64
-	sweeping      sweeping
+	sweeping      *sweeping
 	orphans       orphans
 
 	// inline: the store answers at once, in the caller's goroutine (see its traits).
@@ -76,34 +78,30 @@ type Manager struct {
 }
 
 // New makes a manager on a store, which it uses from Start on.
-func New(cfg Config, st store.Store) (*Manager, error) {
+func New(cfg types.Config, st store.Store) (*Manager, error) {
+	if cfg.Clock == nil {
+		cfg.Clock = clock.System{}
+	}
 	m := &Manager{
 		cfg: cfg, st: st, clk: cfg.Clock, log: cfg.Logger, inline: st.Traits().Inline,
 		leases: newLeaseSet(cfg.TTL, listen(st)), held: newHeldSet(), sessions: make(map[string]*Session),
 		draining: make(chan struct{}),
 	}
-	if m.clk == nil {
-		m.clk = clock.System{}
-	}
 	m.began = m.clk.Now()
-	recorder := cfg.recorder
-	if recorder == nil {
-		recorder = cfg.Metrics
-	}
-	m.obs = observe.New(cfg.Logger, recorder, cfg.Tracer, m.inline)
+	m.obs = observe.New(cfg.Logger, cfg.Metrics, cfg.Tracer, m.inline)
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	var err error
 	if m.heldCache, err = heldcache.New(cfg.CacheSize, cfg.CacheTTL, m.clk); err != nil {
 		return nil, err
 	}
 	m.recentEnds = newRecentEnds()
-	if err := m.requests.remember(rememberedGrants); err != nil {
+	if err := m.requests.Remember(rememberedGrants); err != nil {
 		return nil, err
 	}
-	m.queue, m.signals, m.arrivals = newQueue(m), newSignals(m), newArrivals(m.enqueueAll)
+	m.queue, m.signals, m.arrivals = newQueue(cfg, m.obs, st, m.spawn), newSignals(m.ctx, cfg, st, signalLocks{m}, m.spawn), newArrivals(m.enqueueAll)
 	m.watches, m.groups = m.newWatches(), newGroups()
-	m.sweeping.m, m.sweeping.began = m, m.clk.Now()
-	m.fleet = newFleet(m)
+	m.sweeping = newSweeping(st, m.clk, m.log)
+	m.fleet = newFleet(m.ctx, cfg, st, m.spawn)
 	m.orphans.m, m.orphans.sought = m, make(map[*lease]*reconciliation)
 	m.openLanes()
 	m.obs.Observe(m.state)
@@ -199,7 +197,7 @@ func (m *Manager) Start(context.Context) error {
 func (m *Manager) Ready() error {
 	switch err := m.st.Ready(); {
 	case m.isDraining():
-		return ErrDraining
+		return types.ErrDraining
 	case err == nil && m.reaping.Load():
 		return errReaping
 	default:
@@ -295,7 +293,7 @@ func (m *Manager) endSessions() {
 	m.sessionsMu.Unlock()
 	released := make([]<-chan struct{}, len(sessions))
 	for i, s := range sessions {
-		released[i] = s.End(EndShutdown)
+		released[i] = s.End(types.EndShutdown)
 	}
 	timer := time.NewTimer(m.cfg.StoreTimeout)
 	defer timer.Stop()
@@ -356,7 +354,7 @@ func (m *Manager) pin(ctx context.Context, ttl time.Duration) *lease {
 func (m *Manager) startOpening(call context.Context, l *lease) {
 	if !m.spawn(func() { m.open(call, l) }) {
 		m.leases.remove(l)
-		l.openErr = ErrDraining
+		l.openErr = types.ErrDraining
 		close(l.opened)
 	}
 }
@@ -394,7 +392,7 @@ func (m *Manager) open(call context.Context, l *lease) {
 // lose declares an own lease lost: every lock on it is lost and its session is
 // told, every wait on it begins again under a fresh lease, and it is revoked as
 // soon as the store answers. It is never revived.
-func (m *Manager) lose(l *lease, reason LostReason) {
+func (m *Manager) lose(l *lease, reason types.LostReason) {
 	if !l.lost.CompareAndSwap(false, true) {
 		return
 	}
@@ -439,7 +437,7 @@ func submitAnd[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T, 
 	case a := <-done:
 		return a.r, refusal(ctx, a.err)
 	case <-ctx.Done():
-		return *new(R), errors.Join(ErrCallerLeft, context.Cause(ctx))
+		return *new(R), errors.Join(types.ErrCallerLeft, context.Cause(ctx))
 	}
 }
 
@@ -449,9 +447,9 @@ func refusal(ctx context.Context, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, batcher.ErrStopped):
-		return ErrDraining
+		return types.ErrDraining
 	case ctx.Err() != nil:
-		return errors.Join(ErrCallerLeft, err)
+		return errors.Join(types.ErrCallerLeft, err)
 	default:
 		return err
 	}

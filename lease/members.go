@@ -6,19 +6,20 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
 // groupMember is a lock that a group has, while it may still miss others.
 type groupMember struct {
 	b *attempt
-	g Grant
+	g types.Grant
 	// until is how long a BindTTL lock can be relied on.
 	until time.Time
 }
 
 // add takes what an attempt has won into the group.
-func (g *group) add(b *attempt, grant Grant) {
+func (g *group) add(b *attempt, grant types.Grant) {
 	now := g.m.clk.Now()
 	if len(g.members) == 0 {
 		g.extendAt = now.Add(g.req.TTL / 3)
@@ -52,8 +53,8 @@ func (g *group) complete() bool {
 		}
 	}
 	for i, r := range g.repeats {
-		r.give(g.members[i].g.Token)
-		g.members[i].g.repeats = r
+		r.Give(g.members[i].g.Token)
+		g.members[i].g.Repeats = r
 	}
 	return true
 }
@@ -68,7 +69,7 @@ func (g *group) handBack(from int) {
 
 // handBackMember releases what the attempt has won, if it is still there.
 func (b *attempt) handBackMember(token int64) {
-	if b.req.Bind == BindTTL {
+	if b.req.Bind == types.BindTTL {
 		b.handBack(token)
 		return
 	}
@@ -91,7 +92,7 @@ func (b *attempt) handBackMember(token int64) {
 // extending extends the parts of a BindTTL group while it waits for others, until
 // the returned function is called. Nobody else touches the parts meanwhile.
 func (g *group) extending() (stop func()) {
-	if g.req.Bind != BindTTL || len(g.members) == 0 {
+	if g.req.Bind != types.BindTTL || len(g.members) == 0 {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(g.m.ctx) // without a span: it may go on for days
@@ -133,7 +134,7 @@ func (m *Manager) extendMember(ctx context.Context, p *groupMember, ttl time.Dur
 	sent := m.clk.Now()
 	v, err := submit(ctx, m.amends, store.Change{Claim: store.Claim{Key: p.g.Key, Token: p.g.Token}, TTL: ttl})
 	switch {
-	case judged("amend", v.Status, err) != nil: // it lasts as long as before
+	case types.Judged("amend", v.Status, err) != nil: // it lasts as long as before
 	case v.Status == store.Holds:
 		p.until = sent.Add(reliable(v.Lock.Holder.ExpiresIn))
 		m.sweeping.granted(m.clk.Now(), ttl)
@@ -150,7 +151,7 @@ func (s *Session) admitAll(calls []*call) error {
 	defer s.mu.Unlock()
 	for _, c := range calls {
 		if h := s.held[c.req.Key]; h != nil && !h.unpublished && h.valid(clock.Read(s.m.clk)) {
-			return &HoldsError{Key: h.key}
+			return &types.HoldsError{Key: h.key}
 		}
 	}
 	if err := s.roomLocked(len(calls)); err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // A grant that a repeated request finds again was handed over once.
@@ -15,10 +16,10 @@ func TestARepeatIsNoHandOff(t *testing.T) {
 		r := newRig(t, opt)
 		s := r.session()
 		g := r.lock(s, "k")
-		req := Request{Key: "k", Bind: BindTTL, TTL: time.Minute, Wait: time.Minute, RequestID: uuid.New()}
+		req := types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Minute, Wait: time.Minute, RequestID: uuid.New()}
 		a := r.ask(context.Background(), nil, req)
 		synctest.Wait()
-		_, err := r.m.Release(context.Background(), s, ReleaseRequest{
+		_, err := r.m.Release(context.Background(), s, types.ReleaseRequest{
 			Key: g.Key, Token: g.Token, Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 		})
 		r.must(err)
@@ -56,17 +57,17 @@ func (l *lateWaits) Waits(key string, change int) {
 // Whoever loses the lease of an attempt that is just being counted does not count it out first.
 func TestWaitsAreNeverNegative(t *testing.T) {
 	late := &lateWaits{counts: newCounts(t)}
-	r := newRig(t, with(func(c *Config) { c.recorder = late }))
+	r := newRig(t, with(func(c *types.Config) { c.Metrics = late }))
 	s, o := r.session(), r.session()
 	r.lock(s, "k")
 	late.lose = func() {
 		late.lose = nil
 		for _, l := range r.m.leases.all() {
-			r.m.lose(l, LostExpired)
+			r.m.lose(l, types.LostExpired)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	<-r.ask(ctx, o, Request{Key: "k", Wait: 300 * time.Millisecond, NoCache: true}).done
+	<-r.ask(ctx, o, types.Request{Key: "k", Wait: 300 * time.Millisecond, NoCache: true}).done
 	r.m.Stop()
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -17,7 +18,7 @@ func (r *rig) handOver(other *rig, key string, token int64) {
 	r.st.mu.Lock()
 	r.st.dropNews = true
 	r.st.mu.Unlock()
-	_, err := other.m.Release(context.Background(), nil, ReleaseRequest{Key: key, Token: token})
+	_, err := other.m.Release(context.Background(), nil, types.ReleaseRequest{Key: key, Token: token})
 	r.must(err)
 	synctest.Wait()
 }
@@ -38,7 +39,7 @@ func TestHint(t *testing.T) {
 		other := r.another(opt)
 		g, kept := other.lockTTL("k", time.Hour), other.lockTTL("kept", time.Hour)
 		s := r.session()
-		a, b := r.wait(s, "k", WaitForever), r.wait(s, "kept", WaitForever)
+		a, b := r.wait(s, "k", types.WaitForever), r.wait(s, "kept", types.WaitForever)
 		time.Sleep(time.Second)
 		r.handOver(other, "k", g.Token)
 		if a.isOver() {
@@ -54,7 +55,7 @@ func TestHint(t *testing.T) {
 		}
 		other.release(nil, kept)
 		time.Sleep(10 * time.Second)
-		s.End(EndDropped)
+		s.End(types.EndDropped)
 		r.nothingLeft()
 	})
 }
@@ -69,15 +70,15 @@ func TestHintInBetween(t *testing.T) {
 				other := r.another()
 				g := other.lockTTL("k", time.Hour)
 				other.lockTTL("earlier", time.Hour)
-				r.wait(r.session(), "earlier", WaitForever) // checked before k is
+				r.wait(r.session(), "earlier", types.WaitForever) // checked before k is
 				time.Sleep(time.Second)
 				var a *answer
 				var proceed func()
 				if op == "Enqueue" {
 					proceed = r.st.holdAnswer(op)
-					a = r.wait(r.session(), "k", WaitForever)
+					a = r.wait(r.session(), "k", types.WaitForever)
 				} else {
-					a = r.wait(r.session(), "k", WaitForever)
+					a = r.wait(r.session(), "k", types.WaitForever)
 					proceed = r.st.holdAnswer(op)
 					r.hint("k") // a check that finds nothing new, and is slow to say so
 					synctest.Wait()
@@ -106,7 +107,7 @@ func TestPollingComesAndGoes(t *testing.T) {
 		var tokens []int64
 		for i := range 100 { // as many as go with one statement
 			tokens = append(tokens, other.lockTTL(fmt.Sprint(i), 24*time.Hour).Token)
-			asked = append(asked, r.wait(s, fmt.Sprint(i), WaitForever))
+			asked = append(asked, r.wait(s, fmt.Sprint(i), types.WaitForever))
 		}
 		time.Sleep(time.Second)
 		r.handOver(other, "3", tokens[3])
@@ -148,9 +149,9 @@ func TestBlockedCheck(t *testing.T) {
 		other.lockTTL("blocked", 2*time.Second)
 		s := r.session()
 		unblock := r.st.blockChecks("blocked")
-		blocked := r.wait(s, "blocked", WaitForever)
+		blocked := r.wait(s, "blocked", types.WaitForever)
 		time.Sleep(2*time.Second + 2*checkSlack)
-		a := r.wait(s, "k", WaitForever) // its first check is due much later
+		a := r.wait(s, "k", types.WaitForever) // its first check is due much later
 		r.handOver(other, "k", g.Token)
 		before := time.Now()
 		r.hint("k")
@@ -174,8 +175,8 @@ func TestBlockedPoll(t *testing.T) {
 		g := other.lockTTL("k", time.Hour)
 		other.lockTTL("blocked", 2*time.Second)
 		s := r.session()
-		a := r.wait(s, "k", WaitForever)
-		blocked := r.wait(s, "blocked", WaitForever)
+		a := r.wait(s, "k", types.WaitForever)
+		blocked := r.wait(s, "blocked", types.WaitForever)
 		unblock := r.st.blockChecks("blocked")
 		time.Sleep(20 * time.Second)
 		r.handOver(other, "k", g.Token)
@@ -203,7 +204,7 @@ func TestManyBlockedChecks(t *testing.T) {
 		var asked []*answer
 		for _, k := range keys {
 			other.lockTTL(k, time.Second)
-			asked = append(asked, r.wait(s, k, WaitForever))
+			asked = append(asked, r.wait(s, k, types.WaitForever))
 			time.Sleep(1100 * time.Millisecond) // so that each is checked alone
 		}
 		r.st.mu.Lock()
@@ -230,7 +231,7 @@ func TestHintStorm(t *testing.T) {
 		s := r.session()
 		for i := range 50 {
 			other.lockTTL(fmt.Sprint(i), time.Hour)
-			r.wait(s, fmt.Sprint(i), WaitForever)
+			r.wait(s, fmt.Sprint(i), types.WaitForever)
 		}
 		r.st.set("Check", fault{before: 5 * time.Millisecond})
 		for range 1000 {
@@ -311,7 +312,7 @@ func TestPlaceInLine(t *testing.T) {
 					if i == 1 && !cancelTells {
 						want = 2 // as it was told by its enqueue
 					}
-					var timeout *TimeoutError
+					var timeout *types.TimeoutError
 					if !errors.As(a.err, &timeout) || timeout.Position != want {
 						t.Errorf("told %+v, want place %d", a.err, want)
 					}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -32,7 +33,7 @@ func (r *rig) acquired(want ...string) {
 // Each acquire has one result, in the words of the contract.
 func TestResultsOfAcquires(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
-		limits := with(func(c *Config) { c.MaxLocksPerSession, c.MaxWaiters = 2, 1 })
+		limits := with(func(c *types.Config) { c.MaxLocksPerSession, c.MaxWaiters = 2, 1 })
 		r := newRig(t, opt, limits)
 		s, o := r.session(), r.session()
 		ctx := context.Background()
@@ -40,30 +41,30 @@ func TestResultsOfAcquires(t *testing.T) {
 		r.acquired("k granted")
 		_, _ = r.try(o, "k")
 		r.acquired("k held")
-		_, _ = r.m.Acquire(ctx, o, Request{Key: "k", Wait: time.Second})
+		_, _ = r.m.Acquire(ctx, o, types.Request{Key: "k", Wait: time.Second})
 		r.acquired("k wait_timeout")
 		if r.counts.waited != time.Second {
 			t.Errorf("waited %s", r.counts.waited)
 		}
 
 		leaving, leave := context.WithCancel(ctx)
-		gone := r.ask(leaving, o, Request{Key: "k", Wait: time.Minute})
+		gone := r.ask(leaving, o, types.Request{Key: "k", Wait: time.Minute})
 		synctest.Wait()
-		_, _ = r.m.Acquire(ctx, o, Request{Key: "k", Wait: time.Second})
+		_, _ = r.m.Acquire(ctx, o, types.Request{Key: "k", Wait: time.Second})
 		r.acquired("k limit") // of waiting calls
 		leave()
 		<-gone.done
 		r.acquired("k caller_left")
 		time.Sleep(time.Second)
 
-		skips := r.ask(ctx, o, Request{Key: "k", Wait: time.Minute, Skip: true})
+		skips := r.ask(ctx, o, types.Request{Key: "k", Wait: time.Minute, Skip: true})
 		synctest.Wait()
-		_, err := r.m.Release(ctx, s, ReleaseRequest{Key: "k", Token: k.Token, Outcome: store.Success})
+		_, err := r.m.Release(ctx, s, types.ReleaseRequest{Key: "k", Token: k.Token, Outcome: store.Success})
 		r.must(err)
 		<-skips.done
 		r.acquired("k skipped")
 
-		own := Request{Key: "k", Owner: "me", Reentrant: true, NoCache: true}
+		own := types.Request{Key: "k", Owner: "me", Reentrant: true, NoCache: true}
 		for range 2 {
 			_, err = r.m.Acquire(ctx, s, own)
 			r.must(err)
@@ -74,13 +75,13 @@ func TestResultsOfAcquires(t *testing.T) {
 		r.acquired("l granted", "m limit")
 
 		waits := r.wait(o, "k", time.Minute)
-		o.End(EndDeleted)
+		o.End(types.EndDeleted)
 		<-waits.done
 		_, _ = r.try(o, "x")
 		r.acquired("k session_ended", "x session_ended")
 
 		r.st.set("Acquire", fault{refuse: true, times: 1})
-		_, _ = r.m.Acquire(ctx, nil, Request{Key: "x", Bind: BindTTL, TTL: time.Minute})
+		_, _ = r.m.Acquire(ctx, nil, types.Request{Key: "x", Bind: types.BindTTL, TTL: time.Minute})
 		r.acquired("x store_unavailable")
 		r.m.Drain()
 		_, _ = r.try(s, "x")
@@ -98,7 +99,7 @@ func TestResultsOfGroups(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_, err := r.m.AcquireAll(context.Background(), s, []string{"y", "x"}, Request{Wait: time.Minute})
+			_, err := r.m.AcquireAll(context.Background(), s, []string{"y", "x"}, types.Request{Wait: time.Minute})
 			r.must(err)
 		}()
 		time.Sleep(time.Second)
@@ -106,9 +107,9 @@ func TestResultsOfGroups(t *testing.T) {
 		r.release(o, g)
 		<-done
 		r.acquired("x granted", "y granted")
-		_, _ = r.m.AcquireAll(context.Background(), o, []string{"a", "y"}, Request{})
+		_, _ = r.m.AcquireAll(context.Background(), o, []string{"a", "y"}, types.Request{})
 		r.acquired("a held", "y held")
-		_, _ = r.m.AcquireAll(context.Background(), s, []string{"a", "y"}, Request{})
+		_, _ = r.m.AcquireAll(context.Background(), s, []string{"a", "y"}, types.Request{})
 		r.acquired("a invalid_request", "y invalid_request")
 	})
 }
@@ -117,12 +118,12 @@ func TestResultsOfReleases(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s, o := r.session(), r.session()
-		released := func(s *Session, g Grant, reentry int, want string) {
+		released := func(s *Session, g types.Grant, reentry int, want string) {
 			t.Helper()
-			_, _ = r.m.Release(context.Background(), s, ReleaseRequest{Key: g.Key, Token: g.Token, Reentry: reentry})
+			_, _ = r.m.Release(context.Background(), s, types.ReleaseRequest{Key: g.Key, Token: g.Token, Reentry: reentry})
 			r.counted("released", r.counts.released, g.Key+" "+want)
 		}
-		own := Request{Key: "k", Owner: "me", Reentrant: true}
+		own := types.Request{Key: "k", Owner: "me", Reentrant: true}
 		g, err := r.m.Acquire(context.Background(), s, own)
 		r.must(err)
 		_, err = r.m.Acquire(context.Background(), s, own)
@@ -134,10 +135,10 @@ func TestResultsOfReleases(t *testing.T) {
 		released(s, g, 0, "released")
 		released(s, g, 0, "not_holder")
 		lost := r.lock(s, "k")
-		s.loseLock(s.find("k", lost.Token), LostExpired)
+		s.loseLock(s.find("k", lost.Token), types.LostExpired)
 		released(s, lost, 0, "lock_lost")
 		r.st.setAll(fault{refuse: true})
-		released(nil, Grant{Key: "x", Token: 1}, 0, "store_unavailable")
+		released(nil, types.Grant{Key: "x", Token: 1}, 0, "store_unavailable")
 		r.st.lift(everyOp...)
 	})
 }
@@ -150,17 +151,17 @@ func TestEndsOfHolds(t *testing.T) {
 		g := r.lock(s, "mine")
 		r.lock(deleted, "deleted")
 		r.lock(dropped, "drop")
-		_, err := r.m.Acquire(context.Background(), s, Request{Key: "max", MaxHold: time.Second})
+		_, err := r.m.Acquire(context.Background(), s, types.Request{Key: "max", MaxHold: time.Second})
 		r.must(err)
 		r.lock(s, "force")
 		time.Sleep(time.Second)
 		r.release(s, g)
-		deleted.End(EndDeleted)
-		dropped.End(EndDropped)
+		deleted.End(types.EndDeleted)
+		dropped.End(types.EndDropped)
 		r.must(r.m.Break(context.Background(), r.stored("force")))
 		r.lock(s, "lost")
 		time.Sleep(time.Second)
-		r.m.lose(r.m.leases.get(r.m.cfg.TTL), LostStore)
+		r.m.lose(r.m.leases.get(r.m.cfg.TTL), types.LostStore)
 		r.lock(s, "stop")
 		time.Sleep(time.Second)
 		r.m.Stop()
@@ -191,28 +192,28 @@ func TestCachedAnswers(t *testing.T) {
 			t.Helper()
 			r.counted("cached", r.counts.cached, want...)
 		}
-		g, err := r.m.Acquire(ctx, s, Request{Key: "k", Owner: "me", Reentrant: true})
+		g, err := r.m.Acquire(ctx, s, types.Request{Key: "k", Owner: "me", Reentrant: true})
 		r.must(err)
 		other := r.another(opt)
 		other.lock(other.session(), "far")
 		cached()
-		_, _ = r.m.Acquire(ctx, o, Request{Key: "k"})
+		_, _ = r.m.Acquire(ctx, o, types.Request{Key: "k"})
 		cached("held_here")
-		_, _ = r.m.Acquire(ctx, o, Request{Key: "far"})
+		_, _ = r.m.Acquire(ctx, o, types.Request{Key: "far"})
 		cached()
-		_, _ = r.m.Acquire(ctx, o, Request{Key: "far"})
+		_, _ = r.m.Acquire(ctx, o, types.Request{Key: "far"})
 		cached("held_cache")
-		_, _ = r.m.Acquire(ctx, s, Request{Key: "k", Owner: "me", Reentrant: true})
+		_, _ = r.m.Acquire(ctx, s, types.Request{Key: "k", Owner: "me", Reentrant: true})
 		cached("entry")
 		_, _ = r.m.Get(ctx, s, "k", false)
 		_, _ = r.m.Get(ctx, s, "k", true)
 		cached("read")
-		_, _ = r.m.Amend(ctx, s, AmendRequest{Key: "k", Token: g.Token})
-		_, _ = r.m.Amend(ctx, s, AmendRequest{Key: "k", Token: g.Token, SetData: true})
+		_, _ = r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token})
+		_, _ = r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token, SetData: true})
 		cached("check")
 		r.release(s, g)
 		r.release(s, g)
-		_, _ = r.m.Release(ctx, s, ReleaseRequest{Key: "k", Token: g.Token})
+		_, _ = r.m.Release(ctx, s, types.ReleaseRequest{Key: "k", Token: g.Token})
 		cached("ended")
 	})
 }
@@ -273,7 +274,7 @@ func TestState(t *testing.T) {
 		s := r.session()
 		old := r.lock(s, "old")
 		time.Sleep(time.Second)
-		_, err := r.m.Acquire(context.Background(), s, Request{Key: "short", TTL: 2 * time.Second})
+		_, err := r.m.Acquire(context.Background(), s, types.Request{Key: "short", TTL: 2 * time.Second})
 		r.must(err)
 		time.Sleep(500 * time.Millisecond)
 		st := r.counts.state()
@@ -305,7 +306,7 @@ func TestState(t *testing.T) {
 type lines struct{ bytes.Buffer }
 
 func (l *lines) opt(level slog.Level) option {
-	return with(func(c *Config) { c.Logger = slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: level})) })
+	return with(func(c *types.Config) { c.Logger = slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: level})) })
 }
 
 // take returns what was logged: level, message, the code or reason, and the trace.
@@ -335,7 +336,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	const parent = "00-" + id + "-00f067aa0ba902b7-01"
 	synctest.Test(t, func(t *testing.T) {
 		var log lines
-		r := newRig(t, log.opt(slog.LevelDebug), with(func(c *Config) { c.MaxLocksPerSession = 1 }))
+		r := newRig(t, log.opt(slog.LevelDebug), with(func(c *types.Config) { c.MaxLocksPerSession = 1 }))
 		s, o := r.session(), r.session()
 		logged := func(want ...string) {
 			t.Helper()
@@ -344,22 +345,22 @@ func TestRefusalsAreLogged(t *testing.T) {
 			}
 		}
 		ctx := context.Background()
-		g, err := r.m.Acquire(ctx, s, Request{Key: "k", Traceparent: parent})
+		g, err := r.m.Acquire(ctx, s, types.Request{Key: "k", Traceparent: parent})
 		r.must(err)
 		logged()
-		_, _ = r.m.Acquire(ctx, o, Request{Key: "k", Traceparent: parent})
+		_, _ = r.m.Acquire(ctx, o, types.Request{Key: "k", Traceparent: parent})
 		logged("DEBUG call refused acquire held " + id)
-		_, _ = r.m.Acquire(ctx, s, Request{Key: "l", Traceparent: parent})
+		_, _ = r.m.Acquire(ctx, s, types.Request{Key: "l", Traceparent: parent})
 		logged("WARN call refused acquire limit " + id)
-		_, _ = r.m.Acquire(ctx, s, Request{Key: "l"})
+		_, _ = r.m.Acquire(ctx, s, types.Request{Key: "l"})
 		logged("WARN call refused acquire limit")
-		_, _ = r.m.Release(ctx, o, ReleaseRequest{Key: "k", Token: g.Token, Traceparent: parent})
+		_, _ = r.m.Release(ctx, o, types.ReleaseRequest{Key: "k", Token: g.Token, Traceparent: parent})
 		logged("WARN claim refused release other_session " + id)
-		_, _ = r.m.Amend(ctx, o, AmendRequest{Key: "k", Token: g.Token, Traceparent: parent})
+		_, _ = r.m.Amend(ctx, o, types.AmendRequest{Key: "k", Token: g.Token, Traceparent: parent})
 		logged("WARN claim refused amend other_session " + id)
-		_, _ = r.m.Amend(ctx, s, AmendRequest{Key: "k", Token: g.Token, TTL: time.Second, Traceparent: parent})
+		_, _ = r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token, TTL: time.Second, Traceparent: parent})
 		logged("WARN call refused amend invalid_request " + id)
-		_, _ = r.m.Release(ctx, s, ReleaseRequest{Key: "k", Token: g.Token, Reentry: 2, Traceparent: parent})
+		_, _ = r.m.Release(ctx, s, types.ReleaseRequest{Key: "k", Token: g.Token, Reentry: 2, Traceparent: parent})
 		logged("WARN claim refused release released " + id)
 
 		r.must(r.m.AskToStop(ctx, "k", nil))
@@ -372,7 +373,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 		r.must(r.m.Break(sampledCall(), r.stored("k")))
 		synctest.Wait()
 		logged("WARN lock broken, somebody asked for it " + id)
-		_, _ = r.m.Release(ctx, s, ReleaseRequest{Key: "k", Token: g.Token, Traceparent: parent})
+		_, _ = r.m.Release(ctx, s, types.ReleaseRequest{Key: "k", Token: g.Token, Traceparent: parent})
 		logged("WARN claim refused release forced " + id)
 	})
 }
@@ -401,11 +402,11 @@ func TestAPairAllocatesLittle(t *testing.T) {
 	s := benchSession(t, m)
 	ctx := context.Background()
 	got := testing.AllocsPerRun(200, func() {
-		g, err := m.Acquire(ctx, s, Request{Key: "k"})
+		g, err := m.Acquire(ctx, s, types.Request{Key: "k"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.Release(ctx, s, ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
+		if _, err := m.Release(ctx, s, types.ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -436,20 +437,20 @@ func TestHandOffsNameTheirCall(t *testing.T) {
 		}
 		ctx := context.Background()
 		var s *Session
-		lock := func(maxHold time.Duration) Grant {
+		lock := func(maxHold time.Duration) types.Grant {
 			s = r.session()
-			g, err := r.m.Acquire(ctx, s, Request{Key: "k", MaxHold: maxHold, Traceparent: "acquire"})
+			g, err := r.m.Acquire(ctx, s, types.Request{Key: "k", MaxHold: maxHold, Traceparent: "acquire"})
 			r.must(err)
 			return g
 		}
-		_, err := r.m.Release(ctx, s, ReleaseRequest{Key: "k", Token: lock(0).Token, Traceparent: "release"})
+		_, err := r.m.Release(ctx, s, types.ReleaseRequest{Key: "k", Token: lock(0).Token, Traceparent: "release"})
 		r.must(err)
 		names("release")
-		_, err = r.m.Release(ctx, s, ReleaseRequest{Key: "k", Token: lock(0).Token})
+		_, err = r.m.Release(ctx, s, types.ReleaseRequest{Key: "k", Token: lock(0).Token})
 		r.must(err)
 		names("")
 		lock(0)
-		s.End(EndDropped)
+		s.End(types.EndDropped)
 		names("acquire")
 		lock(time.Second)
 		time.Sleep(2 * time.Second)
@@ -457,9 +458,9 @@ func TestHandOffsNameTheirCall(t *testing.T) {
 		g := lock(0)
 		r.m.HandBack(s, g)
 		names("acquire")
-		g, err = r.m.Acquire(ctx, nil, Request{Key: "k", Bind: BindTTL, TTL: time.Minute, Traceparent: "acquire"})
+		g, err = r.m.Acquire(ctx, nil, types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Minute, Traceparent: "acquire"})
 		r.must(err)
-		_, err = r.m.Release(ctx, nil, ReleaseRequest{Key: "k", Token: g.Token, Traceparent: "release"})
+		_, err = r.m.Release(ctx, nil, types.ReleaseRequest{Key: "k", Token: g.Token, Traceparent: "release"})
 		r.must(err)
 		names("release")
 	})

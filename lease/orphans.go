@@ -276,11 +276,11 @@ func (m *Manager) withdrawOrphan(l *lease, r store.HeldGrant, leaving *atomic.Bo
 	}
 	settled := func() { leaving.Store(false) }
 	if r.ID.Version() != randomID {
-		calls := m.requests.use(r.ID, nil)
-		settled = func() { m.requests.done(calls, nil); leaving.Store(false) }
+		calls := m.requests.Use(r.ID, nil)
+		settled = func() { m.requests.Done(calls, nil); leaving.Store(false) }
 		select {
-		case <-calls.turn:
-			settled = func() { calls.leave(); m.requests.done(calls, nil); leaving.Store(false) }
+		case <-calls.Turns():
+			settled = func() { calls.Leave(); m.requests.Done(calls, nil); leaving.Store(false) }
 		default:
 			settled()
 			return

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -77,7 +78,7 @@ func TestAGrantToWhoWaitsIsNotGivenUp(t *testing.T) {
 		s, o := r.session(), other.session()
 		r.lock(s, "mine")
 		theirs := other.lock(o, "line")
-		waiting := r.wait(s, "line", WaitForever)
+		waiting := r.wait(s, "line", types.WaitForever)
 		synctest.Wait()
 		r.st.set("Check", fault{refuse: true})
 		r.st.mu.Lock()
@@ -130,11 +131,11 @@ func TestWhatIsBeingReleasedIsNotWithdrawn(t *testing.T) {
 		r := newRig(t, opt)
 		s := r.session()
 		r.lock(s, "mine")
-		g := r.ask(context.Background(), s, Request{Key: "k", MinHold: 10 * time.Minute}).granted(t)
+		g := r.ask(context.Background(), s, types.Request{Key: "k", MinHold: 10 * time.Minute}).granted(t)
 		r.st.set("Release", fault{refuse: true})
 		r.st.failover()
 		time.Sleep(r.m.cfg.RenewInterval + time.Second)
-		if _, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: g.Key, Token: g.Token}); err == nil {
+		if _, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: g.Key, Token: g.Token}); err == nil {
 			t.Fatal("released")
 		}
 		time.Sleep(time.Minute)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -29,8 +30,8 @@ func TestWaitKeepsItsPlaceThroughAnOutage(t *testing.T) {
 				other := r.another(opt)
 				o, s := other.session(), r.session()
 				g := other.lock(o, "k")
-				a := r.wait(s, "k", WaitForever)
-				behind := other.wait(other.session(), "k", WaitForever)
+				a := r.wait(s, "k", types.WaitForever)
+				behind := other.wait(other.session(), "k", types.WaitForever)
 				time.Sleep(6 * time.Second)
 				for _, op := range everyOp {
 					if op != "Renew" {
@@ -57,10 +58,10 @@ func TestWaitKeepsItsPlaceThroughAnOutage(t *testing.T) {
 // A wait whose lease an outage has cost begins again when the store is back.
 func TestWaitGoesOnAfterItsLease(t *testing.T) {
 	for name, f := range outages {
-		for kind, req := range map[string]Request{
-			"session":    {Key: "k", Wait: WaitForever},
-			"ttl":        {Key: "k", Wait: WaitForever, Bind: BindTTL, TTL: time.Hour},
-			"repeatable": {Key: "k", Wait: WaitForever, Bind: BindTTL, TTL: time.Hour, RequestID: uuid.New()},
+		for kind, req := range map[string]types.Request{
+			"session":    {Key: "k", Wait: types.WaitForever},
+			"ttl":        {Key: "k", Wait: types.WaitForever, Bind: types.BindTTL, TTL: time.Hour},
+			"repeatable": {Key: "k", Wait: types.WaitForever, Bind: types.BindTTL, TTL: time.Hour, RequestID: uuid.New()},
 			"limited":    {Key: "k", Wait: 10 * time.Minute},
 		} {
 			t.Run(name+" "+kind, func(t *testing.T) {
@@ -101,9 +102,9 @@ func TestWaitEndsDuringAnOutage(t *testing.T) {
 		told error
 	}{
 		"time is up":   {func(*rig, *Session, context.CancelFunc) { time.Sleep(10 * time.Second) }, nil},
-		"session ends": {func(_ *rig, s *Session, _ context.CancelFunc) { s.End(EndDeleted) }, ErrSessionEnded},
-		"call leaves":  {func(_ *rig, _ *Session, leave context.CancelFunc) { leave() }, ErrCallerLeft},
-		"drain":        {func(r *rig, _ *Session, _ context.CancelFunc) { r.m.Drain() }, ErrDraining},
+		"session ends": {func(_ *rig, s *Session, _ context.CancelFunc) { s.End(types.EndDeleted) }, types.ErrSessionEnded},
+		"call leaves":  {func(_ *rig, _ *Session, leave context.CancelFunc) { leave() }, types.ErrCallerLeft},
+		"drain":        {func(r *rig, _ *Session, _ context.CancelFunc) { r.m.Drain() }, types.ErrDraining},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
@@ -113,14 +114,14 @@ func TestWaitEndsDuringAnOutage(t *testing.T) {
 				s := r.session()
 				ctx, leave := context.WithCancel(context.Background())
 				defer leave()
-				a := r.ask(ctx, s, Request{Key: "k", Wait: 40 * time.Second})
+				a := r.ask(ctx, s, types.Request{Key: "k", Wait: 40 * time.Second})
 				time.Sleep(6 * time.Second)
 				r.st.setAll(fault{lose: true})
 				time.Sleep(30 * time.Second)
 				before := time.Now()
 				end.how(r, s, leave)
 				<-a.done
-				var timeout *TimeoutError
+				var timeout *types.TimeoutError
 				switch {
 				case end.told != nil && (!errors.Is(a.err, end.told) || !a.at.Equal(before)):
 					t.Errorf("told %v after %s", a.err, a.at.Sub(before))
@@ -146,7 +147,7 @@ func TestNewcomerDuringAnOutage(t *testing.T) {
 			other := r.another(opt)
 			other.lockTTL(op, time.Hour)
 			r.st.set(op, fault{refuse: true})
-			a := r.ask(context.Background(), s, Request{Key: op, Wait: time.Hour, TTL: time.Minute})
+			a := r.ask(context.Background(), s, types.Request{Key: op, Wait: time.Hour, TTL: time.Minute})
 			if <-a.done; !store.Unavailable(a.err) || a.after != 0 {
 				t.Errorf("%s: told %v after %s", op, a.err, a.after)
 			}
@@ -165,7 +166,7 @@ func TestManyWaitsDuringAnOutage(t *testing.T) {
 		s := r.session()
 		var asked []*answer
 		for range 200 {
-			asked = append(asked, r.ask(context.Background(), s, Request{Key: "k", Wait: WaitForever}))
+			asked = append(asked, r.ask(context.Background(), s, types.Request{Key: "k", Wait: types.WaitForever}))
 		}
 		time.Sleep(6 * time.Second)
 		r.st.setAll(fault{before: time.Millisecond, lose: true})
@@ -183,7 +184,7 @@ func TestManyWaitsDuringAnOutage(t *testing.T) {
 			t.Errorf("%d in line", n)
 		}
 		other.release(nil, g)
-		s.End(EndDropped)
+		s.End(types.EndDropped)
 		for _, a := range asked {
 			<-a.done
 		}

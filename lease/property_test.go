@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
 )
@@ -34,7 +35,7 @@ type world struct {
 	released map[int64]bool
 	amended  map[int64]time.Time // the earliest end that was asked for
 	calls    []*pendingCall
-	requests map[uuid.UUID]Request
+	requests map[uuid.UUID]types.Request
 	asked    [2]atomic.Int64 // acquires of each side
 	open     openSpans
 
@@ -59,7 +60,7 @@ type member struct {
 
 // claimed is a lock that an app was told to hold.
 type claimed struct {
-	Grant
+	types.Grant
 	side  int
 	owner *member // nil for bind:ttl
 	until time.Time
@@ -73,7 +74,7 @@ type pendingCall struct {
 }
 
 func newWorld(t *rapid.T) *world {
-	w := &world{t: t, last: map[string]int64{}, released: map[int64]bool{}, amended: map[int64]time.Time{}, requests: map[uuid.UUID]Request{}, began: time.Now()}
+	w := &world{t: t, last: map[string]int64{}, released: map[int64]bool{}, amended: map[int64]time.Time{}, requests: map[uuid.UUID]types.Request{}, began: time.Now()}
 	space := memory.NewSpace()
 	for i := range w.side {
 		var opts []option
@@ -168,7 +169,7 @@ func (w *world) act() {
 func (w *world) openSession() {
 	side := w.drawSide()
 	m := &member{side: side}
-	s, err := w.side[side].m.OpenSession(SessionOptions{OnLost: func(Lost) {}})
+	s, err := w.side[side].m.OpenSession(types.SessionOptions{OnLost: func(types.Lost) {}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -182,10 +183,10 @@ func (w *world) drawKey() string {
 	return rapid.SampledFrom([]string{"x", "y", "z"}).Draw(w.t, "key")
 }
 
-func (w *world) drawRequest() Request {
-	return Request{
+func (w *world) drawRequest() types.Request {
+	return types.Request{
 		Key:     w.drawKey(),
-		Wait:    rapid.SampledFrom([]time.Duration{0, time.Second, 7 * time.Second, WaitForever}).Draw(w.t, "wait"),
+		Wait:    rapid.SampledFrom([]time.Duration{0, time.Second, 7 * time.Second, types.WaitForever}).Draw(w.t, "wait"),
 		TTL:     rapid.SampledFrom([]time.Duration{0, 500 * time.Millisecond, 2 * time.Second}).Draw(w.t, "ttl"),
 		NoCache: rapid.Bool().Draw(w.t, "no-cache"),
 	}
@@ -201,7 +202,7 @@ func (w *world) acquire() {
 
 func (w *world) acquireTTL() {
 	req := w.drawRequest()
-	req.Bind = BindTTL
+	req.Bind = types.BindTTL
 	if req.TTL == 0 {
 		req.TTL = 10 * time.Second
 	}
@@ -231,7 +232,7 @@ func (w *world) repeat() {
 // sideOf keeps a request with one sidecar.
 func (w *world) sideOf(id uuid.UUID) int { return int(id[0]) % 2 }
 
-func (w *world) call(side int, m *member, req Request) {
+func (w *world) call(side int, m *member, req types.Request) {
 	if req.RequestID != uuid.Nil {
 		side = w.sideOf(req.RequestID)
 	}
@@ -299,7 +300,7 @@ func (w *world) release() {
 	}
 	w.giveUp(c)
 	w.wg.Go(func() {
-		_, _ = w.side[c.side].m.Release(context.Background(), c.session(), ReleaseRequest{Key: c.Key, Token: c.Token})
+		_, _ = w.side[c.side].m.Release(context.Background(), c.session(), types.ReleaseRequest{Key: c.Key, Token: c.Token})
 	})
 }
 
@@ -322,7 +323,7 @@ func (w *world) amend() {
 	if c == nil {
 		return
 	}
-	req := AmendRequest{Key: c.Key, Token: c.Token, SetData: rapid.Bool().Draw(w.t, "data"), Data: []byte("1")}
+	req := types.AmendRequest{Key: c.Key, Token: c.Token, SetData: rapid.Bool().Draw(w.t, "data"), Data: []byte("1")}
 	if c.owner == nil {
 		req.TTL = 3 * time.Second
 		w.shorten(c, time.Now().Add(req.TTL)) // it may be over then, from now on
@@ -368,7 +369,7 @@ func (w *world) endSession() {
 	i := rapid.IntRange(0, len(w.sessions)-1).Draw(w.t, "session")
 	m := w.sessions[i]
 	w.sessions = slices.Delete(w.sessions, i, i+1)
-	m.s.End(rapid.SampledFrom([]EndReason{EndDropped, EndDeleted}).Draw(w.t, "reason"))
+	m.s.End(rapid.SampledFrom([]types.EndReason{types.EndDropped, types.EndDeleted}).Draw(w.t, "reason"))
 	if m.s.Held() != 0 {
 		w.t.Error("a session that ended holds locks")
 	}
@@ -465,7 +466,7 @@ func (w *world) end() {
 		r.st.lockRows()
 	}
 	for _, m := range w.sessions {
-		m.s.End(EndDropped)
+		m.s.End(types.EndDropped)
 	}
 	for _, p := range w.calls {
 		p.cancel()

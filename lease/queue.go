@@ -7,6 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -34,7 +37,11 @@ const (
 // statement, and with them those that are due soon; but those whose holder may have
 // to be revoked apart from the others.
 type queue struct {
-	m *Manager
+	cfg   types.Config
+	clk   clock.Clock
+	obs   *observe.Observer
+	store waitStore
+	spawn func(func()) bool
 
 	mu sync.Mutex
 	// attempts are by what a hint names. Ids that are derived from request_ids are the apps'
@@ -47,22 +54,32 @@ type queue struct {
 	wake     chan struct{}
 }
 
-func newQueue(m *Manager) *queue {
-	return &queue{m: m, attempts: make(map[store.HalfID][]*attempt), byKey: make(map[string]int), wake: make(chan struct{}, 1)}
+// waitStore is what the queue uses of a store.
+type waitStore interface {
+	Traits() store.Traits
+	Check(ctx context.Context, attempts []store.Attempt) ([]store.Answer, error)
+}
+
+// newQueue makes a queue. spawn runs a check beside it.
+func newQueue(cfg types.Config, obs *observe.Observer, st waitStore, spawn func(func()) bool) *queue {
+	return &queue{
+		cfg: cfg, clk: cfg.Clock, obs: obs, store: st, spawn: spawn,
+		attempts: make(map[store.HalfID][]*attempt), byKey: make(map[string]int), wake: make(chan struct{}, 1),
+	}
 }
 
 // every is how often a wait is checked that nothing else makes due.
 func (q *queue) every() time.Duration {
-	if q.m.st.Traits().Polls {
-		return min(q.m.cfg.RenewInterval, q.m.cfg.PollInterval)
+	if q.store.Traits().Polls {
+		return min(q.cfg.RenewInterval, q.cfg.PollInterval)
 	}
-	return q.m.cfg.RenewInterval
+	return q.cfg.RenewInterval
 }
 
 // add expects news of an attempt that is about to be queued. It fails with a [LimitError] when
 // there are too many: as many as calls may wait, and as many again that their calls have left.
 func (q *queue) add(b *attempt) error {
-	if limit := q.m.cfg.MaxWaiters; q.size.Load() >= 2*int64(limit) {
+	if limit := q.cfg.MaxWaiters; q.size.Load() >= 2*int64(limit) {
 		return waiterLimit(limit)
 	}
 	q.mu.Lock()
@@ -70,7 +87,7 @@ func (q *queue) add(b *attempt) error {
 	q.attempts[half] = append(q.attempts[half], b)
 	q.byKey[b.req.Key]++
 	q.size.Add(1)
-	q.m.obs.Waits(b.req.Key, 1) // before anybody finds it here, and counts it out
+	q.obs.Waits(b.req.Key, 1) // before anybody finds it here, and counts it out
 	q.mu.Unlock()
 	return nil
 }
@@ -87,7 +104,7 @@ func (q *queue) remove(b *attempt) {
 		delete(q.attempts, half)
 	}
 	q.size.Add(-1)
-	q.m.obs.Waits(b.req.Key, -1)
+	q.obs.Waits(b.req.Key, -1)
 	if q.byKey[b.req.Key]--; q.byKey[b.req.Key] == 0 {
 		delete(q.byKey, b.req.Key)
 	}
@@ -174,7 +191,7 @@ func (q *queue) hint(attempts []*attempt) {
 
 // nextCheck is when to look after an attempt whose key is held like that.
 func (q *queue) nextCheck(lock store.Lock) time.Time {
-	now := q.m.clk.Now()
+	now := q.clk.Now()
 	wait := max(lock.Holder.ExpiresIn+checkSlack, checkPause)
 	return now.Add(min(wait, jittered(q.every())))
 }
@@ -217,7 +234,7 @@ func (q *queue) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		due, next := q.due()
 		if len(due) > 0 {
-			q.m.spawn(func() { q.check(ctx, due) })
+			q.spawn(func() { q.check(ctx, due) })
 			continue
 		}
 		timer.Reset(next)
@@ -232,7 +249,7 @@ func (q *queue) watch(ctx context.Context) {
 // due returns the attempts to be checked now, the most urgent among them, or how
 // long none is. A check of what it returns must follow.
 func (q *queue) due() (due []*attempt, next time.Duration) {
-	now, soonEnough := q.m.clk.Now(), q.every()/2
+	now, soonEnough := q.clk.Now(), q.every()/2
 	next = time.Hour
 	var groups [2]struct{ due, soon []*attempt } // those that may revoke are the second
 	q.mu.Lock()
@@ -267,7 +284,7 @@ func (q *queue) due() (due []*attempt, next time.Duration) {
 		return nil, next
 	}
 	due = slices.Concat(g.due, g.soon)
-	due = due[:min(len(due), q.m.cfg.BatchMax)]
+	due = due[:min(len(due), q.cfg.BatchMax)]
 	for _, b := range due {
 		b.beginCheck(now)
 	}
@@ -293,13 +310,13 @@ func (q *queue) check(ctx context.Context, due []*attempt) {
 	for i, b := range due {
 		waits[i] = b.ref()
 	}
-	ctx, cancel := context.WithTimeout(ctx, q.m.cfg.StoreTimeout)
+	ctx, cancel := context.WithTimeout(ctx, q.cfg.StoreTimeout)
 	defer cancel()
-	sent := q.m.clk.Now()
-	answers, err := q.m.st.Check(ctx, waits)
+	sent := q.clk.Now()
+	answers, err := q.store.Check(ctx, waits)
 	if err != nil {
-		q.m.log.Debug("waits not checked, trying again", "waits", len(due), "error", err)
-		later := q.m.clk.Now().Add(jittered(q.m.cfg.PollInterval))
+		q.cfg.Logger.Debug("waits not checked, trying again", "waits", len(due), "error", err)
+		later := q.clk.Now().Add(jittered(q.cfg.PollInterval))
 		for _, b := range due {
 			b.mu.Lock()
 			b.checkAt = later

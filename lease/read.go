@@ -8,23 +8,24 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
 // Get tells what is known of a key. A lock of this sidecar's sessions is answered
 // as last heard, without asking the store, unless noCache. s is the session that
 // looks; it may be nil.
-func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool) (View, error) {
+func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool) (types.View, error) {
 	if h := m.held.get(key); h != nil && !noCache {
 		if lock := m.lockOf(h); lock.Holder.ExpiresIn > 0 {
 			m.obs.Cached(observe.CachedRead)
-			return View{Lock: lock, Mine: h.s == s && s.find(key, h.token) == h, Cached: true}, nil
+			return types.View{Lock: lock, Mine: h.s == s && s.find(key, h.token) == h, Cached: true}, nil
 		}
 		m.expire(h)
 	}
 	lock, err := submit(ctx, m.reads, key)
 	if err != nil {
-		return View{}, err
+		return types.View{}, err
 	}
 	if !lock.Held {
 		m.heldCache.Drop(key)
@@ -34,12 +35,12 @@ func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool)
 
 // viewOf is a lock that the store told of, seen from a session. The store may
 // still call held what is past its deadline here, and is not to be relied on.
-func (m *Manager) viewOf(s *Session, lock store.Lock) View {
+func (m *Manager) viewOf(s *Session, lock store.Lock) types.View {
 	if s == nil || !lock.Held {
-		return View{Lock: lock}
+		return types.View{Lock: lock}
 	}
 	h := s.find(lock.Key, lock.Token)
-	return View{Lock: lock, Mine: h != nil && h.valid(clock.Read(m.clk))}
+	return types.View{Lock: lock, Mine: h != nil && h.valid(clock.Read(m.clk))}
 }
 
 // lockOf is a lock that is held here, as others see it, but for the calls that wait
@@ -62,25 +63,25 @@ func (m *Manager) lockOf(h *heldLock) store.Lock {
 
 // List returns held locks, ordered by the bytes of their keys. s is the session
 // that looks; with [ScopeSession] it may be nil too, and holds nothing then.
-func (m *Manager) List(ctx context.Context, s *Session, req ListRequest) (Page, error) {
-	if req.Scope == ScopeSession {
+func (m *Manager) List(ctx context.Context, s *Session, req types.ListRequest) (types.Page, error) {
+	if req.Scope == types.ScopeSession {
 		return m.listSession(s, req), nil
 	}
 	q := store.Query{Prefix: req.Prefix, After: req.After, Limit: req.Limit + 1}
-	if req.Scope == ScopePod {
+	if req.Scope == types.ScopePod {
 		q.Instance = m.cfg.Instance
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
 	defer cancel()
 	lister, err := store.As[store.Lister](m.st, store.FeatureList)
 	if err != nil {
-		return Page{}, err
+		return types.Page{}, err
 	}
 	locks, err := lister.List(ctx, q)
 	if err != nil {
-		return Page{}, err
+		return types.Page{}, err
 	}
-	views := make([]View, len(locks))
+	views := make([]types.View, len(locks))
 	for i, lock := range locks {
 		views[i] = m.viewOf(s, lock)
 	}
@@ -88,9 +89,9 @@ func (m *Manager) List(ctx context.Context, s *Session, req ListRequest) (Page, 
 }
 
 // listSession lists what a session holds: that is known here.
-func (m *Manager) listSession(s *Session, req ListRequest) Page {
+func (m *Manager) listSession(s *Session, req types.ListRequest) types.Page {
 	if s == nil {
-		return Page{}
+		return types.Page{}
 	}
 	var held []*heldLock
 	s.mu.Lock()
@@ -101,22 +102,42 @@ func (m *Manager) listSession(s *Session, req ListRequest) Page {
 	}
 	s.mu.Unlock()
 	slices.SortFunc(held, func(a, b *heldLock) int { return cmp.Compare(a.key, b.key) })
-	var views []View
+	var views []types.View
 	for _, h := range held {
 		if len(views) > req.Limit {
 			break
 		}
 		if h.valid(clock.Read(m.clk)) {
-			views = append(views, View{Lock: m.lockOf(h), Mine: true, Cached: true})
+			views = append(views, types.View{Lock: m.lockOf(h), Mine: true, Cached: true})
 		}
 	}
 	return pageOf(views, req.Limit)
 }
 
 // pageOf cuts a list that may have one lock too many into a page.
-func pageOf(views []View, limit int) Page {
+func pageOf(views []types.View, limit int) types.Page {
 	if len(views) <= limit {
-		return Page{Locks: views}
+		return types.Page{Locks: views}
 	}
-	return Page{Locks: views[:limit], Next: views[limit-1].Key}
+	return types.Page{Locks: views[:limit], Next: views[limit-1].Key}
 }
+
+// Stats counts what the whole database holds, in all namespaces. It may read every
+// lock that there is: it is for people, and limited by the store's timeout, and by the
+// end of this sidecar.
+func (m *Manager) Stats(ctx context.Context) (store.Stats, error) {
+	census, err := store.As[store.Census](m.st, store.FeatureStats)
+	if err != nil {
+		return store.Stats{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
+	defer cancel()
+	defer context.AfterFunc(m.ctx, cancel)()
+	return census.Stats(ctx)
+}
+
+// Fleet is what the whole database holds, if this sidecar is the one of all that is
+// elected to count it. It only returns what is known, and notes that somebody looks:
+// the election and the counting go on in the background, for as long as that happens.
+// Where nobody looks, no statement is sent.
+func (m *Manager) Fleet() (observe.Fleet, bool) { return m.fleet.current() }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // What is held here is answered without the store.
@@ -15,7 +17,7 @@ func TestOwnLocksAskNothing(t *testing.T) {
 		r := newRig(t, opt)
 		s, other := r.session(), r.session()
 		ctx := context.Background()
-		g, err := r.m.Acquire(ctx, s, Request{Key: "k", Data: []byte(`1`), Traceparent: "tp"})
+		g, err := r.m.Acquire(ctx, s, types.Request{Key: "k", Data: []byte(`1`), Traceparent: "tp"})
 		r.must(err)
 		time.Sleep(time.Second)
 		before := r.st.total()
@@ -32,10 +34,10 @@ func TestOwnLocksAskNothing(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 		r.must(r.amend(s, g))
-		_, err = r.m.List(ctx, s, ListRequest{Scope: ScopeSession, Limit: 10})
+		_, err = r.m.List(ctx, s, types.ListRequest{Scope: types.ScopeSession, Limit: 10})
 		r.must(err)
-		var held *HeldError
-		if _, err := r.m.Acquire(ctx, other, Request{Key: "k"}); !errors.As(err, &held) || !held.Cached {
+		var held *types.HeldError
+		if _, err := r.m.Acquire(ctx, other, types.Request{Key: "k"}); !errors.As(err, &held) || !held.Cached {
 			t.Errorf("told %v", err)
 		}
 		if n := r.st.total() - before; n != 0 {
@@ -55,8 +57,8 @@ func TestWaitsElsewhereAreNotKnownHere(t *testing.T) {
 		other := r.another(opt)
 		s, far := r.session(), other.session()
 		r.lock(s, "k")
-		a := other.wait(far, "k", WaitForever)
-		get := func(noCache bool) View {
+		a := other.wait(far, "k", types.WaitForever)
+		get := func(noCache bool) types.View {
 			v, err := r.m.Get(context.Background(), s, "k", noCache)
 			r.must(err)
 			return v
@@ -67,7 +69,7 @@ func TestWaitsElsewhereAreNotKnownHere(t *testing.T) {
 		if v := get(true); v.Cached || v.QueueLength != 1 {
 			t.Errorf("from the store: %+v", v)
 		}
-		p, err := r.m.List(context.Background(), s, ListRequest{Scope: ScopeSession, Limit: 10})
+		p, err := r.m.List(context.Background(), s, types.ListRequest{Scope: types.ScopeSession, Limit: 10})
 		r.must(err)
 		if len(p.Locks) != 1 || !p.Locks[0].Cached {
 			t.Errorf("listed: %+v", p)
@@ -77,9 +79,9 @@ func TestWaitsElsewhereAreNotKnownHere(t *testing.T) {
 			t.Errorf("watched: %+v", w.view)
 		}
 		w.stop()
-		s.End(EndDeleted)
+		s.End(types.EndDeleted)
 		a.granted(t)
-		far.End(EndDeleted)
+		far.End(types.EndDeleted)
 		r.nothingLeft()
 	})
 }
@@ -90,11 +92,11 @@ func TestAmend(t *testing.T) {
 		s := r.session()
 		ctx := context.Background()
 		g := r.lock(s, "k")
-		_, err := r.m.Amend(ctx, s, AmendRequest{Key: "k", Token: g.Token, TTL: time.Hour})
-		if _, ok := errors.AsType[*TTLOnSessionError](err); !ok {
+		_, err := r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token, TTL: time.Hour})
+		if _, ok := errors.AsType[*types.TTLOnSessionError](err); !ok {
 			t.Errorf("told %v", err)
 		}
-		_, err = r.m.Amend(ctx, s, AmendRequest{Key: "k", Token: g.Token, SetData: true, Data: []byte("2")})
+		_, err = r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token, SetData: true, Data: []byte("2")})
 		r.must(err)
 		v, err := r.m.Get(ctx, s, "k", false)
 		r.must(err)
@@ -108,7 +110,7 @@ func TestAmend(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_, _ = r.m.Amend(left, s, AmendRequest{Key: "k", Token: g.Token, SetData: true, Data: []byte("3")})
+			_, _ = r.m.Amend(left, s, types.AmendRequest{Key: "k", Token: g.Token, SetData: true, Data: []byte("3")})
 		}()
 		synctest.Wait()
 		proceed()
@@ -121,8 +123,8 @@ func TestAmend(t *testing.T) {
 		}
 		// The store is right when it says that the lock is gone.
 		r.buryLeases()
-		_, err = r.m.Amend(ctx, s, AmendRequest{Key: "k", Token: g.Token, SetData: true})
-		if lostReason(err) != LostExpired || len(r.losses()) != 1 {
+		_, err = r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token, SetData: true})
+		if lostReason(err) != types.LostExpired || len(r.losses()) != 1 {
 			t.Errorf("told %v, lost %v", err, r.losses())
 		}
 	})
@@ -138,7 +140,7 @@ func TestLists(t *testing.T) {
 		}
 		r.lock(second, "d")
 		other.lock(other.session(), "e")
-		keys := func(s *Session, req ListRequest) (keys string, mine int) {
+		keys := func(s *Session, req types.ListRequest) (keys string, mine int) {
 			p, err := r.m.List(context.Background(), s, req)
 			r.must(err)
 			for _, l := range p.Locks {
@@ -151,18 +153,18 @@ func TestLists(t *testing.T) {
 		}
 		for _, c := range []struct {
 			s    *Session
-			req  ListRequest
+			req  types.ListRequest
 			want string
 			mine int
 		}{
-			{s, ListRequest{Scope: ScopeSession, Limit: 10}, "a b c/1 c/2 ", 4},
-			{s, ListRequest{Scope: ScopeSession, Limit: 2}, "a b b", 2},
-			{s, ListRequest{Scope: ScopeSession, Limit: 2, After: "b"}, "c/1 c/2 ", 2},
-			{s, ListRequest{Scope: ScopePod, Limit: 10}, "a b c/1 c/2 d ", 4},
-			{s, ListRequest{Scope: ScopePod, Limit: 4}, "a b c/1 c/2 " + "c/2", 4},
-			{nil, ListRequest{Scope: ScopeAll, Limit: 10, Prefix: "c"}, "c/1 c/2 ", 0},
-			{second, ListRequest{Scope: ScopeAll, Limit: 10, After: "c/2"}, "d e ", 1},
-			{nil, ListRequest{Scope: ScopeSession, Limit: 10}, "", 0},
+			{s, types.ListRequest{Scope: types.ScopeSession, Limit: 10}, "a b c/1 c/2 ", 4},
+			{s, types.ListRequest{Scope: types.ScopeSession, Limit: 2}, "a b b", 2},
+			{s, types.ListRequest{Scope: types.ScopeSession, Limit: 2, After: "b"}, "c/1 c/2 ", 2},
+			{s, types.ListRequest{Scope: types.ScopePod, Limit: 10}, "a b c/1 c/2 d ", 4},
+			{s, types.ListRequest{Scope: types.ScopePod, Limit: 4}, "a b c/1 c/2 " + "c/2", 4},
+			{nil, types.ListRequest{Scope: types.ScopeAll, Limit: 10, Prefix: "c"}, "c/1 c/2 ", 0},
+			{second, types.ListRequest{Scope: types.ScopeAll, Limit: 10, After: "c/2"}, "d e ", 1},
+			{nil, types.ListRequest{Scope: types.ScopeSession, Limit: 10}, "", 0},
 		} {
 			if got, mine := keys(c.s, c.req); got != c.want || mine != c.mine {
 				t.Errorf("%+v: %q, %d mine", c.req, got, mine)
@@ -174,8 +176,8 @@ func TestLists(t *testing.T) {
 // denied asks once, with the cache, and reports whether the cache answered.
 func (r *rig) denied(s *Session, key string) (cached bool) {
 	r.t.Helper()
-	_, err := r.m.Acquire(context.Background(), s, Request{Key: key})
-	var held *HeldError
+	_, err := r.m.Acquire(context.Background(), s, types.Request{Key: key})
+	var held *types.HeldError
 	if !errors.As(err, &held) {
 		r.t.Fatalf("told %v", err)
 	}
@@ -193,8 +195,8 @@ func TestHeldAnswersAreCached(t *testing.T) {
 			t.Fatal("the second refusal must come from the cache")
 		}
 		time.Sleep(99 * time.Millisecond)
-		_, err := r.m.Acquire(context.Background(), s, Request{Key: "k"})
-		var held *HeldError
+		_, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k"})
+		var held *types.HeldError
 		if !errors.As(err, &held) || !held.Cached {
 			t.Fatalf("told %v", err)
 		}
@@ -213,7 +215,7 @@ func TestHeldAnswersAreCached(t *testing.T) {
 			t.Error("kept for too long")
 		}
 		time.Sleep(50 * time.Millisecond) // the holder's expiry
-		got, err := r.m.Acquire(context.Background(), s, Request{Key: "k"})
+		got, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k"})
 		if err != nil || got.Token <= g.Token {
 			t.Errorf("%+v, %v", got, err)
 		}
@@ -222,7 +224,7 @@ func TestHeldAnswersAreCached(t *testing.T) {
 
 func TestNoCacheOfHeldAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, with(func(c *Config) { c.CacheTTL = 0 }))
+		r := newRig(t, with(func(c *types.Config) { c.CacheTTL = 0 }))
 		other := r.another()
 		other.lockTTL("k", time.Hour)
 		s := r.session()
@@ -236,20 +238,20 @@ func TestNoCacheOfHeldAnswers(t *testing.T) {
 
 // News of a key makes an older entry of the held cache useless.
 func TestHeldAnswersAreDropped(t *testing.T) {
-	for name, free := range map[string]func(r, other *rig, s *Session, g Grant){
-		"by a release here": func(r, _ *rig, _ *Session, g Grant) {
+	for name, free := range map[string]func(r, other *rig, s *Session, g types.Grant){
+		"by a release here": func(r, _ *rig, _ *Session, g types.Grant) {
 			r.must(r.free(nil, "k", g.Token))
 		},
-		"by news of a grant": func(r, other *rig, s *Session, g Grant) {
-			a := r.wait(s, "k", WaitForever)
+		"by news of a grant": func(r, other *rig, s *Session, g types.Grant) {
+			a := r.wait(s, "k", types.WaitForever)
 			r.must(other.free(nil, "k", g.Token))
 			r.release(s, a.granted(r.t))
 		},
-		"by a grant": func(r, other *rig, _ *Session, g Grant) {
+		"by a grant": func(r, other *rig, _ *Session, g types.Grant) {
 			r.must(other.free(nil, "k", g.Token))
 			r.must(other.free(nil, "k", r.lockTTL("k", time.Hour).Token))
 		},
-		"by a read": func(r, other *rig, s *Session, g Grant) {
+		"by a read": func(r, other *rig, s *Session, g types.Grant) {
 			r.must(other.free(nil, "k", g.Token))
 			_, err := r.m.Get(context.Background(), s, "k", true)
 			r.must(err)
@@ -263,7 +265,7 @@ func TestHeldAnswersAreDropped(t *testing.T) {
 				s := r.session()
 				r.denied(s, "k")
 				free(r, other, s, g)
-				if _, err := r.m.Acquire(context.Background(), s, Request{Key: "k"}); err != nil {
+				if _, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k"}); err != nil {
 					t.Errorf("told %v", err)
 				}
 			})
@@ -279,15 +281,15 @@ func TestAnOldHeldAnswerIsNotKept(t *testing.T) {
 		g := other.lockTTL("k", time.Hour)
 		s := r.session()
 		proceed := r.st.holdAnswer("Acquire")
-		a := r.ask(context.Background(), s, Request{Key: "k"})
+		a := r.ask(context.Background(), s, types.Request{Key: "k"})
 		synctest.Wait()
 		r.must(r.free(nil, "k", g.Token))
 		proceed()
 		<-a.done
-		if _, ok := errors.AsType[*HeldError](a.err); !ok {
+		if _, ok := errors.AsType[*types.HeldError](a.err); !ok {
 			t.Fatalf("told %v", a.err)
 		}
-		if _, err := r.m.Acquire(context.Background(), s, Request{Key: "k"}); err != nil {
+		if _, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k"}); err != nil {
 			t.Errorf("told %v", err)
 		}
 	})

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // grantRef names a grant as the app knows it.
@@ -15,7 +17,7 @@ type grantRef struct {
 // grantEnd is what became of a grant.
 type grantEnd struct {
 	// lost is why, empty when it was released.
-	lost LostReason
+	lost types.LostReason
 	// release is under way or done, when it was released.
 	release *release
 }

@@ -3,6 +3,8 @@ package lease
 import (
 	"context"
 	"testing"
+
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // The last grants are remembered, the oldest forgotten first; what is added again is
@@ -24,8 +26,8 @@ func TestRecentEndsAreForgottenByAge(t *testing.T) {
 	}
 	last := 5*rememberedGrants/2 - 1
 	for _, i := range []int{last, last - rememberedGrants + 1} {
-		e.add(ref(i), grantEnd{lost: LostExpired})
-		if end, ok := e.get(ref(i)); !ok || end.lost != LostExpired {
+		e.add(ref(i), grantEnd{lost: types.LostExpired})
+		if end, ok := e.get(ref(i)); !ok || end.lost != types.LostExpired {
 			t.Errorf("what was added again: %+v %v", end, ok)
 		}
 	}
@@ -37,11 +39,11 @@ func TestWhatIsReleasedIsNotKept(t *testing.T) {
 	t.Parallel()
 	m := benchManager(t)
 	s := benchSession(t, m)
-	g, err := m.Acquire(context.Background(), s, Request{Key: "k"})
+	g, err := m.Acquire(context.Background(), s, types.Request{Key: "k"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Release(context.Background(), s, ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
+	if _, err := m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
 		t.Fatal(err)
 	}
 	if end, ok := m.recentEnds.get(grantRef{"k", g.Token}); !ok || end != (grantEnd{}) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -137,7 +138,7 @@ func (m *Manager) readSome(ctx context.Context, leases []*lease, history store.H
 	}
 	lost := 0
 	for _, h := range some {
-		if there[grantRef{h.key, h.token}] != h.lease.id && h.s.loseLock(h, LostStore) {
+		if there[grantRef{h.key, h.token}] != h.lease.id && h.s.loseLock(h, types.LostStore) {
 			lost++
 		}
 		h.read = true

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -99,7 +100,7 @@ func (d *double) failover() {
 func (r *rig) lease() store.LeaseID { return r.m.leases.get(r.m.cfg.TTL).id }
 
 // forget makes the store forget a grant, as an asynchronous failover does.
-func (r *rig) forget(g Grant) {
+func (r *rig) forget(g types.Grant) {
 	r.t.Helper()
 	verdicts, err := r.st.Store.Release(context.Background(), []store.Claim{{Key: g.Key, Token: g.Token, Lease: r.lease()}})
 	r.must(err)
@@ -132,10 +133,10 @@ func TestAForgottenGrantIsLost(t *testing.T) {
 		theirs := other.lock(o, "lost")
 		time.Sleep(r.m.cfg.RenewInterval)
 		synctest.Wait()
-		if got := r.losses(); len(got) != 1 || got[0] != (Lost{"lost", lost.Token, LostStore}) {
+		if got := r.losses(); len(got) != 1 || got[0] != (types.Lost{Key: "lost", Token: lost.Token, Reason: types.LostStore}) {
 			t.Fatalf("lost %+v", got)
 		}
-		if reason := lostReason(r.amend(s, lost)); reason != LostStore {
+		if reason := lostReason(r.amend(s, lost)); reason != types.LostStore {
 			t.Errorf("the claim hears %q", reason)
 		}
 		r.must(r.amend(s, kept))
@@ -161,7 +162,7 @@ func TestALeaseIsNotTrustedUncounted(t *testing.T) {
 				r.st.failover()
 				r.st.set("HeldUnder", f)
 				time.Sleep(20 * time.Second)
-				if got := r.losses(); len(got) != 1 || got[0].Reason != LostStore {
+				if got := r.losses(); len(got) != 1 || got[0].Reason != types.LostStore {
 					t.Fatalf("lost %+v", got)
 				}
 				if at := r.at[0].Sub(began); at > r.m.cfg.TTL-margin(r.m.cfg.TTL) {
@@ -186,7 +187,7 @@ func TestACountOfAnotherHistoryCountsNothing(t *testing.T) {
 		r.forget(g)
 		proceed()
 		time.Sleep(time.Second)
-		if got := r.losses(); len(got) != 1 || got[0].Reason != LostStore {
+		if got := r.losses(); len(got) != 1 || got[0].Reason != types.LostStore {
 			t.Fatalf("lost %+v", got)
 		}
 		if n := r.st.count("HeldUnder"); n != 2 {
@@ -224,10 +225,10 @@ func TestAForgottenGrantThatIsToldLateIsLost(t *testing.T) {
 		s := r.session()
 		kept := r.lock(s, "kept")
 		r.st.set("Acquire", fault{times: 1, after: r.m.cfg.StoreTimeout - time.Millisecond})
-		asked := r.ask(context.Background(), s, Request{Key: "late"})
+		asked := r.ask(context.Background(), s, types.Request{Key: "late"})
 		synctest.Wait()
 		r.st.failover()
-		r.forget(Grant{Key: "late", Token: r.stored("late").Token})
+		r.forget(types.Grant{Key: "late", Token: r.stored("late").Token})
 		r.m.leases.get(r.m.cfg.TTL).renewAt = time.Now()
 		r.m.leases.changed()
 		synctest.Wait()
@@ -237,7 +238,7 @@ func TestAForgottenGrantThatIsToldLateIsLost(t *testing.T) {
 		late := asked.granted(t)
 		time.Sleep(r.m.cfg.RenewInterval)
 		synctest.Wait()
-		if got := r.losses(); len(got) != 1 || got[0] != (Lost{"late", late.Token, LostStore}) {
+		if got := r.losses(); len(got) != 1 || got[0] != (types.Lost{Key: "late", Token: late.Token, Reason: types.LostStore}) {
 			t.Fatalf("lost %+v", got)
 		}
 		r.must(r.amend(s, kept))
@@ -264,7 +265,7 @@ func TestWhatIsBackIsGivenUp(t *testing.T) {
 				_, err = r.st.Store.Acquire(ctx, []store.Ask{{Attempt: store.Attempt{Key: "line", ID: uuid.New()}, Lease: r.lease(), Wait: true}})
 				r.must(err)
 				r.st.failover()
-				back := other.wait(o, "back", WaitForever)
+				back := other.wait(o, "back", types.WaitForever)
 				time.Sleep(2 * r.m.cfg.StoreTimeout)
 				if back.isOver() {
 					t.Error("given up while an answer may be on its way")
@@ -300,11 +301,11 @@ func TestAnAnswerOnItsWayIsWaitedFor(t *testing.T) {
 		s, o := r.session(), other.session()
 		held := other.lock(o, "line")
 		r.lock(s, "first") // for the lease
-		waiting := r.wait(s, "line", WaitForever)
+		waiting := r.wait(s, "line", types.WaitForever)
 		r.st.failover()
 		time.Sleep(r.m.cfg.RenewInterval + 2*r.m.cfg.StoreTimeout + 3*time.Second) // the parts are looked at soon
 		r.st.set("Acquire", fault{times: 1, after: r.m.cfg.StoreTimeout - time.Millisecond})
-		asked := r.ask(context.Background(), s, Request{Key: "k"})
+		asked := r.ask(context.Background(), s, types.Request{Key: "k"})
 		got := asked.granted(t)
 		if r.st.count("HeldUnderAfter") == 0 {
 			t.Fatal("nothing was looked for meanwhile")
@@ -341,7 +342,7 @@ func (r *rig) locks(s *Session, ttl time.Duration, n int) {
 	r.t.Helper()
 	var all []*answer
 	for i := range n {
-		all = append(all, r.ask(context.Background(), s, Request{Key: fmt.Sprintf("%s/%d", ttl, i), TTL: ttl}))
+		all = append(all, r.ask(context.Background(), s, types.Request{Key: fmt.Sprintf("%s/%d", ttl, i), TTL: ttl}))
 	}
 	for _, a := range all {
 		a.granted(r.t)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // A session's lock may be entered again by the owner that holds it. The store is not asked
@@ -64,51 +65,51 @@ func (h *heldLock) entryOf(request uuid.UUID) (e entry, ok bool) {
 
 // admits reports whether h may be entered again by whoever makes this request in
 // the session of h.
-func (h *heldLock) admits(req *Request) bool {
+func (h *heldLock) admits(req *types.Request) bool {
 	return req.Reentrant && req.Owner != "" && h.owner == req.Owner
 }
 
 // enter enters the lock that the request's owner holds in this session. It reports
 // false when there is none.
-func (s *Session) enter(req *Request) (Grant, bool) {
+func (s *Session) enter(req *types.Request) (types.Grant, bool) {
 	if !req.Reentrant {
-		return Grant{}, false
+		return types.Grant{}, false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.held[req.Key]
 	if s.ended || h == nil || h.unpublished || !h.admits(req) || !h.valid(clock.Read(s.m.clk)) {
-		return Grant{}, false
+		return types.Grant{}, false
 	}
 	g := s.grantLocked(h)
 	if g.ExpiresIn <= 0 { // time has passed since it was valid
-		return Grant{}, false
+		return types.Grant{}, false
 	}
 	e := h.add(req.RequestID)
-	g.Reentry, g.entry = e.number, e.serial
+	g.Reentry, g.Entry = e.number, e.serial
 	return g, true
 }
 
 // again is what a request with this id was granted, as long as the session holds it: for a
 // repeat, which changes nothing. The caller has the turn of the request.
-func (s *Session) again(key string, request uuid.UUID) (Grant, bool) {
+func (s *Session) again(key string, request uuid.UUID) (types.Grant, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g, ok := s.againLocked(key, request)
 	if ok {
-		s.held[key].countAnswer(g.entry)
+		s.held[key].countAnswer(g.Entry)
 	}
 	return g, ok
 }
 
-func (s *Session) againLocked(key string, request uuid.UUID) (Grant, bool) {
+func (s *Session) againLocked(key string, request uuid.UUID) (types.Grant, bool) {
 	h := s.held[key]
 	if h == nil || h.unpublished || !h.valid(clock.Read(s.m.clk)) {
-		return Grant{}, false
+		return types.Grant{}, false
 	}
 	g := s.grantLocked(h)
 	e, ok := h.entryOf(request)
-	g.Reentry, g.entry = e.number, e.serial
+	g.Reentry, g.Entry = e.number, e.serial
 	return g, ok && g.ExpiresIn > 0
 }
 
@@ -125,13 +126,13 @@ func (h *heldLock) countAnswer(serial int) {
 
 // againAll is again for all locks of a request for several; nil if it has no id, or one of
 // them is not held.
-func (s *Session) againAll(calls []*call, request uuid.UUID) []Grant {
+func (s *Session) againAll(calls []*call, request uuid.UUID) []types.Grant {
 	if request == uuid.Nil {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	grants, now := make([]Grant, 0, len(calls)), s.m.clk.Now()
+	grants, now := make([]types.Grant, 0, len(calls)), s.m.clk.Now()
 	for _, c := range calls {
 		g, ok := s.againLocked(c.req.Key, request)
 		if !ok {
@@ -141,7 +142,7 @@ func (s *Session) againAll(calls []*call, request uuid.UUID) []Grant {
 		grants = append(grants, g)
 	}
 	for _, g := range grants {
-		s.held[g.Key].countAnswer(g.entry)
+		s.held[g.Key].countAnswer(g.Entry)
 	}
 	s.m.obs.Cached(observe.CachedRepeat)
 	return grants
@@ -161,16 +162,16 @@ func (s *Session) has(key string, request uuid.UUID) *heldLock {
 
 // grantOf is a lock of the session as its holder sees it now. It reports false when
 // the session does not hold it any more, or it is past its time.
-func (s *Session) grantOf(h *heldLock) (Grant, bool) {
+func (s *Session) grantOf(h *heldLock) (types.Grant, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := s.grantLocked(h)
 	return g, s.held[h.key] == h && g.ExpiresIn > 0
 }
 
-func (s *Session) grantLocked(h *heldLock) Grant {
-	return Grant{
-		Key: h.key, Token: h.token, Session: s.name, Bind: BindSession, ExpiresIn: h.remaining(clock.Read(s.m.clk)),
+func (s *Session) grantLocked(h *heldLock) types.Grant {
+	return types.Grant{
+		Key: h.key, Token: h.token, Session: s.name, Bind: types.BindSession, ExpiresIn: h.remaining(clock.Read(s.m.clk)),
 		AcquiredAt: h.acquired(), Reentry: h.depth(), Stopping: h.stopping,
 	}
 }
@@ -191,7 +192,7 @@ func (s *Session) exit(h *heldLock, r *release) (left int, err error) {
 		return 0, errNotHeld
 	}
 	if n := r.reentry; n != 0 && n != h.depth() {
-		return 0, &ReentryError{Key: h.key, Given: n, Have: h.depth()}
+		return 0, &types.ReentryError{Key: h.key, Given: n, Have: h.depth()}
 	}
 	entries := h.entries()
 	i := len(entries) - 1
@@ -217,7 +218,7 @@ func (s *Session) exit(h *heldLock, r *release) (left int, err error) {
 // entrance is a waiting call that enters, and leaves the line, when its owner gets
 // the lock by another call of the session.
 type entrance struct {
-	req  *Request
+	req  *types.Request
 	open chan struct{} // has one token when it should try
 }
 
@@ -269,9 +270,9 @@ func (c *call) expectEntry() (done func()) {
 }
 
 // enter enters the lock that the call's owner has got since it asked.
-func (c *call) enter() (Grant, bool) {
+func (c *call) enter() (types.Grant, bool) {
 	if !c.req.Reentrant {
-		return Grant{}, false
+		return types.Grant{}, false
 	}
 	waited := c.m.clk.Now().Sub(c.began) // before what is left of the lock is reckoned
 	g, ok := c.s.enter(c.req)
@@ -281,9 +282,9 @@ func (c *call) enter() (Grant, bool) {
 
 // enterInstead enters when all that a call was told is that the key is held: by its
 // owner, perhaps, who got it in this moment.
-func (c *call) enterInstead(err error) (Grant, bool) {
-	if _, held := errors.AsType[*HeldError](err); !held {
-		return Grant{}, false
+func (c *call) enterInstead(err error) (types.Grant, bool) {
+	if _, held := errors.AsType[*types.HeldError](err); !held {
+		return types.Grant{}, false
 	}
 	return c.enter()
 }

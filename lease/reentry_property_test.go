@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"pgregory.net/rapid"
 )
 
@@ -29,13 +30,13 @@ type visit struct {
 	s           *Session
 	owner       string
 	entries     int
-	g           Grant // its last one
-	all         map[int]Grant
+	g           types.Grant // its last one
+	all         map[int]types.Grant
 	undelivered map[int]bool
 }
 
-func newVisit(s *Session, req Request) *visit {
-	return &visit{s: s, owner: req.Owner, undelivered: map[int]bool{}, all: map[int]Grant{}}
+func newVisit(s *Session, req types.Request) *visit {
+	return &visit{s: s, owner: req.Owner, undelivered: map[int]bool{}, all: map[int]types.Grant{}}
 }
 
 // exit takes the last entry off, and those below it of which nobody was told.
@@ -48,7 +49,7 @@ func (v *visit) exit() {
 // visitor is a call that waits.
 type visitor struct {
 	s      *Session
-	req    Request
+	req    types.Request
 	a      *answer
 	cancel context.CancelFunc
 }
@@ -61,8 +62,8 @@ func (d *doors) wrongf(format string, args ...any) {
 	d.t.Fatalf(format+"\n%s", append(args, strings.Join(d.story, "\n"))...)
 }
 
-func (d *doors) drawVisitor() (*Session, Request) {
-	req := Request{Key: "k", NoCache: rapid.Bool().Draw(d.t, "no-cache")}
+func (d *doors) drawVisitor() (*Session, types.Request) {
+	req := types.Request{Key: "k", NoCache: rapid.Bool().Draw(d.t, "no-cache")}
 	if req.Owner = rapid.SampledFrom([]string{"", "o", "p"}).Draw(d.t, "owner"); req.Owner != "" {
 		req.Reentrant = rapid.IntRange(0, 3).Draw(d.t, "reentrant") > 0
 	}
@@ -70,7 +71,7 @@ func (d *doors) drawVisitor() (*Session, Request) {
 }
 
 // mayEnter is the rule.
-func (d *doors) mayEnter(s *Session, req Request) bool {
+func (d *doors) mayEnter(s *Session, req types.Request) bool {
 	return d.in != nil && d.in.s == s && req.Reentrant && req.Owner == d.in.owner && !d.ended[s]
 }
 
@@ -79,10 +80,10 @@ func (d *doors) try() {
 	s, req := d.drawVisitor()
 	d.notef("try %s %+v", s.name, req)
 	g, err := d.r.m.Acquire(context.Background(), s, req)
-	var held *HeldError
+	var held *types.HeldError
 	switch {
 	case d.ended[s]:
-		if !errors.Is(err, ErrSessionEnded) {
+		if !errors.Is(err, types.ErrSessionEnded) {
 			d.wrongf("told %+v, %v", g, err)
 		}
 	case d.in == nil:
@@ -96,7 +97,7 @@ func (d *doors) try() {
 }
 
 // entered judges that a call was let in.
-func (d *doors) entered(g Grant, err error) {
+func (d *doors) entered(g types.Grant, err error) {
 	d.in.entries++
 	if err != nil || g.Reentry != d.in.entries || d.in.entries > 1 && g.Token != d.in.g.Token {
 		d.wrongf("told %+v, %v, want entry %d of token %d", g, err, d.in.entries, d.in.g.Token)
@@ -107,14 +108,14 @@ func (d *doors) entered(g Grant, err error) {
 // wait is queued, or enters.
 func (d *doors) wait() {
 	s, req := d.drawVisitor()
-	req.Wait = WaitForever
+	req.Wait = types.WaitForever
 	d.notef("wait %s %+v", s.name, req)
 	ctx, cancel := context.WithCancel(context.Background())
 	v := &visitor{s: s, req: req, a: d.r.ask(ctx, s, req), cancel: cancel}
 	synctest.Wait()
 	switch {
 	case d.ended[s]:
-		if !v.a.isOver() || !errors.Is(v.a.err, ErrSessionEnded) {
+		if !v.a.isOver() || !errors.Is(v.a.err, types.ErrSessionEnded) {
 			d.wrongf("told %+v, %v", v.a.g, v.a.err)
 		}
 	case d.in == nil:
@@ -148,7 +149,7 @@ func (d *doors) leave() {
 	got, err := d.r.exit(d.in.s, d.in.g, n)
 	switch {
 	case n != 0 && n != d.in.entries:
-		if wrong, ok := errors.AsType[*ReentryError](err); !ok || wrong.Have != d.in.entries {
+		if wrong, ok := errors.AsType[*types.ReentryError](err); !ok || wrong.Have != d.in.entries {
 			d.wrongf("told %+v, %v", got, err)
 		}
 	default:
@@ -194,7 +195,7 @@ func (d *doors) abandon() {
 func (d *doors) endSession() {
 	s := rapid.SampledFrom(d.sessions).Draw(d.t, "session")
 	d.notef("end %s", s.name)
-	s.End(EndDropped)
+	s.End(types.EndDropped)
 	d.ended[s] = true
 	synctest.Wait()
 	d.line = slices.DeleteFunc(d.line, func(v *visitor) bool {
@@ -262,7 +263,7 @@ func (d *doors) judge() {
 	if d.in == nil {
 		return
 	}
-	g, err := d.r.m.Amend(context.Background(), d.in.s, AmendRequest{Key: "k", Token: d.in.g.Token})
+	g, err := d.r.m.Amend(context.Background(), d.in.s, types.AmendRequest{Key: "k", Token: d.in.g.Token})
 	if err != nil || g.Reentry != d.in.entries {
 		d.wrongf("amended: %+v, %v, want entry %d", g, err, d.in.entries)
 	}
@@ -295,7 +296,7 @@ func TestReentryProperties(t *testing.T) {
 				d.judge()
 			}
 			for _, s := range d.sessions {
-				s.End(EndDropped)
+				s.End(types.EndDropped)
 			}
 			d.r.nothingLeft()
 		})

@@ -6,14 +6,16 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // as is a request of an owner that may enter again.
-func as(owner, key string, wait time.Duration) Request {
-	return Request{Key: key, Wait: wait, Owner: owner, Reentrant: true, NoCache: true}
+func as(owner, key string, wait time.Duration) types.Request {
+	return types.Request{Key: key, Wait: wait, Owner: owner, Reentrant: true, NoCache: true}
 }
 
-func (r *rig) get(s *Session, req Request) Grant {
+func (r *rig) get(s *Session, req types.Request) types.Grant {
 	r.t.Helper()
 	g, err := r.m.Acquire(context.Background(), s, req)
 	r.must(err)
@@ -21,8 +23,8 @@ func (r *rig) get(s *Session, req Request) Grant {
 }
 
 // exit releases one entry, of which the number is named unless it is 0.
-func (r *rig) exit(s *Session, g Grant, reentry int) (Released, error) {
-	return r.m.Release(context.Background(), s, ReleaseRequest{Key: g.Key, Token: g.Token, Reentry: reentry})
+func (r *rig) exit(s *Session, g types.Grant, reentry int) (types.Released, error) {
+	return r.m.Release(context.Background(), s, types.ReleaseRequest{Key: g.Key, Token: g.Token, Reentry: reentry})
 }
 
 // An owner enters what it holds, however it got it, without asking the store; each
@@ -31,21 +33,21 @@ func TestReentry(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
-		first := r.get(s, Request{Key: "k", Owner: "o", NoCache: true}) // need not be reentrant itself
+		first := r.get(s, types.Request{Key: "k", Owner: "o", NoCache: true}) // need not be reentrant itself
 		if first.Reentry != 1 {
 			t.Errorf("entered %d times", first.Reentry)
 		}
 		time.Sleep(time.Second)
 		before := r.st.total()
-		for _, wait := range []time.Duration{0, time.Second, WaitForever} {
+		for _, wait := range []time.Duration{0, time.Second, types.WaitForever} {
 			g := r.get(s, as("o", "k", wait))
 			want := first
-			want.Reentry, want.entry, want.ExpiresIn, want.Waited = g.Reentry, g.entry, g.ExpiresIn, 0
+			want.Reentry, want.Entry, want.ExpiresIn, want.Waited = g.Reentry, g.Entry, g.ExpiresIn, 0
 			if g != want {
 				t.Errorf("entered as %+v, want %+v", g, want)
 			}
 		}
-		if got, err := r.m.Amend(context.Background(), s, AmendRequest{Key: "k", Token: first.Token}); err != nil || got.Reentry != 4 {
+		if got, err := r.m.Amend(context.Background(), s, types.AmendRequest{Key: "k", Token: first.Token}); err != nil || got.Reentry != 4 {
 			t.Errorf("amended: %+v, %v", got, err)
 		}
 		for left := 3; left > 0; left-- {
@@ -74,17 +76,17 @@ func TestStrangersDoNotEnter(t *testing.T) {
 		r := newRig(t, opt)
 		s := r.session()
 		g := r.get(s, as("o", "k", 0))
-		anonymous := r.get(s, Request{Key: "anonymous"})
+		anonymous := r.get(s, types.Request{Key: "anonymous"})
 		for name, c := range map[string]struct {
 			s   *Session
-			req Request
+			req types.Request
 		}{
 			"other owner":     {s, as("p", "k", 0)},
 			"other session":   {r.session(), as("o", "k", 0)},
-			"not reentrant":   {s, Request{Key: "k", Owner: "o"}},
+			"not reentrant":   {s, types.Request{Key: "k", Owner: "o"}},
 			"no owner at all": {s, as("", "anonymous", 0)},
 		} {
-			var held *HeldError
+			var held *types.HeldError
 			if _, err := r.m.Acquire(context.Background(), c.s, c.req); !errors.As(err, &held) {
 				t.Errorf("%s: told %v", name, err)
 			}
@@ -103,7 +105,7 @@ func TestNamedEntries(t *testing.T) {
 		g := r.get(s, as("o", "k", 0))
 		r.get(s, as("o", "k", 0))
 		r.get(s, as("o", "k", 0))
-		var wrong *ReentryError
+		var wrong *types.ReentryError
 		if _, err := r.exit(s, g, 2); !errors.As(err, &wrong) || wrong.Have != 3 {
 			t.Errorf("too low: %v", err)
 		}
@@ -115,14 +117,14 @@ func TestNamedEntries(t *testing.T) {
 				t.Errorf("entry %d: %+v, %v", n, got, err)
 			}
 		}
-		if _, err := r.exit(s, g, 1); refusedFor(err) != ReasonReleased {
+		if _, err := r.exit(s, g, 1); refusedFor(err) != types.ReasonReleased {
 			t.Errorf("all released: %v", err)
 		}
 		ttl := r.lockTTL("ttl", time.Minute)
-		if _, err := r.exit(nil, ttl, 2); refusedFor(err) != ReasonReleased {
+		if _, err := r.exit(nil, ttl, 2); refusedFor(err) != types.ReasonReleased {
 			t.Errorf("bind:ttl: %v", err)
 		}
-		if _, err := r.exit(nil, Grant{Key: "ttl", Token: ttl.Token + 1}, 2); refusedFor(err) != ReasonUnknownToken {
+		if _, err := r.exit(nil, types.Grant{Key: "ttl", Token: ttl.Token + 1}, 2); refusedFor(err) != types.ReasonUnknownToken {
 			t.Errorf("bind:ttl, unknown: %v", err)
 		}
 		if _, err := r.exit(nil, ttl, 1); err != nil {
@@ -146,7 +148,7 @@ func TestAnEarlierEntryIsNotTheLast(t *testing.T) {
 		if _, err := r.exit(s, g, 1); err == nil {
 			t.Fatal("released")
 		}
-		if _, err := r.exit(s, g, 2); refusedFor(err) != ReasonReleased {
+		if _, err := r.exit(s, g, 2); refusedFor(err) != types.ReasonReleased {
 			t.Errorf("told %v", err)
 		}
 		r.st.lift("Release")
@@ -165,10 +167,10 @@ func TestWaitingCallsEnter(t *testing.T) {
 		g := other.lock(o, "k")
 		var owners, others []*answer
 		for range 3 {
-			owners = append(owners, r.ask(context.Background(), s, as("o", "k", WaitForever)))
+			owners = append(owners, r.ask(context.Background(), s, as("o", "k", types.WaitForever)))
 			synctest.Wait()
-			others = append(others, r.ask(context.Background(), s, as("p", "k", WaitForever)),
-				r.ask(context.Background(), s, Request{Key: "k", Wait: WaitForever, Owner: "o"}))
+			others = append(others, r.ask(context.Background(), s, as("p", "k", types.WaitForever)),
+				r.ask(context.Background(), s, types.Request{Key: "k", Wait: types.WaitForever, Owner: "o"}))
 			synctest.Wait()
 		}
 		time.Sleep(time.Second)
@@ -192,7 +194,7 @@ func TestWaitingCallsEnter(t *testing.T) {
 		if n := r.stored("k").QueueLength; n != len(others) {
 			t.Errorf("%d in line", n)
 		}
-		s.End(EndDropped)
+		s.End(types.EndDropped)
 		time.Sleep(time.Second)
 		r.nothingLeft()
 	})
@@ -247,7 +249,7 @@ func TestEnterBeforeWaiting(t *testing.T) {
 func TestAllEntriesEndTogether(t *testing.T) {
 	for name, end := range map[string]func(*rig, *Session){
 		"lease lost":    func(r *rig, _ *Session) { r.clk.stop(time.Minute) },
-		"session ended": func(_ *rig, s *Session) { s.End(EndDropped) },
+		"session ended": func(_ *rig, s *Session) { s.End(types.EndDropped) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
@@ -257,15 +259,15 @@ func TestAllEntriesEndTogether(t *testing.T) {
 				r.get(s, as("o", "k", 0))
 				end(r, s)
 				if name == "lease lost" {
-					if got := r.get(s, as("o", "k", WaitForever)); got.Token == g.Token || got.Reentry != 1 {
+					if got := r.get(s, as("o", "k", types.WaitForever)); got.Token == g.Token || got.Reentry != 1 {
 						t.Errorf("entered what is lost: %+v", got)
 					}
 				}
 				if _, err := r.exit(s, g, 0); lostReason(err) == "" {
 					t.Errorf("told %v", err)
 				}
-				s.End(EndDropped)
-				if _, err := r.m.Acquire(context.Background(), s, as("o", "k", 0)); !errors.Is(err, ErrSessionEnded) {
+				s.End(types.EndDropped)
+				if _, err := r.m.Acquire(context.Background(), s, as("o", "k", 0)); !errors.Is(err, types.ErrSessionEnded) {
 					t.Errorf("entered: %v", err)
 				}
 				time.Sleep(time.Second)
@@ -295,7 +297,7 @@ func TestHandBackedEntries(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
 				s := r.session()
-				var g []Grant
+				var g []types.Grant
 				for range 3 {
 					g = append(g, r.get(s, as("o", "k", 0)))
 				}
@@ -304,11 +306,11 @@ func TestHandBackedEntries(t *testing.T) {
 				}
 				synctest.Wait()
 				if c.left > 0 {
-					got, err := r.m.Amend(context.Background(), s, AmendRequest{Key: "k", Token: g[0].Token})
+					got, err := r.m.Amend(context.Background(), s, types.AmendRequest{Key: "k", Token: g[0].Token})
 					if err != nil || got.Reentry != c.left {
 						t.Errorf("%+v, %v, want entry %d", got, err, c.left)
 					}
-					s.End(EndDropped)
+					s.End(types.EndDropped)
 				}
 				r.nothingLeft()
 			})
@@ -344,7 +346,7 @@ func TestReleaseAboveHandBackedEntries(t *testing.T) {
 // A full session may enter what it holds.
 func TestAFullSessionEnters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, with(func(c *Config) { c.MaxLocksPerSession = 1 }))
+		r := newRig(t, with(func(c *types.Config) { c.MaxLocksPerSession = 1 }))
 		s := r.session()
 		r.get(s, as("o", "k", 0))
 		r.get(s, as("o", "k", 0))
@@ -353,7 +355,7 @@ func TestAFullSessionEnters(t *testing.T) {
 			t.Errorf("told %v", err)
 		}
 		r.m.Drain()
-		if _, err := r.m.Acquire(context.Background(), s, as("o", "k", 0)); !errors.Is(err, ErrDraining) {
+		if _, err := r.m.Acquire(context.Background(), s, as("o", "k", 0)); !errors.Is(err, types.ErrDraining) {
 			t.Errorf("while draining: %v", err)
 		}
 	})

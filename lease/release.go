@@ -10,6 +10,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -47,7 +48,7 @@ type release struct {
 // sidecar, and may be repeated: nothing under the id is no error. Errors: [NotHolderError],
 // [ReentryError], [LostError], [ErrCallerLeft] when ctx ends while it waits, [ErrDraining] after Stop,
 // and those of the store: a session's release then goes on in the background.
-func (m *Manager) Release(ctx context.Context, s *Session, req ReleaseRequest) (Released, error) {
+func (m *Manager) Release(ctx context.Context, s *Session, req types.ReleaseRequest) (types.Released, error) {
 	release := m.release
 	if req.Token == 0 {
 		release = m.releaseRequest
@@ -57,7 +58,7 @@ func (m *Manager) Release(ctx context.Context, s *Session, req ReleaseRequest) (
 	return out, err
 }
 
-func (m *Manager) release(ctx context.Context, s *Session, req *ReleaseRequest) (Released, error) {
+func (m *Manager) release(ctx context.Context, s *Session, req *types.ReleaseRequest) (types.Released, error) {
 	c, t := claimant{"release", s, req.Key, req.Token, req.Traceparent}, clock.Read(m.clk)
 	h := m.ownClaim(c, t)
 	if h == nil {
@@ -65,7 +66,7 @@ func (m *Manager) release(ctx context.Context, s *Session, req *ReleaseRequest) 
 			return m.releaseAgain(ctx, e.release)
 		}
 		if err := m.claimedElsewhere(c); err != nil {
-			return Released{}, err
+			return types.Released{}, err
 		}
 		return m.releaseForeign(ctx, c, req)
 	}
@@ -74,24 +75,24 @@ func (m *Manager) release(ctx context.Context, s *Session, req *ReleaseRequest) 
 	entries, err := s.exit(h, r)
 	switch {
 	case errors.Is(err, errOver):
-		return Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
+		return types.Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
 	case errors.Is(err, errNotHeld):
 		// It was lost, released or ended in this moment: say which.
 		return m.release(ctx, s, req)
 	case err != nil:
-		if wrong, ok := errors.AsType[*ReentryError](err); ok && wrong.Given > wrong.Have {
-			_ = m.refused(c, ReasonReleased) // that entry was released: for the log
+		if wrong, ok := errors.AsType[*types.ReentryError](err); ok && wrong.Given > wrong.Have {
+			_ = m.refused(c, types.ReasonReleased) // that entry was released: for the log
 		}
-		return Released{}, err
+		return types.Released{}, err
 	case entries > 0:
-		return Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
+		return types.Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
 	}
 	return m.sendRelease(ctx, r)
 }
 
 // sendRelease sends a release that somebody waits for, and returns the outcome of the
 // first try.
-func (m *Manager) sendRelease(ctx context.Context, r *release) (Released, error) {
+func (m *Manager) sendRelease(ctx context.Context, r *release) (types.Released, error) {
 	m.sendBy(m.obs.Along(context.Background(), ctx), m.releases.Do, r)
 	return r.answer(ctx)
 }
@@ -144,30 +145,30 @@ func (m *Manager) claimedElsewhere(c claimant) error {
 			return m.lostBefore(c, e.lost)
 		}
 		m.obs.Cached(observe.CachedEnd)
-		return m.refused(c, ReasonReleased)
+		return m.refused(c, types.ReasonReleased)
 	}
 	if h := m.held.get(c.key); h != nil && h.token == c.token && h.s != c.s {
-		return m.refused(c, ReasonOtherSession)
+		return m.refused(c, types.ReasonOtherSession)
 	}
 	return nil
 }
 
 // refused makes the error of a refused claim and logs it: somebody believes to
 // hold what it does not.
-func (m *Manager) refused(c claimant, reason NotHolderReason) error {
+func (m *Manager) refused(c claimant, reason types.NotHolderReason) error {
 	m.logRefused(c, string(reason))
-	return &NotHolderError{Key: c.key, Token: c.token, Reason: reason}
+	return &types.NotHolderError{Key: c.key, Token: c.token, Reason: reason}
 }
 
 // lostBefore makes the error of a claim on a lock that is known here to be lost.
-func (m *Manager) lostBefore(c claimant, reason LostReason) error {
+func (m *Manager) lostBefore(c claimant, reason types.LostReason) error {
 	m.obs.Cached(observe.CachedEnd)
 	return m.lost(c, reason)
 }
 
-func (m *Manager) lost(c claimant, reason LostReason) error {
+func (m *Manager) lost(c claimant, reason types.LostReason) error {
 	m.logRefused(c, string(reason))
-	return &LostError{Lost{Key: c.key, Token: c.token, Reason: reason}}
+	return &types.LostError{Lost: types.Lost{Key: c.key, Token: c.token, Reason: reason}}
 }
 
 func (m *Manager) logRefused(c claimant, reason string) {
@@ -180,49 +181,49 @@ func (m *Manager) logRefused(c claimant, reason string) {
 
 // releaseForeign releases a lock that no session here holds: a bind:ttl lock, or
 // one of which only the store knows that it is not the caller's.
-func (m *Manager) releaseForeign(ctx context.Context, c claimant, req *ReleaseRequest) (Released, error) {
+func (m *Manager) releaseForeign(ctx context.Context, c claimant, req *types.ReleaseRequest) (types.Released, error) {
 	if req.Reentry > 1 { // such locks are entered once: the claim may be wrong before that
-		if _, err := m.amendForeign(ctx, c, &AmendRequest{Key: c.key, Token: c.token}); err != nil {
-			return Released{}, err
+		if _, err := m.amendForeign(ctx, c, &types.AmendRequest{Key: c.key, Token: c.token}); err != nil {
+			return types.Released{}, err
 		}
-		return Released{}, m.refused(c, ReasonReleased)
+		return types.Released{}, m.refused(c, types.ReasonReleased)
 	}
 	v, err := submit(ctx, m.releases, store.Claim{
 		Key: c.key, Token: c.token, Outcome: req.Outcome, Result: req.Result, Traceparent: req.Traceparent,
 	})
-	if err := judged("release", v.Status, err); err != nil {
-		return Released{}, err
+	if err := types.Judged("release", v.Status, err); err != nil {
+		return types.Released{}, err
 	}
 	m.heldCache.Drop(c.key)
 	if v.Status != store.Holds {
-		return Released{}, m.refusedBy(v.Status, c)
+		return types.Released{}, m.refusedBy(v.Status, c)
 	}
 	m.obs.LinkAcquire(ctx, v.Lock.Holder.Traceparent)
 	m.obs.HeldUntilNow(&v.Lock, c.token)
-	return Released{Key: c.key, HeldFor: v.Lock.Holder.HeldFor}, nil
+	return types.Released{Key: c.key, HeldFor: v.Lock.Holder.HeldFor}, nil
 }
 
 // refusedBy translates the store's verdict on a claim.
 func (m *Manager) refusedBy(standing store.ClaimStatus, c claimant) error {
 	switch standing {
 	case store.OtherSession:
-		return m.refused(c, ReasonOtherSession)
+		return m.refused(c, types.ReasonOtherSession)
 	case store.Released:
-		return m.refused(c, ReasonReleased)
+		return m.refused(c, types.ReasonReleased)
 	case store.Expired:
-		return m.lost(c, LostExpired)
+		return m.lost(c, types.LostExpired)
 	default:
-		return m.refused(c, ReasonUnknownToken)
+		return m.refused(c, types.ReasonUnknownToken)
 	}
 }
 
 // newEnd makes the release of h that nobody asked for: its acquire stands for it.
 func (m *Manager) newEnd(h *heldLock) *release {
-	return m.newRelease(h, &ReleaseRequest{Traceparent: h.traceparent}, m.clk.Now())
+	return m.newRelease(h, &types.ReleaseRequest{Traceparent: h.traceparent}, m.clk.Now())
 }
 
 // newRelease makes the release of h.
-func (m *Manager) newRelease(h *heldLock, req *ReleaseRequest, now time.Time) *release {
+func (m *Manager) newRelease(h *heldLock, req *types.ReleaseRequest, now time.Time) *release {
 	r := &release{h: h, heldFor: h.heldFor(now), reentry: req.Reentry}
 	if req.RequestID != uuid.Nil {
 		r.means = func(e entry) bool { return e.request == req.RequestID }
@@ -336,7 +337,7 @@ func (r *release) failure() error {
 }
 
 // releaseAgain answers a repeated release while the first goes on in vain.
-func (m *Manager) releaseAgain(ctx context.Context, r *release) (Released, error) {
+func (m *Manager) releaseAgain(ctx context.Context, r *release) (types.Released, error) {
 	limited, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
 	defer cancel()
 	released, err := r.wait(limited, r.end())
@@ -344,17 +345,17 @@ func (m *Manager) releaseAgain(ctx context.Context, r *release) (Released, error
 		return released, err
 	}
 	if last := r.failure(); last != nil {
-		return Released{}, last
+		return types.Released{}, last
 	}
-	return Released{}, &store.Error{Op: "release", Err: errors.New("an earlier release is not confirmed yet")}
+	return types.Released{}, &store.Error{Op: "release", Err: errors.New("an earlier release is not confirmed yet")}
 }
 
 // answer returns the outcome of the first try when it is there: often at once.
-func (r *release) answer(ctx context.Context) (Released, error) {
+func (r *release) answer(ctx context.Context) (types.Released, error) {
 	r.mu.Lock()
 	if r.tried {
 		defer r.mu.Unlock()
-		return Released{Key: r.h.key, HeldFor: r.heldFor}, r.err
+		return types.Released{Key: r.h.key, HeldFor: r.heldFor}, r.err
 	}
 	if r.first == nil {
 		r.first = make(chan struct{})
@@ -365,28 +366,28 @@ func (r *release) answer(ctx context.Context) (Released, error) {
 }
 
 // wait returns the outcome when it is there.
-func (r *release) wait(ctx context.Context, there <-chan struct{}) (Released, error) {
+func (r *release) wait(ctx context.Context, there <-chan struct{}) (types.Released, error) {
 	select {
 	case <-there:
 	case <-ctx.Done():
-		return Released{}, errors.Join(ErrCallerLeft, context.Cause(ctx))
+		return types.Released{}, errors.Join(types.ErrCallerLeft, context.Cause(ctx))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Released{Key: r.h.key, HeldFor: r.heldFor}, r.err
+	return types.Released{Key: r.h.key, HeldFor: r.heldFor}, r.err
 }
 
 // HandBack hands back a grant whose answer could not be delivered: nobody knows
 // that it is held, or that its owner has entered it once more. It works in the
 // background.
-func (m *Manager) HandBack(s *Session, g Grant) {
-	if g.Bind == BindTTL {
+func (m *Manager) HandBack(s *Session, g types.Grant) {
+	if g.Bind == types.BindTTL {
 		m.handBackTTL(g)
 		return
 	}
 	if h := s.find(g.Key, g.Token); h != nil {
 		r := m.newEnd(h)
-		r.undelivered, r.means = true, func(e entry) bool { return e.serial == g.entry }
+		r.undelivered, r.means = true, func(e entry) bool { return e.serial == g.Entry }
 		if entries, err := s.exit(h, r); err == nil && entries == 0 {
 			m.send(h.span.Context(), r)
 		}

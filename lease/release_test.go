@@ -8,18 +8,19 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
-func refusedFor(err error) NotHolderReason {
-	if refused, ok := errors.AsType[*NotHolderError](err); ok {
+func refusedFor(err error) types.NotHolderReason {
+	if refused, ok := errors.AsType[*types.NotHolderError](err); ok {
 		return refused.Reason
 	}
 	return ""
 }
 
 func (r *rig) free(s *Session, key string, token int64) error {
-	_, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: key, Token: token})
+	_, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: key, Token: token})
 	return err
 }
 
@@ -42,7 +43,7 @@ func TestAReleaseHealsByItself(t *testing.T) {
 				r.st.lift("Release")
 				time.Sleep(time.Second)
 				r.nothingLeft()
-				if reason := refusedFor(r.free(s, "k", g.Token)); reason != ReasonReleased {
+				if reason := refusedFor(r.free(s, "k", g.Token)); reason != types.ReasonReleased {
 					t.Errorf("then: %q", reason)
 				}
 			})
@@ -82,14 +83,14 @@ func TestALeftReleaseGoesOn(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		left := make(chan error, 1)
 		go func() {
-			_, err := r.m.Release(ctx, s, ReleaseRequest{Key: "k", Token: g.Token})
+			_, err := r.m.Release(ctx, s, types.ReleaseRequest{Key: "k", Token: g.Token})
 			left <- err
 		}()
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
 		proceed()
-		if err := <-left; err != nil && !errors.Is(err, ErrCallerLeft) {
+		if err := <-left; err != nil && !errors.Is(err, types.ErrCallerLeft) {
 			t.Errorf("told %v", err)
 		}
 		r.nothingLeft()
@@ -105,16 +106,16 @@ func TestRefusedClaims(t *testing.T) {
 		ttl := r.lockTTL("ttl", time.Minute)
 		for name, c := range map[string]struct {
 			err  error
-			want NotHolderReason
+			want types.NotHolderReason
 		}{
-			"another session":      {r.free(r.session(), "k", g.Token), ReasonOtherSession},
-			"no session":           {r.free(nil, "k", g.Token), ReasonOtherSession},
-			"another pod":          {other.free(o, "k", g.Token), ReasonOtherSession},
-			"amend by another":     {r.amend(r.session(), g), ReasonOtherSession},
-			"another token":        {r.free(s, "k", g.Token+1), ReasonUnknownToken},
-			"another key":          {r.free(s, "other", g.Token), ReasonUnknownToken},
-			"another ttl token":    {r.free(nil, "ttl", ttl.Token+1), ReasonUnknownToken},
-			"amend of another key": {r.amend(s, Grant{Key: "other", Token: g.Token}), ReasonUnknownToken},
+			"another session":      {r.free(r.session(), "k", g.Token), types.ReasonOtherSession},
+			"no session":           {r.free(nil, "k", g.Token), types.ReasonOtherSession},
+			"another pod":          {other.free(o, "k", g.Token), types.ReasonOtherSession},
+			"amend by another":     {r.amend(r.session(), g), types.ReasonOtherSession},
+			"another token":        {r.free(s, "k", g.Token+1), types.ReasonUnknownToken},
+			"another key":          {r.free(s, "other", g.Token), types.ReasonUnknownToken},
+			"another ttl token":    {r.free(nil, "ttl", ttl.Token+1), types.ReasonUnknownToken},
+			"amend of another key": {r.amend(s, types.Grant{Key: "other", Token: g.Token}), types.ReasonUnknownToken},
 		} {
 			if got := refusedFor(c.err); got != c.want {
 				t.Errorf("%s: %v, want %q", name, c.err, c.want)
@@ -127,7 +128,7 @@ func TestRefusedClaims(t *testing.T) {
 			"session": r.free(s, "k", g.Token), "another": r.free(r.session(), "k", g.Token), "amend": r.amend(s, g),
 			"ttl": r.free(nil, "ttl", ttl.Token), "ttl elsewhere": other.free(nil, "ttl", ttl.Token),
 		} {
-			if refusedFor(err) != ReasonReleased {
+			if refusedFor(err) != types.ReasonReleased {
 				t.Errorf("released %s: %v", name, err)
 			}
 		}
@@ -138,15 +139,15 @@ func TestRefusedClaims(t *testing.T) {
 func TestWhatWasLostIsRemembered(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(*rig, *Session)
-		want LostReason
+		want types.LostReason
 	}{
-		"disconnected": {func(_ *rig, s *Session) { <-s.End(EndDropped) }, LostDisconnected},
-		"shutdown":     {func(_ *rig, s *Session) { <-s.End(EndShutdown) }, LostShutdown},
-		"expired":      {func(r *rig, _ *Session) { r.clk.stop(time.Minute) }, LostExpired},
+		"disconnected": {func(_ *rig, s *Session) { <-s.End(types.EndDropped) }, types.LostDisconnected},
+		"shutdown":     {func(_ *rig, s *Session) { <-s.End(types.EndShutdown) }, types.LostShutdown},
+		"expired":      {func(r *rig, _ *Session) { r.clk.stop(time.Minute) }, types.LostExpired},
 		"store_lost": {func(r *rig, _ *Session) {
 			r.st.set("Renew", fault{lose: true})
 			time.Sleep(time.Minute)
-		}, LostStore},
+		}, types.LostStore},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
@@ -175,8 +176,8 @@ func TestADeletedSessionReleased(t *testing.T) {
 		r := newRig(t, opt)
 		s := r.session()
 		g := r.lock(s, "k")
-		<-s.End(EndDeleted)
-		if reason := refusedFor(r.free(s, "k", g.Token)); reason != ReasonReleased {
+		<-s.End(types.EndDeleted)
+		if reason := refusedFor(r.free(s, "k", g.Token)); reason != types.ReasonReleased {
 			t.Errorf("told %q", reason)
 		}
 		r.nothingLeft()
@@ -192,20 +193,20 @@ func TestHowLongLossesAreRemembered(t *testing.T) {
 		g, first, second := r.lock(s, "k"), r.lock(gone, "first"), r.lock(gone, "second")
 		r.clk.stop(time.Minute)
 		r.lock(busy, "busy") // finds the lease lost
-		gone.End(EndDropped)
+		gone.End(types.EndDropped)
 		for i := range rememberedGrants - 3 { // s's grant and gone's two are remembered before
 			r.release(busy, r.lock(busy, fmt.Sprint(i)))
 		}
-		if reason := lostReason(r.free(busy, "first", first.Token)); reason != LostExpired {
+		if reason := lostReason(r.free(busy, "first", first.Token)); reason != types.LostExpired {
 			t.Errorf("within the last grants: %q", reason)
 		}
 		r.release(busy, r.lock(busy, "one more"))
 		r.release(busy, r.lock(busy, "two more"))
 		r.release(busy, r.lock(busy, "three more"))
-		if err := r.free(busy, "second", second.Token); refusedFor(err) == ReasonReleased {
+		if err := r.free(busy, "second", second.Token); refusedFor(err) == types.ReasonReleased {
 			t.Errorf("forgotten: %v", err)
 		}
-		if reason := lostReason(r.free(s, "k", g.Token)); reason != LostExpired {
+		if reason := lostReason(r.free(s, "k", g.Token)); reason != types.LostExpired {
 			t.Errorf("the session's own: %q", reason)
 		}
 	})
@@ -247,30 +248,30 @@ func TestALateHandBack(t *testing.T) {
 func TestEndIsConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		var ends []EndReason
-		s, err := r.m.OpenSession(SessionOptions{OnEnd: func(e EndReason) { ends = append(ends, e) }})
+		var ends []types.EndReason
+		s, err := r.m.OpenSession(types.SessionOptions{OnEnd: func(e types.EndReason) { ends = append(ends, e) }})
 		r.must(err)
 		for i := range 1000 {
 			r.lock(s, fmt.Sprint(i))
 		}
 		proceed := r.st.holdAnswer("Release")
-		released := s.End(EndDeleted)
-		s.End(EndDropped)
+		released := s.End(types.EndDeleted)
+		s.End(types.EndDropped)
 		synctest.Wait()
 		select {
 		case <-released:
 			t.Error("confirmed too early")
 		default:
 		}
-		if _, err := r.try(s, "more"); !errors.Is(err, ErrSessionEnded) {
+		if _, err := r.try(s, "more"); !errors.Is(err, types.ErrSessionEnded) {
 			t.Errorf("told %v", err)
 		}
-		if _, err := r.m.Session(s.ID()); !errors.Is(err, ErrSessionEnded) {
+		if _, err := r.m.Session(s.ID()); !errors.Is(err, types.ErrSessionEnded) {
 			t.Errorf("told %v", err)
 		}
 		proceed()
 		<-released
-		if len(ends) != 1 || ends[0] != EndDeleted {
+		if len(ends) != 1 || ends[0] != types.EndDeleted {
 			t.Errorf("told %v", ends)
 		}
 		if n := r.st.count("Release"); n > 11 { // perhaps the first alone, then 100 at a time

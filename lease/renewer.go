@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -173,7 +174,7 @@ func (r *renewal) apply(l *lease, ok bool, err error) {
 		next = r.sent.Add(time.Duration(float64(interval(l.ttl, m.cfg.RenewInterval)) * r.early))
 	}
 	if err == nil && !ok {
-		m.lose(l, LostExpired)
+		m.lose(l, types.LostExpired)
 		return
 	}
 	if ok && !l.confirm(m.clk, r.sent, r.suspended) {
@@ -195,11 +196,11 @@ func idsOf(leases []*lease) []store.LeaseID {
 }
 
 // lossReason is why a lease that is past its deadline was not renewed.
-func (l *lease) lossReason() LostReason {
+func (l *lease) lossReason() types.LostReason {
 	if l.failing.Load() {
-		return LostStore
+		return types.LostStore
 	}
-	return LostExpired
+	return types.LostExpired
 }
 
 // revoke declares an own lease dead in the background, as soon as the store

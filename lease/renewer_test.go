@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // Many locks are renewed by one call for one lease, once in an interval.
@@ -20,7 +22,7 @@ func TestOneRenewalForManyLocks(t *testing.T) {
 		if n := r.st.count("Renew"); n < 12 || n > 14 || r.st.largest("Renew") != 1 {
 			t.Errorf("a minute took %d renewals, of up to %d leases", n, r.st.largest("Renew"))
 		}
-		s.End(EndDeleted)
+		s.End(types.EndDeleted)
 		r.nothingLeft()
 	})
 }
@@ -32,7 +34,7 @@ func TestRenewalsAreCoalesced(t *testing.T) {
 		s := r.session()
 		for i := range 20 {
 			ttl := 15*time.Second + time.Duration(i)*time.Second
-			_, err := r.m.Acquire(context.Background(), s, Request{Key: fmt.Sprint(i), TTL: ttl})
+			_, err := r.m.Acquire(context.Background(), s, types.Request{Key: fmt.Sprint(i), TTL: ttl})
 			r.must(err)
 			time.Sleep(101 * time.Millisecond)
 		}
@@ -53,7 +55,7 @@ func TestShortTTLs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
-		g, err := r.m.Acquire(context.Background(), s, Request{Key: "k", TTL: 500 * time.Millisecond})
+		g, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", TTL: 500 * time.Millisecond})
 		r.must(err)
 		r.lock(s, "long")
 		time.Sleep(10 * time.Second)
@@ -73,7 +75,7 @@ func TestShortTTLOnASlowStore(t *testing.T) {
 		r.st.set("Renew", fault{before: 300 * time.Millisecond, after: 100 * time.Millisecond})
 		end := time.Now().Add(2 * time.Minute)
 		for time.Now().Before(end) {
-			_, err := r.m.Acquire(context.Background(), s, Request{Key: time.Now().String(), TTL: 500 * time.Millisecond})
+			_, err := r.m.Acquire(context.Background(), s, types.Request{Key: time.Now().String(), TTL: 500 * time.Millisecond})
 			r.must(err)
 			time.Sleep(60 * time.Millisecond)
 		}
@@ -90,7 +92,7 @@ func TestShortTTLInALongRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
-		_, err := r.m.Acquire(context.Background(), s, Request{Key: "short", TTL: 500 * time.Millisecond})
+		_, err := r.m.Acquire(context.Background(), s, types.Request{Key: "short", TTL: 500 * time.Millisecond})
 		r.must(err)
 		r.lock(s, "long")
 		r.st.set("Renew", fault{items: 2, gate: make(chan struct{})})
@@ -98,7 +100,7 @@ func TestShortTTLInALongRenewal(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		began := time.Now()
-		_, err = r.m.Acquire(context.Background(), s, Request{Key: "third", TTL: time.Hour}) // the renewer looks again
+		_, err = r.m.Acquire(context.Background(), s, types.Request{Key: "third", TTL: time.Hour}) // the renewer looks again
 		r.must(err)
 		time.Sleep(time.Second)
 		if l := r.losses(); len(l) != 1 || l[0].Key != "short" || r.at[0].Sub(began) > 450*time.Millisecond {
@@ -130,14 +132,14 @@ func TestAnIdleSidecarAsksNothing(t *testing.T) {
 // a lock for no longer than it asked for.
 func TestDifferentTTLsShareLeases(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
-		r := newRig(t, opt, with(func(c *Config) { c.TTL, c.RenewInterval = 17*time.Second, 5*time.Second }))
+		r := newRig(t, opt, with(func(c *types.Config) { c.TTL, c.RenewInterval = 17*time.Second, 5*time.Second }))
 		s := r.session()
 		asked := []time.Duration{500 * time.Millisecond, 17 * time.Second, 24 * time.Hour}
 		for i := range 300 {
 			asked = append(asked, time.Duration(600+37*i)*time.Millisecond, time.Duration(7+17*i)*time.Second, time.Duration(2+4*i)*time.Minute)
 		}
 		for i, ttl := range asked {
-			g, err := r.m.Acquire(context.Background(), s, Request{Key: fmt.Sprint(i), TTL: ttl})
+			g, err := r.m.Acquire(context.Background(), s, types.Request{Key: fmt.Sprint(i), TTL: ttl})
 			r.must(err)
 			h := s.find(g.Key, g.Token)
 			v, err := r.m.Get(context.Background(), s, g.Key, false)
@@ -152,13 +154,13 @@ func TestDifferentTTLsShareLeases(t *testing.T) {
 		if n := r.st.asked("OpenLeases"); n > len(ttlSteps)+1 {
 			t.Errorf("%d leases", n)
 		}
-		explicit, err := r.m.OpenSession(SessionOptions{TTL: 7 * time.Second, Explicit: true})
+		explicit, err := r.m.OpenSession(types.SessionOptions{TTL: 7 * time.Second, Explicit: true})
 		r.must(err)
 		if ttl, left := explicit.TTL(), explicit.ExpiresIn(); ttl != 7*time.Second || left > ttl-margin(ttl) {
 			t.Errorf("a session with 7s: %s, %s", ttl, left)
 		}
-		explicit.End(EndDeleted)
-		s.End(EndDeleted)
+		explicit.End(types.EndDeleted)
+		s.End(types.EndDeleted)
 		r.nothingLeft()
 	})
 }

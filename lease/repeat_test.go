@@ -10,14 +10,15 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
-func repeatable(wait time.Duration) Request {
-	return Request{Key: "k", Bind: BindTTL, TTL: time.Minute, Wait: wait, RequestID: uuid.New()}
+func repeatable(wait time.Duration) types.Request {
+	return types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Minute, Wait: wait, RequestID: uuid.New()}
 }
 
-func (r *rig) mustBe(g Grant) {
+func (r *rig) mustBe(g types.Grant) {
 	r.t.Helper()
 	if l := r.stored(g.Key); !l.Held || l.Token != g.Token {
 		r.t.Fatalf("told token %d, the store has %+v", g.Token, l)
@@ -61,7 +62,7 @@ func TestConcurrentRepeats(t *testing.T) {
 			r := newRig(t, opt)
 			s := r.session()
 			g := r.lock(s, "k")
-			req := repeatable(WaitForever)
+			req := repeatable(types.WaitForever)
 			proceed := func() {}
 			if op != "" {
 				proceed = r.st.holdAnswer(op)
@@ -131,9 +132,9 @@ func TestUnknownAndRepeated(t *testing.T) {
 			for _, withdraw := range []fault{{}, {before: 100 * time.Millisecond}, {times: 5, refuse: true}} {
 				bubble(t, func(t *testing.T, opt option) {
 					r := newRig(t, opt)
-					ctx, req := context.Background(), repeatable(WaitForever)
+					ctx, req := context.Background(), repeatable(types.WaitForever)
 					s := r.session()
-					var g Grant
+					var g types.Grant
 					if op == "Enqueue" {
 						g = r.lock(s, "k")
 					}
@@ -177,7 +178,7 @@ func TestRepeatsDoNotHang(t *testing.T) {
 		if !store.Unavailable(second.err) || second.after != 5*time.Second {
 			t.Errorf("told %v after %s", second.err, second.after)
 		}
-		req.Wait = WaitForever
+		req.Wait = types.WaitForever
 		third := r.ask(context.Background(), nil, req)
 		time.Sleep(30 * time.Second)
 		if third.isOver() {
@@ -185,7 +186,7 @@ func TestRepeatsDoNotHang(t *testing.T) {
 		}
 		r.m.Drain()
 		<-third.done
-		if !errors.Is(third.err, ErrDraining) {
+		if !errors.Is(third.err, types.ErrDraining) {
 			t.Errorf("told %v", third.err)
 		}
 		r.m.Stop()
@@ -219,11 +220,11 @@ func TestRepeatsAmongManyOthers(t *testing.T) {
 		r := newRig(t, inline)
 		s := r.session()
 		g := r.lock(s, "k")
-		req := repeatable(WaitForever)
+		req := repeatable(types.WaitForever)
 		first := r.ask(context.Background(), nil, req)
 		synctest.Wait()
 		for i := range rememberedGrants + 1 {
-			other := Request{Key: fmt.Sprint(i), Bind: BindTTL, TTL: time.Second, RequestID: uuid.New()}
+			other := types.Request{Key: fmt.Sprint(i), Bind: types.BindTTL, TTL: time.Second, RequestID: uuid.New()}
 			_, err := r.m.Acquire(context.Background(), nil, other)
 			r.must(err)
 		}
@@ -240,7 +241,7 @@ func TestRepeatsAmongManyOthers(t *testing.T) {
 		r.mustBe(first.granted(t))
 		r.release(nil, first.g)
 		r.nothingLeft()
-		if n := r.m.requests.idle.Len(); n > rememberedGrants {
+		if n := r.m.requests.Remembered(); n > rememberedGrants {
 			t.Errorf("%d requests are remembered", n)
 		}
 	})
@@ -254,7 +255,7 @@ func TestHandBackOfAForgottenRequest(t *testing.T) {
 		first, err := r.m.Acquire(context.Background(), nil, req)
 		r.must(err)
 		synctest.Wait()
-		r.m.requests.idle.Purge()
+		r.must(r.m.requests.Remember(rememberedGrants))
 		second, err := r.m.Acquire(context.Background(), nil, req)
 		r.must(err)
 		r.m.HandBack(nil, first)
@@ -266,8 +267,8 @@ func TestHandBackOfAForgottenRequest(t *testing.T) {
 // What one call was given is not freed because a repeat leaves, is not delivered,
 // or is of unknown outcome.
 func TestARepeatDoesNotCostTheFirstItsGrant(t *testing.T) {
-	for name, repeat := range map[string]func(*rig, Request){
-		"left": func(r *rig, req Request) {
+	for name, repeat := range map[string]func(*rig, types.Request){
+		"left": func(r *rig, req types.Request) {
 			proceed := r.st.holdAnswer("Acquire")
 			ctx, cancel := context.WithCancel(context.Background())
 			a := r.ask(ctx, nil, req)
@@ -280,12 +281,12 @@ func TestARepeatDoesNotCostTheFirstItsGrant(t *testing.T) {
 				r.m.HandBack(nil, a.g)
 			}
 		},
-		"not delivered": func(r *rig, req Request) {
+		"not delivered": func(r *rig, req types.Request) {
 			g, err := r.m.Acquire(context.Background(), nil, req)
 			r.must(err)
 			r.m.HandBack(nil, g)
 		},
-		"unknown": func(r *rig, req Request) {
+		"unknown": func(r *rig, req types.Request) {
 			r.st.set("Acquire", fault{times: 1, forget: true})
 			if _, err := r.m.Acquire(context.Background(), nil, req); !store.OutcomeUnknown(err) {
 				r.t.Errorf("told %v", err)
@@ -295,7 +296,7 @@ func TestARepeatDoesNotCostTheFirstItsGrant(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
-				req := repeatable(WaitForever)
+				req := repeatable(types.WaitForever)
 				first, err := r.m.Acquire(context.Background(), nil, req)
 				r.must(err)
 				repeat(r, req)
@@ -344,7 +345,7 @@ func TestARepeatAmongWaitersKeepsTheGrant(t *testing.T) {
 				first, err := r.m.Acquire(context.Background(), nil, req)
 				r.must(err)
 				s := r.session()
-				waiter := r.wait(s, "k", WaitForever)
+				waiter := r.wait(s, "k", types.WaitForever)
 				synctest.Wait()
 				req.Wait = time.Minute
 				meanwhile(r, func(ctx context.Context) *answer { return r.ask(ctx, nil, req) })
@@ -355,7 +356,7 @@ func TestARepeatAmongWaitersKeepsTheGrant(t *testing.T) {
 				r.mustBe(first)
 				r.release(nil, first)
 				r.release(s, waiter.granted(t))
-				s.End(EndDropped)
+				s.End(types.EndDropped)
 				time.Sleep(2 * time.Minute)
 				r.nothingLeft()
 			})

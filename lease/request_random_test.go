@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // asker makes acquires with request ids, and knows which of them were told of what.
@@ -16,13 +17,13 @@ type asker struct {
 	s       *Session
 	rng     *rand.Rand
 	pending []pendingAsk
-	told    map[uuid.UUID][]Grant // of what is not given up
-	late    []Grant               // of what was released by the id
+	told    map[uuid.UUID][]types.Grant // of what is not given up
+	late    []types.Grant               // of what was released by the id
 }
 
 // pendingAsk is an acquire that is under way.
 type pendingAsk struct {
-	req   Request
+	req   types.Request
 	a     *answer
 	leave context.CancelFunc
 }
@@ -44,7 +45,7 @@ func (k *asker) settle() {
 }
 
 // step does something, which need not be over when it returns.
-func (k *asker) step(one *Request) {
+func (k *asker) step(one *types.Request) {
 	req := *one
 	told := k.told[req.RequestID]
 	switch n := k.rng.IntN(10); {
@@ -69,7 +70,7 @@ func (k *asker) step(one *Request) {
 }
 
 // giveUp releases by the id, which is not used again.
-func (k *asker) giveUp(one *Request) {
+func (k *asker) giveUp(one *types.Request) {
 	req := *one
 	one.RequestID = uuid.New()
 	k.settle() // else it is not known who hears what
@@ -111,10 +112,10 @@ func TestRequestsInAnyOrder(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t)
-			k := &asker{rig: r, s: r.sessionOf(true), rng: rand.New(rand.NewPCG(seed, 1)), told: map[uuid.UUID][]Grant{}}
-			requests := make([]Request, 4)
+			k := &asker{rig: r, s: r.sessionOf(true), rng: rand.New(rand.NewPCG(seed, 1)), told: map[uuid.UUID][]types.Grant{}}
+			requests := make([]types.Request, 4)
 			for i := range requests {
-				requests[i] = once([]time.Duration{0, WaitForever}[i%2])
+				requests[i] = once([]time.Duration{0, types.WaitForever}[i%2])
 				requests[i].NoCache = false
 				requests[i].Owner, requests[i].Reentrant = "o", i >= 2
 				requests[i].Data = nil

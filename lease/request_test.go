@@ -9,33 +9,34 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
 // once is a session's request with an id.
-func once(wait time.Duration) Request {
-	return Request{Key: "k", Wait: wait, NoCache: true, RequestID: uuid.New()}
+func once(wait time.Duration) types.Request {
+	return types.Request{Key: "k", Wait: wait, NoCache: true, RequestID: uuid.New()}
 }
 
 // releaseBy releases what a request has got.
-func (r *rig) releaseBy(s *Session, req Request) Released {
+func (r *rig) releaseBy(s *Session, req types.Request) types.Released {
 	r.t.Helper()
-	out, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: req.Key, RequestID: req.RequestID})
+	out, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: req.Key, RequestID: req.RequestID})
 	r.must(err)
 	return out
 }
 
 // releasing releases beside the test what a request has got, or will have.
-func (r *rig) releasing(s *Session, req Request) (over func() Released) {
+func (r *rig) releasing(s *Session, req types.Request) (over func() types.Released) {
 	done := make(chan struct{})
-	var out Released
+	var out types.Released
 	var err error
 	go func() {
 		defer close(done)
-		out, err = r.m.Release(context.Background(), s, ReleaseRequest{Key: req.Key, RequestID: req.RequestID})
+		out, err = r.m.Release(context.Background(), s, types.ReleaseRequest{Key: req.Key, RequestID: req.RequestID})
 	}()
 	synctest.Wait()
-	return func() Released {
+	return func() types.Released {
 		<-done
 		r.must(err)
 		return out
@@ -43,7 +44,7 @@ func (r *rig) releasing(s *Session, req Request) (over func() Released) {
 }
 
 // nothingUnder checks that a request has got nothing.
-func (r *rig) nothingUnder(s *Session, req Request) {
+func (r *rig) nothingUnder(s *Session, req types.Request) {
 	r.t.Helper()
 	if out := r.releaseBy(s, req); !out.Nothing {
 		r.t.Errorf("released %+v", out)
@@ -71,7 +72,7 @@ func TestRepeatInASessionGetsTheSameGrant(t *testing.T) {
 			t.Errorf("got %+v", second)
 		}
 
-		var held *HeldError
+		var held *types.HeldError
 		if _, err := r.m.Acquire(context.Background(), other, req); !errors.As(err, &held) { // another session's is another request
 			t.Errorf("another session was told %v", err)
 		}
@@ -102,7 +103,7 @@ func TestRepeatWaitsForTheFirstCall(t *testing.T) {
 			if op != "" {
 				proceed = r.st.holdAnswer(op)
 			}
-			req := once(WaitForever)
+			req := once(types.WaitForever)
 			req.TTL = 20 * time.Second // of which a lease must be opened
 			var asked []*answer
 			for range 5 {
@@ -204,7 +205,7 @@ func TestRepeatOfAReentryCountsOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.sessionOf(true)
-		enter := func() Request {
+		enter := func() types.Request {
 			req := once(0)
 			req.Owner, req.Reentrant = "o", true
 			return req
@@ -229,7 +230,7 @@ func TestRepeatOfAReentryCountsOnce(t *testing.T) {
 			t.Errorf("entry %d", g.Reentry)
 		}
 		r.m.HandBack(s, lost) // a later entry of the same id is another one
-		for _, req := range []Request{outer, inner} {
+		for _, req := range []types.Request{outer, inner} {
 			if out := r.releaseBy(s, req); out.Reentry != 3 || out.Nothing { // the newest keeps its number
 				t.Errorf("released %+v", out)
 			}
@@ -248,7 +249,7 @@ func TestReleaseOfOneEntry(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.sessionOf(true)
-		enter := func() Request {
+		enter := func() types.Request {
 			req := once(0)
 			req.Owner, req.Reentrant = "o", true
 			return req
@@ -257,7 +258,7 @@ func TestReleaseOfOneEntry(t *testing.T) {
 		g := r.get(s, outer)
 		r.get(s, inner) // this answer is lost
 		for range 2 {   // the second is a repeat
-			out, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: "k", Token: g.Token, RequestID: outer.RequestID})
+			out, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", Token: g.Token, RequestID: outer.RequestID})
 			if err != nil || out.Reentry != 2 {
 				t.Errorf("released %+v, %v", out, err)
 			}
@@ -294,14 +295,14 @@ func TestEntriesThatAreOverAreForgotten(t *testing.T) {
 
 // A release by the id answers that there is nothing only when nothing is left to be freed.
 func TestReleaseByRequestIDWaitsForOtherReleases(t *testing.T) {
-	releases := map[string]func(r *rig, s *Session, g Grant){
-		"by token": func(r *rig, s *Session, g Grant) {
+	releases := map[string]func(r *rig, s *Session, g types.Grant){
+		"by token": func(r *rig, s *Session, g types.Grant) {
 			if _, err := r.exit(s, g, 0); !store.Unavailable(err) {
 				r.t.Errorf("told %v", err)
 			}
 		},
-		"not delivered": func(r *rig, s *Session, g Grant) { r.m.HandBack(s, g) },
-		"max_hold":      func(*rig, *Session, Grant) { time.Sleep(time.Minute) },
+		"not delivered": func(r *rig, s *Session, g types.Grant) { r.m.HandBack(s, g) },
+		"max_hold":      func(*rig, *Session, types.Grant) { time.Sleep(time.Minute) },
 	}
 	for name, release := range releases {
 		t.Run(name, func(t *testing.T) {
@@ -314,7 +315,7 @@ func TestReleaseByRequestIDWaitsForOtherReleases(t *testing.T) {
 				r.st.set("Release", fault{lose: true, forget: true})
 				release(r, s, g)
 				synctest.Wait()
-				if out, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: "k", RequestID: req.RequestID}); !store.Unavailable(err) {
+				if out, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", RequestID: req.RequestID}); !store.Unavailable(err) {
 					t.Errorf("told %+v, %v", out, err)
 				}
 				r.st.lift("Release")
@@ -329,7 +330,7 @@ func TestReleaseByRequestIDWaitsForOtherReleases(t *testing.T) {
 }
 
 func TestReleaseByRequestID(t *testing.T) {
-	for _, bind := range []Bind{BindSession, BindTTL} {
+	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
 			s, other := r.sessionOf(true), r.session()
@@ -338,7 +339,7 @@ func TestReleaseByRequestID(t *testing.T) {
 			r.nothingUnder(s, req)
 			r.get(s, req)
 			time.Sleep(time.Second)
-			if bind == BindSession {
+			if bind == types.BindSession {
 				r.nothingUnder(other, req)
 				r.nothingUnder(nil, req)
 				r.mustBe(r.get(s, req))
@@ -359,7 +360,7 @@ func TestReleaseByRequestID(t *testing.T) {
 // A release by the id ends calls that are under way, whatever they wait for. When it has
 // answered, they hold nothing and wait for nothing.
 func TestReleaseByRequestIDEndsCalls(t *testing.T) {
-	for _, bind := range []Bind{BindSession, BindTTL} {
+	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		for _, op := range []string{"", "Acquire", "Enqueue", "OpenLeases"} {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
@@ -369,7 +370,7 @@ func TestReleaseByRequestIDEndsCalls(t *testing.T) {
 				if op != "" {
 					proceed = r.st.holdAnswer(op)
 				}
-				req := once(WaitForever)
+				req := once(types.WaitForever)
 				req.Bind, req.TTL = bind, 20*time.Second
 				first, second := r.ask(context.Background(), s, req), r.ask(context.Background(), s, req)
 				synctest.Wait()
@@ -379,7 +380,7 @@ func TestReleaseByRequestIDEndsCalls(t *testing.T) {
 					t.Errorf("released %+v", out)
 				}
 				for _, a := range []*answer{first, second} {
-					if <-a.done; !errors.Is(a.err, ErrWithdrawn) {
+					if <-a.done; !errors.Is(a.err, types.ErrWithdrawn) {
 						t.Errorf("told %v", a.err)
 					}
 				}
@@ -395,7 +396,7 @@ func TestReleaseByRequestIDEndsCalls(t *testing.T) {
 
 // The lock is granted while the release by the id is on its way.
 func TestReleaseByRequestIDMeetsTheGrant(t *testing.T) {
-	for _, bind := range []Bind{BindSession, BindTTL} {
+	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
 			s := r.sessionOf(true)
@@ -425,7 +426,7 @@ func TestReleaseByRequestIDGoesOnInAnOutage(t *testing.T) {
 		req := once(0)
 		r.get(s, req)
 		r.st.set("Release", fault{lose: true})
-		release := ReleaseRequest{Key: "k", RequestID: req.RequestID}
+		release := types.ReleaseRequest{Key: "k", RequestID: req.RequestID}
 		for range 2 {
 			if _, err := r.m.Release(context.Background(), s, release); !store.Unavailable(err) {
 				t.Errorf("told %v", err)
@@ -456,7 +457,7 @@ func TestReleaseByRequestIDInADrain(t *testing.T) {
 			t.Errorf("got %+v", g)
 		}
 		r.m.Drain()
-		for _, one := range []Request{req, lost} {
+		for _, one := range []types.Request{req, lost} {
 			if out := r.releaseBy(s, one); out.Nothing {
 				t.Errorf("nothing was held under %q", one.Key)
 			}
@@ -466,12 +467,12 @@ func TestReleaseByRequestIDInADrain(t *testing.T) {
 }
 
 func TestRepeatOfSeveralKeys(t *testing.T) {
-	for _, bind := range []Bind{BindSession, BindTTL} {
+	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
 			s, o := r.sessionOf(true), r.session()
 			b := r.lock(o, "b")
-			req := once(WaitForever)
+			req := once(types.WaitForever)
 			req.Bind = bind
 			first := r.askAll(context.Background(), s, req, "b", "a")
 			second := r.askAll(context.Background(), s, req, "b", "a")
@@ -484,7 +485,7 @@ func TestRepeatOfSeveralKeys(t *testing.T) {
 			}
 			for i, g := range got {
 				r.mustBe(g)
-				if bind == BindSession {
+				if bind == types.BindSession {
 					r.m.HandBack(s, g) // the second was told of it
 					synctest.Wait()
 					r.mustBe(g)
@@ -502,18 +503,18 @@ func TestRepeatOfSeveralKeys(t *testing.T) {
 
 // A release by the id of one of the keys ends the whole call that waits for them.
 func TestReleaseByRequestIDEndsAGroup(t *testing.T) {
-	for _, bind := range []Bind{BindSession, BindTTL} {
+	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		for _, key := range []string{"a", "b", "c"} {
 			bubble(t, func(t *testing.T, opt option) {
 				r := newRig(t, opt)
 				s, o := r.sessionOf(true), r.session()
 				b := r.lock(o, "b")
-				req := once(WaitForever)
+				req := once(types.WaitForever)
 				req.Bind = bind
 				group := r.askAll(context.Background(), s, req, "a", "b", "c")
 				req.Key = key
 				r.nothingUnder(s, req)
-				if <-group.done; !errors.Is(group.err, ErrWithdrawn) {
+				if <-group.done; !errors.Is(group.err, types.ErrWithdrawn) {
 					t.Errorf("told %v", group.err)
 				}
 				synctest.Wait()
@@ -564,7 +565,7 @@ func TestRequestsOfASessionAreForgotten(t *testing.T) {
 			r.release(s, g)
 		}
 		r.nothingLeft()
-		if n := len(s.requests.inUse); n != 0 {
+		if n := s.requests.Count(); n != 0 {
 			t.Errorf("%d are remembered", n)
 		}
 	})
@@ -576,12 +577,12 @@ func TestRepeatHearsTheEndOfTheSession(t *testing.T) {
 		r := newRig(t, opt)
 		s, o := r.sessionOf(true), r.session()
 		g := r.lock(o, "k")
-		req := once(WaitForever)
+		req := once(types.WaitForever)
 		first, second := r.ask(context.Background(), s, req), r.ask(context.Background(), s, req)
 		synctest.Wait()
-		s.End(EndDropped)
+		s.End(types.EndDropped)
 		for _, a := range []*answer{first, second} {
-			if <-a.done; !errors.Is(a.err, ErrSessionEnded) {
+			if <-a.done; !errors.Is(a.err, types.ErrSessionEnded) {
 				t.Errorf("told %v", a.err)
 			}
 		}

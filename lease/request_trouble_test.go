@@ -7,19 +7,20 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
 // After a release by the id nobody has the grant, whatever comes late of calls that had it: what
 // the next call may have got without an answer is withdrawn.
 func TestReleaseByRequestForgetsTheGrant(t *testing.T) {
-	for name, release := range map[string]func(r *rig, req Request, g Grant){
-		"released": func(r *rig, req Request, _ Grant) { r.releaseBy(nil, req) },
-		"released before its answer was found undelivered": func(r *rig, req Request, g Grant) {
+	for name, release := range map[string]func(r *rig, req types.Request, g types.Grant){
+		"released": func(r *rig, req types.Request, _ types.Grant) { r.releaseBy(nil, req) },
+		"released before its answer was found undelivered": func(r *rig, req types.Request, g types.Grant) {
 			r.releaseBy(nil, req)
 			r.m.HandBack(nil, g)
 		},
-		"released by token before": func(r *rig, req Request, g Grant) {
+		"released by token before": func(r *rig, req types.Request, g types.Grant) {
 			r.release(nil, g)
 			r.nothingUnder(nil, req)
 		},
@@ -48,14 +49,14 @@ func TestReleaseByRequestForgetsTheGrant(t *testing.T) {
 // A release by the id of any key ends all calls for several keys with that id, also one that waits
 // for its turn.
 func TestReleaseByRequestEndsAGroupThatWaitsForItsTurn(t *testing.T) {
-	for _, bind := range []Bind{BindSession, BindTTL} {
+	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		for _, key := range []string{"a", "b", "c"} {
 			t.Run(bind.String()+" "+key, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					r := newRig(t)
 					s, o := r.sessionOf(true), r.session()
 					b := r.lock(o, "b")
-					req := once(WaitForever)
+					req := once(types.WaitForever)
 					req.Bind = bind
 					first := r.askAll(context.Background(), s, req, "a", "b", "c")
 					second := r.askAll(context.Background(), s, req, "a", "b", "c")
@@ -65,7 +66,7 @@ func TestReleaseByRequestEndsAGroupThatWaitsForItsTurn(t *testing.T) {
 					if !first.isOver() || !second.isOver() {
 						t.Fatalf("over: %t and %t", first.isOver(), second.isOver())
 					}
-					if !errors.Is(first.err, ErrWithdrawn) || !errors.Is(second.err, ErrWithdrawn) {
+					if !errors.Is(first.err, types.ErrWithdrawn) || !errors.Is(second.err, types.ErrWithdrawn) {
 						t.Errorf("told %v and %v", first.err, second.err)
 					}
 					r.release(o, b)
@@ -87,12 +88,12 @@ func TestRepeatWaitsForAReleaseThatMayCome(t *testing.T) {
 			ctx, leave := context.WithCancel(context.Background())
 			done := make(chan error)
 			go func() {
-				_, err := r.m.Release(ctx, nil, ReleaseRequest{Key: "k", RequestID: req.RequestID})
+				_, err := r.m.Release(ctx, nil, types.ReleaseRequest{Key: "k", RequestID: req.RequestID})
 				done <- err
 			}()
 			synctest.Wait()
 			leave()
-			if err := <-done; !errors.Is(err, ErrCallerLeft) {
+			if err := <-done; !errors.Is(err, types.ErrCallerLeft) {
 				t.Fatalf("told %v", err)
 			}
 			again := r.ask(context.Background(), nil, req)
@@ -111,7 +112,7 @@ func TestRepeatWaitsForAReleaseThatMayCome(t *testing.T) {
 			req := repeatable(0)
 			first := r.get(nil, req)
 			r.st.set("Release", fault{times: 1, lose: true})
-			_, err := r.m.Release(context.Background(), nil, ReleaseRequest{Key: "k", RequestID: req.RequestID})
+			_, err := r.m.Release(context.Background(), nil, types.ReleaseRequest{Key: "k", RequestID: req.RequestID})
 			if !store.OutcomeUnknown(err) {
 				t.Fatal(err)
 			}
@@ -129,11 +130,11 @@ func TestLostBeforeItIsToldInAnEndedSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
-		c, b := r.won(s, Request{Key: "k", TTL: 15 * time.Second, MinHold: time.Hour})
+		c, b := r.won(s, types.Request{Key: "k", TTL: 15 * time.Second, MinHold: time.Hour})
 		h := r.m.held.get("k")
-		r.m.lose(h.lease, LostStore)
-		s.End(EndDropped)
-		if _, err := c.await(b); !errors.Is(err, ErrSessionEnded) {
+		r.m.lose(h.lease, types.LostStore)
+		s.End(types.EndDropped)
+		if _, err := c.await(b); !errors.Is(err, types.ErrSessionEnded) {
 			t.Errorf("told %v", err)
 		}
 		s.leave(&c.slot)
@@ -156,7 +157,7 @@ func TestFailedReleaseByRequestLeavesAGrantUntold(t *testing.T) {
 				req.TTL = time.Hour
 				g := r.get(nil, req)
 				other.st.set("Release", f)
-				if _, err := other.m.Release(context.Background(), nil, ReleaseRequest{Key: "k", RequestID: req.RequestID}); err == nil {
+				if _, err := other.m.Release(context.Background(), nil, types.ReleaseRequest{Key: "k", RequestID: req.RequestID}); err == nil {
 					t.Fatal("released")
 				}
 				r.m.HandBack(nil, g)
@@ -188,13 +189,13 @@ func TestReleaseByIDMeetsAReleaseByToken(t *testing.T) {
 				began = true
 				go func() {
 					defer close(byToken)
-					_, _ = r.m.Release(context.Background(), s, ReleaseRequest{Key: "k", Token: g.Token})
+					_, _ = r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", Token: g.Token})
 				}()
 				time.Sleep(time.Millisecond) // the release is under way
 			})
 			go func() {
 				defer close(byID)
-				_, _ = r.m.Release(context.Background(), s, ReleaseRequest{Key: "k", RequestID: req.RequestID})
+				_, _ = r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", RequestID: req.RequestID})
 			}()
 			time.Sleep(10 * time.Millisecond)
 			synctest.Wait()
@@ -222,13 +223,13 @@ func TestLateCancelOfAReleaseByID(t *testing.T) {
 		r := newRig(t)
 		o := r.session()
 		g := r.lock(o, "k")
-		req := repeatable(WaitForever)
+		req := repeatable(types.WaitForever)
 		proceed := r.st.hold("Cancel")
 		ctx, leave := context.WithCancel(context.Background())
 		released := make(chan struct{})
 		go func() {
 			defer close(released)
-			_, _ = r.m.Release(ctx, nil, ReleaseRequest{Key: "k", RequestID: req.RequestID})
+			_, _ = r.m.Release(ctx, nil, types.ReleaseRequest{Key: "k", RequestID: req.RequestID})
 		}()
 		synctest.Wait()
 		leave()
@@ -238,7 +239,7 @@ func TestLateCancelOfAReleaseByID(t *testing.T) {
 		proceed()
 		<-released
 		synctest.Wait()
-		second := r.wait(r.session(), "k", WaitForever)
+		second := r.wait(r.session(), "k", types.WaitForever)
 		r.release(o, g)
 		synctest.Wait()
 		if !first.isOver() || second.isOver() {

@@ -7,35 +7,36 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
 // codeOf is the code of an error of this package, in the words of the contract.
 func codeOf(err error) string {
 	switch {
-	case is[*HeldError](err): // the most frequent first
+	case is[*types.HeldError](err): // the most frequent first
 		return observe.Held
-	case is[*TimeoutError](err):
+	case is[*types.TimeoutError](err):
 		return observe.Timeout
-	case is[*SkippedError](err):
+	case is[*types.SkippedError](err):
 		return observe.Skipped
-	case errors.Is(err, ErrCallerLeft), errors.Is(err, ErrWithdrawn):
+	case errors.Is(err, types.ErrCallerLeft), errors.Is(err, types.ErrWithdrawn):
 		return observe.CallerLeft
-	case errors.Is(err, ErrSessionEnded):
+	case errors.Is(err, types.ErrSessionEnded):
 		return observe.SessionEnded
-	case errors.Is(err, ErrDraining):
+	case errors.Is(err, types.ErrDraining):
 		return observe.Draining
 	case is[*LimitError](err):
 		return observe.Limit
-	case is[*LostError](err):
+	case is[*types.LostError](err):
 		return observe.Lost
-	case is[*NotHolderError](err):
+	case is[*types.NotHolderError](err):
 		return observe.NotHolder
-	case is[*NotHeldError](err):
+	case is[*types.NotHeldError](err):
 		return observe.NotHeld
-	case is[*ReentryError](err):
+	case is[*types.ReentryError](err):
 		return codeOfReentry(err)
-	case is[*HoldsError](err), is[*TTLOnSessionError](err):
+	case is[*types.HoldsError](err), is[*types.TTLOnSessionError](err):
 		return observe.Invalid
 	case store.Unavailable(err):
 		return observe.Unavailable
@@ -46,7 +47,7 @@ func codeOf(err error) string {
 
 // codeOfReentry tells a repeated release from one that comes too early.
 func codeOfReentry(err error) string {
-	if wrong, _ := errors.AsType[*ReentryError](err); wrong.Given > wrong.Have {
+	if wrong, _ := errors.AsType[*types.ReentryError](err); wrong.Given > wrong.Have {
 		return observe.NotHolder
 	}
 	return observe.Invalid
@@ -58,7 +59,7 @@ func is[E error](err error) bool {
 }
 
 // resultOf is how an acquire ended.
-func resultOf(g *Grant, err error) string {
+func resultOf(g *types.Grant, err error) string {
 	switch {
 	case err != nil:
 		return codeOf(err)
@@ -70,7 +71,7 @@ func resultOf(g *Grant, err error) string {
 }
 
 // begins is when a call begins that may wait. The others are refused at once, or know.
-func (m *Manager) begins(req *Request) (began time.Time) {
+func (m *Manager) begins(req *types.Request) (began time.Time) {
 	if req.Wait != 0 {
 		began = m.clk.Now()
 	}
@@ -86,7 +87,7 @@ func (m *Manager) sinceBegin(began time.Time) time.Duration {
 }
 
 // acquired tells how an acquire of one key ended.
-func (m *Manager) acquired(ctx context.Context, req *Request, began time.Time, g *Grant, err error) {
+func (m *Manager) acquired(ctx context.Context, req *types.Request, began time.Time, g *types.Grant, err error) {
 	result := resultOf(g, err)
 	if err == nil {
 		m.obs.Acquired(ctx, req.Key, result, g.Waited)
@@ -97,7 +98,7 @@ func (m *Manager) acquired(ctx context.Context, req *Request, began time.Time, g
 }
 
 // acquiredAll tells how a call for several keys ended: for each of them, as all or none.
-func (m *Manager) acquiredAll(ctx context.Context, keys []string, req *Request, began time.Time, grants []Grant, err error) {
+func (m *Manager) acquiredAll(ctx context.Context, keys []string, req *types.Request, began time.Time, grants []types.Grant, err error) {
 	if err == nil {
 		for i := range grants {
 			m.obs.Acquired(ctx, grants[i].Key, observe.Granted, grants[i].Waited)
@@ -112,7 +113,7 @@ func (m *Manager) acquiredAll(ctx context.Context, keys []string, req *Request, 
 }
 
 func (m *Manager) acquireRefused(ctx context.Context, key, traceparent, code string, err error) {
-	if held, ok := errors.AsType[*HeldError](err); ok {
+	if held, ok := errors.AsType[*types.HeldError](err); ok {
 		m.obs.Denied(ctx, &held.Lock)
 	}
 	m.obs.Refused(ctx, observe.Refusal{Operation: "acquire", Key: key, Traceparent: traceparent, Code: code, Err: err})
@@ -120,17 +121,17 @@ func (m *Manager) acquireRefused(ctx context.Context, key, traceparent, code str
 
 // keyOfRefusal is the key because of which a call for several failed, if it is known.
 func keyOfRefusal(keys []string, err error) string {
-	if held, ok := errors.AsType[*HeldError](err); ok {
+	if held, ok := errors.AsType[*types.HeldError](err); ok {
 		return held.Lock.Key
 	}
-	if timeout, ok := errors.AsType[*TimeoutError](err); ok {
+	if timeout, ok := errors.AsType[*types.TimeoutError](err); ok {
 		return timeout.Lock.Key
 	}
 	return keys[0]
 }
 
 // released tells how a release ended.
-func (m *Manager) released(ctx context.Context, req *ReleaseRequest, out Released, err error) {
+func (m *Manager) released(ctx context.Context, req *types.ReleaseRequest, out types.Released, err error) {
 	switch {
 	case err != nil:
 		code := codeOf(err)
@@ -144,7 +145,7 @@ func (m *Manager) released(ctx context.Context, req *ReleaseRequest, out Release
 	}
 }
 
-var sessionEnds = map[EndReason]string{EndDropped: "dropped", EndDeleted: "deleted", EndShutdown: "shutdown"}
+var sessionEnds = map[types.EndReason]string{types.EndDropped: "dropped", types.EndDeleted: "deleted", types.EndShutdown: "shutdown"}
 
 // observeEnd tells that h has left its session, and why. s.mu is held. The app never knew of
 // an unpublished lock, so its end is not counted.

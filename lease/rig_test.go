@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
 )
@@ -71,9 +72,9 @@ type rig struct {
 	sessions atomic.Int64
 
 	mu   sync.Mutex
-	lost []Lost
+	lost []types.Lost
 	at   []time.Time // of the losses
-	told []Stop
+	told []types.Stop
 }
 
 // tester is what testing's T and B, and rapid's T have in common.
@@ -85,13 +86,15 @@ type tester interface {
 	Fatalf(format string, args ...any)
 }
 
-type option func(*Config, *store.Traits)
+type option func(*types.Config, *store.Traits)
 
 // inline and batched are the two ways in which lanes work.
-func inline(_ *Config, t *store.Traits)  { t.Inline = true }
-func polling(_ *Config, t *store.Traits) { t.Polls = true }
+func inline(_ *types.Config, t *store.Traits)  { t.Inline = true }
+func polling(_ *types.Config, t *store.Traits) { t.Polls = true }
 
-func with(change func(*Config)) option { return func(c *Config, _ *store.Traits) { change(c) } }
+func with(change func(*types.Config)) option {
+	return func(c *types.Config, _ *store.Traits) { change(c) }
+}
 
 // newRig starts a manager on an empty space. Its lanes batch, unless told otherwise.
 func newRig(t tester, opts ...option) *rig { return newRigOn(t, memory.NewSpace(), "a", opts...) }
@@ -103,11 +106,11 @@ func newRigOn(t tester, space *memory.Space, name string, opts ...option) *rig {
 	t.Helper()
 	r := &rig{t: t, space: space, clk: &fakeClock{}, counts: newCounts(t)}
 	r.st = newDouble(space.Open(store.Identity{Namespace: "test", Instance: name, Pod: "pod-" + name}))
-	cfg := Config{
+	cfg := types.Config{
 		Instance: name, Pod: "pod-" + name, TTL: 15 * time.Second, RenewInterval: 5 * time.Second,
 		StoreTimeout: 5 * time.Second, PollInterval: time.Second, CacheSize: 100, CacheTTL: 100 * time.Millisecond,
 		BatchMax: 100, MaxSessions: 100, MaxLocksPerSession: 20_000, MaxWaiters: 20_000,
-		Logger: slog.New(slog.DiscardHandler), Clock: r.clk, recorder: r.counts,
+		Logger: slog.New(slog.DiscardHandler), Clock: r.clk, Metrics: r.counts,
 	}
 	for _, o := range opts {
 		o(&cfg, &r.st.traits)
@@ -126,7 +129,7 @@ func newRigOn(t tester, space *memory.Space, name string, opts ...option) *rig {
 // bubble runs a test in virtual time, once with lanes that batch and once inline.
 func bubble(t *testing.T, test func(t *testing.T, opt option)) {
 	t.Helper()
-	batched := func(*Config, *store.Traits) {}
+	batched := func(*types.Config, *store.Traits) {}
 	for name, opt := range map[string]option{"batched": batched, "inline": inline} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { test(t, opt) })
@@ -147,11 +150,11 @@ func (r *rig) session() *Session { return r.sessionOf(r.sessions.Add(1)%2 == 0) 
 
 func (r *rig) sessionOf(explicit bool) *Session {
 	r.t.Helper()
-	s, err := r.m.OpenSession(SessionOptions{Explicit: explicit, OnLost: func(l Lost) {
+	s, err := r.m.OpenSession(types.SessionOptions{Explicit: explicit, OnLost: func(l types.Lost) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.lost, r.at = append(r.lost, l), append(r.at, time.Now())
-	}, OnStop: func(st Stop) {
+	}, OnStop: func(st types.Stop) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.told = append(r.told, st)
@@ -160,41 +163,41 @@ func (r *rig) sessionOf(explicit bool) *Session {
 	return s
 }
 
-func (r *rig) losses() []Lost {
+func (r *rig) losses() []types.Lost {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]Lost(nil), r.lost...)
+	return append([]types.Lost(nil), r.lost...)
 }
 
 // try asks once.
-func (r *rig) try(s *Session, key string) (Grant, error) {
-	return r.m.Acquire(context.Background(), s, Request{Key: key, NoCache: true})
+func (r *rig) try(s *Session, key string) (types.Grant, error) {
+	return r.m.Acquire(context.Background(), s, types.Request{Key: key, NoCache: true})
 }
 
 // lock asks once and must get it.
-func (r *rig) lock(s *Session, key string) Grant {
+func (r *rig) lock(s *Session, key string) types.Grant {
 	r.t.Helper()
 	g, err := r.try(s, key)
 	r.must(err)
 	return g
 }
 
-func (r *rig) lockTTL(key string, ttl time.Duration) Grant {
+func (r *rig) lockTTL(key string, ttl time.Duration) types.Grant {
 	r.t.Helper()
-	g, err := r.m.Acquire(context.Background(), nil, Request{Key: key, Bind: BindTTL, TTL: ttl, NoCache: true})
+	g, err := r.m.Acquire(context.Background(), nil, types.Request{Key: key, Bind: types.BindTTL, TTL: ttl, NoCache: true})
 	r.must(err)
 	return g
 }
 
-func (r *rig) release(s *Session, g Grant) {
+func (r *rig) release(s *Session, g types.Grant) {
 	r.t.Helper()
-	_, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: g.Key, Token: g.Token})
+	_, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: g.Key, Token: g.Token})
 	r.must(err)
 }
 
 // answer is what an Acquire that runs beside the test returns.
 type answer struct {
-	g     Grant
+	g     types.Grant
 	err   error
 	after time.Duration
 	at    time.Time
@@ -203,7 +206,7 @@ type answer struct {
 }
 
 // ask acquires beside the test.
-func (r *rig) ask(ctx context.Context, s *Session, req Request) *answer {
+func (r *rig) ask(ctx context.Context, s *Session, req types.Request) *answer {
 	a := &answer{s: s, done: make(chan struct{})}
 	began := time.Now()
 	go func() {
@@ -217,7 +220,7 @@ func (r *rig) ask(ctx context.Context, s *Session, req Request) *answer {
 
 // wait waits in line beside the test, and stands there when it returns.
 func (r *rig) wait(s *Session, key string, wait time.Duration) *answer {
-	a := r.ask(context.Background(), s, Request{Key: key, Wait: wait})
+	a := r.ask(context.Background(), s, types.Request{Key: key, Wait: wait})
 	synctest.Wait()
 	return a
 }
@@ -231,7 +234,7 @@ func (a *answer) isOver() bool {
 	}
 }
 
-func (a *answer) granted(t tester) Grant {
+func (a *answer) granted(t tester) types.Grant {
 	t.Helper()
 	<-a.done
 	if a.err != nil {
@@ -305,12 +308,12 @@ func (r *rig) nothingKept() {
 	}
 	for _, s := range r.m.sessions {
 		note("parts", s.unpublished)
-		note("requests of sessions in use", len(s.requests.inUse))
+		note("requests of sessions in use", s.requests.Count())
 	}
 	shown, _ := r.m.held.count(0)
 	note("types of locks that are shown", len(shown))
 	note("waits that are shown", r.counts.sum(r.counts.waits))
-	note("requests in use", len(r.m.requests.inUse))
+	note("requests in use", r.m.requests.Count())
 	if len(left) > 0 {
 		r.t.Errorf("still kept: %v", left)
 	}

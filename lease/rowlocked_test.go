@@ -11,12 +11,13 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
 func wantStuck(t *testing.T, what string, err error) {
 	t.Helper()
-	if !errors.Is(err, errRowLocked) || !store.Unavailable(err) || store.OutcomeUnknown(err) {
+	if !errors.Is(err, types.ErrRowLocked) || !store.Unavailable(err) || store.OutcomeUnknown(err) {
 		t.Errorf("%s: told %v", what, err)
 	}
 }
@@ -35,14 +36,14 @@ func TestLockedRow(t *testing.T) {
 		}
 
 		asked := map[string]*answer{
-			"acquire":          r.ask(ctx, s, Request{Key: "free"}),
-			"acquire and wait": r.ask(ctx, s, Request{Key: "free", Wait: time.Hour}),
-			"enqueue":          r.ask(ctx, s, Request{Key: "mine", Wait: time.Hour}),
-			"acquire ttl":      r.ask(ctx, nil, Request{Key: "free", Bind: BindTTL, TTL: time.Hour}),
+			"acquire":          r.ask(ctx, s, types.Request{Key: "free"}),
+			"acquire and wait": r.ask(ctx, s, types.Request{Key: "free", Wait: time.Hour}),
+			"enqueue":          r.ask(ctx, s, types.Request{Key: "mine", Wait: time.Hour}),
+			"acquire ttl":      r.ask(ctx, nil, types.Request{Key: "free", Bind: types.BindTTL, TTL: time.Hour}),
 		}
 		synctest.Wait()
 		for i := range 100 {
-			if a := r.ask(ctx, s, Request{Key: fmt.Sprint(i)}); a.granted(t).Token == 0 || a.after != 0 {
+			if a := r.ask(ctx, s, types.Request{Key: fmt.Sprint(i)}); a.granted(t).Token == 0 || a.after != 0 {
 				t.Errorf("another key took %s", a.after)
 			}
 		}
@@ -53,21 +54,21 @@ func TestLockedRow(t *testing.T) {
 				t.Errorf("%s took %s", what, a.after)
 			}
 		}
-		_, err := r.m.Amend(ctx, nil, AmendRequest{Key: "ttl", Token: ttl.Token, TTL: time.Minute})
+		_, err := r.m.Amend(ctx, nil, types.AmendRequest{Key: "ttl", Token: ttl.Token, TTL: time.Minute})
 		wantStuck(t, "amend", err)
-		_, err = r.m.Amend(ctx, s, AmendRequest{Key: "mine", Token: mine.Token, SetData: true, Data: []byte("1")})
+		_, err = r.m.Amend(ctx, s, types.AmendRequest{Key: "mine", Token: mine.Token, SetData: true, Data: []byte("1")})
 		wantStuck(t, "set data", err)
 		if len(r.losses()) != 0 {
 			t.Errorf("lost %v", r.losses())
 		}
-		_, err = r.m.Release(ctx, nil, ReleaseRequest{Key: "ttl", Token: ttl.Token})
+		_, err = r.m.Release(ctx, nil, types.ReleaseRequest{Key: "ttl", Token: ttl.Token})
 		wantStuck(t, "release ttl", err)
 		if r.st.count("Withdraw") != 0 {
 			t.Error("withdrawn what is known not to have been done")
 		}
 
 		// A session's release goes on until it is done.
-		_, err = r.m.Release(ctx, s, ReleaseRequest{Key: "mine", Token: mine.Token})
+		_, err = r.m.Release(ctx, s, types.ReleaseRequest{Key: "mine", Token: mine.Token})
 		wantStuck(t, "release", err)
 		time.Sleep(time.Minute)
 		r.mustBe(mine)
@@ -77,7 +78,7 @@ func TestLockedRow(t *testing.T) {
 			t.Error("not released when it could be")
 		}
 		r.release(nil, ttl)
-		s.End(EndDropped)
+		s.End(types.EndDropped)
 		r.nothingLeft()
 	})
 }
@@ -93,21 +94,21 @@ func TestRowLockedForAMoment(t *testing.T) {
 		var errs [3]error
 		var wg sync.WaitGroup
 		for i, f := range []func() error{
-			func() error { _, err := r.m.Acquire(ctx, s, Request{Key: "free"}); return err },
+			func() error { _, err := r.m.Acquire(ctx, s, types.Request{Key: "free"}); return err },
 			func() error { return r.amend(nil, ttl) },
 			func() error {
-				_, err := r.m.Release(ctx, s, ReleaseRequest{Key: "mine", Token: mine.Token})
+				_, err := r.m.Release(ctx, s, types.ReleaseRequest{Key: "mine", Token: mine.Token})
 				return err
 			},
 		} {
 			wg.Go(func() { errs[i] = f() })
 		}
-		enqueues := r.ask(ctx, s, Request{Key: "mine", Wait: time.Hour})
+		enqueues := r.ask(ctx, s, types.Request{Key: "mine", Wait: time.Hour})
 		time.Sleep(2 * time.Second)
 		r.st.lockRows()
 		began := time.Now()
 		wg.Wait()
-		var timeout *TimeoutError
+		var timeout *types.TimeoutError
 		if <-waits.done; !errors.As(waits.err, &timeout) {
 			t.Errorf("cancel: told %v", waits.err)
 		}
@@ -163,7 +164,7 @@ func TestRowLockedWhileQueuedAgain(t *testing.T) {
 		other := r.another(opt)
 		o, s := other.session(), r.session()
 		g := other.lock(o, "k")
-		a := r.wait(s, "k", WaitForever)
+		a := r.wait(s, "k", types.WaitForever)
 		r.buryLeases()
 		r.st.lockRows("k")
 		time.Sleep(time.Minute)
@@ -182,7 +183,7 @@ func TestRowLockedWhileQueuedAgain(t *testing.T) {
 func TestGroupsAndALockedRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		var held []Grant
+		var held []types.Grant
 		var rows []string
 		for i := range maxGroupAsks {
 			held = append(held, r.lockTTL(fmt.Sprint(i, "a"), time.Hour))
@@ -194,14 +195,14 @@ func TestGroupsAndALockedRow(t *testing.T) {
 			// What is free behind the held key is granted, and handed back in vain.
 			r.st.lockRows()
 			r.st.set("Acquire", fault{times: 1, then: func() { r.st.lockRows(rows...) }})
-			req := Request{Bind: BindTTL, TTL: time.Hour, Wait: WaitForever, RequestID: uuid.New()}
+			req := types.Request{Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever, RequestID: uuid.New()}
 			stuck = append(stuck, r.askAll(ctx, nil, req, fmt.Sprint(i, "a"), fmt.Sprint(i, "b"), fmt.Sprint(i, "c")))
 		}
 		for _, g := range held {
 			r.release(nil, g)
 		}
 		time.Sleep(20 * time.Second)
-		r.askAll(context.Background(), r.session(), Request{}, "x", "y")
+		r.askAll(context.Background(), r.session(), types.Request{}, "x", "y")
 		if !r.stored("x").Held {
 			t.Error("a group waits for the stuck ones")
 		}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/repeat"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // Session owns locks. It ends with the connection that it belongs to, and with
@@ -17,9 +19,9 @@ type Session struct {
 	id, name string
 	ttl      time.Duration
 	explicit bool
-	onLost   func(Lost)
-	onStop   func(Stop)
-	onEnd    func(EndReason)
+	onLost   func(types.Lost)
+	onStop   func(types.Stop)
+	onEnd    func(types.EndReason)
 
 	// ending is closed when the session ends, released when all that it held is.
 	ending   chan struct{}
@@ -30,9 +32,9 @@ type Session struct {
 	held        map[string]*heldLock
 	unpublished int // of held, that count as pending
 	pending     int // calls that may still get a lock, for the limit
-	lost        map[grantRef]LostReason
+	lost        map[grantRef]types.LostReason
 	// requests are the calls with request ids that are under way in the session.
-	requests requests
+	requests repeat.Requests
 	// freeing are the releases of the session's locks that the store has not confirmed.
 	freeing map[string]*release
 	// entrances are the waiting calls that may enter a key when its owner gets it.
@@ -41,7 +43,7 @@ type Session struct {
 
 // OpenSession opens a session. It fails with [LimitError], and with
 // [ErrDraining] while the sidecar shuts down.
-func (m *Manager) OpenSession(o SessionOptions) (*Session, error) {
+func (m *Manager) OpenSession(o types.SessionOptions) (*Session, error) {
 	s := &Session{
 		m: m, id: randomHex(16), name: o.Name, ttl: o.TTL, explicit: o.Explicit, onLost: o.OnLost, onStop: o.OnStop, onEnd: o.OnEnd,
 		ending: make(chan struct{}), released: make(chan struct{}),
@@ -56,7 +58,7 @@ func (m *Manager) OpenSession(o SessionOptions) (*Session, error) {
 	m.sessionsMu.Lock()
 	defer m.sessionsMu.Unlock()
 	if m.isDraining() { // under the mutex: Stop ends every session that is in the list
-		return nil, ErrDraining
+		return nil, types.ErrDraining
 	}
 	if len(m.sessions) >= m.cfg.MaxSessions {
 		return nil, &LimitError{What: "sessions", Setting: "LOCKSIDECAR_MAX_SESSIONS", Limit: m.cfg.MaxSessions}
@@ -72,7 +74,7 @@ func (m *Manager) Session(id string) (*Session, error) {
 	defer m.sessionsMu.Unlock()
 	s := m.sessions[id]
 	if s == nil || !s.explicit {
-		return nil, ErrSessionEnded
+		return nil, types.ErrSessionEnded
 	}
 	return s, nil
 }
@@ -105,7 +107,7 @@ func (s *Session) Held() int {
 // End ends the session, whoever comes first. Its waits end, all that it holds is
 // released in the background; the channel is closed when the store has confirmed
 // that, or when the leases under the locks have died.
-func (s *Session) End(reason EndReason) <-chan struct{} {
+func (s *Session) End(reason types.EndReason) <-chan struct{} {
 	s.mu.Lock()
 	if s.ended {
 		s.mu.Unlock()
@@ -144,10 +146,10 @@ func (s *Session) End(reason EndReason) <-chan struct{} {
 
 // sessionLosses is what a late claim hears of a lock that ended with its session.
 // Locks of a session that the app itself ended count as released.
-var sessionLosses = map[EndReason]LostReason{
-	EndDropped:  LostDisconnected,
-	EndDeleted:  "",
-	EndShutdown: LostShutdown,
+var sessionLosses = map[types.EndReason]types.LostReason{
+	types.EndDropped:  types.LostDisconnected,
+	types.EndDeleted:  "",
+	types.EndShutdown: types.LostShutdown,
 }
 
 // quotaSlot is a call's share of its session's limit, from its admission until its
@@ -172,7 +174,7 @@ func (s *Session) admit(p *quotaSlot) error {
 // roomLocked says why the session may not have n locks more.
 func (s *Session) roomLocked(n int) error {
 	if s.ended {
-		return ErrSessionEnded
+		return types.ErrSessionEnded
 	}
 	if limit := s.m.cfg.MaxLocksPerSession; len(s.held)-s.unpublished+s.pending+n > limit {
 		return &LimitError{What: "locks in this session", Setting: "LOCKSIDECAR_MAX_LOCKS_PER_SESSION", Limit: limit}
@@ -214,7 +216,7 @@ func (s *Session) addMember(h *heldLock, p *quotaSlot) (before *heldLock, ok boo
 		return nil, false
 	}
 	if own := s.held[h.key]; own != nil {
-		s.loseLocked(own, LostExpired)
+		s.loseLocked(own, types.LostExpired)
 	}
 	h.unpublished = true
 	s.unpublished++
@@ -293,13 +295,13 @@ func (s *Session) freeingOf(key string) *release {
 
 // loseLock takes h from the session because its lease is lost, and the lock with
 // it, and tells the app. It reports false when somebody else took it before.
-func (s *Session) loseLock(h *heldLock, reason LostReason) bool {
+func (s *Session) loseLock(h *heldLock, reason types.LostReason) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.loseLocked(h, reason)
 }
 
-func (s *Session) loseLocked(h *heldLock, reason LostReason) bool {
+func (s *Session) loseLocked(h *heldLock, reason types.LostReason) bool {
 	forfeited := s.forfeitLocked(h, reason)
 	if forfeited {
 		h.lease.unpin()
@@ -309,7 +311,7 @@ func (s *Session) loseLocked(h *heldLock, reason LostReason) bool {
 
 // forfeitLocked takes h from the session and tells the app that it is lost. It
 // reports false when somebody else took it before.
-func (s *Session) forfeitLocked(h *heldLock, reason LostReason) bool {
+func (s *Session) forfeitLocked(h *heldLock, reason types.LostReason) bool {
 	if !s.takeLocked(h, grantEnd{lost: reason}) {
 		return false
 	}
@@ -318,19 +320,19 @@ func (s *Session) forfeitLocked(h *heldLock, reason LostReason) bool {
 	}
 	ref := grantRef{h.key, h.token}
 	if s.lost == nil {
-		s.lost = make(map[grantRef]LostReason)
+		s.lost = make(map[grantRef]types.LostReason)
 	}
 	if len(s.lost) < s.m.cfg.MaxLocksPerSession {
 		s.lost[ref] = reason
 	}
 	if s.onLost != nil {
-		s.onLost(Lost{Key: h.key, Token: h.token, Reason: reason})
+		s.onLost(types.Lost{Key: h.key, Token: h.token, Reason: reason})
 	}
 	return true
 }
 
 // lossOf tells whether the session lost a lock, and why.
-func (s *Session) lossOf(ref grantRef) (LostReason, bool) {
+func (s *Session) lossOf(ref grantRef) (types.LostReason, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	reason, ok := s.lost[ref]

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -14,7 +15,11 @@ import (
 // the store is asked, and told what was heard. One look is under way at a time, with
 // a pause between them; what comes meanwhile makes one more follow.
 type signals struct {
-	m *Manager
+	ctx   context.Context // ends with the sidecar
+	cfg   types.Config
+	store store.Signaler // nil: nobody can be asked for anything
+	locks signalled
+	spawn func(func()) bool
 
 	mu        sync.Mutex
 	polling   bool
@@ -27,8 +32,22 @@ type signals struct {
 	hasUnmatched atomic.Bool
 }
 
-func newSignals(m *Manager) *signals {
-	return &signals{m: m, unmatched: make(map[store.SignalID]time.Time)}
+// signalled is what signals are about: the leases and locks of this sidecar.
+type signalled interface {
+	// LeasesInUse are the open leases under which there may be locks.
+	LeasesInUse() []store.LeaseID
+	// HoldsAny reports whether a session holds a lock.
+	HoldsAny() bool
+	// MayGet reports whether a call waits for the key.
+	MayGet(key string) bool
+	// Apply does what a signal asks for. It reports false if the grant that is meant is not known.
+	Apply(sig store.Signal) bool
+}
+
+func newSignals(ctx context.Context, cfg types.Config, st store.Store, locks signalled, spawn func(func()) bool) *signals {
+	sg := &signals{ctx: ctx, cfg: cfg, locks: locks, spawn: spawn, unmatched: make(map[store.SignalID]time.Time)}
+	sg.store, _ = st.(store.Signaler)
+	return sg
 }
 
 // poll makes the store be asked for signals soon. It does not block.
@@ -37,7 +56,7 @@ func (sg *signals) poll() {
 	defer sg.mu.Unlock()
 	sg.pollAgain = true
 	if !sg.polling {
-		sg.polling = sg.m.spawn(func() { sg.run(sg.m.ctx) })
+		sg.polling = sg.spawn(func() { sg.run(sg.ctx) })
 	}
 }
 
@@ -59,7 +78,7 @@ func (sg *signals) run(ctx context.Context) {
 		pause := usual
 		usual = min(2*usual, hintPause)
 		if err := sg.round(ctx); err != nil {
-			sg.m.log.Debug("signals not read, trying again", "error", err)
+			sg.cfg.Logger.Debug("signals not read, trying again", "error", err)
 			pause = jittered(renewRetry)
 			sg.mu.Lock()
 			sg.pollAgain = true
@@ -79,10 +98,10 @@ func (sg *signals) run(ctx context.Context) {
 func (sg *signals) next() bool {
 	sg.mu.Lock()
 	defer sg.mu.Unlock()
-	sg.polling = sg.pollAgain && sg.m.ctx.Err() == nil
-	if sg.polling && sg.m.sessionLocks.Load() == 0 {
+	sg.polling = sg.pollAgain && sg.ctx.Err() == nil
+	if sg.polling && !sg.locks.HoldsAny() {
 		sg.hasUnmatched.Store(true) // in case that one is on its way
-		sg.polling = sg.m.sessionLocks.Load() > 0
+		sg.polling = sg.locks.HoldsAny()
 	}
 	sg.pollAgain = false
 	return sg.polling
@@ -91,22 +110,13 @@ func (sg *signals) next() bool {
 // round asks for the signals, does what they say, and tells the store which are
 // done with.
 func (sg *signals) round(ctx context.Context) error {
-	var leases []store.LeaseID
-	for _, l := range sg.m.leases.all() {
-		if l.users.Load() > 0 && l.life.Load() != nil {
-			leases = append(leases, l.id)
-		}
-	}
-	if len(leases) == 0 {
+	leases := sg.locks.LeasesInUse()
+	if len(leases) == 0 || sg.store == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, sg.m.cfg.StoreTimeout)
+	ctx, cancel := context.WithTimeout(ctx, sg.cfg.StoreTimeout)
 	defer cancel()
-	signaler, err := store.As[store.Signaler](sg.m.st, store.FeatureStop)
-	if err != nil {
-		return nil // nobody can be asked for anything
-	}
-	found, err := signaler.Signals(ctx, leases)
+	found, err := sg.store.Signals(ctx, leases)
 	if err != nil {
 		return err
 	}
@@ -114,7 +124,7 @@ func (sg *signals) round(ctx context.Context) error {
 	var acknowledged []store.SignalID
 	unmatched := make(map[store.SignalID]time.Time)
 	for _, sig := range found {
-		if sg.m.applySignal(sig) || sg.stale(sig, unmatched) {
+		if sg.locks.Apply(sig) || sg.stale(sig, unmatched) {
 			acknowledged = append(acknowledged, sig.ID)
 		}
 	}
@@ -125,68 +135,20 @@ func (sg *signals) round(ctx context.Context) error {
 	if len(acknowledged) == 0 {
 		return nil
 	}
-	return signaler.Acknowledge(ctx, acknowledged)
+	return sg.store.Acknowledge(ctx, acknowledged)
 }
 
 // stale reports whether the grant that a signal means can not be on its way to here
 // any more; else it notes since when the signal is known. Renewals bring it again.
 func (sg *signals) stale(sig store.Signal, unmatched map[store.SignalID]time.Time) bool {
-	now := sg.m.clk.Now()
+	now := sg.cfg.Clock.Now()
 	since, seen := sg.unmatched[sig.ID]
 	if !seen {
 		since = now
 	}
-	if now.Sub(since) > 2*sg.m.cfg.StoreTimeout && sg.m.queue.length(sig.Key) == 0 {
+	if now.Sub(since) > 2*sg.cfg.StoreTimeout && !sg.locks.MayGet(sig.Key) {
 		return true
 	}
 	unmatched[sig.ID] = since
 	return false
 }
-
-// applySignal does what a signal asks for. It reports false when the grant that is meant
-// is not known here.
-func (m *Manager) applySignal(sig store.Signal) bool {
-	h := m.held.get(sig.Key)
-	if h == nil || h.token != sig.Token {
-		_, ended := m.recentEnds.get(grantRef{sig.Key, sig.Token})
-		return ended
-	}
-	switch sig.Kind {
-	case store.Stop:
-		if h.s.stop(h, sig) {
-			m.obs.AskedToStop(h.observed())
-		}
-	case store.Break:
-		if m.giveUp(h, LostForced) {
-			m.obs.Broken(h.observed())
-		}
-	}
-	return true
-}
-
-// stop notes that the holder of h is asked to stop, and tells the app, again only
-// if the reason is another; else it reports false.
-func (s *Session) stop(h *heldLock, sig store.Signal) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.held[h.key] != h || h.stopping != nil && sameReason(h.stopping.Reason, sig.Reason) {
-		return false
-	}
-	at := sig.At
-	if h.stopping != nil {
-		at = h.stopping.At
-	}
-	h.change().stopping = &store.Stopping{Reason: sig.Reason, At: at}
-	if !h.unpublished {
-		s.notifyStopLocked(h)
-	}
-	return true
-}
-
-func (s *Session) notifyStopLocked(h *heldLock) {
-	if s.onStop != nil && h.stopping != nil {
-		s.onStop(Stop{Key: h.key, Token: h.token, Reason: h.stopping.Reason})
-	}
-}
-
-func sameReason(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }

@@ -8,14 +8,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
-func (r *rig) stops() []Stop {
+func (r *rig) stops() []types.Stop {
 	synctest.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]Stop(nil), r.told...)
+	return append([]types.Stop(nil), r.told...)
 }
 
 // A holder is asked to stop, wherever it is, and asked again only for another reason.
@@ -36,10 +37,10 @@ func TestAskToStop(t *testing.T) {
 		first := time.Now().Add(-4 * time.Second)
 		r.must(other.m.AskToStop(ctx, "k", nil))
 		told := r.stops()
-		if len(told) != 2 || told[0].Token != g.Token || *told[0].Reason != "one" || told[1] != (Stop{"k", g.Token, nil}) {
+		if len(told) != 2 || told[0].Token != g.Token || *told[0].Reason != "one" || told[1] != (types.Stop{Key: "k", Token: g.Token, Reason: nil}) {
 			t.Errorf("told %+v", told)
 		}
-		amended, err := r.m.Amend(ctx, s, AmendRequest{Key: "k", Token: g.Token})
+		amended, err := r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token})
 		r.must(err)
 		near, err := r.m.Get(ctx, s, "k", false)
 		r.must(err)
@@ -54,17 +55,17 @@ func TestAskToStop(t *testing.T) {
 		if g = r.lock(s, "k"); len(r.stops()) != 2 {
 			t.Error("a later holder was told")
 		}
-		if got, _ := r.m.Amend(ctx, s, AmendRequest{Key: "k", Token: g.Token}); got.Stopping != nil {
+		if got, _ := r.m.Amend(ctx, s, types.AmendRequest{Key: "k", Token: g.Token}); got.Stopping != nil {
 			t.Errorf("a later holder is asked: %+v", got.Stopping)
 		}
 		r.release(s, g)
-		var free *NotHeldError
+		var free *types.NotHeldError
 		if err := r.m.AskToStop(ctx, "k", nil); !errors.As(err, &free) {
 			t.Errorf("nobody: %v", err)
 		}
 		ttl := r.lockTTL("ttl", time.Minute)
 		r.must(other.m.AskToStop(ctx, "ttl", new("two")))
-		if got, err := r.m.Amend(ctx, nil, AmendRequest{Key: "ttl", Token: ttl.Token}); err != nil || got.Stopping == nil || *got.Stopping.Reason != "two" {
+		if got, err := r.m.Amend(ctx, nil, types.AmendRequest{Key: "ttl", Token: ttl.Token}); err != nil || got.Stopping == nil || *got.Stopping.Reason != "two" {
 			t.Errorf("bind:ttl: %+v, %v", got, err)
 		}
 		r.release(nil, ttl)
@@ -92,20 +93,20 @@ func TestASignalIsHeardWithTheRenewal(t *testing.T) {
 		if n := r.st.count("Signals"); n != before {
 			t.Errorf("asked for %d times, when all was heard", n-before)
 		}
-		s.End(EndDropped)
+		s.End(types.EndDropped)
 		r.nothingLeft()
 	})
 }
 
 // A broken lock is lost for its holder, and free or the next one's when Break returns.
 func TestBreak(t *testing.T) {
-	for name, acquire := range map[string]func(*rig, *Session) Grant{
-		"session":       func(r *rig, s *Session) Grant { return r.lock(s, "k") },
-		"entered twice": func(r *rig, s *Session) Grant { r.get(s, as("o", "k", 0)); return r.get(s, as("o", "k", 0)) },
-		"bind:ttl":      func(r *rig, _ *Session) Grant { return r.lockTTL("k", time.Hour) },
-		"min_hold":      func(r *rig, s *Session) Grant { return r.get(s, Request{Key: "k", MinHold: time.Hour}) },
-		"standing": func(r *rig, s *Session) Grant {
-			g := r.get(s, Request{Key: "k", MinHold: time.Hour})
+	for name, acquire := range map[string]func(*rig, *Session) types.Grant{
+		"session":       func(r *rig, s *Session) types.Grant { return r.lock(s, "k") },
+		"entered twice": func(r *rig, s *Session) types.Grant { r.get(s, as("o", "k", 0)); return r.get(s, as("o", "k", 0)) },
+		"bind:ttl":      func(r *rig, _ *Session) types.Grant { return r.lockTTL("k", time.Hour) },
+		"min_hold":      func(r *rig, s *Session) types.Grant { return r.get(s, types.Request{Key: "k", MinHold: time.Hour}) },
+		"standing": func(r *rig, s *Session) types.Grant {
+			g := r.get(s, types.Request{Key: "k", MinHold: time.Hour})
 			r.release(s, g)
 			return g
 		},
@@ -120,7 +121,7 @@ func TestBreak(t *testing.T) {
 					g := acquire(r, s)
 					var a *answer
 					if waits {
-						a = other.wait(o, "k", WaitForever)
+						a = other.wait(o, "k", types.WaitForever)
 					}
 					began := time.Now()
 					r.must(other.m.Break(ctx, other.stored("k")))
@@ -131,17 +132,17 @@ func TestBreak(t *testing.T) {
 						t.Errorf("not broken: %+v", l)
 					}
 					if name != "bind:ttl" && name != "standing" {
-						if l := r.losses(); len(l) != 1 || l[0] != (Lost{"k", g.Token, LostForced}) {
+						if l := r.losses(); len(l) != 1 || l[0] != (types.Lost{Key: "k", Token: g.Token, Reason: types.LostForced}) {
 							t.Errorf("told %+v", l)
 						}
-						if reason := lostReason(r.free(s, "k", g.Token)); reason != LostForced {
+						if reason := lostReason(r.free(s, "k", g.Token)); reason != types.LostForced {
 							t.Errorf("claim: %q", reason)
 						}
 					}
 					if waits {
 						other.release(o, a.granted(t))
 					}
-					var free *NotHeldError
+					var free *types.NotHeldError
 					if err := other.m.Break(ctx, other.stored("k")); !errors.As(err, &free) {
 						t.Errorf("nobody: %v", err)
 					}
@@ -204,7 +205,7 @@ func TestBreakOfADeadHolder(t *testing.T) {
 		r.st.dropNews = true
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		if err := other.m.Break(ctx, other.stored("k")); !errors.Is(err, ErrCallerLeft) {
+		if err := other.m.Break(ctx, other.stored("k")); !errors.Is(err, types.ErrCallerLeft) {
 			t.Errorf("told %v", err)
 		}
 		before := other.st.count("Get")
@@ -224,7 +225,7 @@ func TestBreakMeetsARelease(t *testing.T) {
 		r := newRig(t)
 		other := r.another()
 		s := r.session()
-		g := r.get(s, Request{Key: "k", MinHold: time.Hour})
+		g := r.get(s, types.Request{Key: "k", MinHold: time.Hour})
 		r.st.dropNews = true
 		broken := make(chan error, 1)
 		go func() { broken <- other.m.Break(context.Background(), other.stored("k")) }()
@@ -255,7 +256,7 @@ func TestASignalOvertakesItsGrant(t *testing.T) {
 				r.lock(s, "opens the lease")
 				r.must(r.free(s, "opens the lease", r.stored("opens the lease").Token))
 				proceed := r.st.holdAnswer("Acquire")
-				a := r.ask(context.Background(), s, Request{Key: "k"})
+				a := r.ask(context.Background(), s, types.Request{Key: "k"})
 				synctest.Wait()
 				r.must(other.m.AskToStop(context.Background(), "k", nil))
 				time.Sleep(time.Second)
@@ -311,7 +312,7 @@ func TestSignalsStorm(t *testing.T) {
 		s := r.session()
 		other := r.another()
 		ttl := other.lockTTL("l", time.Hour)
-		a := r.wait(s, "l", WaitForever)
+		a := r.wait(s, "l", types.WaitForever)
 		if n := storm(); n != 0 {
 			t.Errorf("looked %d times, holding nothing", n)
 		}

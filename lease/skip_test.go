@@ -9,25 +9,26 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
 // succeed releases with a result.
-func (r *rig) succeed(s *Session, g Grant) {
+func (r *rig) succeed(s *Session, g types.Grant) {
 	r.t.Helper()
-	_, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: g.Key, Token: g.Token, Outcome: store.Success, Result: []byte(`1`)})
+	_, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: g.Key, Token: g.Token, Outcome: store.Success, Result: []byte(`1`)})
 	r.must(err)
 }
 
 func (a *answer) skipped(t tester) {
 	t.Helper()
 	<-a.done
-	if skip, ok := errors.AsType[*SkippedError](a.err); !ok || string(skip.Result) != "1" || skip.Key != "k" {
+	if skip, ok := errors.AsType[*types.SkippedError](a.err); !ok || string(skip.Result) != "1" || skip.Key != "k" {
 		t.Errorf("told %+v, %v", a.g, a.err)
 	}
 }
 
-var skipping = Request{Key: "k", Wait: WaitForever, Skip: true, TTL: time.Hour}
+var skipping = types.Request{Key: "k", Wait: types.WaitForever, Skip: true, TTL: time.Hour}
 
 // nobodyIsSkipped checks that the store remembers nobody who was skipped.
 func (r *rig) nobodyIsSkipped() {
@@ -50,7 +51,7 @@ func TestSkip(t *testing.T) {
 		"forgetting unheard": func(r *rig) { r.st.set("Cancel", fault{times: 3, forget: true}) },
 		"row locked":         func(r *rig) { r.st.lockRows("k"); time.AfterFunc(8*time.Second, func() { r.st.lockRows() }) },
 	} {
-		for _, bind := range []Bind{BindSession, BindTTL} {
+		for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 			t.Run(name+" "+bind.String(), func(t *testing.T) {
 				bubble(t, func(t *testing.T, opt option) {
 					r := newRig(t, opt)
@@ -60,13 +61,13 @@ func TestSkip(t *testing.T) {
 					req := skipping
 					req.Bind = bind
 					ctx, ttl := context.Background(), time.Duration(0)
-					if bind == BindSession {
+					if bind == types.BindSession {
 						ttl = req.TTL
 					}
 					first := r.ask(ctx, s, req)
 					synctest.Wait()
 					// It keeps the lease of those who are skipped alive.
-					next := r.ask(ctx, s, Request{Key: "k", Wait: WaitForever, TTL: ttl})
+					next := r.ask(ctx, s, types.Request{Key: "k", Wait: types.WaitForever, TTL: ttl})
 					synctest.Wait()
 					second := r.ask(ctx, s, req)
 					synctest.Wait()
@@ -99,7 +100,7 @@ func TestNoSkipAfterAFailure(t *testing.T) {
 			g := r.lock(s, "k")
 			a := r.ask(context.Background(), s, skipping)
 			synctest.Wait()
-			_, err := r.m.Release(context.Background(), s, ReleaseRequest{Key: "k", Token: g.Token, Outcome: outcome})
+			_, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", Token: g.Token, Outcome: outcome})
 			r.must(err)
 			r.release(s, a.granted(t))
 			r.nothingLeft()
@@ -161,7 +162,7 @@ func TestSkippedInTheLastMoment(t *testing.T) {
 		if timed.after != 2*time.Second {
 			t.Errorf("after %s", timed.after)
 		}
-		if <-left.done; !errors.Is(left.err, ErrCallerLeft) {
+		if <-left.done; !errors.Is(left.err, types.ErrCallerLeft) {
 			t.Errorf("told %v", left.err)
 		}
 		before := r.st.count("Cancel")
@@ -204,10 +205,10 @@ func TestASkippedRequestIsRepeated(t *testing.T) {
 		g := r.lock(s, "k")
 		other.st.dropNews = true
 		req := skipping
-		req.Bind, req.RequestID = BindTTL, uuid.New()
+		req.Bind, req.RequestID = types.BindTTL, uuid.New()
 		first := other.ask(context.Background(), nil, req)
 		synctest.Wait()
-		next := r.wait(s, "k", WaitForever)
+		next := r.wait(s, "k", types.WaitForever)
 		r.succeed(s, g)
 		got := next.granted(t)
 		again := r.ask(context.Background(), nil, req)

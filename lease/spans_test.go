@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -68,7 +69,7 @@ func newSpans(t *testing.T, opts ...sdktrace.TracerProviderOption) *spans {
 }
 
 // opt makes a sidecar trace.
-func (sp *spans) opt() option { return with(func(c *Config) { c.Tracer = sp.tracer }) }
+func (sp *spans) opt() option { return with(func(c *types.Config) { c.Tracer = sp.tracer }) }
 
 // on makes a sidecar that traces.
 func (sp *spans) on(opts ...option) *rig {
@@ -98,7 +99,7 @@ func (sp *spans) call(ctx context.Context, name, app string) appCall {
 }
 
 // ask acquires for an app beside the test.
-func (sp *spans) ask(ctx context.Context, r *rig, app string, s *Session, req Request) *answer {
+func (sp *spans) ask(ctx context.Context, r *rig, app string, s *Session, req types.Request) *answer {
 	c := sp.call(ctx, "lock.acquire", app)
 	req.Traceparent = c.parent
 	a := &answer{done: make(chan struct{})}
@@ -110,12 +111,12 @@ func (sp *spans) ask(ctx context.Context, r *rig, app string, s *Session, req Re
 	return a
 }
 
-func (sp *spans) acquire(r *rig, app string, s *Session, req Request) Grant {
+func (sp *spans) acquire(r *rig, app string, s *Session, req types.Request) types.Grant {
 	sp.t.Helper()
 	return sp.ask(context.Background(), r, app, s, req).granted(sp.t)
 }
 
-func (sp *spans) release(r *rig, app string, s *Session, req ReleaseRequest) {
+func (sp *spans) release(r *rig, app string, s *Session, req types.ReleaseRequest) {
 	sp.t.Helper()
 	c := sp.call(context.Background(), "lock.release", app)
 	defer c.span.End()
@@ -239,7 +240,7 @@ type openSpans struct {
 // opt makes a sidecar trace.
 func (o *openSpans) opt() option {
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(o))
-	return with(func(c *Config) { c.Tracer = tracing.New(provider) })
+	return with(func(c *types.Config) { c.Tracer = tracing.New(provider) })
 }
 
 func (o *openSpans) count(name string, change int) {

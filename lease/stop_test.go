@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -19,24 +20,24 @@ func TestDrain(t *testing.T) {
 		s, other := r.session(), r.session()
 		g := r.lock(s, "k")
 		waiting := []*answer{
-			r.wait(other, "k", WaitForever),
-			r.ask(context.Background(), nil, Request{Key: "k", Wait: time.Hour, Bind: BindTTL, TTL: time.Hour}),
+			r.wait(other, "k", types.WaitForever),
+			r.ask(context.Background(), nil, types.Request{Key: "k", Wait: time.Hour, Bind: types.BindTTL, TTL: time.Hour}),
 		}
 		synctest.Wait()
 		r.m.Drain()
 		r.m.Drain()
 		for _, a := range waiting {
-			if <-a.done; !errors.Is(a.err, ErrDraining) || a.after != 0 {
+			if <-a.done; !errors.Is(a.err, types.ErrDraining) || a.after != 0 {
 				t.Errorf("told %v after %s", a.err, a.after)
 			}
 		}
-		if _, err := r.try(s, "other"); !errors.Is(err, ErrDraining) {
+		if _, err := r.try(s, "other"); !errors.Is(err, types.ErrDraining) {
 			t.Errorf("acquire: told %v", err)
 		}
-		if _, err := r.m.OpenSession(SessionOptions{}); !errors.Is(err, ErrDraining) {
+		if _, err := r.m.OpenSession(types.SessionOptions{}); !errors.Is(err, types.ErrDraining) {
 			t.Errorf("session: told %v", err)
 		}
-		if !errors.Is(r.m.Ready(), ErrDraining) {
+		if !errors.Is(r.m.Ready(), types.ErrDraining) {
 			t.Error("still ready")
 		}
 		idle := r.m.Idle()
@@ -56,24 +57,24 @@ func TestDrain(t *testing.T) {
 // A call that waits until the store can be asked hears of the drain, too.
 func TestDrainWhileTheStoreHasNoRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, with(func(c *Config) { c.BatchMax, c.MaxWaiters = 2, 2 }))
+		r := newRig(t, with(func(c *types.Config) { c.BatchMax, c.MaxWaiters = 2, 2 }))
 		s := r.sessionOf(true)
 		proceed := r.st.hold("Acquire")
 		for i := range 2 {
-			r.ask(context.Background(), s, Request{Key: fmt.Sprint(i)})
+			r.ask(context.Background(), s, types.Request{Key: fmt.Sprint(i)})
 		}
 		synctest.Wait()
-		single, group := r.wait(s, "k", WaitForever), r.waitAll(s, "l")
+		single, group := r.wait(s, "k", types.WaitForever), r.waitAll(s, "l")
 		r.m.Drain()
 		synctest.Wait()
 		if !single.isOver() || !group.isOver() {
 			t.Fatalf("over: %t and %t", single.isOver(), group.isOver())
 		}
-		if !errors.Is(single.err, ErrDraining) || !errors.Is(group.err, ErrDraining) {
+		if !errors.Is(single.err, types.ErrDraining) || !errors.Is(group.err, types.ErrDraining) {
 			t.Errorf("told %v and %v", single.err, group.err)
 		}
 		proceed()
-		s.End(EndDropped)
+		s.End(types.EndDropped)
 		r.nothingLeft()
 	})
 }
@@ -81,14 +82,14 @@ func TestDrainWhileTheStoreHasNoRoom(t *testing.T) {
 func TestStop(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		var reason EndReason
-		s, err := r.m.OpenSession(SessionOptions{OnEnd: func(e EndReason) { reason = e }})
+		var reason types.EndReason
+		s, err := r.m.OpenSession(types.SessionOptions{OnEnd: func(e types.EndReason) { reason = e }})
 		r.must(err)
 		for i := range 500 {
 			r.lock(s, fmt.Sprint(i))
 		}
 		ttl := r.lockTTL("ttl", time.Hour)
-		a := r.wait(s, "ttl", WaitForever)
+		a := r.wait(s, "ttl", types.WaitForever)
 		idle := r.m.Idle()
 		var stops sync.WaitGroup
 		for range 3 {
@@ -96,7 +97,7 @@ func TestStop(t *testing.T) {
 		}
 		stops.Wait()
 		<-a.done
-		if reason != EndShutdown || a.err == nil {
+		if reason != types.EndShutdown || a.err == nil {
 			t.Errorf("ended for %v, told %v", reason, a.err)
 		}
 		<-idle
@@ -117,25 +118,25 @@ func TestCallsAfterStop(t *testing.T) {
 		ctx := context.Background()
 		// These have passed Acquire's first look before Stop.
 		for _, wait := range []time.Duration{0, time.Hour} {
-			req := Request{Key: "k", TTL: r.m.cfg.TTL, Wait: wait}
-			if _, err := r.m.acquire(ctx, &call{s: s, req: &req}); !errors.Is(err, ErrDraining) && !errors.Is(err, ErrSessionEnded) {
+			req := types.Request{Key: "k", TTL: r.m.cfg.TTL, Wait: wait}
+			if _, err := r.m.acquire(ctx, &call{s: s, req: &req}); !errors.Is(err, types.ErrDraining) && !errors.Is(err, types.ErrSessionEnded) {
 				t.Errorf("acquire: told %v", err)
 			}
-			req.Bind = BindTTL
-			if _, err := r.m.acquire(ctx, &call{req: &req}); !errors.Is(err, ErrDraining) {
+			req.Bind = types.BindTTL
+			if _, err := r.m.acquire(ctx, &call{req: &req}); !errors.Is(err, types.ErrDraining) {
 				t.Errorf("acquire ttl: told %v", err)
 			}
 		}
 		for name, err := range map[string]error{
 			"release": r.free(nil, "unknown", g.Token),
-			"amend":   r.amend(nil, Grant{Key: "unknown", Token: g.Token}),
+			"amend":   r.amend(nil, types.Grant{Key: "unknown", Token: g.Token}),
 			"get":     func() error { _, err := r.m.Get(ctx, nil, "k", true); return err }(),
 		} {
-			if !errors.Is(err, ErrDraining) {
+			if !errors.Is(err, types.ErrDraining) {
 				t.Errorf("%s: told %v", name, err)
 			}
 		}
-		if lostReason(r.free(s, "k", g.Token)) != LostShutdown {
+		if lostReason(r.free(s, "k", g.Token)) != types.LostShutdown {
 			t.Error("the reason is forgotten")
 		}
 		r.nothingLeft()
@@ -166,7 +167,7 @@ func TestStopAtOnceWhileCallsWait(t *testing.T) {
 				if op != "" {
 					r.st.set(op, fault{before: time.Second})
 				}
-				a := r.ask(context.Background(), nil, Request{Key: "k", Bind: BindTTL, TTL: time.Hour, Wait: WaitForever})
+				a := r.ask(context.Background(), nil, types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever})
 				synctest.Wait()
 				r.m.Stop()
 				if op == "" && r.stored("k").QueueLength != 0 {
@@ -174,7 +175,7 @@ func TestStopAtOnceWhileCallsWait(t *testing.T) {
 				}
 				other.release(o, g)
 				<-a.done
-				if !errors.Is(a.err, ErrDraining) {
+				if !errors.Is(a.err, types.ErrDraining) {
 					t.Errorf("told %v", a.err)
 				}
 				time.Sleep(time.Minute)
@@ -188,19 +189,19 @@ func TestStopAtOnceWhileCallsWait(t *testing.T) {
 // A store that hangs holds Stop up for a few of its timeouts, whatever is queued.
 func TestStopWithAStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, with(func(c *Config) { c.BatchMax = 10 }))
+		r := newRig(t, with(func(c *types.Config) { c.BatchMax = 10 }))
 		s := r.session()
 		for i := range 1000 {
 			r.lock(s, fmt.Sprint(i))
 		}
 		var asked []*answer
 		for i := range 200 {
-			asked = append(asked, r.ask(context.Background(), nil, Request{Key: fmt.Sprint(i), Bind: BindTTL, TTL: time.Hour, Wait: time.Minute}))
+			asked = append(asked, r.ask(context.Background(), nil, types.Request{Key: fmt.Sprint(i), Bind: types.BindTTL, TTL: time.Hour, Wait: time.Minute}))
 		}
 		synctest.Wait()
 		r.st.setAll(fault{before: time.Hour})
 		for i := range 200 {
-			asked = append(asked, r.ask(context.Background(), nil, Request{Key: fmt.Sprint("new", i), Bind: BindTTL, TTL: time.Hour, NoCache: true}))
+			asked = append(asked, r.ask(context.Background(), nil, types.Request{Key: fmt.Sprint("new", i), Bind: types.BindTTL, TTL: time.Hour, NoCache: true}))
 		}
 		synctest.Wait()
 		began := time.Now()
@@ -228,7 +229,7 @@ func TestStopWhileACallIsSlow(t *testing.T) {
 			other := r.another(opt)
 			o := other.session()
 			g := other.lock(o, "k")
-			c := &call{m: r.m, ctx: context.Background(), req: &Request{Key: "k", Bind: BindTTL, TTL: time.Hour, Wait: WaitForever}}
+			c := &call{m: r.m, ctx: context.Background(), req: &types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever}}
 			l, err := c.lease()
 			r.must(err)
 			b := r.m.newAttempt(c, l)
@@ -269,7 +270,7 @@ func TestAPlaceIsWithdrawnWhenCancelsHaveStopped(t *testing.T) {
 		other := r.another(opt)
 		o := other.session()
 		g := other.lock(o, "k")
-		c := &call{m: r.m, ctx: context.Background(), req: &Request{Key: "k", Bind: BindTTL, TTL: time.Hour, Wait: WaitForever}}
+		c := &call{m: r.m, ctx: context.Background(), req: &types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever}}
 		l, err := c.lease()
 		r.must(err)
 		b := r.m.newAttempt(c, l)
@@ -289,13 +290,13 @@ func TestAPlaceIsWithdrawnWhenCancelsHaveStopped(t *testing.T) {
 func TestSessionsOpenedDuringStop(t *testing.T) {
 	t.Parallel()
 	for range 100 {
-		r := newRig(t, inline, with(func(c *Config) { c.MaxSessions = 1_000_000 }))
+		r := newRig(t, inline, with(func(c *types.Config) { c.MaxSessions = 1_000_000 }))
 		var opened, ended atomic.Int64
 		var openers sync.WaitGroup
 		for range 4 {
 			openers.Go(func() {
 				for {
-					if _, err := r.m.OpenSession(SessionOptions{OnEnd: func(EndReason) { ended.Add(1) }}); err != nil {
+					if _, err := r.m.OpenSession(types.SessionOptions{OnEnd: func(types.EndReason) { ended.Add(1) }}); err != nil {
 						return
 					}
 					opened.Add(1)

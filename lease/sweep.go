@@ -2,9 +2,11 @@ package lease
 
 import (
 	"context"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -17,11 +19,19 @@ const sweepInterval = 10 * time.Minute
 // tidied some time after it has ended; a sidecar that grants nothing any more
 // sends no statement for it.
 type sweeping struct {
-	m     *Manager
+	store store.Reaper // nil: the store tidies itself
+	clk   clock.Clock
+	log   *slog.Logger
 	began time.Time
 	// until is when the last grant has ended and been swept, in nanoseconds after
 	// began.
 	until atomic.Int64
+}
+
+func newSweeping(st store.Store, clk clock.Clock, log *slog.Logger) *sweeping {
+	s := &sweeping{clk: clk, log: log, began: clk.Now()}
+	s.store, _ = st.(store.Reaper)
+	return s
 }
 
 // granted notes that something was granted that may last so long.
@@ -38,8 +48,7 @@ func (s *sweeping) granted(now time.Time, ttl time.Duration) {
 
 // run sweeps now and then, until ctx ends.
 func (s *sweeping) run(ctx context.Context) {
-	reaper, ok := s.m.st.(store.Reaper)
-	if !ok {
+	if s.store == nil {
 		return
 	}
 	for {
@@ -50,11 +59,11 @@ func (s *sweeping) run(ctx context.Context) {
 			timer.Stop()
 			return
 		}
-		if int64(s.m.clk.Now().Sub(s.began)) > s.until.Load() {
+		if int64(s.clk.Now().Sub(s.began)) > s.until.Load() {
 			continue
 		}
-		if err := reaper.Sweep(ctx); err != nil && ctx.Err() == nil {
-			s.m.log.Warn("the store was not swept, trying again later", "error", err)
+		if err := s.store.Sweep(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("the store was not swept, trying again later", "error", err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -17,9 +18,9 @@ func TestSpansOfAFreeKey(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
 		s := r.session()
-		g := sp.acquire(r, "a", s, Request{Key: "db:k"})
+		g := sp.acquire(r, "a", s, types.Request{Key: "db:k"})
 		time.Sleep(time.Second)
-		sp.release(r, "a", s, ReleaseRequest{Key: g.Key, Token: g.Token})
+		sp.release(r, "a", s, types.ReleaseRequest{Key: g.Key, Token: g.Token})
 		sp.want(`
 			lock.acquire a
 				lock.held db:k #1 released
@@ -44,10 +45,10 @@ func TestSpansInline(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on(inline)
 		s, o := r.session(), r.session()
-		g := sp.acquire(r, "a", s, Request{Key: "k"})
-		b := sp.ask(context.Background(), r, "b", o, Request{Key: "k", Wait: time.Minute})
+		g := sp.acquire(r, "a", s, types.Request{Key: "k"})
+		b := sp.ask(context.Background(), r, "b", o, types.Request{Key: "k", Wait: time.Minute})
 		synctest.Wait()
-		sp.release(r, "a", s, ReleaseRequest{Key: g.Key, Token: g.Token})
+		sp.release(r, "a", s, types.ReleaseRequest{Key: g.Key, Token: g.Token})
 		b.granted(t)
 		synctest.Wait()
 		sp.want(`
@@ -67,12 +68,12 @@ func TestSpansOfAWaitForANeighbour(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
 		s, o := r.session(), r.session()
-		g := sp.acquire(r, "a", s, Request{Key: "k"})
-		b := sp.ask(context.Background(), r, "b", o, Request{Key: "k", Wait: time.Minute})
+		g := sp.acquire(r, "a", s, types.Request{Key: "k"})
+		b := sp.ask(context.Background(), r, "b", o, types.Request{Key: "k", Wait: time.Minute})
 		time.Sleep(time.Second)
-		sp.release(r, "a", s, ReleaseRequest{Key: g.Key, Token: g.Token})
+		sp.release(r, "a", s, types.ReleaseRequest{Key: g.Key, Token: g.Token})
 		b.granted(t)
-		o.End(EndDeleted)
+		o.End(types.EndDeleted)
 		synctest.Wait()
 		sp.want(`
 			lock.acquire a
@@ -110,17 +111,17 @@ func spansAcrossSidecars(t *testing.T, news bool) {
 	b := sp.beside(a)
 	b.st.dropNews = !news
 	s, o, u := a.session(), a.session(), b.session()
-	first := sp.acquire(a, "first", s, Request{Key: "k"})
-	second := sp.ask(context.Background(), a, "second", o, Request{Key: "k", Wait: time.Minute})
+	first := sp.acquire(a, "first", s, types.Request{Key: "k"})
+	second := sp.ask(context.Background(), a, "second", o, types.Request{Key: "k", Wait: time.Minute})
 	time.Sleep(time.Second)
-	third := sp.ask(context.Background(), b, "third", u, Request{Key: "k", Wait: time.Minute})
+	third := sp.ask(context.Background(), b, "third", u, types.Request{Key: "k", Wait: time.Minute})
 	time.Sleep(time.Second)
-	sp.release(a, "first", s, ReleaseRequest{Key: "k", Token: first.Token})
+	sp.release(a, "first", s, types.ReleaseRequest{Key: "k", Token: first.Token})
 	g := second.granted(t)
 	time.Sleep(6 * time.Second) // the third is checked with the renewals
-	sp.release(a, "second", o, ReleaseRequest{Key: "k", Token: g.Token})
+	sp.release(a, "second", o, types.ReleaseRequest{Key: "k", Token: g.Token})
 	g = third.granted(t)
-	sp.release(b, "third", u, ReleaseRequest{Key: "k", Token: g.Token})
+	sp.release(b, "third", u, types.ReleaseRequest{Key: "k", Token: g.Token})
 	sp.want(`
 		lock.acquire first
 			lock.held k #1 released
@@ -151,11 +152,11 @@ func TestSpansOfAWaitThatFoundTheKeyFree(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
 		s, o := r.session(), r.session()
-		g := sp.acquire(r, "a", s, Request{Key: "k"})
+		g := sp.acquire(r, "a", s, types.Request{Key: "k"})
 		goOn := r.st.hold("Enqueue")
-		b := sp.ask(context.Background(), r, "b", o, Request{Key: "k", Wait: time.Minute})
+		b := sp.ask(context.Background(), r, "b", o, types.Request{Key: "k", Wait: time.Minute})
 		synctest.Wait()
-		sp.release(r, "a", s, ReleaseRequest{Key: "k", Token: g.Token})
+		sp.release(r, "a", s, types.ReleaseRequest{Key: "k", Token: g.Token})
 		delete(sp.handOffs.by, "k")
 		goOn()
 		b.granted(t)
@@ -172,17 +173,17 @@ func TestSpansOfWaitsInVain(t *testing.T) {
 		a := sp.on()
 		b := sp.beside(a)
 		s, o, ends := a.session(), b.session(), b.session()
-		g := sp.acquire(a, "a", s, Request{Key: "k"})
-		late := sp.ask(context.Background(), b, "late", o, Request{Key: "k", Wait: time.Second})
+		g := sp.acquire(a, "a", s, types.Request{Key: "k"})
+		late := sp.ask(context.Background(), b, "late", o, types.Request{Key: "k", Wait: time.Second})
 		synctest.Wait()
-		skips := sp.ask(context.Background(), b, "skips", o, Request{Key: "k", Wait: time.Minute, Skip: true})
+		skips := sp.ask(context.Background(), b, "skips", o, types.Request{Key: "k", Wait: time.Minute, Skip: true})
 		synctest.Wait()
-		drops := sp.ask(context.Background(), b, "drops", ends, Request{Key: "k", Wait: time.Minute})
+		drops := sp.ask(context.Background(), b, "drops", ends, types.Request{Key: "k", Wait: time.Minute})
 		time.Sleep(2 * time.Second)
-		ends.End(EndDropped)
+		ends.End(types.EndDropped)
 		<-drops.done
 		synctest.Wait()
-		sp.release(a, "a", s, ReleaseRequest{Key: "k", Token: g.Token, Outcome: store.Success})
+		sp.release(a, "a", s, types.ReleaseRequest{Key: "k", Token: g.Token, Outcome: store.Success})
 		<-late.done
 		<-skips.done
 		synctest.Wait()
@@ -218,16 +219,16 @@ func TestSpansOfLosses(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
 		drops, s, o := r.session(), r.session(), r.session()
-		sp.acquire(r, "drops", drops, Request{Key: "drop"})
-		sp.acquire(r, "late", s, Request{Key: "max", MaxHold: time.Second})
-		sp.acquire(r, "broken", s, Request{Key: "force"})
-		next := sp.ask(context.Background(), r, "next", o, Request{Key: "drop", Wait: time.Minute})
+		sp.acquire(r, "drops", drops, types.Request{Key: "drop"})
+		sp.acquire(r, "late", s, types.Request{Key: "max", MaxHold: time.Second})
+		sp.acquire(r, "broken", s, types.Request{Key: "force"})
+		next := sp.ask(context.Background(), r, "next", o, types.Request{Key: "drop", Wait: time.Minute})
 		synctest.Wait()
-		drops.End(EndDropped)
+		drops.End(types.EndDropped)
 		next.granted(t)
 		r.must(r.m.Break(context.Background(), r.stored("force")))
 		time.Sleep(2 * time.Second)
-		r.m.lose(r.m.leases.get(r.m.cfg.TTL), LostStore)
+		r.m.lose(r.m.leases.get(r.m.cfg.TTL), types.LostStore)
 		synctest.Wait()
 		sp.want(`
 			lock.acquire broken
@@ -257,22 +258,22 @@ func TestSpansOfAGroup(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
 		s, o := r.session(), r.session()
-		g := sp.acquire(r, "a", o, Request{Key: "y"})
+		g := sp.acquire(r, "a", o, types.Request{Key: "y"})
 		c := sp.call(context.Background(), "lock.acquire", "group")
-		var grants []Grant
+		var grants []types.Grant
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			defer c.span.End()
 			var err error
-			grants, err = r.m.AcquireAll(c.ctx, s, []string{"x", "y", "z"}, Request{Wait: time.Minute, Traceparent: c.parent})
+			grants, err = r.m.AcquireAll(c.ctx, s, []string{"x", "y", "z"}, types.Request{Wait: time.Minute, Traceparent: c.parent})
 			r.must(err)
 		}()
 		time.Sleep(time.Second)
-		sp.release(r, "a", o, ReleaseRequest{Key: "y", Token: g.Token})
+		sp.release(r, "a", o, types.ReleaseRequest{Key: "y", Token: g.Token})
 		<-done
 		for _, g := range grants {
-			sp.release(r, "group", s, ReleaseRequest{Key: g.Key, Token: g.Token})
+			sp.release(r, "group", s, types.ReleaseRequest{Key: g.Key, Token: g.Token})
 		}
 		sp.want(`
 			lock.acquire a
@@ -310,11 +311,11 @@ func TestSpansOfAGroupInVain(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
 		s, o := r.session(), r.session()
-		sp.acquire(r, "a", o, Request{Key: "y"})
+		sp.acquire(r, "a", o, types.Request{Key: "y"})
 		sp.exporter.Reset()
 		c := sp.call(context.Background(), "lock.acquire", "group")
-		_, err := r.m.AcquireAll(c.ctx, s, []string{"x", "y"}, Request{Wait: time.Second, Traceparent: c.parent})
-		if _, late := errors.AsType[*TimeoutError](err); !late {
+		_, err := r.m.AcquireAll(c.ctx, s, []string{"x", "y"}, types.Request{Wait: time.Second, Traceparent: c.parent})
+		if _, late := errors.AsType[*types.TimeoutError](err); !late {
 			t.Errorf("told %v", err)
 		}
 		c.span.End()
@@ -336,19 +337,19 @@ func TestSpansOfABatch(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
 		s := r.session()
-		sp.acquire(r, "first", s, Request{Key: "0"})
+		sp.acquire(r, "first", s, types.Request{Key: "0"})
 		sp.exporter.Reset()
 		goOn := r.st.hold("Acquire")
 		var asked []*answer
 		ask := func(ctx context.Context, key string) {
-			asked = append(asked, sp.ask(ctx, r, key, s, Request{Key: key}))
+			asked = append(asked, sp.ask(ctx, r, key, s, types.Request{Key: key}))
 			synctest.Wait()
 		}
 		ask(context.Background(), "1") // alone: the others come while it is under way
 		for _, key := range []string{"2", "3", "4"} {
 			ask(context.Background(), key)
 		}
-		unseen := r.ask(context.Background(), s, Request{Key: "5"})
+		unseen := r.ask(context.Background(), s, types.Request{Key: "5"})
 		synctest.Wait()
 		goOn()
 		for _, a := range append(asked, unseen) {
@@ -371,24 +372,24 @@ func TestSpansOfAReentry(t *testing.T) {
 		sp := newSpans(t)
 		r := sp.on()
 		holder, s := r.session(), r.session()
-		g := sp.acquire(r, "a", holder, Request{Key: "k"})
-		req := Request{Key: "k", Owner: "o", Reentrant: true, Wait: time.Minute}
+		g := sp.acquire(r, "a", holder, types.Request{Key: "k"})
+		req := types.Request{Key: "k", Owner: "o", Reentrant: true, Wait: time.Minute}
 		one := sp.ask(context.Background(), r, "one", s, req)
 		synctest.Wait()
 		two := sp.ask(context.Background(), r, "two", s, req)
 		synctest.Wait()
-		sp.release(r, "a", holder, ReleaseRequest{Key: "k", Token: g.Token})
+		sp.release(r, "a", holder, types.ReleaseRequest{Key: "k", Token: g.Token})
 		g = one.granted(t)
 		if again := two.granted(t); again.Reentry != 2 {
 			t.Errorf("told %+v", again)
 		}
 		synctest.Wait()
 		sp.exporter.Reset()
-		sp.release(r, "one", s, ReleaseRequest{Key: "k", Token: g.Token})
+		sp.release(r, "one", s, types.ReleaseRequest{Key: "k", Token: g.Token})
 		if held := sp.named("lock.held"); len(held) != 0 {
 			t.Errorf("an entry remains, held: %+v", held)
 		}
-		sp.release(r, "two", s, ReleaseRequest{Key: "k", Token: g.Token})
+		sp.release(r, "two", s, types.ReleaseRequest{Key: "k", Token: g.Token})
 		if held := sp.named("lock.held"); len(held) != 1 {
 			t.Errorf("held: %+v", held)
 		}
@@ -403,18 +404,18 @@ func TestSpansOfHeldAnswers(t *testing.T) {
 		a := sp.on()
 		b := sp.beside(a)
 		s, o := a.session(), b.session()
-		sp.acquire(a, "a", s, Request{Key: "k"})
+		sp.acquire(a, "a", s, types.Request{Key: "k"})
 		for _, try := range []struct {
 			app string
 			r   *rig
 			s   *Session
 		}{{"asks", b, o}, {"remembers", b, o}, {"neighbour", a, a.session()}} {
-			<-sp.ask(context.Background(), try.r, try.app, try.s, Request{Key: "k"}).done
+			<-sp.ask(context.Background(), try.r, try.app, try.s, types.Request{Key: "k"}).done
 		}
 		c := sp.call(context.Background(), "lock.acquire", "group")
-		_, _ = b.m.AcquireAll(c.ctx, o, []string{"j", "k"}, Request{})
+		_, _ = b.m.AcquireAll(c.ctx, o, []string{"j", "k"}, types.Request{})
 		c.span.End()
-		s.End(EndDeleted)
+		s.End(types.EndDeleted)
 		synctest.Wait()
 		sp.want(`
 			lock.acquire a
@@ -438,10 +439,10 @@ func TestNoSpans(t *testing.T) {
 		sp := newSpans(t, sdktrace.WithSampler(sdktrace.NeverSample()))
 		r := sp.on()
 		s, o := r.session(), r.session()
-		g := sp.acquire(r, "a", s, Request{Key: "k"})
-		b := sp.ask(context.Background(), r, "b", o, Request{Key: "k", Wait: time.Minute})
+		g := sp.acquire(r, "a", s, types.Request{Key: "k"})
+		b := sp.ask(context.Background(), r, "b", o, types.Request{Key: "k", Wait: time.Minute})
 		synctest.Wait()
-		sp.release(r, "a", s, ReleaseRequest{Key: "k", Token: g.Token})
+		sp.release(r, "a", s, types.ReleaseRequest{Key: "k", Token: g.Token})
 		b.granted(t)
 		if h := o.find("k", b.g.Token); h.terms != plain {
 			t.Errorf("terms of its own: %+v", h.terms)
@@ -459,7 +460,7 @@ func TestNoSpansWithoutACall(t *testing.T) {
 		r := sp.on()
 		s, o := r.session(), r.session()
 		g := r.lock(s, "k")
-		b := r.wait(o, "k", WaitForever)
+		b := r.wait(o, "k", types.WaitForever)
 		r.release(s, g)
 		r.release(o, b.granted(t))
 		time.Sleep(time.Minute) // renewals, checks
@@ -475,9 +476,9 @@ func TestSpansOfABindTTL(t *testing.T) {
 		sp := newSpans(t)
 		a := sp.on()
 		b := sp.beside(a)
-		g := sp.acquire(a, "a", nil, Request{Key: "k", Bind: BindTTL, TTL: time.Hour})
+		g := sp.acquire(a, "a", nil, types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour})
 		time.Sleep(time.Minute)
-		sp.release(b, "b", nil, ReleaseRequest{Key: "k", Token: g.Token})
+		sp.release(b, "b", nil, types.ReleaseRequest{Key: "k", Token: g.Token})
 		sp.want(`
 			lock.acquire a
 				lock.held k #1 released

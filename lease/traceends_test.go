@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // A call may leave while its attempt is about to be queued: no span begins that
@@ -22,7 +23,7 @@ func TestNoWaitBeginsAfterItsCall(t *testing.T) {
 	g := r.lock(s, "k")
 	ctx, leave := context.WithCancel(sampledCall())
 	answer := r.st.holdAnswer("Acquire")
-	a := r.ask(ctx, o, Request{Key: "k", Wait: time.Minute, NoCache: true})
+	a := r.ask(ctx, o, types.Request{Key: "k", Wait: time.Minute, NoCache: true})
 	time.Sleep(20 * time.Millisecond)
 	shard := r.m.held.shard("k") // the attempt looks there who holds the key, before it begins its span
 	shard.mu.Lock()
@@ -39,13 +40,13 @@ func TestNoWaitBeginsAfterItsCall(t *testing.T) {
 // What is kept of a call for as long as its lock is held is not the call's span.
 func TestAHeldLockDoesNotKeepItsCallsSpan(t *testing.T) {
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(&openSpans{}))
-	r := newRig(t, with(func(c *Config) { c.Tracer = tracing.New(provider) }))
+	r := newRig(t, with(func(c *types.Config) { c.Tracer = tracing.New(provider) }))
 	s := r.session()
 	gone := make(chan struct{})
 	func() {
 		ctx, span := provider.Tracer("").Start(context.Background(), "lock.acquire")
 		runtime.SetFinalizer(span, func(trace.Span) { close(gone) })
-		_, err := r.m.Acquire(ctx, s, Request{Key: "k"})
+		_, err := r.m.Acquire(ctx, s, types.Request{Key: "k"})
 		r.must(err)
 		span.End()
 	}()
@@ -72,7 +73,7 @@ func TestSpansOfALongWaitOfAGroup(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_, _ = r.m.AcquireAll(c.ctx, nil, []string{"a", "b"}, Request{Bind: BindTTL, TTL: 3 * time.Second, Wait: WaitForever, Traceparent: c.parent})
+			_, _ = r.m.AcquireAll(c.ctx, nil, []string{"a", "b"}, types.Request{Bind: types.BindTTL, TTL: 3 * time.Second, Wait: types.WaitForever, Traceparent: c.parent})
 			c.span.End()
 		}()
 		time.Sleep(time.Hour)

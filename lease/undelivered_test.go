@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // hour is a request of which the lock stands for long if its lease dies too early.
-func hour(key string) Request {
-	return Request{Key: key, MinHold: time.Hour, TTL: 5 * time.Second, NoCache: true}
+func hour(key string) types.Request {
+	return types.Request{Key: key, MinHold: time.Hour, TTL: 5 * time.Second, NoCache: true}
 }
 
 // An attempt is granted by a hand-off of which no news comes, and its lease is lost before
@@ -23,7 +24,7 @@ func TestUndeliveredHandOff(t *testing.T) {
 		s, o := r.session(), other.session()
 		g := other.lock(o, "k")
 		req := hour("k")
-		req.Wait = WaitForever
+		req.Wait = types.WaitForever
 		a := r.ask(context.Background(), s, req)
 		synctest.Wait()
 		r.st.dropNews = true
@@ -87,7 +88,7 @@ func TestUndeliveredMember(t *testing.T) {
 		s, o := r.session(), other.session()
 		b := other.lock(o, "b")
 		req := hour("")
-		req.Wait = WaitForever
+		req.Wait = types.WaitForever
 		a := r.askAll(context.Background(), s, req, "a", "b")
 		r.clk.stop(6 * time.Second)
 		time.Sleep(20 * time.Second)
@@ -154,12 +155,12 @@ func TestUndeliveredQuestionAfterItsLease(t *testing.T) {
 				s, o := r.session(), other.session()
 				g := other.lock(o, "k")
 				req := hour("k")
-				req.Wait = WaitForever
+				req.Wait = types.WaitForever
 				proceed := func() {}
 				r.st.set("Enqueue", fault{times: 1, first: func() {
 					proceed = r.st.hold("Revoke")
 					for _, b := range r.m.queue.all() {
-						r.m.lose(b.lease, LostStore)
+						r.m.lose(b.lease, types.LostStore)
 					}
 					if freed == "before the question" {
 						other.release(o, g)

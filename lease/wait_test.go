@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -21,7 +22,7 @@ func (r *rig) buryLeases() {
 
 // A wait outlives its lease: it begins again under a fresh one.
 func TestLeaseLostWhileWaiting(t *testing.T) {
-	for _, bind := range []Bind{BindSession, BindTTL} {
+	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		for name, lose := range map[string]func(*rig){
 			"dead in the store":   (*rig).buryLeases,
 			"past its deadline":   func(r *rig) { r.clk.stop(time.Minute) },
@@ -31,7 +32,7 @@ func TestLeaseLostWhileWaiting(t *testing.T) {
 			"revocations refused": func(r *rig) { r.clk.stop(time.Minute); r.st.set("Revoke", fault{times: 5, refuse: true}) },
 			"while it is checked": func(r *rig) { r.st.set("Check", fault{after: 3 * time.Second}); r.clk.stop(time.Minute) },
 		} {
-			if bind == BindTTL && name == "cancels fail, too" {
+			if bind == types.BindTTL && name == "cancels fail, too" {
 				continue // it is told that the store failed
 			}
 			t.Run(bind.String()+" "+name, func(t *testing.T) {
@@ -40,7 +41,7 @@ func TestLeaseLostWhileWaiting(t *testing.T) {
 					other := r.another(opt)
 					o, s := other.session(), r.session()
 					g := other.lock(o, "k")
-					a := r.ask(context.Background(), s, Request{Key: "k", Wait: WaitForever, Bind: bind, TTL: time.Hour})
+					a := r.ask(context.Background(), s, types.Request{Key: "k", Wait: types.WaitForever, Bind: bind, TTL: time.Hour})
 					time.Sleep(10 * time.Second)
 					lose(r)
 					time.Sleep(30 * time.Second)
@@ -70,7 +71,7 @@ func TestBindTTLTriesAgainAfterALongWait(t *testing.T) {
 		other := r.another(opt)
 		o := other.session()
 		g := other.lock(o, "k")
-		a := r.ask(context.Background(), nil, Request{Key: "k", Wait: WaitForever, Bind: BindTTL, TTL: time.Second})
+		a := r.ask(context.Background(), nil, types.Request{Key: "k", Wait: types.WaitForever, Bind: types.BindTTL, TTL: time.Second})
 		time.Sleep(time.Minute)
 		r.buryLeases()
 		other.release(o, g)
@@ -81,13 +82,13 @@ func TestBindTTLTriesAgainAfterALongWait(t *testing.T) {
 }
 
 func TestWaitGoesOnThroughAnOutage(t *testing.T) {
-	for _, bind := range []Bind{BindSession, BindTTL} {
+	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
 			other := r.another(opt)
 			o, s := other.session(), r.session()
 			g := other.lock(o, "k")
-			a := r.ask(context.Background(), s, Request{Key: "k", Wait: WaitForever, Bind: bind, TTL: time.Hour})
+			a := r.ask(context.Background(), s, types.Request{Key: "k", Wait: types.WaitForever, Bind: bind, TTL: time.Hour})
 			time.Sleep(10 * time.Second)
 			r.st.setAll(fault{lose: true})
 			time.Sleep(8 * time.Second)
@@ -122,9 +123,9 @@ func TestNewsIsLost(t *testing.T) {
 				r.st.dropNews = true
 				g := other.lockTTL("k", 24*time.Hour)
 				s := r.session()
-				a := r.wait(s, "k", WaitForever)
+				a := r.wait(s, "k", types.WaitForever)
 				time.Sleep(time.Minute)
-				_, err := other.m.Release(context.Background(), nil, ReleaseRequest{Key: "k", Token: g.Token})
+				_, err := other.m.Release(context.Background(), nil, types.ReleaseRequest{Key: "k", Token: g.Token})
 				r.must(err)
 				released := time.Now()
 				got := a.granted(t)
@@ -141,12 +142,12 @@ func TestNewsIsLost(t *testing.T) {
 // Many waits that began at different times are checked together.
 func TestChecksAreCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, polling, with(func(c *Config) { c.BatchMax = 1000 }))
+		r := newRig(t, polling, with(func(c *types.Config) { c.BatchMax = 1000 }))
 		other := r.another()
 		s := r.session()
 		for i := range 500 {
 			other.lockTTL(fmt.Sprint(i), 24*time.Hour)
-			r.wait(s, fmt.Sprint(i), WaitForever)
+			r.wait(s, fmt.Sprint(i), types.WaitForever)
 			time.Sleep(7 * time.Millisecond)
 		}
 		time.Sleep(10 * time.Second)
@@ -155,7 +156,7 @@ func TestChecksAreCoalesced(t *testing.T) {
 		if n := r.st.count("Check") - before; n > 25 {
 			t.Errorf("10 s of polling every second took %d calls", n)
 		}
-		s.End(EndDropped)
+		s.End(types.EndDropped)
 		r.onlyOthersLeft(500)
 	})
 }
@@ -183,7 +184,7 @@ func TestHolderDies(t *testing.T) {
 		r := newRig(t, opt)
 		other := r.another(opt)
 		other.lock(other.session(), "k")
-		a := r.wait(r.session(), "k", WaitForever)
+		a := r.wait(r.session(), "k", types.WaitForever)
 		other.st.set("Renew", fault{lose: true})
 		other.st.set("Revoke", fault{lose: true})
 		a.granted(t)
@@ -199,7 +200,7 @@ func TestLeaseLostAgainAndAgain(t *testing.T) {
 		r := newRig(t)
 		r.st.set("OpenLeases", fault{then: func() { go func() { time.Sleep(time.Nanosecond); r.buryLeases() }() }})
 		r.st.set("Acquire", fault{before: time.Millisecond})
-		_, err := r.m.Acquire(context.Background(), r.session(), Request{Key: "k"})
+		_, err := r.m.Acquire(context.Background(), r.session(), types.Request{Key: "k"})
 		if !store.Unavailable(err) {
 			t.Errorf("told %v", err)
 		}
@@ -221,7 +222,7 @@ func TestTimeIsUpWhenTheLeaseIsLost(t *testing.T) {
 		time.Sleep(12 * time.Second)
 		r.st.hold("Enqueue")
 		<-a.done
-		var timeout *TimeoutError
+		var timeout *types.TimeoutError
 		if !errors.As(a.err, &timeout) && !store.Unavailable(a.err) {
 			t.Errorf("told %v", a.err)
 		}
@@ -235,13 +236,13 @@ func TestTimeIsUpWhenTheLeaseIsLost(t *testing.T) {
 // them be queued.
 func TestCrowdIsQueuedByParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, with(func(c *Config) { c.BatchMax = 1000 }))
+		r := newRig(t, with(func(c *types.Config) { c.BatchMax = 1000 }))
 		s := r.session()
 		r.lockTTL("k", time.Hour)
 		proceed := r.st.hold("Enqueue")
 		r.wait(s, "k", time.Minute)
 		for range 999 {
-			r.ask(context.Background(), s, Request{Key: "k", Wait: time.Minute})
+			r.ask(context.Background(), s, types.Request{Key: "k", Wait: time.Minute})
 		}
 		synctest.Wait()
 		proceed()
@@ -249,6 +250,6 @@ func TestCrowdIsQueuedByParts(t *testing.T) {
 		if n, most := r.m.queue.length("k"), r.st.largest("Enqueue"); n != 1000 || most != maxTogether {
 			t.Errorf("%d stand in line, up to %d by one statement", n, most)
 		}
-		s.End(EndDropped)
+		s.End(types.EndDropped)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/lease/internal/watch"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -61,29 +62,29 @@ func (m *Manager) pinForWatches(ctx context.Context) (watch.Lease, error) {
 // and must not call back; it is called from one goroutine at a time, perhaps before
 // Watch returns, and not after stop has. Errors: [LimitError], [ErrCallerLeft],
 // [ErrDraining], and those of the store.
-func (m *Manager) Watch(ctx context.Context, s *Session, key string, hear func(Event)) (v View, stop func(), err error) {
+func (m *Manager) Watch(ctx context.Context, s *Session, key string, hear func(Event)) (v types.View, stop func(), err error) {
 	if m.isDraining() {
-		return View{}, nil, ErrDraining
+		return types.View{}, nil, types.ErrDraining
 	}
 	if _, err := store.As[store.Watcher](m.st, store.FeatureEvents); err != nil {
-		return View{}, nil, err
+		return types.View{}, nil, err
 	}
 	stream, err := m.watches.Open(key, hear)
 	if err != nil {
-		return View{}, nil, err
+		return types.View{}, nil, err
 	}
 	var lock store.Lock
 	select {
 	case <-stream.Begun():
 		lock, err = stream.State()
 	case <-ctx.Done():
-		err = errors.Join(ErrCallerLeft, context.Cause(ctx))
+		err = errors.Join(types.ErrCallerLeft, context.Cause(ctx))
 	case <-m.draining:
-		err = ErrDraining
+		err = types.ErrDraining
 	}
 	if err != nil {
 		stream.Close()
-		return View{}, nil, err
+		return types.View{}, nil, err
 	}
 	return m.viewOf(s, lock), stream.Close, nil
 }

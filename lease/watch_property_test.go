@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
 )
@@ -28,7 +29,7 @@ type watching struct {
 	t       *rapid.T
 	r, far  *rig
 	s       *Session
-	held    map[string]Grant
+	held    map[string]types.Grant
 	streams []*opening
 }
 
@@ -66,7 +67,7 @@ func (o *opening) end() {
 func (w *watching) fail() {
 	op := rapid.SampledFrom([]string{"Watch", "Unwatch", "Get", "OpenLeases", "Renew", "lease"}).Draw(w.t, "operation")
 	if l := w.r.m.leases.get(w.r.m.cfg.TTL); op == "lease" && l != nil {
-		w.r.m.lose(l, LostStore)
+		w.r.m.lose(l, types.LostStore)
 		return
 	}
 	ms := rapid.SampledFrom([]int{0, 1, 700, 6000})
@@ -157,7 +158,7 @@ func TestWatchProperties(t *testing.T) {
 		var failed any
 		synctest.Test(t, func(*testing.T) {
 			space := memory.NewSpace()
-			w := &watching{t: rt, r: newRigOn(rt, space, "a"), far: newRigOn(rt, space, "b"), held: map[string]Grant{}}
+			w := &watching{t: rt, r: newRigOn(rt, space, "a"), far: newRigOn(rt, space, "b"), held: map[string]types.Grant{}}
 			w.s = w.far.session()
 			defer func() {
 				failed = recover() // rapid stops a run by a panic

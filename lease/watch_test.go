@@ -10,13 +10,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
 // watcher is a stream of a test.
 type watcher struct {
 	t    tester
-	view View
+	view types.View
 	stop func()
 
 	mu    sync.Mutex
@@ -93,7 +94,7 @@ func TestWatch(t *testing.T) {
 				}
 			}
 			_, err := r.m.Release(context.Background(), map[*rig]*Session{r: s, b: other}[r],
-				ReleaseRequest{Key: "k", Token: g.Token, Outcome: store.Success, Result: json.RawMessage("1")})
+				types.ReleaseRequest{Key: "k", Token: g.Token, Outcome: store.Success, Result: json.RawMessage("1")})
 			r.must(err)
 			for _, w := range []*watcher{w, far} {
 				if e := w.want(released)[0]; e.Outcome != store.Success || string(e.Result) != "1" {
@@ -110,8 +111,8 @@ func TestWatch(t *testing.T) {
 		w.want()
 		far.want(acquired)
 		far.stop()
-		s.End(EndDeleted)
-		other.End(EndDeleted)
+		s.End(types.EndDeleted)
+		other.End(types.EndDeleted)
 		r.nothingLeft()
 		b.nothingKept()
 	})
@@ -147,7 +148,7 @@ func TestWatchShares(t *testing.T) {
 		r.lock(s, "k")
 		third.want(acquired)
 		third.stop()
-		s.End(EndDeleted)
+		s.End(types.EndDeleted)
 		r.nothingLeft()
 	})
 }
@@ -226,7 +227,7 @@ func TestWatchLosesLease(t *testing.T) {
 		w := r.watch(nil, "k")
 		g := b.lock(s, "k")
 		w.want(acquired)
-		r.m.lose(r.m.leases.get(15*time.Second), LostStore)
+		r.m.lose(r.m.leases.get(15*time.Second), types.LostStore)
 		synctest.Wait()
 		if r.st.count("Watch") != 2 {
 			t.Fatalf("watched %d times", r.st.count("Watch"))
@@ -234,14 +235,14 @@ func TestWatchLosesLease(t *testing.T) {
 		b.release(s, g)
 		w.want(released)
 		w.stop()
-		s.End(EndDeleted)
+		s.End(types.EndDeleted)
 		r.nothingLeft()
 	})
 }
 
 func TestWatchFails(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
-		r := newRig(t, opt, with(func(c *Config) { c.MaxWaiters = 2 }))
+		r := newRig(t, opt, with(func(c *types.Config) { c.MaxWaiters = 2 }))
 		ask := func(ctx context.Context) error {
 			_, stop, err := r.m.Watch(ctx, nil, "k", func(Event) {})
 			if err == nil {
@@ -263,7 +264,7 @@ func TestWatchFails(t *testing.T) {
 		release := r.st.hold("Watch")
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(time.Second, cancel)
-		if err := ask(ctx); !errors.Is(err, ErrCallerLeft) {
+		if err := ask(ctx); !errors.Is(err, types.ErrCallerLeft) {
 			t.Errorf("%v", err)
 		}
 		release()
@@ -277,7 +278,7 @@ func TestWatchFails(t *testing.T) {
 			t.Error(err)
 		}
 		r.m.Drain()
-		if err := ask(context.Background()); !errors.Is(err, ErrDraining) {
+		if err := ask(context.Background()); !errors.Is(err, types.ErrDraining) {
 			t.Errorf("%v", err)
 		}
 		second.stop()
@@ -293,7 +294,7 @@ func TestWatchThatFailsKeepsANewerOne(t *testing.T) {
 		answer := r.st.hold("Watch")
 		ctx, leave := context.WithCancel(context.Background())
 		time.AfterFunc(700*time.Millisecond, leave)
-		if _, _, err := r.m.Watch(ctx, nil, "k", func(Event) {}); !errors.Is(err, ErrCallerLeft) {
+		if _, _, err := r.m.Watch(ctx, nil, "k", func(Event) {}); !errors.Is(err, types.ErrCallerLeft) {
 			t.Fatalf("%v", err)
 		}
 		opened := make(chan *watcher, 1)
@@ -309,7 +310,7 @@ func TestWatchThatFailsKeepsANewerOne(t *testing.T) {
 			r.lock(s, "k")
 			w.want(acquired)
 			w.stop()
-			s.End(EndDeleted)
+			s.End(types.EndDeleted)
 		default:
 			t.Fatal("the second stream does not begin")
 		}

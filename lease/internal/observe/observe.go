@@ -65,6 +65,9 @@ type Recorder interface {
 	ObserveFleet(fleet func() (Fleet, bool))
 }
 
+// Tracer makes the spans.
+type Tracer = tracing.Tracer
+
 // State is what the gauges show. It is asked for when metrics are read.
 type State = metrics.State
 
@@ -81,6 +84,9 @@ type Observer struct {
 // New makes an observer. A nil tracer makes no spans. With inline, an operation of the store
 // takes no time and has no span.
 func New(log *slog.Logger, recorder Recorder, tracer *tracing.Tracer, inline bool) *Observer {
+	if recorder == nil {
+		recorder = (*metrics.Locks)(nil) // counts nothing
+	}
 	return &Observer{Recorder: recorder, log: log, tracer: tracer, batches: tracer != nil && !inline}
 }
 

@@ -1,7 +1,140 @@
-// Package types has what the rooms of lease have in common. Package lease exports it.
 package types
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/locksidecar/locksidecar/store"
+)
+
+var (
+	// ErrSessionEnded: the session of the call is over (or never was).
+	ErrSessionEnded = errors.New("the session has ended")
+	// ErrDraining: the sidecar shuts down; releases still work.
+	ErrDraining = errors.New("the sidecar is shutting down")
+	// ErrCallerLeft: the call's own context ended before its outcome was known.
+	// Nothing is held for it: what the store still grants is released.
+	ErrCallerLeft = errors.New("the caller has gone")
+	// ErrWithdrawn: the call was ended by a release that names its request id.
+	ErrWithdrawn = errors.New("the request was released by its request_id before it was granted")
+)
+
+// ErrRowLocked: nothing could be done for a key, for as long as the store may take.
+var ErrRowLocked = errors.New("somebody keeps the row of this key locked")
+
+// RowLocked is the error of an operation that could do nothing: trying again later
+// may help, and nothing has to be withdrawn.
+func RowLocked(op string) error { return &store.Error{Op: op, Err: ErrRowLocked} }
+
+// Judged is err, or that the store could not judge a claim.
+func Judged(op string, standing store.ClaimStatus, err error) error {
+	if err == nil && standing == store.ClaimRowLocked {
+		return RowLocked(op)
+	}
+	return err
+}
+
+// HeldError: somebody else holds the lock, and the request did not want to wait.
+type HeldError struct {
+	Lock store.Lock
+	// Cached: the answer came from the local cache. Lock.QueueLength may count only the
+	// calls that wait through this sidecar.
+	Cached bool
+}
+
+func (e *HeldError) Error() string { return fmt.Sprintf("lock %q is held", e.Lock.Key) }
+
+// SkippedError: the request waited with Skip, and the holder has released with
+// [store.Success]: what was to be done under the lock is done.
+type SkippedError struct {
+	Key string
+	// Result is JSON, or nil: what the holder released with.
+	Result []byte
+}
+
+func (e *SkippedError) Error() string {
+	return fmt.Sprintf("lock %q: its holder has done it", e.Key)
+}
+
+// NotHeldError: nobody holds the lock, or nobody under the token that was named.
+type NotHeldError struct {
+	Key   string
+	Token int64 // 0: none was named
+}
+
+func (e *NotHeldError) Error() string {
+	if e.Token != 0 {
+		return fmt.Sprintf("lock %q is not held under token %d", e.Key, e.Token)
+	}
+	return fmt.Sprintf("lock %q is not held by anybody", e.Key)
+}
+
+// ReentryError: a release named another number of entries than the lock has. Is it
+// higher, that entry was released already.
+type ReentryError struct {
+	Key         string
+	Given, Have int
+}
+
+func (e *ReentryError) Error() string {
+	return fmt.Sprintf("lock %q is entered %d times, not %d", e.Key, e.Have, e.Given)
+}
+
+// HoldsError: a request for several keys names one that the session holds already.
+type HoldsError struct{ Key string }
+
+func (e *HoldsError) Error() string {
+	return fmt.Sprintf("lock %q is held by this session already", e.Key)
+}
+
+// TimeoutError: the request waited in vain.
+type TimeoutError struct {
+	Lock store.Lock
+	// Position is the last known place in the queue, 1 for the first.
+	Position int
+	Waited   time.Duration
+}
+
+func (e *TimeoutError) Error() string {
+	return fmt.Sprintf("lock %q: waited %s in vain", e.Lock.Key, e.Waited.Round(time.Millisecond))
+}
+
+// LostError: the lock was held under this token, and was lost.
+type LostError struct{ Lost Lost }
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("lock %q was lost: %s", e.Lost.Key, e.Lost.Reason)
+}
+
+// NotHolderReason says why a claim was refused. The values are those of the wire.
+type NotHolderReason string
+
+// The reasons of the contract for which a claim can be refused.
+const (
+	ReasonOtherSession NotHolderReason = "other_session"
+	ReasonReleased     NotHolderReason = "released"
+	ReasonUnknownToken NotHolderReason = "unknown_token"
+)
+
+// NotHolderError: the claimed lock is not held by the claimant under this token.
+type NotHolderError struct {
+	Key    string
+	Token  int64
+	Reason NotHolderReason
+}
+
+func (e *NotHolderError) Error() string {
+	return fmt.Sprintf("lock %q is not held here under token %d: %s", e.Key, e.Token, e.Reason)
+}
+
+// TTLOnSessionError: an AmendRequest sets the TTL of a session's lock, which is
+// renewed for as long as the session lives.
+type TTLOnSessionError struct{ Key string }
+
+func (e *TTLOnSessionError) Error() string {
+	return fmt.Sprintf("lock %q belongs to a session: ttl_ms can only be set for bind:ttl locks", e.Key)
+}
 
 // LimitError: one of the configured limits is reached.
 type LimitError struct {

@@ -1,16 +1,14 @@
-package lease
+package types
 
 import (
 	"log/slog"
 	"time"
 
-	"github.com/locksidecar/locksidecar/internal/metrics"
-	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 )
 
-// Config configures a [Manager]. All fields up to Logger are required; package config
+// Config configures a the Manager of package lease. All fields up to Logger are required; package config
 // of the command fills them from the environment.
 type Config struct {
 	// Instance and Pod are this sidecar, as others see the holder.
@@ -34,8 +32,6 @@ type Config struct {
 	// Clock is the seam to time; nil: the machine's clocks.
 	Clock clock.Clock
 	// Tracer makes spans, Metrics counts; nil: nobody does.
-	Tracer  *tracing.Tracer
-	Metrics *metrics.Locks
-
-	recorder observe.Recorder // instead of Metrics, in tests
+	Tracer  *observe.Tracer
+	Metrics observe.Recorder
 }

@@ -1,10 +1,14 @@
-package lease
+// Package types has the values that calls pass to package lease and get from it, its errors and
+// its configuration. All rooms of lease use them, so they import no room above the observer's.
+// Package lease exports them.
+package types
 
 import (
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -65,6 +69,10 @@ type Request struct {
 	Traceparent string
 }
 
+// SharesGrant reports whether repeats of the request, here and at other sidecars, have the
+// same attempt id. Repeats in a session need not: it knows what it holds.
+func (r *Request) SharesGrant() bool { return r.Bind == BindTTL && r.RequestID != uuid.Nil }
+
 // Grant is a lock that the caller holds.
 type Grant struct {
 	Key   string
@@ -83,10 +91,10 @@ type Grant struct {
 	// Stopping is set when the holder was asked to stop (Amend).
 	Stopping *store.Stopping
 
-	// entry is the serial of the entry, in a session. repeats are the calls with the same
-	// request id, with BindTTL.
-	entry   int
-	repeats *repeats
+	// Entry is the serial of the entry, in a session. Repeats are the calls with the same
+	// request id, with BindTTL. Only a hand-back uses them.
+	Entry   int
+	Repeats *repeat.Request
 }
 
 // ReleaseRequest releases a lock, or takes one entry off a lock that its owner has
@@ -95,8 +103,7 @@ type ReleaseRequest struct {
 	Key   string
 	Token int64
 	// RequestID, if not zero, names what is released: with a Token that entry of the lock, and
-	// without one all that requests with this id have got in the session, or with BindTTL. See
-	// [Manager.Release].
+	// without one all that requests with this id have got in the session, or with BindTTL.
 	RequestID uuid.UUID
 	// Reentry, if not zero, must be how often the lock is entered now: so a repeated
 	// request does not take two entries off.

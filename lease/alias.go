@@ -1,0 +1,65 @@
+package lease
+
+import "github.com/locksidecar/locksidecar/lease/internal/types"
+
+// Package types has these types, their values and their documentation, because the rooms below
+// this package use them, too.
+type (
+	Bind              = types.Bind
+	Request           = types.Request
+	Grant             = types.Grant
+	ReleaseRequest    = types.ReleaseRequest
+	Released          = types.Released
+	AmendRequest      = types.AmendRequest
+	View              = types.View
+	Scope             = types.Scope
+	ListRequest       = types.ListRequest
+	Page              = types.Page
+	Lost              = types.Lost
+	Stop              = types.Stop
+	LostReason        = types.LostReason
+	SessionOptions    = types.SessionOptions
+	EndReason         = types.EndReason
+	HeldError         = types.HeldError
+	SkippedError      = types.SkippedError
+	NotHeldError      = types.NotHeldError
+	ReentryError      = types.ReentryError
+	HoldsError        = types.HoldsError
+	TimeoutError      = types.TimeoutError
+	LostError         = types.LostError
+	NotHolderReason   = types.NotHolderReason
+	NotHolderError    = types.NotHolderError
+	TTLOnSessionError = types.TTLOnSessionError
+	Config            = types.Config
+	LimitError        = types.LimitError
+)
+
+// The values of these types.
+const (
+	WaitForever        = types.WaitForever
+	BindSession        = types.BindSession
+	ScopePod           = types.ScopePod
+	LostExpired        = types.LostExpired
+	LostStore          = types.LostStore
+	LostDisconnected   = types.LostDisconnected
+	LostMaxHold        = types.LostMaxHold
+	LostForced         = types.LostForced
+	LostShutdown       = types.LostShutdown
+	EndDropped         = types.EndDropped
+	ReasonOtherSession = types.ReasonOtherSession
+	ReasonReleased     = types.ReasonReleased
+	ReasonUnknownToken = types.ReasonUnknownToken
+	BindTTL            = types.BindTTL
+	ScopeSession       = types.ScopeSession
+	ScopeAll           = types.ScopeAll
+	EndDeleted         = types.EndDeleted
+	EndShutdown        = types.EndShutdown
+)
+
+// Errors that calls return.
+var (
+	ErrSessionEnded = types.ErrSessionEnded
+	ErrDraining     = types.ErrDraining
+	ErrCallerLeft   = types.ErrCallerLeft
+	ErrWithdrawn    = types.ErrWithdrawn
+)
