@@ -66,7 +66,7 @@ func (m *Manager) ttlOf(s *Session, req *types.Request) time.Duration {
 	case req.TTL != 0:
 		return req.TTL
 	case s != nil && req.Bind == types.BindSession:
-		return s.ttl
+		return s.TTL()
 	default:
 		return m.cfg.TTL
 	}
@@ -105,12 +105,12 @@ func (m *Manager) heldInCache(s *Session, req *types.Request) (store.Lock, bool)
 	if req.Wait != 0 || req.NoCache {
 		return store.Lock{}, false
 	}
-	if h := m.held.get(req.Key); h != nil && h.valid(clock.Read(m.clk)) {
+	if h := m.holdings.get(req.Key); h != nil && h.valid(clock.Read(m.clk)) {
 		if h.s == s && h.admits(req) {
 			return store.Lock{}, false
 		}
 		m.obs.Cached(observe.CachedHeld)
-		return m.lockOf(h), true
+		return h.lock(), true
 	}
 	lock, ok := m.heldCache.Get(req.Key)
 	if ok {
@@ -122,7 +122,7 @@ func (m *Manager) heldInCache(s *Session, req *types.Request) (store.Lock, bool)
 // knownHeld reports whether a session of this sidecar holds the key, or a call of it stands
 // in line for the key: then it will hardly be free.
 func (m *Manager) knownHeld(key string) bool {
-	h := m.held.get(key)
+	h := m.holdings.get(key)
 	return h != nil && h.valid(clock.Read(m.clk)) || m.queue.length(key) > 0
 }
 
@@ -177,7 +177,6 @@ type call struct {
 	attempts []*attempt
 	one      [1]*attempt // has them as long as there is one
 	tr       *observe.Call
-	left     time.Duration // how long its lock could be relied on when it was revealed
 	// shared is the grant that other calls of the same request have, or 0.
 	shared int64
 	// withdrawn is closed when a release by the request id ends the call; nil without one.
@@ -199,7 +198,8 @@ type call struct {
 // acquire makes attempts until one wins or the call gives up.
 func (c *call) acquire() (types.Grant, error) {
 	defer c.stopTimer()
-	defer c.expectEntry()()
+	c.entry = c.s.expectEntry(c.req)
+	defer c.entry.close()
 	for {
 		if g, ok := c.enter(); ok {
 			return g, nil
@@ -243,7 +243,7 @@ func (c *call) try() (types.Grant, error) {
 // store has answered: it waits, and the sidecar drains; or its session is ended by
 // another connection than its own. (Whose own connection closes wants to hear nothing. At
 // Stop, while the store hangs, such a call hears of it with the store's timeout.)
-func (c *call) mayEndEarly() bool { return c.req.Wait != 0 || c.s != nil && c.s.explicit }
+func (c *call) mayEndEarly() bool { return c.req.Wait != 0 || c.s != nil && c.s.Explicit() }
 
 // lease returns the lease that an attempt needs, pinned and open, or nil for a bind:ttl
 // request that does not wait.
@@ -314,7 +314,7 @@ func (c *call) until(something <-chan struct{}) error {
 // longer because the sidecar drains; a call that does not wait may finish.
 func (c *call) endings() (session, draining <-chan struct{}) {
 	if c.s != nil {
-		session = c.s.ending
+		session = c.s.Ending()
 	}
 	if c.req.Wait != 0 {
 		draining = c.m.draining
@@ -392,14 +392,14 @@ func (c *call) deliver(b *attempt, g types.Grant) (types.Grant, error) {
 	case c.ofGroup:
 		told = c.s.hasMember(&c.slot)
 	default:
-		told = c.s.publish(c)
-		g.ExpiresIn = c.left
+		told = c.s.publish(&c.slot)
+		g.ExpiresIn = c.slot.left
 	}
 	if told {
 		return g, nil
 	}
 	b.callerLeft() // also if the session has ended: the lock may have been lost before
-	if c.s != nil && c.s.hasEnded() {
+	if c.s != nil && c.s.HasEnded() {
 		return types.Grant{}, types.ErrSessionEnded
 	}
 	return types.Grant{}, b.whyNotKept()

@@ -29,7 +29,7 @@ func (c *call) mayGoOn(err error) error {
 	switch {
 	case c.ctx.Err() != nil:
 		return types.ErrCallerLeft
-	case c.s != nil && c.s.hasEnded():
+	case c.s != nil && c.s.HasEnded():
 		return types.ErrSessionEnded
 	case c.m.isDraining():
 		return types.ErrDraining

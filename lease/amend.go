@@ -54,12 +54,10 @@ func (m *Manager) setData(ctx context.Context, h *heldLock, data []byte) error {
 	v, err := submitAnd(ctx, m.amends, change, func(v store.Verdict) {
 		switch v.Status {
 		case store.Holds:
-			h.s.mu.Lock()
-			defer h.s.mu.Unlock()
-			h.change().data = data
+			h.setData(data)
 		case store.ClaimRowLocked: // nothing has changed
 		default:
-			h.s.loseLock(h, types.LostExpired) // the store is right
+			h.lose(types.LostExpired) // the store is right
 		}
 	})
 	return types.Judged("amend", v.Status, err)

@@ -127,8 +127,8 @@ func (b *attempt) enqueueContext(ctx context.Context) context.Context {
 		lock = *b.seen
 	}
 	b.mu.Unlock()
-	if h := b.m.held.get(b.req.Key); lock.Key == "" && h != nil {
-		lock = b.m.lockOf(h)
+	if h := b.m.holdings.get(b.req.Key); lock.Key == "" && h != nil {
+		lock = h.lock()
 	}
 	b.tr.Enqueue(&lock)
 	return b.tr.Carry(ctx)

@@ -119,7 +119,7 @@ func (b *attempt) ask() store.Ask {
 	if b.req.Bind == types.BindTTL {
 		a.TTL = b.req.TTL
 	} else {
-		a.Session, a.Owner = b.s.name, b.req.Owner
+		a.Session, a.Owner = b.s.Name(), b.req.Owner
 	}
 	return a
 }
@@ -435,7 +435,7 @@ func (b *attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 		b.tr.FoundFree()
 	}
 	if before != nil {
-		before.s.loseLock(before, types.LostExpired)
+		before.lose(types.LostExpired)
 	}
 	b.m.heldCache.Drop(b.req.Key)
 	b.m.sweeping.granted(now, max(b.req.TTL, b.req.MinHold))
@@ -470,15 +470,9 @@ func (b *attempt) join(ans *store.Answer, t clock.Tick) (before *heldLock, ok bo
 		}
 		b.until = b.since.Add(b.req.MaxHold)
 	}
-	h := &heldLock{
-		key: b.req.Key, token: ans.Token, s: b.s, lease: b.lease, acquiredAt: ans.AcquiredAt.UnixNano(), since: t.Now.Sub(b.m.began),
-		traceparent: b.req.Traceparent, terms: termsOf(b), changes: changesOf(b), request: b.req.RequestID,
-	}
-	if !h.valid(t) {
-		return nil, false
-	}
 	b.lease.users.Add(1) // the attempt's own pin keeps the lease in the book meanwhile
-	if before, ok = b.s.addMember(h, b.slot); !ok {
+	w := won{req: b.req, token: ans.Token, lease: b.lease, acquiredAt: ans.AcquiredAt, until: b.until, span: b.tr.Hold()}
+	if before, ok = b.s.addMember(w, b.slot, t); !ok {
 		b.lease.unpin()
 	}
 	return before, ok // whoever loses the lease now may not see h: tell does
@@ -491,7 +485,7 @@ func (b *attempt) grantOf(ans *store.Answer, now time.Time) types.Grant {
 	}
 	g.Reentry, g.Entry = 1, 1
 	if b.req.Bind == types.BindSession {
-		g.Session = b.s.name
+		g.Session = b.s.Name()
 	} else {
 		g.ExpiresIn = reliable(ans.ExpiresIn)
 	}

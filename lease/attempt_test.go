@@ -389,7 +389,7 @@ func TestTheStoreIsRight(t *testing.T) {
 		}
 		forget(first)
 		second := r.lock(other, "k")
-		if h := r.m.held.get("k"); h == nil || h.token != second.Token {
+		if h := r.m.holdings.get("k"); h == nil || h.token != second.Token {
 			t.Errorf("known here: %+v", h)
 		}
 		view, err := r.m.Get(context.Background(), s, "k", false)

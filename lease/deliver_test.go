@@ -27,7 +27,7 @@ func (r *rig) won(s *Session, req types.Request) (*call, *attempt) {
 // What is lost before its call is told of it is told to nobody: neither as held, nor as lost.
 func TestLostBeforeItIsTold(t *testing.T) {
 	for name, lose := range map[string]func(*rig, *heldLock){
-		"broken":                 func(r *rig, h *heldLock) { r.m.giveUp(h, types.LostForced) },
+		"broken":                 func(r *rig, h *heldLock) { h.giveUp(types.LostForced) },
 		"max_hold over, noticed": func(*rig, *heldLock) { time.Sleep(time.Minute) },
 		"max_hold over":          func(r *rig, _ *heldLock) { r.clk.stop(time.Minute) },
 		"lease lost":             func(r *rig, h *heldLock) { r.m.lose(h.lease, types.LostStore) },
@@ -42,7 +42,7 @@ func TestLostBeforeItIsTold(t *testing.T) {
 					if s.Held() != 0 || s.find("k", b.result.Token) != nil {
 						t.Error("the app holds what it was not told")
 					}
-					lose(r, r.m.held.get("k"))
+					lose(r, r.m.holdings.get("k"))
 					g, err := c.await(b)
 					s.leave(&c.slot)
 					if err == nil {
@@ -71,8 +71,8 @@ func TestBrokenAtAnyMoment(t *testing.T) {
 				s := r.session()
 				r.lock(s, "warm")
 				r.clk.atRead(moment, func() {
-					if h := r.m.held.get("k"); h != nil {
-						go r.m.giveUp(h, types.LostForced) // the clock may be read with a mutex held
+					if h := r.m.holdings.get("k"); h != nil {
+						go h.giveUp(types.LostForced) // the clock may be read with a mutex held
 					}
 				})
 				g, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", Wait: wait})

@@ -100,7 +100,7 @@ func TestWordsThatComeLate(t *testing.T) {
 				before(r, s, a, word)
 				r.m.News(word)
 				synctest.Wait()
-				if h := r.m.held.get("k"); h != nil && h.token == word.Answer.Token {
+				if h := r.m.holdings.get("k"); h != nil && h.token == word.Answer.Token {
 					t.Errorf("holds the grant of the late word: %+v", h)
 				}
 				s.End(types.EndDropped)

@@ -21,10 +21,10 @@ func TestGiveUpAtTheReveal(t *testing.T) {
 		for len(g.members) < 2 {
 			r.must(g.advance())
 		}
-		h, over := r.m.held.get("b"), make(chan struct{})
+		h, over := r.m.holdings.get("b"), make(chan struct{})
 		go func() {
 			defer close(over)
-			r.m.giveUp(h, types.LostMaxHold)
+			h.giveUp(types.LostMaxHold)
 		}()
 		g.complete()
 		<-over

@@ -79,7 +79,7 @@ func (m *Manager) acquireAll(ctx context.Context, s *Session, keys []string, req
 // Each key has a call and attempts of its own, as if it were asked for alone. What the
 // attempts win are parts: they are the session's, so that they end with it and with
 // their lease, but the app does not see them until all are there (see
-// [Session.reveal]).
+// Session.publish).
 type group struct {
 	m       *Manager
 	ctx     context.Context
@@ -116,7 +116,7 @@ func (m *Manager) newGroup(ctx context.Context, s *Session, keys []string, req *
 	for _, key := range keys {
 		one := *req
 		one.Key = key
-		g.calls = append(g.calls, &call{m: m, ctx: ctx, s: s, req: &one, ofGroup: true, began: g.began, tr: m.obs.Call(ctx, key)})
+		g.calls = append(g.calls, &call{m: m, ctx: ctx, s: s, req: &one, slot: quotaSlot{key: key}, ofGroup: true, began: g.began, tr: m.obs.Call(ctx, key)})
 	}
 	slices.SortFunc(g.calls, func(a, b *call) int { return strings.Compare(a.req.Key, b.req.Key) })
 	if req.RequestID != uuid.Nil {
@@ -126,6 +126,28 @@ func (m *Manager) newGroup(ctx context.Context, s *Session, keys []string, req *
 		}
 	}
 	return g
+}
+
+// slots are those of its calls in the session.
+func (g *group) slots() []*quotaSlot {
+	slots := make([]*quotaSlot, len(g.calls))
+	for i, c := range g.calls {
+		slots[i] = &c.slot
+	}
+	return slots
+}
+
+// again is what the session has got by the request id before, if it still holds all of it.
+func (g *group) again() []types.Grant {
+	if g.req.RequestID == uuid.Nil {
+		return nil
+	}
+	waited := g.m.clk.Now().Sub(g.began) // before what is left of the locks is reckoned
+	grants := g.s.againAll(g.slots(), g.req.RequestID)
+	for i := range grants {
+		grants[i].Waited = waited
+	}
+	return grants
 }
 
 // requests are those among which the group has its turns.
@@ -143,8 +165,8 @@ func (g *group) admit() (done func(), err error) {
 		err = g.takeTurns()
 	}
 	if err == nil && g.s != nil {
-		if g.repeated = g.s.againAll(g.calls, g.req.RequestID); g.repeated == nil {
-			err = g.s.admitAll(g.calls)
+		if g.repeated = g.again(); g.repeated == nil {
+			err = g.s.admitAll(g.slots())
 		}
 	}
 	done = func() {
@@ -426,7 +448,7 @@ func (g *group) await(c *call, b *attempt) (types.Grant, error) {
 func (g *group) grants(keys []string) []types.Grant {
 	got := make([]types.Grant, len(g.members))
 	for i, p := range g.members {
-		p.g.Waited, p.g.ExpiresIn = g.waited, g.calls[i].left
+		p.g.Waited, p.g.ExpiresIn = g.waited, g.calls[i].slot.left
 		got[i] = p.g
 	}
 	return inOrder(got, keys)

@@ -99,7 +99,7 @@ func TestGroupProperties(t *testing.T) {
 			}
 			all.Wait()
 			for _, r := range rigs {
-				for _, s := range r.m.sessions {
+				for _, s := range r.m.holdings.all() {
 					s.End(types.EndDeleted)
 				}
 			}

@@ -420,7 +420,7 @@ func TestGroupRevealsAllOrNone(t *testing.T) {
 		for len(g.members) < 2 {
 			r.must(g.advance())
 		}
-		r.m.giveUp(r.m.held.get("b"), types.LostForced)
+		r.m.holdings.get("b").giveUp(types.LostForced)
 		if g.complete() || s.Held() != 0 || s.find("a", g.members[0].g.Token) != nil {
 			t.Error("shown in part")
 		}

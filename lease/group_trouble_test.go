@@ -49,8 +49,8 @@ func TestGroupLosesMember(t *testing.T) {
 		b := r.lock(other, "b")
 		a := r.waitAll(s, "a", "b", "c")
 		part := r.stored("a")
-		h := r.m.held.get("a")
-		if !r.m.giveUp(h, types.LostForced) {
+		h := r.m.holdings.get("a")
+		if !h.giveUp(types.LostForced) {
 			t.Fatal("not held")
 		}
 		synctest.Wait()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -21,7 +22,7 @@ type heldLock struct {
 	s     *Session
 	lease *lease
 	// acquiredAt is the store's time, in nanoseconds since 1970; since the local one, as
-	// long after the manager's began.
+	// long after holdings began.
 	acquiredAt  int64
 	since       time.Duration
 	traceparent string
@@ -71,17 +72,17 @@ var (
 	unchanged = &changes{}
 )
 
-// termsOf are the terms under which an attempt has won.
-func termsOf(b *attempt) *terms {
-	shorter := b.req.TTL < b.lease.ttl
-	if b.req.Owner == "" && b.req.MaxHold == 0 && b.req.MinHold == 0 && !shorter {
-		return withSpan(plain, b.tr.Hold())
+// termsOf are the terms of a lock that was just granted.
+func termsOf(w *won) *terms {
+	shorter := w.req.TTL < w.lease.ttl
+	if w.req.Owner == "" && w.req.MaxHold == 0 && w.req.MinHold == 0 && !shorter {
+		return withSpan(plain, w.span)
 	}
-	t := &terms{owner: b.req.Owner, until: b.until, minHold: b.req.MinHold}
+	t := &terms{owner: w.req.Owner, until: w.until, minHold: w.req.MinHold}
 	if shorter {
-		t.ttl = b.req.TTL
+		t.ttl = w.req.TTL
 	}
-	return withSpan(t, b.tr.Hold())
+	return withSpan(t, w.span)
 }
 
 // withSpan returns the terms with a span, if there is one: a copy, for plain is shared.
@@ -94,19 +95,19 @@ func withSpan(t *terms, span *observe.Hold) *terms {
 	return &own
 }
 
-// changesOf are those of a lock that was just granted.
-func changesOf(b *attempt) *changes {
-	if b.req.Data == nil {
+// changesOf are those of a lock that was just granted with data, nil for none.
+func changesOf(data []byte) *changes {
+	if data == nil {
 		return unchanged
 	}
-	return &changes{data: b.req.Data}
+	return &changes{data: data}
 }
 
 // acquired is when the lock was granted, by the store's clock.
 func (h *heldLock) acquired() time.Time { return time.Unix(0, h.acquiredAt) }
 
 // heldFor is how long it has been held now.
-func (h *heldLock) heldFor(now time.Time) time.Duration { return now.Sub(h.s.m.began) - h.since }
+func (h *heldLock) heldFor(now time.Time) time.Duration { return now.Sub(h.s.set.began) - h.since }
 
 // change returns what may be changed of h. s.mu is held.
 func (h *heldLock) change() *changes {
@@ -147,6 +148,43 @@ func untilAtMost(d time.Duration, until, now time.Time) time.Duration {
 // claim is how the store is told which lock is meant.
 func (h *heldLock) claim() store.Claim {
 	return store.Claim{Key: h.key, Token: h.token, Lease: h.lease.id}
+}
+
+// observed is what the log says of a lock.
+func (h *heldLock) observed() observe.Lock {
+	return observe.Lock{Key: h.key, Token: h.token, Session: h.s.name, Owner: h.owner, Traceparent: h.traceparent}
+}
+
+// lock is the lock as others see it, but for the calls that wait through other sidecars.
+func (h *heldLock) lock() store.Lock {
+	h.s.mu.Lock()
+	data, stopping := h.data, h.stopping
+	h.s.mu.Unlock()
+	set, t := h.s.set, clock.Read(h.s.set.clk)
+	return store.Lock{
+		Key: h.key, Held: true, Token: h.token, QueueLength: set.queueLength(h.key), Stopping: stopping,
+		Holder: store.Holder{
+			Instance: set.cfg.Instance, Pod: set.cfg.Pod, Session: h.s.name, Owner: h.owner,
+			Lease: h.lease.id, Renewed: true,
+			AcquiredAt: h.acquired(), HeldFor: h.heldFor(t.Now), ExpiresIn: h.remaining(t),
+			Data: data, Traceparent: h.traceparent,
+		},
+	}
+}
+
+// setData notes the data of the lock, which the store has taken.
+func (h *heldLock) setData(data []byte) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	h.change().data = data
+}
+
+// lose takes the lock from its session because its lease is lost, and the lock with it, and
+// tells the app. It reports false when somebody else took it before.
+func (h *heldLock) lose(reason types.LostReason) bool {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	return h.s.loseLocked(h, reason)
 }
 
 const heldShards = 64
@@ -223,7 +261,7 @@ func (hs *heldSet) on(l *lease) []*heldLock {
 const shownTypes = 1000
 
 // count counts the locks by the type of their keys, and tells how long the one is held that
-// is held longest; zero if none is. now is how long after the manager's begin. Counting at each
+// is held longest; zero if none is. now is how long after they began. Counting at each
 // reading of the metrics costs less than counting at each call.
 func (hs *heldSet) count(now time.Duration) (byType map[string]int64, longest time.Duration) {
 	byType = make(map[string]int64)

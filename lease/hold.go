@@ -8,29 +8,18 @@ import (
 // A lock's MaxHold ends like its lease: a timer sees to it, and every read checks.
 // But the lease goes on, so the lock is released as well as lost.
 
-// expire takes a lock that was found past its time out of its session.
-func (m *Manager) expire(h *heldLock) {
-	if h.lease.alive(clock.Read(m.clk)) {
-		m.outlive(h)
-		return
-	}
-	m.lose(h.lease, h.lease.lossReason())
-	// Somebody else may be at it and not have come to h yet.
-	h.s.loseLock(h, h.lease.lossReason())
-}
-
 // outlive ends a lock whose MaxHold is over.
-func (m *Manager) outlive(h *heldLock) {
-	if m.giveUp(h, types.LostMaxHold) {
-		m.obs.MaxHoldOver(h.observed())
+func (h *heldLock) outlive() {
+	if h.giveUp(types.LostMaxHold) {
+		h.s.set.obs.MaxHoldOver(h.observed())
 	}
 }
 
 // giveUp takes a lock from its session, which is told that it is lost, and releases
 // it. It reports false when the session does not hold it any more. Where it is
 // broken, its MinHold is not kept.
-func (m *Manager) giveUp(h *heldLock, reason types.LostReason) bool {
-	r := m.newEnd(h)
+func (h *heldLock) giveUp(reason types.LostReason) bool {
+	r := h.newEnd(nil)
 	r.atOnce = reason == types.LostForced
 	h.s.mu.Lock()
 	ok := h.s.forfeitLocked(h, reason)
@@ -39,7 +28,18 @@ func (m *Manager) giveUp(h *heldLock, reason types.LostReason) bool {
 	}
 	h.s.mu.Unlock()
 	if ok {
-		m.send(h.span.Context(), r)
+		r.send()
 	}
 	return ok
+}
+
+// expire takes a lock that was found past its time out of its session.
+func (m *Manager) expire(h *heldLock) {
+	if h.lease.alive(clock.Read(m.clk)) {
+		h.outlive()
+		return
+	}
+	m.lose(h.lease, h.lease.lossReason())
+	// Somebody else may be at it and not have come to h yet.
+	h.lose(h.lease.lossReason())
 }

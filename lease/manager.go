@@ -24,10 +24,8 @@ type Manager struct {
 	cfg types.Config
 	st  store.Store
 	clk clock.Clock
-	// began is when it was made.
-	began time.Time
-	log   *slog.Logger
-	obs   *observe.Observer
+	log *slog.Logger
+	obs *observe.Observer
 
 	acquires    *batcher.Lane[store.Ask, store.Answer]
 	enqueues    *batcher.Lane[store.Ask, store.Answer]
@@ -40,23 +38,19 @@ type Manager struct {
 	openings    *batcher.Lane[store.NewLease, struct{}]
 	revocations *batcher.Lane[store.LeaseID, struct{}]
 
-	leases     *leaseSet
-	held       *heldSet
-	queue      *queue
-	arrivals   *arrivals
-	watches    *watch.Watches
-	signals    *signals
-	fleet      *fleet
-	heldCache  *heldcache.Cache
-	recentEnds *recentEnds
+	leases    *leaseSet
+	holdings  *holdings
+	releaser  *releaser
+	queue     *queue
+	arrivals  *arrivals
+	watches   *watch.Watches
+	signals   *signals
+	fleet     *fleet
+	heldCache *heldcache.Cache
 
 	requests repeat.Requests // those with BindTTL
 	groups   chan struct{}   // a token for each question about several keys
 
-	sessionsMu sync.Mutex
-	sessions   map[string]*Session
-
-	sessionLocks  atomic.Int64 // locks that sessions hold
 	reaping       atomic.Bool  // the leases of predecessors are not revoked yet
 	leftUnrevoked atomic.Int64 // revocations that nobody tries any more, and of predecessors
 	waiters       atomic.Int64
@@ -84,17 +78,14 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	}
 	m := &Manager{
 		cfg: cfg, st: st, clk: cfg.Clock, log: cfg.Logger, inline: st.Traits().Inline,
-		leases: newLeaseSet(cfg.TTL, listen(st)), held: newHeldSet(), sessions: make(map[string]*Session),
-		draining: make(chan struct{}),
+		leases: newLeaseSet(cfg.TTL, listen(st)), draining: make(chan struct{}),
 	}
-	m.began = m.clk.Now()
 	m.obs = observe.New(cfg.Logger, cfg.Metrics, cfg.Tracer, m.inline)
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	var err error
 	if m.heldCache, err = heldcache.New(cfg.CacheSize, cfg.CacheTTL, m.clk); err != nil {
 		return nil, err
 	}
-	m.recentEnds = newRecentEnds()
 	if err := m.requests.Remember(rememberedGrants); err != nil {
 		return nil, err
 	}
@@ -104,9 +95,32 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	m.fleet = newFleet(m.ctx, cfg, st, m.spawn)
 	m.orphans.m, m.orphans.sought = m, make(map[*lease]*reconciliation)
 	m.openLanes()
+	m.releaser = &releaser{lane: m.releases, retries: &m.retries, heldCache: m.heldCache, log: m.log}
+	m.holdings = m.newHoldings()
 	m.obs.Observe(m.state)
 	return m, nil
 }
+
+// newHoldings makes those of a manager.
+func (m *Manager) newHoldings() *holdings {
+	cfg := m.cfg
+	return &holdings{
+		cfg: holdingsConfig{
+			Instance: cfg.Instance, Pod: cfg.Pod, TTL: cfg.TTL,
+			MaxSessions: cfg.MaxSessions, MaxLocksPerSession: cfg.MaxLocksPerSession,
+		},
+		clk: m.clk, began: m.clk.Now(), obs: m.obs, sender: m.releaser, leaseFor: m.leases.get, queueLength: m.queue.length,
+		held: newHeldSet(), ends: newRecentEnds(), draining: m.draining, sessions: make(map[string]*Session),
+	}
+}
+
+// OpenSession opens a session. It fails with [LimitError], and with [ErrDraining] while the
+// sidecar shuts down.
+func (m *Manager) OpenSession(o types.SessionOptions) (*Session, error) { return m.holdings.open(o) }
+
+// Session finds a session that other connections may join, by its id. It fails with
+// [ErrSessionEnded].
+func (m *Manager) Session(id string) (*Session, error) { return m.holdings.session(id) }
 
 // maxTogether is the most calls that one statement enqueues. All may be for one
 // key, and its row is locked until the statement is over: releases of it wait for that.
@@ -226,7 +240,7 @@ func (m *Manager) Idle() <-chan struct{} {
 		defer close(idle)
 		tick := time.NewTicker(pause)
 		defer tick.Stop()
-		for m.sessionLocks.Load() > 0 {
+		for m.holdings.locks.Load() > 0 {
 			select {
 			case <-tick.C:
 			case <-m.ctx.Done():
@@ -285,12 +299,7 @@ func (m *Manager) limited(part func(context.Context)) {
 // endSessions ends all sessions and waits, for as long as the store may take,
 // until what they held is released.
 func (m *Manager) endSessions() {
-	m.sessionsMu.Lock()
-	sessions := make([]*Session, 0, len(m.sessions))
-	for _, s := range m.sessions {
-		sessions = append(sessions, s)
-	}
-	m.sessionsMu.Unlock()
+	sessions := m.holdings.all()
 	released := make([]<-chan struct{}, len(sessions))
 	for i, s := range sessions {
 		released[i] = s.End(types.EndShutdown)
@@ -332,13 +341,6 @@ func (m *Manager) revokeAll() {
 		}
 		m.leases.revoked(unrevoked...)
 	})
-}
-
-// forget takes an ended session off the list.
-func (m *Manager) forget(s *Session) {
-	m.sessionsMu.Lock()
-	defer m.sessionsMu.Unlock()
-	delete(m.sessions, s.id)
 }
 
 // pin returns the lease for a TTL, with one user more. If it is new, it is being
@@ -397,9 +399,9 @@ func (m *Manager) lose(l *lease, reason types.LostReason) {
 		return
 	}
 	m.leases.remove(l)
-	locks := m.held.on(l)
+	locks := m.holdings.on(l)
 	for _, h := range locks {
-		h.s.loseLock(h, reason)
+		h.lose(reason)
 	}
 	m.watches.LeaseLost()
 	waits := m.queue.on(l)

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -45,10 +44,10 @@ func (g *group) complete() bool {
 	now := g.m.clk.Now()
 	g.waited = now.Sub(g.began)
 	if g.s != nil {
-		return g.s.publish(g.calls...)
+		return g.s.publish(g.slots()...)
 	}
 	for i, p := range g.members {
-		if g.calls[i].left = p.until.Sub(now); g.calls[i].left <= 0 {
+		if g.calls[i].slot.left = p.until.Sub(now); g.calls[i].slot.left <= 0 {
 			return false
 		}
 	}
@@ -73,17 +72,11 @@ func (b *attempt) handBackMember(token int64) {
 		b.handBack(token)
 		return
 	}
-	b.s.mu.Lock()
-	h := b.slot.lock
-	b.s.mu.Unlock()
-	r := b.m.newEnd(h)
-	b.inFlight.Add(1)
-	r.done = b.inFlight.Done
-	if b.s.take(h, grantEnd{release: r}) {
-		b.m.send(h.span.Context(), r)
+	settled := b.beginCleanup()
+	if b.s.handBackMember(b.slot, settled) {
 		return
 	}
-	r.done()
+	settled()
 	if b.keepsKey() { // lost
 		b.m.withdrawOnce(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
 	}
@@ -141,61 +134,4 @@ func (m *Manager) extendMember(ctx context.Context, p *groupMember, ttl time.Dur
 	default:
 		p.until = time.Time{}
 	}
-}
-
-// admitAll counts a group in, if the session may have so many locks more and holds
-// none of them: it would wait for itself. The group's own parts keep their places
-// until they are revealed.
-func (s *Session) admitAll(calls []*call) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range calls {
-		if h := s.held[c.req.Key]; h != nil && !h.unpublished && h.valid(clock.Read(s.m.clk)) {
-			return &types.HoldsError{Key: h.key}
-		}
-	}
-	if err := s.roomLocked(len(calls)); err != nil {
-		return err
-	}
-	s.pending += len(calls)
-	for _, c := range calls {
-		c.slot = quotaSlot{taken: true}
-	}
-	return nil
-}
-
-// hasMember reports whether the session has the part of a place, and can rely on it.
-func (s *Session) hasMember(p *quotaSlot) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.hasMemberLocked(p)
-}
-
-func (s *Session) hasMemberLocked(p *quotaSlot) bool {
-	return p.lock != nil && s.held[p.lock.key] == p.lock && p.lock.valid(clock.Read(s.m.clk))
-}
-
-// publish makes the parts of calls locks of the app. It does nothing and reports false when one
-// of them is lost. c.left is for how long each can be relied on.
-func (s *Session) publish(calls ...*call) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range calls {
-		if !s.hasMemberLocked(&c.slot) {
-			return false
-		}
-		if c.left = c.slot.lock.remaining(clock.Read(s.m.clk)); c.left <= 0 {
-			return false
-		}
-	}
-	for _, c := range calls {
-		h := c.slot.lock
-		h.unpublished = false
-		h.span.Begin(h.key, h.token, s.name)
-		s.unpublished--
-		s.leaveLocked(&c.slot)
-		s.openLocked(h)
-		s.notifyStopLocked(h)
-	}
-	return true
 }

@@ -135,7 +135,7 @@ func TestResultsOfReleases(t *testing.T) {
 		released(s, g, 0, "released")
 		released(s, g, 0, "not_holder")
 		lost := r.lock(s, "k")
-		s.loseLock(s.find("k", lost.Token), types.LostExpired)
+		s.find("k", lost.Token).lose(types.LostExpired)
 		released(s, lost, 0, "lock_lost")
 		r.st.setAll(fault{refuse: true})
 		released(nil, types.Grant{Key: "x", Token: 1}, 0, "store_unavailable")
@@ -413,7 +413,7 @@ func TestAPairAllocatesLittle(t *testing.T) {
 	if got > most {
 		t.Errorf("a pair allocates %v times, not %d", got, most)
 	}
-	if h := m.held.get("k"); h != nil {
+	if h := m.holdings.get("k"); h != nil {
 		t.Errorf("held: %+v", h)
 	}
 }

@@ -117,7 +117,7 @@ type search struct {
 // run reports whether all was seen in one history, and nothing is left that is not known.
 func (s *search) run(ctx context.Context) bool {
 	// What was forgotten was mostly released just before: that is found first.
-	late, err := s.heldUnder(ctx, s.m.recentEnds.keys())
+	late, err := s.heldUnder(ctx, s.m.holdings.endedKeys())
 	if err != nil {
 		s.m.log.Debug("what is held under leases is not known, trying again later", "error", err)
 		return false
@@ -260,10 +260,10 @@ func (m *Manager) knows(r store.HeldGrant) bool {
 	if r.Waiting {
 		return false
 	}
-	if h := m.held.get(r.Key); h != nil && h.token == r.Token {
+	if h := m.holdings.get(r.Key); h != nil && h.token == r.Token {
 		return true
 	}
-	e, _ := m.recentEnds.get(grantRef{r.Key, r.Token})
+	e, _ := m.holdings.ended(grantRef{r.Key, r.Token})
 	return e.release != nil
 }
 

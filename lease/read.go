@@ -1,10 +1,7 @@
 package lease
 
 import (
-	"cmp"
 	"context"
-	"slices"
-	"strings"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
@@ -16,8 +13,8 @@ import (
 // as last heard, without asking the store, unless noCache. s is the session that
 // looks; it may be nil.
 func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool) (types.View, error) {
-	if h := m.held.get(key); h != nil && !noCache {
-		if lock := m.lockOf(h); lock.Holder.ExpiresIn > 0 {
+	if h := m.holdings.get(key); h != nil && !noCache {
+		if lock := h.lock(); lock.Holder.ExpiresIn > 0 {
 			m.obs.Cached(observe.CachedRead)
 			return types.View{Lock: lock, Mine: h.s == s && s.find(key, h.token) == h, Cached: true}, nil
 		}
@@ -43,29 +40,11 @@ func (m *Manager) viewOf(s *Session, lock store.Lock) types.View {
 	return types.View{Lock: lock, Mine: h != nil && h.valid(clock.Read(m.clk))}
 }
 
-// lockOf is a lock that is held here, as others see it, but for the calls that wait
-// through other sidecars.
-func (m *Manager) lockOf(h *heldLock) store.Lock {
-	h.s.mu.Lock()
-	data, stopping := h.data, h.stopping
-	h.s.mu.Unlock()
-	t := clock.Read(m.clk)
-	return store.Lock{
-		Key: h.key, Held: true, Token: h.token, QueueLength: m.queue.length(h.key), Stopping: stopping,
-		Holder: store.Holder{
-			Instance: m.cfg.Instance, Pod: m.cfg.Pod, Session: h.s.name, Owner: h.owner,
-			Lease: h.lease.id, Renewed: true,
-			AcquiredAt: h.acquired(), HeldFor: h.heldFor(t.Now), ExpiresIn: h.remaining(t),
-			Data: data, Traceparent: h.traceparent,
-		},
-	}
-}
-
 // List returns held locks, ordered by the bytes of their keys. s is the session
 // that looks; with [ScopeSession] it may be nil too, and holds nothing then.
 func (m *Manager) List(ctx context.Context, s *Session, req types.ListRequest) (types.Page, error) {
 	if req.Scope == types.ScopeSession {
-		return m.listSession(s, req), nil
+		return pageOf(s.list(req), req.Limit), nil
 	}
 	q := store.Query{Prefix: req.Prefix, After: req.After, Limit: req.Limit + 1}
 	if req.Scope == types.ScopePod {
@@ -86,32 +65,6 @@ func (m *Manager) List(ctx context.Context, s *Session, req types.ListRequest) (
 		views[i] = m.viewOf(s, lock)
 	}
 	return pageOf(views, req.Limit), nil
-}
-
-// listSession lists what a session holds: that is known here.
-func (m *Manager) listSession(s *Session, req types.ListRequest) types.Page {
-	if s == nil {
-		return types.Page{}
-	}
-	var held []*heldLock
-	s.mu.Lock()
-	for _, h := range s.held {
-		if !h.unpublished && strings.HasPrefix(h.key, req.Prefix) && h.key > req.After {
-			held = append(held, h)
-		}
-	}
-	s.mu.Unlock()
-	slices.SortFunc(held, func(a, b *heldLock) int { return cmp.Compare(a.key, b.key) })
-	var views []types.View
-	for _, h := range held {
-		if len(views) > req.Limit {
-			break
-		}
-		if h.valid(clock.Read(m.clk)) {
-			views = append(views, types.View{Lock: m.lockOf(h), Mine: true, Cached: true})
-		}
-	}
-	return pageOf(views, req.Limit)
 }
 
 // pageOf cuts a list that may have one lock too many into a page.

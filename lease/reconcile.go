@@ -83,7 +83,7 @@ func (m *Manager) collect(l *lease, history store.History) {
 		return
 	}
 	rc.looked, rc.unread = now, nil
-	for _, h := range m.held.on(l) {
+	for _, h := range m.holdings.on(l) {
 		h.read = h.read && !first
 		if !h.read {
 			rc.unread = append(rc.unread, h)
@@ -138,7 +138,7 @@ func (m *Manager) readSome(ctx context.Context, leases []*lease, history store.H
 	}
 	lost := 0
 	for _, h := range some {
-		if there[grantRef{h.key, h.token}] != h.lease.id && h.s.loseLock(h, types.LostStore) {
+		if there[grantRef{h.key, h.token}] != h.lease.id && h.lose(types.LostStore) {
 			lost++
 		}
 		h.read = true

@@ -7,7 +7,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
-	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
@@ -78,7 +77,7 @@ func (s *Session) enter(req *types.Request) (types.Grant, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.held[req.Key]
-	if s.ended || h == nil || h.unpublished || !h.admits(req) || !h.valid(clock.Read(s.m.clk)) {
+	if s.ended || h == nil || h.unpublished || !h.admits(req) || !h.valid(clock.Read(s.set.clk)) {
 		return types.Grant{}, false
 	}
 	g := s.grantLocked(h)
@@ -104,7 +103,7 @@ func (s *Session) again(key string, request uuid.UUID) (types.Grant, bool) {
 
 func (s *Session) againLocked(key string, request uuid.UUID) (types.Grant, bool) {
 	h := s.held[key]
-	if h == nil || h.unpublished || !h.valid(clock.Read(s.m.clk)) {
+	if h == nil || h.unpublished || !h.valid(clock.Read(s.set.clk)) {
 		return types.Grant{}, false
 	}
 	g := s.grantLocked(h)
@@ -122,30 +121,6 @@ func (h *heldLock) countAnswer(serial int) {
 			c.entered[i].answers++
 		}
 	}
-}
-
-// againAll is again for all locks of a request for several; nil if it has no id, or one of
-// them is not held.
-func (s *Session) againAll(calls []*call, request uuid.UUID) []types.Grant {
-	if request == uuid.Nil {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	grants, now := make([]types.Grant, 0, len(calls)), s.m.clk.Now()
-	for _, c := range calls {
-		g, ok := s.againLocked(c.req.Key, request)
-		if !ok {
-			return nil
-		}
-		g.Waited = now.Sub(c.began)
-		grants = append(grants, g)
-	}
-	for _, g := range grants {
-		s.held[g.Key].countAnswer(g.Entry)
-	}
-	s.m.obs.Cached(observe.CachedRepeat)
-	return grants
 }
 
 // has is the lock of which a request with this id has made an entry, or nil.
@@ -171,7 +146,7 @@ func (s *Session) grantOf(h *heldLock) (types.Grant, bool) {
 
 func (s *Session) grantLocked(h *heldLock) types.Grant {
 	return types.Grant{
-		Key: h.key, Token: h.token, Session: s.name, Bind: types.BindSession, ExpiresIn: h.remaining(clock.Read(s.m.clk)),
+		Key: h.key, Token: h.token, Session: s.name, Bind: types.BindSession, ExpiresIn: h.remaining(clock.Read(s.set.clk)),
 		AcquiredAt: h.acquired(), Reentry: h.depth(), Stopping: h.stopping,
 	}
 }
@@ -218,6 +193,7 @@ func (s *Session) exit(h *heldLock, r *release) (left int, err error) {
 // entrance is a waiting call that enters, and leaves the line, when its owner gets
 // the lock by another call of the session.
 type entrance struct {
+	s    *Session
 	req  *types.Request
 	open chan struct{} // has one token when it should try
 }
@@ -242,49 +218,35 @@ func (s *Session) openLocked(h *heldLock) {
 	}
 }
 
-// expectEntry makes a call that waits hear when it may enter, until the returned
-// function is called. What it may enter now it finds by itself, after this.
-func (c *call) expectEntry() (done func()) {
-	if !c.req.Reentrant || c.req.Wait == 0 {
-		return func() {}
+// expectEntry makes a request that waits hear when it may enter, until the entrance is closed. What
+// it may enter now it finds by itself, after this. It is nil for others.
+func (s *Session) expectEntry(req *types.Request) *entrance {
+	if !req.Reentrant || req.Wait == 0 {
+		return nil
 	}
-	s, key := c.s, c.req.Key
-	c.entry = &entrance{req: c.req, open: make(chan struct{}, 1)}
+	e := &entrance{s: s, req: req, open: make(chan struct{}, 1)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.entrances == nil {
 		s.entrances = make(map[string]map[*entrance]struct{})
 	}
-	if s.entrances[key] == nil {
-		s.entrances[key] = make(map[*entrance]struct{})
+	if s.entrances[req.Key] == nil {
+		s.entrances[req.Key] = make(map[*entrance]struct{})
 	}
-	s.entrances[key][c.entry] = struct{}{}
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.entrances[key], c.entry)
-		if len(s.entrances[key]) == 0 {
-			delete(s.entrances, key)
-		}
-	}
+	s.entrances[req.Key][e] = struct{}{}
+	return e
 }
 
-// enter enters the lock that the call's owner has got since it asked.
-func (c *call) enter() (types.Grant, bool) {
-	if !c.req.Reentrant {
-		return types.Grant{}, false
+// close ends what expectEntry began. The entrance may be nil.
+func (e *entrance) close() {
+	if e == nil {
+		return
 	}
-	waited := c.m.clk.Now().Sub(c.began) // before what is left of the lock is reckoned
-	g, ok := c.s.enter(c.req)
-	g.Waited = waited
-	return g, ok
-}
-
-// enterInstead enters when all that a call was told is that the key is held: by its
-// owner, perhaps, who got it in this moment.
-func (c *call) enterInstead(err error) (types.Grant, bool) {
-	if _, held := errors.AsType[*types.HeldError](err); !held {
-		return types.Grant{}, false
+	s, key := e.s, e.req.Key
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.entrances[key], e)
+	if len(s.entrances[key]) == 0 {
+		delete(s.entrances, key)
 	}
-	return c.enter()
 }

@@ -3,42 +3,12 @@ package lease
 import (
 	"context"
 	"errors"
-	"sync"
-	"time"
-
-	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
-
-// release is a release under way. A lock that its session gave up is free as
-// soon as the store confirms it; until then the release is repeated, so that a
-// failed one heals by itself, for as long as the lock's lease lives.
-type release struct {
-	freeing
-	h       *heldLock
-	heldFor time.Duration
-	// reentry is how often the lock must be entered, 0 if that does not matter.
-	reentry int
-	// undelivered: nobody was told of the grant. atOnce: a MinHold is not kept.
-	// ofSession: the session has ended.
-	undelivered, atOnce, ofSession bool
-	// means finds the entry that ends; nil: the newest.
-	means func(entry) bool
-	// done is called when it is settled; it may be nil.
-	done func()
-
-	mu sync.Mutex
-	// err is the outcome of the last try.
-	err error
-	// tried: there was a try. over: no more follow.
-	tried, over bool
-	// first is closed then, settled when it is over: nil until somebody waits for it.
-	first, settled chan struct{}
-}
 
 // Release releases the lock that is held under this token, or takes one entry off
 // it if its owner has entered it more than once: the newest, or with a RequestID too, that
@@ -62,8 +32,8 @@ func (m *Manager) release(ctx context.Context, s *Session, req *types.ReleaseReq
 	c, t := claimant{"release", s, req.Key, req.Token, req.Traceparent}, clock.Read(m.clk)
 	h := m.ownClaim(c, t)
 	if h == nil {
-		if e, ok := m.recentEnds.get(c.ref()); ok && e.release.failure() != nil && req.Reentry <= 1 {
-			return m.releaseAgain(ctx, e.release)
+		if e, ok := m.holdings.ended(c.ref()); ok && e.release.failure() != nil && req.Reentry <= 1 {
+			return e.release.again(ctx, m.cfg.StoreTimeout)
 		}
 		if err := m.claimedElsewhere(c); err != nil {
 			return types.Released{}, err
@@ -71,7 +41,7 @@ func (m *Manager) release(ctx context.Context, s *Session, req *types.ReleaseReq
 		return m.releaseForeign(ctx, c, req)
 	}
 	m.obs.LinkAcquire(ctx, h.traceparent)
-	r := m.newRelease(h, req, t.Now)
+	r := h.newRelease(req, t.Now, nil)
 	entries, err := s.exit(h, r)
 	switch {
 	case errors.Is(err, errOver):
@@ -87,14 +57,7 @@ func (m *Manager) release(ctx context.Context, s *Session, req *types.ReleaseReq
 	case entries > 0:
 		return types.Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
 	}
-	return m.sendRelease(ctx, r)
-}
-
-// sendRelease sends a release that somebody waits for, and returns the outcome of the
-// first try.
-func (m *Manager) sendRelease(ctx context.Context, r *release) (types.Released, error) {
-	m.sendBy(m.obs.Along(context.Background(), ctx), m.releases.Do, r)
-	return r.answer(ctx)
+	return r.sendAndWait(ctx)
 }
 
 // claimant is who says to hold a lock, and what for.
@@ -140,14 +103,14 @@ func (m *Manager) claimedElsewhere(c claimant) error {
 			return m.lostBefore(c, reason)
 		}
 	}
-	if e, ok := m.recentEnds.get(c.ref()); ok {
+	if e, ok := m.holdings.ended(c.ref()); ok {
 		if e.lost != "" {
 			return m.lostBefore(c, e.lost)
 		}
 		m.obs.Cached(observe.CachedEnd)
 		return m.refused(c, types.ReasonReleased)
 	}
-	if h := m.held.get(c.key); h != nil && h.token == c.token && h.s != c.s {
+	if h := m.holdings.get(c.key); h != nil && h.token == c.token && h.s != c.s {
 		return m.refused(c, types.ReasonOtherSession)
 	}
 	return nil
@@ -174,7 +137,7 @@ func (m *Manager) lost(c claimant, reason types.LostReason) error {
 func (m *Manager) logRefused(c claimant, reason string) {
 	claim := observe.Claim{Operation: c.op, Key: c.key, Token: c.token, Traceparent: c.traceparent}
 	if c.s != nil {
-		claim.Session = c.s.name
+		claim.Session = c.s.Name()
 	}
 	m.obs.ClaimRefused(claim, reason)
 }
@@ -217,62 +180,6 @@ func (m *Manager) refusedBy(standing store.ClaimStatus, c claimant) error {
 	}
 }
 
-// newEnd makes the release of h that nobody asked for: its acquire stands for it.
-func (m *Manager) newEnd(h *heldLock) *release {
-	return m.newRelease(h, &types.ReleaseRequest{Traceparent: h.traceparent}, m.clk.Now())
-}
-
-// newRelease makes the release of h.
-func (m *Manager) newRelease(h *heldLock, req *types.ReleaseRequest, now time.Time) *release {
-	r := &release{h: h, heldFor: h.heldFor(now), reentry: req.Reentry}
-	if req.RequestID != uuid.Nil {
-		r.means = func(e entry) bool { return e.request == req.RequestID }
-	}
-	r.freeing = freeing{m: m, of: r, claim: h.claim()}
-	r.claim.Outcome, r.claim.Result, r.claim.Traceparent = req.Outcome, req.Result, req.Traceparent
-	return r
-}
-
-// send sends the release of a lock that no session holds any more. ctx has the span of who
-// releases it.
-func (m *Manager) send(ctx context.Context, r *release) { m.sendBy(ctx, m.releases.Submit, r) }
-
-func (m *Manager) sendBy(ctx context.Context, first submitting, r *release) {
-	// A part keeps no hold: nobody was told of it. Nothing makes it more than a part any more.
-	r.claim.AtOnce = r.atOnce || r.h.unpublished
-	r.claim.Awaited = m.queue.length(r.claim.Key) > 0
-	r.send(ctx, first)
-}
-
-// matters: the lease lives, or a MinHold that is to end at once would keep the key.
-func (r *release) matters() bool {
-	t := clock.Read(r.m.clk)
-	return r.h.lease.alive(t) || r.claim.AtOnce && r.h.heldFor(t.Now) < r.h.minHold
-}
-
-// wasTried notes the outcome of a try.
-func (r *release) wasTried(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.err, r.tried = err, true
-	if r.first != nil {
-		close(r.first)
-		r.first = nil
-	}
-}
-
-// isSettled lets go of the lock.
-func (r *release) isSettled() {
-	if r.settle() {
-		r.m.recentEnds.settled(grantRef{r.claim.Key, r.claim.Token})
-	}
-	r.h.lease.unpin()
-	r.h.s.freed(r)
-	if r.done != nil {
-		r.done()
-	}
-}
-
 // withdraw frees what an attempt of unknown outcome may have got. The question may
 // still lie in somebody's buffer, and be carried out after it was withdrawn: so it is
 // withdrawn at once, for those who wait for the key, and once more when the server
@@ -302,81 +209,6 @@ func (m *Manager) withdrawOnce(ctx context.Context, a store.Attempt, matters fun
 	}
 }
 
-// settle notes that no more tries follow, and reports whether the last has succeeded.
-func (r *release) settle() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.over = true
-	if r.settled != nil {
-		close(r.settled)
-	}
-	return r.err == nil
-}
-
-// end is closed when no more tries follow.
-func (r *release) end() <-chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.settled == nil {
-		r.settled = make(chan struct{})
-		if r.over {
-			close(r.settled)
-		}
-	}
-	return r.settled
-}
-
-// failure is why the last try failed, nil when none did or the release is done.
-func (r *release) failure() error {
-	if r == nil {
-		return nil
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.err
-}
-
-// releaseAgain answers a repeated release while the first goes on in vain.
-func (m *Manager) releaseAgain(ctx context.Context, r *release) (types.Released, error) {
-	limited, cancel := context.WithTimeout(ctx, m.cfg.StoreTimeout)
-	defer cancel()
-	released, err := r.wait(limited, r.end())
-	if err == nil || ctx.Err() != nil {
-		return released, err
-	}
-	if last := r.failure(); last != nil {
-		return types.Released{}, last
-	}
-	return types.Released{}, &store.Error{Op: "release", Err: errors.New("an earlier release is not confirmed yet")}
-}
-
-// answer returns the outcome of the first try when it is there: often at once.
-func (r *release) answer(ctx context.Context) (types.Released, error) {
-	r.mu.Lock()
-	if r.tried {
-		defer r.mu.Unlock()
-		return types.Released{Key: r.h.key, HeldFor: r.heldFor}, r.err
-	}
-	if r.first == nil {
-		r.first = make(chan struct{})
-	}
-	first := r.first
-	r.mu.Unlock()
-	return r.wait(ctx, first)
-}
-
-// wait returns the outcome when it is there.
-func (r *release) wait(ctx context.Context, there <-chan struct{}) (types.Released, error) {
-	select {
-	case <-there:
-	case <-ctx.Done():
-		return types.Released{}, errors.Join(types.ErrCallerLeft, context.Cause(ctx))
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return types.Released{Key: r.h.key, HeldFor: r.heldFor}, r.err
-}
-
 // HandBack hands back a grant whose answer could not be delivered: nobody knows
 // that it is held, or that its owner has entered it once more. It works in the
 // background.
@@ -385,11 +217,5 @@ func (m *Manager) HandBack(s *Session, g types.Grant) {
 		m.handBackTTL(g)
 		return
 	}
-	if h := s.find(g.Key, g.Token); h != nil {
-		r := m.newEnd(h)
-		r.undelivered, r.means = true, func(e entry) bool { return e.serial == g.Entry }
-		if entries, err := s.exit(h, r); err == nil && entries == 0 {
-			m.send(h.span.Context(), r)
-		}
-	}
+	s.handBack(g)
 }

@@ -27,7 +27,7 @@ func (m *Manager) takeTurn(ctx context.Context, s *Session, r *repeat.Request, w
 	}
 	var ending, withdrawn, draining <-chan struct{}
 	if s != nil {
-		ending = s.ending
+		ending = s.Ending()
 	}
 	if w != nil {
 		withdrawn, draining = w.Ended(), m.draining

@@ -107,8 +107,7 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *Session, req *types.R
 		return m.nothingOnceFreed(ctx, s, req.Key)
 	}
 	m.obs.LinkAcquire(ctx, h.traceparent)
-	r := m.newRelease(h, req, t.Now)
-	r.done = leave // who repeats this waits until the store has confirmed it
+	r := h.newRelease(req, t.Now, leave) // who repeats this waits until the store has confirmed it
 	switch entries, err := s.exit(h, r); {
 	case err != nil: // it was lost or released in this moment
 		defer leave()
@@ -117,14 +116,14 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *Session, req *types.R
 		leave()
 		return types.Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
 	}
-	return m.sendRelease(ctx, r)
+	return r.sendAndWait(ctx)
 }
 
 // nothingOnceFreed answers that nothing is held, when no release of the key is under way in
 // the session: it may be that of what the id has got.
 func (m *Manager) nothingOnceFreed(ctx context.Context, s *Session, key string) (types.Released, error) {
 	if r := s.freeingOf(key); r != nil {
-		if _, err := m.releaseAgain(ctx, r); err != nil {
+		if _, err := r.again(ctx, m.cfg.StoreTimeout); err != nil {
 			return types.Released{}, err
 		}
 	}

@@ -131,7 +131,7 @@ func TestLostBeforeItIsToldInAnEndedSession(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
 		c, b := r.won(s, types.Request{Key: "k", TTL: 15 * time.Second, MinHold: time.Hour})
-		h := r.m.held.get("k")
+		h := r.m.holdings.get("k")
 		r.m.lose(h.lease, types.LostStore)
 		s.End(types.EndDropped)
 		if _, err := c.await(b); !errors.Is(err, types.ErrSessionEnded) {

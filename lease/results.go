@@ -145,44 +145,10 @@ func (m *Manager) released(ctx context.Context, req *types.ReleaseRequest, out t
 	}
 }
 
-var sessionEnds = map[types.EndReason]string{types.EndDropped: "dropped", types.EndDeleted: "deleted", types.EndShutdown: "shutdown"}
-
-// observeEnd tells that h has left its session, and why. s.mu is held. The app never knew of
-// an unpublished lock, so its end is not counted.
-func (s *Session) observeEnd(h *heldLock, e grantEnd) {
-	if h.unpublished {
-		return
-	}
-	reason := observe.Released
-	switch {
-	case e.lost != "":
-		reason = string(e.lost)
-	case e.release != nil && e.release.ofSession:
-		reason = observe.SessionEnded
-	}
-	s.m.obs.HoldEnded(h.span, h.key, reason, s.m.heldFor(h, e))
-}
-
-// heldFor is how long a lock was held that has just ended.
-func (m *Manager) heldFor(h *heldLock, e grantEnd) time.Duration {
-	if e.release != nil {
-		return e.release.heldFor
-	}
-	return h.heldFor(m.clk.Now())
-}
-
-// observed is what the log says of a lock.
-func (h *heldLock) observed() observe.Lock {
-	return observe.Lock{Key: h.key, Token: h.token, Session: h.s.name, Owner: h.owner, Traceparent: h.traceparent}
-}
-
 // state is what the gauges show.
 func (m *Manager) state() observe.State {
 	st := observe.State{Ready: m.Ready() == nil, Draining: m.isDraining()}
-	m.sessionsMu.Lock()
-	st.Sessions = len(m.sessions)
-	m.sessionsMu.Unlock()
 	st.Leases, st.LeaseExpiry, st.LeaseLeft = m.leases.left(clock.Read(m.clk))
-	st.Held, st.OldestHold = m.held.count(m.clk.Now().Sub(m.began))
+	m.holdings.observe(&st)
 	return st
 }

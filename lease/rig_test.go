@@ -293,24 +293,24 @@ func (r *rig) nothingKept() {
 		}
 	}
 	note("waiters", int(r.m.waiters.Load()))
-	note("locks of sessions", int(r.m.sessionLocks.Load()))
+	note("locks of sessions", int(r.m.holdings.locks.Load()))
 	note("keys with arrivals", len(r.m.arrivals.keys))
 	note("attempts", len(r.m.queue.attempts))
 	note("keys with attempts", len(r.m.queue.byKey))
-	for i := range r.m.held.shards {
-		note("held locks", len(r.m.held.shards[i].m))
+	for i := range r.m.holdings.held.shards {
+		note("held locks", len(r.m.holdings.held.shards[i].m))
 	}
 	for _, l := range r.m.leases.all() {
 		note("grants", int(l.users.Load()))
 	}
-	for _, s := range r.m.sessions {
+	for _, s := range r.m.holdings.all() {
 		note("pending attempts", s.pending)
 	}
-	for _, s := range r.m.sessions {
+	for _, s := range r.m.holdings.all() {
 		note("parts", s.unpublished)
 		note("requests of sessions in use", s.requests.Count())
 	}
-	shown, _ := r.m.held.count(0)
+	shown, _ := r.m.holdings.held.count(0)
 	note("types of locks that are shown", len(shown))
 	note("waits that are shown", r.counts.sum(r.counts.waits))
 	note("requests in use", r.m.requests.Count())

@@ -1,13 +1,17 @@
 package lease
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
@@ -15,7 +19,7 @@ import (
 // Session owns locks. It ends with the connection that it belongs to, and with
 // it all that it holds; nothing is granted to it afterwards.
 type Session struct {
-	m        *Manager
+	set      *holdings
 	id, name string
 	ttl      time.Duration
 	explicit bool
@@ -41,43 +45,21 @@ type Session struct {
 	entrances map[string]map[*entrance]struct{}
 }
 
-// OpenSession opens a session. It fails with [LimitError], and with
-// [ErrDraining] while the sidecar shuts down.
-func (m *Manager) OpenSession(o types.SessionOptions) (*Session, error) {
-	s := &Session{
-		m: m, id: randomHex(16), name: o.Name, ttl: o.TTL, explicit: o.Explicit, onLost: o.OnLost, onStop: o.OnStop, onEnd: o.OnEnd,
-		ending: make(chan struct{}), released: make(chan struct{}),
-		held: make(map[string]*heldLock),
+// Ending is closed when the session ends.
+func (s *Session) Ending() <-chan struct{} { return s.ending }
+
+// HasEnded reports whether it has.
+func (s *Session) HasEnded() bool {
+	select {
+	case <-s.ending:
+		return true
+	default:
+		return false
 	}
-	if s.name == "" {
-		s.name = randomHex(4)
-	}
-	if s.ttl == 0 {
-		s.ttl = m.cfg.TTL
-	}
-	m.sessionsMu.Lock()
-	defer m.sessionsMu.Unlock()
-	if m.isDraining() { // under the mutex: Stop ends every session that is in the list
-		return nil, types.ErrDraining
-	}
-	if len(m.sessions) >= m.cfg.MaxSessions {
-		return nil, &LimitError{What: "sessions", Setting: "LOCKSIDECAR_MAX_SESSIONS", Limit: m.cfg.MaxSessions}
-	}
-	m.sessions[s.id] = s
-	return s, nil
 }
 
-// Session finds a session that other connections may join, by its id. It fails
-// with [ErrSessionEnded].
-func (m *Manager) Session(id string) (*Session, error) {
-	m.sessionsMu.Lock()
-	defer m.sessionsMu.Unlock()
-	s := m.sessions[id]
-	if s == nil || !s.explicit {
-		return nil, types.ErrSessionEnded
-	}
-	return s, nil
-}
+// Explicit reports whether other connections may join the session.
+func (s *Session) Explicit() bool { return s.explicit }
 
 // ID is what a connection shows to join the session. It is a secret of the app.
 func (s *Session) ID() string { return s.id }
@@ -91,8 +73,8 @@ func (s *Session) TTL() time.Duration { return s.ttl }
 // ExpiresIn is how long the session's locks with the default TTL can be relied
 // on if nothing more is heard of the store.
 func (s *Session) ExpiresIn() time.Duration {
-	if l := s.m.leases.get(s.ttl); l != nil && l.alive(clock.Read(s.m.clk)) {
-		return min(l.remaining(clock.Read(s.m.clk)), reliable(s.ttl))
+	if l, t := s.set.leaseFor(s.ttl), clock.Read(s.set.clk); l != nil && l.alive(t) {
+		return min(l.remaining(t), reliable(s.ttl))
 	}
 	return reliable(s.ttl)
 }
@@ -114,12 +96,19 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 		return s.released
 	}
 	s.ended = true
-	releases := make(map[*heldLock]*release, len(s.held))
+	var left atomic.Int64
+	left.Store(int64(len(s.held)))
+	settled := func() {
+		if left.Add(-1) == 0 {
+			close(s.released)
+		}
+	}
+	releases := make([]*release, 0, len(s.held))
 	for _, h := range s.held {
-		r := s.m.newEnd(h)
+		r := h.newEnd(settled)
 		r.ofSession = true
 		s.takeLocked(h, grantEnd{lost: sessionLosses[reason], release: r})
-		releases[h] = r
+		releases = append(releases, r)
 	}
 	close(s.ending)
 	if s.onEnd != nil {
@@ -127,19 +116,13 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 	}
 	s.mu.Unlock()
 
-	s.m.obs.SessionEnded(sessionEnds[reason])
-	s.m.forget(s)
-	left := int64(len(releases))
-	if left == 0 {
+	s.set.obs.SessionEnded(sessionEnds[reason])
+	s.set.forget(s)
+	if len(releases) == 0 {
 		close(s.released)
 	}
-	for h, r := range releases {
-		r.done = func() {
-			if atomic.AddInt64(&left, -1) == 0 {
-				close(s.released)
-			}
-		}
-		s.m.send(h.span.Context(), r)
+	for _, r := range releases {
+		r.send()
 	}
 	return s.released
 }
@@ -152,82 +135,7 @@ var sessionLosses = map[types.EndReason]types.LostReason{
 	types.EndShutdown: types.LostShutdown,
 }
 
-// quotaSlot is a call's share of its session's limit, from its admission until its
-// lock counts by itself. The session's mutex guards it.
-type quotaSlot struct {
-	taken bool
-	lock  *heldLock // what the call's attempt has won last
-}
-
-// admit counts a call in, if the session may have one lock more.
-func (s *Session) admit(p *quotaSlot) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.roomLocked(1); err != nil {
-		return err
-	}
-	p.taken = true
-	s.pending++
-	return nil
-}
-
-// roomLocked says why the session may not have n locks more.
-func (s *Session) roomLocked(n int) error {
-	if s.ended {
-		return types.ErrSessionEnded
-	}
-	if limit := s.m.cfg.MaxLocksPerSession; len(s.held)-s.unpublished+s.pending+n > limit {
-		return &LimitError{What: "locks in this session", Setting: "LOCKSIDECAR_MAX_LOCKS_PER_SESSION", Limit: limit}
-	}
-	return nil
-}
-
-func (s *Session) hasEnded() bool {
-	select {
-	case <-s.ending:
-		return true
-	default:
-		return false
-	}
-}
-
-// leave counts a call out.
-func (s *Session) leave(p *quotaSlot) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.leaveLocked(p)
-}
-
-func (s *Session) leaveLocked(p *quotaSlot) {
-	if p.taken {
-		p.taken = false
-		s.pending--
-	}
-}
-
-// addMember makes h the session's, as a part: the app does not know of it. It reports false when the session has ended: then
-// nobody holds h, and the caller hands it back. It returns the lock that another
-// session believes to hold under that key, if any: the store says that it is lost,
-// and the caller tells so when it holds no mutex.
-func (s *Session) addMember(h *heldLock, p *quotaSlot) (before *heldLock, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended {
-		return nil, false
-	}
-	if own := s.held[h.key]; own != nil {
-		s.loseLocked(own, types.LostExpired)
-	}
-	h.unpublished = true
-	s.unpublished++
-	s.held[h.key] = h
-	p.lock = h
-	s.m.sessionLocks.Add(1)
-	if !h.until.IsZero() {
-		h.outlived = time.AfterFunc(h.until.Sub(s.m.clk.Now()), func() { s.m.outlive(h) })
-	}
-	return s.m.held.put(h), true
-}
+var sessionEnds = map[types.EndReason]string{types.EndDropped: "dropped", types.EndDeleted: "deleted", types.EndShutdown: "shutdown"}
 
 // find returns the lock that the session holds under this token, or nil.
 func (s *Session) find(key string, token int64) *heldLock {
@@ -256,14 +164,36 @@ func (s *Session) takeLocked(h *heldLock, e grantEnd) bool {
 		s.unpublished--
 	}
 	s.observeEnd(h, e)
-	s.m.held.remove(h)
-	s.m.recentEnds.add(grantRef{h.key, h.token}, e)
+	s.set.held.remove(h)
+	s.set.ends.add(grantRef{h.key, h.token}, e)
 	s.freesLocked(e.release)
-	s.m.sessionLocks.Add(-1)
+	s.set.locks.Add(-1)
 	if h.outlived != nil {
 		h.outlived.Stop()
 	}
 	return true
+}
+
+// observeEnd tells that h has left its session, and why. s.mu is held. The app never knew of
+// an unpublished lock, so its end is not counted.
+func (s *Session) observeEnd(h *heldLock, e grantEnd) {
+	if h.unpublished {
+		return
+	}
+	reason := observe.Released
+	switch {
+	case e.lost != "":
+		reason = string(e.lost)
+	case e.release != nil && e.release.ofSession:
+		reason = observe.SessionEnded
+	}
+	var heldFor time.Duration
+	if e.release != nil {
+		heldFor = e.release.heldFor
+	} else {
+		heldFor = h.heldFor(s.set.clk.Now())
+	}
+	s.set.obs.HoldEnded(h.span, h.key, reason, heldFor)
 }
 
 // freesLocked notes a release until it is settled. s.mu is held.
@@ -293,14 +223,6 @@ func (s *Session) freeingOf(key string) *release {
 	return s.freeing[key]
 }
 
-// loseLock takes h from the session because its lease is lost, and the lock with
-// it, and tells the app. It reports false when somebody else took it before.
-func (s *Session) loseLock(h *heldLock, reason types.LostReason) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.loseLocked(h, reason)
-}
-
 func (s *Session) loseLocked(h *heldLock, reason types.LostReason) bool {
 	forfeited := s.forfeitLocked(h, reason)
 	if forfeited {
@@ -322,13 +244,38 @@ func (s *Session) forfeitLocked(h *heldLock, reason types.LostReason) bool {
 	if s.lost == nil {
 		s.lost = make(map[grantRef]types.LostReason)
 	}
-	if len(s.lost) < s.m.cfg.MaxLocksPerSession {
+	if len(s.lost) < s.set.cfg.MaxLocksPerSession {
 		s.lost[ref] = reason
 	}
 	if s.onLost != nil {
 		s.onLost(types.Lost{Key: h.key, Token: h.token, Reason: reason})
 	}
 	return true
+}
+
+// list lists what the session holds, at most one lock more than the limit; nil holds nothing.
+func (s *Session) list(req types.ListRequest) (views []types.View) {
+	if s == nil {
+		return nil
+	}
+	var held []*heldLock
+	s.mu.Lock()
+	for _, h := range s.held {
+		if !h.unpublished && strings.HasPrefix(h.key, req.Prefix) && h.key > req.After {
+			held = append(held, h)
+		}
+	}
+	s.mu.Unlock()
+	slices.SortFunc(held, func(a, b *heldLock) int { return cmp.Compare(a.key, b.key) })
+	for _, h := range held {
+		if len(views) > req.Limit {
+			break
+		}
+		if h.valid(clock.Read(s.set.clk)) {
+			views = append(views, types.View{Lock: h.lock(), Mine: true, Cached: true})
+		}
+	}
+	return views
 }
 
 // lossOf tells whether the session lost a lock, and why.

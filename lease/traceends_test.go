@@ -25,7 +25,7 @@ func TestNoWaitBeginsAfterItsCall(t *testing.T) {
 	answer := r.st.holdAnswer("Acquire")
 	a := r.ask(ctx, o, types.Request{Key: "k", Wait: time.Minute, NoCache: true})
 	time.Sleep(20 * time.Millisecond)
-	shard := r.m.held.shard("k") // the attempt looks there who holds the key, before it begins its span
+	shard := r.m.holdings.held.shard("k") // the attempt looks there who holds the key, before it begins its span
 	shard.mu.Lock()
 	answer()
 	time.Sleep(20 * time.Millisecond)

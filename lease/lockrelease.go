@@ -1,0 +1,205 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// sender sends releases to the store.
+type sender interface {
+	// Release sends a release again and again, until the store confirms it or it does not
+	// matter any more. ctx has the span of whoever releases. It does not block.
+	Release(ctx context.Context, r releasing)
+	// ReleaseInCaller is Release by a caller that waits for the first try: it may run the
+	// statement itself.
+	ReleaseInCaller(ctx context.Context, r releasing)
+}
+
+// releasing is what is released. It hears what becomes of it.
+type releasing interface {
+	// Claim tells the store which lock is meant.
+	Claim() store.Claim
+	// Matters reports whether there is something to be released yet.
+	Matters() bool
+	// WasTried hears the outcome of each try.
+	WasTried(err error)
+	// IsSettled is called once, when no more tries follow.
+	IsSettled()
+}
+
+// release is a release under way. A lock that its session gave up is free as
+// soon as the store confirms it; until then the release is repeated, so that a
+// failed one heals by itself, for as long as the lock's lease lives.
+type release struct {
+	h       *heldLock
+	claim   store.Claim
+	heldFor time.Duration
+	// reentry is how often the lock must be entered, 0 if that does not matter.
+	reentry int
+	// undelivered: nobody was told of the grant. atOnce: a MinHold is not kept.
+	// ofSession: the session has ended.
+	undelivered, atOnce, ofSession bool
+	// means finds the entry that ends; nil: the newest.
+	means func(entry) bool
+	// done is called when it is settled; it may be nil.
+	done func()
+
+	mu sync.Mutex
+	// err is the outcome of the last try.
+	err error
+	// tried: there was a try. over: no more follow.
+	tried, over bool
+	// first is closed then, settled when it is over: nil until somebody waits for it.
+	first, settled chan struct{}
+}
+
+// newRelease makes the release of h. settled is called when no more tries follow; it may be
+// nil.
+func (h *heldLock) newRelease(req *types.ReleaseRequest, now time.Time, settled func()) *release {
+	r := &release{h: h, claim: h.claim(), heldFor: h.heldFor(now), reentry: req.Reentry, done: settled}
+	if req.RequestID != uuid.Nil {
+		r.means = func(e entry) bool { return e.request == req.RequestID }
+	}
+	r.claim.Outcome, r.claim.Result, r.claim.Traceparent = req.Outcome, req.Result, req.Traceparent
+	return r
+}
+
+// newEnd makes the release of h that nobody asked for: its acquire stands for it.
+func (h *heldLock) newEnd(settled func()) *release {
+	return h.newRelease(&types.ReleaseRequest{Traceparent: h.traceparent}, h.s.set.clk.Now(), settled)
+}
+
+// send sends a release that nobody waits for.
+func (r *release) send() { r.h.s.set.sender.Release(r.h.span.Context(), r.prepared()) }
+
+// sendAndWait sends a release that somebody waits for, and returns the outcome of the first
+// try. ctx is the call's.
+func (r *release) sendAndWait(ctx context.Context) (types.Released, error) {
+	set := r.h.s.set
+	set.sender.ReleaseInCaller(set.obs.Along(context.Background(), ctx), r.prepared())
+	return r.answer(ctx)
+}
+
+// prepared is the release when no session holds the lock any more.
+func (r *release) prepared() *release {
+	// A part keeps no hold: nobody was told of it. Nothing makes it more than a part any more.
+	r.claim.AtOnce = r.atOnce || r.h.unpublished
+	r.claim.Awaited = r.h.s.set.queueLength(r.claim.Key) > 0
+	return r
+}
+
+// Claim is that of the lock.
+func (r *release) Claim() store.Claim { return r.claim }
+
+// Matters: the lease lives, or a MinHold that is to end at once would keep the key.
+func (r *release) Matters() bool {
+	t := clock.Read(r.h.s.set.clk)
+	return r.h.lease.alive(t) || r.claim.AtOnce && r.h.heldFor(t.Now) < r.h.minHold
+}
+
+// WasTried notes the outcome of a try.
+func (r *release) WasTried(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err, r.tried = err, true
+	if r.first != nil {
+		close(r.first)
+		r.first = nil
+	}
+}
+
+// IsSettled lets go of the lock.
+func (r *release) IsSettled() {
+	s := r.h.s
+	if r.settle() {
+		s.set.ends.settled(grantRef{r.claim.Key, r.claim.Token})
+	}
+	r.h.lease.unpin()
+	s.freed(r)
+	if r.done != nil {
+		r.done()
+	}
+}
+
+// settle notes that no more tries follow, and reports whether the last has succeeded.
+func (r *release) settle() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+	if r.settled != nil {
+		close(r.settled)
+	}
+	return r.err == nil
+}
+
+// end is closed when no more tries follow.
+func (r *release) end() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.settled == nil {
+		r.settled = make(chan struct{})
+		if r.over {
+			close(r.settled)
+		}
+	}
+	return r.settled
+}
+
+// failure is why the last try failed, nil when none did or the release is done.
+func (r *release) failure() error {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+// again answers a repeated release while the first goes on in vain, within a time.
+func (r *release) again(ctx context.Context, within time.Duration) (types.Released, error) {
+	limited, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	released, err := r.wait(limited, r.end())
+	if err == nil || ctx.Err() != nil {
+		return released, err
+	}
+	if last := r.failure(); last != nil {
+		return types.Released{}, last
+	}
+	return types.Released{}, &store.Error{Op: "release", Err: errors.New("an earlier release is not confirmed yet")}
+}
+
+// answer returns the outcome of the first try when it is there: often at once.
+func (r *release) answer(ctx context.Context) (types.Released, error) {
+	r.mu.Lock()
+	if r.tried {
+		defer r.mu.Unlock()
+		return types.Released{Key: r.h.key, HeldFor: r.heldFor}, r.err
+	}
+	if r.first == nil {
+		r.first = make(chan struct{})
+	}
+	first := r.first
+	r.mu.Unlock()
+	return r.wait(ctx, first)
+}
+
+// wait returns the outcome when it is there.
+func (r *release) wait(ctx context.Context, there <-chan struct{}) (types.Released, error) {
+	select {
+	case <-there:
+	case <-ctx.Done():
+		return types.Released{}, errors.Join(types.ErrCallerLeft, context.Cause(ctx))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return types.Released{Key: r.h.key, HeldFor: r.heldFor}, r.err
+}

@@ -1,0 +1,54 @@
+package lease
+
+import (
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// signal does what others ask the holder of a lock for. It reports false when the grant that is
+// meant is not known here.
+func (hs *holdings) signal(sig store.Signal) (known bool) {
+	h := hs.get(sig.Key)
+	if h == nil || h.token != sig.Token {
+		_, ended := hs.ended(grantRef{sig.Key, sig.Token})
+		return ended
+	}
+	switch sig.Kind {
+	case store.Stop:
+		if h.s.stop(h, sig) {
+			hs.obs.AskedToStop(h.observed())
+		}
+	case store.Break:
+		if h.giveUp(types.LostForced) {
+			hs.obs.Broken(h.observed())
+		}
+	}
+	return true
+}
+
+// stop notes that the holder of h is asked to stop, and tells the app, again only
+// if the reason is another; else it reports false.
+func (s *Session) stop(h *heldLock, sig store.Signal) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held[h.key] != h || h.stopping != nil && sameReason(h.stopping.Reason, sig.Reason) {
+		return false
+	}
+	at := sig.At
+	if h.stopping != nil {
+		at = h.stopping.At
+	}
+	h.change().stopping = &store.Stopping{Reason: sig.Reason, At: at}
+	if !h.unpublished {
+		s.notifyStopLocked(h)
+	}
+	return true
+}
+
+func (s *Session) notifyStopLocked(h *heldLock) {
+	if s.onStop != nil && h.stopping != nil {
+		s.onStop(types.Stop{Key: h.key, Token: h.token, Reason: h.stopping.Reason})
+	}
+}
+
+func sameReason(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
