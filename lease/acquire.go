@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -377,7 +378,7 @@ func (c *call) outcome(b *attempt) (types.Grant, error) {
 	case c.m.ctx.Err() != nil:
 		return types.Grant{}, types.ErrDraining // stopped, whatever that did to the attempt
 	default:
-		return types.Grant{}, refusal(c.ctx, err)
+		return types.Grant{}, lanes.Refusal(c.ctx, err)
 	}
 }
 

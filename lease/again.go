@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -61,7 +62,7 @@ func (c *call) pause() error {
 	c.startTimer()
 	c.rest = max(c.rest, restMin)
 	rested := make(chan struct{})
-	timer := time.AfterFunc(jittered(c.rest), func() { close(rested) })
+	timer := time.AfterFunc(clock.Jittered(c.rest), func() { close(rested) })
 	defer timer.Stop()
 	c.rest = min(2*c.rest, restMax)
 	return c.until(rested)

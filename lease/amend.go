@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -51,7 +52,7 @@ func (m *Manager) amend(ctx context.Context, s *Session, req *types.AmendRequest
 func (m *Manager) setData(ctx context.Context, h *heldLock, data []byte) error {
 	change := store.Change{Claim: h.claim(), SetData: true, Data: data}
 	// In the lane, so that the last change there is the last one here, too.
-	v, err := submitAnd(ctx, m.amends, change, func(v store.Verdict) {
+	v, err := lanes.SubmitAnd(ctx, m.lanes.Amends, change, func(v store.Verdict) {
 		switch v.Status {
 		case store.Holds:
 			h.setData(data)
@@ -75,7 +76,7 @@ func (m *Manager) notHeldAnyMore(c claimant) error {
 // amendForeign amends a bind:ttl lock; of any other the store knows why not.
 func (m *Manager) amendForeign(ctx context.Context, c claimant, req *types.AmendRequest) (types.Grant, error) {
 	sent := m.clk.Now()
-	v, err := submit(ctx, m.amends, store.Change{
+	v, err := lanes.Submit(ctx, m.lanes.Amends, store.Change{
 		Claim: store.Claim{Key: req.Key, Token: req.Token},
 		TTL:   req.TTL, SetData: req.SetData, Data: req.Data,
 	})

@@ -143,9 +143,9 @@ func (b *attempt) start(ctx context.Context, now time.Time) {
 		b.enqueue(ctx)
 		return
 	}
-	submit := b.m.acquires.Submit
+	submit := b.m.lanes.Acquires.Submit
 	if b.runInCaller {
-		submit = b.m.acquires.Do
+		submit = b.m.lanes.Acquires.Do
 	}
 	if err := submit(ctx, b.ask(), b.onAcquire); err != nil {
 		b.finish(err)
@@ -176,7 +176,7 @@ func (m *Manager) enqueueAll(all []*arrival) {
 			attempts = append(attempts, b)
 		}
 	}
-	if err := m.enqueues.SubmitAll(asks); err != nil {
+	if err := m.lanes.Enqueues.SubmitAll(asks); err != nil {
 		for _, b := range attempts {
 			b.finish(err)
 		}
@@ -329,7 +329,7 @@ func (b *attempt) cancel() {
 	}
 	b.phase, b.sent = cancelling, b.m.clk.Now()
 	b.mu.Unlock()
-	if err := b.m.cancels.Submit(b.tr.Carry(context.Background()), b.ref(), b.onCancel); err != nil {
+	if err := b.m.lanes.Cancels.Submit(b.tr.Carry(context.Background()), b.ref(), b.onCancel); err != nil {
 		b.fail(err) // the sidecar stops: its place may get the key before the lease is revoked
 	}
 }
@@ -443,7 +443,7 @@ func (b *attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 	case !kept:
 		b.handBack(ans.Token)
 	case b.req.Bind == types.BindSession:
-		b.m.signals.granted()
+		b.m.signals.Granted()
 	}
 	b.end()
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 )
 
 // The pauses between the tries of background work grow from one to the other.
@@ -109,7 +111,7 @@ func (m *Manager) inBackground(try func(context.Context) bool, limit time.Durati
 			if done || m.clk.Now().After(until) {
 				return
 			}
-			timer := time.NewTimer(jittered(pause))
+			timer := time.NewTimer(clock.Jittered(pause))
 			select {
 			case <-timer.C:
 			case <-m.ctx.Done():

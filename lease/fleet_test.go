@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/testing/logtest"
+	"github.com/locksidecar/locksidecar/lease/internal/fleet"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -163,7 +164,7 @@ func TestFleetNobodyLooks(t *testing.T) {
 		a.asked("Stats", 0)
 		a.shows(-1) // the first look only tells that there is one
 		a.shows(3)
-		time.Sleep(fleetWatched + 2*fleetInterval)
+		time.Sleep(fleet.Watched + 2*fleet.Interval)
 		elections, counts := a.st.count("Elect"), a.st.count("Stats")
 		if who := o.holder(); who != "" || counts < 10 {
 			t.Errorf("%q is elected, and %d counts were made", who, counts)
@@ -196,7 +197,7 @@ func TestFleetOneCounts(t *testing.T) {
 			t.Errorf("the loser asked %d times in an hour", n)
 		}
 		o.put(held(7))
-		time.Sleep(fleetInterval)
+		time.Sleep(fleet.Interval)
 		a.shows(7)
 	})
 }
@@ -213,9 +214,9 @@ func TestFleetStop(t *testing.T) {
 			t.Errorf("%q is still elected", who)
 		}
 		a.shows(-1)
-		b.scrape(fleetTerm + fleetInterval)
+		b.scrape(fleet.Term + fleet.Interval)
 		b.shows(1)
-		if last := o.terms[slices.Index(o.terms, 0):]; len(last) < 2 || last[1] != fleetTerm {
+		if last := o.terms[slices.Index(o.terms, 0):]; len(last) < 2 || last[1] != fleet.Term {
 			t.Errorf("terms %v", o.terms)
 		}
 	})
@@ -265,20 +266,20 @@ func TestFleetOfficeLost(t *testing.T) {
 		a := newCounter(t, o, "a")
 		a.look()
 		a.shows(1)
-		o.take("b", time.Now().Add(2*fleetTerm))
-		a.scrape(fleetInterval)
+		o.take("b", time.Now().Add(2*fleet.Term))
+		a.scrape(fleet.Interval)
 		a.shows(-1)
 		o.take("", time.Time{})
-		a.scrape(2*fleetTerm + fleetInterval)
+		a.scrape(2*fleet.Term + fleet.Interval)
 		a.shows(1)
 
 		a.st.set("Elect", fault{refuse: true})
-		a.scrape(fleetAge*fleetInterval - 90*time.Second)
+		a.scrape(fleet.Age*fleet.Interval - 90*time.Second)
 		a.shows(1) // the office is ours until its end, the metrics are not old
 		a.scrape(90 * time.Second)
 		a.shows(-1)
 		a.st.lift("Elect")
-		a.scrape(fleetInterval)
+		a.scrape(fleet.Interval)
 		a.shows(1)
 	})
 }
@@ -292,10 +293,10 @@ func TestFleetSuspended(t *testing.T) {
 		a.look()
 		a.shows(1)
 		a.clk.suspended.Add(int64(time.Hour))
-		o.take("b", time.Now().Add(fleetTerm))
+		o.take("b", time.Now().Add(fleet.Term))
 		a.shows(-1)
 		o.take("", time.Time{})
-		a.scrape(fleetTerm)
+		a.scrape(fleet.Term)
 		a.shows(1)
 	})
 }
@@ -309,7 +310,7 @@ func TestFleetLongTerm(t *testing.T) {
 		a := newCounter(t, o, "a")
 		a.scrape(time.Minute)
 		o.take("", time.Time{})
-		a.scrape(fleetTerm + fleetInterval)
+		a.scrape(fleet.Term + fleet.Interval)
 		a.shows(1)
 	})
 }
@@ -324,7 +325,7 @@ func TestFleetTermOver(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		a.shows(1)
 		a.st.set("Elect", fault{refuse: true})
-		a.scrape(fleetTerm - 15*time.Second)
+		a.scrape(fleet.Term - 15*time.Second)
 		a.shows(1)
 		a.scrape(15 * time.Second)
 		a.shows(-1)
@@ -360,7 +361,7 @@ func TestFleetOldFigures(t *testing.T) {
 		a := newCounter(t, &office{counts: held(1)}, "a")
 		a.look()
 		a.st.set("Stats", fault{refuse: true})
-		a.scrape(fleetAge*fleetInterval - 15*time.Second)
+		a.scrape(fleet.Age*fleet.Interval - 15*time.Second)
 		a.shows(1)
 		a.scrape(15 * time.Second)
 		a.shows(-1)
@@ -371,7 +372,7 @@ func TestFleetOldFigures(t *testing.T) {
 			t.Errorf("said %d times that the counting fails, want once:\n%s", n, a.log.String())
 		}
 		a.st.lift("Stats")
-		a.scrape(fleetInterval)
+		a.scrape(fleet.Interval)
 		a.shows(1)
 		if !strings.Contains(a.log.String(), "counted again") {
 			t.Errorf("not said that it works again:\n%s", a.log.String())

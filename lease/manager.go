@@ -2,17 +2,18 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/locksidecar/locksidecar/batcher"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/fleet"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
+	"github.com/locksidecar/locksidecar/lease/internal/signal"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/lease/internal/watch"
 	"github.com/locksidecar/locksidecar/store"
@@ -27,16 +28,7 @@ type Manager struct {
 	log *slog.Logger
 	obs *observe.Observer
 
-	acquires    *batcher.Lane[store.Ask, store.Answer]
-	enqueues    *batcher.Lane[store.Ask, store.Answer]
-	cancels     *batcher.Lane[store.Attempt, store.Answer]
-	releases    *batcher.Lane[store.Claim, store.Verdict]
-	amends      *batcher.Lane[store.Change, store.Verdict]
-	reads       *batcher.Lane[string, store.Lock]
-	withdrawals *batcher.Lane[store.Attempt, store.Outcome]
-	requires    *batcher.Lane[store.Signal, store.ClaimStatus]
-	openings    *batcher.Lane[store.NewLease, struct{}]
-	revocations *batcher.Lane[store.LeaseID, struct{}]
+	lanes *lanes.Set
 
 	leases    *leaseSet
 	holdings  *holdings
@@ -44,8 +36,8 @@ type Manager struct {
 	queue     *queue
 	arrivals  *arrivals
 	watches   *watch.Watches
-	signals   *signals
-	fleet     *fleet
+	signals   *signal.Signals
+	fleet     *fleet.Counter
 	heldCache *heldcache.Cache
 
 	requests repeat.Requests // those with BindTTL
@@ -89,13 +81,14 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	if err := m.requests.Remember(rememberedGrants); err != nil {
 		return nil, err
 	}
-	m.queue, m.signals, m.arrivals = newQueue(cfg, m.obs, st, m.spawn), newSignals(m.ctx, cfg, st, signalLocks{m}, m.spawn), newArrivals(m.enqueueAll)
+	m.lanes = lanes.New(cfg, st, m.obs, m.draining)
+	m.queue, m.arrivals = newQueue(cfg, m.obs, st, m.spawn), newArrivals(m.enqueueAll)
+	m.signals = signal.New(m.ctx, cfg, st, m.lanes, m.heldCache, signalLocks{m}, m.spawn)
 	m.watches, m.groups = m.newWatches(), newGroups()
 	m.sweeping = newSweeping(st, m.clk, m.log)
-	m.fleet = newFleet(m.ctx, cfg, st, m.spawn)
+	m.fleet = fleet.New(m.ctx, cfg, st, m.spawn)
 	m.orphans.m, m.orphans.sought = m, make(map[*lease]*reconciliation)
-	m.openLanes()
-	m.releaser = &releaser{lane: m.releases, retries: &m.retries, heldCache: m.heldCache, log: m.log}
+	m.releaser = &releaser{lane: m.lanes.Releases, retries: &m.retries, heldCache: m.heldCache, log: m.log}
 	m.holdings = m.newHoldings()
 	m.obs.Observe(m.state)
 	return m, nil
@@ -122,54 +115,6 @@ func (m *Manager) OpenSession(o types.SessionOptions) (*Session, error) { return
 // [ErrSessionEnded].
 func (m *Manager) Session(id string) (*Session, error) { return m.holdings.session(id) }
 
-// maxTogether is the most calls that one statement enqueues. All may be for one
-// key, and its row is locked until the statement is over: releases of it wait for that.
-// A thousand would keep it for about as long as a release waits for a row (0.1 s).
-const maxTogether = 250
-
-// openLanes makes the lanes to the store. Renewals and checks have none: they
-// are batches already, and never wait behind anything.
-func (m *Manager) openLanes() {
-	lane := batcher.Config{Max: m.cfg.BatchMax, Timeout: m.cfg.StoreTimeout, Inline: m.inline}
-	bounded := lane
-	bounded.Room = max(m.cfg.MaxWaiters, m.cfg.BatchMax)
-	byKey := func(a store.Ask) string { return a.Key }
-	locked := func(a store.Answer) bool { return a.Outcome == store.RowLocked }
-	claimLocked := func(v store.Verdict) bool { return v.Status == store.ClaimRowLocked }
-	acquires := bounded
-	acquires.Refuse = m.draining
-	m.acquires = batcher.New(m.obs.Lane("acquire", acquires), byKey, m.st.Acquire, locked)
-	// Enqueues of one key share a statement, in their order. The queue limits them: answers of
-	// another lane submit some, and must not have to wait.
-	together := lane
-	together.Together, together.Max = true, min(lane.Max, maxTogether)
-	m.enqueues = batcher.New(m.obs.Lane("enqueue", together), byKey, m.st.Acquire, locked)
-	m.amends = batcher.New(m.obs.Lane("amend", bounded), func(c store.Change) string { return c.Key }, m.st.Amend, claimLocked)
-	m.reads = batcher.New(m.obs.Lane("get", bounded), func(key string) string { return key }, m.st.Get, nil)
-	m.requires = batcher.New(m.obs.Lane("signal", bounded), func(s store.Signal) string { return s.Key }, m.signalHolders,
-		func(s store.ClaimStatus) bool { return s == store.ClaimRowLocked })
-	apart := lane
-	apart.Inline = false // they may hang, and have a limit of their own
-	m.openings = batcher.New(m.obs.Lane("open", apart), func(l store.NewLease) string { return string(l.ID[:]) }, forAll(m.st.OpenLeases), nil)
-	m.revocations = batcher.New(m.obs.Lane("revoke", apart), func(l store.LeaseID) string { return string(l[:]) }, forAll(m.st.Revoke), nil)
-	// A lane that hands something back refuses nothing: the grants that it frees are bounded.
-	byGrant := func(a store.Attempt) string { return string(a.ID[:]) }
-	m.cancels = batcher.New(m.obs.Lane("cancel", lane), byGrant, m.st.Cancel, locked)
-	m.withdrawals = batcher.New(m.obs.Lane("withdraw", lane), byGrant, m.st.Withdraw, func(o store.Outcome) bool { return o == store.RowLocked })
-	m.releases = batcher.New(m.obs.Lane("release", lane), func(c store.Claim) string { return c.Key }, m.st.Release, claimLocked)
-	if st, ok := m.st.(store.Immediate); ok && m.inline {
-		m.acquires.Alone(st.AcquireOne)
-		m.releases.Alone(st.ReleaseOne)
-	}
-}
-
-// forAll makes an operation that has no answers one of a lane.
-func forAll[T any](f func(context.Context, []T) error) func(context.Context, []T) ([]struct{}, error) {
-	return func(ctx context.Context, items []T) ([]struct{}, error) {
-		return make([]struct{}, len(items)), f(ctx, items)
-	}
-}
-
 // listen is how the manager tells an engine whether it needs news.
 func listen(st store.Store) func(on bool) {
 	if l, ok := st.(store.Listener); ok {
@@ -183,11 +128,11 @@ func listen(st store.Store) func(on bool) {
 func (m *Manager) News(n store.News) {
 	switch {
 	case n.Signals:
-		m.signals.poll()
+		m.signals.Poll()
 	case n.Event != nil:
 		m.watches.Receive(*n.Event)
 	case n.Attempt == store.EveryWait.Attempt:
-		m.signals.poll()
+		m.signals.Poll()
 		m.watches.Recheck()
 		m.queue.hint(m.queue.all())
 	default:
@@ -264,21 +209,21 @@ func (m *Manager) Stop() {
 		m.cancel() // before the revocation: nothing renews or opens a lease any more
 		m.background.join()
 		m.limited(func(ctx context.Context) {
-			m.openings.Stop(ctx)
-			m.revocations.Stop(ctx)
-			m.acquires.Stop(ctx)
-			m.enqueues.Stop(ctx)
+			m.lanes.Openings.Stop(ctx)
+			m.lanes.Revocations.Stop(ctx)
+			m.lanes.Acquires.Stop(ctx)
+			m.lanes.Enqueues.Stop(ctx)
 			m.queue.callersLeft() // their calls may not have heard of the drain yet
-			m.cancels.Stop(ctx)
+			m.lanes.Cancels.Stop(ctx)
 		})
 		m.revokeAll()
 		m.retries.hurry()
 		m.limited(func(ctx context.Context) {
-			m.withdrawals.Stop(ctx)
-			m.amends.Stop(ctx)
-			m.reads.Stop(ctx)
-			m.requires.Stop(ctx)
-			m.releases.Stop(ctx)
+			m.lanes.Withdrawals.Stop(ctx)
+			m.lanes.Amends.Stop(ctx)
+			m.lanes.Reads.Stop(ctx)
+			m.lanes.Signals.Stop(ctx)
+			m.lanes.Releases.Stop(ctx)
 		})
 	})
 }
@@ -368,9 +313,9 @@ func (m *Manager) open(call context.Context, l *lease) {
 	sent := m.clk.Now()
 	suspended := m.clk.Suspended(sent)
 	m.leases.mu.Lock() // the renewer may look at it as soon as it is confirmed
-	l.renewAt = sent.Add(time.Duration(float64(interval(l.ttl, m.cfg.RenewInterval)) * jitter()))
+	l.renewAt = sent.Add(time.Duration(float64(interval(l.ttl, m.cfg.RenewInterval)) * clock.Jitter()))
 	m.leases.mu.Unlock()
-	_, err := submit(ctx, m.openings, store.NewLease{ID: l.id, TTL: l.ttl})
+	_, err := lanes.Submit(ctx, m.lanes.Openings, store.NewLease{ID: l.id, TTL: l.ttl})
 	if ctx.Err() != nil && err != nil { // it goes on all the same
 		err = &store.Error{Op: "open lease", Err: err, Unknown: true}
 	}
@@ -410,49 +355,4 @@ func (m *Manager) lose(l *lease, reason types.LostReason) {
 	}
 	m.log.Error("lease lost", "lease", l.id, "ttl", l.ttl.String(), "reason", string(reason), "locks", len(locks), "waits", len(waits))
 	m.revoke(l)
-}
-
-// submit hands one item to a lane and waits for the answer, or until the call
-// has left: then the operation goes on and its answer is not heard.
-func submit[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T) (R, error) {
-	return submitAnd(ctx, lane, item, func(R) {})
-}
-
-// submitAnd is submit for an answer that must be heard even if the call has
-// left. then is called only when there was no error.
-func submitAnd[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T, then func(R)) (R, error) {
-	type answer struct {
-		r   R
-		err error
-	}
-	done := make(chan answer, 1)
-	err := lane.Submit(ctx, item, func(r R, err error) {
-		if err == nil {
-			then(r)
-		}
-		done <- answer{r, err}
-	})
-	if err != nil {
-		return *new(R), refusal(ctx, err)
-	}
-	select {
-	case a := <-done:
-		return a.r, refusal(ctx, a.err)
-	case <-ctx.Done():
-		return *new(R), errors.Join(types.ErrCallerLeft, context.Cause(ctx))
-	}
-}
-
-// refusal says in the words of this package why a lane did not take an item.
-func refusal(ctx context.Context, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, batcher.ErrStopped):
-		return types.ErrDraining
-	case ctx.Err() != nil:
-		return errors.Join(types.ErrCallerLeft, err)
-	default:
-		return err
-	}
 }

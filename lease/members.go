@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -125,7 +126,7 @@ func (g *group) extend(ctx context.Context) {
 
 func (m *Manager) extendMember(ctx context.Context, p *groupMember, ttl time.Duration) {
 	sent := m.clk.Now()
-	v, err := submit(ctx, m.amends, store.Change{Claim: store.Claim{Key: p.g.Key, Token: p.g.Token}, TTL: ttl})
+	v, err := lanes.Submit(ctx, m.lanes.Amends, store.Change{Claim: store.Claim{Key: p.g.Key, Token: p.g.Token}, TTL: ttl})
 	switch {
 	case types.Judged("amend", v.Status, err) != nil: // it lasts as long as before
 	case v.Status == store.Holds:

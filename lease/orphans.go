@@ -55,7 +55,7 @@ func (st *orphans) seek(l *lease, what *reconciliation) {
 // run searches until nothing is sought any more.
 func (st *orphans) run() {
 	for { // each lease is named within an interval after the failover, and one search does for all
-		if rest(st.m.ctx, jittered(st.m.cfg.RenewInterval)) != nil {
+		if rest(st.m.ctx, clock.Jittered(st.m.cfg.RenewInterval)) != nil {
 			return
 		}
 		s := st.next()
@@ -149,7 +149,7 @@ func (s *search) run(ctx context.Context) bool {
 			}
 			after, pause = part.Next, max(pause/2, partPauseMin, partRest*took)
 		}
-		if rest(ctx, jittered(pause)) != nil {
+		if rest(ctx, clock.Jittered(pause)) != nil {
 			return false
 		}
 	}
@@ -297,3 +297,15 @@ func (m *Manager) withdrawOrphan(l *lease, r store.HeldGrant, leaving *atomic.Bo
 
 // randomID is the version of ids that follow from nothing.
 const randomID = 4
+
+// rest waits for so long, or until ctx ends.
+func rest(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

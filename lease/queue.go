@@ -193,7 +193,7 @@ func (q *queue) hint(attempts []*attempt) {
 func (q *queue) nextCheck(lock store.Lock) time.Time {
 	now := q.clk.Now()
 	wait := max(lock.Holder.ExpiresIn+checkSlack, checkPause)
-	return now.Add(min(wait, jittered(q.every())))
+	return now.Add(min(wait, clock.Jittered(q.every())))
 }
 
 // changed wakes watch if it would otherwise look later than at that time.
@@ -316,7 +316,7 @@ func (q *queue) check(ctx context.Context, due []*attempt) {
 	answers, err := q.store.Check(ctx, waits)
 	if err != nil {
 		q.cfg.Logger.Debug("waits not checked, trying again", "waits", len(due), "error", err)
-		later := q.clk.Now().Add(jittered(q.cfg.PollInterval))
+		later := q.clk.Now().Add(clock.Jittered(q.cfg.PollInterval))
 		for _, b := range due {
 			b.mu.Lock()
 			b.checkAt = later

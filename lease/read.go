@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -20,7 +21,7 @@ func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool)
 		}
 		m.expire(h)
 	}
-	lock, err := submit(ctx, m.reads, key)
+	lock, err := lanes.Submit(ctx, m.lanes.Reads, key)
 	if err != nil {
 		return types.View{}, err
 	}
@@ -93,4 +94,4 @@ func (m *Manager) Stats(ctx context.Context) (store.Stats, error) {
 // elected to count it. It only returns what is known, and notes that somebody looks:
 // the election and the counting go on in the background, for as long as that happens.
 // Where nobody looks, no statement is sent.
-func (m *Manager) Fleet() (observe.Fleet, bool) { return m.fleet.current() }
+func (m *Manager) Fleet() (observe.Fleet, bool) { return m.fleet.Current() }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -489,7 +490,7 @@ func TestWhatCannotBeGivenUpIsTriedByOne(t *testing.T) {
 		before := r.st.count("Withdraw")
 		time.Sleep(time.Minute)
 		if n := r.st.count("Withdraw") - before; n < 60 || n > 300 {
-			t.Errorf("%d withdrawals in a minute, want one each %s", n, renewRetry)
+			t.Errorf("%d withdrawals in a minute, want one each %s", n, clock.RetryPause)
 		}
 		r.st.lift("Withdraw")
 		time.Sleep(time.Minute)

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -151,7 +152,7 @@ func (m *Manager) releaseForeign(ctx context.Context, c claimant, req *types.Rel
 		}
 		return types.Released{}, m.refused(c, types.ReasonReleased)
 	}
-	v, err := submit(ctx, m.releases, store.Claim{
+	v, err := lanes.Submit(ctx, m.lanes.Releases, store.Claim{
 		Key: c.key, Token: c.token, Outcome: req.Outcome, Result: req.Result, Traceparent: req.Traceparent,
 	})
 	if err := types.Judged("release", v.Status, err); err != nil {
@@ -200,11 +201,11 @@ func (m *Manager) withdrawOnce(ctx context.Context, a store.Attempt, matters fun
 	answer := func(o store.Outcome, err error) {
 		m.heldCache.Drop(a.Key)
 		withdrawn := err == nil && o != store.RowLocked
-		if withdrawn || !matters() || !m.retries.after(jittered(renewRetry), again) {
+		if withdrawn || !matters() || !m.retries.after(clock.Jittered(clock.RetryPause), again) {
 			settled()
 		}
 	}
-	if err := m.withdrawals.Submit(ctx, a, answer); err != nil {
+	if err := m.lanes.Withdrawals.Submit(ctx, a, answer); err != nil {
 		settled() // as in free
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/locksidecar/locksidecar/batcher"
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -45,7 +46,7 @@ func (rl *releaser) answered(r releasing, v *store.Verdict, err error) {
 	if err != nil && r.Matters() {
 		r.WasTried(err)
 		again := func() { rl.send(context.Background(), rl.lane.Submit, r) }
-		if !rl.retries.after(jittered(renewRetry), again) {
+		if !rl.retries.after(clock.Jittered(clock.RetryPause), again) {
 			r.IsSettled()
 		}
 		return

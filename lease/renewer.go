@@ -3,21 +3,13 @@ package lease
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
-)
-
-const (
-	// renewJitter: a renewal is sent up to a tenth of the interval early, so that
-	// many sidecars that started together do not stay in step.
-	renewJitter = 0.1
-	// renewRetry is how long after a failed renewal the next is tried.
-	renewRetry = 250 * time.Millisecond
 )
 
 // renewLoop renews the leases when they are due, in one statement for all, and tells
@@ -104,7 +96,7 @@ func (b *leaseSet) plan(clk clock.Clock, configured time.Duration) plan {
 // renew sends one renewal for all leases that are due. After a failover, what is believed
 // to be held under them is read before they are trusted.
 func (m *Manager) renew(ctx context.Context, due []*lease) {
-	r := renewal{m: m, sent: m.clk.Now(), early: jitter()}
+	r := renewal{m: m, sent: m.clk.Now(), early: clock.Jitter()}
 	r.suspended = m.clk.Suspended(r.sent)
 	answer, err := m.sendRenewal(ctx, due)
 	kept := make(map[store.LeaseID]bool, len(answer.Kept))
@@ -112,7 +104,7 @@ func (m *Manager) renew(ctx context.Context, due []*lease) {
 		kept[id] = true
 	}
 	if answer.Signals {
-		m.signals.poll()
+		m.signals.Poll()
 	}
 	var doubtful []*lease
 	for _, l := range due {
@@ -169,7 +161,7 @@ type renewal struct {
 // that was not, though there was no error, is lost.
 func (r *renewal) apply(l *lease, ok bool, err error) {
 	m := r.m
-	next := m.clk.Now().Add(renewRetry)
+	next := m.clk.Now().Add(clock.RetryPause)
 	if ok { // also when others could not be renewed
 		next = r.sent.Add(time.Duration(float64(interval(l.ttl, m.cfg.RenewInterval)) * r.early))
 	}
@@ -210,7 +202,7 @@ func (m *Manager) revoke(l *lease) {
 	m.leases.mustRevoke(l)
 	confirmed := false
 	m.inBackground(func(ctx context.Context) bool {
-		_, err := submit(ctx, m.revocations, l.id)
+		_, err := lanes.Submit(ctx, m.lanes.Revocations, l.id)
 		confirmed = err == nil
 		return confirmed
 	}, l.ttl+time.Minute, func() {
@@ -223,8 +215,3 @@ func (m *Manager) revoke(l *lease) {
 		m.leases.revoked(l)
 	})
 }
-
-// jitter is a share of an interval, at most 1.
-func jitter() float64 { return 1 - renewJitter*rand.Float64() }
-
-func jittered(d time.Duration) time.Duration { return time.Duration(float64(d) * jitter()) }

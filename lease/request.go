@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -57,7 +58,7 @@ func (m *Manager) releaseRequest(ctx context.Context, s *Session, req *types.Rel
 		return types.Released{}, err
 	}
 	// The turn lasts until the store has answered: a late cancel would end the next call.
-	ans, err := submit(context.WithoutCancel(ctx), m.cancels, a) // finds what another sidecar was granted, too
+	ans, err := lanes.Submit(context.WithoutCancel(ctx), m.lanes.Cancels, a) // finds what another sidecar was granted, too
 	if err == nil && ans.Outcome == store.RowLocked {
 		err = types.RowLocked("release")
 	}

@@ -125,7 +125,7 @@ func TestBreak(t *testing.T) {
 					}
 					began := time.Now()
 					r.must(other.m.Break(ctx, other.stored("k")))
-					if d := time.Since(began); d > breakPauseMin {
+					if d := time.Since(began); d > 10*time.Millisecond {
 						t.Errorf("took %s", d)
 					}
 					if l := r.stored("k"); l.Held && l.Token == g.Token {

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -26,11 +27,11 @@ func (m *Manager) forgetWait(ctx context.Context, a store.Attempt, matters func(
 	again := func() { m.forgetWait(context.Background(), a, matters, settled) }
 	answer := func(ans store.Answer, err error) {
 		forgotten := err == nil && ans.Outcome != store.RowLocked
-		if forgotten || !matters() || !m.retries.after(jittered(renewRetry), again) {
+		if forgotten || !matters() || !m.retries.after(clock.Jittered(clock.RetryPause), again) {
 			settled()
 		}
 	}
-	if err := m.cancels.Submit(ctx, a, answer); err != nil {
+	if err := m.lanes.Cancels.Submit(ctx, a, answer); err != nil {
 		settled() // as in free
 	}
 }

@@ -276,7 +276,7 @@ func TestAPlaceIsWithdrawnWhenCancelsHaveStopped(t *testing.T) {
 		b := r.m.newAttempt(c, l)
 		b.start(c.ctx, r.clk.Now())
 		synctest.Wait()
-		r.m.cancels.Stop(context.Background())
+		r.m.lanes.Cancels.Stop(context.Background())
 		b.callerLeft()
 		synctest.Wait()
 		other.release(o, g)

@@ -52,7 +52,7 @@ func (s *sweeping) run(ctx context.Context) {
 		return
 	}
 	for {
-		timer := time.NewTimer(jittered(sweepInterval))
+		timer := time.NewTimer(clock.Jittered(sweepInterval))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():

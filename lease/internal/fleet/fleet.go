@@ -1,4 +1,6 @@
-package lease
+// Package fleet counts what the whole database holds, for the metrics. Of all sidecars one is
+// elected to count. A sidecar stands for election only while somebody reads its metrics.
+package fleet
 
 import (
 	"context"
@@ -7,28 +9,27 @@ import (
 	"sync"
 	"time"
 
-	"github.com/locksidecar/locksidecar/lease/internal/types"
-
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
 const (
-	// fleetTerm is for how long a sidecar is elected.
-	fleetTerm = 5 * time.Minute
-	// fleetInterval is how often the elected one counts, at most; fleetRest is how
+	// Term is for how long a sidecar is elected.
+	Term = 5 * time.Minute
+	// Interval is how often the elected one counts, at most; restShare is how
 	// often as long as the counting took it rests: 1% of the time is spent on it.
-	fleetInterval = time.Minute
-	fleetRest     = 100
-	// fleetWatched is for how long metrics are kept ready after somebody looked.
-	fleetWatched = 10 * time.Minute
-	// fleetAge is after how many intervals metrics are too old to be shown.
-	fleetAge = 3
+	Interval  = time.Minute
+	restShare = 100
+	// Watched is for how long metrics are kept ready after somebody looked.
+	Watched = 10 * time.Minute
+	// Age is after how many intervals metrics are too old to be shown.
+	Age = 3
 )
 
-// fleet is a sidecar's part in counting what the whole fleet holds.
-type fleet struct {
+// Counter is a sidecar's part in counting what the whole fleet holds.
+type Counter struct {
 	census  store.Census // nil if the engine cannot count
 	clk     clock.Clock
 	log     *slog.Logger
@@ -59,22 +60,22 @@ type fleet struct {
 	failing bool
 }
 
-// newFleet makes a fleet that counts until ctx ends. spawn runs it.
-func newFleet(ctx context.Context, cfg types.Config, st store.Store, spawn func(func()) bool) *fleet {
+// New makes a counter that counts until ctx ends. spawn runs it.
+func New(ctx context.Context, cfg types.Config, st store.Store, spawn func(func()) bool) *Counter {
 	census, _ := st.(store.Census)
-	return &fleet{census: census, clk: cfg.Clock, log: cfg.Logger, timeout: cfg.StoreTimeout, ctx: ctx, spawn: spawn}
+	return &Counter{census: census, clk: cfg.Clock, log: cfg.Logger, timeout: cfg.StoreTimeout, ctx: ctx, spawn: spawn}
 }
 
 // shownFor is for how long the known metrics may still be shown.
-func (f *fleet) shownFor(now time.Time) time.Duration {
+func (f *Counter) shownFor(now time.Time) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return max(0, f.knownUntil.Sub(now))
 }
 
-// current returns the metrics if they are ours to show, and sees to it that there are
+// Current returns the metrics if they are ours to show, and sees to it that there are
 // some soon. It does not block.
-func (f *fleet) current() (observe.Fleet, bool) {
+func (f *Counter) Current() (observe.Fleet, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.looked = f.clk.Now()
@@ -89,7 +90,7 @@ func (f *fleet) current() (observe.Fleet, bool) {
 
 // run stands for election, and counts while elected, until nobody looks any more or
 // ctx ends.
-func (f *fleet) run(ctx context.Context) {
+func (f *Counter) run(ctx context.Context) {
 	defer f.rest()
 	for f.watched() {
 		timer := time.NewTimer(f.round(ctx))
@@ -102,15 +103,15 @@ func (f *fleet) run(ctx context.Context) {
 	}
 }
 
-func (f *fleet) watched() bool {
+func (f *Counter) watched() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.clk.Now().Before(f.looked.Add(fleetWatched))
+	return f.clk.Now().Before(f.looked.Add(Watched))
 }
 
 // rest gives the office up. Another sidecar that is looked at need not wait for the
 // end of the term then.
-func (f *fleet) rest() {
+func (f *Counter) rest() {
 	f.hold(time.Time{}, 0)
 	if f.ours {
 		ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
@@ -127,36 +128,36 @@ func (f *fleet) rest() {
 
 // round stands for election, counts if that is due, and returns after how long to do
 // so again.
-func (f *fleet) round(ctx context.Context) time.Duration {
+func (f *Counter) round(ctx context.Context) time.Duration {
 	left, err := f.elect(ctx)
 	if err != nil {
 		f.log.Debug("no election of who counts the fleet's locks, trying again later", "error", err)
-		return jittered(fleetInterval)
+		return clock.Jittered(Interval)
 	}
 	if !f.ours { // the losers do not all come in the same moment
 		// What is longer than a term is of a store whose clock was wrong.
-		return min(max(left, 0), fleetTerm) + rand.N(fleetInterval)
+		return min(max(left, 0), Term) + rand.N(Interval)
 	}
 	if !f.clk.Now().Before(f.countAt) {
 		f.count(ctx)
 	}
 	// The office is prolonged while the counting rests.
-	return min(max(f.countAt.Sub(f.clk.Now()), 0), fleetTerm/2)
+	return min(max(f.countAt.Sub(f.clk.Now()), 0), Term/2)
 }
 
 // elect returns how long another's term lasts, if this sidecar is not elected.
-func (f *fleet) elect(ctx context.Context) (left time.Duration, err error) {
+func (f *Counter) elect(ctx context.Context) (left time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	sent := f.clk.Now()
 	suspended := f.clk.Suspended(sent)
-	election, err := f.census.Elect(ctx, fleetTerm)
+	election, err := f.census.Elect(ctx, Term)
 	switch {
 	case err != nil:
 		f.ours = f.ours || store.OutcomeUnknown(err)
 	case election.Elected:
 		f.ours = true
-		f.hold(sent.Add(fleetTerm), suspended)
+		f.hold(sent.Add(Term), suspended)
 	default:
 		f.ours = false
 		f.hold(time.Time{}, 0)
@@ -165,7 +166,7 @@ func (f *fleet) elect(ctx context.Context) (left time.Duration, err error) {
 }
 
 // hold notes until when the office is ours, unless the machine is suspended.
-func (f *fleet) hold(until time.Time, suspended time.Duration) {
+func (f *Counter) hold(until time.Time, suspended time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.until, f.suspended = until, suspended
@@ -175,13 +176,13 @@ func (f *fleet) hold(until time.Time, suspended time.Duration) {
 }
 
 // count asks the store, and keeps what it says.
-func (f *fleet) count(ctx context.Context) {
+func (f *Counter) count(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	began := f.clk.Now()
 	stats, err := f.census.Stats(ctx)
 	ended := f.clk.Now()
-	interval := max(fleetInterval, fleetRest*ended.Sub(began))
+	interval := max(Interval, restShare*ended.Sub(began))
 	f.countAt = ended.Add(interval)
 	if err != nil {
 		level := slog.LevelDebug
@@ -199,5 +200,5 @@ func (f *fleet) count(ctx context.Context) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known, f.knownUntil = observe.FleetOf(stats), ended.Add(fleetAge*interval)
+	f.known, f.knownUntil = observe.FleetOf(stats), ended.Add(Age*interval)
 }

@@ -1,4 +1,6 @@
-package lease
+// Package signal asks holders to stop or to give a lock up, and hears what others ask the holders
+// here for.
+package signal
 
 import (
 	"context"
@@ -6,19 +8,24 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// signals hears what others ask the sessions here for: to stop what they do under
+// Signals hears what others ask the sessions here for: to stop what they do under
 // a lock, or to give it up. News and the renewals say that there is something; then
 // the store is asked, and told what was heard. One look is under way at a time, with
 // a pause between them; what comes meanwhile makes one more follow.
-type signals struct {
+type Signals struct {
 	ctx   context.Context // ends with the sidecar
 	cfg   types.Config
 	store store.Signaler // nil: nobody can be asked for anything
-	locks signalled
+	lanes *lanes.Set
+	cache *heldcache.Cache
+	locks Locks
 	spawn func(func()) bool
 
 	mu        sync.Mutex
@@ -33,7 +40,7 @@ type signals struct {
 }
 
 // signalled is what signals are about: the leases and locks of this sidecar.
-type signalled interface {
+type Locks interface {
 	// LeasesInUse are the open leases under which there may be locks.
 	LeasesInUse() []store.LeaseID
 	// HoldsAny reports whether a session holds a lock.
@@ -44,14 +51,19 @@ type signalled interface {
 	Apply(sig store.Signal) bool
 }
 
-func newSignals(ctx context.Context, cfg types.Config, st store.Store, locks signalled, spawn func(func()) bool) *signals {
-	sg := &signals{ctx: ctx, cfg: cfg, locks: locks, spawn: spawn, unmatched: make(map[store.SignalID]time.Time)}
+// newSignals makes the signals of a sidecar, which are read until ctx ends. spawn runs that.
+func New(
+	ctx context.Context, cfg types.Config, st store.Store, ls *lanes.Set, cache *heldcache.Cache, locks Locks, spawn func(func()) bool,
+) *Signals {
+	sg := &Signals{
+		ctx: ctx, cfg: cfg, lanes: ls, cache: cache, locks: locks, spawn: spawn, unmatched: make(map[store.SignalID]time.Time),
+	}
 	sg.store, _ = st.(store.Signaler)
 	return sg
 }
 
-// poll makes the store be asked for signals soon. It does not block.
-func (sg *signals) poll() {
+// Poll makes the store be asked for signals soon. It does not block.
+func (sg *Signals) Poll() {
 	sg.mu.Lock()
 	defer sg.mu.Unlock()
 	sg.pollAgain = true
@@ -60,26 +72,29 @@ func (sg *signals) poll() {
 	}
 }
 
-// granted hears that a session has got a lock, for which there may be a signal.
-func (sg *signals) granted() {
+// Granted hears that a session has got a lock, for which there may be a signal.
+func (sg *Signals) Granted() {
 	if sg.hasUnmatched.Load() {
-		sg.poll()
+		sg.Poll()
 	}
 }
 
-// signalPause is the first pause between two polls that follow each other; it grows up
-// to hintPause, so that a storm of news costs little, and a single one hardly waits.
-const signalPause = 2 * time.Millisecond
+// The first pause between two polls that follow each other is short, so that a single one
+// hardly waits. Later pauses are longer, so that a storm of news costs little.
+const (
+	pollPauseMin = 2 * time.Millisecond
+	pollPauseMax = 50 * time.Millisecond
+)
 
 // run polls until nobody has asked for another poll.
-func (sg *signals) run(ctx context.Context) {
-	usual := signalPause
+func (sg *Signals) run(ctx context.Context) {
+	usual := pollPauseMin
 	for sg.next() {
 		pause := usual
-		usual = min(2*usual, hintPause)
+		usual = min(2*usual, pollPauseMax)
 		if err := sg.round(ctx); err != nil {
 			sg.cfg.Logger.Debug("signals not read, trying again", "error", err)
-			pause = jittered(renewRetry)
+			pause = clock.Jittered(clock.RetryPause)
 			sg.mu.Lock()
 			sg.pollAgain = true
 			sg.mu.Unlock()
@@ -95,7 +110,7 @@ func (sg *signals) run(ctx context.Context) {
 
 // next reports whether to look once more. Nobody is asked for anything who holds
 // nothing.
-func (sg *signals) next() bool {
+func (sg *Signals) next() bool {
 	sg.mu.Lock()
 	defer sg.mu.Unlock()
 	sg.polling = sg.pollAgain && sg.ctx.Err() == nil
@@ -109,7 +124,7 @@ func (sg *signals) next() bool {
 
 // round asks for the signals, does what they say, and tells the store which are
 // done with.
-func (sg *signals) round(ctx context.Context) error {
+func (sg *Signals) round(ctx context.Context) error {
 	leases := sg.locks.LeasesInUse()
 	if len(leases) == 0 || sg.store == nil {
 		return nil
@@ -140,7 +155,7 @@ func (sg *signals) round(ctx context.Context) error {
 
 // stale reports whether the grant that a signal means can not be on its way to here
 // any more; else it notes since when the signal is known. Renewals bring it again.
-func (sg *signals) stale(sig store.Signal, unmatched map[store.SignalID]time.Time) bool {
+func (sg *Signals) stale(sig store.Signal, unmatched map[store.SignalID]time.Time) bool {
 	now := sg.cfg.Clock.Now()
 	since, seen := sg.unmatched[sig.ID]
 	if !seen {

@@ -1,0 +1,19 @@
+package clock
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// RetryPause is how long after a failed operation of the store it is tried again.
+const RetryPause = 250 * time.Millisecond
+
+// jitterShare makes a pause up to a tenth shorter, so that many sidecars that started together
+// do not stay in step.
+const jitterShare = 0.1
+
+// Jitter returns a random share of a pause, at most 1.
+func Jitter() float64 { return 1 - jitterShare*rand.Float64() }
+
+// Jittered returns a pause that is a little shorter.
+func Jittered(d time.Duration) time.Duration { return time.Duration(float64(d) * Jitter()) }

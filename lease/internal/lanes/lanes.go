@@ -1,0 +1,134 @@
+// Package lanes makes the lanes through which calls share the store's operations. Renewals and
+// checks have none: they are batches already, and never wait behind anything.
+package lanes
+
+import (
+	"context"
+	"errors"
+
+	"github.com/locksidecar/locksidecar/batcher"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// laneSet has the lanes through which calls share the store's operations.
+type Set struct {
+	Acquires    *batcher.Lane[store.Ask, store.Answer]
+	Enqueues    *batcher.Lane[store.Ask, store.Answer]
+	Cancels     *batcher.Lane[store.Attempt, store.Answer]
+	Releases    *batcher.Lane[store.Claim, store.Verdict]
+	Amends      *batcher.Lane[store.Change, store.Verdict]
+	Reads       *batcher.Lane[string, store.Lock]
+	Withdrawals *batcher.Lane[store.Attempt, store.Outcome]
+	Signals     *batcher.Lane[store.Signal, store.ClaimStatus]
+	Openings    *batcher.Lane[store.NewLease, struct{}]
+	Revocations *batcher.Lane[store.LeaseID, struct{}]
+}
+
+// MaxTogether is the most calls that one statement enqueues. All may be for one
+// key, and its row is locked until the statement is over: releases of it wait for that.
+// A thousand would keep it for about as long as a release waits for a row (0.1 s).
+const MaxTogether = 250
+
+// newLaneSet makes the lanes to the store. Closing draining makes the lane of acquires refuse. Renewals and checks have none: they
+// are batches already, and never wait behind anything.
+func New(cfg types.Config, st store.Store, obs *observe.Observer, draining <-chan struct{}) *Set {
+	ls := &Set{}
+	inline := st.Traits().Inline
+	lane := batcher.Config{Max: cfg.BatchMax, Timeout: cfg.StoreTimeout, Inline: inline}
+	bounded := lane
+	bounded.Room = max(cfg.MaxWaiters, cfg.BatchMax)
+	byKey := func(a store.Ask) string { return a.Key }
+	locked := func(a store.Answer) bool { return a.Outcome == store.RowLocked }
+	claimLocked := func(v store.Verdict) bool { return v.Status == store.ClaimRowLocked }
+	acquires := bounded
+	acquires.Refuse = draining
+	ls.Acquires = batcher.New(obs.Lane("acquire", acquires), byKey, st.Acquire, locked)
+	// Enqueues of one key share a statement, in their order. The queue limits them: answers of
+	// another lane submit some, and must not have to wait.
+	together := lane
+	together.Together, together.Max = true, min(lane.Max, MaxTogether)
+	ls.Enqueues = batcher.New(obs.Lane("enqueue", together), byKey, st.Acquire, locked)
+	ls.Amends = batcher.New(obs.Lane("amend", bounded), func(c store.Change) string { return c.Key }, st.Amend, claimLocked)
+	ls.Reads = batcher.New(obs.Lane("get", bounded), func(key string) string { return key }, st.Get, nil)
+	ls.Signals = batcher.New(obs.Lane("signal", bounded), func(s store.Signal) string { return s.Key }, sendSignals(st),
+		func(s store.ClaimStatus) bool { return s == store.ClaimRowLocked })
+	apart := lane
+	apart.Inline = false // they may hang, and have a limit of their own
+	ls.Openings = batcher.New(obs.Lane("open", apart), func(l store.NewLease) string { return string(l.ID[:]) }, forAll(st.OpenLeases), nil)
+	ls.Revocations = batcher.New(obs.Lane("revoke", apart), func(l store.LeaseID) string { return string(l[:]) }, forAll(st.Revoke), nil)
+	// A lane that hands something back refuses nothing: the grants that it frees are bounded.
+	byGrant := func(a store.Attempt) string { return string(a.ID[:]) }
+	ls.Cancels = batcher.New(obs.Lane("cancel", lane), byGrant, st.Cancel, locked)
+	ls.Withdrawals = batcher.New(obs.Lane("withdraw", lane), byGrant, st.Withdraw, func(o store.Outcome) bool { return o == store.RowLocked })
+	ls.Releases = batcher.New(obs.Lane("release", lane), func(c store.Claim) string { return c.Key }, st.Release, claimLocked)
+	if one, ok := st.(store.Immediate); ok && inline {
+		ls.Acquires.Alone(one.AcquireOne)
+		ls.Releases.Alone(one.ReleaseOne)
+	}
+	return ls
+}
+
+// forAll makes an operation that has no answers one of a lane.
+func forAll[T any](f func(context.Context, []T) error) func(context.Context, []T) ([]struct{}, error) {
+	return func(ctx context.Context, items []T) ([]struct{}, error) {
+		return make([]struct{}, len(items)), f(ctx, items)
+	}
+}
+
+// sendSignals sends signals, if the store can.
+func sendSignals(st store.Store) func(context.Context, []store.Signal) ([]store.ClaimStatus, error) {
+	return func(ctx context.Context, all []store.Signal) ([]store.ClaimStatus, error) {
+		signaler, err := store.As[store.Signaler](st, store.FeatureStop)
+		if err != nil {
+			return nil, err
+		}
+		return signaler.Signal(ctx, all)
+	}
+}
+
+// Submit hands one item to a lane and waits for the answer, or until the call
+// has left: then the operation goes on and its answer is not heard.
+func Submit[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T) (R, error) {
+	return SubmitAnd(ctx, lane, item, func(R) {})
+}
+
+// SubmitAnd is submit for an answer that must be heard even if the call has
+// left. then is called only when there was no error.
+func SubmitAnd[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T, then func(R)) (R, error) {
+	type answer struct {
+		r   R
+		err error
+	}
+	done := make(chan answer, 1)
+	err := lane.Submit(ctx, item, func(r R, err error) {
+		if err == nil {
+			then(r)
+		}
+		done <- answer{r, err}
+	})
+	if err != nil {
+		return *new(R), Refusal(ctx, err)
+	}
+	select {
+	case a := <-done:
+		return a.r, Refusal(ctx, a.err)
+	case <-ctx.Done():
+		return *new(R), errors.Join(types.ErrCallerLeft, context.Cause(ctx))
+	}
+}
+
+// Refusal says in the words of this package why a lane did not take an item.
+func Refusal(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, batcher.ErrStopped):
+		return types.ErrDraining
+	case ctx.Err() != nil:
+		return errors.Join(types.ErrCallerLeft, err)
+	default:
+		return err
+	}
+}

@@ -1,0 +1,66 @@
+package signal
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// The pauses between two looks at a key that is being broken grow from one to the
+// other.
+const (
+	breakPauseMin = 10 * time.Millisecond
+	breakPauseMax = 250 * time.Millisecond
+)
+
+// Send sends a signal. It reports false when the key is not held, or not under
+// the token that the signal names.
+func (sg *Signals) Send(ctx context.Context, sig store.Signal) (held bool, err error) {
+	standing, err := lanes.Submit(ctx, sg.lanes.Signals, sig)
+	if err == nil && standing == store.ClaimRowLocked {
+		err = types.RowLocked("signal")
+	}
+	if err != nil {
+		return false, err
+	}
+	sg.cache.Drop(sig.Key)
+	return standing == store.Holds, nil
+}
+
+// AwaitOver waits until the key of a lock is not held any more as it was. The
+// store has done it where nobody needs to be asked; else the holder's sidecar hears
+// of it in a moment, or with its next renewal.
+func (sg *Signals) AwaitOver(ctx context.Context, was store.Lock) error {
+	asked := was.Holder.Renewed
+	for pause := breakPauseMin; ; pause = min(2*pause, breakPauseMax) {
+		if asked || pause > breakPauseMin {
+			if err := rest(ctx, pause); err != nil {
+				return err
+			}
+		}
+		lock, err := lanes.Submit(ctx, sg.lanes.Reads, was.Key)
+		switch {
+		case err != nil:
+			return err
+		case !lock.Held || lock.Token != was.Token:
+			sg.cache.Drop(was.Key)
+			return nil
+		}
+	}
+}
+
+// rest waits for so long, or until the call has left.
+func rest(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return errors.Join(types.ErrCallerLeft, context.Cause(ctx))
+	}
+}
