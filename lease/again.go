@@ -32,7 +32,7 @@ func (c *call) mayGoOn(err error) error {
 		return types.ErrCallerLeft
 	case c.s != nil && c.s.HasEnded():
 		return types.ErrSessionEnded
-	case c.m.isDraining():
+	case c.aq.isDraining():
 		return types.ErrDraining
 	case c.timed:
 		return c.timeout()
@@ -51,7 +51,7 @@ func (c *call) mayGoOn(err error) error {
 func (c *call) waitOut() error {
 	for {
 		err := c.pause()
-		if err != nil || c.m.st.Ready() == nil { // which asks nobody, as hardly anybody should now
+		if err != nil || c.aq.ready() == nil { // which asks nobody, as hardly anybody should now
 			return err
 		}
 	}

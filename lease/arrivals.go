@@ -127,7 +127,7 @@ func (b *attempt) enqueueContext(ctx context.Context) context.Context {
 		lock = *b.seen
 	}
 	b.mu.Unlock()
-	if h := b.m.holdings.get(b.req.Key); lock.Key == "" && h != nil {
+	if h := b.aq.holdings.get(b.req.Key); lock.Key == "" && h != nil {
 		lock = h.lock()
 	}
 	b.tr.Enqueue(&lock)

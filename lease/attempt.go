@@ -29,7 +29,7 @@ import (
 //
 // An attempt of a call that is not the first to arrive at its key begins as arrived: see arrivals.
 type attempt struct {
-	m           *Manager
+	aq          *acquirer
 	s           *Session   // nil with BindTTL
 	slot        *quotaSlot // of the call, in the session
 	req         *types.Request
@@ -96,15 +96,28 @@ var (
 	errAttemptLost = errors.New("the lease or the place in line is gone")
 )
 
-func (m *Manager) newAttempt(c *call, l *lease) *attempt {
-	b := &attempt{m: m, s: c.s, slot: &c.slot, req: c.req, lease: l, began: c.began, shared: c.shared, tr: c.tr}
+// newAttempt makes the next attempt of a call, for which it has come to its key. It fails if there
+// is no lease.
+func (c *call) newAttempt(came *arrival) (*attempt, error) {
+	l, err := c.lease()
+	if err != nil {
+		came.leave()
+		return nil, err
+	}
+	b := &attempt{
+		aq: c.aq, s: c.s, slot: &c.slot, req: c.req, lease: l, arrival: came, began: c.began, shared: c.shared, tr: c.tr,
+	}
 	b.inFlight.Add(1)
 	if c.req.SharesGrant() {
 		b.id = repeat.AttemptID(c.req.RequestID, c.req.Key)
 	} else {
 		b.id = uuid.New()
 	}
-	return b
+	if c.attempts == nil {
+		c.attempts = c.one[:0]
+	}
+	c.attempts = append(c.attempts, b)
+	return b, nil
 }
 
 func (b *attempt) ref() store.Attempt { return store.Attempt{Key: b.req.Key, ID: b.id} }
@@ -124,6 +137,12 @@ func (b *attempt) ask() store.Ask {
 	return a
 }
 
+// firstAsk is the first question to the store, which is sent now.
+func (b *attempt) firstAsk(now time.Time) store.Ask {
+	b.cacheVersion, b.sent = b.aq.heldCache.Version(b.req.Key), now
+	return b.ask()
+}
+
 func (b *attempt) askToWait() store.Ask {
 	a := b.ask()
 	a.Wait = true
@@ -136,18 +155,18 @@ func (b *attempt) askToWait() store.Ask {
 // be denied nothing, and must not be taken for one that has nothing yet.
 func (b *attempt) start(ctx context.Context, now time.Time) {
 	if b.arrival == nil {
-		b.arrival = b.m.arrivals.join(b.req)
+		b.arrival = b.aq.arrivals.join(b.req)
 	}
-	b.cacheVersion, b.sent = b.m.heldCache.Version(b.req.Key), now
-	if b.m.isLate(b.arrival, b.shared) {
+	ask := b.firstAsk(now)
+	if b.aq.isLate(b.arrival, b.shared) {
 		b.enqueue(ctx)
 		return
 	}
-	submit := b.m.lanes.Acquires.Submit
+	submit := b.aq.lanes.Acquires.Submit
 	if b.runInCaller {
-		submit = b.m.lanes.Acquires.Do
+		submit = b.aq.lanes.Acquires.Do
 	}
-	if err := submit(ctx, b.ask(), b.onAcquire); err != nil {
+	if err := submit(ctx, ask, b.onAcquire); err != nil {
 		b.finish(err)
 	}
 }
@@ -167,7 +186,7 @@ func (b *attempt) enqueue(ctx context.Context) {
 }
 
 // enqueueAll asks the store for queue positions, for attempts of one key in their order.
-func (m *Manager) enqueueAll(all []*arrival) {
+func (aq *acquirer) enqueueAll(all []*arrival) {
 	asks := make([]batcher.Submission[store.Ask, store.Answer], 0, len(all))
 	attempts := make([]*attempt, 0, len(all))
 	for _, a := range all {
@@ -176,7 +195,7 @@ func (m *Manager) enqueueAll(all []*arrival) {
 			attempts = append(attempts, b)
 		}
 	}
-	if err := m.lanes.Enqueues.SubmitAll(asks); err != nil {
+	if err := aq.lanes.Enqueues.SubmitAll(asks); err != nil {
 		for _, b := range attempts {
 			b.finish(err)
 		}
@@ -190,10 +209,10 @@ func (b *attempt) beginEnqueue() bool {
 		b.mu.Unlock()
 		return false
 	}
-	b.phase, b.sent = enqueuing, b.m.clk.Now()
+	b.phase, b.sent = enqueuing, b.aq.clk.Now()
 	b.mu.Unlock()
 	b.inQueue.Store(true)
-	err := b.m.queue.add(b)
+	err := b.aq.queue.add(b)
 	if err == nil && b.lease.lost.Load() { // whoever lost it may not have seen the attempt here
 		err = errAttemptLost
 	}
@@ -217,7 +236,7 @@ func (b *attempt) onAcquire(ans store.Answer, err error) {
 	case ans.Outcome == store.RowLocked:
 		b.fail(types.RowLocked("acquire"))
 	default:
-		b.m.heldCache.Put(ans.Lock, b.cacheVersion)
+		b.aq.heldCache.Put(ans.Lock, b.cacheVersion)
 		b.denied(ans.Lock)
 	}
 }
@@ -231,7 +250,7 @@ func (b *attempt) denied(lock store.Lock) {
 	b.mu.Unlock()
 	switch {
 	case goOn:
-		b.enqueue(b.m.ctx)
+		b.enqueue(b.aq.ctx)
 	case timeUp:
 		b.finish(errTimeUp)
 	default:
@@ -267,7 +286,7 @@ func (b *attempt) onEnqueue(ans store.Answer, err error) {
 			b.cancel()
 			return
 		}
-		b.m.queue.changed(at)
+		b.aq.queue.changed(at)
 	}
 }
 
@@ -301,7 +320,7 @@ func (b *attempt) leaseGone() {
 	if b.req.Bind == types.BindSession {
 		if _, first := b.close(errAttemptLost); first {
 			if b.keepsKey() {
-				b.m.withdraw(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
+				b.aq.withdraw(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
 			}
 			b.end()
 		}
@@ -327,9 +346,9 @@ func (b *attempt) cancel() {
 		b.mu.Unlock()
 		return
 	}
-	b.phase, b.sent = cancelling, b.m.clk.Now()
+	b.phase, b.sent = cancelling, b.aq.clk.Now()
 	b.mu.Unlock()
-	if err := b.m.lanes.Cancels.Submit(b.tr.Carry(context.Background()), b.ref(), b.onCancel); err != nil {
+	if err := b.aq.lanes.Cancels.Submit(b.tr.Carry(context.Background()), b.ref(), b.onCancel); err != nil {
 		b.fail(err) // the sidecar stops: its place may get the key before the lease is revoked
 	}
 }
@@ -366,7 +385,7 @@ func (b *attempt) leftLineLocked() error {
 // leaseLost hears from the store that the lease under the attempt is dead.
 func (b *attempt) leaseLost() {
 	if b.lease != nil {
-		b.m.lose(b.lease, types.LostExpired)
+		b.aq.lose(b.lease, types.LostExpired)
 	}
 	b.finish(errAttemptLost)
 }
@@ -381,8 +400,8 @@ func (b *attempt) fail(err error) {
 		return
 	}
 	if (store.OutcomeUnknown(err) || was == cancelling) && b.shared == 0 {
-		b.m.obs.OutcomeUnknown(b.req.Key, b.req.Traceparent, err)
-		b.m.withdraw(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
+		b.aq.obs.OutcomeUnknown(b.req.Key, b.req.Traceparent, err)
+		b.aq.withdraw(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
 	}
 	b.end()
 }
@@ -398,7 +417,7 @@ func (b *attempt) winDirectly(ans *store.Answer) {
 
 // winAsOf takes a lock of which an answer told to a question of that time.
 func (b *attempt) winAsOf(ans *store.Answer, sent time.Time) {
-	t := clock.Read(b.m.clk)
+	t := clock.Read(b.aq.clk)
 	ans.ExpiresIn -= t.Now.Sub(sent)
 	b.win(ans, sent, t)
 }
@@ -430,20 +449,17 @@ func (b *attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 	b.mu.Unlock()
 	switch {
 	case kept && handedOver:
-		b.m.obs.HandedOver(b.tr, ans.HandedBy, ans.GrantedFor)
+		b.aq.obs.HandedOver(b.tr, ans.HandedBy, ans.GrantedFor)
 	case kept:
 		b.tr.FoundFree()
 	}
 	if before != nil {
 		before.lose(types.LostExpired)
 	}
-	b.m.heldCache.Drop(b.req.Key)
-	b.m.sweeping.granted(now, max(b.req.TTL, b.req.MinHold))
-	switch {
-	case !kept:
+	b.aq.heldCache.Drop(b.req.Key)
+	b.aq.granted(now, b.lasts(), kept && b.req.Bind == types.BindSession)
+	if !kept {
 		b.handBack(ans.Token)
-	case b.req.Bind == types.BindSession:
-		b.m.signals.Granted()
 	}
 	b.end()
 }
@@ -451,7 +467,7 @@ func (b *attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 // whyNotKept is why a call does not get what its attempt has won. Another attempt of a
 // repeatable request would be under the same grant, which is being handed back.
 func (b *attempt) whyNotKept() error {
-	if b.req.Bind == types.BindTTL || past(b.until, b.m.clk.Now()) {
+	if b.req.Bind == types.BindTTL || past(b.until, b.aq.clk.Now()) {
 		return &store.Error{Op: "acquire", Err: errors.New("the grant was over when the store's answer came")}
 	}
 	return errAttemptLost

@@ -140,10 +140,9 @@ func TestALeftAttemptHasWon(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
-			c := &call{m: r.m, ctx: context.Background(), s: r.session(), req: &types.Request{Key: "k", TTL: time.Minute, Wait: 1, Bind: bind}}
-			l, err := c.lease()
+			c := r.m.acquirer.newCall(context.Background(), r.session(), &types.Request{Key: "k", TTL: time.Minute, Wait: 1, Bind: bind})
+			b, err := c.newAttempt(nil)
 			r.must(err)
-			b := r.m.newAttempt(c, l)
 			b.start(c.ctx, r.clk.Now())
 			<-b.ends()
 			b.callerLeft()
@@ -156,10 +155,9 @@ func TestALeftAttemptHasWon(t *testing.T) {
 func TestAnEndedSessionReceivesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		c := &call{m: r.m, ctx: context.Background(), s: r.session(), req: &types.Request{Key: "k", TTL: time.Minute}}
-		l, err := c.lease()
+		c := r.m.acquirer.newCall(context.Background(), r.session(), &types.Request{Key: "k", TTL: time.Minute})
+		b, err := c.newAttempt(nil)
 		r.must(err)
-		b := r.m.newAttempt(c, l)
 		<-c.s.End(types.EndDropped)
 		b.start(c.ctx, r.clk.Now())
 		<-b.ends()
@@ -204,18 +202,17 @@ func TestLeaseLostWhileALockIsKept(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, inline)
 			s := r.session()
-			c := &call{m: r.m, ctx: context.Background(), s: s, req: &types.Request{Key: "k", TTL: time.Minute}}
-			l, err := c.lease()
+			c := r.m.acquirer.newCall(context.Background(), s, &types.Request{Key: "k", TTL: time.Minute})
+			b, err := c.newAttempt(nil)
 			r.must(err)
 			synctest.Wait()
-			b := r.m.newAttempt(c, l)
 			r.clk.atRead(moment, func() {
 				if !s.mu.TryLock() { // the clock is read under it
-					go r.m.lose(l, types.LostExpired)
+					go r.m.lose(b.lease, types.LostExpired)
 					return
 				}
 				s.mu.Unlock()
-				r.m.lose(l, types.LostExpired)
+				r.m.lose(b.lease, types.LostExpired)
 			})
 			b.start(c.ctx, r.clk.Now())
 			_, err = c.await(b)

@@ -35,7 +35,7 @@ func (b *attempt) cleanedUp() <-chan struct{} {
 func (b *attempt) end() {
 	b.arrival.leave()
 	if b.inQueue.Load() {
-		b.m.queue.remove(b)
+		b.aq.queue.remove(b)
 	}
 	if b.lease != nil {
 		b.lease.unpin()
@@ -67,4 +67,17 @@ func (b *attempt) ends() <-chan struct{} {
 		}
 	}
 	return b.done
+}
+
+// unwant makes an attempt hand back what it wins.
+func (b *attempt) unwant() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unwanted = true
+}
+
+func (b *attempt) isUnwanted() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.unwanted
 }

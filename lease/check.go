@@ -15,8 +15,8 @@ func (b *attempt) note(ans store.Answer) {
 		b.position = ans.Position
 	}
 	b.tr.See(&lock, ans.Position)
-	b.holderExpiry = b.m.clk.Now().Add(ans.Lock.Holder.ExpiresIn)
-	b.checkAt = b.m.queue.nextCheck(ans.Lock)
+	b.holderExpiry = b.aq.clk.Now().Add(ans.Lock.Holder.ExpiresIn)
+	b.checkAt = b.aq.queue.nextCheck(ans.Lock)
 }
 
 // dueAt is when the attempt must be checked, if it is queued. b.mu is held.
@@ -53,7 +53,7 @@ func (b *attempt) onNews(ans store.Answer) {
 		b.skipped(ans)
 		return
 	}
-	b.win(&ans, time.Time{}, clock.Read(b.m.clk))
+	b.win(&ans, time.Time{}, clock.Read(b.aq.clk))
 }
 
 // hint hears that something may have changed for the attempt. It returns when the attempt must be

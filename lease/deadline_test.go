@@ -230,12 +230,12 @@ func TestALateCallTellsNoGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
 		s := r.session()
-		c := &call{m: r.m, ctx: context.Background(), s: s, req: &types.Request{Key: "k", TTL: s.ttl}, began: r.clk.Now()}
-		l, err := c.lease()
+		c := r.m.acquirer.newCall(context.Background(), s, &types.Request{Key: "k", TTL: s.ttl})
+		c.began = r.clk.Now()
+		b, err := c.newAttempt(nil)
 		r.must(err)
-		b := r.m.newAttempt(c, l)
 		b.start(c.ctx, r.clk.Now())
-		r.clk.stop(l.ttl)
+		r.clk.stop(b.lease.ttl)
 		if g, err := c.await(b); err == nil {
 			t.Errorf("granted %+v", g)
 		}
@@ -249,8 +249,9 @@ func TestALateCallTellsTheTimeThatIsLeft(t *testing.T) {
 		for late, want := range map[time.Duration]time.Duration{
 			time.Second: 900 * time.Millisecond, 1900*time.Millisecond - 1: 1, 1900 * time.Millisecond: 0,
 		} {
-			c := &call{m: r.m, ctx: context.Background(), req: &types.Request{Key: "k", TTL: 2 * time.Second, Bind: types.BindTTL}}
-			b := r.m.newAttempt(c, nil)
+			c := r.m.acquirer.newCall(context.Background(), nil, &types.Request{Key: "k", TTL: 2 * time.Second, Bind: types.BindTTL})
+			b, err := c.newAttempt(nil)
+			r.must(err)
 			b.start(c.ctx, r.clk.Now())
 			r.clk.stop(late)
 			g, err := c.await(b)

@@ -14,11 +14,11 @@ import (
 
 // won is a call whose attempt has won, and that has not been told yet.
 func (r *rig) won(s *Session, req types.Request) (*call, *attempt) {
-	c := &call{m: r.m, ctx: context.Background(), s: s, req: &req, began: r.clk.Now()}
+	c := r.m.acquirer.newCall(context.Background(), s, &req)
+	c.began = r.clk.Now()
 	r.must(s.admit(&c.slot))
-	l, err := c.lease()
+	b, err := c.newAttempt(nil)
 	r.must(err)
-	b := r.m.newAttempt(c, l)
 	b.start(c.ctx, r.clk.Now())
 	<-b.ends()
 	return c, b
@@ -97,7 +97,7 @@ func TestWaitThatIsLostAgainAndAgainRests(t *testing.T) {
 		lose func(*rig)
 	}{
 		"the place is gone": {"Enqueue", func(r *rig) {
-			for _, b := range r.m.queue.all() {
+			for _, b := range r.m.acquirer.queue.all() {
 				_, err := r.st.Store.Cancel(context.Background(), []store.Attempt{b.ref()})
 				r.must(err)
 			}

@@ -27,7 +27,7 @@ func (r *rig) waiting(other *rig, s *Session, key string, wait time.Duration) (*
 	g := other.lockTTL(key, time.Hour)
 	a := r.wait(s, key, wait)
 	synctest.Wait()
-	return a, r.m.queue.all()[0], g.Token
+	return a, r.m.acquirer.queue.all()[0], g.Token
 }
 
 // Who is told of its grant asks nobody, and who only knows half of the id is not believed.

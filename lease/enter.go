@@ -11,7 +11,7 @@ func (c *call) enter() (types.Grant, bool) {
 	if !c.req.Reentrant {
 		return types.Grant{}, false
 	}
-	waited := c.m.clk.Now().Sub(c.began) // before what is left of the lock is reckoned
+	waited := c.aq.clk.Now().Sub(c.began) // before what is left of the lock is reckoned
 	g, ok := c.s.enter(c.req)
 	g.Waited = waited
 	return g, ok

@@ -9,6 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/batcher"
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -18,31 +20,41 @@ import (
 // They have no lane: groups may have keys in common.
 const maxGroupAsks = 4
 
-func newGroups() chan struct{} {
-	tokens := make(chan struct{}, maxGroupAsks)
-	for range maxGroupAsks {
-		tokens <- struct{}{}
+// groups gets locks for calls that name several keys.
+type groups struct {
+	acquirer *acquirer
+	cfg      types.Config
+	clk      clock.Clock
+	obs      *observe.Observer
+	amends   *batcher.Lane[store.Change, store.Verdict]
+	inline   bool
+	// ask asks the store for several locks with one question.
+	ask    func(ctx context.Context, asks []store.Ask) ([]store.Answer, error)
+	tokens chan struct{} // one for each question that may be under way
+	// granted hears of each grant: see acquirer.
+	granted func(now time.Time, lasts time.Duration, held bool)
+	spawn   func(func()) bool
+	ctx     context.Context // ends with the manager
+}
+
+func newGroups(ctx context.Context, aq *acquirer, st store.Store, spawn func(func()) bool) *groups {
+	gs := &groups{
+		acquirer: aq, cfg: aq.cfg, clk: aq.clk, obs: aq.obs, amends: aq.lanes.Amends, inline: aq.inline, ask: st.Acquire,
+		tokens: make(chan struct{}, maxGroupAsks), granted: aq.granted, spawn: spawn, ctx: ctx,
 	}
-	return tokens
+	for range maxGroupAsks {
+		gs.tokens <- struct{}{}
+	}
+	return gs
 }
 
-// AcquireAll gets several locks, all or none; see Acquire. The keys are different;
-// req.Key is ignored. The grants are in the order of the keys. A MaxHold counts from
-// the grant of each lock, which may be before the last is granted: the caller has checked
-// that Wait is shorter. Errors: those of Acquire, where a key that is not to be had is named, and [HoldsError].
-func (m *Manager) AcquireAll(ctx context.Context, s *Session, keys []string, req types.Request) ([]types.Grant, error) {
-	began := m.begins(&req)
-	grants, err := m.acquireAll(ctx, s, keys, &req)
-	m.acquiredAll(ctx, keys, &req, began, grants, err)
-	return grants, err
-}
-
-func (m *Manager) acquireAll(ctx context.Context, s *Session, keys []string, req *types.Request) ([]types.Grant, error) {
-	if m.isDraining() {
+// acquire gets the locks of one call: see [Manager.AcquireAll].
+func (gs *groups) acquire(ctx context.Context, s *Session, keys []string, req *types.Request) ([]types.Grant, error) {
+	if gs.acquirer.isDraining() {
 		return nil, types.ErrDraining
 	}
-	req.TTL = m.ttlOf(s, req)
-	g := m.newGroup(ctx, s, keys, req)
+	req.TTL = gs.acquirer.ttlOf(s, req)
+	g := gs.newGroup(ctx, s, keys, req)
 	done, err := g.admit()
 	if err != nil {
 		return nil, err
@@ -55,10 +67,10 @@ func (m *Manager) acquireAll(ctx context.Context, s *Session, keys []string, req
 		return nil, &types.HeldError{Lock: lock, Cached: true}
 	}
 	if req.Wait != 0 { // one place among the waiting calls, whatever the number of keys
-		if err := m.addWaiter(); err != nil {
+		if err := gs.acquirer.addWaiter(); err != nil {
 			return nil, err
 		}
-		defer m.waiters.Add(-1)
+		defer gs.acquirer.waiters.Add(-1)
 	}
 	if err := g.acquire(); err != nil {
 		g.endWaits(err)
@@ -81,7 +93,7 @@ func (m *Manager) acquireAll(ctx context.Context, s *Session, keys []string, req
 // their lease, but the app does not see them until all are there (see
 // Session.publish).
 type group struct {
-	m       *Manager
+	gs      *groups
 	ctx     context.Context
 	s       *Session
 	req     *types.Request
@@ -108,15 +120,15 @@ type group struct {
 	extendAt time.Time
 }
 
-func (m *Manager) newGroup(ctx context.Context, s *Session, keys []string, req *types.Request) *group {
+func (gs *groups) newGroup(ctx context.Context, s *Session, keys []string, req *types.Request) *group {
 	if req.Bind == types.BindTTL {
 		s = nil
 	}
-	g := &group{m: m, ctx: ctx, s: s, req: req, began: m.clk.Now()}
+	g := &group{gs: gs, ctx: ctx, s: s, req: req, began: gs.clk.Now()}
 	for _, key := range keys {
 		one := *req
 		one.Key = key
-		g.calls = append(g.calls, &call{m: m, ctx: ctx, s: s, req: &one, slot: quotaSlot{key: key}, ofGroup: true, began: g.began, tr: m.obs.Call(ctx, key)})
+		g.calls = append(g.calls, gs.acquirer.newMember(ctx, s, &one, g.began))
 	}
 	slices.SortFunc(g.calls, func(a, b *call) int { return strings.Compare(a.req.Key, b.req.Key) })
 	if req.RequestID != uuid.Nil {
@@ -142,7 +154,7 @@ func (g *group) again() []types.Grant {
 	if g.req.RequestID == uuid.Nil {
 		return nil
 	}
-	waited := g.m.clk.Now().Sub(g.began) // before what is left of the locks is reckoned
+	waited := g.gs.clk.Now().Sub(g.began) // before what is left of the locks is reckoned
 	grants := g.s.againAll(g.slots(), g.req.RequestID)
 	for i := range grants {
 		grants[i].Waited = waited
@@ -155,7 +167,7 @@ func (g *group) requests() *repeat.Requests {
 	if g.s != nil {
 		return &g.s.requests
 	}
-	return &g.m.requests
+	return &g.gs.acquirer.requests
 }
 
 // admit counts the group in: with a request id, among the calls of the same request; and in
@@ -197,9 +209,9 @@ func (g *group) takeTurns() error {
 	for i, c := range g.calls {
 		wait := g.req.Wait
 		if wait > 0 {
-			wait = max(wait-g.m.clk.Now().Sub(g.began), 0)
+			wait = max(wait-g.gs.clk.Now().Sub(g.began), 0)
 		}
-		if err := g.m.takeTurn(g.ctx, g.s, all[i], wait, g.withdrawal); err != nil {
+		if err := g.gs.acquirer.takeTurn(g.ctx, g.s, all[i], wait, g.withdrawal); err != nil {
 			for _, r := range all[i:] {
 				g.requests().Done(r, g.withdrawal)
 			}
@@ -217,7 +229,7 @@ func (g *group) leave(r *repeat.Request, c *call) {
 	if g.s != nil && (len(g.members) == len(g.calls) || len(c.attempts) == 0) {
 		r.Leave()
 	} else {
-		g.m.leaveAfter(g.requests(), r, c.attempts)
+		g.gs.acquirer.leaveAfter(g.requests(), r, c.attempts)
 	}
 	g.requests().Done(r, g.withdrawal)
 }
@@ -228,7 +240,7 @@ func (g *group) heldInCache() (store.Lock, bool) {
 		return store.Lock{}, false
 	}
 	for _, c := range g.calls {
-		if lock, ok := g.m.heldInCache(nil, c.req); ok {
+		if lock, ok := g.gs.acquirer.heldInCache(nil, c.req); ok {
 			return lock, true
 		}
 	}
@@ -270,7 +282,7 @@ func (g *group) dropLost() bool {
 // mayGoOn says why it makes no sense to get again what was lost.
 func (g *group) mayGoOn() error {
 	c := g.calls[len(g.members)]
-	if g.req.Wait > 0 && g.m.clk.Now().Sub(g.began) >= g.req.Wait {
+	if g.req.Wait > 0 && g.gs.clk.Now().Sub(g.began) >= g.req.Wait {
 		return c.timeout()
 	}
 	return c.mayGoOn(errAttemptLost)
@@ -311,23 +323,23 @@ func (g *group) advance() error {
 func (g *group) try(calls []*call) ([]*attempt, error) {
 	c, most := calls[0], 1
 	c.startTimer()
-	if !g.m.inline {
-		most = min(len(calls), g.m.cfg.BatchMax)
+	if !g.gs.inline {
+		most = min(len(calls), g.gs.cfg.BatchMax)
 	}
 	attempts, err := g.newAttempts(calls[:most])
 	switch len(attempts) {
 	case 0:
 		return nil, err
 	case 1:
-		attempts[0].start(g.ctx, g.m.clk.Now())
+		attempts[0].start(g.ctx, g.gs.clk.Now())
 	default: // the token last: what comes before it may take long
-		if err := c.until(g.m.groups); err != nil {
+		if err := c.until(g.gs.tokens); err != nil {
 			for _, b := range attempts {
 				b.finish(err)
 			}
 			return nil, err
 		}
-		g.m.askAll(attempts)
+		g.gs.askAll(attempts)
 	}
 	return attempts, nil
 }
@@ -341,20 +353,15 @@ func (g *group) newAttempts(calls []*call) (attempts []*attempt, err error) {
 		}
 	}
 	for _, c := range calls {
-		came := g.m.arrivals.join(c.req) // before the lease, as a single call
-		late := g.m.isLate(came, c.shared)
+		came, late := c.arrive() // before the lease, as a single call
 		if late && len(attempts) > 0 {
 			came.leave()
 			break
 		}
-		l, err := c.lease()
+		b, err := c.newAttempt(came)
 		if err != nil {
-			came.leave()
 			return attempts, err
 		}
-		b := g.m.newAttempt(c, l)
-		b.arrival = came
-		c.attempts = append(c.attempts, b)
 		attempts = append(attempts, b)
 		if late {
 			break
@@ -365,25 +372,24 @@ func (g *group) newAttempts(calls []*call) (attempts []*attempt, err error) {
 
 // askAll asks for the locks of attempts with one question, and goes on when the call
 // leaves. The caller has a token of groups, which is handed back.
-func (m *Manager) askAll(attempts []*attempt) {
+func (gs *groups) askAll(attempts []*attempt) {
 	asks := make([]store.Ask, len(attempts))
 	for i, b := range attempts {
-		b.cacheVersion, b.sent = m.heldCache.Version(b.req.Key), m.clk.Now()
-		asks[i] = b.ask()
+		asks[i] = b.firstAsk(gs.clk.Now())
 	}
-	asking := len(attempts) > 0 && m.spawn(func() {
-		defer func() { m.groups <- struct{}{} }()
-		ctx, cancel := context.WithTimeout(m.ctx, m.cfg.StoreTimeout)
+	asking := len(attempts) > 0 && gs.spawn(func() {
+		defer func() { gs.tokens <- struct{}{} }()
+		ctx, cancel := context.WithTimeout(gs.ctx, gs.cfg.StoreTimeout)
 		defer cancel()
-		ctx, end := m.obs.Batch(ctx, "acquire", attempts[0].tr, len(attempts))
-		answers, err := m.st.Acquire(ctx, asks)
+		ctx, end := gs.obs.Batch(ctx, "acquire", attempts[0].tr, len(attempts))
+		answers, err := gs.ask(ctx, asks)
 		end(err)
-		m.answerAll(attempts, answers, err)
+		gs.answerAll(attempts, answers, err)
 	})
 	if asking {
 		return
 	}
-	m.groups <- struct{}{}
+	gs.tokens <- struct{}{}
 	for _, b := range attempts {
 		b.finish(batcher.ErrStopped)
 	}
@@ -392,7 +398,7 @@ func (m *Manager) askAll(attempts []*attempt) {
 // answerAll brings the answers to the attempts of a group. All behind the first that was
 // not granted are unwanted; that is said first, for the group goes on with the next
 // attempt as soon as one has won.
-func (m *Manager) answerAll(attempts []*attempt, answers []store.Answer, err error) {
+func (gs *groups) answerAll(attempts []*attempt, answers []store.Answer, err error) {
 	granted := 0
 	for err == nil && granted < len(attempts) && answers[granted].Outcome == store.Granted {
 		granted++
@@ -405,24 +411,11 @@ func (m *Manager) answerAll(attempts []*attempt, answers []store.Answer, err err
 		case err != nil:
 			b.onAcquire(store.Answer{}, err)
 		case i == granted && answers[i].Outcome == store.RowLocked:
-			b.start(b.tr.Carry(m.ctx), m.clk.Now()) // once more, alone, with the patience of a lane
+			b.start(b.tr.Carry(gs.ctx), gs.clk.Now()) // once more, alone, with the patience of a lane
 		default:
 			b.onAcquire(answers[i], nil)
 		}
 	}
-}
-
-// unwant makes an attempt hand back what it wins.
-func (b *attempt) unwant() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.unwanted = true
-}
-
-func (b *attempt) isUnwanted() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.unwanted
 }
 
 // endWaits ends the spans of the waits of a group that failed.

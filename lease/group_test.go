@@ -413,7 +413,7 @@ func TestGroupRevealsAllOrNone(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
-		g := r.m.newGroup(context.Background(), s, []string{"a", "b"}, &types.Request{TTL: s.TTL()})
+		g := r.m.groups.newGroup(context.Background(), s, []string{"a", "b"}, &types.Request{TTL: s.TTL()})
 		done, err := g.admit()
 		r.must(err)
 		defer done()

@@ -17,7 +17,7 @@ func (b *attempt) keepsKey() bool { return b.req.Bind == types.BindSession && b.
 
 // leaseLives reports whether the store keeps what the attempt has. A session's lock
 // lasts, if nobody frees it, as long as its lease is renewed, not only for a TTL.
-func (b *attempt) leaseLives() bool { return b.lease != nil && b.lease.alive(clock.Read(b.m.clk)) }
+func (b *attempt) leaseLives() bool { return b.lease != nil && b.lease.alive(clock.Read(b.aq.clk)) }
 
 // mayGet tells for how long the attempt may have something: under the lease a
 // session's lock or a queue position; and after that a bind:ttl lock for its TTL, and
@@ -26,10 +26,10 @@ func (b *attempt) mayGet() func() bool {
 	if b.req.Bind == types.BindSession && !b.keepsKey() {
 		return b.leaseLives
 	}
-	lasts := b.m.within(b.lasts())
+	lasts := b.aq.within(b.lasts())
 	return func() bool {
 		if b.leaseLives() {
-			lasts = b.m.within(b.lasts())
+			lasts = b.aq.within(b.lasts())
 		}
 		return lasts()
 	}
@@ -54,7 +54,7 @@ func (b *attempt) onLateAnswer() {
 	won := b.err == nil
 	b.mu.Unlock()
 	if !won && b.keepsKey() {
-		b.m.withdrawOnce(b.tr.Carry(context.Background()), b.ref(), b.m.within(b.lasts()), func() {})
+		b.aq.withdrawOnce(b.tr.Carry(context.Background()), b.ref(), b.aq.within(b.lasts()), func() {})
 	}
 }
 
@@ -69,14 +69,30 @@ func (b *attempt) handBack(token int64) {
 		c.Lease = b.lease.id
 	} else {
 		c.Undelivered = true
-		matters = b.m.within(b.lasts())
+		matters = b.aq.within(b.lasts())
 	}
-	b.m.obs.HandedBack(b.req.Key, token, b.req.Traceparent)
-	b.m.free(b.tr.Carry(context.Background()), c, matters, b.beginCleanup())
+	b.aq.obs.HandedBack(b.req.Key, token, b.req.Traceparent)
+	b.aq.free(b.tr.Carry(context.Background()), c, matters, b.beginCleanup())
 }
 
 // within reports true for so long.
-func (m *Manager) within(d time.Duration) func() bool {
-	until := m.clk.Now().Add(d)
-	return func() bool { return m.clk.Now().Before(until) }
+func (aq *acquirer) within(d time.Duration) func() bool {
+	until := aq.clk.Now().Add(d)
+	return func() bool { return aq.clk.Now().Before(until) }
+}
+
+// handBackMember releases what the attempt has won, if it is still there.
+func (b *attempt) handBackMember(token int64) {
+	if b.req.Bind == types.BindTTL {
+		b.handBack(token)
+		return
+	}
+	settled := b.beginCleanup()
+	if b.s.handBackMember(b.slot, settled) {
+		return
+	}
+	settled()
+	if b.keepsKey() { // lost
+		b.aq.withdrawOnce(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
+	}
 }

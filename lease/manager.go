@@ -12,7 +12,6 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
-	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/signal"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/lease/internal/watch"
@@ -32,20 +31,15 @@ type Manager struct {
 
 	leases    *leaseSet
 	holdings  *holdings
-	releaser  *releaser
-	queue     *queue
-	arrivals  *arrivals
+	acquirer  *acquirer
+	groups    *groups
 	watches   *watch.Watches
 	signals   *signal.Signals
 	fleet     *fleet.Counter
 	heldCache *heldcache.Cache
 
-	requests repeat.Requests // those with BindTTL
-	groups   chan struct{}   // a token for each question about several keys
-
 	reaping       atomic.Bool  // the leases of predecessors are not revoked yet
 	leftUnrevoked atomic.Int64 // revocations that nobody tries any more, and of predecessors
-	waiters       atomic.Int64
 	sweeping      *sweeping
 	orphans       orphans
 
@@ -78,31 +72,50 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	if m.heldCache, err = heldcache.New(cfg.CacheSize, cfg.CacheTTL, m.clk); err != nil {
 		return nil, err
 	}
-	if err := m.requests.Remember(rememberedGrants); err != nil {
+	m.lanes = lanes.New(cfg, st, m.obs, m.draining)
+	if m.acquirer, err = m.newAcquirer(); err != nil {
 		return nil, err
 	}
-	m.lanes = lanes.New(cfg, st, m.obs, m.draining)
-	m.queue, m.arrivals = newQueue(cfg, m.obs, st, m.spawn), newArrivals(m.enqueueAll)
 	m.signals = signal.New(m.ctx, cfg, st, m.lanes, m.heldCache, signalLocks{m}, m.spawn)
-	m.watches, m.groups = m.newWatches(), newGroups()
+	m.watches, m.groups = m.newWatches(), newGroups(m.ctx, m.acquirer, st, m.spawn)
 	m.sweeping = newSweeping(st, m.clk, m.log)
 	m.fleet = fleet.New(m.ctx, cfg, st, m.spawn)
 	m.orphans.m, m.orphans.sought = m, make(map[*lease]*reconciliation)
-	m.releaser = &releaser{lane: m.lanes.Releases, retries: &m.retries, heldCache: m.heldCache, log: m.log}
-	m.holdings = m.newHoldings()
 	m.obs.Observe(m.state)
 	return m, nil
 }
 
+// newAcquirer makes the acquirer of a manager, and the holdings that it fills.
+func (m *Manager) newAcquirer() (*acquirer, error) {
+	aq := &acquirer{
+		cfg: m.cfg, clk: m.clk, obs: m.obs, lanes: m.lanes, heldCache: m.heldCache, retries: &m.retries, inline: m.inline,
+		releaser: &releaser{lane: m.lanes.Releases, retries: &m.retries, heldCache: m.heldCache, log: m.log},
+		queue:    newQueue(m.cfg, m.obs, m.st, m.spawn), ready: m.st.Ready, granted: m.granted, pin: m.pin, lose: m.lose,
+		draining: m.draining, ctx: m.ctx,
+	}
+	aq.arrivals = newArrivals(aq.enqueueAll)
+	m.holdings = m.newHoldings(aq.releaser, aq.queue.length)
+	aq.holdings = m.holdings
+	return aq, aq.requests.Remember(rememberedGrants)
+}
+
+// granted hears of each grant: see [acquirer].
+func (m *Manager) granted(now time.Time, lasts time.Duration, held bool) {
+	m.sweeping.granted(now, lasts)
+	if held {
+		m.signals.Granted()
+	}
+}
+
 // newHoldings makes those of a manager.
-func (m *Manager) newHoldings() *holdings {
+func (m *Manager) newHoldings(sender sender, queueLength func(key string) int) *holdings {
 	cfg := m.cfg
 	return &holdings{
 		cfg: holdingsConfig{
 			Instance: cfg.Instance, Pod: cfg.Pod, TTL: cfg.TTL,
 			MaxSessions: cfg.MaxSessions, MaxLocksPerSession: cfg.MaxLocksPerSession,
 		},
-		clk: m.clk, began: m.clk.Now(), obs: m.obs, sender: m.releaser, leaseFor: m.leases.get, queueLength: m.queue.length,
+		clk: m.clk, began: m.clk.Now(), obs: m.obs, sender: sender, leaseFor: m.leases.get, queueLength: queueLength,
 		held: newHeldSet(), ends: newRecentEnds(), draining: m.draining, sessions: make(map[string]*Session),
 	}
 }
@@ -123,6 +136,31 @@ func listen(st store.Store) func(on bool) {
 	return func(bool) {}
 }
 
+// Acquire gets a lock for a session, or with BindTTL for nobody (s is nil or
+// ignored then). It returns when the lock is granted, refused, or not to be had
+// in the time that the request waits. When ctx ends, the call has left: it returns
+// [ErrCallerLeft], and what the store grants all the same is handed back.
+//
+// Errors: [HeldError], [TimeoutError], [SkippedError], [LimitError],
+// [ErrSessionEnded], [ErrDraining], [ErrCallerLeft], [ErrWithdrawn], and those of the store.
+func (m *Manager) Acquire(ctx context.Context, s *Session, req types.Request) (types.Grant, error) {
+	began := m.begins(&req)
+	g, err := m.acquirer.acquireOne(ctx, s, &req)
+	m.acquired(ctx, &req, began, &g, err)
+	return g, err
+}
+
+// AcquireAll gets several locks, all or none; see Acquire. The keys are different;
+// req.Key is ignored. The grants are in the order of the keys. A MaxHold counts from
+// the grant of each lock, which may be before the last is granted: the caller has checked
+// that Wait is shorter. Errors: those of Acquire, where a key that is not to be had is named, and [HoldsError].
+func (m *Manager) AcquireAll(ctx context.Context, s *Session, keys []string, req types.Request) ([]types.Grant, error) {
+	began := m.begins(&req)
+	grants, err := m.groups.acquire(ctx, s, keys, &req)
+	m.acquiredAll(ctx, keys, &req, began, grants, err)
+	return grants, err
+}
+
 // News takes the store's news to the part that it is for: see [store.Store.Start]. It does
 // not block.
 func (m *Manager) News(n store.News) {
@@ -134,9 +172,9 @@ func (m *Manager) News(n store.News) {
 	case n.Attempt == store.EveryWait.Attempt:
 		m.signals.Poll()
 		m.watches.Recheck()
-		m.queue.hint(m.queue.all())
+		m.acquirer.queue.hint(m.acquirer.queue.all())
 	default:
-		m.queue.news(n)
+		m.acquirer.queue.news(n)
 	}
 }
 
@@ -144,7 +182,7 @@ func (m *Manager) News(n store.News) {
 func (m *Manager) Start(context.Context) error {
 	m.spawn(func() { m.sweeping.run(m.ctx) })
 	m.spawn(func() { m.renewLoop(m.ctx) })
-	m.spawn(func() { m.queue.watch(m.ctx) })
+	m.spawn(func() { m.acquirer.queue.watch(m.ctx) })
 	m.obs.ObserveFleet(m.Fleet)
 	m.spawn(func() { m.watches.Keep(m.ctx) })
 	m.spawn(func() { m.watches.Look(m.ctx) })
@@ -167,14 +205,7 @@ func (m *Manager) Ready() error {
 // Drain refuses new acquires and ends those that wait. Releases still work.
 func (m *Manager) Drain() { m.drainOnce.Do(func() { close(m.draining) }) }
 
-func (m *Manager) isDraining() bool {
-	select {
-	case <-m.draining:
-		return true
-	default:
-		return false
-	}
-}
+func (m *Manager) isDraining() bool { return closed(m.draining) }
 
 // Idle returns a channel that is closed once no session holds a lock, at the
 // latest by Stop. Ask for it after Drain: before, a lock may be granted at any time.
@@ -213,7 +244,7 @@ func (m *Manager) Stop() {
 			m.lanes.Revocations.Stop(ctx)
 			m.lanes.Acquires.Stop(ctx)
 			m.lanes.Enqueues.Stop(ctx)
-			m.queue.callersLeft() // their calls may not have heard of the drain yet
+			m.acquirer.queue.callersLeft() // their calls may not have heard of the drain yet
 			m.lanes.Cancels.Stop(ctx)
 		})
 		m.revokeAll()
@@ -349,7 +380,7 @@ func (m *Manager) lose(l *lease, reason types.LostReason) {
 		h.lose(reason)
 	}
 	m.watches.LeaseLost()
-	waits := m.queue.on(l)
+	waits := m.acquirer.queue.on(l)
 	for _, b := range waits {
 		b.leaseGone()
 	}

@@ -20,7 +20,7 @@ type groupMember struct {
 
 // add takes what an attempt has won into the group.
 func (g *group) add(b *attempt, grant types.Grant) {
-	now := g.m.clk.Now()
+	now := g.gs.clk.Now()
 	if len(g.members) == 0 {
 		g.extendAt = now.Add(g.req.TTL / 3)
 	}
@@ -33,7 +33,7 @@ func (g *group) has(i int) bool {
 	if g.s != nil {
 		return g.s.hasMember(&g.calls[i].slot)
 	}
-	return g.m.clk.Now().Before(g.members[i].until)
+	return g.gs.clk.Now().Before(g.members[i].until)
 }
 
 // complete makes the parts the app's, all at once. It reports false when one of them
@@ -42,7 +42,7 @@ func (g *group) complete() bool {
 	if g.s == nil && (g.rounds > 1 || g.wasQueued) {
 		g.extend(g.ctx) // some are older than others: all last from now on
 	}
-	now := g.m.clk.Now()
+	now := g.gs.clk.Now()
 	g.waited = now.Sub(g.began)
 	if g.s != nil {
 		return g.s.publish(g.slots()...)
@@ -67,34 +67,18 @@ func (g *group) handBack(from int) {
 	g.members = g.members[:from]
 }
 
-// handBackMember releases what the attempt has won, if it is still there.
-func (b *attempt) handBackMember(token int64) {
-	if b.req.Bind == types.BindTTL {
-		b.handBack(token)
-		return
-	}
-	settled := b.beginCleanup()
-	if b.s.handBackMember(b.slot, settled) {
-		return
-	}
-	settled()
-	if b.keepsKey() { // lost
-		b.m.withdrawOnce(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
-	}
-}
-
 // extending extends the parts of a BindTTL group while it waits for others, until
 // the returned function is called. Nobody else touches the parts meanwhile.
 func (g *group) extending() (stop func()) {
 	if g.req.Bind != types.BindTTL || len(g.members) == 0 {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(g.m.ctx) // without a span: it may go on for days
+	ctx, cancel := context.WithCancel(g.gs.ctx) // without a span: it may go on for days
 	over := make(chan struct{})
-	running := g.m.spawn(func() {
+	running := g.gs.spawn(func() {
 		defer close(over)
 		for {
-			timer := time.NewTimer(g.extendAt.Sub(g.m.clk.Now()))
+			timer := time.NewTimer(g.extendAt.Sub(g.gs.clk.Now()))
 			select {
 			case <-timer.C:
 				g.extend(ctx)
@@ -116,22 +100,22 @@ func (g *group) extending() (stop func()) {
 // extend makes the parts of a BindTTL group last for their TTL from now on, and finds
 // out which of them are lost.
 func (g *group) extend(ctx context.Context) {
-	g.extendAt = g.m.clk.Now().Add(g.req.TTL / 3)
+	g.extendAt = g.gs.clk.Now().Add(g.req.TTL / 3)
 	var all sync.WaitGroup
 	for i := range g.members {
-		all.Go(func() { g.m.extendMember(ctx, &g.members[i], g.req.TTL) })
+		all.Go(func() { g.gs.extendMember(ctx, &g.members[i], g.req.TTL) })
 	}
 	all.Wait()
 }
 
-func (m *Manager) extendMember(ctx context.Context, p *groupMember, ttl time.Duration) {
-	sent := m.clk.Now()
-	v, err := lanes.Submit(ctx, m.lanes.Amends, store.Change{Claim: store.Claim{Key: p.g.Key, Token: p.g.Token}, TTL: ttl})
+func (gs *groups) extendMember(ctx context.Context, p *groupMember, ttl time.Duration) {
+	sent := gs.clk.Now()
+	v, err := lanes.Submit(ctx, gs.amends, store.Change{Claim: store.Claim{Key: p.g.Key, Token: p.g.Token}, TTL: ttl})
 	switch {
 	case types.Judged("amend", v.Status, err) != nil: // it lasts as long as before
 	case v.Status == store.Holds:
 		p.until = sent.Add(reliable(v.Lock.Holder.ExpiresIn))
-		m.sweeping.granted(m.clk.Now(), ttl)
+		gs.granted(gs.clk.Now(), ttl, false)
 	default:
 		p.until = time.Time{}
 	}

@@ -254,7 +254,7 @@ func (s *search) resolve(ctx context.Context, pause time.Duration) bool {
 // it, and not have heard of it for long; and what is being released may keep its key for its
 // MinHold. The queue is asked first: an attempt that wins is held before it leaves the queue.
 func (m *Manager) knows(r store.HeldGrant) bool {
-	if m.queue.awaits(r.ID) {
+	if m.acquirer.queue.awaits(r.ID) {
 		return true
 	}
 	if r.Waiting {
@@ -276,11 +276,11 @@ func (m *Manager) withdrawOrphan(l *lease, r store.HeldGrant, leaving *atomic.Bo
 	}
 	settled := func() { leaving.Store(false) }
 	if r.ID.Version() != randomID {
-		calls := m.requests.Use(r.ID, nil)
-		settled = func() { m.requests.Done(calls, nil); leaving.Store(false) }
+		calls := m.acquirer.requests.Use(r.ID, nil)
+		settled = func() { m.acquirer.requests.Done(calls, nil); leaving.Store(false) }
 		select {
 		case <-calls.Turns():
-			settled = func() { calls.Leave(); m.requests.Done(calls, nil); leaving.Store(false) }
+			settled = func() { calls.Leave(); m.acquirer.requests.Done(calls, nil); leaving.Store(false) }
 		default:
 			settled()
 			return
@@ -292,7 +292,7 @@ func (m *Manager) withdrawOrphan(l *lease, r store.HeldGrant, leaving *atomic.Bo
 	}
 	m.log.Warn("a lock or a place in line is back that was given up before the database server was promoted: it is given up again",
 		"key", r.Key, "token", r.Token)
-	m.withdrawOnce(context.Background(), r.Attempt, func() bool { return l.alive(clock.Read(m.clk)) }, settled)
+	m.acquirer.withdrawOnce(context.Background(), r.Attempt, func() bool { return l.alive(clock.Read(m.clk)) }, settled)
 }
 
 // randomID is the version of ids that follow from nothing.

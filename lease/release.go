@@ -181,41 +181,12 @@ func (m *Manager) refusedBy(standing store.ClaimStatus, c claimant) error {
 	}
 }
 
-// withdraw frees what an attempt of unknown outcome may have got. The question may
-// still lie in somebody's buffer, and be carried out after it was withdrawn: so it is
-// withdrawn at once, for those who wait for the key, and once more when the server
-// has long given up on what reached it.
-func (m *Manager) withdraw(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
-	m.withdrawOnce(ctx, a, matters, func() {
-		again := func() { m.withdrawOnce(ctx, a, matters, settled) }
-		if m.inline || !matters() || !m.retries.after(2*m.cfg.StoreTimeout, again) {
-			settled()
-		}
-	})
-}
-
-// withdrawOnce tries again and again until the store confirms it or it does not
-// matter any more. Then, once, settled is called.
-func (m *Manager) withdrawOnce(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
-	again := func() { m.withdrawOnce(context.Background(), a, matters, settled) }
-	answer := func(o store.Outcome, err error) {
-		m.heldCache.Drop(a.Key)
-		withdrawn := err == nil && o != store.RowLocked
-		if withdrawn || !matters() || !m.retries.after(clock.Jittered(clock.RetryPause), again) {
-			settled()
-		}
-	}
-	if err := m.lanes.Withdrawals.Submit(ctx, a, answer); err != nil {
-		settled() // as in free
-	}
-}
-
 // HandBack hands back a grant whose answer could not be delivered: nobody knows
 // that it is held, or that its owner has entered it once more. It works in the
 // background.
 func (m *Manager) HandBack(s *Session, g types.Grant) {
 	if g.Bind == types.BindTTL {
-		m.handBackTTL(g)
+		m.acquirer.handBackTTL(g)
 		return
 	}
 	s.handBack(g)

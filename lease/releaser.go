@@ -60,11 +60,6 @@ func (rl *releaser) answered(r releasing, v *store.Verdict, err error) {
 	r.IsSettled()
 }
 
-// free frees what nobody waits for.
-func (m *Manager) free(ctx context.Context, c store.Claim, matters func() bool, settled func()) {
-	m.releaser.Release(ctx, &unwatched{c, matters, settled})
-}
-
 // unwatched is what is released where nobody asks how it went.
 type unwatched struct {
 	claim store.Claim

@@ -241,7 +241,7 @@ func TestRepeatsAmongManyOthers(t *testing.T) {
 		r.mustBe(first.granted(t))
 		r.release(nil, first.g)
 		r.nothingLeft()
-		if n := r.m.requests.Remembered(); n > rememberedGrants {
+		if n := r.m.acquirer.requests.Remembered(); n > rememberedGrants {
 			t.Errorf("%d requests are remembered", n)
 		}
 	})
@@ -255,7 +255,7 @@ func TestHandBackOfAForgottenRequest(t *testing.T) {
 		first, err := r.m.Acquire(context.Background(), nil, req)
 		r.must(err)
 		synctest.Wait()
-		r.must(r.m.requests.Remember(rememberedGrants))
+		r.must(r.m.acquirer.requests.Remember(rememberedGrants))
 		second, err := r.m.Acquire(context.Background(), nil, req)
 		r.must(err)
 		r.m.HandBack(nil, first)

@@ -292,11 +292,11 @@ func (r *rig) nothingKept() {
 			left = append(left, fmt.Sprintf("%s: %d", what, n))
 		}
 	}
-	note("waiters", int(r.m.waiters.Load()))
+	note("waiters", int(r.m.acquirer.waiters.Load()))
 	note("locks of sessions", int(r.m.holdings.locks.Load()))
-	note("keys with arrivals", len(r.m.arrivals.keys))
-	note("attempts", len(r.m.queue.attempts))
-	note("keys with attempts", len(r.m.queue.byKey))
+	note("keys with arrivals", len(r.m.acquirer.arrivals.keys))
+	note("attempts", len(r.m.acquirer.queue.attempts))
+	note("keys with attempts", len(r.m.acquirer.queue.byKey))
 	for i := range r.m.holdings.held.shards {
 		note("held locks", len(r.m.holdings.held.shards[i].m))
 	}
@@ -313,7 +313,7 @@ func (r *rig) nothingKept() {
 	shown, _ := r.m.holdings.held.count(0)
 	note("types of locks that are shown", len(shown))
 	note("waits that are shown", r.counts.sum(r.counts.waits))
-	note("requests in use", r.m.requests.Count())
+	note("requests in use", r.m.acquirer.requests.Count())
 	if len(left) > 0 {
 		r.t.Errorf("still kept: %v", left)
 	}

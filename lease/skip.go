@@ -14,24 +14,24 @@ func (b *attempt) skipped(ans store.Answer) {
 	if _, first := b.close(&types.SkippedError{Key: b.req.Key, Result: ans.Result}); !first {
 		return
 	}
-	b.m.heldCache.Drop(b.req.Key)
+	b.aq.heldCache.Drop(b.req.Key)
 	b.inFlight.Add(1)
-	b.m.forgetWait(b.tr.Carry(context.Background()), b.ref(), b.leaseLives, b.inFlight.Done)
+	b.aq.forgetWait(b.tr.Carry(context.Background()), b.ref(), b.leaseLives, b.inFlight.Done)
 	b.end()
 }
 
 // forgetWait makes the store forget a waiter that was skipped. It tries again and
 // again until the store confirms it, or the waiter's lease is dead, and the waiter
 // with it. Then, once, settled is called.
-func (m *Manager) forgetWait(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
-	again := func() { m.forgetWait(context.Background(), a, matters, settled) }
+func (aq *acquirer) forgetWait(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
+	again := func() { aq.forgetWait(context.Background(), a, matters, settled) }
 	answer := func(ans store.Answer, err error) {
 		forgotten := err == nil && ans.Outcome != store.RowLocked
-		if forgotten || !matters() || !m.retries.after(clock.Jittered(clock.RetryPause), again) {
+		if forgotten || !matters() || !aq.retries.after(clock.Jittered(clock.RetryPause), again) {
 			settled()
 		}
 	}
-	if err := m.lanes.Cancels.Submit(ctx, a, answer); err != nil {
+	if err := aq.lanes.Cancels.Submit(ctx, a, answer); err != nil {
 		settled() // as in free
 	}
 }

@@ -119,11 +119,11 @@ func TestCallsAfterStop(t *testing.T) {
 		// These have passed Acquire's first look before Stop.
 		for _, wait := range []time.Duration{0, time.Hour} {
 			req := types.Request{Key: "k", TTL: r.m.cfg.TTL, Wait: wait}
-			if _, err := r.m.acquire(ctx, &call{s: s, req: &req}); !errors.Is(err, types.ErrDraining) && !errors.Is(err, types.ErrSessionEnded) {
+			if _, err := r.m.acquirer.acquire(r.m.acquirer.newCall(ctx, s, &req)); !errors.Is(err, types.ErrDraining) && !errors.Is(err, types.ErrSessionEnded) {
 				t.Errorf("acquire: told %v", err)
 			}
 			req.Bind = types.BindTTL
-			if _, err := r.m.acquire(ctx, &call{req: &req}); !errors.Is(err, types.ErrDraining) {
+			if _, err := r.m.acquirer.acquire(r.m.acquirer.newCall(ctx, nil, &req)); !errors.Is(err, types.ErrDraining) {
 				t.Errorf("acquire ttl: told %v", err)
 			}
 		}
@@ -229,10 +229,9 @@ func TestStopWhileACallIsSlow(t *testing.T) {
 			other := r.another(opt)
 			o := other.session()
 			g := other.lock(o, "k")
-			c := &call{m: r.m, ctx: context.Background(), req: &types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever}}
-			l, err := c.lease()
+			c := r.m.acquirer.newCall(context.Background(), nil, &types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever})
+			b, err := c.newAttempt(nil)
 			r.must(err)
-			b := r.m.newAttempt(c, l)
 			b.start(c.ctx, r.clk.Now())
 			synctest.Wait()
 			r.st.set("Revoke", fault{before: time.Second})
@@ -270,10 +269,9 @@ func TestAPlaceIsWithdrawnWhenCancelsHaveStopped(t *testing.T) {
 		other := r.another(opt)
 		o := other.session()
 		g := other.lock(o, "k")
-		c := &call{m: r.m, ctx: context.Background(), req: &types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever}}
-		l, err := c.lease()
+		c := r.m.acquirer.newCall(context.Background(), nil, &types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever})
+		b, err := c.newAttempt(nil)
 		r.must(err)
-		b := r.m.newAttempt(c, l)
 		b.start(c.ctx, r.clk.Now())
 		synctest.Wait()
 		r.m.lanes.Cancels.Stop(context.Background())

@@ -159,7 +159,7 @@ func TestUndeliveredQuestionAfterItsLease(t *testing.T) {
 				proceed := func() {}
 				r.st.set("Enqueue", fault{times: 1, first: func() {
 					proceed = r.st.hold("Revoke")
-					for _, b := range r.m.queue.all() {
+					for _, b := range r.m.acquirer.queue.all() {
 						r.m.lose(b.lease, types.LostStore)
 					}
 					if freed == "before the question" {

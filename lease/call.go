@@ -5,168 +5,16 @@ import (
 	"errors"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
-	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Acquire gets a lock for a session, or with BindTTL for nobody (s is nil or
-// ignored then). It returns when the lock is granted, refused, or not to be had
-// in the time that the request waits. When ctx ends, the call has left: it returns
-// [ErrCallerLeft], and what the store grants all the same is handed back.
-//
-// Errors: [HeldError], [TimeoutError], [SkippedError], [LimitError],
-// [ErrSessionEnded], [ErrDraining], [ErrCallerLeft], [ErrWithdrawn], and those of the store.
-func (m *Manager) Acquire(ctx context.Context, s *Session, req types.Request) (types.Grant, error) {
-	began := m.begins(&req)
-	g, err := m.acquireOne(ctx, s, &req)
-	m.acquired(ctx, &req, began, &g, err)
-	return g, err
-}
-
-func (m *Manager) acquireOne(ctx context.Context, s *Session, req *types.Request) (types.Grant, error) {
-	if m.isDraining() {
-		return types.Grant{}, types.ErrDraining
-	}
-	req.TTL = m.ttlOf(s, req)
-	if req.Bind == types.BindTTL {
-		return m.acquireTTL(ctx, req)
-	}
-	c := &call{s: s, req: req}
-	if req.RequestID != uuid.Nil {
-		return m.acquireInTurn(ctx, c)
-	}
-	return m.acquireIn(ctx, c)
-}
-
-// acquireIn gets a lock for the session of a call.
-func (m *Manager) acquireIn(ctx context.Context, c *call) (types.Grant, error) {
-	s, req := c.s, c.req
-	if g, ok := s.enter(req); ok {
-		m.obs.Cached(observe.CachedEntry)
-		return g, nil
-	}
-	if err := s.admit(&c.slot); err != nil {
-		return types.Grant{}, err
-	}
-	defer s.leave(&c.slot)
-	if lock, ok := m.heldInCache(s, req); ok {
-		return types.Grant{}, &types.HeldError{Lock: lock, Cached: true}
-	}
-	return m.acquire(ctx, c)
-}
-
-// ttlOf is the TTL that a request asks for, or the default.
-func (m *Manager) ttlOf(s *Session, req *types.Request) time.Duration {
-	switch {
-	case req.TTL != 0:
-		return req.TTL
-	case s != nil && req.Bind == types.BindSession:
-		return s.TTL()
-	default:
-		return m.cfg.TTL
-	}
-}
-
-// acquireTTL gets a bind:ttl lock. Calls with the same request id take turns, so
-// that a repeat finds what became of the first.
-func (m *Manager) acquireTTL(ctx context.Context, req *types.Request) (types.Grant, error) {
-	if req.RequestID == uuid.Nil {
-		if lock, ok := m.heldInCache(nil, req); ok {
-			return types.Grant{}, &types.HeldError{Lock: lock, Cached: true}
-		}
-		return m.acquire(ctx, &call{req: req})
-	}
-	w := repeat.NewWithdrawal()
-	c := &call{req: req, began: m.clk.Now(), withdrawn: w.Ended()}
-	r := m.requests.Use(repeat.AttemptID(req.RequestID, req.Key), w)
-	defer m.requests.Done(r, w)
-	if err := m.takeTurn(ctx, nil, r, req.Wait, w); err != nil {
-		return types.Grant{}, err
-	}
-	defer func() { m.leaveAfter(&m.requests, r, c.attempts) }()
-	c.shared = r.Shared()
-	g, err := m.acquire(ctx, c)
-	if err == nil {
-		g.Repeats = r
-		r.Give(g.Token)
-	}
-	return g, err
-}
-
-// heldInCache answers from what is known here that a key is held: by a session of
-// this sidecar, or by somebody else of whom the store told a moment ago. The owner
-// that may enter the lock is not denied: it got it in this moment.
-func (m *Manager) heldInCache(s *Session, req *types.Request) (store.Lock, bool) {
-	if req.Wait != 0 || req.NoCache {
-		return store.Lock{}, false
-	}
-	if h := m.holdings.get(req.Key); h != nil && h.valid(clock.Read(m.clk)) {
-		if h.s == s && h.admits(req) {
-			return store.Lock{}, false
-		}
-		m.obs.Cached(observe.CachedHeld)
-		return h.lock(), true
-	}
-	lock, ok := m.heldCache.Get(req.Key)
-	if ok {
-		m.obs.Cached(observe.CachedDenied)
-	}
-	return lock, ok
-}
-
-// knownHeld reports whether a session of this sidecar holds the key, or a call of it stands
-// in line for the key: then it will hardly be free.
-func (m *Manager) knownHeld(key string) bool {
-	h := m.holdings.get(key)
-	return h != nil && h.valid(clock.Read(m.clk)) || m.queue.length(key) > 0
-}
-
-// isLate reports whether an attempt that waits need not ask for its key: calls came before, or
-// it is known to be held. One with a grant in common with other calls asks. a may be nil.
-func (m *Manager) isLate(a *arrival, shared int64) bool {
-	return a != nil && shared == 0 && (a.behind || m.knownHeld(a.key))
-}
-
-// acquire gets a lock that is not denied here.
-func (m *Manager) acquire(ctx context.Context, c *call) (types.Grant, error) {
-	if c.req.Wait != 0 {
-		if err := m.addWaiter(); err != nil {
-			return types.Grant{}, err
-		}
-		defer m.waiters.Add(-1)
-	}
-	c.m, c.ctx, c.tr = m, ctx, m.obs.Call(ctx, c.req.Key)
-	if c.began.IsZero() && (c.req.Wait != 0 || c.req.Reentrant) { // the others begin with their first attempt
-		c.began = m.clk.Now()
-	}
-	g, err := c.acquire()
-	c.tr.Leave()
-	c.tr.EndWait(resultOf(&g, err))
-	return g, err
-}
-
-// addWaiter counts a call in that waits, if there may be one more.
-func (m *Manager) addWaiter() error {
-	if n := m.waiters.Add(1); n > int64(m.cfg.MaxWaiters) {
-		m.waiters.Add(-1)
-		return waiterLimit(m.cfg.MaxWaiters)
-	}
-	return nil
-}
-
-func waiterLimit(limit int) error {
-	return &LimitError{What: "waiting calls", Setting: "LOCKSIDECAR_MAX_WAITERS", Limit: limit}
-}
-
 // call is what stays the same over the attempts of one Acquire.
 type call struct {
-	m        *Manager
+	aq       *acquirer
 	ctx      context.Context
 	s        *Session // nil with BindTTL
 	req      *types.Request
@@ -196,6 +44,18 @@ type call struct {
 	timed bool             // it has fired
 }
 
+// newCall makes a call that asks for one lock. s is nil with BindTTL.
+func (aq *acquirer) newCall(ctx context.Context, s *Session, req *types.Request) *call {
+	return &call{aq: aq, ctx: ctx, s: s, req: req}
+}
+
+// newMember makes the call for one of the keys of a call that began then.
+func (aq *acquirer) newMember(ctx context.Context, s *Session, req *types.Request, began time.Time) *call {
+	c := aq.newCall(ctx, s, req)
+	c.slot.key, c.ofGroup, c.began, c.tr = req.Key, true, began, aq.obs.Call(ctx, req.Key)
+	return c
+}
+
 // acquire makes attempts until one wins or the call gives up.
 func (c *call) acquire() (types.Grant, error) {
 	defer c.stopTimer()
@@ -223,21 +83,21 @@ func (c *call) try() (types.Grant, error) {
 	if err := c.settleLast(); err != nil {
 		return types.Grant{}, err
 	}
-	came := c.m.arrivals.join(c.req) // before the lease, for which it may have to wait
-	l, err := c.lease()
+	came := c.aq.arrivals.join(c.req) // before the lease, for which it may have to wait
+	b, err := c.newAttempt(came)
 	if err != nil {
-		came.leave()
 		return types.Grant{}, err
 	}
-	b := c.m.newAttempt(c, l)
-	b.arrival = came
-	if c.attempts == nil {
-		c.attempts = c.one[:0]
-	}
-	c.attempts = append(c.attempts, b)
-	b.runInCaller = !c.m.inline && !c.mayEndEarly()
+	b.runInCaller = !c.aq.inline && !c.mayEndEarly()
 	b.start(c.ctx, c.tick.Now)
 	return c.await(b)
+}
+
+// arrive takes the last place among the calls that come for the key, and reports whether the call
+// need not ask for it: see [acquirer.isLate].
+func (c *call) arrive() (came *arrival, late bool) {
+	came = c.aq.arrivals.join(c.req)
+	return came, c.aq.isLate(came, c.shared)
 }
 
 // mayEndEarly reports whether somebody could want to hear how the call ended before the
@@ -249,7 +109,7 @@ func (c *call) mayEndEarly() bool { return c.req.Wait != 0 || c.s != nil && c.s.
 // lease returns the lease that an attempt needs, pinned and open, or nil for a bind:ttl
 // request that does not wait.
 func (c *call) lease() (*lease, error) {
-	c.tick = clock.Read(c.m.clk)
+	c.tick = clock.Read(c.aq.clk)
 	if c.began.IsZero() {
 		c.began = c.tick.Now
 	}
@@ -258,10 +118,10 @@ func (c *call) lease() (*lease, error) {
 		if c.req.Wait == 0 {
 			return nil, nil //nolint:nilnil // no lease is needed
 		}
-		ttl = c.m.cfg.TTL // keeps the place in the queue
+		ttl = c.aq.cfg.TTL // keeps the place in the queue
 	}
 	for {
-		l := c.m.pin(c.ctx, ttl)
+		l := c.aq.pin(c.ctx, ttl)
 		if err := c.opened(l); err != nil {
 			l.unpin()
 			return nil, err
@@ -270,8 +130,8 @@ func (c *call) lease() (*lease, error) {
 			return l, nil
 		}
 		l.unpin()
-		c.m.lose(l, l.lossReason()) // found dead before the renewer did
-		c.tick = clock.Read(c.m.clk)
+		c.aq.lose(l, l.lossReason()) // found dead before the renewer did
+		c.tick = clock.Read(c.aq.clk)
 	}
 }
 
@@ -284,7 +144,7 @@ func (c *call) opened(l *lease) error {
 	}
 	c.startTimer()
 	err := c.until(l.opened)
-	c.tick = clock.Read(c.m.clk)
+	c.tick = clock.Read(c.aq.clk)
 	if err != nil {
 		return err
 	}
@@ -318,7 +178,7 @@ func (c *call) endings() (session, draining <-chan struct{}) {
 		session = c.s.Ending()
 	}
 	if c.req.Wait != 0 {
-		draining = c.m.draining
+		draining = c.aq.draining
 	}
 	return session, draining
 }
@@ -375,7 +235,7 @@ func (c *call) outcome(b *attempt) (types.Grant, error) {
 		return c.deliver(b, g)
 	case errors.Is(err, errTimeUp):
 		return types.Grant{}, c.timeout()
-	case c.m.ctx.Err() != nil:
+	case c.aq.ctx.Err() != nil:
 		return types.Grant{}, types.ErrDraining // stopped, whatever that did to the attempt
 	default:
 		return types.Grant{}, lanes.Refusal(c.ctx, err)
@@ -388,7 +248,7 @@ func (c *call) deliver(b *attempt, g types.Grant) (types.Grant, error) {
 	var told bool
 	switch {
 	case g.Bind == types.BindTTL:
-		g.ExpiresIn -= c.m.clk.Now().Sub(b.wonAt)
+		g.ExpiresIn -= c.aq.clk.Now().Sub(b.wonAt)
 		told = g.ExpiresIn > 0
 	case c.ofGroup:
 		told = c.s.hasMember(&c.slot)
@@ -426,12 +286,12 @@ func (c *call) timeout() error {
 	if position == 0 {
 		position = lock.QueueLength + 1
 	}
-	return &types.TimeoutError{Lock: lock, Position: position, Waited: c.m.clk.Now().Sub(c.began)}
+	return &types.TimeoutError{Lock: lock, Position: position, Waited: c.aq.clk.Now().Sub(c.began)}
 }
 
 func (c *call) startTimer() {
 	if c.timer == nil && c.req.Wait > 0 {
-		c.timer = time.NewTimer(c.req.Wait - c.m.clk.Now().Sub(c.began))
+		c.timer = time.NewTimer(c.req.Wait - c.aq.clk.Now().Sub(c.began))
 		c.time = c.timer.C
 	}
 }

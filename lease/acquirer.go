@@ -1,0 +1,194 @@
+package lease
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/repeat"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// acquirer gets locks for sessions, and bind:ttl locks for nobody.
+type acquirer struct {
+	cfg       types.Config
+	clk       clock.Clock
+	obs       *observe.Observer
+	lanes     *lanes.Set
+	heldCache *heldcache.Cache
+	holdings  *holdings
+	releaser  *releaser
+	retries   *retries
+	queue     *queue
+	arrivals  *arrivals
+	requests  repeat.Requests // those with BindTTL
+	waiters   atomic.Int64    // calls that wait
+
+	// inline: the store answers at once, in the caller's goroutine (see its traits).
+	inline bool
+	// ready says why the store can not serve, from what is known.
+	ready func() error
+	// granted hears of each grant: for how long the store may keep the lock by itself, and whether
+	// a session holds it now.
+	granted func(now time.Time, lasts time.Duration, held bool)
+
+	pin  func(ctx context.Context, ttl time.Duration) *lease
+	lose func(l *lease, reason types.LostReason)
+
+	draining <-chan struct{} // closed by the manager's Drain
+	ctx      context.Context // ends with the manager
+}
+
+func (aq *acquirer) acquireOne(ctx context.Context, s *Session, req *types.Request) (types.Grant, error) {
+	if aq.isDraining() {
+		return types.Grant{}, types.ErrDraining
+	}
+	req.TTL = aq.ttlOf(s, req)
+	if req.Bind == types.BindTTL {
+		return aq.acquireTTL(ctx, req)
+	}
+	c := aq.newCall(ctx, s, req)
+	if req.RequestID != uuid.Nil {
+		return aq.acquireInTurn(c)
+	}
+	return aq.acquireIn(c)
+}
+
+func (aq *acquirer) isDraining() bool { return closed(aq.draining) }
+
+// closed reports whether a channel is closed.
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// acquireIn gets a lock for the session of a call.
+func (aq *acquirer) acquireIn(c *call) (types.Grant, error) {
+	s, req := c.s, c.req
+	if g, ok := s.enter(req); ok {
+		aq.obs.Cached(observe.CachedEntry)
+		return g, nil
+	}
+	if err := s.admit(&c.slot); err != nil {
+		return types.Grant{}, err
+	}
+	defer s.leave(&c.slot)
+	if lock, ok := aq.heldInCache(s, req); ok {
+		return types.Grant{}, &types.HeldError{Lock: lock, Cached: true}
+	}
+	return aq.acquire(c)
+}
+
+// ttlOf is the TTL that a request asks for, or the default.
+func (aq *acquirer) ttlOf(s *Session, req *types.Request) time.Duration {
+	switch {
+	case req.TTL != 0:
+		return req.TTL
+	case s != nil && req.Bind == types.BindSession:
+		return s.TTL()
+	default:
+		return aq.cfg.TTL
+	}
+}
+
+// acquireTTL gets a bind:ttl lock. Calls with the same request id take turns, so
+// that a repeat finds what became of the first.
+func (aq *acquirer) acquireTTL(ctx context.Context, req *types.Request) (types.Grant, error) {
+	if req.RequestID == uuid.Nil {
+		if lock, ok := aq.heldInCache(nil, req); ok {
+			return types.Grant{}, &types.HeldError{Lock: lock, Cached: true}
+		}
+		return aq.acquire(aq.newCall(ctx, nil, req))
+	}
+	w := repeat.NewWithdrawal()
+	c := aq.newCall(ctx, nil, req)
+	c.began, c.withdrawn = aq.clk.Now(), w.Ended()
+	r := aq.requests.Use(repeat.AttemptID(req.RequestID, req.Key), w)
+	defer aq.requests.Done(r, w)
+	if err := aq.takeTurn(ctx, nil, r, req.Wait, w); err != nil {
+		return types.Grant{}, err
+	}
+	defer func() { aq.leaveAfter(&aq.requests, r, c.attempts) }()
+	c.shared = r.Shared()
+	g, err := aq.acquire(c)
+	if err == nil {
+		g.Repeats = r
+		r.Give(g.Token)
+	}
+	return g, err
+}
+
+// heldInCache answers from what is known here that a key is held: by a session of
+// this sidecar, or by somebody else of whom the store told a moment ago. The owner
+// that may enter the lock is not denied: it got it in this moment.
+func (aq *acquirer) heldInCache(s *Session, req *types.Request) (store.Lock, bool) {
+	if req.Wait != 0 || req.NoCache {
+		return store.Lock{}, false
+	}
+	if h := aq.holdings.get(req.Key); h != nil && h.valid(clock.Read(aq.clk)) {
+		if h.s == s && h.admits(req) {
+			return store.Lock{}, false
+		}
+		aq.obs.Cached(observe.CachedHeld)
+		return h.lock(), true
+	}
+	lock, ok := aq.heldCache.Get(req.Key)
+	if ok {
+		aq.obs.Cached(observe.CachedDenied)
+	}
+	return lock, ok
+}
+
+// knownHeld reports whether a session of this sidecar holds the key, or a call of it stands
+// in line for the key: then it will hardly be free.
+func (aq *acquirer) knownHeld(key string) bool {
+	h := aq.holdings.get(key)
+	return h != nil && h.valid(clock.Read(aq.clk)) || aq.queue.length(key) > 0
+}
+
+// isLate reports whether an attempt that waits need not ask for its key: calls came before, or
+// it is known to be held. One with a grant in common with other calls asks. a may be nil.
+func (aq *acquirer) isLate(a *arrival, shared int64) bool {
+	return a != nil && shared == 0 && (a.behind || aq.knownHeld(a.key))
+}
+
+// acquire gets a lock that is not denied here.
+func (aq *acquirer) acquire(c *call) (types.Grant, error) {
+	if c.req.Wait != 0 {
+		if err := aq.addWaiter(); err != nil {
+			return types.Grant{}, err
+		}
+		defer aq.waiters.Add(-1)
+	}
+	c.tr = aq.obs.Call(c.ctx, c.req.Key)
+	if c.began.IsZero() && (c.req.Wait != 0 || c.req.Reentrant) { // the others begin with their first attempt
+		c.began = aq.clk.Now()
+	}
+	g, err := c.acquire()
+	c.tr.Leave()
+	c.tr.EndWait(resultOf(&g, err))
+	return g, err
+}
+
+// addWaiter counts a call in that waits, if there may be one more.
+func (aq *acquirer) addWaiter() error {
+	if n := aq.waiters.Add(1); n > int64(aq.cfg.MaxWaiters) {
+		aq.waiters.Add(-1)
+		return waiterLimit(aq.cfg.MaxWaiters)
+	}
+	return nil
+}
+
+func waiterLimit(limit int) error {
+	return &LimitError{What: "waiting calls", Setting: "LOCKSIDECAR_MAX_WAITERS", Limit: limit}
+}

@@ -1,0 +1,139 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/repeat"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// acquireInTurn gets a lock for a session under the id of the request. A repeat gets what
+// became of the first, as long as the session holds it.
+func (aq *acquirer) acquireInTurn(c *call) (types.Grant, error) {
+	w, rs, req := repeat.NewWithdrawal(), &c.s.requests, c.req
+	c.began, c.withdrawn = aq.clk.Now(), w.Ended()
+	r := rs.Use(repeat.AttemptID(req.RequestID, req.Key), w)
+	defer rs.Done(r, w)
+	if err := aq.takeTurn(c.ctx, c.s, r, req.Wait, w); err != nil {
+		return types.Grant{}, err
+	}
+	waited := aq.clk.Now().Sub(c.began) // before what is left of the lock is reckoned
+	if g, ok := c.s.again(req.Key, req.RequestID); ok {
+		r.Leave()
+		aq.obs.Cached(observe.CachedRepeat)
+		g.Waited = waited
+		return g, nil
+	}
+	g, err := aq.acquireIn(c)
+	aq.leaveInTurn(rs, r, c.attempts, err)
+	return g, err
+}
+
+// leaveInTurn ends the turn of a call of a session: at once if it has the lock, or has not
+// asked the store for it.
+func (aq *acquirer) leaveInTurn(rs *repeat.Requests, r *repeat.Request, attempts []*attempt, err error) {
+	if err == nil || len(attempts) == 0 {
+		r.Leave()
+		return
+	}
+	aq.leaveAfter(rs, r, attempts)
+}
+
+// endCalls ends the calls of a request that are under way, and takes the turn, until leave
+// is called.
+func (aq *acquirer) endCalls(ctx context.Context, s *Session, rs *repeat.Requests, id store.AttemptID) (r *repeat.Request, leave func(), err error) {
+	r = rs.Use(id, nil)
+	rs.Withdraw(r)
+	if err := aq.takeTurn(ctx, s, r, 0, nil); err != nil {
+		rs.Done(r, nil)
+		return nil, nil, err
+	}
+	return r, func() {
+		r.Leave()
+		rs.Done(r, nil)
+	}, nil
+}
+
+// takeTurn waits for the turn of a call, in a session or with BindTTL in none. The calls
+// before it may wait in line for long, or be of unknown outcome: one that does not wait
+// gives the store its time. A release by the id (w is nil) also goes on during a drain.
+func (aq *acquirer) takeTurn(ctx context.Context, s *Session, r *repeat.Request, wait time.Duration, w *repeat.Withdrawal) error {
+	select {
+	case <-r.Turns(): // nearly always
+		return nil
+	default:
+	}
+	var over <-chan time.Time
+	if wait >= 0 {
+		timer := time.NewTimer(max(wait, aq.cfg.StoreTimeout))
+		defer timer.Stop()
+		over = timer.C
+	}
+	var ending, withdrawn, draining <-chan struct{}
+	if s != nil {
+		ending = s.Ending()
+	}
+	if w != nil {
+		withdrawn, draining = w.Ended(), aq.draining
+	}
+	select {
+	case <-r.Turns():
+		return nil
+	case <-over:
+		return &store.Error{Op: "acquire", Err: errors.New("an earlier call with the same request_id is not decided yet")}
+	case <-ending:
+		return types.ErrSessionEnded
+	case <-withdrawn:
+		return types.ErrWithdrawn
+	case <-draining:
+		return types.ErrDraining
+	case <-ctx.Done():
+		return errors.Join(types.ErrCallerLeft, context.Cause(ctx))
+	}
+}
+
+// leaveAfter ends the turn when nothing can change the store any more on behalf
+// of the call's attempts: a late clean-up would free what the next call is given.
+func (aq *acquirer) leaveAfter(rs *repeat.Requests, r *repeat.Request, attempts []*attempt) {
+	rs.UseAgain(r)
+	go func() {
+		defer rs.Done(r, nil)
+		for _, b := range attempts {
+			b.inFlight.Wait()
+		}
+		r.Leave()
+	}()
+}
+
+// handBackTTL gives a bind:ttl grant back that was not delivered, unless another
+// call was given it: here, or, as only the store knows, by another sidecar where
+// the request was repeated. The next call has its turn when the store has heard
+// of it.
+func (aq *acquirer) handBackTTL(g types.Grant) {
+	c, matters := store.Claim{Key: g.Key, Token: g.Token, Undelivered: true, AtOnce: true}, aq.within(g.ExpiresIn)
+	free := func(settled func()) { aq.free(context.Background(), c, matters, settled) }
+	r := g.Repeats
+	if r == nil { // a request without an id has no repeats
+		free(func() {})
+		return
+	}
+	if !aq.requests.UseAgain(r) {
+		return // what becomes of the grant is that call's
+	}
+	go func() {
+		<-r.Turns()
+		settled := func() {
+			r.Leave()
+			aq.requests.Done(r, nil)
+		}
+		if !r.TakeBack(g.Token) {
+			settled()
+			return
+		}
+		free(settled)
+	}()
+}
