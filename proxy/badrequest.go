@@ -7,6 +7,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
@@ -14,12 +15,12 @@ import (
 func badRequest(c *connection, err error) *wire.Problem {
 	var head *fasthttp.ErrSmallBuffer
 	switch {
-	case c.timedOut:
+	case c.TimedOut():
 		return &wire.Problem{Code: wire.CodeRequestTimeout, Detail: fmt.Sprintf(
 			"the request was not complete after %s", c.srv.cfg.Timeouts.Request)}
 	case errors.As(err, &head):
 		return &wire.Problem{Code: wire.CodeHeadTooLarge, Detail: fmt.Sprintf(
-			"request line and headers have more than %d bytes", maxHead)}
+			"request line and headers have more than %d bytes", conn.MaxHead)}
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		return wire.TooLarge(fmt.Sprintf("the body has more than %d bytes (LOCKSIDECAR_MAX_BODY)", c.srv.cfg.MaxBody))
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
@@ -162,7 +163,7 @@ func TestValidBodies(t *testing.T) {
 }
 
 func TestSizes(t *testing.T) {
-	f := start(t, func(c *Config) { c.Timeouts.Linger = patience }) // in which the client sends what is refused
+	f := start(t, func(c *Config) { c.Timeouts.Linger = await.Patience }) // in which the client sends what is refused
 	c := f.dial()
 	data := func(n int) string { return `{"data":"` + strings.Repeat("x", n-2) + `"}` }
 	c.do("PUT", "/v1/locks/a", data(4096)).want(t, 200, "")

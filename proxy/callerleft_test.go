@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
 )
@@ -62,9 +63,9 @@ func TestCallerLeavesDuringItsStatement(t *testing.T) {
 			}
 			st.slow.Store(true)
 			holder.send(requestText(c.method, target, c.body) + c.ahead)
-			eventually(t, "a call waits", f.callWaits)
+			await.Until(t, "a call waits", f.callWaits)
 			_ = holder.Close()
-			eventually(t, "the session has ended", func() bool {
+			await.Until(t, "the session has ended", func() bool {
 				return strings.Contains(f.log.text(), "connection closed while it held locks")
 			})
 			close(st.gate)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
@@ -242,7 +243,7 @@ func TestJoinedSession(t *testing.T) {
 
 	a = c.do("DELETE", "/v1/sessions/"+id, "")
 	a.want(t, 200, "")
-	if reason := receive(t, f.locks.ended, "the session's end"); reason != lease.EndDeleted {
+	if reason := await.Receive(t, f.locks.ended, "the session's end"); reason != lease.EndDeleted {
 		t.Error(reason)
 	}
 	if name, _ := e.next(); name != "" {
@@ -347,7 +348,7 @@ func TestPanicEndsTheConnectionOnly(t *testing.T) {
 	}
 	c.do("GET", "/v1/locks/mine", "").want(t, 500, "internal")
 	c.wantEnd()
-	receive(t, f.locks.ended, "the session's end")
+	await.Receive(t, f.locks.ended, "the session's end")
 	other.do("DELETE", "/v1/locks/other?token=1", "").want(t, 200, "")
 	if !strings.Contains(f.log.text(), "a bug") {
 		t.Error("the panic is not logged")

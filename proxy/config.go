@@ -68,21 +68,10 @@ type Config struct {
 
 // Timeouts are the times that this package waits for something.
 type Timeouts struct {
-	// First is how long a fresh connection may stay silent. Request is how long a request
-	// may take, from its first byte.
-	First, Request time.Duration
-	// Poll is the time between two polls of a connection with a call under way. A call that
-	// is over sooner has its answer, also after a half-close.
-	Poll time.Duration
+	conn.Timeouts
 	// Subscribe is how long the head of a key's event stream waits for the store, so an
 	// early failure is a status.
 	Subscribe time.Duration
-	// Heartbeat is the time between two comment lines of an event stream.
-	Heartbeat time.Duration
-	// StreamWrite is how long a reader may keep an event stream or an answer waiting.
-	StreamWrite time.Duration
-	// Linger is how long a connection that closes waits for its peer to stop sending.
-	Linger time.Duration
 	// Stats is how long a count for GET /v1/stats is repeated.
 	Stats time.Duration
 	// Stop is how long Stop waits for pending calls.
@@ -104,15 +93,6 @@ const (
 
 	defaultSocketMode fs.FileMode = 0o660
 	defaultMaxBody                = 64 << 10
-
-	// maxHead is the most bytes of a request's head, and the size of the read buffer.
-	maxHead = 16 << 10
-	// maxRefused limits connections that are only refused, maxAdmin those on the admin
-	// address: one more takes the place of an idle one.
-	maxRefused = 64
-	maxAdmin   = 64
-	// maxLong is how many answers of more than maxScratch bytes may wait for their readers.
-	maxLong = 32
 )
 
 // withDefaults fills in the defaults.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 	"github.com/locksidecar/locksidecar/store"
@@ -55,7 +56,7 @@ func TestOutcomes(t *testing.T) {
 	} {
 		token := tokenOf(holder.do("PUT", "/v1/locks/a", ""))
 		waiter.request("PUT", "/v1/locks/a", `{"wait_ms":-1,"on_success":"skip"}`)
-		receive(t, f.locks.waiting, "the wait")
+		await.Receive(t, f.locks.waiting, "the wait")
 		holder.do("DELETE", "/v1/locks/a?token="+token+tt.query, tt.body).want(t, 200, "")
 		a := waiter.read()
 		a.want(t, 200, "")
@@ -140,9 +141,9 @@ func TestAskToStopIsCarriedOut(t *testing.T) {
 	}
 	c := f.dial()
 	c.request("POST", "/v1/locks/a/stop", "")
-	receive(t, begun, "the call")
+	await.Receive(t, begun, "the call")
 	_ = c.Close()
-	eventually(t, "the close is seen", f.seen)
+	await.Until(t, "the close is seen", f.callerLeft)
 	close(goOn)
 	f.allClosed()
 	if f.locks.held["a"].stopping == nil {
@@ -219,9 +220,9 @@ func TestForceEndsWithItsConnection(t *testing.T) {
 			f.Server.locks = breakSlowly{f.locks, begun, over}
 			c := f.dial()
 			c.request("DELETE", "/v1/locks/a?force=true", "")
-			receive(t, begun, "the call")
+			await.Receive(t, begun, "the call")
 			leave(c)
-			receive(t, over, "the end of the call")
+			await.Receive(t, over, "the end of the call")
 		})
 	}
 }

@@ -9,16 +9,19 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"github.com/locksidecar/locksidecar/internal/testing/await"
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 )
 
 const ttlBody = `{"bind":"ttl"}`
 
 func ttlRequest(key string) string { return requestText("PUT", "/v1/locks/"+key, ttlBody) }
 
-// gone waits until the server has closed all connections.
+// allClosed waits until the server has closed all connections.
 func (f *fixture) allClosed() {
 	f.t.Helper()
-	eventually(f.t, "the connections are gone", func() bool { return len(f.openConns()) == 0 })
+	await.Until(f.t, "the connections are gone", func() bool { return len(f.conns.Conns()) == 0 })
 }
 
 // An answer with a grant does not wait for the next call of the pipeline.
@@ -33,13 +36,13 @@ func TestPipelinedGrantsAreAnsweredAtOnce(t *testing.T) {
 	pipeline.WriteString(requestText("PUT", "/v1/locks/taken", `{"wait_ms":-1}`))
 	c := f.dial()
 	c.send(pipeline.String())
-	receive(t, f.locks.waiting, "the wait")
+	await.Receive(t, f.locks.waiting, "the wait")
 	for range n {
 		c.read().want(t, 200, "")
 	}
 	_ = c.Close()
 	f.allClosed()
-	silent(t, f.locks.handedBack, "grant handed back")
+	await.Silent(t, f.locks.handedBack, "grant handed back")
 }
 
 // Who has gone is not told that it has a lock.
@@ -54,9 +57,9 @@ func TestGrantIsHandedBackWhenCallerLeft(t *testing.T) {
 	}
 	c := f.dial()
 	c.request("PUT", "/v1/locks/a", "")
-	eventually(t, "a call waits", f.callWaits)
+	await.Until(t, "a call waits", f.callWaits)
 	_ = c.Conn.(*net.UnixConn).CloseWrite()
-	receive(t, f.locks.ended, "the session's end")
+	await.Receive(t, f.locks.ended, "the session's end")
 	close(granted)
 	c.read().want(t, 410, "session_ended")
 	c.wantEnd()
@@ -78,10 +81,10 @@ func TestDisconnectDuringAWrite(t *testing.T) {
 			c := f.dial()
 			c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
 			c.request("GET", "/v1/locks", "")
-			eventually(t, "a long answer is written", func() bool { return f.longAnswers.Load() == 1 })
-			silent(t, f.locks.ended, "end of a session")
+			await.Until(t, "a long answer is written", func() bool { return f.conns.LongAnswers() == 1 })
+			await.Silent(t, f.locks.ended, "end of a session")
 			leave(c)
-			receive(t, f.locks.ended, "the session's end")
+			await.Receive(t, f.locks.ended, "the session's end")
 		})
 	}
 }
@@ -93,18 +96,18 @@ func TestUnreadAnswersTimeOut(t *testing.T) {
 	c := f.dial()
 	c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
 	c.request("GET", "/v1/locks", "")
-	receive(t, f.locks.ended, "the session's end")
+	await.Receive(t, f.locks.ended, "the session's end")
 	f.allClosed()
-	if n := f.longAnswers.Load(); n != 0 {
+	if n := f.conns.LongAnswers(); n != 0 {
 		t.Errorf("%d places for long answers are taken", n)
 	}
 }
 
-// noneLong waits until all places for long answers are free: who has read one may be ahead of
-// the server, which gives its place back when it has seen that.
+// longAnswersDone waits until all places for long answers are free. The server frees one a
+// moment after its reader has the answer.
 func (f *fixture) longAnswersDone() {
 	f.t.Helper()
-	eventually(f.t, "the places for long answers are free", func() bool { return f.longAnswers.Load() == 0 })
+	await.Until(f.t, "the places for long answers are free", func() bool { return f.conns.LongAnswers() == 0 })
 }
 
 // After an answer that had to wait, the connection is as good as before.
@@ -115,11 +118,11 @@ func TestConnectionAfterASlowAnswer(t *testing.T) {
 	c := f.dial()
 	for range 2 {
 		c.request("GET", "/v1/locks", "")
-		eventually(t, "a long answer is written", func() bool { return f.longAnswers.Load() == 1 })
+		await.Until(t, "a long answer is written", func() bool { return f.conns.LongAnswers() == 1 })
 		c.request("GET", "/v1", "") // sent ahead
 		c.read().want(t, 200, "")
 		c.read().want(t, 200, "")
-		eventually(t, "the watch has ended", func() bool { return !f.callWaits() })
+		await.Until(t, "the watch has ended", func() bool { return !f.callWaits() })
 	}
 	time.Sleep(f.cfg.Timeouts.StreamWrite)
 	c.do("GET", "/v1", "").want(t, 200, "")
@@ -129,20 +132,27 @@ func TestConnectionAfterASlowAnswer(t *testing.T) {
 func TestTooManyLongAnswers(t *testing.T) {
 	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = time.Hour })
 	f.fill()
-	var unread []*client
-	for range maxLong {
-		c := f.dial()
-		c.request("GET", "/v1/locks", "")
-		unread = append(unread, c)
-	}
-	eventually(t, "all places are taken", func() bool { return f.longAnswers.Load() == maxLong })
+	unread := f.takeLongAnswers("/v1/locks")
 	c := f.dial()
 	c.do("GET", "/v1/locks", "").want(t, 429, "limit")
 	c.do("GET", "/v1/locks/fill1", "").want(t, 200, "")
 	unread[0].read().want(t, 200, "")
 	_ = unread[1].Close()
-	eventually(t, "two places are free", func() bool { return f.longAnswers.Load() == maxLong-2 })
+	await.Until(t, "two places are free", func() bool { return f.conns.LongAnswers() == conn.MaxLongAnswers-2 })
 	c.do("GET", "/v1/locks", "").want(t, 200, "")
+}
+
+// takeLongAnswers takes all places for long answers, which nobody reads.
+func (f *fixture) takeLongAnswers(target string) (unread []*client) {
+	f.t.Helper()
+	f.longAnswersDone()
+	for range conn.MaxLongAnswers {
+		c := f.dial()
+		c.request("GET", target, "")
+		unread = append(unread, c)
+	}
+	await.Until(f.t, "all places are taken", func() bool { return f.conns.LongAnswers() == conn.MaxLongAnswers })
+	return unread
 }
 
 // readSome serves a connection that sends two acquires at once, reads some answers and some
@@ -150,12 +160,7 @@ func TestTooManyLongAnswers(t *testing.T) {
 func (f *fixture) readSome(t *testing.T, answers, more int) {
 	t.Helper()
 	ours, theirs := net.Pipe() // a write returns how much of it was read
-	c := newConn(f.Server, ours, kindUnix)
-	if !f.admit(c) {
-		t.Fatal("not admitted")
-	}
-	served := make(chan struct{})
-	go func() { defer close(served); f.serve(c) }()
+	f.conns.Add(ours, conn.TCP)
 	if _, err := io.WriteString(theirs, ttlRequest("a")+ttlRequest("b")); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +174,7 @@ func (f *fixture) readSome(t *testing.T, answers, more int) {
 		t.Fatal(err)
 	}
 	_ = theirs.Close()
-	receive(t, served, "the end of the connection")
+	f.allClosed()
 }
 
 // A grant is handed back if its caller read only a part of its answer, also if another
@@ -188,11 +193,11 @@ func TestPartOfPipelinedAnswerIsUndelivered(t *testing.T) {
 			f := start(t)
 			f.readSome(t, read.answers, read.more)
 			for _, key := range read.handedBack {
-				if g := receive(t, f.locks.handedBack, "the grant handed back"); g.Key != string(key) {
+				if g := await.Receive(t, f.locks.handedBack, "the grant handed back"); g.Key != string(key) {
 					t.Errorf("%s is handed back instead of %c", g.Key, key)
 				}
 			}
-			silent(t, f.locks.handedBack, "grant handed back")
+			await.Silent(t, f.locks.handedBack, "grant handed back")
 		})
 	}
 }

@@ -3,6 +3,7 @@ package proxy
 import (
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -10,7 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 )
 
 // A close is one way in which a client goes.
@@ -30,17 +33,17 @@ var states = map[string]func(f *fixture, c *client){
 	},
 	"waiting": func(f *fixture, c *client) {
 		c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`)
-		receive(c.t, f.locks.waiting, "the wait")
+		await.Receive(c.t, f.locks.waiting, "the wait")
 	},
 	"waiting, bytes sent ahead": func(f *fixture, c *client) {
 		c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`)
-		receive(c.t, f.locks.waiting, "the wait")
+		await.Receive(c.t, f.locks.waiting, "the wait")
 		c.request("GET", "/v1", "") // stands before the close in the socket
 	},
 	"waiting for another session": func(f *fixture, c *client) {
 		_, id := f.explicit()
 		c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`, "Lock-Session: "+id)
-		receive(c.t, f.locks.waiting, "the wait")
+		await.Receive(c.t, f.locks.waiting, "the wait")
 	},
 	"event stream": func(_ *fixture, c *client) {
 		c.request("POST", "/v1/sessions", "")
@@ -68,9 +71,9 @@ func TestDisconnect(t *testing.T) {
 				c := f.dial()
 				c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
 				enter(f, c)
-				silent(t, f.locks.ended, "end of a session")
+				await.Silent(t, f.locks.ended, "end of a session")
 				leave(c)
-				if reason := receive(t, f.locks.ended, "the session's end"); reason != lease.EndDropped {
+				if reason := await.Receive(t, f.locks.ended, "the session's end"); reason != lease.EndDropped {
 					t.Error(reason)
 				}
 				if strings.HasPrefix(state, "waiting") {
@@ -80,7 +83,7 @@ func TestDisconnect(t *testing.T) {
 					t.Error(a.text)
 				}
 				const warning = "connection closed while it held locks"
-				eventually(t, "the warning is logged", func() bool { return strings.Contains(f.log.text(), warning) })
+				await.Until(t, "the warning is logged", func() bool { return strings.Contains(f.log.text(), warning) })
 				if got := f.log.text(); strings.Count(got, warning) != 1 || !strings.Contains(got, "age=") {
 					t.Error(got)
 				}
@@ -89,20 +92,11 @@ func TestDisconnect(t *testing.T) {
 	}
 }
 
-// hearEither hears that a wait is over: because the call was abandoned or, what
-// may come first, its session ended (then its connection closes).
+// awaitEndOfCall waits until no call is under way: the last one was abandoned or, and this may
+// come first, its session ended.
 func awaitEndOfCall(t *testing.T, f *fixture) {
 	t.Helper()
-	eventually(t, "the wait is over", func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		for c := range f.conns {
-			if c.busy.Load() && c.stream.Load() == nil {
-				return false
-			}
-		}
-		return true
-	})
+	await.Until(t, "the wait is over", func() bool { return !f.callWaits() })
 }
 
 // A connection that waits for another session takes only its own call with it.
@@ -113,10 +107,10 @@ func TestDisconnectOfAJoinedCall(t *testing.T) {
 	c := f.dial()
 	c.do("PUT", "/v1/locks/a", "", "Lock-Session: "+id).want(t, 200, "")
 	c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`, "Lock-Session: "+id)
-	receive(t, f.locks.waiting, "the wait")
+	await.Receive(t, f.locks.waiting, "the wait")
 	_ = c.Close()
-	receive(t, f.locks.abandoned, "the end of the wait")
-	silent(t, f.locks.ended, "end of a session")
+	await.Receive(t, f.locks.abandoned, "the end of the wait")
+	await.Silent(t, f.locks.ended, "end of a session")
 	if a := f.dial().do("GET", "/v1/locks/a", "", "Lock-Session: "+id); a.json["mine"] != true {
 		t.Error(a.text)
 	}
@@ -129,7 +123,7 @@ func TestSessionEndsUnderAWait(t *testing.T) {
 	_, id := f.explicit()
 	c := f.dial()
 	c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`, "Lock-Session: "+id)
-	receive(t, f.locks.waiting, "the wait")
+	await.Receive(t, f.locks.waiting, "the wait")
 	f.dial().do("DELETE", "/v1/sessions/"+id, "").want(t, 200, "")
 	c.read().want(t, 410, "session_ended")
 	c.do("GET", "/v1", "").want(t, 200, "")
@@ -146,7 +140,7 @@ func TestConnectionAfterAWatchedCall(t *testing.T) {
 		f.locks.mu.Unlock()
 		f.wait(c, parts)
 		c.request("GET", "/healthz", "") // sent ahead
-		eventually(t, "a call waits", func() bool { return f.callWaits() })
+		await.Until(t, "a call waits", func() bool { return f.callWaits() })
 		f.locks.HandBack(nil, lease.Grant{Key: "k", Token: 1000})
 		<-f.locks.handedBack
 		a := c.read()
@@ -154,7 +148,7 @@ func TestConnectionAfterAWatchedCall(t *testing.T) {
 		c.read().want(t, 200, "")
 		c.do("DELETE", "/v1/locks/k?token="+tokenOf(a), "").want(t, 200, "")
 	}
-	silent(t, f.locks.handedBack, "grant handed back")
+	await.Silent(t, f.locks.handedBack, "grant handed back")
 }
 
 // wait lets a client wait for the key k. If the request comes in two parts, the
@@ -164,11 +158,11 @@ func (f *fixture) wait(c *client, parts int) {
 	text := requestText("PUT", "/v1/locks/k", `{"wait_ms":-1,"bind":"ttl"}`)
 	if parts == 2 {
 		c.send(text[:len(text)-5])
-		eventually(f.t, "the first part is read", func() bool { return unread(f.t, c) == 0 })
+		await.Taken(f.t, c.Conn)
 		text = text[len(text)-5:]
 	}
 	c.send(text)
-	receive(f.t, f.locks.waiting, "the wait")
+	await.Receive(f.t, f.locks.waiting, "the wait")
 }
 
 // The time in which a request must arrive does not end the watch of its call.
@@ -180,7 +174,7 @@ func TestWatchOutlivesTheRequestsDeadline(t *testing.T) {
 	f.wait(c, 2)
 	time.Sleep(f.cfg.Timeouts.Request * 5 / 4)
 	_ = c.Close()
-	receive(t, f.locks.abandoned, "the end of the wait")
+	await.Receive(t, f.locks.abandoned, "the end of the wait")
 }
 
 func tokenOf(a answer) string {
@@ -193,14 +187,17 @@ func tokenOf(a answer) string {
 func (f *fixture) callWaits() bool { return f.callsUnderWay() > 0 }
 
 func (f *fixture) callsUnderWay() (n int) {
-	for _, c := range f.openConns() {
-		c.watch.mu.Lock()
-		if c.watch.call != nil {
+	for _, c := range f.conns.Conns() {
+		if c.InCall() {
 			n++
 		}
-		c.watch.mu.Unlock()
 	}
 	return n
+}
+
+// callerLeft reports whether the server has seen a connection close under a call.
+func (f *fixture) callerLeft() bool {
+	return slices.ContainsFunc(f.conns.Conns(), (*conn.Conn).CallerLeft)
 }
 
 // Idle connections that own locks live on, however long.
@@ -210,7 +207,7 @@ func TestIdleConnectionsStayOpen(t *testing.T) {
 	c := f.dial()
 	c.do("PUT", "/v1/locks/a", "").want(t, 200, "")
 	time.Sleep(f.cfg.Timeouts.Request * 5 / 4)
-	silent(t, f.locks.ended, "end of a session")
+	await.Silent(t, f.locks.ended, "end of a session")
 	c.do("DELETE", "/v1/locks/a?token=1", "").want(t, 200, "")
 }
 
@@ -227,25 +224,18 @@ func TestUndeliveredGrants(t *testing.T) {
 		}
 		c := f.dial()
 		c.request("PUT", "/v1/locks/a", `{"bind":"ttl"}`)
-		eventually(t, "a call waits", f.callWaits)
+		await.Until(t, "a call waits", f.callWaits)
 		_ = c.Close()
-		eventually(t, "the watch saw the close", func() bool {
-			for _, c := range f.openConns() {
-				if c.watch.callerLeft.Load() {
-					return true
-				}
-			}
-			return false
-		})
+		await.Until(t, "the close is seen", f.callerLeft)
 		close(granted)
-		if g := receive(t, f.locks.handedBack, "the grant handed back"); g.Key != "a" {
+		if g := await.Receive(t, f.locks.handedBack, "the grant handed back"); g.Key != "a" {
 			t.Error(g)
 		}
 	})
 	t.Run("closed before the answer", func(t *testing.T) {
 		f := start(t, unwatched)
 		f.leaveBeforeTheAnswer()
-		receive(t, f.locks.handedBack, "the grant handed back")
+		await.Receive(t, f.locks.handedBack, "the grant handed back")
 	})
 	t.Run("not when the answer was written", func(t *testing.T) {
 		f := start(t)
@@ -254,8 +244,8 @@ func TestUndeliveredGrants(t *testing.T) {
 		c.request("PUT", "/v1/locks/a", "", "Lock-Session: "+id)
 		waitReadable(t, c)
 		_ = c.Close() // unread: nobody can know that
-		eventually(t, "the connection is gone", func() bool { return len(f.openConns()) == 1 })
-		silent(t, f.locks.handedBack, "grant handed back")
+		await.Until(t, "the connection is gone", func() bool { return len(f.conns.Conns()) == 1 })
+		await.Silent(t, f.locks.handedBack, "grant handed back")
 		if a := f.dial().do("GET", "/v1/locks/a", "", "Lock-Session: "+id); a.json["mine"] != true {
 			t.Error(a.text)
 		}
@@ -279,27 +269,9 @@ func (f *fixture) leaveBeforeTheAnswer(headers ...string) {
 	}
 	c := f.dial()
 	c.request("PUT", "/v1/locks/a", ttlBody, headers...)
-	receive(f.t, asked, "the call")
+	await.Receive(f.t, asked, "the call")
 	_ = c.Close()
 	close(granted)
-}
-
-// unread is how many bytes the server has not yet taken from a client's socket
-// (and some more for each piece).
-func unread(t testing.TB, c *client) int {
-	t.Helper()
-	raw, err := c.Conn.(syscall.Conn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var n int
-	if err := raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) }); err != nil {
-		t.Fatal(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
 
 // waitReadable waits until an answer stands in the client's socket.
@@ -325,7 +297,7 @@ func TestStop(t *testing.T) {
 	stream, _ := f.explicit()
 	f.locks.held["taken"] = &fakeLock{token: 1000}
 	waiting.request("PUT", "/v1/locks/taken", `{"wait_ms":-1,"bind":"ttl"}`)
-	receive(t, f.locks.waiting, "the wait")
+	await.Receive(t, f.locks.waiting, "the wait")
 
 	stopped := make(chan struct{})
 	go func() { f.Stop(); close(stopped) }()
@@ -334,11 +306,11 @@ func TestStop(t *testing.T) {
 	}
 	idle.wantEnd()
 	for range 2 {
-		if reason := receive(t, f.locks.ended, "a session's end"); reason != lease.EndShutdown {
+		if reason := await.Receive(t, f.locks.ended, "a session's end"); reason != lease.EndShutdown {
 			t.Error(reason)
 		}
 	}
-	silent(t, stopped, "end of Stop while a call is pending")
+	await.Silent(t, stopped, "end of Stop while a call is pending")
 	f.locks.HandBack(nil, lease.Grant{Key: "taken", Token: 1000})
 	<-f.locks.handedBack
 	a := waiting.read()
@@ -347,7 +319,7 @@ func TestStop(t *testing.T) {
 		t.Error("the last answer does not say that the connection closes")
 	}
 	waiting.wantEnd()
-	receive(t, stopped, "the end of Stop")
+	await.Receive(t, stopped, "the end of Stop")
 	f.Stop()
 	if _, err := net.Dial("unix", f.cfg.Socket); err == nil {
 		t.Error("still listening")
@@ -360,7 +332,7 @@ func TestStopCutsLateCalls(t *testing.T) {
 	f.locks.held["taken"] = &fakeLock{token: 1000}
 	c := f.dial()
 	c.request("PUT", "/v1/locks/taken", `{"wait_ms":-1}`)
-	receive(t, f.locks.waiting, "the wait")
+	await.Receive(t, f.locks.waiting, "the wait")
 	f.Stop()
 	if _, err := io.ReadAll(c.r); err != nil {
 		t.Error(err)

@@ -17,7 +17,7 @@
 //   - While a call is under way: nobody reads, and fasthttp does not look. The server peeks
 //     at the socket each Timeouts.Poll, 25 ms. A call that lasts longer than a second gets a
 //     guard instead: a goroutine that peeks and sleeps in the runtime's poller, so it sees
-//     a close at once and costs nothing. See watch.go and disconnects.go.
+//     a close at once and costs nothing. Package conn does all this.
 //   - While an event stream is open: such a goroutine, from the start.
 //   - While an answer waits for its reader: the same as under a call, and a time limit.
 //

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
@@ -19,7 +20,7 @@ type subscription struct {
 	// traceparent is that of the call.
 	traceparent string
 
-	st     *stream
+	st     *conn.Stream
 	cancel context.CancelFunc
 	// done is closed when the watch is effective or has failed.
 	done    chan struct{}
@@ -41,10 +42,10 @@ func (k *call) keyEvents(key string) *wire.Problem {
 		return p
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	st := newStream(k.c, maxKeyEvents)
-	st.log = k.logger().With("key", key)
-	st.onDrop = func() { st.finish(true) }
-	st.onLeave = func() { st.finish(false) }
+	st := k.c.NewStream(maxKeyEvents)
+	st.Log = k.logger().With("key", key)
+	st.OnDrop = func() { st.Finish(true) }
+	st.OnLeave = func() { st.Finish(false) }
 	u := &subscription{
 		srv: k.srv, key: key, traceparent: k.traceparent(), st: st, cancel: cancel, done: make(chan struct{}),
 	}
@@ -60,7 +61,8 @@ func (k *call) keyEvents(key string) *wire.Problem {
 		}
 	case <-patience.C:
 	}
-	k.stream(st, u.end)
+	st.OnClose = u.end
+	k.stream(st)
 	return nil
 }
 
@@ -73,21 +75,21 @@ func (u *subscription) run(ctx context.Context, s Session) {
 			u.fail(wire.Internal())
 		}
 	}()
-	notify := func(e lease.Event) { u.st.push(wire.KeyEvent(e)) }
+	notify := func(e lease.Event) { u.st.Push(wire.KeyEvent(e)) }
 	v, stop, err := u.srv.locks.Watch(ctx, s, u.key, notify)
 	if err != nil {
 		u.fail(u.srv.problemFor(err, "watch", u.key, u.traceparent))
 		return
 	}
 	u.stop = stop
-	u.st.open(wire.StateEvent(v))
+	u.st.Open(wire.StateEvent(v))
 }
 
 // fail notes why there is no watch.
 func (u *subscription) fail(p *wire.Problem) {
 	u.problem = p
-	u.st.open(problemEvent{p, u.srv})
-	u.st.finish(false)
+	u.st.Open(problemEvent{p, u.srv})
+	u.st.Finish(false)
 }
 
 // end ends the watch. The connection has closed.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 	"github.com/locksidecar/locksidecar/store"
@@ -109,8 +110,9 @@ func TestStateComesFirst(t *testing.T) {
 	c := f.dial()
 	c.request("GET", "/v1/locks/a/events", "")
 	e := c.events() // the head does not wait for the store
-	receive(t, begun, "the watch")
-	for i := range 2 * eventsPerWrite {
+	await.Receive(t, begun, "the watch")
+	const several = maxKeyEvents / 2 // more than are written at once
+	for i := range several {
 		f.locks.happen(lease.Event{Kind: store.EventReleased, Key: "a", Result: fmt.Append(nil, i)})
 	}
 	if line, err := e.body.ReadString('\n'); line != ":\n" || err != nil {
@@ -120,7 +122,7 @@ func TestStateComesFirst(t *testing.T) {
 	if name, _ := e.next(); name != "state" {
 		t.Error(name)
 	}
-	for i := range 2 * eventsPerWrite {
+	for i := range several {
 		e.want("released", map[string]any{"key": "a", "outcome": nil, "result": float64(i)})
 	}
 }
@@ -189,7 +191,7 @@ func TestKeyEventsFailLate(t *testing.T) {
 			t.Error(name)
 		}
 		e.wantEnd()
-		silent(t, f.locks.unwatched, "end of a watch")
+		await.Silent(t, f.locks.unwatched, "end of a watch")
 	}
 }
 
@@ -201,12 +203,12 @@ func TestDisconnectOfAKeyStream(t *testing.T) {
 			c := f.dial()
 			c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
 			c.request("GET", "/v1/locks/a/events", "")
-			receive(t, f.locks.watching, "the watch")
+			await.Receive(t, f.locks.watching, "the watch")
 			c.events().next()
-			silent(t, f.locks.unwatched, "end of a watch")
+			await.Silent(t, f.locks.unwatched, "end of a watch")
 			leave(c)
-			receive(t, f.locks.unwatched, "the end of the watch")
-			receive(t, f.locks.ended, "the session's end")
+			await.Receive(t, f.locks.unwatched, "the end of the watch")
+			await.Receive(t, f.locks.ended, "the session's end")
 			if strings.Contains(f.log.text(), "too slow") {
 				t.Error(f.log.text())
 			}
@@ -226,7 +228,7 @@ func TestDisconnectBeforeSubscription(t *testing.T) {
 			c.request("GET", "/v1/locks/a/events", "")
 			c.events()
 			leave(c)
-			eventually(t, "nobody watches", func() bool { return f.locks.watches() == 0 })
+			await.Until(t, "nobody watches", func() bool { return f.locks.watches() == 0 })
 		})
 	}
 }
@@ -243,8 +245,8 @@ func TestSlowReaderOfAKeyIsDropped(t *testing.T) {
 			t.Fatal(name)
 		}
 	}
-	receive(t, f.locks.unwatched, "the end of the watch")
-	silent(t, f.locks.unwatched, "end of the other watch")
+	await.Receive(t, f.locks.unwatched, "the end of the watch")
+	await.Silent(t, f.locks.unwatched, "end of the other watch")
 }
 
 // The queue of a key's stream is bounded, whatever the reader's deadline.
@@ -255,7 +257,7 @@ func TestKeyStreamQueueIsBounded(t *testing.T) {
 	for range 3 * maxKeyEvents {
 		f.locks.happen(event)
 	}
-	receive(t, f.locks.unwatched, "the end of the watch")
+	await.Receive(t, f.locks.unwatched, "the end of the watch")
 }
 
 // When the sidecar stops, the streams of keys end properly, also those of which the
@@ -278,7 +280,7 @@ func TestStopEndsKeyStreams(t *testing.T) {
 		}
 		e.wantEnd()
 	}
-	receive(t, f.locks.unwatched, "the end of the watch")
+	await.Receive(t, f.locks.unwatched, "the end of the watch")
 	if f.locks.watches() != 0 {
 		t.Error("it is still watched")
 	}

@@ -21,8 +21,8 @@ func (k *call) breakLock(key string, token int64) *wire.Problem {
 		return p
 	}
 	k.span.setSession(s)
-	v, err := k.srv.locks.Get(k.c.watch.begin(true), s, key, true)
-	k.c.watch.end()
+	v, err := k.srv.locks.Get(k.begin(true), s, key, true)
+	k.c.EndCall()
 	if err != nil {
 		return k.failed(err)
 	}
@@ -31,9 +31,9 @@ func (k *call) breakLock(key string, token int64) *wire.Problem {
 	}
 	began := time.Now()
 	k.logger().Warn("a lock is being broken", "key", key, "token", v.Token, "holder", v.Holder.Instance,
-		"session", v.Holder.Session, "owner", v.Holder.Owner, "by", k.c.peer)
-	err = k.srv.locks.Break(k.c.watch.begin(true), v.Lock)
-	k.c.watch.end()
+		"session", v.Holder.Session, "owner", v.Holder.Owner, "by", k.c.Peer)
+	err = k.srv.locks.Break(k.begin(true), v.Lock)
+	k.c.EndCall()
 	if err != nil {
 		return k.failed(err)
 	}

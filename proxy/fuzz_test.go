@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/internal/testing/await"
 )
 
 // Whatever bytes arrive, the answers are well-formed and the connection closes.
@@ -35,7 +37,7 @@ func FuzzRequest(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer func() { _ = nc.Close() }()
-		_ = nc.SetDeadline(time.Now().Add(patience))
+		_ = nc.SetDeadline(time.Now().Add(await.Patience))
 		_, _ = nc.Write(sent) // the server may close before it has all
 		_ = nc.(*net.UnixConn).CloseWrite()
 		got, err := io.ReadAll(nc)

@@ -18,15 +18,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/locksidecar/locksidecar/api/apitest"
+	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/internal/testing/logtest"
 	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience is how long a test waits for what must happen at once.
-const patience = 30 * time.Second
 
 // unhurried is a time that tests let pass on purpose, and that what must happen within it does
 // not need, on a machine that stands still for a while either. Those tests are parallel ones:
@@ -94,7 +92,7 @@ func dialTo(t testing.TB, network, addr string) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = nc.Close() })
-	_ = nc.SetDeadline(time.Now().Add(patience))
+	_ = nc.SetDeadline(time.Now().Add(await.Patience))
 	return &client{t: t, Conn: nc, r: bufio.NewReader(nc)}
 }
 
@@ -224,38 +222,6 @@ func (a answer) detail(t testing.TB, parts ...string) {
 	for _, part := range parts {
 		if got, _ := a.json["detail"].(string); !strings.Contains(got, part) {
 			t.Errorf("detail %q does not contain %q", got, part)
-		}
-	}
-}
-
-// receive waits for the next value of a channel.
-func receive[T any](t testing.TB, ch <-chan T, what string) T {
-	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(patience):
-		t.Fatalf("waited in vain for %s", what)
-		panic("unreachable")
-	}
-}
-
-// silent checks that a channel has nothing to tell now.
-func silent[T any](t testing.TB, ch <-chan T, what string) {
-	t.Helper()
-	select {
-	case v := <-ch:
-		t.Fatalf("unexpected %s: %v", what, v)
-	default:
-	}
-}
-
-// eventually waits for a state that nobody tells of.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain until %s", what)
 		}
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/locksidecar/locksidecar/internal/testing/await"
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 )
 
 // An empty line between two requests is no request: the connection is idle.
@@ -45,7 +48,7 @@ func TestEmptyLinesBetweenRequests(t *testing.T) {
 		})
 	}
 	slow.Wait()
-	silent(t, f.locks.ended, "end of a session")
+	await.Silent(t, f.locks.ended, "end of a session")
 	for name, c := range idle {
 		c.do("GET", "/v1/locks/"+named(name), "").want(t, 200, "")
 	}
@@ -59,12 +62,12 @@ func TestAdminConnections(t *testing.T) {
 	f := start(t, func(c *Config) { c.AdminAddr = "127.0.0.1:0" })
 	addr := f.AdminAddr().String()
 	oldest := dialTo(t, "tcp", addr)
-	eventually(t, "the first is there", func() bool { return len(f.openConns()) == 1 })
-	for i := range 3 * maxAdmin {
+	await.Until(t, "the first is there", func() bool { return len(f.conns.Conns()) == 1 })
+	for i := range 3 * conn.MaxAdmin {
 		next := dialTo(t, "tcp", addr)
 		next.send("GET /h")
 		// And whose place it has taken is gone: a crowd that comes faster than others go is refused.
-		eventually(t, "the next is there", func() bool { return f.serves(next) && len(f.openConns()) == min(i+2, maxAdmin) })
+		await.Until(t, "the next is there", func() bool { return f.serves(next) && len(f.conns.Conns()) == min(i+2, conn.MaxAdmin) })
 	}
 	oldest.wantEnd()
 	probe := dialTo(t, "tcp", addr)
@@ -78,7 +81,7 @@ func TestAdminConnections(t *testing.T) {
 
 // serves tells whether the server has a connection of a client, over TCP.
 func (f *fixture) serves(c *client) bool {
-	return slices.ContainsFunc(f.openConns(), func(s *connection) bool { return s.RemoteAddr().String() == c.LocalAddr().String() })
+	return slices.ContainsFunc(f.conns.Conns(), func(s *conn.Conn) bool { return s.RemoteAddr().String() == c.LocalAddr().String() })
 }
 
 // What a proxy before this server may read in another way is refused.

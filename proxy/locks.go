@@ -6,6 +6,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
@@ -82,8 +83,8 @@ func (k *call) connectionSession() (Session, *wire.Problem) {
 // acquireFor makes the acquire of one key.
 func (k *call) acquireFor(s Session, r lease.Request, outlives bool) *wire.Problem {
 	k.span.setAcquire(&r, s, k.srv.cfg.TTL)
-	g, err := k.srv.locks.Acquire(k.c.watch.begin(true), s, r)
-	gone := k.c.watch.end()
+	g, err := k.srv.locks.Acquire(k.begin(true), s, r)
+	gone := k.c.EndCall()
 	if skipped, ok := errors.AsType[*lease.SkippedError](err); ok {
 		k.span.setResult(metrics.Skipped)
 		k.answer(wire.AppendSkipped(k.buffer(), skipped))
@@ -102,8 +103,8 @@ func (k *call) acquireFor(s Session, r lease.Request, outlives bool) *wire.Probl
 // acquireAllFor makes the acquire of several keys.
 func (k *call) acquireAllFor(s Session, keys []string, r lease.Request, outlives bool) *wire.Problem {
 	k.span.setAcquire(&r, s, k.srv.cfg.TTL)
-	all, err := k.srv.locks.AcquireAll(k.c.watch.begin(true), s, keys, r)
-	gone := k.c.watch.end()
+	all, err := k.srv.locks.AcquireAll(k.begin(true), s, keys, r)
+	gone := k.c.EndCall()
 	if err != nil {
 		return k.failed(err).WithKey(err)
 	}
@@ -170,8 +171,8 @@ func (k *call) releaseFor(key string, r lease.ReleaseRequest) *wire.Problem {
 	}
 	k.span.setClaim(r.Token, s)
 	r.Key, r.Traceparent = key, k.traceparent()
-	released, err := k.srv.locks.Release(k.c.watch.begin(false), s, r)
-	k.c.watch.end()
+	released, err := k.srv.locks.Release(k.begin(false), s, r)
+	k.c.EndCall()
 	if err != nil {
 		return k.failed(err)
 	}
@@ -196,8 +197,8 @@ func (k *call) amend(key string) *wire.Problem {
 	}
 	k.span.setClaim(r.Token, s)
 	r.Key, r.Traceparent = key, k.traceparent()
-	g, err := k.srv.locks.Amend(k.c.watch.begin(false), s, r)
-	k.c.watch.end()
+	g, err := k.srv.locks.Amend(k.begin(false), s, r)
+	k.c.EndCall()
 	if err != nil {
 		return k.failed(err)
 	}
@@ -217,8 +218,8 @@ func (k *call) get(key string) *wire.Problem {
 		return p
 	}
 	k.span.setSession(s)
-	v, err := k.srv.locks.Get(k.c.watch.begin(true), s, key, k.noCache)
-	k.c.watch.end()
+	v, err := k.srv.locks.Get(k.begin(true), s, key, k.noCache)
+	k.c.EndCall()
 	if err != nil {
 		return k.failed(err)
 	}
@@ -245,8 +246,8 @@ func (k *call) list() *wire.Problem {
 		k.answer(wire.AppendPage(k.buffer(), &lease.Page{}))
 		return nil
 	}
-	page, err := k.srv.locks.List(k.c.watch.begin(true), s, r)
-	k.c.watch.end()
+	page, err := k.srv.locks.List(k.begin(true), s, r)
+	k.c.EndCall()
 	if err != nil {
 		return k.failed(err)
 	}
@@ -264,10 +265,10 @@ func (k *call) answerLong(b []byte) *wire.Problem {
 
 // roomFor refuses a long answer if too many wait for their readers.
 func (k *call) roomFor(length int) *wire.Problem {
-	if length <= maxScratch || k.c.reserveLongAnswer() {
+	if length <= conn.MaxScratch || k.c.ReserveLongAnswer() {
 		return nil
 	}
-	p := wire.LimitReached(fmt.Sprintf("too many long answers are not yet read by those who asked: %d", maxLong))
+	p := wire.LimitReached(fmt.Sprintf("too many long answers are not yet read by those who asked: %d", conn.MaxLongAnswers))
 	p.Refusal = true
 	return p
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/lease"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
@@ -81,7 +82,7 @@ func TestRequestIDs(t *testing.T) {
 	}
 	stranger := f.dial() // its session is its own
 	stranger.request("PUT", "/v1/locks/a", body)
-	eventually(t, "the call waits", func() bool {
+	await.Until(t, "the call waits", func() bool {
 		return c.do("GET", "/v1/locks/a", "", "Cache-Control: no-cache").json["queue_length"] == 1.0
 	})
 	if a := f.dial().do("DELETE", target, ""); a.StatusCode != 200 || a.text != `{"key":"a","released":false,"reentry":0,"held_ms":0}` {
@@ -95,7 +96,7 @@ func TestRequestIDs(t *testing.T) {
 
 	waiter := f.dial()
 	waiter.request("PUT", "/v1/locks/a", body, joined)
-	eventually(t, "the call waits", func() bool {
+	await.Until(t, "the call waits", func() bool {
 		return c.do("GET", "/v1/locks/a", "", "Cache-Control: no-cache").json["queue_length"] == 1.0
 	})
 	if a := c.do("DELETE", target, "", joined); a.StatusCode != 200 || a.json["released"] != false {
@@ -136,7 +137,7 @@ func TestCoordinationWithManager(t *testing.T) {
 		t.Error(a.text)
 	}
 	waiter.request("PUT", "/v1/locks/a", `{"wait_ms":-1,"on_success":"skip"}`)
-	eventually(t, "the call waits", func() bool {
+	await.Until(t, "the call waits", func() bool {
 		return c.do("GET", "/v1/locks/a", "", "Cache-Control: no-cache").json["queue_length"] == 1.0
 	})
 	c.do("DELETE", target+"&outcome=success", `{"result":{"n":1}}`, joined).want(t, 200, "")
@@ -176,7 +177,7 @@ func TestWithManager(t *testing.T) {
 		t.Error(denied.text)
 	}
 	waiter.request("PUT", "/v1/locks/a", `{"wait_ms":-1}`)
-	eventually(t, "a call waits", f.callWaits)
+	await.Until(t, "a call waits", f.callWaits)
 	_ = holder.Close()
 	second := waiter.read() // granted because the holder went
 	second.want(t, 200, "")

@@ -8,9 +8,9 @@ func (k *call) metrics() *wire.Problem {
 	if p := k.only(methodsGet); p != nil {
 		return p
 	}
-	k.c.watch.begin(false)
+	k.begin(false)
 	k.srv.cfg.MetricsHandler(k.ctx)
-	k.c.watch.end()
+	k.c.EndCall()
 	r := &k.ctx.Response
 	if r.IsBodyStream() {
 		return nil // it does not stand in memory

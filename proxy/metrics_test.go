@@ -15,6 +15,7 @@ import (
 	"github.com/valyala/fasthttp/fasthttpadaptor"
 
 	"github.com/locksidecar/locksidecar/api/apitest"
+	"github.com/locksidecar/locksidecar/internal/testing/await"
 )
 
 const metricsText = "# TYPE locksidecar_sessions gauge\nlocksidecar_sessions 3\n"
@@ -120,12 +121,12 @@ func TestMetricsBlockNoOtherCall(t *testing.T) {
 	c := f.dial()
 	c.do("PUT", "/v1/locks/a", "").want(t, 200, "")
 	c.request("GET", "/metrics", "")
-	receive(t, asked, "the request for metrics")
+	await.Receive(t, asked, "the request for metrics")
 	other := f.dial()
 	other.do("PUT", "/v1/locks/b", `{"bind":"ttl"}`).want(t, 200, "")
 	_ = other.Close()
 	_ = c.Close()
-	receive(t, f.locks.ended, "the session's end")
+	await.Receive(t, f.locks.ended, "the session's end")
 	close(goOn)
 	f.allClosed()
 }
@@ -140,19 +141,12 @@ func TestLongMetrics(t *testing.T) {
 			ctx.Response.Header.Set("Content-Encoding", "identity")
 			ctx.SetBody(make([]byte, length))
 		}
-		c.Timeouts.StreamWrite = patience
+		c.Timeouts.StreamWrite = await.Patience
 	})
 	if a := f.dial().scrape(""); len(a.text) != length {
 		t.Error(len(a.text))
 	}
-	f.longAnswersDone()
-	var idle []*client
-	for range maxLong {
-		c := f.dial()
-		c.request("GET", "/metrics", "")
-		idle = append(idle, c)
-	}
-	eventually(t, "all places are taken", func() bool { return f.longAnswers.Load() == maxLong })
+	idle := f.takeLongAnswers("/metrics")
 	a := f.dial().do("GET", "/metrics", "")
 	a.want(t, 429, "limit")
 	if a.Header.Get("Content-Encoding") != "" {
@@ -177,7 +171,7 @@ func TestMetricsReaderIsDropped(t *testing.T) {
 		c.Timeouts.StreamWrite = 20 * time.Millisecond
 	})
 	f.dial().request("GET", "/metrics", "")
-	receive(t, asked, "the request for metrics")
+	await.Receive(t, asked, "the request for metrics")
 	f.allClosed()
 	f.longAnswersDone()
 }
@@ -241,7 +235,7 @@ func TestProblemsAreCounted(t *testing.T) {
 			t.Errorf("%v: counted %q", tt, got)
 		}
 	}
-	if n := f.connections(); n != 2 {
+	if n := f.conns.Apps(); n != 2 {
 		t.Error(n, "connections")
 	}
 	third := f.dial()
@@ -256,7 +250,7 @@ func TestProblemsAreCounted(t *testing.T) {
 	if got := counted.take(); got != "invalid_request" {
 		t.Error(got)
 	}
-	if n := f.connections(); n > 3 {
+	if n := f.conns.Apps(); n > 3 {
 		t.Error(n, "connections, those that were refused included")
 	}
 }
@@ -281,7 +275,7 @@ func TestProblemsOfStreamsAreCounted(t *testing.T) {
 	if got := counted.take(); got != "internal" {
 		t.Error(got)
 	}
-	f = start(t, func(c *Config) { c.Timeouts.Subscribe = patience })
+	f = start(t, func(c *Config) { c.Timeouts.Subscribe = await.Patience })
 	f.countProblem = counted.add
 	f.locks.hook = func(string, string) error { return errPanic }
 	f.dial().do("GET", "/v1/locks/a/events", "").want(t, 500, "internal")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
@@ -34,9 +35,9 @@ const maxLogged = 2 * wire.MaxKey
 func (k *call) requestAttrs(p *wire.Problem) []any {
 	h := &k.ctx.Request.Header
 	args := []any{
-		"code", p.Code, "reason", p.Detail, "method", beginning(h.Method()), "path", k.logPath(), "by", k.c.peer,
+		"code", p.Code, "reason", p.Detail, "method", beginning(h.Method()), "path", k.logPath(), "by", k.c.Peer,
 	}
-	if k.c.kind == kindUnix {
+	if k.c.Kind == conn.Unix {
 		return args
 	}
 	args = append(args, "from", k.c.RemoteAddr().String(), "host", beginning(h.Host()))

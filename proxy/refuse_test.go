@@ -7,7 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/internal/testing/await"
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -48,7 +49,7 @@ const ofApp = "trace_id=" + appTrace
 
 // Who is refused by the proxy stands in the log, with the trace, and once.
 func TestRefusalsAreLogged(t *testing.T) {
-	f := start(t, func(c *Config) { c.TCPAddr = "127.0.0.1:0" })
+	f := start(t, func(c *Config) { c.TCPAddr, c.Timeouts.StreamWrite = "127.0.0.1:0", await.Patience })
 	addr := f.TCPAddr().String()
 	web := dialTo(t, "tcp", addr)
 	web.do("PUT", "/v1/locks/a", "", "Origin: http://evil.example", appHeader).want(t, 403, "forbidden")
@@ -61,15 +62,12 @@ func TestRefusalsAreLogged(t *testing.T) {
 	c := f.dial()
 	c.do("DELETE", "/v1/locks/a?force=true", "", appHeader).want(t, 403, "forbidden")
 	f.wantLine(`"call refused"`, ofApp, "LOCKSIDECAR_ALLOW_FORCE")
-	f.longAnswers.Store(maxLong)
 	f.locks.mu.Lock()
-	for range 200 {
-		f.locks.grant(nil, lease.Request{Key: strings.Repeat("k", 500) + string(rune('0'+len(f.locks.held)))}, benchTime)
-	}
+	f.fill()
 	f.locks.mu.Unlock()
+	f.takeLongAnswers("/v1/locks")
 	c.do("GET", "/v1/locks?limit=1000", "", appHeader).want(t, 429, "limit")
 	f.wantLine(`"call refused"`, ofApp, "code=limit", "too many long answers")
-	f.longAnswers.Store(0)
 
 	// What package lease refuses it logs itself. What an app gets wrong is told the app.
 	c.do("PUT", "/v1/locks/x", "").want(t, 200, "")
@@ -87,14 +85,14 @@ func TestRefusedConnectionsAreLogged(t *testing.T) {
 		a.want(t, 403, "forbidden")
 		c = f.dial()
 	}
-	eventually(t, "all are counted", func() bool { return len(f.log.lines(`"connection refused"`)) == 4 })
+	await.Until(t, "all are counted", func() bool { return len(f.log.lines(`"connection refused"`)) == 4 })
 	if text := f.log.text(); strings.Contains(text, "call refused") || !strings.Contains(text, "answered=true") {
 		t.Error(text)
 	}
-	for range maxRefused + 3 { // those who are not even told
+	for range conn.MaxRefused + 3 { // those who are not even told
 		f.dial()
 	}
-	eventually(t, "they are logged too", func() bool { return strings.Contains(f.log.text(), "answered=false") })
+	await.Until(t, "they are logged too", func() bool { return strings.Contains(f.log.text(), "answered=false") })
 }
 
 // At debug, bad requests are there, but nothing of what is an app's own.
@@ -132,9 +130,9 @@ func TestBadRequestsAreLogged(t *testing.T) {
 
 // Lines about a call name its trace, also when they come late.
 func TestLogLinesNameTrace(t *testing.T) {
-	f := start(t, unwatched, func(c *Config) { c.Timeouts.Subscribe = patience }) // a failure is a status
+	f := start(t, unwatched, func(c *Config) { c.Timeouts.Subscribe = await.Patience }) // a failure is a status
 	f.leaveBeforeTheAnswer(appHeader)
-	receive(t, f.locks.handedBack, "the grant handed back")
+	await.Receive(t, f.locks.handedBack, "the grant handed back")
 	f.wantLine(`"grant handed back`, ofApp, "key=a")
 
 	f.locks.hook = func(op, _ string) error {

@@ -12,6 +12,9 @@ import (
 	"testing"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/locksidecar/locksidecar/internal/testing/await"
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 )
 
 func TestKeys(t *testing.T) {
@@ -163,7 +166,7 @@ func TestHead(t *testing.T) {
 	if status, header, _ := c.head("/v1/locks/a/events"); status != 405 || header.Get("Allow") != "GET" {
 		t.Errorf("HEAD of a stream: %d, Allow %q", status, header.Get("Allow"))
 	}
-	silent(t, f.locks.watching, "watch")
+	await.Silent(t, f.locks.watching, "watch")
 	c.do("DELETE", "/v1/locks/a?token=1", "").want(t, 200, "")
 }
 
@@ -320,14 +323,14 @@ func TestTooManyConnections(t *testing.T) {
 	}
 	third.wantEnd()
 	_ = first.Close()
-	eventually(t, "there is room", func() bool { return len(f.openConns()) == 1 })
+	await.Until(t, "there is room", func() bool { return len(f.conns.Conns()) == 1 })
 	f.dial().do("GET", "/v1", "").want(t, 200, "")
 
 	var silent []*client
-	for range maxRefused + 10 {
+	for range conn.MaxRefused + 10 {
 		silent = append(silent, f.dial())
 	}
-	if n, err := silent[maxRefused+9].Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+	if n, err := silent[conn.MaxRefused+9].Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 		t.Error(n, err)
 	}
 }
@@ -381,5 +384,5 @@ func TestTCPServesOnlyThisMachine(t *testing.T) {
 	c := dialTo(t, "tcp", addr)
 	c.do("PUT", "/v1/locks/a", "").want(t, 200, "")
 	_ = c.Close()
-	receive(t, f.locks.ended, "the session's end")
+	await.Receive(t, f.locks.ended, "the session's end")
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
@@ -25,15 +26,13 @@ type call struct {
 // handle serves one request.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	c := ctx.Conn().(*connection)
-	c.busy.Store(true)
-	c.nextHead()
+	c.BeginRequest()
 	k := &c.call
 	k.ctx, k.Target = ctx, wire.Target{}
-	c.releaseLongAnswer()
 	k.readHeaders()
 	defer k.finish()
-	if c.refusal != nil {
-		k.problem(c.refusal)
+	if c.Refusal != nil {
+		k.problem(c.Refusal)
 		ctx.SetConnectionClose()
 		return
 	}
@@ -50,12 +49,12 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 func (k *call) finish() {
 	if v := recover(); v != nil {
 		k.logger().Error("panic in a call", "method", string(k.ctx.Method()), "panic", v, "stack", string(debug.Stack()))
-		k.c.watch.end()
+		k.c.EndCall()
 		k.ctx.Response.Header.Del("Content-Encoding") // of what was to be said
 		k.problem(wire.Internal())
 		k.ctx.SetConnectionClose()
 	}
-	if k.srv.stopping.Load() || k.c.watch.callerLeft.Load() || k.closes || k.c.kind == kindAdmin {
+	if k.srv.conns.Stopping() || k.c.CallerLeft() || k.closes || k.c.Kind == conn.Admin {
 		k.ctx.SetConnectionClose()
 	}
 	k.span.end(k.ctx.Response.StatusCode())
@@ -71,11 +70,10 @@ func noteHeadRead(*fasthttp.RequestHeader) fasthttp.RequestConfig {
 // handleBadRequest answers a request that fasthttp could not read.
 func (s *Server) handleBadRequest(ctx *fasthttp.RequestCtx, err error) {
 	c := ctx.Conn().(*connection)
-	if !c.asked {
-		c.mute = true // nobody asked anything
+	if !c.Asked() {
 		return
 	}
-	c.linger = true
+	c.Linger()
 	k := &c.call
 	k.ctx, k.Target, k.headers = ctx, wire.Target{}, headers{}
 	k.problem(badRequest(c, err))
@@ -85,7 +83,8 @@ func (s *Server) handleBadRequest(ctx *fasthttp.RequestCtx, err error) {
 // admit checks the framing, reads the target, and refuses forbidden calls.
 func (k *call) admit() *wire.Problem {
 	if k.badFraming {
-		k.closes, k.c.linger = true, true // where the next request begins is not certain
+		k.closes = true // where the next request begins is not certain
+		k.c.Linger()
 		return wire.Invalid("the request has Content-Length and Transfer-Encoding, a Transfer-Encoding other than chunked, " +
 			"a Trailer, or a line in its head that does not end in CR and LF; send Content-Length or chunks, and no trailer")
 	}
@@ -93,7 +92,7 @@ func (k *call) admit() *wire.Problem {
 	if k.Target, p = wire.ParseTarget(k.ctx.Request.Header.RequestURI()); p != nil {
 		return p
 	}
-	if k.c.kind == kindTCP {
+	if k.c.Kind == conn.TCP {
 		return k.checkHostAndOrigin()
 	}
 	return nil
@@ -110,7 +109,7 @@ const methodsGet = "GET, HEAD"
 
 // route makes the call. The problem that it returns is the answer.
 func (k *call) route() *wire.Problem {
-	if k.c.kind == kindAdmin {
+	if k.c.Kind == conn.Admin {
 		return k.routeOperator()
 	}
 	path := k.Path
@@ -211,7 +210,7 @@ func (k *call) ready() *wire.Problem {
 	if p == nil {
 		p = &wire.Problem{Code: wire.CodeStoreUnavailable, Detail: err.Error()}
 	}
-	if k.c.kind == kindAdmin && p.Code == wire.CodeStoreUnavailable {
+	if k.c.Kind == conn.Admin && p.Code == wire.CodeStoreUnavailable {
 		p.Detail = "the store cannot be used now; GET /readyz on the socket says why"
 	}
 	return p
@@ -260,7 +259,7 @@ func (k *call) buffer() []byte { return k.out[:0] }
 
 // answer answers 200 with the appended buffer.
 func (k *call) answer(b []byte) {
-	if cap(b) <= maxScratch {
+	if cap(b) <= conn.MaxScratch {
 		k.out = b
 	}
 	k.json(b)

@@ -5,12 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
-	"slices"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -30,47 +26,39 @@ type Server struct {
 	statsCache   *statsCache
 	countProblem func(code string) // counts each problem
 
-	socket      *conn.Socket
-	tcp, admin  net.Listener
-	disconnects *disconnects
+	conns      *conn.Set
+	socket     *conn.Socket
+	tcp, admin net.Listener
 
 	mu      sync.Mutex
-	conns   map[*connection]struct{}
-	counts  [kinds]int
-	refused int
 	started bool
 	stopped bool
-
-	// stopping makes each call the last of its connection.
-	stopping atomic.Bool
-	// long is how many places for long answers are taken.
-	longAnswers atomic.Int32
-	// accepting counts accept loops, serving what serves connections.
-	accepting, serving sync.WaitGroup
 }
 
 // New makes a server; Start makes it serve.
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
-	s := &Server{cfg: cfg, locks: cfg.Locks, log: cfg.Logger, conns: make(map[*connection]struct{})}
+	s := &Server{cfg: cfg, locks: cfg.Locks, log: cfg.Logger}
+	conns := conn.Config{Log: cfg.Logger, AllowedUIDs: cfg.AllowedUIDs, MaxConns: cfg.MaxConns, Timeouts: cfg.Timeouts.Timeouts}
+	s.conns = conn.NewSet(conns, s.own, s.serve)
 	s.statsCache = newStatsCache(cfg.Locks, cfg.Timeouts.Stats)
 	s.countProblem = cfg.Metrics.Problem // a nil recorder counts nothing
-	cfg.Metrics.Observe(s.connections)
+	cfg.Metrics.Observe(s.conns.Apps)
 	s.about = wire.AppendAbout(nil, cfg.Version, cfg.AllowForce, cfg.Lacking)
 	s.http = &fasthttp.Server{
 		Handler:                      s.handle,
 		ErrorHandler:                 s.handleBadRequest,
 		Logger:                       quietLogger{cfg.Logger},
 		HeaderReceived:               noteHeadRead,
-		ReadBufferSize:               maxHead,
+		ReadBufferSize:               conn.MaxHead,
 		MaxRequestBodySize:           cfg.MaxBody,
 		DisablePreParseMultipartForm: true,
 		NoDefaultServerHeader:        true,
 		NoDefaultDate:                true,
 		NoDefaultContentType:         true,
 		SecureErrorLogMessage:        true,
-		// admit keeps the limit: its refusal is a proper answer.
-		Concurrency: cfg.MaxConns + 2*maxAdmin + maxRefused + 1,
+		// Package conn keeps the limit: its refusal is a proper answer.
+		Concurrency: conns.MaxServed() + 1,
 	}
 	return s
 }
@@ -93,14 +81,13 @@ func (s *Server) Start(ctx context.Context) error {
 		s.closeListeners()
 		return err
 	}
-	s.disconnects = newDisconnects(s)
 	s.started = true
-	s.accept(s.socket.Listener, kindUnix)
+	s.conns.Accept(s.socket.Listener, conn.Unix)
 	if s.tcp != nil {
-		s.accept(s.tcp, kindTCP)
+		s.conns.Accept(s.tcp, conn.TCP)
 	}
 	if s.admin != nil {
-		s.accept(s.admin, kindAdmin)
+		s.conns.Accept(s.admin, conn.Admin)
 	}
 	s.log.Info("serving", "socket", s.cfg.Socket, "tcp", textOf(s.TCPAddr()), "admin", textOf(s.AdminAddr()))
 	return nil
@@ -161,42 +148,18 @@ func addrOf(ln net.Listener) net.Addr {
 // lease before. Stop package lease after it: it hears of each end.
 func (s *Server) Stop() {
 	s.mu.Lock()
-	s.stopping.Store(true)
+	s.conns.BeginStop()
 	if s.started && !s.stopped {
 		s.closeListeners()
 	}
 	s.stopped = true
 	s.mu.Unlock()
-	s.accepting.Wait()
-
-	for _, c := range s.openConns() {
-		c.leave()
-	}
-	late := time.AfterFunc(s.cfg.Timeouts.Stop, func() {
-		for _, c := range s.openConns() {
-			c.cut()
-		}
-	})
-	defer late.Stop()
-	s.serving.Wait()
-}
-
-func (s *Server) openConns() []*connection {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.conns))
-}
-
-// connections is how many connections of apps are open.
-func (s *Server) connections() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.counts[kindUnix] + s.counts[kindTCP]
+	s.conns.Stop(s.cfg.Timeouts.Stop)
 }
 
 // endReason is why sessions end now.
 func (s *Server) endReason() lease.EndReason {
-	if s.stopping.Load() {
+	if s.conns.Stopping() {
 		return lease.EndShutdown
 	}
 	return lease.EndDropped

@@ -2,8 +2,10 @@ package proxy
 
 import (
 	"bytes"
+	"net"
 
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
@@ -42,20 +44,20 @@ func (k *call) openSession() *wire.Problem {
 	if p := k.canStream(); p != nil {
 		return p
 	}
-	c, st := k.c, newStream(k.c, maxSessionEvents)
+	c, st := k.c, k.c.NewStream(maxSessionEvents)
 	o.Explicit = true
-	o.OnLost = func(l lease.Lost) { st.push(wire.LostEvent(l)) }
-	o.OnStop = func(s lease.Stop) { st.push(wire.StopEvent(s)) }
-	o.OnEnd = func(reason lease.EndReason) { st.finish(reason == lease.EndDropped) }
+	o.OnLost = func(l lease.Lost) { st.Push(wire.LostEvent(l)) }
+	o.OnStop = func(s lease.Stop) { st.Push(wire.StopEvent(s)) }
+	o.OnEnd = func(reason lease.EndReason) { st.Finish(reason == lease.EndDropped) }
 	s, err := k.srv.locks.OpenSession(o)
 	if err != nil {
 		return k.failed(err)
 	}
-	st.log = k.logger().With("session", s.Name())
-	st.onDrop = func() { c.end(s) }
-	st.onLeave = func() { s.End(lease.EndShutdown) }
-	st.open(wire.SessionEvent{Session: s})
-	k.stream(st, nil)
+	st.Log = k.logger().With("session", s.Name())
+	st.OnDrop = func() { c.end(s) }
+	st.OnLeave = func() { s.End(lease.EndShutdown) }
+	st.Open(wire.SessionEvent{Session: s})
+	k.stream(st)
 	return nil
 }
 
@@ -67,6 +69,13 @@ func (k *call) canStream() *wire.Problem {
 	return nil
 }
 
+// stream turns the connection into an event stream.
+func (k *call) stream(st *conn.Stream) {
+	st.Begin()
+	k.ctx.HijackSetNoResponse(true)
+	k.ctx.Hijack(func(net.Conn) { st.Serve() })
+}
+
 // deleteSession is DELETE /v1/sessions/{id}. It answers when everything is released.
 func (k *call) deleteSession(id string) *wire.Problem {
 	if p := k.noInput(); p != nil {
@@ -76,12 +85,12 @@ func (k *call) deleteSession(id string) *wire.Problem {
 	if err != nil {
 		return wire.SessionEnded("no session lives under this id")
 	}
-	left := k.c.watch.begin(true)
+	left := k.begin(true)
 	select {
 	case <-s.End(lease.EndDeleted):
 	case <-left.Done():
 	}
-	k.c.watch.end()
+	k.c.EndCall()
 	b := append(k.buffer(), `{"session":`...)
 	b = wire.AppendString(b, id)
 	k.answer(append(b, `,"ended":true}`...))

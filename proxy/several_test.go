@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
@@ -155,7 +156,7 @@ func TestPartOfLongAnswerIsUndelivered(t *testing.T) {
 			}
 		}
 	}()
-	eventually(t, "the server cuts the connection", func() bool { return len(f.openConns()) == 0 && f.locks.granted() > 0 })
+	await.Until(t, "the server cuts the connection", func() bool { return len(f.conns.Conns()) == 0 && f.locks.granted() > 0 })
 	<-sent
 	complete := 0
 	for {
@@ -169,11 +170,11 @@ func TestPartOfLongAnswerIsUndelivered(t *testing.T) {
 	}
 	for i := range wire.MaxKeys {
 		want := fmt.Sprintf("%0512d", complete*wire.MaxKeys+i)
-		if g := receive(t, f.locks.handedBack, "the grant handed back"); g.Key != want {
+		if g := await.Receive(t, f.locks.handedBack, "the grant handed back"); g.Key != want {
 			t.Fatalf("after %d complete answers %s is handed back", complete, g.Key)
 		}
 	}
-	silent(t, f.locks.handedBack, "grant handed back")
+	await.Silent(t, f.locks.handedBack, "grant handed back")
 }
 
 // A client that goes while it waits for several keys gets none.
@@ -185,12 +186,12 @@ func TestDisconnectWhileWaitingForSeveral(t *testing.T) {
 			c := f.dial()
 			c.do("PUT", "/v1/locks/mine", "").want(t, 200, "")
 			c.request("POST", "/v1/locks", `{"keys":["a","taken"],"wait_ms":-1,"bind":"ttl"}`)
-			receive(t, f.locks.waiting, "the wait")
+			await.Receive(t, f.locks.waiting, "the wait")
 			leave(c)
-			if key := receive(t, f.locks.abandoned, "the end of the wait"); key != "taken" {
+			if key := await.Receive(t, f.locks.abandoned, "the end of the wait"); key != "taken" {
 				t.Error(key)
 			}
-			receive(t, f.locks.ended, "the session's end")
+			await.Receive(t, f.locks.ended, "the session's end")
 			f.allClosed()
 			if !reflect.DeepEqual(f.locks.held, map[string]*fakeLock{"taken": f.locks.held["taken"]}) {
 				t.Error(f.locks.held)
@@ -212,26 +213,14 @@ func TestSeveralGrantsAreHandedBackWhenCallerLeft(t *testing.T) {
 	}
 	c := f.dial()
 	c.request("POST", "/v1/locks", `{"keys":["a","b","c"]}`, "Lock-Session: "+id)
-	eventually(t, "a call waits", f.callWaits)
+	await.Until(t, "a call waits", f.callWaits)
 	_ = c.Close()
-	eventually(t, "the close is seen", f.seen)
+	await.Until(t, "the close is seen", f.callerLeft)
 	close(granted)
 	for _, key := range []string{"a", "b", "c"} {
-		if g := receive(t, f.locks.handedBack, "the grant handed back"); g.Key != key {
+		if g := await.Receive(t, f.locks.handedBack, "the grant handed back"); g.Key != key {
 			t.Error(g)
 		}
 	}
-	silent(t, f.locks.ended, "end of a session")
-}
-
-// seen tells whether a watch has seen its connection close.
-func (f *fixture) seen() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for c := range f.conns {
-		if c.watch.callerLeft.Load() {
-			return true
-		}
-	}
-	return false
+	await.Silent(t, f.locks.ended, "end of a session")
 }

@@ -66,8 +66,8 @@ func (k *call) stats() *wire.Problem {
 	if p := wire.ParseBody(k.ctx.Request.Body(), nil); p != nil {
 		return p
 	}
-	counted, err := k.srv.statsCache.count(k.c.watch.begin(true))
-	k.c.watch.end()
+	counted, err := k.srv.statsCache.count(k.begin(true))
+	k.c.EndCall()
 	if err != nil {
 		return k.failed(err)
 	}

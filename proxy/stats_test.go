@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -120,19 +121,19 @@ func TestStatsAreCountedOnce(t *testing.T) {
 		return c
 	}
 	first := ask()
-	receive(t, begun, "the count")
+	await.Receive(t, begun, "the count")
 	var others []*client
 	for range 20 {
 		others = append(others, ask())
 	}
-	eventually(t, "all wait", func() bool { return f.callsUnderWay() == 21 })
-	silent(t, begun, "second count")
+	await.Until(t, "all wait", func() bool { return f.callsUnderWay() == 21 })
+	await.Silent(t, begun, "second count")
 	// Who waits goes: nobody cares. Who counts goes: the others get its count.
 	_ = others[0].Close()
-	eventually(t, "it is gone", func() bool { return len(f.openConns()) == 20 })
-	silent(t, begun, "second count")
+	await.Until(t, "it is gone", func() bool { return len(f.conns.Conns()) == 20 })
+	await.Silent(t, begun, "second count")
 	_ = first.Close()
-	silent(t, begun, "second count")
+	await.Silent(t, begun, "second count")
 	close(goOn)
 	for _, c := range others[1:] {
 		a := c.read()
@@ -191,7 +192,7 @@ func TestPanicInStats(t *testing.T) {
 
 // All lines of a large fleet are a long answer, of which few stand in memory.
 func TestLongStats(t *testing.T) {
-	f := start(t)
+	f := start(t, func(c *Config) { c.Timeouts.StreamWrite = await.Patience })
 	var big store.Stats
 	for i := range store.StatLines {
 		big.Types = append(big.Types, stat("n", fmt.Sprintf("%s%d", strings.Repeat("t", 400), i), 1, 0, 0, 0, 0))
@@ -201,11 +202,9 @@ func TestLongStats(t *testing.T) {
 	if types, _ := a.json["types"].([]any); len(types) != store.StatLines {
 		t.Error(len(types))
 	}
-	f.longAnswersDone()
-	f.longAnswers.Store(maxLong)
+	f.takeLongAnswers("/v1/stats?limit=1000")
 	f.dial().do("GET", "/v1/stats?limit=1000", "").want(t, 429, "limit")
 	f.dial().do("GET", "/v1/stats", "").want(t, 200, "")
-	f.longAnswers.Store(0)
 }
 
 func TestStatsWithManager(t *testing.T) {

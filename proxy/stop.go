@@ -13,8 +13,8 @@ func (k *call) askToStop(key string) *wire.Problem {
 	if p != nil {
 		return p
 	}
-	err := k.srv.locks.AskToStop(k.c.watch.begin(false), key, reason)
-	k.c.watch.end()
+	err := k.srv.locks.AskToStop(k.begin(false), key, reason)
+	k.c.EndCall()
 	if err != nil {
 		return k.failed(err)
 	}

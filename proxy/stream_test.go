@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/lease"
 )
 
@@ -86,13 +87,13 @@ func TestSlowReaderIsDropped(t *testing.T) {
 	for range 10_000 { // 5 MB, never blocks
 		s.o.OnLost(lost)
 	}
-	if reason := receive(t, f.locks.ended, "the session's end"); reason != lease.EndDropped {
+	if reason := await.Receive(t, f.locks.ended, "the session's end"); reason != lease.EndDropped {
 		t.Error(reason)
 	}
 	if a := f.dial().do("GET", "/v1/locks/a", ""); a.json["state"] != "free" {
 		t.Error(a.text)
 	}
-	eventually(t, "the drop is logged", func() bool { return strings.Contains(f.log.text(), "too slow") })
+	await.Until(t, "the drop is logged", func() bool { return strings.Contains(f.log.text(), "too slow") })
 }
 
 // The queue of a stream is bounded, whatever the reader's deadline.
@@ -103,7 +104,7 @@ func TestStreamQueueIsBounded(t *testing.T) {
 	for range 2 * maxSessionEvents {
 		s.o.OnLost(lease.Lost{Key: "kkkkkkkkkkkkkkkkkkkkkk"})
 	}
-	receive(t, f.locks.ended, "the session's end")
+	await.Receive(t, f.locks.ended, "the session's end")
 }
 
 func TestInvalidSessionRequests(t *testing.T) {
@@ -145,5 +146,5 @@ func TestStreamWithOrdinaryClient(t *testing.T) {
 		t.Errorf("%q, %v", buf[:n], err)
 	}
 	_ = resp.Body.Close()
-	receive(t, f.locks.ended, "the session's end")
+	await.Receive(t, f.locks.ended, "the session's end")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -57,7 +58,7 @@ func (k *call) startSpan(name, route, key string) {
 
 func (k *call) newSpan(name, route, key string) *callSpan {
 	attrs := make([]attribute.KeyValue, 0, 5)
-	attrs = append(attrs, semconv.HTTPRequestMethodKey.String(string(k.ctx.Method())), semconv.HTTPRoute(route), k.c.kind.transport())
+	attrs = append(attrs, semconv.HTTPRequestMethodKey.String(string(k.ctx.Method())), semconv.HTTPRoute(route), transport(k.c.Kind))
 	if key != "" {
 		attrs = append(attrs, tracing.Key.String(key))
 		attrs = appendType(attrs, store.TypeOf(key))
@@ -94,9 +95,9 @@ func (k *call) remote() context.Context {
 	return trace.ContextWithRemoteSpanContext(ctx, parent)
 }
 
-// transport is how calls come in.
-func (k kind) transport() attribute.KeyValue {
-	if k == kindUnix {
+// transport is how calls of this kind of connection come in.
+func transport(k conn.Kind) attribute.KeyValue {
+	if k == conn.Unix {
 		return semconv.NetworkTransportUnix
 	}
 	return semconv.NetworkTransportTCP

@@ -6,12 +6,12 @@ import (
 	"syscall"
 )
 
-// AwaitClose sleeps until the connection closes, and reports true; or until its
+// awaitClose sleeps until the connection closes, and reports true; or until its
 // read deadline passes, and reports false. It does not take bytes from it.
-func AwaitClose(raw syscall.RawConn) bool {
+func awaitClose(raw syscall.RawConn) bool {
 	closed := false
 	err := raw.Read(func(fd uintptr) bool {
-		closed = HasClosed(int(fd))
+		closed = hasClosed(int(fd))
 		return closed // false: sleep until the poller has news
 	})
 	return closed || !errors.Is(err, os.ErrDeadlineExceeded)

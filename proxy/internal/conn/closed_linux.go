@@ -2,12 +2,12 @@ package conn
 
 import "golang.org/x/sys/unix"
 
-// PollEvents are those of poll(2) after which a connection may have closed. gVisor, by its
+// pollEvents are those of poll(2) after which a connection may have closed. gVisor, by its
 // source, has no RDHUP.
-const PollEvents = unix.POLLIN | unix.POLLRDHUP
+const pollEvents = unix.POLLIN | unix.POLLRDHUP
 
-// HasClosed reports whether the peer has closed or half-closed the socket.
-func HasClosed(fd int) bool {
+// hasClosed reports whether the peer has closed or half-closed the socket.
+func hasClosed(fd int) bool {
 	var b [1]byte
 	for {
 		n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)

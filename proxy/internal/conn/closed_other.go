@@ -4,12 +4,12 @@ package conn
 
 import "golang.org/x/sys/unix"
 
-// PollEvents are those of poll(2) after which a connection may have closed.
-const PollEvents = unix.POLLIN
+// pollEvents are those of poll(2) after which a connection may have closed.
+const pollEvents = unix.POLLIN
 
-// HasClosed reports whether the peer has closed the socket. A close behind bytes
+// hasClosed reports whether the peer has closed the socket. A close behind bytes
 // that were sent ahead is not seen: there is no POLLRDHUP here.
-func HasClosed(fd int) bool {
+func hasClosed(fd int) bool {
 	var b [1]byte
 	for {
 		n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)

@@ -5,8 +5,188 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 )
+
+// listenAt tries to listen on a path.
+func listenAt(t *testing.T, path string) (*Socket, error) {
+	t.Helper()
+	return listenAs(t, path, 0o660)
+}
+
+func listenAs(t *testing.T, path string, mode os.FileMode) (*Socket, error) {
+	t.Helper()
+	if err := CheckSocketPath(path); err != nil {
+		return nil, err
+	}
+	s, err := Listen(t.Context(), path, mode)
+	if err == nil {
+		t.Cleanup(func() { s.Close(quiet) })
+	}
+	return s, err
+}
+
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not contain %q", err, part)
+		}
+	}
+}
+
+func TestSocketPath(t *testing.T) {
+	dir := t.TempDir()
+	long := filepath.Join(dir, strings.Repeat("x", 107-len(dir)))
+	_, err := listenAt(t, long) // 108 bytes
+	wantError(t, err, "LOCKSIDECAR_SOCKET", "107", "108")
+	if _, err := listenAt(t, long[:107]); err != nil {
+		// The lock file's path is longer, and may be.
+		t.Error(err)
+	}
+	_, err = listenAt(t, "")
+	wantError(t, err, "LOCKSIDECAR_SOCKET", "empty")
+}
+
+func TestSocketFolder(t *testing.T) {
+	dir := t.TempDir()
+	_, err := listenAt(t, filepath.Join(dir, "a", "b", "s"))
+	wantError(t, err, "LOCKSIDECAR_SOCKET", filepath.Join(dir, "a", "b"), "does not exist")
+	if _, err := listenAt(t, filepath.Join(dir, "a", "s")); err != nil {
+		t.Error(err)
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = listenAt(t, filepath.Join(file, "s"))
+	wantError(t, err, "LOCKSIDECAR_SOCKET")
+}
+
+func TestSocketMode(t *testing.T) {
+	old := syscall.Umask(0o077)
+	defer syscall.Umask(old)
+	for _, mode := range []os.FileMode{0o660, 0o600, 0o666} {
+		path := filepath.Join(t.TempDir(), "s")
+		if _, err := listenAs(t, path, mode); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != mode {
+			t.Errorf("mode is %v, want %v", info.Mode().Perm(), mode)
+		}
+	}
+	if now := syscall.Umask(0o077); now != 0o077 {
+		t.Errorf("the umask was left at %04o", now)
+	}
+}
+
+func TestSocketInTheWay(t *testing.T) {
+	t.Run("file", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "s")
+		if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := listenAt(t, path)
+		wantError(t, err, "LOCKSIDECAR_SOCKET", "not a socket")
+		if content, _ := os.ReadFile(path); string(content) != "precious" {
+			t.Error("the file was touched")
+		}
+	})
+	t.Run("link to a socket", func(t *testing.T) {
+		dir := t.TempDir()
+		stale(t, filepath.Join(dir, "real"))
+		if err := os.Symlink("real", filepath.Join(dir, "s")); err != nil {
+			t.Fatal(err)
+		}
+		_, err := listenAt(t, filepath.Join(dir, "s"))
+		wantError(t, err, "not a socket")
+	})
+	t.Run("link as lock file", func(t *testing.T) {
+		dir := t.TempDir()
+		if err := os.Symlink("victim", filepath.Join(dir, "s.lock")); err != nil {
+			t.Fatal(err)
+		}
+		_, err := listenAt(t, filepath.Join(dir, "s"))
+		wantError(t, err, "LOCKSIDECAR_SOCKET", "lock file")
+		if _, err := os.Lstat(filepath.Join(dir, "victim")); !os.IsNotExist(err) {
+			t.Error("what the link points to was made:", err)
+		}
+	})
+	t.Run("live socket", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "s")
+		ln, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = ln.Close() }()
+		_, err = listenAt(t, path)
+		wantError(t, err, "another process serves")
+		if nc, err := net.Dial("unix", path); err != nil {
+			t.Error("the live socket does not work any more:", err)
+		} else {
+			_ = nc.Close()
+		}
+	})
+	t.Run("stale socket", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "s")
+		stale(t, path)
+		if _, err := listenAt(t, path); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Two sidecars never share a path, not even while one of them has not bound it
+// yet, or when somebody has removed its socket.
+func TestLockFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	first, err := listenAt(t, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	_, err = listenAt(t, path)
+	wantError(t, err, "another sidecar", path+".lock")
+	first.Close(quiet)
+	if _, err := listenAt(t, path); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSocketIsRemovedIfOurs(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	s, err := listenAt(t, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close(quiet)
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Error("the socket is still there")
+	}
+
+	if s, err = listenAt(t, path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	stale(t, path) // somebody else's
+	s.Close(quiet)
+	if _, err := os.Lstat(path); err != nil {
+		t.Error("a socket that was not ours is removed")
+	}
+}
 
 // A user who can write in the folder can put a link in the socket's place, just after it was made.
 func TestModeIsSetOnlyOnSocket(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 // KnowsPeers: the system knows the peer of a Unix socket.
 const KnowsPeers = true
 
-// PeerOf returns the peer of a Unix socket.
-func PeerOf(raw syscall.RawConn) Peer {
+// peerOf returns the peer of a Unix socket.
+func peerOf(raw syscall.RawConn) Peer {
 	var p Peer
 	_ = raw.Control(func(fd uintptr) {
 		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {

@@ -7,4 +7,4 @@ import "syscall"
 // KnowsPeers: LOCKSIDECAR_ALLOWED_UIDS is refused where nobody checks it.
 const KnowsPeers = false
 
-func PeerOf(syscall.RawConn) Peer { return Peer{} }
+func peerOf(syscall.RawConn) Peer { return Peer{} }

@@ -1,12 +1,10 @@
-package proxy
+package conn
 
 import (
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 )
 
 const (
@@ -23,13 +21,14 @@ const (
 // disconnects polls the connections with a call under way, so that the call ends when its
 // caller leaves. Its timer runs only while a call is under way that has no guard.
 type disconnects struct {
-	srv    *Server
-	timer  *time.Timer
-	asleep atomic.Bool
+	interval time.Duration
+	conns    func() []*Conn
+	timer    *time.Timer
+	asleep   atomic.Bool
 }
 
-func newDisconnects(s *Server) *disconnects {
-	d := &disconnects{srv: s}
+func newDisconnects(interval time.Duration, conns func() []*Conn) *disconnects {
+	d := &disconnects{interval: interval, conns: conns}
 	d.asleep.Store(true)
 	d.timer = time.AfterFunc(time.Hour, d.tick)
 	d.timer.Stop()
@@ -39,18 +38,18 @@ func newDisconnects(s *Server) *disconnects {
 // callBegins starts the timer if it does not run.
 func (d *disconnects) callBegins() {
 	if d.asleep.Load() && d.asleep.CompareAndSwap(true, false) {
-		d.timer.Reset(d.srv.cfg.Timeouts.Poll)
+		d.timer.Reset(d.interval)
 	}
 }
 
 func (d *disconnects) tick() {
-	conns := d.srv.openConns()
+	conns := d.conns()
 	if poll(conns) {
-		d.timer.Reset(max(d.srv.cfg.Timeouts.Poll, time.Duration(len(conns))*pollEach))
+		d.timer.Reset(max(d.interval, time.Duration(len(conns))*pollEach))
 		return
 	}
 	d.asleep.Store(true)
-	if poll(d.srv.openConns()) { // a call has begun before asleep was set
+	if poll(d.conns()) { // a call has begun before asleep was set
 		d.callBegins()
 	}
 }
@@ -58,14 +57,14 @@ func (d *disconnects) tick() {
 // poll polls the connections, and reports whether a call is to be polled again. One poll(2)
 // for all costs a tenth of a peek at each. A descriptor in it may be another file's by now,
 // and bytes that were sent ahead make a connection readable, too: leaveIfClosed decides.
-func poll(conns []*connection) (again bool) {
+func poll(conns []*Conn) (again bool) {
 	var fds []unix.PollFd
 	var polled []polledCall
 	for _, c := range conns {
 		call, once := c.watch.poll()
 		again = again || once || call != nil
 		if call != nil {
-			fds = append(fds, unix.PollFd{Fd: c.fd, Events: conn.PollEvents})
+			fds = append(fds, unix.PollFd{Fd: c.fd, Events: pollEvents})
 			polled = append(polled, polledCall{&c.watch, call})
 		}
 	}

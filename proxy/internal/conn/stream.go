@@ -1,14 +1,12 @@
-package proxy
+package conn
 
 import (
 	"errors"
 	"log/slog"
-	"net"
 	"runtime/debug"
 	"sync"
 	"time"
 
-	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
@@ -16,16 +14,20 @@ import (
 // limit.
 const eventsPerWrite = 256
 
-// stream is an answer of server-sent events, as long as its connection. A push never waits
+// Stream is an answer of server-sent events, as long as its connection. A push never waits
 // for the reader.
-type stream struct {
-	c     *connection
-	log   *slog.Logger // says what it is about
-	limit int          // the most events that wait for the reader
-	// onDrop is called when the reader has left, onLeave when the sidecar stops. Both let
+type Stream struct {
+	// Log is for lines about the stream, and says what it is about.
+	Log *slog.Logger
+	// OnDrop is called when the reader has left, OnLeave when the sidecar stops. Both let
 	// the stream be finished, perhaps more than once.
-	onDrop, onLeave func()
-	wake            chan struct{}
+	OnDrop, OnLeave func()
+	// OnClose, if not nil, is called when the connection has closed.
+	OnClose func()
+
+	c     *Conn
+	limit int // the most events that wait for the reader
+	wake  chan struct{}
 
 	mu    sync.Mutex
 	queue []wire.Event
@@ -36,12 +38,13 @@ type stream struct {
 	ended, dropped, tooSlow bool
 }
 
-func newStream(c *connection, limit int) *stream {
-	return &stream{c: c, limit: limit, wake: make(chan struct{}, 1)}
+// NewStream makes a stream for the connection, with a queue of up to limit events.
+func (c *Conn) NewStream(limit int) *Stream {
+	return &Stream{c: c, limit: limit, wake: make(chan struct{}, 1)}
 }
 
-// open sets the first event. Earlier pushes come after it.
-func (st *stream) open(first wire.Event) {
+// Open sets the first event. Earlier pushes come after it.
+func (st *Stream) Open(first wire.Event) {
 	st.mu.Lock()
 	if !st.opened && !st.ended {
 		st.opened = true
@@ -51,8 +54,8 @@ func (st *stream) open(first wire.Event) {
 	st.ring()
 }
 
-// push adds an event. It does not block: a reader that is too slow is dropped.
-func (st *stream) push(e wire.Event) {
+// Push adds an event. It does not block: a reader that is too slow is dropped.
+func (st *Stream) Push(e wire.Event) {
 	st.mu.Lock()
 	full := len(st.queue) >= st.limit
 	switch {
@@ -69,15 +72,16 @@ func (st *stream) push(e wire.Event) {
 	st.ring()
 }
 
-// finish ends the stream when the queue is written. It does not block.
-func (st *stream) finish(dropped bool) {
+// Finish ends the stream when the queue is written. It does not block. dropped: the reader
+// has left.
+func (st *Stream) Finish(dropped bool) {
 	st.mu.Lock()
 	st.ended, st.dropped = true, st.dropped || dropped
 	st.mu.Unlock()
 	st.ring()
 }
 
-func (st *stream) ring() {
+func (st *Stream) ring() {
 	select {
 	case st.wake <- struct{}{}:
 	default:
@@ -85,7 +89,7 @@ func (st *stream) ring() {
 }
 
 // take takes some events. more: the queue has others.
-func (st *stream) take() (events []wire.Event, more, ended bool) {
+func (st *Stream) take() (events []wire.Event, more, ended bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if !st.opened {
@@ -99,58 +103,50 @@ func (st *stream) take() (events []wire.Event, more, ended bool) {
 	return events, len(st.queue) > 0, st.ended && len(st.queue) == 0
 }
 
-// stream turns the connection into an event stream. closed, if not nil, is called when it
-// has closed.
-func (k *call) stream(st *stream, closed func()) {
-	k.c.stream.Store(st)
-	if k.srv.stopping.Load() { // Stop may not have seen the stream
-		st.onLeave()
+// Begin turns the connection into the stream. [Stream.Serve] must follow, when fasthttp has
+// left the connection. Set.Stop waits until the connection has closed.
+func (st *Stream) Begin() {
+	st.c.stream.Store(st)
+	st.c.set.serving.Add(1)
+	if st.c.set.Stopping() { // Set.Stop may not have seen the stream
+		st.OnLeave()
 	}
-	// fasthttp has left the connection, but Stop still waits for it.
-	served := make(chan struct{})
-	k.srv.serving.Go(func() { <-served })
-	k.c.onClose = func() {
-		if closed != nil {
-			closed()
-		}
-		close(served)
-	}
-	k.ctx.HijackSetNoResponse(true)
-	k.ctx.Hijack(func(net.Conn) { st.serve() })
 }
 
-// serve writes the stream until it is finished or the reader has left. The connection
-// closes then.
-func (st *stream) serve() {
-	log := st.log
+func (st *Stream) closed() {
+	if st.OnClose != nil {
+		st.OnClose()
+	}
+	st.c.set.serving.Done()
+}
+
+// Serve writes the stream until it is finished or the reader has left. The connection must
+// be closed then.
+func (st *Stream) Serve() {
 	defer func() {
 		if v := recover(); v != nil {
-			log.Error("panic in an event stream", "panic", v, "stack", string(debug.Stack()))
+			st.Log.Error("panic in an event stream", "panic", v, "stack", string(debug.Stack()))
 		}
 	}()
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		if st.c.raw != nil && conn.AwaitClose(st.c.raw) {
-			st.c.drop()
+		if st.c.raw != nil && awaitClose(st.c.raw) {
+			st.c.disconnected()
 		}
 	}()
-	err := st.run()
-	if err == nil && st.wasTooSlow() {
-		err = errTooSlow
-	}
-	if err != nil {
-		log.Info("event stream dropped: its reader has gone or is too slow", "error", err)
+	if err := st.failure(st.run()); err != nil {
+		st.Log.Info("event stream dropped: its reader has gone or is too slow", "error", err)
 	}
 	_ = st.c.Conn.SetReadDeadline(pastDeadline)
 	<-watched
 }
 
-func (st *stream) run() error {
+func (st *Stream) run() error {
 	if ended, err := st.flush([]byte(wire.StreamHead), true); ended || err != nil {
 		return err
 	}
-	heartbeat := time.NewTicker(st.c.srv.cfg.Timeouts.Heartbeat)
+	heartbeat := time.NewTicker(st.c.set.cfg.Timeouts.Heartbeat)
 	defer heartbeat.Stop()
 	for {
 		beat := false
@@ -167,7 +163,7 @@ func (st *stream) run() error {
 
 // flush writes head and the queue, with a comment line before it if beat is set, and the
 // end if nothing follows.
-func (st *stream) flush(head []byte, beat bool) (ended bool, err error) {
+func (st *Stream) flush(head []byte, beat bool) (ended bool, err error) {
 	for {
 		events, more, ended := st.take()
 		b := wire.AppendEvents(head, events, beat)
@@ -182,30 +178,27 @@ func (st *stream) flush(head []byte, beat bool) (ended bool, err error) {
 }
 
 // write gives the reader some time to take b.
-func (st *stream) write(b []byte) error {
+func (st *Stream) write(b []byte) error {
 	if len(b) == 0 {
 		return nil
 	}
-	_ = st.c.Conn.SetWriteDeadline(time.Now().Add(st.c.srv.cfg.Timeouts.StreamWrite))
+	_ = st.c.Conn.SetWriteDeadline(time.Now().Add(st.c.set.cfg.Timeouts.StreamWrite))
 	_, err := st.c.Conn.Write(b)
-	if err != nil && st.wasDropped() {
-		return nil // the watch was first
-	}
 	return err
 }
 
 // errTooSlow: a reader left more events unread than may wait.
 var errTooSlow = errors.New("too many events wait to be read")
 
-func (st *stream) wasTooSlow() bool {
+// failure is what went wrong, for the log: nothing if the reader has left.
+func (st *Stream) failure(err error) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.tooSlow
-}
-
-// wasDropped reports whether the reader has left.
-func (st *stream) wasDropped() bool {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.dropped
+	switch {
+	case st.tooSlow:
+		return errTooSlow
+	case st.dropped:
+		return nil
+	}
+	return err
 }

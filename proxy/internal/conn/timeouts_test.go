@@ -1,8 +1,7 @@
-package proxy
+package conn
 
 import (
 	"errors"
-	"log/slog"
 	"net"
 	"os"
 	"sync"
@@ -31,10 +30,8 @@ func TestRequestTimeout(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server, client := net.Pipe()
-				cfg := Config{Locks: newFake(), Logger: slog.New(slog.DiscardHandler)}
-				cfg.Timeouts.Request = limit
-				conn := newConn(New(cfg), server, kindUnix)
-				conn.nextHead() // a request has been answered
+				conn := newConn(quietSet(Config{Timeouts: Timeouts{Request: limit}}), server, Unix)
+				conn.BeginRequest() // a request has been answered
 				var sending sync.WaitGroup
 				defer sending.Wait()
 				defer func() { _ = server.Close() }()
@@ -46,7 +43,7 @@ func TestRequestTimeout(t *testing.T) {
 				})
 				buffered := 0
 				for range c.sends {
-					buf := make([]byte, maxHead-buffered)
+					buf := make([]byte, MaxHead-buffered)
 					n, err := conn.Read(buf)
 					if err != nil {
 						if !c.late || !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -58,7 +55,7 @@ func TestRequestTimeout(t *testing.T) {
 					for i, b := range buf[:n] {
 						if b == '!' {
 							_ = conn.SetReadDeadline(time.Now())
-							conn.nextHead()
+							conn.BeginRequest()
 							buffered = n - i - 1
 						}
 					}
@@ -89,13 +86,14 @@ func TestFirstRequestTimeout(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server, client := net.Pipe()
 				defer func() { _, _ = server.Close(), client.Close() }()
-				srv := New(Config{Locks: newFake(), Logger: slog.New(slog.DiscardHandler)})
+				cfg := Config{MaxConns: 1, Timeouts: Timeouts{First: time.Minute, Request: 10 * time.Second}}
 				if c.refused {
-					srv.cfg.MaxConns = 0
+					cfg.MaxConns = 0
 				}
+				set := quietSet(cfg)
 				began := time.Now()
-				conn := newConn(srv, server, kindUnix)
-				if !srv.admit(conn) || (conn.refusal != nil) != c.refused {
+				conn := newConn(set, server, Unix)
+				if !set.admit(conn) || (conn.Refusal != nil) != c.refused {
 					t.Fatal("not admitted")
 				}
 				for after, text := range c.sends {
@@ -103,7 +101,7 @@ func TestFirstRequestTimeout(t *testing.T) {
 				}
 				buffered := 0
 				for {
-					n, err := conn.Read(make([]byte, maxHead-buffered))
+					n, err := conn.Read(make([]byte, MaxHead-buffered))
 					if buffered += n; err == nil {
 						continue
 					}

@@ -1,18 +1,16 @@
-package proxy
+package conn
 
 import (
 	"context"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/locksidecar/locksidecar/proxy/internal/conn"
 )
 
 // watch notices that the caller leaves while a call is under way. Nobody reads from the
 // connection then.
 type watch struct {
-	c *connection
+	c *Conn
 
 	mu    sync.Mutex
 	call  *callContext  // under way; nil between calls
@@ -21,29 +19,23 @@ type watch struct {
 	callerLeft atomic.Bool
 }
 
-var (
-	noDeadline   time.Time
-	pastDeadline = time.Unix(1, 0)
-)
-
-// begin returns the context of a call that begins. A cancelable one ends when the
-// connection closes; any other call is carried out all the same. end must follow, by the
-// same goroutine.
-func (w *watch) begin(cancelable bool) *callContext {
-	call := &callContext{cancelable: cancelable}
-	if span := w.c.call.span; span != nil {
-		call.values = span.ctx
-	}
-	w.mu.Lock()
-	w.call = call
-	w.mu.Unlock()
-	w.c.srv.disconnects.callBegins()
+// BeginCall returns the context of a call that begins, with the values of another one,
+// which may be nil. From now on the connection is watched, whoever looks at the context. A
+// cancelable call ends when the connection closes; any other call is carried out all the
+// same. [Conn.EndCall] must follow, by the same goroutine.
+func (c *Conn) BeginCall(values context.Context, cancelable bool) context.Context {
+	call := &callContext{cancelable: cancelable, values: values}
+	c.watch.mu.Lock()
+	c.watch.call = call
+	c.watch.mu.Unlock()
+	c.set.disconnects.callBegins()
 	return call
 }
 
-// end ends the call, if there is one, and reports whether the caller has left. After it
-// nobody else ends the connection's session.
-func (w *watch) end() (callerLeft bool) {
+// EndCall ends the call, if there is one, and reports whether the caller has left. After it
+// no other goroutine calls the owner's Disconnected.
+func (c *Conn) EndCall() (callerLeft bool) {
+	w := &c.watch
 	w.mu.Lock()
 	call, guard := w.call, w.guard
 	w.call, w.guard = nil, nil
@@ -52,10 +44,21 @@ func (w *watch) end() (callerLeft bool) {
 		call.cancel()
 	}
 	if guard != nil {
-		_ = w.c.setDeadlineNow(pastDeadline) // wakes the guard
+		_ = c.setDeadlineNow(pastDeadline) // wakes the guard
 		<-guard
 	}
-	return w.callerLeft.Load()
+	return c.CallerLeft()
+}
+
+// CallerLeft reports whether the connection has closed under a call. Any goroutine may call
+// it.
+func (c *Conn) CallerLeft() bool { return c.watch.callerLeft.Load() }
+
+// InCall reports whether a call is under way. Any goroutine may call it.
+func (c *Conn) InCall() bool {
+	c.watch.mu.Lock()
+	defer c.watch.mu.Unlock()
+	return c.watch.call != nil
 }
 
 // poll returns the call if its connection is to be polled now. A call that is new, so most
@@ -81,7 +84,7 @@ func (w *watch) poll() (now *callContext, isNew bool) {
 // leaveIfClosed ends the call if its connection has closed.
 func (w *watch) leaveIfClosed(call *callContext) {
 	closed := false
-	err := w.c.raw.Control(func(fd uintptr) { closed = conn.HasClosed(int(fd)) })
+	err := w.c.raw.Control(func(fd uintptr) { closed = hasClosed(int(fd)) })
 	if closed || err != nil { // the error: cut has closed it
 		w.leave(call)
 	}
@@ -95,21 +98,20 @@ func (w *watch) startGuard(call *callContext) {
 	w.guard = guard
 	go func() {
 		defer close(guard)
-		if conn.AwaitClose(w.c.raw) {
+		if awaitClose(w.c.raw) {
 			w.leave(call)
 		}
 	}()
 }
 
-// leave ends the connection's sessions while its call is under way, and the call if it is
-// cancelable.
+// leave tells the owner while its call is under way, and ends the call if it is cancelable.
 func (w *watch) leave(call *callContext) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.call != call || w.callerLeft.Swap(true) {
 		return
 	}
-	w.c.drop()
+	w.c.disconnected()
 	if call.cancelable {
 		call.cancel()
 	}
@@ -119,9 +121,8 @@ func (w *watch) leave(call *callContext) {
 // when it is asked for.
 type callContext struct {
 	cancelable bool
-	polls      int // how often it was polled; watch.mu guards it
-	// values has what the call carries, its span above all; nil for nothing.
-	values context.Context
+	polls      int             // how often it was polled; watch.mu guards it
+	values     context.Context // nil for none
 
 	mu   sync.Mutex
 	done chan struct{}

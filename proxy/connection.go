@@ -1,0 +1,130 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease"
+	"github.com/locksidecar/locksidecar/proxy/internal/conn"
+)
+
+// connection is a client's connection with its session, its call, and the grants that it
+// has not been told of.
+type connection struct {
+	*conn.Conn
+	srv *Server
+	// session is the connection's own; nil before the first acquire.
+	session   Session
+	call      call
+	unwritten []unwrittenGrant
+	delivery  delivery
+}
+
+// own makes the connection of a socket.
+func (s *Server) own(nc *conn.Conn) conn.Owner {
+	c := &connection{Conn: nc, srv: s}
+	c.call.srv, c.call.c, c.delivery.c = s, c, c
+	return c
+}
+
+// serve serves a connection until it closes, or an event stream takes it over.
+func (s *Server) serve(nc net.Conn) {
+	if err := s.http.ServeConn(nc); err != nil {
+		s.log.Debug("connection ended", "error", unquoted(err))
+	}
+}
+
+// ownSession returns the connection's session, and opens it if there is none.
+func (c *connection) ownSession() (Session, error) {
+	if c.session == nil {
+		s, err := c.srv.locks.OpenSession(lease.SessionOptions{})
+		if err != nil {
+			return nil, err
+		}
+		c.session = s
+	}
+	return c.session, nil
+}
+
+// Disconnected ends the connection's session.
+func (c *connection) Disconnected() { c.end(c.session) }
+
+func (c *connection) end(s Session) {
+	if s == nil {
+		return
+	}
+	held := s.Held()
+	s.End(c.srv.endReason())
+	if held > 0 {
+		c.srv.log.Warn("connection closed while it held locks: they are released",
+			"locks", held, "session", s.Name(), "age", time.Since(c.Born).Round(time.Millisecond).String(),
+			"pid", c.Peer.PID, "uid", c.Peer.UID, "stopping", c.srv.conns.Stopping())
+	}
+}
+
+// Close ends everything of the connection. fasthttp calls it, or the end of a stream.
+func (c *connection) Close() error {
+	c.handBackUnwritten()
+	return c.Conn.Close()
+}
+
+// begin returns the context of a call that may wait: with its span, and cancelled when the
+// caller leaves if it is cancelable. The connection's EndCall must follow.
+func (k *call) begin(cancelable bool) context.Context {
+	if k.span == nil {
+		return k.c.BeginCall(nil, cancelable)
+	}
+	return k.c.BeginCall(k.span.ctx, cancelable)
+}
+
+// unwrittenGrant is a grant that outlives the connection and whose answer is not yet
+// written.
+type unwrittenGrant struct {
+	session     Session
+	grant       lease.Grant
+	traceparent string // of the call
+}
+
+// trackDelivery remembers a grant until its answer is written.
+func (c *connection) trackDelivery(s Session, g lease.Grant, traceparent string) {
+	c.unwritten = append(c.unwritten, unwrittenGrant{session: s, grant: g, traceparent: traceparent})
+}
+
+// handBackUnwritten hands back the grants whose answers will not be written: nobody knows
+// of them.
+func (c *connection) handBackUnwritten() {
+	for _, u := range c.unwritten {
+		c.srv.logFor(u.traceparent).Info("grant handed back: its caller left before the answer was written",
+			"key", u.grant.Key, "token", u.grant.Token)
+		c.srv.locks.HandBack(u.session, u.grant)
+	}
+	c.unwritten = nil
+}
+
+// delivery is the body of an answer with unwritten grants. It is written at once: fasthttp
+// would keep it until the pipeline is empty, and a write of several answers does not tell
+// which of them were written.
+type delivery struct {
+	c    *connection
+	body []byte
+}
+
+// WriteTo is called by fasthttp, with its buffer.
+func (d *delivery) WriteTo(w io.Writer) (int64, error) {
+	n, err := w.Write(d.body)
+	if err == nil {
+		err = w.(*bufio.Writer).Flush()
+	}
+	if err == nil {
+		clear(d.c.unwritten)
+		d.c.unwritten = d.c.unwritten[:0]
+	}
+	d.body = nil
+	return int64(n), err
+}
+
+// Read is not called: there is WriteTo.
+func (*delivery) Read([]byte) (int, error) { return 0, io.EOF }

@@ -1,0 +1,239 @@
+package conn
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/locksidecar/locksidecar/proxy/internal/wire"
+)
+
+// Kind is where a connection came in.
+type Kind uint8
+
+// The kinds of connections.
+const (
+	Unix Kind = iota
+	TCP
+	Admin
+	kinds
+)
+
+const (
+	// MaxHead is the most bytes of a request's head, and the size of the read buffer.
+	MaxHead = 16 << 10
+	// lingerBytes is the most that is read from a client that still sends.
+	lingerBytes = 8 << 20
+)
+
+var (
+	noDeadline   time.Time
+	pastDeadline = time.Unix(1, 0)
+)
+
+// Owner has what lives as long as a connection. It embeds the [Conn], and is the connection
+// that is served.
+type Owner interface {
+	net.Conn
+	// Disconnected is called when the connection has closed, perhaps more than once, and
+	// perhaps by another goroutine while the serving one is in a call.
+	Disconnected()
+}
+
+// Conn is a client's connection, as fasthttp serves it. Only the goroutine that serves it
+// calls its methods, except where they say otherwise.
+type Conn struct {
+	net.Conn
+	Kind Kind
+	Peer Peer
+	Born time.Time
+	// Refusal, if not nil, is the answer to every call.
+	Refusal *wire.Problem
+
+	set   *Set
+	owner Owner
+	raw   syscall.RawConn // nil if there is none: then it is not watched
+	fd    int32           // for poll(2); a closed connection's may be another one's
+	watch watch
+	// stream is set when the connection is an event stream. Stop reads it.
+	stream atomic.Pointer[Stream]
+	// busy: a call is under way, or its answer is not written. Stop reads it.
+	busy   atomic.Bool
+	closed bool
+	// evicted: cut to make room for another. Set.mu guards it.
+	evicted bool
+
+	// wanted is the read deadline that is due, deadline the one that the socket has. Zero:
+	// none.
+	wanted, deadline time.Time
+	unbegun          bool // the time of the next request has not begun
+	inHead           bool // the head of the next request is not complete
+	kept             bool // a request was complete
+	asked            bool // a part of the next request has arrived, not just empty lines
+	blank            int  // how many CR and LF came last
+	mute             bool // writes go nowhere
+	timedOut         bool // the last read came to its deadline
+	linger           bool // there may be a request that was not read to its end
+	longAnswer       bool // one of the places for long answers is taken
+	directWrite      directWrite
+}
+
+func newConn(s *Set, nc net.Conn, k Kind) *Conn {
+	c := &Conn{Conn: nc, Kind: k, Born: time.Now(), set: s, inHead: true, unbegun: true}
+	c.wanted = c.Born.Add(s.cfg.Timeouts.First)
+	c.directWrite.fn = c.directWrite.run
+	c.watch.c = c
+	if sc, ok := nc.(syscall.Conn); ok {
+		if raw, err := sc.SyscallConn(); err == nil {
+			c.raw = raw
+			_ = raw.Control(func(fd uintptr) { c.fd = int32(fd) })
+		}
+	}
+	if c.raw != nil && k == Unix {
+		c.Peer = peerOf(c.raw)
+	}
+	c.owner = s.own(c)
+	return c
+}
+
+// Read is called by fasthttp between requests and within one. The first request has
+// Timeouts.First. An idle connection has no deadline, also when empty lines arrive. The
+// time of a request begins when a part has arrived and the rest has to be waited for: most
+// come in one piece and need no clock.
+func (c *Conn) Read(p []byte) (int, error) {
+	c.busy.Store(false)
+	if c.set.stopping.Load() {
+		return 0, io.EOF
+	}
+	c.releaseLongAnswer()
+	c.asked = !c.onlyBlank(p)
+	switch {
+	case c.asked && c.unbegun:
+		c.wanted, c.unbegun = time.Now().Add(c.set.cfg.Timeouts.Request), false
+	case c.kept && !c.asked:
+		c.wanted, c.unbegun = noDeadline, true
+	}
+	if c.wanted != c.deadline {
+		if err := c.setDeadlineNow(c.wanted); err != nil {
+			return 0, err
+		}
+	}
+	n, err := c.Conn.Read(p)
+	if c.noteBlank(p[:n]) {
+		c.asked = true
+	}
+	if err != nil {
+		c.timedOut = errors.Is(err, os.ErrDeadlineExceeded)
+	}
+	return n, err
+}
+
+// onlyBlank reports whether fasthttp has only empty lines of the next request. It reads a
+// head into the free part of a buffer of MaxHead bytes, so the rest has the last bytes.
+func (c *Conn) onlyBlank(p []byte) bool {
+	return c.inHead && MaxHead-len(p) <= c.blank
+}
+
+// noteBlank counts the empty lines at the end of b, and reports whether b has anything
+// else.
+func (c *Conn) noteBlank(b []byte) (more bool) {
+	n := len(b) - len(bytes.TrimRight(b, "\r\n"))
+	if n < len(b) {
+		c.blank = n
+		return true
+	}
+	c.blank += n
+	return false
+}
+
+// SetReadDeadline is called by fasthttp when a head is complete: see nothing else. The body
+// has the rest of the time.
+func (c *Conn) SetReadDeadline(time.Time) error {
+	c.inHead = false
+	return nil
+}
+
+// BeginRequest notes that a request is complete: the next bytes are of another head.
+func (c *Conn) BeginRequest() {
+	c.busy.Store(true)
+	c.inHead, c.kept, c.unbegun = true, true, true
+	c.releaseLongAnswer()
+}
+
+// TimedOut reports whether the request was not complete in time.
+func (c *Conn) TimedOut() bool { return c.timedOut }
+
+// Asked reports whether a part of a request has arrived. If none has, nobody asked
+// anything, and what is written goes nowhere.
+func (c *Conn) Asked() bool {
+	c.mute = c.mute || !c.asked
+	return c.asked
+}
+
+// Linger lets Close wait for a client that still sends.
+func (c *Conn) Linger() { c.linger = true }
+
+func (c *Conn) setDeadlineNow(t time.Time) error {
+	c.deadline = t
+	return c.Conn.SetReadDeadline(t)
+}
+
+// disconnected tells the owner and the stream. The watch may call it while the serving
+// goroutine is blocked.
+func (c *Conn) disconnected() {
+	c.owner.Disconnected()
+	if st := c.stream.Load(); st != nil {
+		st.OnDrop()
+	}
+}
+
+// Close ends everything of the connection. fasthttp calls it, or the end of a stream.
+func (c *Conn) Close() error {
+	if c.closed {
+		return nil
+	}
+	c.closed = true
+	c.releaseLongAnswer()
+	c.disconnected()
+	if c.linger {
+		c.lingerOn()
+	}
+	err := c.Conn.Close()
+	c.set.forget(c)
+	if st := c.stream.Load(); st != nil {
+		st.closed()
+	}
+	return err
+}
+
+// lingerOn lets a client that still sends read the answer: a close at once would reset the
+// connection.
+func (c *Conn) lingerOn() {
+	if h, ok := c.Conn.(interface{ CloseWrite() error }); !ok || h.CloseWrite() != nil {
+		return
+	}
+	_ = c.Conn.SetReadDeadline(time.Now().Add(c.set.cfg.Timeouts.Linger))
+	_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
+}
+
+// cut closes the connection from outside. Its serving goroutine or the watch of its call
+// notices.
+func (c *Conn) cut() {
+	_ = c.Conn.Close()
+}
+
+// leave ends the connection from outside: now if it is idle, else after its answer.
+func (c *Conn) leave() {
+	if st := c.stream.Load(); st != nil {
+		st.OnLeave()
+		return
+	}
+	if !c.busy.Load() {
+		c.cut()
+	}
+}

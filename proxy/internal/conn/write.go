@@ -1,0 +1,101 @@
+package conn
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"time"
+)
+
+const (
+	// MaxScratch is the most memory that a connection keeps for answers. A longer answer
+	// stands in memory until it is read.
+	MaxScratch = 64 << 10
+	// MaxLongAnswers is how many of these may wait for their readers.
+	MaxLongAnswers = 32
+)
+
+// Write is called by fasthttp with answers. Most fit into the socket's buffer,
+// and cost neither a timer nor a watch.
+func (c *Conn) Write(p []byte) (int, error) {
+	if c.mute {
+		return len(p), nil
+	}
+	n, err := c.directWrite.write(c.raw, p)
+	if err == nil && n < len(p) {
+		var more int
+		more, err = c.writeOn(p[n:])
+		n += more
+	}
+	return n, err
+}
+
+// writeOn waits for the reader, but not for long. It is polled like a call: a client that
+// closes without reading does not keep its locks.
+func (c *Conn) writeOn(p []byte) (int, error) {
+	c.BeginCall(nil, false)
+	defer c.EndCall()
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(c.set.cfg.Timeouts.StreamWrite))
+	defer func() { _ = c.Conn.SetWriteDeadline(noDeadline) }()
+	return c.Conn.Write(p)
+}
+
+// directWrite is a write that does not wait. There is one for each connection: a
+// closure for each answer would have to be allocated.
+type directWrite struct {
+	p   []byte
+	n   int
+	err error
+	fn  func(fd uintptr) bool // run
+}
+
+// write writes what the socket takes at once.
+func (a *directWrite) write(raw syscall.RawConn, p []byte) (int, error) {
+	if raw == nil {
+		return 0, nil
+	}
+	a.p, a.n, a.err = p, 0, nil
+	err := raw.Write(a.fn)
+	a.p = nil
+	if err == nil {
+		err = a.err
+	}
+	return a.n, err
+}
+
+// run is called by the runtime, and returns true: it never waits.
+func (a *directWrite) run(fd uintptr) bool {
+	for {
+		n, err := syscall.Write(int(fd), a.p)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case errors.Is(err, syscall.EAGAIN):
+			return true
+		case err != nil:
+			a.err = os.NewSyscallError("write", err)
+			return true
+		}
+		a.n = n
+		return true
+	}
+}
+
+// ReserveLongAnswer takes one of the places for long answers, which stand in memory until
+// they are read. releaseLongAnswer frees it.
+func (c *Conn) ReserveLongAnswer() bool {
+	if c.set.longAnswers.Add(1) > MaxLongAnswers {
+		c.set.longAnswers.Add(-1)
+		return false
+	}
+	c.longAnswer = true
+	return true
+}
+
+// releaseLongAnswer is called when the last answer is written, or never will be.
+func (c *Conn) releaseLongAnswer() {
+	if c.longAnswer {
+		c.longAnswer = false
+		c.set.longAnswers.Add(-1)
+	}
+}
