@@ -136,7 +136,7 @@ func (aq *acquirer) heldInCache(s *Session, req *types.Request) (store.Lock, boo
 		return store.Lock{}, false
 	}
 	if h := aq.holdings.get(req.Key); h != nil && h.valid(clock.Read(aq.clk)) {
-		if h.s == s && h.admits(req) {
+		if h.of(s) && h.admits(req) {
 			return store.Lock{}, false
 		}
 		aq.obs.Cached(observe.CachedHeld)

@@ -467,7 +467,7 @@ func (b *attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 // whyNotKept is why a call does not get what its attempt has won. Another attempt of a
 // repeatable request would be under the same grant, which is being handed back.
 func (b *attempt) whyNotKept() error {
-	if b.req.Bind == types.BindTTL || past(b.until, b.aq.clk.Now()) {
+	if b.req.Bind == types.BindTTL || clock.Past(b.until, b.aq.clk.Now()) {
 		return &store.Error{Op: "acquire", Err: errors.New("the grant was over when the store's answer came")}
 	}
 	return errAttemptLost

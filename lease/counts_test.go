@@ -22,6 +22,7 @@ type counts struct {
 	kept, lost, failed                   int
 	waited                               time.Duration // of the last acquire
 	state                                func() observe.State
+	waiting                              sync.Mutex // locked by a test: who is about to wait has to wait
 }
 
 type endedHold struct {
@@ -91,7 +92,11 @@ func (ta *counts) gauge(what string, of map[string]int, key string, change int) 
 	}
 }
 
-func (ta *counts) Waits(key string, change int) { ta.gauge("waits", ta.waits, key, change) }
+func (ta *counts) Waits(key string, change int) {
+	ta.waiting.Lock()
+	defer ta.waiting.Unlock()
+	ta.gauge("waits", ta.waits, key, change)
+}
 
 func (ta *counts) Ended(_ context.Context, key, reason string, held time.Duration) {
 	ta.mu.Lock()

@@ -230,7 +230,7 @@ func TestALateCallTellsNoGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
 		s := r.session()
-		c := r.m.acquirer.newCall(context.Background(), s, &types.Request{Key: "k", TTL: s.ttl})
+		c := r.m.acquirer.newCall(context.Background(), s, &types.Request{Key: "k", TTL: s.TTL()})
 		c.began = r.clk.Now()
 		b, err := c.newAttempt(nil)
 		r.must(err)

@@ -77,8 +77,8 @@ func TestGroupAtOnce(t *testing.T) {
 				t.Errorf("%+v", h)
 			}
 		}
-		if s.Held() != 3 || s.pending != 0 {
-			t.Errorf("%d held, %d pending", s.Held(), s.pending)
+		if n := r.m.holdings.Kept()["pending calls"]; s.Held() != 3 || n != 0 {
+			t.Errorf("%d held, %d pending", s.Held(), n)
 		}
 		if n := r.st.count("Acquire"); !r.st.traits.Inline && n != 1 {
 			t.Errorf("%d questions", n)

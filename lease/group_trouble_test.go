@@ -68,7 +68,7 @@ func TestGroupLosesMember(t *testing.T) {
 		if len(r.losses()) != 0 {
 			t.Errorf("told: %v", r.losses())
 		}
-		if _, lost := s.lossOf(grantRef{"a", part.Token}); lost {
+		if _, lost := s.lossOf("a", part.Token); lost {
 			t.Error("remembered as a loss of the app")
 		}
 	})

@@ -103,6 +103,9 @@ func changesOf(data []byte) *changes {
 	return &changes{data: data}
 }
 
+// of reports whether s holds the lock.
+func (h *heldLock) of(s *Session) bool { return h.s == s }
+
 // acquired is when the lock was granted, by the store's clock.
 func (h *heldLock) acquired() time.Time { return time.Unix(0, h.acquiredAt) }
 
@@ -121,11 +124,8 @@ func (h *heldLock) change() *changes {
 // valid reports whether the lock can be relied on now: its lease is trusted, and
 // its MaxHold is not over. Every read asks.
 func (h *heldLock) valid(t clock.Tick) bool {
-	return h.lease.alive(t) && !past(h.until, t.Now)
+	return h.lease.alive(t) && !clock.Past(h.until, t.Now)
 }
-
-// past reports whether a time has come; the zero time never does.
-func past(until, now time.Time) bool { return !until.IsZero() && !now.Before(until) }
 
 // remaining is how long the lock can be relied on if its lease is not renewed any
 // more.
@@ -162,7 +162,7 @@ func (h *heldLock) lock() store.Lock {
 	h.s.mu.Unlock()
 	set, t := h.s.set, clock.Read(h.s.set.clk)
 	return store.Lock{
-		Key: h.key, Held: true, Token: h.token, QueueLength: set.queueLength(h.key), Stopping: stopping,
+		Key: h.key, Held: true, Token: h.token, QueueLength: set.cfg.QueueLength(h.key), Stopping: stopping,
 		Holder: store.Holder{
 			Instance: set.cfg.Instance, Pod: set.cfg.Pod, Session: h.s.name, Owner: h.owner,
 			Lease: h.lease.id, Renewed: true,

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
@@ -31,15 +30,4 @@ func (h *heldLock) giveUp(reason types.LostReason) bool {
 		r.send()
 	}
 	return ok
-}
-
-// expire takes a lock that was found past its time out of its session.
-func (m *Manager) expire(h *heldLock) {
-	if h.lease.alive(clock.Read(m.clk)) {
-		h.outlive()
-		return
-	}
-	m.lose(h.lease, h.lease.lossReason())
-	// Somebody else may be at it and not have come to h yet.
-	h.lose(h.lease.lossReason())
 }

@@ -14,32 +14,43 @@ import (
 
 // holdingsConfig is what holdings need.
 type holdingsConfig struct {
-	// Instance and Pod are this sidecar, as others see the holder. TTL is the default of a
-	// session.
-	Instance, Pod                   string
+	// Instance and Pod are this sidecar, as others see the holder.
+	Instance, Pod string
+	// TTL is the default of a session.
 	TTL                             time.Duration
 	MaxSessions, MaxLocksPerSession int
+
+	Clock    clock.Clock
+	Observer *observe.Observer
+	// Draining is closed when no more sessions are opened.
+	Draining <-chan struct{}
+	// Sender sends the releases of what sessions give up.
+	Sender sender
+	// Lease is the lease for a TTL, or nil.
+	Lease func(ttl time.Duration) *lease
+	// QueueLength is how many calls of this sidecar wait for a key.
+	QueueLength func(key string) int
 }
 
 // holdings are the sessions of a sidecar, and what they hold.
 type holdings struct {
-	cfg    holdingsConfig
-	clk    clock.Clock
-	began  time.Time
-	obs    *observe.Observer
-	sender sender
-	// leaseFor is the lease for a TTL, or nil.
-	leaseFor func(ttl time.Duration) *lease
-	// queueLength is how many calls of this sidecar wait for a key.
-	queueLength func(key string) int
-
+	cfg   holdingsConfig
+	clk   clock.Clock
+	obs   *observe.Observer
+	began time.Time
 	held  *heldSet
 	ends  *recentEnds
 	locks atomic.Int64 // that sessions hold
 
 	mu       sync.Mutex
-	draining <-chan struct{}
 	sessions map[string]*Session
+}
+
+func newHoldings(cfg holdingsConfig) *holdings {
+	return &holdings{
+		cfg: cfg, clk: cfg.Clock, obs: cfg.Observer, began: cfg.Clock.Now(),
+		held: newHeldSet(), ends: newRecentEnds(), sessions: make(map[string]*Session),
+	}
 }
 
 // open opens a session. It fails with [LimitError], and with [ErrDraining] while the sidecar
@@ -59,7 +70,7 @@ func (hs *holdings) open(o types.SessionOptions) (*Session, error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	select {
-	case <-hs.draining: // under the mutex: Stop ends every session that is in the list
+	case <-hs.cfg.Draining: // under the mutex: Stop ends every session that is in the list
 		return nil, types.ErrDraining
 	default:
 	}
@@ -103,13 +114,38 @@ func (hs *holdings) get(key string) *heldLock { return hs.held.get(key) }
 func (hs *holdings) on(l *lease) []*heldLock { return hs.held.on(l) }
 
 // ended tells what became of a grant, if it ended lately.
-func (hs *holdings) ended(ref grantRef) (grantEnd, bool) { return hs.ends.get(ref) }
+func (hs *holdings) ended(key string, token int64) (grantEnd, bool) {
+	return hs.ends.get(grantRef{key, token})
+}
 
 // endedKeys are the keys of the grants that ended lately.
 func (hs *holdings) endedKeys() []string { return hs.ends.keys() }
 
+// empty reports whether no session holds a lock.
+func (hs *holdings) empty() bool { return hs.locks.Load() == 0 }
+
 // observe tells how many sessions there are, and what they hold.
 func (hs *holdings) observe(st *observe.State) {
-	st.Sessions = len(hs.all())
+	hs.mu.Lock()
+	st.Sessions = len(hs.sessions)
+	hs.mu.Unlock()
 	st.Held, st.OldestHold = hs.held.count(hs.clk.Now().Sub(hs.began))
+}
+
+// Kept counts what is kept of sessions and locks, by its name, for tests.
+func (hs *holdings) Kept() map[string]int {
+	kept := map[string]int{"locks": int(hs.locks.Load())}
+	for i := range hs.held.shards {
+		kept["keys"] += len(hs.held.shards[i].m)
+	}
+	for _, s := range hs.all() {
+		s.mu.Lock()
+		kept["pending calls"] += s.pending
+		kept["unpublished locks"] += s.unpublished
+		kept["releases"] += len(s.freeing)
+		kept["entrances"] += len(s.entrances)
+		s.mu.Unlock()
+		kept["requests"] += s.requests.Count()
+	}
+	return kept
 }

@@ -78,13 +78,13 @@ func (h *heldLock) newEnd(settled func()) *release {
 }
 
 // send sends a release that nobody waits for.
-func (r *release) send() { r.h.s.set.sender.Release(r.h.span.Context(), r.prepared()) }
+func (r *release) send() { r.h.s.set.cfg.Sender.Release(r.h.span.Context(), r.prepared()) }
 
 // sendAndWait sends a release that somebody waits for, and returns the outcome of the first
 // try. ctx is the call's.
 func (r *release) sendAndWait(ctx context.Context) (types.Released, error) {
 	set := r.h.s.set
-	set.sender.ReleaseInCaller(set.obs.Along(context.Background(), ctx), r.prepared())
+	set.cfg.Sender.ReleaseInCaller(set.obs.Along(context.Background(), ctx), r.prepared())
 	return r.answer(ctx)
 }
 
@@ -92,7 +92,7 @@ func (r *release) sendAndWait(ctx context.Context) (types.Released, error) {
 func (r *release) prepared() *release {
 	// A part keeps no hold: nobody was told of it. Nothing makes it more than a part any more.
 	r.claim.AtOnce = r.atOnce || r.h.unpublished
-	r.claim.Awaited = r.h.s.set.queueLength(r.claim.Key) > 0
+	r.claim.Awaited = r.h.s.set.cfg.QueueLength(r.claim.Key) > 0
 	return r
 }
 

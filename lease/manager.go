@@ -109,15 +109,12 @@ func (m *Manager) granted(now time.Time, lasts time.Duration, held bool) {
 
 // newHoldings makes those of a manager.
 func (m *Manager) newHoldings(sender sender, queueLength func(key string) int) *holdings {
-	cfg := m.cfg
-	return &holdings{
-		cfg: holdingsConfig{
-			Instance: cfg.Instance, Pod: cfg.Pod, TTL: cfg.TTL,
-			MaxSessions: cfg.MaxSessions, MaxLocksPerSession: cfg.MaxLocksPerSession,
-		},
-		clk: m.clk, began: m.clk.Now(), obs: m.obs, sender: sender, leaseFor: m.leases.get, queueLength: queueLength,
-		held: newHeldSet(), ends: newRecentEnds(), draining: m.draining, sessions: make(map[string]*Session),
-	}
+	return newHoldings(holdingsConfig{
+		Instance: m.cfg.Instance, Pod: m.cfg.Pod, TTL: m.cfg.TTL,
+		MaxSessions: m.cfg.MaxSessions, MaxLocksPerSession: m.cfg.MaxLocksPerSession,
+		Clock: m.clk, Observer: m.obs, Draining: m.draining,
+		Sender: sender, Lease: m.leases.get, QueueLength: queueLength,
+	})
 }
 
 // OpenSession opens a session. It fails with [LimitError], and with [ErrDraining] while the
@@ -216,7 +213,7 @@ func (m *Manager) Idle() <-chan struct{} {
 		defer close(idle)
 		tick := time.NewTicker(pause)
 		defer tick.Stop()
-		for m.holdings.locks.Load() > 0 {
+		for !m.holdings.empty() {
 			select {
 			case <-tick.C:
 			case <-m.ctx.Done():

@@ -263,7 +263,7 @@ func (m *Manager) knows(r store.HeldGrant) bool {
 	if h := m.holdings.get(r.Key); h != nil && h.token == r.Token {
 		return true
 	}
-	e, _ := m.holdings.ended(grantRef{r.Key, r.Token})
+	e, _ := m.holdings.ended(r.Key, r.Token)
 	return e.release != nil
 }
 

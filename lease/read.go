@@ -17,7 +17,7 @@ func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool)
 	if h := m.holdings.get(key); h != nil && !noCache {
 		if lock := h.lock(); lock.Holder.ExpiresIn > 0 {
 			m.obs.Cached(observe.CachedRead)
-			return types.View{Lock: lock, Mine: h.s == s && s.find(key, h.token) == h, Cached: true}, nil
+			return types.View{Lock: lock, Mine: h.of(s) && s.find(key, h.token) == h, Cached: true}, nil
 		}
 		m.expire(h)
 	}

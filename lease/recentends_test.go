@@ -46,7 +46,7 @@ func TestWhatIsReleasedIsNotKept(t *testing.T) {
 	if _, err := m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
 		t.Fatal(err)
 	}
-	if end, ok := m.holdings.ended(grantRef{"k", g.Token}); !ok || end != (grantEnd{}) {
+	if end, ok := m.holdings.ended("k", g.Token); !ok || end != (grantEnd{}) {
 		t.Errorf("remembered as %+v, %v", end, ok)
 	}
 	// Of a grant that is remembered for longer, too.

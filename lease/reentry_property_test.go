@@ -78,7 +78,7 @@ func (d *doors) mayEnter(s *Session, req types.Request) bool {
 // try asks once.
 func (d *doors) try() {
 	s, req := d.drawVisitor()
-	d.notef("try %s %+v", s.name, req)
+	d.notef("try %s %+v", s.Name(), req)
 	g, err := d.r.m.Acquire(context.Background(), s, req)
 	var held *types.HeldError
 	switch {
@@ -109,7 +109,7 @@ func (d *doors) entered(g types.Grant, err error) {
 func (d *doors) wait() {
 	s, req := d.drawVisitor()
 	req.Wait = types.WaitForever
-	d.notef("wait %s %+v", s.name, req)
+	d.notef("wait %s %+v", s.Name(), req)
 	ctx, cancel := context.WithCancel(context.Background())
 	v := &visitor{s: s, req: req, a: d.r.ask(ctx, s, req), cancel: cancel}
 	synctest.Wait()
@@ -132,7 +132,7 @@ func (d *doors) wait() {
 
 func (d *doors) over(v *visitor) {
 	if !v.a.isOver() {
-		d.wrongf("%s %+v waits on", v.s.name, v.req)
+		d.wrongf("%s %+v waits on", v.s.Name(), v.req)
 	}
 }
 
@@ -194,7 +194,7 @@ func (d *doors) abandon() {
 
 func (d *doors) endSession() {
 	s := rapid.SampledFrom(d.sessions).Draw(d.t, "session")
-	d.notef("end %s", s.name)
+	d.notef("end %s", s.Name())
 	s.End(types.EndDropped)
 	d.ended[s] = true
 	synctest.Wait()

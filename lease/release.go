@@ -33,7 +33,7 @@ func (m *Manager) release(ctx context.Context, s *Session, req *types.ReleaseReq
 	c, t := claimant{"release", s, req.Key, req.Token, req.Traceparent}, clock.Read(m.clk)
 	h := m.ownClaim(c, t)
 	if h == nil {
-		if e, ok := m.holdings.ended(c.ref()); ok && e.release.failure() != nil && req.Reentry <= 1 {
+		if e, ok := m.holdings.ended(c.key, c.token); ok && e.release.failure() != nil && req.Reentry <= 1 {
 			return e.release.again(ctx, m.cfg.StoreTimeout)
 		}
 		if err := m.claimedElsewhere(c); err != nil {
@@ -71,8 +71,6 @@ type claimant struct {
 	traceparent string
 }
 
-func (c claimant) ref() grantRef { return grantRef{c.key, c.token} }
-
 // claimed finds the lock that a claim means. It returns nil without an error
 // when only the store can tell. What is known here is decided here: [LostError],
 // [NotHolderError].
@@ -96,22 +94,33 @@ func (m *Manager) ownClaim(c claimant, t clock.Tick) *heldLock {
 	return h
 }
 
+// expire takes a lock that was found past its time out of its session.
+func (m *Manager) expire(h *heldLock) {
+	if h.lease.alive(clock.Read(m.clk)) {
+		h.outlive()
+		return
+	}
+	m.lose(h.lease, h.lease.lossReason())
+	// Somebody else may be at it and not have come to h yet.
+	h.lose(h.lease.lossReason())
+}
+
 // claimedElsewhere decides about a claim on what the claimant's session does not hold, as
 // far as it is known here.
 func (m *Manager) claimedElsewhere(c claimant) error {
 	if c.s != nil {
-		if reason, ok := c.s.lossOf(c.ref()); ok {
+		if reason, ok := c.s.lossOf(c.key, c.token); ok {
 			return m.lostBefore(c, reason)
 		}
 	}
-	if e, ok := m.holdings.ended(c.ref()); ok {
+	if e, ok := m.holdings.ended(c.key, c.token); ok {
 		if e.lost != "" {
 			return m.lostBefore(c, e.lost)
 		}
 		m.obs.Cached(observe.CachedEnd)
 		return m.refused(c, types.ReasonReleased)
 	}
-	if h := m.holdings.get(c.key); h != nil && h.token == c.token && h.s != c.s {
+	if h := m.holdings.get(c.key); h != nil && h.token == c.token && !h.of(c.s) {
 		return m.refused(c, types.ReasonOtherSession)
 	}
 	return nil

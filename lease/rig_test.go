@@ -293,25 +293,16 @@ func (r *rig) nothingKept() {
 		}
 	}
 	note("waiters", int(r.m.acquirer.waiters.Load()))
-	note("locks of sessions", int(r.m.holdings.locks.Load()))
+	for what, n := range r.m.holdings.Kept() {
+		note(what+" of sessions", n)
+	}
 	note("keys with arrivals", len(r.m.acquirer.arrivals.keys))
 	note("attempts", len(r.m.acquirer.queue.attempts))
 	note("keys with attempts", len(r.m.acquirer.queue.byKey))
-	for i := range r.m.holdings.held.shards {
-		note("held locks", len(r.m.holdings.held.shards[i].m))
-	}
 	for _, l := range r.m.leases.all() {
 		note("grants", int(l.users.Load()))
 	}
-	for _, s := range r.m.holdings.all() {
-		note("pending attempts", s.pending)
-	}
-	for _, s := range r.m.holdings.all() {
-		note("parts", s.unpublished)
-		note("requests of sessions in use", s.requests.Count())
-	}
-	shown, _ := r.m.holdings.held.count(0)
-	note("types of locks that are shown", len(shown))
+	note("types of locks that are shown", len(r.m.state().Held))
 	note("waits that are shown", r.counts.sum(r.counts.waits))
 	note("requests in use", r.m.acquirer.requests.Count())
 	if len(left) > 0 {

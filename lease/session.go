@@ -73,7 +73,7 @@ func (s *Session) TTL() time.Duration { return s.ttl }
 // ExpiresIn is how long the session's locks with the default TTL can be relied
 // on if nothing more is heard of the store.
 func (s *Session) ExpiresIn() time.Duration {
-	if l, t := s.set.leaseFor(s.ttl), clock.Read(s.set.clk); l != nil && l.alive(t) {
+	if l, t := s.set.cfg.Lease(s.ttl), clock.Read(s.set.clk); l != nil && l.alive(t) {
 		return min(l.remaining(t), reliable(s.ttl))
 	}
 	return reliable(s.ttl)
@@ -279,10 +279,10 @@ func (s *Session) list(req types.ListRequest) (views []types.View) {
 }
 
 // lossOf tells whether the session lost a lock, and why.
-func (s *Session) lossOf(ref grantRef) (types.LostReason, bool) {
+func (s *Session) lossOf(key string, token int64) (types.LostReason, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	reason, ok := s.lost[ref]
+	reason, ok := s.lost[grantRef{key, token}]
 	return reason, ok
 }
 

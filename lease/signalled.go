@@ -18,7 +18,7 @@ func (l signalLocks) LeasesInUse() (ids []store.LeaseID) {
 }
 
 // HoldsAny reports whether a session holds a lock.
-func (l signalLocks) HoldsAny() bool { return l.m.holdings.locks.Load() > 0 }
+func (l signalLocks) HoldsAny() bool { return !l.m.holdings.empty() }
 
 // MayGet reports whether a call waits for the key.
 func (l signalLocks) MayGet(key string) bool { return l.m.acquirer.queue.length(key) > 0 }

@@ -10,7 +10,7 @@ import (
 func (hs *holdings) signal(sig store.Signal) (known bool) {
 	h := hs.get(sig.Key)
 	if h == nil || h.token != sig.Token {
-		_, ended := hs.ended(grantRef{sig.Key, sig.Token})
+		_, ended := hs.ended(sig.Key, sig.Token)
 		return ended
 	}
 	switch sig.Kind {

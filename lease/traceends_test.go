@@ -19,21 +19,22 @@ import (
 func TestNoWaitBeginsAfterItsCall(t *testing.T) {
 	open := &openSpans{}
 	r := newRig(t, open.opt())
-	s, o := r.session(), r.session()
-	g := r.lock(s, "k")
+	far, o := r.another(open.opt()), r.session()
+	s := far.session()
+	g := far.lock(s, "k") // not known to be held, so the answer to the first question enqueues
 	ctx, leave := context.WithCancel(sampledCall())
 	answer := r.st.holdAnswer("Acquire")
 	a := r.ask(ctx, o, types.Request{Key: "k", Wait: time.Minute, NoCache: true})
 	time.Sleep(20 * time.Millisecond)
-	shard := r.m.holdings.held.shard("k") // the attempt looks there who holds the key, before it begins its span
-	shard.mu.Lock()
+	r.counts.waiting.Lock() // the attempt is counted as a wait before it begins its span
 	answer()
 	time.Sleep(20 * time.Millisecond)
 	leave()
 	<-a.done
-	shard.mu.Unlock()
-	r.release(s, g)
+	r.counts.waiting.Unlock()
+	far.release(s, g)
 	r.m.Stop()
+	far.m.Stop()
 	open.none(t)
 }
 

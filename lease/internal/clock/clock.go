@@ -28,6 +28,9 @@ func Read(c Clock) Tick { return Tick{Now: c.Now(), clk: c} }
 // Suspended is for how long the machine had been suspended at the tick, since any fixed moment.
 func (t Tick) Suspended() time.Duration { return t.clk.Suspended(t.Now) }
 
+// Past reports whether a time has come; the zero time never does.
+func Past(until, now time.Time) bool { return !until.IsZero() && !now.Before(until) }
+
 // System reads the machine's clocks.
 type System struct{}
 
