@@ -4,8 +4,30 @@ import (
 	"context"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
+
+// persist submits an item to a lane again and again, until done says that no more tries are needed
+// or the manager stops. done hears the answer to each try. Then, once, settled is called. Only the
+// first try stands in the trace of ctx: in an outage the later ones would push everything else out
+// of the exporter's queue.
+func persist[T, R any](
+	ctx context.Context, tries *retries, submit func(context.Context, T, func(R, error)) error, item T,
+	done func(R, error) bool, settled func(),
+) {
+	answered := func(r R, err error) {
+		again := func() { persist(context.Background(), tries, submit, item, done, settled) }
+		if done(r, err) || !tries.after(clock.Jittered(clock.RetryPause), again) {
+			settled()
+		}
+	}
+	if err := submit(ctx, item, answered); err != nil {
+		// The manager has stopped. Its leases are revoked with all that they hold.
+		done(*new(R), err)
+		settled()
+	}
+}
 
 // withdraw frees what an attempt of unknown outcome may have got. The question may
 // still lie in somebody's buffer, and be carried out after it was withdrawn: so it is
@@ -20,23 +42,29 @@ func (aq *acquirer) withdraw(ctx context.Context, a store.Attempt, matters func(
 	})
 }
 
-// withdrawOnce tries again and again until the store confirms it or it does not
-// matter any more. Then, once, settled is called.
+// withdrawOnce tries until the store confirms it or it does not matter any more.
 func (aq *acquirer) withdrawOnce(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
-	again := func() { aq.withdrawOnce(context.Background(), a, matters, settled) }
-	answer := func(o store.Outcome, err error) {
+	persist(ctx, aq.retries, aq.lanes.Withdrawals.Submit, a, func(o store.Outcome, err error) bool {
 		aq.heldCache.Drop(a.Key)
-		withdrawn := err == nil && o != store.RowLocked
-		if withdrawn || !matters() || !aq.retries.after(clock.Jittered(clock.RetryPause), again) {
-			settled()
-		}
-	}
-	if err := aq.lanes.Withdrawals.Submit(ctx, a, answer); err != nil {
-		settled() // as in free
-	}
+		return err == nil && o != store.RowLocked || !matters()
+	}, settled)
 }
 
-// free frees what nobody waits for.
+// forgetWait makes the store forget a waiter that was skipped. It tries until the store confirms it,
+// or the waiter's lease is dead, and the waiter with it.
+func (aq *acquirer) forgetWait(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
+	persist(ctx, aq.retries, aq.lanes.Cancels.Submit, a, func(ans store.Answer, err error) bool {
+		return err == nil && ans.Outcome != store.RowLocked || !matters()
+	}, settled)
+}
+
+// free frees what nobody waits for, until the store confirms it or it does not matter any more.
 func (aq *acquirer) free(ctx context.Context, c store.Claim, matters func() bool, settled func()) {
-	aq.releaser.Release(ctx, &unwatched{c, matters, settled})
+	persist(ctx, aq.retries, aq.lanes.Releases.Submit, c, func(v store.Verdict, err error) bool {
+		if types.Judged("release", v.Status, err) != nil && matters() {
+			return false
+		}
+		aq.heldCache.Drop(c.Key)
+		return true
+	}, settled)
 }
