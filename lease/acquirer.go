@@ -176,7 +176,7 @@ func (aq *acquirer) acquire(c *call) (types.Grant, error) {
 	}
 	g, err := c.acquire()
 	c.tr.Leave()
-	c.tr.EndWait(resultOf(&g, err))
+	c.tr.EndWait(types.ResultOf(&g, err))
 	return g, err
 }
 

@@ -16,7 +16,7 @@ import (
 func (m *Manager) Amend(ctx context.Context, s *Session, req types.AmendRequest) (types.Grant, error) {
 	g, err := m.amend(ctx, s, &req)
 	if err != nil {
-		m.obs.Refused(ctx, observe.Refusal{Operation: "amend", Key: req.Key, Traceparent: req.Traceparent, Code: codeOf(err), Err: err})
+		m.obs.Refused(ctx, observe.Refusal{Operation: "amend", Key: req.Key, Traceparent: req.Traceparent, Code: types.CodeOf(err), Err: err})
 	}
 	return g, err
 }

@@ -420,7 +420,7 @@ func (gs *groups) answerAll(attempts []*attempt, answers []store.Answer, err err
 
 // endWaits ends the spans of the waits of a group that failed.
 func (g *group) endWaits(err error) {
-	code := codeOf(err)
+	code := types.CodeOf(err)
 	for _, c := range g.calls {
 		c.tr.Leave()
 		c.tr.EndWait(code)

@@ -24,7 +24,7 @@ func (g *group) add(b *attempt, grant types.Grant) {
 	if len(g.members) == 0 {
 		g.extendAt = now.Add(g.req.TTL / 3)
 	}
-	b.tr.EndWait(resultOf(&grant, nil))
+	b.tr.EndWait(types.ResultOf(&grant, nil))
 	g.members = append(g.members, groupMember{b: b, g: grant, until: now.Add(grant.ExpiresIn)})
 }
 

@@ -40,7 +40,7 @@ func (m *Manager) releaseRequest(ctx context.Context, s *Session, req *types.Rel
 		return nothing, nil
 	}
 	out, err := m.releaseForeign(ctx, claimant{"release", s, req.Key, ans.Token, req.Traceparent}, req)
-	ended := is[*types.NotHolderError](err) || is[*types.LostError](err) // in this moment
+	ended := types.Is[*types.NotHolderError](err) || types.Is[*types.LostError](err) // in this moment
 	switch {
 	case err == nil, ended:
 		r.Forget()

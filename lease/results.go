@@ -8,67 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
-	"github.com/locksidecar/locksidecar/store"
 )
-
-// codeOf is the code of an error of this package, in the words of the contract.
-func codeOf(err error) string {
-	switch {
-	case is[*types.HeldError](err): // the most frequent first
-		return observe.Held
-	case is[*types.TimeoutError](err):
-		return observe.Timeout
-	case is[*types.SkippedError](err):
-		return observe.Skipped
-	case errors.Is(err, types.ErrCallerLeft), errors.Is(err, types.ErrWithdrawn):
-		return observe.CallerLeft
-	case errors.Is(err, types.ErrSessionEnded):
-		return observe.SessionEnded
-	case errors.Is(err, types.ErrDraining):
-		return observe.Draining
-	case is[*LimitError](err):
-		return observe.Limit
-	case is[*types.LostError](err):
-		return observe.Lost
-	case is[*types.NotHolderError](err):
-		return observe.NotHolder
-	case is[*types.NotHeldError](err):
-		return observe.NotHeld
-	case is[*types.ReentryError](err):
-		return codeOfReentry(err)
-	case is[*types.HoldsError](err), is[*types.TTLOnSessionError](err):
-		return observe.Invalid
-	case store.Unavailable(err):
-		return observe.Unavailable
-	default:
-		return observe.Internal
-	}
-}
-
-// codeOfReentry tells a repeated release from one that comes too early.
-func codeOfReentry(err error) string {
-	if wrong, _ := errors.AsType[*types.ReentryError](err); wrong.Given > wrong.Have {
-		return observe.NotHolder
-	}
-	return observe.Invalid
-}
-
-func is[E error](err error) bool {
-	_, ok := errors.AsType[E](err)
-	return ok
-}
-
-// resultOf is how an acquire ended.
-func resultOf(g *types.Grant, err error) string {
-	switch {
-	case err != nil:
-		return codeOf(err)
-	case g.Reentry > 1:
-		return observe.Reentered
-	default:
-		return observe.Granted
-	}
-}
 
 // begins is when a call begins that may wait. The others are refused at once, or know.
 func (m *Manager) begins(req *types.Request) (began time.Time) {
@@ -88,7 +28,7 @@ func (m *Manager) sinceBegin(began time.Time) time.Duration {
 
 // acquired tells how an acquire of one key ended.
 func (m *Manager) acquired(ctx context.Context, req *types.Request, began time.Time, g *types.Grant, err error) {
-	result := resultOf(g, err)
+	result := types.ResultOf(g, err)
 	if err == nil {
 		m.obs.Acquired(ctx, req.Key, result, g.Waited)
 		return
@@ -105,7 +45,7 @@ func (m *Manager) acquiredAll(ctx context.Context, keys []string, req *types.Req
 		}
 		return
 	}
-	waited, code := m.sinceBegin(began), codeOf(err)
+	waited, code := m.sinceBegin(began), types.CodeOf(err)
 	for _, key := range keys {
 		m.obs.Acquired(ctx, key, code, waited)
 	}
@@ -134,7 +74,7 @@ func keyOfRefusal(keys []string, err error) string {
 func (m *Manager) released(ctx context.Context, req *types.ReleaseRequest, out types.Released, err error) {
 	switch {
 	case err != nil:
-		code := codeOf(err)
+		code := types.CodeOf(err)
 		m.obs.Releases(req.Key, code)
 		m.obs.Refused(ctx, observe.Refusal{Operation: "release", Key: req.Key, Traceparent: req.Traceparent, Code: code, Err: err})
 	case out.Nothing:
