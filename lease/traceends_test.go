@@ -3,10 +3,12 @@ package lease
 import (
 	"context"
 	"runtime"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
@@ -36,6 +38,20 @@ func TestNoWaitBeginsAfterItsCall(t *testing.T) {
 	r.m.Stop()
 	far.m.Stop()
 	open.none(t)
+}
+
+// A lock that ends because the sidecar stops is not lost by a failure.
+func TestShutdownIsNoErrorOfTheSpan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sp := newSpans(t)
+		r := sp.on()
+		sp.acquire(r, "a", r.session(), types.Request{Key: "k"})
+		r.m.Stop()
+		held := sp.named("lock.held")
+		if len(held) != 1 || held[0].Status.Code != codes.Unset || !slices.Contains(held[0].Attributes, tracing.EndReason.String("shutdown")) {
+			t.Errorf("%+v", held)
+		}
+	})
 }
 
 // What is kept of a call for as long as its lock is held is not the call's span.

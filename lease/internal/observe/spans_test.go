@@ -1,0 +1,60 @@
+package observe
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// recorded makes an observer, the context of a call that is recorded, and the list of the
+// spans that have ended.
+func recorded(t *testing.T) (*Observer, context.Context, *tracetest.InMemoryExporter) {
+	t.Helper()
+	exporter := tracetest.NewInMemoryExporter()
+	tracer := tracing.New(sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)))
+	ctx, span := tracer.Start(t.Context(), "lock.acquire", trace.SpanKindServer)
+	t.Cleanup(func() { span.End() })
+	return New(slog.New(slog.DiscardHandler), nil, tracer, true), ctx, exporter
+}
+
+// Only a loss is an error of a lock's span. A release, the end of its session and the stop of
+// the sidecar are none.
+func TestOnlyALossIsAnErrorOfTheSpan(t *testing.T) {
+	for reason, want := range map[string]codes.Code{
+		Released: codes.Unset, SessionEnded: codes.Unset, Shutdown: codes.Unset,
+		"expired": codes.Error, "store_lost": codes.Error, "broken": codes.Error, "max_hold": codes.Error,
+	} {
+		o, ctx, exporter := recorded(t)
+		h := o.Call(ctx, "k").Hold()
+		h.Begin("k", 1, "s")
+		o.HoldEnded(h, "k", reason, time.Second)
+		spans := exporter.GetSpans()
+		if len(spans) != 1 || spans[0].Status.Code != want {
+			t.Errorf("%s: %d spans, %s", reason, len(spans), want)
+		}
+	}
+}
+
+// An attempt of a call that has left may still be queued: it begins no second wait, which
+// nobody would end.
+func TestNoWaitBeginsWhenTheCallHasLeft(t *testing.T) {
+	o, ctx, exporter := recorded(t)
+	c := o.Call(ctx, "k")
+	c.Enqueue(&store.Lock{})
+	c.Leave()
+	c.EndWait(CallerLeft)
+	c.Enqueue(&store.Lock{})
+	c.EndWait(CallerLeft)
+	if spans := exporter.GetSpans(); len(spans) != 1 {
+		t.Errorf("%d spans, want one wait", len(spans))
+	}
+}
