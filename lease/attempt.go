@@ -33,7 +33,7 @@ type attempt struct {
 	s           *Session   // nil with BindTTL
 	slot        *quotaSlot // of the call, in the session
 	req         *types.Request
-	lease       *lease // nil for BindTTL that does not wait
+	under       atomic.Pointer[lease] // nil for BindTTL that does not wait; changed under mu
 	id          store.AttemptID
 	tr          *observe.Call // of the call
 	began       time.Time     // of the call, for Waited
@@ -105,8 +105,9 @@ func (c *call) newAttempt(came *arrival) (*attempt, error) {
 		return nil, err
 	}
 	b := &attempt{
-		aq: c.aq, s: c.s, slot: &c.slot, req: c.req, lease: l, arrival: came, began: c.began, shared: c.shared, tr: c.tr,
+		aq: c.aq, s: c.s, slot: &c.slot, req: c.req, arrival: came, began: c.began, shared: c.shared, tr: c.tr,
 	}
+	b.under.Store(l)
 	b.inFlight.Add(1)
 	if c.req.SharesGrant() {
 		b.id = repeat.AttemptID(c.req.RequestID, c.req.Key)
@@ -120,14 +121,17 @@ func (c *call) newAttempt(came *arrival) (*attempt, error) {
 	return b, nil
 }
 
+// lease is the one under which the attempt waits, or asks for a session's lock.
+func (b *attempt) lease() *lease { return b.under.Load() }
+
 func (b *attempt) ref() store.Attempt { return store.Attempt{Key: b.req.Key, ID: b.id} }
 
 func (b *attempt) ask() store.Ask {
 	a := store.Ask{
 		Attempt: b.ref(), MinHold: b.req.MinHold, Skip: b.req.Skip, Data: b.req.Data, Traceparent: b.req.Traceparent,
 	}
-	if b.lease != nil {
-		a.Lease = b.lease.id
+	if b.lease() != nil {
+		a.Lease = b.lease().id
 	}
 	if b.req.Bind == types.BindTTL {
 		a.TTL = b.req.TTL
@@ -213,7 +217,7 @@ func (b *attempt) beginEnqueue() bool {
 	b.mu.Unlock()
 	b.inQueue.Store(true)
 	err := b.aq.queue.add(b)
-	if err == nil && b.lease.lost.Load() { // whoever lost it may not have seen the attempt here
+	if err == nil && b.lease().lost.Load() { // whoever lost it may not have seen the attempt here
 		err = errAttemptLost
 	}
 	if err != nil {
@@ -313,23 +317,27 @@ func (b *attempt) callerLeft() {
 	}
 }
 
-// leaseGone hears that the lease under the attempt was lost. The lease's revocation drops
-// the waiter, and with it a session's lock that it may still win. A bind:ttl lock
-// would outlive the lease: such an attempt learns what became of it first.
-func (b *attempt) leaseGone() {
-	if b.req.Bind == types.BindSession {
-		if _, first := b.close(errAttemptLost); first {
-			if b.keepsKey() {
-				b.aq.withdraw(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
-			}
-			b.end()
-		}
+// leaseGone hears that a lease was lost under which the attempt waits, unless it was moved. The
+// lease's revocation drops the waiter, and with it a session's lock that it may still win. A
+// bind:ttl lock would outlive the lease: such an attempt learns what became of it first.
+func (b *attempt) leaseGone(l *lease) {
+	b.mu.Lock()
+	if b.lease() != l || b.phase == over {
+		b.mu.Unlock()
 		return
 	}
-	b.mu.Lock()
-	b.positionLost = true
+	if b.req.Bind == types.BindTTL {
+		b.positionLost = true
+		b.mu.Unlock()
+		b.cancel()
+		return
+	}
+	b.phase, b.err = over, errAttemptLost
 	b.mu.Unlock()
-	b.cancel()
+	if b.keepsKey() {
+		b.aq.withdraw(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
+	}
+	b.end()
 }
 
 // cancel takes the attempt out of the queue, once its place there is confirmed: a cancel that
@@ -384,8 +392,8 @@ func (b *attempt) leftLineLocked() error {
 
 // leaseLost hears from the store that the lease under the attempt is dead.
 func (b *attempt) leaseLost() {
-	if b.lease != nil {
-		b.aq.lose(b.lease, types.LostExpired)
+	if b.lease() != nil {
+		b.aq.lose(b.lease(), types.LostExpired)
 	}
 	b.finish(errAttemptLost)
 }
@@ -486,10 +494,10 @@ func (b *attempt) join(ans *store.Answer, t clock.Tick) (before *heldLock, ok bo
 		}
 		b.until = b.since.Add(b.req.MaxHold)
 	}
-	b.lease.users.Add(1) // the attempt's own pin keeps the lease in the book meanwhile
-	w := won{req: b.req, token: ans.Token, lease: b.lease, acquiredAt: ans.AcquiredAt, until: b.until, span: b.tr.Hold()}
+	b.lease().users.Add(1) // the attempt's own pin keeps the lease in the book meanwhile
+	w := won{req: b.req, token: ans.Token, lease: b.lease(), acquiredAt: ans.AcquiredAt, until: b.until, span: b.tr.Hold()}
 	if before, ok = b.s.addMember(w, b.slot, t); !ok {
-		b.lease.unpin()
+		b.lease().unpin()
 	}
 	return before, ok // whoever loses the lease now may not see h: tell does
 }

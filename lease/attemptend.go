@@ -37,8 +37,8 @@ func (b *attempt) end() {
 	if b.inQueue.Load() {
 		b.aq.queue.remove(b)
 	}
-	if b.lease != nil {
-		b.lease.unpin()
+	if b.lease() != nil {
+		b.lease().unpin()
 	}
 	b.mu.Lock()
 	b.ended = true

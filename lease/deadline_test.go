@@ -235,7 +235,7 @@ func TestALateCallTellsNoGrant(t *testing.T) {
 		b, err := c.newAttempt(nil)
 		r.must(err)
 		b.start(c.ctx, r.clk.Now())
-		r.clk.stop(b.lease.ttl)
+		r.clk.stop(b.lease().ttl)
 		if g, err := c.await(b); err == nil {
 			t.Errorf("granted %+v", g)
 		}

@@ -130,6 +130,41 @@
 // Package observe makes spans, metrics and log lines of what has been decided. Nothing waits
 // for it.
 //
+// # Rotation
+//
+// After a failover to a server that knew less than was confirmed, a grant can be missing under
+// a lease, and orphans can be back: grants and queue positions that nobody here knows. When a
+// renewal names such a lease:
+//
+//  1. The lease is retired: nothing new is held under it. It is renewed as long as it has users.
+//  2. The locks that are believed to be held under it are read. What is missing is lost. Only
+//     then is the lease trusted for longer (reconcile.go).
+//  3. Locks and waits that are known here are moved to the fresh lease for that TTL (rotate.go).
+//  4. When it has no user any more, the lease is closed. What is left under it are orphans.
+//
+// Exclusion: a move changes the lease of a grant, never the grant, in one transaction with the
+// lock row locked and both leases alive. Whoever takes a dead holder's key names the dead lease
+// under the same row lock, so it takes what is still there, or nothing. While a move is under
+// way, the store may have the lock under either lease: it is trusted only while both are, and
+// the old lease is lost if the new one is lost before the answer came. A move of unknown outcome is
+// under way until the store answers for each row, because that move itself may be what keeps a row
+// locked. A move names both leases: one that lay in a buffer does nothing to what was moved on.
+//
+// Token order: a move draws no token.
+//
+// Nothing granted is delivered twice: an attempt keeps its id. A move never grants, and an
+// answer or news that comes during it finds the attempt as before.
+//
+// An orphan ends in bounded time: users of a retired lease only leave. Asks in flight are users,
+// and have a time limit. Releases are users, and end when the store answers. Locks and waits are
+// moved in rounds, one for each renewal interval, until none is left. What a row lock of another
+// session keeps from being moved keeps the lease, for as long as that lock.
+//
+// What ends here during its move is freed once more afterwards: its release or withdrawal may
+// have been given up when the old lease ended. A session's lock is claimed by its instance, so a
+// release that meets the move in the store frees the lock all the same. After a second failover
+// both leases are old: their locks are verified and moved again.
+//
 // # What happens in each failure
 //
 //   - The app dies or its connection drops: its session ends; everything that it
@@ -143,11 +178,9 @@
 //   - Somebody keeps a key's row locked: what concerns that key is asked again,
 //     alone, and fails after the store's timeout with nothing done. Releases and
 //     withdrawals go on; no other key waits for it.
-//   - A standby is promoted that knows less than was told: the store says with a renewal
-//     that it has another history. Before the lease is trusted any longer, what is believed
-//     to be held under it is read (reconcile.go): what the store has not is lost (store_lost). What
-//     is held under it and is not known here, nor after twice the store's timeout, is looked for
-//     later, and withdrawn (orphans.go).
+//   - A standby is promoted that knows less than was told: a renewal names the leases of
+//     another history. What is believed to be held under them is verified and moved to fresh
+//     leases: see Rotation.
 //   - The process is stopped or the machine suspended for longer than a lease
 //     lasts: the first read afterwards finds the lease past its deadline and all
 //     its locks lost (expired).

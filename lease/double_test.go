@@ -35,13 +35,9 @@ type double struct {
 	checking, checkingMost int
 	// handOffs, if set, are known to all sidecars of a test.
 	handOffs *handOffs
-	// history is that of the store, reconciled those in which leases were last counted.
-	history    store.History
-	reconciled map[store.LeaseID]store.History
-	// othersLook: other sidecars look at parts of the locks in this moment.
-	othersLook bool
-	// partKeys is of how many keys a part tells; 0: of one.
-	partKeys int
+	// history is that of the store, openedIn those in which leases were opened.
+	history  store.History
+	openedIn map[store.LeaseID]store.History
 }
 
 // listened is one call of Listen, and how many enqueues came before it.
@@ -72,7 +68,7 @@ var errBroken = errors.New("broken on purpose")
 func newDouble(inner *memory.Store) *double {
 	return &double{
 		Store: inner, faults: map[string]*fault{}, calls: map[string]int{}, items: map[string]int{},
-		most: map[string]int{}, attempts: map[store.Attempt]bool{}, reconciled: map[store.LeaseID]store.History{},
+		most: map[string]int{}, attempts: map[store.Attempt]bool{}, openedIn: map[store.LeaseID]store.History{},
 	}
 }
 
@@ -225,7 +221,7 @@ func (d *double) lift(ops ...string) {
 // every operation that a manager uses.
 var everyOp = []string{
 	"OpenLeases", "Renew", "Revoke", "ReapInstance", "Sweep", "Acquire", "Enqueue", "Check", "Cancel", "Withdraw",
-	"Release", "Amend", "Get", "List", "Signal", "Signals", "Heard", "Watch", "Unwatch", "HeldUnder", "HeldUnderAfter", "Reconciled",
+	"Release", "Amend", "Get", "List", "Signal", "Signals", "Heard", "Watch", "Unwatch", "HeldUnder", "Move",
 }
 
 func (d *double) setAll(f fault) {

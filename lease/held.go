@@ -3,6 +3,7 @@ package lease
 import (
 	"hash/maphash"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,7 +21,7 @@ type heldLock struct {
 	key   string
 	token int64
 	s     *Session
-	lease *lease
+	under atomic.Pointer[lease] // it is a user of that until it has letGo
 	// acquiredAt is the store's time, in nanoseconds since 1970; since the local one, as
 	// long after holdings began.
 	acquiredAt  int64
@@ -29,15 +30,25 @@ type heldLock struct {
 	request     uuid.UUID // the id of the request that was granted it, zero: none
 	*terms
 
-	// read: the store has said that it is there, in the last history in which its lease was
-	// reconciled. It belongs to the renewal that is under way.
-	read bool
+	// read: the store has said that it is there, in the history in which its lease was last
+	// verified.
+	read atomic.Bool
 
 	// What follows is guarded by s.mu.
 	*changes
 	// part: the app does not know of it, because its call has not been told yet, or is for
 	// several keys and does not have all.
 	unpublished bool
+	letGo       bool
+}
+
+// lease is the one that the lock is held under.
+func (h *heldLock) lease() *lease { return h.under.Load() }
+
+// letGoLocked ends the use of the lease: the lock is lost, or its release is settled. s.mu is held.
+func (h *heldLock) letGoLocked() {
+	h.letGo = true
+	h.lease().unpin()
 }
 
 // terms are what few locks were asked for with. The others share plain.
@@ -124,13 +135,13 @@ func (h *heldLock) change() *changes {
 // valid reports whether the lock can be relied on now: its lease is trusted, and
 // its MaxHold is not over. Every read asks.
 func (h *heldLock) valid(t clock.Tick) bool {
-	return h.lease.alive(t) && !clock.Past(h.until, t.Now)
+	return h.lease().alive(t) && !clock.Past(h.until, t.Now)
 }
 
 // remaining is how long the lock can be relied on if its lease is not renewed any
 // more.
 func (h *heldLock) remaining(t clock.Tick) time.Duration {
-	left := h.lease.remaining(t)
+	left := h.lease().remaining(t)
 	if h.ttl != 0 {
 		left = min(left, reliable(h.ttl))
 	}
@@ -147,7 +158,7 @@ func untilAtMost(d time.Duration, until, now time.Time) time.Duration {
 
 // claim is how the store is told which lock is meant.
 func (h *heldLock) claim() store.Claim {
-	return store.Claim{Key: h.key, Token: h.token, Lease: h.lease.id}
+	return store.Claim{Key: h.key, Token: h.token, Lease: h.lease().id}
 }
 
 // observed is what the log says of a lock.
@@ -165,7 +176,7 @@ func (h *heldLock) lock() store.Lock {
 		Key: h.key, Held: true, Token: h.token, QueueLength: set.cfg.QueueLength(h.key), Stopping: stopping,
 		Holder: store.Holder{
 			Instance: set.cfg.Instance, Pod: set.cfg.Pod, Session: h.s.name, Owner: h.owner,
-			Lease: h.lease.id, Renewed: true,
+			Lease: h.lease().id, Renewed: true,
 			AcquiredAt: h.acquired(), HeldFor: h.heldFor(t.Now), ExpiresIn: h.remaining(t),
 			Data: data, Traceparent: h.traceparent,
 		},
@@ -185,6 +196,13 @@ func (h *heldLock) lose(reason types.LostReason) bool {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	return h.s.loseLocked(h, reason)
+}
+
+// loseUnder is lose, unless the lock was moved to another lease.
+func (h *heldLock) loseUnder(l *lease, reason types.LostReason) bool {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	return h.lease() == l && h.s.loseLocked(h, reason)
 }
 
 const heldShards = 64
@@ -247,7 +265,7 @@ func (hs *heldSet) on(l *lease) []*heldLock {
 		sh := &hs.shards[i]
 		sh.mu.Lock()
 		for _, h := range sh.m {
-			if h.lease == l {
+			if h.lease() == l {
 				out = append(out, h)
 			}
 		}

@@ -118,9 +118,6 @@ func (hs *holdings) ended(key string, token int64) (grantEnd, bool) {
 	return hs.ends.get(grantRef{key, token})
 }
 
-// endedKeys are the keys of the grants that ended lately.
-func (hs *holdings) endedKeys() []string { return hs.ends.keys() }
-
 // empty reports whether no session holds a lock.
 func (hs *holdings) empty() bool { return hs.locks.Load() == 0 }
 

@@ -63,8 +63,12 @@ type lease struct {
 	renewing bool
 	// failing: the last renewal was not confirmed by the store, or not yet.
 	failing atomic.Bool
-	// reconciling belongs to the renewal that is under way; nil: there was no failover.
-	reconciling *reconciliation
+	// next is the lease to which what is held under this one is being moved: see rotate.go.
+	next atomic.Pointer[lease]
+	// verified is in which history the locks were last verified, unread are those that were
+	// not yet. They belong to the renewal that is under way.
+	verified store.History
+	unread   []*heldLock
 }
 
 // life is what is known since the last confirmed renewal was sent.
@@ -90,7 +94,11 @@ func (l *lease) alive(t clock.Tick) bool {
 		return false
 	}
 	life := l.life.Load()
-	return life != nil && t.Now.Before(life.deadline) && t.Suspended()-life.suspended < clock.SuspensionLimit
+	if life == nil || !t.Now.Before(life.deadline) || t.Suspended()-life.suspended >= clock.SuspensionLimit {
+		return false
+	}
+	next := l.next.Load() // the store may have the lock under that one already
+	return next == nil || next.alive(t)
 }
 
 // remaining is how long the lease can be trusted if it is not renewed any more.
@@ -98,7 +106,11 @@ func (l *lease) remaining(t clock.Tick) time.Duration {
 	if !l.alive(t) {
 		return 0
 	}
-	return max(l.life.Load().deadline.Sub(t.Now), 0)
+	left := max(l.life.Load().deadline.Sub(t.Now), 0)
+	if next := l.next.Load(); next != nil {
+		left = min(left, next.remaining(t))
+	}
+	return left
 }
 
 // unpin ends what pin began.
@@ -107,7 +119,8 @@ func (l *lease) unpin() { l.users.Add(-1) }
 // interval is how often a lease of that TTL is renewed.
 func interval(ttl, configured time.Duration) time.Duration { return min(configured, ttl/3) }
 
-// leaseSet has the renewed leases in use: one for each step of the TTLs.
+// leaseSet has the renewed leases in use: one for each step of the TTLs. Those of another
+// history are retired: nothing new is held under them.
 type leaseSet struct {
 	usual time.Duration // the configured TTL
 	// listen tells the store whether there is a lease. Whatever the store tells of (hand-offs,
@@ -117,6 +130,7 @@ type leaseSet struct {
 	emptied   time.Time // when the last lease went
 	mu        sync.RWMutex
 	byTTL     map[time.Duration]*lease
+	retired   map[*lease]struct{}
 	// toRevoke are leases whose revocation the store has not confirmed.
 	toRevoke map[*lease]struct{}
 	// nextAt is when the renewer looks next.
@@ -128,8 +142,8 @@ type leaseSet struct {
 func newLeaseSet(usual time.Duration, listen func(on bool)) *leaseSet {
 	return &leaseSet{
 		usual: usual, listen: listen,
-		byTTL: make(map[time.Duration]*lease), toRevoke: make(map[*lease]struct{}),
-		wake: make(chan struct{}, 1),
+		byTTL: make(map[time.Duration]*lease), retired: make(map[*lease]struct{}),
+		toRevoke: make(map[*lease]struct{}), wake: make(chan struct{}, 1),
 	}
 }
 
@@ -195,11 +209,14 @@ func (b *leaseSet) remove(l *lease) {
 }
 
 func (b *leaseSet) removeLocked(l *lease) {
-	if b.byTTL[l.ttl] != l {
+	if _, ok := b.retired[l]; ok {
+		delete(b.retired, l)
+	} else if b.byTTL[l.ttl] == l {
+		delete(b.byTTL, l.ttl)
+	} else {
 		return
 	}
-	delete(b.byTTL, l.ttl)
-	if len(b.byTTL) == 0 {
+	if b.emptyLocked() {
 		b.emptied = time.Time{} // the renewer notes when
 		b.changed()
 	}
@@ -220,7 +237,7 @@ func (b *leaseSet) listenLocked() {
 // lingerLocked ends the listening if there has been no lease for long. It returns how long
 // until it has to look again. b.mu is held.
 func (b *leaseSet) lingerLocked(now time.Time) time.Duration {
-	if !b.listening || len(b.byTTL) > 0 {
+	if !b.listening || !b.emptyLocked() {
 		return time.Hour
 	}
 	if b.emptied.IsZero() {
@@ -235,6 +252,33 @@ func (b *leaseSet) lingerLocked(now time.Time) time.Duration {
 	return left
 }
 
+func (b *leaseSet) emptyLocked() bool { return len(b.byTTL)+len(b.retired) == 0 }
+
+// retire makes the next pin find a fresh lease. It reports false when the lease is retired,
+// or was never for others to pin.
+func (b *leaseSet) retire(l *lease) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.byTTL[l.ttl] != l {
+		return false
+	}
+	delete(b.byTTL, l.ttl)
+	b.retired[l] = struct{}{}
+	return true
+}
+
+// isRetired reports whether a lease is retired, and neither closed nor lost.
+func (b *leaseSet) isRetired(l *lease) bool {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.isRetiredLocked(l)
+}
+
+func (b *leaseSet) isRetiredLocked(l *lease) bool {
+	_, ok := b.retired[l]
+	return ok
+}
+
 // all returns the leases.
 func (b *leaseSet) all() []*lease {
 	b.mu.RLock()
@@ -242,7 +286,9 @@ func (b *leaseSet) all() []*lease {
 	return b.allLocked()
 }
 
-func (b *leaseSet) allLocked() []*lease { return slices.Collect(maps.Values(b.byTTL)) }
+func (b *leaseSet) allLocked() []*lease {
+	return slices.AppendSeq(slices.Collect(maps.Values(b.byTTL)), maps.Keys(b.retired))
+}
 
 // mustRevoke notes that a lease is to be revoked, revoked that the store has confirmed it.
 func (b *leaseSet) mustRevoke(l *lease) {

@@ -17,7 +17,7 @@ func TestClaimWhileLosing(t *testing.T) {
 		s := r.session()
 		g := r.lock(s, "k")
 		h := s.find("k", g.Token)
-		h.lease.lost.Store(true) // as lose does first
+		h.lease().lost.Store(true) // as lose does first
 
 		_, err := r.m.Release(t.Context(), s, types.ReleaseRequest{Key: "k", Token: g.Token})
 		var lost *types.LostError

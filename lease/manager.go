@@ -23,9 +23,11 @@ import (
 type Manager struct {
 	cfg types.Config
 	st  store.Store
-	clk clock.Clock
-	log *slog.Logger
-	obs *observe.Observer
+	// mover is the same; nil if it never forgets anything.
+	mover store.Mover
+	clk   clock.Clock
+	log   *slog.Logger
+	obs   *observe.Observer
 
 	lanes *lanes.Set
 
@@ -41,7 +43,6 @@ type Manager struct {
 	reaping       atomic.Bool  // the leases of predecessors are not revoked yet
 	leftUnrevoked atomic.Int64 // revocations that nobody tries any more, and of predecessors
 	sweeping      *sweeping
-	orphans       orphans
 
 	// inline: the store answers at once, in the caller's goroutine (see its traits).
 	inline bool
@@ -80,7 +81,7 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	m.watches, m.groups = m.newWatches(), newGroups(m.ctx, m.acquirer, st, m.spawn)
 	m.sweeping = newSweeping(st, m.clk, m.log)
 	m.fleet = fleet.New(m.ctx, cfg, st, m.spawn)
-	m.orphans.m, m.orphans.sought = m, make(map[*lease]*reconciliation)
+	m.mover, _ = st.(store.Mover)
 	m.obs.Observe(m.state)
 	return m, nil
 }
@@ -374,12 +375,13 @@ func (m *Manager) lose(l *lease, reason types.LostReason) {
 	m.leases.remove(l)
 	locks := m.holdings.on(l)
 	for _, h := range locks {
-		h.lose(reason)
+		h.loseUnder(l, reason)
 	}
-	m.watches.LeaseLost()
+	m.leases.changed() // what is being moved to it cannot be trusted either
+	m.watches.LeaseEnded()
 	waits := m.acquirer.queue.on(l)
 	for _, b := range waits {
-		b.leaseGone()
+		b.leaseGone(l)
 	}
 	m.log.Error("lease lost", "lease", l.id, "ttl", l.ttl.String(), "reason", string(reason), "locks", len(locks), "waits", len(waits))
 	m.revoke(l)

@@ -27,7 +27,7 @@ func (r *rig) handOver(other *rig, key string, token int64) {
 func (r *rig) hint(key string) {
 	for _, b := range r.m.acquirer.queue.all() {
 		if b.req.Key == key {
-			r.m.News(store.News{Attempt: b.ref(), Lease: b.lease.id})
+			r.m.News(store.News{Attempt: b.ref(), Lease: b.lease().id})
 		}
 	}
 }

@@ -113,13 +113,6 @@ func (q *queue) remove(b *attempt) {
 // has reports whether an attempt is queued, or is about to. q.mu is held.
 func (q *queue) has(b *attempt) bool { return slices.Contains(q.attempts[store.HalfOf(b.id)], b) }
 
-// awaits reports whether an attempt for a grant is queued, or is about to.
-func (q *queue) awaits(grant store.AttemptID) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return slices.ContainsFunc(q.attempts[store.HalfOf(grant)], func(b *attempt) bool { return b.id == grant })
-}
-
 // each runs over all attempts. q.mu is held.
 func (q *queue) each(yield func(*attempt) bool) {
 	for _, attempts := range q.attempts {
@@ -150,7 +143,7 @@ func (q *queue) on(l *lease) []*attempt {
 	defer q.mu.Unlock()
 	var out []*attempt
 	for b := range q.each {
-		if b.lease == l {
+		if b.lease() == l {
 			out = append(out, b)
 		}
 	}

@@ -1,8 +1,6 @@
 package lease
 
 import (
-	"maps"
-	"slices"
 	"sync"
 
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -64,19 +62,6 @@ func (e *recentEnds) settled(ref grantRef) {
 			return
 		}
 	}
-}
-
-// keys are those of the grants.
-func (e *recentEnds) keys() []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	keys := make(map[string]struct{})
-	for _, known := range e.ages {
-		for ref := range known {
-			keys[ref.key] = struct{}{}
-		}
-	}
-	return slices.Collect(maps.Keys(keys))
 }
 
 func (e *recentEnds) get(ref grantRef) (grantEnd, bool) {

@@ -96,13 +96,14 @@ func (m *Manager) ownClaim(c claimant, t clock.Tick) *heldLock {
 
 // expire takes a lock that was found past its time out of its session.
 func (m *Manager) expire(h *heldLock) {
-	if h.lease.alive(clock.Read(m.clk)) {
+	l := h.lease()
+	if l.alive(clock.Read(m.clk)) {
 		h.outlive()
 		return
 	}
-	m.lose(h.lease, h.lease.lossReason())
+	m.lose(l, l.lossReason())
 	// Somebody else may be at it and not have come to h yet.
-	h.lose(h.lease.lossReason())
+	h.loseUnder(l, l.lossReason())
 }
 
 // claimedElsewhere decides about a claim on what the claimant's session does not hold, as

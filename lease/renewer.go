@@ -79,7 +79,7 @@ func (b *leaseSet) plan(clk clock.Clock, configured time.Duration) plan {
 		switch {
 		case !something || wait > interval(l.ttl, configured)/2:
 			p.next = min(p.next, wait)
-		case l.users.Load() == 0 && !l.used.Swap(false):
+		case l.users.Load() == 0 && (!l.used.Swap(false) || b.isRetiredLocked(l)):
 			b.removeLocked(l) // b.mu is held: nothing can begin to use it
 			p.idle = append(p.idle, l)
 		default:
@@ -109,6 +109,10 @@ func (m *Manager) renew(ctx context.Context, due []*lease) {
 	var doubtful []*lease
 	for _, l := range due {
 		if slices.Contains(answer.Reconcile, l.id) {
+			if m.leases.retire(l) {
+				m.spawn(func() { m.rotate(l) })
+				m.watches.LeaseEnded()
+			}
 			doubtful = append(doubtful, l)
 			delete(kept, l.id) // it is not known what is held under it
 			continue
@@ -117,18 +121,18 @@ func (m *Manager) renew(ctx context.Context, due []*lease) {
 	}
 	m.leases.changed()
 	if len(doubtful) > 0 {
-		uncounted := m.reconcile(ctx, doubtful, answer.History, func(l *lease) {
+		unverified := m.verify(ctx, doubtful, answer.History, func(l *lease) {
 			kept[l.id] = true
 			r.apply(l, true, nil)
 			m.leases.changed()
 		})
 		for _, l := range doubtful {
 			if !kept[l.id] {
-				r.apply(l, false, uncounted)
+				r.apply(l, false, unverified)
 			}
 		}
 		m.leases.changed()
-		err = errors.Join(err, uncounted)
+		err = errors.Join(err, unverified)
 	}
 	if err != nil {
 		m.log.Warn("leases not renewed, trying again", "leases", len(due), "error", err)

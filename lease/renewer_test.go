@@ -144,11 +144,11 @@ func TestDifferentTTLsShareLeases(t *testing.T) {
 			h := s.find(g.Key, g.Token)
 			v, err := r.m.Get(context.Background(), s, g.Key, false)
 			r.must(err)
-			if kept := h.lease.ttl; kept < ttl || kept > 2*ttl || g.ExpiresIn > ttl-margin(ttl) || v.Holder.ExpiresIn > ttl-margin(ttl) || g.ExpiresIn <= 0 {
+			if kept := h.lease().ttl; kept < ttl || kept > 2*ttl || g.ExpiresIn > ttl-margin(ttl) || v.Holder.ExpiresIn > ttl-margin(ttl) || g.ExpiresIn <= 0 {
 				t.Fatalf("asked for %s: the lease has %s; told %s, then %s", ttl, kept, g.ExpiresIn, v.Holder.ExpiresIn)
 			}
-			if ttl == r.m.cfg.TTL && h.lease.ttl != ttl {
-				t.Errorf("the configured TTL became %s", h.lease.ttl)
+			if ttl == r.m.cfg.TTL && h.lease().ttl != ttl {
+				t.Errorf("the configured TTL became %s", h.lease().ttl)
 			}
 		}
 		if n := r.st.asked("OpenLeases"); n > len(ttlSteps)+1 {

@@ -207,10 +207,11 @@ func (s *Session) freesLocked(r *release) {
 	s.freeing[r.h.key] = r
 }
 
-// freed forgets a release.
+// freed forgets a release that is settled.
 func (s *Session) freed(r *release) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	r.h.letGoLocked()
 	if s.freeing[r.h.key] == r {
 		delete(s.freeing, r.h.key)
 	}
@@ -226,7 +227,7 @@ func (s *Session) freeingOf(key string) *release {
 func (s *Session) loseLocked(h *heldLock, reason types.LostReason) bool {
 	forfeited := s.forfeitLocked(h, reason)
 	if forfeited {
-		h.lease.unpin()
+		h.letGoLocked()
 	}
 	return forfeited
 }

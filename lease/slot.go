@@ -96,9 +96,10 @@ type won struct {
 // says that it is lost, and the caller tells so when it holds no mutex.
 func (s *Session) addMember(w won, p *quotaSlot, t clock.Tick) (before *heldLock, ok bool) {
 	h := &heldLock{
-		key: w.req.Key, token: w.token, s: s, lease: w.lease, acquiredAt: w.acquiredAt.UnixNano(), since: t.Now.Sub(s.set.began),
+		key: w.req.Key, token: w.token, s: s, acquiredAt: w.acquiredAt.UnixNano(), since: t.Now.Sub(s.set.began),
 		traceparent: w.req.Traceparent, terms: termsOf(&w), changes: changesOf(w.req.Data), request: w.req.RequestID,
 	}
+	h.under.Store(w.lease)
 	if !h.valid(t) {
 		return nil, false
 	}

@@ -160,7 +160,7 @@ func TestUndeliveredQuestionAfterItsLease(t *testing.T) {
 				r.st.set("Enqueue", fault{times: 1, first: func() {
 					proceed = r.st.hold("Revoke")
 					for _, b := range r.m.acquirer.queue.all() {
-						r.m.lose(b.lease, types.LostStore)
+						r.m.lose(b.lease(), types.LostStore)
 					}
 					if freed == "before the question" {
 						other.release(o, g)

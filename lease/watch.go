@@ -32,8 +32,11 @@ type watchLease struct {
 }
 
 func (w watchLease) ID() store.LeaseID { return w.l.id }
-func (w watchLease) Alive() bool       { return w.l.alive(clock.Read(w.m.clk)) }
 func (w watchLease) Unpin()            { w.l.unpin() }
+
+func (w watchLease) Alive() bool {
+	return w.l.alive(clock.Read(w.m.clk)) && !w.m.leases.isRetired(w.l)
+}
 
 // pinForWatches pins a lease that is open and alive.
 func (m *Manager) pinForWatches(ctx context.Context) (watch.Lease, error) {
@@ -46,7 +49,7 @@ func (m *Manager) pinForWatches(ctx context.Context) (watch.Lease, error) {
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
-		if err == nil && w.Alive() {
+		if err == nil && w.l.alive(clock.Read(m.clk)) {
 			return w, nil
 		}
 		w.Unpin()

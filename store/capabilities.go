@@ -84,20 +84,20 @@ type Watcher interface {
 	Unwatch(ctx context.Context, keys []string) error
 }
 
-// Reconciler is an engine that may forget what it had told, after a failover to a server that knew
-// less. Its Renewal names the leases to be reconciled.
-type Reconciler interface {
-	// HeldUnder returns which of these keys' locks are held under leases of this instance, and
-	// the waiters that are queued for them under the leases. It is for leases that a Renewal
-	// says are to be reconciled.
-	HeldUnder(ctx context.Context, leases []LeaseID, keys []string) (Count, error)
-	// HeldUnderAfter pages through all locks in the order of the bytes of their keys, behind
-	// the key after, and returns those held under leases of this instance. The first page
-	// (after is empty) also returns waiters. A page may be empty if others read in this moment.
-	HeldUnderAfter(ctx context.Context, leases []LeaseID, after string) (Part, error)
-	// Reconciled notes that the sidecar knows all that is held under leases, as it was told in
-	// that history.
-	Reconciled(ctx context.Context, leases []LeaseID, history History) error
+// Mover is an engine that can forget what it has confirmed, as by a failover to a server that
+// knew less. Its renewals name the leases of another history. Their sidecar verifies what it
+// believes to be held under them, moves that to a fresh lease, and revokes the old one. What
+// is left under that, nobody knows.
+type Mover interface {
+	// HeldUnder returns which of these keys' locks are held under renewed leases of this
+	// instance.
+	HeldUnder(ctx context.Context, keys []string) (HeldGrants, error)
+	// Move puts what is held or queued under a lease of this instance under another one, as it
+	// is: tokens and queue positions stay. It may be repeated, and comes to nothing where it is
+	// late: what is under a third lease stays there. Statuses: Holds (it is there now), Expired
+	// (one of the two leases ended), UnknownToken, Released, OtherSession (it is under neither
+	// lease), ClaimRowLocked.
+	Move(ctx context.Context, from, to LeaseID, moves []Move) ([]ClaimStatus, error)
 }
 
 // Reaper is an engine whose expired leases do not vanish by themselves.

@@ -20,9 +20,8 @@ type Renewal struct {
 	Signals bool
 	// History is in which history they were extended, where there can be more than one.
 	History History
-	// Reconcile are those of the Kept that are of another history: what the store has
-	// forgotten since, only HeldUnder tells, and what it remembers again, only HeldUnderAfter.
-	// They are named each time, until they are Reconciled.
+	// Reconcile are those of the Kept that were opened in another history: grants under
+	// them may be missing here, and others be back that were released. See [Mover].
 	Reconcile []LeaseID
 }
 
@@ -30,25 +29,22 @@ type Renewal struct {
 // that it had told: since a failover to a server that knew less.
 type History = uuid.UUID
 
-// Count is what HeldUnder found, and in which history.
-type Count struct {
+// HeldGrants are what HeldUnder found, and in which history.
+type HeldGrants struct {
 	Grants  []HeldGrant
 	History History
 }
 
-// Part is what HeldUnderAfter found in a part of the locks.
-type Part struct {
-	Count
-	// Next is behind which key the next part begins; it is After itself where nothing was
-	// looked at. Last: there is no next part.
-	Next string
-	Last bool
+// HeldGrant is a grant that is held under a lease.
+type HeldGrant struct {
+	Key   string
+	Token int64
+	Lease LeaseID
 }
 
-// HeldGrant is a grant that is held under a renewed lease, or, if it Waits, a place in line.
-type HeldGrant struct {
+// Move names what is to be moved: a lock by its token; or an attempt that waits, or that
+// has got its lock meanwhile, by its id.
+type Move struct {
 	Attempt
-	Lease   LeaseID
-	Token   int64 // of a grant
-	Waiting bool
+	Token int64
 }

@@ -38,7 +38,7 @@ func (o *operation) release(s *Store, c *store.Claim) store.Verdict {
 	defer sh.mu.Unlock()
 	now := o.ns.space.now()
 	r := sh.rows[c.Key]
-	v := store.Verdict{Status: standing(r, c, now)}
+	v := store.Verdict{Status: s.standing(r, c, now)}
 	if v.Status == store.Holds && c.Undelivered && !r.mayBeUndelivered(s, now) {
 		v.Status = store.OtherSession
 	}
@@ -123,19 +123,19 @@ func (s *Store) Amend(ctx context.Context, changes []store.Change) ([]store.Verd
 	o := operation{ns: s.ns}
 	verdicts := make([]store.Verdict, len(changes))
 	for i := range changes {
-		verdicts[i] = o.amend(&changes[i])
+		verdicts[i] = o.amend(s, &changes[i])
 	}
 	o.finish()
 	return verdicts, nil
 }
 
-func (o *operation) amend(c *store.Change) store.Verdict {
+func (o *operation) amend(s *Store, c *store.Change) store.Verdict {
 	sh := o.ns.shard(c.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := o.ns.space.now()
 	r := sh.rows[c.Key]
-	v := store.Verdict{Status: standing(r, &c.Claim, now)}
+	v := store.Verdict{Status: s.standing(r, &c.Claim, now)}
 	if v.Status != store.Holds {
 		return v
 	}
@@ -176,8 +176,9 @@ func (o *operation) tellAll(r *row, now moment) {
 	}
 }
 
-// standing judges a claim on a row, which may be nil.
-func standing(r *row, c *store.Claim, now moment) store.ClaimStatus {
+// standing judges a claim on a row, which may be nil. A session's lock may be held under
+// another lease of the same instance: see Move.
+func (s *Store) standing(r *row, c *store.Claim, now moment) store.ClaimStatus {
 	switch {
 	case r == nil || r.token != c.Token || r.token == 0:
 		return store.UnknownToken
@@ -185,7 +186,7 @@ func standing(r *row, c *store.Claim, now moment) store.ClaimStatus {
 		return store.Released
 	case r.lease.dead():
 		return store.Expired
-	case r.lease.renewed && r.lease.id != c.Lease:
+	case r.lease.renewed && r.lease.id != c.Lease && (r.lease.by != s || c.Lease == store.LeaseID{}):
 		return store.OtherSession
 	case !r.lease.alive(now):
 		return store.Expired

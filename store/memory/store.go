@@ -30,14 +30,14 @@ type Store struct {
 }
 
 var (
-	_ store.Store      = (*Store)(nil)
-	_ store.Lister     = (*Store)(nil)
-	_ store.Signaler   = (*Store)(nil)
-	_ store.Watcher    = (*Store)(nil)
-	_ store.Reconciler = (*Store)(nil)
-	_ store.Reaper     = (*Store)(nil)
-	_ store.Census     = (*Store)(nil)
-	_ store.Immediate  = (*Store)(nil)
+	_ store.Store     = (*Store)(nil)
+	_ store.Lister    = (*Store)(nil)
+	_ store.Signaler  = (*Store)(nil)
+	_ store.Watcher   = (*Store)(nil)
+	_ store.Mover     = (*Store)(nil)
+	_ store.Reaper    = (*Store)(nil)
+	_ store.Census    = (*Store)(nil)
+	_ store.Immediate = (*Store)(nil)
 )
 
 // Start makes the store usable. It fails after Stop. news is called by the goroutine that caused

@@ -164,12 +164,12 @@
 // A promoted standby can miss the last answers, with tokens and renewals, and has another clock.
 // The first statement that would grant, renew or reap there finds that the server is not the one
 // in locksidecar.meta, and fails. Then tokens jump, and every lease gets its TTL once more
-// (new_epoch). The epoch has a new name (meta.history), which each lease notes. A renewal of a
-// lease with another history says so until its sidecar has reconciled it (Reconciled). There is no
-// index by lease. So the sidecar reads the locks that it believes in by their keys (HeldUnder), on
-// the renewals' connection, because no lease is trusted before. It seeks locks that it does not
-// know among all keys, a page at a time (HeldUnderAfter). An advisory lock lets one sidecar at a time
-// read.
+// (new_epoch). The epoch has a new name (meta.history), which each lease notes when it is opened. A
+// renewal names leases of another history. There is no index by lease. So the sidecar verifies the
+// locks that it believes in by their keys (HeldUnder), on the renewals' connection, because no
+// lease is trusted before. Then it moves them and its waiters to leases of this history (Move), and
+// revokes the old ones, with what nobody knows. A session's lock is therefore claimed by its
+// instance, and not by one lease.
 //
 // All sidecars tell servers apart in one way (meta.source): by the timeline, which only a
 // promotion or a recovery changes. If the server refuses that, by the time of its start, which is

@@ -46,9 +46,6 @@ func HostNames(lookup pgconn.LookupFunc) func(ctx context.Context, name string, 
 // ChannelOf is where an instance listens.
 var ChannelOf = channelOf
 
-// ReconcileLock is had by who looks at a part of the locks.
-const ReconcileLock = reconcileLock
-
 // ListenAsk is what the listener asks a silent server.
 var ListenAsk = sqlListenAsk.sql
 

@@ -181,7 +181,7 @@ type engine interface {
 	store.Lister
 	store.Signaler
 	store.Watcher
-	store.Reconciler
+	store.Mover
 	store.Reaper
 	store.Census
 	store.Listener

@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -10,17 +9,17 @@ import (
 
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 	"github.com/locksidecar/locksidecar/store"
-	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
 // Trap: a standby that was behind is promoted. It knows the lease, and not what was
-// granted or released last. Who renews the lease hears that it must count.
+// granted or released last. Renewals name the lease. What its sidecar believes in and is
+// known here can be moved; what is left under the lease ends with it.
 func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t)
 	url := own.NewDatabase(t)
 	id := store.Identity{Namespace: "n", Instance: "i", Pod: "p"}
-	s := startStore(t, url, id)
+	s := startWith(t, configFor(url, id))
 	lease := openLease(t, s, time.Hour)
 	kept, back, lost := askFor("kept", lease), askFor("back", lease), askFor("lost", lease)
 	waiter := askFor("kept", lease)
@@ -39,7 +38,7 @@ func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	standby := own.Copy(t)
 	own.Restart(t)
 
-	s = startStore(t, url, id)
+	s = startWith(t, configFor(url, id))
 	grant(s, lost)
 	release(t, s, store.Claim{Key: "back", Token: tokens["back"], Lease: lease})
 	want(t, acquire(t, s, lost), store.Granted)
@@ -50,123 +49,40 @@ func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	standby()
 	own.Promote(t)
 
-	s = startStore(t, url, id)
+	s = startWith(t, configFor(url, id))
 	r := renewed(t, s, lease)
 	if !slices.Equal(r.Reconcile, []store.LeaseID{lease}) || r.History == before.History {
 		t.Fatalf("%+v, before %+v", r, before)
 	}
-	count, err := s.HeldUnderAfter(t.Context(), []store.LeaseID{lease}, "")
-	if err != nil || !count.Last || count.History != r.History {
-		t.Fatalf("%+v, %v, renewed in %s", count, err, r.History)
-	}
-	var keys []string
-	for _, heldGrant := range count.Grants {
-		keys = append(keys, heldGrant.Key)
-		if !heldGrant.Waiting && heldGrant.Token != tokens[heldGrant.Key] {
-			t.Errorf("%+v, granted under %d", heldGrant, tokens[heldGrant.Key])
-		}
-	}
-	slices.Sort(keys)
-	if !slices.Equal(keys, []string{"back", "kept", "kept"}) {
-		t.Errorf("held under the leases: %q", keys)
-	}
-	believed, err := s.HeldUnder(t.Context(), []store.LeaseID{lease}, []string{"kept", "lost"})
-	if err != nil || believed.History != r.History || len(believed.Grants) != 2 || believed.Grants[0].Key != "kept" || believed.Grants[1].Key != "kept" {
-		t.Errorf("believed %+v, %v", believed, err)
+	held, err := s.HeldUnder(t.Context(), []string{"kept", "lost"})
+	if want := []store.HeldGrant{{Key: "kept", Token: tokens["kept"], Lease: lease}}; err != nil || held.History != r.History || !slices.Equal(held.Grants, want) {
+		t.Fatalf("%+v, %v; renewed in %s", held, err, r.History)
 	}
 	if again := renewed(t, s, lease); !slices.Equal(again.Reconcile, r.Reconcile) {
-		t.Errorf("nobody has counted: %+v", again)
+		t.Errorf("the lease is as old as before: %+v", again)
 	}
-	if err := s.Reconciled(t.Context(), []store.LeaseID{lease}, count.History); err != nil {
+	fresh := openLease(t, s, time.Hour)
+	if r := renewed(t, s, fresh); len(r.Reconcile) != 0 {
+		t.Errorf("a lease of this history: %+v", r)
+	}
+	moves := []store.Move{
+		{Attempt: store.Attempt{Key: "kept"}, Token: tokens["kept"]},
+		{Attempt: waiter.Attempt},
+		{Attempt: store.Attempt{Key: "lost"}, Token: tokens["lost"]},
+	}
+	states, err := s.Move(t.Context(), lease, fresh, moves)
+	if err != nil || !slices.Equal(states, []store.ClaimStatus{store.Holds, store.Holds, store.UnknownToken}) {
+		t.Fatalf("%v, %v", states, err)
+	}
+	if err := s.Revoke(t.Context(), []store.LeaseID{lease}); err != nil {
 		t.Fatal(err)
 	}
-	if again := renewed(t, s, lease); len(again.Reconcile) != 0 {
-		t.Errorf("counted, and %+v", again)
+	want(t, acquire(t, s, askFor("back", fresh)), store.Granted)
+	want(t, check(t, s, waiter), store.Queued)
+	if v := release(t, s, store.Claim{Key: "kept", Token: tokens["kept"], Lease: lease}); v.Status != store.Holds {
+		t.Errorf("status %d", v.Status)
 	}
-	if again := renewed(t, s, openLease(t, s, time.Hour)); len(again.Reconcile) != 0 {
-		t.Errorf("a lease of this history: %+v", again)
-	}
-}
-
-// All locks are looked at, so many by a statement that each is short, and by one sidecar at
-// a time.
-func TestLocksUnderLeasesArePaged(t *testing.T) {
-	t.Parallel()
-	const part = 2000
-	for _, n := range []int{part - 1, part, 2*part + 1} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			s := newScene(t)
-			exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, grant_id, lease_id)
-				SELECT m, 'é' || md5(n::text), n, gen_random_uuid(), $1
-				FROM generate_series(1, $2) n, unnest(ARRAY['m', 'n', 'o']) m ORDER BY random()`, s.lease, n)
-			want(t, enqueue(t, s, askFor("line", s.lease)), store.Granted)
-			waiter := askFor("line", s.lease)
-			want(t, enqueue(t, s, waiter), store.Queued)
-			leases := []store.LeaseID{uuid.New(), s.lease}
-
-			exec(t, s.other, "SELECT pg_advisory_lock($1)", int64(postgres.ReconcileLock))
-			if p, err := s.HeldUnderAfter(t.Context(), leases, ""); err != nil || p.Last || p.Next != "" || len(p.Grants) > 0 {
-				t.Fatalf("while another looks: %d grants, next %q, last %v, %v", len(p.Grants), p.Next, p.Last, err)
-			}
-			exec(t, s.other, "SELECT pg_advisory_unlock($1)", int64(postgres.ReconcileLock))
-
-			seen, waits := map[string]bool{}, 0
-			for after, parts := "", 1; ; parts++ {
-				p, err := s.HeldUnderAfter(t.Context(), leases, after)
-				if err != nil {
-					t.Fatal(err)
-				}
-				grants := 0
-				for _, r := range p.Grants {
-					if r.Waiting {
-						waits++
-						continue
-					}
-					if grants++; r.Key <= after || seen[r.Key] {
-						t.Fatalf("%q behind %q", r.Key, after)
-					}
-					seen[r.Key] = true
-				}
-				if grants > part {
-					t.Errorf("%d in a part", grants)
-				}
-				if p.Last {
-					if parts != (n+1)/part+1 {
-						t.Errorf("%d parts", parts)
-					}
-					break
-				}
-				after = p.Next
-			}
-			if len(seen) != n+1 || waits != 1 {
-				t.Errorf("%d grants and %d waits", len(seen), waits)
-			}
-			if p, err := s.HeldUnderAfter(t.Context(), leases[:1], ""); err != nil || len(p.Grants) > 0 {
-				t.Errorf("on a lease with nothing: %d grants, %v", len(p.Grants), err)
-			}
-		})
-	}
-}
-
-// A part costs as much as it has, however many come after it: also where the planner knows
-// nothing of the table, as after a backup was restored.
-func TestAPartCostsWhatItHas(t *testing.T) {
-	t.Parallel()
-	const rows, few = 200_000, 500
-	s := newScene(t)
-	admin := connect(t, pgtest.Admin(s.url))
-	exec(t, admin, "ALTER TABLE locksidecar.locks SET (autovacuum_enabled = off)")
-	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, grant_id, lease_id)
-		SELECT 'n', to_char(n, '00000000'), n, gen_random_uuid(), $1 FROM generate_series(1, $2) n`, s.lease, rows)
-	cluster.ResetStatements(t, s.url)
-	if p, err := s.HeldUnderAfter(t.Context(), []store.LeaseID{s.lease}, ""); err != nil || len(p.Grants) != 2000 {
-		t.Fatalf("%d grants, %v", len(p.Grants), err)
-	}
-	if n := pgtest.Query[int64](t, s.url, `SELECT sum(shared_blks_hit + shared_blks_read)::bigint FROM pg_stat_statements
-		WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
-		AND query LIKE '%pg_try_advisory_xact_lock%' AND query NOT LIKE '%pg_stat_statements%'`); n == 0 || n > few {
-		t.Errorf("%d blocks were read", n)
-	}
+	want(t, check(t, s, waiter), store.Granted)
 }
 
 func renewed(t *testing.T, s engine, lease store.LeaseID) store.Renewal {

@@ -280,7 +280,7 @@ func (o *operation) amend(ctx context.Context, changes []store.Change, which []i
 		ttls[n], sets[n], datas[n] = changes[i].TTL, changes[i].SetData, textOf(changes[i].Data)
 	}
 	namespace := o.config.Identity.Namespace
-	found, err := query(ctx, o, sqlAmend, []any{namespace, o.notAfter, keys, tokens, leases, ttls, sets, datas},
+	found, err := query(ctx, o, sqlAmend, []any{namespace, o.notAfter, o.config.Identity.Instance, keys, tokens, leases, ttls, sets, datas},
 		func(rows pgx.Rows, a *amended) error {
 			return rows.Scan(append(a.with(&a.ord, &a.state), &a.hints.grants, &a.hints.instances)...)
 		})

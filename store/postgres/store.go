@@ -121,14 +121,14 @@ type running struct {
 }
 
 var (
-	_ store.Store      = (*Store)(nil)
-	_ store.Lister     = (*Store)(nil)
-	_ store.Signaler   = (*Store)(nil)
-	_ store.Watcher    = (*Store)(nil)
-	_ store.Reconciler = (*Store)(nil)
-	_ store.Reaper     = (*Store)(nil)
-	_ store.Census     = (*Store)(nil)
-	_ store.Listener   = (*Store)(nil)
+	_ store.Store    = (*Store)(nil)
+	_ store.Lister   = (*Store)(nil)
+	_ store.Signaler = (*Store)(nil)
+	_ store.Watcher  = (*Store)(nil)
+	_ store.Mover    = (*Store)(nil)
+	_ store.Reaper   = (*Store)(nil)
+	_ store.Census   = (*Store)(nil)
+	_ store.Listener = (*Store)(nil)
 )
 
 // New makes a store. It fails on a configuration that can never work, without a question to the

@@ -14,7 +14,7 @@ type engine struct {
 	store.Lister
 	store.Signaler
 	store.Watcher
-	store.Reconciler
+	store.Mover
 	store.Reaper
 	store.Census
 	store.Listener
@@ -30,7 +30,7 @@ func engineOf(t tester, s store.Store) engine {
 	lacks := lacking{t}
 	return engine{
 		Store: s, Lister: capability[store.Lister](s, lacks), Signaler: capability[store.Signaler](s, lacks),
-		Watcher: capability[store.Watcher](s, lacks), Reconciler: capability[store.Reconciler](s, lacks),
+		Watcher: capability[store.Watcher](s, lacks), Mover: capability[store.Mover](s, lacks),
 		Reaper: capability[store.Reaper](s, lacks), Census: capability[store.Census](s, lacks),
 		Listener: capability[store.Listener](s, lacks),
 	}
@@ -87,16 +87,12 @@ func (l lacking) Watch(context.Context, []string, store.LeaseID) error { return 
 
 func (l lacking) Unwatch(context.Context, []string) error { return l.skip("Watcher") }
 
-func (l lacking) HeldUnder(context.Context, []store.LeaseID, []string) (store.Count, error) {
-	return store.Count{}, l.skip("Reconciler")
+func (l lacking) HeldUnder(context.Context, []string) (store.HeldGrants, error) {
+	return store.HeldGrants{}, l.skip("Mover")
 }
 
-func (l lacking) HeldUnderAfter(context.Context, []store.LeaseID, string) (store.Part, error) {
-	return store.Part{}, l.skip("Reconciler")
-}
-
-func (l lacking) Reconciled(context.Context, []store.LeaseID, store.History) error {
-	return l.skip("Reconciler")
+func (l lacking) Move(context.Context, store.LeaseID, store.LeaseID, []store.Move) ([]store.ClaimStatus, error) {
+	return nil, l.skip("Mover")
 }
 
 func (l lacking) ReapInstance(context.Context, string) error { return l.skip("Reaper") }

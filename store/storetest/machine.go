@@ -138,7 +138,7 @@ func (m *machine) openLease(t *rapid.T) {
 func (m *machine) open(t *rapid.T, by int) store.LeaseID {
 	id, ttl := uuid.New(), m.duration(t, "ttl")
 	m.owner[id] = by
-	m.model.leases[id] = &modelLease{renewed: true, ttl: ttl, expires: m.model.clock.Add(ttl)}
+	m.model.leases[id] = &modelLease{renewed: true, by: by, ttl: ttl, expires: m.model.clock.Add(ttl)}
 	must(t, m.stores[by].OpenLeases(m.ctx, []store.NewLease{{ID: id, TTL: ttl}}))
 	return id
 }
@@ -318,8 +318,8 @@ func (m *machine) amend(t *rapid.T) {
 	if rapid.Bool().Draw(t, "extend") {
 		c.TTL = m.duration(t, "ttl")
 	}
-	k := m.model.lock(c.Key)
-	want := m.model.standing(0, c.Claim)
+	k, by := m.model.lock(c.Key), m.anyOf(t)
+	want := m.model.standing(by, c.Claim)
 	if want == store.Holds {
 		if c.TTL > 0 && !k.lease.renewed {
 			before := k.lease.expires
@@ -331,7 +331,7 @@ func (m *machine) amend(t *rapid.T) {
 		}
 		k.holder.Data = c.Data
 	}
-	verdicts, err := m.any(t).Amend(m.ctx, []store.Change{c})
+	verdicts, err := m.stores[by].Amend(m.ctx, []store.Change{c})
 	must(t, err)
 	m.judgeClaim(t, k, c.Claim, verdicts[0], want)
 }

@@ -38,6 +38,7 @@ type modelGrant struct {
 
 type modelLease struct {
 	renewed bool
+	by      int // the instance that opened it
 	ttl     time.Duration
 	expires time.Time
 	dead    bool
@@ -433,7 +434,7 @@ func (m *model) standing(by int, c store.Claim) store.ClaimStatus {
 		return store.Released
 	case k.lease == nil || k.lease.dead:
 		return store.Expired
-	case k.lease.renewed && k.holder.Lease != c.Lease:
+	case k.lease.renewed && k.holder.Lease != c.Lease && (k.lease.by != by || c.Lease == store.LeaseID{}):
 		return store.OtherSession
 	case !m.alive(k.lease):
 		return store.Expired

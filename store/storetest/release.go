@@ -83,7 +83,7 @@ func releaseCases() []testCase {
 				return // the lease expired before
 			}
 			a.awaitExpiry(ask.Lease, shortTTL)
-			a.stands(a.release(store.Claim{Key: "k", Token: grant.Token, Lease: a.lease}), store.OtherSession)
+			b.stands(b.release(store.Claim{Key: "k", Token: grant.Token, Lease: b.lease}), store.OtherSession)
 			a.stands(a.release(claim(ask, grant.Token)), store.Expired)
 			b.holds("k", b.awaitNews(waiter).Token, 0)
 		}},

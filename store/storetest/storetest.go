@@ -91,7 +91,7 @@ func groups() []group {
 		{"tokens", tokenCases()},
 		{"read", readCases()},
 		{"fleet", fleetCases()},
-		{"reconcile", reconcileCases()},
+		{"move", moveCases()},
 		{"batch", batchCases()},
 		{"races", raceCases()},
 		{"coordination races", coordinationRaceCases()},

@@ -7,7 +7,7 @@ import (
 
 // An asynchronous standby may miss what was told. Tokens grow all the same; but two may
 // hold the key, and this says for how long: no longer than for a TTL, because who renews a
-// lease counts what is held under it. What comes back is given up then.
+// lease verifies its locks. What comes back ends with the lease.
 func TestAsynchronousFailover(t *testing.T) {
 	behind := with(func(b *Bounds) { b.Failovers, b.Asynchronous, b.Attempts = 1, true, 2 })
 	without := func(r Rule, b Bounds) Bounds {
@@ -37,8 +37,8 @@ func TestAsynchronousFailover(t *testing.T) {
 			return Fine
 		}
 		for _, row := range s.db.leases {
-			if row.old && b.on(Reconcile) {
-				return Fine // it will be counted
+			if row.old && b.on(Rotation) {
+				return Fine // it will be closed
 			}
 		}
 		return Orphan
@@ -48,12 +48,12 @@ func TestAsynchronousFailover(t *testing.T) {
 		goal   func(*State, *Bounds) Invariant
 		finds  Invariant // nothing: after millions of states, with make model
 	}{
-		"without the jump, tokens do not grow": {without(TokenJump, behind), tokens, TokensGrow},
-		"tokens grow":                          {forgot(aGrant), tokens, Fine},
-		"two hold the key for a TTL at most":   {forgot(aGrant), exclusion, Fine},
-		"uncounted, two hold it for longer":    {without(Reconcile, forgot(aGrant)), exclusion, Exclusion},
-		"what comes back is given up":          {forgot(aRelease), orphan, Fine},
-		"uncounted, what comes back is not":    {without(Reconcile, forgot(aRelease)), orphan, Orphan},
+		"without the jump, tokens do not grow":         {without(TokenJump, behind), tokens, TokensGrow},
+		"tokens grow":                                  {forgot(aGrant), tokens, Fine},
+		"two hold the key for a TTL at most":           {forgot(aGrant), exclusion, Fine},
+		"without the rotation, two hold it for longer": {without(Rotation, forgot(aGrant)), exclusion, Exclusion},
+		"what comes back is given up":                  {forgot(aRelease), orphan, Fine},
+		"without the rotation, what comes back is not": {without(Rotation, forgot(aRelease)), orphan, Orphan},
 	} {
 		if c.finds == Fine && !long {
 			continue

@@ -25,7 +25,7 @@ const (
 	EpochInCheck          // check: nor does it tell a waiter that its grant is over
 	NewTTL                // new_epoch: every lease gets its TTL again
 	TokenJump             // new_epoch: tokens jump
-	Reconcile             // lease/reconcile.go: what is held under a lease is counted after a failover
+	Rotation              // lease/reconcile.go, rotate.go: after a failover locks are verified, and moved to a fresh lease
 	AfterOutcome          // lease/attempt.go: a wait is cancelled once it is known to stand in line
 	CancelReads           // queue.go: a cancel that finds no row reads, and releases what was granted
 	GivesBack             // lease/attempt.go: what is won for nobody is handed back
@@ -40,7 +40,7 @@ const (
 var ruleNames = [rules]string{
 	"", "Margin", "FromSending", "NeverRevived", "Suspension", "AfterCommit", "NotAfter", "TokenAfterLock", "NoOldView",
 	"LooksAtContended", "ExpiredIsNotDead", "SeesTheWaiterGo", "WaitersFirst", "KeyShare", "BuryLooksAgain",
-	"EpochCheck", "EpochInCheck", "NewTTL", "TokenJump", "Reconcile", "AfterOutcome", "CancelReads", "GivesBack", "Withdraw", "WithdrawLocks",
+	"EpochCheck", "EpochInCheck", "NewTTL", "TokenJump", "Rotation", "AfterOutcome", "CancelReads", "GivesBack", "Withdraw", "WithdrawLocks",
 	"LastWord", "ByToken", "AgainUntilHeard",
 }
 

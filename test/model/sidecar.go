@@ -149,8 +149,8 @@ func (s side) renew(long bool) bool {
 	switch {
 	case atOnce && !long:
 		s.db.leases[l].left = s.TTL
-		s.reconcile(l)
 		s.believed(l).left = s.trustFor(0)
+		s.rotate(l)
 		return true
 	case atOnce && s.faults == 0, long && !atOnce:
 		return false
@@ -473,8 +473,8 @@ func (s side) hearLease(o *op) {
 		s.lose(o.lease)
 		return
 	}
-	if o.kind == renew {
-		s.reconcile(o.lease)
-	}
 	b.left = left
+	if o.kind == renew {
+		s.rotate(o.lease)
+	}
 }

@@ -48,7 +48,7 @@ func teeth() map[Rule]tooth {
 // TestTeeth turns off each rule. The search must find what it is there for.
 func TestTeeth(t *testing.T) {
 	for rule := Rule(1); rule < rules; rule++ {
-		if rule == TokenJump || rule == Reconcile {
+		if rule == TokenJump || rule == Rotation {
 			continue // TestAsynchronousFailover
 		}
 		if !long && (rule == NeverRevived || rule == EpochInCheck) {

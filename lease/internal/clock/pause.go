@@ -1,6 +1,7 @@
 package clock
 
 import (
+	"context"
 	"math/rand/v2"
 	"time"
 )
@@ -17,3 +18,15 @@ func Jitter() float64 { return 1 - jitterShare*rand.Float64() }
 
 // Jittered returns a pause that is a little shorter.
 func Jittered(d time.Duration) time.Duration { return time.Duration(float64(d) * Jitter()) }
+
+// Rest waits for so long, or until ctx ends: then it returns why.
+func Rest(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

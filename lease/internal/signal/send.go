@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -38,8 +39,8 @@ func (sg *Signals) AwaitOver(ctx context.Context, was store.Lock) error {
 	asked := was.Holder.Renewed
 	for pause := breakPauseMin; ; pause = min(2*pause, breakPauseMax) {
 		if asked || pause > breakPauseMin {
-			if err := rest(ctx, pause); err != nil {
-				return err
+			if err := clock.Rest(ctx, pause); err != nil {
+				return errors.Join(types.ErrCallerLeft, err)
 			}
 		}
 		lock, err := lanes.Submit(ctx, sg.lanes.Reads, was.Key)
@@ -50,17 +51,5 @@ func (sg *Signals) AwaitOver(ctx context.Context, was store.Lock) error {
 			sg.cache.Drop(was.Key)
 			return nil
 		}
-	}
-}
-
-// rest waits for so long, or until the call has left.
-func rest(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return errors.Join(types.ErrCallerLeft, context.Cause(ctx))
 	}
 }

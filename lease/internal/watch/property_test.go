@@ -94,7 +94,7 @@ func (w *world) act() {
 			w.back, w.late = true, false
 		}
 		w.b.change(func() { w.b.lost = true })
-		w.b.ws.LeaseLost()
+		w.b.ws.LeaseEnded()
 	}
 	if rapid.Bool().Draw(w.T, "wait") {
 		time.Sleep(time.Duration(w.pick(4, "for")) * settle / 2)

@@ -17,7 +17,7 @@
 // forged pushes every stream still comes to the key's true state.
 //
 // However many streams a key has, the store watches it once. All watches are under one
-// lease. When this lease is lost, they are repeated under another one.
+// lease. When this lease is lost or retired, they are repeated under another one.
 package watch
 
 import (
@@ -38,6 +38,7 @@ const maxKeys = 1000
 // Lease is a lease of this sidecar. It is renewed until Unpin.
 type Lease interface {
 	ID() store.LeaseID
+	// Alive reports whether keys are still watched under it: it is neither lost nor retired.
 	Alive() bool
 	Unpin()
 }
@@ -182,8 +183,8 @@ func (ws *Watches) Recheck() {
 	}
 }
 
-// LeaseLost makes the watches be repeated if their lease is not alive any more.
-func (ws *Watches) LeaseLost() { wake(ws.keepNow) }
+// LeaseEnded makes the watches be repeated if their lease is not alive any more.
+func (ws *Watches) LeaseEnded() { wake(ws.keepNow) }
 
 // wake wakes one of the goroutines.
 func wake(now chan struct{}) {

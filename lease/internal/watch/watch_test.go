@@ -374,7 +374,7 @@ func TestStreamsInAnOutage(t *testing.T) {
 		r := b.begin()
 		b.fails(away)
 		b.change(func() { b.lost = true })
-		b.ws.LeaseLost()
+		b.ws.LeaseEnded()
 		time.Sleep(time.Minute)
 		late := b.open()
 		synctest.Wait()

@@ -1,15 +1,16 @@
--- claim_status judges a claim on a lock: holds, other (session), released, expired, unknown. A
--- session claims its lock by the lease. For the lock of an unrenewed lease (bind:ttl) the token is
--- enough. A server that was just promoted calls
--- nothing expired, because new_epoch would prolong it.
+-- claim_status judges a claim on a lock: holds, other (session), released, expired, unknown. A claim
+-- with a lease comes from a session. Its lock may be held under another lease of the same instance:
+-- see move. For the lock of an unrenewed lease (bind:ttl) the token is enough. A server
+-- that was just promoted calls nothing expired, because new_epoch would prolong it.
 CREATE OR REPLACE FUNCTION locksidecar.claim_status(
-    claimed_token bigint, claimed_lease uuid, l locksidecar.locks, s locksidecar.leases) RETURNS text
+    claimed_token bigint, claimed_lease uuid, its_instance text, l locksidecar.locks, s locksidecar.leases) RETURNS text
 LANGUAGE sql AS $$
     SELECT CASE
         WHEN l.token IS DISTINCT FROM claimed_token OR l.acquired_at IS NULL THEN 'unknown'
         WHEN l.grant_id IS NULL THEN 'released'
         WHEN l.lease_id IS NULL OR s.id IS NULL THEN 'expired'
-        WHEN s.renewed AND s.id IS DISTINCT FROM claimed_lease THEN 'other'
+        WHEN s.renewed AND s.id <> claimed_lease
+            AND (claimed_lease = '00000000-0000-0000-0000-000000000000' OR s.instance <> its_instance) THEN 'other'
         WHEN s.expires_at <= clock_timestamp() AND locksidecar.in_epoch() THEN 'expired'
         ELSE 'holds'
     END
@@ -58,7 +59,7 @@ BEGIN
         release.token := l.token; release.lease_id := l.lease_id;
         release.acquired_at := l.acquired_at; release.traceparent := l.traceparent;
         release.watched := coalesce(l.watched, false); release.now := clock_timestamp();
-        release.state := locksidecar.claim_status(c.token, c.lease_id, l, s);
+        release.state := locksidecar.claim_status(c.token, c.lease_id, its_instance, l, s);
         IF c.undelivered AND release.state = 'holds' AND (s.repeated OR s.instance <> its_instance) THEN
             release.state := 'other'; -- another instance may have delivered it
         END IF;
@@ -113,7 +114,8 @@ $$;
 -- amend checks claims, and changes the data of locks, and the remaining time of unrenewed leases.
 -- States: see claim_status.
 CREATE OR REPLACE FUNCTION locksidecar.amend(
-    ns text, not_after timestamptz, keys text[], tokens bigint[], leases uuid[], ttls interval[], set_datas boolean[], datas text[])
+    ns text, not_after timestamptz, its_instance text, keys text[], tokens bigint[], leases uuid[], ttls interval[],
+    set_datas boolean[], datas text[])
 RETURNS TABLE (
     ord bigint, state text,
     token bigint, acquired_at timestamptz, expires_at timestamptz, now timestamptz,
@@ -141,7 +143,7 @@ BEGIN
             SELECT * INTO l FROM locksidecar.locks WHERE namespace = ns AND key = c.key;
         END IF;
         SELECT * INTO s FROM locksidecar.leases WHERE id = l.lease_id;
-        amend.state := locksidecar.claim_status(c.token, c.lease_id, l, s);
+        amend.state := locksidecar.claim_status(c.token, c.lease_id, its_instance, l, s);
         amend.hints := NULL; amend.hint_instances := NULL;
 
         IF amend.state = 'holds' AND c.ttl > interval '0' AND NOT s.renewed THEN

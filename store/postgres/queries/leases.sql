@@ -17,7 +17,7 @@ RETURNING l.id
 -- wait for one lease while it has another, because other statements lock leases in any order.
 --
 -- The answer also tells whether there are signals for the lease, whether the schema and this
--- sidecar fit each other, and whether the locks under the lease must be reconciled. A server that
+-- sidecar fit each other, and whether the lease is older than this server's history. A server that
 -- was just promoted renews nothing (see history), so the sidecar learns of the failover. That is
 -- asked before any lease is locked, because new_epoch skips locked ones.
 -- $1 leases
@@ -46,55 +46,21 @@ RETURNING l.id, clock_timestamp(), EXISTS (SELECT FROM locksidecar.signals g WHE
 SELECT id FROM locksidecar.leases WHERE id = ANY ($1) AND expires_at > clock_timestamp()
 
 -- name: held_under
--- Returns which of some keys' locks are held under leases, and which waiters wait under them: what
--- a sidecar believes in after a failover. Each key is looked up by itself, so that no plan can scan
--- the table.
--- $1 namespace, $2 keys, $3 leases
-SELECT m.history, r.lease_id, r.key, r.token, r.grant_id, r.waits
+-- Returns which of some keys' locks are held under leases of an instance: a sidecar verifies what it
+-- believes after a failover. Each key is looked up by itself, so that no plan can scan the table. If
+-- nothing is held, one row tells in which history.
+-- $1 namespace, $2 instance, $3 keys
+SELECT m.history, h.id, h.key, h.token
 FROM locksidecar.meta m
 LEFT JOIN (
-    SELECT l.lease_id, l.key, l.token, l.grant_id, false AS waits
-    FROM unnest($2::text[]) AS a (key)
+    SELECT s.id, l.key, l.token
+    FROM unnest($3::text[]) AS a (key)
     CROSS JOIN LATERAL (SELECT * FROM locksidecar.locks WHERE namespace = $1 AND key = a.key OFFSET 0) l
-    WHERE l.lease_id = ANY ($3)
-    UNION ALL
-    SELECT w.lease_id, w.key, 0, w.grant_id, true
-    FROM unnest($2::text[]) AS a (key)
-    CROSS JOIN LATERAL (SELECT * FROM locksidecar.waiters WHERE namespace = $1 AND key = a.key OFFSET 0) w
-    WHERE w.lease_id = ANY ($3)
-) r ON true
+    CROSS JOIN LATERAL (SELECT * FROM locksidecar.leases WHERE id = l.lease_id OFFSET 0) s
+    WHERE s.instance = $2 AND s.renewed
+) h ON true
 
--- name: held_under_after
--- Pages through 2,000 locks in key order, starting after a key, and returns those held under the
--- leases. The first page also returns waiters. A sidecar finds grants here that a failover brought
--- back. All sidecars read at the same time: one gets a page, and the others get no rows and try
--- again.
---
--- The second bound on the namespace makes the planner expect many rows and read the index in order.
--- Without statistics, as after a restore, it would sort all rows after the key to give the first.
--- $1 namespace, $2 after, $3 leases, $4 advisory lock
-WITH mine AS MATERIALIZED (
-    SELECT pg_try_advisory_xact_lock($4) AS turn
-), part AS MATERIALIZED (
-    SELECT key, lease_id, token, grant_id FROM locksidecar.locks
-    WHERE (SELECT turn FROM mine) AND (namespace, key) > ($1, $2) AND namespace <= $1
-    ORDER BY namespace, key LIMIT 2000
-)
-SELECT m.history, r.lease_id, r.key, r.token, r.grant_id, r.waits,
-    (SELECT turn FROM mine), (SELECT key FROM part ORDER BY key OFFSET 1999)
-FROM locksidecar.meta m
-LEFT JOIN (
-    SELECT lease_id, key, token, grant_id, false AS waits FROM part WHERE lease_id = ANY ($3)
-    UNION ALL
-    SELECT lease_id, key, 0, grant_id, true FROM locksidecar.waiters
-    WHERE $2 = '' AND (SELECT turn FROM mine) AND lease_id = ANY ($3)
-) r ON true
-
--- name: reconciled
--- Notes that a sidecar knows all locks under its leases in this history. The next renewal names a
--- locked lease again.
--- $1 leases, $2 history
-WITH due AS (
-    SELECT id FROM locksidecar.leases WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE locksidecar.leases l SET history = $2 FROM due WHERE l.id = due.id
+-- name: move
+-- Puts locks and waiters under another lease: see the function.
+-- $1 namespace, $2 not after, $3 instance, $4 old lease, $5 new lease, $6 keys, $7 tokens, $8 attempts
+SELECT ord, state FROM locksidecar.move($1, $2, $3, $4, $5, $6, $7, $8)

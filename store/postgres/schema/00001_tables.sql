@@ -47,8 +47,8 @@ CREATE TABLE locksidecar.leases (
     -- Of an unrenewed lease: the attempt was repeated at another instance, and the grant was
     -- delivered there, too.
     repeated   boolean NOT NULL DEFAULT false,
-    -- Of a renewed lease: the meta.history in which its sidecar last compared its locks with the
-    -- database. In another history, grants may be missing.
+    -- Of a renewed lease: the meta.history in which it was opened. In another history, grants may be
+    -- missing, or be back: see Failover in doc.go.
     history    uuid,
     -- The only key that can be held under this lease (bind:ttl), so a reap looks at no others. Null:
     -- any key.

@@ -1,0 +1,202 @@
+package lease
+
+import (
+	"context"
+	"slices"
+
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// After a failover to a server that knew less than was confirmed, grants and queue positions
+// can be back under a lease that nobody here knows: orphans. Nobody would ever give them up.
+// So the lease is retired. Nothing new is held under it, what is known here is moved to a
+// fresh lease, and then the old one is revoked, with all orphans. See doc.go.
+
+const (
+	// moveMax is how many locks and waits are moved by one statement, which keeps their rows
+	// locked. The pause between two is moveRest times as long as the statement took.
+	moveMax  = 200
+	moveRest = 4
+)
+
+// rotate moves what is held under a retired lease until that is closed or lost. The first
+// time comes after a pause, because most locks and waits are short.
+func (m *Manager) rotate(old *lease) {
+	for clock.Rest(m.ctx, clock.Jittered(m.cfg.RenewInterval)) == nil && m.leases.isRetired(old) {
+		moves := m.movesFrom(old)
+		if len(moves) > 0 && !m.moveAll(old, moves) && m.ctx.Err() == nil {
+			m.lose(old, old.lossReason())
+		}
+	}
+}
+
+// move is a lock or a wait that is being moved.
+type move struct {
+	h *heldLock
+	b *attempt // a wait; nil: a lock
+}
+
+// movesFrom are the locks and the waits under a lease. done must follow for each.
+func (m *Manager) movesFrom(old *lease) (moves []move) {
+	for _, h := range m.holdings.on(old) {
+		moves = append(moves, move{h: h})
+	}
+	for _, b := range m.acquirer.queue.on(old) {
+		b.mu.Lock()
+		if b.phase == queued {
+			b.inFlight.Add(1) // a repeat of the request waits for what is done here
+			moves = append(moves, move{b: b})
+		}
+		b.mu.Unlock()
+	}
+	return moves
+}
+
+// moveAll moves to the lease that is new for the TTL. It reports false if it is not known what
+// was moved: the new lease was lost before the store answered. Until then the old lease is
+// trusted only while both are.
+func (m *Manager) moveAll(old *lease, moves []move) (known bool) {
+	to := m.pin(m.ctx, old.ttl)
+	defer to.unpin()
+	select {
+	case <-to.opened:
+	case <-m.ctx.Done():
+	}
+	left := moves
+	defer func() {
+		for _, mv := range left {
+			mv.done()
+		}
+	}()
+	if !to.alive(clock.Read(m.clk)) {
+		return true // nothing was asked for: later
+	}
+	old.next.Store(to)
+	for len(left) > 0 {
+		some := left[:min(moveMax, len(left))]
+		began := m.clk.Now()
+		states, err := m.move(old, to, some)
+		if err != nil {
+			return false
+		}
+		for i, mv := range some {
+			mv.apply(m, states[i], to)
+		}
+		left = left[len(some):]
+		if len(left) > 0 && clock.Rest(m.ctx, moveRest*m.clk.Now().Sub(began)) != nil {
+			break
+		}
+	}
+	old.next.Store(nil)
+	return true
+}
+
+// move asks the store until it answers, or the new lease is lost. If a call before has an unknown
+// outcome, that call itself may be what keeps a row locked: its move may still be committed.
+func (m *Manager) move(old, to *lease, some []move) ([]store.ClaimStatus, error) {
+	moves := make([]store.Move, len(some))
+	for i, mv := range some {
+		moves[i] = mv.ask()
+	}
+	for unknown := false; ; {
+		ctx, cancel := context.WithTimeout(m.ctx, m.cfg.StoreTimeout)
+		states, err := m.mover.Move(ctx, old.id, to.id, moves)
+		cancel()
+		if err == nil && unknown && slices.Contains(states, store.ClaimRowLocked) {
+			err = types.RowLocked("move")
+		}
+		if err == nil {
+			return states, nil
+		}
+		unknown = unknown || store.OutcomeUnknown(err)
+		m.log.Debug("locks and waits not moved to the fresh lease, trying again", "error", err)
+		if !to.alive(clock.Read(m.clk)) || clock.Rest(m.ctx, clock.Jittered(clock.RetryPause)) != nil {
+			return nil, err
+		}
+	}
+}
+
+func (mv move) ask() store.Move {
+	if mv.b != nil {
+		return store.Move{Attempt: mv.b.ref()}
+	}
+	return store.Move{Attempt: store.Attempt{Key: mv.h.key}, Token: mv.h.token}
+}
+
+// done ends what movesFrom began.
+func (mv move) done() {
+	if mv.b != nil {
+		mv.b.inFlight.Done()
+	}
+}
+
+// apply does here what the store has done. What ended here meanwhile, and was moved, is freed:
+// its end may have been given up with the old lease.
+func (mv move) apply(m *Manager, state store.ClaimStatus, to *lease) {
+	lives := func() bool { return to.alive(clock.Read(m.clk)) }
+	switch moved := state == store.Holds; {
+	case mv.b != nil && moved:
+		mv.b.moved(to, lives, mv.done)
+	case mv.b != nil:
+		mv.done() // its next check finds out
+	case moved && !mv.h.moved(to):
+		m.acquirer.free(context.Background(), store.Claim{Key: mv.h.key, Token: mv.h.token, Lease: to.id}, lives, func() {})
+	case moved, state == store.Expired, state == store.ClaimRowLocked: // the last two: tried again
+	case mv.h.lose(types.LostStore):
+		m.log.Error("lock lost: the database server was promoted and does not know it", "key", mv.h.key, "token", mv.h.token)
+	}
+}
+
+// moved makes h a user of the lease to which the store has moved it. It reports false if h has
+// ended.
+func (h *heldLock) moved(to *lease) bool {
+	h.s.mu.Lock()
+	if h.letGo {
+		h.s.mu.Unlock()
+		return false
+	}
+	to.users.Add(1) // the mover is one, so it is not closed
+	old := h.under.Swap(to)
+	h.s.mu.Unlock()
+	old.unpin()
+	if to.lost.Load() { // the one who lost it may not have seen h there
+		h.loseUnder(to, to.lossReason())
+	}
+	return true
+}
+
+// moved does the same for an attempt that was queued. It may have won meanwhile.
+func (b *attempt) moved(to *lease, lives func() bool, settled func()) {
+	b.mu.Lock()
+	ended, token, given := b.phase == over, b.result.Token, b.err == nil
+	var old *lease
+	if !ended {
+		to.users.Add(1)
+		old = b.under.Swap(to)
+	}
+	b.mu.Unlock()
+	switch {
+	case !ended:
+		old.unpin()
+		if to.lost.Load() {
+			b.leaseGone(to)
+		}
+		settled()
+	case token != 0 && b.req.Bind == types.BindTTL: // under a lease of its own
+		settled()
+	case token == 0: // it left, or failed
+		b.aq.withdrawOnce(context.Background(), b.ref(), lives, settled)
+	default:
+		b.s.mu.Lock()
+		h := b.slot.lock
+		b.s.mu.Unlock()
+		if h != nil && h.token == token && h.moved(to) { // also if it is being released
+			settled()
+			return
+		}
+		c := store.Claim{Key: b.req.Key, Token: token, Lease: to.id, AtOnce: !given}
+		b.aq.free(context.Background(), c, lives, settled)
+	}
+}

@@ -1,0 +1,547 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// rotation is how long it takes until a lease of before a failover is closed, where the store
+// answers: a renewal, a pause, and two more renewals, because a lease is closed when it is due.
+func (r *rig) rotation() time.Duration { return 4 * r.m.cfg.RenewInterval }
+
+// orphan is a lock, or a queue position, that a failover has brought back under a lease.
+func (r *rig) orphan(key string, id store.AttemptID) {
+	r.t.Helper()
+	ask := store.Ask{Attempt: store.Attempt{Key: key, ID: id}, Lease: r.lease(), Wait: true}
+	_, err := r.st.Store.Acquire(context.Background(), []store.Ask{ask})
+	r.must(err)
+}
+
+// A failover brings back what was given up: a lock, and a queue position. Both end in bounded
+// time, though a lock under the same lease is held for long, which notices nothing.
+func TestOrphansEndInBoundedTime(t *testing.T) {
+	for name, id := range map[string]store.AttemptID{"random": uuid.New(), "of a request": uuid.NewSHA1(uuid.New(), nil)} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				other := r.another(opt)
+				s, o := r.session(), other.session()
+				mine, theirs := r.lock(s, "mine"), other.lock(o, "line")
+				old := r.lease()
+				r.orphan("back", id)
+				r.orphan("line", uuid.New())
+				r.st.failover()
+				back := other.wait(o, "back", types.WaitForever)
+				time.Sleep(r.rotation())
+				if !back.isOver() {
+					t.Fatal("an orphan keeps its key")
+				}
+				other.release(o, back.granted(t))
+				other.release(o, theirs)
+				if r.stored("line").Held {
+					t.Error("who is not there has got the key")
+				}
+				r.must(r.amend(s, mine))
+				r.isRotated(old)
+				if l := r.stored("mine"); l.Token != mine.Token || l.Holder.Lease != r.lease() || len(r.losses()) > 0 {
+					t.Errorf("lost %+v, and the store has %+v", r.losses(), l)
+				}
+				r.release(s, mine)
+				r.nothingLeft()
+			})
+		})
+	}
+}
+
+// A queue position is back, and gets the key before its lease is closed: then the grant is the
+// orphan.
+func TestAnOrphanThatGetsTheKeyEndsToo(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		s, o := r.session(), other.session()
+		r.lock(s, "mine")
+		theirs, old := other.lock(o, "line"), r.lease()
+		r.orphan("line", uuid.New())
+		r.st.failover()
+		time.Sleep(r.m.cfg.RenewInterval + time.Second)
+		other.release(o, theirs)
+		if !r.stored("line").Held {
+			t.Fatal("the position was lost before")
+		}
+		time.Sleep(r.rotation())
+		if r.stored("line").Held {
+			t.Error("who is not there has got the key")
+		}
+		r.isRotated(old)
+	})
+}
+
+// Waits keep their positions: a session's, and one for a bind:ttl lock.
+func TestWaitsKeepTheirPositions(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		s, o := r.session(), other.session()
+		theirs := other.lock(o, "k")
+		first := r.wait(s, "k", types.WaitForever)
+		second := r.ask(context.Background(), nil, types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Minute, Wait: WaitForever})
+		synctest.Wait()
+		old := r.lease()
+		r.st.failover()
+		time.Sleep(r.rotation() + r.m.cfg.RenewInterval)
+		r.isRotated(old)
+		last := other.wait(o, "k", types.WaitForever)
+		other.release(o, theirs)
+		r.release(s, first.granted(t))
+		g := second.granted(t)
+		if last.isOver() {
+			t.Fatal("somebody was overtaken")
+		}
+		_, err := r.m.Release(context.Background(), nil, types.ReleaseRequest{Key: "k", Token: g.Token})
+		r.must(err)
+		other.release(o, last.granted(t))
+		r.nothingLeft()
+	})
+}
+
+// The answer to an acquire takes as long as it may. The lease under its grant is kept until
+// somebody here knows it.
+func TestAnAnswerOnItsWayKeepsItsLease(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		r.lock(s, "first") // for the lease
+		old := r.lease()
+		time.Sleep(r.m.cfg.RenewInterval - time.Second)
+		r.st.set("Acquire", fault{times: 1, after: r.m.cfg.StoreTimeout - time.Millisecond})
+		asked := r.ask(context.Background(), s, types.Request{Key: "k"})
+		r.st.failover()
+		got := asked.granted(t)
+		time.Sleep(r.rotation() + r.m.cfg.RenewInterval)
+		r.must(r.amend(s, got))
+		if l := r.stored("k"); !l.Held || l.Token != got.Token {
+			t.Errorf("told as held, and the store has %+v", l)
+		}
+		r.isRotated(old)
+	})
+}
+
+// In a sidecar with much to do somebody always asks for something. That is under the fresh lease.
+func TestABusySidecarRotatesToAnEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		r.lock(s, "first") // for the lease
+		old := r.lease()
+		r.st.set("Acquire", fault{after: 4 * time.Second})
+		r.st.failover()
+		for range 15 {
+			r.release(s, r.lock(s, "k"))
+		}
+		r.st.lift("Acquire")
+		r.isRotated(old)
+	})
+}
+
+// A grant was handed to a waiter, and no word of it comes for long: it is not given up.
+func TestAGrantToAWaiterIsKept(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		s, o := r.session(), other.session()
+		r.lock(s, "mine")
+		theirs, old := other.lock(o, "line"), r.lease()
+		waiting := r.wait(s, "line", types.WaitForever)
+		r.st.set("Check", fault{refuse: true})
+		r.st.mu.Lock()
+		r.st.dropNews = true
+		r.st.mu.Unlock()
+		r.st.failover()
+		other.release(o, theirs)
+		time.Sleep(time.Minute)
+		r.st.lift("Check")
+		got := waiting.granted(t)
+		synctest.Wait()
+		if l := r.stored("line"); !l.Held || l.Token != got.Token {
+			t.Errorf("told as held, and the store has %+v", l)
+		}
+		r.must(r.amend(s, got))
+		time.Sleep(r.rotation())
+		r.isRotated(old)
+	})
+}
+
+// A lock is being released, and the store does not answer for long: its MinHold is kept.
+func TestWhatIsBeingReleasedKeepsItsHold(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		r.lock(s, "mine")
+		g := r.ask(context.Background(), s, types.Request{Key: "k", MinHold: 10 * time.Minute}).granted(t)
+		old := r.lease()
+		r.st.set("Release", fault{refuse: true})
+		r.st.failover()
+		time.Sleep(r.m.cfg.RenewInterval + time.Second)
+		if _, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: g.Key, Token: g.Token}); err == nil {
+			t.Fatal("released")
+		}
+		time.Sleep(time.Minute)
+		r.st.lift("Release")
+		time.Sleep(time.Minute)
+		if l := r.stored("k"); !l.Held || r.st.count("Withdraw") > 0 {
+			t.Errorf("%d withdrawals, and the store has %+v", r.st.count("Withdraw"), l)
+		}
+		r.isRotated(old)
+	})
+}
+
+// midMove is a sidecar whose lock and wait are being moved.
+type midMove struct {
+	*rig
+	other   *rig
+	s, o    *Session
+	held    types.Grant
+	theirs  types.Grant
+	waiting *answer
+	leave   context.CancelFunc // of the wait
+	old     store.LeaseID
+}
+
+// hindered are the ways in which the answer to a move may not come.
+var hindered = map[string]func(gate chan struct{}) fault{
+	"not carried out yet":  func(gate chan struct{}) fault { return fault{gate: gate} },
+	"answer on its way":    func(gate chan struct{}) fault { return fault{held: gate} },
+	"carried out, unheard": func(chan struct{}) fault { return fault{forget: true} },
+	"lost on its way":      func(chan struct{}) fault { return fault{lose: true} },
+}
+
+// duringAMove lets something happen while the answer to a move is not there, then lets it come,
+// and checks that in the end nothing is left of the lock and the wait.
+func duringAMove(t *testing.T, happens, after func(r *midMove)) {
+	t.Helper()
+	for name, hinder := range hindered {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := &midMove{rig: newRig(t, opt)}
+				r.other = r.another(opt)
+				r.s, r.o = r.session(), r.other.session()
+				r.held, r.theirs, r.old = r.lock(r.s, "held"), r.other.lock(r.o, "line"), r.lease()
+				ctx, leave := context.WithCancel(context.Background())
+				defer leave()
+				r.leave = leave
+				r.waiting = r.ask(ctx, r.s, types.Request{Key: "line", Wait: WaitForever})
+				synctest.Wait()
+				gate := make(chan struct{})
+				r.st.set("Move", hinder(gate))
+				r.st.failover()
+				for r.st.count("Move") == 0 {
+					time.Sleep(100 * time.Millisecond)
+				}
+				time.Sleep(time.Second)
+				happens(r)
+				r.st.lift("Move")
+				close(gate)
+				time.Sleep(r.rotation() + r.m.cfg.StoreTimeout)
+				after(r)
+			})
+		})
+	}
+}
+
+// ends lets everything end, and checks that nothing is left.
+func (r *midMove) ends() {
+	r.t.Helper()
+	r.s.End(types.EndDropped)
+	r.o.End(types.EndDropped)
+	time.Sleep(time.Minute)
+	r.isRotated(r.old)
+	r.nothingLeft()
+	r.other.nothingLeft()
+}
+
+func TestNothingHappensDuringAMove(t *testing.T) {
+	duringAMove(t, func(*midMove) {}, func(r *midMove) {
+		r.must(r.amend(r.s, r.held))
+		r.other.release(r.o, r.theirs)
+		r.must(r.amend(r.s, r.waiting.granted(r.t)))
+		if got := r.losses(); len(got) > 0 {
+			r.t.Errorf("lost %+v", got)
+		}
+		r.ends()
+	})
+}
+
+// What ends here while it is moved is free afterwards, also if nobody could tell the store.
+func TestEndsDuringAMove(t *testing.T) {
+	for name, happens := range map[string]func(r *midMove){
+		"release and cancel": func(r *midMove) {
+			r.release(r.s, r.held)
+			r.leave()
+		},
+		"the session ends": func(r *midMove) { r.s.End(types.EndDropped) },
+		"the wait wins": func(r *midMove) {
+			r.other.release(r.o, r.theirs)
+			g := r.waiting.granted(r.t)
+			r.must(r.amend(r.s, g))
+			time.Sleep(time.Second)
+			r.release(r.s, g)
+			r.release(r.s, r.held)
+		},
+		"unheard": func(r *midMove) {
+			for _, op := range []string{"Release", "Cancel", "Withdraw"} {
+				r.st.set(op, fault{refuse: true})
+			}
+			r.leave()
+			r.s.End(types.EndDropped)
+			time.Sleep(time.Second)
+			r.st.lift("Release", "Cancel", "Withdraw")
+		},
+		"the old lease is lost": func(r *midMove) {
+			for _, l := range r.m.leases.all() {
+				if l.id == r.old {
+					r.m.lose(l, types.LostStore)
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			duringAMove(t, happens, func(r *midMove) {
+				for range 2 * 60 { // a wait that goes on gets the key, and so on
+					synctest.Wait()
+					time.Sleep(100 * time.Millisecond)
+				}
+				if l := r.stored("held"); l.Held {
+					r.t.Errorf("the store has %+v", l)
+				}
+				r.ends()
+			})
+		})
+	}
+}
+
+// The wait wins while it is moved, and its lock is released with a success when the answer to the
+// move comes: that answer does not free the lock without the success.
+func TestASuccessDuringAMoveIsKept(t *testing.T) {
+	var skipped *answer
+	duringAMove(t, func(r *midMove) {
+		r.other.release(r.o, r.theirs)
+		g := r.waiting.granted(r.t)
+		req := skipping
+		req.Key = "line"
+		skipped = r.other.ask(context.Background(), r.o, req)
+		synctest.Wait()
+		r.st.set("Release", fault{times: 1, before: 3 * time.Second})
+		go func() {
+			_, err := r.m.Release(context.Background(), r.s, types.ReleaseRequest{Key: g.Key, Token: g.Token, Outcome: store.Success, Result: []byte(`1`)})
+			r.must(err)
+		}()
+		synctest.Wait()
+	}, func(r *midMove) {
+		<-skipped.done
+		if _, ok := errors.AsType[*types.SkippedError](skipped.err); !ok {
+			r.t.Errorf("the next one got %+v, %v", skipped.g, skipped.err)
+		}
+		r.ends()
+	})
+}
+
+// A move whose answer was lost is committed much later. Until then it keeps the row locked, and
+// that does not mean that the lock was not moved: the new lease is kept as long as the old one.
+func TestAMoveIsCommittedMuchLater(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		const ttl = 3 * time.Second // its lease is renewed, and closed, within less than a pause between two moves
+		current := func() store.LeaseID { return r.m.leases.get(ttl).id }
+		g := r.ask(context.Background(), s, types.Request{Key: "k", TTL: ttl}).granted(t)
+		old := current()
+		r.st.set("Move", fault{times: 1, lose: true})
+		r.st.lockRows("k")
+		r.st.failover()
+		for r.st.count("Move") < 2 {
+			time.Sleep(100 * time.Millisecond)
+		}
+		states, err := r.st.Store.Move(context.Background(), old, current(), []store.Move{{Attempt: store.Attempt{Key: "k"}, Token: g.Token}})
+		if r.must(err); states[0] != store.Holds {
+			t.Fatalf("status %d", states[0])
+		}
+		time.Sleep(time.Minute)
+		if l := r.stored("k"); !l.Held || l.Token != g.Token {
+			t.Errorf("told as held, and the store has %+v", l)
+		}
+		r.must(r.amend(s, g))
+		r.st.lockRows()
+		time.Sleep(r.rotation())
+		r.isRotated(old)
+		r.must(r.amend(s, g))
+		if got := r.losses(); len(got) > 0 {
+			t.Errorf("lost %+v", got)
+		}
+	})
+}
+
+// A second failover has lost the lock that is being moved. The answer to the move comes while the
+// locks are verified again: what the store has under no lease is lost, wherever it is put meanwhile.
+func TestAForgottenLockIsMovedDuringTheVerification(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		g := r.lock(s, "k")
+		moved, read := r.st.holdAnswer("Move"), make(chan struct{})
+		r.st.failover()
+		for r.st.count("Move") == 0 {
+			time.Sleep(100 * time.Millisecond)
+		}
+		r.forget(g)
+		r.st.set("HeldUnder", fault{held: read})
+		asked := r.st.count("HeldUnder")
+		r.st.failover()
+		for r.st.count("HeldUnder") == asked {
+			time.Sleep(100 * time.Millisecond)
+		}
+		moved()
+		synctest.Wait()
+		r.st.lift("HeldUnder")
+		close(read)
+		synctest.Wait()
+		if got := r.losses(); len(got) != 1 || got[0].Reason != types.LostStore {
+			t.Errorf("lost %+v", got)
+		}
+	})
+}
+
+// While a move is under way, the store may have the lock under either lease. So it is lost with
+// the new one, too: before anybody else can have it.
+func TestLocksBeingMovedNeedBothLeases(t *testing.T) {
+	duringAMove(t, func(r *midMove) {
+		r.m.lose(r.m.leases.get(r.m.cfg.TTL), types.LostStore)
+		if lostReason(r.amend(r.s, r.held)) == "" {
+			r.t.Error("the lock is believed in, and its new lease is lost")
+		}
+	}, func(r *midMove) {
+		if got := r.losses(); len(got) != 1 || got[0].Token != r.held.Token {
+			r.t.Errorf("lost %+v", got)
+		}
+		if l := r.stored("held"); l.Held {
+			r.t.Errorf("the store has %+v", l)
+		}
+		r.ends()
+	})
+}
+
+// The server fails over again while a move is under way: nothing is lost, and all leases of
+// before are closed.
+func TestAFailoverDuringAMove(t *testing.T) {
+	duringAMove(t, func(r *midMove) {
+		r.orphan("back", uuid.New())
+		r.st.failover()
+		time.Sleep(r.m.cfg.RenewInterval)
+	}, func(r *midMove) {
+		time.Sleep(2 * r.rotation())
+		r.must(r.amend(r.s, r.held))
+		r.other.release(r.o, r.theirs)
+		r.must(r.amend(r.s, r.waiting.granted(r.t)))
+		if got := r.losses(); len(got) > 0 || r.stored("back").Held {
+			r.t.Errorf("lost %+v", got)
+		}
+		r.ends()
+	})
+}
+
+// A sidecar that stops in the middle of a move leaves nothing.
+func TestAStopDuringAMove(t *testing.T) {
+	duringAMove(t, func(r *midMove) { r.m.Stop() }, func(r *midMove) {
+		r.o.End(types.EndDropped)
+		time.Sleep(r.m.cfg.TTL)
+		r.nothingStored()
+	})
+}
+
+// What cannot be moved, because the store fails or somebody keeps rows locked, stays where it is,
+// and is moved later. Until then the store is not asked all the time.
+func TestMovesAreTriedUntilTheySucceed(t *testing.T) {
+	for name, hinder := range map[string]func(d *double, on bool){
+		"the store fails": func(d *double, on bool) {
+			if d.lift("Move"); on {
+				d.set("Move", fault{refuse: true})
+			}
+		},
+		"rows are locked": func(d *double, on bool) {
+			if d.lockRows(); on {
+				d.lockRows("mine")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, opt option) {
+				r := newRig(t, opt)
+				s := r.session()
+				mine, old := r.lock(s, "mine"), r.lease()
+				r.orphan("back", uuid.New())
+				hinder(r.st, true)
+				r.st.failover()
+				time.Sleep(2 * time.Minute)
+				if n := r.st.count("Move"); n < 10 || n > 600 || !r.stored("back").Held {
+					t.Errorf("asked %d times in two minutes", n)
+				}
+				hinder(r.st, false)
+				time.Sleep(r.rotation())
+				if r.stored("back").Held {
+					t.Error("an orphan keeps its key")
+				}
+				r.must(r.amend(s, mine))
+				r.isRotated(old)
+			})
+		})
+	}
+}
+
+// Much is moved in parts: each keeps rows locked for as long as it takes.
+func TestMuchIsMovedInParts(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		s := r.session()
+		for i := range 2*moveMax + 1 {
+			r.lock(s, fmt.Sprint("k", i))
+		}
+		old := r.lease()
+		r.st.set("Move", fault{after: 100 * time.Millisecond})
+		r.st.failover()
+		time.Sleep(time.Minute)
+		if n, largest := r.st.count("Move"), r.st.largest("Move"); n != 3 || largest != moveMax {
+			t.Errorf("moved by %d statements, %d at a time", n, largest)
+		}
+		r.isRotated(old)
+	})
+}
+
+// A watch goes on under the fresh lease.
+func TestWatchesMoveToTheFreshLease(t *testing.T) {
+	bubble(t, func(t *testing.T, opt option) {
+		r := newRig(t, opt)
+		other := r.another(opt)
+		w := r.watch(r.session(), "k")
+		old := r.lease()
+		r.st.failover()
+		time.Sleep(r.rotation())
+		r.isRotated(old)
+		if l := r.m.leases.get(r.m.cfg.TTL); l == nil || l.users.Load() != 1 {
+			t.Errorf("watched under %+v", l)
+		}
+		g := other.lock(other.session(), "k")
+		synctest.Wait()
+		if got := w.want(store.EventAcquired); got[0].Lock.Token != g.Token {
+			t.Errorf("told %+v", got)
+		}
+	})
+}
