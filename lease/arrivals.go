@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/locksidecar/locksidecar/batcher"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -132,4 +133,55 @@ func (b *attempt) enqueueContext(ctx context.Context) context.Context {
 	}
 	b.tr.Enqueue(&lock)
 	return b.tr.Carry(ctx)
+}
+
+// enqueue goes into the queue behind all who came before. It does not block.
+func (b *attempt) enqueue(ctx context.Context) {
+	b.mu.Lock()
+	b.phase = arrived
+	b.shared = 0 // somebody else has the key: what other calls had is over
+	left := b.unwanted || b.timeUp
+	b.mu.Unlock()
+	if left {
+		b.cancel()
+		return
+	}
+	b.arrival.decide(ctx, b)
+}
+
+// enqueueAll asks the store for queue positions, for attempts of one key in their order.
+func (aq *acquirer) enqueueAll(all []*arrival) {
+	asks := make([]batcher.Submission[store.Ask, store.Answer], 0, len(all))
+	attempts := make([]*attempt, 0, len(all))
+	for _, a := range all {
+		if b := a.attempt; b.beginEnqueue() {
+			asks = append(asks, batcher.Submission[store.Ask, store.Answer]{Ctx: b.enqueueContext(a.ctx), Item: b.askToWait(), Done: b.onEnqueue})
+			attempts = append(attempts, b)
+		}
+	}
+	if err := aq.lanes.Enqueues.SubmitAll(asks); err != nil {
+		for _, b := range attempts {
+			b.finish(err)
+		}
+	}
+}
+
+// beginEnqueue notes that the attempt is about to be queued. It reports false when it is over.
+func (b *attempt) beginEnqueue() bool {
+	b.mu.Lock()
+	if b.phase != arrived {
+		b.mu.Unlock()
+		return false
+	}
+	b.phase, b.sent = enqueuing, b.aq.clk.Now()
+	b.mu.Unlock()
+	b.inQueue.Store(true)
+	err := b.aq.queue.add(b)
+	if err == nil && b.lease().lost.Load() { // whoever lost it may not have seen the attempt here
+		err = errAttemptLost
+	}
+	if err != nil {
+		b.finish(err)
+	}
+	return err == nil
 }
