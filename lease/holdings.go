@@ -141,6 +141,9 @@ func (hs *holdings) Kept() map[string]int {
 		kept["unpublished locks"] += s.unpublished
 		kept["releases"] += len(s.freeing)
 		kept["entrances"] += len(s.entrances)
+		for _, h := range s.held {
+			kept["entries"] += len(h.entered)
+		}
 		s.mu.Unlock()
 		kept["requests"] += s.requests.Count()
 	}

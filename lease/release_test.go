@@ -281,28 +281,20 @@ func TestEndIsConfirmed(t *testing.T) {
 	})
 }
 
-// Whoever asks for the end of a release when it has just come does not wait for it.
-func TestEndOfARelease(t *testing.T) {
+// TestWhatIsReleasedIsNotKept: once the store has confirmed a release, only what became of
+// the grant is remembered.
+func TestWhatIsReleasedIsNotKept(t *testing.T) {
 	t.Parallel()
-	over := func(end <-chan struct{}) bool {
-		select {
-		case <-end:
-			return true
-		default:
-			return false
-		}
+	m := benchManager(t)
+	s := benchSession(t, m)
+	g, err := m.Acquire(context.Background(), s, types.Request{Key: "k"})
+	if err != nil {
+		t.Fatal(err)
 	}
-	var late, early release
-	late.settle()
-	if !over(late.end()) {
-		t.Error("not over, when asked after the end")
+	if _, err := m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
+		t.Fatal(err)
 	}
-	end := early.end()
-	if over(end) || over(early.end()) {
-		t.Error("over before the end")
-	}
-	early.settle()
-	if !over(end) || !over(early.end()) {
-		t.Error("not over, when asked before the end")
+	if end, ok := m.holdings.ended("k", g.Token); !ok || end != (grantEnd{}) {
+		t.Errorf("remembered as %+v, %v", end, ok)
 	}
 }

@@ -285,7 +285,7 @@ func TestEntriesThatAreOverAreForgotten(t *testing.T) {
 			r.releaseBy(s, last)
 			last = next
 		}
-		if n := len(r.m.holdings.get("k").entered); n != 1 {
+		if n := r.m.holdings.Kept()["entries"]; n != 1 {
 			t.Errorf("%d entries", n)
 		}
 		r.releaseBy(s, last)

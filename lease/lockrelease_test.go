@@ -1,0 +1,29 @@
+package lease
+
+import "testing"
+
+// Whoever asks for the end of a release when it has just come does not wait for it.
+func TestEndOfARelease(t *testing.T) {
+	t.Parallel()
+	over := func(end <-chan struct{}) bool {
+		select {
+		case <-end:
+			return true
+		default:
+			return false
+		}
+	}
+	var late, early release
+	late.settle()
+	if !over(late.end()) {
+		t.Error("not over, when asked after the end")
+	}
+	end := early.end()
+	if over(end) || over(early.end()) {
+		t.Error("over before the end")
+	}
+	early.settle()
+	if !over(end) || !over(early.end()) {
+		t.Error("not over, when asked before the end")
+	}
+}
