@@ -205,6 +205,24 @@ func (h *heldLock) loseUnder(l *lease, reason types.LostReason) bool {
 	return h.lease() == l && h.s.loseLocked(h, reason)
 }
 
+// moved makes h a user of the lease to which the store has moved it. It reports false if h has
+// ended.
+func (h *heldLock) moved(to *lease) bool {
+	h.s.mu.Lock()
+	if h.letGo {
+		h.s.mu.Unlock()
+		return false
+	}
+	to.users.Add(1) // the mover is one, so it is not closed
+	old := h.under.Swap(to)
+	h.s.mu.Unlock()
+	old.unpin()
+	if to.lost.Load() { // the one who lost it may not have seen h there
+		h.loseUnder(to, to.lossReason())
+	}
+	return true
+}
+
 const heldShards = 64
 
 // heldSet finds the locks that sessions of this sidecar hold by their keys. It

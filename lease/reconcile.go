@@ -87,14 +87,18 @@ func (m *Manager) readSome(ctx context.Context, leases []*lease, history store.H
 	if err != nil {
 		return err
 	}
-	there := make(map[grantRef]store.LeaseID, len(held.Grants))
+	type grant struct {
+		key   string
+		token int64
+	}
+	there := make(map[grant]store.LeaseID, len(held.Grants))
 	for _, g := range held.Grants {
-		there[grantRef{g.Key, g.Token}] = g.Lease
+		there[grant{g.Key, g.Token}] = g.Lease
 	}
 	lost := 0
 	for l, some := range read {
 		for _, h := range some {
-			under := there[grantRef{h.key, h.token}]
+			under := there[grant{h.key, h.token}]
 			if !l.has(under) && !h.lease().has(under) && h.lose(types.LostStore) { // it may have been moved meanwhile
 				lost++
 			}

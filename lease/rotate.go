@@ -149,25 +149,8 @@ func (mv move) apply(m *Manager, state store.ClaimStatus, to *lease) {
 	}
 }
 
-// moved makes h a user of the lease to which the store has moved it. It reports false if h has
-// ended.
-func (h *heldLock) moved(to *lease) bool {
-	h.s.mu.Lock()
-	if h.letGo {
-		h.s.mu.Unlock()
-		return false
-	}
-	to.users.Add(1) // the mover is one, so it is not closed
-	old := h.under.Swap(to)
-	h.s.mu.Unlock()
-	old.unpin()
-	if to.lost.Load() { // the one who lost it may not have seen h there
-		h.loseUnder(to, to.lossReason())
-	}
-	return true
-}
-
-// moved does the same for an attempt that was queued. It may have won meanwhile.
+// moved makes an attempt that was queued a user of the lease to which the store has moved it. It may
+// have won meanwhile.
 func (b *attempt) moved(to *lease, lives func() bool, settled func()) {
 	b.mu.Lock()
 	ended, token, given := b.phase == over, b.result.Token, b.err == nil
@@ -189,10 +172,7 @@ func (b *attempt) moved(to *lease, lives func() bool, settled func()) {
 	case token == 0: // it left, or failed
 		b.aq.withdrawOnce(context.Background(), b.ref(), lives, settled)
 	default:
-		b.s.mu.Lock()
-		h := b.slot.lock
-		b.s.mu.Unlock()
-		if h != nil && h.token == token && h.moved(to) { // also if it is being released
+		if h := b.s.lockOf(b.slot); h != nil && h.token == token && h.moved(to) { // also if it is being released
 			settled()
 			return
 		}

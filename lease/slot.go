@@ -122,6 +122,13 @@ func (s *Session) addMember(w won, p *quotaSlot, t clock.Tick) (before *heldLock
 	return s.set.held.put(h), true
 }
 
+// lockOf is what the slot's call has won last, or nil. The session may not hold it any more.
+func (s *Session) lockOf(p *quotaSlot) *heldLock {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return p.lock
+}
+
 // hasMember reports whether the session has the part of a slot, and can rely on it.
 func (s *Session) hasMember(p *quotaSlot) bool {
 	s.mu.Lock()
@@ -161,9 +168,7 @@ func (s *Session) publish(slots ...*quotaSlot) bool {
 // handBackMember releases the part of a slot, or the lock that it has become. settled is called when no
 // more tries follow. It does nothing and reports false when the session does not hold it any more.
 func (s *Session) handBackMember(p *quotaSlot, settled func()) bool {
-	s.mu.Lock()
-	h := p.lock
-	s.mu.Unlock()
+	h := s.lockOf(p)
 	r := h.newEnd(settled)
 	if !s.take(h, grantEnd{release: r}) {
 		return false
