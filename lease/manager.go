@@ -126,37 +126,20 @@ func (m *Manager) OpenSession(o types.SessionOptions) (*Session, error) { return
 // [ErrSessionEnded].
 func (m *Manager) Session(id string) (*Session, error) { return m.holdings.session(id) }
 
+// state is what the gauges show.
+func (m *Manager) state() observe.State {
+	st := observe.State{Ready: m.Ready() == nil, Draining: m.isDraining()}
+	st.Leases, st.LeaseExpiry, st.LeaseLeft = m.leases.left(clock.Read(m.clk))
+	m.holdings.observe(&st)
+	return st
+}
+
 // listen is how the manager tells an engine whether it needs news.
 func listen(st store.Store) func(on bool) {
 	if l, ok := st.(store.Listener); ok {
 		return l.Listen
 	}
 	return func(bool) {}
-}
-
-// Acquire gets a lock for a session, or with BindTTL for nobody (s is nil or
-// ignored then). It returns when the lock is granted, refused, or not to be had
-// in the time that the request waits. When ctx ends, the call has left: it returns
-// [ErrCallerLeft], and what the store grants all the same is handed back.
-//
-// Errors: [HeldError], [TimeoutError], [SkippedError], [LimitError],
-// [ErrSessionEnded], [ErrDraining], [ErrCallerLeft], [ErrWithdrawn], and those of the store.
-func (m *Manager) Acquire(ctx context.Context, s *Session, req types.Request) (types.Grant, error) {
-	began := m.begins(&req)
-	g, err := m.acquirer.acquireOne(ctx, s, &req)
-	m.acquired(ctx, &req, began, &g, err)
-	return g, err
-}
-
-// AcquireAll gets several locks, all or none; see Acquire. The keys are different;
-// req.Key is ignored. The grants are in the order of the keys. A MaxHold counts from
-// the grant of each lock, which may be before the last is granted: the caller has checked
-// that Wait is shorter. Errors: those of Acquire, where a key that is not to be had is named, and [HoldsError].
-func (m *Manager) AcquireAll(ctx context.Context, s *Session, keys []string, req types.Request) ([]types.Grant, error) {
-	began := m.begins(&req)
-	grants, err := m.groups.acquire(ctx, s, keys, &req)
-	m.acquiredAll(ctx, keys, &req, began, grants, err)
-	return grants, err
 }
 
 // News takes the store's news to the part that it is for: see [store.Store.Start]. It does

@@ -201,3 +201,18 @@ func (m *Manager) HandBack(s *Session, g types.Grant) {
 	}
 	s.handBack(g)
 }
+
+// released tells how a release ended.
+func (m *Manager) released(ctx context.Context, req *types.ReleaseRequest, out types.Released, err error) {
+	switch {
+	case err != nil:
+		code := types.CodeOf(err)
+		m.obs.Releases(req.Key, code)
+		m.obs.Refused(ctx, observe.Refusal{Operation: "release", Key: req.Key, Traceparent: req.Traceparent, Code: code, Err: err})
+	case out.Nothing:
+	case out.Reentry > 0:
+		m.obs.Releases(req.Key, observe.Reentered)
+	default:
+		m.obs.Releases(req.Key, observe.Released)
+	}
+}

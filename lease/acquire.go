@@ -5,10 +5,34 @@ import (
 	"errors"
 	"time"
 
-	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
+
+// Acquire gets a lock for a session, or with BindTTL for nobody (s is nil or
+// ignored then). It returns when the lock is granted, refused, or not to be had
+// in the time that the request waits. When ctx ends, the call has left: it returns
+// [ErrCallerLeft], and what the store grants all the same is handed back.
+//
+// Errors: [HeldError], [TimeoutError], [SkippedError], [LimitError],
+// [ErrSessionEnded], [ErrDraining], [ErrCallerLeft], [ErrWithdrawn], and those of the store.
+func (m *Manager) Acquire(ctx context.Context, s *Session, req types.Request) (types.Grant, error) {
+	began := m.begins(&req)
+	g, err := m.acquirer.acquireOne(ctx, s, &req)
+	m.acquired(ctx, &req, began, &g, err)
+	return g, err
+}
+
+// AcquireAll gets several locks, all or none; see Acquire. The keys are different;
+// req.Key is ignored. The grants are in the order of the keys. A MaxHold counts from
+// the grant of each lock, which may be before the last is granted: the caller has checked
+// that Wait is shorter. Errors: those of Acquire, where a key that is not to be had is named, and [HoldsError].
+func (m *Manager) AcquireAll(ctx context.Context, s *Session, keys []string, req types.Request) ([]types.Grant, error) {
+	began := m.begins(&req)
+	grants, err := m.groups.acquire(ctx, s, keys, &req)
+	m.acquiredAll(ctx, keys, &req, began, grants, err)
+	return grants, err
+}
 
 // begins is when a call begins that may wait. The others are refused at once, or know.
 func (m *Manager) begins(req *types.Request) (began time.Time) {
@@ -68,27 +92,4 @@ func keyOfRefusal(keys []string, err error) string {
 		return timeout.Lock.Key
 	}
 	return keys[0]
-}
-
-// released tells how a release ended.
-func (m *Manager) released(ctx context.Context, req *types.ReleaseRequest, out types.Released, err error) {
-	switch {
-	case err != nil:
-		code := types.CodeOf(err)
-		m.obs.Releases(req.Key, code)
-		m.obs.Refused(ctx, observe.Refusal{Operation: "release", Key: req.Key, Traceparent: req.Traceparent, Code: code, Err: err})
-	case out.Nothing:
-	case out.Reentry > 0:
-		m.obs.Releases(req.Key, observe.Reentered)
-	default:
-		m.obs.Releases(req.Key, observe.Released)
-	}
-}
-
-// state is what the gauges show.
-func (m *Manager) state() observe.State {
-	st := observe.State{Ready: m.Ready() == nil, Draining: m.isDraining()}
-	st.Leases, st.LeaseExpiry, st.LeaseLeft = m.leases.left(clock.Read(m.clk))
-	m.holdings.observe(&st)
-	return st
 }
