@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -15,13 +14,13 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/api/apitest"
+	"github.com/locksidecar/locksidecar/internal/testing/wire"
 )
 
 // app is one connection to a sidecar, as a client library has it.
 type app struct {
 	t testing.TB
-	net.Conn
-	br *bufio.Reader
+	*wire.Conn
 }
 
 // answer is what the sidecar said.
@@ -44,11 +43,11 @@ func dial(t testing.TB, socket string) *app {
 }
 
 func tryDial(t testing.TB, socket string) (*app, error) {
-	c, err := net.Dial("unix", socket)
+	c, err := wire.Dial(socket)
 	if err != nil {
 		return nil, err
 	}
-	return &app{t: t, Conn: c, br: bufio.NewReader(c)}, nil
+	return &app{t: t, Conn: c}, nil
 }
 
 func (a *app) close() { _ = a.Close() }
@@ -56,16 +55,7 @@ func (a *app) close() { _ = a.Close() }
 // send writes a request and does not wait for the answer. Headers are lines.
 func (a *app) send(method, path, body string, headers ...string) {
 	a.t.Helper()
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: sidecar\r\n", method, path)
-	for _, h := range headers {
-		b.WriteString(h + "\r\n")
-	}
-	if body != "" {
-		fmt.Fprintf(&b, "Content-Length: %d\r\n", len(body))
-	}
-	b.WriteString("\r\n" + body)
-	if _, err := io.WriteString(a, b.String()); err != nil {
+	if err := a.Send(method, path, body, headers...); err != nil {
 		a.t.Fatalf("%s %s: %v", method, path, err)
 	}
 }
@@ -83,17 +73,12 @@ func (a *app) read(method, path string) answer {
 func (a *app) tryRead(method, path string) (answer, error) {
 	a.t.Helper()
 	_ = a.SetReadDeadline(time.Now().Add(patience))
-	res, err := http.ReadResponse(a.br, &http.Request{Method: method})
+	res, err := a.Receive(method)
 	if err != nil {
 		return answer{}, err
 	}
-	defer func() { _ = res.Body.Close() }()
-	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		return answer{}, err
-	}
-	ans := answer{t: a.t, status: res.StatusCode, header: res.Header, body: body}
-	dec := json.NewDecoder(bytes.NewReader(body))
+	ans := answer{t: a.t, status: res.Status, header: res.Header, body: res.Body}
+	dec := json.NewDecoder(bytes.NewReader(res.Body))
 	dec.UseNumber()
 	_ = dec.Decode(&ans.json)
 	checkContract(a.t, method, path, ans)
@@ -215,7 +200,7 @@ func tryStream(t testing.TB, socket, method, path, body string) (*stream, int) {
 	s := &stream{app: dial(t, socket), method: method, template: template(path), events: make(chan event, 10_000)}
 	s.send(method, path, body)
 	_ = s.SetReadDeadline(time.Now().Add(patience))
-	res, err := http.ReadResponse(s.br, nil) //nolint:bodyclose // closing would wait for the end of the stream
+	res, err := http.ReadResponse(s.In, nil) //nolint:bodyclose // closing would wait for the end of the stream
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"unicode"
+
+	"github.com/locksidecar/locksidecar/internal/testing/wire"
 )
 
 // listening is where a sidecar listens over TCP, as its log says; empty: nowhere.
@@ -36,7 +38,7 @@ func dialTCP(t *testing.T, addr string) *app {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &app{t: t, Conn: c, br: bufio.NewReader(c)}
+	a := &app{t: t, Conn: wire.New(c)}
 	t.Cleanup(a.close)
 	return a
 }

@@ -10,8 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/locksidecar/locksidecar/internal/testing/await"
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
@@ -61,7 +60,7 @@ func burst(t *testing.T, heldElsewhere bool) {
 	}
 	s.signal(syscall.SIGCONT)
 	for _, a := range apps {
-		awaitRead(t, a)
+		await.Taken(t, a.Conn.Conn)
 	}
 	awaitIdle(t, s.cmd.Process.Pid)  // what was read has come: nothing of it waits for a processor
 	time.Sleep(5 * time.Millisecond) // so much later
@@ -75,22 +74,6 @@ func burst(t *testing.T, heldElsewhere bool) {
 	if last := pgtest.Query[string](t, url, lastInLine); last != `"late"` {
 		t.Errorf("the last in line is %q, want the call that came last", last)
 	}
-}
-
-// awaitRead waits until the sidecar has read what was sent.
-func awaitRead(t *testing.T, a *app) {
-	t.Helper()
-	raw, err := a.Conn.(syscall.Conn).SyscallConn() //nolint:forcetypeassert // a Unix socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the sidecar to read a request", func() bool {
-		unread := -1
-		if err := raw.Control(func(fd uintptr) { unread, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }); err != nil {
-			t.Fatal(err)
-		}
-		return unread == 0
-	})
 }
 
 // awaitIdle waits until no thread of a process runs or could run.

@@ -97,7 +97,7 @@ func (a *app) acquireAll(names []string) {
 	}()
 	for range slices.Chunk(names, together) {
 		_ = a.SetReadDeadline(time.Now().Add(3 * patience))
-		res, err := http.ReadResponse(a.br, &http.Request{Method: http.MethodPost})
+		res, err := http.ReadResponse(a.In, &http.Request{Method: http.MethodPost})
 		if err != nil {
 			a.t.Errorf("acquiring many: %v", err)
 			break

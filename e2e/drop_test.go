@@ -54,13 +54,13 @@ func TestDropFreesAll(t *testing.T) {
 			holder.close()
 		}},
 		{"half closed", func(t *testing.T, _ *sidecar, holder *app) {
-			if err := holder.Conn.(*net.UnixConn).CloseWrite(); err != nil {
+			if err := holder.Conn.Conn.(*net.UnixConn).CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
 		}},
 		{"half closed while waiting", func(t *testing.T, s *sidecar, holder *app) {
 			waitsElsewhere(t, s, holder)
-			if err := holder.Conn.(*net.UnixConn).CloseWrite(); err != nil {
+			if err := holder.Conn.Conn.(*net.UnixConn).CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
 		}},

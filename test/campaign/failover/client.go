@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/locksidecar/locksidecar/test/campaign/wire"
+	"github.com/locksidecar/locksidecar/internal/testing/wire"
 )
 
 // client is an app's connection to a sidecar, and what it holds: one lock.

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/locksidecar/locksidecar/test/campaign/wire"
+	"github.com/locksidecar/locksidecar/internal/testing/wire"
 )
 
 // conn is a connection to a sidecar, one call at a time.

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/locksidecar/locksidecar/test/campaign/wire"
+	"github.com/locksidecar/locksidecar/internal/testing/wire"
 )
 
 // session is who owns the locks of a client: the connection of its calls, or an

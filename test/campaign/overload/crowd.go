@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/locksidecar/locksidecar/test/campaign/wire"
+	"github.com/locksidecar/locksidecar/internal/testing/wire"
 )
 
 // counts has what became of calls.
@@ -226,5 +226,5 @@ func (c *crowd) waitOn(conn **wire.Conn, send func(*wire.Conn) error) (a wire.An
 	if err := send(*conn); err != nil {
 		return a, err
 	}
-	return (*conn).Receive()
+	return (*conn).Receive("PUT")
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/test/campaign/wire"
+	"github.com/locksidecar/locksidecar/internal/testing/wire"
 )
 
 // TestTally: grants and proper refusals are honest; anything else is wrong.

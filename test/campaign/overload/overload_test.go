@@ -15,7 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
-	"github.com/locksidecar/locksidecar/test/campaign/wire"
+	"github.com/locksidecar/locksidecar/internal/testing/wire"
+	"github.com/locksidecar/locksidecar/test/campaign/measure"
 	"github.com/locksidecar/locksidecar/test/campaign/world"
 )
 
@@ -69,7 +70,7 @@ func TestOverload(t *testing.T) {
 	for _, p := range plans {
 		t.Run(p.name, func(t *testing.T) { seen += p.run(t, cluster.NewDatabase(t)) })
 	}
-	if err := wire.Keep(*results, head, seen); err != nil {
+	if err := measure.Keep(*results, head, seen); err != nil {
 		t.Error(err)
 	}
 }
@@ -93,7 +94,7 @@ type scene struct {
 	url         string
 	over, other *world.Sidecar
 	figures     *wire.Conn // a connection of its own, there before all others
-	before      wire.Figures
+	before      measure.Figures
 	seen        strings.Builder // a line for each phase
 }
 
@@ -146,7 +147,7 @@ func (s *scene) phase(what string, rate int, do func(*crowd)) {
 }
 
 // compare judges how long others' pairs of calls took.
-func (s *scene) compare(undisturbed, during wire.Times, part float64, judged bool) string {
+func (s *scene) compare(undisturbed, during measure.Times, part float64, judged bool) string {
 	was, is := undisturbed.Quantile(part), during.Quantile(part)
 	times := is.Seconds() / was.Seconds()
 	if judged && times > 2 {
@@ -156,14 +157,14 @@ func (s *scene) compare(undisturbed, during wire.Times, part float64, judged boo
 }
 
 // bystanders are clients of the other sidecar, each with a lock of its own.
-func (s *scene) bystanders(while func()) (all wire.Times) {
+func (s *scene) bystanders(while func()) (all measure.Times) {
 	const clients, pause = 4, 10 * time.Millisecond
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for i := range clients {
 		wg.Go(func() {
-			err := wire.Pairs(ctx, s.other.Socket(), fmt.Sprintf("bystander:%d", i), pause, func(took time.Duration) {
+			err := measure.Pairs(ctx, s.other.Socket(), fmt.Sprintf("bystander:%d", i), pause, func(took time.Duration) {
 				mu.Lock()
 				all = append(all, took)
 				mu.Unlock()
@@ -335,8 +336,8 @@ func (s *scene) dial() *wire.Conn {
 	return conn
 }
 
-func (s *scene) now() wire.Figures {
-	f, err := s.figures.Figures()
+func (s *scene) now() measure.Figures {
+	f, err := measure.FiguresOf(s.figures)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -13,9 +13,10 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
+	"github.com/locksidecar/locksidecar/internal/testing/wire"
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 	"github.com/locksidecar/locksidecar/test/campaign/load"
-	"github.com/locksidecar/locksidecar/test/campaign/wire"
+	"github.com/locksidecar/locksidecar/test/campaign/measure"
 	"github.com/locksidecar/locksidecar/test/campaign/world"
 )
 
@@ -72,7 +73,7 @@ func TestSoak(t *testing.T) {
 		all.WriteString(s.report.String())
 	}
 	fmt.Print(all.String())
-	if err := wire.Keep(*results, head, all.String()); err != nil {
+	if err := measure.Keep(*results, head, all.String()); err != nil {
 		t.Error(err)
 	}
 }
@@ -94,7 +95,7 @@ type soak struct {
 	report   strings.Builder // what was seen
 
 	mu    sync.Mutex
-	pairs wire.Times // since the last sample
+	pairs measure.Times // since the last sample
 }
 
 func newSoak(t *testing.T, url, logs string, open bool) *soak {
@@ -161,7 +162,7 @@ func (s *soak) load(ctx context.Context) error {
 	stayed := make([]error, steady)
 	for i := range steady {
 		stay.Go(func() {
-			stayed[i] = wire.Pairs(ctx, sockets[i%sidecars], fmt.Sprintf("steady:%d", i), pause, func(took time.Duration) {
+			stayed[i] = measure.Pairs(ctx, sockets[i%sidecars], fmt.Sprintf("steady:%d", i), pause, func(took time.Duration) {
 				s.mu.Lock()
 				s.pairs = append(s.pairs, took)
 				s.mu.Unlock()
@@ -206,7 +207,7 @@ func (s *soak) sample(over, ctx context.Context) (err error) {
 func (s *soak) read(ctx context.Context) (map[string]float64, error) {
 	f := make(map[string]float64)
 	for i, conn := range s.figures {
-		now, err := conn.Figures()
+		now, err := measure.FiguresOf(conn)
 		if err != nil {
 			return nil, err
 		}
@@ -221,7 +222,7 @@ func (s *soak) read(ctx context.Context) (map[string]float64, error) {
 }
 
 // lately is how long the steady clients' pairs took since it was asked last.
-func (s *soak) lately() wire.Times {
+func (s *soak) lately() measure.Times {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	times := s.pairs

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/test/campaign/wire"
+	"github.com/locksidecar/locksidecar/internal/testing/wire"
 )
 
 const (

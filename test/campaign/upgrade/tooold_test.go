@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
-	"github.com/locksidecar/locksidecar/test/campaign/wire"
+	"github.com/locksidecar/locksidecar/internal/testing/wire"
 )
 
 // exitConfig is the exit code of a store that cannot work.

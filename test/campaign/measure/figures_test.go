@@ -1,10 +1,11 @@
-package wire
+package measure
 
 import (
-	"bufio"
 	"net"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/internal/testing/wire"
 )
 
 const page = "# HELP x what it is\nx{type=\"a\",pod=\"p q\"} 2\nx{type=\"b\"} 3\nxy 1e+06\n"
@@ -18,8 +19,8 @@ func TestFigures(t *testing.T) {
 		_, _ = there.Write([]byte("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + page))
 		_ = there.Close()
 	}()
-	c := &Conn{Conn: here, br: bufio.NewReader(here)}
-	f, err := c.Figures()
+	c := wire.New(here)
+	f, err := FiguresOf(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,22 +1,25 @@
-package wire
+// Package measure is what the longer tests of the campaign count and time.
+package measure
 
 import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/locksidecar/locksidecar/internal/testing/wire"
 )
 
 // Figures are those of GET /metrics, by the name and the labels of each.
 type Figures map[string]float64
 
-// Figures asks for the sidecar's.
-func (c *Conn) Figures() (Figures, error) {
+// FiguresOf asks a sidecar for its figures.
+func FiguresOf(c *wire.Conn) (Figures, error) {
 	a, err := c.Call(callLimit, "GET", "/metrics", "")
 	if err != nil {
-		return nil, fmt.Errorf("wire: no figures: %w", err)
+		return nil, fmt.Errorf("no figures: %w", err)
 	}
 	if a.Status != 200 {
-		return nil, fmt.Errorf("wire: no figures: %d %s", a.Status, a.Code)
+		return nil, fmt.Errorf("no figures: %d %s", a.Status, a.Code)
 	}
 	f := make(Figures)
 	for line := range strings.Lines(string(a.Body)) {
@@ -25,7 +28,7 @@ func (c *Conn) Figures() (Figures, error) {
 			continue
 		}
 		if f[name], err = strconv.ParseFloat(value, 64); err != nil {
-			return nil, fmt.Errorf("wire: the figure %q: %w", line, err)
+			return nil, fmt.Errorf("the figure %q: %w", line, err)
 		}
 	}
 	return f, nil

@@ -1,10 +1,12 @@
-package wire
+package measure
 
 import (
 	"context"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/locksidecar/locksidecar/internal/testing/wire"
 )
 
 // Times are how long calls took.
@@ -29,7 +31,7 @@ const pairBody = `{"ttl_ms":15000,"wait_ms":10000}`
 // Pairs acquires and releases a lock again and again, with a pause behind each pair,
 // until ctx ends, and tells each how long a pair took.
 func Pairs(ctx context.Context, socket, key string, pause time.Duration, each func(time.Duration)) error {
-	c, err := Dial(socket)
+	c, err := wire.Dial(socket)
 	if err != nil {
 		return err
 	}
@@ -37,11 +39,11 @@ func Pairs(ctx context.Context, socket, key string, pause time.Duration, each fu
 	path := "/v1/locks/" + key
 	for ctx.Err() == nil {
 		began := time.Now()
-		token, err := c.do("PUT", path, pairBody)
+		token, err := do(c, "PUT", path, pairBody)
 		if err != nil {
 			return err
 		}
-		if _, err := c.do("DELETE", fmt.Sprintf("%s?token=%d", path, token), ""); err != nil {
+		if _, err := do(c, "DELETE", fmt.Sprintf("%s?token=%d", path, token), ""); err != nil {
 			return err
 		}
 		each(time.Since(began))
@@ -54,13 +56,13 @@ func Pairs(ctx context.Context, socket, key string, pause time.Duration, each fu
 }
 
 // do makes a call that must succeed.
-func (c *Conn) do(method, path, body string) (token int64, err error) {
+func do(c *wire.Conn, method, path, body string) (token int64, err error) {
 	a, err := c.Call(callLimit, method, path, body)
 	if err == nil && a.Status != 200 {
 		err = fmt.Errorf("%d %s: %s", a.Status, a.Code, a.Detail)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("wire: %s %s: %w", method, path, err)
+		return 0, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	return a.Token, nil
 }

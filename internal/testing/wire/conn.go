@@ -1,5 +1,5 @@
-// Package wire is a connection to a sidecar and nothing more: for whoever opens
-// thousands of them, looks at each answer's head, or measures how long a call takes.
+// Package wire is a connection to a sidecar for tests, and nothing more: a test may open
+// thousands of them, look at each answer's head, or measure how long a call takes.
 package wire
 
 import (
@@ -16,14 +16,15 @@ import (
 // Conn is a connection to a sidecar, one call at a time.
 type Conn struct {
 	net.Conn
-	br *bufio.Reader
+	// In has what the sidecar sent.
+	In *bufio.Reader
 }
 
 // Answer is what was answered.
 type Answer struct {
-	Status      int    `json:"-"`
-	RetryAfter  string `json:"-"`
-	ContentType string `json:"-"`
+	Status     int         `json:"-"`
+	Header     http.Header `json:"-"`
+	RetryAfter string      `json:"-"`
 	// Closes: the sidecar closes the connection after it.
 	Closes bool   `json:"-"`
 	Body   []byte `json:"-"`
@@ -39,8 +40,11 @@ func Dial(socket string) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{Conn: c, br: bufio.NewReaderSize(c, 1<<10)}, nil
+	return New(c), nil
 }
+
+// New makes one of a connection.
+func New(c net.Conn) *Conn { return &Conn{Conn: c, In: bufio.NewReaderSize(c, 1<<10)} }
 
 // Call sends a request and reads its answer, for that long.
 func (c *Conn) Call(limit time.Duration, method, path, body string, headers ...string) (Answer, error) {
@@ -48,7 +52,7 @@ func (c *Conn) Call(limit time.Duration, method, path, body string, headers ...s
 	if err := c.Send(method, path, body, headers...); err != nil {
 		return Answer{}, err
 	}
-	return c.Receive()
+	return c.Receive(method)
 }
 
 // Send sends a request.
@@ -68,18 +72,15 @@ func Send(w io.Writer, method, path, body string, headers ...string) error {
 	return err
 }
 
-// Receive reads an answer.
-func (c *Conn) Receive() (Answer, error) {
-	res, err := http.ReadResponse(c.br, nil)
+// Receive reads the answer of a request with this method: that of HEAD has no body.
+func (c *Conn) Receive(method string) (Answer, error) {
+	res, err := http.ReadResponse(c.In, &http.Request{Method: method})
 	if err != nil {
 		return Answer{}, err
 	}
 	defer func() { _ = res.Body.Close() }()
-	a := Answer{
-		Status: res.StatusCode, RetryAfter: res.Header.Get("Retry-After"),
-		ContentType: res.Header.Get("Content-Type"), Closes: res.Close,
-	}
-	if a.Body, err = io.ReadAll(res.Body); err == nil && strings.Contains(a.ContentType, "json") {
+	a := Answer{Status: res.StatusCode, Header: res.Header, RetryAfter: res.Header.Get("Retry-After"), Closes: res.Close}
+	if a.Body, err = io.ReadAll(res.Body); err == nil && len(a.Body) > 0 && strings.Contains(res.Header.Get("Content-Type"), "json") {
 		err = json.Unmarshal(a.Body, &a)
 	}
 	return a, err
@@ -92,7 +93,7 @@ func (c *Conn) Session(limit time.Duration) (id string, a Answer, err error) {
 	if err := c.Send("POST", "/v1/sessions", "{}"); err != nil {
 		return "", Answer{}, err
 	}
-	res, err := http.ReadResponse(c.br, nil) //nolint:bodyclose // closing would wait for the end of the stream
+	res, err := http.ReadResponse(c.In, nil) //nolint:bodyclose // closing would wait for the end of the stream
 	if err != nil {
 		return "", Answer{}, err
 	}
