@@ -6,7 +6,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
@@ -22,9 +25,10 @@ type acquirer struct {
 	obs       *observe.Observer
 	lanes     *lanes.Set
 	heldCache *heldcache.Cache
+	leases    *heartbeat.Leases
 	holdings  *holdings
 	releaser  *releaser
-	retries   *retries
+	later     *background.Runner // tries again
 	queue     *queue
 	arrivals  *arrivals
 	requests  repeat.Requests // those with BindTTL
@@ -37,9 +41,6 @@ type acquirer struct {
 	// granted hears of each grant: for how long the store may keep the lock by itself, and whether
 	// a session holds it now.
 	granted func(now time.Time, lasts time.Duration, held bool)
-
-	pin  func(ctx context.Context, ttl time.Duration) *lease
-	lose func(l *lease, reason types.LostReason)
 
 	draining <-chan struct{} // closed by the manager's Drain
 	ctx      context.Context // ends with the manager

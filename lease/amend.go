@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -89,7 +90,7 @@ func (m *Manager) amendForeign(ctx context.Context, c claimant, req *types.Amend
 	}
 	m.sweeping.granted(m.clk.Now(), req.TTL)
 	// The store counts from some moment since it was asked: from then, to be safe.
-	left := reliable(v.Lock.Holder.ExpiresIn) - m.clk.Now().Sub(sent)
+	left := heartbeat.Reliable(v.Lock.Holder.ExpiresIn) - m.clk.Now().Sub(sent)
 	if left <= 0 {
 		return types.Grant{}, m.refusedBy(store.Expired, c)
 	}

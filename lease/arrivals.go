@@ -177,7 +177,7 @@ func (b *attempt) beginEnqueue() bool {
 	b.mu.Unlock()
 	b.inQueue.Store(true)
 	err := b.aq.queue.add(b)
-	if err == nil && b.lease().lost.Load() { // whoever lost it may not have seen the attempt here
+	if err == nil && b.lease().Lost() { // whoever lost it may not have seen the attempt here
 		err = errAttemptLost
 	}
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -32,7 +33,7 @@ type attempt struct {
 	s           *Session   // nil with BindTTL
 	slot        *quotaSlot // of the call, in the session
 	req         *types.Request
-	under       atomic.Pointer[lease] // nil for BindTTL that does not wait; changed under mu
+	under       atomic.Pointer[heartbeat.Lease] // nil for BindTTL that does not wait; changed under mu
 	id          store.AttemptID
 	tr          *observe.Call // of the call
 	began       time.Time     // of the call, for Waited
@@ -121,7 +122,7 @@ func (c *call) newAttempt(came *arrival) (*attempt, error) {
 }
 
 // lease is the one under which the attempt waits, or asks for a session's lock.
-func (b *attempt) lease() *lease { return b.under.Load() }
+func (b *attempt) lease() *heartbeat.Lease { return b.under.Load() }
 
 func (b *attempt) ref() store.Attempt { return store.Attempt{Key: b.req.Key, ID: b.id} }
 
@@ -130,7 +131,7 @@ func (b *attempt) ask() store.Ask {
 		Attempt: b.ref(), MinHold: b.req.MinHold, Skip: b.req.Skip, Data: b.req.Data, Traceparent: b.req.Traceparent,
 	}
 	if b.lease() != nil {
-		a.Lease = b.lease().id
+		a.Lease = b.lease().ID()
 	}
 	if b.req.Bind == types.BindTTL {
 		a.TTL = b.req.TTL
@@ -268,7 +269,7 @@ func (b *attempt) callerLeft() {
 // leaseGone hears that a lease was lost under which the attempt waits, unless it was moved. The
 // lease's revocation drops the waiter, and with it a session's lock that it may still win. A
 // bind:ttl lock would outlive the lease: such an attempt learns what became of it first.
-func (b *attempt) leaseGone(l *lease) {
+func (b *attempt) leaseGone(l *heartbeat.Lease) {
 	b.mu.Lock()
 	if b.lease() != l || b.phase == over {
 		b.mu.Unlock()
@@ -341,7 +342,7 @@ func (b *attempt) leftLineLocked() error {
 // leaseLost hears from the store that the lease under the attempt is dead.
 func (b *attempt) leaseLost() {
 	if b.lease() != nil {
-		b.aq.lose(b.lease(), types.LostExpired)
+		b.aq.leases.Lose(b.lease(), types.LostExpired)
 	}
 	b.finish(errAttemptLost)
 }
@@ -442,10 +443,10 @@ func (b *attempt) join(ans *store.Answer, t clock.Tick) (before *heldLock, ok bo
 		}
 		b.until = b.since.Add(b.req.MaxHold)
 	}
-	b.lease().users.Add(1) // the attempt's own pin keeps the lease in the book meanwhile
+	b.lease().Pin() // the attempt's own pin keeps the lease in the book meanwhile
 	w := won{req: b.req, token: ans.Token, lease: b.lease(), acquiredAt: ans.AcquiredAt, until: b.until, span: b.tr.Hold()}
 	if before, ok = b.s.addMember(w, b.slot, t); !ok {
-		b.lease().unpin()
+		b.lease().Unpin()
 	}
 	return before, ok // whoever loses the lease now may not see h: tell does
 }
@@ -459,7 +460,7 @@ func (b *attempt) grantOf(ans *store.Answer, now time.Time) types.Grant {
 	if b.req.Bind == types.BindSession {
 		g.Session = b.s.Name()
 	} else {
-		g.ExpiresIn = reliable(ans.ExpiresIn)
+		g.ExpiresIn = heartbeat.Reliable(ans.ExpiresIn)
 	}
 	return g
 }

@@ -212,10 +212,10 @@ func TestLeaseLostWhileALockIsKept(t *testing.T) {
 				stack := debug.Stack()
 				if bytes.Contains(stack, []byte("(*Session).")) && !bytes.Contains(stack, []byte("(*Session).addMember")) {
 					// The clock is read under the session's mutex.
-					go r.m.lose(b.lease(), types.LostExpired)
+					go r.m.leases.Lose(b.lease(), types.LostExpired)
 					return
 				}
-				r.m.lose(b.lease(), types.LostExpired)
+				r.m.leases.Lose(b.lease(), types.LostExpired)
 			})
 			b.start(c.ctx, r.clk.Now())
 			_, err = c.await(b)
@@ -224,7 +224,7 @@ func TestLeaseLostWhileALockIsKept(t *testing.T) {
 			if err == nil && s.Held() == 0 && len(r.losses()) == 0 {
 				t.Errorf("moment %d: granted, and lost without a word", moment)
 			}
-			if s.Held() > 0 && !r.m.holdings.get("k").lease().alive(clock.Read(r.clk)) {
+			if s.Held() > 0 && !r.m.holdings.get("k").lease().Alive(clock.Read(r.clk)) {
 				t.Errorf("moment %d: kept on a lost lease", moment)
 			}
 			s.End(types.EndDropped)

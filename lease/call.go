@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -108,7 +109,7 @@ func (c *call) mayEndEarly() bool { return c.req.Wait != 0 || c.s != nil && c.s.
 
 // lease returns the lease that an attempt needs, pinned and open, or nil for a bind:ttl
 // request that does not wait.
-func (c *call) lease() (*lease, error) {
+func (c *call) lease() (*heartbeat.Lease, error) {
 	c.tick = clock.Read(c.aq.clk)
 	if c.began.IsZero() {
 		c.began = c.tick.Now
@@ -121,34 +122,34 @@ func (c *call) lease() (*lease, error) {
 		ttl = c.aq.cfg.TTL // keeps the place in the queue
 	}
 	for {
-		l := c.aq.pin(c.ctx, ttl)
+		l := c.aq.leases.Pin(c.ctx, ttl)
 		if err := c.opened(l); err != nil {
-			l.unpin()
+			l.Unpin()
 			return nil, err
 		}
-		if l.alive(c.tick) {
+		if l.Alive(c.tick) {
 			return l, nil
 		}
-		l.unpin()
-		c.aq.lose(l, l.lossReason()) // found dead before the renewer did
+		l.Unpin()
+		c.aq.leases.Expire(l) // found dead before the renewer did
 		c.tick = clock.Read(c.aq.clk)
 	}
 }
 
 // opened waits until a lease is open, or the call gives up.
-func (c *call) opened(l *lease) error {
+func (c *call) opened(l *heartbeat.Lease) error {
 	select {
-	case <-l.opened: // nearly always
-		return l.openErr
+	case <-l.Opened(): // nearly always
+		return l.Err()
 	default:
 	}
 	c.startTimer()
-	err := c.until(l.opened)
+	err := c.until(l.Opened())
 	c.tick = clock.Read(c.aq.clk)
 	if err != nil {
 		return err
 	}
-	return l.openErr
+	return l.Err()
 }
 
 // until waits for something, or returns why the call gives up before.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -235,7 +236,7 @@ func TestALateCallTellsNoGrant(t *testing.T) {
 		b, err := c.newAttempt(nil)
 		r.must(err)
 		b.start(c.ctx, r.clk.Now())
-		r.clk.stop(b.lease().ttl)
+		r.clk.stop(b.lease().TTL())
 		if g, err := c.await(b); err == nil {
 			t.Errorf("granted %+v", g)
 		}
@@ -363,7 +364,7 @@ func TestRemainingTimeOfBindTTL(t *testing.T) {
 		time.Sleep(9100*time.Millisecond - 1)
 		r.st.set("Amend", fault{})
 		g, err = r.m.Amend(context.Background(), nil, types.AmendRequest{Key: "k", Token: g.Token})
-		if left := r.stored("k").Holder.ExpiresIn; err != nil || g.ExpiresIn > left-minMargin {
+		if left := r.stored("k").Holder.ExpiresIn; err != nil || g.ExpiresIn > left-heartbeat.MinMargin {
 			t.Errorf("%s before the store's end: told %s, %v", left, g.ExpiresIn, err)
 		}
 		r.st.set("Amend", fault{after: 500 * time.Millisecond})
@@ -388,7 +389,7 @@ func TestRemainingTimeOfBindTTLThatWaited(t *testing.T) {
 			granted := time.Now()
 			r.st.set(op, fault{after: 3 * time.Second})
 			got := a.granted(t)
-			if left := time.Until(granted.Add(time.Minute)); got.ExpiresIn > reliable(left) {
+			if left := time.Until(granted.Add(time.Minute)); got.ExpiresIn > heartbeat.Reliable(left) {
 				t.Errorf("%s: expires in %s, in truth in %s", op, got.ExpiresIn, left)
 			}
 		})
@@ -457,7 +458,7 @@ func TestStoppedWhileTelling(t *testing.T) {
 				r.clk.next.Store(nil)
 				r.must(err)
 				for _, g := range grants {
-					most := ttl - margin(g.ExpiresIn) // its session's lease began to count now
+					most := ttl - heartbeat.Margin(g.ExpiresIn) // its session's lease began to count now
 					if g.Bind == types.BindTTL {
 						most += time.Duration(began.Load())
 					}

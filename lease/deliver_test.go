@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -30,8 +31,8 @@ func TestLostBeforeItIsTold(t *testing.T) {
 		"broken":                 func(r *rig, h *heldLock) { h.giveUp(types.LostForced) },
 		"max_hold over, noticed": func(*rig, *heldLock) { time.Sleep(time.Minute) },
 		"max_hold over":          func(r *rig, _ *heldLock) { r.clk.stop(time.Minute) },
-		"lease lost":             func(r *rig, h *heldLock) { r.m.lose(h.lease(), types.LostStore) },
-		"past its deadline":      func(r *rig, h *heldLock) { r.clk.stop(h.lease().ttl - margin(h.lease().ttl)) },
+		"lease lost":             func(r *rig, h *heldLock) { r.m.leases.Lose(h.lease(), types.LostStore) },
+		"past its deadline":      func(r *rig, h *heldLock) { r.clk.stop(h.lease().TTL() - heartbeat.Margin(h.lease().TTL())) },
 	} {
 		for _, hold := range []time.Duration{0, time.Second} {
 			t.Run(name, func(t *testing.T) {

@@ -47,7 +47,7 @@ func (b *attempt) end() {
 		b.aq.queue.remove(b)
 	}
 	if b.lease() != nil {
-		b.lease().unpin()
+		b.lease().Unpin()
 	}
 	b.mu.Lock()
 	b.ended = true
@@ -99,7 +99,7 @@ func (b *attempt) keepsKey() bool { return b.req.Bind == types.BindSession && b.
 
 // leaseLives reports whether the store keeps what the attempt has. A session's lock
 // lasts, if nobody frees it, as long as its lease is renewed, not only for a TTL.
-func (b *attempt) leaseLives() bool { return b.lease() != nil && b.lease().alive(clock.Read(b.aq.clk)) }
+func (b *attempt) leaseLives() bool { return b.lease() != nil && b.lease().Alive(clock.Read(b.aq.clk)) }
 
 // mayGet tells for how long the attempt may have something: under the lease a
 // session's lock or a queue position; and after that a bind:ttl lock for its TTL, and
@@ -148,7 +148,7 @@ func (b *attempt) handBack(token int64) {
 	}
 	c, matters := store.Claim{Key: b.req.Key, Token: token, AtOnce: true, Traceparent: b.req.Traceparent}, b.mayGet()
 	if b.req.Bind == types.BindSession {
-		c.Lease = b.lease().id
+		c.Lease = b.lease().ID()
 	} else {
 		c.Undelivered = true
 		matters = b.aq.within(b.lasts())

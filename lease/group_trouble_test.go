@@ -82,7 +82,7 @@ func TestGroupLosesLease(t *testing.T) {
 		s, other := r.session(), b.session()
 		hot := b.lock(other, "b")
 		a := r.waitAll(s, "a", "b")
-		r.m.lose(r.m.leases.get(15*time.Second), types.LostStore)
+		r.m.leases.Lose(r.m.leases.Get(15*time.Second), types.LostStore)
 		synctest.Wait()
 		if a.isOver() {
 			t.Fatalf("%v", a.err)

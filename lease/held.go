@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -21,7 +22,7 @@ type heldLock struct {
 	key   string
 	token int64
 	s     *Session
-	under atomic.Pointer[lease] // it is a user of that until it has letGo
+	under atomic.Pointer[heartbeat.Lease] // it is a user of that until it has letGo
 	// acquiredAt is the store's time, in nanoseconds since 1970; since the local one, as
 	// long after holdings began.
 	acquiredAt  int64
@@ -43,12 +44,12 @@ type heldLock struct {
 }
 
 // lease is the one that the lock is held under.
-func (h *heldLock) lease() *lease { return h.under.Load() }
+func (h *heldLock) lease() *heartbeat.Lease { return h.under.Load() }
 
 // letGoLocked ends the use of the lease: the lock is lost, or its release is settled. s.mu is held.
 func (h *heldLock) letGoLocked() {
 	h.letGo = true
-	h.lease().unpin()
+	h.lease().Unpin()
 }
 
 // terms are what few locks were asked for with. The others share plain.
@@ -85,7 +86,7 @@ var (
 
 // termsOf are the terms of a lock that was just granted.
 func termsOf(w *won) *terms {
-	shorter := w.req.TTL < w.lease.ttl
+	shorter := w.req.TTL < w.lease.TTL()
 	if w.req.Owner == "" && w.req.MaxHold == 0 && w.req.MinHold == 0 && !shorter {
 		return withSpan(plain, w.span)
 	}
@@ -135,15 +136,15 @@ func (h *heldLock) change() *changes {
 // valid reports whether the lock can be relied on now: its lease is trusted, and
 // its MaxHold is not over. Every read asks.
 func (h *heldLock) valid(t clock.Tick) bool {
-	return h.lease().alive(t) && !clock.Past(h.until, t.Now)
+	return h.lease().Alive(t) && !clock.Past(h.until, t.Now)
 }
 
 // remaining is how long the lock can be relied on if its lease is not renewed any
 // more.
 func (h *heldLock) remaining(t clock.Tick) time.Duration {
-	left := h.lease().remaining(t)
+	left := h.lease().Remaining(t)
 	if h.ttl != 0 {
-		left = min(left, reliable(h.ttl))
+		left = min(left, heartbeat.Reliable(h.ttl))
 	}
 	return untilAtMost(left, h.until, t.Now)
 }
@@ -158,7 +159,7 @@ func untilAtMost(d time.Duration, until, now time.Time) time.Duration {
 
 // claim is how the store is told which lock is meant.
 func (h *heldLock) claim() store.Claim {
-	return store.Claim{Key: h.key, Token: h.token, Lease: h.lease().id}
+	return store.Claim{Key: h.key, Token: h.token, Lease: h.lease().ID()}
 }
 
 // observed is what the log says of a lock.
@@ -176,7 +177,7 @@ func (h *heldLock) lock() store.Lock {
 		Key: h.key, Held: true, Token: h.token, QueueLength: set.cfg.QueueLength(h.key), Stopping: stopping,
 		Holder: store.Holder{
 			Instance: set.cfg.Instance, Pod: set.cfg.Pod, Session: h.s.name, Owner: h.owner,
-			Lease: h.lease().id, Renewed: true,
+			Lease: h.lease().ID(), Renewed: true,
 			AcquiredAt: h.acquired(), HeldFor: h.heldFor(t.Now), ExpiresIn: h.remaining(t),
 			Data: data, Traceparent: h.traceparent,
 		},
@@ -199,26 +200,28 @@ func (h *heldLock) lose(reason types.LostReason) bool {
 }
 
 // loseUnder is lose, unless the lock was moved to another lease.
-func (h *heldLock) loseUnder(l *lease, reason types.LostReason) bool {
+func (h *heldLock) loseUnder(l *heartbeat.Lease, reason types.LostReason) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
-	return h.lease() == l && h.s.loseLocked(h, reason)
+	if h.lease() == l {
+		h.s.loseLocked(h, reason)
+	}
 }
 
 // moved makes h a user of the lease to which the store has moved it. It reports false if h has
 // ended.
-func (h *heldLock) moved(to *lease) bool {
+func (h *heldLock) moved(to *heartbeat.Lease) bool {
 	h.s.mu.Lock()
 	if h.letGo {
 		h.s.mu.Unlock()
 		return false
 	}
-	to.users.Add(1) // the mover is one, so it is not closed
+	to.Pin() // the mover is one, so it is not closed
 	old := h.under.Swap(to)
 	h.s.mu.Unlock()
-	old.unpin()
-	if to.lost.Load() { // the one who lost it may not have seen h there
-		h.loseUnder(to, to.lossReason())
+	old.Unpin()
+	if to.Lost() { // the one who lost it may not have seen h there
+		h.loseUnder(to, to.LossReason())
 	}
 	return true
 }
@@ -277,7 +280,7 @@ func (hs *heldSet) remove(h *heldLock) {
 }
 
 // on returns the locks that are held under a lease.
-func (hs *heldSet) on(l *lease) []*heldLock {
+func (hs *heldSet) on(l *heartbeat.Lease) []*heldLock {
 	var out []*heldLock
 	for i := range hs.shards {
 		sh := &hs.shards[i]

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
@@ -27,7 +28,7 @@ type holdingsConfig struct {
 	// Sender sends the releases of what sessions give up.
 	Sender sender
 	// Lease is the lease for a TTL, or nil.
-	Lease func(ttl time.Duration) *lease
+	Lease func(ttl time.Duration) *heartbeat.Lease
 	// QueueLength is how many calls of this sidecar wait for a key.
 	QueueLength func(key string) int
 }
@@ -111,7 +112,7 @@ func (hs *holdings) forget(s *Session) {
 func (hs *holdings) get(key string) *heldLock { return hs.held.get(key) }
 
 // on are the locks that are held under a lease.
-func (hs *holdings) on(l *lease) []*heldLock { return hs.held.on(l) }
+func (hs *holdings) on(l *heartbeat.Lease) []*heldLock { return hs.held.on(l) }
 
 // ended tells what became of a grant, if it ended lately.
 func (hs *holdings) ended(key string, token int64) (grantEnd, bool) {

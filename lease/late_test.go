@@ -34,7 +34,7 @@ func TestLateLandingIsWithdrawn(t *testing.T) {
 				late = a
 			}
 		}
-		ask := store.Ask{Attempt: late, Lease: r.m.leases.get(r.m.cfg.TTL).id, Session: "late"}
+		ask := store.Ask{Attempt: late, Lease: r.m.leases.Get(r.m.cfg.TTL).ID(), Session: "late"}
 		landed, err := r.st.Store.Acquire(t.Context(), []store.Ask{ask})
 		if err != nil || landed[0].Outcome != store.Granted {
 			t.Fatalf("the late landing: %+v, %v", landed, err)

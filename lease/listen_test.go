@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
@@ -40,7 +41,7 @@ func TestListensWhileLocksAreHeld(t *testing.T) {
 			r.release(s, r.lock(s, "k")) // while the lease is still open
 			time.Sleep(r.m.cfg.RenewInterval / 2)
 			listens(changes+1, true)
-			time.Sleep(lingerTime)
+			time.Sleep(heartbeat.Linger)
 			listens(changes+1, true)
 			time.Sleep(3 * r.m.cfg.RenewInterval)
 			listens(changes+2, false)

@@ -102,7 +102,7 @@ func (r *release) Claim() store.Claim { return r.claim }
 // Matters: the lease lives, or a MinHold that is to end at once would keep the key.
 func (r *release) Matters() bool {
 	t := clock.Read(r.h.s.set.clk)
-	return r.h.lease().alive(t) || r.claim.AtOnce && r.h.heldFor(t.Now) < r.h.minHold
+	return r.h.lease().Alive(t) || r.claim.AtOnce && r.h.heldFor(t.Now) < r.h.minHold
 }
 
 // WasTried notes the outcome of a try.

@@ -2,6 +2,8 @@ package lease
 
 import (
 	"errors"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -14,18 +16,32 @@ import (
 func TestClaimWhileLosing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		s := r.session()
-		g := r.lock(s, "k")
-		h := s.find("k", g.Token)
-		h.lease().lost.Store(true) // as lose does first
+		gate := make(chan struct{})
+		var sessions [2]*Session
+		var losing atomic.Int64 // of the session that is told first, from 1 on
+		var grants [2]types.Grant
+		for i := range sessions {
+			s, err := r.m.OpenSession(types.SessionOptions{OnLost: func(types.Lost) {
+				if losing.CompareAndSwap(0, int64(i)+1) {
+					<-gate
+				}
+			}})
+			r.must(err)
+			sessions[i], grants[i] = s, r.lock(s, fmt.Sprint(i))
+		}
+		go r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostExpired)
+		synctest.Wait()
+		other := 2 - losing.Load()
+		s, g := sessions[other], grants[other]
 
-		_, err := r.m.Release(t.Context(), s, types.ReleaseRequest{Key: "k", Token: g.Token})
+		_, err := r.m.Release(t.Context(), s, types.ReleaseRequest{Key: g.Key, Token: g.Token})
 		var lost *types.LostError
 		if !errors.As(err, &lost) || lost.Lost.Reason != types.LostExpired {
 			t.Errorf("the release: %v, want lost, expired", err)
 		}
-		if v, err := r.m.Get(t.Context(), s, "k", false); err != nil || v.Mine {
+		if v, err := r.m.Get(t.Context(), s, g.Key, false); err != nil || v.Mine {
 			t.Errorf("GET: mine is %v, %v", v.Mine, err)
 		}
+		close(gate)
 	})
 }

@@ -4,11 +4,12 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/fleet"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
@@ -23,26 +24,23 @@ import (
 type Manager struct {
 	cfg types.Config
 	st  store.Store
-	// mover is the same; nil if it never forgets anything.
-	mover store.Mover
-	clk   clock.Clock
-	log   *slog.Logger
-	obs   *observe.Observer
+	clk clock.Clock
+	log *slog.Logger
+	obs *observe.Observer
 
 	lanes *lanes.Set
 
-	leases    *leaseSet
-	holdings  *holdings
-	acquirer  *acquirer
-	groups    *groups
-	watches   *watch.Watches
-	signals   *signal.Signals
-	fleet     *fleet.Counter
-	heldCache *heldcache.Cache
+	leases     *heartbeat.Leases
+	holdings   *holdings
+	acquirer   *acquirer
+	groups     *groups
+	watches    *watch.Watches
+	signals    *signal.Signals
+	fleet      *fleet.Counter
+	reconciler *reconciler
+	heldCache  *heldcache.Cache
 
-	reaping       atomic.Bool  // the leases of predecessors are not revoked yet
-	leftUnrevoked atomic.Int64 // revocations that nobody tries any more, and of predecessors
-	sweeping      *sweeping
+	sweeping *sweeping
 
 	// inline: the store answers at once, in the caller's goroutine (see its traits).
 	inline bool
@@ -51,11 +49,10 @@ type Manager struct {
 	draining  chan struct{}
 	drainOnce sync.Once
 
-	ctx    context.Context // of what runs in the background
-	cancel context.CancelFunc
-	stop   sync.Once
-	background
-	retries retries
+	ctx        context.Context // of what runs in the background
+	cancel     context.CancelFunc
+	stop       sync.Once
+	background *background.Runner
 }
 
 // New makes a manager on a store, which it uses from Start on.
@@ -65,33 +62,79 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	}
 	m := &Manager{
 		cfg: cfg, st: st, clk: cfg.Clock, log: cfg.Logger, inline: st.Traits().Inline,
-		leases: newLeaseSet(cfg.TTL, listen(st)), draining: make(chan struct{}),
+		draining: make(chan struct{}),
 	}
 	m.obs = observe.New(cfg.Logger, cfg.Metrics, cfg.Tracer, m.inline)
 	m.ctx, m.cancel = context.WithCancel(context.Background())
+	m.background = background.New(m.ctx, m.clk)
 	var err error
 	if m.heldCache, err = heldcache.New(cfg.CacheSize, cfg.CacheTTL, m.clk); err != nil {
 		return nil, err
 	}
 	m.lanes = lanes.New(cfg, st, m.obs, m.draining)
+	m.leases = m.newLeases()
 	if m.acquirer, err = m.newAcquirer(); err != nil {
 		return nil, err
 	}
-	m.signals = signal.New(m.ctx, cfg, st, m.lanes, m.heldCache, signalLocks{m}, m.spawn)
-	m.watches, m.groups = m.newWatches(), newGroups(m.ctx, m.acquirer, st, m.spawn)
+	m.signals = signal.New(m.ctx, cfg, st, m.lanes, m.heldCache, signalLocks{m}, m.background.Spawn)
+	m.watches, m.groups = m.newWatches(), newGroups(m.ctx, m.acquirer, st, m.background.Spawn)
 	m.sweeping = newSweeping(st, m.clk, m.log)
-	m.fleet = fleet.New(m.ctx, cfg, st, m.spawn)
-	m.mover, _ = st.(store.Mover)
+	m.fleet = fleet.New(m.ctx, cfg, st, m.background.Spawn)
+	m.reconciler = m.newReconciler()
 	m.obs.Observe(m.state)
 	return m, nil
+}
+
+// newLeases makes those of a manager.
+func (m *Manager) newLeases() *heartbeat.Leases {
+	return heartbeat.New(m.ctx, heartbeat.Config{
+		TTL: m.cfg.TTL, RenewInterval: m.cfg.RenewInterval, StoreTimeout: m.cfg.StoreTimeout,
+		Store: m.st, Lanes: m.lanes, Clock: m.clk, Log: m.log, Observer: m.obs, Background: m.background,
+		OnLost:    m.leaseLost,
+		OnRetired: m.leaseRetired,
+		OnSignals: func() { m.signals.Poll() },
+		Verify: func(ctx context.Context, leases []*heartbeat.Lease, history store.History, trusted func(*heartbeat.Lease)) error {
+			return m.reconciler.verify(ctx, leases, history, trusted)
+		},
+	})
+}
+
+// leaseLost tells those whose locks, waits and watches were under a lease: locks are lost, waits
+// begin again under a fresh lease.
+func (m *Manager) leaseLost(l *heartbeat.Lease, reason types.LostReason) (locks, waits int) {
+	under := m.holdings.on(l)
+	for _, h := range under {
+		h.loseUnder(l, reason)
+	}
+	m.watches.LeaseEnded()
+	waiting := m.acquirer.queue.on(l)
+	for _, b := range waiting {
+		b.leaseGone(l)
+	}
+	return len(under), len(waiting)
+}
+
+// leaseRetired moves what is held under a lease to a fresh one.
+func (m *Manager) leaseRetired(l *heartbeat.Lease) {
+	m.background.Spawn(func() { m.reconciler.rotate(l) })
+	m.watches.LeaseEnded()
+}
+
+// newReconciler makes that of a manager.
+func (m *Manager) newReconciler() *reconciler {
+	mover, _ := m.st.(store.Mover)
+	return &reconciler{
+		mover: mover, clk: m.clk, log: m.log, timeout: m.cfg.StoreTimeout, pause: m.cfg.RenewInterval,
+		leases: m.leases, holdings: m.holdings, acquirer: m.acquirer, ctx: m.ctx,
+	}
 }
 
 // newAcquirer makes the acquirer of a manager, and the holdings that it fills.
 func (m *Manager) newAcquirer() (*acquirer, error) {
 	aq := &acquirer{
-		cfg: m.cfg, clk: m.clk, obs: m.obs, lanes: m.lanes, heldCache: m.heldCache, retries: &m.retries, inline: m.inline,
-		releaser: &releaser{lane: m.lanes.Releases, retries: &m.retries, heldCache: m.heldCache, log: m.log},
-		queue:    newQueue(m.cfg, m.obs, m.st, m.spawn), ready: m.st.Ready, granted: m.granted, pin: m.pin, lose: m.lose,
+		cfg: m.cfg, clk: m.clk, obs: m.obs, lanes: m.lanes, heldCache: m.heldCache, later: m.background, inline: m.inline,
+		releaser: &releaser{lane: m.lanes.Releases, later: m.background, heldCache: m.heldCache, log: m.log},
+		queue:    newQueue(m.cfg, m.obs, m.st, m.background.Spawn), ready: m.st.Ready, granted: m.granted, leases: m.leases,
 		draining: m.draining, ctx: m.ctx,
 	}
 	aq.arrivals = newArrivals(aq.enqueueAll)
@@ -114,7 +157,7 @@ func (m *Manager) newHoldings(sender sender, queueLength func(key string) int) *
 		Instance: m.cfg.Instance, Pod: m.cfg.Pod, TTL: m.cfg.TTL,
 		MaxSessions: m.cfg.MaxSessions, MaxLocksPerSession: m.cfg.MaxLocksPerSession,
 		Clock: m.clk, Observer: m.obs, Draining: m.draining,
-		Sender: sender, Lease: m.leases.get, QueueLength: queueLength,
+		Sender: sender, Lease: m.leases.Get, QueueLength: queueLength,
 	})
 }
 
@@ -129,17 +172,9 @@ func (m *Manager) Session(id string) (*Session, error) { return m.holdings.sessi
 // state is what the gauges show.
 func (m *Manager) state() observe.State {
 	st := observe.State{Ready: m.Ready() == nil, Draining: m.isDraining()}
-	st.Leases, st.LeaseExpiry, st.LeaseLeft = m.leases.left(clock.Read(m.clk))
+	st.Leases, st.LeaseExpiry, st.LeaseLeft = m.leases.Left(clock.Read(m.clk))
 	m.holdings.observe(&st)
 	return st
-}
-
-// listen is how the manager tells an engine whether it needs news.
-func listen(st store.Store) func(on bool) {
-	if l, ok := st.(store.Listener); ok {
-		return l.Listen
-	}
-	return func(bool) {}
 }
 
 // News takes the store's news to the part that it is for: see [store.Store.Start]. It does
@@ -161,26 +196,25 @@ func (m *Manager) News(n store.News) {
 
 // Start begins to renew leases and to watch the queue.
 func (m *Manager) Start(context.Context) error {
-	m.spawn(func() { m.sweeping.run(m.ctx) })
-	m.spawn(func() { m.renewLoop(m.ctx) })
-	m.spawn(func() { m.acquirer.queue.watch(m.ctx) })
+	m.background.Spawn(func() { m.sweeping.run(m.ctx) })
+	m.background.Spawn(m.leases.Run)
+	m.background.Spawn(func() { m.acquirer.queue.watch(m.ctx) })
 	m.obs.ObserveFleet(m.Fleet)
-	m.spawn(func() { m.watches.Keep(m.ctx) })
-	m.spawn(func() { m.watches.Look(m.ctx) })
+	m.background.Spawn(func() { m.watches.Keep(m.ctx) })
+	m.background.Spawn(func() { m.watches.Look(m.ctx) })
 	return nil
 }
 
 // Ready is nil when locks can be had, [ErrDraining] during shutdown, or why not:
 // the store cannot serve, or the leases of predecessors are not revoked yet.
 func (m *Manager) Ready() error {
-	switch err := m.st.Ready(); {
-	case m.isDraining():
+	if m.isDraining() {
 		return types.ErrDraining
-	case err == nil && m.reaping.Load():
-		return errReaping
-	default:
+	}
+	if err := m.st.Ready(); err != nil {
 		return err
 	}
+	return m.leases.Ready()
 }
 
 // Drain refuses new acquires and ends those that wait. Releases still work.
@@ -193,7 +227,7 @@ func (m *Manager) isDraining() bool { return closed(m.draining) }
 func (m *Manager) Idle() <-chan struct{} {
 	const pause = 20 * time.Millisecond
 	idle := make(chan struct{})
-	running := m.spawn(func() {
+	running := m.background.Spawn(func() {
 		defer close(idle)
 		tick := time.NewTicker(pause)
 		defer tick.Stop()
@@ -219,7 +253,7 @@ func (m *Manager) Stop() {
 	m.stop.Do(func() {
 		m.endSessions()
 		m.cancel() // before the revocation: nothing renews or opens a lease any more
-		m.background.join()
+		m.background.Join()
 		m.limited(func(ctx context.Context) {
 			m.lanes.Openings.Stop(ctx)
 			m.lanes.Revocations.Stop(ctx)
@@ -228,8 +262,8 @@ func (m *Manager) Stop() {
 			m.acquirer.queue.callersLeft() // their calls may not have heard of the drain yet
 			m.lanes.Cancels.Stop(ctx)
 		})
-		m.revokeAll()
-		m.retries.hurry()
+		m.limited(m.leases.RevokeAll)
+		m.background.Hurry()
 		m.limited(func(ctx context.Context) {
 			m.lanes.Withdrawals.Stop(ctx)
 			m.lanes.Amends.Stop(ctx)
@@ -242,9 +276,13 @@ func (m *Manager) Stop() {
 
 // LeftNothing reports, after Stop, whether the store has confirmed that all leases
 // of this sidecar and of its predecessors are revoked.
-func (m *Manager) LeftNothing() bool {
-	return m.leftUnrevoked.Load() == 0 && len(m.leases.unrevoked()) == 0
-}
+func (m *Manager) LeftNothing() bool { return m.leases.LeftNothing() }
+
+// ReapPredecessors revokes what instances left that ran here before and run no more. Until the
+// store confirms that, or a few tries failed, the manager is not ready. Locks can be asked for
+// meanwhile. The instances come in the order in which they ran. done is called when the store has
+// confirmed it for all.
+func (m *Manager) ReapPredecessors(instances []string, done func()) { m.leases.Reap(instances, done) }
 
 // limited runs a part of Stop, which the store may hold up for one timeout.
 func (m *Manager) limited(part func(context.Context)) {
@@ -271,101 +309,4 @@ func (m *Manager) endSessions() {
 			return
 		}
 	}
-}
-
-// revokeAll declares all leases of this sidecar dead, also those whose revocation Stop
-// has interrupted.
-func (m *Manager) revokeAll() {
-	for _, l := range m.leases.all() {
-		l.lost.Store(true)
-		m.leases.remove(l) // a late call must not find it again and again
-		if l.life.Load() != nil {
-			m.leases.mustRevoke(l)
-		}
-	}
-	unrevoked := m.leases.unrevoked()
-	if len(unrevoked) == 0 {
-		return
-	}
-	ids := make([]store.LeaseID, len(unrevoked))
-	for i, l := range unrevoked {
-		ids[i] = l.id
-	}
-	m.limited(func(ctx context.Context) {
-		if err := m.st.Revoke(ctx, ids); err != nil {
-			m.log.Warn("leases not revoked, their locks are free when they expire", "leases", len(ids), "error", err)
-			return
-		}
-		m.leases.revoked(unrevoked...)
-	})
-}
-
-// pin returns the lease for a TTL, with one user more. If it is new, it is being
-// opened, and the trace of the call in ctx shows that.
-func (m *Manager) pin(ctx context.Context, ttl time.Duration) *lease {
-	l, isNew := m.leases.pin(ttl)
-	if isNew {
-		m.startOpening(ctx, l)
-	}
-	return l
-}
-
-func (m *Manager) startOpening(call context.Context, l *lease) {
-	if !m.spawn(func() { m.open(call, l) }) {
-		m.leases.remove(l)
-		l.openErr = types.ErrDraining
-		close(l.opened)
-	}
-}
-
-// open opens a lease in the store, also when the call that needs it first has left.
-func (m *Manager) open(call context.Context, l *lease) {
-	ctx, cancel := context.WithTimeout(m.obs.Along(m.ctx, call), m.cfg.StoreTimeout)
-	defer cancel()
-	sent := m.clk.Now()
-	suspended := m.clk.Suspended(sent)
-	m.leases.mu.Lock() // the renewer may look at it as soon as it is confirmed
-	l.renewAt = sent.Add(time.Duration(float64(interval(l.ttl, m.cfg.RenewInterval)) * clock.Jitter()))
-	m.leases.mu.Unlock()
-	_, err := lanes.Submit(ctx, m.lanes.Openings, store.NewLease{ID: l.id, TTL: l.ttl})
-	if ctx.Err() != nil && err != nil { // it goes on all the same
-		err = &store.Error{Op: "open lease", Err: err, Unknown: true}
-	}
-	tooLate := err == nil && !l.confirm(m.clk, sent, suspended)
-	if tooLate {
-		err = &store.Error{Op: "open lease", Err: context.DeadlineExceeded}
-	}
-	if err != nil {
-		m.leases.remove(l)
-		l.openErr = err
-		close(l.opened)
-		if tooLate || store.OutcomeUnknown(err) {
-			m.revoke(l)
-		}
-		return
-	}
-	close(l.opened)
-	m.leases.opened(l)
-}
-
-// lose declares an own lease lost: every lock on it is lost and its session is
-// told, every wait on it begins again under a fresh lease, and it is revoked as
-// soon as the store answers. It is never revived.
-func (m *Manager) lose(l *lease, reason types.LostReason) {
-	if !l.lost.CompareAndSwap(false, true) {
-		return
-	}
-	m.leases.remove(l)
-	locks := m.holdings.on(l)
-	for _, h := range locks {
-		h.loseUnder(l, reason)
-	}
-	m.leases.changed() // what is being moved to it cannot be trusted either
-	m.watches.LeaseEnded()
-	waits := m.acquirer.queue.on(l)
-	for _, b := range waits {
-		b.leaseGone(l)
-	}
-	m.log.Error("lease lost", "lease", l.id, "ttl", l.ttl.String(), "reason", string(reason), "locks", len(locks), "waits", len(waits))
-	m.revoke(l)
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -114,7 +115,7 @@ func (gs *groups) extendMember(ctx context.Context, p *groupMember, ttl time.Dur
 	switch {
 	case types.Judged("amend", v.Status, err) != nil: // it lasts as long as before
 	case v.Status == store.Holds:
-		p.until = sent.Add(reliable(v.Lock.Holder.ExpiresIn))
+		p.until = sent.Add(heartbeat.Reliable(v.Lock.Holder.ExpiresIn))
 		gs.granted(gs.clk.Now(), ttl, false)
 	default:
 		p.until = time.Time{}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
@@ -62,8 +63,8 @@ func TestWaitsAreNeverNegative(t *testing.T) {
 	r.lock(s, "k")
 	late.lose = func() {
 		late.lose = nil
-		for _, l := range r.m.leases.all() {
-			r.m.lose(l, types.LostExpired)
+		for _, l := range r.m.leases.All() {
+			r.m.leases.Lose(l, types.LostExpired)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)

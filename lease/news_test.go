@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -27,7 +28,7 @@ func (r *rig) handOver(other *rig, key string, token int64) {
 func (r *rig) hint(key string) {
 	for _, b := range r.m.acquirer.queue.all() {
 		if b.req.Key == key {
-			r.m.News(store.News{Attempt: b.ref(), Lease: b.lease().id})
+			r.m.News(store.News{Attempt: b.ref(), Lease: b.lease().ID()})
 		}
 	}
 }
@@ -284,7 +285,7 @@ func TestListen(t *testing.T) {
 			listened(append(want, true)...)
 			r.wait(s, "k", time.Second)
 			listened(append(want, true)...)
-			time.Sleep(lingerTime + 3*r.m.cfg.RenewInterval)
+			time.Sleep(heartbeat.Linger + 3*r.m.cfg.RenewInterval)
 			listened(append(want, true, false)...)
 		}
 	})

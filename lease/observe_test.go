@@ -161,7 +161,7 @@ func TestEndsOfHolds(t *testing.T) {
 		r.must(r.m.Break(context.Background(), r.stored("force")))
 		r.lock(s, "lost")
 		time.Sleep(time.Second)
-		r.m.lose(r.m.leases.get(r.m.cfg.TTL), types.LostStore)
+		r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostStore)
 		r.lock(s, "stop")
 		time.Sleep(time.Second)
 		r.m.Stop()
@@ -256,7 +256,7 @@ func TestRenewalsAreCounted(t *testing.T) {
 		if got := r.counts.renewals(); got != [3]int{2, 0, 1} {
 			t.Errorf("renewals: %v", got)
 		}
-		r.must(r.st.Store.Revoke(context.Background(), []store.LeaseID{r.m.leases.get(r.m.cfg.TTL).id}))
+		r.must(r.st.Store.Revoke(context.Background(), []store.LeaseID{r.m.leases.Get(r.m.cfg.TTL).ID()}))
 		time.Sleep(6 * time.Second)
 		if got := r.counts.renewals(); got != [3]int{2, 1, 1} || len(r.losses()) != 1 {
 			t.Errorf("renewals: %v, losses %v", got, r.losses())

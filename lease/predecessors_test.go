@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/background"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/store"
 )
 
@@ -22,7 +24,7 @@ func TestReapPredecessors(t *testing.T) {
 		next.st.set("ReapInstance", fault{refuse: true})
 		done := false
 		next.m.ReapPredecessors([]string{"unknown", "a"}, func() { done = true })
-		if !errors.Is(next.m.Ready(), errReaping) {
+		if !errors.Is(next.m.Ready(), heartbeat.ErrReaping) {
 			t.Errorf("ready: %v", next.m.Ready())
 		}
 		o := next.session()
@@ -37,7 +39,7 @@ func TestReapPredecessors(t *testing.T) {
 			t.Errorf("done: %v, ready: %v after many tries", done, next.m.Ready())
 		}
 		next.st.lift("ReapInstance")
-		time.Sleep(retryPauseMax)
+		time.Sleep(background.PauseMax)
 		synctest.Wait()
 		if !done || next.m.Ready() != nil {
 			t.Errorf("done: %v, ready: %v", done, next.m.Ready())

@@ -132,7 +132,7 @@ func (w *world) believes(c *claimed, now time.Time) bool {
 		return now.Before(c.until)
 	}
 	h := c.owner.s.find(c.Key, c.Token)
-	return h != nil && h.lease().alive(clock.Read(w.side[c.side].clk))
+	return h != nil && h.lease().Alive(clock.Read(w.side[c.side].clk))
 }
 
 // act does something at random. Only the test's own goroutine draws.

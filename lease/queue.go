@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -138,7 +139,7 @@ func (q *queue) length(key string) int {
 }
 
 // on returns the attempts that be queued under a lease.
-func (q *queue) on(l *lease) []*attempt {
+func (q *queue) on(l *heartbeat.Lease) []*attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var out []*attempt

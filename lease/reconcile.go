@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -26,61 +28,80 @@ const verifyMax = 2000
 // errOtherHistory: two answers came from two servers.
 var errOtherHistory = errors.New("locks were read from another server than the one that renewed their leases")
 
+// reconciler compares what is believed here with what the store has after a failover.
+type reconciler struct {
+	mover store.Mover // nil if the store forgets nothing
+	clk   clock.Clock
+	log   *slog.Logger
+	// timeout limits one operation of the store, pause is about how long after each other locks
+	// and waits are moved.
+	timeout, pause time.Duration
+
+	leases   *heartbeat.Leases
+	holdings *holdings
+	acquirer *acquirer
+	ctx      context.Context // nothing is moved after it has ended
+}
+
+// unread are locks that are believed to be held under leases, and were not read in a history.
+type unread map[*heartbeat.Lease][]*heldLock
+
 // verify asks the store for the locks that are believed to be held under leases. What the store
 // has not is lost. trusted is called for each lease of which all is read, those with few
 // locks first: a lease with many must not keep the others from being renewed. What was read
 // is not read again by the next renewal; that reads what came later, with an answer of the
 // old server.
-func (m *Manager) verify(ctx context.Context, leases []*lease, history store.History, trusted func(*lease)) error {
+func (rc *reconciler) verify(ctx context.Context, leases []*heartbeat.Lease, history store.History, trusted func(*heartbeat.Lease)) error {
+	left := make(unread, len(leases))
 	for _, l := range leases { // before the store is asked: what comes later it may not have seen
-		m.collect(l, history)
+		left[l] = rc.collect(l, history)
 	}
-	leases = slices.SortedFunc(slices.Values(leases), func(a, b *lease) int { return cmp.Compare(len(a.unread), len(b.unread)) })
+	leases = slices.SortedFunc(slices.Values(leases), func(a, b *heartbeat.Lease) int { return cmp.Compare(len(left[a]), len(left[b])) })
 	for {
-		for len(leases) > 0 && (len(leases[0].unread) == 0 || !leases[0].alive(clock.Read(m.clk))) {
-			leases[0].unread = nil // it may have been much
+		for len(leases) > 0 && (len(left[leases[0]]) == 0 || !leases[0].Alive(clock.Read(rc.clk))) {
 			trusted(leases[0])
 			leases = leases[1:]
 		}
 		if len(leases) == 0 {
 			return nil
 		}
-		if err := m.readSome(ctx, leases, history); err != nil {
+		if err := rc.readSome(ctx, leases, left, history); err != nil {
 			return err
 		}
 	}
 }
 
-// collect notes which locks are believed to be held under a lease and were not read in a history.
-func (m *Manager) collect(l *lease, history store.History) {
-	first := l.verified != history
-	l.verified, l.unread = history, nil
-	for _, h := range m.holdings.on(l) {
+// collect returns the locks that are believed to be held under a lease and were not read in a history.
+func (rc *reconciler) collect(l *heartbeat.Lease, history store.History) (left []*heldLock) {
+	first := l.Verified != history
+	l.Verified = history
+	for _, h := range rc.holdings.on(l) {
 		if first {
 			h.read.Store(false)
 		}
 		if !h.read.Load() {
-			l.unread = append(l.unread, h)
+			left = append(left, h)
 		}
 	}
+	return left
 }
 
 // readSome asks the store for the next of the locks that are believed to be held under leases.
 // Those that it has not are lost.
-func (m *Manager) readSome(ctx context.Context, leases []*lease, history store.History) error {
+func (rc *reconciler) readSome(ctx context.Context, leases []*heartbeat.Lease, left unread, history store.History) error {
 	var keys []string
 	var longest time.Duration
-	read := make(map[*lease][]*heldLock, len(leases))
+	read := make(unread, len(leases))
 	for _, l := range leases {
-		read[l] = l.unread[:min(len(l.unread), verifyMax-len(keys))]
+		read[l] = left[l][:min(len(left[l]), verifyMax-len(keys))]
 		for _, h := range read[l] {
 			keys = append(keys, h.key)
 		}
-		longest = max(longest, l.remaining(clock.Read(m.clk)))
+		longest = max(longest, l.Remaining(clock.Read(rc.clk)))
 	}
-	ctx, cancel := context.WithTimeout(ctx, min(m.cfg.StoreTimeout, longest))
+	ctx, cancel := context.WithTimeout(ctx, min(rc.timeout, longest))
 	defer cancel()
-	held, err := m.mover.HeldUnder(ctx, keys)
+	held, err := rc.mover.HeldUnder(ctx, keys)
 	if err == nil && held.History != history {
 		err = errOtherHistory
 	}
@@ -99,26 +120,15 @@ func (m *Manager) readSome(ctx context.Context, leases []*lease, history store.H
 	for l, some := range read {
 		for _, h := range some {
 			under := there[grant{h.key, h.token}]
-			if !l.has(under) && !h.lease().has(under) && h.lose(types.LostStore) { // it may have been moved meanwhile
+			if !l.Covers(under) && !h.lease().Covers(under) && h.lose(types.LostStore) { // it may have been moved meanwhile
 				lost++
 			}
 			h.read.Store(true)
 		}
-		l.unread = l.unread[len(some):]
+		left[l] = left[l][len(some):]
 	}
 	if lost > 0 {
-		m.log.Error("locks lost: the database server was promoted and does not know them", "locks", lost)
+		rc.log.Error("locks lost: the database server was promoted and does not know them", "locks", lost)
 	}
 	return nil
-}
-
-// has reports whether what is known here under the lease may be held under that one: it may
-// have been moved, and the answer not be here. A lease that it was moved to is set before the
-// store is asked, and taken away after the answer.
-func (l *lease) has(id store.LeaseID) bool {
-	if l.id == id {
-		return true
-	}
-	next := l.next.Load()
-	return next != nil && next.has(id)
 }

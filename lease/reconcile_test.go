@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -63,7 +64,7 @@ func (d *double) failover() {
 }
 
 // lease is the one that sessions' locks are held under.
-func (r *rig) lease() store.LeaseID { return r.m.leases.get(r.m.cfg.TTL).id }
+func (r *rig) lease() store.LeaseID { return r.m.leases.Get(r.m.cfg.TTL).ID() }
 
 // forget makes the store forget a grant, as an asynchronous failover does.
 func (r *rig) forget(g types.Grant) {
@@ -80,9 +81,9 @@ func (r *rig) forget(g types.Grant) {
 func (r *rig) isRotated(old store.LeaseID) {
 	r.t.Helper()
 	synctest.Wait()
-	for _, l := range r.m.leases.all() {
-		if l.id == old {
-			r.t.Errorf("the old lease is kept, for %d", l.users.Load())
+	for _, l := range r.m.leases.All() {
+		if l.ID() == old {
+			r.t.Errorf("the old lease is kept, for %d", l.Users())
 		}
 	}
 	asked := func() int { return r.st.count("HeldUnder") + r.st.count("Move") }
@@ -140,7 +141,7 @@ func TestALeaseIsNotTrustedUnverified(t *testing.T) {
 				if got := r.losses(); len(got) != 1 || got[0].Reason != types.LostStore {
 					t.Fatalf("lost %+v", got)
 				}
-				if at := r.at[0].Sub(began); at > r.m.cfg.TTL-margin(r.m.cfg.TTL) {
+				if at := r.at[0].Sub(began); at > r.m.cfg.TTL-heartbeat.Margin(r.m.cfg.TTL) {
 					t.Errorf("told after %s", at)
 				}
 				r.st.lift("HeldUnder", "Move")
@@ -206,14 +207,14 @@ func TestAForgottenGrantThatIsToldLateIsLost(t *testing.T) {
 		r := newRig(t, opt)
 		s := r.session()
 		kept := r.lock(s, "kept")
+		time.Sleep(r.m.cfg.RenewInterval / 2)
 		r.st.set("Acquire", fault{times: 1, after: r.m.cfg.StoreTimeout - time.Millisecond})
 		asked := r.ask(context.Background(), s, types.Request{Key: "late"})
 		synctest.Wait()
 		r.st.set("Move", fault{refuse: true}) // what is moved is verified, too
 		r.st.failover()
 		r.forget(types.Grant{Key: "late", Token: r.stored("late").Token})
-		r.m.leases.get(r.m.cfg.TTL).renewAt = time.Now()
-		r.m.leases.changed()
+		time.Sleep(r.m.cfg.RenewInterval / 2)
 		synctest.Wait()
 		if r.st.count("HeldUnder") != 1 || asked.isOver() {
 			t.Fatal("not verified while the answer is on its way")

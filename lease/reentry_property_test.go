@@ -9,8 +9,9 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"pgregory.net/rapid"
+
+	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // doors is one key of a sidecar, and a model of who is in and who waits.

@@ -97,13 +97,13 @@ func (m *Manager) ownClaim(c claimant, t clock.Tick) *heldLock {
 // expire takes a lock that was found past its time out of its session.
 func (m *Manager) expire(h *heldLock) {
 	l := h.lease()
-	if l.alive(clock.Read(m.clk)) {
+	if l.Alive(clock.Read(m.clk)) {
 		h.outlive()
 		return
 	}
-	m.lose(l, l.lossReason())
+	m.leases.Expire(l)
 	// Somebody else may be at it and not have come to h yet.
-	h.loseUnder(l, l.lossReason())
+	h.loseUnder(l, l.LossReason())
 }
 
 // claimedElsewhere decides about a claim on what the claimant's session does not hold, as

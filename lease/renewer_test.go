@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
@@ -115,7 +116,7 @@ func TestAnIdleSidecarAsksNothing(t *testing.T) {
 		s := r.session()
 		r.release(s, r.lock(s, "k"))
 		time.Sleep(time.Minute)
-		if r.st.count("Revoke") != 1 || len(r.m.leases.all()) != 0 {
+		if r.st.count("Revoke") != 1 || len(r.m.leases.All()) != 0 {
 			t.Error("the lease is not closed")
 		}
 		time.Sleep(3 * sweepInterval) // what the last grant left is swept
@@ -144,19 +145,19 @@ func TestDifferentTTLsShareLeases(t *testing.T) {
 			h := s.find(g.Key, g.Token)
 			v, err := r.m.Get(context.Background(), s, g.Key, false)
 			r.must(err)
-			if kept := h.lease().ttl; kept < ttl || kept > 2*ttl || g.ExpiresIn > ttl-margin(ttl) || v.Holder.ExpiresIn > ttl-margin(ttl) || g.ExpiresIn <= 0 {
+			if kept := h.lease().TTL(); kept < ttl || kept > 2*ttl || g.ExpiresIn > ttl-heartbeat.Margin(ttl) || v.Holder.ExpiresIn > ttl-heartbeat.Margin(ttl) || g.ExpiresIn <= 0 {
 				t.Fatalf("asked for %s: the lease has %s; told %s, then %s", ttl, kept, g.ExpiresIn, v.Holder.ExpiresIn)
 			}
-			if ttl == r.m.cfg.TTL && h.lease().ttl != ttl {
-				t.Errorf("the configured TTL became %s", h.lease().ttl)
+			if ttl == r.m.cfg.TTL && h.lease().TTL() != ttl {
+				t.Errorf("the configured TTL became %s", h.lease().TTL())
 			}
 		}
-		if n := r.st.asked("OpenLeases"); n > len(ttlSteps)+1 {
+		if n := r.st.asked("OpenLeases"); n > heartbeat.MaxLeases {
 			t.Errorf("%d leases", n)
 		}
 		explicit, err := r.m.OpenSession(types.SessionOptions{TTL: 7 * time.Second, Explicit: true})
 		r.must(err)
-		if ttl, left := explicit.TTL(), explicit.ExpiresIn(); ttl != 7*time.Second || left > ttl-margin(ttl) {
+		if ttl, left := explicit.TTL(), explicit.ExpiresIn(); ttl != 7*time.Second || left > ttl-heartbeat.Margin(ttl) {
 			t.Errorf("a session with 7s: %s, %s", ttl, left)
 		}
 		explicit.End(types.EndDeleted)

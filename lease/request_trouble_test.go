@@ -132,7 +132,7 @@ func TestLostBeforeItIsToldInAnEndedSession(t *testing.T) {
 		s := r.session()
 		c, b := r.won(s, types.Request{Key: "k", TTL: 15 * time.Second, MinHold: time.Hour})
 		h := r.m.holdings.get("k")
-		r.m.lose(h.lease(), types.LostStore)
+		r.m.leases.Lose(h.lease(), types.LostStore)
 		s.End(types.EndDropped)
 		if _, err := c.await(b); !errors.Is(err, types.ErrSessionEnded) {
 			t.Errorf("told %v", err)

@@ -299,8 +299,8 @@ func (r *rig) nothingKept() {
 	note("keys with arrivals", len(r.m.acquirer.arrivals.keys))
 	note("attempts", len(r.m.acquirer.queue.attempts))
 	note("keys with attempts", len(r.m.acquirer.queue.byKey))
-	for _, l := range r.m.leases.all() {
-		note("grants", int(l.users.Load()))
+	for _, l := range r.m.leases.All() {
+		note("grants", int(l.Users()))
 	}
 	note("types of locks that are shown", len(r.m.state().Held))
 	note("waits that are shown", r.counts.sum(r.counts.waits))

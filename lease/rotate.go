@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -23,11 +24,11 @@ const (
 
 // rotate moves what is held under a retired lease until that is closed or lost. The first
 // time comes after a pause, because most locks and waits are short.
-func (m *Manager) rotate(old *lease) {
-	for clock.Rest(m.ctx, clock.Jittered(m.cfg.RenewInterval)) == nil && m.leases.isRetired(old) {
-		moves := m.movesFrom(old)
-		if len(moves) > 0 && !m.moveAll(old, moves) && m.ctx.Err() == nil {
-			m.lose(old, old.lossReason())
+func (rc *reconciler) rotate(old *heartbeat.Lease) {
+	for clock.Rest(rc.ctx, clock.Jittered(rc.pause)) == nil && rc.leases.Retired(old) {
+		moves := rc.movesFrom(old)
+		if len(moves) > 0 && !rc.moveAll(old, moves) && rc.ctx.Err() == nil {
+			rc.leases.Expire(old)
 		}
 	}
 }
@@ -39,11 +40,11 @@ type move struct {
 }
 
 // movesFrom are the locks and the waits under a lease. done must follow for each.
-func (m *Manager) movesFrom(old *lease) (moves []move) {
-	for _, h := range m.holdings.on(old) {
+func (rc *reconciler) movesFrom(old *heartbeat.Lease) (moves []move) {
+	for _, h := range rc.holdings.on(old) {
 		moves = append(moves, move{h: h})
 	}
-	for _, b := range m.acquirer.queue.on(old) {
+	for _, b := range rc.acquirer.queue.on(old) {
 		b.mu.Lock()
 		if b.phase == queued {
 			b.inFlight.Add(1) // a repeat of the request waits for what is done here
@@ -57,12 +58,12 @@ func (m *Manager) movesFrom(old *lease) (moves []move) {
 // moveAll moves to the lease that is new for the TTL. It reports false if it is not known what
 // was moved: the new lease was lost before the store answered. Until then the old lease is
 // trusted only while both are.
-func (m *Manager) moveAll(old *lease, moves []move) (known bool) {
-	to := m.pin(m.ctx, old.ttl)
-	defer to.unpin()
+func (rc *reconciler) moveAll(old *heartbeat.Lease, moves []move) (known bool) {
+	to := rc.leases.Pin(rc.ctx, old.TTL())
+	defer to.Unpin()
 	select {
-	case <-to.opened:
-	case <-m.ctx.Done():
+	case <-to.Opened():
+	case <-rc.ctx.Done():
 	}
 	left := moves
 	defer func() {
@@ -70,39 +71,39 @@ func (m *Manager) moveAll(old *lease, moves []move) (known bool) {
 			mv.done()
 		}
 	}()
-	if !to.alive(clock.Read(m.clk)) {
+	if !to.Alive(clock.Read(rc.clk)) {
 		return true // nothing was asked for: later
 	}
-	old.next.Store(to)
+	old.MoveTo(to)
 	for len(left) > 0 {
 		some := left[:min(moveMax, len(left))]
-		began := m.clk.Now()
-		states, err := m.move(old, to, some)
+		began := rc.clk.Now()
+		states, err := rc.move(old, to, some)
 		if err != nil {
 			return false
 		}
 		for i, mv := range some {
-			mv.apply(m, states[i], to)
+			mv.apply(rc, states[i], to)
 		}
 		left = left[len(some):]
-		if len(left) > 0 && clock.Rest(m.ctx, moveRest*m.clk.Now().Sub(began)) != nil {
+		if len(left) > 0 && clock.Rest(rc.ctx, moveRest*rc.clk.Now().Sub(began)) != nil {
 			break
 		}
 	}
-	old.next.Store(nil)
+	old.Moved()
 	return true
 }
 
 // move asks the store until it answers, or the new lease is lost. If a call before has an unknown
 // outcome, that call itself may be what keeps a row locked: its move may still be committed.
-func (m *Manager) move(old, to *lease, some []move) ([]store.ClaimStatus, error) {
+func (rc *reconciler) move(old, to *heartbeat.Lease, some []move) ([]store.ClaimStatus, error) {
 	moves := make([]store.Move, len(some))
 	for i, mv := range some {
 		moves[i] = mv.ask()
 	}
 	for unknown := false; ; {
-		ctx, cancel := context.WithTimeout(m.ctx, m.cfg.StoreTimeout)
-		states, err := m.mover.Move(ctx, old.id, to.id, moves)
+		ctx, cancel := context.WithTimeout(rc.ctx, rc.timeout)
+		states, err := rc.mover.Move(ctx, old.ID(), to.ID(), moves)
 		cancel()
 		if err == nil && unknown && slices.Contains(states, store.ClaimRowLocked) {
 			err = types.RowLocked("move")
@@ -111,8 +112,8 @@ func (m *Manager) move(old, to *lease, some []move) ([]store.ClaimStatus, error)
 			return states, nil
 		}
 		unknown = unknown || store.OutcomeUnknown(err)
-		m.log.Debug("locks and waits not moved to the fresh lease, trying again", "error", err)
-		if !to.alive(clock.Read(m.clk)) || clock.Rest(m.ctx, clock.Jittered(clock.RetryPause)) != nil {
+		rc.log.Debug("locks and waits not moved to the fresh lease, trying again", "error", err)
+		if !to.Alive(clock.Read(rc.clk)) || clock.Rest(rc.ctx, clock.Jittered(clock.RetryPause)) != nil {
 			return nil, err
 		}
 	}
@@ -134,36 +135,36 @@ func (mv move) done() {
 
 // apply does here what the store has done. What ended here meanwhile, and was moved, is freed:
 // its end may have been given up with the old lease.
-func (mv move) apply(m *Manager, state store.ClaimStatus, to *lease) {
-	lives := func() bool { return to.alive(clock.Read(m.clk)) }
+func (mv move) apply(rc *reconciler, state store.ClaimStatus, to *heartbeat.Lease) {
+	lives := func() bool { return to.Alive(clock.Read(rc.clk)) }
 	switch moved := state == store.Holds; {
 	case mv.b != nil && moved:
 		mv.b.moved(to, lives, mv.done)
 	case mv.b != nil:
 		mv.done() // its next check finds out
 	case moved && !mv.h.moved(to):
-		m.acquirer.free(context.Background(), store.Claim{Key: mv.h.key, Token: mv.h.token, Lease: to.id}, lives, func() {})
+		rc.acquirer.free(context.Background(), store.Claim{Key: mv.h.key, Token: mv.h.token, Lease: to.ID()}, lives, func() {})
 	case moved, state == store.Expired, state == store.ClaimRowLocked: // the last two: tried again
 	case mv.h.lose(types.LostStore):
-		m.log.Error("lock lost: the database server was promoted and does not know it", "key", mv.h.key, "token", mv.h.token)
+		rc.log.Error("lock lost: the database server was promoted and does not know it", "key", mv.h.key, "token", mv.h.token)
 	}
 }
 
 // moved makes an attempt that was queued a user of the lease to which the store has moved it. It may
 // have won meanwhile.
-func (b *attempt) moved(to *lease, lives func() bool, settled func()) {
+func (b *attempt) moved(to *heartbeat.Lease, lives func() bool, settled func()) {
 	b.mu.Lock()
 	ended, token, given := b.phase == over, b.result.Token, b.err == nil
-	var old *lease
+	var old *heartbeat.Lease
 	if !ended {
-		to.users.Add(1)
+		to.Pin()
 		old = b.under.Swap(to)
 	}
 	b.mu.Unlock()
 	switch {
 	case !ended:
-		old.unpin()
-		if to.lost.Load() {
+		old.Unpin()
+		if to.Lost() {
 			b.leaseGone(to)
 		}
 		settled()
@@ -176,7 +177,7 @@ func (b *attempt) moved(to *lease, lives func() bool, settled func()) {
 			settled()
 			return
 		}
-		c := store.Claim{Key: b.req.Key, Token: token, Lease: to.id, AtOnce: !given}
+		c := store.Claim{Key: b.req.Key, Token: token, Lease: to.ID(), AtOnce: !given}
 		b.aq.free(context.Background(), c, lives, settled)
 	}
 }

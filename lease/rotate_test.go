@@ -307,9 +307,9 @@ func TestEndsDuringAMove(t *testing.T) {
 			r.st.lift("Release", "Cancel", "Withdraw")
 		},
 		"the old lease is lost": func(r *midMove) {
-			for _, l := range r.m.leases.all() {
-				if l.id == r.old {
-					r.m.lose(l, types.LostStore)
+			for _, l := range r.m.leases.All() {
+				if l.ID() == r.old {
+					r.m.leases.Lose(l, types.LostStore)
 				}
 			}
 		},
@@ -362,7 +362,7 @@ func TestAMoveIsCommittedMuchLater(t *testing.T) {
 		r := newRig(t, opt)
 		s := r.session()
 		const ttl = 3 * time.Second // its lease is renewed, and closed, within less than a pause between two moves
-		current := func() store.LeaseID { return r.m.leases.get(ttl).id }
+		current := func() store.LeaseID { return r.m.leases.Get(ttl).ID() }
 		g := r.ask(context.Background(), s, types.Request{Key: "k", TTL: ttl}).granted(t)
 		old := current()
 		r.st.set("Move", fault{times: 1, lose: true})
@@ -424,7 +424,7 @@ func TestAForgottenLockIsMovedDuringTheVerification(t *testing.T) {
 // the new one, too: before anybody else can have it.
 func TestLocksBeingMovedNeedBothLeases(t *testing.T) {
 	duringAMove(t, func(r *midMove) {
-		r.m.lose(r.m.leases.get(r.m.cfg.TTL), types.LostStore)
+		r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostStore)
 		if lostReason(r.amend(r.s, r.held)) == "" {
 			r.t.Error("the lock is believed in, and its new lease is lost")
 		}
@@ -535,7 +535,7 @@ func TestWatchesMoveToTheFreshLease(t *testing.T) {
 		r.st.failover()
 		time.Sleep(r.rotation())
 		r.isRotated(old)
-		if l := r.m.leases.get(r.m.cfg.TTL); l == nil || l.users.Load() != 1 {
+		if l := r.m.leases.Get(r.m.cfg.TTL); l == nil || l.Users() != 1 {
 			t.Errorf("watched under %+v", l)
 		}
 		g := other.lock(other.session(), "k")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -73,10 +74,10 @@ func (s *Session) TTL() time.Duration { return s.ttl }
 // ExpiresIn is how long the session's locks with the default TTL can be relied
 // on if nothing more is heard of the store.
 func (s *Session) ExpiresIn() time.Duration {
-	if l, t := s.set.cfg.Lease(s.ttl), clock.Read(s.set.clk); l != nil && l.alive(t) {
-		return min(l.remaining(t), reliable(s.ttl))
+	if l, t := s.set.cfg.Lease(s.ttl), clock.Read(s.set.clk); l != nil && l.Alive(t) {
+		return min(l.Remaining(t), heartbeat.Reliable(s.ttl))
 	}
-	return reliable(s.ttl)
+	return heartbeat.Reliable(s.ttl)
 }
 
 // Held is how many locks the session holds.

@@ -8,14 +8,7 @@ import (
 type signalLocks struct{ m *Manager }
 
 // LeasesInUse returns the open leases with users.
-func (l signalLocks) LeasesInUse() (ids []store.LeaseID) {
-	for _, l := range l.m.leases.all() {
-		if l.users.Load() > 0 && l.life.Load() != nil {
-			ids = append(ids, l.id)
-		}
-	}
-	return ids
-}
+func (l signalLocks) LeasesInUse() []store.LeaseID { return l.m.leases.InUse() }
 
 // HoldsAny reports whether a session holds a lock.
 func (l signalLocks) HoldsAny() bool { return !l.m.holdings.empty() }

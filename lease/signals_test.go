@@ -280,7 +280,7 @@ func TestAStaleSignal(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
 		r.lock(s, "k")
-		lease := r.m.leases.get(r.m.cfg.TTL).id
+		lease := r.m.leases.Get(r.m.cfg.TTL).ID()
 		ask := store.Ask{Attempt: store.Attempt{Key: "ghost"}, Lease: lease}
 		ask.ID[0] = 1
 		_, err := r.st.Store.Acquire(context.Background(), []store.Ask{ask})

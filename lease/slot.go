@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
@@ -82,7 +83,7 @@ func (s *Session) leaveLocked(p *quotaSlot) {
 type won struct {
 	req        *types.Request
 	token      int64
-	lease      *lease
+	lease      *heartbeat.Lease
 	acquiredAt time.Time
 	// until is when its MaxHold is over, zero for none.
 	until time.Time

@@ -228,7 +228,7 @@ func TestSpansOfLosses(t *testing.T) {
 		next.granted(t)
 		r.must(r.m.Break(context.Background(), r.stored("force")))
 		time.Sleep(2 * time.Second)
-		r.m.lose(r.m.leases.get(r.m.cfg.TTL), types.LostStore)
+		r.m.leases.Lose(r.m.leases.Get(r.m.cfg.TTL), types.LostStore)
 		synctest.Wait()
 		sp.want(`
 			lock.acquire broken

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
@@ -160,7 +161,7 @@ func TestUndeliveredQuestionAfterItsLease(t *testing.T) {
 				r.st.set("Enqueue", fault{times: 1, first: func() {
 					proceed = r.st.hold("Revoke")
 					for _, b := range r.m.acquirer.queue.all() {
-						r.m.lose(b.lease(), types.LostStore)
+						r.m.leases.Lose(b.lease(), types.LostStore)
 					}
 					if freed == "before the question" {
 						other.release(o, g)

@@ -16,8 +16,8 @@ import (
 // buryLeases kills all leases of the sidecar behind its back.
 func (r *rig) buryLeases() {
 	r.t.Helper()
-	for _, l := range r.m.leases.all() {
-		r.must(r.st.Store.Revoke(context.Background(), []store.LeaseID{l.id}))
+	for _, l := range r.m.leases.All() {
+		r.must(r.st.Store.Revoke(context.Background(), []store.LeaseID{l.ID()}))
 	}
 }
 

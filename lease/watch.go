@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/lease/internal/watch"
 	"github.com/locksidecar/locksidecar/store"
@@ -28,35 +29,35 @@ func (m *Manager) newWatches() *watch.Watches {
 // watchLease is the lease under which keys are watched.
 type watchLease struct {
 	m *Manager
-	l *lease
+	l *heartbeat.Lease
 }
 
-func (w watchLease) ID() store.LeaseID { return w.l.id }
-func (w watchLease) Unpin()            { w.l.unpin() }
+func (w watchLease) ID() store.LeaseID { return w.l.ID() }
+func (w watchLease) Unpin()            { w.l.Unpin() }
 
 func (w watchLease) Alive() bool {
-	return w.l.alive(clock.Read(w.m.clk)) && !w.m.leases.isRetired(w.l)
+	return w.l.Alive(clock.Read(w.m.clk)) && !w.m.leases.Retired(w.l)
 }
 
 // pinForWatches pins a lease that is open and alive.
 func (m *Manager) pinForWatches(ctx context.Context) (watch.Lease, error) {
 	for {
-		w := watchLease{m, m.pin(m.ctx, m.cfg.TTL)}
+		w := watchLease{m, m.leases.Pin(m.ctx, m.cfg.TTL)}
 		var err error
 		select {
-		case <-w.l.opened:
-			err = w.l.openErr
+		case <-w.l.Opened():
+			err = w.l.Err()
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
-		if err == nil && w.l.alive(clock.Read(m.clk)) {
+		if err == nil && w.l.Alive(clock.Read(m.clk)) {
 			return w, nil
 		}
 		w.Unpin()
 		if err != nil {
 			return nil, err
 		}
-		m.lose(w.l, w.l.lossReason()) // found dead before the renewer did
+		m.leases.Expire(w.l) // found dead before the renewer did
 	}
 }
 

@@ -66,8 +66,8 @@ func (o *opening) end() {
 // fail breaks an operation, or gives the watches' lease up.
 func (w *watching) fail() {
 	op := rapid.SampledFrom([]string{"Watch", "Unwatch", "Get", "OpenLeases", "Renew", "lease"}).Draw(w.t, "operation")
-	if l := w.r.m.leases.get(w.r.m.cfg.TTL); op == "lease" && l != nil {
-		w.r.m.lose(l, types.LostStore)
+	if l := w.r.m.leases.Get(w.r.m.cfg.TTL); op == "lease" && l != nil {
+		w.r.m.leases.Lose(l, types.LostStore)
 		return
 	}
 	ms := rapid.SampledFrom([]int{0, 1, 700, 6000})

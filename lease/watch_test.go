@@ -227,7 +227,7 @@ func TestWatchLosesLease(t *testing.T) {
 		w := r.watch(nil, "k")
 		g := b.lock(s, "k")
 		w.want(acquired)
-		r.m.lose(r.m.leases.get(15*time.Second), types.LostStore)
+		r.m.leases.Lose(r.m.leases.Get(15*time.Second), types.LostStore)
 		synctest.Wait()
 		if r.st.count("Watch") != 2 {
 			t.Fatalf("watched %d times", r.st.count("Watch"))

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/locksidecar/locksidecar/batcher"
+	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -16,12 +17,12 @@ import (
 // first try stands in the trace of ctx: in an outage the later ones would push everything else out
 // of the exporter's queue.
 func persist[T, R any](
-	ctx context.Context, tries *retries, submit func(context.Context, T, func(R, error)) error, item T,
+	ctx context.Context, later *background.Runner, submit func(context.Context, T, func(R, error)) error, item T,
 	done func(R, error) bool, settled func(),
 ) {
 	answered := func(r R, err error) {
-		again := func() { persist(context.Background(), tries, submit, item, done, settled) }
-		if done(r, err) || !tries.after(clock.Jittered(clock.RetryPause), again) {
+		again := func() { persist(context.Background(), later, submit, item, done, settled) }
+		if done(r, err) || !later.After(clock.Jittered(clock.RetryPause), again) {
 			settled()
 		}
 	}
@@ -39,7 +40,7 @@ func persist[T, R any](
 func (aq *acquirer) withdraw(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
 	aq.withdrawOnce(ctx, a, matters, func() {
 		again := func() { aq.withdrawOnce(ctx, a, matters, settled) }
-		if aq.inline || !matters() || !aq.retries.after(2*aq.cfg.StoreTimeout, again) {
+		if aq.inline || !matters() || !aq.later.After(2*aq.cfg.StoreTimeout, again) {
 			settled()
 		}
 	})
@@ -47,7 +48,7 @@ func (aq *acquirer) withdraw(ctx context.Context, a store.Attempt, matters func(
 
 // withdrawOnce tries until the store confirms it or it does not matter any more.
 func (aq *acquirer) withdrawOnce(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
-	persist(ctx, aq.retries, aq.lanes.Withdrawals.Submit, a, func(o store.Outcome, err error) bool {
+	persist(ctx, aq.later, aq.lanes.Withdrawals.Submit, a, func(o store.Outcome, err error) bool {
 		aq.heldCache.Drop(a.Key)
 		return err == nil && o != store.RowLocked || !matters()
 	}, settled)
@@ -56,14 +57,14 @@ func (aq *acquirer) withdrawOnce(ctx context.Context, a store.Attempt, matters f
 // forgetWait makes the store forget a waiter that was skipped. It tries until the store confirms it,
 // or the waiter's lease is dead, and the waiter with it.
 func (aq *acquirer) forgetWait(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
-	persist(ctx, aq.retries, aq.lanes.Cancels.Submit, a, func(ans store.Answer, err error) bool {
+	persist(ctx, aq.later, aq.lanes.Cancels.Submit, a, func(ans store.Answer, err error) bool {
 		return err == nil && ans.Outcome != store.RowLocked || !matters()
 	}, settled)
 }
 
 // free frees what nobody waits for, until the store confirms it or it does not matter any more.
 func (aq *acquirer) free(ctx context.Context, c store.Claim, matters func() bool, settled func()) {
-	persist(ctx, aq.retries, aq.lanes.Releases.Submit, c, func(v store.Verdict, err error) bool {
+	persist(ctx, aq.later, aq.lanes.Releases.Submit, c, func(v store.Verdict, err error) bool {
 		if types.Judged("release", v.Status, err) != nil && matters() {
 			return false
 		}
@@ -78,7 +79,7 @@ func (aq *acquirer) free(ctx context.Context, c store.Claim, matters func() bool
 // exporter's queue. It does not use persist, because that makes seven objects more for each release.
 type releaser struct {
 	lane      *batcher.Lane[store.Claim, store.Verdict]
-	retries   *retries
+	later     *background.Runner // tries again
 	heldCache *heldcache.Cache
 	log       *slog.Logger
 }
@@ -107,7 +108,7 @@ func (rl *releaser) answered(r releasing, v *store.Verdict, err error) {
 	if err != nil && r.Matters() {
 		r.WasTried(err)
 		again := func() { rl.send(context.Background(), rl.lane.Submit, r) }
-		if !rl.retries.after(clock.Jittered(clock.RetryPause), again) {
+		if !rl.later.After(clock.Jittered(clock.RetryPause), again) {
 			r.IsSettled()
 		}
 		return

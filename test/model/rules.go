@@ -7,10 +7,10 @@ type Rule uint8
 // The rules, and where they stand.
 const (
 	_                Rule = iota
-	Margin                // lease/leases.go: a lease is trusted for less time than the store keeps it
-	FromSending           // lease/leases.go: a renewal counts from when it was sent
-	NeverRevived          // lease/leases.go: a lease past its deadline stays lost
-	Suspension            // lease/leases.go: time that the machine slept counts
+	Margin                // heartbeat/lease.go: a lease is trusted for less time than the store keeps it
+	FromSending           // heartbeat/lease.go: a renewal counts from when it was sent
+	NeverRevived          // heartbeat/lease.go: a lease past its deadline stays lost
+	Suspension            // heartbeat/lease.go: time that the machine slept counts
 	AfterCommit           // operation.go: nothing is told before the commit
 	NotAfter              // in_time: what comes too late does nothing
 	TokenAfterLock        // acquire_one, give: the token is drawn when the row is locked

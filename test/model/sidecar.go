@@ -138,7 +138,7 @@ func (s *State) forgetLease(l leaseID) bool {
 	return true
 }
 
-// renew renews the lease (renewer.go). What is done at once makes no difference to others;
+// renew renews the lease (heartbeat/renew.go). What is done at once makes no difference to others;
 // that it takes long is one of the faults that there may be.
 func (s side) renew(long bool) bool {
 	l := s.current(s.who)

@@ -154,7 +154,7 @@ const (
 	releasing
 )
 
-// belief is what a sidecar thinks of a lease of its own (lease/leases.go).
+// belief is what a sidecar thinks of a lease of its own (heartbeat/lease.go).
 type belief struct {
 	state trust
 	left  uint8 // ticks until the deadline, by a clock that is as slow as the margin allows
@@ -181,7 +181,7 @@ func (s *State) current(i int) leaseID {
 // believed is what the sidecar thinks of a lease of its own.
 func (s *State) believed(l leaseID) *belief { return &s.sc[l.owner()].leases[l.slot()] }
 
-// alive reports whether a lease is trusted now: every read asks (lease/leases.go).
+// alive reports whether a lease is trusted now: every read asks (heartbeat/lease.go).
 func (s *State) alive(l leaseID) bool {
 	if l == 0 {
 		return false

@@ -262,7 +262,7 @@ func (s *State) crash(b *Bounds, i int) bool {
 }
 
 // restart is the next sidecar on the same socket: it reaps its predecessor's leases
-// (lease/predecessors.go).
+// (heartbeat/predecessors.go).
 func (s *State) restart(i int) bool {
 	s.sc[i].up = true
 	for slot := range slots {

@@ -1,0 +1,116 @@
+// Package background runs what goes on behind the calls, until the manager stops.
+package background
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+)
+
+// The pauses between the tries of [Runner.Persist] grow from one to the other, up to PauseMax.
+const (
+	pauseMin = 50 * time.Millisecond
+	PauseMax = 5 * time.Second
+)
+
+// Runner has the goroutines of a manager, and what it tries again later.
+type Runner struct {
+	ctx context.Context
+	clk clock.Clock
+
+	mu      sync.Mutex
+	joined  bool // no goroutine begins any more
+	hurried bool // nothing is tried later any more
+	pending map[*retry]struct{}
+	wg      sync.WaitGroup
+}
+
+type retry struct {
+	f     func()
+	timer *time.Timer
+}
+
+// New makes a runner. Its Persist gives up when ctx ends.
+func New(ctx context.Context, clk clock.Clock) *Runner {
+	return &Runner{ctx: ctx, clk: clk, pending: make(map[*retry]struct{})}
+}
+
+// Spawn runs f in a goroutine. It reports false, without running it, after Join.
+func (r *Runner) Spawn(f func()) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.joined {
+		return false
+	}
+	r.wg.Go(f)
+	return true
+}
+
+// Join refuses further goroutines and waits for those that run.
+func (r *Runner) Join() {
+	r.mu.Lock()
+	r.joined = true
+	r.mu.Unlock()
+	r.wg.Wait()
+}
+
+// After runs f after a pause. It reports false, and f never runs, after Hurry.
+func (r *Runner) After(pause time.Duration, f func()) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.hurried {
+		return false
+	}
+	again := &retry{f: f}
+	again.timer = time.AfterFunc(pause, func() {
+		if r.take(again) {
+			f()
+		}
+	})
+	r.pending[again] = struct{}{}
+	return true
+}
+
+// take takes a retry: whoever does runs it.
+func (r *Runner) take(again *retry) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, ok := r.pending[again]
+	delete(r.pending, again)
+	return ok
+}
+
+// Hurry runs what waits for its time now, for the last time.
+func (r *Runner) Hurry() {
+	r.mu.Lock()
+	r.hurried = true
+	pending := r.pending
+	r.pending = nil
+	r.mu.Unlock()
+	for again := range pending {
+		again.timer.Stop()
+		again.f()
+	}
+}
+
+// Persist tries something again and again, with growing pauses, until it succeeds, the time is
+// over, or the runner's context ends. Each try has its own time limit. Then it calls settled.
+func (r *Runner) Persist(try func(context.Context) bool, timeout, limit time.Duration, settled func()) {
+	ok := r.Spawn(func() {
+		defer settled()
+		began := r.clk.Now()
+		for pause := pauseMin; ; pause = min(2*pause, PauseMax) {
+			ctx, cancel := context.WithTimeout(r.ctx, timeout)
+			done := try(ctx)
+			cancel()
+			if done || r.clk.Now().Sub(began) > limit || clock.Rest(r.ctx, clock.Jittered(pause)) != nil {
+				return
+			}
+		}
+	})
+	if !ok {
+		settled()
+	}
+}

@@ -1,0 +1,176 @@
+// Package heartbeat keeps the leases of this sidecar. All locks of sessions, waits and watches are
+// held under a few leases, one for each step of the TTLs in use, so that renewing 100,000 locks is
+// one statement over a handful of rows.
+//
+// A lease is opened when it is first pinned, and renewed while it has users. Its deadline counts
+// from when the last confirmed renewal was sent. A lease past its deadline is lost: its users are
+// told, and it is revoked as soon as the store answers. A lease without users is closed.
+//
+// If the store says that a lease is of another history (see [store.Mover]), it is not trusted for
+// longer before its locks are verified. It is retired: nothing new is held under it, and it is
+// closed as soon as it has no users.
+//
+// The store listens to news while there is a lease, and a while longer.
+package heartbeat
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/background"
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Store is what leases need of a [store.Store]. It may also be a [store.Reaper] and a
+// [store.Listener].
+type Store interface {
+	Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error)
+	Revoke(ctx context.Context, leases []store.LeaseID) error
+	Ready() error
+}
+
+// Config is what leases need. All fields are required.
+type Config struct {
+	// TTL is the default of a lock, RenewInterval the longest time between two renewals of a
+	// lease. StoreTimeout limits one operation of the store.
+	TTL, RenewInterval, StoreTimeout time.Duration
+
+	Store      Store
+	Lanes      *lanes.Set
+	Clock      clock.Clock
+	Log        *slog.Logger
+	Observer   *observe.Observer
+	Background *background.Runner
+
+	// OnLost is told of a lease that was lost, and why, before it is revoked. It returns how many
+	// locks and waits were under it.
+	OnLost func(l *Lease, reason types.LostReason) (locks, waits int)
+	// OnSignals is told that there are signals for holders.
+	OnSignals func()
+	// OnRetired is told of a lease under which nothing new is held. What is under it must go.
+	OnRetired func(*Lease)
+	// Verify asks the store which locks are still held under leases of another history, and loses
+	// the others. It calls trusted for each lease of which all locks are verified.
+	Verify func(ctx context.Context, leases []*Lease, history store.History, trusted func(*Lease)) error
+}
+
+// Leases are those of a sidecar.
+type Leases struct {
+	cfg Config
+	ctx context.Context // nothing is opened, renewed or tried again after it has ended
+	set *set
+
+	reaping       atomic.Bool  // the leases of predecessors are not revoked yet
+	leftUnrevoked atomic.Int64 // revocations that nobody tries any more, and of predecessors
+}
+
+// New makes the leases of a sidecar: none. They live as long as ctx.
+func New(ctx context.Context, cfg Config) *Leases {
+	listen := func(bool) {}
+	if l, ok := cfg.Store.(store.Listener); ok {
+		listen = l.Listen
+	}
+	return &Leases{cfg: cfg, ctx: ctx, set: newSet(cfg.TTL, listen)}
+}
+
+// Pin returns the lease for a TTL, with one user more. If it is new, it is being opened, and the
+// trace of the call in ctx shows that.
+func (ls *Leases) Pin(call context.Context, ttl time.Duration) *Lease {
+	l, isNew := ls.set.pin(ttl)
+	if isNew && !ls.cfg.Background.Spawn(func() { ls.open(call, l) }) {
+		ls.set.remove(l)
+		l.err = types.ErrDraining
+		close(l.opened)
+	}
+	return l
+}
+
+// Get returns the lease for a TTL, or nil.
+func (ls *Leases) Get(ttl time.Duration) *Lease { return ls.set.get(ttl) }
+
+// All returns the leases that are not lost, also those that are being opened.
+func (ls *Leases) All() []*Lease { return ls.set.all() }
+
+// InUse names the open leases that have users.
+func (ls *Leases) InUse() (ids []store.LeaseID) {
+	for _, l := range ls.set.all() {
+		if l.users.Load() > 0 && l.life.Load() != nil {
+			ids = append(ids, l.id)
+		}
+	}
+	return ids
+}
+
+// Retired reports whether nothing new is held under a lease, and it is neither closed nor lost.
+func (ls *Leases) Retired(l *Lease) bool { return ls.set.isRetired(l) }
+
+// Left counts the living leases. It tells for how long the one that ends first is still trusted,
+// and the smallest share of its TTL for which one is.
+func (ls *Leases) Left(t clock.Tick) (living int, expiry time.Duration, share float64) {
+	for _, l := range ls.set.all() {
+		if !l.Alive(t) {
+			continue
+		}
+		left := l.Remaining(t)
+		part := float64(left) / float64(l.ttl)
+		if living == 0 || left < expiry {
+			expiry = left
+		}
+		if living == 0 || part < share {
+			share = part
+		}
+		living++
+	}
+	return living, expiry, share
+}
+
+// open opens a lease in the store, also when the call that needs it first has left.
+func (ls *Leases) open(call context.Context, l *Lease) {
+	ctx, cancel := context.WithTimeout(ls.cfg.Observer.Along(ls.ctx, call), ls.cfg.StoreTimeout)
+	defer cancel()
+	sent := ls.cfg.Clock.Now()
+	suspended := ls.cfg.Clock.Suspended(sent)
+	// It may be renewed as soon as it is confirmed.
+	ls.set.renewAgain(l, sent.Add(time.Duration(float64(interval(l.ttl, ls.cfg.RenewInterval))*clock.Jitter())))
+	_, err := lanes.Submit(ctx, ls.cfg.Lanes.Openings, store.NewLease{ID: l.id, TTL: l.ttl})
+	if ctx.Err() != nil && err != nil { // it goes on all the same
+		err = &store.Error{Op: "open lease", Err: err, Unknown: true}
+	}
+	tooLate := err == nil && !l.confirm(ls.cfg.Clock, sent, suspended)
+	if tooLate {
+		err = &store.Error{Op: "open lease", Err: context.DeadlineExceeded}
+	}
+	if err != nil {
+		ls.set.remove(l)
+		l.err = err
+		close(l.opened)
+		if tooLate || store.OutcomeUnknown(err) {
+			ls.revoke(l)
+		}
+		return
+	}
+	close(l.opened)
+	ls.set.opened(l)
+}
+
+// Lose declares an own lease lost: what is held under it is lost, and it is revoked as soon as the
+// store answers. It is never revived.
+func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
+	if !l.lost.CompareAndSwap(false, true) {
+		return
+	}
+	ls.set.remove(l)
+	ls.set.changed() // what is being moved to it cannot be trusted either
+	locks, waits := ls.cfg.OnLost(l, reason)
+	ls.cfg.Log.Error("lease lost", "lease", l.id, "ttl", l.ttl.String(), "reason", string(reason), "locks", locks, "waits", waits)
+	ls.revoke(l)
+}
+
+// Expire loses a lease that was found past its deadline.
+func (ls *Leases) Expire(l *Lease) { ls.Lose(l, l.LossReason()) }

@@ -1,0 +1,188 @@
+package heartbeat
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Run renews the leases when they are due, in one statement for all, and tells
+// the losers when one has passed its deadline. It runs until their context ends.
+func (ls *Leases) Run() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		timer.Reset(ls.tick())
+		select {
+		case <-timer.C:
+		case <-ls.set.wake:
+		case <-ls.ctx.Done():
+			return
+		}
+	}
+}
+
+// tick does what is due and returns how long there is nothing to do.
+func (ls *Leases) tick() time.Duration {
+	p := ls.set.plan(ls.cfg.Clock, ls.cfg.RenewInterval)
+	for _, l := range p.past {
+		ls.Expire(l)
+	}
+	for _, l := range p.idle {
+		ls.cfg.Log.Debug("lease closed, nothing is held under it", "lease", l.id, "ttl", l.ttl.String())
+		ls.revoke(l)
+	}
+	if len(p.due) > 0 {
+		ls.cfg.Background.Spawn(func() { ls.renew(p.due) })
+	}
+	return p.next
+}
+
+// plan is what the renewer has to do now.
+type plan struct {
+	past []*Lease // past their deadline: lost
+	idle []*Lease // nothing is held under them: taken out, to be closed
+	due  []*Lease // to be renewed now
+	next time.Duration
+}
+
+// plan looks through the leases. When one is due, those that are due soon come
+// along: they share its statement, now and from then on.
+func (s *set) plan(clk clock.Clock, configured time.Duration) plan {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := clk.Now()
+	p := plan{next: time.Hour}
+	var resting []*Lease
+	something := false
+	for _, l := range s.allLocked() {
+		switch {
+		case l.life.Load() == nil: // being opened; opened tells
+		case !l.Alive(clock.Read(clk)):
+			p.past = append(p.past, l)
+		case l.renewing:
+			p.next = min(p.next, l.life.Load().deadline.Sub(now))
+		default:
+			resting = append(resting, l)
+			something = something || !l.renewAt.After(now)
+		}
+	}
+	for _, l := range resting {
+		p.next = min(p.next, l.life.Load().deadline.Sub(now))
+		wait := l.renewAt.Sub(now)
+		switch {
+		case !something || wait > interval(l.ttl, configured)/2:
+			p.next = min(p.next, wait)
+		case l.users.Load() == 0 && (!l.used.Swap(false) || s.isRetiredLocked(l)):
+			s.removeLocked(l) // s.mu is held: nothing can begin to use it
+			p.idle = append(p.idle, l)
+		default:
+			l.renewing = true
+			l.failing.Store(true) // until it is confirmed
+			p.due = append(p.due, l)
+		}
+	}
+	p.next = max(min(p.next, s.lingerLocked(now)), 0)
+	s.nextAt = now.Add(p.next)
+	return p
+}
+
+// renew sends one renewal for all leases that are due. Those of another history are verified
+// before they are trusted.
+func (ls *Leases) renew(due []*Lease) {
+	r := renewal{ls: ls, sent: ls.cfg.Clock.Now(), early: clock.Jitter()}
+	r.suspended = ls.cfg.Clock.Suspended(r.sent)
+	answer, err := ls.sendRenewal(due)
+	kept := make(map[store.LeaseID]bool, len(answer.Kept))
+	for _, id := range answer.Kept {
+		kept[id] = true
+	}
+	if answer.Signals {
+		ls.cfg.OnSignals()
+	}
+	var doubtful []*Lease
+	for _, l := range due {
+		if slices.Contains(answer.Reconcile, l.id) {
+			if ls.set.retire(l) {
+				ls.cfg.OnRetired(l)
+			}
+			doubtful = append(doubtful, l)
+			delete(kept, l.id) // it is not known what is held under it
+			continue
+		}
+		r.apply(l, kept[l.id], err)
+	}
+	ls.set.changed()
+	if len(doubtful) > 0 {
+		unverified := ls.cfg.Verify(ls.ctx, doubtful, answer.History, func(l *Lease) {
+			kept[l.id] = true
+			r.apply(l, true, nil)
+			ls.set.changed()
+		})
+		for _, l := range doubtful {
+			if !kept[l.id] {
+				r.apply(l, false, unverified)
+			}
+		}
+		ls.set.changed()
+		err = errors.Join(err, unverified)
+	}
+	if err != nil {
+		ls.cfg.Log.Warn("leases not renewed, trying again", "leases", len(due), "error", err)
+	}
+	ls.cfg.Observer.Renewal(ls.cfg.Clock.Now().Sub(r.sent), len(due), len(kept), err)
+}
+
+// sendRenewal asks the store for a renewal.
+func (ls *Leases) sendRenewal(due []*Lease) (store.Renewal, error) {
+	var longest time.Duration
+	for _, l := range due {
+		longest = max(longest, l.Remaining(clock.Read(ls.cfg.Clock)))
+	}
+	// Run sees to those that pass their deadline before: a lease that is too
+	// short for a slow store must not cost the others their renewal.
+	ctx, cancel := context.WithTimeout(ls.ctx, min(ls.cfg.StoreTimeout, longest))
+	defer cancel()
+	return ls.cfg.Store.Renew(ctx, idsOf(due))
+}
+
+// renewal is one that was sent at a time.
+type renewal struct {
+	ls        *Leases
+	sent      time.Time
+	suspended time.Duration
+	early     float64
+}
+
+// apply trusts a lease that was renewed, and sees when it is to be renewed again. One
+// that was not, though there was no error, is lost.
+func (r *renewal) apply(l *Lease, ok bool, err error) {
+	cfg := &r.ls.cfg
+	next := cfg.Clock.Now().Add(clock.RetryPause)
+	if ok { // also when others could not be renewed
+		next = r.sent.Add(time.Duration(float64(interval(l.ttl, cfg.RenewInterval)) * r.early))
+	}
+	if err == nil && !ok {
+		r.ls.Lose(l, types.LostExpired)
+		return
+	}
+	if ok && !l.confirm(cfg.Clock, r.sent, r.suspended) {
+		r.ls.Expire(l) // not confirmed in time
+		return
+	}
+	l.failing.Store(!ok)
+	r.ls.set.renewAgain(l, next)
+}
+
+func idsOf(leases []*Lease) []store.LeaseID {
+	ids := make([]store.LeaseID, len(leases))
+	for i, l := range leases {
+		ids[i] = l.id
+	}
+	return ids
+}

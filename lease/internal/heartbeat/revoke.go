@@ -1,0 +1,56 @@
+package heartbeat
+
+import (
+	"context"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
+)
+
+// revoke declares an own lease dead in the background, as soon as the store
+// answers. Should it not answer for long, the lease has expired anyway and
+// whoever wants one of its keys revokes it.
+func (ls *Leases) revoke(l *Lease) {
+	ls.set.mustRevoke(l)
+	confirmed := false
+	ls.cfg.Background.Persist(func(ctx context.Context) bool {
+		_, err := lanes.Submit(ctx, ls.cfg.Lanes.Revocations, l.id)
+		confirmed = err == nil
+		return confirmed
+	}, ls.cfg.StoreTimeout, l.ttl+time.Minute, func() {
+		if !confirmed && ls.ctx.Err() != nil {
+			return // RevokeAll tries once more
+		}
+		if !confirmed {
+			ls.leftUnrevoked.Add(1)
+		}
+		ls.set.revoked(l)
+	})
+}
+
+// RevokeAll declares all leases dead, also those whose revocation was interrupted when the leases'
+// context ended. It tries once.
+func (ls *Leases) RevokeAll(ctx context.Context) {
+	for _, l := range ls.set.all() {
+		l.lost.Store(true)
+		ls.set.remove(l) // a late call must not find it again and again
+		if l.life.Load() != nil {
+			ls.set.mustRevoke(l)
+		}
+	}
+	unrevoked := ls.set.unrevoked()
+	if len(unrevoked) == 0 {
+		return
+	}
+	if err := ls.cfg.Store.Revoke(ctx, idsOf(unrevoked)); err != nil {
+		ls.cfg.Log.Warn("leases not revoked, their locks are free when they expire", "leases", len(unrevoked), "error", err)
+		return
+	}
+	ls.set.revoked(unrevoked...)
+}
+
+// LeftNothing reports, after RevokeAll, whether the store has confirmed that all leases of this
+// sidecar and of its predecessors are revoked.
+func (ls *Leases) LeftNothing() bool {
+	return ls.leftUnrevoked.Load() == 0 && len(ls.set.unrevoked()) == 0
+}

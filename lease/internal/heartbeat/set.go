@@ -1,0 +1,205 @@
+package heartbeat
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// set has the leases in use: one for each step of the TTLs. Those of another history are retired:
+// nothing new is held under them.
+type set struct {
+	usual time.Duration // the configured TTL
+	// listen tells the store whether there is a lease. Whatever the store tells of (hand-offs,
+	// signals, events) concerns waits, locks and watches, and each of these needs a lease.
+	listen    func(on bool)
+	listening bool
+	emptied   time.Time // when the last lease went
+
+	mu      sync.RWMutex
+	byTTL   map[time.Duration]*Lease
+	retired map[*Lease]struct{}
+	// toRevoke are leases whose revocation the store has not confirmed.
+	toRevoke map[*Lease]struct{}
+	// nextAt is when the renewer looks next.
+	nextAt time.Time
+	// wake tells the renewer that the lease set has changed.
+	wake chan struct{}
+}
+
+func newSet(usual time.Duration, listen func(on bool)) *set {
+	return &set{
+		usual: usual, listen: listen,
+		byTTL: make(map[time.Duration]*Lease), retired: make(map[*Lease]struct{}),
+		toRevoke: make(map[*Lease]struct{}), wake: make(chan struct{}, 1),
+	}
+}
+
+// pin returns the lease for a TTL, with one user more, and whether the caller
+// must open it.
+func (s *set) pin(ttl time.Duration) (l *Lease, open bool) {
+	ttl = stepOf(ttl, s.usual)
+	s.mu.RLock()
+	if l = s.byTTL[ttl]; l != nil {
+		l.users.Add(1)
+	}
+	s.mu.RUnlock()
+	if l == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if l = s.byTTL[ttl]; l == nil {
+			l = newLease(ttl)
+			s.listenLocked()
+			s.byTTL[ttl] = l
+			open = true
+		}
+		l.users.Add(1)
+	}
+	if !l.used.Load() {
+		l.used.Store(true)
+	}
+	return l, open
+}
+
+// get returns the lease for a TTL, or nil.
+func (s *set) get(ttl time.Duration) *Lease {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.byTTL[stepOf(ttl, s.usual)]
+}
+
+// remove takes a lease out, if it is there, so that the next pin makes a fresh one.
+func (s *set) remove(l *Lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.removeLocked(l)
+}
+
+func (s *set) removeLocked(l *Lease) {
+	if _, ok := s.retired[l]; ok {
+		delete(s.retired, l)
+	} else if s.byTTL[l.ttl] == l {
+		delete(s.byTTL, l.ttl)
+	} else {
+		return
+	}
+	if s.emptyLocked() {
+		s.emptied = time.Time{} // the renewer notes when
+		s.changed()
+	}
+}
+
+// Linger is how long the store goes on to listen when there is no lease. To begin again
+// costs a connection, and leases of short locks come and go.
+const Linger = 30 * time.Second
+
+// listenLocked is called before a lease is added. s.mu is held.
+func (s *set) listenLocked() {
+	if !s.listening {
+		s.listening = true
+		s.listen(true)
+	}
+}
+
+// lingerLocked ends the listening if there has been no lease for long. It returns how long
+// until it has to look again. s.mu is held.
+func (s *set) lingerLocked(now time.Time) time.Duration {
+	if !s.listening || !s.emptyLocked() {
+		return time.Hour
+	}
+	if s.emptied.IsZero() {
+		s.emptied = now
+	}
+	left := Linger - now.Sub(s.emptied)
+	if left <= 0 {
+		s.listening = false
+		s.listen(false)
+		return time.Hour
+	}
+	return left
+}
+
+func (s *set) emptyLocked() bool { return len(s.byTTL)+len(s.retired) == 0 }
+
+// retire makes the next pin find a fresh lease. It reports false when the lease is retired,
+// or was never for others to pin.
+func (s *set) retire(l *Lease) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byTTL[l.ttl] != l {
+		return false
+	}
+	delete(s.byTTL, l.ttl)
+	s.retired[l] = struct{}{}
+	return true
+}
+
+// isRetired reports whether a lease is retired, and neither closed nor lost.
+func (s *set) isRetired(l *Lease) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.isRetiredLocked(l)
+}
+
+func (s *set) isRetiredLocked(l *Lease) bool {
+	_, ok := s.retired[l]
+	return ok
+}
+
+// all returns the leases.
+func (s *set) all() []*Lease {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.allLocked()
+}
+
+func (s *set) allLocked() []*Lease {
+	return slices.AppendSeq(slices.Collect(maps.Values(s.byTTL)), maps.Keys(s.retired))
+}
+
+// mustRevoke notes that a lease is to be revoked, revoked that the store has confirmed it.
+func (s *set) mustRevoke(l *Lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.toRevoke[l] = struct{}{}
+}
+
+func (s *set) revoked(leases ...*Lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range leases {
+		delete(s.toRevoke, l)
+	}
+}
+
+// unrevoked returns the leases to be revoked, of which the store has not confirmed it.
+func (s *set) unrevoked() []*Lease {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.Collect(maps.Keys(s.toRevoke))
+}
+
+// opened tells the renewer of a lease, if it is due before the renewer looks anyway.
+func (s *set) opened(l *Lease) {
+	s.mu.RLock()
+	sooner := l.renewAt.Before(s.nextAt)
+	s.mu.RUnlock()
+	if sooner {
+		s.changed()
+	}
+}
+
+func (s *set) changed() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// renewAgain notes when a lease is to be renewed next. No renewal of it is under way.
+func (s *set) renewAgain(l *Lease, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.renewing, l.renewAt = false, at
+}
