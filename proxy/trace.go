@@ -19,7 +19,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// The spans of calls, and the routes where they are made.
+// The names of spans, and the routes of their calls.
 const (
 	spanAcquire = "lock.acquire"
 	spanRelease = "lock.release"
@@ -36,15 +36,14 @@ const (
 	routeRelease = "/v1/locks/{key}/release"
 )
 
-// callSpan is the span of a call about locks. nil, as without a Tracer: its methods do
-// nothing.
+// callSpan is the span of a call about locks. Without a Tracer it is nil, and its methods do nothing.
 type callSpan struct {
 	trace.Span
 	// ctx has the span, and the baggage of the call.
 	ctx context.Context
-	// traceparent is the span's.
+	// traceparent identifies the span.
 	traceparent string
-	// problem is the code of the answer, empty for none.
+	// problem is the code of the answer, or empty if the answer is no problem.
 	problem string
 }
 
@@ -67,8 +66,8 @@ func (k *call) newSpan(name, route, key string) *callSpan {
 	return &callSpan{Span: span, ctx: ctx, traceparent: tracing.Format(span.SpanContext())}
 }
 
-// maxState is the most bytes of a tracestate, as the standard asks for. Each span and each
-// batch keeps it, so one app could make more than a collector takes.
+// maxState is the largest tracestate in bytes, as in the standard. Each span and batch keeps a copy,
+// so an app with a long one could exceed what a collector takes.
 const maxState = 512
 
 // remote is the context that the app sent. A malformed traceparent, or two, count as
@@ -135,8 +134,7 @@ func (x *callSpan) setAcquire(r *lease.Request, s Session, fallback time.Duratio
 	}
 }
 
-// maxSpanKeys is how many keys a span shows: thousands of spans wait when a collector
-// hangs.
+// maxSpanKeys limits the keys of a span: thousands of spans are in memory while a collector hangs.
 const maxSpanKeys = 16
 
 // setKeys notes the keys, and their type if it is the same.
@@ -253,9 +251,9 @@ func (x *callSpan) end(status int) {
 	x.End()
 }
 
-// traceparent is the trace context that the call hands on: its span's, or else the app's if
-// it is valid. The rest of a later version is left out: it may be long or no UTF-8, and
-// fail the batch with other calls.
+// traceparent is the trace context that the call passes on: its span's, or else the app's if it is
+// valid. It leaves out the extra fields of later versions: they may be long or no UTF-8, and would
+// fail the whole batch.
 func (k *call) traceparent() string {
 	if k.span != nil {
 		return k.span.traceparent
@@ -266,10 +264,10 @@ func (k *call) traceparent() string {
 	return wire.Traceparent(k.trace)
 }
 
-// logger is for lines about the call: they name its trace.
+// logger adds the trace of the call to each line.
 func (k *call) logger() *slog.Logger { return k.srv.logFor(k.traceparent()) }
 
-// logFor is for lines about a call with this traceparent, which may be empty.
+// logFor adds the trace of a traceparent, which may be empty, to each line.
 func (s *Server) logFor(traceparent string) *slog.Logger {
 	if id := tracing.TraceID(traceparent); id != "" {
 		return s.log.With("trace_id", id)

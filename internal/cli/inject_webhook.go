@@ -71,8 +71,8 @@ func (a *app) serveWebhook(cmd *cobra.Command, in *webhook, o inject.Options) er
 	return in.serve(s, o, a.version, slog.New(lines))
 }
 
-// serve serves until it is asked to stop, and goes on a while: whoever routes to this
-// process learns of its end at the same time as it does.
+// serve serves until it is asked to stop, and then for shutdownDelay longer: the cluster still
+// sends requests here until it has learnt of the stop.
 func (in *webhook) serve(s stopping, o inject.Options, version string, log *slog.Logger) error {
 	certificate, err := inject.LoadCertificate(in.certificate, in.key, in.clientCA, log)
 	if err != nil {
@@ -83,7 +83,7 @@ func (in *webhook) serve(s stopping, o inject.Options, version string, log *slog
 	})
 	if err := server.Start(s.stop); err != nil {
 		if s.stop.Err() != nil {
-			return nil //nolint:nilerr // whoever asked for the stop got it
+			return nil //nolint:nilerr // it was asked to stop, so this is no failure
 		}
 		return exitcode.With(exitcode.CannotOpen, err)
 	}

@@ -56,7 +56,7 @@ func Run(ctx, hurry context.Context, o Options) error {
 	s.log.Info("locksidecar starts", "version", o.Version, "socket", o.Config.Socket,
 		"store", o.Config.Store, "namespace", o.Config.Namespace, "instance", id)
 	if o.Config.ListenURL.Kind != "" {
-		s.log.Info("notifications of other instances have a URL of their own", "listen", o.Config.ListenURL)
+		s.log.Info("listening for notifications through a URL of its own", "listen", o.Config.ListenURL)
 	}
 
 	s.tel = telemetry.Start(ctx, s.telemetryOptions())

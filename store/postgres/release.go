@@ -85,8 +85,8 @@ type freed struct {
 	watched bool
 }
 
-// free releases, in one statement, sessions' locks for which nobody waits: nearly all. Keys that
-// will have waiters are left to releaseRest.
+// free releases locks of sessions without waiters in one statement. Most locks are of this kind. It
+// leaves the others to releaseRest.
 func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, verdicts []store.Verdict) error {
 	which := make([]int, 0, len(open))
 	byKey := make(map[string]int, len(open))
@@ -126,8 +126,8 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 	return nil
 }
 
-// foundLocked reports whether a release found the row locked a moment ago. The statement for many
-// would wait for it and then leave it out.
+// foundLocked reports whether a release found the row locked a moment ago. sqlReleaseMany would wait
+// for that row and then leave it out.
 func (o *operation) foundLocked(c *store.Claim) bool {
 	_, locked := o.lockedRows.since(lockedBy{o.name, o.claimName(c)})
 	return locked
@@ -221,9 +221,8 @@ const againEach = time.Second
 // A sidecar repeats its own claims only if an answer was lost.
 func byClient(c *store.Claim) bool { return c.Lease == store.LeaseID{} }
 
-// notifying is the follower that delivers the grants of a release's hand-offs; nil if hints do. A
-// repeat delivers them again, so it is not for claims of clients: each NOTIFY is a burden for the
-// whole server.
+// notifying returns the statement that notifies other instances of hand-offs, or nil if hints are
+// enough. A repeat notifies again. So claims of clients get hints: each NOTIFY costs the whole server.
 func (o *operation) notifying(claims []store.Claim, which []int) *follower {
 	which = slices.DeleteFunc(slices.Clone(which), func(i int) bool { return byClient(&claims[i]) })
 	if len(which) == 0 {
@@ -234,7 +233,7 @@ func (o *operation) notifying(claims []store.Claim, which []int) *follower {
 	return &follower{sql: sqlNotifyGrants, args: []any{id.Namespace, id.Instance, keys, tokens, o.longCommit}}
 }
 
-// claimColumns are claims as the arrays that statements take.
+// claimColumns returns claims as arrays for a statement.
 func claimColumns[T any](items []T, claim func(T) store.Claim) (keys []string, tokens []int64, leases [][16]byte) {
 	keys, tokens, leases = make([]string, len(items)), make([]int64, len(items)), make([][16]byte, len(items))
 	for i, item := range items {
