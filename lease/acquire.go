@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
@@ -16,7 +17,7 @@ import (
 //
 // Errors: [HeldError], [TimeoutError], [SkippedError], [LimitError],
 // [ErrSessionEnded], [ErrDraining], [ErrCallerLeft], [ErrWithdrawn], and those of the store.
-func (m *Manager) Acquire(ctx context.Context, s *Session, req types.Request) (types.Grant, error) {
+func (m *Manager) Acquire(ctx context.Context, s *holdings.Session, req types.Request) (types.Grant, error) {
 	began := m.begins(&req)
 	g, err := m.acquirer.acquireOne(ctx, s, &req)
 	m.acquired(ctx, &req, began, &g, err)
@@ -27,7 +28,7 @@ func (m *Manager) Acquire(ctx context.Context, s *Session, req types.Request) (t
 // req.Key is ignored. The grants are in the order of the keys. A MaxHold counts from
 // the grant of each lock, which may be before the last is granted: the caller has checked
 // that Wait is shorter. Errors: those of Acquire, where a key that is not to be had is named, and [HoldsError].
-func (m *Manager) AcquireAll(ctx context.Context, s *Session, keys []string, req types.Request) ([]types.Grant, error) {
+func (m *Manager) AcquireAll(ctx context.Context, s *holdings.Session, keys []string, req types.Request) ([]types.Grant, error) {
 	began := m.begins(&req)
 	grants, err := m.groups.acquire(ctx, s, keys, &req)
 	m.acquiredAll(ctx, keys, &req, began, grants, err)

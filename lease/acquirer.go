@@ -11,6 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
@@ -26,7 +27,7 @@ type acquirer struct {
 	lanes     *lanes.Set
 	heldCache *heldcache.Cache
 	leases    *heartbeat.Leases
-	holdings  *holdings
+	holdings  *holdings.Set
 	releaser  *releaser
 	later     *background.Runner // tries again
 	queue     *queue
@@ -46,7 +47,7 @@ type acquirer struct {
 	ctx      context.Context // ends with the manager
 }
 
-func (aq *acquirer) acquireOne(ctx context.Context, s *Session, req *types.Request) (types.Grant, error) {
+func (aq *acquirer) acquireOne(ctx context.Context, s *holdings.Session, req *types.Request) (types.Grant, error) {
 	if aq.isDraining() {
 		return types.Grant{}, types.ErrDraining
 	}
@@ -76,14 +77,14 @@ func closed(c <-chan struct{}) bool {
 // acquireIn gets a lock for the session of a call.
 func (aq *acquirer) acquireIn(c *call) (types.Grant, error) {
 	s, req := c.s, c.req
-	if g, ok := s.enter(req); ok {
+	if g, ok := s.Enter(req); ok {
 		aq.obs.Cached(observe.CachedEntry)
 		return g, nil
 	}
-	if err := s.admit(&c.slot); err != nil {
+	if err := s.Admit(&c.slot); err != nil {
 		return types.Grant{}, err
 	}
-	defer s.leave(&c.slot)
+	defer s.Leave(&c.slot)
 	if lock, ok := aq.heldInCache(s, req); ok {
 		return types.Grant{}, &types.HeldError{Lock: lock, Cached: true}
 	}
@@ -91,7 +92,7 @@ func (aq *acquirer) acquireIn(c *call) (types.Grant, error) {
 }
 
 // ttlOf is the TTL that a request asks for, or the default.
-func (aq *acquirer) ttlOf(s *Session, req *types.Request) time.Duration {
+func (aq *acquirer) ttlOf(s *holdings.Session, req *types.Request) time.Duration {
 	switch {
 	case req.TTL != 0:
 		return req.TTL
@@ -132,16 +133,16 @@ func (aq *acquirer) acquireTTL(ctx context.Context, req *types.Request) (types.G
 // heldInCache answers from what is known here that a key is held: by a session of
 // this sidecar, or by somebody else of whom the store told a moment ago. The owner
 // that may enter the lock is not denied: it got it in this moment.
-func (aq *acquirer) heldInCache(s *Session, req *types.Request) (store.Lock, bool) {
+func (aq *acquirer) heldInCache(s *holdings.Session, req *types.Request) (store.Lock, bool) {
 	if req.Wait != 0 || req.NoCache {
 		return store.Lock{}, false
 	}
-	if h := aq.holdings.get(req.Key); h != nil && h.valid(clock.Read(aq.clk)) {
-		if h.of(s) && h.admits(req) {
+	if h := aq.holdings.Get(req.Key); h != nil && h.Valid(clock.Read(aq.clk)) {
+		if h.Of(s) && h.Admits(req) {
 			return store.Lock{}, false
 		}
 		aq.obs.Cached(observe.CachedHeld)
-		return h.lock(), true
+		return h.State(), true
 	}
 	lock, ok := aq.heldCache.Get(req.Key)
 	if ok {
@@ -153,8 +154,8 @@ func (aq *acquirer) heldInCache(s *Session, req *types.Request) (store.Lock, boo
 // knownHeld reports whether a session of this sidecar holds the key, or a call of it stands
 // in line for the key: then it will hardly be free.
 func (aq *acquirer) knownHeld(key string) bool {
-	h := aq.holdings.get(key)
-	return h != nil && h.valid(clock.Read(aq.clk)) || aq.queue.length(key) > 0
+	h := aq.holdings.Get(key)
+	return h != nil && h.Valid(clock.Read(aq.clk)) || aq.queue.length(key) > 0
 }
 
 // isLate reports whether an attempt that waits need not ask for its key: calls came before, or

@@ -1,6 +1,9 @@
 package lease
 
-import "github.com/locksidecar/locksidecar/lease/internal/types"
+import (
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+)
 
 // Package types has these types, their values and their documentation, because the rooms below
 // this package use them, too.
@@ -33,6 +36,9 @@ type (
 	Config            = types.Config
 	LimitError        = types.LimitError
 )
+
+// Session owns locks. It ends with the connection that it belongs to.
+type Session = holdings.Session
 
 // The values of these types.
 const (

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -14,7 +15,7 @@ import (
 // and (BindTTL) its remaining time where asked. A session's lock that is only
 // checked is answered without the store. Errors: [TTLOnSessionError] and those of
 // [Manager.Release].
-func (m *Manager) Amend(ctx context.Context, s *Session, req types.AmendRequest) (types.Grant, error) {
+func (m *Manager) Amend(ctx context.Context, s *holdings.Session, req types.AmendRequest) (types.Grant, error) {
 	g, err := m.amend(ctx, s, &req)
 	if err != nil {
 		m.obs.Refused(ctx, observe.Refusal{Operation: "amend", Key: req.Key, Traceparent: req.Traceparent, Code: types.CodeOf(err), Err: err})
@@ -22,7 +23,7 @@ func (m *Manager) Amend(ctx context.Context, s *Session, req types.AmendRequest)
 	return g, err
 }
 
-func (m *Manager) amend(ctx context.Context, s *Session, req *types.AmendRequest) (types.Grant, error) {
+func (m *Manager) amend(ctx context.Context, s *holdings.Session, req *types.AmendRequest) (types.Grant, error) {
 	c := claimant{"amend", s, req.Key, req.Token, req.Traceparent}
 	h, err := m.claimed(c)
 	if err != nil {
@@ -39,7 +40,7 @@ func (m *Manager) amend(ctx context.Context, s *Session, req *types.AmendRequest
 			return types.Grant{}, err
 		}
 	}
-	g, held := s.grantOf(h)
+	g, held := s.GrantOf(h)
 	if !held { // time has passed since it was claimed
 		return types.Grant{}, m.notHeldAnyMore(c)
 	}
@@ -50,16 +51,16 @@ func (m *Manager) amend(ctx context.Context, s *Session, req *types.AmendRequest
 }
 
 // setData replaces the data of a lock that a session holds.
-func (m *Manager) setData(ctx context.Context, h *heldLock, data []byte) error {
-	change := store.Change{Claim: h.claim(), SetData: true, Data: data}
+func (m *Manager) setData(ctx context.Context, h *holdings.Lock, data []byte) error {
+	change := store.Change{Claim: h.Claim(), SetData: true, Data: data}
 	// In the lane, so that the last change there is the last one here, too.
 	v, err := lanes.SubmitAnd(ctx, m.lanes.Amends, change, func(v store.Verdict) {
 		switch v.Status {
 		case store.Holds:
-			h.setData(data)
+			h.SetData(data)
 		case store.ClaimRowLocked: // nothing has changed
 		default:
-			h.lose(types.LostExpired) // the store is right
+			h.Lose(types.LostExpired) // the store is right
 		}
 	})
 	return types.Judged("amend", v.Status, err)

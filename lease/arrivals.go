@@ -128,8 +128,8 @@ func (b *attempt) enqueueContext(ctx context.Context) context.Context {
 		lock = *b.seen
 	}
 	b.mu.Unlock()
-	if h := b.aq.holdings.get(b.req.Key); lock.Key == "" && h != nil {
-		lock = h.lock()
+	if h := b.aq.holdings.Get(b.req.Key); lock.Key == "" && h != nil {
+		lock = h.State()
 	}
 	b.tr.Enqueue(&lock)
 	return b.tr.Carry(ctx)

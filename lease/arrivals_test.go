@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -181,12 +182,12 @@ func TestGroupArrivesBehindACrowd(t *testing.T) {
 // and those behind it lose nothing.
 func TestArrivalLeaves(t *testing.T) {
 	for name, c := range map[string]struct {
-		leave func(r *rig, s *Session, cancel context.CancelFunc)
+		leave func(r *rig, s *holdings.Session, cancel context.CancelFunc)
 		want  error
 	}{
-		"session ends": {func(_ *rig, s *Session, _ context.CancelFunc) { s.End(types.EndDropped) }, types.ErrSessionEnded},
-		"caller left":  {func(_ *rig, _ *Session, cancel context.CancelFunc) { cancel() }, types.ErrCallerLeft},
-		"time is up":   {func(*rig, *Session, context.CancelFunc) { time.Sleep(time.Second) }, nil},
+		"session ends": {func(_ *rig, s *holdings.Session, _ context.CancelFunc) { s.End(types.EndDropped) }, types.ErrSessionEnded},
+		"caller left":  {func(_ *rig, _ *holdings.Session, cancel context.CancelFunc) { cancel() }, types.ErrCallerLeft},
+		"time is up":   {func(*rig, *holdings.Session, context.CancelFunc) { time.Sleep(time.Second) }, nil},
 	} {
 		for _, op := range []string{"OpenLeases", "Acquire"} {
 			t.Run(name+" "+op, func(t *testing.T) {

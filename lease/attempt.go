@@ -11,6 +11,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -30,8 +31,8 @@ import (
 // An attempt of a call that is not the first to arrive at its key begins as arrived: see arrivals.
 type attempt struct {
 	aq          *acquirer
-	s           *Session   // nil with BindTTL
-	slot        *quotaSlot // of the call, in the session
+	s           *holdings.Session // nil with BindTTL
+	slot        *holdings.Slot    // of the call, in the session
 	req         *types.Request
 	under       atomic.Pointer[heartbeat.Lease] // nil for BindTTL that does not wait; changed under mu
 	id          store.AttemptID
@@ -396,7 +397,7 @@ func (b *attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 	b.phase = over
 	wanted := !b.unwanted
 	b.result, b.wonAt = b.grantOf(ans, now), now
-	kept, before := wanted, (*heldLock)(nil)
+	kept, before := wanted, (*holdings.Lock)(nil)
 	if wanted {
 		before, kept = b.join(ans, t)
 	}
@@ -411,7 +412,7 @@ func (b *attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 		b.tr.FoundFree()
 	}
 	if before != nil {
-		before.lose(types.LostExpired)
+		before.Lose(types.LostExpired)
 	}
 	b.aq.heldCache.Drop(b.req.Key)
 	b.aq.granted(now, b.lasts(), kept && b.req.Bind == types.BindSession)
@@ -433,7 +434,7 @@ func (b *attempt) whyNotKept() error {
 // join makes the granted lock the session's. It reports false when the session
 // has ended meanwhile, or the lease: such a grant must not be told. It returns
 // who held the key here until now, which has evidently lost it. b.mu is held.
-func (b *attempt) join(ans *store.Answer, t clock.Tick) (before *heldLock, ok bool) {
+func (b *attempt) join(ans *store.Answer, t clock.Tick) (before *holdings.Lock, ok bool) {
 	if b.req.Bind == types.BindTTL {
 		return nil, b.result.ExpiresIn > 0
 	}
@@ -444,8 +445,8 @@ func (b *attempt) join(ans *store.Answer, t clock.Tick) (before *heldLock, ok bo
 		b.until = b.since.Add(b.req.MaxHold)
 	}
 	b.lease().Pin() // the attempt's own pin keeps the lease in the book meanwhile
-	w := won{req: b.req, token: ans.Token, lease: b.lease(), acquiredAt: ans.AcquiredAt, until: b.until, span: b.tr.Hold()}
-	if before, ok = b.s.addMember(w, b.slot, t); !ok {
+	w := holdings.Won{Req: b.req, Token: ans.Token, Lease: b.lease(), AcquiredAt: ans.AcquiredAt, Until: b.until, Span: b.tr.Hold()}
+	if before, ok = b.s.AddMember(w, b.slot, t); !ok {
 		b.lease().Unpin()
 	}
 	return before, ok // whoever loses the lease now may not see h: tell does

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -54,7 +55,7 @@ func stages() []stage {
 
 // eachStage runs a test in every state of an attempt. The test ends the call; then
 // everything hanging proceeds, the holder releases, and nothing may be left.
-func eachStage(t *testing.T, leave func(r *rig, s *Session, cancel context.CancelFunc), want error) {
+func eachStage(t *testing.T, leave func(r *rig, s *holdings.Session, cancel context.CancelFunc), want error) {
 	for _, st := range stages() {
 		for _, freed := range []string{"released late", "released early"} {
 			t.Run(st.name+" "+freed, func(t *testing.T) {
@@ -110,15 +111,15 @@ func eachStage(t *testing.T, leave func(r *rig, s *Session, cancel context.Cance
 }
 
 func TestSessionEndsInEveryState(t *testing.T) {
-	eachStage(t, func(_ *rig, s *Session, _ context.CancelFunc) { s.End(types.EndDropped) }, types.ErrSessionEnded)
+	eachStage(t, func(_ *rig, s *holdings.Session, _ context.CancelFunc) { s.End(types.EndDropped) }, types.ErrSessionEnded)
 }
 
 func TestCallerLeavesInEveryState(t *testing.T) {
-	eachStage(t, func(_ *rig, _ *Session, cancel context.CancelFunc) { cancel() }, types.ErrCallerLeft)
+	eachStage(t, func(_ *rig, _ *holdings.Session, cancel context.CancelFunc) { cancel() }, types.ErrCallerLeft)
 }
 
 func TestDrainInEveryState(t *testing.T) {
-	eachStage(t, func(r *rig, _ *Session, _ context.CancelFunc) { r.m.Drain() }, types.ErrDraining)
+	eachStage(t, func(r *rig, _ *holdings.Session, _ context.CancelFunc) { r.m.Drain() }, types.ErrDraining)
 }
 
 func TestSessionEndsWhileItsLeaseIsBeingOpened(t *testing.T) {
@@ -210,7 +211,7 @@ func TestLeaseLostWhileALockIsKept(t *testing.T) {
 			synctest.Wait()
 			r.clk.atRead(moment, func() {
 				stack := debug.Stack()
-				if bytes.Contains(stack, []byte("(*Session).")) && !bytes.Contains(stack, []byte("(*Session).addMember")) {
+				if bytes.Contains(stack, []byte("(*Session).")) && !bytes.Contains(stack, []byte("(*Session).AddMember")) {
 					// The clock is read under the session's mutex.
 					go r.m.leases.Lose(b.lease(), types.LostExpired)
 					return
@@ -224,7 +225,7 @@ func TestLeaseLostWhileALockIsKept(t *testing.T) {
 			if err == nil && s.Held() == 0 && len(r.losses()) == 0 {
 				t.Errorf("moment %d: granted, and lost without a word", moment)
 			}
-			if s.Held() > 0 && !r.m.holdings.get("k").lease().Alive(clock.Read(r.clk)) {
+			if s.Held() > 0 && !r.m.holdings.Get("k").Lease().Alive(clock.Read(r.clk)) {
 				t.Errorf("moment %d: kept on a lost lease", moment)
 			}
 			s.End(types.EndDropped)
@@ -389,7 +390,7 @@ func TestTheStoreIsRight(t *testing.T) {
 		}
 		forget(first)
 		second := r.lock(other, "k")
-		if h := r.m.holdings.get("k"); h == nil || h.token != second.Token {
+		if h := r.m.holdings.Get("k"); h == nil || h.Token != second.Token {
 			t.Errorf("known here: %+v", h)
 		}
 		view, err := r.m.Get(context.Background(), s, "k", false)

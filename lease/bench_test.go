@@ -16,6 +16,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/metrics"
 	"github.com/locksidecar/locksidecar/internal/tracing"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
@@ -45,7 +46,7 @@ func benchTraced(b testing.TB, tracer *tracing.Tracer) *Manager {
 	return m
 }
 
-func benchSession(b testing.TB, m *Manager) *Session {
+func benchSession(b testing.TB, m *Manager) *holdings.Session {
 	b.Helper()
 	s, err := m.OpenSession(types.SessionOptions{})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -17,13 +18,13 @@ import (
 type call struct {
 	aq       *acquirer
 	ctx      context.Context
-	s        *Session // nil with BindTTL
+	s        *holdings.Session // nil with BindTTL
 	req      *types.Request
 	began    time.Time
-	tick     clock.Tick // when the lease of an attempt was found alive: the clock was not read since
-	slot     quotaSlot  // in the session
-	ofGroup  bool       // of a group
-	entry    *entrance
+	tick     clock.Tick    // when the lease of an attempt was found alive: the clock was not read since
+	slot     holdings.Slot // in the session
+	ofGroup  bool          // of a group
+	entry    *holdings.Entrance
 	attempts []*attempt
 	one      [1]*attempt // has them as long as there is one
 	tr       *observe.Call
@@ -46,22 +47,22 @@ type call struct {
 }
 
 // newCall makes a call that asks for one lock. s is nil with BindTTL.
-func (aq *acquirer) newCall(ctx context.Context, s *Session, req *types.Request) *call {
+func (aq *acquirer) newCall(ctx context.Context, s *holdings.Session, req *types.Request) *call {
 	return &call{aq: aq, ctx: ctx, s: s, req: req}
 }
 
 // newMember makes the call for one of the keys of a call that began then.
-func (aq *acquirer) newMember(ctx context.Context, s *Session, req *types.Request, began time.Time) *call {
+func (aq *acquirer) newMember(ctx context.Context, s *holdings.Session, req *types.Request, began time.Time) *call {
 	c := aq.newCall(ctx, s, req)
-	c.slot.key, c.ofGroup, c.began, c.tr = req.Key, true, began, aq.obs.Call(ctx, req.Key)
+	c.slot.Key, c.ofGroup, c.began, c.tr = req.Key, true, began, aq.obs.Call(ctx, req.Key)
 	return c
 }
 
 // acquire makes attempts until one wins or the call gives up.
 func (c *call) acquire() (types.Grant, error) {
 	defer c.stopTimer()
-	c.entry = c.s.expectEntry(c.req)
-	defer c.entry.close()
+	c.entry = c.s.ExpectEntry(c.req)
+	defer c.entry.Close()
 	for {
 		if g, ok := c.enter(); ok {
 			return g, nil
@@ -205,7 +206,7 @@ func (c *call) await(b *attempt) (types.Grant, error) {
 			c.timed, c.time = true, nil
 			b.timeIsUp()
 			continue
-		case <-c.entry.opens():
+		case <-c.entry.Opens():
 			if g, ok := c.enter(); ok {
 				b.callerLeft() // and its queue position
 				return g, nil
@@ -252,10 +253,10 @@ func (c *call) deliver(b *attempt, g types.Grant) (types.Grant, error) {
 		g.ExpiresIn -= c.aq.clk.Now().Sub(b.wonAt)
 		told = g.ExpiresIn > 0
 	case c.ofGroup:
-		told = c.s.hasMember(&c.slot)
+		told = c.s.HasMember(&c.slot)
 	default:
-		told = c.s.publish(&c.slot)
-		g.ExpiresIn = c.slot.left
+		told = c.s.Publish(&c.slot)
+		g.ExpiresIn = c.slot.Left
 	}
 	if told {
 		return g, nil
@@ -309,7 +310,7 @@ func (c *call) enter() (types.Grant, bool) {
 		return types.Grant{}, false
 	}
 	waited := c.aq.clk.Now().Sub(c.began) // before what is left of the lock is reckoned
-	g, ok := c.s.enter(c.req)
+	g, ok := c.s.Enter(c.req)
 	g.Waited = waited
 	return g, ok
 }

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
@@ -37,11 +38,11 @@ func TestWhoMayEndEarlyDoesNotAskByItself(t *testing.T) {
 	for what, c := range map[string]struct {
 		explicit bool
 		wait     time.Duration
-		end      func(*Manager, *Session)
+		end      func(*Manager, *holdings.Session)
 		told     error
 	}{
-		"its session is ended": {true, 0, func(_ *Manager, s *Session) { s.End(types.EndDeleted) }, types.ErrSessionEnded},
-		"the sidecar drains":   {false, time.Hour, func(m *Manager, _ *Session) { m.Drain() }, types.ErrDraining},
+		"its session is ended": {true, 0, func(_ *Manager, s *holdings.Session) { s.End(types.EndDeleted) }, types.ErrSessionEnded},
+		"the sidecar drains":   {false, time.Hour, func(m *Manager, _ *holdings.Session) { m.Drain() }, types.ErrDraining},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t)

@@ -11,11 +11,12 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
-func (r *rig) amend(s *Session, g types.Grant) error {
+func (r *rig) amend(s *holdings.Session, g types.Grant) error {
 	_, err := r.m.Amend(context.Background(), s, types.AmendRequest{Key: g.Key, Token: g.Token})
 	return err
 }
@@ -151,29 +152,29 @@ func TestReadsSeeTheDeadline(t *testing.T) {
 		"process stopped":   func(r *rig) { r.clk.stop(14250 * time.Millisecond) },
 		"machine suspended": func(r *rig) { r.clk.suspended.Add(int64(clock.SuspensionLimit)) },
 	}
-	reads := map[string]func(*rig, *Session, types.Grant) bool{
-		"Get": func(r *rig, s *Session, g types.Grant) bool {
+	reads := map[string]func(*rig, *holdings.Session, types.Grant) bool{
+		"Get": func(r *rig, s *holdings.Session, g types.Grant) bool {
 			v, err := r.m.Get(context.Background(), s, g.Key, false)
 			r.must(err)
 			return v.Mine
 		},
-		"Get no-cache": func(r *rig, s *Session, g types.Grant) bool {
+		"Get no-cache": func(r *rig, s *holdings.Session, g types.Grant) bool {
 			v, err := r.m.Get(context.Background(), s, g.Key, true)
 			r.must(err)
 			return v.Mine
 		},
-		"List pod": func(r *rig, s *Session, _ types.Grant) bool {
+		"List pod": func(r *rig, s *holdings.Session, _ types.Grant) bool {
 			p, err := r.m.List(context.Background(), s, types.ListRequest{Limit: 10})
 			r.must(err)
 			return len(p.Locks) > 0 && p.Locks[0].Mine
 		},
-		"List session": func(r *rig, s *Session, _ types.Grant) bool {
+		"List session": func(r *rig, s *holdings.Session, _ types.Grant) bool {
 			p, err := r.m.List(context.Background(), s, types.ListRequest{Limit: 10, Scope: types.ScopeSession})
 			r.must(err)
 			return len(p.Locks) > 0
 		},
-		"Amend": func(r *rig, s *Session, g types.Grant) bool { return r.amend(s, g) == nil },
-		"Release": func(r *rig, s *Session, g types.Grant) bool {
+		"Amend": func(r *rig, s *holdings.Session, g types.Grant) bool { return r.amend(s, g) == nil },
+		"Release": func(r *rig, s *holdings.Session, g types.Grant) bool {
 			_, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: g.Key, Token: g.Token})
 			return err == nil
 		},
@@ -279,31 +280,31 @@ func TestTheDeadlinePassesWhileTelling(t *testing.T) {
 	}
 	for moment := range 60 {
 		synctest.Test(t, func(t *testing.T) {
-			for name, told := range map[string]func(*rig, *Session, types.Grant) (held bool, left time.Duration){
-				"Amend": func(r *rig, s *Session, g types.Grant) (bool, time.Duration) {
+			for name, told := range map[string]func(*rig, *holdings.Session, types.Grant) (held bool, left time.Duration){
+				"Amend": func(r *rig, s *holdings.Session, g types.Grant) (bool, time.Duration) {
 					g, err := r.m.Amend(context.Background(), s, types.AmendRequest{Key: g.Key, Token: g.Token})
 					return err == nil, g.ExpiresIn
 				},
-				"Get": func(r *rig, s *Session, g types.Grant) (bool, time.Duration) {
+				"Get": func(r *rig, s *holdings.Session, g types.Grant) (bool, time.Duration) {
 					v, err := r.m.Get(context.Background(), s, g.Key, false)
 					r.must(err)
 					return v.Mine, v.Holder.ExpiresIn
 				},
-				"Acquire": func(r *rig, s *Session, _ types.Grant) (bool, time.Duration) {
+				"Acquire": func(r *rig, s *holdings.Session, _ types.Grant) (bool, time.Duration) {
 					g, err := r.try(s, "another")
 					return err == nil, g.ExpiresIn
 				},
-				"enter": func(r *rig, s *Session, _ types.Grant) (bool, time.Duration) {
+				"enter": func(r *rig, s *holdings.Session, _ types.Grant) (bool, time.Duration) {
 					g, err := r.m.Acquire(context.Background(), s, as("o", "k", 0))
 					return err == nil, g.ExpiresIn
 				},
-				"AcquireAll": func(r *rig, s *Session, _ types.Grant) (bool, time.Duration) {
+				"AcquireAll": func(r *rig, s *holdings.Session, _ types.Grant) (bool, time.Duration) {
 					return least(r.m.AcquireAll(context.Background(), s, both, types.Request{}))
 				},
-				"AcquireAll with MaxHold": func(r *rig, s *Session, _ types.Grant) (bool, time.Duration) {
+				"AcquireAll with MaxHold": func(r *rig, s *holdings.Session, _ types.Grant) (bool, time.Duration) {
 					return least(r.m.AcquireAll(context.Background(), s, both, types.Request{MaxHold: 15 * time.Second}))
 				},
-				"AcquireAll bind:ttl": func(r *rig, _ *Session, _ types.Grant) (bool, time.Duration) {
+				"AcquireAll bind:ttl": func(r *rig, _ *holdings.Session, _ types.Grant) (bool, time.Duration) {
 					return least(r.m.AcquireAll(context.Background(), nil, both, types.Request{Bind: types.BindTTL, TTL: 15 * time.Second}))
 				},
 			} {
@@ -418,29 +419,29 @@ func TestOpeningAnsweredTooLate(t *testing.T) {
 // add up to more than there was.
 func TestStoppedWhileTelling(t *testing.T) {
 	const ttl = 15 * time.Second
-	all := func(r *rig, s *Session, req types.Request) ([]types.Grant, error) {
+	all := func(r *rig, s *holdings.Session, req types.Request) ([]types.Grant, error) {
 		return r.m.AcquireAll(context.Background(), s, []string{"x", "y"}, req)
 	}
 	for moment := range 60 {
 		synctest.Test(t, func(t *testing.T) {
-			for name, ask := range map[string]func(*rig, *Session) ([]types.Grant, error){
-				"Acquire": func(r *rig, s *Session) ([]types.Grant, error) {
+			for name, ask := range map[string]func(*rig, *holdings.Session) ([]types.Grant, error){
+				"Acquire": func(r *rig, s *holdings.Session) ([]types.Grant, error) {
 					g, err := r.try(s, "x")
 					return []types.Grant{g}, err
 				},
-				"bind:ttl": func(r *rig, _ *Session) ([]types.Grant, error) {
+				"bind:ttl": func(r *rig, _ *holdings.Session) ([]types.Grant, error) {
 					g, err := r.m.Acquire(context.Background(), nil, types.Request{Key: "x", Bind: types.BindTTL, TTL: ttl})
 					return []types.Grant{g}, err
 				},
-				"wait and enter": func(r *rig, s *Session) ([]types.Grant, error) {
+				"wait and enter": func(r *rig, s *holdings.Session) ([]types.Grant, error) {
 					one, two := r.ask(context.Background(), s, as("o", "k", types.WaitForever)), r.ask(context.Background(), s, as("o", "k", types.WaitForever))
 					synctest.Wait()
 					_, err := r.m.Release(context.Background(), nil, types.ReleaseRequest{Key: "k", Token: r.stored("k").Token})
 					r.must(err)
 					return []types.Grant{one.granted(t), two.granted(t)}, nil
 				},
-				"AcquireAll": func(r *rig, s *Session) ([]types.Grant, error) { return all(r, s, types.Request{}) },
-				"AcquireAll bind:ttl": func(r *rig, _ *Session) ([]types.Grant, error) {
+				"AcquireAll": func(r *rig, s *holdings.Session) ([]types.Grant, error) { return all(r, s, types.Request{}) },
+				"AcquireAll bind:ttl": func(r *rig, _ *holdings.Session) ([]types.Grant, error) {
 					return all(r, nil, types.Request{Bind: types.BindTTL, TTL: ttl})
 				},
 			} {

@@ -9,15 +9,16 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
 // won is a call whose attempt has won, and that has not been told yet.
-func (r *rig) won(s *Session, req types.Request) (*call, *attempt) {
+func (r *rig) won(s *holdings.Session, req types.Request) (*call, *attempt) {
 	c := r.m.acquirer.newCall(context.Background(), s, &req)
 	c.began = r.clk.Now()
-	r.must(s.admit(&c.slot))
+	r.must(s.Admit(&c.slot))
 	b, err := c.newAttempt(nil)
 	r.must(err)
 	b.start(c.ctx, r.clk.Now())
@@ -27,12 +28,12 @@ func (r *rig) won(s *Session, req types.Request) (*call, *attempt) {
 
 // What is lost before its call is told of it is told to nobody: neither as held, nor as lost.
 func TestLostBeforeItIsTold(t *testing.T) {
-	for name, lose := range map[string]func(*rig, *heldLock){
-		"broken":                 func(r *rig, h *heldLock) { h.giveUp(types.LostForced) },
-		"max_hold over, noticed": func(*rig, *heldLock) { time.Sleep(time.Minute) },
-		"max_hold over":          func(r *rig, _ *heldLock) { r.clk.stop(time.Minute) },
-		"lease lost":             func(r *rig, h *heldLock) { r.m.leases.Lose(h.lease(), types.LostStore) },
-		"past its deadline":      func(r *rig, h *heldLock) { r.clk.stop(h.lease().TTL() - heartbeat.Margin(h.lease().TTL())) },
+	for name, lose := range map[string]func(*rig, *holdings.Lock){
+		"broken":                 func(r *rig, h *holdings.Lock) { h.GiveUp(types.LostForced) },
+		"max_hold over, noticed": func(*rig, *holdings.Lock) { time.Sleep(time.Minute) },
+		"max_hold over":          func(r *rig, _ *holdings.Lock) { r.clk.stop(time.Minute) },
+		"lease lost":             func(r *rig, h *holdings.Lock) { r.m.leases.Lose(h.Lease(), types.LostStore) },
+		"past its deadline":      func(r *rig, h *holdings.Lock) { r.clk.stop(h.Lease().TTL() - heartbeat.Margin(h.Lease().TTL())) },
 	} {
 		for _, hold := range []time.Duration{0, time.Second} {
 			t.Run(name, func(t *testing.T) {
@@ -40,12 +41,12 @@ func TestLostBeforeItIsTold(t *testing.T) {
 					r := newRig(t, opt)
 					s := r.session()
 					c, b := r.won(s, types.Request{Key: "k", TTL: 15 * time.Second, MinHold: hold, MaxHold: 30 * time.Second})
-					if s.Held() != 0 || s.find("k", b.result.Token) != nil {
+					if s.Held() != 0 || s.Find("k", b.result.Token) != nil {
 						t.Error("the app holds what it was not told")
 					}
-					lose(r, r.m.holdings.get("k"))
+					lose(r, r.m.holdings.Get("k"))
 					g, err := c.await(b)
-					s.leave(&c.slot)
+					s.Leave(&c.slot)
 					if err == nil {
 						t.Errorf("told that it holds %+v", g)
 					}
@@ -72,8 +73,8 @@ func TestBrokenAtAnyMoment(t *testing.T) {
 				s := r.session()
 				r.lock(s, "warm")
 				r.clk.atRead(moment, func() {
-					if h := r.m.holdings.get("k"); h != nil {
-						go h.giveUp(types.LostForced) // the clock may be read with a mutex held
+					if h := r.m.holdings.Get("k"); h != nil {
+						go h.GiveUp(types.LostForced) // the clock may be read with a mutex held
 					}
 				})
 				g, err := r.m.Acquire(context.Background(), s, types.Request{Key: "k", Wait: wait})
@@ -81,7 +82,7 @@ func TestBrokenAtAnyMoment(t *testing.T) {
 				r.clk.next.Store(nil)
 				synctest.Wait()
 				lost := slices.ContainsFunc(r.losses(), func(l types.Lost) bool { return l.Token != g.Token })
-				if told := len(r.losses()) == 1; lost || told == (s.find("k", g.Token) != nil) {
+				if told := len(r.losses()) == 1; lost || told == (s.Find("k", g.Token) != nil) {
 					t.Errorf("moment %d: told of %+v and of %v", moment, g, r.losses())
 				}
 				s.End(types.EndDropped)

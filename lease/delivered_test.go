@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -23,7 +24,7 @@ func (r *rig) word(b *attempt) store.News {
 }
 
 // waiting is a call that waits behind another sidecar, and its attempt.
-func (r *rig) waiting(other *rig, s *Session, key string, wait time.Duration) (*answer, *attempt, int64) {
+func (r *rig) waiting(other *rig, s *holdings.Session, key string, wait time.Duration) (*answer, *attempt, int64) {
 	g := other.lockTTL(key, time.Hour)
 	a := r.wait(s, key, wait)
 	synctest.Wait()
@@ -76,17 +77,17 @@ func TestHalfAnIDIsAHint(t *testing.T) {
 
 // A word that comes again, or after its wait is over, changes nothing.
 func TestWordsThatComeLate(t *testing.T) {
-	for name, before := range map[string]func(*rig, *Session, *answer, store.News){
-		"again": func(r *rig, s *Session, a *answer, word store.News) {
+	for name, before := range map[string]func(*rig, *holdings.Session, *answer, store.News){
+		"again": func(r *rig, s *holdings.Session, a *answer, word store.News) {
 			r.m.News(word)
 			r.release(s, a.granted(r.t))
 		},
-		"after the session's end": func(_ *rig, s *Session, _ *answer, _ store.News) { s.End(types.EndDropped) },
-		"after the lease's end": func(r *rig, _ *Session, _ *answer, _ store.News) {
+		"after the session's end": func(_ *rig, s *holdings.Session, _ *answer, _ store.News) { s.End(types.EndDropped) },
+		"after the lease's end": func(r *rig, _ *holdings.Session, _ *answer, _ store.News) {
 			r.buryLeases()
 			time.Sleep(6 * time.Second) // a renewal finds out
 		},
-		"after the suspension": func(r *rig, _ *Session, _ *answer, _ store.News) {
+		"after the suspension": func(r *rig, _ *holdings.Session, _ *answer, _ store.News) {
 			r.clk.stop(time.Hour)
 		},
 	} {
@@ -100,7 +101,7 @@ func TestWordsThatComeLate(t *testing.T) {
 				before(r, s, a, word)
 				r.m.News(word)
 				synctest.Wait()
-				if h := r.m.holdings.get("k"); h != nil && h.token == word.Answer.Token {
+				if h := r.m.holdings.Get("k"); h != nil && h.Token == word.Answer.Token {
 					t.Errorf("holds the grant of the late word: %+v", h)
 				}
 				s.End(types.EndDropped)

@@ -26,30 +26,19 @@
 //
 // # Sessions and locks
 //
-// A [Session] owns locks and is purely local. All its locks are held under renewed
-// leases, one for each step of the TTLs in use, so that renewing 100,000 locks is one
-// statement over a handful of rows. Whoever takes a lock out of its session (a release, a
-// loss, the session's end) decides what becomes of it, once, under the session's
-// mutex; and a grant that arrives goes into the session under the same mutex, or
-// is handed back when the session has ended. So a session that has ended holds
-// nothing and receives nothing.
+// A [Session] owns locks and is purely local: package lease/internal/holdings says how. All its
+// locks are held under renewed leases, one for each step of the TTLs in use, so that renewing
+// 100,000 locks is one statement over a handful of rows.
 //
-// A grant that has arrived is a part ([heldLock]) until its call looks at it and returns: the
-// app does not see it, and is not told when it is lost. What was lost before its call looked is
-// handed back, and the call goes on as if it had not been granted.
+// A grant that has arrived is a member until its call looks at it and returns. If it was lost
+// before, it is handed back, and the call goes on as if it had not been granted.
 //
 // bind:ttl locks have a lease of their own, which nobody renews, and belong to
 // nobody here: any pod may release or extend them, so only the store knows them. Their
 // holder counts for itself, and is told a time with the margin taken off, that runs since
 // the question was sent: so it stops believing before the store does.
 //
-// # Entries, holds, outcomes, signals
-//
-// An owner enters again what its session holds under its name: only the count of
-// entries changes, and only here. Calls of that owner which wait in line enter, and
-// leave the line, when one of them gets the lock. Each release takes one entry off;
-// whatever else ends a lock ends all its entries. Entries keep their numbers: one that
-// nobody was told of, or that is released by its request id, ends with the one above it.
+// # Holds, outcomes, signals
 //
 // A MaxHold ends a lock like a deadline: timers see to it, reads check it. The lock is
 // lost for its session, and released until the store confirms. A MinHold is kept by

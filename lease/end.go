@@ -170,7 +170,7 @@ func (b *attempt) handBackMember(token int64) {
 		return
 	}
 	settled := b.beginCleanup()
-	if b.s.handBackMember(b.slot, settled) {
+	if b.s.HandBackMember(b.slot, settled) {
 		return
 	}
 	settled()

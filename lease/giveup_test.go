@@ -21,10 +21,10 @@ func TestGiveUpAtTheReveal(t *testing.T) {
 		for len(g.members) < 2 {
 			r.must(g.advance())
 		}
-		h, over := r.m.holdings.get("b"), make(chan struct{})
+		h, over := r.m.holdings.Get("b"), make(chan struct{})
 		go func() {
 			defer close(over)
-			h.giveUp(types.LostMaxHold)
+			h.GiveUp(types.LostMaxHold)
 		}()
 		g.complete()
 		<-over

@@ -10,6 +10,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/batcher"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -49,7 +50,7 @@ func newGroups(ctx context.Context, aq *acquirer, st store.Store, spawn func(fun
 }
 
 // acquire gets the locks of one call: see [Manager.AcquireAll].
-func (gs *groups) acquire(ctx context.Context, s *Session, keys []string, req *types.Request) ([]types.Grant, error) {
+func (gs *groups) acquire(ctx context.Context, s *holdings.Session, keys []string, req *types.Request) ([]types.Grant, error) {
 	if gs.acquirer.isDraining() {
 		return nil, types.ErrDraining
 	}
@@ -91,11 +92,11 @@ func (gs *groups) acquire(ctx context.Context, s *Session, keys []string, req *t
 // Each key has a call and attempts of its own, as if it were asked for alone. What the
 // attempts win are parts: they are the session's, so that they end with it and with
 // their lease, but the app does not see them until all are there (see
-// Session.publish).
+// [holdings.Session.Publish]).
 type group struct {
 	gs      *groups
 	ctx     context.Context
-	s       *Session
+	s       *holdings.Session
 	req     *types.Request
 	began   time.Time
 	calls   []*call       // one for each key
@@ -120,7 +121,7 @@ type group struct {
 	extendAt time.Time
 }
 
-func (gs *groups) newGroup(ctx context.Context, s *Session, keys []string, req *types.Request) *group {
+func (gs *groups) newGroup(ctx context.Context, s *holdings.Session, keys []string, req *types.Request) *group {
 	if req.Bind == types.BindTTL {
 		s = nil
 	}
@@ -141,8 +142,8 @@ func (gs *groups) newGroup(ctx context.Context, s *Session, keys []string, req *
 }
 
 // slots are those of its calls in the session.
-func (g *group) slots() []*quotaSlot {
-	slots := make([]*quotaSlot, len(g.calls))
+func (g *group) slots() []*holdings.Slot {
+	slots := make([]*holdings.Slot, len(g.calls))
 	for i, c := range g.calls {
 		slots[i] = &c.slot
 	}
@@ -155,7 +156,7 @@ func (g *group) again() []types.Grant {
 		return nil
 	}
 	waited := g.gs.clk.Now().Sub(g.began) // before what is left of the locks is reckoned
-	grants := g.s.againAll(g.slots(), g.req.RequestID)
+	grants := g.s.AgainAll(g.slots(), g.req.RequestID)
 	for i := range grants {
 		grants[i].Waited = waited
 	}
@@ -165,7 +166,7 @@ func (g *group) again() []types.Grant {
 // requests are those among which the group has its turns.
 func (g *group) requests() *repeat.Requests {
 	if g.s != nil {
-		return &g.s.requests
+		return &g.s.Requests
 	}
 	return &g.gs.acquirer.requests
 }
@@ -178,7 +179,7 @@ func (g *group) admit() (done func(), err error) {
 	}
 	if err == nil && g.s != nil {
 		if g.repeated = g.again(); g.repeated == nil {
-			err = g.s.admitAll(g.slots())
+			err = g.s.AdmitAll(g.slots())
 		}
 	}
 	done = func() {
@@ -186,7 +187,7 @@ func (g *group) admit() (done func(), err error) {
 			c.stopTimer()
 			c.tr.Leave()
 			if g.s != nil {
-				g.s.leave(&c.slot)
+				g.s.Leave(&c.slot)
 			}
 			if i < len(g.repeats) {
 				g.leave(g.repeats[i], c)
@@ -441,7 +442,7 @@ func (g *group) await(c *call, b *attempt) (types.Grant, error) {
 func (g *group) grants(keys []string) []types.Grant {
 	got := make([]types.Grant, len(g.members))
 	for i, p := range g.members {
-		p.g.Waited, p.g.ExpiresIn = g.waited, g.calls[i].slot.left
+		p.g.Waited, p.g.ExpiresIn = g.waited, g.calls[i].slot.Left
 		got[i] = p.g
 	}
 	return inOrder(got, keys)

@@ -99,7 +99,7 @@ func TestGroupProperties(t *testing.T) {
 			}
 			all.Wait()
 			for _, r := range rigs {
-				for _, s := range r.m.holdings.all() {
+				for _, s := range r.m.holdings.All() {
 					s.End(types.EndDeleted)
 				}
 			}

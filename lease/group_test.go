@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
@@ -19,7 +20,7 @@ type answers struct {
 	done chan struct{}
 }
 
-func (r *rig) askAll(ctx context.Context, s *Session, req types.Request, keys ...string) *answers {
+func (r *rig) askAll(ctx context.Context, s *holdings.Session, req types.Request, keys ...string) *answers {
 	a := &answers{done: make(chan struct{})}
 	go func() {
 		defer close(a.done)
@@ -30,7 +31,7 @@ func (r *rig) askAll(ctx context.Context, s *Session, req types.Request, keys ..
 }
 
 // waitAll waits for several keys beside the test.
-func (r *rig) waitAll(s *Session, keys ...string) *answers {
+func (r *rig) waitAll(s *holdings.Session, keys ...string) *answers {
 	return r.askAll(context.Background(), s, types.Request{Wait: types.WaitForever}, keys...)
 }
 
@@ -182,11 +183,14 @@ func TestGroupIsNotOvertaken(t *testing.T) {
 
 // Whatever ends a group's waiting, it keeps nothing.
 func TestGroupLeaves(t *testing.T) {
-	for name, leave := range map[string]func(r *rig, s *Session, cancel func()) error{
-		"call":    func(_ *rig, _ *Session, cancel func()) error { cancel(); return types.ErrCallerLeft },
-		"session": func(_ *rig, s *Session, _ func()) error { s.End(types.EndDropped); return types.ErrSessionEnded },
-		"drain":   func(r *rig, _ *Session, _ func()) error { r.m.Drain(); return types.ErrDraining },
-		"time":    func(*rig, *Session, func()) error { time.Sleep(10 * time.Second); return nil },
+	for name, leave := range map[string]func(r *rig, s *holdings.Session, cancel func()) error{
+		"call": func(_ *rig, _ *holdings.Session, cancel func()) error { cancel(); return types.ErrCallerLeft },
+		"session": func(_ *rig, s *holdings.Session, _ func()) error {
+			s.End(types.EndDropped)
+			return types.ErrSessionEnded
+		},
+		"drain": func(r *rig, _ *holdings.Session, _ func()) error { r.m.Drain(); return types.ErrDraining },
+		"time":  func(*rig, *holdings.Session, func()) error { time.Sleep(10 * time.Second); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
@@ -421,8 +425,8 @@ func TestGroupRevealsAllOrNone(t *testing.T) {
 		for len(g.members) < 2 {
 			r.must(g.advance())
 		}
-		r.m.holdings.get("b").giveUp(types.LostForced)
-		if g.complete() || s.Held() != 0 || s.find("a", g.members[0].g.Token) != nil {
+		r.m.holdings.Get("b").GiveUp(types.LostForced)
+		if g.complete() || s.Held() != 0 || s.Find("a", g.members[0].g.Token) != nil {
 			t.Error("shown in part")
 		}
 		synctest.Wait() // it is released

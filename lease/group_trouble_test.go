@@ -49,8 +49,8 @@ func TestGroupLosesMember(t *testing.T) {
 		b := r.lock(other, "b")
 		a := r.waitAll(s, "a", "b", "c")
 		part := r.stored("a")
-		h := r.m.holdings.get("a")
-		if !h.giveUp(types.LostForced) {
+		h := r.m.holdings.Get("a")
+		if !h.GiveUp(types.LostForced) {
 			t.Fatal("not held")
 		}
 		synctest.Wait()
@@ -68,7 +68,7 @@ func TestGroupLosesMember(t *testing.T) {
 		if len(r.losses()) != 0 {
 			t.Errorf("told: %v", r.losses())
 		}
-		if _, lost := s.lossOf("a", part.Token); lost {
+		if _, lost := s.LossOf("a", part.Token); lost {
 			t.Error("remembered as a loss of the app")
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -51,18 +52,26 @@ func TestMaxHold(t *testing.T) {
 // A timer may come late: every read sees that a MaxHold is over.
 func TestMaxHoldIsCheckedOnEveryRead(t *testing.T) {
 	ctx := context.Background()
-	for name, read := range map[string]func(*rig, *Session, types.Grant) bool{
-		"amend": func(r *rig, s *Session, g types.Grant) bool { return lostReason(r.amend(s, g)) == types.LostMaxHold },
-		"release": func(r *rig, s *Session, g types.Grant) bool {
+	for name, read := range map[string]func(*rig, *holdings.Session, types.Grant) bool{
+		"amend": func(r *rig, s *holdings.Session, g types.Grant) bool {
+			return lostReason(r.amend(s, g)) == types.LostMaxHold
+		},
+		"release": func(r *rig, s *holdings.Session, g types.Grant) bool {
 			return lostReason(r.free(s, "k", g.Token)) == types.LostMaxHold
 		},
-		"get":   func(r *rig, s *Session, _ types.Grant) bool { v, _ := r.m.Get(ctx, s, "k", false); return !v.Mine },
-		"fresh": func(r *rig, s *Session, _ types.Grant) bool { v, _ := r.m.Get(ctx, s, "k", true); return !v.Mine },
-		"list": func(r *rig, s *Session, _ types.Grant) bool {
+		"get": func(r *rig, s *holdings.Session, _ types.Grant) bool {
+			v, _ := r.m.Get(ctx, s, "k", false)
+			return !v.Mine
+		},
+		"fresh": func(r *rig, s *holdings.Session, _ types.Grant) bool {
+			v, _ := r.m.Get(ctx, s, "k", true)
+			return !v.Mine
+		},
+		"list": func(r *rig, s *holdings.Session, _ types.Grant) bool {
 			p, _ := r.m.List(ctx, s, types.ListRequest{Scope: types.ScopeSession, Limit: 1})
 			return len(p.Locks) == 0
 		},
-		"enter": func(r *rig, s *Session, _ types.Grant) bool {
+		"enter": func(r *rig, s *holdings.Session, _ types.Grant) bool {
 			_, err := r.m.Acquire(ctx, s, as("o", "k", 0))
 			return err != nil
 		},
@@ -123,13 +132,13 @@ func TestReleasedBeforeMaxHold(t *testing.T) {
 // Nobody gets a key before its MinHold is over, whatever becomes of its holder, and
 // whoever waits gets it just then.
 func TestMinHold(t *testing.T) {
-	for name, end := range map[string]func(*rig, *Session, types.Grant){
-		"released":      func(r *rig, s *Session, g types.Grant) { r.release(s, g) },
-		"session ended": func(_ *rig, s *Session, _ types.Grant) { s.End(types.EndDropped) },
-		"kept":          func(*rig, *Session, types.Grant) {},
-		"lease lost":    func(r *rig, _ *Session, _ types.Grant) { r.clk.stop(time.Minute) },
-		"stopped":       func(r *rig, _ *Session, _ types.Grant) { r.m.Stop() },
-		"max_hold":      func(*rig, *Session, types.Grant) { time.Sleep(25 * time.Second) },
+	for name, end := range map[string]func(*rig, *holdings.Session, types.Grant){
+		"released":      func(r *rig, s *holdings.Session, g types.Grant) { r.release(s, g) },
+		"session ended": func(_ *rig, s *holdings.Session, _ types.Grant) { s.End(types.EndDropped) },
+		"kept":          func(*rig, *holdings.Session, types.Grant) {},
+		"lease lost":    func(r *rig, _ *holdings.Session, _ types.Grant) { r.clk.stop(time.Minute) },
+		"stopped":       func(r *rig, _ *holdings.Session, _ types.Grant) { r.m.Stop() },
+		"max_hold":      func(*rig, *holdings.Session, types.Grant) { time.Sleep(25 * time.Second) },
 	} {
 		for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 			if bind == types.BindTTL && name != "released" {
@@ -202,13 +211,13 @@ func TestMinHoldUnderASharedLease(t *testing.T) {
 // What nobody was told of is freed, hold or not.
 func TestMinHoldUndelivered(t *testing.T) {
 	minute := types.Request{Key: "k", MinHold: time.Hour, NoCache: true}
-	for name, lose := range map[string]func(*rig, *Session){
-		"answer lost": func(r *rig, s *Session) {
+	for name, lose := range map[string]func(*rig, *holdings.Session){
+		"answer lost": func(r *rig, s *holdings.Session) {
 			r.st.set("Acquire", fault{times: 1, forget: true})
 			r.st.set("Withdraw", fault{times: 2, lose: true})
 			_, _ = r.m.Acquire(context.Background(), s, minute)
 		},
-		"call left": func(r *rig, s *Session) {
+		"call left": func(r *rig, s *holdings.Session) {
 			r.st.set("Acquire", fault{after: time.Second, times: 1})
 			r.st.set("Release", fault{times: 2, lose: true})
 			ctx, cancel := context.WithCancel(context.Background())
@@ -217,7 +226,7 @@ func TestMinHoldUndelivered(t *testing.T) {
 			cancel()
 			<-a.done
 		},
-		"lease lost before the answer": func(r *rig, s *Session) {
+		"lease lost before the answer": func(r *rig, s *holdings.Session) {
 			r.st.set("Acquire", fault{after: 2 * time.Second, times: 1})
 			ctx, cancel := context.WithCancel(context.Background())
 			a := r.ask(ctx, s, minute)
@@ -226,14 +235,14 @@ func TestMinHoldUndelivered(t *testing.T) {
 			cancel()
 			<-a.done
 		},
-		"lease lost before it is handed back": func(r *rig, s *Session) {
+		"lease lost before it is handed back": func(r *rig, s *holdings.Session) {
 			g := r.get(s, minute)
 			r.st.set("Release", fault{refuse: true, times: 2})
 			r.buryLeases()
 			r.m.HandBack(s, g)
 		},
-		"discarded": func(r *rig, s *Session) { r.m.HandBack(s, r.get(s, minute)) },
-		"discarded bind:ttl": func(r *rig, _ *Session) {
+		"discarded": func(r *rig, s *holdings.Session) { r.m.HandBack(s, r.get(s, minute)) },
+		"discarded bind:ttl": func(r *rig, _ *holdings.Session) {
 			req := minute
 			req.Bind, req.TTL = types.BindTTL, time.Minute
 			r.m.HandBack(nil, r.get(nil, req))

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
@@ -17,7 +18,7 @@ func TestClaimWhileLosing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		gate := make(chan struct{})
-		var sessions [2]*Session
+		var sessions [2]*holdings.Session
 		var losing atomic.Int64 // of the session that is told first, from 1 on
 		var grants [2]types.Grant
 		for i := range sessions {

@@ -11,6 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/fleet"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/signal"
@@ -31,7 +32,7 @@ type Manager struct {
 	lanes *lanes.Set
 
 	leases     *heartbeat.Leases
-	holdings   *holdings
+	holdings   *holdings.Set
 	acquirer   *acquirer
 	groups     *groups
 	watches    *watch.Watches
@@ -102,9 +103,9 @@ func (m *Manager) newLeases() *heartbeat.Leases {
 // leaseLost tells those whose locks, waits and watches were under a lease: locks are lost, waits
 // begin again under a fresh lease.
 func (m *Manager) leaseLost(l *heartbeat.Lease, reason types.LostReason) (locks, waits int) {
-	under := m.holdings.on(l)
+	under := m.holdings.On(l)
 	for _, h := range under {
-		h.loseUnder(l, reason)
+		h.LoseUnder(l, reason)
 	}
 	m.watches.LeaseEnded()
 	waiting := m.acquirer.queue.on(l)
@@ -140,7 +141,7 @@ func (m *Manager) newAcquirer() (*acquirer, error) {
 	aq.arrivals = newArrivals(aq.enqueueAll)
 	m.holdings = m.newHoldings(aq.releaser, aq.queue.length)
 	aq.holdings = m.holdings
-	return aq, aq.requests.Remember(rememberedGrants)
+	return aq, aq.requests.Remember(holdings.Remembered)
 }
 
 // granted hears of each grant: see [acquirer].
@@ -152,8 +153,8 @@ func (m *Manager) granted(now time.Time, lasts time.Duration, held bool) {
 }
 
 // newHoldings makes those of a manager.
-func (m *Manager) newHoldings(sender sender, queueLength func(key string) int) *holdings {
-	return newHoldings(holdingsConfig{
+func (m *Manager) newHoldings(sender holdings.Sender, queueLength func(key string) int) *holdings.Set {
+	return holdings.New(holdings.Config{
 		Instance: m.cfg.Instance, Pod: m.cfg.Pod, TTL: m.cfg.TTL,
 		MaxSessions: m.cfg.MaxSessions, MaxLocksPerSession: m.cfg.MaxLocksPerSession,
 		Clock: m.clk, Observer: m.obs, Draining: m.draining,
@@ -163,17 +164,19 @@ func (m *Manager) newHoldings(sender sender, queueLength func(key string) int) *
 
 // OpenSession opens a session. It fails with [LimitError], and with [ErrDraining] while the
 // sidecar shuts down.
-func (m *Manager) OpenSession(o types.SessionOptions) (*Session, error) { return m.holdings.open(o) }
+func (m *Manager) OpenSession(o types.SessionOptions) (*holdings.Session, error) {
+	return m.holdings.Open(o)
+}
 
 // Session finds a session that other connections may join, by its id. It fails with
 // [ErrSessionEnded].
-func (m *Manager) Session(id string) (*Session, error) { return m.holdings.session(id) }
+func (m *Manager) Session(id string) (*holdings.Session, error) { return m.holdings.Session(id) }
 
 // state is what the gauges show.
 func (m *Manager) state() observe.State {
 	st := observe.State{Ready: m.Ready() == nil, Draining: m.isDraining()}
 	st.Leases, st.LeaseExpiry, st.LeaseLeft = m.leases.Left(clock.Read(m.clk))
-	m.holdings.observe(&st)
+	m.holdings.Observe(&st)
 	return st
 }
 
@@ -231,7 +234,7 @@ func (m *Manager) Idle() <-chan struct{} {
 		defer close(idle)
 		tick := time.NewTicker(pause)
 		defer tick.Stop()
-		for !m.holdings.empty() {
+		for !m.holdings.Empty() {
 			select {
 			case <-tick.C:
 			case <-m.ctx.Done():
@@ -294,7 +297,7 @@ func (m *Manager) limited(part func(context.Context)) {
 // endSessions ends all sessions and waits, for as long as the store may take,
 // until what they held is released.
 func (m *Manager) endSessions() {
-	sessions := m.holdings.all()
+	sessions := m.holdings.All()
 	released := make([]<-chan struct{}, len(sessions))
 	for i, s := range sessions {
 		released[i] = s.End(types.EndShutdown)

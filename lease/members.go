@@ -32,7 +32,7 @@ func (g *group) add(b *attempt, grant types.Grant) {
 // has reports whether a part is still the group's.
 func (g *group) has(i int) bool {
 	if g.s != nil {
-		return g.s.hasMember(&g.calls[i].slot)
+		return g.s.HasMember(&g.calls[i].slot)
 	}
 	return g.gs.clk.Now().Before(g.members[i].until)
 }
@@ -46,10 +46,10 @@ func (g *group) complete() bool {
 	now := g.gs.clk.Now()
 	g.waited = now.Sub(g.began)
 	if g.s != nil {
-		return g.s.publish(g.slots()...)
+		return g.s.Publish(g.slots()...)
 	}
 	for i, p := range g.members {
-		if g.calls[i].slot.left = p.until.Sub(now); g.calls[i].slot.left <= 0 {
+		if g.calls[i].slot.Left = p.until.Sub(now); g.calls[i].slot.Left <= 0 {
 			return false
 		}
 	}

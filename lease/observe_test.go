@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -118,7 +119,7 @@ func TestResultsOfReleases(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s, o := r.session(), r.session()
-		released := func(s *Session, g types.Grant, reentry int, want string) {
+		released := func(s *holdings.Session, g types.Grant, reentry int, want string) {
 			t.Helper()
 			_, _ = r.m.Release(context.Background(), s, types.ReleaseRequest{Key: g.Key, Token: g.Token, Reentry: reentry})
 			r.counted("released", r.counts.released, g.Key+" "+want)
@@ -135,7 +136,7 @@ func TestResultsOfReleases(t *testing.T) {
 		released(s, g, 0, "released")
 		released(s, g, 0, "not_holder")
 		lost := r.lock(s, "k")
-		s.find("k", lost.Token).lose(types.LostExpired)
+		s.Find("k", lost.Token).Lose(types.LostExpired)
 		released(s, lost, 0, "lock_lost")
 		r.st.setAll(fault{refuse: true})
 		released(nil, types.Grant{Key: "x", Token: 1}, 0, "store_unavailable")
@@ -413,7 +414,7 @@ func TestAPairAllocatesLittle(t *testing.T) {
 	if got > most {
 		t.Errorf("a pair allocates %v times, not %d", got, most)
 	}
-	if h := m.holdings.get("k"); h != nil {
+	if h := m.holdings.Get("k"); h != nil {
 		t.Errorf("held: %+v", h)
 	}
 }
@@ -436,7 +437,7 @@ func TestHandOffsNameTheirCall(t *testing.T) {
 			told.by["k"] = "nobody"
 		}
 		ctx := context.Background()
-		var s *Session
+		var s *holdings.Session
 		lock := func(maxHold time.Duration) types.Grant {
 			s = r.session()
 			g, err := r.m.Acquire(ctx, s, types.Request{Key: "k", MaxHold: maxHold, Traceparent: "acquire"})

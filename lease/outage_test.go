@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -98,13 +99,13 @@ func TestWaitGoesOnAfterItsLease(t *testing.T) {
 // it in time. So do the end of the session, of the call, and the drain.
 func TestWaitEndsDuringAnOutage(t *testing.T) {
 	for name, end := range map[string]struct {
-		how  func(r *rig, s *Session, leave context.CancelFunc)
+		how  func(r *rig, s *holdings.Session, leave context.CancelFunc)
 		told error
 	}{
-		"time is up":   {func(*rig, *Session, context.CancelFunc) { time.Sleep(10 * time.Second) }, nil},
-		"session ends": {func(_ *rig, s *Session, _ context.CancelFunc) { s.End(types.EndDeleted) }, types.ErrSessionEnded},
-		"call leaves":  {func(_ *rig, _ *Session, leave context.CancelFunc) { leave() }, types.ErrCallerLeft},
-		"drain":        {func(r *rig, _ *Session, _ context.CancelFunc) { r.m.Drain() }, types.ErrDraining},
+		"time is up":   {func(*rig, *holdings.Session, context.CancelFunc) { time.Sleep(10 * time.Second) }, nil},
+		"session ends": {func(_ *rig, s *holdings.Session, _ context.CancelFunc) { s.End(types.EndDeleted) }, types.ErrSessionEnded},
+		"call leaves":  {func(_ *rig, _ *holdings.Session, leave context.CancelFunc) { leave() }, types.ErrCallerLeft},
+		"drain":        {func(r *rig, _ *holdings.Session, _ context.CancelFunc) { r.m.Drain() }, types.ErrDraining},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {

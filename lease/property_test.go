@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
@@ -55,7 +56,7 @@ func (w *world) wrongf(format string, args ...any) {
 
 type member struct {
 	side int
-	s    *Session
+	s    *holdings.Session
 }
 
 // claimed is a lock that an app was told to hold.
@@ -131,8 +132,8 @@ func (w *world) believes(c *claimed, now time.Time) bool {
 	if c.owner == nil {
 		return now.Before(c.until)
 	}
-	h := c.owner.s.find(c.Key, c.Token)
-	return h != nil && h.lease().Alive(clock.Read(w.side[c.side].clk))
+	h := c.owner.s.Find(c.Key, c.Token)
+	return h != nil && h.Lease().Alive(clock.Read(w.side[c.side].clk))
 }
 
 // act does something at random. Only the test's own goroutine draws.
@@ -240,7 +241,7 @@ func (w *world) call(side int, m *member, req types.Request) {
 	ctx, cancel := context.WithCancel(sampledCall())
 	p := &pendingCall{cancel: cancel, done: make(chan struct{})}
 	w.calls = append(w.calls, p)
-	var s *Session
+	var s *holdings.Session
 	if m != nil {
 		s = m.s
 	}
@@ -286,7 +287,7 @@ func (w *world) giveUp(c *claimed) {
 	}
 }
 
-func (c *claimed) session() *Session {
+func (c *claimed) session() *holdings.Session {
 	if c.owner == nil {
 		return nil
 	}

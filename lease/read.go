@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -13,11 +14,11 @@ import (
 // Get tells what is known of a key. A lock of this sidecar's sessions is answered
 // as last heard, without asking the store, unless noCache. s is the session that
 // looks; it may be nil.
-func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool) (types.View, error) {
-	if h := m.holdings.get(key); h != nil && !noCache {
-		if lock := h.lock(); lock.Holder.ExpiresIn > 0 {
+func (m *Manager) Get(ctx context.Context, s *holdings.Session, key string, noCache bool) (types.View, error) {
+	if h := m.holdings.Get(key); h != nil && !noCache {
+		if lock := h.State(); lock.Holder.ExpiresIn > 0 {
 			m.obs.Cached(observe.CachedRead)
-			return types.View{Lock: lock, Mine: h.of(s) && s.find(key, h.token) == h, Cached: true}, nil
+			return types.View{Lock: lock, Mine: h.Of(s) && s.Find(key, h.Token) == h, Cached: true}, nil
 		}
 		m.expire(h)
 	}
@@ -33,19 +34,19 @@ func (m *Manager) Get(ctx context.Context, s *Session, key string, noCache bool)
 
 // viewOf is a lock that the store told of, seen from a session. The store may
 // still call held what is past its deadline here, and is not to be relied on.
-func (m *Manager) viewOf(s *Session, lock store.Lock) types.View {
+func (m *Manager) viewOf(s *holdings.Session, lock store.Lock) types.View {
 	if s == nil || !lock.Held {
 		return types.View{Lock: lock}
 	}
-	h := s.find(lock.Key, lock.Token)
-	return types.View{Lock: lock, Mine: h != nil && h.valid(clock.Read(m.clk))}
+	h := s.Find(lock.Key, lock.Token)
+	return types.View{Lock: lock, Mine: h != nil && h.Valid(clock.Read(m.clk))}
 }
 
 // List returns held locks, ordered by the bytes of their keys. s is the session
 // that looks; with [ScopeSession] it may be nil too, and holds nothing then.
-func (m *Manager) List(ctx context.Context, s *Session, req types.ListRequest) (types.Page, error) {
+func (m *Manager) List(ctx context.Context, s *holdings.Session, req types.ListRequest) (types.Page, error) {
 	if req.Scope == types.ScopeSession {
-		return pageOf(s.list(req), req.Limit), nil
+		return pageOf(s.List(req), req.Limit), nil
 	}
 	q := store.Query{Prefix: req.Prefix, After: req.After, Limit: req.Limit + 1}
 	if req.Scope == types.ScopePod {

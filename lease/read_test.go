@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
@@ -140,7 +141,7 @@ func TestLists(t *testing.T) {
 		}
 		r.lock(second, "d")
 		other.lock(other.session(), "e")
-		keys := func(s *Session, req types.ListRequest) (keys string, mine int) {
+		keys := func(s *holdings.Session, req types.ListRequest) (keys string, mine int) {
 			p, err := r.m.List(context.Background(), s, req)
 			r.must(err)
 			for _, l := range p.Locks {
@@ -152,7 +153,7 @@ func TestLists(t *testing.T) {
 			return keys + p.Next, mine
 		}
 		for _, c := range []struct {
-			s    *Session
+			s    *holdings.Session
 			req  types.ListRequest
 			want string
 			mine int
@@ -174,7 +175,7 @@ func TestLists(t *testing.T) {
 }
 
 // denied asks once, with the cache, and reports whether the cache answered.
-func (r *rig) denied(s *Session, key string) (cached bool) {
+func (r *rig) denied(s *holdings.Session, key string) (cached bool) {
 	r.t.Helper()
 	_, err := r.m.Acquire(context.Background(), s, types.Request{Key: key})
 	var held *types.HeldError
@@ -238,20 +239,20 @@ func TestNoCacheOfHeldAnswers(t *testing.T) {
 
 // News of a key makes an older entry of the held cache useless.
 func TestHeldAnswersAreDropped(t *testing.T) {
-	for name, free := range map[string]func(r, other *rig, s *Session, g types.Grant){
-		"by a release here": func(r, _ *rig, _ *Session, g types.Grant) {
+	for name, free := range map[string]func(r, other *rig, s *holdings.Session, g types.Grant){
+		"by a release here": func(r, _ *rig, _ *holdings.Session, g types.Grant) {
 			r.must(r.free(nil, "k", g.Token))
 		},
-		"by news of a grant": func(r, other *rig, s *Session, g types.Grant) {
+		"by news of a grant": func(r, other *rig, s *holdings.Session, g types.Grant) {
 			a := r.wait(s, "k", types.WaitForever)
 			r.must(other.free(nil, "k", g.Token))
 			r.release(s, a.granted(r.t))
 		},
-		"by a grant": func(r, other *rig, _ *Session, g types.Grant) {
+		"by a grant": func(r, other *rig, _ *holdings.Session, g types.Grant) {
 			r.must(other.free(nil, "k", g.Token))
 			r.must(other.free(nil, "k", r.lockTTL("k", time.Hour).Token))
 		},
-		"by a read": func(r, other *rig, s *Session, g types.Grant) {
+		"by a read": func(r, other *rig, s *holdings.Session, g types.Grant) {
 			r.must(other.free(nil, "k", g.Token))
 			_, err := r.m.Get(context.Background(), s, "k", true)
 			r.must(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -38,13 +39,13 @@ type reconciler struct {
 	timeout, pause time.Duration
 
 	leases   *heartbeat.Leases
-	holdings *holdings
+	holdings *holdings.Set
 	acquirer *acquirer
 	ctx      context.Context // nothing is moved after it has ended
 }
 
 // unread are locks that are believed to be held under leases, and were not read in a history.
-type unread map[*heartbeat.Lease][]*heldLock
+type unread map[*heartbeat.Lease][]*holdings.Lock
 
 // verify asks the store for the locks that are believed to be held under leases. What the store
 // has not is lost. trusted is called for each lease of which all is read, those with few
@@ -72,14 +73,14 @@ func (rc *reconciler) verify(ctx context.Context, leases []*heartbeat.Lease, his
 }
 
 // collect returns the locks that are believed to be held under a lease and were not read in a history.
-func (rc *reconciler) collect(l *heartbeat.Lease, history store.History) (left []*heldLock) {
+func (rc *reconciler) collect(l *heartbeat.Lease, history store.History) (left []*holdings.Lock) {
 	first := l.Verified != history
 	l.Verified = history
-	for _, h := range rc.holdings.on(l) {
+	for _, h := range rc.holdings.On(l) {
 		if first {
-			h.read.Store(false)
+			h.Verified.Store(false)
 		}
-		if !h.read.Load() {
+		if !h.Verified.Load() {
 			left = append(left, h)
 		}
 	}
@@ -95,7 +96,7 @@ func (rc *reconciler) readSome(ctx context.Context, leases []*heartbeat.Lease, l
 	for _, l := range leases {
 		read[l] = left[l][:min(len(left[l]), verifyMax-len(keys))]
 		for _, h := range read[l] {
-			keys = append(keys, h.key)
+			keys = append(keys, h.Key)
 		}
 		longest = max(longest, l.Remaining(clock.Read(rc.clk)))
 	}
@@ -119,11 +120,11 @@ func (rc *reconciler) readSome(ctx context.Context, leases []*heartbeat.Lease, l
 	lost := 0
 	for l, some := range read {
 		for _, h := range some {
-			under := there[grant{h.key, h.token}]
-			if !l.Covers(under) && !h.lease().Covers(under) && h.lose(types.LostStore) { // it may have been moved meanwhile
+			under := there[grant{h.Key, h.Token}]
+			if !l.Covers(under) && !h.Lease().Covers(under) && h.Lose(types.LostStore) { // it may have been moved meanwhile
 				lost++
 			}
-			h.read.Store(true)
+			h.Verified.Store(true)
 		}
 		left[l] = left[l][len(some):]
 	}

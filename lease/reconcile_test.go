@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -230,7 +231,7 @@ func TestAForgottenGrantThatIsToldLateIsLost(t *testing.T) {
 }
 
 // locks are so many, by one session.
-func (r *rig) locks(s *Session, ttl time.Duration, n int) {
+func (r *rig) locks(s *holdings.Session, ttl time.Duration, n int) {
 	r.t.Helper()
 	var all []*answer
 	for i := range n {

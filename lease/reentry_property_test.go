@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
@@ -18,8 +19,8 @@ import (
 type doors struct {
 	t        *rapid.T
 	r        *rig
-	sessions []*Session
-	ended    map[*Session]bool
+	sessions []*holdings.Session
+	ended    map[*holdings.Session]bool
 
 	in    *visit // nil: free
 	line  []*visitor
@@ -28,7 +29,7 @@ type doors struct {
 
 // visit is a grant.
 type visit struct {
-	s           *Session
+	s           *holdings.Session
 	owner       string
 	entries     int
 	g           types.Grant // its last one
@@ -36,7 +37,7 @@ type visit struct {
 	undelivered map[int]bool
 }
 
-func newVisit(s *Session, req types.Request) *visit {
+func newVisit(s *holdings.Session, req types.Request) *visit {
 	return &visit{s: s, owner: req.Owner, undelivered: map[int]bool{}, all: map[int]types.Grant{}}
 }
 
@@ -49,7 +50,7 @@ func (v *visit) exit() {
 
 // visitor is a call that waits.
 type visitor struct {
-	s      *Session
+	s      *holdings.Session
 	req    types.Request
 	a      *answer
 	cancel context.CancelFunc
@@ -63,7 +64,7 @@ func (d *doors) wrongf(format string, args ...any) {
 	d.t.Fatalf(format+"\n%s", append(args, strings.Join(d.story, "\n"))...)
 }
 
-func (d *doors) drawVisitor() (*Session, types.Request) {
+func (d *doors) drawVisitor() (*holdings.Session, types.Request) {
 	req := types.Request{Key: "k", NoCache: rapid.Bool().Draw(d.t, "no-cache")}
 	if req.Owner = rapid.SampledFrom([]string{"", "o", "p"}).Draw(d.t, "owner"); req.Owner != "" {
 		req.Reentrant = rapid.IntRange(0, 3).Draw(d.t, "reentrant") > 0
@@ -72,7 +73,7 @@ func (d *doors) drawVisitor() (*Session, types.Request) {
 }
 
 // mayEnter is the rule.
-func (d *doors) mayEnter(s *Session, req types.Request) bool {
+func (d *doors) mayEnter(s *holdings.Session, req types.Request) bool {
 	return d.in != nil && d.in.s == s && req.Reentrant && req.Owner == d.in.owner && !d.ended[s]
 }
 
@@ -280,7 +281,7 @@ func TestReentryProperties(t *testing.T) {
 			if rapid.Bool().Draw(rt, "inline") {
 				opts = append(opts, inline)
 			}
-			d := &doors{t: rt, r: newRig(rt, opts...), ended: map[*Session]bool{}}
+			d := &doors{t: rt, r: newRig(rt, opts...), ended: map[*holdings.Session]bool{}}
 			defer func() {
 				failed = recover()
 				for _, v := range d.line {

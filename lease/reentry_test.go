@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
@@ -15,7 +16,7 @@ func as(owner, key string, wait time.Duration) types.Request {
 	return types.Request{Key: key, Wait: wait, Owner: owner, Reentrant: true, NoCache: true}
 }
 
-func (r *rig) get(s *Session, req types.Request) types.Grant {
+func (r *rig) get(s *holdings.Session, req types.Request) types.Grant {
 	r.t.Helper()
 	g, err := r.m.Acquire(context.Background(), s, req)
 	r.must(err)
@@ -23,7 +24,7 @@ func (r *rig) get(s *Session, req types.Request) types.Grant {
 }
 
 // exit releases one entry, of which the number is named unless it is 0.
-func (r *rig) exit(s *Session, g types.Grant, reentry int) (types.Released, error) {
+func (r *rig) exit(s *holdings.Session, g types.Grant, reentry int) (types.Released, error) {
 	return r.m.Release(context.Background(), s, types.ReleaseRequest{Key: g.Key, Token: g.Token, Reentry: reentry})
 }
 
@@ -78,7 +79,7 @@ func TestStrangersDoNotEnter(t *testing.T) {
 		g := r.get(s, as("o", "k", 0))
 		anonymous := r.get(s, types.Request{Key: "anonymous"})
 		for name, c := range map[string]struct {
-			s   *Session
+			s   *holdings.Session
 			req types.Request
 		}{
 			"other owner":     {s, as("p", "k", 0)},
@@ -247,9 +248,9 @@ func TestEnterBeforeWaiting(t *testing.T) {
 
 // What ends a lock ends it however often it is entered, and nobody enters it then.
 func TestAllEntriesEndTogether(t *testing.T) {
-	for name, end := range map[string]func(*rig, *Session){
-		"lease lost":    func(r *rig, _ *Session) { r.clk.stop(time.Minute) },
-		"session ended": func(_ *rig, s *Session) { s.End(types.EndDropped) },
+	for name, end := range map[string]func(*rig, *holdings.Session){
+		"lease lost":    func(r *rig, _ *holdings.Session) { r.clk.stop(time.Minute) },
+		"session ended": func(_ *rig, s *holdings.Session) { s.End(types.EndDropped) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -19,7 +20,7 @@ import (
 // sidecar, and may be repeated: nothing under the id is no error. Errors: [NotHolderError],
 // [ReentryError], [LostError], [ErrCallerLeft] when ctx ends while it waits, [ErrDraining] after Stop,
 // and those of the store: a session's release then goes on in the background.
-func (m *Manager) Release(ctx context.Context, s *Session, req types.ReleaseRequest) (types.Released, error) {
+func (m *Manager) Release(ctx context.Context, s *holdings.Session, req types.ReleaseRequest) (types.Released, error) {
 	release := m.release
 	if req.Token == 0 {
 		release = m.releaseRequest
@@ -29,25 +30,25 @@ func (m *Manager) Release(ctx context.Context, s *Session, req types.ReleaseRequ
 	return out, err
 }
 
-func (m *Manager) release(ctx context.Context, s *Session, req *types.ReleaseRequest) (types.Released, error) {
+func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.ReleaseRequest) (types.Released, error) {
 	c, t := claimant{"release", s, req.Key, req.Token, req.Traceparent}, clock.Read(m.clk)
 	h := m.ownClaim(c, t)
 	if h == nil {
-		if e, ok := m.holdings.ended(c.key, c.token); ok && e.release.failure() != nil && req.Reentry <= 1 {
-			return e.release.again(ctx, m.cfg.StoreTimeout)
+		if e, ok := m.holdings.Ended(c.key, c.token); ok && e.Release.Failure() != nil && req.Reentry <= 1 {
+			return e.Release.Again(ctx, m.cfg.StoreTimeout)
 		}
 		if err := m.claimedElsewhere(c); err != nil {
 			return types.Released{}, err
 		}
 		return m.releaseForeign(ctx, c, req)
 	}
-	m.obs.LinkAcquire(ctx, h.traceparent)
-	r := h.newRelease(req, t.Now, nil)
-	entries, err := s.exit(h, r)
+	m.obs.LinkAcquire(ctx, h.Traceparent)
+	r := h.NewRelease(req, t.Now, nil)
+	entries, err := s.Exit(h, r)
 	switch {
-	case errors.Is(err, errOver):
-		return types.Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
-	case errors.Is(err, errNotHeld):
+	case errors.Is(err, holdings.ErrOver):
+		return types.Released{Key: req.Key, Reentry: entries, HeldFor: r.HeldFor}, nil
+	case errors.Is(err, holdings.ErrNotHeld):
 		// It was lost, released or ended in this moment: say which.
 		return m.release(ctx, s, req)
 	case err != nil:
@@ -56,15 +57,15 @@ func (m *Manager) release(ctx context.Context, s *Session, req *types.ReleaseReq
 		}
 		return types.Released{}, err
 	case entries > 0:
-		return types.Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
+		return types.Released{Key: req.Key, Reentry: entries, HeldFor: r.HeldFor}, nil
 	}
-	return r.sendAndWait(ctx)
+	return r.SendAndWait(ctx)
 }
 
 // claimant is who says to hold a lock, and what for.
 type claimant struct {
 	op    string
-	s     *Session // nil: none
+	s     *holdings.Session // nil: none
 	key   string
 	token int64
 	// traceparent is that of the call, for the log.
@@ -74,7 +75,7 @@ type claimant struct {
 // claimed finds the lock that a claim means. It returns nil without an error
 // when only the store can tell. What is known here is decided here: [LostError],
 // [NotHolderError].
-func (m *Manager) claimed(c claimant) (*heldLock, error) {
+func (m *Manager) claimed(c claimant) (*holdings.Lock, error) {
 	if h := m.ownClaim(c, clock.Read(m.clk)); h != nil {
 		return h, nil
 	}
@@ -82,12 +83,12 @@ func (m *Manager) claimed(c claimant) (*heldLock, error) {
 }
 
 // ownClaim is the lock that a claim means if the claimant's session holds it now, else nil.
-func (m *Manager) ownClaim(c claimant, t clock.Tick) *heldLock {
+func (m *Manager) ownClaim(c claimant, t clock.Tick) *holdings.Lock {
 	if c.s == nil {
 		return nil
 	}
-	h := c.s.find(c.key, c.token)
-	if h != nil && !h.valid(t) {
+	h := c.s.Find(c.key, c.token)
+	if h != nil && !h.Valid(t) {
 		m.expire(h)
 		return nil
 	}
@@ -95,33 +96,33 @@ func (m *Manager) ownClaim(c claimant, t clock.Tick) *heldLock {
 }
 
 // expire takes a lock that was found past its time out of its session.
-func (m *Manager) expire(h *heldLock) {
-	l := h.lease()
+func (m *Manager) expire(h *holdings.Lock) {
+	l := h.Lease()
 	if l.Alive(clock.Read(m.clk)) {
-		h.outlive()
+		h.Outlive()
 		return
 	}
 	m.leases.Expire(l)
 	// Somebody else may be at it and not have come to h yet.
-	h.loseUnder(l, l.LossReason())
+	h.LoseUnder(l, l.LossReason())
 }
 
 // claimedElsewhere decides about a claim on what the claimant's session does not hold, as
 // far as it is known here.
 func (m *Manager) claimedElsewhere(c claimant) error {
 	if c.s != nil {
-		if reason, ok := c.s.lossOf(c.key, c.token); ok {
+		if reason, ok := c.s.LossOf(c.key, c.token); ok {
 			return m.lostBefore(c, reason)
 		}
 	}
-	if e, ok := m.holdings.ended(c.key, c.token); ok {
-		if e.lost != "" {
-			return m.lostBefore(c, e.lost)
+	if e, ok := m.holdings.Ended(c.key, c.token); ok {
+		if e.Lost != "" {
+			return m.lostBefore(c, e.Lost)
 		}
 		m.obs.Cached(observe.CachedEnd)
 		return m.refused(c, types.ReasonReleased)
 	}
-	if h := m.holdings.get(c.key); h != nil && h.token == c.token && !h.of(c.s) {
+	if h := m.holdings.Get(c.key); h != nil && h.Token == c.token && !h.Of(c.s) {
 		return m.refused(c, types.ReasonOtherSession)
 	}
 	return nil
@@ -194,12 +195,12 @@ func (m *Manager) refusedBy(standing store.ClaimStatus, c claimant) error {
 // HandBack hands back a grant whose answer could not be delivered: nobody knows
 // that it is held, or that its owner has entered it once more. It works in the
 // background.
-func (m *Manager) HandBack(s *Session, g types.Grant) {
+func (m *Manager) HandBack(s *holdings.Session, g types.Grant) {
 	if g.Bind == types.BindTTL {
 		m.acquirer.handBackTTL(g)
 		return
 	}
-	s.handBack(g)
+	s.HandBack(g)
 }
 
 // released tells how a release ended.

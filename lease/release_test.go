@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -19,7 +20,7 @@ func refusedFor(err error) types.NotHolderReason {
 	return ""
 }
 
-func (r *rig) free(s *Session, key string, token int64) error {
+func (r *rig) free(s *holdings.Session, key string, token int64) error {
 	_, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: key, Token: token})
 	return err
 }
@@ -138,13 +139,13 @@ func TestRefusedClaims(t *testing.T) {
 
 func TestWhatWasLostIsRemembered(t *testing.T) {
 	for name, c := range map[string]struct {
-		end  func(*rig, *Session)
+		end  func(*rig, *holdings.Session)
 		want types.LostReason
 	}{
-		"disconnected": {func(_ *rig, s *Session) { <-s.End(types.EndDropped) }, types.LostDisconnected},
-		"shutdown":     {func(_ *rig, s *Session) { <-s.End(types.EndShutdown) }, types.LostShutdown},
-		"expired":      {func(r *rig, _ *Session) { r.clk.stop(time.Minute) }, types.LostExpired},
-		"store_lost": {func(r *rig, _ *Session) {
+		"disconnected": {func(_ *rig, s *holdings.Session) { <-s.End(types.EndDropped) }, types.LostDisconnected},
+		"shutdown":     {func(_ *rig, s *holdings.Session) { <-s.End(types.EndShutdown) }, types.LostShutdown},
+		"expired":      {func(r *rig, _ *holdings.Session) { r.clk.stop(time.Minute) }, types.LostExpired},
+		"store_lost": {func(r *rig, _ *holdings.Session) {
 			r.st.set("Renew", fault{lose: true})
 			time.Sleep(time.Minute)
 		}, types.LostStore},
@@ -155,7 +156,7 @@ func TestWhatWasLostIsRemembered(t *testing.T) {
 				s := r.session()
 				g := r.lock(s, "k")
 				c.end(r, s)
-				for _, claimant := range []*Session{s, r.session(), nil} {
+				for _, claimant := range []*holdings.Session{s, r.session(), nil} {
 					if got := lostReason(r.free(claimant, "k", g.Token)); got != c.want && claimant != nil {
 						t.Errorf("release: reason %q, want %q", got, c.want)
 					}
@@ -194,7 +195,7 @@ func TestHowLongLossesAreRemembered(t *testing.T) {
 		r.clk.stop(time.Minute)
 		r.lock(busy, "busy") // finds the lease lost
 		gone.End(types.EndDropped)
-		for i := range rememberedGrants - 3 { // s's grant and gone's two are remembered before
+		for i := range holdings.Remembered - 3 { // s's grant and gone's two are remembered before
 			r.release(busy, r.lock(busy, fmt.Sprint(i)))
 		}
 		if reason := lostReason(r.free(busy, "first", first.Token)); reason != types.LostExpired {
@@ -294,7 +295,7 @@ func TestWhatIsReleasedIsNotKept(t *testing.T) {
 	if _, err := m.Release(context.Background(), s, types.ReleaseRequest{Key: "k", Token: g.Token}); err != nil {
 		t.Fatal(err)
 	}
-	if end, ok := m.holdings.ended("k", g.Token); !ok || end != (grantEnd{}) {
+	if end, ok := m.holdings.Ended("k", g.Token); !ok || end != (holdings.End{}) {
 		t.Errorf("remembered as %+v, %v", end, ok)
 	}
 }

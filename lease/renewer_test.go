@@ -142,14 +142,14 @@ func TestDifferentTTLsShareLeases(t *testing.T) {
 		for i, ttl := range asked {
 			g, err := r.m.Acquire(context.Background(), s, types.Request{Key: fmt.Sprint(i), TTL: ttl})
 			r.must(err)
-			h := s.find(g.Key, g.Token)
+			h := s.Find(g.Key, g.Token)
 			v, err := r.m.Get(context.Background(), s, g.Key, false)
 			r.must(err)
-			if kept := h.lease().TTL(); kept < ttl || kept > 2*ttl || g.ExpiresIn > ttl-heartbeat.Margin(ttl) || v.Holder.ExpiresIn > ttl-heartbeat.Margin(ttl) || g.ExpiresIn <= 0 {
+			if kept := h.Lease().TTL(); kept < ttl || kept > 2*ttl || g.ExpiresIn > ttl-heartbeat.Margin(ttl) || v.Holder.ExpiresIn > ttl-heartbeat.Margin(ttl) || g.ExpiresIn <= 0 {
 				t.Fatalf("asked for %s: the lease has %s; told %s, then %s", ttl, kept, g.ExpiresIn, v.Holder.ExpiresIn)
 			}
-			if ttl == r.m.cfg.TTL && h.lease().TTL() != ttl {
-				t.Errorf("the configured TTL became %s", h.lease().TTL())
+			if ttl == r.m.cfg.TTL && h.Lease().TTL() != ttl {
+				t.Errorf("the configured TTL became %s", h.Lease().TTL())
 			}
 		}
 		if n := r.st.asked("OpenLeases"); n > heartbeat.MaxLeases {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -223,7 +224,7 @@ func TestRepeatsAmongManyOthers(t *testing.T) {
 		req := repeatable(types.WaitForever)
 		first := r.ask(context.Background(), nil, req)
 		synctest.Wait()
-		for i := range rememberedGrants + 1 {
+		for i := range holdings.Remembered + 1 {
 			other := types.Request{Key: fmt.Sprint(i), Bind: types.BindTTL, TTL: time.Second, RequestID: uuid.New()}
 			_, err := r.m.Acquire(context.Background(), nil, other)
 			r.must(err)
@@ -241,7 +242,7 @@ func TestRepeatsAmongManyOthers(t *testing.T) {
 		r.mustBe(first.granted(t))
 		r.release(nil, first.g)
 		r.nothingLeft()
-		if n := r.m.acquirer.requests.Remembered(); n > rememberedGrants {
+		if n := r.m.acquirer.requests.Remembered(); n > holdings.Remembered {
 			t.Errorf("%d requests are remembered", n)
 		}
 	})
@@ -255,7 +256,7 @@ func TestHandBackOfAForgottenRequest(t *testing.T) {
 		first, err := r.m.Acquire(context.Background(), nil, req)
 		r.must(err)
 		synctest.Wait()
-		r.must(r.m.acquirer.requests.Remember(rememberedGrants))
+		r.must(r.m.acquirer.requests.Remember(holdings.Remembered))
 		second, err := r.m.Acquire(context.Background(), nil, req)
 		r.must(err)
 		r.m.HandBack(nil, first)

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -13,7 +14,7 @@ import (
 
 // releaseRequest releases what calls with a request id have got: in the session, or else
 // with BindTTL. Those that are under way here end before, with [ErrWithdrawn].
-func (m *Manager) releaseRequest(ctx context.Context, s *Session, req *types.ReleaseRequest) (types.Released, error) {
+func (m *Manager) releaseRequest(ctx context.Context, s *holdings.Session, req *types.ReleaseRequest) (types.Released, error) {
 	if s != nil {
 		if out, err := m.releaseRequestOf(ctx, s, req); err != nil || !out.Nothing {
 			return out, err
@@ -60,13 +61,13 @@ func (m *Manager) releaseRequest(ctx context.Context, s *Session, req *types.Rel
 }
 
 // releaseRequestOf is releaseRequest for what a session has.
-func (m *Manager) releaseRequestOf(ctx context.Context, s *Session, req *types.ReleaseRequest) (types.Released, error) {
-	_, leave, err := m.acquirer.endCalls(ctx, s, &s.requests, repeat.AttemptID(req.RequestID, req.Key))
+func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req *types.ReleaseRequest) (types.Released, error) {
+	_, leave, err := m.acquirer.endCalls(ctx, s, &s.Requests, repeat.AttemptID(req.RequestID, req.Key))
 	if err != nil {
 		return types.Released{}, err
 	}
-	h, t := s.has(req.Key, req.RequestID), clock.Read(m.clk)
-	if h != nil && !h.valid(t) {
+	h, t := s.Has(req.Key, req.RequestID), clock.Read(m.clk)
+	if h != nil && !h.Valid(t) {
 		m.expire(h)
 		h = nil
 	}
@@ -74,24 +75,24 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *Session, req *types.R
 		defer leave()
 		return m.nothingOnceFreed(ctx, s, req.Key)
 	}
-	m.obs.LinkAcquire(ctx, h.traceparent)
-	r := h.newRelease(req, t.Now, leave) // who repeats this waits until the store has confirmed it
-	switch entries, err := s.exit(h, r); {
+	m.obs.LinkAcquire(ctx, h.Traceparent)
+	r := h.NewRelease(req, t.Now, leave) // who repeats this waits until the store has confirmed it
+	switch entries, err := s.Exit(h, r); {
 	case err != nil: // it was lost or released in this moment
 		defer leave()
 		return m.nothingOnceFreed(ctx, s, req.Key)
 	case entries > 0:
 		leave()
-		return types.Released{Key: req.Key, Reentry: entries, HeldFor: r.heldFor}, nil
+		return types.Released{Key: req.Key, Reentry: entries, HeldFor: r.HeldFor}, nil
 	}
-	return r.sendAndWait(ctx)
+	return r.SendAndWait(ctx)
 }
 
 // nothingOnceFreed answers that nothing is held, when no release of the key is under way in
 // the session: it may be that of what the id has got.
-func (m *Manager) nothingOnceFreed(ctx context.Context, s *Session, key string) (types.Released, error) {
-	if r := s.freeingOf(key); r != nil {
-		if _, err := r.again(ctx, m.cfg.StoreTimeout); err != nil {
+func (m *Manager) nothingOnceFreed(ctx context.Context, s *holdings.Session, key string) (types.Released, error) {
+	if r := s.FreeingOf(key); r != nil {
+		if _, err := r.Again(ctx, m.cfg.StoreTimeout); err != nil {
 			return types.Released{}, err
 		}
 	}

@@ -9,13 +9,14 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
 // asker makes acquires with request ids, and knows which of them were told of what.
 type asker struct {
 	*rig
-	s       *Session
+	s       *holdings.Session
 	rng     *rand.Rand
 	pending []pendingAsk
 	told    map[uuid.UUID][]types.Grant // of what is not given up

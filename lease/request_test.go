@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -19,7 +20,7 @@ func once(wait time.Duration) types.Request {
 }
 
 // releaseBy releases what a request has got.
-func (r *rig) releaseBy(s *Session, req types.Request) types.Released {
+func (r *rig) releaseBy(s *holdings.Session, req types.Request) types.Released {
 	r.t.Helper()
 	out, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: req.Key, RequestID: req.RequestID})
 	r.must(err)
@@ -27,7 +28,7 @@ func (r *rig) releaseBy(s *Session, req types.Request) types.Released {
 }
 
 // releasing releases beside the test what a request has got, or will have.
-func (r *rig) releasing(s *Session, req types.Request) (over func() types.Released) {
+func (r *rig) releasing(s *holdings.Session, req types.Request) (over func() types.Released) {
 	done := make(chan struct{})
 	var out types.Released
 	var err error
@@ -44,7 +45,7 @@ func (r *rig) releasing(s *Session, req types.Request) (over func() types.Releas
 }
 
 // nothingUnder checks that a request has got nothing.
-func (r *rig) nothingUnder(s *Session, req types.Request) {
+func (r *rig) nothingUnder(s *holdings.Session, req types.Request) {
 	r.t.Helper()
 	if out := r.releaseBy(s, req); !out.Nothing {
 		r.t.Errorf("released %+v", out)
@@ -295,14 +296,14 @@ func TestEntriesThatAreOverAreForgotten(t *testing.T) {
 
 // A release by the id answers that there is nothing only when nothing is left to be freed.
 func TestReleaseByRequestIDWaitsForOtherReleases(t *testing.T) {
-	releases := map[string]func(r *rig, s *Session, g types.Grant){
-		"by token": func(r *rig, s *Session, g types.Grant) {
+	releases := map[string]func(r *rig, s *holdings.Session, g types.Grant){
+		"by token": func(r *rig, s *holdings.Session, g types.Grant) {
 			if _, err := r.exit(s, g, 0); !store.Unavailable(err) {
 				r.t.Errorf("told %v", err)
 			}
 		},
-		"not delivered": func(r *rig, s *Session, g types.Grant) { r.m.HandBack(s, g) },
-		"max_hold":      func(*rig, *Session, types.Grant) { time.Sleep(time.Minute) },
+		"not delivered": func(r *rig, s *holdings.Session, g types.Grant) { r.m.HandBack(s, g) },
+		"max_hold":      func(*rig, *holdings.Session, types.Grant) { time.Sleep(time.Minute) },
 	}
 	for name, release := range releases {
 		t.Run(name, func(t *testing.T) {
@@ -562,7 +563,7 @@ func TestRequestsOfASessionAreForgotten(t *testing.T) {
 			r.release(s, g)
 		}
 		r.nothingLeft()
-		if n := s.requests.Count(); n != 0 {
+		if n := s.Requests.Count(); n != 0 {
 			t.Errorf("%d are remembered", n)
 		}
 	})

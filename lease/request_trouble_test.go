@@ -131,13 +131,13 @@ func TestLostBeforeItIsToldInAnEndedSession(t *testing.T) {
 		r := newRig(t)
 		s := r.session()
 		c, b := r.won(s, types.Request{Key: "k", TTL: 15 * time.Second, MinHold: time.Hour})
-		h := r.m.holdings.get("k")
-		r.m.leases.Lose(h.lease(), types.LostStore)
+		h := r.m.holdings.Get("k")
+		r.m.leases.Lose(h.Lease(), types.LostStore)
 		s.End(types.EndDropped)
 		if _, err := c.await(b); !errors.Is(err, types.ErrSessionEnded) {
 			t.Errorf("told %v", err)
 		}
-		s.leave(&c.slot)
+		s.Leave(&c.slot)
 		time.Sleep(time.Minute)
 		if l := r.stored("k"); l.Held {
 			t.Errorf("the key stands for another %s", l.Holder.ExpiresIn)

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
@@ -146,9 +147,9 @@ func (r *rig) must(err error) {
 
 // session opens a session: the first is its connection's, the next one is explicit, and
 // so on.
-func (r *rig) session() *Session { return r.sessionOf(r.sessions.Add(1)%2 == 0) }
+func (r *rig) session() *holdings.Session { return r.sessionOf(r.sessions.Add(1)%2 == 0) }
 
-func (r *rig) sessionOf(explicit bool) *Session {
+func (r *rig) sessionOf(explicit bool) *holdings.Session {
 	r.t.Helper()
 	s, err := r.m.OpenSession(types.SessionOptions{Explicit: explicit, OnLost: func(l types.Lost) {
 		r.mu.Lock()
@@ -170,12 +171,12 @@ func (r *rig) losses() []types.Lost {
 }
 
 // try asks once.
-func (r *rig) try(s *Session, key string) (types.Grant, error) {
+func (r *rig) try(s *holdings.Session, key string) (types.Grant, error) {
 	return r.m.Acquire(context.Background(), s, types.Request{Key: key, NoCache: true})
 }
 
 // lock asks once and must get it.
-func (r *rig) lock(s *Session, key string) types.Grant {
+func (r *rig) lock(s *holdings.Session, key string) types.Grant {
 	r.t.Helper()
 	g, err := r.try(s, key)
 	r.must(err)
@@ -189,7 +190,7 @@ func (r *rig) lockTTL(key string, ttl time.Duration) types.Grant {
 	return g
 }
 
-func (r *rig) release(s *Session, g types.Grant) {
+func (r *rig) release(s *holdings.Session, g types.Grant) {
 	r.t.Helper()
 	_, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: g.Key, Token: g.Token})
 	r.must(err)
@@ -201,12 +202,12 @@ type answer struct {
 	err   error
 	after time.Duration
 	at    time.Time
-	s     *Session // that asked
+	s     *holdings.Session // that asked
 	done  chan struct{}
 }
 
 // ask acquires beside the test.
-func (r *rig) ask(ctx context.Context, s *Session, req types.Request) *answer {
+func (r *rig) ask(ctx context.Context, s *holdings.Session, req types.Request) *answer {
 	a := &answer{s: s, done: make(chan struct{})}
 	began := time.Now()
 	go func() {
@@ -219,7 +220,7 @@ func (r *rig) ask(ctx context.Context, s *Session, req types.Request) *answer {
 }
 
 // wait waits in line beside the test, and stands there when it returns.
-func (r *rig) wait(s *Session, key string, wait time.Duration) *answer {
+func (r *rig) wait(s *holdings.Session, key string, wait time.Duration) *answer {
 	a := r.ask(context.Background(), s, types.Request{Key: key, Wait: wait})
 	synctest.Wait()
 	return a

@@ -6,6 +6,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -35,13 +36,13 @@ func (rc *reconciler) rotate(old *heartbeat.Lease) {
 
 // move is a lock or a wait that is being moved.
 type move struct {
-	h *heldLock
+	h *holdings.Lock
 	b *attempt // a wait; nil: a lock
 }
 
 // movesFrom are the locks and the waits under a lease. done must follow for each.
 func (rc *reconciler) movesFrom(old *heartbeat.Lease) (moves []move) {
-	for _, h := range rc.holdings.on(old) {
+	for _, h := range rc.holdings.On(old) {
 		moves = append(moves, move{h: h})
 	}
 	for _, b := range rc.acquirer.queue.on(old) {
@@ -123,7 +124,7 @@ func (mv move) ask() store.Move {
 	if mv.b != nil {
 		return store.Move{Attempt: mv.b.ref()}
 	}
-	return store.Move{Attempt: store.Attempt{Key: mv.h.key}, Token: mv.h.token}
+	return store.Move{Attempt: store.Attempt{Key: mv.h.Key}, Token: mv.h.Token}
 }
 
 // done ends what movesFrom began.
@@ -142,11 +143,11 @@ func (mv move) apply(rc *reconciler, state store.ClaimStatus, to *heartbeat.Leas
 		mv.b.moved(to, lives, mv.done)
 	case mv.b != nil:
 		mv.done() // its next check finds out
-	case moved && !mv.h.moved(to):
-		rc.acquirer.free(context.Background(), store.Claim{Key: mv.h.key, Token: mv.h.token, Lease: to.ID()}, lives, func() {})
+	case moved && !mv.h.Moved(to):
+		rc.acquirer.free(context.Background(), store.Claim{Key: mv.h.Key, Token: mv.h.Token, Lease: to.ID()}, lives, func() {})
 	case moved, state == store.Expired, state == store.ClaimRowLocked: // the last two: tried again
-	case mv.h.lose(types.LostStore):
-		rc.log.Error("lock lost: the database server was promoted and does not know it", "key", mv.h.key, "token", mv.h.token)
+	case mv.h.Lose(types.LostStore):
+		rc.log.Error("lock lost: the database server was promoted and does not know it", "key", mv.h.Key, "token", mv.h.Token)
 	}
 }
 
@@ -173,7 +174,7 @@ func (b *attempt) moved(to *heartbeat.Lease, lives func() bool, settled func()) 
 	case token == 0: // it left, or failed
 		b.aq.withdrawOnce(context.Background(), b.ref(), lives, settled)
 	default:
-		if h := b.s.lockOf(b.slot); h != nil && h.token == token && h.moved(to) { // also if it is being released
+		if h := b.s.LockOf(b.slot); h != nil && h.Token == token && h.Moved(to) { // also if it is being released
 			settled()
 			return
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -209,7 +210,7 @@ func TestWhatIsBeingReleasedKeepsItsHold(t *testing.T) {
 type midMove struct {
 	*rig
 	other   *rig
-	s, o    *Session
+	s, o    *holdings.Session
 	held    types.Grant
 	theirs  types.Grant
 	waiting *answer

@@ -11,7 +11,7 @@ type signalLocks struct{ m *Manager }
 func (l signalLocks) LeasesInUse() []store.LeaseID { return l.m.leases.InUse() }
 
 // HoldsAny reports whether a session holds a lock.
-func (l signalLocks) HoldsAny() bool { return !l.m.holdings.empty() }
+func (l signalLocks) HoldsAny() bool { return !l.m.holdings.Empty() }
 
 // MayGet reports whether a call waits for the key.
 func (l signalLocks) MayGet(key string) bool { return l.m.acquirer.queue.length(key) > 0 }
@@ -19,5 +19,5 @@ func (l signalLocks) MayGet(key string) bool { return l.m.acquirer.queue.length(
 // Apply does what a signal asks for. It reports false when the grant that is meant
 // is not known here.
 func (l signalLocks) Apply(sig store.Signal) bool {
-	return l.m.holdings.signal(sig)
+	return l.m.holdings.Signal(sig)
 }

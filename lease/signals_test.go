@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -100,12 +101,17 @@ func TestASignalIsHeardWithTheRenewal(t *testing.T) {
 
 // A broken lock is lost for its holder, and free or the next one's when Break returns.
 func TestBreak(t *testing.T) {
-	for name, acquire := range map[string]func(*rig, *Session) types.Grant{
-		"session":       func(r *rig, s *Session) types.Grant { return r.lock(s, "k") },
-		"entered twice": func(r *rig, s *Session) types.Grant { r.get(s, as("o", "k", 0)); return r.get(s, as("o", "k", 0)) },
-		"bind:ttl":      func(r *rig, _ *Session) types.Grant { return r.lockTTL("k", time.Hour) },
-		"min_hold":      func(r *rig, s *Session) types.Grant { return r.get(s, types.Request{Key: "k", MinHold: time.Hour}) },
-		"standing": func(r *rig, s *Session) types.Grant {
+	for name, acquire := range map[string]func(*rig, *holdings.Session) types.Grant{
+		"session": func(r *rig, s *holdings.Session) types.Grant { return r.lock(s, "k") },
+		"entered twice": func(r *rig, s *holdings.Session) types.Grant {
+			r.get(s, as("o", "k", 0))
+			return r.get(s, as("o", "k", 0))
+		},
+		"bind:ttl": func(r *rig, _ *holdings.Session) types.Grant { return r.lockTTL("k", time.Hour) },
+		"min_hold": func(r *rig, s *holdings.Session) types.Grant {
+			return r.get(s, types.Request{Key: "k", MinHold: time.Hour})
+		},
+		"standing": func(r *rig, s *holdings.Session) types.Grant {
 			g := r.get(s, types.Request{Key: "k", MinHold: time.Hour})
 			r.release(s, g)
 			return g

@@ -9,12 +9,13 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
 // succeed releases with a result.
-func (r *rig) succeed(s *Session, g types.Grant) {
+func (r *rig) succeed(s *holdings.Session, g types.Grant) {
 	r.t.Helper()
 	_, err := r.m.Release(context.Background(), s, types.ReleaseRequest{Key: g.Key, Token: g.Token, Outcome: store.Success, Result: []byte(`1`)})
 	r.must(err)

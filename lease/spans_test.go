@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/locksidecar/locksidecar/internal/tracing"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -99,7 +100,7 @@ func (sp *spans) call(ctx context.Context, name, app string) appCall {
 }
 
 // ask acquires for an app beside the test.
-func (sp *spans) ask(ctx context.Context, r *rig, app string, s *Session, req types.Request) *answer {
+func (sp *spans) ask(ctx context.Context, r *rig, app string, s *holdings.Session, req types.Request) *answer {
 	c := sp.call(ctx, "lock.acquire", app)
 	req.Traceparent = c.parent
 	a := &answer{done: make(chan struct{})}
@@ -111,12 +112,12 @@ func (sp *spans) ask(ctx context.Context, r *rig, app string, s *Session, req ty
 	return a
 }
 
-func (sp *spans) acquire(r *rig, app string, s *Session, req types.Request) types.Grant {
+func (sp *spans) acquire(r *rig, app string, s *holdings.Session, req types.Request) types.Grant {
 	sp.t.Helper()
 	return sp.ask(context.Background(), r, app, s, req).granted(sp.t)
 }
 
-func (sp *spans) release(r *rig, app string, s *Session, req types.ReleaseRequest) {
+func (sp *spans) release(r *rig, app string, s *holdings.Session, req types.ReleaseRequest) {
 	sp.t.Helper()
 	c := sp.call(context.Background(), "lock.release", app)
 	defer c.span.End()

@@ -9,6 +9,7 @@ import (
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -408,7 +409,7 @@ func TestSpansOfHeldAnswers(t *testing.T) {
 		for _, try := range []struct {
 			app string
 			r   *rig
-			s   *Session
+			s   *holdings.Session
 		}{{"asks", b, o}, {"remembers", b, o}, {"neighbour", a, a.session()}} {
 			<-sp.ask(context.Background(), try.r, try.app, try.s, types.Request{Key: "k"}).done
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -14,7 +15,7 @@ import (
 // acquireInTurn gets a lock for a session under the id of the request. A repeat gets what
 // became of the first, as long as the session holds it.
 func (aq *acquirer) acquireInTurn(c *call) (types.Grant, error) {
-	w, rs, req := repeat.NewWithdrawal(), &c.s.requests, c.req
+	w, rs, req := repeat.NewWithdrawal(), &c.s.Requests, c.req
 	c.began, c.withdrawn = aq.clk.Now(), w.Ended()
 	r := rs.Use(repeat.AttemptID(req.RequestID, req.Key), w)
 	defer rs.Done(r, w)
@@ -22,7 +23,7 @@ func (aq *acquirer) acquireInTurn(c *call) (types.Grant, error) {
 		return types.Grant{}, err
 	}
 	waited := aq.clk.Now().Sub(c.began) // before what is left of the lock is reckoned
-	if g, ok := c.s.again(req.Key, req.RequestID); ok {
+	if g, ok := c.s.Again(req.Key, req.RequestID); ok {
 		r.Leave()
 		aq.obs.Cached(observe.CachedRepeat)
 		g.Waited = waited
@@ -45,7 +46,7 @@ func (aq *acquirer) leaveInTurn(rs *repeat.Requests, r *repeat.Request, attempts
 
 // endCalls ends the calls of a request that are under way, and takes the turn, until leave
 // is called.
-func (aq *acquirer) endCalls(ctx context.Context, s *Session, rs *repeat.Requests, id store.AttemptID) (r *repeat.Request, leave func(), err error) {
+func (aq *acquirer) endCalls(ctx context.Context, s *holdings.Session, rs *repeat.Requests, id store.AttemptID) (r *repeat.Request, leave func(), err error) {
 	r = rs.Use(id, nil)
 	rs.Withdraw(r)
 	if err := aq.takeTurn(ctx, s, r, 0, nil); err != nil {
@@ -61,7 +62,7 @@ func (aq *acquirer) endCalls(ctx context.Context, s *Session, rs *repeat.Request
 // takeTurn waits for the turn of a call, in a session or with BindTTL in none. The calls
 // before it may wait in line for long, or be of unknown outcome: one that does not wait
 // gives the store its time. A release by the id (w is nil) also goes on during a drain.
-func (aq *acquirer) takeTurn(ctx context.Context, s *Session, r *repeat.Request, wait time.Duration, w *repeat.Withdrawal) error {
+func (aq *acquirer) takeTurn(ctx context.Context, s *holdings.Session, r *repeat.Request, wait time.Duration, w *repeat.Withdrawal) error {
 	select {
 	case <-r.Turns(): // nearly always
 		return nil

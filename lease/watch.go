@@ -7,6 +7,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/lease/internal/watch"
 	"github.com/locksidecar/locksidecar/store"
@@ -66,7 +67,7 @@ func (m *Manager) pinForWatches(ctx context.Context) (watch.Lease, error) {
 // and must not call back; it is called from one goroutine at a time, perhaps before
 // Watch returns, and not after stop has. Errors: [LimitError], [ErrCallerLeft],
 // [ErrDraining], and those of the store.
-func (m *Manager) Watch(ctx context.Context, s *Session, key string, hear func(Event)) (v types.View, stop func(), err error) {
+func (m *Manager) Watch(ctx context.Context, s *holdings.Session, key string, hear func(Event)) (v types.View, stop func(), err error) {
 	if m.isDraining() {
 		return types.View{}, nil, types.ErrDraining
 	}

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 	"github.com/locksidecar/locksidecar/store/memory"
@@ -28,7 +29,7 @@ type opening struct {
 type watching struct {
 	t       *rapid.T
 	r, far  *rig
-	s       *Session
+	s       *holdings.Session
 	held    map[string]types.Grant
 	streams []*opening
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -25,7 +26,7 @@ type watcher struct {
 	at    []time.Time
 }
 
-func (r *rig) watch(s *Session, key string) *watcher {
+func (r *rig) watch(s *holdings.Session, key string) *watcher {
 	r.t.Helper()
 	w := &watcher{t: r.t}
 	var err error
@@ -79,7 +80,7 @@ func TestWatch(t *testing.T) {
 		}
 		far := b.watch(other, "k")
 		for _, r := range []*rig{r, b} { // granted here, and elsewhere
-			g := r.lock(map[*rig]*Session{r: s, b: other}[r], "k")
+			g := r.lock(map[*rig]*holdings.Session{r: s, b: other}[r], "k")
 			for _, w := range []*watcher{w, far} {
 				e := w.want(acquired)[0]
 				if e.Lock.Token != g.Token || !e.Lock.Held || e.Lock.Holder.Instance != r.m.cfg.Instance || e.Lock.Holder.ExpiresIn <= 0 {
@@ -93,7 +94,7 @@ func TestWatch(t *testing.T) {
 					t.Errorf("%+v", e)
 				}
 			}
-			_, err := r.m.Release(context.Background(), map[*rig]*Session{r: s, b: other}[r],
+			_, err := r.m.Release(context.Background(), map[*rig]*holdings.Session{r: s, b: other}[r],
 				types.ReleaseRequest{Key: "k", Token: g.Token, Outcome: store.Success, Result: json.RawMessage("1")})
 			r.must(err)
 			for _, w := range []*watcher{w, far} {

@@ -8,6 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -87,13 +88,17 @@ type releaser struct {
 // submitting is one of the ways into the lane of releases.
 type submitting = func(context.Context, store.Claim, func(store.Verdict, error)) error
 
-// Release sends a release: see [sender].
-func (rl *releaser) Release(ctx context.Context, r releasing) { rl.send(ctx, rl.lane.Submit, r) }
+// Release sends a release: see [holdings.Sender].
+func (rl *releaser) Release(ctx context.Context, r holdings.Releasing) {
+	rl.send(ctx, rl.lane.Submit, r)
+}
 
 // ReleaseInCaller sends a release of which somebody waits for the first try.
-func (rl *releaser) ReleaseInCaller(ctx context.Context, r releasing) { rl.send(ctx, rl.lane.Do, r) }
+func (rl *releaser) ReleaseInCaller(ctx context.Context, r holdings.Releasing) {
+	rl.send(ctx, rl.lane.Do, r)
+}
 
-func (rl *releaser) send(ctx context.Context, by submitting, r releasing) {
+func (rl *releaser) send(ctx context.Context, by submitting, r holdings.Releasing) {
 	// Releases are not limited: what is released was held, and that is limited.
 	if err := by(ctx, r.Claim(), func(v store.Verdict, err error) { rl.answered(r, &v, err) }); err != nil {
 		// The manager has stopped; its leases are revoked with all that they hold.
@@ -103,7 +108,7 @@ func (rl *releaser) send(ctx context.Context, by submitting, r releasing) {
 }
 
 // answered hears the answer to a try.
-func (rl *releaser) answered(r releasing, v *store.Verdict, err error) {
+func (rl *releaser) answered(r holdings.Releasing, v *store.Verdict, err error) {
 	err = types.Judged("release", v.Status, err)
 	if err != nil && r.Matters() {
 		r.WasTried(err)

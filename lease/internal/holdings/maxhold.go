@@ -1,4 +1,4 @@
-package lease
+package holdings
 
 import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -7,17 +7,17 @@ import (
 // A lock's MaxHold ends like its lease: a timer sees to it, and every read checks.
 // But the lease goes on, so the lock is released as well as lost.
 
-// outlive ends a lock whose MaxHold is over.
-func (h *heldLock) outlive() {
-	if h.giveUp(types.LostMaxHold) {
+// Outlive ends a lock whose MaxHold is over.
+func (h *Lock) Outlive() {
+	if h.GiveUp(types.LostMaxHold) {
 		h.s.set.obs.MaxHoldOver(h.observed())
 	}
 }
 
-// giveUp takes a lock from its session, which is told that it is lost, and releases
+// GiveUp takes a lock from its session, which is told that it is lost, and releases
 // it. It reports false when the session does not hold it any more. Where it is
 // broken, its MinHold is not kept.
-func (h *heldLock) giveUp(reason types.LostReason) bool {
+func (h *Lock) GiveUp(reason types.LostReason) bool {
 	r := h.newEnd(nil)
 	r.atOnce = reason == types.LostForced
 	h.s.mu.Lock()

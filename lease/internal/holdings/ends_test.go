@@ -1,4 +1,4 @@
-package lease
+package holdings
 
 import (
 	"testing"
@@ -12,21 +12,21 @@ func TestRecentEndsAreForgottenByAge(t *testing.T) {
 	t.Parallel()
 	e := newRecentEnds()
 	ref := func(i int) grantRef { return grantRef{"k", int64(i)} }
-	for i := range 5 * rememberedGrants / 2 {
-		e.add(ref(i), grantEnd{})
+	for i := range 5 * Remembered / 2 {
+		e.add(ref(i), End{})
 		for _, age := range []int{0, 1, 10_000 - 1} { // of so many, says the contract
 			if _, ok := e.get(ref(i - age)); !ok && i >= age {
 				t.Fatalf("after %d grants, the one %d before is forgotten", i, age)
 			}
 		}
-		if _, ok := e.get(ref(i - 3*rememberedGrants/2)); ok {
-			t.Fatalf("after %d grants, the one %d before is remembered", i, 3*rememberedGrants/2)
+		if _, ok := e.get(ref(i - 3*Remembered/2)); ok {
+			t.Fatalf("after %d grants, the one %d before is remembered", i, 3*Remembered/2)
 		}
 	}
-	last := 5*rememberedGrants/2 - 1
-	for _, i := range []int{last, last - rememberedGrants + 1} {
-		e.add(ref(i), grantEnd{lost: types.LostExpired})
-		if end, ok := e.get(ref(i)); !ok || end.lost != types.LostExpired {
+	last := 5*Remembered/2 - 1
+	for _, i := range []int{last, last - Remembered + 1} {
+		e.add(ref(i), End{Lost: types.LostExpired})
+		if end, ok := e.get(ref(i)); !ok || end.Lost != types.LostExpired {
 			t.Errorf("what was added again: %+v %v", end, ok)
 		}
 	}
@@ -39,9 +39,9 @@ func TestSettledReleaseIsNotKept(t *testing.T) {
 	e := newRecentEnds()
 	for i, known := range e.ages {
 		ref := grantRef{"k", int64(i)}
-		known[ref] = grantEnd{release: &release{}}
+		known[ref] = End{Release: &Release{}}
 		e.settled(ref)
-		if end, ok := e.get(ref); !ok || end.release != nil {
+		if end, ok := e.get(ref); !ok || end.Release != nil {
 			t.Errorf("remembered as %+v, %v", end, ok)
 		}
 	}

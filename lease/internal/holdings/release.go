@@ -1,4 +1,4 @@
-package lease
+package holdings
 
 import (
 	"context"
@@ -13,18 +13,18 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// sender sends releases to the store.
-type sender interface {
+// Sender sends releases to the store.
+type Sender interface {
 	// Release sends a release again and again, until the store confirms it or it does not
 	// matter any more. ctx has the span of whoever releases. It does not block.
-	Release(ctx context.Context, r releasing)
+	Release(ctx context.Context, r Releasing)
 	// ReleaseInCaller is Release by a caller that waits for the first try: it may run the
 	// statement itself.
-	ReleaseInCaller(ctx context.Context, r releasing)
+	ReleaseInCaller(ctx context.Context, r Releasing)
 }
 
-// releasing is what is released. It hears what becomes of it.
-type releasing interface {
+// Releasing is what is released. It hears what becomes of it.
+type Releasing interface {
 	// Claim tells the store which lock is meant.
 	Claim() store.Claim
 	// Matters reports whether there is something to be released yet.
@@ -35,13 +35,13 @@ type releasing interface {
 	IsSettled()
 }
 
-// release is a release under way. A lock that its session gave up is free as
+// Release is a release under way. A lock that its session gave up is free as
 // soon as the store confirms it; until then the release is repeated, so that a
 // failed one heals by itself, for as long as the lock's lease lives.
-type release struct {
-	h       *heldLock
+type Release struct {
+	h       *Lock
 	claim   store.Claim
-	heldFor time.Duration
+	HeldFor time.Duration
 	// reentry is how often the lock must be entered, 0 if that does not matter.
 	reentry int
 	// undelivered: nobody was told of the grant. atOnce: a MinHold is not kept.
@@ -61,10 +61,10 @@ type release struct {
 	first, settled chan struct{}
 }
 
-// newRelease makes the release of h. settled is called when no more tries follow; it may be
+// NewRelease makes the release of h. settled is called when no more tries follow; it may be
 // nil.
-func (h *heldLock) newRelease(req *types.ReleaseRequest, now time.Time, settled func()) *release {
-	r := &release{h: h, claim: h.claim(), heldFor: h.heldFor(now), reentry: req.Reentry, done: settled}
+func (h *Lock) NewRelease(req *types.ReleaseRequest, now time.Time, settled func()) *Release {
+	r := &Release{h: h, claim: h.Claim(), HeldFor: h.heldFor(now), reentry: req.Reentry, done: settled}
 	if req.RequestID != uuid.Nil {
 		r.means = func(e entry) bool { return e.request == req.RequestID }
 	}
@@ -73,40 +73,40 @@ func (h *heldLock) newRelease(req *types.ReleaseRequest, now time.Time, settled 
 }
 
 // newEnd makes the release of h that nobody asked for: its acquire stands for it.
-func (h *heldLock) newEnd(settled func()) *release {
-	return h.newRelease(&types.ReleaseRequest{Traceparent: h.traceparent}, h.s.set.clk.Now(), settled)
+func (h *Lock) newEnd(settled func()) *Release {
+	return h.NewRelease(&types.ReleaseRequest{Traceparent: h.Traceparent}, h.s.set.clk.Now(), settled)
 }
 
 // send sends a release that nobody waits for.
-func (r *release) send() { r.h.s.set.cfg.Sender.Release(r.h.span.Context(), r.prepared()) }
+func (r *Release) send() { r.h.s.set.cfg.Sender.Release(r.h.span.Context(), r.prepared()) }
 
-// sendAndWait sends a release that somebody waits for, and returns the outcome of the first
+// SendAndWait sends a release that somebody waits for, and returns the outcome of the first
 // try. ctx is the call's.
-func (r *release) sendAndWait(ctx context.Context) (types.Released, error) {
+func (r *Release) SendAndWait(ctx context.Context) (types.Released, error) {
 	set := r.h.s.set
 	set.cfg.Sender.ReleaseInCaller(set.obs.Along(context.Background(), ctx), r.prepared())
 	return r.answer(ctx)
 }
 
 // prepared is the release when no session holds the lock any more.
-func (r *release) prepared() *release {
-	// A part keeps no hold: nobody was told of it. Nothing makes it more than a part any more.
+func (r *Release) prepared() *Release {
+	// A member keeps no hold: nobody was told of it. Nothing publishes it any more.
 	r.claim.AtOnce = r.atOnce || r.h.unpublished
 	r.claim.Awaited = r.h.s.set.cfg.QueueLength(r.claim.Key) > 0
 	return r
 }
 
 // Claim is that of the lock.
-func (r *release) Claim() store.Claim { return r.claim }
+func (r *Release) Claim() store.Claim { return r.claim }
 
 // Matters: the lease lives, or a MinHold that is to end at once would keep the key.
-func (r *release) Matters() bool {
+func (r *Release) Matters() bool {
 	t := clock.Read(r.h.s.set.clk)
-	return r.h.lease().Alive(t) || r.claim.AtOnce && r.h.heldFor(t.Now) < r.h.minHold
+	return r.h.Lease().Alive(t) || r.claim.AtOnce && r.h.heldFor(t.Now) < r.h.minHold
 }
 
 // WasTried notes the outcome of a try.
-func (r *release) WasTried(err error) {
+func (r *Release) WasTried(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.err, r.tried = err, true
@@ -117,7 +117,7 @@ func (r *release) WasTried(err error) {
 }
 
 // IsSettled lets go of the lock.
-func (r *release) IsSettled() {
+func (r *Release) IsSettled() {
 	s := r.h.s
 	if r.settle() {
 		s.set.ends.settled(grantRef{r.claim.Key, r.claim.Token})
@@ -129,7 +129,7 @@ func (r *release) IsSettled() {
 }
 
 // settle notes that no more tries follow, and reports whether the last has succeeded.
-func (r *release) settle() bool {
+func (r *Release) settle() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over = true
@@ -140,7 +140,7 @@ func (r *release) settle() bool {
 }
 
 // end is closed when no more tries follow.
-func (r *release) end() <-chan struct{} {
+func (r *Release) end() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.settled == nil {
@@ -152,8 +152,8 @@ func (r *release) end() <-chan struct{} {
 	return r.settled
 }
 
-// failure is why the last try failed, nil when none did or the release is done.
-func (r *release) failure() error {
+// Failure is why the last try failed, nil when none did or the release is done.
+func (r *Release) Failure() error {
 	if r == nil {
 		return nil
 	}
@@ -162,26 +162,26 @@ func (r *release) failure() error {
 	return r.err
 }
 
-// again answers a repeated release while the first goes on in vain, within a time.
-func (r *release) again(ctx context.Context, within time.Duration) (types.Released, error) {
+// Again answers a repeated release while the first goes on in vain, within a time.
+func (r *Release) Again(ctx context.Context, within time.Duration) (types.Released, error) {
 	limited, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	released, err := r.wait(limited, r.end())
 	if err == nil || ctx.Err() != nil {
 		return released, err
 	}
-	if last := r.failure(); last != nil {
+	if last := r.Failure(); last != nil {
 		return types.Released{}, last
 	}
 	return types.Released{}, &store.Error{Op: "release", Err: errors.New("an earlier release is not confirmed yet")}
 }
 
 // answer returns the outcome of the first try when it is there: often at once.
-func (r *release) answer(ctx context.Context) (types.Released, error) {
+func (r *Release) answer(ctx context.Context) (types.Released, error) {
 	r.mu.Lock()
 	if r.tried {
 		defer r.mu.Unlock()
-		return types.Released{Key: r.h.key, HeldFor: r.heldFor}, r.err
+		return types.Released{Key: r.h.Key, HeldFor: r.HeldFor}, r.err
 	}
 	if r.first == nil {
 		r.first = make(chan struct{})
@@ -192,7 +192,7 @@ func (r *release) answer(ctx context.Context) (types.Released, error) {
 }
 
 // wait returns the outcome when it is there.
-func (r *release) wait(ctx context.Context, there <-chan struct{}) (types.Released, error) {
+func (r *Release) wait(ctx context.Context, there <-chan struct{}) (types.Released, error) {
 	select {
 	case <-there:
 	case <-ctx.Done():
@@ -200,5 +200,5 @@ func (r *release) wait(ctx context.Context, there <-chan struct{}) (types.Releas
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return types.Released{Key: r.h.key, HeldFor: r.heldFor}, r.err
+	return types.Released{Key: r.h.Key, HeldFor: r.HeldFor}, r.err
 }

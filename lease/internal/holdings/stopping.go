@@ -1,16 +1,16 @@
-package lease
+package holdings
 
 import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// signal does what others ask the holder of a lock for. It reports false when the grant that is
+// Signal does what others ask the holder of a lock for. It reports false when the grant that is
 // meant is not known here.
-func (hs *holdings) signal(sig store.Signal) (known bool) {
-	h := hs.get(sig.Key)
-	if h == nil || h.token != sig.Token {
-		_, ended := hs.ended(sig.Key, sig.Token)
+func (hs *Set) Signal(sig store.Signal) (known bool) {
+	h := hs.Get(sig.Key)
+	if h == nil || h.Token != sig.Token {
+		_, ended := hs.Ended(sig.Key, sig.Token)
 		return ended
 	}
 	switch sig.Kind {
@@ -19,7 +19,7 @@ func (hs *holdings) signal(sig store.Signal) (known bool) {
 			hs.obs.AskedToStop(h.observed())
 		}
 	case store.Break:
-		if h.giveUp(types.LostForced) {
+		if h.GiveUp(types.LostForced) {
 			hs.obs.Broken(h.observed())
 		}
 	}
@@ -28,10 +28,10 @@ func (hs *holdings) signal(sig store.Signal) (known bool) {
 
 // stop notes that the holder of h is asked to stop, and tells the app, again only
 // if the reason is another; else it reports false.
-func (s *Session) stop(h *heldLock, sig store.Signal) bool {
+func (s *Session) stop(h *Lock, sig store.Signal) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held[h.key] != h || h.stopping != nil && sameReason(h.stopping.Reason, sig.Reason) {
+	if s.held[h.Key] != h || h.stopping != nil && sameReason(h.stopping.Reason, sig.Reason) {
 		return false
 	}
 	at := sig.At
@@ -45,9 +45,9 @@ func (s *Session) stop(h *heldLock, sig store.Signal) bool {
 	return true
 }
 
-func (s *Session) notifyStopLocked(h *heldLock) {
+func (s *Session) notifyStopLocked(h *Lock) {
 	if s.onStop != nil && h.stopping != nil {
-		s.onStop(types.Stop{Key: h.key, Token: h.token, Reason: h.stopping.Reason})
+		s.onStop(types.Stop{Key: h.Key, Token: h.Token, Reason: h.stopping.Reason})
 	}
 }
 

@@ -1,4 +1,4 @@
-package lease
+package holdings
 
 import (
 	"maps"
@@ -13,8 +13,8 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// holdingsConfig is what holdings need.
-type holdingsConfig struct {
+// Config is what a set of sessions needs. All fields are required.
+type Config struct {
 	// Instance and Pod are this sidecar, as others see the holder.
 	Instance, Pod string
 	// TTL is the default of a session.
@@ -26,20 +26,20 @@ type holdingsConfig struct {
 	// Draining is closed when no more sessions are opened.
 	Draining <-chan struct{}
 	// Sender sends the releases of what sessions give up.
-	Sender sender
+	Sender Sender
 	// Lease is the lease for a TTL, or nil.
 	Lease func(ttl time.Duration) *heartbeat.Lease
 	// QueueLength is how many calls of this sidecar wait for a key.
 	QueueLength func(key string) int
 }
 
-// holdings are the sessions of a sidecar, and what they hold.
-type holdings struct {
-	cfg   holdingsConfig
+// Set has the sessions of a sidecar, and what they hold.
+type Set struct {
+	cfg   Config
 	clk   clock.Clock
 	obs   *observe.Observer
 	began time.Time
-	held  *heldSet
+	held  *index
 	ends  *recentEnds
 	locks atomic.Int64 // that sessions hold
 
@@ -47,20 +47,21 @@ type holdings struct {
 	sessions map[string]*Session
 }
 
-func newHoldings(cfg holdingsConfig) *holdings {
-	return &holdings{
+// New makes a set without sessions.
+func New(cfg Config) *Set {
+	return &Set{
 		cfg: cfg, clk: cfg.Clock, obs: cfg.Observer, began: cfg.Clock.Now(),
-		held: newHeldSet(), ends: newRecentEnds(), sessions: make(map[string]*Session),
+		held: newIndex(), ends: newRecentEnds(), sessions: make(map[string]*Session),
 	}
 }
 
-// open opens a session. It fails with [LimitError], and with [ErrDraining] while the sidecar
+// Open opens a session. It fails with [types.LimitError], and with [types.ErrDraining] while the sidecar
 // shuts down.
-func (hs *holdings) open(o types.SessionOptions) (*Session, error) {
+func (hs *Set) Open(o types.SessionOptions) (*Session, error) {
 	s := &Session{
 		set: hs, id: randomHex(16), name: o.Name, ttl: o.TTL, explicit: o.Explicit, onLost: o.OnLost, onStop: o.OnStop, onEnd: o.OnEnd,
 		ending: make(chan struct{}), released: make(chan struct{}),
-		held: make(map[string]*heldLock),
+		held: make(map[string]*Lock),
 	}
 	if s.name == "" {
 		s.name = randomHex(4)
@@ -82,9 +83,9 @@ func (hs *holdings) open(o types.SessionOptions) (*Session, error) {
 	return s, nil
 }
 
-// session finds a session that other connections may join, by its id. It fails with
-// [ErrSessionEnded].
-func (hs *holdings) session(id string) (*Session, error) {
+// Session finds a session that other connections may join, by its id. It fails with
+// [types.ErrSessionEnded].
+func (hs *Set) Session(id string) (*Session, error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	s := hs.sessions[id]
@@ -94,36 +95,36 @@ func (hs *holdings) session(id string) (*Session, error) {
 	return s, nil
 }
 
-// all are the sessions that have not ended.
-func (hs *holdings) all() []*Session {
+// All are the sessions that have not ended.
+func (hs *Set) All() []*Session {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	return slices.Collect(maps.Values(hs.sessions))
 }
 
 // forget takes an ended session off the list.
-func (hs *holdings) forget(s *Session) {
+func (hs *Set) forget(s *Session) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	delete(hs.sessions, s.id)
 }
 
-// get is the lock that a session holds under a key, or nil.
-func (hs *holdings) get(key string) *heldLock { return hs.held.get(key) }
+// Get is the lock that a session holds under a key, or nil.
+func (hs *Set) Get(key string) *Lock { return hs.held.get(key) }
 
-// on are the locks that are held under a lease.
-func (hs *holdings) on(l *heartbeat.Lease) []*heldLock { return hs.held.on(l) }
+// On are the locks that are held under a lease.
+func (hs *Set) On(l *heartbeat.Lease) []*Lock { return hs.held.on(l) }
 
-// ended tells what became of a grant, if it ended lately.
-func (hs *holdings) ended(key string, token int64) (grantEnd, bool) {
+// Ended tells what became of a grant, if it ended lately.
+func (hs *Set) Ended(key string, token int64) (End, bool) {
 	return hs.ends.get(grantRef{key, token})
 }
 
-// empty reports whether no session holds a lock.
-func (hs *holdings) empty() bool { return hs.locks.Load() == 0 }
+// Empty reports whether no session holds a lock.
+func (hs *Set) Empty() bool { return hs.locks.Load() == 0 }
 
-// observe tells how many sessions there are, and what they hold.
-func (hs *holdings) observe(st *observe.State) {
+// Observe tells how many sessions there are, and what they hold.
+func (hs *Set) Observe(st *observe.State) {
 	hs.mu.Lock()
 	st.Sessions = len(hs.sessions)
 	hs.mu.Unlock()
@@ -131,12 +132,12 @@ func (hs *holdings) observe(st *observe.State) {
 }
 
 // Kept counts what is kept of sessions and locks, by its name, for tests.
-func (hs *holdings) Kept() map[string]int {
+func (hs *Set) Kept() map[string]int {
 	kept := map[string]int{"locks": int(hs.locks.Load())}
 	for i := range hs.held.shards {
 		kept["keys"] += len(hs.held.shards[i].m)
 	}
-	for _, s := range hs.all() {
+	for _, s := range hs.All() {
 		s.mu.Lock()
 		kept["pending calls"] += s.pending
 		kept["unpublished locks"] += s.unpublished
@@ -146,7 +147,7 @@ func (hs *holdings) Kept() map[string]int {
 			kept["entries"] += len(h.entered)
 		}
 		s.mu.Unlock()
-		kept["requests"] += s.requests.Count()
+		kept["requests"] += s.Requests.Count()
 	}
 	return kept
 }

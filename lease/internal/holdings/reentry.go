@@ -1,4 +1,4 @@
-package lease
+package holdings
 
 import (
 	"errors"
@@ -24,7 +24,7 @@ type entry struct {
 }
 
 // entries returns the living entries of h, by number. s.mu is held.
-func (h *heldLock) entries() []entry {
+func (h *Lock) entries() []entry {
 	if h.entered != nil {
 		return h.entered
 	}
@@ -32,7 +32,7 @@ func (h *heldLock) entries() []entry {
 }
 
 // depth is the number of the newest entry. s.mu is held.
-func (h *heldLock) depth() int {
+func (h *Lock) depth() int {
 	if n := len(h.entered); n > 0 {
 		return h.entered[n-1].number
 	}
@@ -40,7 +40,7 @@ func (h *heldLock) depth() int {
 }
 
 // add makes a new entry. s.mu is held.
-func (h *heldLock) add(request uuid.UUID) entry {
+func (h *Lock) add(request uuid.UUID) entry {
 	c := h.change()
 	c.entered = h.entries()
 	c.reentries++
@@ -50,7 +50,7 @@ func (h *heldLock) add(request uuid.UUID) entry {
 }
 
 // entryOf returns the entry that a request has made. s.mu is held.
-func (h *heldLock) entryOf(request uuid.UUID) (e entry, ok bool) {
+func (h *Lock) entryOf(request uuid.UUID) (e entry, ok bool) {
 	if h.entered == nil {
 		return entry{number: 1, serial: 1}, h.request == request && request != uuid.Nil
 	}
@@ -62,22 +62,22 @@ func (h *heldLock) entryOf(request uuid.UUID) (e entry, ok bool) {
 	return entry{}, false
 }
 
-// admits reports whether h may be entered again by whoever makes this request in
+// Admits reports whether h may be entered again by whoever makes this request in
 // the session of h.
-func (h *heldLock) admits(req *types.Request) bool {
+func (h *Lock) Admits(req *types.Request) bool {
 	return req.Reentrant && req.Owner != "" && h.owner == req.Owner
 }
 
-// enter enters the lock that the request's owner holds in this session. It reports
+// Enter enters the lock that the request's owner holds in this session. It reports
 // false when there is none.
-func (s *Session) enter(req *types.Request) (types.Grant, bool) {
+func (s *Session) Enter(req *types.Request) (types.Grant, bool) {
 	if !req.Reentrant {
 		return types.Grant{}, false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.held[req.Key]
-	if s.ended || h == nil || h.unpublished || !h.admits(req) || !h.valid(clock.Read(s.set.clk)) {
+	if s.ended || h == nil || h.unpublished || !h.Admits(req) || !h.Valid(clock.Read(s.set.clk)) {
 		return types.Grant{}, false
 	}
 	g := s.grantLocked(h)
@@ -89,9 +89,9 @@ func (s *Session) enter(req *types.Request) (types.Grant, bool) {
 	return g, true
 }
 
-// again is what a request with this id was granted, as long as the session holds it: for a
+// Again is what a request with this id was granted, as long as the session holds it: for a
 // repeat, which changes nothing. The caller has the turn of the request.
-func (s *Session) again(key string, request uuid.UUID) (types.Grant, bool) {
+func (s *Session) Again(key string, request uuid.UUID) (types.Grant, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g, ok := s.againLocked(key, request)
@@ -103,7 +103,7 @@ func (s *Session) again(key string, request uuid.UUID) (types.Grant, bool) {
 
 func (s *Session) againLocked(key string, request uuid.UUID) (types.Grant, bool) {
 	h := s.held[key]
-	if h == nil || h.unpublished || !h.valid(clock.Read(s.set.clk)) {
+	if h == nil || h.unpublished || !h.Valid(clock.Read(s.set.clk)) {
 		return types.Grant{}, false
 	}
 	g := s.grantLocked(h)
@@ -113,7 +113,7 @@ func (s *Session) againLocked(key string, request uuid.UUID) (types.Grant, bool)
 }
 
 // countAnswer notes that a repeat is told of an entry. s.mu is held.
-func (h *heldLock) countAnswer(serial int) {
+func (h *Lock) countAnswer(serial int) {
 	c := h.change()
 	c.entered = h.entries()
 	for i := range c.entered {
@@ -123,8 +123,8 @@ func (h *heldLock) countAnswer(serial int) {
 	}
 }
 
-// has is the lock of which a request with this id has made an entry, or nil.
-func (s *Session) has(key string, request uuid.UUID) *heldLock {
+// Has is the lock of which a request with this id has made an entry, or nil.
+func (s *Session) Has(key string, request uuid.UUID) *Lock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h := s.held[key]; h != nil && !h.unpublished {
@@ -135,39 +135,40 @@ func (s *Session) has(key string, request uuid.UUID) *heldLock {
 	return nil
 }
 
-// grantOf is a lock of the session as its holder sees it now. It reports false when
+// GrantOf is a lock of the session as its holder sees it now. It reports false when
 // the session does not hold it any more, or it is past its time.
-func (s *Session) grantOf(h *heldLock) (types.Grant, bool) {
+func (s *Session) GrantOf(h *Lock) (types.Grant, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := s.grantLocked(h)
-	return g, s.held[h.key] == h && g.ExpiresIn > 0
+	return g, s.held[h.Key] == h && g.ExpiresIn > 0
 }
 
-func (s *Session) grantLocked(h *heldLock) types.Grant {
+func (s *Session) grantLocked(h *Lock) types.Grant {
 	return types.Grant{
-		Key: h.key, Token: h.token, Session: s.name, Bind: types.BindSession, ExpiresIn: h.remaining(clock.Read(s.set.clk)),
+		Key: h.Key, Token: h.Token, Session: s.name, Bind: types.BindSession, ExpiresIn: h.remaining(clock.Read(s.set.clk)),
 		AcquiredAt: h.acquired(), Reentry: h.depth(), Stopping: h.stopping,
 	}
 }
 
+// Why [Session.Exit] takes no entry off a lock.
 var (
-	errNotHeld = errors.New("the session does not hold the lock any more")
-	errOver    = errors.New("the entry was released before")
+	ErrNotHeld = errors.New("the session does not hold the lock any more")
+	ErrOver    = errors.New("the entry was released before")
 )
 
-// exit takes the entry that r means off h, and h out of the session with the last: then
+// Exit takes the entry that r means off h, and h out of the session with the last: then
 // the caller sends r. It returns the number of the newest entry that is left. Errors:
-// errNotHeld; errOver if the entry is not there; and when r names the number of entries,
-// and it is another, [ReentryError].
-func (s *Session) exit(h *heldLock, r *release) (left int, err error) {
+// [ErrNotHeld]; [ErrOver] if the entry is not there; and when r names the number of entries,
+// and it is another, [types.ReentryError].
+func (s *Session) Exit(h *Lock, r *Release) (left int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held[h.key] != h {
-		return 0, errNotHeld
+	if s.held[h.Key] != h {
+		return 0, ErrNotHeld
 	}
 	if n := r.reentry; n != 0 && n != h.depth() {
-		return 0, &types.ReentryError{Key: h.key, Given: n, Have: h.depth()}
+		return 0, &types.ReentryError{Key: h.Key, Given: n, Have: h.depth()}
 	}
 	entries := h.entries()
 	i := len(entries) - 1
@@ -175,7 +176,7 @@ func (s *Session) exit(h *heldLock, r *release) (left int, err error) {
 		i = slices.IndexFunc(entries, r.means)
 	}
 	if i < 0 {
-		return h.depth(), errOver
+		return h.depth(), ErrOver
 	}
 	if entries[i].answers--; r.undelivered && entries[i].answers > 0 { // a repeat was told of it
 		h.change().entered = entries
@@ -186,20 +187,20 @@ func (s *Session) exit(h *heldLock, r *release) (left int, err error) {
 		return h.depth(), nil
 	}
 	r.atOnce = r.undelivered && h.reentries == 0 // who entered again was told that it is held
-	s.takeLocked(h, grantEnd{release: r})
+	s.takeLocked(h, End{Release: r})
 	return 0, nil
 }
 
-// entrance is a waiting call that enters, and leaves the line, when its owner gets
+// Entrance is a waiting call that enters, and leaves the line, when its owner gets
 // the lock by another call of the session.
-type entrance struct {
+type Entrance struct {
 	s    *Session
 	req  *types.Request
 	open chan struct{} // has one token when it should try
 }
 
-// opens is ready to receive from when the call should try to enter.
-func (e *entrance) opens() <-chan struct{} {
+// Opens is ready to receive from when the call should try to enter.
+func (e *Entrance) Opens() <-chan struct{} {
 	if e == nil {
 		return nil
 	}
@@ -207,9 +208,9 @@ func (e *entrance) opens() <-chan struct{} {
 }
 
 // openLocked lets those try who may enter h. s.mu is held.
-func (s *Session) openLocked(h *heldLock) {
-	for e := range s.entrances[h.key] {
-		if h.admits(e.req) {
+func (s *Session) openLocked(h *Lock) {
+	for e := range s.entrances[h.Key] {
+		if h.Admits(e.req) {
 			select {
 			case e.open <- struct{}{}:
 			default:
@@ -218,27 +219,27 @@ func (s *Session) openLocked(h *heldLock) {
 	}
 }
 
-// expectEntry makes a request that waits hear when it may enter, until the entrance is closed. What
+// ExpectEntry makes a request that waits hear when it may enter, until the entrance is closed. What
 // it may enter now it finds by itself, after this. It is nil for others.
-func (s *Session) expectEntry(req *types.Request) *entrance {
+func (s *Session) ExpectEntry(req *types.Request) *Entrance {
 	if !req.Reentrant || req.Wait == 0 {
 		return nil
 	}
-	e := &entrance{s: s, req: req, open: make(chan struct{}, 1)}
+	e := &Entrance{s: s, req: req, open: make(chan struct{}, 1)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.entrances == nil {
-		s.entrances = make(map[string]map[*entrance]struct{})
+		s.entrances = make(map[string]map[*Entrance]struct{})
 	}
 	if s.entrances[req.Key] == nil {
-		s.entrances[req.Key] = make(map[*entrance]struct{})
+		s.entrances[req.Key] = make(map[*Entrance]struct{})
 	}
 	s.entrances[req.Key][e] = struct{}{}
 	return e
 }
 
-// close ends what expectEntry began. The entrance may be nil.
-func (e *entrance) close() {
+// Close ends what ExpectEntry began. The entrance may be nil.
+func (e *Entrance) Close() {
 	if e == nil {
 		return
 	}

@@ -1,4 +1,4 @@
-package lease
+package holdings
 
 import "testing"
 
@@ -13,7 +13,7 @@ func TestEndOfARelease(t *testing.T) {
 			return false
 		}
 	}
-	var late, early release
+	var late, early Release
 	late.settle()
 	if !over(late.end()) {
 		t.Error("not over, when asked after the end")

@@ -1,4 +1,4 @@
-package lease
+package holdings
 
 import (
 	"sync"
@@ -12,40 +12,40 @@ type grantRef struct {
 	token int64
 }
 
-// grantEnd is what became of a grant.
-type grantEnd struct {
-	// lost is why, empty when it was released.
-	lost types.LostReason
-	// release is under way or done, when it was released.
-	release *release
+// End is what became of a grant.
+type End struct {
+	// Lost is why, empty when it was released.
+	Lost types.LostReason
+	// Release is under way or done, when it was released.
+	Release *Release
 }
 
-// rememberedGrants is how many ended grants of this sidecar are remembered at least; at
+// Remembered is how many ended grants of this sidecar are remembered at least; at
 // most it is half as many more. So a late claim hears what became of the lock.
-const rememberedGrants = 10_000
+const Remembered = 10_000
 
 // recentEnds remembers what became of the grants that ended last, whatever was asked for
 // meanwhile: those of late first, then twice as many that ended before them.
 type recentEnds struct {
 	mu   sync.Mutex
-	ages [3]map[grantRef]grantEnd
+	ages [3]map[grantRef]End
 }
 
 func newRecentEnds() *recentEnds {
 	e := &recentEnds{}
 	for i := range e.ages {
-		e.ages[i] = make(map[grantRef]grantEnd)
+		e.ages[i] = make(map[grantRef]End)
 	}
 	return e
 }
 
-func (e *recentEnds) add(ref grantRef, end grantEnd) {
+func (e *recentEnds) add(ref grantRef, end End) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.ages[0]) >= rememberedGrants/2 {
+	if len(e.ages[0]) >= Remembered/2 {
 		oldest := e.ages[2]
 		clear(oldest)
-		e.ages = [3]map[grantRef]grantEnd{oldest, e.ages[0], e.ages[1]}
+		e.ages = [3]map[grantRef]End{oldest, e.ages[0], e.ages[1]}
 	}
 	e.ages[0][ref] = end
 }
@@ -57,14 +57,14 @@ func (e *recentEnds) settled(ref grantRef) {
 	defer e.mu.Unlock()
 	for _, known := range e.ages {
 		if end, ok := known[ref]; ok {
-			end.release = nil
+			end.Release = nil
 			known[ref] = end
 			return
 		}
 	}
 }
 
-func (e *recentEnds) get(ref grantRef) (grantEnd, bool) {
+func (e *recentEnds) get(ref grantRef) (End, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, known := range e.ages {
@@ -72,5 +72,5 @@ func (e *recentEnds) get(ref grantRef) (grantEnd, bool) {
 			return end, true
 		}
 	}
-	return grantEnd{}, false
+	return End{}, false
 }

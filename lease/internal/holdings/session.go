@@ -1,4 +1,4 @@
-package lease
+package holdings
 
 import (
 	"cmp"
@@ -20,7 +20,7 @@ import (
 // Session owns locks. It ends with the connection that it belongs to, and with
 // it all that it holds; nothing is granted to it afterwards.
 type Session struct {
-	set      *holdings
+	set      *Set
 	id, name string
 	ttl      time.Duration
 	explicit bool
@@ -34,16 +34,16 @@ type Session struct {
 
 	mu          sync.Mutex
 	ended       bool
-	held        map[string]*heldLock
+	held        map[string]*Lock
 	unpublished int // of held, that count as pending
 	pending     int // calls that may still get a lock, for the limit
 	lost        map[grantRef]types.LostReason
-	// requests are the calls with request ids that are under way in the session.
-	requests repeat.Requests
+	// Requests are the calls with request ids that are under way in the session.
+	Requests repeat.Requests
 	// freeing are the releases of the session's locks that the store has not confirmed.
-	freeing map[string]*release
+	freeing map[string]*Release
 	// entrances are the waiting calls that may enter a key when its owner gets it.
-	entrances map[string]map[*entrance]struct{}
+	entrances map[string]map[*Entrance]struct{}
 }
 
 // Ending is closed when the session ends.
@@ -104,11 +104,11 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 			close(s.released)
 		}
 	}
-	releases := make([]*release, 0, len(s.held))
+	releases := make([]*Release, 0, len(s.held))
 	for _, h := range s.held {
 		r := h.newEnd(settled)
 		r.ofSession = true
-		s.takeLocked(h, grantEnd{lost: sessionLosses[reason], release: r})
+		s.takeLocked(h, End{Lost: sessionLosses[reason], Release: r})
 		releases = append(releases, r)
 	}
 	close(s.ending)
@@ -138,11 +138,11 @@ var sessionLosses = map[types.EndReason]types.LostReason{
 
 var sessionEnds = map[types.EndReason]string{types.EndDropped: "dropped", types.EndDeleted: "deleted", types.EndShutdown: "shutdown"}
 
-// find returns the lock that the session holds under this token, or nil.
-func (s *Session) find(key string, token int64) *heldLock {
+// Find returns the lock that the session holds under this token, or nil.
+func (s *Session) Find(key string, token int64) *Lock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.held[key]; h != nil && h.token == token && !h.unpublished {
+	if h := s.held[key]; h != nil && h.Token == token && !h.unpublished {
 		return h
 	}
 	return nil
@@ -150,24 +150,24 @@ func (s *Session) find(key string, token int64) *heldLock {
 
 // take takes h from the session and remembers what became of it. It reports
 // false when somebody else did so before: whoever takes a lock decides.
-func (s *Session) take(h *heldLock, e grantEnd) bool {
+func (s *Session) take(h *Lock, e End) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.takeLocked(h, e)
 }
 
-func (s *Session) takeLocked(h *heldLock, e grantEnd) bool {
-	if s.held[h.key] != h {
+func (s *Session) takeLocked(h *Lock, e End) bool {
+	if s.held[h.Key] != h {
 		return false
 	}
-	delete(s.held, h.key)
+	delete(s.held, h.Key)
 	if h.unpublished {
 		s.unpublished--
 	}
 	s.observeEnd(h, e)
 	s.set.held.remove(h)
-	s.set.ends.add(grantRef{h.key, h.token}, e)
-	s.freesLocked(e.release)
+	s.set.ends.add(grantRef{h.Key, h.Token}, e)
+	s.freesLocked(e.Release)
 	s.set.locks.Add(-1)
 	if h.outlived != nil {
 		h.outlived.Stop()
@@ -177,55 +177,55 @@ func (s *Session) takeLocked(h *heldLock, e grantEnd) bool {
 
 // observeEnd tells that h has left its session, and why. s.mu is held. The app never knew of
 // an unpublished lock, so its end is not counted.
-func (s *Session) observeEnd(h *heldLock, e grantEnd) {
+func (s *Session) observeEnd(h *Lock, e End) {
 	if h.unpublished {
 		return
 	}
 	reason := observe.Released
 	switch {
-	case e.lost != "":
-		reason = string(e.lost)
-	case e.release != nil && e.release.ofSession:
+	case e.Lost != "":
+		reason = string(e.Lost)
+	case e.Release != nil && e.Release.ofSession:
 		reason = observe.SessionEnded
 	}
 	var heldFor time.Duration
-	if e.release != nil {
-		heldFor = e.release.heldFor
+	if e.Release != nil {
+		heldFor = e.Release.HeldFor
 	} else {
 		heldFor = h.heldFor(s.set.clk.Now())
 	}
-	s.set.obs.HoldEnded(h.span, h.key, reason, heldFor)
+	s.set.obs.HoldEnded(h.span, h.Key, reason, heldFor)
 }
 
 // freesLocked notes a release until it is settled. s.mu is held.
-func (s *Session) freesLocked(r *release) {
+func (s *Session) freesLocked(r *Release) {
 	if r == nil || s.ended {
 		return
 	}
 	if s.freeing == nil {
-		s.freeing = make(map[string]*release)
+		s.freeing = make(map[string]*Release)
 	}
-	s.freeing[r.h.key] = r
+	s.freeing[r.h.Key] = r
 }
 
 // freed forgets a release that is settled.
-func (s *Session) freed(r *release) {
+func (s *Session) freed(r *Release) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.h.letGoLocked()
-	if s.freeing[r.h.key] == r {
-		delete(s.freeing, r.h.key)
+	if s.freeing[r.h.Key] == r {
+		delete(s.freeing, r.h.Key)
 	}
 }
 
-// freeingOf is the release of a key that is under way, or nil.
-func (s *Session) freeingOf(key string) *release {
+// FreeingOf is the release of a key that is under way, or nil.
+func (s *Session) FreeingOf(key string) *Release {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.freeing[key]
 }
 
-func (s *Session) loseLocked(h *heldLock, reason types.LostReason) bool {
+func (s *Session) loseLocked(h *Lock, reason types.LostReason) bool {
 	forfeited := s.forfeitLocked(h, reason)
 	if forfeited {
 		h.letGoLocked()
@@ -235,14 +235,14 @@ func (s *Session) loseLocked(h *heldLock, reason types.LostReason) bool {
 
 // forfeitLocked takes h from the session and tells the app that it is lost. It
 // reports false when somebody else took it before.
-func (s *Session) forfeitLocked(h *heldLock, reason types.LostReason) bool {
-	if !s.takeLocked(h, grantEnd{lost: reason}) {
+func (s *Session) forfeitLocked(h *Lock, reason types.LostReason) bool {
+	if !s.takeLocked(h, End{Lost: reason}) {
 		return false
 	}
 	if h.unpublished {
 		return true // its call finds out, the app knows nothing
 	}
-	ref := grantRef{h.key, h.token}
+	ref := grantRef{h.Key, h.Token}
 	if s.lost == nil {
 		s.lost = make(map[grantRef]types.LostReason)
 	}
@@ -250,38 +250,38 @@ func (s *Session) forfeitLocked(h *heldLock, reason types.LostReason) bool {
 		s.lost[ref] = reason
 	}
 	if s.onLost != nil {
-		s.onLost(types.Lost{Key: h.key, Token: h.token, Reason: reason})
+		s.onLost(types.Lost{Key: h.Key, Token: h.Token, Reason: reason})
 	}
 	return true
 }
 
-// list lists what the session holds, at most one lock more than the limit; nil holds nothing.
-func (s *Session) list(req types.ListRequest) (views []types.View) {
+// List lists what the session holds, at most one lock more than the limit; nil holds nothing.
+func (s *Session) List(req types.ListRequest) (views []types.View) {
 	if s == nil {
 		return nil
 	}
-	var held []*heldLock
+	var held []*Lock
 	s.mu.Lock()
 	for _, h := range s.held {
-		if !h.unpublished && strings.HasPrefix(h.key, req.Prefix) && h.key > req.After {
+		if !h.unpublished && strings.HasPrefix(h.Key, req.Prefix) && h.Key > req.After {
 			held = append(held, h)
 		}
 	}
 	s.mu.Unlock()
-	slices.SortFunc(held, func(a, b *heldLock) int { return cmp.Compare(a.key, b.key) })
+	slices.SortFunc(held, func(a, b *Lock) int { return cmp.Compare(a.Key, b.Key) })
 	for _, h := range held {
 		if len(views) > req.Limit {
 			break
 		}
-		if h.valid(clock.Read(s.set.clk)) {
-			views = append(views, types.View{Lock: h.lock(), Mine: true, Cached: true})
+		if h.Valid(clock.Read(s.set.clk)) {
+			views = append(views, types.View{Lock: h.State(), Mine: true, Cached: true})
 		}
 	}
 	return views
 }
 
-// lossOf tells whether the session lost a lock, and why.
-func (s *Session) lossOf(key string, token int64) (types.LostReason, bool) {
+// LossOf tells whether the session lost a lock, and why.
+func (s *Session) LossOf(key string, token int64) (types.LostReason, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	reason, ok := s.lost[grantRef{key, token}]

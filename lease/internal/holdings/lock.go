@@ -1,0 +1,225 @@
+package holdings
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// Lock is a lock of a session of this sidecar. bind:ttl locks are not kept
+// here: any pod may release or extend them, so only the store knows. A sidecar may hold
+// a hundred thousand: what few of them have stands apart, in terms and changes.
+type Lock struct {
+	Key   string
+	Token int64
+	s     *Session
+	under atomic.Pointer[heartbeat.Lease] // it is a user of that until it has letGo
+	// acquiredAt is the store's time, in nanoseconds since 1970; since is the local one, as
+	// long after the set began.
+	acquiredAt  int64
+	since       time.Duration
+	Traceparent string
+	request     uuid.UUID // the id of the request that was granted it, zero: none
+	*terms
+
+	// Verified: the store has said that it is there, in the history in which its lease was last
+	// verified.
+	Verified atomic.Bool
+
+	// What follows is guarded by s.mu.
+	*changes
+	// unpublished: the app does not know of it, because its call has not been told yet, or is for
+	// several keys and does not have all.
+	unpublished bool
+	letGo       bool
+}
+
+// Lease is the one that the lock is held under.
+func (h *Lock) Lease() *heartbeat.Lease { return h.under.Load() }
+
+// letGoLocked ends the use of the lease: the lock is lost, or its release is settled. s.mu is held.
+func (h *Lock) letGoLocked() {
+	h.letGo = true
+	h.Lease().Unpin()
+}
+
+// terms are what few locks were asked for with. The others share plain.
+type terms struct {
+	owner string
+	// ttl is what was asked for, zero if its lease has the same: the app is told that it
+	// may rely on the lock for so long, though the lease lasts longer.
+	ttl time.Duration
+	// until is when its MaxHold is over, zero for none; outlived fires then, and is
+	// guarded by the session's mutex.
+	until    time.Time
+	outlived *time.Timer
+	// minHold is that of the attempt that won it.
+	minHold time.Duration
+	// span is nil where the acquire is not recorded.
+	span *observe.Hold
+}
+
+// changes are what happens to few locks while they are held, and their data, which few
+// have. The others share unchanged; whoever changes something takes a copy with change.
+type changes struct {
+	data     []byte          // replaced, never changed
+	stopping *store.Stopping // replaced, never changed
+	// entered are the living entries, by number; nil: that of the grant alone.
+	entered []entry
+	// reentries is how often it was entered again.
+	reentries int
+}
+
+var (
+	plain     = &terms{}
+	unchanged = &changes{}
+)
+
+// termsOf are the terms of a lock that was just granted.
+func termsOf(w *Won) *terms {
+	shorter := w.Req.TTL < w.Lease.TTL()
+	if w.Req.Owner == "" && w.Req.MaxHold == 0 && w.Req.MinHold == 0 && !shorter {
+		return withSpan(plain, w.Span)
+	}
+	t := &terms{owner: w.Req.Owner, until: w.Until, minHold: w.Req.MinHold}
+	if shorter {
+		t.ttl = w.Req.TTL
+	}
+	return withSpan(t, w.Span)
+}
+
+// withSpan returns the terms with a span, if there is one: a copy, for plain is shared.
+func withSpan(t *terms, span *observe.Hold) *terms {
+	if span == nil {
+		return t
+	}
+	own := *t
+	own.span = span
+	return &own
+}
+
+// changesOf are those of a lock that was just granted with data, nil for none.
+func changesOf(data []byte) *changes {
+	if data == nil {
+		return unchanged
+	}
+	return &changes{data: data}
+}
+
+// Of reports whether s holds the lock.
+func (h *Lock) Of(s *Session) bool { return h.s == s }
+
+// acquired is when the lock was granted, by the store's clock.
+func (h *Lock) acquired() time.Time { return time.Unix(0, h.acquiredAt) }
+
+// heldFor is how long it has been held now.
+func (h *Lock) heldFor(now time.Time) time.Duration { return now.Sub(h.s.set.began) - h.since }
+
+// change returns what may be changed of h. s.mu is held.
+func (h *Lock) change() *changes {
+	if h.changes == unchanged {
+		own := *unchanged
+		h.changes = &own
+	}
+	return h.changes
+}
+
+// Valid reports whether the lock can be relied on now: its lease is trusted, and
+// its MaxHold is not over. Every read asks.
+func (h *Lock) Valid(t clock.Tick) bool {
+	return h.Lease().Alive(t) && !clock.Past(h.until, t.Now)
+}
+
+// remaining is how long the lock can be relied on if its lease is not renewed any
+// more.
+func (h *Lock) remaining(t clock.Tick) time.Duration {
+	left := h.Lease().Remaining(t)
+	if h.ttl != 0 {
+		left = min(left, heartbeat.Reliable(h.ttl))
+	}
+	return untilAtMost(left, h.until, t.Now)
+}
+
+// untilAtMost is d, or what is left until then if that is less.
+func untilAtMost(d time.Duration, until, now time.Time) time.Duration {
+	if until.IsZero() {
+		return d
+	}
+	return max(min(d, until.Sub(now)), 0)
+}
+
+// Claim is how the store is told which lock is meant.
+func (h *Lock) Claim() store.Claim {
+	return store.Claim{Key: h.Key, Token: h.Token, Lease: h.Lease().ID()}
+}
+
+// observed is what the log says of a lock.
+func (h *Lock) observed() observe.Lock {
+	return observe.Lock{Key: h.Key, Token: h.Token, Session: h.s.name, Owner: h.owner, Traceparent: h.Traceparent}
+}
+
+// State is the lock as others see it, but for the calls that wait through other sidecars.
+func (h *Lock) State() store.Lock {
+	h.s.mu.Lock()
+	data, stopping := h.data, h.stopping
+	h.s.mu.Unlock()
+	set, t := h.s.set, clock.Read(h.s.set.clk)
+	return store.Lock{
+		Key: h.Key, Held: true, Token: h.Token, QueueLength: set.cfg.QueueLength(h.Key), Stopping: stopping,
+		Holder: store.Holder{
+			Instance: set.cfg.Instance, Pod: set.cfg.Pod, Session: h.s.name, Owner: h.owner,
+			Lease: h.Lease().ID(), Renewed: true,
+			AcquiredAt: h.acquired(), HeldFor: h.heldFor(t.Now), ExpiresIn: h.remaining(t),
+			Data: data, Traceparent: h.Traceparent,
+		},
+	}
+}
+
+// SetData notes the data of the lock, which the store has taken.
+func (h *Lock) SetData(data []byte) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	h.change().data = data
+}
+
+// Lose takes the lock from its session because its lease is lost, and the lock with it, and
+// tells the app. It reports false when somebody else took it before.
+func (h *Lock) Lose(reason types.LostReason) bool {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	return h.s.loseLocked(h, reason)
+}
+
+// LoseUnder is lose, unless the lock was moved to another lease.
+func (h *Lock) LoseUnder(l *heartbeat.Lease, reason types.LostReason) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	if h.Lease() == l {
+		h.s.loseLocked(h, reason)
+	}
+}
+
+// Moved makes h a user of the lease to which the store has moved it. It reports false if h has
+// ended.
+func (h *Lock) Moved(to *heartbeat.Lease) bool {
+	h.s.mu.Lock()
+	if h.letGo {
+		h.s.mu.Unlock()
+		return false
+	}
+	to.Pin() // the mover is one, so it is not closed
+	old := h.under.Swap(to)
+	h.s.mu.Unlock()
+	old.Unpin()
+	if to.Lost() { // the one who lost it may not have seen h there
+		h.LoseUnder(to, to.LossReason())
+	}
+	return true
+}

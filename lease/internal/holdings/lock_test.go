@@ -1,0 +1,22 @@
+package holdings
+
+import (
+	"testing"
+
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+)
+
+// What is not recorded costs nothing for as long as its lock is held.
+func TestUnrecordedLocksShareTheirTerms(t *testing.T) {
+	t.Parallel()
+	l := &heartbeat.Lease{}
+	if terms := termsOf(&Won{Req: &types.Request{}, Lease: l}); terms != plain {
+		t.Errorf("terms of its own: %+v", terms)
+	}
+	for name, req := range map[string]types.Request{"owner": {Owner: "o"}, "max_hold": {MaxHold: 1}, "min_hold": {MinHold: 1}} {
+		if termsOf(&Won{Req: &req, Lease: l}) == plain {
+			t.Errorf("a lock with %s shares its terms", name)
+		}
+	}
+}

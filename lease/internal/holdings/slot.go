@@ -1,0 +1,213 @@
+package holdings
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+)
+
+// Slot is a call's share of its session's limit, from its admission until its
+// lock counts by itself. The session's mutex guards it, but for left.
+type Slot struct {
+	Key   string // of a call for several keys
+	taken bool
+	lock  *Lock // what the call's attempt has won last
+	// Left is how long the lock could be relied on when it was published.
+	Left time.Duration
+}
+
+// Admit counts a call in, if the session may have one lock more.
+func (s *Session) Admit(p *Slot) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.roomLocked(1); err != nil {
+		return err
+	}
+	p.taken = true
+	s.pending++
+	return nil
+}
+
+// AdmitAll counts a group in, if the session may have so many locks more and holds
+// none of them: it would wait for itself. The group's own members keep their slots
+// until they are published.
+func (s *Session) AdmitAll(slots []*Slot) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range slots {
+		if h := s.held[p.Key]; h != nil && !h.unpublished && h.Valid(clock.Read(s.set.clk)) {
+			return &types.HoldsError{Key: h.Key}
+		}
+	}
+	if err := s.roomLocked(len(slots)); err != nil {
+		return err
+	}
+	s.pending += len(slots)
+	for _, p := range slots {
+		p.taken = true
+	}
+	return nil
+}
+
+// roomLocked says why the session may not have n locks more.
+func (s *Session) roomLocked(n int) error {
+	if s.ended {
+		return types.ErrSessionEnded
+	}
+	if limit := s.set.cfg.MaxLocksPerSession; len(s.held)-s.unpublished+s.pending+n > limit {
+		return &types.LimitError{What: "locks in this session", Setting: "LOCKSIDECAR_MAX_LOCKS_PER_SESSION", Limit: limit}
+	}
+	return nil
+}
+
+// Leave counts a call out.
+func (s *Session) Leave(p *Slot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leaveLocked(p)
+}
+
+func (s *Session) leaveLocked(p *Slot) {
+	if p.taken {
+		p.taken = false
+		s.pending--
+	}
+}
+
+// Won is a lock that was granted to a request of the session.
+type Won struct {
+	Req        *types.Request
+	Token      int64
+	Lease      *heartbeat.Lease
+	AcquiredAt time.Time
+	// Until is when its MaxHold is over, zero for none.
+	Until time.Time
+	Span  *observe.Hold
+}
+
+// AddMember makes a lock the session's, as a member: the app does not know of it. It reports false
+// when the session has ended, or the lock can not be relied on at the time t: then nobody holds
+// it, and the caller hands it back. Else the lock has taken over the caller's pin of the lease.
+// It returns the lock that another session believes to hold under that key, if any: the store
+// says that it is lost, and the caller tells so when it holds no mutex.
+func (s *Session) AddMember(w Won, p *Slot, t clock.Tick) (before *Lock, ok bool) {
+	h := &Lock{
+		Key: w.Req.Key, Token: w.Token, s: s, acquiredAt: w.AcquiredAt.UnixNano(), since: t.Now.Sub(s.set.began),
+		Traceparent: w.Req.Traceparent, terms: termsOf(&w), changes: changesOf(w.Req.Data), request: w.Req.RequestID,
+	}
+	h.under.Store(w.Lease)
+	if !h.Valid(t) {
+		return nil, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return nil, false
+	}
+	if own := s.held[h.Key]; own != nil {
+		s.loseLocked(own, types.LostExpired)
+	}
+	h.unpublished = true
+	s.unpublished++
+	s.held[h.Key] = h
+	p.lock = h
+	s.set.locks.Add(1)
+	if !h.until.IsZero() {
+		h.outlived = time.AfterFunc(h.until.Sub(s.set.clk.Now()), h.Outlive)
+	}
+	return s.set.held.put(h), true
+}
+
+// LockOf is what the slot's call has won last, or nil. The session may not hold it any more.
+func (s *Session) LockOf(p *Slot) *Lock {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return p.lock
+}
+
+// HasMember reports whether the session has the member of a slot, and can rely on it.
+func (s *Session) HasMember(p *Slot) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hasMemberLocked(p)
+}
+
+func (s *Session) hasMemberLocked(p *Slot) bool {
+	return p.lock != nil && s.held[p.lock.Key] == p.lock && p.lock.Valid(clock.Read(s.set.clk))
+}
+
+// Publish makes the members of slots locks of the app. It does nothing and reports false when one
+// of them is lost.
+func (s *Session) Publish(slots ...*Slot) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range slots {
+		if !s.hasMemberLocked(p) {
+			return false
+		}
+		if p.Left = p.lock.remaining(clock.Read(s.set.clk)); p.Left <= 0 {
+			return false
+		}
+	}
+	for _, p := range slots {
+		h := p.lock
+		h.unpublished = false
+		h.span.Begin(h.Key, h.Token, s.name)
+		s.unpublished--
+		s.leaveLocked(p)
+		s.openLocked(h)
+		s.notifyStopLocked(h)
+	}
+	return true
+}
+
+// HandBackMember releases the member of a slot, or the lock that it has become. settled is called when no
+// more tries follow. It does nothing and reports false when the session does not hold it any more.
+func (s *Session) HandBackMember(p *Slot, settled func()) bool {
+	h := s.LockOf(p)
+	r := h.newEnd(settled)
+	if !s.take(h, End{Release: r}) {
+		return false
+	}
+	r.send()
+	return true
+}
+
+// HandBack releases a lock, or takes an entry off it, of which the answer could not be
+// delivered. It works in the background.
+func (s *Session) HandBack(g types.Grant) {
+	h := s.Find(g.Key, g.Token)
+	if h == nil {
+		return
+	}
+	r := h.newEnd(nil)
+	r.undelivered, r.means = true, func(e entry) bool { return e.serial == g.Entry }
+	if entries, err := s.Exit(h, r); err == nil && entries == 0 {
+		r.send()
+	}
+}
+
+// AgainAll is what a request for several keys was granted, as long as the session holds it; nil if
+// one of the locks is not held.
+func (s *Session) AgainAll(slots []*Slot, request uuid.UUID) []types.Grant {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	grants := make([]types.Grant, 0, len(slots))
+	for _, p := range slots {
+		g, ok := s.againLocked(p.Key, request)
+		if !ok {
+			return nil
+		}
+		grants = append(grants, g)
+	}
+	for _, g := range grants {
+		s.held[g.Key].countAnswer(g.Entry)
+	}
+	s.set.obs.Cached(observe.CachedRepeat)
+	return grants
+}
