@@ -1,11 +1,11 @@
 // Package batcher coalesces calls of many goroutines into few operations.
 //
-// A [Lane] has at most one operation under way. What arrives meanwhile forms the
-// next batch, so that a lone call goes out at once and a crowd shares a statement:
-// there is no timer and no artificial delay. A lone call can be carried out by its own
-// caller ([Lane.Do]). Two items with the same key never
-// share a batch, unless the lane says that they may (Together); the later one goes with a
-// later batch, and overtakes nobody who came earlier for the same key.
+// A [Lane] has at most one operation under way. Items that arrive meanwhile form the next
+// batch, so that a lone call goes out at once and a crowd shares a statement: there is no
+// timer and no artificial delay. A lone call can be carried out by its own caller
+// ([Lane.Do]). Two items with the same key never share a batch, unless the lane says that
+// they may (Together); the later one goes with a later batch, and overtakes nobody who came
+// earlier for the same key.
 //
 // An item that was accepted is always answered, exactly once, whether or not
 // anybody still wants the answer: the operation runs under a context of the lane,
@@ -123,12 +123,12 @@ func (l *Lane[T, R]) Submit(ctx context.Context, item T, done func(R, error)) er
 	return l.submit(ctx, item, done, false)
 }
 
-// Do is Submit by a caller that has nothing to do before it has its answer. Where the
-// lane is idle it carries its item out itself, alone, and done is called before Do
-// returns (unless the item is locked): no other goroutine has to be woken up, which is
-// most of what a lone call costs here. What comes meanwhile is carried out by others
-// as soon as this is. A caller that may have to leave before the operation ends, after
-// at most the lane's Timeout, must not use it.
+// Do is Submit by a caller that has nothing to do before it has its answer. Where the lane
+// is idle it carries its item out itself, alone, and done is called before Do returns
+// (unless the item is locked): no other goroutine has to be woken up, which is most of what
+// a lone call costs here. Items that come meanwhile are carried out by others as soon as
+// this is done. A caller that may have to leave before the operation ends, after at most
+// the lane's Timeout, must not use it.
 func (l *Lane[T, R]) Do(ctx context.Context, item T, done func(R, error)) error {
 	return l.submit(ctx, item, done, true)
 }
@@ -274,8 +274,8 @@ func (l *Lane[T, R]) add(e entry[T, R]) {
 	l.queue = append(l.queue, e)
 }
 
-// next takes the first entries off the queue, of different keys unless Together. Whoever
-// waited for one of them gets in line. l.mu is held.
+// next takes the first entries off the queue, of different keys unless Together. An entry
+// that waited for one of them gets in line. l.mu is held.
 func (l *Lane[T, R]) next() []entry[T, R] {
 	batch, spare := l.queue, l.spare
 	l.spare = nil

@@ -94,7 +94,7 @@ func (r *recorder) want(t *testing.T, batches ...string) {
 	}
 }
 
-// What arrives while one operation runs forms the next; a lone item waits for
+// Items that arrive while an operation runs form the next one. A lone item waits for
 // nothing.
 func TestCoalescing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -430,8 +430,8 @@ func BenchmarkLane(b *testing.B) {
 	}
 }
 
-// Who has nothing else to do carries a lone item out itself: it has its answer when Do
-// returns. What comes meanwhile waits for that, and no longer.
+// Do carries a lone item out in the caller's goroutine, and returns with its answer. Items
+// that come meanwhile wait for that, and no longer.
 func TestDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder

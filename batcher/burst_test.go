@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What a burst needed is let go when it is through, and not only when the lane rests for once.
+// The memory of a burst is let go when the burst is over, and not only when the lane is idle.
 func TestABurstIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turn := make(chan struct{})

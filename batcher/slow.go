@@ -178,10 +178,10 @@ func (l *Lane[T, R]) askAgain(due []*line[T, R]) {
 	}
 }
 
-// settle answers the first of a line unless it is locked and still has time. What
-// came later may go on when that one has heard its answer, not before: answers of a
-// key are in the order of its items. After an error it may, too: that the store does
-// not answer does not mean that the key is locked.
+// settle answers the first of a line unless it is locked and still has time. Later items go
+// on when that one has its answer, not before: answers of a key are in the order of its
+// items. They also go on after an error: a store that does not answer is no sign of a
+// locked key.
 func (l *Lane[T, R]) settle(ln *line[T, R], r R, err error) {
 	locked := err == nil && l.locked(r)
 	l.mu.Lock()
@@ -206,8 +206,8 @@ func (l *Lane[T, R]) settle(ln *line[T, R], r R, err error) {
 	}
 }
 
-// late is how many at the front have waited for the timeout. What the first was
-// told in this moment is as true for those behind it.
+// late is how many at the front have waited for the timeout. The answer to the first is as
+// true for those behind it.
 func (ln *line[T, R]) late(timeout time.Duration) int {
 	n := slices.IndexFunc(ln.entries, func(e entry[T, R]) bool { return time.Since(e.since) < timeout })
 	if n < 0 {

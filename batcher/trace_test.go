@@ -83,7 +83,7 @@ func TestTraceOfABatch(t *testing.T) {
 	})
 }
 
-// What is asked again, alone, is traced too.
+// An item that is asked again, alone, is traced too.
 func TestTraceOfALockedItem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r rows

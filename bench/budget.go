@@ -143,7 +143,7 @@ type budget struct {
 	figures map[string]map[string]float64
 }
 
-// note adds a column. What comes after the parts stands below them.
+// note adds a column. The shares after the parts stand below them.
 func (b *budget) note(column string, parts []share, below ...share) {
 	if b.figures == nil {
 		b.figures = make(map[string]map[string]float64)

@@ -38,8 +38,8 @@ func (c *counter) exec(sql string) error {
 	return nil
 }
 
-// count is how many statements were executed whose text begins so, and how many
-// rows they returned or changed. What functions execute inside is not counted.
+// count is how many statements were executed whose text begins so, and how many rows they
+// returned or changed. Statements inside functions are not counted.
 func (c *counter) count(prefix string) (calls, rows int64, err error) {
 	err = c.db.QueryRow(c.ctx, mine+`
 		SELECT coalesce(sum(calls), 0)::bigint, coalesce(sum(rows), 0)::bigint

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// operations are what a load does again and again on each connection; i is its
-// number. What is prepared once is not measured.
+// operations are what a load does again and again on each connection; i is its number.
+// Preparations are not measured.
 var operations = map[string]func(c *conn, i int) (func() error, error){
 	"echo":    echoes,
 	"pair":    ownKey,

@@ -71,8 +71,8 @@ func (b *bench) p1() ([]result, error) {
 	}
 	lower := row(floorMemory, leasts)
 	lower.score = 0 // nobody makes it better or worse
-	// What two requests cost when the server does nothing. The processor is full, so what
-	// a pair costs decides how many there are.
+	// The floor is the cost of two requests when the server does nothing. The processor is
+	// full, so what a pair costs decides how many there are.
 	floor := result{
 		id: "P1", what: "floor: two requests of the echo", figure: fmt.Sprintf("%.1f µs of processor time (the load's own: %.1f µs)", 2*median(echoes.costs()), 2*median(echoes.loads())),
 		peer:  fmt.Sprintf("a pair: %.1f µs (the load's own: %.1f µs)", median(pairs.costs()), median(pairs.loads())),

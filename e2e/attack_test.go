@@ -111,7 +111,7 @@ func TestWebPages(t *testing.T) {
 		}
 	}
 	s.none()
-	// Who is no page is served.
+	// A client that is no web page is served.
 	dialTCP(t, tcp).call("PUT", lockPath("k"), lock, "X-From: curl").want(403, "forbidden") // Host: sidecar
 	if ans := dialTCP(t, tcp).raw(send("PUT", "/v1/locks/k", tcp, "", lock)); ans.status != 200 {
 		t.Errorf("a program of this machine: %d %s", ans.status, ans.body)
@@ -262,8 +262,7 @@ func TestOtherApps(t *testing.T) {
 			other.call("DELETE", lockPath(key)+"?force=true", "").want(403, "forbidden")
 			other.call("DELETE", "/v1/sessions/"+public, "").want(410, "session_ended")
 		}
-		// What is for everybody: to ask the holder to stop; and a lock of no session is released
-		// by whoever names its token.
+		// Everybody may ask a holder to stop, and may release a lock of no session by its token.
 		other.call("POST", stopPath("shared"), "").want(202, "")
 		session.want("stop")
 		other.release("cron", mine.acquire("cron", `{"bind":"ttl","ttl_ms":60000}`))

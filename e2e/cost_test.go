@@ -224,7 +224,7 @@ func TestOwnLocksCostNothing(t *testing.T) {
 	if n := cluster.Statements(t, url, anyStatement); n != 0 {
 		t.Errorf("%d statements for 500 GETs, PATCHes and refusals, want 0", n)
 	}
-	// Who does not trust the cache asks the store.
+	// A client that does not trust the cache asks the store.
 	if d := a.call("PUT", lockPath("theirs"), "", "Cache-Control: no-cache").want(423, "held"); d.json["cached"] != false {
 		t.Errorf("no-cache was answered from the cache: %s", d.body)
 	}

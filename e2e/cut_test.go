@@ -145,9 +145,9 @@ func (s *scene) waitOut() {
 	}
 }
 
-// TestCutConnections cuts the connection to the database at each stage of each
-// statement that changes who has a lock. Whatever the client was told is true, and
-// what it was not told is withdrawn.
+// TestCutConnections cuts the connection to the database at each stage of each statement
+// that changes who has a lock. All that the client was told is true, and everything else is
+// withdrawn.
 func TestCutConnections(t *testing.T) {
 	t.Parallel()
 	o, url := onPostgres(t)

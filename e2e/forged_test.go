@@ -39,7 +39,7 @@ func TestForgedWords(t *testing.T) {
 		t.Error("everybody may read who waits")
 	}
 	now := time.Now().UnixMicro()
-	// Who listens may have heard the first half of the id of who waits.
+	// A listener may have heard the first half of a waiter's id.
 	half := pgtest.Query[string](t, database, "SELECT left(grant_id::text, 18) FROM locksidecar.waiters")
 	granted := func(id string) string {
 		return fmt.Sprintf("granted:%s,%d,%d,%d,%d,", id, token+1, now, now+3_600_000_000, now)

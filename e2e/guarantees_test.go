@@ -17,8 +17,8 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
-// TestFencing: the examples of docs/guarantees.md do what the page says. What stands in no
-// terminal is typed into both.
+// TestFencing: the examples of docs/guarantees.md do what the page says. Commands outside
+// the terminals are typed into both.
 func TestFencing(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/guarantees.md")

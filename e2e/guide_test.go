@@ -31,8 +31,8 @@ func TestGuide(t *testing.T) {
 	})
 }
 
-// console is a block of the page: commands, each with the output that it must have.
-// What stands before the first command is output of an earlier one.
+// console is a block of the page: commands, each with the output that it must have. Text
+// before the first command is output of an earlier one.
 type console struct {
 	terminal string
 	steps    []step

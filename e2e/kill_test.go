@@ -153,7 +153,7 @@ func TestRestartedSidecar(t *testing.T) {
 	if took := time.Since(ready); took > limit {
 		t.Errorf("the locks were had %s after the restart, want within %s", took, limit)
 	}
-	// What belongs to no session is not the predecessor's.
+	// A lock of no session is not the predecessor's.
 	taker.call("PUT", lockPath("cron"), "", "Cache-Control: no-cache").want(423, "held")
 	dial(t, again.socket).call("DELETE", fmt.Sprintf("%s?token=%d", lockPath("cron"), ttl), "").want(200, "")
 }

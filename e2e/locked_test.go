@@ -17,8 +17,8 @@ const (
 	stuckTime    = 4 * time.Second // longer than the statements of a locked key may wait
 )
 
-// TestLockedRow: an operator's open transaction locks one key's row. Who asks for
-// that key waits; nobody else notices.
+// TestLockedRow: an operator's open transaction locks one key's row. Calls for that key
+// wait; nobody else notices.
 func TestLockedRow(t *testing.T) {
 	const longest = stuckTime * 3 / 4 // of a call for another key
 	o, url := onPostgres(t)

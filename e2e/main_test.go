@@ -31,10 +31,10 @@ const raceCost = 5
 // standstill is for how long a machine that others use, too, may do nothing for a test.
 const standstill = 5 * time.Second
 
-// slowed is how long something may take that is promised within d. What the tests are to
-// tell apart is what comes by itself and what comes with a timer, so they set the timers
-// that could help, polls, renewals and the ends of leases, to much more than this. The
-// promised times themselves are measured with -plain, and by the benchmarks.
+// slowed is how long something may take that is promised within d. The tests tell apart an
+// event that comes by itself and one that comes with a timer, so they set the timers that
+// could help, polls, renewals and the ends of leases, to much more than this. The promised
+// times themselves are measured with -plain, and by the benchmarks.
 func slowed(d time.Duration) time.Duration {
 	if *plain {
 		return d

@@ -58,7 +58,7 @@ func TestBackup(t *testing.T) {
 		return string(out)
 	}
 
-	// What is in the backup is held for longer than all that follows takes.
+	// The locks in the backup are held for longer than the rest of the test takes.
 	o := options{"STORE_URL": database, "AUTO_MIGRATE": "false", "TTL": "1h"}
 	s := start(t, o)
 	a := dial(t, s.socket)

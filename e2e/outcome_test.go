@@ -21,9 +21,9 @@ func (ans answer) skipped(result string) {
 	}
 }
 
-// TestOutcomes: on success those who asked for it are told the result and the others
-// go on in their order; on failure the next has the lock at once. What is done to a
-// resource under another type is another lock.
+// TestOutcomes: on success those who asked for it are told the result and the others go on
+// in their order; on failure the next has the lock at once. A key of another type for the
+// same resource is another lock.
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {
@@ -49,7 +49,7 @@ func TestOutcomes(t *testing.T) {
 		second := apps[1].read("PUT", lockPath("pull:img1")).granted()
 		apps[1].releaseWith("pull:img1", second, "&outcome=success", "") // without a result
 		apps[3].release("pull:img1", apps[3].read("PUT", lockPath("pull:img1")).granted())
-		// Whoever was told may go on, and asks anew.
+		// An app that was told may go on, and ask anew.
 		apps[2].release("pull:img1", apps[2].acquire("pull:img1", `{"on_success":"skip"}`))
 	})
 }
@@ -101,9 +101,9 @@ func TestSkipIsQuick(t *testing.T) {
 	}
 }
 
-// TestReleaserKilled: a sidecar is killed when its release with an outcome is under
-// way. Whatever became of the release, no waiter is lost: either it was carried out
-// and the waiters hear so, or the lock is the first one's when the lease ends.
+// TestReleaserKilled: a sidecar is killed when its release with an outcome is under way. No
+// waiter is lost, whether the release was carried out or not: either it was carried out and
+// the waiters hear so, or the lock is the first one's when the lease ends.
 func TestReleaserKilled(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second

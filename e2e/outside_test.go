@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
 )
 
-// What the database says, asked by SQL as an operator would.
+// Queries that an operator would ask the database.
 const (
 	heldLocks = `SELECT count(*) FROM locksidecar.locks l JOIN locksidecar.leases s ON s.id = l.lease_id
 		WHERE s.expires_at > clock_timestamp()`

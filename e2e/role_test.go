@@ -289,7 +289,7 @@ var forbidden = map[string][]string{
 		"SET ROLE " + pgroles.Migrator,
 	},
 	pgroles.Reader: {
-		// What would let it act.
+		// Columns that would let it act.
 		"SELECT grant_id FROM locksidecar.locks",
 		"SELECT token FROM locksidecar.locks",
 		"SELECT grant_id FROM locksidecar.waiters",
@@ -297,16 +297,16 @@ var forbidden = map[string][]string{
 		"SELECT * FROM locksidecar.locks",
 		"SELECT l FROM locksidecar.locks l",
 		"COPY locksidecar.waiters TO STDOUT",
-		// What is the apps' own.
+		// Data of the apps.
 		"SELECT data FROM locksidecar.locks",
 		"SELECT data FROM locksidecar.waiters",
 		"SELECT result FROM locksidecar.waiters",
-		// What is nobody's business.
+		// Tables that are nobody's business.
 		"SELECT FROM locksidecar.signals",
 		"SELECT FROM locksidecar.watchers",
 		"SELECT FROM locksidecar.fleet",
 		"SELECT FROM locksidecar.goose_db_version",
-		// Whatever writes, locks, or calls.
+		// Statements that write, lock or call.
 		"SELECT key FROM locksidecar.locks FOR UPDATE",
 		"SELECT id FROM locksidecar.leases FOR KEY SHARE",
 		"BEGIN; LOCK TABLE locksidecar.locks IN SHARE MODE",

@@ -109,7 +109,8 @@ func TestSecretsOfWorkingSidecars(t *testing.T) {
 		}
 	}
 	one.stop()
-	// What a process says that is killed by a signal from which others leave a core behind.
+	// The last words of a process that is killed by a signal for which others leave a core
+	// behind.
 	two.signal(syscall.SIGQUIT)
 	two.wait()
 	if status := two.cmd.ProcessState.Sys().(syscall.WaitStatus); status.CoreDump() || status.Signaled() {

@@ -161,7 +161,7 @@ echo code $?`)
 	term.says("the lock k is lost (forced)")
 	term.says("code 77")
 	term.want(0)
-	// Who is stopped hears SIGTERM only with SIGCONT, in any order.
+	// A stopped process gets SIGTERM only with SIGCONT, in any order.
 	if before, _, _ := strings.Cut(term.stdout.String(), "the lock k is lost"); strings.Contains(before, "heard SIGCONT") {
 		t.Error("the command went on, and was ended only then")
 	}

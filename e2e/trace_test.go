@@ -293,7 +293,7 @@ func traceTree(t *testing.T, shell string) {
 	gaveBack := f.only(f.only(request, "lock.release"), "lock.release")
 	f.links(gaveBack, "acquire", served)
 
-	// What the database did for them.
+	// The database's work for them.
 	f.batch(served, "acquire")
 	for _, s := range f.all("", "store.batch", internal) {
 		wantBatch(t, f, s)

@@ -46,7 +46,7 @@ func TestEvents(t *testing.T) {
 		if state.data["state"] != "held" || state.data["key"] != "job" {
 			t.Errorf("state: %s", state.raw)
 		}
-		// What two pods do at a time may be heard in another order.
+		// Events of two pods at the same time may be heard in another order.
 		b.call("POST", stopPath("job"), `{"reason":"deploy"}`).want(202, "")
 		near.sees(`stopping reason="deploy"`)
 		far.sees(`stopping reason="deploy"`)

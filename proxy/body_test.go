@@ -206,7 +206,8 @@ func TestSizes(t *testing.T) {
 // nested is JSON of n levels.
 func nested(n int) string { return strings.Repeat(`[{"]":`, n/2) + "1" + strings.Repeat("}]", n/2) }
 
-// What is nested deeper than others can read is refused: it would stand in their answers.
+// Data that is nested deeper than others can read is refused: it would stand in their
+// answers.
 func TestDeepData(t *testing.T) {
 	f := start(t)
 	c := f.dial()

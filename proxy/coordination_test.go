@@ -119,7 +119,7 @@ func TestAskToStop(t *testing.T) {
 		a.want(t, 400, "invalid_request")
 		a.detail(t, part)
 	}
-	// What is lost and what should stop come in their order.
+	// Losses and requests to stop come in their order.
 	f.session(id).o.OnLost(lease.Lost{Key: "z", Token: 9, Reason: lease.LostMaxHold})
 	c.do("POST", "/v1/locks/a%2Fb/stop", "").want(t, 202, "")
 	for _, want := range []string{"lost", "stop"} {
@@ -210,7 +210,7 @@ func TestForceOverTCP(t *testing.T) {
 	}
 }
 
-// Who waits until a lock is broken may go.
+// A caller that waits until a lock is broken may leave.
 func TestForceEndsWithItsConnection(t *testing.T) {
 	for how, leave := range closes {
 		t.Run(how, func(t *testing.T) {

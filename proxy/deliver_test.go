@@ -45,7 +45,7 @@ func TestPipelinedGrantsAreAnsweredAtOnce(t *testing.T) {
 	await.Silent(t, f.locks.handedBack, "grant handed back")
 }
 
-// Who has gone is not told that it has a lock.
+// A caller that has left is not told that it has a lock.
 func TestGrantIsHandedBackWhenCallerLeft(t *testing.T) {
 	f := start(t)
 	granted := make(chan struct{})

@@ -14,7 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/internal/testing/await"
 )
 
-// Whatever bytes arrive, the answers are well-formed and the connection closes.
+// The answers to any bytes are well-formed, and the connection closes.
 func FuzzRequest(f *testing.F) {
 	for _, seed := range []string{
 		requestText("GET", "/v1", ""), requestText("PUT", "/v1/locks/a%2Fb", `{"wait_ms":1,"bind":"ttl"}`),

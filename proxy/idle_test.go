@@ -84,7 +84,7 @@ func (f *fixture) serves(c *client) bool {
 	return slices.ContainsFunc(f.conns.Conns(), func(s *conn.Conn) bool { return s.RemoteAddr().String() == c.LocalAddr().String() })
 }
 
-// What a proxy before this server may read in another way is refused.
+// A request that a proxy before this server may read in another way is refused.
 func TestBadFraming(t *testing.T) {
 	f := start(t)
 	const begin, end, chunks = "PUT /v1/locks/a HTTP/1.1\r\nHost: x\r\n", "\r\n", "2\r\n{}\r\n0\r\n\r\n"

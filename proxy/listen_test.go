@@ -113,7 +113,7 @@ func TestClaimed(t *testing.T) {
 	}
 }
 
-// Whoever reads "serving" wants an address that can be copied.
+// The line "serving" has addresses that can be copied.
 func TestStartLogsAddresses(t *testing.T) {
 	var said logs
 	f := start(t, func(c *Config) {

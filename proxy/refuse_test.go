@@ -47,7 +47,7 @@ func (f *fixture) wantNoLine() {
 
 const ofApp = "trace_id=" + appTrace
 
-// Who is refused by the proxy stands in the log, with the trace, and once.
+// A call that the proxy refuses has one line in the log, with its trace.
 func TestRefusalsAreLogged(t *testing.T) {
 	f := start(t, func(c *Config) { c.TCPAddr, c.Timeouts.StreamWrite = "127.0.0.1:0", await.Patience })
 	addr := f.TCPAddr().String()
@@ -69,7 +69,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	c.do("GET", "/v1/locks?limit=1000", "", appHeader).want(t, 429, "limit")
 	f.wantLine(`"call refused"`, ofApp, "code=limit", "too many long answers")
 
-	// What package lease refuses it logs itself. What an app gets wrong is told the app.
+	// Package lease logs its own refusals. An app's mistake is told the app.
 	c.do("PUT", "/v1/locks/x", "").want(t, 200, "")
 	for _, target := range []string{"/v1/locks/x?token=77", "/v1/locks/x", "/nothing"} {
 		f.dial().do("DELETE", target, "", appHeader)

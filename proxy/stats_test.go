@@ -128,7 +128,8 @@ func TestStatsAreCountedOnce(t *testing.T) {
 	}
 	await.Until(t, "all wait", func() bool { return f.callsUnderWay() == 21 })
 	await.Silent(t, begun, "second count")
-	// Who waits goes: nobody cares. Who counts goes: the others get its count.
+	// A caller that waits leaves: nobody cares. The caller that counts leaves: the others
+	// get its count.
 	_ = others[0].Close()
 	await.Until(t, "it is gone", func() bool { return len(f.conns.Conns()) == 20 })
 	await.Silent(t, begun, "second count")

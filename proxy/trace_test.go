@@ -143,8 +143,8 @@ func TestEachCallHasSpan(t *testing.T) {
 	}
 }
 
-// A span lasts until its call is answered, whatever happens. What the sidecar could
-// not do is an error; what the app did not get is none.
+// A span lasts until its call is answered, whatever happens. A failure of the sidecar is an
+// error; a lock that the app did not get is none.
 func TestSpansOfFailures(t *testing.T) {
 	f, exporter := traced(t, func(c *Config) { c.TCPAddr = "127.0.0.1:0" })
 	for err, want := range map[error]string{
@@ -202,7 +202,8 @@ func TestSpansOfFailures(t *testing.T) {
 
 var errPanic = errors.New("panic")
 
-// What package lease gets leads to the call's own span: so does the row in the store.
+// The traceparent that package lease gets, and so the row in the store, leads to the call's
+// own span.
 func TestCallSpanIsPropagated(t *testing.T) {
 	f, exporter := traced(t)
 	var seen trace.SpanContext
@@ -273,7 +274,7 @@ func TestNoSpansWithoutATracer(t *testing.T) {
 	}
 }
 
-// What is malformed counts as absent, and the rest still counts.
+// A malformed header counts as absent, and the rest still counts.
 func TestMalformedTraceHeaders(t *testing.T) {
 	f, exporter := traced(t)
 	state := func(length int) string { // three members, for each has 256 bytes at most
@@ -334,7 +335,7 @@ func TestUnrecordedSpans(t *testing.T) {
 	}
 }
 
-// What is behind the part that is known may be anything. The store is not asked to keep it.
+// The part behind the known one may be anything. The store is not asked to keep it.
 func TestTraceparentSuffixIsDropped(t *testing.T) {
 	const known = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	f := start(t)

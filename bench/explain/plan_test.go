@@ -30,7 +30,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// What the store puts into its statements is put in here, too.
+// The test puts the same values into the statements as the store does.
 func TestStatementsAreComplete(t *testing.T) {
 	for _, s := range statements {
 		if sql, err := sqltext.Of(s.name); err != nil || strings.Contains(sql, ":schema_version") {

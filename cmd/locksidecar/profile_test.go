@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// What is released has no profiler in it: neither the tags of `make build` nor those of
-// the image bring its file along.
+// Released programs have no profiler: neither the tags of `make build` nor those of the
+// image bring its file along.
 func TestProfilesAreNotReleased(t *testing.T) {
 	tags := regexp.MustCompile(`-tags[= ](\S+)`)
 	top := filepath.Join("..", "..")

@@ -73,8 +73,8 @@ func (a *app) acquireCommand() *cobra.Command {
 	return cmd
 }
 
-// acquire returns the token. What it may have got without an answer it releases by the id of
-// the request, unless the id is shared: then an earlier call may have told its caller of it.
+// acquire returns the token. If no answer came, it releases by the id of the request, unless
+// the id is shared: then an earlier call may have told its caller of it.
 func acquire(c *client, key string, body acquireBody, shared bool) (token int64, err error) {
 	var grant struct {
 		Token int64 `json:"token"`

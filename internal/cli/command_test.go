@@ -68,8 +68,8 @@ func TestCommandsAgainstASidecar(t *testing.T) {
 	}
 }
 
-// What is shown is what the store says, as `ls` does: of a lock of its own the sidecar may not
-// have heard yet that it is asked to stop, nor who of other pods waits for it.
+// The command asks the store, as `ls` does: the sidecar may not have heard yet that a lock of
+// its own is asked to stop, or that other pods wait for it.
 func TestGetAsksTheStore(t *testing.T) {
 	f := newFakeSidecar(t)
 	if _, err := command("--socket", f.socket, "get", "k"); err == nil || len(f.caching) != 1 || f.caching[0] != "no-cache" {
@@ -180,7 +180,7 @@ func TestListAsJSON(t *testing.T) {
 	}
 }
 
-// What the table shows of a lock, and that --json is one document.
+// The table shows each lock, and --json is one document.
 func TestListShowsWhoHoldsWhat(t *testing.T) {
 	in := serve(t, map[string]string{"POD": "web-0"})
 	app := sidecartest.Dial(t, in.Socket)
@@ -206,7 +206,7 @@ func TestListShowsWhoHoldsWhat(t *testing.T) {
 		if err != nil || json.Unmarshal([]byte(out), &document) != nil {
 			t.Errorf("%q: %v, %s", args, err, out)
 		}
-		// What this version of the command does not know is printed all the same.
+		// The command also prints members that this version does not know.
 		if args[0] != "stop" && !strings.Contains(out, `"mine":false`) {
 			t.Errorf("%q: %s", args, out)
 		}
@@ -342,7 +342,7 @@ func TestClientsReadTheSidecarsVariable(t *testing.T) {
 	}
 }
 
-// What stands at the path is no sidecar, or one that hangs up.
+// The file at the path is no sidecar's socket, or its server hangs up.
 func TestSocketsThatAreNone(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

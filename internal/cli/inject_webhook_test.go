@@ -231,7 +231,7 @@ func TestInjectorCommandLine(t *testing.T) {
 	}
 }
 
-// What certificate.sh makes is what the API server and the injector need; made again, it is
+// certificate.sh makes what the API server and the injector need. Run again, it makes
 // another certificate of the same CA.
 func TestCertificateScript(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "tls")

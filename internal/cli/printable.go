@@ -7,9 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// printable makes a text from elsewhere (a key, a name, a reason) one that a terminal
-// only shows. What would do anything else is escaped as in Go: control characters,
-// marks that turn the direction of writing, line separators, and what is no UTF-8.
+// printable makes a text from elsewhere (a key, a name, a reason) one that a terminal only
+// shows. It escapes all else as Go does: control characters, marks that turn the direction
+// of writing, line separators, and what is no UTF-8.
 func printable(s string) string {
 	if !strings.ContainsFunc(s, unprintable) {
 		return s

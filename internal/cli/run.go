@@ -178,8 +178,8 @@ type runner struct {
 	stderr  interface{ Write(p []byte) (int, error) }
 }
 
-// run acquires, runs CMD, and releases. What has to be taken back when it fails in
-// between is taken back by the end of the process, which ends the session.
+// run acquires, runs CMD, and releases. If it fails in between, the end of the process ends
+// the session, and so takes everything back.
 func (r *runner) run() error {
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, heeded(passedOn)...)
@@ -286,7 +286,7 @@ func sessionName(path string) string {
 	return fmt.Sprintf("%s[%d]", name, os.Getpid())
 }
 
-// childEnv is the environment of CMD. What a `run` around this one has set is replaced.
+// childEnv is the environment of CMD. It replaces the variables of a `run` around this one.
 func childEnv(environ []string, l *heldLock) []string {
 	env := make([]string, 0, len(environ)+2)
 	for _, v := range environ {

@@ -11,8 +11,8 @@ import (
 	"testing/iotest"
 )
 
-// What a sidecar tells is found, whatever stands between it that a later version may
-// say, and however the connection cuts it.
+// Events are found, whatever a later version writes between them, and however the
+// connection cuts them.
 func FuzzNextEvent(f *testing.F) {
 	for _, between := range []string{"", ":\n\n", "id: 7\nretry: 10\n", "event: future\ndata: {}\n\n", ":\r\n\r\nevent:x\r\n\r\n", "data\n\n"} {
 		f.Add([]byte(between), `{"key":"k","token":1}`)
@@ -21,7 +21,7 @@ func FuzzNextEvent(f *testing.F) {
 		if strings.ContainsAny(data, "\r\n") {
 			return // one line, as the sidecar writes it
 		}
-		// Whatever comes ends before the next event begins.
+		// The text between ends before the next event begins.
 		text := append(slices.Clone(between), fmt.Sprintf("\n\n:\n\nevent: stop\ndata: %s\n\n", data)...)
 		whole, cut := namedEvents(t, bytes.NewReader(text)), namedEvents(t, iotest.OneByteReader(bytes.NewReader(text)))
 		if !slices.Equal(whole, cut) {

@@ -149,7 +149,7 @@ func typeName(name string) string {
 	return printable(name)
 }
 
-// orDash is a name for people. What is summed up has no namespace.
+// orDash is a name for people. A sum has no namespace.
 func orDash(name string) string {
 	if name == "" {
 		return none

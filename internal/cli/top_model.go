@@ -65,15 +65,15 @@ func (t *topLock) compare(than *topLock, order string) int {
 // topModel is all that `top` knows. It does no I/O: locks and keys go in, lines of
 // text come out.
 type topModel struct {
-	// What the user has chosen. kind limits the types (--type), filter is a part of a
-	// key or a holder, whether in capitals or not.
+	// The user's choices. kind limits the types (--type), filter is a part of a key or a
+	// holder, whether in capitals or not.
 	all     bool
 	sort    string
 	reverse bool
 	filter  string
 	kind    string
 
-	// What the sidecar said at a time, zero: nothing yet. more: there are more locks
+	// The sidecar's answer, and when it came; zero: none yet. more: there are more locks
 	// than were read. failure is why it said nothing since.
 	locks   []topLock
 	more    bool
@@ -96,7 +96,7 @@ func (m *topModel) found(locks []topLock, more bool, at time.Time) {
 	m.arrange()
 }
 
-// failed takes in why it said nothing. What it said before is still shown.
+// failed takes in why it said nothing. The earlier answer is still shown.
 func (m *topModel) failed(err error) { m.failure = printable(err.Error()) }
 
 // resize takes in the size of the terminal.

@@ -17,7 +17,7 @@ import (
 // escapePause is how long after an ESC the rest of a key's sequence may come.
 const escapePause = 50 * time.Millisecond
 
-// What is said to the terminal.
+// Sequences that are written to the terminal.
 const (
 	screenOn    = "\x1b[?1049h\x1b[?25l\x1b[?7l" // another screen, no cursor, no wrapping
 	screenOff   = "\x1b[?7h\x1b[?25h\x1b[?1049l"

@@ -73,7 +73,7 @@ func TestLogsAreRedacted(t *testing.T) {
 	}
 }
 
-// What the kubelet puts into a file later is what the URL is then.
+// The URL is the file's present content, also after the kubelet has changed it.
 func TestURLIsReadAgain(t *testing.T) {
 	secret := certtest.MountFiles(t, map[string][]byte{"url": []byte("postgres://u:old@h/d\n")})
 	cfg, _, err := Load(FromMap(map[string]string{"LOCKSIDECAR_STORE_URL_FILE": secret.File("url")}))

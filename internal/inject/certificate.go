@@ -19,8 +19,8 @@ type Certificate struct {
 	certFile, keyFile string
 	clientCA          string // a file; empty: any client may ask
 	log               *slog.Logger
-	// every is how often the files are looked at, at most. That is done when somebody
-	// connects, as the kubelet's probes do all the time.
+	// every is how often the files are looked at, at most. A connection makes the check
+	// due, and the kubelet's probes connect all the time.
 	every time.Duration
 
 	mu            sync.Mutex
@@ -33,7 +33,7 @@ type Certificate struct {
 }
 
 // LoadCertificate reads the files, in PEM. clientCA may be empty: then clients need no
-// certificate. What is wrong later is logged, and the certificate stays as it was.
+// certificate. A later mistake is logged, and the certificate stays as it was.
 func LoadCertificate(certFile, keyFile, clientCA string, log *slog.Logger) (*Certificate, error) {
 	c := &Certificate{certFile: certFile, keyFile: keyFile, clientCA: clientCA, log: log, every: time.Second, looked: time.Now()}
 	if err := c.read(); err != nil {

@@ -6,8 +6,8 @@
 // each other on a real API server.
 //
 // A pod is opted in by the label locksidecar.dev/inject: "true", its own or its
-// namespace's; its own "false" wins. Who asks Pod has decided that already. What differs
-// from pod to pod stands in annotations (settings.go).
+// namespace's; its own "false" wins. Callers of Pod have decided that already. Annotations
+// have what differs from pod to pod (settings.go).
 //
 // What Pod adds:
 //

@@ -36,8 +36,8 @@ type Injected struct {
 
 // Documents injects the pods and pod templates in streams of YAML or JSON that are opted
 // in: by their own label, by that of a Namespace in one of the files, or all of them (but
-// in the namespaces kube-system and locksidecar only the pod's own label counts). What is
-// not changed goes through byte for byte. The error joins what is wrong in all documents.
+// in the namespaces kube-system and locksidecar only the pod's own label counts). The rest
+// goes through byte for byte. The error joins the mistakes of all documents.
 func Documents(files []File, all bool, o Options) (Injected, error) {
 	s := &stream{all: all, options: o, namespaces: map[string]bool{}}
 	if err := s.read(files); err != nil {

@@ -17,7 +17,7 @@ func sidecarsIn(stream []byte) int { return strings.Count(string(stream), Defaul
 
 const labelled = `{labels: {locksidecar.dev/inject: "true"}}`
 
-// What is not opted in, or no workload, goes through as it is.
+// A document that is not opted in, or no workload, goes through as it is.
 func TestWhatIsNotChangedGoesThroughByteForByte(t *testing.T) {
 	for name, stream := range map[string]string{
 		"empty":            "",
@@ -79,7 +79,7 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
-// What stands around a document that is changed stays; JSON stays JSON.
+// The text around a changed document stays; JSON stays JSON.
 func TestWhatStandsAroundAPod(t *testing.T) {
 	const pod = "apiVersion: v1\nkind: Pod # c\nmetadata: " + labelled + "\nspec: {containers: []}\n"
 	const jsonPod = `{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"locksidecar.dev/inject":"true"}},"spec":{"containers":[],"x":[9007199254740993,1.50,"<\ud83d\ude00>"]}}`
@@ -228,7 +228,7 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 	}
 }
 
-// What is wrong may stand in a Secret, and errors end up in logs.
+// A mistake may stand in a Secret, and errors end up in logs.
 func TestMistakesShowNoSecrets(t *testing.T) {
 	for _, stream := range []string{
 		"kind: Secret\ndata: {~: hunter2}", "kind: Secret\ndata: {{pw: hunter2}: a}", "kind: Secret\ndata: {[hunter2]: a}",

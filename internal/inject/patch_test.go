@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever Pod does, the patch does.
+// The patch does the same as Pod.
 func TestPatchIsPod(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		before := fromJSON(rt, toJSON(rt, patchable().Draw(rt, "pod")))

@@ -107,7 +107,7 @@ type settings struct {
 	env []Variable
 }
 
-// What a value must be, as an error says it.
+// The forms of values, as errors name them.
 const (
 	imageRule  = "the name of an image, such as " + DefaultImage
 	cpuRule    = "millicores from 1m to 99999m, or cores from 1 to 99"

@@ -22,8 +22,8 @@ type document struct {
 }
 
 // split cuts a file into its documents. All documents together are the file, byte for byte.
-// What marks a document in YAML stands at the beginning of a line, where nothing else may:
-// not in a text, not in a comment.
+// The mark of a document in YAML stands at the beginning of a line, and nothing else may
+// begin a line with it, no text and no comment.
 func split(file File) []document {
 	var found []document
 	number, line := 1, 1 // of the next body

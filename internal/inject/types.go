@@ -38,7 +38,7 @@ func checkTypes(pod object) error {
 	return errors.Join(c.errs...)
 }
 
-// What JSON has, as an error says it.
+// The types of JSON, as errors name them.
 const (
 	anObject = "an object"
 	aList    = "a list"

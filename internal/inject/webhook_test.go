@@ -197,7 +197,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// Whoever reaches the webhook can write into its log, but not much.
+// A caller of the webhook can write into its log, but not much.
 func TestTheLogTakesNoLongTexts(t *testing.T) {
 	c := start(t, time.Now().Add(time.Hour))
 	long := strings.Repeat("é", maxLogged) // 2 bytes each; one byte in front, and the border is inside of one
@@ -258,7 +258,7 @@ func TestCallsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// What panics is a bug, and not the end of the server.
+// A panic is a bug, and not the end of the server.
 func TestSurvivesPanics(t *testing.T) {
 	var log logText
 	w := NewWebhook(WebhookConfig{Logger: slog.New(slog.NewTextHandler(&log, nil)), Certificate: &Certificate{}}) // of nothing
@@ -303,7 +303,7 @@ func TestLimitsReviews(t *testing.T) {
 	}
 }
 
-// Whoever sends slowly, or much, keeps no small review waiting, as nearly all are.
+// A slow or a large call keeps no small review waiting, and nearly all are small.
 func TestSlowAndLargeCallsKeepNobodyWaiting(t *testing.T) {
 	c := start(t, time.Now().Add(time.Hour))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -424,7 +424,8 @@ func TestStopFinishesReviews(t *testing.T) {
 	<-stopped
 }
 
-// Who does not trust the certificate is worth a line, who only knocks is not.
+// A client that does not trust the certificate is worth a line; one that only connects is
+// not.
 func TestLogsConnections(t *testing.T) {
 	c := start(t, time.Now().Add(time.Hour))
 	conn, err := net.Dial("tcp", c.webhook.Addr().String())

@@ -3,15 +3,15 @@
 //
 // # Rates
 //
-// Each message, which is a constant in the code, may come 50 times at once and 5 times
-// a second from then on, whatever its level and attributes. So a storm of one kind
-// hides no line of another kind, and what happens once in a while (start, ready, stop,
-// a lost lease) is never left out. What was, is said at most every ten seconds, and at
-// the end.
+// Each message, which is a constant in the code, may come 50 times at once and 5 times a
+// second from then on, whatever its level and attributes. So a storm of one kind hides no
+// line of another kind, and what happens once in a while (start, ready, stop, a lost lease)
+// is never left out. The number of lines that were left out is logged at most every ten
+// seconds, and at the end.
 //
 // # Readers
 //
-// Whoever reads the log may hang, and its pipe be full. Lines then wait in memory, 64 KiB of
+// The reader of the log may hang, and its pipe be full. Lines then wait in memory, 64 KiB of
 // them, and those beyond are lost: a lock that is not renewed is worse than a line that is
 // not there. When lines are read again, one says how many were lost in that place. At the
 // end of the process the last lines have a second.

@@ -101,7 +101,7 @@ func TestStopSaysTheRest(t *testing.T) {
 		if count(out, `message=a count=3`) != 1 || count(out, leftOut) != 1 || h.Dropped() != 3 {
 			t.Errorf("%d: %s", h.Dropped(), out)
 		}
-		// What comes later is told of in its own time: the old timer is gone.
+		// Later lines are counted with a timer of their own: the old one is gone.
 		time.Sleep(sayEvery / 2)
 		for range 2 * burst {
 			log.Info("a")

@@ -38,8 +38,8 @@ func (r *reader) goesOn() { <-r.reads }
 // aLine is as long as a twentieth of what may wait.
 var aLine = strings.Repeat("x", maxWaiting/20)
 
-// Whoever logs never waits for whoever reads; what is lost is counted, and told of in its
-// place.
+// A writer never waits for the reader. Lost lines are counted, and the number is written in
+// their place.
 func TestAHungReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := newReader()

@@ -23,7 +23,7 @@ func BenchmarkPair(b *testing.B) {
 	})
 }
 
-// What tracing adds where the span of the call is not sampled.
+// The benchmark measures what tracing adds where the span of the call is not sampled.
 func BenchmarkPairExemplars(b *testing.B) {
 	l := New("", true).Locks
 	b.ReportAllocs()

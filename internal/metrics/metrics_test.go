@@ -159,8 +159,8 @@ func TestBuckets(t *testing.T) {
 	}
 }
 
-// Whatever apps call their keys, there are no more series than these, and no key is
-// among them.
+// There are no more series than these, and no key is among them, whatever apps call their
+// keys.
 func TestTypesAreCapped(t *testing.T) {
 	s, ctx := New("", false), t.Context()
 	long := strings.Repeat("x", maxTypeBytes+1)
@@ -211,7 +211,7 @@ func TestOtherLabelsAreCapped(t *testing.T) {
 	}
 }
 
-// What is raised and lowered comes back to zero, also for types that are seen while
+// A gauge that is raised and lowered comes back to zero, also for types that are seen while
 // others fill the table.
 func TestGaugesBalance(t *testing.T) {
 	s := New("", false)

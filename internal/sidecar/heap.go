@@ -19,7 +19,7 @@ const (
 
 // keepHeapFloor lets the heap grow to heapFloor, and a larger one as Go has it: who holds
 // many locks pays nothing for the floor, and an idle sidecar does not come to it. After
-// each collection it looks at what is left alive. Who sets GOGC has the say.
+// each collection it looks at what is left alive. GOGC, if it is set, decides instead.
 func keepHeapFloor(lookup func(string) (string, bool)) {
 	if _, set := lookup("GOGC"); !set {
 		startHeapFloor()

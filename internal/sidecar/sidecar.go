@@ -24,7 +24,7 @@ type Options struct {
 	Config config.Config
 	// Version is that of this program.
 	Version string
-	// Log takes the log lines. Whoever made it stops it after Run.
+	// Log takes the log lines. Its maker stops it after Run.
 	Log *logging.Handler
 	// Lookup finds the variables of OpenTelemetry, and GOGC.
 	Lookup func(name string) (string, bool)

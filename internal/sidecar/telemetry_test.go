@@ -41,7 +41,7 @@ func TestUnusableTelemetryStopsNoLocks(t *testing.T) {
 	}
 }
 
-// What was not sent before the end is sent at the end, after all else has stopped.
+// Telemetry that was not sent before is sent at the end, after all else has stopped.
 func TestTelemetryIsFlushedLast(t *testing.T) {
 	var sent atomic.Int32
 	arrived, answer := make(chan struct{}, 1), make(chan struct{})

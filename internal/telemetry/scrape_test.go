@@ -56,7 +56,7 @@ func TestScrape(t *testing.T) {
 	}
 }
 
-// Who asks for OpenMetrics gets the exemplars with it.
+// A scraper that asks for OpenMetrics gets the exemplars with it.
 func TestScrapeOpenMetrics(t *testing.T) {
 	to := newReceiver(t)
 	tel, _ := mustStart(t, map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": to.URL + "/v1/traces"})

@@ -76,8 +76,8 @@ type Telemetry struct {
 	stopped error
 }
 
-// Start makes what the environment asks for. What cannot be made of it is a warning and is
-// left out.
+// Start makes what the environment asks for. It warns about what cannot be made, and leaves
+// it out.
 func Start(ctx context.Context, o Options) *Telemetry {
 	e := env{lookup: o.Lookup}
 	report(o.Logger)
@@ -104,7 +104,7 @@ func (t *Telemetry) say(e env, sent bool) {
 	}
 }
 
-// describe is the resource of all that is sent. What the standard variables say wins.
+// describe is the resource of all that is sent. The standard variables win.
 func describe(ctx context.Context, e env, o Options) (*resource.Resource, error) {
 	host := attribute.Key("host.name")
 	if e.get("KUBERNETES_SERVICE_HOST") != "" {

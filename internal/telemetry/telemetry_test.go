@@ -101,8 +101,7 @@ func TestOff(t *testing.T) {
 	}
 }
 
-// What one sidecar does arrives at a receiver, all of it by the time that it has
-// stopped.
+// All that a sidecar does has arrived at the receiver when it has stopped.
 func TestSent(t *testing.T) {
 	to := newReceiver(t)
 	tel, log := mustStart(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": to.URL})
@@ -207,8 +206,8 @@ func TestTheParentDecides(t *testing.T) {
 }
 
 // TestUnusableValuesAreWarnings: whatever the standard variables say, the sidecar starts. The
-// log says what is not as asked for, and without what may be a secret. What cannot be sent is
-// off, the rest is on.
+// log says what is not as asked for, and without what may be a secret. Signals that cannot be
+// sent are off, the others on.
 func TestUnusableValuesAreWarnings(t *testing.T) {
 	const nowhere = "http://127.0.0.1:1"
 	for name, c := range map[string]struct {
@@ -299,7 +298,8 @@ func TestACollectorThatHangs(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	tel, _ := mustStart(t, map[string]string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT": "http://" + hangs.Addr().String(),
-		// What is not sent by the end is given up soon after, or the goroutine stays a while.
+		// Data that is not sent by the end is given up soon after, or the goroutine stays a
+		// while.
 		"OTEL_EXPORTER_OTLP_TIMEOUT": "200", "OTEL_BSP_EXPORT_TIMEOUT": "200",
 		// If spans waited, each would for that long.
 		"OTEL_BSP_MAX_QUEUE_SIZE": "4", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "1",

@@ -2,8 +2,8 @@ package tracing
 
 import "testing"
 
-// What is read as a trace context is written as one that says the same, and the log
-// names the same trace.
+// A trace context that is read is written again with the same meaning, and the log names
+// the same trace.
 func FuzzParse(f *testing.F) {
 	const id = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-"
 	for _, seed := range []string{"00-" + id + "01", "00-" + id + "00", "01-" + id + "ff-more", "ff-" + id + "01", "00-" + id + "1", ""} {

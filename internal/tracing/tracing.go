@@ -17,8 +17,8 @@
 // How a trace crosses from one pod to another: the lock row keeps the traceparent of
 // the acquire that holds it, and the traceparent of the release that handed it over.
 //
-// A nil [Tracer] makes no spans and costs nothing. What apps attach to a lock as data
-// never stands in a span.
+// A nil [Tracer] makes no spans and costs nothing. Data that apps attach to a lock never
+// stands in a span.
 package tracing
 
 import (
@@ -78,7 +78,7 @@ const (
 	Link = attribute.Key("lock.link")
 )
 
-// What links lead to.
+// The ends of links.
 const (
 	// LinkHolder leads from a wait to the acquire of the lock that it waits for, and
 	// from an acquire that does not wait to that of the lock that denies it.

@@ -66,8 +66,8 @@ func private() int {
 	self.Env = append(os.Environ(), privateEnv+"="+folder, "TMPDIR="+folder)
 	self.Stdin, self.Stdout, self.Stderr = os.Stdin, os.Stdout, os.Stderr
 	self.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	// Who stops the tests stops their group, builds and all, and this process, which
-	// outlives it, tidies up.
+	// A signal that stops the tests stops their group, with the builds. This process
+	// outlives it and tidies up.
 	stops := make(chan os.Signal, 1)
 	signal.Notify(stops, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	if err = self.Start(); err == nil {

@@ -33,7 +33,8 @@ func newPod(t *testing.T, database string, v emptyDir, env ...string) *pod {
 	t.Helper()
 	p := &pod{t: t, root: native(t).tree(t), env: map[string]string{
 		"LOCKSIDECAR_SOCKET": socket, "LOCKSIDECAR_STORE_URL_FILE": storeFile, "LOCKSIDECAR_SOCKET_MODE": "0666",
-		// Whatever is free, or over, sooner is so because of what happened.
+		// Times are so long that a lock that is free sooner was freed by an event, and not
+		// by time.
 		"LOCKSIDECAR_TTL": "1h", "LOCKSIDECAR_DRAIN_TIMEOUT": "1h",
 		"KUBERNETES_SERVICE_HOST": "10.0.0.1", "POD_NAME": "pod-" + strconv.FormatInt(pods.Add(1), 10),
 	}}

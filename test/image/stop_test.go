@@ -38,8 +38,8 @@ func TestNativeStop(t *testing.T) {
 	ends(t, sidecar)
 }
 
-// TestPlainStop: before native sidecars, all containers are told at once. What is held stays
-// held until the app has finished; new locks are refused with a reason.
+// TestPlainStop: before native sidecars, all containers are told at once. Held locks stay
+// held until the app has finished; new ones are refused with a reason.
 func TestPlainStop(t *testing.T) {
 	_, sidecar, here, there := twoPods(t)
 	token := here.acquire("k")

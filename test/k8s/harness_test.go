@@ -75,8 +75,8 @@ func decode(t *testing.T, stream []byte) []*unstructured.Unstructured {
 	}
 }
 
-// install creates the objects, strictly, and deletes them after the test. What they do
-// (policies, webhooks) begins and ends a moment later: see eventually.
+// install creates the objects, strictly, and deletes them after the test. Policies and
+// webhooks take effect, and end, a moment later: see eventually.
 func install(t *testing.T, objects ...*unstructured.Unstructured) {
 	t.Helper()
 	for _, o := range objects {

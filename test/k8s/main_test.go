@@ -1,7 +1,7 @@
 // Package k8s tests what Kubernetes makes of deploy/ and of `locksidecar inject`: against
 // the API server itself, which runs inside the test binary, with an etcd beside it.
 //
-// What tests use:
+// Tests use:
 //
 //	admin()                  the configuration of a client that may do everything
 //	client()                 a typed client, dynamicClient() one for any kind

@@ -24,8 +24,8 @@ func violations(t *testing.T, level api.Level, pod *corev1.PodTemplateSpec) stri
 	return result.ForbiddenReason() + ": " + result.ForbiddenDetail()
 }
 
-// TestPodsAreRestricted: no manifest needs a namespace that allows more than "restricted". What
-// pod.yaml of the component says of an app is the app's matter.
+// TestPodsAreRestricted: no manifest needs a namespace that allows more than "restricted". The
+// app in the component's pod.yaml is the app's matter.
 func TestPodsAreRestricted(t *testing.T) {
 	pods := 0
 	for _, file := range manifests(t) {

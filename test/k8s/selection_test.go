@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestWhoIsInjected goes through labels and namespaces. Who is injected is also who is
+// TestWhoIsInjected goes through labels and namespaces. Pods that would be injected are
 // refused while nothing injects.
 func TestWhoIsInjected(t *testing.T) {
 	addServiceAccount(t, "kube-system")

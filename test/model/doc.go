@@ -21,10 +21,10 @@
 //	atEpoch                    new_epoch
 //	side.begin … side.hear     lease/attempt.go, release.go, queue.go, heartbeat, manager.go
 //
-// What can go wrong: an operation is cut off before, in and after each statement, and what
-// was sent is carried out later or never; operations and renewals take too long; a sidecar
-// crashes and is started again; a synchronous standby is promoted, with the same clock or
-// one that is far ahead; an asynchronous one that is behind.
+// These things can go wrong: an operation is cut off before, in and after each statement,
+// and a sent statement is carried out later or never; operations and renewals take too
+// long; a sidecar crashes and is started again; a synchronous standby is promoted, with the
+// same clock or one that is far ahead; an asynchronous one that is behind.
 //
 // A tick is the unit of time. Clocks are as far apart as the margin allows. State has what
 // is left of each time, and the order of tokens, not their values: so there is a finite
@@ -42,7 +42,7 @@
 //     what was granted is a check whose answer comes late.
 //   - A lock row that is not there yet, and its sweep; locked rows (55P03).
 //   - acquire_one, release_one, cancel_one and reaps keep their row locks for one step.
-//   - The middle of a commit. What was cut off before a commit stands for it.
+//   - The middle of a commit. A cut before the commit stands for it.
 //   - Leases that nothing is held under are closed at once, when they are due.
 //
 // # Teeth

@@ -2,7 +2,8 @@ package model
 
 // rotate compares a lease with what the sidecar knows, after a failover (lease/reconcile.go),
 // and puts what is known under a fresh lease (lease/rotate.go). The old one is revoked with
-// what is left under it. What is on its way keeps the old lease: then it is tried again.
+// what is left under it. An operation on its way keeps the old lease: then rotate is tried
+// again.
 func (s side) rotate(l leaseID) {
 	if !s.db.leases[l].old || !s.on(Rotation) {
 		return

@@ -35,7 +35,7 @@ type State struct {
 	behind  bool
 	sc      [most]sidecar
 
-	// What may still go wrong.
+	// The faults that may still happen.
 	faults, crashes, failovers uint8
 	attempts                   uint8 // how many more begin, where that is bounded
 
@@ -209,8 +209,8 @@ type op struct {
 	kind kind
 	step step
 	back step // after a new epoch
-	// cut: nobody will hear of it. What is left of the statement may still be carried
-	// out, at any time, and no other follows.
+	// cut: nobody will hear of it. The rest of the statement may still be carried out, at
+	// any time, and no other follows.
 	cut bool
 	// deaf: it goes on, but its attempt is over.
 	deaf   bool

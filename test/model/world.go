@@ -214,8 +214,8 @@ func (s *State) tick(b *Bounds, asleep int) bool {
 	return true
 }
 
-// age is a tick of a sidecar's clock. That a lease ends on which something heldUnder is one
-// of the faults that there may be: it was not renewed in time.
+// age is a tick of a sidecar's clock. The end of a lease that something is held under is
+// one of the possible faults: it was not renewed in time.
 func (s side) age() bool {
 	for slot := range s.leases {
 		l := &s.leases[slot]
@@ -250,8 +250,8 @@ func (s side) unridden(l leaseID) bool {
 	return s.db.holder != l
 }
 
-// crash ends a sidecar, and its app's belief with it. What it has sent may still be
-// carried out.
+// crash ends a sidecar, and its app's belief with it. Its statements on their way may still
+// be carried out.
 func (s *State) crash(b *Bounds, i int) bool {
 	s.crashes--
 	for l := range lanes {

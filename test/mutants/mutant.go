@@ -15,7 +15,7 @@ import (
 type mutant struct {
 	name  string // of the patch, without .patch
 	patch string // its path
-	// What the head of the patch says.
+	// The head of the patch.
 	rule, from string
 	test       test
 	files      []string // that it changes

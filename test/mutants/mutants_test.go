@@ -52,7 +52,7 @@ func TestPatches(t *testing.T) {
 	}
 }
 
-// Who adds a mutant lets the table say which test has seen it.
+// The table says of each mutant which test has seen it.
 func TestTheTableOfMutants(t *testing.T) {
 	mutants, err := load(".", nil)
 	if err != nil {
@@ -73,7 +73,7 @@ func TestTheTableOfMutants(t *testing.T) {
 	}
 }
 
-// What the documents say of tests: they name none that is not there.
+// The documents name only tests that exist.
 func TestTheTablesOfTests(t *testing.T) {
 	tests := map[string]bool{}
 	for _, pkg := range []string{

@@ -29,8 +29,8 @@ type ground struct {
 // compile compiles the tests of a package.
 func (g *ground) compile(ctx context.Context, pkg string) (binary string, err error) {
 	binary = filepath.Join(g.bin, strings.ReplaceAll(strings.TrimPrefix(pkg, "./"), "/", "-")+".test")
-	// -trimpath: what was compiled in another copy need not be compiled again. What is for
-	// debuggers takes the linker longest.
+	// -trimpath: what was compiled in another copy need not be compiled again. Without
+	// debug information the linker is much faster.
 	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-trimpath", "-ldflags=-s -w", "-o", binary, pkg)
 	cmd.Dir = g.top
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -13,7 +13,7 @@ import (
 const notSeen = "not seen"
 
 // renewTable writes TABLE.md with what is new of the mutants that were tried: how long the
-// tests of those took that were seen. What it says of the others stays.
+// tests of those took that were seen. The rows of the others stay.
 func renewTable(tried []mutant, red map[string]string) error {
 	path := filepath.Join(folder, "TABLE.md")
 	text, err := os.ReadFile(path) //nolint:gosec // a file of the repository

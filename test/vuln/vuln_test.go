@@ -1,5 +1,5 @@
-// Package vuln tests what `make vuln` says when it can know nothing. That it finds what there
-// is, `make vuln` tests by itself, with the module planted.
+// Package vuln tests what `make vuln` says when it can know nothing. `make vuln` plants a
+// vulnerable module, and so tests by itself that it finds something.
 package vuln
 
 import (

@@ -90,7 +90,7 @@ func (c *Cluster) Put(tb testing.TB, name string, content []byte) {
 	if err := c.put(file{name, content}); err != nil {
 		tb.Fatal(err)
 	}
-	// What new connections say is when the server read them that made these.
+	// New connections say when the server that made them read its settings.
 	read := func() time.Time { return newQuery[time.Time](tb, c.URL("postgres"), "SELECT pg_conf_load_time()") }
 	before := read()
 	Query[bool](tb, c.URL("postgres"), "SELECT pg_reload_conf()")

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// Follow makes the cluster a standby of another one that has TCP, from a copy of that
-// one's data: it streams, and waits to be promoted. What it was before is gone.
+// Follow makes the cluster a standby of another one that has TCP, from a copy of that one's
+// data: it streams, and waits to be promoted. Its own data is gone.
 func (c *Cluster) Follow(primary *Cluster) error {
 	c.Halt()
 	if err := os.RemoveAll(c.data()); err != nil {

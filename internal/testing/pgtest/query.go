@@ -68,7 +68,7 @@ func connect(url string) (*pgx.Conn, error) {
 // mostKept leaves the servers enough connections for others.
 const mostKept = 16
 
-// kept are idle connections. That of the last query stands last.
+// kept are idle connections. The last query's is the last.
 var kept struct {
 	sync.Mutex
 	urls  []string

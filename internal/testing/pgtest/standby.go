@@ -33,8 +33,8 @@ func (c *Cluster) Lead(tb testing.TB) {
 	}
 }
 
-// Copy stops the server and copies its data, as another standby has them. What it
-// returns stops the server again and goes on with the copy. Both leave it stopped.
+// Copy stops the server and copies its data, as another standby has them. The function that
+// it returns stops the server again and goes on with the copy. Both leave it stopped.
 func (c *Cluster) Copy(tb testing.TB) (goOn func()) {
 	tb.Helper()
 	c.Shutdown()

@@ -2,8 +2,8 @@ package pgtest
 
 import "testing"
 
-// Statements is how many statements whose text is LIKE the pattern were executed
-// in a database since the last reset. What functions execute inside is not counted.
+// Statements is how many statements whose text is LIKE the pattern were executed in a
+// database since the last reset. Statements inside functions are not counted.
 func (c *Cluster) Statements(tb testing.TB, url, like string) int64 {
 	tb.Helper()
 	return Query[int64](tb, url, `

@@ -69,7 +69,7 @@ func TestRequestTimeout(t *testing.T) {
 }
 
 // A connection that is opened ahead has a minute for its first word; then the request has
-// its own time. Who is refused has no more than that.
+// its own time. A refused connection has no more than that.
 func TestFirstRequestTimeout(t *testing.T) {
 	for name, c := range map[string]struct {
 		sends   map[time.Duration]string // what comes when

@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Answers are appended to a buffer by hand: they are few, small and on the
-// path of every call. What has no value is null, and never left out.
+// Answers are appended to a buffer by hand: they are few, small and on the path of every
+// call. A member without a value is null, and never left out.
 
 // features is what this version can do, for GET /v1. The names are stable.
 var features = []string{
@@ -256,7 +256,7 @@ func appendStringOrNull(b []byte, s string) []byte {
 	return AppendString(b, s)
 }
 
-// AppendString appends s as a JSON string. What is not UTF-8 becomes U+FFFD.
+// AppendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD.
 func AppendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	start := 0

@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Whatever an error says of locks and holders, its problem is as documented.
+// The problem of an error is as documented, whatever the error says of locks and holders.
 func FuzzProblem(f *testing.F) {
 	f.Add("job:1", "pod-a", []byte(`{"a":1}`), int64(3))
 	f.Add("\xff\"\\", "\x00\n", []byte("\n[]"), int64(-1<<63))

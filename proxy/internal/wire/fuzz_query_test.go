@@ -88,7 +88,7 @@ func FuzzTarget(f *testing.F) {
 	})
 }
 
-// What this package hands on as a trace context is one to others, too.
+// A trace context that this package hands on is one to others, too.
 func FuzzTraceparent(f *testing.F) {
 	const id = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-"
 	for _, seed := range []string{"00-" + id + "01", "01-" + id + "ff-more", "ff-" + id + "01", "00-" + id + "01-", "cc-" + id + "09", ""} {

@@ -47,8 +47,8 @@ func parseEvents(text string) (events []told) {
 	return events
 }
 
-// Whatever apps, operators and other instances have written: a reader finds the events
-// that were told, each as it is documented, however the connection cuts the stream.
+// A reader finds all events as they are documented, whatever apps, operators and other
+// instances have written, and however the connection cuts the stream.
 func FuzzStream(f *testing.F) {
 	f.Add("job:1", "because", []byte(`{"a":[1]}`), int64(7))
 	f.Add("\n\nevent: lost\ndata: {}\n\n", "\r", []byte("{\r\n\n\"a\"\n:1}"), int64(1<<53-1))

@@ -49,7 +49,7 @@ func HasToken(list []byte, token string) bool {
 const traceparentLength = 2 + 1 + 32 + 1 + 16 + 1 + 2
 
 // Traceparent is the part of a traceparent that this version knows, empty if it is not
-// valid. What a later version has behind it is left out.
+// valid. The rest of a later version is left out.
 func Traceparent(v []byte) string {
 	if !validTraceparent(v) {
 		return ""

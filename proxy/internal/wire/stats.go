@@ -53,15 +53,15 @@ func AppendStats(b []byte, counted store.Stats, r StatsRequest, namespace string
 	return append(b, '}')
 }
 
-// statsList is a list of stats, cut to its limit. What is left is summed up in others.
+// statsList is a list of stats, cut to its limit. Others is the sum of the rest.
 type statsList struct {
 	lines         []store.Stat
 	more          bool // there are others
 	total, others store.Stat
 }
 
-// newTally counts. What the store has summed up already (see [store.Stats]) stands last,
-// and nobody knows of which namespace it is.
+// newStatsList counts. The sum that the store has made already (see [store.Stats]) stands
+// last, and has no namespace.
 func newStatsList(all []store.Stat, r StatsRequest, namespace string) statsList {
 	t := statsList{others: store.Stat{Name: store.Others}}
 	for i := range all {

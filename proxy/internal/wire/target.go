@@ -97,8 +97,8 @@ func checkText(name string, text []byte) (string, *Problem) {
 	return string(text), nil
 }
 
-// unescape decodes percent escapes, and + as a space if wanted. at is where an
-// escape is bad, else -1. What needs no decoding is returned as it is.
+// unescape decodes percent escapes, and + as a space if wanted. at is where an escape is
+// bad, else -1. A text that needs no decoding is returned as it is.
 func unescape(s []byte, plus bool) (decoded []byte, at int) {
 	if bytes.IndexByte(s, '%') < 0 && (!plus || bytes.IndexByte(s, '+') < 0) {
 		return s, -1

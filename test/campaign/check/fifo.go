@@ -7,7 +7,7 @@ import (
 )
 
 // fifo: of two calls that were seen in a key's line, the one that stood before the other
-// got the lock before it, if both got it. What is seen is the queue in the database, so
+// got the lock before it, if both got it. The observer sees the queue in the database, so
 // nothing is guessed from the times of calls.
 //
 // A waiter whose lease is lost stands in line again, at the end, under another one. That

@@ -9,7 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/test/campaign/history"
 )
 
-// A key's lock is free, or held under a token. What a history must agree with:
+// A key's lock is free, or held under a token. A history must agree with this:
 //
 //   - Each grant takes it free, and has the next larger token of those that clients were
 //     told. (Others were drawn for whom nobody was told of: see below.)
@@ -209,7 +209,7 @@ func (c *chain) next(i int, before []int64) (able []int64) {
 		if at > c.changes[i].to {
 			break
 		}
-		// Who was answered before that must have asked before the lock was as it was.
+		// A call that was answered before that must have begun before the lock changed.
 		for ; len(lies) > 0 && lies[0].to < at; lies = lies[1:] {
 			least = max(least, lies[0].from)
 		}

@@ -25,7 +25,7 @@ ORDER BY 1`
 
 // Orphans waits until the database holds nothing for clients that have gone: no lock that
 // counts as held, no waiter, signal or watcher, and no living lease but those of sidecars
-// that run in these pods. What is still there at the end of within is an orphan. A
+// that run in these pods. Anything that is still there at the end of within is an orphan. A
 // connection to the database that takes no part in the faults is needed.
 func Orphans(ctx context.Context, url string, pods []string, within time.Duration) ([]Violation, error) {
 	ctx, cancel := context.WithTimeout(ctx, within+time.Minute)

@@ -138,7 +138,7 @@ func (h *arranged) steps(k *keyHistory, from, size int) (steps []porcupine.Opera
 		}
 		steps = append(steps, operation(step{kind: ends, token: t.grant.Token, op: t.grant}, began, over))
 	}
-	// What names no token is judged where it can have met these grants only.
+	// An operation without a token is judged only where it can have met these grants.
 	begins, stops := int64(0), int64(never)
 	if from > 0 {
 		begins = k.terms[from].grant.Return

@@ -180,7 +180,8 @@ type connects struct {
 	stop func()
 }
 
-// measure begins. That the process stands still between two of them counts, too.
+// measure begins. The time in which the process stands still between two of them counts,
+// too.
 func measure(url string) *connects {
 	const long, pause = 50 * time.Millisecond, 10 * time.Millisecond
 	c := &connects{}
@@ -209,7 +210,8 @@ func measure(url string) *connects {
 	return c
 }
 
-// slowest is how long it took at most, if that was long. What is being measured counts.
+// slowest is how long it took at most, if that was long. The connection that is being
+// measured counts.
 func (c *connects) slowest() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,6 +1,6 @@
 // Package fault strikes a world: each kind of fault is injected, lasts for a while, is
-// healed, and proves that it bit. What strikes when and whom is a plan that follows from
-// a seed alone.
+// healed, and proves that it bit. A seed alone decides the plan: which fault strikes whom,
+// and when.
 package fault
 
 import (

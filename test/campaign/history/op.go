@@ -17,7 +17,7 @@ import (
 // Kind tells what was asked for.
 type Kind string
 
-// What clients do.
+// The operations of clients.
 const (
 	Acquire Kind = "acquire" // PUT, or one key of a POST for several (Group)
 	Release Kind = "release" // DELETE with a token
@@ -30,7 +30,7 @@ const (
 	Write   Kind = "write"   // of Token to the resource that the lock protects
 )
 
-// What others note.
+// The notes of others.
 const (
 	// Line is what an observer saw in the database: who waits for Key, in order.
 	Line Kind = "line"

@@ -23,9 +23,9 @@ type Recorder struct {
 	err  error
 }
 
-// NewRecorder makes a recorder for a process of that name; no two of a campaign share
-// one, restarts included. What is recorded is also written to out, a line for each
-// beginning and each end; out may be nil.
+// NewRecorder makes a recorder for a process of that name; no two of a campaign share one,
+// restarts included. It also writes to out, if that is not nil, a line for each beginning
+// and each end.
 func NewRecorder(process string, out io.Writer) *Recorder {
 	return &Recorder{process: process, ops: make(map[string]Op), out: out}
 }
@@ -34,7 +34,7 @@ func NewRecorder(process string, out io.Writer) *Recorder {
 func (r *Recorder) Process() string { return r.process }
 
 // Begin notes that an operation begins, and returns it with its ID and its Call, unless
-// that is set. Whoever makes the call comes after.
+// that is set. The call itself is made after that.
 func (r *Recorder) Begin(op Op) Op {
 	r.mu.Lock()
 	defer r.mu.Unlock()

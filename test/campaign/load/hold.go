@@ -45,8 +45,8 @@ func (c *client) hold(ctx context.Context, grips []grip) {
 	}
 }
 
-// rests lets time pass, and tells whether all that the session holds may still be held.
-// What it holds it loses with its connection.
+// rests lets time pass, and tells whether all that the session holds may still be held. The
+// session loses its locks with its connection.
 func (c *client) rests(ctx context.Context, d time.Duration) bool {
 	switch {
 	case c.calls == nil: // only bind:ttl locks are left
@@ -133,7 +133,7 @@ func gone(a answer) history.Outcome {
 	return history.Unknown
 }
 
-// release gives a lock up. That is not part of what the end of the campaign cuts short.
+// release gives a lock up. The end of the campaign does not cut this short.
 func (c *client) release(g grip) {
 	ctx := context.Background()
 	if g.session != "" && (c.own == nil || c.own.name != g.session) {

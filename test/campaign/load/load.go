@@ -6,8 +6,8 @@
 // it has asked again; it ends its belief before it releases. While it believes, it
 // writes its token to the resource that the lock protects (see [Fence]).
 //
-// Sidecars may vanish and come back at any time, calls may never be answered. That ends
-// a session, and is recorded; it does not end a client.
+// Sidecars may vanish and come back at any time, calls may never be answered. This ends a
+// session, and is recorded; it does not end a client.
 package load
 
 import (
@@ -27,7 +27,7 @@ type Config struct {
 	Sockets []string
 	// Clients is how many there are in all, Keys how many locks they want: a multiple of 4.
 	Clients, Keys int
-	// Seed chooses what they do. What comes of it depends on the machine, too.
+	// Seed chooses what they do. The outcome depends on the machine, too.
 	Seed uint64
 	// Recorder takes the history.
 	Recorder *history.Recorder

@@ -121,9 +121,9 @@ func outcomes(ops []history.Op) map[string]int {
 	return n
 }
 
-// TestLoad: the clients do all that they can do, lose what a stopped sidecar held for
-// them, and come back to one that was killed and is there again. What they write down is
-// accepted.
+// TestLoad: the clients do all that they can do, lose what a stopped sidecar held for them,
+// and come back to one that was killed and is there again. The checkers accept their
+// records.
 func TestLoad(t *testing.T) {
 	const keys = 12
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())

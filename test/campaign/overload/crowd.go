@@ -23,7 +23,7 @@ type counts struct {
 	wrong []string
 }
 
-// What became of a call that has no status.
+// The ends of a call that has no status.
 const (
 	// closed: the sidecar closed the connection instead of an answer.
 	closed = "closed"

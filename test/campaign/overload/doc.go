@@ -2,7 +2,7 @@
 // connections, fifty thousand calls that wait, sessions opened and dropped without a
 // pause. It is for whoever asks what becomes of the others then.
 //
-// What must hold:
+// These rules must hold:
 //
 //   - every answer is honest: granted, or 429 or 503 with a code and Retry-After. A
 //     connection that is closed without an answer is one that the sidecar would not keep;
@@ -12,7 +12,7 @@
 //   - apps behind another sidecar, which share the database with it, wait at most twice
 //     as long as they did just before.
 //
-// The last is only judged where the app's calls are paced. All runs on one machine: an
-// app without a pace takes processor time from the database and from those that are
-// measured, which in a cluster it could not. What they saw then is printed.
+// The last is only judged where the app's calls are paced. All runs on one machine: an app
+// without a pace takes processor time from the database and from those that are measured,
+// which in a cluster it could not. The figures of that time are printed.
 package overload

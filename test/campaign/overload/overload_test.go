@@ -27,7 +27,7 @@ var (
 )
 
 const (
-	// What the app wants.
+	// The app wants this many.
 	connections, waits = 10_000, 50_000
 	// hot is how many keys they wait for.
 	hot = 10

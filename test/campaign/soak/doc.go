@@ -1,12 +1,12 @@
 // Package soak lets clients use sidecars for a long time and looks for what grows. It is
 // for whoever asks whether a sidecar can run for months.
 //
-// There are two databases, each with two sidecars and clients who do all that clients
-// can do, over and over, on the same few keys. In one of them a transaction with a
-// snapshot stays open: PostgreSQL then removes no row version that is younger, whoever
-// made it, so every update makes the tables grow, and whoever reads a row walks past its
-// dead versions. That is its users' to end; what must not happen is that anything else
-// grows with it, or that it stays when the transaction has ended.
+// There are two databases, each with two sidecars and clients who do all that clients can
+// do, over and over, on the same few keys. In one of them a transaction with a snapshot
+// stays open: PostgreSQL then removes no row version that is younger, whoever made it, so
+// every update makes the tables grow, and whoever reads a row walks past its dead versions.
+// Its users must end it. But nothing else may grow with it, and the growth must stop when
+// the transaction has ended.
 //
 // Both are databases of one server. In PostgreSQL 15 a transaction with a
 // snapshot, in any of them, keeps all from using deleted pages of indexes again: then those

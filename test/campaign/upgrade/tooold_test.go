@@ -58,7 +58,7 @@ func TestTooOld(t *testing.T) {
 	if err := old.expect("GET", "/healthz", 200); err != nil {
 		t.Error(err)
 	}
-	// What is held is held on: it is renewed beyond the lease that it had.
+	// A held lock stays held: it is renewed beyond the lease that it had.
 	old.await("renewing", func() error {
 		if now := pgtest.Query[time.Time](t, url, expiry); now.Sub(before) < longTTL {
 			return fmt.Errorf("the lease ends %s later than before", now.Sub(before))
@@ -93,7 +93,7 @@ func TestTooOld(t *testing.T) {
 	}
 	call(t, other, "PUT", "/v1/locks/free", "{}", 200)
 
-	// Who holds a lock for ever, asks for nothing, and is told to stop.
+	// This app holds a lock for ever, asks for nothing, and is told to stop.
 	busy.await("not ready", func() error { return busy.expect("GET", "/readyz", 503) })
 	busy.stop()
 	later.stop()

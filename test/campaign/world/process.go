@@ -15,8 +15,8 @@ import (
 // patience is how long a process may take to do what it must.
 const patience = 30 * time.Second
 
-// process is a program that is started, ended and started again. What it prints is
-// appended to one file.
+// process is a program that is started, ended and started again. Its output is appended to
+// one file.
 type process struct {
 	name, log string
 	command   func() *exec.Cmd

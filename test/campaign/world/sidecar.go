@@ -99,7 +99,7 @@ func (s *Sidecar) Start() error {
 	return await(s.name+" listens", func() error { return s.ask("/healthz") })
 }
 
-// Drain ends the sidecar with SIGTERM. That it has ended well is checked.
+// Drain ends the sidecar with SIGTERM. It checks that the sidecar has ended well.
 func (s *Sidecar) Drain() error {
 	return s.end(syscall.SIGTERM, func(state *os.ProcessState) error {
 		if !state.Success() {
