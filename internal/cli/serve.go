@@ -22,7 +22,7 @@ no session holds one (at most LOCKSIDECAR_DRAIN_TIMEOUT; a second signal ends
 that wait), releases all, and exits with 0. When the database needs a newer
 locksidecar it grants nothing more, and exits with 78 when no session holds a lock.
 
-Figures are at GET /metrics. Traces and figures go to a collector when the standard
+Metrics are at GET /metrics. Traces and metrics go to a collector when the standard
 OTEL_ variables say so, such as OTEL_EXPORTER_OTLP_ENDPOINT.
 
 It listens at --socket, else at LOCKSIDECAR_SOCKET. All other settings are variables:

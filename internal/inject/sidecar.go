@@ -39,7 +39,7 @@ func ownVariables() []string {
 }
 
 // sidecar is the container. hostNetwork leaves out the admin listener: the pods of a node
-// would fight for its port; there, figures go over OTLP.
+// would fight for its port; there, metrics go over OTLP.
 func sidecar(s settings, o Options, hostNetwork bool) object {
 	env := list{
 		fromField("POD_NAME", "metadata.name"),

@@ -55,7 +55,7 @@ var shown = []string{"environment variable", "file"}
 
 // levels translates the levels of OpenTelemetry's own log, in which 1 is a warning, 4
 // information and 8 for its developers; package logr negates them. Of the latter two
-// there would be lines with all figures for each time that they are read.
+// each read of the metrics would write a line with all of them.
 type levels struct{ slog.Handler }
 
 const (

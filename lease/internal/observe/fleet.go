@@ -36,7 +36,7 @@ func FleetOf(stats store.Stats) Fleet {
 }
 
 // topLines returns the lines with the most locks, and one with the sum of the others
-// if there are any. No two have the same names: that would be one figure told twice.
+// if there are any. No two have the same names: that would report one metric twice.
 func topLines(stats []store.Stat) []metrics.FleetLine {
 	type names struct{ namespace, name string }
 	sums := make(map[names]store.Stat, len(stats))
