@@ -32,8 +32,8 @@ func TestWhoAsksByItselfLeaves(t *testing.T) {
 	})
 }
 
-// Whoever may be told something before the store answers is told at once: a call whose
-// session is ended from elsewhere, and one that waits when the sidecar drains.
+// A call that can end before the store answers ends at once: its session is ended from
+// elsewhere, or the sidecar drains while it waits.
 func TestWhoMayEndEarlyDoesNotAskByItself(t *testing.T) {
 	for what, c := range map[string]struct {
 		explicit bool

@@ -26,7 +26,8 @@ func (r *rig) won(s *holdings.Session, req types.Request) (*call, *attempt) {
 	return c, b
 }
 
-// What is lost before its call is told of it is told to nobody: neither as held, nor as lost.
+// A lock that is lost before its call is told of it is told to nobody: neither as held, nor
+// as lost.
 func TestLostBeforeItIsTold(t *testing.T) {
 	for name, lose := range map[string]func(*rig, *holdings.Lock){
 		"broken":                 func(r *rig, h *holdings.Lock) { h.GiveUp(types.LostForced) },
@@ -63,8 +64,8 @@ func TestLostBeforeItIsTold(t *testing.T) {
 	}
 }
 
-// Whatever is broken at any moment of an acquire: the app is told of a grant that it still has,
-// or of its loss after it was told.
+// A lock may be broken at any moment of an acquire: the app is told of a grant that it still
+// has, or of its loss after it was told.
 func TestBrokenAtAnyMoment(t *testing.T) {
 	for _, wait := range []time.Duration{0, types.WaitForever} {
 		for moment := range 20 {

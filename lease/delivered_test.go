@@ -31,7 +31,8 @@ func (r *rig) waiting(other *rig, s *holdings.Session, key string, wait time.Dur
 	return a, r.m.acquirer.queue.all()[0], g.Token
 }
 
-// Who is told of its grant asks nobody, and who only knows half of the id is not believed.
+// A waiter that gets its grant by a push asks nobody, and a push with only half of the id
+// is not believed.
 func TestToldOfAGrant(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

@@ -181,7 +181,7 @@ func TestGroupIsNotOvertaken(t *testing.T) {
 	})
 }
 
-// Whatever ends a group's waiting, it keeps nothing.
+// A group whose wait ends keeps nothing, whatever ended it.
 func TestGroupLeaves(t *testing.T) {
 	for name, leave := range map[string]func(r *rig, s *holdings.Session, cancel func()) error{
 		"call": func(_ *rig, _ *holdings.Session, cancel func()) error { cancel(); return types.ErrCallerLeft },
@@ -353,7 +353,8 @@ func TestGroupRepeats(t *testing.T) {
 		}
 		synctest.Wait()
 		r.isHeldUnder(first[0])
-		// What nobody was told is handed back, also under a request id, and got anew.
+		// A grant that nobody was told of is handed back, also under a request id, and
+		// acquired anew.
 		req.RequestID, req.Wait = uuid.New(), 5*time.Second
 		a = r.askAll(context.Background(), nil, req, "c", "b", "d")
 		<-a.done
@@ -392,8 +393,8 @@ func TestGroupMember(t *testing.T) {
 	})
 }
 
-// What a repeatable group has handed back has the same attempt id when it is asked for
-// again: not before the release is done, which would free it.
+// A repeatable group asks again with the same attempt id for a key that it has handed back:
+// only when the release is done, which would free it.
 func TestGroupAsksAfterRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -13,7 +13,7 @@ import (
 )
 
 // namesakes are two requests for the key k with attempt ids of the same first half, which is
-// all that a hint names. Who looks for such a pair finds one: it took 1.7 billion hashes.
+// all that a hint names. A search for such a pair takes 1.7 billion hashes.
 var namesakes = [2]uuid.UUID{
 	uuid.MustParse("f54e4e5c-ebba-4efa-8000-000000000000"),
 	uuid.MustParse("ed400fab-72de-48e5-8000-000000000000"),

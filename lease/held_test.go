@@ -9,8 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// What few locks have stands apart, and the others share what is empty: nothing of one
-// lock may be seen in another.
+// Members that few locks have are stored apart, and the others share an empty value:
+// nothing of one lock may be seen in another.
 func TestLocksShareNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

@@ -208,7 +208,7 @@ func TestMinHoldUnderASharedLease(t *testing.T) {
 	})
 }
 
-// What nobody was told of is freed, hold or not.
+// A lock that nobody was told of is freed, hold or not.
 func TestMinHoldUndelivered(t *testing.T) {
 	minute := types.Request{Key: "k", MinHold: time.Hour, NoCache: true}
 	for name, lose := range map[string]func(*rig, *holdings.Session){

@@ -2,8 +2,7 @@ package store
 
 import "errors"
 
-// Error is how a store fails. What matters to a caller is how it behaves, not
-// where it comes from.
+// Error is how a store fails. Its behaviour matters to a caller, not its origin.
 type Error struct {
 	// Op is the operation, in the words of [Store].
 	Op string

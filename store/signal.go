@@ -42,7 +42,7 @@ type Stopping struct {
 type EventKind uint8
 
 const (
-	// EventAcquired: it was granted, under Token. Whoever wants to know more reads it.
+	// EventAcquired: it was granted, under Token. A read tells more.
 	EventAcquired EventKind = iota + 1
 	// EventReleased: its holder released it. It may still be kept: see MinHold.
 	EventReleased

@@ -39,10 +39,10 @@
 //
 // # Core and capabilities
 //
-// Every engine implements [Store]. What only some engines can do is an interface of its own: see
-// [Lister], [Signaler], [Watcher], [Reconciler], [Reaper], [Census], [Listener] and [Immediate].
-// Callers ask for them with [As]. One conformance suite, store/storetest, tests every engine
-// against this page; it runs the cases of a capability if the engine has it.
+// Every engine implements [Store]. A capability that only some engines have is an interface of
+// its own: see [Lister], [Signaler], [Watcher], [Reconciler], [Reaper], [Census], [Listener] and
+// [Immediate]. Callers ask for them with [As]. One conformance suite, store/storetest, tests
+// every engine against this page; it runs the cases of a capability if the engine has it.
 package store
 
 import (

@@ -112,8 +112,8 @@ func (o *operation) forget(sh *shard) {
 	}
 }
 
-// reap declares a lease dead, if it has expired or in any case. What it held is visited when
-// the operation holds no shard.
+// reap declares a lease dead, if it has expired or in any case. The rows that it held are
+// visited when the operation holds no shard.
 func (o *operation) reap(l *lease, now moment, anyway bool) {
 	if l.reap(now, anyway) {
 		o.ns.leases.remove(l.id)
@@ -178,8 +178,8 @@ func (o *operation) handOff(r *row, now moment, by string) bool {
 	return false
 }
 
-// visitReaped hands off what dead leases held, and drops who waited or watched under
-// them. That may reap more leases: those of waiters whose turn it was.
+// visitReaped hands off what dead leases held, and drops who waited or watched under them.
+// This may reap more leases: those of waiters whose turn it was.
 func (o *operation) visitReaped() {
 	for len(o.reaped) > 0 {
 		reaped := o.reaped

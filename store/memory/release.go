@@ -89,8 +89,8 @@ func (o *operation) free(r *row, now moment, by string) {
 	o.end(r, now, by)
 }
 
-// lapse ends a grant that nobody gave up: its lease has ended, or is to. Who claims it
-// later is told that it expired.
+// lapse ends a grant that nobody gave up: its lease has ended, or is to. A later claim is
+// told that it expired.
 func (o *operation) lapse(r *row, now moment, by string) {
 	if !r.released {
 		o.event(r, store.Event{Kind: store.EventExpired})
@@ -98,8 +98,8 @@ func (o *operation) lapse(r *row, now moment, by string) {
 	o.end(r, now, by)
 }
 
-// end lets the key go to whoever waits first, and frees it if nobody does. What was
-// only good for this grant is dead then.
+// end lets the key go to whoever waits first, and frees it if nobody does. Notes for this
+// grant alone end with it.
 func (o *operation) end(r *row, now moment, by string) {
 	o.leaveLease(r)
 	if !o.handOff(r, now, by) {

@@ -99,8 +99,8 @@ func (r *row) grantTo(a *asker, ns *namespace, now moment) {
 	r.released, r.stopping, r.repeated, r.freed, r.handedBy = false, nil, false, 0, ""
 }
 
-// vacate forgets a holder. What remains is the token, and with it a dead lease if not a
-// release was the end.
+// vacate forgets a holder. The token remains, and with it a dead lease unless a release was
+// the end.
 func (r *row) vacate(now moment) {
 	ended := deadLease
 	if r.released {

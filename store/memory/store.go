@@ -52,8 +52,8 @@ func (s *Store) Start(_ context.Context, news func(store.News)) error {
 	return nil
 }
 
-// Stop makes operations fail from now on. What the instance holds stays held
-// until its leases end.
+// Stop makes operations fail from now on. The instance's locks stay held until its leases
+// end.
 func (s *Store) Stop() { s.state.Store(stopped) }
 
 // Ready is nil between Start and Stop.

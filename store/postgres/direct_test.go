@@ -38,7 +38,7 @@ func behind(t *testing.T, pooler, direct, instance string, before ...func(*postg
 	return l, text
 }
 
-// Who listens past a pooler hears of a grant itself, and needs no right there but to
+// A listener past a pooler hears of a grant itself, and needs no right there but to
 // connect. Nothing else goes that way.
 func TestListenURLReceivesHandOffsPastAPooler(t *testing.T) {
 	t.Parallel()
@@ -135,8 +135,8 @@ func ofHosts(t *testing.T, first, second string) string {
 	return fmt.Sprintf("postgres://postgres@/%s?host=%s,%s&port=%d,%d", one.Database, one.Host, two.Host, one.Port, two.Port)
 }
 
-// Trap: a pooler leads to another server by now, and the one before lives on. Who listens
-// there hears nothing, and must know it.
+// Trap: a pooler leads to another server by now, and the one before lives on. A listener
+// there hears nothing, and must notice it.
 func TestAListenerThatTheStoreHasLeft(t *testing.T) {
 	t.Parallel()
 	url := adminOf(t, cluster.NewDatabase(t)) // whom the other server knows, too

@@ -365,7 +365,7 @@ func (s *scene) failWith(code string, times int) {
 	exec(s.T, s.conn, "CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON locksidecar.locks FOR EACH ROW EXECUTE FUNCTION fail()")
 }
 
-// What the server undid because of others that ran beside it is tried again.
+// A statement that the server undid because of concurrent ones is tried again.
 func TestDeadlocksAndSerializationFailuresAreRepeated(t *testing.T) {
 	t.Parallel()
 	for _, code := range []string{"40P01", "40001"} {

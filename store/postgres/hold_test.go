@@ -299,7 +299,8 @@ func TestTheSweepHandsOffAtTheEndOfAHold(t *testing.T) {
 	}
 }
 
-// Who is just waiting behind a hold is told that it ends earlier than it read.
+// A call that is just being queued behind a hold is told that the hold ends earlier than it
+// read.
 func TestEnqueueDuringReapWaitsForTheHold(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string]int{"one": 0, "many": 3} {
@@ -383,7 +384,7 @@ func TestTheHoldsOfADeadInstance(t *testing.T) {
 	}
 }
 
-// Whoever waits looks when the lease ends, as it was told, and has the key at once.
+// A waiter checks when the lease ends, as it was told, and has the key at once.
 func TestAHoldIsTakenOverAtItsEnd(t *testing.T) {
 	t.Parallel()
 	ends := map[string]func(s *scene, ask store.Ask, token int64){
@@ -450,7 +451,7 @@ func TestAWithdrawalLeavesTheHoldsOfOthers(t *testing.T) {
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 }
 
-// What a hold costs.
+// A hold costs this many statements.
 func TestStatementsOfAHold(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

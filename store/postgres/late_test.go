@@ -222,7 +222,7 @@ func TestAReleaseThatWaitedJudgesTheLeaseAfterwards(t *testing.T) {
 }
 
 // A waiter of the same instance hears of its grant when the answer to the release is here.
-// What is left of the grant counts from when the server was asked.
+// The rest of the grant's time counts from when the server was asked.
 func TestTheNewsOfALateAnswer(t *testing.T) {
 	t.Parallel()
 	const late = 300 * time.Millisecond

@@ -100,8 +100,8 @@ func (e *listener) turn(on bool) {
 	e.poke()
 }
 
-// leave ends a connection to a server that the store has left. That server can live on and answer.
-// A listener with its own URL compares by itself: see ask.
+// leave ends a connection to a server that the store has left. The old server can live on and
+// answer. A listener with its own URL compares by itself: see ask.
 func (e *listener) leave() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -113,7 +113,7 @@ func TestHandOffReachesAnotherInstance(t *testing.T) {
 	}
 }
 
-// What a store that stops has just handed over is told before it goes.
+// A store that stops first sends the news of its last hand-offs.
 func TestAStopTellsWhatItHandedOver(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -140,7 +140,8 @@ func TestAStopTellsWhatItHandedOver(t *testing.T) {
 	}
 }
 
-// Trap: payloads are lost while nobody listens. Who listens again looks at everything.
+// Trap: payloads are lost while nobody listens. A listener that comes back looks at
+// everything.
 func TestAKilledEarListensAgain(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -270,8 +271,8 @@ func TestAnEnqueueWaitsForTheNextEar(t *testing.T) {
 	}
 }
 
-// Who waits looks again when the lock ends. Is that to be earlier, the first is told
-// who can have it then; a dead waiter in front of it cannot.
+// A waiter checks again when the lock ends. If the end is moved forward, the first living
+// waiter is told, and not a dead one in front of it.
 func TestAShortenedLockHintsTheFirstLivingWaiter(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)

@@ -260,7 +260,7 @@ func TestLockedLease(t *testing.T) {
 	want(t, acquire(t, s, askFor("k", s.lease)), store.Granted)
 }
 
-// What one step of a sweep cannot do does not keep the others from theirs.
+// A step of a sweep that fails does not keep the others from theirs.
 func TestASweepGoesOn(t *testing.T) {
 	t.Parallel()
 	s := hasty(t)

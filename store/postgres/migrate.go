@@ -78,7 +78,8 @@ type schema struct {
 
 func (s schema) outdated() bool { return s.version < schemaVersion }
 
-// TooOldError says that the schema needs a newer package than this one. That stays so.
+// TooOldError says that the schema needs a newer package than this one. Waiting does not
+// help.
 type TooOldError struct {
 	// Version is what this package was written for, Oldest what the schema needs at least.
 	Version, Oldest int

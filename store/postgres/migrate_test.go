@@ -187,7 +187,7 @@ func TestTooOldSidecarTakesNothing(t *testing.T) {
 	want(t, check(t, s, waits), store.Granted)
 }
 
-// Who only holds asks for nothing, and hears of it all the same.
+// A sidecar that only holds locks asks for nothing, and hears of it all the same.
 func TestRenewalTellsTooOldSidecar(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -201,9 +201,9 @@ func TestRenewalTellsTooOldSidecar(t *testing.T) {
 	hearTooOld(t, told)
 }
 
-// Who waits for a table makes all others wait behind him: somebody reads one, a migration
-// wants it for itself, and acquires go on. It may change the table that says how far
-// migrations are, too.
+// A statement that waits for a table makes all others wait behind it. Here a reader has
+// one, a migration wants it for itself, and acquires go on. It may change the table that
+// says how far migrations are, too.
 func TestAMigrationDoesNotStallOthers(t *testing.T) {
 	t.Parallel()
 	for name, through := range map[string]func(t *testing.T, url string) string{
@@ -274,8 +274,8 @@ func TestAMigrationGivesUpInTheEnd(t *testing.T) {
 	}
 }
 
-// The functions are replaced together, with the version, or not at all. Whoever comes after a
-// migration that was cut off before that goes on with it.
+// The functions are replaced together, with the version, or not at all. If a migration is cut
+// off before that, the next one goes on with it.
 func TestCodeIsReplacedAsASet(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewEmptyDatabase(t)

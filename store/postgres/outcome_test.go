@@ -191,7 +191,7 @@ func TestReapDuringASkip(t *testing.T) {
 	}
 }
 
-// Who was skipped stands in nobody's way: a hand-off that meets only such waiters frees
+// A skipped waiter stands in nobody's way: a hand-off that meets only such waiters frees
 // the key, and a reap does not look for others behind them.
 func TestTheSkippedAreNoWaiters(t *testing.T) {
 	t.Parallel()

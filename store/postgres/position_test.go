@@ -12,9 +12,9 @@ import (
 	"github.com/locksidecar/locksidecar/store/postgres"
 )
 
-// Who only waits keeps the lock row for no longer than it takes: its commit waits
-// for no flush, of which a standby that does not come is one without an end. Whatever grants
-// anything waits (invariant 4), whoever waits beside it.
+// An enqueue keeps the lock row only for as long as it works: its commit waits for no flush,
+// which would have no end if the standby is away. A statement that grants anything waits
+// (invariant 4), whatever it also enqueues.
 func TestOnlyQueueingSkipsTheFlush(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t)

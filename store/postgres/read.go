@@ -13,8 +13,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// lockColumns are the columns of a lock and its lease, in the order of every statement. What is
-// missing is zero.
+// lockColumns are the columns of a lock and its lease, in the order of every statement. A
+// missing value is zero.
 type lockColumns struct {
 	token                 zeronull.Int8
 	acquiredAt, expiresAt zeronull.Timestamptz // expiresAt is not before the end of a min_hold

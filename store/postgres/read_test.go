@@ -28,7 +28,7 @@ func TestBehindIsBehindAllKeysWithThePrefix(t *testing.T) {
 	}
 }
 
-// Who edits a row by hand writes what he likes, and it stands in answers as it is.
+// An operator can write anything into a row by hand, and it stands in answers as it is.
 func TestWhatIsNoJSONIsNotShown(t *testing.T) {
 	t.Parallel()
 	for text, shown := range map[string]bool{

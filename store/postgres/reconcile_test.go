@@ -11,9 +11,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Trap: a standby that was behind is promoted. It knows the lease, and not what was
-// granted or released last. Renewals name the lease. What its sidecar believes in and is
-// known here can be moved; what is left under the lease ends with it.
+// Trap: a standby that was behind is promoted. It knows the lease, and not what was granted
+// or released last. Renewals name the lease. Locks that the sidecar believes in and that
+// are known here can be moved; the rest ends with the lease.
 func TestLeaseIsReconciledAfterAPromotion(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t)
@@ -141,8 +141,8 @@ func TestARenewalAsksForTheEpochBeforeItLocks(t *testing.T) {
 	}
 }
 
-// Two standbys that know nothing of each other are promoted to the same timeline. What
-// follows has another name all the same.
+// Two standbys that know nothing of each other are promoted to the same timeline. Their
+// histories have different names all the same.
 func TestHistoriesOfOneTimelineDiffer(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

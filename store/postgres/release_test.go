@@ -10,7 +10,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Each claim of a batch is judged by its own lease. That of a bind:ttl lock goes with it.
+// Each claim of a batch is judged by its own lease. The lease of a bind:ttl lock goes with
+// it.
 func TestABatchOfReleasesLooksAtEachLease(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -125,7 +125,7 @@ func TestRenewalDuringAReap(t *testing.T) {
 	}
 }
 
-// What holders are asked for comes with the renewal, and costs no further statement.
+// Signals to holders come with the renewal, and cost no further statement.
 func TestARenewalTellsOfSignals(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

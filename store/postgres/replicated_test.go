@@ -87,8 +87,8 @@ func (l lonely) cancel() {
 }
 
 // Trap: who cancels a wait for a standby leaves a grant behind that is there for all to
-// see, and that a failover forgets. Whoever finds it, by a repeat, a check or a cancel,
-// is told of it when the standby has it.
+// see, and that a failover forgets. A repeat, a check or a cancel that finds it is answered
+// when the standby has it.
 func TestAGrantIsFoundWhenTheStandbyHasIt(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t)

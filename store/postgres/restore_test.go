@@ -55,7 +55,7 @@ func (b *backedUp) isSafe(url string, last int64) {
 		b.t.Errorf("token %d after %d", a.Token, last)
 	}
 	want(b.t, acquire(b.t, s, askFor("held", mine)), store.Held)
-	// That is for once: then it is dead as any other.
+	// This happens once: then it is dead as any other.
 	exec(b.t, connect(b.t, url), "UPDATE locksidecar.leases SET expires_at = clock_timestamp() - interval '1 min' WHERE id = $1", b.held)
 	want(b.t, acquire(b.t, s, askFor("held", mine)), store.Granted)
 }
@@ -151,8 +151,8 @@ func TestAnOlderSchemaIsRestored(t *testing.T) {
 }
 
 // A copy of the server's files that is put back in its place, such as a snapshot of its disk,
-// shows nothing of that, and takes tokens back. So an operator says so. Who recovers from a
-// base backup need not: the server is on a new timeline.
+// shows nothing of that, and takes tokens back. So an operator says so. After a recovery from
+// a base backup nobody need say so: the server is on a new timeline.
 func TestARestoredCopy(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.WithSetting("restore_command", "false"))
@@ -200,7 +200,7 @@ func TestRestoredTwice(t *testing.T) {
 	if was == is || is == epoch() {
 		t.Error("an epoch has the name of the one before")
 	}
-	// What else is written there, by a migration, begins none.
+	// Other changes of the row, by a migration, begin none.
 	exec(t, s.conn, "UPDATE locksidecar.meta SET schema_version = schema_version, epoch = epoch")
 	last := lastToken(t, s.url)
 	if a := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted); a.Token >= last+jump {
@@ -208,7 +208,7 @@ func TestRestoredTwice(t *testing.T) {
 	}
 }
 
-// Whoever drops the schema, or moves to an empty database, has tokens that grow, too. A
+// Tokens also grow when the schema is dropped, or the database replaced by an empty one. A
 // sidecar that runs makes it anew by itself.
 func TestTokensGrowOverANewSchema(t *testing.T) {
 	t.Parallel()

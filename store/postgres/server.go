@@ -25,8 +25,8 @@ var errElsewhere = errors.New("it names other hosts or another database than at 
 
 // server is where the database is, and the login. Its URL is read before each new connection, with
 // the files of certificates and passwords that it names. All can be replaced while older
-// connections live. What cannot be used changes nothing, so a mistake in a secret costs a line in
-// the log.
+// connections live. An unusable file changes nothing, so a mistake in a secret costs a line in the
+// log.
 type server struct {
 	s      *Store
 	what   string // goes there, for the log

@@ -121,7 +121,7 @@ func complaints(log string) (found []string) {
 	return found
 }
 
-// Whoever answers in the server's place would be told the password: that is said once.
+// A program in the server's place would be told the password: the log says so once.
 func TestUnverifiedServerIsLogged(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]int{
@@ -150,7 +150,7 @@ func TestUnverifiedServerIsLogged(t *testing.T) {
 	}
 }
 
-// What the tests of this package prove, they prove for who may not change the schema.
+// The tests of this package use a role that may not change the schema.
 func TestStoresMayNotChangeTheSchema(t *testing.T) {
 	t.Parallel()
 	s := startStore(t, cluster.NewDatabase(t), store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
@@ -187,7 +187,8 @@ func TestAnotherUserIsNoOtherDatabase(t *testing.T) {
 	}
 }
 
-// Who is not let in does not knock with each call: servers lock out who is refused often.
+// A store that was refused does not try to log in with each call: servers lock out roles
+// that are refused often.
 func TestARefusedLoginIsNotTriedWithEachCall(t *testing.T) {
 	t.Parallel()
 	own := pgtest.Start(t, pgtest.WithTCP(), pgtest.WithFile("pg_hba.conf",

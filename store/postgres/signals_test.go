@@ -239,7 +239,7 @@ func TestSignalGoesAroundALockedRow(t *testing.T) {
 	}
 }
 
-// What lay in somebody's buffer meets another holder than was meant.
+// A signal that was delayed in a buffer meets another holder than was meant.
 func TestASignalThatComesTooLateDoesNothing(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

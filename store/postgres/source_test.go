@@ -18,7 +18,8 @@ import (
 	"github.com/locksidecar/locksidecar/store/storetest"
 )
 
-// What a server refuses to anybody but superusers, for each epoch source that is left.
+// The functions that a server refuses to all but superusers, for each epoch source that is
+// left.
 var (
 	refusesWAL = []string{
 		"pg_current_wal_lsn()", "pg_current_wal_insert_lsn()", "pg_walfile_name(pg_lsn)", "pg_control_system()",
@@ -76,7 +77,8 @@ func TestConformanceByEpochSource(t *testing.T) {
 	}
 }
 
-// Aurora answers with a timeline where wal_level is logical. What it says after a failover is not known.
+// Aurora answers with a timeline where wal_level is logical. Its answer after a failover is not
+// known.
 func TestAuroraUsesTheServerSource(t *testing.T) {
 	t.Parallel()
 	url := refusing(t, cluster, nil)

@@ -242,9 +242,9 @@ func TestReapLooksAtItsOwnKeyOnly(t *testing.T) {
 	}
 }
 
-// Who comes with many others to a long line costs as little as who comes alone to a short
-// one: the line is read once, and no plan that was made while it was empty reads it again
-// for each.
+// A call that joins a long queue with many others costs as little as one that joins a short
+// queue alone: the queue is read once, and no plan from the time when it was empty reads it
+// again for each.
 func TestManyJoinALongQueue(t *testing.T) {
 	t.Parallel()
 	const long, many = 500, 200
@@ -285,8 +285,8 @@ func TestManyJoinALongQueue(t *testing.T) {
 	}
 }
 
-// An open snapshot keeps the rows of waiters that were served long ago. What a hand-off and a wait
-// cost does not grow with them.
+// An open snapshot keeps the rows of waiters that were served long ago. The cost of a hand-off and
+// of a wait does not grow with them.
 func TestServedWaitersAreNotReadAgain(t *testing.T) {
 	t.Parallel()
 	const long = 20_000
@@ -357,7 +357,7 @@ func TestAWaiterThatWasPassedOverIsNotForgotten(t *testing.T) {
 	want(t, check(t, s, passed), store.Granted)
 }
 
-// Whoever sets the sequence of the places back makes nobody wait for ever.
+// If the sequence of the positions is set back, nobody waits for ever.
 func TestRestartedPositionsAreServed(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -66,7 +66,8 @@ func TestStatsOfVeryLongHolds(t *testing.T) {
 	}
 }
 
-// Who may only read may count, and need not read the ids of grants, which prove hand-offs.
+// A role that may only read may count, and need not read the ids of grants, which prove
+// hand-offs.
 func TestStatsNeedNoMoreThanReading(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -107,7 +108,7 @@ func TestALostElectionWritesNothing(t *testing.T) {
 	}
 }
 
-// Who waits for the row decides by what it says then, and tells what it says then.
+// An election that waited for the row decides by the row's new content, and returns that.
 func TestAnElectionThatWaitedIsLost(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

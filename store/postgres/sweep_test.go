@@ -234,7 +234,8 @@ func TestACallMeetsTheForgettingOfItsKey(t *testing.T) {
 }
 
 // The other way round: a sweep passes over a key that somebody is about to take, or to
-// watch, and does not wait. What it may do then, it may not do when that is committed.
+// watch, and does not wait. It may forget the key then, but not any more when the other one
+// has committed.
 func TestTheForgettingOfAKeyMeetsACall(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{

@@ -65,8 +65,8 @@ func grants(t *testing.T, s engine, key string, lease store.LeaseID) (token int6
 }
 
 // Trap: the old primary is there again when the new one has long granted locks. It takes
-// connections, and stands first in the URL. Who has seen the new one does not go back: the
-// old one would say that it holds nothing of what it was granted meanwhile.
+// connections, and stands first in the URL. A sidecar that has seen the new one does not go
+// back: the old one does not know its later grants.
 func TestAnOldPrimaryIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, source := range []string{"timeline", "server"} {
@@ -180,7 +180,7 @@ func TestSidecarAtAnOldPrimaryIsStopped(t *testing.T) {
 	want(t, acquire(t, s, askFor("held", openLease(t, s, time.Hour))), store.Held)
 }
 
-// What a sidecar says of a server that is not behind, or was restored meanwhile, changes nothing.
+// A sidecar's note about a server that is not behind, or was restored meanwhile, changes nothing.
 func TestOnlyAnOlderCopyIsOutdated(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -363,7 +363,8 @@ func TestListenerFollowsTheStore(t *testing.T) {
 	poll(t, "nobody listens to the old one", func() bool { return listeners(t, url) == 0 })
 }
 
-// What is wrong with a server after an outage is said, though there was no connection before, either.
+// The log says what is wrong with a server after an outage, though there was no connection before,
+// either.
 func TestOldPrimaryAfterAnOutageIsLogged(t *testing.T) {
 	t.Parallel()
 	old, standby := pgtest.Start(t, pgtest.WithTCP(), pgroles.Template()), pgtest.Start(t, pgtest.WithTCP())

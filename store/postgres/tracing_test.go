@@ -140,7 +140,7 @@ func tellsNoArguments(t *testing.T, spans []tracetest.SpanStub) {
 	}
 }
 
-// What failed says so, and why, but not with what.
+// The span of a failure says why, but shows no values.
 func TestAFailedStatementIsAFailedSpan(t *testing.T) {
 	t.Parallel()
 	for name, listen := range map[string]postgres.Listen{"own sessions": postgres.ListenAuto, "shared sessions": postgres.ListenNever} {
@@ -170,7 +170,7 @@ func TestAFailedStatementIsAFailedSpan(t *testing.T) {
 	}
 }
 
-// What no recorded call asks for makes no spans: no roots, nothing below calls that are
+// Statements for no recorded call make no spans: no roots, and nothing below calls that are
 // not sampled.
 func TestWhatNobodyRecordsMakesNoSpans(t *testing.T) {
 	t.Parallel()

@@ -64,8 +64,8 @@ func acquired(token int64, key string) store.Event {
 	return store.Event{Kind: store.EventAcquired, Key: key, Token: token}
 }
 
-// What happens when Watch has returned is heard, also right after LISTEN was switched on,
-// or off and on again.
+// Events after the return of Watch are heard, also right after LISTEN was switched on, or
+// off and on again.
 func TestEventRightAfterWatchArrives(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -110,8 +110,8 @@ func TestAWatchWaitsForTheEar(t *testing.T) {
 	}
 }
 
-// What happens to keys that nobody watches costs no statement and no notification; of the
-// others each event is told once to each who watches, and not to who did it.
+// Events of unwatched keys cost no statement and no notification. Each event of a watched
+// key is sent once to each watcher, and not to its author.
 func TestOnlyEventsOfWatchedKeysAreSent(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)
@@ -266,7 +266,7 @@ func TestTheMarkOfAKeyThatNobodyWatchesIsTakenOff(t *testing.T) {
 	}
 }
 
-// The mark goes with the last who watches. Who comes in that moment keeps it.
+// The mark goes with the last who watches. A watcher that comes in that moment keeps it.
 func TestAnUnwatchAndAWatchUnderWay(t *testing.T) {
 	t.Parallel()
 	for _, comes := range []bool{true, false} {
@@ -412,8 +412,8 @@ func TestEventsAfterAKilledEar(t *testing.T) {
 	}
 }
 
-// Whoever may connect to the database may send events. Of keys that are not watched here,
-// and what is no event, is not passed on; nothing breaks.
+// Every role that may connect to the database may send events. Events of unwatched keys,
+// and texts that are no events, are not passed on; nothing breaks.
 func TestForgedEvents(t *testing.T) {
 	t.Parallel()
 	url := cluster.NewDatabase(t)

@@ -39,7 +39,7 @@ func (s spy) next(t *testing.T) string {
 	}
 }
 
-// Whoever may connect to the database may send notifications. What does not name a
+// Every role that may connect to the database may send notifications. A text without a
 // grant's whole, random id is a hint at most, and nothing breaks.
 func TestForgedNotifications(t *testing.T) {
 	t.Parallel()

@@ -296,7 +296,7 @@ func holdOfAWaiter(f *fixture) {
 		waiters[key] = waiter(key, bindTTL)
 		b.queued(waiters[key], 1)
 	}
-	// What must expire may do so before anybody stands in line: then it is tried again.
+	// The lock may expire before anybody is queued: then the case is tried again.
 	waitForExpiry := func(key string, bindTTL bool) {
 		b.poll("a place behind a short lock", func() bool {
 			again := fmt.Sprint(key, ":", uuid.NewString())

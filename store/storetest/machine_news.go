@@ -136,9 +136,8 @@ func (m *machine) nothingElse(t *rapid.T, e *modelEar, told *int) {
 	e.news = nil
 }
 
-// hearEvents waits until an instance has heard what must be heard of watched keys. That
-// a lease has ended is told when somebody finds it, if it is found while the key is
-// watched.
+// hearEvents waits until an instance has heard what must be heard of watched keys. The end
+// of a lease is told when somebody finds it, if it is found while the key is watched.
 func (m *machine) hearEvents(t *rapid.T, by int) {
 	if m.deaf() {
 		return // own events come by themselves, those of others do not

@@ -136,7 +136,7 @@ func (m *model) revoke(leases ...*modelLease) {
 	}
 }
 
-// kill declares a lease dead. That its grants ended so is told when somebody finds it.
+// kill declares a lease dead. The end of its grants is told when somebody finds it.
 func (m *model) kill(l *modelLease) {
 	if l.dead {
 		return
@@ -362,8 +362,8 @@ func (m *model) check(by int, a store.Attempt) store.Outcome {
 	}
 }
 
-// cancel returns the place that was given up, too. What an attempt has that was repeated
-// at another instance is that one's.
+// cancel returns the place that was given up, too. A grant of an attempt that was repeated
+// at another instance is that instance's.
 func (m *model) cancel(by int, a store.Attempt) (outcome store.Outcome, place int) {
 	k := m.lock(a.Key)
 	if k.place(a.ID) > 0 {

@@ -96,9 +96,8 @@ func firstAcquisitions(f *fixture) {
 	})
 }
 
-// cancelMeetsGrant cancels the first of two waiters while the holder releases.
-// Whoever comes first, the key is the first waiter's or the second's, and never
-// lost.
+// cancelMeetsGrant cancels the first of two waiters while the holder releases. The key
+// becomes the first waiter's or the second's, and is never lost.
 func cancelMeetsGrant(f *fixture) {
 	a, b := f.pair()
 	f.rounds(300, func(int) {

@@ -23,8 +23,8 @@
 //
 // [RunModel] is the other half: random operations of two instances, one after the other,
 // against a plain model (model.go) of what they may see. There, time goes by when the
-// machine says so: in virtual time, or by making all leases of a database older. What is
-// told is waited for after each operation, so a lost hand-off fails the run.
+// machine says so: in virtual time, or by making all leases of a database older. The run
+// waits for all news after each operation, so a lost hand-off fails it.
 //
 // All stores do the same. They differ in how something is told: one that is not exact may
 // tell it later, in two steps, or twice, and of watches that are over, and may not tell who

@@ -145,8 +145,8 @@ func (in *instance) nextEvent(key string) (store.Event, bool) {
 	return e, true
 }
 
-// marker waits until an event arrives that by causes now. What by caused before has
-// arrived by then, if it arrives at all.
+// marker waits until an event arrives that by causes now. Earlier events by it have arrived
+// by then, if they arrive at all.
 func (in *instance) marker(by *instance) {
 	in.Helper()
 	ask := by.ask("marker:" + by.openLease(longTTL).String())

@@ -50,7 +50,7 @@ type Counter struct {
 	known      observe.Fleet
 	knownUntil time.Time
 
-	// What follows is used by the loop alone.
+	// Only the loop uses these fields.
 
 	// ours: the store may believe that we are elected.
 	ours bool
@@ -135,7 +135,7 @@ func (f *Counter) round(ctx context.Context) time.Duration {
 		return clock.Jittered(Interval)
 	}
 	if !f.ours { // the losers do not all come in the same moment
-		// What is longer than a term is of a store whose clock was wrong.
+		// A longer time than a term comes from a store whose clock was wrong.
 		return min(max(left, 0), Term) + rand.N(Interval)
 	}
 	if !f.clk.Now().Before(f.countAt) {

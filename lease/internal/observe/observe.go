@@ -71,7 +71,8 @@ type Tracer = tracing.Tracer
 // State is what the gauges show. It is asked for when metrics are read.
 type State = metrics.State
 
-// Observer makes the spans, metrics and log lines. What is only counted goes to its Recorder.
+// Observer makes the spans, metrics and log lines. Events that are only counted go to its
+// Recorder.
 type Observer struct {
 	Recorder
 

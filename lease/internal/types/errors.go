@@ -138,7 +138,7 @@ func (e *TTLOnSessionError) Error() string {
 
 // LimitError: one of the configured limits is reached.
 type LimitError struct {
-	// What names the limited thing in words.
+	// What is limited, in words.
 	What string
 	// Setting is the environment variable that sets it, empty if it is fixed.
 	Setting string

@@ -80,9 +80,9 @@ type Grant struct {
 	// Session is the public name of the session, empty with BindTTL.
 	Session string
 	Bind    Bind
-	// ExpiresIn is how long the caller may rely on it if nothing is heard of the
-	// store from now on: with a margin before the store's own end of it, also with
-	// BindTTL. Whoever asked may count Waited and ExpiresIn from when it did.
+	// ExpiresIn is how long the caller may rely on it if nothing is heard of the store from
+	// now on: with a margin before the store's own end of it, also with BindTTL. The caller
+	// may count Waited and ExpiresIn from the beginning of its call.
 	ExpiresIn  time.Duration
 	Waited     time.Duration
 	AcquiredAt time.Time

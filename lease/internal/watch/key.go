@@ -6,8 +6,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Event is what a stream is told. The events of a key come in the order of its grants. What
-// was over before it was told may be missing.
+// Event is what a stream is told. The events of a key come in the order of its grants. An
+// event that was over before it was told may be missing.
 type Event struct {
 	Kind store.EventKind
 	Key  string

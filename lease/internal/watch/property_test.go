@@ -150,9 +150,8 @@ func (w *world) judge() {
 	}
 }
 
-// Whatever happens to a key, and whichever pushes are lost, late, repeated or overtaken:
-// each stream comes to the key's true state, and is told each end at most once, with the
-// result of its own grant.
+// Each stream comes to the key's true state, and is told each end at most once, with the
+// result of its own grant, even if pushes are lost, late, repeated or overtaken.
 func TestStreamsConverge(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var failed any
