@@ -15,7 +15,7 @@ import (
 
 // order is what a load process is to do.
 type order struct {
-	// What names one of the operations.
+	// What is the name of an operation.
 	What string `json:"what"`
 	// Sockets are the servers', which the connections are dealt out to in turn.
 	Sockets     []string `json:"sockets"`

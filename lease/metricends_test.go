@@ -55,7 +55,7 @@ func (l *lateWaits) Waits(key string, change int) {
 	l.counts.Waits(key, change)
 }
 
-// Whoever loses the lease of an attempt that is just being counted does not count it out first.
+// The loss of a lease does not count an attempt out that is just being counted.
 func TestWaitsAreNeverNegative(t *testing.T) {
 	late := &lateWaits{counts: newCounts(t)}
 	r := newRig(t, with(func(c *types.Config) { c.Metrics = late }))

@@ -183,7 +183,7 @@ func TestEndsOfHolds(t *testing.T) {
 	})
 }
 
-// What needs no statement counts.
+// Answers that need no statement are counted.
 func TestCachedAnswers(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -265,7 +265,7 @@ func TestRenewalsAreCounted(t *testing.T) {
 	})
 }
 
-// What gauges show is what is.
+// Gauges show the present state.
 func TestState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -139,7 +139,7 @@ func TestWaitEndsDuringAnOutage(t *testing.T) {
 	}
 }
 
-// Whoever comes during an outage is told so at once, waiting or not.
+// A call that comes during an outage is told so at once, whether it would wait or not.
 func TestNewcomerDuringAnOutage(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// What a sidecar that died has left is free as soon as its successor is ready.
+// The locks of a dead sidecar are free as soon as its successor is ready.
 func TestReapPredecessors(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		dead := newRig(t, opt)

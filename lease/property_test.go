@@ -93,8 +93,8 @@ func newWorld(t *rapid.T) *world {
 	return w
 }
 
-// told judges that an app was told to hold a lock. Whoever was told before must
-// have given it up, have lost it, or be past what it was told to rely on.
+// told judges that an app was told to hold a lock. An app that was told before must have
+// given it up, have lost it, or be past the time that it was told.
 func (w *world) told(c *claimed) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

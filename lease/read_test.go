@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// What is held here is answered without the store.
+// Reads of locks that are held here do not ask the store.
 func TestOwnLocksAskNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

@@ -243,7 +243,7 @@ func (r *rig) locks(s *holdings.Session, ttl time.Duration, n int) {
 }
 
 // A lease with more locks than are read at a time is not trusted before all are read, and
-// one with few does not wait for it. What was read is not read again.
+// one with few does not wait for it. No lock is read twice.
 func TestFewLocksAreVerifiedFirst(t *testing.T) {
 	const many = verifyMax + 500
 	for name, heals := range map[string]bool{"it heals": true, "it does not": false} {

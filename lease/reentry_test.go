@@ -246,7 +246,7 @@ func TestEnterBeforeWaiting(t *testing.T) {
 	})
 }
 
-// What ends a lock ends it however often it is entered, and nobody enters it then.
+// The end of a lock ends all its entries, and nobody enters it then.
 func TestAllEntriesEndTogether(t *testing.T) {
 	for name, end := range map[string]func(*rig, *holdings.Session){
 		"lease lost":    func(r *rig, _ *holdings.Session) { r.clk.stop(time.Minute) },

@@ -265,8 +265,8 @@ func TestHandBackOfAForgottenRequest(t *testing.T) {
 	})
 }
 
-// What one call was given is not freed because a repeat leaves, is not delivered,
-// or is of unknown outcome.
+// A call's grant is not freed because a repeat leaves, is not delivered, or has an unknown
+// outcome.
 func TestARepeatDoesNotCostTheFirstItsGrant(t *testing.T) {
 	for name, repeat := range map[string]func(*rig, types.Request){
 		"left": func(r *rig, req types.Request) {
@@ -318,8 +318,8 @@ func TestARepeatDoesNotCostTheFirstItsGrant(t *testing.T) {
 	}
 }
 
-// What a request was granted stays its own when others wait for the key in the meantime,
-// and a repeat that would wait leaves, or is not answered.
+// A request keeps its grant when others wait for the key in the meantime, and a repeat that
+// would wait leaves, or is not answered.
 func TestARepeatAmongWaitersKeepsTheGrant(t *testing.T) {
 	for name, meanwhile := range map[string]func(r *rig, repeat func(context.Context) *answer){
 		"leaves": func(r *rig, repeat func(context.Context) *answer) {

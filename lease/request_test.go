@@ -158,7 +158,8 @@ func TestRepeatAfterTheFirstCallHasLeft(t *testing.T) {
 	}
 }
 
-// What is handed back because one answer did not arrive stays with those whose did.
+// A grant that is handed back because one answer did not arrive stays with the calls whose
+// answers did.
 func TestRepeatKeepsAGrantThatWasNotDelivered(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

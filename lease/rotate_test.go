@@ -137,7 +137,8 @@ func TestAnAnswerOnItsWayKeepsItsLease(t *testing.T) {
 	})
 }
 
-// In a sidecar with much to do somebody always asks for something. That is under the fresh lease.
+// In a sidecar with much to do somebody always asks for something. Its new locks are under the
+// fresh lease.
 func TestABusySidecarRotatesToAnEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
@@ -282,7 +283,8 @@ func TestNothingHappensDuringAMove(t *testing.T) {
 	})
 }
 
-// What ends here while it is moved is free afterwards, also if nobody could tell the store.
+// A lock that ends here while it is moved is free afterwards, also if nobody could tell the
+// store.
 func TestEndsDuringAMove(t *testing.T) {
 	for name, happens := range map[string]func(r *midMove){
 		"release and cancel": func(r *midMove) {
@@ -468,8 +470,8 @@ func TestAStopDuringAMove(t *testing.T) {
 	})
 }
 
-// What cannot be moved, because the store fails or somebody keeps rows locked, stays where it is,
-// and is moved later. Until then the store is not asked all the time.
+// A lock that cannot be moved, because the store fails or its row is locked, stays under its
+// lease, and is moved later. Until then the store is not asked all the time.
 func TestMovesAreTriedUntilTheySucceed(t *testing.T) {
 	for name, hinder := range map[string]func(d *double, on bool){
 		"the store fails": func(d *double, on bool) {

@@ -192,7 +192,7 @@ func TestGroupsAndALockedRow(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var stuck []*answers
 		for i := range maxGroupAsks {
-			// What is free behind the held key is granted, and handed back in vain.
+			// The free keys behind the held one are granted, and handed back in vain.
 			r.st.lockRows()
 			r.st.set("Acquire", fault{times: 1, then: func() { r.st.lockRows(rows...) }})
 			req := types.Request{Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever, RequestID: uuid.New()}

@@ -309,7 +309,7 @@ func TestSessionsOpenedDuringStop(t *testing.T) {
 	}
 }
 
-// What a stopped manager could not hand back dies with its leases.
+// Locks that a stopped manager could not hand back end with its leases.
 func TestStopRevokesWhatCannotBeReleased(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

@@ -213,8 +213,8 @@ func TestSpansOfWaitsInVain(t *testing.T) {
 	})
 }
 
-// What ends a lock that nobody released is an error, and says why; a drop's release is
-// told to whoever gets the lock by it as the work of the acquire.
+// The end of a lock that nobody released is an error, and says why. If a drop releases a
+// lock, its next holder is led to the acquire.
 func TestSpansOfLosses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t)
@@ -434,7 +434,7 @@ func TestSpansOfHeldAnswers(t *testing.T) {
 	})
 }
 
-// What is not sampled costs nothing and is seen nowhere, whoever shares its batches.
+// A call that is not sampled costs nothing and is seen nowhere, also in shared batches.
 func TestNoSpans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sp := newSpans(t, sdktrace.WithSampler(sdktrace.NeverSample()))

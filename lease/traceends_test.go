@@ -54,7 +54,7 @@ func TestShutdownIsNoErrorOfTheSpan(t *testing.T) {
 	})
 }
 
-// What is kept of a call for as long as its lock is held is not the call's span.
+// A held lock does not keep the span of its call in memory.
 func TestAHeldLockDoesNotKeepItsCallsSpan(t *testing.T) {
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(&openSpans{}))
 	r := newRig(t, with(func(c *types.Config) { c.Tracer = tracing.New(provider) }))

@@ -121,8 +121,8 @@ func TestUndeliveredHandBack(t *testing.T) {
 	})
 }
 
-// What a repeat of the request was told is not freed with what was not delivered before:
-// rather that stands.
+// A grant that a repeat of the request was told of is not freed because an earlier answer
+// was not delivered.
 func TestUndeliveredAndRepeatedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -183,7 +183,7 @@ func TestWatchExpiry(t *testing.T) {
 	})
 }
 
-// What was missed shows when the key is read.
+// Missed events show when the key is read.
 func TestWatchMissesNews(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)

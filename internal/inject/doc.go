@@ -9,7 +9,7 @@
 // namespace's; its own "false" wins. Callers of Pod have decided that already. Annotations
 // have what differs from pod to pod (settings.go).
 //
-// What Pod adds:
+// Pod adds:
 //
 //   - a native sidecar (KEP-753) named locksidecar, in front of all other init containers,
 //     so that those have locks, too, and that it is the last to be stopped;
