@@ -57,7 +57,7 @@ func (o *operation) release(s *Store, c *store.Claim) store.Verdict {
 		if !r.lease.dead() {
 			r.lease = deadLease // a renewal that is under way must not keep it
 		}
-	case v.Status == store.Expired && (r.kept(now) || !r.lease.dead()):
+	case v.Status == store.Expired && (r.kept(now) || !r.lease.dead() || r.queue.len() > 0):
 		o.lapse(r, now, c.Traceparent)
 	case c.Outcome == store.Success && c.Lease != (store.LeaseID{}) && isPast(r, v.Status, c):
 		o.tellSkipped(r, now) // a repetition: those who were skipped may not have heard

@@ -144,6 +144,22 @@ func holdCases() []testCase {
 			b.gaveUp(b.cancel(waiter), 1)
 			b.keptByHold("k", token, 0, longHold)
 		}},
+		{"a claim on a grant whose hold is over hands the key off, if nobody has yet", func(f *fixture) {
+			a, b := f.pair()
+			ask := a.askHold("k", longTTL, shortHoldTime)
+			first := a.granted(ask)
+			waiter := b.ask("k")
+			b.queued(waiter, 1)
+			a.revoke(ask.Lease)
+			f.poll("the end of the hold", func() bool { return !b.get("k").Held || b.get("k").Token != first.Token })
+			if status := a.release(claim(ask, first.Token)).Status; status != store.Expired && status != store.UnknownToken {
+				f.Errorf("status %d", status)
+			}
+			if l := b.get("k"); !l.Held || l.Token == first.Token {
+				f.Errorf("not handed off: %+v", l)
+			}
+			b.holds("k", b.awaitGrant(waiter).Token, 0)
+		}},
 		{"releases in a batch keep the holds and hand off the others", holdsInABatch},
 		{"a hold and the other locks of its lease do not concern each other", holdUnderASharedLease},
 		{"an expired holder cannot end its hold, but its sidecar can hand it back", handBackOfAHold},

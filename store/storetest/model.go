@@ -417,7 +417,7 @@ func (m *model) release(by int, c store.Claim) store.ClaimStatus {
 			k.expire()
 			k.lease = &modelLease{dead: true} // nobody renews it for this lock
 		}
-	case standing == store.Expired && k.lease != nil && (m.kept(k) || !k.lease.dead):
+	case standing == store.Expired && k.lease != nil && (m.kept(k) || !k.lease.dead || len(k.line) > 0):
 		m.lapse(k)
 	case c.Outcome == store.Success && c.Lease != store.LeaseID{} && (standing == store.Released || c.Token < k.token):
 		m.tellSkipped(k)
