@@ -30,7 +30,7 @@ func (r *rig) won(s *holdings.Session, req types.Request) (*call, *attempt) {
 // as lost.
 func TestLostBeforeItIsTold(t *testing.T) {
 	for name, lose := range map[string]func(*rig, *holdings.Lock){
-		"broken":                 func(r *rig, h *holdings.Lock) { h.GiveUp(types.LostForced) },
+		"broken":                 func(_ *rig, h *holdings.Lock) { h.GiveUp(types.LostForced) },
 		"max_hold over, noticed": func(*rig, *holdings.Lock) { time.Sleep(time.Minute) },
 		"max_hold over":          func(r *rig, _ *holdings.Lock) { r.clk.stop(time.Minute) },
 		"lease lost":             func(r *rig, h *holdings.Lock) { r.m.leases.Lose(h.Lease(), types.LostStore) },

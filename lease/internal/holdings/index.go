@@ -83,7 +83,7 @@ func (hs *index) on(l *heartbeat.Lease) []*Lock {
 const shownTypes = 1000
 
 // count counts the locks by the type of their keys, and tells how long the one is held that
-// is held longest; zero if none is. now is how long after they began. Counting at each
+// is held longest; zero if none is. now counts from when the set began. Counting at each
 // reading of the metrics costs less than counting at each call.
 func (hs *index) count(now time.Duration) (byType map[string]int64, longest time.Duration) {
 	byType = make(map[string]int64)

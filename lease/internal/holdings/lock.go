@@ -13,10 +13,11 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Lock is a lock of a session of this sidecar. bind:ttl locks are not kept
-// here: any pod may release or extend them, so only the store knows. A sidecar may hold
-// a hundred thousand: what few of them have stands apart, in terms and changes.
+// Lock is a lock of a session of this sidecar. bind:ttl locks are not kept here: any pod may
+// release or extend them, so only the store knows. A sidecar may hold a hundred thousand
+// locks, so fields that few of them need are apart, in terms and changes.
 type Lock struct {
+	// Key, Token and Traceparent (of the acquire) never change.
 	Key   string
 	Token int64
 	s     *Session
@@ -29,13 +30,12 @@ type Lock struct {
 	request     uuid.UUID // the id of the request that was granted it, zero: none
 	*terms
 
-	// Verified: the store has said that it is there, in the history in which its lease was last
-	// verified.
+	// Verified: the store has the lock in the history in which its lease was last verified.
 	Verified atomic.Bool
 
-	// What follows is guarded by s.mu.
+	// s.mu guards the fields below.
 	*changes
-	// unpublished: the app does not know of it, because its call has not been told yet, or is for
+	// unpublished: the app does not know of the lock. Its call has not been told yet, or is for
 	// several keys and does not have all.
 	unpublished bool
 	letGo       bool
@@ -50,7 +50,7 @@ func (h *Lock) letGoLocked() {
 	h.Lease().Unpin()
 }
 
-// terms are what few locks were asked for with. The others share plain.
+// terms are how few locks were asked for. The others share plain.
 type terms struct {
 	owner string
 	// ttl is what was asked for, zero if its lease has the same: the app is told that it
@@ -66,8 +66,8 @@ type terms struct {
 	span *observe.Hold
 }
 
-// changes are what happens to few locks while they are held, and their data, which few
-// have. The others share unchanged; whoever changes something takes a copy with change.
+// changes are the data of a lock and what happens to it while it is held. Most locks have neither
+// and share unchanged, so change makes a copy first.
 type changes struct {
 	data     []byte          // replaced, never changed
 	stopping *store.Stopping // replaced, never changed

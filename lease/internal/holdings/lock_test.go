@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// What is not recorded costs nothing for as long as its lock is held.
+// TestUnrecordedLocksShareTheirTerms: without a span, an owner and limits, a lock needs no terms.
 func TestUnrecordedLocksShareTheirTerms(t *testing.T) {
 	t.Parallel()
 	l := &heartbeat.Lease{}

@@ -191,8 +191,8 @@ func (s *Session) Exit(h *Lock, r *Release) (left int, err error) {
 	return 0, nil
 }
 
-// Entrance is a waiting call that enters, and leaves the line, when its owner gets
-// the lock by another call of the session.
+// Entrance is a waiting call that enters, and leaves the queue, when its owner gets the lock by
+// another call of the session.
 type Entrance struct {
 	s    *Session
 	req  *types.Request
@@ -219,8 +219,8 @@ func (s *Session) openLocked(h *Lock) {
 	}
 }
 
-// ExpectEntry makes a request that waits hear when it may enter, until the entrance is closed. What
-// it may enter now it finds by itself, after this. It is nil for others.
+// ExpectEntry tells a request that waits when it may enter, until the entrance is closed. The
+// request then looks for what it may enter already. Requests that cannot enter get nil.
 func (s *Session) ExpectEntry(req *types.Request) *Entrance {
 	if !req.Reentrant || req.Wait == 0 {
 		return nil

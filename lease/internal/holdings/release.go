@@ -35,9 +35,8 @@ type Releasing interface {
 	IsSettled()
 }
 
-// Release is a release under way. A lock that its session gave up is free as
-// soon as the store confirms it; until then the release is repeated, so that a
-// failed one heals by itself, for as long as the lock's lease lives.
+// Release is the release of a lock that its session gave up. It is repeated until the store
+// confirms it, for as long as the lock's lease lives, so a failed release heals by itself.
 type Release struct {
 	h       *Lock
 	claim   store.Claim
@@ -57,7 +56,7 @@ type Release struct {
 	err error
 	// tried: there was a try. over: no more follow.
 	tried, over bool
-	// first is closed then, settled when it is over: nil until somebody waits for it.
+	// first is closed after the first try, settled after the last. Both are nil until somebody waits.
 	first, settled chan struct{}
 }
 
@@ -99,7 +98,7 @@ func (r *Release) prepared() *Release {
 // Claim is that of the lock.
 func (r *Release) Claim() store.Claim { return r.claim }
 
-// Matters: the lease lives, or a MinHold that is to end at once would keep the key.
+// Matters reports whether the lease lives, or a MinHold that must not keep the key would do so.
 func (r *Release) Matters() bool {
 	t := clock.Read(r.h.s.set.clk)
 	return r.h.Lease().Alive(t) || r.claim.AtOnce && r.h.heldFor(t.Now) < r.h.minHold

@@ -2,7 +2,7 @@ package holdings
 
 import "testing"
 
-// Whoever asks for the end of a release when it has just come does not wait for it.
+// TestEndOfARelease: a caller that asks for the end of a release after it does not wait.
 func TestEndOfARelease(t *testing.T) {
 	t.Parallel()
 	over := func(end <-chan struct{}) bool {

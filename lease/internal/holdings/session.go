@@ -87,9 +87,9 @@ func (s *Session) Held() int {
 	return len(s.held) - s.unpublished
 }
 
-// End ends the session, whoever comes first. Its waits end, all that it holds is
-// released in the background; the channel is closed when the store has confirmed
-// that, or when the leases under the locks have died.
+// End ends the session; only the first call counts. Its waits end, and all that it holds is
+// released in the background. The channel is closed when the store has confirmed that, or when
+// the leases under the locks have died.
 func (s *Session) End(reason types.EndReason) <-chan struct{} {
 	s.mu.Lock()
 	if s.ended {
@@ -148,8 +148,8 @@ func (s *Session) Find(key string, token int64) *Lock {
 	return nil
 }
 
-// take takes h from the session and remembers what became of it. It reports
-// false when somebody else did so before: whoever takes a lock decides.
+// take takes h from the session and remembers what became of it. It reports false when somebody
+// else did so before, because only one may decide.
 func (s *Session) take(h *Lock, e End) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
