@@ -6,39 +6,37 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// State is what is true of the locks now, for gauges. It is asked for whenever the
-// metrics are read, and may take a few milliseconds.
+// State is the present state of the locks, for gauges. Each read of the metrics builds it, which may
+// take a few milliseconds.
 type State struct {
 	Sessions int
 	Leases   int
 	// LeaseExpiry is how long the lease that ends first is still trusted; zero when
 	// there is none.
 	LeaseExpiry time.Duration
-	// LeaseLeft is for which share of its TTL the lease is still trusted that has the
-	// least of it left.
+	// LeaseLeft is the time left of a lease, as a share of its TTL; the smallest of all leases.
 	LeaseLeft float64
 	// Held is how many locks sessions hold, by the type of their keys ([store.TypeOf]).
 	Held map[string]int64
-	// OldestHold is how long the session's lock is held that is held longest.
+	// OldestHold is the age of the oldest lock of a session.
 	OldestHold time.Duration
-	// Ready: locks can be had.
+	// Ready: locks can be granted.
 	Ready, Draining bool
 }
 
-// StoreState is what is true of the store now, for gauges.
+// StoreState is the present state of the store, for gauges.
 type StoreState struct {
-	// Connections of the pools: in use, idle, and how many there may be.
+	// Connections of the pools: in use, idle, and the limit.
 	Used, Idle, Max int
-	// Waited is how often a statement waited for a connection, WaitedFor how long in
-	// all.
+	// Waited counts statements that waited for a connection; WaitedFor is their time in all.
 	Waited    int64
 	WaitedFor time.Duration
 	// Listener is off, connecting, or listening.
 	Listener string
 }
 
-// Fleet is what the whole database holds, as the elected sidecar knows it. Types and
-// Pods have at most twenty entries and what is left of the others.
+// Fleet counts the locks of the whole database, for the elected sidecar. Types and Pods have at most
+// twenty entries, and one for the rest.
 type Fleet struct {
 	Types []FleetLine
 	Pods  []FleetLine
@@ -51,7 +49,7 @@ type FleetLine struct {
 	AverageHold, LongestHold time.Duration
 }
 
-// family is a metric that is read from what another part says of itself.
+// family is a metric whose value comes from another part when it is read.
 type family struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
@@ -67,25 +65,25 @@ func counter(name, help string) family {
 
 var (
 	locksHeld        = gauge("locks_held", "Locks that sessions of this sidecar hold, by the type of the key.", "type")
-	oldestHold       = gauge("oldest_hold_seconds", "How long the session's lock is held that is held longest.")
+	oldestHold       = gauge("oldest_hold_seconds", "Age of the oldest lock that a session of this sidecar holds.")
 	sessions         = gauge("sessions", "Sessions that are open.")
 	connections      = gauge("connections", "Connections of apps that are open.")
 	leases           = gauge("leases", "Leases of this sidecar.")
 	leaseExpiry      = gauge("lease_expiry_seconds", "How long the lease that ends first is still trusted; missing when there is none.")
-	leaseLeft        = gauge("lease_left_ratio", "Share of its TTL for which the lease is still trusted that has the least left; missing when there is none.")
-	storeReady       = gauge("store_ready", "1 when locks can be had.")
+	leaseLeft        = gauge("lease_left_ratio", "Time left of a lease, as a share of its TTL; the smallest of all leases; missing when there is none.")
+	storeReady       = gauge("store_ready", "1 when locks can be granted.")
 	draining         = gauge("draining", "1 when the sidecar stops.")
-	poolConnections  = gauge("pool_connections", "Connections to the database, by state; max: how many there may be.", "state")
+	poolConnections  = gauge("pool_connections", "Connections to the database, by state; max is the limit.", "state")
 	poolWaits        = counter("pool_waits_total", "How often a statement waited for a connection to the database.")
 	poolWait         = counter("pool_wait_seconds_total", "How long statements waited for a connection to the database, in all.")
-	listener         = gauge("listener", "1 for the state of the connection that hears of hand-offs.", "state")
+	listener         = gauge("listener", "1 for the present state of the connection that listens for notifications.", "state")
 	logLinesDropped  = counter("log_lines_dropped_total", "Log lines that were not written: too many of one kind, or nobody read them.")
 	fleetLeader      = gauge("fleet_leader", "1 when this sidecar shows the metrics of the whole database.")
 	fleetLocks       = gauge("fleet_locks", "Locks held in the whole database, by namespace and type.", "lock_namespace", "type")
-	fleetExpired     = gauge("fleet_expired", "Locks in the whole database whose holder is dead, but nobody wanted them yet.", "lock_namespace", "type")
+	fleetExpired     = gauge("fleet_expired", "Locks of dead holders in the whole database that nobody has asked for since.", "lock_namespace", "type")
 	fleetWaiters     = gauge("fleet_waiters", "Waiters in the whole database, by namespace and type.", "lock_namespace", "type")
-	fleetHoldAverage = gauge("fleet_hold_average_seconds", "How long the locks that are held in the whole database are held, on average.", "lock_namespace", "type")
-	fleetHoldLongest = gauge("fleet_hold_longest_seconds", "How long the lock is held that is held longest in the whole database.", "lock_namespace", "type")
+	fleetHoldAverage = gauge("fleet_hold_average_seconds", "Average age of the held locks in the whole database.", "lock_namespace", "type")
+	fleetHoldLongest = gauge("fleet_hold_longest_seconds", "Age of the oldest held lock in the whole database.", "lock_namespace", "type")
 	fleetPodLocks    = gauge("fleet_pod_locks", "Locks held in the whole database, by namespace and pod.", "lock_namespace", "lock_pod")
 )
 
@@ -109,8 +107,8 @@ func (to values) addIf(f family, on bool, labels ...string) {
 	to.add(f, value, labels...)
 }
 
-// Describe implements [prometheus.Collector]. It describes nothing: what there is depends on
-// what the other parts say.
+// Describe implements [prometheus.Collector]. It describes nothing, because the metrics depend on the
+// state of other parts.
 func (*Set) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements [prometheus.Collector].

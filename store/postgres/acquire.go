@@ -14,8 +14,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// acquireRounds is how often an acquire looks again at a key that changes hands meanwhile. Then it
-// counts as held.
+// acquireRounds limits how often an acquire looks again at a key that changes hands meanwhile. After
+// that the key counts as held.
 const acquireRounds = 5
 
 // Acquire takes keys that are free or whose holders are dead, and enqueues asks that wait for the
@@ -197,8 +197,8 @@ func (t *batch) takeMany(ctx context.Context, which []int) error {
 	return nil
 }
 
-// readHolders reads who has the open keys. It answers those that a living lease holds, and reaps
-// dead holders, whose keys stay open.
+// readHolders reads the holders of the open keys. It answers asks for keys of living holders, and reaps
+// dead holders. The asks for their keys stay open.
 func (t *batch) readHolders(ctx context.Context) error {
 	if len(t.open) == 0 {
 		return nil
@@ -231,8 +231,8 @@ func (t *batch) readHolders(ctx context.Context) error {
 	return t.reapDead(ctx)
 }
 
-// behindDead notes that the holder of an open key must be reaped, or its key handed off if the lease
-// (found) is gone and left waiters.
+// behindDead notes that the holder of ask i is dead: its lease must be reaped. If the lease is already
+// gone (found is zero), the key must be handed off.
 func (t *batch) behindDead(i int, lease, found zeronull.UUID) {
 	t.dead[i] = uuid.UUID(lease)
 	if found == (zeronull.UUID{}) {
@@ -241,8 +241,8 @@ func (t *batch) behindDead(i int, lease, found zeronull.UUID) {
 	}
 }
 
-// reapDead reaps the leases that block open asks, and hands off the keys whose leases are gone. If
-// another session keeps a row locked, its asks are answered so.
+// reapDead reaps the dead leases and hands off the keys whose leases are gone. An ask for a row that
+// another session keeps locked is answered RowLocked.
 func (t *batch) reapDead(ctx context.Context) error {
 	dead, left := t.dead, t.left
 	t.dead, t.left = make(map[int]uuid.UUID), nil
@@ -268,7 +268,7 @@ type asked struct {
 	result   *string // of one that was skipped
 	watched  bool
 	gone     zeronull.Int8 // the token of the dead holder's grant
-	// handedBy is the trace context of the release that handed over a grant that is found again.
+	// handedBy is the trace context of the release that handed the lock over, if the grant is found again.
 	handedBy zeronull.Text
 }
 
@@ -320,7 +320,7 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 	return nil
 }
 
-// askColumns has asks as the arrays that statements take.
+// askColumns has asks as arrays for a statement.
 type askColumns struct {
 	keys, sessions, owners, traceparents []string
 	grants, leases                       [][16]byte

@@ -15,16 +15,16 @@ import (
 
 // primary is a server that takes writes, and how late its copy of the database is.
 type primary struct {
-	// system is the identifier that copies of one cluster share, and host where it was found, if the URL
-	// names several hosts and the server answers.
+	// system identifies the cluster, and is the same in all its copies; host is the server's name in the
+	// URL. Both are empty if the URL names one host, or the server refuses to tell.
 	system, host string
 	// server is its name (see here), and mark tells its copy of the database from row-by-row copies.
 	server, mark string
-	// after is the token that began the last epoch there, and begun whether the server is in that epoch.
-	// If not, it was promoted or restored, and its next grant begins another.
+	// after is the token that began the last epoch there. begun: the server is still in that epoch. If
+	// not, it was promoted or restored, and its next grant begins another.
 	after int64
 	begun bool
-	// restarted: it is not in that epoch, but perhaps was only started again.
+	// restarted: the server is not in that epoch, but perhaps it was only started again.
 	restarted bool
 	// outdated: a sidecar has seen a later copy, and noted that there.
 	outdated bool
@@ -40,9 +40,9 @@ func (l primary) before(other primary) bool {
 	return l.after < other.after && (l.begun || l.restarted || l.outdated)
 }
 
-// primaries knows the latest primary that was seen. An older one was cut off or stopped, and takes
-// writes. If it waits for its standby it grants nothing, but a lock that it does not know would
-// count as released. If not, it grants old tokens.
+// primaries refuses servers that are older than the latest primary that was seen. An old primary can
+// come back and take writes. Then it would grant old tokens, and report locks as released that it
+// does not know.
 type primaries struct {
 	mu sync.Mutex
 	// last is the last one that the store connected to, latest the latest of all.
@@ -61,9 +61,8 @@ func (e *oldError) Error() string {
 		"run `SELECT locksidecar.restored()` on it as the owner of the schema", e.found.server, e.found.after, seen)
 }
 
-// strangerError refuses one of several hosts that is no copy of the server before: locks that are
-// held there are not held here. A single host may lead to another system, after an upgrade or a
-// move.
+// strangerError refuses a host of the URL that is no copy of the server before: it does not have the
+// same locks. A URL with a single host may lead to another system after an upgrade or a move.
 type strangerError struct{ found, latest primary }
 
 func (e *strangerError) Error() string {
@@ -86,14 +85,14 @@ func (l *primaries) check(found primary) error {
 	return nil
 }
 
-// isOld fails for a server that is older than another that was seen.
+// isOld fails if a server is older than the latest that was seen.
 func (l *primaries) isOld(found primary) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.check(found)
 }
 
-// learn is isOld, and notes how late the server is.
+// learn does what isOld does, and remembers the server if it is the latest.
 func (l *primaries) learn(found primary) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,7 +103,7 @@ func (l *primaries) learn(found primary) error {
 	return err
 }
 
-// saw is learn, notes the server, and reports whether it differs from the last one.
+// saw does what learn does, remembers the server as the last one, and reports whether it has changed.
 func (l *primaries) saw(found primary) (another bool, err error) {
 	if err := l.learn(found); err != nil {
 		return false, err
@@ -135,7 +134,7 @@ func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, acc
 				found.system, found.host = string(row[0]), hosts.of(conn.Conn().RemoteAddr())
 			}
 		}
-		// A standby, a database without the schema, or no right to read it: none of these grants.
+		// A standby, a database without the schema, or no right to read it: the server cannot grant.
 		if found == (primary{}) {
 			return nil
 		}
@@ -181,7 +180,7 @@ func (s *Store) askRow(ctx context.Context, conn *pgconn.PgConn, sql statement, 
 // answered reports whether an error is the server's answer, after which the connection can be used.
 func answered(err error) bool { return sqlState(err) != "" && !unknown(err) }
 
-// learn reads how late the server is, after an epoch may have begun.
+// learn reads the server's epoch again, because a new one may have begun.
 func (s *Store) learn(ctx context.Context, pool *pgxpool.Pool) error {
 	conn, err := live(ctx, pool)
 	if err != nil {
@@ -195,11 +194,11 @@ func (s *Store) learn(ctx context.Context, pool *pgxpool.Pool) error {
 	return s.primaries.learn(found)
 }
 
-// hostNames knows hosts by their names in a URL of several: addresses change, as those of pods do
-// at each start.
+// hostNames maps addresses to the host names of the URL. Addresses change: a pod has another after
+// each start.
 type hostNames struct{ names sync.Map } // by address
 
-// noting is lookup, and notes what it finds.
+// noting looks up a host and remembers its addresses.
 func (h *hostNames) noting(lookup pgconn.LookupFunc) pgconn.LookupFunc {
 	return func(ctx context.Context, host string) ([]string, error) {
 		addresses, err := lookup(ctx, host)
@@ -210,7 +209,7 @@ func (h *hostNames) noting(lookup pgconn.LookupFunc) pgconn.LookupFunc {
 	}
 }
 
-// of is the host and the port at an address, or the path of a socket.
+// of returns the host and port at an address, or the path of a socket.
 func (h *hostNames) of(address net.Addr) string {
 	host, port, err := net.SplitHostPort(address.String())
 	if err != nil {
@@ -222,14 +221,14 @@ func (h *hostNames) of(address net.Addr) string {
 	return net.JoinHostPort(host, port)
 }
 
-// follow checks servers for all connections except a listener's with its own URL, from which
-// nothing is learnt.
+// follow checks the server of each new connection. The listener's connection is not checked if it has
+// its own URL.
 func (s *Store) follow(found primary) error {
 	another, err := s.primaries.saw(found)
 	if another {
 		s.leaveOld()
 	}
-	if _, ok := errors.AsType[*strangerError](err); ok { // another host may do: then nobody else says it
+	if _, ok := errors.AsType[*strangerError](err); ok { // if another host works, nothing else reports this
 		s.sayOnce(slog.LevelError, "the hosts of the store's URL are different clusters, which know nothing of each other's locks", "error", err)
 	}
 	return err

@@ -8,8 +8,8 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 )
 
-// Config configures a the Manager of package lease. All fields up to Logger are required; package config
-// of the command fills them from the environment.
+// Config configures the Manager of package lease. All fields up to Logger are required. The command
+// fills them from the environment.
 type Config struct {
 	// Instance and Pod are this sidecar, as others see the holder.
 	Instance, Pod string
@@ -18,7 +18,7 @@ type Config struct {
 	TTL, RenewInterval time.Duration
 	// StoreTimeout limits one operation of the store.
 	StoreTimeout time.Duration
-	// PollInterval is how often waits are checked where news may be missed.
+	// PollInterval is how often waits are checked while the store cannot push news.
 	PollInterval time.Duration
 	// CacheSize and CacheTTL limit the held cache; CacheTTL 0: no cache.
 	CacheSize int
@@ -29,9 +29,9 @@ type Config struct {
 	MaxSessions, MaxLocksPerSession, MaxWaiters int
 
 	Logger *slog.Logger
-	// Clock is the seam to time; nil: the machine's clocks.
+	// Clock is the source of time; nil: the machine's clocks.
 	Clock clock.Clock
-	// Tracer makes spans, Metrics counts; nil: nobody does.
+	// Tracer makes spans, Metrics counts; either may be nil.
 	Tracer  *observe.Tracer
 	Metrics observe.Recorder
 }

@@ -13,21 +13,21 @@ var (
 	ErrSessionEnded = errors.New("the session has ended")
 	// ErrDraining: the sidecar shuts down; releases still work.
 	ErrDraining = errors.New("the sidecar is shutting down")
-	// ErrCallerLeft: the call's own context ended before its outcome was known.
-	// Nothing is held for it: what the store still grants is released.
+	// ErrCallerLeft: the call's own context ended before its outcome was known. A grant that
+	// arrives later is released.
 	ErrCallerLeft = errors.New("the caller has gone")
 	// ErrWithdrawn: the call was ended by a release that names its request id.
 	ErrWithdrawn = errors.New("the request was released by its request_id before it was granted")
 )
 
-// ErrRowLocked: nothing could be done for a key, for as long as the store may take.
+// ErrRowLocked: another session kept the key's row locked until the store's timeout.
 var ErrRowLocked = errors.New("somebody keeps the row of this key locked")
 
-// RowLocked is the error of an operation that could do nothing: trying again later
-// may help, and nothing has to be withdrawn.
+// RowLocked is the error of an operation that did nothing because of a locked row. Nothing has to be
+// withdrawn, and a later try may succeed.
 func RowLocked(op string) error { return &store.Error{Op: op, Err: ErrRowLocked} }
 
-// Judged is err, or that the store could not judge a claim.
+// Judged returns err, or an error if the claim's row was locked.
 func Judged(op string, standing store.ClaimStatus, err error) error {
 	if err == nil && standing == store.ClaimRowLocked {
 		return RowLocked(op)
@@ -45,11 +45,11 @@ type HeldError struct {
 
 func (e *HeldError) Error() string { return fmt.Sprintf("lock %q is held", e.Lock.Key) }
 
-// SkippedError: the request waited with Skip, and the holder has released with
-// [store.Success]: what was to be done under the lock is done.
+// SkippedError: the request waited with Skip, and the holder released with [store.Success], so the
+// work is done.
 type SkippedError struct {
 	Key string
-	// Result is JSON, or nil: what the holder released with.
+	// Result is JSON from the holder's release, or nil.
 	Result []byte
 }
 
@@ -57,7 +57,7 @@ func (e *SkippedError) Error() string {
 	return fmt.Sprintf("lock %q: its holder has done it", e.Key)
 }
 
-// NotHeldError: nobody holds the lock, or nobody under the token that was named.
+// NotHeldError: nobody holds the lock, or its holder has another token than the call names.
 type NotHeldError struct {
 	Key   string
 	Token int64 // 0: none was named
@@ -70,7 +70,7 @@ func (e *NotHeldError) Error() string {
 	return fmt.Sprintf("lock %q is not held by anybody", e.Key)
 }
 
-// ReentryError: a release named another number of entries than the lock has. Is it
+// ReentryError: a release named another number of entries than the lock has. If its number is
 // higher, that entry was released already.
 type ReentryError struct {
 	Key         string
@@ -91,7 +91,7 @@ func (e *HoldsError) Error() string {
 // TimeoutError: the request waited in vain.
 type TimeoutError struct {
 	Lock store.Lock
-	// Position is the last known place in the queue, 1 for the first.
+	// Position is the last known queue position, 1 for the first.
 	Position int
 	Waited   time.Duration
 }

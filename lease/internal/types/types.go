@@ -36,7 +36,7 @@ const WaitForever time.Duration = -1
 // Request asks for one lock. The caller has checked the ranges of the contract.
 type Request struct {
 	Key string
-	// Wait: 0 tries once, above zero waits in the queue so long, [WaitForever].
+	// Wait is the longest time in the queue. 0 tries once; see also [WaitForever].
 	Wait time.Duration
 	// TTL is how long the lock outlives a dead sidecar, or with BindTTL how long
 	// it lasts. Zero takes the session's default.
@@ -44,9 +44,9 @@ type Request struct {
 	Bind Bind
 	// Data is JSON that others see as part of the holder; nil for none.
 	Data []byte
-	// RequestID makes a request repeatable: the same id gets the same grant for as long as
-	// that is held, a session's lock within its session; [uuid.Nil] for none. Of a repeat, only
-	// the key and Wait count.
+	// RequestID makes a request repeatable: while the grant is held, the same id gets the same grant.
+	// A session's lock is found only from its session. A repeat's other fields, except the key and Wait,
+	// are ignored. [uuid.Nil] for none.
 	RequestID uuid.UUID
 	// Owner is who in the session asks (a thread, a workflow instance), shown to
 	// others as part of the holder; empty for none. Not with BindTTL.
@@ -54,18 +54,17 @@ type Request struct {
 	// Reentrant lets the Owner enter again a lock that it holds in this session,
 	// without waiting. Needs an Owner.
 	Reentrant bool
-	// MaxHold above zero: the lock is released, and lost, so long after the grant.
-	// Not with BindTTL.
+	// MaxHold above zero: so long after the grant, the lock is released and lost. Not with BindTTL.
 	MaxHold time.Duration
-	// MinHold above zero: nobody else gets the lock until so long after the grant.
+	// MinHold above zero: nobody else gets the lock before this time has passed since the grant.
 	MinHold time.Duration
-	// Skip: when the holder releases with [store.Success], the call wants no lock
-	// but the result: [SkippedError].
+	// Skip: if the holder releases with [store.Success], the call gets the result instead of the lock
+	// ([SkippedError]).
 	Skip bool
 	// NoCache asks the store even where the local cache knows an answer.
 	NoCache bool
-	// Traceparent is the W3C trace context of the call, or empty. Others see it as part
-	// of the holder; the log names its trace.
+	// Traceparent is the W3C trace context of the call, or empty. Answers to others show it with the
+	// holder, and the log names its trace.
 	Traceparent string
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// The codes of the contract: what a client may rely on.
+// The codes of the contract, which do not change.
 const (
 	CodeInvalidRequest   = "invalid_request"
 	CodeForbidden        = "forbidden"
@@ -33,7 +33,7 @@ const (
 	CodeDraining         = "draining"
 )
 
-// problems is the whole table: what each code looks like on the wire.
+// problems has the form of each code on the wire.
 var problems = map[string]struct {
 	status int
 	title  string
@@ -66,7 +66,7 @@ type Problem struct {
 	Code, Detail string
 	// allow is the Allow header of a method_not_allowed.
 	Allow string
-	// refusal: this package does not allow the call, which an operator should know.
+	// refusal: this package refused the call, which an operator should know.
 	Refusal bool
 	// more appends the code's own members, each with a comma before it.
 	more func(b []byte) []byte
@@ -83,7 +83,7 @@ func (p *Problem) RetryAfter() string {
 	return ""
 }
 
-// ProblemTypes is where people read of a problem: each code has a section of its name.
+// ProblemTypes is the document about problems. Each code has a section with its name.
 const ProblemTypes = "https://github.com/locksidecar/locksidecar/blob/main/docs/errors.md#"
 
 // Append appends the problem as JSON.
@@ -137,7 +137,7 @@ func Internal() *Problem {
 	return &Problem{Code: CodeInternal, Detail: "this call met a bug of the sidecar, which has logged it"}
 }
 
-// WithKey adds the member "key" when one of several locks was not to be had.
+// WithKey adds the member "key" if one of several locks could not be acquired.
 func (p *Problem) WithKey(err error) *Problem {
 	var lock store.Lock
 	if held, ok := errors.AsType[*lease.HeldError](err); ok {
@@ -213,9 +213,8 @@ func ProblemOf(err error) *Problem {
 	return nil
 }
 
-// reentryProblem refuses the release of an entry that is not the last. One that was
-// released already is not held any more; a lower one cannot be released before the
-// others are.
+// reentryProblem refuses the release of an entry that is not the last one. If its number is too high,
+// it was released already (409). If it is too low, later entries must be released first (400).
 func reentryProblem(e *lease.ReentryError) *Problem {
 	count := func(b []byte) []byte {
 		return strconv.AppendInt(append(b, `,"reentry":`...), int64(e.Have), 10)
