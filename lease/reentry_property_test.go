@@ -271,8 +271,8 @@ func (d *doors) judge() {
 	}
 }
 
-// Whoever comes and goes, at random: the count of the entries is that of a model,
-// and the line is first in, first out but for those who enter.
+// Callers come and go at random: the count of the entries is a model's, and the queue is
+// first in, first out except for entries.
 func TestReentryProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var failed any

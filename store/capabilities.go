@@ -86,8 +86,8 @@ type Watcher interface {
 
 // Mover is an engine that can forget what it has confirmed, as by a failover to a server that
 // knew less. Its renewals name the leases of another history. Their sidecar verifies what it
-// believes to be held under them, moves that to a fresh lease, and revokes the old one. What
-// is left under that, nobody knows.
+// believes to be held under them, moves that to a fresh lease, and revokes the old one.
+// Nobody knows the rest under the old one.
 type Mover interface {
 	// HeldUnder returns which of these keys' locks are held under renewed leases of this
 	// instance.

@@ -17,12 +17,12 @@
 //
 // # Death
 //
-// To reap a lease is first to put the mark of death in the place of its expiry, once
-// and for ever, and then to visit what it held. Between the two, rows may still name the
-// dead lease. That is harmless: whoever meets such a row under its mutex settles
-// it first, by the same hand-off. So the key goes to the first living waiter
-// whoever comes first, and a newcomer cannot overtake. Only rows with waiters, skipped
-// ones or watchers need the visit; the others are free for the next asker as they are.
+// To reap a lease is first to put the mark of death in the place of its expiry, once and
+// for ever, and then to visit what it held. Between the two, rows may still name the dead
+// lease. This is harmless: an operation that meets such a row under its mutex settles it
+// first, by the same hand-off. So the key goes to the first living waiter whoever comes
+// first, and a newcomer cannot overtake. Only rows with waiters, skipped ones or watchers
+// need the visit; the others are free for the next asker as they are.
 //
 // A waiter may be appended, or a key granted, under a lease that dies in this
 // moment. The mark comes before the visit and the visit takes the mutex, so the

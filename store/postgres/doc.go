@@ -50,8 +50,8 @@
 // else. So a crash, or a failover to a synchronous standby, can forget a waiter that was told that
 // it waits. This is safe:
 //
-//   - After a crash the server knows all commits up to some moment. What is written because of a
-//     waiter is committed after it, and its mark (contended) with it. So nothing is left of a
+//   - After a crash the server knows all commits up to some moment. Writes because of a
+//     waiter are committed after it, and its mark (contended) with it. So nothing is left of a
 //     forgotten waiter.
 //   - Nobody acts on a queue position. A grant is answered when its own commit is flushed, with all
 //     earlier ones. A cancel is flushed, because a waiter that came back would be granted the lock
@@ -199,7 +199,7 @@
 // table, because all others would queue behind it. It gives up after less than their lock_timeout,
 // and tries again. The statements that take something carry the schema that they were written for,
 // and take nothing if a migration says that this is too old (may_take). A renewal tells it to
-// sidecars that only hold. What a sidecar has it may keep, renew and release.
+// sidecars that only hold. A sidecar may keep, renew and release what it has.
 //
 // If the schema is older than this package, though a newer one was there, it is a backup.
 // Renewals, and statements that miss a column, table or function, notice it. Then nothing is done
@@ -212,7 +212,7 @@
 // The others share the rest. Each connection is set up so that a database's defaults cannot weaken
 // locks (connect.go). A pooler can give every transaction to another session. Then statements have
 // no names, settings go with each transaction in the same flush, and hand-offs of other instances
-// are polled for, unless LISTEN has a URL of its own (direct.go). That server is not trusted
+// are polled for, unless LISTEN has a URL of its own (direct.go). The other server is not trusted
 // before it is known to be the store's, and a word to oneself shows that words arrive.
 //
 // Before each new connection the URL is read again, with the files that it names (server.go), so a

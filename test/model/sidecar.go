@@ -1,7 +1,7 @@
 package model
 
-// What the package lease does: it begins operations, hears their answers, and looks at
-// its clock. side is one sidecar in one state.
+// This is package lease: it begins operations, hears their answers, and looks at its clock.
+// side is one sidecar in one state.
 type side struct {
 	*State
 	*Bounds
@@ -138,8 +138,8 @@ func (s *State) forgetLease(l leaseID) bool {
 	return true
 }
 
-// renew renews the lease (heartbeat/renew.go). What is done at once makes no difference to others;
-// that it takes long is one of the faults that there may be.
+// renew renews the lease (heartbeat/renew.go). A renewal at once makes no difference to others; a
+// slow one is one of the possible faults.
 func (s side) renew(long bool) bool {
 	l := s.current(s.who)
 	if !s.alive(l) || s.ops[renews].kind != nothing || s.believed(l).left >= s.TTL {
@@ -163,7 +163,7 @@ func (s side) renew(long bool) bool {
 }
 
 // lose is Manager.lose: what is held under the lease is lost, its waits are over, it is to
-// be reaped. What is under way is not heard any more; the reap sees to it.
+// be reaped. Nobody hears of operations under way any more; the reap sees to them.
 func (s side) lose(l leaseID) {
 	*s.believed(l) = belief{state: lost}
 	if s.phase != idle && s.heldUnder == l {
@@ -328,8 +328,8 @@ func (s side) unknown() {
 	}
 }
 
-// silence: nobody hears of an operation any more. What is not yet more than an answer,
-// or can do nothing any more, is gone.
+// silence: nobody hears of an operation any more. An operation that is only an answer, or
+// can do nothing any more, is gone.
 func (s side) silence(lane int) {
 	o := &s.ops[lane]
 	switch {

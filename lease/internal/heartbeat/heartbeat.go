@@ -53,7 +53,8 @@ type Config struct {
 	OnLost func(l *Lease, reason types.LostReason) (locks, waits int)
 	// OnSignals is told that there are signals for holders.
 	OnSignals func()
-	// OnRetired is told of a lease under which nothing new is held. What is under it must go.
+	// OnRetired is told of a lease under which nothing new is held. All that is under it must
+	// go.
 	OnRetired func(*Lease)
 	// Verify asks the store which locks are still held under leases of another history, and loses
 	// the others. It calls trusted for each lease of which all locks are verified.

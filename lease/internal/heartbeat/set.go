@@ -11,8 +11,8 @@ import (
 // nothing new is held under them.
 type set struct {
 	usual time.Duration // the configured TTL
-	// listen tells the store whether there is a lease. Whatever the store tells of (hand-offs,
-	// signals, events) concerns waits, locks and watches, and each of these needs a lease.
+	// listen tells the store whether there is a lease. The store's news (hand-offs, signals,
+	// events) concern waits, locks and watches, and each of these needs a lease.
 	listen    func(on bool)
 	listening bool
 	emptied   time.Time // when the last lease went

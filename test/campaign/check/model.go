@@ -21,10 +21,10 @@ import (
 //   - "You hold it" and "you hold it not" are true, and so are "held" and "free".
 //
 // An acquire whose outcome is unknown, or that waited in vain, or that wanted other keys,
-// too, may have had the key for a while and not told anybody. It frees it in the end, so
-// it makes no answer of the others wrong but one: "free" cannot turn into "held" for no
+// too, may have had the key for a while and not told anybody. It frees it in the end, so it
+// makes no answer of the others wrong but one: "free" cannot turn into "held" for no
 // reason. So it is no step of the model; instead "held" is not judged while one may be
-// about, and the refusals that were judged are counted. That keeps the model deterministic.
+// about, and the refusals that were judged are counted. So the model stays deterministic.
 //
 // Tokens tell the order of the grants, and between two of them the first one's term ended.
 // So the lock's changes are known in their order, and each lies between two moments: a
