@@ -1,0 +1,251 @@
+package heartbeat
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/goleak"
+
+	"github.com/locksidecar/locksidecar/lease/internal/background"
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
+	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bench is the leases of a sidecar, on a store that can fail over.
+type bench struct {
+	*memory.Store
+	t      *testing.T
+	leases *Leases
+	run    *background.Runner
+	cancel context.CancelFunc
+
+	mu       sync.Mutex
+	history  store.History
+	openedIn map[store.LeaseID]store.History
+	renewed  int
+	unheard  bool // renewals fail
+	lost     []types.LostReason
+	verified []store.LeaseID
+	retired  []*Lease
+}
+
+func (b *bench) OpenLeases(ctx context.Context, leases []store.NewLease) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, l := range leases {
+		b.openedIn[l.ID] = b.history
+	}
+	return b.Store.OpenLeases(ctx, leases)
+}
+
+func (b *bench) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.unheard {
+		return store.Renewal{}, &store.Error{Op: "Renew", Err: context.DeadlineExceeded, Unknown: true}
+	}
+	b.renewed++
+	r, err := b.Store.Renew(ctx, leases)
+	r.History = b.history
+	for _, id := range r.Kept {
+		if b.openedIn[id] != b.history {
+			r.Reconcile = append(r.Reconcile, id)
+		}
+	}
+	return r, err
+}
+
+const usual, every = 15 * time.Second, 5 * time.Second
+
+// inBubble runs a test with leases, and stops them.
+func inBubble(t *testing.T, test func(b *bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		st := memory.NewSpace().Open(store.Identity{Namespace: "n", Instance: "i", Pod: "p"})
+		b := &bench{Store: st, t: t, run: background.New(ctx, clock.System{}), cancel: cancel, openedIn: map[store.LeaseID]store.History{}}
+		cfg := types.Config{StoreTimeout: every, BatchMax: 10, MaxWaiters: 10}
+		obs := observe.New(slog.New(slog.DiscardHandler), nil, nil, false)
+		ls := lanes.New(cfg, b, obs, nil)
+		b.leases = New(ctx, Config{
+			TTL: usual, RenewInterval: every, StoreTimeout: every,
+			Store: b, Lanes: ls, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler), Observer: obs, Background: b.run,
+			OnLost: func(_ *Lease, reason types.LostReason) (int, int) {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				b.lost = append(b.lost, reason)
+				return 0, 0
+			},
+			OnSignals: func() {},
+			OnRetired: func(l *Lease) { b.retired = append(b.retired, l) },
+			Verify: func(_ context.Context, leases []*Lease, _ store.History, trusted func(*Lease)) error {
+				for _, l := range leases {
+					b.verified = append(b.verified, l.ID())
+					trusted(l)
+				}
+				return nil
+			},
+		})
+		if err := st.Start(ctx, func(store.News) {}); err != nil {
+			t.Fatal(err)
+		}
+		b.run.Spawn(b.leases.Run)
+		test(b)
+		cancel()
+		b.run.Join()
+		ls.Openings.Stop(context.Background())
+		ls.Revocations.Stop(context.Background())
+		b.leases.RevokeAll(context.Background())
+		if !b.leases.LeftNothing() || len(b.leases.All()) > 0 {
+			t.Error("leases are left")
+		}
+		st.Stop()
+	})
+}
+
+// pin returns a lease that is open and alive.
+func (b *bench) pin(ttl time.Duration) *Lease {
+	b.t.Helper()
+	l := b.leases.Pin(context.Background(), ttl)
+	<-l.Opened()
+	if l.Err() != nil || !b.alive(l) {
+		b.t.Fatalf("not open: %v", l.Err())
+	}
+	return l
+}
+
+func (b *bench) alive(l *Lease) bool { return l.Alive(clock.Read(clock.System{})) }
+
+// sleep lets all happen that is due until then.
+func sleep(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestStepsOfTTLs(t *testing.T) {
+	for ttl := 500 * time.Millisecond; ttl < 48*time.Hour; ttl += ttl/7 + time.Millisecond {
+		for _, configured := range []time.Duration{time.Second, 17 * time.Second, time.Hour} {
+			step := stepOf(ttl, configured)
+			if step < ttl || step > 2*ttl || stepOf(step, configured) != step {
+				t.Errorf("%s beside %s: %s, then %s", ttl, configured, step, stepOf(step, configured))
+			}
+		}
+	}
+}
+
+func TestLeaseIsRenewedWhileItHasUsers(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l := b.pin(usual)
+		if again := b.pin(usual - time.Second); again != l || l.Users() != 2 {
+			b.t.Errorf("another lease, or %d users", l.Users())
+		}
+		l.Unpin()
+		sleep(time.Minute)
+		if n := b.renewed; !b.alive(l) || n < 12 || n > 14 || !slices.Equal(b.leases.InUse(), []store.LeaseID{l.ID()}) {
+			b.t.Errorf("renewed %d times in a minute, in use: %v", n, b.leases.InUse())
+		}
+		l.Unpin()
+		sleep(3 * every)
+		if len(b.leases.All()) > 0 || b.leases.Get(usual) != nil || len(b.lost) > 0 {
+			b.t.Errorf("not closed, or lost: %v", b.lost)
+		}
+	})
+}
+
+func TestLeaseIsLostOnce(t *testing.T) {
+	for name, end := range map[string]func(b *bench, l *Lease){
+		"renewals fail": func(b *bench, _ *Lease) {
+			b.mu.Lock()
+			b.unheard = true
+			b.mu.Unlock()
+			sleep(usual)
+		},
+		"declared lost": func(b *bench, l *Lease) {
+			b.leases.Lose(l, types.LostStore)
+			b.leases.Lose(l, types.LostExpired)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bench) {
+				l := b.pin(usual)
+				end(b, l)
+				synctest.Wait()
+				if b.alive(l) || !l.Lost() || !slices.Equal(b.lost, []types.LostReason{types.LostStore}) {
+					b.t.Errorf("lost %v", b.lost)
+				}
+				if fresh := b.pin(usual); fresh == l {
+					b.t.Error("a lost lease is pinned")
+				}
+			})
+		})
+	}
+}
+
+func TestLeaseOfAnotherHistoryIsRetired(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l := b.pin(usual)
+		b.mu.Lock()
+		b.history = uuid.New()
+		b.mu.Unlock()
+		sleep(2 * every)
+		if !b.alive(l) || !b.leases.Retired(l) || len(b.retired) != 1 || len(b.verified) < 2 {
+			b.t.Errorf("retired %d times, verified %d times", len(b.retired), len(b.verified))
+		}
+		fresh := b.pin(usual)
+		if fresh == l || b.leases.Retired(fresh) {
+			b.t.Error("something new is held under a retired lease")
+		}
+		l.Unpin()
+		sleep(every)
+		if all := b.leases.All(); len(all) != 1 || all[0] != fresh || len(b.lost) > 0 {
+			b.t.Errorf("%d leases, lost %v", len(all), b.lost)
+		}
+	})
+}
+
+func TestWhatIsMovedNeedsBothLeases(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		old, next := b.pin(usual), b.pin(time.Minute)
+		old.MoveTo(next)
+		if now := clock.Read(clock.System{}); !b.alive(old) || !old.Covers(next.ID()) || next.Covers(old.ID()) || old.Remaining(now) > usual {
+			b.t.Error("not trusted while both are")
+		}
+		old.Moved()
+		if !b.alive(old) || old.Covers(next.ID()) {
+			b.t.Error("not trusted after the move")
+		}
+		old.MoveTo(next)
+		b.leases.Lose(next, types.LostStore)
+		if b.alive(old) {
+			b.t.Error("trusted without the other one")
+		}
+		synctest.Wait()
+		if !old.Lost() {
+			b.t.Error("not lost with the other one")
+		}
+	})
+}
+
+func TestNothingIsOpenedAfterTheStop(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.cancel()
+		b.run.Join()
+		l := b.leases.Pin(context.Background(), usual)
+		<-l.Opened()
+		if l.Err() == nil || b.alive(l) || b.leases.Get(usual) != nil {
+			b.t.Errorf("opened: %v", l.Err())
+		}
+	})
+}
