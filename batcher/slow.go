@@ -13,13 +13,12 @@ const (
 	againMax = 500 * time.Millisecond
 )
 
-// slowPath has the locked items of a lane, and one goroutine while there are any:
-// it asks for those whose pause is over with one operation, so that however many are
-// locked, they take no more than one connection from the others, and the one that has
-// come free does not wait for the others' turns. Everything is guarded by the lane's
-// mutex.
+// slowPath has the locked items of a lane. While there are any, one goroutine asks again for
+// those whose pause is over, in one operation. So locked items never use more than one
+// connection, and an item that is unlocked does not wait for the others. The lane's mutex
+// guards all fields.
 type slowPath[T, R any] struct {
-	// lines are by key. While a key has one, nothing of that key is in the lane's
+	// lines are by key. While a key has a line, no item of that key is in the lane's
 	// queue or in a batch.
 	lines   map[string]*line[T, R]
 	running bool
@@ -27,7 +26,7 @@ type slowPath[T, R any] struct {
 	wake chan struct{}
 }
 
-// line is an item whose row is locked, and what came for the same key after it.
+// line is an item whose row is locked, and the later items of the same key.
 type line[T, R any] struct {
 	key     string
 	entries []entry[T, R]
@@ -48,15 +47,15 @@ func (ln *line[T, R]) join(entries ...entry[T, R]) {
 	}
 }
 
-// later puts the next question off. The pause is shorter by up to a half, so that
-// the sidecars that wait for the same row do not ask in step.
+// later sets the time of the next question. It shortens the pause at random, by up to a half, so
+// that sidecars which wait for the same row do not ask in step.
 func (ln *line[T, R]) later() {
 	ln.pause = min(2*ln.pause, againMax)
 	ln.at = time.Now().Add(ln.pause/2 + rand.N(ln.pause/2))
 }
 
-// setAside takes the locked items out of a batch that was sent at that time. It
-// returns the others with their answers.
+// setAside moves the locked items of a batch to their lines, and returns the others with their
+// answers. sent is when the batch was sent.
 func (l *Lane[T, R]) setAside(batch []entry[T, R], answers []R, sent time.Time) ([]entry[T, R], []R) {
 	if l.locked == nil || !slices.ContainsFunc(answers, l.locked) {
 		return batch, answers
@@ -86,7 +85,7 @@ func (l *Lane[T, R]) setAside(batch []entry[T, R], answers []R, sent time.Time) 
 	return batch[:n], answers[:n]
 }
 
-// moveBehind takes out of the queue what must not overtake a locked item. l.mu is
+// moveBehind moves queued items of locked keys to their lines, so that they do not overtake. l.mu is
 // held.
 func (l *Lane[T, R]) moveBehind() {
 	l.queue = slices.DeleteFunc(l.queue, func(e entry[T, R]) bool {
@@ -102,7 +101,7 @@ func (l *Lane[T, R]) moveBehind() {
 	})
 }
 
-// goOnSlowly sees to it that somebody asks again. l.mu is held.
+// goOnSlowly starts or wakes the goroutine of the slow path. l.mu is held.
 func (l *Lane[T, R]) goOnSlowly() {
 	if !l.slow.running {
 		l.slow.running = true
@@ -115,8 +114,8 @@ func (l *Lane[T, R]) goOnSlowly() {
 	}
 }
 
-// runSlowly asks for locked items, each when its pause is over, until there are
-// none. When Stop gives up, their pauses are over.
+// runSlowly asks for locked items, each after its pause, until there are none. When Stop gives up, no
+// item pauses any longer.
 func (l *Lane[T, R]) runSlowly() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -142,8 +141,8 @@ func (l *Lane[T, R]) runSlowly() {
 	}
 }
 
-// due are the lines whose pause is over, or all of them, those first that have waited
-// longest; else, how long there is nothing to ask. The lane's mutex is held.
+// due returns the lines whose pause is over (or all), the longest waiting first. If there is none,
+// wait is the time until the next one. The lane's mutex is held.
 func (s *slowPath[T, R]) due(all bool, limit int) (due []*line[T, R], wait time.Duration) {
 	now := time.Now()
 	wait = againMax
@@ -158,7 +157,7 @@ func (s *slowPath[T, R]) due(all bool, limit int) (due []*line[T, R], wait time.
 	return due[:min(len(due), limit)], wait
 }
 
-// askAgain asks for the first of each of some lines.
+// askAgain asks for the first item of each line.
 func (l *Lane[T, R]) askAgain(due []*line[T, R]) {
 	firsts := make([]entry[T, R], len(due))
 	items := make([]T, len(due))
@@ -178,10 +177,9 @@ func (l *Lane[T, R]) askAgain(due []*line[T, R]) {
 	}
 }
 
-// settle answers the first of a line unless it is locked and still has time. Later items go
-// on when that one has its answer, not before: answers of a key are in the order of its
-// items. They also go on after an error: a store that does not answer is no sign of a
-// locked key.
+// settle answers the first item of a line, unless its row is still locked and its time is not over.
+// After the answer, or an error, the later items return to the queue: answers of a key keep the order
+// of its items, and an error is no sign of a locked row.
 func (l *Lane[T, R]) settle(ln *line[T, R], r R, err error) {
 	locked := err == nil && l.locked(r)
 	l.mu.Lock()
@@ -206,8 +204,8 @@ func (l *Lane[T, R]) settle(ln *line[T, R], r R, err error) {
 	}
 }
 
-// late is how many at the front have waited for the timeout. The answer to the first is as
-// true for those behind it.
+// late counts the items at the front whose timeout is over. The first item's answer is valid for all
+// of them.
 func (ln *line[T, R]) late(timeout time.Duration) int {
 	n := slices.IndexFunc(ln.entries, func(e entry[T, R]) bool { return time.Since(e.since) < timeout })
 	if n < 0 {
@@ -216,8 +214,7 @@ func (ln *line[T, R]) late(timeout time.Duration) int {
 	return n
 }
 
-// dissolve gives what stood behind an item that is not locked any more back to
-// the queue. l.mu is held.
+// dissolve returns the items of a line to the queue. l.mu is held.
 func (l *Lane[T, R]) dissolve(ln *line[T, R]) {
 	delete(l.slow.lines, ln.key)
 	for _, e := range ln.entries {

@@ -28,8 +28,8 @@ type headers struct {
 	origins, sites []string
 }
 
-// readHeaders reads each header once: fasthttp by name is slower than all other parsing. It
-// reads the head as sent: fasthttp drops lines and adds trailers.
+// readHeaders reads all headers in one pass: a lookup by name in fasthttp is slower than all other
+// parsing. It reads the raw head, because fasthttp drops lines and adds trailers.
 func (k *call) readHeaders() {
 	h := &k.ctx.Request.Header
 	k.headers = headers{closes: h.ConnectionClose() || !h.IsHTTP11()}
@@ -67,7 +67,7 @@ func (k *call) readHeaders() {
 	k.badFraming = k.badFraming || length && encoding
 }
 
-// joined is the explicit session of the call, nil without one.
+// joined returns the explicit session of the call, or nil.
 func (k *call) joined() (Session, *wire.Problem) {
 	switch {
 	case k.sessions == 0:
@@ -75,7 +75,7 @@ func (k *call) joined() (Session, *wire.Problem) {
 	case k.sessions > 1:
 		return nil, wire.Invalid("header Lock-Session is given twice")
 	case len(k.session) == 0:
-		// Empty is not absent: an app that lost its id must not get locks of this
+		// An empty header is no missing one: an app that lost its id must not get locks of this
 		// connection.
 		return nil, wire.Invalid("header Lock-Session is empty; it must be the id of a session, or be left out")
 	}

@@ -17,9 +17,8 @@ var topHelp = []string{
 	"space    ask again now", "arrows, PgUp, PgDn, Home, End   scroll", "q        quit", "", "Any key goes back.",
 }
 
-// frame is what the terminal shows: at most as many lines as it has, none wider than
-// it is, and no character that does anything but stand there. header is the number of
-// the table's first line, -1 if there is none.
+// frame returns the lines for the terminal. They fit its size and have no control characters.
+// header is the index of the table's first line, or -1 without a table.
 func (m *topModel) frame() (lines []string, header int) {
 	if m.help {
 		return m.fit(append([]string{"locksidecar top", ""}, topHelp...)), -1
@@ -67,11 +66,11 @@ const (
 	columnGap    = 2
 )
 
-// table is the table's header and some of its rows, at most so wide.
+// table returns the header and some rows, at most columns wide.
 func (m *topModel) table(columns, from, to int) (header string, rows []string) {
 	room := max(columns-ageWidth-waitersWidth-expiresWidth-4*columnGap, 0)
 	keys, holders := max(m.keyWidth, len("KEY")), max(m.holderWidth, len("HOLDER"))
-	if keys+holders > room { // a long key may have two thirds, or what holders leave
+	if keys+holders > room { // a long key may use two thirds, or all that the holders leave
 		holders = min(holders, max(room/3, room-keys))
 		keys = room - holders
 	}
@@ -88,7 +87,7 @@ func (m *topModel) table(columns, from, to int) (header string, rows []string) {
 	return row("KEY", "HOLDER", "AGE", "WAITERS", "EXPIRES"), rows
 }
 
-// plain is the whole view for what is no terminal: all lines, as wide as they are.
+// plain is the whole view if the output is no terminal: all lines, in full width.
 func (m *topModel) plain() string {
 	title, rows := m.table(m.keyWidth+m.holderWidth+1000, 0, len(m.shown))
 	return strings.Join(append(append(m.head(), title), rows...), "\n") + "\n"

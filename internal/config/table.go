@@ -45,7 +45,7 @@ func (l *loader) table() []variable {
 		{"STORE_TIMEOUT", "5s", into(&c.StoreTimeout, duration(100*time.Millisecond, 5*time.Minute)), "for one operation of the store"},
 		// one connection for renewals, one for the listener, one for the rest
 		{"POOL_MAX_CONNS", "4", into(&c.PoolMaxConns, integer(3, 1000)), "connections to PostgreSQL, those for renewals and LISTEN included"},
-		{"POSTGRES_LISTEN", "auto", into(&c.Listen, oneOf(ListenAuto, ListenAlways, ListenNever)), "whether notifications of PostgreSQL are used: `auto` where they work, `never` behind a pooler in transaction mode past which nothing leads. Without them waits are checked every `POSTGRES_POLL_INTERVAL`"},
+		{"POSTGRES_LISTEN", "auto", into(&c.Listen, oneOf(ListenAuto, ListenAlways, ListenNever)), "whether notifications of PostgreSQL are used: `auto` where they work, `never` if every connection goes through a pooler in transaction mode. Without notifications waits are checked every `POSTGRES_POLL_INTERVAL`"},
 		{"POSTGRES_LISTEN_URL", "", into(&l.urls.listen, anything(allowedDatabases)), "if `STORE_URL` leads through a pooler in transaction mode: the same database directly, for the connection that listens, and for nothing else (docs/operations.md#poolers)"},
 		{"POSTGRES_LISTEN_URL_FILE", "", into(&l.urls.listenFile, anything("a file with a URL")), "a file that holds that URL; instead of `POSTGRES_LISTEN_URL`"},
 		{"POSTGRES_POLL_INTERVAL", "1s", into(&c.PollInterval, duration(50*time.Millisecond, time.Minute)), "how often waits are checked where news may be missed"},

@@ -133,8 +133,7 @@ func Format(sc trace.SpanContext) string {
 	return c.traceparent
 }
 
-// carrier is a head with one header: calls are many, and a map for each would cost more
-// than what stands in it.
+// carrier holds one header. It saves a map for each call.
 type carrier struct{ traceparent string }
 
 // Get implements [propagation.TextMapCarrier].
@@ -155,8 +154,8 @@ func (c *carrier) Set(name, value string) {
 // Keys implements [propagation.TextMapCarrier].
 func (*carrier) Keys() []string { return []string{"traceparent"} }
 
-// TraceID is the trace that a W3C traceparent names, for the log; empty if none. It takes
-// no memory, and takes nothing for a trace that is none: apps send what they like.
+// TraceID returns the trace id of a W3C traceparent for the log, or empty if it is malformed: apps
+// can send anything. It allocates no memory.
 func TraceID(traceparent string) string {
 	const from, to = 3, 3 + 32
 	if len(traceparent) < to || traceparent[from-1] != '-' {

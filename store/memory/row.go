@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// asker is who wants or has a key.
+// asker is a waiter or holder of a key.
 type asker struct {
 	grant store.AttemptID
 	// by is the instance that asked.
@@ -38,7 +38,7 @@ func (s *Store) asker(ask *store.Ask, own *lease) asker {
 	}
 }
 
-// row is what is known of a key. Everything in it is guarded by its shard.
+// row is the state of a key. Its shard's mutex guards all fields.
 type row struct {
 	key   string
 	shard *shard
@@ -46,24 +46,22 @@ type row struct {
 	// and may be an expired or dead one. Its grant is zero when a hold keeps the key
 	// after the release.
 	asker
-	// holdUntil is until when a MinHold keeps the key, in nanoseconds on the space's clock;
-	// zero: there is none.
+	// holdUntil is the end of a MinHold, in nanoseconds on the space's clock; zero: there is none.
 	holdUntil int64
 	// token and acquired are those of the last grant.
 	token    int64
 	acquired time.Time
-	// handedBy is the trace context of the release that handed the key over; empty when
-	// it was had in any other way.
+	// handedBy is the trace context of the release that handed the key over; empty if it was acquired
+	// in another way.
 	handedBy string
 	// released: the last grant ended by a release, also if a hold keeps the key.
 	released bool
 	// stopping is set when the holder was asked to stop; never written to, but
 	// replaced as a whole.
 	stopping *store.Stopping
-	// repeated: another instance than the first was granted the lock, too, by a
-	// repetition of the attempt.
+	// repeated: a repetition of the attempt was granted the lock at another instance, too.
 	repeated bool
-	// freed is since when nobody holds the key, zero when that is not known.
+	// freed is the time since which nobody holds the key, zero if unknown.
 	freed int64
 	queue queue
 	// skipped are waiters whose holder succeeded, until they are cancelled.
@@ -72,10 +70,10 @@ type row struct {
 	watchers map[*Store]*lease
 }
 
-// held reports whether a living lease holds the key, or a hold keeps it.
+// held reports whether a living lease holds the key, or a MinHold keeps it.
 func (r *row) held(now moment) bool { return r.lease != nil && r.lease.alive(now) || r.kept(now) }
 
-// kept reports whether a hold keeps the key, with a holder or without.
+// kept reports whether a MinHold keeps the key, with or without a holder.
 func (r *row) kept(now moment) bool { return r.holdUntil > now.at }
 
 // heldBy reports whether an attempt has the key.
@@ -99,8 +97,8 @@ func (r *row) grantTo(a *asker, ns *namespace, now moment) {
 	r.released, r.stopping, r.repeated, r.freed, r.handedBy = false, nil, false, 0, ""
 }
 
-// vacate forgets a holder. The token remains, and with it a dead lease unless a release was
-// the end.
+// vacate removes the holder. The token remains. Unless the holder released, a dead lease marks that
+// the grant ended without a release.
 func (r *row) vacate(now moment) {
 	ended := deadLease
 	if r.released {
@@ -123,15 +121,15 @@ func (r *row) granted(now moment) store.Answer {
 	}
 }
 
-// grantedAgain is the answer to the holder's repetition. Two instances may then have
-// told somebody of a bind:ttl lock.
+// grantedAgain is the answer to a repetition by the holder. Two instances may then have delivered the
+// same bind:ttl lock.
 func (r *row) grantedAgain(s *Store, now moment) store.Answer {
 	r.repeated = r.repeated || r.by != s
 	return r.granted(now)
 }
 
-// mayBeUntold reports whether an instance may give the lock back because nobody has
-// heard of it: not when another instance may have told somebody.
+// mayBeUndelivered reports whether an instance may hand the lock back as undelivered. It may not if
+// another instance may have delivered it.
 func (r *row) mayBeUndelivered(s *Store, now moment) bool {
 	if r.lease.renewed || r.lease.dead() {
 		return r.by == s || !r.kept(now)
@@ -144,7 +142,7 @@ func (r *row) queued(w *waiter, now moment) store.Answer {
 	return store.Answer{Outcome: store.Queued, Lock: r.occupied(now), Position: r.queue.position(w)}
 }
 
-// lock tells what others may know of the key.
+// lock returns the part of the state that others may see.
 func (r *row) lock(now moment) store.Lock {
 	if !r.held(now) {
 		return store.Lock{
@@ -155,8 +153,7 @@ func (r *row) lock(now moment) store.Lock {
 	return r.occupied(now)
 }
 
-// occupied tells who has the key, also when the lease is at its end but not
-// reaped yet.
+// occupied returns the holder, also if its lease has expired but is not reaped yet.
 func (r *row) occupied(now moment) store.Lock {
 	return store.Lock{
 		Key:         r.key,
@@ -181,20 +178,19 @@ func (r *row) occupied(now moment) store.Lock {
 	}
 }
 
-// enqueue puts an asker at the end of the line.
+// enqueue adds a waiter at the end of the queue.
 func (r *row) enqueue(a *asker) *waiter {
 	r.shard.visited[r] = struct{}{}
 	return r.queue.push(a)
 }
 
-// dequeue takes a waiter out of the line.
+// dequeue removes a waiter from the queue.
 func (r *row) dequeue(w *waiter) {
 	r.queue.remove(w)
 	r.tidy()
 }
 
-// dropGone drops whoever waits, was skipped, or watches under a lease that is
-// nobody's any more.
+// dropGone drops waiters, skipped waiters and watchers of dead leases.
 func (r *row) dropGone() {
 	r.queue.removeAll(func(w *waiter) bool { return w.lease.dead() })
 	for grant, k := range r.skipped {
@@ -210,7 +206,7 @@ func (r *row) dropGone() {
 	r.tidy()
 }
 
-// tidy keeps nothing for nobody.
+// tidy frees empty containers, and drops the row from the reap list if it has nothing to reap.
 func (r *row) tidy() {
 	if r.queue.len() == 0 {
 		r.queue = queue{}

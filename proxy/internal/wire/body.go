@@ -252,8 +252,8 @@ func (f *field) boolean() (bool, *Problem) {
 	return false, Invalid("field %s is %s; it must be a boolean", f.name, kindOf(f.raw))
 }
 
-// halfCharacter tells whether a JSON string escapes a lone surrogate. Decoded, all
-// of them become U+FFFD: owners and keys that differ would be the same.
+// halfCharacter reports whether a JSON string escapes a lone surrogate. The decoder turns each of
+// them into U+FFFD, so different owners or keys would become the same.
 func halfCharacter(quoted []byte) bool {
 	for i := 0; i < len(quoted); i++ {
 		if quoted[i] != '\\' {
