@@ -25,8 +25,7 @@ const (
 	maxSocketBytes = 107
 )
 
-// table is the variables, as docs/configuration.md has them. The ranges keep out what can only be a
-// mistake.
+// table has the variables of docs/configuration.md. A value outside its range can only be a mistake.
 func (l *loader) table() []variable {
 	c := &l.cfg
 	const most = 10_000_000
@@ -34,32 +33,32 @@ func (l *loader) table() []variable {
 		{"SOCKET", DefaultSocket, into(&c.Socket, path(maxSocketBytes)), "where the sidecar listens, and where its commands look for it"},
 		{"SOCKET_MODE", "0660", into(&c.SocketMode, fileMode), "the socket's permissions"},
 		{"ALLOWED_UIDS", "(any)", into(&c.AllowedUIDs, uids), "the users that may use the socket, checked against the peer's credentials (Linux)"},
-		{"TCP_ADDR", "(off)", into(&c.TCPAddr, loopbackAddr), "the same API on a loopback address, where whoever reaches it may take any lock; not together with `ALLOWED_UIDS`"},
+		{"TCP_ADDR", "(off)", into(&c.TCPAddr, loopbackAddr), "the same API on a loopback address. Every process that can reach it may take any lock; not together with `ALLOWED_UIDS`"},
 		{"ADMIN_ADDR", "(off)", into(&c.AdminAddr, addr), "`/healthz`, `/readyz` and `/metrics`, for the kubelet and Prometheus"},
 		{"STORE_URL", "(`memory://`)", into(&l.urls.store, anything(allowedStores)), "the store; several hosts are allowed. On `memory://` only the apps of this sidecar exclude each other: if it is not set, the log has a warning, and under Kubernetes it must be set"},
 		{"STORE_URL_FILE", "", into(&l.urls.storeFile, anything("a file with a URL")), "a file that holds the URL, such as a mounted secret; instead of `STORE_URL`. It is read again before each new connection: a new password needs no restart"},
 		{"NAMESPACE", "default", into(&c.Namespace, text(maxNamespaceBytes)), "keys of different namespaces never meet"},
-		{"POD", "(`POD_NAME`, else the host name)", into(&c.Pod, text(maxPodBytes)), "how others see the holder"},
+		{"POD", "(`POD_NAME`, else the host name)", into(&c.Pod, text(maxPodBytes)), "the pod that others see as the holder"},
 		{"TTL", "15s", into(&c.TTL, duration(500*time.Millisecond, 24*time.Hour)), "default time to live of a lock"},
 		{"RENEW_INTERVAL", "(a third of the TTL)", into(&c.RenewInterval, duration(50*time.Millisecond, 12*time.Hour)), "longest time between two renewals; at most half of the TTL"},
-		{"STORE_TIMEOUT", "5s", into(&c.StoreTimeout, duration(100*time.Millisecond, 5*time.Minute)), "for one operation of the store"},
+		{"STORE_TIMEOUT", "5s", into(&c.StoreTimeout, duration(100*time.Millisecond, 5*time.Minute)), "limit of one operation of the store"},
 		// one connection for renewals, one for the listener, one for the rest
 		{"POOL_MAX_CONNS", "4", into(&c.PoolMaxConns, integer(3, 1000)), "connections to PostgreSQL, those for renewals and LISTEN included"},
 		{"POSTGRES_LISTEN", "auto", into(&c.Listen, oneOf(ListenAuto, ListenAlways, ListenNever)), "whether notifications of PostgreSQL are used: `auto` where they work, `never` if every connection goes through a pooler in transaction mode. Without notifications waits are checked every `POSTGRES_POLL_INTERVAL`"},
 		{"POSTGRES_LISTEN_URL", "", into(&l.urls.listen, anything(allowedDatabases)), "if `STORE_URL` leads through a pooler in transaction mode: the same database directly, for the connection that listens, and for nothing else (docs/operations.md#poolers)"},
 		{"POSTGRES_LISTEN_URL_FILE", "", into(&l.urls.listenFile, anything("a file with a URL")), "a file that holds that URL; instead of `POSTGRES_LISTEN_URL`"},
-		{"POSTGRES_POLL_INTERVAL", "1s", into(&c.PollInterval, duration(50*time.Millisecond, time.Minute)), "how often waits are checked where news may be missed"},
-		{"CACHE_SIZE", "10000", into(&c.CacheSize, integer(1, most)), "keys in the held cache, which answers again that a lock is held"},
+		{"POSTGRES_POLL_INTERVAL", "1s", into(&c.PollInterval, duration(50*time.Millisecond, time.Minute)), "how often waits are checked while notifications are off or may be missed"},
+		{"CACHE_SIZE", "10000", into(&c.CacheSize, integer(1, most)), "keys in the held cache, which repeats the answer that a lock is held"},
 		{"CACHE_TTL", "100ms", into(&c.CacheTTL, duration(0, time.Minute)), "how long the held cache keeps an answer; 0 turns it off"},
-		{"BATCH_MAX", "1000", into(&c.BatchMax, integer(1, 100_000)), "rows in one statement"},
-		{"MAX_SESSIONS", "1000", into(&c.MaxSessions, integer(1, most)), "sessions at a time"},
-		{"MAX_LOCKS_PER_SESSION", "100000", into(&c.MaxLocksPerSession, integer(1, most)), "locks of one session"},
-		{"MAX_WAITERS", "10000", into(&c.MaxWaiters, integer(1, most)), "calls that wait for a lock"},
-		{"MAX_BODY", "64KiB", into(&c.MaxBody, size(1<<10, 16<<20)), "a request's body"},
+		{"BATCH_MAX", "1000", into(&c.BatchMax, integer(1, 100_000)), "most rows in one statement"},
+		{"MAX_SESSIONS", "1000", into(&c.MaxSessions, integer(1, most)), "most sessions at a time"},
+		{"MAX_LOCKS_PER_SESSION", "100000", into(&c.MaxLocksPerSession, integer(1, most)), "most locks of one session"},
+		{"MAX_WAITERS", "10000", into(&c.MaxWaiters, integer(1, most)), "most calls that wait for a lock"},
+		{"MAX_BODY", "64KiB", into(&c.MaxBody, size(1<<10, 16<<20)), "largest body of a request"},
 		{"DRAIN_TIMEOUT", "25s", into(&c.DrainTimeout, duration(0, 24*time.Hour)), "how long a stop waits for sessions that hold locks"},
 		{"AUTO_MIGRATE", "true", into(&c.AutoMigrate, boolean), "bring the database's schema up to date at the start"},
-		{"ALLOW_FORCE", "false", into(&c.AllowForce, boolean), "whether everybody who may use the socket may break locks, whoever holds them (`DELETE …?force=true`, `release --force`)"},
-		{"LOG_LEVEL", "info", into(&c.LogLevel, level), "the least level that is logged"},
+		{"ALLOW_FORCE", "false", into(&c.AllowForce, boolean), "whether every user of the socket may break the locks of others (`DELETE …?force=true`, `release --force`)"},
+		{"LOG_LEVEL", "info", into(&c.LogLevel, level), "the lowest level that is logged"},
 		{"LOG_FORMAT", "json", into(&c.LogFormat, oneOf(LogJSON, LogText)), "how log lines are written"},
 	}
 }
