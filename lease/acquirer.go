@@ -19,6 +19,23 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
+// AcquirerConfig is what an acquirer needs.
+type AcquirerConfig struct {
+	types.Config
+	Observer   *observe.Observer
+	Store      waitStore
+	Lanes      *lanes.Set
+	HeldCache  *heldcache.Cache
+	Leases     *heartbeat.Leases
+	Holdings   *holdings.Set
+	Background *background.Runner
+	// Granted hears of each grant: for how long the store may keep the lock by itself, and whether
+	// a session holds it now.
+	Granted func(now time.Time, lasts time.Duration, held bool)
+	// Draining is closed when waiting calls must end.
+	Draining <-chan struct{}
+}
+
 // acquirer gets locks for sessions, and bind:ttl locks for nobody.
 type acquirer struct {
 	cfg       types.Config
@@ -28,7 +45,6 @@ type acquirer struct {
 	heldCache *heldcache.Cache
 	leases    *heartbeat.Leases
 	holdings  *holdings.Set
-	releaser  *releaser
 	later     *background.Runner // tries again
 	queue     *queue
 	arrivals  *arrivals
@@ -38,13 +54,67 @@ type acquirer struct {
 	// inline: the store answers at once, in the caller's goroutine (see its traits).
 	inline bool
 	// ready says why the store can not serve, from what is known.
-	ready func() error
-	// granted hears of each grant: for how long the store may keep the lock by itself, and whether
-	// a session holds it now.
-	granted func(now time.Time, lasts time.Duration, held bool)
+	ready    func() error
+	granted  func(now time.Time, lasts time.Duration, held bool)
+	draining <-chan struct{}
+	ctx      context.Context // ends with the sidecar
+}
 
-	draining <-chan struct{} // closed by the manager's Drain
-	ctx      context.Context // ends with the manager
+// newAcquirer makes an acquirer, which works until ctx ends.
+func newAcquirer(ctx context.Context, c AcquirerConfig) (*acquirer, error) {
+	aq := &acquirer{
+		cfg: c.Config, clk: c.Clock, obs: c.Observer, lanes: c.Lanes, heldCache: c.HeldCache, leases: c.Leases, holdings: c.Holdings,
+		later: c.Background, queue: newQueue(c.Config, c.Observer, c.Store, c.Background.Spawn), inline: c.Store.Traits().Inline,
+		ready: c.Store.Ready, granted: c.Granted, draining: c.Draining, ctx: ctx,
+	}
+	aq.arrivals = newArrivals(aq.enqueueAll)
+	return aq, aq.requests.Remember(holdings.Remembered)
+}
+
+// run checks waiting attempts when that is due, until the sidecar stops.
+func (aq *acquirer) run() { aq.queue.watch(aq.ctx) }
+
+// news hears what the store tells of an attempt. It does not block.
+func (aq *acquirer) news(n store.News) { aq.queue.news(n) }
+
+// lookAgain makes all waiting attempts be checked soon.
+func (aq *acquirer) lookAgain() { aq.queue.hint(aq.queue.all()) }
+
+// waiting returns the attempts that are queued, or may be.
+func (aq *acquirer) waiting() []*attempt { return aq.queue.all() }
+
+// waitingUnder returns those of them that wait under a lease.
+func (aq *acquirer) waitingUnder(l *heartbeat.Lease) []*attempt { return aq.queue.on(l) }
+
+// queueLength is how many calls of this sidecar wait for a key.
+func (aq *acquirer) queueLength(key string) int { return aq.queue.length(key) }
+
+// checkInterval is how often a wait is checked that nothing else makes due.
+func (aq *acquirer) checkInterval() time.Duration { return aq.queue.every() }
+
+// leaseLost makes the attempts that wait under a lease begin again under another one. It returns
+// how many these are.
+func (aq *acquirer) leaseLost(l *heartbeat.Lease) int {
+	waiting := aq.queue.on(l)
+	for _, b := range waiting {
+		b.leaseGone(l)
+	}
+	return len(waiting)
+}
+
+// callersLeft leaves all waiting attempts alone.
+func (aq *acquirer) callersLeft() { aq.queue.callersLeft() }
+
+// kept counts what is kept for calls. Nothing is, if there are none.
+func (aq *acquirer) kept() map[string]int {
+	aq.queue.mu.Lock()
+	defer aq.queue.mu.Unlock()
+	aq.arrivals.mu.Lock()
+	defer aq.arrivals.mu.Unlock()
+	return map[string]int{
+		"waiters": int(aq.waiters.Load()), "keys with arrivals": len(aq.arrivals.keys), "attempts": len(aq.queue.attempts),
+		"keys with attempts": len(aq.queue.byKey), "requests in use": aq.requests.Count(),
+	}
 }
 
 func (aq *acquirer) acquireOne(ctx context.Context, s *holdings.Session, req *types.Request) (types.Grant, error) {

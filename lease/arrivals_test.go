@@ -277,7 +277,7 @@ func TestFullLineDelaysNoAcquires(t *testing.T) {
 		synctest.Wait()
 		s.End(types.EndDropped)
 		synctest.Wait()
-		if n := r.m.acquirer.queue.size.Load(); n != 0 {
+		if n := len(r.m.acquirer.waiting()); n != 0 {
 			t.Errorf("%d still stand in line", n)
 		}
 	})

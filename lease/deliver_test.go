@@ -100,7 +100,7 @@ func TestWaitThatIsLostAgainAndAgainRests(t *testing.T) {
 		lose func(*rig)
 	}{
 		"the place is gone": {"Enqueue", func(r *rig) {
-			for _, b := range r.m.acquirer.queue.all() {
+			for _, b := range r.m.acquirer.waiting() {
 				_, err := r.st.Store.Cancel(context.Background(), []store.Attempt{b.ref()})
 				r.must(err)
 			}

@@ -28,7 +28,7 @@ func (r *rig) waiting(other *rig, s *holdings.Session, key string, wait time.Dur
 	g := other.lockTTL(key, time.Hour)
 	a := r.wait(s, key, wait)
 	synctest.Wait()
-	return a, r.m.acquirer.queue.all()[0], g.Token
+	return a, r.m.acquirer.waiting()[0], g.Token
 }
 
 // A waiter that gets its grant by a push asks nobody, and a push with only half of the id

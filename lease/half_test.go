@@ -34,11 +34,11 @@ func TestNamesakesWait(t *testing.T) {
 						types.Request{Key: "k", Wait: types.WaitForever, Bind: types.BindTTL, TTL: time.Hour, RequestID: id}))
 					synctest.Wait()
 				}
-				all := r.m.acquirer.queue.all()
+				all := r.m.acquirer.waiting()
 				if len(all) != 2 || all[0].id == all[1].id || store.HalfOf(all[0].id) != store.HalfOf(all[1].id) {
 					t.Fatalf("%d wait, whose ids should be two with one half", len(all))
 				}
-				if n, shown := r.m.acquirer.queue.length("k"), r.counts.sum(r.counts.waits); n != 2 || shown != 2 {
+				if n, shown := r.m.acquirer.queueLength("k"), r.counts.sum(r.counts.waits); n != 2 || shown != 2 {
 					t.Errorf("%d wait, %d are shown", n, shown)
 				}
 				half := store.AttemptID{}
@@ -59,7 +59,7 @@ func TestNamesakesWait(t *testing.T) {
 						}
 					case "checked":
 						r.handOver(other, "k", token)
-						limit = r.m.acquirer.queue.every() * 3 / 2
+						limit = r.m.acquirer.checkInterval() * 3 / 2
 					}
 					g := a.granted(t)
 					if took := time.Since(before); took > limit {

@@ -74,7 +74,12 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	}
 	m.lanes = lanes.New(cfg, st, m.obs, m.draining)
 	m.leases = m.newLeases()
-	if m.acquirer, err = m.newAcquirer(); err != nil {
+	m.holdings = m.newHoldings()
+	m.acquirer, err = newAcquirer(m.ctx, AcquirerConfig{
+		Config: cfg, Observer: m.obs, Store: st, Lanes: m.lanes, HeldCache: m.heldCache, Leases: m.leases, Holdings: m.holdings,
+		Background: m.background, Granted: m.granted, Draining: m.draining,
+	})
+	if err != nil {
 		return nil, err
 	}
 	m.signals = signal.New(m.ctx, cfg, st, m.lanes, m.heldCache, signalLocks{m}, m.background.Spawn)
@@ -108,11 +113,7 @@ func (m *Manager) leaseLost(l *heartbeat.Lease, reason types.LostReason) (locks,
 		h.LoseUnder(l, reason)
 	}
 	m.watches.LeaseEnded()
-	waiting := m.acquirer.queue.on(l)
-	for _, b := range waiting {
-		b.leaseGone(l)
-	}
-	return len(under), len(waiting)
+	return len(under), m.acquirer.leaseLost(l)
 }
 
 // leaseRetired moves what is held under a lease to a fresh one.
@@ -130,21 +131,7 @@ func (m *Manager) newReconciler() *reconciler {
 	}
 }
 
-// newAcquirer makes the acquirer of a manager, and the holdings that it fills.
-func (m *Manager) newAcquirer() (*acquirer, error) {
-	aq := &acquirer{
-		cfg: m.cfg, clk: m.clk, obs: m.obs, lanes: m.lanes, heldCache: m.heldCache, later: m.background, inline: m.inline,
-		releaser: &releaser{lane: m.lanes.Releases, later: m.background, heldCache: m.heldCache, log: m.log},
-		queue:    newQueue(m.cfg, m.obs, m.st, m.background.Spawn), ready: m.st.Ready, granted: m.granted, leases: m.leases,
-		draining: m.draining, ctx: m.ctx,
-	}
-	aq.arrivals = newArrivals(aq.enqueueAll)
-	m.holdings = m.newHoldings(aq.releaser, aq.queue.length)
-	aq.holdings = m.holdings
-	return aq, aq.requests.Remember(holdings.Remembered)
-}
-
-// granted hears of each grant: see [acquirer].
+// granted hears of each grant: see [attempt.AcquirerConfig].
 func (m *Manager) granted(now time.Time, lasts time.Duration, held bool) {
 	m.sweeping.granted(now, lasts)
 	if held {
@@ -153,12 +140,12 @@ func (m *Manager) granted(now time.Time, lasts time.Duration, held bool) {
 }
 
 // newHoldings makes those of a manager.
-func (m *Manager) newHoldings(sender holdings.Sender, queueLength func(key string) int) *holdings.Set {
+func (m *Manager) newHoldings() *holdings.Set {
 	return holdings.New(holdings.Config{
 		Instance: m.cfg.Instance, Pod: m.cfg.Pod, TTL: m.cfg.TTL,
 		MaxSessions: m.cfg.MaxSessions, MaxLocksPerSession: m.cfg.MaxLocksPerSession,
 		Clock: m.clk, Observer: m.obs, Draining: m.draining,
-		Sender: sender, Lease: m.leases.Get, QueueLength: queueLength,
+		Sender: newReleaser(m.lanes, m.background, m.heldCache, m.log), Lease: m.leases.Get, QueueLength: func(key string) int { return m.acquirer.queueLength(key) },
 	})
 }
 
@@ -191,9 +178,9 @@ func (m *Manager) News(n store.News) {
 	case n.Attempt == store.EveryWait.Attempt:
 		m.signals.Poll()
 		m.watches.Recheck()
-		m.acquirer.queue.hint(m.acquirer.queue.all())
+		m.acquirer.lookAgain()
 	default:
-		m.acquirer.queue.news(n)
+		m.acquirer.news(n)
 	}
 }
 
@@ -201,7 +188,7 @@ func (m *Manager) News(n store.News) {
 func (m *Manager) Start(context.Context) error {
 	m.background.Spawn(func() { m.sweeping.run(m.ctx) })
 	m.background.Spawn(m.leases.Run)
-	m.background.Spawn(func() { m.acquirer.queue.watch(m.ctx) })
+	m.background.Spawn(m.acquirer.run)
 	m.obs.ObserveFleet(m.Fleet)
 	m.background.Spawn(func() { m.watches.Keep(m.ctx) })
 	m.background.Spawn(func() { m.watches.Look(m.ctx) })
@@ -262,7 +249,7 @@ func (m *Manager) Stop() {
 			m.lanes.Revocations.Stop(ctx)
 			m.lanes.Acquires.Stop(ctx)
 			m.lanes.Enqueues.Stop(ctx)
-			m.acquirer.queue.callersLeft() // their calls may not have heard of the drain yet
+			m.acquirer.callersLeft() // their calls may not have heard of the drain yet
 			m.lanes.Cancels.Stop(ctx)
 		})
 		m.limited(m.leases.RevokeAll)

@@ -26,7 +26,7 @@ func (r *rig) handOver(other *rig, key string, token int64) {
 
 // hint brings the news that a key's waiter should look.
 func (r *rig) hint(key string) {
-	for _, b := range r.m.acquirer.queue.all() {
+	for _, b := range r.m.acquirer.waiting() {
 		if b.req.Key == key {
 			r.m.News(store.News{Attempt: b.ref(), Lease: b.lease().ID()})
 		}

@@ -58,6 +58,7 @@ type queue struct {
 // waitStore is what the queue uses of a store.
 type waitStore interface {
 	Traits() store.Traits
+	Ready() error
 	Check(ctx context.Context, attempts []store.Attempt) ([]store.Answer, error)
 }
 

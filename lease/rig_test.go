@@ -293,19 +293,17 @@ func (r *rig) nothingKept() {
 			left = append(left, fmt.Sprintf("%s: %d", what, n))
 		}
 	}
-	note("waiters", int(r.m.acquirer.waiters.Load()))
+	for what, n := range r.m.acquirer.kept() {
+		note(what, n)
+	}
 	for what, n := range r.m.holdings.Kept() {
 		note(what+" of sessions", n)
 	}
-	note("keys with arrivals", len(r.m.acquirer.arrivals.keys))
-	note("attempts", len(r.m.acquirer.queue.attempts))
-	note("keys with attempts", len(r.m.acquirer.queue.byKey))
 	for _, l := range r.m.leases.All() {
 		note("grants", int(l.Users()))
 	}
 	note("types of locks that are shown", len(r.m.state().Held))
 	note("waits that are shown", r.counts.sum(r.counts.waits))
-	note("requests in use", r.m.acquirer.requests.Count())
 	if len(left) > 0 {
 		r.t.Errorf("still kept: %v", left)
 	}

@@ -45,13 +45,10 @@ func (rc *reconciler) movesFrom(old *heartbeat.Lease) (moves []move) {
 	for _, h := range rc.holdings.On(old) {
 		moves = append(moves, move{h: h})
 	}
-	for _, b := range rc.acquirer.queue.on(old) {
-		b.mu.Lock()
-		if b.phase == queued {
-			b.inFlight.Add(1) // a repeat of the request waits for what is done here
+	for _, b := range rc.acquirer.waitingUnder(old) {
+		if b.beginMove() {
 			moves = append(moves, move{b: b})
 		}
-		b.mu.Unlock()
 	}
 	return moves
 }
@@ -130,7 +127,7 @@ func (mv move) ask() store.Move {
 // done ends what movesFrom began.
 func (mv move) done() {
 	if mv.b != nil {
-		mv.b.inFlight.Done()
+		mv.b.endMove()
 	}
 }
 
@@ -148,37 +145,5 @@ func (mv move) apply(rc *reconciler, state store.ClaimStatus, to *heartbeat.Leas
 	case moved, state == store.Expired, state == store.ClaimRowLocked: // the last two: tried again
 	case mv.h.Lose(types.LostStore):
 		rc.log.Error("lock lost: the database server was promoted and does not know it", "key", mv.h.Key, "token", mv.h.Token)
-	}
-}
-
-// moved makes an attempt that was queued a user of the lease to which the store has moved it. It may
-// have won meanwhile.
-func (b *attempt) moved(to *heartbeat.Lease, lives func() bool, settled func()) {
-	b.mu.Lock()
-	ended, token, given := b.phase == over, b.result.Token, b.err == nil
-	var old *heartbeat.Lease
-	if !ended {
-		to.Pin()
-		old = b.under.Swap(to)
-	}
-	b.mu.Unlock()
-	switch {
-	case !ended:
-		old.Unpin()
-		if to.Lost() {
-			b.leaseGone(to)
-		}
-		settled()
-	case token != 0 && b.req.Bind == types.BindTTL: // under a lease of its own
-		settled()
-	case token == 0: // it left, or failed
-		b.aq.withdrawOnce(context.Background(), b.ref(), lives, settled)
-	default:
-		if h := b.s.LockOf(b.slot); h != nil && h.Token == token && h.Moved(to) { // also if it is being released
-			settled()
-			return
-		}
-		c := store.Claim{Key: b.req.Key, Token: token, Lease: to.ID(), AtOnce: !given}
-		b.aq.free(context.Background(), c, lives, settled)
 	}
 }

@@ -248,7 +248,7 @@ func TestCrowdIsQueuedByParts(t *testing.T) {
 		synctest.Wait()
 		proceed()
 		synctest.Wait()
-		if n, most := r.m.acquirer.queue.length("k"), r.st.largest("Enqueue"); n != 1000 || most != lanes.MaxTogether {
+		if n, most := r.m.acquirer.queueLength("k"), r.st.largest("Enqueue"); n != 1000 || most != lanes.MaxTogether {
 			t.Errorf("%d stand in line, up to %d by one statement", n, most)
 		}
 		s.End(types.EndDropped)

@@ -9,6 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
+	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -83,6 +84,11 @@ type releaser struct {
 	later     *background.Runner // tries again
 	heldCache *heldcache.Cache
 	log       *slog.Logger
+}
+
+// newReleaser makes a releaser.
+func newReleaser(ls *lanes.Set, later *background.Runner, cache *heldcache.Cache, log *slog.Logger) *releaser {
+	return &releaser{lane: ls.Releases, later: later, heldCache: cache, log: log}
 }
 
 // submitting is one of the ways into the lane of releases.
