@@ -19,7 +19,7 @@ import (
 // [ErrSessionEnded], [ErrDraining], [ErrCallerLeft], [ErrWithdrawn], and those of the store.
 func (m *Manager) Acquire(ctx context.Context, s *holdings.Session, req types.Request) (types.Grant, error) {
 	began := m.begins(&req)
-	g, err := m.acquirer.acquireOne(ctx, s, &req)
+	g, err := m.acquirer.Acquire(ctx, s, &req)
 	m.acquired(ctx, &req, began, &g, err)
 	return g, err
 }

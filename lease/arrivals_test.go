@@ -277,7 +277,7 @@ func TestFullLineDelaysNoAcquires(t *testing.T) {
 		synctest.Wait()
 		s.End(types.EndDropped)
 		synctest.Wait()
-		if n := len(r.m.acquirer.waiting()); n != 0 {
+		if n := len(r.m.acquirer.Waiting()); n != 0 {
 			t.Errorf("%d still stand in line", n)
 		}
 	})

@@ -143,12 +143,12 @@ func TestALeftAttemptHasWon(t *testing.T) {
 	for _, bind := range []types.Bind{types.BindSession, types.BindTTL} {
 		bubble(t, func(t *testing.T, opt option) {
 			r := newRig(t, opt)
-			c := r.m.acquirer.newCall(context.Background(), r.session(), &types.Request{Key: "k", TTL: time.Minute, Wait: 1, Bind: bind})
-			b, err := c.newAttempt(nil)
+			c := r.m.acquirer.NewCall(context.Background(), r.session(), &types.Request{Key: "k", TTL: time.Minute, Wait: 1, Bind: bind})
+			b, err := c.NewAttempt(nil)
 			r.must(err)
-			b.start(c.ctx, r.clk.Now())
-			<-b.ends()
-			b.callerLeft()
+			b.Start(context.Background(), r.clk.Now())
+			<-b.Ends()
+			b.CallerLeft()
 			r.nothingLeft()
 		})
 	}
@@ -158,13 +158,13 @@ func TestALeftAttemptHasWon(t *testing.T) {
 func TestAnEndedSessionReceivesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
-		c := r.m.acquirer.newCall(context.Background(), r.session(), &types.Request{Key: "k", TTL: time.Minute})
-		b, err := c.newAttempt(nil)
+		c := r.m.acquirer.NewCall(context.Background(), r.session(), &types.Request{Key: "k", TTL: time.Minute})
+		b, err := c.NewAttempt(nil)
 		r.must(err)
-		<-c.s.End(types.EndDropped)
-		b.start(c.ctx, r.clk.Now())
-		<-b.ends()
-		if n := c.s.Held(); n != 0 {
+		<-c.S.End(types.EndDropped)
+		b.Start(context.Background(), r.clk.Now())
+		<-b.Ends()
+		if n := c.S.Held(); n != 0 {
 			t.Errorf("holds %d", n)
 		}
 		r.nothingLeft()
@@ -205,21 +205,21 @@ func TestLeaseLostWhileALockIsKept(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, inline)
 			s := r.session()
-			c := r.m.acquirer.newCall(context.Background(), s, &types.Request{Key: "k", TTL: time.Minute})
-			b, err := c.newAttempt(nil)
+			c := r.m.acquirer.NewCall(context.Background(), s, &types.Request{Key: "k", TTL: time.Minute})
+			b, err := c.NewAttempt(nil)
 			r.must(err)
 			synctest.Wait()
 			r.clk.atRead(moment, func() {
 				stack := debug.Stack()
 				if bytes.Contains(stack, []byte("(*Session).")) && !bytes.Contains(stack, []byte("(*Session).AddMember")) {
 					// The clock is read under the session's mutex.
-					go r.m.leases.Lose(b.lease(), types.LostExpired)
+					go r.m.leases.Lose(b.Lease(), types.LostExpired)
 					return
 				}
-				r.m.leases.Lose(b.lease(), types.LostExpired)
+				r.m.leases.Lose(b.Lease(), types.LostExpired)
 			})
-			b.start(c.ctx, r.clk.Now())
-			_, err = c.await(b)
+			b.Start(context.Background(), r.clk.Now())
+			_, err = c.Await(b)
 			r.clk.next.Store(nil)
 			synctest.Wait()
 			if err == nil && s.Held() == 0 && len(r.losses()) == 0 {

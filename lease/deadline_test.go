@@ -232,13 +232,12 @@ func TestALateCallTellsNoGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, inline)
 		s := r.session()
-		c := r.m.acquirer.newCall(context.Background(), s, &types.Request{Key: "k", TTL: s.TTL()})
-		c.began = r.clk.Now()
-		b, err := c.newAttempt(nil)
+		c := r.m.acquirer.NewCall(context.Background(), s, &types.Request{Key: "k", TTL: s.TTL()})
+		b, err := c.NewAttempt(nil)
 		r.must(err)
-		b.start(c.ctx, r.clk.Now())
-		r.clk.stop(b.lease().TTL())
-		if g, err := c.await(b); err == nil {
+		b.Start(context.Background(), r.clk.Now())
+		r.clk.stop(b.Lease().TTL())
+		if g, err := c.Await(b); err == nil {
 			t.Errorf("granted %+v", g)
 		}
 	})
@@ -251,12 +250,12 @@ func TestALateCallTellsTheTimeThatIsLeft(t *testing.T) {
 		for late, want := range map[time.Duration]time.Duration{
 			time.Second: 900 * time.Millisecond, 1900*time.Millisecond - 1: 1, 1900 * time.Millisecond: 0,
 		} {
-			c := r.m.acquirer.newCall(context.Background(), nil, &types.Request{Key: "k", TTL: 2 * time.Second, Bind: types.BindTTL})
-			b, err := c.newAttempt(nil)
+			c := r.m.acquirer.NewCall(context.Background(), nil, &types.Request{Key: "k", TTL: 2 * time.Second, Bind: types.BindTTL})
+			b, err := c.NewAttempt(nil)
 			r.must(err)
-			b.start(c.ctx, r.clk.Now())
+			b.Start(context.Background(), r.clk.Now())
 			r.clk.stop(late)
-			g, err := c.await(b)
+			g, err := c.Await(b)
 			if g.ExpiresIn != want || (err == nil) != (want > 0) {
 				t.Errorf("late by %s: %+v, %v", late, g, err)
 			}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -15,14 +16,13 @@ import (
 )
 
 // won is a call whose attempt has won, and that has not been told yet.
-func (r *rig) won(s *holdings.Session, req types.Request) (*call, *attempt) {
-	c := r.m.acquirer.newCall(context.Background(), s, &req)
-	c.began = r.clk.Now()
-	r.must(s.Admit(&c.slot))
-	b, err := c.newAttempt(nil)
+func (r *rig) won(s *holdings.Session, req types.Request) (*attempt.Call, *attempt.Attempt) {
+	c := r.m.acquirer.NewCall(context.Background(), s, &req)
+	r.must(s.Admit(&c.Slot))
+	b, err := c.NewAttempt(nil)
 	r.must(err)
-	b.start(c.ctx, r.clk.Now())
-	<-b.ends()
+	b.Start(context.Background(), r.clk.Now())
+	<-b.Ends()
 	return c, b
 }
 
@@ -42,12 +42,12 @@ func TestLostBeforeItIsTold(t *testing.T) {
 					r := newRig(t, opt)
 					s := r.session()
 					c, b := r.won(s, types.Request{Key: "k", TTL: 15 * time.Second, MinHold: hold, MaxHold: 30 * time.Second})
-					if s.Held() != 0 || s.Find("k", b.result.Token) != nil {
+					if s.Held() != 0 || s.Find("k", b.Won().Token) != nil {
 						t.Error("the app holds what it was not told")
 					}
 					lose(r, r.m.holdings.Get("k"))
-					g, err := c.await(b)
-					s.Leave(&c.slot)
+					g, err := c.Await(b)
+					s.Leave(&c.Slot)
 					if err == nil {
 						t.Errorf("told that it holds %+v", g)
 					}
@@ -100,8 +100,8 @@ func TestWaitThatIsLostAgainAndAgainRests(t *testing.T) {
 		lose func(*rig)
 	}{
 		"the place is gone": {"Enqueue", func(r *rig) {
-			for _, b := range r.m.acquirer.waiting() {
-				_, err := r.st.Store.Cancel(context.Background(), []store.Attempt{b.ref()})
+			for _, b := range r.m.acquirer.Waiting() {
+				_, err := r.st.Store.Cancel(context.Background(), []store.Attempt{b.Ref()})
 				r.must(err)
 			}
 			r.m.News(store.EveryWait)
@@ -124,7 +124,7 @@ func TestWaitThatIsLostAgainAndAgainRests(t *testing.T) {
 					t.Errorf("%d times in 30 s", n)
 				}
 				r.st.lift(c.op)
-				time.Sleep(2 * restMax)
+				time.Sleep(2 * attempt.RestMax)
 				other.release(o, g)
 				r.release(s, a.granted(t))
 				if a.after > 40*time.Second {

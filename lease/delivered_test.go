@@ -7,16 +7,17 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
 // word is what another sidecar tells of an attempt's grant: no more than that.
-func (r *rig) word(b *attempt) store.News {
-	lock := r.stored(b.req.Key)
+func (r *rig) word(b *attempt.Attempt) store.News {
+	lock := r.stored(b.Key())
 	return store.News{
-		Attempt: store.Attempt{ID: b.id},
+		Attempt: store.Attempt{ID: b.Ref().ID},
 		Answer: store.Answer{
 			Outcome: store.Granted, Token: lock.Token, AcquiredAt: lock.Holder.AcquiredAt, ExpiresIn: lock.Holder.ExpiresIn,
 		},
@@ -24,11 +25,11 @@ func (r *rig) word(b *attempt) store.News {
 }
 
 // waiting is a call that waits behind another sidecar, and its attempt.
-func (r *rig) waiting(other *rig, s *holdings.Session, key string, wait time.Duration) (*answer, *attempt, int64) {
+func (r *rig) waiting(other *rig, s *holdings.Session, key string, wait time.Duration) (*answer, *attempt.Attempt, int64) {
 	g := other.lockTTL(key, time.Hour)
 	a := r.wait(s, key, wait)
 	synctest.Wait()
-	return a, r.m.acquirer.waiting()[0], g.Token
+	return a, r.m.acquirer.Waiting()[0], g.Token
 }
 
 // A waiter that gets its grant by a push asks nobody, and a push with only half of the id
@@ -65,7 +66,8 @@ func TestHalfAnIDIsAHint(t *testing.T) {
 		time.Sleep(time.Second)
 		r.handOver(other, "k", token)
 		var half store.AttemptID
-		copy(half[:8], b.id[:8])
+		id := b.Ref().ID
+		copy(half[:8], id[:8])
 		before := time.Now()
 		r.m.News(store.News{Attempt: store.Attempt{ID: half}})
 		if a.granted(t); time.Since(before) != 0 {

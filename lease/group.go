@@ -9,9 +9,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/locksidecar/locksidecar/batcher"
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
-	"github.com/locksidecar/locksidecar/lease/internal/observe"
 	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -21,28 +21,30 @@ import (
 // They have no lane: groups may have keys in common.
 const maxGroupAsks = 4
 
-// groups gets locks for calls that name several keys.
-type groups struct {
-	acquirer *acquirer
-	cfg      types.Config
-	clk      clock.Clock
-	obs      *observe.Observer
-	amends   *batcher.Lane[store.Change, store.Verdict]
-	inline   bool
-	// ask asks the store for several locks with one question.
-	ask    func(ctx context.Context, asks []store.Ask) ([]store.Answer, error)
-	tokens chan struct{} // one for each question that may be under way
-	// granted hears of each grant: see acquirer.
-	granted func(now time.Time, lasts time.Duration, held bool)
-	spawn   func(func()) bool
-	ctx     context.Context // ends with the manager
+// GroupsConfig is what groups need.
+type GroupsConfig struct {
+	types.Config
+	Acquirer *attempt.Acquirer
+	Amends   *batcher.Lane[store.Change, store.Verdict]
+	// Inline: the store answers at once, in the caller's goroutine.
+	Inline bool
+	// Granted hears for how long the store may keep a lock by itself.
+	Granted func(now time.Time, lasts time.Duration, held bool)
+	Spawn   func(func()) bool
 }
 
-func newGroups(ctx context.Context, aq *acquirer, st store.Store, spawn func(func()) bool) *groups {
-	gs := &groups{
-		acquirer: aq, cfg: aq.cfg, clk: aq.clk, obs: aq.obs, amends: aq.lanes.Amends, inline: aq.inline, ask: st.Acquire,
-		tokens: make(chan struct{}, maxGroupAsks), granted: aq.granted, spawn: spawn, ctx: ctx,
-	}
+// groups gets locks for calls that name several keys.
+type groups struct {
+	cfg      GroupsConfig
+	acquirer *attempt.Acquirer
+	clk      clock.Clock
+	tokens   chan struct{}   // one for each question that may be under way
+	ctx      context.Context // ends with the sidecar
+}
+
+// newGroups makes groups, which work until ctx ends.
+func newGroups(ctx context.Context, c GroupsConfig) *groups {
+	gs := &groups{cfg: c, acquirer: c.Acquirer, clk: c.Clock, tokens: make(chan struct{}, maxGroupAsks), ctx: ctx}
 	for range maxGroupAsks {
 		gs.tokens <- struct{}{}
 	}
@@ -51,10 +53,10 @@ func newGroups(ctx context.Context, aq *acquirer, st store.Store, spawn func(fun
 
 // acquire gets the locks of one call: see [Manager.AcquireAll].
 func (gs *groups) acquire(ctx context.Context, s *holdings.Session, keys []string, req *types.Request) ([]types.Grant, error) {
-	if gs.acquirer.isDraining() {
+	if gs.acquirer.IsDraining() {
 		return nil, types.ErrDraining
 	}
-	req.TTL = gs.acquirer.ttlOf(s, req)
+	req.TTL = gs.acquirer.TTLOf(s, req)
 	g := gs.newGroup(ctx, s, keys, req)
 	done, err := g.admit()
 	if err != nil {
@@ -68,10 +70,10 @@ func (gs *groups) acquire(ctx context.Context, s *holdings.Session, keys []strin
 		return nil, &types.HeldError{Lock: lock, Cached: true}
 	}
 	if req.Wait != 0 { // one place among the waiting calls, whatever the number of keys
-		if err := gs.acquirer.addWaiter(); err != nil {
+		if err := gs.acquirer.AddWaiter(); err != nil {
 			return nil, err
 		}
-		defer gs.acquirer.waiters.Add(-1)
+		defer gs.acquirer.WaiterLeft()
 	}
 	if err := g.acquire(); err != nil {
 		g.endWaits(err)
@@ -99,8 +101,8 @@ type group struct {
 	s       *holdings.Session
 	req     *types.Request
 	began   time.Time
-	calls   []*call       // one for each key
-	members []groupMember // of the first calls
+	calls   []*attempt.Call // one for each key
+	members []groupMember   // of the first calls
 	// stood: one of the calls has had a queue position.
 	wasQueued bool
 
@@ -126,18 +128,15 @@ func (gs *groups) newGroup(ctx context.Context, s *holdings.Session, keys []stri
 		s = nil
 	}
 	g := &group{gs: gs, ctx: ctx, s: s, req: req, began: gs.clk.Now()}
+	if req.RequestID != uuid.Nil {
+		g.withdrawal = repeat.NewWithdrawal()
+	}
 	for _, key := range keys {
 		one := *req
 		one.Key = key
-		g.calls = append(g.calls, gs.acquirer.newMember(ctx, s, &one, g.began))
+		g.calls = append(g.calls, gs.acquirer.NewMember(ctx, s, &one, g.began, g.withdrawal))
 	}
-	slices.SortFunc(g.calls, func(a, b *call) int { return strings.Compare(a.req.Key, b.req.Key) })
-	if req.RequestID != uuid.Nil {
-		g.withdrawal = repeat.NewWithdrawal()
-		for _, c := range g.calls {
-			c.withdrawn = g.withdrawal.Ended()
-		}
-	}
+	slices.SortFunc(g.calls, func(a, b *attempt.Call) int { return strings.Compare(a.Key(), b.Key()) })
 	return g
 }
 
@@ -145,7 +144,7 @@ func (gs *groups) newGroup(ctx context.Context, s *holdings.Session, keys []stri
 func (g *group) slots() []*holdings.Slot {
 	slots := make([]*holdings.Slot, len(g.calls))
 	for i, c := range g.calls {
-		slots[i] = &c.slot
+		slots[i] = &c.Slot
 	}
 	return slots
 }
@@ -163,14 +162,6 @@ func (g *group) again() []types.Grant {
 	return grants
 }
 
-// requests are those among which the group has its turns.
-func (g *group) requests() *repeat.Requests {
-	if g.s != nil {
-		return &g.s.Requests
-	}
-	return &g.gs.acquirer.requests
-}
-
 // admit counts the group in: with a request id, among the calls of the same request; and in
 // its session, unless that has given it the locks before. done ends that.
 func (g *group) admit() (done func(), err error) {
@@ -184,10 +175,9 @@ func (g *group) admit() (done func(), err error) {
 	}
 	done = func() {
 		for i, c := range g.calls {
-			c.stopTimer()
-			c.tr.Leave()
+			c.Leave()
 			if g.s != nil {
-				g.s.Leave(&c.slot)
+				g.s.Leave(&c.Slot)
 			}
 			if i < len(g.repeats) {
 				g.leave(g.repeats[i], c)
@@ -205,34 +195,34 @@ func (g *group) admit() (done func(), err error) {
 func (g *group) takeTurns() error {
 	all := make([]*repeat.Request, len(g.calls)) // before the first turn: a release by the id of any key ends the call
 	for i, c := range g.calls {
-		all[i] = g.requests().Use(repeat.AttemptID(c.req.RequestID, c.req.Key), g.withdrawal)
+		all[i] = g.gs.acquirer.RequestsOf(g.s).Use(repeat.AttemptID(g.req.RequestID, c.Key()), g.withdrawal)
 	}
 	for i, c := range g.calls {
 		wait := g.req.Wait
 		if wait > 0 {
 			wait = max(wait-g.gs.clk.Now().Sub(g.began), 0)
 		}
-		if err := g.gs.acquirer.takeTurn(g.ctx, g.s, all[i], wait, g.withdrawal); err != nil {
+		if err := g.gs.acquirer.TakeTurn(g.ctx, g.s, all[i], wait, g.withdrawal); err != nil {
 			for _, r := range all[i:] {
-				g.requests().Done(r, g.withdrawal)
+				g.gs.acquirer.RequestsOf(g.s).Done(r, g.withdrawal)
 			}
 			return err
 		}
 		g.repeats = append(g.repeats, all[i])
-		c.shared = all[i].Shared()
+		c.Share(all[i].Shared())
 	}
 	return nil
 }
 
 // leave ends the turn of one of the keys: at once if the session has it, or if the store was
 // not asked for it.
-func (g *group) leave(r *repeat.Request, c *call) {
-	if g.s != nil && (len(g.members) == len(g.calls) || len(c.attempts) == 0) {
+func (g *group) leave(r *repeat.Request, c *attempt.Call) {
+	if g.s != nil && (len(g.members) == len(g.calls) || !c.Asked()) {
 		r.Leave()
 	} else {
-		g.gs.acquirer.leaveAfter(g.requests(), r, c.attempts)
+		g.gs.acquirer.LeaveAfter(g.gs.acquirer.RequestsOf(g.s), r, c)
 	}
-	g.requests().Done(r, g.withdrawal)
+	g.gs.acquirer.RequestsOf(g.s).Done(r, g.withdrawal)
 }
 
 // heldInCache answers from what is known here that one of the keys is held.
@@ -241,7 +231,7 @@ func (g *group) heldInCache() (store.Lock, bool) {
 		return store.Lock{}, false
 	}
 	for _, c := range g.calls {
-		if lock, ok := g.gs.acquirer.heldInCache(nil, c.req); ok {
+		if lock, ok := c.HeldInCache(); ok {
 			return lock, true
 		}
 	}
@@ -284,9 +274,9 @@ func (g *group) dropLost() bool {
 func (g *group) mayGoOn() error {
 	c := g.calls[len(g.members)]
 	if g.req.Wait > 0 && g.gs.clk.Now().Sub(g.began) >= g.req.Wait {
-		return c.timeout()
+		return c.Timeout()
 	}
-	return c.mayGoOn(errAttemptLost)
+	return c.MayGoOn(attempt.ErrAttemptLost)
 }
 
 // advance gets the first key that is missing, and with it those behind it that are
@@ -295,36 +285,36 @@ func (g *group) advance() error {
 	first := len(g.members)
 	c := g.calls[first]
 	if g.wasQueued { // an outage is no reason to give up
-		c.wasQueued = true
+		c.WasQueued = true
 	}
 	g.rounds++
 	attempts, err := g.try(g.calls[first:])
 	if err != nil {
-		return c.mayGoOn(err)
+		return c.MayGoOn(err)
 	}
 	for i, b := range attempts {
-		if i > 0 && b.isUnwanted() {
+		if i > 0 && b.IsUnwanted() {
 			return nil // one before it had to wait
 		}
 		c := g.calls[first+i]
 		grant, err := g.await(c, b)
 		if err != nil {
 			for _, later := range attempts[i+1:] {
-				later.callerLeft()
+				later.CallerLeft()
 			}
-			return c.mayGoOn(err)
+			return c.MayGoOn(err)
 		}
-		g.add(b, grant)
+		g.add(c, b, grant)
 	}
 	return nil
 }
 
 // try makes attempts for calls, the first and as many of the others as the store takes
 // in one question.
-func (g *group) try(calls []*call) ([]*attempt, error) {
+func (g *group) try(calls []*attempt.Call) ([]*attempt.Attempt, error) {
 	c, most := calls[0], 1
-	c.startTimer()
-	if !g.gs.inline {
+	c.StartTimer()
+	if !g.gs.cfg.Inline {
 		most = min(len(calls), g.gs.cfg.BatchMax)
 	}
 	attempts, err := g.newAttempts(calls[:most])
@@ -332,34 +322,34 @@ func (g *group) try(calls []*call) ([]*attempt, error) {
 	case 0:
 		return nil, err
 	case 1:
-		attempts[0].start(g.ctx, g.gs.clk.Now())
+		attempts[0].Start(g.ctx, g.gs.clk.Now())
 	default: // the token last: what comes before it may take long
-		if err := c.until(g.gs.tokens); err != nil {
+		if err := c.Until(g.gs.tokens); err != nil {
 			for _, b := range attempts {
-				b.finish(err)
+				b.Finish(err)
 			}
 			return nil, err
 		}
-		g.gs.askAll(attempts)
+		g.gs.acquirer.AskAll(attempts, func() { g.gs.tokens <- struct{}{} })
 	}
 	return attempts, nil
 }
 
 // newAttempts makes attempts until there is no lease for one, or until calls that wait came
 // before for its key: then it is the only one, or is not made yet.
-func (g *group) newAttempts(calls []*call) (attempts []*attempt, err error) {
+func (g *group) newAttempts(calls []*attempt.Call) (attempts []*attempt.Attempt, err error) {
 	for _, c := range calls {
-		if err := c.settleLast(); err != nil {
+		if err := c.SettleLast(); err != nil {
 			return nil, err
 		}
 	}
 	for _, c := range calls {
-		came, late := c.arrive() // before the lease, as a single call
+		came, late := c.Arrive() // before the lease, as a single call
 		if late && len(attempts) > 0 {
-			came.leave()
+			came.Leave()
 			break
 		}
-		b, err := c.newAttempt(came)
+		b, err := c.NewAttempt(came)
 		if err != nil {
 			return attempts, err
 		}
@@ -371,70 +361,22 @@ func (g *group) newAttempts(calls []*call) (attempts []*attempt, err error) {
 	return attempts, nil
 }
 
-// askAll asks for the locks of attempts with one question, and goes on when the call
-// leaves. The caller has a token of groups, which is handed back.
-func (gs *groups) askAll(attempts []*attempt) {
-	asks := make([]store.Ask, len(attempts))
-	for i, b := range attempts {
-		asks[i] = b.firstAsk(gs.clk.Now())
-	}
-	asking := len(attempts) > 0 && gs.spawn(func() {
-		defer func() { gs.tokens <- struct{}{} }()
-		ctx, cancel := context.WithTimeout(gs.ctx, gs.cfg.StoreTimeout)
-		defer cancel()
-		ctx, end := gs.obs.Batch(ctx, "acquire", attempts[0].tr, len(attempts))
-		answers, err := gs.ask(ctx, asks)
-		end(err)
-		gs.answerAll(attempts, answers, err)
-	})
-	if asking {
-		return
-	}
-	gs.tokens <- struct{}{}
-	for _, b := range attempts {
-		b.finish(batcher.ErrStopped)
-	}
-}
-
-// answerAll brings the answers to the attempts of a group. All behind the first that was
-// not granted are unwanted; that is said first, for the group goes on with the next
-// attempt as soon as one has won.
-func (gs *groups) answerAll(attempts []*attempt, answers []store.Answer, err error) {
-	granted := 0
-	for err == nil && granted < len(attempts) && answers[granted].Outcome == store.Granted {
-		granted++
-	}
-	for i := len(attempts) - 1; i > granted; i-- {
-		attempts[i].unwant()
-	}
-	for i, b := range attempts {
-		switch {
-		case err != nil:
-			b.onAcquire(store.Answer{}, err)
-		case i == granted && answers[i].Outcome == store.RowLocked:
-			b.start(b.tr.Carry(gs.ctx), gs.clk.Now()) // once more, alone, with the patience of a lane
-		default:
-			b.onAcquire(answers[i], nil)
-		}
-	}
-}
-
 // endWaits ends the spans of the waits of a group that failed.
 func (g *group) endWaits(err error) {
 	code := types.CodeOf(err)
 	for _, c := range g.calls {
-		c.tr.Leave()
-		c.tr.EndWait(code)
+		c.Leave()
+		c.EndWait(code)
 	}
 }
 
 // await returns what an attempt has won, and sees to it that the parts last meanwhile.
-func (g *group) await(c *call, b *attempt) (types.Grant, error) {
-	if !b.isOver() {
+func (g *group) await(c *attempt.Call, b *attempt.Attempt) (types.Grant, error) {
+	if !b.IsOver() {
 		defer g.extending()()
 	}
-	grant, err := c.await(b)
-	g.wasQueued = g.wasQueued || c.wasQueued
+	grant, err := c.Await(b)
+	g.wasQueued = g.wasQueued || c.WasQueued
 	return grant, err
 }
 
@@ -442,7 +384,7 @@ func (g *group) await(c *call, b *attempt) (types.Grant, error) {
 func (g *group) grants(keys []string) []types.Grant {
 	got := make([]types.Grant, len(g.members))
 	for i, p := range g.members {
-		p.g.Waited, p.g.ExpiresIn = g.waited, g.calls[i].slot.Left
+		p.g.Waited, p.g.ExpiresIn = g.waited, g.calls[i].Slot.Left
 		got[i] = p.g
 	}
 	return inOrder(got, keys)

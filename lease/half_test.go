@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -34,15 +35,16 @@ func TestNamesakesWait(t *testing.T) {
 						types.Request{Key: "k", Wait: types.WaitForever, Bind: types.BindTTL, TTL: time.Hour, RequestID: id}))
 					synctest.Wait()
 				}
-				all := r.m.acquirer.waiting()
-				if len(all) != 2 || all[0].id == all[1].id || store.HalfOf(all[0].id) != store.HalfOf(all[1].id) {
+				all := r.m.acquirer.Waiting()
+				if len(all) != 2 || all[0].Ref().ID == all[1].Ref().ID || store.HalfOf(all[0].Ref().ID) != store.HalfOf(all[1].Ref().ID) {
 					t.Fatalf("%d wait, whose ids should be two with one half", len(all))
 				}
-				if n, shown := r.m.acquirer.queueLength("k"), r.counts.sum(r.counts.waits); n != 2 || shown != 2 {
+				if n, shown := r.m.acquirer.QueueLength("k"), r.counts.sum(r.counts.waits); n != 2 || shown != 2 {
 					t.Errorf("%d wait, %d are shown", n, shown)
 				}
 				half := store.AttemptID{}
-				copy(half[:], all[0].id[:len(store.HalfID{})])
+				id := all[0].Ref().ID
+				copy(half[:], id[:len(store.HalfID{})])
 				for i, a := range asked {
 					before, limit := time.Now(), time.Duration(0)
 					switch how {
@@ -52,14 +54,14 @@ func TestNamesakesWait(t *testing.T) {
 					case "hinted":
 						r.handOver(other, "k", token)
 						r.m.News(store.News{Attempt: store.Attempt{ID: half}})
-						limit = hintPause
+						limit = attempt.HintPause
 						synctest.Wait()
 						if n := r.st.asked("Check"); i == 0 && n != 2 {
 							t.Errorf("%d were checked, the hint is for both", n)
 						}
 					case "checked":
 						r.handOver(other, "k", token)
-						limit = r.m.acquirer.checkInterval() * 3 / 2
+						limit = r.m.acquirer.CheckInterval() * 3 / 2
 					}
 					g := a.granted(t)
 					if took := time.Since(before); took > limit {

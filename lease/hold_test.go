@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -171,7 +172,7 @@ func TestMinHold(t *testing.T) {
 						}
 					}
 					got := a.granted(t)
-					if a.after < hold || a.after > hold+2*checkPause {
+					if a.after < hold || a.after > hold+2*attempt.CheckPause {
 						t.Errorf("granted after %s", a.after)
 					}
 					other.release(o, got)

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/background"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/fleet"
@@ -33,7 +34,7 @@ type Manager struct {
 
 	leases     *heartbeat.Leases
 	holdings   *holdings.Set
-	acquirer   *acquirer
+	acquirer   *attempt.Acquirer
 	groups     *groups
 	watches    *watch.Watches
 	signals    *signal.Signals
@@ -75,7 +76,7 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	m.lanes = lanes.New(cfg, st, m.obs, m.draining)
 	m.leases = m.newLeases()
 	m.holdings = m.newHoldings()
-	m.acquirer, err = newAcquirer(m.ctx, AcquirerConfig{
+	m.acquirer, err = attempt.New(m.ctx, attempt.Config{
 		Config: cfg, Observer: m.obs, Store: st, Lanes: m.lanes, HeldCache: m.heldCache, Leases: m.leases, Holdings: m.holdings,
 		Background: m.background, Granted: m.granted, Draining: m.draining,
 	})
@@ -83,7 +84,10 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 		return nil, err
 	}
 	m.signals = signal.New(m.ctx, cfg, st, m.lanes, m.heldCache, signalLocks{m}, m.background.Spawn)
-	m.watches, m.groups = m.newWatches(), newGroups(m.ctx, m.acquirer, st, m.background.Spawn)
+	m.groups = newGroups(m.ctx, GroupsConfig{
+		Config: cfg, Acquirer: m.acquirer, Amends: m.lanes.Amends, Inline: m.inline, Granted: m.granted, Spawn: m.background.Spawn,
+	})
+	m.watches = m.newWatches()
 	m.sweeping = newSweeping(st, m.clk, m.log)
 	m.fleet = fleet.New(m.ctx, cfg, st, m.background.Spawn)
 	m.reconciler = m.newReconciler()
@@ -113,7 +117,7 @@ func (m *Manager) leaseLost(l *heartbeat.Lease, reason types.LostReason) (locks,
 		h.LoseUnder(l, reason)
 	}
 	m.watches.LeaseEnded()
-	return len(under), m.acquirer.leaseLost(l)
+	return len(under), m.acquirer.LeaseLost(l)
 }
 
 // leaseRetired moves what is held under a lease to a fresh one.
@@ -145,7 +149,7 @@ func (m *Manager) newHoldings() *holdings.Set {
 		Instance: m.cfg.Instance, Pod: m.cfg.Pod, TTL: m.cfg.TTL,
 		MaxSessions: m.cfg.MaxSessions, MaxLocksPerSession: m.cfg.MaxLocksPerSession,
 		Clock: m.clk, Observer: m.obs, Draining: m.draining,
-		Sender: newReleaser(m.lanes, m.background, m.heldCache, m.log), Lease: m.leases.Get, QueueLength: func(key string) int { return m.acquirer.queueLength(key) },
+		Sender: attempt.NewReleaser(m.lanes, m.background, m.heldCache, m.log), Lease: m.leases.Get, QueueLength: func(key string) int { return m.acquirer.QueueLength(key) },
 	})
 }
 
@@ -178,9 +182,9 @@ func (m *Manager) News(n store.News) {
 	case n.Attempt == store.EveryWait.Attempt:
 		m.signals.Poll()
 		m.watches.Recheck()
-		m.acquirer.lookAgain()
+		m.acquirer.LookAgain()
 	default:
-		m.acquirer.news(n)
+		m.acquirer.News(n)
 	}
 }
 
@@ -188,7 +192,7 @@ func (m *Manager) News(n store.News) {
 func (m *Manager) Start(context.Context) error {
 	m.background.Spawn(func() { m.sweeping.run(m.ctx) })
 	m.background.Spawn(m.leases.Run)
-	m.background.Spawn(m.acquirer.run)
+	m.background.Spawn(m.acquirer.Run)
 	m.obs.ObserveFleet(m.Fleet)
 	m.background.Spawn(func() { m.watches.Keep(m.ctx) })
 	m.background.Spawn(func() { m.watches.Look(m.ctx) })
@@ -210,7 +214,7 @@ func (m *Manager) Ready() error {
 // Drain refuses new acquires and ends those that wait. Releases still work.
 func (m *Manager) Drain() { m.drainOnce.Do(func() { close(m.draining) }) }
 
-func (m *Manager) isDraining() bool { return closed(m.draining) }
+func (m *Manager) isDraining() bool { return background.Closed(m.draining) }
 
 // Idle returns a channel that is closed once no session holds a lock, at the
 // latest by Stop. Ask for it after Drain: before, a lock may be granted at any time.
@@ -249,7 +253,7 @@ func (m *Manager) Stop() {
 			m.lanes.Revocations.Stop(ctx)
 			m.lanes.Acquires.Stop(ctx)
 			m.lanes.Enqueues.Stop(ctx)
-			m.acquirer.callersLeft() // their calls may not have heard of the drain yet
+			m.acquirer.CallersLeft() // their calls may not have heard of the drain yet
 			m.lanes.Cancels.Stop(ctx)
 		})
 		m.limited(m.leases.RevokeAll)

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
@@ -13,26 +14,26 @@ import (
 
 // groupMember is a lock that a group has, while it may still miss others.
 type groupMember struct {
-	b *attempt
+	b *attempt.Attempt
 	g types.Grant
 	// until is how long a BindTTL lock can be relied on.
 	until time.Time
 }
 
 // add takes what an attempt has won into the group.
-func (g *group) add(b *attempt, grant types.Grant) {
+func (g *group) add(c *attempt.Call, b *attempt.Attempt, grant types.Grant) {
 	now := g.gs.clk.Now()
 	if len(g.members) == 0 {
 		g.extendAt = now.Add(g.req.TTL / 3)
 	}
-	b.tr.EndWait(types.ResultOf(&grant, nil))
+	c.EndWait(types.ResultOf(&grant, nil))
 	g.members = append(g.members, groupMember{b: b, g: grant, until: now.Add(grant.ExpiresIn)})
 }
 
 // has reports whether a part is still the group's.
 func (g *group) has(i int) bool {
 	if g.s != nil {
-		return g.s.HasMember(&g.calls[i].slot)
+		return g.s.HasMember(&g.calls[i].Slot)
 	}
 	return g.gs.clk.Now().Before(g.members[i].until)
 }
@@ -49,7 +50,7 @@ func (g *group) complete() bool {
 		return g.s.Publish(g.slots()...)
 	}
 	for i, p := range g.members {
-		if g.calls[i].slot.Left = p.until.Sub(now); g.calls[i].slot.Left <= 0 {
+		if g.calls[i].Slot.Left = p.until.Sub(now); g.calls[i].Slot.Left <= 0 {
 			return false
 		}
 	}
@@ -63,7 +64,7 @@ func (g *group) complete() bool {
 // handBack releases the parts from the given one on.
 func (g *group) handBack(from int) {
 	for _, p := range g.members[from:] {
-		p.b.handBackMember(p.g.Token)
+		p.b.HandBackMember(p.g.Token)
 	}
 	g.members = g.members[:from]
 }
@@ -76,7 +77,7 @@ func (g *group) extending() (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(g.gs.ctx) // without a span: it may go on for days
 	over := make(chan struct{})
-	running := g.gs.spawn(func() {
+	running := g.gs.cfg.Spawn(func() {
 		defer close(over)
 		for {
 			timer := time.NewTimer(g.extendAt.Sub(g.gs.clk.Now()))
@@ -111,12 +112,12 @@ func (g *group) extend(ctx context.Context) {
 
 func (gs *groups) extendMember(ctx context.Context, p *groupMember, ttl time.Duration) {
 	sent := gs.clk.Now()
-	v, err := lanes.Submit(ctx, gs.amends, store.Change{Claim: store.Claim{Key: p.g.Key, Token: p.g.Token}, TTL: ttl})
+	v, err := lanes.Submit(ctx, gs.cfg.Amends, store.Change{Claim: store.Claim{Key: p.g.Key, Token: p.g.Token}, TTL: ttl})
 	switch {
 	case types.Judged("amend", v.Status, err) != nil: // it lasts as long as before
 	case v.Status == store.Holds:
 		p.until = sent.Add(heartbeat.Reliable(v.Lock.Holder.ExpiresIn))
-		gs.granted(gs.clk.Now(), ttl, false)
+		gs.cfg.Granted(gs.clk.Now(), ttl, false)
 	default:
 		p.until = time.Time{}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -26,9 +27,9 @@ func (r *rig) handOver(other *rig, key string, token int64) {
 
 // hint brings the news that a key's waiter should look.
 func (r *rig) hint(key string) {
-	for _, b := range r.m.acquirer.waiting() {
-		if b.req.Key == key {
-			r.m.News(store.News{Attempt: b.ref(), Lease: b.lease().ID()})
+	for _, b := range r.m.acquirer.Waiting() {
+		if b.Key() == key {
+			r.m.News(store.News{Attempt: b.Ref(), Lease: b.Lease().ID()})
 		}
 	}
 }
@@ -89,7 +90,7 @@ func TestHintInBetween(t *testing.T) {
 				synctest.Wait()
 				before := time.Now()
 				proceed()
-				if a.granted(t); time.Since(before) > hintPause {
+				if a.granted(t); time.Since(before) > attempt.HintPause {
 					t.Errorf("granted %s after", time.Since(before))
 				}
 			})
@@ -151,7 +152,7 @@ func TestBlockedCheck(t *testing.T) {
 		s := r.session()
 		unblock := r.st.blockChecks("blocked")
 		blocked := r.wait(s, "blocked", types.WaitForever)
-		time.Sleep(2*time.Second + 2*checkSlack)
+		time.Sleep(2*time.Second + 2*attempt.CheckSlack)
 		a := r.wait(s, "k", types.WaitForever) // its first check is due much later
 		r.handOver(other, "k", g.Token)
 		before := time.Now()
@@ -211,7 +212,7 @@ func TestManyBlockedChecks(t *testing.T) {
 		r.st.mu.Lock()
 		most := r.st.checkingMost
 		r.st.mu.Unlock()
-		if most != maxChecks {
+		if most != attempt.MaxChecks {
 			t.Errorf("%d checks at a time", most)
 		}
 		unblock()

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
@@ -40,7 +41,7 @@ type reconciler struct {
 
 	leases   *heartbeat.Leases
 	holdings *holdings.Set
-	acquirer *acquirer
+	acquirer *attempt.Acquirer
 	ctx      context.Context // nothing is moved after it has ended
 }
 

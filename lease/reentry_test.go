@@ -222,7 +222,7 @@ func TestEnterInsteadOfBeingDenied(t *testing.T) {
 		// Between its own look and the cache's, the owner may get the lock.
 		req := as("o", "k", 0)
 		req.NoCache = false
-		if _, denied := r.m.acquirer.heldInCache(s, &req); denied {
+		if _, denied := r.m.acquirer.HeldInCache(s, &req); denied {
 			t.Error("denied what it may enter")
 		}
 		r.release(s, got)

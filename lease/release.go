@@ -197,7 +197,7 @@ func (m *Manager) refusedBy(standing store.ClaimStatus, c claimant) error {
 // background.
 func (m *Manager) HandBack(s *holdings.Session, g types.Grant) {
 	if g.Bind == types.BindTTL {
-		m.acquirer.handBackTTL(g)
+		m.acquirer.HandBackTTL(g)
 		return
 	}
 	s.HandBack(g)

@@ -242,7 +242,7 @@ func TestRepeatsAmongManyOthers(t *testing.T) {
 		r.mustBe(first.granted(t))
 		r.release(nil, first.g)
 		r.nothingLeft()
-		if n := r.m.acquirer.requests.Remembered(); n > holdings.Remembered {
+		if n := r.m.acquirer.RequestsOf(nil).Remembered(); n > holdings.Remembered {
 			t.Errorf("%d requests are remembered", n)
 		}
 	})
@@ -256,7 +256,7 @@ func TestHandBackOfAForgottenRequest(t *testing.T) {
 		first, err := r.m.Acquire(context.Background(), nil, req)
 		r.must(err)
 		synctest.Wait()
-		r.must(r.m.acquirer.requests.Remember(holdings.Remembered))
+		r.must(r.m.acquirer.RequestsOf(nil).Remember(holdings.Remembered))
 		second, err := r.m.Acquire(context.Background(), nil, req)
 		r.must(err)
 		r.m.HandBack(nil, first)

@@ -21,7 +21,7 @@ func (m *Manager) releaseRequest(ctx context.Context, s *holdings.Session, req *
 		}
 	}
 	a := store.Attempt{Key: req.Key, ID: repeat.AttemptID(req.RequestID, req.Key), Undelivered: true}
-	r, leave, err := m.acquirer.endCalls(ctx, nil, &m.acquirer.requests, a.ID)
+	r, leave, err := m.acquirer.EndCalls(ctx, nil, a.ID)
 	if err != nil {
 		return types.Released{}, err
 	}
@@ -49,8 +49,8 @@ func (m *Manager) releaseRequest(ctx context.Context, s *holdings.Session, req *
 	case store.OutcomeUnknown(err), errors.Is(err, types.ErrCallerLeft):
 		// The release may come yet: a repeat must not be told of the grant before it is over.
 		r.Forget()
-		m.acquirer.free(context.Background(), store.Claim{Key: req.Key, Token: ans.Token, Outcome: req.Outcome, Result: req.Result},
-			m.acquirer.within(ans.ExpiresIn), leave)
+		m.acquirer.Free(context.Background(), store.Claim{Key: req.Key, Token: ans.Token, Outcome: req.Outcome, Result: req.Result},
+			m.acquirer.Within(ans.ExpiresIn), leave)
 	default:
 		leave()
 	}
@@ -62,7 +62,7 @@ func (m *Manager) releaseRequest(ctx context.Context, s *holdings.Session, req *
 
 // releaseRequestOf is releaseRequest for what a session has.
 func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req *types.ReleaseRequest) (types.Released, error) {
-	_, leave, err := m.acquirer.endCalls(ctx, s, &s.Requests, repeat.AttemptID(req.RequestID, req.Key))
+	_, leave, err := m.acquirer.EndCalls(ctx, s, repeat.AttemptID(req.RequestID, req.Key))
 	if err != nil {
 		return types.Released{}, err
 	}

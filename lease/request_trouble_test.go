@@ -134,10 +134,10 @@ func TestLostBeforeItIsToldInAnEndedSession(t *testing.T) {
 		h := r.m.holdings.Get("k")
 		r.m.leases.Lose(h.Lease(), types.LostStore)
 		s.End(types.EndDropped)
-		if _, err := c.await(b); !errors.Is(err, types.ErrSessionEnded) {
+		if _, err := c.Await(b); !errors.Is(err, types.ErrSessionEnded) {
 			t.Errorf("told %v", err)
 		}
-		s.Leave(&c.slot)
+		s.Leave(&c.Slot)
 		time.Sleep(time.Minute)
 		if l := r.stored("k"); l.Held {
 			t.Errorf("the key stands for another %s", l.Holder.ExpiresIn)

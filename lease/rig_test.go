@@ -293,7 +293,7 @@ func (r *rig) nothingKept() {
 			left = append(left, fmt.Sprintf("%s: %d", what, n))
 		}
 	}
-	for what, n := range r.m.acquirer.kept() {
+	for what, n := range r.m.acquirer.Kept() {
 		note(what, n)
 	}
 	for what, n := range r.m.holdings.Kept() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
@@ -37,7 +38,7 @@ func (rc *reconciler) rotate(old *heartbeat.Lease) {
 // move is a lock or a wait that is being moved.
 type move struct {
 	h *holdings.Lock
-	b *attempt // a wait; nil: a lock
+	b *attempt.Attempt // a wait; nil: a lock
 }
 
 // movesFrom are the locks and the waits under a lease. done must follow for each.
@@ -45,8 +46,8 @@ func (rc *reconciler) movesFrom(old *heartbeat.Lease) (moves []move) {
 	for _, h := range rc.holdings.On(old) {
 		moves = append(moves, move{h: h})
 	}
-	for _, b := range rc.acquirer.waitingUnder(old) {
-		if b.beginMove() {
+	for _, b := range rc.acquirer.WaitingUnder(old) {
+		if b.BeginMove() {
 			moves = append(moves, move{b: b})
 		}
 	}
@@ -119,7 +120,7 @@ func (rc *reconciler) move(old, to *heartbeat.Lease, some []move) ([]store.Claim
 
 func (mv move) ask() store.Move {
 	if mv.b != nil {
-		return store.Move{Attempt: mv.b.ref()}
+		return store.Move{Attempt: mv.b.Ref()}
 	}
 	return store.Move{Attempt: store.Attempt{Key: mv.h.Key}, Token: mv.h.Token}
 }
@@ -127,7 +128,7 @@ func (mv move) ask() store.Move {
 // done ends what movesFrom began.
 func (mv move) done() {
 	if mv.b != nil {
-		mv.b.endMove()
+		mv.b.EndMove()
 	}
 }
 
@@ -137,11 +138,11 @@ func (mv move) apply(rc *reconciler, state store.ClaimStatus, to *heartbeat.Leas
 	lives := func() bool { return to.Alive(clock.Read(rc.clk)) }
 	switch moved := state == store.Holds; {
 	case mv.b != nil && moved:
-		mv.b.moved(to, lives, mv.done)
+		mv.b.Moved(to, lives, mv.done)
 	case mv.b != nil:
 		mv.done() // its next check finds out
 	case moved && !mv.h.Moved(to):
-		rc.acquirer.free(context.Background(), store.Claim{Key: mv.h.Key, Token: mv.h.Token, Lease: to.ID()}, lives, func() {})
+		rc.acquirer.Free(context.Background(), store.Claim{Key: mv.h.Key, Token: mv.h.Token, Lease: to.ID()}, lives, func() {})
 	case moved, state == store.Expired, state == store.ClaimRowLocked: // the last two: tried again
 	case mv.h.Lose(types.LostStore):
 		rc.log.Error("lock lost: the database server was promoted and does not know it", "key", mv.h.Key, "token", mv.h.Token)

@@ -14,7 +14,7 @@ func (l signalLocks) LeasesInUse() []store.LeaseID { return l.m.leases.InUse() }
 func (l signalLocks) HoldsAny() bool { return !l.m.holdings.Empty() }
 
 // MayGet reports whether a call waits for the key.
-func (l signalLocks) MayGet(key string) bool { return l.m.acquirer.queueLength(key) > 0 }
+func (l signalLocks) MayGet(key string) bool { return l.m.acquirer.QueueLength(key) > 0 }
 
 // Apply does what a signal asks for. It reports false when the grant that is meant
 // is not known here.

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -271,7 +272,7 @@ func TestASignalOvertakesItsGrant(t *testing.T) {
 				}
 				proceed()
 				a.granted(t)
-				time.Sleep(2 * hintPause)
+				time.Sleep(2 * attempt.HintPause)
 				if n := len(r.stops()); n != 1 {
 					t.Errorf("told %d times", n)
 				}

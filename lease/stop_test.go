@@ -119,11 +119,11 @@ func TestCallsAfterStop(t *testing.T) {
 		// These have passed Acquire's first look before Stop.
 		for _, wait := range []time.Duration{0, time.Hour} {
 			req := types.Request{Key: "k", TTL: r.m.cfg.TTL, Wait: wait}
-			if _, err := r.m.acquirer.acquire(r.m.acquirer.newCall(ctx, s, &req)); !errors.Is(err, types.ErrDraining) && !errors.Is(err, types.ErrSessionEnded) {
+			if _, err := r.m.acquirer.Perform(r.m.acquirer.NewCall(ctx, s, &req)); !errors.Is(err, types.ErrDraining) && !errors.Is(err, types.ErrSessionEnded) {
 				t.Errorf("acquire: told %v", err)
 			}
 			req.Bind = types.BindTTL
-			if _, err := r.m.acquirer.acquire(r.m.acquirer.newCall(ctx, nil, &req)); !errors.Is(err, types.ErrDraining) {
+			if _, err := r.m.acquirer.Perform(r.m.acquirer.NewCall(ctx, nil, &req)); !errors.Is(err, types.ErrDraining) {
 				t.Errorf("acquire ttl: told %v", err)
 			}
 		}
@@ -229,10 +229,10 @@ func TestStopWhileACallIsSlow(t *testing.T) {
 			other := r.another(opt)
 			o := other.session()
 			g := other.lock(o, "k")
-			c := r.m.acquirer.newCall(context.Background(), nil, &types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever})
-			b, err := c.newAttempt(nil)
+			c := r.m.acquirer.NewCall(context.Background(), nil, &types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever})
+			b, err := c.NewAttempt(nil)
 			r.must(err)
-			b.start(c.ctx, r.clk.Now())
+			b.Start(context.Background(), r.clk.Now())
 			synctest.Wait()
 			r.st.set("Revoke", fault{before: time.Second})
 			if late >= 10 {
@@ -245,7 +245,7 @@ func TestStopWhileACallIsSlow(t *testing.T) {
 			}()
 			told := make(chan error, 1)
 			time.AfterFunc(time.Duration(late%10)*200*time.Millisecond, func() {
-				_, err := c.await(b)
+				_, err := c.Await(b)
 				told <- err
 			})
 			time.Sleep(time.Second / 2)
@@ -269,13 +269,13 @@ func TestAPlaceIsWithdrawnWhenCancelsHaveStopped(t *testing.T) {
 		other := r.another(opt)
 		o := other.session()
 		g := other.lock(o, "k")
-		c := r.m.acquirer.newCall(context.Background(), nil, &types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever})
-		b, err := c.newAttempt(nil)
+		c := r.m.acquirer.NewCall(context.Background(), nil, &types.Request{Key: "k", Bind: types.BindTTL, TTL: time.Hour, Wait: types.WaitForever})
+		b, err := c.NewAttempt(nil)
 		r.must(err)
-		b.start(c.ctx, r.clk.Now())
+		b.Start(context.Background(), r.clk.Now())
 		synctest.Wait()
 		r.m.lanes.Cancels.Stop(context.Background())
-		b.callerLeft()
+		b.CallerLeft()
 		synctest.Wait()
 		other.release(o, g)
 		if r.stored("k").Held {

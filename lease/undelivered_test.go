@@ -160,8 +160,8 @@ func TestUndeliveredQuestionAfterItsLease(t *testing.T) {
 				proceed := func() {}
 				r.st.set("Enqueue", fault{times: 1, first: func() {
 					proceed = r.st.hold("Revoke")
-					for _, b := range r.m.acquirer.waiting() {
-						r.m.leases.Lose(b.lease(), types.LostStore)
+					for _, b := range r.m.acquirer.Waiting() {
+						r.m.leases.Lose(b.Lease(), types.LostStore)
 					}
 					if freed == "before the question" {
 						other.release(o, g)

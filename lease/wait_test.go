@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -189,7 +190,7 @@ func TestHolderDies(t *testing.T) {
 		other.st.set("Renew", fault{lose: true})
 		other.st.set("Revoke", fault{lose: true})
 		a.granted(t)
-		if a.after < 15*time.Second || a.after > 15*time.Second+2*checkPause {
+		if a.after < 15*time.Second || a.after > 15*time.Second+2*attempt.CheckPause {
 			t.Errorf("granted after %s", a.after)
 		}
 	})
@@ -205,7 +206,7 @@ func TestLeaseLostAgainAndAgain(t *testing.T) {
 		if !store.Unavailable(err) {
 			t.Errorf("told %v", err)
 		}
-		if n := r.st.count("Acquire"); n != maxAttempts {
+		if n := r.st.count("Acquire"); n != attempt.MaxAttempts {
 			t.Errorf("tried %d times", n)
 		}
 	})
@@ -248,7 +249,7 @@ func TestCrowdIsQueuedByParts(t *testing.T) {
 		synctest.Wait()
 		proceed()
 		synctest.Wait()
-		if n, most := r.m.acquirer.queueLength("k"), r.st.largest("Enqueue"); n != 1000 || most != lanes.MaxTogether {
+		if n, most := r.m.acquirer.QueueLength("k"), r.st.largest("Enqueue"); n != 1000 || most != lanes.MaxTogether {
 			t.Errorf("%d stand in line, up to %d by one statement", n, most)
 		}
 		s.End(types.EndDropped)

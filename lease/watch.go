@@ -21,7 +21,7 @@ func (m *Manager) newWatches() *watch.Watches {
 	engine, _ := m.st.(store.Watcher) // if it has none, Watch says so
 	return watch.New(watch.Config{
 		Store: engine, Get: m.st.Get, Clock: m.clk, Log: m.log, Pin: m.pinForWatches,
-		Every:   func() time.Duration { return clock.Jittered(m.acquirer.checkInterval()) },
+		Every:   func() time.Duration { return clock.Jittered(m.acquirer.CheckInterval()) },
 		Retry:   func() time.Duration { return clock.Jittered(m.cfg.PollInterval) },
 		Timeout: m.cfg.StoreTimeout, BatchMax: m.cfg.BatchMax, MaxStreams: m.cfg.MaxWaiters,
 	})

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
@@ -201,11 +202,11 @@ func TestWatchMissesNews(t *testing.T) {
 		}
 		r.must(b.m.AskToStop(context.Background(), "k", nil))
 		r.m.News(store.EveryWait) // the store says so
-		time.Sleep(2 * checkPause)
+		time.Sleep(2 * attempt.CheckPause)
 		w.want(stopping)
 		b.release(s, g)
 		r.m.News(store.EveryWait)
-		time.Sleep(2 * checkPause)
+		time.Sleep(2 * attempt.CheckPause)
 		if e := w.want(released)[0]; e.Outcome != store.NoOutcome {
 			t.Errorf("%+v", e)
 		}

@@ -1,4 +1,4 @@
-package lease
+package attempt
 
 import (
 	"context"
@@ -8,9 +8,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// beginMove reports whether the attempt is queued, and may be moved to another lease. Then endMove
+// BeginMove reports whether the attempt is queued, and may be moved to another lease. Then endMove
 // must follow: a repeat of the request waits for it.
-func (b *attempt) beginMove() bool {
+func (b *Attempt) BeginMove() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.phase != queued {
@@ -20,12 +20,12 @@ func (b *attempt) beginMove() bool {
 	return true
 }
 
-// endMove ends what beginMove began.
-func (b *attempt) endMove() { b.inFlight.Done() }
+// EndMove ends what beginMove began.
+func (b *Attempt) EndMove() { b.inFlight.Done() }
 
-// moved makes an attempt that was queued a user of the lease to which the store has moved it. It may
+// Moved makes an attempt that was queued a user of the lease to which the store has moved it. It may
 // have won meanwhile.
-func (b *attempt) moved(to *heartbeat.Lease, lives func() bool, settled func()) {
+func (b *Attempt) Moved(to *heartbeat.Lease, lives func() bool, settled func()) {
 	b.mu.Lock()
 	ended, token, given := b.phase == over, b.result.Token, b.err == nil
 	var old *heartbeat.Lease
@@ -44,13 +44,13 @@ func (b *attempt) moved(to *heartbeat.Lease, lives func() bool, settled func()) 
 	case token != 0 && b.req.Bind == types.BindTTL: // under a lease of its own
 		settled()
 	case token == 0: // it left, or failed
-		b.aq.withdrawOnce(context.Background(), b.ref(), lives, settled)
+		b.aq.withdrawOnce(context.Background(), b.Ref(), lives, settled)
 	default:
 		if h := b.s.LockOf(b.slot); h != nil && h.Token == token && h.Moved(to) { // also if it is being released
 			settled()
 			return
 		}
 		c := store.Claim{Key: b.req.Key, Token: token, Lease: to.ID(), AtOnce: !given}
-		b.aq.free(context.Background(), c, lives, settled)
+		b.aq.Free(context.Background(), c, lives, settled)
 	}
 }

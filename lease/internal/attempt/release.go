@@ -1,4 +1,4 @@
-package lease
+package attempt
 
 import (
 	"context"
@@ -39,7 +39,7 @@ func persist[T, R any](
 // still lie in somebody's buffer, and be carried out after it was withdrawn: so it is
 // withdrawn at once, for those who wait for the key, and once more when the server
 // has long given up on what reached it.
-func (aq *acquirer) withdraw(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
+func (aq *Acquirer) withdraw(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
 	aq.withdrawOnce(ctx, a, matters, func() {
 		again := func() { aq.withdrawOnce(ctx, a, matters, settled) }
 		if aq.inline || !matters() || !aq.later.After(2*aq.cfg.StoreTimeout, again) {
@@ -49,7 +49,7 @@ func (aq *acquirer) withdraw(ctx context.Context, a store.Attempt, matters func(
 }
 
 // withdrawOnce tries until the store confirms it or it does not matter any more.
-func (aq *acquirer) withdrawOnce(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
+func (aq *Acquirer) withdrawOnce(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
 	persist(ctx, aq.later, aq.lanes.Withdrawals.Submit, a, func(o store.Outcome, err error) bool {
 		aq.heldCache.Drop(a.Key)
 		return err == nil && o != store.RowLocked || !matters()
@@ -58,14 +58,14 @@ func (aq *acquirer) withdrawOnce(ctx context.Context, a store.Attempt, matters f
 
 // forgetWait makes the store forget a waiter that was skipped. It tries until the store confirms it,
 // or the waiter's lease is dead, and the waiter with it.
-func (aq *acquirer) forgetWait(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
+func (aq *Acquirer) forgetWait(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
 	persist(ctx, aq.later, aq.lanes.Cancels.Submit, a, func(ans store.Answer, err error) bool {
 		return err == nil && ans.Outcome != store.RowLocked || !matters()
 	}, settled)
 }
 
-// free frees what nobody waits for, until the store confirms it or it does not matter any more.
-func (aq *acquirer) free(ctx context.Context, c store.Claim, matters func() bool, settled func()) {
+// Free frees what nobody waits for, until the store confirms it or it does not matter any more.
+func (aq *Acquirer) Free(ctx context.Context, c store.Claim, matters func() bool, settled func()) {
 	persist(ctx, aq.later, aq.lanes.Releases.Submit, c, func(v store.Verdict, err error) bool {
 		if types.Judged("release", v.Status, err) != nil && matters() {
 			return false
@@ -86,8 +86,8 @@ type releaser struct {
 	log       *slog.Logger
 }
 
-// newReleaser makes a releaser.
-func newReleaser(ls *lanes.Set, later *background.Runner, cache *heldcache.Cache, log *slog.Logger) *releaser {
+// NewReleaser makes a releaser.
+func NewReleaser(ls *lanes.Set, later *background.Runner, cache *heldcache.Cache, log *slog.Logger) *releaser {
 	return &releaser{lane: ls.Releases, later: later, heldCache: cache, log: log}
 }
 

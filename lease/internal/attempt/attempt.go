@@ -1,4 +1,4 @@
-package lease
+package attempt
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// attempt is one attempt at one lock under one attempt id and one lease, from the
+// Attempt is one attempt at one lock under one attempt id and one lease, from the
 // first question to the store until it is known what became of it. A call makes
 // one attempt after another until it has the lock or gives up; an attempt that the call
 // has left goes on alone, and hands back what it still wins. So no grant is lost
@@ -29,8 +29,8 @@ import (
 //	  └─────────────────────────────┴─ over: won, or not ─────┴────────────────────┘
 //
 // An attempt of a call that is not the first to arrive at its key begins as arrived: see arrivals.
-type attempt struct {
-	aq          *acquirer
+type Attempt struct {
+	aq          *Acquirer
 	s           *holdings.Session // nil with BindTTL
 	slot        *holdings.Slot    // of the call, in the session
 	req         *types.Request
@@ -94,19 +94,19 @@ var (
 	errTimeUp = errors.New("waited in vain")
 	// errAttemptLost ends an attempt whose lease or queue position is gone: the call may
 	// make another.
-	errAttemptLost = errors.New("the lease or the place in line is gone")
+	ErrAttemptLost = errors.New("the lease or the place in line is gone")
 )
 
-// newAttempt makes the next attempt of a call, for which it has come to its key. It fails if there
+// NewAttempt makes the next attempt of a call, for which it has come to its key. It fails if there
 // is no lease.
-func (c *call) newAttempt(came *arrival) (*attempt, error) {
+func (c *Call) NewAttempt(came *arrival) (*Attempt, error) {
 	l, err := c.lease()
 	if err != nil {
-		came.leave()
+		came.Leave()
 		return nil, err
 	}
-	b := &attempt{
-		aq: c.aq, s: c.s, slot: &c.slot, req: c.req, arrival: came, began: c.began, shared: c.shared, tr: c.tr,
+	b := &Attempt{
+		aq: c.aq, s: c.S, slot: &c.Slot, req: c.req, arrival: came, began: c.began, shared: c.shared, tr: c.tr,
 	}
 	b.under.Store(l)
 	b.inFlight.Add(1)
@@ -122,17 +122,21 @@ func (c *call) newAttempt(came *arrival) (*attempt, error) {
 	return b, nil
 }
 
-// lease is the one under which the attempt waits, or asks for a session's lock.
-func (b *attempt) lease() *heartbeat.Lease { return b.under.Load() }
+// Lease is the one under which the attempt waits, or asks for a session's lock.
+func (b *Attempt) Lease() *heartbeat.Lease { return b.under.Load() }
 
-func (b *attempt) ref() store.Attempt { return store.Attempt{Key: b.req.Key, ID: b.id} }
+// Key is the key that the attempt asks for.
+func (b *Attempt) Key() string { return b.req.Key }
 
-func (b *attempt) ask() store.Ask {
+// Ref names the attempt to the store.
+func (b *Attempt) Ref() store.Attempt { return store.Attempt{Key: b.req.Key, ID: b.id} }
+
+func (b *Attempt) ask() store.Ask {
 	a := store.Ask{
-		Attempt: b.ref(), MinHold: b.req.MinHold, Skip: b.req.Skip, Data: b.req.Data, Traceparent: b.req.Traceparent,
+		Attempt: b.Ref(), MinHold: b.req.MinHold, Skip: b.req.Skip, Data: b.req.Data, Traceparent: b.req.Traceparent,
 	}
-	if b.lease() != nil {
-		a.Lease = b.lease().ID()
+	if b.Lease() != nil {
+		a.Lease = b.Lease().ID()
 	}
 	if b.req.Bind == types.BindTTL {
 		a.TTL = b.req.TTL
@@ -143,22 +147,22 @@ func (b *attempt) ask() store.Ask {
 }
 
 // firstAsk is the first question to the store, which is sent now.
-func (b *attempt) firstAsk(now time.Time) store.Ask {
+func (b *Attempt) firstAsk(now time.Time) store.Ask {
 	b.cacheVersion, b.sent = b.aq.heldCache.Version(b.req.Key), now
 	return b.ask()
 }
 
-func (b *attempt) askToWait() store.Ask {
+func (b *Attempt) askToWait() store.Ask {
 	a := b.ask()
 	a.Wait = true
 	return a
 }
 
-// start asks the store. A call that waits for a key that is known to be held, or for which
+// Start asks the store. A call that waits for a key that is known to be held, or for which
 // another call has asked before, goes straight into the queue: the store grants a free key
 // there, too. A call that has a grant in common with other calls asks: in the queue it would
 // be denied nothing, and must not be taken for one that has nothing yet.
-func (b *attempt) start(ctx context.Context, now time.Time) {
+func (b *Attempt) Start(ctx context.Context, now time.Time) {
 	if b.arrival == nil {
 		b.arrival = b.aq.arrivals.join(b.req)
 	}
@@ -172,12 +176,12 @@ func (b *attempt) start(ctx context.Context, now time.Time) {
 		submit = b.aq.lanes.Acquires.Do
 	}
 	if err := submit(ctx, ask, b.onAcquire); err != nil {
-		b.finish(err)
+		b.Finish(err)
 	}
 }
 
 // onAcquire hears the answer to the first question.
-func (b *attempt) onAcquire(ans store.Answer, err error) {
+func (b *Attempt) onAcquire(ans store.Answer, err error) {
 	switch {
 	case err != nil:
 		b.fail(err)
@@ -196,7 +200,7 @@ func (b *attempt) onAcquire(ans store.Answer, err error) {
 }
 
 // denied goes into the queue if the call still wants to wait.
-func (b *attempt) denied(lock store.Lock) {
+func (b *Attempt) denied(lock store.Lock) {
 	b.mu.Lock()
 	b.seen = &lock
 	goOn := b.req.Wait != 0 && !b.unwanted && !b.timeUp
@@ -206,14 +210,14 @@ func (b *attempt) denied(lock store.Lock) {
 	case goOn:
 		b.enqueue(b.aq.ctx)
 	case timeUp:
-		b.finish(errTimeUp)
+		b.Finish(errTimeUp)
 	default:
-		b.finish(&types.HeldError{Lock: lock})
+		b.Finish(&types.HeldError{Lock: lock})
 	}
 }
 
 // onEnqueue hears whether the attempt is queued.
-func (b *attempt) onEnqueue(ans store.Answer, err error) {
+func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 	switch {
 	case err != nil:
 		b.fail(err)
@@ -245,16 +249,16 @@ func (b *attempt) onEnqueue(ans store.Answer, err error) {
 }
 
 // timeIsUp makes the attempt end: won if it has been granted, else with errTimeUp.
-func (b *attempt) timeIsUp() {
+func (b *Attempt) timeIsUp() {
 	b.mu.Lock()
 	b.timeUp = true
 	b.mu.Unlock()
 	b.cancel()
 }
 
-// callerLeft leaves the attempt alone: nobody will hear its outcome. What it has won or
+// CallerLeft leaves the attempt alone: nobody will hear its outcome. What it has won or
 // still wins is handed back.
-func (b *attempt) callerLeft() {
+func (b *Attempt) CallerLeft() {
 	b.mu.Lock()
 	b.unwanted = true
 	won := b.phase == over && b.err == nil
@@ -263,16 +267,16 @@ func (b *attempt) callerLeft() {
 	case !won:
 		b.cancel()
 	default:
-		b.handBackMember(b.result.Token)
+		b.HandBackMember(b.result.Token)
 	}
 }
 
 // leaseGone hears that a lease was lost under which the attempt waits, unless it was moved. The
 // lease's revocation drops the waiter, and with it a session's lock that it may still win. A
 // bind:ttl lock would outlive the lease: such an attempt learns what became of it first.
-func (b *attempt) leaseGone(l *heartbeat.Lease) {
+func (b *Attempt) leaseGone(l *heartbeat.Lease) {
 	b.mu.Lock()
-	if b.lease() != l || b.phase == over {
+	if b.Lease() != l || b.phase == over {
 		b.mu.Unlock()
 		return
 	}
@@ -282,17 +286,17 @@ func (b *attempt) leaseGone(l *heartbeat.Lease) {
 		b.cancel()
 		return
 	}
-	b.phase, b.err = over, errAttemptLost
+	b.phase, b.err = over, ErrAttemptLost
 	b.mu.Unlock()
 	if b.keepsKey() {
-		b.aq.withdraw(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
+		b.aq.withdraw(b.tr.Carry(context.Background()), b.Ref(), b.mayGet(), b.beginCleanup())
 	}
 	b.end()
 }
 
 // cancel takes the attempt out of the queue, once its place there is confirmed: a cancel that
 // overtook the enqueue would leave an orphan. An attempt that has asked for no place yet is over.
-func (b *attempt) cancel() {
+func (b *Attempt) cancel() {
 	b.mu.Lock()
 	if b.phase == arrived {
 		b.phase, b.err = over, b.leftLineLocked()
@@ -306,19 +310,19 @@ func (b *attempt) cancel() {
 	}
 	b.phase, b.sent = cancelling, b.aq.clk.Now()
 	b.mu.Unlock()
-	if err := b.aq.lanes.Cancels.Submit(b.tr.Carry(context.Background()), b.ref(), b.onCancel); err != nil {
+	if err := b.aq.lanes.Cancels.Submit(b.tr.Carry(context.Background()), b.Ref(), b.onCancel); err != nil {
 		b.fail(err) // the sidecar stops: its place may get the key before the lease is revoked
 	}
 }
 
-func (b *attempt) onCancel(ans store.Answer, err error) {
+func (b *Attempt) onCancel(ans store.Answer, err error) {
 	switch {
 	case err != nil:
 		b.fail(err)
 	case ans.Outcome == store.Granted:
 		b.winDirectly(&ans)
 	case ans.Outcome == store.Skipped: // and forgotten by the store
-		b.finish(&types.SkippedError{Key: b.req.Key, Result: ans.Result})
+		b.Finish(&types.SkippedError{Key: b.req.Key, Result: ans.Result})
 	case ans.Outcome == store.RowLocked:
 		b.fail(types.RowLocked("cancel"))
 	default:
@@ -328,45 +332,45 @@ func (b *attempt) onCancel(ans store.Answer, err error) {
 		}
 		err := b.leftLineLocked()
 		b.mu.Unlock()
-		b.finish(err)
+		b.Finish(err)
 	}
 }
 
 // leftLineLocked is why an attempt is over that has no queue position. b.mu is held.
-func (b *attempt) leftLineLocked() error {
+func (b *Attempt) leftLineLocked() error {
 	if b.timeUp {
 		return errTimeUp
 	}
-	return errAttemptLost
+	return ErrAttemptLost
 }
 
 // leaseLost hears from the store that the lease under the attempt is dead.
-func (b *attempt) leaseLost() {
-	if b.lease() != nil {
-		b.aq.leases.Lose(b.lease(), types.LostExpired)
+func (b *Attempt) leaseLost() {
+	if b.Lease() != nil {
+		b.aq.leases.Lose(b.Lease(), types.LostExpired)
 	}
-	b.finish(errAttemptLost)
+	b.Finish(ErrAttemptLost)
 }
 
 // fail ends an attempt whose question was not answered. What the store may have done
 // all the same is withdrawn, unless news came first and the attempt has won: both are
 // decided in one step, or the withdraw would free a lock that was told as held. What
 // other calls have is not withdrawn, either.
-func (b *attempt) fail(err error) {
+func (b *Attempt) fail(err error) {
 	was, first := b.close(err)
 	if !first {
 		return
 	}
 	if (store.OutcomeUnknown(err) || was == cancelling) && b.shared == 0 {
 		b.aq.obs.OutcomeUnknown(b.req.Key, b.req.Traceparent, err)
-		b.aq.withdraw(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
+		b.aq.withdraw(b.tr.Carry(context.Background()), b.Ref(), b.mayGet(), b.beginCleanup())
 	}
 	b.end()
 }
 
 // winDirectly takes a lock that was granted by the question under way. Its time
 // runs, to be safe, since the question was sent.
-func (b *attempt) winDirectly(ans *store.Answer) {
+func (b *Attempt) winDirectly(ans *store.Answer) {
 	b.mu.Lock()
 	sent := b.sent
 	b.mu.Unlock()
@@ -374,7 +378,7 @@ func (b *attempt) winDirectly(ans *store.Answer) {
 }
 
 // winAsOf takes a lock of which an answer told to a question of that time.
-func (b *attempt) winAsOf(ans *store.Answer, sent time.Time) {
+func (b *Attempt) winAsOf(ans *store.Answer, sent time.Time) {
 	t := clock.Read(b.aq.clk)
 	ans.ExpiresIn -= t.Now.Sub(sent)
 	b.win(ans, sent, t)
@@ -382,7 +386,7 @@ func (b *attempt) winAsOf(ans *store.Answer, sent time.Time) {
 
 // win takes the lock for the session, or hands it back if nobody wants it. since is a time
 // before the grant, zero if none is known; t is when the answer came.
-func (b *attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
+func (b *Attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 	now := t.Now
 	b.mu.Lock()
 	if b.phase == over {
@@ -424,17 +428,17 @@ func (b *attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 
 // whyNotKept is why a call does not get what its attempt has won. Another attempt of a
 // repeatable request would be under the same grant, which is being handed back.
-func (b *attempt) whyNotKept() error {
+func (b *Attempt) whyNotKept() error {
 	if b.req.Bind == types.BindTTL || clock.Past(b.until, b.aq.clk.Now()) {
 		return &store.Error{Op: "acquire", Err: errors.New("the grant was over when the store's answer came")}
 	}
-	return errAttemptLost
+	return ErrAttemptLost
 }
 
 // join makes the granted lock the session's. It reports false when the session
 // has ended meanwhile, or the lease: such a grant must not be told. It returns
 // who held the key here until now, which has evidently lost it. b.mu is held.
-func (b *attempt) join(ans *store.Answer, t clock.Tick) (before *holdings.Lock, ok bool) {
+func (b *Attempt) join(ans *store.Answer, t clock.Tick) (before *holdings.Lock, ok bool) {
 	if b.req.Bind == types.BindTTL {
 		return nil, b.result.ExpiresIn > 0
 	}
@@ -444,15 +448,15 @@ func (b *attempt) join(ans *store.Answer, t clock.Tick) (before *holdings.Lock, 
 		}
 		b.until = b.since.Add(b.req.MaxHold)
 	}
-	b.lease().Pin() // the attempt's own pin keeps the lease in the book meanwhile
-	w := holdings.Won{Req: b.req, Token: ans.Token, Lease: b.lease(), AcquiredAt: ans.AcquiredAt, Until: b.until, Span: b.tr.Hold()}
+	b.Lease().Pin() // the attempt's own pin keeps the lease in the book meanwhile
+	w := holdings.Won{Req: b.req, Token: ans.Token, Lease: b.Lease(), AcquiredAt: ans.AcquiredAt, Until: b.until, Span: b.tr.Hold()}
 	if before, ok = b.s.AddMember(w, b.slot, t); !ok {
-		b.lease().Unpin()
+		b.Lease().Unpin()
 	}
 	return before, ok // whoever loses the lease now may not see h: tell does
 }
 
-func (b *attempt) grantOf(ans *store.Answer, now time.Time) types.Grant {
+func (b *Attempt) grantOf(ans *store.Answer, now time.Time) types.Grant {
 	g := types.Grant{
 		Key: b.req.Key, Token: ans.Token, Bind: b.req.Bind, ExpiresIn: ans.ExpiresIn,
 		Waited: now.Sub(b.began), AcquiredAt: ans.AcquiredAt,

@@ -1,4 +1,4 @@
-package lease
+package attempt
 
 import (
 	"context"
@@ -17,17 +17,17 @@ import (
 const (
 	// checkSlack is how long after the holder's expiry a wait is checked, and how
 	// much earlier than it is due a check may come along with another.
-	checkSlack = 10 * time.Millisecond
+	CheckSlack = 10 * time.Millisecond
 	// checkPause is the least time between two checks of a wait whose holder is
 	// expired and about to be revoked.
-	checkPause = 100 * time.Millisecond
+	CheckPause = 100 * time.Millisecond
 	// hintPause is the least time between two checks of a wait because of news, so
 	// that a storm of it costs little.
-	hintPause = 50 * time.Millisecond
+	HintPause = 50 * time.Millisecond
 	// maxChecks is the most checks at a time. One of them may have to wait, to revoke
 	// a holder whose row somebody keeps locked; the others must not wait for it, and
 	// those that will hardly have to revoke anybody do not go with it.
-	maxChecks = 4
+	MaxChecks = 4
 )
 
 // queue has the attempts that be queued, or may: it brings news to them, and
@@ -47,7 +47,7 @@ type queue struct {
 	mu sync.Mutex
 	// attempts are by what a hint names. Ids that are derived from request_ids are the apps'
 	// choice, so several may have the same half.
-	attempts map[store.HalfID][]*attempt
+	attempts map[store.HalfID][]*Attempt
 	byKey    map[string]int
 	size     atomic.Int64 // how many attempts, for those who ask often and hardly ever find any
 	checks   int          // under way
@@ -55,10 +55,11 @@ type queue struct {
 	wake     chan struct{}
 }
 
-// waitStore is what the queue uses of a store.
+// waitStore is what an acquirer uses of a store, beside its lanes.
 type waitStore interface {
 	Traits() store.Traits
 	Ready() error
+	Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error)
 	Check(ctx context.Context, attempts []store.Attempt) ([]store.Answer, error)
 }
 
@@ -66,7 +67,7 @@ type waitStore interface {
 func newQueue(cfg types.Config, obs *observe.Observer, st waitStore, spawn func(func()) bool) *queue {
 	return &queue{
 		cfg: cfg, clk: cfg.Clock, obs: obs, store: st, spawn: spawn,
-		attempts: make(map[store.HalfID][]*attempt), byKey: make(map[string]int), wake: make(chan struct{}, 1),
+		attempts: make(map[store.HalfID][]*Attempt), byKey: make(map[string]int), wake: make(chan struct{}, 1),
 	}
 }
 
@@ -80,7 +81,7 @@ func (q *queue) every() time.Duration {
 
 // add expects news of an attempt that is about to be queued. It fails with a [LimitError] when
 // there are too many: as many as calls may wait, and as many again that their calls have left.
-func (q *queue) add(b *attempt) error {
+func (q *queue) add(b *Attempt) error {
 	if limit := q.cfg.MaxWaiters; q.size.Load() >= 2*int64(limit) {
 		return waiterLimit(limit)
 	}
@@ -94,14 +95,14 @@ func (q *queue) add(b *attempt) error {
 	return nil
 }
 
-func (q *queue) remove(b *attempt) {
+func (q *queue) remove(b *Attempt) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.has(b) {
 		return
 	}
 	half := store.HalfOf(b.id)
-	q.attempts[half] = slices.DeleteFunc(q.attempts[half], func(other *attempt) bool { return other == b })
+	q.attempts[half] = slices.DeleteFunc(q.attempts[half], func(other *Attempt) bool { return other == b })
 	if len(q.attempts[half]) == 0 {
 		delete(q.attempts, half)
 	}
@@ -113,10 +114,10 @@ func (q *queue) remove(b *attempt) {
 }
 
 // has reports whether an attempt is queued, or is about to. q.mu is held.
-func (q *queue) has(b *attempt) bool { return slices.Contains(q.attempts[store.HalfOf(b.id)], b) }
+func (q *queue) has(b *Attempt) bool { return slices.Contains(q.attempts[store.HalfOf(b.id)], b) }
 
 // each runs over all attempts. q.mu is held.
-func (q *queue) each(yield func(*attempt) bool) {
+func (q *queue) each(yield func(*Attempt) bool) {
 	for _, attempts := range q.attempts {
 		for _, b := range attempts {
 			if !yield(b) {
@@ -140,12 +141,12 @@ func (q *queue) length(key string) int {
 }
 
 // on returns the attempts that be queued under a lease.
-func (q *queue) on(l *heartbeat.Lease) []*attempt {
+func (q *queue) on(l *heartbeat.Lease) []*Attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	var out []*attempt
+	var out []*Attempt
 	for b := range q.each {
-		if b.lease() == l {
+		if b.Lease() == l {
 			out = append(out, b)
 		}
 	}
@@ -172,7 +173,7 @@ func (q *queue) news(n store.News) {
 
 // hint has attempts checked. Nobody is woken before all of them are marked, so that they
 // are checked together.
-func (q *queue) hint(attempts []*attempt) {
+func (q *queue) hint(attempts []*Attempt) {
 	var soonest time.Time
 	for _, b := range attempts {
 		if at, waits := b.hint(); waits && (soonest.IsZero() || at.Before(soonest)) {
@@ -187,7 +188,7 @@ func (q *queue) hint(attempts []*attempt) {
 // nextCheck is when to look after an attempt whose key is held like that.
 func (q *queue) nextCheck(lock store.Lock) time.Time {
 	now := q.clk.Now()
-	wait := max(lock.Holder.ExpiresIn+checkSlack, checkPause)
+	wait := max(lock.Holder.ExpiresIn+CheckSlack, CheckPause)
 	return now.Add(min(wait, clock.Jittered(q.every())))
 }
 
@@ -209,7 +210,7 @@ func (q *queue) changedLocked(at time.Time) {
 	}
 }
 
-func (q *queue) all() []*attempt {
+func (q *queue) all() []*Attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.Collect(q.each)
@@ -218,7 +219,7 @@ func (q *queue) all() []*attempt {
 // callersLeft leaves all attempts alone.
 func (q *queue) callersLeft() {
 	for _, b := range q.all() {
-		b.callerLeft()
+		b.CallerLeft()
 	}
 }
 
@@ -243,13 +244,13 @@ func (q *queue) watch(ctx context.Context) {
 
 // due returns the attempts to be checked now, the most urgent among them, or how
 // long none is. A check of what it returns must follow.
-func (q *queue) due() (due []*attempt, next time.Duration) {
+func (q *queue) due() (due []*Attempt, next time.Duration) {
 	now, soonEnough := q.clk.Now(), q.every()/2
 	next = time.Hour
-	var groups [2]struct{ due, soon []*attempt } // those that may revoke are the second
+	var groups [2]struct{ due, soon []*Attempt } // those that may revoke are the second
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.checks >= maxChecks {
+	if q.checks >= MaxChecks {
 		q.wakeAt = now.Add(next) // the end of a check wakes
 		return nil, next
 	}
@@ -263,7 +264,7 @@ func (q *queue) due() (due []*attempt, next time.Duration) {
 			g = &groups[1]
 		}
 		switch {
-		case wait <= checkSlack:
+		case wait <= CheckSlack:
 			g.due = append(g.due, b)
 		case wait <= soonEnough:
 			g.soon = append(g.soon, b)
@@ -288,7 +289,7 @@ func (q *queue) due() (due []*attempt, next time.Duration) {
 }
 
 // checked lets others be checked.
-func (q *queue) checked(attempts []*attempt) {
+func (q *queue) checked(attempts []*Attempt) {
 	for _, b := range attempts {
 		b.endCheck()
 	}
@@ -299,11 +300,11 @@ func (q *queue) checked(attempts []*attempt) {
 }
 
 // check asks the store what became of attempts.
-func (q *queue) check(ctx context.Context, due []*attempt) {
+func (q *queue) check(ctx context.Context, due []*Attempt) {
 	defer q.checked(due)
 	waits := make([]store.Attempt, len(due))
 	for i, b := range due {
-		waits[i] = b.ref()
+		waits[i] = b.Ref()
 	}
 	ctx, cancel := context.WithTimeout(ctx, q.cfg.StoreTimeout)
 	defer cancel()

@@ -1,4 +1,4 @@
-package lease
+package attempt
 
 import (
 	"context"
@@ -37,7 +37,7 @@ type arrival struct {
 	// The mutex of arrivals guards the fields below. attempt is queued, with the trace in
 	// ctx; nil: the attempt leaves.
 	decided bool
-	attempt *attempt
+	attempt *Attempt
 	ctx     context.Context
 	next    *arrival
 }
@@ -71,8 +71,8 @@ func (as *arrivals) join(req *types.Request) *arrival {
 	return a
 }
 
-// leave gives the place up, unless it was decided before. a may be nil.
-func (a *arrival) leave() {
+// Leave gives the place up, unless it was decided before. a may be nil.
+func (a *arrival) Leave() {
 	if a != nil {
 		a.decide(context.Background(), nil)
 	}
@@ -80,7 +80,7 @@ func (a *arrival) leave() {
 
 // decide lets an attempt be queued when all that came before have gone or left, perhaps at once;
 // nil: the attempt leaves. Only the first decision counts.
-func (a *arrival) decide(ctx context.Context, b *attempt) {
+func (a *arrival) decide(ctx context.Context, b *Attempt) {
 	as := a.at
 	as.mu.Lock()
 	defer as.mu.Unlock()
@@ -118,7 +118,7 @@ func (k *crowd) ready() (ready []*arrival) {
 
 // enqueueContext begins the span of the wait, unless an earlier attempt has begun it, and
 // returns ctx with it. The holder is known from an answer, or because the key is held here.
-func (b *attempt) enqueueContext(ctx context.Context) context.Context {
+func (b *Attempt) enqueueContext(ctx context.Context) context.Context {
 	if b.tr == nil {
 		return ctx
 	}
@@ -136,7 +136,7 @@ func (b *attempt) enqueueContext(ctx context.Context) context.Context {
 }
 
 // enqueue goes into the queue behind all who came before. It does not block.
-func (b *attempt) enqueue(ctx context.Context) {
+func (b *Attempt) enqueue(ctx context.Context) {
 	b.mu.Lock()
 	b.phase = arrived
 	b.shared = 0 // somebody else has the key: what other calls had is over
@@ -150,9 +150,9 @@ func (b *attempt) enqueue(ctx context.Context) {
 }
 
 // enqueueAll asks the store for queue positions, for attempts of one key in their order.
-func (aq *acquirer) enqueueAll(all []*arrival) {
+func (aq *Acquirer) enqueueAll(all []*arrival) {
 	asks := make([]batcher.Submission[store.Ask, store.Answer], 0, len(all))
-	attempts := make([]*attempt, 0, len(all))
+	attempts := make([]*Attempt, 0, len(all))
 	for _, a := range all {
 		if b := a.attempt; b.beginEnqueue() {
 			asks = append(asks, batcher.Submission[store.Ask, store.Answer]{Ctx: b.enqueueContext(a.ctx), Item: b.askToWait(), Done: b.onEnqueue})
@@ -161,13 +161,13 @@ func (aq *acquirer) enqueueAll(all []*arrival) {
 	}
 	if err := aq.lanes.Enqueues.SubmitAll(asks); err != nil {
 		for _, b := range attempts {
-			b.finish(err)
+			b.Finish(err)
 		}
 	}
 }
 
 // beginEnqueue notes that the attempt is about to be queued. It reports false when it is over.
-func (b *attempt) beginEnqueue() bool {
+func (b *Attempt) beginEnqueue() bool {
 	b.mu.Lock()
 	if b.phase != arrived {
 		b.mu.Unlock()
@@ -177,11 +177,11 @@ func (b *attempt) beginEnqueue() bool {
 	b.mu.Unlock()
 	b.inQueue.Store(true)
 	err := b.aq.queue.add(b)
-	if err == nil && b.lease().Lost() { // whoever lost it may not have seen the attempt here
-		err = errAttemptLost
+	if err == nil && b.Lease().Lost() { // whoever lost it may not have seen the attempt here
+		err = ErrAttemptLost
 	}
 	if err != nil {
-		b.finish(err)
+		b.Finish(err)
 	}
 	return err == nil
 }

@@ -1,4 +1,4 @@
-package lease
+package attempt
 
 import (
 	"context"
@@ -10,23 +10,24 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/repeat"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// call is what stays the same over the attempts of one Acquire.
-type call struct {
-	aq       *acquirer
+// Call is what stays the same over the attempts of one Acquire.
+type Call struct {
+	aq       *Acquirer
 	ctx      context.Context
-	s        *holdings.Session // nil with BindTTL
+	S        *holdings.Session // nil with BindTTL
 	req      *types.Request
 	began    time.Time
 	tick     clock.Tick    // when the lease of an attempt was found alive: the clock was not read since
-	slot     holdings.Slot // in the session
+	Slot     holdings.Slot // in the session
 	ofGroup  bool          // of a group
 	entry    *holdings.Entrance
-	attempts []*attempt
-	one      [1]*attempt // has them as long as there is one
+	attempts []*Attempt
+	one      [1]*Attempt // has them as long as there is one
 	tr       *observe.Call
 	// shared is the grant that other calls of the same request have, or 0.
 	shared int64
@@ -38,7 +39,7 @@ type call struct {
 	position int
 	// stood: the call has had a queue position. From then on an outage is no reason
 	// to give up, only to rest between its attempts.
-	wasQueued bool
+	WasQueued bool
 	rest      time.Duration
 
 	timer *time.Timer
@@ -46,22 +47,46 @@ type call struct {
 	timed bool             // it has fired
 }
 
-// newCall makes a call that asks for one lock. s is nil with BindTTL.
-func (aq *acquirer) newCall(ctx context.Context, s *holdings.Session, req *types.Request) *call {
-	return &call{aq: aq, ctx: ctx, s: s, req: req}
+// NewCall makes a call that asks for one lock. s is nil with BindTTL.
+func (aq *Acquirer) NewCall(ctx context.Context, s *holdings.Session, req *types.Request) *Call {
+	return &Call{aq: aq, ctx: ctx, S: s, req: req}
 }
 
-// newMember makes the call for one of the keys of a call that began then.
-func (aq *acquirer) newMember(ctx context.Context, s *holdings.Session, req *types.Request, began time.Time) *call {
-	c := aq.newCall(ctx, s, req)
-	c.slot.Key, c.ofGroup, c.began, c.tr = req.Key, true, began, aq.obs.Call(ctx, req.Key)
+// NewMember makes the call for one of the keys of a call that began then.
+func (aq *Acquirer) NewMember(ctx context.Context, s *holdings.Session, req *types.Request, began time.Time, w *repeat.Withdrawal) *Call {
+	c := aq.NewCall(ctx, s, req)
+	c.Slot.Key, c.ofGroup, c.began, c.tr = req.Key, true, began, aq.obs.Call(ctx, req.Key)
+	if w != nil {
+		c.withdrawn = w.Ended()
+	}
 	return c
 }
 
+// Key is the key that the call asks for.
+func (c *Call) Key() string { return c.req.Key }
+
+// Share notes the grant that other calls of the same request have; 0: none.
+func (c *Call) Share(token int64) { c.shared = token }
+
+// Asked reports whether the call has made an attempt.
+func (c *Call) Asked() bool { return len(c.attempts) > 0 }
+
+// HeldInCache answers from what is known here that the key is held.
+func (c *Call) HeldInCache() (store.Lock, bool) { return c.aq.HeldInCache(nil, c.req) }
+
+// Leave ends what the call waits for: its time, and the events of its trace.
+func (c *Call) Leave() {
+	c.stopTimer()
+	c.tr.Leave()
+}
+
+// EndWait ends the span of the wait, if there is one.
+func (c *Call) EndWait(result string) { c.tr.EndWait(result) }
+
 // acquire makes attempts until one wins or the call gives up.
-func (c *call) acquire() (types.Grant, error) {
+func (c *Call) acquire() (types.Grant, error) {
 	defer c.stopTimer()
-	c.entry = c.s.ExpectEntry(c.req)
+	c.entry = c.S.ExpectEntry(c.req)
 	defer c.entry.Close()
 	for {
 		if g, ok := c.enter(); ok {
@@ -74,30 +99,30 @@ func (c *call) acquire() (types.Grant, error) {
 		if g, ok := c.enterInstead(err); ok {
 			return g, nil
 		}
-		if err := c.mayGoOn(err); err != nil {
+		if err := c.MayGoOn(err); err != nil {
 			return types.Grant{}, err
 		}
 	}
 }
 
 // try makes one attempt and returns its outcome.
-func (c *call) try() (types.Grant, error) {
-	if err := c.settleLast(); err != nil {
+func (c *Call) try() (types.Grant, error) {
+	if err := c.SettleLast(); err != nil {
 		return types.Grant{}, err
 	}
 	came := c.aq.arrivals.join(c.req) // before the lease, for which it may have to wait
-	b, err := c.newAttempt(came)
+	b, err := c.NewAttempt(came)
 	if err != nil {
 		return types.Grant{}, err
 	}
 	b.runInCaller = !c.aq.inline && !c.mayEndEarly()
-	b.start(c.ctx, c.tick.Now)
-	return c.await(b)
+	b.Start(c.ctx, c.tick.Now)
+	return c.Await(b)
 }
 
-// arrive takes the last place among the calls that come for the key, and reports whether the call
+// Arrive takes the last place among the calls that come for the key, and reports whether the call
 // need not ask for it: see [acquirer.isLate].
-func (c *call) arrive() (came *arrival, late bool) {
+func (c *Call) Arrive() (came *arrival, late bool) {
 	came = c.aq.arrivals.join(c.req)
 	return came, c.aq.isLate(came, c.shared)
 }
@@ -106,11 +131,11 @@ func (c *call) arrive() (came *arrival, late bool) {
 // store has answered: it waits, and the sidecar drains; or its session is ended by
 // another connection than its own. (Whose own connection closes wants to hear nothing. At
 // Stop, while the store hangs, such a call hears of it with the store's timeout.)
-func (c *call) mayEndEarly() bool { return c.req.Wait != 0 || c.s != nil && c.s.Explicit() }
+func (c *Call) mayEndEarly() bool { return c.req.Wait != 0 || c.S != nil && c.S.Explicit() }
 
 // lease returns the lease that an attempt needs, pinned and open, or nil for a bind:ttl
 // request that does not wait.
-func (c *call) lease() (*heartbeat.Lease, error) {
+func (c *Call) lease() (*heartbeat.Lease, error) {
 	c.tick = clock.Read(c.aq.clk)
 	if c.began.IsZero() {
 		c.began = c.tick.Now
@@ -138,14 +163,14 @@ func (c *call) lease() (*heartbeat.Lease, error) {
 }
 
 // opened waits until a lease is open, or the call gives up.
-func (c *call) opened(l *heartbeat.Lease) error {
+func (c *Call) opened(l *heartbeat.Lease) error {
 	select {
 	case <-l.Opened(): // nearly always
 		return l.Err()
 	default:
 	}
-	c.startTimer()
-	err := c.until(l.Opened())
+	c.StartTimer()
+	err := c.Until(l.Opened())
 	c.tick = clock.Read(c.aq.clk)
 	if err != nil {
 		return err
@@ -153,15 +178,15 @@ func (c *call) opened(l *heartbeat.Lease) error {
 	return l.Err()
 }
 
-// until waits for something, or returns why the call gives up before.
-func (c *call) until(something <-chan struct{}) error {
+// Until waits for something, or returns why the call gives up before.
+func (c *Call) Until(something <-chan struct{}) error {
 	ending, draining := c.endings()
 	select {
 	case <-something:
 		return nil
 	case <-c.time:
 		c.timed, c.time = true, nil
-		return c.timeout()
+		return c.Timeout()
 	case <-c.ctx.Done():
 		return errors.Join(types.ErrCallerLeft, context.Cause(c.ctx))
 	case <-ending:
@@ -175,9 +200,9 @@ func (c *call) until(something <-chan struct{}) error {
 
 // endings are closed when the call's session ends, and when it must not wait any
 // longer because the sidecar drains; a call that does not wait may finish.
-func (c *call) endings() (session, draining <-chan struct{}) {
-	if c.s != nil {
-		session = c.s.Ending()
+func (c *Call) endings() (session, draining <-chan struct{}) {
+	if c.S != nil {
+		session = c.S.Ending()
 	}
 	if c.req.Wait != 0 {
 		draining = c.aq.draining
@@ -185,18 +210,18 @@ func (c *call) endings() (session, draining <-chan struct{}) {
 	return session, draining
 }
 
-// await returns the attempt's outcome, or leaves it because the call gives up.
-func (c *call) await(b *attempt) (types.Grant, error) {
+// Await returns the attempt's outcome, or leaves it because the call gives up.
+func (c *Call) Await(b *Attempt) (types.Grant, error) {
 	if b.runInCaller && c.ctx.Err() != nil { // it left while it carried the question out itself
-		b.callerLeft()
+		b.CallerLeft()
 		return types.Grant{}, errors.Join(types.ErrCallerLeft, context.Cause(c.ctx))
 	}
-	if b.isOver() { // often at once; neither the timer nor the channel is free
+	if b.IsOver() { // often at once; neither the timer nor the channel is free
 		return c.outcome(b)
 	}
-	c.startTimer()
+	c.StartTimer()
 	ending, draining := c.endings()
-	done := b.ends()
+	done := b.Ends()
 	for {
 		var err error
 		select {
@@ -208,7 +233,7 @@ func (c *call) await(b *attempt) (types.Grant, error) {
 			continue
 		case <-c.entry.Opens():
 			if g, ok := c.enter(); ok {
-				b.callerLeft() // and its queue position
+				b.CallerLeft() // and its queue position
 				return g, nil
 			}
 			continue
@@ -221,13 +246,13 @@ func (c *call) await(b *attempt) (types.Grant, error) {
 		case <-draining:
 			err = types.ErrDraining
 		}
-		b.callerLeft()
+		b.CallerLeft()
 		return types.Grant{}, err
 	}
 }
 
 // outcome translates how an attempt ended.
-func (c *call) outcome(b *attempt) (types.Grant, error) {
+func (c *Call) outcome(b *Attempt) (types.Grant, error) {
 	b.mu.Lock()
 	g, err := b.result, b.err
 	c.learnLocked(b)
@@ -236,7 +261,7 @@ func (c *call) outcome(b *attempt) (types.Grant, error) {
 	case err == nil:
 		return c.deliver(b, g)
 	case errors.Is(err, errTimeUp):
-		return types.Grant{}, c.timeout()
+		return types.Grant{}, c.Timeout()
 	case c.aq.ctx.Err() != nil:
 		return types.Grant{}, types.ErrDraining // stopped, whatever that did to the attempt
 	default:
@@ -246,40 +271,40 @@ func (c *call) outcome(b *attempt) (types.Grant, error) {
 
 // deliver returns what the attempt has won, unless it is lost before this call hears of it: then it
 // is handed back, and the app never knows. A part of a group is told when all are there.
-func (c *call) deliver(b *attempt, g types.Grant) (types.Grant, error) {
+func (c *Call) deliver(b *Attempt, g types.Grant) (types.Grant, error) {
 	var told bool
 	switch {
 	case g.Bind == types.BindTTL:
 		g.ExpiresIn -= c.aq.clk.Now().Sub(b.wonAt)
 		told = g.ExpiresIn > 0
 	case c.ofGroup:
-		told = c.s.HasMember(&c.slot)
+		told = c.S.HasMember(&c.Slot)
 	default:
-		told = c.s.Publish(&c.slot)
-		g.ExpiresIn = c.slot.Left
+		told = c.S.Publish(&c.Slot)
+		g.ExpiresIn = c.Slot.Left
 	}
 	if told {
 		return g, nil
 	}
-	b.callerLeft() // also if the session has ended: the lock may have been lost before
-	if c.s != nil && c.s.HasEnded() {
+	b.CallerLeft() // also if the session has ended: the lock may have been lost before
+	if c.S != nil && c.S.HasEnded() {
 		return types.Grant{}, types.ErrSessionEnded
 	}
 	return types.Grant{}, b.whyNotKept()
 }
 
 // learnLocked takes over what an attempt has heard. b.mu is held.
-func (c *call) learnLocked(b *attempt) {
+func (c *Call) learnLocked(b *Attempt) {
 	c.shared = b.shared
 	if b.seen != nil && b.seen.Key != "" {
 		c.seen = b.seen
 	}
 	if b.wasQueued {
-		c.wasQueued, c.position = true, b.position
+		c.WasQueued, c.position = true, b.position
 	}
 }
 
-func (c *call) timeout() error {
+func (c *Call) Timeout() error {
 	// Time may be up before the call was queued: then, where it would have.
 	lock, position := store.Lock{Key: c.req.Key}, c.position
 	if c.seen != nil {
@@ -291,33 +316,33 @@ func (c *call) timeout() error {
 	return &types.TimeoutError{Lock: lock, Position: position, Waited: c.aq.clk.Now().Sub(c.began)}
 }
 
-func (c *call) startTimer() {
+func (c *Call) StartTimer() {
 	if c.timer == nil && c.req.Wait > 0 {
 		c.timer = time.NewTimer(c.req.Wait - c.aq.clk.Now().Sub(c.began))
 		c.time = c.timer.C
 	}
 }
 
-func (c *call) stopTimer() {
+func (c *Call) stopTimer() {
 	if c.timer != nil {
 		c.timer.Stop()
 	}
 }
 
 // enter enters the lock that the call's owner has got since it asked.
-func (c *call) enter() (types.Grant, bool) {
+func (c *Call) enter() (types.Grant, bool) {
 	if !c.req.Reentrant {
 		return types.Grant{}, false
 	}
 	waited := c.aq.clk.Now().Sub(c.began) // before what is left of the lock is reckoned
-	g, ok := c.s.Enter(c.req)
+	g, ok := c.S.Enter(c.req)
 	g.Waited = waited
 	return g, ok
 }
 
 // enterInstead enters when all that a call was told is that the key is held: by its
 // owner, perhaps, who got it in this moment.
-func (c *call) enterInstead(err error) (types.Grant, bool) {
+func (c *Call) enterInstead(err error) (types.Grant, bool) {
 	if _, held := errors.AsType[*types.HeldError](err); !held {
 		return types.Grant{}, false
 	}
@@ -326,32 +351,32 @@ func (c *call) enterInstead(err error) (types.Grant, bool) {
 
 // maxBids limits how often a call that does not wait tries again after its lease
 // was lost under it.
-const maxAttempts = 3
+const MaxAttempts = 3
 
 // The pauses of a call between its attempts grow from one to the other.
 const (
 	restMin = 50 * time.Millisecond
-	restMax = time.Second
+	RestMax = time.Second
 )
 
-// mayGoOn decides whether another attempt makes sense after one ended like this, or
+// MayGoOn decides whether another attempt makes sense after one ended like this, or
 // could not even begin, and rests before it if the store is the reason, or if one attempt after
 // the other ends like this.
-func (c *call) mayGoOn(err error) error {
-	outage := c.wasQueued && store.Unavailable(err)
-	if !errors.Is(err, errAttemptLost) && (!outage || c.timed) {
+func (c *Call) MayGoOn(err error) error {
+	outage := c.WasQueued && store.Unavailable(err)
+	if !errors.Is(err, ErrAttemptLost) && (!outage || c.timed) {
 		return err
 	}
 	switch {
 	case c.ctx.Err() != nil:
 		return types.ErrCallerLeft
-	case c.s != nil && c.s.HasEnded():
+	case c.S != nil && c.S.HasEnded():
 		return types.ErrSessionEnded
-	case c.aq.isDraining():
+	case c.aq.IsDraining():
 		return types.ErrDraining
 	case c.timed:
-		return c.timeout()
-	case c.req.Wait == 0 && len(c.attempts) >= maxAttempts:
+		return c.Timeout()
+	case c.req.Wait == 0 && len(c.attempts) >= MaxAttempts:
 		return &store.Error{Op: "acquire", Err: errors.New("the lease under the lock was lost")}
 	case outage:
 		return c.waitOut()
@@ -363,7 +388,7 @@ func (c *call) mayGoOn(err error) error {
 }
 
 // waitOut rests until another attempt may have better luck.
-func (c *call) waitOut() error {
+func (c *Call) waitOut() error {
 	for {
 		err := c.pause()
 		if err != nil || c.aq.ready() == nil { // which asks nobody, as hardly anybody should now
@@ -373,22 +398,22 @@ func (c *call) waitOut() error {
 }
 
 // pause rests, longer each time.
-func (c *call) pause() error {
-	c.startTimer()
+func (c *Call) pause() error {
+	c.StartTimer()
 	c.rest = max(c.rest, restMin)
 	rested := make(chan struct{})
 	timer := time.AfterFunc(clock.Jittered(c.rest), func() { close(rested) })
 	defer timer.Stop()
-	c.rest = min(2*c.rest, restMax)
-	return c.until(rested)
+	c.rest = min(2*c.rest, RestMax)
+	return c.Until(rested)
 }
 
-// settleLast waits until nothing can change the store on behalf of the last attempt of a request
+// SettleLast waits until nothing can change the store on behalf of the last attempt of a request
 // with an id: the next one has the same attempt id, and what hands the last one back would free it.
-func (c *call) settleLast() error {
+func (c *Call) SettleLast() error {
 	if len(c.attempts) == 0 || !c.req.SharesGrant() {
 		return nil
 	}
-	c.startTimer()
-	return c.until(c.attempts[len(c.attempts)-1].cleanedUp())
+	c.StartTimer()
+	return c.Until(c.attempts[len(c.attempts)-1].cleanedUp())
 }

@@ -1,4 +1,4 @@
-package lease
+package attempt
 
 import (
 	"context"
@@ -14,42 +14,43 @@ import (
 
 // acquireInTurn gets a lock for a session under the id of the request. A repeat gets what
 // became of the first, as long as the session holds it.
-func (aq *acquirer) acquireInTurn(c *call) (types.Grant, error) {
-	w, rs, req := repeat.NewWithdrawal(), &c.s.Requests, c.req
+func (aq *Acquirer) acquireInTurn(c *Call) (types.Grant, error) {
+	w, rs, req := repeat.NewWithdrawal(), &c.S.Requests, c.req
 	c.began, c.withdrawn = aq.clk.Now(), w.Ended()
 	r := rs.Use(repeat.AttemptID(req.RequestID, req.Key), w)
 	defer rs.Done(r, w)
-	if err := aq.takeTurn(c.ctx, c.s, r, req.Wait, w); err != nil {
+	if err := aq.TakeTurn(c.ctx, c.S, r, req.Wait, w); err != nil {
 		return types.Grant{}, err
 	}
 	waited := aq.clk.Now().Sub(c.began) // before what is left of the lock is reckoned
-	if g, ok := c.s.Again(req.Key, req.RequestID); ok {
+	if g, ok := c.S.Again(req.Key, req.RequestID); ok {
 		r.Leave()
 		aq.obs.Cached(observe.CachedRepeat)
 		g.Waited = waited
 		return g, nil
 	}
 	g, err := aq.acquireIn(c)
-	aq.leaveInTurn(rs, r, c.attempts, err)
+	aq.leaveInTurn(rs, r, c, err)
 	return g, err
 }
 
 // leaveInTurn ends the turn of a call of a session: at once if it has the lock, or has not
 // asked the store for it.
-func (aq *acquirer) leaveInTurn(rs *repeat.Requests, r *repeat.Request, attempts []*attempt, err error) {
-	if err == nil || len(attempts) == 0 {
+func (aq *Acquirer) leaveInTurn(rs *repeat.Requests, r *repeat.Request, c *Call, err error) {
+	if err == nil || !c.Asked() {
 		r.Leave()
 		return
 	}
-	aq.leaveAfter(rs, r, attempts)
+	aq.LeaveAfter(rs, r, c)
 }
 
-// endCalls ends the calls of a request that are under way, and takes the turn, until leave
+// EndCalls ends the calls of a request that are under way, and takes the turn, until leave
 // is called.
-func (aq *acquirer) endCalls(ctx context.Context, s *holdings.Session, rs *repeat.Requests, id store.AttemptID) (r *repeat.Request, leave func(), err error) {
+func (aq *Acquirer) EndCalls(ctx context.Context, s *holdings.Session, id store.AttemptID) (r *repeat.Request, leave func(), err error) {
+	rs := aq.RequestsOf(s)
 	r = rs.Use(id, nil)
 	rs.Withdraw(r)
-	if err := aq.takeTurn(ctx, s, r, 0, nil); err != nil {
+	if err := aq.TakeTurn(ctx, s, r, 0, nil); err != nil {
 		rs.Done(r, nil)
 		return nil, nil, err
 	}
@@ -59,10 +60,10 @@ func (aq *acquirer) endCalls(ctx context.Context, s *holdings.Session, rs *repea
 	}, nil
 }
 
-// takeTurn waits for the turn of a call, in a session or with BindTTL in none. The calls
+// TakeTurn waits for the turn of a call, in a session or with BindTTL in none. The calls
 // before it may wait in line for long, or be of unknown outcome: one that does not wait
 // gives the store its time. A release by the id (w is nil) also goes on during a drain.
-func (aq *acquirer) takeTurn(ctx context.Context, s *holdings.Session, r *repeat.Request, wait time.Duration, w *repeat.Withdrawal) error {
+func (aq *Acquirer) TakeTurn(ctx context.Context, s *holdings.Session, r *repeat.Request, wait time.Duration, w *repeat.Withdrawal) error {
 	select {
 	case <-r.Turns(): // nearly always
 		return nil
@@ -97,26 +98,26 @@ func (aq *acquirer) takeTurn(ctx context.Context, s *holdings.Session, r *repeat
 	}
 }
 
-// leaveAfter ends the turn when nothing can change the store any more on behalf
-// of the call's attempts: a late clean-up would free what the next call is given.
-func (aq *acquirer) leaveAfter(rs *repeat.Requests, r *repeat.Request, attempts []*attempt) {
+// LeaveAfter ends the turn when nothing can change the store any more on behalf
+// of the attempts of a call: a late clean-up would free what the next call is given.
+func (aq *Acquirer) LeaveAfter(rs *repeat.Requests, r *repeat.Request, c *Call) {
 	rs.UseAgain(r)
 	go func() {
 		defer rs.Done(r, nil)
-		for _, b := range attempts {
+		for _, b := range c.attempts {
 			b.inFlight.Wait()
 		}
 		r.Leave()
 	}()
 }
 
-// handBackTTL gives a bind:ttl grant back that was not delivered, unless another
+// HandBackTTL gives a bind:ttl grant back that was not delivered, unless another
 // call was given it: here, or, as only the store knows, by another sidecar where
 // the request was repeated. The next call has its turn when the store has heard
 // of it.
-func (aq *acquirer) handBackTTL(g types.Grant) {
-	c, matters := store.Claim{Key: g.Key, Token: g.Token, Undelivered: true, AtOnce: true}, aq.within(g.ExpiresIn)
-	free := func(settled func()) { aq.free(context.Background(), c, matters, settled) }
+func (aq *Acquirer) HandBackTTL(g types.Grant) {
+	c, matters := store.Claim{Key: g.Key, Token: g.Token, Undelivered: true, AtOnce: true}, aq.Within(g.ExpiresIn)
+	free := func(settled func()) { aq.Free(context.Background(), c, matters, settled) }
 	r := g.Repeats
 	if r == nil { // a request without an id has no repeats
 		free(func() {})

@@ -1,4 +1,4 @@
-package lease
+package attempt
 
 import (
 	"context"
@@ -11,8 +11,15 @@ import (
 
 // How an attempt ends.
 
-// finish ends an attempt that has not won.
-func (b *attempt) finish(err error) {
+// Won is the grant that the attempt has won; zero: none.
+func (b *Attempt) Won() types.Grant {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.result
+}
+
+// Finish ends an attempt that has not won.
+func (b *Attempt) Finish(err error) {
 	if _, first := b.close(err); first {
 		b.end()
 	}
@@ -20,7 +27,7 @@ func (b *attempt) finish(err error) {
 
 // close makes the attempt be over without a win, and reports in which phase it was,
 // and whether it was not over before.
-func (b *attempt) close(err error) (was phase, first bool) {
+func (b *Attempt) close(err error) (was phase, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.phase == over {
@@ -31,7 +38,7 @@ func (b *attempt) close(err error) (was phase, first bool) {
 }
 
 // cleanedUp is closed when nothing can change the store any more on the attempt's behalf.
-func (b *attempt) cleanedUp() <-chan struct{} {
+func (b *Attempt) cleanedUp() <-chan struct{} {
 	settled := make(chan struct{})
 	go func() {
 		b.inFlight.Wait()
@@ -41,13 +48,13 @@ func (b *attempt) cleanedUp() <-chan struct{} {
 }
 
 // end lets go of what an attempt keeps: its place in the books, its lease.
-func (b *attempt) end() {
-	b.arrival.leave()
+func (b *Attempt) end() {
+	b.arrival.Leave()
 	if b.inQueue.Load() {
 		b.aq.queue.remove(b)
 	}
-	if b.lease() != nil {
-		b.lease().Unpin()
+	if b.Lease() != nil {
+		b.Lease().Unpin()
 	}
 	b.mu.Lock()
 	b.ended = true
@@ -58,15 +65,15 @@ func (b *attempt) end() {
 	b.inFlight.Done()
 }
 
-// isOver reports whether an attempt is over, and has ended.
-func (b *attempt) isOver() bool {
+// IsOver reports whether an attempt is over, and has ended.
+func (b *Attempt) IsOver() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.ended
 }
 
-// ends is closed when it is.
-func (b *attempt) ends() <-chan struct{} {
+// Ends is closed when it is.
+func (b *Attempt) Ends() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.done == nil {
@@ -79,13 +86,13 @@ func (b *attempt) ends() <-chan struct{} {
 }
 
 // unwant makes an attempt hand back what it wins.
-func (b *attempt) unwant() {
+func (b *Attempt) unwant() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.unwanted = true
 }
 
-func (b *attempt) isUnwanted() bool {
+func (b *Attempt) IsUnwanted() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.unwanted
@@ -95,35 +102,35 @@ func (b *attempt) isUnwanted() bool {
 // MinHold keeps its key after its lease.
 
 // keepsKey reports whether a lock of a session keeps its key after its lease, for its MinHold.
-func (b *attempt) keepsKey() bool { return b.req.Bind == types.BindSession && b.req.MinHold > 0 }
+func (b *Attempt) keepsKey() bool { return b.req.Bind == types.BindSession && b.req.MinHold > 0 }
 
 // leaseLives reports whether the store keeps what the attempt has. A session's lock
 // lasts, if nobody frees it, as long as its lease is renewed, not only for a TTL.
-func (b *attempt) leaseLives() bool { return b.lease() != nil && b.lease().Alive(clock.Read(b.aq.clk)) }
+func (b *Attempt) leaseLives() bool { return b.Lease() != nil && b.Lease().Alive(clock.Read(b.aq.clk)) }
 
 // mayGet tells for how long the attempt may have something: under the lease a
 // session's lock or a queue position; and after that a bind:ttl lock for its TTL, and
 // a key for its MinHold.
-func (b *attempt) mayGet() func() bool {
+func (b *Attempt) mayGet() func() bool {
 	if b.req.Bind == types.BindSession && !b.keepsKey() {
 		return b.leaseLives
 	}
-	lasts := b.aq.within(b.lasts())
+	lasts := b.aq.Within(b.lasts())
 	return func() bool {
 		if b.leaseLives() {
-			lasts = b.aq.within(b.lasts())
+			lasts = b.aq.Within(b.lasts())
 		}
 		return lasts()
 	}
 }
 
 // lasts is for how long a lock that outlives the attempt's lease keeps its key.
-func (b *attempt) lasts() time.Duration { return max(b.req.TTL, b.req.MinHold) }
+func (b *Attempt) lasts() time.Duration { return max(b.req.TTL, b.req.MinHold) }
 
 // beginCleanup notes that something may change the store on the attempt's behalf until the
 // returned function is called. The attempt must not be over, or must have been closed but not
 // ended.
-func (b *attempt) beginCleanup() (settled func()) {
+func (b *Attempt) beginCleanup() (settled func()) {
 	b.inFlight.Add(1)
 	return b.inFlight.Done
 }
@@ -131,40 +138,40 @@ func (b *attempt) beginCleanup() (settled func()) {
 // onLateAnswer hears an answer that came when the attempt was over. If its lease was lost, the
 // store may have heard the question after the withdrawal and before the revocation. Then the
 // lock would keep its key for its MinHold, although nobody was told of it: it is withdrawn again.
-func (b *attempt) onLateAnswer() {
+func (b *Attempt) onLateAnswer() {
 	b.mu.Lock()
 	won := b.err == nil
 	b.mu.Unlock()
 	if !won && b.keepsKey() {
-		b.aq.withdrawOnce(b.tr.Carry(context.Background()), b.ref(), b.aq.within(b.lasts()), func() {})
+		b.aq.withdrawOnce(b.tr.Carry(context.Background()), b.Ref(), b.aq.Within(b.lasts()), func() {})
 	}
 }
 
 // handBack releases what the attempt has won, in the background. Nobody was told of it,
 // so its MinHold keeps it from nobody.
-func (b *attempt) handBack(token int64) {
+func (b *Attempt) handBack(token int64) {
 	if token == b.shared {
 		return
 	}
 	c, matters := store.Claim{Key: b.req.Key, Token: token, AtOnce: true, Traceparent: b.req.Traceparent}, b.mayGet()
 	if b.req.Bind == types.BindSession {
-		c.Lease = b.lease().ID()
+		c.Lease = b.Lease().ID()
 	} else {
 		c.Undelivered = true
-		matters = b.aq.within(b.lasts())
+		matters = b.aq.Within(b.lasts())
 	}
 	b.aq.obs.HandedBack(b.req.Key, token, b.req.Traceparent)
-	b.aq.free(b.tr.Carry(context.Background()), c, matters, b.beginCleanup())
+	b.aq.Free(b.tr.Carry(context.Background()), c, matters, b.beginCleanup())
 }
 
-// within reports true for so long.
-func (aq *acquirer) within(d time.Duration) func() bool {
+// Within reports true for so long.
+func (aq *Acquirer) Within(d time.Duration) func() bool {
 	until := aq.clk.Now().Add(d)
 	return func() bool { return aq.clk.Now().Before(until) }
 }
 
-// handBackMember releases what the attempt has won, if it is still there.
-func (b *attempt) handBackMember(token int64) {
+// HandBackMember releases what the attempt has won, if it is still there.
+func (b *Attempt) HandBackMember(token int64) {
 	if b.req.Bind == types.BindTTL {
 		b.handBack(token)
 		return
@@ -175,6 +182,6 @@ func (b *attempt) handBackMember(token int64) {
 	}
 	settled()
 	if b.keepsKey() { // lost
-		b.aq.withdrawOnce(b.tr.Carry(context.Background()), b.ref(), b.mayGet(), b.beginCleanup())
+		b.aq.withdrawOnce(b.tr.Carry(context.Background()), b.Ref(), b.mayGet(), b.beginCleanup())
 	}
 }

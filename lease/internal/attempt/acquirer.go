@@ -1,4 +1,4 @@
-package lease
+package attempt
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 )
 
 // AcquirerConfig is what an acquirer needs.
-type AcquirerConfig struct {
+type Config struct {
 	types.Config
 	Observer   *observe.Observer
 	Store      waitStore
@@ -36,8 +36,8 @@ type AcquirerConfig struct {
 	Draining <-chan struct{}
 }
 
-// acquirer gets locks for sessions, and bind:ttl locks for nobody.
-type acquirer struct {
+// Acquirer gets locks for sessions, and bind:ttl locks for nobody.
+type Acquirer struct {
 	cfg       types.Config
 	clk       clock.Clock
 	obs       *observe.Observer
@@ -54,47 +54,49 @@ type acquirer struct {
 	// inline: the store answers at once, in the caller's goroutine (see its traits).
 	inline bool
 	// ready says why the store can not serve, from what is known.
-	ready    func() error
+	ready func() error
+	// ask asks for the locks of several attempts.
+	ask      func(ctx context.Context, asks []store.Ask) ([]store.Answer, error)
 	granted  func(now time.Time, lasts time.Duration, held bool)
 	draining <-chan struct{}
 	ctx      context.Context // ends with the sidecar
 }
 
 // newAcquirer makes an acquirer, which works until ctx ends.
-func newAcquirer(ctx context.Context, c AcquirerConfig) (*acquirer, error) {
-	aq := &acquirer{
+func New(ctx context.Context, c Config) (*Acquirer, error) {
+	aq := &Acquirer{
 		cfg: c.Config, clk: c.Clock, obs: c.Observer, lanes: c.Lanes, heldCache: c.HeldCache, leases: c.Leases, holdings: c.Holdings,
 		later: c.Background, queue: newQueue(c.Config, c.Observer, c.Store, c.Background.Spawn), inline: c.Store.Traits().Inline,
-		ready: c.Store.Ready, granted: c.Granted, draining: c.Draining, ctx: ctx,
+		ready: c.Store.Ready, ask: c.Store.Acquire, granted: c.Granted, draining: c.Draining, ctx: ctx,
 	}
 	aq.arrivals = newArrivals(aq.enqueueAll)
 	return aq, aq.requests.Remember(holdings.Remembered)
 }
 
-// run checks waiting attempts when that is due, until the sidecar stops.
-func (aq *acquirer) run() { aq.queue.watch(aq.ctx) }
+// Run checks waiting attempts when that is due, until the sidecar stops.
+func (aq *Acquirer) Run() { aq.queue.watch(aq.ctx) }
 
-// news hears what the store tells of an attempt. It does not block.
-func (aq *acquirer) news(n store.News) { aq.queue.news(n) }
+// News hears what the store tells of an attempt. It does not block.
+func (aq *Acquirer) News(n store.News) { aq.queue.news(n) }
 
-// lookAgain makes all waiting attempts be checked soon.
-func (aq *acquirer) lookAgain() { aq.queue.hint(aq.queue.all()) }
+// LookAgain makes all waiting attempts be checked soon.
+func (aq *Acquirer) LookAgain() { aq.queue.hint(aq.queue.all()) }
 
-// waiting returns the attempts that are queued, or may be.
-func (aq *acquirer) waiting() []*attempt { return aq.queue.all() }
+// Waiting returns the attempts that are queued, or may be.
+func (aq *Acquirer) Waiting() []*Attempt { return aq.queue.all() }
 
-// waitingUnder returns those of them that wait under a lease.
-func (aq *acquirer) waitingUnder(l *heartbeat.Lease) []*attempt { return aq.queue.on(l) }
+// WaitingUnder returns those of them that wait under a lease.
+func (aq *Acquirer) WaitingUnder(l *heartbeat.Lease) []*Attempt { return aq.queue.on(l) }
 
-// queueLength is how many calls of this sidecar wait for a key.
-func (aq *acquirer) queueLength(key string) int { return aq.queue.length(key) }
+// QueueLength is how many calls of this sidecar wait for a key.
+func (aq *Acquirer) QueueLength(key string) int { return aq.queue.length(key) }
 
-// checkInterval is how often a wait is checked that nothing else makes due.
-func (aq *acquirer) checkInterval() time.Duration { return aq.queue.every() }
+// CheckInterval is how often a wait is checked that nothing else makes due.
+func (aq *Acquirer) CheckInterval() time.Duration { return aq.queue.every() }
 
-// leaseLost makes the attempts that wait under a lease begin again under another one. It returns
+// LeaseLost makes the attempts that wait under a lease begin again under another one. It returns
 // how many these are.
-func (aq *acquirer) leaseLost(l *heartbeat.Lease) int {
+func (aq *Acquirer) LeaseLost(l *heartbeat.Lease) int {
 	waiting := aq.queue.on(l)
 	for _, b := range waiting {
 		b.leaseGone(l)
@@ -102,11 +104,11 @@ func (aq *acquirer) leaseLost(l *heartbeat.Lease) int {
 	return len(waiting)
 }
 
-// callersLeft leaves all waiting attempts alone.
-func (aq *acquirer) callersLeft() { aq.queue.callersLeft() }
+// CallersLeft leaves all waiting attempts alone.
+func (aq *Acquirer) CallersLeft() { aq.queue.callersLeft() }
 
-// kept counts what is kept for calls. Nothing is, if there are none.
-func (aq *acquirer) kept() map[string]int {
+// Kept counts what is kept for calls. Nothing is, if there are none.
+func (aq *Acquirer) Kept() map[string]int {
 	aq.queue.mu.Lock()
 	defer aq.queue.mu.Unlock()
 	aq.arrivals.mu.Lock()
@@ -117,52 +119,43 @@ func (aq *acquirer) kept() map[string]int {
 	}
 }
 
-func (aq *acquirer) acquireOne(ctx context.Context, s *holdings.Session, req *types.Request) (types.Grant, error) {
-	if aq.isDraining() {
+func (aq *Acquirer) Acquire(ctx context.Context, s *holdings.Session, req *types.Request) (types.Grant, error) {
+	if aq.IsDraining() {
 		return types.Grant{}, types.ErrDraining
 	}
-	req.TTL = aq.ttlOf(s, req)
+	req.TTL = aq.TTLOf(s, req)
 	if req.Bind == types.BindTTL {
 		return aq.acquireTTL(ctx, req)
 	}
-	c := aq.newCall(ctx, s, req)
+	c := aq.NewCall(ctx, s, req)
 	if req.RequestID != uuid.Nil {
 		return aq.acquireInTurn(c)
 	}
 	return aq.acquireIn(c)
 }
 
-func (aq *acquirer) isDraining() bool { return closed(aq.draining) }
-
-// closed reports whether a channel is closed.
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
+// IsDraining reports whether nothing more is acquired.
+func (aq *Acquirer) IsDraining() bool { return background.Closed(aq.draining) }
 
 // acquireIn gets a lock for the session of a call.
-func (aq *acquirer) acquireIn(c *call) (types.Grant, error) {
-	s, req := c.s, c.req
+func (aq *Acquirer) acquireIn(c *Call) (types.Grant, error) {
+	s, req := c.S, c.req
 	if g, ok := s.Enter(req); ok {
 		aq.obs.Cached(observe.CachedEntry)
 		return g, nil
 	}
-	if err := s.Admit(&c.slot); err != nil {
+	if err := s.Admit(&c.Slot); err != nil {
 		return types.Grant{}, err
 	}
-	defer s.Leave(&c.slot)
-	if lock, ok := aq.heldInCache(s, req); ok {
+	defer s.Leave(&c.Slot)
+	if lock, ok := aq.HeldInCache(s, req); ok {
 		return types.Grant{}, &types.HeldError{Lock: lock, Cached: true}
 	}
-	return aq.acquire(c)
+	return aq.Perform(c)
 }
 
-// ttlOf is the TTL that a request asks for, or the default.
-func (aq *acquirer) ttlOf(s *holdings.Session, req *types.Request) time.Duration {
+// TTLOf is the TTL that a request asks for, or the default.
+func (aq *Acquirer) TTLOf(s *holdings.Session, req *types.Request) time.Duration {
 	switch {
 	case req.TTL != 0:
 		return req.TTL
@@ -175,24 +168,24 @@ func (aq *acquirer) ttlOf(s *holdings.Session, req *types.Request) time.Duration
 
 // acquireTTL gets a bind:ttl lock. Calls with the same request id take turns, so
 // that a repeat finds what became of the first.
-func (aq *acquirer) acquireTTL(ctx context.Context, req *types.Request) (types.Grant, error) {
+func (aq *Acquirer) acquireTTL(ctx context.Context, req *types.Request) (types.Grant, error) {
 	if req.RequestID == uuid.Nil {
-		if lock, ok := aq.heldInCache(nil, req); ok {
+		if lock, ok := aq.HeldInCache(nil, req); ok {
 			return types.Grant{}, &types.HeldError{Lock: lock, Cached: true}
 		}
-		return aq.acquire(aq.newCall(ctx, nil, req))
+		return aq.Perform(aq.NewCall(ctx, nil, req))
 	}
 	w := repeat.NewWithdrawal()
-	c := aq.newCall(ctx, nil, req)
+	c := aq.NewCall(ctx, nil, req)
 	c.began, c.withdrawn = aq.clk.Now(), w.Ended()
 	r := aq.requests.Use(repeat.AttemptID(req.RequestID, req.Key), w)
 	defer aq.requests.Done(r, w)
-	if err := aq.takeTurn(ctx, nil, r, req.Wait, w); err != nil {
+	if err := aq.TakeTurn(ctx, nil, r, req.Wait, w); err != nil {
 		return types.Grant{}, err
 	}
-	defer func() { aq.leaveAfter(&aq.requests, r, c.attempts) }()
+	defer func() { aq.LeaveAfter(&aq.requests, r, c) }()
 	c.shared = r.Shared()
-	g, err := aq.acquire(c)
+	g, err := aq.Perform(c)
 	if err == nil {
 		g.Repeats = r
 		r.Give(g.Token)
@@ -200,10 +193,10 @@ func (aq *acquirer) acquireTTL(ctx context.Context, req *types.Request) (types.G
 	return g, err
 }
 
-// heldInCache answers from what is known here that a key is held: by a session of
+// HeldInCache answers from what is known here that a key is held: by a session of
 // this sidecar, or by somebody else of whom the store told a moment ago. The owner
 // that may enter the lock is not denied: it got it in this moment.
-func (aq *acquirer) heldInCache(s *holdings.Session, req *types.Request) (store.Lock, bool) {
+func (aq *Acquirer) HeldInCache(s *holdings.Session, req *types.Request) (store.Lock, bool) {
 	if req.Wait != 0 || req.NoCache {
 		return store.Lock{}, false
 	}
@@ -223,24 +216,24 @@ func (aq *acquirer) heldInCache(s *holdings.Session, req *types.Request) (store.
 
 // knownHeld reports whether a session of this sidecar holds the key, or a call of it stands
 // in line for the key: then it will hardly be free.
-func (aq *acquirer) knownHeld(key string) bool {
+func (aq *Acquirer) knownHeld(key string) bool {
 	h := aq.holdings.Get(key)
 	return h != nil && h.Valid(clock.Read(aq.clk)) || aq.queue.length(key) > 0
 }
 
 // isLate reports whether an attempt that waits need not ask for its key: calls came before, or
 // it is known to be held. One with a grant in common with other calls asks. a may be nil.
-func (aq *acquirer) isLate(a *arrival, shared int64) bool {
+func (aq *Acquirer) isLate(a *arrival, shared int64) bool {
 	return a != nil && shared == 0 && (a.behind || aq.knownHeld(a.key))
 }
 
-// acquire gets a lock that is not denied here.
-func (aq *acquirer) acquire(c *call) (types.Grant, error) {
+// Acquire gets a lock that is not denied here.
+func (aq *Acquirer) Perform(c *Call) (types.Grant, error) {
 	if c.req.Wait != 0 {
-		if err := aq.addWaiter(); err != nil {
+		if err := aq.AddWaiter(); err != nil {
 			return types.Grant{}, err
 		}
-		defer aq.waiters.Add(-1)
+		defer aq.WaiterLeft()
 	}
 	c.tr = aq.obs.Call(c.ctx, c.req.Key)
 	if c.began.IsZero() && (c.req.Wait != 0 || c.req.Reentrant) { // the others begin with their first attempt
@@ -252,8 +245,8 @@ func (aq *acquirer) acquire(c *call) (types.Grant, error) {
 	return g, err
 }
 
-// addWaiter counts a call in that waits, if there may be one more.
-func (aq *acquirer) addWaiter() error {
+// AddWaiter counts a call in that waits, if there may be one more.
+func (aq *Acquirer) AddWaiter() error {
 	if n := aq.waiters.Add(1); n > int64(aq.cfg.MaxWaiters) {
 		aq.waiters.Add(-1)
 		return waiterLimit(aq.cfg.MaxWaiters)
@@ -261,6 +254,17 @@ func (aq *acquirer) addWaiter() error {
 	return nil
 }
 
+// WaiterLeft counts it out.
+func (aq *Acquirer) WaiterLeft() { aq.waiters.Add(-1) }
+
+// RequestsOf are the requests of a session, or those with BindTTL.
+func (aq *Acquirer) RequestsOf(s *holdings.Session) *repeat.Requests {
+	if s != nil {
+		return &s.Requests
+	}
+	return &aq.requests
+}
+
 func waiterLimit(limit int) error {
-	return &LimitError{What: "waiting calls", Setting: "LOCKSIDECAR_MAX_WAITERS", Limit: limit}
+	return &types.LimitError{What: "waiting calls", Setting: "LOCKSIDECAR_MAX_WAITERS", Limit: limit}
 }
