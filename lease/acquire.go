@@ -30,7 +30,7 @@ func (m *Manager) Acquire(ctx context.Context, s *holdings.Session, req types.Re
 // that Wait is shorter. Errors: those of Acquire, where a key that is not to be had is named, and [HoldsError].
 func (m *Manager) AcquireAll(ctx context.Context, s *holdings.Session, keys []string, req types.Request) ([]types.Grant, error) {
 	began := m.begins(&req)
-	grants, err := m.groups.acquire(ctx, s, keys, &req)
+	grants, err := m.groups.Acquire(ctx, s, keys, &req)
 	m.acquiredAll(ctx, keys, &req, began, grants, err)
 	return grants, err
 }
@@ -38,7 +38,7 @@ func (m *Manager) AcquireAll(ctx context.Context, s *holdings.Session, keys []st
 // begins is when a call begins that may wait. The others are refused at once, or know.
 func (m *Manager) begins(req *types.Request) (began time.Time) {
 	if req.Wait != 0 {
-		began = m.clk.Now()
+		began = m.cfg.Clock.Now()
 	}
 	return began
 }
@@ -48,7 +48,7 @@ func (m *Manager) sinceBegin(began time.Time) time.Duration {
 	if began.IsZero() {
 		return 0
 	}
-	return m.clk.Now().Sub(began)
+	return m.cfg.Clock.Now().Sub(began)
 }
 
 // acquired tells how an acquire of one key ended.

@@ -77,7 +77,7 @@ func (m *Manager) notHeldAnyMore(c claimant) error {
 
 // amendForeign amends a bind:ttl lock; of any other the store knows why not.
 func (m *Manager) amendForeign(ctx context.Context, c claimant, req *types.AmendRequest) (types.Grant, error) {
-	sent := m.clk.Now()
+	sent := m.cfg.Clock.Now()
 	v, err := lanes.Submit(ctx, m.lanes.Amends, store.Change{
 		Claim: store.Claim{Key: req.Key, Token: req.Token},
 		TTL:   req.TTL, SetData: req.SetData, Data: req.Data,
@@ -89,9 +89,9 @@ func (m *Manager) amendForeign(ctx context.Context, c claimant, req *types.Amend
 	if v.Status != store.Holds {
 		return types.Grant{}, m.refusedBy(v.Status, c)
 	}
-	m.sweeping.granted(m.clk.Now(), req.TTL)
+	m.sweeping.granted(m.cfg.Clock.Now(), req.TTL)
 	// The store counts from some moment since it was asked: from then, to be safe.
-	left := heartbeat.Reliable(v.Lock.Holder.ExpiresIn) - m.clk.Now().Sub(sent)
+	left := heartbeat.Reliable(v.Lock.Holder.ExpiresIn) - m.cfg.Clock.Now().Sub(sent)
 	if left <= 0 {
 		return types.Grant{}, m.refusedBy(store.Expired, c)
 	}

@@ -48,10 +48,6 @@
 //	free ──grant──▶ held ──release, loss, end of the session──▶ free
 //	                  └──before its MinHold is over──▶ hold pending ──the hold is over──▶ free
 //
-// A waiter that asked for it is skipped by a success: it returns the result, and the
-// store remembers that for it until it is told to forget, or the waiter's lease is
-// dead. An attempt that nobody listens to any more only makes it forget.
-//
 // What others ask a holder for (to stop, to give up at once) lies in the store until
 // it is heard. News and renewals say that there is something. A signal may overtake
 // the grant that it means: it is kept until that is here, or cannot come any more.
@@ -60,47 +56,8 @@
 //
 // # Calls and attempts
 //
-// A call makes attempts. A [attempt] is one attempt under one attempt id and one lease; its
-// states are in attempt.go. When the call leaves (its connection closed, its session
-// ended, the sidecar drains), the attempt goes on alone until its outcome is known,
-// and hands back what it wins. When the lease under an attempt is lost while it waits
-// in line, the call makes another attempt under a fresh lease: its place is lost, the
-// call is not.
-//
-// Calls of one sidecar that wait for the same key are queued in the order in which they came
-// ([arrivals]). The first asks for the key. The others ask nothing, and are queued together
-// when the first has its answer, before those that come later. A call that comes when the key
-// is known to be held is queued at once. A call for several keys comes when it is about to
-// ask for a key; a later key for which others came before is left to them. A call that does
-// not wait is not counted.
-//
-// A call that nothing but the store's answer can end early carries its question, or its
-// release, out in its own goroutine where the lane is idle. If its caller leaves meanwhile,
-// its session ends without it: only its own answer waits, and nobody is there to hear that
-// any more.
-//
-// What an attempt may have got and nobody wants is freed again and again for as long as
-// it can last: a session's lock for as long as its lease is renewed, not only for a
-// TTL. Attempts of calls with the same request id have the same attempt id, so freeing it
-// for one would free it for all: such calls take turns, each begins when nothing of
-// the ones before can change the store any more, and what one of them was given is
-// not freed because another left. Whether another sidecar has given the same grant
-// to its app only the store knows: a bind:ttl grant that two instances may have told
-// is handed back by none of them ([store.Claim].Undelivered, and Withdraw).
-//
-// In a session a repeat does not ask the store: the session knows which request was granted
-// what (its locks and their entries have the ids), so the attempts of its calls have random grant
-// ids. Calls with the same id take turns there, too. An id is remembered for as long as the
-// call is under way, or the entry is held. A release by the id ([ReleaseRequest]) ends the
-// calls that are under way, takes its turn, and then releases what is there; with BindTTL it
-// asks the store for the grant, as a cancel does, so it finds that of another sidecar. A call
-// that waits at another sidecar goes on: it has a caller there.
-//
-// A call for several keys ([Manager.AcquireAll]) has a call and attempts for each of them.
-// It holds the keys in the order of their bytes up to the one for which it stands in
-// line, so groups never wait for each other in a circle, and it is served in its turn
-// there. Until it has all, the app does not see what it has; whatever ends the call
-// hands all of it back. A part that is lost meanwhile is got again.
+// A call makes attempts until one wins, or it gives up: package lease/internal/attempt says how, and
+// package lease/internal/multi how a call for several keys gets all or none.
 //
 // # Watches
 //
@@ -119,41 +76,6 @@
 // Package observe makes spans, metrics and log lines of what has been decided. Nothing waits
 // for it.
 //
-// # Rotation
-//
-// After a failover to a server that knew less than was confirmed, a grant can be missing under
-// a lease, and orphans can be back: grants and queue positions that nobody here knows. When a
-// renewal names such a lease:
-//
-//  1. The lease is retired: nothing new is held under it. It is renewed as long as it has users.
-//  2. The locks that are believed to be held under it are read. What is missing is lost. Only
-//     then is the lease trusted for longer (reconcile.go).
-//  3. Locks and waits that are known here are moved to the fresh lease for that TTL (rotate.go).
-//  4. When it has no user any more, the lease is closed. What is left under it are orphans.
-//
-// Exclusion: a move changes the lease of a grant, never the grant, in one transaction with the
-// lock row locked and both leases alive. Whoever takes a dead holder's key names the dead lease
-// under the same row lock, so it takes what is still there, or nothing. While a move is under
-// way, the store may have the lock under either lease: it is trusted only while both are, and
-// the old lease is lost if the new one is lost before the answer came. A move of unknown outcome is
-// under way until the store answers for each row, because that move itself may be what keeps a row
-// locked. A move names both leases: one that lay in a buffer does nothing to what was moved on.
-//
-// Token order: a move draws no token.
-//
-// Nothing granted is delivered twice: an attempt keeps its id. A move never grants, and an
-// answer or news that comes during it finds the attempt as before.
-//
-// An orphan ends in bounded time: users of a retired lease only leave. Asks in flight are users,
-// and have a time limit. Releases are users, and end when the store answers. Locks and waits are
-// moved in rounds, one for each renewal interval, until none is left. What a row lock of another
-// session keeps from being moved keeps the lease, for as long as that lock.
-//
-// What ends here during its move is freed once more afterwards: its release or withdrawal may
-// have been given up when the old lease ended. A session's lock is claimed by its instance, so a
-// release that meets the move in the store frees the lock all the same. After a second failover
-// both leases are old: their locks are verified and moved again.
-//
 // # What happens in each failure
 //
 //   - The app dies or its connection drops: its session ends; everything that it
@@ -169,7 +91,7 @@
 //     withdrawals go on; no other key waits for it.
 //   - A standby is promoted that knows less than was told: a renewal names the leases of
 //     another history. What is believed to be held under them is verified and moved to fresh
-//     leases: see Rotation.
+//     leases: package lease/internal/reconcile says how.
 //   - The process is stopped or the machine suspended for longer than a lease
 //     lasts: the first read afterwards finds the lease past its deadline and all
 //     its locks lost (expired).

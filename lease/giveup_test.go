@@ -14,19 +14,19 @@ func TestGiveUpAtTheReveal(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
-		g := r.m.groups.newGroup(context.Background(), s, []string{"a", "b"}, &types.Request{TTL: s.TTL()})
-		done, err := g.admit()
+		g := r.m.groups.NewGroup(context.Background(), s, []string{"a", "b"}, &types.Request{TTL: s.TTL()})
+		done, err := g.Admit()
 		r.must(err)
 		defer done()
-		for len(g.members) < 2 {
-			r.must(g.advance())
+		for g.Missing() {
+			r.must(g.Advance())
 		}
 		h, over := r.m.holdings.Get("b"), make(chan struct{})
 		go func() {
 			defer close(over)
 			h.GiveUp(types.LostMaxHold)
 		}()
-		g.complete()
+		g.Complete()
 		<-over
 	})
 }

@@ -419,19 +419,19 @@ func TestGroupRevealsAllOrNone(t *testing.T) {
 	bubble(t, func(t *testing.T, opt option) {
 		r := newRig(t, opt)
 		s := r.session()
-		g := r.m.groups.newGroup(context.Background(), s, []string{"a", "b"}, &types.Request{TTL: s.TTL()})
-		done, err := g.admit()
+		g := r.m.groups.NewGroup(context.Background(), s, []string{"a", "b"}, &types.Request{TTL: s.TTL()})
+		done, err := g.Admit()
 		r.must(err)
 		defer done()
-		for len(g.members) < 2 {
-			r.must(g.advance())
+		for g.Missing() {
+			r.must(g.Advance())
 		}
 		r.m.holdings.Get("b").GiveUp(types.LostForced)
-		if g.complete() || s.Held() != 0 || s.Find("a", g.members[0].g.Token) != nil {
+		if g.Complete() || s.Held() != 0 || s.Find("a", r.stored("a").Token) != nil {
 			t.Error("shown in part")
 		}
 		synctest.Wait() // it is released
-		r.must(g.acquire())
+		r.must(g.Acquire())
 		if s.Held() != 2 {
 			t.Errorf("%d held", s.Held())
 		}

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -14,7 +13,9 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/heldcache"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
+	"github.com/locksidecar/locksidecar/lease/internal/multi"
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
+	"github.com/locksidecar/locksidecar/lease/internal/reconcile"
 	"github.com/locksidecar/locksidecar/lease/internal/signal"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/lease/internal/watch"
@@ -26,34 +27,30 @@ import (
 type Manager struct {
 	cfg types.Config
 	st  store.Store
-	clk clock.Clock
-	log *slog.Logger
 	obs *observe.Observer
 
-	lanes *lanes.Set
-
+	lanes      *lanes.Set
+	heldCache  *heldcache.Cache
 	leases     *heartbeat.Leases
 	holdings   *holdings.Set
 	acquirer   *attempt.Acquirer
-	groups     *groups
-	watches    *watch.Watches
+	groups     *multi.Groups
 	signals    *signal.Signals
+	watches    *watch.Watches
+	reconciler *reconcile.Reconciler
 	fleet      *fleet.Counter
-	reconciler *reconciler
-	heldCache  *heldcache.Cache
+	sweeping   *sweeping
+	lifecycle
+}
 
-	sweeping *sweeping
-
-	// inline: the store answers at once, in the caller's goroutine (see its traits).
-	inline bool
-
-	// draining is closed by Drain.
-	draining  chan struct{}
+// lifecycle is how far a manager is on its way from New to Stop.
+type lifecycle struct {
+	draining  chan struct{} // closed by Drain
 	drainOnce sync.Once
+	ctx       context.Context // of what runs in the background, until Stop
+	cancel    context.CancelFunc
+	stop      sync.Once
 
-	ctx        context.Context // of what runs in the background
-	cancel     context.CancelFunc
-	stop       sync.Once
 	background *background.Runner
 }
 
@@ -62,15 +59,13 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.System{}
 	}
-	m := &Manager{
-		cfg: cfg, st: st, clk: cfg.Clock, log: cfg.Logger, inline: st.Traits().Inline,
-		draining: make(chan struct{}),
-	}
-	m.obs = observe.New(cfg.Logger, cfg.Metrics, cfg.Tracer, m.inline)
+	inline := st.Traits().Inline
+	m := &Manager{cfg: cfg, st: st, obs: observe.New(cfg.Logger, cfg.Metrics, cfg.Tracer, inline)}
+	m.draining = make(chan struct{})
 	m.ctx, m.cancel = context.WithCancel(context.Background())
-	m.background = background.New(m.ctx, m.clk)
+	m.background = background.New(m.ctx, m.cfg.Clock)
 	var err error
-	if m.heldCache, err = heldcache.New(cfg.CacheSize, cfg.CacheTTL, m.clk); err != nil {
+	if m.heldCache, err = heldcache.New(cfg.CacheSize, cfg.CacheTTL, m.cfg.Clock); err != nil {
 		return nil, err
 	}
 	m.lanes = lanes.New(cfg, st, m.obs, m.draining)
@@ -84,13 +79,14 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 		return nil, err
 	}
 	m.signals = signal.New(m.ctx, cfg, st, m.lanes, m.heldCache, signalLocks{m}, m.background.Spawn)
-	m.groups = newGroups(m.ctx, GroupsConfig{
-		Config: cfg, Acquirer: m.acquirer, Amends: m.lanes.Amends, Inline: m.inline, Granted: m.granted, Spawn: m.background.Spawn,
+	m.groups = multi.New(m.ctx, multi.Config{
+		Config: cfg, Acquirer: m.acquirer, Amends: m.lanes.Amends, Inline: inline, Granted: m.granted, Spawn: m.background.Spawn,
 	})
 	m.watches = m.newWatches()
-	m.sweeping = newSweeping(st, m.clk, m.log)
+	m.sweeping = newSweeping(st, m.cfg.Clock, m.cfg.Logger)
 	m.fleet = fleet.New(m.ctx, cfg, st, m.background.Spawn)
-	m.reconciler = m.newReconciler()
+	mover, _ := st.(store.Mover)
+	m.reconciler = reconcile.New(m.ctx, reconcile.Config{Config: cfg, Store: mover, Leases: m.leases, Holdings: m.holdings, Attempts: m.acquirer})
 	m.obs.Observe(m.state)
 	return m, nil
 }
@@ -99,12 +95,12 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 func (m *Manager) newLeases() *heartbeat.Leases {
 	return heartbeat.New(m.ctx, heartbeat.Config{
 		TTL: m.cfg.TTL, RenewInterval: m.cfg.RenewInterval, StoreTimeout: m.cfg.StoreTimeout,
-		Store: m.st, Lanes: m.lanes, Clock: m.clk, Log: m.log, Observer: m.obs, Background: m.background,
+		Store: m.st, Lanes: m.lanes, Clock: m.cfg.Clock, Log: m.cfg.Logger, Observer: m.obs, Background: m.background,
 		OnLost:    m.leaseLost,
 		OnRetired: m.leaseRetired,
 		OnSignals: func() { m.signals.Poll() },
 		Verify: func(ctx context.Context, leases []*heartbeat.Lease, history store.History, trusted func(*heartbeat.Lease)) error {
-			return m.reconciler.verify(ctx, leases, history, trusted)
+			return m.reconciler.Verify(ctx, leases, history, trusted)
 		},
 	})
 }
@@ -122,17 +118,8 @@ func (m *Manager) leaseLost(l *heartbeat.Lease, reason types.LostReason) (locks,
 
 // leaseRetired moves what is held under a lease to a fresh one.
 func (m *Manager) leaseRetired(l *heartbeat.Lease) {
-	m.background.Spawn(func() { m.reconciler.rotate(l) })
+	m.background.Spawn(func() { m.reconciler.Rotate(l) })
 	m.watches.LeaseEnded()
-}
-
-// newReconciler makes that of a manager.
-func (m *Manager) newReconciler() *reconciler {
-	mover, _ := m.st.(store.Mover)
-	return &reconciler{
-		mover: mover, clk: m.clk, log: m.log, timeout: m.cfg.StoreTimeout, pause: m.cfg.RenewInterval,
-		leases: m.leases, holdings: m.holdings, acquirer: m.acquirer, ctx: m.ctx,
-	}
 }
 
 // granted hears of each grant: see [attempt.AcquirerConfig].
@@ -148,8 +135,8 @@ func (m *Manager) newHoldings() *holdings.Set {
 	return holdings.New(holdings.Config{
 		Instance: m.cfg.Instance, Pod: m.cfg.Pod, TTL: m.cfg.TTL,
 		MaxSessions: m.cfg.MaxSessions, MaxLocksPerSession: m.cfg.MaxLocksPerSession,
-		Clock: m.clk, Observer: m.obs, Draining: m.draining,
-		Sender: attempt.NewReleaser(m.lanes, m.background, m.heldCache, m.log), Lease: m.leases.Get, QueueLength: func(key string) int { return m.acquirer.QueueLength(key) },
+		Clock: m.cfg.Clock, Observer: m.obs, Draining: m.draining,
+		Sender: attempt.NewReleaser(m.lanes, m.background, m.heldCache, m.cfg.Logger), Lease: m.leases.Get, QueueLength: func(key string) int { return m.acquirer.QueueLength(key) },
 	})
 }
 
@@ -166,7 +153,7 @@ func (m *Manager) Session(id string) (*holdings.Session, error) { return m.holdi
 // state is what the gauges show.
 func (m *Manager) state() observe.State {
 	st := observe.State{Ready: m.Ready() == nil, Draining: m.isDraining()}
-	st.Leases, st.LeaseExpiry, st.LeaseLeft = m.leases.Left(clock.Read(m.clk))
+	st.Leases, st.LeaseExpiry, st.LeaseLeft = m.leases.Left(clock.Read(m.cfg.Clock))
 	m.holdings.Observe(&st)
 	return st
 }
@@ -299,7 +286,7 @@ func (m *Manager) endSessions() {
 		select {
 		case <-done:
 		case <-timer.C:
-			m.log.Warn("not all locks were released in time, their leases are revoked now")
+			m.cfg.Logger.Warn("not all locks were released in time, their leases are revoked now")
 			return
 		}
 	}

@@ -39,7 +39,7 @@ func (m *Manager) viewOf(s *holdings.Session, lock store.Lock) types.View {
 		return types.View{Lock: lock}
 	}
 	h := s.Find(lock.Key, lock.Token)
-	return types.View{Lock: lock, Mine: h != nil && h.Valid(clock.Read(m.clk))}
+	return types.View{Lock: lock, Mine: h != nil && h.Valid(clock.Read(m.cfg.Clock))}
 }
 
 // List returns held locks, ordered by the bytes of their keys. s is the session

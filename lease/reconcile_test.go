@@ -11,6 +11,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
 	"github.com/locksidecar/locksidecar/lease/internal/holdings"
+	"github.com/locksidecar/locksidecar/lease/internal/reconcile"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -245,7 +246,7 @@ func (r *rig) locks(s *holdings.Session, ttl time.Duration, n int) {
 // A lease with more locks than are read at a time is not trusted before all are read, and
 // one with few does not wait for it. No lock is read twice.
 func TestFewLocksAreVerifiedFirst(t *testing.T) {
-	const many = verifyMax + 500
+	const many = reconcile.VerifyMax + 500
 	for name, heals := range map[string]bool{"it heals": true, "it does not": false} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, opt option) {
@@ -257,7 +258,7 @@ func TestFewLocksAreVerifiedFirst(t *testing.T) {
 				r.st.set("HeldUnder", fault{times: 1, then: func() { r.st.set("HeldUnder", fault{refuse: true}) }})
 				r.st.failover()
 				time.Sleep(r.m.cfg.RenewInterval + time.Second)
-				if n := r.st.largest("HeldUnder"); n != verifyMax {
+				if n := r.st.largest("HeldUnder"); n != reconcile.VerifyMax {
 					t.Fatalf("%d read at a time", n)
 				}
 				if heals {

@@ -31,7 +31,7 @@ func (m *Manager) Release(ctx context.Context, s *holdings.Session, req types.Re
 }
 
 func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.ReleaseRequest) (types.Released, error) {
-	c, t := claimant{"release", s, req.Key, req.Token, req.Traceparent}, clock.Read(m.clk)
+	c, t := claimant{"release", s, req.Key, req.Token, req.Traceparent}, clock.Read(m.cfg.Clock)
 	h := m.ownClaim(c, t)
 	if h == nil {
 		if e, ok := m.holdings.Ended(c.key, c.token); ok && e.Release.Failure() != nil && req.Reentry <= 1 {
@@ -76,7 +76,7 @@ type claimant struct {
 // when only the store can tell. What is known here is decided here: [LostError],
 // [NotHolderError].
 func (m *Manager) claimed(c claimant) (*holdings.Lock, error) {
-	if h := m.ownClaim(c, clock.Read(m.clk)); h != nil {
+	if h := m.ownClaim(c, clock.Read(m.cfg.Clock)); h != nil {
 		return h, nil
 	}
 	return nil, m.claimedElsewhere(c) // without an error: only the store can tell
@@ -98,7 +98,7 @@ func (m *Manager) ownClaim(c claimant, t clock.Tick) *holdings.Lock {
 // expire takes a lock that was found past its time out of its session.
 func (m *Manager) expire(h *holdings.Lock) {
 	l := h.Lease()
-	if l.Alive(clock.Read(m.clk)) {
+	if l.Alive(clock.Read(m.cfg.Clock)) {
 		h.Outlive()
 		return
 	}

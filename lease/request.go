@@ -66,7 +66,7 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req
 	if err != nil {
 		return types.Released{}, err
 	}
-	h, t := s.Has(req.Key, req.RequestID), clock.Read(m.clk)
+	h, t := s.Has(req.Key, req.RequestID), clock.Read(m.cfg.Clock)
 	if h != nil && !h.Valid(t) {
 		m.expire(h)
 		h = nil

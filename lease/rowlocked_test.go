@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/locksidecar/locksidecar/lease/internal/multi"
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 	"github.com/locksidecar/locksidecar/store"
 )
@@ -185,13 +186,13 @@ func TestGroupsAndALockedRow(t *testing.T) {
 		r := newRig(t)
 		var held []types.Grant
 		var rows []string
-		for i := range maxGroupAsks {
+		for i := range multi.MaxGroupAsks {
 			held = append(held, r.lockTTL(fmt.Sprint(i, "a"), time.Hour))
 			rows = append(rows, fmt.Sprint(i, "b"))
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		var stuck []*answers
-		for i := range maxGroupAsks {
+		for i := range multi.MaxGroupAsks {
 			// The free keys behind the held one are granted, and handed back in vain.
 			r.st.lockRows()
 			r.st.set("Acquire", fault{times: 1, then: func() { r.st.lockRows(rows...) }})

@@ -20,7 +20,7 @@ type Event = watch.Event
 func (m *Manager) newWatches() *watch.Watches {
 	engine, _ := m.st.(store.Watcher) // if it has none, Watch says so
 	return watch.New(watch.Config{
-		Store: engine, Get: m.st.Get, Clock: m.clk, Log: m.log, Pin: m.pinForWatches,
+		Store: engine, Get: m.st.Get, Clock: m.cfg.Clock, Log: m.cfg.Logger, Pin: m.pinForWatches,
 		Every:   func() time.Duration { return clock.Jittered(m.acquirer.CheckInterval()) },
 		Retry:   func() time.Duration { return clock.Jittered(m.cfg.PollInterval) },
 		Timeout: m.cfg.StoreTimeout, BatchMax: m.cfg.BatchMax, MaxStreams: m.cfg.MaxWaiters,
@@ -37,7 +37,7 @@ func (w watchLease) ID() store.LeaseID { return w.l.ID() }
 func (w watchLease) Unpin()            { w.l.Unpin() }
 
 func (w watchLease) Alive() bool {
-	return w.l.Alive(clock.Read(w.m.clk)) && !w.m.leases.Retired(w.l)
+	return w.l.Alive(clock.Read(w.m.cfg.Clock)) && !w.m.leases.Retired(w.l)
 }
 
 // pinForWatches pins a lease that is open and alive.
@@ -51,7 +51,7 @@ func (m *Manager) pinForWatches(ctx context.Context) (watch.Lease, error) {
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
-		if err == nil && w.l.Alive(clock.Read(m.clk)) {
+		if err == nil && w.l.Alive(clock.Read(m.cfg.Clock)) {
 			return w, nil
 		}
 		w.Unpin()

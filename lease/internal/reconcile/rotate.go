@@ -1,4 +1,4 @@
-package lease
+package reconcile
 
 import (
 	"context"
@@ -12,21 +12,16 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// After a failover to a server that knew less than was confirmed, grants and queue positions
-// can be back under a lease that nobody here knows: orphans. Nobody would ever give them up.
-// So the lease is retired. Nothing new is held under it, what is known here is moved to a
-// fresh lease, and then the old one is revoked, with all orphans. See doc.go.
-
 const (
-	// moveMax is how many locks and waits are moved by one statement, which keeps their rows
+	// MoveMax is how many locks and waits are moved by one statement, which keeps their rows
 	// locked. The pause between two is moveRest times as long as the statement took.
-	moveMax  = 200
+	MoveMax  = 200
 	moveRest = 4
 )
 
-// rotate moves what is held under a retired lease until that is closed or lost. The first
+// Rotate moves what is held under a retired lease until that is closed or lost. The first
 // time comes after a pause, because most locks and waits are short.
-func (rc *reconciler) rotate(old *heartbeat.Lease) {
+func (rc *Reconciler) Rotate(old *heartbeat.Lease) {
 	for clock.Rest(rc.ctx, clock.Jittered(rc.pause)) == nil && rc.leases.Retired(old) {
 		moves := rc.movesFrom(old)
 		if len(moves) > 0 && !rc.moveAll(old, moves) && rc.ctx.Err() == nil {
@@ -42,7 +37,7 @@ type move struct {
 }
 
 // movesFrom are the locks and the waits under a lease. done must follow for each.
-func (rc *reconciler) movesFrom(old *heartbeat.Lease) (moves []move) {
+func (rc *Reconciler) movesFrom(old *heartbeat.Lease) (moves []move) {
 	for _, h := range rc.holdings.On(old) {
 		moves = append(moves, move{h: h})
 	}
@@ -57,7 +52,7 @@ func (rc *reconciler) movesFrom(old *heartbeat.Lease) (moves []move) {
 // moveAll moves to the lease that is new for the TTL. It reports false if it is not known what
 // was moved: the new lease was lost before the store answered. Until then the old lease is
 // trusted only while both are.
-func (rc *reconciler) moveAll(old *heartbeat.Lease, moves []move) (known bool) {
+func (rc *Reconciler) moveAll(old *heartbeat.Lease, moves []move) (known bool) {
 	to := rc.leases.Pin(rc.ctx, old.TTL())
 	defer to.Unpin()
 	select {
@@ -75,7 +70,7 @@ func (rc *reconciler) moveAll(old *heartbeat.Lease, moves []move) (known bool) {
 	}
 	old.MoveTo(to)
 	for len(left) > 0 {
-		some := left[:min(moveMax, len(left))]
+		some := left[:min(MoveMax, len(left))]
 		began := rc.clk.Now()
 		states, err := rc.move(old, to, some)
 		if err != nil {
@@ -95,7 +90,7 @@ func (rc *reconciler) moveAll(old *heartbeat.Lease, moves []move) (known bool) {
 
 // move asks the store until it answers, or the new lease is lost. If a call before has an unknown
 // outcome, that call itself may be what keeps a row locked: its move may still be committed.
-func (rc *reconciler) move(old, to *heartbeat.Lease, some []move) ([]store.ClaimStatus, error) {
+func (rc *Reconciler) move(old, to *heartbeat.Lease, some []move) ([]store.ClaimStatus, error) {
 	moves := make([]store.Move, len(some))
 	for i, mv := range some {
 		moves[i] = mv.ask()
@@ -134,7 +129,7 @@ func (mv move) done() {
 
 // apply does here what the store has done. What ended here meanwhile, and was moved, is freed:
 // its end may have been given up with the old lease.
-func (mv move) apply(rc *reconciler, state store.ClaimStatus, to *heartbeat.Lease) {
+func (mv move) apply(rc *Reconciler, state store.ClaimStatus, to *heartbeat.Lease) {
 	lives := func() bool { return to.Alive(clock.Read(rc.clk)) }
 	switch moved := state == store.Holds; {
 	case mv.b != nil && moved:

@@ -1,4 +1,4 @@
-package lease
+package multi
 
 import (
 	"context"
@@ -15,32 +15,32 @@ import (
 // groupMember is a lock that a group has, while it may still miss others.
 type groupMember struct {
 	b *attempt.Attempt
-	g types.Grant
+	G types.Grant
 	// until is how long a BindTTL lock can be relied on.
 	until time.Time
 }
 
 // add takes what an attempt has won into the group.
-func (g *group) add(c *attempt.Call, b *attempt.Attempt, grant types.Grant) {
+func (g *Group) add(c *attempt.Call, b *attempt.Attempt, grant types.Grant) {
 	now := g.gs.clk.Now()
 	if len(g.members) == 0 {
 		g.extendAt = now.Add(g.req.TTL / 3)
 	}
 	c.EndWait(types.ResultOf(&grant, nil))
-	g.members = append(g.members, groupMember{b: b, g: grant, until: now.Add(grant.ExpiresIn)})
+	g.members = append(g.members, groupMember{b: b, G: grant, until: now.Add(grant.ExpiresIn)})
 }
 
 // has reports whether a part is still the group's.
-func (g *group) has(i int) bool {
+func (g *Group) has(i int) bool {
 	if g.s != nil {
 		return g.s.HasMember(&g.calls[i].Slot)
 	}
 	return g.gs.clk.Now().Before(g.members[i].until)
 }
 
-// complete makes the parts the app's, all at once. It reports false when one of them
+// Complete makes the parts the app's, all at once. It reports false when one of them
 // is lost.
-func (g *group) complete() bool {
+func (g *Group) Complete() bool {
 	if g.s == nil && (g.rounds > 1 || g.wasQueued) {
 		g.extend(g.ctx) // some are older than others: all last from now on
 	}
@@ -55,23 +55,23 @@ func (g *group) complete() bool {
 		}
 	}
 	for i, r := range g.repeats {
-		r.Give(g.members[i].g.Token)
-		g.members[i].g.Repeats = r
+		r.Give(g.members[i].G.Token)
+		g.members[i].G.Repeats = r
 	}
 	return true
 }
 
 // handBack releases the parts from the given one on.
-func (g *group) handBack(from int) {
+func (g *Group) handBack(from int) {
 	for _, p := range g.members[from:] {
-		p.b.HandBackMember(p.g.Token)
+		p.b.HandBackMember(p.G.Token)
 	}
 	g.members = g.members[:from]
 }
 
 // extending extends the parts of a BindTTL group while it waits for others, until
 // the returned function is called. Nobody else touches the parts meanwhile.
-func (g *group) extending() (stop func()) {
+func (g *Group) extending() (stop func()) {
 	if g.req.Bind != types.BindTTL || len(g.members) == 0 {
 		return func() {}
 	}
@@ -101,7 +101,7 @@ func (g *group) extending() (stop func()) {
 
 // extend makes the parts of a BindTTL group last for their TTL from now on, and finds
 // out which of them are lost.
-func (g *group) extend(ctx context.Context) {
+func (g *Group) extend(ctx context.Context) {
 	g.extendAt = g.gs.clk.Now().Add(g.req.TTL / 3)
 	var all sync.WaitGroup
 	for i := range g.members {
@@ -110,9 +110,9 @@ func (g *group) extend(ctx context.Context) {
 	all.Wait()
 }
 
-func (gs *groups) extendMember(ctx context.Context, p *groupMember, ttl time.Duration) {
+func (gs *Groups) extendMember(ctx context.Context, p *groupMember, ttl time.Duration) {
 	sent := gs.clk.Now()
-	v, err := lanes.Submit(ctx, gs.cfg.Amends, store.Change{Claim: store.Claim{Key: p.g.Key, Token: p.g.Token}, TTL: ttl})
+	v, err := lanes.Submit(ctx, gs.cfg.Amends, store.Change{Claim: store.Claim{Key: p.G.Key, Token: p.G.Token}, TTL: ttl})
 	switch {
 	case types.Judged("amend", v.Status, err) != nil: // it lasts as long as before
 	case v.Status == store.Holds:

@@ -1,4 +1,9 @@
-package lease
+// Package multi gets several keys, all or none, for one call. The call has a call and attempts of package
+// attempt for each key. It gets the keys in the order of their bytes, and holds only keys before the
+// one that it waits for. So two calls never wait for each other in a circle, and each is served in its
+// turn. Until the call has all keys, the app sees none of them. Whatever ends the call hands back what
+// it has. A member that is lost meanwhile is got again.
+package multi
 
 import (
 	"context"
@@ -19,10 +24,10 @@ import (
 
 // maxGroupAsks is the most questions to the store about several keys at a time.
 // They have no lane: groups may have keys in common.
-const maxGroupAsks = 4
+const MaxGroupAsks = 4
 
-// GroupsConfig is what groups need.
-type GroupsConfig struct {
+// Config is what groups need.
+type Config struct {
 	types.Config
 	Acquirer *attempt.Acquirer
 	Amends   *batcher.Lane[store.Change, store.Verdict]
@@ -33,32 +38,32 @@ type GroupsConfig struct {
 	Spawn   func(func()) bool
 }
 
-// groups gets locks for calls that name several keys.
-type groups struct {
-	cfg      GroupsConfig
+// Groups gets locks for calls that name several keys.
+type Groups struct {
+	cfg      Config
 	acquirer *attempt.Acquirer
 	clk      clock.Clock
 	tokens   chan struct{}   // one for each question that may be under way
 	ctx      context.Context // ends with the sidecar
 }
 
-// newGroups makes groups, which work until ctx ends.
-func newGroups(ctx context.Context, c GroupsConfig) *groups {
-	gs := &groups{cfg: c, acquirer: c.Acquirer, clk: c.Clock, tokens: make(chan struct{}, maxGroupAsks), ctx: ctx}
-	for range maxGroupAsks {
+// New makes groups, which work until ctx ends.
+func New(ctx context.Context, c Config) *Groups {
+	gs := &Groups{cfg: c, acquirer: c.Acquirer, clk: c.Clock, tokens: make(chan struct{}, MaxGroupAsks), ctx: ctx}
+	for range MaxGroupAsks {
 		gs.tokens <- struct{}{}
 	}
 	return gs
 }
 
-// acquire gets the locks of one call: see [Manager.AcquireAll].
-func (gs *groups) acquire(ctx context.Context, s *holdings.Session, keys []string, req *types.Request) ([]types.Grant, error) {
+// Acquire gets the locks of one call, all or none. The grants are in the order of the keys.
+func (gs *Groups) Acquire(ctx context.Context, s *holdings.Session, keys []string, req *types.Request) ([]types.Grant, error) {
 	if gs.acquirer.IsDraining() {
 		return nil, types.ErrDraining
 	}
 	req.TTL = gs.acquirer.TTLOf(s, req)
-	g := gs.newGroup(ctx, s, keys, req)
-	done, err := g.admit()
+	g := gs.NewGroup(ctx, s, keys, req)
+	done, err := g.Admit()
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +80,7 @@ func (gs *groups) acquire(ctx context.Context, s *holdings.Session, keys []strin
 		}
 		defer gs.acquirer.WaiterLeft()
 	}
-	if err := g.acquire(); err != nil {
+	if err := g.Acquire(); err != nil {
 		g.endWaits(err)
 		g.handBack(0)
 		return nil, err
@@ -83,20 +88,14 @@ func (gs *groups) acquire(ctx context.Context, s *holdings.Session, keys []strin
 	return g.grants(keys), nil
 }
 
-// group is one call for several keys. It gets them in the order of their bytes and
-// waits in line for one at a time, while it holds only such that stand before it: so
-// groups that want the same keys never wait for each other in a circle, and each
-// is queued where it waits, behind those that came before. Where a question to
-// the store costs a round trip, it asks for all that it does not have at once, up to
-// the first for which others came before, and hands back what it got behind the first
-// that is held.
+// Group is one call for several keys. If a question to the store costs a round trip, it asks for all
+// keys that it does not have at once, up to the first for which others came before. It hands back what
+// it got behind the first key that is held.
 //
-// Each key has a call and attempts of its own, as if it were asked for alone. What the
-// attempts win are parts: they are the session's, so that they end with it and with
-// their lease, but the app does not see them until all are there (see
-// [holdings.Session.Publish]).
-type group struct {
-	gs      *groups
+// What its attempts win are members: they are the session's, so they end with it and with their lease,
+// but the app does not see them until all are there: see [holdings.Session.Publish].
+type Group struct {
+	gs      *Groups
 	ctx     context.Context
 	s       *holdings.Session
 	req     *types.Request
@@ -123,11 +122,12 @@ type group struct {
 	extendAt time.Time
 }
 
-func (gs *groups) newGroup(ctx context.Context, s *holdings.Session, keys []string, req *types.Request) *group {
+// NewGroup makes the group of one call.
+func (gs *Groups) NewGroup(ctx context.Context, s *holdings.Session, keys []string, req *types.Request) *Group {
 	if req.Bind == types.BindTTL {
 		s = nil
 	}
-	g := &group{gs: gs, ctx: ctx, s: s, req: req, began: gs.clk.Now()}
+	g := &Group{gs: gs, ctx: ctx, s: s, req: req, began: gs.clk.Now()}
 	if req.RequestID != uuid.Nil {
 		g.withdrawal = repeat.NewWithdrawal()
 	}
@@ -141,7 +141,7 @@ func (gs *groups) newGroup(ctx context.Context, s *holdings.Session, keys []stri
 }
 
 // slots are those of its calls in the session.
-func (g *group) slots() []*holdings.Slot {
+func (g *Group) slots() []*holdings.Slot {
 	slots := make([]*holdings.Slot, len(g.calls))
 	for i, c := range g.calls {
 		slots[i] = &c.Slot
@@ -150,7 +150,7 @@ func (g *group) slots() []*holdings.Slot {
 }
 
 // again is what the session has got by the request id before, if it still holds all of it.
-func (g *group) again() []types.Grant {
+func (g *Group) again() []types.Grant {
 	if g.req.RequestID == uuid.Nil {
 		return nil
 	}
@@ -162,9 +162,9 @@ func (g *group) again() []types.Grant {
 	return grants
 }
 
-// admit counts the group in: with a request id, among the calls of the same request; and in
+// Admit counts the group in: with a request id, among the calls of the same request; and in
 // its session, unless that has given it the locks before. done ends that.
-func (g *group) admit() (done func(), err error) {
+func (g *Group) Admit() (done func(), err error) {
 	if g.req.RequestID != uuid.Nil {
 		err = g.takeTurns()
 	}
@@ -192,7 +192,7 @@ func (g *group) admit() (done func(), err error) {
 
 // takeTurns waits for the turn of each key among the calls with the same request
 // id; in the order of the keys, as everything here.
-func (g *group) takeTurns() error {
+func (g *Group) takeTurns() error {
 	all := make([]*repeat.Request, len(g.calls)) // before the first turn: a release by the id of any key ends the call
 	for i, c := range g.calls {
 		all[i] = g.gs.acquirer.RequestsOf(g.s).Use(repeat.AttemptID(g.req.RequestID, c.Key()), g.withdrawal)
@@ -216,7 +216,7 @@ func (g *group) takeTurns() error {
 
 // leave ends the turn of one of the keys: at once if the session has it, or if the store was
 // not asked for it.
-func (g *group) leave(r *repeat.Request, c *attempt.Call) {
+func (g *Group) leave(r *repeat.Request, c *attempt.Call) {
 	if g.s != nil && (len(g.members) == len(g.calls) || !c.Asked()) {
 		r.Leave()
 	} else {
@@ -226,7 +226,7 @@ func (g *group) leave(r *repeat.Request, c *attempt.Call) {
 }
 
 // heldInCache answers from what is known here that one of the keys is held.
-func (g *group) heldInCache() (store.Lock, bool) {
+func (g *Group) heldInCache() (store.Lock, bool) {
 	if g.req.SharesGrant() {
 		return store.Lock{}, false
 	}
@@ -238,8 +238,8 @@ func (g *group) heldInCache() (store.Lock, bool) {
 	return store.Lock{}, false
 }
 
-// acquire gets all keys, or says why not. Then what it has got is to be handed back.
-func (g *group) acquire() error {
+// Acquire gets all keys, or says why not. Then what it has got is to be handed back.
+func (g *Group) Acquire() error {
 	for {
 		if g.dropLost() {
 			if err := g.mayGoOn(); err != nil {
@@ -247,20 +247,23 @@ func (g *group) acquire() error {
 			}
 		}
 		if len(g.members) < len(g.calls) {
-			if err := g.advance(); err != nil {
+			if err := g.Advance(); err != nil {
 				return err
 			}
 			continue
 		}
-		if g.complete() {
+		if g.Complete() {
 			return nil
 		}
 	}
 }
 
+// Missing reports whether the group does not have all keys.
+func (g *Group) Missing() bool { return len(g.members) < len(g.calls) }
+
 // dropLost forgets the parts that are lost, and hands back those behind the first of
 // them: they must not be held while that is waited for.
-func (g *group) dropLost() bool {
+func (g *Group) dropLost() bool {
 	for i := range g.members {
 		if !g.has(i) {
 			g.handBack(i)
@@ -271,7 +274,7 @@ func (g *group) dropLost() bool {
 }
 
 // mayGoOn says why it makes no sense to get again what was lost.
-func (g *group) mayGoOn() error {
+func (g *Group) mayGoOn() error {
 	c := g.calls[len(g.members)]
 	if g.req.Wait > 0 && g.gs.clk.Now().Sub(g.began) >= g.req.Wait {
 		return c.Timeout()
@@ -279,9 +282,9 @@ func (g *group) mayGoOn() error {
 	return c.MayGoOn(attempt.ErrAttemptLost)
 }
 
-// advance gets the first key that is missing, and with it those behind it that are
+// Advance gets the first key that is missing, and with it those behind it that are
 // free in the same moment.
-func (g *group) advance() error {
+func (g *Group) Advance() error {
 	first := len(g.members)
 	c := g.calls[first]
 	if g.wasQueued { // an outage is no reason to give up
@@ -311,7 +314,7 @@ func (g *group) advance() error {
 
 // try makes attempts for calls, the first and as many of the others as the store takes
 // in one question.
-func (g *group) try(calls []*attempt.Call) ([]*attempt.Attempt, error) {
+func (g *Group) try(calls []*attempt.Call) ([]*attempt.Attempt, error) {
 	c, most := calls[0], 1
 	c.StartTimer()
 	if !g.gs.cfg.Inline {
@@ -337,7 +340,7 @@ func (g *group) try(calls []*attempt.Call) ([]*attempt.Attempt, error) {
 
 // newAttempts makes attempts until there is no lease for one, or until calls that wait came
 // before for its key: then it is the only one, or is not made yet.
-func (g *group) newAttempts(calls []*attempt.Call) (attempts []*attempt.Attempt, err error) {
+func (g *Group) newAttempts(calls []*attempt.Call) (attempts []*attempt.Attempt, err error) {
 	for _, c := range calls {
 		if err := c.SettleLast(); err != nil {
 			return nil, err
@@ -362,7 +365,7 @@ func (g *group) newAttempts(calls []*attempt.Call) (attempts []*attempt.Attempt,
 }
 
 // endWaits ends the spans of the waits of a group that failed.
-func (g *group) endWaits(err error) {
+func (g *Group) endWaits(err error) {
 	code := types.CodeOf(err)
 	for _, c := range g.calls {
 		c.Leave()
@@ -371,7 +374,7 @@ func (g *group) endWaits(err error) {
 }
 
 // await returns what an attempt has won, and sees to it that the parts last meanwhile.
-func (g *group) await(c *attempt.Call, b *attempt.Attempt) (types.Grant, error) {
+func (g *Group) await(c *attempt.Call, b *attempt.Attempt) (types.Grant, error) {
 	if !b.IsOver() {
 		defer g.extending()()
 	}
@@ -381,11 +384,11 @@ func (g *group) await(c *attempt.Call, b *attempt.Attempt) (types.Grant, error) 
 }
 
 // grants are what the group has got, in the order in which the keys were named.
-func (g *group) grants(keys []string) []types.Grant {
+func (g *Group) grants(keys []string) []types.Grant {
 	got := make([]types.Grant, len(g.members))
 	for i, p := range g.members {
-		p.g.Waited, p.g.ExpiresIn = g.waited, g.calls[i].Slot.Left
-		got[i] = p.g
+		p.G.Waited, p.G.ExpiresIn = g.waited, g.calls[i].Slot.Left
+		got[i] = p.G
 	}
 	return inOrder(got, keys)
 }

@@ -1,0 +1,180 @@
+// Package reconcile compares what this sidecar believes to hold with what the store has after a failover.
+//
+// After a failover to a server that knew less than was confirmed, a grant can be missing under
+// a lease, and orphans can be back: grants and queue positions that nobody here knows. When a
+// renewal names such a lease:
+//
+//  1. The lease is retired: nothing new is held under it. It is renewed as long as it has users.
+//  2. The locks that are believed to be held under it are read. What is missing is lost. Only
+//     then is the lease trusted for longer (reconcile.go).
+//  3. Locks and waits that are known here are moved to the fresh lease for that TTL (rotate.go).
+//  4. When it has no user any more, the lease is closed. What is left under it are orphans.
+//
+// Exclusion: a move changes the lease of a grant, never the grant, in one transaction with the
+// lock row locked and both leases alive. Whoever takes a dead holder's key names the dead lease
+// under the same row lock, so it takes what is still there, or nothing. While a move is under
+// way, the store may have the lock under either lease: it is trusted only while both are, and
+// the old lease is lost if the new one is lost before the answer came. A move of unknown outcome is
+// under way until the store answers for each row, because that move itself may be what keeps a row
+// locked. A move names both leases: one that lay in a buffer does nothing to what was moved on.
+//
+// Token order: a move draws no token.
+//
+// Nothing granted is delivered twice: an attempt keeps its id. A move never grants, and an
+// answer or news that comes during it finds the attempt as before.
+//
+// An orphan ends in bounded time: users of a retired lease only leave. Asks in flight are users,
+// and have a time limit. Releases are users, and end when the store answers. Locks and waits are
+// moved in rounds, one for each renewal interval, until none is left. What a row lock of another
+// session keeps from being moved keeps the lease, for as long as that lock.
+//
+// What ends here during its move is freed once more afterwards: its release or withdrawal may
+// have been given up when the old lease ended. A session's lock is claimed by its instance, so a
+// release that meets the move in the store frees the lock all the same. After a second failover
+// both leases are old: their locks are verified and moved again.
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/lease/internal/attempt"
+	"github.com/locksidecar/locksidecar/lease/internal/clock"
+	"github.com/locksidecar/locksidecar/lease/internal/heartbeat"
+	"github.com/locksidecar/locksidecar/lease/internal/holdings"
+	"github.com/locksidecar/locksidecar/lease/internal/types"
+	"github.com/locksidecar/locksidecar/store"
+)
+
+// verifyMax is how many locks are read at a time: few enough for a server that has to fetch
+// each of them from a disk.
+const VerifyMax = 2000
+
+// errOtherHistory: two answers came from two servers.
+var errOtherHistory = errors.New("locks were read from another server than the one that renewed their leases")
+
+// Config is what a reconciler needs.
+type Config struct {
+	types.Config
+	Store    store.Mover // nil if the store forgets nothing
+	Leases   *heartbeat.Leases
+	Holdings *holdings.Set
+	Attempts *attempt.Acquirer
+}
+
+// Reconciler compares what is believed here with what the store has after a failover.
+type Reconciler struct {
+	mover store.Mover
+	clk   clock.Clock
+	log   *slog.Logger
+	// timeout limits one operation of the store, pause is about how long after each other locks
+	// and waits are moved.
+	timeout, pause time.Duration
+
+	leases   *heartbeat.Leases
+	holdings *holdings.Set
+	acquirer *attempt.Acquirer
+	ctx      context.Context // nothing is moved after it has ended
+}
+
+// New makes a reconciler, which moves nothing after ctx has ended.
+func New(ctx context.Context, c Config) *Reconciler {
+	return &Reconciler{
+		mover: c.Store, clk: c.Clock, log: c.Logger, timeout: c.StoreTimeout, pause: c.RenewInterval,
+		leases: c.Leases, holdings: c.Holdings, acquirer: c.Attempts, ctx: ctx,
+	}
+}
+
+// unread are locks that are believed to be held under leases, and were not read in a history.
+type unread map[*heartbeat.Lease][]*holdings.Lock
+
+// Verify asks the store for the locks that are believed to be held under leases. What the store
+// has not is lost. trusted is called for each lease of which all is read, those with few
+// locks first: a lease with many must not keep the others from being renewed. What was read
+// is not read again by the next renewal; that reads what came later, with an answer of the
+// old server.
+func (rc *Reconciler) Verify(ctx context.Context, leases []*heartbeat.Lease, history store.History, trusted func(*heartbeat.Lease)) error {
+	left := make(unread, len(leases))
+	for _, l := range leases { // before the store is asked: what comes later it may not have seen
+		left[l] = rc.collect(l, history)
+	}
+	leases = slices.SortedFunc(slices.Values(leases), func(a, b *heartbeat.Lease) int { return cmp.Compare(len(left[a]), len(left[b])) })
+	for {
+		for len(leases) > 0 && (len(left[leases[0]]) == 0 || !leases[0].Alive(clock.Read(rc.clk))) {
+			trusted(leases[0])
+			leases = leases[1:]
+		}
+		if len(leases) == 0 {
+			return nil
+		}
+		if err := rc.readSome(ctx, leases, left, history); err != nil {
+			return err
+		}
+	}
+}
+
+// collect returns the locks that are believed to be held under a lease and were not read in a history.
+func (rc *Reconciler) collect(l *heartbeat.Lease, history store.History) (left []*holdings.Lock) {
+	first := l.Verified != history
+	l.Verified = history
+	for _, h := range rc.holdings.On(l) {
+		if first {
+			h.Verified.Store(false)
+		}
+		if !h.Verified.Load() {
+			left = append(left, h)
+		}
+	}
+	return left
+}
+
+// readSome asks the store for the next of the locks that are believed to be held under leases.
+// Those that it has not are lost.
+func (rc *Reconciler) readSome(ctx context.Context, leases []*heartbeat.Lease, left unread, history store.History) error {
+	var keys []string
+	var longest time.Duration
+	read := make(unread, len(leases))
+	for _, l := range leases {
+		read[l] = left[l][:min(len(left[l]), VerifyMax-len(keys))]
+		for _, h := range read[l] {
+			keys = append(keys, h.Key)
+		}
+		longest = max(longest, l.Remaining(clock.Read(rc.clk)))
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(rc.timeout, longest))
+	defer cancel()
+	held, err := rc.mover.HeldUnder(ctx, keys)
+	if err == nil && held.History != history {
+		err = errOtherHistory
+	}
+	if err != nil {
+		return err
+	}
+	type grant struct {
+		key   string
+		token int64
+	}
+	there := make(map[grant]store.LeaseID, len(held.Grants))
+	for _, g := range held.Grants {
+		there[grant{g.Key, g.Token}] = g.Lease
+	}
+	lost := 0
+	for l, some := range read {
+		for _, h := range some {
+			under := there[grant{h.Key, h.Token}]
+			if !l.Covers(under) && !h.Lease().Covers(under) && h.Lose(types.LostStore) { // it may have been moved meanwhile
+				lost++
+			}
+			h.Verified.Store(true)
+		}
+		left[l] = left[l][len(some):]
+	}
+	if lost > 0 {
+		rc.log.Error("locks lost: the database server was promoted and does not know them", "locks", lost)
+	}
+	return nil
+}
