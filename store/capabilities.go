@@ -92,11 +92,10 @@ type Mover interface {
 	// HeldUnder returns which of these keys' locks are held under renewed leases of this
 	// instance.
 	HeldUnder(ctx context.Context, keys []string) (HeldGrants, error)
-	// Move puts what is held or queued under a lease of this instance under another one, as it
-	// is: tokens and queue positions stay. It may be repeated, and comes to nothing where it is
-	// late: what is under a third lease stays there. Statuses: Holds (it is there now), Expired
-	// (one of the two leases ended), UnknownToken, Released, OtherSession (it is under neither
-	// lease), ClaimRowLocked.
+	// Move moves locks and waits from one lease of this instance to another. Tokens and queue
+	// positions stay. A repeat is safe, and a late Move does nothing: a lock under a third lease
+	// stays there. Statuses: Holds (it is under the new lease), Expired (one of the two leases
+	// ended), UnknownToken, Released, OtherSession (it is under neither lease), ClaimRowLocked.
 	Move(ctx context.Context, from, to LeaseID, moves []Move) ([]ClaimStatus, error)
 }
 

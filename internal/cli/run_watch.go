@@ -152,8 +152,8 @@ func (w *watcher) heard(e sessionEvent, open bool) (news, bool) {
 	return news{}, false
 }
 
-// judge takes an answer. One that says nothing about the lock (the store is away)
-// changes nothing: there will be another check before the lease ends.
+// judge handles an answer. If it says nothing about the lock (the store is away), nothing changes:
+// another check follows before the lease ends.
 func (w *watcher) judge(a checkAnswer) (n news, tell bool) {
 	w.asking = false
 	if reason, lost := lossOf(a.err); lost {

@@ -68,8 +68,7 @@ func (p *keyParser) feed(b []byte) (keys []key) {
 	return keys
 }
 
-// flush is called when nothing more has come for a moment: an ESC that stands alone
-// was the key itself.
+// flush is called after a short pause of the input: an ESC without a sequence was the key itself.
 func (p *keyParser) flush() (keys []key) {
 	if len(p.pending) > 0 && p.pending[0] == escape {
 		keys = []key{{code: keyEscape}}

@@ -62,8 +62,7 @@ func (t *topLock) compare(than *topLock, order string) int {
 	return cmp.Compare(t.key, than.key)
 }
 
-// topModel is all that `top` knows. It does no I/O: locks and keys go in, lines of
-// text come out.
+// topModel is the state of `top`. It does no I/O: it takes locks and key presses, and returns lines of text.
 type topModel struct {
 	// The user's choices. kind limits the types (--type), filter is a part of a key or a
 	// holder, whether in capitals or not.

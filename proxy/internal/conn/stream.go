@@ -10,8 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/proxy/internal/wire"
 )
 
-// eventsPerWrite is how many events are written at once; each write has the whole time
-// limit.
+// eventsPerWrite limits the events of one write. Each write has the full timeout.
 const eventsPerWrite = 256
 
 // Stream is an answer of server-sent events, as long as its connection. A push never waits
