@@ -70,18 +70,15 @@ $$;
 -- The migrator needs no right to create schemas: this is its only one.
 CREATE SCHEMA IF NOT EXISTS locksidecar AUTHORIZATION locksidecar_migrator;
 
--- The sidecar reads and writes rows, draws tokens, and calls the functions; what later
--- migrations make is included.
+-- The sidecar reads and writes rows, and calls the functions; what later migrations make is
+-- included.
 GRANT USAGE ON SCHEMA locksidecar TO locksidecar;
 REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA locksidecar FROM PUBLIC;
 ALTER DEFAULT PRIVILEGES FOR ROLE locksidecar_migrator REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA locksidecar TO locksidecar;
-GRANT USAGE ON ALL SEQUENCES IN SCHEMA locksidecar TO locksidecar;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA locksidecar TO locksidecar;
 ALTER DEFAULT PRIVILEGES FOR ROLE locksidecar_migrator IN SCHEMA locksidecar
     GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO locksidecar;
-ALTER DEFAULT PRIVILEGES FOR ROLE locksidecar_migrator IN SCHEMA locksidecar
-    GRANT USAGE ON SEQUENCES TO locksidecar;
 ALTER DEFAULT PRIVILEGES FOR ROLE locksidecar_migrator IN SCHEMA locksidecar
     GRANT EXECUTE ON FUNCTIONS TO locksidecar;
 

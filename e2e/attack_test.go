@@ -238,7 +238,7 @@ func TestNobodyReadsTheLog(t *testing.T) {
 }
 
 // TestOtherApps: what one app that uses the socket can do to another's locks, and what not.
-// The tokens come from one sequence, so they prove nothing: knowing one must not be enough.
+// The tokens come from the clock, so they prove nothing: knowing one must not be enough.
 func TestOtherApps(t *testing.T) {
 	t.Parallel()
 	stores(t, func(t *testing.T, o options) {

@@ -71,7 +71,6 @@ func fill(ctx context.Context, db *pgx.Conn, rows int) error {
 		locks(dead, most, id(fmt.Sprintf("n + %d", deadLeases)), id("n"), "true"),
 		waiters(contended),
 		waiters(dead),
-		"SELECT setval('locksidecar.tokens', 100000000)",
 		"VACUUM ANALYZE",
 		"CHECKPOINT",
 	} {

@@ -32,7 +32,7 @@ func releasesLookAgain(t *testing.T, keys []string) {
 			store.Holds,
 		},
 		"somebody else has it": {
-			`UPDATE locksidecar.locks SET token = nextval('locksidecar.tokens'), lease_id = $1, grant_id = $2 WHERE key = 'k'`,
+			`UPDATE locksidecar.locks SET token = token + 1, lease_id = $1, grant_id = $2 WHERE key = 'k'`,
 			store.UnknownToken,
 		},
 	} {

@@ -163,11 +163,11 @@
 //
 // A promoted standby can miss the last answers, with tokens and renewals, and has another clock.
 // The first statement that would grant, renew or reap there finds that the server is not the one
-// in locksidecar.meta, and fails. Then tokens jump, and every lease gets its TTL once more
-// (new_epoch). The epoch has a new name (meta.history), which each lease notes when it is opened. A
-// renewal names leases of another history. There is no index by lease. So the sidecar verifies the
-// locks that it believes in by their keys (HeldUnder), on the renewals' connection, because no
-// lease is trusted before. Then it moves them and its waiters to leases of this history (Move), and
+// in locksidecar.meta, and fails. Then tokens jump beyond another server's clock, and every lease
+// gets its TTL once more (new_epoch). The epoch has a new name (meta.history), which each lease
+// notes when it is opened. A renewal names leases of another history. There is no index by lease.
+// So the sidecar verifies the locks that it believes in by their keys (HeldUnder), on the renewals'
+// connection, because no lease is trusted before. Then it moves them and its waiters to leases of this history (Move), and
 // revokes the old ones, with what nobody knows. A session's lock is therefore claimed by its
 // instance, and not by one lease.
 //
@@ -191,7 +191,7 @@
 // A restored backup is the same in all respects. A recovered one has another timeline. A
 // row-by-row copy (pg_dump, replication) has another mark, a column of meta that no copy takes
 // along. Files that are put back and started show nothing, so an operator says it (restored).
-// Tokens begin by the clock, so a new schema continues after a lost one.
+// The first token of a key is the clock, so a new schema continues after a lost one.
 //
 // # Upgrades
 //
@@ -222,8 +222,8 @@
 //
 // # Rights
 //
-// On a current schema, a role needs USAGE on the schema and the sequence, EXECUTE on the
-// functions, and SELECT, INSERT, UPDATE, DELETE on the tables, but on meta only SELECT
-// (deploy/roles.sql). The tests of this package run so. For Stats, USAGE and SELECT are enough,
-// without the columns grant_id: a reader of those could forge hand-offs.
+// On a current schema, a role needs USAGE on the schema, EXECUTE on the functions, and SELECT,
+// INSERT, UPDATE, DELETE on the tables, but on meta only SELECT (deploy/roles.sql). The tests of
+// this package run so. For Stats, USAGE and SELECT are enough, without the columns grant_id: a
+// reader of those could forge hand-offs.
 package postgres

@@ -120,7 +120,7 @@ func waitsTooLong(t *testing.T, inTime time.Duration, late func(*scene, store.As
 	ask := askFor("k", s.lease)
 	exec(t, s.other, "BEGIN")
 	exec(t, s.other, `INSERT INTO locksidecar.locks (namespace, key, token, freed_at)
-		VALUES ('n', 'k', nextval('locksidecar.tokens'), clock_timestamp())`)
+		VALUES ('n', 'k', locksidecar.token_at(clock_timestamp()), clock_timestamp())`)
 	postgres.SetClock(s.Store, inTime-5*time.Second) // the store's timeout
 	failed := make(chan error, 1)
 	go func() { failed <- late(s, ask) }()

@@ -57,46 +57,6 @@ func newSceneOn(t *testing.T, url string) *scene {
 	return &scene{t, s, url, connect(t, url), connect(t, url), openLease(t, s, time.Hour), nil}
 }
 
-// Trap: nextval in VALUES is drawn before the wait for a conflicting row.
-func TestTokenIsDrawnAfterTheRowIsLocked(t *testing.T) {
-	t.Parallel()
-	for name, more := range map[string][]store.Ask{
-		"one": {},
-		"many": {
-			{Attempt: store.Attempt{Key: "z", ID: uuid.New()}},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t)
-			exec(t, s.other, "BEGIN")
-			exec(t, s.other, `INSERT INTO locksidecar.locks (namespace, key, token)
-				VALUES ('n', 'k', nextval('locksidecar.tokens'))`)
-			asks := []store.Ask{askFor("k", s.lease)}
-			for _, ask := range more {
-				ask.Lease = s.lease
-				asks = append(asks, ask)
-			}
-			answers := make(chan store.Answer, 1)
-			go func() {
-				a, err := s.Acquire(t.Context(), asks)
-				if err != nil {
-					t.Error(err)
-					a = make([]store.Answer, 1)
-				}
-				answers <- a[0]
-			}()
-			awaitBlocked(t, s.url) // it has drawn a token
-			exec(t, s.other, "UPDATE locksidecar.locks SET token = nextval('locksidecar.tokens'), freed_at = clock_timestamp()")
-			_, _, earlier := holder(t, s.other, "k")
-			exec(t, s.other, "COMMIT")
-			if a := want(t, <-answers, store.Granted); a.Token <= earlier {
-				t.Errorf("token %d after %d", a.Token, earlier)
-			}
-		})
-	}
-}
-
 // Trap: the hand-off's waiter is renewing in that moment and looks expired.
 func TestAWaiterThatIsRenewingIsNotForgotten(t *testing.T) {
 	t.Parallel()
@@ -235,7 +195,7 @@ func TestATakeOverThatWaitedDoesNotSteal(t *testing.T) {
 	awaitBlocked(t, s.url)
 	rival, grant := uuid.New(), uuid.New()
 	exec(t, s.other, `INSERT INTO locksidecar.leases VALUES ($1, 'rival', 'p', true, '1 h', clock_timestamp() + interval '1 h')`, rival)
-	exec(t, s.other, `UPDATE locksidecar.locks SET lease_id = $1, grant_id = $2, token = nextval('locksidecar.tokens')`, rival, grant)
+	exec(t, s.other, `UPDATE locksidecar.locks SET lease_id = $1, grant_id = $2, token = token + 1`, rival, grant)
 	exec(t, s.other, "COMMIT")
 	a := want(t, <-answers, store.Held)
 	if a.Lock.Holder.Instance != "rival" {
@@ -320,7 +280,7 @@ func TestWithdrawalWaitsForTheAttempt(t *testing.T) {
 	ask := askFor("k", s.lease)
 	exec(t, s.other, "BEGIN")
 	exec(t, s.other, `INSERT INTO locksidecar.locks (namespace, key, lease_id, grant_id, token, acquired_at)
-		VALUES ('n', 'k', $1, $2, nextval('locksidecar.tokens'), clock_timestamp())`, s.lease, ask.ID)
+		VALUES ('n', 'k', $1, $2, locksidecar.token_at(clock_timestamp()), clock_timestamp())`, s.lease, ask.ID)
 	done := make(chan error, 1)
 	go func() { done <- withdraw(t.Context(), s, ask.Attempt) }()
 	awaitBlocked(t, s.url)

@@ -87,7 +87,7 @@ func TestARenewalWaitsForNoAcquires(t *testing.T) {
 	s := newScene(t)
 	exec(t, s.other, "BEGIN")
 	exec(t, s.other, `INSERT INTO locksidecar.locks (namespace, key, token)
-		SELECT 'n', 'k' || n, nextval('locksidecar.tokens') FROM generate_series(1, $1) n`, burst)
+		SELECT 'n', 'k' || n, locksidecar.token_at(clock_timestamp()) FROM generate_series(1, $1) n`, burst)
 	answered := make(chan store.Answer, burst)
 	for n := range burst {
 		go func() { answered <- acquire(t, s, askFor(fmt.Sprintf("k%d", n+1), s.lease)) }()

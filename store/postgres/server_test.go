@@ -223,9 +223,6 @@ func TestARefusedLoginIsNotTriedWithEachCall(t *testing.T) {
 func TestUnsafeChangesAreNoticed(t *testing.T) {
 	t.Parallel()
 	for what, change := range map[string]struct{ do, withdraw, says string }{
-		"tokens are drawn in advance": {
-			"ALTER SEQUENCE locksidecar.tokens CACHE 10", "ALTER SEQUENCE locksidecar.tokens CACHE 1", "tokens; ALTER SEQUENCE",
-		},
 		"places in line are drawn in advance": {
 			"ALTER SEQUENCE locksidecar.waiters_id_seq CACHE 10", "ALTER SEQUENCE locksidecar.waiters_id_seq CACHE 1",
 			"waiters_id_seq; ALTER SEQUENCE",

@@ -452,7 +452,7 @@ func TestSweepForgetsWhatDeadLeasesLeft(t *testing.T) {
 	}
 	exec(t, s.conn, "INSERT INTO locksidecar.watchers SELECT namespace, key, gen_random_uuid() FROM locksidecar.watchers WHERE key = 'both'")
 	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, watched, freed_at)
-		SELECT ns, 'left', nextval('locksidecar.tokens'), true, clock_timestamp() - interval '1 year' FROM unnest('{n,another}'::text[]) ns`)
+		SELECT ns, 'left', 1, true, clock_timestamp() - interval '1 year' FROM unnest('{n,another}'::text[]) ns`)
 	exec(t, s.conn, "INSERT INTO locksidecar.watchers VALUES ('n', 'left', gen_random_uuid())")
 	for range 3 { // the watcher, the mark, the key
 		if err := s.Sweep(t.Context()); err != nil {

@@ -210,7 +210,7 @@ func TestReapLooksAtItsOwnKeyOnly(t *testing.T) {
 	const many = 10_000
 	s := newScene(t)
 	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, lease_id, grant_id, acquired_at, contended)
-		SELECT 'n', 'w' || n, nextval('locksidecar.tokens'), $1, gen_random_uuid(), clock_timestamp(), true
+		SELECT 'n', 'w' || n, locksidecar.token_at(clock_timestamp()), $1, gen_random_uuid(), clock_timestamp(), true
 		FROM generate_series(1, $2) n`, s.lease, many)
 	exec(t, s.conn, `INSERT INTO locksidecar.waiters (grant_id, namespace, key, lease_id)
 		SELECT gen_random_uuid(), 'n', 'w' || n, $1 FROM generate_series(1, $2) n`, s.lease, many)

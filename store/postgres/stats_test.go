@@ -20,7 +20,7 @@ import (
 func (s *scene) hold(t *testing.T, n int, heldFor string) {
 	t.Helper()
 	exec(t, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, lease_id, grant_id, acquired_at)
-		SELECT 'n', 'type' || n || ':' || m, nextval('locksidecar.tokens'), $1, gen_random_uuid(), clock_timestamp() - $3::interval
+		SELECT 'n', 'type' || n || ':' || m, locksidecar.token_at(clock_timestamp()), $1, gen_random_uuid(), clock_timestamp() - $3::interval
 		FROM generate_series(1, $2) n, generate_series(1, greatest(1, 11 - n)) m`, s.lease, n, heldFor)
 }
 

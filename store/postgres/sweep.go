@@ -13,7 +13,7 @@ const (
 	// sweepAfter is how long a lease has been expired before the sweep reaps it. Acquires reap earlier.
 	sweepAfter = 10 * time.Second
 	// forgetAfter is how long a free key keeps its row. It is at least forgetTimeouts
-	// timeouts: a statement that has drawn a token for the key must be over (invariant 2).
+	// timeouts: a statement that has read the clock for the key's token must be over (invariant 2).
 	forgetAfter    = time.Hour
 	forgetTimeouts = 10
 	// sweepLap is the shortest time between the begins of two laps, a little shorter than the 9 minutes

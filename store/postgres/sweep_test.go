@@ -18,7 +18,7 @@ import (
 func (s *scene) freed(prefix string, rows int, since time.Duration) {
 	s.Helper()
 	exec(s.T, s.conn, `INSERT INTO locksidecar.locks (namespace, key, token, acquired_at, freed_at)
-		SELECT 'n', $1 || n, nextval('locksidecar.tokens'), clock_timestamp() - $3::interval, clock_timestamp() - $3::interval
+		SELECT 'n', $1 || n, locksidecar.token_at(clock_timestamp() - $3::interval), clock_timestamp() - $3::interval, clock_timestamp() - $3::interval
 		FROM generate_series(1, $2::integer) n`, prefix, rows, since)
 }
 
@@ -239,7 +239,7 @@ func TestACallMeetsTheForgettingOfItsKey(t *testing.T) {
 func TestTheForgettingOfAKeyMeetsACall(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{
-		"acquire": `UPDATE locksidecar.locks SET lease_id = $1, grant_id = $1, token = nextval('locksidecar.tokens'), freed_at = NULL`,
+		"acquire": `UPDATE locksidecar.locks SET lease_id = $1, grant_id = $1, token = token + 1, freed_at = NULL`,
 		"enqueue": `SELECT FROM locksidecar.ask('n', 'infinity', true, 'i', 'p', '{k1}', ARRAY[gen_random_uuid()], ARRAY[$1::uuid],
 			'{0}', '{0}', '{f}', '{""}', '{""}', '{NULL}', '{""}')`,
 		"watch": `SELECT FROM locksidecar.watch('n', 'infinity', '{k1}', $1, 'i')`,

@@ -55,9 +55,9 @@ type oldError struct{ found, latest primary }
 func (e *oldError) Error() string {
 	seen := "another sidecar saw a later one"
 	if e.latest.server != "" {
-		seen = fmt.Sprintf("a later one was seen (%s, tokens after %d)", e.latest.server, e.latest.after)
+		seen = fmt.Sprintf("a later one was seen (%s, tokens from %d)", e.latest.server, e.latest.after)
 	}
-	return fmt.Sprintf("the server is an old primary (%s, tokens after %d); %s; if this one is meant to be the primary again, "+
+	return fmt.Sprintf("the server is an old primary (%s, tokens from %d); %s; if this one is meant to be the primary again, "+
 		"run `SELECT locksidecar.restored()` on it as the owner of the schema", e.found.server, e.found.after, seen)
 }
 

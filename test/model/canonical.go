@@ -9,7 +9,7 @@ import (
 func (s *State) settle(b *Bounds) {
 	for _, d := range []*database{&s.db, &s.standby} {
 		if d.holder == 0 {
-			d.grant, d.token = 0, 0
+			d.grant = 0
 		}
 	}
 	if s.db.holder == 0 || s.db.exists(s.db.holder) {
@@ -38,7 +38,7 @@ func (s *State) rank(b *Bounds) {
 func (s *State) tokens(b *Bounds, each func(*uint8)) {
 	for _, d := range []*database{&s.db, &s.standby} {
 		each(&d.token)
-		each(&d.drawn)
+		each(&d.first)
 	}
 	each(&s.top)
 	for i := range b.Sidecars {

@@ -171,7 +171,7 @@ func (r run) newEpoch() {
 			}
 		}
 		if r.on(TokenJump) {
-			r.db.drawn = max(r.db.drawn, r.top)
+			r.db.first = r.top + 1
 		}
 	}
 	r.then(r.back)

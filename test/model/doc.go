@@ -4,7 +4,7 @@
 //
 // # What is modelled
 //
-// The lock row, leases, waiters, the sequence, and whether the server was promoted;
+// The lock row, leases, waiters, the first token of the epoch, and whether the server was promoted;
 // each operation of the store as the statements, and the parts of statements between two
 // row locks, of which it consists; what each sidecar believes of its lease, its attempt, and
 // its lock; and what is on its way. Each step names what stands behind it:

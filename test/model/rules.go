@@ -13,7 +13,7 @@ const (
 	Suspension            // heartbeat/lease.go: time that the machine slept counts
 	AfterCommit           // operation.go: nothing is told before the commit
 	NotAfter              // in_time: what comes too late does nothing
-	TokenAfterLock        // acquire_one, give: the token is drawn when the row is locked
+	TokenByRow            // acquire_one, give: the token is greater than that of the row that is locked
 	NoOldView             // acquire_one: who waited for a row decides by it, not by an older view
 	LooksAtContended      // release_one: a release frees only what nobody waits for
 	ExpiredIsNotDead      // hand_off: a waiter that has expired is reaped first
@@ -24,7 +24,7 @@ const (
 	EpochCheck            // in_epoch: a promoted server grants and reaps nothing before new_epoch
 	EpochInCheck          // check: nor does it tell a waiter that its grant is over
 	NewTTL                // new_epoch: every lease gets its TTL again
-	TokenJump             // new_epoch: tokens jump
+	TokenJump             // new_epoch: no token is smaller than those that are missing
 	Rotation              // lease/reconcile.go, rotate.go: after a failover locks are verified, and moved to a fresh lease
 	AfterOutcome          // lease/attempt.go: a wait is cancelled once it is known to stand in line
 	CancelReads           // queue.go: a cancel that finds no row reads, and releases what was granted
@@ -38,7 +38,7 @@ const (
 )
 
 var ruleNames = [rules]string{
-	"", "Margin", "FromSending", "NeverRevived", "Suspension", "AfterCommit", "NotAfter", "TokenAfterLock", "NoOldView",
+	"", "Margin", "FromSending", "NeverRevived", "Suspension", "AfterCommit", "NotAfter", "TokenByRow", "NoOldView",
 	"LooksAtContended", "ExpiredIsNotDead", "SeesTheWaiterGo", "WaitersFirst", "KeyShare", "BuryLooksAgain",
 	"EpochCheck", "EpochInCheck", "NewTTL", "TokenJump", "Rotation", "AfterOutcome", "CancelReads", "GivesBack", "Withdraw", "WithdrawLocks",
 	"LastWord", "ByToken", "AgainUntilHeard",

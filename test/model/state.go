@@ -56,7 +56,7 @@ type database struct {
 
 	leases [1 + slots*most]leaseRow
 	queue  [2 * most]waiter // in the order of waiters.id; without gaps
-	drawn  uint8            // the sequence's last value
+	first  uint8            // meta.first_token
 	// promoted: the server's timeline is not the one in meta.
 	promoted bool
 }
@@ -71,6 +71,9 @@ type waiter struct {
 	grant attemptID
 	lease leaseID
 }
+
+// next is the token of the next grant. The clock is no help: it may stand still.
+func (d *database) next() uint8 { return max(d.first, d.token+1) }
 
 // exists and lives are what a statement sees of a lease.
 func (d *database) exists(l leaseID) bool { return l != 0 && l != gone && d.leases[l].there }

@@ -6,9 +6,8 @@ func (r run) acquireBegin() {
 	switch {
 	case r.db.holder == 0 && r.db.lives(r.lease) && r.inTime() && (!r.db.promoted || !r.on(EpochCheck)):
 		r.step = atTake
-		if !r.on(TokenAfterLock) {
-			r.db.drawn++
-			r.token = r.db.drawn
+		if !r.on(TokenByRow) {
+			r.token = r.db.next()
 		}
 	default:
 		r.then(atLook)
@@ -20,9 +19,8 @@ func (r run) acquireTake() {
 		r.then(atLook)
 		return
 	}
-	if r.on(TokenAfterLock) {
-		r.db.drawn++
-		r.token = r.db.drawn
+	if r.on(TokenByRow) {
+		r.token = r.db.next()
 	}
 	r.grantNow(r.me(), r.lease, r.token, false)
 	r.say(granted)
@@ -90,8 +88,7 @@ func (r run) askDo() {
 	waited := d.contended && d.queue[0].grant != 0
 	switch {
 	case r.seen == seenFree, r.seen == seenMissing && (!waited || !r.on(WaitersFirst)):
-		d.drawn++
-		r.token = d.drawn
+		r.token = d.next()
 		r.grantNow(r.me(), r.lease, r.token, false)
 		d.contended = d.queue[0].grant != 0
 		r.say(granted)
@@ -196,8 +193,7 @@ func (r run) give() {
 
 func (r run) handTo(w waiter) {
 	r.db.drop(func(x waiter) bool { return x.grant == w.grant })
-	r.db.drawn++
-	r.grantNow(w.grant, w.lease, r.db.drawn, true)
+	r.grantNow(w.grant, w.lease, r.db.next(), true)
 	r.db.contended = r.db.queue[0].grant != 0
 	r.next = 0
 	r.handedOff()

@@ -23,7 +23,7 @@ func teeth() map[Rule]tooth {
 		Suspension:       {small, Deadline},
 		AfterCommit:      {small, Committed},
 		NotAfter:         {faults(1, 2), Orphan},
-		TokenAfterLock:   {small, TokensGrow},
+		TokenByRow:       {small, TokensGrow},
 		NoOldView:        {small, Committed},
 		LooksAtContended: {small, InTurn},
 		ExpiredIsNotDead: {faults(2, 2), InTurn},

@@ -147,7 +147,7 @@ func laneActions(s *State, b *Bounds, i, l int, try tryFunc) {
 	if o.step == atTake && !o.cut && !b.on(AfterCommit) {
 		try(action{early, who, lane}, func(n *State) bool {
 			n.sc[i].ops[l].cut = true
-			n.side(b, i).win(n.db.drawn + 1)
+			n.side(b, i).win(n.db.next())
 			return true
 		})
 	}
@@ -327,14 +327,14 @@ func (s *State) forget(b *Bounds) {
 	s.sc[0].leases[0] = belief{trusted, s.side(b, 0).trustFor(0)}
 	s.db.leases[mine] = leaseRow{there: true, left: b.TTL}
 	free, taken := s.db, s.db
-	taken.holder, taken.grant, taken.token, taken.drawn = mine, 1, 1, 1
-	free.drawn = 1
+	taken.holder, taken.grant, taken.token = mine, 1, 1
+	free.token = 1
 	s.top, s.behind = 1, true
 	if b.Forgot == aRelease {
 		s.db, s.standby = free, taken
 		return
 	}
-	free.drawn = 0
+	free.token = 0
 	s.db, s.standby = taken, free
 	s.sc[0].phase, s.sc[0].wanted, s.sc[0].token, s.sc[0].heldUnder = held, true, 1, mine
 }

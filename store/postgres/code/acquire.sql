@@ -1,5 +1,5 @@
 -- lock_key locks the row of a key. If there is none it makes one that is free. It waits for an
--- insertion of the key that is in flight.
+-- insertion of the key that is in flight. Nobody is granted the token of a new row: see give.
 CREATE OR REPLACE FUNCTION locksidecar.lock_key(ns text, k text) RETURNS locksidecar.locks
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -11,15 +11,16 @@ BEGIN
             RETURN l;
         END IF;
         INSERT INTO locksidecar.locks (namespace, key, token, freed_at)
-        VALUES (ns, k, nextval('locksidecar.tokens'), clock_timestamp())
+        VALUES (ns, k, locksidecar.token_at(clock_timestamp()), clock_timestamp())
         ON CONFLICT DO NOTHING;
     END LOOP;
 END
 $$;
 
 -- give grants a key to an attempt w, which need not be a row of waiters. The caller has locked the
--- lock row. The token is drawn after that, so the tokens of a key grow in the order of its grants
--- (invariant 2). expires_at is until when the grant lasts even if w.lease_id ends, or null.
+-- lock row, so the tokens of a key grow in the order of its grants (invariant 2), even if these are
+-- faster than the clock. first_token is this epoch's, because in_epoch has read that row before.
+-- expires_at is until when the grant lasts even if w.lease_id ends, or null.
 --
 -- w.id must be null unless all earlier waiters are gone. by_release is the trace context of the
 -- release that hands the key over, or empty.
@@ -41,7 +42,8 @@ BEGIN
         VALUES (its_lease, its_instance, its_pod, false, w.ttl, give.expires_at, w.namespace, w.key);
     END IF;
     UPDATE locksidecar.locks l
-    SET lease_id = its_lease, token = nextval('locksidecar.tokens'), grant_id = w.grant_id,
+    SET lease_id = its_lease, grant_id = w.grant_id,
+        token = greatest(locksidecar.token_at(give.acquired_at), (SELECT m.first_token FROM locksidecar.meta m), l.token + 1),
         contended = EXISTS (
             SELECT FROM locksidecar.waiters q
             WHERE q.namespace = w.namespace AND q.key = w.key AND q.id > greatest(l.served, w.id) AND q.outcome IS NULL),

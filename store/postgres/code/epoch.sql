@@ -14,7 +14,18 @@ BEGIN
 END
 $$;
 
+-- token_at is the token of a time: 2^20 for each second since 2020. The tokens of a key grow with its
+-- row. The clock gives the first token of a row, but not less than meta.first_token: tokens of
+-- deleted rows (see sweep_step) and of other servers (see new_epoch) are smaller. No server grants a
+-- million locks a second, so rows do not get ahead of the clock. 2^53, the last integer that JSON
+-- readers know exactly, is 270 years away. It is STABLE, as date_part is, so it is inlined.
+CREATE OR REPLACE FUNCTION locksidecar.token_at(at timestamptz) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT floor((date_part('epoch', at) - 1577836800) * 1048576)::bigint
+$$;
+
 -- choose_epoch_source is for a new schema. It takes the first source that the server answers.
+-- Tokens begin by the clock, so they grow even if a schema was lost and is made again.
 -- Amazon Aurora refuses its timeline unless wal_level is logical, and whether a failover changes it
 -- there is not known.
 CREATE OR REPLACE FUNCTION locksidecar.choose_epoch_source() RETURNS void
@@ -31,6 +42,7 @@ BEGIN
             RAISE LOG 'locksidecar: the server does not answer what epochs by % need: %', candidate, SQLERRM;
         END;
     END LOOP;
+    UPDATE locksidecar.meta SET began_token = locksidecar.token_at(began), first_token = locksidecar.token_at(began);
 END
 $$;
 
@@ -58,25 +70,29 @@ $$;
 
 -- new_epoch begins to grant on a server that was promoted or restored. It returns whether there was
 -- anything to do, and fails with LS004 if a later copy of the database was seen: see outdate. It
--- has the owner's rights, because sidecars may not set the sequence.
+-- has the owner's rights, because sidecars may not write meta.
 --
 -- No lease ends before its holder can have renewed it: the last renewal can be missing, and this
 -- server has another clock. A bind:ttl lease that would end about now gets a minute. A locked lease
 -- is left, because all sidecars wait for this.
 --
--- Then tokens jump beyond all that can be missing here, and beyond the jump of another standby.
+-- Then no token is smaller than began_token, which is beyond all that can be missing here, and beyond
+-- that of another standby.
 CREATE OR REPLACE FUNCTION locksidecar.new_epoch() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     here text;
+    -- As far as the clocks of two servers may differ: 64 seconds.
+    apart CONSTANT bigint := 1::bigint << 26;
     known text;
     since timestamptz;
+    before bigint;
     later boolean;
     first bigint;
 BEGIN
-    SELECT epoch, locksidecar.here(source, mark), began, outdated INTO known, here, since, later
+    SELECT epoch, locksidecar.here(source, mark), began, began_token, outdated INTO known, here, since, before, later
     FROM locksidecar.meta FOR UPDATE;
-    IF NOT FOUND THEN -- else each statement would come here, and tokens jump each time
+    IF NOT FOUND THEN -- else each statement would come here, and leases last longer each time
         RAISE EXCEPTION 'the table locksidecar.meta is empty; it must have one row';
     END IF;
     IF later THEN
@@ -95,31 +111,38 @@ BEGIN
     SET expires_at = greatest(expires_at,
         clock_timestamp() + CASE WHEN renewed THEN ttl ELSE least(ttl, interval '1 minute') END)
     FROM due WHERE l.id = due.id;
-    -- 2^20 for each second since 2020: no server grants a million locks a second, and 2^53, the
-    -- last integer that JSON readers know exactly, is 270 years away. Soon after another jump
-    -- tokens are ahead of that clock. Then the age of the epoch (began) keeps two standbys from the
-    -- same jump, because they are not promoted in the same moment.
-    first := greatest(
-        (SELECT last_value FROM locksidecar.tokens) + (1 << 30)
-            + floor(extract(epoch FROM greatest(clock_timestamp() - since, interval '0')) * (1 << 20))::bigint,
-        floor(extract(epoch FROM clock_timestamp() - timestamptz '2020-01-01 00:00:00Z'))::bigint << 20);
+    -- Soon after another epoch, its began_token is ahead of the clock. Then the age of that epoch keeps
+    -- two standbys from the same value, because they are not promoted in the same moment.
+    first := locksidecar.token_at(clock_timestamp());
+    first := apart + greatest(first, before + greatest(first - locksidecar.token_at(since), 0));
     UPDATE locksidecar.meta
-    SET epoch = here, history = gen_random_uuid(), began = clock_timestamp(), began_token = first;
-    PERFORM setval('locksidecar.tokens', first); -- last: a rollback leaves it as it is
+    SET epoch = here, history = gen_random_uuid(), began = clock_timestamp(),
+        began_token = first, first_token = greatest(first_token, first);
     RETURN true;
+END
+$$;
+
+-- raise_first_token lets the sweep delete rows with smaller tokens than that of a time ago. It does
+-- not wait. It has the owner's rights, because sidecars may not write meta.
+CREATE OR REPLACE FUNCTION locksidecar.raise_first_token(ago interval) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    past CONSTANT bigint := locksidecar.token_at(clock_timestamp() - greatest(ago, interval '0'));
+BEGIN
+    UPDATE locksidecar.meta SET first_token = past
+    WHERE one IN (SELECT one FROM locksidecar.meta WHERE first_token < past FOR NO KEY UPDATE SKIP LOCKED);
 END
 $$;
 
 -- restored begins a new epoch for an operator, who has put back an older copy of the server's
 -- files, which nothing shows, or lets an old primary serve again. It returns a token that is
--- greater than all that were granted. Later ones are greater still. Sidecars' roles may not write
--- meta.
+-- greater than all that were granted. Later ones are not smaller. Sidecars' roles may not write meta.
 CREATE OR REPLACE FUNCTION locksidecar.restored() RETURNS bigint
 LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE locksidecar.meta SET one = true, outdated = false; -- makes another mark
     PERFORM locksidecar.new_epoch();
-    RETURN nextval('locksidecar.tokens');
+    RETURN (SELECT began_token FROM locksidecar.meta);
 END
 $$;
 

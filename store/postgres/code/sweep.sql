@@ -5,9 +5,10 @@
 -- returns the work for the caller after the commit: the deleted leases, keys that are held under
 -- missing leases and that no min_hold keeps, and keys with the mark of a watch and without a watcher.
 --
--- free_for is far longer than any statement can take: one in flight can have drawn a token for a
--- deleted key, which would be too small afterwards (invariant 2). Each DELETE decides by the row
--- that it has locked.
+-- A deleted row had a smaller token than meta.first_token, so the next row of its key gets a greater
+-- one, even if the clock is set back (invariant 2). Each lap raises first_token to the token of
+-- free_for ago. free_for is far longer than any statement can take, because one in flight can have
+-- read the clock and first_token. Each DELETE decides by the row that it has locked.
 --
 -- A lease is inserted before the first lock under it. So if a later statement does not find a
 -- lock's lease, it was deleted. The caller hands the key off by the id of that lease, never because
@@ -30,6 +31,7 @@ DECLARE
     behind tid;
     seen record;
     gone uuid[];
+    first bigint; -- no row with this token, or a greater one, is deleted
 BEGIN
     begins := false; ends := false; pause := '0'; dead := '{}';
     dangling_namespaces := '{}'; dangling_keys := '{}'; dangling_leases := '{}';
@@ -47,8 +49,10 @@ BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
     IF at.walks = 'leases' AND at.page = 0 THEN
         begins := true; at.began := since;
+        PERFORM locksidecar.raise_first_token(free_for);
     END IF;
     pages := pg_relation_size(('locksidecar.' || at.walks)::regclass) / current_setting('block_size')::integer;
+    SELECT first_token INTO first FROM locksidecar.meta;
     LOOP
         IF at.page >= pages THEN
             ends := at.walks = 'locks';
@@ -74,14 +78,14 @@ BEGIN
             SELECT array_agg(h.lease_id) AS leases, bool_or(h.watched) AS watched, bool_or(h.forgotten) AS forgotten INTO seen
             FROM (
                 SELECT lease_id, bool_or(watched) AS watched,
-                    bool_or(lease_id IS NULL AND freed_at < clock_timestamp() - free_for) AS forgotten
+                    bool_or(lease_id IS NULL AND freed_at < clock_timestamp() - free_for AND token < first) AS forgotten
                 FROM locksidecar.locks WHERE ctid >= here AND ctid < behind GROUP BY lease_id
             ) h;
             IF seen.forgotten THEN
                 DELETE FROM locksidecar.locks WHERE ctid = ANY (ARRAY(
                     SELECT ctid FROM locksidecar.locks
                     WHERE ctid >= here AND ctid < behind AND lease_id IS NULL
-                    AND NOT contended AND NOT watched AND freed_at < clock_timestamp() - free_for
+                    AND NOT contended AND NOT watched AND freed_at < clock_timestamp() - free_for AND token < first
                     FOR UPDATE SKIP LOCKED));
             END IF;
             gone := ARRAY(

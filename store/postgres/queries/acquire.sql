@@ -3,8 +3,10 @@
 -- lease lives. No row: the key is held, or was when the statement began, or the lease does not
 -- live. The caller then reads which.
 --
--- Invariant 2: on the conflict path the SET draws the token after the row is locked. The first
--- token was drawn before the wait, and is not used there.
+-- Invariant 2: the token is the clock, at least first_token, and on the conflict path greater than
+-- the token of the row that is locked. The clock is read before the statement may have to wait. If it
+-- inserts after that, no grant came in between: its row would stay for an hour, and the statement
+-- ends within its timeout.
 --
 -- The sub-select looks at the lock row first, because a refused conflict would lock the row and
 -- flush the server's log. The last conditions: only in time (invariant 7), only in this server's
@@ -12,14 +14,14 @@
 -- $1 namespace, $2 key, $3 lease, $4 grant, $5 session, $6 owner, $7 data, $8 traceparent, $9 not after
 INSERT INTO locksidecar.locks AS l
     (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
-SELECT $1, $2, own.id, nextval('locksidecar.tokens'), $4, $5, $6, clock_timestamp(), $7, $8
-FROM locksidecar.leases own
+SELECT $1, $2, own.id, greatest(locksidecar.token_at(clock_timestamp()), m.first_token), $4, $5, $6, clock_timestamp(), $7, $8
+FROM locksidecar.leases own CROSS JOIN locksidecar.meta m
 WHERE own.id = $3 AND own.expires_at > clock_timestamp()
 AND (SELECT lease_id FROM locksidecar.locks WHERE namespace = $1 AND key = $2) IS NULL
 AND clock_timestamp() < $9
-AND (SELECT epoch = locksidecar.here(source, mark) FROM locksidecar.meta WHERE oldest_version <= :schema_version)
+AND m.epoch = locksidecar.here(m.source, m.mark) AND m.oldest_version <= :schema_version
 ON CONFLICT (namespace, key) DO UPDATE
-SET lease_id = excluded.lease_id, token = nextval('locksidecar.tokens'), grant_id = excluded.grant_id,
+SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 1), grant_id = excluded.grant_id,
     stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
     acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
     freed_at = NULL
@@ -30,26 +32,29 @@ RETURNING token, acquired_at, (SELECT expires_at FROM locksidecar.leases WHERE i
 -- acquire_one for many keys, in the order of the keys, and for bind:ttl locks, whose leases are
 -- made with the grants. Returns the granted keys. Keys and locks are not joined, because the
 -- planner does not know the numbers of rows, and could compare each with each. Own leases are few,
--- one for each TTL, so they are read once, and so is the epoch.
+-- one for each TTL, so they are read once, and so are the epoch and its first_token.
 -- $1 namespace, $2 keys, $3 leases, $4 true for a bind:ttl lock, $5 grants, $6 sessions, $7 owners, $8 datas,
 -- $9 traceparents, $10 leases to be made, $11 their ttls, $12 instance, $13 pod, $14 not after
 WITH own AS MATERIALIZED (
     SELECT id, expires_at FROM locksidecar.leases
     WHERE id = ANY ($3::uuid[]) AND expires_at > clock_timestamp()
+), this_epoch AS MATERIALIZED (
+    SELECT first_token FROM locksidecar.meta
+    WHERE clock_timestamp() < $14 AND epoch = locksidecar.here(source, mark) AND oldest_version <= :schema_version
 ), taken AS (
     INSERT INTO locksidecar.locks AS l
         (namespace, key, lease_id, token, grant_id, session, owner, acquired_at, data, traceparent)
-    SELECT $1, key, lease_id, nextval('locksidecar.tokens'), grant_id, session, owner, clock_timestamp(), data, traceparent
+    SELECT $1, key, lease_id, greatest(locksidecar.token_at(clock_timestamp()), (SELECT first_token FROM this_epoch)),
+        grant_id, session, owner, clock_timestamp(), data, traceparent
     FROM unnest($2::text[], $3::uuid[], $4::boolean[], $5::uuid[], $6::text[], $7::text[], $8::text[], $9::text[])
         AS a (key, lease_id, by_ttl, grant_id, session, owner, data, traceparent)
     WHERE (by_ttl OR lease_id IN (SELECT id FROM own))
     AND (SELECT found.lease_id FROM locksidecar.locks found
         WHERE found.namespace = $1 AND found.key = a.key) IS NULL
-    AND (SELECT clock_timestamp() < $14 AND epoch = locksidecar.here(source, mark)
-        FROM locksidecar.meta WHERE oldest_version <= :schema_version)
+    AND (SELECT first_token FROM this_epoch) IS NOT NULL
     ORDER BY key COLLATE "C"
     ON CONFLICT (namespace, key) DO UPDATE
-    SET lease_id = excluded.lease_id, token = nextval('locksidecar.tokens'), grant_id = excluded.grant_id,
+    SET lease_id = excluded.lease_id, token = greatest(excluded.token, l.token + 1), grant_id = excluded.grant_id,
         stopping = NULL, stop_reason = NULL, session = excluded.session, owner = excluded.owner,
         acquired_at = clock_timestamp(), data = excluded.data, traceparent = excluded.traceparent, handed_by = '',
         freed_at = NULL

@@ -18,9 +18,11 @@ CREATE TABLE locksidecar.meta (
     epoch          text NOT NULL DEFAULT '',
     -- How servers are told apart, by all sidecars alike: see here.
     source         text NOT NULL DEFAULT 'none' CHECK (source IN ('timeline', 'server', 'none')),
-    -- All tokens of this epoch are greater. Of two copies of a database, the one with the greater
-    -- value is the later one.
+    -- No grant of this epoch has a smaller token. Of two copies of a database, the one with the
+    -- greater value is the later one.
     began_token    bigint NOT NULL DEFAULT 0,
+    -- The first token of a key without a row is at least this. All deleted rows had smaller ones.
+    first_token    bigint NOT NULL DEFAULT 0,
     -- A sidecar has seen a later copy. Nothing is granted here until an operator allows it.
     outdated       boolean NOT NULL DEFAULT false,
     -- A random name of this epoch. Two standbys can be promoted to the same timeline.
@@ -65,10 +67,11 @@ CREATE TABLE locksidecar.leases (
 -- the lock to a lease id that does not exist, so the hold is pending: lease_id stays set, and no
 -- statement that takes free keys has to know of holds.
 --
--- Rows of free keys stay for an hour, because a statement can draw a token and then wait: a later
--- grant could get a smaller token. A foreign key or a second index would make every grant more
--- expensive, so the sweep reads the table page by page (see sweep_step). Half of each page stays
--- free, so that releases of a whole page are HOT updates, too.
+-- A grant's token is greater than the last one of its row, and the clock gives the first token of a
+-- row: see token_at. Rows of free keys stay for an hour, because a statement can read the clock and
+-- then wait: when it inserts, the row of a later grant must still be there. A foreign key or a second
+-- index would make every grant more expensive, so the sweep reads the table page by page (see
+-- sweep_step). Half of each page stays free, so that releases of a whole page are HOT updates, too.
 --
 -- Vacuum comes when 5% of the table is dead instead of 20%. It does not truncate the table, because
 -- that would lock out all sessions.
@@ -198,12 +201,3 @@ CREATE TABLE locksidecar.sweep (
     due_at timestamptz NOT NULL DEFAULT '-infinity'
 ) WITH (fillfactor = 10);
 INSERT INTO locksidecar.sweep DEFAULT VALUES;
-
--- Fencing tokens of all keys. CACHE 1: with a larger cache each connection would draw from its own
--- stock, and a later grant could get a smaller token.
-CREATE SEQUENCE locksidecar.tokens AS bigint CACHE 1;
--- Tokens begin by the clock, so they grow even if a schema was lost and is made again. They begin
--- at the clock of 17 minutes ago, so that the first jump is by the clock, too: see new_epoch.
-SELECT setval('locksidecar.tokens',
-    floor(extract(epoch FROM clock_timestamp() - timestamptz '2020-01-01 00:00:00Z') * (1 << 20))::bigint - (1 << 30));
-UPDATE locksidecar.meta SET began_token = (SELECT last_value FROM locksidecar.tokens);

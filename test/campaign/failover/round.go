@@ -93,16 +93,6 @@ func (r *round) fallBehind(name string) error {
 	if err := errors.Join(r.synchronous(false), r.deafen()); err != nil {
 		return err
 	}
-	// A standby has the next 32 values of a sequence as drawn: only what is beyond is forgotten.
-	for i := range 64 {
-		key := fmt.Sprintf("spent:%s:%d", name, i)
-		if err := r.doomed.asks(key); err != nil {
-			return err
-		}
-		if err := r.doomed.release(key); err != nil {
-			return err
-		}
-	}
 	if !r.doomed.acquire(doomedKey(name)) {
 		return errors.New("no lock to be forgotten")
 	}

@@ -11,11 +11,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// tables are what the database tells of its tables, their indexes and its sequences.
+// tables are what the database tells of its tables and their indexes, and how many have waited.
 const tables = `
 SELECT sum(pg_table_size(relid))::float8, sum(pg_indexes_size(relid))::float8,
 	sum(n_live_tup)::float8, sum(n_dead_tup)::float8, sum(n_tup_upd)::float8, sum(n_tup_hot_upd)::float8,
-	(SELECT last_value FROM locksidecar.tokens)::float8,
 	(SELECT last_value FROM locksidecar.waiters_id_seq)::float8
 FROM pg_stat_user_tables WHERE schemaname = 'locksidecar'`
 
@@ -47,13 +46,13 @@ func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 
 // read adds the database's figures.
 func (d *database) read(ctx context.Context, f map[string]float64) error {
-	var heap, indexes, live, dead, updates, hot, tokens, waiters float64
+	var heap, indexes, live, dead, updates, hot, waiters float64
 	row := d.conn.QueryRow(ctx, tables)
-	if err := row.Scan(&heap, &indexes, &live, &dead, &updates, &hot, &tokens, &waiters); err != nil {
+	if err := row.Scan(&heap, &indexes, &live, &dead, &updates, &hot, &waiters); err != nil {
 		return err
 	}
 	f[tableBytes], f[indexBytes], f[liveRows], f[deadRows] = heap, indexes, live, dead
-	f[updated], f[hotUpdated], f[tokensDrawn], f[waitersStood] = updates, hot, tokens, waiters
+	f[updated], f[hotUpdated], f[waitersStood] = updates, hot, waiters
 	rows, err := d.conn.Query(ctx, relations)
 	if err != nil {
 		return err

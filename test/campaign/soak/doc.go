@@ -12,8 +12,8 @@
 // snapshot, in any of them, keeps all from using deleted pages of indexes again: then those
 // of waiters_pkey grow in the other one, too, by 16 bytes for each call that waited.
 //
-// Every 5 seconds the figures are read: of the processes, of the tables, of the
-// sequences, and how long a pair of acquire and release takes. A straight line through
+// Every 5 seconds the figures are read: of the processes, of the tables,
+// and how long a pair of acquire and release takes. A straight line through
 // the second half of them must not rise by more than a slack that each figure has; and
 // enough must have happened.
 package soak

@@ -9,7 +9,7 @@ const (
 	tableBytes, indexBytes          = "tables", "indexes"
 	liveRows, deadRows              = "rows", "dead rows"
 	updated, hotUpdated             = "updates", "HOT updates"
-	tokensDrawn, waitersStood       = "tokens", "waiters so far"
+	waitersStood                    = "waiters so far"
 	backendCount, backendBytes      = "backends", "memory of a backend"
 	granted, pair                   = "grants", "a pair"
 )
@@ -36,7 +36,7 @@ func rulesOf(open bool) []rule {
 		}
 	}
 	of = append(of, rule{figure: liveRows, slack: 20}, rule{figure: heap, unit: "MiB", per: 1 << 20, slack: shown})
-	for _, figure := range []string{updated, hotUpdated, tokensDrawn, waitersStood, granted} {
+	for _, figure := range []string{updated, hotUpdated, waitersStood, granted} {
 		of = append(of, rule{figure: figure, slack: shown})
 	}
 	return slices.Concat(processes, of)

@@ -1,0 +1,317 @@
+package postgres_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/internal/testing/pgtest"
+	"github.com/locksidecar/locksidecar/store"
+	"github.com/locksidecar/locksidecar/store/postgres"
+)
+
+// shiftClock makes tokens be given by a clock that is so much ahead, or behind if it is negative.
+func shiftClock(t *testing.T, url string, by time.Duration) {
+	t.Helper()
+	exec(t, connect(t, url), fmt.Sprintf(`CREATE OR REPLACE FUNCTION locksidecar.token_at(at timestamptz) RETURNS bigint
+		LANGUAGE sql STABLE AS 'SELECT floor((date_part(''epoch'', at) - 1577836800 + %f) * 1048576)::bigint'`, by.Seconds()))
+}
+
+// tokenNow is the token of the clock.
+func tokenNow(t *testing.T, url string) int64 {
+	t.Helper()
+	return pgtest.Query[int64](t, pgtest.Admin(url), "SELECT locksidecar.token_at(clock_timestamp())")
+}
+
+// waysToTake are the ways to be granted a key that is free.
+var waysToTake = map[string]func(*scene, store.Ask) ([]store.Answer, error){
+	"one":  func(s *scene, ask store.Ask) ([]store.Answer, error) { return s.Acquire(s.Context(), alone(ask)) },
+	"many": func(s *scene, ask store.Ask) ([]store.Answer, error) { return s.Acquire(s.Context(), among(ask)) },
+	"ask":  func(s *scene, ask store.Ask) ([]store.Answer, error) { return s.Enqueue(s.Context(), alone(ask)) },
+}
+
+// inBackground takes a key, and sends the answer.
+func (s *scene) inBackground(take func(*scene, store.Ask) ([]store.Answer, error), ask store.Ask) <-chan store.Answer {
+	answers := make(chan store.Answer, 1)
+	go func() {
+		a, err := take(s, ask)
+		if err != nil {
+			s.Error(err)
+			a = make([]store.Answer, 1)
+		}
+		answers <- a[0]
+	}()
+	return answers
+}
+
+// takeAndFree grants a key and releases it.
+func (s *scene) takeAndFree(key string) (token int64) {
+	s.Helper()
+	token = want(s.T, acquire(s.T, s, askFor(key, s.lease)), store.Granted).Token
+	release(s.T, s, store.Claim{Key: key, Token: token, Lease: s.lease})
+	return token
+}
+
+// Trap: the clock of an INSERT is read before it waits for a conflicting row, whose token can be
+// greater when the wait is over.
+func TestTokenIsGreaterThanThatOfTheLockedRow(t *testing.T) {
+	t.Parallel()
+	for name, take := range waysToTake {
+		for first, made := range map[string]string{
+			"of an insertion": `INSERT INTO locksidecar.locks (namespace, key, token) VALUES ('n', 'k', 1)`,
+			"of an update":    `UPDATE locksidecar.locks SET freed_at = NULL`,
+		} {
+			t.Run(name+" "+first, func(t *testing.T) {
+				t.Parallel()
+				s := newScene(t)
+				if first == "of an update" {
+					s.takeAndFree("k")
+				}
+				exec(t, s.other, "BEGIN")
+				exec(t, s.other, made)
+				answers := s.inBackground(take, askFor("k", s.lease))
+				awaitBlocked(t, s.url) // it has read the clock
+				earlier := tokenNow(t, s.url) + 1<<20
+				exec(t, s.other, "UPDATE locksidecar.locks SET token = $1, freed_at = clock_timestamp()", earlier)
+				exec(t, s.other, "COMMIT")
+				if a := want(t, <-answers, store.Granted); a.Token != earlier+1 {
+					t.Errorf("token %d after %d", a.Token, earlier)
+				}
+			})
+		}
+	}
+}
+
+// Two want a key that has no row. The first one's transaction fails: the second inserts the row.
+func TestTheSecondInsertionGrants(t *testing.T) {
+	t.Parallel()
+	for name, take := range waysToTake {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			exec(t, s.other, "BEGIN")
+			exec(t, s.other, `INSERT INTO locksidecar.locks (namespace, key, token) VALUES ('n', 'k', 1)`)
+			before := tokenNow(t, s.url)
+			answers := s.inBackground(take, askFor("k", s.lease))
+			awaitBlocked(t, s.url)
+			exec(t, s.other, "ROLLBACK")
+			if a := want(t, <-answers, store.Granted); a.Token < before {
+				t.Errorf("token %d after the clock %d", a.Token, before)
+			}
+		})
+	}
+}
+
+// Tokens grow with the row: when the clock is set back by minutes, and when locks are handed on
+// faster than it goes.
+func TestTokensGrowWhenTheClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	for name, take := range waysToTake {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			last := s.takeAndFree("k")
+			shiftClock(t, s.url, -10*time.Minute)
+			answers, err := take(s, askFor("k", s.lease))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a := want(t, answers[0], store.Granted); a.Token != last+1 {
+				t.Errorf("token %d after %d", a.Token, last)
+			}
+		})
+	}
+	t.Run("hand-offs", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		ask := askFor("k", s.lease)
+		token := want(t, acquire(t, s, ask), store.Granted).Token
+		shiftClock(t, s.url, -10*time.Minute)
+		for range 3 {
+			next := askFor("k", s.lease)
+			want(t, enqueue(t, s, next), store.Queued)
+			release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
+			grant, _, is := holder(t, s.conn, "k")
+			if grant != next.ID || is != token+1 {
+				t.Fatalf("token %d after %d for grant %s, want %s", is, token, grant, next.ID)
+			}
+			token = is
+		}
+	})
+}
+
+// The clock is set back by far more than the hour for which the row of a free key stays, after it
+// was swept.
+func TestTokensOfSweptKeysAreNotGivenAgain(t *testing.T) {
+	t.Parallel()
+	for name, take := range waysToTake {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			last := s.takeAndFree("k")
+			postgres.SweepAtOnce(s.Store)
+			if err := s.Sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if n := s.count("locks", "true"); n != 0 {
+				t.Fatalf("%d rows are left", n)
+			}
+			shiftClock(t, s.url, -24*time.Hour)
+			answers, err := take(s, askFor("k", s.lease))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a := want(t, answers[0], store.Granted); a.Token <= last {
+				t.Errorf("token %d after %d", a.Token, last)
+			}
+		})
+	}
+}
+
+// A row whose token is ahead of the clock is not swept, however long its key has been free: the
+// next row of the key would begin with the clock.
+func TestARowAheadOfTheClockIsNotSwept(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.freed("k", 1, 25*time.Hour)
+	last := tokenNow(t, s.url) + 1<<30
+	exec(t, s.conn, "UPDATE locksidecar.locks SET token = $1", last)
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a := want(t, acquire(t, s, askFor("k1", s.lease)), store.Granted); a.Token <= last {
+		t.Errorf("token %d after %d", a.Token, last)
+	}
+}
+
+// If somebody has locked the row of meta, the sweep does not wait for it, and deletes no row that it
+// must not: it cannot note how great the tokens were.
+func TestASweepDoesNotWaitForMeta(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.freed("k", 1, 25*time.Hour)
+	first := pgtest.Query[int64](t, s.url, "SELECT first_token FROM locksidecar.meta")
+	exec(t, s.conn, "UPDATE locksidecar.locks SET token = $1", first)
+	postgres.SweepAtOnce(s.Store)
+	letGo := lock(t, s.other, "SELECT FROM locksidecar.meta FOR UPDATE")
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.count("locks", "true"); n != 1 {
+		t.Errorf("%d rows, want 1", n)
+	}
+	letGo()
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.count("locks", "true"); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+}
+
+// A grant that began before an epoch does, or while it begins, has none of its tokens or all of
+// them: the epoch and first_token are read from one row.
+func TestAGrantDuringANewEpoch(t *testing.T) {
+	t.Parallel()
+	for name, take := range waysToTake {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			last := s.takeAndFree("k")
+			exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
+			exec(t, s.other, "BEGIN; SELECT locksidecar.new_epoch()")
+			var first int64
+			if err := s.other.QueryRow(t.Context(), "SELECT began_token FROM locksidecar.meta").Scan(&first); err != nil || first < last+jump {
+				t.Errorf("the epoch begins with %d after %d: %v", first, last, err)
+			}
+			keys := []string{"k", "new"}
+			var answers []<-chan store.Answer
+			for _, key := range keys {
+				answers = append(answers, s.inBackground(take, askFor(key, s.lease)))
+			}
+			poll(t, "both wait", func() bool {
+				return pgtest.Query[int64](t, s.url, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == int64(len(keys))
+			})
+			exec(t, s.other, "COMMIT")
+			for i, key := range keys {
+				if a := want(t, <-answers[i], store.Granted); a.Token < first || a.Token >= first+jump {
+					t.Errorf("%s: token %d, the epoch begins with %d", key, a.Token, first)
+				}
+			}
+			later, err := take(s, askFor("later", s.lease))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a := want(t, later[0], store.Granted); a.Token < first || a.Token >= first+jump {
+				t.Errorf("token %d, the epoch begins with %d", a.Token, first)
+			}
+		})
+	}
+}
+
+// A hand-off after a promotion gives a token of the new epoch, too.
+func TestAHandOffInANewEpoch(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	token := want(t, acquire(t, s, askFor("k", s.lease)), store.Granted).Token
+	waiter := askFor("k", s.lease)
+	want(t, enqueue(t, s, waiter), store.Queued)
+	exec(t, s.conn, "UPDATE locksidecar.meta SET epoch = 'another'")
+	release(t, s, store.Claim{Key: "k", Token: token, Lease: s.lease})
+	grant, _, is := holder(t, s.conn, "k")
+	if grant != waiter.ID || is < token+jump {
+		t.Errorf("token %d after %d for grant %s", is, token, grant)
+	}
+}
+
+// Trap: operators fail over, and later back to the old primary, where nothing begins a new epoch.
+// The sidecars there are new, so none of them has seen the other server.
+func TestTokensGrowWhenTheOldPrimaryServesAgain(t *testing.T) {
+	t.Parallel()
+	for _, source := range []string{"timeline", "server"} {
+		t.Run(source, func(t *testing.T) {
+			p := newPair(t, refused[source])
+			// grant grants and releases keys, as a sidecar that has seen no other server.
+			grant := func(instance, url string, keys ...string) (tokens []int64) {
+				s := startStore(t, url, store.Identity{Namespace: "n", Instance: instance, Pod: "p"})
+				defer s.Stop()
+				lease := openLease(t, s, time.Hour)
+				for _, key := range keys {
+					token := grants(t, s, key, lease)
+					release(t, s, store.Claim{Key: key, Token: token, Lease: lease})
+					tokens = append(tokens, token)
+				}
+				return tokens
+			}
+			keys := []string{"known to both", "known to one"}
+			grant("first", p.url, keys[0])
+			p.failOver(t, keys[0])
+			last := grant("second", p.after, keys...)
+			p.standby.Halt()
+			if err := p.old.Again(); err != nil {
+				t.Fatal(err)
+			}
+			shiftClock(t, p.url, 2*time.Minute) // the time that has passed since
+			for i, token := range grant("third", p.url, keys...) {
+				if token <= last[i] {
+					t.Errorf("%s: token %d after %d", keys[i], token, last[i])
+				}
+			}
+		})
+	}
+}
+
+// The row of a key that was held for long stays when it is released, for a statement can have read
+// the clock before that grant.
+func TestARowIsNotSweptSoon(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.freed("k", 1, 25*time.Hour)
+	exec(t, s.conn, "UPDATE locksidecar.locks SET freed_at = clock_timestamp()")
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.count("locks", "true"); n != 1 {
+		t.Errorf("%d rows, want 1", n)
+	}
+}
