@@ -48,8 +48,8 @@
 //	free ──grant──▶ held ──release, loss, end of the session──▶ free
 //	                  └──before its MinHold is over──▶ hold pending ──the hold is over──▶ free
 //
-// What others ask a holder for (to stop, to give up at once) lies in the store until
-// it is heard. News and renewals say that there is something. A signal may overtake
+// A request to a holder (to stop, to give up at once) lies in the store until it is
+// heard. News and renewals say that there is something. A signal may overtake
 // the grant that it means: it is kept until that is here, or cannot come any more.
 // Repeats are harmless: a stop is told again only for another reason, and a broken
 // lock is gone. A holder whose sidecar does not hear loses the lock with its lease.
@@ -90,7 +90,7 @@
 //     alone, and fails after the store's timeout with nothing done. Releases and
 //     withdrawals go on; no other key waits for it.
 //   - A standby is promoted that knows less than was told: a renewal names the leases of
-//     another history. What is believed to be held under them is verified and moved to fresh
+//     another history. The locks that are believed to be held under them are verified and moved to fresh
 //     leases: package lease/internal/reconcile says how.
 //   - The process is stopped or the machine suspended for longer than a lease
 //     lasts: the first read afterwards finds the lease past its deadline and all

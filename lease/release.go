@@ -72,9 +72,8 @@ type claimant struct {
 	traceparent string
 }
 
-// claimed finds the lock that a claim means. It returns nil without an error
-// when only the store can tell. What is known here is decided here: [LostError],
-// [NotHolderError].
+// claimed finds the lock that a claim means. It returns nil without an error when only the
+// store can tell. It decides what is known here: [LostError], [NotHolderError].
 func (m *Manager) claimed(c claimant) (*holdings.Lock, error) {
 	if h := m.ownClaim(c, clock.Read(m.cfg.Clock)); h != nil {
 		return h, nil

@@ -14,10 +14,9 @@ import (
 // do then, and how fast, is the store's affair.
 const sweepInterval = 10 * time.Minute
 
-// sweeping decides whether there may be something to tidy. What a sidecar leaves
-// behind (a bind:ttl lock that nobody released, the row of a free key) can be
-// tidied some time after it has ended; a sidecar that grants nothing any more
-// sends no statement for it.
+// sweeping decides whether there may be something to tidy. The remains of a sidecar (a
+// bind:ttl lock that nobody released, the row of a free key) can be tidied some time after
+// they have ended; a sidecar that grants nothing any more sends no statement for it.
 type sweeping struct {
 	store store.Reaper // nil: the store tidies itself
 	clk   clock.Clock

@@ -256,8 +256,8 @@ func (b *Attempt) timeIsUp() {
 	b.cancel()
 }
 
-// CallerLeft leaves the attempt alone: nobody will hear its outcome. What it has won or
-// still wins is handed back.
+// CallerLeft leaves the attempt alone: nobody will hear its outcome. A lock that it has won
+// or still wins is handed back.
 func (b *Attempt) CallerLeft() {
 	b.mu.Lock()
 	b.unwanted = true
@@ -352,10 +352,10 @@ func (b *Attempt) leaseLost() {
 	b.Finish(ErrAttemptLost)
 }
 
-// fail ends an attempt whose question was not answered. What the store may have done
-// all the same is withdrawn, unless news came first and the attempt has won: both are
-// decided in one step, or the withdraw would free a lock that was told as held. What
-// other calls have is not withdrawn, either.
+// fail ends an attempt whose question was not answered. The attempt is withdrawn, because
+// the store may have carried it out, unless news came first and it has won: both are
+// decided in one step, or the withdraw would free a lock that was told as held. A grant
+// that other calls have is not withdrawn, either.
 func (b *Attempt) fail(err error) {
 	was, first := b.close(err)
 	if !first {

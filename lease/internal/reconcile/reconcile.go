@@ -92,11 +92,10 @@ func New(ctx context.Context, c Config) *Reconciler {
 // unread are locks that are believed to be held under leases, and were not read in a history.
 type unread map[*heartbeat.Lease][]*holdings.Lock
 
-// Verify asks the store for the locks that are believed to be held under leases. What the store
-// has not is lost. trusted is called for each lease of which all is read, those with few
-// locks first: a lease with many must not keep the others from being renewed. What was read
-// is not read again by the next renewal; that reads what came later, with an answer of the
-// old server.
+// Verify asks the store for the locks that are believed to be held under leases. A lock that
+// the store does not have is lost. trusted is called for each lease of which all is read, those
+// with few locks first: a lease with many must not keep the others from being renewed. The next
+// renewal reads only the locks that came later, with an answer of the old server.
 func (rc *Reconciler) Verify(ctx context.Context, leases []*heartbeat.Lease, history store.History, trusted func(*heartbeat.Lease)) error {
 	left := make(unread, len(leases))
 	for _, l := range leases { // before the store is asked: what comes later it may not have seen

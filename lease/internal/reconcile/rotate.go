@@ -127,8 +127,8 @@ func (mv move) done() {
 	}
 }
 
-// apply does here what the store has done. What ended here meanwhile, and was moved, is freed:
-// its end may have been given up with the old lease.
+// apply does here what the store has done. A lock that was moved, and ended here meanwhile, is
+// freed: its end may have been given up with the old lease.
 func (mv move) apply(rc *Reconciler, state store.ClaimStatus, to *heartbeat.Lease) {
 	lives := func() bool { return to.Alive(clock.Read(rc.clk)) }
 	switch moved := state == store.Holds; {
