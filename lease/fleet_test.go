@@ -129,11 +129,11 @@ func (c *counter) scrape(d time.Duration) {
 // shows checks what a scrape shows: so many locks; below zero: nothing.
 func (c *counter) shows(held int64) {
 	c.t.Helper()
-	fleet, ours := c.look()
+	known, ours := c.look()
 	got := int64(-1)
 	if ours {
 		got = 0
-		for _, line := range fleet.Types {
+		for _, line := range known.Types {
 			got += line.Held
 		}
 	}

@@ -75,7 +75,7 @@ func (c *connection) Close() error {
 // caller leaves if it is cancelable. The connection's EndCall must follow.
 func (k *call) begin(cancelable bool) context.Context {
 	if k.span == nil {
-		return k.c.BeginCall(nil, cancelable)
+		return k.c.BeginCall(context.Background(), cancelable)
 	}
 	return k.c.BeginCall(k.span.ctx, cancelable)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// AcquirerConfig is what an acquirer needs.
+// Config is what an acquirer needs.
 type Config struct {
 	types.Config
 	Observer   *observe.Observer
@@ -62,7 +62,7 @@ type Acquirer struct {
 	ctx      context.Context // ends with the sidecar
 }
 
-// newAcquirer makes an acquirer, which works until ctx ends.
+// New makes an acquirer, which works until ctx ends.
 func New(ctx context.Context, c Config) (*Acquirer, error) {
 	aq := &Acquirer{
 		cfg: c.Config, clk: c.Clock, obs: c.Observer, lanes: c.Lanes, heldCache: c.HeldCache, leases: c.Leases, holdings: c.Holdings,
@@ -119,6 +119,7 @@ func (aq *Acquirer) Kept() map[string]int {
 	}
 }
 
+// Acquire gets a lock for a session, or with BindTTL for nobody: see Acquire of package lease.
 func (aq *Acquirer) Acquire(ctx context.Context, s *holdings.Session, req *types.Request) (types.Grant, error) {
 	if aq.IsDraining() {
 		return types.Grant{}, types.ErrDraining
@@ -223,11 +224,11 @@ func (aq *Acquirer) knownHeld(key string) bool {
 
 // isLate reports whether an attempt that waits need not ask for its key: calls came before, or
 // it is known to be held. One with a grant in common with other calls asks. a may be nil.
-func (aq *Acquirer) isLate(a *arrival, shared int64) bool {
+func (aq *Acquirer) isLate(a *Arrival, shared int64) bool {
 	return a != nil && shared == 0 && (a.behind || aq.knownHeld(a.key))
 }
 
-// Acquire gets a lock that is not denied here.
+// Perform gets a lock that is not denied here.
 func (aq *Acquirer) Perform(c *Call) (types.Grant, error) {
 	if c.req.Wait != 0 {
 		if err := aq.AddWaiter(); err != nil {

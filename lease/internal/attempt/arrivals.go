@@ -14,7 +14,7 @@ import (
 // that come meanwhile ask nothing: they go into the store's line together, in their order,
 // as soon as nobody before them may still go there.
 type arrivals struct {
-	enqueue func([]*arrival)
+	enqueue func([]*Arrival)
 
 	mu   sync.Mutex
 	keys map[string]*crowd
@@ -22,13 +22,13 @@ type arrivals struct {
 
 // crowd are the arrivals at one key.
 type crowd struct {
-	first, last *arrival
+	first, last *Arrival
 	// moving: somebody takes arrivals off the front.
 	moving bool
 }
 
-// arrival is the place of one attempt among those that came for the same key.
-type arrival struct {
+// Arrival is the place of one attempt among those that came for the same key.
+type Arrival struct {
 	at  *arrivals
 	key string
 	// behind: another attempt was there before. It need not ask: the key will hardly be free.
@@ -39,24 +39,24 @@ type arrival struct {
 	decided bool
 	attempt *Attempt
 	ctx     context.Context
-	next    *arrival
+	next    *Arrival
 }
 
 // newArrivals makes arrivals that are brought into line by enqueue: those of one key that can
 // go now, in their order. It must not block.
-func newArrivals(enqueue func([]*arrival)) *arrivals {
+func newArrivals(enqueue func([]*Arrival)) *arrivals {
 	return &arrivals{enqueue: enqueue, keys: make(map[string]*crowd)}
 }
 
 // join takes the last place at the key of a request that waits; nil: it does not wait. The
 // attempt must decide or leave.
-func (as *arrivals) join(req *types.Request) *arrival {
+func (as *arrivals) join(req *types.Request) *Arrival {
 	if req.Wait == 0 {
 		return nil
 	}
 	as.mu.Lock()
 	defer as.mu.Unlock()
-	a, k := &arrival{at: as, key: req.Key}, as.keys[req.Key]
+	a, k := &Arrival{at: as, key: req.Key}, as.keys[req.Key]
 	if k == nil {
 		as.keys[a.key] = &crowd{first: a, last: a}
 		return a
@@ -72,7 +72,7 @@ func (as *arrivals) join(req *types.Request) *arrival {
 }
 
 // Leave gives the place up, unless it was decided before. a may be nil.
-func (a *arrival) Leave() {
+func (a *Arrival) Leave() {
 	if a != nil {
 		a.decide(context.Background(), nil)
 	}
@@ -80,7 +80,7 @@ func (a *arrival) Leave() {
 
 // decide lets an attempt be queued when all that came before have gone or left, perhaps at once;
 // nil: the attempt leaves. Only the first decision counts.
-func (a *arrival) decide(ctx context.Context, b *Attempt) {
+func (a *Arrival) decide(ctx context.Context, b *Attempt) {
 	as := a.at
 	as.mu.Lock()
 	defer as.mu.Unlock()
@@ -107,7 +107,7 @@ func (a *arrival) decide(ctx context.Context, b *Attempt) {
 }
 
 // ready takes those off the front that can go.
-func (k *crowd) ready() (ready []*arrival) {
+func (k *crowd) ready() (ready []*Arrival) {
 	for ; k.first != nil && k.first.decided; k.first = k.first.next {
 		if k.first.attempt != nil {
 			ready = append(ready, k.first)
@@ -150,7 +150,7 @@ func (b *Attempt) enqueue(ctx context.Context) {
 }
 
 // enqueueAll asks the store for queue positions, for attempts of one key in their order.
-func (aq *Acquirer) enqueueAll(all []*arrival) {
+func (aq *Acquirer) enqueueAll(all []*Arrival) {
 	asks := make([]batcher.Submission[store.Ask, store.Answer], 0, len(all))
 	attempts := make([]*Attempt, 0, len(all))
 	for _, a := range all {

@@ -41,8 +41,8 @@ type Attempt struct {
 	sent        time.Time     // of the question that is under way
 	wonAt       time.Time
 	runInCaller bool // the call carries the first question out itself: see batcher.Lane.Do
-	// arrival is its place among the calls that came for the key; nil: the call does not wait.
-	arrival *arrival
+	// Arrival is its place among the calls that came for the key; nil: the call does not wait.
+	arrival *Arrival
 	// since is before the grant, until when its MaxHold is over (zero: none).
 	since, until time.Time
 
@@ -92,14 +92,14 @@ const (
 var (
 	// errTimeUp ends an attempt whose call waited in vain.
 	errTimeUp = errors.New("waited in vain")
-	// errAttemptLost ends an attempt whose lease or queue position is gone: the call may
+	// ErrAttemptLost ends an attempt whose lease or queue position is gone: the call may
 	// make another.
 	ErrAttemptLost = errors.New("the lease or the place in line is gone")
 )
 
 // NewAttempt makes the next attempt of a call, for which it has come to its key. It fails if there
 // is no lease.
-func (c *Call) NewAttempt(came *arrival) (*Attempt, error) {
+func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
 	l, err := c.lease()
 	if err != nil {
 		came.Leave()

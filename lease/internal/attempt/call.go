@@ -122,7 +122,7 @@ func (c *Call) try() (types.Grant, error) {
 
 // Arrive takes the last place among the calls that come for the key, and reports whether the call
 // need not ask for it: see [acquirer.isLate].
-func (c *Call) Arrive() (came *arrival, late bool) {
+func (c *Call) Arrive() (came *Arrival, late bool) {
 	came = c.aq.arrivals.join(c.req)
 	return came, c.aq.isLate(came, c.shared)
 }
@@ -304,6 +304,7 @@ func (c *Call) learnLocked(b *Attempt) {
 	}
 }
 
+// Timeout is the error of a call that waited in vain.
 func (c *Call) Timeout() error {
 	// Time may be up before the call was queued: then, where it would have.
 	lock, position := store.Lock{Key: c.req.Key}, c.position
@@ -316,6 +317,7 @@ func (c *Call) Timeout() error {
 	return &types.TimeoutError{Lock: lock, Position: position, Waited: c.aq.clk.Now().Sub(c.began)}
 }
 
+// StartTimer makes the wait of the call end in time.
 func (c *Call) StartTimer() {
 	if c.timer == nil && c.req.Wait > 0 {
 		c.timer = time.NewTimer(c.req.Wait - c.aq.clk.Now().Sub(c.began))
@@ -349,7 +351,7 @@ func (c *Call) enterInstead(err error) (types.Grant, bool) {
 	return c.enter()
 }
 
-// maxBids limits how often a call that does not wait tries again after its lease
+// MaxAttempts limits how often a call that does not wait tries again after its lease
 // was lost under it.
 const MaxAttempts = 3
 

@@ -92,6 +92,7 @@ func (b *Attempt) unwant() {
 	b.unwanted = true
 }
 
+// IsUnwanted reports whether the attempt hands back what it wins.
 func (b *Attempt) IsUnwanted() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// checkSlack is how long after the holder's expiry a wait is checked, and how
+	// CheckSlack is how long after the holder's expiry a wait is checked, and how
 	// much earlier than it is due a check may come along with another.
 	CheckSlack = 10 * time.Millisecond
-	// checkPause is the least time between two checks of a wait whose holder is
+	// CheckPause is the least time between two checks of a wait whose holder is
 	// expired and about to be revoked.
 	CheckPause = 100 * time.Millisecond
-	// hintPause is the least time between two checks of a wait because of news, so
+	// HintPause is the least time between two checks of a wait because of news, so
 	// that a storm of it costs little.
 	HintPause = 50 * time.Millisecond
-	// maxChecks is the most checks at a time. One of them may have to wait, to revoke
+	// MaxChecks is the most checks at a time. One of them may have to wait, to revoke
 	// a holder whose row somebody keeps locked; the others must not wait for it, and
 	// those that will hardly have to revoke anybody do not go with it.
 	MaxChecks = 4

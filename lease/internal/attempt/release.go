@@ -75,11 +75,11 @@ func (aq *Acquirer) Free(ctx context.Context, c store.Claim, matters func() bool
 	}, settled)
 }
 
-// releaser sends a claim to the lane of releases again and again until the store confirms it,
+// Releaser sends a claim to the lane of releases again and again until the store confirms it,
 // or it does not matter any more because the lock's lease is dead. Only the first try stands
 // in the trace: in an outage those of all locks would push everything else out of the
 // exporter's queue. It does not use persist, because that makes seven objects more for each release.
-type releaser struct {
+type Releaser struct {
 	lane      *batcher.Lane[store.Claim, store.Verdict]
 	later     *background.Runner // tries again
 	heldCache *heldcache.Cache
@@ -87,24 +87,24 @@ type releaser struct {
 }
 
 // NewReleaser makes a releaser.
-func NewReleaser(ls *lanes.Set, later *background.Runner, cache *heldcache.Cache, log *slog.Logger) *releaser {
-	return &releaser{lane: ls.Releases, later: later, heldCache: cache, log: log}
+func NewReleaser(ls *lanes.Set, later *background.Runner, cache *heldcache.Cache, log *slog.Logger) *Releaser {
+	return &Releaser{lane: ls.Releases, later: later, heldCache: cache, log: log}
 }
 
 // submitting is one of the ways into the lane of releases.
 type submitting = func(context.Context, store.Claim, func(store.Verdict, error)) error
 
 // Release sends a release: see [holdings.Sender].
-func (rl *releaser) Release(ctx context.Context, r holdings.Releasing) {
+func (rl *Releaser) Release(ctx context.Context, r holdings.Releasing) {
 	rl.send(ctx, rl.lane.Submit, r)
 }
 
 // ReleaseInCaller sends a release of which somebody waits for the first try.
-func (rl *releaser) ReleaseInCaller(ctx context.Context, r holdings.Releasing) {
+func (rl *Releaser) ReleaseInCaller(ctx context.Context, r holdings.Releasing) {
 	rl.send(ctx, rl.lane.Do, r)
 }
 
-func (rl *releaser) send(ctx context.Context, by submitting, r holdings.Releasing) {
+func (rl *Releaser) send(ctx context.Context, by submitting, r holdings.Releasing) {
 	// Releases are not limited: what is released was held, and that is limited.
 	if err := by(ctx, r.Claim(), func(v store.Verdict, err error) { rl.answered(r, &v, err) }); err != nil {
 		// The manager has stopped; its leases are revoked with all that they hold.
@@ -114,7 +114,7 @@ func (rl *releaser) send(ctx context.Context, by submitting, r holdings.Releasin
 }
 
 // answered hears the answer to a try.
-func (rl *releaser) answered(r holdings.Releasing, v *store.Verdict, err error) {
+func (rl *Releaser) answered(r holdings.Releasing, v *store.Verdict, err error) {
 	err = types.Judged("release", v.Status, err)
 	if err != nil && r.Matters() {
 		r.WasTried(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// laneSet has the lanes through which calls share the store's operations.
+// Set has a lane for each operation.
 type Set struct {
 	Acquires    *batcher.Lane[store.Ask, store.Answer]
 	Enqueues    *batcher.Lane[store.Ask, store.Answer]
@@ -31,8 +31,8 @@ type Set struct {
 // A thousand would keep it for about as long as a release waits for a row (0.1 s).
 const MaxTogether = 250
 
-// newLaneSet makes the lanes to the store. Closing draining makes the lane of acquires refuse. Renewals and checks have none: they
-// are batches already, and never wait behind anything.
+// New makes the lanes to a store. Once draining is closed, the lane of acquires refuses. Package
+// lease stops the lanes, each in its turn.
 func New(cfg types.Config, st store.Store, obs *observe.Observer, draining <-chan struct{}) *Set {
 	ls := &Set{}
 	inline := st.Traits().Inline

@@ -22,7 +22,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// maxGroupAsks is the most questions to the store about several keys at a time.
+// MaxGroupAsks is the most questions to the store about several keys at a time.
 // They have no lane: groups may have keys in common.
 const MaxGroupAsks = 4
 

@@ -50,7 +50,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// verifyMax is how many locks are read at a time: few enough for a server that has to fetch
+// VerifyMax is how many locks are read at a time: few enough for a server that has to fetch
 // each of them from a disk.
 const VerifyMax = 2000
 

@@ -39,7 +39,7 @@ type Signals struct {
 	hasUnmatched atomic.Bool
 }
 
-// signalled is what signals are about: the leases and locks of this sidecar.
+// Locks is what signals are about: the leases and locks of this sidecar.
 type Locks interface {
 	// LeasesInUse are the open leases under which there may be locks.
 	LeasesInUse() []store.LeaseID
@@ -51,7 +51,7 @@ type Locks interface {
 	Apply(sig store.Signal) bool
 }
 
-// newSignals makes the signals of a sidecar, which are read until ctx ends. spawn runs that.
+// New makes the signals of a sidecar, which are read until ctx ends. spawn runs that.
 func New(
 	ctx context.Context, cfg types.Config, st store.Store, ls *lanes.Set, cache *heldcache.Cache, locks Locks, spawn func(func()) bool,
 ) *Signals {

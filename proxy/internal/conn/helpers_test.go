@@ -1,6 +1,7 @@
 package conn
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"net"
@@ -89,7 +90,7 @@ func (r *rig) serve(nc net.Conn) {
 		}
 		n = copy(buffer, rest)
 		c.BeginRequest()
-		ctx := c.BeginCall(nil, line != "carry out")
+		ctx := c.BeginCall(context.Background(), line != "carry out")
 		r.began <- struct{}{}
 		answer := "ok\n"
 		select {

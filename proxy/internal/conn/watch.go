@@ -19,8 +19,8 @@ type watch struct {
 	callerLeft atomic.Bool
 }
 
-// BeginCall returns the context of a call that begins, with the values of another one,
-// which may be nil. From now on the connection is watched, whoever looks at the context. A
+// BeginCall returns the context of a call that begins, with the values of another one.
+// From now on the connection is watched, whoever looks at the context. A
 // cancelable call ends when the connection closes; any other call is carried out all the
 // same. [Conn.EndCall] must follow, by the same goroutine.
 func (c *Conn) BeginCall(values context.Context, cancelable bool) context.Context {
@@ -150,9 +150,6 @@ func (x *callContext) Err() error {
 func (*callContext) Deadline() (deadline time.Time, ok bool) { return deadline, false }
 
 func (x *callContext) Value(key any) any {
-	if x.values == nil {
-		return nil
-	}
 	return x.values.Value(key)
 }
 

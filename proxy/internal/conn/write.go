@@ -1,6 +1,7 @@
 package conn
 
 import (
+	"context"
 	"errors"
 	"os"
 	"syscall"
@@ -33,7 +34,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 // writeOn waits for the reader, but not for long. It is polled like a call: a client that
 // closes without reading does not keep its locks.
 func (c *Conn) writeOn(p []byte) (int, error) {
-	c.BeginCall(nil, false)
+	c.BeginCall(context.Background(), false)
 	defer c.EndCall()
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(c.set.cfg.Timeouts.StreamWrite))
 	defer func() { _ = c.Conn.SetWriteDeadline(noDeadline) }()
