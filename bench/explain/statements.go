@@ -79,7 +79,7 @@ var statements = append([]statement{
 	}},
 	{name: "amend", about: "data", args: func(rows, n int) []string {
 		return []string{
-			namespace, late, keys(rows, mine, n), tokens(n), same(uuid(mineLease), n), same("0", n), same("t", n), same("7", n),
+			namespace, late, "'i9000001'", keys(rows, mine, n), tokens(n), same(uuid(mineLease), n), same("0", n), same("t", n), same("7", n),
 		}
 	}},
 	{name: "withdraw", about: "held keys", args: func(rows, n int) []string {
