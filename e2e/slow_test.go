@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -95,19 +96,16 @@ func sources(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
 	for _, dir := range []string{"internal/cli", "internal/sidecar", "proxy", "lease", "batcher", "store/postgres"} {
-		files, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
-		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: %d files, %v", dir, len(files), err)
-		}
-		for _, file := range files {
-			if strings.HasSuffix(file, "_test.go") {
-				continue
+		err := filepath.WalkDir(filepath.Join("..", dir), func(file string, _ fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
+				return err
 			}
 			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
 			all.Write(text)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 	return all.String()
