@@ -10,13 +10,12 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// Acquire gets a lock for a session, or with BindTTL for nobody (s is nil or
-// ignored then). It returns when the lock is granted, refused, or not to be had
-// in the time that the request waits. When ctx ends, the call has left: it returns
-// [ErrCallerLeft], and what the store grants all the same is handed back.
+// Acquire gets a lock for a session, or with BindTTL for nobody (s is ignored then and may be nil). It
+// returns when the lock is granted, refused, or not to be had in the request's wait. When ctx ends, it
+// returns [ErrCallerLeft], and a later grant is handed back.
 //
-// Errors: [HeldError], [TimeoutError], [SkippedError], [LimitError],
-// [ErrSessionEnded], [ErrDraining], [ErrCallerLeft], [ErrWithdrawn], and those of the store.
+// Errors: [HeldError], [TimeoutError], [SkippedError], [LimitError], [ErrSessionEnded], [ErrDraining],
+// [ErrCallerLeft], [ErrWithdrawn], and those of the store.
 func (m *Manager) Acquire(ctx context.Context, s *holdings.Session, req types.Request) (types.Grant, error) {
 	began := m.begins(&req)
 	g, err := m.acquirer.Acquire(ctx, s, &req)
@@ -24,10 +23,9 @@ func (m *Manager) Acquire(ctx context.Context, s *holdings.Session, req types.Re
 	return g, err
 }
 
-// AcquireAll gets several locks, all or none; see Acquire. The keys are different;
-// req.Key is ignored. The grants are in the order of the keys. A MaxHold counts from
-// the grant of each lock, which may be before the last is granted: the caller has checked
-// that Wait is shorter. Errors: those of Acquire, where a key that is not to be had is named, and [HoldsError].
+// AcquireAll gets several locks, all or none; see Acquire. The keys are different; req.Key is ignored. The
+// grants are in the order of the keys. A MaxHold counts from each lock's grant: the caller has checked
+// that Wait is shorter. Errors: those of Acquire, which name the key, and [HoldsError].
 func (m *Manager) AcquireAll(ctx context.Context, s *holdings.Session, keys []string, req types.Request) ([]types.Grant, error) {
 	began := m.begins(&req)
 	grants, err := m.groups.Acquire(ctx, s, keys, &req)
@@ -35,7 +33,7 @@ func (m *Manager) AcquireAll(ctx context.Context, s *holdings.Session, keys []st
 	return grants, err
 }
 
-// begins is when a call begins that may wait. The others are refused at once, or know.
+// begins reads the clock for a call that may wait. The others are refused at once, or know.
 func (m *Manager) begins(req *types.Request) (began time.Time) {
 	if req.Wait != 0 {
 		began = m.cfg.Clock.Now()
@@ -43,7 +41,6 @@ func (m *Manager) begins(req *types.Request) (began time.Time) {
 	return began
 }
 
-// sinceBegin is how long a call has taken that began then; zero if it does not wait.
 func (m *Manager) sinceBegin(began time.Time) time.Duration {
 	if began.IsZero() {
 		return 0
@@ -51,7 +48,6 @@ func (m *Manager) sinceBegin(began time.Time) time.Duration {
 	return m.cfg.Clock.Now().Sub(began)
 }
 
-// acquired tells how an acquire of one key ended.
 func (m *Manager) acquired(ctx context.Context, req *types.Request, began time.Time, g *types.Grant, err error) {
 	result := types.ResultOf(g, err)
 	if err == nil {
@@ -62,7 +58,7 @@ func (m *Manager) acquired(ctx context.Context, req *types.Request, began time.T
 	m.acquireRefused(ctx, req.Key, req.Traceparent, result, err)
 }
 
-// acquiredAll tells how a call for several keys ended: for each of them, as all or none.
+// acquiredAll counts how a call for several keys ended, for each of them.
 func (m *Manager) acquiredAll(ctx context.Context, keys []string, req *types.Request, began time.Time, grants []types.Grant, err error) {
 	if err == nil {
 		for i := range grants {
@@ -84,7 +80,7 @@ func (m *Manager) acquireRefused(ctx context.Context, key, traceparent, code str
 	m.obs.Refused(ctx, observe.Refusal{Operation: "acquire", Key: key, Traceparent: traceparent, Code: code, Err: err})
 }
 
-// keyOfRefusal is the key because of which a call for several failed, if it is known.
+// keyOfRefusal is the key because of which a call for several failed, if known.
 func keyOfRefusal(keys []string, err error) string {
 	if held, ok := errors.AsType[*types.HeldError](err); ok {
 		return held.Lock.Key

@@ -5,8 +5,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// Package types has these types, their values and their documentation, because the rooms below
-// this package use them, too.
+// Package types documents these types and values: the rooms below this package use them, too.
 type (
 	Bind              = types.Bind
 	Request           = types.Request
@@ -37,7 +36,7 @@ type (
 	LimitError        = types.LimitError
 )
 
-// Session owns locks. It ends with the connection that it belongs to.
+// Session owns locks. It ends with its connection.
 type Session = holdings.Session
 
 // The values of these types.

@@ -11,10 +11,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Amend checks that a lock is still held under its token, and changes its data
-// and (BindTTL) its remaining time where asked. A session's lock that is only
-// checked is answered without the store. Errors: [TTLOnSessionError] and those of
-// [Manager.Release].
+// Amend checks that a lock is still held under its token, and changes its data and (BindTTL) its remaining
+// time if asked. If it is only checked, a session's lock needs no store. Errors: [TTLOnSessionError] and
+// those of [Manager.Release].
 func (m *Manager) Amend(ctx context.Context, s *holdings.Session, req types.AmendRequest) (types.Grant, error) {
 	g, err := m.amend(ctx, s, &req)
 	if err != nil {
@@ -50,7 +49,6 @@ func (m *Manager) amend(ctx context.Context, s *holdings.Session, req *types.Ame
 	return g, nil
 }
 
-// setData replaces the data of a lock that a session holds.
 func (m *Manager) setData(ctx context.Context, h *holdings.Lock, data []byte) error {
 	change := store.Change{Claim: h.Claim(), SetData: true, Data: data}
 	// In the lane, so that the last change there is the last one here, too.
@@ -66,7 +64,7 @@ func (m *Manager) setData(ctx context.Context, h *holdings.Lock, data []byte) er
 	return types.Judged("amend", v.Status, err)
 }
 
-// notHeldAnyMore says why a lock is not held any more that was a moment ago.
+// notHeldAnyMore says why a lock that was held a moment ago is not.
 func (m *Manager) notHeldAnyMore(c claimant) error {
 	now, err := m.claimed(c)
 	if err == nil && now == nil {
@@ -75,7 +73,7 @@ func (m *Manager) notHeldAnyMore(c claimant) error {
 	return err
 }
 
-// amendForeign amends a bind:ttl lock; of any other the store knows why not.
+// amendForeign amends a bind:ttl lock. For any other lock the store knows why not.
 func (m *Manager) amendForeign(ctx context.Context, c claimant, req *types.AmendRequest) (types.Grant, error) {
 	sent := m.cfg.Clock.Now()
 	v, err := lanes.Submit(ctx, m.lanes.Amends, store.Change{
@@ -90,7 +88,7 @@ func (m *Manager) amendForeign(ctx context.Context, c claimant, req *types.Amend
 		return types.Grant{}, m.refusedBy(v.Status, c)
 	}
 	m.sweeping.granted(m.cfg.Clock.Now(), req.TTL)
-	// The store counts from some moment since it was asked: from then, to be safe.
+	// The store counts from some moment after it was asked: count from the question, to be safe.
 	left := heartbeat.Reliable(v.Lock.Holder.ExpiresIn) - m.cfg.Clock.Now().Sub(sent)
 	if left <= 0 {
 		return types.Grant{}, m.refusedBy(store.Expired, c)

@@ -7,9 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// AskToStop asks whoever holds a key to stop what it does under the lock. reason is
-// for people; nil: none. Errors: [NotHeldError], [ErrCallerLeft], [ErrDraining] after
-// Stop, and those of the store.
+// AskToStop asks the holder of a key to stop what it does under the lock. reason is for people; nil: none.
+// Errors: [NotHeldError], [ErrCallerLeft], [ErrDraining] after Stop, and those of the store.
 func (m *Manager) AskToStop(ctx context.Context, key string, reason *string) error {
 	held, err := m.signals.Send(ctx, store.Signal{Kind: store.Stop, Key: key, Reason: reason})
 	switch {
@@ -22,10 +21,9 @@ func (m *Manager) AskToStop(ctx context.Context, key string, reason *string) err
 	return nil
 }
 
-// Break takes a lock from its holder. was is the lock as [Manager.Get] told it: the grant
-// that it names is broken, and no other. Break returns when that grant is over, at the
-// latest when its lease ends. Errors: [NotHeldError], [ErrCallerLeft] (it is broken all the
-// same), [ErrDraining] after Stop, and those of the store.
+// Break takes a lock from its holder: the grant that was names, as returned by [Manager.Get], and no
+// other. It returns when that grant is over, at the latest when its lease ends. Errors: [NotHeldError],
+// [ErrCallerLeft] (it is broken all the same), [ErrDraining] after Stop, and those of the store.
 func (m *Manager) Break(ctx context.Context, was store.Lock) error {
 	if !was.Held {
 		return &types.NotHeldError{Key: was.Key}

@@ -22,8 +22,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Manager is the heart of a sidecar: it knows the sessions, the leases and the
-// locks granted here, and puts the store's operations in order.
+// Manager knows the sessions, leases and locks granted here, and puts the store's operations in order.
 type Manager struct {
 	cfg types.Config
 	st  store.Store
@@ -91,7 +90,6 @@ func New(cfg types.Config, st store.Store) (*Manager, error) {
 	return m, nil
 }
 
-// newLeases makes those of a manager.
 func (m *Manager) newLeases() *heartbeat.Leases {
 	return heartbeat.New(m.ctx, heartbeat.Config{
 		TTL: m.cfg.TTL, RenewInterval: m.cfg.RenewInterval, StoreTimeout: m.cfg.StoreTimeout,
@@ -105,8 +103,7 @@ func (m *Manager) newLeases() *heartbeat.Leases {
 	})
 }
 
-// leaseLost tells those whose locks, waits and watches were under a lease: locks are lost, waits
-// begin again under a fresh lease.
+// leaseLost ends what was under a lease: locks are lost, waits begin again under a fresh lease.
 func (m *Manager) leaseLost(l *heartbeat.Lease, reason types.LostReason) (locks, waits int) {
 	under := m.holdings.On(l)
 	for _, h := range under {
@@ -116,13 +113,11 @@ func (m *Manager) leaseLost(l *heartbeat.Lease, reason types.LostReason) (locks,
 	return len(under), m.acquirer.LeaseLost(l)
 }
 
-// leaseRetired moves what is held under a lease to a fresh one.
 func (m *Manager) leaseRetired(l *heartbeat.Lease) {
 	m.background.Spawn(func() { m.reconciler.Rotate(l) })
 	m.watches.LeaseEnded()
 }
 
-// granted hears of each grant: see [attempt.AcquirerConfig].
 func (m *Manager) granted(now time.Time, lasts time.Duration, held bool) {
 	m.sweeping.granted(now, lasts)
 	if held {
@@ -130,7 +125,6 @@ func (m *Manager) granted(now time.Time, lasts time.Duration, held bool) {
 	}
 }
 
-// newHoldings makes those of a manager.
 func (m *Manager) newHoldings() *holdings.Set {
 	return holdings.New(holdings.Config{
 		Instance: m.cfg.Instance, Pod: m.cfg.Pod, TTL: m.cfg.TTL,
@@ -140,17 +134,14 @@ func (m *Manager) newHoldings() *holdings.Set {
 	})
 }
 
-// OpenSession opens a session. It fails with [LimitError], and with [ErrDraining] while the
-// sidecar shuts down.
+// OpenSession opens a session. Errors: [LimitError], and [ErrDraining] while the sidecar shuts down.
 func (m *Manager) OpenSession(o types.SessionOptions) (*holdings.Session, error) {
 	return m.holdings.Open(o)
 }
 
-// Session finds a session that other connections may join, by its id. It fails with
-// [ErrSessionEnded].
+// Session finds a session that other connections may join, by its id. Error: [ErrSessionEnded].
 func (m *Manager) Session(id string) (*holdings.Session, error) { return m.holdings.Session(id) }
 
-// state is what the gauges show.
 func (m *Manager) state() observe.State {
 	st := observe.State{Ready: m.Ready() == nil, Draining: m.isDraining()}
 	st.Leases, st.LeaseExpiry, st.LeaseLeft = m.leases.Left(clock.Read(m.cfg.Clock))
@@ -158,8 +149,7 @@ func (m *Manager) state() observe.State {
 	return st
 }
 
-// News takes the store's news to the part that it is for: see [store.Store.Start]. It does
-// not block.
+// News takes the store's news to its part: see [store.Store.Start]. It does not block.
 func (m *Manager) News(n store.News) {
 	switch {
 	case n.Signals:
@@ -186,8 +176,8 @@ func (m *Manager) Start(context.Context) error {
 	return nil
 }
 
-// Ready is nil when locks can be had, [ErrDraining] during shutdown, or why not:
-// the store cannot serve, or the leases of predecessors are not revoked yet.
+// Ready is nil when locks can be had, [ErrDraining] during shutdown, or why not: the store cannot serve,
+// or the leases of predecessors are not revoked yet.
 func (m *Manager) Ready() error {
 	if m.isDraining() {
 		return types.ErrDraining
@@ -203,8 +193,8 @@ func (m *Manager) Drain() { m.drainOnce.Do(func() { close(m.draining) }) }
 
 func (m *Manager) isDraining() bool { return background.Closed(m.draining) }
 
-// Idle returns a channel that is closed once no session holds a lock, at the
-// latest by Stop. Ask for it after Drain: before, a lock may be granted at any time.
+// Idle returns a channel that is closed once no session holds a lock, at the latest by Stop. Call it after
+// Drain: before, a lock may be granted at any time.
 func (m *Manager) Idle() <-chan struct{} {
 	const pause = 20 * time.Millisecond
 	idle := make(chan struct{})
@@ -226,9 +216,8 @@ func (m *Manager) Idle() <-chan struct{} {
 	return idle
 }
 
-// Stop ends all sessions, releases what they hold, revokes the leases, and
-// returns. It takes at most a few times the store's timeout. The store is stopped
-// after it.
+// Stop ends all sessions, releases what they hold, and revokes the leases. It takes at most a few times
+// the store's timeout. The store is stopped after it.
 func (m *Manager) Stop() {
 	m.Drain()
 	m.stop.Do(func() {
@@ -255,25 +244,22 @@ func (m *Manager) Stop() {
 	})
 }
 
-// LeftNothing reports, after Stop, whether the store has confirmed that all leases
-// of this sidecar and of its predecessors are revoked.
+// LeftNothing reports, after Stop, whether the store has confirmed that all leases of this sidecar and of
+// its predecessors are revoked.
 func (m *Manager) LeftNothing() bool { return m.leases.LeftNothing() }
 
-// ReapPredecessors revokes what instances left that ran here before and run no more. Until the
-// store confirms that, or a few tries failed, the manager is not ready. Locks can be asked for
-// meanwhile. The instances come in the order in which they ran. done is called when the store has
-// confirmed it for all.
+// ReapPredecessors revokes what earlier instances here left, in the order in which they ran. Until the
+// store confirms that, or a few tries failed, the manager is not ready; locks can be asked for meanwhile.
+// done is called when the store has confirmed it for all.
 func (m *Manager) ReapPredecessors(instances []string, done func()) { m.leases.Reap(instances, done) }
 
-// limited runs a part of Stop, which the store may hold up for one timeout.
 func (m *Manager) limited(part func(context.Context)) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.StoreTimeout)
 	defer cancel()
 	part(ctx)
 }
 
-// endSessions ends all sessions and waits, for as long as the store may take,
-// until what they held is released.
+// endSessions ends all sessions and waits, at most one store timeout, until what they held is released.
 func (m *Manager) endSessions() {
 	sessions := m.holdings.All()
 	released := make([]<-chan struct{}, len(sessions))

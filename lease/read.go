@@ -11,9 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Get tells what is known of a key. A lock of this sidecar's sessions is answered
-// as last heard, without asking the store, unless noCache. s is the session that
-// looks; it may be nil.
+// Get returns what is known of a key. If a session of this sidecar holds it, the store is not asked,
+// unless noCache. s is the session that asks; it may be nil.
 func (m *Manager) Get(ctx context.Context, s *holdings.Session, key string, noCache bool) (types.View, error) {
 	if h := m.holdings.Get(key); h != nil && !noCache {
 		if lock := h.State(); lock.Holder.ExpiresIn > 0 {
@@ -32,8 +31,8 @@ func (m *Manager) Get(ctx context.Context, s *holdings.Session, key string, noCa
 	return m.viewOf(s, lock), nil
 }
 
-// viewOf is a lock that the store told of, seen from a session. The store may
-// still call held what is past its deadline here, and is not to be relied on.
+// viewOf is a lock from the store's answer, seen from a session. Mine is false past its deadline here,
+// even if the store still calls it held.
 func (m *Manager) viewOf(s *holdings.Session, lock store.Lock) types.View {
 	if s == nil || !lock.Held {
 		return types.View{Lock: lock}
@@ -42,8 +41,8 @@ func (m *Manager) viewOf(s *holdings.Session, lock store.Lock) types.View {
 	return types.View{Lock: lock, Mine: h != nil && h.Valid(clock.Read(m.cfg.Clock))}
 }
 
-// List returns held locks, ordered by the bytes of their keys. s is the session
-// that looks; with [ScopeSession] it may be nil too, and holds nothing then.
+// List returns held locks, ordered by the bytes of their keys. s is the session that asks; if it is nil,
+// [ScopeSession] returns nothing.
 func (m *Manager) List(ctx context.Context, s *holdings.Session, req types.ListRequest) (types.Page, error) {
 	if req.Scope == types.ScopeSession {
 		return pageOf(s.List(req), req.Limit), nil
@@ -69,7 +68,6 @@ func (m *Manager) List(ctx context.Context, s *holdings.Session, req types.ListR
 	return pageOf(views, req.Limit), nil
 }
 
-// pageOf cuts a list that may have one lock too many into a page.
 func pageOf(views []types.View, limit int) types.Page {
 	if len(views) <= limit {
 		return types.Page{Locks: views}
@@ -77,9 +75,8 @@ func pageOf(views []types.View, limit int) types.Page {
 	return types.Page{Locks: views[:limit], Next: views[limit-1].Key}
 }
 
-// Stats counts what the whole database holds, in all namespaces. It may read every
-// lock that there is: it is for people, and limited by the store's timeout, and by the
-// end of this sidecar.
+// Stats counts what the whole database holds, in all namespaces. It may read every lock that there is: it
+// is for people, and ends with the store's timeout or with this sidecar.
 func (m *Manager) Stats(ctx context.Context) (store.Stats, error) {
 	census, err := store.As[store.Census](m.st, store.FeatureStats)
 	if err != nil {
@@ -91,8 +88,6 @@ func (m *Manager) Stats(ctx context.Context) (store.Stats, error) {
 	return census.Stats(ctx)
 }
 
-// Fleet is what the whole database holds, if this sidecar is the one of all that is
-// elected to count it. It only returns what is known, and notes that somebody looks:
-// the election and the counting go on in the background, for as long as that happens.
-// Where nobody looks, no statement is sent.
+// Fleet is what the whole database holds, if this sidecar is elected to count it. It returns what is
+// known. The election and the counting go on in the background only as long as somebody calls Fleet.
 func (m *Manager) Fleet() (observe.Fleet, bool) { return m.fleet.Current() }

@@ -12,14 +12,13 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Release releases the lock that is held under this token, or takes one entry off
-// it if its owner has entered it more than once: the newest, or with a RequestID too, that
-// which the request has made. s is the session that claims it; it
-// may be nil, which is enough for BindTTL locks. By a RequestID alone it releases what calls with
-// that id have got, ends those that are under way in the session or, with BindTTL, at this
-// sidecar, and may be repeated: nothing under the id is no error. Errors: [NotHolderError],
-// [ReentryError], [LostError], [ErrCallerLeft] when ctx ends while it waits, [ErrDraining] after Stop,
-// and those of the store: a session's release then goes on in the background.
+// Release releases the lock that is held under this token. If its owner has entered it more than once, it
+// takes one entry off: the newest, or with a RequestID too, the one that the request made. s is the
+// session that claims it; for BindTTL locks it may be nil. By a RequestID alone it releases what calls
+// with that id have got, and ends those under way in the session or, with BindTTL, at this sidecar. It may
+// be repeated: nothing under the id is no error. Errors: [NotHolderError], [ReentryError], [LostError],
+// [ErrCallerLeft] when ctx ends while it waits, [ErrDraining] after Stop, and those of the store: a
+// session's release then goes on in the background.
 func (m *Manager) Release(ctx context.Context, s *holdings.Session, req types.ReleaseRequest) (types.Released, error) {
 	release := m.release
 	if req.Token == 0 {
@@ -62,23 +61,22 @@ func (m *Manager) release(ctx context.Context, s *holdings.Session, req *types.R
 	return r.SendAndWait(ctx)
 }
 
-// claimant is who says to hold a lock, and what for.
 type claimant struct {
 	op    string
 	s     *holdings.Session // nil: none
 	key   string
 	token int64
-	// traceparent is that of the call, for the log.
+	// traceparent is for the log.
 	traceparent string
 }
 
-// claimed finds the lock that a claim means. It returns nil without an error when only the
-// store can tell. It decides what is known here: [LostError], [NotHolderError].
+// claimed finds the lock that a claim means; nil without an error: only the store can tell. Errors:
+// [LostError], [NotHolderError].
 func (m *Manager) claimed(c claimant) (*holdings.Lock, error) {
 	if h := m.ownClaim(c, clock.Read(m.cfg.Clock)); h != nil {
 		return h, nil
 	}
-	return nil, m.claimedElsewhere(c) // without an error: only the store can tell
+	return nil, m.claimedElsewhere(c) // nil: only the store can tell
 }
 
 // ownClaim is the lock that a claim means if the claimant's session holds it now, else nil.
@@ -94,7 +92,7 @@ func (m *Manager) ownClaim(c claimant, t clock.Tick) *holdings.Lock {
 	return h
 }
 
-// expire takes a lock that was found past its time out of its session.
+// expire takes a lock past its time out of its session.
 func (m *Manager) expire(h *holdings.Lock) {
 	l := h.Lease()
 	if l.Alive(clock.Read(m.cfg.Clock)) {
@@ -102,12 +100,11 @@ func (m *Manager) expire(h *holdings.Lock) {
 		return
 	}
 	m.leases.Expire(l)
-	// Somebody else may be at it and not have come to h yet.
+	// Another call may be doing this and not have come to h yet.
 	h.LoseUnder(l, l.LossReason())
 }
 
-// claimedElsewhere decides about a claim on what the claimant's session does not hold, as
-// far as it is known here.
+// claimedElsewhere decides about a claim, as far as known here, if the session does not hold the lock.
 func (m *Manager) claimedElsewhere(c claimant) error {
 	if c.s != nil {
 		if reason, ok := c.s.LossOf(c.key, c.token); ok {
@@ -127,14 +124,13 @@ func (m *Manager) claimedElsewhere(c claimant) error {
 	return nil
 }
 
-// refused makes the error of a refused claim and logs it: somebody believes to
-// hold what it does not.
+// refused makes the error of a refused claim and logs it: the caller wrongly believes to hold a lock.
 func (m *Manager) refused(c claimant, reason types.NotHolderReason) error {
 	m.logRefused(c, string(reason))
 	return &types.NotHolderError{Key: c.key, Token: c.token, Reason: reason}
 }
 
-// lostBefore makes the error of a claim on a lock that is known here to be lost.
+// lostBefore answers without the store for a lock that is known to be lost.
 func (m *Manager) lostBefore(c claimant, reason types.LostReason) error {
 	m.obs.Cached(observe.CachedEnd)
 	return m.lost(c, reason)
@@ -153,8 +149,7 @@ func (m *Manager) logRefused(c claimant, reason string) {
 	m.obs.ClaimRefused(claim, reason)
 }
 
-// releaseForeign releases a lock that no session here holds: a bind:ttl lock, or
-// one of which only the store knows that it is not the caller's.
+// releaseForeign releases a lock that no session here holds, or gets the store's reason why not.
 func (m *Manager) releaseForeign(ctx context.Context, c claimant, req *types.ReleaseRequest) (types.Released, error) {
 	if req.Reentry > 1 { // such locks are entered once: the claim may be wrong before that
 		if _, err := m.amendForeign(ctx, c, &types.AmendRequest{Key: c.key, Token: c.token}); err != nil {
@@ -177,7 +172,6 @@ func (m *Manager) releaseForeign(ctx context.Context, c claimant, req *types.Rel
 	return types.Released{Key: c.key, HeldFor: v.Lock.Holder.HeldFor}, nil
 }
 
-// refusedBy translates the store's verdict on a claim.
 func (m *Manager) refusedBy(standing store.ClaimStatus, c claimant) error {
 	switch standing {
 	case store.OtherSession:
@@ -191,9 +185,7 @@ func (m *Manager) refusedBy(standing store.ClaimStatus, c claimant) error {
 	}
 }
 
-// HandBack hands back a grant whose answer could not be delivered: nobody knows
-// that it is held, or that its owner has entered it once more. It works in the
-// background.
+// HandBack hands back, in the background, a grant or an entry whose answer could not be delivered.
 func (m *Manager) HandBack(s *holdings.Session, g types.Grant) {
 	if g.Bind == types.BindTTL {
 		m.acquirer.HandBackTTL(g)
@@ -202,7 +194,6 @@ func (m *Manager) HandBack(s *holdings.Session, g types.Grant) {
 	s.HandBack(g)
 }
 
-// released tells how a release ended.
 func (m *Manager) released(ctx context.Context, req *types.ReleaseRequest, out types.Released, err error) {
 	switch {
 	case err != nil:

@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// releaseRequest releases what calls with a request id have got: in the session, or else
-// with BindTTL. Those that are under way here end before, with [ErrWithdrawn].
+// releaseRequest releases what calls with a request id have got: in the session, or else with BindTTL.
+// Calls under way here end first, with [ErrWithdrawn].
 func (m *Manager) releaseRequest(ctx context.Context, s *holdings.Session, req *types.ReleaseRequest) (types.Released, error) {
 	if s != nil {
 		if out, err := m.releaseRequestOf(ctx, s, req); err != nil || !out.Nothing {
@@ -47,7 +47,7 @@ func (m *Manager) releaseRequest(ctx context.Context, s *holdings.Session, req *
 		r.Forget()
 		leave()
 	case store.OutcomeUnknown(err), errors.Is(err, types.ErrCallerLeft):
-		// The release may come yet: a repeat must not be told of the grant before it is over.
+		// The release may come yet: a repeat must not get the grant before it is over.
 		r.Forget()
 		m.acquirer.Free(context.Background(), store.Claim{Key: req.Key, Token: ans.Token, Outcome: req.Outcome, Result: req.Result},
 			m.acquirer.Within(ans.ExpiresIn), leave)
@@ -60,7 +60,6 @@ func (m *Manager) releaseRequest(ctx context.Context, s *holdings.Session, req *
 	return out, err
 }
 
-// releaseRequestOf is releaseRequest for what a session has.
 func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req *types.ReleaseRequest) (types.Released, error) {
 	_, leave, err := m.acquirer.EndCalls(ctx, s, repeat.AttemptID(req.RequestID, req.Key))
 	if err != nil {
@@ -76,7 +75,7 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req
 		return m.nothingOnceFreed(ctx, s, req.Key)
 	}
 	m.obs.LinkAcquire(ctx, h.Traceparent)
-	r := h.NewRelease(req, t.Now, leave) // who repeats this waits until the store has confirmed it
+	r := h.NewRelease(req, t.Now, leave) // a repeat waits until the store has confirmed it
 	switch entries, err := s.Exit(h, r); {
 	case err != nil: // it was lost or released in this moment
 		defer leave()
@@ -88,8 +87,7 @@ func (m *Manager) releaseRequestOf(ctx context.Context, s *holdings.Session, req
 	return r.SendAndWait(ctx)
 }
 
-// nothingOnceFreed answers that nothing is held, when no release of the key is under way in
-// the session: it may be that of what the id has got.
+// nothingOnceFreed answers that nothing is held, after a release of the key under way: it may be the id's.
 func (m *Manager) nothingOnceFreed(ctx context.Context, s *holdings.Session, key string) (types.Released, error) {
 	if r := s.FreeingOf(key); r != nil {
 		if _, err := r.Again(ctx, m.cfg.StoreTimeout); err != nil {

@@ -10,20 +10,17 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// sweepInterval is how long a sidecar pauses before it tidies the store again. How much there is to
-// do then, and how fast, is the store's affair.
+// sweepInterval is the pause between two sweeps. The store decides how much it tidies then, and how fast.
 const sweepInterval = 10 * time.Minute
 
-// sweeping decides whether there may be something to tidy. The remains of a sidecar (a
-// bind:ttl lock that nobody released, the row of a free key) can be tidied some time after
-// they have ended; a sidecar that grants nothing any more sends no statement for it.
+// sweeping decides whether there may be something to tidy: remains (a bind:ttl lock that nobody released,
+// a free key's row) some time after their end. A sidecar that grants nothing any more sends no sweep.
 type sweeping struct {
 	store store.Reaper // nil: the store tidies itself
 	clk   clock.Clock
 	log   *slog.Logger
 	began time.Time
-	// until is when the last grant has ended and been swept, in nanoseconds after
-	// began.
+	// until is when the last grant has ended and been swept, in nanoseconds after began.
 	until atomic.Int64
 }
 
@@ -33,7 +30,7 @@ func newSweeping(st store.Store, clk clock.Clock, log *slog.Logger) *sweeping {
 	return s
 }
 
-// granted notes that something was granted that may last so long.
+// granted notes a grant that may last for ttl.
 func (s *sweeping) granted(now time.Time, ttl time.Duration) {
 	until := int64(now.Add(ttl + 2*sweepInterval).Sub(s.began))
 	for {
@@ -45,7 +42,6 @@ func (s *sweeping) granted(now time.Time, ttl time.Duration) {
 	}
 }
 
-// run sweeps now and then, until ctx ends.
 func (s *sweeping) run(ctx context.Context) {
 	if s.store == nil {
 		return

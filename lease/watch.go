@@ -13,10 +13,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Event is what a watcher of a key is told.
+// Event is what a watcher of a key receives.
 type Event = watch.Event
 
-// newWatches connects the watches to the rest of the manager.
 func (m *Manager) newWatches() *watch.Watches {
 	engine, _ := m.st.(store.Watcher) // if it has none, Watch says so
 	return watch.New(watch.Config{
@@ -27,7 +26,6 @@ func (m *Manager) newWatches() *watch.Watches {
 	})
 }
 
-// watchLease is the lease under which keys are watched.
 type watchLease struct {
 	m *Manager
 	l *heartbeat.Lease
@@ -40,7 +38,6 @@ func (w watchLease) Alive() bool {
 	return w.l.Alive(clock.Read(w.m.cfg.Clock)) && !w.m.leases.Retired(w.l)
 }
 
-// pinForWatches pins a lease that is open and alive.
 func (m *Manager) pinForWatches(ctx context.Context) (watch.Lease, error) {
 	for {
 		w := watchLease{m, m.leases.Pin(m.ctx, m.cfg.TTL)}
@@ -62,11 +59,10 @@ func (m *Manager) pinForWatches(ctx context.Context) (watch.Lease, error) {
 	}
 }
 
-// Watch tells hear what happens to a key, until stop is called. It returns the key as
-// it was when the watch took effect. hear is told what came after. It must not block
-// and must not call back; it is called from one goroutine at a time, perhaps before
-// Watch returns, and not after stop has. Errors: [LimitError], [ErrCallerLeft],
-// [ErrDraining], and those of the store.
+// Watch calls hear with each event of a key, until stop is called. It returns the key as it was when the
+// watch took effect; the events came after. hear must not block and must not call back. It is called from
+// one goroutine at a time, perhaps before Watch returns, and not after stop has returned. Errors:
+// [LimitError], [ErrCallerLeft], [ErrDraining], and those of the store.
 func (m *Manager) Watch(ctx context.Context, s *holdings.Session, key string, hear func(Event)) (v types.View, stop func(), err error) {
 	if m.isDraining() {
 		return types.View{}, nil, types.ErrDraining

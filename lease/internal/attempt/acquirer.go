@@ -29,8 +29,7 @@ type Config struct {
 	Leases     *heartbeat.Leases
 	Holdings   *holdings.Set
 	Background *background.Runner
-	// Granted hears of each grant: for how long the store may keep the lock by itself, and whether
-	// a session holds it now.
+	// Granted receives how long the store may keep a new grant by itself, and whether a session holds it.
 	Granted func(now time.Time, lasts time.Duration, held bool)
 	// Draining is closed when waiting calls must end.
 	Draining <-chan struct{}
@@ -45,7 +44,7 @@ type Acquirer struct {
 	heldCache *heldcache.Cache
 	leases    *heartbeat.Leases
 	holdings  *holdings.Set
-	later     *background.Runner // tries again
+	later     *background.Runner
 	queue     *queue
 	arrivals  *arrivals
 	requests  repeat.Requests // those with BindTTL
@@ -53,9 +52,8 @@ type Acquirer struct {
 
 	// inline: the store answers at once, in the caller's goroutine (see its traits).
 	inline bool
-	// ready says why the store can not serve, from what is known.
-	ready func() error
-	// ask asks for the locks of several attempts.
+	// ready says why the store cannot serve, without asking it.
+	ready    func() error
 	ask      func(ctx context.Context, asks []store.Ask) ([]store.Answer, error)
 	granted  func(now time.Time, lasts time.Duration, held bool)
 	draining <-chan struct{}
@@ -73,10 +71,10 @@ func New(ctx context.Context, c Config) (*Acquirer, error) {
 	return aq, aq.requests.Remember(holdings.Remembered)
 }
 
-// Run checks waiting attempts when that is due, until the sidecar stops.
+// Run checks waiting attempts when due, until the sidecar stops.
 func (aq *Acquirer) Run() { aq.queue.watch(aq.ctx) }
 
-// News hears what the store tells of an attempt. It does not block.
+// News takes the store's news of an attempt. It does not block.
 func (aq *Acquirer) News(n store.News) { aq.queue.news(n) }
 
 // LookAgain makes all waiting attempts be checked soon.
@@ -85,17 +83,16 @@ func (aq *Acquirer) LookAgain() { aq.queue.hint(aq.queue.all()) }
 // Waiting returns the attempts that are queued, or may be.
 func (aq *Acquirer) Waiting() []*Attempt { return aq.queue.all() }
 
-// WaitingUnder returns those of them that wait under a lease.
+// WaitingUnder returns the attempts that wait under a lease.
 func (aq *Acquirer) WaitingUnder(l *heartbeat.Lease) []*Attempt { return aq.queue.on(l) }
 
 // QueueLength is how many calls of this sidecar wait for a key.
 func (aq *Acquirer) QueueLength(key string) int { return aq.queue.length(key) }
 
-// CheckInterval is how often a wait is checked that nothing else makes due.
+// CheckInterval is how often a wait is checked if nothing else makes it due.
 func (aq *Acquirer) CheckInterval() time.Duration { return aq.queue.every() }
 
-// LeaseLost makes the attempts that wait under a lease begin again under another one. It returns
-// how many these are.
+// LeaseLost makes the attempts that wait under a lease begin again under another, and counts them.
 func (aq *Acquirer) LeaseLost(l *heartbeat.Lease) int {
 	waiting := aq.queue.on(l)
 	for _, b := range waiting {
@@ -104,10 +101,10 @@ func (aq *Acquirer) LeaseLost(l *heartbeat.Lease) int {
 	return len(waiting)
 }
 
-// CallersLeft leaves all waiting attempts alone.
+// CallersLeft makes all waiting attempts hand back what they win.
 func (aq *Acquirer) CallersLeft() { aq.queue.callersLeft() }
 
-// Kept counts what is kept for calls. Nothing is, if there are none.
+// Kept counts what is kept for calls. Without calls it is nothing.
 func (aq *Acquirer) Kept() map[string]int {
 	aq.queue.mu.Lock()
 	defer aq.queue.mu.Unlock()
@@ -138,7 +135,6 @@ func (aq *Acquirer) Acquire(ctx context.Context, s *holdings.Session, req *types
 // IsDraining reports whether nothing more is acquired.
 func (aq *Acquirer) IsDraining() bool { return background.Closed(aq.draining) }
 
-// acquireIn gets a lock for the session of a call.
 func (aq *Acquirer) acquireIn(c *Call) (types.Grant, error) {
 	s, req := c.S, c.req
 	if g, ok := s.Enter(req); ok {
@@ -155,7 +151,6 @@ func (aq *Acquirer) acquireIn(c *Call) (types.Grant, error) {
 	return aq.Perform(c)
 }
 
-// TTLOf is the TTL that a request asks for, or the default.
 func (aq *Acquirer) TTLOf(s *holdings.Session, req *types.Request) time.Duration {
 	switch {
 	case req.TTL != 0:
@@ -167,8 +162,7 @@ func (aq *Acquirer) TTLOf(s *holdings.Session, req *types.Request) time.Duration
 	}
 }
 
-// acquireTTL gets a bind:ttl lock. Calls with the same request id take turns, so
-// that a repeat finds what became of the first.
+// acquireTTL gets a bind:ttl lock. Calls with the same request id take turns.
 func (aq *Acquirer) acquireTTL(ctx context.Context, req *types.Request) (types.Grant, error) {
 	if req.RequestID == uuid.Nil {
 		if lock, ok := aq.HeldInCache(nil, req); ok {
@@ -194,9 +188,8 @@ func (aq *Acquirer) acquireTTL(ctx context.Context, req *types.Request) (types.G
 	return g, err
 }
 
-// HeldInCache answers from what is known here that a key is held: by a session of
-// this sidecar, or by somebody else of whom the store told a moment ago. The owner
-// that may enter the lock is not denied: it got it in this moment.
+// HeldInCache answers without the store that a key is held: by a session here, or by somebody else as of a
+// moment ago. If its owner has just got the lock and may enter it, it is not denied.
 func (aq *Acquirer) HeldInCache(s *holdings.Session, req *types.Request) (store.Lock, bool) {
 	if req.Wait != 0 || req.NoCache {
 		return store.Lock{}, false
@@ -215,15 +208,14 @@ func (aq *Acquirer) HeldInCache(s *holdings.Session, req *types.Request) (store.
 	return lock, ok
 }
 
-// knownHeld reports whether a session of this sidecar holds the key, or a call of it stands
-// in line for the key: then it will hardly be free.
+// knownHeld reports whether a session here holds the key, or a call here waits for it.
 func (aq *Acquirer) knownHeld(key string) bool {
 	h := aq.holdings.Get(key)
 	return h != nil && h.Valid(clock.Read(aq.clk)) || aq.queue.length(key) > 0
 }
 
-// isLate reports whether an attempt that waits need not ask for its key: calls came before, or
-// it is known to be held. One with a grant in common with other calls asks. a may be nil.
+// isLate reports whether a waiting attempt need not ask for its key: calls came before, or the key is
+// known to be held. If it shares its grant with other calls, it asks. a may be nil.
 func (aq *Acquirer) isLate(a *Arrival, shared int64) bool {
 	return a != nil && shared == 0 && (a.behind || aq.knownHeld(a.key))
 }
@@ -246,7 +238,7 @@ func (aq *Acquirer) Perform(c *Call) (types.Grant, error) {
 	return g, err
 }
 
-// AddWaiter counts a call in that waits, if there may be one more.
+// AddWaiter counts in a call that waits. It fails with a [LimitError] if there are too many.
 func (aq *Acquirer) AddWaiter() error {
 	if n := aq.waiters.Add(1); n > int64(aq.cfg.MaxWaiters) {
 		aq.waiters.Add(-1)
@@ -258,7 +250,7 @@ func (aq *Acquirer) AddWaiter() error {
 // WaiterLeft counts it out.
 func (aq *Acquirer) WaiterLeft() { aq.waiters.Add(-1) }
 
-// RequestsOf are the requests of a session, or those with BindTTL.
+// RequestsOf are the requests of a session, or with nil those with BindTTL.
 func (aq *Acquirer) RequestsOf(s *holdings.Session) *repeat.Requests {
 	if s != nil {
 		return &s.Requests

@@ -9,10 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// arrivals keeps, for each key, the calls of this sidecar that wait for it and do not stand in
-// the store's line yet, in the order in which they came. The first asks for the key. Those
-// that come meanwhile ask nothing: they go into the store's line together, in their order,
-// as soon as nobody before them may still go there.
+// arrivals keeps, for each key, the waiting calls that are not in the store's queue yet, in their order.
+// The first asks for the key. The others are queued together once nobody before them may still be queued.
 type arrivals struct {
 	enqueue func([]*Arrival)
 
@@ -20,36 +18,32 @@ type arrivals struct {
 	keys map[string]*crowd
 }
 
-// crowd are the arrivals at one key.
 type crowd struct {
 	first, last *Arrival
-	// moving: somebody takes arrivals off the front.
+	// moving: a goroutine takes arrivals off the front.
 	moving bool
 }
 
-// Arrival is the place of one attempt among those that came for the same key.
+// Arrival is the position of one attempt among those that came for the same key.
 type Arrival struct {
 	at  *arrivals
 	key string
-	// behind: another attempt was there before. It need not ask: the key will hardly be free.
+	// behind: another attempt was there before, so this one does not ask: the key is hardly free.
 	behind bool
 
-	// The mutex of arrivals guards the fields below. attempt is queued, with the trace in
-	// ctx; nil: the attempt leaves.
+	// The mutex of arrivals guards the fields below. attempt is queued, traced in ctx; nil: it leaves.
 	decided bool
 	attempt *Attempt
 	ctx     context.Context
 	next    *Arrival
 }
 
-// newArrivals makes arrivals that are brought into line by enqueue: those of one key that can
-// go now, in their order. It must not block.
+// newArrivals makes arrivals. enqueue queues arrivals of one key in their order. It must not block.
 func newArrivals(enqueue func([]*Arrival)) *arrivals {
 	return &arrivals{enqueue: enqueue, keys: make(map[string]*crowd)}
 }
 
-// join takes the last place at the key of a request that waits; nil: it does not wait. The
-// attempt must decide or leave.
+// join takes the last position at the key; nil: the request does not wait. The attempt decides or leaves.
 func (as *arrivals) join(req *types.Request) *Arrival {
 	if req.Wait == 0 {
 		return nil
@@ -62,7 +56,7 @@ func (as *arrivals) join(req *types.Request) *Arrival {
 		return a
 	}
 	a.behind = true
-	if k.first == nil { // all are on their way into line in this moment
+	if k.first == nil { // all are being queued in this moment
 		k.first = a
 	} else {
 		k.last.next = a
@@ -71,15 +65,14 @@ func (as *arrivals) join(req *types.Request) *Arrival {
 	return a
 }
 
-// Leave gives the place up, unless it was decided before. a may be nil.
+// Leave gives the position up, unless it was decided before. a may be nil.
 func (a *Arrival) Leave() {
 	if a != nil {
 		a.decide(context.Background(), nil)
 	}
 }
 
-// decide lets an attempt be queued when all that came before have gone or left, perhaps at once;
-// nil: the attempt leaves. Only the first decision counts.
+// decide lets b be queued after all that came before; nil: it leaves. Only the first decision counts.
 func (a *Arrival) decide(ctx context.Context, b *Attempt) {
 	as := a.at
 	as.mu.Lock()
@@ -92,8 +85,7 @@ func (a *Arrival) decide(ctx context.Context, b *Attempt) {
 	if k.moving {
 		return
 	}
-	// The key has its crowd until all of them are on their way: whoever comes meanwhile comes
-	// behind them.
+	// The crowd stays until all of them are queued: later arrivals must come behind them.
 	for k.moving = true; k.first != nil && k.first.decided; {
 		if ready := k.ready(); len(ready) > 0 {
 			as.mu.Unlock()
@@ -106,7 +98,6 @@ func (a *Arrival) decide(ctx context.Context, b *Attempt) {
 	}
 }
 
-// ready takes those off the front that can go.
 func (k *crowd) ready() (ready []*Arrival) {
 	for ; k.first != nil && k.first.decided; k.first = k.first.next {
 		if k.first.attempt != nil {
@@ -116,8 +107,8 @@ func (k *crowd) ready() (ready []*Arrival) {
 	return ready
 }
 
-// enqueueContext begins the span of the wait, unless an earlier attempt has begun it, and
-// returns ctx with it. The holder is known from an answer, or because the key is held here.
+// enqueueContext returns ctx with the wait's span. The holder is known from an answer or from this
+// sidecar.
 func (b *Attempt) enqueueContext(ctx context.Context) context.Context {
 	if b.tr == nil {
 		return ctx
@@ -135,11 +126,11 @@ func (b *Attempt) enqueueContext(ctx context.Context) context.Context {
 	return b.tr.Carry(ctx)
 }
 
-// enqueue goes into the queue behind all who came before. It does not block.
+// enqueue queues the attempt behind all that came before. It does not block.
 func (b *Attempt) enqueue(ctx context.Context) {
 	b.mu.Lock()
 	b.phase = arrived
-	b.shared = 0 // somebody else has the key: what other calls had is over
+	b.shared = 0 // somebody else has the key: the shared grant is over
 	left := b.unwanted || b.timeUp
 	b.mu.Unlock()
 	if left {
@@ -149,7 +140,6 @@ func (b *Attempt) enqueue(ctx context.Context) {
 	b.arrival.decide(ctx, b)
 }
 
-// enqueueAll asks the store for queue positions, for attempts of one key in their order.
 func (aq *Acquirer) enqueueAll(all []*Arrival) {
 	asks := make([]batcher.Submission[store.Ask, store.Answer], 0, len(all))
 	attempts := make([]*Attempt, 0, len(all))
@@ -166,7 +156,7 @@ func (aq *Acquirer) enqueueAll(all []*Arrival) {
 	}
 }
 
-// beginEnqueue notes that the attempt is about to be queued. It reports false when it is over.
+// beginEnqueue notes that the attempt is about to be queued. It reports false if it is over.
 func (b *Attempt) beginEnqueue() bool {
 	b.mu.Lock()
 	if b.phase != arrived {
@@ -177,7 +167,7 @@ func (b *Attempt) beginEnqueue() bool {
 	b.mu.Unlock()
 	b.inQueue.Store(true)
 	err := b.aq.queue.add(b)
-	if err == nil && b.Lease().Lost() { // whoever lost it may not have seen the attempt here
+	if err == nil && b.Lease().Lost() { // its loss may have come before the attempt was in the queue
 		err = ErrAttemptLost
 	}
 	if err != nil {

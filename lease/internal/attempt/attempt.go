@@ -18,17 +18,15 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Attempt is one attempt at one lock under one attempt id and one lease, from the
-// first question to the store until it is known what became of it. A call makes
-// one attempt after another until it has the lock or gives up; an attempt that the call
-// has left goes on alone, and hands back what it still wins. So no grant is lost
-// or leaked, whoever stops listening when.
+// Attempt is one attempt at one lock under one attempt id and one lease, from the first question to the
+// store until its outcome is known. An attempt that its call has left goes on alone, and hands back what
+// it still wins. So no grant is lost or leaked.
 //
 //	asking ──held, call waits──▶ arrived ──▶ enqueuing ──▶ queued ──time up──▶ cancelling
 //	  │                             │            │            │                    │
 //	  └─────────────────────────────┴─ over: won, or not ─────┴────────────────────┘
 //
-// An attempt of a call that is not the first to arrive at its key begins as arrived: see arrivals.
+// If its call is not the first to arrive at its key, an attempt begins as arrived: see arrivals.
 type Attempt struct {
 	aq          *Acquirer
 	s           *holdings.Session // nil with BindTTL
@@ -40,41 +38,38 @@ type Attempt struct {
 	began       time.Time     // of the call, for Waited
 	sent        time.Time     // of the question that is under way
 	wonAt       time.Time
-	runInCaller bool // the call carries the first question out itself: see batcher.Lane.Do
-	// Arrival is its place among the calls that came for the key; nil: the call does not wait.
+	runInCaller bool // the call runs the first question itself: see batcher.Lane.Do
+	// arrival is nil if the call does not wait.
 	arrival *Arrival
 	// since is before the grant, until when its MaxHold is over (zero: none).
 	since, until time.Time
 
 	mu    sync.Mutex
 	phase phase
-	// Why an attempt leaves the queue: the call has left, its time is up, or the lease
-	// that keeps the place was lost.
+	// Why an attempt leaves the queue: the call has left, its time is up, or its lease was lost.
 	unwanted, timeUp, positionLost bool
 
 	cacheVersion uint64      // of the held cache
 	seen         *store.Lock // who has it, as last heard; nil: nothing was
 	position     int         // in line, as last heard; 0: not known
-	wasQueued    bool        // it has had a queue position
+	wasQueued    bool
 
-	// When it is checked. hinted: news came that it should be now, which counts
-	// even if it does not be queued yet, or is being checked.
+	// When it is checked. hinted: it should be now. This counts even if it is not queued yet, or is being
+	// checked.
 	checkAt, checkedAt time.Time
 	holderExpiry       time.Time // as last heard
 	hinted, checking   bool
 
-	shared int64 // the grant that belongs to other calls, too, or 0
+	shared int64 // the grant that other calls have, too, or 0
 	result types.Grant
 	err    error
-	// ended: the attempt is over, and has let go of what it kept. done is closed then; it is
-	// nil until somebody waits for it.
+	// ended: the attempt is over and has let go of all. done is closed then; nil until a caller waits.
 	ended bool
 	done  chan struct{}
 	// inQueue: the queue may know it.
 	inQueue atomic.Bool
 
-	// inFlight counts what may still change the store on the attempt's behalf: the attempt
-	// itself until it is over, and what is handed back or withdrawn after it.
+	// inFlight counts what may still change the store: the attempt until it is over, then its cleanups.
 	inFlight sync.WaitGroup
 }
 
@@ -92,13 +87,11 @@ const (
 var (
 	// errTimeUp ends an attempt whose call waited in vain.
 	errTimeUp = errors.New("waited in vain")
-	// ErrAttemptLost ends an attempt whose lease or queue position is gone: the call may
-	// make another.
+	// ErrAttemptLost ends an attempt whose lease or queue position is gone: the call may try again.
 	ErrAttemptLost = errors.New("the lease or the place in line is gone")
 )
 
-// NewAttempt makes the next attempt of a call, for which it has come to its key. It fails if there
-// is no lease.
+// NewAttempt makes the next attempt of a call, which came as that arrival. It fails without a lease.
 func (c *Call) NewAttempt(came *Arrival) (*Attempt, error) {
 	l, err := c.lease()
 	if err != nil {
@@ -146,7 +139,6 @@ func (b *Attempt) ask() store.Ask {
 	return a
 }
 
-// firstAsk is the first question to the store, which is sent now.
 func (b *Attempt) firstAsk(now time.Time) store.Ask {
 	b.cacheVersion, b.sent = b.aq.heldCache.Version(b.req.Key), now
 	return b.ask()
@@ -158,10 +150,9 @@ func (b *Attempt) askToWait() store.Ask {
 	return a
 }
 
-// Start asks the store. A call that waits for a key that is known to be held, or for which
-// another call has asked before, goes straight into the queue: the store grants a free key
-// there, too. A call that has a grant in common with other calls asks: in the queue it would
-// be denied nothing, and must not be taken for one that has nothing yet.
+// Start asks the store. If the key is known to be held, or another call has asked before, a waiting call
+// goes straight into the queue: the store grants a free key there, too. If the call shares a grant with
+// other calls, it asks: it must find that grant, not queue behind it.
 func (b *Attempt) Start(ctx context.Context, now time.Time) {
 	if b.arrival == nil {
 		b.arrival = b.aq.arrivals.join(b.req)
@@ -180,7 +171,6 @@ func (b *Attempt) Start(ctx context.Context, now time.Time) {
 	}
 }
 
-// onAcquire hears the answer to the first question.
 func (b *Attempt) onAcquire(ans store.Answer, err error) {
 	switch {
 	case err != nil:
@@ -199,7 +189,6 @@ func (b *Attempt) onAcquire(ans store.Answer, err error) {
 	}
 }
 
-// denied goes into the queue if the call still wants to wait.
 func (b *Attempt) denied(lock store.Lock) {
 	b.mu.Lock()
 	b.seen = &lock
@@ -216,7 +205,6 @@ func (b *Attempt) denied(lock store.Lock) {
 	}
 }
 
-// onEnqueue hears whether the attempt is queued.
 func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 	switch {
 	case err != nil:
@@ -248,7 +236,7 @@ func (b *Attempt) onEnqueue(ans store.Answer, err error) {
 	}
 }
 
-// timeIsUp makes the attempt end: won if it has been granted, else with errTimeUp.
+// timeIsUp ends the attempt: won if it has been granted, else with errTimeUp.
 func (b *Attempt) timeIsUp() {
 	b.mu.Lock()
 	b.timeUp = true
@@ -256,8 +244,7 @@ func (b *Attempt) timeIsUp() {
 	b.cancel()
 }
 
-// CallerLeft leaves the attempt alone: nobody will hear its outcome. A lock that it has won
-// or still wins is handed back.
+// CallerLeft makes the attempt hand back what it has won or still wins.
 func (b *Attempt) CallerLeft() {
 	b.mu.Lock()
 	b.unwanted = true
@@ -271,9 +258,9 @@ func (b *Attempt) CallerLeft() {
 	}
 }
 
-// leaseGone hears that a lease was lost under which the attempt waits, unless it was moved. The
-// lease's revocation drops the waiter, and with it a session's lock that it may still win. A
-// bind:ttl lock would outlive the lease: such an attempt learns what became of it first.
+// leaseGone ends the attempt after the loss of its lease, unless it was moved. The revocation drops the
+// waiter and a session's lock that it may still win. A bind:ttl lock would outlive the lease: its attempt
+// first learns its outcome.
 func (b *Attempt) leaseGone(l *heartbeat.Lease) {
 	b.mu.Lock()
 	if b.Lease() != l || b.phase == over {
@@ -294,8 +281,8 @@ func (b *Attempt) leaseGone(l *heartbeat.Lease) {
 	b.end()
 }
 
-// cancel takes the attempt out of the queue, once its place there is confirmed: a cancel that
-// overtook the enqueue would leave an orphan. An attempt that has asked for no place yet is over.
+// cancel takes the attempt out of the queue once its position is confirmed: a cancel that overtook the
+// enqueue would leave an orphan. If it has not asked for a position yet, it is over.
 func (b *Attempt) cancel() {
 	b.mu.Lock()
 	if b.phase == arrived {
@@ -311,7 +298,7 @@ func (b *Attempt) cancel() {
 	b.phase, b.sent = cancelling, b.aq.clk.Now()
 	b.mu.Unlock()
 	if err := b.aq.lanes.Cancels.Submit(b.tr.Carry(context.Background()), b.Ref(), b.onCancel); err != nil {
-		b.fail(err) // the sidecar stops: its place may get the key before the lease is revoked
+		b.fail(err) // the sidecar stops: the waiter may get the key before the lease is revoked
 	}
 }
 
@@ -336,7 +323,7 @@ func (b *Attempt) onCancel(ans store.Answer, err error) {
 	}
 }
 
-// leftLineLocked is why an attempt is over that has no queue position. b.mu is held.
+// leftLineLocked is the error without a queue position. b.mu is held.
 func (b *Attempt) leftLineLocked() error {
 	if b.timeUp {
 		return errTimeUp
@@ -344,7 +331,6 @@ func (b *Attempt) leftLineLocked() error {
 	return ErrAttemptLost
 }
 
-// leaseLost hears from the store that the lease under the attempt is dead.
 func (b *Attempt) leaseLost() {
 	if b.Lease() != nil {
 		b.aq.leases.Lose(b.Lease(), types.LostExpired)
@@ -352,10 +338,9 @@ func (b *Attempt) leaseLost() {
 	b.Finish(ErrAttemptLost)
 }
 
-// fail ends an attempt whose question was not answered. The attempt is withdrawn, because
-// the store may have carried it out, unless news came first and it has won: both are
-// decided in one step, or the withdraw would free a lock that was told as held. A grant
-// that other calls have is not withdrawn, either.
+// fail ends an attempt whose question was not answered, and withdraws it, because the store may have
+// carried it out. If news came first, it has won: close decides both in one step, or the withdrawal would
+// free a lock that was delivered. A grant that other calls have is not withdrawn, either.
 func (b *Attempt) fail(err error) {
 	was, first := b.close(err)
 	if !first {
@@ -368,8 +353,7 @@ func (b *Attempt) fail(err error) {
 	b.end()
 }
 
-// winDirectly takes a lock that was granted by the question under way. Its time
-// runs, to be safe, since the question was sent.
+// winDirectly takes a lock granted by the question under way. To be safe, its time runs since then.
 func (b *Attempt) winDirectly(ans *store.Answer) {
 	b.mu.Lock()
 	sent := b.sent
@@ -377,15 +361,14 @@ func (b *Attempt) winDirectly(ans *store.Answer) {
 	b.winAsOf(ans, sent)
 }
 
-// winAsOf takes a lock of which an answer told to a question of that time.
+// winAsOf takes a lock from the answer to a question that was sent then.
 func (b *Attempt) winAsOf(ans *store.Answer, sent time.Time) {
 	t := clock.Read(b.aq.clk)
 	ans.ExpiresIn -= t.Now.Sub(sent)
 	b.win(ans, sent, t)
 }
 
-// win takes the lock for the session, or hands it back if nobody wants it. since is a time
-// before the grant, zero if none is known; t is when the answer came.
+// win takes the lock for the session, or hands it back if unwanted. since is before the grant, or zero.
 func (b *Attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 	now := t.Now
 	b.mu.Lock()
@@ -395,8 +378,7 @@ func (b *Attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 		return
 	}
 	b.since = since
-	// A grant that the first question finds is not handed over: it may have been, long ago, to an
-	// earlier call of a request that is repeated.
+	// A grant found by the first question is no hand-over: a repeated request may find an old one.
 	handedOver := b.wasQueued || b.since.IsZero() || b.phase != asking && ans.HandedBy != ""
 	b.phase = over
 	wanted := !b.unwanted
@@ -426,8 +408,8 @@ func (b *Attempt) win(ans *store.Answer, since time.Time, t clock.Tick) {
 	b.end()
 }
 
-// whyNotKept is why a call does not get what its attempt has won. Another attempt of a
-// repeatable request would be under the same grant, which is being handed back.
+// whyNotKept is why a call does not get what its attempt has won. Another attempt of a repeatable request
+// would find the same grant, which is being handed back.
 func (b *Attempt) whyNotKept() error {
 	if b.req.Bind == types.BindTTL || clock.Past(b.until, b.aq.clk.Now()) {
 		return &store.Error{Op: "acquire", Err: errors.New("the grant was over when the store's answer came")}
@@ -435,25 +417,24 @@ func (b *Attempt) whyNotKept() error {
 	return ErrAttemptLost
 }
 
-// join makes the granted lock the session's. It reports false when the session
-// has ended meanwhile, or the lease: such a grant must not be told. It returns
-// who held the key here until now, which has evidently lost it. b.mu is held.
+// join makes the granted lock the session's. It reports false if the session or the lease has ended: such
+// a grant must not be delivered. before is the key's lost lock here. b.mu is held.
 func (b *Attempt) join(ans *store.Answer, t clock.Tick) (before *holdings.Lock, ok bool) {
 	if b.req.Bind == types.BindTTL {
 		return nil, b.result.ExpiresIn > 0
 	}
 	if b.req.MaxHold > 0 {
-		if b.since.IsZero() { // by a hand-off, of which news came
+		if b.since.IsZero() { // by a hand-off in news
 			b.since = t.Now
 		}
 		b.until = b.since.Add(b.req.MaxHold)
 	}
-	b.Lease().Pin() // the attempt's own pin keeps the lease in the book meanwhile
+	b.Lease().Pin() // the attempt's own pin keeps the lease meanwhile
 	w := holdings.Won{Req: b.req, Token: ans.Token, Lease: b.Lease(), AcquiredAt: ans.AcquiredAt, Until: b.until, Span: b.tr.Hold()}
 	if before, ok = b.s.AddMember(w, b.slot, t); !ok {
 		b.Lease().Unpin()
 	}
-	return before, ok // whoever loses the lease now may not see h: tell does
+	return before, ok // a loss of the lease now may miss this lock: deliver checks
 }
 
 func (b *Attempt) grantOf(ans *store.Answer, now time.Time) types.Grant {

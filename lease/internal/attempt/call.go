@@ -22,23 +22,22 @@ type Call struct {
 	S        *holdings.Session // nil with BindTTL
 	req      *types.Request
 	began    time.Time
-	tick     clock.Tick    // when the lease of an attempt was found alive: the clock was not read since
+	tick     clock.Tick    // when the lease was found alive: the clock was not read since
 	Slot     holdings.Slot // in the session
 	ofGroup  bool          // of a group
 	entry    *holdings.Entrance
 	attempts []*Attempt
-	one      [1]*Attempt // has them as long as there is one
+	one      [1]*Attempt // backs attempts while there is one
 	tr       *observe.Call
-	// shared is the grant that other calls of the same request have, or 0.
+	// shared is the grant that other calls of the request have, or 0.
 	shared int64
-	// withdrawn is closed when a release by the request id ends the call; nil without one.
+	// withdrawn is closed when a release by the request id ends the call; nil without an id.
 	withdrawn <-chan struct{}
 
-	// seen is the last known state of the lock (nil: unknown), position the call's queue position.
+	// seen is the last known lock (nil: unknown), position the call's queue position.
 	seen     *store.Lock
 	position int
-	// stood: the call has had a queue position. From then on an outage is no reason
-	// to give up, only to rest between its attempts.
+	// WasQueued: the call has had a queue position. From then on an outage only makes it pause.
 	WasQueued bool
 	rest      time.Duration
 
@@ -52,7 +51,7 @@ func (aq *Acquirer) NewCall(ctx context.Context, s *holdings.Session, req *types
 	return &Call{aq: aq, ctx: ctx, S: s, req: req}
 }
 
-// NewMember makes the call for one of the keys of a call that began then.
+// NewMember makes the call for one key of a call that began then.
 func (aq *Acquirer) NewMember(ctx context.Context, s *holdings.Session, req *types.Request, began time.Time, w *repeat.Withdrawal) *Call {
 	c := aq.NewCall(ctx, s, req)
 	c.Slot.Key, c.ofGroup, c.began, c.tr = req.Key, true, began, aq.obs.Call(ctx, req.Key)
@@ -74,7 +73,7 @@ func (c *Call) Asked() bool { return len(c.attempts) > 0 }
 // HeldInCache answers from what is known here that the key is held.
 func (c *Call) HeldInCache() (store.Lock, bool) { return c.aq.HeldInCache(nil, c.req) }
 
-// Leave ends what the call waits for: its time, and the events of its trace.
+// Leave ends the call's timer and the events of its trace.
 func (c *Call) Leave() {
 	c.stopTimer()
 	c.tr.Leave()
@@ -83,7 +82,6 @@ func (c *Call) Leave() {
 // EndWait ends the span of the wait, if there is one.
 func (c *Call) EndWait(result string) { c.tr.EndWait(result) }
 
-// acquire makes attempts until one wins or the call gives up.
 func (c *Call) acquire() (types.Grant, error) {
 	defer c.stopTimer()
 	c.entry = c.S.ExpectEntry(c.req)
@@ -105,12 +103,11 @@ func (c *Call) acquire() (types.Grant, error) {
 	}
 }
 
-// try makes one attempt and returns its outcome.
 func (c *Call) try() (types.Grant, error) {
 	if err := c.SettleLast(); err != nil {
 		return types.Grant{}, err
 	}
-	came := c.aq.arrivals.join(c.req) // before the lease, for which it may have to wait
+	came := c.aq.arrivals.join(c.req) // before the lease, which may take time
 	b, err := c.NewAttempt(came)
 	if err != nil {
 		return types.Grant{}, err
@@ -120,21 +117,18 @@ func (c *Call) try() (types.Grant, error) {
 	return c.Await(b)
 }
 
-// Arrive takes the last place among the calls that come for the key, and reports whether the call
-// need not ask for it: see [acquirer.isLate].
+// Arrive takes the last position among the calls for the key, and reports [Acquirer.isLate].
 func (c *Call) Arrive() (came *Arrival, late bool) {
 	came = c.aq.arrivals.join(c.req)
 	return came, c.aq.isLate(came, c.shared)
 }
 
-// mayEndEarly reports whether somebody could want to hear how the call ended before the
-// store has answered: it waits, and the sidecar drains; or its session is ended by
-// another connection than its own. (Whose own connection closes wants to hear nothing. At
-// Stop, while the store hangs, such a call hears of it with the store's timeout.)
+// mayEndEarly reports whether a caller may need to know the call's end before the store answers: it waits
+// and the sidecar drains, or another connection ends its session. Otherwise the call ends, at Stop while
+// the store hangs, after the store's timeout.
 func (c *Call) mayEndEarly() bool { return c.req.Wait != 0 || c.S != nil && c.S.Explicit() }
 
-// lease returns the lease that an attempt needs, pinned and open, or nil for a bind:ttl
-// request that does not wait.
+// lease returns a lease, pinned and open, or nil if a bind:ttl request does not wait.
 func (c *Call) lease() (*heartbeat.Lease, error) {
 	c.tick = clock.Read(c.aq.clk)
 	if c.began.IsZero() {
@@ -145,7 +139,7 @@ func (c *Call) lease() (*heartbeat.Lease, error) {
 		if c.req.Wait == 0 {
 			return nil, nil //nolint:nilnil // no lease is needed
 		}
-		ttl = c.aq.cfg.TTL // keeps the place in the queue
+		ttl = c.aq.cfg.TTL // keeps the queue position
 	}
 	for {
 		l := c.aq.leases.Pin(c.ctx, ttl)
@@ -162,7 +156,6 @@ func (c *Call) lease() (*heartbeat.Lease, error) {
 	}
 }
 
-// opened waits until a lease is open, or the call gives up.
 func (c *Call) opened(l *heartbeat.Lease) error {
 	select {
 	case <-l.Opened(): // nearly always
@@ -178,7 +171,7 @@ func (c *Call) opened(l *heartbeat.Lease) error {
 	return l.Err()
 }
 
-// Until waits for something, or returns why the call gives up before.
+// Until waits for something to be closed, or returns why the call gives up before.
 func (c *Call) Until(something <-chan struct{}) error {
 	ending, draining := c.endings()
 	select {
@@ -198,8 +191,7 @@ func (c *Call) Until(something <-chan struct{}) error {
 	}
 }
 
-// endings are closed when the call's session ends, and when it must not wait any
-// longer because the sidecar drains; a call that does not wait may finish.
+// endings are closed when the call's session ends, and when the sidecar drains and the call waits.
 func (c *Call) endings() (session, draining <-chan struct{}) {
 	if c.S != nil {
 		session = c.S.Ending()
@@ -212,7 +204,7 @@ func (c *Call) endings() (session, draining <-chan struct{}) {
 
 // Await returns the attempt's outcome, or leaves it because the call gives up.
 func (c *Call) Await(b *Attempt) (types.Grant, error) {
-	if b.runInCaller && c.ctx.Err() != nil { // it left while it carried the question out itself
+	if b.runInCaller && c.ctx.Err() != nil { // its caller left during the question
 		b.CallerLeft()
 		return types.Grant{}, errors.Join(types.ErrCallerLeft, context.Cause(c.ctx))
 	}
@@ -251,7 +243,6 @@ func (c *Call) Await(b *Attempt) (types.Grant, error) {
 	}
 }
 
-// outcome translates how an attempt ended.
 func (c *Call) outcome(b *Attempt) (types.Grant, error) {
 	b.mu.Lock()
 	g, err := b.result, b.err
@@ -269,8 +260,7 @@ func (c *Call) outcome(b *Attempt) (types.Grant, error) {
 	}
 }
 
-// deliver returns what the attempt has won, unless it is lost before this call hears of it: then it
-// is handed back, and the app never knows. A part of a group is told when all are there.
+// deliver returns what the attempt has won. A lock that is lost by now is handed back.
 func (c *Call) deliver(b *Attempt, g types.Grant) (types.Grant, error) {
 	var told bool
 	switch {
@@ -293,7 +283,7 @@ func (c *Call) deliver(b *Attempt, g types.Grant) (types.Grant, error) {
 	return types.Grant{}, b.whyNotKept()
 }
 
-// learnLocked takes over what an attempt has heard. b.mu is held.
+// learnLocked takes over what an attempt knows. b.mu is held.
 func (c *Call) learnLocked(b *Attempt) {
 	c.shared = b.shared
 	if b.seen != nil && b.seen.Key != "" {
@@ -304,9 +294,9 @@ func (c *Call) learnLocked(b *Attempt) {
 	}
 }
 
-// Timeout is the error of a call that waited in vain.
+// Timeout is the error if the wait ends without the lock.
 func (c *Call) Timeout() error {
-	// Time may be up before the call was queued: then, where it would have.
+	// Time may be up before the call was queued: then its position is where it would have been.
 	lock, position := store.Lock{Key: c.req.Key}, c.position
 	if c.seen != nil {
 		lock = *c.seen
@@ -317,7 +307,6 @@ func (c *Call) Timeout() error {
 	return &types.TimeoutError{Lock: lock, Position: position, Waited: c.aq.clk.Now().Sub(c.began)}
 }
 
-// StartTimer makes the wait of the call end in time.
 func (c *Call) StartTimer() {
 	if c.timer == nil && c.req.Wait > 0 {
 		c.timer = time.NewTimer(c.req.Wait - c.aq.clk.Now().Sub(c.began))
@@ -331,19 +320,18 @@ func (c *Call) stopTimer() {
 	}
 }
 
-// enter enters the lock that the call's owner has got since it asked.
+// enter enters the lock if the call's owner has got it since the call asked.
 func (c *Call) enter() (types.Grant, bool) {
 	if !c.req.Reentrant {
 		return types.Grant{}, false
 	}
-	waited := c.aq.clk.Now().Sub(c.began) // before what is left of the lock is reckoned
+	waited := c.aq.clk.Now().Sub(c.began) // before the lock's remaining time
 	g, ok := c.S.Enter(c.req)
 	g.Waited = waited
 	return g, ok
 }
 
-// enterInstead enters when all that a call was told is that the key is held: by its
-// owner, perhaps, who got it in this moment.
+// enterInstead enters if the call was only denied: its owner may have the lock by now.
 func (c *Call) enterInstead(err error) (types.Grant, bool) {
 	if _, held := errors.AsType[*types.HeldError](err); !held {
 		return types.Grant{}, false
@@ -351,8 +339,7 @@ func (c *Call) enterInstead(err error) (types.Grant, bool) {
 	return c.enter()
 }
 
-// MaxAttempts limits how often a call that does not wait tries again after its lease
-// was lost under it.
+// MaxAttempts limits the attempts of a call that does not wait, each after the lease was lost.
 const MaxAttempts = 3
 
 // The pauses of a call between its attempts grow from one to the other.
@@ -361,9 +348,8 @@ const (
 	RestMax = time.Second
 )
 
-// MayGoOn decides whether another attempt makes sense after one ended like this, or
-// could not even begin, and rests before it if the store is the reason, or if one attempt after
-// the other ends like this.
+// MayGoOn returns nil if another attempt makes sense after this error. It pauses before if the store is
+// the reason, or if attempts end like this one after the other.
 func (c *Call) MayGoOn(err error) error {
 	outage := c.WasQueued && store.Unavailable(err)
 	if !errors.Is(err, ErrAttemptLost) && (!outage || c.timed) {
@@ -389,17 +375,16 @@ func (c *Call) MayGoOn(err error) error {
 	}
 }
 
-// waitOut rests until another attempt may have better luck.
+// waitOut pauses until another attempt may succeed.
 func (c *Call) waitOut() error {
 	for {
 		err := c.pause()
-		if err != nil || c.aq.ready() == nil { // which asks nobody, as hardly anybody should now
+		if err != nil || c.aq.ready() == nil { // ready does not ask the store
 			return err
 		}
 	}
 }
 
-// pause rests, longer each time.
 func (c *Call) pause() error {
 	c.StartTimer()
 	c.rest = max(c.rest, restMin)
@@ -410,8 +395,8 @@ func (c *Call) pause() error {
 	return c.Until(rested)
 }
 
-// SettleLast waits until nothing can change the store on behalf of the last attempt of a request
-// with an id: the next one has the same attempt id, and what hands the last one back would free it.
+// SettleLast waits until nothing can change the store on behalf of the last attempt. With a request id,
+// the next one has the same attempt id, and a late hand-back would free its grant.
 func (c *Call) SettleLast() error {
 	if len(c.attempts) == 0 || !c.req.SharesGrant() {
 		return nil

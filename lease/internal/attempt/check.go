@@ -9,11 +9,11 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// note takes over what an answer tells of the queue. b.mu is held.
+// note takes over an answer's queue state. b.mu is held.
 func (b *Attempt) note(ans store.Answer) {
 	lock := ans.Lock
 	b.seen = &lock
-	if ans.Position > 0 { // not every answer tells it
+	if ans.Position > 0 { // not every answer has it
 		b.position = ans.Position
 	}
 	b.tr.See(&lock, ans.Position)
@@ -29,8 +29,7 @@ func (b *Attempt) dueAt() time.Time {
 	return b.checkAt
 }
 
-// untilCheck is how long until the attempt must be checked, if it is queued and
-// is not being checked; and whether the check may have to revoke the holder.
+// untilCheck is the time until the next check, whether it may revoke the holder, and if it is possible.
 func (b *Attempt) untilCheck(now time.Time) (wait time.Duration, reaps, can bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -49,7 +48,7 @@ func (b *Attempt) endCheck() {
 	b.checking = false
 }
 
-// onNews hears that a hand-off gave the attempt its lock, or that it was skipped.
+// onNews takes a hand-off or a skip.
 func (b *Attempt) onNews(ans store.Answer) {
 	if ans.Outcome == store.Skipped {
 		b.skipped(ans)
@@ -58,8 +57,7 @@ func (b *Attempt) onNews(ans store.Answer) {
 	b.win(&ans, time.Time{}, clock.Read(b.aq.clk))
 }
 
-// hint hears that something may have changed for the attempt. It returns when the attempt must be
-// checked, and whether it is queued: if not, it is seen to when it does.
+// hint notes that something may have changed. at is the next check; waits: it is queued already.
 func (b *Attempt) hint() (at time.Time, waits bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,7 +65,7 @@ func (b *Attempt) hint() (at time.Time, waits bool) {
 	return b.dueAt(), b.phase == queued
 }
 
-// onCheck hears what a check that was sent at that time found of a queued attempt.
+// onCheck takes the answer to a check sent at that time.
 func (b *Attempt) onCheck(ans store.Answer, sent time.Time) {
 	switch ans.Outcome {
 	case store.Granted:
@@ -88,8 +86,7 @@ func (b *Attempt) onCheck(ans store.Answer, sent time.Time) {
 	}
 }
 
-// skipped ends an attempt that needs no lock any more: the holder has done what was to
-// be done. The store remembers the attempt until it is told that this was heard.
+// skipped ends an attempt whose work the holder has done. The store remembers it until acknowledged.
 func (b *Attempt) skipped(ans store.Answer) {
 	if _, first := b.close(&types.SkippedError{Key: b.req.Key, Result: ans.Result}); !first {
 		return

@@ -25,8 +25,7 @@ func (b *Attempt) Finish(err error) {
 	}
 }
 
-// close makes the attempt be over without a win, and reports in which phase it was,
-// and whether it was not over before.
+// close sets the phase to over without a win. It reports the phase before, and whether that was not over.
 func (b *Attempt) close(err error) (was phase, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -47,7 +46,7 @@ func (b *Attempt) cleanedUp() <-chan struct{} {
 	return settled
 }
 
-// end lets go of what an attempt keeps: its place in the books, its lease.
+// end lets go of what an attempt keeps: its arrival, its queue position, its lease.
 func (b *Attempt) end() {
 	b.arrival.Leave()
 	if b.inQueue.Load() {
@@ -65,14 +64,14 @@ func (b *Attempt) end() {
 	b.inFlight.Done()
 }
 
-// IsOver reports whether an attempt is over, and has ended.
+// IsOver reports whether an attempt is over and has ended.
 func (b *Attempt) IsOver() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.ended
 }
 
-// Ends is closed when it is.
+// Ends is closed when IsOver is true.
 func (b *Attempt) Ends() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -85,7 +84,6 @@ func (b *Attempt) Ends() <-chan struct{} {
 	return b.done
 }
 
-// unwant makes an attempt hand back what it wins.
 func (b *Attempt) unwant() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -99,19 +97,13 @@ func (b *Attempt) IsUnwanted() bool {
 	return b.unwanted
 }
 
-// A grant that was not delivered is handed back, for as long as the store may keep it. A lock with a
-// MinHold keeps its key after its lease.
-
-// keepsKey reports whether a lock of a session keeps its key after its lease, for its MinHold.
+// keepsKey reports whether a session's lock keeps its key after its lease, for its MinHold.
 func (b *Attempt) keepsKey() bool { return b.req.Bind == types.BindSession && b.req.MinHold > 0 }
 
-// leaseLives reports whether the store keeps what the attempt has. A session's lock
-// lasts, if nobody frees it, as long as its lease is renewed, not only for a TTL.
 func (b *Attempt) leaseLives() bool { return b.Lease() != nil && b.Lease().Alive(clock.Read(b.aq.clk)) }
 
-// mayGet tells for how long the attempt may have something: under the lease a
-// session's lock or a queue position; and after that a bind:ttl lock for its TTL, and
-// a key for its MinHold.
+// mayGet reports, later, whether the attempt may still have something: under the lease a session's lock or
+// a queue position, after that a bind:ttl lock for its TTL, and a key for its MinHold.
 func (b *Attempt) mayGet() func() bool {
 	if b.req.Bind == types.BindSession && !b.keepsKey() {
 		return b.leaseLives
@@ -125,20 +117,18 @@ func (b *Attempt) mayGet() func() bool {
 	}
 }
 
-// lasts is for how long a lock that outlives the attempt's lease keeps its key.
+// lasts is how long a lock keeps its key after the attempt's lease.
 func (b *Attempt) lasts() time.Duration { return max(b.req.TTL, b.req.MinHold) }
 
-// beginCleanup notes that something may change the store on the attempt's behalf until the
-// returned function is called. The attempt must not be over, or must have been closed but not
+// beginCleanup notes that the store may be changed until settled is called. The attempt must not have
 // ended.
 func (b *Attempt) beginCleanup() (settled func()) {
 	b.inFlight.Add(1)
 	return b.inFlight.Done
 }
 
-// onLateAnswer hears an answer that came when the attempt was over. If its lease was lost, the
-// store may have heard the question after the withdrawal and before the revocation. Then the
-// lock would keep its key for its MinHold, although nobody was told of it: it is withdrawn again.
+// onLateAnswer withdraws an attempt again whose lease was lost. The question may have come after the
+// withdrawal and before the revocation, and the undelivered lock would keep its key for its MinHold.
 func (b *Attempt) onLateAnswer() {
 	b.mu.Lock()
 	won := b.err == nil
@@ -148,8 +138,7 @@ func (b *Attempt) onLateAnswer() {
 	}
 }
 
-// handBack releases what the attempt has won, in the background. Nobody was told of it,
-// so its MinHold keeps it from nobody.
+// handBack releases an undelivered win in the background, without its MinHold.
 func (b *Attempt) handBack(token int64) {
 	if token == b.shared {
 		return
@@ -165,13 +154,13 @@ func (b *Attempt) handBack(token int64) {
 	b.aq.Free(b.tr.Carry(context.Background()), c, matters, b.beginCleanup())
 }
 
-// Within reports true for so long.
+// Within reports true for d from now on.
 func (aq *Acquirer) Within(d time.Duration) func() bool {
 	until := aq.clk.Now().Add(d)
 	return func() bool { return aq.clk.Now().Before(until) }
 }
 
-// HandBackMember releases what the attempt has won, if it is still there.
+// HandBackMember releases what the attempt has won, if it is still held.
 func (b *Attempt) HandBackMember(token int64) {
 	if b.req.Bind == types.BindTTL {
 		b.handBack(token)

@@ -8,8 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// BeginMove reports whether the attempt is queued, and may be moved to another lease. Then endMove
-// must follow: a repeat of the request waits for it.
+// BeginMove reports whether the attempt is queued and may be moved to another lease. EndMove must follow.
 func (b *Attempt) BeginMove() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -20,11 +19,10 @@ func (b *Attempt) BeginMove() bool {
 	return true
 }
 
-// EndMove ends what beginMove began.
+// EndMove ends what BeginMove began. A repeat of the request waits for it.
 func (b *Attempt) EndMove() { b.inFlight.Done() }
 
-// Moved makes an attempt that was queued a user of the lease to which the store has moved it. It may
-// have won meanwhile.
+// Moved makes a queued attempt a user of its new lease. It may have won meanwhile.
 func (b *Attempt) Moved(to *heartbeat.Lease, lives func() bool, settled func()) {
 	b.mu.Lock()
 	ended, token, given := b.phase == over, b.result.Token, b.err == nil

@@ -15,28 +15,22 @@ import (
 )
 
 const (
-	// CheckSlack is how long after the holder's expiry a wait is checked, and how
-	// much earlier than it is due a check may come along with another.
+	// CheckSlack is how long after the holder's expiry a wait is checked, and how early a check may come.
 	CheckSlack = 10 * time.Millisecond
-	// CheckPause is the least time between two checks of a wait whose holder is
-	// expired and about to be revoked.
+	// CheckPause is the least time between two checks of a wait whose expired holder is being revoked.
 	CheckPause = 100 * time.Millisecond
-	// HintPause is the least time between two checks of a wait because of news, so
-	// that a storm of it costs little.
+	// HintPause is the least time between two checks because of news, so that a storm of it costs little.
 	HintPause = 50 * time.Millisecond
-	// MaxChecks is the most checks at a time. One of them may have to wait, to revoke
-	// a holder whose row somebody keeps locked; the others must not wait for it, and
-	// those that will hardly have to revoke anybody do not go with it.
+	// MaxChecks is the most checks at a time. One may wait to revoke a holder whose row is kept locked;
+	// the others must not wait for it, so checks that hardly revoke run apart.
 	MaxChecks = 4
 )
 
-// queue has the attempts that be queued, or may: it brings news to them, and
-// sees to it that they are checked, for news is only a hint: just after the
-// holder's expiry; as often as leases are renewed, for whoever handed a lock on
-// may have died before it told so; and every poll interval where news of other
-// pods does not come by itself now. All that are due are checked with one
-// statement, and with them those that are due soon; but those whose holder may have
-// to be revoked apart from the others.
+// queue has the attempts that are queued, or may be. It passes them news, and checks them, because news is
+// only a hint: just after the holder's expiry; as often as leases are renewed, because a sidecar that
+// handed a lock on may have died before it sent the news; and every poll interval if other pods' news does
+// not come by itself. One statement checks all that are due or due soon, apart from those that may revoke
+// their holder.
 type queue struct {
 	cfg   types.Config
 	clk   clock.Clock
@@ -45,17 +39,15 @@ type queue struct {
 	spawn func(func()) bool
 
 	mu sync.Mutex
-	// attempts are by what a hint names. Ids that are derived from request_ids are the apps'
-	// choice, so several may have the same half.
+	// attempts are by what a hint names. Apps choose request ids, so several may have the same half.
 	attempts map[store.HalfID][]*Attempt
 	byKey    map[string]int
-	size     atomic.Int64 // how many attempts, for those who ask often and hardly ever find any
+	size     atomic.Int64 // how many attempts, for frequent callers that hardly ever find any
 	checks   int          // under way
 	wakeAt   time.Time    // when watch looks next by itself
 	wake     chan struct{}
 }
 
-// waitStore is what an acquirer uses of a store, beside its lanes.
 type waitStore interface {
 	Traits() store.Traits
 	Ready() error
@@ -63,7 +55,7 @@ type waitStore interface {
 	Check(ctx context.Context, attempts []store.Attempt) ([]store.Answer, error)
 }
 
-// newQueue makes a queue. spawn runs a check beside it.
+// newQueue makes a queue. spawn runs a check in another goroutine.
 func newQueue(cfg types.Config, obs *observe.Observer, st waitStore, spawn func(func()) bool) *queue {
 	return &queue{
 		cfg: cfg, clk: cfg.Clock, obs: obs, store: st, spawn: spawn,
@@ -71,7 +63,7 @@ func newQueue(cfg types.Config, obs *observe.Observer, st waitStore, spawn func(
 	}
 }
 
-// every is how often a wait is checked that nothing else makes due.
+// every is how often a wait is checked if nothing else makes it due.
 func (q *queue) every() time.Duration {
 	if q.store.Traits().Polls {
 		return min(q.cfg.RenewInterval, q.cfg.PollInterval)
@@ -79,8 +71,8 @@ func (q *queue) every() time.Duration {
 	return q.cfg.RenewInterval
 }
 
-// add expects news of an attempt that is about to be queued. It fails with a [LimitError] when
-// there are too many: as many as calls may wait, and as many again that their calls have left.
+// add expects news of an attempt. It fails with a [LimitError] at twice MaxWaiters: calls may have left as
+// many.
 func (q *queue) add(b *Attempt) error {
 	if limit := q.cfg.MaxWaiters; q.size.Load() >= 2*int64(limit) {
 		return waiterLimit(limit)
@@ -90,7 +82,7 @@ func (q *queue) add(b *Attempt) error {
 	q.attempts[half] = append(q.attempts[half], b)
 	q.byKey[b.req.Key]++
 	q.size.Add(1)
-	q.obs.Waits(b.req.Key, 1) // before anybody finds it here, and counts it out
+	q.obs.Waits(b.req.Key, 1) // before another goroutine finds the attempt here and counts it out
 	q.mu.Unlock()
 	return nil
 }
@@ -113,10 +105,10 @@ func (q *queue) remove(b *Attempt) {
 	}
 }
 
-// has reports whether an attempt is queued, or is about to. q.mu is held.
+// has reports whether an attempt is queued, or is about to be. q.mu is held.
 func (q *queue) has(b *Attempt) bool { return slices.Contains(q.attempts[store.HalfOf(b.id)], b) }
 
-// each runs over all attempts. q.mu is held.
+// each yields all attempts. q.mu is held.
 func (q *queue) each(yield func(*Attempt) bool) {
 	for _, attempts := range q.attempts {
 		for _, b := range attempts {
@@ -127,7 +119,6 @@ func (q *queue) each(yield func(*Attempt) bool) {
 	}
 }
 
-// empty reports whether no attempt is queued, or is about to.
 func (q *queue) empty() bool { return q.size.Load() == 0 }
 
 // length is how many calls of this sidecar wait for a key.
@@ -140,7 +131,7 @@ func (q *queue) length(key string) int {
 	return q.byKey[key]
 }
 
-// on returns the attempts that be queued under a lease.
+// on returns the attempts that are queued under a lease.
 func (q *queue) on(l *heartbeat.Lease) []*Attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -153,9 +144,7 @@ func (q *queue) on(l *heartbeat.Lease) []*Attempt {
 	return out
 }
 
-// news brings a grant, or the hint to look, to its attempt. A attempt id that is not
-// here is of an attempt whose end is known; an attempt whose call has left stays here until
-// then.
+// news passes a grant or a hint to its attempt. Without one, the outcome is known already.
 func (q *queue) news(n store.News) {
 	q.mu.Lock()
 	named := slices.Clone(q.attempts[store.HalfOf(n.ID)])
@@ -165,14 +154,13 @@ func (q *queue) news(n store.News) {
 		return
 	}
 	for _, b := range named {
-		if b.id == n.ID { // who tells of an outcome knows all of the id
+		if b.id == n.ID { // an outcome comes with the whole id
 			b.onNews(n.Answer)
 		}
 	}
 }
 
-// hint has attempts checked. Nobody is woken before all of them are marked, so that they
-// are checked together.
+// hint has attempts checked. It marks all before it wakes watch, so they are checked together.
 func (q *queue) hint(attempts []*Attempt) {
 	var soonest time.Time
 	for _, b := range attempts {
@@ -185,14 +173,14 @@ func (q *queue) hint(attempts []*Attempt) {
 	}
 }
 
-// nextCheck is when to look after an attempt whose key is held like that.
+// nextCheck is when to check a wait whose key is held like that.
 func (q *queue) nextCheck(lock store.Lock) time.Time {
 	now := q.clk.Now()
 	wait := max(lock.Holder.ExpiresIn+CheckSlack, CheckPause)
 	return now.Add(min(wait, clock.Jittered(q.every())))
 }
 
-// changed wakes watch if it would otherwise look later than at that time.
+// changed wakes watch if it would check later than at that time.
 func (q *queue) changed(at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -216,14 +204,13 @@ func (q *queue) all() []*Attempt {
 	return slices.Collect(q.each)
 }
 
-// callersLeft leaves all attempts alone.
 func (q *queue) callersLeft() {
 	for _, b := range q.all() {
 		b.CallerLeft()
 	}
 }
 
-// watch checks the attempts when they are due, until ctx ends.
+// watch checks the attempts when due, until ctx ends.
 func (q *queue) watch(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -242,8 +229,7 @@ func (q *queue) watch(ctx context.Context) {
 	}
 }
 
-// due returns the attempts to be checked now, the most urgent among them, or how
-// long none is. A check of what it returns must follow.
+// due returns the attempts to be checked now, or how long none is. A check of them must follow.
 func (q *queue) due() (due []*Attempt, next time.Duration) {
 	now, soonEnough := q.clk.Now(), q.every()/2
 	next = time.Hour
@@ -288,7 +274,7 @@ func (q *queue) due() (due []*Attempt, next time.Duration) {
 	return due, 0
 }
 
-// checked lets others be checked.
+// checked lets these attempts, and others, be checked again.
 func (q *queue) checked(attempts []*Attempt) {
 	for _, b := range attempts {
 		b.endCheck()
@@ -299,7 +285,6 @@ func (q *queue) checked(attempts []*Attempt) {
 	q.changedLocked(time.Time{})
 }
 
-// check asks the store what became of attempts.
 func (q *queue) check(ctx context.Context, due []*Attempt) {
 	defer q.checked(due)
 	waits := make([]store.Attempt, len(due))

@@ -14,10 +14,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// persist submits an item to a lane again and again, until done says that no more tries are needed
-// or the manager stops. done hears the answer to each try. Then, once, settled is called. Only the
-// first try stands in the trace of ctx: in an outage the later ones would push everything else out
-// of the exporter's queue.
+// persist submits an item to a lane until done reports true or the manager stops. done receives the answer
+// to each try. Then settled is called once. Only the first try is in the trace of ctx: in an outage the
+// later ones would push everything else out of the exporter's queue.
 func persist[T, R any](
 	ctx context.Context, later *background.Runner, submit func(context.Context, T, func(R, error)) error, item T,
 	done func(R, error) bool, settled func(),
@@ -35,10 +34,9 @@ func persist[T, R any](
 	}
 }
 
-// withdraw frees what an attempt of unknown outcome may have got. The question may
-// still lie in somebody's buffer, and be carried out after it was withdrawn: so it is
-// withdrawn at once, for those who wait for the key, and once more when the server
-// has long given up on what reached it.
+// withdraw frees what an attempt of unknown outcome may have got: at once, for those that wait for the
+// key, and again when the server has long given up, because a buffered question may be carried out after
+// the first withdrawal.
 func (aq *Acquirer) withdraw(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
 	aq.withdrawOnce(ctx, a, matters, func() {
 		again := func() { aq.withdrawOnce(ctx, a, matters, settled) }
@@ -48,7 +46,7 @@ func (aq *Acquirer) withdraw(ctx context.Context, a store.Attempt, matters func(
 	})
 }
 
-// withdrawOnce tries until the store confirms it or it does not matter any more.
+// withdrawOnce tries until the store confirms the withdrawal or it does not matter any more.
 func (aq *Acquirer) withdrawOnce(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
 	persist(ctx, aq.later, aq.lanes.Withdrawals.Submit, a, func(o store.Outcome, err error) bool {
 		aq.heldCache.Drop(a.Key)
@@ -56,15 +54,14 @@ func (aq *Acquirer) withdrawOnce(ctx context.Context, a store.Attempt, matters f
 	}, settled)
 }
 
-// forgetWait makes the store forget a waiter that was skipped. It tries until the store confirms it,
-// or the waiter's lease is dead, and the waiter with it.
+// forgetWait makes the store forget a skipped waiter, until it confirms or the waiter's lease is dead.
 func (aq *Acquirer) forgetWait(ctx context.Context, a store.Attempt, matters func() bool, settled func()) {
 	persist(ctx, aq.later, aq.lanes.Cancels.Submit, a, func(ans store.Answer, err error) bool {
 		return err == nil && ans.Outcome != store.RowLocked || !matters()
 	}, settled)
 }
 
-// Free frees what nobody waits for, until the store confirms it or it does not matter any more.
+// Free frees a grant in the background, until the store confirms it or it does not matter any more.
 func (aq *Acquirer) Free(ctx context.Context, c store.Claim, matters func() bool, settled func()) {
 	persist(ctx, aq.later, aq.lanes.Releases.Submit, c, func(v store.Verdict, err error) bool {
 		if types.Judged("release", v.Status, err) != nil && matters() {
@@ -75,10 +72,8 @@ func (aq *Acquirer) Free(ctx context.Context, c store.Claim, matters func() bool
 	}, settled)
 }
 
-// Releaser sends a claim to the lane of releases again and again until the store confirms it,
-// or it does not matter any more because the lock's lease is dead. Only the first try stands
-// in the trace: in an outage those of all locks would push everything else out of the
-// exporter's queue. It does not use persist, because that makes seven objects more for each release.
+// Releaser sends a claim until the store confirms it, or the lock's lease is dead. As in persist, only the
+// first try is in the trace. It does not use persist, which makes seven more objects for each release.
 type Releaser struct {
 	lane      *batcher.Lane[store.Claim, store.Verdict]
 	later     *background.Runner // tries again
@@ -91,7 +86,6 @@ func NewReleaser(ls *lanes.Set, later *background.Runner, cache *heldcache.Cache
 	return &Releaser{lane: ls.Releases, later: later, heldCache: cache, log: log}
 }
 
-// submitting is one of the ways into the lane of releases.
 type submitting = func(context.Context, store.Claim, func(store.Verdict, error)) error
 
 // Release sends a release: see [holdings.Sender].
@@ -99,7 +93,7 @@ func (rl *Releaser) Release(ctx context.Context, r holdings.Releasing) {
 	rl.send(ctx, rl.lane.Submit, r)
 }
 
-// ReleaseInCaller sends a release of which somebody waits for the first try.
+// ReleaseInCaller sends a release whose caller waits for the first try.
 func (rl *Releaser) ReleaseInCaller(ctx context.Context, r holdings.Releasing) {
 	rl.send(ctx, rl.lane.Do, r)
 }
@@ -107,13 +101,12 @@ func (rl *Releaser) ReleaseInCaller(ctx context.Context, r holdings.Releasing) {
 func (rl *Releaser) send(ctx context.Context, by submitting, r holdings.Releasing) {
 	// Releases are not limited: what is released was held, and that is limited.
 	if err := by(ctx, r.Claim(), func(v store.Verdict, err error) { rl.answered(r, &v, err) }); err != nil {
-		// The manager has stopped; its leases are revoked with all that they hold.
+		// The manager has stopped; its leases are revoked with all their locks.
 		r.WasTried(err)
 		r.IsSettled()
 	}
 }
 
-// answered hears the answer to a try.
 func (rl *Releaser) answered(r holdings.Releasing, v *store.Verdict, err error) {
 	err = types.Judged("release", v.Status, err)
 	if err != nil && r.Matters() {

@@ -32,9 +32,8 @@ func (aq *Acquirer) AskAll(attempts []*Attempt, done func()) {
 	}
 }
 
-// answerAll brings the answers to the attempts of a group. All behind the first that was
-// not granted are unwanted; that is said first, for the group goes on with the next
-// attempt as soon as one has won.
+// answerAll passes the answers to the attempts of a group. First it makes all behind the first that was
+// not granted unwanted, because the group goes on as soon as one has won.
 func (aq *Acquirer) answerAll(attempts []*Attempt, answers []store.Answer, err error) {
 	granted := 0
 	for err == nil && granted < len(attempts) && answers[granted].Outcome == store.Granted {
@@ -48,7 +47,7 @@ func (aq *Acquirer) answerAll(attempts []*Attempt, answers []store.Answer, err e
 		case err != nil:
 			b.onAcquire(store.Answer{}, err)
 		case i == granted && answers[i].Outcome == store.RowLocked:
-			b.Start(b.tr.Carry(aq.ctx), aq.clk.Now()) // once more, alone, with the patience of a lane
+			b.Start(b.tr.Carry(aq.ctx), aq.clk.Now()) // once more, alone, in a lane, which tries for longer
 		default:
 			b.onAcquire(answers[i], nil)
 		}

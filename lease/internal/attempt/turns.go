@@ -12,8 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// acquireInTurn gets a lock for a session under the id of the request. A repeat gets what
-// became of the first, as long as the session holds it.
+// acquireInTurn gets a session's lock under a request id. A repeat gets the same lock while it is held.
 func (aq *Acquirer) acquireInTurn(c *Call) (types.Grant, error) {
 	w, rs, req := repeat.NewWithdrawal(), &c.S.Requests, c.req
 	c.began, c.withdrawn = aq.clk.Now(), w.Ended()
@@ -22,7 +21,7 @@ func (aq *Acquirer) acquireInTurn(c *Call) (types.Grant, error) {
 	if err := aq.TakeTurn(c.ctx, c.S, r, req.Wait, w); err != nil {
 		return types.Grant{}, err
 	}
-	waited := aq.clk.Now().Sub(c.began) // before what is left of the lock is reckoned
+	waited := aq.clk.Now().Sub(c.began) // before the lock's remaining time
 	if g, ok := c.S.Again(req.Key, req.RequestID); ok {
 		r.Leave()
 		aq.obs.Cached(observe.CachedRepeat)
@@ -34,8 +33,7 @@ func (aq *Acquirer) acquireInTurn(c *Call) (types.Grant, error) {
 	return g, err
 }
 
-// leaveInTurn ends the turn of a call of a session: at once if it has the lock, or has not
-// asked the store for it.
+// leaveInTurn ends a call's turn: at once if it has the lock, or has not asked the store for it.
 func (aq *Acquirer) leaveInTurn(rs *repeat.Requests, r *repeat.Request, c *Call, err error) {
 	if err == nil || !c.Asked() {
 		r.Leave()
@@ -44,8 +42,7 @@ func (aq *Acquirer) leaveInTurn(rs *repeat.Requests, r *repeat.Request, c *Call,
 	aq.LeaveAfter(rs, r, c)
 }
 
-// EndCalls ends the calls of a request that are under way, and takes the turn, until leave
-// is called.
+// EndCalls ends the calls of a request that are under way, and takes the turn until leave is called.
 func (aq *Acquirer) EndCalls(ctx context.Context, s *holdings.Session, id store.AttemptID) (r *repeat.Request, leave func(), err error) {
 	rs := aq.RequestsOf(s)
 	r = rs.Use(id, nil)
@@ -60,9 +57,9 @@ func (aq *Acquirer) EndCalls(ctx context.Context, s *holdings.Session, id store.
 	}, nil
 }
 
-// TakeTurn waits for the turn of a call, in a session or with BindTTL in none. The calls
-// before it may wait in line for long, or be of unknown outcome: one that does not wait
-// gives the store its time. A release by the id (w is nil) also goes on during a drain.
+// TakeTurn waits for the turn of a call, in a session or with BindTTL in none: at least the store's
+// timeout, because the calls before may take long. A release by the id (w is nil) also goes on during a
+// drain.
 func (aq *Acquirer) TakeTurn(ctx context.Context, s *holdings.Session, r *repeat.Request, wait time.Duration, w *repeat.Withdrawal) error {
 	select {
 	case <-r.Turns(): // nearly always
@@ -98,8 +95,8 @@ func (aq *Acquirer) TakeTurn(ctx context.Context, s *holdings.Session, r *repeat
 	}
 }
 
-// LeaveAfter ends the turn when nothing can change the store any more on behalf
-// of the attempts of a call: a late clean-up would free what the next call is given.
+// LeaveAfter ends the turn once the call's attempts are settled: a late clean-up would free the next
+// grant.
 func (aq *Acquirer) LeaveAfter(rs *repeat.Requests, r *repeat.Request, c *Call) {
 	rs.UseAgain(r)
 	go func() {
@@ -111,10 +108,8 @@ func (aq *Acquirer) LeaveAfter(rs *repeat.Requests, r *repeat.Request, c *Call) 
 	}()
 }
 
-// HandBackTTL gives a bind:ttl grant back that was not delivered, unless another
-// call was given it: here, or, as only the store knows, by another sidecar where
-// the request was repeated. The next call has its turn when the store has heard
-// of it.
+// HandBackTTL hands back an undelivered bind:ttl grant, unless another call was given it: here, or, as
+// only the store knows, by another sidecar. The next call's turn begins when the store has answered.
 func (aq *Acquirer) HandBackTTL(g types.Grant) {
 	c, matters := store.Claim{Key: g.Key, Token: g.Token, Undelivered: true, AtOnce: true}, aq.Within(g.ExpiresIn)
 	free := func(settled func()) { aq.Free(context.Background(), c, matters, settled) }

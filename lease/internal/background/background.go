@@ -9,13 +9,13 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/clock"
 )
 
-// The pauses between the tries of [Runner.Persist] grow from one to the other, up to PauseMax.
+// The pauses between the tries of [Runner.Persist] grow up to PauseMax.
 const (
 	pauseMin = 50 * time.Millisecond
 	PauseMax = 5 * time.Second
 )
 
-// Runner has the goroutines of a manager, and what it tries again later.
+// Runner has a manager's goroutines and later tries.
 type Runner struct {
 	ctx context.Context
 	clk clock.Clock
@@ -56,7 +56,7 @@ func (r *Runner) Join() {
 	r.wg.Wait()
 }
 
-// After runs f after a pause. It reports false, and f never runs, after Hurry.
+// After runs f after a pause. After Hurry it reports false, and f never runs.
 func (r *Runner) After(pause time.Duration, f func()) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,7 +73,7 @@ func (r *Runner) After(pause time.Duration, f func()) bool {
 	return true
 }
 
-// take takes a retry: whoever does runs it.
+// take reports whether the caller may run the retry.
 func (r *Runner) take(again *retry) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,7 +82,7 @@ func (r *Runner) take(again *retry) bool {
 	return ok
 }
 
-// Hurry runs what waits for its time now, for the last time.
+// Hurry runs all later tries now, for the last time.
 func (r *Runner) Hurry() {
 	r.mu.Lock()
 	r.hurried = true
@@ -95,8 +95,8 @@ func (r *Runner) Hurry() {
 	}
 }
 
-// Persist tries something again and again, with growing pauses, until it succeeds, the time is
-// over, or the runner's context ends. Each try has its own time limit. Then it calls settled.
+// Persist tries again and again, with growing pauses, until try succeeds, limit is over, or the runner's
+// context ends. Each try may take up to timeout. Then it calls settled.
 func (r *Runner) Persist(try func(context.Context) bool, timeout, limit time.Duration, settled func()) {
 	ok := r.Spawn(func() {
 		defer settled()

@@ -1,5 +1,5 @@
-// Package fleet counts what the whole database holds, for the metrics. Of all sidecars one is
-// elected to count. A sidecar stands for election only while somebody reads its metrics.
+// Package fleet counts what the whole database holds, for the metrics. One sidecar is elected to count. A
+// sidecar stands for election only while its metrics are read.
 package fleet
 
 import (
@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// Term is for how long a sidecar is elected.
+	// Term is how long a sidecar is elected.
 	Term = 5 * time.Minute
-	// Interval is how often the elected one counts, at most; restShare is how
-	// often as long as the counting took it rests: 1% of the time is spent on it.
+	// Interval is the least pause between two counts. It is restShare times the count's time if that is
+	// longer: at most 1% load.
 	Interval  = time.Minute
 	restShare = 100
-	// Watched is for how long metrics are kept ready after somebody looked.
+	// Watched is how long metrics are kept ready after a read.
 	Watched = 10 * time.Minute
 	// Age is after how many intervals metrics are too old to be shown.
 	Age = 3
 )
 
-// Counter is a sidecar's part in counting what the whole fleet holds.
+// Counter is a sidecar's part in the count.
 type Counter struct {
 	census  store.Census // nil if the engine cannot count
 	clk     clock.Clock
@@ -39,24 +39,22 @@ type Counter struct {
 
 	mu      sync.Mutex
 	running bool
-	// looked is when somebody looked for the last time.
+	// looked is when the metrics were last read.
 	looked time.Time
-	// until is when the office ends if nobody prolongs it; zero: it is not ours.
+	// until is when our election ends; zero: not elected.
 	until time.Time
-	// suspended is for how long the machine had been suspended when it began: the
-	// store's clock goes on when this one's stands still.
+	// suspended is how long the machine was suspended by then: the store's clock goes on meanwhile.
 	suspended time.Duration
-	// known are the metrics, which may be shown until knownUntil.
+	// known may be shown until knownUntil.
 	known      observe.Fleet
 	knownUntil time.Time
 
-	// Only the loop uses these fields.
+	// The fields below belong to the loop.
 
-	// ours: the store may believe that we are elected.
-	ours bool
-	// countAt is when to count again.
+	// ours: the store may believe that this sidecar is elected.
+	ours    bool
 	countAt time.Time
-	// failing: the last count failed, and the log says so.
+	// failing: the last count failed, and was logged.
 	failing bool
 }
 
@@ -66,15 +64,13 @@ func New(ctx context.Context, cfg types.Config, st store.Store, spawn func(func(
 	return &Counter{census: census, clk: cfg.Clock, log: cfg.Logger, timeout: cfg.StoreTimeout, ctx: ctx, spawn: spawn}
 }
 
-// shownFor is for how long the known metrics may still be shown.
 func (f *Counter) shownFor(now time.Time) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return max(0, f.knownUntil.Sub(now))
 }
 
-// Current returns the metrics if they are ours to show, and sees to it that there are
-// some soon. It does not block.
+// Current returns the metrics if they are ours to show, and starts the loop. It does not block.
 func (f *Counter) Current() (observe.Fleet, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,8 +84,7 @@ func (f *Counter) Current() (observe.Fleet, bool) {
 	return f.known, true
 }
 
-// run stands for election, and counts while elected, until nobody looks any more or
-// ctx ends.
+// run stands for election, and counts while elected, until nobody reads the metrics any more or ctx ends.
 func (f *Counter) run(ctx context.Context) {
 	defer f.rest()
 	for f.watched() {
@@ -109,8 +104,7 @@ func (f *Counter) watched() bool {
 	return f.clk.Now().Before(f.looked.Add(Watched))
 }
 
-// rest gives the office up. Another sidecar that is looked at need not wait for the
-// end of the term then.
+// rest ends the election early: another sidecar whose metrics are read need not wait for the term's end.
 func (f *Counter) rest() {
 	f.hold(time.Time{}, 0)
 	if f.ours {
@@ -126,22 +120,21 @@ func (f *Counter) rest() {
 	f.running = false
 }
 
-// round stands for election, counts if that is due, and returns after how long to do
-// so again.
+// round stands for election, counts if due, and returns the time until the next round.
 func (f *Counter) round(ctx context.Context) time.Duration {
 	left, err := f.elect(ctx)
 	if err != nil {
 		f.log.Debug("no election of who counts the fleet's locks, trying again later", "error", err)
 		return clock.Jittered(Interval)
 	}
-	if !f.ours { // the losers do not all come in the same moment
+	if !f.ours { // the losers must not all come in the same moment
 		// A longer time than a term comes from a store whose clock was wrong.
 		return min(max(left, 0), Term) + rand.N(Interval)
 	}
 	if !f.clk.Now().Before(f.countAt) {
 		f.count(ctx)
 	}
-	// The office is prolonged while the counting rests.
+	// The election is prolonged while the counting rests.
 	return min(max(f.countAt.Sub(f.clk.Now()), 0), Term/2)
 }
 
@@ -165,7 +158,7 @@ func (f *Counter) elect(ctx context.Context) (left time.Duration, err error) {
 	return election.Left, err
 }
 
-// hold notes until when the office is ours, unless the machine is suspended.
+// hold notes until when this sidecar is elected, unless the machine is suspended.
 func (f *Counter) hold(until time.Time, suspended time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -175,7 +168,6 @@ func (f *Counter) hold(until time.Time, suspended time.Duration) {
 	}
 }
 
-// count asks the store, and keeps what it says.
 func (f *Counter) count(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()

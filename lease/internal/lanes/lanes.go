@@ -1,5 +1,5 @@
-// Package lanes makes the lanes through which calls share the store's operations. Renewals and
-// checks have none: they are batches already, and never wait behind anything.
+// Package lanes makes the lanes through which calls share the store's operations. Renewals and checks have
+// none: they are batches already, and must not wait.
 package lanes
 
 import (
@@ -26,13 +26,11 @@ type Set struct {
 	Revocations *batcher.Lane[store.LeaseID, struct{}]
 }
 
-// MaxTogether is the most calls that one statement enqueues. All may be for one
-// key, and its row is locked until the statement is over: releases of it wait for that.
-// A thousand would keep it for about as long as a release waits for a row (0.1 s).
+// MaxTogether is the most calls that one statement enqueues. All may be for one key. Releases wait for its
+// row: a thousand would keep it about as long as a release waits for a row (0.1 s).
 const MaxTogether = 250
 
-// New makes the lanes to a store. Once draining is closed, the lane of acquires refuses. Package
-// lease stops the lanes, each in its turn.
+// New makes the lanes to a store. Once draining is closed, the lane of acquires refuses.
 func New(cfg types.Config, st store.Store, obs *observe.Observer, draining <-chan struct{}) *Set {
 	ls := &Set{}
 	inline := st.Traits().Inline
@@ -45,8 +43,8 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, draining <-cha
 	acquires := bounded
 	acquires.Refuse = draining
 	ls.Acquires = batcher.New(obs.Lane("acquire", acquires), byKey, st.Acquire, locked)
-	// Enqueues of one key share a statement, in their order. The queue limits them: answers of
-	// another lane submit some, and must not have to wait.
+	// Enqueues of one key share a statement, in their order. Only the queue limits them: answers of
+	// another lane submit some, and must not wait.
 	together := lane
 	together.Together, together.Max = true, min(lane.Max, MaxTogether)
 	ls.Enqueues = batcher.New(obs.Lane("enqueue", together), byKey, st.Acquire, locked)
@@ -58,7 +56,7 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, draining <-cha
 	apart.Inline = false // they may hang, and have a limit of their own
 	ls.Openings = batcher.New(obs.Lane("open", apart), func(l store.NewLease) string { return string(l.ID[:]) }, forAll(st.OpenLeases), nil)
 	ls.Revocations = batcher.New(obs.Lane("revoke", apart), func(l store.LeaseID) string { return string(l[:]) }, forAll(st.Revoke), nil)
-	// A lane that hands something back refuses nothing: the grants that it frees are bounded.
+	// A lane that hands back refuses nothing: the grants that it frees are bounded.
 	byGrant := func(a store.Attempt) string { return string(a.ID[:]) }
 	ls.Cancels = batcher.New(obs.Lane("cancel", lane), byGrant, st.Cancel, locked)
 	ls.Withdrawals = batcher.New(obs.Lane("withdraw", lane), byGrant, st.Withdraw, func(o store.Outcome) bool { return o == store.RowLocked })
@@ -70,14 +68,13 @@ func New(cfg types.Config, st store.Store, obs *observe.Observer, draining <-cha
 	return ls
 }
 
-// forAll makes an operation that has no answers one of a lane.
+// forAll makes an operation without answers one of a lane.
 func forAll[T any](f func(context.Context, []T) error) func(context.Context, []T) ([]struct{}, error) {
 	return func(ctx context.Context, items []T) ([]struct{}, error) {
 		return make([]struct{}, len(items)), f(ctx, items)
 	}
 }
 
-// sendSignals sends signals, if the store can.
 func sendSignals(st store.Store) func(context.Context, []store.Signal) ([]store.ClaimStatus, error) {
 	return func(ctx context.Context, all []store.Signal) ([]store.ClaimStatus, error) {
 		signaler, err := store.As[store.Signaler](st, store.FeatureStop)
@@ -88,14 +85,13 @@ func sendSignals(st store.Store) func(context.Context, []store.Signal) ([]store.
 	}
 }
 
-// Submit hands one item to a lane and waits for the answer, or until the call
-// has left: then the operation goes on and its answer is not heard.
+// Submit passes one item to a lane and waits for the answer. If the call leaves, the operation goes on.
 func Submit[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T) (R, error) {
 	return SubmitAnd(ctx, lane, item, func(R) {})
 }
 
-// SubmitAnd is submit for an answer that must be heard even if the call has
-// left. then is called only when there was no error.
+// SubmitAnd is Submit, but then receives the answer even if the call has left. An error is not passed to
+// it.
 func SubmitAnd[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T, then func(R)) (R, error) {
 	type answer struct {
 		r   R
@@ -119,7 +115,7 @@ func SubmitAnd[T, R any](ctx context.Context, lane *batcher.Lane[T, R], item T, 
 	}
 }
 
-// Refusal says in the words of this package why a lane did not take an item.
+// Refusal translates why a lane did not take an item.
 func Refusal(ctx context.Context, err error) error {
 	switch {
 	case err == nil:

@@ -1,8 +1,8 @@
-// Package multi gets several keys, all or none, for one call. The call has a call and attempts of package
-// attempt for each key. It gets the keys in the order of their bytes, and holds only keys before the
-// one that it waits for. So two calls never wait for each other in a circle, and each is served in its
-// turn. Until the call has all keys, the app sees none of them. Whatever ends the call hands back what
-// it has. A member that is lost meanwhile is got again.
+// Package multi gets several keys, all or none, for one call. It has a call and attempts of package
+// attempt for each key. It gets the keys in the order of their bytes, and holds only keys before the one
+// that it waits for. So two calls never wait for each other in a circle, and each is served in its turn.
+// The app sees no key until the call has all of them. If the call ends before, it hands back its keys. If
+// a member is lost meanwhile, it is got again.
 package multi
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// MaxGroupAsks is the most questions to the store about several keys at a time.
-// They have no lane: groups may have keys in common.
+// MaxGroupAsks is the most questions about several keys at a time. Groups may share keys, so they have no
+// lane.
 const MaxGroupAsks = 4
 
 // Config is what groups need.
@@ -33,7 +33,7 @@ type Config struct {
 	Amends   *batcher.Lane[store.Change, store.Verdict]
 	// Inline: the store answers at once, in the caller's goroutine.
 	Inline bool
-	// Granted hears for how long the store may keep a lock by itself.
+	// Granted receives for how long the store may keep a lock by itself.
 	Granted func(now time.Time, lasts time.Duration, held bool)
 	Spawn   func(func()) bool
 }
@@ -43,11 +43,10 @@ type Groups struct {
 	cfg      Config
 	acquirer *attempt.Acquirer
 	clk      clock.Clock
-	tokens   chan struct{}   // one for each question that may be under way
+	tokens   chan struct{}   // one for each question under way
 	ctx      context.Context // ends with the sidecar
 }
 
-// New makes groups, which work until ctx ends.
 func New(ctx context.Context, c Config) *Groups {
 	gs := &Groups{cfg: c, acquirer: c.Acquirer, clk: c.Clock, tokens: make(chan struct{}, MaxGroupAsks), ctx: ctx}
 	for range MaxGroupAsks {
@@ -74,7 +73,7 @@ func (gs *Groups) Acquire(ctx context.Context, s *holdings.Session, keys []strin
 	if lock, ok := g.heldInCache(); ok {
 		return nil, &types.HeldError{Lock: lock, Cached: true}
 	}
-	if req.Wait != 0 { // one place among the waiting calls, whatever the number of keys
+	if req.Wait != 0 { // one waiter, whatever the number of keys
 		if err := gs.acquirer.AddWaiter(); err != nil {
 			return nil, err
 		}
@@ -88,12 +87,12 @@ func (gs *Groups) Acquire(ctx context.Context, s *holdings.Session, keys []strin
 	return g.grants(keys), nil
 }
 
-// Group is one call for several keys. If a question to the store costs a round trip, it asks for all
-// keys that it does not have at once, up to the first for which others came before. It hands back what
-// it got behind the first key that is held.
+// Group is one call for several keys. If a question costs a round trip, it asks at once for all keys that
+// it misses, up to the first for which others came before. It hands back the keys behind the first that is
+// held.
 //
-// What its attempts win are members: they are the session's, so they end with it and with their lease,
-// but the app does not see them until all are there: see [holdings.Session.Publish].
+// The session owns its members: they end with it and with their lease. [holdings.Session.Publish] shows
+// them to the app.
 type Group struct {
 	gs      *Groups
 	ctx     context.Context
@@ -102,23 +101,20 @@ type Group struct {
 	began   time.Time
 	calls   []*attempt.Call // one for each key
 	members []groupMember   // of the first calls
-	// stood: one of the calls has had a queue position.
+	// wasQueued: one of the calls has had a queue position.
 	wasQueued bool
 
-	// rounds is how often it has asked.
 	rounds int
-	// waited is reckoned before what is left of the parts: who adds both to the moment at
-	// which it asked must not come to a later end, however long the process was stopped
-	// in between.
+	// waited is read before the members' remaining time: their sum must not give the app a later end,
+	// however long the process was stopped in between.
 	waited time.Duration
 
-	// For a request with an id: repeats are those of each key, withdrawal ends all of it, and
-	// repeated is what the session has got by it before.
+	// With a request id: repeats are per key, repeated is what the session has got by the id before.
 	repeats    []*repeat.Request
 	withdrawal *repeat.Withdrawal
 	repeated   []types.Grant
 
-	// For BindTTL: extendAt is when the parts must be extended if others are still missing.
+	// For BindTTL: extendAt is when the members must be extended if others are still missing.
 	extendAt time.Time
 }
 
@@ -140,7 +136,6 @@ func (gs *Groups) NewGroup(ctx context.Context, s *holdings.Session, keys []stri
 	return g
 }
 
-// slots are those of its calls in the session.
 func (g *Group) slots() []*holdings.Slot {
 	slots := make([]*holdings.Slot, len(g.calls))
 	for i, c := range g.calls {
@@ -149,12 +144,12 @@ func (g *Group) slots() []*holdings.Slot {
 	return slots
 }
 
-// again is what the session has got by the request id before, if it still holds all of it.
+// again is what the session has got by the request id before, if it still holds all.
 func (g *Group) again() []types.Grant {
 	if g.req.RequestID == uuid.Nil {
 		return nil
 	}
-	waited := g.gs.clk.Now().Sub(g.began) // before what is left of the locks is reckoned
+	waited := g.gs.clk.Now().Sub(g.began) // before the locks' remaining time
 	grants := g.s.AgainAll(g.slots(), g.req.RequestID)
 	for i := range grants {
 		grants[i].Waited = waited
@@ -162,8 +157,8 @@ func (g *Group) again() []types.Grant {
 	return grants
 }
 
-// Admit counts the group in: with a request id, among the calls of the same request; and in
-// its session, unless that has given it the locks before. done ends that.
+// Admit counts the group among the calls with its request id, and in its session, unless the session has
+// the locks by that id. done ends that.
 func (g *Group) Admit() (done func(), err error) {
 	if g.req.RequestID != uuid.Nil {
 		err = g.takeTurns()
@@ -190,8 +185,7 @@ func (g *Group) Admit() (done func(), err error) {
 	return done, err
 }
 
-// takeTurns waits for the turn of each key among the calls with the same request
-// id; in the order of the keys, as everything here.
+// takeTurns waits for the turn of each key, in the order of the keys, as all of this package.
 func (g *Group) takeTurns() error {
 	all := make([]*repeat.Request, len(g.calls)) // before the first turn: a release by the id of any key ends the call
 	for i, c := range g.calls {
@@ -214,8 +208,7 @@ func (g *Group) takeTurns() error {
 	return nil
 }
 
-// leave ends the turn of one of the keys: at once if the session has it, or if the store was
-// not asked for it.
+// leave ends the turn of one key: at once if the session has it, or if the store was not asked.
 func (g *Group) leave(r *repeat.Request, c *attempt.Call) {
 	if g.s != nil && (len(g.members) == len(g.calls) || !c.Asked()) {
 		r.Leave()
@@ -225,7 +218,7 @@ func (g *Group) leave(r *repeat.Request, c *attempt.Call) {
 	g.gs.acquirer.RequestsOf(g.s).Done(r, g.withdrawal)
 }
 
-// heldInCache answers from what is known here that one of the keys is held.
+// heldInCache answers without the store that one of the keys is held.
 func (g *Group) heldInCache() (store.Lock, bool) {
 	if g.req.SharesGrant() {
 		return store.Lock{}, false
@@ -238,7 +231,7 @@ func (g *Group) heldInCache() (store.Lock, bool) {
 	return store.Lock{}, false
 }
 
-// Acquire gets all keys, or says why not. Then what it has got is to be handed back.
+// Acquire gets all keys, or says why not. Then the caller hands back what it has got.
 func (g *Group) Acquire() error {
 	for {
 		if g.dropLost() {
@@ -261,8 +254,7 @@ func (g *Group) Acquire() error {
 // Missing reports whether the group does not have all keys.
 func (g *Group) Missing() bool { return len(g.members) < len(g.calls) }
 
-// dropLost forgets the parts that are lost, and hands back those behind the first of
-// them: they must not be held while that is waited for.
+// dropLost hands back the members from the first lost one on: they must not be held during its wait.
 func (g *Group) dropLost() bool {
 	for i := range g.members {
 		if !g.has(i) {
@@ -273,7 +265,7 @@ func (g *Group) dropLost() bool {
 	return false
 }
 
-// mayGoOn says why it makes no sense to get again what was lost.
+// mayGoOn says why the group must not ask again.
 func (g *Group) mayGoOn() error {
 	c := g.calls[len(g.members)]
 	if g.req.Wait > 0 && g.gs.clk.Now().Sub(g.began) >= g.req.Wait {
@@ -282,8 +274,7 @@ func (g *Group) mayGoOn() error {
 	return c.MayGoOn(attempt.ErrAttemptLost)
 }
 
-// Advance gets the first key that is missing, and with it those behind it that are
-// free in the same moment.
+// Advance gets the first missing key, and those behind it that are free in the same moment.
 func (g *Group) Advance() error {
 	first := len(g.members)
 	c := g.calls[first]
@@ -312,8 +303,7 @@ func (g *Group) Advance() error {
 	return nil
 }
 
-// try makes attempts for calls, the first and as many of the others as the store takes
-// in one question.
+// try makes attempts for the first call and as many others as one question takes.
 func (g *Group) try(calls []*attempt.Call) ([]*attempt.Attempt, error) {
 	c, most := calls[0], 1
 	c.StartTimer()
@@ -326,7 +316,7 @@ func (g *Group) try(calls []*attempt.Call) ([]*attempt.Attempt, error) {
 		return nil, err
 	case 1:
 		attempts[0].Start(g.ctx, g.gs.clk.Now())
-	default: // the token last: what comes before it may take long
+	default: // the token last: the steps before may take long
 		if err := c.Until(g.gs.tokens); err != nil {
 			for _, b := range attempts {
 				b.Finish(err)
@@ -338,8 +328,8 @@ func (g *Group) try(calls []*attempt.Call) ([]*attempt.Attempt, error) {
 	return attempts, nil
 }
 
-// newAttempts makes attempts until there is no lease for one, or until calls that wait came
-// before for its key: then it is the only one, or is not made yet.
+// newAttempts makes attempts while there are leases. If waiting calls came before for a key, its attempt
+// is the only one, or is not made yet.
 func (g *Group) newAttempts(calls []*attempt.Call) (attempts []*attempt.Attempt, err error) {
 	for _, c := range calls {
 		if err := c.SettleLast(); err != nil {
@@ -347,7 +337,7 @@ func (g *Group) newAttempts(calls []*attempt.Call) (attempts []*attempt.Attempt,
 		}
 	}
 	for _, c := range calls {
-		came, late := c.Arrive() // before the lease, as a single call
+		came, late := c.Arrive() // before the lease, as in a single call
 		if late && len(attempts) > 0 {
 			came.Leave()
 			break
@@ -364,7 +354,6 @@ func (g *Group) newAttempts(calls []*attempt.Call) (attempts []*attempt.Attempt,
 	return attempts, nil
 }
 
-// endWaits ends the spans of the waits of a group that failed.
 func (g *Group) endWaits(err error) {
 	code := types.CodeOf(err)
 	for _, c := range g.calls {
@@ -373,7 +362,7 @@ func (g *Group) endWaits(err error) {
 	}
 }
 
-// await returns what an attempt has won, and sees to it that the parts last meanwhile.
+// await returns what an attempt has won, and extends the members meanwhile.
 func (g *Group) await(c *attempt.Call, b *attempt.Attempt) (types.Grant, error) {
 	if !b.IsOver() {
 		defer g.extending()()
@@ -383,7 +372,6 @@ func (g *Group) await(c *attempt.Call, b *attempt.Attempt) (types.Grant, error) 
 	return grant, err
 }
 
-// grants are what the group has got, in the order in which the keys were named.
 func (g *Group) grants(keys []string) []types.Grant {
 	got := make([]types.Grant, len(g.members))
 	for i, p := range g.members {
@@ -393,7 +381,6 @@ func (g *Group) grants(keys []string) []types.Grant {
 	return inOrder(got, keys)
 }
 
-// inOrder puts the grants of keys into their order.
 func inOrder(grants []types.Grant, keys []string) []types.Grant {
 	byKey := make(map[string]types.Grant, len(keys))
 	for _, g := range grants {

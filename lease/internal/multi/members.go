@@ -12,7 +12,6 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// groupMember is a lock that a group has, while it may still miss others.
 type groupMember struct {
 	b *attempt.Attempt
 	G types.Grant
@@ -20,7 +19,6 @@ type groupMember struct {
 	until time.Time
 }
 
-// add takes what an attempt has won into the group.
 func (g *Group) add(c *attempt.Call, b *attempt.Attempt, grant types.Grant) {
 	now := g.gs.clk.Now()
 	if len(g.members) == 0 {
@@ -30,7 +28,7 @@ func (g *Group) add(c *attempt.Call, b *attempt.Attempt, grant types.Grant) {
 	g.members = append(g.members, groupMember{b: b, G: grant, until: now.Add(grant.ExpiresIn)})
 }
 
-// has reports whether a part is still the group's.
+// has reports whether a member is still the group's.
 func (g *Group) has(i int) bool {
 	if g.s != nil {
 		return g.s.HasMember(&g.calls[i].Slot)
@@ -38,11 +36,10 @@ func (g *Group) has(i int) bool {
 	return g.gs.clk.Now().Before(g.members[i].until)
 }
 
-// Complete makes the parts the app's, all at once. It reports false when one of them
-// is lost.
+// Complete publishes the members, all at once. It reports false if one is lost.
 func (g *Group) Complete() bool {
 	if g.s == nil && (g.rounds > 1 || g.wasQueued) {
-		g.extend(g.ctx) // some are older than others: all last from now on
+		g.extend(g.ctx) // some are older: all last from now on
 	}
 	now := g.gs.clk.Now()
 	g.waited = now.Sub(g.began)
@@ -61,7 +58,7 @@ func (g *Group) Complete() bool {
 	return true
 }
 
-// handBack releases the parts from the given one on.
+// handBack releases the members from the given one on.
 func (g *Group) handBack(from int) {
 	for _, p := range g.members[from:] {
 		p.b.HandBackMember(p.G.Token)
@@ -69,13 +66,12 @@ func (g *Group) handBack(from int) {
 	g.members = g.members[:from]
 }
 
-// extending extends the parts of a BindTTL group while it waits for others, until
-// the returned function is called. Nobody else touches the parts meanwhile.
+// extending extends the members of a BindTTL group until stop; nothing else touches them meanwhile.
 func (g *Group) extending() (stop func()) {
 	if g.req.Bind != types.BindTTL || len(g.members) == 0 {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(g.gs.ctx) // without a span: it may go on for days
+	ctx, cancel := context.WithCancel(g.gs.ctx) // without a span: it may take days
 	over := make(chan struct{})
 	running := g.gs.cfg.Spawn(func() {
 		defer close(over)
@@ -99,8 +95,7 @@ func (g *Group) extending() (stop func()) {
 	}
 }
 
-// extend makes the parts of a BindTTL group last for their TTL from now on, and finds
-// out which of them are lost.
+// extend makes the members of a BindTTL group last for their TTL from now on, and finds the lost ones.
 func (g *Group) extend(ctx context.Context) {
 	g.extendAt = g.gs.clk.Now().Add(g.req.TTL / 3)
 	var all sync.WaitGroup

@@ -1,37 +1,37 @@
-// Package reconcile compares what this sidecar believes to hold with what the store has after a failover.
+// Package reconcile compares the locks believed to be held here with the store's after a failover.
 //
-// After a failover to a server that knew less than was confirmed, a grant can be missing under
-// a lease, and orphans can be back: grants and queue positions that nobody here knows. When a
-// renewal names such a lease:
+// After a failover to a server that knew less than was confirmed, a grant can be missing under a lease,
+// and orphans can be back: grants and queue positions that nobody here knows. When a renewal names such a
+// lease:
 //
 //  1. The lease is retired: nothing new is held under it. It is renewed as long as it has users.
-//  2. The locks that are believed to be held under it are read. What is missing is lost. Only
-//     then is the lease trusted for longer (reconcile.go).
-//  3. Locks and waits that are known here are moved to the fresh lease for that TTL (rotate.go).
+//  2. The locks believed to be held under it are read. What is missing is lost. Only then is the
+//     lease trusted for longer (reconcile.go).
+//  3. Known locks and waits are moved to the fresh lease for that TTL (rotate.go).
 //  4. When it has no user any more, the lease is closed. What is left under it are orphans.
 //
-// Exclusion: a move changes the lease of a grant, never the grant, in one transaction with the
-// lock row locked and both leases alive. Whoever takes a dead holder's key names the dead lease
-// under the same row lock, so it takes what is still there, or nothing. While a move is under
-// way, the store may have the lock under either lease: it is trusted only while both are, and
-// the old lease is lost if the new one is lost before the answer came. A move of unknown outcome is
-// under way until the store answers for each row, because that move itself may be what keeps a row
-// locked. A move names both leases: one that lay in a buffer does nothing to what was moved on.
+// Exclusion: a move changes the lease of a grant, never the grant, in one transaction with the lock row
+// locked and both leases alive. A taker of a dead holder's key names the dead lease under the same row
+// lock, so it takes what is still there, or nothing. During a move the store may have the lock under
+// either lease: it is trusted only while both are, and the old lease is lost if the new one is lost before
+// the answer came. A move of unknown outcome is under way until the store answers for each row, because
+// that move itself may keep a row locked. A move names both leases, so a buffered one does nothing to
+// locks that were moved on.
 //
 // Token order: a move draws no token.
 //
-// Nothing granted is delivered twice: an attempt keeps its id. A move never grants, and an
-// answer or news that comes during it finds the attempt as before.
+// Nothing granted is delivered twice: an attempt keeps its id. A move never grants, and an answer or news
+// that comes during it finds the attempt as before.
 //
-// An orphan ends in bounded time: users of a retired lease only leave. Asks in flight are users,
-// and have a time limit. Releases are users, and end when the store answers. Locks and waits are
-// moved in rounds, one for each renewal interval, until none is left. What a row lock of another
-// session keeps from being moved keeps the lease, for as long as that lock.
+// An orphan ends in bounded time: users of a retired lease only leave. Asks in flight are users with a
+// time limit. Releases are users that end when the store answers. Locks and waits are moved in rounds, one
+// for each renewal interval. If another session's row lock prevents a move, the lease is kept for as long
+// as that row lock.
 //
-// What ends here during its move is freed once more afterwards: its release or withdrawal may
-// have been given up when the old lease ended. A session's lock is claimed by its instance, so a
-// release that meets the move in the store frees the lock all the same. After a second failover
-// both leases are old: their locks are verified and moved again.
+// What ends here during its move is freed once more afterwards: its release or withdrawal may have been
+// given up when the old lease ended. A session's lock is claimed by its instance, so a release during the
+// move still frees it. After a second failover both leases are old: their locks are verified and moved
+// again.
 package reconcile
 
 import (
@@ -50,11 +50,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// VerifyMax is how many locks are read at a time: few enough for a server that has to fetch
-// each of them from a disk.
+// VerifyMax is how many locks are read at a time, for a server that has to fetch each from a disk.
 const VerifyMax = 2000
 
-// errOtherHistory: two answers came from two servers.
 var errOtherHistory = errors.New("locks were read from another server than the one that renewed their leases")
 
 // Config is what a reconciler needs.
@@ -66,19 +64,18 @@ type Config struct {
 	Attempts *attempt.Acquirer
 }
 
-// Reconciler compares what is believed here with what the store has after a failover.
+// Reconciler compares the locks believed here with the store's.
 type Reconciler struct {
 	mover store.Mover
 	clk   clock.Clock
 	log   *slog.Logger
-	// timeout limits one operation of the store, pause is about how long after each other locks
-	// and waits are moved.
+	// timeout limits one operation of the store. pause is about the time between two rounds of moves.
 	timeout, pause time.Duration
 
 	leases   *heartbeat.Leases
 	holdings *holdings.Set
 	acquirer *attempt.Acquirer
-	ctx      context.Context // nothing is moved after it has ended
+	ctx      context.Context
 }
 
 // New makes a reconciler, which moves nothing after ctx has ended.
@@ -89,16 +86,15 @@ func New(ctx context.Context, c Config) *Reconciler {
 	}
 }
 
-// unread are locks that are believed to be held under leases, and were not read in a history.
+// unread are the locks of leases that were not read in a history.
 type unread map[*heartbeat.Lease][]*holdings.Lock
 
-// Verify asks the store for the locks that are believed to be held under leases. A lock that
-// the store does not have is lost. trusted is called for each lease of which all is read, those
-// with few locks first: a lease with many must not keep the others from being renewed. The next
-// renewal reads only the locks that came later, with an answer of the old server.
+// Verify asks the store for the locks believed to be held under leases. Missing ones are lost. trusted is
+// called for each lease once all is read, small leases first, so that a large one does not delay their
+// renewal. The next renewal reads only later locks, which an answer of the old server brought.
 func (rc *Reconciler) Verify(ctx context.Context, leases []*heartbeat.Lease, history store.History, trusted func(*heartbeat.Lease)) error {
 	left := make(unread, len(leases))
-	for _, l := range leases { // before the store is asked: what comes later it may not have seen
+	for _, l := range leases { // before the question: the store may not have seen later ones
 		left[l] = rc.collect(l, history)
 	}
 	leases = slices.SortedFunc(slices.Values(leases), func(a, b *heartbeat.Lease) int { return cmp.Compare(len(left[a]), len(left[b])) })
@@ -116,7 +112,6 @@ func (rc *Reconciler) Verify(ctx context.Context, leases []*heartbeat.Lease, his
 	}
 }
 
-// collect returns the locks that are believed to be held under a lease and were not read in a history.
 func (rc *Reconciler) collect(l *heartbeat.Lease, history store.History) (left []*holdings.Lock) {
 	first := l.Verified != history
 	l.Verified = history
@@ -131,8 +126,7 @@ func (rc *Reconciler) collect(l *heartbeat.Lease, history store.History) (left [
 	return left
 }
 
-// readSome asks the store for the next of the locks that are believed to be held under leases.
-// Those that it has not are lost.
+// readSome reads the next of these locks. Missing ones are lost.
 func (rc *Reconciler) readSome(ctx context.Context, leases []*heartbeat.Lease, left unread, history store.History) error {
 	var keys []string
 	var longest time.Duration

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// MoveMax is how many locks and waits are moved by one statement, which keeps their rows
-	// locked. The pause between two is moveRest times as long as the statement took.
+	// MoveMax is the most locks and waits that one statement moves, with their rows locked. The pause to
+	// the next is moveRest times the statement's time.
 	MoveMax  = 200
 	moveRest = 4
 )
 
-// Rotate moves what is held under a retired lease until that is closed or lost. The first
-// time comes after a pause, because most locks and waits are short.
+// Rotate moves what is held under a retired lease, until that is closed or lost. It pauses first, because
+// most locks and waits are short.
 func (rc *Reconciler) Rotate(old *heartbeat.Lease) {
 	for clock.Rest(rc.ctx, clock.Jittered(rc.pause)) == nil && rc.leases.Retired(old) {
 		moves := rc.movesFrom(old)
@@ -30,13 +30,12 @@ func (rc *Reconciler) Rotate(old *heartbeat.Lease) {
 	}
 }
 
-// move is a lock or a wait that is being moved.
 type move struct {
 	h *holdings.Lock
 	b *attempt.Attempt // a wait; nil: a lock
 }
 
-// movesFrom are the locks and the waits under a lease. done must follow for each.
+// movesFrom are the locks and waits under a lease. done must follow for each.
 func (rc *Reconciler) movesFrom(old *heartbeat.Lease) (moves []move) {
 	for _, h := range rc.holdings.On(old) {
 		moves = append(moves, move{h: h})
@@ -49,9 +48,8 @@ func (rc *Reconciler) movesFrom(old *heartbeat.Lease) (moves []move) {
 	return moves
 }
 
-// moveAll moves to the lease that is new for the TTL. It reports false if it is not known what
-// was moved: the new lease was lost before the store answered. Until then the old lease is
-// trusted only while both are.
+// moveAll moves to the new lease for the TTL. It reports false if the new lease was lost before the store
+// answered: what was moved is unknown. Until then the old lease is trusted only while both are.
 func (rc *Reconciler) moveAll(old *heartbeat.Lease, moves []move) (known bool) {
 	to := rc.leases.Pin(rc.ctx, old.TTL())
 	defer to.Unpin()
@@ -88,8 +86,8 @@ func (rc *Reconciler) moveAll(old *heartbeat.Lease, moves []move) (known bool) {
 	return true
 }
 
-// move asks the store until it answers, or the new lease is lost. If a call before has an unknown
-// outcome, that call itself may be what keeps a row locked: its move may still be committed.
+// move asks the store until it answers, or the new lease is lost. A call before with an unknown outcome
+// may itself keep a row locked: its move may still be committed.
 func (rc *Reconciler) move(old, to *heartbeat.Lease, some []move) ([]store.ClaimStatus, error) {
 	moves := make([]store.Move, len(some))
 	for i, mv := range some {
@@ -120,15 +118,13 @@ func (mv move) ask() store.Move {
 	return store.Move{Attempt: store.Attempt{Key: mv.h.Key}, Token: mv.h.Token}
 }
 
-// done ends what movesFrom began.
 func (mv move) done() {
 	if mv.b != nil {
 		mv.b.EndMove()
 	}
 }
 
-// apply does here what the store has done. A lock that was moved, and ended here meanwhile, is
-// freed: its end may have been given up with the old lease.
+// apply takes over the store's answer. A moved lock that ended here is freed: see the package document.
 func (mv move) apply(rc *Reconciler, state store.ClaimStatus, to *heartbeat.Lease) {
 	lives := func() bool { return to.Alive(clock.Read(rc.clk)) }
 	switch moved := state == store.Holds; {

@@ -1,7 +1,6 @@
-// Package repeat finds the calls that carry the same request id, here called the calls of a
-// request, and lets them take turns. So each call begins when nothing of the calls before it can
-// change the store any more. It also counts to how many calls a grant was given, because a grant
-// that one call does not want may belong to another.
+// Package repeat finds the calls with the same request id, here called the calls of a request, and lets
+// them take turns. So each call begins when nothing of the calls before it can change the store any more.
+// It counts the calls that a grant was given to, because an unwanted grant may belong to another call.
 package repeat
 
 import (
@@ -14,37 +13,33 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Request is the calls that carry the same request id. They take turns. With BindTTL, a grant
-// that one of them got and does not want is handed back only if no other call was given it: the
-// other one rightly believes to hold it. (A session knows that of its locks by their entries.)
+// Request is the calls with one request id. With BindTTL, an unwanted grant is handed back only if no
+// other call was given it: that call rightly believes to hold it.
 type Request struct {
 	id   store.AttemptID
 	turn chan struct{} // holds one token
-	// token is the grant that was given last, given how many calls have it.
-	// The turn guards both.
+	// token is the last grant, given how many calls have it. The turn guards both.
 	token int64
 	given int
-	// users counts the calls. ends are those that a release by the id ends. The mutex of
-	// Requests guards both.
+	// users counts the calls. A release by the id ends those in ends. The mutex of Requests guards both.
 	users int
 	ends  []*Withdrawal
 }
 
-// Withdrawal ends a call when its request is released by its id.
+// Withdrawal ends a call when its request id is released.
 type Withdrawal struct {
 	over   chan struct{} // closed then
 	closed bool          // guarded by the mutex of Requests
 }
 
-// NewWithdrawal makes a withdrawal for one call.
+// NewWithdrawal makes the withdrawal of one call.
 func NewWithdrawal() *Withdrawal { return &Withdrawal{over: make(chan struct{})} }
 
-// Ended is closed when a release by the request's id ends the call.
+// Ended is closed when a release by the request id ends the call.
 func (w *Withdrawal) Ended() <-chan struct{} { return w.over }
 
-// Requests finds the calls of a request. A request in use stays here however many others come:
-// two calls of one request must not miss each other. A request without calls is remembered until
-// as many others have come as Remember says. The zero value remembers none.
+// Requests finds the calls of a request. A request in use always stays: its calls must not miss each
+// other. Others are remembered as Remember says; the zero value remembers none.
 type Requests struct {
 	mu    sync.Mutex
 	inUse map[store.AttemptID]*Request
@@ -58,16 +53,16 @@ func (rs *Requests) Count() int {
 	return len(rs.inUse)
 }
 
-// Remembered is how many requests without calls under way are remembered.
+// Remembered is how many requests without calls are remembered.
 func (rs *Requests) Remembered() int { return rs.idle.Len() }
 
-// Remember makes rs remember so many requests that have no calls, and forget those of before.
+// Remember makes rs remember at most so many requests without calls, and forget the present ones.
 func (rs *Requests) Remember(most int) (err error) {
 	rs.idle, err = lru.New[store.AttemptID, *Request](most)
 	return err
 }
 
-// Use finds the calls of a request. w ends this one, if it can be ended. done must follow.
+// Use finds the calls of a request. w ends this call, if it can be ended. Done must follow.
 func (rs *Requests) Use(id store.AttemptID, w *Withdrawal) *Request {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -86,8 +81,7 @@ func (rs *Requests) Use(id store.AttemptID, w *Withdrawal) *Request {
 	return r
 }
 
-// UseAgain goes on with r, which was found before. It reports false when r was
-// forgotten meanwhile and a later call has come: that one knows nothing of r.
+// UseAgain goes on with r. It reports false if r was forgotten and a later call came without it.
 func (rs *Requests) UseAgain(r *Request) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -145,7 +139,7 @@ func (r *Request) Turns() <-chan struct{} { return r.turn }
 // Leave ends a turn.
 func (r *Request) Leave() { r.turn <- struct{}{} }
 
-// Give notes that a call is given a grant. The turn is held.
+// Give counts a call that is given a grant. The turn is held.
 func (r *Request) Give(token int64) {
 	if r.token != token {
 		r.token, r.given = token, 0
@@ -153,14 +147,14 @@ func (r *Request) Give(token int64) {
 	r.given++
 }
 
-// Forget notes that no call has a grant any more. The turn is held.
+// Forget notes that no call has a grant. The turn is held.
 func (r *Request) Forget() { r.token, r.given = 0, 0 }
 
-// TakeBack notes that a call could not be given its grant, and reports whether
-// nobody has it now. The turn is held.
+// TakeBack notes that a call was not given its grant, and reports whether no call has it. The turn is
+// held.
 func (r *Request) TakeBack(token int64) bool {
 	if r.token != token {
-		return false // a later grant of the key: this one is over
+		return false // a later grant of the key was given
 	}
 	r.given--
 	return r.given == 0
@@ -174,8 +168,7 @@ func (r *Request) Shared() int64 {
 	return r.token
 }
 
-// AttemptID derives an id from that of a request: the same request gets the same, and
-// nobody's request meets another key's.
+// AttemptID derives an attempt id. It is the same for the same request and key, and for no others.
 func AttemptID(request uuid.UUID, key string) store.AttemptID {
 	return uuid.NewSHA1(request, []byte(key))
 }

@@ -1,5 +1,4 @@
-// Package signal asks holders to stop or to give a lock up, and hears what others ask the holders
-// here for.
+// Package signal asks holders to stop or to give a lock up, and receives such signals.
 package signal
 
 import (
@@ -15,14 +14,13 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Signals hears what others ask the sessions here for: to stop what they do under
-// a lock, or to give it up. News and the renewals say that there is something; then
-// the store is asked, and told what was heard. One look is under way at a time, with
-// a pause between them; what comes meanwhile makes one more follow.
+// Signals receives what others ask the sessions here to do. News and renewals say that there is something;
+// then the store is read, and what was read is acknowledged. One poll is under way at a time, with a pause
+// between two; requests meanwhile make one more follow.
 type Signals struct {
 	ctx   context.Context // ends with the sidecar
 	cfg   types.Config
-	store store.Signaler // nil: nobody can be asked for anything
+	store store.Signaler // nil: nobody can be asked
 	lanes *lanes.Set
 	cache *heldcache.Cache
 	locks Locks
@@ -32,14 +30,13 @@ type Signals struct {
 	polling   bool
 	pollAgain bool
 
-	// unmatched are signals for grants that are not known here, by when they were first
-	// seen: a grant may still be on its way to here. Only the look under way uses them;
-	// hasUnmatched: a session that gets a lock makes another poll follow.
+	// unmatched are signals for grants unknown here, by when they were first seen: the grant may be on its
+	// way. Only the poll under way uses them. hasUnmatched: a new lock makes another poll follow.
 	unmatched    map[store.SignalID]time.Time
 	hasUnmatched atomic.Bool
 }
 
-// Locks is what signals are about: the leases and locks of this sidecar.
+// Locks are the leases and locks of this sidecar.
 type Locks interface {
 	// LeasesInUse are the open leases under which there may be locks.
 	LeasesInUse() []store.LeaseID
@@ -47,7 +44,7 @@ type Locks interface {
 	HoldsAny() bool
 	// MayGet reports whether a call waits for the key.
 	MayGet(key string) bool
-	// Apply does what a signal asks for. It reports false if the grant that is meant is not known.
+	// Apply does what a signal asks. It reports false if the signal's grant is not known.
 	Apply(sig store.Signal) bool
 }
 
@@ -62,7 +59,7 @@ func New(
 	return sg
 }
 
-// Poll makes the store be asked for signals soon. It does not block.
+// Poll makes the store be read soon. It does not block.
 func (sg *Signals) Poll() {
 	sg.mu.Lock()
 	defer sg.mu.Unlock()
@@ -72,21 +69,20 @@ func (sg *Signals) Poll() {
 	}
 }
 
-// Granted hears that a session has got a lock, for which there may be a signal.
+// Granted notes that a session has got a lock, which may have a signal.
 func (sg *Signals) Granted() {
 	if sg.hasUnmatched.Load() {
 		sg.Poll()
 	}
 }
 
-// The first pause between two polls that follow each other is short, so that a single one
-// hardly waits. Later pauses are longer, so that a storm of news costs little.
+// The first pause between polls is short for a single signal. Later ones are longer for a storm of news.
 const (
 	pollPauseMin = 2 * time.Millisecond
 	pollPauseMax = 50 * time.Millisecond
 )
 
-// run polls until nobody has asked for another poll.
+// run polls until no other poll is asked for.
 func (sg *Signals) run(ctx context.Context) {
 	usual := pollPauseMin
 	for sg.next() {
@@ -108,22 +104,20 @@ func (sg *Signals) run(ctx context.Context) {
 	}
 }
 
-// next reports whether to look once more. Nobody is asked for anything who holds
-// nothing.
+// next reports whether to poll once more. Without locks nobody is asked for anything.
 func (sg *Signals) next() bool {
 	sg.mu.Lock()
 	defer sg.mu.Unlock()
 	sg.polling = sg.pollAgain && sg.ctx.Err() == nil
 	if sg.polling && !sg.locks.HoldsAny() {
-		sg.hasUnmatched.Store(true) // in case that one is on its way
+		sg.hasUnmatched.Store(true) // a lock may be on its way
 		sg.polling = sg.locks.HoldsAny()
 	}
 	sg.pollAgain = false
 	return sg.polling
 }
 
-// round asks for the signals, does what they say, and tells the store which are
-// done with.
+// round reads the signals, applies them, and acknowledges those that are done with.
 func (sg *Signals) round(ctx context.Context) error {
 	leases := sg.locks.LeasesInUse()
 	if len(leases) == 0 || sg.store == nil {
@@ -135,7 +129,7 @@ func (sg *Signals) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sg.hasUnmatched.Store(true) // what arrives while this goes on may be what was just not found
+	sg.hasUnmatched.Store(true) // a grant that arrives during this round may be one that was not found
 	var acknowledged []store.SignalID
 	unmatched := make(map[store.SignalID]time.Time)
 	for _, sig := range found {
@@ -153,8 +147,8 @@ func (sg *Signals) round(ctx context.Context) error {
 	return sg.store.Acknowledge(ctx, acknowledged)
 }
 
-// stale reports whether the grant that a signal means can not be on its way to here
-// any more; else it notes since when the signal is known. Renewals bring it again.
+// stale reports whether a signal's grant cannot come any more. If not, it notes the signal, which renewals
+// repeat.
 func (sg *Signals) stale(sig store.Signal, unmatched map[store.SignalID]time.Time) bool {
 	now := sg.cfg.Clock.Now()
 	since, seen := sg.unmatched[sig.ID]

@@ -11,15 +11,13 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// The pauses between two looks at a key that is being broken grow from one to the
-// other.
+// The pauses between two reads of a key that is being broken grow.
 const (
 	breakPauseMin = 10 * time.Millisecond
 	breakPauseMax = 250 * time.Millisecond
 )
 
-// Send sends a signal. It reports false when the key is not held, or not under
-// the token that the signal names.
+// Send sends a signal. It reports false if the key is not held, or not under the signal's token.
 func (sg *Signals) Send(ctx context.Context, sig store.Signal) (held bool, err error) {
 	standing, err := lanes.Submit(ctx, sg.lanes.Signals, sig)
 	if err == nil && standing == store.ClaimRowLocked {
@@ -32,9 +30,8 @@ func (sg *Signals) Send(ctx context.Context, sig store.Signal) (held bool, err e
 	return standing == store.Holds, nil
 }
 
-// AwaitOver waits until the key of a lock is not held any more as it was. The
-// store has done it where nobody needs to be asked; else the holder's sidecar hears
-// of it in a moment, or with its next renewal.
+// AwaitOver waits until the key's grant is over. If nobody needs to be asked, the store has ended it. Else
+// the holder's sidecar learns of it in a moment, or with its next renewal.
 func (sg *Signals) AwaitOver(ctx context.Context, was store.Lock) error {
 	asked := was.Holder.Renewed
 	for pause := breakPauseMin; ; pause = min(2*pause, breakPauseMax) {
