@@ -63,8 +63,8 @@ func (o *operation) ask(s *Store, ask *store.Ask) store.Answer {
 	}
 }
 
-// ownLease finds the asker's lease, and reports whether the ask may go on: only
-// an Acquire of a bind:ttl lock needs none.
+// ownLease finds the asker's lease, and reports whether the ask may go on: only an Acquire of a
+// bind:ttl lock needs none.
 func (o *operation) ownLease(ask *store.Ask, now moment) (*lease, bool) {
 	if ask.TTL > 0 && !ask.Wait {
 		return nil, true
@@ -73,8 +73,7 @@ func (o *operation) ownLease(ask *store.Ask, now moment) (*lease, bool) {
 	return own, own != nil && own.renewed && own.alive(now)
 }
 
-// wait puts an asker in line, or finds it there. A place under a lease that has
-// ended is lost: an asker that comes back under another one stands at the end.
+// wait puts an asker in line, or finds it there. A place under a lease that has ended is lost.
 func (o *operation) wait(s *Store, r *row, ask *store.Ask, own *lease, now moment) store.Answer {
 	w := r.queue.find(ask.ID)
 	if w != nil && (w.lease != own || !w.lease.alive(now)) {

@@ -11,31 +11,27 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// dead is the expiry of a reaped lease. No clock is before it, so a dead lease
-// is also an expired one.
+// dead is the expiry of a reaped lease. No clock is before it, so a dead lease is also expired.
 const dead = math.MinInt64
 
-// deadLease stands for the lease of a grant that ended with it, or that was released before
-// its hold was over. The lease itself need not be dead: others may be held under it.
+// deadLease stands for the lease of a grant that ended with it, or that was released before its hold
+// was over. The lease itself may live.
 var deadLease = func() *lease {
 	var l lease
 	l.expires.Store(dead)
 	return &l
 }()
 
-// lease says "alive until expires".
 type lease struct {
 	id store.LeaseID
-	// renewed leases belong to sidecars. The others are those of bind:ttl locks:
-	// key is the only one that such a lease ever holds.
+	// renewed leases belong to sidecars, the others to bind:ttl locks. These hold only key.
 	renewed bool
 	key     string
 	// by is the instance that opened a renewed lease.
 	by  *Store
 	ttl time.Duration
 
-	// mu is held by whoever changes the rest, so that renewals and reaps meet.
-	// Nothing else is locked under it.
+	// mu is held for changes of the rest, so that renewals and reaps meet. Nothing is locked under it.
 	mu sync.Mutex
 	// expires is in nanoseconds on the space's clock, or dead. It is read without mu.
 	expires atomic.Int64
@@ -56,8 +52,7 @@ func (l *lease) remaining(now moment) time.Duration {
 	return time.Duration(e - now.at)
 }
 
-// extend lets a living lease end at another time. It refuses an expired one: what is past
-// its end is never revived. It reports whether there are signals, too.
+// extend changes the end of a living lease, and revives no expired one. It also reports signals.
 func (l *lease) extend(now moment, until int64) (extended, signals bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,7 +63,7 @@ func (l *lease) extend(now moment, until int64) (extended, signals bool) {
 	return true, len(l.signals) > 0
 }
 
-// kill marks the lease dead. Exactly one caller is told that it did.
+// kill marks the lease dead. It reports that to one caller only.
 func (l *lease) kill() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,8 +79,7 @@ func (l *lease) killLocked() bool {
 	return true
 }
 
-// reap marks the lease dead, if it has expired by now or in any case. Exactly one caller is
-// told that it did.
+// reap marks the lease dead, if it has expired or in any case. It reports that to one caller only.
 func (l *lease) reap(now moment, anyway bool) (died bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,8 +115,7 @@ func (x *leaseIndex) get(id store.LeaseID) *lease {
 	return p.byID[id]
 }
 
-// open adds a renewed lease. Repeated, it extends the one that is there, if that
-// is still alive.
+// open adds a renewed lease. If it is there and alive, it is extended.
 func (x *leaseIndex) open(id store.LeaseID, by *Store, ttl time.Duration, now moment) {
 	p := x.part(id)
 	p.mu.Lock()
@@ -136,7 +129,6 @@ func (x *leaseIndex) open(id store.LeaseID, by *Store, ttl time.Duration, now mo
 	p.byID[id] = l
 }
 
-// openFor adds the unrenewed lease of a bind:ttl lock.
 func (x *leaseIndex) openFor(key string, ttl time.Duration, now moment) *lease {
 	l := &lease{id: uuid.New(), key: key, ttl: ttl}
 	l.expires.Store(now.at + int64(ttl))
@@ -154,17 +146,14 @@ func (x *leaseIndex) remove(id store.LeaseID) {
 	delete(p.byID, id)
 }
 
-// expired returns the leases that are past their end.
 func (x *leaseIndex) expired(now moment) []*lease {
 	return x.all(func(l *lease) bool { return !l.alive(now) })
 }
 
-// renewedBy returns the renewed leases of an instance.
 func (x *leaseIndex) renewedBy(instance string) []*lease {
 	return x.all(func(l *lease) bool { return l.renewed && l.by.id.Instance == instance })
 }
 
-// all returns the leases that are wanted.
 func (x *leaseIndex) all(wanted func(*lease) bool) []*lease {
 	var found []*lease
 	for i := range x.parts {

@@ -77,7 +77,6 @@ func (s *Store) move(r *row, from store.LeaseID, to *lease, m store.Move) store.
 	return store.Holds
 }
 
-// moveSignals puts the signals for a key under another lease.
 func (l *lease) moveSignals(key string, to *lease) {
 	var of []store.Signal
 	l.mu.Lock()

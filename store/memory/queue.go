@@ -7,19 +7,15 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// indexAbove is the length from which a queue has an index: short ones, nearly
-// all, are searched faster without.
+// indexAbove is the length from which a queue has an index. Shorter ones are faster without.
 const indexAbove = 16
 
-// waiter is an asker in a queue.
 type waiter struct {
 	asker
-	// order grows along the line.
 	order uint64
 }
 
-// queue is the line of those who wait for a key, the first in front. The zero
-// queue is empty.
+// queue is the line of those who wait for a key. The zero queue is empty.
 type queue struct {
 	line  []*waiter
 	last  uint64
@@ -84,7 +80,6 @@ func (q *queue) remove(w *waiter) {
 	q.line = slices.Delete(q.line, i, i+1)
 }
 
-// removeAll takes those out of the line that are not wanted there.
 func (q *queue) removeAll(unwanted func(*waiter) bool) {
 	q.line = slices.DeleteFunc(q.line, func(w *waiter) bool {
 		if !unwanted(w) {

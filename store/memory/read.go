@@ -33,15 +33,14 @@ func (o *operation) get(key string) store.Lock {
 	}
 	now := o.ns.space.now()
 	if r.queue.len() > 0 && r.holdUntil == 0 && r.lease.dead() {
-		// A reap is under way elsewhere and has not come here yet. Without this,
-		// a reader could see a key free that others wait for.
+		// A reap is under way elsewhere. A reader must not see a key free that others wait for.
 		o.settle(r, now)
 	}
 	return r.lock(now)
 }
 
-// List reads held locks, ordered by the bytes of their keys. It looks at one
-// shard after the other, so the locks are not all of one moment.
+// List reads held locks in the order of their keys' bytes, one shard after the other, so not all at
+// one moment.
 func (s *Store) List(ctx context.Context, q store.Query) ([]store.Lock, error) {
 	if err := s.usable(ctx, "List"); err != nil {
 		return nil, err
@@ -55,8 +54,7 @@ func (s *Store) List(ctx context.Context, q store.Query) ([]store.Lock, error) {
 	return p.locks, nil
 }
 
-// page collects the first locks of a list. It never keeps more than twice the
-// limit.
+// page collects the first locks of a list. It never keeps more than twice the limit.
 type page struct {
 	query store.Query
 	locks []store.Lock
@@ -87,7 +85,6 @@ func (p *page) wants(key string) bool {
 	return key > p.query.After && (!p.full || key < p.last) && strings.HasPrefix(key, p.query.Prefix)
 }
 
-// cut sorts the page and drops what is beyond the limit.
 func (p *page) cut() {
 	slices.SortFunc(p.locks, func(a, b store.Lock) int { return cmp.Compare(a.Key, b.Key) })
 	if len(p.locks) >= p.query.Limit {

@@ -73,8 +73,7 @@ func (s *Store) ReapInstance(ctx context.Context, instance string) error {
 	return nil
 }
 
-// Sweep reaps every lease that has expired, and forgets keys that have been
-// free for a while. It does nothing when another one is at it.
+// Sweep reaps expired leases, and forgets keys that were free for long, unless another one runs.
 func (s *Store) Sweep(ctx context.Context) error {
 	if err := s.usable(ctx, "Sweep"); err != nil {
 		return err
@@ -95,8 +94,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	return nil
 }
 
-// forget drops the rows of keys that have been free for long, and settles those that nobody
-// has looked at since their holders were gone.
+// forget drops rows of keys that have been free for long, and settles rows of dead holders.
 func (o *operation) forget(sh *shard) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -112,8 +110,7 @@ func (o *operation) forget(sh *shard) {
 	}
 }
 
-// reap declares a lease dead, if it has expired or in any case. The rows that it held are
-// visited when the operation holds no shard.
+// reap declares a lease dead, if it has expired or in any case. finish visits its rows.
 func (o *operation) reap(l *lease, now moment, anyway bool) {
 	if l.reap(now, anyway) {
 		o.ns.leases.remove(l.id)
@@ -121,9 +118,8 @@ func (o *operation) reap(l *lease, now moment, anyway bool) {
 	}
 }
 
-// settle makes a row say the truth about its holder. An expired holder is
-// reaped; the key of a dead one goes to the first living waiter. It reports
-// whether the key is free: nobody has it, and nobody waits for it.
+// settle brings a row up to date. An expired holder is reaped, and the key of a dead one goes to the
+// first living waiter. It reports whether nobody has the key or waits for it.
 func (o *operation) settle(r *row, now moment) (free bool) {
 	if r.lease == nil {
 		return true
@@ -151,16 +147,14 @@ func (o *operation) settle(r *row, now moment) (free bool) {
 	return true
 }
 
-// grant gives the key to an asker.
 func (o *operation) grant(r *row, a *asker, now moment) {
 	r.grantTo(a, o.ns, now)
 	o.event(r, store.Event{Kind: store.EventAcquired})
 }
 
-// handOff gives the key to the first living waiter. A waiter whose lease has
-// expired is not dead yet: reaping the lease decides. It reports whether
-// somebody got the key; if not, nobody waits. by is the trace context of the release
-// that is the reason, or empty.
+// handOff gives the key to the first living waiter, and reports whether there was one. If not,
+// nobody waits. For a waiter whose lease has expired, the reap decides. by is the trace context of
+// the release that is the reason, or empty.
 func (o *operation) handOff(r *row, now moment, by string) bool {
 	for w := r.queue.first(); w != nil; w = r.queue.first() {
 		if !w.lease.alive(now) {
@@ -178,8 +172,8 @@ func (o *operation) handOff(r *row, now moment, by string) bool {
 	return false
 }
 
-// visitReaped hands off what dead leases held, and drops who waited or watched under them.
-// This may reap more leases: those of waiters whose turn it was.
+// visitReaped hands off what dead leases held, and drops what waited or watched under them. This may
+// reap more leases: those of waiters whose turn it was.
 func (o *operation) visitReaped() {
 	for len(o.reaped) > 0 {
 		reaped := o.reaped
@@ -207,8 +201,8 @@ func (o *operation) visitKey(key string) {
 	}
 }
 
-// visitEverywhere settles what leases held that are dead now. If a hold keeps a key, those who
-// wait are told to look when it is over, because they may know a later end.
+// visitEverywhere settles what leases held that are dead now. If a hold keeps a key, its waiters are
+// told to look when it is over, because they may know a later end.
 func (o *operation) visitEverywhere(reaped []*lease) {
 	for i := range o.ns.shards {
 		sh := &o.ns.shards[i]

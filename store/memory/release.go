@@ -70,8 +70,7 @@ func isPast(r *row, s store.ClaimStatus, c *store.Claim) bool {
 	return s == store.Released || s == store.UnknownToken && r != nil && c.Token < r.token
 }
 
-// giveUp ends a grant that its holder no longer wants. A hold that is not over keeps
-// the key, if not at once.
+// giveUp ends a grant for its holder. Unless at once, a hold that is not over keeps the key.
 func (o *operation) giveUp(r *row, now moment, c *store.Claim) {
 	if c.AtOnce || !r.kept(now) {
 		o.free(r, now, c.Traceparent)
@@ -89,8 +88,7 @@ func (o *operation) free(r *row, now moment, by string) {
 	o.end(r, now, by)
 }
 
-// lapse ends a grant that nobody gave up: its lease has ended, or is to. A later claim is
-// told that it expired.
+// lapse ends a grant that nobody gave up. Later claims are told that it expired.
 func (o *operation) lapse(r *row, now moment, by string) {
 	if !r.released {
 		o.event(r, store.Event{Kind: store.EventExpired})
@@ -98,8 +96,7 @@ func (o *operation) lapse(r *row, now moment, by string) {
 	o.end(r, now, by)
 }
 
-// end lets the key go to whoever waits first, and frees it if nobody does. Notes for this
-// grant alone end with it.
+// end hands the key to the first waiter, or frees it. Notes for this grant alone end with it.
 func (o *operation) end(r *row, now moment, by string) {
 	o.leaveLease(r)
 	if !o.handOff(r, now, by) {
@@ -156,8 +153,7 @@ func (o *operation) amend(s *Store, c *store.Change) store.Verdict {
 	return v
 }
 
-// tellFirst tells the first living waiter to look when the lock ends, which is
-// earlier than it was told.
+// tellFirst tells the first living waiter to look again, because the lock ends earlier.
 func (o *operation) tellFirst(r *row, now moment) {
 	for _, w := range r.queue.line {
 		if w.lease.alive(now) {
@@ -167,7 +163,6 @@ func (o *operation) tellFirst(r *row, now moment) {
 	}
 }
 
-// tellAll tells all living waiters to look when the lock ends.
 func (o *operation) tellAll(r *row, now moment) {
 	for _, w := range r.queue.line {
 		if w.lease.alive(now) {
@@ -176,8 +171,8 @@ func (o *operation) tellAll(r *row, now moment) {
 	}
 }
 
-// standing judges a claim on a row, which may be nil. A session's lock may be held under
-// another lease of the same instance: see Move.
+// standing judges a claim on a row or nil. A session's lock may be under another lease of its
+// instance: see Move.
 func (s *Store) standing(r *row, c *store.Claim, now moment) store.ClaimStatus {
 	switch {
 	case r == nil || r.token != c.Token || r.token == 0:

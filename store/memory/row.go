@@ -22,7 +22,6 @@ type asker struct {
 	data                        []byte
 }
 
-// asker takes over what must be remembered of an ask.
 func (s *Store) asker(ask *store.Ask, own *lease) asker {
 	return asker{
 		grant:       ask.ID,
@@ -42,24 +41,21 @@ func (s *Store) asker(ask *store.Ask, own *lease) asker {
 type row struct {
 	key   string
 	shard *shard
-	// asker is the holder. Its lease is nil when the key is free after a release,
-	// and may be an expired or dead one. Its grant is zero when a hold keeps the key
-	// after the release.
+	// asker is the holder. Its lease is nil when the key is free after a release, and may be expired
+	// or dead. Its grant is zero when a hold keeps the key after the release.
 	asker
 	// holdUntil is the end of a MinHold, in nanoseconds on the space's clock; zero: there is none.
 	holdUntil int64
 	// token and acquired are those of the last grant.
 	token    int64
 	acquired time.Time
-	// handedBy is the trace context of the release that handed the key over; empty if it was acquired
-	// in another way.
+	// handedBy is the trace context of the release that handed the key over, or empty.
 	handedBy string
 	// released: the last grant ended by a release, also if a hold keeps the key.
 	released bool
-	// stopping is set when the holder was asked to stop; never written to, but
-	// replaced as a whole.
+	// stopping is set when the holder was asked to stop. It is only replaced as a whole.
 	stopping *store.Stopping
-	// repeated: a repetition of the attempt was granted the lock at another instance, too.
+	// repeated: the attempt was also granted at another instance.
 	repeated bool
 	// freed is the time since which nobody holds the key, zero if unknown.
 	freed int64
@@ -76,7 +72,6 @@ func (r *row) held(now moment) bool { return r.lease != nil && r.lease.alive(now
 // kept reports whether a MinHold keeps the key, with or without a holder.
 func (r *row) kept(now moment) bool { return r.holdUntil > now.at }
 
-// heldBy reports whether an attempt has the key.
 func (r *row) heldBy(grant store.AttemptID, now moment) bool {
 	return r.grant == grant && r.lease != nil && r.lease.alive(now)
 }
@@ -97,8 +92,7 @@ func (r *row) grantTo(a *asker, ns *namespace, now moment) {
 	r.released, r.stopping, r.repeated, r.freed, r.handedBy = false, nil, false, 0, ""
 }
 
-// vacate removes the holder. The token remains. Unless the holder released, a dead lease marks that
-// the grant ended without a release.
+// vacate removes the holder, not the token. If nobody released, a dead lease stays as the mark.
 func (r *row) vacate(now moment) {
 	ended := deadLease
 	if r.released {
@@ -109,7 +103,6 @@ func (r *row) vacate(now moment) {
 	r.freed = now.at
 }
 
-// granted is the answer to the holder.
 func (r *row) granted(now moment) store.Answer {
 	return store.Answer{
 		Outcome:    store.Granted,
@@ -121,8 +114,8 @@ func (r *row) granted(now moment) store.Answer {
 	}
 }
 
-// grantedAgain is the answer to a repetition by the holder. Two instances may then have delivered the
-// same bind:ttl lock.
+// grantedAgain is the answer to a repetition by the holder. Two instances may then have delivered
+// the same bind:ttl lock.
 func (r *row) grantedAgain(s *Store, now moment) store.Answer {
 	r.repeated = r.repeated || r.by != s
 	return r.granted(now)
@@ -137,12 +130,11 @@ func (r *row) mayBeUndelivered(s *Store, now moment) bool {
 	return r.by == s && !r.repeated
 }
 
-// queued is the answer to a waiter.
 func (r *row) queued(w *waiter, now moment) store.Answer {
 	return store.Answer{Outcome: store.Queued, Lock: r.occupied(now), Position: r.queue.position(w)}
 }
 
-// lock returns the part of the state that others may see.
+// lock returns the state that others may see.
 func (r *row) lock(now moment) store.Lock {
 	if !r.held(now) {
 		return store.Lock{
@@ -178,19 +170,16 @@ func (r *row) occupied(now moment) store.Lock {
 	}
 }
 
-// enqueue adds a waiter at the end of the queue.
 func (r *row) enqueue(a *asker) *waiter {
 	r.shard.visited[r] = struct{}{}
 	return r.queue.push(a)
 }
 
-// dequeue removes a waiter from the queue.
 func (r *row) dequeue(w *waiter) {
 	r.queue.remove(w)
 	r.tidy()
 }
 
-// dropGone drops waiters, skipped waiters and watchers of dead leases.
 func (r *row) dropGone() {
 	r.queue.removeAll(func(w *waiter) bool { return w.lease.dead() })
 	for grant, k := range r.skipped {
@@ -222,5 +211,4 @@ func (r *row) tidy() {
 	}
 }
 
-// wanted reports whether a reap must look at the row.
 func (r *row) wanted() bool { return r.queue.len()+len(r.skipped)+len(r.watchers) > 0 }

@@ -50,8 +50,7 @@ func (o *operation) signal(g store.Signal) store.ClaimStatus {
 	return store.Holds
 }
 
-// noteStop notes in the lock that its holder should stop, and reports whether that
-// says anything new.
+// noteStop notes in the lock that its holder should stop, and reports whether that is new.
 func (o *operation) noteStop(r *row, g *store.Signal) bool {
 	stopping := &store.Stopping{Reason: g.Reason, At: g.At}
 	if before := r.stopping; before != nil {
@@ -69,9 +68,8 @@ func (o *operation) noteStop(r *row, g *store.Signal) bool {
 
 func sameReason(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
 
-// signal puts a signal on its way to a holder under this lease, in the place of those
-// of its kind for the same key that were not heard yet. It refuses when there is
-// nobody to hear it.
+// signal sends a signal to a holder under this lease. It replaces an unread one of its kind for the
+// same key. It refuses when the lease is dead.
 func (l *lease) signal(g store.Signal, ns *namespace) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -6,7 +6,6 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// skip is what is remembered of a waiter whose holder succeeded.
 type skip struct {
 	*waiter
 	result []byte // never written to
@@ -16,8 +15,8 @@ func (k *skip) answer() store.Answer {
 	return store.Answer{Outcome: store.Skipped, Result: k.result}
 }
 
-// skipWaiters lets those wait no more who asked for it. They are told, and remembered
-// until they are cancelled or their leases die.
+// skipWaiters tells the waiters that asked for it that they wait no more. They are remembered until
+// they are cancelled or their leases die.
 func (o *operation) skipWaiters(r *row, result []byte) {
 	result = bytes.Clone(result)
 	r.queue.removeAll(func(w *waiter) bool {
@@ -35,7 +34,6 @@ func (o *operation) skipWaiters(r *row, result []byte) {
 	r.tidy()
 }
 
-// tellSkipped tells those who were skipped, again.
 func (o *operation) tellSkipped(r *row, now moment) {
 	for _, k := range r.skipped {
 		if !r.heldBy(k.grant, now) {

@@ -12,8 +12,7 @@ import (
 // shards is how many mutexes the keys of a namespace are spread over.
 const shards = 64
 
-// Space is the data that instances share. It is ready for use; make it with
-// [NewSpace].
+// Space is the data that instances share; make it with [NewSpace].
 type Space struct {
 	seed   maphash.Seed
 	start  time.Time
@@ -52,14 +51,12 @@ func (s *Space) namespace(name string) *namespace {
 	return ns
 }
 
-// now reads the clock. Within a shard it is read under the mutex, so that the
-// times of a key follow each other as its grants do.
+// now reads the clock. Within a shard it needs the mutex, so that a key's times follow each other.
 func (s *Space) now() moment {
 	now := time.Now()
 	return moment{wall: now, at: int64(now.Sub(s.start))}
 }
 
-// moment is one reading of the clock.
 type moment struct {
 	wall time.Time
 	// at is in nanoseconds on the space's monotonic clock, and above zero.
@@ -90,7 +87,6 @@ func (ns *namespace) shard(key string) *shard {
 	return &ns.shards[maphash.String(ns.space.seed, key)%shards]
 }
 
-// shard is a part of the keys.
 type shard struct {
 	mu   sync.Mutex
 	rows map[string]*row
@@ -100,7 +96,7 @@ type shard struct {
 	_ [40]byte // neighbours do not share a cache line
 }
 
-// row returns the row of a key, which it makes when there is none.
+// row returns the row of a key, and makes a missing one.
 func (sh *shard) row(key string) *row {
 	r := sh.rows[key]
 	if r == nil {

@@ -11,8 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Stats counts what the space holds. It looks at one shard after the other, so the counts
-// are not all of one moment.
+// Stats counts what the space holds, one shard after the other, so not all at one moment.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	if err := s.usable(ctx, "Stats"); err != nil {
 		return store.Stats{}, err
@@ -26,7 +25,6 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	return store.Stats{Types: types.lines(), Pods: pods.lines()}, nil
 }
 
-// all returns the namespaces that there are now.
 func (s *Space) all() map[string]*namespace {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +53,6 @@ func (sh *shard) count(namespace string, space *Space, types, pods counts) {
 	}
 }
 
-// counts are by namespace and name.
 type counts map[[2]string]*store.Stat
 
 func (t counts) add(namespace, name string, more store.Stat) {

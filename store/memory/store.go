@@ -13,15 +13,14 @@ var (
 	errStopped    = errors.New("stopped")
 )
 
-// The life of a Store.
 const (
 	fresh int32 = iota
 	started
 	stopped
 )
 
-// Store is one instance's view of a [Space]. It implements [store.Store]. A
-// Holder's Data that it returns is shared and must not be changed.
+// Store is one instance's view of a [Space]. It implements [store.Store]. A Holder's Data that it
+// returns is shared and must not be changed.
 type Store struct {
 	id    store.Identity
 	ns    *namespace
@@ -52,8 +51,7 @@ func (s *Store) Start(_ context.Context, news func(store.News)) error {
 	return nil
 }
 
-// Stop makes operations fail from now on. The instance's locks stay held until its leases
-// end.
+// Stop makes operations fail from now on. The instance's locks stay held until its leases end.
 func (s *Store) Stop() { s.state.Store(stopped) }
 
 // Ready is nil between Start and Stop.
@@ -71,7 +69,6 @@ func (s *Store) Ready() error {
 // Traits: calls are immediate, and all news arrives.
 func (s *Store) Traits() store.Traits { return store.Traits{Inline: true} }
 
-// usable says why an operation cannot be carried out now.
 func (s *Store) usable(ctx context.Context, op string) error {
 	if err := s.Ready(); err != nil {
 		return &store.Error{Op: op, Err: err}
@@ -82,8 +79,7 @@ func (s *Store) usable(ctx context.Context, op string) error {
 	return nil
 }
 
-// operation is one call of the store under way: what it must still do when it no
-// longer holds a shard.
+// operation is one call of the store: what it must still do when it no longer holds a shard.
 type operation struct {
 	ns *namespace
 	// reaped are leases that were declared dead, whose keys were not visited yet.
@@ -96,8 +92,7 @@ type delivery struct {
 	news store.News
 }
 
-// tell lets the instance of a waiter know what became of it, or, without an outcome,
-// that it should look.
+// tell tells a waiter's instance what became of it, or, without an outcome, to look.
 func (o *operation) tell(r *row, w *waiter, a store.Answer) {
 	o.news = append(o.news, delivery{w.by, store.News{
 		Attempt: store.Attempt{Key: r.key, ID: w.grant}, Lease: w.lease.id, Answer: a,

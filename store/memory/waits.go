@@ -16,8 +16,7 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answ
 	return s.eachAttempt(ctx, "Cancel", waits, s.cancel)
 }
 
-// Withdraw frees what attempts hold or wait for. In memory no attempt's outcome is
-// ever unknown; callers need not know that.
+// Withdraw frees what attempts hold or wait for. In memory no attempt's outcome is ever unknown.
 func (s *Store) Withdraw(ctx context.Context, attempts []store.Attempt) ([]store.Outcome, error) {
 	answers, err := s.eachAttempt(ctx, "Withdraw", attempts, s.withdraw)
 	outcomes := make([]store.Outcome, len(answers))
@@ -86,8 +85,7 @@ func (s *Store) withdraw(o *operation, r *row, a store.Attempt, now moment) stor
 	return store.Answer{Outcome: store.Gone}
 }
 
-// leave takes a waiter out of the line and returns the place that it had. A place
-// that another instance keeps, because the attempt was repeated there, is its own.
+// leave takes a waiter out of the line and returns its place, unless another instance keeps that.
 func (s *Store) leave(r *row, grant store.AttemptID) (place int) {
 	w := r.queue.find(grant)
 	if w == nil || w.by != s && !w.lease.dead() {
@@ -98,8 +96,7 @@ func (s *Store) leave(r *row, grant store.AttemptID) (place int) {
 	return place
 }
 
-// heldBy answers an attempt that is not in line. One that was skipped may have been
-// repeated by an Acquire.
+// heldBy answers an attempt that is not in line. A skipped one may have been repeated by an Acquire.
 func (s *Store) heldBy(r *row, a store.Attempt, now moment) store.Answer {
 	switch held := r.heldBy(a.ID, now); {
 	case held && a.Undelivered:

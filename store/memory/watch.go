@@ -41,7 +41,7 @@ func (s *Store) watch(key string, l *lease) {
 	sh.visited[r] = struct{}{}
 }
 
-// Unwatch ends that.
+// Unwatch ends the watch of keys.
 func (s *Store) Unwatch(ctx context.Context, keys []string) error {
 	if err := s.usable(ctx, "Unwatch"); err != nil {
 		return err
@@ -63,7 +63,7 @@ func (s *Store) unwatch(keys []string, under *lease) {
 	}
 }
 
-// event lets those know who watch the key. The key and the token are those of now.
+// event tells the watchers of the key. Key and token are those of now.
 func (o *operation) event(r *row, e store.Event) {
 	for s := range r.watchers {
 		told := e
@@ -72,7 +72,6 @@ func (o *operation) event(r *row, e store.Event) {
 	}
 }
 
-// released tells that the holder gave the key up.
 func (o *operation) released(r *row, outcome store.ReleaseOutcome, result []byte) {
 	if r.watchers != nil {
 		o.event(r, store.Event{Kind: store.EventReleased, Outcome: outcome, Result: bytes.Clone(result)})

@@ -14,11 +14,10 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// acquireRounds limits how often an acquire looks again at a key that changes hands meanwhile. After
-// that the key counts as held.
+// acquireRounds limits the looks at a key that changes hands. Then it counts as held.
 const acquireRounds = 5
 
-// Acquire takes keys that are free or whose holders are dead, and enqueues asks that wait for the
+// Acquire takes keys that are free or whose holders are dead. Asks that wait are enqueued for
 // others.
 func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	switch {
@@ -56,7 +55,7 @@ func (s *Store) Acquire(ctx context.Context, asks []store.Ask) ([]store.Answer, 
 	return t.answers, nil
 }
 
-// batch keeps the answers to the asks of a call, and which asks are open.
+// batch has the answers to the asks of a call, and which asks are open.
 type batch struct {
 	*operation
 	asks    []store.Ask
@@ -88,14 +87,12 @@ func (t *batch) forOpen(ctx context.Context, do func(context.Context, []int) err
 	return nil
 }
 
-// settle answers an ask. After a grant or a queue position, a failure of the operation leaves the
-// outcome unknown.
+// settle answers an ask. After a grant or a queue position, a failure leaves the outcome unknown.
 func (t *batch) settle(i int, a store.Answer) {
 	t.answers[i] = a
 	t.partly = t.partly || a.Outcome == store.Granted || a.Outcome == store.Queued
 }
 
-// reopen keeps the asks open that have no answer.
 func (t *batch) reopen() {
 	open := t.open[:0]
 	for _, i := range t.open {
@@ -106,8 +103,7 @@ func (t *batch) reopen() {
 	t.open = open
 }
 
-// takeFree takes free keys in one statement. Asks with a min_hold are left to the function ask,
-// which writes more for them.
+// takeFree takes free keys in one statement. Asks with a min_hold are left to the function ask.
 func (t *batch) takeFree(ctx context.Context) error {
 	return t.forOpen(ctx, func(ctx context.Context, which []int) error {
 		which = slices.DeleteFunc(slices.Clone(which), func(i int) bool { return t.asks[i].MinHold > 0 })
@@ -121,7 +117,6 @@ func (t *batch) takeFree(ctx context.Context) error {
 	})
 }
 
-// taken is a row of the statements that take free keys.
 type taken struct {
 	key                        string
 	token                      zeronull.Int8
@@ -197,8 +192,8 @@ func (t *batch) takeMany(ctx context.Context, which []int) error {
 	return nil
 }
 
-// readHolders reads the holders of the open keys. It answers asks for keys of living holders, and reaps
-// dead holders. The asks for their keys stay open.
+// readHolders reads the holders of the open keys. A living holder is the answer. Dead ones are
+// reaped, and the asks for their keys stay open.
 func (t *batch) readHolders(ctx context.Context) error {
 	if len(t.open) == 0 {
 		return nil
@@ -231,8 +226,8 @@ func (t *batch) readHolders(ctx context.Context) error {
 	return t.reapDead(ctx)
 }
 
-// behindDead notes that the holder of ask i is dead: its lease must be reaped. If the lease is already
-// gone (found is zero), the key must be handed off.
+// behindDead notes that the lease of ask i's holder must be reaped. If that is gone (found is zero),
+// the key must be handed off.
 func (t *batch) behindDead(i int, lease, found zeronull.UUID) {
 	t.dead[i] = uuid.UUID(lease)
 	if found == (zeronull.UUID{}) {
@@ -241,8 +236,8 @@ func (t *batch) behindDead(i int, lease, found zeronull.UUID) {
 	}
 }
 
-// reapDead reaps the dead leases and hands off the keys whose leases are gone. An ask for a row that
-// another session keeps locked is answered RowLocked.
+// reapDead reaps dead leases, and hands off keys whose leases are gone. Behind a locked row the
+// answer is RowLocked.
 func (t *batch) reapDead(ctx context.Context) error {
 	dead, left := t.dead, t.left
 	t.dead, t.left = make(map[int]uuid.UUID), nil
@@ -258,7 +253,6 @@ func (t *batch) reapDead(ctx context.Context) error {
 	return nil
 }
 
-// asked is a row of the function ask.
 type asked struct {
 	lockColumns
 	ord      int
@@ -268,7 +262,7 @@ type asked struct {
 	result   *string // of one that was skipped
 	watched  bool
 	gone     zeronull.Int8 // the token of the dead holder's grant
-	// handedBy is the trace context of the release that handed the lock over, if the grant is found again.
+	// handedBy is the trace context of the release that handed over a grant that is found again.
 	handedBy zeronull.Text
 }
 
@@ -320,7 +314,6 @@ func (t *batch) askFor(ctx context.Context, which []int, mayWait bool) error {
 	return nil
 }
 
-// askColumns has asks as arrays for a statement.
 type askColumns struct {
 	keys, sessions, owners, traceparents []string
 	grants, leases                       [][16]byte

@@ -13,7 +13,6 @@ type clock struct {
 
 type clockReading struct{ theirs, ours time.Time }
 
-// heard notes an answer of the database's clock.
 func (c *clock) heard(theirs time.Time) {
 	c.last.Store(&clockReading{theirs: theirs, ours: time.Now()})
 }

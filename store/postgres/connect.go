@@ -25,8 +25,8 @@ const (
 
 	oldestServer = 140000 // see sweep_step: it reads a table by pages
 
-	// hostPatience is how long one of several hosts may take to connect, unless the URL says it. The
-	// machine of a failed primary can accept connections and never answer.
+	// hostPatience is how long one of several hosts may take to connect, unless the URL says it. A
+	// failed primary's machine can accept connections and never answer.
 	hostPatience = time.Second
 
 	// The pause between two attempts to reach a server.
@@ -36,18 +36,16 @@ const (
 
 var (
 	errNotReached = errors.New("the database has not been reached yet")
-	// errShared: the first connection has shown a pooler. The next one is made accordingly.
+	// errShared: the first connection has shown a pooler, so the next one is made accordingly.
 	errShared = errors.New("there is a connection pooler between here and the database")
 )
 
-// statementTimeout is shorter than the operation's timeout, so that the server gives up first: what
-// it ends is known to be withdrawn.
+// statementTimeout is shorter than timeout: if the server gives up first, the outcome is known.
 func statementTimeout(timeout time.Duration) time.Duration { return timeout * 9 / 10 }
 
-// lockTimeout is how long a statement waits for a row. Another session can keep one for hours; this
-// package keeps it for milliseconds. A batch waits no longer, and goes on without the row. It is
-// shorter than the server's deadlock_timeout, so a deadlock would end here without its name. The
-// tests look for deadlocks on servers with a shorter deadlock_timeout.
+// lockTimeout is how long a statement waits for a row, before its batch goes on without it. It is
+// shorter than the server's deadlock_timeout, so a deadlock would end here without its name. Tests
+// look for deadlocks with a shorter deadlock_timeout.
 func lockTimeout(timeout time.Duration) time.Duration { return min(100*time.Millisecond, timeout/10) }
 
 func (s *Store) poolConfig(conns int) (*pgxpool.Config, error) {
@@ -87,7 +85,7 @@ func (s *Store) poolConfig(conns int) (*pgxpool.Config, error) {
 	return pool, nil
 }
 
-// connConfig is how connections to a URL are made. accept says whether to use a server.
+// connConfig makes the configuration of connections to a URL. accept says whether to use a server.
 func (s *Store) connConfig(url string, accept func(primary) error) (*pgx.ConnConfig, error) {
 	pool, err := pgxpool.ParseConfig(url) // it may have parameters that only a pool knows
 	if err != nil {
@@ -126,8 +124,8 @@ func hostsOf(conn *pgx.ConnConfig) int {
 	return len(hosts)
 }
 
-// shared reports whether a pooler gives each transaction to any session. Then nothing is kept in a
-// session, except in that of a listener with its own URL.
+// shared reports whether a pooler gives each transaction to any session. Then no session keeps
+// anything, except that of a listener with its own URL.
 func (s *Store) shared() bool { return s.pooled.Load() }
 
 // suit makes statements unnamed if sessions are shared: another session would not know the name.
@@ -137,8 +135,7 @@ func (s *Store) suit(conn *pgx.ConnConfig) {
 	}
 }
 
-// setUp checks the other end of a new connection and sets the session up. Shared sessions are set
-// up for each transaction: see try.
+// setUp checks the other end of a new connection, and sets up its session unless it is shared.
 func (s *Store) setUp(ctx context.Context, conn *pgx.Conn) error {
 	// The pool's context has no deadline, and the renewals' pool has no second connection.
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
@@ -180,7 +177,7 @@ func (s *Store) setUpSession(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// settings are the arguments of the statement that sets up a session, or with local a transaction.
+// settings are the arguments of the statement that sets up a session, or a transaction (local).
 func (s *Store) settings(local bool) []any {
 	return []any{millis(statementTimeout(s.config.Timeout)), millis(s.lockTimeout), local}
 }
@@ -194,8 +191,8 @@ const warned = "locksidecar.warned"
 // rested is set in a connection's custom data if it was idle.
 const rested = "locksidecar.rested"
 
-// noteWarning notes that the server stopped its wait for a synchronous standby. It reports success
-// then, although a failover can lose the commit.
+// noteWarning notes that the server stopped its wait for a synchronous standby. The server reports
+// success then, although a failover can lose the commit.
 func noteWarning(conn *pgconn.PgConn, notice *pgconn.Notice) {
 	if notice.Routine == "SyncRepWaitForLSN" { // it has no SQLSTATE of its own
 		conn.CustomData()[warned] = true
@@ -210,7 +207,6 @@ func (s *Store) doubt() {
 	}
 }
 
-// watch connects and brings the schema up to date until that succeeds, and again after each doubt.
 func (s *Store) watch(ctx context.Context, r *running) {
 	for {
 		s.reach(ctx, r)
@@ -222,10 +218,10 @@ func (s *Store) watch(ctx context.Context, r *running) {
 	}
 }
 
-// reach checks the server until it can be used. It logs errors when they change. After a failure it
+// reach checks the server until it can be used, and logs errors when they change. After a failure it
 // drops the old connections: each would fail one more operation with an unknown outcome. The
-// renewals keep theirs until another can be made, because while a password is being replaced no new
-// connection may be let in.
+// renewals keep theirs until another can be made, because the server may refuse it while a password
+// is replaced.
 func (s *Store) reach(ctx context.Context, r *running) {
 	broken := false
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
@@ -283,8 +279,7 @@ func (s *Store) enter(why error) (was *state) {
 	return was
 }
 
-// kindOf is the kind of an error. Its text would not do: a broken connection has another local port
-// each time.
+// kindOf is the kind of an error. Its text would change with the local port.
 func kindOf(err error) string {
 	if code := sqlState(err); code != "" {
 		return code
@@ -305,7 +300,6 @@ func kindOf(err error) string {
 	return err.Error()
 }
 
-// look reads the schema's version, and migrates the schema if that is needed and allowed.
 func (s *Store) look(ctx context.Context, pool *pgxpool.Pool) error {
 	looking, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
@@ -331,7 +325,6 @@ func (s *Store) look(ctx context.Context, pool *pgxpool.Pool) error {
 	return s.inspect(looking, pool)
 }
 
-// inspect looks for settings of the server that weaken locks.
 func (s *Store) inspect(ctx context.Context, pool *pgxpool.Pool) error {
 	var (
 		now                                     time.Time
@@ -400,7 +393,6 @@ func (e *sourceError) Error() string {
 		"grant EXECUTE, or run `SELECT locksidecar.use_epoch_source('server')` as the owner of the schema", e.source, e.error)
 }
 
-// sayOnce logs something once, although each check finds it.
 func (s *Store) sayOnce(level slog.Level, text string, args ...any) {
 	if _, said := s.said.LoadOrStore(text+fmt.Sprint(args...), true); !said {
 		s.log.Log(context.Background(), level, text, args...) //nolint:sloglint // constants of the callers

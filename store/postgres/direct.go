@@ -17,11 +17,10 @@ type whereabouts struct {
 	database string
 }
 
-// listens reports whether this store can listen.
 func (s *Store) listens() bool { return s.direct != nil || !s.shared() }
 
-// greet checks where a listener's URL of its own leads, and sets the session up. Nothing else of
-// that server is trusted before, not even its clock.
+// greet checks where a listener's own URL leads, and then sets the session up. Nothing else of that
+// server is trusted before, not even its clock.
 func (e *listener) greet(ctx context.Context, conn *pgx.Conn) error {
 	own, err := e.compare(ctx, conn)
 	if err != nil || !own { // in a pooler's session, settings would stay behind
@@ -31,8 +30,8 @@ func (e *listener) greet(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // compare fails if the listener's connection does not lead to the store's database. A pooler or
-// another of several hosts can lead to a new server, while the old one lives. own: the session
-// belongs to this connection for its whole life.
+// another host can lead to a new server while the old one lives. own: the session belongs to this
+// connection for its whole life.
 func (e *listener) compare(ctx context.Context, conn *pgx.Conn) (own bool, err error) {
 	var there whereabouts
 	var process uint32
@@ -55,7 +54,6 @@ func (e *listener) compare(ctx context.Context, conn *pgx.Conn) (own bool, err e
 	return process == conn.PgConn().PID(), nil
 }
 
-// whereabouts is where the store's other connections lead.
 func (s *Store) whereabouts(ctx context.Context) (whereabouts, error) {
 	ctx, cancel, o, err := s.begin(ctx, "listen")
 	if err != nil {

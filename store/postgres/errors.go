@@ -9,7 +9,6 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// SQLSTATEs that are answered with more than an error.
 const (
 	stateDeadlock      = "40P01"
 	stateSerialization = "40001"
@@ -20,7 +19,7 @@ const (
 	stateNoTable       = "42P01"
 	stateNoColumn      = "42703"
 	stateNoFunction    = "42883"
-	// Of our own functions: in_epoch, in_time, may_take, new_epoch.
+	// Of this package's functions: in_epoch, in_time, may_take, new_epoch.
 	stateNewEpoch = "LS001"
 	stateTooLate  = "LS002"
 	stateTooOld   = "LS003"
@@ -32,12 +31,11 @@ var (
 	errNewEpoch   = errors.New("the database server was promoted or restored, and another session is preparing it")
 	errStandby    = errors.New("the database server is a standby")
 	errStopped    = errors.New("the store is stopped")
-	// errNotReplicated: the server gave up its wait for a synchronous standby, and reported success
-	// with a warning.
+	// errNotReplicated: the server gave up its wait for a synchronous standby, with a warning only.
 	errNotReplicated = errors.New("committed, but the synchronous standby has not confirmed it")
 )
 
-// translate is the one place that judges errors of the database. sent is false if there was no
+// translate judges errors of the database, and nothing else does. sent is false if there was no
 // connection. partly is true if an earlier statement of the operation did something.
 func translate(op string, err error, sent, partly bool) *store.Error {
 	return &store.Error{Op: op, Err: err, Unknown: partly || sent && unknown(err)}
@@ -63,16 +61,14 @@ func sqlState(err error) string {
 	return ""
 }
 
-// repeatable reports whether the server undid a statement because of concurrent ones.
+// repeatable reports whether the server rolled a statement back because of concurrent ones.
 func repeatable(err error) bool {
 	code := sqlState(err)
 	return code == stateDeadlock || code == stateSerialization
 }
 
-// notLetIn reports whether the server refused the user or the password.
 func notLetIn(err error) bool { return strings.HasPrefix(sqlState(err), "28") }
 
-// isRowLocked reports whether a statement waited too long for a row.
 func isRowLocked(err error) bool { return sqlState(err) == stateLockTimeout }
 
 // suspicious reports whether an error casts doubt on the connections, the server, its clock or its

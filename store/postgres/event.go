@@ -10,11 +10,9 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// eventPrefix begins the word of an event.
 const eventPrefix = "event:"
 
-// message is an event in a notification: compact JSON without a space or non-ASCII character. Texts
-// of apps are base64 in it.
+// message is an event as compact JSON, without space or non-ASCII character. Texts are base64.
 type message struct {
 	Kind     string    `json:"kind"`
 	Key      []byte    `json:"key"`
@@ -47,8 +45,8 @@ func turned[K comparable](words map[K]string) map[string]K {
 	return by
 }
 
-// wordOf is the word for an event. If it is too long for a notification, it loses the result, then
-// the reason. Empty: it cannot be sent.
+// wordOf is the word for an event. One that is too long loses the result, then the reason. Empty:
+// none fits.
 func wordOf(e store.Event) string {
 	m := message{
 		Kind: eventKinds[e.Kind], Key: []byte(e.Key), Token: e.Token,
@@ -79,8 +77,7 @@ func wordOf(e store.Event) string {
 	return ""
 }
 
-// eventOf reads the word for an event. Anybody can have sent it, so only what this package would
-// write is an event.
+// eventOf reads an event. Anybody can have sent it, so it must be what wordOf would write.
 func eventOf(word string) (store.Event, bool) {
 	text, ok := strings.CutPrefix(word, eventPrefix)
 	var m message

@@ -35,11 +35,11 @@ func (s *Store) OpenLeases(ctx context.Context, leases []store.NewLease) error {
 	return err
 }
 
-// errPast: a lease that was to be opened exists and has expired, or the statement came too late.
+// errPast: a lease with this id has expired, or the statement came too late.
 var errPast = errors.New("a lease with this id has expired, or it was opened too late")
 
-// Renew extends leases that are alive, by one statement on a connection of its own. Locked ones
-// follow one by one.
+// Renew extends living leases by one statement on the renewals' connection, and locked ones one by
+// one.
 func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error) {
 	if len(leases) == 0 {
 		return store.Renewal{}, nil
@@ -57,7 +57,6 @@ func (s *Store) Renew(ctx context.Context, leases []store.LeaseID) (store.Renewa
 	return r.Renewal, err
 }
 
-// renewal is a Renew in flight.
 type renewal struct {
 	*operation
 	store.Renewal
@@ -69,8 +68,8 @@ func (r *renewal) run(ctx context.Context) error {
 	if err != nil || len(r.left) == 0 {
 		return err
 	}
-	// A server that was just promoted can miss the last renewal. If no lease seems alive, nothing has
-	// asked it yet whether it was promoted.
+	// A server that was just promoted can miss the last renewal. No statement has asked it about that
+	// yet, because no lease seemed alive.
 	began, err := r.beginEpoch(ctx)
 	if err != nil || !began {
 		return err
@@ -78,8 +77,8 @@ func (r *renewal) run(ctx context.Context) error {
 	return r.renew(ctx)
 }
 
-// renew extends what is left: first what nobody has locked, then the others. It never waits for a
-// lease while it has another locked, because a hand-off locks leases in any order.
+// renew extends what is left, first what nobody has locked. It never waits for a lease while it has
+// another locked, because a hand-off locks leases in any order.
 func (r *renewal) renew(ctx context.Context) error {
 	if err := r.extend(ctx, sqlLeaseRenew, uuids(r.left)); err != nil || len(r.left) == 0 {
 		return err
@@ -103,7 +102,6 @@ func (r *renewal) renew(ctx context.Context) error {
 	return failed
 }
 
-// extend runs one of the statements that renew.
 func (r *renewal) extend(ctx context.Context, sql statement, leases [][16]byte) error {
 	type extended struct {
 		lease     store.LeaseID

@@ -32,7 +32,7 @@ const (
 	helloLimit = 3 * time.Second
 	// listenerAlive is how often a silent connection is asked whether it lives.
 	listenerAlive = 30 * time.Second
-	// listenWait is how long an ask that waits is held up for the listener. Without it, checks find the grant.
+	// listenWait is how long an ask waits for the listener. Later, checks find the grant.
 	listenWait = time.Second
 )
 
@@ -45,12 +45,11 @@ var (
 	errLeft      = errors.New("the store has another server by now")
 )
 
-// sqlListenAsk checks whether the other end is there. It is empty: the server answers, and runs
-// nothing.
+// sqlListenAsk checks whether the server answers. It is empty, so nothing is run.
 var sqlListenAsk = statement{"listen", strings.TrimSpace(mark + "listen" + markEnd)}
 
-// listener receives words of other instances on its own connection while there is something to
-// hear: grants, hints, signals, events. A word to itself shows that they arrive.
+// listener receives words of other instances on its own connection. A word to itself shows that they
+// arrive.
 type listener struct {
 	s       *Store
 	channel string
@@ -100,8 +99,8 @@ func (e *listener) turn(on bool) {
 	e.poke()
 }
 
-// leave ends a connection to a server that the store has left. The old server can live on and
-// answer. A listener with its own URL compares by itself: see ask.
+// leave ends a connection to a server that the store has left, because that can live on and answer.
+// A listener with its own URL compares by itself: see ask.
 func (e *listener) leave() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -133,7 +132,7 @@ func (e *listener) ready(ctx context.Context) {
 	}
 }
 
-// run listens whenever there is something to hear, until ctx ends. It logs errors when they change.
+// run listens while there is something to hear, until ctx ends. It logs errors when they change.
 func (e *listener) run(ctx context.Context) {
 	pause, said := firstPause, ""
 	for ctx.Err() == nil {
@@ -173,8 +172,7 @@ func (e *listener) run(ctx context.Context) {
 	}
 }
 
-// begin makes the context of one connection, if there is something to hear. tried ends the wait of
-// ready.
+// begin makes the context of one connection, or nil. tried ends the wait of ready.
 func (e *listener) begin(ctx context.Context) (listening context.Context, off context.CancelCauseFunc, tried func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -249,7 +247,7 @@ func (e *listener) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// ask checks that the other end is there, and still is the store's server.
+// ask checks that the other end still is the store's server.
 func (e *listener) ask(ctx context.Context, conn *pgx.Conn) error {
 	limited, cancel := context.WithTimeout(ctx, e.s.config.Timeout)
 	defer cancel()
@@ -260,7 +258,6 @@ func (e *listener) ask(ctx context.Context, conn *pgx.Conn) error {
 	return e.s.measured(limited, sqlListenAsk, func(sql string) error { _, err := conn.Exec(limited, sql); return err })
 }
 
-// notHeard is the error if no words arrive.
 func (e *listener) notHeard() error {
 	if e.s.direct != nil {
 		return errNotHeardThere
@@ -268,8 +265,8 @@ func (e *listener) notHeard() error {
 	return errNotHeard
 }
 
-// hear passes a payload on. Anybody can have sent it. Unknown words are ignored, a hint is only a
-// reason to look, events count for watched keys, and a grant must have its id.
+// hear passes a payload on. Anybody can have sent it: a hint is only a reason to look, events count
+// for watched keys, and a grant must have its id.
 func (e *listener) hear(payload, hello string) {
 	for word := range strings.SplitSeq(payload, " ") {
 		switch word {

@@ -14,16 +14,16 @@ var errRowLocked = errors.New("another database session keeps rows of locksideca
 
 type keyName struct{ namespace, key string }
 
-// aroundAttempts is how often a statement that waited too long is repeated while none of its rows
-// turns out to be locked.
+// aroundAttempts is how often a statement that waited too long is repeated if none of its rows is
+// locked.
 const aroundAttempts = 3
 
 const (
-	// patience is for how many lock timeouts a statement waits if it is only for one row that was
-	// locked a moment ago. Transactions get a row that many sidecars want in the order in which they
-	// came, so one that gives up goes to the end, and the holder's release waits there, too. A row that
-	// stays locked for twice as long gets no patience any more. One statement is patient at a time,
-	// because it keeps a connection from all other keys.
+	// patience is for how many lock timeouts a statement waits if it is for one row that was locked a
+	// moment ago. Transactions get a row in the order in which they came, so one that gives up goes to
+	// the end, and the holder's release waits there, too. A row that stays locked for twice as long
+	// gets no patience any more. One statement is patient at a time, because it keeps a connection
+	// from all other keys.
 	patience = 10
 	// lockedFor is for how long a row counts as locked a moment ago.
 	lockedFor = 2 * time.Second
@@ -38,8 +38,8 @@ type lockedRows struct {
 	turn chan struct{}
 }
 
-// lockedBy names a row and an operation that found it locked. For others the key is still in
-// batches with keys that must not wait.
+// lockedBy is a row and an operation that found it locked. In other operations the key is still
+// batched.
 type lockedBy struct {
 	operation string
 	key       keyName
@@ -52,7 +52,6 @@ func newLockedRows() (lockedRows, error) {
 	return lockedRows{rows, make(chan struct{}, 1)}, err
 }
 
-// note notes a locked row, and returns for how long it has been so.
 func (l lockedRows) note(by lockedBy) time.Duration {
 	now := time.Now()
 	row, ok := l.rows.Get(by)
@@ -71,8 +70,7 @@ func (l lockedRows) since(by lockedBy) (d time.Duration, locked bool) {
 	return now.Sub(row.since), ok && now.Sub(row.last) <= lockedFor
 }
 
-// bePatient makes the next statement patient if it is for one row that is busy. done must be called
-// with the result of that statement.
+// bePatient makes the next statement patient if it is for one busy row. Call done with its result.
 func (o *operation) bePatient(items []int, name func(int) keyName) (done func(error)) {
 	if len(items) != 1 || o.lockedRows.rows.Len() == 0 { // nearly always
 		return func(error) {}
@@ -138,7 +136,6 @@ func (o *operation) aroundLocked(
 	return left, nil
 }
 
-// locked returns the items whose rows another session has locked now.
 func (o *operation) locked(ctx context.Context, items []int, name func(int) keyName) (map[keyName]bool, error) {
 	namespaces, keys := make([]string, len(items)), make([]string, len(items))
 	for n, i := range items {
@@ -157,15 +154,14 @@ func (o *operation) locked(ctx context.Context, items []int, name func(int) keyN
 }
 
 // noteLocked notes that the row of a key is locked. It logs that after the time of a patient
-// statement, because a row that many sidecars want is normal.
+// statement, because many sidecars may want a row.
 func (o *operation) noteLocked(key keyName) {
 	if o.lockedRows.note(lockedBy{o.name, key}) >= patience*o.lockTimeout {
 		o.warnLocked("key", key.key, "namespace", key.namespace)
 	}
 }
 
-// warnLocked logs now and then that another session keeps rows locked: an operator with an open
-// transaction does not know that.
+// warnLocked logs now and then that another session keeps rows locked, for its operator.
 func (o *operation) warnLocked(row ...any) {
 	if o.lockedWarned.due(seldom) {
 		o.log.Warn("a row stays locked by another database session: calls for its key wait",

@@ -26,24 +26,23 @@ const (
 	versionTable = "locksidecar.goose_db_version"
 	// migrationLock is the advisory lock of migrations: any number that nobody else uses.
 	migrationLock = 5_120_947_233_806_114_107
-	// migrationLimit limits a migration, and the wait for that of another pod.
+	// migrationLimit limits a migration, and the wait for another pod's.
 	migrationLimit = 10 * time.Minute
 
-	// tableWait is how long a migration waits for a table in use. All others queue behind it meanwhile,
-	// so it is shorter than a sidecar's lockTimeout.
+	// tableWait is how long a migration waits for a table in use. It is shorter than a sidecar's
+	// lockTimeout, because all others queue behind the migration.
 	tableWait = 50 * time.Millisecond
 	// tablePause is the longest pause after that.
 	tablePause = time.Second
 )
 
-// migrations bring a database up to date.
 type migrations struct {
 	schema fs.FS // tables and indexes: numbered files that never change once released
 	code   fs.FS // functions: replaced as a set after the last of those
 	last   int   // the version: the number of the schema's last file
 }
 
-// own are the migrations of this package. schemaVersion is the schema that it was written for.
+// own are the migrations of this package, schemaVersion is the schema that it was written for.
 var (
 	own           = ownMigrations()
 	schemaVersion = own.last
@@ -78,10 +77,9 @@ type schema struct {
 
 func (s schema) outdated() bool { return s.version < schemaVersion }
 
-// TooOldError says that the schema needs a newer package than this one. Waiting does not
-// help.
+// TooOldError says that the schema needs a newer package than this one. Waiting does not help.
 type TooOldError struct {
-	// Version is what this package was written for, Oldest what the schema needs at least.
+	// Version is this package's, Oldest the oldest that the schema allows.
 	Version, Oldest int
 }
 
@@ -90,12 +88,11 @@ func (e *TooOldError) Error() string {
 		"run a newer release of locksidecar", e.Version, e.Oldest)
 }
 
-// outdatedError says why a schema that is older than this package, or missing, is not used (yet).
+// outdatedError says why a schema that is missing or older than this package is not used (yet).
 type outdatedError struct{ error }
 
 func (e *outdatedError) Unwrap() error { return e.error }
 
-// problem says why this package cannot work with a schema, or is nil.
 func (s schema) problem() error {
 	switch {
 	case s.version == 0:
@@ -113,8 +110,8 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// findSchema reads the version with plain SELECTs, because a current schema needs no right to
-// change it. s records them unless it is nil.
+// findSchema reads the version with plain SELECTs, so it needs no further right. s, if not nil,
+// records them.
 func findSchema(ctx context.Context, db querier, s *Store) (schema, error) {
 	ask := func(sql statement, into ...any) error {
 		do := func(sql string) error { return db.QueryRow(ctx, sql).Scan(into...) }
@@ -135,8 +132,8 @@ func findSchema(ctx context.Context, db querier, s *Store) (schema, error) {
 	return found, err
 }
 
-// Migrate brings the schema of a database up to date and says from which version
-// to which; 0 is no schema. Any number may run at the same time.
+// Migrate brings the schema of a database up to date and returns the versions before and after; 0 is
+// no schema. Any number may run at the same time.
 func Migrate(ctx context.Context, url string) (from, to int, err error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -148,9 +145,9 @@ func Migrate(ctx context.Context, url string) (from, to int, err error) {
 	return own.migrate(ctx, config, func(error) {})
 }
 
-// migrate lets one migrator at a time in, by an advisory lock of a transaction on another
-// connection than the migrations': it ends with the process, and a pooler cannot lose it. busy is
-// called when a migration waits for other sessions.
+// migrate lets one migrator at a time in, by an advisory lock of a transaction on its own
+// connection: it ends with the process, and a pooler cannot lose it. busy is called when a migration
+// waits for other sessions.
 func (m migrations) migrate(ctx context.Context, config *pgx.ConnConfig, busy func(error)) (from, to int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, migrationLimit)
 	defer cancel()
@@ -181,8 +178,8 @@ func (m migrations) migrate(ctx context.Context, config *pgx.ConnConfig, busy fu
 	return found.version, m.last, nil
 }
 
-// look is findSchema in a transaction that goes on. It leaves no table locked, because a migration
-// can change meta, too.
+// look is findSchema in a transaction that goes on. No table stays locked: a migration can change
+// meta.
 func (m migrations) look(ctx context.Context, tx pgx.Tx) (schema, error) {
 	part, err := tx.Begin(ctx)
 	if err != nil {
@@ -192,10 +189,9 @@ func (m migrations) look(ctx context.Context, tx pgx.Tx) (schema, error) {
 	return found, errors.Join(err, part.Rollback(ctx))
 }
 
-// turnPause is the pause between two tries for the advisory lock.
 const turnPause = 100 * time.Millisecond
 
-// myTurn returns a transaction that has the advisory lock. It does not wait in the server: waiting
+// myTurn returns a transaction with the advisory lock. It does not wait in the server: waiting
 // migrators could take all connections of a pooler.
 func myTurn(ctx context.Context, conn *pgx.Conn) (pgx.Tx, error) {
 	for {
@@ -219,8 +215,8 @@ func myTurn(ctx context.Context, conn *pgx.Conn) (pgx.Tx, error) {
 	}
 }
 
-// setUpMigration replaces a database's defaults in a session that is not shared, and lets the
-// server notice soon if its client is gone, because its row locks stay until then.
+// setUpMigration replaces a database's defaults in a session that is not shared. It lets the server
+// notice soon that its client is gone, because row locks stay until then.
 func setUpMigration(ctx context.Context, conn *pgx.Conn, more ...string) error {
 	var process uint32
 	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&process); err != nil || process != conn.PgConn().PID() {
@@ -238,15 +234,14 @@ func setUpMigration(ctx context.Context, conn *pgx.Conn, more ...string) error {
 	return nil
 }
 
-// tableLimits limit a session that changes tables.
 var tableLimits = []string{fmt.Sprintf("lock_timeout = %d", tableWait.Milliseconds()), "idle_in_transaction_session_timeout = '10s'"}
 
 func setUpTables(ctx context.Context, conn *pgx.Conn) error {
 	return setUpMigration(ctx, conn, tableLimits...)
 }
 
-// limited connects for changes of tables. Behind a pooler each transaction has another session, so
-// each sets its own limits.
+// limited connects to change tables. Each transaction sets its limits, because a pooler may change
+// sessions.
 type limited struct{ driver.Connector }
 
 type limitedConn struct{ *stdlib.Conn }
@@ -279,8 +274,8 @@ var errTableInUse = errors.New("another session uses a table that the migration 
 	"look for old transactions in pg_stat_activity")
 
 // apply runs the missing migrations, each as a transaction of its own unless it says otherwise, and
-// then replaces the code. A step that finds a table in use gives up at once and is repeated,
-// because all sidecars would queue behind it.
+// then replaces the code. A step that finds a table in use gives up and is repeated, because all
+// sidecars would queue behind it.
 func (m migrations) apply(ctx context.Context, config *pgx.ConnConfig, busy func(error)) (err error) {
 	db := sql.OpenDB(limited{stdlib.GetConnector(*config, stdlib.OptionAfterConnect(setUpTables), stdlib.OptionResetSession(setUpTables))})
 	defer func() { err = errors.Join(err, db.Close()) }()
@@ -314,8 +309,8 @@ func (m migrations) apply(ctx context.Context, config *pgx.ConnConfig, busy func
 	}
 }
 
-// replaceCode replaces the functions and notes the version in one transaction. If a migration is
-// cut off before that, the database has the old version, and the next migrator goes on.
+// replaceCode replaces the functions and notes the version in one transaction, so that a migration
+// that is cut off is continued from the old version.
 func (m migrations) replaceCode(ctx context.Context, db *sql.DB) error {
 	names, err := fs.Glob(m.code, "*.sql")
 	if err != nil {
@@ -345,8 +340,7 @@ func (m migrations) replaceCode(ctx context.Context, db *sql.DB) error {
 	return tx.Commit()
 }
 
-// makeSchema makes the schema, where goose keeps its table. An operator can make it beforehand for
-// a role that may not.
+// makeSchema makes the schema for goose's table. An operator can do it for a role that may not.
 func makeSchema(ctx context.Context, db *sql.DB) error {
 	var exists bool
 	err := db.QueryRowContext(ctx, "SELECT to_regnamespace('locksidecar') IS NOT NULL").Scan(&exists)

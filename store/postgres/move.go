@@ -10,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// HeldUnder reads which of some keys are held under leases of this instance. It has the renewals'
+// HeldUnder reads which keys are held under leases of this instance. It has the renewals'
 // connection: after a failover no lease is renewed without it, and all sidecars come at once.
 func (s *Store) HeldUnder(ctx context.Context, keys []string) (found store.HeldGrants, err error) {
 	ctx, cancel, o, err := s.beginRenewal(ctx, "held under", len(keys))

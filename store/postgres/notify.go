@@ -16,25 +16,23 @@ import (
 )
 
 const (
-	// maxPayload is how long a payload may be: PostgreSQL takes less than 8,000 bytes.
+	// maxPayload is how many bytes a payload may have: PostgreSQL takes less than 8,000.
 	maxPayload = 7900
-	// eventsMax is how many events wait to be sent. If there are more, the database is away or slow,
-	// and the oldest are dropped, because watchers want the present state. eventsAtOnce is how many
-	// of them one statement sends.
+	// eventsMax is how many events wait to be sent. Then the oldest are dropped, because watchers want
+	// the present state. One statement sends eventsAtOnce.
 	eventsMax    = 2000
 	eventsAtOnce = 200
 )
 
-// channelOf is the channel on which an instance listens. Channel names end at 63 bytes, instances'
-// names do not. The function channel in the database is the same.
+// channelOf is the channel of an instance: a hash, because names end at 63 bytes. The function
+// channel is the same.
 func channelOf(namespace, instance string) string {
 	sum := sha256.Sum256([]byte(namespace + "\x00" + instance))
 	return "locksidecar_" + hex.EncodeToString(sum[:16])
 }
 
-// notifier sends words to other instances with few statements: words that come during one go with
-// the next. They are hints and events. Nobody has to trust them, because everybody who may connect
-// to the database can send the same. (A release delivers grants by itself: see words.go.)
+// notifier sends hints and events to other instances. Words that come during a statement go with the
+// next. Anybody who may connect can send the same, so grants go another way: see words.go.
 type notifier struct {
 	s *Store
 
@@ -45,7 +43,6 @@ type notifier struct {
 	dropped  nowAndThen
 }
 
-// watchedEvent is an event for other instances.
 type watchedEvent struct {
 	keyName
 	word string
@@ -62,8 +59,7 @@ func (m *notifier) send(channel, word string) {
 	m.start()
 }
 
-// event sends an event to the instances that watch its key, in the background and after earlier
-// ones. It can be lost.
+// event sends an event to those who watch its key, in the background, in order. It can be lost.
 func (m *notifier) event(namespace string, e store.Event) {
 	word := wordOf(e)
 	if word == "" {
@@ -81,7 +77,7 @@ func (m *notifier) event(namespace string, e store.Event) {
 	m.start()
 }
 
-// start starts the background work. m is locked.
+// start starts the background work. m.mu is held.
 func (m *notifier) start() {
 	if m.speaking == nil {
 		m.speaking = make(chan struct{})
@@ -89,7 +85,6 @@ func (m *notifier) start() {
 	}
 }
 
-// take returns what is to be sent next.
 func (m *notifier) take() (hints map[string][]string, events []watchedEvent) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,7 +99,6 @@ func (m *notifier) take() (hints map[string][]string, events []watchedEvent) {
 	return hints, events
 }
 
-// speak sends all that there is.
 func (m *notifier) speak() {
 	for {
 		hints, events := m.take()
@@ -124,8 +118,7 @@ func (m *notifier) speak() {
 	}
 }
 
-// sendEvents sends events to those who watch. A key that is marked as watched and is not costs this
-// once: then the mark goes.
+// sendEvents sends events to watchers. If a marked key has none, the mark goes.
 func (m *notifier) sendEvents(events []watchedEvent) error {
 	ctx, cancel, o, err := m.s.begin(context.Background(), "notify events")
 	if err != nil {
@@ -169,7 +162,6 @@ func (m *notifier) sendHints(pending map[string][]string) error {
 	return err
 }
 
-// payloadsOf joins words to payloads that are not too long.
 func payloadsOf(pending map[string][]string) (channels, payloads []string) {
 	for channel, words := range pending {
 		var payload strings.Builder

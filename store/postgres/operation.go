@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// attempts is how often a statement is tried if the server withdraws it because of concurrent ones.
+	// attempts is how often a statement is tried if concurrent ones make the server roll it back.
 	attempts = 4
 	// retryPause is the longest pause before the second attempt.
 	retryPause = 10 * time.Millisecond
 )
 
-// operation is a call of the store: the state that its statements share.
+// operation is the state that the statements of a call share.
 type operation struct {
 	*Store
 	name string // metrics use its first word
@@ -30,30 +30,28 @@ type operation struct {
 	partly bool
 	// notAfter is the database's time from which on it refuses this operation's statements.
 	notAfter time.Time
-	// blocked are leases that could not be reaped, passed are keys that could not be handed off,
-	// because another session keeps their rows locked.
+	// blocked are leases that could not be reaped, and passed are keys that could not be handed off,
+	// because their rows are locked.
 	blocked map[uuid.UUID]bool
 	passed  map[keyName]bool
 	// patient: the next statement waits longer for a row, see patience.
 	patient bool
-	// asked is the number of items of the next statement, which returns about as many rows.
+	// asked is the number of items of the next statement, about as many as its rows.
 	asked int
 	sent  time.Time
 	// single has the only keys of leases that this operation has reaped.
 	single map[uuid.UUID]keyName
-	// then follows the next statement; nil: nothing does.
+	// then follows the next statement, if not nil.
 	then *follower
 }
 
-// follower is a statement in the same flush after another, and a transaction of its own: it runs if
-// that one is committed, and only then.
+// follower is a transaction in the same flush as a statement. It runs only if that is committed.
 type follower struct {
 	sql  statement
 	args []any
 	done bool
 }
 
-// beginBatch is begin for an operation with items.
 func (s *Store) beginBatch(ctx context.Context, name string, items int) (context.Context, context.CancelFunc, *operation, error) {
 	if s.metrics != nil {
 		word, _, _ := strings.Cut(name, " ")
@@ -75,7 +73,6 @@ func (s *Store) begin(ctx context.Context, name string) (context.Context, contex
 	return ctx, cancel, o, nil
 }
 
-// beginRenewal starts an operation on the renewals' connection.
 func (s *Store) beginRenewal(ctx context.Context, name string, items int) (context.Context, context.CancelFunc, *operation, error) {
 	ctx, cancel, o, err := s.beginBatch(ctx, name, items)
 	if err != nil {
@@ -95,8 +92,8 @@ func (o *operation) fail(err error, sent bool) error {
 	return translate(o.name, err, sent, o.partly)
 }
 
-// query runs one statement, a transaction of its own, and returns its rows only when the server has
-// confirmed the commit, because rows arrive before it (invariant 4).
+// query runs one statement, a transaction of its own. It returns rows only after the server has
+// confirmed the commit, because they arrive before it (invariant 4).
 func query[T any](ctx context.Context, o *operation, sql statement, args []any, scan func(pgx.Rows, *T) error) ([]T, error) {
 	for attempt := 1; ; attempt++ {
 		found, sent, err := try(ctx, o, sql, args, scan)
@@ -124,7 +121,7 @@ func query[T any](ctx context.Context, o *operation, sql statement, args []any, 
 }
 
 // beginEpoch begins to grant on a server that was promoted or restored, and reports whether it did.
-// It also learns how late the server is, whoever has begun.
+// It learns how late the server is, whoever has begun.
 func (o *operation) beginEpoch(ctx context.Context) (bool, error) {
 	began, err := query(ctx, o, sqlNewEpoch, nil, scanOne[bool])
 	if err != nil {
@@ -199,10 +196,9 @@ func inSession(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, 
 	return collect(rows)
 }
 
-// inTransaction runs a statement in an explicit transaction: if the session is shared and must be
-// set up, if another statement follows, or if this one is patient. All goes to the server at once,
-// so that no row stays locked for a round trip. If the follower fails, the statement is committed
-// all the same.
+// inTransaction runs a statement in an explicit transaction: if the session is shared, if another
+// statement follows, or if this one is patient. All goes to the server at once, so that no row stays
+// locked for a round trip. If the follower fails, the statement is committed all the same.
 func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql statement, args []any, collect func(pgx.Rows) error, patient bool) error {
 	batch := &pgx.Batch{}
 	begin := func() {
@@ -255,14 +251,14 @@ func (o *operation) inTransaction(ctx context.Context, conn *pgxpool.Conn, sql s
 	return err
 }
 
-// movedAway reports whether an error says that the server takes no writes: it was demoted, or a
-// pooler leads to another one (BEGIN says so), or another sidecar has called it an old primary.
+// movedAway reports whether the server takes no writes: it was demoted, a pooler leads elsewhere
+// (BEGIN says so), or another sidecar has called it an old primary.
 func (o *operation) movedAway(err error) bool {
 	code := sqlState(err)
 	return code == stateReadOnly || code == stateOldOne || code == stateNotSupported && o.shared()
 }
 
-// readOnly drops a pool's connections if one leads to a server that is no primary any more.
+// readOnly drops a pool's connections if one leads to a server that takes no writes.
 func (o *operation) readOnly(err error) error {
 	if o.movedAway(err) {
 		o.pool.Reset()
@@ -280,10 +276,10 @@ func nothing(pgx.Rows, *struct{}) error { return nil }
 
 func scanOne[T any](rows pgx.Rows, value *T) error { return rows.Scan(value) }
 
-// errShort: a statement did not answer every item. A defect here.
+// errShort: a statement did not answer every item, a defect here.
 var errShort = errors.New("the database answered fewer items than were asked")
 
-// uuids are ids as pgx encodes them best: it would ask each uuid.UUID for its text.
+// uuids are ids as arrays: pgx would ask each uuid.UUID for its text.
 func uuids(ids []uuid.UUID) [][16]byte {
 	bare := make([][16]byte, len(ids))
 	for i, id := range ids {
@@ -292,8 +288,8 @@ func uuids(ids []uuid.UUID) [][16]byte {
 	return bare
 }
 
-// handBack returns a connection. It takes a broken one out of the pool first, because pgx closes it
-// in the background for up to 15 s and would keep its place.
+// handBack returns a connection. A broken one leaves the pool: pgx closes it for up to 15 s and
+// would keep its place.
 func handBack(conn *pgxpool.Conn) {
 	if conn.Conn().IsClosed() {
 		conn.Hijack()
@@ -302,7 +298,7 @@ func handBack(conn *pgxpool.Conn) {
 	conn.Release()
 }
 
-// live is a connection that answers, or was used a moment ago.
+// live returns a connection that answers, or was used a moment ago.
 func live(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	for {
 		conn, err := pool.Acquire(ctx)
@@ -327,7 +323,6 @@ func live(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	}
 }
 
-// nowAndThen limits what is said repeatedly.
 type nowAndThen struct{ last atomic.Int64 }
 
 const seldom = 10 * time.Second

@@ -67,7 +67,7 @@ var (
 // statement is a statement of SQL with the name for metrics and spans.
 type statement struct{ name, sql string }
 
-// mark begins each statement of this package. The name and markEnd follow.
+// mark begins each statement, for readers of pg_stat_activity. The name and markEnd follow.
 const (
 	mark    = "/* locksidecar:"
 	markEnd = " */ "
@@ -76,7 +76,7 @@ const (
 // versionMark stands for the schema that this package was written for.
 const versionMark = ":schema_version"
 
-// load takes a statement once. Its mark is for readers of pg_stat_activity.
+// load takes a statement once.
 func load(name string) statement {
 	text, ok := unloaded[name]
 	if !ok {

@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// enqueue takes keys that are free or whose holders are dead, and enqueues for the others. It goes
-// on until ctx ends while holders die in its way.
+// enqueue takes keys that are free or whose holders are dead, and enqueues for the others. While
+// holders die in its way, only ctx ends it.
 func (s *Store) enqueue(ctx context.Context, asks []store.Ask) ([]store.Answer, error) {
 	ctx, cancel, o, err := s.beginBatch(ctx, "enqueue", len(asks))
 	if err != nil {
@@ -41,7 +41,6 @@ type waitRow struct {
 	handedBy zeronull.Text
 }
 
-// answer says what became of an attempt.
 func (o *operation) answer(ctx context.Context, w *waitRow, wait store.Attempt) (store.Answer, error) {
 	switch {
 	case w.queued:
@@ -66,7 +65,6 @@ func (o *operation) answer(ctx context.Context, w *waitRow, wait store.Attempt) 
 	return w.granted(w.handedBy), nil
 }
 
-// check reads what became of attempts, in their order.
 func (o *operation) check(ctx context.Context, waits []store.Attempt) ([]waitRow, error) {
 	keys, grants := columnsOf(waits)
 	found, err := query(ctx, o, sqlCheck, []any{o.config.Identity.Namespace, keys, grants},
@@ -94,8 +92,7 @@ func columnsOf(attempts []store.Attempt) (keys []string, grants [][16]byte) {
 	return keys, grants
 }
 
-// Check tells what became of waiters. If a holder is dead and nobody has handed its key off,
-// this does.
+// Check tells what became of waiters. It hands off the key of a dead holder if nobody has.
 func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
 	if len(waits) == 0 {
 		return nil, nil
@@ -142,7 +139,6 @@ func (s *Store) Check(ctx context.Context, waits []store.Attempt) ([]store.Answe
 	return answers, nil
 }
 
-// checkAgain replaces the answers to some of the waits.
 func (o *operation) checkAgain(ctx context.Context, waits, which []store.Attempt, answers []store.Answer) error {
 	rows, err := o.check(ctx, which)
 	if err != nil {
@@ -162,8 +158,7 @@ func (o *operation) checkAgain(ctx context.Context, waits, which []store.Attempt
 	return nil
 }
 
-// Cancel deletes waiters. If a row is gone, the lock may be granted, so this reads what became
-// of it.
+// Cancel deletes waiters. If a row is gone, the lock may be granted, so this reads the outcome.
 func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answer, error) {
 	if len(waits) == 0 {
 		return nil, nil
@@ -214,7 +209,7 @@ func (s *Store) Cancel(ctx context.Context, waits []store.Attempt) ([]store.Answ
 	return answers, nil
 }
 
-// cancelLeft cancels waiters one by one that were locked, and replaces the answers to them.
+// cancelLeft cancels waiters that were locked, one by one, and replaces their answers.
 func (o *operation) cancelLeft(
 	ctx context.Context, waits, left []store.Attempt, answers []store.Answer, gone map[store.AttemptID]store.Answer,
 ) error {
@@ -237,8 +232,8 @@ func (o *operation) cancelLeft(
 	return nil
 }
 
-// cancel deletes waiters by one of the statements for that, and notes their positions, or that they
-// were skipped. locked: another session keeps one locked.
+// cancel deletes waiters by one of the statements for that, and notes positions and skips. locked:
+// another session keeps one locked.
 func (o *operation) cancel(
 	ctx context.Context, gone map[store.AttemptID]store.Answer, sql statement, which any,
 ) (locked bool, err error) {

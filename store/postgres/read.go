@@ -13,8 +13,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// lockColumns are the columns of a lock and its lease, in the order of every statement. A
-// missing value is zero.
+// lockColumns are the columns of a lock and its lease, in every statement's order. Missing ones are
+// zero.
 type lockColumns struct {
 	token                 zeronull.Int8
 	acquiredAt, expiresAt zeronull.Timestamptz // expiresAt is not before the end of a min_hold
@@ -53,13 +53,11 @@ func (c *lockColumns) held() bool { return c.expiresIn() > 0 }
 // keptByHold: only a min_hold keeps the key. Nobody has the lock, and no attempt finds it again.
 func (c *lockColumns) keptByHold() bool { return c.holdPending != nil && *c.holdPending }
 
-// heldBy reports whether an attempt has the lock.
 func (c *lockColumns) heldBy(grant store.AttemptID) bool {
 	return c.held() && !c.keptByHold() && store.AttemptID(c.grant) == grant
 }
 
-// lock is what the columns say. If nobody holds the key, that is how many wait, and how the last
-// grant ended.
+// lock is the lock of the columns. A free key has its waiters, and how the last grant ended.
 func (c *lockColumns) lock(key string) store.Lock {
 	if c.held() {
 		return c.asHeld(key)
@@ -89,8 +87,7 @@ func (c *lockColumns) asHeld(key string) store.Lock {
 	return l
 }
 
-// granted is the answer for a grant that the columns describe. handedBy is empty unless a release
-// handed it over.
+// granted is the answer for a grant. handedBy is empty unless a release handed it over.
 func (c *lockColumns) granted(handedBy zeronull.Text) store.Answer {
 	return grant(c.token, c.acquiredAt, c.expiresAt, c.now, handedBy)
 }
@@ -104,7 +101,6 @@ func grant(token zeronull.Int8, acquiredAt, expiresAt, now zeronull.Timestamptz,
 	}
 }
 
-// reading is a row of the statement read.
 type reading struct {
 	lockColumns
 	ord        int
@@ -181,11 +177,10 @@ func (s *Store) List(ctx context.Context, q store.Query) ([]store.Lock, error) {
 // maxKeyBytes is how long a key may be (api).
 const maxKeyBytes = 512
 
-// behindAll sorts behind every key.
 var behindAll = strings.Repeat(string(utf8.MaxRune), maxKeyBytes/utf8.UTFMax+1)
 
-// behind is the first text, by bytes, behind all keys that begin with a prefix:
-// its last character replaced by the next one.
+// behind is the first text, by bytes, behind all keys with a prefix: its last character is the next
+// one.
 func behind(prefix string) string {
 	for prefix != "" {
 		last, size := utf8.DecodeLastRuneInString(prefix)

@@ -17,11 +17,11 @@ type held struct {
 	namespace, key string
 	lease          uuid.UUID
 	token          *int64 // nil: any
-	// end is how the grant ends, for those who watch. nil: its lease is reaped.
+	// end is how the grant ends, for watchers. nil: its lease is reaped.
 	end *store.Event
-	// traceparent is the trace context of the release that ends the grant, or empty.
+	// traceparent is that of the release that ends the grant, or empty.
 	traceparent string
-	// delivered: if another instance gets the key, it knows.
+	// delivered: another instance that gets the key knows it already.
 	delivered bool
 }
 
@@ -57,7 +57,6 @@ func (h *handOver) scan(rows pgx.Rows, more ...any) error {
 	}, more...)...)
 }
 
-// Outcomes of a hand-off.
 const (
 	handedOver     = "granted"
 	freedIt        = "freed"
@@ -70,9 +69,8 @@ func (o *operation) hintAll(namespace string, h hints) {
 	}
 }
 
-// deliver sends the news of a hand-off after the commit: the grant to a waiter of this instance, or
-// a hint to another instance; and to those who watch, how the grant before (of) ended and that the
-// next began.
+// deliver sends the news of a hand-off after the commit: to the waiter's instance the grant or a
+// hint, to watchers the end of the grant before (of) and the next one.
 func (o *operation) deliver(h handOver, of held) {
 	if h.watched {
 		o.ended(keyName{h.namespace, h.key}, h.ended, of.end)
@@ -91,18 +89,17 @@ func (o *operation) deliver(h handOver, of held) {
 		return
 	}
 	answer := grant(h.token, h.acquiredAt, h.expiresAt, h.now, zeronull.Text(of.traceparent))
-	// The answer can be as old as the question. The waiter does not know when that was.
+	// The answer can be as old as the question, and the waiter does not know when that was.
 	answer.ExpiresIn -= time.Since(o.sent)
 	o.news(store.News{
 		Attempt: store.Attempt{Key: h.key, ID: store.AttemptID(h.grant)}, Lease: store.LeaseID(h.lease), Answer: answer,
 	})
 }
 
-// reap declares expired leases dead; with revoke, also others. Then it hands off the keys for which
-// somebody waits, and deletes what waits or watches under the leases. A waiter can have expired,
-// too. Its lease is reaped in its turn, limited only by ctx, because a key with waiters must not
-// become free. If another session keeps a row locked, the lease or key is noted in blocked or
-// passed, and its waiters find it with their next check.
+// reap declares expired leases dead; with revoke, also others. It hands off their keys with waiters,
+// and deletes what waits or watches under them. Expired leases of waiters are reaped in turn,
+// limited only by ctx: a key with waiters must not become free. Locked rows are noted in blocked or
+// passed, and found by the waiters' next check.
 func (o *operation) reap(ctx context.Context, leases []uuid.UUID, revoke bool) error {
 	var keys []held
 	for len(leases) > 0 || len(keys) > 0 {
@@ -128,7 +125,6 @@ func (o *operation) reap(ctx context.Context, leases []uuid.UUID, revoke bool) e
 	return nil
 }
 
-// waited reads the keys held under dead leases for which somebody waits.
 func (o *operation) waited(ctx context.Context, dead []uuid.UUID) ([]held, error) {
 	if len(dead) == 0 {
 		return nil, nil
@@ -138,8 +134,8 @@ func (o *operation) waited(ctx context.Context, dead []uuid.UUID) ([]held, error
 		func(rows pgx.Rows, h *held) error { return rows.Scan(&h.namespace, &h.key, &h.lease) })
 }
 
-// unblocked returns the keys that may be handed off after a reap of some leases: none if one of the
-// leases could not be reaped, because then the next waiter is not known. These keys are passed.
+// unblocked returns the keys that may be handed off after a reap of leases. If one was not reaped,
+// the next waiter is not known: all keys are passed.
 func (o *operation) unblocked(leases []uuid.UUID, keys []held) []held {
 	if !slices.ContainsFunc(leases, func(id uuid.UUID) bool { return o.blocked[id] }) {
 		return keys
@@ -165,8 +161,7 @@ func (o *operation) block(lease uuid.UUID) {
 	o.warnLocked()
 }
 
-// reapBy runs one of the statements that reap. It returns the leases that were reaped, and notes
-// those that are for one key.
+// reapBy runs a statement that reaps. It returns the reaped leases, and notes those for one key.
 func (o *operation) reapBy(ctx context.Context, sql statement, leases [][16]byte, revoke bool) ([]uuid.UUID, error) {
 	return query(ctx, o, sql, []any{leases, revoke}, func(rows pgx.Rows, lease *uuid.UUID) error {
 		var namespace, key *string
@@ -181,8 +176,8 @@ func (o *operation) reapBy(ctx context.Context, sql statement, leases [][16]byte
 	})
 }
 
-// onlyKeys returns the only keys that reaped leases can hold. It returns nil if one of them can
-// hold any, or another session reaped it.
+// onlyKeys returns the only keys that reaped leases can hold; nil if one can hold any, or another
+// session reaped it.
 func (o *operation) onlyKeys(leases []uuid.UUID) (namespaces, keys []string) {
 	namespaces, keys = make([]string, len(leases)), make([]string, len(leases))
 	for i, lease := range leases {
@@ -211,12 +206,10 @@ func (o *operation) deleteLeases(ctx context.Context, leases []uuid.UUID, revoke
 	return o.deleteEach(ctx, leases, left, revoke)
 }
 
-// blockedMax is for how many locked leases an operation waits. Further ones count as locked without
-// a wait.
+// blockedMax is for how many locked leases an operation waits. Further ones count as locked at once.
 const blockedMax = 3
 
-// deleteEach deletes some leases (left) one by one, and waits for locked ones. It returns what
-// deleteLeases does.
+// deleteEach is deleteLeases for the leases in left, one by one. It waits for locked ones.
 func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, revoke bool) (dead []uuid.UUID, err error) {
 	alive := map[uuid.UUID]bool{}
 	for _, lease := range left {
@@ -247,12 +240,11 @@ func (o *operation) deleteEach(ctx context.Context, leases, left []uuid.UUID, re
 	return slices.DeleteFunc(slices.Clone(leases), func(id uuid.UUID) bool { return alive[id] }), nil
 }
 
-// handOffMax is how many keys one statement hands off, so that no transaction keeps thousands of
-// rows locked.
+// handOffMax limits the keys of one hand-off, so that no transaction locks thousands of rows.
 const handOffMax = 500
 
-// handOff gives keys to their first living waiters. It returns the keys that have only expired
-// waiters, and the leases of expired waiters, for a reap.
+// handOff gives keys to their first living waiters. It returns keys that have only expired waiters,
+// and the leases of expired ones.
 func (o *operation) handOff(ctx context.Context, keys []held) (again []held, expired []uuid.UUID, err error) {
 	for some := range slices.Chunk(keys, handOffMax) {
 		locked, err := o.aroundLocked(ctx, items(len(some)), func(i int) keyName { return some[i].name() },
@@ -285,13 +277,13 @@ func (o *operation) handOffSome(ctx context.Context, keys []held, which []int) (
 	if err != nil {
 		return nil, nil, err
 	}
-	// One of these can be the caller's own, so something was done.
+	// A hand-off can have ended the caller's own grant.
 	o.partly = true
 	again, expired = o.sortOut(done, keys)
 	return again, expired, nil
 }
 
-// sortOut delivers the news of hand-offs. It returns what handOff does.
+// sortOut delivers the news of hand-offs, and returns what handOff does.
 func (o *operation) sortOut(done []handOver, keys []held) (again []held, expired []uuid.UUID) {
 	byName := make(map[keyName]held, len(keys))
 	for _, k := range keys {
@@ -311,8 +303,7 @@ func (o *operation) sortOut(done []handOver, keys []held) (again []held, expired
 	return again, unique(expired)
 }
 
-// finish completes a first hand-off: it reaps the leases of expired waiters, and hands off the keys
-// that had no others.
+// finish reaps the leases of expired waiters, and hands off the keys that had no others.
 func (o *operation) finish(ctx context.Context, keys []held, expired []uuid.UUID) error {
 	for len(keys) > 0 || len(expired) > 0 {
 		if err := o.reap(ctx, expired, false); err != nil {
@@ -326,8 +317,8 @@ func (o *operation) finish(ctx context.Context, keys []held, expired []uuid.UUID
 	return nil
 }
 
-// reapAndHandOff reaps expired leases, and hands off keys whose leases are gone. A min_hold keeps a
-// key after its lease, so such a key is handed off by a waiter that looks when the hold is over.
+// reapAndHandOff reaps expired leases, and hands off keys whose leases are gone. A min_hold still
+// keeps its key until a waiter looks.
 func (o *operation) reapAndHandOff(ctx context.Context, expired []uuid.UUID, left []held) error {
 	if err := o.reap(ctx, unique(expired), false); err != nil {
 		return err
@@ -362,8 +353,8 @@ func (s *Store) ReapInstance(ctx context.Context, instance string) error {
 	return o.revoke(ctx, leases)
 }
 
-// revoke reaps leases that need not have expired. It fails if another session keeps a row locked,
-// so that the caller tries again.
+// revoke reaps leases, also living ones. If a row is locked it fails, so that the caller tries
+// again.
 func (o *operation) revoke(ctx context.Context, leases []uuid.UUID) error {
 	if err := o.reap(ctx, leases, true); err != nil {
 		return err

@@ -79,14 +79,12 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) ([]store.Verd
 	return verdicts, nil
 }
 
-// freed is a row of the statements that free locks.
 type freed struct {
 	key     string
 	watched bool
 }
 
-// free releases locks of sessions without waiters in one statement. Most locks are of this kind. It
-// leaves the others to releaseRest.
+// free releases most locks in one statement: those of sessions without waiters.
 func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, verdicts []store.Verdict) error {
 	which := make([]int, 0, len(open))
 	byKey := make(map[string]int, len(open))
@@ -126,20 +124,18 @@ func (o *operation) free(ctx context.Context, claims []store.Claim, open []int, 
 	return nil
 }
 
-// foundLocked reports whether a release found the row locked a moment ago. sqlReleaseMany would wait
-// for that row and then leave it out.
+// foundLocked reports whether a release just found the row locked. sqlReleaseMany would wait, and
+// leave it out.
 func (o *operation) foundLocked(c *store.Claim) bool {
 	_, locked := o.lockedRows.since(lockedBy{o.name, o.claimName(c)})
 	return locked
 }
 
-// releaseOf is the event of a release.
 func releaseOf(c *store.Claim) *store.Event {
 	return &store.Event{Kind: store.EventReleased, Outcome: c.Outcome, Result: c.Result}
 }
 
-// releaseRest judges the remaining claims with their rows locked. It frees or hands off locks, or
-// leaves keys to their min_hold.
+// releaseRest judges the remaining claims with their rows locked, and ends their grants.
 func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest []int, verdicts []store.Verdict) error { //nolint:funlen // one round trip after the other, to be read in one place
 	namespace := o.config.Identity.Namespace
 	keys, tokens, leases := claimColumns(rest, func(i int) store.Claim { return claims[i] })
@@ -213,16 +209,15 @@ func (o *operation) releaseRest(ctx context.Context, claims []store.Claim, rest 
 	return nil
 }
 
-// againEach limits what a client's repeats send to other instances: the news of a release, or a
-// request to a holder.
+// againEach limits the news and requests that a client's repeats send to other instances.
 const againEach = time.Second
 
-// byClient: a claim without a lease comes from a client, which can repeat it as often as it likes.
-// A sidecar repeats its own claims only if an answer was lost.
+// byClient: a claim without a lease comes from a client, which can repeat it as often as it likes. A
+// sidecar repeats its own claims only if an answer was lost.
 func byClient(c *store.Claim) bool { return c.Lease == store.LeaseID{} }
 
-// notifying returns the statement that notifies other instances of hand-offs, or nil if hints are
-// enough. A repeat notifies again. So claims of clients get hints: each NOTIFY costs the whole server.
+// notifying returns the statement that notifies other instances of hand-offs, or nil. Clients'
+// claims get hints, because each repeat notifies, and a NOTIFY costs the whole server.
 func (o *operation) notifying(claims []store.Claim, which []int) *follower {
 	which = slices.DeleteFunc(slices.Clone(which), func(i int) bool { return byClient(&claims[i]) })
 	if len(which) == 0 {
@@ -233,7 +228,6 @@ func (o *operation) notifying(claims []store.Claim, which []int) *follower {
 	return &follower{sql: sqlNotifyGrants, args: []any{id.Namespace, id.Instance, keys, tokens, o.longCommit}}
 }
 
-// claimColumns returns claims as arrays for a statement.
 func claimColumns[T any](items []T, claim func(T) store.Claim) (keys []string, tokens []int64, leases [][16]byte) {
 	keys, tokens, leases = make([]string, len(items)), make([]int64, len(items)), make([][16]byte, len(items))
 	for i, item := range items {
@@ -243,7 +237,6 @@ func claimColumns[T any](items []T, claim func(T) store.Claim) (keys []string, t
 	return keys, tokens, leases
 }
 
-// amended is a row of the function amend.
 type amended struct {
 	lockColumns
 	ord   int

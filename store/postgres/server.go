@@ -24,9 +24,7 @@ import (
 var errElsewhere = errors.New("it names other hosts or another database than at the start; who means that starts the sidecar again")
 
 // server is where the database is, and the login. Its URL is read before each new connection, with
-// the files of certificates and passwords that it names. All can be replaced while older
-// connections live. An unusable file changes nothing, so a mistake in a secret costs a line in the
-// log.
+// the files that it names. If one cannot be used, the configuration before stays.
 type server struct {
 	s      *Store
 	what   string // goes there, for the log
@@ -36,15 +34,14 @@ type server struct {
 	mu sync.Mutex
 	// good is what the URL said when it could last be used.
 	good *pgx.ConnConfig
-	// wrong is what was wrong with it when it was last read, and is logged; or empty.
+	// wrong is what was wrong with it when it was last read and logged, or empty.
 	wrong string
 	// refused is the last refusal, and refusedAt its time. Nil: a login was accepted since.
 	refused   error
 	refusedAt time.Time
 }
 
-// refusedPause is the pause after a refused login. Each call may want a connection, and servers
-// lock out a user that is refused often.
+// refusedPause follows a refused login, because servers lock out a user that is refused often.
 const refusedPause = 500 * time.Millisecond
 
 func newServer(s *Store, what, url string, again func() (string, error), accept func(primary) error) (*server, error) {
@@ -58,7 +55,7 @@ func newServer(s *Store, what, url string, again func() (string, error), accept 
 	return &server{s: s, what: what, again: again, accept: accept, good: good}, nil
 }
 
-// now is how to connect now. The caller may change it.
+// now returns how to connect now. The caller may change it.
 func (v *server) now(ctx context.Context) (*pgx.ConnConfig, error) {
 	good, err := v.before()
 	if err != nil {
@@ -82,7 +79,7 @@ func (v *server) now(ctx context.Context) (*pgx.ConnConfig, error) {
 	return v.noting(next), nil
 }
 
-// before is how connections were made until now. It fails if that was refused just now.
+// before returns how connections were made until now. It fails if that was refused just now.
 func (v *server) before() (*pgx.ConnConfig, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -137,8 +134,7 @@ func knock(ctx context.Context, config *pgx.ConnConfig) error {
 	return nil
 }
 
-// refuses reports whether the server answered, and one side refused: the login or a certificate is
-// wrong.
+// refuses reports whether the server answered, and one side refused the login or a certificate.
 func refuses(err error) bool {
 	_, answered := errors.AsType[*pgconn.PgError](err)
 	_, unverified := errors.AsType[*tls.CertificateVerificationError](err)
@@ -147,7 +143,6 @@ func refuses(err error) bool {
 	return answered || unverified || unknown || alert
 }
 
-// sameTLS reports whether the same certificates are trusted and shown.
 func sameTLS(a, b *tls.Config) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -157,7 +152,6 @@ func sameTLS(a, b *tls.Config) bool {
 	})
 }
 
-// note logs what is wrong with the URL, if that is new.
 func (v *server) note(err error) {
 	v.mu.Lock()
 	known := v.wrong == err.Error()
@@ -179,8 +173,7 @@ func (v *server) adopt(next *pgx.ConnConfig, newLogin bool) {
 	v.s.warnUnverified(next)
 }
 
-// target is the hosts and the database of a URL. If it names no database, the server takes the
-// user's name.
+// target is the hosts and the database of a URL, by default named like the user.
 func target(c *pgx.ConnConfig) string {
 	var hosts []string
 	for _, h := range waysTo(c) {
@@ -189,7 +182,6 @@ func target(c *pgx.ConnConfig) string {
 	return strings.Join(slices.Compact(hosts), ",") + "/" + cmp.Or(c.Database, c.User) // twice where TLS is preferred
 }
 
-// waysTo are the ways in which a connection is tried.
 func waysTo(c *pgx.ConnConfig) []*pgconn.FallbackConfig {
 	return append([]*pgconn.FallbackConfig{{Host: c.Host, Port: c.Port, TLSConfig: c.TLSConfig}}, c.Fallbacks...)
 }
@@ -205,7 +197,6 @@ func (s *Store) warnUnverified(c *pgx.ConnConfig) {
 	}
 }
 
-// local reports whether a host can only be this machine.
 func local(h *pgconn.FallbackConfig) bool {
 	network, _ := pgconn.NetworkAddress(h.Host, h.Port)
 	ip, err := netip.ParseAddr(h.Host)

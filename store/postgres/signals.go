@@ -14,10 +14,8 @@ import (
 // signalsMax limits the signals of one read. Each renewal tells that there are more.
 const signalsMax = 10_000
 
-// signalKinds are the words of the table signals.
 var signalKinds = map[store.SignalKind]string{store.Stop: "stop", store.Break: "break"}
 
-// signalled is a row of the function signal.
 type signalled struct {
 	ord      int
 	held     bool

@@ -9,8 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Stats counts what the database holds, by one statement that reads every lock. It uses one of the
-// shared connections, however many callers there are: acquires need the others.
+// Stats counts what the database holds, by one statement that reads every lock. All callers together
+// use one shared connection, because acquires need the others.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	ctx, cancel, o, err := s.begin(ctx, "stats")
 	if err != nil {

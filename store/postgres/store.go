@@ -28,25 +28,25 @@ const (
 
 // Config of a store.
 type Config struct {
-	// URL is a connection string of pgx: postgres://…, several hosts allowed.
+	// URL is a connection string of pgx, also with several hosts.
 	URL string
-	// Again returns the URL for each new connection. Its user and password may change, its hosts and
-	// its database not. Nil: URL.
+	// Again returns the URL for each new connection. User and password may change, hosts and database
+	// not. Nil: URL.
 	Again    func() (string, error)
 	Identity store.Identity
 	// MaxConns limits all connections: at least 3; zero: 4.
 	MaxConns int
 	// Timeout limits each operation; zero: 5 s.
 	Timeout time.Duration
-	// AutoMigrate: bring the schema up to date. Otherwise the store waits until somebody has.
+	// AutoMigrate: bring the schema up to date, instead of waiting until somebody has.
 	AutoMigrate bool
-	// TooOld is called, perhaps repeatedly, if the schema needs a newer package. The store is never
-	// ready again and grants nothing, but still renews and releases. Nil: no call.
+	// TooOld is called, perhaps repeatedly, if the schema needs a newer package. The store is then
+	// never ready again and grants nothing, but still renews and releases. Nil: no call.
 	TooOld func(error)
-	// Listen says whether LISTEN is used for hand-offs of other instances. Empty: auto.
+	// Listen says whether hand-offs of other instances are heard by LISTEN. Empty: auto.
 	Listen Listen
-	// ListenURL is the URL of the connection that listens, if URL leads through a pooler that gives each
-	// transaction to another session. Empty: URL. ListenAgain is its Again.
+	// ListenURL is the URL for LISTEN, if URL leads through a pooler that gives each transaction to
+	// another session. Empty: URL. ListenAgain is its Again.
 	ListenURL   string
 	ListenAgain func() (string, error)
 	// ForgetAfter is how long a free key keeps its row: at least ten Timeouts; zero: an hour.
@@ -73,18 +73,17 @@ type Store struct {
 	news    func(store.News)
 
 	lockTimeout time.Duration
-	// longCommit limits the time of a release whose grants are delivered. A wait for a standby that this
-	// package cancels has lasted longer.
+	// longCommit limits the time of a release whose grants are delivered. If this package cancels a
+	// wait for a standby, the release took longer.
 	longCommit time.Duration
-	// How the store is swept: see sweep.go.
+	// See sweep.go.
 	sweepAfter, forgetAfter, sweepLap, sweepBudget time.Duration
 
 	mu      sync.Mutex
 	started *running
 	stopped bool
 
-	// sought has keys that were handed over at their last release here. The next release calls the
-	// function at once, without a try for keys that nobody waits for.
+	// sought has keys that were handed over at their last release. free leaves them to releaseRest.
 	sought *lru.Cache[string, struct{}]
 
 	lockedRows   lockedRows
@@ -104,16 +103,14 @@ type Store struct {
 	counting chan struct{}
 }
 
-// state is what is known of the server.
 type state struct {
-	// why the store is not ready, nil when it is.
+	// why is why the store is not ready, or nil.
 	why error
-	// usable: operations may try. It stays once the schema was seen, unless there is an older one now:
-	// in a backup, statements can mean something else.
+	// usable: operations may try. It stays after the schema was seen, unless an older one is there
+	// now: in a backup, statements can mean something else.
 	usable bool
 }
 
-// running is what Start makes and Stop ends.
 type running struct {
 	shared, renewals *pgxpool.Pool
 	cancel           context.CancelFunc
@@ -131,8 +128,8 @@ var (
 	_ store.Listener = (*Store)(nil)
 )
 
-// New makes a store. It fails on a configuration that can never work, without a question to the
-// server. Its errors do not contain the password.
+// New makes a store, and asks no server. It fails on a configuration that can never work. Its errors
+// do not contain the password.
 func New(config Config) (*Store, error) {
 	conns, err := config.complete()
 	if err != nil {
@@ -270,8 +267,7 @@ func (s *Store) Start(_ context.Context, news func(store.News)) error {
 	return nil
 }
 
-// Stop sends the remaining words, waits for operations in flight (Timeout limits them), and closes
-// all connections.
+// Stop sends the remaining words, waits for operations in flight (at most Timeout), and disconnects.
 func (s *Store) Stop() {
 	silence, cancel := context.WithTimeout(context.Background(), s.config.Timeout)
 	defer cancel()

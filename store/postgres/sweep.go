@@ -10,25 +10,25 @@ import (
 )
 
 const (
-	// sweepAfter is how long a lease has been expired before the sweep reaps it. Acquires reap earlier.
+	// sweepAfter is how long a lease must be expired before the sweep reaps it. Acquires reap earlier.
 	sweepAfter = 10 * time.Second
-	// forgetAfter is how long a free key keeps its row. It is at least forgetTimeouts
-	// timeouts: a statement that has read the clock for the key's token must be over (invariant 2).
+	// forgetAfter is how long a free key keeps its row, at least forgetTimeouts timeouts: a statement
+	// that has read the clock for the key's token must be over (invariant 2).
 	forgetAfter    = time.Hour
 	forgetTimeouts = 10
-	// sweepLap is the shortest time between the begins of two laps, a little shorter than the 9 minutes
-	// after which a sidecar comes again. sweepBudget is how long a step looks for more. It keeps rows
-	// locked for about as long, far less than others wait for a row.
+	// sweepLap is the shortest time between the begins of two laps, a little shorter than the 9
+	// minutes after which a sidecar comes again. sweepBudget is how long a step looks for more and
+	// keeps rows locked, far less than others wait for a row.
 	sweepLap    = 8 * time.Minute
 	sweepBudget = 10 * time.Millisecond
 	// sweepRows is how many rows of a table sweep_left deletes at a time.
 	sweepRows = 1000
 )
 
-// Sweep continues the sweep that all sidecars share, to the end of its lap. It reaps leases that
-// expired a while ago, frees locks of dead leases, and deletes rows of keys that have been free for
-// an hour, in short steps with pauses. If no step is due it returns at once: another sidecar makes
-// the steps, or the last lap is recent. First it checks the server's settings, which can change.
+// Sweep continues the sweep that all sidecars share, to the end of its lap, in short steps. It reaps
+// leases that expired a while ago, frees locks of dead leases, and deletes rows of keys that have
+// been free for ForgetAfter. If no step is due it returns at once. First it checks the server's
+// settings, which can change.
 func (s *Store) Sweep(ctx context.Context) error {
 	failed := s.sweepPart(ctx, func(ctx context.Context, o *operation) error { return s.inspect(ctx, o.pool) })
 	if failed != nil {
@@ -78,7 +78,6 @@ func (s *sweepStep) scan(rows pgx.Rows) error {
 	return err
 }
 
-// sweepStep makes a step.
 func (s *Store) sweepStep(ctx context.Context) (step sweepStep, err error) {
 	err = s.sweepPart(ctx, func(ctx context.Context, o *operation) error {
 		steps, err := query(ctx, o, sqlSweepStep, []any{o.sweepAfter, o.forgetAfter, o.sweepLap, o.sweepBudget},
@@ -101,8 +100,8 @@ func (s *Store) sweepPart(ctx context.Context, do func(context.Context, *operati
 	return do(ctx, o)
 }
 
-// sweepFound does the work that a step has found. After the first step of a lap it also looks at
-// the small tables. A failed part does not stop the others.
+// sweepFound does what a step has found, and after a lap's first step also sweeps the small tables.
+// A failed part does not stop the others.
 func (s *Store) sweepFound(ctx context.Context, step sweepStep) error {
 	var errs []error
 	if len(step.dead) > 0 {

@@ -15,7 +15,6 @@ import (
 	"github.com/locksidecar/locksidecar/internal/metrics"
 )
 
-// recorder takes the metrics of a store: see [metrics.Store].
 type recorder interface {
 	Statement(ctx context.Context, name string, took time.Duration, err error)
 	Batch(operation string, items int)
@@ -24,7 +23,7 @@ type recorder interface {
 
 var _ recorder = (*metrics.Store)(nil)
 
-// begins is when a statement begins on a connection; zero without metrics.
+// begins returns when a statement begins on a connection; zero without metrics.
 func (s *Store) begins() time.Time {
 	if s.metrics == nil {
 		return time.Time{}
@@ -46,7 +45,6 @@ func (s *Store) measured(ctx context.Context, sql statement, do func(sql string)
 	return err
 }
 
-// States of the listener.
 const (
 	listenerOff        = "off"
 	listenerConnecting = "connecting"
@@ -89,8 +87,8 @@ func (s *Store) metricsState() metrics.StoreState {
 }
 
 // newTracer makes spans of statements and new connections, only if the context has a recorded span.
-// pgx could tell more. A statement is one span, even if it is prepared first, or takes an explicit
-// transaction (see inTransaction). Spans have no arguments.
+// A statement is one span, even if it is prepared first, or takes an explicit transaction. Spans
+// have no arguments.
 func newTracer(spans trace.TracerProvider) pgx.QueryTracer {
 	t := otelpgx.NewTracer(
 		otelpgx.WithTracerProvider(spans),

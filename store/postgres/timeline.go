@@ -15,24 +15,23 @@ import (
 
 // primary is a server that takes writes, and how late its copy of the database is.
 type primary struct {
-	// system identifies the cluster, and is the same in all its copies; host is the server's name in the
-	// URL. Both are empty if the URL names one host, or the server refuses to tell.
+	// system identifies the cluster with all its copies; host is the server's name in the URL. Both
+	// are empty if the URL names one host, or the server refuses to tell.
 	system, host string
-	// server is its name (see here), and mark tells its copy of the database from row-by-row copies.
+	// server is its name (see here), mark differs in a row-by-row copy.
 	server, mark string
 	// after is the token that began the last epoch there. begun: the server is still in that epoch. If
 	// not, it was promoted or restored, and its next grant begins another.
 	after int64
 	begun bool
-	// restarted: the server is not in that epoch, but perhaps it was only started again.
+	// restarted: the server is not in that epoch, but perhaps only because it was started again.
 	restarted bool
 	// outdated: a sidecar has seen a later copy, and noted that there.
 	outdated bool
 }
 
-// before reports whether a primary is older than another: its epoch is an earlier one, or the one
-// that the other was about to end. A primary that was promoted or restored is not older, because it
-// begins its own epoch, and tokens jump.
+// before reports whether a primary is older than another: its epoch is earlier, or the one that the
+// other was about to end. A promoted or restored one begins its own epoch, so it is not older.
 func (l primary) before(other primary) bool {
 	if l.after == other.after {
 		return l.begun && !other.begun
@@ -40,16 +39,14 @@ func (l primary) before(other primary) bool {
 	return l.after < other.after && (l.begun || l.restarted || l.outdated)
 }
 
-// primaries refuses servers that are older than the latest primary that was seen. An old primary can
-// come back and take writes. Then it would grant old tokens, and report locks as released that it
-// does not know.
+// primaries refuses servers that are older than the latest primary that was seen. An old one would
+// grant old tokens, and report locks as released that it does not know.
 type primaries struct {
 	mu sync.Mutex
 	// last is the last one that the store connected to, latest the latest of all.
 	last, latest primary
 }
 
-// oldError refuses a server that is older than another that was seen.
 type oldError struct{ found, latest primary }
 
 func (e *oldError) Error() string {
@@ -61,8 +58,8 @@ func (e *oldError) Error() string {
 		"run `SELECT locksidecar.restored()` on it as the owner of the schema", e.found.server, e.found.after, seen)
 }
 
-// strangerError refuses a host of the URL that is no copy of the server before: it does not have the
-// same locks. A URL with a single host may lead to another system after an upgrade or a move.
+// strangerError refuses a host of the URL that is no copy of the server before, because it has other
+// locks. A URL with a single host may lead to another system after an upgrade or a move.
 type strangerError struct{ found, latest primary }
 
 func (e *strangerError) Error() string {
@@ -92,7 +89,7 @@ func (l *primaries) isOld(found primary) error {
 	return l.check(found)
 }
 
-// learn does what isOld does, and remembers the server if it is the latest.
+// learn does what isOld does, and remembers the latest server.
 func (l *primaries) learn(found primary) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,7 +100,7 @@ func (l *primaries) learn(found primary) error {
 	return err
 }
 
-// saw does what learn does, remembers the server as the last one, and reports whether it has changed.
+// saw does what learn does, remembers the last server, and reports whether it has changed.
 func (l *primaries) saw(found primary) (another bool, err error) {
 	if err := l.learn(found); err != nil {
 		return false, err
@@ -115,7 +112,7 @@ func (l *primaries) saw(found primary) (another bool, err error) {
 	return another, nil
 }
 
-// recognize checks each new connection before its use. If it fails, the next host is tried.
+// recognize checks each new connection. If that fails, the next host is tried.
 func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, accept func(primary) error) pgconn.ValidateConnectFunc {
 	return func(ctx context.Context, conn *pgconn.PgConn) error {
 		if err := base(ctx, conn); err != nil {
@@ -134,7 +131,7 @@ func (s *Store) recognize(base pgconn.ValidateConnectFunc, hosts *hostNames, acc
 				found.system, found.host = string(row[0]), hosts.of(conn.Conn().RemoteAddr())
 			}
 		}
-		// A standby, a database without the schema, or no right to read it: the server cannot grant.
+		// The server cannot grant: a standby, no schema, or no right to read it.
 		if found == (primary{}) {
 			return nil
 		}
@@ -177,7 +174,7 @@ func (s *Store) askRow(ctx context.Context, conn *pgconn.PgConn, sql statement, 
 	return result.Rows[0], nil
 }
 
-// answered reports whether an error is the server's answer, after which the connection can be used.
+// answered reports whether an error is the server's answer and the connection usable.
 func answered(err error) bool { return sqlState(err) != "" && !unknown(err) }
 
 // learn reads the server's epoch again, because a new one may have begun.
@@ -194,11 +191,9 @@ func (s *Store) learn(ctx context.Context, pool *pgxpool.Pool) error {
 	return s.primaries.learn(found)
 }
 
-// hostNames maps addresses to the host names of the URL. Addresses change: a pod has another after
-// each start.
+// hostNames maps addresses, which can change, to the host names of the URL.
 type hostNames struct{ names sync.Map } // by address
 
-// noting looks up a host and remembers its addresses.
 func (h *hostNames) noting(lookup pgconn.LookupFunc) pgconn.LookupFunc {
 	return func(ctx context.Context, host string) ([]string, error) {
 		addresses, err := lookup(ctx, host)
@@ -221,8 +216,7 @@ func (h *hostNames) of(address net.Addr) string {
 	return net.JoinHostPort(host, port)
 }
 
-// follow checks the server of each new connection. The listener's connection is not checked if it has
-// its own URL.
+// follow checks the server of each new connection, except that of a listener with its own URL.
 func (s *Store) follow(found primary) error {
 	another, err := s.primaries.saw(found)
 	if another {
@@ -234,7 +228,6 @@ func (s *Store) follow(found primary) error {
 	return err
 }
 
-// leaveOld drops the connections that can lead to a server that is no primary any more.
 func (s *Store) leaveOld() {
 	s.mu.Lock()
 	r := s.started

@@ -63,7 +63,6 @@ func (w *watches) remove(keys []string) {
 	}
 }
 
-// drop forgets what is watched under dead leases.
 func (w *watches) drop(leases []uuid.UUID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -88,8 +87,8 @@ func (w *watches) has(key string) bool {
 	return ok
 }
 
-// Watch makes this instance receive events of keys. It waits for the listener first. This
-// instance's own events count from before that.
+// Watch makes this instance receive events of keys. It waits for the listener first, but this
+// instance's own events count at once.
 func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) error {
 	if len(keys) == 0 {
 		return nil
@@ -117,7 +116,7 @@ func (s *Store) Watch(ctx context.Context, keys []string, lease store.LeaseID) e
 	return err
 }
 
-// Unwatch ends that. Events in flight are ignored.
+// Unwatch ends the watch of keys. Events in flight are ignored.
 func (s *Store) Unwatch(ctx context.Context, keys []string) error {
 	if len(keys) == 0 {
 		return nil
@@ -136,8 +135,8 @@ func (s *Store) Unwatch(ctx context.Context, keys []string) error {
 	})
 }
 
-// eachKey runs a statement for keys of this namespace. It fails if another session keeps rows
-// locked, so that the caller tries again.
+// eachKey runs a statement for keys of this namespace. If rows are locked it fails, so that the
+// caller tries again.
 func (o *operation) eachKey(ctx context.Context, keys []string, do func(context.Context, []string) error) error {
 	var left int
 	for some := range slices.Chunk(keys, watchMax) {
@@ -160,8 +159,8 @@ func (o *operation) eachKey(ctx context.Context, keys []string, do func(context.
 	return nil
 }
 
-// event sends what happened to a watched key of any namespace: reaps and sweeps end grants in all.
-// It is called after the commit, in the order of events, and does not block.
+// event sends what happened to a watched key of any namespace, because reaps and sweeps work in all.
+// It is called after the commit, in order, and does not block.
 func (o *operation) event(namespace string, e store.Event) {
 	if namespace == o.config.Identity.Namespace && o.watches.has(e.Key) {
 		o.news(store.News{Event: &e})
@@ -169,7 +168,6 @@ func (o *operation) event(namespace string, e store.Event) {
 	o.notifier.event(namespace, e)
 }
 
-// unmark takes the mark off keys that nobody watches.
 func (o *operation) unmark(ctx context.Context, keys []keyName) error {
 	_, err := o.aroundLocked(ctx, items(len(keys)), func(i int) keyName { return keys[i] },
 		func(ctx context.Context, which []int) error {
@@ -183,16 +181,11 @@ func (o *operation) unmark(ctx context.Context, keys []keyName) error {
 	return err
 }
 
-// Events of watched keys are sent after the commit. Statements that grant or end grants say whether
-// the key is watched.
-
-// acquired sends the event that a key was granted.
 func (o *operation) acquired(k keyName, token zeronull.Int8) {
 	o.event(k.namespace, store.Event{Kind: store.EventAcquired, Key: k.key, Token: int64(token)})
 }
 
-// ended sends the event that a grant ended: as how says, or, if that is nil, because its lease was
-// reaped. Without a token nothing ended.
+// ended sends that a grant ended. how nil: its lease was reaped. Token zero: nothing ended.
 func (o *operation) ended(k keyName, token zeronull.Int8, how *store.Event) {
 	if token == 0 {
 		return

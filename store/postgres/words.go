@@ -10,14 +10,13 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// The words of notifications, except for events (event.go). Everybody who may connect to the
-// database can send and hear them. A hint is sent while its waiter waits, so it has only the first
-// half of the attempt id. The word of a grant is sent when the waiter waits no more, and is believed
-// because it has the whole id.
+// The words of notifications, except for events (event.go). A hint is sent while its waiter waits,
+// so it has only the first half of the attempt id. A grant is believed because it has the whole id,
+// which is sent when the waiter waits no more.
 const (
 	// signalsWord tells an instance to read its signals.
 	signalsWord = "signals"
-	// hintPrefix begins the word that tells a waiter to look.
+	// hintPrefix begins a hint, which tells a waiter to look.
 	hintPrefix = "look:"
 	// grantPrefix begins the word of a grant: see the statement notify_grants.
 	grantPrefix = "granted:"
@@ -40,8 +39,8 @@ func hintedOf(word string) (store.AttemptID, bool) {
 }
 
 // grantOf reads the word of a grant: its id; its token; the times of the grant, of the lease's end
-// and of the word, by the database's clock in microseconds; and the trace context of the release.
-// An id that is not random could be guessed, so it is refused.
+// and of the word, by the database's clock in microseconds; and the trace context of the release. An
+// id that is not random could be guessed, so it is refused.
 func (s *Store) grantOf(word string) (store.News, bool) {
 	text, ok := strings.CutPrefix(word, grantPrefix)
 	parts := strings.SplitN(text, ",", 6)

@@ -1,7 +1,6 @@
-// Package queries has the statements of the PostgreSQL store.
-//
-// A file has the statements of one flow. Each begins with a line `-- name: …`. Comments follow, then
-// the statement. A line `-- waits: …` stands for another statement with its SKIP LOCKED left out.
+// Package queries has the statements of the PostgreSQL store, in one file for each flow. Each begins
+// with a line `-- name: …`. Comments follow, then the statement. A line `-- waits: …` stands for
+// another statement without its SKIP LOCKED.
 package queries
 
 import (
@@ -29,7 +28,6 @@ func All() map[string]string {
 	return all
 }
 
-// parse reads all files of a folder.
 func parse(folder fs.FS) (map[string]string, error) {
 	names, err := fs.Glob(folder, "*.sql")
 	if err != nil {
