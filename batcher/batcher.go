@@ -1,21 +1,16 @@
 // Package batcher coalesces calls of many goroutines into few operations.
 //
-// A [Lane] has at most one operation under way. Items that arrive meanwhile form the next
-// batch, so that a lone call goes out at once and a crowd shares a statement: there is no
-// timer and no artificial delay. A lone call can be carried out by its own caller
-// ([Lane.Do]). Two items with the same key never share a batch, unless the lane says that
-// they may (Together); the later one goes with a later batch, and overtakes nobody who came
-// earlier for the same key.
+// A [Lane] has at most one operation under way. Items that arrive meanwhile form the next batch. So
+// a lone call goes out at once and a crowd shares a statement, without a timer. Two items with the
+// same key share a batch only if the lane says so (Together). Otherwise the later one goes with a
+// later batch, and overtakes no earlier item of its key.
 //
-// An item that was accepted is always answered, exactly once, whether or not
-// anybody still wants the answer: the operation runs under a context of the lane,
-// limited in time, that no caller can cancel. So a caller that gives up neither
-// loses nor leaks what the operation did; its callback decides what becomes of it.
+// An accepted item is always answered, exactly once. The operation runs under a context of the
+// lane, limited in time, that no caller can cancel. So a caller that gives up neither loses nor
+// leaks what the operation did: its callback decides what becomes of it.
 //
-// Some answers only say that nothing could be done for an item, because somebody
-// else is in its way for now. Such an item is asked again, alone, beside the
-// batches, and whatever came for its key after it waits behind it: a
-// locked item delays nobody else. See slow.go.
+// Some answers say only that somebody else is in an item's way for now. Such an item is asked again beside
+// the batches, and later items of its key wait behind it, so it delays no other key. See slow.go.
 package batcher
 
 import (
@@ -28,32 +23,31 @@ import (
 	"time"
 )
 
-// ErrStopped is returned for items that come after Stop, or that wait for room when nobody may
-// ([Config].Refuse).
+// ErrStopped is returned for items that come after Stop, or that would wait for room after
+// [Config].Refuse is closed.
 var ErrStopped = errors.New("batcher: stopped")
 
 // Config describes a lane.
 type Config struct {
 	// Max is the most items in one operation.
 	Max int
-	// Room is the most items that wait or are under way; more wait in Submit.
-	// 0 means no limit, for items that are bounded elsewhere.
+	// Room is the most items that wait or are under way; more wait in Submit. 0: no limit, for
+	// items that are bounded elsewhere.
 	Room int
-	// Refuse, if set, is closed when nobody may wait for room any more: whoever would gets
-	// ErrStopped. Items for which there is room are accepted until Stop.
+	// Refuse, if set, is closed when nobody may wait for room any more. Items for which there is
+	// room are accepted until Stop.
 	Refuse <-chan struct{}
 	// Timeout limits one operation.
 	Timeout time.Duration
-	// Together: items with the same key may share a batch, in their order. A locked one still
-	// has those behind it that came later.
+	// Together: items with the same key may share a batch, in their order. Later ones still wait
+	// behind a locked one.
 	Together bool
-	// Inline runs each item at once, alone, in the caller's goroutine. It is for
-	// operations that take microseconds and never block.
+	// Inline runs each item at once, alone, in the caller's goroutine, for operations that take
+	// microseconds and never block.
 	Inline bool
-	// Trace, if set, begins the trace of each operation that is not Inline: ctx is the
-	// lane's, calls are the contexts with which its items were submitted, in their
-	// order. The operation runs under the context that it returns, which must be made
-	// of ctx; then its end is called. Nil: nobody's context is kept.
+	// Trace, if set, begins the trace of each operation that is not Inline: ctx is the lane's,
+	// calls are the contexts of its items, in their order. The operation runs under the returned
+	// context, which must be made of ctx; then end is called. Nil: nobody's context is kept.
 	Trace func(ctx context.Context, calls []context.Context) (traced context.Context, end func(error))
 }
 
@@ -72,8 +66,8 @@ type Lane[T, R any] struct {
 	giveUp context.CancelFunc
 
 	mu sync.Mutex
-	// queue has at most one entry of a key, later the others: one hot key must
-	// not make every batch look through all that wait for it. (Together: queue has all.)
+	// queue has at most one entry of a key, later the others: a hot key must not make every batch
+	// look through all its entries. (Together: queue has all.)
 	queue   []entry[T, R]
 	later   map[string][]entry[T, R]
 	running bool
@@ -89,17 +83,16 @@ type Lane[T, R any] struct {
 type entry[T, R any] struct {
 	item T
 	done func(R, error)
-	// since is when it first went out, or began to stand behind a locked one.
+	// since is when it first went out, or began to wait behind a locked one.
 	since time.Time
-	// ctx is the one of the Submit, for Trace, and nil without it. Nobody waits for it.
+	// ctx is the one of the Submit, for Trace; else nil.
 	ctx context.Context
 }
 
-// New makes a lane. key tells which items must not share a batch; flush carries
-// a batch out and returns one answer for each item in the same order, or an error
-// for all; it keeps nothing of the items' slice. locked tells which answers mean that
-// nothing was done and the item is to be asked again, alone, for at most the lane's
-// timeout: then that is its answer. It may be nil, and is not asked where operations are Inline, which never block.
+// New makes a lane. key tells which items must not share a batch. flush carries a batch out, returns
+// one answer for each item in the same order, or an error for all, and does not keep the items' slice.
+// locked tells which answers mean that nothing was done: the item is asked again for at most the lane's
+// timeout, then that is its answer. locked may be nil; Inline lanes do not use it.
 func New[T, R any](cfg Config, key func(T) string, flush func(context.Context, []T) ([]R, error), locked func(R) bool) *Lane[T, R] {
 	l := &Lane[T, R]{cfg: cfg, key: key, flush: flush, locked: locked, later: make(map[string][]entry[T, R])}
 	l.slow.init()
@@ -111,24 +104,22 @@ func New[T, R any](cfg Config, key func(T) string, flush func(context.Context, [
 	return l
 }
 
-// Alone gives an Inline lane an operation for a single item, which needs no slices: it is
-// carried out instead of flush. To be called before the first item comes.
+// Alone gives an Inline lane an operation for a single item, carried out instead of flush without
+// slices. Call it before the first item comes.
 func (l *Lane[T, R]) Alone(one func(context.Context, T) (R, error)) { l.one = one }
 
-// Submit hands an item in. When it returns nil, done will be called exactly
-// once, from another goroutine or (Inline) before Submit returns; so callers hold
-// no lock that done takes. It waits while the lane is full, until ctx ends. It
-// returns ctx's error or ErrStopped; done is not called then.
+// Submit hands an item in. If it returns nil, done will be called exactly once, from another goroutine
+// or (Inline) before Submit returns, so callers hold no lock that done takes. It waits while the lane
+// is full, until ctx ends. It returns ctx's error or ErrStopped; done is not called then.
 func (l *Lane[T, R]) Submit(ctx context.Context, item T, done func(R, error)) error {
 	return l.submit(ctx, item, done, false)
 }
 
-// Do is Submit by a caller that has nothing to do before it has its answer. Where the lane
-// is idle it carries its item out itself, alone, and done is called before Do returns
-// (unless the item is locked): no other goroutine has to be woken up, which is most of what
-// a lone call costs here. Items that come meanwhile are carried out by others as soon as
-// this is done. A caller that may have to leave before the operation ends, after at most
-// the lane's Timeout, must not use it.
+// Do is Submit by a caller that has nothing to do before its answer. If the lane is idle, the
+// caller carries its item out itself, alone, and done is called before Do returns (unless the item
+// is locked). This saves waking another goroutine, which is most of what a lone call costs here.
+// Others carry out the items that come meanwhile, afterwards. A caller that may have to leave
+// before the operation ends, after at most the lane's Timeout, must not use it.
 func (l *Lane[T, R]) Do(ctx context.Context, item T, done func(R, error)) error {
 	return l.submit(ctx, item, done, true)
 }
@@ -184,8 +175,8 @@ type Submission[T, R any] struct {
 	Done func(R, error)
 }
 
-// SubmitAll is Submit for several items of a lane without Room: they are in one operation, as
-// far as Max allows, in their order. With ErrStopped, none is accepted.
+// SubmitAll is Submit for several items of a lane without Room, in their order and in one
+// operation, as far as Max allows. ErrStopped: none is accepted.
 func (l *Lane[T, R]) SubmitAll(all []Submission[T, R]) error {
 	l.mu.Lock()
 	if l.stopped {
@@ -212,7 +203,7 @@ func (l *Lane[T, R]) SubmitAll(all []Submission[T, R]) error {
 	return nil
 }
 
-// goOn sees to it that somebody carries out what is in the queue. l.mu is held.
+// goOn starts run if the queue needs it. l.mu is held.
 func (l *Lane[T, R]) goOn() {
 	if len(l.queue) > 0 && !l.running {
 		l.running = true
@@ -220,10 +211,9 @@ func (l *Lane[T, R]) goOn() {
 	}
 }
 
-// Stop refuses new items and returns when all that were accepted are answered.
-// When ctx ends before, the operation under way is cancelled, and what has not
-// begun is answered with ErrStopped: a store that hangs cannot hold it up for the
-// time of a long queue.
+// Stop refuses new items and returns when all accepted ones are answered. If ctx ends before, the
+// operation under way is cancelled, and what has not begun is answered with ErrStopped: a hanging
+// store must not hold Stop up for a long queue.
 func (l *Lane[T, R]) Stop(ctx context.Context) {
 	l.mu.Lock()
 	l.stopped = true
@@ -233,8 +223,7 @@ func (l *Lane[T, R]) Stop(ctx context.Context) {
 	l.work.Wait()
 }
 
-// run carries out batches until the queue is empty. It exists only while there
-// is work, so an idle lane costs no goroutine.
+// run carries out batches until the queue is empty. So an idle lane costs no goroutine.
 func (l *Lane[T, R]) run() {
 	crowded := false
 	for {
@@ -257,7 +246,7 @@ func (l *Lane[T, R]) run() {
 	}
 }
 
-// add appends an entry to the queue. l.mu is held.
+// add queues an entry. l.mu is held.
 func (l *Lane[T, R]) add(e entry[T, R]) {
 	k := l.key(e.item)
 	if ln := l.slow.lines[k]; ln != nil {
@@ -274,8 +263,7 @@ func (l *Lane[T, R]) add(e entry[T, R]) {
 	l.queue = append(l.queue, e)
 }
 
-// next takes the first entries off the queue, of different keys unless Together. An entry
-// that waited for one of them gets in line. l.mu is held.
+// next takes a batch off the queue. An entry that waited for one of its keys is queued. l.mu is held.
 func (l *Lane[T, R]) next() []entry[T, R] {
 	batch, spare := l.queue, l.spare
 	l.spare = nil
@@ -301,7 +289,6 @@ func (l *Lane[T, R]) next() []entry[T, R] {
 	return batch
 }
 
-// alone runs an operation for one item, in the caller's goroutine.
 func (l *Lane[T, R]) alone(item T, done func(R, error)) {
 	defer l.work.Done()
 	defer endProcess()
@@ -326,9 +313,8 @@ func (l *Lane[T, R]) answerTo(item T) (r R, err error) {
 	return r, err
 }
 
-// endProcess makes a panic in the goroutine of a caller end the process, as one in a goroutine
-// of the lane does. The caller may recover, as a server does: then it would stay unknown what
-// the operation did, its item would have no answer, and others would wait for ever. To be deferred.
+// endProcess, deferred, makes a panic in a caller's goroutine end the process. If the caller
+// recovered, as a server does, the item would have no answer, and others would wait for ever.
 func endProcess() {
 	if v := recover(); v != nil {
 		go panic(fmt.Sprintf("%v\n\n%s", v, debug.Stack())) // where nobody recovers
@@ -336,13 +322,11 @@ func endProcess() {
 	}
 }
 
-// carryOutHere is carryOut for the item of a caller of Do.
 func (l *Lane[T, R]) carryOutHere(e entry[T, R]) {
 	defer endProcess()
 	l.carryOut([]entry[T, R]{e})
 }
 
-// carryOut runs one operation and answers its items.
 func (l *Lane[T, R]) carryOut(batch []entry[T, R]) {
 	for _, e := range batch {
 		l.items = append(l.items, e.item)
@@ -365,7 +349,6 @@ func (l *Lane[T, R]) carryOut(batch []entry[T, R]) {
 	l.items = l.items[:0]
 }
 
-// callsOf are the contexts of a batch, for Trace.
 func (l *Lane[T, R]) callsOf(batch []entry[T, R]) []context.Context {
 	if l.cfg.Trace == nil {
 		return nil
@@ -377,7 +360,6 @@ func (l *Lane[T, R]) callsOf(batch []entry[T, R]) []context.Context {
 	return calls
 }
 
-// operate asks for the answers to a batch of calls.
 func (l *Lane[T, R]) operate(items []T, calls []context.Context) (answers []R, err error) {
 	if l.ctx.Err() != nil {
 		return nil, ErrStopped
@@ -399,7 +381,6 @@ func (l *Lane[T, R]) operate(items []T, calls []context.Context) (answers []R, e
 	return answers, err
 }
 
-// leave makes room for n items.
 func (l *Lane[T, R]) leave(n int) {
 	if l.room == nil {
 		return

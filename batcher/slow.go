@@ -6,23 +6,20 @@ import (
 	"time"
 )
 
-// The pauses between two questions for the same locked item grow from one to the
-// other.
+// The pauses between two questions for a locked item grow from againMin to againMax.
 const (
 	againMin = 20 * time.Millisecond
 	againMax = 500 * time.Millisecond
 )
 
-// slowPath has the locked items of a lane. While there are any, one goroutine asks again for
-// those whose pause is over, in one operation. So locked items never use more than one
-// connection, and an item that is unlocked does not wait for the others. The lane's mutex
-// guards all fields.
+// slowPath has the locked items of a lane. One goroutine asks again for those whose pause is over,
+// in one operation. So they never use more than one connection, and an unlocked item does not wait
+// for the others. The lane's mutex guards all fields.
 type slowPath[T, R any] struct {
-	// lines are by key. While a key has a line, no item of that key is in the lane's
-	// queue or in a batch.
+	// lines are by key. While a key has a line, no item of it is in the lane's queue or in a batch.
 	lines   map[string]*line[T, R]
 	running bool
-	// wake tells the goroutine of a new line.
+	// wake: there is a new line.
 	wake chan struct{}
 }
 
@@ -47,15 +44,15 @@ func (ln *line[T, R]) join(entries ...entry[T, R]) {
 	}
 }
 
-// later sets the time of the next question. It shortens the pause at random, by up to a half, so
-// that sidecars which wait for the same row do not ask in step.
+// later sets the time of the next question. The pause is random, at least half as long, so that
+// sidecars that wait for the same row do not ask in step.
 func (ln *line[T, R]) later() {
 	ln.pause = min(2*ln.pause, againMax)
 	ln.at = time.Now().Add(ln.pause/2 + rand.N(ln.pause/2))
 }
 
-// setAside moves the locked items of a batch to their lines, and returns the others with their
-// answers. sent is when the batch was sent.
+// setAside moves the locked items of a batch, sent at that time, to their lines, and returns the
+// others with their answers.
 func (l *Lane[T, R]) setAside(batch []entry[T, R], answers []R, sent time.Time) ([]entry[T, R], []R) {
 	if l.locked == nil || !slices.ContainsFunc(answers, l.locked) {
 		return batch, answers
@@ -85,8 +82,7 @@ func (l *Lane[T, R]) setAside(batch []entry[T, R], answers []R, sent time.Time) 
 	return batch[:n], answers[:n]
 }
 
-// moveBehind moves queued items of locked keys to their lines, so that they do not overtake. l.mu is
-// held.
+// moveBehind moves queued items of locked keys to their lines, so that they do not overtake. l.mu is held.
 func (l *Lane[T, R]) moveBehind() {
 	l.queue = slices.DeleteFunc(l.queue, func(e entry[T, R]) bool {
 		k := l.key(e.item)
@@ -114,8 +110,7 @@ func (l *Lane[T, R]) goOnSlowly() {
 	}
 }
 
-// runSlowly asks for locked items, each after its pause, until there are none. When Stop gives up, no
-// item pauses any longer.
+// runSlowly asks for locked items until there are none. When Stop gives up, no item pauses any longer.
 func (l *Lane[T, R]) runSlowly() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -141,8 +136,8 @@ func (l *Lane[T, R]) runSlowly() {
 	}
 }
 
-// due returns the lines whose pause is over (or all), the longest waiting first. If there is none,
-// wait is the time until the next one. The lane's mutex is held.
+// due returns the lines whose pause is over (or all), the longest waiting first. Else wait is the
+// time until the next one. The lane's mutex is held.
 func (s *slowPath[T, R]) due(all bool, limit int) (due []*line[T, R], wait time.Duration) {
 	now := time.Now()
 	wait = againMax
@@ -157,7 +152,6 @@ func (s *slowPath[T, R]) due(all bool, limit int) (due []*line[T, R], wait time.
 	return due[:min(len(due), limit)], wait
 }
 
-// askAgain asks for the first item of each line.
 func (l *Lane[T, R]) askAgain(due []*line[T, R]) {
 	firsts := make([]entry[T, R], len(due))
 	items := make([]T, len(due))
@@ -178,8 +172,8 @@ func (l *Lane[T, R]) askAgain(due []*line[T, R]) {
 }
 
 // settle answers the first item of a line, unless its row is still locked and its time is not over.
-// After the answer, or an error, the later items return to the queue: answers of a key keep the order
-// of its items, and an error is no sign of a locked row.
+// If the row is not locked, or with an error, the later items return to the queue, so that answers
+// of a key keep the order of its items. An error is no sign of a locked row.
 func (l *Lane[T, R]) settle(ln *line[T, R], r R, err error) {
 	locked := err == nil && l.locked(r)
 	l.mu.Lock()
@@ -204,7 +198,7 @@ func (l *Lane[T, R]) settle(ln *line[T, R], r R, err error) {
 	}
 }
 
-// late counts the items at the front whose timeout is over. The first item's answer is valid for all
+// late counts the items at the front whose timeout is over. The first one's answer is valid for all
 // of them.
 func (ln *line[T, R]) late(timeout time.Duration) int {
 	n := slices.IndexFunc(ln.entries, func(e entry[T, R]) bool { return time.Since(e.since) < timeout })
@@ -214,7 +208,7 @@ func (ln *line[T, R]) late(timeout time.Duration) int {
 	return n
 }
 
-// dissolve returns the items of a line to the queue. l.mu is held.
+// dissolve queues the items of a line again. l.mu is held.
 func (l *Lane[T, R]) dissolve(ln *line[T, R]) {
 	delete(l.slow.lines, ln.key)
 	for _, e := range ln.entries {

@@ -6,29 +6,28 @@ import "time"
 type Attempt struct {
 	Key string
 	ID  AttemptID
-	// Undelivered: the caller tells nobody of a grant that it finds (Cancel). So another
-	// instance may still give it back as Undelivered.
+	// Undelivered: the caller tells nobody of a grant that it finds (Cancel), so another instance
+	// may still give it back as Undelivered.
 	Undelivered bool
 }
 
-// Ask is one attempt to get one key, with all that the store must know.
+// Ask is one attempt to get one key.
 type Ask struct {
 	Attempt
-	// Lease is the asker's renewed lease. A session's lock is held under it; a bind:ttl
-	// waiter keeps its place by it. An Acquire with a TTL does not look at it.
+	// Lease is the asker's renewed lease. A session's lock is held under it; a bind:ttl waiter
+	// keeps its place by it. An Acquire with a TTL does not look at it.
 	Lease LeaseID
-	// TTL above zero asks for a bind:ttl lock: the grant makes an unrenewed lease
-	// that lasts so long. Zero: the lock is held under Lease.
+	// TTL above zero asks for a bind:ttl lock: the grant makes an unrenewed lease that lasts so
+	// long. Zero: it is held under Lease.
 	TTL time.Duration
-	// MinHold above zero keeps the key for so long after the grant, whatever becomes
-	// of its holder.
+	// MinHold above zero keeps the key for so long after the grant, whatever becomes of its holder.
 	MinHold time.Duration
 	// Wait: if the key is held, the attempt is queued.
 	Wait bool
-	// Skip: as a waiter it wants no lock, but the result, when the holder releases
-	// with the Outcome Success.
+	// Skip: as a waiter it wants the result, not the lock, when the holder releases with the
+	// Outcome Success.
 	Skip bool
-	// Session and Owner are shown to others as part of the holder.
+	// Session and Owner are shown with the holder.
 	Session, Owner string
 	// Data is JSON (valid UTF-8), or nil.
 	Data []byte
@@ -52,8 +51,7 @@ const (
 	LeaseLost
 	// RowLocked: somebody keeps the key's row locked; nothing changed.
 	RowLocked
-	// Skipped: the attempt waited, and its holder released with Success: what was
-	// to be done under the lock is done.
+	// Skipped: the attempt waited, and the holder released with Success, so the work is done.
 	Skipped
 )
 
@@ -63,30 +61,28 @@ type Answer struct {
 	// Token and AcquiredAt are those of the grant (Granted).
 	Token      int64
 	AcquiredAt time.Time
-	// ExpiresIn is how long the grant's lease or its hold lasts (Granted), at least: in an
-	// answer from when the store was asked, in news from now.
+	// ExpiresIn is how long the grant's lease or its hold lasts (Granted), at least: in an answer
+	// since the question, in news from now.
 	ExpiresIn time.Duration
-	// Lock is who has it (Held, Queued). For Queued, Holder.ExpiresIn may be zero
-	// or less: the holder's lease is about to be reaped.
+	// Lock is who has it (Held, Queued). For Queued, Holder.ExpiresIn may be zero or less: the
+	// holder's lease is about to be reaped.
 	Lock Lock
-	// Position is the place in line, 1 for the first: of an ask that waits (Queued), or
-	// the one that a Cancel gave up (Gone). Zero: not known.
+	// Position is the queue position, 1 for the first, of an ask that waits (Queued), or that a
+	// Cancel gave up (Gone). Zero: not known.
 	Position int
-	// Result is JSON, or nil: what the holder released with (Skipped).
+	// Result is JSON, or nil, from the holder's release (Skipped).
 	Result []byte
-	// HandedBy is the W3C trace context of the release that handed the lock over to
-	// this waiter (Granted), empty if there is none, or it was no release.
+	// HandedBy is the W3C trace context of the release that handed the lock to this waiter
+	// (Granted), or empty.
 	HandedBy string
-	// GrantedFor is how long ago, by the store's clock, the grant was made (Granted),
-	// when a waiter hears of it.
+	// GrantedFor is how long ago, by the store's clock, a waiter's grant was made (Granted).
 	GrantedFor time.Duration
 }
 
-// News tells that a waiter was granted its lock by a hand-off, or was skipped; or,
-// when the Answer has no Outcome, that the waiter should be checked now: then only the
-// first half of Grant need be there (HalfID). With Signals or an Event it is about
-// something else. A grant of which another instance tells, and nobody else can, comes
-// with the Grant only, without Key and Lease.
+// News tells that a waiter was granted its lock by a hand-off, or was skipped. If the Answer has no
+// Outcome, the waiter should be checked now; then only the first half of the ID need be there
+// (HalfID). With Signals or an Event it is about something else. A grant that only another instance
+// can tell of comes with the ID only, without Key and Lease.
 type News struct {
 	Attempt
 	// Lease is the lease under which it waited.
@@ -98,6 +94,6 @@ type News struct {
 	Event *Event
 }
 
-// EveryWait is the news that something may have been missed: every wait, every
-// watched key and the signals should be checked now.
+// EveryWait is the news that something may have been missed: check every wait, every watched key
+// and the signals now.
 var EveryWait = News{}

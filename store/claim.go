@@ -6,24 +6,21 @@ import "time"
 type Claim struct {
 	Key   string
 	Token int64
-	// Lease is the lease on which the claimed lock rides. Zero: whoever claims
-	// has only key and token, which is enough for bind:ttl locks and no other.
+	// Lease is the one under which the claimed lock is held. Zero: the claimant has only key and
+	// token, enough for bind:ttl locks and no other.
 	Lease LeaseID
-	// Undelivered: this instance was granted the lock (bind:ttl) and could not tell
-	// anybody. If the attempt was repeated at another instance, either may have told
-	// somebody: the claim is refused as OtherSession, and the lock lasts for its TTL.
+	// Undelivered: this instance was granted the lock (bind:ttl) and told nobody. If the attempt
+	// was repeated at another instance, either may have told somebody: the claim is refused as
+	// OtherSession, and the lock lasts for its TTL.
 	Undelivered bool
 	// Outcome and Result (JSON, or nil) are for those who wait or watch (Release).
 	Outcome ReleaseOutcome
 	Result  []byte
-	// AtOnce: a hold that is not over (MinHold) does not keep the key, even if the claimed
-	// Lease is dead (Release).
+	// AtOnce: a pending hold (MinHold) does not keep the key, even if the claimed Lease is dead (Release).
 	AtOnce bool
-	// Awaited: somebody is known to wait for the key, so that it will have to be handed
-	// over (Release). It only saves time.
+	// Awaited: somebody is known to wait for the key (Release). It only saves time.
 	Awaited bool
-	// Traceparent is the W3C trace context of the release, or empty: for the waiter
-	// that gets the lock by it.
+	// Traceparent is the W3C trace context of the release, or empty, for the next holder.
 	Traceparent string
 }
 
@@ -55,8 +52,8 @@ type ClaimStatus uint8
 const (
 	// Holds: the claim was right, and what was asked is done.
 	Holds ClaimStatus = iota + 1
-	// OtherSession: key and token are right, but the lock belongs to a session,
-	// and the claim does not come from it.
+	// OtherSession: key and token are right, but the lock belongs to a session, and the claim is
+	// not from it.
 	OtherSession
 	// Released: the lock was held under this token and is released.
 	Released
@@ -71,8 +68,8 @@ const (
 // Verdict answers a claim.
 type Verdict struct {
 	Status ClaimStatus
-	// Lock is the lock as it is now (Amend), when it Holds. Release tells key and token, and, of
-	// a claim without a lease, how long it was held and the trace context of its acquire: who
-	// holds the lease knows the rest.
+	// Lock is the lock as it is now (Amend), when it Holds. Release sets key and token and, of a
+	// claim without a lease, how long it was held and the trace context of its acquire: the holder
+	// of a lease knows the rest.
 	Lock Lock
 }

@@ -2,14 +2,13 @@ package store
 
 import "errors"
 
-// Error is how a store fails. Its behaviour matters to a caller, not its origin.
+// Error is how a store fails.
 type Error struct {
 	// Op is the operation, in the words of [Store].
 	Op string
 	// Err is the cause.
 	Err error
-	// Unknown: the operation may have been carried out, wholly. When false,
-	// nothing was done.
+	// Unknown: the operation may have been carried out, wholly. When false, nothing was done.
 	Unknown bool
 }
 
@@ -22,16 +21,14 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Unavailable reports whether err says that the store could not do its work for
-// now: trying again later may help.
+// Unavailable reports whether err says that the store could not work for now: a later try may help.
 func Unavailable(err error) bool {
 	var e *Error
 	return errors.As(err, &e)
 }
 
-// OutcomeUnknown reports whether the operation that failed with err may have
-// been carried out all the same. Such an attempt is repeated with the same
-// AttemptID, or withdrawn.
+// OutcomeUnknown reports whether the operation that failed with err may have been carried out. Such
+// an attempt is repeated with the same AttemptID, or withdrawn.
 func OutcomeUnknown(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Unknown

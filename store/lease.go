@@ -20,13 +20,13 @@ type Renewal struct {
 	Signals bool
 	// History is in which history they were extended, where there can be more than one.
 	History History
-	// Reconcile are those of the Kept that were opened in another history: grants under
-	// them may be missing here, and others be back that were released. See [Mover].
+	// Reconcile are the Kept leases that were opened in another history: grants under them may be
+	// missing, and released ones be back. See [Mover].
 	Reconcile []LeaseID
 }
 
-// History names all that a store has granted since it last may have forgotten something
-// that it had told: since a failover to a server that knew less.
+// History names all that a store has granted since it last may have forgotten something, as by a
+// failover to a server that knew less.
 type History = uuid.UUID
 
 // HeldGrants are what HeldUnder found, and in which history.
@@ -42,8 +42,8 @@ type HeldGrant struct {
 	Lease LeaseID
 }
 
-// Move names what is to be moved: a lock by its token; or an attempt that waits, or that
-// has got its lock meanwhile, by its id.
+// Move names what is to be moved: a lock by its token, or by its id an attempt that waits or has
+// got its lock meanwhile.
 type Move struct {
 	Attempt
 	Token int64

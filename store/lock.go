@@ -12,21 +12,21 @@ type Lock struct {
 	QueueLength int
 	// Stopping is set when the holder was asked to stop.
 	Stopping *Stopping
-	// Expired: the key is not held, and the grant under Token was not released: its
-	// lease ended. Zero Token: there was none that is remembered.
+	// Expired: the key is not held, and the lease of the grant under Token ended before a release.
+	// Zero Token: none is remembered.
 	Expired bool
 }
 
 // Holder is who has a lock.
 type Holder struct {
 	Instance, Pod string
-	// Session is the session's public name, empty for bind:ttl.
+	// Session is its public name, empty for bind:ttl.
 	Session, Owner string
-	// Lease is the lease that holds the lock; Renewed is false for bind:ttl.
+	// Lease holds the lock; Renewed is false for bind:ttl.
 	Lease   LeaseID
 	Renewed bool
-	// HoldPending: it was released, or its lease has ended, and the key is kept because
-	// its hold (MinHold) is not over. ExpiresIn is then until the end of the hold.
+	// HoldPending: it was released, or its lease has ended, and its MinHold keeps the key.
+	// ExpiresIn is then until the end of the hold.
 	HoldPending bool
 	AcquiredAt  time.Time
 	HeldFor     time.Duration

@@ -20,8 +20,8 @@ type Signal struct {
 	ID   SignalID // set by the store
 	Kind SignalKind
 	Key  string
-	// Token is the grant that is meant. Signals sets it; a Signal call means
-	// whoever holds the key, if it is zero.
+	// Token is the grant that is meant. Signals sets it; a Signal call means whoever holds the key,
+	// if it is zero.
 	Token int64
 	// Reason is for people; nil: none was given.
 	Reason *string
@@ -33,8 +33,7 @@ type Signal struct {
 type Stopping struct {
 	// Reason is for people; nil: none was given.
 	Reason *string
-	// At is when it was first asked for, by the store's clock. A later request
-	// changes the reason only.
+	// At is when it was first asked for, by the store's clock. A later request changes the reason only.
 	At time.Time
 }
 

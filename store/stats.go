@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// TypeOf is the type of a key: the part before the first colon, empty if there is
-// none.
+// TypeOf is the type of a key: the part before the first colon, empty if there is none.
 func TypeOf(key string) string {
 	before, _, found := strings.Cut(key, ":")
 	if !found {
@@ -15,15 +14,14 @@ func TypeOf(key string) string {
 	return before
 }
 
-// Stats is what a database holds. Lists are ordered by Held, the most first, and have
-// at most [StatLines] lines; what does not fit is summed up in a last line whose Name
-// is [Others] and whose Namespace is empty.
+// Stats is what a database holds. Lists are ordered by Held, the most first, and have at most
+// [StatLines] lines. A last line, with the Name [Others] and no Namespace, is the sum of the rest.
 type Stats struct {
 	Types []Stat
 	Pods  []Stat // Waiting is zero
 }
 
-// StatLines is the most lines of a list of Stats, but for the one of the others.
+// StatLines is the most lines of a list of Stats, without the one of the others.
 const StatLines = 1000
 
 // Others names the line of all that have none.
@@ -31,14 +29,12 @@ const Others = "_others"
 
 // Stat counts the locks of one type, or of one pod.
 type Stat struct {
-	// Namespace is that of the keys; Name the type of the keys, see [TypeOf], or the
-	// pod.
+	// Namespace is that of the keys; Name the type of the keys, see [TypeOf], or the pod.
 	Namespace, Name string
-	// Held are held now. Expired are those whose holder's lease is past its end, and
-	// is not reaped yet. Waiting stand in line.
+	// Held are held now. Expired are those whose holder's lease is past its end and not reaped yet.
+	// Waiting are queued.
 	Held, Expired, Waiting int64
-	// Average is for how long those that are Held are held, on average, Longest for how
-	// long the oldest is.
+	// Average and Longest are how long those that are Held have been held.
 	Average, Longest time.Duration
 }
 

@@ -7,9 +7,9 @@ import "time"
 type Clock interface {
 	// Now has a monotonic reading that goes on while the process is stopped.
 	Now() time.Time
-	// Suspended is for how long the machine had been suspended at now, which Now has
-	// just returned, since any fixed moment. The monotonic clock of a Linux machine
-	// stands still meanwhile, the database's does not: a lease must not outlive that.
+	// Suspended is for how long the machine had been suspended at now, which Now has just returned,
+	// since any fixed moment. A suspended Linux machine's monotonic clock stands still, the
+	// database's does not: a lease must not outlive that.
 	Suspended(now time.Time) time.Duration
 }
 
@@ -25,7 +25,7 @@ type Tick struct {
 // Read reads the clock.
 func Read(c Clock) Tick { return Tick{Now: c.Now(), clk: c} }
 
-// Suspended is for how long the machine had been suspended at the tick, since any fixed moment.
+// Suspended is [Clock].Suspended at the tick.
 func (t Tick) Suspended() time.Duration { return t.clk.Suspended(t.Now) }
 
 // Past reports whether a time has come; the zero time never does.
@@ -37,5 +37,5 @@ type System struct{}
 // Now returns the current time.
 func (System) Now() time.Time { return time.Now() }
 
-// Suspended returns how long the machine has been suspended since it started.
+// Suspended counts since the machine started.
 func (System) Suspended(now time.Time) time.Duration { return suspended(now) }

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// RetryPause is how long after a failed operation of the store it is tried again.
+// RetryPause is the pause after a failed operation of the store.
 const RetryPause = 250 * time.Millisecond
 
-// jitterShare makes a pause up to a tenth shorter, so that many sidecars that started together
-// do not stay in step.
+// jitterShare makes a pause up to a tenth shorter, so that sidecars that started together do not
+// stay in step.
 const jitterShare = 0.1
 
 // Jitter returns a random share of a pause, at most 1.

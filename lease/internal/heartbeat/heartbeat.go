@@ -2,15 +2,12 @@
 // held under a few leases, one for each step of the TTLs in use, so that renewing 100,000 locks is
 // one statement over a handful of rows.
 //
-// A lease is opened when it is first pinned, and renewed while it has users. Its deadline counts
-// from when the last confirmed renewal was sent. A lease past its deadline is lost: its users are
-// told, and it is revoked as soon as the store answers. A lease without users is closed.
+// A lease is opened when it is first pinned, renewed while it has users, and closed without them.
+// Its deadline counts from when the last confirmed renewal was sent. Past its deadline it is lost:
+// its users are told, and it is revoked as soon as the store answers.
 //
 // If the store says that a lease is of another history (see [store.Mover]), it is not trusted for
-// longer before its locks are verified. It is retired: nothing new is held under it, and it is
-// closed as soon as it has no users.
-//
-// The store listens to news while there is a lease, and a while longer.
+// longer before its locks are verified. It is retired: nothing new is held under it.
 package heartbeat
 
 import (
@@ -27,8 +24,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Store is what leases need of a [store.Store]. It may also be a [store.Reaper] and a
-// [store.Listener].
+// Store is what leases need of a [store.Store]. It may also be a [store.Reaper] and a [store.Listener].
 type Store interface {
 	Renew(ctx context.Context, leases []store.LeaseID) (store.Renewal, error)
 	Revoke(ctx context.Context, leases []store.LeaseID) error
@@ -37,8 +33,8 @@ type Store interface {
 
 // Config is what leases need. All fields are required.
 type Config struct {
-	// TTL is the default of a lock, RenewInterval the longest time between two renewals of a
-	// lease. StoreTimeout limits one operation of the store.
+	// TTL is the default of a lock, RenewInterval the longest time between two renewals of a lease.
+	// StoreTimeout limits one operation of the store.
 	TTL, RenewInterval, StoreTimeout time.Duration
 
 	Store      Store
@@ -48,16 +44,15 @@ type Config struct {
 	Observer   *observe.Observer
 	Background *background.Runner
 
-	// OnLost is told of a lease that was lost, and why, before it is revoked. It returns how many
-	// locks and waits were under it.
+	// OnLost is told of a lost lease, and why, before it is revoked. It returns how many locks and
+	// waits were under it.
 	OnLost func(l *Lease, reason types.LostReason) (locks, waits int)
 	// OnSignals is told that there are signals for holders.
 	OnSignals func()
-	// OnRetired is told of a lease under which nothing new is held. All that is under it must
-	// go.
+	// OnRetired is told of a lease under which nothing new is held. All under it must go.
 	OnRetired func(*Lease)
 	// Verify asks the store which locks are still held under leases of another history, and loses
-	// the others. It calls trusted for each lease of which all locks are verified.
+	// the others. It calls trusted for each lease whose locks are all verified.
 	Verify func(ctx context.Context, leases []*Lease, history store.History, trusted func(*Lease)) error
 }
 
@@ -80,8 +75,7 @@ func New(ctx context.Context, cfg Config) *Leases {
 	return &Leases{cfg: cfg, ctx: ctx, set: newSet(cfg.TTL, listen)}
 }
 
-// Pin returns the lease for a TTL, with one user more. If it is new, it is being opened, and the
-// trace of the call in ctx shows that.
+// Pin returns the lease for a TTL, with one user more. A new one is being opened, in the trace of the call.
 func (ls *Leases) Pin(call context.Context, ttl time.Duration) *Lease {
 	l, isNew := ls.set.pin(ttl)
 	if isNew && !ls.cfg.Background.Spawn(func() { ls.open(call, l) }) {
@@ -108,11 +102,11 @@ func (ls *Leases) InUse() (ids []store.LeaseID) {
 	return ids
 }
 
-// Retired reports whether nothing new is held under a lease, and it is neither closed nor lost.
+// Retired reports whether nothing new is held under a lease that is neither closed nor lost.
 func (ls *Leases) Retired(l *Lease) bool { return ls.set.isRetired(l) }
 
-// Left counts the living leases. It tells for how long the one that ends first is still trusted,
-// and the smallest share of its TTL for which one is.
+// Left counts the living leases, and returns the shortest time, and the smallest share of a TTL,
+// for which one is trusted.
 func (ls *Leases) Left(t clock.Tick) (living int, expiry time.Duration, share float64) {
 	for _, l := range ls.set.all() {
 		if !l.Alive(t) {
@@ -160,8 +154,7 @@ func (ls *Leases) open(call context.Context, l *Lease) {
 	ls.set.opened(l)
 }
 
-// Lose declares an own lease lost: what is held under it is lost, and it is revoked as soon as the
-// store answers. It is never revived.
+// Lose declares an own lease lost, with what is held under it. It is revoked as soon as the store answers.
 func (ls *Leases) Lose(l *Lease, reason types.LostReason) {
 	if !l.lost.CompareAndSwap(false, true) {
 		return

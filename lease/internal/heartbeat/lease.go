@@ -11,8 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Lease is a lease of this sidecar, which is renewed while anything is held under it. It lives
-// until its deadline, which every confirmed renewal moves. Once lost it is never revived.
+// Lease lives until its deadline, which every confirmed renewal moves. Once lost it is never revived.
 type Lease struct {
 	id  store.LeaseID
 	ttl time.Duration
@@ -24,8 +23,8 @@ type Lease struct {
 	// life is replaced by each confirmed renewal. nil until opened.
 	life atomic.Pointer[life]
 	lost atomic.Bool
-	// users counts what is held under it. It rises from zero only under the set's mutex, so
-	// that a lease which has none can be closed.
+	// users counts what is held under it. It rises from zero only under the set's mutex, so that a
+	// lease without users can be closed.
 	users atomic.Int64
 	// used: something was held under it since it was last due.
 	used atomic.Bool
@@ -42,7 +41,6 @@ type Lease struct {
 	Verified store.History
 }
 
-// life is what is known since the last confirmed renewal was sent.
 type life struct {
 	deadline  time.Time
 	suspended time.Duration
@@ -55,18 +53,16 @@ func newLease(ttl time.Duration) *Lease {
 // ID names the lease in the store.
 func (l *Lease) ID() store.LeaseID { return l.id }
 
-// TTL is that of the lease, which may be longer than what was asked for.
+// TTL may be longer than what was asked for.
 func (l *Lease) TTL() time.Duration { return l.ttl }
 
-// Opened is closed when the store has answered, or will not. Then Err tells whether the lease is
-// open.
+// Opened is closed when the store has answered, or will not. Then Err is valid.
 func (l *Lease) Opened() <-chan struct{} { return l.opened }
 
 // Err is why the lease could not be opened, once Opened is closed.
 func (l *Lease) Err() error { return l.err }
 
-// Alive reports whether the lease can be trusted now. Every read asks: a timer may come late, to a
-// process that was stopped.
+// Alive reports whether the lease can be trusted now. Every read asks, because a timer may come late.
 func (l *Lease) Alive(t clock.Tick) bool {
 	if l.lost.Load() {
 		return false
@@ -111,15 +107,15 @@ func (l *Lease) LossReason() types.LostReason {
 	return types.LostExpired
 }
 
-// MoveTo says that the store may have what is held under this lease under another one, until
-// Moved is called: it is trusted only while both are.
+// MoveTo says that the store may have this lease's locks and waits under another one, until Moved.
+// It is trusted only while both are.
 func (l *Lease) MoveTo(next *Lease) { l.next.Store(next) }
 
 // Moved says that it is known under which lease everything is.
 func (l *Lease) Moved() { l.next.Store(nil) }
 
-// Covers reports whether what is known here under the lease may be under that one in the store: it
-// may have been moved, and the answer not be here.
+// Covers reports whether the store may have under id what is held under l here, because it may have
+// been moved.
 func (l *Lease) Covers(id store.LeaseID) bool {
 	if l.id == id {
 		return true

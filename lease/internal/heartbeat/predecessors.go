@@ -13,19 +13,16 @@ import (
 // ErrReaping: the leases of predecessors are not reaped yet.
 var ErrReaping = errors.New("reaping the leases of the sidecar that ran here before")
 
-// reapRounds is how often revoking the predecessors is tried, with a store that
-// answers, before the leases are ready without: somebody keeps a row of theirs locked,
-// and the leases expire by themselves.
+// reapRounds is how often revoking the predecessors is tried, with a store that answers, before the
+// leases are ready without: somebody keeps a row of theirs locked, and they expire by themselves.
 const reapRounds = 5
 
-// forever is longer than any process runs.
 const forever = time.Duration(math.MaxInt64)
 
-// Reap revokes what instances left that ran here before and run no more: their
-// apps died with them, so nobody needs to wait until their leases expire. It works
-// in the background, for as long as the leases' context lives, until the store confirms; then
-// done is called. Until then, or a few tries that failed, Ready says so.
-// Locks can be asked for meanwhile. The instances come in the order in which they ran.
+// Reap revokes what instances left that ran here before and run no more, so that nobody has to wait
+// until their leases expire. It works in the background, as long as the leases' context lives, and
+// calls done when the store has confirmed all. Until then, or a few tries that failed, Ready says
+// so. The instances come in the order in which they ran.
 func (ls *Leases) Reap(instances []string, done func()) {
 	if len(instances) == 0 {
 		done()
@@ -51,7 +48,6 @@ func (ls *Leases) Reap(instances []string, done func()) {
 	}, ls.cfg.StoreTimeout, forever, func() {})
 }
 
-// reapInstance revokes what one instance left.
 func (ls *Leases) reapInstance(ctx context.Context, instance string) bool {
 	reaper, ok := ls.cfg.Store.(store.Reaper)
 	if !ok {

@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Run renews the leases when they are due, in one statement for all, and tells
-// the losers when one has passed its deadline. It runs until their context ends.
+// Run renews the due leases in one statement, and loses those past their deadline, until their
+// context ends.
 func (ls *Leases) Run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -43,7 +43,6 @@ func (ls *Leases) tick() time.Duration {
 	return p.next
 }
 
-// plan is what the renewer has to do now.
 type plan struct {
 	past []*Lease // past their deadline: lost
 	idle []*Lease // nothing is held under them: taken out, to be closed
@@ -51,8 +50,7 @@ type plan struct {
 	next time.Duration
 }
 
-// plan looks through the leases. When one is due, those that are due soon come
-// along: they share its statement, now and from then on.
+// plan looks through the leases. When one is due, those due soon share its statement, now and from then on.
 func (s *set) plan(clk clock.Clock, configured time.Duration) plan {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,8 +90,7 @@ func (s *set) plan(clk clock.Clock, configured time.Duration) plan {
 	return p
 }
 
-// renew sends one renewal for all leases that are due. Those of another history are verified
-// before they are trusted.
+// renew sends one renewal. Leases of another history are verified before they are trusted.
 func (ls *Leases) renew(due []*Lease) {
 	r := renewal{ls: ls, sent: ls.cfg.Clock.Now(), early: clock.Jitter()}
 	r.suspended = ls.cfg.Clock.Suspended(r.sent)
@@ -138,20 +135,18 @@ func (ls *Leases) renew(due []*Lease) {
 	ls.cfg.Observer.Renewal(ls.cfg.Clock.Now().Sub(r.sent), len(due), len(kept), err)
 }
 
-// sendRenewal asks the store for a renewal.
 func (ls *Leases) sendRenewal(due []*Lease) (store.Renewal, error) {
 	var longest time.Duration
 	for _, l := range due {
 		longest = max(longest, l.Remaining(clock.Read(ls.cfg.Clock)))
 	}
-	// Run sees to those that pass their deadline before: a lease that is too
-	// short for a slow store must not cost the others their renewal.
+	// Run sees to those that pass their deadline before: a lease that is too short for a slow store
+	// must not cost the others their renewal.
 	ctx, cancel := context.WithTimeout(ls.ctx, min(ls.cfg.StoreTimeout, longest))
 	defer cancel()
 	return ls.cfg.Store.Renew(ctx, idsOf(due))
 }
 
-// renewal is one that was sent at a time.
 type renewal struct {
 	ls        *Leases
 	sent      time.Time
@@ -159,8 +154,8 @@ type renewal struct {
 	early     float64
 }
 
-// apply trusts a lease that was renewed, and sees when it is to be renewed again. One
-// that was not, though there was no error, is lost.
+// apply trusts a renewed lease, and sets its next renewal. One that was not renewed, without an
+// error, is lost.
 func (r *renewal) apply(l *Lease, ok bool, err error) {
 	cfg := &r.ls.cfg
 	next := cfg.Clock.Now().Add(clock.RetryPause)

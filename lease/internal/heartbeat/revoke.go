@@ -7,9 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/lanes"
 )
 
-// revoke declares an own lease dead in the background, as soon as the store
-// answers. Should it not answer for long, the lease has expired anyway and
-// whoever wants one of its keys revokes it.
+// revoke declares an own lease dead in the background. If the store does not answer for long, the
+// lease has expired anyway, and is reaped when somebody wants one of its keys.
 func (ls *Leases) revoke(l *Lease) {
 	ls.set.mustRevoke(l)
 	confirmed := false
@@ -28,8 +27,8 @@ func (ls *Leases) revoke(l *Lease) {
 	})
 }
 
-// RevokeAll declares all leases dead, also those whose revocation was interrupted when the leases'
-// context ended. It tries once.
+// RevokeAll tries once to declare all leases dead, also those whose revocation their context's end
+// interrupted.
 func (ls *Leases) RevokeAll(ctx context.Context) {
 	for _, l := range ls.set.all() {
 		l.lost.Store(true)

@@ -7,12 +7,11 @@ import (
 	"time"
 )
 
-// set has the leases in use: one for each step of the TTLs. Those of another history are retired:
-// nothing new is held under them.
+// set has the leases in use: one for each step of the TTLs, and the retired ones.
 type set struct {
 	usual time.Duration // the configured TTL
-	// listen tells the store whether there is a lease. The store's news (hand-offs, signals,
-	// events) concern waits, locks and watches, and each of these needs a lease.
+	// listen tells the store whether there is a lease. Its news (hand-offs, signals, events)
+	// concern waits, locks and watches, which all need a lease.
 	listen    func(on bool)
 	listening bool
 	emptied   time.Time // when the last lease went
@@ -24,7 +23,7 @@ type set struct {
 	toRevoke map[*Lease]struct{}
 	// nextAt is when the renewer looks next.
 	nextAt time.Time
-	// wake tells the renewer that the lease set has changed.
+	// wake: the lease set has changed.
 	wake chan struct{}
 }
 
@@ -36,8 +35,7 @@ func newSet(usual time.Duration, listen func(on bool)) *set {
 	}
 }
 
-// pin returns the lease for a TTL, with one user more, and whether the caller
-// must open it.
+// pin returns the lease for a TTL, with one user more, and whether the caller must open it.
 func (s *set) pin(ttl time.Duration) (l *Lease, open bool) {
 	ttl = stepOf(ttl, s.usual)
 	s.mu.RLock()
@@ -62,7 +60,6 @@ func (s *set) pin(ttl time.Duration) (l *Lease, open bool) {
 	return l, open
 }
 
-// get returns the lease for a TTL, or nil.
 func (s *set) get(ttl time.Duration) *Lease {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -90,8 +87,8 @@ func (s *set) removeLocked(l *Lease) {
 	}
 }
 
-// Linger is how long the store goes on to listen when there is no lease. To begin again
-// costs a connection, and leases of short locks come and go.
+// Linger is how long the store goes on to listen without a lease. To begin again costs a
+// connection, and leases of short locks come and go.
 const Linger = 30 * time.Second
 
 // listenLocked is called before a lease is added. s.mu is held.
@@ -102,7 +99,7 @@ func (s *set) listenLocked() {
 	}
 }
 
-// lingerLocked ends the listening if there has been no lease for long. It returns how long
+// lingerLocked ends the listening if there has been no lease for [Linger]. It returns the time
 // until it has to look again. s.mu is held.
 func (s *set) lingerLocked(now time.Time) time.Duration {
 	if !s.listening || !s.emptyLocked() {
@@ -122,8 +119,8 @@ func (s *set) lingerLocked(now time.Time) time.Duration {
 
 func (s *set) emptyLocked() bool { return len(s.byTTL)+len(s.retired) == 0 }
 
-// retire makes the next pin find a fresh lease. It reports false when the lease is retired,
-// or was never for others to pin.
+// retire makes the next pin find a fresh lease. It reports false when the lease is retired or
+// removed already.
 func (s *set) retire(l *Lease) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +132,6 @@ func (s *set) retire(l *Lease) bool {
 	return true
 }
 
-// isRetired reports whether a lease is retired, and neither closed nor lost.
 func (s *set) isRetired(l *Lease) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -147,7 +143,6 @@ func (s *set) isRetiredLocked(l *Lease) bool {
 	return ok
 }
 
-// all returns the leases.
 func (s *set) all() []*Lease {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -158,7 +153,6 @@ func (s *set) allLocked() []*Lease {
 	return slices.AppendSeq(slices.Collect(maps.Values(s.byTTL)), maps.Keys(s.retired))
 }
 
-// mustRevoke notes that a lease is to be revoked, revoked that the store has confirmed it.
 func (s *set) mustRevoke(l *Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,14 +167,13 @@ func (s *set) revoked(leases ...*Lease) {
 	}
 }
 
-// unrevoked returns the leases to be revoked, of which the store has not confirmed it.
 func (s *set) unrevoked() []*Lease {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return slices.Collect(maps.Keys(s.toRevoke))
 }
 
-// opened tells the renewer of a lease, if it is due before the renewer looks anyway.
+// opened wakes the renewer, if the lease is due before it looks anyway.
 func (s *set) opened(l *Lease) {
 	s.mu.RLock()
 	sooner := l.renewAt.Before(s.nextAt)

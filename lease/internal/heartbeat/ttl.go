@@ -8,16 +8,15 @@ import (
 )
 
 const (
-	// MinMargin and marginShare: a lease is trusted until its TTL less 5%, at
-	// least 50 ms, after the last confirmed renewal was sent. The margin is for
-	// clocks that run at different speeds, and for telling the app in time.
+	// MinMargin and marginShare: a lease is trusted until its TTL less 5%, at least 50 ms, after
+	// the last confirmed renewal was sent. The margin is for clocks of different speeds, and for
+	// telling the app in time.
 	MinMargin   = clock.SuspensionLimit // a lease survives what the margin covers
 	marginShare = 20
 )
 
-// ttlSteps are the TTLs that leases have, beside the configured one. Each lease in use is renewed,
-// so locks with any TTL between two steps are held under one lease. Each step is at most twice the
-// one before.
+// ttlSteps are the TTLs of leases, beside the configured one. Each is at most twice the one before.
+// Locks with any TTL between two steps share a lease, because each lease in use is renewed.
 var ttlSteps = [...]time.Duration{
 	500 * time.Millisecond, time.Second, 2 * time.Second, 3 * time.Second, 5 * time.Second, 10 * time.Second,
 	15 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 3 * time.Minute, 5 * time.Minute,
@@ -31,8 +30,8 @@ const MaxLeases = len(ttlSteps) + 1
 // Margin is how long before the store's expiry a lease is no longer trusted.
 func Margin(ttl time.Duration) time.Duration { return max(ttl/marginShare, MinMargin) }
 
-// Reliable is how long an app may rely on a lock that the store keeps for so long. The
-// app of a bind:ttl lock counts by itself, and nobody tells it when that is over.
+// Reliable is how long an app may rely on a lock that the store keeps for so long. The app of a
+// bind:ttl lock counts by itself, and nobody tells it when that is over.
 func Reliable(left time.Duration) time.Duration { return left - Margin(left) }
 
 // interval is how often a lease of that TTL is renewed.

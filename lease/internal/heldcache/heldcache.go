@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Cache has answers of the store that a key is held. An answer may be given again for
-// a short time, never past the holder's expiry. Every read checks that.
+// Cache has answers of the store that a key is held. An answer may be given again for a short time,
+// never past the holder's expiry. Every read checks that.
 type Cache struct {
 	ttl     time.Duration
 	clk     clock.Clock
@@ -24,11 +24,11 @@ type Cache struct {
 
 // stripe is a part of the keys.
 type stripe struct {
-	// version counts the changes of the part. An answer to a question that was asked
-	// before a change is too old to be kept.
+	// version counts the changes of the part. An answer to a question from before a change is too
+	// old to be kept.
 	version atomic.Uint64
-	// used: an answer was kept. Most sidecars hardly ever ask for keys that others hold,
-	// and need not look into the cache, which all calls share.
+	// used: an answer was kept. Most sidecars hardly ever ask for keys that others hold, and need
+	// not look into the shared cache.
 	used atomic.Bool
 }
 
@@ -38,8 +38,8 @@ type entry struct {
 	until time.Time
 }
 
-// New makes a cache of at most size answers, each kept for at most ttl. A ttl of zero
-// turns the cache off. It fails when size is not above zero.
+// New makes a cache of at most size answers, each kept for at most ttl; zero turns it off. It fails
+// when size is not above zero.
 func New(size int, ttl time.Duration, clk clock.Clock) (*Cache, error) {
 	cache, err := lru.New[string, entry](size)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// grantRef names a grant as the app knows it.
 type grantRef struct {
 	key   string
 	token int64
@@ -20,12 +19,12 @@ type End struct {
 	Release *Release
 }
 
-// Remembered is how many ended grants of this sidecar are remembered at least; at
-// most it is half as many more. So a late claim hears what became of the lock.
+// Remembered is how many ended grants of this sidecar are remembered at least; at most it is half
+// as many more.
 const Remembered = 10_000
 
-// recentEnds remembers what became of the grants that ended last, whatever was asked for
-// meanwhile: those of late first, then twice as many that ended before them.
+// recentEnds remembers how the last grants ended, in three maps, the latest first. When the first
+// is full, the oldest is emptied.
 type recentEnds struct {
 	mu   sync.Mutex
 	ages [3]map[grantRef]End
@@ -50,8 +49,8 @@ func (e *recentEnds) add(ref grantRef, end End) {
 	e.ages[0][ref] = end
 }
 
-// settled forgets how a grant was released: that is done. Else what it needed would stay in
-// memory for as long as the grant is remembered.
+// settled forgets a Release that is done. Else its lock would stay in memory for as long as the
+// grant is remembered.
 func (e *recentEnds) settled(ref grantRef) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

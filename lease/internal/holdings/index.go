@@ -11,8 +11,8 @@ import (
 
 const shards = 64
 
-// index finds the locks that sessions of this sidecar hold by their keys. It
-// is sharded, so that different keys rarely meet on a mutex.
+// index finds the locks of sessions by their keys. It is sharded, so that different keys rarely
+// meet on a mutex.
 type index struct {
 	seed   maphash.Seed
 	shards [shards]shard
@@ -62,7 +62,6 @@ func (hs *index) remove(h *Lock) {
 	}
 }
 
-// on returns the locks that are held under a lease.
 func (hs *index) on(l *heartbeat.Lease) []*Lock {
 	var out []*Lock
 	for i := range hs.shards {
@@ -78,13 +77,12 @@ func (hs *index) on(l *heartbeat.Lease) []*Lock {
 	return out
 }
 
-// shownTypes is how many types of held locks are counted apart: more than the metrics tell
-// apart, but not one for each key.
+// shownTypes is how many types of held locks are counted apart: more than in the metrics, but not
+// one for each key.
 const shownTypes = 1000
 
-// count counts the locks by the type of their keys, and tells how long the one is held that
-// is held longest; zero if none is. now counts from when the set began. Counting at each
-// reading of the metrics costs less than counting at each call.
+// count counts the locks by the type of their keys, and returns how long the oldest is held. now counts
+// from when the set began. Counting at each reading of the metrics costs less than at each call.
 func (hs *index) count(now time.Duration) (byType map[string]int64, longest time.Duration) {
 	byType = make(map[string]int64)
 	for i := range hs.shards {

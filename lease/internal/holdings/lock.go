@@ -14,16 +14,16 @@ import (
 )
 
 // Lock is a lock of a session of this sidecar. bind:ttl locks are not kept here: any pod may
-// release or extend them, so only the store knows. A sidecar may hold a hundred thousand
-// locks, so fields that few of them need are apart, in terms and changes.
+// release or extend them, so only the store knows. A sidecar may hold a hundred thousand locks, so
+// fields that few of them need are apart, in terms and changes.
 type Lock struct {
 	// Key, Token and Traceparent (of the acquire) never change.
 	Key   string
 	Token int64
 	s     *Session
 	under atomic.Pointer[heartbeat.Lease] // it is a user of that until it has letGo
-	// acquiredAt is the store's time, in nanoseconds since 1970; since is the local one, as
-	// long after the set began.
+	// acquiredAt is the store's time, in nanoseconds since 1970; since is the local time since the
+	// set began.
 	acquiredAt  int64
 	since       time.Duration
 	Traceparent string
@@ -35,8 +35,8 @@ type Lock struct {
 
 	// s.mu guards the fields below.
 	*changes
-	// unpublished: the app does not know of the lock. Its call has not been told yet, or is for
-	// several keys and does not have all.
+	// unpublished: the app does not know of the lock. Its call has not been told yet, or does not
+	// have all of its keys.
 	unpublished bool
 	letGo       bool
 }
@@ -53,11 +53,10 @@ func (h *Lock) letGoLocked() {
 // terms are how few locks were asked for. The others share plain.
 type terms struct {
 	owner string
-	// ttl is what was asked for, zero if its lease has the same: the app is told that it
-	// may rely on the lock for so long, though the lease lasts longer.
+	// ttl is what was asked for, zero if its lease has the same. The app is told that it may rely
+	// on the lock for so long, though the lease lasts longer.
 	ttl time.Duration
-	// until is when its MaxHold is over, zero for none; outlived fires then, and is
-	// guarded by the session's mutex.
+	// until is when its MaxHold is over, zero for none. outlived fires then; the session's mutex guards it.
 	until    time.Time
 	outlived *time.Timer
 	// minHold is that of the attempt that won it.
@@ -66,8 +65,7 @@ type terms struct {
 	span *observe.Hold
 }
 
-// changes are the data of a lock and what happens to it while it is held. Most locks have neither
-// and share unchanged, so change makes a copy first.
+// changes are what changes while a lock is held. Most locks share unchanged, so change makes a copy first.
 type changes struct {
 	data     []byte          // replaced, never changed
 	stopping *store.Stopping // replaced, never changed
@@ -82,7 +80,6 @@ var (
 	unchanged = &changes{}
 )
 
-// termsOf are the terms of a lock that was just granted.
 func termsOf(w *Won) *terms {
 	shorter := w.Req.TTL < w.Lease.TTL()
 	if w.Req.Owner == "" && w.Req.MaxHold == 0 && w.Req.MinHold == 0 && !shorter {
@@ -95,7 +92,7 @@ func termsOf(w *Won) *terms {
 	return withSpan(t, w.Span)
 }
 
-// withSpan returns the terms with a span, if there is one: a copy, for plain is shared.
+// withSpan returns the terms with a span: a copy, because plain is shared.
 func withSpan(t *terms, span *observe.Hold) *terms {
 	if span == nil {
 		return t
@@ -105,7 +102,6 @@ func withSpan(t *terms, span *observe.Hold) *terms {
 	return &own
 }
 
-// changesOf are those of a lock that was just granted with data, nil for none.
 func changesOf(data []byte) *changes {
 	if data == nil {
 		return unchanged
@@ -116,10 +112,8 @@ func changesOf(data []byte) *changes {
 // Of reports whether s holds the lock.
 func (h *Lock) Of(s *Session) bool { return h.s == s }
 
-// acquired is when the lock was granted, by the store's clock.
 func (h *Lock) acquired() time.Time { return time.Unix(0, h.acquiredAt) }
 
-// heldFor is how long it has been held now.
 func (h *Lock) heldFor(now time.Time) time.Duration { return now.Sub(h.s.set.began) - h.since }
 
 // change returns what may be changed of h. s.mu is held.
@@ -131,14 +125,11 @@ func (h *Lock) change() *changes {
 	return h.changes
 }
 
-// Valid reports whether the lock can be relied on now: its lease is trusted, and
-// its MaxHold is not over. Every read asks.
+// Valid reports whether the lease is trusted and the MaxHold is not over. Every read asks.
 func (h *Lock) Valid(t clock.Tick) bool {
 	return h.Lease().Alive(t) && !clock.Past(h.until, t.Now)
 }
 
-// remaining is how long the lock can be relied on if its lease is not renewed any
-// more.
 func (h *Lock) remaining(t clock.Tick) time.Duration {
 	left := h.Lease().Remaining(t)
 	if h.ttl != 0 {
@@ -147,7 +138,6 @@ func (h *Lock) remaining(t clock.Tick) time.Duration {
 	return untilAtMost(left, h.until, t.Now)
 }
 
-// untilAtMost is d, or what is left until then if that is less.
 func untilAtMost(d time.Duration, until, now time.Time) time.Duration {
 	if until.IsZero() {
 		return d
@@ -160,12 +150,11 @@ func (h *Lock) Claim() store.Claim {
 	return store.Claim{Key: h.Key, Token: h.Token, Lease: h.Lease().ID()}
 }
 
-// observed is what the log says of a lock.
 func (h *Lock) observed() observe.Lock {
 	return observe.Lock{Key: h.Key, Token: h.Token, Session: h.s.name, Owner: h.owner, Traceparent: h.Traceparent}
 }
 
-// State is the lock as others see it, but for the calls that wait through other sidecars.
+// State is the lock as others see it, without the calls that wait through other sidecars.
 func (h *Lock) State() store.Lock {
 	h.s.mu.Lock()
 	data, stopping := h.data, h.stopping
@@ -189,15 +178,15 @@ func (h *Lock) SetData(data []byte) {
 	h.change().data = data
 }
 
-// Lose takes the lock from its session because its lease is lost, and the lock with it, and
-// tells the app. It reports false when somebody else took it before.
+// Lose takes the lock from its session and tells the app. It reports false when somebody else took
+// it before.
 func (h *Lock) Lose(reason types.LostReason) bool {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	return h.s.loseLocked(h, reason)
 }
 
-// LoseUnder is lose, unless the lock was moved to another lease.
+// LoseUnder is Lose, unless the lock was moved to another lease.
 func (h *Lock) LoseUnder(l *heartbeat.Lease, reason types.LostReason) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
@@ -206,8 +195,7 @@ func (h *Lock) LoseUnder(l *heartbeat.Lease, reason types.LostReason) {
 	}
 }
 
-// Moved makes h a user of the lease to which the store has moved it. It reports false if h has
-// ended.
+// Moved makes h a user of the lease to which the store has moved it. It reports false if h has ended.
 func (h *Lock) Moved(to *heartbeat.Lease) bool {
 	h.s.mu.Lock()
 	if h.letGo {

@@ -10,12 +10,8 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// A session's lock may be entered again by the owner that holds it. The store is not asked
-// and does not know. The lock stays as its first grant made it, but for its entries: each
-// release takes one off, the last frees it. A release by token takes the newest. A release
-// that names a request takes the entry that this request made, wherever it is.
+// A release by token takes the newest entry off. One that names a request takes the entry of that request.
 
-// entry is one living entry of a lock.
 type entry struct {
 	number  int       // as its caller was told it
 	serial  int       // names the entry for as long as the lock is held; numbers are used again
@@ -68,8 +64,8 @@ func (h *Lock) Admits(req *types.Request) bool {
 	return req.Reentrant && req.Owner != "" && h.owner == req.Owner
 }
 
-// Enter enters the lock that the request's owner holds in this session. It reports
-// false when there is none.
+// Enter enters the lock that the request's owner holds in this session. It reports false when there
+// is none.
 func (s *Session) Enter(req *types.Request) (types.Grant, bool) {
 	if !req.Reentrant {
 		return types.Grant{}, false
@@ -89,8 +85,8 @@ func (s *Session) Enter(req *types.Request) (types.Grant, bool) {
 	return g, true
 }
 
-// Again is what a request with this id was granted, as long as the session holds it: for a
-// repeat, which changes nothing. The caller has the turn of the request.
+// Again is what a request with this id was granted, if the session holds it. A repeat changes
+// nothing. The caller has the turn of the request.
 func (s *Session) Again(key string, request uuid.UUID) (types.Grant, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,7 +119,7 @@ func (h *Lock) countAnswer(serial int) {
 	}
 }
 
-// Has is the lock of which a request with this id has made an entry, or nil.
+// Has returns the lock that a request with this id has entered, or nil.
 func (s *Session) Has(key string, request uuid.UUID) *Lock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,8 +131,8 @@ func (s *Session) Has(key string, request uuid.UUID) *Lock {
 	return nil
 }
 
-// GrantOf is a lock of the session as its holder sees it now. It reports false when
-// the session does not hold it any more, or it is past its time.
+// GrantOf is a lock as its holder sees it now. It reports false when the session does not hold it,
+// or its time is over.
 func (s *Session) GrantOf(h *Lock) (types.Grant, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,10 +153,9 @@ var (
 	ErrOver    = errors.New("the entry was released before")
 )
 
-// Exit takes the entry that r means off h, and h out of the session with the last: then
-// the caller sends r. It returns the number of the newest entry that is left. Errors:
-// [ErrNotHeld]; [ErrOver] if the entry is not there; and when r names the number of entries,
-// and it is another, [types.ReentryError].
+// Exit takes the entry that r means off h. With the last entry it takes h out of the session, and
+// the caller sends r. left is the number of the newest entry. Errors: [ErrNotHeld]; [ErrOver] if
+// the entry is not there; [types.ReentryError] if r names another number of entries.
 func (s *Session) Exit(h *Lock, r *Release) (left int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,8 +186,7 @@ func (s *Session) Exit(h *Lock, r *Release) (left int, err error) {
 	return 0, nil
 }
 
-// Entrance is a waiting call that enters, and leaves the queue, when its owner gets the lock by
-// another call of the session.
+// Entrance is a waiting call that enters when another call of the session gets the lock for its owner.
 type Entrance struct {
 	s    *Session
 	req  *types.Request
@@ -207,7 +201,7 @@ func (e *Entrance) Opens() <-chan struct{} {
 	return e.open
 }
 
-// openLocked lets those try who may enter h. s.mu is held.
+// openLocked wakes the calls that may enter h. s.mu is held.
 func (s *Session) openLocked(h *Lock) {
 	for e := range s.entrances[h.Key] {
 		if h.Admits(e.req) {
@@ -219,8 +213,8 @@ func (s *Session) openLocked(h *Lock) {
 	}
 }
 
-// ExpectEntry tells a request that waits when it may enter, until the entrance is closed. The
-// request then looks for what it may enter already. Requests that cannot enter get nil.
+// ExpectEntry tells a waiting request when it may enter, until Close. The request then looks for
+// what it may enter already. Requests that cannot enter get nil.
 func (s *Session) ExpectEntry(req *types.Request) *Entrance {
 	if !req.Reentrant || req.Wait == 0 {
 		return nil

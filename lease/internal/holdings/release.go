@@ -15,11 +15,10 @@ import (
 
 // Sender sends releases to the store.
 type Sender interface {
-	// Release sends a release again and again, until the store confirms it or it does not
-	// matter any more. ctx has the span of whoever releases. It does not block.
+	// Release sends a release, without blocking, until the store confirms it or it does not matter
+	// any more. ctx has its span.
 	Release(ctx context.Context, r Releasing)
-	// ReleaseInCaller is Release by a caller that waits for the first try: it may run the
-	// statement itself.
+	// ReleaseInCaller is Release by a caller that waits for the first try: it may run the statement itself.
 	ReleaseInCaller(ctx context.Context, r Releasing)
 }
 
@@ -35,16 +34,15 @@ type Releasing interface {
 	IsSettled()
 }
 
-// Release is the release of a lock that its session gave up. It is repeated until the store
-// confirms it, for as long as the lock's lease lives, so a failed release heals by itself.
+// Release is the release of a lock that its session gave up.
 type Release struct {
 	h       *Lock
 	claim   store.Claim
 	HeldFor time.Duration
 	// reentry is how often the lock must be entered, 0 if that does not matter.
 	reentry int
-	// undelivered: nobody was told of the grant. atOnce: a MinHold is not kept.
-	// ofSession: the session has ended.
+	// undelivered: nobody was told of the grant. atOnce: a MinHold is not kept. ofSession: the
+	// session has ended.
 	undelivered, atOnce, ofSession bool
 	// means finds the entry that ends; nil: the newest.
 	means func(entry) bool
@@ -60,8 +58,7 @@ type Release struct {
 	first, settled chan struct{}
 }
 
-// NewRelease makes the release of h. settled is called when no more tries follow; it may be
-// nil.
+// NewRelease makes the release of h. settled, which may be nil, is called when no more tries follow.
 func (h *Lock) NewRelease(req *types.ReleaseRequest, now time.Time, settled func()) *Release {
 	r := &Release{h: h, claim: h.Claim(), HeldFor: h.heldFor(now), reentry: req.Reentry, done: settled}
 	if req.RequestID != uuid.Nil {
@@ -71,16 +68,14 @@ func (h *Lock) NewRelease(req *types.ReleaseRequest, now time.Time, settled func
 	return r
 }
 
-// newEnd makes the release of h that nobody asked for: its acquire stands for it.
+// newEnd is a release that nobody asked for, with the trace of the acquire.
 func (h *Lock) newEnd(settled func()) *Release {
 	return h.NewRelease(&types.ReleaseRequest{Traceparent: h.Traceparent}, h.s.set.clk.Now(), settled)
 }
 
-// send sends a release that nobody waits for.
 func (r *Release) send() { r.h.s.set.cfg.Sender.Release(r.h.span.Context(), r.prepared()) }
 
-// SendAndWait sends a release that somebody waits for, and returns the outcome of the first
-// try. ctx is the call's.
+// SendAndWait sends a release and returns the outcome of the first try. ctx is the call's.
 func (r *Release) SendAndWait(ctx context.Context) (types.Released, error) {
 	set := r.h.s.set
 	set.cfg.Sender.ReleaseInCaller(set.obs.Along(context.Background(), ctx), r.prepared())
@@ -175,7 +170,6 @@ func (r *Release) Again(ctx context.Context, within time.Duration) (types.Releas
 	return types.Released{}, &store.Error{Op: "release", Err: errors.New("an earlier release is not confirmed yet")}
 }
 
-// answer returns the outcome of the first try when it is there: often at once.
 func (r *Release) answer(ctx context.Context) (types.Released, error) {
 	r.mu.Lock()
 	if r.tried {
@@ -190,7 +184,6 @@ func (r *Release) answer(ctx context.Context) (types.Released, error) {
 	return r.wait(ctx, first)
 }
 
-// wait returns the outcome when it is there.
 func (r *Release) wait(ctx context.Context, there <-chan struct{}) (types.Released, error) {
 	select {
 	case <-there:

@@ -17,8 +17,7 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// Session owns locks. It ends with the connection that it belongs to, and with
-// it all that it holds; nothing is granted to it afterwards.
+// Session owns locks. It ends with its connection, and with it all that it holds.
 type Session struct {
 	set      *Set
 	id, name string
@@ -42,7 +41,7 @@ type Session struct {
 	Requests repeat.Requests
 	// freeing are the releases of the session's locks that the store has not confirmed.
 	freeing map[string]*Release
-	// entrances are the waiting calls that may enter a key when its owner gets it.
+	// entrances are the calls that wait to enter, by key.
 	entrances map[string]map[*Entrance]struct{}
 }
 
@@ -71,8 +70,7 @@ func (s *Session) Name() string { return s.name }
 // TTL is the default TTL of the session's locks.
 func (s *Session) TTL() time.Duration { return s.ttl }
 
-// ExpiresIn is how long the session's locks with the default TTL can be relied
-// on if nothing more is heard of the store.
+// ExpiresIn is how long locks with the session's TTL can be relied on if the store is not heard any more.
 func (s *Session) ExpiresIn() time.Duration {
 	if l, t := s.set.cfg.Lease(s.ttl), clock.Read(s.set.clk); l != nil && l.Alive(t) {
 		return min(l.Remaining(t), heartbeat.Reliable(s.ttl))
@@ -87,9 +85,8 @@ func (s *Session) Held() int {
 	return len(s.held) - s.unpublished
 }
 
-// End ends the session; only the first call counts. Its waits end, and all that it holds is
-// released in the background. The channel is closed when the store has confirmed that, or when
-// the leases under the locks have died.
+// End ends the session; only the first call counts. Its waits end, and its locks are released in the
+// background. The channel is closed when the store has confirmed that, or when their leases have died.
 func (s *Session) End(reason types.EndReason) <-chan struct{} {
 	s.mu.Lock()
 	if s.ended {
@@ -128,8 +125,7 @@ func (s *Session) End(reason types.EndReason) <-chan struct{} {
 	return s.released
 }
 
-// sessionLosses is what a late claim hears of a lock that ended with its session.
-// Locks of a session that the app itself ended count as released.
+// sessionLosses is what a late claim hears. If the app ended the session, its locks count as released.
 var sessionLosses = map[types.EndReason]types.LostReason{
 	types.EndDropped:  types.LostDisconnected,
 	types.EndDeleted:  "",
@@ -148,8 +144,7 @@ func (s *Session) Find(key string, token int64) *Lock {
 	return nil
 }
 
-// take takes h from the session and remembers what became of it. It reports false when somebody
-// else did so before, because only one may decide.
+// take takes h from the session. It reports false when somebody else did so before.
 func (s *Session) take(h *Lock, e End) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,8 +170,7 @@ func (s *Session) takeLocked(h *Lock, e End) bool {
 	return true
 }
 
-// observeEnd tells that h has left its session, and why. s.mu is held. The app never knew of
-// an unpublished lock, so its end is not counted.
+// observeEnd tells that h has left its session, unless the app never knew of h. s.mu is held.
 func (s *Session) observeEnd(h *Lock, e End) {
 	if h.unpublished {
 		return
@@ -208,7 +202,6 @@ func (s *Session) freesLocked(r *Release) {
 	s.freeing[r.h.Key] = r
 }
 
-// freed forgets a release that is settled.
 func (s *Session) freed(r *Release) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,8 +226,8 @@ func (s *Session) loseLocked(h *Lock, reason types.LostReason) bool {
 	return forfeited
 }
 
-// forfeitLocked takes h from the session and tells the app that it is lost. It
-// reports false when somebody else took it before.
+// forfeitLocked takes h from the session and tells the app. It reports false when somebody else
+// took it before.
 func (s *Session) forfeitLocked(h *Lock, reason types.LostReason) bool {
 	if !s.takeLocked(h, End{Lost: reason}) {
 		return false

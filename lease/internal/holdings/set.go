@@ -25,7 +25,7 @@ type Config struct {
 	Observer *observe.Observer
 	// Draining is closed when no more sessions are opened.
 	Draining <-chan struct{}
-	// Sender sends the releases of what sessions give up.
+	// Sender sends the releases.
 	Sender Sender
 	// Lease is the lease for a TTL, or nil.
 	Lease func(ttl time.Duration) *heartbeat.Lease
@@ -55,8 +55,7 @@ func New(cfg Config) *Set {
 	}
 }
 
-// Open opens a session. It fails with [types.LimitError], and with [types.ErrDraining] while the sidecar
-// shuts down.
+// Open opens a session. Errors: [types.LimitError]; [types.ErrDraining] while the sidecar shuts down.
 func (hs *Set) Open(o types.SessionOptions) (*Session, error) {
 	s := &Session{
 		set: hs, id: randomHex(16), name: o.Name, ttl: o.TTL, explicit: o.Explicit, onLost: o.OnLost, onStop: o.OnStop, onEnd: o.OnEnd,
@@ -83,8 +82,7 @@ func (hs *Set) Open(o types.SessionOptions) (*Session, error) {
 	return s, nil
 }
 
-// Session finds a session that other connections may join, by its id. It fails with
-// [types.ErrSessionEnded].
+// Session finds a session that others may join, by its id. Error: [types.ErrSessionEnded].
 func (hs *Set) Session(id string) (*Session, error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -102,7 +100,6 @@ func (hs *Set) All() []*Session {
 	return slices.Collect(maps.Values(hs.sessions))
 }
 
-// forget takes an ended session off the list.
 func (hs *Set) forget(s *Session) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/types"
 )
 
-// Slot is a call's share of its session's limit, from its admission until its
-// lock counts by itself. The session's mutex guards it, but for left.
+// Slot is a call's share of its session's limit, from its admission until its lock counts by
+// itself. The session's mutex guards all but Left.
 type Slot struct {
 	Key   string // of a call for several keys
 	taken bool
@@ -33,9 +33,8 @@ func (s *Session) Admit(p *Slot) error {
 	return nil
 }
 
-// AdmitAll counts a group in, if the session may have so many locks more and holds
-// none of them: it would wait for itself. The group's own members keep their slots
-// until they are published.
+// AdmitAll counts a group in, if the session may have so many locks more and holds none of them: it
+// would wait for itself. The group's members keep their slots until they are published.
 func (s *Session) AdmitAll(slots []*Slot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +53,6 @@ func (s *Session) AdmitAll(slots []*Slot) error {
 	return nil
 }
 
-// roomLocked says why the session may not have n locks more.
 func (s *Session) roomLocked(n int) error {
 	if s.ended {
 		return types.ErrSessionEnded
@@ -90,11 +88,10 @@ type Won struct {
 	Span  *observe.Hold
 }
 
-// AddMember makes a lock the session's, as a member: the app does not know of it. It reports false
-// when the session has ended, or the lock can not be relied on at the time t: then nobody holds
-// it, and the caller hands it back. Else the lock has taken over the caller's pin of the lease.
-// It returns the lock that another session believes to hold under that key, if any: the store
-// says that it is lost, and the caller tells so when it holds no mutex.
+// AddMember makes a lock a member of the session. It reports false when the session has ended, or the
+// lock cannot be relied on at the time t: then the caller hands it back. Else the lock has taken over
+// the caller's pin of the lease. before is the lock that another session believes to hold under that
+// key, or nil: the store says that it is lost, and the caller tells so when it holds no mutex.
 func (s *Session) AddMember(w Won, p *Slot, t clock.Tick) (before *Lock, ok bool) {
 	h := &Lock{
 		Key: w.Req.Key, Token: w.Token, s: s, acquiredAt: w.AcquiredAt.UnixNano(), since: t.Now.Sub(s.set.began),
@@ -166,8 +163,8 @@ func (s *Session) Publish(slots ...*Slot) bool {
 	return true
 }
 
-// HandBackMember releases the member of a slot, or the lock that it has become. settled is called when no
-// more tries follow. It does nothing and reports false when the session does not hold it any more.
+// HandBackMember releases the lock of a slot. settled is called when no more tries follow. It does
+// nothing and reports false when the session does not hold it.
 func (s *Session) HandBackMember(p *Slot, settled func()) bool {
 	h := s.LockOf(p)
 	r := h.newEnd(settled)
@@ -178,8 +175,8 @@ func (s *Session) HandBackMember(p *Slot, settled func()) bool {
 	return true
 }
 
-// HandBack releases a lock, or takes an entry off it, of which the answer could not be
-// delivered. It works in the background.
+// HandBack takes off, in the background, an entry whose answer could not be delivered, and releases
+// the lock with the last.
 func (s *Session) HandBack(g types.Grant) {
 	h := s.Find(g.Key, g.Token)
 	if h == nil {
@@ -192,8 +189,7 @@ func (s *Session) HandBack(g types.Grant) {
 	}
 }
 
-// AgainAll is what a request for several keys was granted, as long as the session holds it; nil if
-// one of the locks is not held.
+// AgainAll is what a request for several keys was granted, or nil if the session does not hold all of it.
 func (s *Session) AgainAll(slots []*Slot, request uuid.UUID) []types.Grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,8 +5,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Signal does what others ask the holder of a lock for. It reports false when the grant that is
-// meant is not known here.
+// Signal does what others ask a holder for. It reports false when the grant is not known here.
 func (hs *Set) Signal(sig store.Signal) (known bool) {
 	h := hs.Get(sig.Key)
 	if h == nil || h.Token != sig.Token {
@@ -26,8 +25,8 @@ func (hs *Set) Signal(sig store.Signal) (known bool) {
 	return true
 }
 
-// stop notes that the holder of h is asked to stop, and tells the app, again only
-// if the reason is another; else it reports false.
+// stop notes a request to stop and tells the app. It reports false if h is not held, or was asked
+// before for the same reason.
 func (s *Session) stop(h *Lock, sig store.Signal) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,14 +21,13 @@ type Call struct {
 	// call has the span of the call, and nothing else of its context.
 	call context.Context
 
-	// The mutex is taken last: under an attempt's, and nothing is done under it but writing
-	// the span.
+	// The mutex is taken last, also under an attempt's. Under it only the span is written.
 	mu sync.Mutex
-	// wait is the span of the wait, nil while the call is not queued. at has it then, else
-	// the span of the call.
+	// wait is the span of the wait, nil while the call is not queued. at has it then, else the span
+	// of the call.
 	wait trace.Span
 	at   context.Context
-	// holder is the token of the last known holder, holders counts them.
+	// holder is the token of the last known holder.
 	holder  int64
 	holders int
 	placed  bool // the queue position is known
@@ -54,8 +53,7 @@ func (c *Call) Carry(ctx context.Context) context.Context {
 	return tracing.Carry(ctx, c.at)
 }
 
-// Enqueue begins the span of the wait, unless an earlier attempt has begun it. lock is the
-// zero value if the holder is not known.
+// Enqueue begins the span of the wait, if there is none. lock may be the zero value.
 func (c *Call) Enqueue(lock *store.Lock) {
 	if c == nil {
 		return
@@ -100,7 +98,6 @@ func (c *Call) see(lock *store.Lock, position int) {
 // FoundFree notes that the call found its key free, and was not handed it.
 func (c *Call) FoundFree() { c.granted("free", "") }
 
-// granted notes how the wait came to its lock, and by which release.
 func (c *Call) granted(how, by string) {
 	if c == nil {
 		return
@@ -116,8 +113,7 @@ func (c *Call) granted(how, by string) {
 	}
 }
 
-// Leave notes that the call is over. One of its attempts may still be about to be queued:
-// that begins no span.
+// Leave notes that the call is over. An attempt that is queued after that begins no span.
 func (c *Call) Leave() {
 	if c == nil {
 		return
@@ -150,7 +146,6 @@ func (c *Call) Hold() *Hold {
 	return &Hold{tracer: c.tracer, at: c.call}
 }
 
-// ofKey are the attributes of a key, and others.
 func ofKey(key string, others ...attribute.KeyValue) []attribute.KeyValue {
 	all := make([]attribute.KeyValue, 0, 2+len(others))
 	return append(append(all, tracing.Key.String(key), tracing.Type.String(store.TypeOf(key))), others...)
@@ -163,7 +158,6 @@ func holderOf(lock *store.Lock) []attribute.KeyValue {
 	}
 }
 
-// linkHolder leads from a span to the acquire of a lock.
 func linkHolder(from trace.Span, lock *store.Lock) {
 	if link, ok := tracing.LinkTo(lock.Holder.Traceparent, tracing.LinkHolder, tracing.Token.Int64(lock.Token)); ok {
 		from.AddLink(link)

@@ -35,8 +35,8 @@ func FleetOf(stats store.Stats) Fleet {
 	return Fleet{Types: topLines(types), Pods: topLines(stats.Pods)}
 }
 
-// topLines returns the lines with the most locks, and one with the sum of the others
-// if there are any. No two have the same names: that would report one metric twice.
+// topLines returns the lines with the most locks, and one with the sum of the others. No two have
+// the same names: that would report one metric twice.
 func topLines(stats []store.Stat) []metrics.FleetLine {
 	type names struct{ namespace, name string }
 	sums := make(map[names]store.Stat, len(stats))

@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Hold is the span of a lock that a session holds. It is nil where the acquire is not
-// recorded. The session's mutex guards it until the lock is taken from the session.
+// Hold is the span of a lock that a session holds. It is nil where the acquire is not recorded. The
+// session's mutex guards it until the lock is taken from the session.
 type Hold struct {
 	tracer *tracing.Tracer
 	span   trace.Span // nil while the app does not know of the lock
@@ -39,8 +39,8 @@ func (h *Hold) Begin(key string, token int64, session string) {
 	h.at = trace.ContextWithSpan(context.Background(), h.span)
 }
 
-// HoldEnded tells that a session's lock has ended: why (Released, SessionEnded, or the reason
-// of the loss), and how long it was held.
+// HoldEnded tells that a session's lock has ended: why (Released, SessionEnded, or the reason of
+// the loss), and after how long.
 func (o *Observer) HoldEnded(h *Hold, key, reason string, held time.Duration) {
 	if h != nil && h.span != nil {
 		h.span.SetAttributes(tracing.EndReason.String(reason))
@@ -52,8 +52,7 @@ func (o *Observer) HoldEnded(h *Hold, key, reason string, held time.Duration) {
 	o.Ended(h.Context(), key, reason, held)
 }
 
-// HeldUntilNow makes the span of a bind:ttl lock, which belonged to no session here, now that
-// it is released here.
+// HeldUntilNow makes the span of a bind:ttl lock, which no session here held, when it is released here.
 func (o *Observer) HeldUntilNow(lock *store.Lock, token int64) {
 	if o.tracer != nil {
 		o.tracer.Past(lock.Holder.Traceparent, "lock.held", time.Now().Add(-lock.Holder.HeldFor),

@@ -7,7 +7,6 @@ import (
 	"github.com/locksidecar/locksidecar/internal/tracing"
 )
 
-// in is the log, with the trace of a call if it has one.
 func (o *Observer) in(traceparent string) *slog.Logger {
 	if id := tracing.TraceID(traceparent); id != "" {
 		return o.log.With("trace_id", id)
@@ -23,8 +22,8 @@ type Refusal struct {
 	Err  error
 }
 
-// Refused logs a refusal. A wrong claim has its line already. It is normal that a lock is
-// held, and that a call gives up.
+// Refused logs a refusal. A wrong claim has its line already. Held locks and calls that give up are
+// normal: debug lines.
 func (o *Observer) Refused(ctx context.Context, r Refusal) {
 	level := slog.LevelWarn
 	switch r.Code {

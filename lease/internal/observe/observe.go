@@ -1,41 +1,37 @@
-// Package observe makes the spans, metrics and log lines of package lease. Events carry
-// values: keys, tokens, times, codes, trace contexts. The package knows no other part of
-// lease and reads nothing back. Only here package lease meets OpenTelemetry. Every event has
-// been decided before, and nothing waits for an observer.
+// Package observe makes the spans, metrics and log lines of package lease. Only here package lease
+// meets OpenTelemetry. Events carry values: keys, tokens, times, codes, trace contexts. Every event
+// was decided before, and nothing waits for an observer. The package knows no other part of lease
+// and reads nothing back.
 //
 // # Spans
 //
-// A call comes with its span in its context. If that span is not recorded, its [Call] and the
-// [Hold] of its lock are nil, and their methods do nothing.
+// If the span in a call's context is not recorded, its [Call] and the [Hold] of its lock are nil,
+// and their methods do nothing.
 //
-// lock.wait lasts from the moment when the first attempt of a call is queued until the call
-// hears the outcome, over all attempts between. A call for several keys has one for each key
-// in whose queue it is. Links lead from it to the acquires of those who held the key, and to
-// the release that handed the lock over.
+// lock.wait lasts from when the first attempt of a call is queued until the call hears the outcome.
+// A call for several keys has one for each key in whose queue it is. Links lead from it to the
+// acquires of those who held the key, and to the release that handed the lock over.
 //
-// lock.held begins when the app may know of the lock; of several keys, when it has all. It
-// ends when the lock leaves the session.
+// lock.held begins when the app may know of the lock, or has all of several keys. It ends when the
+// lock leaves the session.
 //
-// store.batch is one operation of the store for calls, also for calls that have left. The
-// releases after a dropped connection belong to the lock.held that ended. Retries in the
-// background, renewals, checks and revocations have no span.
+// store.batch is one operation of the store for calls, also for calls that have left. The releases
+// after a dropped connection belong to the lock.held that ended. Retries in the background,
+// renewals, checks and revocations have no span.
 //
-// A trace goes on in another sidecar because the store keeps the trace context of the acquire
-// with the lock, and gives the trace context of the release to the next holder. If nobody
-// asked for the release, the acquire's stands for it.
+// A trace goes on in another sidecar: the store keeps the acquire's trace context with the lock, and
+// gives the release's to the next holder. If nobody asked for the release, the acquire's stands for it.
 //
 // # Metrics
 //
-// Each acquire of a key has one result. A call for several keys has one for each key, once all
-// is decided. Waits are counted when they come and go. Held locks are counted when the metrics
-// are read, with those that the app does not know of yet, because others wait for them. The
-// end of a hold is counted with its reason, unless the app never knew of the lock.
+// Each acquire of a key has one result. A call for several keys has one for each, once all is decided. Held
+// locks are counted when the metrics are read, with those that the app does not know of yet, because others
+// wait for them. The end of a hold is counted with its reason, unless the app never knew of the lock.
 //
 // # Log
 //
-// Each refusal that should not happen has one line: of a claim, by a limit, in an outage. It is
-// normal that a lock is held, or that a caller leaves, so these are debug lines. If a call has
-// a trace, its lines name it. Lines of background work are written where the work is done.
+// Each refusal that should not happen has one line: of a claim, by a limit, in an outage. Held locks and
+// callers that leave are normal, so these are debug lines. If a call has a trace, its lines name it.
 package observe
 
 import (
@@ -68,11 +64,10 @@ type Recorder interface {
 // Tracer makes the spans.
 type Tracer = tracing.Tracer
 
-// State is what the gauges show. It is asked for when metrics are read.
+// State is what the gauges show when metrics are read.
 type State = metrics.State
 
-// Observer makes the spans, metrics and log lines. Events that are only counted go to its
-// Recorder.
+// Observer makes the spans, metrics and log lines. Events that are only counted go to its Recorder.
 type Observer struct {
 	Recorder
 
@@ -82,8 +77,8 @@ type Observer struct {
 	batches bool
 }
 
-// New makes an observer. A nil tracer makes no spans. With inline, an operation of the store
-// takes no time and has no span.
+// New makes an observer. A nil tracer makes no spans. With inline, an operation of the store takes
+// no time and has no span.
 func New(log *slog.Logger, recorder Recorder, tracer *tracing.Tracer, inline bool) *Observer {
 	if recorder == nil {
 		recorder = (*metrics.Locks)(nil) // counts nothing
@@ -98,8 +93,7 @@ const (
 	Released  = metrics.Released
 )
 
-// Codes of problems that have to do with a lock, as in the contract. Nobody is told of
-// CallerLeft.
+// Codes of problems that have to do with a lock, as in the contract. Nobody is told of CallerLeft.
 const (
 	Held        = "held"
 	Timeout     = "wait_timeout"
@@ -115,8 +109,7 @@ const (
 	Internal    = "internal"
 )
 
-// Reasons for the end of a session's lock that are no losses. SessionEnded is also the code
-// of a problem.
+// Reasons for the end of a session's lock that are no losses. SessionEnded is also the code of a problem.
 const (
 	SessionEnded = "session_ended"
 	Shutdown     = "shutdown"
@@ -133,7 +126,6 @@ const (
 	CachedEnd    = "ended"
 )
 
-// recorded reports whether spans are made for the call in ctx.
 func (o *Observer) recorded(ctx context.Context) bool {
 	return o.tracer != nil && tracing.Recorded(ctx)
 }
@@ -165,15 +157,13 @@ func (o *Observer) LinkAcquire(ctx context.Context, traceparent string) {
 	}
 }
 
-// HandedOver tells that an attempt has won its lock by a hand-off: how long ago, and by which
-// release.
+// HandedOver tells that an attempt has won its lock by a hand-off: how long ago, and by which release.
 func (o *Observer) HandedOver(c *Call, by string, ago time.Duration) {
 	c.granted("hand_off", by)
 	o.HandedOff(c.Carry(context.Background()), ago)
 }
 
-// Renewal tells of a renewal of leases: how long it took, how many were due, and how many the
-// store has confirmed.
+// Renewal tells how long a renewal of leases took, how many were due, and how many the store confirmed.
 func (o *Observer) Renewal(took time.Duration, due, kept int, err error) {
 	lost, failed := due-kept, 0
 	if err != nil {

@@ -41,7 +41,6 @@ func CodeOf(err error) string {
 	}
 }
 
-// codeOfReentry tells a repeated release from one that comes too early.
 func codeOfReentry(err error) string {
 	if wrong, _ := errors.AsType[*ReentryError](err); wrong.Given > wrong.Have {
 		return observe.NotHolder

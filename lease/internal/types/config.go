@@ -8,13 +8,12 @@ import (
 	"github.com/locksidecar/locksidecar/lease/internal/observe"
 )
 
-// Config configures the Manager of package lease. All fields up to Logger are required. The command
-// fills them from the environment.
+// Config configures the Manager of package lease. All fields up to Logger are required.
 type Config struct {
 	// Instance and Pod are this sidecar, as others see the holder.
 	Instance, Pod string
-	// TTL is the default of a lock, RenewInterval the longest time between two
-	// renewals of a lease. A lease with a short TTL is renewed every TTL/3.
+	// TTL is the default of a lock, RenewInterval the longest time between two renewals of a lease.
+	// A short lease is renewed every TTL/3.
 	TTL, RenewInterval time.Duration
 	// StoreTimeout limits one operation of the store.
 	StoreTimeout time.Duration

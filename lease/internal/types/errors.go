@@ -23,8 +23,8 @@ var (
 // ErrRowLocked: another session kept the key's row locked until the store's timeout.
 var ErrRowLocked = errors.New("somebody keeps the row of this key locked")
 
-// RowLocked is the error of an operation that did nothing because of a locked row. Nothing has to be
-// withdrawn, and a later try may succeed.
+// RowLocked is the error of an operation that did nothing because of a locked row. Nothing has to
+// be withdrawn, and a later try may succeed.
 func RowLocked(op string) error { return &store.Error{Op: op, Err: ErrRowLocked} }
 
 // Judged returns err, or an error if the claim's row was locked.
@@ -38,8 +38,8 @@ func Judged(op string, standing store.ClaimStatus, err error) error {
 // HeldError: somebody else holds the lock, and the request did not want to wait.
 type HeldError struct {
 	Lock store.Lock
-	// Cached: the answer came from the local cache. Lock.QueueLength may count only the
-	// calls that wait through this sidecar.
+	// Cached: the answer came from the local cache. Lock.QueueLength may count only the calls that
+	// wait through this sidecar.
 	Cached bool
 }
 
@@ -70,8 +70,8 @@ func (e *NotHeldError) Error() string {
 	return fmt.Sprintf("lock %q is not held by anybody", e.Key)
 }
 
-// ReentryError: a release named another number of entries than the lock has. If its number is
-// higher, that entry was released already.
+// ReentryError: a release named another number of entries than the lock has. If it is higher, that
+// entry was released already.
 type ReentryError struct {
 	Key         string
 	Given, Have int
@@ -128,8 +128,8 @@ func (e *NotHolderError) Error() string {
 	return fmt.Sprintf("lock %q is not held here under token %d: %s", e.Key, e.Token, e.Reason)
 }
 
-// TTLOnSessionError: an AmendRequest sets the TTL of a session's lock, which is
-// renewed for as long as the session lives.
+// TTLOnSessionError: an AmendRequest sets the TTL of a session's lock, which is renewed as long as
+// the session lives.
 type TTLOnSessionError struct{ Key string }
 
 func (e *TTLOnSessionError) Error() string {

@@ -1,6 +1,6 @@
-// Package types has the values that calls pass to package lease and get from it, its errors and
-// its configuration. All rooms of lease use them, so they import no room above the observer's.
-// Package lease exports them.
+// Package types has the values that calls pass to package lease and get from it, its errors and its
+// configuration. All rooms of lease use them, so they import no room above the observer's. Package
+// lease exports them.
 package types
 
 import (
@@ -18,8 +18,8 @@ type Bind uint8
 const (
 	// BindSession: the lock ends with the session that acquired it.
 	BindSession Bind = iota
-	// BindTTL: the lock belongs to no session and ends after its TTL, or when
-	// somebody who presents key and token releases it.
+	// BindTTL: the lock belongs to no session. It ends after its TTL, or when somebody with its key
+	// and token releases it.
 	BindTTL
 )
 
@@ -38,38 +38,38 @@ type Request struct {
 	Key string
 	// Wait is the longest time in the queue. 0 tries once; see also [WaitForever].
 	Wait time.Duration
-	// TTL is how long the lock outlives a dead sidecar, or with BindTTL how long
-	// it lasts. Zero takes the session's default.
+	// TTL is how long the lock outlives a dead sidecar, or with BindTTL how long it lasts. Zero:
+	// the session's default.
 	TTL  time.Duration
 	Bind Bind
 	// Data is JSON that others see as part of the holder; nil for none.
 	Data []byte
-	// RequestID makes a request repeatable: while the grant is held, the same id gets the same grant.
-	// A session's lock is found only from its session. A repeat's other fields, except the key and Wait,
-	// are ignored. [uuid.Nil] for none.
+	// RequestID makes a request repeatable: while the grant is held, the same id gets the same
+	// grant. A session's lock is found only from its session. A repeat's other fields, except the
+	// key and Wait, are ignored. [uuid.Nil] for none.
 	RequestID uuid.UUID
-	// Owner is who in the session asks (a thread, a workflow instance), shown to
-	// others as part of the holder; empty for none. Not with BindTTL.
+	// Owner is who in the session asks (a thread, a workflow instance), shown with the holder;
+	// empty for none. Not with BindTTL.
 	Owner string
-	// Reentrant lets the Owner enter again a lock that it holds in this session,
-	// without waiting. Needs an Owner.
+	// Reentrant lets the Owner enter again, without waiting, a lock that it holds in this session.
+	// Needs an Owner.
 	Reentrant bool
 	// MaxHold above zero: so long after the grant, the lock is released and lost. Not with BindTTL.
 	MaxHold time.Duration
-	// MinHold above zero: nobody else gets the lock before this time has passed since the grant.
+	// MinHold above zero: for so long after the grant, nobody else gets the lock.
 	MinHold time.Duration
-	// Skip: if the holder releases with [store.Success], the call gets the result instead of the lock
-	// ([SkippedError]).
+	// Skip: if the holder releases with [store.Success], the call gets the result ([SkippedError]),
+	// not the lock.
 	Skip bool
 	// NoCache asks the store even where the local cache knows an answer.
 	NoCache bool
-	// Traceparent is the W3C trace context of the call, or empty. Answers to others show it with the
-	// holder, and the log names its trace.
+	// Traceparent is the W3C trace context of the call, or empty. Answers to others show it with
+	// the holder, and the log names its trace.
 	Traceparent string
 }
 
-// SharesGrant reports whether repeats of the request, here and at other sidecars, have the
-// same attempt id. Repeats in a session need not: it knows what it holds.
+// SharesGrant reports whether repeats of the request, at any sidecar, have the same attempt id.
+// Repeats in a session need not: it knows what it holds.
 func (r *Request) SharesGrant() bool { return r.Bind == BindTTL && r.RequestID != uuid.Nil }
 
 // Grant is a lock that the caller holds.
@@ -79,9 +79,9 @@ type Grant struct {
 	// Session is the public name of the session, empty with BindTTL.
 	Session string
 	Bind    Bind
-	// ExpiresIn is how long the caller may rely on it if nothing is heard of the store from
-	// now on: with a margin before the store's own end of it, also with BindTTL. The caller
-	// may count Waited and ExpiresIn from the beginning of its call.
+	// ExpiresIn is how long the caller may rely on it if nothing is heard of the store from now on,
+	// with a margin before the store's own end, also with BindTTL. The caller may count Waited and
+	// ExpiresIn from the beginning of its call.
 	ExpiresIn  time.Duration
 	Waited     time.Duration
 	AcquiredAt time.Time
@@ -90,29 +90,27 @@ type Grant struct {
 	// Stopping is set when the holder was asked to stop (Amend).
 	Stopping *store.Stopping
 
-	// Entry is the serial of the entry, in a session. Repeats are the calls with the same
-	// request id, with BindTTL. Only a hand-back uses them.
+	// Entry is the serial of a session's entry, Repeats are the calls with the same request id
+	// (BindTTL). Only a hand-back uses them.
 	Entry   int
 	Repeats *repeat.Request
 }
 
-// ReleaseRequest releases a lock, or takes one entry off a lock that its owner has
-// entered more than once.
+// ReleaseRequest releases a lock, or takes one entry off a lock that its owner has entered more than once.
 type ReleaseRequest struct {
 	Key   string
 	Token int64
 	// RequestID, if not zero, names what is released: with a Token that entry of the lock, and
 	// without one all that requests with this id have got in the session, or with BindTTL.
 	RequestID uuid.UUID
-	// Reentry, if not zero, must be how often the lock is entered now: so a repeated
-	// request does not take two entries off.
+	// Reentry, if not zero, must be how often the lock is entered now: so a repeated request does
+	// not take two entries off.
 	Reentry int
-	// Outcome and Result (JSON, or nil) are told to those who wait and watch. They
-	// count only when the lock is released.
+	// Outcome and Result (JSON, or nil) are told to those who wait and watch, when the lock is released.
 	Outcome store.ReleaseOutcome
 	Result  []byte
-	// Traceparent is the W3C trace context of the call, or empty: who gets the lock by
-	// it is told, and the log names its trace.
+	// Traceparent is the W3C trace context of the call, or empty: who gets the lock by it is told,
+	// and the log names its trace.
 	Traceparent string
 }
 
@@ -145,8 +143,7 @@ type View struct {
 	store.Lock
 	// Mine: the session that looks holds it. Only then Lock.Token is to be shown.
 	Mine bool
-	// Cached: the store was not asked. QueueLength counts the calls that wait through
-	// this sidecar; those of others are not known.
+	// Cached: the store was not asked. QueueLength counts only the calls of this sidecar.
 	Cached bool
 }
 
@@ -200,8 +197,7 @@ type LostReason string
 const (
 	// LostExpired: the lease ended before it was renewed.
 	LostExpired LostReason = "expired"
-	// LostStore: the lease ended because the store did not take the renewals; or the store
-	// has forgotten the lock, in a failover.
+	// LostStore: the store did not take the renewals, or has forgotten the lock in a failover.
 	LostStore LostReason = "store_lost"
 	// LostDisconnected: the session's connection dropped.
 	LostDisconnected LostReason = "disconnected"
@@ -221,13 +217,13 @@ type SessionOptions struct {
 	TTL time.Duration
 	// Explicit sessions can be joined from other connections by their ID.
 	Explicit bool
-	// OnLost hears of lost locks, in the order of the losses. It must not block
-	// and must not call back into the Manager. Nil for sessions that have no ear.
+	// OnLost hears of lost locks, in the order of the losses. It must not block and must not call
+	// back into the Manager. It may be nil.
 	OnLost func(Lost)
 	// OnStop hears that somebody asks to stop. The same rules.
 	OnStop func(Stop)
-	// OnEnd hears, once, that the session has ended, and why, whoever ended it.
-	// The same rules. It may be nil.
+	// OnEnd hears, once, that the session has ended, and why, whoever ended it. The same rules. It
+	// may be nil.
 	OnEnd func(EndReason)
 }
 

@@ -25,9 +25,9 @@ func (ws *Watches) keep(ctx context.Context) (again time.Duration) {
 	return 0
 }
 
-// plan returns the keys that the store watches for no stream any more, and those that it
-// does not watch yet, with the streams that wait for that. A stream that comes while the
-// store is asked is not among them: if the store fails, the stream must not fail, too.
+// plan returns the watched keys without streams, and the keys not watched yet, with the streams
+// that wait for that. A stream that comes while the store is asked is not among them, so it does
+// not fail if the store fails.
 func (ws *Watches) plan() (gone []string, missing []*key, waiting []*Stream) {
 	lost := ws.lease != nil && !ws.lease.Alive() // the store drops what was watched under it
 	ws.mu.Lock()
@@ -52,8 +52,7 @@ func (ws *Watches) plan() (gone []string, missing []*key, waiting []*Stream) {
 	return gone, missing, waiting
 }
 
-// watch makes the store watch keys. They are read then: something may have been missed
-// before.
+// watch makes the store watch keys. They are read then: something may have been missed.
 func (ws *Watches) watch(ctx context.Context, keys []*key) (err error) {
 	if ws.lease == nil {
 		if ws.lease, err = ws.cfg.Pin(ctx); err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// Event is what a stream is told. The events of a key come in the order of its grants. An
-// event that was over before it was told may be missing.
+// Event is what a stream is told, in the order of the key's grants. An event that was over before
+// it was told may be missing.
 type Event struct {
 	Kind store.EventKind
 	Key  string
@@ -20,7 +20,6 @@ type Event struct {
 	Stopping *store.Stopping
 }
 
-// key is a key that is watched.
 type key struct {
 	name    string
 	streams map[*Stream]struct{}
@@ -36,13 +35,11 @@ type key struct {
 	foundAt time.Time
 }
 
-// finding is a state to be confirmed.
 type finding struct {
 	some, held, expired bool
 	token               int64
 }
 
-// state is what a stream knows of its key.
 type state struct {
 	token    int64 // of the newest grant
 	held     bool
@@ -86,7 +83,6 @@ func (st *Stream) push(e store.Event) (look bool) {
 	return false
 }
 
-// newStop reports whether a request to stop is new, or gives another reason.
 func (s state) newStop(stop *store.Stopping) bool {
 	if stop == nil || s.stopping == nil {
 		return stop != nil
@@ -95,8 +91,8 @@ func (s state) newStop(stop *store.Stopping) bool {
 	return a != b && (a == nil || b == nil || *a != *b)
 }
 
-// read returns the difference between what a stream knows and what a read found. Between
-// two states in which the key is free there are no events.
+// read returns the difference between what a stream knows and what a read found. Between two states
+// in which the key is free there are no events.
 func (s state) read(lock store.Lock) (next state, events []Event) {
 	if lock.Held && lock.Holder.HoldPending && lock.Token == s.token {
 		return s, nil // a release was told, or will be when the hold (MinHold) is over
@@ -120,8 +116,7 @@ func (s state) read(lock store.Lock) (next state, events []Event) {
 	return next, events
 }
 
-// mayTell reports whether what a read found may be told, and if not, after which time the
-// next read may be.
+// mayTell reports whether what a read found may be told, or else when the next read may be.
 func (k *key) mayTell(lock store.Lock, now time.Time) (yes bool, again time.Duration) {
 	found := finding{true, lock.Held, lock.Expired, lock.Token}
 	switch {
@@ -146,7 +141,6 @@ func (k *key) isNews(lock store.Lock) bool {
 	return false
 }
 
-// tell tells what a read found.
 func (k *key) tell(lock store.Lock) {
 	for st := range k.streams {
 		if !st.joined {
@@ -160,7 +154,6 @@ func (k *key) tell(lock store.Lock) {
 	}
 }
 
-// waiting returns the streams that have not begun.
 func (k *key) waiting() (waiting []*Stream) {
 	for st := range k.streams {
 		if !st.joined {
@@ -170,8 +163,8 @@ func (k *key) waiting() (waiting []*Stream) {
 	return waiting
 }
 
-// join makes a stream begin with a read. newer: pushes that came during the read may be
-// newer. It reports whether the key must be read to tell them.
+// join makes a stream begin with a read. newer: pushes that came during the read may be newer. It
+// reports whether the key must be read to tell them.
 func (st *Stream) join(lock store.Lock, newer bool) (look bool) {
 	st.lock, st.told, st.joined = lock, state{lock.Token, lock.Held, lock.Stopping}, true
 	close(st.begun)

@@ -14,8 +14,7 @@ const (
 	settle = 100 * time.Millisecond
 )
 
-// read is a read that is under way: of which key, after how many pushes, and for which
-// streams to begin with.
+// read is a read under way, after so many pushes.
 type read struct {
 	*key
 	pushes  uint64
@@ -55,8 +54,7 @@ func (ws *Watches) look(ctx context.Context) time.Duration {
 	return 0
 }
 
-// due returns the keys to be read now, and with them those that are due soon. If there is
-// none, it returns after which time there is one.
+// due returns the keys due now or soon. If there is none, next is the time until there is one.
 func (ws *Watches) due() (reads []read, next time.Duration) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

@@ -1,23 +1,21 @@
 // Package watch tells streams what happens to keys.
 //
-// An event is the difference between two states of a key: the state that a stream knows
-// already, and one that is learnt later. There are two ways to learn a state.
+// An event is the difference between two states of a key: the state that a stream knows, and one
+// that is learnt later. There are two ways to learn a state.
 //
-//   - The store pushes what happened. A push is best effort: it may be lost, late, or
-//     overtaken by another one. The push of an end has the outcome and the result, so it is
-//     told at once. The push of a beginning says only that the key should be read now,
-//     because the read also tells who the holder is.
-//   - The key is read: when a push says so, just after its holder's expiry, when the store
-//     says that pushes may have been lost, and regularly.
+//   - The store pushes what happened. A push may be lost, late, or overtaken. The push of an end has
+//     the outcome and the result, so it is told at once. The push of a beginning only makes the key be
+//     read, because the read also tells who the holder is.
+//   - The key is read: when a push says so, just after its holder's expiry, when the store says that
+//     pushes may have been lost, and regularly.
 //
-// If no push announced what a read found, the read must be confirmed: a second read, at
-// least [settle] later, finds the same, and no push came meanwhile. There are two reasons.
-// An expired holder may still be renewed, and a push on its way may know the outcome. Two
-// such reads are the truth, whatever was told before. So after an outage, a failover or
-// forged pushes every stream still comes to the key's true state.
+// If no push announced what a read found, a second read, at least [settle] later, must find the
+// same, and no push may come meanwhile. An expired holder may still be renewed, and a push on its
+// way may know the outcome. Two such reads are the truth, whatever was told before. So after an
+// outage, a failover or forged pushes every stream still comes to the key's true state.
 //
-// However many streams a key has, the store watches it once. All watches are under one
-// lease. When this lease is lost or retired, they are repeated under another one.
+// The store watches a key once. All watches are under one lease. When it is lost or retired, they
+// are repeated under another one.
 package watch
 
 import (
@@ -31,8 +29,7 @@ import (
 	"github.com/locksidecar/locksidecar/store"
 )
 
-// maxKeys is the most keys that are watched at a time, because all of them are read
-// regularly.
+// maxKeys is the most watched keys, because all of them are read regularly.
 const maxKeys = 1000
 
 // Lease is a lease of this sidecar. It is renewed until Unpin.
@@ -46,7 +43,6 @@ type Lease interface {
 // Config is what watches need. All fields are required.
 type Config struct {
 	Store store.Watcher
-	// Get reads keys.
 	Get   func(ctx context.Context, keys []string) ([]store.Lock, error)
 	Clock clock.Clock
 	Log   *slog.Logger
@@ -96,9 +92,8 @@ type Stream struct {
 	told   state
 }
 
-// Open makes a stream. hear is told what happens after the stream has begun. It must not
-// block and must not call back. It is called from one goroutine at a time. Close must
-// follow. Errors: [types.LimitError].
+// Open makes a stream. hear is told what happens after it has begun, from one goroutine at a time.
+// It must not block and must not call back. Close must follow. Errors: [types.LimitError].
 func (ws *Watches) Open(name string, hear func(Event)) (*Stream, error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -186,7 +181,6 @@ func (ws *Watches) Recheck() {
 // LeaseEnded makes the watches be repeated if their lease is not alive any more.
 func (ws *Watches) LeaseEnded() { wake(ws.keepNow) }
 
-// wake wakes one of the goroutines.
 func wake(now chan struct{}) {
 	select {
 	case now <- struct{}{}:
@@ -194,7 +188,7 @@ func wake(now chan struct{}) {
 	}
 }
 
-// run calls step again and again: after the time that it returned, or when it is woken.
+// run calls step after the time that it returned, or when it is woken.
 func run(ctx context.Context, now <-chan struct{}, step func(context.Context) time.Duration) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
